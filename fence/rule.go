@@ -1,0 +1,116 @@
+package fence
+
+// MaxJump is how far a token may rise above the mark within an epoch before it
+// is taken for a slip and refused.
+const MaxJump = 1_000_000
+
+// Mark is what a sink remembers, in the same transaction as the write that it
+// admits: the highest token, and whose it is. The zero Mark has seen nobody.
+type Mark struct {
+	Deployment string `json:"deployment"`
+	Group      string `json:"group"`
+	Token      Token  `json:"token"`
+	Seq        uint64 `json:"seq,omitempty"`    // strict sinks: of the last write
+	Digest     string `json:"digest,omitempty"` // strict sinks: of the last write
+}
+
+// Admit is the rule: accept if and only if the stamp's token is not below the
+// mark. It returns the mark to store with the write. On an error the mark is
+// unchanged and nothing may be written: a refused token is never stored, so one
+// slip cannot lock every later leader out.
+func (m Mark) Admit(s Stamp) (Mark, error) {
+	if err := m.compare(s); err != nil {
+		return m, err
+	}
+	if s.Token > m.Token {
+		// A new leader's writes are counted anew.
+		m.Seq, m.Digest = 0, ""
+	}
+	m.Deployment, m.Group, m.Token = s.Deployment, s.Group, s.Token
+	return m, nil
+}
+
+// Verdict says what a strict sink does with an admitted write.
+type Verdict uint8
+
+const (
+	// Apply: the write is new. Make it, and store the mark with it.
+	Apply Verdict = iota + 1
+	// Retry: the write was made before. Answer as then, and change nothing.
+	Retry
+)
+
+// AdmitStrict is the rule for a sink with one ordered writer: accept if and only
+// if (token, seq) is above the last. An equal stamp with an equal digest is a
+// retry; with another digest two processes write under one token, and the
+// second is refused as a clone. Seq counts from 1; 0 is the seal.
+func (m Mark) AdmitStrict(s Stamp, digest string) (Mark, Verdict, error) {
+	if err := m.compare(s); err != nil {
+		return m, 0, err
+	}
+	if s.Seq == 0 {
+		return m, 0, &InvalidError{Field: "seq", Value: "0", Rule: "strict writes count from 1"}
+	}
+	if s.Token == m.Token {
+		switch {
+		case s.Seq == m.Seq && digest == m.Digest:
+			return m, Retry, nil
+		case s.Seq == m.Seq:
+			return m, 0, &CloneError{Stamp: s, Digest: digest, Mark: m}
+		case s.Seq < m.Seq:
+			return m, 0, &StaleError{Stamp: s, Mark: m}
+		}
+	}
+	return Mark{Deployment: s.Deployment, Group: s.Group, Token: s.Token, Seq: s.Seq, Digest: digest}, Apply, nil
+}
+
+// Advance is the operator's way past the slip rule: it moves a mark up to any
+// valid token, never down.
+func (m Mark) Advance(s Stamp) (Mark, error) {
+	if err := s.Validate(); err != nil {
+		return m, err
+	}
+	if m.foreign(s) {
+		return m, &ForeignError{Stamp: s, Mark: m}
+	}
+	if s.Token < m.Token {
+		return m, &StaleError{Stamp: s, Mark: m}
+	}
+	if s.Token > m.Token {
+		m = Mark{Deployment: s.Deployment, Group: s.Group, Token: s.Token}
+	}
+	return m, nil
+}
+
+func (m Mark) foreign(s Stamp) bool {
+	return m.Token != 0 && (m.Deployment != s.Deployment || m.Group != s.Group)
+}
+
+func (m Mark) compare(s Stamp) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case m.Token == 0: // first contact
+		return nil
+	case m.foreign(s):
+		return &ForeignError{Stamp: s, Mark: m}
+	case s.Token < m.Token:
+		return &StaleError{Stamp: s, Mark: m}
+	case slip(m.Token, s.Token):
+		return &SlipError{Stamp: s, Mark: m}
+	}
+	return nil
+}
+
+// slip reports a rise that no election makes: the counter goes on when the
+// epoch rises, so it is bounded across epochs too.
+func slip(mark, token Token) bool {
+	if token.Epoch() > mark.Epoch()+1 {
+		return true
+	}
+	if token.Epoch() == mark.Epoch() {
+		return token.Counter()-mark.Counter() > MaxJump
+	}
+	return token.Counter() > mark.Counter() && token.Counter()-mark.Counter() > MaxJump
+}

@@ -1,0 +1,104 @@
+// Package plant names the bugs that the tests plant to prove that they would be
+// caught. In an ordinary build a Set is empty and cannot be filled, so the
+// compiler removes every planted branch; only the build tag "planted" brings
+// them to life.
+package plant
+
+// Bug is a mistake that others have made, or that we might.
+type Bug uint8
+
+// The bugs. Each is planted at the one place that would have it.
+const (
+	None Bug = iota
+
+	// In the machine.
+
+	TrustFromReply    // trust is counted from when the reply arrived
+	TrustFromWin      // winning extends trust
+	IgnoreTrustEnd    // a term outlives its trust
+	NoDrift           // trust ignores that clocks run at different rates
+	ReopenTerm        // a late beat revives an ended term
+	IgnoreDeadSession // a keep-alive that says "dead" is taken for a hiccup
+	BeginUntrusted    // a waiter whose session ended begins on a late win
+	BeginOnOldRecord  // a term begins on any record that names the session
+	ReleaseBeforeStop // the grant is given up before work has returned
+	ForgetUnsure      // an acquire of unknown outcome is forgotten on withdrawal
+	HungCallBlocks    // a call without an answer stands before every timer
+	Herd              // everybody tries at every vacancy at once
+
+	// In the store.
+
+	TokenReset         // the token starts anew when a record is released
+	TokenNotRaised     // a transfer keeps the token
+	KeepAliveRevives   // a keep-alive re-creates a dead session
+	AcquireAnyVersion  // an acquire does not compare the version
+	AcquireFromLiving  // an acquire does not look whether the holder lives
+	ReleaseAnyVersion  // a release does not compare version and holder
+	SuccessorUnchecked // a release hands over to a dead or foreign session
+	GrantRewound       // grants go on after a rewind
+	ExpireEarly        // sessions die before their TTL
+	TornBatch          // a batch that conflicts is granted in part
+	WatchForgetsDeath  // a watch says nothing when a holder's session dies
+
+	// In the process and its clock.
+
+	WallClock    // trust is measured on the wall clock
+	SuspendStops // trust is measured on a clock that stands still in a suspend
+
+	// In the sink.
+
+	NoFence         // every token is accepted
+	CheckApart      // the check is made apart from the write
+	MarkInMemory    // the mark is lost with a restart
+	NoSeal          // work begins before the sink was sealed
+	StoreRefused    // a refused token raises the mark
+	SequenceReserve // a leader hands out numbers that it reserved earlier
+
+	end
+)
+
+var names = [...]string{
+	None:               "none",
+	TrustFromReply:     "trust-from-reply",
+	TrustFromWin:       "trust-from-win",
+	IgnoreTrustEnd:     "ignore-trust-end",
+	NoDrift:            "no-drift",
+	ReopenTerm:         "reopen-term",
+	IgnoreDeadSession:  "ignore-dead-session",
+	BeginUntrusted:     "begin-untrusted",
+	BeginOnOldRecord:   "begin-on-old-record",
+	ReleaseBeforeStop:  "release-before-stop",
+	ForgetUnsure:       "forget-unsure",
+	HungCallBlocks:     "hung-call-blocks",
+	Herd:               "herd",
+	TokenReset:         "token-reset",
+	TokenNotRaised:     "token-not-raised",
+	KeepAliveRevives:   "keep-alive-revives",
+	AcquireAnyVersion:  "acquire-any-version",
+	AcquireFromLiving:  "acquire-from-living",
+	ReleaseAnyVersion:  "release-any-version",
+	SuccessorUnchecked: "successor-unchecked",
+	GrantRewound:       "grant-rewound",
+	ExpireEarly:        "expire-early",
+	TornBatch:          "torn-batch",
+	WatchForgetsDeath:  "watch-forgets-death",
+	WallClock:          "wall-clock",
+	SuspendStops:       "suspend-stops",
+	NoFence:            "no-fence",
+	CheckApart:         "check-apart",
+	MarkInMemory:       "mark-in-memory",
+	NoSeal:             "no-seal",
+	StoreRefused:       "store-refused",
+	SequenceReserve:    "sequence-reserve",
+}
+
+func (b Bug) String() string { return names[b] }
+
+// All lists every bug.
+func All() []Bug {
+	all := make([]Bug, 0, end-1)
+	for b := None + 1; b < end; b++ {
+		all = append(all, b)
+	}
+	return all
+}

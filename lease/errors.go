@@ -1,0 +1,87 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tenurehq/tenure"
+)
+
+// The definite errors of a Store: the call had no effect. Every other error
+// leaves the outcome unknown.
+var (
+	// ErrSessionDead: the session expired, was closed, or never was.
+	ErrSessionDead = errors.New("session is dead")
+	// ErrConflict: the record is not as the caller saw it. See ConflictError.
+	ErrConflict = errors.New("record has changed")
+	// ErrSuccessor: the successor cannot take the group.
+	ErrSuccessor = tenure.ErrSuccessor
+	// ErrRewound: the engine went back; nothing is granted until the epoch is
+	// raised.
+	ErrRewound = errors.New("the engine went back behind what it had acknowledged: raise the epoch (it was probably restored from a backup)")
+	// ErrInvalid: the arguments break a rule. See ArgumentError.
+	ErrInvalid = errors.New("invalid argument")
+	// ErrBusy: a limit is reached; later it may work.
+	ErrBusy = errors.New("limit reached")
+	// ErrNotFound: no such request.
+	ErrNotFound = errors.New("not found")
+)
+
+// ErrClosed: the node was closed.
+var ErrClosed = errors.New("lease: node is closed")
+
+// Definite reports whether err says for certain that the call had no effect.
+func Definite(err error) bool {
+	for _, d := range []error{ErrSessionDead, ErrConflict, ErrSuccessor, ErrRewound, ErrInvalid, ErrBusy, ErrNotFound} {
+		if errors.Is(err, d) {
+			return true
+		}
+	}
+	return false
+}
+
+// ConflictError shows what stood in the way.
+type ConflictError struct {
+	// Current are the views of the groups that conflicted. An engine that cannot
+	// tell leaves it empty.
+	Current []View
+}
+
+func (e *ConflictError) Error() string {
+	if len(e.Current) == 0 {
+		return ErrConflict.Error()
+	}
+	v := e.Current[0]
+	switch {
+	case v.State == tenure.Led:
+		return fmt.Sprintf("group %q is led by %q (token %d)", v.Group, v.Candidate.ID, v.Token)
+	default:
+		return fmt.Sprintf("group %q has changed: it is at version %d with token %d", v.Group, v.Version, v.Token)
+	}
+}
+
+func (e *ConflictError) Unwrap() error { return ErrConflict }
+
+// ArgumentError names the field, its value and the rule that it breaks.
+type ArgumentError struct {
+	Field string
+	Value any
+	Rule  string
+}
+
+func (e *ArgumentError) Error() string {
+	if e.Value == nil {
+		return fmt.Sprintf("lease: %s: %s", e.Field, e.Rule)
+	}
+	v := fmt.Sprintf("%v", e.Value)
+	if s, ok := e.Value.(string); ok {
+		v = fmt.Sprintf("%q", s)
+	}
+	const most = 100
+	if len(v) > most {
+		v = v[:most] + "…"
+	}
+	return fmt.Sprintf("lease: %s is %s: %s", e.Field, v, e.Rule)
+}
+
+func (e *ArgumentError) Unwrap() error { return ErrInvalid }

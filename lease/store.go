@@ -1,0 +1,249 @@
+package lease
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// Store is what an engine must do. It is small on purpose: sessions that die
+// for good, and one record per group that is changed by compare-and-set. Package
+// storetest holds the contract as tests; an engine is one when it passes them.
+//
+// Errors. A call answers definitely (see Definite) or its outcome is unknown: it
+// may have taken effect, may take effect later, or never. Every call obeys its
+// context and returns soon after it ends; then the outcome is unknown.
+//
+// S1: a session's death is final. Its id is never used again, and no call
+// brings it back.
+// S2: a group is led if and only if its record names a living session.
+// S3: a record is never deleted, its version and its token never go back, and
+// each grant has a larger token than every earlier one of the group.
+// S4: a record changes only from the version that the caller saw.
+// S5: a session dies no earlier than its TTL after the last acknowledged
+// keep-alive was received, by the engine's clock.
+type Store interface {
+	// Limits is known without asking the engine.
+	Limits() Limits
+
+	// Open begins a session for a candidate and answers the granted TTL, which may
+	// be longer than the one asked for. If the reply is lost the session lives
+	// unknown to its owner until it expires.
+	Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope Scope) (Session, error)
+
+	// KeepAlive extends a living session and brings what is asked of it.
+	// ErrSessionDead is definite.
+	KeepAlive(ctx context.Context, id SessionID) (Beat, error)
+
+	// Close ends a session and with it, at once, everything it holds. Closing a
+	// dead session succeeds. The reason is recorded where the engine can.
+	Close(ctx context.Context, id SessionID, why Reason) error
+
+	// Acquire grants the vacant records to the session, from the versions seen:
+	// the token is the next one, the version the next one. It grants all or
+	// nothing, and at most Limits().Batch of them. A record of version 0 was never
+	// granted. ErrSessionDead, a ConflictError that shows the records that were
+	// not as seen or not vacant, and ErrRewound are definite.
+	Acquire(ctx context.Context, id SessionID, seen ...Record) ([]Record, error)
+
+	// Release gives up the record that the session holds in exactly this version:
+	// it becomes vacant, or, with to, is granted to that session with the next
+	// token. A successor that is dead, unknown, the holder itself or does not
+	// stand for the group is ErrSuccessor, and nothing changes. A record that
+	// moved on is a ConflictError.
+	Release(ctx context.Context, id SessionID, held Record, to SessionID, why Reason) (Record, error)
+
+	// Ask leaves a request for the owner of a session, which gets it with its next
+	// beats until it answers or the request expires. Asking again with the same
+	// id changes nothing. A session holds MaxRequests at most: ErrBusy.
+	Ask(ctx context.Context, id SessionID, r Request) error
+	// Answer is the owner's: the request is done with.
+	Answer(ctx context.Context, id SessionID, request string, a Answer) error
+	// Answered returns the answer to a request; an Answer without an outcome means
+	// that it is still waiting. ErrNotFound: never asked, or expired.
+	Answered(ctx context.Context, id SessionID, request string) (Answer, error)
+
+	// Read answers linearizably. A group that was never granted has version 0.
+	Read(ctx context.Context, group string) (View, error)
+
+	// Watch yields the present view of every group in scope that has a record,
+	// then one View without a group (the snapshot is complete), then each group
+	// that changed. It is level-triggered: views in between may be skipped, but
+	// the terms in the record tell that they happened. When a holder's session
+	// dies its groups are yielded as vacant, after a linearizable check. It ends
+	// with an error, or when ctx does; the caller starts again.
+	Watch(ctx context.Context, scope Scope) iter.Seq2[View, error]
+
+	// Groups lists views in the order of their names.
+	Groups(ctx context.Context, scope Scope, p Page) ([]View, error)
+	// Sessions lists the living sessions that stand for anything in scope, in
+	// line: higher priority first, then older. After is the last id of the page
+	// before.
+	Sessions(ctx context.Context, scope Scope, p Page) ([]Session, error)
+	// History lists ended and present terms of a group, newest first; After is the
+	// token before which to go on. Engines keep at least HistoryKept.
+	History(ctx context.Context, group string, p Page) ([]Term, error)
+
+	// Meta describes the deployment.
+	Meta(ctx context.Context) (Meta, error)
+	// RaiseEpoch lifts the epoch of the deployment to a larger one and clears
+	// Rewound: from then on every grant has a token above all of the older epochs.
+	RaiseEpoch(ctx context.Context, to uint64) (Meta, error)
+
+	// Attributes reads what is attached to a name; never set is version 0.
+	Attributes(ctx context.Context, name string) (Attributes, error)
+	// SetAttributes writes from the version seen; another version is a
+	// ConflictError. Empty values remove.
+	SetAttributes(ctx context.Context, seen Attributes) (Attributes, error)
+}
+
+// Limits are an engine's own.
+type Limits struct {
+	MinTTL time.Duration // shorter ones are granted as this
+	MaxTTL time.Duration
+	Batch  int // records in one Acquire
+}
+
+const (
+	// TermsKept is how many terms a record carries.
+	TermsKept = 8
+	// HistoryKept is how many terms of a group an engine keeps at least.
+	HistoryKept = 256
+	// MaxRequests waiting for one session.
+	MaxRequests = 64
+	// MaxPage bounds what one call lists.
+	MaxPage = 1000
+	// MaxMetadata bounds keys and values of metadata or attributes together.
+	MaxMetadata = 4096
+	// MaxScope bounds the patterns of a scope.
+	MaxScope = 1024
+)
+
+// SessionID names a session. Engines choose it.
+type SessionID string
+
+// Session is a candidate's liveness at the store.
+type Session struct {
+	ID         SessionID
+	Candidate  tenure.Candidate
+	Scope      Scope         // what it stands for
+	TTL        time.Duration // granted
+	Deployment string        // of the store, for stamps
+	Opened     uint64        // larger is younger
+}
+
+// Beat is the answer to a keep-alive.
+type Beat struct {
+	TTL      time.Duration // from when the engine received it
+	Requests []Request     // not answered yet
+}
+
+// Reason says why a term or session ended.
+type Reason string
+
+// The reasons that are recorded.
+const (
+	Expired     Reason = "expired"     // its session ran out
+	Lost        Reason = "lost"        // its session was found dead
+	Closed      Reason = "closed"      // its session was closed
+	Resigned    Reason = "resigned"    // given up by its holder
+	Transferred Reason = "transferred" // handed to a successor
+	SteppedDown Reason = "stepped-down"
+	Unhealthy   Reason = "unhealthy"
+	Forced      Reason = "forced" // an operator closed the session
+)
+
+// Record is the election's memory of one group.
+type Record struct {
+	Group   string
+	Version uint64      // 0: never granted
+	Token   fence.Token // of the newest grant, 0: none
+	Holder  SessionID   // "": released
+	// Candidate holds the group, or held it last.
+	Candidate tenure.Candidate
+	// Terms are the newest TermsKept terms, oldest first. The last one is the
+	// present one while it has no end.
+	Terms []Term
+}
+
+// Term is what remains of a term in the record. Its times are the engine's wall
+// clock: for people, never for decisions.
+type Term struct {
+	Token     fence.Token
+	Candidate string
+	Session   SessionID
+	Begin     time.Time
+	End       time.Time // zero: not ended, or its end is not recorded yet
+	Reason    Reason
+}
+
+// View is a record and whether its holder lives.
+type View struct {
+	Record
+	State tenure.State // Vacant or Led
+}
+
+// Verb is what a request asks.
+type Verb string
+
+// The verbs.
+const (
+	StepDown Verb = "step-down"
+	Transfer Verb = "transfer"
+)
+
+// Request is what somebody asks of the owner of a session. Nobody takes one
+// grant out of a living session: its owner is asked, and answers.
+type Request struct {
+	ID       string
+	Verb     Verb
+	Group    string
+	Token    fence.Token   // the term that is meant; 0: whichever
+	To       string        // transfer: candidate
+	Reason   string        // for people
+	CoolDown time.Duration // how long the owner does not campaign for the group
+	TTL      time.Duration // how long the request waits
+}
+
+// Answer is the owner's.
+type Answer struct {
+	Outcome Outcome
+	Detail  string
+}
+
+// Outcome of a request.
+type Outcome string
+
+// The outcomes.
+const (
+	Done    Outcome = "done"
+	Refused Outcome = "refused"
+)
+
+// Page selects part of a listing: up to Limit (0: MaxPage) after After.
+type Page struct {
+	After string
+	Limit int
+}
+
+// Meta describes a deployment: one store, with its groups, for ever.
+type Meta struct {
+	Deployment string
+	Epoch      uint64
+	// Index is the highest the engine was seen at.
+	Index uint64
+	// Rewound: the engine went back behind what it had acknowledged. Nothing is
+	// granted until the epoch is raised.
+	Rewound bool
+}
+
+// Attributes are small values attached to a name such as "group/billing" or
+// "node/a": policy, cool-down, cordon.
+type Attributes struct {
+	Name    string
+	Version uint64
+	Values  map[string]string
+}

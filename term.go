@@ -1,0 +1,234 @@
+package tenure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// Trust is until when a process may believe what it holds. One Trust stands
+// behind all terms of a session, so that a beat costs the same for one group
+// and for ten thousand.
+type Trust struct {
+	clock clock.Clock
+	until atomic.Int64
+}
+
+// NewTrust returns a Trust that has already ended.
+func NewTrust(c clock.Clock) *Trust { return &Trust{clock: c} }
+
+// Set says until when. Only engines call it.
+func (t *Trust) Set(until clock.Instant) { t.until.Store(int64(until)) }
+
+// Remaining is how long trust still lasts; zero or less means that it ended.
+func (t *Trust) Remaining() time.Duration {
+	return clock.Instant(t.until.Load()).Sub(t.clock.Now())
+}
+
+// Grant is the engine's side of a term. Users never see it.
+type Grant interface {
+	// Ended is told, once, that the term ended on the holder's side: by Resign,
+	// TransferTo, or by a Check that found trust gone. It must not block.
+	Ended(cause error)
+	// Successor reports whether candidate could take over, ErrSuccessor if not.
+	Successor(ctx context.Context, candidate string) error
+	// Release gives the group up after work has returned, to the candidate or,
+	// with "", to whoever is next in line.
+	Release(ctx context.Context, candidate string) error
+}
+
+// Term is one uninterrupted leadership, as the leader sees it. It ends once and
+// never reopens. Its methods are safe for concurrent use.
+//
+// I1: ended is set at most once, together with the context's cause.
+// I2: Check never returns nil after ended is set, nor after trust has ended.
+type Term struct {
+	group      string
+	token      fence.Token
+	deployment string
+	candidate  Candidate
+	trust      *Trust
+	grant      Grant
+	ctx        context.Context
+	cancel     context.CancelCauseFunc
+	ended      atomic.Bool
+
+	mu         sync.Mutex
+	supervised bool   // Lead runs the work and releases after it
+	successor  string // whom TransferTo named
+}
+
+// TermConfig is what an engine knows when a term begins.
+type TermConfig struct {
+	Group      string
+	Token      fence.Token
+	Deployment string
+	Candidate  Candidate
+	Trust      *Trust
+	Grant      Grant
+}
+
+// NewTerm begins a term. The engine ends it with the returned function, which
+// reports whether this call was the one that ended it.
+func NewTerm(cfg TermConfig) (t *Term, end func(cause error) bool) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	t = &Term{
+		group: cfg.Group, token: cfg.Token, deployment: cfg.Deployment, candidate: cfg.Candidate,
+		trust: cfg.Trust, grant: cfg.Grant, ctx: ctx, cancel: cancel,
+	}
+	return t, t.end
+}
+
+func (t *Term) end(cause error) bool {
+	if t.ended.Swap(true) {
+		return false
+	}
+	t.cancel(&EndedError{Group: t.group, Token: t.token, Cause: cause})
+	return true
+}
+
+// Group returns the group that is led.
+func (t *Term) Group() string { return t.group }
+
+// Token returns the fencing token. Every write carries it to its sink.
+func (t *Term) Token() fence.Token { return t.token }
+
+// Candidate returns who leads: this process, as it introduced itself.
+func (t *Term) Candidate() Candidate { return t.candidate }
+
+// Stamp returns the stamp for a write: seq counts the writes to a strict sink
+// from 1, and is 0 for the others.
+func (t *Term) Stamp(seq uint64) fence.Stamp {
+	return fence.Stamp{Deployment: t.deployment, Group: t.group, Token: t.token, Seq: seq}
+}
+
+// Context ends when the term does, with an EndedError as its cause. It is a
+// courtesy and not a guard: a process that was paused runs on for a while before
+// it is told. Call Check on the line before a write, and let the sink refuse the
+// rest.
+func (t *Term) Context() context.Context { return t.ctx }
+
+// Remaining is how long the term may still be trusted if no further keep-alive
+// is acknowledged. After the end it is zero.
+func (t *Term) Remaining() time.Duration {
+	if t.ended.Load() {
+		return 0
+	}
+	return max(0, t.trust.Remaining())
+}
+
+// Check reads the clock and returns nil while the term may be trusted, an
+// EndedError after. It asks nobody, so it cannot be late by a lost message; what
+// happens between the check and the write is the sink's to refuse.
+func (t *Term) Check() error {
+	if !t.ended.Load() && t.trust.Remaining() <= 0 {
+		t.endHere(ErrExpired)
+	}
+	if t.ended.Load() {
+		// The cause is set an instant after the flag: wait for it, it is coming.
+		<-t.ctx.Done()
+		return context.Cause(t.ctx)
+	}
+	return nil
+}
+
+// endHere ends the term from the holder's side and tells the engine.
+func (t *Term) endHere(cause error) {
+	if t.end(cause) {
+		t.grant.Ended(cause)
+	}
+}
+
+// Seal closes the sinks to every older leader. Lead does it for the shared sinks
+// it is given; Seal is for those that are known only later. Calling it twice is
+// harmless.
+func (t *Term) Seal(ctx context.Context, sinks ...fence.Sealer) error {
+	for i, s := range sinks {
+		if err := t.Check(); err != nil {
+			return err
+		}
+		if err := s.Seal(ctx, t.Stamp(0)); err != nil {
+			return fmt.Errorf("tenure: sealing sink %d of %d for group %q with token %d: %w", i+1, len(sinks), t.group, t.token, err)
+		}
+	}
+	return nil
+}
+
+// Resign ends the term and gives the group up to whoever is next in line.
+//
+// Whoever got the term from Campaign calls it when the work has stopped; it
+// returns when the engine has confirmed. Inside Lead it ends the term and
+// returns at once: Lead gives the group up when work has returned.
+//
+// A term that ended by itself may be resigned too: it says that work has
+// stopped. An error means that the release was not confirmed; the group is then
+// free when the session expires.
+func (t *Term) Resign(ctx context.Context) error {
+	t.endHere(ErrResigned)
+	return t.giveUp(ctx, "")
+}
+
+// TransferTo ends the term and hands the group to the named candidate, by the
+// rules of Resign. If that candidate cannot take over, it returns ErrSuccessor
+// and the term goes on. Should the candidate die in between, the group is left
+// vacant and the error is ErrSuccessor as well: see Check for which it was.
+func (t *Term) TransferTo(ctx context.Context, candidate string) error {
+	if candidate == t.candidate.ID {
+		return fmt.Errorf("tenure: group %q is already led by %q: %w", t.group, candidate, ErrSuccessor)
+	}
+	if err := t.Check(); err != nil {
+		return err
+	}
+	if err := t.grant.Successor(ctx, candidate); err != nil {
+		return err
+	}
+	t.endHere(ErrTransferred)
+	return t.giveUp(ctx, candidate)
+}
+
+func (t *Term) giveUp(ctx context.Context, successor string) error {
+	t.mu.Lock()
+	if t.successor == "" {
+		t.successor = successor
+	}
+	supervised := t.supervised
+	t.mu.Unlock()
+	if supervised {
+		return nil
+	}
+	return t.grant.Release(ctx, successor)
+}
+
+// supervise makes Lead the one who releases. It must come before work sees the
+// term.
+func (t *Term) supervise() {
+	t.mu.Lock()
+	t.supervised = true
+	t.mu.Unlock()
+}
+
+// release is Lead's: work has returned.
+func (t *Term) release(ctx context.Context) error {
+	t.endHere(ErrResigned)
+	t.mu.Lock()
+	successor := t.successor
+	t.mu.Unlock()
+	return t.grant.Release(ctx, successor)
+}
+
+// endedBy reports whether the term is over for that cause.
+func (t *Term) endedBy(causes ...error) bool {
+	err := context.Cause(t.ctx)
+	for _, c := range causes {
+		if errors.Is(err, c) {
+			return true
+		}
+	}
+	return false
+}
