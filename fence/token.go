@@ -25,9 +25,13 @@ const (
 	MaxCounter uint64 = 1<<epochShift - 1
 )
 
-// NewToken composes a token.
+// NewToken composes a token. One of parts that are out of range is not Valid: it
+// must not wrap around into a token that was granted.
 func NewToken(epoch, counter uint64) Token {
-	return Token(epoch<<epochShift | counter&MaxCounter)
+	if epoch > MaxEpoch || counter > MaxCounter {
+		return MaxToken + 1
+	}
+	return Token(epoch<<epochShift | counter)
 }
 
 // Epoch returns how often the deployment's epoch had been raised.
@@ -40,16 +44,22 @@ func (t Token) Counter() uint64 { return uint64(t) & MaxCounter }
 func (t Token) Valid() bool { return t > 0 && t <= MaxToken }
 
 // Next returns the token of the grant after t in the given epoch: the counter
-// goes on even when the epoch rises, and never goes back to an older epoch.
+// goes on even when the epoch rises, and never goes back to an older epoch. Only
+// a counter that was used up starts anew, in a higher epoch.
 func (t Token) Next(epoch uint64) (Token, error) {
+	raised := epoch > t.Epoch()
+	epoch = max(epoch, t.Epoch())
 	if epoch > MaxEpoch {
 		return 0, &InvalidError{Field: "epoch", Value: strconv.FormatUint(epoch, 10), Rule: fmt.Sprintf("at most %d", MaxEpoch)}
 	}
 	counter := t.Counter() + 1
 	if counter > MaxCounter {
-		return 0, &InvalidError{Field: "token", Value: t.String(), Rule: "its epoch is used up: raise the epoch"}
+		if !raised {
+			return 0, &InvalidError{Field: "token", Value: t.String(), Rule: "its epoch is used up: raise the epoch"}
+		}
+		counter = 1
 	}
-	return NewToken(max(epoch, t.Epoch()), counter), nil
+	return NewToken(epoch, counter), nil
 }
 
 // String returns the decimal number, as on the wire.

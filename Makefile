@@ -1,0 +1,86 @@
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Each module is tested by what its own go.mod says, as its users will build it.
+export GOWORK := off
+# A checkout that belongs to another user, as in many containers, cannot be
+# stamped with its revision: go build would fail on it.
+export GOFLAGS := $(strip $(GOFLAGS) $(if $(findstring -buildvcs,$(GOFLAGS)),,-buildvcs=false))
+
+MODULES := $(sort $(dir $(shell find . -name go.mod -not -path './.*' -not -path '*/testdata/*' -not -path '*/node_modules/*')))
+# The tools module has no code of ours, only versions.
+CODE := $(filter-out ./tools/,$(MODULES))
+
+# The packages in which bugs can be planted.
+PLANTED := ./sim/... ./lease/... ./store/...
+
+SEEDS ?= 10000
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: ## tell the story: a leader is paused, another leads, the stale write is refused
+	@go run ./examples/story
+
+.PHONY: build
+build: ## build every package of every module
+	@for m in $(CODE); do echo "build $$m"; (cd $$m && go build ./...); done
+
+.PHONY: test
+test: ## test every module with the race detector, then the planted build
+	@for m in $(CODE); do echo "test $$m"; (cd $$m && go test -race ./...); done
+	@echo "test -tags planted $(PLANTED)"
+	@go test -tags planted $(PLANTED)
+
+.PHONY: sim
+sim: ## simulate SEEDS worlds (10000): loss, delay, drift, pause, crash
+	@go run ./sim/cmd/sim -seeds $(SEEDS)
+
+.PHONY: sim-planted
+sim-planted: ## plant every bug and require that the simulator catches it
+	@go run -tags planted ./sim/cmd/sim -planted -seeds 2000
+
+.PHONY: check
+check: fmt vet lint rules tidy ## everything that needs no run: the five below
+
+.PHONY: fmt
+fmt: ## gofmt
+	@echo "gofmt"; bad=$$(gofmt -l .); if [ -n "$$bad" ]; then echo "not formatted, run gofmt -w:"; echo "$$bad"; exit 1; fi
+
+.PHONY: vet
+vet: ## go vet, also of the planted build
+	@for m in $(CODE); do for tags in "" planted; do \
+		echo "vet $$m$${tags:+ -tags $$tags}"; (cd $$m && go vet -tags "$$tags" ./...); \
+	done; done
+
+# The linter is named after the versions it was built from, so a stale one is
+# never used and a fresh checkout with a kept cache does not build it again.
+.PHONY: lint
+lint: export GOLANGCI_LINT_CACHE := $(CURDIR)/.cache/golangci-lint-cache
+lint: ## golangci-lint, also of the planted build
+	@lint="$(CURDIR)/.cache/golangci-lint-$$(go env GOVERSION)-$$(git hash-object tools/go.sum)"; \
+	if [ ! -x "$$lint" ]; then \
+		echo "building golangci-lint (once)"; rm -f .cache/golangci-lint-go*; \
+		(cd tools && go build -o "$$lint" github.com/golangci/golangci-lint/v2/cmd/golangci-lint); \
+	fi; \
+	for m in $(CODE); do for tags in "" planted; do \
+		echo "lint $$m$${tags:+ -tags $$tags}"; \
+		(cd $$m && "$$lint" run --config "$(CURDIR)/.golangci.yaml" --build-tags "$$tags" ./...); \
+	done; done
+
+# Uncached: the rules read what go test cannot know that they read.
+.PHONY: rules
+rules: ## who may import whom, and what the files must not contain
+	@echo "rules"; go test -count=1 ./internal/rules
+
+.PHONY: tidy
+tidy: ## go.mod and go.sum say what is used
+	@for m in $(MODULES); do echo "tidy $$m"; (cd $$m && go mod tidy -diff); done
+
+.PHONY: clean
+clean: ## remove what was built
+	@rm -rf .cache coverage.out; find . -name '*.test' -type f -delete; find . -name '*.prof' -type f -delete

@@ -1,0 +1,315 @@
+package rules
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/tenurehq/tenure"
+
+type layer struct {
+	path     string
+	may      []string
+	testsToo []string
+	why      string
+}
+
+// The layers: what a package of ours may import of ours. Imports point upwards
+// in this table. A path that ends in "/..." covers what is below it, and those
+// packages may import each other (see home); "." is the root package. The first
+// row that covers a package decides. Tests may import testsToo as well.
+var layers = []layer{
+	{path: "clock",
+		why: "time is an input of everything, so it depends on nothing"},
+	{path: "fence",
+		why: "a resource checks stamps without knowing how leaders are elected"},
+	{path: "fence/...", may: []string{"fence"},
+		why: "a sink needs the rule and its resource, no election"},
+	{path: "internal/plant",
+		why: "planted bugs are names; the code that has the bug asks for them"},
+	{path: "internal/rules",
+		why: "a rule that imports what it judges can be bent by it"},
+	{path: ".", may: []string{"fence", "clock"}, testsToo: []string{"lease", "store/mem", "tenuretest", "electortest"},
+		why: "what a user imports knows no engine"},
+	{path: "lease", may: []string{".", "fence", "clock", "internal/plant"}, testsToo: []string{"store/mem", "tenuretest", "electortest", "lease/storetest"},
+		why: "the machine decides from the Store contract alone, for any engine"},
+	{path: "lease/storetest", may: []string{".", "fence", "clock", "lease", "internal/plant"}, testsToo: []string{"store/mem"},
+		why: "the contract must not lean on one engine's way of keeping it"},
+	{path: "electortest", may: []string{".", "fence", "clock"}, testsToo: []string{"lease", "store/mem", "tenuretest"},
+		why: "the contract of electors holds for raft too, which has no Store"},
+	{path: "store/...", may: []string{".", "fence", "clock", "lease", "internal/plant"}, testsToo: []string{"lease/storetest", "electortest"},
+		why: "engines never lean on each other: each is chosen alone"},
+	{path: "tenuretest", may: []string{".", "fence", "clock", "lease", "store/mem"}, testsToo: []string{"electortest"},
+		why: "the double for users' tests is the real thing on the engine in memory"},
+	{path: "sim/...", may: []string{".", "fence", "clock", "lease", "store/mem", "internal/plant"},
+		why: "the simulated world drives the real machine and the real store"},
+	{path: "examples/...", may: []string{".", "fence", "clock", "lease", "store/mem", "tenuretest"},
+		why: "an example shows what a user could write, so nothing internal"},
+}
+
+// Who else may be imported by whom, in shipped code: only the packages named
+// may import a path that begins with one of these.
+var reserved = []struct {
+	imports []string
+	by      []string
+	why     string
+}{
+	{
+		imports: []string{"testing", "net/http/httptest", module + "/tenuretest", module + "/electortest", module + "/lease/storetest"},
+		by:      []string{"sim/...", "tenuretest", "electortest", "lease/storetest", "examples/..."},
+		why:     "testing registers flags and its helpers end the process: not in a user's program",
+	},
+	{
+		imports: []string{module + "/store/mem"},
+		by:      []string{"sim/...", "tenuretest", "examples/..."},
+		why:     "memory is no engine to run on: it dies with its process",
+	},
+}
+
+type pkg struct {
+	ImportPath   string
+	ForTest      string
+	Standard     bool
+	Module       *struct{ Path string }
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+}
+
+func (p pkg) rel() string {
+	if p.ImportPath == module {
+		return "."
+	}
+	return strings.TrimPrefix(p.ImportPath, module+"/")
+}
+
+func (p pkg) ours() bool {
+	return p.ImportPath == module || strings.HasPrefix(p.ImportPath, module+"/")
+}
+
+// top is the folder of the root module.
+func top(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func command(t *testing.T, env []string, name string, args ...string) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = top(t)
+	cmd.Env = append(append(os.Environ(), "GOWORK=off"), env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, &stderr)
+	}
+	return out
+}
+
+// builds are the ways in which the files of a package are chosen.
+var builds = []struct{ os, tags string }{
+	{"linux", ""}, {"linux", "planted"}, {"darwin", ""}, {"windows", ""},
+}
+
+// list asks the go tool about every package that a build or its tests need.
+func list(t *testing.T, goos, tags string) []pkg {
+	t.Helper()
+	out := command(t, []string{"GOOS=" + goos}, "go", "list", "-deps", "-test", "-tags", tags,
+		"-json=ImportPath,ForTest,Standard,Module,Imports,TestImports,XTestImports", "./...")
+	var pkgs []pkg
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return pkgs
+		}
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		pkgs = append(pkgs, p)
+	}
+}
+
+// covers reports whether the row's path is the package or, with "/...", above it.
+func covers(row, rel string) bool {
+	if begin, ok := strings.CutSuffix(row, "/..."); ok {
+		return rel == begin || strings.HasPrefix(rel, begin+"/")
+	}
+	return row == rel
+}
+
+func anyCovers(rows []string, rel string) bool {
+	return slices.ContainsFunc(rows, func(row string) bool { return covers(row, rel) })
+}
+
+// The core is the standard library and nothing else, tests included: a user
+// gets one module, and no version of theirs is lifted.
+func TestNoDependencies(t *testing.T) {
+	var mod struct{ Require, Replace, Tool []any }
+	if err := json.Unmarshal(command(t, nil, "go", "mod", "edit", "-json"), &mod); err != nil {
+		t.Fatal(err)
+	}
+	if len(mod.Require)+len(mod.Replace)+len(mod.Tool) > 0 {
+		t.Errorf("go.mod of the root module must name nothing but itself, and has %d require, %d replace, %d tool", len(mod.Require), len(mod.Replace), len(mod.Tool))
+	}
+	for _, b := range builds {
+		for _, p := range list(t, b.os, b.tags) {
+			if !p.Standard && (p.Module == nil || p.Module.Path != module) {
+				t.Errorf("%s %s: %s is neither ours nor in the standard library", b.os, b.tags, p.ImportPath)
+			}
+		}
+	}
+}
+
+// Imports point upwards in the picture of the layers, never sideways.
+func TestImports(t *testing.T) {
+	var own []pkg
+	for _, b := range builds {
+		for _, p := range list(t, b.os, b.tags) {
+			// Test variants repeat what the package itself lists.
+			if p.ours() && p.ForTest == "" && !strings.HasSuffix(p.ImportPath, ".test") {
+				own = append(own, p)
+			}
+		}
+	}
+	if len(own) < 5*len(builds) {
+		t.Fatalf("go list found only %d packages of ours: this test sees nothing", len(own))
+	}
+	for _, complaint := range judge(own) {
+		t.Error(complaint)
+	}
+}
+
+// judge applies both tables and returns one line per breach, each once.
+func judge(pkgs []pkg) []string {
+	var breaches []string
+	say := func(line string) {
+		if !slices.Contains(breaches, line) {
+			breaches = append(breaches, line)
+		}
+	}
+	for _, p := range pkgs {
+		rel := p.rel()
+		at := slices.IndexFunc(layers, func(row layer) bool { return covers(row.path, rel) })
+		if at < 0 {
+			say(rel + " has no row in the layers: say what it may import, and why")
+			continue
+		}
+		row := layers[at]
+		for _, kind := range []struct {
+			name    string
+			imports []string
+			may     []string
+		}{
+			{"", p.Imports, row.may},
+			{"tests of ", slices.Concat(p.TestImports, p.XTestImports), slices.Concat(row.may, row.testsToo)},
+		} {
+			for _, imp := range kind.imports {
+				target := pkg{ImportPath: imp}
+				if !target.ours() {
+					continue
+				}
+				to := target.rel()
+				if !covers(home(row.path, rel), to) && !anyCovers(kind.may, to) {
+					say(kind.name + rel + " imports " + to + ": " + row.why)
+				}
+			}
+		}
+		for _, r := range reserved {
+			if anyCovers(r.by, rel) {
+				continue
+			}
+			for _, imp := range p.Imports {
+				if hit(r.imports, imp) && !hit([]string{p.ImportPath}, imp) {
+					say(rel + " imports " + strings.TrimPrefix(imp, module+"/") + ": " + r.why)
+				}
+			}
+		}
+	}
+	return breaches
+}
+
+// home is the folder whose packages may import each other: all of sim/..., but
+// of store/... each engine for itself.
+func home(row, rel string) string {
+	switch {
+	case row == "store/...":
+		engine, _, _ := strings.Cut(strings.TrimPrefix(rel, "store/"), "/")
+		return path.Join("store", engine, "...")
+	case strings.HasSuffix(row, "/..."):
+		return row
+	default:
+		return rel
+	}
+}
+
+// hit reports whether imp is one of the paths or below it: testing/synctest is
+// testing too.
+func hit(paths []string, imp string) bool {
+	return slices.ContainsFunc(paths, func(p string) bool { return covers(p+"/...", imp) })
+}
+
+// The rules can be broken: each row that forbids something is seen to complain.
+func TestImportRulesBite(t *testing.T) {
+	for _, tt := range []struct {
+		from, imports string
+		test          bool
+		want          string // part of the complaint; "": allowed
+	}{
+		{from: "fence", imports: module + "/clock", want: "fence imports clock"},
+		{from: "fence", imports: module + "/clock", test: true, want: "tests of fence imports clock"},
+		{from: "fence", imports: module + "/fence/sqlfence", want: "fence imports fence/sqlfence"},
+		{from: "fence/sqlfence", imports: module + "/fence"},
+		{from: "fence/sqlfence", imports: module, want: "fence/sqlfence imports ."},
+		{from: "clock", imports: module, want: "clock imports ."},
+		{from: ".", imports: module + "/lease", want: ". imports lease"},
+		{from: ".", imports: module + "/lease", test: true},
+		{from: ".", imports: module + "/fence"},
+		{from: "lease", imports: module + "/store/mem", want: "lease imports store/mem"},
+		{from: "lease", imports: module + "/store/mem", test: true},
+		{from: "lease", imports: module + "/internal/plant"},
+		{from: "lease", imports: module + "/sim", want: "lease imports sim"},
+		{from: "store/mem", imports: module + "/lease"},
+		{from: "store/mem", imports: module + "/store/mem/wire"},
+		{from: "store/mem", imports: module + "/store/etcd", want: "store/mem imports store/etcd"},
+		{from: "store/etcd", imports: module + "/store/mem", test: true, want: "tests of store/etcd imports store/mem"},
+		{from: "lease", imports: "testing", want: "lease imports testing"},
+		{from: "lease", imports: "testing/synctest", want: "lease imports testing/synctest"},
+		{from: "lease", imports: "testing", test: true},
+		{from: "lease/storetest", imports: "testing"},
+		{from: "sim", imports: module + "/store/mem"},
+		{from: "sim/cmd/sim", imports: module + "/sim"},
+		{from: "electortest", imports: module + "/lease", want: "electortest imports lease"},
+		{from: "examples/story", imports: module + "/internal/plant", want: "examples/story imports internal/plant"},
+		{from: "examples/story", imports: module + "/store/mem"},
+		{from: "manager", imports: "fmt", want: "manager has no row"},
+	} {
+		p := pkg{ImportPath: module + "/" + tt.from}
+		if tt.from == "." {
+			p.ImportPath = module
+		}
+		if tt.test {
+			p.XTestImports = []string{tt.imports}
+		} else {
+			p.Imports = []string{tt.imports}
+		}
+		got := strings.Join(judge([]pkg{p}), "; ")
+		if tt.want == "" && got != "" || !strings.Contains(got, tt.want) {
+			t.Errorf("%s importing %s (test: %v): %q, want %q", tt.from, tt.imports, tt.test, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,245 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// Elector stands for one group with its node's session. It is a tenure.Elector.
+type Elector struct {
+	node  *Node
+	group string
+}
+
+var _ tenure.Elector = (*Elector)(nil)
+
+// ErrCampaigning: the node campaigns for this group already.
+var ErrCampaigning = errors.New("lease: this node campaigns for the group already")
+
+// Group returns the elector's group.
+func (e *Elector) Group() string { return e.group }
+
+// Campaign implements tenure.Elector. One campaign per group and node can wait
+// at a time: ErrCampaigning. If ctx ends at the very moment of the win, the term
+// is returned: it is the caller's, who resigns it if it is not wanted.
+func (e *Elector) Campaign(ctx context.Context) (*tenure.Term, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	n := e.node
+	w := &waiter{result: make(chan outcome, 1)}
+	n.mu.Lock()
+	switch {
+	case n.closing:
+		n.mu.Unlock()
+		return nil, ErrClosed
+	case n.waiters[e.group] != nil:
+		n.mu.Unlock()
+		return nil, fmt.Errorf("group %q: %w", e.group, ErrCampaigning)
+	}
+	n.waiters[e.group] = w
+	n.queue = append(n.queue, Event{Kind: OnCampaign, Group: e.group})
+	n.mu.Unlock()
+	n.poke()
+
+	select {
+	case o := <-w.result:
+		return o.term, o.err
+	case <-ctx.Done():
+	}
+	n.mu.Lock()
+	waiting := n.waiters[e.group] == w
+	if waiting {
+		delete(n.waiters, e.group)
+		n.queue = append(n.queue, Event{Kind: OnWithdraw, Group: e.group})
+	}
+	n.mu.Unlock()
+	n.poke()
+	if waiting {
+		return nil, context.Cause(ctx)
+	}
+	o := <-w.result
+	return o.term, o.err
+}
+
+// Leader implements tenure.Elector.
+func (e *Elector) Leader(ctx context.Context) (tenure.Leader, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.node.cfg.CallTimeout)
+	defer cancel()
+	v, err := e.node.store.Read(ctx, e.group)
+	if err != nil {
+		return tenure.Leader{Group: e.group}, fmt.Errorf("lease: reading the leader of group %q: %w", e.group, err)
+	}
+	return v.Leader(), nil
+}
+
+// Leaders implements tenure.Elector.
+func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
+	return func(yield func(tenure.Leader, error) bool) {
+		var seen Cursor
+		blind := true // what we know is not what was yielded last
+		wait := e.node.cfg.BackoffMin
+		for ctx.Err() == nil {
+			err := errors.New("the watch ended")
+			for v, werr := range e.node.store.Watch(ctx, Scope{e.group}) {
+				if werr != nil {
+					err = werr
+					break
+				}
+				wait = e.node.cfg.BackoffMin
+				if v.Group == "" {
+					if !blind {
+						continue
+					}
+					v = vacantFromTheStart(e.group) // no record: never led
+				}
+				var changes []tenure.Leader
+				if seen.State != tenure.Unknown {
+					changes, _ = Since(v, seen)
+				}
+				if blind && len(changes) == 0 {
+					changes = []tenure.Leader{v.Leader()}
+				}
+				seen, blind = Cursor{Token: v.Token, State: v.State}, false
+				for _, l := range changes {
+					if !yield(l, nil) {
+						return
+					}
+				}
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			blind = true
+			if !yield(tenure.Leader{Group: e.group}, fmt.Errorf("lease: watching group %q: %w", e.group, err)) {
+				return
+			}
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+			}
+			wait = min(2*wait, e.node.cfg.BackoffMax)
+		}
+	}
+}
+
+// Leader turns a view into what observers get.
+func (v View) Leader() tenure.Leader {
+	l := tenure.Leader{Group: v.Group, State: v.State, Candidate: v.Candidate, Token: v.Token}
+	if k := len(v.Terms); k > 0 {
+		l.Since = v.Terms[k-1].Begin
+		if v.State == tenure.Vacant {
+			l.Reason = string(v.Terms[k-1].ended())
+		}
+	}
+	return l
+}
+
+// ended is the reason of a term that is over: one that died with its session and
+// was not written down yet has expired.
+func (t Term) ended() Reason {
+	if t.Reason == "" {
+		return Expired
+	}
+	return t.Reason
+}
+
+// Cursor is a place in a group's history: led with a token, or vacant after it.
+// Each occurs once.
+type Cursor struct {
+	Token fence.Token
+	State tenure.State
+}
+
+// Since lists what happened to a group after the cursor, up to the view: each
+// term that began and each that ended. complete is false if some are older than
+// the record remembers; the list then begins with the oldest it has.
+func Since(v View, after Cursor) (changes []tenure.Leader, complete bool) {
+	if v.Token < after.Token {
+		// The store was rewound: what it says now is all there is.
+		return []tenure.Leader{v.Leader()}, false
+	}
+	complete = after.Token == 0
+	for i, t := range v.Terms {
+		newest := i == len(v.Terms)-1
+		switch {
+		case t.Token < after.Token:
+			complete = true
+			continue
+		case t.Token == after.Token:
+			complete = true
+		default:
+			l := tenure.Leader{Group: v.Group, State: tenure.Led, Candidate: tenure.Candidate{ID: t.Candidate}, Token: t.Token, Since: t.Begin}
+			if newest {
+				l.Candidate = v.Candidate
+			}
+			changes = append(changes, l)
+		}
+		over := !newest || v.State == tenure.Vacant
+		if over && (t.Token > after.Token || after.State != tenure.Vacant) {
+			l := tenure.Leader{Group: v.Group, State: tenure.Vacant, Candidate: tenure.Candidate{ID: t.Candidate}, Token: t.Token, Since: t.Begin, Reason: string(t.ended())}
+			if newest {
+				l.Candidate = v.Candidate
+			}
+			changes = append(changes, l)
+		}
+	}
+	if v.Token == 0 && after.State != tenure.Vacant {
+		changes = append(changes, v.Leader())
+	}
+	return changes, complete
+}
+
+// grant is the node's side of a term.
+type grant struct {
+	node  *Node
+	group string
+	token fence.Token
+}
+
+func (g *grant) Ended(cause error) {
+	g.node.push(Event{Kind: OnEnded, Group: g.group, Token: g.token, Cause: cause})
+}
+
+func (g *grant) Successor(ctx context.Context, candidate string) error {
+	n := g.node
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.CallTimeout)
+	defer cancel()
+	line, err := n.store.Sessions(ctx, Scope{g.group}, Page{})
+	if err != nil {
+		return fmt.Errorf("lease: looking for candidate %q of group %q: %w", candidate, g.group, err)
+	}
+	for _, s := range line {
+		if s.Candidate.ID == candidate {
+			return nil
+		}
+	}
+	return fmt.Errorf("lease: candidate %q does not stand for group %q: %w", candidate, g.group, ErrSuccessor)
+}
+
+func (g *grant) Release(ctx context.Context, candidate string) error {
+	n := g.node
+	key := settleKey{g.group, g.token}
+	settled := make(chan error, 1)
+	n.mu.Lock()
+	if n.ended {
+		n.mu.Unlock()
+		return ErrClosed
+	}
+	n.settles[key] = append(n.settles[key], settled)
+	n.queue = append(n.queue, Event{Kind: OnReturned, Group: g.group, Token: g.token, To: candidate})
+	n.mu.Unlock()
+	n.poke()
+	select {
+	case err := <-settled:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("lease: the release of group %q (token %d) is not confirmed: %w", g.group, g.token, context.Cause(ctx))
+	}
+}

@@ -1,0 +1,463 @@
+package lease
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/plant"
+)
+
+// Machine decides everything that a candidate does: when to open a session, to
+// beat, to try for a vacant group, to begin and to end a term. It is pure: events
+// and the time go in, actions come out. It reads no clock, starts nothing and
+// waits for nothing, so that a simulator can drive it through ten thousand bad
+// days. Node is the shell that drives it in a process.
+//
+// M1: a term begins only on a record that names the present session, while that
+// session is trusted, with a token above every one spent before.
+// M2: trust is extended by keep-alives only, counted from their sending.
+// M3: every term ends when trust does, whatever calls are under way.
+// M4: a grant is released only after work has returned.
+// M5: a record that names the present session is led, being ended, or being
+// released: there are no orphans.
+type Machine struct {
+	cfg  MachineConfig
+	rand *rand.Rand
+	now  clock.Instant
+	out  []Action
+
+	calls  []*flight
+	nextID uint64
+	lanes  [kinds]int
+
+	session   *session
+	retired   []*session
+	opening   bool
+	openAt    clock.Instant
+	openFails int
+	idleAt    clock.Instant
+
+	watching   watching
+	watchAt    clock.Instant
+	watchFails int
+
+	line     []Session // cached: who stands where
+	lineOK   bool
+	lineAt   clock.Instant
+	lineCall bool
+
+	seats    map[string]*seat
+	order    []*seat // as they came: maps have no order that repeats
+	actives  int     // seats that need a session
+	wakes    wakes
+	acquires []*seat // due, waiting for a lane
+	releases []*seat
+	reads    []*seat
+
+	commits  [16]time.Duration // recent
+	commitAt int
+
+	sick     error
+	answers  map[string]Answer
+	answered []string // keys of answers, oldest first
+	stopping bool
+	stopped  bool
+	stopErr  error // the session could not be closed
+}
+
+// MachineConfig is what a machine must know. Timing must be complete and valid.
+type MachineConfig struct {
+	Timing    Timing
+	Candidate tenure.Candidate
+	Scope     Scope
+	Limits    Limits
+	// Seed makes the jitter. Equal seeds and equal events give equal actions.
+	Seed  uint64
+	Plant plant.Set
+}
+
+type watching uint8
+
+const (
+	watchOff watching = iota
+	watchStarting
+	watchSynced
+)
+
+// NewMachine returns a machine at rest.
+func NewMachine(cfg MachineConfig) *Machine {
+	return &Machine{
+		cfg:     cfg,
+		rand:    rand.New(rand.NewPCG(cfg.Seed, 0x74656e757265)),
+		openAt:  clock.Never,
+		idleAt:  clock.Never,
+		watchAt: clock.Never,
+		lineAt:  clock.Never,
+		seats:   map[string]*seat{},
+		answers: map[string]Answer{},
+	}
+}
+
+// EventKind says what happened.
+type EventKind uint8
+
+// The events.
+const (
+	OnCampaign  EventKind = iota + 1 // Group: somebody waits to lead it
+	OnWithdraw                       // Group: nobody waits any longer
+	OnEnded                          // Group, Token, Cause: ended on the holder's side
+	OnReturned                       // Group, Token, To: work has returned
+	OnHealth                         // Cause: nil is healthy
+	OnShutdown                       // end everything
+	OnReply                          // Reply
+	OnView                           // View, from the watch
+	OnWatchLost                      // Cause
+)
+
+// Event is something that happened.
+type Event struct {
+	Kind  EventKind
+	Group string
+	Token fence.Token
+	To    string
+	Cause error
+	View  *View
+	Reply *Reply
+}
+
+// ActionKind says what to do.
+type ActionKind uint8
+
+// The actions.
+const (
+	DoCall    ActionKind = iota + 1 // Call: ask the store, answer with OnReply
+	DoWatch                         // start watching the scope
+	DoTrust                         // Session is trusted until Until
+	DoBegin                         // Group, Record: a term begins
+	DoEnd                           // Group, Token, Cause: the term ends
+	DoFail                          // Group, Cause: the campaign is over without a term
+	DoSettle                        // Group, Token, Cause: the release is done, or why not
+	DoOverrun                       // Group, Token: work has not returned in time
+	DoNote                          // Note: for people and metrics
+	DoStopped                       // after OnShutdown: nothing is left to do
+)
+
+// Action is something to do.
+type Action struct {
+	Kind    ActionKind
+	Group   string
+	Token   fence.Token
+	Cause   error
+	Record  Record
+	Session Session
+	Until   clock.Instant
+	Call    *Call
+	Note    Note
+}
+
+// CallKind says which method of the Store.
+type CallKind uint8
+
+// The calls.
+const (
+	CallOpen CallKind = iota + 1
+	CallBeat
+	CallClose
+	CallAcquire
+	CallRelease
+	CallLine
+	CallRead
+	CallAnswer
+	kinds
+)
+
+func (k CallKind) String() string {
+	return [...]string{"?", "open", "keep-alive", "close", "acquire", "release", "sessions", "read", "answer"}[k]
+}
+
+// lane bounds the calls of one kind that are under way at once.
+var lane = [kinds]int{CallOpen: 1, CallBeat: 1, CallClose: 4, CallAcquire: 4, CallRelease: 16, CallLine: 4, CallRead: 8, CallAnswer: 4}
+
+// Call asks the store. It is answered by one Reply with its ID, within Timeout.
+type Call struct {
+	ID      uint64
+	Kind    CallKind
+	Timeout time.Duration
+
+	Session SessionID
+	TTL     time.Duration // open
+	Seen    []Record      // acquire
+	Held    Record        // release
+	To      SessionID     // release
+	Reason  Reason        // release, close
+	Group   string        // read, line
+	Request string        // answer
+	Answer  Answer        // answer
+}
+
+// Reply is the store's answer.
+type Reply struct {
+	ID      uint64
+	Err     error
+	Session Session   // open
+	Beat    Beat      // keep-alive
+	Records []Record  // acquire, release
+	View    View      // read
+	Line    []Session // sessions
+}
+
+// errTimeout is the machine's own: the call was not answered in its time.
+var errTimeout = errors.New("no answer in time")
+
+// flight is a call under way. One that timed out stays for a while: a late
+// answer to a keep-alive still counts from its sending.
+type flight struct {
+	*Call
+	sent clock.Instant
+	late bool
+	// The closures would allocate; these say whose call it is.
+	session *session
+	seats   []*seat
+}
+
+// Step takes what has happened by now and returns what to do, in order. The
+// slice is valid until the next Step. What has run out comes before the events:
+// it cannot be saved by an answer that was read too late.
+func (m *Machine) Step(now clock.Instant, events ...Event) []Action {
+	m.out = m.out[:0]
+	m.now = max(m.now, now)
+	if m.stopped {
+		return nil
+	}
+	m.runOut()
+	for i := range events {
+		m.handle(&events[i])
+	}
+	m.due()
+	return m.out
+}
+
+// Next is when Step must be called again if nothing happens.
+func (m *Machine) Next() clock.Instant {
+	if m.stopped || m.hung() {
+		return clock.Never
+	}
+	next := min(m.openAt, m.idleAt, m.watchAt, m.lineAt)
+	if s := m.session; s != nil {
+		next = min(next, s.beatAt, m.stopAt(s))
+	}
+	for _, f := range m.calls {
+		if !f.late {
+			next = min(next, f.sent.Add(f.Timeout))
+		}
+	}
+	if len(m.wakes) > 0 {
+		next = min(next, m.wakes[0].wake)
+	}
+	return next
+}
+
+// runOut ends what has run out.
+func (m *Machine) runOut() {
+	if m.hung() {
+		return
+	}
+	if s := m.session; s != nil && m.now >= m.stopAt(s) {
+		m.expire()
+	}
+	m.timeOut()
+}
+
+// hung: a planted machine waits for its calls before it looks at its timers.
+func (m *Machine) hung() bool { return m.cfg.Plant.Has(plant.HungCallBlocks) && len(m.calls) > 0 }
+
+// due does what it is time for.
+func (m *Machine) due() {
+	if m.now >= m.openAt {
+		m.openAt = clock.Never
+		m.open()
+	}
+	if s := m.session; s != nil && m.now >= s.beatAt {
+		m.beat()
+	}
+	if m.now >= m.idleAt {
+		m.idleAt = clock.Never
+		m.retire(Resigned)
+	}
+	if m.now >= m.watchAt {
+		m.watchAt = clock.Never
+		m.watch()
+	}
+	if m.now >= m.lineAt {
+		m.lineAt = clock.Never
+		m.readLine()
+	}
+	for len(m.wakes) > 0 && m.wakes[0].wake <= m.now {
+		m.wakes[0].fire(m)
+	}
+	m.sendAcquires()
+	m.sendReleases()
+	m.sendReads()
+	if m.stopping {
+		m.stop()
+	}
+}
+
+func (m *Machine) handle(e *Event) {
+	switch e.Kind {
+	case OnCampaign:
+		m.campaign(m.seat(e.Group))
+	case OnWithdraw:
+		m.withdraw(m.seat(e.Group))
+	case OnEnded:
+		m.ended(m.seat(e.Group), e.Token, e.Cause)
+	case OnReturned:
+		m.returned(m.seat(e.Group), e.Token, e.To)
+	case OnHealth:
+		m.health(e.Cause)
+	case OnShutdown:
+		m.shutdown()
+	case OnReply:
+		m.reply(e.Reply)
+	case OnView:
+		m.observed(e.View)
+	case OnWatchLost:
+		m.watchLost(e.Cause)
+	}
+}
+
+func (m *Machine) do(a Action) { m.out = append(m.out, a) }
+
+func (m *Machine) note(n Note) { m.do(Action{Kind: DoNote, Note: n}) }
+
+// send starts a call. The caller has made sure that its lane has room.
+func (m *Machine) send(c *Call, s *session, seats ...*seat) {
+	m.nextID++
+	c.ID = m.nextID
+	c.Timeout = m.cfg.Timing.CallTimeout
+	m.lanes[c.Kind]++
+	m.calls = append(m.calls, &flight{Call: c, sent: m.now, session: s, seats: seats})
+	m.do(Action{Kind: DoCall, Call: c})
+}
+
+func (m *Machine) room(k CallKind) bool { return m.lanes[k] < lane[k] }
+
+// timeOut treats calls without an answer as calls of unknown outcome, so that
+// one that hangs holds nothing up.
+func (m *Machine) timeOut() {
+	for i := 0; i < len(m.calls); i++ {
+		f := m.calls[i]
+		switch {
+		case f.late:
+			if m.now.Sub(f.sent) > m.cfg.Timing.TTL {
+				m.calls = slices.Delete(m.calls, i, i+1)
+				i--
+			}
+		case m.now >= f.sent.Add(f.Timeout):
+			f.late = true
+			m.lanes[f.Kind]--
+			m.dispatch(f, &Reply{ID: f.ID, Err: errTimeout})
+		}
+	}
+}
+
+func (m *Machine) reply(r *Reply) {
+	i := slices.IndexFunc(m.calls, func(f *flight) bool { return f.ID == r.ID })
+	if i < 0 {
+		return
+	}
+	f := m.calls[i]
+	m.calls = slices.Delete(m.calls, i, i+1)
+	if f.late {
+		m.late(f, r)
+		return
+	}
+	m.lanes[f.Kind]--
+	m.dispatch(f, r)
+}
+
+func (m *Machine) dispatch(f *flight, r *Reply) {
+	if r.Err == nil || Definite(r.Err) {
+		switch f.Kind {
+		case CallOpen, CallAcquire, CallRelease:
+			m.commits[m.commitAt%len(m.commits)] = m.now.Sub(f.sent)
+			m.commitAt++
+		}
+	}
+	switch f.Kind {
+	case CallOpen:
+		m.opened(f, r)
+	case CallBeat:
+		m.beaten(f, r)
+	case CallClose:
+		m.closed(f, r)
+	case CallAcquire:
+		m.acquired(f, r)
+	case CallRelease:
+		m.released(f, r)
+	case CallLine:
+		m.lined(f, r)
+	case CallRead:
+		m.confirmed(f, r)
+	case CallAnswer:
+		// A lost answer is asked for again by the next beat.
+	}
+}
+
+// late handles the answer to a call that was given up. What it says is still
+// true, if it is definite.
+func (m *Machine) late(f *flight, r *Reply) {
+	switch {
+	case f.Kind == CallBeat:
+		m.beaten(f, r)
+	case f.Kind == CallOpen && r.Err == nil:
+		// Nobody will keep it alive; take it out of the line.
+		m.closeSession(&session{Session: r.Session, retired: true}, Resigned)
+	case f.Kind == CallAcquire && r.Err == nil:
+		for i, s := range f.seats {
+			m.see(s, View{Record: r.Records[i], State: tenure.Led}, sure)
+		}
+	}
+}
+
+// backoff is exponential with full jitter.
+func (m *Machine) backoff(fails int) time.Duration {
+	t := &m.cfg.Timing
+	ceiling := t.BackoffMax
+	if fails < 20 && t.BackoffMin<<fails < ceiling {
+		ceiling = t.BackoffMin << fails
+	}
+	return time.Duration(m.rand.Int64N(int64(ceiling) + 1))
+}
+
+// jitter spreads what many processes would do at the same moment.
+func (m *Machine) jitter(d time.Duration) time.Duration {
+	return time.Duration(m.rand.Int64N(int64(d) + 1))
+}
+
+// step is how long each candidate in line waits for the one before it: long
+// enough for that one's commit to be seen, as far as we have seen commits.
+func (m *Machine) step() time.Duration {
+	s := m.cfg.Timing.Step
+	most := max(s, m.cfg.Timing.TTL/16)
+	for _, c := range m.commits {
+		s = max(s, c)
+	}
+	return min(s, most)
+}
+
+// Holds lists the groups whose work has not returned: what a shutdown waits for.
+func (m *Machine) Holds() []string {
+	var groups []string
+	for _, s := range m.order {
+		if s.linger != nil || s.hold != nil && !s.hold.returned {
+			groups = append(groups, s.group)
+		}
+	}
+	return groups
+}

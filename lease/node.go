@@ -1,0 +1,425 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// Node is one process at a store: it keeps one session alive and campaigns for
+// any number of groups with it. It is the thin shell around Machine: one
+// goroutine steps the machine and never waits for the store, so a call that
+// hangs cannot stand between a timer and the end of a term.
+type Node struct {
+	cfg     Config
+	store   Store
+	machine *Machine
+	timer   clock.Timer
+
+	ctx    context.Context // of the calls and the watch
+	cancel context.CancelFunc
+	work   sync.WaitGroup // calls, watch, health
+	done   chan struct{}  // the loop has ended
+	quit   chan struct{}  // the loop must end
+	wake   chan struct{}
+	notes  notebook
+
+	mu       sync.Mutex
+	room     sync.Cond // the queue was emptied
+	queue    []Event
+	closing  bool // no new campaigns
+	ended    bool // nobody will answer any more
+	quitting bool
+	stopErr  error
+	calls    int
+	waiters  map[string]*waiter
+	settles  map[settleKey][]chan error
+
+	// The loop's own.
+	terms     map[string]*heldTerm
+	trust     *tenure.Trust
+	session   Session
+	stopWatch context.CancelFunc
+}
+
+type waiter struct{ result chan outcome }
+
+type outcome struct {
+	term *tenure.Term
+	err  error
+}
+
+type settleKey struct {
+	group string
+	token fence.Token
+}
+
+type heldTerm struct {
+	token fence.Token
+	end   func(error) bool
+}
+
+const (
+	// maxQueue holds a watch back; nothing else comes in such numbers.
+	maxQueue = 4096
+	// maxCalls bounds the goroutines that a store which ignores its deadlines can
+	// pile up.
+	maxCalls = 128
+)
+
+// New returns a node that has not contacted the store yet: the session is opened
+// by the first campaign. Close it when done.
+func New(store Store, cfg Config) (*Node, error) {
+	if store == nil || reflect.ValueOf(store).Kind() == reflect.Pointer && reflect.ValueOf(store).IsNil() {
+		return nil, &ArgumentError{Field: "store", Rule: "must not be nil"}
+	}
+	cfg.Timing = cfg.Timing.Resolve()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if err := cfg.fits(store.Limits()); err != nil {
+		return nil, err
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.System()
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	n := &Node{
+		cfg:   cfg,
+		store: store,
+		machine: NewMachine(MachineConfig{
+			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Limits: store.Limits(), Seed: rand.Uint64(),
+		}),
+		timer:   cfg.Clock.NewTimer(),
+		done:    make(chan struct{}),
+		quit:    make(chan struct{}),
+		wake:    make(chan struct{}, 1),
+		waiters: map[string]*waiter{},
+		settles: map[settleKey][]chan error{},
+		terms:   map[string]*heldTerm{},
+	}
+	n.notes.c = make(chan Note, maxNotes)
+	n.room.L = &n.mu
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.work.Go(func() { n.notes.write(&n.cfg) })
+	if cfg.Health != nil {
+		n.work.Go(n.watchHealth)
+	}
+	go n.loop()
+	return n, nil
+}
+
+// Elector returns the elector of a group in the node's scope.
+func (n *Node) Elector(group string) (*Elector, error) {
+	if err := CheckGroup(group); err != nil {
+		return nil, err
+	}
+	if !n.cfg.Scope.Covers(group) {
+		return nil, &ArgumentError{Field: "group", Value: group, Rule: fmt.Sprintf("is not in the scope of this node: %s", strings.Join(n.cfg.Scope, ", "))}
+	}
+	return &Elector{node: n, group: group}, nil
+}
+
+// Close ends every term, waits for work to return, closes the session, which
+// frees all its groups at once, and waits for everything the node has started.
+// If ctx ends first, the session is left to expire: what it held is not given to
+// others while work may still run. The error then says which work it was.
+func (n *Node) Close(ctx context.Context) error {
+	n.mu.Lock()
+	n.closing = true
+	n.queue = append(n.queue, Event{Kind: OnShutdown})
+	n.mu.Unlock()
+	n.poke()
+	select {
+	case <-n.done:
+	case <-ctx.Done():
+		n.mu.Lock()
+		if !n.quitting {
+			n.quitting = true
+			close(n.quit)
+		}
+		n.mu.Unlock()
+		<-n.done
+	}
+	ended := make(chan struct{})
+	go func() { n.work.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(n.cfg.CallTimeout):
+		return errors.Join(n.stopErr, fmt.Errorf("lease: a call to the store, the health check or the log hangs and is left behind after %v", n.cfg.CallTimeout))
+	}
+	return n.stopErr
+}
+
+// push hands the machine an event. It never waits.
+func (n *Node) push(e Event) {
+	n.mu.Lock()
+	n.queue = append(n.queue, e)
+	n.mu.Unlock()
+	n.poke()
+}
+
+func (n *Node) poke() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// pushView waits while the queue is long: a watch may bring ten thousand groups.
+func (n *Node) pushView(v View) {
+	n.mu.Lock()
+	for len(n.queue) >= maxQueue && n.ctx.Err() == nil {
+		n.room.Wait()
+	}
+	n.queue = append(n.queue, Event{Kind: OnView, View: &v})
+	n.mu.Unlock()
+	n.poke()
+}
+
+func (n *Node) loop() {
+	defer n.stopped()
+	var events []Event
+	for {
+		n.mu.Lock()
+		clear(events)
+		events, n.queue = n.queue, events[:0]
+		n.room.Broadcast()
+		n.mu.Unlock()
+		for _, a := range n.machine.Step(n.cfg.Clock.Now(), events...) {
+			if a.Kind == DoStopped {
+				n.stopErr = a.Cause
+				return
+			}
+			n.act(a)
+		}
+		n.timer.Set(n.machine.Next())
+		select {
+		case <-n.wake:
+		case <-n.timer.C():
+		case <-n.quit:
+			n.stopErr = fmt.Errorf("lease: closed before everything had stopped (groups with work that has not returned: %s): the session is left to expire within %v",
+				strings.Join(n.machine.Holds(), ", "), n.cfg.TTL)
+			return
+		}
+	}
+}
+
+// stopped leaves nobody waiting.
+func (n *Node) stopped() {
+	n.timer.Stop()
+	n.cancel()
+	n.mu.Lock()
+	n.closing, n.ended = true, true
+	for group, w := range n.waiters {
+		w.result <- outcome{err: ErrClosed}
+		delete(n.waiters, group)
+	}
+	for key, cs := range n.settles {
+		for _, c := range cs {
+			c <- ErrClosed
+		}
+		delete(n.settles, key)
+	}
+	n.room.Broadcast()
+	n.mu.Unlock()
+	for _, t := range n.terms {
+		t.end(tenure.ErrResigned)
+	}
+	close(n.notes.c)
+	close(n.done)
+}
+
+func (n *Node) act(a Action) {
+	switch a.Kind {
+	case DoCall:
+		n.call(a.Call)
+	case DoWatch:
+		n.watch()
+	case DoTrust:
+		if n.trust == nil || n.session.ID != a.Session.ID {
+			// Trust belongs to the session: a later one must not revive its terms.
+			n.session, n.trust = a.Session, tenure.NewTrust(n.cfg.Clock)
+		}
+		n.trust.Set(a.Until)
+	case DoBegin:
+		n.begin(a)
+	case DoEnd:
+		if t := n.terms[a.Group]; t != nil && t.token == a.Token {
+			t.end(a.Cause)
+			delete(n.terms, a.Group)
+		}
+	case DoFail:
+		n.deliver(a.Group, outcome{err: a.Cause})
+	case DoSettle:
+		n.settle(settleKey{a.Group, a.Token}, a.Cause)
+	case DoOverrun:
+		if n.cfg.Exit != nil {
+			n.cfg.Log.Error("tenure: work has not returned in time: exiting", "group", a.Group, "token", a.Token, "cause", a.Cause)
+			n.cfg.Exit(OverrunExitCode)
+		}
+	case DoNote:
+		n.notes.add(a.Note)
+	}
+}
+
+func (n *Node) begin(a Action) {
+	g := &grant{node: n, group: a.Group, token: a.Token}
+	term, end := tenure.NewTerm(tenure.TermConfig{
+		Group: a.Group, Token: a.Token, Deployment: n.session.Deployment, Candidate: n.cfg.Candidate, Trust: n.trust, Grant: g,
+	})
+	n.terms[a.Group] = &heldTerm{token: a.Token, end: end}
+	if !n.deliver(a.Group, outcome{term: term}) {
+		// Whoever waited has just withdrawn.
+		delete(n.terms, a.Group)
+		end(tenure.ErrResigned)
+		n.push(Event{Kind: OnReturned, Group: a.Group, Token: a.Token})
+	}
+}
+
+func (n *Node) deliver(group string, o outcome) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w := n.waiters[group]
+	if w == nil {
+		return false
+	}
+	delete(n.waiters, group)
+	w.result <- o
+	return true
+}
+
+func (n *Node) settle(key settleKey, err error) {
+	delete(n.terms, n.endedTerm(key))
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.settles[key] {
+		c <- err
+	}
+	delete(n.settles, key)
+}
+
+// endedTerm is the group if its present term is the one that was settled.
+func (n *Node) endedTerm(key settleKey) string {
+	if t := n.terms[key.group]; t != nil && t.token == key.token {
+		return key.group
+	}
+	return ""
+}
+
+// call asks the store in a goroutine of its own.
+func (n *Node) call(c *Call) {
+	n.mu.Lock()
+	full := n.calls >= maxCalls
+	if !full {
+		n.calls++
+	}
+	n.mu.Unlock()
+	if full {
+		n.push(Event{Kind: OnReply, Reply: &Reply{ID: c.ID, Err: fmt.Errorf("lease: %d calls to the store are hanging: %w", maxCalls, ErrBusy)}})
+		return
+	}
+	n.work.Go(func() {
+		ctx, cancel := context.WithTimeout(n.ctx, c.Timeout)
+		r := n.ask(ctx, c)
+		cancel()
+		n.mu.Lock()
+		n.calls--
+		n.mu.Unlock()
+		n.push(Event{Kind: OnReply, Reply: r})
+	})
+}
+
+func (n *Node) ask(ctx context.Context, c *Call) *Reply {
+	r := &Reply{ID: c.ID}
+	switch c.Kind {
+	case CallOpen:
+		r.Session, r.Err = n.store.Open(ctx, n.cfg.Candidate, c.TTL, n.cfg.Scope)
+	case CallBeat:
+		r.Beat, r.Err = n.store.KeepAlive(ctx, c.Session)
+	case CallClose:
+		r.Err = n.store.Close(ctx, c.Session, c.Reason)
+	case CallAcquire:
+		r.Records, r.Err = n.store.Acquire(ctx, c.Session, c.Seen...)
+	case CallRelease:
+		var rec Record
+		rec, r.Err = n.store.Release(ctx, c.Session, c.Held, c.To, c.Reason)
+		r.Records = []Record{rec}
+	case CallLine:
+		scope := n.cfg.Scope
+		if c.Group != "" {
+			scope = Scope{c.Group}
+		}
+		r.Line, r.Err = n.store.Sessions(ctx, scope, Page{})
+	case CallRead:
+		r.View, r.Err = n.store.Read(ctx, c.Group)
+	case CallAnswer:
+		r.Err = n.store.Answer(ctx, c.Session, c.Request, c.Answer)
+	}
+	return r
+}
+
+func (n *Node) watch() {
+	if n.stopWatch != nil {
+		n.stopWatch()
+	}
+	ctx, cancel := context.WithCancel(n.ctx)
+	n.stopWatch = cancel
+	n.work.Go(func() {
+		defer cancel()
+		err := errors.New("lease: the watch ended")
+		for v, e := range n.store.Watch(ctx, n.cfg.Scope) {
+			if e != nil {
+				err = e
+				break
+			}
+			n.pushView(v)
+		}
+		if ctx.Err() == nil {
+			n.push(Event{Kind: OnWatchLost, Cause: err})
+		}
+	})
+}
+
+// watchHealth asks once a beat. A check that hangs counts as failed, and is not
+// asked again before it has answered.
+func (n *Node) watchHealth() {
+	answer := make(chan error, 1)
+	busy := false
+	for {
+		if !busy {
+			busy = true
+			n.work.Go(func() {
+				ctx, cancel := context.WithTimeout(n.ctx, n.cfg.Beat)
+				defer cancel()
+				answer <- n.cfg.Health(ctx)
+			})
+		}
+		select {
+		case err := <-answer:
+			busy = false
+			n.push(Event{Kind: OnHealth, Cause: err})
+			select {
+			case <-time.After(n.cfg.Beat):
+			case <-n.ctx.Done():
+				return
+			}
+		case <-time.After(n.cfg.Beat):
+			n.push(Event{Kind: OnHealth, Cause: fmt.Errorf("lease: the health check has not answered in %v", n.cfg.Beat)})
+		case <-n.ctx.Done():
+			return
+		}
+	}
+}

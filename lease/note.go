@@ -1,0 +1,41 @@
+package lease
+
+import (
+	"time"
+
+	"github.com/tenurehq/tenure/fence"
+)
+
+// NoteKind says what a note is about.
+type NoteKind string
+
+// The notes.
+const (
+	NoteOpened     NoteKind = "session opened"
+	NoteOpenFailed NoteKind = "session could not be opened"
+	NoteBeat       NoteKind = "keep-alive acknowledged"
+	NoteMissed     NoteKind = "keep-alive failed"
+	NoteSession    NoteKind = "session ended"
+	NoteBegan      NoteKind = "term began"
+	NoteEnded      NoteKind = "term ended"
+	NoteReleased   NoteKind = "group released"
+	NoteTry        NoteKind = "vacancy tried for"
+	NoteConflict   NoteKind = "another was faster"
+	NoteFailed     NoteKind = "call failed"
+	NoteWatchLost  NoteKind = "watch interrupted"
+	NoteOverrun    NoteKind = "work has not returned in time"
+	NoteAsked      NoteKind = "asked by an operator"
+)
+
+// Note tells people and metrics what the machine did, and why.
+type Note struct {
+	Kind    NoteKind
+	Group   string
+	Token   fence.Token
+	Session SessionID
+	Call    CallKind
+	Count   int           // misses in a row; groups in a batch
+	Took    time.Duration // of a call
+	Detail  string
+	Err     error
+}

@@ -1,0 +1,68 @@
+package lease
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+)
+
+// notebook passes notes on from a goroutine of its own: a log that blocks must
+// not hold up the end of a term.
+type notebook struct {
+	c       chan Note
+	dropped atomic.Int64
+}
+
+const maxNotes = 1024
+
+// write passes the notes on until the channel is closed.
+func (b *notebook) write(cfg *Config) {
+	for n := range b.c {
+		if cfg.OnNote != nil {
+			cfg.OnNote(n)
+		}
+		n.log(cfg)
+		if dropped := b.dropped.Swap(0); dropped > 0 {
+			cfg.Log.Warn("tenure: notes dropped, the log is too slow", "count", dropped)
+		}
+	}
+}
+
+func (b *notebook) add(n Note) {
+	select {
+	case b.c <- n:
+	default:
+		b.dropped.Add(1)
+	}
+}
+
+func (n Note) log(cfg *Config) {
+	level := slog.LevelDebug
+	switch n.Kind {
+	case NoteBegan, NoteEnded, NoteReleased, NoteAsked:
+		level = slog.LevelInfo
+	case NoteMissed:
+		if n.Count >= cfg.Misses {
+			level = slog.LevelWarn
+		}
+	case NoteOpenFailed, NoteWatchLost, NoteFailed:
+		level = slog.LevelWarn
+	case NoteOverrun:
+		level = slog.LevelError
+	}
+	attrs := []any{"candidate", cfg.Candidate.ID}
+	add := func(key string, value any, is bool) {
+		if is {
+			attrs = append(attrs, key, value)
+		}
+	}
+	add("group", n.Group, n.Group != "")
+	add("token", n.Token, n.Token != 0)
+	add("session", string(n.Session), n.Session != "")
+	add("call", n.Call.String(), n.Call != 0)
+	add("count", n.Count, n.Count != 0)
+	add("took", n.Took, n.Took != 0)
+	add("detail", n.Detail, n.Detail != "")
+	add("error", n.Err, n.Err != nil)
+	cfg.Log.Log(context.Background(), level, "tenure: "+string(n.Kind), attrs...)
+}

@@ -1,0 +1,656 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/plant"
+)
+
+// seat is the machine's side of one group.
+type seat struct {
+	group string
+	order int
+	wants bool // somebody waits to lead
+
+	view   View
+	known  bool // view is as fresh as the watch makes it
+	hinted bool // view is vacant on a hint only
+
+	// spent is the highest token that must not begin a term here: begun before,
+	// released, or seen with another holder.
+	spent fence.Token
+
+	hold   *hold // the record names the present session
+	linger *hold // work of a term whose session is gone
+
+	call       uint64 // the acquire under way
+	unsure     bool   // an acquire from unsureAt has an unknown outcome
+	unsureAt   uint64
+	alone      bool // a batch failed for an unknown one of its records
+	confirming bool
+	fails      int
+	yields     bool // gave the group up: the others go first
+
+	tryAt     clock.Instant
+	readAt    clock.Instant
+	notBefore clock.Instant
+
+	wake   clock.Instant
+	place  int // in wakes, -1: none
+	active bool
+}
+
+type phase uint8
+
+const (
+	leading   phase = iota + 1
+	ending          // the term is over, work has not returned
+	releasing       // work has returned
+)
+
+// hold is a grant of ours.
+type hold struct {
+	session   *session
+	record    Record
+	phase     phase
+	cause     error
+	why       Reason
+	returned  bool
+	to        string    // successor, by name
+	toSession SessionID // and its session, once found
+	toErr     error     // why it cannot take over
+	requests  []string
+	fails     int
+	call      bool
+	retryAt   clock.Instant
+	overrunAt clock.Instant
+}
+
+func (s *seat) leads() bool { return s.hold != nil && s.hold.phase == leading }
+
+// seat finds the group's seat, or makes it.
+func (m *Machine) seat(group string) *seat {
+	s := m.seats[group]
+	if s == nil {
+		s = &seat{group: group, order: len(m.order), place: -1, tryAt: clock.Never, readAt: clock.Never}
+		m.seats[group] = s
+		m.order = append(m.order, s)
+	}
+	return s
+}
+
+// update puts the seat's timers and the machine's need for a session right. It
+// comes after every change of a seat.
+func (m *Machine) update(s *seat) {
+	active := s.wants || s.unsure || s.hold != nil
+	if active != s.active {
+		s.active = active
+		if active {
+			m.actives++
+		} else {
+			m.actives--
+		}
+	}
+	switch {
+	case m.stopping:
+	case m.actives == 0 && m.session != nil:
+		// Whoever neither leads nor wants to has no business in the line.
+		if m.idleAt == clock.Never {
+			m.idleAt = m.now.Add(m.cfg.Timing.TTL)
+		}
+	default:
+		m.idleAt = clock.Never
+		if m.session == nil && !m.opening && m.openAt == clock.Never && m.actives > 0 {
+			m.openAt = m.now
+		}
+	}
+
+	wake := min(s.tryAt, s.readAt)
+	for _, h := range [...]*hold{s.hold, s.linger} {
+		if h != nil {
+			wake = min(wake, h.retryAt)
+			if !h.returned {
+				wake = min(wake, h.overrunAt)
+			}
+		}
+	}
+	s.wake = wake
+	m.wakes.fix(s, wake != clock.Never)
+}
+
+// fire does what the seat's timers are due for.
+func (s *seat) fire(m *Machine) {
+	if m.now >= s.tryAt {
+		s.tryAt = clock.Never
+		m.acquires = append(m.acquires, s)
+	}
+	if m.now >= s.readAt {
+		s.readAt = clock.Never
+		m.reads = append(m.reads, s)
+	}
+	if h := s.hold; h != nil && m.now >= h.retryAt {
+		h.retryAt = clock.Never
+		m.releases = append(m.releases, s)
+	}
+	for _, h := range [...]*hold{s.hold, s.linger} {
+		if h == nil || h.returned || m.now < h.overrunAt {
+			continue
+		}
+		h.overrunAt = clock.Never
+		if h == s.hold {
+			// It holds the group, and everybody else up: say so again.
+			h.overrunAt = m.now.Add(m.cfg.Timing.window())
+		}
+		m.note(Note{Kind: NoteOverrun, Group: s.group, Token: h.record.Token, Err: h.cause})
+		m.do(Action{Kind: DoOverrun, Group: s.group, Token: h.record.Token, Cause: h.cause})
+	}
+	m.update(s)
+}
+
+func (m *Machine) campaign(s *seat) {
+	if m.stopping {
+		m.do(Action{Kind: DoFail, Group: s.group, Cause: ErrClosed})
+		return
+	}
+	if s.leads() {
+		m.do(Action{Kind: DoFail, Group: s.group, Cause: fmt.Errorf("lease: group %q is led by this node already, with token %d", s.group, s.hold.record.Token)})
+		return
+	}
+	// Whoever campaigns again has stopped working.
+	if h := s.linger; h != nil {
+		m.returned(s, h.record.Token, "")
+	}
+	if h := s.hold; h != nil && !h.returned {
+		m.returned(s, h.record.Token, "")
+	}
+	s.wants = true
+	switch {
+	case m.watching == watchOff && m.watchAt == clock.Never:
+		m.watch()
+	case m.watching == watchSynced && !s.known:
+		m.see(s, vacantFromTheStart(s.group), told)
+	}
+	m.schedule(s)
+	m.update(s)
+}
+
+// withdraw ends a campaign. An acquire whose outcome is unknown is still
+// resolved: what it may have won is given back.
+func (m *Machine) withdraw(s *seat) {
+	s.wants = false
+	s.yields = false
+	if m.cfg.Plant.Has(plant.ForgetUnsure) {
+		s.unsure = false
+	}
+	m.schedule(s)
+	m.update(s)
+}
+
+// schedule decides when to try for the group.
+func (m *Machine) schedule(s *seat) {
+	if !s.eligible(m) {
+		s.tryAt = clock.Never
+		return
+	}
+	if s.call != 0 {
+		return
+	}
+	at := m.now
+	if s.wants {
+		if !m.lineOK {
+			return // when the line is here we are asked again
+		}
+		at = max(at.Add(time.Duration(m.rank(s))*m.step()), s.notBefore)
+	}
+	s.tryAt = min(s.tryAt, at)
+}
+
+// eligible: to acquire is legal, and makes sense.
+func (s *seat) eligible(m *Machine) bool {
+	return (s.wants || s.unsure) && s.hold == nil && s.known && s.view.State == tenure.Vacant &&
+		m.session != nil && m.sick == nil && !m.stopping
+}
+
+func (m *Machine) sendAcquires() {
+	for len(m.acquires) > 0 && m.room(CallAcquire) {
+		var batch []*seat
+		var seen []Record
+		i := 0
+		for ; i < len(m.acquires) && len(batch) < m.cfg.Limits.Batch; i++ {
+			s := m.acquires[i]
+			if !s.eligible(m) || s.call != 0 {
+				continue
+			}
+			if s.alone && len(batch) > 0 {
+				break
+			}
+			batch = append(batch, s)
+			seen = append(seen, Record{Group: s.group, Version: s.view.Version, Token: s.view.Token, Holder: s.view.Holder})
+			s.call = m.nextID + 1
+			if s.alone {
+				i++
+				break
+			}
+		}
+		m.acquires = append(m.acquires[:0], m.acquires[i:]...)
+		if len(batch) > 0 {
+			m.note(Note{Kind: NoteTry, Group: batch[0].group, Count: len(batch)})
+			m.send(&Call{Kind: CallAcquire, Session: m.session.ID, Seen: seen}, m.session, batch...)
+		}
+	}
+}
+
+func (m *Machine) acquired(f *flight, r *Reply) {
+	for _, s := range f.seats {
+		if s.call == f.ID {
+			s.call = 0
+		}
+	}
+	if f.session != m.session {
+		if r.Err == nil && m.cfg.Plant.Has(plant.BeginUntrusted) {
+			for i, s := range f.seats {
+				m.begin(s, r.Records[i], f.session)
+			}
+		}
+		return
+	}
+	var conflict *ConflictError
+	switch {
+	case r.Err == nil:
+		if m.cfg.Plant.Has(plant.TrustFromWin) {
+			m.extend(m.session, m.now, m.session.TTL)
+		}
+		for i, s := range f.seats {
+			s.fails, s.alone = 0, false
+			m.see(s, View{Record: r.Records[i], State: tenure.Led}, sure)
+		}
+	case errors.Is(r.Err, ErrSessionDead):
+		m.gone(tenure.ErrLost, Lost, false)
+	case errors.As(r.Err, &conflict):
+		m.conflicted(f, conflict)
+	default:
+		m.note(Note{Kind: NoteFailed, Call: CallAcquire, Group: f.seats[0].group, Count: len(f.seats), Err: r.Err})
+		for i, s := range f.seats {
+			if !Definite(r.Err) && s.view.Version == f.Seen[i].Version {
+				s.unsure, s.unsureAt = true, s.view.Version
+			}
+			if s.known && s.view.Holder == m.session.ID {
+				// The watch knew before the answer was given up: we have won.
+				m.see(s, s.view, told)
+			}
+			m.again(s)
+		}
+	}
+}
+
+// conflicted sorts a batch that was refused: what the store showed is news, the
+// rest is tried again.
+func (m *Machine) conflicted(f *flight, c *ConflictError) {
+	m.note(Note{Kind: NoteConflict, Group: f.seats[0].group, Count: len(f.seats), Err: c})
+	shown := make(map[string]View, len(c.Current))
+	for _, v := range c.Current {
+		shown[v.Group] = v
+	}
+	for _, s := range f.seats {
+		if v, ok := shown[s.group]; ok {
+			s.alone = false
+			m.see(s, v, conflicting)
+			if s.tryAt == clock.Never {
+				m.again(s)
+			}
+			continue
+		}
+		s.alone = len(shown) == 0
+		if len(f.seats) > 1 && s.eligible(m) {
+			s.tryAt = m.now
+			m.update(s)
+		} else {
+			m.again(s)
+		}
+	}
+}
+
+// again tries once more, later.
+func (m *Machine) again(s *seat) {
+	if s.eligible(m) {
+		s.tryAt = max(m.now.Add(m.cfg.Timing.BackoffMin/2+m.backoff(s.fails)), s.notBefore)
+		s.fails++
+	}
+	m.update(s)
+}
+
+// source says where a view comes from.
+type source uint8
+
+const (
+	told        source = iota // by the watch
+	sure                      // by a linearizable answer
+	conflicting               // by a refused compare-and-set
+)
+
+// newer orders the views of one group: versions grow, and a holder dies once.
+func newer(a, b *View) bool {
+	return a.Version > b.Version || a.Version == b.Version && a.State == tenure.Vacant && b.State == tenure.Led
+}
+
+// see takes note of a view.
+func (m *Machine) see(s *seat, v View, from source) {
+	fresh := !s.known || newer(&v, &s.view) ||
+		// The hint that the holder is dead was wrong.
+		s.hinted && v.Version == s.view.Version && v.State == tenure.Led && from != told ||
+		// The store is behind what it had told us: it was rewound.
+		from == conflicting && v.Version < s.view.Version
+	if !fresh && v.Version < s.view.Version {
+		return
+	}
+	changed := fresh && v.Version != s.view.Version
+	if fresh {
+		s.view, s.known, s.hinted = v, true, false
+	}
+	ours := m.session != nil && v.Holder == m.session.ID
+	if !ours {
+		s.spent = max(s.spent, v.Token)
+	}
+	if s.unsure && v.Version > s.unsureAt {
+		s.unsure = false
+	}
+	if h := s.hold; h != nil && fresh && (v.Version != h.record.Version || v.Holder != h.record.Holder) {
+		m.moved(s)
+	}
+	switch {
+	case ours && v.State == tenure.Led:
+		m.named(s, v.Record, from != told)
+	case ours:
+		// Somebody saw our session dead: ask at once.
+		m.beat()
+	case v.State == tenure.Led:
+		s.tryAt, s.fails, s.yields = clock.Never, 0, false
+		if changed && m.lineOK {
+			// A new leader: somebody has left the line or come back to it.
+			m.lineAt = min(m.lineAt, m.now.Add(m.jitter(m.cfg.Timing.Beat)))
+		}
+	case fresh:
+		m.schedule(s)
+	}
+	m.update(s)
+}
+
+// named handles a record that names the present session.
+func (m *Machine) named(s *seat, rec Record, confirmed bool) {
+	if s.hold != nil {
+		return
+	}
+	old := rec.Token <= s.spent
+	if m.cfg.Plant.Has(plant.BeginOnOldRecord) {
+		old, confirmed = false, true
+	}
+	switch {
+	case m.stopping:
+		// The session is about to be closed, and the grant with it.
+	case old || !s.wants || m.sick != nil:
+		if m.cfg.Plant.Has(plant.ForgetUnsure) {
+			return
+		}
+		s.spent = max(s.spent, rec.Token)
+		s.hold = &hold{session: m.session, record: rec, phase: releasing, why: Resigned, returned: true, retryAt: clock.Never, overrunAt: clock.Never}
+		m.releases = append(m.releases, s)
+	case !confirmed:
+		// While an acquire is under way its answer is all the confirmation needed.
+		if !s.confirming && s.call == 0 {
+			s.confirming = true
+			m.reads = append(m.reads, s)
+		}
+	default:
+		m.begin(s, rec, m.session)
+	}
+}
+
+func (m *Machine) begin(s *seat, rec Record, by *session) {
+	s.spent = max(s.spent, rec.Token)
+	s.wants, s.unsure, s.yields, s.fails, s.tryAt = false, false, false, 0, clock.Never
+	s.hold = &hold{session: by, record: rec, phase: leading, retryAt: clock.Never, overrunAt: clock.Never}
+	by.open++
+	m.note(Note{Kind: NoteBegan, Group: s.group, Token: rec.Token, Session: by.ID})
+	m.do(Action{Kind: DoBegin, Group: s.group, Token: rec.Token, Record: rec})
+	m.update(s)
+}
+
+func (m *Machine) sendReads() {
+	for len(m.reads) > 0 && m.room(CallRead) {
+		s := m.reads[0]
+		m.reads = m.reads[1:]
+		if !s.confirming {
+			continue
+		}
+		m.send(&Call{Kind: CallRead, Group: s.group}, m.session, s)
+	}
+}
+
+func (m *Machine) confirmed(f *flight, r *Reply) {
+	s := f.seats[0]
+	if r.Err != nil {
+		m.note(Note{Kind: NoteFailed, Call: CallRead, Group: s.group, Err: r.Err})
+		s.readAt = m.now.Add(m.cfg.Timing.BackoffMin/2 + m.backoff(s.fails))
+		s.fails++
+		m.update(s)
+		return
+	}
+	s.confirming = false
+	m.see(s, r.View, sure)
+}
+
+// endTerm ends the term that the seat leads. The grant stays until work has
+// returned.
+func (m *Machine) endTerm(s *seat, cause error, why Reason) {
+	m.do(Action{Kind: DoEnd, Group: s.group, Token: s.hold.record.Token, Cause: cause})
+	m.ending(s, cause, why)
+}
+
+func (m *Machine) ending(s *seat, cause error, why Reason) {
+	h := s.hold
+	h.phase, h.cause, h.why = ending, cause, why
+	h.overrunAt = m.now.Add(m.cfg.Timing.window())
+	m.note(Note{Kind: NoteEnded, Group: s.group, Token: h.record.Token, Err: cause})
+	if m.cfg.Plant.Has(plant.ReleaseBeforeStop) {
+		h.retryAt = m.now
+	}
+	m.update(s)
+}
+
+// ended: the holder ended the term itself.
+func (m *Machine) ended(s *seat, token fence.Token, cause error) {
+	if !s.leads() || s.hold.record.Token != token {
+		return
+	}
+	why := Resigned
+	switch {
+	case errors.Is(cause, tenure.ErrTransferred):
+		why = Transferred
+	case errors.Is(cause, tenure.ErrExpired):
+		why = Expired
+	}
+	m.ending(s, cause, why)
+}
+
+// returned: work has stopped, so the grant may be given up.
+func (m *Machine) returned(s *seat, token fence.Token, to string) {
+	if h := s.linger; h != nil && h.record.Token == token {
+		s.linger = nil
+		h.session.open--
+		m.do(Action{Kind: DoSettle, Group: s.group, Token: token})
+		m.sweep()
+		m.update(s)
+		return
+	}
+	h := s.hold
+	if h == nil || h.record.Token != token {
+		m.do(Action{Kind: DoSettle, Group: s.group, Token: token})
+		return
+	}
+	if h.returned {
+		return // being released; one answer is for all who ask
+	}
+	if h.phase == leading {
+		m.ended(s, token, tenure.ErrResigned)
+	}
+	h.returned = true
+	h.phase = releasing
+	h.session.open--
+	if to != "" && h.to == "" {
+		h.to = to
+	}
+	m.releases = append(m.releases, s)
+	m.update(s)
+}
+
+func (m *Machine) sendReleases() {
+	for len(m.releases) > 0 && m.room(CallRelease) && m.room(CallLine) {
+		s := m.releases[0]
+		m.releases = m.releases[1:]
+		h := s.hold
+		if h == nil || h.call || h.session != m.session || m.session == nil {
+			continue
+		}
+		switch {
+		case m.stopping && h.to == "" && h.returned:
+			// Closing the session frees this group with all the others.
+		case h.to != "" && h.toSession == "":
+			h.call = true
+			m.send(&Call{Kind: CallLine, Group: s.group}, h.session, s)
+		default:
+			h.call = true
+			m.send(&Call{Kind: CallRelease, Session: h.session.ID, Held: h.record, To: h.toSession, Reason: h.why, Group: s.group}, h.session, s)
+		}
+	}
+}
+
+// successorFound turns the successor's name into its newest session: an older
+// one may be left over from before a restart.
+func (m *Machine) successorFound(f *flight, r *Reply) {
+	s := f.seats[0]
+	h := s.hold
+	if h == nil || h.session != f.session {
+		return
+	}
+	h.call = false
+	if r.Err != nil {
+		m.releaseAgain(s, f, r.Err)
+		return
+	}
+	var newest uint64
+	for _, l := range r.Line {
+		if l.Candidate.ID == h.to && l.ID != h.session.ID && l.Opened >= newest {
+			h.toSession, newest = l.ID, l.Opened
+		}
+	}
+	if h.toSession == "" {
+		m.withoutSuccessor(h)
+	}
+	m.releases = append(m.releases, s)
+}
+
+func (m *Machine) withoutSuccessor(h *hold) {
+	h.toErr = fmt.Errorf("lease: group %q was released, but not to %q: %w", h.record.Group, h.to, ErrSuccessor)
+	h.to, h.toSession, h.why = "", "", Resigned
+}
+
+func (m *Machine) released(f *flight, r *Reply) {
+	s := f.seats[0]
+	h := s.hold
+	if h == nil || h.record.Version != f.Held.Version || h.session != f.session {
+		return
+	}
+	h.call = false
+	var conflict *ConflictError
+	switch {
+	case r.Err == nil:
+		state := tenure.Vacant
+		if f.To != "" {
+			state = tenure.Led
+		}
+		if m.cfg.Plant.Has(plant.ReleaseBeforeStop) && !h.returned {
+			s.hold, s.linger = nil, h
+			m.see(s, View{Record: r.Records[0], State: state}, sure)
+			return
+		}
+		s.yields = f.To == ""
+		m.finish(s)
+		m.see(s, View{Record: r.Records[0], State: state}, sure)
+	case errors.As(r.Err, &conflict):
+		// An earlier try was applied, and its answer lost.
+		s.yields = true
+		m.finish(s)
+		for _, v := range conflict.Current {
+			m.see(s, v, conflicting)
+		}
+	case errors.Is(r.Err, ErrSessionDead):
+		m.gone(tenure.ErrLost, Lost, false)
+	case Definite(r.Err) && f.To != "":
+		m.withoutSuccessor(h)
+		m.releases = append(m.releases, s)
+	default:
+		m.releaseAgain(s, f, r.Err)
+	}
+}
+
+func (m *Machine) releaseAgain(s *seat, f *flight, err error) {
+	h := s.hold
+	m.note(Note{Kind: NoteFailed, Call: f.Kind, Group: s.group, Token: h.record.Token, Err: err})
+	h.retryAt = m.now.Add(m.backoff(h.fails))
+	h.fails++
+	m.update(s)
+}
+
+// finish: the group is given up.
+func (m *Machine) finish(s *seat) {
+	h := s.hold
+	s.hold = nil
+	for _, id := range h.requests {
+		a := Answer{Outcome: Done}
+		if h.toErr != nil {
+			a = Answer{Outcome: Refused, Detail: h.toErr.Error()}
+		}
+		m.answer(id, a)
+	}
+	m.note(Note{Kind: NoteReleased, Group: s.group, Token: h.record.Token, Detail: string(h.why)})
+	m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: h.toErr})
+	m.schedule(s)
+	m.update(s)
+}
+
+// moved: the record went on without us.
+func (m *Machine) moved(s *seat) {
+	if s.hold.returned {
+		m.finish(s)
+		return
+	}
+	m.void(s, tenure.ErrLost)
+}
+
+// void: the grant is gone; what work is left lingers until it returns.
+func (m *Machine) void(s *seat, cause error) {
+	h := s.hold
+	s.hold = nil
+	if h.returned {
+		m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: h.toErr})
+		return
+	}
+	if h.phase == leading {
+		h.phase, h.cause = ending, cause
+		m.note(Note{Kind: NoteEnded, Group: s.group, Token: h.record.Token, Err: cause})
+		m.do(Action{Kind: DoEnd, Group: s.group, Token: h.record.Token, Cause: cause})
+	}
+	h.retryAt = clock.Never
+	h.overrunAt = h.session.trust
+	if m.cfg.Timing.Grace == 0 {
+		// Nobody stops in no time: it is an overrun when another may lead.
+		h.overrunAt = h.overrunAt.Add(m.cfg.Timing.Margin)
+	}
+	s.linger = h
+	m.update(s)
+}

@@ -1,0 +1,460 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/plant"
+)
+
+// session is the machine's side of a session.
+type session struct {
+	Session
+	trust  clock.Instant // until when it may be believed
+	beatAt clock.Instant
+	misses int
+	// open counts the terms whose work has not returned. A session is not closed
+	// before they have: what it held must not be granted again while they run.
+	open       int
+	retired    bool
+	why        Reason
+	closeTries int
+}
+
+// lineBeats is how many beats a cached line lasts.
+const lineBeats = 5
+
+// stopAt is when the terms of the session end: Grace before trust does.
+func (m *Machine) stopAt(s *session) clock.Instant {
+	if m.cfg.Plant.Has(plant.IgnoreTrustEnd) {
+		return clock.Never
+	}
+	return s.trust.Add(-m.cfg.Timing.Grace)
+}
+
+// extend counts trust from when the keep-alive was sent, not from when its
+// answer came: the store may have started our TTL at any moment in between.
+func (m *Machine) extend(s *session, sent clock.Instant, ttl time.Duration) {
+	window := m.cfg.Timing.trust(ttl)
+	if m.cfg.Plant.Has(plant.NoDrift) {
+		window = ttl - m.cfg.Timing.Margin
+	}
+	if m.cfg.Plant.Has(plant.TrustFromReply) {
+		sent = m.now
+	}
+	s.trust = max(s.trust, sent.Add(window))
+	m.do(Action{Kind: DoTrust, Session: s.Session, Until: m.stopAt(s)})
+}
+
+func (m *Machine) open() {
+	if m.session != nil || m.opening || m.stopping || m.actives == 0 {
+		return
+	}
+	m.opening = true
+	m.send(&Call{Kind: CallOpen, TTL: m.cfg.Timing.TTL}, nil)
+}
+
+func (m *Machine) opened(f *flight, r *Reply) {
+	m.opening = false
+	if r.Err != nil {
+		m.note(Note{Kind: NoteOpenFailed, Call: CallOpen, Err: r.Err, Took: m.now.Sub(f.sent)})
+		m.openAt = m.now.Add(m.backoff(m.openFails))
+		m.openFails++
+		return
+	}
+	s := &session{Session: r.Session, beatAt: f.sent.Add(m.cfg.Timing.Beat)}
+	s.trust = f.sent
+	m.session = s
+	m.extend(s, f.sent, s.TTL)
+	if m.now >= m.stopAt(s) || m.stopping {
+		// The answer took longer than what it grants.
+		m.openAt = m.now.Add(m.backoff(m.openFails))
+		m.openFails++
+		m.retire(Resigned)
+		return
+	}
+	m.openFails = 0
+	m.note(Note{Kind: NoteOpened, Session: s.ID, Took: m.now.Sub(f.sent)})
+	m.readLine()
+}
+
+func (m *Machine) beat() {
+	s := m.session
+	s.beatAt = clock.Never // the answer sets it
+	if !m.room(CallBeat) {
+		return
+	}
+	m.send(&Call{Kind: CallBeat, Session: s.ID}, s)
+}
+
+func (m *Machine) beaten(f *flight, r *Reply) {
+	s := f.session
+	if s != m.session {
+		return
+	}
+	switch {
+	case r.Err == nil:
+		s.misses = 0
+		m.extend(s, f.sent, r.Beat.TTL)
+		m.reopen()
+		m.note(Note{Kind: NoteBeat, Call: CallBeat, Session: s.ID, Took: m.now.Sub(f.sent)})
+		if s.beatAt == clock.Never {
+			s.beatAt = max(m.now, f.sent.Add(m.cfg.Timing.Beat))
+		}
+		m.asked(r.Beat.Requests)
+	case errors.Is(r.Err, ErrSessionDead) && !m.cfg.Plant.Has(plant.IgnoreDeadSession):
+		m.gone(tenure.ErrLost, Lost, false)
+	case !f.late || errors.Is(r.Err, errTimeout):
+		s.misses++
+		m.note(Note{Kind: NoteMissed, Call: CallBeat, Session: s.ID, Count: s.misses, Err: r.Err, Took: m.now.Sub(f.sent)})
+		s.beatAt = m.now.Add(m.backoff(s.misses - 1))
+	}
+}
+
+// expire ends every term: no keep-alive was acknowledged in time.
+func (m *Machine) expire() {
+	if m.cfg.Plant.Has(plant.ReopenTerm) {
+		for _, s := range m.order {
+			if s.leads() {
+				m.endTerm(s, tenure.ErrExpired, Expired)
+			}
+		}
+		m.session.trust = clock.Never
+		return
+	}
+	m.gone(tenure.ErrExpired, Expired, true)
+}
+
+// reopen is what a planted machine does and no other: an ended term goes on.
+func (m *Machine) reopen() {
+	if !m.cfg.Plant.Has(plant.ReopenTerm) {
+		return
+	}
+	for _, s := range m.order {
+		if s.hold != nil && s.hold.phase == ending && errors.Is(s.hold.cause, tenure.ErrExpired) {
+			s.hold.phase = leading
+			m.do(Action{Kind: DoBegin, Group: s.group, Token: s.hold.record.Token, Record: s.hold.record})
+		}
+	}
+}
+
+// retire gives up a session that holds nothing, or a stopped machine's.
+func (m *Machine) retire(why Reason) {
+	if m.session != nil {
+		m.gone(tenure.ErrResigned, why, true)
+	}
+}
+
+// gone is the end of the session: nothing that it held is ours any longer.
+// living says that the store may still think otherwise.
+func (m *Machine) gone(cause error, why Reason, living bool) {
+	s := m.session
+	m.session = nil
+	m.lineOK, m.lineAt = false, clock.Never
+	s.retired, s.why = true, why
+	m.note(Note{Kind: NoteSession, Session: s.ID, Detail: string(why), Err: cause})
+	for _, seat := range m.order {
+		seat.unsure, seat.call, seat.confirming = false, 0, false
+		seat.tryAt, seat.readAt = clock.Never, clock.Never
+		if h := seat.hold; h != nil {
+			m.void(seat, cause)
+		}
+		m.update(seat)
+	}
+	if living {
+		m.retired = append(m.retired, s)
+		m.sweep()
+	}
+}
+
+// sweep closes the retired sessions whose work has returned.
+func (m *Machine) sweep() {
+	m.retired = slices.DeleteFunc(m.retired, func(s *session) bool {
+		if s.open == 0 {
+			m.closeSession(s, s.why)
+		}
+		return s.open == 0
+	})
+}
+
+// closeSession spares the others the wait for its expiry. If it fails, the
+// session expires by itself.
+func (m *Machine) closeSession(s *session, why Reason) {
+	if m.room(CallClose) {
+		m.send(&Call{Kind: CallClose, Session: s.ID, Reason: why}, s)
+	}
+}
+
+const maxCloseTries = 3
+
+func (m *Machine) closed(f *flight, r *Reply) {
+	s := f.session
+	if r.Err == nil || s == nil {
+		return
+	}
+	s.closeTries++
+	m.note(Note{Kind: NoteFailed, Call: CallClose, Session: s.ID, Count: s.closeTries, Err: r.Err})
+	if !Definite(r.Err) && s.closeTries < maxCloseTries {
+		m.closeSession(s, s.why)
+	} else {
+		m.stopErr = fmt.Errorf("lease: session %s was not closed and holds its groups until it expires: %w", s.ID, r.Err)
+	}
+}
+
+// readLine asks who stands in line. It is asked ahead of time: reading the line
+// when a group falls vacant would be a herd of its own.
+func (m *Machine) readLine() {
+	if m.session == nil || m.lineCall {
+		return
+	}
+	m.lineCall = true
+	m.send(&Call{Kind: CallLine}, m.session)
+}
+
+func (m *Machine) lined(f *flight, r *Reply) {
+	if len(f.seats) > 0 {
+		m.successorFound(f, r)
+		return
+	}
+	m.lineCall = false
+	if f.session != m.session {
+		if m.session != nil {
+			m.readLine()
+		}
+		return
+	}
+	m.lineAt = m.now.Add(lineBeats*m.cfg.Timing.Beat + m.jitter(m.cfg.Timing.Beat))
+	if r.Err != nil {
+		m.note(Note{Kind: NoteFailed, Call: CallLine, Err: r.Err})
+		m.lineAt = m.now.Add(m.cfg.Timing.BackoffMin + m.backoff(m.session.misses))
+	} else {
+		m.line = r.Line
+	}
+	m.lineOK = true
+	m.hints(r.Err == nil && len(m.line) < MaxPage)
+	for _, s := range m.order {
+		m.schedule(s)
+		m.update(s)
+	}
+}
+
+// hints looks for holders that are no longer in line: a watch may be silent
+// because it is dead. Whoever tries on a hint that is wrong gets a conflict.
+func (m *Machine) hints(complete bool) {
+	if !complete {
+		return
+	}
+	var last SessionID
+	lives := true
+	for _, s := range m.order {
+		if !s.wants || !s.known || s.view.State != tenure.Led {
+			continue
+		}
+		if h := s.view.Holder; h != last {
+			last = h
+			lives = slices.ContainsFunc(m.line, func(l Session) bool { return l.ID == h })
+		}
+		if !lives {
+			s.view.State, s.hinted = tenure.Vacant, true
+		}
+	}
+}
+
+// rank is how many stand before us in line for the group. The dead holder may
+// still be in the cached line and does not count.
+func (m *Machine) rank(s *seat) int {
+	if m.cfg.Plant.Has(plant.Herd) {
+		return 0
+	}
+	ahead := 0
+	for i := range m.line {
+		l := &m.line[i]
+		if l.ID == m.session.ID {
+			if s.yields {
+				continue
+			}
+			return ahead
+		}
+		if l.ID != s.view.Holder && l.Scope.Covers(s.group) {
+			ahead++
+		}
+	}
+	if !s.yields && len(m.line) == 0 {
+		// The line could not be read: any place will do.
+		return m.rand.IntN(4)
+	}
+	return ahead
+}
+
+func (m *Machine) watch() {
+	m.watching = watchStarting
+	for _, s := range m.order {
+		s.known = false
+	}
+	m.do(Action{Kind: DoWatch})
+}
+
+func (m *Machine) watchLost(err error) {
+	m.watching = watchOff
+	m.watchAt = m.now.Add(m.backoff(m.watchFails))
+	m.watchFails++
+	m.note(Note{Kind: NoteWatchLost, Err: err})
+	for _, s := range m.order {
+		s.known = false
+		m.schedule(s)
+		m.update(s)
+	}
+}
+
+func (m *Machine) observed(v *View) {
+	if m.watching == watchOff {
+		return
+	}
+	if v.Group != "" {
+		m.see(m.seat(v.Group), *v, told)
+		return
+	}
+	m.watching, m.watchFails = watchSynced, 0
+	for _, s := range m.order {
+		if !s.known {
+			m.see(s, vacantFromTheStart(s.group), told)
+		}
+	}
+}
+
+func vacantFromTheStart(group string) View {
+	return View{Record: Record{Group: group}, State: tenure.Vacant}
+}
+
+// health ends every term of a process that says it is unwell, before it would
+// expire, and keeps it from campaigning until it is well.
+func (m *Machine) health(err error) {
+	change := (err == nil) != (m.sick == nil)
+	m.sick = err
+	if !change {
+		return
+	}
+	for _, s := range m.order {
+		if err != nil && s.leads() {
+			m.endTerm(s, tenure.ErrUnhealthy, Unhealthy)
+		}
+		m.schedule(s)
+		m.update(s)
+	}
+}
+
+// shutdown ends everything. The session is closed when all work has returned,
+// which frees every group with one call.
+func (m *Machine) shutdown() {
+	m.stopping = true
+	m.openAt, m.watchAt, m.lineAt, m.idleAt = clock.Never, clock.Never, clock.Never, clock.Never
+	for _, s := range m.order {
+		if s.wants {
+			s.wants = false
+			m.do(Action{Kind: DoFail, Group: s.group, Cause: ErrClosed})
+		}
+		if s.leads() {
+			m.endTerm(s, tenure.ErrResigned, Resigned)
+		}
+		s.tryAt, s.unsure = clock.Never, false
+		m.update(s)
+	}
+}
+
+// stop says when there is nothing left to wait for.
+func (m *Machine) stop() {
+	if m.opening || m.lanes[CallRelease] > 0 {
+		return
+	}
+	for _, s := range m.order {
+		if s.linger != nil || s.hold != nil && (!s.hold.returned || s.hold.to != "") {
+			return
+		}
+	}
+	m.retire(Resigned)
+	if m.lanes[CallClose] > 0 || m.lanes[CallAnswer] > 0 {
+		return
+	}
+	m.stopped = true
+	m.do(Action{Kind: DoStopped, Cause: m.stopErr})
+}
+
+// asked handles what operators want of us.
+func (m *Machine) asked(requests []Request) {
+	for i := range requests {
+		r := &requests[i]
+		if a, ok := m.answers[r.ID]; ok {
+			if a.Outcome != "" {
+				m.answer(r.ID, a)
+			}
+			continue
+		}
+		if refusal := m.comply(r); refusal != "" {
+			m.answer(r.ID, Answer{Outcome: Refused, Detail: refusal})
+		}
+	}
+}
+
+// comply does what is asked, or says why not.
+func (m *Machine) comply(r *Request) (refusal string) {
+	s := m.seats[r.Group]
+	if s == nil || !s.leads() {
+		return fmt.Sprintf("group %q is not led by this session", r.Group)
+	}
+	token := s.hold.record.Token
+	if r.Token != 0 && r.Token != token {
+		return fmt.Sprintf("group %q is led with token %d, not %d", r.Group, token, r.Token)
+	}
+	cause, why := tenure.ErrResigned, SteppedDown
+	switch r.Verb {
+	case StepDown:
+	case Transfer:
+		if !m.inLine(r.Group, r.To) {
+			return fmt.Sprintf("candidate %q does not stand for group %q", r.To, r.Group)
+		}
+		s.hold.to = r.To
+		cause, why = tenure.ErrTransferred, Transferred
+	default:
+		return fmt.Sprintf("unknown request %q", r.Verb)
+	}
+	m.note(Note{Kind: NoteAsked, Group: r.Group, Token: token, Detail: string(r.Verb) + ": " + r.Reason})
+	s.notBefore = m.now.Add(r.CoolDown)
+	s.hold.requests = append(s.hold.requests, r.ID)
+	m.remember(r.ID, Answer{})
+	m.endTerm(s, cause, why)
+	m.update(s)
+	return ""
+}
+
+// inLine looks in the cached line: an operator who names a candidate that came a
+// moment ago is refused, and asks again.
+func (m *Machine) inLine(group, candidate string) bool {
+	return slices.ContainsFunc(m.line, func(l Session) bool {
+		return l.Candidate.ID == candidate && l.ID != m.session.ID && l.Scope.Covers(group)
+	})
+}
+
+// maxAnswers bounds what is remembered to answer again.
+const maxAnswers = 4 * MaxRequests
+
+func (m *Machine) remember(id string, a Answer) {
+	if _, ok := m.answers[id]; !ok {
+		if len(m.answered) == maxAnswers {
+			delete(m.answers, m.answered[0])
+			m.answered = m.answered[1:]
+		}
+		m.answered = append(m.answered, id)
+	}
+	m.answers[id] = a
+}
+
+func (m *Machine) answer(id string, a Answer) {
+	m.remember(id, a)
+	if m.session != nil && m.room(CallAnswer) {
+		m.send(&Call{Kind: CallAnswer, Session: m.session.ID, Request: id, Answer: a}, m.session)
+	}
+}

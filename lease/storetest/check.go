@@ -1,0 +1,212 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// check is one promise being checked. What is wrong is noted and not reported
+// to the test, because a promise may be announced as broken.
+type check struct {
+	t      *testing.T
+	engine Engine
+	ctx    context.Context
+	prefix string
+	store  lease.Store // a client; Engine.Open makes others
+
+	mu     sync.Mutex
+	wrong  []error
+	opened []lease.SessionID
+	ends   []func()
+}
+
+// giveUp unwinds a check that cannot go on.
+type giveUp struct{}
+
+// lasting is the TTL of sessions that are not meant to expire.
+const lasting = 5 * time.Minute
+
+// observe returns what is wrong with a promise, nil if it is kept.
+func observe(t *testing.T, e Engine, p promise) error {
+	if e.Patience == 0 {
+		e.Patience = e.TTL + e.Settle + 15*time.Second
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*e.Patience)
+	defer cancel()
+	c := &check{
+		t: t, engine: e, ctx: ctx, store: e.Open(t),
+		prefix: "t" + strconv.FormatUint(rand.Uint64(), 36) + "-",
+	}
+	defer c.cleanUp()
+	func() {
+		defer func() {
+			if r := recover(); r != nil && r != any(giveUp{}) {
+				panic(r)
+			}
+		}()
+		p.check(c)
+	}()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(c.wrong...)
+}
+
+func (c *check) cleanUp() {
+	ctx, cancel := context.WithTimeout(context.Background(), c.engine.Patience)
+	defer cancel()
+	for _, end := range c.ends {
+		end()
+	}
+	for _, id := range c.opened {
+		if err := c.store.Close(ctx, id, lease.Closed); err != nil {
+			c.t.Logf("session %s was not closed: %v", id, err)
+		}
+	}
+}
+
+// errorf notes what is wrong; any goroutine may.
+func (c *check) errorf(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.wrong) < 20 {
+		c.wrong = append(c.wrong, fmt.Errorf(format, args...))
+	}
+}
+
+// fatalf also ends the check; only its own goroutine may.
+func (c *check) fatalf(format string, args ...any) {
+	c.errorf(format, args...)
+	panic(giveUp{})
+}
+
+func (c *check) must(what string, err error) {
+	if err != nil {
+		c.fatalf("%s: %w", what, err)
+	}
+}
+
+// wants notes an answer other than the definite error.
+func (c *check) wants(what string, got, want error) {
+	if !errors.Is(got, want) {
+		c.errorf("%s: answered %v, want %v", what, got, want)
+	}
+}
+
+// group returns a name that no other check or run uses.
+func (c *check) group(name string) string { return c.prefix + name }
+
+// scope covers the groups whose names begin so.
+func (c *check) scope(begin string) lease.Scope { return lease.Scope{c.prefix + begin + "*"} }
+
+func (c *check) openAs(who tenure.Candidate, ttl time.Duration, scope lease.Scope) lease.Session {
+	n, err := c.store.Open(c.ctx, who, min(ttl, c.store.Limits().MaxTTL), scope)
+	c.must("open", err)
+	c.mu.Lock()
+	c.opened = append(c.opened, n.ID)
+	c.mu.Unlock()
+	return n
+}
+
+// session opens one that lasts and stands for all groups of the check.
+func (c *check) session(name string) lease.SessionID {
+	return c.openAs(tenure.Candidate{ID: name}, lasting, c.scope("")).ID
+}
+
+// expiring opens a session that is to expire and gives it a group. On a busy
+// machine it can be dead before it is granted anything; then it is another's
+// turn.
+func (c *check) expiring(name, group string) (lease.SessionID, lease.Record) {
+	for range 10 {
+		n := c.openAs(tenure.Candidate{ID: name}, c.engine.TTL, c.scope(""))
+		granted, err := c.store.Acquire(c.ctx, n.ID, c.read(group).Record)
+		if errors.Is(err, lease.ErrSessionDead) {
+			continue
+		}
+		c.must("acquire", err)
+		return n.ID, granted[0]
+	}
+	c.fatalf("ten sessions in a row died before they were granted a group: is a TTL of %v comfortable?", c.engine.TTL)
+	return "", lease.Record{}
+}
+
+func (c *check) close(id lease.SessionID) {
+	c.must("close", c.store.Close(c.ctx, id, lease.Closed))
+}
+
+func (c *check) read(group string) lease.View {
+	v, err := c.store.Read(c.ctx, group)
+	c.must("read", err)
+	if v.Group != group || v.State != tenure.Led && v.State != tenure.Vacant {
+		c.fatalf("read of %q answered %+v", group, v)
+	}
+	return v
+}
+
+// take acquires a group from its present version.
+func (c *check) take(id lease.SessionID, group string) lease.Record {
+	v := c.read(group)
+	granted, err := c.store.Acquire(c.ctx, id, v.Record)
+	c.must("acquire", err)
+	if len(granted) != 1 {
+		c.fatalf("an acquire of one record answered %d", len(granted))
+	}
+	r := granted[0]
+	if r.Group != group || r.Holder != id || r.Version != v.Version+1 || r.Token <= v.Token {
+		c.fatalf("acquire from %+v answered %+v", v.Record, r)
+	}
+	return r
+}
+
+func (c *check) give(id lease.SessionID, held lease.Record, to lease.SessionID) lease.Record {
+	r, err := c.store.Release(c.ctx, id, held, to, "")
+	c.must("release", err)
+	if r.Group != held.Group || r.Holder != to || r.Version != held.Version+1 {
+		c.fatalf("release of %+v to %q answered %+v", held, to, r)
+	}
+	return r
+}
+
+// unchanged notes a view whose record is not the one expected.
+func (c *check) unchanged(what string, want lease.Record, state tenure.State) {
+	v := c.read(want.Group)
+	if v.Version != want.Version || v.Token != want.Token || v.Holder != want.Holder || v.State != state {
+		c.errorf("%s: the record is at version %d, token %d, held by %q, %v; want version %d, token %d, held by %q, %v",
+			what, v.Version, v.Token, v.Holder, v.State, want.Version, want.Token, want.Holder, state)
+	}
+}
+
+// eventually repeats f until it returns nil, for what may take its time.
+func (c *check) eventually(what string, f func() error) {
+	deadline := time.Now().Add(c.engine.Patience)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.fatalf("%s: still after %v: %w", what, c.engine.Patience, err)
+		}
+		time.Sleep(min(c.engine.TTL/20, 50*time.Millisecond))
+	}
+}
+
+// vacant waits until the group is, by reading.
+func (c *check) vacant(group string) lease.View {
+	var v lease.View
+	c.eventually("waiting for the vacancy of "+group, func() error {
+		if v = c.read(group); v.State != tenure.Vacant {
+			return fmt.Errorf("it is led by %q", v.Holder)
+		}
+		return nil
+	})
+	return v
+}

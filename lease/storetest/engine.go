@@ -1,0 +1,220 @@
+package storetest
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/lease"
+)
+
+// Engine is what is tested.
+type Engine struct {
+	// Open connects another client to the same store, until the test ends.
+	Open func(t *testing.T) lease.Store
+	// TTL is the shortest that is comfortable: checks of expiry wait this long.
+	TTL time.Duration
+	// Settle is how long after its TTL a session's death may take to show.
+	Settle time.Duration
+	// Restart restarts the engine without loss. Nil: it cannot be.
+	Restart func(t *testing.T)
+	// Rewind takes a backup, and returns what restores it. Nil: it cannot be.
+	Rewind func(t *testing.T) (restore func())
+	// Broken are the promises that the engine cannot keep.
+	Broken []Promise
+	// Patience is how long to wait for what must come. Default 15 s more than
+	// TTL and Settle.
+	Patience time.Duration
+}
+
+// Promise is what a Store promises, and the name of the subtest that checks it.
+type Promise string
+
+// The promises.
+const (
+	SessionAsOpened    Promise = "a session is what was asked for"
+	SessionIDsUnique   Promise = "session ids are unique"
+	DeathIsFinal       Promise = "no call brings a dead session back"
+	DeadNeverLeads     Promise = "a waiter whose session died never leads"
+	TTLKept            Promise = "a session dies after its TTL, not before"
+	LivingHolderKeeps  Promise = "nobody takes a group from a living session"
+	TokensIncrease     Promise = "tokens strictly increase and belong to one session"
+	TokensSurvive      Promise = "tokens survive release, close, expiry and another client"
+	TokensSurviveStart Promise = "records survive a restart of the engine"
+	RecordsTellTerms   Promise = "a record tells its newest terms"
+	BatchAllOrNothing  Promise = "a batch is granted as a whole or not at all"
+	ConflictShows      Promise = "a conflict shows what stood in the way"
+	TransferChecked    Promise = "a transfer goes to a successor that can take it, or nowhere"
+	LateCopiesHarmless Promise = "a late copy never touches what came after"
+	LostRepliesResolve Promise = "a lost call and a lost reply are told apart by a read"
+	CancelNoOrphan     Promise = "a cancelled call leaves no orphan"
+	ContextObeyed      Promise = "every call obeys its context"
+	UnknownNotVacant   Promise = "a failing read is never taken for a vacancy"
+	ReadsLinearizable  Promise = "a read sees what another client was told"
+	ArgumentsRefused   Promise = "bad arguments are refused, without effect"
+	WatchSnapshot      Promise = "a watch begins with what is, says so, and goes on"
+	WatchMissesNoTerm  Promise = "a slow watch misses no term"
+	WatchVacancy       Promise = "a watch announces every vacancy"
+	WatchTransfer      Promise = "a watch announces no vacancy in a transfer"
+	RequestsArrive     Promise = "requests reach their owner, once, and are answered"
+	RequestsEnd        Promise = "requests expire and are bounded"
+	ListsInOrder       Promise = "listings come in order, in pages, within their scope"
+	HistoryReaches     Promise = "the history reaches back as far as promised"
+	AttributesCompared Promise = "attributes change from the version seen"
+	OneWinner          Promise = "a thousand contenders have one winner per version"
+	OneCloseVacatesAll Promise = "one close vacates ten thousand groups"
+	EpochRaised        Promise = "a raised epoch lifts every later token"
+	RewindRefused      Promise = "a rewound engine grants nothing until the epoch is raised"
+)
+
+type promise struct {
+	name  Promise
+	check func(*check)
+	// alone: it touches what the others stand on.
+	alone bool
+	// lacks says which lever is missing.
+	lacks func(Engine) string
+}
+
+func promises() []promise {
+	return []promise{
+		{name: SessionAsOpened, check: sessionAsOpened},
+		{name: SessionIDsUnique, check: sessionIDsUnique},
+		{name: DeathIsFinal, check: deathIsFinal},
+		{name: DeadNeverLeads, check: deadNeverLeads},
+		{name: TTLKept, check: ttlKept},
+		{name: LivingHolderKeeps, check: livingHolderKeeps},
+		{name: TokensIncrease, check: tokensIncrease},
+		{name: TokensSurvive, check: tokensSurvive},
+		{name: RecordsTellTerms, check: recordsTellTerms},
+		{name: BatchAllOrNothing, check: batchAllOrNothing},
+		{name: ConflictShows, check: conflictShows},
+		{name: TransferChecked, check: transferChecked},
+		{name: LateCopiesHarmless, check: lateCopiesHarmless},
+		{name: LostRepliesResolve, check: lostRepliesResolve},
+		{name: CancelNoOrphan, check: cancelNoOrphan},
+		{name: ContextObeyed, check: contextObeyed},
+		{name: UnknownNotVacant, check: unknownNotVacant},
+		{name: ReadsLinearizable, check: readsLinearizable},
+		{name: ArgumentsRefused, check: argumentsRefused},
+		{name: WatchSnapshot, check: watchSnapshot},
+		{name: WatchMissesNoTerm, check: watchMissesNoTerm},
+		{name: WatchVacancy, check: watchVacancy},
+		{name: WatchTransfer, check: watchTransfer},
+		{name: RequestsArrive, check: requestsArrive},
+		{name: RequestsEnd, check: requestsEnd},
+		{name: ListsInOrder, check: listsInOrder},
+		{name: HistoryReaches, check: historyReaches},
+		{name: AttributesCompared, check: attributesCompared},
+		{name: OneWinner, check: oneWinner},
+		{name: OneCloseVacatesAll, check: oneCloseVacatesAll},
+		{name: EpochRaised, check: epochRaised, alone: true},
+		{name: TokensSurviveStart, check: tokensSurviveRestart, alone: true, lacks: func(e Engine) string {
+			if e.Restart == nil {
+				return "Restart"
+			}
+			return ""
+		}},
+		{name: RewindRefused, check: rewindRefused, alone: true, lacks: func(e Engine) string {
+			if e.Rewind == nil {
+				return "Rewind"
+			}
+			return ""
+		}},
+	}
+}
+
+func (p promise) missing(e Engine) string {
+	if p.lacks == nil {
+		return ""
+	}
+	return p.lacks(e)
+}
+
+// Promises lists every promise.
+func Promises() []Promise {
+	var all []Promise
+	for _, p := range promises() {
+		all = append(all, p.name)
+	}
+	return all
+}
+
+// Run checks every promise, one subtest each.
+func Run(t *testing.T, e Engine) {
+	run := func(t *testing.T, p promise) {
+		if lever := p.missing(e); lever != "" {
+			t.Skipf("not checked: the engine has no %s", lever)
+		}
+		said, ok := verdict(observe(t, e, p), slices.Contains(e.Broken, p.name))
+		if said != "" {
+			t.Log(said)
+		}
+		if !ok {
+			t.Fail()
+		}
+	}
+	t.Run("together", func(t *testing.T) {
+		for _, p := range promises() {
+			if !p.alone {
+				t.Run(string(p.name), func(t *testing.T) {
+					t.Parallel()
+					run(t, p)
+				})
+			}
+		}
+	})
+	t.Run("alone", func(t *testing.T) {
+		for _, p := range promises() {
+			if p.alone {
+				t.Run(string(p.name), func(t *testing.T) { run(t, p) })
+			}
+		}
+	})
+}
+
+// verdict turns around what was seen of a promise that the engine says it
+// cannot keep.
+func verdict(seen error, broken bool) (said string, ok bool) {
+	switch {
+	case broken && seen == nil:
+		return "the engine says that it breaks this promise, but it kept it", false
+	case broken:
+		return "broken, as the engine says: " + seen.Error(), true
+	case seen != nil:
+		return seen.Error(), false
+	}
+	return "", true
+}
+
+// Check checks the promises, all of them if none is named, without failing t,
+// and returns what it saw of each that was broken. Engines use Run; Check is for
+// tests of the suite itself.
+func Check(t *testing.T, e Engine, only ...Promise) map[Promise]error {
+	var mu sync.Mutex
+	broken := make(map[Promise]error)
+	note := func(p promise) {
+		if err := observe(t, e, p); err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			broken[p.name] = err
+		}
+	}
+	chosen := slices.DeleteFunc(promises(), func(p promise) bool {
+		return len(only) > 0 && !slices.Contains(only, p.name) || p.missing(e) != ""
+	})
+	var together sync.WaitGroup
+	for _, p := range chosen {
+		if !p.alone {
+			together.Go(func() { note(p) })
+		}
+	}
+	together.Wait()
+	for _, p := range chosen {
+		if p.alone {
+			note(p)
+		}
+	}
+	return broken
+}

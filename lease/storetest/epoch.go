@@ -1,0 +1,142 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+func (c *check) meta() lease.Meta {
+	m, err := c.store.Meta(c.ctx)
+	c.must("meta", err)
+	return m
+}
+
+// An epoch rises and never falls; every grant after it has a token above all of
+// the older epochs, for old groups and new ones, and nobody loses what it holds.
+func epochRaised(c *check) {
+	a, b := c.session("a"), c.session("b")
+	old, kept := c.take(a, c.group("old")), c.take(a, c.group("kept"))
+	before := c.meta()
+	after, err := c.store.RaiseEpoch(c.ctx, before.Epoch+1)
+	c.must("raise", err)
+	if after.Epoch != before.Epoch+1 || after.Rewound || after.Deployment != before.Deployment || after.Index < before.Index {
+		c.errorf("the raise took %+v to %+v", before, after)
+	}
+	if m := c.meta(); m.Epoch != after.Epoch || m.Deployment != before.Deployment {
+		c.errorf("the raise answered %+v, then meta answered %+v", after, m)
+	}
+	for _, to := range []uint64{0, before.Epoch, after.Epoch, fence.MaxEpoch + 1} {
+		_, err := c.store.RaiseEpoch(c.ctx, to)
+		c.wants(fmt.Sprintf("raise from %d to %d", after.Epoch, to), err, lease.ErrInvalid)
+	}
+	c.unchanged("held through the raise", kept, tenure.Led)
+	floor := fence.NewToken(after.Epoch, 0)
+	for what, r := range map[string]lease.Record{
+		"transfer":           c.give(a, old, b),
+		"first grant":        c.take(a, c.group("new")),
+		"grant after a term": c.take(a, c.give(a, kept, "").Group),
+	} {
+		if r.Token <= floor || r.Token.Epoch() != after.Epoch {
+			c.errorf("%s: token %d is not above %d, the first of epoch %d", what, r.Token, floor, after.Epoch)
+		}
+	}
+}
+
+// After a restart the records are what they were, sessions live or are dead for
+// good, and tokens go on.
+func tokensSurviveRestart(c *check) {
+	a, b := c.session("a"), c.session("b")
+	held := c.take(a, c.group("held"))
+	free := c.give(a, c.take(a, c.group("free")), "")
+	void := c.take(b, c.group("void"))
+	c.close(b)
+	before := c.meta()
+	c.engine.Restart(c.t)
+	c.eventually("waiting for the engine after its restart", func() error {
+		_, err := c.store.Read(c.ctx, held.Group)
+		return err
+	})
+	c.unchanged("released before the restart", free, tenure.Vacant)
+	c.unchanged("closed before the restart", void, tenure.Vacant)
+	c.unchanged("held before the restart", held, tenure.Led)
+	_, err := c.store.KeepAlive(c.ctx, b)
+	c.wants("keep-alive of the closed session", err, lease.ErrSessionDead)
+	_, err = c.store.KeepAlive(c.ctx, a)
+	c.wants("keep-alive of the living session", err, nil)
+	if m := c.meta(); m.Epoch != before.Epoch || m.Deployment != before.Deployment || m.Rewound {
+		c.errorf("the restart took %+v to %+v", before, m)
+	}
+	next := c.session("next")
+	for _, r := range []lease.Record{free, void} {
+		if got := c.take(next, r.Group); got.Token <= r.Token {
+			c.errorf("after the restart token %d follows %d", got.Token, r.Token)
+		}
+	}
+	if n := c.session("c"); n == a || n == b {
+		c.errorf("session id %q was used again after the restart", n)
+	}
+}
+
+// An engine that was put back to an older state says so and grants nothing, by
+// acquire or by transfer, until the epoch is raised; then no token that was ever
+// granted is granted again, and no session id either.
+func rewindRefused(c *check) {
+	a := c.session("a")
+	old := c.group("old")
+	c.take(a, old)
+	before := c.meta()
+	restore := c.engine.Rewind(c.t)
+
+	highest := make(map[string]fence.Token)
+	ids := make(map[lease.SessionID]bool)
+	b := c.session("b")
+	ids[b] = true
+	c.close(a)
+	for _, g := range []string{old, c.group("new")} {
+		for range 3 {
+			held := c.take(b, g)
+			highest[g] = held.Token
+			c.give(b, held, "")
+		}
+	}
+	restore()
+	c.store = c.engine.Open(c.t)
+	var m lease.Meta
+	c.eventually("waiting for the engine after the restore", func() (err error) {
+		m, err = c.store.Meta(c.ctx)
+		return err
+	})
+	if !m.Rewound {
+		c.errorf("after the restore meta answers %+v: it does not say that it went back", m)
+	}
+	d, e := c.session("d"), c.session("e")
+	for _, id := range []lease.SessionID{d, e} {
+		if ids[id] {
+			c.errorf("session id %q was used again after the restore", id)
+		}
+	}
+	_, err := c.store.Acquire(c.ctx, d, c.read(c.group("new")).Record)
+	c.wants("acquire before the epoch is raised", err, lease.ErrRewound)
+	if v := c.read(old); v.State == tenure.Led {
+		if _, err := c.store.Release(c.ctx, v.Holder, v.Record, d, ""); !errors.Is(err, lease.ErrRewound) {
+			c.errorf("transfer before the epoch is raised: answered %v, want %v", err, lease.ErrRewound)
+		}
+		_, err := c.store.Release(c.ctx, v.Holder, c.read(old).Record, "", "")
+		c.wants("plain release before the epoch is raised", err, nil)
+	}
+
+	m, err = c.store.RaiseEpoch(c.ctx, max(before.Epoch, m.Epoch)+1)
+	c.must("raise", err)
+	if m.Rewound {
+		c.errorf("after the raise meta still says rewound: %+v", m)
+	}
+	for g, token := range highest {
+		if got := c.take(d, g); got.Token <= token {
+			c.errorf("after the raise token %d of %q follows %d", got.Token, g, token)
+		}
+	}
+}

@@ -1,0 +1,293 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// fate of a call.
+type fate int
+
+const (
+	delivered  fate = iota
+	callLost        // it never arrived
+	answerLost      // it was applied, and its answer lost
+)
+
+var errNoAnswer = errors.New("no answer")
+
+// flakyStore is a store behind a network that loses calls or answers. The
+// caller cannot tell which.
+type flakyStore struct {
+	lease.Store
+	next fate
+}
+
+func flaky[T any](f *flakyStore, call func() (T, error)) (T, error) {
+	var zero T
+	switch f.next {
+	case callLost:
+		return zero, errNoAnswer
+	case answerLost:
+		if _, err := call(); err != nil {
+			return zero, errors.Join(errNoAnswer, err)
+		}
+		return zero, errNoAnswer
+	}
+	return call()
+}
+
+func (f *flakyStore) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {
+	return flaky(f, func() (lease.Beat, error) { return f.Store.KeepAlive(ctx, id) })
+}
+
+func (f *flakyStore) Close(ctx context.Context, id lease.SessionID, why lease.Reason) error {
+	_, err := flaky(f, func() (struct{}, error) { return struct{}{}, f.Store.Close(ctx, id, why) })
+	return err
+}
+
+func (f *flakyStore) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	return flaky(f, func() ([]lease.Record, error) { return f.Store.Acquire(ctx, id, seen...) })
+}
+
+func (f *flakyStore) Release(ctx context.Context, id lease.SessionID, held lease.Record, to lease.SessionID, why lease.Reason) (lease.Record, error) {
+	return flaky(f, func() (lease.Record, error) { return f.Store.Release(ctx, id, held, to, why) })
+}
+
+// Whether a call or its answer was lost, a read tells which, and repeating the
+// call does what it should have done, once.
+func lostRepliesResolve(c *check) {
+	f := &flakyStore{Store: c.store}
+	noAnswer := func(what string, err error) {
+		if lease.Definite(err) || err == nil {
+			c.fatalf("%s, with its answer lost: %v", what, err)
+		}
+	}
+	for _, lost := range []fate{callLost, answerLost} {
+		applied := lost == answerLost
+		group := c.group([]string{"", "call", "answer"}[lost])
+		a, b := c.session("a"), c.session("b")
+
+		seen := c.read(group).Record
+		f.next = lost
+		_, err := f.Acquire(c.ctx, a, seen)
+		noAnswer("acquire", err)
+		held := c.read(group).Record
+		if mine := held.Holder == a && held.Version == seen.Version+1; mine != applied {
+			c.errorf("acquire was applied: %v; a read shows version %d held by %q", applied, held.Version, held.Holder)
+		}
+		if again, err := c.store.Acquire(c.ctx, a, seen); applied {
+			c.wants("acquire again", err, lease.ErrConflict)
+		} else {
+			c.must("acquire again", err)
+			held = again[0]
+		}
+		c.unchanged("after an acquire was repeated", held, tenure.Led)
+
+		f.next = lost
+		_, err = f.KeepAlive(c.ctx, a)
+		noAnswer("keep-alive", err)
+		_, err = c.store.KeepAlive(c.ctx, a)
+		c.must("keep-alive again", err)
+
+		f.next = lost
+		_, err = f.Release(c.ctx, a, held, b, "")
+		noAnswer("transfer", err)
+		moved := c.read(group).Record
+		if theirs := moved.Holder == b && moved.Version == held.Version+1; theirs != applied {
+			c.errorf("transfer was applied: %v; a read shows version %d held by %q", applied, moved.Version, moved.Holder)
+		}
+		if again, err := c.store.Release(c.ctx, a, held, b, ""); applied {
+			c.wants("transfer again", err, lease.ErrConflict)
+		} else {
+			c.must("transfer again", err)
+			moved = again
+		}
+		c.unchanged("after a transfer was repeated", moved, tenure.Led)
+
+		f.next = lost
+		_, err = f.Release(c.ctx, b, moved, "", "")
+		noAnswer("release", err)
+		free := c.read(group)
+		if isVacant(free) != applied {
+			c.errorf("release was applied: %v; a read shows %v", applied, free.State)
+		}
+		if again, err := c.store.Release(c.ctx, b, moved, "", ""); applied {
+			c.wants("release again", err, lease.ErrConflict)
+		} else {
+			c.must("release again", err)
+			free.Record = again
+		}
+		c.unchanged("after a release was repeated", free.Record, tenure.Vacant)
+
+		last := c.take(a, group)
+		f.next = lost
+		noAnswer("close", f.Close(c.ctx, a, ""))
+		if v := c.read(group); isVacant(v) != applied {
+			c.errorf("close was applied: %v; a read shows %v", applied, v.State)
+		}
+		c.wants("close again", c.store.Close(c.ctx, a, ""), nil)
+		c.unchanged("after a close was repeated", last, tenure.Vacant)
+		c.take(b, group)
+	}
+}
+
+// interrupted cancels a call at a moment that differs from one to the next:
+// before it, or up to twice as long after its start as such a call takes.
+func interrupted[T any](c *check, n int, call func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	if n%8 == 0 {
+		cancel()
+		return call(ctx)
+	}
+	began := time.Now()
+	_, _ = c.store.Read(c.ctx, c.group("pace"))
+	pace := max(time.Since(began), time.Microsecond)
+	timer := time.AfterFunc(rand.N(2*pace), cancel)
+	defer timer.Stop()
+	return call(ctx)
+}
+
+// A call that is cancelled at any moment has been made or not, and a read or a
+// repetition tells; in the end the session's close frees the group for another.
+func cancelNoOrphan(c *check) {
+	group := c.group("g")
+	other := c.session("other")
+	for i := range 32 {
+		id := c.session("a")
+		seen := c.read(group).Record
+		granted, err := interrupted(c, i, func(ctx context.Context) ([]lease.Record, error) { return c.store.Acquire(ctx, id, seen) })
+		held := c.settle("acquire", id, seen, err, func() (lease.Record, error) {
+			again, err := c.store.Acquire(c.ctx, id, seen)
+			if err != nil {
+				return lease.Record{}, err
+			}
+			return again[0], nil
+		})
+		if err == nil && granted[0].Version != held.Version {
+			c.errorf("acquire answered version %d, a read %d", granted[0].Version, held.Version)
+		}
+		if held.Holder != id || held.Version != seen.Version+1 {
+			c.fatalf("the acquire of %s from version %d ended at version %d, held by %q", id, seen.Version, held.Version, held.Holder)
+		}
+
+		to := []lease.SessionID{"", other}[i%2]
+		_, err = interrupted(c, i+1, func(ctx context.Context) (lease.Record, error) {
+			return c.store.Release(ctx, id, held, to, "")
+		})
+		given := c.settle("release", id, held, err, func() (lease.Record, error) {
+			return c.store.Release(c.ctx, id, held, to, "")
+		})
+		if given.Holder != to || given.Version != held.Version+1 {
+			c.fatalf("the release of version %d to %q ended at version %d, held by %q", held.Version, to, given.Version, given.Holder)
+		}
+		if to != "" {
+			c.give(other, given, "")
+		}
+
+		c.take(id, group)
+		_, err = interrupted(c, i+2, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, c.store.Close(ctx, id, "")
+		})
+		if err != nil {
+			c.close(id)
+		}
+		c.give(other, c.take(other, group), "")
+	}
+}
+
+// settle brings a call of unknown outcome to an end: it is repeated, and if
+// that conflicts, the first one was applied. It returns the record after it.
+func (c *check) settle(what string, id lease.SessionID, from lease.Record, err error, again func() (lease.Record, error)) lease.Record {
+	if lease.Definite(err) {
+		c.fatalf("%s by %s from version %d: %w", what, id, from.Version, err)
+	}
+	if err == nil {
+		return c.read(from.Group).Record
+	}
+	r, err := again()
+	switch {
+	case errors.Is(err, lease.ErrConflict):
+		return c.read(from.Group).Record
+	case err != nil:
+		c.fatalf("%s again: %w", what, err)
+	}
+	return r
+}
+
+// Every call whose context has ended returns soon, with an error that claims
+// nothing about the outcome.
+func contextObeyed(c *check) {
+	id, b := c.session("a"), c.session("b")
+	held := c.take(id, c.group("g"))
+	c.must("ask", c.store.Ask(c.ctx, id, c.request("asked")))
+	meta, err := c.store.Meta(c.ctx)
+	c.must("meta", err)
+	s := c.store
+	ended, cancel := context.WithCancel(c.ctx)
+	cancel()
+	second := func(_ any, err error) error { return err }
+	for name, call := range map[string]func(context.Context) error{
+		"Open": func(ctx context.Context) error {
+			return second(s.Open(ctx, tenure.Candidate{ID: "a"}, c.engine.TTL, c.scope("")))
+		},
+		"KeepAlive":  func(ctx context.Context) error { return second(s.KeepAlive(ctx, id)) },
+		"Close":      func(ctx context.Context) error { return s.Close(ctx, b, "") },
+		"Acquire":    func(ctx context.Context) error { return second(s.Acquire(ctx, id, lease.Record{Group: c.group("h")})) },
+		"Release":    func(ctx context.Context) error { return second(s.Release(ctx, id, held, "", "")) },
+		"Ask":        func(ctx context.Context) error { return s.Ask(ctx, id, c.request("r")) },
+		"Answer":     func(ctx context.Context) error { return s.Answer(ctx, id, "asked", lease.Answer{Outcome: lease.Done}) },
+		"Answered":   func(ctx context.Context) error { return second(s.Answered(ctx, id, "asked")) },
+		"Read":       func(ctx context.Context) error { return second(s.Read(ctx, held.Group)) },
+		"Groups":     func(ctx context.Context) error { return second(s.Groups(ctx, c.scope(""), lease.Page{})) },
+		"Sessions":   func(ctx context.Context) error { return second(s.Sessions(ctx, c.scope(""), lease.Page{})) },
+		"History":    func(ctx context.Context) error { return second(s.History(ctx, held.Group, lease.Page{})) },
+		"Meta":       func(ctx context.Context) error { return second(s.Meta(ctx)) },
+		"RaiseEpoch": func(ctx context.Context) error { return second(s.RaiseEpoch(ctx, meta.Epoch+1)) },
+		"Attributes": func(ctx context.Context) error { return second(s.Attributes(ctx, "group/"+held.Group)) },
+		"SetAttributes": func(ctx context.Context) error {
+			return second(s.SetAttributes(ctx, lease.Attributes{Name: "group/" + held.Group}))
+		},
+	} {
+		answer := make(chan error, 1)
+		go func() { answer <- call(ended) }()
+		select {
+		case err := <-answer:
+			if err == nil || lease.Definite(err) {
+				c.errorf("%s with a context that had ended answered %v", name, err)
+			}
+		case <-time.After(c.engine.Patience):
+			c.errorf("%s with a context that had ended does not return", name)
+		}
+	}
+
+	// A watch that waits for changes ends with its context.
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for v, err := range s.Watch(ctx, lease.Scope{held.Group}) {
+			if err != nil {
+				if lease.Definite(err) {
+					c.errorf("a watch whose context ended says: %v", err)
+				}
+				return
+			}
+			if v.Group == "" {
+				cancel()
+			}
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(c.engine.Patience):
+		c.errorf("a watch goes on after its context")
+	}
+}

@@ -1,0 +1,241 @@
+package storetest
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// Groups are listed by name, sessions as they stand in line; pages join without
+// gap or repetition, and nothing out of scope is listed.
+func listsInOrder(c *check) {
+	a := c.session("a")
+	var want []string
+	for i := range 23 {
+		want = append(want, c.group(fmt.Sprintf("in-%02d", i)))
+	}
+	led := make(map[string]bool)
+	for n, i := range rand.Perm(len(want)) {
+		held := c.take(a, want[i])
+		if led[want[i]] = n%2 == 0; !led[want[i]] {
+			c.give(a, held, "")
+		}
+	}
+	c.take(a, c.group("out"))
+	c.read(c.group("in-never"))
+	groups := func(scope lease.Scope, limit int) (names []string) {
+		page := lease.Page{Limit: limit}
+		for {
+			views, err := c.store.Groups(c.ctx, scope, page)
+			c.must("groups", err)
+			if len(views) > limit {
+				c.fatalf("a page of %d has %d groups", limit, len(views))
+			}
+			for _, v := range views {
+				if led[v.Group] != (v.State == tenure.Led) {
+					c.errorf("%q is listed as %v", v.Group, v.State)
+				}
+				names = append(names, v.Group)
+				page.After = v.Group
+			}
+			if len(views) < limit {
+				return names
+			}
+		}
+	}
+	if got := groups(c.scope("in-"), 10); !slices.Equal(got, want) {
+		c.errorf("listed are %v, want %v", got, want)
+	}
+	if got := groups(lease.Scope{want[3], c.prefix + "in-1*", want[3]}, 4); !slices.Equal(got, append([]string{want[3]}, want[10:20]...)) {
+		c.errorf("within a scope of two patterns are listed %v", got)
+	}
+	if got := groups(c.scope("none"), 5); len(got) != 0 {
+		c.errorf("within a scope without groups are listed %v", got)
+	}
+
+	for i := range 6 {
+		c.openAs(tenure.Candidate{ID: fmt.Sprint("c", i), Priority: i % 3}, lasting, lease.Scope{c.group("line-") + "*"})
+	}
+	foreign := c.openAs(tenure.Candidate{ID: "foreign", Priority: 9}, lasting, lease.Scope{c.group("elsewhere")})
+	gone := c.openAs(tenure.Candidate{ID: "gone", Priority: 9}, lasting, c.scope("line-"))
+	c.close(gone.ID)
+	line := c.listed(lease.Scope{c.group("line-x")})
+	if len(line) != 7 { // the six, and a, which stands for all
+		c.errorf("%d sessions stand in line, want 7", len(line))
+	}
+	for i, n := range line {
+		if n.ID == foreign.ID || n.ID == gone.ID {
+			c.errorf("session %q of %q stands in line", n.ID, n.Candidate.ID)
+		}
+		if i > 0 && lease.InLine(line[i-1], n) >= 0 {
+			c.errorf("session %+v is listed before %+v", line[i-1], n)
+		}
+	}
+	page, err := c.store.Sessions(c.ctx, c.scope("line-"), lease.Page{Limit: 2})
+	c.must("sessions", err)
+	if len(page) != 2 {
+		c.errorf("a page of 2 has %d sessions", len(page))
+	}
+}
+
+// The history has at least the promised number of terms, newest first, in pages
+// that join.
+func historyReaches(c *check) {
+	group := c.group("g")
+	a := c.session("a")
+	var tokens []fence.Token
+	r := lease.Record{Group: group}
+	for range lease.HistoryKept {
+		granted, err := c.store.Acquire(c.ctx, a, r)
+		c.must("acquire", err)
+		tokens = append(tokens, granted[0].Token)
+		r, err = c.store.Release(c.ctx, a, granted[0], "", "")
+		c.must("release", err)
+	}
+	slices.Reverse(tokens)
+	var told []fence.Token
+	page := lease.Page{Limit: 100}
+	for {
+		terms, err := c.store.History(c.ctx, group, page)
+		c.must("history", err)
+		for _, term := range terms {
+			if term.Session != a || term.Candidate != "a" || term.End.IsZero() {
+				c.errorf("a term is told as %+v", term)
+			}
+			told = append(told, term.Token)
+			page.After = term.Token.String()
+		}
+		if len(terms) < page.Limit {
+			break
+		}
+	}
+	if !slices.Equal(told, tokens) {
+		c.errorf("the history tells %d terms, from %v; want %d, from %v", len(told), first(told), len(tokens), first(tokens))
+	}
+	none, err := c.store.History(c.ctx, c.group("never"), lease.Page{})
+	if err != nil || len(none) != 0 {
+		c.errorf("the history of a group without one is %v, %v", none, err)
+	}
+}
+
+func first(tokens []fence.Token) []fence.Token { return tokens[:min(3, len(tokens))] }
+
+// Attributes are replaced as a whole from the version seen, by one of two
+// writers; what is removed keeps its version.
+func attributesCompared(c *check) {
+	name := "group/" + c.group("g")
+	seen, err := c.store.Attributes(c.ctx, name)
+	c.must("attributes", err)
+	if seen.Name != name || seen.Version != 0 || len(seen.Values) != 0 {
+		c.errorf("never set, they are %+v", seen)
+	}
+	set := func(version uint64, values map[string]string) (lease.Attributes, error) {
+		return c.store.SetAttributes(c.ctx, lease.Attributes{Name: name, Version: version, Values: values})
+	}
+	is := func(what string, got lease.Attributes, version uint64, values map[string]string) {
+		if got.Name != name || got.Version != version || !maps.Equal(got.Values, values) {
+			c.errorf("%s: %+v, want version %d of %v", what, got, version, values)
+		}
+	}
+	one := map[string]string{"policy": "strict", "cordon": "yes"}
+	got, err := set(0, one)
+	c.must("first write", err)
+	is("first write", got, 1, one)
+	_, err = set(0, map[string]string{"policy": "lax"})
+	c.wants("write from an old version", err, lease.ErrConflict)
+	_, err = set(7, map[string]string{"policy": "lax"})
+	c.wants("write from a version to come", err, lease.ErrConflict)
+	got, err = c.engine.Open(c.t).Attributes(c.ctx, name)
+	c.must("attributes", err)
+	is("read by another client", got, 1, one)
+	got, err = set(1, map[string]string{"policy": "lax", "cordon": ""})
+	c.must("second write", err)
+	is("second write", got, 2, map[string]string{"policy": "lax"})
+	got, err = set(2, nil)
+	c.must("removal", err)
+	is("removal", got, 3, nil)
+	_, err = set(0, one)
+	c.wants("write as if never set", err, lease.ErrConflict)
+	got, err = c.store.Attributes(c.ctx, name)
+	c.must("attributes", err)
+	is("read after the removal", got, 3, nil)
+}
+
+// Arguments that break a rule are refused definitely, as what they are, and
+// leave no trace.
+func argumentsRefused(c *check) {
+	s, id := c.store, c.session("a")
+	limits := s.Limits()
+	group := c.group("g")
+	scope := lease.Scope{group}
+	long := strings.Repeat("x", lease.MaxMetadata+1)
+	second := func(_ any, err error) error { return err }
+	open := func(who tenure.Candidate, ttl time.Duration, scope lease.Scope) error {
+		return second(s.Open(c.ctx, who, ttl, scope))
+	}
+	ask := func(change func(*lease.Request)) error {
+		r := c.request("r")
+		change(&r)
+		return s.Ask(c.ctx, id, r)
+	}
+	who := tenure.Candidate{ID: "a"}
+	for what, err := range map[string]error{
+		"no candidate":            open(tenure.Candidate{}, lasting, scope),
+		"candidate in capitals":   open(tenure.Candidate{ID: "A"}, lasting, scope),
+		"too much metadata":       open(tenure.Candidate{ID: "a", Metadata: map[string]string{"k": long}}, lasting, scope),
+		"no TTL":                  open(who, 0, scope),
+		"negative TTL":            open(who, -time.Second, scope),
+		"TTL too long":            open(who, limits.MaxTTL+time.Second, scope),
+		"no scope":                open(who, lasting, nil),
+		"scope with a bad name":   open(who, lasting, lease.Scope{"?"}),
+		"no records":              second(s.Acquire(c.ctx, id)),
+		"record without a group":  second(s.Acquire(c.ctx, id, lease.Record{})),
+		"batch with a bad group":  second(s.Acquire(c.ctx, id, lease.Record{Group: group}, lease.Record{Group: "a/b"})),
+		"release without a group": second(s.Release(c.ctx, id, lease.Record{}, "", "")),
+		"read of a bad group":     second(s.Read(c.ctx, "a b")),
+		"read of a long name":     second(s.Read(c.ctx, strings.Repeat("g", 64))),
+		"request without id":      ask(func(r *lease.Request) { r.ID = "" }),
+		"request with a long id":  ask(func(r *lease.Request) { r.ID = strings.Repeat("r", 65) }),
+		"unknown verb":            ask(func(r *lease.Request) { r.Verb = "sing" }),
+		"request of a bad group":  ask(func(r *lease.Request) { r.Group = "" }),
+		"request without TTL":     ask(func(r *lease.Request) { r.TTL = 0 }),
+		"request for too long":    ask(func(r *lease.Request) { r.TTL = time.Hour + time.Second }),
+		"negative cool-down":      ask(func(r *lease.Request) { r.CoolDown = -1 }),
+		"cool-down too long":      ask(func(r *lease.Request) { r.CoolDown = 25 * time.Hour }),
+		"answer without outcome":  s.Answer(c.ctx, id, "r", lease.Answer{}),
+		"groups without scope":    second(s.Groups(c.ctx, nil, lease.Page{})),
+		"page too large":          second(s.Groups(c.ctx, scope, lease.Page{Limit: lease.MaxPage + 1})),
+		"negative page":           second(s.Sessions(c.ctx, scope, lease.Page{Limit: -1})),
+		"history of a bad group":  second(s.History(c.ctx, "", lease.Page{})),
+		"history after no token":  second(s.History(c.ctx, group, lease.Page{After: "x"})),
+		"attributes without name": second(s.Attributes(c.ctx, "")),
+		"attributes of a bad one": second(s.Attributes(c.ctx, "Group/?")),
+		"too many attributes":     second(s.SetAttributes(c.ctx, lease.Attributes{Name: "group/" + group, Values: map[string]string{"k": long}})),
+	} {
+		c.wants(what, err, lease.ErrInvalid)
+	}
+	for _, err := range s.Watch(c.ctx, nil) {
+		c.wants("watch without scope", err, lease.ErrInvalid)
+		break
+	}
+	c.unchanged("after all that", lease.Record{Group: group}, tenure.Vacant)
+	if n := len(c.waiting(id)); n != 0 {
+		c.errorf("%d refused requests arrived", n)
+	}
+	if sessions, err := s.Sessions(c.ctx, scope, lease.Page{}); err != nil || len(sessions) == 0 {
+		c.errorf("sessions: %v, %v", sessions, err)
+	} else if i := slices.IndexFunc(sessions, func(n lease.Session) bool { return slices.Equal(n.Scope, scope) }); i >= 0 {
+		c.errorf("a refused session is listed: %+v", sessions[i])
+	}
+	a, err := s.Attributes(c.ctx, "group/"+group)
+	if err != nil || a.Version != 0 {
+		c.errorf("refused attributes are at version %d, %v", a.Version, err)
+	}
+}

@@ -1,0 +1,211 @@
+package storetest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// A session carries its candidate, its scope and the deployment; its TTL is not
+// shorter than asked for; a younger one has a larger number.
+func sessionAsOpened(c *check) {
+	limits := c.store.Limits()
+	if limits.MinTTL <= 0 || limits.MaxTTL < limits.MinTTL || limits.Batch < 1 {
+		c.errorf("limits %+v", limits)
+	}
+	meta, err := c.store.Meta(c.ctx)
+	c.must("meta", err)
+	who := tenure.Candidate{ID: "a", Address: "host:1", Metadata: map[string]string{"zone": "b"}, Priority: 3}
+	scope := lease.Scope{c.group("g"), c.group("shard-") + "*"}
+	n := c.openAs(who, lasting, scope)
+	check := func(where string, n lease.Session) {
+		got := n.Candidate
+		if n.ID == "" || got.ID != who.ID || got.Address != who.Address || got.Priority != who.Priority ||
+			!maps.Equal(got.Metadata, who.Metadata) || !slices.Equal(n.Scope, scope) || n.Deployment != meta.Deployment || n.Deployment == "" {
+			c.errorf("%s the session is %+v; asked for was %+v in %v, of deployment %q", where, n, who, scope, meta.Deployment)
+		}
+		if n.TTL < min(lasting, limits.MaxTTL) {
+			c.errorf("%s the TTL is %v, less than the %v asked for", where, n.TTL, min(lasting, limits.MaxTTL))
+		}
+	}
+	check("when opened", n)
+	listed := c.listed(scope)
+	if len(listed) != 1 {
+		c.fatalf("%d sessions are listed, one was opened", len(listed))
+	}
+	check("when listed", listed[0])
+	beat, err := c.store.KeepAlive(c.ctx, n.ID)
+	c.must("keep-alive", err)
+	if beat.TTL < n.TTL || len(beat.Requests) != 0 {
+		c.errorf("the beat is %+v, the TTL was granted as %v", beat, n.TTL)
+	}
+	if short := c.openAs(who, 1, c.scope("x")); short.TTL < limits.MinTTL {
+		c.errorf("a TTL of 1 ns is granted as %v, less than the least, %v", short.TTL, limits.MinTTL)
+	}
+	if younger := c.openAs(who, lasting, c.scope("x")); younger.Opened <= n.Opened {
+		c.errorf("the younger session has number %d, the older one %d", younger.Opened, n.Opened)
+	}
+}
+
+// listed are the check's own sessions: others may stand for everything.
+func (c *check) listed(scope lease.Scope) []lease.Session {
+	var own []lease.Session
+	page := lease.Page{Limit: 50}
+	for {
+		sessions, err := c.store.Sessions(c.ctx, scope, page)
+		c.must("sessions", err)
+		for _, n := range sessions {
+			page.After = string(n.ID)
+			if slices.Contains(c.opened, n.ID) {
+				own = append(own, n)
+			}
+		}
+		if len(sessions) < page.Limit {
+			return own
+		}
+	}
+}
+
+// Ids differ between clients, at the same moment, and from those of sessions
+// that are closed.
+func sessionIDsUnique(c *check) {
+	stores := []lease.Store{c.store, c.engine.Open(c.t)}
+	ids := make(chan lease.SessionID, 64)
+	var openers sync.WaitGroup
+	for i := range cap(ids) {
+		openers.Go(func() {
+			s := stores[i%len(stores)]
+			n, err := s.Open(c.ctx, tenure.Candidate{ID: "a"}, lasting, c.scope(""))
+			if err != nil {
+				c.errorf("open: %w", err)
+				return
+			}
+			ids <- n.ID
+			if err := s.Close(c.ctx, n.ID, ""); err != nil {
+				c.errorf("close: %w", err)
+			}
+		})
+	}
+	openers.Wait()
+	close(ids)
+	seen := make(map[lease.SessionID]bool)
+	for id := range ids {
+		if seen[id] {
+			c.errorf("id %q was given twice", id)
+		}
+		seen[id] = true
+	}
+}
+
+// Neither a keep-alive nor anything else revives a session that was closed or
+// has expired, or makes one that never was; what it held stays vacant.
+func deathIsFinal(c *check) {
+	closed := c.session("closed")
+	held := c.take(closed, c.group("closed"))
+	expired, void := c.expiring("expired", c.group("expired"))
+	c.close(closed)
+	c.vacant(void.Group)
+	other := c.session("other")
+	mine := c.take(other, c.group("mine"))
+	for _, id := range []lease.SessionID{closed, expired, "never-was"} {
+		for range 3 {
+			_, err := c.store.KeepAlive(c.ctx, id)
+			c.wants(fmt.Sprintf("keep-alive of dead session %q", id), err, lease.ErrSessionDead)
+		}
+		c.wants("ask", c.store.Ask(c.ctx, id, lease.Request{ID: "r", Verb: lease.StepDown, Group: held.Group, TTL: time.Minute}), lease.ErrSessionDead)
+		_, err := c.store.Acquire(c.ctx, id, lease.Record{Group: c.group("new")})
+		c.wants("acquire", err, lease.ErrSessionDead)
+		_, err = c.store.Release(c.ctx, other, mine, id, "")
+		c.wants("transfer", err, lease.ErrSuccessor)
+		c.wants("close", c.store.Close(c.ctx, id, ""), nil)
+		_, err = c.store.KeepAlive(c.ctx, id)
+		c.wants("keep-alive after all that", err, lease.ErrSessionDead)
+	}
+	c.unchanged("closed", held, tenure.Vacant)
+	c.unchanged("expired", void, tenure.Vacant)
+	c.unchanged("mine", mine, tenure.Led)
+	for _, n := range c.listed(c.scope("")) {
+		if n.ID != other {
+			c.errorf("dead session %q is listed", n.ID)
+		}
+	}
+}
+
+// A waiter that died while it stood in line is not granted the group when it
+// falls free, not alone and not in a batch, and its try leaves no trace.
+func deadNeverLeads(c *check) {
+	group := c.group("g")
+	holder, closed := c.session("holder"), c.session("closed")
+	expired, witness := c.expiring("expired", c.group("witness"))
+	held := c.take(holder, group)
+	c.close(closed)
+	c.vacant(witness.Group)
+	free := c.give(holder, held, "")
+	for _, id := range []lease.SessionID{closed, expired} {
+		_, err := c.store.Acquire(c.ctx, id, free)
+		c.wants("acquire by a dead waiter", err, lease.ErrSessionDead)
+		_, err = c.store.Acquire(c.ctx, id, lease.Record{Group: c.group("h")}, free)
+		c.wants("acquire of a batch by a dead waiter", err, lease.ErrSessionDead)
+	}
+	c.unchanged("after the tries of the dead", free, tenure.Vacant)
+	c.unchanged("after the tries of the dead", lease.Record{Group: c.group("h")}, tenure.Vacant)
+	c.take(c.session("living"), group)
+}
+
+// A session that is kept alive outlives its TTL; after the last keep-alive it
+// dies no earlier than the TTL, and no later than the TTL and Settle.
+func ttlKept(c *check) {
+	for range 10 {
+		if ttlKeptOnce(c) {
+			return
+		}
+	}
+	c.fatalf("ten sessions in a row could not be kept alive: is a TTL of %v comfortable?", c.engine.TTL)
+}
+
+// ttlKeptOnce reports false if the check itself was too slow to tell.
+func ttlKeptOnce(c *check) bool {
+	group := c.group("g")
+	opened := time.Now()
+	id, held := c.expiring("a", group)
+	sent, received := opened, time.Now()
+	ttl := c.engine.TTL
+	for received.Sub(opened) < 2*ttl {
+		time.Sleep(c.engine.TTL / 6)
+		before := sent
+		sent = time.Now()
+		beat, err := c.store.KeepAlive(c.ctx, id)
+		received = time.Now()
+		if err != nil && received.Sub(before) >= ttl-ttl/50 {
+			return false
+		}
+		c.must("keep-alive in time", err)
+		ttl = beat.TTL
+	}
+	// Two clocks are compared, so the earliest moment is a little earlier.
+	earliest := sent.Add(ttl - ttl/50)
+	latest := received.Add(ttl + c.engine.Settle)
+	for {
+		asked := time.Now()
+		v := c.read(group)
+		answered := time.Now()
+		if v.Version != held.Version {
+			c.fatalf("version %d became %d without a call", held.Version, v.Version)
+		}
+		if v.State == tenure.Vacant {
+			if answered.Before(earliest) {
+				c.errorf("dead %v after its keep-alive, with a TTL of %v", answered.Sub(sent), ttl)
+			}
+			return true
+		}
+		if asked.After(latest) {
+			c.fatalf("alive %v after its keep-alive, with a TTL of %v and %v to settle", asked.Sub(received), ttl, c.engine.Settle)
+		}
+		time.Sleep(c.engine.TTL / 50)
+	}
+}

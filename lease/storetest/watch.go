@@ -1,0 +1,271 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// watch is a watch that is read at the pace of the check: nothing is taken from
+// it in advance, so it is as slow a reader as there can be.
+type watch struct {
+	c         *check
+	seq       func(context.Context) iter.Seq2[lease.View, error]
+	next      func() (lease.View, error, bool)
+	interrupt context.CancelFunc
+	stop      func()
+	restarts  int
+}
+
+func (c *check) watch(s lease.Store, scope lease.Scope) *watch {
+	w := &watch{c: c, seq: func(ctx context.Context) iter.Seq2[lease.View, error] { return s.Watch(ctx, scope) }}
+	w.start()
+	c.ends = append(c.ends, func() { w.interrupt(); w.stop() })
+	return w
+}
+
+func (w *watch) start() {
+	var ctx context.Context
+	ctx, w.interrupt = context.WithCancel(w.c.ctx)
+	w.next, w.stop = iter.Pull2(w.seq(ctx))
+}
+
+// view returns the next one. A watch that ends is begun again, as users must.
+func (w *watch) view(what string) lease.View {
+	for {
+		impatient := time.AfterFunc(w.c.engine.Patience, w.interrupt)
+		v, err, ok := w.next()
+		switch inTime := impatient.Stop(); {
+		case ok && err == nil:
+			return v
+		case !inTime:
+			w.c.fatalf("%s: the watch was silent for %v", what, w.c.engine.Patience)
+		case w.restarts == 10:
+			w.c.fatalf("%s: the watch ended again and again, now with: %v", what, err)
+		}
+		w.restarts++
+		w.interrupt()
+		w.stop()
+		w.start()
+	}
+}
+
+// snapshot returns what the watch begins with.
+func (w *watch) snapshot() map[string]lease.View {
+	views := make(map[string]lease.View)
+	for {
+		v := w.view("waiting for the end of the snapshot")
+		if v.Group == "" {
+			return views
+		}
+		views[v.Group] = v
+	}
+}
+
+// until returns the first view of the group that is as wanted. Views without a
+// group are those of watches that began again.
+func (w *watch) until(group, what string, wanted func(lease.View) bool) lease.View {
+	for {
+		v := w.view(fmt.Sprintf("waiting until %q is %s", group, what))
+		if v.Group == group && wanted(v) {
+			return v
+		}
+	}
+}
+
+func isVacant(v lease.View) bool { return v.State == tenure.Vacant }
+
+// The snapshot holds every group in scope that has a record and no other, ends
+// with one view without a group, and is followed by what changes.
+func watchSnapshot(c *check) {
+	a, b := c.session("a"), c.session("b")
+	led := c.take(a, c.group("in-led"))
+	freed := c.give(a, c.take(a, c.group("in-free")), "")
+	c.take(b, c.group("in-dead"))
+	c.close(b)
+	c.take(a, c.group("out"))
+	c.read(c.group("in-never")) // a read makes no record
+
+	w := c.watch(c.engine.Open(c.t), c.scope("in-"))
+	views := w.snapshot()
+	for group, want := range map[string]struct {
+		version uint64
+		state   tenure.State
+	}{
+		led.Group:          {led.Version, tenure.Led},
+		freed.Group:        {freed.Version, tenure.Vacant},
+		c.group("in-dead"): {1, tenure.Vacant},
+	} {
+		v, ok := views[group]
+		if !ok || v.Version != want.version || v.State != want.state {
+			c.errorf("in the snapshot %q is at version %d, %v (there: %v); want version %d, %v", group, v.Version, v.State, ok, want.version, want.state)
+		}
+		delete(views, group)
+	}
+	for group := range views {
+		c.errorf("the snapshot has %q, which is out of scope or has no record", group)
+	}
+
+	next := c.take(a, c.group("in-new"))
+	w.until(next.Group, "led after the snapshot", func(v lease.View) bool {
+		return v.Version == next.Version && v.State == tenure.Led && v.Holder == a
+	})
+	given := c.give(a, led, "")
+	v := w.until(given.Group, "vacant after the snapshot", isVacant)
+	if v.Version != given.Version || v.Token != given.Token {
+		c.errorf("watched version %d, token %d of %q; released was version %d, token %d", v.Version, v.Token, v.Group, given.Version, given.Token)
+	}
+}
+
+// Between two views a reader may miss states but no term: as long as no more
+// terms pass than a record carries, the record tells them all, each with its
+// session; the history tells the others.
+func watchMissesNoTerm(c *check) {
+	group := c.group("g")
+	sessions := []lease.SessionID{c.session("a"), c.session("b"), c.session("d")}
+	owner := make(map[fence.Token]lease.SessionID)
+	var last lease.Record
+	terms := func(n int) {
+		for i := range n {
+			id := sessions[i%len(sessions)]
+			held := c.take(id, group)
+			owner[held.Token] = id
+			last = c.give(id, held, "")
+		}
+	}
+	told := make(map[fence.Token]lease.SessionID)
+	note := func(terms []lease.Term) {
+		for _, term := range terms {
+			told[term.Token] = term.Session
+		}
+	}
+	compare := func(by string) {
+		for token, id := range owner {
+			if told[token] != id {
+				c.errorf("the term with token %d of session %s was missed by %s: it told of %q", token, id, by, told[token])
+			}
+		}
+	}
+
+	w := c.watch(c.store, lease.Scope{group})
+	w.snapshot()
+	for range 4 {
+		terms(lease.TermsKept - 1)
+		w.until(group, "at its newest version", func(v lease.View) bool {
+			note(v.Terms)
+			return v.Version == last.Version
+		})
+	}
+	compare("the records watched")
+
+	terms(3 * lease.TermsKept)
+	w.until(group, "at its newest version", func(v lease.View) bool { return v.Version == last.Version })
+	history, err := c.store.History(c.ctx, group, lease.Page{})
+	c.must("history", err)
+	clear(told)
+	note(history)
+	compare("the history")
+}
+
+// A release, a close and an expiry each show as a vacancy, without anybody
+// asking for it.
+func watchVacancy(c *check) {
+	released, closed, expired := c.group("released"), c.group("closed"), c.group("expired")
+	a, b := c.session("a"), c.session("b")
+	// A separate watch for each, so that no vacancy hides behind another.
+	watches := make(map[string]*watch)
+	for _, g := range []string{released, closed, expired} {
+		watches[g] = c.watch(c.engine.Open(c.t), lease.Scope{g})
+		watches[g].snapshot()
+	}
+	led := func(id lease.SessionID, g string) lease.Record {
+		r := c.take(id, g)
+		watches[g].until(g, "led", func(v lease.View) bool { return v.State == tenure.Led && v.Version == r.Version })
+		return r
+	}
+	held := led(a, released)
+	c.give(a, held, "")
+	watches[released].until(released, "vacant after a release", isVacant)
+
+	held = led(b, closed)
+	c.close(b)
+	v := watches[closed].until(closed, "vacant after a close", isVacant)
+	if v.Version != held.Version || v.Token != held.Token {
+		c.errorf("after a close the record is at version %d, token %d; granted was version %d, token %d", v.Version, v.Token, held.Version, held.Token)
+	}
+
+	_, held = c.expiring("e", expired)
+	watches[expired].until(expired, "vacant after an expiry", func(v lease.View) bool {
+		return isVacant(v) && v.Version == held.Version
+	})
+}
+
+// A group that goes from hand to hand is never shown as vacant, though each
+// giver's session ends right after.
+func watchTransfer(c *check) {
+	const hands = 20
+	group := c.group("g")
+	holder := c.session("h0")
+	held := c.take(holder, group)
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer cancel()
+	ready, done := make(chan struct{}), make(chan struct{})
+	last := make(chan uint64, 1)
+	other := c.engine.Open(c.t)
+	readers.Go(func() {
+		defer close(done)
+		var newest, want uint64
+		for v, err := range other.Watch(ctx, lease.Scope{group}) {
+			switch {
+			case err != nil:
+				if ctx.Err() == nil {
+					c.errorf("watch: %w", err)
+				}
+				return
+			case v.Group == "":
+				close(ready)
+				continue
+			case v.State != tenure.Led:
+				c.errorf("the watch showed %q as %v at version %d, held by %q", group, v.State, v.Version, v.Holder)
+			}
+			newest = max(newest, v.Version)
+			select {
+			case want = <-last:
+			default:
+			}
+			if want != 0 && newest >= want {
+				return
+			}
+		}
+	})
+	select {
+	case <-ready:
+	case <-done:
+		c.fatalf("the watch ended before its snapshot")
+	case <-time.After(c.engine.Patience):
+		c.fatalf("no snapshot in %v", c.engine.Patience)
+	}
+	for i := range hands {
+		next := c.session(fmt.Sprintf("h%d", i+1))
+		if i == hands-1 {
+			last <- held.Version + 1
+		}
+		held = c.give(holder, held, next)
+		c.close(holder)
+		holder = next
+	}
+	select {
+	case <-done:
+	case <-time.After(c.engine.Patience):
+		c.errorf("the last transfer was not shown in %v", c.engine.Patience)
+	}
+}

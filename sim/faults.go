@@ -1,0 +1,435 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// fault is one kind of bad luck. It reports whether it bit: a pause of a process
+// that is down is no pause.
+type fault struct {
+	name   string
+	weight int
+	do     func(w *world, n *node) bool
+}
+
+// faults is every kind. Weights are out of the sum of all.
+var faults = []fault{
+	{"crash and restart", 10, (*world).crash},
+	{"pause, short", 6, func(w *world, n *node) bool { return w.pause(n, 0, w.timing.TTL/2, false) }},
+	{"pause, long", 8, func(w *world, n *node) bool { return w.pause(n, w.timing.TTL, 3*w.timing.TTL, false) }},
+	{"pause between check and write", 10, (*world).pauseBeforeWrite},
+	{"suspend", 4, func(w *world, n *node) bool { return w.pause(n, w.timing.TTL/2, 3*w.timing.TTL, true) }},
+	{"partition", 10, func(w *world, n *node) bool { return w.cut(n, true, true) }},
+	{"requests lost", 5, func(w *world, n *node) bool { return w.cut(n, true, false) }},
+	{"answers lost", 5, func(w *world, n *node) bool { return w.cut(n, false, true) }},
+	{"flapping", 3, (*world).flap},
+	{"slow answers, then a cut", 6, (*world).slowThenCut},
+	{"slow requests", 3, (*world).slowRequests},
+	{"loss", 4, (*world).loss},
+	{"doubled and late messages", 6, (*world).doubling},
+	{"store outage", 3, (*world).outage},
+	{"store rewound", 2, (*world).rewind},
+	{"watch goes deaf", 4, (*world).deafen},
+	{"step-down asked", 4, func(w *world, n *node) bool { return w.ask(n, lease.StepDown) }},
+	{"transfer asked", 4, func(w *world, n *node) bool { return w.ask(n, lease.Transfer) }},
+	{"session closed by force", 3, (*world).force},
+	{"unhealthy", 4, (*world).sicken},
+	{"work hangs", 4, (*world).hangWork},
+	{"resign", 4, (*world).resign},
+	{"transfer", 4, (*world).transfer},
+	{"withdraw", 6, (*world).leave},
+	{"sink restart", 4, (*world).restartSink},
+	{"cut off from the sink", 4, (*world).cutSink},
+	{"wall clock set", 3, (*world).setWall},
+	{"implausible token", 2, (*world).slip},
+}
+
+// until bounds a fault so that it is over when the faults are.
+func (w *world) until(d time.Duration) time.Duration {
+	return max(time.Millisecond, min(d, time.Duration(w.healAt-w.now)))
+}
+
+// misfortune draws a fault and a victim: mostly the leader, some at the moment of
+// a change, because order finds more than volume.
+func (w *world) misfortune() {
+	f := &faults[w.deck[w.rand.IntN(len(w.deck))]]
+	switch x := w.rand.Float64(); {
+	case x < 0.6:
+		w.strike(f, w.leader(w.groups[w.rand.IntN(len(w.groups))]))
+	case x < 0.8:
+		w.strike(f, w.nodes[w.rand.IntN(len(w.nodes))])
+	case len(w.armed) < 8:
+		w.armed = append(w.armed, func(n *node) { w.strike(f, n) })
+	}
+}
+
+func deck() []int {
+	var d []int
+	for i, f := range faults {
+		for range f.weight {
+			d = append(d, i)
+		}
+	}
+	return d
+}
+
+func (w *world) strike(f *fault, n *node) {
+	if n == nil || !n.up || w.now >= w.healAt {
+		return
+	}
+	if f.do(w, n) {
+		w.result.Faults[f.name]++
+		w.mix(4, uint64(len(f.name)))
+		w.log("FAULT    %s: %s", f.name, n.name)
+	}
+}
+
+// atChange strikes with what was kept for such a moment.
+func (w *world) atChange(n *node) {
+	if len(w.armed) == 0 {
+		return
+	}
+	f := w.armed[0]
+	w.armed = w.armed[1:]
+	life := n.life
+	w.after(w.between(0, 20*time.Millisecond), func() {
+		if n.life == life {
+			f(n)
+		}
+	})
+}
+
+// leader is whoever has a term of the group that has not ended.
+func (w *world) leader(group string) *node {
+	for _, n := range w.nodes {
+		if n.term(group) != nil {
+			return n
+		}
+	}
+	return nil
+}
+
+func (n *node) term(group string) *term {
+	for _, t := range n.terms {
+		if t.group == group && !t.ended && n.up {
+			return t
+		}
+	}
+	return nil
+}
+
+func (n *node) anyTerm() *term {
+	for _, t := range n.terms {
+		if !t.ended {
+			return t
+		}
+	}
+	return nil
+}
+
+func (w *world) crash(n *node) bool {
+	n.crash()
+	w.after(w.until(w.between(500*time.Millisecond, 20*time.Second)), func() {
+		if !n.up {
+			n.start()
+		}
+	})
+	return true
+}
+
+func (w *world) pause(n *node, least, most time.Duration, suspend bool) bool {
+	if n.paused {
+		return false
+	}
+	n.pause(w.until(w.between(least, most)), suspend)
+	return true
+}
+
+func (w *world) pauseBeforeWrite(n *node) bool {
+	if n.anyTerm() == nil {
+		return false
+	}
+	n.preWrite = w.until(w.between(w.timing.TTL+500*time.Millisecond, 2*w.timing.TTL))
+	if w.chance(0.3) {
+		// The sink forgets what it can while the zombie sleeps.
+		w.after(n.preWrite-200*time.Millisecond, func() { w.restartSink(n) })
+	}
+	return true
+}
+
+func (w *world) cut(n *node, out, in bool) bool {
+	n.road.cutOut, n.road.cutIn = out, in
+	for _, st := range w.store.streams {
+		if st.n == n && in {
+			if w.chance(0.5) {
+				st.held = true
+			} else {
+				st.lose(w, 5*time.Second)
+			}
+		}
+	}
+	w.after(w.until(w.between(500*time.Millisecond, 3*w.timing.TTL)), func() { w.mend(n) })
+	return true
+}
+
+func (w *world) mend(n *node) {
+	n.road.heal()
+	for _, st := range w.store.streams {
+		if st.n == n {
+			st.heal(w)
+		}
+	}
+}
+
+func (w *world) flap(n *node) bool {
+	for i := range 6 {
+		w.after(time.Duration(i)*w.timing.TTL*3/4, func() {
+			if w.now < w.healAt {
+				w.cut(n, true, true)
+			}
+		})
+	}
+	return true
+}
+
+func (w *world) slowThenCut(n *node) bool {
+	n.road.slowIn = w.between(100*time.Millisecond, 2*w.timing.CallTimeout)
+	w.after(w.until(w.between(time.Second, w.timing.TTL)), func() {
+		n.road.slowIn = 0
+		if w.now < w.healAt {
+			w.cut(n, true, true)
+		}
+	})
+	return true
+}
+
+func (w *world) slowRequests(n *node) bool {
+	n.road.slowOut = w.between(100*time.Millisecond, 2*w.timing.CallTimeout)
+	w.after(w.until(w.between(time.Second, 2*w.timing.TTL)), func() { n.road.slowOut = 0 })
+	return true
+}
+
+func (w *world) loss(n *node) bool {
+	n.road.lossy = 0.1 + 0.6*w.rand.Float64()
+	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { n.road.lossy = 0 })
+	return true
+}
+
+func (w *world) doubling(*node) bool {
+	for _, o := range w.nodes {
+		o.road.doubling = 0.3
+		o.road.lossy = max(o.road.lossy, 0.05)
+	}
+	w.after(w.until(w.between(time.Second, 4*w.timing.TTL)), func() {
+		for _, o := range w.nodes {
+			o.road.doubling, o.road.lossy = 0, 0
+		}
+	})
+	return true
+}
+
+func (w *world) outage(*node) bool {
+	if w.store.down {
+		return false
+	}
+	w.store.stop()
+	w.after(w.until(w.between(200*time.Millisecond, 5*w.timing.TTL/2)), w.store.start)
+	return true
+}
+
+// rewind restores a backup. The operator waits for two TTLs before raising the
+// epoch: whoever led before has stopped believing by then.
+func (w *world) rewind(*node) bool {
+	wait := w.between(2*w.timing.TTL, 3*w.timing.TTL)
+	if w.store.backup == nil {
+		w.store.backup = w.store.state.Snapshot()
+		return false
+	}
+	if w.rewound || w.now.add(wait+time.Second) > w.healAt || !w.store.rewind() {
+		return false
+	}
+	w.rewound = true
+	w.after(wait, w.raiseEpoch)
+	return true
+}
+
+func (w *world) raiseEpoch() {
+	w.rewound = false
+	meta, err := w.store.state.Meta(w.store.now())
+	for to := meta.Epoch + 1; err == nil; to++ {
+		if _, err := w.store.state.RaiseEpoch(w.store.now(), to); err == nil {
+			break
+		}
+	}
+	w.store.publish()
+}
+
+func (w *world) deafen(n *node) bool {
+	bit := false
+	for _, st := range w.store.streams {
+		if st.n == n && st.open && !st.deaf {
+			st.deaf, bit = true, true
+			w.after(w.until(w.between(w.timing.TTL, 5*w.timing.TTL)), func() { st.heal(w) })
+		}
+	}
+	return bit
+}
+
+func (w *world) anyone() string {
+	return w.nodes[w.rand.IntN(len(w.nodes))].name
+}
+
+func (w *world) ask(n *node, verb lease.Verb) bool {
+	t := n.anyTerm()
+	if t == nil || w.store.down {
+		return false
+	}
+	w.asked++
+	r := lease.Request{
+		ID: fmt.Sprintf("r%d", w.asked), Verb: verb, Group: t.group, Reason: "drill",
+		CoolDown: w.between(0, 10*time.Second), TTL: 2 * w.timing.TTL,
+	}
+	if verb == lease.Transfer {
+		r.To = w.anyone()
+	}
+	return w.store.state.Ask(w.store.now(), t.session, r) == nil
+}
+
+// force is the operator's last resort. G3 says nothing of what it ends.
+func (w *world) force(n *node) bool {
+	t := n.anyTerm()
+	if t == nil || w.store.down {
+		return false
+	}
+	for _, o := range n.terms {
+		if o.session == t.session {
+			o.forced = true
+		}
+	}
+	_ = w.store.state.Close(w.store.now(), t.session, lease.Forced)
+	w.store.ended[t.session] = true
+	w.store.publish()
+	return true
+}
+
+func (w *world) sicken(n *node) bool {
+	n.sick = true
+	n.deliver(lease.Event{Kind: lease.OnHealth, Cause: errReset})
+	life := n.life
+	w.after(w.until(w.between(time.Second, 2*w.timing.TTL)), func() {
+		if n.life == life {
+			n.sick = false
+			n.deliver(lease.Event{Kind: lease.OnHealth})
+		}
+	})
+	return true
+}
+
+func (w *world) hangWork(n *node) bool {
+	n.hang = w.until(w.between(time.Second, 3*w.timing.TTL))
+	if t := n.anyTerm(); t != nil && w.chance(0.5) {
+		n.doing(n.life, func() { n.endHere(t, tenure.ErrResigned) })
+	}
+	return true
+}
+
+func (w *world) resign(n *node) bool {
+	t := n.anyTerm()
+	if t == nil {
+		return false
+	}
+	n.doing(n.life, func() { n.endHere(t, tenure.ErrResigned) })
+	return true
+}
+
+func (w *world) transfer(n *node) bool {
+	t := n.anyTerm()
+	to := w.anyone()
+	if t == nil || to == n.name {
+		return false
+	}
+	n.doing(n.life, func() {
+		if !t.ended {
+			t.to = to
+			n.endHere(t, tenure.ErrTransferred)
+		}
+	})
+	return true
+}
+
+// leave takes a process out of the campaign for a group, for a while or for the
+// rest of the run. Two always stay.
+func (w *world) leave(n *node) bool {
+	if n == w.nodes[0] || n == w.nodes[1] {
+		n = w.nodes[len(w.nodes)-1]
+	}
+	g := w.groups[w.rand.IntN(len(w.groups))]
+	if n.away[g] || !n.up {
+		return false
+	}
+	n.away[g] = true
+	life := n.life
+	n.doing(life, func() { n.withdraw(g) })
+	if w.chance(0.7) {
+		w.after(w.between(100*time.Millisecond, 2*w.timing.TTL), func() {
+			n.away[g] = false
+			n.campaign(g, 0)
+		})
+	}
+	return true
+}
+
+func (w *world) restartSink(*node) bool {
+	s := w.sinks[w.groups[w.rand.IntN(len(w.groups))]]
+	if s.down {
+		return false
+	}
+	s.restart(w.until(w.between(10*time.Millisecond, time.Second)))
+	return true
+}
+
+func (w *world) cutSink(n *node) bool {
+	n.sinkRoad.cutOut = true
+	w.after(w.until(w.between(time.Second, 2*w.timing.TTL)), func() { n.sinkRoad.heal() })
+	return true
+}
+
+// setWall sets the wall clock. Nobody reads it, unless that is planted.
+func (w *world) setWall(n *node) bool {
+	d := w.between(-5*time.Minute, 5*time.Minute)
+	if w.cfg.Plant.Has(plant.WallClock) {
+		n.wall += d
+		if n.up && !n.paused {
+			n.alarm()
+		}
+	}
+	return true
+}
+
+// slip is somebody's mistake: a token out of nowhere.
+func (w *world) slip(*node) bool {
+	s := w.sinks[w.groups[w.rand.IntN(len(w.groups))]]
+	if s.down || s.mark.Token == 0 {
+		return false
+	}
+	_ = s.admit(s.mark.Token + 2_000_000)
+	return true
+}
+
+// ppm is the rate of a clock: any two differ by less than the drift that the
+// timing allows for.
+func (w *world) ppm() int64 {
+	bound := int64(w.timing.Drift * million * 0.49)
+	if bound == 0 {
+		return 0
+	}
+	return w.rand.Int64N(2*bound+1) - bound
+}
+
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x73696d)) }

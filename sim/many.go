@@ -1,0 +1,182 @@
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurehq/tenure/internal/plant"
+)
+
+// Summary is what many runs saw.
+type Summary struct {
+	Seeds      int
+	Total      Result // sums; Hash folds the hashes of all seeds in their order
+	Violations []*Violation
+	Took       time.Duration
+}
+
+// Many plays the seeds first, first+1, … on every core. It stops early after
+// stopAfter violations (0: never). progress is told how many seeds are done.
+func Many(cfg Config, first uint64, seeds, stopAfter int, progress func(done int)) *Summary {
+	start := time.Now()
+	results := make([]*Result, seeds)
+	var next, done, broken atomic.Int64
+	var wait sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wait.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= seeds || stopAfter > 0 && broken.Load() >= int64(stopAfter) {
+					return
+				}
+				c := cfg
+				c.Seed = first + uint64(i)
+				results[i] = Run(c)
+				if results[i].Violation != nil {
+					broken.Add(1)
+				}
+				if d := int(done.Add(1)); progress != nil {
+					progress(d)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	s := &Summary{Total: Result{Faults: map[string]int{}, Endings: map[string]int{}}}
+	for _, r := range results {
+		if r != nil {
+			s.add(r)
+		}
+	}
+	s.Took = time.Since(start)
+	return s
+}
+
+func (s *Summary) add(r *Result) {
+	t := &s.Total
+	s.Seeds++
+	if r.Violation != nil {
+		s.Violations = append(s.Violations, r.Violation)
+	}
+	t.Virtual += r.Virtual
+	t.Events += r.Events
+	t.Calls += r.Calls
+	t.Terms += r.Terms
+	t.Writes += r.Writes
+	t.Refused += r.Refused
+	t.StaleFenced += r.StaleFenced
+	t.StaleUnfenced += r.StaleUnfenced
+	t.Overlaps += r.Overlaps
+	t.Overruns += r.Overruns
+	t.Tries = append(t.Tries, r.Tries...)
+	t.Vacant = append(t.Vacant, r.Vacant...)
+	for k, v := range r.Faults {
+		t.Faults[k] += v
+	}
+	for k, v := range r.Endings {
+		t.Endings[k] += v
+	}
+	t.Hash = (t.Hash ^ r.Hash) * 1099511628211
+}
+
+// Quantile returns the value below which the fraction q of the values lies.
+func Quantile[T cmp.Ordered](values []T, q float64) T {
+	if len(values) == 0 {
+		var zero T
+		return zero
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+}
+
+// Print tells what was seen.
+func (s *Summary) Print(out io.Writer) {
+	t := &s.Total
+	faults := 0
+	for _, n := range t.Faults {
+		faults += n
+	}
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(out, "  %-34s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	line("seeds", "%d in %.1f s", s.Seeds, s.Took.Seconds())
+	line("virtual time", "%.0f hours", t.Virtual.Hours())
+	line("events", "%d", t.Events)
+	line("store calls", "%d", t.Calls)
+	line("terms", "%d (%s)", t.Terms, counts(t.Endings))
+	line("writes that took effect", "%d", t.Writes)
+	line("stale writes refused by the fence", "%d", t.Refused)
+	line("stale writes accepted, fenced", "%d", t.StaleFenced)
+	line("stale writes accepted, unfenced", "%d", t.StaleUnfenced)
+	line("overlaps of belief under pause", "%d (a term began while a paused process had not been told)", t.Overlaps)
+	line("work that did not return in time", "%d", t.Overruns)
+	line("vacancies", "%d, of %v at the median, %v at p99", len(t.Vacant), Quantile(t.Vacant, 0.5).Round(time.Microsecond), Quantile(t.Vacant, 0.99).Round(time.Microsecond))
+	line("acquire attempts per vacancy", "p50 %d, p99 %d", Quantile(t.Tries, 0.5), Quantile(t.Tries, 0.99))
+	line("faults", "%d", faults)
+	for _, name := range slices.Sorted(maps.Keys(t.Faults)) {
+		line("  "+name, "%d", t.Faults[name])
+	}
+	line("hash", "%016x", t.Hash)
+}
+
+func counts(m map[string]int) string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, fmt.Sprintf("%s %d", k, m[k]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Herd is the bar for what an election may cost: acquires per vacancy, with a
+// hundred candidates.
+const (
+	HerdCandidates = 100
+	HerdP50        = 2
+	HerdP99        = 5
+)
+
+// Herd plays calm worlds of a hundred candidates and reports what each vacancy
+// cost.
+func Herd(p plant.Set, first uint64, seeds int) (p50, p99, vacancies int) {
+	s := Many(Config{Candidates: HerdCandidates, Calm: true, Plant: p}, first, seeds, 0, nil)
+	return Quantile(s.Total.Tries, 0.5), Quantile(s.Total.Tries, 0.99), len(s.Total.Tries)
+}
+
+// Caught is how a planted bug was found.
+type Caught struct {
+	Bug       plant.Bug
+	Seeds     int // it took
+	Violation *Violation
+	Took      time.Duration
+}
+
+// Hunt looks for a planted bug in at most that many seeds.
+func Hunt(bug plant.Bug, first uint64, seeds int) Caught {
+	start := time.Now()
+	c := Caught{Bug: bug}
+	if bug == plant.Herd {
+		// It breaks no guarantee, only the bar.
+		p50, p99, vacancies := Herd(plant.Of(bug), first, 2)
+		c.Seeds = 2
+		if p50 > HerdP50 || p99 > HerdP99 {
+			c.Violation = &Violation{Seed: first, Guarantee: "bar", Detail: fmt.Sprintf("acquire attempts per vacancy with %d candidates: p50 %d, p99 %d over %d vacancies", HerdCandidates, p50, p99, vacancies)}
+		}
+	} else {
+		s := Many(Config{Plant: plant.Of(bug)}, first, seeds, 1, nil)
+		c.Seeds = s.Seeds
+		if len(s.Violations) > 0 {
+			c.Violation = s.Violations[0]
+			c.Seeds = int(c.Violation.Seed-first) + 1
+		}
+	}
+	c.Took = time.Since(start)
+	return c
+}

@@ -1,0 +1,507 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// node is one process: the real machine, a shell of a few lines, and work that
+// writes while it leads.
+type node struct {
+	w         *world
+	name      string
+	candidate tenure.Candidate
+	scope     lease.Scope
+	clock     wheel
+	asleep    time.Duration // planted: what a clock that stops in a suspend has missed
+	wall      time.Duration // planted: how far the wall clock was set
+
+	up      bool
+	life    int // counts restarts
+	machine *lease.Machine
+	wakeAt  instant
+
+	road     road // to the store
+	sinkRoad road
+
+	paused   bool
+	events   []lease.Event // held while paused
+	doings   []func()      // of work, held while paused
+	preWrite time.Duration // pause this long between the next check and its write
+
+	stream int // life of the present watch
+	trust  clock.Instant
+	sess   lease.SessionID
+
+	wants   map[string]bool // a campaign waits
+	away    map[string]bool // does not want to lead
+	terms   []*term         // not returned yet, or not ended
+	begun   map[string]fence.Token
+	hang    time.Duration // how long the next work takes to stop
+	sick    bool
+	reserve map[string][]uint64 // planted: numbers handed out without asking
+}
+
+// term is one leadership with its work.
+type term struct {
+	n        *node
+	life     int
+	group    string
+	token    fence.Token
+	session  lease.SessionID
+	ended    bool
+	cause    error
+	returned bool
+	to       string
+	forced   bool // an operator closed the session: G3 says nothing of it
+	sealed   bool
+}
+
+func newNode(w *world, i int) *node {
+	n := &node{
+		w:         w,
+		name:      fmt.Sprintf("n%d", i),
+		scope:     slices.Clone(w.groups),
+		clock:     wheel{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))) + 1, ppm: w.ppm()},
+		begun:     map[string]fence.Token{},
+		away:      map[string]bool{},
+		wants:     map[string]bool{},
+		reserve:   map[string][]uint64{},
+		road:      road{w: w},
+		sinkRoad:  road{w: w},
+		wakeAt:    never,
+		candidate: tenure.Candidate{ID: fmt.Sprintf("n%d", i)},
+	}
+	return n
+}
+
+func (n *node) now() clock.Instant {
+	return n.clock.read(n.w.now) - clock.Instant(n.asleep) + clock.Instant(n.wall)
+}
+
+func (n *node) start() {
+	n.up, n.paused = true, false
+	n.life++
+	n.events, n.doings, n.terms = nil, nil, nil
+	n.begun = map[string]fence.Token{}
+	n.preWrite, n.hang, n.sick = 0, 0, false
+	n.trust, n.sess = 0, ""
+	n.stream++
+	n.machine = lease.NewMachine(lease.MachineConfig{
+		Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Limits: n.w.store.state.Limits(),
+		Seed: n.w.rand.Uint64(), Plant: n.w.cfg.Plant,
+	})
+	n.wakeAt = never
+	for _, g := range n.w.groups {
+		n.wants[g] = false
+		n.campaign(g, n.w.between(0, 100*time.Millisecond))
+	}
+}
+
+func (n *node) crash() {
+	n.up = false
+	n.stream++
+	n.terms = nil
+	n.machine = nil
+	n.w.log("%-8s crashes", n.name)
+}
+
+// campaign asks to lead after a while, if it still makes sense then.
+func (n *node) campaign(group string, after time.Duration) {
+	life := n.life
+	n.w.after(after, func() {
+		n.doing(life, func() {
+			if n.wants[group] || n.away[group] {
+				return
+			}
+			for _, t := range n.terms {
+				if t.group == group && !t.returned {
+					return
+				}
+			}
+			n.wants[group] = true
+			n.step(lease.Event{Kind: lease.OnCampaign, Group: group})
+		})
+	})
+}
+
+func (n *node) withdraw(group string) {
+	if n.wants[group] {
+		n.wants[group] = false
+		n.step(lease.Event{Kind: lease.OnWithdraw, Group: group})
+	}
+}
+
+// doing runs a piece of the process's own code: not after a crash, and not while
+// the process stands still.
+func (n *node) doing(life int, f func()) {
+	switch {
+	case !n.up || n.life != life:
+	case n.paused:
+		n.doings = append(n.doings, f)
+	default:
+		f()
+	}
+}
+
+func (n *node) deliver(e lease.Event) {
+	switch {
+	case !n.up:
+	case n.paused:
+		n.events = append(n.events, e)
+	default:
+		n.step(e)
+	}
+}
+
+// pause stops the whole process. A suspend stops it too; only a clock that is not
+// CLOCK_BOOTTIME can tell them apart.
+func (n *node) pause(d time.Duration, suspend bool) {
+	if !n.up || n.paused {
+		return
+	}
+	life := n.life
+	n.paused = true
+	n.w.log("%-8s stands still for %v", n.name, d)
+	began := n.w.now
+	n.w.after(d, func() {
+		if !n.up || n.life != life || !n.paused {
+			return
+		}
+		n.paused = false
+		if suspend && n.w.cfg.Plant.Has(plant.SuspendStops) {
+			n.asleep += time.Duration(n.w.now - began)
+		}
+		n.w.log("%-8s goes on", n.name)
+		doings, events := n.doings, n.events
+		n.doings, n.events = nil, nil
+		// What runs first after a pause is anybody's guess.
+		machineFirst := n.w.chance(0.5)
+		if machineFirst {
+			n.step(events...)
+		}
+		for _, f := range doings {
+			n.doing(life, f)
+		}
+		if !machineFirst && n.up && n.life == life {
+			n.step(events...)
+		}
+	})
+}
+
+// step is the shell: it steps the machine and does what it says.
+func (n *node) step(events ...lease.Event) {
+	if !n.up {
+		return
+	}
+	actions := n.machine.Step(n.now(), events...)
+	for i := range actions {
+		n.act(&actions[i])
+	}
+	// M3, on which G3 stands: no term outlives its trust in a process that runs.
+	for _, t := range n.terms {
+		if !t.ended && n.now() >= n.trust {
+			n.w.broken("G3", "%s: the term of %s with token %d outlives its trust", n.name, t.group, t.token)
+		}
+	}
+	n.alarm()
+}
+
+// alarm makes sure that the machine is stepped when it wants to be.
+func (n *node) alarm() {
+	next := n.machine.Next()
+	if next != clock.Never {
+		next += clock.Instant(n.asleep) - clock.Instant(n.wall)
+	}
+	at := max(n.clock.when(next), n.w.now)
+	if at == never || n.wakeAt > n.w.now && n.wakeAt <= at {
+		return // an earlier alarm is set, and will set the next
+	}
+	n.wakeAt = at
+	life := n.life
+	n.w.at(at, func() {
+		if n.wakeAt != at || n.life != life {
+			return
+		}
+		n.wakeAt = never
+		n.doing(life, func() {
+			if n.machine.Next() <= n.now() {
+				n.step()
+			} else {
+				n.alarm()
+			}
+		})
+	})
+}
+
+func (n *node) act(a *lease.Action) {
+	switch a.Kind {
+	case lease.DoCall:
+		n.call(a.Call)
+	case lease.DoWatch:
+		n.watch()
+	case lease.DoTrust:
+		n.trust, n.sess = a.Until, a.Session.ID
+	case lease.DoBegin:
+		n.begin(a.Record)
+	case lease.DoEnd:
+		for _, t := range n.terms {
+			if t.group == a.Group && t.token == a.Token && !t.ended {
+				n.end(t, a.Cause)
+			}
+		}
+	case lease.DoFail:
+		n.wants[a.Group] = false
+	case lease.DoOverrun:
+		n.w.result.Overruns++
+	}
+}
+
+func (n *node) call(c *lease.Call) {
+	life := n.life
+	n.w.result.Calls++
+	if c.Kind == lease.CallAcquire {
+		n.w.atChange(n)
+	}
+	reply := func(r *lease.Reply) {
+		if n.life != life {
+			return
+		}
+		n.deliver(lease.Event{Kind: lease.OnReply, Reply: r})
+		if c.Kind == lease.CallBeat && errors.Is(r.Err, lease.ErrSessionDead) && n.up && !n.paused {
+			// Definitely dead: nothing of that session goes on.
+			for _, t := range n.terms {
+				if t.session == c.Session && !t.ended {
+					n.w.broken("G4", "%s goes on leading %s with token %d though its session is dead", n.name, t.group, t.token)
+				}
+			}
+		}
+	}
+	fail := func(err error) { reply(&lease.Reply{ID: c.ID, Err: err}) }
+	n.road.there(func() {
+		r := n.w.store.serve(n, c)
+		if r == nil {
+			if n.w.chance(0.5) {
+				n.road.back(func() { fail(errReset) })
+			}
+			return
+		}
+		n.road.back(func() { reply(r) })
+	}, fail)
+}
+
+func (n *node) watch() {
+	n.stream++
+	life, stream := n.life, n.stream
+	lost := func() {
+		n.w.after(n.w.between(0, 2*time.Second), func() {
+			if n.life == life && n.stream == stream {
+				n.deliver(lease.Event{Kind: lease.OnWatchLost, Cause: errReset})
+			}
+		})
+	}
+	arrived := false
+	n.road.there(func() {
+		if arrived || n.life != life || n.stream != stream {
+			return
+		}
+		arrived = true
+		if n.w.store.down {
+			lost()
+			return
+		}
+		n.w.store.subscribe(n, stream)
+	}, func(error) {})
+	n.w.after(3*time.Second, func() {
+		if !arrived {
+			lost()
+		}
+	})
+}
+
+// believes is what Term.Check would say now.
+func (n *node) believes(t *term) bool {
+	return n.up && n.life == t.life && !t.ended && n.now() < n.trust
+}
+
+func (n *node) begin(rec lease.Record) {
+	w := n.w
+	t := &term{n: n, life: n.life, group: rec.Group, token: rec.Token, session: rec.Holder}
+	w.result.Terms++
+	w.mix(2, uint64(t.token))
+	w.log("%-8s begins %s token %d", n.name, t.group, t.token)
+	l := w.store.grants[t.group]
+	switch {
+	case !n.wants[t.group]:
+		w.broken("G4", "%s begins a term of %s with token %d without a campaign", n.name, t.group, t.token)
+	case t.token <= n.begun[t.group]:
+		w.broken("G4", "%s begins a term of %s with token %d after token %d", n.name, t.group, t.token, n.begun[t.group])
+	case l.by[t.token] != t.session:
+		w.broken("G4", "%s begins a term of %s with token %d, which was granted to session %q, not %q", n.name, t.group, t.token, l.by[t.token], t.session)
+	case t.session != n.sess || n.now() >= n.trust:
+		w.broken("G4", "%s begins a term of %s with token %d on session %s that it does not trust", n.name, t.group, t.token, t.session)
+	}
+	n.begun[t.group] = t.token
+	n.wants[t.group] = false
+	for _, o := range w.nodes {
+		for _, other := range o.terms {
+			if other.group != t.group || o == n {
+				continue
+			}
+			switch {
+			case other.forced: // G3 does not speak of it
+			case o.believes(other):
+				w.broken("G3", "%s begins to lead %s with token %d while %s believes in its token %d for another %v",
+					n.name, t.group, t.token, o.name, other.token, o.trust.Sub(o.now()))
+			case other.ended || !o.up || o.life != other.life:
+			case o.paused:
+				w.result.Overlaps++
+			default:
+				w.broken("G3", "%s begins to lead %s with token %d while %s, which is not paused, was not told that its term with token %d is over",
+					n.name, t.group, t.token, o.name, other.token)
+			}
+		}
+	}
+	n.terms = append(n.terms, t)
+	w.atChange(n)
+	if w.cfg.Plant.Has(plant.NoSeal) {
+		t.sealed = true
+		w.after(0, func() { n.doing(t.life, func() { n.tick(t) }) })
+		return
+	}
+	n.seal(t)
+}
+
+// seal closes the sink to older leaders before the first write, as Lead does.
+func (n *node) seal(t *term) {
+	if t.ended || t.sealed {
+		return
+	}
+	s := n.w.sinks[t.group]
+	n.toSink(t, func() answer { return s.seal(t.token) }, func(a answer) {
+		if t.ended {
+			return
+		}
+		if a.err != nil {
+			n.endHere(t, tenure.ErrResigned)
+			return
+		}
+		t.sealed = true
+		n.tick(t)
+	})
+	n.w.after(time.Second, func() { n.doing(t.life, func() { n.seal(t) }) })
+}
+
+// tick is the work: check, write, again.
+func (n *node) tick(t *term) {
+	if t.ended {
+		return
+	}
+	if !n.believes(t) {
+		n.endHere(t, tenure.ErrExpired)
+		return
+	}
+	for _, o := range n.w.nodes {
+		for _, other := range o.terms {
+			if o != n && other.group == t.group && other.token > t.token && o.believes(other) && !t.forced {
+				n.w.broken("G3", "%s passes its check for %s with token %d while %s believes in token %d", n.name, t.group, t.token, o.name, other.token)
+			}
+		}
+	}
+	if d := n.preWrite; d > 0 {
+		n.preWrite = 0
+		n.pause(d, false)
+	}
+	n.doing(t.life, func() { n.write(t) })
+	n.w.after(n.w.between(400*time.Millisecond, 2*time.Second), func() {
+		n.doing(t.life, func() { n.tick(t) })
+	})
+}
+
+// write goes on after a check, however long ago that was.
+func (n *node) write(t *term) {
+	s := n.w.sinks[t.group]
+	floor, floorBy := s.floor, s.floorBy
+	if n.w.cfg.Plant.Has(plant.SequenceReserve) && len(n.reserve[t.group]) > 0 {
+		r := n.reserve[t.group]
+		n.reserve[t.group] = r[1:]
+		s.handedOut(t.token, r[0], floor, 0)
+		return
+	}
+	take := uint64(1)
+	if n.w.cfg.Plant.Has(plant.SequenceReserve) {
+		take = 10
+	}
+	n.toSink(t, func() answer { return s.write(t.token, take) }, func(a answer) {
+		if a.err != nil {
+			// Refused: somebody newer was here.
+			n.endHere(t, tenure.ErrLost)
+			return
+		}
+		s.handedOut(t.token, a.first, floor, floorBy)
+		for i := range take - 1 {
+			n.reserve[t.group] = append(n.reserve[t.group], a.first+1+i)
+		}
+	})
+}
+
+func (n *node) toSink(t *term, there func() answer, back func(answer)) {
+	s := n.w.sinks[t.group]
+	n.sinkRoad.there(func() {
+		if s.down {
+			return
+		}
+		a := there()
+		n.sinkRoad.back(func() { n.doing(t.life, func() { back(a) }) })
+	}, func(error) {})
+}
+
+// endHere ends a term from the process's own side.
+func (n *node) endHere(t *term, cause error) {
+	if t.ended {
+		return
+	}
+	n.end(t, cause)
+	n.step(lease.Event{Kind: lease.OnEnded, Group: t.group, Token: t.token, Cause: cause})
+}
+
+// end is the end of the term's context: work stops after a while and says so.
+func (n *node) end(t *term, cause error) {
+	t.ended, t.cause = true, cause
+	n.w.mix(3, uint64(t.token))
+	n.w.result.Endings[endingName(cause)]++
+	n.w.log("%-8s ends %s token %d: %v", n.name, t.group, t.token, cause)
+	n.w.atChange(n)
+	d := n.w.between(0, 100*time.Millisecond)
+	if n.hang > 0 {
+		d, n.hang = n.hang, 0
+	}
+	n.w.after(d, func() {
+		n.doing(t.life, func() {
+			t.returned = true
+			n.terms = slices.DeleteFunc(n.terms, func(o *term) bool { return o == t })
+			n.step(lease.Event{Kind: lease.OnReturned, Group: t.group, Token: t.token, To: t.to})
+			n.campaign(t.group, n.w.between(200*time.Millisecond, 2*time.Second))
+		})
+	})
+}
+
+func endingName(cause error) string {
+	for name, c := range map[string]error{
+		"expired": tenure.ErrExpired, "lost": tenure.ErrLost, "resigned": tenure.ErrResigned,
+		"transferred": tenure.ErrTransferred, "unhealthy": tenure.ErrUnhealthy,
+	} {
+		if errors.Is(cause, c) {
+			return name
+		}
+	}
+	return "?"
+}

@@ -1,0 +1,224 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// Config describes one run. Equal configurations give equal runs.
+type Config struct {
+	Seed       uint64
+	Candidates int           // default 5
+	Duration   time.Duration // of virtual time, default 10 minutes
+	// Calm leaves only one fault: the leader is killed, again and again. It shows
+	// what an election costs.
+	Calm  bool
+	Plant plant.Set
+	// Trace is told everything that happens.
+	Trace func(format string, args ...any)
+}
+
+// Violation is a guarantee that did not hold.
+type Violation struct {
+	Seed      uint64
+	Guarantee string
+	At        time.Duration
+	Detail    string
+}
+
+func (v *Violation) Error() string {
+	return fmt.Sprintf("seed %d, %v: %s broken: %s", v.Seed, v.At.Round(time.Microsecond), v.Guarantee, v.Detail)
+}
+
+// Result is what one run saw.
+type Result struct {
+	Violation *Violation
+	Virtual   time.Duration
+	Events    int
+	Calls     int // to the store
+	Terms     int
+	Writes    int // that took effect at the fenced sinks
+	Refused   int // by the fenced sinks
+	// StaleFenced and StaleUnfenced count writes of an older leader that took
+	// effect after a newer one's.
+	StaleFenced, StaleUnfenced int
+	// Overlaps counts terms that began while another process, paused, had not been
+	// told yet that its own was over. It would not have passed Check.
+	Overlaps int
+	Overruns int
+	Faults   map[string]int
+	Endings  map[string]int
+	Tries    []int           // acquires per vacancy
+	Vacant   []time.Duration // how long each vacancy lasted
+	Hash     uint64
+}
+
+// pickTiming draws the timing of a run: margins hide bugs, so half of the runs
+// have none.
+func (w *world) pickTiming() lease.Timing {
+	var t lease.Timing
+	switch x := w.rand.Float64(); {
+	case w.cfg.Calm || x < 0.7:
+		t = lease.Default()
+	case x < 0.85:
+		t = lease.Timing{TTL: 4 * time.Second}.Resolve()
+	default:
+		t = lease.WAN()
+	}
+	if !w.cfg.Calm && w.chance(0.5) {
+		t.Margin = 0
+	}
+	if !w.cfg.Calm && w.chance(0.2) {
+		t.Grace = t.TTL / 16
+	}
+	return t
+}
+
+// Run plays one world to its end.
+func Run(cfg Config) *Result {
+	if cfg.Candidates == 0 {
+		cfg.Candidates = 5
+	}
+	if cfg.Duration == 0 {
+		cfg.Duration = 10 * time.Minute
+	}
+	w := &world{
+		cfg:    cfg,
+		rand:   newRand(cfg.Seed),
+		trace:  cfg.Trace,
+		sinks:  map[string]*sink{},
+		result: &Result{Faults: map[string]int{}, Endings: map[string]int{}, Hash: 14695981039346656037 ^ cfg.Seed},
+	}
+	w.timing = w.pickTiming()
+	w.groups = []string{"billing", "mail", "index"}[:1]
+	if !cfg.Calm && w.chance(0.3) {
+		w.groups = []string{"billing", "mail", "index"}[:2+w.rand.IntN(2)]
+	}
+	w.store = newStore(w)
+	for _, g := range w.groups {
+		w.sinks[g] = &sink{w: w, group: g}
+	}
+	for i := range cfg.Candidates {
+		w.nodes = append(w.nodes, newNode(w, i+1))
+	}
+	for _, n := range w.nodes {
+		w.after(w.between(0, time.Second), n.start)
+	}
+	if cfg.Calm {
+		w.calm()
+	} else {
+		w.storm()
+	}
+	w.result.Virtual = time.Duration(w.now)
+	return w.result
+}
+
+// recovery bounds how long after the last fault a group can be without a leader
+// (G7): the dead session runs out, a silent watch is noticed by the next look at
+// the line, and calls and pauses take their longest.
+func (w *world) recovery() time.Duration {
+	t := w.timing
+	return t.TTL + t.TTL/10 + 7*t.Beat + 2*t.CallTimeout + 2*t.BackoffMax + 12*time.Second
+}
+
+// storm injects faults, heals, and sees that the world recovers; then it kills
+// the leader once more and sees how long that takes without any other fault.
+func (w *world) storm() {
+	clean := w.timing.TTL + w.timing.TTL/50 + time.Second
+	end := instant(w.cfg.Duration)
+	check := end.add(-clean - time.Second)
+	w.healAt = check.add(-w.recovery())
+	w.deck = deck()
+	w.faulty = true
+	var next func()
+	next = func() {
+		if w.now >= w.healAt {
+			return
+		}
+		w.misfortune()
+		w.after(w.between(200*time.Millisecond, 16*time.Second), next)
+	}
+	w.after(5*time.Second, next)
+	w.at(w.healAt, w.heal)
+	w.run(check)
+	if w.result.Violation != nil {
+		return
+	}
+	w.allLed("after the last fault, within " + w.recovery().String())
+	victim := w.leader(w.groups[0])
+	if victim == nil {
+		return
+	}
+	victim.crash()
+	w.log("FAULT    the last crash: %s", victim.name)
+	w.run(w.now.add(clean))
+	for _, g := range w.groups {
+		if n := w.leader(g); n == nil || n == victim {
+			w.broken("G7", "group %s has no leader %v after a clean crash", g, clean)
+		}
+	}
+	w.run(end)
+}
+
+// heal ends every fault.
+func (w *world) heal() {
+	w.faulty = false
+	w.armed = nil
+	w.log("HEAL")
+	w.store.start()
+	if w.rewound {
+		w.raiseEpoch()
+	}
+	for _, n := range w.nodes {
+		w.mend(n)
+		n.sinkRoad.heal()
+		n.preWrite = 0
+		if !n.up {
+			n.start()
+		}
+		if n.sick {
+			n.sick = false
+			n.deliver(lease.Event{Kind: lease.OnHealth})
+		}
+	}
+}
+
+// allLed is G7, and that leading has an effect.
+func (w *world) allLed(when string) {
+	for _, g := range w.groups {
+		n := w.leader(g)
+		if n == nil {
+			v, _ := w.store.state.Read(w.store.now(), g)
+			holder := "nobody"
+			if o := w.store.owner[v.Holder]; o != nil && v.State == tenure.Led {
+				holder = o.name
+			}
+			w.broken("G7", "group %s has no leader %s: at the store it is %v, held by %s, token %d", g, when, v.State, holder, v.Token)
+			return
+		}
+		t, s := n.term(g), w.sinks[g]
+		if ago := time.Duration(w.now - s.lastAt); s.lastBy != t.token || ago > 4*time.Second {
+			w.broken("G7", "group %s is led by %s with token %d %s, but the last write, %v ago, had token %d", g, n.name, t.token, when, ago, s.lastBy)
+		}
+	}
+}
+
+// calm kills the leader, again and again, and lets it come back.
+func (w *world) calm() {
+	w.healAt = never
+	var next func()
+	next = func() {
+		if n := w.leader(w.groups[0]); n != nil {
+			n.crash()
+			w.result.Faults["crash and restart"]++
+			w.after(w.between(time.Second, 10*time.Second), n.start)
+		}
+		w.after(w.between(15*time.Second, 25*time.Second), next)
+	}
+	w.after(20*time.Second, next)
+	w.run(instant(w.cfg.Duration))
+}

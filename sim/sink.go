@@ -1,0 +1,115 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/plant"
+)
+
+// sink is what the leaders of a group write to: a fenced resource, an unfenced
+// one beside it that takes the same writes, and a sequence.
+type sink struct {
+	w     *world
+	group string
+	down  bool
+
+	mark    fence.Mark
+	applied fence.Token // the highest whose write took effect
+	sealed  fence.Token // the highest that was sealed
+	seq     uint64
+	lastAt  instant // of the last write that took effect
+	lastBy  fence.Token
+
+	unfenced fence.Token
+	floor    uint64      // the highest number that a caller has
+	floorBy  fence.Token // and its token
+}
+
+// answer goes back to the writer.
+type answer struct {
+	err   error
+	first uint64 // of a sequence
+}
+
+func (s *sink) stamp(t fence.Token) fence.Stamp {
+	return fence.Stamp{Deployment: deployment, Group: s.group, Token: t}
+}
+
+// admit is the rule, with what may be planted in it.
+func (s *sink) admit(t fence.Token) error {
+	next, err := s.mark.Admit(s.stamp(t))
+	switch {
+	case s.w.cfg.Plant.Has(plant.NoFence):
+		err = nil
+	case err != nil && s.w.cfg.Plant.Has(plant.StoreRefused):
+		s.mark.Token = max(s.mark.Token, t)
+	case err == nil:
+		s.mark = next
+	}
+	if err != nil {
+		s.w.result.Refused++
+	}
+	return err
+}
+
+func (s *sink) seal(t fence.Token) answer {
+	if err := s.admit(t); err != nil {
+		return answer{err: err}
+	}
+	s.sealed = max(s.sealed, t)
+	return answer{}
+}
+
+// write makes the effect, and takes n numbers of the sequence.
+func (s *sink) write(t fence.Token, n uint64) answer {
+	if t < s.unfenced {
+		s.w.result.StaleUnfenced++
+	}
+	s.unfenced = max(s.unfenced, t)
+	if err := s.admit(t); err != nil {
+		return answer{err: err}
+	}
+	if s.w.cfg.Plant.Has(plant.CheckApart) {
+		s.w.after(s.w.between(0, 30*time.Millisecond), func() { s.apply(t) })
+	} else {
+		s.apply(t)
+	}
+	a := answer{first: s.seq + 1}
+	s.seq += n
+	return a
+}
+
+func (s *sink) apply(t fence.Token) {
+	if t < s.applied {
+		s.w.result.StaleFenced++
+		s.w.broken("G2", "the sink of %s applied token %d after token %d", s.group, t, s.applied)
+	}
+	if t > s.sealed {
+		s.w.broken("G2", "the sink of %s applied token %d before it was sealed for it", s.group, t)
+	}
+	s.applied = max(s.applied, t)
+	s.lastAt, s.lastBy = s.w.now, t
+	s.w.result.Writes++
+}
+
+// handedOut checks G6 when a caller gets its number: it is above every number
+// that any caller had when this one asked.
+func (s *sink) handedOut(t fence.Token, seq, floor uint64, floorBy fence.Token) {
+	if seq <= floor {
+		s.w.broken("G6", "the sequence of %s gave out %d, though %d had been given out when it was asked", s.group, seq, floor)
+	}
+	if t < floorBy {
+		s.w.broken("G6", "the sequence of %s was answered with token %d after token %d", s.group, t, floorBy)
+	}
+	s.floor = max(s.floor, seq)
+	s.floorBy = max(s.floorBy, t)
+}
+
+func (s *sink) restart(outage time.Duration) {
+	s.down = true
+	if s.w.cfg.Plant.Has(plant.MarkInMemory) {
+		s.mark = fence.Mark{}
+	}
+	s.w.after(outage, func() { s.down = false })
+}

@@ -1,0 +1,374 @@
+package sim
+
+import (
+	"errors"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/mem"
+)
+
+const deployment = "sim"
+
+// store is the engine: the state of store/mem behind a clock of its own, with
+// every promise of lease.Store checked from outside as it is used.
+type store struct {
+	w       *world
+	clock   wheel
+	state   *mem.State
+	down    bool
+	since   instant // of the outage
+	streams []*stream
+	wakeAt  instant
+
+	backup *mem.Snapshot
+
+	// What we know without asking: S1 and S5 are checked against it.
+	deadline map[lease.SessionID]clock.Instant
+	ended    map[lease.SessionID]bool // closed, or gone with a rewind
+	owner    map[lease.SessionID]*node
+
+	grants map[string]*ledger
+}
+
+// ledger is the history of a group's grants.
+type ledger struct {
+	top      fence.Token
+	by       map[fence.Token]lease.SessionID
+	vacantAt instant // never: led
+	tries    int     // acquires since the vacancy
+}
+
+// stream is one watch.
+type stream struct {
+	n       *node
+	life    int
+	open    bool
+	deaf    bool // dead, and nobody knows
+	held    bool // the road is cut, and the messages wait
+	last    instant
+	backlog []lease.View
+}
+
+func newStore(w *world) *store {
+	s := &store{
+		w:        w,
+		clock:    wheel{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))), ppm: w.ppm()},
+		state:    mem.NewState(mem.Options{Deployment: deployment, Plant: w.cfg.Plant}),
+		wakeAt:   never,
+		deadline: map[lease.SessionID]clock.Instant{},
+		ended:    map[lease.SessionID]bool{},
+		owner:    map[lease.SessionID]*node{},
+		grants:   map[string]*ledger{},
+	}
+	for _, g := range w.groups {
+		s.grants[g] = &ledger{by: map[fence.Token]lease.SessionID{}, vacantAt: 0}
+	}
+	return s
+}
+
+func (s *store) now() clock.Instant { return s.clock.read(s.w.now) }
+
+// alive: by what was acknowledged, the session lives.
+func (s *store) alive(id lease.SessionID) bool {
+	d, ok := s.deadline[id]
+	return ok && !s.ended[id] && s.now() < d
+}
+
+// serve does one call and checks what was done. It returns nil when the store is
+// down.
+func (s *store) serve(n *node, c *lease.Call) *lease.Reply {
+	if s.down {
+		return nil
+	}
+	now := s.now()
+	s.state.Expire(now)
+	s.publish()
+	r := &lease.Reply{ID: c.ID}
+	switch c.Kind {
+	case lease.CallOpen:
+		r.Session, r.Err = s.state.Open(now, n.candidate, c.TTL, n.scope)
+		if r.Err == nil {
+			if s.owner[r.Session.ID] != nil {
+				s.w.broken("S1", "session id %s was used before", r.Session.ID)
+			}
+			s.deadline[r.Session.ID] = now.Add(r.Session.TTL)
+			s.owner[r.Session.ID] = n
+		}
+	case lease.CallBeat:
+		s.keepAlive(now, c, r)
+	case lease.CallClose:
+		s.close(now, n, c, r)
+	case lease.CallAcquire:
+		s.acquire(now, c, r)
+	case lease.CallRelease:
+		s.release(now, n, c, r)
+	case lease.CallLine:
+		scope := n.scope
+		if c.Group != "" {
+			scope = lease.Scope{c.Group}
+		}
+		r.Line, r.Err = s.state.Sessions(now, scope, lease.Page{})
+	case lease.CallRead:
+		r.View, r.Err = s.state.Read(now, c.Group)
+	case lease.CallAnswer:
+		r.Err = s.state.Answer(now, c.Session, c.Request, c.Answer)
+	}
+	s.publish()
+	return r
+}
+
+func (s *store) keepAlive(now clock.Instant, c *lease.Call, r *lease.Reply) {
+	lived := s.alive(c.Session)
+	r.Beat, r.Err = s.state.KeepAlive(now, c.Session)
+	switch {
+	case r.Err == nil && !lived:
+		s.w.broken("S1", "a keep-alive brought session %s back", c.Session)
+	case errors.Is(r.Err, lease.ErrSessionDead) && lived:
+		s.w.broken("S5", "session %s died %v before its TTL had run out", c.Session, s.deadline[c.Session].Sub(now))
+	case r.Err == nil:
+		s.deadline[c.Session] = now.Add(r.Beat.TTL)
+	}
+}
+
+func (s *store) close(now clock.Instant, n *node, c *lease.Call, r *lease.Reply) {
+	if s.alive(c.Session) {
+		// G5: what is closed by its owner is not being worked on.
+		for _, t := range n.terms {
+			if t.session == c.Session && !t.returned && n.up {
+				s.w.broken("G5", "%s closes session %s while work of %s with token %d still runs", n.name, c.Session, t.group, t.token)
+			}
+		}
+	}
+	r.Err = s.state.Close(now, c.Session, c.Reason)
+	s.ended[c.Session] = true
+}
+
+func (s *store) acquire(now clock.Instant, c *lease.Call, r *lease.Reply) {
+	lived := s.alive(c.Session)
+	before := make([]lease.View, len(c.Seen))
+	for i, seen := range c.Seen {
+		before[i], _ = s.state.Read(now, seen.Group)
+		s.grants[seen.Group].tries++
+	}
+	r.Records, r.Err = s.state.Acquire(now, c.Session, c.Seen...)
+	for i, b := range before {
+		if r.Err != nil {
+			if after, _ := s.state.Read(now, b.Group); after.Version != b.Version {
+				s.w.broken("S4", "an acquire of %d groups was refused (%v), but %s was granted", len(before), r.Err, b.Group)
+			}
+			continue
+		}
+		switch {
+		case !lived:
+			s.w.broken("S1", "group %s was granted to the dead session %s", b.Group, c.Session)
+		case b.Holder != "" && s.alive(b.Holder):
+			s.w.broken("S2", "group %s was granted to %s while its holder %s lives", b.Group, c.Session, b.Holder)
+		case b.Version != c.Seen[i].Version:
+			s.w.broken("S4", "group %s was granted from version %d, which the caller had not seen (%d)", b.Group, b.Version, c.Seen[i].Version)
+		}
+		s.granted(b.Group, r.Records[i].Token, c.Session)
+	}
+}
+
+func (s *store) release(now clock.Instant, n *node, c *lease.Call, r *lease.Reply) {
+	before, _ := s.state.Read(now, c.Held.Group)
+	for _, t := range n.terms {
+		if t.group == c.Held.Group && t.session == c.Session && t.token == c.Held.Token && !t.returned && n.up && before.Version == c.Held.Version {
+			s.w.broken("G5", "%s releases %s with token %d while its work still runs", n.name, t.group, t.token)
+		}
+	}
+	var rec lease.Record
+	rec, r.Err = s.state.Release(now, c.Session, c.Held, c.To, c.Reason)
+	r.Records = []lease.Record{rec}
+	if r.Err != nil {
+		return
+	}
+	if before.Version != c.Held.Version || before.Holder != c.Session {
+		s.w.broken("S4", "a late release of version %d freed version %d of group %s", c.Held.Version, before.Version, c.Held.Group)
+	}
+	if c.To != "" {
+		if !s.alive(c.To) {
+			s.w.broken("S2", "group %s was handed to the dead session %s", c.Held.Group, c.To)
+		}
+		s.granted(c.Held.Group, rec.Token, c.To)
+	}
+}
+
+// granted checks G1 and remembers.
+func (s *store) granted(group string, token fence.Token, to lease.SessionID) {
+	l := s.grants[group]
+	if token <= l.top {
+		s.w.broken("G1", "group %s was granted with token %d after token %d", group, token, l.top)
+	}
+	l.top = max(l.top, token)
+	l.by[token] = to
+	if l.vacantAt != never {
+		s.w.result.Vacant = append(s.w.result.Vacant, time.Duration(s.w.now-l.vacantAt))
+	}
+	l.vacantAt = never
+	s.w.mix(1, uint64(token))
+	s.w.log("store    grants %s token %d to %s of %s", group, token, to, s.owner[to].name)
+}
+
+// publish tells the watches what has changed, and sets the alarm for the next
+// expiry.
+func (s *store) publish() {
+	for _, group := range s.state.Changed() {
+		v, err := s.state.Read(s.now(), group)
+		if err != nil {
+			continue
+		}
+		if l := s.grants[group]; v.State == tenure.Vacant && l.vacantAt == never {
+			// Those who tried after the winner count too.
+			s.w.result.Tries = append(s.w.result.Tries, l.tries)
+			l.vacantAt, l.tries = s.w.now, 0
+			s.w.log("store    %s is vacant after token %d", group, v.Token)
+		}
+		for _, st := range s.streams {
+			st.send(s.w, v)
+		}
+	}
+	at := s.clock.when(s.state.NextExpiry())
+	if at < s.wakeAt || s.wakeAt <= s.w.now {
+		s.wakeAt = at
+		if at < never {
+			s.w.at(at, s.expire)
+		}
+	}
+}
+
+func (s *store) expire() {
+	if !s.down {
+		s.state.Expire(s.now())
+	}
+	s.wakeAt = never
+	if !s.down {
+		s.publish()
+	}
+}
+
+// subscribe starts a watch: the present views, the marker, then changes.
+func (s *store) subscribe(n *node, life int) {
+	st := &stream{n: n, life: life, open: true}
+	s.streams = append(s.streams, st)
+	views, _ := s.state.Groups(s.now(), n.scope, lease.Page{})
+	for _, v := range views {
+		st.send(s.w, v)
+	}
+	st.send(s.w, lease.View{})
+}
+
+func (st *stream) send(w *world, v lease.View) {
+	n := st.n
+	if !st.open || st.deaf {
+		return
+	}
+	if n.road.cutIn {
+		if st.held {
+			st.backlog = append(st.backlog, v)
+		}
+		return
+	}
+	at := max(w.now.add(n.road.delay(n.road.slowIn)), st.last)
+	st.last = at
+	w.at(at, func() {
+		if st.open && !st.deaf && n.stream == st.life {
+			n.deliver(lease.Event{Kind: lease.OnView, View: &v})
+		}
+	})
+}
+
+// lose ends a watch; its process is told after a while.
+func (st *stream) lose(w *world, within time.Duration) {
+	if !st.open {
+		return
+	}
+	st.open = false
+	w.after(w.between(0, within), func() {
+		if st.n.stream == st.life {
+			st.n.deliver(lease.Event{Kind: lease.OnWatchLost, Cause: errReset})
+		}
+	})
+}
+
+func (st *stream) heal(w *world) {
+	if st.held {
+		st.held = false
+		for _, v := range st.backlog {
+			st.send(w, v)
+		}
+		st.backlog = nil
+	}
+	if st.deaf {
+		st.deaf = false
+		st.lose(w, time.Second)
+	}
+}
+
+func (s *store) loseStreams() {
+	for _, st := range s.streams {
+		st.lose(s.w, time.Second)
+	}
+	s.streams = nil
+}
+
+// stop makes the store unreachable; start brings it back with every lease at its
+// full TTL, as engines do.
+func (s *store) stop() {
+	s.down, s.since = true, s.w.now
+	s.loseStreams()
+}
+
+func (s *store) start() {
+	if !s.down {
+		return
+	}
+	// G8: whoever could not ask for longer than the TTL does not believe.
+	if gone := time.Duration(s.w.now - s.since); gone > s.w.timing.TTL+s.w.timing.TTL/20 {
+		for _, n := range s.w.nodes {
+			for _, t := range n.terms {
+				if n.believes(t) {
+					s.w.broken("G8", "%s believes that it leads %s after %v without the store", n.name, t.group, gone)
+				}
+			}
+		}
+	}
+	s.down = false
+	s.state.Restart(s.now())
+	for id := range s.deadline {
+		// What had run out during the outage is alive again, as with real engines:
+		// nobody saw it dead.
+		if lives, _ := s.lives(id); lives {
+			s.deadline[id] = s.now().Add(s.w.timing.TTL)
+		}
+	}
+	s.publish()
+}
+
+func (s *store) lives(id lease.SessionID) (bool, error) {
+	_, err := s.state.Answered(s.now(), id, "nothing")
+	return !errors.Is(err, lease.ErrSessionDead) && !s.ended[id], err
+}
+
+// rewind puts the backup back: the engine forgets what it had acknowledged.
+func (s *store) rewind() bool {
+	if s.backup == nil || s.down {
+		return false
+	}
+	s.state.Restore(s.now(), s.backup)
+	s.backup = nil
+	s.loseStreams()
+	for id := range s.deadline {
+		lives, _ := s.lives(id)
+		s.ended[id] = !lives
+		if lives {
+			s.deadline[id] = s.now().Add(s.w.timing.TTL)
+		}
+	}
+	s.publish()
+	return true
+}

@@ -1,0 +1,183 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// world is one run: processes, a store, a sink, and the roads between them.
+// Everything happens in one goroutine, in the order of one heap of events.
+type world struct {
+	cfg    Config
+	timing lease.Timing
+	rand   *rand.Rand
+	now    instant
+	queue  queue
+	seq    uint64
+
+	groups []string
+	nodes  []*node
+	store  *store
+	sinks  map[string]*sink
+
+	result  *Result
+	faulty  bool // faults are being injected
+	healAt  instant
+	deck    []int           // of faults, by weight
+	armed   []func(n *node) // for the next change of leader
+	rewound bool            // and the epoch is not raised yet
+	asked   int
+	trace   func(format string, args ...any)
+}
+
+// instant is true time, which nobody in the world can read.
+type instant int64
+
+const never instant = 1 << 62
+
+func (t instant) add(d time.Duration) instant { return t + instant(d) }
+
+// wheel is a clock that runs at its own rate: reading = offset + elapsed·(1+ppm).
+type wheel struct {
+	anchor instant
+	offset clock.Instant
+	ppm    int64
+}
+
+const million = 1_000_000
+
+func (c *wheel) read(t instant) clock.Instant {
+	d := int64(t - c.anchor)
+	return c.offset + clock.Instant(d+d/million*c.ppm+d%million*c.ppm/million)
+}
+
+// when is the first true instant at which the clock reads at least i.
+func (c *wheel) when(i clock.Instant) instant {
+	if i == clock.Never {
+		return never
+	}
+	d := int64(i - c.offset)
+	t := c.anchor + instant(d-d/(million+c.ppm)*c.ppm)
+	for c.read(t) >= i {
+		t -= 1000
+	}
+	for c.read(t) < i {
+		t += max(1, instant(i-c.read(t)))
+	}
+	return t
+}
+
+// event is something that will happen.
+type event struct {
+	at  instant
+	seq uint64
+	f   func()
+}
+
+// queue is a heap of events in order of time, then of their making.
+type queue []event
+
+func (q queue) before(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
+}
+
+func (q *queue) push(e event) {
+	*q = append(*q, e)
+	h := *q
+	for i := len(h) - 1; i > 0; {
+		parent := (i - 1) / 4
+		if !h.before(i, parent) {
+			break
+		}
+		h[i], h[parent] = h[parent], h[i]
+		i = parent
+	}
+}
+
+func (q *queue) pop() event {
+	h := *q
+	top := h[0]
+	last := len(h) - 1
+	h[0], h[last] = h[last], event{}
+	h = h[:last]
+	*q = h
+	for i := 0; ; {
+		least := i
+		for c := 4*i + 1; c <= 4*i+4 && c < last; c++ {
+			if h.before(c, least) {
+				least = c
+			}
+		}
+		if least == i {
+			return top
+		}
+		h[i], h[least] = h[least], h[i]
+		i = least
+	}
+}
+
+func (w *world) at(t instant, f func()) {
+	w.seq++
+	w.queue.push(event{max(t, w.now), w.seq, f})
+}
+
+func (w *world) after(d time.Duration, f func()) { w.at(w.now.add(d), f) }
+
+// run lets the world go on until the end, or until a guarantee is broken.
+func (w *world) run(end instant) {
+	const busy = 100_000 // events at one instant: somebody spins
+	since, spin := w.now, 0
+	for len(w.queue) > 0 && w.result.Violation == nil {
+		if w.queue[0].at > end {
+			break
+		}
+		e := w.queue.pop()
+		w.now = e.at
+		w.result.Events++
+		if spin++; w.now != since {
+			since, spin = w.now, 0
+		} else if spin > busy {
+			w.broken("G7", "the world spins: %d events without time passing", busy)
+		}
+		e.f()
+	}
+	w.now = max(w.now, end)
+}
+
+func (w *world) chance(p float64) bool { return w.rand.Float64() < p }
+
+func (w *world) between(a, b time.Duration) time.Duration {
+	return a + time.Duration(w.rand.Int64N(int64(b-a)+1))
+}
+
+// broken records that a guarantee does not hold. The first one ends the run.
+func (w *world) broken(guarantee, format string, args ...any) {
+	if w.result.Violation == nil {
+		w.result.Violation = &Violation{
+			Seed: w.cfg.Seed, Guarantee: guarantee, At: time.Duration(w.now), Detail: fmt.Sprintf(format, args...),
+		}
+		w.log("BROKEN %s: %s", guarantee, w.result.Violation.Detail)
+	}
+}
+
+func (w *world) log(format string, args ...any) {
+	if w.trace != nil {
+		w.trace("%12.6f  "+format, append([]any{time.Duration(w.now).Seconds()}, args...)...)
+	}
+}
+
+// mix folds what matters of an event into the hash that a second run must
+// repeat.
+func (w *world) mix(values ...uint64) {
+	const prime = 1099511628211
+	h := w.result.Hash
+	h = (h ^ uint64(w.now)) * prime
+	for _, v := range values {
+		h = (h ^ v) * prime
+	}
+	w.result.Hash = h
+}

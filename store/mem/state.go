@@ -1,0 +1,196 @@
+package mem
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// Options configure a store. The zero value is complete.
+type Options struct {
+	// Deployment names the store, for stamps. Default "mem".
+	Deployment string
+	// Limits of the store. Default 10 ms to 24 h, 128 records in a batch; fields
+	// that are zero get their default.
+	Limits lease.Limits
+	// Wall tells people's time at an instant, for the terms. Default the instant
+	// as nanoseconds since 1970, which is reproducible; New uses time.Now.
+	Wall func(clock.Instant) time.Time
+	// Plant is what the tests plant.
+	Plant plant.Set
+	// Clock is what a Store runs on. Default clock.System(). A State has none.
+	Clock clock.Clock
+}
+
+func (o Options) withDefaults() Options {
+	if o.Deployment == "" {
+		o.Deployment = "mem"
+	}
+	if o.Limits.MinTTL <= 0 {
+		o.Limits.MinTTL = 10 * time.Millisecond
+	}
+	if o.Limits.MaxTTL <= 0 {
+		o.Limits.MaxTTL = 24 * time.Hour
+	}
+	if o.Limits.Batch <= 0 {
+		o.Limits.Batch = 128
+	}
+	if o.Wall == nil {
+		o.Wall = func(now clock.Instant) time.Time { return time.Unix(0, int64(now)).UTC() }
+	}
+	return o
+}
+
+// State is a whole store as a value. Its methods are those of lease.Store with
+// the present instant in place of the context; instants must not go back. It is
+// for one goroutine at a time.
+//
+// M1: every session in sessions is in queue and in line, once, and its deadline
+// is after the last instant that State was told.
+// M2: group.holder is a session of sessions that has the group in holds, or nil.
+// M3: due ≤ deadline, so no session outlives the head of the queue unseen.
+type State struct {
+	deployment string
+	limits     lease.Limits
+	wall       func(clock.Instant) time.Time
+	plant      plant.Set
+
+	data
+
+	// What follows is derived from data.
+	queue  queue      // sessions by due
+	line   []*session // sessions as lease.InLine orders them
+	names  []string   // of groups, sorted when sorted says so
+	sorted bool
+
+	changed []*group // since Changed was last called
+	buried  map[lease.SessionID]*session
+
+	// What follows is never taken back, not even by Restore.
+	lastSession uint64
+	peakIndex   uint64
+	peakEpoch   uint64
+	rewound     bool
+}
+
+// data is what an engine would have on its disk.
+type data struct {
+	index      uint64 // of the last change
+	epoch      uint64
+	sessions   map[lease.SessionID]*session
+	groups     map[string]*group
+	attributes map[string]lease.Attributes
+	graves     []grave
+}
+
+// NewState returns an empty store.
+func NewState(o Options) *State {
+	o = o.withDefaults()
+	return &State{
+		deployment: o.Deployment,
+		limits:     o.Limits,
+		wall:       o.Wall,
+		plant:      o.Plant,
+		data: data{
+			sessions:   make(map[lease.SessionID]*session),
+			groups:     make(map[string]*group),
+			attributes: make(map[string]lease.Attributes),
+		},
+	}
+}
+
+// Limits are the ones of the options.
+func (s *State) Limits() lease.Limits { return s.limits }
+
+// bump counts a change.
+func (s *State) bump() {
+	s.index++
+	s.peakIndex = max(s.peakIndex, s.index)
+}
+
+// touch notes that the view of a group changed.
+func (s *State) touch(g *group) {
+	if !g.changed {
+		g.changed = true
+		s.changed = append(s.changed, g)
+	}
+}
+
+// Changed returns the names of the groups whose view changed since the last
+// call, each once, in the order of their first change: by a grant, a release,
+// the death of a holder, or a Restore.
+func (s *State) Changed() []string {
+	if len(s.changed) == 0 {
+		return nil
+	}
+	names := make([]string, len(s.changed))
+	for i, g := range s.changed {
+		names[i] = g.rec.Group
+		g.changed = false
+	}
+	s.changed = s.changed[:0]
+	return names
+}
+
+// Meta describes the store.
+func (s *State) Meta(now clock.Instant) (lease.Meta, error) {
+	s.Expire(now)
+	return lease.Meta{Deployment: s.deployment, Epoch: s.epoch, Index: s.peakIndex, Rewound: s.rewound}, nil
+}
+
+// RaiseEpoch refuses an epoch that State ever had, or one that a Restore took
+// away: its tokens may be out there.
+func (s *State) RaiseEpoch(now clock.Instant, to uint64) (lease.Meta, error) {
+	s.Expire(now)
+	if err := checkEpoch(to, s.peakEpoch); err != nil {
+		return lease.Meta{}, err
+	}
+	s.epoch, s.peakEpoch = to, to
+	s.rewound = false
+	// Go on above every index that was ever acknowledged, so that the next step
+	// back is seen as one.
+	s.index = s.peakIndex
+	s.bump()
+	return s.Meta(now)
+}
+
+// Attributes reads; never set is version 0.
+func (s *State) Attributes(now clock.Instant, name string) (lease.Attributes, error) {
+	s.Expire(now)
+	if err := checkAttributes(lease.Attributes{Name: name}); err != nil {
+		return lease.Attributes{}, err
+	}
+	a := s.attributes[name]
+	a.Name = name
+	return a, nil
+}
+
+// SetAttributes replaces all values from the version seen. An empty value
+// removes its key. The version goes on when nothing is left, so that a late
+// copy from before still conflicts.
+func (s *State) SetAttributes(now clock.Instant, seen lease.Attributes) (lease.Attributes, error) {
+	s.Expire(now)
+	if err := checkAttributes(seen); err != nil {
+		return lease.Attributes{}, err
+	}
+	if s.attributes[seen.Name].Version != seen.Version {
+		return lease.Attributes{}, fmt.Errorf("mem: attributes of %q are at version %d, not %d: %w",
+			seen.Name, s.attributes[seen.Name].Version, seen.Version, &lease.ConflictError{})
+	}
+	next := lease.Attributes{Name: seen.Name, Version: seen.Version + 1}
+	for k, v := range seen.Values {
+		if v == "" {
+			continue
+		}
+		if next.Values == nil {
+			next.Values = make(map[string]string, len(seen.Values))
+		}
+		next.Values[k] = v
+	}
+	s.attributes[seen.Name] = next
+	s.bump()
+	return next, nil
+}

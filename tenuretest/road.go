@@ -1,0 +1,179 @@
+package tenuretest
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+)
+
+var _ lease.Store = (*road)(nil)
+
+// road is one node's way to the store, through its gate. It embeds no Store: a
+// method that is added to the contract must not bypass the gate.
+type road struct {
+	store    lease.Store
+	gate     *gate
+	patience time.Duration // how long a stream may be cut off before it breaks
+
+	mu       sync.Mutex
+	sessions []lease.SessionID // opened and not closed
+}
+
+// Who waits for a call decides whether a pause holds its deadline back: the node
+// itself is frozen, but a test that reads through a paused node must not be.
+const (
+	theNode = true
+	anyone  = false
+)
+
+// travel makes a call: the request goes through the gate, and so does the answer.
+func travel[T any](ctx context.Context, r *road, frozen bool, f func() (T, error)) (T, error) {
+	var zero T
+	if err := r.gate.pass(ctx, frozen); err != nil {
+		return zero, err
+	}
+	v, err := f()
+	if lost := r.gate.pass(ctx, frozen); lost != nil {
+		return zero, lost
+	}
+	return v, err
+}
+
+func tell(ctx context.Context, r *road, frozen bool, f func() error) error {
+	_, err := travel(ctx, r, frozen, func() (struct{}, error) { return struct{}{}, f() })
+	return err
+}
+
+// expire ends the sessions at the store and reports whether there was one.
+func (r *road) expire(ctx context.Context) (bool, error) {
+	r.mu.Lock()
+	sessions := r.sessions
+	r.sessions = nil
+	r.mu.Unlock()
+	for _, id := range sessions {
+		if err := r.store.Close(ctx, id, lease.Expired); err != nil {
+			return true, err
+		}
+	}
+	return len(sessions) > 0, nil
+}
+
+func (r *road) Limits() lease.Limits { return r.store.Limits() }
+
+func (r *road) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
+	return travel(ctx, r, theNode, func() (lease.Session, error) {
+		s, err := r.store.Open(ctx, c, ttl, scope)
+		if err == nil {
+			r.mu.Lock()
+			r.sessions = append(r.sessions, s.ID)
+			r.mu.Unlock()
+		}
+		return s, err
+	})
+}
+
+func (r *road) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {
+	return travel(ctx, r, theNode, func() (lease.Beat, error) { return r.store.KeepAlive(ctx, id) })
+}
+
+func (r *road) Close(ctx context.Context, id lease.SessionID, why lease.Reason) error {
+	return tell(ctx, r, theNode, func() error {
+		err := r.store.Close(ctx, id, why)
+		if err == nil {
+			r.mu.Lock()
+			r.sessions = slices.DeleteFunc(r.sessions, func(s lease.SessionID) bool { return s == id })
+			r.mu.Unlock()
+		}
+		return err
+	})
+}
+
+func (r *road) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	return travel(ctx, r, theNode, func() ([]lease.Record, error) { return r.store.Acquire(ctx, id, seen...) })
+}
+
+func (r *road) Release(ctx context.Context, id lease.SessionID, held lease.Record, to lease.SessionID, why lease.Reason) (lease.Record, error) {
+	return travel(ctx, r, theNode, func() (lease.Record, error) { return r.store.Release(ctx, id, held, to, why) })
+}
+
+func (r *road) Answer(ctx context.Context, id lease.SessionID, request string, a lease.Answer) error {
+	return tell(ctx, r, theNode, func() error { return r.store.Answer(ctx, id, request, a) })
+}
+
+func (r *road) Ask(ctx context.Context, id lease.SessionID, q lease.Request) error {
+	return tell(ctx, r, anyone, func() error { return r.store.Ask(ctx, id, q) })
+}
+
+func (r *road) Answered(ctx context.Context, id lease.SessionID, request string) (lease.Answer, error) {
+	return travel(ctx, r, anyone, func() (lease.Answer, error) { return r.store.Answered(ctx, id, request) })
+}
+
+func (r *road) Read(ctx context.Context, group string) (lease.View, error) {
+	return travel(ctx, r, anyone, func() (lease.View, error) { return r.store.Read(ctx, group) })
+}
+
+// Watch falls silent in a partition and breaks when that lasts; what it brings
+// in a pause waits for its end.
+func (r *road) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
+	return func(yield func(lease.View, error) bool) {
+		wctx, sever := context.WithCancelCause(ctx)
+		var guard sync.WaitGroup
+		defer guard.Wait()
+		defer sever(nil)
+		guard.Go(func() {
+			if err := r.gate.severed(wctx, r.patience); err != nil {
+				sever(err)
+			}
+		})
+		for v, err := range r.store.Watch(wctx, scope) {
+			if !r.gate.awake(ctx.Done()) {
+				return
+			}
+			if lost := r.gate.pass(wctx, false); lost != nil {
+				err = lost
+			}
+			if wctx.Err() != nil {
+				err = context.Cause(wctx)
+			}
+			if !yield(v, err) || err != nil {
+				return
+			}
+		}
+		if wctx.Err() != nil && ctx.Err() == nil {
+			yield(lease.View{}, context.Cause(wctx))
+		}
+	}
+}
+
+func (r *road) Groups(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.View, error) {
+	return travel(ctx, r, anyone, func() ([]lease.View, error) { return r.store.Groups(ctx, scope, p) })
+}
+
+func (r *road) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.Session, error) {
+	return travel(ctx, r, anyone, func() ([]lease.Session, error) { return r.store.Sessions(ctx, scope, p) })
+}
+
+func (r *road) History(ctx context.Context, group string, p lease.Page) ([]lease.Term, error) {
+	return travel(ctx, r, anyone, func() ([]lease.Term, error) { return r.store.History(ctx, group, p) })
+}
+
+func (r *road) Meta(ctx context.Context) (lease.Meta, error) {
+	return travel(ctx, r, anyone, func() (lease.Meta, error) { return r.store.Meta(ctx) })
+}
+
+func (r *road) RaiseEpoch(ctx context.Context, to uint64) (lease.Meta, error) {
+	return travel(ctx, r, anyone, func() (lease.Meta, error) { return r.store.RaiseEpoch(ctx, to) })
+}
+
+func (r *road) Attributes(ctx context.Context, name string) (lease.Attributes, error) {
+	return travel(ctx, r, anyone, func() (lease.Attributes, error) { return r.store.Attributes(ctx, name) })
+}
+
+func (r *road) SetAttributes(ctx context.Context, seen lease.Attributes) (lease.Attributes, error) {
+	return travel(ctx, r, anyone, func() (lease.Attributes, error) { return r.store.SetAttributes(ctx, seen) })
+}
