@@ -290,7 +290,6 @@ func (m *Machine) due() {
 		m.retire(Resigned)
 	}
 	if m.now >= m.watchAt {
-		m.watchAt = clock.Never
 		m.watch()
 	}
 	if m.now >= m.lineAt {
@@ -419,9 +418,7 @@ func (m *Machine) late(f *flight, r *Reply) {
 		// Nobody will keep it alive; take it out of the line.
 		m.closeSession(&session{Session: r.Session, retired: true}, Resigned)
 	case f.Kind == CallAcquire && r.Err == nil:
-		for i, s := range f.seats {
-			m.see(s, View{Record: r.Records[i], State: tenure.Led}, sure)
-		}
+		m.won(f, r)
 	}
 }
 

@@ -36,6 +36,7 @@ type Note struct {
 	Call    CallKind
 	Count   int           // misses in a row; groups in a batch
 	Took    time.Duration // of a call
+	Silent  time.Duration // since the last acknowledged keep-alive was sent
 	Detail  string
 	Err     error
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync/atomic"
+	"time"
 )
 
 // notebook passes notes on from a goroutine of its own: a log that blocks must
@@ -42,7 +43,7 @@ func (n Note) log(cfg *Config) {
 	case NoteBegan, NoteEnded, NoteReleased, NoteAsked:
 		level = slog.LevelInfo
 	case NoteMissed:
-		if n.Count >= cfg.Misses {
+		if n.Silent >= time.Duration(cfg.Misses)*cfg.Beat {
 			level = slog.LevelWarn
 		}
 	case NoteOpenFailed, NoteWatchLost, NoteFailed:
@@ -62,6 +63,7 @@ func (n Note) log(cfg *Config) {
 	add("call", n.Call.String(), n.Call != 0)
 	add("count", n.Count, n.Count != 0)
 	add("took", n.Took, n.Took != 0)
+	add("silent", n.Silent, n.Silent != 0)
 	add("detail", n.Detail, n.Detail != "")
 	add("error", n.Err, n.Err != nil)
 	cfg.Log.Log(context.Background(), level, "tenure: "+string(n.Kind), attrs...)

@@ -251,24 +251,11 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 			s.call = 0
 		}
 	}
-	if f.session != m.session {
-		if r.Err == nil && m.cfg.Plant.Has(plant.BeginUntrusted) {
-			for i, s := range f.seats {
-				m.begin(s, r.Records[i], f.session)
-			}
-		}
-		return
-	}
 	var conflict *ConflictError
 	switch {
 	case r.Err == nil:
-		if m.cfg.Plant.Has(plant.TrustFromWin) {
-			m.extend(m.session, m.now, m.session.TTL)
-		}
-		for i, s := range f.seats {
-			s.fails, s.alone = 0, false
-			m.see(s, View{Record: r.Records[i], State: tenure.Led}, sure)
-		}
+		m.won(f, r)
+	case f.session != m.session:
 	case errors.Is(r.Err, ErrSessionDead):
 		m.gone(tenure.ErrLost, Lost, false)
 	case errors.As(r.Err, &conflict):
@@ -285,6 +272,22 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 			}
 			m.again(s)
 		}
+	}
+}
+
+// won takes what an acquire has brought, if the session that it was for is still
+// the present one: a waiter whose session died does not lead.
+func (m *Machine) won(f *flight, r *Reply) {
+	if f.session == m.session && m.cfg.Plant.Has(plant.TrustFromWin) {
+		m.extend(m.session, m.now, m.session.TTL)
+	}
+	for i, s := range f.seats {
+		if f.session != m.session && m.cfg.Plant.Has(plant.BeginUntrusted) {
+			m.begin(s, r.Records[i], f.session)
+			continue
+		}
+		s.alone = false
+		m.see(s, View{Record: r.Records[i], State: tenure.Led}, sure)
 	}
 }
 

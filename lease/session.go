@@ -14,6 +14,7 @@ import (
 // session is the machine's side of a session.
 type session struct {
 	Session
+	heard  clock.Instant // when the newest acknowledged keep-alive was sent
 	trust  clock.Instant // until when it may be believed
 	beatAt clock.Instant
 	misses int
@@ -46,6 +47,7 @@ func (m *Machine) extend(s *session, sent clock.Instant, ttl time.Duration) {
 	if m.cfg.Plant.Has(plant.TrustFromReply) {
 		sent = m.now
 	}
+	s.heard = max(s.heard, sent)
 	s.trust = max(s.trust, sent.Add(window))
 	m.do(Action{Kind: DoTrust, Session: s.Session, Until: m.stopAt(s)})
 }
@@ -110,7 +112,7 @@ func (m *Machine) beaten(f *flight, r *Reply) {
 		m.gone(tenure.ErrLost, Lost, false)
 	case !f.late || errors.Is(r.Err, errTimeout):
 		s.misses++
-		m.note(Note{Kind: NoteMissed, Call: CallBeat, Session: s.ID, Count: s.misses, Err: r.Err, Took: m.now.Sub(f.sent)})
+		m.note(Note{Kind: NoteMissed, Call: CallBeat, Session: s.ID, Count: s.misses, Silent: m.now.Sub(s.heard), Err: r.Err, Took: m.now.Sub(f.sent)})
 		s.beatAt = m.now.Add(m.backoff(s.misses - 1))
 	}
 }
@@ -290,8 +292,10 @@ func (m *Machine) rank(s *seat) int {
 	return ahead
 }
 
+// watch starts one, or another one in place of one that does not get on.
 func (m *Machine) watch() {
 	m.watching = watchStarting
+	m.watchAt = m.now.Add(m.cfg.Timing.TTL)
 	for _, s := range m.order {
 		s.known = false
 	}
@@ -315,10 +319,13 @@ func (m *Machine) observed(v *View) {
 		return
 	}
 	if v.Group != "" {
+		if m.watching == watchStarting {
+			m.watchAt = m.now.Add(m.cfg.Timing.TTL)
+		}
 		m.see(m.seat(v.Group), *v, told)
 		return
 	}
-	m.watching, m.watchFails = watchSynced, 0
+	m.watching, m.watchFails, m.watchAt = watchSynced, 0, clock.Never
 	for _, s := range m.order {
 		if !s.known {
 			m.see(s, vacantFromTheStart(s.group), told)

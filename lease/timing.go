@@ -18,9 +18,9 @@ type Timing struct {
 	// Beat is the time between keep-alives, at least 1 ms. Default TTL/4, so that
 	// two may be lost in a row and the third still saves the term.
 	Beat time.Duration
-	// Misses is how many beats may fail in a row before it is said aloud. Missed
-	// beats only warn: trust alone ends a term. Misses × Beat must be less than
-	// the trust that one keep-alive gives. Default 3.
+	// Misses × Beat is how long the store may be silent before it is said aloud.
+	// Missed beats only warn: trust alone ends a term. It must be less than the
+	// trust that one keep-alive gives. Default 3.
 	Misses int
 	// Drift is the largest difference of rate between this clock and the
 	// engine's, as a fraction below 0.5. Trust is shortened by it. Default 0.02.
@@ -44,8 +44,8 @@ type Timing struct {
 	// with full jitter. They do not fall, and stay within TTL. Default 50 ms (or
 	// Beat, if shorter) and Beat.
 	BackoffMin, BackoffMax time.Duration
-	// Grace is how long before the end of trust the context of a term ends, so
-	// that work can stop in time. What it takes, pauses and lost beats no longer
+	// Grace is how long before the end of trust a term ends (its context, and what
+	// Check says), so that work can stop in time. What it takes, pauses and lost beats no longer
 	// have. Default 0: work may go on to the last moment.
 	Grace time.Duration
 }

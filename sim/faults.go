@@ -307,15 +307,26 @@ func (w *world) force(n *node) bool {
 	if t == nil || w.store.down {
 		return false
 	}
-	for _, o := range n.terms {
-		if o.session == t.session {
-			o.forced = true
+	w.forceSession(n.name)
+	return true
+}
+
+// forceSession closes the session of a process that may lead nothing.
+func (w *world) forceSession(name string) {
+	for _, n := range w.nodes {
+		if n.name == name && n.sess != "" && !w.store.down && w.now < w.healAt {
+			for _, t := range n.terms {
+				t.forced = t.forced || t.session == n.sess
+			}
+			w.closeByForce(n.sess)
 		}
 	}
-	_ = w.store.state.Close(w.store.now(), t.session, lease.Forced)
-	w.store.ended[t.session] = true
+}
+
+func (w *world) closeByForce(id lease.SessionID) {
+	_ = w.store.state.Close(w.store.now(), id, lease.Forced)
+	w.store.ended[id], w.store.forced[id] = true, true
 	w.store.publish()
-	return true
 }
 
 func (w *world) sicken(n *node) bool {
@@ -360,6 +371,9 @@ func (w *world) transfer(n *node) bool {
 			n.endHere(t, tenure.ErrTransferred)
 		}
 	})
+	if w.chance(0.3) {
+		w.after(w.between(0, 110*time.Millisecond), func() { w.forceSession(to) })
+	}
 	return true
 }
 

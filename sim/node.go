@@ -271,12 +271,14 @@ func (n *node) call(c *lease.Call) {
 	if c.Kind == lease.CallAcquire {
 		n.w.atChange(n)
 	}
+	sent, answered := n.w.now, false
 	reply := func(r *lease.Reply) {
-		if n.life != life {
-			return
+		if answered || n.life != life {
+			return // a transport passes on one answer to a call
 		}
+		answered = true
 		n.deliver(lease.Event{Kind: lease.OnReply, Reply: r})
-		if c.Kind == lease.CallBeat && errors.Is(r.Err, lease.ErrSessionDead) && n.up && !n.paused {
+		if c.Kind == lease.CallBeat && errors.Is(r.Err, lease.ErrSessionDead) && n.up && !n.paused && n.w.now < sent.add(n.w.timing.TTL) {
 			// Definitely dead: nothing of that session goes on.
 			for _, t := range n.terms {
 				if t.session == c.Session && !t.ended {
@@ -334,7 +336,7 @@ func (n *node) believes(t *term) bool {
 
 func (n *node) begin(rec lease.Record) {
 	w := n.w
-	t := &term{n: n, life: n.life, group: rec.Group, token: rec.Token, session: rec.Holder}
+	t := &term{n: n, life: n.life, group: rec.Group, token: rec.Token, session: rec.Holder, forced: w.store.forced[rec.Holder]}
 	w.result.Terms++
 	w.mix(2, uint64(t.token))
 	w.log("%-8s begins %s token %d", n.name, t.group, t.token)
@@ -357,7 +359,7 @@ func (n *node) begin(rec lease.Record) {
 				continue
 			}
 			switch {
-			case other.forced: // G3 does not speak of it
+			case other.forced || t.forced: // G3 does not speak of it
 			case o.believes(other):
 				w.broken("G3", "%s begins to lead %s with token %d while %s believes in its token %d for another %v",
 					n.name, t.group, t.token, o.name, other.token, o.trust.Sub(o.now()))

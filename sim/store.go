@@ -29,6 +29,7 @@ type store struct {
 	// What we know without asking: S1 and S5 are checked against it.
 	deadline map[lease.SessionID]clock.Instant
 	ended    map[lease.SessionID]bool // closed, or gone with a rewind
+	forced   map[lease.SessionID]bool // closed by an operator
 	owner    map[lease.SessionID]*node
 
 	grants map[string]*ledger
@@ -61,6 +62,7 @@ func newStore(w *world) *store {
 		wakeAt:   never,
 		deadline: map[lease.SessionID]clock.Instant{},
 		ended:    map[lease.SessionID]bool{},
+		forced:   map[lease.SessionID]bool{},
 		owner:    map[lease.SessionID]*node{},
 		grants:   map[string]*ledger{},
 	}
@@ -342,16 +344,17 @@ func (s *store) start() {
 	for id := range s.deadline {
 		// What had run out during the outage is alive again, as with real engines:
 		// nobody saw it dead.
-		if lives, _ := s.lives(id); lives {
+		if s.known(id) && !s.ended[id] {
 			s.deadline[id] = s.now().Add(s.w.timing.TTL)
 		}
 	}
 	s.publish()
 }
 
-func (s *store) lives(id lease.SessionID) (bool, error) {
+// known: the state has the session.
+func (s *store) known(id lease.SessionID) bool {
 	_, err := s.state.Answered(s.now(), id, "nothing")
-	return !errors.Is(err, lease.ErrSessionDead) && !s.ended[id], err
+	return !errors.Is(err, lease.ErrSessionDead)
 }
 
 // rewind puts the backup back: the engine forgets what it had acknowledged.
@@ -363,7 +366,7 @@ func (s *store) rewind() bool {
 	s.backup = nil
 	s.loseStreams()
 	for id := range s.deadline {
-		lives, _ := s.lives(id)
+		lives := s.known(id)
 		s.ended[id] = !lives
 		if lives {
 			s.deadline[id] = s.now().Add(s.w.timing.TTL)
