@@ -60,13 +60,13 @@ func (c *wheel) when(i clock.Instant) instant {
 	if i == clock.Never {
 		return never
 	}
-	d := int64(i - c.offset)
-	t := c.anchor + instant(d-d/(million+c.ppm)*c.ppm)
+	// Exact to a nanosecond or two for any run of less than two hours.
+	t := c.anchor + instant(int64(i-c.offset)*million/(million+c.ppm))
 	for c.read(t) >= i {
-		t -= 1000
+		t--
 	}
 	for c.read(t) < i {
-		t += max(1, instant(i-c.read(t)))
+		t++
 	}
 	return t
 }
