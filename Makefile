@@ -31,10 +31,11 @@ build: ## build every package of every module
 	@for m in $(CODE); do echo "build $$m"; (cd $$m && go build ./...); done
 
 .PHONY: test
-test: ## test every module with the race detector, then the planted build
+test: ## test every module with the race detector, then the planted build, then 2,000 seeds
 	@for m in $(CODE); do echo "test $$m"; (cd $$m && go test -race ./...); done
 	@echo "test -tags planted $(PLANTED)"
 	@go test -tags planted $(PLANTED)
+	@go run ./sim/cmd/sim -seeds 2000
 
 .PHONY: sim
 sim: ## simulate SEEDS worlds (10000): loss, delay, drift, pause, crash

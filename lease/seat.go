@@ -230,7 +230,7 @@ func (m *Machine) sendAcquires() {
 				break
 			}
 			batch = append(batch, s)
-			seen = append(seen, Record{Group: s.group, Version: s.view.Version, Token: s.view.Token, Holder: s.view.Holder})
+			seen = append(seen, s.view.Record)
 			s.call = m.nextID + 1
 			if s.alone {
 				i++

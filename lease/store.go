@@ -42,11 +42,12 @@ type Store interface {
 	// dead session succeeds. The reason is recorded where the engine can.
 	Close(ctx context.Context, id SessionID, why Reason) error
 
-	// Acquire grants the vacant records to the session, from the versions seen:
-	// the token is the next one, the version the next one. It grants all or
-	// nothing, and at most Limits().Batch of them. A record of version 0 was never
-	// granted. ErrSessionDead, a ConflictError that shows the records that were
-	// not as seen or not vacant, and ErrRewound are definite.
+	// Acquire grants the vacant records to the session, from the records as they
+	// were seen: the version must still be the same, and then an engine may rely on
+	// the rest of the record. A record of version 0 was never granted. The token is
+	// the next one. It grants all or nothing, and at most Limits().Batch of them.
+	// ErrSessionDead, a ConflictError that shows the records that were not as seen
+	// or not vacant, and ErrRewound are definite.
 	Acquire(ctx context.Context, id SessionID, seen ...Record) ([]Record, error)
 
 	// Release gives up the record that the session holds in exactly this version:
