@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure"
@@ -101,7 +102,7 @@ func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 				}
 				var changes []tenure.Leader
 				if seen.State != tenure.Unknown {
-					changes, _ = Since(v, seen)
+					changes = e.since(ctx, v, seen)
 				}
 				if blind && len(changes) == 0 {
 					changes = []tenure.Leader{v.Leader()}
@@ -127,6 +128,28 @@ func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 			wait = min(2*wait, e.node.cfg.BackoffMax)
 		}
 	}
+}
+
+// since lists what happened after the cursor. What the record no longer
+// remembers is in the history beside it.
+func (e *Elector) since(ctx context.Context, v View, seen Cursor) []tenure.Leader {
+	changes, complete := Since(v, seen)
+	if complete || v.Token < seen.Token {
+		return changes
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.node.cfg.CallTimeout)
+	defer cancel()
+	older, err := e.node.store.History(ctx, e.group, Page{})
+	if err != nil {
+		return changes // they are in the history for whoever wants them
+	}
+	slices.Reverse(older)
+	for len(older) > 0 && len(v.Terms) > 0 && older[len(older)-1].Token >= v.Terms[0].Token {
+		older = older[:len(older)-1]
+	}
+	v.Terms = append(older, v.Terms...)
+	changes, _ = Since(v, seen)
+	return changes
 }
 
 // Leader turns a view into what observers get.

@@ -110,6 +110,9 @@ func (m *Machine) beaten(f *flight, r *Reply) {
 		m.asked(r.Beat.Requests)
 	case errors.Is(r.Err, ErrSessionDead) && !m.cfg.Plant.Has(plant.IgnoreDeadSession):
 		m.gone(tenure.ErrLost, Lost, false)
+	case errors.Is(r.Err, ErrRewound):
+		// What we hold may be another's now, or nobody's.
+		m.gone(tenure.ErrLost, Lost, true)
 	case !f.late || errors.Is(r.Err, errTimeout):
 		s.misses++
 		m.note(Note{Kind: NoteMissed, Call: CallBeat, Session: s.ID, Count: s.misses, Silent: m.now.Sub(s.heard), Err: r.Err, Took: m.now.Sub(f.sent)})

@@ -236,8 +236,10 @@ type Meta struct {
 	Epoch      uint64
 	// Index is the highest the engine was seen at.
 	Index uint64
-	// Rewound: the engine went back behind what it had acknowledged. Nothing is
-	// granted until the epoch is raised.
+	// Rewound: the engine went back behind what it had acknowledged. Until the
+	// epoch is raised Open, KeepAlive, Acquire, and Release to a successor answer
+	// ErrRewound: who led before stops, and nobody begins. Whoever raises it waits
+	// for one TTL first.
 	Rewound bool
 }
 

@@ -245,15 +245,20 @@ func (w *world) outage(*node) bool {
 
 // rewind restores a backup. The operator waits for two TTLs before raising the
 // epoch: whoever led before has stopped believing by then.
-func (w *world) rewind(*node) bool {
+func (w *world) rewind(n *node) bool {
 	wait := w.between(2*w.timing.TTL, 3*w.timing.TTL)
 	if w.store.backup == nil {
 		w.store.backup = w.store.state.Snapshot()
 		return false
 	}
-	if w.rewound || w.now.add(wait+time.Second) > w.healAt || !w.store.rewind() {
+	if w.rewound || w.now.add(wait+time.Second) > w.healAt || w.store.down {
 		return false
 	}
+	if w.chance(0.5) {
+		// Its watch will not tell it that the record went back.
+		w.deafen(n)
+	}
+	w.store.rewind()
 	w.rewound = true
 	w.after(wait, w.raiseEpoch)
 	return true

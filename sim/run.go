@@ -100,7 +100,7 @@ func Run(cfg Config) *Result {
 	}
 	w.store = newStore(w)
 	for _, g := range w.groups {
-		w.sinks[g] = &sink{w: w, group: g}
+		w.sinks[g] = &sink{w: w, group: g, given: map[uint64]bool{}}
 	}
 	for i := range cfg.Candidates {
 		w.nodes = append(w.nodes, newNode(w, i+1))

@@ -22,6 +22,7 @@ type sink struct {
 	lastBy  fence.Token
 
 	unfenced fence.Token
+	given    map[uint64]bool
 	floor    uint64      // the highest number that a caller has
 	floorBy  fence.Token // and its token
 }
@@ -99,6 +100,10 @@ func (s *sink) handedOut(t fence.Token, seq, floor uint64, floorBy fence.Token) 
 	if seq <= floor {
 		s.w.broken("G6", "the sequence of %s gave out %d, though %d had been given out when it was asked", s.group, seq, floor)
 	}
+	if s.given[seq] {
+		s.w.broken("G6", "the sequence of %s gave out %d twice", s.group, seq)
+	}
+	s.given[seq] = true
 	if t < floorBy {
 		s.w.broken("G6", "the sequence of %s was answered with token %d after token %d", s.group, t, floorBy)
 	}

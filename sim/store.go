@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure"
@@ -24,7 +25,8 @@ type store struct {
 	streams []*stream
 	wakeAt  instant
 
-	backup *mem.Snapshot
+	backup    *mem.Snapshot
+	rewinding bool
 
 	// What we know without asking: S1 and S5 are checked against it.
 	deadline map[lease.SessionID]clock.Instant
@@ -38,6 +40,7 @@ type store struct {
 // ledger is the history of a group's grants.
 type ledger struct {
 	top      fence.Token
+	version  uint64
 	by       map[fence.Token]lease.SessionID
 	vacantAt instant // never: led
 	tries    int     // acquires since the vacancy
@@ -224,6 +227,11 @@ func (s *store) publish() {
 		if err != nil {
 			continue
 		}
+		if l := s.grants[group]; v.Version < l.version && !s.rewinding {
+			s.w.broken("S3", "the record of %s went back from version %d to %d", group, l.version, v.Version)
+		} else {
+			l.version = v.Version
+		}
 		if l := s.grants[group]; v.State == tenure.Vacant && l.vacantAt == never {
 			// Those who tried after the winner count too.
 			s.w.result.Tries = append(s.w.result.Tries, l.tries)
@@ -311,11 +319,15 @@ func (st *stream) heal(w *world) {
 	}
 }
 
+// loseStreams ends every watch. One that is deaf already stays so: nobody tells
+// its process.
 func (s *store) loseStreams() {
-	for _, st := range s.streams {
-		st.lose(s.w, time.Second)
-	}
-	s.streams = nil
+	s.streams = slices.DeleteFunc(s.streams, func(st *stream) bool {
+		if !st.deaf {
+			st.lose(s.w, time.Second)
+		}
+		return !st.deaf
+	})
 }
 
 // stop makes the store unreachable; start brings it back with every lease at its
@@ -358,10 +370,7 @@ func (s *store) known(id lease.SessionID) bool {
 }
 
 // rewind puts the backup back: the engine forgets what it had acknowledged.
-func (s *store) rewind() bool {
-	if s.backup == nil || s.down {
-		return false
-	}
+func (s *store) rewind() {
 	s.state.Restore(s.now(), s.backup)
 	s.backup = nil
 	s.loseStreams()
@@ -372,6 +381,7 @@ func (s *store) rewind() bool {
 			s.deadline[id] = s.now().Add(s.w.timing.TTL)
 		}
 	}
+	s.rewinding = true
 	s.publish()
-	return true
+	s.rewinding = false
 }

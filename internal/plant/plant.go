@@ -36,6 +36,7 @@ const (
 	ReleaseAnyVersion  // a release does not compare version and holder
 	SuccessorUnchecked // a release hands over to a dead or foreign session
 	GrantRewound       // grants go on after a rewind
+	BeatRewound        // keep-alives go on after a rewind
 	ExpireEarly        // sessions die before their TTL
 	TornBatch          // a batch that conflicts is granted in part
 	WatchForgetsDeath  // a watch says nothing when a holder's session dies
@@ -79,6 +80,7 @@ var names = [...]string{
 	ReleaseAnyVersion:  "release-any-version",
 	SuccessorUnchecked: "successor-unchecked",
 	GrantRewound:       "grant-rewound",
+	BeatRewound:        "beat-rewound",
 	ExpireEarly:        "expire-early",
 	TornBatch:          "torn-batch",
 	WatchForgetsDeath:  "watch-forgets-death",

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/tenurehq/tenure"
@@ -104,35 +103,40 @@ func rewindRefused(c *check) {
 		}
 	}
 	restore()
-	c.store = c.engine.Open(c.t)
-	var m lease.Meta
-	c.eventually("waiting for the engine after the restore", func() (err error) {
-		m, err = c.store.Meta(c.ctx)
-		return err
-	})
-	if !m.Rewound {
-		c.errorf("after the restore meta answers %+v: it does not say that it went back", m)
-	}
-	d, e := c.session("d"), c.session("e")
-	for _, id := range []lease.SessionID{d, e} {
-		if ids[id] {
-			c.errorf("session id %q was used again after the restore", id)
+	// Whoever had seen more notices; then everybody knows.
+	for _, who := range []string{"a client from before", "a new client"} {
+		var m lease.Meta
+		c.eventually("waiting for the engine after the restore", func() (err error) {
+			m, err = c.store.Meta(c.ctx)
+			return err
+		})
+		if !m.Rewound {
+			c.errorf("after the restore meta answers %s %+v: it does not say that it went back", who, m)
 		}
+		c.store = c.engine.Open(c.t)
 	}
-	_, err := c.store.Acquire(c.ctx, d, c.read(c.group("new")).Record)
-	c.wants("acquire before the epoch is raised", err, lease.ErrRewound)
+	_, err := c.store.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, c.scope(""))
+	c.wants("opening a session before the epoch is raised", err, lease.ErrRewound)
 	if v := c.read(old); v.State == tenure.Led {
-		if _, err := c.store.Release(c.ctx, v.Holder, v.Record, d, ""); !errors.Is(err, lease.ErrRewound) {
-			c.errorf("transfer before the epoch is raised: answered %v, want %v", err, lease.ErrRewound)
-		}
-		_, err := c.store.Release(c.ctx, v.Holder, c.read(old).Record, "", "")
+		_, err := c.store.KeepAlive(c.ctx, v.Holder)
+		c.wants("keep-alive before the epoch is raised", err, lease.ErrRewound)
+		_, err = c.store.Acquire(c.ctx, v.Holder, c.read(c.group("new")).Record)
+		c.wants("acquire before the epoch is raised", err, lease.ErrRewound)
+		_, err = c.store.Release(c.ctx, v.Holder, v.Record, b, "")
+		c.wants("transfer before the epoch is raised", err, lease.ErrRewound)
+		_, err = c.store.Release(c.ctx, v.Holder, c.read(old).Record, "", "")
 		c.wants("plain release before the epoch is raised", err, nil)
 	}
 
+	m := c.meta()
 	m, err = c.store.RaiseEpoch(c.ctx, max(before.Epoch, m.Epoch)+1)
 	c.must("raise", err)
 	if m.Rewound {
 		c.errorf("after the raise meta still says rewound: %+v", m)
+	}
+	d := c.session("d")
+	if ids[d] {
+		c.errorf("session id %q was used again after the restore", d)
 	}
 	for g, token := range highest {
 		if got := c.take(d, g); got.Token <= token {

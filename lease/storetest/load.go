@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,71 +8,57 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 )
 
-// Of a thousand contenders for ten groups one wins each version; the winner
-// holds the group until it gives it up, and tokens rise with the versions.
+// Of a thousand contenders for ten groups, who all saw the same versions, one
+// wins each; it holds the group until it gives it up, and tokens rise with the
+// versions.
 func oneWinner(c *check) {
-	const contenders, groups, tries = 1000, 10, 2
+	const contenders, groups, rounds = 1000, 10, 2
 	var sessions []lease.SessionID
 	for i := range 20 {
 		sessions = append(sessions, c.session(fmt.Sprint("c", i)))
 	}
-	type win struct {
-		version uint64
-		token   fence.Token
+	last := make([]lease.Record, groups)
+	for i := range last {
+		last[i].Group = c.group(fmt.Sprint("g", i))
 	}
-	var mu sync.Mutex
-	wins := make(map[string][]win)
-	contend := func(id lease.SessionID, group string) error {
-		v, err := c.store.Read(c.ctx, group)
-		if err != nil {
-			return err
-		}
-		granted, err := c.store.Acquire(c.ctx, id, v.Record)
-		if errors.Is(err, lease.ErrConflict) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		held := granted[0]
-		mu.Lock()
-		wins[group] = append(wins[group], win{held.Version, held.Token})
-		mu.Unlock()
-		if v, err = c.store.Read(c.ctx, group); err != nil {
-			return err
-		}
-		if v.Version != held.Version || v.Holder != id || v.State != tenure.Led {
-			return fmt.Errorf("version %d of %q was granted to %s; a read shows version %d, held by %s", held.Version, group, id, v.Version, v.Holder)
-		}
-		_, err = c.store.Release(c.ctx, id, held, "", "")
-		return err
-	}
-	var all sync.WaitGroup
-	for i := range contenders {
-		all.Go(func() {
-			for try := range tries {
-				if err := contend(sessions[i%len(sessions)], c.group(fmt.Sprint("g", (i+try)%groups))); err != nil {
+	for range rounds {
+		var all sync.WaitGroup
+		won := make(chan lease.Record, contenders)
+		start := make(chan struct{})
+		for i := range contenders {
+			id, seen := sessions[i%len(sessions)], last[i%groups]
+			all.Go(func() {
+				<-start
+				granted, err := c.store.Acquire(c.ctx, id, seen)
+				switch {
+				case err == nil:
+					won <- granted[0]
+				case !errors.Is(err, lease.ErrConflict):
 					c.errorf("contender %d: %w", i, err)
 				}
-			}
-		})
-	}
-	all.Wait()
-	for i := range groups {
-		group := c.group(fmt.Sprint("g", i))
-		won := wins[group]
-		slices.SortFunc(won, func(a, b win) int { return cmp.Compare(a.version, b.version) })
-		for j := 1; j < len(won); j++ {
-			if won[j].version == won[j-1].version || won[j].token <= won[j-1].token {
-				c.errorf("%q: version %d was granted with token %d, and version %d with token %d", group, won[j-1].version, won[j-1].token, won[j].version, won[j].token)
-			}
+			})
 		}
-		if v := c.read(group); len(won) == 0 || v.Version != 2*uint64(len(won)) || v.State != tenure.Vacant {
-			c.errorf("%q was won and given up %d times and is %v at version %d", group, len(won), v.State, v.Version)
+		close(start)
+		all.Wait()
+		close(won)
+		winners := make(map[string]lease.SessionID)
+		for held := range won {
+			if other, ok := winners[held.Group]; ok {
+				c.fatalf("%q was granted to %s and to %s, from one version", held.Group, other, held.Holder)
+			}
+			winners[held.Group] = held.Holder
+			c.unchanged("after it was won", held, tenure.Led)
+			i := slices.IndexFunc(last, func(r lease.Record) bool { return r.Group == held.Group })
+			if held.Token <= last[i].Token || held.Version != last[i].Version+1 {
+				c.errorf("%q went from version %d, token %d to %d, %d", held.Group, last[i].Version, last[i].Token, held.Version, held.Token)
+			}
+			last[i] = c.give(held.Holder, held, "")
+		}
+		if len(winners) != groups {
+			c.fatalf("%d of %d groups were won", len(winners), groups)
 		}
 	}
 }

@@ -16,7 +16,8 @@ import (
 // it in advance, so it is as slow a reader as there can be.
 type watch struct {
 	c         *check
-	seq       func(context.Context) iter.Seq2[lease.View, error]
+	store     lease.Store
+	scope     lease.Scope
 	next      func() (lease.View, error, bool)
 	interrupt context.CancelFunc
 	stop      func()
@@ -24,7 +25,7 @@ type watch struct {
 }
 
 func (c *check) watch(s lease.Store, scope lease.Scope) *watch {
-	w := &watch{c: c, seq: func(ctx context.Context) iter.Seq2[lease.View, error] { return s.Watch(ctx, scope) }}
+	w := &watch{c: c, store: s, scope: scope}
 	w.start()
 	c.ends = append(c.ends, func() { w.interrupt(); w.stop() })
 	return w
@@ -33,7 +34,7 @@ func (c *check) watch(s lease.Store, scope lease.Scope) *watch {
 func (w *watch) start() {
 	var ctx context.Context
 	ctx, w.interrupt = context.WithCancel(w.c.ctx)
-	w.next, w.stop = iter.Pull2(w.seq(ctx))
+	w.next, w.stop = iter.Pull2(w.store.Watch(ctx, w.scope))
 }
 
 // view returns the next one. A watch that ends is begun again, as users must.
@@ -43,6 +44,9 @@ func (w *watch) view(what string) lease.View {
 		v, err, ok := w.next()
 		switch inTime := impatient.Stop(); {
 		case ok && err == nil:
+			if v.Group != "" && !w.scope.Covers(v.Group) {
+				w.c.errorf("a watch of %v shows %q", w.scope, v.Group)
+			}
 			return v
 		case !inTime:
 			w.c.fatalf("%s: the watch was silent for %v", what, w.c.engine.Patience)
@@ -89,7 +93,7 @@ func watchSnapshot(c *check) {
 	freed := c.give(a, c.take(a, c.group("in-free")), "")
 	c.take(b, c.group("in-dead"))
 	c.close(b)
-	c.take(a, c.group("out"))
+	out := c.take(a, c.group("out"))
 	c.read(c.group("in-never")) // a read makes no record
 
 	w := c.watch(c.engine.Open(c.t), c.scope("in-"))
@@ -112,6 +116,7 @@ func watchSnapshot(c *check) {
 		c.errorf("the snapshot has %q, which is out of scope or has no record", group)
 	}
 
+	c.give(a, out, "") // not to be seen
 	next := c.take(a, c.group("in-new"))
 	w.until(next.Group, "led after the snapshot", func(v lease.View) bool {
 		return v.Version == next.Version && v.State == tenure.Led && v.Holder == a

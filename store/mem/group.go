@@ -109,7 +109,7 @@ func (s *State) Read(now clock.Instant, group string) (lease.View, error) {
 // stands for the groups is its own affair.
 func (s *State) Acquire(now clock.Instant, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
 	s.Expire(now)
-	if err := s.checkBatch(seen); err != nil {
+	if err := lease.CheckBatch(s.limits, seen); err != nil {
 		return nil, err
 	}
 	n := s.sessions[id]
@@ -241,7 +241,7 @@ func (s *State) Groups(now clock.Instant, scope lease.Scope, p lease.Page) ([]le
 	if err := scope.Validate(); err != nil {
 		return nil, err
 	}
-	limit, err := pageLimit(p)
+	limit, err := p.Size()
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +277,7 @@ func (s *State) History(now clock.Instant, name string, p lease.Page) ([]lease.T
 	if err := lease.CheckGroup(name); err != nil {
 		return nil, err
 	}
-	limit, err := pageLimit(p)
+	limit, err := p.Size()
 	if err != nil {
 		return nil, err
 	}

@@ -207,28 +207,28 @@ func (w *world) check(before map[string]lease.View, seen []lease.Record, granted
 	w.invariants()
 }
 
-// invariants asserts M1 to M3, which State says of itself.
+// invariants asserts I1 to I3, which State says of itself.
 func (w *world) invariants() {
 	s := w.s
 	if len(s.queue) != len(s.sessions) || len(s.line) != len(s.sessions) {
-		w.fail("M1: %d sessions, %d in the queue, %d in line", len(s.sessions), len(s.queue), len(s.line))
+		w.fail("I1: %d sessions, %d in the queue, %d in line", len(s.sessions), len(s.queue), len(s.line))
 	}
 	for i, n := range s.queue {
 		if n.at != i || s.sessions[n.ID] != n || n.deadline <= w.now {
-			w.fail("M1: session %s at place %d of the queue", n.ID, i)
+			w.fail("I1: session %s at place %d of the queue", n.ID, i)
 		}
 		if n.due > n.deadline {
-			w.fail("M3: session %s is due at %d, after its deadline %d", n.ID, n.due, n.deadline)
+			w.fail("I3: session %s is due at %d, after its deadline %d", n.ID, n.due, n.deadline)
 		}
 	}
 	for _, g := range s.groups {
 		if h := g.holder; h != nil && (s.sessions[h.ID] != h || h.holds[g.slot] != g) {
-			w.fail("M2: %q is held by %s", g.rec.Group, h.ID)
+			w.fail("I2: %q is held by %s", g.rec.Group, h.ID)
 		}
 	}
 }
 
-// S1 to S5 and M1 to M3 hold after every step of any sequence of calls, late
+// S1 to S5 and I1 to I3 hold after every step of any sequence of calls, late
 // copies among them.
 func TestInvariants(t *testing.T) {
 	seeds, steps := 100, 300

@@ -52,7 +52,7 @@ func find(requests []request, id string) *request {
 // Ask leaves a request for the owner of a living session.
 func (s *State) Ask(now clock.Instant, id lease.SessionID, r lease.Request) error {
 	s.Expire(now)
-	if err := checkRequest(r); err != nil {
+	if err := r.Validate(); err != nil {
 		return err
 	}
 	n := s.sessions[id]
@@ -74,7 +74,7 @@ func (s *State) Ask(now clock.Instant, id lease.SessionID, r lease.Request) erro
 // Answer notes the first answer to a request. Another one changes nothing.
 func (s *State) Answer(now clock.Instant, id lease.SessionID, req string, a lease.Answer) error {
 	s.Expire(now)
-	if err := checkAnswer(a); err != nil {
+	if err := a.Validate(); err != nil {
 		return err
 	}
 	n := s.sessions[id]

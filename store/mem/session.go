@@ -33,8 +33,11 @@ func (s *State) Open(now clock.Instant, c tenure.Candidate, ttl time.Duration, s
 	if err := scope.Validate(); err != nil {
 		return lease.Session{}, err
 	}
-	if ttl <= 0 || ttl > s.limits.MaxTTL {
-		return lease.Session{}, &lease.ArgumentError{Field: "ttl", Value: ttl, Rule: fmt.Sprintf("more than 0 and at most %v", s.limits.MaxTTL)}
+	if err := lease.CheckTTL(s.limits, ttl); err != nil {
+		return lease.Session{}, err
+	}
+	if s.refuseRewound() {
+		return lease.Session{}, lease.ErrRewound
 	}
 	c.Metadata = maps.Clone(c.Metadata)
 	s.lastSession++
@@ -78,6 +81,10 @@ func (s *State) KeepAlive(now clock.Instant, id lease.SessionID) (lease.Beat, er
 	}
 	if n == nil {
 		return lease.Beat{}, dead(id)
+	}
+	if s.refuseRewound() && !s.plant.Has(plant.BeatRewound) {
+		// What the session held may be gone from the record without its death.
+		return lease.Beat{}, lease.ErrRewound
 	}
 	s.extend(now, n)
 	return lease.Beat{TTL: n.TTL, Requests: n.waiting(now)}, nil
@@ -188,7 +195,7 @@ func (s *State) Sessions(now clock.Instant, scope lease.Scope, p lease.Page) ([]
 	if err := scope.Validate(); err != nil {
 		return nil, err
 	}
-	limit, err := pageLimit(p)
+	limit, err := p.Size()
 	if err != nil {
 		return nil, err
 	}

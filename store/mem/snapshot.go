@@ -36,7 +36,6 @@ func (s *State) Restore(now clock.Instant, backup *Snapshot) {
 	s.sorted = true
 	s.queue, s.line = nil, nil
 	for _, n := range slices.SortedFunc(maps.Values(s.sessions), inLine) {
-		n.deadline = 0
 		s.admit(now, n)
 	}
 
@@ -61,7 +60,7 @@ func (d *data) clone() data {
 	for name, g := range d.groups {
 		n := *g
 		n.terms = slices.Clone(g.terms)
-		n.holder, n.changed = nil, false
+		n.changed = false
 		c.groups[name] = &n
 	}
 	for id, n := range d.sessions {

@@ -48,10 +48,10 @@ func (o Options) withDefaults() Options {
 // the present instant in place of the context; instants must not go back. It is
 // for one goroutine at a time.
 //
-// M1: every session in sessions is in queue and in line, once, and its deadline
+// I1: every session in sessions is in queue and in line, once, and its deadline
 // is after the last instant that State was told.
-// M2: group.holder is a session of sessions that has the group in holds, or nil.
-// M3: due ≤ deadline, so no session outlives the head of the queue unseen.
+// I2: group.holder is a session of sessions that has the group in holds, or nil.
+// I3: due ≤ deadline, so no session outlives the head of the queue unseen.
 type State struct {
 	deployment string
 	limits     lease.Limits
@@ -145,7 +145,7 @@ func (s *State) Meta(now clock.Instant) (lease.Meta, error) {
 // away: its tokens may be out there.
 func (s *State) RaiseEpoch(now clock.Instant, to uint64) (lease.Meta, error) {
 	s.Expire(now)
-	if err := checkEpoch(to, s.peakEpoch); err != nil {
+	if err := lease.CheckEpoch(to, s.peakEpoch); err != nil {
 		return lease.Meta{}, err
 	}
 	s.epoch, s.peakEpoch = to, to
@@ -160,7 +160,7 @@ func (s *State) RaiseEpoch(now clock.Instant, to uint64) (lease.Meta, error) {
 // Attributes reads; never set is version 0.
 func (s *State) Attributes(now clock.Instant, name string) (lease.Attributes, error) {
 	s.Expire(now)
-	if err := checkAttributes(lease.Attributes{Name: name}); err != nil {
+	if err := (lease.Attributes{Name: name}).Validate(); err != nil {
 		return lease.Attributes{}, err
 	}
 	a := s.attributes[name]
@@ -173,7 +173,7 @@ func (s *State) Attributes(now clock.Instant, name string) (lease.Attributes, er
 // copy from before still conflicts.
 func (s *State) SetAttributes(now clock.Instant, seen lease.Attributes) (lease.Attributes, error) {
 	s.Expire(now)
-	if err := checkAttributes(seen); err != nil {
+	if err := seen.Validate(); err != nil {
 		return lease.Attributes{}, err
 	}
 	if s.attributes[seen.Name].Version != seen.Version {

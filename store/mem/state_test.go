@@ -264,6 +264,9 @@ func TestRewind(t *testing.T) {
 	}
 	_, err = s.Acquire(20*second, a, lease.Record{Group: "new"})
 	wantErr(t, "acquire after more changes", err, lease.ErrRewound)
+	s.Restore(20*second, s.Snapshot()) // nor does a restore of what is there
+	_, err = s.Acquire(20*second, a, lease.Record{Group: "new"})
+	wantErr(t, "acquire after a second restore", err, lease.ErrRewound)
 
 	for _, epoch := range []uint64{0, 1, 4, fence.MaxEpoch + 1} {
 		_, err = s.RaiseEpoch(20*second, epoch)
@@ -277,13 +280,34 @@ func TestRewind(t *testing.T) {
 		t.Errorf("token %d after token %d was lost", again.Token, lost.Token)
 	}
 
-	// The raise itself is forgotten by the next restore, and that shows.
+	// The raise itself is forgotten by an older backup, and that shows.
 	s.Restore(20*second, backup)
 	if meta, _ = s.Meta(20 * second); !meta.Rewound {
 		t.Error("the second restore was not seen")
 	}
 	_, err = s.RaiseEpoch(20*second, 5)
 	wantErr(t, "an epoch from before the restore", err, lease.ErrInvalid)
+}
+
+// After a raise the index goes on above every one that was acknowledged: what is
+// backed up from then on is not taken for a step back.
+func TestRaiseEndsRewind(t *testing.T) {
+	s := NewState(Options{})
+	empty := s.Snapshot()
+	for range 5 {
+		open(t, s, 0, "a")
+	}
+	s.Restore(0, empty)
+	before, _ := s.Meta(0)
+	want(t, "rewound before the raise", before.Rewound, true)
+	raised, err := s.RaiseEpoch(0, 1)
+	wantErr(t, "raise", err, nil)
+	if raised.Index <= before.Index {
+		t.Errorf("the raise took the index from %d to %d", before.Index, raised.Index)
+	}
+	s.Restore(0, s.Snapshot())
+	after, _ := s.Meta(0)
+	want(t, "rewound after a restore of what is there", after.Rewound, false)
 }
 
 // A restore of everything that was acknowledged takes nothing back, and the
@@ -305,6 +329,9 @@ func TestRestoreOfNow(t *testing.T) {
 	s.Restore(2*second, backup)
 	want(t, "holder in the backup", read(t, s, 2*second, "h").Holder, a)
 	want(t, "state in the backup", read(t, s, 2*second, "h").State, tenure.Led)
+	if terms, _ := s.History(2*second, "h", lease.Page{}); len(terms) != 1 || !terms[0].End.IsZero() {
+		t.Errorf("the history in the backup is %+v", terms)
+	}
 	if err := s.Close(2*second, a, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -337,8 +364,11 @@ func TestRequests(t *testing.T) {
 	wantErr(t, "answer", s.Answer(1, a, "r1", lease.Answer{Outcome: lease.Done}), nil)
 	wantErr(t, "another answer", s.Answer(1, a, "r1", lease.Answer{Outcome: lease.Refused}), nil)
 	want(t, "requests after the answer", beat(2), "r2 r3")
+	got, err := s.Answered(2, a, "r1")
+	wantErr(t, "answered", err, nil)
+	want(t, "the first answer", got.Outcome, lease.Done)
 	want(t, "requests after their time", beat(5*second), "")
-	_, err := s.Answered(5*second, a, "r1")
+	_, err = s.Answered(5*second, a, "r1")
 	wantErr(t, "an answer after its time", err, lease.ErrNotFound)
 
 	for i := range lease.MaxRequests {
@@ -352,7 +382,7 @@ func TestRequests(t *testing.T) {
 	if err := s.Close(7*second, a, ""); err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Answered(8*second, a, "0")
+	got, err = s.Answered(8*second, a, "0")
 	wantErr(t, "answered by a session that has gone", err, nil)
 	want(t, "outcome", got.Outcome, lease.Refused)
 	_, err = s.Answered(8*second, a, "1")

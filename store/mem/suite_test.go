@@ -29,6 +29,7 @@ func planted() map[plant.Bug]storetest.Promise {
 		plant.ReleaseAnyVersion:  storetest.LateCopiesHarmless,
 		plant.SuccessorUnchecked: storetest.TransferChecked,
 		plant.GrantRewound:       storetest.RewindRefused,
+		plant.BeatRewound:        storetest.RewindRefused,
 		plant.ExpireEarly:        storetest.TTLKept,
 		plant.TornBatch:          storetest.BatchAllOrNothing,
 		plant.WatchForgetsDeath:  storetest.WatchVacancy,
