@@ -249,18 +249,20 @@ func TestRewind(t *testing.T) {
 	want(t, "version of the lost group", read(t, s, 20*second, "new").Version, 0)
 	want(t, "next expiry", s.NextExpiry(), 30*second)
 
-	c := open(t, s, 20*second, "c")
-	if c == b {
-		t.Errorf("session id %q was used again", c)
-	}
-	_, err := s.Acquire(20*second, a, lease.Record{Group: "new"})
+	_, err := s.Open(20*second, tenure.Candidate{ID: "c"}, 10*time.Second, lease.Scope{"*"})
+	wantErr(t, "open", err, lease.ErrRewound)
+	_, err = s.KeepAlive(20*second, a)
+	wantErr(t, "keep-alive", err, lease.ErrRewound)
+	_, err = s.Acquire(20*second, a, lease.Record{Group: "new"})
 	wantErr(t, "acquire", err, lease.ErrRewound)
-	_, err = s.Release(20*second, a, held, c, "")
+	_, err = s.Release(20*second, a, held, b, "")
 	wantErr(t, "transfer", err, lease.ErrRewound)
 	_, err = s.Release(20*second, a, held, "", "")
 	wantErr(t, "plain release", err, nil)
-	for range 10 { // changes do not wear the flag off
-		open(t, s, 20*second, "d")
+	for i := range uint64(10) { // changes do not wear the flag off
+		if _, err := s.SetAttributes(20*second, lease.Attributes{Name: "x", Version: i}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	_, err = s.Acquire(20*second, a, lease.Record{Group: "new"})
 	wantErr(t, "acquire after more changes", err, lease.ErrRewound)
@@ -274,6 +276,9 @@ func TestRewind(t *testing.T) {
 	}
 	if _, err = s.RaiseEpoch(20*second, 5); err != nil {
 		t.Fatal(err)
+	}
+	if c := open(t, s, 20*second, "c"); c == b {
+		t.Errorf("session id %q was used again", c)
 	}
 	again := acquire(t, s, 20*second, a, "new")[0]
 	if again.Token <= lost.Token {
