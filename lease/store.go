@@ -160,7 +160,7 @@ const (
 // Record is the election's memory of one group.
 type Record struct {
 	Group   string
-	Version uint64      // 0: never granted
+	Version uint64      // grows with every change, in steps of the engine's own; 0: never granted
 	Token   fence.Token // of the newest grant, 0: none
 	Holder  SessionID   // "": released
 	// Candidate holds the group, or held it last.

@@ -78,7 +78,7 @@ func lostRepliesResolve(c *check) {
 		_, err := f.Acquire(c.ctx, a, seen)
 		noAnswer("acquire", err)
 		held := c.read(group).Record
-		if mine := held.Holder == a && held.Version == seen.Version+1; mine != applied {
+		if mine := held.Holder == a && held.Version > seen.Version; mine != applied {
 			c.errorf("acquire was applied: %v; a read shows version %d held by %q", applied, held.Version, held.Holder)
 		}
 		if again, err := c.store.Acquire(c.ctx, a, seen); applied {
@@ -99,7 +99,7 @@ func lostRepliesResolve(c *check) {
 		_, err = f.Release(c.ctx, a, held, b, "")
 		noAnswer("transfer", err)
 		moved := c.read(group).Record
-		if theirs := moved.Holder == b && moved.Version == held.Version+1; theirs != applied {
+		if theirs := moved.Holder == b && moved.Version > held.Version; theirs != applied {
 			c.errorf("transfer was applied: %v; a read shows version %d held by %q", applied, moved.Version, moved.Holder)
 		}
 		if again, err := c.store.Release(c.ctx, a, held, b, ""); applied {
@@ -173,7 +173,7 @@ func cancelNoOrphan(c *check) {
 		if err == nil && granted[0].Version != held.Version {
 			c.errorf("acquire answered version %d, a read %d", granted[0].Version, held.Version)
 		}
-		if held.Holder != id || held.Version != seen.Version+1 {
+		if held.Holder != id || held.Version <= seen.Version {
 			c.fatalf("the acquire of %s from version %d ended at version %d, held by %q", id, seen.Version, held.Version, held.Holder)
 		}
 
@@ -184,7 +184,7 @@ func cancelNoOrphan(c *check) {
 		given := c.settle("release", id, held, err, func() (lease.Record, error) {
 			return c.store.Release(c.ctx, id, held, to, "")
 		})
-		if given.Holder != to || given.Version != held.Version+1 {
+		if given.Holder != to || given.Version <= held.Version {
 			c.fatalf("the release of version %d to %q ended at version %d, held by %q", held.Version, to, given.Version, given.Holder)
 		}
 		if to != "" {

@@ -139,33 +139,34 @@ func attributesCompared(c *check) {
 	set := func(version uint64, values map[string]string) (lease.Attributes, error) {
 		return c.store.SetAttributes(c.ctx, lease.Attributes{Name: name, Version: version, Values: values})
 	}
-	is := func(what string, got lease.Attributes, version uint64, values map[string]string) {
-		if got.Name != name || got.Version != version || !maps.Equal(got.Values, values) {
-			c.errorf("%s: %+v, want version %d of %v", what, got, version, values)
+	is := func(what string, got lease.Attributes, newer bool, values map[string]string) {
+		if got.Name != name || newer != (got.Version > seen.Version) || !newer && got.Version != seen.Version || !maps.Equal(got.Values, values) {
+			c.errorf("%s: %+v, want %v after version %d (newer: %v)", what, got, values, seen.Version, newer)
 		}
+		seen = got
 	}
 	one := map[string]string{"policy": "strict", "cordon": "yes"}
 	got, err := set(0, one)
 	c.must("first write", err)
-	is("first write", got, 1, one)
+	is("first write", got, true, one)
 	_, err = set(0, map[string]string{"policy": "lax"})
 	c.wants("write from an old version", err, lease.ErrConflict)
-	_, err = set(7, map[string]string{"policy": "lax"})
+	_, err = set(seen.Version+7, map[string]string{"policy": "lax"})
 	c.wants("write from a version to come", err, lease.ErrConflict)
 	got, err = c.engine.Open(c.t).Attributes(c.ctx, name)
 	c.must("attributes", err)
-	is("read by another client", got, 1, one)
-	got, err = set(1, map[string]string{"policy": "lax", "cordon": ""})
+	is("read by another client", got, false, one)
+	got, err = set(seen.Version, map[string]string{"policy": "lax", "cordon": ""})
 	c.must("second write", err)
-	is("second write", got, 2, map[string]string{"policy": "lax"})
-	got, err = set(2, nil)
+	is("second write", got, true, map[string]string{"policy": "lax"})
+	got, err = set(seen.Version, nil)
 	c.must("removal", err)
-	is("removal", got, 3, nil)
+	is("removal", got, true, nil)
 	_, err = set(0, one)
 	c.wants("write as if never set", err, lease.ErrConflict)
 	got, err = c.store.Attributes(c.ctx, name)
 	c.must("attributes", err)
-	is("read after the removal", got, 3, nil)
+	is("read after the removal", got, false, nil)
 }
 
 // Arguments that break a rule are refused definitely, as what they are, and

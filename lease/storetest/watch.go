@@ -91,7 +91,7 @@ func watchSnapshot(c *check) {
 	a, b := c.session("a"), c.session("b")
 	led := c.take(a, c.group("in-led"))
 	freed := c.give(a, c.take(a, c.group("in-free")), "")
-	c.take(b, c.group("in-dead"))
+	dead := c.take(b, c.group("in-dead"))
 	c.close(b)
 	out := c.take(a, c.group("out"))
 	c.read(c.group("in-never")) // a read makes no record
@@ -102,9 +102,9 @@ func watchSnapshot(c *check) {
 		version uint64
 		state   tenure.State
 	}{
-		led.Group:          {led.Version, tenure.Led},
-		freed.Group:        {freed.Version, tenure.Vacant},
-		c.group("in-dead"): {1, tenure.Vacant},
+		led.Group:   {led.Version, tenure.Led},
+		freed.Group: {freed.Version, tenure.Vacant},
+		dead.Group:  {dead.Version, tenure.Vacant},
 	} {
 		v, ok := views[group]
 		if !ok || v.Version != want.version || v.State != want.state {
