@@ -120,7 +120,7 @@ func Lead(ctx context.Context, e Elector, work func(context.Context, *Term) erro
 // candidate is to have its chance.
 func (c *leadConfig) backoff(failures int) time.Duration {
 	ceiling := c.backoffMax
-	if failures < 30 && c.backoffMin<<failures < ceiling {
+	if failures < 62 && c.backoffMin < ceiling>>failures {
 		ceiling = c.backoffMin << failures
 	}
 	return c.backoffMin + rand.N(ceiling-c.backoffMin+1)

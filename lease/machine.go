@@ -426,7 +426,7 @@ func (m *Machine) late(f *flight, r *Reply) {
 func (m *Machine) backoff(fails int) time.Duration {
 	t := &m.cfg.Timing
 	ceiling := t.BackoffMax
-	if fails < 20 && t.BackoffMin<<fails < ceiling {
+	if fails < 62 && t.BackoffMin < ceiling>>fails {
 		ceiling = t.BackoffMin << fails
 	}
 	return time.Duration(m.rand.Int64N(int64(ceiling) + 1))

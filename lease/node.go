@@ -210,11 +210,23 @@ func (n *Node) loop() {
 		case <-n.wake:
 		case <-n.timer.C():
 		case <-n.quit:
-			n.stopErr = fmt.Errorf("lease: closed before everything had stopped (groups with work that has not returned: %s): the session is left to expire within %v",
-				strings.Join(n.machine.Holds(), ", "), n.cfg.TTL)
+			n.stopErr = fmt.Errorf("lease: closed before everything had stopped%s: the session is left to expire within %v", n.unfinished(), n.cfg.TTL)
 			return
 		}
 	}
+}
+
+// unfinished names the groups that the end was not waited for.
+func (n *Node) unfinished() string {
+	groups := n.machine.Holds()
+	if len(groups) == 0 {
+		return ""
+	}
+	const most = 10
+	if len(groups) > most {
+		groups = append(groups[:most], fmt.Sprintf("and %d more", len(groups)-most))
+	}
+	return ", work has not returned for " + strings.Join(groups, ", ")
 }
 
 // stopped leaves nobody waiting.

@@ -369,8 +369,9 @@ func (m *Machine) see(s *seat, v View, from source) {
 	case ours && v.State == tenure.Led:
 		m.named(s, v.Record, from != told)
 	case ours:
-		// Somebody saw our session dead: ask at once.
-		m.beat()
+		// Our session is dead at the store, whatever it was that killed it.
+		m.gone(tenure.ErrLost, Lost, false)
+		return
 	case v.State == tenure.Led:
 		s.tryAt, s.fails, s.yields = clock.Never, 0, false
 		if changed && m.lineOK {

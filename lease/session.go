@@ -270,10 +270,15 @@ func (m *Machine) hints(complete bool) {
 }
 
 // rank is how many stand before us in line for the group. The dead holder may
-// still be in the cached line and does not count.
+// still be in the cached line and does not count; nor does one that has just
+// given the group up, for it lets the others go first.
 func (m *Machine) rank(s *seat) int {
 	if m.cfg.Plant.Has(plant.Herd) {
 		return 0
+	}
+	last := s.view.Holder
+	if n := len(s.view.Terms); last == "" && n > 0 {
+		last = s.view.Terms[n-1].Session
 	}
 	ahead := 0
 	for i := range m.line {
@@ -284,7 +289,7 @@ func (m *Machine) rank(s *seat) int {
 			}
 			return ahead
 		}
-		if l.ID != s.view.Holder && l.Scope.Covers(s.group) {
+		if l.ID != last && l.Scope.Covers(s.group) {
 			ahead++
 		}
 	}

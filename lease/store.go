@@ -74,8 +74,9 @@ type Store interface {
 	// then one View without a group (the snapshot is complete), then each group
 	// that changed. It is level-triggered: views in between may be skipped, but
 	// the terms in the record tell that they happened. When a holder's session
-	// dies its groups are yielded as vacant, after a linearizable check. It ends
-	// with an error, or when ctx does; the caller starts again.
+	// dies its groups are yielded as vacant, after a linearizable check. A watch
+	// that can no longer see the engine ends with an error in bounded time; the
+	// caller starts again.
 	Watch(ctx context.Context, scope Scope) iter.Seq2[View, error]
 
 	// Groups lists views in the order of their names.

@@ -25,11 +25,11 @@ func win(t *testing.T, n *tenuretest.Node) *tenure.Term {
 	return term
 }
 
-// want requires the group to be as described by the store.
-func want(t *testing.T, k *tenuretest.Kit, state tenure.State, candidate string) {
+// want requires the store to say that a leads, or that nobody does since a.
+func want(t *testing.T, k *tenuretest.Kit, state tenure.State) {
 	t.Helper()
-	if l := k.Leader("g"); l.State != state || l.Candidate.ID != candidate {
-		t.Fatalf("the store says %v by %q, want %v by %q", l.State, l.Candidate.ID, state, candidate)
+	if l := k.Leader("g"); l.State != state || l.Candidate.ID != "a" {
+		t.Fatalf("the store says %v by %q, want %v by a", l.State, l.Candidate.ID, state)
 	}
 }
 
@@ -51,7 +51,7 @@ var timing = lease.Default()
 // The time that passes in a bubble is the nodes' and the store's: a term lasts
 // while it is kept alive, for days in no time.
 func TestTimeIsVirtual(t *testing.T) {
-	real := time.Now()
+	outside := time.Now()
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		start := time.Now()
 		term := win(t, k.Node("a"))
@@ -62,9 +62,9 @@ func TestTimeIsVirtual(t *testing.T) {
 		if err := term.Check(); err != nil {
 			t.Error(err)
 		}
-		want(t, k, tenure.Led, "a")
+		want(t, k, tenure.Led)
 	})
-	if took := time.Since(real); took > time.Minute {
+	if took := time.Since(outside); took > time.Minute {
 		t.Errorf("six hours took %v", took)
 	}
 }
@@ -95,7 +95,7 @@ func TestPause(t *testing.T) {
 		term := win(t, a)
 		a.Pause()
 		k.Advance(time.Hour)
-		want(t, k, tenure.Vacant, "a")
+		want(t, k, tenure.Vacant)
 		if err := term.Context().Err(); err != nil {
 			t.Fatalf("a paused node ended its term: %v", err)
 		}
@@ -117,6 +117,30 @@ func TestPauseCheck(t *testing.T) {
 		k.Advance(timing.TTL)
 		if err := term.Check(); !errors.Is(err, tenure.ErrExpired) {
 			t.Fatalf("Check after the TTL: %v, want ErrExpired", err)
+		}
+	})
+}
+
+// A paused node notices no deadline: a call that it is asked to make in the pause
+// does not fail before it resumes.
+func TestPauseHoldsDeadlines(t *testing.T) {
+	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
+		a := k.Node("a")
+		term := win(t, a)
+		a.Pause()
+		k.Advance(term.Remaining() - timing.CallTimeout/2)
+		won := make(chan error, 1)
+		go func() {
+			_, err := a.Elector("h").Campaign(t.Context())
+			won <- err
+		}()
+		k.Advance(time.Hour)
+		if err := term.Context().Err(); err != nil {
+			t.Fatal("it ended its term when the call ran out of time")
+		}
+		a.Resume()
+		if err := <-won; err != nil {
+			t.Error(err)
 		}
 	})
 }
@@ -155,7 +179,7 @@ func TestPausedCandidate(t *testing.T) {
 			t.Fatal(err)
 		}
 		k.Advance(time.Second)
-		want(t, k, tenure.Vacant, "a")
+		want(t, k, tenure.Vacant)
 		b.Resume()
 		if term := <-won; term.Token() <= first.Token() {
 			t.Fatalf("token %d after %d", term.Token(), first.Token())
@@ -168,6 +192,7 @@ func TestPausedCandidate(t *testing.T) {
 func TestPartition(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		a, b := k.Node("a"), k.Node("b")
+		opened := time.Now()
 		old := win(t, a)
 		a.Partition()
 		left := old.Remaining()
@@ -175,11 +200,15 @@ func TestPartition(t *testing.T) {
 		if err := old.Check(); err != nil {
 			t.Fatalf("it has 1 ns of trust left: %v", err)
 		}
-		want(t, k, tenure.Led, "a")
+		want(t, k, tenure.Led)
 		k.Advance(1)
 		cause(t, old, tenure.ErrExpired)
+		want(t, k, tenure.Led) // by its session, which has not run out
 		next := win(t, b)
-		k.Advance(time.Hour)
+		if d := time.Since(opened); d != timing.TTL {
+			t.Errorf("b leads after %v, want the TTL: no keep-alive of a has come through", d)
+		}
+		k.Advance(3 * timing.TTL)
 		if err := next.Check(); err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +297,7 @@ func TestExpire(t *testing.T) {
 		a.Pause()
 		a.Expire()
 		k.Settle()
-		want(t, k, tenure.Vacant, "a")
+		want(t, k, tenure.Vacant)
 		if err := second.Check(); err != nil {
 			t.Fatalf("a paused node knows of its session: %v", err)
 		}
@@ -303,19 +332,98 @@ func TestCrash(t *testing.T) {
 			waits <- err
 		}()
 		k.Advance(time.Until(opened.Add(timing.Beat)))
+		seen := make(chan tenure.Leader, 1)
+		go func() {
+			for l := range a.Elector("g").Leaders(t.Context()) {
+				select {
+				case seen <- l:
+				default: // two are enough
+				}
+			}
+		}()
+		if l := <-seen; l.State != tenure.Led {
+			t.Errorf("before the crash: %v", l.State)
+		}
+		k.Settle()
 		a.Crash() // after its first beat
+		k.Settle()
+		if len(seen) != 1 || (<-seen).State != tenure.Unknown {
+			t.Error("an observer in the crashed node is not told that it sees nothing")
+		}
 		if term.Check() == nil {
 			t.Error("the term of a crashed node has not ended")
 		}
 		k.Advance(time.Until(opened.Add(timing.Beat + timing.TTL - 1)))
-		want(t, k, tenure.Led, "a")
+		want(t, k, tenure.Led)
 		k.Advance(1)
-		want(t, k, tenure.Vacant, "a")
+		want(t, k, tenure.Vacant)
 		if err := <-waits; !errors.Is(err, lease.ErrClosed) {
 			t.Errorf("a campaign of a crashed node: %v", err)
 		}
 		if _, err := a.Elector("g").Campaign(t.Context()); !errors.Is(err, lease.ErrClosed) {
 			t.Errorf("a campaign after the crash: %v", err)
+		}
+		if l, err := a.Elector("g").Leader(t.Context()); err == nil || l.State != tenure.Unknown {
+			t.Errorf("the crashed node answers: %v", l.State)
+		}
+	})
+}
+
+// A crash is no farewell: the sessions of nodes that had nothing to lose stay in
+// line until they expire, too.
+func TestCrashSaysNothing(t *testing.T) {
+	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
+		win(t, k.Node("a"))
+		line := func() int {
+			sessions, err := k.Store().Sessions(t.Context(), lease.Scope{"*"}, lease.Page{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(sessions)
+		}
+		const many = 20
+		var nodes []*tenuretest.Node
+		for range many {
+			n := k.Node("b")
+			go func() { _, _ = n.Elector("g").Campaign(t.Context()) }()
+			nodes = append(nodes, n)
+		}
+		k.Settle()
+		for _, n := range nodes {
+			n.Crash()
+		}
+		k.Settle()
+		if n := line(); n != 1+many {
+			t.Errorf("%d sessions after the crash, want %d", n, 1+many)
+		}
+		k.Advance(timing.TTL)
+		if n := line(); n != 1 {
+			t.Errorf("%d sessions a TTL later, want 1", n)
+		}
+	})
+}
+
+// Goroutines of the test get time to end after its context has.
+func TestTimeToEnd(t *testing.T) {
+	tenuretest.Run(t, func(t *testing.T, _ *tenuretest.Kit) {
+		go func() {
+			<-t.Context().Done()
+			time.Sleep(timing.TTL)
+		}()
+	})
+}
+
+// A kit that is left with its faults set ends all the same.
+func TestLeftInTrouble(t *testing.T) {
+	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
+		win(t, k.Node("a"))
+		for _, trouble := range []func(*tenuretest.Node){
+			(*tenuretest.Node).Pause, (*tenuretest.Node).Partition, (*tenuretest.Node).Crash,
+		} {
+			n := k.Node("b")
+			go func() { _, _ = n.Elector("g").Campaign(t.Context()) }()
+			k.Settle()
+			trouble(n)
 		}
 	})
 }

@@ -83,7 +83,9 @@ func (n *Node) Heal() { n.gate.set(func(f *fault) { f.cut = false }) }
 // may be long over. That is a zombie.
 //
 // What the test asks of the node in the meantime (to campaign, to resign) is
-// taken note of, but reaches the store after Resume only.
+// taken note of, but reaches the store after Resume only. Such a question wakes
+// the node for a moment, in which it ends what has run out; so does its Health
+// check, if it has one.
 func (n *Node) Pause() { n.gate.set(func(f *fault) { f.paused = true }) }
 
 // Resume ends a pause: everything that was due in it happens now.

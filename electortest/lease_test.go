@@ -1,0 +1,73 @@
+package electortest
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/mem"
+	"github.com/tenurehq/tenure/tenuretest"
+)
+
+// process is a simulated one.
+type process struct {
+	*tenuretest.Node
+	elector tenure.Elector
+}
+
+func (p process) Elector() tenure.Elector { return p.elector }
+
+const ttl = 400 * time.Millisecond
+
+// leaseEngine is package lease over a store in memory.
+func leaseEngine(store lease.Store) Engine {
+	timing := lease.Timing{TTL: ttl}
+	return Engine{
+		Start: func(t *testing.T, group, id string) Process {
+			n, err := tenuretest.NewNode(store, lease.Config{
+				Candidate: tenure.Candidate{ID: id},
+				Scope:     lease.Scope{group},
+				Timing:    timing,
+				Log:       slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return process{n, n.Elector(group)}
+		},
+		Lease:    ttl,
+		Failover: 2 * ttl,
+		Transfer: true,
+		Parallel: true,
+	}
+}
+
+// Package lease keeps the contract.
+func TestLease(t *testing.T) {
+	store := mem.New(mem.Options{})
+	t.Cleanup(store.Shutdown)
+	Run(t, leaseEngine(store))
+}
+
+// An engine that is described wrongly is refused before anything runs.
+func TestEngineValidate(t *testing.T) {
+	store := mem.New(mem.Options{})
+	defer store.Shutdown()
+	good := leaseEngine(store)
+	if err := good.validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(*Engine){
+		"start":    func(e *Engine) { e.Start = nil },
+		"lease":    func(e *Engine) { e.Lease = 0 },
+		"failover": func(e *Engine) { e.Failover = e.Lease },
+	} {
+		e := good
+		spoil(&e)
+		if e.validate() == nil {
+			t.Errorf("%s: an engine without it passes", name)
+		}
+	}
+}

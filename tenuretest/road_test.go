@@ -1,0 +1,118 @@
+package tenuretest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/mem"
+)
+
+// slowStore answers an open after a while.
+type slowStore struct {
+	lease.Store
+	takes time.Duration
+}
+
+func (s slowStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
+	session, err := s.Store.Open(ctx, c, ttl, scope)
+	time.Sleep(s.takes)
+	return session, err
+}
+
+// open calls through a road whose gate is in trouble from before the answer is
+// given, at 1 s, until 10 s; the call has 5 s.
+func open(t *testing.T, trouble func(*fault)) (took time.Duration, sessions int, err error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		store := mem.New(mem.Options{Clock: bubbleClock{time.Now()}})
+		defer store.Shutdown()
+		r := &road{store: slowStore{store, 2 * time.Second}, gate: newGate(), patience: time.Second}
+		time.AfterFunc(time.Second, func() { r.gate.set(trouble) })
+		time.AfterFunc(10*time.Second, func() { r.gate.set(func(f *fault) { *f = fault{} }) })
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err = r.Open(ctx, tenure.Candidate{ID: "a"}, time.Hour, lease.Scope{"*"})
+		took = time.Since(start)
+		line, lerr := store.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{})
+		if lerr != nil {
+			t.Fatal(lerr)
+		}
+		sessions = len(line)
+		time.Sleep(time.Minute)
+	})
+	return took, sessions, err
+}
+
+// What the store has done is not undone by a fault that comes before its answer:
+// in a partition the answer is lost at the deadline and the outcome unknown, in a
+// pause it is heard afterwards, and a crashed node hears nothing.
+func TestAnswerInTrouble(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		trouble func(*fault)
+		takes   time.Duration
+		err     error
+	}{
+		{"well", func(*fault) {}, 2 * time.Second, nil},
+		{"cut off", func(f *fault) { f.cut = true }, 5 * time.Second, context.DeadlineExceeded},
+		{"paused", func(f *fault) { f.paused = true }, 10 * time.Second, nil},
+		{"crashed", func(f *fault) { f.dead = true }, 2 * time.Second, errCrashed},
+	} {
+		took, sessions, err := open(t, tt.trouble)
+		if took != tt.takes || !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
+			t.Errorf("%s: %v after %v, want %v after %v", tt.name, err, took, tt.err, tt.takes)
+		}
+		if sessions != 1 {
+			t.Errorf("%s: the store has %d sessions, want 1", tt.name, sessions)
+		}
+		if err != nil && lease.Definite(err) {
+			t.Errorf("%s: the error is definite, but the store has acted: %v", tt.name, err)
+		}
+	}
+}
+
+// Every way to the store leads through the gate: nothing gets past a crash.
+func TestNothingBypassesTheGate(t *testing.T) {
+	store := mem.New(mem.Options{})
+	defer store.Shutdown()
+	r := &road{store: store, gate: newGate(), patience: time.Hour}
+	r.gate.set(func(f *fault) { f.dead = true })
+	ctx := t.Context()
+	only := func(_ any, err error) error { return err }
+	for name, err := range map[string]error{
+		"Open":          only(r.Open(ctx, tenure.Candidate{ID: "a"}, time.Hour, lease.Scope{"*"})),
+		"KeepAlive":     only(r.KeepAlive(ctx, "s1")),
+		"Close":         r.Close(ctx, "s1", lease.Closed),
+		"Acquire":       only(r.Acquire(ctx, "s1", lease.Record{Group: "g"})),
+		"Release":       only(r.Release(ctx, "s1", lease.Record{Group: "g"}, "", lease.Resigned)),
+		"Ask":           r.Ask(ctx, "s1", lease.Request{}),
+		"Answer":        r.Answer(ctx, "s1", "r", lease.Answer{}),
+		"Answered":      only(r.Answered(ctx, "s1", "r")),
+		"Read":          only(r.Read(ctx, "g")),
+		"Groups":        only(r.Groups(ctx, lease.Scope{"*"}, lease.Page{})),
+		"Sessions":      only(r.Sessions(ctx, lease.Scope{"*"}, lease.Page{})),
+		"History":       only(r.History(ctx, "g", lease.Page{})),
+		"Meta":          only(r.Meta(ctx)),
+		"RaiseEpoch":    only(r.RaiseEpoch(ctx, 1)),
+		"Attributes":    only(r.Attributes(ctx, "group/g")),
+		"SetAttributes": only(r.SetAttributes(ctx, lease.Attributes{Name: "group/g"})),
+	} {
+		if !errors.Is(err, errCrashed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, err := range r.Watch(ctx, lease.Scope{"*"}) {
+		if !errors.Is(err, errCrashed) {
+			t.Errorf("Watch: %v", err)
+		}
+	}
+	if r.Limits() != store.Limits() {
+		t.Error("the limits are not the store's")
+	}
+}
