@@ -25,7 +25,7 @@ func files(t *testing.T) []string {
 		t.Skip("no .git: cannot tell which files are the project's")
 	}
 	// The checkout may belong to another user than the one who tests it.
-	out := command(t, nil, "git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	out := command(t, ".", nil, "git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	var names []string
 	for name := range strings.SplitSeq(string(out), "\x00") {
 		if _, err := os.Stat(filepath.Join(top(t), name)); name == "" || err != nil {

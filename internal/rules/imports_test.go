@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -38,6 +39,8 @@ var layers = []layer{
 		why: "planted bugs are names; the code that has the bug asks for them"},
 	{path: "internal/rules",
 		why: "a rule that imports what it judges can be bent by it"},
+	{path: "internal/enginetest",
+		why: "it starts programs, so that no test need link a server"},
 	{path: ".", may: []string{"fence", "clock"}, testsToo: []string{"lease", "store/mem", "tenuretest", "electortest"},
 		why: "what a user imports knows no engine"},
 	{path: "lease", may: []string{".", "fence", "clock", "internal/plant"}, testsToo: []string{"store/mem", "tenuretest", "electortest", "lease/storetest"},
@@ -46,14 +49,18 @@ var layers = []layer{
 		why: "the contract must not lean on one engine's way of keeping it"},
 	{path: "electortest", may: []string{".", "fence", "clock"}, testsToo: []string{"lease", "store/mem", "tenuretest"},
 		why: "the contract of electors holds for raft too, which has no Store"},
-	{path: "store/...", may: []string{".", "fence", "clock", "lease", "internal/plant"}, testsToo: []string{"lease/storetest", "electortest"},
+	{path: "store/...", may: []string{".", "fence", "clock", "lease", "internal/plant"}, testsToo: []string{"lease/storetest", "electortest", "internal/enginetest"},
 		why: "engines never lean on each other: each is chosen alone"},
+	{path: "raft/...", may: []string{".", "fence", "clock"}, testsToo: []string{"electortest"},
+		why: "raft elects by itself: it has no use for leases"},
 	{path: "tenuretest", may: []string{".", "fence", "clock", "lease", "store/mem"}, testsToo: []string{"electortest"},
 		why: "the double for users' tests is the real thing on the engine in memory"},
 	{path: "sim/...", may: []string{".", "fence", "clock", "lease", "store/mem", "internal/plant"},
 		why: "the simulated world drives the real machine and the real store"},
 	{path: "examples/...", may: []string{".", "fence", "clock", "lease", "store/mem", "tenuretest"},
 		why: "an example shows what a user could write, so nothing internal"},
+	{path: "app/...", may: []string{".", "fence", "clock", "lease", "store/...", "raft"}, testsToo: []string{"electortest", "internal/enginetest"},
+		why: "the programs put everything together, and nothing imports them"},
 }
 
 // Who else may be imported by whom, in shipped code: only the packages named
@@ -65,7 +72,7 @@ var reserved = []struct {
 }{
 	{
 		imports: []string{"testing", "net/http/httptest", module + "/tenuretest", module + "/electortest", module + "/lease/storetest"},
-		by:      []string{"sim/...", "tenuretest", "electortest", "lease/storetest", "examples/..."},
+		by:      []string{"sim/...", "tenuretest", "electortest", "lease/storetest", "internal/enginetest", "examples/..."},
 		why:     "testing registers flags and its helpers end the process: not in a user's program",
 	},
 	{
@@ -106,10 +113,10 @@ func top(t *testing.T) string {
 	return dir
 }
 
-func command(t *testing.T, env []string, name string, args ...string) []byte {
+func command(t *testing.T, dir string, env []string, name string, args ...string) []byte {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
-	cmd.Dir = top(t)
+	cmd.Dir = filepath.Join(top(t), dir)
 	cmd.Env = append(append(os.Environ(), "GOWORK=off"), env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -126,9 +133,9 @@ var builds = []struct{ os, tags string }{
 }
 
 // list asks the go tool about every package that a build or its tests need.
-func list(t *testing.T, goos, tags string) []pkg {
+func list(t *testing.T, dir, goos, tags string) []pkg {
 	t.Helper()
-	out := command(t, []string{"GOOS=" + goos}, "go", "list", "-deps", "-test", "-tags", tags,
+	out := command(t, dir, []string{"GOOS=" + goos}, "go", "list", "-deps", "-test", "-tags", tags,
 		"-json=ImportPath,ForTest,Standard,Module,Imports,TestImports,XTestImports", "./...")
 	var pkgs []pkg
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
@@ -160,14 +167,14 @@ func anyCovers(rows []string, rel string) bool {
 // gets one module, and no version of theirs is lifted.
 func TestNoDependencies(t *testing.T) {
 	var mod struct{ Require, Replace, Tool []any }
-	if err := json.Unmarshal(command(t, nil, "go", "mod", "edit", "-json"), &mod); err != nil {
+	if err := json.Unmarshal(command(t, ".", nil, "go", "mod", "edit", "-json"), &mod); err != nil {
 		t.Fatal(err)
 	}
 	if len(mod.Require)+len(mod.Replace)+len(mod.Tool) > 0 {
 		t.Errorf("go.mod of the root module must name nothing but itself, and has %d require, %d replace, %d tool", len(mod.Require), len(mod.Replace), len(mod.Tool))
 	}
 	for _, b := range builds {
-		for _, p := range list(t, b.os, b.tags) {
+		for _, p := range list(t, ".", b.os, b.tags) {
 			if !p.Standard && (p.Module == nil || p.Module.Path != module) {
 				t.Errorf("%s %s: %s is neither ours nor in the standard library", b.os, b.tags, p.ImportPath)
 			}
@@ -177,13 +184,16 @@ func TestNoDependencies(t *testing.T) {
 
 // Imports point upwards in the picture of the layers, never sideways.
 func TestImports(t *testing.T) {
-	var own []pkg
+	var own packages
 	for _, b := range builds {
-		for _, p := range list(t, b.os, b.tags) {
-			// Test variants repeat what the package itself lists.
-			if p.ours() && p.ForTest == "" && !strings.HasSuffix(p.ImportPath, ".test") {
-				own = append(own, p)
-			}
+		for _, p := range list(t, ".", b.os, b.tags) {
+			own = own.add(p)
+		}
+	}
+	// The other modules bring what differs from system to system with them.
+	for _, dir := range otherModules(t) {
+		for _, p := range list(t, dir, "linux", "") {
+			own = own.add(p)
 		}
 	}
 	if len(own) < 5*len(builds) {
@@ -192,6 +202,39 @@ func TestImports(t *testing.T) {
 	for _, complaint := range judge(own) {
 		t.Error(complaint)
 	}
+}
+
+type packages []pkg
+
+// add takes a package of ours in. Test variants repeat what the package itself
+// lists.
+func (own packages) add(p pkg) packages {
+	if p.ours() && p.ForTest == "" && !strings.HasSuffix(p.ImportPath, ".test") {
+		return append(own, p)
+	}
+	return own
+}
+
+// otherModules are the folders of the modules beside the root, without the one
+// that holds only tools.
+func otherModules(t *testing.T) []string {
+	t.Helper()
+	var dirs []string
+	err := fs.WalkDir(os.DirFS(top(t)), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && strings.HasPrefix(d.Name(), "."), d.IsDir() && d.Name() == "testdata":
+			return fs.SkipDir
+		case d.Name() == "go.mod" && name != "go.mod" && path.Dir(name) != "tools":
+			dirs = append(dirs, path.Dir(name))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dirs
 }
 
 // judge applies both tables and returns one line per breach, each once.
@@ -296,6 +339,9 @@ func TestImportRulesBite(t *testing.T) {
 		{from: "electortest", imports: module + "/lease", want: "electortest imports lease"},
 		{from: "examples/story", imports: module + "/internal/plant", want: "examples/story imports internal/plant"},
 		{from: "examples/story", imports: module + "/store/mem"},
+		{from: "raft", imports: module + "/lease", want: "raft imports lease"},
+		{from: "lease", imports: module + "/app/engine", want: "lease imports app/engine"},
+		{from: "app/engine", imports: module + "/store/etcd"},
 		{from: "manager", imports: "fmt", want: "manager has no row"},
 	} {
 		p := pkg{ImportPath: module + "/" + tt.from}
