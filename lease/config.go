@@ -58,6 +58,8 @@ func (c Config) Validate() error {
 // fits checks the configuration against the limits of an engine.
 func (c Config) fits(l Limits) error {
 	switch {
+	case l.Batch < 1:
+		return &ArgumentError{Field: "the store's limit of groups in one acquire", Value: l.Batch, Rule: "must be at least 1"}
 	case c.TTL < l.MinTTL:
 		return &ArgumentError{Field: "ttl", Value: c.TTL, Rule: fmt.Sprintf("this store grants no less than %v", l.MinTTL)}
 	case l.MaxTTL > 0 && c.TTL > l.MaxTTL:

@@ -188,7 +188,9 @@ func Since(v View, after Cursor) (changes []tenure.Leader, complete bool) {
 		// The store was rewound: what it says now is all there is.
 		return []tenure.Leader{v.Leader()}, false
 	}
-	complete = after.Token == 0
+	// Counters begin at 1: whoever has seen nothing has missed nothing if that one
+	// is still here.
+	complete = after.Token == 0 && (len(v.Terms) == 0 || v.Terms[0].Token.Counter() == 1)
 	for i, t := range v.Terms {
 		newest := i == len(v.Terms)-1
 		switch {

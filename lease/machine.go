@@ -2,6 +2,7 @@ package lease
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -68,6 +69,9 @@ type Machine struct {
 	stopping bool
 	stopped  bool
 	stopErr  error // the session could not be closed
+	// closeBy is until when a shutdown hopes that all work returns, so that one
+	// close frees all groups; then each is freed by itself.
+	closeBy clock.Instant
 }
 
 // MachineConfig is what a machine must know. Timing must be complete and valid.
@@ -91,6 +95,7 @@ const (
 
 // NewMachine returns a machine at rest.
 func NewMachine(cfg MachineConfig) *Machine {
+	cfg.Limits.Batch = max(cfg.Limits.Batch, 1)
 	return &Machine{
 		cfg:     cfg,
 		rand:    rand.New(rand.NewPCG(cfg.Seed, 0x74656e757265)),
@@ -128,6 +133,8 @@ type Event struct {
 	Cause error
 	View  *View
 	Reply *Reply
+
+	stream uint64 // the shell's: which watch it is from
 }
 
 // ActionKind says what to do.
@@ -213,6 +220,13 @@ type Reply struct {
 
 // errTimeout is the machine's own: the call was not answered in its time.
 var errTimeout = errors.New("no answer in time")
+
+// check turns an answer that does not fit its call into one of unknown outcome.
+func (r *Reply) check(f *flight) {
+	if (f.Kind == CallAcquire || f.Kind == CallRelease) && r.Err == nil && len(r.Records) != len(f.seats) {
+		r.Err = fmt.Errorf("lease: the store answered %s of %d groups with %d records", f.Kind, len(f.seats), len(r.Records))
+	}
+}
 
 // flight is a call under way. One that timed out stays for a while: a late
 // answer to a keep-alive still counts from its sending.
@@ -381,6 +395,7 @@ func (m *Machine) reply(r *Reply) {
 }
 
 func (m *Machine) dispatch(f *flight, r *Reply) {
+	r.check(f)
 	if r.Err == nil || Definite(r.Err) {
 		switch f.Kind {
 		case CallOpen, CallAcquire, CallRelease:
@@ -411,12 +426,13 @@ func (m *Machine) dispatch(f *flight, r *Reply) {
 // late handles the answer to a call that was given up. What it says is still
 // true, if it is definite.
 func (m *Machine) late(f *flight, r *Reply) {
+	r.check(f)
 	switch {
 	case f.Kind == CallBeat:
 		m.beaten(f, r)
 	case f.Kind == CallOpen && r.Err == nil:
 		// Nobody will keep it alive; take it out of the line.
-		m.closeSession(&session{Session: r.Session, retired: true}, Resigned)
+		m.closeSession(&session{Session: r.Session, retired: true, why: Resigned}, Resigned)
 	case f.Kind == CallAcquire && r.Err == nil:
 		m.won(f, r)
 	}

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurehq/tenure"
@@ -34,6 +36,8 @@ type Node struct {
 	wake   chan struct{}
 	notes  notebook
 
+	watches atomic.Int64
+
 	mu       sync.Mutex
 	room     sync.Cond // the queue was emptied
 	queue    []Event
@@ -50,6 +54,7 @@ type Node struct {
 	trust     *tenure.Trust
 	session   Session
 	stopWatch context.CancelFunc
+	stream    uint64 // counts the watches
 }
 
 type waiter struct{ result chan outcome }
@@ -75,6 +80,8 @@ const (
 	// maxCalls bounds the goroutines that a store which ignores its deadlines can
 	// pile up.
 	maxCalls = 128
+	// maxWatches bounds those of a store whose watches do not end.
+	maxWatches = 8
 )
 
 // New returns a node that has not contacted the store yet: the session is opened
@@ -179,14 +186,21 @@ func (n *Node) poke() {
 }
 
 // pushView waits while the queue is long: a watch may bring ten thousand groups.
-func (n *Node) pushView(v View) {
+func (n *Node) pushView(v View, stream uint64) {
 	n.mu.Lock()
 	for len(n.queue) >= maxQueue && n.ctx.Err() == nil {
 		n.room.Wait()
 	}
-	n.queue = append(n.queue, Event{Kind: OnView, View: &v})
+	n.queue = append(n.queue, Event{Kind: OnView, View: &v, stream: stream})
 	n.mu.Unlock()
 	n.poke()
+}
+
+// ofThisWatch drops what an earlier watch has left in the queue.
+func (n *Node) ofThisWatch(events []Event) []Event {
+	return slices.DeleteFunc(events, func(e Event) bool {
+		return (e.Kind == OnView || e.Kind == OnWatchLost) && e.stream != n.stream
+	})
 }
 
 func (n *Node) loop() {
@@ -198,7 +212,7 @@ func (n *Node) loop() {
 		events, n.queue = n.queue, events[:0]
 		n.room.Broadcast()
 		n.mu.Unlock()
-		for _, a := range n.machine.Step(n.cfg.Clock.Now(), events...) {
+		for _, a := range n.machine.Step(n.cfg.Clock.Now(), n.ofThisWatch(events)...) {
 			if a.Kind == DoStopped {
 				n.stopErr = a.Cause
 				return
@@ -279,11 +293,24 @@ func (n *Node) act(a Action) {
 		n.settle(settleKey{a.Group, a.Token}, a.Cause)
 	case DoOverrun:
 		if n.cfg.Exit != nil {
-			n.cfg.Log.Error("tenure: work has not returned in time: exiting", "group", a.Group, "token", a.Token, "cause", a.Cause)
+			n.lastWords(a)
 			n.cfg.Exit(OverrunExitCode)
 		}
 	case DoNote:
 		n.notes.add(a.Note)
+	}
+}
+
+// lastWords says why the process ends, but does not wait for a log that hangs.
+func (n *Node) lastWords(a Action) {
+	said := make(chan struct{})
+	n.work.Go(func() {
+		defer close(said)
+		n.cfg.Log.Error("tenure: work has not returned in time: exiting", "group", a.Group, "token", a.Token, "cause", a.Cause)
+	})
+	select {
+	case <-said:
+	case <-time.After(exitMargin / 2):
 	}
 }
 
@@ -387,20 +414,28 @@ func (n *Node) watch() {
 	if n.stopWatch != nil {
 		n.stopWatch()
 	}
+	n.stream++
+	stream := n.stream
+	if n.watches.Load() >= maxWatches {
+		n.push(Event{Kind: OnWatchLost, stream: stream, Cause: fmt.Errorf("lease: %d watches do not end when they are told to: %w", maxWatches, ErrBusy)})
+		return
+	}
 	ctx, cancel := context.WithCancel(n.ctx)
 	n.stopWatch = cancel
+	n.watches.Add(1)
 	n.work.Go(func() {
 		defer cancel()
+		defer n.watches.Add(-1)
 		err := errors.New("lease: the watch ended")
 		for v, e := range n.store.Watch(ctx, n.cfg.Scope) {
 			if e != nil {
 				err = e
 				break
 			}
-			n.pushView(v)
+			n.pushView(v, stream)
 		}
 		if ctx.Err() == nil {
-			n.push(Event{Kind: OnWatchLost, Cause: err})
+			n.push(Event{Kind: OnWatchLost, Cause: err, stream: stream})
 		}
 	})
 }

@@ -173,7 +173,7 @@ func (m *Machine) campaign(s *seat) {
 	case m.watching == watchOff && m.watchAt == clock.Never:
 		m.watch()
 	case m.watching == watchSynced && !s.known:
-		m.see(s, vacantFromTheStart(s.group), told)
+		m.see(s, vacantFromTheStart(s.group), told, 0)
 	}
 	m.schedule(s)
 	m.update(s)
@@ -266,10 +266,6 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 			if !Definite(r.Err) && s.view.Version == f.Seen[i].Version {
 				s.unsure, s.unsureAt = true, s.view.Version
 			}
-			if s.known && s.view.Holder == m.session.ID {
-				// The watch knew before the answer was given up: we have won.
-				m.see(s, s.view, told)
-			}
 			m.again(s)
 		}
 	}
@@ -287,7 +283,7 @@ func (m *Machine) won(f *flight, r *Reply) {
 			continue
 		}
 		s.alone = false
-		m.see(s, View{Record: r.Records[i], State: tenure.Led}, sure)
+		m.see(s, View{Record: r.Records[i], State: tenure.Led}, sure, 0)
 	}
 }
 
@@ -299,10 +295,10 @@ func (m *Machine) conflicted(f *flight, c *ConflictError) {
 	for _, v := range c.Current {
 		shown[v.Group] = v
 	}
-	for _, s := range f.seats {
+	for i, s := range f.seats {
 		if v, ok := shown[s.group]; ok {
 			s.alone = false
-			m.see(s, v, conflicting)
+			m.see(s, v, conflicting, f.Seen[i].Version)
 			if s.tryAt == clock.Never {
 				m.again(s)
 			}
@@ -320,6 +316,10 @@ func (m *Machine) conflicted(f *flight, c *ConflictError) {
 
 // again tries once more, later.
 func (m *Machine) again(s *seat) {
+	if m.session != nil && s.known && s.hold == nil && s.view.Holder == m.session.ID {
+		// The watch knew before the answer came: we have won.
+		m.see(s, s.view, told, 0)
+	}
 	if s.eligible(m) {
 		s.tryAt = max(m.now.Add(m.cfg.Timing.BackoffMin/2+m.backoff(s.fails)), s.notBefore)
 		s.fails++
@@ -341,15 +341,19 @@ func newer(a, b *View) bool {
 	return a.Version > b.Version || a.Version == b.Version && a.State == tenure.Vacant && b.State == tenure.Led
 }
 
-// see takes note of a view.
-func (m *Machine) see(s *seat, v View, from source) {
-	fresh := !s.known || newer(&v, &s.view) ||
+// see takes note of a view. tried is the version from which a compare-and-set
+// was refused.
+func (m *Machine) see(s *seat, v View, from source, tried uint64) {
+	fresh := newer(&v, &s.view) ||
+		// Only a new watch may say that what we knew is no more.
+		!s.known && (from == told || v.Version == s.view.Version && s.view.State != tenure.Vacant) ||
 		// The hint that the holder is dead was wrong.
 		s.hinted && v.Version == s.view.Version && v.State == tenure.Led && from != told ||
-		// The store is behind what it had told us: it was rewound.
-		from == conflicting && v.Version < s.view.Version
-	if !fresh && v.Version < s.view.Version {
-		return
+		// The store is behind what we had seen when we asked: it was rewound.
+		from == conflicting && v.Version < tried ||
+		m.cfg.Plant.Has(plant.BeginOnOldRecord)
+	if !fresh && (v.Version != s.view.Version || v.State != s.view.State) {
+		return // overtaken
 	}
 	changed := fresh && v.Version != s.view.Version
 	if fresh {
@@ -372,7 +376,7 @@ func (m *Machine) see(s *seat, v View, from source) {
 		// Our session is dead at the store, whatever it was that killed it.
 		m.gone(tenure.ErrLost, Lost, false)
 		return
-	case v.State == tenure.Led:
+	case v.State == tenure.Led && fresh:
 		s.tryAt, s.fails, s.yields = clock.Never, 0, false
 		if changed && m.lineOK {
 			// A new leader: somebody has left the line or come back to it.
@@ -387,6 +391,15 @@ func (m *Machine) see(s *seat, v View, from source) {
 // named handles a record that names the present session.
 func (m *Machine) named(s *seat, rec Record, confirmed bool) {
 	if s.hold != nil {
+		return
+	}
+	if h := s.linger; h != nil && h.record.Token == rec.Token && h.session == m.session {
+		// It was not gone after all. Its term is over, but work has not returned: the
+		// grant is kept until it has.
+		s.hold, s.linger = h, nil
+		h.record = rec
+		h.overrunAt = m.now.Add(m.cfg.Timing.window())
+		m.update(s)
 		return
 	}
 	old := rec.Token <= s.spent
@@ -445,7 +458,7 @@ func (m *Machine) confirmed(f *flight, r *Reply) {
 		return
 	}
 	s.confirming = false
-	m.see(s, r.View, sure)
+	m.see(s, r.View, sure, 0)
 }
 
 // endTerm ends the term that the seat leads. The grant stays until work has
@@ -521,8 +534,11 @@ func (m *Machine) sendReleases() {
 			continue
 		}
 		switch {
-		case m.stopping && h.to == "" && h.returned:
-			// Closing the session frees this group with all the others.
+		case m.stopping && h.to == "" && m.now < m.closeBy:
+			// Closing the session frees this group with all the others, if they too
+			// return soon.
+			h.retryAt = m.closeBy
+			m.update(s)
 		case h.to != "" && h.toSession == "":
 			h.call = true
 			m.send(&Call{Kind: CallLine, Group: s.group}, h.session, s)
@@ -579,22 +595,22 @@ func (m *Machine) released(f *flight, r *Reply) {
 		}
 		if m.cfg.Plant.Has(plant.ReleaseBeforeStop) && !h.returned {
 			s.hold, s.linger = nil, h
-			m.see(s, View{Record: r.Records[0], State: state}, sure)
+			m.see(s, View{Record: r.Records[0], State: state}, sure, 0)
 			return
 		}
 		s.yields = f.To == ""
 		m.finish(s)
-		m.see(s, View{Record: r.Records[0], State: state}, sure)
+		m.see(s, View{Record: r.Records[0], State: state}, sure, 0)
 	case errors.As(r.Err, &conflict):
 		// An earlier try was applied, and its answer lost.
 		s.yields = true
 		m.finish(s)
 		for _, v := range conflict.Current {
-			m.see(s, v, conflicting)
+			m.see(s, v, conflicting, f.Held.Version)
 		}
 	case errors.Is(r.Err, ErrSessionDead):
 		m.gone(tenure.ErrLost, Lost, false)
-	case Definite(r.Err) && f.To != "":
+	case f.To != "" && (errors.Is(r.Err, ErrSuccessor) || errors.Is(r.Err, ErrRewound)):
 		m.withoutSuccessor(h)
 		m.releases = append(m.releases, s)
 	default:
@@ -630,11 +646,15 @@ func (m *Machine) finish(s *seat) {
 // moved: the record went on without us.
 func (m *Machine) moved(s *seat) {
 	if s.hold.returned {
+		s.yields = s.hold.to == ""
 		m.finish(s)
 		return
 	}
 	m.void(s, tenure.ErrLost)
 }
+
+// exitMargin is what an exit may take.
+const exitMargin = 100 * time.Millisecond
 
 // void: the grant is gone; what work is left lingers until it returns.
 func (m *Machine) void(s *seat, cause error) {
@@ -645,15 +665,16 @@ func (m *Machine) void(s *seat, cause error) {
 		return
 	}
 	if h.phase == leading {
-		h.phase, h.cause = ending, cause
+		h.phase, h.cause, h.why = ending, cause, Lost
 		m.note(Note{Kind: NoteEnded, Group: s.group, Token: h.record.Token, Err: cause})
 		m.do(Action{Kind: DoEnd, Group: s.group, Token: h.record.Token, Cause: cause})
 	}
 	h.retryAt = clock.Never
-	h.overrunAt = h.session.trust
-	if m.cfg.Timing.Grace == 0 {
-		// Nobody stops in no time: it is an overrun when another may lead.
-		h.overrunAt = h.overrunAt.Add(m.cfg.Timing.Margin)
+	// Nobody stops in no time: without a grace it is an overrun when another may
+	// lead. With one, a process that is to be ended is ended while it is trusted.
+	h.overrunAt = h.session.trust.Add(m.cfg.Timing.Margin)
+	if grace := m.cfg.Timing.Grace; grace > 0 {
+		h.overrunAt = h.session.trust.Add(-min(grace/4, exitMargin))
 	}
 	s.linger = h
 	m.update(s)

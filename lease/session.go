@@ -159,7 +159,14 @@ func (m *Machine) retire(why Reason) {
 func (m *Machine) gone(cause error, why Reason, living bool) {
 	s := m.session
 	m.session = nil
-	m.lineOK, m.lineAt = false, clock.Never
+	m.lineOK, m.lineAt, m.lineCall = false, clock.Never, false
+	for _, f := range m.calls {
+		if f.session == s && !f.late && f.Kind != CallClose {
+			// Its calls must not stand in the way of the next session's.
+			f.late = true
+			m.lanes[f.Kind]--
+		}
+	}
 	s.retired, s.why = true, why
 	m.note(Note{Kind: NoteSession, Session: s.ID, Detail: string(why), Err: cause})
 	for _, seat := range m.order {
@@ -205,7 +212,7 @@ func (m *Machine) closed(f *flight, r *Reply) {
 	m.note(Note{Kind: NoteFailed, Call: CallClose, Session: s.ID, Count: s.closeTries, Err: r.Err})
 	if !Definite(r.Err) && s.closeTries < maxCloseTries {
 		m.closeSession(s, s.why)
-	} else {
+	} else if m.stopping {
 		m.stopErr = fmt.Errorf("lease: session %s was not closed and holds its groups until it expires: %w", s.ID, r.Err)
 	}
 }
@@ -214,6 +221,10 @@ func (m *Machine) closed(f *flight, r *Reply) {
 // when a group falls vacant would be a herd of its own.
 func (m *Machine) readLine() {
 	if m.session == nil || m.lineCall {
+		return
+	}
+	if !m.room(CallLine) {
+		m.lineAt = m.now.Add(m.cfg.Timing.Beat)
 		return
 	}
 	m.lineCall = true
@@ -226,12 +237,6 @@ func (m *Machine) lined(f *flight, r *Reply) {
 		return
 	}
 	m.lineCall = false
-	if f.session != m.session {
-		if m.session != nil {
-			m.readLine()
-		}
-		return
-	}
 	m.lineAt = m.now.Add(lineBeats*m.cfg.Timing.Beat + m.jitter(m.cfg.Timing.Beat))
 	if r.Err != nil {
 		m.note(Note{Kind: NoteFailed, Call: CallLine, Err: r.Err})
@@ -256,7 +261,7 @@ func (m *Machine) hints(complete bool) {
 	var last SessionID
 	lives := true
 	for _, s := range m.order {
-		if !s.wants || !s.known || s.view.State != tenure.Led {
+		if !s.wants || !s.known || s.view.State != tenure.Led || s.view.Holder == m.session.ID {
 			continue
 		}
 		if h := s.view.Holder; h != last {
@@ -311,6 +316,9 @@ func (m *Machine) watch() {
 }
 
 func (m *Machine) watchLost(err error) {
+	if m.stopping {
+		return
+	}
 	m.watching = watchOff
 	m.watchAt = m.now.Add(m.backoff(m.watchFails))
 	m.watchFails++
@@ -330,13 +338,13 @@ func (m *Machine) observed(v *View) {
 		if m.watching == watchStarting {
 			m.watchAt = m.now.Add(m.cfg.Timing.TTL)
 		}
-		m.see(m.seat(v.Group), *v, told)
+		m.see(m.seat(v.Group), *v, told, 0)
 		return
 	}
 	m.watching, m.watchFails, m.watchAt = watchSynced, 0, clock.Never
 	for _, s := range m.order {
 		if !s.known {
-			m.see(s, vacantFromTheStart(s.group), told)
+			m.see(s, vacantFromTheStart(s.group), told, 0)
 		}
 	}
 }
@@ -366,6 +374,7 @@ func (m *Machine) health(err error) {
 // which frees every group with one call.
 func (m *Machine) shutdown() {
 	m.stopping = true
+	m.closeBy = m.now.Add(m.cfg.Timing.Beat)
 	m.openAt, m.watchAt, m.lineAt, m.idleAt = clock.Never, clock.Never, clock.Never, clock.Never
 	for _, s := range m.order {
 		if s.wants {
@@ -448,8 +457,8 @@ func (m *Machine) comply(r *Request) (refusal string) {
 // inLine looks in the cached line: an operator who names a candidate that came a
 // moment ago is refused, and asks again.
 func (m *Machine) inLine(group, candidate string) bool {
-	return slices.ContainsFunc(m.line, func(l Session) bool {
-		return l.Candidate.ID == candidate && l.ID != m.session.ID && l.Scope.Covers(group)
+	return candidate != m.cfg.Candidate.ID && slices.ContainsFunc(m.line, func(l Session) bool {
+		return l.Candidate.ID == candidate && l.Scope.Covers(group)
 	})
 }
 

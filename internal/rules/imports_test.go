@@ -49,7 +49,7 @@ var layers = []layer{
 		why: "the contract must not lean on one engine's way of keeping it"},
 	{path: "electortest", may: []string{".", "fence", "clock"}, testsToo: []string{"lease", "store/mem", "tenuretest"},
 		why: "the contract of electors holds for raft too, which has no Store"},
-	{path: "store/...", may: []string{".", "fence", "clock", "lease", "internal/plant"}, testsToo: []string{"lease/storetest", "electortest", "internal/enginetest"},
+	{path: "store/...", may: []string{".", "fence", "clock", "lease", "internal/plant"}, testsToo: []string{"lease/storetest", "electortest", "tenuretest", "internal/enginetest"},
 		why: "engines never lean on each other: each is chosen alone"},
 	{path: "raft/...", may: []string{".", "fence", "clock"}, testsToo: []string{"electortest"},
 		why: "raft elects by itself: it has no use for leases"},
