@@ -263,7 +263,7 @@ func TestCampaignAgainReturnsWork(t *testing.T) {
 		n := w.node(hung, "a")
 		term := w.win(n, "g")
 		hung.hang(keepAlive)
-		w.ended(term)
+		_, _ = w.ended(term)
 		hung.letGo()
 		begin := time.Now()
 		again := w.win(n, "g")
@@ -502,7 +502,7 @@ func TestStepDown(t *testing.T) {
 		held := w.read("g")
 		time.Sleep(time.Minute + time.Second/3)
 		asked := time.Now()
-		w.ask("g", lease.Request{ID: "1", Verb: lease.StepDown, Token: term.Token(), Reason: "rolling restart", CoolDown: coolDown})
+		w.ask(lease.Request{ID: "1", Verb: lease.StepDown, Token: term.Token(), Reason: "rolling restart", CoolDown: coolDown})
 		at, err := w.ended(term)
 		if !errors.Is(err, tenure.ErrResigned) || at.Sub(asked) > lease.Default().Beat {
 			w.Errorf("the term ended %v after it was asked for: %v", at.Sub(asked), err)
@@ -555,7 +555,7 @@ func TestAskedTransfer(t *testing.T) {
 			"old":     {lease.Request{Verb: lease.StepDown, Token: term.Token() + 1}, `group "g" is led with token 1, not 2`},
 		} {
 			tt.r.ID = id
-			w.ask("g", tt.r)
+			w.ask(tt.r)
 			time.Sleep(lease.Default().Beat)
 			synctest.Wait()
 			if got := w.answered(held.Holder, id); got.Outcome != lease.Refused || got.Detail != tt.says {
@@ -567,7 +567,7 @@ func TestAskedTransfer(t *testing.T) {
 		}
 
 		asked := time.Now()
-		w.ask("g", lease.Request{ID: "good", Verb: lease.Transfer, To: "b", Token: term.Token()})
+		w.ask(lease.Request{ID: "good", Verb: lease.Transfer, To: "b", Token: term.Token()})
 		if r := w.won(next); r.at.Sub(asked) > lease.Default().Beat || r.term.Token() != term.Token()+1 {
 			w.Errorf("b leads %v later with token %d", r.at.Sub(asked), r.term.Token())
 		}

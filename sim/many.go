@@ -105,7 +105,7 @@ func (s *Summary) Print(out io.Writer) {
 		faults += n
 	}
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(out, "  %-34s %s\n", name, fmt.Sprintf(format, args...))
+		_, _ = fmt.Fprintf(out, "  %-34s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("seeds", "%d in %.1f s", s.Seeds, s.Took.Seconds())
 	line("virtual time", "%.0f hours", t.Virtual.Hours())

@@ -200,13 +200,11 @@ func (c *check) eventually(what string, f func() error) {
 }
 
 // vacant waits until the group is, by reading.
-func (c *check) vacant(group string) lease.View {
-	var v lease.View
+func (c *check) vacant(group string) {
 	c.eventually("waiting for the vacancy of "+group, func() error {
-		if v = c.read(group); v.State != tenure.Vacant {
+		if v := c.read(group); v.State != tenure.Vacant {
 			return fmt.Errorf("it is led by %q", v.Holder)
 		}
 		return nil
 	})
-	return v
 }

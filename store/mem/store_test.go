@@ -68,7 +68,7 @@ func TestExpiryUnasked(t *testing.T) {
 			if got := time.Since(began).Round(time.Microsecond); got != want[0] {
 				t.Errorf("%q fell vacant after %v, want %v", v.Group, got, want[0])
 			}
-			if end := v.Terms[0].End; end.Sub(time.Now()).Abs() > time.Microsecond {
+			if end := v.Terms[0].End; time.Until(end).Abs() > time.Microsecond {
 				t.Errorf("its term ended at %v, now is %v", end, time.Now())
 			}
 			if want = want[1:]; len(want) == 0 {
