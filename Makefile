@@ -37,6 +37,10 @@ test: ## test every module with the race detector, then the planted build, then 
 	@go test -tags planted $(PLANTED)
 	@go run ./sim/cmd/sim -seeds 2000
 
+.PHONY: test-long
+test-long: ## the races with real engines, many times: 200 rounds of a leader that is cut off
+	@cd store/etcd && TENURE_ROUNDS=200 go test -count=1 -v -timeout 60m -run 'TestNoOverlap' .
+
 .PHONY: sim
 sim: ## simulate SEEDS worlds (10000): loss, delay, drift, pause, crash
 	@go run ./sim/cmd/sim -seeds $(SEEDS)

@@ -1,0 +1,219 @@
+package enginetest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Engine is one etcd: one member, or a cluster of several.
+type Engine struct {
+	Members []*Member
+
+	t testing.TB
+}
+
+// Option changes how members are started.
+type Option func(*options)
+
+type options struct{ args []string }
+
+// FastTicks makes the engine elect its own leader within half a second (heartbeat
+// 20 ms, election 200 ms), which also lowers the shortest TTL from 2 s to 1 s.
+func FastTicks() Option {
+	return func(o *options) { o.args = append(o.args, "-tick", "20ms", "-election", "200ms") }
+}
+
+// Args adds flags of the program app/cmd/engine.
+func Args(args ...string) Option {
+	return func(o *options) { o.args = append(o.args, args...) }
+}
+
+// readyWithin is generous: machines that run all tests at once are slow.
+const readyWithin = 60 * time.Second
+
+// Cluster starts an engine of n members on loopback and waits until all serve. It
+// is stopped when the test ends.
+func Cluster(t testing.TB, n int, opts ...Option) *Engine {
+	t.Helper()
+	program := Program(t)
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	for attempt := 1; ; attempt++ {
+		e, err := cluster(t, program, n, o)
+		if err == nil {
+			t.Cleanup(e.end)
+			return e
+		}
+		// Another process took a port between the choice and the start.
+		if attempt < 3 && strings.Contains(err.Error(), "in use") {
+			continue
+		}
+		t.Fatalf("engine of %d: %v", n, err)
+	}
+}
+
+func cluster(t testing.TB, program string, n int, o options) (*Engine, error) {
+	ports, err := freePorts(2 * n)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{t: t}
+	dir := t.TempDir()
+	var all []string
+	for i := range n {
+		m := &Member{
+			t: t, program: program, name: fmt.Sprintf("m%d", i+1),
+			client: ports[2*i], peer: ports[2*i+1],
+		}
+		m.dataDir = filepath.Join(dir, m.name)
+		all = append(all, m.name+"=http://"+m.peer)
+		e.Members = append(e.Members, m)
+	}
+	for _, m := range e.Members {
+		m.args = append([]string{"-members", strings.Join(all, ",")}, o.args...)
+	}
+	if err := startAll(t, e.Members); err != nil {
+		e.end()
+		return nil, err
+	}
+	return e, nil
+}
+
+// startAll starts members side by side, as a quorum needs, and waits for them.
+func startAll(t testing.TB, members []*Member) error {
+	t.Helper()
+	deadline := make(chan time.Time)
+	timer := time.AfterFunc(readyWithin, func() { close(deadline) })
+	defer timer.Stop()
+	var errs []error
+	for _, m := range members {
+		if err := m.start(); err != nil {
+			return fmt.Errorf("member %s: %w", m.name, err)
+		}
+	}
+	for _, m := range members {
+		errs = append(errs, m.awaitReady(deadline))
+	}
+	return errors.Join(errs...)
+}
+
+// Endpoints returns the URLs of all members for clients.
+func (e *Engine) Endpoints() []string {
+	var urls []string
+	for _, m := range e.Members {
+		urls = append(urls, m.Endpoint())
+	}
+	return urls
+}
+
+// Start starts the members that do not run, at the same time, and waits until
+// they serve.
+func (e *Engine) Start() {
+	e.t.Helper()
+	idle := slices.DeleteFunc(slices.Clone(e.Members), func(m *Member) bool { return m.PID() != 0 })
+	if err := startAll(e.t, idle); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// Stop stops the members that run, in order.
+func (e *Engine) Stop() {
+	e.t.Helper()
+	for _, m := range e.Members {
+		if m.PID() != 0 {
+			m.Stop()
+		}
+	}
+}
+
+// end leaves nothing behind. The log of a member is shown if the test failed.
+func (e *Engine) end() {
+	for _, m := range e.Members {
+		if m.PID() == 0 {
+			continue
+		}
+		if e.t.Failed() {
+			e.t.Logf("%s said:\n%s", m.name, m.Log())
+		}
+		m.mu.Lock()
+		p := m.run
+		m.mu.Unlock()
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+		m.forget()
+	}
+}
+
+// Backup is a copy of the data of all members at one moment.
+type Backup struct {
+	dirs map[string]string // member → copy
+}
+
+// CopyData takes a backup: the engine is stopped for it and started again, so that
+// the copies agree.
+func (e *Engine) CopyData() Backup {
+	e.t.Helper()
+	e.Stop()
+	dir := e.t.TempDir()
+	b := Backup{dirs: map[string]string{}}
+	for _, m := range e.Members {
+		b.dirs[m.name] = filepath.Join(dir, m.name)
+		if err := copyTree(m.dataDir, b.dirs[m.name]); err != nil {
+			e.t.Fatalf("copy the data of %s: %v", m.name, err)
+		}
+	}
+	e.Start()
+	return b
+}
+
+// RestoreData sets the engine back to a backup: everything that it acknowledged
+// since is gone. Members, addresses and ids are as they were.
+func (e *Engine) RestoreData(b Backup) {
+	e.t.Helper()
+	e.Stop()
+	for _, m := range e.Members {
+		if err := os.RemoveAll(m.dataDir); err != nil {
+			e.t.Fatal(err)
+		}
+		if err := copyTree(b.dirs[m.name], m.dataDir); err != nil {
+			e.t.Fatalf("restore the data of %s: %v", m.name, err)
+		}
+	}
+	e.Start()
+}
+
+// freePorts returns n loopback addresses that are free now. They are below the
+// ports that systems give to outgoing connections, so that a member that is down
+// for a while finds its own free.
+func freePorts(n int) ([]string, error) {
+	const low, high, tries = 12_000, 32_000, 1000
+	var held []net.Listener
+	defer func() {
+		for _, l := range held {
+			_ = l.Close()
+		}
+	}()
+	var free []string
+	for range tries {
+		if len(free) == n {
+			return free, nil
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", low+rand.IntN(high-low)))
+		if err != nil {
+			continue
+		}
+		held = append(held, l)
+		free = append(free, l.Addr().String())
+	}
+	return nil, fmt.Errorf("no %d free ports between %d and %d", n, low, high)
+}

@@ -1,0 +1,76 @@
+package etcd_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/electortest"
+	"github.com/tenurehq/tenure/internal/enginetest"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/lease/storetest"
+	"github.com/tenurehq/tenure/store/etcd"
+	"github.com/tenurehq/tenure/tenuretest"
+)
+
+func open(t *testing.T, endpoints []string) *etcd.Store {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	s, err := etcd.Open(ctx, etcd.Config{Endpoints: endpoints, MinTTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Shutdown)
+	return s
+}
+
+// Three etcd members, as processes of their own, keep every promise of a Store.
+func TestContract(t *testing.T) {
+	cluster := enginetest.Cluster(t, 3, enginetest.FastTicks())
+	storetest.Run(t, storetest.Engine{
+		Open:   func(t *testing.T) lease.Store { return open(t, cluster.Endpoints()) },
+		TTL:    2 * time.Second,
+		Settle: 1500 * time.Millisecond,
+		Restart: func(*testing.T) {
+			cluster.Stop()
+			cluster.Start()
+		},
+		Rewind: func(*testing.T) func() {
+			backup := cluster.CopyData()
+			return func() { cluster.RestoreData(backup) }
+		},
+	})
+}
+
+// process is a candidate with its own connections to the cluster.
+type process struct {
+	*tenuretest.Node
+	elector tenure.Elector
+}
+
+func (p process) Elector() tenure.Elector { return p.elector }
+
+// Package lease on three etcd members keeps the contract of an Elector.
+func TestElector(t *testing.T) {
+	cluster := enginetest.Cluster(t, 3, enginetest.FastTicks())
+	const ttl = 2 * time.Second
+	electortest.Run(t, electortest.Engine{
+		Start: func(t *testing.T, group, id string) electortest.Process {
+			n, err := tenuretest.NewNode(open(t, cluster.Endpoints()), lease.Config{
+				Candidate: tenure.Candidate{ID: id}, Scope: lease.Scope{group}, Timing: lease.Timing{TTL: ttl},
+				Log: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return process{n, n.Elector(group)}
+		},
+		Lease:    ttl,
+		Failover: ttl + 2*time.Second,
+		Transfer: true,
+		Parallel: true,
+	})
+}

@@ -1,0 +1,247 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// Read implements lease.Store. The record and whether its holder lives come from
+// one transaction, which is tried again if the record has changed since its
+// holder was known.
+func (s *Store) Read(ctx context.Context, group string) (lease.View, error) {
+	if err := lease.CheckGroup(group); err != nil {
+		return lease.View{}, err
+	}
+	key := s.recordKey(group)
+	resp, err := s.do(ctx, "reading group "+group, nil, []clientv3.Op{clientv3.OpGet(key)}, nil)
+	if err != nil {
+		return lease.View{}, err
+	}
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	for {
+		rec, err := recordOf(group, kvs)
+		if err != nil {
+			return lease.View{}, err
+		}
+		if rec.Holder == "" {
+			return lease.View{Record: rec, State: tenure.Vacant}, nil
+		}
+		resp, err = s.do(ctx, "reading group "+group,
+			[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", int64(rec.Version))},
+			[]clientv3.Op{clientv3.OpGet(s.sessionKey(rec.Holder), clientv3.WithKeysOnly())},
+			[]clientv3.Op{clientv3.OpGet(key)})
+		var changed *txnError
+		switch {
+		case errors.As(err, &changed):
+			kvs = resp.Responses[0].GetResponseRange().Kvs
+			continue
+		case err != nil:
+			return lease.View{}, err
+		case resp.Responses[0].GetResponseRange().Count == 0:
+			rec.Terms = closeTerm(rec.Terms, time.Now().UTC(), lease.Expired)
+			return lease.View{Record: rec, State: tenure.Vacant}, nil
+		default:
+			return lease.View{Record: rec, State: tenure.Led}, nil
+		}
+	}
+}
+
+func recordOf(group string, kvs []*mvccpb.KeyValue) (lease.Record, error) {
+	if len(kvs) == 0 {
+		return lease.Record{Group: group}, nil
+	}
+	return decodeRecord(kvs[0])
+}
+
+// grant is the record after a grant to the session, and what falls out of it.
+func (s *Store) grant(seen lease.Record, to lease.Session, epoch uint64, why lease.Reason) (lease.Record, []clientv3.Op, error) {
+	token, err := seen.Token.Next(epoch)
+	if err != nil {
+		return lease.Record{}, nil, fmt.Errorf("etcd: group %q: %w: %w", seen.Group, lease.ErrInvalid, err)
+	}
+	now := time.Now().UTC()
+	rec := lease.Record{Group: seen.Group, Token: token, Holder: to.ID, Candidate: to.Candidate}
+	rec.Terms = append(slices.Clone(closeTerm(seen.Terms, now, why)), lease.Term{Token: token, Candidate: to.Candidate.ID, Session: to.ID, Begin: now})
+	var old []clientv3.Op
+	for len(rec.Terms) > lease.TermsKept {
+		t := rec.Terms[0]
+		rec.Terms = rec.Terms[1:]
+		old = append(old, clientv3.OpPut(s.historyKey(rec.Group, t.Token), encode(termOut(t))))
+	}
+	return rec, append(old, clientv3.OpPut(s.recordKey(rec.Group), encodeRecord(rec))), nil
+}
+
+func (s *Store) historyKey(group string, t fence.Token) string {
+	return s.key("history", group, fmt.Sprintf("%016x", uint64(t)))
+}
+
+// Acquire implements lease.Store with one transaction: the records are as seen,
+// their holders' sessions are gone, ours exists, and the epoch has not changed.
+func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	if err := lease.CheckBatch(s.Limits(), seen); err != nil {
+		return nil, err
+	}
+	for range 3 {
+		m, err := s.fresh(ctx)
+		if err != nil {
+			return nil, err
+		}
+		session, err := s.session(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		cmps := []clientv3.Cmp{s.lives(id), clientv3.Compare(clientv3.ModRevision(s.key("meta")), "=", m.modified)}
+		ops, gets := []clientv3.Op(nil), []clientv3.Op{clientv3.OpGet(s.sessionKey(id), clientv3.WithKeysOnly()), clientv3.OpGet(s.key("meta"))}
+		out := make([]lease.Record, len(seen))
+		var holders []lease.SessionID
+		for i, r := range seen {
+			rec, puts, err := s.grant(r, session.Session, m.Epoch, lease.Expired)
+			if err != nil {
+				return nil, err
+			}
+			out[i] = rec
+			ops = append(ops, puts...)
+			cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(s.recordKey(r.Group)), "=", int64(r.Version)))
+			gets = append(gets, clientv3.OpGet(s.recordKey(r.Group)))
+			if r.Holder != "" && !slices.Contains(holders, r.Holder) {
+				holders = append(holders, r.Holder)
+				cmps = append(cmps, s.died(r.Holder))
+			}
+		}
+		resp, err := s.do(ctx, "acquiring "+seen[0].Group, cmps, ops, gets)
+		var refused *txnError
+		switch {
+		case errors.As(err, &refused):
+			range0 := resp.Responses[0].GetResponseRange()
+			if range0.Count == 0 {
+				return nil, dead(id)
+			}
+			if kvs := resp.Responses[1].GetResponseRange().Kvs; len(kvs) == 0 || kvs[0].ModRevision != m.modified {
+				s.forgetMeta()
+				continue
+			}
+			return nil, s.conflict(ctx, seen, resp)
+		case err != nil:
+			return nil, err
+		}
+		for i := range out {
+			out[i].Version = uint64(resp.Header.Revision)
+		}
+		return out, nil
+	}
+	return nil, errors.New("etcd: the deployment's record keeps changing")
+}
+
+func (s *Store) forgetMeta() {
+	s.mu.Lock()
+	s.meta = nil
+	s.mu.Unlock()
+}
+
+// conflict shows which records were not as seen, or not vacant.
+func (s *Store) conflict(ctx context.Context, seen []lease.Record, resp *clientv3.TxnResponse) error {
+	conflict := &lease.ConflictError{}
+	for i, r := range seen {
+		rec, err := recordOf(r.Group, resp.Responses[2+i].GetResponseRange().Kvs)
+		if err != nil {
+			return err
+		}
+		if rec.Version == r.Version && rec.Holder == "" {
+			continue
+		}
+		v, err := s.Read(ctx, r.Group)
+		if err != nil {
+			return conflict // what is known so far
+		}
+		if v.Version != r.Version || v.State == tenure.Led {
+			conflict.Current = append(conflict.Current, v)
+		}
+	}
+	return conflict
+}
+
+// Release implements lease.Store.
+func (s *Store) Release(ctx context.Context, id lease.SessionID, held lease.Record, to lease.SessionID, why lease.Reason) (lease.Record, error) {
+	if err := lease.CheckGroup(held.Group); err != nil {
+		return lease.Record{}, err
+	}
+	key := s.recordKey(held.Group)
+	cmps := []clientv3.Cmp{s.lives(id), clientv3.Compare(clientv3.ModRevision(key), "=", int64(held.Version))}
+	rec := held
+	rec.Holder = ""
+	rec.Terms = closeTerm(held.Terms, time.Now().UTC(), why)
+	ops := []clientv3.Op{clientv3.OpPut(key, encodeRecord(rec))}
+	gets := []clientv3.Op{clientv3.OpGet(s.sessionKey(id), clientv3.WithKeysOnly()), clientv3.OpGet(key)}
+	if held.Holder != id {
+		return lease.Record{}, s.notHeld(ctx, id, held)
+	}
+	if to != "" {
+		m, err := s.fresh(ctx)
+		if err != nil {
+			return lease.Record{}, err
+		}
+		successor, err := s.session(ctx, to)
+		if err != nil && !errors.Is(err, lease.ErrSessionDead) {
+			return lease.Record{}, err
+		}
+		if err != nil || to == id || !successor.Scope.Covers(held.Group) {
+			return lease.Record{}, fmt.Errorf("etcd: session %q cannot take group %q: %w", to, held.Group, lease.ErrSuccessor)
+		}
+		var puts []clientv3.Op
+		if rec, puts, err = s.grant(held, successor.Session, m.Epoch, why); err != nil {
+			return lease.Record{}, err
+		}
+		ops = puts
+		cmps = append(cmps, s.lives(to), clientv3.Compare(clientv3.ModRevision(s.key("meta")), "=", m.modified))
+		gets = append(gets, clientv3.OpGet(s.sessionKey(to), clientv3.WithKeysOnly()))
+	}
+	resp, err := s.do(ctx, "releasing "+held.Group, cmps, ops, gets)
+	var refused *txnError
+	switch {
+	case errors.As(err, &refused):
+		answers := resp.Responses
+		now, err := recordOf(held.Group, answers[1].GetResponseRange().Kvs)
+		switch {
+		case err != nil:
+			return lease.Record{}, err
+		case answers[0].GetResponseRange().Count == 0:
+			return lease.Record{}, dead(id)
+		case now.Version != held.Version:
+			return lease.Record{}, s.moved(ctx, held.Group)
+		case to != "" && answers[2].GetResponseRange().Count == 0:
+			return lease.Record{}, fmt.Errorf("etcd: session %q cannot take group %q: %w", to, held.Group, lease.ErrSuccessor)
+		}
+		s.forgetMeta()
+		return lease.Record{}, errors.New("etcd: the epoch was raised meanwhile")
+	case err != nil:
+		return lease.Record{}, err
+	}
+	rec.Version = uint64(resp.Header.Revision)
+	return rec, nil
+}
+
+// notHeld is the answer to a release of what the session does not hold.
+func (s *Store) notHeld(ctx context.Context, id lease.SessionID, held lease.Record) error {
+	if _, err := s.session(ctx, id); err != nil {
+		return err
+	}
+	return s.moved(ctx, held.Group)
+}
+
+func (s *Store) moved(ctx context.Context, group string) error {
+	v, err := s.Read(ctx, group)
+	if err != nil {
+		return &lease.ConflictError{}
+	}
+	return &lease.ConflictError{Current: []lease.View{v}}
+}

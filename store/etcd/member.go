@@ -1,0 +1,172 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// member is one etcd server. Each has a client of its own, because a client for
+// all of them does not say which one it waits for.
+type member struct {
+	endpoint string
+	cfg      *Config
+
+	mu     sync.Mutex
+	client *clientv3.Client
+	closed bool
+}
+
+const (
+	// dial bounds a connection; a call's own deadline bounds it too.
+	dial = 2 * time.Second
+	// redial is how long at most a member that is back waits to be noticed.
+	redial = time.Second
+)
+
+// connect returns the client, making it at the first call: with a password that
+// takes a round trip, and the member may be down.
+func (m *member) connect() (*clientv3.Client, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, errShutdown
+	}
+	if m.client == nil {
+		wait := backoff.DefaultConfig
+		wait.BaseDelay, wait.MaxDelay = 50*time.Millisecond, redial
+		c, err := clientv3.New(clientv3.Config{
+			Endpoints:            []string{m.endpoint},
+			TLS:                  m.cfg.TLS,
+			Username:             m.cfg.Username,
+			Password:             m.cfg.Password,
+			DialTimeout:          dial,
+			DialKeepAliveTime:    10 * time.Second,
+			DialKeepAliveTimeout: 3 * time.Second,
+			// Moving on to the next member is ours to do.
+			MaxUnaryRetries: 1,
+			Logger:          zap.NewNop(),
+			DialOptions: []grpc.DialOption{
+				grpc.WithConnectParams(grpc.ConnectParams{Backoff: wait, MinConnectTimeout: dial}),
+			},
+		})
+		if err != nil {
+			return nil, err
+		}
+		m.client = c
+	}
+	return m.client, nil
+}
+
+func (m *member) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	if m.client != nil {
+		_ = m.client.Close()
+	}
+}
+
+// each gives a call to one member after the other until one answers. The time
+// that is left is shared among those that have not been asked. An error that is
+// no answer leaves the outcome unknown, as every error of a lease.Store does.
+func (s *Store) each(ctx context.Context, what string, f func(context.Context, *clientv3.Client) error) error {
+	if s.ctx.Err() != nil {
+		return errShutdown
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, defaultCall)
+		defer cancel()
+	}
+	s.mu.Lock()
+	first := s.preferred
+	s.mu.Unlock()
+	var errs []error
+	for i := range s.members {
+		if ctx.Err() != nil {
+			break
+		}
+		at := (first + i) % len(s.members)
+		err := s.members[at].try(ctx, len(s.members)-i, f)
+		if err == nil || answered(err) {
+			if i > 0 {
+				s.mu.Lock()
+				s.preferred = at
+				s.mu.Unlock()
+			}
+			return err
+		}
+		errs = append(errs, fmt.Errorf("%s: %s", s.members[at].endpoint, explain(err)))
+	}
+	if len(errs) == 0 {
+		return fmt.Errorf("etcd: %s: %w", what, context.Cause(ctx))
+	}
+	return fmt.Errorf("etcd: %s: no member answered: %w", what, errors.Join(errs...))
+}
+
+func (m *member) try(ctx context.Context, left int, f func(context.Context, *clientv3.Client) error) error {
+	c, err := m.connect()
+	if err != nil {
+		return err
+	}
+	if deadline, _ := ctx.Deadline(); left > 1 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(left))
+		defer cancel()
+	}
+	return f(ctx, c)
+}
+
+// answered: the member has spoken, and another would say the same.
+func answered(err error) bool {
+	var conflict *txnError
+	if errors.As(err, &conflict) {
+		return true
+	}
+	if errors.Is(err, errShutdown) {
+		return true
+	}
+	switch codeOf(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown, codes.Internal, codes.Aborted:
+		return false
+	default:
+		return true
+	}
+}
+
+func codeOf(err error) codes.Code {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return codes.DeadlineExceeded
+	}
+	var e rpctypes.EtcdError
+	if errors.As(err, &e) {
+		return e.Code()
+	}
+	return status.Code(err)
+}
+
+// explain says in words what a bare code does not.
+func explain(err error) string {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), codeOf(err) == codes.DeadlineExceeded:
+		return "no answer in time (stopped, cut off, or without a quorum)"
+	case errors.Is(err, rpctypes.ErrNoLeader):
+		return "the cluster has no leader (quorum lost?)"
+	default:
+		if st, ok := status.FromError(err); ok {
+			return st.Message()
+		}
+		return err.Error()
+	}
+}

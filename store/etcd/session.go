@@ -1,0 +1,210 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+)
+
+func dead(id lease.SessionID) error {
+	return fmt.Errorf("etcd: session %q: %w", id, lease.ErrSessionDead)
+}
+
+func sessionID(id clientv3.LeaseID) lease.SessionID {
+	return lease.SessionID(fmt.Sprintf("%016x", int64(id)))
+}
+
+func leaseID(id lease.SessionID) (clientv3.LeaseID, bool) {
+	n, err := strconv.ParseUint(string(id), 16, 64)
+	return clientv3.LeaseID(n), err == nil && len(id) == 16
+}
+
+// lives compares that a session exists.
+func (s *Store) lives(id lease.SessionID) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(s.sessionKey(id)), "!=", 0)
+}
+
+// died compares that it does not.
+func (s *Store) died(id lease.SessionID) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(s.sessionKey(id)), "=", 0)
+}
+
+// seconds rounds up: etcd counts whole ones.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
+// Open implements lease.Store: an etcd lease, and a key on it.
+func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
+	if err := errors.Join(lease.CheckCandidate(c), scope.Validate()); err != nil {
+		return lease.Session{}, err
+	}
+	if err := lease.CheckTTL(s.Limits(), ttl); err != nil {
+		return lease.Session{}, err
+	}
+	m, err := s.fresh(ctx)
+	if err != nil {
+		return lease.Session{}, err
+	}
+	var granted *clientv3.LeaseGrantResponse
+	err = s.each(ctx, "opening a session", func(ctx context.Context, cl *clientv3.Client) error {
+		granted, err = cl.Grant(ctx, seconds(max(ttl, s.cfg.MinTTL)))
+		return err
+	})
+	if err != nil {
+		return lease.Session{}, err
+	}
+	id := sessionID(granted.ID)
+	got := time.Duration(granted.TTL) * time.Second
+	value := encode(sessionJSON{
+		Format: format, NodeID: c.ID, Address: c.Address, Metadata: c.Metadata, Priority: c.Priority,
+		Scope: scope, TTL: got.Milliseconds(),
+	})
+	resp, err := s.do(ctx, "opening a session", []clientv3.Cmp{s.died(id)},
+		[]clientv3.Op{clientv3.OpPut(s.sessionKey(id), value, clientv3.WithLease(granted.ID))},
+		[]clientv3.Op{clientv3.OpGet(s.sessionKey(id))})
+	var exists *txnError
+	opened := int64(0)
+	switch {
+	case errors.As(err, &exists):
+		// An earlier try got through to another member.
+		if kvs := exists.resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+			opened = kvs[0].CreateRevision
+		}
+	case err != nil:
+		return lease.Session{}, err
+	default:
+		opened = resp.Header.Revision
+	}
+	return lease.Session{ID: id, Candidate: c, Scope: slices.Clone(scope), TTL: got, Deployment: m.Deployment, Opened: uint64(opened)}, nil
+}
+
+// errQuorum: the member that renewed the lease may not have been the leader any
+// more.
+var errQuorum = errors.New("etcd: the cluster changed its leader during the keep-alive")
+
+// KeepAlive implements lease.Store. It renews the etcd lease, and then reads what
+// is asked of the session: the read is linearizable and must be of the same Raft
+// term, so the leader that renewed had a quorum after it had done so.
+func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {
+	lid, ok := leaseID(id)
+	if !ok {
+		return lease.Beat{}, dead(id)
+	}
+	s.mu.Lock()
+	known := s.high
+	s.mu.Unlock()
+	var beat lease.Beat
+	var deployment []*mvccpb.KeyValue
+	err := s.each(ctx, "keep-alive", func(ctx context.Context, c *clientv3.Client) error {
+		renewed, err := renew(ctx, c, lid)
+		if err != nil {
+			return err
+		}
+		if renewed.TTL <= 0 {
+			return rpctypes.ErrLeaseNotFound
+		}
+		read, err := c.Txn(ctx).Then(
+			clientv3.OpGet(s.sessionKey(id), clientv3.WithKeysOnly()),
+			clientv3.OpGet(s.requestKey(id, ""), clientv3.WithPrefix()),
+			clientv3.OpGet(s.key("meta")),
+		).Commit()
+		switch {
+		case err != nil:
+			return err
+		case read.Header.RaftTerm != renewed.Header.RaftTerm:
+			return errQuorum
+		case read.Responses[0].GetResponseRange().Count == 0:
+			return rpctypes.ErrLeaseNotFound
+		}
+		s.saw(read.Header, known)
+		deployment = read.Responses[2].GetResponseRange().Kvs
+		beat.TTL = time.Duration(renewed.TTL) * time.Second
+		beat.Requests, err = waiting(read.Responses[1].GetResponseRange().Kvs)
+		return err
+	})
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return lease.Beat{}, dead(id)
+	}
+	if err != nil {
+		return lease.Beat{}, err
+	}
+	if err := s.stands(ctx, deployment); err != nil {
+		return lease.Beat{}, err
+	}
+	return beat, nil
+}
+
+// renew sends one keep-alive. The client's own tries again without a pause while
+// a member is down.
+func renew(ctx context.Context, c *clientv3.Client, id clientv3.LeaseID) (*pb.LeaseKeepAliveResponse, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
+		return nil, err
+	}
+	return stream.Recv()
+}
+
+// Close implements lease.Store. The reason is written into the session just
+// before it goes, so that every watch learns it.
+func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason) error {
+	lid, ok := leaseID(id)
+	if !ok {
+		return nil
+	}
+	session, err := s.session(ctx, id)
+	if errors.Is(err, lease.ErrSessionDead) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	value := encode(sessionJSON{
+		Format: format, NodeID: session.Candidate.ID, Address: session.Candidate.Address, Metadata: session.Candidate.Metadata,
+		Priority: session.Candidate.Priority, Scope: session.Scope, TTL: session.TTL.Milliseconds(), Closing: string(why),
+	})
+	_, err = s.do(ctx, "closing a session", []clientv3.Cmp{s.lives(id)},
+		[]clientv3.Op{clientv3.OpPut(s.sessionKey(id), value, clientv3.WithLease(lid))}, nil)
+	var gone *txnError
+	if errors.As(err, &gone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = s.each(ctx, "closing a session", func(ctx context.Context, c *clientv3.Client) error {
+		_, err := c.Revoke(ctx, lid)
+		return err
+	})
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return nil
+	}
+	return err
+}
+
+// session reads a living session.
+func (s *Store) session(ctx context.Context, id lease.SessionID) (stored, error) {
+	resp, err := s.do(ctx, "reading a session", nil, []clientv3.Op{clientv3.OpGet(s.sessionKey(id))}, nil)
+	if err != nil {
+		return stored{}, err
+	}
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	if len(kvs) == 0 {
+		return stored{}, dead(id)
+	}
+	return s.decodeSession(kvs[0])
+}

@@ -1,0 +1,275 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+)
+
+const (
+	// probe is how often a watch asks for a sign of life, deaf how long it goes
+	// without one before it moves to another member.
+	probe = time.Second
+	deaf  = 3 * time.Second
+	// forsaken is how long a watch goes without any member before it ends.
+	forsaken = 10 * time.Second
+	// page bounds what one answer carries of a snapshot.
+	page = 2000
+)
+
+// picture is what a watch knows: records and living sessions as of one revision.
+type picture struct {
+	s        *Store
+	scope    lease.Scope
+	revision int64
+	records  map[string]lease.Record
+	sessions map[lease.SessionID]stored
+	holds    map[lease.SessionID]map[string]bool
+}
+
+// Watch implements lease.Store with one etcd watch over records and sessions. It
+// moves to another member when one falls silent, and takes a new picture when
+// what it missed was compacted.
+func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
+	return func(yield func(lease.View, error) bool) {
+		if err := scope.Validate(); err != nil {
+			yield(lease.View{}, err)
+			return
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(s.ctx, cancel)()
+		first := true
+		for {
+			p, err := s.picture(ctx, scope)
+			if err != nil {
+				yield(lease.View{}, err)
+				return
+			}
+			for _, g := range slices.Sorted(maps.Keys(p.records)) {
+				if !yield(p.view(g), nil) {
+					return
+				}
+			}
+			if first && !yield(lease.View{}, nil) {
+				return
+			}
+			first = false
+			err = p.follow(ctx, func(v lease.View) bool { return yield(v, nil) })
+			switch {
+			case errors.Is(err, errLeft):
+				return
+			case errors.Is(err, rpctypes.ErrCompacted):
+				continue
+			default:
+				yield(lease.View{}, err)
+				return
+			}
+		}
+	}
+}
+
+var (
+	errLeft   = errors.New("etcd: nobody listens")
+	errSilent = errors.New("etcd: the watch fell silent")
+	errBack   = errors.New("etcd: the cluster went back behind what it had told us")
+)
+
+// picture reads all records in scope and all sessions, at one revision.
+func (s *Store) picture(ctx context.Context, scope lease.Scope) (*picture, error) {
+	p := &picture{
+		s: s, scope: scope,
+		records:  map[string]lease.Record{},
+		sessions: map[lease.SessionID]stored{},
+		holds:    map[lease.SessionID]map[string]bool{},
+	}
+	from, to := s.everything()
+	for {
+		opts := []clientv3.OpOption{clientv3.WithRange(to), clientv3.WithLimit(page), clientv3.WithRev(p.revision)}
+		resp, err := s.do(ctx, "reading all groups", nil, []clientv3.Op{clientv3.OpGet(from, opts...)}, nil)
+		if err != nil {
+			return nil, err
+		}
+		if p.revision == 0 {
+			p.revision = resp.Header.Revision
+		}
+		r := resp.Responses[0].GetResponseRange()
+		for _, kv := range r.Kvs {
+			if _, err := p.put(kv); err != nil {
+				return nil, err
+			}
+		}
+		if !r.More || len(r.Kvs) == 0 {
+			return p, nil
+		}
+		from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// put takes a key in, and names the group if it is one in scope.
+func (p *picture) put(kv *mvccpb.KeyValue) (string, error) {
+	if strings.HasPrefix(string(kv.Key), p.s.key("electors/")) {
+		session, err := p.s.decodeSession(kv)
+		if err == nil {
+			p.sessions[session.ID] = session
+		}
+		return "", err
+	}
+	rec, err := decodeRecord(kv)
+	if err != nil || !p.scope.Covers(rec.Group) {
+		return "", err
+	}
+	if old := p.records[rec.Group].Holder; old != "" {
+		delete(p.holds[old], rec.Group)
+	}
+	p.records[rec.Group] = rec
+	if rec.Holder != "" {
+		if p.holds[rec.Holder] == nil {
+			p.holds[rec.Holder] = map[string]bool{}
+		}
+		p.holds[rec.Holder][rec.Group] = true
+	}
+	return rec.Group, nil
+}
+
+// gone takes a session out and names the groups that are vacant now.
+func (p *picture) gone(id lease.SessionID) []string {
+	why := p.sessions[id].closing
+	if why == "" {
+		why = lease.Expired
+	}
+	delete(p.sessions, id)
+	groups := slices.Sorted(maps.Keys(p.holds[id]))
+	for _, g := range groups {
+		rec := p.records[g]
+		rec.Terms = closeTerm(rec.Terms, time.Now().UTC(), why)
+		p.records[g] = rec
+	}
+	return groups
+}
+
+func (p *picture) view(group string) lease.View {
+	rec := p.records[group]
+	if _, lives := p.sessions[rec.Holder]; lives && rec.Holder != "" {
+		return lease.View{Record: rec, State: tenure.Led}
+	}
+	return lease.View{Record: rec, State: tenure.Vacant}
+}
+
+// follow keeps the picture up to date, on one member after the other.
+func (p *picture) follow(ctx context.Context, yield func(lease.View) bool) error {
+	p.s.mu.Lock()
+	at := p.s.preferred
+	p.s.mu.Unlock()
+	heard := time.Now()
+	for {
+		m := p.s.members[at%len(p.s.members)]
+		err := p.followOn(ctx, m, &heard, yield)
+		switch {
+		case ctx.Err() != nil:
+			return errLeft
+		case errors.Is(err, errLeft), errors.Is(err, errBack), errors.Is(err, rpctypes.ErrCompacted):
+			return err
+		case time.Since(heard) > forsaken:
+			return fmt.Errorf("etcd: watch: no member answered for %v, last %s: %w", forsaken, m.endpoint, err)
+		}
+		at++
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (p *picture) followOn(ctx context.Context, m *member, heard *time.Time, yield func(lease.View) bool) error {
+	c, err := m.connect()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	from, to := p.s.everything()
+	// From what we know and not from the next revision: etcd gives no sign of life
+	// to a watch that waits for a revision to come.
+	known := p.revision
+	events := c.Watch(ctx, from, clientv3.WithRange(to), clientv3.WithRev(known), clientv3.WithFragment())
+	ticker := time.NewTicker(probe)
+	defer ticker.Stop()
+	here := time.Now()
+	for {
+		select {
+		case r, ok := <-events:
+			if !ok {
+				return errSilent
+			}
+			if err := r.Err(); err != nil {
+				if r.CompactRevision != 0 {
+					return rpctypes.ErrCompacted
+				}
+				return err
+			}
+			here = time.Now()
+			*heard = here
+			if r.Header.Revision != 0 && r.Header.Revision < p.revision {
+				return errBack
+			}
+			if err := p.apply(r, known, yield); err != nil {
+				return err
+			}
+		case <-ticker.C:
+			if time.Since(here) > deaf {
+				return errSilent
+			}
+			if err := c.RequestProgress(ctx); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return errLeft
+		}
+	}
+}
+
+func (p *picture) apply(r clientv3.WatchResponse, known int64, yield func(lease.View) bool) error {
+	for _, e := range r.Events {
+		if e.Kv.ModRevision <= known {
+			continue
+		}
+		var groups []string
+		switch {
+		case e.Type == clientv3.EventTypePut:
+			group, err := p.put(e.Kv)
+			if err != nil {
+				return err
+			}
+			if group != "" {
+				groups = []string{group}
+			}
+		default:
+			if id, ok := strings.CutPrefix(string(e.Kv.Key), p.s.key("electors/")); ok {
+				groups = p.gone(lease.SessionID(id))
+			}
+		}
+		for _, g := range groups {
+			if !yield(p.view(g)) {
+				return errLeft
+			}
+		}
+		p.revision = max(p.revision, e.Kv.ModRevision)
+	}
+	if r.IsProgressNotify() {
+		p.revision = max(p.revision, r.Header.Revision)
+	}
+	return nil
+}
