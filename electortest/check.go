@@ -211,6 +211,13 @@ func (c *check) resign(t *tenure.Term) {
 	}
 }
 
+// returned says that the work of a term that ended by itself has stopped.
+func (c *check) returned(t *tenure.Term) {
+	ctx, cancel := context.WithTimeout(c.ctx, c.Failover)
+	defer cancel()
+	_ = t.Resign(ctx)
+}
+
 // transfer hands over to a candidate that may not be in line yet.
 func (c *check) transfer(t *tenure.Term, to string) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.Failover)

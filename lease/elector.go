@@ -27,7 +27,9 @@ var ErrCampaigning = errors.New("lease: this node campaigns for the group alread
 func (e *Elector) Group() string { return e.group }
 
 // Campaign implements tenure.Elector. One campaign per group and node can wait
-// at a time: ErrCampaigning. If ctx ends at the very moment of the win, the term
+// at a time: ErrCampaigning. While the work of an earlier term has not returned
+// (Term.Resign says that it has) a campaign is refused: two terms of one process
+// must not overlap either. If ctx ends at the very moment of the win, the term
 // is returned: it is the caller's, who resigns it if it is not wanted.
 func (e *Elector) Campaign(ctx context.Context) (*tenure.Term, error) {
 	if ctx.Err() != nil {
@@ -102,7 +104,10 @@ func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 				}
 				var changes []tenure.Leader
 				if seen.State != tenure.Unknown {
-					changes = e.since(ctx, v, seen)
+					var err error
+					if changes, err = e.since(ctx, v, seen); err != nil && !yield(tenure.Leader{Group: e.group}, err) {
+						return
+					}
 				}
 				if blind && len(changes) == 0 {
 					changes = []tenure.Leader{v.Leader()}
@@ -131,17 +136,18 @@ func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 }
 
 // since lists what happened after the cursor. What the record no longer
-// remembers is in the history beside it.
-func (e *Elector) since(ctx context.Context, v View, seen Cursor) []tenure.Leader {
+// remembers is in the history beside it; if that cannot be read, the error says
+// that there were others.
+func (e *Elector) since(ctx context.Context, v View, seen Cursor) ([]tenure.Leader, error) {
 	changes, complete := Since(v, seen)
 	if complete || v.Token < seen.Token {
-		return changes
+		return changes, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.node.cfg.CallTimeout)
 	defer cancel()
 	older, err := e.node.store.History(ctx, e.group, Page{})
 	if err != nil {
-		return changes // they are in the history for whoever wants them
+		return changes, fmt.Errorf("lease: reading the terms of group %q after token %d: %w", e.group, seen.Token, err)
 	}
 	slices.Reverse(older)
 	for len(older) > 0 && len(v.Terms) > 0 && older[len(older)-1].Token >= v.Terms[0].Token {
@@ -149,7 +155,7 @@ func (e *Elector) since(ctx context.Context, v View, seen Cursor) []tenure.Leade
 	}
 	v.Terms = append(older, v.Terms...)
 	changes, _ = Since(v, seen)
-	return changes
+	return changes, nil
 }
 
 // Leader turns a view into what observers get.

@@ -80,6 +80,8 @@ type MachineConfig struct {
 	Candidate tenure.Candidate
 	Scope     Scope
 	Limits    Limits
+	// Sick keeps the machine from campaigning until OnHealth says that it is well.
+	Sick error
 	// Seed makes the jitter. Equal seeds and equal events give equal actions.
 	Seed  uint64
 	Plant plant.Set
@@ -105,6 +107,7 @@ func NewMachine(cfg MachineConfig) *Machine {
 		lineAt:  clock.Never,
 		seats:   map[string]*seat{},
 		answers: map[string]Answer{},
+		sick:    cfg.Sick,
 	}
 }
 
@@ -432,7 +435,8 @@ func (m *Machine) late(f *flight, r *Reply) {
 		m.beaten(f, r)
 	case f.Kind == CallOpen && r.Err == nil:
 		// Nobody will keep it alive; take it out of the line.
-		m.closeSession(&session{Session: r.Session, retired: true, why: Resigned}, Resigned)
+		m.retired = append(m.retired, &session{Session: r.Session, retired: true, why: Resigned})
+		m.sweep()
 	case f.Kind == CallAcquire && r.Err == nil:
 		m.won(f, r)
 	}

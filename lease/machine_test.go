@@ -311,12 +311,9 @@ func (h *heckler) say(words string, e Event) {
 }
 
 func (h *heckler) campaign(g string) {
-	if !h.stopping && !slices.ContainsFunc(h.terms, func(t *played) bool { return t.group == g && !t.ended }) {
+	// While work of an earlier term runs, a campaign is refused.
+	if !h.stopping && !slices.ContainsFunc(h.terms, func(t *played) bool { return t.group == g && !(t.ended && t.returned) }) {
 		h.wants[g] = true
-		for _, t := range h.terms {
-			// Whoever campaigns again has stopped working.
-			t.returned = t.returned || t.group == g
-		}
 	}
 	h.say("campaign "+g, Event{Kind: OnCampaign, Group: g})
 }

@@ -103,11 +103,15 @@ func New(store Store, cfg Config) (*Node, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
+	var sick error
+	if cfg.Health != nil {
+		sick = errors.New("lease: the health check has not answered yet")
+	}
 	n := &Node{
 		cfg:   cfg,
 		store: store,
 		machine: NewMachine(MachineConfig{
-			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Limits: store.Limits(), Seed: rand.Uint64(),
+			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Limits: store.Limits(), Sick: sick, Seed: rand.Uint64(),
 		}),
 		timer:   cfg.Clock.NewTimer(),
 		done:    make(chan struct{}),
@@ -142,7 +146,9 @@ func (n *Node) Elector(group string) (*Elector, error) {
 // Close ends every term, waits for work to return, closes the session, which
 // frees all its groups at once, and waits for everything the node has started.
 // If ctx ends first, the session is left to expire: what it held is not given to
-// others while work may still run. The error then says which work it was.
+// others while work may still run. The error then says which work it was. With
+// Config.Exit set the node goes on instead until work has returned or the
+// process is ended.
 func (n *Node) Close(ctx context.Context) error {
 	n.mu.Lock()
 	n.closing = true
@@ -152,6 +158,9 @@ func (n *Node) Close(ctx context.Context) error {
 	select {
 	case <-n.done:
 	case <-ctx.Done():
+		if n.cfg.Exit != nil {
+			return fmt.Errorf("lease: closing goes on, and the process is ended if its work does not return: %w", context.Cause(ctx))
+		}
 		n.mu.Lock()
 		if !n.quitting {
 			n.quitting = true

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -82,6 +83,7 @@ func TestHungCallsAreBounded(t *testing.T) {
 		if _, err := w.ended(term); !errors.Is(err, tenure.ErrExpired) {
 			w.Fatal(err)
 		}
+		w.resign(term)
 		again := w.campaign(w.Context(), n, "g")
 		for range 60 {
 			time.Sleep(time.Minute / 2)
@@ -566,6 +568,27 @@ func TestHealthGate(t *testing.T) {
 	}
 }
 
+// A process that has not been found well yet does not lead: neither while its
+// first check takes its time, nor when that says that it is unwell.
+func TestHealthIsAskedFirst(t *testing.T) {
+	bubble(t, func(w *world) {
+		var h health
+		slow := make(gate)
+		h.set(errors.New("still starting"), slow)
+		n := w.node(w.mem, "a", func(c *lease.Config) { c.Health = h.check })
+		c := w.campaign(w.soon(), n, "g")
+		time.Sleep(lease.Default().Beat / 2)
+		w.vacant("g")
+		close(slow)
+		time.Sleep(time.Minute)
+		if v := w.vacant("g"); v.Token != 0 {
+			w.Errorf("it has led, with token %d", v.Token)
+		}
+		h.set(nil, nil)
+		w.won(c)
+	})
+}
+
 // notes keeps what OnNote was told.
 type notes struct {
 	mu   sync.Mutex
@@ -778,7 +801,7 @@ func TestBlockedLogDelaysNoExit(t *testing.T) {
 		hung := newHungStore(w, w.mem)
 		store := newCountingStore(hung)
 		n := w.node(store, "a", func(c *lease.Config) { c.Exit, c.Grace, c.Log = ended.exit, grace, slog.New(h) })
-		w.win(n, "g")
+		term := w.win(n, "g")
 		hung.hang(keepAlive)
 		time.Sleep(time.Until(store.lastHeard().Add(trustOf(lease.Default()))))
 		synctest.Wait()
@@ -786,6 +809,8 @@ func TestBlockedLogDelaysNoExit(t *testing.T) {
 			w.Errorf("Exit%v was called, want one call with %d", codes, lease.OverrunExitCode)
 		}
 		close(h.gate)
+		hung.letGo()
+		w.resign(term)
 	})
 }
 
@@ -952,40 +977,129 @@ func TestCloseInAHurry(t *testing.T) {
 	})
 }
 
-// Close with a context that has ended already ends everything all the same, at
-// whatever point it meets the node: the terms, and the campaigns that wait. Of
-// many groups whose work has not returned it names a few.
+// Where Exit is set, a Close whose context ends first does not let go of work that
+// runs: the process is ended if it does not return in time, and if it does,
+// closing comes to its end.
+func TestCloseInAHurryWithExit(t *testing.T) {
+	for _, returns := range []bool{true, false} {
+		t.Run(fmt.Sprintf("returns=%v", returns), func(t *testing.T) {
+			bubble(t, func(w *world) {
+				var ended exits
+				n := w.node(w.mem, "a", func(c *lease.Config) { c.Exit, c.Grace = ended.exit, time.Second })
+				term := w.win(n, "g")
+				ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errEnough)
+				defer cancel()
+				begin := time.Now()
+				if err := n.Close(ctx); !errors.Is(err, errEnough) || !strings.Contains(err.Error(), "closing goes on") {
+					w.Errorf("Close: %v", err)
+				}
+				if returns {
+					w.resign(term)
+				}
+				time.Sleep(time.Until(begin.Add(trustOf(lease.Default()))))
+				synctest.Wait()
+				codes, _ := ended.called()
+				if returns {
+					w.vacant("g")
+					if len(codes) != 0 {
+						w.Errorf("Exit%v was called for work that has returned", codes)
+					}
+				} else {
+					w.led("g", "a")
+					if !slices.Equal(codes, []int{lease.OverrunExitCode}) {
+						w.Errorf("Exit%v was called, want one call with %d", codes, lease.OverrunExitCode)
+					}
+					w.resign(term)
+				}
+				if err := n.Close(w.soon()); err != nil {
+					w.Errorf("Close at the end: %v", err)
+				}
+				if line := w.sessions(); len(line) != 0 {
+					w.Errorf("in line: %v", line)
+				}
+			})
+		})
+	}
+}
+
+// Close with a context that has ended already ends everything all the same: the
+// terms, and the campaigns that wait. Of many groups whose work has not returned
+// it names a few.
 func TestCloseAtOnce(t *testing.T) {
 	const groups = 30
 	bubble(t, func(w *world) {
-		leader := w.node(w.mem, "leader")
-		w.win(leader, "taken")
+		w.win(w.node(w.mem, "leader"), "taken")
+		n := w.node(w.mem, "a")
+		terms := w.winAll(n, groups)
+		waits := w.campaign(w.soon(), n, "taken")
 		over, cancel := context.WithCancel(context.Background())
 		cancel()
-		for range 30 {
-			n := w.node(w.mem, "a")
-			terms := w.winAll(n, groups)
-			waits := w.campaign(w.soon(), n, "taken")
-			err := n.Close(over)
-			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("and %d more", groups-10)) {
-				w.Errorf("Close says %v", err)
+		err := n.Close(over)
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("and %d more", groups-10)) {
+			w.Errorf("Close says %v", err)
+		}
+		for _, term := range terms {
+			if err := context.Cause(term.Context()); !errors.Is(err, tenure.ErrResigned) {
+				w.Fatalf("the context of a term says %v", err)
 			}
-			for _, term := range terms {
-				if err := context.Cause(term.Context()); !errors.Is(err, tenure.ErrResigned) {
-					w.Fatalf("the context of a term says %v", err)
-				}
+		}
+		if r := w.get(waits); !errors.Is(r.err, lease.ErrClosed) {
+			w.Errorf("the campaign returned %v", r.err)
+		}
+	})
+}
+
+// Whatever a node is at when it is closed at once, every campaign returns, with
+// ErrClosed or with a term that is over.
+func TestCloseRacesWithWins(t *testing.T) {
+	bubble(t, func(w *world) {
+		store := newTrippingStore(w.mem)
+		rng := rand.New(rand.NewPCG(1, 1))
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		won, refused := 0, 0
+		for i := range 300 {
+			early, late := rng.IntN(100), rng.IntN(40)
+			tripped := make(chan struct{})
+			if i%2 == 0 {
+				store.set([]method{open, sessions, acquire, acquire}[rng.IntN(4)], func() {
+					close(tripped)
+					yield(late)
+				})
 			}
-			synctest.Wait()
-			select {
-			case r := <-waits:
-				if !errors.Is(r.err, lease.ErrClosed) {
-					w.Fatalf("the campaign returned %v", r.err)
+			n := w.node(store, "a")
+			results := make(chan result, 10)
+			for g := range cap(results) {
+				e := w.elector(n, fmt.Sprintf("g%d", g))
+				go func() {
+					term, err := e.Campaign(w.Context())
+					results <- result{term: term, err: err}
+				}()
+			}
+			if i%2 == 0 {
+				<-tripped
+			} else {
+				yield(early)
+			}
+			_ = n.Close(over)
+			for range cap(results) {
+				switch r := w.get(results); {
+				case errors.Is(r.err, lease.ErrClosed):
+					refused++
+				case r.err != nil:
+					w.Fatal(r.err)
+				case !errors.Is(context.Cause(r.term.Context()), tenure.ErrResigned):
+					w.Fatalf("the context of a term says %v", context.Cause(r.term.Context()))
+				default:
+					won++
 				}
-			default:
-				w.Fatal("the campaign goes on")
 			}
 			time.Sleep(lease.Default().TTL)
 		}
+		if won < 10 || refused < 10 {
+			w.Errorf("%d won, %d refused: they did not fall together", won, refused)
+		}
+		w.Logf("%d won, %d refused", won, refused)
 	})
 }
 

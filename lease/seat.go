@@ -71,6 +71,16 @@ type hold struct {
 	overrunAt clock.Instant
 }
 
+// unreturned is the ended term whose work still runs.
+func (s *seat) unreturned() *hold {
+	for _, h := range [...]*hold{s.hold, s.linger} {
+		if h != nil && !h.returned {
+			return h
+		}
+	}
+	return nil
+}
+
 func (s *seat) leads() bool { return s.hold != nil && s.hold.phase == leading }
 
 // seat finds the group's seat, or makes it.
@@ -161,12 +171,9 @@ func (m *Machine) campaign(s *seat) {
 		m.do(Action{Kind: DoFail, Group: s.group, Cause: fmt.Errorf("lease: group %q is led by this node already, with token %d", s.group, s.hold.record.Token)})
 		return
 	}
-	// Whoever campaigns again has stopped working.
-	if h := s.linger; h != nil {
-		m.returned(s, h.record.Token, "")
-	}
-	if h := s.hold; h != nil && !h.returned {
-		m.returned(s, h.record.Token, "")
+	if h := s.unreturned(); h != nil {
+		m.do(Action{Kind: DoFail, Group: s.group, Cause: fmt.Errorf("lease: work of this node for group %q with token %d has not returned: resign that term first", s.group, h.record.Token)})
+		return
 	}
 	s.wants = true
 	switch {
@@ -650,17 +657,21 @@ func (m *Machine) moved(s *seat) {
 		m.finish(s)
 		return
 	}
-	m.void(s, tenure.ErrLost)
+	m.void(s, tenure.ErrLost, false)
 }
 
 // exitMargin is what an exit may take.
 const exitMargin = 100 * time.Millisecond
 
-// void: the grant is gone; what work is left lingers until it returns.
-func (m *Machine) void(s *seat, cause error) {
+// void: the grant is gone; what work is left lingers until it returns. living
+// says that the store may not know yet.
+func (m *Machine) void(s *seat, cause error, living bool) {
 	h := s.hold
 	s.hold = nil
 	if h.returned {
+		if living && h.toErr == nil {
+			h.toErr = fmt.Errorf("lease: the release of group %q (token %d) was not confirmed: it is free when the session expires", s.group, h.record.Token)
+		}
 		m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: h.toErr})
 		return
 	}

@@ -173,7 +173,8 @@ func (m *Machine) gone(cause error, why Reason, living bool) {
 		seat.unsure, seat.call, seat.confirming = false, 0, false
 		seat.tryAt, seat.readAt = clock.Never, clock.Never
 		if h := seat.hold; h != nil {
-			m.void(seat, cause)
+			// A shutdown closes the session next, and says if it cannot.
+			m.void(seat, cause, living && !m.stopping)
 		}
 		m.update(seat)
 	}
@@ -183,35 +184,30 @@ func (m *Machine) gone(cause error, why Reason, living bool) {
 	}
 }
 
-// sweep closes the retired sessions whose work has returned.
+// sweep closes the retired sessions whose work has returned, to spare the others
+// the wait for their expiry. One that cannot be closed expires by itself.
 func (m *Machine) sweep() {
 	m.retired = slices.DeleteFunc(m.retired, func(s *session) bool {
-		if s.open == 0 {
-			m.closeSession(s, s.why)
+		if s.open > 0 || !m.room(CallClose) {
+			return false
 		}
-		return s.open == 0
+		m.send(&Call{Kind: CallClose, Session: s.ID, Reason: s.why}, s)
+		return true
 	})
-}
-
-// closeSession spares the others the wait for its expiry. If it fails, the
-// session expires by itself.
-func (m *Machine) closeSession(s *session, why Reason) {
-	if m.room(CallClose) {
-		m.send(&Call{Kind: CallClose, Session: s.ID, Reason: why}, s)
-	}
 }
 
 const maxCloseTries = 3
 
 func (m *Machine) closed(f *flight, r *Reply) {
+	defer m.sweep() // the lane has room again
 	s := f.session
-	if r.Err == nil || s == nil {
+	if r.Err == nil {
 		return
 	}
 	s.closeTries++
 	m.note(Note{Kind: NoteFailed, Call: CallClose, Session: s.ID, Count: s.closeTries, Err: r.Err})
 	if !Definite(r.Err) && s.closeTries < maxCloseTries {
-		m.closeSession(s, s.why)
+		m.retired = append(m.retired, s)
 	} else if m.stopping {
 		m.stopErr = fmt.Errorf("lease: session %s was not closed and holds its groups until it expires: %w", s.ID, r.Err)
 	}
@@ -400,7 +396,7 @@ func (m *Machine) stop() {
 		}
 	}
 	m.retire(Resigned)
-	if m.lanes[CallClose] > 0 || m.lanes[CallAnswer] > 0 {
+	if len(m.retired) > 0 || m.lanes[CallClose] > 0 || m.lanes[CallAnswer] > 0 {
 		return
 	}
 	m.stopped = true

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -219,6 +220,13 @@ func (w *world) sessions() []lease.Session {
 		w.Fatal(err)
 	}
 	return all
+}
+
+// yield lets others run for a while.
+func yield(times int) {
+	for range times {
+		runtime.Gosched()
+	}
 }
 
 // method is a method of lease.Store that nodes call.
@@ -539,6 +547,42 @@ func (s *flakyStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lea
 			}
 		}
 	}
+}
+
+// trippingStore does something in the middle of a call: when it has been sent,
+// and was not applied yet.
+type trippingStore struct {
+	lease.Store
+
+	mu   sync.Mutex
+	on   method
+	trip func()
+}
+
+func newTrippingStore(inner lease.Store) *trippingStore {
+	s := &trippingStore{}
+	s.Store = through{inner, s.step}
+	return s
+}
+
+// set says what to do in the next call of a method, once.
+func (s *trippingStore) set(on method, trip func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.on, s.trip = on, trip
+}
+
+func (s *trippingStore) step(_ context.Context, m method, apply func() error) error {
+	s.mu.Lock()
+	var trip func()
+	if m == s.on {
+		trip, s.trip, s.on = s.trip, nil, ""
+	}
+	s.mu.Unlock()
+	if trip != nil {
+		trip()
+	}
+	return apply()
 }
 
 // countingStore counts the calls, and remembers when the newest call that

@@ -214,6 +214,7 @@ func TestPartition(t *testing.T) {
 		}
 
 		a.Heal()
+		_ = old.Resign(t.Context()) // its work has stopped
 		go func() {
 			k.Advance(timing.TTL)
 			_ = next.Resign(t.Context())
@@ -293,6 +294,7 @@ func TestExpire(t *testing.T) {
 		if l := k.Leader("g"); l.Reason != string(lease.Expired) {
 			t.Errorf("the store says %q, want expired", l.Reason)
 		}
+		_ = first.Resign(t.Context()) // its work has stopped
 		second := win(t, a)
 		a.Pause()
 		a.Expire()

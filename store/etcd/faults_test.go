@@ -225,6 +225,7 @@ func TestQuorumLost(t *testing.T) {
 	for _, m := range followers {
 		m.Resume()
 	}
+	_ = term.Resign(t.Context()) // its work has stopped
 	again := lead(t, e)
 	if again.Token() <= term.Token() {
 		t.Errorf("token %d after token %d", again.Token(), term.Token())

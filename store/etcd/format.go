@@ -121,26 +121,26 @@ func decodeRecord(kv *mvccpb.KeyValue) (lease.Record, error) {
 // stored is a session with what only the store needs to know.
 type stored struct {
 	lease.Session
-	modified int64
-	closing  lease.Reason
+	closing lease.Reason
 }
 
+// decodeSession returns at least the id: a session that cannot be read lives too.
 func (s *Store) decodeSession(kv *mvccpb.KeyValue) (stored, error) {
+	id := strings.TrimPrefix(string(kv.Key), s.key("electors/"))
 	var j sessionJSON
 	if err := decode(kv, &j, &j.Format); err != nil {
-		return stored{}, err
+		return stored{Session: lease.Session{ID: lease.SessionID(id)}}, err
 	}
-	id := strings.TrimPrefix(string(kv.Key), s.key("electors/"))
 	return stored{
 		Session: lease.Session{
-			ID:        lease.SessionID(id),
-			Candidate: tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
-			Scope:     j.Scope,
-			TTL:       time.Duration(j.TTL) * time.Millisecond,
-			Opened:    uint64(kv.CreateRevision),
+			ID:         lease.SessionID(id),
+			Candidate:  tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
+			Scope:      j.Scope,
+			TTL:        time.Duration(j.TTL) * time.Millisecond,
+			Opened:     uint64(kv.CreateRevision),
+			Deployment: s.deployment,
 		},
-		modified: kv.ModRevision,
-		closing:  lease.Reason(j.Closing),
+		closing: lease.Reason(j.Closing),
 	}, nil
 }
 

@@ -77,9 +77,15 @@ func (s *Store) grant(seen lease.Record, to lease.Session, epoch uint64, why lea
 		t := rec.Terms[0]
 		rec.Terms = rec.Terms[1:]
 		old = append(old, clientv3.OpPut(s.historyKey(rec.Group, t.Token), encode(termOut(t))))
+		if t.Token.Counter()%64 == 0 && t.Token > historyMost {
+			old = append(old, clientv3.OpDelete(s.historyKey(rec.Group, 0), clientv3.WithRange(s.historyKey(rec.Group, t.Token-historyMost))))
+		}
 	}
 	return rec, append(old, clientv3.OpPut(s.recordKey(rec.Group), encodeRecord(rec))), nil
 }
+
+// historyMost bounds the terms of a group that are kept beside its record.
+const historyMost = 4 * lease.HistoryKept
 
 func (s *Store) historyKey(group string, t fence.Token) string {
 	return s.key("history", group, fmt.Sprintf("%016x", uint64(t)))
@@ -100,6 +106,9 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 		if err != nil {
 			return nil, err
 		}
+		if s.behind() {
+			continue
+		}
 		cmps := []clientv3.Cmp{s.lives(id), clientv3.Compare(clientv3.ModRevision(s.key("meta")), "=", m.modified)}
 		ops, gets := []clientv3.Op(nil), []clientv3.Op{clientv3.OpGet(s.sessionKey(id), clientv3.WithKeysOnly()), clientv3.OpGet(s.key("meta"))}
 		out := make([]lease.Record, len(seen))
@@ -118,6 +127,9 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 				cmps = append(cmps, s.died(r.Holder))
 			}
 		}
+		for _, h := range holders {
+			gets = append(gets, clientv3.OpGet(s.sessionKey(h), clientv3.WithKeysOnly()))
+		}
 		resp, err := s.do(ctx, "acquiring "+seen[0].Group, cmps, ops, gets)
 		var refused *txnError
 		switch {
@@ -130,9 +142,11 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 				s.forgetMeta()
 				continue
 			}
-			return nil, s.conflict(ctx, seen, resp)
+			return nil, s.conflict(ctx, seen, holders, resp)
 		case err != nil:
 			return nil, err
+		case s.behind():
+			return nil, errBehind
 		}
 		for i := range out {
 			out[i].Version = uint64(resp.Header.Revision)
@@ -142,30 +156,30 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 	return nil, errors.New("etcd: the deployment's record keeps changing")
 }
 
-func (s *Store) forgetMeta() {
-	s.mu.Lock()
-	s.meta = nil
-	s.mu.Unlock()
-}
-
-// conflict shows which records were not as seen, or not vacant.
-func (s *Store) conflict(ctx context.Context, seen []lease.Record, resp *clientv3.TxnResponse) error {
+// conflict shows which records were not as seen, or not vacant. Only those that
+// have changed are read again.
+func (s *Store) conflict(ctx context.Context, seen []lease.Record, holders []lease.SessionID, resp *clientv3.TxnResponse) error {
+	answers := resp.Responses[2:]
+	lives := map[lease.SessionID]bool{}
+	for i, h := range holders {
+		lives[h] = answers[len(seen)+i].GetResponseRange().Count > 0
+	}
 	conflict := &lease.ConflictError{}
 	for i, r := range seen {
-		rec, err := recordOf(r.Group, resp.Responses[2+i].GetResponseRange().Kvs)
+		rec, err := recordOf(r.Group, answers[i].GetResponseRange().Kvs)
 		if err != nil {
 			return err
 		}
-		if rec.Version == r.Version && rec.Holder == "" {
-			continue
+		v := lease.View{Record: rec, State: tenure.Led}
+		switch {
+		case rec.Version != r.Version:
+			if v, err = s.Read(ctx, r.Group); err != nil {
+				return conflict // what is known so far
+			}
+		case !lives[rec.Holder]:
+			continue // as seen, and vacant
 		}
-		v, err := s.Read(ctx, r.Group)
-		if err != nil {
-			return conflict // what is known so far
-		}
-		if v.Version != r.Version || v.State == tenure.Led {
-			conflict.Current = append(conflict.Current, v)
-		}
+		conflict.Current = append(conflict.Current, v)
 	}
 	return conflict
 }
@@ -225,6 +239,8 @@ func (s *Store) Release(ctx context.Context, id lease.SessionID, held lease.Reco
 		return lease.Record{}, errors.New("etcd: the epoch was raised meanwhile")
 	case err != nil:
 		return lease.Record{}, err
+	case to != "" && s.behind():
+		return lease.Record{}, errBehind
 	}
 	rec.Version = uint64(resp.Header.Revision)
 	return rec, nil

@@ -24,57 +24,84 @@ type member struct {
 
 	mu     sync.Mutex
 	client *clientv3.Client
+	dialed chan struct{} // closed when the attempt under way has ended
+	err    error         // of the last attempt
 	closed bool
+	work   sync.WaitGroup
 }
 
 const (
-	// dial bounds a connection; a call's own deadline bounds it too.
+	// dial bounds the making of a client; a call waits for it only as long as its
+	// own deadline allows.
 	dial = 2 * time.Second
 	// redial is how long at most a member that is back waits to be noticed.
 	redial = time.Second
 )
 
-// connect returns the client, making it at the first call: with a password that
-// takes a round trip, and the member may be down.
-func (m *member) connect() (*clientv3.Client, error) {
+// connect returns the client. The first call makes it, which with a password takes
+// a round trip to a member that may be down.
+func (m *member) connect(ctx context.Context) (*clientv3.Client, error) {
+	m.mu.Lock()
+	switch {
+	case m.closed:
+		m.mu.Unlock()
+		return nil, errShutdown
+	case m.client != nil:
+		defer m.mu.Unlock()
+		return m.client, nil
+	case m.dialed == nil:
+		m.dialed = make(chan struct{})
+		m.work.Go(m.dial)
+	}
+	dialed := m.dialed
+	m.mu.Unlock()
+	select {
+	case <-dialed:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed {
-		return nil, errShutdown
+	return m.client, m.err
+}
+
+func (m *member) dial() {
+	wait := backoff.DefaultConfig
+	wait.BaseDelay, wait.MaxDelay = 50*time.Millisecond, redial
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints:            []string{m.endpoint},
+		TLS:                  m.cfg.TLS,
+		Username:             m.cfg.Username,
+		Password:             m.cfg.Password,
+		DialTimeout:          dial,
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 3 * time.Second,
+		// Moving on to the next member is ours to do.
+		MaxUnaryRetries: 1,
+		Logger:          zap.NewNop(),
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: wait, MinConnectTimeout: dial}),
+		},
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil && m.closed {
+		_ = c.Close()
+		c, err = nil, errShutdown
 	}
-	if m.client == nil {
-		wait := backoff.DefaultConfig
-		wait.BaseDelay, wait.MaxDelay = 50*time.Millisecond, redial
-		c, err := clientv3.New(clientv3.Config{
-			Endpoints:            []string{m.endpoint},
-			TLS:                  m.cfg.TLS,
-			Username:             m.cfg.Username,
-			Password:             m.cfg.Password,
-			DialTimeout:          dial,
-			DialKeepAliveTime:    10 * time.Second,
-			DialKeepAliveTimeout: 3 * time.Second,
-			// Moving on to the next member is ours to do.
-			MaxUnaryRetries: 1,
-			Logger:          zap.NewNop(),
-			DialOptions: []grpc.DialOption{
-				grpc.WithConnectParams(grpc.ConnectParams{Backoff: wait, MinConnectTimeout: dial}),
-			},
-		})
-		if err != nil {
-			return nil, err
-		}
-		m.client = c
-	}
-	return m.client, nil
+	m.client, m.err = c, err
+	close(m.dialed)
+	m.dialed = nil
 }
 
 func (m *member) close() {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.closed = true
 	if m.client != nil {
 		_ = m.client.Close()
 	}
+	m.mu.Unlock()
+	m.work.Wait()
 }
 
 // each gives a call to one member after the other until one answers. The time
@@ -100,7 +127,7 @@ func (s *Store) each(ctx context.Context, what string, f func(context.Context, *
 		at := (first + i) % len(s.members)
 		err := s.members[at].try(ctx, len(s.members)-i, f)
 		if err == nil || answered(err) {
-			if i > 0 {
+			if i > 0 && served(err) {
 				s.mu.Lock()
 				s.preferred = at
 				s.mu.Unlock()
@@ -116,32 +143,35 @@ func (s *Store) each(ctx context.Context, what string, f func(context.Context, *
 }
 
 func (m *member) try(ctx context.Context, left int, f func(context.Context, *clientv3.Client) error) error {
-	c, err := m.connect()
-	if err != nil {
-		return err
-	}
 	if deadline, _ := ctx.Deadline(); left > 1 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(left))
 		defer cancel()
 	}
+	c, err := m.connect(ctx)
+	if err != nil {
+		return err
+	}
 	return f(ctx, c)
 }
 
-// answered: the member has spoken, and another would say the same.
+// served: the member has done what it was asked to.
+func served(err error) bool {
+	var refused *txnError
+	return err == nil || errors.As(err, &refused)
+}
+
+// answered: the member has spoken, and another would say the same. A learner, a
+// member without a leader or one that is too busy speaks for itself alone.
 func answered(err error) bool {
-	var conflict *txnError
-	if errors.As(err, &conflict) {
-		return true
-	}
-	if errors.Is(err, errShutdown) {
+	if served(err) || errors.Is(err, errShutdown) {
 		return true
 	}
 	switch codeOf(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown, codes.Internal, codes.Aborted:
-		return false
-	default:
+	case codes.NotFound, codes.InvalidArgument, codes.PermissionDenied, codes.OutOfRange:
 		return true
+	default:
+		return false
 	}
 }
 

@@ -32,7 +32,9 @@ type meta struct {
 var errLater = errors.New("etcd: changed meanwhile")
 
 // loadMeta reads the deployment's record. At first use it writes it; if there are
-// records without it, or the cluster is another one, the store was rewound.
+// records without it, if the cluster is another one, or if it has gone back
+// behind what this client was told, the store was rewound, and that is written
+// down before anybody relies on what was read.
 func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 	for range 5 {
 		m, err := s.readMeta(ctx)
@@ -43,13 +45,21 @@ func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 			return nil, err
 		}
 		s.mu.Lock()
-		s.meta = m
 		if m.Epoch > s.highEpoch || s.high == 0 {
 			// An operator has seen to it since.
-			s.high, s.highEpoch = m.revision, m.Epoch
+			s.high, s.highEpoch, s.back = m.revision, m.Epoch, false
+		}
+		back := s.back || m.revision < s.high
+		if !back || m.Rewound {
+			s.meta = m
 		}
 		s.mu.Unlock()
-		return m, nil
+		if !back || m.Rewound {
+			return m, nil
+		}
+		if err := s.markRewound(ctx, *m, m.Cluster); !errors.Is(err, errLater) {
+			return nil, err
+		}
 	}
 	return nil, errors.New("etcd: the deployment's record keeps changing")
 }
@@ -102,17 +112,6 @@ func (s *Store) writeMeta(ctx context.Context, m *meta, seen int64) error {
 	return err
 }
 
-// current is the deployment's record as last read.
-func (s *Store) current(ctx context.Context) (*meta, error) {
-	s.mu.Lock()
-	m := s.meta
-	s.mu.Unlock()
-	if m != nil {
-		return m, nil
-	}
-	return s.loadMeta(ctx)
-}
-
 // txnError: the comparisons of a transaction failed; resp has what was asked for
 // then.
 type txnError struct{ resp *clientv3.TxnResponse }
@@ -143,42 +142,51 @@ func (s *Store) do(ctx context.Context, what string, cmps []clientv3.Cmp, then, 
 	return resp, err
 }
 
+// saw remembers the highest revision, and for good that one came from before what
+// was known when it was asked for: it was rewound, or raised since.
 func (s *Store) saw(h *pb.ResponseHeader, known int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.Revision < known {
-		s.meta = nil // look again: it was rewound, or raised since
+		s.back, s.meta = true, nil
 		return
 	}
 	s.high = max(s.high, h.Revision)
 }
 
+// errBehind: the answer is from before what the cluster had told us. What it says
+// about a grant is not to be relied on.
+var errBehind = errors.New("etcd: the cluster answered from before what it had told us")
+
+// behind reports whether that has happened.
+func (s *Store) behind() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.back
+}
+
 // fresh returns the deployment's record if grants may be made under it.
 func (s *Store) fresh(ctx context.Context) (*meta, error) {
 	s.mu.Lock()
-	m, high, epoch := s.meta, s.high, s.highEpoch
+	m := s.meta
 	s.mu.Unlock()
 	if m == nil {
 		var err error
 		if m, err = s.loadMeta(ctx); err != nil {
 			return nil, err
 		}
-		if m.revision < high && m.Epoch <= epoch && !m.Rewound {
-			if err := s.markRewound(ctx, *m, m.Cluster); err != nil && !errors.Is(err, errLater) {
-				return nil, err
-			}
-			if m, err = s.loadMeta(ctx); err != nil {
-				return nil, err
-			}
-		}
 	}
 	if m.Rewound {
-		s.mu.Lock()
-		s.meta = nil // ask again next time: it may have been raised
-		s.mu.Unlock()
+		s.forgetMeta() // ask again next time: it may have been raised
 		return m, fmt.Errorf("etcd: %s: %w", s.cfg.Prefix, lease.ErrRewound)
 	}
 	return m, nil
+}
+
+func (s *Store) forgetMeta() {
+	s.mu.Lock()
+	s.meta = nil
+	s.mu.Unlock()
 }
 
 // stands checks the deployment's record as a keep-alive has read it: what was
@@ -199,9 +207,7 @@ func (s *Store) stands(ctx context.Context, kvs []*mvccpb.KeyValue) error {
 
 // Meta implements lease.Store.
 func (s *Store) Meta(ctx context.Context) (lease.Meta, error) {
-	s.mu.Lock()
-	s.meta = nil
-	s.mu.Unlock()
+	s.forgetMeta()
 	m, err := s.fresh(ctx)
 	if err != nil && !errors.Is(err, lease.ErrRewound) {
 		return lease.Meta{}, err

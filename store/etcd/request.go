@@ -38,19 +38,17 @@ func (j *requestJSON) request() lease.Request {
 }
 
 // waiting lists the requests that have no answer, oldest first.
-func waiting(kvs []*mvccpb.KeyValue) ([]lease.Request, error) {
+func waiting(kvs []*mvccpb.KeyValue) []lease.Request {
 	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.CreateRevision, b.CreateRevision) })
 	var requests []lease.Request
 	for _, kv := range kvs {
 		var j requestJSON
-		if err := decode(kv, &j, &j.Format); err != nil {
-			return nil, err
-		}
-		if j.Outcome == "" {
+		// One that cannot be read, a newer program's, must not cost the beat.
+		if err := decode(kv, &j, &j.Format); err == nil && j.Outcome == "" {
 			requests = append(requests, j.request())
 		}
 	}
-	return requests, nil
+	return requests
 }
 
 func (s *Store) requestKey(id lease.SessionID, request string) string {
@@ -77,10 +75,7 @@ func (s *Store) Ask(ctx context.Context, id lease.SessionID, r lease.Request) er
 	if slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == key }) {
 		return nil
 	}
-	open, err := waiting(kvs)
-	if err != nil {
-		return err
-	}
+	open := waiting(kvs)
 	if len(open) >= lease.MaxRequests {
 		return fmt.Errorf("etcd: %d requests wait for session %q: %w", len(open), id, lease.ErrBusy)
 	}
@@ -102,6 +97,10 @@ func (s *Store) Ask(ctx context.Context, id lease.SessionID, r lease.Request) er
 		[]clientv3.Op{clientv3.OpGet(s.sessionKey(id), clientv3.WithKeysOnly())})
 	var refused *txnError
 	if errors.As(err, &refused) {
+		_ = s.each(ctx, "asking a session", func(ctx context.Context, c *clientv3.Client) error {
+			_, err := c.Revoke(ctx, granted.ID) // nobody needs it
+			return err
+		})
 		if refused.resp.Responses[0].GetResponseRange().Count == 0 {
 			return dead(id)
 		}

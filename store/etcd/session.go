@@ -51,12 +51,11 @@ func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration,
 	if err := lease.CheckTTL(s.Limits(), ttl); err != nil {
 		return lease.Session{}, err
 	}
-	m, err := s.fresh(ctx)
-	if err != nil {
+	if _, err := s.fresh(ctx); err != nil {
 		return lease.Session{}, err
 	}
 	var granted *clientv3.LeaseGrantResponse
-	err = s.each(ctx, "opening a session", func(ctx context.Context, cl *clientv3.Client) error {
+	err := s.each(ctx, "opening a session", func(ctx context.Context, cl *clientv3.Client) (err error) {
 		granted, err = cl.Grant(ctx, seconds(max(ttl, s.cfg.MinTTL)))
 		return err
 	})
@@ -82,10 +81,12 @@ func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration,
 		}
 	case err != nil:
 		return lease.Session{}, err
+	case s.behind():
+		return lease.Session{}, errBehind
 	default:
 		opened = resp.Header.Revision
 	}
-	return lease.Session{ID: id, Candidate: c, Scope: slices.Clone(scope), TTL: got, Deployment: m.Deployment, Opened: uint64(opened)}, nil
+	return lease.Session{ID: id, Candidate: c, Scope: slices.Clone(scope), TTL: got, Deployment: s.deployment, Opened: uint64(opened)}, nil
 }
 
 // errQuorum: the member that renewed the lease may not have been the leader any
@@ -110,9 +111,6 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, 
 		if err != nil {
 			return err
 		}
-		if renewed.TTL <= 0 {
-			return rpctypes.ErrLeaseNotFound
-		}
 		read, err := c.Txn(ctx).Then(
 			clientv3.OpGet(s.sessionKey(id), clientv3.WithKeysOnly()),
 			clientv3.OpGet(s.requestKey(id, ""), clientv3.WithPrefix()),
@@ -125,12 +123,15 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, 
 			return errQuorum
 		case read.Responses[0].GetResponseRange().Count == 0:
 			return rpctypes.ErrLeaseNotFound
+		case renewed.TTL <= 0:
+			// Only a quorum can say that a session is dead.
+			return errQuorum
 		}
 		s.saw(read.Header, known)
 		deployment = read.Responses[2].GetResponseRange().Kvs
 		beat.TTL = time.Duration(renewed.TTL) * time.Second
-		beat.Requests, err = waiting(read.Responses[1].GetResponseRange().Kvs)
-		return err
+		beat.Requests = waiting(read.Responses[1].GetResponseRange().Kvs)
+		return nil
 	})
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return lease.Beat{}, dead(id)

@@ -33,8 +33,8 @@ const (
 	// maxTTL is far below what etcd takes, and above what anybody means.
 	maxTTL = 24 * time.Hour
 	// batch keeps a transaction inside etcd's default of 128 operations, with two
-	// puts for each record.
-	batch = 60
+	// puts and a delete for each record.
+	batch = 40
 	// defaultCall bounds calls whose context has no deadline.
 	defaultCall = 5 * time.Second
 )
@@ -49,8 +49,11 @@ type Store struct {
 	mu        sync.Mutex
 	preferred int
 	meta      *meta
-	high      int64 // the highest revision seen
-	highEpoch uint64
+	high      int64  // the highest revision seen
+	highEpoch uint64 // under this epoch
+	back      bool   // an answer came from before it
+
+	deployment string
 }
 
 var _ lease.Store = (*Store)(nil)
@@ -74,7 +77,11 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	for _, e := range cfg.Endpoints {
 		s.members = append(s.members, &member{endpoint: e, cfg: &s.cfg})
 	}
-	if _, err := s.loadMeta(ctx); err != nil {
+	m, err := s.loadMeta(ctx)
+	if err == nil {
+		s.deployment = m.Deployment
+	}
+	if err != nil {
 		s.Shutdown()
 		return nil, fmt.Errorf("etcd: opening %s: %w", strings.Join(cfg.Endpoints, ","), err)
 	}

@@ -35,6 +35,7 @@ type picture struct {
 	scope    lease.Scope
 	revision int64
 	records  map[string]lease.Record
+	unread   map[string]bool // records that a newer program wrote
 	sessions map[lease.SessionID]stored
 	holds    map[lease.SessionID]map[string]bool
 }
@@ -92,6 +93,7 @@ func (s *Store) picture(ctx context.Context, scope lease.Scope) (*picture, error
 	p := &picture{
 		s: s, scope: scope,
 		records:  map[string]lease.Record{},
+		unread:   map[string]bool{},
 		sessions: map[lease.SessionID]stored{},
 		holds:    map[lease.SessionID]map[string]bool{},
 	}
@@ -107,9 +109,7 @@ func (s *Store) picture(ctx context.Context, scope lease.Scope) (*picture, error
 		}
 		r := resp.Responses[0].GetResponseRange()
 		for _, kv := range r.Kvs {
-			if _, err := p.put(kv); err != nil {
-				return nil, err
-			}
+			p.put(kv)
 		}
 		if !r.More || len(r.Kvs) == 0 {
 			return p, nil
@@ -118,30 +118,37 @@ func (s *Store) picture(ctx context.Context, scope lease.Scope) (*picture, error
 	}
 }
 
-// put takes a key in, and names the group if it is one in scope.
-func (p *picture) put(kv *mvccpb.KeyValue) (string, error) {
+// put takes a key in, and names the group if it is one in scope. What a newer
+// program has written is not understood, but it is there: its session lives, and
+// its group is led by somebody.
+func (p *picture) put(kv *mvccpb.KeyValue) string {
 	if strings.HasPrefix(string(kv.Key), p.s.key("electors/")) {
-		session, err := p.s.decodeSession(kv)
-		if err == nil {
-			p.sessions[session.ID] = session
-		}
-		return "", err
+		session, _ := p.s.decodeSession(kv)
+		p.sessions[session.ID] = session
+		return ""
+	}
+	group := strings.TrimPrefix(string(kv.Key), p.s.key("election/"))
+	if !p.scope.Covers(group) {
+		return ""
 	}
 	rec, err := decodeRecord(kv)
-	if err != nil || !p.scope.Covers(rec.Group) {
-		return "", err
+	if err != nil {
+		rec = lease.Record{Group: group, Version: uint64(kv.ModRevision)}
 	}
-	if old := p.records[rec.Group].Holder; old != "" {
-		delete(p.holds[old], rec.Group)
+	p.unread[group] = err != nil
+	if old := p.records[group].Holder; old != "" {
+		if delete(p.holds[old], group); len(p.holds[old]) == 0 {
+			delete(p.holds, old)
+		}
 	}
-	p.records[rec.Group] = rec
+	p.records[group] = rec
 	if rec.Holder != "" {
 		if p.holds[rec.Holder] == nil {
 			p.holds[rec.Holder] = map[string]bool{}
 		}
-		p.holds[rec.Holder][rec.Group] = true
+		p.holds[rec.Holder][group] = true
 	}
-	return rec.Group, nil
+	return group
 }
 
 // gone takes a session out and names the groups that are vacant now.
@@ -162,7 +169,7 @@ func (p *picture) gone(id lease.SessionID) []string {
 
 func (p *picture) view(group string) lease.View {
 	rec := p.records[group]
-	if _, lives := p.sessions[rec.Holder]; lives && rec.Holder != "" {
+	if _, lives := p.sessions[rec.Holder]; lives && rec.Holder != "" || p.unread[group] {
 		return lease.View{Record: rec, State: tenure.Led}
 	}
 	return lease.View{Record: rec, State: tenure.Vacant}
@@ -194,7 +201,7 @@ func (p *picture) follow(ctx context.Context, yield func(lease.View) bool) error
 }
 
 func (p *picture) followOn(ctx context.Context, m *member, heard *time.Time, yield func(lease.View) bool) error {
-	c, err := m.connect()
+	c, err := m.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -249,11 +256,7 @@ func (p *picture) apply(r clientv3.WatchResponse, known int64, yield func(lease.
 		var groups []string
 		switch {
 		case e.Type == clientv3.EventTypePut:
-			group, err := p.put(e.Kv)
-			if err != nil {
-				return err
-			}
-			if group != "" {
+			if group := p.put(e.Kv); group != "" {
 				groups = []string{group}
 			}
 		default:
