@@ -74,7 +74,7 @@ lint: ## golangci-lint, also of the planted build
 	fi; \
 	for m in $(CODE); do for tags in "" planted; do \
 		echo "lint $$m$${tags:+ -tags $$tags}"; \
-		(cd $$m && "$$lint" run --config "$(CURDIR)/.golangci.yaml" --build-tags "$$tags" ./...); \
+		(cd $$m && "$$lint" run --allow-parallel-runners --config "$(CURDIR)/.golangci.yaml" --build-tags "$$tags" ./...); \
 	done; done
 
 # Uncached: the rules read what go test cannot know that they read.

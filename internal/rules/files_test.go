@@ -104,6 +104,8 @@ var forbidden = []struct {
 		"finish it, or open an issue: a reader cannot act on it"},
 	{regexp.MustCompile(`(?m)^(<<<<<<<|>>>>>>>) `), "",
 		"a merge left half done"},
+	{regexp.MustCompile(`@` + `@[A-Z0-9_]+@@`), "",
+		"a number that was to be filled in"},
 }
 
 func breaches(name string, text []byte) []string {
@@ -156,6 +158,7 @@ func TestForbiddenBites(t *testing.T) {
 		{"a.go", "context.TO" + "DO()", true},
 		{"a.go", "var TO" + "DOS int", false},
 		{"Makefile", "# FIX" + "ME", true},
+		{"a.md", "took @" + "@SECONDS@@", true},
 	} {
 		if got := breaches(tt.name, []byte(tt.text)); (len(got) > 0) != tt.want {
 			t.Errorf("%s %q: %v, want a breach: %v", tt.name, tt.text, got, tt.want)

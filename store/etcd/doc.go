@@ -2,11 +2,11 @@
 //
 // What it does not promise first: etcd keeps what it acknowledged, so this
 // engine does; but an etcd that was restored from a backup has forgotten
-// acknowledged grants. A client that had seen more notices, and so does every
+// acknowledged grants. A client that had seen more may notice, and so does every
 // client when the cluster's id has changed; a fleet that was restarted together
-// with an etcd restored under its old id cannot. After every restore, raise the
-// epoch. The other way to notice is a sink whose mark is above the new leader's
-// token.
+// with an etcd restored under its old id cannot, and nobody can after a restore
+// that also raised etcd's revision. So raise the epoch after every restore. The
+// other way to notice is a sink whose mark is above the new leader's token.
 //
 // # Layout
 //
