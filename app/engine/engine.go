@@ -209,12 +209,12 @@ func launch(ctx context.Context, p *plan, dir *dataDir) (*Engine, error) {
 func (e *Engine) becomeReady(ctx context.Context) error {
 	// A directory of another cluster would be served as what it is, whatever the
 	// members given say: two engines where there should be one.
-	if err := e.sameMembers(); err != nil {
+	if err := e.sameMembers(false); err != nil {
 		return err
 	}
 	select {
 	case <-e.etcd.Server.ReadyNotify():
-		return e.sameMembers()
+		return e.sameMembers(true)
 	case <-e.halt.halted:
 		return e.blame(nil)
 	case err := <-e.etcd.Err():
@@ -227,8 +227,9 @@ func (e *Engine) becomeReady(ctx context.Context) error {
 }
 
 // sameMembers compares the members that the data directory names with those
-// given. Ports of a member alone may change.
-func (e *Engine) sameMembers() error {
+// given. Ports of a member alone may change. Before the log was replayed there may
+// be fewer than there are; one too many is one too many already.
+func (e *Engine) sameMembers(replayed bool) error {
 	if !e.dir.used {
 		return nil
 	}
@@ -241,7 +242,8 @@ func (e *Engine) sameMembers() error {
 	}
 	slices.Sort(known)
 	slices.Sort(given)
-	if len(known) == 0 || len(known) == 1 && len(given) == 1 || slices.Equal(known, given) {
+	foreign := slices.ContainsFunc(known, func(url string) bool { return !slices.Contains(given, url) })
+	if len(known) == 0 || len(known) == 1 && len(given) == 1 || slices.Equal(known, given) || !replayed && !foreign {
 		return nil
 	}
 	return &ConfigError{Field: "members", Rule: fmt.Sprintf("data directory %s belongs to a cluster of %d (%s), not to one of %d (%s): give its members, or another directory",
