@@ -413,13 +413,16 @@ func BenchmarkTakeover10000(b *testing.B) {
 			return n
 		}
 		lead := func(n *lease.Node, led func()) *sync.WaitGroup {
-			var all sync.WaitGroup
+			var all, entered sync.WaitGroup
+			entered.Add(groups)
+			defer entered.Wait()
 			for i := range groups {
 				e, err := n.Elector(fmt.Sprintf("g%d", i))
 				if err != nil {
 					b.Fatal(err)
 				}
 				all.Go(func() {
+					entered.Done()
 					term, err := e.Campaign(b.Context())
 					if err != nil {
 						b.Error(err)
