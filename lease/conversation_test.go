@@ -112,7 +112,7 @@ func firstDifference(got, want string) string {
 //
 // What is said:
 //
-//	campaign g h; withdraw g; ended g 4 resigned; returned g 4 to b
+//	campaign g h; withdraw g; ended g 4 resigned; returned g 4 to b; returned g 4 to b b1
 //	health ok; health sick; shutdown; synced; watch lost
 //	view g v5 led by b1 token 4       b1 lives
 //	view g v5 vacant token 4 after b1 b1 is dead
@@ -352,7 +352,7 @@ func (c *conversation) events(words []string) ([]Event, error) {
 		return []Event{{Kind: OnEnded, Group: arg(1), Token: fence.Token(token), Cause: cause}}, nil
 	case "returned":
 		token, err := strconv.ParseUint(arg(2), 10, 64)
-		return []Event{{Kind: OnReturned, Group: arg(1), Token: fence.Token(token), To: arg(4)}}, err
+		return []Event{{Kind: OnReturned, Group: arg(1), Token: fence.Token(token), To: arg(4), Session: SessionID(arg(5))}}, err
 	case "health":
 		e := Event{Kind: OnHealth}
 		if arg(1) != "ok" {

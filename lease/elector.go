@@ -232,6 +232,10 @@ type grant struct {
 	node  *Node
 	group string
 	token fence.Token
+
+	// Of the candidate that was asked for last; the node's lock guards them.
+	successor string
+	session   SessionID
 }
 
 func (g *grant) Ended(cause error) {
@@ -246,10 +250,11 @@ func (g *grant) Successor(ctx context.Context, candidate string) error {
 	if err != nil {
 		return fmt.Errorf("lease: looking for candidate %q of group %q: %w", candidate, g.group, err)
 	}
-	for _, s := range line {
-		if s.Candidate.ID == candidate {
-			return nil
-		}
+	if found := newest(line, candidate, ""); found != "" {
+		n.mu.Lock()
+		g.successor, g.session = candidate, found
+		n.mu.Unlock()
+		return nil
 	}
 	return fmt.Errorf("lease: candidate %q does not stand for group %q: %w", candidate, g.group, ErrSuccessor)
 }
@@ -264,7 +269,11 @@ func (g *grant) Release(ctx context.Context, candidate string) error {
 		return ErrClosed
 	}
 	n.settles[key] = append(n.settles[key], settled)
-	n.queue = append(n.queue, Event{Kind: OnReturned, Group: g.group, Token: g.token, To: candidate})
+	e := Event{Kind: OnReturned, Group: g.group, Token: g.token, To: candidate}
+	if candidate != "" && candidate == g.successor {
+		e.Session = g.session
+	}
+	n.queue = append(n.queue, e)
 	n.mu.Unlock()
 	n.poke()
 	select {

@@ -119,7 +119,7 @@ const (
 	OnCampaign  EventKind = iota + 1 // Group: somebody waits to lead it
 	OnWithdraw                       // Group: nobody waits any longer
 	OnEnded                          // Group, Token, Cause: ended on the holder's side
-	OnReturned                       // Group, Token, To: work has returned
+	OnReturned                       // Group, Token, To, Session: work has returned
 	OnHealth                         // Cause: nil is healthy
 	OnShutdown                       // end everything
 	OnReply                          // Reply
@@ -133,9 +133,11 @@ type Event struct {
 	Group string
 	Token fence.Token
 	To    string
-	Cause error
-	View  *View
-	Reply *Reply
+	// Session of To, if it is known: it saves a look at the line.
+	Session SessionID
+	Cause   error
+	View    *View
+	Reply   *Reply
 
 	stream uint64 // the shell's: which watch it is from
 }
@@ -333,7 +335,7 @@ func (m *Machine) handle(e *Event) {
 	case OnEnded:
 		m.ended(m.seat(e.Group), e.Token, e.Cause)
 	case OnReturned:
-		m.returned(m.seat(e.Group), e.Token, e.To)
+		m.returned(m.seat(e.Group), e.Token, e.To, e.Session)
 	case OnHealth:
 		m.health(e.Cause)
 	case OnShutdown:

@@ -63,6 +63,7 @@ type hold struct {
 	returned  bool
 	to        string    // successor, by name
 	toSession SessionID // and its session, once found
+	toHint    bool      // found before work returned: it may be gone since
 	toErr     error     // why it cannot take over
 	requests  []string
 	fails     int
@@ -502,7 +503,7 @@ func (m *Machine) ended(s *seat, token fence.Token, cause error) {
 }
 
 // returned: work has stopped, so the grant may be given up.
-func (m *Machine) returned(s *seat, token fence.Token, to string) {
+func (m *Machine) returned(s *seat, token fence.Token, to string, session SessionID) {
 	if h := s.linger; h != nil && h.record.Token == token {
 		s.linger = nil
 		h.session.open--
@@ -526,7 +527,7 @@ func (m *Machine) returned(s *seat, token fence.Token, to string) {
 	h.phase = releasing
 	h.session.open--
 	if to != "" && h.to == "" {
-		h.to = to
+		h.to, h.toSession, h.toHint = to, session, session != ""
 	}
 	m.releases = append(m.releases, s)
 	m.update(s)
@@ -556,8 +557,19 @@ func (m *Machine) sendReleases() {
 	}
 }
 
-// successorFound turns the successor's name into its newest session: an older
-// one may be left over from before a restart.
+// newest is the candidate's newest session: an older one may be left over from
+// before a restart.
+func newest(line []Session, candidate string, but SessionID) SessionID {
+	var found Session
+	for _, s := range line {
+		if s.Candidate.ID == candidate && s.ID != but && s.Opened >= found.Opened {
+			found = s
+		}
+	}
+	return found.ID
+}
+
+// successorFound: the line was read for the successor's session.
 func (m *Machine) successorFound(f *flight, r *Reply) {
 	s := f.seats[0]
 	h := s.hold
@@ -569,13 +581,7 @@ func (m *Machine) successorFound(f *flight, r *Reply) {
 		m.releaseAgain(s, f, r.Err)
 		return
 	}
-	var newest uint64
-	for _, l := range r.Line {
-		if l.Candidate.ID == h.to && l.ID != h.session.ID && l.Opened >= newest {
-			h.toSession, newest = l.ID, l.Opened
-		}
-	}
-	if h.toSession == "" {
+	if h.toSession = newest(r.Line, h.to, h.session.ID); h.toSession == "" {
 		m.withoutSuccessor(h)
 	}
 	m.releases = append(m.releases, s)
@@ -617,6 +623,10 @@ func (m *Machine) released(f *flight, r *Reply) {
 		}
 	case errors.Is(r.Err, ErrSessionDead):
 		m.gone(tenure.ErrLost, Lost, false)
+	case f.To != "" && h.toHint && errors.Is(r.Err, ErrSuccessor):
+		// It has another session now, or none.
+		h.toSession, h.toHint = "", false
+		m.releases = append(m.releases, s)
 	case f.To != "" && (errors.Is(r.Err, ErrSuccessor) || errors.Is(r.Err, ErrRewound)):
 		m.withoutSuccessor(h)
 		m.releases = append(m.releases, s)

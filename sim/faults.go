@@ -373,6 +373,9 @@ func (w *world) transfer(n *node) bool {
 	n.doing(n.life, func() {
 		if !t.ended {
 			t.to = to
+			if w.chance(0.5) {
+				t.toSess = w.sessionOf(to)
+			}
 			n.endHere(t, tenure.ErrTransferred)
 		}
 	})
@@ -380,6 +383,17 @@ func (w *world) transfer(n *node) bool {
 		w.after(w.between(0, 110*time.Millisecond), func() { w.forceSession(to) })
 	}
 	return true
+}
+
+// sessionOf is what a look at the line would find: the session may have died by
+// the time it is used.
+func (w *world) sessionOf(name string) lease.SessionID {
+	for _, n := range w.nodes {
+		if n.name == name {
+			return n.sess
+		}
+	}
+	return ""
 }
 
 // leave takes a process out of the campaign for a group, for a while or for the

@@ -61,7 +61,8 @@ type term struct {
 	cause    error
 	returned bool
 	to       string
-	forced   bool // an operator closed the session: G3 says nothing of it
+	toSess   lease.SessionID // as it was when the transfer was asked for
+	forced   bool            // an operator closed the session: G3 says nothing of it
 	sealed   bool
 }
 
@@ -490,7 +491,7 @@ func (n *node) end(t *term, cause error) {
 		n.doing(t.life, func() {
 			t.returned = true
 			n.terms = slices.DeleteFunc(n.terms, func(o *term) bool { return o == t })
-			n.step(lease.Event{Kind: lease.OnReturned, Group: t.group, Token: t.token, To: t.to})
+			n.step(lease.Event{Kind: lease.OnReturned, Group: t.group, Token: t.token, To: t.to, Session: t.toSess})
 			n.campaign(t.group, n.w.between(200*time.Millisecond, 2*time.Second))
 		})
 	})

@@ -131,17 +131,16 @@ func (s *Store) decodeSession(kv *mvccpb.KeyValue) (stored, error) {
 	if err := decode(kv, &j, &j.Format); err != nil {
 		return stored{Session: lease.Session{ID: lease.SessionID(id)}}, err
 	}
-	return stored{
-		Session: lease.Session{
-			ID:         lease.SessionID(id),
-			Candidate:  tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
-			Scope:      j.Scope,
-			TTL:        time.Duration(j.TTL) * time.Millisecond,
-			Opened:     uint64(kv.CreateRevision),
-			Deployment: s.deployment,
-		},
-		closing: lease.Reason(j.Closing),
-	}, nil
+	session := lease.Session{
+		ID:         lease.SessionID(id),
+		Candidate:  tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
+		Scope:      j.Scope,
+		TTL:        time.Duration(j.TTL) * time.Millisecond,
+		Opened:     uint64(kv.CreateRevision),
+		Deployment: s.deployment,
+	}
+	s.sessions.put(session.ID, session)
+	return stored{Session: session, closing: lease.Reason(j.Closing)}, nil
 }
 
 // closeTerm gives the newest term its end, if it has none.

@@ -16,38 +16,29 @@ import (
 )
 
 // Read implements lease.Store. The record and whether its holder lives come from
-// one transaction, which is tried again if the record has changed since its
-// holder was known.
+// one transaction: the holder that was seen last is looked up with the record,
+// and if it is another by now, again.
 func (s *Store) Read(ctx context.Context, group string) (lease.View, error) {
 	if err := lease.CheckGroup(group); err != nil {
 		return lease.View{}, err
 	}
-	key := s.recordKey(group)
-	resp, err := s.do(ctx, "reading group "+group, nil, []clientv3.Op{clientv3.OpGet(key)}, nil)
-	if err != nil {
-		return lease.View{}, err
-	}
-	kvs := resp.Responses[0].GetResponseRange().Kvs
+	holder, _ := s.holders.get(group)
 	for {
-		rec, err := recordOf(group, kvs)
+		resp, err := s.do(ctx, "reading group "+group, nil,
+			[]clientv3.Op{clientv3.OpGet(s.recordKey(group)), clientv3.OpGet(s.sessionKey(holder), clientv3.WithKeysOnly())}, nil)
 		if err != nil {
 			return lease.View{}, err
 		}
-		if rec.Holder == "" {
-			return lease.View{Record: rec, State: tenure.Vacant}, nil
-		}
-		resp, err = s.do(ctx, "reading group "+group,
-			[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", int64(rec.Version))},
-			[]clientv3.Op{clientv3.OpGet(s.sessionKey(rec.Holder), clientv3.WithKeysOnly())},
-			[]clientv3.Op{clientv3.OpGet(key)})
-		var changed *txnError
+		rec, err := recordOf(group, resp.Responses[0].GetResponseRange().Kvs)
 		switch {
-		case errors.As(err, &changed):
-			kvs = resp.Responses[0].GetResponseRange().Kvs
-			continue
 		case err != nil:
 			return lease.View{}, err
-		case resp.Responses[0].GetResponseRange().Count == 0:
+		case rec.Holder == "":
+			return lease.View{Record: rec, State: tenure.Vacant}, nil
+		case rec.Holder != holder:
+			holder = rec.Holder
+			s.holders.put(group, holder)
+		case resp.Responses[1].GetResponseRange().Count == 0:
 			rec.Terms = closeTerm(rec.Terms, time.Now().UTC(), lease.Expired)
 			return lease.View{Record: rec, State: tenure.Vacant}, nil
 		default:
@@ -114,7 +105,7 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 		out := make([]lease.Record, len(seen))
 		var holders []lease.SessionID
 		for i, r := range seen {
-			rec, puts, err := s.grant(r, session.Session, m.Epoch, lease.Expired)
+			rec, puts, err := s.grant(r, session, m.Epoch, lease.Expired)
 			if err != nil {
 				return nil, err
 			}
@@ -212,7 +203,7 @@ func (s *Store) Release(ctx context.Context, id lease.SessionID, held lease.Reco
 			return lease.Record{}, fmt.Errorf("etcd: session %q cannot take group %q: %w", to, held.Group, lease.ErrSuccessor)
 		}
 		var puts []clientv3.Op
-		if rec, puts, err = s.grant(held, successor.Session, m.Epoch, why); err != nil {
+		if rec, puts, err = s.grant(held, successor, m.Epoch, why); err != nil {
 			return lease.Record{}, err
 		}
 		ops = puts
@@ -248,7 +239,7 @@ func (s *Store) Release(ctx context.Context, id lease.SessionID, held lease.Reco
 
 // notHeld is the answer to a release of what the session does not hold.
 func (s *Store) notHeld(ctx context.Context, id lease.SessionID, held lease.Record) error {
-	if _, err := s.session(ctx, id); err != nil {
+	if _, err := s.living(ctx, id); err != nil {
 		return err
 	}
 	return s.moved(ctx, held.Group)

@@ -86,7 +86,9 @@ func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration,
 	default:
 		opened = resp.Header.Revision
 	}
-	return lease.Session{ID: id, Candidate: c, Scope: slices.Clone(scope), TTL: got, Deployment: s.deployment, Opened: uint64(opened)}, nil
+	session := lease.Session{ID: id, Candidate: c, Scope: slices.Clone(scope), TTL: got, Deployment: s.deployment, Opened: uint64(opened)}
+	s.sessions.put(id, session)
+	return session, nil
 }
 
 // errQuorum: the member that renewed the lease may not have been the leader any
@@ -167,7 +169,7 @@ func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason)
 	if !ok {
 		return nil
 	}
-	session, err := s.session(ctx, id)
+	session, err := s.living(ctx, id)
 	if errors.Is(err, lease.ErrSessionDead) {
 		return nil
 	}
@@ -197,8 +199,17 @@ func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason)
 	return err
 }
 
-// session reads a living session.
-func (s *Store) session(ctx context.Context, id lease.SessionID) (stored, error) {
+// session is what a session said of itself when it was opened. It may be dead.
+func (s *Store) session(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+	if known, ok := s.sessions.get(id); ok {
+		return known, nil
+	}
+	read, err := s.living(ctx, id)
+	return read.Session, err
+}
+
+// living reads a living session.
+func (s *Store) living(ctx context.Context, id lease.SessionID) (stored, error) {
 	resp, err := s.do(ctx, "reading a session", nil, []clientv3.Op{clientv3.OpGet(s.sessionKey(id))}, nil)
 	if err != nil {
 		return stored{}, err

@@ -54,6 +54,11 @@ type Store struct {
 	back      bool   // an answer came from before it
 
 	deployment string
+
+	// What a session says of itself never changes, and its id is never used again.
+	sessions memo[lease.SessionID, lease.Session]
+	// Who held a group when it was last seen.
+	holders memo[string, lease.SessionID]
 }
 
 var _ lease.Store = (*Store)(nil)

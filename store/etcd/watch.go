@@ -142,6 +142,7 @@ func (p *picture) put(kv *mvccpb.KeyValue) string {
 		}
 	}
 	p.records[group] = rec
+	p.s.holders.put(group, rec.Holder)
 	if rec.Holder != "" {
 		if p.holds[rec.Holder] == nil {
 			p.holds[rec.Holder] = map[string]bool{}
@@ -208,10 +209,9 @@ func (p *picture) followOn(ctx context.Context, m *member, heard *time.Time, yie
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	from, to := p.s.everything()
-	// From what we know and not from the next revision: etcd gives no sign of life
-	// to a watch that waits for a revision to come.
-	known := p.revision
-	events := c.Watch(ctx, from, clientv3.WithRange(to), clientv3.WithRev(known), clientv3.WithFragment())
+	// From the next revision: one that etcd already has makes it read the past,
+	// which it does every 100 ms.
+	events := c.Watch(ctx, from, clientv3.WithRange(to), clientv3.WithRev(p.revision+1), clientv3.WithFragment())
 	ticker := time.NewTicker(probe)
 	defer ticker.Stop()
 	here := time.Now()
@@ -232,12 +232,16 @@ func (p *picture) followOn(ctx context.Context, m *member, heard *time.Time, yie
 			if r.Header.Revision != 0 && r.Header.Revision < p.revision {
 				return errBack
 			}
-			if err := p.apply(r, known, yield); err != nil {
+			if err := p.apply(r, yield); err != nil {
 				return err
 			}
 		case <-ticker.C:
 			if time.Since(here) > deaf {
-				return errSilent
+				if err := p.excuse(ctx, c); err != nil {
+					return err
+				}
+				here = time.Now()
+				*heard = here
 			}
 			if err := c.RequestProgress(ctx); err != nil {
 				return err
@@ -248,11 +252,25 @@ func (p *picture) followOn(ctx context.Context, m *member, heard *time.Time, yie
 	}
 }
 
-func (p *picture) apply(r clientv3.WatchResponse, known int64, yield func(lease.View) bool) error {
+// excuse asks the member itself why its watch is silent: etcd gives no sign of life
+// to a watch that waits for a revision to come, so there must be none yet.
+func (p *picture) excuse(ctx context.Context, c *clientv3.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, probe)
+	defer cancel()
+	r, err := c.Get(ctx, p.s.key("meta"), clientv3.WithCountOnly())
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errSilent, err)
+	case r.Header.Revision < p.revision:
+		return errBack
+	case r.Header.Revision > p.revision:
+		return errSilent
+	}
+	return nil
+}
+
+func (p *picture) apply(r clientv3.WatchResponse, yield func(lease.View) bool) error {
 	for _, e := range r.Events {
-		if e.Kv.ModRevision <= known {
-			continue
-		}
 		var groups []string
 		switch {
 		case e.Type == clientv3.EventTypePut:
