@@ -73,13 +73,37 @@ func (e *Elector) Campaign(ctx context.Context) (*tenure.Term, error) {
 
 // Leader implements tenure.Elector.
 func (e *Elector) Leader(ctx context.Context) (tenure.Leader, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.node.cfg.CallTimeout)
+	n := e.node
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.CallTimeout)
 	defer cancel()
-	v, err := e.node.store.Read(ctx, e.group)
+	asked := n.cfg.Clock.Now()
+	v, err := n.store.Read(ctx, e.group)
 	if err != nil {
 		return tenure.Leader{Group: e.group}, fmt.Errorf("lease: reading the leader of group %q: %w", e.group, err)
 	}
+	n.mu.Lock()
+	if last, ok := n.answers[e.group]; !ok || asked > last.asked {
+		n.answers[e.group] = answer{v.Leader(), asked}
+	}
+	n.mu.Unlock()
 	return v.Leader(), nil
+}
+
+// Recall returns what Leader answered last on this node, and how old that is at
+// most: it is counted from when it was asked. There is no call, so it answers
+// without a quorum too. Before the first answer it is Unknown.
+//
+// It is for showing people, and for routing that survives a wrong guess: whoever
+// led then need not lead now.
+func (e *Elector) Recall() (tenure.Leader, time.Duration) {
+	n := e.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a, ok := n.answers[e.group]
+	if !ok {
+		return tenure.Leader{Group: e.group}, 0
+	}
+	return a.leader, n.cfg.Clock.Now().Sub(a.asked)
 }
 
 // Leaders implements tenure.Elector.

@@ -1011,3 +1011,28 @@ func TestLostReplies(t *testing.T) {
 		}
 	})
 }
+
+// What was read last can be recalled when the store does not answer any more,
+// with its age; what was never read is unknown, not vacant.
+func TestRecall(t *testing.T) {
+	bubble(t, func(w *world) {
+		n := w.node(w.mem, "a")
+		e := w.elector(n, "g")
+		if l, age := e.Recall(); l.State != tenure.Unknown || age != 0 {
+			t.Errorf("never asked, and recalled %+v of %v ago", l, age)
+		}
+		term := w.win(n, "g")
+		if _, err := e.Leader(w.soon()); err != nil {
+			t.Fatal(err)
+		}
+		w.mem.Shutdown()
+		time.Sleep(time.Minute)
+		if l, err := e.Leader(w.soon()); err == nil {
+			t.Errorf("the store is down, and Leader answers %+v", l)
+		}
+		l, age := e.Recall()
+		if l.State != tenure.Led || l.Candidate.ID != "a" || l.Token != term.Token() || age < time.Minute || age > 2*time.Minute {
+			t.Errorf("recalled %+v of %v ago, want a with token %d of a minute ago", l, age, term.Token())
+		}
+	})
+}

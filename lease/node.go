@@ -48,6 +48,7 @@ type Node struct {
 	calls    int
 	waiters  map[string]*waiter
 	settles  map[settleKey][]chan error
+	answers  map[string]answer // what Leader answered last, by group
 
 	// The loop's own.
 	terms     map[string]*heldTerm
@@ -55,6 +56,11 @@ type Node struct {
 	session   Session
 	stopWatch context.CancelFunc
 	stream    uint64 // counts the watches
+}
+
+type answer struct {
+	leader tenure.Leader
+	asked  clock.Instant
 }
 
 type waiter struct{ result chan outcome }
@@ -119,6 +125,7 @@ func New(store Store, cfg Config) (*Node, error) {
 		wake:    make(chan struct{}, 1),
 		waiters: map[string]*waiter{},
 		settles: map[settleKey][]chan error{},
+		answers: map[string]answer{},
 		terms:   map[string]*heldTerm{},
 	}
 	n.notes.c = make(chan Note, maxNotes)

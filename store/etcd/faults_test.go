@@ -187,13 +187,17 @@ func TestNoOverlap(t *testing.T) {
 }
 
 // With both followers stopped no beat counts, no grant is made and reads fail
-// with an error that says why; when they are back everything goes on by itself.
+// with an error that says why, while what was known before can be recalled with
+// its age; when they are back everything goes on by itself.
 func TestQuorumLost(t *testing.T) {
 	cluster := enginetest.Cluster(t, 3, enginetest.FastTicks())
 	s := open(t, cluster.Endpoints())
 	timing := lease.Timing{TTL: 3 * time.Second}
 	e := elector(t, node(t, s, "a", timing, "g"), "g")
 	term := lead(t, e)
+	if _, err := e.Leader(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	leader := leaderOf(t, cluster)
 	var followers []*enginetest.Member
 	for _, m := range cluster.Members {
@@ -221,6 +225,9 @@ func TestQuorumLost(t *testing.T) {
 		}
 	case <-time.After(2 * timing.TTL):
 		t.Fatal("the leader still believes after two TTLs without a quorum")
+	}
+	if l, age := e.Recall(); l.Token != term.Token() || l.State != tenure.Led || age < timing.TTL/2 {
+		t.Errorf("without a quorum Recall answers %+v of %v ago", l, age)
 	}
 	for _, m := range followers {
 		m.Resume()

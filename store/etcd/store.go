@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -87,6 +88,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		s.deployment = m.Deployment
 	}
 	if err != nil {
+		if !answered(err) {
+			err = cmp.Or(s.diagnose(ctx), err)
+		}
 		s.Shutdown()
 		return nil, fmt.Errorf("etcd: opening %s: %w", strings.Join(cfg.Endpoints, ","), err)
 	}

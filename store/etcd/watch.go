@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,8 @@ const (
 type picture struct {
 	s        *Store
 	scope    lease.Scope
-	revision int64
+	pictured int64 // the revision that was read,
+	revision int64 // and the one that is known by now
 	records  map[string]lease.Record
 	unread   map[string]bool // records that a newer program wrote
 	sessions map[lease.SessionID]stored
@@ -54,6 +56,13 @@ func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Vi
 		defer context.AfterFunc(s.ctx, cancel)()
 		first := true
 		for {
+			// The watch first, the picture of it after: the other way round etcd would
+			// have to read up on what came in between, which it does every 100 ms.
+			e, err := s.listen(ctx)
+			if err != nil {
+				yield(lease.View{}, err)
+				return
+			}
 			p, err := s.picture(ctx, scope)
 			if err != nil {
 				yield(lease.View{}, err)
@@ -68,7 +77,7 @@ func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Vi
 				return
 			}
 			first = false
-			err = p.follow(ctx, func(v lease.View) bool { return yield(v, nil) })
+			err = p.follow(ctx, e, func(v lease.View) bool { return yield(v, nil) })
 			switch {
 			case errors.Is(err, errLeft):
 				return
@@ -105,7 +114,7 @@ func (s *Store) picture(ctx context.Context, scope lease.Scope) (*picture, error
 			return nil, err
 		}
 		if p.revision == 0 {
-			p.revision = resp.Header.Revision
+			p.pictured, p.revision = resp.Header.Revision, resp.Header.Revision
 		}
 		r := resp.Responses[0].GetResponseRange()
 		for _, kv := range r.Kvs {
@@ -176,15 +185,54 @@ func (p *picture) view(group string) lease.View {
 	return lease.View{Record: rec, State: tenure.Vacant}
 }
 
+// ear is a watch at one member.
+type ear struct {
+	client *clientv3.Client
+	events clientv3.WatchChan
+	close  context.CancelFunc
+}
+
+func (s *Store) ear(ctx context.Context, c *clientv3.Client, opts ...clientv3.OpOption) *ear {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	from, to := s.everything()
+	opts = append(opts, clientv3.WithRange(to), clientv3.WithFragment())
+	return &ear{client: c, events: c.Watch(ctx, from, opts...), close: cancel}
+}
+
+// listen watches from now on.
+func (s *Store) listen(ctx context.Context) (*ear, error) {
+	var e *ear
+	err := s.each(ctx, "watching", func(call context.Context, c *clientv3.Client) error {
+		e = s.ear(ctx, c, clientv3.WithCreatedNotify())
+		err := errSilent
+		select {
+		case r := <-e.events:
+			if r.Created && r.Err() == nil {
+				return nil
+			}
+			err = cmp.Or(r.Err(), err)
+		case <-call.Done():
+			err = call.Err()
+		}
+		e.close()
+		return err
+	})
+	return e, err
+}
+
 // follow keeps the picture up to date, on one member after the other.
-func (p *picture) follow(ctx context.Context, yield func(lease.View) bool) error {
+func (p *picture) follow(ctx context.Context, e *ear, yield func(lease.View) bool) error {
 	p.s.mu.Lock()
 	at := p.s.preferred
 	p.s.mu.Unlock()
 	heard := time.Now()
+	var err error
 	for {
+		if e != nil {
+			err = p.hear(ctx, e, &heard, yield)
+			e.close()
+		}
 		m := p.s.members[at%len(p.s.members)]
-		err := p.followOn(ctx, m, &heard, yield)
 		switch {
 		case ctx.Err() != nil:
 			return errLeft
@@ -193,31 +241,33 @@ func (p *picture) follow(ctx context.Context, yield func(lease.View) bool) error
 		case time.Since(heard) > forsaken:
 			return fmt.Errorf("etcd: watch: no member answered for %v, last %s: %w", forsaken, m.endpoint, err)
 		}
-		at++
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
+			return errLeft
+		}
+		at++
+		e = nil
+		var c *clientv3.Client
+		if c, err = p.s.members[at%len(p.s.members)].connect(ctx); err != nil {
+			continue
+		}
+		// It must not have gone back meanwhile: it would be silent until it has
+		// caught up, and then tell another story.
+		if _, err = p.now(ctx, c); err == nil {
+			e = p.s.ear(ctx, c, clientv3.WithRev(p.revision+1))
 		}
 	}
 }
 
-func (p *picture) followOn(ctx context.Context, m *member, heard *time.Time, yield func(lease.View) bool) error {
-	c, err := m.connect(ctx)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	defer cancel()
-	from, to := p.s.everything()
-	// From the next revision: one that etcd already has makes it read the past,
-	// which it does every 100 ms.
-	events := c.Watch(ctx, from, clientv3.WithRange(to), clientv3.WithRev(p.revision+1), clientv3.WithFragment())
+// hear takes in what one member says until it falls silent.
+func (p *picture) hear(ctx context.Context, e *ear, heard *time.Time, yield func(lease.View) bool) error {
 	ticker := time.NewTicker(probe)
 	defer ticker.Stop()
 	here := time.Now()
 	for {
 		select {
-		case r, ok := <-events:
+		case r, ok := <-e.events:
 			if !ok {
 				return errSilent
 			}
@@ -229,21 +279,18 @@ func (p *picture) followOn(ctx context.Context, m *member, heard *time.Time, yie
 			}
 			here = time.Now()
 			*heard = here
-			if r.Header.Revision != 0 && r.Header.Revision < p.revision {
-				return errBack
-			}
 			if err := p.apply(r, yield); err != nil {
 				return err
 			}
 		case <-ticker.C:
 			if time.Since(here) > deaf {
-				if err := p.excuse(ctx, c); err != nil {
+				if err := p.excuse(ctx, e.client); err != nil {
 					return err
 				}
 				here = time.Now()
 				*heard = here
 			}
-			if err := c.RequestProgress(ctx); err != nil {
+			if err := e.client.RequestProgress(clientv3.WithRequireLeader(ctx)); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -255,22 +302,32 @@ func (p *picture) followOn(ctx context.Context, m *member, heard *time.Time, yie
 // excuse asks the member itself why its watch is silent: etcd gives no sign of life
 // to a watch that waits for a revision to come, so there must be none yet.
 func (p *picture) excuse(ctx context.Context, c *clientv3.Client) error {
+	revision, err := p.now(ctx, c)
+	if err == nil && revision > p.revision {
+		return errSilent
+	}
+	return err
+}
+
+// now is the cluster's revision, which cannot be below the one we know.
+func (p *picture) now(ctx context.Context, c *clientv3.Client) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, probe)
 	defer cancel()
 	r, err := c.Get(ctx, p.s.key("meta"), clientv3.WithCountOnly())
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %w", errSilent, err)
+		return 0, fmt.Errorf("%w: %w", errSilent, err)
 	case r.Header.Revision < p.revision:
-		return errBack
-	case r.Header.Revision > p.revision:
-		return errSilent
+		return 0, errBack
 	}
-	return nil
+	return r.Header.Revision, nil
 }
 
 func (p *picture) apply(r clientv3.WatchResponse, yield func(lease.View) bool) error {
 	for _, e := range r.Events {
+		if e.Kv.ModRevision <= p.pictured {
+			continue // in it already
+		}
 		var groups []string
 		switch {
 		case e.Type == clientv3.EventTypePut:

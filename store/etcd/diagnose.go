@@ -1,0 +1,73 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+)
+
+// diagnose says why members cannot be reached, which the client does not: to it a
+// wrong certificate is a connection that takes for ever. nil: it is not that.
+func (s *Store) diagnose(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	found := make([]error, len(s.members))
+	var all sync.WaitGroup
+	for i, m := range s.members {
+		all.Go(func() {
+			if err := knock(ctx, m.endpoint, s.cfg.TLS); err != nil {
+				found[i] = fmt.Errorf("%s: %w", m.endpoint, err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(found...)
+}
+
+// knock makes a connection and throws it away.
+func knock(ctx context.Context, endpoint string, config *tls.Config) error {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Host == "" {
+		return nil // host:port alone: nothing is known about it
+	}
+	if u.Scheme == "http" {
+		// Whether it speaks TLS is all that is asked here, so nothing is verified and
+		// nothing is sent.
+		c, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", u.Host) //nolint:gosec // see above
+		if err == nil {
+			_ = c.Close()
+			return errors.New("it speaks TLS: write https:// and give its authority")
+		}
+		return unreachable(err)
+	}
+	if config == nil {
+		config = &tls.Config{}
+	}
+	c, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	// The server judges our certificate after we think that all is well.
+	deadline, _ := ctx.Deadline()
+	_ = c.SetReadDeadline(deadline)
+	if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// unreachable keeps what the network says and drops the rest.
+func unreachable(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return err
+	}
+	return nil
+}
