@@ -69,6 +69,10 @@ type Elector interface {
 	// means that it does not lead: ctx ended, or the elector was closed. Trouble
 	// with the engine is not an error: the campaign goes on through it.
 	//
+	// While this candidate leads, or the work of an earlier term of its has not
+	// returned (Resign says that it has), a campaign is refused: two terms of one
+	// process must not overlap either.
+	//
 	// The term outlives ctx. It ends by itself, or by Resign or TransferTo.
 	Campaign(ctx context.Context) (*Term, error)
 

@@ -20,7 +20,7 @@ var cases = []testCase{
 	{name: "paused check", claim: "the first check after a pause fails, and a write without one is refused", run: pausedCheck},
 	{name: "paused end", claim: "a term that ran out in a pause ends by itself afterwards", run: pausedEnd},
 	{name: "partition", claim: "a leader that is cut off stops believing in time, and before the next one begins", run: partition},
-	{name: "heal", claim: "whoever was cut off can lead again, with a new token, and its old term stays over", run: heal},
+	{name: "heal", claim: "whoever was cut off can lead again when its work has returned, with a new token, and its old term stays over", run: heal},
 	{name: "baton", claim: "on a resignation the old work has returned before the new begins", run: baton},
 	{name: "transfer", claim: "a term is handed to the candidate that is named, and no other", transfer: true, run: transfer},
 	{name: "transfer baton", claim: "on a transfer the old work has returned before the new begins", transfer: true, run: transferBaton},
@@ -161,6 +161,7 @@ func heal(c *check) {
 	c.ends(old, c.Lease+c.Lease/4, tenure.ErrExpired, tenure.ErrLost)
 	newer := next.wins(c.Failover)
 	a.Heal()
+	c.campaign(a).refused()
 	c.returned(old)
 	again := c.campaign(a)
 	again.waits(c.Lease)

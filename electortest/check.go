@@ -200,6 +200,19 @@ func (w *campaign) waits(d time.Duration) {
 	}
 }
 
+// refused requires the campaign to fail: work of an earlier term still runs.
+func (w *campaign) refused() {
+	select {
+	case <-w.done:
+	case <-time.After(w.c.Failover):
+	}
+	w.cancel()
+	<-w.done
+	if w.err == nil || errors.Is(w.err, context.Canceled) {
+		w.c.errorf("%s campaigns, though the work of its own earlier term has not returned", w.by)
+	}
+}
+
 // win campaigns and requires to lead.
 func (c *check) win(p *candidate) *tenure.Term { return c.campaign(p).wins(c.Failover) }
 

@@ -1,7 +1,9 @@
 package electortest
 
 import (
+	"flag"
 	"log/slog"
+	"os"
 	"testing"
 	"time"
 
@@ -19,7 +21,18 @@ type process struct {
 
 func (p process) Elector() tenure.Elector { return p.elector }
 
-const ttl = 400 * time.Millisecond
+// ttl stands a machine that is busy with other tests.
+const ttl = time.Second
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		_ = flag.Set("test.parallel", "8") // they wait more than they work
+	}
+	os.Exit(m.Run())
+}
 
 // leaseEngine is package lease over a store in memory.
 func leaseEngine(store lease.Store) Engine {

@@ -157,6 +157,18 @@ var wrong = []struct {
 		"hung work":      "b leads with token 2, and should be waiting",
 	}},
 
+	{"campaigns under its own work", func(e *twisted) {
+		var last *tenure.Term
+		e.campaign = func(ctx context.Context, h tenure.Elector) (*tenure.Term, error) {
+			if last != nil {
+				_ = last.Resign(ctx)
+			}
+			var err error
+			last, err = h.Campaign(ctx)
+			return last, err
+		}
+	}, map[string]string{"heal": "the work of its own earlier term has not returned"}},
+
 	{"believes for ever", func(e *twisted) {
 		e.remaining = func(*tenure.Term) func() time.Duration {
 			return func() time.Duration { return ttl }

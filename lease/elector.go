@@ -27,9 +27,7 @@ var ErrCampaigning = errors.New("lease: this node campaigns for the group alread
 func (e *Elector) Group() string { return e.group }
 
 // Campaign implements tenure.Elector. One campaign per group and node can wait
-// at a time: ErrCampaigning. While the work of an earlier term has not returned
-// (Term.Resign says that it has) a campaign is refused: two terms of one process
-// must not overlap either. If ctx ends at the very moment of the win, the term
+// at a time: ErrCampaigning. If ctx ends at the very moment of the win, the term
 // is returned: it is the caller's, who resigns it if it is not wanted.
 func (e *Elector) Campaign(ctx context.Context) (*tenure.Term, error) {
 	if ctx.Err() != nil {

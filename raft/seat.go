@@ -1,0 +1,475 @@
+package raft
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// waiter is a campaign that waits. Its result is buffered by one.
+type waiter struct{ result chan outcome }
+
+type outcome struct {
+	term *tenure.Term
+	err  error
+}
+
+// held is a term that this node holds, from its beginning until it is given up or
+// lost. It is the node's side of it: a tenure.Grant.
+type held struct {
+	node   *Node
+	token  fence.Token
+	raft   uint64 // the Raft term
+	trust  *tenure.Trust
+	term   *tenure.Term
+	end    func(error) bool
+	leader tenure.Leader // as LeaderRead answers
+
+	// Under the node's mu:
+	ending   error // why it ended, if its work may still be running
+	returned bool  // its work has
+	release  *release
+	gone     chan struct{} // closed when it is no longer held
+}
+
+// unreturned is the term whose work still runs. The caller holds mu.
+func (n *Node) unreturned() *held {
+	if n.held != nil && !n.held.returned {
+		return n.held
+	}
+	return n.lingers
+}
+
+// release is asked for when work has returned.
+type release struct {
+	to   string
+	done chan error // buffered by one
+}
+
+// loop is the one place where decisions are made.
+func (n *Node) loop() {
+	timer := n.cfg.Clock.NewTimer()
+	defer timer.Stop()
+	tick := time.NewTicker(n.cfg.tellEvery())
+	defer tick.Stop()
+	observed := make(chan hraft.Observation, 16)
+	observer := hraft.NewObserver(observed, false, func(o *hraft.Observation) bool {
+		_, leader := o.Data.(hraft.LeaderObservation)
+		return leader
+	})
+	n.raft.RegisterObserver(observer)
+	defer n.raft.DeregisterObserver(observer)
+	for {
+		timer.Set(n.step())
+		select {
+		case <-n.wake:
+		case <-n.raft.LeaderCh():
+		case <-observed:
+		case <-timer.C():
+		case <-tick.C:
+		case <-n.ctx.Done():
+			return
+		}
+	}
+}
+
+// step looks at everything and starts what is to be done. It returns when trust
+// ends.
+func (n *Node) step() clock.Instant {
+	now := n.leads()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if now != n.seen {
+		n.seen = now
+		n.handAt, n.handPause = 0, 0
+		n.notify()
+	}
+	if h := n.held; h != nil {
+		switch {
+		case !now.leading || now.term != h.raft:
+			n.dropTerm(h, tenure.ErrLost)
+		case h.ending == nil && h.trust.Remaining() <= 0:
+			n.expire(h)
+		}
+	}
+	switch {
+	case n.errand || n.ctx.Err() != nil:
+	case !now.leading:
+		n.tell()
+	case n.held != nil && n.held.release != nil:
+		h := n.held
+		n.start(func() { n.giveUp(h) })
+	case n.held != nil || n.closing:
+	case n.waiter != nil && n.pact.Usable(now.term):
+		n.start(func() { n.beginTerm(now.term) })
+	case n.waiter != nil:
+		// Handed over in vain, and now wanted here: only another Raft term will do.
+		n.pact.Abdicate(now.term)
+	default:
+		if heir := n.inLine(); heir != "" && n.cfg.Clock.Now() >= n.handAt {
+			n.start(func() { n.passOn(now.term, heir) })
+		}
+	}
+	if n.held != nil && n.held.ending == nil {
+		return n.pact.Ends()
+	}
+	return clock.Never
+}
+
+// start begins an errand: there is one at a time. The caller holds mu.
+func (n *Node) start(errand func()) {
+	n.errand = true
+	n.running.Go(func() {
+		defer n.endErrand()
+		errand()
+	})
+}
+
+// takeErrand waits until no errand is under way and begins the caller's.
+func (n *Node) takeErrand(ctx context.Context) bool {
+	for {
+		n.mu.Lock()
+		if !n.errand {
+			n.errand = true
+			n.mu.Unlock()
+			return true
+		}
+		changed := n.changed
+		n.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (n *Node) endErrand() {
+	n.mu.Lock()
+	n.errand = false
+	n.notify()
+	n.mu.Unlock()
+	n.poke()
+}
+
+// beginTerm raises the token and, if this node then still leads and can trust it,
+// hands the term to the campaign that waits.
+func (n *Node) beginTerm(term uint64) {
+	proposed := n.cfg.Clock.Now()
+	a, err := n.propose(n.ctx, term, entry{Kind: begin, Candidate: n.cfg.Candidate, Deployment: rand.Text()})
+	n.mu.Lock()
+	nth := n.beginning
+	if err == nil && n.waiter != nil {
+		err = n.installTerm(term, nth, proposed, a.record)
+	}
+	withdrawn := err == nil && n.held == nil
+	n.mu.Unlock()
+	if withdrawn {
+		_, err = n.propose(n.ctx, term, entry{Kind: end, Token: a.record.Token, Reason: reasonResigned})
+	}
+	n.mu.Lock()
+	n.beginning = 0
+	n.mu.Unlock()
+	if err != nil && n.ctx.Err() == nil {
+		n.cfg.Log.Info("raft: the term could not begin", "raft_term", term, "error", err)
+		if errors.Is(err, errStalled) && n.anyOther() != "" {
+			// Whoever cannot commit its first entry will not commit others.
+			n.pact.Abdicate(term)
+			return
+		}
+		n.pause(n.cfg.Commit)
+	}
+}
+
+// installTerm begins the term that the record grants. The caller holds mu.
+func (n *Node) installTerm(term, nth uint64, proposed clock.Instant, granted record) error {
+	now, _ := n.fsm.state()
+	newest := now.newest()
+	if newest.Life != n.fsm.life || newest.Nth != nth || newest.End != 0 {
+		return fmt.Errorf("token %d was overtaken by %d", granted.Token, now.Token)
+	}
+	trust := n.pact.Begin(term, proposed)
+	if trust == nil {
+		return errors.New("no quorum answered in time to trust it")
+	}
+	if n.leads() != (leadership{term, true}) {
+		n.pact.Stop()
+		return errMoved
+	}
+	h := &held{node: n, token: newest.Token, raft: term, trust: trust, leader: now.leader(n.cfg.Group, true), gone: make(chan struct{})}
+	h.term, h.end = tenure.NewTerm(tenure.TermConfig{
+		Group: n.cfg.Group, Token: newest.Token, Deployment: now.Deployment,
+		Candidate: n.cfg.Candidate, Trust: trust, Grant: h,
+	})
+	n.held = h
+	n.waiter.result <- outcome{term: h.term}
+	n.waiter = nil
+	n.notify()
+	n.running.Go(h.beats)
+	n.cfg.Log.Info("raft: term begins", "token", h.token, "raft_term", term)
+	return nil
+}
+
+// beats proves, while the term lasts, that entries are still committed.
+func (h *held) beats() {
+	n := h.node
+	ctx, cancel := context.WithCancel(h.term.Context())
+	defer cancel()
+	defer context.AfterFunc(n.ctx, cancel)()
+	tick := time.NewTicker(n.cfg.Beat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		proposed := n.cfg.Clock.Now()
+		if _, err := n.propose(ctx, h.raft, entry{Kind: beat}); err == nil {
+			n.pact.Proved(h.raft, proposed)
+			n.poke()
+		}
+	}
+}
+
+// stopTerm ends the term; its work may still be running, so it is held until it
+// is released. The caller holds mu.
+func (n *Node) stopTerm(h *held, cause error) {
+	if n.held != h || h.ending != nil {
+		return
+	}
+	h.ending = cause
+	n.pact.Stop()
+	h.end(cause)
+	n.notify()
+}
+
+// dropTerm ends the term and what was held of it. The caller holds mu.
+func (n *Node) dropTerm(h *held, cause error) {
+	if n.held != h {
+		return
+	}
+	n.held = nil
+	n.pact.Stop()
+	if h.end(cause) {
+		n.cfg.Log.Warn("raft: term ends", "token", h.token, "raft_term", h.raft, "cause", cause)
+	}
+	if !h.returned {
+		n.lingers = h
+	}
+	if r := h.release; r != nil {
+		var err error
+		if r.to != "" {
+			err = fmt.Errorf("raft: group %q was lost before %q could take over: %w", n.cfg.Group, r.to, tenure.ErrSuccessor)
+		}
+		r.done <- err
+	}
+	close(h.gone)
+	n.notify()
+}
+
+// expire drops a term that can no longer be trusted. If it is the disk that does
+// not answer, the others must be let go: they still hear our heartbeats. The
+// caller holds mu.
+func (n *Node) expire(h *held) {
+	stalled := n.pact.Stalled()
+	n.dropTerm(h, tenure.ErrExpired)
+	if stalled && n.anyOther() != "" {
+		n.cfg.Log.Warn("raft: nothing was committed in time, so another is to lead", "within", n.cfg.Stall, "data", n.cfg.DataDir)
+		n.pact.Abdicate(h.raft)
+	}
+}
+
+// Ended implements tenure.Grant.
+func (h *held) Ended(cause error) {
+	n := h.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if errors.Is(cause, tenure.ErrExpired) {
+		if n.held == h {
+			n.expire(h)
+		}
+	} else {
+		n.stopTerm(h, cause)
+	}
+	n.poke()
+}
+
+// Successor implements tenure.Grant.
+func (h *held) Successor(ctx context.Context, candidate string) error {
+	n := h.node
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.Call)
+	defer cancel()
+	address := n.addressOf(candidate)
+	if address == "" {
+		return fmt.Errorf("raft: %q is no voter of group %q: %w", candidate, n.cfg.Group, tenure.ErrSuccessor)
+	}
+	a, err := n.call(ctx, candidate, address, request{Op: opStanding})
+	switch {
+	case err != nil:
+		return fmt.Errorf("raft: candidate %q of group %q does not answer (%w): %w", candidate, n.cfg.Group, err, tenure.ErrSuccessor)
+	case !a.Campaigning:
+		return fmt.Errorf("raft: %q does not campaign for group %q: %w", candidate, n.cfg.Group, tenure.ErrSuccessor)
+	}
+	return nil
+}
+
+// Release implements tenure.Grant.
+func (h *held) Release(ctx context.Context, to string) error {
+	n := h.node
+	n.mu.Lock()
+	h.returned = true
+	if n.lingers == h {
+		n.lingers = nil
+	}
+	if n.held != h {
+		n.mu.Unlock()
+		if to != "" {
+			return fmt.Errorf("raft: group %q was lost before %q could take over: %w", n.cfg.Group, to, tenure.ErrSuccessor)
+		}
+		return nil
+	}
+	if h.release != nil {
+		n.mu.Unlock()
+		select {
+		case <-h.gone:
+			return nil
+		case <-ctx.Done():
+			return h.unconfirmed(ctx)
+		}
+	}
+	r := &release{to: to, done: make(chan error, 1)}
+	h.release = r
+	n.mu.Unlock()
+	n.poke()
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		return h.unconfirmed(ctx)
+	}
+}
+
+func (h *held) unconfirmed(ctx context.Context) error {
+	return fmt.Errorf("raft: the release of group %q (token %d) is not confirmed: %w", h.node.cfg.Group, h.token, context.Cause(ctx))
+}
+
+// giveUp writes down that the term is over and hands Raft's leadership on.
+func (n *Node) giveUp(h *held) {
+	n.mu.Lock()
+	cause := cmp.Or(h.ending, tenure.ErrResigned)
+	n.mu.Unlock()
+	_, err := n.propose(n.ctx, h.raft, entry{Kind: end, Token: h.token, Reason: reason(cause)})
+	n.mu.Lock()
+	if n.held != h {
+		n.mu.Unlock()
+		return // lost meanwhile: dropTerm has answered
+	}
+	r := h.release
+	h.release = nil // it is answered here
+	n.dropTerm(h, cause)
+	heir := cmp.Or(r.to, n.inLine())
+	n.mu.Unlock()
+	switch {
+	case err != nil:
+		n.pact.Abdicate(h.raft)
+		err = fmt.Errorf("raft: the release of group %q (token %d) is not confirmed: %w", n.cfg.Group, h.token, err)
+	case r.to != "":
+		if err = n.handOver(n.ctx, h.raft, heir); err != nil {
+			err = fmt.Errorf("raft: group %q is left vacant: %w: %w", n.cfg.Group, err, tenure.ErrSuccessor)
+		}
+	case heir != "":
+		// The group is given up whether this works or not.
+		r.done <- nil
+		n.passOn(h.raft, heir)
+		return
+	}
+	r.done <- err
+}
+
+// passOn hands Raft's leadership to one who campaigns, by one who does not.
+func (n *Node) passOn(term uint64, heir string) {
+	err := n.handOver(n.ctx, term, heir)
+	if err == nil || n.ctx.Err() != nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.handPause = min(max(2*n.handPause, n.cfg.Heartbeat), 30*n.cfg.Heartbeat)
+	n.handAt = n.cfg.Clock.Now().Add(n.handPause)
+	delete(n.line, heir) // it will say so if it still campaigns
+	n.cfg.Log.Info("raft: hand-over failed", "to", heir, "raft_term", term, "again_in", n.handPause, "error", err)
+}
+
+// handOver gives the Raft term up for good and tells the voter to take over. It
+// returns when another leads the Raft cluster, with an error if it is not the one
+// that was named.
+func (n *Node) handOver(ctx context.Context, term uint64, heir string) error {
+	address := n.addressOf(heir)
+	if address == "" {
+		return fmt.Errorf("%q is no voter", heir)
+	}
+	n.pact.HandOver(term)
+	// As long as Raft may take for it: to bring the heir up to date, and for the
+	// election.
+	ctx, cancel := context.WithTimeout(ctx, 2*n.cfg.Election)
+	defer cancel()
+	// Its future is not waited for: see machine.
+	n.raft.LeadershipTransferToServer(hraft.ServerID(heir), hraft.ServerAddress(address))
+	for {
+		n.mu.Lock()
+		changed := n.changed
+		n.mu.Unlock()
+		if n.leads() != (leadership{term, true}) {
+			if _, id := n.raft.LeaderWithID(); string(id) == heir {
+				return nil
+			} else if id != "" {
+				return fmt.Errorf("%q leads the Raft cluster instead of %q", id, heir)
+			}
+		}
+		select {
+		case <-changed:
+		case <-time.After(n.cfg.Commit): // who leads now is not told by changed
+		case <-ctx.Done():
+			return fmt.Errorf("%q did not take over: %w", heir, context.Cause(ctx))
+		}
+	}
+}
+
+// pause lets some time pass.
+func (n *Node) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-n.ctx.Done():
+	}
+}
+
+// addressOf returns the address of another voter, or "".
+func (n *Node) addressOf(id string) string {
+	for _, s := range n.servers() {
+		if string(s.ID) == id && s.Suffrage == hraft.Voter && id != n.cfg.Candidate.ID {
+			return string(s.Address)
+		}
+	}
+	return ""
+}
+
+// anyOther returns a voter besides this node, preferably one that was heard
+// lately, or "".
+func (n *Node) anyOther() string {
+	others := slices.DeleteFunc(n.voters(), func(id string) bool { return id == n.cfg.Candidate.ID })
+	if len(others) == 0 {
+		return ""
+	}
+	return n.pact.Newest(others)
+}
