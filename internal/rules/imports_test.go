@@ -33,13 +33,15 @@ var layers = []layer{
 		why: "time is an input of everything, so it depends on nothing"},
 	{path: "fence",
 		why: "a resource checks stamps without knowing how leaders are elected"},
-	{path: "fence/...", may: []string{"fence"},
+	{path: "fence/...", may: []string{"fence"}, testsToo: []string{"internal/servertest"},
 		why: "a sink needs the rule and its resource, no election"},
 	{path: "internal/plant",
 		why: "planted bugs are names; the code that has the bug asks for them"},
 	{path: "internal/rules",
 		why: "a rule that imports what it judges can be bent by it"},
 	{path: "internal/enginetest",
+		why: "it starts programs, so that no test need link a server"},
+	{path: "internal/servertest",
 		why: "it starts programs, so that no test need link a server"},
 	{path: ".", may: []string{"fence", "clock"}, testsToo: []string{"lease", "store/mem", "tenuretest", "electortest"},
 		why: "what a user imports knows no engine"},
@@ -59,7 +61,7 @@ var layers = []layer{
 		why: "the simulated world drives the real machine and the real store"},
 	{path: "examples/...", may: []string{".", "fence", "clock", "lease", "store/mem", "tenuretest"},
 		why: "an example shows what a user could write, so nothing internal"},
-	{path: "app/...", may: []string{".", "fence", "clock", "lease", "store/...", "raft"}, testsToo: []string{"electortest", "internal/enginetest"},
+	{path: "app/...", may: []string{".", "fence/...", "clock", "lease", "store/...", "raft"}, testsToo: []string{"electortest", "internal/enginetest", "internal/servertest"},
 		why: "the programs put everything together, and nothing imports them"},
 }
 
@@ -71,8 +73,8 @@ var reserved = []struct {
 	why     string
 }{
 	{
-		imports: []string{"testing", "net/http/httptest", module + "/tenuretest", module + "/electortest", module + "/lease/storetest"},
-		by:      []string{"sim/...", "tenuretest", "electortest", "lease/storetest", "internal/enginetest", "examples/..."},
+		imports: []string{"testing", "net/http/httptest", module + "/tenuretest", module + "/electortest", module + "/lease/storetest", module + "/fence/fencetest", module + "/internal/servertest"},
+		by:      []string{"sim/...", "tenuretest", "electortest", "lease/storetest", "fence/fencetest", "internal/enginetest", "internal/servertest", "examples/..."},
 		why:     "testing registers flags and its helpers end the process: not in a user's program",
 	},
 	{
@@ -318,6 +320,9 @@ func TestImportRulesBite(t *testing.T) {
 		{from: "fence", imports: module + "/fence/sqlfence", want: "fence imports fence/sqlfence"},
 		{from: "fence/sqlfence", imports: module + "/fence"},
 		{from: "fence/sqlfence", imports: module, want: "fence/sqlfence imports ."},
+		{from: "fence/sqlfence", imports: module + "/fence/fencetest", want: "fence/sqlfence imports fence/fencetest"},
+		{from: "fence/sqlfence", imports: module + "/fence/fencetest", test: true},
+		{from: "fence/fencetest", imports: "testing"},
 		{from: "clock", imports: module, want: "clock imports ."},
 		{from: ".", imports: module + "/lease", want: ". imports lease"},
 		{from: ".", imports: module + "/lease", test: true},

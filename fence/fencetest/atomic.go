@@ -1,0 +1,266 @@
+package fencetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurehq/tenure/fence"
+)
+
+type betweenKey struct{}
+
+// between returns a context whose writes call f between check and effect.
+func between(ctx context.Context, f func()) context.Context {
+	return context.WithValue(ctx, betweenKey{}, f)
+}
+
+// Between is called by an adapter between the check and the effect of a write,
+// with the context of the write. It returns at once unless the suite wants that
+// moment to last.
+func Between(ctx context.Context) {
+	if f, ok := ctx.Value(betweenKey{}).(func()); ok {
+		f()
+	}
+}
+
+// hold stops one write between its check and its effect.
+type hold struct {
+	once    sync.Once
+	reached chan struct{}
+	release chan struct{}
+}
+
+func newHold() *hold {
+	return &hold{reached: make(chan struct{}), release: make(chan struct{})}
+}
+
+func (h *hold) in(ctx context.Context) context.Context {
+	return between(ctx, func() {
+		h.once.Do(func() { close(h.reached) })
+		<-h.release
+	})
+}
+
+// dawdle lets some writes take longer over that moment than others.
+func dawdle() {
+	if rand.IntN(4) == 0 {
+		time.Sleep(rand.N(5 * time.Millisecond))
+	}
+}
+
+const noMoment = "not checked: the sink never calls Between, so it has no moment between check and effect"
+
+// overtake is how long a second writer gets to pass a first that is held. A sink
+// with locks makes it wait; that must not take the whole run.
+const overtake = 200 * time.Millisecond
+
+// While one write has passed the check and has not made its effect yet, another
+// with another token comes. Whatever the sink does, the effects are in order.
+func notOvertaken(c *check) {
+	for _, round := range []struct {
+		name        string
+		seen        fence.Token // before; 0: nobody
+		held, other fence.Token
+	}{
+		{"the old leader is held, the new one comes", 4, 4, 5},
+		{"the new leader is held, the old one comes", 4, 5, 4},
+		{"first contact is held, a newer leader comes", 0, 4, 5},
+		{"first contact is held, an older leader comes", 0, 5, 4},
+	} {
+		where := c.sink.Create(c.t)
+		c.Resource = c.open(where)
+		if round.seen != 0 {
+			c.accepts(at(round.seen), payloadOf(round.seen, 0, 0))
+		}
+		c.overtaken(round.name, where, round.held, round.other)
+	}
+}
+
+func (c *check) overtaken(name, where string, heldToken, otherToken fence.Token) {
+	second := c.open(where)
+	h := newHold()
+	write := func(r Resource, ctx context.Context, token fence.Token, n int) <-chan error {
+		done := make(chan error, 1)
+		go func() { done <- r.Write(ctx, at(token), payloadOf(token, 1, n)) }()
+		return done
+	}
+	held := write(c.Resource, h.in(c.ctx), heldToken, 1)
+	select {
+	case <-h.reached:
+	case err := <-held:
+		c.must(name, err)
+		panic(errSkip{noMoment})
+	}
+	other := write(second, c.ctx, otherToken, 2)
+	select {
+	case err := <-other:
+		close(h.release)
+		c.settle(name, map[string]error{payloadOf(heldToken, 1, 1): <-held, payloadOf(otherToken, 1, 2): err})
+	case <-time.After(overtake):
+		close(h.release)
+		c.settle(name, map[string]error{payloadOf(heldToken, 1, 1): <-held, payloadOf(otherToken, 1, 2): <-other})
+	}
+}
+
+func payloadOf(token fence.Token, writer, n int) string {
+	return fmt.Sprintf("%d by %d, %d", token, writer, n)
+}
+
+// settle compares what the writers were told with what is there.
+func (c *check) settle(name string, told map[string]error) {
+	effects, err := c.Effects(c.ctx)
+	c.must("effects", err)
+	c.inOrder(name, effects)
+	for payload, err := range told {
+		c.consistent(name, effects, payload, err)
+	}
+}
+
+// consistent: what was acknowledged is there once, what was refused is not.
+func (c *check) consistent(name string, effects []string, payload string, told error) {
+	times := 0
+	for _, e := range effects {
+		if e == payload {
+			times++
+		}
+	}
+	switch {
+	case told == nil && times != 1:
+		c.errorf("%s: write %q was acknowledged and is there %d times", name, payload, times)
+	case errors.Is(told, fence.ErrRefused) && times != 0:
+		c.errorf("%s: write %q was refused and is there: %w", name, payload, told)
+	case told != nil && !errors.Is(told, fence.ErrRefused):
+		c.errorf("%s: write %q: %w", name, payload, told)
+	}
+}
+
+// inOrder is the point of it all.
+func (c *check) inOrder(name string, effects []string) {
+	var highest fence.Token
+	var by string
+	for _, e := range effects {
+		var token fence.Token
+		if _, err := fmt.Sscanf(e, "%d by", &token); err != nil {
+			c.fatalf("%s: an effect that nobody made: %q", name, e)
+		}
+		if token < highest {
+			c.errorf("%s: %q took effect after %q", name, e, by)
+			return
+		}
+		highest, by = token, e
+	}
+}
+
+// The crowd: writers of two tokens on several connections. The lower ones go on
+// until they are refused, so the higher ones must get through against a leader
+// that does not stop.
+func atomic100(c *check) {
+	const (
+		connections = 4
+		writers     = 100 // half of them under each token
+		each        = 3   // of the new leader's writers
+		low, high   = fence.Token(4), fence.Token(5)
+	)
+	var (
+		mu    sync.Mutex
+		acked []string
+		no    = make(map[string]error)
+
+		lows    atomic.Int64
+		started = make(chan struct{}) // enough has been written under the lower token
+		begin   sync.Once
+		taken   atomic.Bool // a write of the higher token was acknowledged
+	)
+	note := func(payload string, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil {
+			acked = append(acked, payload)
+		} else {
+			no[payload] = err
+		}
+	}
+	var rs []Resource
+	for range connections {
+		rs = append(rs, c.open(c.where))
+	}
+	var all sync.WaitGroup
+	for w := range writers {
+		r := rs[w%connections]
+		if w < writers/2 {
+			all.Go(func() {
+				for n := 0; ; n++ {
+					late := taken.Load()
+					payload := payloadOf(low, w, n)
+					err := r.Write(between(c.ctx, dawdle), at(low), payload)
+					note(payload, err)
+					if err != nil {
+						begin.Do(func() { close(started) })
+						return
+					}
+					if late {
+						c.errorf("write %q began after one of the higher token was acknowledged, and was accepted", payload)
+						return
+					}
+					if lows.Add(1) == writers/2 {
+						begin.Do(func() { close(started) })
+					}
+				}
+			})
+		} else {
+			all.Go(func() {
+				<-started
+				for n := range each {
+					payload := payloadOf(high, w, n)
+					err := r.Write(c.ctx, at(high), payload)
+					note(payload, err)
+					if err != nil {
+						return
+					}
+					taken.Store(true)
+				}
+			})
+		}
+	}
+	all.Wait()
+	if !taken.Load() {
+		c.errorf("the new leader never got through against the old one")
+	}
+	effects, err := c.Effects(c.ctx)
+	c.must("effects", err)
+	c.inOrder("the crowd", effects)
+	c.compare(effects, acked, no)
+	if want := writers / 2 * each; countOf(acked, high) != want {
+		c.errorf("of the new leader's writes %d were acknowledged, want %d", countOf(acked, high), want)
+	}
+	c.marked("after the crowd", high)
+}
+
+func countOf(payloads []string, token fence.Token) (n int) {
+	for _, p := range payloads {
+		var of fence.Token
+		if _, err := fmt.Sscanf(p, "%d by", &of); err == nil && of == token {
+			n++
+		}
+	}
+	return n
+}
+
+// compare notes the differences between the effects and what writers were told.
+func (c *check) compare(effects, acked []string, no map[string]error) {
+	sorted, want := slices.Sorted(slices.Values(effects)), slices.Sorted(slices.Values(acked))
+	if !slices.Equal(sorted, want) {
+		c.errorf("%d writes were acknowledged and %d took effect, or not the same ones", len(want), len(sorted))
+	}
+	for payload, err := range no {
+		if !errors.Is(err, fence.ErrRefused) {
+			c.errorf("write %q: %w", payload, err)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package fencetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/tenurehq/tenure/fence"
+)
+
+// check is one promise being checked, on a fresh resource that it has open. What
+// is wrong is noted and not reported to the test, because a promise may be
+// announced as broken.
+type check struct {
+	Resource
+
+	t     testing.TB
+	sink  Sink
+	ctx   context.Context
+	where string
+
+	mu     sync.Mutex
+	wrong  []error
+	opened []Resource
+}
+
+// giveUp unwinds a check that cannot go on.
+type giveUp struct{}
+
+const (
+	deployment = "fencetest"
+	group      = "billing"
+)
+
+func at(token fence.Token) fence.Stamp { return atSeq(token, 0) }
+
+func atSeq(token fence.Token, seq uint64) fence.Stamp {
+	return fence.Stamp{Deployment: deployment, Group: group, Token: token, Seq: seq}
+}
+
+// errorf notes what is wrong; any goroutine may.
+func (c *check) errorf(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.wrong) < 20 {
+		c.wrong = append(c.wrong, fmt.Errorf(format, args...))
+	}
+}
+
+// fatalf also ends the check; only its own goroutine may.
+func (c *check) fatalf(format string, args ...any) {
+	c.errorf(format, args...)
+	panic(giveUp{})
+}
+
+func (c *check) must(what string, err error) {
+	if err != nil {
+		c.fatalf("%s: %w", what, err)
+	}
+}
+
+// open connects once more, as another process would.
+func (c *check) open(where string) Resource {
+	r, err := c.sink.Open(where)
+	c.must("open", err)
+	c.opened = append(c.opened, r)
+	return r
+}
+
+func (c *check) closeAll() {
+	for _, r := range c.opened {
+		if r.Close != nil {
+			if err := r.Close(); err != nil {
+				c.t.Logf("close: %v", err)
+			}
+		}
+	}
+	c.opened = nil
+}
+
+// restart ends every connection, and what keeps the resource, and connects anew.
+func (c *check) restart() {
+	c.closeAll()
+	if c.sink.Restart != nil {
+		c.sink.Restart(c.t)
+	}
+	c.Resource = c.open(c.where)
+}
+
+// accepts makes a write that must be.
+func (c *check) accepts(s fence.Stamp, payload string) {
+	c.must(fmt.Sprintf("write %q, %s", payload, s), c.Write(c.ctx, s, payload))
+}
+
+// effects notes any other list than this.
+func (c *check) effects(what string, want ...string) {
+	got, err := c.Effects(c.ctx)
+	c.must("effects", err)
+	if !slices.Equal(got, want) {
+		c.errorf("%s: the effects are %q, want %q", what, got, want)
+	}
+}
+
+// marked notes a mark that has another token, or another owner.
+func (c *check) marked(what string, token fence.Token) {
+	if c.Mark == nil {
+		return
+	}
+	m, err := c.Mark(c.ctx)
+	c.must("mark", err)
+	if m.Token != token || token != 0 && (m.Deployment != deployment || m.Group != group) {
+		c.errorf("%s: the mark is %+v, want token %d of %s/%s", what, m, token, deployment, group)
+	}
+}
+
+// refuses makes a write that must be refused with an error of type E, and must
+// leave no trace.
+func refuses[E error](c *check, s fence.Stamp, also ...func(E)) {
+	refused(c, fmt.Sprintf("write, %s", s), func() error {
+		return c.Write(c.ctx, s, "refused")
+	}, also...)
+}
+
+// refused does what must be refused with an error of type E, without a trace.
+func refused[E error](c *check, what string, do func() error, also ...func(E)) {
+	effects, err := c.Effects(c.ctx)
+	c.must("effects", err)
+	var mark fence.Mark
+	if c.Mark != nil {
+		mark, err = c.Mark(c.ctx)
+		c.must("mark", err)
+	}
+	err = do()
+	var e E
+	if errors.As(err, &e) && errors.Is(err, fence.ErrRefused) {
+		for _, f := range also {
+			f(e)
+		}
+	} else {
+		c.errorf("%s: answered %v, want a refusal of type %T", what, err, e)
+	}
+	c.effects(what+": refused", effects...)
+	if c.Mark != nil {
+		now, err := c.Mark(c.ctx)
+		c.must("mark", err)
+		if now != mark {
+			c.errorf("%s: the refusal took the mark from %+v to %+v", what, mark, now)
+		}
+	}
+}
+
+// stale makes a write that must be refused as stale, by an error that says which
+// token came and which was there.
+func stale(c *check, s fence.Stamp, mark fence.Token) {
+	refuses(c, s, func(e *fence.StaleError) {
+		if e.Stamp.Token != s.Token || e.Mark.Token != mark {
+			c.errorf("write, %s: the refusal says token %d against mark %d, want %d against %d", s, e.Stamp.Token, e.Mark.Token, s.Token, mark)
+		}
+	})
+}

@@ -1,0 +1,174 @@
+package fencetest
+
+import (
+	"math"
+
+	"github.com/tenurehq/tenure/fence"
+)
+
+// Whoever comes first is believed, however high its token.
+func firstContact(c *check) {
+	c.marked("fresh", 0)
+	c.effects("fresh")
+	c.accepts(at(7), "first")
+	c.accepts(at(7), "second")
+	c.effects("after two writes", "first", "second")
+	c.marked("after two writes", 7)
+
+	high := c.open(c.sink.Create(c.t))
+	c.must("first contact with the highest token", high.Write(c.ctx, at(fence.MaxToken), "first"))
+}
+
+func staleRefused(c *check) {
+	c.accepts(at(3), "a")
+	c.accepts(at(5), "b")
+	stale(c, at(4), 5)
+	stale(c, at(3), 5)
+	stale(c, at(1), 5)
+	c.accepts(at(5), "c")
+	c.accepts(at(fence.NewToken(1, 6)), "d")
+	stale(c, at(500), fence.NewToken(1, 6))
+	c.effects("in the end", "a", "b", "c", "d")
+	c.marked("in the end", fence.NewToken(1, 6))
+}
+
+// A high token of one resource closes no other.
+func ownMark(c *check) {
+	other := c.open(c.sink.Create(c.t))
+	c.accepts(at(5), "a")
+	c.must("write to another resource", other.Write(c.ctx, at(3), "b"))
+	c.effects("of the first", "a")
+	c.Resource = other
+	c.effects("of the second", "b")
+	c.marked("of the second", 3)
+}
+
+// One huge token, by mistake, must not lock every later leader out.
+func slipRefused(c *check) {
+	c.accepts(at(7), "a")
+	for _, token := range []fence.Token{
+		8 + fence.MaxJump, fence.NewToken(1, 8+fence.MaxJump), fence.NewToken(2, 8), fence.MaxToken,
+	} {
+		refuses[*fence.SlipError](c, at(token))
+		if c.Seal != nil {
+			refused[*fence.SlipError](c, "seal of a slip", func() error { return c.Seal(c.ctx, at(token)) })
+		}
+	}
+	if c.WriteStrict != nil {
+		refused[*fence.SlipError](c, "strict slip", func() error {
+			_, err := c.WriteStrict(c.ctx, atSeq(fence.MaxToken, 1), "d", "refused")
+			return err
+		})
+	}
+	c.accepts(at(7), "b")
+	c.accepts(at(8), "c")
+	c.accepts(at(8+fence.MaxJump), "the furthest jump")
+	c.accepts(at(fence.NewToken(1, 3)), "the next epoch")
+	c.effects("in the end", "a", "b", "c", "the furthest jump", "the next epoch")
+}
+
+func advancePasses(c *check) {
+	far := fence.NewToken(3, 9)
+	c.accepts(at(7), "a")
+	refuses[*fence.SlipError](c, at(far))
+	c.must("advance", c.Advance(c.ctx, at(far)))
+	c.marked("advanced", far)
+	stale(c, at(8), far)
+	c.accepts(at(far), "b")
+	refused[*fence.StaleError](c, "advance to a lower token", func() error { return c.Advance(c.ctx, at(9)) })
+	refused[*fence.InvalidError](c, "advance to no token", func() error { return c.Advance(c.ctx, at(0)) })
+	foreign := at(far + 1)
+	foreign.Group = "mail"
+	refused[*fence.ForeignError](c, "advance for another group", func() error { return c.Advance(c.ctx, foreign) })
+	c.effects("in the end", "a", "b")
+
+	c.Resource = c.open(c.sink.Create(c.t))
+	c.must("advance of a fresh resource", c.Advance(c.ctx, at(40)))
+	stale(c, at(39), 40)
+	c.accepts(at(41), "a")
+}
+
+func foreignRefused(c *check) {
+	c.accepts(at(7), "a")
+	for _, token := range []fence.Token{6, 7, 8} {
+		for _, s := range []fence.Stamp{
+			{Deployment: "staging", Group: group, Token: token},
+			{Deployment: deployment, Group: "mail", Token: token},
+		} {
+			refuses[*fence.ForeignError](c, s)
+			if c.Seal != nil {
+				refused[*fence.ForeignError](c, "foreign seal", func() error { return c.Seal(c.ctx, s) })
+			}
+		}
+	}
+	c.accepts(at(8), "b")
+	c.effects("in the end", "a", "b")
+}
+
+func invalidRefused(c *check) {
+	for _, used := range []bool{false, true} {
+		if used {
+			c.accepts(at(7), "a")
+		}
+		for _, s := range []fence.Stamp{
+			at(0), at(fence.MaxToken + 1), at(fence.MaxToken + 2), at(1 << 63), at(math.MaxUint64),
+			{Group: group, Token: 8}, {Deployment: deployment, Token: 8},
+			atSeq(8, fence.MaxSeq+1), atSeq(8, math.MaxUint64),
+		} {
+			refuses[*fence.InvalidError](c, s)
+			if c.Seal != nil {
+				refused[*fence.InvalidError](c, "seal", func() error { return c.Seal(c.ctx, s) })
+			}
+		}
+	}
+	c.accepts(at(8), "b")
+	c.effects("in the end", "a", "b")
+}
+
+// A sealed sink refuses the older leader although the newer has not written yet.
+func sealCloses(c *check) {
+	c.accepts(at(4), "a")
+	c.must("seal", c.Seal(c.ctx, at(5)))
+	c.marked("sealed", 5)
+	stale(c, at(4), 5)
+	c.must("seal once more", c.Seal(c.ctx, at(5)))
+	c.accepts(at(5), "b")
+	c.must("seal after a write", c.Seal(c.ctx, at(5)))
+	c.effects("in the end", "a", "b")
+
+	c.Resource = c.open(c.sink.Create(c.t))
+	c.must("seal of a fresh resource", c.Seal(c.ctx, at(5)))
+	c.marked("sealed fresh", 5)
+	stale(c, at(4), 5)
+	c.accepts(at(5), "a")
+}
+
+func sealRefused(c *check) {
+	c.accepts(at(5), "a")
+	refused(c, "seal by a lower token", func() error { return c.Seal(c.ctx, at(4)) }, func(e *fence.StaleError) {
+		if e.Mark.Token != 5 {
+			c.errorf("the refusal of a seal says that the mark is %d, want 5", e.Mark.Token)
+		}
+	})
+	c.accepts(at(5), "b")
+	c.must("seal", c.Seal(c.ctx, at(6)))
+	refused[*fence.StaleError](c, "seal below a seal", func() error { return c.Seal(c.ctx, at(5)) })
+	c.effects("in the end", "a", "b")
+}
+
+func markSurvives(c *check) {
+	c.accepts(at(4), "a")
+	c.accepts(at(5), "b")
+	c.restart()
+	c.marked("after a restart", 5)
+	c.effects("after a restart", "a", "b")
+	stale(c, at(4), 5)
+	c.accepts(at(5), "c")
+	if c.Seal != nil {
+		c.must("seal", c.Seal(c.ctx, at(6)))
+		c.restart()
+		c.marked("sealed, after a restart", 6)
+		stale(c, at(5), 6)
+		c.accepts(at(6), "d")
+	}
+}

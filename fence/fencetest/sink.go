@@ -1,0 +1,245 @@
+package fencetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/fence"
+)
+
+// Sink is what is tested.
+type Sink struct {
+	// Name is what a child process knows the sink by.
+	Name string
+	// Create makes a fresh resource of the sink, which nobody has written to, and
+	// says where it is. It is removed when the test ends. Servers are started
+	// here, not before: a child process must not start another.
+	Create func(t testing.TB) (where string)
+	// Open connects to a resource. Each call stands for a process of its own:
+	// what is kept in memory is not shared with any other. It is called in child
+	// processes too.
+	Open func(where string) (Resource, error)
+	// Restart restarts what keeps the resources, the hard way if there is one.
+	// Nil: nothing runs but the processes that open them.
+	Restart func(t testing.TB)
+	// MarkFirst: the mark is stored in a step of its own before the effect, so
+	// that after a crash it may be ahead of the effect, never behind.
+	MarkFirst bool
+	// Broken are the promises that the sink cannot keep.
+	Broken []Promise
+	// Patience is how long to wait for what must come. Default 30 s.
+	Patience time.Duration
+}
+
+// Resource is one connection to a resource. Every method is called from many
+// goroutines. A refusal is one of the errors of package fence, by errors.As; any
+// other error means that the sink does not work, and fails the check: what a
+// user would repeat (a serialization failure, a busy file) the adapter repeats.
+type Resource struct {
+	// Write checks the stamp and makes the effect in one atomic step.
+	Write func(ctx context.Context, s fence.Stamp, payload string) error
+	// Effects returns the payloads of all effects, in the order in which they
+	// were made.
+	Effects func(ctx context.Context) ([]string, error)
+	// Mark reads the mark. Nil: it cannot be read.
+	Mark func(ctx context.Context) (fence.Mark, error)
+	// Seal is that of fence.Sealer. Nil: it cannot be sealed.
+	Seal func(ctx context.Context, s fence.Stamp) error
+	// Advance is the operator's way past the slip rule. Nil: there is none here.
+	Advance func(ctx context.Context, s fence.Stamp) error
+	// WriteStrict is Write by the strict rule. The answer to a write is the
+	// adapter's choice; to a retry it must be the one stored. Nil: not strict.
+	WriteStrict func(ctx context.Context, s fence.Stamp, digest, payload string) (answer string, err error)
+	// Close ends the connection. Nil: there is nothing to end.
+	Close func() error
+}
+
+// Promise is what a sink promises, and the name of the subtest that checks it.
+type Promise string
+
+// The promises.
+const (
+	FirstContact   Promise = "first contact is accepted"
+	StaleRefused   Promise = "a lower token is refused after a higher one"
+	OwnMark        Promise = "each resource has a mark of its own"
+	NotOvertaken   Promise = "a write held between check and effect is not overtaken"
+	Atomic         Promise = "no effect of the lower token follows one of the higher, with 100 writers"
+	KillBetween    Promise = "kill -9 between check and write leaves nothing half done"
+	KillAnywhere   Promise = "kill -9 at any moment loses no acknowledged write and no mark"
+	MarkSurvives   Promise = "the mark survives a restart"
+	SealCloses     Promise = "a seal refuses lower tokens before the first write"
+	SealRefused    Promise = "a seal by a lower token is refused"
+	SlipRefused    Promise = "a slip is refused, never stored, and the next honest write succeeds"
+	AdvancePasses  Promise = "an operator advances the mark past a slip, never back"
+	ForeignRefused Promise = "another deployment or group is refused"
+	InvalidRefused Promise = "what is no stamp is refused"
+	StrictOrder    Promise = "strict writes are accepted in order only"
+	StrictRetry    Promise = "a strict retry has no effect and gets the stored answer"
+	StrictClone    Promise = "a clone is refused"
+	StrictSurvives Promise = "the answer to a strict write survives a restart"
+	StrictKilled   Promise = "a strict write that was killed half way is made by its retry, once"
+)
+
+type promise struct {
+	name  Promise
+	check func(*check)
+	needs []lever
+}
+
+// lever is something that a sink may lack.
+type lever struct {
+	name string
+	has  func(Resource) bool
+}
+
+func promises() []promise {
+	var (
+		mark    = lever{"Mark", func(r Resource) bool { return r.Mark != nil }}
+		seal    = lever{"Seal", func(r Resource) bool { return r.Seal != nil }}
+		advance = lever{"Advance", func(r Resource) bool { return r.Advance != nil }}
+		strict  = lever{"WriteStrict", func(r Resource) bool { return r.WriteStrict != nil }}
+	)
+	return []promise{
+		{FirstContact, firstContact, nil},
+		{StaleRefused, staleRefused, nil},
+		{OwnMark, ownMark, nil},
+		{SlipRefused, slipRefused, nil},
+		{AdvancePasses, advancePasses, []lever{mark, advance}},
+		{ForeignRefused, foreignRefused, nil},
+		{InvalidRefused, invalidRefused, nil},
+		{SealCloses, sealCloses, []lever{seal}},
+		{SealRefused, sealRefused, []lever{seal}},
+		{StrictOrder, strictOrder, []lever{strict}},
+		{StrictRetry, strictRetry, []lever{strict}},
+		{StrictClone, strictClone, []lever{strict}},
+		{NotOvertaken, notOvertaken, nil},
+		{Atomic, atomic100, nil},
+		{KillBetween, killBetween, nil},
+		{KillAnywhere, killAnywhere, nil},
+		{StrictKilled, strictKilled, []lever{strict}},
+		{MarkSurvives, markSurvives, nil},
+		{StrictSurvives, strictSurvives, []lever{strict}},
+	}
+}
+
+// Promises lists every promise.
+func Promises() []Promise {
+	var all []Promise
+	for _, p := range promises() {
+		all = append(all, p.name)
+	}
+	return all
+}
+
+// Run checks every promise, one subtest each.
+func Run(t *testing.T, sink Sink) {
+	t.Helper()
+	for _, p := range promises() {
+		t.Run(string(p.name), func(t *testing.T) {
+			skipped, seen := observe(t, sink, p)
+			said, ok := verdict(seen, slices.Contains(sink.Broken, p.name))
+			if said != "" {
+				t.Log(said)
+			}
+			switch {
+			case skipped != "":
+				t.Skip(skipped)
+			case !ok:
+				t.Fail()
+			}
+		})
+	}
+}
+
+// verdict turns around what was seen of a promise that the sink says it cannot
+// keep.
+func verdict(seen error, broken bool) (said string, ok bool) {
+	switch {
+	case broken && seen == nil:
+		return "the sink says that it breaks this promise, but it kept it", false
+	case broken:
+		return "broken, as the sink says: " + seen.Error(), true
+	case seen != nil:
+		return seen.Error(), false
+	}
+	return "", true
+}
+
+// Check checks the promises, all of them if none is named, without failing t,
+// and returns what it saw of each that was broken. Sinks use Run.
+func Check(t testing.TB, sink Sink, only ...Promise) map[Promise]error {
+	t.Helper()
+	broken := make(map[Promise]error)
+	for _, p := range promises() {
+		if len(only) > 0 && !slices.Contains(only, p.name) {
+			continue
+		}
+		if _, seen := observe(t, sink, p); seen != nil {
+			broken[p.name] = seen
+		}
+	}
+	return broken
+}
+
+// Breaks fails t unless the suite sees each of the promises broken by the twin.
+func Breaks(t testing.TB, twin Sink, promises ...Promise) {
+	t.Helper()
+	if len(promises) == 0 {
+		t.Fatal("fencetest: which promise does the twin break?")
+	}
+	broken := Check(t, twin, promises...)
+	for _, name := range promises {
+		if seen := broken[name]; seen != nil {
+			t.Logf("%s breaks %q: %s", twin.Name, name, firstLine(seen))
+		} else {
+			t.Errorf("%s is broken, but the suite saw it keep %q", twin.Name, name)
+		}
+	}
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// errSkip ends a check that has nothing to look at.
+type errSkip struct{ reason string }
+
+// observe returns why a promise could not be checked, or what is wrong with it;
+// nothing if it is kept.
+func observe(t testing.TB, sink Sink, p promise) (skipped string, wrong error) {
+	t.Helper()
+	if sink.Patience == 0 {
+		sink.Patience = 30 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), sink.Patience)
+	defer cancel()
+	c := &check{t: t, sink: sink, ctx: ctx}
+	defer c.closeAll()
+	defer func() {
+		switch r := recover().(type) {
+		case nil, giveUp:
+		case errSkip:
+			skipped = r.reason
+		default:
+			panic(r)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		wrong = errors.Join(c.wrong...)
+	}()
+	c.where = sink.Create(t)
+	c.Resource = c.open(c.where)
+	for _, l := range p.needs {
+		if !l.has(c.Resource) {
+			return fmt.Sprintf("not checked: the sink has no %s", l.name), nil
+		}
+	}
+	p.check(c)
+	return "", nil
+}

@@ -1,0 +1,125 @@
+package grpcfence
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/httpfence"
+)
+
+// Domain is that of the ErrorInfo in a refusal.
+const Domain = "tenure"
+
+// StatusOf returns the status of a refusal, nil if the error is none.
+func StatusOf(err error) *status.Status {
+	if !errors.Is(err, fence.ErrRefused) && !errors.Is(err, httpfence.ErrUnavailable) {
+		return nil
+	}
+	p := httpfence.ProblemOf(err)
+	var code codes.Code
+	switch p.Code {
+	case httpfence.CodeStale, httpfence.CodeSlip, httpfence.CodeForeign, httpfence.CodeClone:
+		code = codes.FailedPrecondition
+	case httpfence.CodeMissing, httpfence.CodeInvalid:
+		code = codes.InvalidArgument
+	case httpfence.CodeUnavailable:
+		code = codes.Unavailable
+	default:
+		return nil
+	}
+	st := status.New(code, strings.ToValidUTF8(p.Detail, "�"))
+	detailed, derr := st.WithDetails(&errdetails.ErrorInfo{Reason: strings.ToUpper(p.Code), Domain: Domain, Metadata: fields(p)})
+	if derr != nil {
+		return st
+	}
+	return detailed
+}
+
+// asStatus turns refusals into their status, and leaves other errors alone.
+func asStatus(err error) error {
+	if st := StatusOf(err); st != nil {
+		return st.Err()
+	}
+	return err
+}
+
+// fields are the members of a problem by their names there.
+func fields(p httpfence.Problem) map[string]string {
+	all := map[string]string{
+		"seq": number(p.Seq), "deployment": p.Deployment, "group": p.Group, "digest": p.Digest,
+		"current_seq": number(p.CurrentSeq), "current_deployment": p.CurrentDeployment, "current_group": p.CurrentGroup, "current_digest": p.CurrentDigest,
+		"token": number(uint64(p.Token)), "current_token": number(uint64(p.CurrentToken)),
+		"field": p.Field, "value": p.Value, "rule": p.Rule,
+	}
+	for name, value := range all {
+		if value == "" {
+			delete(all, name)
+			continue
+		}
+		// Protocol buffers carry no other strings.
+		all[name] = strings.ToValidUTF8(value, "�")
+	}
+	return all
+}
+
+func number(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// RefusalOf returns the refusal that a status is, as the error of package fence,
+// nil if it is none.
+func RefusalOf(st *status.Status) error {
+	for _, d := range st.Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain {
+			return problem(info).Err()
+		}
+	}
+	return nil
+}
+
+func problem(info *errdetails.ErrorInfo) httpfence.Problem {
+	m := info.GetMetadata()
+	n := func(name string) uint64 {
+		n, err := strconv.ParseUint(m[name], 10, 64)
+		if err != nil {
+			return 0
+		}
+		return n
+	}
+	return httpfence.Problem{
+		Code:  strings.ToLower(info.GetReason()),
+		Token: fence.Token(n("token")), Seq: n("seq"), Deployment: m["deployment"], Group: m["group"], Digest: m["digest"],
+		CurrentToken: fence.Token(n("current_token")), CurrentSeq: n("current_seq"), CurrentDeployment: m["current_deployment"], CurrentGroup: m["current_group"], CurrentDigest: m["current_digest"],
+		Field: m["field"], Value: m["value"], Rule: m["rule"],
+	}
+}
+
+// refused is the error of a call: the status that came, and the refusal that it is.
+type refused struct {
+	status *status.Status
+	error  // of package fence
+}
+
+func (r *refused) Unwrap() error              { return r.error }
+func (r *refused) GRPCStatus() *status.Status { return r.status }
+
+// refusal gives the error of a call its second meaning, if it has one.
+func refusal(err error) error {
+	st, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
+	}
+	if no := RefusalOf(st); no != nil {
+		return &refused{status: st, error: no}
+	}
+	return err
+}

@@ -1,0 +1,107 @@
+package httpfence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/tenurehq/tenure/fence"
+)
+
+// Term is what stamps: a *tenure.Term.
+type Term interface {
+	// Check returns why the term must not be trusted any more, or nil.
+	Check() error
+	// Stamp returns the stamp of the seq-th write; 0 where writes are not counted.
+	Stamp(seq uint64) fence.Stamp
+}
+
+type (
+	termKey struct{}
+	seqKey  struct{}
+)
+
+// WithTerm returns a context whose requests are sent under the term.
+func WithTerm(ctx context.Context, t Term) context.Context {
+	return context.WithValue(ctx, termKey{}, t)
+}
+
+// WithSeq returns a context whose request is the seq-th write to a strict sink. A
+// retry is sent with the seq of the first try.
+func WithSeq(ctx context.Context, seq uint64) context.Context {
+	return context.WithValue(ctx, seqKey{}, seq)
+}
+
+// WithStamp returns a context whose requests carry exactly this stamp, unchecked:
+// for a server that passes on the one it got, so that the leader's token reaches
+// the write however many servers lie between. A received stamp is never passed on
+// by itself.
+func WithStamp(ctx context.Context, s fence.Stamp) context.Context {
+	return WithTerm(ctx, passed(s))
+}
+
+// passed is a stamp of somebody else's term.
+type passed fence.Stamp
+
+func (passed) Check() error               { return nil }
+func (p passed) Stamp(uint64) fence.Stamp { return fence.Stamp(p) }
+
+// Stamped returns the stamp for a call in this context: of the term in it, or of
+// this one if there is none there. An error means that nothing may be sent.
+func Stamped(ctx context.Context, t Term) (fence.Stamp, error) {
+	if own, ok := ctx.Value(termKey{}).(Term); ok {
+		t = own
+	}
+	if t == nil {
+		return fence.Stamp{}, errors.New("no term: neither the client nor the context has one")
+	}
+	if err := t.Check(); err != nil {
+		return fence.Stamp{}, err
+	}
+	seq, _ := ctx.Value(seqKey{}).(uint64)
+	return t.Stamp(seq), nil
+}
+
+// Transport is an http.RoundTripper that stamps every request, and sends none after
+// the term has ended. The check is the last thing before the request goes; what is
+// late all the same is the sink's to refuse.
+//
+// It answers with responses as they come: see Refusal.
+type Transport struct {
+	// Term is whose requests these are. One in the request's context goes first;
+	// with neither, nothing is sent.
+	Term Term
+	// Base sends. Nil: http.DefaultTransport.
+	Base http.RoundTripper
+}
+
+// RoundTrip sends the request with the stamp. What it had of one is replaced.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	stamped, err := t.stamp(r)
+	if err != nil {
+		// A RoundTripper closes the body, also when it does not send it.
+		if r.Body != nil {
+			err = errors.Join(err, r.Body.Close())
+		}
+		return nil, fmt.Errorf("httpfence: not sent: %w", err)
+	}
+	base := t.Base
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	return base.RoundTrip(stamped)
+}
+
+func (t *Transport) stamp(r *http.Request) (*http.Request, error) {
+	s, err := Stamped(r.Context(), t.Term)
+	if err != nil {
+		return nil, err
+	}
+	clone := r.Clone(r.Context())
+	if clone.Header == nil {
+		clone.Header = make(http.Header)
+	}
+	removeStamp(clone.Header)
+	return clone, Format(s, clone.Header.Set)
+}

@@ -1,0 +1,154 @@
+package pgxfence_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/pgxfence"
+	"github.com/tenurehq/tenure/internal/servertest"
+)
+
+const (
+	benchConns  = 8
+	benchRounds = 7
+	benchSlices = 10 // of each kind in a round
+	benchSlice  = 100 * time.Millisecond
+	benchBar    = 0.8
+)
+
+// A fenced transaction against the same one bare: 8 connections, each of which
+// updates a row of its own and commits, with fsync; guarded on 8 resources, then on
+// one that all share. The kinds take turns of a tenth of a second, so that what else
+// the machine does meets all of them alike; a round is ten turns of each, and is
+// compared with the bare one in it.
+func BenchmarkGuard(b *testing.B) {
+	server := servertest.Postgres(b)
+	ctx := b.Context()
+	conns := make([]*pgx.Conn, benchConns)
+	for i := range conns {
+		c, err := pgx.Connect(ctx, server.URL())
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = c.Close(context.Background()) })
+		conns[i] = c
+	}
+	if err := pgxfence.Migrate(ctx, conns[0]); err != nil {
+		b.Fatal(err)
+	}
+	if _, err := conns[0].Exec(ctx, "CREATE TABLE work AS SELECT i AS id, 0::bigint AS n FROM generate_series(0, $1::int) i", benchConns); err != nil {
+		b.Fatal(err)
+	}
+	if _, err := conns[0].Exec(ctx, "ALTER TABLE work ADD PRIMARY KEY (id)"); err != nil {
+		b.Fatal(err)
+	}
+	own := func(conn int) string { return fmt.Sprintf("own-%d", conn) }
+	shared := func(int) string { return "shared" }
+	kinds := []struct {
+		name     string
+		tx       benchTx
+		resource func(conn int) string
+	}{
+		{"bare", benchBare, shared},
+		{"Queue, 8 resources", benchQueue, own},
+		{"Queue, one resource", benchQueue, shared},
+		{"Guard, 8 resources", benchGuard, own},
+		{"Guard, one resource", benchGuard, shared},
+	}
+	for range b.N {
+		rates := make([][]float64, len(kinds))
+		// A round before the first is not counted.
+		for round := -1; round < benchRounds; round++ {
+			sum := make([]float64, len(kinds))
+			for range benchSlices {
+				for k, kind := range kinds {
+					sum[k] += benchRate(b, conns, kind.tx, kind.resource) / benchSlices
+				}
+			}
+			for k := range kinds {
+				if round >= 0 {
+					rates[k] = append(rates[k], sum[k])
+				}
+			}
+		}
+		for k, kind := range kinds {
+			ratios := make([]float64, benchRounds)
+			for i := range ratios {
+				ratios[i] = rates[k][i] / rates[0][i]
+			}
+			verdict := "ok"
+			if k == 0 {
+				verdict = ""
+			} else if median(ratios) < benchBar {
+				verdict = "short"
+			}
+			b.Logf("%-20s  %6.0f tx/s  %.2f×  (%.2f to %.2f)  %s", kind.name, median(rates[k]), median(ratios), slices.Min(ratios), slices.Max(ratios), verdict)
+			if k > 0 {
+				b.ReportMetric(median(ratios), strings.ReplaceAll(strings.ReplaceAll(kind.name, ",", ""), " ", "-")+"-×bare")
+			}
+		}
+	}
+}
+
+func median(of []float64) float64 { return slices.Sorted(slices.Values(of))[len(of)/2] }
+
+type benchTx func(ctx context.Context, tx pgx.Tx, id int, resource string) error
+
+// benchRate runs all connections for one turn and returns transactions a second.
+func benchRate(b *testing.B, conns []*pgx.Conn, work benchTx, resource func(int) string) float64 {
+	b.Helper()
+	var done atomic.Int64
+	var all sync.WaitGroup
+	start := time.Now()
+	for i, c := range conns {
+		guarded := resource(i)
+		all.Go(func() {
+			for time.Since(start) < benchSlice {
+				err := pgx.BeginFunc(b.Context(), c, func(tx pgx.Tx) error { return work(b.Context(), tx, i, guarded) })
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	return float64(done.Load()) / time.Since(start).Seconds()
+}
+
+const benchUpdate = "UPDATE work SET n = n + 1 WHERE id = $1"
+
+func benchBare(ctx context.Context, tx pgx.Tx, id int, _ string) error {
+	_, err := tx.Exec(ctx, benchUpdate, id)
+	return err
+}
+
+func benchGuard(ctx context.Context, tx pgx.Tx, id int, resource string) error {
+	if err := pgxfence.Guard(ctx, tx, resource, benchStamp()); err != nil {
+		return err
+	}
+	return benchBare(ctx, tx, id, resource)
+}
+
+func benchQueue(ctx context.Context, tx pgx.Tx, id int, resource string) error {
+	batch := &pgx.Batch{}
+	if err := pgxfence.Queue(batch, resource, benchStamp()); err != nil {
+		return err
+	}
+	batch.Queue(benchUpdate, id)
+	return tx.SendBatch(ctx, batch).Close()
+}
+
+func benchStamp() fence.Stamp {
+	return fence.Stamp{Deployment: "prod", Group: "billing", Token: 42}
+}

@@ -1,0 +1,27 @@
+package pgxfence_test
+
+import (
+	"testing"
+
+	"github.com/tenurehq/tenure/fence/fencetest"
+	"github.com/tenurehq/tenure/fence/sqlfence"
+)
+
+// A table guarded by sqlfence keeps the contract of a sink on a real PostgreSQL,
+// whose processes are killed; so does one guarded by pgxfence; and every twin with
+// a mistake is caught.
+func postgresContract(t *testing.T, l *lazy) {
+	t.Run("sql", func(t *testing.T) { fencetest.Run(t, postgres(l)) })
+	t.Run("pgx", func(t *testing.T) { fencetest.Run(t, postgresPgx(l)) })
+	for _, b := range twins(sqlfence.Postgres, postgres(l)) {
+		t.Run(b.sink.Name, func(t *testing.T) { fencetest.Breaks(t, b.sink, b.fails...) })
+	}
+}
+
+// The same on SQLite.
+func TestSQLiteContract(t *testing.T) {
+	t.Run("sql", func(t *testing.T) { fencetest.Run(t, sqlite()) })
+	for _, b := range twins(sqlfence.SQLite, sqlite()) {
+		t.Run(b.sink.Name, func(t *testing.T) { fencetest.Breaks(t, b.sink, b.fails...) })
+	}
+}

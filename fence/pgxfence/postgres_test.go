@@ -1,0 +1,409 @@
+package pgxfence_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/pgxfence"
+	"github.com/tenurehq/tenure/fence/sqlfence"
+)
+
+func at(token fence.Token) fence.Stamp {
+	return fence.Stamp{Deployment: "prod", Group: "billing", Token: token}
+}
+
+// Everything that needs a PostgreSQL is tested on one, because to make one takes
+// longer than most of the tests.
+func TestPostgres(t *testing.T) {
+	l := &lazy{t: t}
+	t.Run("alone", func(t *testing.T) { postgresAlone(t, l) })
+	t.Run("once", func(t *testing.T) {
+		onceOn(t, func(t *testing.T) adapter { return dial(t, sqlfence.Postgres, l.server().URL()) })
+	})
+	t.Run("contract", func(t *testing.T) { postgresContract(t, l) })
+}
+
+// What only PostgreSQL promises.
+func postgresAlone(t *testing.T, l *lazy) {
+	pool, err := pgxpool.New(t.Context(), l.server().URL()+"&pool_max_conns=20")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for _, tt := range []struct {
+		name string
+		test func(*testing.T, *pgxpool.Pool)
+	}{
+		{"rule", ruleIsTheSame},
+		{"share", writersShare},
+		{"rise", manyRise},
+		{"refusal", refusalLeavesTx},
+		{"one select", anyLanguage},
+		{"queue", queued},
+		{"snapshots", oldSnapshotsFail},
+		{"by hand", byHand},
+		{"names", names},
+		{"migrate", migrateTogether},
+	} {
+		t.Run(tt.name, func(t *testing.T) { tt.test(t, pool) })
+	}
+}
+
+func begin(t *testing.T, pool *pgxpool.Pool, level pgx.TxIsoLevel) pgx.Tx {
+	t.Helper()
+	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	return tx
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The rule in SQL says what the rule in Go says.
+func ruleIsTheSame(t *testing.T, pool *pgxpool.Pool) {
+	type question struct {
+		Mark  fence.Mark
+		Stamp fence.Stamp
+	}
+	tokens := []fence.Token{
+		1, 2, 7, 8, 7 + fence.MaxJump, 8 + fence.MaxJump, fence.NewToken(0, fence.MaxCounter), fence.NewToken(1, 1), fence.NewToken(1, 7), fence.NewToken(1, 7+fence.MaxJump),
+		fence.NewToken(1, 8+fence.MaxJump), fence.NewToken(2, 1), fence.NewToken(2, 8), fence.MaxToken - 1, fence.MaxToken,
+	}
+	for range 20 {
+		tokens = append(tokens, fence.Token(rand.Uint64N(uint64(fence.MaxToken)))+1)
+	}
+	var all []question
+	for _, mark := range append(tokens, 0) {
+		for _, token := range append(tokens, 0, fence.MaxToken+1) {
+			m := fence.Mark{Deployment: "prod", Group: "billing", Token: mark}
+			if mark == 0 {
+				m = fence.Mark{}
+			}
+			all = append(all, question{m, at(token)})
+		}
+	}
+	for _, s := range []fence.Stamp{{Deployment: "x", Group: "billing", Token: 7}, {Deployment: "prod", Group: "x", Token: 9}, {Deployment: "", Group: "billing", Token: 7}, {Deployment: "prod", Token: 7}} {
+		all = append(all, question{fence.Mark{Deployment: "prod", Group: "billing", Token: 7}, s}, question{fence.Mark{}, s})
+	}
+	text, err := json.Marshal(all)
+	must(t, err)
+	rows, err := pool.Query(t.Context(), `SELECT tenure_rule(ROW('r', q->'Mark'->>'deployment', q->'Mark'->>'group', nullif((q->'Mark'->>'token')::bigint, 0), 0, '', NULL)::tenure_mark,
+		q->'Stamp'->>'deployment', q->'Stamp'->>'group', (q->'Stamp'->>'token')::bigint) FROM json_array_elements($1::json) WITH ORDINALITY e(q, n) ORDER BY n`, string(text))
+	must(t, err)
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	must(t, err)
+	if len(got) != len(all) {
+		t.Fatalf("%d answers to %d questions", len(got), len(all))
+	}
+	for i, q := range all {
+		_, err := q.Mark.Admit(q.Stamp)
+		if want := word(err); got[i] != want {
+			t.Errorf("mark %+v, %+v: SQL says %s, Go says %s (%v)", q.Mark, q.Stamp, got[i], want, err)
+		}
+	}
+}
+
+func word(err error) string {
+	var stale *fence.StaleError
+	var slip *fence.SlipError
+	var foreign *fence.ForeignError
+	var invalid *fence.InvalidError
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.As(err, &stale):
+		return "stale"
+	case errors.As(err, &slip):
+		return "slip"
+	case errors.As(err, &foreign):
+		return "foreign"
+	case errors.As(err, &invalid):
+		return "invalid"
+	}
+	return err.Error()
+}
+
+// Writers under one token do not wait for each other; a new leader waits for them,
+// and they not for it.
+func writersShare(t *testing.T, pool *pgxpool.Pool) {
+	r := fresh()
+	must(t, pgxfence.NewSink(pool, r).Seal(t.Context(), at(4)))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	a, b := begin(t, pool, ""), begin(t, pool, "")
+	must(t, pgxfence.Guard(ctx, a, r, at(4)))
+	must(t, pgxfence.Guard(ctx, b, r, at(4)))
+	sealed := make(chan error, 1)
+	go func() { sealed <- pgxfence.NewSink(pool, r).Seal(ctx, at(5)) }()
+	must(t, a.Commit(ctx))
+	select {
+	case err := <-sealed:
+		t.Fatalf("sealed beside a transaction that was admitted: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	must(t, b.Commit(ctx))
+	must(t, <-sealed)
+}
+
+// Many transactions of a new leader begin at once: all are admitted, none fails of
+// a deadlock, and of several leaders the highest remains.
+func manyRise(t *testing.T, pool *pgxpool.Pool) {
+	r := fresh()
+	must(t, pgxfence.NewSink(pool, r).Seal(t.Context(), at(1)))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for round := range fence.Token(5) {
+		top := 10*round + 13
+		var all sync.WaitGroup
+		for i := range 16 {
+			token := top - fence.Token(i%3)
+			all.Go(func() {
+				err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return pgxfence.Guard(ctx, tx, r, at(token)) })
+				if err != nil && (token == top || word(err) != "stale") {
+					t.Errorf("token %d beside %d: %v", token, top, err)
+				}
+			})
+		}
+		all.Wait()
+		if m, err := pgxfence.ReadMark(ctx, pool, r); err != nil || m.Token != top {
+			t.Errorf("the mark is %+v, %v; want %d", m, err, top)
+		}
+	}
+}
+
+// A refusal is an answer, not an error of the database: the transaction can go on,
+// for instance to note the refusal.
+func refusalLeavesTx(t *testing.T, pool *pgxpool.Pool) {
+	r := fresh()
+	must(t, pgxfence.NewSink(pool, r).Seal(t.Context(), at(5)))
+	tx := begin(t, pool, "")
+	err := pgxfence.Guard(t.Context(), tx, r, at(4))
+	var stale *fence.StaleError
+	if !errors.As(err, &stale) || stale.Mark.Token != 5 || !strings.Contains(err.Error(), r) {
+		t.Fatalf("guard of a lower token: %v", err)
+	}
+	_, err = tx.Exec(t.Context(), "INSERT INTO effects (resource, payload) VALUES ($1, 'refused')", r)
+	must(t, err)
+	must(t, tx.Commit(t.Context()))
+}
+
+// One SELECT fences any language: the error has a code and names both tokens.
+func anyLanguage(t *testing.T, pool *pgxpool.Pool) {
+	r := fresh()
+	for _, tt := range []struct {
+		arguments string
+		code      string // "": accepted
+		says      []string
+	}{
+		{`'prod', 'billing', 42`, "", nil},
+		{`'prod', 'billing', 42`, "", nil},
+		{`'prod', 'billing', 41`, "TN001", []string{"41", "42", r}},
+		{`'prod', 'billing', 1000043`, "TN002", []string{"1000043", "42", r}},
+		{`'prod', 'mail', 43`, "TN003", []string{"43", "42", "prod/billing", "prod/mail"}},
+		{`'prod', 'billing', 0`, "TN004", nil},
+		{`'prod', 'billing', -1`, "TN004", nil},
+		{`'prod', 'billing', 9007199254740992`, "TN004", nil},
+		{`'prod', 'billing', 9223372036854775807`, "TN004", nil},
+		{`'', 'billing', 43`, "TN004", nil},
+		{`'prod', NULL, 43`, "TN004", nil},
+		{`'prod', 'billing', NULL`, "TN004", nil},
+		{`'prod', 'billing', 1.5`, "42883", nil},
+		{`'prod', 'billing', 9223372036854775808`, "42883", nil},
+		{`'prod', 'billing', ''`, "22P02", nil},
+		{`'prod', 'billing', '1e3'`, "22P02", nil},
+		{`'prod', 'billing', '` + strings.Repeat("9", 10<<20) + `'`, "22003", nil},
+		{`'prod', 'billing', 43`, "", nil},
+	} {
+		_, err := pool.Exec(t.Context(), fmt.Sprintf("SELECT tenure_guard('%s', %s)", r, tt.arguments))
+		var raised *pgconn.PgError
+		if tt.code == "" {
+			if err != nil {
+				t.Errorf("%.60s: %v", tt.arguments, err)
+			}
+			continue
+		}
+		if !errors.As(err, &raised) || raised.Code != tt.code {
+			t.Errorf("%.60s: %.200v, want %s", tt.arguments, err, tt.code)
+			continue
+		}
+		for _, part := range tt.says {
+			if !strings.Contains(raised.Message, part) {
+				t.Errorf("%s: %q does not say %q", tt.arguments, raised.Message, part)
+			}
+		}
+	}
+	_, err := pool.Exec(t.Context(), "SELECT tenure_guard(NULL, 'prod', 'billing', 43)")
+	if raised := new(pgconn.PgError); !errors.As(err, &raised) || raised.Code != "TN004" {
+		t.Errorf("no resource: %v", err)
+	}
+}
+
+// A guard in a batch stops what is queued after it, and its refusal is the batch's.
+func queued(t *testing.T, pool *pgxpool.Pool) {
+	r := fresh()
+	write := func(s fence.Stamp, payload string) error {
+		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			batch := &pgx.Batch{}
+			if err := pgxfence.Queue(batch, r, s); err != nil {
+				return err
+			}
+			batch.Queue("INSERT INTO effects (resource, payload) VALUES ($1, $2)", r, payload)
+			return tx.SendBatch(t.Context(), batch).Close()
+		})
+	}
+	must(t, write(at(5), "a"))
+	var stale *fence.StaleError
+	if err := write(at(4), "b"); !errors.As(err, &stale) || stale.Stamp.Token != 4 || stale.Mark.Token != 5 {
+		t.Errorf("a lower token: %v", err)
+	}
+	for _, s := range []fence.Stamp{at(fence.MaxToken), at(0), {Deployment: "staging", Group: "billing", Token: 5}} {
+		if err := write(s, "c"); !errors.Is(err, fence.ErrRefused) {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+	must(t, write(at(6), "d"))
+	got, err := pgxResource(pool, r).Effects(t.Context())
+	if err != nil || fmt.Sprint(got) != "[a d]" {
+		t.Errorf("effects %q, %v", got, err)
+	}
+}
+
+// A transaction that looks at an older state than the mark's fails as one that
+// could not be serialized, whatever it had seen; it never passes.
+func oldSnapshotsFail(t *testing.T, pool *pgxpool.Pool) {
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		for _, tt := range []struct {
+			name              string
+			seen, then, token fence.Token // the mark in the snapshot, the mark now, the writer's
+		}{
+			{"overtaken", 4, 5, 4},
+			{"raised to the same token", 4, 5, 5},
+			{"raised above a new token", 4, 6, 5},
+			{"raised below a new token", 4, 5, 6},
+			{"first contact of a newer", 0, 5, 4},
+			{"first contact of an older", 0, 4, 5},
+			{"first contact of the same", 0, 5, 5},
+		} {
+			r := fresh()
+			sink := pgxfence.NewSink(pool, r)
+			if tt.seen != 0 {
+				must(t, sink.Seal(t.Context(), at(tt.seen)))
+			}
+			tx := begin(t, pool, level)
+			_, err := tx.Exec(t.Context(), "SELECT count(*) FROM effects") // takes the snapshot
+			must(t, err)
+			must(t, sink.Seal(t.Context(), at(tt.then)))
+			err = pgxfence.Guard(t.Context(), tx, r, at(tt.token))
+			var raised *pgconn.PgError
+			if !errors.As(err, &raised) || raised.Code != "40001" {
+				t.Errorf("%s, %s: answered %v, want a serialization failure", level, tt.name, err)
+			}
+			must(t, tx.Rollback(t.Context()))
+
+			// With a snapshot that is not old it is admitted.
+			err = pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
+				return pgxfence.Guard(t.Context(), tx, r, at(7))
+			})
+			if err != nil {
+				t.Errorf("%s, %s: next leader: %v", level, tt.name, err)
+			}
+		}
+	}
+}
+
+// Who changes the mark by hand waits for those it admitted, and cannot take it
+// down.
+func byHand(t *testing.T, pool *pgxpool.Pool) {
+	r := fresh()
+	must(t, pgxfence.NewSink(pool, r).Seal(t.Context(), at(5)))
+	if _, err := pool.Exec(t.Context(), "UPDATE tenure_mark SET token = 4 WHERE resource = $1", r); err == nil {
+		t.Error("the mark went down")
+	}
+	tx := begin(t, pool, "")
+	must(t, pgxfence.Guard(t.Context(), tx, r, at(5)))
+	done := make(chan error, 1)
+	go func() {
+		_, err := pool.Exec(t.Context(), "UPDATE tenure_mark SET token = 9 WHERE resource = $1", r)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		t.Errorf("raised beside a transaction that was admitted: %v", err)
+	case <-time.After(50 * time.Millisecond):
+		must(t, tx.Commit(t.Context()))
+		must(t, <-done)
+	}
+}
+
+// What a database could not store is refused before it is asked, so that the
+// transaction lives; a connection without a transaction is refused as well.
+func names(t *testing.T, pool *pgxpool.Pool) {
+	tx := begin(t, pool, "")
+	for _, s := range []fence.Stamp{{Deployment: "a\x00", Group: "g", Token: 1}, {Deployment: "d", Group: "\xff", Token: 1}} {
+		if err := pgxfence.Guard(t.Context(), tx, "r", s); word(err) != "invalid" {
+			t.Errorf("%q: %v", s, err)
+		}
+	}
+	for _, r := range []string{"", "\x00", "\xff"} {
+		if err := pgxfence.Guard(t.Context(), tx, r, at(1)); word(err) != "invalid" {
+			t.Errorf("resource %q: %v", r, err)
+		}
+	}
+	odd := fence.Stamp{Deployment: `it's \'; --`, Group: "größe", Token: 1}
+	must(t, pgxfence.Guard(t.Context(), tx, `r'\`+fresh(), odd))
+	must(t, tx.Commit(t.Context()))
+
+	db := stdlib.OpenDBFromPool(pool)
+	defer func() { _ = db.Close() }()
+	if err := sqlfence.Postgres.Guard(t.Context(), db, fresh(), at(1)); err == nil {
+		t.Error("a guard without a transaction was admitted")
+	}
+}
+
+// Many processes migrate at once, and again while writers are at work: the marks
+// stay.
+func migrateTogether(t *testing.T, pool *pgxpool.Pool) {
+	r := fresh()
+	must(t, pgxfence.NewSink(pool, r).Seal(t.Context(), at(5)))
+	busy := begin(t, pool, "")
+	must(t, pgxfence.Guard(t.Context(), busy, r, at(5)))
+	db := stdlib.OpenDBFromPool(pool)
+	defer func() { _ = db.Close() }()
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			migrate := func() error { return pgxfence.Migrate(t.Context(), pool) }
+			if i%2 == 0 {
+				migrate = func() error { return sqlfence.Postgres.Migrate(t.Context(), db) }
+			}
+			if err := migrate(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	must(t, busy.Commit(t.Context()))
+	if m, err := pgxfence.ReadMark(t.Context(), pool, r); err != nil || m.Token != 5 {
+		t.Errorf("the mark is %+v, %v", m, err)
+	}
+}

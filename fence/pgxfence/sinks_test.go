@@ -1,0 +1,368 @@
+package pgxfence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "modernc.org/sqlite"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/fencetest"
+	"github.com/tenurehq/tenure/fence/pgxfence"
+	"github.com/tenurehq/tenure/fence/sqlfence"
+	"github.com/tenurehq/tenure/internal/servertest"
+)
+
+// lazy starts a server when it is first asked for: a child process never asks.
+type lazy struct {
+	t    testing.TB
+	once sync.Once
+	s    *servertest.Server
+}
+
+func (l *lazy) server() *servertest.Server {
+	l.once.Do(func() {
+		// What is killed here are processes, not machines.
+		l.s = servertest.Postgres(l.t, servertest.Args("-c", "fsync=off"))
+		db, err := sql.Open("pgx", l.s.URL())
+		if err == nil {
+			_, err = db.ExecContext(context.Background(), "CREATE TABLE effects (id bigserial PRIMARY KEY, resource text NOT NULL, payload text NOT NULL)")
+			err = errors.Join(err, sqlfence.Postgres.Migrate(context.Background(), db), db.Close())
+		}
+		if err != nil {
+			l.t.Fatal(err)
+		}
+	})
+	return l.s
+}
+
+// place is where a resource is: a database, and its name.
+func place(url, resource string) string { return url + "\n" + resource }
+
+func fresh() string { return "r" + strconv.FormatUint(rand.Uint64(), 36) }
+
+// postgres is a sink by way of database/sql.
+func postgres(l *lazy) fencetest.Sink {
+	return fencetest.Sink{
+		Name:    "PostgreSQL, database/sql",
+		Create:  func(testing.TB) string { return place(l.server().URL(), fresh()) },
+		Open:    func(where string) (fencetest.Resource, error) { return openSQL(sqlfence.Postgres, where) },
+		Restart: func(testing.TB) { l.server().Restart() },
+	}
+}
+
+func sqlite() fencetest.Sink {
+	return fencetest.Sink{
+		Name: "SQLite",
+		Create: func(t testing.TB) string {
+			return place(newSQLite(t), fresh())
+		},
+		Open: func(where string) (fencetest.Resource, error) { return openSQL(sqlfence.SQLite, where) },
+	}
+}
+
+func newSQLite(t testing.TB) string {
+	t.Helper()
+	url := "file:" + filepath.Join(t.TempDir(), "db") + "?_txlock=immediate&_pragma=busy_timeout(20000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"
+	db, err := sql.Open("sqlite", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.ExecContext(t.Context(), "CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, resource TEXT NOT NULL, payload TEXT NOT NULL)")
+	if err := errors.Join(err, sqlfence.SQLite.Migrate(t.Context(), db), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
+
+// adapter is a resource in a database, as the tests use it.
+type adapter struct {
+	dialect  sqlfence.Dialect
+	db       *sql.DB
+	resource string
+}
+
+func connect(d sqlfence.Dialect, where string) (adapter, error) {
+	url, resource, _ := strings.Cut(where, "\n")
+	driver, most := "pgx", 8
+	if d == sqlfence.SQLite {
+		driver, most = "sqlite", 2
+	}
+	db, err := sql.Open(driver, url)
+	if err != nil {
+		return adapter{}, err
+	}
+	db.SetMaxOpenConns(most)
+	db.SetMaxIdleConns(most)
+	return adapter{dialect: d, db: db, resource: resource}, nil
+}
+
+func (a adapter) numbered(query string) string {
+	if a.dialect == sqlfence.SQLite {
+		return strings.ReplaceAll(query, "$", "?")
+	}
+	return query
+}
+
+func (a adapter) tx(ctx context.Context, f func(*sql.Tx) error) error {
+	tx, err := a.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := f(tx); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}
+
+func (a adapter) effect(ctx context.Context, tx *sql.Tx, payload string) error {
+	_, err := tx.ExecContext(ctx, a.numbered("INSERT INTO effects (resource, payload) VALUES ($1, $2)"), a.resource, payload)
+	return err
+}
+
+func (a adapter) write(ctx context.Context, s fence.Stamp, payload string) error {
+	return a.tx(ctx, func(tx *sql.Tx) error {
+		if err := a.dialect.Guard(ctx, tx, a.resource, s); err != nil {
+			return err
+		}
+		fencetest.Between(ctx)
+		return a.effect(ctx, tx, payload)
+	})
+}
+
+func (a adapter) writeStrict(ctx context.Context, s fence.Stamp, digest, payload string) (answer string, err error) {
+	err = a.tx(ctx, func(tx *sql.Tx) error {
+		verdict, stored, err := a.dialect.GuardStrict(ctx, tx, a.resource, s, digest)
+		if err != nil || verdict == fence.Retry {
+			answer = string(stored)
+			return err
+		}
+		fencetest.Between(ctx)
+		answer = "made " + payload
+		return errors.Join(a.effect(ctx, tx, payload), a.dialect.Answer(ctx, tx, a.resource, s, []byte(answer)))
+	})
+	return answer, err
+}
+
+func (a adapter) effects(ctx context.Context) ([]string, error) {
+	rows, err := a.db.QueryContext(ctx, a.numbered("SELECT payload FROM effects WHERE resource = $1 ORDER BY id"), a.resource)
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for rows.Next() {
+		var p string
+		if err := rows.Scan(&p); err != nil {
+			return nil, errors.Join(err, rows.Close())
+		}
+		all = append(all, p)
+	}
+	return all, errors.Join(rows.Err(), rows.Close())
+}
+
+func (a adapter) asResource() fencetest.Resource {
+	sink := a.dialect.Sink(a.db, a.resource)
+	return fencetest.Resource{
+		Write: a.write, WriteStrict: a.writeStrict, Effects: a.effects,
+		Mark: sink.Mark, Seal: sink.Seal, Advance: sink.Advance, Close: a.db.Close,
+	}
+}
+
+func openSQL(d sqlfence.Dialect, where string) (fencetest.Resource, error) {
+	a, err := connect(d, where)
+	if err != nil {
+		return fencetest.Resource{}, err
+	}
+	return a.asResource(), nil
+}
+
+// postgresPgx is a sink by way of pgx.
+func postgresPgx(l *lazy) fencetest.Sink {
+	s := postgres(l)
+	s.Name = "PostgreSQL, pgx"
+	s.Open = func(where string) (fencetest.Resource, error) {
+		url, resource, _ := strings.Cut(where, "\n")
+		pool, err := pgxpool.New(context.Background(), url+"&pool_max_conns=8")
+		if err != nil {
+			return fencetest.Resource{}, err
+		}
+		return pgxResource(pool, resource), nil
+	}
+	return s
+}
+
+func pgxResource(pool *pgxpool.Pool, resource string) fencetest.Resource {
+	sink := pgxfence.NewSink(pool, resource)
+	effect := func(ctx context.Context, tx pgx.Tx, payload string) error {
+		_, err := tx.Exec(ctx, "INSERT INTO effects (resource, payload) VALUES ($1, $2)", resource, payload)
+		return err
+	}
+	return fencetest.Resource{
+		Write: func(ctx context.Context, s fence.Stamp, payload string) error {
+			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				if err := pgxfence.Guard(ctx, tx, resource, s); err != nil {
+					return err
+				}
+				fencetest.Between(ctx)
+				return effect(ctx, tx, payload)
+			})
+		},
+		WriteStrict: func(ctx context.Context, s fence.Stamp, digest, payload string) (answer string, err error) {
+			err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				verdict, stored, err := pgxfence.GuardStrict(ctx, tx, resource, s, digest)
+				if err != nil || verdict == fence.Retry {
+					answer = string(stored)
+					return err
+				}
+				fencetest.Between(ctx)
+				answer = "made " + payload
+				return errors.Join(effect(ctx, tx, payload), pgxfence.Answer(ctx, tx, resource, s, []byte(answer)))
+			})
+			return answer, err
+		},
+		Effects: func(ctx context.Context) ([]string, error) {
+			rows, err := pool.Query(ctx, "SELECT payload FROM effects WHERE resource = $1 ORDER BY id", resource)
+			if err != nil {
+				return nil, err
+			}
+			return pgx.CollectRows(rows, pgx.RowTo[string])
+		},
+		Mark: sink.Mark, Seal: sink.Seal, Advance: sink.Advance,
+		Close: func() error { pool.Close(); return nil },
+	}
+}
+
+// twin is a sink with a mistake.
+func twin(name string, d sqlfence.Dialect, of fencetest.Sink, mistake func(a adapter, r *fencetest.Resource)) fencetest.Sink {
+	of.Name += ", " + name
+	of.Patience = 10 * time.Second
+	of.Open = func(where string) (fencetest.Resource, error) {
+		a, err := connect(d, where)
+		if err != nil {
+			return fencetest.Resource{}, err
+		}
+		r := a.asResource()
+		mistake(a, &r)
+		return r, nil
+	}
+	return of
+}
+
+type broken struct {
+	sink  fencetest.Sink
+	fails []fencetest.Promise
+}
+
+// twins are the mistakes that are made by hand.
+func twins(d sqlfence.Dialect, of fencetest.Sink) []broken {
+	return []broken{
+		{twin("check apart", d, of, func(a adapter, r *fencetest.Resource) {
+			r.Write = func(ctx context.Context, s fence.Stamp, payload string) error {
+				if err := a.tx(ctx, func(tx *sql.Tx) error { return a.dialect.Guard(ctx, tx, a.resource, s) }); err != nil {
+					return err
+				}
+				fencetest.Between(ctx)
+				return a.tx(ctx, func(tx *sql.Tx) error { return a.effect(ctx, tx, payload) })
+			}
+		}), []fencetest.Promise{fencetest.NotOvertaken, fencetest.Atomic, fencetest.KillBetween}},
+		{twin("look without a lock", d, of, func(a adapter, r *fencetest.Resource) {
+			r.Write = func(ctx context.Context, s fence.Stamp, payload string) error {
+				m, err := a.dialect.ReadMark(ctx, a.db, a.resource)
+				if err != nil {
+					return err
+				}
+				if _, err := m.Admit(s); err != nil {
+					return err
+				}
+				if s.Token != m.Token {
+					return a.write(ctx, s, payload)
+				}
+				fencetest.Between(ctx)
+				return a.tx(ctx, func(tx *sql.Tx) error { return a.effect(ctx, tx, payload) })
+			}
+		}), []fencetest.Promise{fencetest.NotOvertaken}},
+		{twin("mark in memory", d, of, func(a adapter, r *fencetest.Resource) {
+			var mu sync.Mutex
+			var mark fence.Mark
+			r.Mark = nil
+			r.Write = func(ctx context.Context, s fence.Stamp, payload string) (err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if mark, err = mark.Admit(s); err != nil {
+					return err
+				}
+				return a.tx(ctx, func(tx *sql.Tx) error { return a.effect(ctx, tx, payload) })
+			}
+		}), []fencetest.Promise{fencetest.MarkSurvives, fencetest.Atomic}},
+		{twin("no slip rule", d, of, func(a adapter, r *fencetest.Resource) {
+			advance := r.Advance
+			r.Write = func(ctx context.Context, s fence.Stamp, payload string) error {
+				if err := advance(ctx, s); err != nil {
+					return err
+				}
+				return a.write(ctx, s, payload)
+			}
+		}), []fencetest.Promise{fencetest.SlipRefused}},
+		{twin("acknowledged before the commit", d, of, func(a adapter, r *fencetest.Resource) {
+			r.Write = func(ctx context.Context, s fence.Stamp, payload string) error {
+				m, err := a.dialect.ReadMark(ctx, a.db, a.resource)
+				if err != nil {
+					return err
+				}
+				if _, err := m.Admit(s); err != nil {
+					return err
+				}
+				time.AfterFunc(5*time.Millisecond, func() { _ = a.write(context.WithoutCancel(ctx), s, payload) })
+				return nil
+			}
+		}), []fencetest.Promise{fencetest.KillAnywhere}},
+		{twin("strict in two transactions", d, of, func(a adapter, r *fencetest.Resource) {
+			r.WriteStrict = func(ctx context.Context, s fence.Stamp, digest, payload string) (answer string, err error) {
+				var verdict fence.Verdict
+				err = a.tx(ctx, func(tx *sql.Tx) (err error) {
+					verdict, _, err = a.dialect.GuardStrict(ctx, tx, a.resource, s, digest)
+					return err
+				})
+				if err != nil || verdict == fence.Retry {
+					return "made", err
+				}
+				fencetest.Between(ctx)
+				return "made", a.tx(ctx, func(tx *sql.Tx) error { return a.effect(ctx, tx, payload) })
+			}
+		}), []fencetest.Promise{fencetest.StrictKilled}},
+		{twin("strict without a stored answer", d, of, func(a adapter, r *fencetest.Resource) {
+			r.WriteStrict = func(ctx context.Context, s fence.Stamp, digest, payload string) (answer string, err error) {
+				err = a.tx(ctx, func(tx *sql.Tx) error {
+					verdict, _, err := a.dialect.GuardStrict(ctx, tx, a.resource, s, digest)
+					if err != nil || verdict == fence.Retry {
+						return err
+					}
+					return a.effect(ctx, tx, payload)
+				})
+				return fmt.Sprintf("made at %s", time.Now()), err
+			}
+		}), []fencetest.Promise{fencetest.StrictRetry, fencetest.StrictSurvives}},
+	}
+}
+
+func TestMain(m *testing.M) {
+	all := []fencetest.Sink{postgres(nil), postgresPgx(nil), sqlite()}
+	for _, b := range append(twins(sqlfence.Postgres, postgres(nil)), twins(sqlfence.SQLite, sqlite())...) {
+		all = append(all, b.sink)
+	}
+	fencetest.Child(all...)
+	os.Exit(m.Run())
+}

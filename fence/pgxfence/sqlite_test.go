@@ -1,0 +1,104 @@
+package pgxfence_test
+
+import (
+	"database/sql"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/sqlfence"
+)
+
+// deferred begins transactions without the write lock, and does not wait.
+func deferred(t *testing.T) (a adapter) {
+	t.Helper()
+	url := strings.NewReplacer("_txlock=immediate&", "", "busy_timeout(20000)", "busy_timeout(0)").Replace(newSQLite(t))
+	return dial(t, sqlfence.SQLite, url)
+}
+
+func beginSQL(t *testing.T, a adapter) *sql.Tx {
+	t.Helper()
+	tx, err := a.db.BeginTx(t.Context(), nil)
+	must(t, err)
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+// A guard holds the write lock to the end of the transaction even where none was
+// taken at its beginning and the mark does not rise: another writer is busy.
+func TestSQLiteLock(t *testing.T) {
+	a := deferred(t)
+	sink := a.dialect.Sink(a.db, a.resource)
+	must(t, sink.Seal(t.Context(), at(4)))
+	tx := beginSQL(t, a)
+	must(t, a.dialect.Guard(t.Context(), tx, a.resource, at(4)))
+	if err := sink.Seal(t.Context(), at(5)); err == nil || word(err) == "ok" {
+		t.Errorf("sealed beside a transaction that was admitted: %v", err)
+	}
+	must(t, tx.Commit())
+	must(t, sink.Seal(t.Context(), at(5)))
+}
+
+// A transaction that has read an older state is not admitted by it.
+func TestSQLiteOldSnapshot(t *testing.T) {
+	a := deferred(t)
+	sink := a.dialect.Sink(a.db, a.resource)
+	must(t, sink.Seal(t.Context(), at(4)))
+	for _, token := range []fence.Token{4, 5, 6} {
+		tx := beginSQL(t, a)
+		var n int
+		must(t, tx.QueryRowContext(t.Context(), "SELECT count(*) FROM effects").Scan(&n))
+		must(t, sink.Seal(t.Context(), at(token+1)))
+		if err := a.dialect.Guard(t.Context(), tx, a.resource, at(token)); err == nil || !strings.Contains(err.Error(), "locked") {
+			t.Errorf("token %d with an old snapshot: %v", token, err)
+		}
+		must(t, tx.Rollback())
+	}
+}
+
+// A mark cannot be taken down by hand, and a guard on a *sql.DB is refused.
+func TestSQLiteByHand(t *testing.T) {
+	a := deferred(t)
+	must(t, a.dialect.Sink(a.db, a.resource).Seal(t.Context(), at(5)))
+	if _, err := a.db.ExecContext(t.Context(), "UPDATE tenure_mark SET token = 4"); err == nil {
+		t.Error("the mark went down")
+	}
+	if err := a.dialect.Guard(t.Context(), a.db, a.resource, at(5)); err == nil {
+		t.Error("a guard without a transaction was admitted")
+	}
+}
+
+// Many migrate at once, and again.
+func TestSQLiteMigrate(t *testing.T) {
+	a := dial(t, sqlfence.SQLite, newSQLite(t))
+	must(t, a.dialect.Sink(a.db, a.resource).Seal(t.Context(), at(5)))
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if err := a.dialect.Migrate(t.Context(), a.db); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if m, err := a.dialect.ReadMark(t.Context(), a.db, a.resource); err != nil || m.Token != 5 {
+		t.Errorf("the mark is %+v, %v", m, err)
+	}
+}
+
+// A dialect that is none is refused, not taken for another.
+func TestNoDialect(t *testing.T) {
+	a := deferred(t)
+	tx := beginSQL(t, a)
+	var none sqlfence.Dialect
+	if err := none.Guard(t.Context(), tx, a.resource, at(1)); err == nil {
+		t.Error("admitted")
+	}
+	if err := none.Migrate(t.Context(), a.db); err == nil {
+		t.Error("migrated")
+	}
+	if err := none.Sink(a.db, a.resource).Seal(t.Context(), at(1)); err == nil {
+		t.Error("sealed")
+	}
+}

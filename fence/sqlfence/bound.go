@@ -1,0 +1,315 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/tenurehq/tenure/fence"
+)
+
+// errBad tells database/sql to throw a connection away.
+var errBad = driver.ErrBadConn
+
+// Bound is a dialect on one transaction. Its methods are those of Dialect.
+type Bound struct {
+	dialect Dialect
+	run     Runner
+}
+
+// On binds the dialect to a transaction of another driver than database/sql.
+func (d Dialect) On(r Runner) Bound { return Bound{dialect: d, run: r} }
+
+// Guard is Dialect.Guard.
+func (b Bound) Guard(ctx context.Context, resource string, s fence.Stamp) error {
+	return b.admit(ctx, resource, s, admission{function: "tenure_admit", rule: fence.Mark.Admit})
+}
+
+// Advance moves the mark up to any token, never down, and like Guard holds it there
+// until the transaction ends.
+func (b Bound) Advance(ctx context.Context, resource string, s fence.Stamp) error {
+	return b.admit(ctx, resource, s, admission{function: "tenure_advance", rule: fence.Mark.Advance})
+}
+
+// admission is one way to move a mark: by a function of the database, or by the
+// rule itself where the database is in the process.
+type admission struct {
+	function string
+	rule     func(fence.Mark, fence.Stamp) (fence.Mark, error)
+}
+
+func (b Bound) admit(ctx context.Context, resource string, s fence.Stamp, a admission) error {
+	if err := check(resource, s); err != nil {
+		return wrap(resource, err)
+	}
+	switch b.dialect {
+	case Postgres:
+		if err := b.inTx(); err != nil {
+			return err
+		}
+		var said string
+		row := b.run.QueryRow(ctx, "SELECT "+a.function+"($1, $2, $3, $4)", resource, s.Deployment, s.Group, int64(s.Token))
+		if err := row.Scan(&said); err != nil {
+			return wrap(resource, err)
+		}
+		return wrap(resource, refusal(said, s, ""))
+	case SQLite:
+		m, err := b.lockRow(ctx, resource)
+		if err != nil {
+			return wrap(resource, err)
+		}
+		next, err := a.rule(m, s)
+		if err != nil {
+			return wrap(resource, err)
+		}
+		return wrap(resource, b.store(ctx, resource, m, next))
+	}
+	return fmt.Errorf("sqlfence: no dialect: %s", b.dialect)
+}
+
+// GuardStrict is Dialect.GuardStrict.
+func (b Bound) GuardStrict(ctx context.Context, resource string, s fence.Stamp, digest string) (fence.Verdict, []byte, error) {
+	if err := errors.Join(check(resource, s), text("digest", digest)); err != nil {
+		return 0, nil, wrap(resource, err)
+	}
+	if s.Seq == 0 {
+		return 0, nil, wrap(resource, &fence.InvalidError{Field: "seq", Value: "0", Rule: "strict writes count from 1"})
+	}
+	switch b.dialect {
+	case Postgres:
+		if err := b.inTx(); err != nil {
+			return 0, nil, err
+		}
+		var said string
+		var answer []byte
+		row := b.run.QueryRow(ctx, "SELECT said, stored FROM tenure_admit_strict($1, $2, $3, $4, $5, $6)",
+			resource, s.Deployment, s.Group, int64(s.Token), int64(s.Seq), digest)
+		if err := row.Scan(&said, &answer); err != nil {
+			return 0, nil, wrap(resource, err)
+		}
+		if said == "retry" {
+			return fence.Retry, answer, nil
+		}
+		if err := refusal(said, s, digest); err != nil {
+			return 0, nil, wrap(resource, err)
+		}
+		return fence.Apply, nil, nil
+	case SQLite:
+		return b.strictSQLite(ctx, resource, s, digest)
+	}
+	return 0, nil, fmt.Errorf("sqlfence: no dialect: %s", b.dialect)
+}
+
+func (b Bound) strictSQLite(ctx context.Context, resource string, s fence.Stamp, digest string) (fence.Verdict, []byte, error) {
+	m, err := b.lockRow(ctx, resource)
+	if err != nil {
+		return 0, nil, wrap(resource, err)
+	}
+	next, verdict, err := m.AdmitStrict(s, digest)
+	if err != nil {
+		return 0, nil, wrap(resource, err)
+	}
+	if verdict == fence.Apply {
+		return verdict, nil, wrap(resource, b.store(ctx, resource, m, next))
+	}
+	var answer []byte
+	err = b.run.QueryRow(ctx, "SELECT answer FROM tenure_mark WHERE resource = ?1", resource).Scan(&answer)
+	return verdict, answer, wrap(resource, err)
+}
+
+// Answer is Dialect.Answer.
+func (b Bound) Answer(ctx context.Context, resource string, s fence.Stamp, answer []byte) error {
+	n, err := b.run.Exec(ctx, b.numbered("UPDATE tenure_mark SET answer = $1 WHERE resource = $2 AND token = $3 AND seq = $4"),
+		notNil(answer), resource, int64(s.Token), int64(s.Seq))
+	if err == nil && n != 1 {
+		err = fmt.Errorf("%s is not the write that was admitted last: its answer is not stored", s)
+	}
+	return wrap(resource, err)
+}
+
+// Once is Dialect.Once.
+func (b Bound) Once(ctx context.Context, resource string, s fence.Stamp, key string, step func(context.Context) ([]byte, error)) (result []byte, again bool, err error) {
+	if err := text("key", key); err != nil {
+		return nil, false, wrap(resource, err)
+	}
+	if err := b.Guard(ctx, resource, s); err != nil {
+		return nil, false, err
+	}
+	// Whoever inserts the key makes the step. Another waits here until that
+	// transaction has ended.
+	n, err := b.run.Exec(ctx, b.numbered("INSERT INTO tenure_once (resource, key, token, result) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"),
+		resource, key, int64(s.Token), []byte{})
+	if err != nil {
+		return nil, false, wrap(resource, err)
+	}
+	if n == 0 {
+		row := b.run.QueryRow(ctx, b.numbered("SELECT result FROM tenure_once WHERE resource = $1 AND key = $2"), resource, key)
+		err := row.Scan(&result)
+		return result, true, wrap(resource, err)
+	}
+	result, err = step(ctx)
+	if err != nil {
+		// For a caller who commits all the same: the step was not made. If the
+		// transaction is lost already, so is the row.
+		_, _ = b.run.Exec(context.WithoutCancel(ctx), b.numbered("DELETE FROM tenure_once WHERE resource = $1 AND key = $2"), resource, key)
+		return nil, false, err
+	}
+	result = notNil(result)
+	n, err = b.run.Exec(ctx, b.numbered("UPDATE tenure_once SET result = $1 WHERE resource = $2 AND key = $3"), result, resource, key)
+	if err == nil && n != 1 {
+		err = fmt.Errorf("step %q has lost its row: its result is not stored", key)
+	}
+	return result, false, wrap(resource, err)
+}
+
+// Key makes one key out of the parts of a step's identity, such as a period and an
+// account: different parts make different keys.
+func Key(parts ...string) string {
+	var b strings.Builder
+	for i, p := range parts {
+		if i > 0 {
+			b.WriteByte('/')
+		}
+		b.WriteString(strings.NewReplacer(`\`, `\\`, `/`, `\/`).Replace(p))
+	}
+	return b.String()
+}
+
+// ReadMark is Dialect.ReadMark.
+func (b Bound) ReadMark(ctx context.Context, resource string) (fence.Mark, error) {
+	m, err := b.read(ctx, resource)
+	return m, wrap(resource, err)
+}
+
+func (b Bound) read(ctx context.Context, resource string) (m fence.Mark, err error) {
+	var token, seq int64
+	row := b.run.QueryRow(ctx, b.numbered("SELECT deployment, grp, token, seq, digest FROM tenure_mark WHERE resource = $1"), resource)
+	err = row.Scan(&m.Deployment, &m.Group, &token, &seq, &m.Digest)
+	if errors.Is(err, sql.ErrNoRows) {
+		return fence.Mark{}, nil
+	}
+	m.Token, m.Seq = fence.Token(token), uint64(seq)
+	return m, err
+}
+
+// lockRow takes SQLite's write lock, by a write that changes nothing, and reads the
+// mark under it. A transaction that has read an older state fails as busy.
+func (b Bound) lockRow(ctx context.Context, resource string) (fence.Mark, error) {
+	if _, err := b.run.Exec(ctx, "UPDATE tenure_mark SET token = token WHERE resource = ?1 AND 0", resource); err != nil {
+		return fence.Mark{}, err
+	}
+	return b.read(ctx, resource)
+}
+
+func (b Bound) store(ctx context.Context, resource string, m, next fence.Mark) error {
+	if m == next {
+		return nil
+	}
+	_, err := b.run.Exec(ctx, `INSERT INTO tenure_mark (resource, deployment, grp, token, seq, digest) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+		ON CONFLICT (resource) DO UPDATE SET token = excluded.token, seq = excluded.seq, digest = excluded.digest, answer = NULL`,
+		resource, next.Deployment, next.Group, int64(next.Token), int64(next.Seq), next.Digest)
+	return err
+}
+
+// numbered writes the parameters as the dialect does.
+func (b Bound) numbered(query string) string {
+	if b.dialect == SQLite {
+		return strings.ReplaceAll(query, "$", "?")
+	}
+	return query
+}
+
+// inTx refuses what has no transaction, as far as that can be seen.
+func (b Bound) inTx() error {
+	if s, ok := b.run.(standard); ok {
+		if _, ok := s.tx.(*sql.DB); ok {
+			return errNoTx
+		}
+	}
+	return nil
+}
+
+// refusal reads what the functions of PostgreSQL say: a word, or the verdict and
+// the mark it was given on.
+func refusal(said string, s fence.Stamp, digest string) error {
+	if said == "ok" || said == "apply" {
+		return nil
+	}
+	var v struct {
+		Verdict    string  `json:"verdict"`
+		Deployment *string `json:"deployment"`
+		Group      *string `json:"group"`
+		Token      *uint64 `json:"token"`
+		Seq        *uint64 `json:"seq"`
+		Digest     *string `json:"digest"`
+	}
+	if err := json.Unmarshal([]byte(said), &v); err != nil {
+		return fmt.Errorf("the database answers %.60q: it has functions of another version", said)
+	}
+	var m fence.Mark
+	if v.Token != nil && v.Deployment != nil && v.Group != nil && v.Seq != nil && v.Digest != nil {
+		m = fence.Mark{Deployment: *v.Deployment, Group: *v.Group, Token: fence.Token(*v.Token), Seq: *v.Seq, Digest: *v.Digest}
+	}
+	switch v.Verdict {
+	case "stale":
+		return &fence.StaleError{Stamp: s, Mark: m}
+	case "slip":
+		return &fence.SlipError{Stamp: s, Mark: m}
+	case "foreign":
+		return &fence.ForeignError{Stamp: s, Mark: m}
+	case "clone":
+		return &fence.CloneError{Stamp: s, Digest: digest, Mark: m}
+	case "invalid":
+		return &fence.InvalidError{Field: "stamp", Value: s.String(), Rule: "the database refuses it"}
+	}
+	return fmt.Errorf("the database answers %.60q: it has functions of another version", said)
+}
+
+// Refusal turns the error that tenure_guard raised, given by its SQLSTATE and its
+// detail, into the refusal that it is; nil if it is none.
+func Refusal(resource string, s fence.Stamp, sqlstate, detail string) error {
+	if len(sqlstate) != 5 || !strings.HasPrefix(sqlstate, "TN0") {
+		return nil
+	}
+	return wrap(resource, refusal(detail, s, ""))
+}
+
+// Validate refuses what a database could not store or compare, before it is asked.
+func Validate(resource string, s fence.Stamp) error { return wrap(resource, check(resource, s)) }
+
+func check(resource string, s fence.Stamp) error {
+	if resource == "" {
+		return &fence.InvalidError{Field: "resource", Rule: "must not be empty"}
+	}
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	return errors.Join(text("resource", resource), text("deployment", s.Deployment), text("group", s.Group))
+}
+
+func text(field, value string) error {
+	if !utf8.ValidString(value) || strings.IndexByte(value, 0) >= 0 {
+		return &fence.InvalidError{Field: field, Value: strconv.QuoteToASCII(value[:min(len(value), 32)]), Rule: "UTF-8 without zero bytes"}
+	}
+	return nil
+}
+
+func notNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+func wrap(resource string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("sqlfence: resource %q: %w", resource, err)
+}

@@ -1,0 +1,240 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	_ "embed" // the migrations
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tenurehq/tenure/fence"
+)
+
+// Dialect is the kind of database, and how its tables are used.
+type Dialect uint8
+
+// The dialects.
+const (
+	Postgres Dialect = iota + 1 // 11 and later
+	SQLite                      // 3.35 and later
+)
+
+func (d Dialect) String() string {
+	switch d {
+	case Postgres:
+		return "PostgreSQL"
+	case SQLite:
+		return "SQLite"
+	}
+	return fmt.Sprintf("Dialect(%d)", uint8(d))
+}
+
+//go:embed postgres.sql
+var postgresText string
+
+//go:embed sqlite.sql
+var sqliteText string
+
+// Migration is the text that installs the tables and functions, for those who keep
+// migrations of their own. It may be run again.
+func (d Dialect) Migration() string {
+	switch d {
+	case Postgres:
+		return postgresText
+	case SQLite:
+		return sqliteText
+	}
+	return ""
+}
+
+// Statements returns the migration one statement at a time, for drivers that take
+// no more.
+func (d Dialect) Statements() []string {
+	var all []string
+	for paragraph := range strings.SplitSeq(d.Migration(), "\n\n") {
+		var lines []string
+		for line := range strings.Lines(paragraph) {
+			if len(lines) > 0 || !strings.HasPrefix(line, "--") {
+				lines = append(lines, line)
+			}
+		}
+		if statement := strings.TrimSpace(strings.Join(lines, "")); statement != "" {
+			all = append(all, statement)
+		}
+	}
+	return all
+}
+
+// MigrationLock is the advisory lock that Migrate takes on PostgreSQL.
+const MigrationLock int64 = 7596553796441985138
+
+// Migrate installs the tables and functions. It may be run by many at once, and
+// again.
+func (d Dialect) Migrate(ctx context.Context, db *sql.DB) error {
+	err := within(ctx, d, db, func(c *sql.Conn) error {
+		if d == Postgres {
+			if _, err := c.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", MigrationLock); err != nil {
+				return err
+			}
+		}
+		for _, statement := range d.Statements() {
+			if _, err := c.ExecContext(ctx, statement); err != nil {
+				return fmt.Errorf("%w in %.60q", err, statement)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("sqlfence: migrate: %w", err)
+	}
+	return nil
+}
+
+// within runs f in a transaction that, on SQLite, holds the write lock from the
+// beginning.
+func within(ctx context.Context, d Dialect, db *sql.DB, f func(*sql.Conn) error) error {
+	var begin string
+	switch d {
+	case Postgres:
+		// Whatever the default: who waits for the lock wants to see what is then.
+		begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+	case SQLite:
+		begin = "BEGIN IMMEDIATE"
+	default:
+		return fmt.Errorf("no dialect: %s", d)
+	}
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.ExecContext(ctx, begin); err != nil {
+		return err
+	}
+	if err = f(conn); err == nil {
+		_, err = conn.ExecContext(ctx, "COMMIT")
+	}
+	if err != nil {
+		// Clean-up runs although ctx may have ended. What cannot be rolled back
+		// must not go back to the pool.
+		if _, undone := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); undone != nil {
+			_ = conn.Raw(func(any) error { return errBad })
+		}
+	}
+	return err
+}
+
+// Tx is the transaction of the caller: a *sql.Tx, or a *sql.Conn on which one was
+// begun. A *sql.DB is refused: it has no transaction.
+type Tx interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+var errNoTx = errors.New("sqlfence: a *sql.DB has no transaction, so a guard on it guards nothing: begin one")
+
+// Runner runs statements in a transaction of another driver. See Dialect.On.
+type Runner interface {
+	QueryRow(ctx context.Context, query string, args ...any) Row
+	// Exec returns how many rows were changed.
+	Exec(ctx context.Context, query string, args ...any) (int64, error)
+}
+
+// Row is one row of an answer, or the error in its place.
+type Row interface{ Scan(dest ...any) error }
+
+// standard is a Runner on database/sql.
+type standard struct{ tx Tx }
+
+func (s standard) QueryRow(ctx context.Context, query string, args ...any) Row {
+	return s.tx.QueryRowContext(ctx, query, args...)
+}
+
+func (s standard) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	if _, ok := s.tx.(*sql.DB); ok {
+		return 0, errNoTx
+	}
+	r, err := s.tx.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return r.RowsAffected()
+}
+
+// Guard admits the stamp to the resource, or refuses it: then nothing of the
+// transaction may be committed. Until the transaction ends no newer leader is
+// admitted; others under the same token are (on PostgreSQL). It may come before or
+// after the writes that it guards.
+func (d Dialect) Guard(ctx context.Context, tx Tx, resource string, s fence.Stamp) error {
+	return d.On(standard{tx}).Guard(ctx, resource, s)
+}
+
+// GuardStrict is Guard for a resource with one ordered writer. Apply: make the
+// write, and store its answer with Answer. Retry: the write was made before, and
+// answered so.
+func (d Dialect) GuardStrict(ctx context.Context, tx Tx, resource string, s fence.Stamp, digest string) (fence.Verdict, []byte, error) {
+	return d.On(standard{tx}).GuardStrict(ctx, resource, s, digest)
+}
+
+// Answer stores what a retry of the strict write will be told, in the transaction
+// of the write.
+func (d Dialect) Answer(ctx context.Context, tx Tx, resource string, s fence.Stamp, answer []byte) error {
+	return d.On(standard{tx}).Answer(ctx, resource, s, answer)
+}
+
+// Once guards the resource and makes a step that must not be made twice, whoever
+// leads: its key is its identity in the business (see Key). The first time it runs
+// step and stores its result in the same transaction; every later time it returns
+// that result, and again is true. One who comes while another is at it waits, and
+// gets the result; if the other fails or dies, it makes the step itself.
+//
+// The step is made when the transaction commits. If step fails the caller rolls
+// back, with everything the step has written.
+func (d Dialect) Once(ctx context.Context, tx Tx, resource string, s fence.Stamp, key string, step func(context.Context) ([]byte, error)) (result []byte, again bool, err error) {
+	return d.On(standard{tx}).Once(ctx, resource, s, key, step)
+}
+
+// ReadMark returns the resource's mark; nobody's if it was never written to. Any
+// connection will do, a *sql.DB too: what it says is past when it is read.
+func (d Dialect) ReadMark(ctx context.Context, q Tx, resource string) (fence.Mark, error) {
+	return d.On(standard{q}).ReadMark(ctx, resource)
+}
+
+// Sink is a resource of a database, for what is done to it outside the
+// transactions of writers.
+type Sink struct {
+	dialect  Dialect
+	db       *sql.DB
+	resource string
+}
+
+// Sink names a resource of db. It is a fence.Sealer.
+func (d Dialect) Sink(db *sql.DB, resource string) *Sink {
+	return &Sink{dialect: d, db: db, resource: resource}
+}
+
+// Seal raises the mark to the stamp's token, after the transactions that were
+// admitted under older ones have ended.
+func (k *Sink) Seal(ctx context.Context, s fence.Stamp) error {
+	return k.alone(ctx, func(b Bound) error { return b.Guard(ctx, k.resource, s) })
+}
+
+// Advance is the operator's way past the slip rule: it moves the mark up to any
+// token, never down.
+func (k *Sink) Advance(ctx context.Context, s fence.Stamp) error {
+	return k.alone(ctx, func(b Bound) error { return b.Advance(ctx, k.resource, s) })
+}
+
+// Mark returns the mark.
+func (k *Sink) Mark(ctx context.Context) (fence.Mark, error) {
+	return k.dialect.ReadMark(ctx, k.db, k.resource)
+}
+
+func (k *Sink) alone(ctx context.Context, f func(Bound) error) error {
+	err := within(ctx, k.dialect, k.db, func(c *sql.Conn) error { return f(k.dialect.On(standard{c})) })
+	if err != nil && !errors.Is(err, fence.ErrRefused) {
+		return fmt.Errorf("sqlfence: resource %q: %w", k.resource, err)
+	}
+	return err
+}

@@ -1,0 +1,31 @@
+-- The fence for SQLite. It may be run again. One statement per paragraph: a blank
+-- line ends it.
+
+-- One row per resource: the highest token that was admitted, and whose it is.
+-- seq, digest and answer are those of the last strict write.
+CREATE TABLE IF NOT EXISTS tenure_mark (
+  resource   TEXT    NOT NULL PRIMARY KEY,
+  deployment TEXT    NOT NULL,
+  grp        TEXT    NOT NULL,
+  token      INTEGER NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991),
+  seq        INTEGER NOT NULL DEFAULT 0,
+  digest     TEXT    NOT NULL DEFAULT '',
+  answer     BLOB
+) WITHOUT ROWID;
+
+-- Steps that were made, with their results. A step is made once per resource.
+CREATE TABLE IF NOT EXISTS tenure_once (
+  resource TEXT    NOT NULL,
+  key      TEXT    NOT NULL,
+  token    INTEGER NOT NULL,
+  result   BLOB    NOT NULL,
+  made_at  TEXT    NOT NULL DEFAULT CURRENT_TIMESTAMP,
+  PRIMARY KEY (resource, key)
+) WITHOUT ROWID;
+
+-- A change of the mark by any other way cannot take it down.
+CREATE TRIGGER IF NOT EXISTS tenure_mark_rises BEFORE UPDATE ON tenure_mark
+WHEN NEW.token < OLD.token OR NEW.resource <> OLD.resource
+BEGIN
+  SELECT RAISE(ABORT, 'fence: a mark never goes down');
+END;

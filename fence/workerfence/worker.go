@@ -1,0 +1,113 @@
+package workerfence
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/tenurehq/tenure/fence"
+)
+
+// Handler acts on an order. Its context ends when the one who asked for it goes
+// away, or when a higher token comes: it returns soon then.
+type Handler func(ctx context.Context, s fence.Stamp, order []byte) error
+
+// Worker acts on orders. Its methods may be called from many goroutines; orders
+// under one token run side by side.
+type Worker struct {
+	mark   fence.Sealer
+	handle Handler
+	// turn is held while an order is admitted: who is admitted and who is running
+	// must not be seen apart.
+	turn chan struct{}
+
+	mu      sync.Mutex
+	running map[*run]struct{}
+}
+
+// run is an order that is being acted on.
+type run struct {
+	stamp fence.Stamp
+	end   context.CancelCauseFunc
+	done  chan struct{}
+}
+
+// New makes a worker whose mark is kept by mark: its Seal must be durable when it
+// returns, and the mark must be the worker's own.
+func New(mark fence.Sealer, handle Handler) *Worker {
+	return &Worker{mark: mark, handle: handle, turn: make(chan struct{}, 1), running: make(map[*run]struct{})}
+}
+
+// Do acts on an order if its stamp is admitted, and returns what the handler
+// returns. If it is refused (fence.ErrRefused), or ctx ends before its turn, nothing
+// was done.
+func (w *Worker) Do(ctx context.Context, s fence.Stamp, order []byte) error {
+	r, hctx, err := w.admit(ctx, s, true)
+	if err != nil {
+		return err
+	}
+	defer w.finish(r)
+	return w.handle(hctx, s, order)
+}
+
+// Seal closes the worker to everyone below the stamp: when it returns, nothing of a
+// lower token runs any more.
+func (w *Worker) Seal(ctx context.Context, s fence.Stamp) error {
+	_, _, err := w.admit(ctx, s, false)
+	return err
+}
+
+// admit stores the mark, ends what is lower and waits for it. An order is put among
+// the running ones in the same turn, so that a higher token finds it there.
+func (w *Worker) admit(ctx context.Context, s fence.Stamp, order bool) (*run, context.Context, error) {
+	select {
+	case w.turn <- struct{}{}:
+		defer func() { <-w.turn }()
+	case <-ctx.Done():
+		return nil, nil, fmt.Errorf("workerfence: %s: waiting for its turn: %w", s, context.Cause(ctx))
+	}
+	if err := w.mark.Seal(ctx, s); err != nil {
+		return nil, nil, fmt.Errorf("workerfence: %w", err)
+	}
+	for _, r := range w.lower(s) {
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return nil, nil, fmt.Errorf("workerfence: %s: an order of token %d still runs: %w", s, r.stamp.Token, context.Cause(ctx))
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, nil, fmt.Errorf("workerfence: %s: %w", s, context.Cause(ctx))
+	}
+	if !order {
+		return nil, nil, nil
+	}
+	hctx, end := context.WithCancelCause(ctx)
+	r := &run{stamp: s, end: end, done: make(chan struct{})}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.running[r] = struct{}{}
+	return r, hctx, nil
+}
+
+// lower ends the running orders with lower tokens, and returns them.
+func (w *Worker) lower(s fence.Stamp) []*run {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []*run
+	for r := range w.running {
+		if r.stamp.Token < s.Token {
+			r.end(&fence.StaleError{Stamp: r.stamp, Mark: fence.Mark{Deployment: s.Deployment, Group: s.Group, Token: s.Token}})
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+func (w *Worker) finish(r *run) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.running, r)
+	r.end(nil)
+	close(r.done)
+}

@@ -1,0 +1,250 @@
+package workerfence_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/fencetest"
+	"github.com/tenurehq/tenure/fence/filefence"
+	"github.com/tenurehq/tenure/fence/workerfence"
+)
+
+// shared lets the connections of the suite reach one worker, as they reach one
+// process over a network: a worker belongs to its process.
+type shared struct {
+	mu  sync.Mutex
+	all map[string]*seat
+}
+
+type seat struct {
+	dir    *filefence.Dir
+	worker *workerfence.Worker
+	users  int
+}
+
+func (h *shared) sink(name string, worker func(*filefence.Dir, workerfence.Handler) *workerfence.Worker) fencetest.Sink {
+	return fencetest.Sink{
+		Name:      name,
+		MarkFirst: true,
+		Create:    func(t testing.TB) string { return t.TempDir() },
+		Open: func(path string) (fencetest.Resource, error) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.all[path] == nil {
+				d, err := filefence.Open(path)
+				if err != nil {
+					return fencetest.Resource{}, err
+				}
+				h.all[path] = &seat{dir: d, worker: worker(d, act(path))}
+			}
+			s := h.all[path]
+			s.users++
+			return fencetest.Resource{
+				Write: func(ctx context.Context, stamp fence.Stamp, payload string) error {
+					return s.worker.Do(ctx, stamp, []byte(payload))
+				},
+				Effects: func(context.Context) ([]string, error) { return effects(path) },
+				Mark:    s.dir.Mark,
+				Seal:    s.worker.Seal,
+				Advance: s.dir.Advance,
+				Close: func() error {
+					h.mu.Lock()
+					defer h.mu.Unlock()
+					if s.users--; s.users > 0 {
+						return nil
+					}
+					delete(h.all, path)
+					return s.dir.Close()
+				},
+			}, nil
+		},
+	}
+}
+
+// act is a handler that leaves a line in a file.
+func act(path string) workerfence.Handler {
+	return func(ctx context.Context, _ fence.Stamp, order []byte) error {
+		fencetest.Between(ctx)
+		f, err := os.OpenFile(filepath.Join(path, "effects"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(append(order, '\n'))
+		return errors.Join(err, f.Close())
+	}
+}
+
+func effects(path string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(path, "effects"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n"), err
+}
+
+func sink() fencetest.Sink {
+	h := &shared{all: make(map[string]*seat)}
+	return h.sink("worker", func(d *filefence.Dir, handle workerfence.Handler) *workerfence.Worker {
+		return workerfence.New(d, handle)
+	})
+}
+
+// forgetful admits by a mark in memory.
+type forgetful struct {
+	mu   sync.Mutex
+	mark fence.Mark
+}
+
+func (f *forgetful) Seal(_ context.Context, s fence.Stamp) (err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mark, err = f.mark.Admit(s)
+	return err
+}
+
+func inMemory() fencetest.Sink {
+	h := &shared{all: make(map[string]*seat)}
+	s := h.sink("mark in memory", func(_ *filefence.Dir, handle workerfence.Handler) *workerfence.Worker {
+		return workerfence.New(&forgetful{}, handle)
+	})
+	return withoutMark(s)
+}
+
+func withoutMark(s fencetest.Sink) fencetest.Sink {
+	open := s.Open
+	s.Open = func(where string) (fencetest.Resource, error) {
+		r, err := open(where)
+		r.Mark = nil
+		return r, err
+	}
+	return s
+}
+
+// each gives every order a worker of its own, so that nobody waits for a running
+// order of a lower token.
+func each() fencetest.Sink {
+	s := sink()
+	s.Name = "nobody waits"
+	s.Open = func(path string) (fencetest.Resource, error) {
+		d, err := filefence.Open(path)
+		if err != nil {
+			return fencetest.Resource{}, err
+		}
+		return fencetest.Resource{
+			Write: func(ctx context.Context, stamp fence.Stamp, payload string) error {
+				return workerfence.New(d, act(path)).Do(ctx, stamp, []byte(payload))
+			},
+			Effects: func(context.Context) ([]string, error) { return effects(path) },
+			Close:   d.Close,
+		}, nil
+	}
+	return s
+}
+
+// unmarked acts on everything.
+type unmarked struct{}
+
+func (unmarked) Seal(context.Context, fence.Stamp) error { return nil }
+
+func noMark() fencetest.Sink {
+	h := &shared{all: make(map[string]*seat)}
+	return withoutMark(h.sink("no mark", func(_ *filefence.Dir, handle workerfence.Handler) *workerfence.Worker {
+		return workerfence.New(unmarked{}, handle)
+	}))
+}
+
+func TestMain(m *testing.M) {
+	fencetest.Child(sink(), inMemory(), each(), noMark())
+	os.Exit(m.Run())
+}
+
+// A worker keeps the contract of a sink.
+func TestSink(t *testing.T) { fencetest.Run(t, sink()) }
+
+// The mistakes that are made by hand are caught.
+func TestTwins(t *testing.T) {
+	fencetest.Breaks(t, inMemory(), fencetest.MarkSurvives)
+	fencetest.Breaks(t, each(), fencetest.NotOvertaken)
+	fencetest.Breaks(t, noMark(), fencetest.StaleRefused, fencetest.SlipRefused, fencetest.Atomic)
+}
+
+func at(token fence.Token) fence.Stamp {
+	return fence.Stamp{Deployment: "prod", Group: "jobs", Token: token}
+}
+
+// A higher token ends the running orders of lower ones, says why, and is acted on
+// when they have returned; orders of one token run side by side.
+func TestHigherEndsLower(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var log []string
+		say := func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
+			log = append(log, what)
+		}
+		w := workerfence.New(&forgetful{}, func(ctx context.Context, _ fence.Stamp, order []byte) error {
+			say("begin " + string(order))
+			defer say("end " + string(order))
+			if string(order) == "new" {
+				return nil
+			}
+			<-ctx.Done()
+			time.Sleep(time.Second) // it puts its things away
+			return context.Cause(ctx)
+		})
+		var lower sync.WaitGroup
+		for range 2 {
+			lower.Go(func() {
+				var e *fence.StaleError
+				if err := w.Do(t.Context(), at(4), []byte("old")); !errors.As(err, &e) || e.Stamp.Token != 4 || e.Mark.Token != 5 {
+					t.Errorf("the running order ended with %v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		if err := w.Do(t.Context(), at(5), []byte("new")); err != nil {
+			t.Error(err)
+		}
+		lower.Wait()
+		if got, want := strings.Join(log, ", "), "begin old, begin old, end old, end old, begin new, end new"; got != want {
+			t.Errorf("%s; want %s", got, want)
+		}
+	})
+}
+
+// An order that does not stop holds the next leader up, who gives up with its
+// context; but the mark stands already, and nothing lower is accepted.
+func TestLowerDoesNotStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		w := workerfence.New(&forgetful{}, func(context.Context, fence.Stamp, []byte) error {
+			<-release
+			return nil
+		})
+		var lower sync.WaitGroup
+		lower.Go(func() { _ = w.Do(t.Context(), at(4), nil) })
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.Seal(ctx, at(5)); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, fence.ErrRefused) {
+			t.Errorf("sealed beside a running order: %v", err)
+		}
+		if err := w.Do(t.Context(), at(4), nil); !errors.Is(err, fence.ErrRefused) {
+			t.Errorf("an order of the lower token: %v", err)
+		}
+		close(release)
+		lower.Wait()
+		if err := w.Seal(t.Context(), at(5)); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,191 @@
+package servertest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const module = "github.com/tenurehq/tenure"
+
+// packages names what to install for a program; the version of PostgreSQL is that
+// of the distribution.
+func packages(program string) []string {
+	switch program {
+	case "postgres":
+		return []string{"postgresql", "libpq5"}
+	default:
+		return []string{program}
+	}
+}
+
+// obtain finds the programs on the machine, or gets them there.
+func obtain(programs []string) (bin string, env []string, err error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return "", nil, err
+	}
+	unpacked := filepath.Join(cache, programs[0])
+	look := func() (string, []string, bool) {
+		if bin, ok := installed("/", programs); ok {
+			return bin, nil, true
+		}
+		bin, ok := installed(unpacked, programs)
+		return bin, libraries(unpacked), ok
+	}
+	if bin, env, ok := look(); ok {
+		return bin, env, nil
+	}
+	// Test binaries run side by side: one installs, the others find it done.
+	unlock, err := lockFile(filepath.Join(cache, "lock"))
+	if err != nil {
+		return "", nil, err
+	}
+	defer unlock()
+	if bin, env, ok := look(); ok {
+		return bin, env, nil
+	}
+	var errs []error
+	for _, get := range []func(string, []string) error{install, unpack} {
+		if err := get(unpacked, packages(programs[0])); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if bin, env, ok := look(); ok {
+			return bin, env, nil
+		}
+	}
+	return "", nil, fmt.Errorf("%s: not on this machine, and not to be had: %w", programs[0], errors.Join(errs...))
+}
+
+// installed looks for all programs in one folder: on the PATH and where Debian
+// hides PostgreSQL, or the same below a folder of unpacked packages.
+func installed(root string, programs []string) (bin string, ok bool) {
+	hidden, _ := filepath.Glob(filepath.Join(root, "usr", "lib", "postgresql", "*", "bin"))
+	slices.Reverse(hidden) // the newest first
+	dirs := slices.Concat(hidden, []string{filepath.Join(root, "usr", "bin")})
+	if root == "/" {
+		dirs = append(filepath.SplitList(os.Getenv("PATH")), dirs...)
+	}
+	for _, dir := range dirs {
+		if !slices.ContainsFunc(programs, func(p string) bool {
+			_, err := exec.LookPath(filepath.Join(dir, p))
+			return err != nil
+		}) {
+			return dir, filepath.IsAbs(dir)
+		}
+	}
+	return "", false
+}
+
+// libraries lets unpacked programs find what was unpacked with them.
+func libraries(root string) []string {
+	found, _ := filepath.Glob(filepath.Join(root, "usr", "lib", "*-linux-*"))
+	if len(found) == 0 {
+		return nil
+	}
+	return []string{"LD_LIBRARY_PATH=" + strings.Join(found, string(filepath.ListSeparator))}
+}
+
+func apt(args ...string) error {
+	cmd := exec.Command("apt-get", args...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	return output(cmd)
+}
+
+// install is for root. A policy of our own, that answers "no" to every start,
+// keeps the packages from starting servers that nobody asked for.
+func install(_ string, names []string) error {
+	if os.Geteuid() != 0 {
+		return errors.New("not root: nothing can be installed")
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return err
+	}
+	const policy = "/usr/sbin/policy-rc.d"
+	if _, err := os.Stat(policy); errors.Is(err, os.ErrNotExist) {
+		if err := os.WriteFile(policy, []byte("#!/bin/sh\nexit 101\n"), 0o755); err == nil {
+			defer func() { _ = os.Remove(policy) }()
+		}
+	}
+	args := append([]string{"-y", "--no-install-recommends", "install"}, names...)
+	first := apt(args...)
+	if first == nil {
+		return nil
+	}
+	if err := apt("update"); err != nil {
+		return errors.Join(first, err)
+	}
+	return apt(args...)
+}
+
+// unpack needs no root: the packages are fetched and laid out in the cache.
+func unpack(root string, names []string) error {
+	debs := root + ".debs"
+	if err := os.MkdirAll(filepath.Join(debs, "partial"), 0o755); err != nil {
+		return err
+	}
+	args := append([]string{
+		"-o", "Debug::NoLocking=1", "-o", "Dir::Cache=" + debs, "-o", "Dir::Cache::archives=" + debs,
+		"-d", "-y", "--no-install-recommends", "install",
+	}, names...)
+	if err := apt(args...); err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(debs, "*.deb"))
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("apt-get fetched no packages into %s", debs)
+	}
+	for _, deb := range files {
+		if err := output(exec.Command("dpkg", "-x", deb, root)); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(debs)
+}
+
+// cacheDir is in the folder that git ignores and "make clean" removes, or the
+// user's where the checkout cannot be written.
+func cacheDir() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	top, err := repository(dir)
+	if err == nil {
+		dir = filepath.Join(top, ".cache", "servertest")
+		if err = os.MkdirAll(dir, 0o755); err == nil {
+			return dir, nil
+		}
+	}
+	user, uerr := os.UserCacheDir()
+	if uerr != nil {
+		return "", errors.Join(err, uerr)
+	}
+	dir = filepath.Join(user, "tenure-servertest")
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+// repository finds the folder of the root module at or above dir: the tests of
+// every module run somewhere below it.
+func repository(dir string) (string, error) {
+	for at := dir; ; at = filepath.Dir(at) {
+		text, err := os.ReadFile(filepath.Join(at, "go.mod"))
+		if err == nil {
+			first, _, _ := strings.Cut(string(text), "\n")
+			if strings.TrimSpace(first) == "module "+module {
+				return at, nil
+			}
+		}
+		if at == filepath.Dir(at) {
+			return "", fmt.Errorf("%s is not inside a checkout of %s", dir, module)
+		}
+	}
+}

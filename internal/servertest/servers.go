@@ -1,0 +1,126 @@
+package servertest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+)
+
+// Postgres starts a PostgreSQL with an empty database and waits until it serves.
+// It is stopped when the test ends. Commits are durable as they are by default:
+// Args("-c", "fsync=off") is faster, for tests whose subject is not durability
+// (a killed process loses nothing by it, a machine does).
+func Postgres(t testing.TB, opts ...Option) *Server {
+	t.Helper()
+	bin, env := find(t, "PostgreSQL", "postgres", "initdb")
+	dir := dataDir(t)
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(dir, "data")
+	init := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "tenure", "-A", "trust", "--no-sync", "--locale=C", "--encoding=UTF8")
+	init.Env, init.Dir = append(os.Environ(), env...), dir
+	confine(init)
+	if out, err := init.CombinedOutput(); err != nil {
+		t.Fatalf("initdb: %v\n%s", err, out)
+	}
+	s := &Server{
+		t: t, name: "PostgreSQL", program: filepath.Join(bin, "postgres"), env: env,
+		addr: "127.0.0.1:" + strconv.Itoa(port),
+		args: append([]string{
+			"-D", data, "-p", strconv.Itoa(port),
+			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "jit=off",
+			"-c", "max_connections=100", "-c", "logging_collector=off",
+		}, collect(opts).args...),
+	}
+	s.url = "postgres://tenure@" + s.addr + "/postgres?sslmode=disable"
+	s.ready = func() error { return postgresReady(s.addr) }
+	t.Cleanup(s.end)
+	s.Start()
+	return s
+}
+
+// postgresReady logs in as far as the answer that no password is needed: while it
+// recovers, a server that listens already answers with an error.
+func postgresReady(addr string) error {
+	params := []byte("user\x00tenure\x00database\x00postgres\x00\x00")
+	n := byte(8 + len(params))
+	say := append([]byte{0, 0, 0, n, 0, 3, 0, 0}, params...)
+	// AuthenticationOk: R, length 8, code 0.
+	return serves(addr, say, []byte{'R', 0, 0, 0, 8, 0, 0, 0, 0})
+}
+
+// Redis starts a Redis without data and waits until it serves. It is stopped when
+// the test ends. It keeps nothing across Restart unless Args says so:
+// Args("--appendonly", "yes", "--appendfsync", "always").
+func Redis(t testing.TB, opts ...Option) *Server {
+	t.Helper()
+	bin, env := find(t, "Redis", "redis-server")
+	dir := dataDir(t)
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{
+		t: t, name: "Redis", program: filepath.Join(bin, "redis-server"), env: env,
+		addr: "127.0.0.1:" + strconv.Itoa(port),
+		args: append([]string{
+			"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir,
+			"--save", "", "--appendonly", "no", "--daemonize", "no",
+		}, collect(opts).args...),
+	}
+	s.url = "redis://" + s.addr
+	s.ready = func() error { return serves(s.addr, []byte("PING\r\n"), []byte("+PONG\r\n")) }
+	t.Cleanup(s.end)
+	s.Start()
+	return s
+}
+
+// dataDir is not t.TempDir, whose parent only its owner may enter: the server may
+// run as somebody else.
+func dataDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tenure-servertest-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Logf("data of the server: %v", err)
+		}
+	})
+	if err := giveAway(dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// find returns the folder of a server's programs, and what its environment needs.
+// It skips the test if there is none, or fails it where CI is set.
+func find(t testing.TB, name string, programs ...string) (bin string, env []string) {
+	t.Helper()
+	bin, env, err := obtain(programs)
+	if err == nil {
+		return bin, env
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatalf("NO %s, and CI is set: %v", name, err)
+	}
+	t.Skipf("SKIPPED, NOTHING WAS TESTED: no %s: %v", name, err)
+	return "", nil
+}
+
+// output runs a command and keeps what it said for the error.
+func output(cmd *exec.Cmd) error {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", cmd, err, out.Bytes())
+	}
+	return nil
+}

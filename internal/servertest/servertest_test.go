@@ -1,0 +1,69 @@
+package servertest
+
+import (
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// A server serves on loopback, a killed one is gone, one that was started again
+// serves at the same address.
+func TestServers(t *testing.T) {
+	for name, start := range map[string]func(testing.TB, ...Option) *Server{"Postgres": Postgres, "Redis": Redis} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var s *Server
+			var pid int
+			t.Run("life", func(t *testing.T) {
+				s = start(t)
+				if err := s.ready(); err != nil {
+					t.Fatalf("started, and does not serve: %v", err)
+				}
+				pid = s.PID()
+				s.Kill()
+				if s.PID() != 0 || alive(pid) {
+					t.Errorf("process %d was killed and lives", pid)
+				}
+				if conn, err := net.DialTimeout("tcp", s.Addr(), time.Second); err == nil {
+					_ = conn.Close()
+					t.Error("killed, and somebody listens at its address")
+				}
+				s.Start()
+				if err := s.ready(); err != nil {
+					t.Errorf("started again, and does not serve: %v", err)
+				}
+				pid = s.PID()
+			})
+			if s != nil && alive(pid) {
+				t.Errorf("process %d outlived its test", pid)
+			}
+		})
+	}
+}
+
+func alive(pid int) bool {
+	p, err := os.FindProcess(pid)
+	return err == nil && signalZero(p) == nil
+}
+
+// Programs are found only where all of them are.
+func TestInstalled(t *testing.T) {
+	root := t.TempDir()
+	if bin, ok := installed(root, []string{"postgres", "initdb"}); ok {
+		t.Errorf("found in an empty folder: %s", bin)
+	}
+	dir := root + "/usr/lib/postgresql/15/bin"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range []string{"postgres", "initdb"} {
+		if err := os.WriteFile(dir+"/"+p, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		bin, ok := installed(root, []string{"postgres", "initdb"})
+		if ok != (i == 1) || ok && bin != dir {
+			t.Errorf("with %d of 2 programs: %q, %v", i+1, bin, ok)
+		}
+	}
+}
