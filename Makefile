@@ -38,8 +38,21 @@ test: ## test every module with the race detector, then the planted build, then 
 	@go run ./sim/cmd/sim -seeds 2000
 
 .PHONY: test-long
-test-long: ## the races with real engines, many times: 200 rounds of a leader that is cut off
+test-long: ## half an hour: 200 rounds of a leader that is cut off, 50 of a ledger that is killed, 10 minutes of Raft on busy cores
 	@cd store/etcd && TENURE_ROUNDS=200 go test -count=1 -v -timeout 60m -run 'TestNoOverlap' .
+	@cd app && TENURE_ROUNDS=50 go test -count=1 -v -timeout 60m -run 'TestKilledLedger' ./ledger
+	@cd raft && TENURE_BURN=10m go test -count=1 -v -timeout 60m -run 'TestLANBurner' .
+
+ROUNDS ?= 30
+
+.PHONY: bench-failover
+bench-failover: ## crash, resign and transfer on every engine, beside etcd's own election: about ten minutes, on a machine that does nothing else
+	@cd app && TENURE_BENCH=$(ROUNDS) go test -count=1 -timeout 60m -run '^TestFailover$$' ./bench -v 2>&1 | grep -v -e '^=== ' -e '^    '
+
+.PHONY: bench-fence
+bench-fence: ## what the fence costs in PostgreSQL, and what group commit gains in the ledger: two minutes, on a machine that does nothing else
+	@cd fence/pgxfence && go test -run '^$$' -bench Guard -benchtime 1x . | grep -e '×' -e FAIL
+	@cd app && TENURE_BENCH=1 go test -count=1 -v -run '^TestGroupCommitBar$$' ./ledger | grep -v -e '^=== '
 
 .PHONY: sim
 sim: ## simulate SEEDS worlds (10000): loss, delay, drift, pause, crash

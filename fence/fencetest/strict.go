@@ -89,6 +89,7 @@ func strictClone(c *check) {
 func strictSurvives(c *check) {
 	first := c.strictly(4, 1, "a")
 	c.restart()
+	c.effects("after a restart", "a")
 	if again := c.strictly(4, 1, "a"); again != first {
 		c.errorf("retry after a restart: answered %q, and %q before", again, first)
 	}
