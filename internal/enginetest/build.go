@@ -2,18 +2,16 @@ package enginetest
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
-)
 
-const module = "github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/child"
+)
 
 // program builds the engine once in the life of a test binary.
 var program = sync.OnceValues(build)
@@ -45,11 +43,11 @@ func build() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	top, err := repository(dir)
+	top, err := child.Repository(dir)
 	if err != nil {
 		return "", err
 	}
-	cache, err := cacheDir(top)
+	cache, err := child.CacheDir("enginetest")
 	if err != nil {
 		return "", err
 	}
@@ -58,7 +56,7 @@ func build() (string, error) {
 		path += ".exe"
 	}
 	// Test binaries run side by side: one builds, the others find it done.
-	unlock, err := lockFile(path + ".lock")
+	unlock, err := child.LockFile(path + ".lock")
 	if err != nil {
 		return "", err
 	}
@@ -73,48 +71,4 @@ func build() (string, error) {
 		return "", fmt.Errorf("go build ./cmd/engine in %s: %w\n%s", cmd.Dir, err, &out)
 	}
 	return path, nil
-}
-
-// repository finds the folder of the root module at or above dir: the tests of
-// every module run somewhere below it.
-func repository(dir string) (string, error) {
-	for at := dir; ; at = filepath.Dir(at) {
-		text, err := os.ReadFile(filepath.Join(at, "go.mod"))
-		if err == nil {
-			first, _, _ := strings.Cut(string(text), "\n")
-			if strings.TrimSpace(first) == "module "+module {
-				return at, nil
-			}
-		}
-		if at == filepath.Dir(at) {
-			return "", fmt.Errorf("%s is not inside a checkout of %s", dir, module)
-		}
-	}
-}
-
-// cacheDir is the folder that git ignores and "make clean" removes, or the
-// user's where the checkout cannot be written.
-func cacheDir(top string) (string, error) {
-	dir := filepath.Join(top, ".cache", "enginetest")
-	err := writable(dir)
-	if err == nil {
-		return dir, nil
-	}
-	user, uerr := os.UserCacheDir()
-	if uerr != nil {
-		return "", errors.Join(err, uerr)
-	}
-	dir = filepath.Join(user, "tenure-enginetest")
-	return dir, writable(dir)
-}
-
-func writable(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, "try-")
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
 }

@@ -3,14 +3,14 @@ package enginetest
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // Engine is one etcd: one member, or a cluster of several.
@@ -63,7 +63,7 @@ func Cluster(t testing.TB, n int, opts ...Option) *Engine {
 }
 
 func cluster(t testing.TB, program string, n int, o options) (*Engine, error) {
-	ports, err := freePorts(2 * n)
+	ports, err := child.FreePorts(2 * n)
 	if err != nil {
 		return nil, err
 	}
@@ -148,8 +148,7 @@ func (e *Engine) end() {
 		m.mu.Lock()
 		p := m.run
 		m.mu.Unlock()
-		_ = p.cmd.Process.Kill()
-		<-p.exited
+		p.Kill()
 		m.forget()
 	}
 }
@@ -190,30 +189,4 @@ func (e *Engine) RestoreData(b Backup) {
 		}
 	}
 	e.Start()
-}
-
-// freePorts returns n loopback addresses that are free now. They are below the
-// ports that systems give to outgoing connections, so that a member that is down
-// for a while finds its own free.
-func freePorts(n int) ([]string, error) {
-	const low, high, tries = 12_000, 32_000, 1000
-	var held []net.Listener
-	defer func() {
-		for _, l := range held {
-			_ = l.Close()
-		}
-	}()
-	var free []string
-	for range tries {
-		if len(free) == n {
-			return free, nil
-		}
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", low+rand.IntN(high-low)))
-		if err != nil {
-			continue
-		}
-		held = append(held, l)
-		free = append(free, l.Addr().String())
-	}
-	return nil, fmt.Errorf("no %d free ports between %d and %d", n, low, high)
 }

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // health asks a member, over HTTP, for a read that needs a quorum.
@@ -187,7 +189,7 @@ func TestDiesWithParent(t *testing.T) {
 	if _, err := fmt.Fscanf(out, "pid %d\n", &pid); err != nil {
 		t.Fatalf("the parent said nothing: %v", err)
 	}
-	if !paused(pid) {
+	if !child.Paused(pid) {
 		t.Fatalf("member %d is not paused", pid)
 	}
 	_ = parent.Process.Kill()
@@ -242,11 +244,11 @@ func TestRepository(t *testing.T) {
 	}
 	top := filepath.Dir(filepath.Dir(dir))
 	for _, from := range []string{top, dir, filepath.Join(top, "app", "cmd", "engine")} {
-		if got, err := repository(from); err != nil || got != top {
+		if got, err := child.Repository(from); err != nil || got != top {
 			t.Errorf("from %s: %q, %v", from, got, err)
 		}
 	}
-	if got, err := repository(t.TempDir()); err == nil {
+	if got, err := child.Repository(t.TempDir()); err == nil {
 		t.Errorf("found one in an empty folder: %s", got)
 	}
 }

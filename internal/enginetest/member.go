@@ -2,17 +2,17 @@ package enginetest
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // Member is one process of an engine. Its methods fail the test when they cannot
@@ -49,7 +49,7 @@ func (m *Member) PID() int {
 	if m.run == nil {
 		return 0
 	}
-	return m.run.cmd.Process.Pid
+	return m.run.Cmd.Process.Pid
 }
 
 // Pause stops the process in its tracks (SIGSTOP): connections stay open and
@@ -57,14 +57,14 @@ func (m *Member) PID() int {
 func (m *Member) Pause() {
 	m.t.Helper()
 	p := m.running("pause")
-	if err := pause(p.cmd.Process); err != nil {
+	if err := child.Pause(p.Cmd.Process); err != nil {
 		m.t.Fatalf("pause %s: %v", m.name, err)
 	}
 	// The signal is asynchronous. Where it cannot be seen to have arrived it is
 	// taken for granted.
-	for deadline := time.Now().Add(5 * time.Second); !paused(p.cmd.Process.Pid); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Second); !child.Paused(p.Cmd.Process.Pid); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			m.t.Fatalf("pause %s: process %d still runs", m.name, p.cmd.Process.Pid)
+			m.t.Fatalf("pause %s: process %d still runs", m.name, p.Cmd.Process.Pid)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func (m *Member) Pause() {
 func (m *Member) Resume() {
 	m.t.Helper()
 	p := m.running("resume")
-	if err := resume(p.cmd.Process); err != nil {
+	if err := child.Resume(p.Cmd.Process); err != nil {
 		m.t.Fatalf("resume %s: %v", m.name, err)
 	}
 }
@@ -82,8 +82,8 @@ func (m *Member) Resume() {
 func (m *Member) Kill() {
 	m.t.Helper()
 	p := m.running("kill")
-	_ = p.cmd.Process.Kill()
-	<-p.exited
+	_ = p.Cmd.Process.Kill()
+	<-p.Exited
 	m.forget()
 }
 
@@ -91,17 +91,17 @@ func (m *Member) Kill() {
 func (m *Member) Stop() {
 	m.t.Helper()
 	p := m.running("stop")
-	if err := interrupt(p.cmd.Process); err != nil {
+	if err := child.Interrupt(p.Cmd.Process); err != nil {
 		m.t.Fatalf("stop %s: %v", m.name, err)
 	}
 	select {
-	case <-p.exited:
+	case <-p.Exited:
 	case <-time.After(20 * time.Second):
-		_ = p.cmd.Process.Kill()
-		<-p.exited
+		_ = p.Cmd.Process.Kill()
+		<-p.Exited
 		m.t.Errorf("stop %s: still running after 20s\n%s", m.name, p.stderr)
 	}
-	if code := p.cmd.ProcessState.ExitCode(); p.err != nil && code > 0 {
+	if code := p.Cmd.ProcessState.ExitCode(); p.Err != nil && code > 0 {
 		m.t.Errorf("stop %s: exit code %d\n%s", m.name, code, p.stderr)
 	}
 	m.forget()
@@ -138,8 +138,8 @@ func (m *Member) running(verb string) *process {
 		m.t.Fatalf("%s %s: it is not running", verb, m.name)
 	}
 	select {
-	case <-m.run.exited:
-		m.t.Fatalf("%s %s: it has ended by itself: %v\n%s", verb, m.name, m.run.err, m.run.stderr)
+	case <-m.run.Exited:
+		m.t.Fatalf("%s %s: it has ended by itself: %v\n%s", verb, m.name, m.run.Err, m.run.stderr)
 	default:
 	}
 	return m.run
@@ -156,12 +156,10 @@ func (m *Member) forget() {
 
 // process is one life of a member.
 type process struct {
-	cmd    *exec.Cmd
+	*child.Process
 	stdin  io.Closer
-	stderr *tail
+	stderr *child.Tail
 	ready  chan readyLine // receives once
-	exited chan struct{}
-	err    error // set before exited is closed
 }
 
 type readyLine struct {
@@ -175,8 +173,8 @@ func (m *Member) start() error {
 		"-until-eof", "-name", m.name, "-data-dir", m.dataDir, "-client", m.client, "-peer", m.peer,
 	}, m.args...)...)
 	cmd.Env = cleanEnv()
-	dieWithParent(cmd)
-	p := &process{cmd: cmd, stderr: &tail{}, ready: make(chan readyLine, 1), exited: make(chan struct{})}
+	child.DieWithParent(cmd)
+	p := &process{stderr: &child.Tail{}, ready: make(chan readyLine, 1)}
 	cmd.Stderr = p.stderr
 	cmd.WaitDelay = 5 * time.Second
 	stdin, err := cmd.StdinPipe()
@@ -188,18 +186,13 @@ func (m *Member) start() error {
 		return err
 	}
 	p.stdin = stdin
-
-	started := make(chan error, 1)
-	go func() {
-		// "The parent died" means its thread to Linux: this one lives as long as the
-		// child.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := startLocked(cmd)
-		started <- err
-		if err != nil {
-			return
-		}
+	// Another test binary must not replace the program meanwhile.
+	unlock, err := child.LockFile(cmd.Path + ".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	p.Process, err = child.Start(cmd, func() {
 		out := bufio.NewScanner(stdout)
 		for out.Scan() {
 			var line readyLine
@@ -209,26 +202,14 @@ func (m *Member) start() error {
 			}
 		}
 		_, _ = io.Copy(io.Discard, stdout)
-		p.err = cmd.Wait()
-		close(p.exited)
-	}()
-	if err := <-started; err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	m.mu.Lock()
 	m.run = p
 	m.mu.Unlock()
 	return nil
-}
-
-// startLocked keeps another test binary from replacing the program meanwhile.
-func startLocked(cmd *exec.Cmd) error {
-	unlock, err := lockFile(cmd.Path + ".lock")
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return cmd.Start()
 }
 
 // cleanEnv keeps what is set for engines elsewhere out of the tests.
@@ -249,33 +230,9 @@ func (m *Member) awaitReady(deadline <-chan time.Time) error {
 	select {
 	case <-p.ready:
 		return nil
-	case <-p.exited:
-		return fmt.Errorf("member %s ended before it was ready: %w\n%s", m.name, p.err, p.stderr)
+	case <-p.Exited:
+		return fmt.Errorf("member %s ended before it was ready: %w\n%s", m.name, p.Err, p.stderr)
 	case <-deadline:
 		return fmt.Errorf("member %s was not ready in time\n%s", m.name, p.stderr)
 	}
-}
-
-// tail keeps the end of what is written to it.
-type tail struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-const tailSize = 64 << 10
-
-func (w *tail) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.buf.Write(p)
-	if over := w.buf.Len() - tailSize; over > 0 {
-		w.buf.Next(over)
-	}
-	return len(p), nil
-}
-
-func (w *tail) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.buf.String()
 }

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // Proxy stands between a client and a member and can stop being a good network.
@@ -48,7 +50,7 @@ const (
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	p := &Proxy{t: t, target: target, changed: make(chan struct{}), links: map[*link]struct{}{}}
-	ports, err := freePorts(1)
+	ports, err := child.FreePorts(1)
 	if err == nil {
 		p.addr = ports[0]
 		err = p.listen()

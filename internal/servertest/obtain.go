@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-)
 
-const module = "github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/child"
+)
 
 // packages names what to install for a program; the version of PostgreSQL is that
 // of the distribution.
@@ -25,7 +25,7 @@ func packages(program string) []string {
 
 // obtain finds the programs on the machine, or gets them there.
 func obtain(programs []string) (bin string, env []string, err error) {
-	cache, err := cacheDir()
+	cache, err := child.CacheDir("servertest")
 	if err != nil {
 		return "", nil, err
 	}
@@ -41,7 +41,7 @@ func obtain(programs []string) (bin string, env []string, err error) {
 		return bin, env, nil
 	}
 	// Test binaries run side by side: one installs, the others find it done.
-	unlock, err := lockFile(filepath.Join(cache, "lock"))
+	unlock, err := child.LockFile(filepath.Join(cache, "lock"))
 	if err != nil {
 		return "", nil, err
 	}
@@ -149,43 +149,4 @@ func unpack(root string, names []string) error {
 		}
 	}
 	return os.RemoveAll(debs)
-}
-
-// cacheDir is in the folder that git ignores and "make clean" removes, or the
-// user's where the checkout cannot be written.
-func cacheDir() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	top, err := repository(dir)
-	if err == nil {
-		dir = filepath.Join(top, ".cache", "servertest")
-		if err = os.MkdirAll(dir, 0o755); err == nil {
-			return dir, nil
-		}
-	}
-	user, uerr := os.UserCacheDir()
-	if uerr != nil {
-		return "", errors.Join(err, uerr)
-	}
-	dir = filepath.Join(user, "tenure-servertest")
-	return dir, os.MkdirAll(dir, 0o755)
-}
-
-// repository finds the folder of the root module at or above dir: the tests of
-// every module run somewhere below it.
-func repository(dir string) (string, error) {
-	for at := dir; ; at = filepath.Dir(at) {
-		text, err := os.ReadFile(filepath.Join(at, "go.mod"))
-		if err == nil {
-			first, _, _ := strings.Cut(string(text), "\n")
-			if strings.TrimSpace(first) == "module "+module {
-				return at, nil
-			}
-		}
-		if at == filepath.Dir(at) {
-			return "", fmt.Errorf("%s is not inside a checkout of %s", dir, module)
-		}
-	}
 }

@@ -2,16 +2,15 @@ package servertest
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // Server is one server, with its data. Its methods fail the test when they cannot
@@ -63,7 +62,7 @@ func (s *Server) PID() int {
 	if s.run == nil {
 		return 0
 	}
-	return s.run.cmd.Process.Pid
+	return s.run.Cmd.Process.Pid
 }
 
 // Start starts the server on its data and waits until it serves.
@@ -78,8 +77,7 @@ func (s *Server) Start() {
 func (s *Server) Kill() {
 	s.t.Helper()
 	p := s.running("kill")
-	_ = p.cmd.Process.Kill()
-	<-p.exited
+	p.Kill()
 	s.forget()
 }
 
@@ -98,8 +96,8 @@ func (s *Server) running(verb string) *process {
 		s.t.Fatalf("%s %s: it is not running", verb, s.name)
 	}
 	select {
-	case <-s.run.exited:
-		s.t.Fatalf("%s %s: it has ended by itself: %v\n%s", verb, s.name, s.run.err, s.run.out)
+	case <-s.run.Exited:
+		s.t.Fatalf("%s %s: it has ended by itself: %v\n%s", verb, s.name, s.run.Err, s.run.out)
 	default:
 	}
 	return s.run
@@ -118,17 +116,14 @@ func (s *Server) end() {
 	s.run = nil
 	s.mu.Unlock()
 	if p != nil {
-		_ = p.cmd.Process.Kill()
-		<-p.exited
+		p.Kill()
 	}
 }
 
 // process is one life of a server.
 type process struct {
-	cmd    *exec.Cmd
-	out    *tail
-	exited chan struct{}
-	err    error // set before exited is closed
+	*child.Process
+	out *child.Tail
 }
 
 // start tries until it serves: what a killed server leaves behind (its children,
@@ -147,8 +142,7 @@ func (s *Server) start() error {
 			s.mu.Unlock()
 			return nil
 		}
-		_ = p.cmd.Process.Kill()
-		<-p.exited
+		p.Kill()
 		err = fmt.Errorf("%w\n%s", err, p.out)
 	}
 	return err
@@ -158,8 +152,8 @@ func (s *Server) await(p *process, deadline time.Time) error {
 	for {
 		err := s.ready()
 		select {
-		case <-p.exited:
-			return fmt.Errorf("it ended before it was ready: %w", p.err)
+		case <-p.Exited:
+			return fmt.Errorf("it ended before it was ready: %w", p.Err)
 		default:
 		}
 		if err == nil {
@@ -176,26 +170,13 @@ func (s *Server) launch() (*process, error) {
 	cmd := exec.Command(s.program, s.args...)
 	cmd.Env = append(os.Environ(), s.env...)
 	cmd.Dir = os.TempDir()
-	p := &process{cmd: cmd, out: &tail{}, exited: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr = p.out, p.out
+	out := &child.Tail{}
+	cmd.Stdout, cmd.Stderr = out, out
 	// Children of a killed server may hold its output open.
 	cmd.WaitDelay = 100 * time.Millisecond
 	confine(cmd)
-	started := make(chan error, 1)
-	go func() {
-		// "The parent died" means its thread to Linux: this one lives as long as the
-		// child.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err != nil {
-			return
-		}
-		p.err = cmd.Wait()
-		close(p.exited)
-	}()
-	return p, <-started
+	p, err := child.Start(cmd, nil)
+	return &process{p, out}, err
 }
 
 // serves dials, sends and wants the beginning of an answer.
@@ -220,41 +201,4 @@ func serves(addr string, say, want []byte) error {
 		return fmt.Errorf("it answers %q", got[:n])
 	}
 	return nil
-}
-
-// freePort returns a port of the loopback that nobody listens on.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err := errors.Join(err, l.Close()); err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(port)
-}
-
-// tail keeps the end of what is written to it.
-type tail struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-const tailSize = 64 << 10
-
-func (w *tail) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.buf.Write(p)
-	if over := w.buf.Len() - tailSize; over > 0 {
-		w.buf.Next(over)
-	}
-	return len(p), nil
-}
-
-func (w *tail) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.buf.String()
 }

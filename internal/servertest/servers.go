@@ -3,11 +3,13 @@ package servertest
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"testing"
+
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // Postgres starts a PostgreSQL with an empty database and waits until it serves.
@@ -18,10 +20,7 @@ func Postgres(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	bin, env := find(t, "PostgreSQL", "postgres", "initdb")
 	dir := dataDir(t)
-	port, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	addr, port := free(t)
 	data := filepath.Join(dir, "data")
 	init := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "tenure", "-A", "trust", "--no-sync", "--locale=C", "--encoding=UTF8")
 	init.Env, init.Dir = append(os.Environ(), env...), dir
@@ -31,9 +30,9 @@ func Postgres(t testing.TB, opts ...Option) *Server {
 	}
 	s := &Server{
 		t: t, name: "PostgreSQL", program: filepath.Join(bin, "postgres"), env: env,
-		addr: "127.0.0.1:" + strconv.Itoa(port),
+		addr: addr,
 		args: append([]string{
-			"-D", data, "-p", strconv.Itoa(port),
+			"-D", data, "-p", port,
 			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "jit=off",
 			"-c", "max_connections=100", "-c", "logging_collector=off",
 		}, collect(opts).args...),
@@ -62,15 +61,12 @@ func Redis(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	bin, env := find(t, "Redis", "redis-server")
 	dir := dataDir(t)
-	port, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	addr, port := free(t)
 	s := &Server{
 		t: t, name: "Redis", program: filepath.Join(bin, "redis-server"), env: env,
-		addr: "127.0.0.1:" + strconv.Itoa(port),
+		addr: addr,
 		args: append([]string{
-			"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir,
+			"--bind", "127.0.0.1", "--port", port, "--dir", dir,
 			"--save", "", "--appendonly", "no", "--daemonize", "no",
 		}, collect(opts).args...),
 	}
@@ -123,4 +119,18 @@ func output(cmd *exec.Cmd) error {
 		return fmt.Errorf("%s: %w\n%s", cmd, err, out.Bytes())
 	}
 	return nil
+}
+
+// free is an address that nobody listens on, and its port.
+func free(t testing.TB) (addr, port string) {
+	t.Helper()
+	addrs, err := child.FreePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err = net.SplitHostPort(addrs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addrs[0], port
 }

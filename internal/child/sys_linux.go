@@ -1,4 +1,4 @@
-package enginetest
+package child
 
 import (
 	"bytes"
@@ -8,13 +8,13 @@ import (
 	"syscall"
 )
 
-// dieWithParent reaches a paused process too, which cannot see its input end.
-func dieWithParent(cmd *exec.Cmd) {
+// DieWithParent makes the command end with this process. It reaches a paused process too, which cannot see its input end.
+func DieWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
-// paused reads the state that follows the name in parentheses.
-func paused(pid int) bool {
+// Paused reports whether the process stands still: it reads the state that follows the name in parentheses.
+func Paused(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return false

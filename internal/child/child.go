@@ -1,0 +1,72 @@
+package child
+
+import (
+	"bytes"
+	"os/exec"
+	"runtime"
+	"sync"
+)
+
+// Process is a program that runs.
+type Process struct {
+	Cmd *exec.Cmd
+	// Exited is closed when it has ended; Err is set before.
+	Exited chan struct{}
+	Err    error
+}
+
+// Start starts the command, which ends with this process (see DieWithParent).
+// attend, if there is one, reads what it says on its pipes, until the end: it is
+// called when the command runs.
+func Start(cmd *exec.Cmd, attend func()) (*Process, error) {
+	p := &Process{Cmd: cmd, Exited: make(chan struct{})}
+	started := make(chan error, 1)
+	go func() {
+		// "The parent died" means its thread to Linux: this one lives as long as the
+		// child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		if attend != nil {
+			attend()
+		}
+		p.Err = cmd.Wait()
+		close(p.Exited)
+	}()
+	return p, <-started
+}
+
+// Kill ends the process at once, paused or not, and waits for it.
+func (p *Process) Kill() {
+	_ = p.Cmd.Process.Kill()
+	<-p.Exited
+}
+
+// Tail keeps the end of what is written to it.
+type Tail struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+const tailSize = 64 << 10
+
+// Write implements io.Writer.
+func (w *Tail) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.buf.Write(p)
+	if over := w.buf.Len() - tailSize; over > 0 {
+		w.buf.Next(over)
+	}
+	return len(p), nil
+}
+
+func (w *Tail) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.String()
+}
