@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurehq/tenure/app/ledger"
+	"github.com/tenurehq/tenure/app/ledger/api"
+)
+
+// ledgerReady is the line on standard output.
+type ledgerReady struct {
+	Addr    string `json:"addr"`
+	URL     string `json:"url"`
+	Fencing bool   `json:"fencing"`
+	PID     int    `json:"pid"`
+}
+
+func newLedger() *cobra.Command {
+	var cfg ledger.ServeConfig
+	var fencing string
+	var insecure, untilEOF bool
+	cmd := &cobra.Command{
+		Use:   "ledger",
+		Short: "Run the fenced resource: ticks, sequences, checkpoints and records that a stale leader cannot write",
+		Long: `Run the fenced resource as a process. Leaders write to it over HTTP with their
+fencing token; it refuses whoever is below the highest token that it has seen, in the
+same transaction as the write. When it serves, it prints one line of JSON.
+
+There is no authentication: whoever reaches the port can write. Every flag --x-y can
+be given as TENURE_LEDGER_X_Y.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch fencing {
+			case "on":
+			case "off":
+				cfg.Unfenced = true
+			default:
+				return &exitError{exitUsage, fmt.Errorf("fencing: %q is neither on nor off", fencing)}
+			}
+			if err := errors.Join(cfg.Validate(), local(cfg.Listen, insecure)); err != nil {
+				return &exitError{exitUsage, err}
+			}
+			cfg.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			ctx, cancel := context.WithCancelCause(cmd.Context())
+			defer cancel(nil)
+			if untilEOF {
+				go func() {
+					_, _ = io.Copy(io.Discard, cmd.InOrStdin())
+					cancel(errors.New("standard input ended"))
+				}()
+			}
+			return serveLedger(ctx, cfg, cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:7420", "host:port to serve on, port 0 is a free one")
+	f.BoolVar(&insecure, "insecure", false, "listen beyond loopback, where everybody can write")
+	f.StringVar(&cfg.DB, "db", "tenure-ledger.db", "path of a SQLite file, created if missing, or a postgres:// URL")
+	f.StringVar(&fencing, "fencing", "on", "on, or off: take stale writes too, for experiments, with --lab")
+	f.BoolVar(&cfg.Lab, "lab", false, "this is an experiment: nothing of value is kept here")
+	f.DurationVar(&cfg.ActingWindow, "acting-window", 0, "how far back leaders_acting looks (default 2s)")
+	f.IntVar(&cfg.Rejections, "rejections", 0, "how many refused writes are kept (default 1000)")
+	f.IntVar(&cfg.History, "history", 0, "how many ticks of a resource and allocations of a sequence are kept (default 1000000)")
+	f.IntVar(&cfg.Resources, "resources", 0, "how many resources there may be (default 10000)")
+	f.IntVar(&cfg.Group, "group", 0, "how many batches share a commit at most (default 1024)")
+	f.IntVar(&cfg.Queue, "queue", 0, "how many batches may wait for their commit (default 4096)")
+	f.IntVar(&cfg.QueueBytes, "queue-bytes", 0, "how large they may be together (default 64 MiB)")
+	f.DurationVar(&cfg.Timeout, "timeout", 0, "longest transaction on PostgreSQL, longest read (default 10s)")
+	f.Int64Var(&cfg.MaxBody, "max-body", 0, "largest body of a request in bytes (default 4 MiB)")
+	f.IntVar(&cfg.HTTP.Connections, "connections", 0, "how many connections may be open (default 4096)")
+	f.DurationVar(&cfg.HTTP.Grace, "grace", 0, "how long requests under way may take when it stops (default 15s)")
+	f.BoolVar(&untilEOF, "until-eof", false, "stop when standard input ends, for programs that start a ledger and may die")
+	return cmd
+}
+
+// local refuses an address that others can reach, unless that was asked for.
+func local(addr string, insecure bool) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("listen: %q is not host:port", addr)
+	}
+	if insecure || host == "localhost" {
+		return nil
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return fmt.Errorf("listen: %s can be reached from other hosts, and the ledger believes everybody: use a loopback address, or say --insecure", addr)
+	}
+	return nil
+}
+
+func serveLedger(ctx context.Context, cfg ledger.ServeConfig, stdout io.Writer) error {
+	err := ledger.Serve(ctx, cfg, func(addr string) error {
+		line := ledgerReady{Addr: addr, URL: "http://" + addr, Fencing: !cfg.Unfenced, PID: os.Getpid()}
+		if err := json.NewEncoder(stdout).Encode(line); err != nil {
+			return fmt.Errorf("standard output: %w", err)
+		}
+		context.AfterFunc(ctx, func() { cfg.Logger.Info("stopping", "addr", addr, "cause", context.Cause(ctx)) })
+		return nil
+	})
+	var wrong *ledger.ConfigError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &wrong):
+		return &exitError{exitUsage, err}
+	case errors.Is(err, api.ErrUnavailable):
+		return &exitError{exitUnavailable, err}
+	}
+	return &exitError{exitFailure, err}
+}

@@ -1,0 +1,116 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// ContentTypeProblem is the media type of an error (RFC 9457).
+const ContentTypeProblem = "application/problem+json"
+
+// Problem is the answer to a request that was not done, and an error. Code is for
+// programs, Detail for people.
+type Problem struct {
+	Title     string
+	Status    int
+	Detail    string
+	Code      string
+	Retryable bool
+	// RetryAfter is rounded up to seconds; zero sends none.
+	RetryAfter time.Duration
+	// More are further members of the object, such as current_token.
+	More map[string]any
+}
+
+func (p *Problem) Error() string {
+	if p.Detail == "" {
+		return fmt.Sprintf("%d %s", p.Status, p.Title)
+	}
+	return p.Detail
+}
+
+// MarshalJSON writes one flat object; a member of More does not replace ours.
+func (p *Problem) MarshalJSON() ([]byte, error) {
+	all := make(map[string]any, len(p.More)+6)
+	for k, v := range p.More {
+		all[k] = v
+	}
+	title := p.Title
+	if title == "" {
+		title = http.StatusText(p.Status)
+	}
+	all["type"], all["title"], all["status"], all["code"], all["retryable"] = "about:blank", title, p.Status, p.Code, p.Retryable
+	if p.Detail != "" {
+		all["detail"] = p.Detail
+	}
+	return json.Marshal(all)
+}
+
+// WriteProblem answers with p.
+func WriteProblem(w http.ResponseWriter, p *Problem) {
+	body, err := json.Marshal(p)
+	if err != nil {
+		http.Error(w, p.Error(), p.Status)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", ContentTypeProblem)
+	h.Set("Cache-Control", "no-store")
+	if p.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.FormatInt(int64((p.RetryAfter+time.Second-1)/time.Second), 10))
+	}
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// WriteJSON answers with v.
+func WriteJSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		WriteProblem(w, &Problem{Status: http.StatusInternalServerError, Code: "internal", Detail: "the answer cannot be written as JSON"})
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// ReadJSON reads the body, one JSON value of at most limit bytes, into v. Fields
+// that v does not have are refused: a misspelt option must not be ignored. The
+// error is a *Problem. An empty body leaves v as it is, if that is allowed.
+func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed bool, v any) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return &Problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Detail: fmt.Sprintf("the body is larger than %d bytes", limit)}
+	case err != nil:
+		return &Problem{Status: http.StatusBadRequest, Code: "body_incomplete", Detail: "the body ended early or came too slowly"}
+	case emptyAllowed && len(bytes.TrimSpace(body)) == 0:
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return badBody(err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return badBody(errors.New("something follows the JSON value"))
+	}
+	return nil
+}
+
+func badBody(err error) *Problem {
+	const most = 200
+	said := err.Error()
+	if len(said) > most {
+		said = said[:most] + "…"
+	}
+	return &Problem{Status: http.StatusBadRequest, Code: "bad_body", Detail: "the body is not the JSON that is wanted: " + said}
+}

@@ -1,0 +1,172 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/httpfence"
+)
+
+// The headers of the ledger's requests and answers, besides those of the stamp
+// (package httpfence).
+const (
+	// HeaderHolder says who writes, for the list of refused writes, percent-encoded.
+	// Without it the caller's address is listed.
+	HeaderHolder = "Fencing-Holder"
+	// HeaderRetried: the answer is the one that was given the first time.
+	HeaderRetried = "Ledger-Retried"
+	// HeaderFencing is "off" on every answer of a ledger that does not fence.
+	HeaderFencing = "Ledger-Fencing"
+)
+
+// BatchBody is the body of a batch.
+type BatchBody struct {
+	Digest string  `json:"digest,omitempty"`
+	Writes []Write `json:"writes"`
+}
+
+// RangeBody is the body that asks for numbers of a sequence.
+type RangeBody struct {
+	Digest string `json:"digest,omitempty"`
+	First  uint64 `json:"first,omitempty"`
+	Last   uint64 `json:"last,omitempty"`
+	N      uint64 `json:"n,omitempty"`
+}
+
+// RangeAnswer is the numbers that were taken.
+type RangeAnswer struct {
+	Resource string      `json:"resource"`
+	Sequence string      `json:"sequence"`
+	Token    fence.Token `json:"token"`
+	First    uint64      `json:"first"`
+	Last     uint64      `json:"last"`
+}
+
+// ResourceBody is a resource, and how many leaders act on it now.
+type ResourceBody struct {
+	Resource
+	LeadersActing int `json:"leaders_acting"`
+}
+
+// wireProblem is what is read of a problem that is no refusal.
+type wireProblem struct {
+	Code    string `json:"code"`
+	Detail  string `json:"detail"`
+	Field   string `json:"field"`
+	Value   string `json:"value"`
+	Rule    string `json:"rule"`
+	Name    string `json:"name"`
+	First   uint64 `json:"first"`
+	LastSeq uint64 `json:"last_seq"`
+	Version uint64 `json:"version"`
+	Current uint64 `json:"current_version"`
+}
+
+// The codes of problems that are no refusals: those are httpfence's.
+const (
+	codeRequest     = "invalid_request"
+	codeVersion     = "version_conflict"
+	codeSequence    = "sequence_conflict"
+	codeUnknown     = "outcome_unknown"
+	codeUnavailable = "unavailable"
+	codeBusy        = "busy"
+	codeNotFound    = "not_found"
+	codeResources   = "too_many_resources"
+	codeDenied      = "denied"
+)
+
+// sentinels are the errors that carry no data.
+var sentinels = []struct {
+	err        error
+	status     int
+	code       string
+	retryable  bool
+	retryAfter time.Duration
+}{
+	{ErrUnknown, http.StatusServiceUnavailable, codeUnknown, false, 0},
+	{ErrBusy, http.StatusTooManyRequests, codeBusy, true, time.Second},
+	{ErrUnavailable, http.StatusServiceUnavailable, codeUnavailable, true, time.Second},
+	{ErrNotFound, http.StatusNotFound, codeNotFound, false, 0},
+	{ErrTooManyResources, http.StatusInsufficientStorage, codeResources, false, 0},
+	{ErrDenied, http.StatusForbidden, codeDenied, false, 0},
+}
+
+// WriteError says an error over HTTP.
+func WriteError(w http.ResponseWriter, err error) {
+	if errors.Is(err, fence.ErrRefused) {
+		httpfence.WriteError(w, err)
+		return
+	}
+	httpapi.WriteProblem(w, problemOf(err))
+}
+
+func problemOf(err error) *httpapi.Problem {
+	var (
+		problem *httpapi.Problem
+		request *RequestError
+		version *VersionError
+		seq     *SequenceError
+	)
+	p := &httpapi.Problem{Detail: err.Error()}
+	switch {
+	case errors.As(err, &problem):
+		return problem
+	case errors.As(err, &request):
+		p.Status, p.Code = http.StatusBadRequest, codeRequest
+		p.More = map[string]any{"field": request.Field, "value": request.Value, "rule": request.Rule}
+	case errors.As(err, &version):
+		p.Status, p.Code = http.StatusConflict, codeVersion
+		p.More = map[string]any{"name": version.Key, "version": version.Version, "current_version": version.Current}
+	case errors.As(err, &seq):
+		p.Status, p.Code = http.StatusConflict, codeSequence
+		p.More = map[string]any{"name": seq.Name, "first": seq.First, "last_seq": seq.LastSeq}
+	default:
+		for _, s := range sentinels {
+			if errors.Is(err, s.err) {
+				p.Status, p.Code, p.Retryable, p.RetryAfter = s.status, s.code, s.retryable, s.retryAfter
+				return p
+			}
+		}
+		p.Status, p.Code = http.StatusInternalServerError, "internal"
+	}
+	return p
+}
+
+// FromProblem is the error that an answer stands for, WriteError backwards. An
+// answer that did not come from a ledger is ErrUnknown: somebody between may have
+// passed the request on.
+func FromProblem(status int, contentType string, body []byte) error {
+	if status == http.StatusRequestHeaderFieldsTooLarge {
+		return &RequestError{Field: "header", Rule: "too large"}
+	}
+	var refusal httpfence.Problem
+	var p wireProblem
+	if contentType != httpapi.ContentTypeProblem || json.Unmarshal(body, &p) != nil || json.Unmarshal(body, &refusal) != nil {
+		return fmt.Errorf("%w: it answered %d %s", ErrUnknown, status, http.StatusText(status))
+	}
+	if err := refusal.Err(); err != nil {
+		return err
+	}
+	switch p.Code {
+	case codeRequest:
+		return &RequestError{Field: p.Field, Value: p.Value, Rule: p.Rule}
+	case codeVersion:
+		return &VersionError{Key: p.Name, Version: p.Version, Current: p.Current}
+	case codeSequence:
+		return &SequenceError{Name: p.Name, First: p.First, LastSeq: p.LastSeq}
+	}
+	for _, s := range sentinels {
+		if s.code == p.Code {
+			return fmt.Errorf("%w (%s)", s.err, p.Detail)
+		}
+	}
+	if status < http.StatusInternalServerError {
+		return &RequestError{Field: "request", Value: p.Code, Rule: p.Detail}
+	}
+	return fmt.Errorf("%w: %s", ErrUnknown, p.Detail)
+}

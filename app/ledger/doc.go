@@ -1,0 +1,29 @@
+// Package ledger is the fenced resource as a process of its own: what a leader
+// writes to it takes effect if and only if no newer leader was there before.
+//
+// A ledger keeps resources. Each has a mark (package fence) and, guarded by it, a
+// log of ticks, sequences of numbers, checkpoints and versioned records. Every write
+// carries a stamp; the check and the write are one transaction of the database,
+// SQLite in the process or PostgreSQL by URL. The mark is durable before an answer is
+// sent.
+//
+// What is not guaranteed: tokens guard against mistakes, not attackers; whoever can
+// reach the ledger can write to it. A database that is restored from a backup has
+// forgotten marks and numbers. Reads are not fenced. The list of refused writes keeps
+// the newest and counts the rest; what could not be read as a stamp at all is only
+// counted, in the metrics.
+//
+// # Group commit
+//
+// Callers that arrive together share one transaction and one fsync: one group is
+// being committed while the next gathers. Within a group each batch is judged by
+// itself, after those before it; a refused one changes nothing for the others. If a
+// commit fails nobody of the group is told that it was made or not: [api.ErrUnknown].
+// Nothing is remembered between groups, so the next reads what is there.
+//
+// # Several ledgers
+//
+// One SQLite file is served by one process, which holds a lock beside it. On
+// PostgreSQL several may serve one database: the rows of the marks are locked while
+// they are judged. Each tells in its metrics of what went through itself.
+package ledger

@@ -1,0 +1,242 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/app/ledger/api"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/httpfence"
+)
+
+// Handler serves the ledger over HTTP. Bodies are at most maxBody bytes; 0 means
+// 4 MiB.
+func (l *Ledger) Handler(maxBody int64) http.Handler {
+	if maxBody <= 0 {
+		maxBody = 4 << 20
+	}
+	h := &handler{l, maxBody}
+	mux := httpapi.NewMux()
+	mux.Handle("POST", "/resources/{resource}/batch", h.batch)
+	mux.Handle("POST", "/resources/{resource}/seal", h.seal)
+	mux.Handle("POST", "/resources/{resource}/advance", h.advance)
+	mux.Handle("POST", "/resources/{resource}/sequences/{name}", h.allocate)
+
+	mux.Handle("GET", "/resources", reading(h.resources))
+	mux.Handle("GET", "/resources/{resource}", reading(h.resource))
+	mux.Handle("GET", "/resources/{resource}/sequences/{name}", reading(h.sequence))
+	mux.Handle("GET", "/resources/{resource}/sequences/{name}/allocations", reading(h.allocations))
+	mux.Handle("GET", "/resources/{resource}/checkpoints/{name}", reading(h.checkpoint))
+	mux.Handle("GET", "/resources/{resource}/records", reading(h.records))
+	mux.Handle("GET", "/resources/{resource}/records/{name}", h.record)
+	mux.Handle("GET", "/resources/{resource}/ticks", reading(h.ticks))
+	mux.Handle("GET", "/rejections", reading(h.rejections))
+	mux.Handle("GET", "/healthz", h.healthz)
+	mux.Handle("GET", "/metrics", promhttp.HandlerFor(l.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP)
+	if !l.cfg.Unfenced {
+		return mux
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(api.HeaderFencing, "off")
+		mux.ServeHTTP(w, r)
+	})
+}
+
+type handler struct {
+	l       *Ledger
+	maxBody int64
+}
+
+func fail(w http.ResponseWriter, err error) { api.WriteError(w, err) }
+
+// stamped reads what every write has: the stamp, who writes, and the body.
+func (h *handler) stamped(w http.ResponseWriter, r *http.Request, emptyAllowed bool, body any) (api.Batch, error) {
+	b := api.Batch{Resource: r.PathValue("resource")}
+	var err error
+	if b.Holder, err = url.PathUnescape(r.Header.Get(api.HeaderHolder)); err != nil || b.Holder == "" {
+		b.Holder, _, _ = net.SplitHostPort(r.RemoteAddr)
+	}
+	if b.Stamp, err = httpfence.Parse(r.Header.Values); err != nil {
+		h.l.metrics.refused(err)
+		return b, err
+	}
+	return b, httpapi.ReadJSON(w, r, h.maxBody, emptyAllowed, body)
+}
+
+func (h *handler) batch(w http.ResponseWriter, r *http.Request) {
+	var body api.BatchBody
+	b, err := h.stamped(w, r, false, &body)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	b.Digest, b.Writes = body.Digest, body.Writes
+	a, err := h.l.Apply(r.Context(), b)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	answer(w, a.Retried, a)
+}
+
+func (h *handler) allocate(w http.ResponseWriter, r *http.Request) {
+	var body api.RangeBody
+	b, err := h.stamped(w, r, false, &body)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	name := r.PathValue("name")
+	b.Digest = body.Digest
+	b.Writes = []api.Write{{Sequence: &api.SequenceWrite{Name: name, First: body.First, Last: body.Last, N: body.N}}}
+	a, err := h.l.Apply(r.Context(), b)
+	if err == nil && (len(a.Outcomes) != 1 || a.Outcomes[0].Sequence == nil) {
+		err = errors.New("the batch that had this stamp took no numbers")
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	taken := a.Outcomes[0].Sequence
+	answer(w, a.Retried, api.RangeAnswer{Resource: a.Resource, Sequence: name, Token: a.Token, First: taken.First, Last: taken.Last})
+}
+
+func answer(w http.ResponseWriter, retried bool, v any) {
+	if retried {
+		w.Header().Set(api.HeaderRetried, "true")
+	}
+	httpapi.WriteJSON(w, http.StatusOK, v)
+}
+
+func (h *handler) seal(w http.ResponseWriter, r *http.Request) { h.raise(w, r, h.l.Seal) }
+
+// advance is for an operator on the machine itself: a leader must not be able to
+// get past the slip rule by asking.
+func (h *handler) advance(w http.ResponseWriter, r *http.Request) {
+	if host, _, err := net.SplitHostPort(r.RemoteAddr); err != nil || !net.ParseIP(host).IsLoopback() {
+		fail(w, errNotLocal)
+		return
+	}
+	h.raise(w, r, h.l.Advance)
+}
+
+var errNotLocal = errors.Join(api.ErrDenied, errors.New("advance is for an operator on the ledger's own machine"))
+
+func (h *handler) raise(w http.ResponseWriter, r *http.Request, do func(context.Context, string, fence.Stamp, string) error) {
+	b, err := h.stamped(w, r, true, &struct{}{})
+	if err == nil {
+		err = do(r.Context(), b.Resource, b.Stamp, b.Holder)
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	httpapi.WriteJSON(w, http.StatusOK, api.Answer{Resource: b.Resource, Token: b.Stamp.Token, Outcomes: []api.Outcome{}})
+}
+
+// reading answers with what a read returns.
+func reading[T any](read func(*http.Request) (T, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v, err := read(r)
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		httpapi.WriteJSON(w, http.StatusOK, v)
+	}
+}
+
+// paging reads ?after= and ?limit=.
+func paging(r *http.Request) (after string, limit int, err error) {
+	q := r.URL.Query()
+	if s := q.Get("limit"); s != "" {
+		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > api.MaxPage {
+			return "", 0, &api.RequestError{Field: "limit", Value: s[:min(len(s), 32)], Rule: "from 1 to " + strconv.Itoa(api.MaxPage)}
+		}
+	}
+	return q.Get("after"), limit, nil
+}
+
+func (h *handler) resources(r *http.Request) (p api.Page[api.Resource], err error) {
+	after, limit, err := paging(r)
+	if err != nil {
+		return p, err
+	}
+	return h.l.Resources(r.Context(), after, limit)
+}
+
+func (h *handler) resource(r *http.Request) (api.ResourceBody, error) {
+	name := r.PathValue("resource")
+	res, err := h.l.Resource(r.Context(), name)
+	return api.ResourceBody{Resource: res, LeadersActing: h.l.LeadersActing(name)}, err
+}
+
+func (h *handler) sequence(r *http.Request) (api.Sequence, error) {
+	return h.l.Sequence(r.Context(), r.PathValue("resource"), r.PathValue("name"))
+}
+
+func (h *handler) allocations(r *http.Request) (p api.Page[api.Allocation], err error) {
+	after, limit, err := paging(r)
+	if err != nil {
+		return p, err
+	}
+	return h.l.Allocations(r.Context(), r.PathValue("resource"), r.PathValue("name"), after, limit)
+}
+
+func (h *handler) checkpoint(r *http.Request) (api.Checkpoint, error) {
+	return h.l.Checkpoint(r.Context(), r.PathValue("resource"), r.PathValue("name"))
+}
+
+func (h *handler) records(r *http.Request) (p api.Page[api.Record], err error) {
+	after, limit, err := paging(r)
+	if err != nil {
+		return p, err
+	}
+	return h.l.Records(r.Context(), r.PathValue("resource"), after, limit)
+}
+
+func (h *handler) record(w http.ResponseWriter, r *http.Request) {
+	rec, err := h.l.Record(r.Context(), r.PathValue("resource"), r.PathValue("name"))
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	etag := strconv.Quote(strconv.FormatUint(rec.Version, 10))
+	w.Header().Set("ETag", etag)
+	if r.Header.Get("If-None-Match") == etag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	httpapi.WriteJSON(w, http.StatusOK, rec)
+}
+
+func (h *handler) ticks(r *http.Request) (p api.Page[api.Tick], err error) {
+	after, limit, err := paging(r)
+	if err != nil {
+		return p, err
+	}
+	return h.l.Ticks(r.Context(), r.PathValue("resource"), after, limit)
+}
+
+func (h *handler) rejections(r *http.Request) (p api.Rejections, err error) {
+	after, limit, err := paging(r)
+	if err != nil {
+		return p, err
+	}
+	return h.l.Rejections(r.Context(), after, limit)
+}
+
+func (h *handler) healthz(w http.ResponseWriter, r *http.Request) {
+	if err := h.l.Healthy(r.Context()); err != nil {
+		fail(w, err)
+		return
+	}
+	httpapi.WriteJSON(w, http.StatusOK, map[string]any{"status": "ok", "fencing": !h.l.cfg.Unfenced})
+}

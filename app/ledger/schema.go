@@ -1,0 +1,162 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+)
+
+// migrations take a database from one version to the next. What was released is
+// never changed. The words in braces are the dialect's.
+var migrations = [...][]string{{
+	`CREATE TABLE fenced_resource (
+		name TEXT PRIMARY KEY,
+		deployment TEXT NOT NULL,
+		grp TEXT NOT NULL,
+		max_token BIGINT NOT NULL,
+		seq BIGINT NOT NULL,
+		digest TEXT NOT NULL,
+		last_tick BIGINT NOT NULL,
+		answer TEXT NOT NULL,
+		updated_ms BIGINT NOT NULL
+	){strict}`,
+	`CREATE TABLE sequence (
+		resource TEXT NOT NULL,
+		name TEXT NOT NULL,
+		last_seq BIGINT NOT NULL,
+		owner_token BIGINT NOT NULL,
+		allocations BIGINT NOT NULL,
+		updated_ms BIGINT NOT NULL,
+		PRIMARY KEY (resource, name)
+	){strict}`,
+	`CREATE TABLE allocation (
+		resource TEXT NOT NULL,
+		name TEXT NOT NULL,
+		n BIGINT NOT NULL,
+		first_seq BIGINT NOT NULL,
+		last_seq BIGINT NOT NULL,
+		token BIGINT NOT NULL,
+		at_ms BIGINT NOT NULL,
+		PRIMARY KEY (resource, name, n)
+	){rowless}`,
+	`CREATE TABLE tick (
+		resource TEXT NOT NULL,
+		n BIGINT NOT NULL,
+		token BIGINT NOT NULL,
+		seq BIGINT NOT NULL,
+		tick_key TEXT NOT NULL,
+		payload TEXT NOT NULL,
+		at_ms BIGINT NOT NULL,
+		PRIMARY KEY (resource, n)
+	){strict}`,
+	`CREATE UNIQUE INDEX tick_by_key ON tick (resource, tick_key) WHERE tick_key <> ''`,
+	`CREATE TABLE checkpoint (
+		resource TEXT NOT NULL,
+		name TEXT NOT NULL,
+		version BIGINT NOT NULL,
+		token BIGINT NOT NULL,
+		value TEXT NOT NULL,
+		updated_ms BIGINT NOT NULL,
+		PRIMARY KEY (resource, name)
+	){strict}`,
+	`CREATE TABLE record (
+		resource TEXT NOT NULL,
+		name TEXT NOT NULL,
+		version BIGINT NOT NULL,
+		token BIGINT NOT NULL,
+		value TEXT NOT NULL,
+		updated_ms BIGINT NOT NULL,
+		PRIMARY KEY (resource, name)
+	){strict}`,
+	`CREATE TABLE rejection (
+		id BIGINT NOT NULL PRIMARY KEY,
+		resource TEXT NOT NULL,
+		deployment TEXT NOT NULL,
+		grp TEXT NOT NULL,
+		token BIGINT NOT NULL,
+		seq BIGINT NOT NULL,
+		holder TEXT NOT NULL,
+		reason TEXT NOT NULL,
+		current_token BIGINT NOT NULL,
+		applied BIGINT NOT NULL,
+		at_ms BIGINT NOT NULL
+	){strict}`,
+	`CREATE TABLE ledger_counter (name TEXT PRIMARY KEY, value BIGINT NOT NULL){strict}`,
+	`INSERT INTO ledger_counter (name, value) VALUES ('rejections', 0)`,
+}}
+
+// SchemaError: the database was written by a later program, or by another.
+type SchemaError struct{ Rule string }
+
+func (e *SchemaError) Error() string { return "ledger: " + e.Rule }
+
+// migrationLock keeps two ledgers from migrating one PostgreSQL at once.
+const migrationLock int64 = 7596553796441985139
+
+// migrate brings the database to the version of this program, and refuses one that
+// is further.
+func (s *store) migrate(ctx context.Context) error {
+	return s.within(ctx, func(t *tx) error {
+		c := t.conn
+		if s.postgres {
+			if _, err := c.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", migrationLock); err != nil {
+				return err
+			}
+		} else if err := s.ours(ctx, c); err != nil {
+			return err
+		}
+		if _, err := c.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS ledger_migration (version BIGINT PRIMARY KEY)"); err != nil {
+			return err
+		}
+		var version int
+		if err := c.QueryRowContext(ctx, "SELECT COALESCE(MAX(version), 0) FROM ledger_migration").Scan(&version); err != nil {
+			return err
+		}
+		if version > len(migrations) {
+			return &SchemaError{fmt.Sprintf("the database has schema version %d, and this program knows %d: run the program that wrote it, or a later one", version, len(migrations))}
+		}
+		for ; version < len(migrations); version++ {
+			for _, statement := range migrations[version] {
+				if _, err := c.ExecContext(ctx, s.words(statement)); err != nil {
+					return fmt.Errorf("%w in %.60q", err, statement)
+				}
+			}
+			if _, err := c.ExecContext(ctx, s.words("INSERT INTO ledger_migration (version) VALUES ($1)"), version+1); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// ours refuses a file that belongs to somebody else.
+func (s *store) ours(ctx context.Context, c *sql.Conn) error {
+	var tables, known int
+	err := c.QueryRowContext(ctx, "SELECT COUNT(*), COUNT(*) FILTER (WHERE name = 'ledger_migration') FROM sqlite_master WHERE type = 'table'").Scan(&tables, &known)
+	if err == nil && tables > 0 && known == 0 {
+		err = &SchemaError{"the file is a database of something else: give the ledger one of its own"}
+	}
+	return err
+}
+
+// words puts the dialect's words into a statement: $1 is a parameter, {rows} a table
+// of one column e, made of the JSON array that is the first parameter.
+func (s *store) words(statement string) string {
+	if s.postgres {
+		return pgWords.Replace(statement)
+	}
+	return sqliteWords.Replace(statement)
+}
+
+var (
+	pgWords = strings.NewReplacer(
+		"{rows}", "jsonb_array_elements($1::jsonb) AS rows_of(e)",
+		"{lock}", "FOR UPDATE",
+		"{strict}", "", "{rowless}", "")
+	sqliteWords = strings.NewReplacer(
+		"{rows}", "(SELECT value AS e FROM json_each(?1)) AS rows_of",
+		"{lock}", "",
+		"{strict}", " STRICT", "{rowless}", " STRICT, WITHOUT ROWID",
+		"$", "?", "BIGINT", "INTEGER")
+)

@@ -1,0 +1,40 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/tenurehq/tenure/app/httpapi"
+)
+
+// ServeConfig says where a ledger is served.
+type ServeConfig struct {
+	Config
+	// Listen is host:port; port 0 is a free one.
+	Listen string
+	// MaxBody is the largest body in bytes. Default 4 MiB.
+	MaxBody int64
+	// HTTP are the limits of the server.
+	HTTP httpapi.Limits
+}
+
+// Serve opens a ledger and serves it over HTTP until ctx ends; then requests under
+// way are answered and what waits is committed. It calls ready once it listens.
+func Serve(ctx context.Context, cfg ServeConfig, ready func(addr string) error) (err error) {
+	l, err := Open(ctx, cfg.Config)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if err := ready(ln.Addr().String()); err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	return httpapi.Serve(ctx, ln, l.Handler(cfg.MaxBody), cfg.HTTP, l.cfg.Logger)
+}
