@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 )
 
@@ -258,7 +259,12 @@ type grant struct {
 	// Of the candidate that was asked for last; the node's lock guards them.
 	successor string
 	session   SessionID
+	found     clock.Instant
 }
+
+// hintFor is how long a session that was found is worth more than another look: a
+// candidate that restarts has a new one, and the old one outlives it.
+const hintFor = 100 * time.Millisecond
 
 func (g *grant) Ended(cause error) {
 	g.node.push(Event{Kind: OnEnded, Group: g.group, Token: g.token, Cause: cause})
@@ -274,7 +280,7 @@ func (g *grant) Successor(ctx context.Context, candidate string) error {
 	}
 	if found := newest(line, candidate, ""); found != "" {
 		n.mu.Lock()
-		g.successor, g.session = candidate, found
+		g.successor, g.session, g.found = candidate, found, n.cfg.Clock.Now()
 		n.mu.Unlock()
 		return nil
 	}
@@ -292,7 +298,7 @@ func (g *grant) Release(ctx context.Context, candidate string) error {
 	}
 	n.settles[key] = append(n.settles[key], settled)
 	e := Event{Kind: OnReturned, Group: g.group, Token: g.token, To: candidate}
-	if candidate != "" && candidate == g.successor {
+	if candidate != "" && candidate == g.successor && n.cfg.Clock.Now().Sub(g.found) < hintFor {
 		e.Session = g.session
 	}
 	n.queue = append(n.queue, e)

@@ -12,10 +12,11 @@
 // What is left of a cluster without its quorum ends its terms within a Heartbeat,
 // elects nobody, and answers [ErrUnavailable], never vacant.
 //
-// That a node may lose its data directory. It holds the votes that the node gave;
-// a node that came back without them could vote twice, and two could be elected.
-// It must come back under a new id: [Node.Remove] the old one, [Config.Join] the
-// new one.
+// That a node may lose its data directory, or get an older one back from a backup.
+// It holds the votes that the node gave and the entries that it acknowledged; a
+// node that came back without them could vote twice, two could be elected, and a
+// token could be given twice. It must come back under a new id: [Node.Remove] the
+// old one, [Config.Join] the new one.
 //
 // That a node survives a disk that fails. One that hangs costs the term (see
 // [Timing.Stall]); one that refuses to write down a vote or a Raft term makes
@@ -99,6 +100,6 @@
 // Members come and go one at a time: [Config.Join], [Node.Leave], [Node.Remove].
 // One that was removed cannot disturb the others, even if it does not know.
 //
-// After data directories were restored from a backup, tokens may have gone back:
-// call [Node.RaiseEpoch] before anybody campaigns.
+// After all data directories were restored from a backup, tokens may have gone
+// back: call [Node.RaiseEpoch] before anybody campaigns.
 package raft

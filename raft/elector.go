@@ -140,7 +140,7 @@ func (n *Node) current() (r record, led bool, changed, applied <-chan struct{}) 
 	r, applied = n.fsm.state()
 	t := r.newest()
 	// Between the commit of a term and its beginning it is held already.
-	led = n.held != nil || n.beginning != 0 && t.Life == n.fsm.life && t.Nth == n.beginning && t.End == 0
+	led = n.held != nil && n.held.token == r.Token || n.beginning != 0 && t.Life == n.fsm.life && t.Nth == n.beginning && t.End == 0
 	return r, led, n.changed, applied
 }
 

@@ -684,3 +684,65 @@ func TestLine(t *testing.T) {
 	}
 	comes(t, "b leads", b)
 }
+
+// A single node whose disk hangs while it resigns leads again when the disk is
+// back: there is nobody else for whom it could have given its Raft term up. Until
+// its work has returned it neither campaigns nor closes without saying so.
+func TestAloneAgain(t *testing.T) {
+	t.Parallel()
+	var disk *stallingLogs
+	f := newFleet(t, func(c *Config) {
+		c.Stall = time.Second
+		c.logs = func(l hraft.LogStore) hraft.LogStore {
+			disk = &stallingLogs{LogStore: l}
+			return disk
+		}
+	}, "a")
+	f.start("a")
+	term := f.win("a")
+	resume := disk.stall()
+	defer resume()
+	ctx, cancel := within(patience)
+	defer cancel()
+	if err := term.Resign(ctx); err == nil {
+		t.Error("the release is confirmed by a disk that hangs")
+	}
+	resume()
+	again := f.win("a")
+	if again.Token() <= term.Token() {
+		t.Errorf("token %d after %d", again.Token(), term.Token())
+	}
+	f.nodes["a"].mu.Lock()
+	f.nodes["a"].dropTerm(f.nodes["a"].held, tenure.ErrLost)
+	f.nodes["a"].mu.Unlock()
+	if _, err := f.nodes["a"].Campaign(ctx); err == nil || !strings.Contains(err.Error(), "has not returned") {
+		t.Errorf("a campaign under work of its own: %v", err)
+	}
+	short, cancelShort := within(100 * time.Millisecond)
+	defer cancelShort()
+	if err := f.nodes["a"].Close(short); err == nil || !strings.Contains(err.Error(), "has not returned") {
+		t.Errorf("closed over work that has not returned: %v", err)
+	}
+	delete(f.nodes, "a")
+}
+
+// A node that asks to join from where it cannot be reached is not made a voter: it
+// would count against the quorum for ever.
+func TestJoinUnreachable(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, nil, "a")
+	f.start("a")
+	term := f.win("a")
+	ctx, cancel := within(patience)
+	defer cancel()
+	_, err := f.nodes["a"].ask(ctx, request{Op: opJoin, ID: "b", Address: "127.0.0.1:1"})
+	if err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") {
+		t.Errorf("joined from nowhere: %v", err)
+	}
+	if m := f.nodes["a"].Members(); len(m) != 1 {
+		t.Errorf("members are %v", m)
+	}
+	if err := term.Check(); err != nil {
+		t.Error(err)
+	}
+}

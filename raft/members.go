@@ -83,7 +83,6 @@ func (n *Node) changeMembers(ctx context.Context, req request) error {
 	members := n.Members()
 	address, member := members[req.ID]
 	id := hraft.ServerID(req.ID)
-	deadline, _ := ctx.Deadline()
 	switch {
 	case req.Op == opJoin:
 		if !validAddress(req.Address) {
@@ -100,8 +99,15 @@ func (n *Node) changeMembers(ctx context.Context, req request) error {
 		if !member && len(members) == maxPeers {
 			return fmt.Errorf("the cluster has %d members already, which is the most", maxPeers)
 		}
+		// A voter that cannot be reached would count against the quorum for ever.
+		reach, cancel := context.WithTimeout(ctx, n.cfg.Call)
+		_, err := n.call(reach, req.ID, req.Address, request{Op: opStanding})
+		cancel()
+		if err != nil {
+			return fmt.Errorf("%q cannot be reached at %s, where it says that it is: %w", req.ID, req.Address, err)
+		}
 		n.cfg.Log.Info("raft: member joins", "id", req.ID, "address", req.Address)
-		n.raft.AddVoter(id, hraft.ServerAddress(req.Address), 0, time.Until(deadline))
+		n.raft.AddVoter(id, hraft.ServerAddress(req.Address), 0, left(ctx))
 		return n.settled(ctx, now, req.ID, req.Address)
 	case !member:
 		return n.settled(ctx, now, req.ID, "")
@@ -111,7 +117,7 @@ func (n *Node) changeMembers(ctx context.Context, req request) error {
 		return n.stepAside(ctx, now.term)
 	default:
 		n.cfg.Log.Info("raft: member is removed", "id", req.ID)
-		n.raft.RemoveServer(id, 0, time.Until(deadline))
+		n.raft.RemoveServer(id, 0, left(ctx))
 		return n.settled(ctx, now, req.ID, "")
 	}
 }

@@ -228,8 +228,8 @@ func (n *Node) propose(ctx context.Context, term uint64, e entry) (applied, erro
 	if err != nil {
 		return applied{}, err
 	}
-	// Its future is not waited for: see machine.
-	n.raft.Apply(data, n.cfg.Stall)
+	// Its future is not waited for: see machine. It may block until the time is up.
+	n.raft.Apply(data, left(ctx))
 	for {
 		n.mu.Lock()
 		changed := n.changed
@@ -254,6 +254,13 @@ func (n *Node) propose(ctx context.Context, term uint64, e entry) (applied, erro
 			return applied{}, context.Cause(ctx)
 		}
 	}
+}
+
+// left is the time until the context's deadline, for Raft, to which nothing at all
+// means for ever.
+func left(ctx context.Context) time.Duration {
+	deadline, _ := ctx.Deadline()
+	return max(time.Millisecond, time.Until(deadline))
 }
 
 // Close ends the node: a campaign that waits fails, a term ends as if it had been
@@ -283,14 +290,7 @@ func (n *Node) Close(ctx context.Context) error {
 	}
 	n.poke()
 
-	var unreturned error
-	if h != nil {
-		select {
-		case <-h.gone:
-		case <-ctx.Done():
-			unreturned = fmt.Errorf("raft: closing node %q: work of token %d has not returned: %w", n.cfg.Candidate.ID, h.token, context.Cause(ctx))
-		}
-	}
+	unreturned := n.awaitWork(ctx)
 	if unreturned == nil {
 		n.bequeath(ctx)
 	}
@@ -307,6 +307,26 @@ func (n *Node) Close(ctx context.Context) error {
 		return n.closeTo
 	case <-time.After(grace):
 		return errors.Join(unreturned, fmt.Errorf("raft: closing node %q: it is still busy, probably with its disk (%s): %w", n.cfg.Candidate.ID, n.cfg.DataDir, context.Cause(ctx)))
+	}
+}
+
+// awaitWork waits until no work of this node runs.
+func (n *Node) awaitWork(ctx context.Context) error {
+	for {
+		n.mu.Lock()
+		h, changed := n.unreturned(), n.changed
+		if h == nil {
+			h = n.held // it is being released
+		}
+		n.mu.Unlock()
+		if h == nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("raft: closing node %q: work of token %d has not returned: %w", n.cfg.Candidate.ID, h.token, context.Cause(ctx))
+		}
 	}
 }
 

@@ -112,6 +112,10 @@ func (n *Node) step() clock.Instant {
 	case n.held != nil || n.closing:
 	case n.waiter != nil && n.pact.Usable(now.term):
 		n.start(func() { n.beginTerm(now.term) })
+	case n.waiter != nil && n.anyOther() == "":
+		// The others have left since: there is nobody who could have taken it.
+		n.pact.Reclaim(now.term)
+		n.poke()
 	case n.waiter != nil:
 		// Handed over in vain, and now wanted here: only another Raft term will do.
 		n.pact.Abdicate(now.term)
@@ -331,6 +335,7 @@ func (h *held) Release(ctx context.Context, to string) error {
 	h.returned = true
 	if n.lingers == h {
 		n.lingers = nil
+		n.notify()
 	}
 	if n.held != h {
 		n.mu.Unlock()
@@ -382,7 +387,9 @@ func (n *Node) giveUp(h *held) {
 	n.mu.Unlock()
 	switch {
 	case err != nil:
-		n.pact.Abdicate(h.raft)
+		if n.anyOther() != "" {
+			n.pact.Abdicate(h.raft)
+		}
 		err = fmt.Errorf("raft: the release of group %q (token %d) is not confirmed: %w", n.cfg.Group, h.token, err)
 	case r.to != "":
 		if err = n.handOver(n.ctx, h.raft, heir); err != nil {

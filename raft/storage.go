@@ -63,8 +63,9 @@ func openStorage(cfg Config, log *logSink) (s *storage, err error) {
 	case err != nil:
 		return nil, fmt.Errorf("raft: data directory: opening %s: %w", path, err)
 	}
+	done := false // the libraries may panic
 	defer func() {
-		if err != nil {
+		if !done {
 			_ = bolt.Close()
 		}
 	}()
@@ -89,8 +90,11 @@ func openStorage(cfg Config, log *logSink) (s *storage, err error) {
 		return nil, fmt.Errorf("raft: data directory %s: %w", cfg.DataDir, err)
 	}
 	s.fresh = !used
-	err = s.identify(cfg)
-	return s, err
+	if err := s.identify(cfg); err != nil {
+		return nil, err
+	}
+	done = true
+	return s, nil
 }
 
 // intact reports whether the log was begun before. One that is shorter than the

@@ -68,12 +68,12 @@ type news struct {
 	Error string `json:",omitempty"`
 }
 
-// contender is one way to elect, seen from inside a process. A hand-over has
-// ended when it calls ended; it waits for a successor that is about to arrive.
+// contender is one way to elect, seen from inside a process. A hand-over says when
+// the old term ended; it waits for a successor that is about to arrive.
 type contender interface {
 	campaign(ctx context.Context) error
-	resign(ctx context.Context, ended func()) error
-	transfer(ctx context.Context, to string, ended func()) error
+	resign(ctx context.Context, ended func(clock.Instant)) error
+	transfer(ctx context.Context, to string, ended func(clock.Instant)) error
 }
 
 func candidateMain(raw string) error {
@@ -110,7 +110,7 @@ func candidateMain(raw string) error {
 		work.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 			defer cancel()
-			ended := func() { say("ended", now.Now(), nil) }
+			ended := func(at clock.Instant) { say("ended", at, nil) }
 			var err error
 			switch o.Do {
 			case "campaign":
@@ -183,26 +183,23 @@ func (o *ours) campaign(ctx context.Context) (err error) {
 	return err
 }
 
-func (o *ours) resign(ctx context.Context, ended func()) error {
-	ended()
+func (o *ours) resign(ctx context.Context, ended func(clock.Instant)) error {
+	ended(clock.System().Now())
 	return o.term.Resign(ctx)
 }
 
-func (o *ours) transfer(ctx context.Context, to string, ended func()) error {
-	over := make(chan struct{})
-	stop := context.AfterFunc(o.term.Context(), func() {
-		ended()
-		close(over)
-	})
-	defer stop()
+// transfer takes the beginning of the call that succeeds for the end of the term:
+// the successor is looked for before it ends, so this is the longer time.
+func (o *ours) transfer(ctx context.Context, to string, ended func(clock.Instant)) error {
 	for {
+		at := clock.System().Now()
 		err := o.term.TransferTo(ctx, to)
 		if errors.Is(err, tenure.ErrSuccessor) && o.term.Check() == nil && ctx.Err() == nil {
 			time.Sleep(time.Millisecond) // it has not arrived yet
 			continue
 		}
 		if err == nil {
-			<-over
+			ended(at)
 		}
 		return err
 	}
@@ -218,12 +215,12 @@ type theirs struct {
 
 func (e *theirs) campaign(ctx context.Context) error { return e.election.Campaign(ctx, e.id) }
 
-func (e *theirs) resign(ctx context.Context, ended func()) error {
-	ended()
+func (e *theirs) resign(ctx context.Context, ended func(clock.Instant)) error {
+	ended(clock.System().Now())
 	return e.election.Resign(ctx)
 }
 
-func (e *theirs) transfer(ctx context.Context, _ string, ended func()) error {
+func (e *theirs) transfer(ctx context.Context, _ string, ended func(clock.Instant)) error {
 	for {
 		r, err := e.client.Get(ctx, e.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil {

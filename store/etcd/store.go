@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -89,7 +88,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	if err != nil {
 		if !answered(err) {
-			err = cmp.Or(s.diagnose(ctx), err)
+			err = errors.Join(s.diagnose(ctx), err)
 		}
 		s.Shutdown()
 		return nil, fmt.Errorf("etcd: opening %s: %w", strings.Join(cfg.Endpoints, ","), err)

@@ -192,19 +192,27 @@ type ear struct {
 	close  context.CancelFunc
 }
 
-func (s *Store) ear(ctx context.Context, c *clientv3.Client, opts ...clientv3.OpOption) *ear {
+// ear begins a watch that lasts as long as ctx. The member has until the end of
+// call to confirm it: the client alone would wait for ever.
+func (s *Store) ear(ctx, call context.Context, c *clientv3.Client, opts ...clientv3.OpOption) (*ear, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	giveUp := context.AfterFunc(call, cancel)
 	from, to := s.everything()
-	opts = append(opts, clientv3.WithRange(to), clientv3.WithFragment())
-	return &ear{client: c, events: c.Watch(ctx, from, opts...), close: cancel}
+	events := c.Watch(ctx, from, append(opts, clientv3.WithRange(to), clientv3.WithFragment())...)
+	if !giveUp() {
+		return nil, call.Err()
+	}
+	return &ear{client: c, events: events, close: cancel}, nil
 }
 
 // listen watches from now on.
 func (s *Store) listen(ctx context.Context) (*ear, error) {
 	var e *ear
-	err := s.each(ctx, "watching", func(call context.Context, c *clientv3.Client) error {
-		e = s.ear(ctx, c, clientv3.WithCreatedNotify())
-		err := errSilent
+	err := s.each(ctx, "watching", func(call context.Context, c *clientv3.Client) (err error) {
+		if e, err = s.ear(ctx, call, c, clientv3.WithCreatedNotify()); err != nil {
+			return err
+		}
+		err = errSilent
 		select {
 		case r := <-e.events:
 			if r.Created && r.Err() == nil {
@@ -255,7 +263,9 @@ func (p *picture) follow(ctx context.Context, e *ear, yield func(lease.View) boo
 		// It must not have gone back meanwhile: it would be silent until it has
 		// caught up, and then tell another story.
 		if _, err = p.now(ctx, c); err == nil {
-			e = p.s.ear(ctx, c, clientv3.WithRev(p.revision+1))
+			call, done := context.WithTimeout(ctx, probe)
+			e, err = p.s.ear(ctx, call, c, clientv3.WithRev(p.revision+1))
+			done()
 		}
 	}
 }
@@ -290,13 +300,24 @@ func (p *picture) hear(ctx context.Context, e *ear, heard *time.Time, yield func
 				here = time.Now()
 				*heard = here
 			}
-			if err := e.client.RequestProgress(clientv3.WithRequireLeader(ctx)); err != nil {
+			if err := askProgress(ctx, e.client); err != nil {
 				return err
 			}
 		case <-ctx.Done():
 			return errLeft
 		}
 	}
+}
+
+// askProgress wants a sign of life. Where the connection is gone the client does
+// not even take the question.
+func askProgress(ctx context.Context, c *clientv3.Client) error {
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), probe)
+	defer cancel()
+	if err := c.RequestProgress(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errSilent, err)
+	}
+	return nil
 }
 
 // excuse asks the member itself why its watch is silent: etcd gives no sign of life

@@ -298,6 +298,19 @@ func (p *Pact) Abdicate(term uint64) {
 	p.silenced = max(p.silenced, term)
 }
 
+// Reclaim takes back a Raft term that was given up. Only for whoever is the only
+// voter: nobody else can have been elected on the strength of it.
+func (p *Pact) Reclaim(term uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.givenUp == term {
+		p.givenUp--
+	}
+	if p.silenced == term {
+		p.silenced--
+	}
+}
+
 func (p *Pact) giveUp(term uint64) {
 	p.givenUp = max(p.givenUp, term)
 	if p.term <= p.givenUp {
