@@ -64,9 +64,9 @@ func Default() Timing {
 // crash costs about half a second.
 func LAN() Timing {
 	return Timing{
-		Heartbeat:   350 * time.Millisecond, // at 100 ms the stalls of a cloud disk alone changed leaders, at 300 ms four busy processes per core did, once in ten minutes
-		Election:    350 * time.Millisecond, // a split vote costs no more than the first try
-		LeaderLease: 300 * time.Millisecond, // four heartbeats may be lost, and still shorter than trust
+		Heartbeat:   400 * time.Millisecond, // at 100 ms the stalls of a cloud disk alone changed leaders, at 350 ms four busy processes per core did, once in ten minutes
+		Election:    400 * time.Millisecond, // a split vote costs no more than the first try
+		LeaderLease: 350 * time.Millisecond, // four heartbeats may be lost, and still shorter than trust
 		Commit:      20 * time.Millisecond,  // a new leader's first entry waits for this at most
 		Beat:        250 * time.Millisecond, // four appends a second
 		Stall:       2 * time.Second,        // cloud disks hang for a second now and then, and recover

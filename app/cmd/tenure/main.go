@@ -1,13 +1,16 @@
 // Command tenure is the programs of Tenure under one name, one verb each:
 //
-//	tenure ledger   the fenced resource, as a process
+//	tenure ledger          the fenced resource, as a process
+//	tenure fence mark      the highest token that a resource has seen
+//	tenure fence advance   move it up by hand
 //
 // Data goes to standard output, everything else to standard error. Every flag can be
 // given in the environment, after the verb: --db of ledger is TENURE_LEDGER_DB. Long
 // flags may have one dash or two. The first SIGINT or SIGTERM stops a verb in order,
 // the second ends it at once.
 //
-// Exit codes: 0 ok, 1 failure, 2 wrong usage, 6 unavailable, try again.
+// Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 the answer is no, 4 refused by the
+// fence, 6 unavailable, try again.
 package main
 
 import (
@@ -15,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"os/signal"
 	"strings"
@@ -28,6 +32,8 @@ const (
 	exitOK          = 0
 	exitFailure     = 1
 	exitUsage       = 2
+	exitNo          = 3
+	exitFenced      = 4
 	exitUnavailable = 6
 )
 
@@ -87,12 +93,28 @@ func newRoot(env func(string) (string, bool)) *cobra.Command {
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newLedger())
-	for _, verb := range root.Commands() {
-		prefix := "TENURE_" + strings.ToUpper(verb.Name()) + "_"
-		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), prefix, env) }
+	root.AddCommand(newLedger(), newFence())
+	for verb := range verbs(root) {
+		path := strings.ReplaceAll(strings.ToUpper(verb.CommandPath()), " ", "_")
+		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), path+"_", env) }
 	}
 	return root
+}
+
+// verbs are all below a command.
+func verbs(of *cobra.Command) iter.Seq[*cobra.Command] {
+	return func(yield func(*cobra.Command) bool) {
+		for _, verb := range of.Commands() {
+			if !yield(verb) {
+				return
+			}
+			for below := range verbs(verb) {
+				if !yield(below) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // fromEnvironment sets the flags that were not given.
@@ -112,7 +134,7 @@ func fromEnvironment(flags *pflag.FlagSet, prefix string, env func(string) (stri
 // oneDash lets long flags have one dash, as those of the other programs do.
 func oneDash(root *cobra.Command, args []string) []string {
 	long := func(name string) bool {
-		for _, verb := range root.Commands() {
+		for verb := range verbs(root) {
 			if verb.Flags().Lookup(name) != nil {
 				return true
 			}
