@@ -56,7 +56,7 @@ func (p process) Elector() tenure.Elector { return p.elector }
 // Package lease on three etcd members keeps the contract of an Elector.
 func TestElector(t *testing.T) {
 	cluster := enginetest.Cluster(t, 3, enginetest.FastTicks())
-	const ttl = 2 * time.Second
+	const ttl = 3 * time.Second
 	electortest.Run(t, electortest.Engine{
 		Start: func(t *testing.T, group, id string) electortest.Process {
 			n, err := tenuretest.NewNode(open(t, cluster.Endpoints()), lease.Config{
