@@ -37,6 +37,7 @@ func sinkOf(name string, p *process) fencetest.Sink {
 		},
 		Restart:  func(testing.TB) { p.restart() },
 		Patience: time.Minute,
+		NoMoment: "check and write are one transaction inside the ledger, where a client cannot stop it",
 	}
 }
 

@@ -54,7 +54,13 @@ func dawdle() {
 	}
 }
 
-const noMoment = "not checked: the sink never calls Between, so it has no moment between check and effect"
+// noMoment ends a check of a sink that did not call Between.
+func (c *check) noMoment() {
+	if c.sink.NoMoment == "" {
+		c.fatalf("the sink never called Between: if there is no moment between check and effect, NoMoment says why")
+	}
+	panic(errSkip{"not checked: there is no moment between check and effect: " + c.sink.NoMoment})
+}
 
 // overtake is how long a second writer gets to pass a first that is held. A sink
 // with locks makes it wait; that must not take the whole run.
@@ -84,20 +90,8 @@ func notOvertaken(c *check) {
 
 func (c *check) overtaken(name, where string, heldToken, otherToken fence.Token) {
 	second := c.open(where)
-	h := newHold()
-	write := func(r Resource, ctx context.Context, token fence.Token, n int) <-chan error {
-		done := make(chan error, 1)
-		go func() { done <- r.Write(ctx, at(token), payloadOf(token, 1, n)) }()
-		return done
-	}
-	held := write(c.Resource, h.in(c.ctx), heldToken, 1)
-	select {
-	case <-h.reached:
-	case err := <-held:
-		c.must(name, err)
-		panic(errSkip{noMoment})
-	}
-	other := write(second, c.ctx, otherToken, 2)
+	h, held := c.holdWrite(name, heldToken)
+	other := async(func() error { return second.Write(c.ctx, at(otherToken), payloadOf(otherToken, 1, 2)) })
 	select {
 	case err := <-other:
 		close(h.release)
@@ -106,6 +100,80 @@ func (c *check) overtaken(name, where string, heldToken, otherToken fence.Token)
 		close(h.release)
 		c.settle(name, map[string]error{payloadOf(heldToken, 1, 1): <-held, payloadOf(otherToken, 1, 2): <-other})
 	}
+}
+
+func async(f func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return done
+}
+
+// holdWrite begins a write and stops it between check and effect.
+func (c *check) holdWrite(name string, token fence.Token) (*hold, <-chan error) {
+	h, r := newHold(), c.Resource
+	held := async(func() error { return r.Write(h.in(c.ctx), at(token), payloadOf(token, 1, 1)) })
+	select {
+	case <-h.reached:
+	case err := <-held:
+		c.must(name, err)
+		c.noMoment()
+	}
+	return h, held
+}
+
+// A new leader reads after its seal: what an older one had under way is there by
+// then, or never. The same goes for an operator who advances the mark.
+func sealWaits(c *check) {
+	for _, seen := range []fence.Token{4, 0} {
+		for _, by := range []struct {
+			name string
+			how  func(Resource) func(context.Context, fence.Stamp) error
+		}{
+			{"a seal", func(r Resource) func(context.Context, fence.Stamp) error { return r.Seal }},
+			{"an advance", func(r Resource) func(context.Context, fence.Stamp) error { return r.Advance }},
+		} {
+			where := c.sink.Create(c.t)
+			c.Resource = c.open(where)
+			second := c.open(where)
+			if by.how(second) == nil {
+				continue
+			}
+			if seen != 0 {
+				c.accepts(at(seen), payloadOf(seen, 0, 0))
+			}
+			c.closedBeside(fmt.Sprintf("%s beside a write, the mark was %d", by.name, seen), second, by.how(second))
+		}
+	}
+}
+
+func (c *check) closedBeside(name string, second Resource, closes func(context.Context, fence.Stamp) error) {
+	h, held := c.holdWrite(name, 4)
+	closed := async(func() error { return closes(c.ctx, at(5)) })
+	early := false
+	var err error
+	select {
+	case err = <-closed:
+		early = true
+	case <-time.After(overtake):
+		close(h.release)
+		err = <-closed
+	}
+	if err != nil && early {
+		close(h.release)
+	}
+	c.must(name, err)
+	then, err := second.Effects(c.ctx)
+	c.must("effects", err)
+	if early {
+		close(h.release)
+	}
+	told := <-held
+	if early && told == nil {
+		c.errorf("%s: it had returned, and then the write was acknowledged", name)
+	}
+	c.consistent(name, then, payloadOf(4, 1, 1), told)
+	c.effects(name+": later", then...)
+	c.marked(name, 5)
 }
 
 func payloadOf(token fence.Token, writer, n int) string {

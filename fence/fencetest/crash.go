@@ -25,6 +25,7 @@ type part struct {
 	Strict bool
 	Loop   bool        // writes until it is killed, with a new token each time
 	From   fence.Token // the first token
+	To     fence.Token // of a loop that ends by itself; 0: it does not
 }
 
 // What a child says on its standard output, one line each.
@@ -80,6 +81,9 @@ func (p part) play(sink Sink) error {
 				return err
 			}
 			fmt.Println(saysAck + token.String())
+			if token == p.To {
+				return nil
+			}
 		}
 	}
 	h := newHold()
@@ -97,6 +101,13 @@ func (p part) play(sink Sink) error {
 // child runs a part in a process of its own, hands its lines to until, and kills
 // it as soon as that says so. It returns when the process is gone.
 func (c *check) child(p part, until func(line string) bool) {
+	if stderr, ok := c.hasChild(p, until); !ok {
+		c.fatalf("the child process took no part: does TestMain call fencetest.Child?\n%s", stderr)
+	}
+}
+
+// hasChild is child; it reports whether there is one.
+func (c *check) hasChild(p part, until func(line string) bool) (said string, ok bool) {
 	p.Sink, p.Where = c.sink.Name, c.where
 	program, err := os.Executable()
 	c.must("executable", err)
@@ -122,9 +133,7 @@ func (c *check) child(p part, until func(line string) bool) {
 	_, _ = io.Copy(io.Discard, stdout)
 	_ = cmd.Wait()
 	_ = stdin.Close()
-	if !took {
-		c.fatalf("the child process took no part: does TestMain call fencetest.Child?\n%s", &stderr)
-	}
+	return stderr.String(), took
 }
 
 // killHeld kills a process between the check and the effect of a write.
@@ -140,7 +149,7 @@ func (c *check) killHeld(p part) {
 	switch {
 	case held:
 	case answer == "ok":
-		panic(errSkip{noMoment})
+		c.noMoment()
 	default:
 		c.fatalf("the child's write: %s", answer)
 	}

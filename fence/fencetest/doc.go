@@ -30,5 +30,6 @@
 //
 // Between is how an adapter lets the suite into the moment that matters: it calls
 // it in Write and WriteStrict after the check and before the effect. Where there is
-// no such moment, as in a script that runs inside the server, it is not called.
+// no such moment, as in a script that runs inside the server, it is not called, and
+// NoMoment says why: a forgotten call must not look like one that is not needed.
 package fencetest

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ type memory struct {
 }
 
 type stored struct {
+	writing sync.Mutex // of the twin whose seals do not wait
 	mu      sync.Mutex
 	mark    fence.Mark
 	answer  string
@@ -184,6 +186,29 @@ func TestBroken(t *testing.T) {
 				return write(ctx, stamp, payload)
 			}
 		}, []Promise{Atomic}},
+		{"a seal passes by the writers", func(s *stored, r *Resource) {
+			r.Write = func(ctx context.Context, stamp fence.Stamp, payload string) error {
+				s.writing.Lock()
+				defer s.writing.Unlock()
+				if err := s.move(stamp, fence.Mark.Admit); err != nil {
+					return err
+				}
+				Between(ctx)
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.effects = append(s.effects, payload)
+				return nil
+			}
+		}, []Promise{SealWaits}},
+		{"between is forgotten", func(_ *stored, r *Resource) {
+			write, strict := r.Write, r.WriteStrict
+			r.Write = func(ctx context.Context, stamp fence.Stamp, payload string) error {
+				return write(between(ctx, func() {}), stamp, payload)
+			}
+			r.WriteStrict = func(ctx context.Context, stamp fence.Stamp, digest, payload string) (string, error) {
+				return strict(between(ctx, func() {}), stamp, digest, payload)
+			}
+		}, []Promise{NotOvertaken, SealWaits}},
 		{"a seal does nothing", func(_ *stored, r *Resource) {
 			r.Seal = func(context.Context, fence.Stamp) error { return nil }
 		}, []Promise{SealCloses, SealRefused, MarkSurvives}},
@@ -227,6 +252,29 @@ func TestBroken(t *testing.T) {
 	for _, p := range Promises() {
 		if !caught[p] && !ofProcesses(p) {
 			t.Errorf("no twin breaks %q", p)
+		}
+	}
+}
+
+// What has no moment between check and effect is not checked there, if it says why.
+func TestNoMoment(t *testing.T) {
+	m := &memory{all: make(map[string]*stored)}
+	s := m.sink()
+	s.NoMoment = "it is told so"
+	s.Open = func(where string) (Resource, error) {
+		r := m.at(where).resource()
+		write := r.Write
+		r.Write = func(ctx context.Context, stamp fence.Stamp, payload string) error {
+			return write(between(ctx, func() {}), stamp, payload)
+		}
+		return r, nil
+	}
+	for _, p := range promises() {
+		if p.name != NotOvertaken && p.name != SealWaits {
+			continue
+		}
+		if skipped, wrong := observe(t, s, p); wrong != nil || !strings.Contains(skipped, s.NoMoment) {
+			t.Errorf("%s: skipped %q, wrong %v", p.name, skipped, wrong)
 		}
 	}
 }

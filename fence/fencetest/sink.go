@@ -30,6 +30,10 @@ type Sink struct {
 	// MarkFirst: the mark is stored in a step of its own before the effect, so
 	// that after a crash it may be ahead of the effect, never behind.
 	MarkFirst bool
+	// NoMoment says why Write and WriteStrict never call Between: there is no
+	// moment between check and effect into which a process could be let. What
+	// needs that moment is then skipped; without a reason it fails.
+	NoMoment string
 	// Broken are the promises that the sink cannot keep.
 	Broken []Promise
 	// Patience is how long to wait for what must come. Default 30 s.
@@ -73,6 +77,7 @@ const (
 	KillAnywhere   Promise = "kill -9 at any moment loses no acknowledged write and no mark"
 	MarkSurvives   Promise = "the mark survives a restart"
 	SealCloses     Promise = "a seal refuses lower tokens before the first write"
+	SealWaits      Promise = "after a seal or an advance nothing of an older write in flight takes effect"
 	SealRefused    Promise = "a seal by a lower token is refused"
 	SlipRefused    Promise = "a slip is refused, never stored, and the next honest write succeeds"
 	AdvancePasses  Promise = "an operator advances the mark past a slip, never back"
@@ -118,6 +123,7 @@ func promises() []promise {
 		{StrictRetry, strictRetry, []lever{strict}},
 		{StrictClone, strictClone, []lever{strict}},
 		{NotOvertaken, notOvertaken, nil},
+		{SealWaits, sealWaits, []lever{seal}},
 		{Atomic, atomic100, nil},
 		{KillBetween, killBetween, nil},
 		{KillAnywhere, killAnywhere, nil},

@@ -18,7 +18,6 @@ import (
 // What a directory has for the fence; everything else in it is the user's.
 const (
 	ours     = ".tenure"
-	lockName = "lock"
 	markName = "mark"
 	tempName = "new-"
 )
@@ -27,11 +26,14 @@ const (
 // and any number of goroutines may use it; one at a time works in it.
 type Dir struct {
 	path string
-	// mine comes before the lock of the file: goroutines queue here, in order,
-	// and only one of them asks the kernel.
+	// mine comes before the lock of the kernel: goroutines queue here, in order,
+	// and only one of them asks for that.
 	mine chan struct{}
 	root *os.Root
 	done sync.Once
+	// durable is the mark that is known to be on the disk, under the lock. One
+	// that is found may be somebody's who was killed before it was synced.
+	durable fence.Mark
 }
 
 // Open guards an existing directory. It creates the folder .tenure in it.
@@ -54,11 +56,7 @@ func (d *Dir) prepare() error {
 	if err := d.root.Mkdir(ours, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	f, err := d.root.OpenFile(filepath.Join(ours, lockName), os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Close(), syncDir(d.root, "."), syncDir(d.root, ours))
+	return errors.Join(syncDir(d.root, "."), syncDir(d.root, ours))
 }
 
 // Close ends the use of the directory. The mark stays.
@@ -96,7 +94,12 @@ func (d *Dir) WriteFile(ctx context.Context, s fence.Stamp, name string, data []
 		return fmt.Errorf("filefence: %s: %w", d.path, err)
 	}
 	return d.Do(ctx, s, func(root *os.Root) error {
-		if err := replace(root, name, data, perm); err != nil {
+		name := filepath.Clean(name)
+		err := notOurs(root, name)
+		if err == nil {
+			err = replace(root, name, data, perm)
+		}
+		if err != nil {
 			return fmt.Errorf("filefence: %s: %w", d.path, err)
 		}
 		return nil
@@ -111,9 +114,24 @@ func allowed(name string) error {
 	case !filepath.IsLocal(name) || clean == ".":
 		return &fs.PathError{Op: "write", Path: name, Err: errors.New("the name leaves the directory")}
 	case strings.EqualFold(first, ours):
-		return &fs.PathError{Op: "write", Path: name, Err: errors.New("the folder belongs to the fence")}
+		return &fs.PathError{Op: "write", Path: name, Err: errOurs}
 	}
 	return nil
+}
+
+var errOurs = errors.New("the folder belongs to the fence")
+
+// notOurs keeps names off the fence's own folder that come to it by a link.
+func notOurs(root *os.Root, name string) error {
+	folder, err := root.Stat(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	fences, err := root.Stat(ours)
+	if err == nil && os.SameFile(folder, fences) {
+		err = &fs.PathError{Op: "write", Path: name, Err: errOurs}
+	}
+	return err
 }
 
 // Seal raises the mark to the stamp's token before the first write.
@@ -146,9 +164,11 @@ func (d *Dir) move(s fence.Stamp, rule func(fence.Mark, fence.Stamp) (fence.Mark
 	if err != nil {
 		return fmt.Errorf("filefence: %s: %w", d.path, err)
 	}
-	if next == m {
+	if next == m && m == d.durable {
 		return nil
 	}
+	// Also a mark that stays, if nobody here knows it to be durable. It is
+	// written anew: to sync what another has written may miss its errors.
 	text, err := json.Marshal(next)
 	if err != nil {
 		return err
@@ -156,6 +176,7 @@ func (d *Dir) move(s fence.Stamp, rule func(fence.Mark, fence.Stamp) (fence.Mark
 	if err := replace(d.root, filepath.Join(ours, markName), append(text, '\n'), 0o644); err != nil {
 		return fmt.Errorf("filefence: %s: the mark was not stored, so nothing is written: %w", d.path, err)
 	}
+	d.durable = next
 	return nil
 }
 
@@ -189,7 +210,9 @@ func (d *Dir) locked(ctx context.Context, f func() error) error {
 	case <-ctx.Done():
 		return fmt.Errorf("filefence: %s: waiting for the lock: %w", d.path, context.Cause(ctx))
 	}
-	lock, err := d.root.OpenFile(filepath.Join(ours, lockName), os.O_RDWR|os.O_CREATE, 0o644)
+	// The directory itself is locked: a file for it could be deleted, and made
+	// again for a second holder.
+	lock, err := d.root.Open(".")
 	if err != nil {
 		return fmt.Errorf("filefence: %w", err)
 	}

@@ -172,8 +172,58 @@ func inMemory() fencetest.Sink {
 	return s
 }
 
+// inProcess keeps the mark in a variable of the process, which outlives what it
+// opens.
+func inProcess() fencetest.Sink {
+	s := sink()
+	s.Name = "mark in the process"
+	marks := make(map[string]*forgetful)
+	var mu sync.Mutex
+	s.Open = func(path string) (fencetest.Resource, error) {
+		r, err := open(path)
+		if err != nil {
+			return r, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if marks[path] == nil {
+			marks[path] = new(forgetful)
+		}
+		of := marks[path]
+		write := r.Write
+		r.Mark, r.Seal = of.Mark, of.Seal
+		r.Write = func(ctx context.Context, stamp fence.Stamp, payload string) error {
+			if err := of.Seal(ctx, stamp); err != nil {
+				return err
+			}
+			stamp.Token = 1 // what the directory would say is not asked
+			return write(ctx, stamp, payload)
+		}
+		return r, nil
+	}
+	return s
+}
+
+type forgetful struct {
+	mu   sync.Mutex
+	mark fence.Mark
+}
+
+func (f *forgetful) Mark(context.Context) (fence.Mark, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mark, nil
+}
+
+func (f *forgetful) Seal(_ context.Context, s fence.Stamp) (err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mark, err = f.mark.Admit(s)
+	return err
+}
+
 func TestMain(m *testing.M) {
-	fencetest.Child(sink(), checkApart(), markLast(), noSlipRule(), inMemory())
+	fencetest.Child(sink(), checkApart(), markLast(), noSlipRule(), inMemory(), inProcess())
 	os.Exit(m.Run())
 }
 
@@ -182,6 +232,7 @@ func TestSink(t *testing.T) { fencetest.Run(t, sink()) }
 
 // The mistakes that are made by hand are caught.
 func TestTwins(t *testing.T) {
+	fencetest.Breaks(t, inProcess(), fencetest.MarkSurvives)
 	fencetest.Breaks(t, checkApart(), fencetest.NotOvertaken)
 	fencetest.Breaks(t, markLast(), fencetest.NotOvertaken, fencetest.KillBetween)
 	fencetest.Breaks(t, noSlipRule(), fencetest.SlipRefused)
@@ -233,7 +284,12 @@ func TestNames(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(path, "link")); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"", ".", "..", "../x", "a/../../x", filepath.Join(outside, "x"), "link/x", ".tenure/mark", "./.tenure/mark", "a/../.tenure/mark", ".Tenure/mark"} {
+	for link, to := range map[string]string{"fence": ".tenure", "here": "."} {
+		if err := os.Symlink(to, filepath.Join(path, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"", ".", "..", "../x", "a/../../x", filepath.Join(outside, "x"), "link/x", ".tenure/mark", "./.tenure/mark", "a/../.tenure/mark", ".Tenure/mark", "fence/mark", "here/fence/x", "here/.tenure/mark"} {
 		if err := d.WriteFile(t.Context(), at(5), name, []byte("x"), 0o644); err == nil {
 			t.Errorf("name %q was accepted", name)
 		}
@@ -241,7 +297,81 @@ func TestNames(t *testing.T) {
 	if found, err := os.ReadDir(outside); err != nil || len(found) != 0 {
 		t.Errorf("outside the directory: %v, %v", found, err)
 	}
-	if err := d.WriteFile(t.Context(), at(5), "x", nil, 0o644); err != nil {
+	for _, name := range []string{"x", "here/y"} {
+		if err := d.WriteFile(t.Context(), at(5), name, nil, 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+	if m, err := d.Mark(t.Context()); err != nil || m.Token != 5 {
+		t.Errorf("the mark is %+v, %v", m, err)
+	}
+}
+
+// A mark that another process has left is stored once more before it is relied on,
+// because that one may have died before it was durable; after that it is not.
+func TestMarkMadeDurable(t *testing.T) {
+	path := t.TempDir()
+	mark := func() os.FileInfo {
+		info, err := os.Stat(filepath.Join(path, ".tenure", "mark"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	seal := func(d *filefence.Dir, again bool) {
+		t.Helper()
+		// A second name keeps the file's number from being used again.
+		if err := os.Link(filepath.Join(path, ".tenure", "mark"), filepath.Join(t.TempDir(), "kept")); err != nil {
+			t.Fatal(err)
+		}
+		before := mark()
+		if err := d.Seal(t.Context(), at(5)); err != nil {
+			t.Fatal(err)
+		}
+		if stored := !os.SameFile(before, mark()); stored != again {
+			t.Errorf("stored once more: %v, want %v", stored, again)
+		}
+	}
+	first := openDir(t, path)
+	if err := first.Seal(t.Context(), at(5)); err != nil {
+		t.Fatal(err)
+	}
+	seal(first, false)
+	second := openDir(t, path)
+	seal(second, true)
+	seal(second, false)
+	seal(first, false)
+
+	// A mark that was deleted is not taken for one that is known.
+	if err := os.Remove(filepath.Join(path, ".tenure", "mark")); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Seal(t.Context(), at(5)); err != nil {
+		t.Fatal(err)
+	}
+	mark()
+}
+
+// Whatever is deleted from the fence's folder, there is one holder of the lock.
+func TestLockDeleted(t *testing.T) {
+	path := t.TempDir()
+	d, other := openDir(t, path), openDir(t, path)
+	err := d.Do(t.Context(), at(5), func(root *os.Root) error {
+		if err := errors.Join(root.RemoveAll(".tenure"), root.Mkdir(".tenure", 0o755)); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		defer cancel()
+		err := other.Do(ctx, at(5), func(*os.Root) error {
+			t.Error("two hold the lock")
+			return nil
+		})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("answered %v", err)
+		}
+		return nil
+	})
+	if err != nil {
 		t.Error(err)
 	}
 }

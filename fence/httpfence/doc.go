@@ -37,7 +37,7 @@
 //	409  slip, foreign, clone: no leader's doing; somebody must look at it
 //	428  missing: the request has no stamp
 //	400  invalid: the stamp is none
-//	503  unavailable: the mark could not be read; try again
+//	503  unavailable: the mark could not be read, nothing was written; try again
 //
 // The client turns it back into the error of package fence with [Refusal].
 package httpfence

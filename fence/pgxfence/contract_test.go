@@ -3,6 +3,8 @@ package pgxfence_test
 import (
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/tenurehq/tenure/fence/fencetest"
 	"github.com/tenurehq/tenure/fence/sqlfence"
 )
@@ -13,6 +15,15 @@ import (
 func postgresContract(t *testing.T, l *lazy) {
 	t.Run("sql", func(t *testing.T) { fencetest.Run(t, postgres(l)) })
 	t.Run("pgx", func(t *testing.T) { fencetest.Run(t, postgresPgx(l)) })
+	t.Run("queue", func(t *testing.T) { fencetest.Run(t, postgresQueue(l, pgx.ReadCommitted)) })
+	for _, level := range levels() {
+		t.Run("queue, "+string(level), func(t *testing.T) {
+			for name, err := range fencetest.Check(t, postgresQueue(l, level), fencetest.Atomic, fencetest.NotOvertaken, fencetest.SealWaits) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	t.Run("look before the lock", func(t *testing.T) { fencetest.Breaks(t, looksFirst(l), fencetest.NotOvertaken, fencetest.SealWaits) })
 	for _, b := range twins(sqlfence.Postgres, postgres(l)) {
 		t.Run(b.sink.Name, func(t *testing.T) { fencetest.Breaks(t, b.sink, b.fails...) })
 	}

@@ -18,6 +18,7 @@ import (
 func onceOn(t *testing.T, connected func(*testing.T) adapter) {
 	for what, test := range map[string]func(*testing.T, adapter){
 		"duplicate": onceDuplicate, "failed": onceFailed, "together": onceTogether, "stale": onceStale,
+		"not made": onceNotMade, "no key": onceNoKey,
 	} {
 		t.Run(what, func(t *testing.T) { test(t, connected(t)) })
 	}
@@ -140,6 +141,58 @@ func onceStale(t *testing.T, a adapter) {
 		t.Errorf("stale: %v", err)
 	}
 	a.wants(t)
+}
+
+// A step that did not return was not made, although its row was committed; nor was
+// one that is asked for inside itself. Its empty row is no result.
+func onceNotMade(t *testing.T, a adapter) {
+	tx, err := a.db.BeginTx(t.Context(), nil)
+	must(t, err)
+	func() {
+		defer func() { _ = recover() }()
+		_, _, _ = a.dialect.Once(t.Context(), tx, a.resource, at(4), "step", func(ctx context.Context) ([]byte, error) {
+			if got, again, err := a.dialect.Once(ctx, tx, a.resource, at(4), "step", nil); err == nil || again {
+				t.Errorf("inside itself: %q, again %v", got, again)
+			}
+			panic("half way")
+		})
+	}()
+	must(t, tx.Commit())
+	if got, again, err := a.once(t.Context(), at(4), "step", "made"); err == nil || again || !strings.Contains(err.Error(), "not made") {
+		t.Errorf("after a step that did not return: %q, again %v, %v", got, again, err)
+	}
+	a.wants(t)
+}
+
+// A step without a key is none.
+func onceNoKey(t *testing.T, a adapter) {
+	if _, _, err := a.once(t.Context(), at(4), "", "made"); word(err) != "invalid" {
+		t.Errorf("an empty key: %v", err)
+	}
+	a.wants(t)
+}
+
+// unremovable is a transaction that cannot delete.
+type unremovable struct{ *sql.Tx }
+
+func (u unremovable) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if strings.HasPrefix(query, "DELETE") {
+		return nil, errUnremovable
+	}
+	return u.Tx.ExecContext(ctx, query, args...)
+}
+
+var errUnremovable = errors.New("cannot delete")
+
+// Who cannot take back the row of a failed step is told so.
+func TestOnceRowStays(t *testing.T) {
+	a := dial(t, sqlfence.SQLite, newSQLite(t))
+	tx := beginSQL(t, a)
+	broken := errors.New("broken")
+	_, _, err := a.dialect.Once(t.Context(), unremovable{tx}, a.resource, at(4), "step", func(context.Context) ([]byte, error) { return nil, broken })
+	if !errors.Is(err, broken) || !errors.Is(err, errUnremovable) {
+		t.Errorf("answered %v", err)
+	}
 }
 
 // Different identities have different keys.

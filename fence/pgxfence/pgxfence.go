@@ -42,6 +42,9 @@ func on(q Querier) sqlfence.Bound { return sqlfence.Postgres.On(runner{q}) }
 // refused, what is queued after it is not run, the transaction is aborted, and
 // Close of the results answers the refusal.
 //
+// The guard is two statements: who reads the results one by one finds two of them
+// ahead of those of the writes, and turns an error into the refusal with Refusal.
+//
 //	batch := &pgx.Batch{}
 //	err := pgxfence.Queue(batch, "invoices", term.Stamp(0))
 //	…
@@ -55,15 +58,21 @@ func Queue(b *pgx.Batch, resource string, s fence.Stamp) error {
 	q := b.Queue(queueLook, resource, s.Deployment, s.Group, int64(s.Token))
 	q.Fn = func(br pgx.BatchResults) error {
 		_, err := br.Exec()
-		var raised *pgconn.PgError
-		if errors.As(err, &raised) {
-			if refused := sqlfence.Refusal(resource, s, raised.Code, raised.Detail); refused != nil {
-				return refused
-			}
-		}
-		return err
+		return Refusal(resource, s, err)
 	}
 	return nil
+}
+
+// Refusal returns the refusal that err is, if it is the error that tenure_guard
+// raised on this resource and stamp, and otherwise err.
+func Refusal(resource string, s fence.Stamp, err error) error {
+	var raised *pgconn.PgError
+	if errors.As(err, &raised) {
+		if refused := sqlfence.Refusal(resource, s, raised.Code, raised.Detail); refused != nil {
+			return refused
+		}
+	}
+	return err
 }
 
 // In a batch the guard is two statements, which is half the work of a function that
@@ -145,7 +154,12 @@ func (k *Sink) Advance(ctx context.Context, s fence.Stamp) error {
 func (k *Sink) Mark(ctx context.Context) (fence.Mark, error) { return ReadMark(ctx, k.db, k.resource) }
 
 func (k *Sink) alone(ctx context.Context, f func(sqlfence.Bound) error) error {
-	err := within(ctx, k.db, func(tx pgx.Tx) error { return f(on(tx)) })
+	once := func() error { return within(ctx, k.db, func(tx pgx.Tx) error { return f(on(tx)) }) }
+	err := once()
+	// Nothing else is in these transactions, so they are repeated here.
+	for sqlfence.Repeatable(err) && ctx.Err() == nil {
+		err = once()
+	}
 	if err != nil && !errors.Is(err, fence.ErrRefused) {
 		return fmt.Errorf("pgxfence: resource %q: %w", k.resource, err)
 	}

@@ -50,6 +50,8 @@ func postgresAlone(t *testing.T, l *lazy) {
 		{"rule", ruleIsTheSame},
 		{"share", writersShare},
 		{"rise", manyRise},
+		{"crossed", crossed},
+		{"gate", gateStaysFree},
 		{"refusal", refusalLeavesTx},
 		{"one select", anyLanguage},
 		{"queue", queued},
@@ -57,6 +59,7 @@ func postgresAlone(t *testing.T, l *lazy) {
 		{"by hand", byHand},
 		{"names", names},
 		{"migrate", migrateTogether},
+		{"schemas", secondSchema},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.test(t, pool) })
 	}
@@ -191,6 +194,62 @@ func manyRise(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
+// The transaction that raises the mark waits for a row of one that waits for the
+// mark to be raised: that ends as a deadlock does, and not never.
+func crossed(t *testing.T, pool *pgxpool.Pool) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	r := fresh()
+	must(t, pgxfence.NewSink(pool, r).Seal(ctx, at(4)))
+	_, err := pool.Exec(ctx, "INSERT INTO effects (resource, payload) VALUES ($1, 'x')", r)
+	must(t, err)
+	update := func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "UPDATE effects SET payload = 'y' WHERE resource = $1", r)
+		return err
+	}
+	raises, writes := begin(t, pool, ""), begin(t, pool, "")
+	must(t, pgxfence.Guard(ctx, raises, r, at(5)))
+	must(t, update(writes))
+	done := make(chan error, 1)
+	go func() { done <- update(raises) }()
+	err = pgxfence.Guard(ctx, writes, r, at(5))
+	var raised *pgconn.PgError
+	if !errors.As(err, &raised) || raised.Code != "40P01" || !sqlfence.Repeatable(err) || !strings.Contains(raised.Message, r) {
+		t.Errorf("the one that waits for the mark: %v", err)
+	}
+	must(t, writes.Rollback(ctx))
+	must(t, <-done)
+	must(t, raises.Commit(ctx))
+	must(t, pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		return errors.Join(update(tx), pgxfence.Guard(ctx, tx, r, at(5)))
+	}))
+}
+
+// What is no stamp takes no lock: its transaction keeps nobody out, whatever it was
+// refused for.
+func gateStaysFree(t *testing.T, pool *pgxpool.Pool) {
+	r := fresh()
+	tx := begin(t, pool, "")
+	for _, ask := range []string{
+		"SELECT tenure_admit($1, 'prod', 'billing', 0)",
+		"SELECT tenure_admit($1, '', 'billing', 4)",
+		"SELECT said FROM tenure_admit_strict($1, 'prod', 'billing', 0, 1, 'd')",
+		"SELECT said FROM tenure_admit_strict($1, 'prod', 'billing', 4, 0, 'd')",
+		"SELECT tenure_advance($1, 'prod', 'billing', 0)",
+	} {
+		var said string
+		must(t, tx.QueryRow(t.Context(), ask, r).Scan(&said))
+		if !strings.Contains(said, "invalid") {
+			t.Errorf("%s: %s", ask, said)
+		}
+	}
+	var locks int
+	must(t, tx.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'").Scan(&locks))
+	if locks != 0 {
+		t.Errorf("%d locks are held by what was refused as invalid", locks)
+	}
+}
+
 // A refusal is an answer, not an error of the database: the transaction can go on,
 // for instance to note the refusal.
 func refusalLeavesTx(t *testing.T, pool *pgxpool.Pool) {
@@ -282,6 +341,35 @@ func queued(t *testing.T, pool *pgxpool.Pool) {
 		}
 	}
 	must(t, write(at(6), "d"))
+
+	// Who reads the results one by one finds two of the guard's.
+	ask := func(s fence.Stamp) (n int, err error) {
+		err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) (err error) {
+			batch := &pgx.Batch{}
+			if err := pgxfence.Queue(batch, r, s); err != nil {
+				return err
+			}
+			batch.Queue("SELECT 7")
+			results := tx.SendBatch(t.Context(), batch)
+			defer func() { err = errors.Join(err, results.Close()) }()
+			for range 2 {
+				if _, err := results.Exec(); err != nil {
+					return pgxfence.Refusal(r, s, err)
+				}
+			}
+			return results.QueryRow().Scan(&n)
+		})
+		return n, err
+	}
+	if n, err := ask(at(6)); err != nil || n != 7 {
+		t.Errorf("results one by one: %d, %v", n, err)
+	}
+	if _, err := ask(at(5)); !errors.As(err, &stale) || stale.Mark.Token != 6 {
+		t.Errorf("a lower token, results one by one: %v", err)
+	}
+	if err := pgxfence.Refusal(r, at(5), context.Canceled); !errors.Is(err, context.Canceled) {
+		t.Errorf("what is no refusal: %v", err)
+	}
 	got, err := pgxResource(pool, r).Effects(t.Context())
 	if err != nil || fmt.Sprint(got) != "[a d]" {
 		t.Errorf("effects %q, %v", got, err)
@@ -353,6 +441,20 @@ func byHand(t *testing.T, pool *pgxpool.Pool) {
 		must(t, tx.Commit(t.Context()))
 		must(t, <-done)
 	}
+	tx = begin(t, pool, "")
+	must(t, pgxfence.Guard(t.Context(), tx, r, at(9)))
+	go func() {
+		_, err := pool.Exec(t.Context(), "DELETE FROM tenure_mark WHERE resource = $1", r)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		t.Errorf("deleted beside a transaction that was admitted: %v", err)
+	case <-time.After(50 * time.Millisecond):
+		must(t, tx.Commit(t.Context()))
+		must(t, <-done)
+	}
+	must(t, pgxfence.NewSink(pool, r).Seal(t.Context(), at(1)))
 }
 
 // What a database could not store is refused before it is asked, so that the
@@ -406,4 +508,30 @@ func migrateTogether(t *testing.T, pool *pgxpool.Pool) {
 	if m, err := pgxfence.ReadMark(t.Context(), pool, r); err != nil || m.Token != 5 {
 		t.Errorf("the mark is %+v, %v", m, err)
 	}
+}
+
+// A second table of marks in another schema is not made unless it is asked for: it
+// would be a second mark for one resource.
+func secondSchema(t *testing.T, pool *pgxpool.Pool) {
+	_, err := pool.Exec(t.Context(), "CREATE SCHEMA other")
+	must(t, err)
+	config := pool.Config().Copy()
+	config.ConnConfig.RuntimeParams["search_path"] = "other, public"
+	elsewhere, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	defer elsewhere.Close()
+	db := stdlib.OpenDBFromPool(elsewhere)
+	defer func() { _ = db.Close() }()
+	for _, err := range []error{pgxfence.Migrate(t.Context(), elsewhere), sqlfence.Postgres.Migrate(t.Context(), db)} {
+		if err == nil || !strings.Contains(err.Error(), "schema public") || !strings.Contains(err.Error(), "schema other") {
+			t.Errorf("a second table of marks: %v", err)
+		}
+	}
+	config.ConnConfig.RuntimeParams["tenure.apart"] = "on"
+	apart, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	defer apart.Close()
+	must(t, pgxfence.Migrate(t.Context(), apart))
+	_, err = pool.Exec(t.Context(), "DROP SCHEMA other CASCADE")
+	must(t, err)
 }

@@ -117,7 +117,20 @@ func (a adapter) numbered(query string) string {
 	return query
 }
 
+// repeated does what a user does with a transaction that may be repeated.
+func repeated(ctx context.Context, f func() error) error {
+	err := f()
+	for sqlfence.Repeatable(err) && ctx.Err() == nil {
+		err = f()
+	}
+	return err
+}
+
 func (a adapter) tx(ctx context.Context, f func(*sql.Tx) error) error {
+	return repeated(ctx, func() error { return a.txOnce(ctx, f) })
+}
+
+func (a adapter) txOnce(ctx context.Context, f func(*sql.Tx) error) error {
 	tx, err := a.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -191,17 +204,75 @@ func openSQL(d sqlfence.Dialect, where string) (fencetest.Resource, error) {
 
 // postgresPgx is a sink by way of pgx.
 func postgresPgx(l *lazy) fencetest.Sink {
+	return overPgx("PostgreSQL, pgx", l, pgxResource)
+}
+
+func overPgx(name string, l *lazy, resource func(*pgxpool.Pool, string) fencetest.Resource) fencetest.Sink {
 	s := postgres(l)
-	s.Name = "PostgreSQL, pgx"
+	s.Name = name
 	s.Open = func(where string) (fencetest.Resource, error) {
-		url, resource, _ := strings.Cut(where, "\n")
+		url, of, _ := strings.Cut(where, "\n")
 		pool, err := pgxpool.New(context.Background(), url+"&pool_max_conns=8")
 		if err != nil {
 			return fencetest.Resource{}, err
 		}
-		return pgxResource(pool, resource), nil
+		return resource(pool, of), nil
 	}
 	return s
+}
+
+// postgresQueue is a sink by way of Queue. The guard is a batch of its own here, so
+// that there is a moment after it.
+func postgresQueue(l *lazy, level pgx.TxIsoLevel) fencetest.Sink {
+	return queueing("PostgreSQL, a batch", l, level, func(ctx context.Context, tx pgx.Tx, resource string, s fence.Stamp) error {
+		batch := &pgx.Batch{}
+		if err := pgxfence.Queue(batch, resource, s); err != nil {
+			return err
+		}
+		return tx.SendBatch(ctx, batch).Close()
+	})
+}
+
+// looksFirst takes the lock of the token after it has looked at the mark.
+func looksFirst(l *lazy) fencetest.Sink {
+	s := queueing("PostgreSQL, a look before the lock", l, pgx.ReadCommitted, func(ctx context.Context, tx pgx.Tx, resource string, s fence.Stamp) error {
+		m, err := pgxfence.ReadMark(ctx, tx, resource)
+		if err != nil {
+			return err
+		}
+		if m.Token != s.Token || m.Deployment != s.Deployment || m.Group != s.Group {
+			return pgxfence.Guard(ctx, tx, resource, s)
+		}
+		fencetest.Between(ctx)
+		_, err = tx.Exec(ctx, "SELECT pg_advisory_xact_lock_shared(tenure_lock_key($1, $2))", resource, int64(s.Token))
+		return err
+	})
+	s.Patience = 10 * time.Second
+	return s
+}
+
+func queueing(name string, l *lazy, level pgx.TxIsoLevel, guard func(ctx context.Context, tx pgx.Tx, resource string, s fence.Stamp) error) fencetest.Sink {
+	return overPgx(name+", "+string(level), l, func(pool *pgxpool.Pool, resource string) fencetest.Resource {
+		r := pgxResource(pool, resource)
+		r.WriteStrict = nil
+		r.Write = func(ctx context.Context, s fence.Stamp, payload string) error {
+			return repeated(ctx, func() error {
+				return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
+					if err := guard(ctx, tx, resource, s); err != nil {
+						return err
+					}
+					fencetest.Between(ctx)
+					_, err := tx.Exec(ctx, "INSERT INTO effects (resource, payload) VALUES ($1, $2)", resource, payload)
+					return err
+				})
+			})
+		}
+		return r
+	})
+}
+
+func levels() []pgx.TxIsoLevel {
+	return []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
 }
 
 func pgxResource(pool *pgxpool.Pool, resource string) fencetest.Resource {
@@ -212,12 +283,14 @@ func pgxResource(pool *pgxpool.Pool, resource string) fencetest.Resource {
 	}
 	return fencetest.Resource{
 		Write: func(ctx context.Context, s fence.Stamp, payload string) error {
-			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-				if err := pgxfence.Guard(ctx, tx, resource, s); err != nil {
-					return err
-				}
-				fencetest.Between(ctx)
-				return effect(ctx, tx, payload)
+			return repeated(ctx, func() error {
+				return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+					if err := pgxfence.Guard(ctx, tx, resource, s); err != nil {
+						return err
+					}
+					fencetest.Between(ctx)
+					return effect(ctx, tx, payload)
+				})
 			})
 		},
 		WriteStrict: func(ctx context.Context, s fence.Stamp, digest, payload string) (answer string, err error) {
@@ -363,6 +436,9 @@ func TestMain(m *testing.M) {
 	for _, b := range append(twins(sqlfence.Postgres, postgres(nil)), twins(sqlfence.SQLite, sqlite())...) {
 		all = append(all, b.sink)
 	}
-	fencetest.Child(all...)
+	for _, level := range levels() {
+		all = append(all, postgresQueue(nil, level))
+	}
+	fencetest.Child(append(all, looksFirst(nil))...)
 	os.Exit(m.Run())
 }

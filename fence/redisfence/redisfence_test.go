@@ -66,6 +66,8 @@ func (k *contract) sink() fencetest.Sink {
 		},
 		Open:    func(where string) (fencetest.Resource, error) { return open(where, nil) },
 		Restart: func(testing.TB) { k.server.Restart() },
+
+		NoMoment: "check and write are one script, which the server runs alone",
 	}
 }
 
@@ -106,6 +108,7 @@ func open(where string, other func(f *redisfence.Fence, client *redis.Client, ef
 func (k *contract) twin(name string, other func(f *redisfence.Fence, client *redis.Client, effects string) write) fencetest.Sink {
 	s := k.sink()
 	s.Name = name
+	s.NoMoment = ""
 	s.Open = func(where string) (fencetest.Resource, error) { return open(where, other) }
 	return s
 }

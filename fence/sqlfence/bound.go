@@ -48,11 +48,11 @@ func (b Bound) admit(ctx context.Context, resource string, s fence.Stamp, a admi
 	if err := check(resource, s); err != nil {
 		return wrap(resource, err)
 	}
+	if err := b.inTx(); err != nil {
+		return err
+	}
 	switch b.dialect {
 	case Postgres:
-		if err := b.inTx(); err != nil {
-			return err
-		}
 		var said string
 		row := b.run.QueryRow(ctx, "SELECT "+a.function+"($1, $2, $3, $4)", resource, s.Deployment, s.Group, int64(s.Token))
 		if err := row.Scan(&said); err != nil {
@@ -81,11 +81,11 @@ func (b Bound) GuardStrict(ctx context.Context, resource string, s fence.Stamp, 
 	if s.Seq == 0 {
 		return 0, nil, wrap(resource, &fence.InvalidError{Field: "seq", Value: "0", Rule: "strict writes count from 1"})
 	}
+	if err := b.inTx(); err != nil {
+		return 0, nil, err
+	}
 	switch b.dialect {
 	case Postgres:
-		if err := b.inTx(); err != nil {
-			return 0, nil, err
-		}
 		var said string
 		var answer []byte
 		row := b.run.QueryRow(ctx, "SELECT said, stored FROM tenure_admit_strict($1, $2, $3, $4, $5, $6)",
@@ -125,6 +125,9 @@ func (b Bound) strictSQLite(ctx context.Context, resource string, s fence.Stamp,
 
 // Answer is Dialect.Answer.
 func (b Bound) Answer(ctx context.Context, resource string, s fence.Stamp, answer []byte) error {
+	if err := b.inTx(); err != nil {
+		return err
+	}
 	n, err := b.run.Exec(ctx, b.numbered("UPDATE tenure_mark SET answer = $1 WHERE resource = $2 AND token = $3 AND seq = $4"),
 		notNil(answer), resource, int64(s.Token), int64(s.Seq))
 	if err == nil && n != 1 {
@@ -135,6 +138,9 @@ func (b Bound) Answer(ctx context.Context, resource string, s fence.Stamp, answe
 
 // Once is Dialect.Once.
 func (b Bound) Once(ctx context.Context, resource string, s fence.Stamp, key string, step func(context.Context) ([]byte, error)) (result []byte, again bool, err error) {
+	if key == "" {
+		return nil, false, wrap(resource, &fence.InvalidError{Field: "key", Rule: "must not be empty: it says which step this is"})
+	}
 	if err := text("key", key); err != nil {
 		return nil, false, wrap(resource, err)
 	}
@@ -142,23 +148,30 @@ func (b Bound) Once(ctx context.Context, resource string, s fence.Stamp, key str
 		return nil, false, err
 	}
 	// Whoever inserts the key makes the step. Another waits here until that
-	// transaction has ended.
-	n, err := b.run.Exec(ctx, b.numbered("INSERT INTO tenure_once (resource, key, token, result) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"),
-		resource, key, int64(s.Token), []byte{})
+	// transaction has ended. Without a result it is not made.
+	n, err := b.run.Exec(ctx, b.numbered("INSERT INTO tenure_once (resource, key, token) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"),
+		resource, key, int64(s.Token))
 	if err != nil {
 		return nil, false, wrap(resource, err)
 	}
 	if n == 0 {
-		row := b.run.QueryRow(ctx, b.numbered("SELECT result FROM tenure_once WHERE resource = $1 AND key = $2"), resource, key)
-		err := row.Scan(&result)
-		return result, true, wrap(resource, err)
+		var made bool
+		row := b.run.QueryRow(ctx, b.numbered("SELECT result IS NOT NULL, result FROM tenure_once WHERE resource = $1 AND key = $2"), resource, key)
+		err := row.Scan(&made, &result)
+		if err == nil && !made {
+			err = fmt.Errorf("step %q was begun and not made: by this transaction, or by one that was committed although the step had not returned; see what is there of it, and delete its row of tenure_once", key)
+		}
+		if err != nil {
+			return nil, false, wrap(resource, err)
+		}
+		return result, true, nil
 	}
 	result, err = step(ctx)
 	if err != nil {
 		// For a caller who commits all the same: the step was not made. If the
 		// transaction is lost already, so is the row.
-		_, _ = b.run.Exec(context.WithoutCancel(ctx), b.numbered("DELETE FROM tenure_once WHERE resource = $1 AND key = $2"), resource, key)
-		return nil, false, err
+		_, left := b.run.Exec(context.WithoutCancel(ctx), b.numbered("DELETE FROM tenure_once WHERE resource = $1 AND key = $2"), resource, key)
+		return nil, false, errors.Join(err, left)
 	}
 	result = notNil(result)
 	n, err = b.run.Exec(ctx, b.numbered("UPDATE tenure_once SET result = $1 WHERE resource = $2 AND key = $3"), result, resource, key)
@@ -225,12 +238,9 @@ func (b Bound) numbered(query string) string {
 	return query
 }
 
-// inTx refuses what has no transaction, as far as that can be seen.
 func (b Bound) inTx() error {
 	if s, ok := b.run.(standard); ok {
-		if _, ok := s.tx.(*sql.DB); ok {
-			return errNoTx
-		}
+		return inTx(s.tx)
 	}
 	return nil
 }

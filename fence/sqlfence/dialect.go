@@ -109,30 +109,70 @@ func within(ctx context.Context, d Dialect, db *sql.DB, f func(*sql.Conn) error)
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	if _, err := conn.ExecContext(ctx, begin); err != nil {
-		return err
-	}
-	if err = f(conn); err == nil {
-		_, err = conn.ExecContext(ctx, "COMMIT")
+	// To begin may have failed only on the way back, when ctx ended.
+	if _, err = conn.ExecContext(ctx, begin); err == nil {
+		if err = f(conn); err == nil {
+			_, err = conn.ExecContext(ctx, "COMMIT")
+		}
 	}
 	if err != nil {
 		// Clean-up runs although ctx may have ended. What cannot be rolled back
 		// must not go back to the pool.
-		if _, undone := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); undone != nil {
+		if _, undone := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); undone != nil && !strings.Contains(undone.Error(), noneActive) {
 			_ = conn.Raw(func(any) error { return errBad })
 		}
 	}
 	return err
 }
 
-// Tx is the transaction of the caller: a *sql.Tx, or a *sql.Conn on which one was
-// begun. A *sql.DB is refused: it has no transaction.
+// noneActive is what SQLite says when there is nothing to roll back.
+const noneActive = "no transaction is active"
+
+// Repeatable reports an error after which the transaction may be made again, from
+// its beginning: it could not be serialized (SQLSTATE 40001), or stood in another's
+// way (40P01).
+func Repeatable(err error) bool {
+	var coded interface{ SQLState() string }
+	return errors.As(err, &coded) && (coded.SQLState() == "40001" || coded.SQLState() == "40P01")
+}
+
+// Tx is the transaction of the caller: a *sql.Tx, or what a library makes of one.
+// What begins transactions is none and is refused: a *sql.DB, a *sql.Conn, and what
+// embeds them. What hides that cannot be seen through.
 type Tx interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-var errNoTx = errors.New("sqlfence: a *sql.DB has no transaction, so a guard on it guards nothing: begin one")
+var (
+	errPool = errors.New("sqlfence: a pool of connections has no transaction, so a guard on it guards nothing: begin one")
+	errConn = errors.New("sqlfence: a connection may have no transaction, and then a guard on it guards nothing: pass the transaction, or use OnConn if one was begun by hand")
+)
+
+// inTx refuses what is no transaction, as far as that can be seen.
+func inTx(tx Tx) error {
+	switch t := tx.(type) {
+	case *sql.Tx:
+	case interface{ SetMaxOpenConns(n int) }:
+		return errPool
+	case interface {
+		BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+	}:
+		// Some libraries' transactions begin others inside.
+		if _, ends := t.(interface{ Commit() error }); !ends {
+			return errConn
+		}
+	}
+	return nil
+}
+
+// OnConn binds the dialect to a connection on which the caller has begun a
+// transaction by hand, such as BEGIN IMMEDIATE. Nothing shows whether it has: if it
+// has not, a guard guards nothing.
+func (d Dialect) OnConn(c *sql.Conn) Bound { return d.On(begun{standard{c}}) }
+
+// begun is a connection with a transaction.
+type begun struct{ Runner }
 
 // Runner runs statements in a transaction of another driver. See Dialect.On.
 type Runner interface {
@@ -152,9 +192,6 @@ func (s standard) QueryRow(ctx context.Context, query string, args ...any) Row {
 }
 
 func (s standard) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	if _, ok := s.tx.(*sql.DB); ok {
-		return 0, errNoTx
-	}
 	r, err := s.tx.ExecContext(ctx, query, args...)
 	if err != nil {
 		return 0, err
@@ -163,7 +200,8 @@ func (s standard) Exec(ctx context.Context, query string, args ...any) (int64, e
 }
 
 // Guard admits the stamp to the resource, or refuses it: then nothing of the
-// transaction may be committed. Until the transaction ends no newer leader is
+// transaction may be committed. After an error that is Repeatable the transaction
+// may be made again. Until the transaction ends no newer leader is
 // admitted; others under the same token are (on PostgreSQL). It may come before or
 // after the writes that it guards.
 func (d Dialect) Guard(ctx context.Context, tx Tx, resource string, s fence.Stamp) error {
@@ -190,7 +228,9 @@ func (d Dialect) Answer(ctx context.Context, tx Tx, resource string, s fence.Sta
 // gets the result; if the other fails or dies, it makes the step itself.
 //
 // The step is made when the transaction commits. If step fails the caller rolls
-// back, with everything the step has written.
+// back, with everything the step has written. Who commits all the same has not made
+// it; a row that is left of a step that was not made is an error for whoever reads
+// it, never a result.
 func (d Dialect) Once(ctx context.Context, tx Tx, resource string, s fence.Stamp, key string, step func(context.Context) ([]byte, error)) (result []byte, again bool, err error) {
 	return d.On(standard{tx}).Once(ctx, resource, s, key, step)
 }
@@ -232,7 +272,14 @@ func (k *Sink) Mark(ctx context.Context) (fence.Mark, error) {
 }
 
 func (k *Sink) alone(ctx context.Context, f func(Bound) error) error {
-	err := within(ctx, k.dialect, k.db, func(c *sql.Conn) error { return f(k.dialect.On(standard{c})) })
+	once := func() error {
+		return within(ctx, k.dialect, k.db, func(c *sql.Conn) error { return f(k.dialect.OnConn(c)) })
+	}
+	err := once()
+	// Nothing else is in these transactions, so they are repeated here.
+	for Repeatable(err) && ctx.Err() == nil {
+		err = once()
+	}
 	if err != nil && !errors.Is(err, fence.ErrRefused) {
 		return fmt.Errorf("sqlfence: resource %q: %w", k.resource, err)
 	}

@@ -24,7 +24,15 @@
 // on PostgreSQL a lock that writers under one token share and only a new leader
 // takes alone, in one round trip; on SQLite the write lock. It is right at every
 // isolation level: where a transaction sees an old snapshot, it fails as one that
-// could not be serialized (SQLSTATE 40001), or busy on SQLite, and may be repeated.
+// could not be serialized (SQLSTATE 40001), or busy on SQLite. Where another raises
+// the mark and does not come to an end within deadlock_timeout, perhaps because it
+// waits for a row of this transaction, it fails as a deadlock (40P01). Both may be
+// repeated ([Repeatable]). So seal before the first write, as tenure.Lead does:
+// then marks are raised by transactions that do nothing else.
+//
+// On PostgreSQL the tables and functions are found by the search_path, and each
+// schema that has them has marks of its own. Migrate refuses to make a second
+// tenure_mark in a database: two marks for one resource fence nothing.
 //
 // Whoever guards several resources in one transaction takes them in one order, as
 // with all locks. On SQLite, begin with BEGIN IMMEDIATE (with modernc.org/sqlite:

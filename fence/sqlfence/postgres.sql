@@ -10,7 +10,25 @@
 --   TN002 slip     further above the mark than elections take a token
 --   TN003 foreign  the resource belongs to another deployment or group
 --   TN004 invalid  no token, or nobody's
--- Outside a transaction it is a seal.
+-- Outside a transaction it is a seal. A transaction that fails with 40001 (an old
+-- snapshot) or 40P01 (a deadlock, or a mark that is being raised for too long) may
+-- be repeated.
+
+-- Two tables of marks are two marks for one resource, and fence nothing. Who keeps
+-- schemas apart on purpose, with other resources in each, says so before this:
+-- SET LOCAL tenure.apart = 'on'.
+DO $$
+DECLARE
+  other text;
+BEGIN
+  SELECT n.nspname INTO other FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relname = 'tenure_mark' AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND n.nspname IS DISTINCT FROM current_schema() LIMIT 1;
+  IF other IS NOT NULL AND current_setting('tenure.apart', true) IS DISTINCT FROM 'on' THEN
+    RAISE EXCEPTION 'fence: schema % has a table tenure_mark already, and schema % would get another: two marks for one resource fence nothing', other, current_schema()
+      USING HINT = format('Put %I first on the search_path of all who write, or set tenure.apart to ''on'' if the schemas share no resource.', other);
+  END IF;
+END
+$$;
 
 -- One row per resource: the highest token that was admitted, and whose it is.
 -- seq, digest and answer are those of the last strict write.
@@ -29,10 +47,18 @@ CREATE TABLE IF NOT EXISTS tenure_once (
   resource text        NOT NULL,
   key      text        NOT NULL,
   token    bigint      NOT NULL,
-  result   bytea       NOT NULL,
+  result   bytea, -- NULL: not made
   made_at  timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (resource, key)
 );
+
+DO $$
+BEGIN
+  IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'tenure_once'::regclass AND attname = 'result' AND attnotnull) THEN
+    ALTER TABLE tenure_once ALTER COLUMN result DROP NOT NULL;
+  END IF;
+END
+$$;
 
 -- The locks. Whoever was admitted holds the lock of its token, shared, until its
 -- transaction ends; whoever raises the mark holds the one of the old mark's token
@@ -46,11 +72,15 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 
 -- A change of the mark by any other way waits for those it admitted, too, and
--- cannot take it down.
+-- cannot take it down. To delete it is to begin anew: for an operator who has
+-- stopped all leaders.
 CREATE OR REPLACE FUNCTION tenure_mark_rises() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM pg_advisory_xact_lock(tenure_lock_key(OLD.resource, OLD.token));
+  IF TG_OP = 'DELETE' THEN
+    RETURN OLD;
+  END IF;
   IF NEW.token < OLD.token OR NEW.resource <> OLD.resource THEN
     RAISE EXCEPTION 'fence: the mark of % is at %: it never goes down', OLD.resource, OLD.token;
   END IF;
@@ -63,6 +93,10 @@ DO $$
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'tenure_mark_rises' AND tgrelid = 'tenure_mark'::regclass) THEN
     CREATE TRIGGER tenure_mark_rises BEFORE UPDATE ON tenure_mark
+      FOR EACH ROW EXECUTE FUNCTION tenure_mark_rises();
+  END IF;
+  IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'tenure_mark_leaves' AND tgrelid = 'tenure_mark'::regclass) THEN
+    CREATE TRIGGER tenure_mark_leaves BEFORE DELETE ON tenure_mark
       FOR EACH ROW EXECUTE FUNCTION tenure_mark_rises();
   END IF;
 END
@@ -96,6 +130,10 @@ LANGUAGE plpgsql AS $$
 DECLARE
   admitted boolean;
 BEGIN
+  -- Before any lock: 0 is the gate's, and a stamp that is none must not hold it.
+  IF (a_resource <> '' AND a_deployment <> '' AND a_group <> '' AND a_token BETWEEN 1 AND 9007199254740991) IS NOT TRUE THEN
+    RETURN tenure_says('invalid', NULL);
+  END IF;
   -- The lock first, then the look: it must not be older than the lock. That is so
   -- in a function, where every statement has a snapshot of its own.
   admitted := pg_advisory_xact_lock_shared(hashtextextended(a_resource, a_token)) IS NULL;
@@ -112,16 +150,15 @@ BEGIN
 END
 $$;
 
--- The check of a token that is not the mark. The caller holds the lock of the token.
+-- The check of a token that is not the mark. The stamp is valid, and the caller
+-- holds the lock of the token.
 CREATE OR REPLACE FUNCTION tenure_rise(a_resource text, a_deployment text, a_group text, a_token bigint) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
   m tenure_mark;
   verdict text;
+  until timestamptz := clock_timestamp() + current_setting('deadlock_timeout')::interval;
 BEGIN
-  IF a_resource IS NULL OR a_resource = '' THEN
-    RETURN tenure_says('invalid', m);
-  END IF;
   LOOP
     -- Marks only rise, so who is refused by an old look at one stays refused.
     SELECT * INTO m FROM tenure_mark WHERE resource = a_resource;
@@ -135,9 +172,13 @@ BEGIN
     EXIT WHEN pg_try_advisory_xact_lock(tenure_lock_key(a_resource, 0));
     -- Somebody else raises the mark, perhaps to this very token. To wait in the
     -- queue for the gate, with the lock of a token in hand, could be to wait for
-    -- one who waits for that.
+    -- one who waits for that. Nor without an end: that one may wait for a row of
+    -- this transaction, and nobody sees a deadlock in a wait by sleeping.
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
       RAISE EXCEPTION 'fence: the mark of % is being raised: try again', a_resource USING ERRCODE = '40001';
+    END IF;
+    IF clock_timestamp() > until THEN
+      RAISE EXCEPTION 'fence: the mark of % is being raised by a transaction that does not end, perhaps because it waits for this one: try again', a_resource USING ERRCODE = '40P01';
     END IF;
     PERFORM pg_sleep(0.002);
   END LOOP;
@@ -194,12 +235,13 @@ CREATE OR REPLACE FUNCTION tenure_admit_strict(
 DECLARE
   m tenure_mark;
 BEGIN
-  -- One at a time under a token, too.
-  PERFORM pg_advisory_xact_lock(tenure_lock_key(a_resource, a_token));
-  IF a_seq IS NULL OR a_seq < 1 OR a_seq > 9007199254740991 OR a_digest IS NULL THEN
+  IF (a_resource <> '' AND a_deployment <> '' AND a_group <> '' AND a_token BETWEEN 1 AND 9007199254740991
+      AND a_seq BETWEEN 1 AND 9007199254740991 AND a_digest IS NOT NULL) IS NOT TRUE THEN
     said := tenure_says('invalid', m);
     RETURN;
   END IF;
+  -- One at a time under a token, too.
+  PERFORM pg_advisory_xact_lock(tenure_lock_key(a_resource, a_token));
   said := tenure_rise(a_resource, a_deployment, a_group, a_token);
   IF said <> 'ok' THEN
     RETURN;
@@ -226,6 +268,9 @@ DECLARE
   m tenure_mark;
   verdict text;
 BEGIN
+  IF (a_resource <> '' AND a_deployment <> '' AND a_group <> '' AND a_token BETWEEN 1 AND 9007199254740991) IS NOT TRUE THEN
+    RETURN tenure_says('invalid', m);
+  END IF;
   PERFORM pg_advisory_xact_lock(tenure_lock_key(a_resource, 0));
   m := tenure_alone(a_resource);
   verdict := tenure_rule(m, a_deployment, a_group, a_token);

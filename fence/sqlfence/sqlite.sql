@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS tenure_once (
   resource TEXT    NOT NULL,
   key      TEXT    NOT NULL,
   token    INTEGER NOT NULL,
-  result   BLOB    NOT NULL,
+  result   BLOB, -- NULL: not made
   made_at  TEXT    NOT NULL DEFAULT CURRENT_TIMESTAMP,
   PRIMARY KEY (resource, key)
 ) WITHOUT ROWID;

@@ -13,8 +13,8 @@
 // it, such as a *filefence.Dir: what was refused before a restart is refused after
 // it. When a higher token comes, first its mark is stored, so that no lower order
 // is accepted any more; then the contexts of running orders with lower tokens end,
-// with a *fence.StaleError as their cause; and only when those have returned is the
-// new order acted on. So no act of a lower token follows one of a higher.
+// with an [*InterruptedError] as their cause; and only when those have returned is
+// the new order acted on. So no act of a lower token follows one of a higher.
 //
 //	dir, err := filefence.Open("/var/lib/worker")
 //	…

@@ -2,6 +2,7 @@ package workerfence
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -11,6 +12,25 @@ import (
 // Handler acts on an order. Its context ends when the one who asked for it goes
 // away, or when a higher token comes: it returns soon then.
 type Handler func(ctx context.Context, s fence.Stamp, order []byte) error
+
+// InterruptedError: the order was admitted and begun, and then a higher token came.
+// It is no refusal: part of the order may be done. It is the cause with which the
+// handler's context ended.
+type InterruptedError struct {
+	Stamp fence.Stamp
+	By    fence.Stamp
+	// Err is what the handler returned; nil as long as it has not. It is not
+	// unwrapped: a refusal that the handler met is not one of the whole order.
+	Err error
+}
+
+func (e *InterruptedError) Error() string {
+	text := fmt.Sprintf("workerfence: order interrupted: %s, and then came token %d: another leads, and part of the order may be done", e.Stamp, e.By.Token)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
 
 // Worker acts on orders. Its methods may be called from many goroutines; orders
 // under one token run side by side.
@@ -40,33 +60,57 @@ func New(mark fence.Sealer, handle Handler) *Worker {
 
 // Do acts on an order if its stamp is admitted, and returns what the handler
 // returns. If it is refused (fence.ErrRefused), or ctx ends before its turn, nothing
-// was done.
+// was done. If a higher token came while the handler was at it and it did not
+// finish, the error is an *InterruptedError.
 func (w *Worker) Do(ctx context.Context, s fence.Stamp, order []byte) error {
-	r, hctx, err := w.admit(ctx, s, true)
+	r, hctx, err := w.admit(ctx, s, w.mark.Seal, true)
 	if err != nil {
 		return err
 	}
 	defer w.finish(r)
-	return w.handle(hctx, s, order)
+	err = w.handle(hctx, s, order)
+	var cut *InterruptedError
+	if err == nil || !errors.As(context.Cause(hctx), &cut) {
+		return err
+	}
+	done := &InterruptedError{Stamp: cut.Stamp, By: cut.By}
+	if !errors.Is(err, cut) {
+		done.Err = err
+	}
+	return done
 }
 
 // Seal closes the worker to everyone below the stamp: when it returns, nothing of a
 // lower token runs any more.
 func (w *Worker) Seal(ctx context.Context, s fence.Stamp) error {
-	_, _, err := w.admit(ctx, s, false)
+	_, _, err := w.admit(ctx, s, w.mark.Seal, false)
+	return err
+}
+
+// Advance is the operator's way past the slip rule, for a mark that has one, such as
+// a *filefence.Dir. Like Seal it ends what runs under lower tokens; to advance the
+// mark beside its worker does not.
+func (w *Worker) Advance(ctx context.Context, s fence.Stamp) error {
+	mark, ok := w.mark.(interface {
+		Advance(ctx context.Context, s fence.Stamp) error
+	})
+	if !ok {
+		return fmt.Errorf("workerfence: a mark of type %T cannot be advanced: %w", w.mark, errors.ErrUnsupported)
+	}
+	_, _, err := w.admit(ctx, s, mark.Advance, false)
 	return err
 }
 
 // admit stores the mark, ends what is lower and waits for it. An order is put among
 // the running ones in the same turn, so that a higher token finds it there.
-func (w *Worker) admit(ctx context.Context, s fence.Stamp, order bool) (*run, context.Context, error) {
+func (w *Worker) admit(ctx context.Context, s fence.Stamp, store func(context.Context, fence.Stamp) error, order bool) (*run, context.Context, error) {
 	select {
 	case w.turn <- struct{}{}:
 		defer func() { <-w.turn }()
 	case <-ctx.Done():
 		return nil, nil, fmt.Errorf("workerfence: %s: waiting for its turn: %w", s, context.Cause(ctx))
 	}
-	if err := w.mark.Seal(ctx, s); err != nil {
+	if err := store(ctx, s); err != nil {
 		return nil, nil, fmt.Errorf("workerfence: %w", err)
 	}
 	for _, r := range w.lower(s) {
@@ -97,7 +141,7 @@ func (w *Worker) lower(s fence.Stamp) []*run {
 	var all []*run
 	for r := range w.running {
 		if r.stamp.Token < s.Token {
-			r.end(&fence.StaleError{Stamp: r.stamp, Mark: fence.Mark{Deployment: s.Deployment, Group: s.Group, Token: s.Token}})
+			r.end(&InterruptedError{Stamp: r.stamp, By: s})
 			all = append(all, r)
 		}
 	}

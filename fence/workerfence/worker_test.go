@@ -54,7 +54,7 @@ func (h *shared) sink(name string, worker func(*filefence.Dir, workerfence.Handl
 				Effects: func(context.Context) ([]string, error) { return effects(path) },
 				Mark:    s.dir.Mark,
 				Seal:    s.worker.Seal,
-				Advance: s.dir.Advance,
+				Advance: s.worker.Advance,
 				Close: func() error {
 					h.mu.Lock()
 					defer h.mu.Unlock()
@@ -204,8 +204,8 @@ func TestHigherEndsLower(t *testing.T) {
 		var lower sync.WaitGroup
 		for range 2 {
 			lower.Go(func() {
-				var e *fence.StaleError
-				if err := w.Do(t.Context(), at(4), []byte("old")); !errors.As(err, &e) || e.Stamp.Token != 4 || e.Mark.Token != 5 {
+				var e *workerfence.InterruptedError
+				if err := w.Do(t.Context(), at(4), []byte("old")); !errors.As(err, &e) || e.Stamp.Token != 4 || e.By.Token != 5 || e.Err != nil {
 					t.Errorf("the running order ended with %v", err)
 				}
 			})
@@ -219,6 +219,45 @@ func TestHigherEndsLower(t *testing.T) {
 			t.Errorf("%s; want %s", got, want)
 		}
 	})
+}
+
+// What was begun and interrupted is not called refused, whatever the handler makes
+// of it; what was finished all the same is done.
+func TestInterruptedIsNotRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, result := range []error{&fence.StaleError{Stamp: at(4)}, context.Canceled, nil} {
+			w := workerfence.New(&forgetful{}, func(ctx context.Context, _ fence.Stamp, _ []byte) error {
+				<-ctx.Done()
+				var e *workerfence.InterruptedError
+				if cause := context.Cause(ctx); !errors.As(cause, &e) || errors.Is(cause, fence.ErrRefused) {
+					t.Errorf("the order's context ended with %v", cause)
+				}
+				return result
+			})
+			var lower sync.WaitGroup
+			lower.Go(func() {
+				err := w.Do(t.Context(), at(4), nil)
+				var e *workerfence.InterruptedError
+				switch {
+				case result == nil && err == nil:
+				case !errors.As(err, &e) || errors.Is(err, fence.ErrRefused) || !errors.Is(e.Err, result):
+					t.Errorf("the handler returned %v, and Do %v", result, err)
+				}
+			})
+			synctest.Wait()
+			if err := w.Seal(t.Context(), at(5)); err != nil {
+				t.Error(err)
+			}
+			lower.Wait()
+		}
+	})
+}
+
+// A mark without an operator's way has none through its worker.
+func TestCannotAdvance(t *testing.T) {
+	if err := workerfence.New(&forgetful{}, nil).Advance(t.Context(), at(5)); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("answered %v", err)
+	}
 }
 
 // An order that does not stop holds the next leader up, who gives up with its
