@@ -108,7 +108,11 @@ func candidateMain(raw string) error {
 			return err
 		}
 		work.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+			limit := 2 * time.Minute
+			if o.Do == "campaign" {
+				limit = time.Hour // it may never be its turn
+			}
+			ctx, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
 			ended := func(at clock.Instant) { say("ended", at, nil) }
 			var err error
