@@ -192,18 +192,18 @@ func (o *ours) resign(ctx context.Context, ended func(clock.Instant)) error {
 	return o.term.Resign(ctx)
 }
 
-// transfer takes the beginning of the call that succeeds for the end of the term:
-// the successor is looked for before it ends, so this is the longer time.
+// transfer looks for the successor while the term goes on, and then ends it.
 func (o *ours) transfer(ctx context.Context, to string, ended func(clock.Instant)) error {
+	over := make(chan clock.Instant, 1)
+	defer context.AfterFunc(o.term.Context(), func() { over <- clock.System().Now() })()
 	for {
-		at := clock.System().Now()
 		err := o.term.TransferTo(ctx, to)
 		if errors.Is(err, tenure.ErrSuccessor) && o.term.Check() == nil && ctx.Err() == nil {
 			time.Sleep(time.Millisecond) // it has not arrived yet
 			continue
 		}
 		if err == nil {
-			ended(at)
+			ended(<-over)
 		}
 		return err
 	}
