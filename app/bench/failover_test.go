@@ -367,7 +367,7 @@ func (b *bench) report(ttls []time.Duration) {
 		ratio := float64(our.at(0.5)) / float64(their.at(0.5))
 		bar(ratio <= 1.5 || our.at(0.5) <= their.at(0.5)+2*time.Millisecond, "etcd: "+what+", p50",
 			fmt.Sprintf("%s, %.2f × of Election's", ms(our.at(0.5)), ratio), "<= 1.5 × or + 2 ms")
-		atMost("etcd: "+what+", p95", our.at(0.95), 20*time.Millisecond, "")
+		atMost("etcd: "+what+", p95", our.at(0.95), 20*time.Millisecond, fmt.Sprintf(" (Election's: %s)", ms(their.at(0.95))))
 	}
 	moved, resigned := b.figures[figure{onEtcd, transfer, 0}].at(0.5), b.figures[figure{onEtcd, resign, 0}].at(0.5)
 	bar(resigned <= 2*moved, "etcd: resign, 3 candidates, p50", fmt.Sprintf("%s, %.2f × the transfer's", ms(resigned), float64(resigned)/float64(moved)), "<= 2 ×")

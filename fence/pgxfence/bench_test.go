@@ -29,7 +29,8 @@ const (
 // updates a row of its own and commits, with fsync; guarded on 8 resources, then on
 // one that all share. The kinds take turns of a tenth of a second, so that what else
 // the machine does meets all of them alike; a round is ten turns of each, and is
-// compared with the bare one in it.
+// compared with the bare one in it. A transaction that is one batch is compared with
+// a bare one that is.
 func BenchmarkGuard(b *testing.B) {
 	server := servertest.Postgres(b)
 	ctx := b.Context()
@@ -57,13 +58,17 @@ func BenchmarkGuard(b *testing.B) {
 		name     string
 		tx       benchTx
 		resource func(conn int) string
+		base     int // the bare one
 	}{
-		{"bare", benchBare, shared},
-		{"SELECT 1 instead", benchNothing, shared},
-		{"Queue, 8 resources", benchQueue, own},
-		{"Queue, one resource", benchQueue, shared},
-		{"Guard, 8 resources", benchGuard, own},
-		{"Guard, one resource", benchGuard, shared},
+		{"bare", inTx(benchBare), shared, 0},
+		{"SELECT 1 instead", inTx(benchNothing), shared, 0},
+		{"Queue, 8 resources", inTx(benchQueue), own, 0},
+		{"Queue, one resource", inTx(benchQueue), shared, 0},
+		{"Guard, 8 resources", inTx(benchGuard), own, 0},
+		{"Guard, one resource", inTx(benchGuard), shared, 0},
+		{"bare in one batch", benchOneBatch(false), shared, 6},
+		{"one batch, 8 resources", benchOneBatch(true), own, 6},
+		{"one batch, one resource", benchOneBatch(true), shared, 6},
 	}
 	for range b.N {
 		rates := make([][]float64, len(kinds))
@@ -84,16 +89,16 @@ func BenchmarkGuard(b *testing.B) {
 		for k, kind := range kinds {
 			ratios := make([]float64, benchRounds)
 			for i := range ratios {
-				ratios[i] = rates[k][i] / rates[0][i]
+				ratios[i] = rates[k][i] / rates[kind.base][i]
 			}
 			verdict := "ok"
-			if k < 2 {
+			if k < 2 || k == kind.base {
 				verdict = ""
 			} else if median(ratios) < benchBar {
 				verdict = "short"
 			}
-			b.Logf("%-20s  %6.0f tx/s  %.2f×  (%.2f to %.2f)  %s", kind.name, median(rates[k]), median(ratios), slices.Min(ratios), slices.Max(ratios), verdict)
-			if k > 0 {
+			b.Logf("%-23s  %6.0f tx/s  %.2f× of %s  (%.2f to %.2f)  %s", kind.name, median(rates[k]), median(ratios), kinds[kind.base].name, slices.Min(ratios), slices.Max(ratios), verdict)
+			if k != kind.base {
 				b.ReportMetric(median(ratios), strings.ReplaceAll(strings.ReplaceAll(kind.name, ",", ""), " ", "-")+"-×bare")
 			}
 		}
@@ -102,7 +107,13 @@ func BenchmarkGuard(b *testing.B) {
 
 func median(of []float64) float64 { return slices.Sorted(slices.Values(of))[len(of)/2] }
 
-type benchTx func(ctx context.Context, tx pgx.Tx, id int, resource string) error
+type benchTx func(ctx context.Context, c *pgx.Conn, id int, resource string) error
+
+func inTx(work func(ctx context.Context, tx pgx.Tx, id int, resource string) error) benchTx {
+	return func(ctx context.Context, c *pgx.Conn, id int, resource string) error {
+		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error { return work(ctx, tx, id, resource) })
+	}
+}
 
 // benchRate runs all connections for one turn and returns transactions a second.
 func benchRate(b *testing.B, conns []*pgx.Conn, work benchTx, resource func(int) string) float64 {
@@ -114,8 +125,7 @@ func benchRate(b *testing.B, conns []*pgx.Conn, work benchTx, resource func(int)
 		guarded := resource(i)
 		all.Go(func() {
 			for time.Since(start) < benchSlice {
-				err := pgx.BeginFunc(b.Context(), c, func(tx pgx.Tx) error { return work(b.Context(), tx, i, guarded) })
-				if err != nil {
+				if err := work(b.Context(), c, i, guarded); err != nil {
 					b.Error(err)
 					return
 				}
@@ -156,6 +166,20 @@ func benchQueue(ctx context.Context, tx pgx.Tx, id int, resource string) error {
 	}
 	batch.Queue(benchUpdate, id)
 	return tx.SendBatch(ctx, batch).Close()
+}
+
+// benchOneBatch begins, writes and commits in one round trip.
+func benchOneBatch(guarded bool) benchTx {
+	return func(ctx context.Context, c *pgx.Conn, id int, resource string) error {
+		batch := &pgx.Batch{}
+		if guarded {
+			if err := pgxfence.Queue(batch, resource, benchStamp()); err != nil {
+				return err
+			}
+		}
+		batch.Queue(benchUpdate, id)
+		return c.SendBatch(ctx, batch).Close()
+	}
 }
 
 func benchStamp() fence.Stamp {

@@ -16,6 +16,7 @@ func postgresContract(t *testing.T, l *lazy) {
 	t.Run("sql", func(t *testing.T) { fencetest.Run(t, postgres(l)) })
 	t.Run("pgx", func(t *testing.T) { fencetest.Run(t, postgresPgx(l)) })
 	t.Run("queue", func(t *testing.T) { fencetest.Run(t, postgresQueue(l, pgx.ReadCommitted)) })
+	t.Run("one batch", func(t *testing.T) { fencetest.Run(t, postgresOneBatch(l)) })
 	for _, level := range levels() {
 		t.Run("queue, "+string(level), func(t *testing.T) {
 			for name, err := range fencetest.Check(t, postgresQueue(l, level), fencetest.Atomic, fencetest.NotOvertaken, fencetest.SealWaits) {

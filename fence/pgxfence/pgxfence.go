@@ -38,18 +38,21 @@ func (r runner) Exec(ctx context.Context, query string, args ...any) (int64, err
 func on(q Querier) sqlfence.Bound { return sqlfence.Postgres.On(runner{q}) }
 
 // Queue puts the guard into a batch, ahead of the writes that it guards, so that it
-// costs no round trip of its own. Send the batch in a transaction: if the stamp is
-// refused, what is queued after it is not run, the transaction is aborted, and
-// Close of the results answers the refusal.
+// costs no round trip of its own. If the stamp is refused, what is queued after it is
+// not run, the transaction is aborted, and Close of the results answers the refusal.
 //
-// The guard is two statements: who reads the results one by one finds two of them
-// ahead of those of the writes, and turns an error into the refusal with Refusal.
+// The batch may be sent in a transaction; sent on a connection or a pool it is one of
+// its own, begun and committed in that single round trip, which is faster than a bare
+// transaction of three:
 //
 //	batch := &pgx.Batch{}
 //	err := pgxfence.Queue(batch, "invoices", term.Stamp(0))
 //	…
 //	batch.Queue("UPDATE …")
-//	err = tx.SendBatch(ctx, batch).Close()
+//	err = pool.SendBatch(ctx, batch).Close()
+//
+// The guard is two statements: who reads the results one by one finds two of them
+// ahead of those of the writes, and turns an error into the refusal with Refusal.
 func Queue(b *pgx.Batch, resource string, s fence.Stamp) error {
 	if err := sqlfence.Validate(resource, s); err != nil {
 		return err

@@ -233,6 +233,27 @@ func postgresQueue(l *lazy, level pgx.TxIsoLevel) fencetest.Sink {
 	})
 }
 
+// postgresOneBatch is a sink whose transaction is one batch.
+func postgresOneBatch(l *lazy) fencetest.Sink {
+	s := overPgx("PostgreSQL, all in one batch", l, func(pool *pgxpool.Pool, resource string) fencetest.Resource {
+		r := pgxResource(pool, resource)
+		r.WriteStrict = nil
+		r.Write = func(ctx context.Context, s fence.Stamp, payload string) error {
+			return repeated(ctx, func() error {
+				batch := &pgx.Batch{}
+				if err := pgxfence.Queue(batch, resource, s); err != nil {
+					return err
+				}
+				batch.Queue("INSERT INTO effects (resource, payload) VALUES ($1, $2)", resource, payload)
+				return pool.SendBatch(ctx, batch).Close()
+			})
+		}
+		return r
+	})
+	s.NoMoment = "guard and write reach the server in one message, and it is not asked to stop between them"
+	return s
+}
+
 // looksFirst takes the lock of the token after it has looked at the mark.
 func looksFirst(l *lazy) fencetest.Sink {
 	s := queueing("PostgreSQL, a look before the lock", l, pgx.ReadCommitted, func(ctx context.Context, tx pgx.Tx, resource string, s fence.Stamp) error {
@@ -439,6 +460,6 @@ func TestMain(m *testing.M) {
 	for _, level := range levels() {
 		all = append(all, postgresQueue(nil, level))
 	}
-	fencetest.Child(append(all, looksFirst(nil))...)
+	fencetest.Child(append(all, postgresOneBatch(nil), looksFirst(nil))...)
 	os.Exit(m.Run())
 }
