@@ -25,12 +25,15 @@ type Config struct {
 	ActingWindow time.Duration
 	// Rejections is how many refused writes are kept. Default 1000.
 	Rejections int
-	// History is how many ticks of a resource, and allocations of a sequence, are
-	// kept at least. A tick that is gone no longer keeps its key from being used
-	// again. Default 1,000,000.
+	// History is how many ticks and firings of a resource, and allocations of a
+	// sequence, are kept at least. A tick that is gone no longer keeps its key from being used
+	// again; nor does a firing that was delivered and is gone. Firings that are pending
+	// are all kept. Default 1,000,000.
 	History int
 	// Resources is how many resources there may be. Default 10,000.
 	Resources int
+	// Shared is how many shared records there may be. Default 100,000.
+	Shared int
 
 	// Group is how many batches share a commit at most; 1 commits each alone.
 	// Default 1024.
@@ -60,6 +63,7 @@ func (c Config) withDefaults() Config {
 	number(&c.Rejections, 1000)
 	number(&c.History, 1_000_000)
 	number(&c.Resources, 10_000)
+	number(&c.Shared, 100_000)
 	number(&c.Group, 1024)
 	number(&c.Queue, 4096)
 	number(&c.QueueBytes, 64<<20)
@@ -113,7 +117,7 @@ func (c Config) Validate() error {
 			bad(field, "%v is negative", d)
 		}
 	}
-	for field, n := range map[string]int{"rejections": c.Rejections, "history": c.History, "resources": c.Resources, "group": c.Group, "queue": c.Queue, "queue-bytes": c.QueueBytes} {
+	for field, n := range map[string]int{"rejections": c.Rejections, "history": c.History, "resources": c.Resources, "shared": c.Shared, "group": c.Group, "queue": c.Queue, "queue-bytes": c.QueueBytes} {
 		if n < 0 {
 			bad(field, "%d is negative", n)
 		}

@@ -2,8 +2,8 @@
 // writes to it takes effect if and only if no newer leader was there before.
 //
 // A ledger keeps resources. Each has a mark (package fence) and, guarded by it, a
-// log of ticks, sequences of numbers, checkpoints and versioned records. Every write
-// carries a stamp; the check and the write are one transaction of the database,
+// log of ticks, sequences of numbers, checkpoints, versioned records, and jobs with
+// their firings. Every write carries a stamp; the check and the write are one transaction of the database,
 // SQLite in the process or PostgreSQL by URL. The mark is durable before an answer is
 // sent.
 //
@@ -12,6 +12,24 @@
 // forgotten marks and numbers. Reads are not fenced. The list of refused writes keeps
 // the newest and counts the rest; what could not be read as a stamp at all is only
 // counted, in the metrics.
+//
+// # Jobs
+//
+// A job is due at an instant. The leader fires it: in one transaction the firing is
+// recorded, once by job and instant, and the job moves on to its next instant or is
+// deleted. What the schedule means is the leader's business. A firing stays pending
+// until it was delivered, so that the next leader knows what the last one owed. Jobs are
+// found through an index by the instant at which they are due, and counted as they
+// come and go: ten million are no slower to begin with than ten thousand.
+//
+// Answers carry the ledger's wall clock, so that leaders agree about the time whatever
+// their own clocks say. Several ledgers on one database have a clock each.
+//
+// # Shared records
+//
+// A shared record belongs to no resource and needs no leader. It is guarded by its
+// version instead of a token: who writes it says which version they have read, and of
+// two who read the same one succeeds. Whoever writes without saying so overwrites.
 //
 // # Group commit
 //

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/ledger/api"
-	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/fence/httpfence"
 )
 
@@ -37,6 +35,12 @@ func (l *Ledger) Handler(maxBody int64) http.Handler {
 	mux.Handle("GET", "/resources/{resource}/records", reading(h.records))
 	mux.Handle("GET", "/resources/{resource}/records/{name}", h.record)
 	mux.Handle("GET", "/resources/{resource}/ticks", reading(h.ticks))
+	mux.Handle("GET", "/resources/{resource}/jobs", reading(h.jobs))
+	mux.Handle("GET", "/resources/{resource}/jobs/{name}", reading(h.job))
+	mux.Handle("GET", "/resources/{resource}/firings", reading(h.firings))
+	mux.Handle("GET", "/shared/{space}/{name}", h.shared)
+	mux.Handle("PUT", "/shared/{space}/{name}", h.putShared)
+	mux.Handle("DELETE", "/shared/{space}/{name}", h.deleteShared)
 	mux.Handle("GET", "/rejections", reading(h.rejections))
 	mux.Handle("GET", "/healthz", h.healthz)
 	mux.Handle("GET", "/metrics", promhttp.HandlerFor(l.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP)
@@ -58,6 +62,14 @@ func fail(w http.ResponseWriter, err error) { api.WriteError(w, err) }
 
 // stamped reads what every write has: the stamp, who writes, and the body.
 func (h *handler) stamped(w http.ResponseWriter, r *http.Request, emptyAllowed bool, body any) (api.Batch, error) {
+	b, err := h.stamp(r)
+	if err != nil {
+		return b, err
+	}
+	return b, httpapi.ReadJSON(w, r, h.maxBody, emptyAllowed, body)
+}
+
+func (h *handler) stamp(r *http.Request) (api.Batch, error) {
 	b := api.Batch{Resource: r.PathValue("resource")}
 	var err error
 	if b.Holder, err = url.PathUnescape(r.Header.Get(api.HeaderHolder)); err != nil || b.Holder == "" {
@@ -65,9 +77,8 @@ func (h *handler) stamped(w http.ResponseWriter, r *http.Request, emptyAllowed b
 	}
 	if b.Stamp, err = httpfence.Parse(r.Header.Values); err != nil {
 		h.l.metrics.refused(err)
-		return b, err
 	}
-	return b, httpapi.ReadJSON(w, r, h.maxBody, emptyAllowed, body)
+	return b, err
 }
 
 func (h *handler) batch(w http.ResponseWriter, r *http.Request) {
@@ -86,28 +97,6 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request) {
 	answer(w, a.Retried, a)
 }
 
-func (h *handler) allocate(w http.ResponseWriter, r *http.Request) {
-	var body api.RangeBody
-	b, err := h.stamped(w, r, false, &body)
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	name := r.PathValue("name")
-	b.Digest = body.Digest
-	b.Writes = []api.Write{{Sequence: &api.SequenceWrite{Name: name, First: body.First, Last: body.Last, N: body.N}}}
-	a, err := h.l.Apply(r.Context(), b)
-	if err == nil && (len(a.Outcomes) != 1 || a.Outcomes[0].Sequence == nil) {
-		err = errors.New("the batch that had this stamp took no numbers")
-	}
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	taken := a.Outcomes[0].Sequence
-	answer(w, a.Retried, api.RangeAnswer{Resource: a.Resource, Sequence: name, Token: a.Token, First: taken.First, Last: taken.Last})
-}
-
 func answer(w http.ResponseWriter, retried bool, v any) {
 	if retried {
 		w.Header().Set(api.HeaderRetried, "true")
@@ -115,7 +104,7 @@ func answer(w http.ResponseWriter, retried bool, v any) {
 	httpapi.WriteJSON(w, http.StatusOK, v)
 }
 
-func (h *handler) seal(w http.ResponseWriter, r *http.Request) { h.raise(w, r, h.l.Seal) }
+func (h *handler) seal(w http.ResponseWriter, r *http.Request) { h.raise(w, r, seal) }
 
 // advance is for an operator on the machine itself: a leader must not be able to
 // get past the slip rule by asking.
@@ -124,21 +113,22 @@ func (h *handler) advance(w http.ResponseWriter, r *http.Request) {
 		fail(w, errNotLocal)
 		return
 	}
-	h.raise(w, r, h.l.Advance)
+	h.raise(w, r, advance)
 }
 
 var errNotLocal = errors.Join(api.ErrDenied, errors.New("advance is for an operator on the ledger's own machine"))
 
-func (h *handler) raise(w http.ResponseWriter, r *http.Request, do func(context.Context, string, fence.Stamp, string) error) {
+func (h *handler) raise(w http.ResponseWriter, r *http.Request, k kind) {
 	b, err := h.stamped(w, r, true, &struct{}{})
+	var a api.Answer
 	if err == nil {
-		err = do(r.Context(), b.Resource, b.Stamp, b.Holder)
+		a, err = h.l.raise(r.Context(), k, b)
 	}
 	if err != nil {
 		fail(w, err)
 		return
 	}
-	httpapi.WriteJSON(w, http.StatusOK, api.Answer{Resource: b.Resource, Token: b.Stamp.Token, Outcomes: []api.Outcome{}})
+	httpapi.WriteJSON(w, http.StatusOK, a)
 }
 
 // reading answers with what a read returns.
@@ -175,7 +165,7 @@ func (h *handler) resources(r *http.Request) (p api.Page[api.Resource], err erro
 func (h *handler) resource(r *http.Request) (api.ResourceBody, error) {
 	name := r.PathValue("resource")
 	res, err := h.l.Resource(r.Context(), name)
-	return api.ResourceBody{Resource: res, LeadersActing: h.l.LeadersActing(name)}, err
+	return api.ResourceBody{Resource: res, LeadersActing: h.l.LeadersActing(name), NowMS: h.l.nowMS()}, err
 }
 
 func (h *handler) sequence(r *http.Request) (api.Sequence, error) {
@@ -208,13 +198,18 @@ func (h *handler) record(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
-	etag := strconv.Quote(strconv.FormatUint(rec.Version, 10))
+	versioned(w, r, rec.Version, rec)
+}
+
+// versioned answers with v, or that the caller has it.
+func versioned(w http.ResponseWriter, r *http.Request, version uint64, v any) {
+	etag := strconv.Quote(strconv.FormatUint(version, 10))
 	w.Header().Set("ETag", etag)
 	if r.Header.Get("If-None-Match") == etag {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	httpapi.WriteJSON(w, http.StatusOK, rec)
+	httpapi.WriteJSON(w, http.StatusOK, v)
 }
 
 func (h *handler) ticks(r *http.Request) (p api.Page[api.Tick], err error) {

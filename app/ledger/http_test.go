@@ -187,7 +187,7 @@ func TestBadRequests(t *testing.T) {
 		{"two kinds at once", "POST", "/v1/resources/r/batch", `{"writes":[{"tick":{},"record":{"key":"k","value":1}}]}`, 400, "invalid_request"},
 		{"a record without value", "POST", "/v1/resources/r/batch", `{"writes":[{"record":{"key":"k"}}]}`, 400, "invalid_request"},
 		{"a negative version", "POST", "/v1/resources/r/batch", `{"writes":[{"record":{"key":"k","value":1,"version":-1}}]}`, 400, "bad_body"},
-		{"too many writes", "POST", "/v1/resources/r/batch", `{"writes":[` + strings.Repeat(`{"tick":{}},`, 1000) + `{"tick":{}}]}`, 400, "invalid_request"},
+		{"too many writes", "POST", "/v1/resources/r/batch", `{"writes":[` + strings.Repeat(`{"tick":{}},`, 2000) + `{"tick":{}}]}`, 400, "invalid_request"},
 		{"a long name", "POST", "/v1/resources/" + long + "/batch", aTick, 400, "invalid_request"},
 		{"a zero byte", "POST", "/v1/resources/a%00b/batch", aTick, 400, "invalid_request"},
 		{"a name of two dots", "POST", "/v1/resources/%2e%2e/batch", aTick, 400, "invalid_request"},
@@ -199,6 +199,31 @@ func TestBadRequests(t *testing.T) {
 		{"too many numbers", "POST", "/v1/resources/r/sequences/s", `{"n":1000001}`, 400, "invalid_request"},
 		{"beyond 2^53", "POST", "/v1/resources/r/sequences/s", `{"first":9007199254740992,"last":9007199254740992}`, 400, "invalid_request"},
 		{"fractional n", "POST", "/v1/resources/r/sequences/s", `{"n":1.5}`, 400, "bad_body"},
+		{"a job without an instant", "POST", "/v1/resources/r/batch", `{"writes":[{"job":{"key":"k"}}]}`, 400, "invalid_request"},
+		{"a job before 1970", "POST", "/v1/resources/r/batch", `{"writes":[{"job":{"key":"k","next_ms":-1}}]}`, 400, "invalid_request"},
+		{"a job after 2^53", "POST", "/v1/resources/r/batch", `{"writes":[{"job":{"key":"k","next_ms":9007199254740992}}]}`, 400, "invalid_request"},
+		{"a job without key", "POST", "/v1/resources/r/batch", `{"writes":[{"job":{"next_ms":1}}]}`, 400, "invalid_request"},
+		{"a job of two dots", "POST", "/v1/resources/r/batch", `{"writes":[{"job":{"key":"..","next_ms":1}}]}`, 400, "invalid_request"},
+		{"a misfire that is none", "POST", "/v1/resources/r/batch", `{"writes":[{"job":{"key":"k","next_ms":1,"misfire":"twice"}}]}`, 400, "invalid_request"},
+		{"a long schedule", "POST", "/v1/resources/r/batch", `{"writes":[{"job":{"key":"k","next_ms":1,"schedule":"` + long + `"}}]}`, 400, "invalid_request"},
+		{"a large payload", "POST", "/v1/resources/r/batch", `{"writes":[{"job":{"key":"k","next_ms":1,"payload":"` + strings.Repeat("x", api.MaxPayload) + `"}}]}`, 400, "invalid_request"},
+		{"delete with more", "POST", "/v1/resources/r/batch", `{"writes":[{"job":{"key":"k","next_ms":1,"delete":true}}]}`, 400, "invalid_request"},
+		{"fire before it is due", "POST", "/v1/resources/r/batch", `{"writes":[{"fire":{"job":"k","due_ms":2,"at_ms":1}}]}`, 400, "invalid_request"},
+		{"fire and stay", "POST", "/v1/resources/r/batch", `{"writes":[{"fire":{"job":"k","due_ms":2,"at_ms":2,"next_ms":2}}]}`, 400, "invalid_request"},
+		{"skip and stay", "POST", "/v1/resources/r/batch", `{"writes":[{"fire":{"job":"k","due_ms":2,"next_ms":1,"skip":true}}]}`, 400, "invalid_request"},
+		{"fire what is never due", "POST", "/v1/resources/r/batch", `{"writes":[{"fire":{"job":"k","at_ms":1}}]}`, 400, "invalid_request"},
+		{"delivered at no time", "POST", "/v1/resources/r/batch", `{"writes":[{"delivered":{"job":"k"}}]}`, 400, "invalid_request"},
+		{"delivered by a long name", "POST", "/v1/resources/r/batch", `{"writes":[{"delivered":{"job":"k","at_ms":1,"worker":"` + long + `"}}]}`, 400, "invalid_request"},
+		{"job and fire", "POST", "/v1/resources/r/batch", `{"writes":[{"job":{"key":"k","next_ms":1},"fire":{"job":"k","due_ms":1,"at_ms":1}}]}`, 400, "invalid_request"},
+		{"jobs before nothing", "GET", "/v1/resources/r/jobs?before_ms=0", "", 400, "invalid_request"},
+		{"jobs before x", "GET", "/v1/resources/r/jobs?before_ms=x", "", 400, "invalid_request"},
+		{"jobs before 2^63-1", "GET", "/v1/resources/r/jobs?before_ms=9223372036854775807", "", 400, "invalid_request"},
+		{"no cursor of jobs", "GET", "/v1/resources/r/jobs?after=5", "", 400, "invalid_request"},
+		{"a cursor of no job", "GET", "/v1/resources/r/jobs?after=5:%00", "", 400, "invalid_request"},
+		{"pending perhaps", "GET", "/v1/resources/r/firings?pending=perhaps", "", 400, "invalid_request"},
+		{"no cursor of firings", "GET", "/v1/resources/r/firings?after=-1", "", 400, "invalid_request"},
+		{"no such job", "GET", "/v1/resources/r/jobs/k", "", 404, "not_found"},
+		{"no such name", "GET", "/v1/resources/r/jobs/%00", "", 404, "not_found"},
 		{"limit 0", "GET", "/v1/resources/r/ticks?limit=0", "", 400, "invalid_request"},
 		{"limit 1001", "GET", "/v1/resources?limit=1001", "", 400, "invalid_request"},
 		{"no cursor", "GET", "/v1/resources/r/ticks?after=x", "", 400, "invalid_request"},
@@ -241,7 +266,7 @@ func TestWriteAndRead(t *testing.T) {
 		{Tick: &api.TickWrite{Key: "job@1", Payload: value("twice")}},
 	}}
 	a, err := s.Apply(ctx, batch)
-	want := api.Answer{Resource: "a/b c", Token: 7, Outcomes: []api.Outcome{
+	want := api.Answer{Resource: "a/b c", Token: 7, AtMS: 1234, Outcomes: []api.Outcome{
 		{Tick: &api.TickOutcome{N: 1}}, {Tick: &api.TickOutcome{N: 2}},
 		{Checkpoint: &api.VersionOutcome{Version: 1}}, {Record: &api.VersionOutcome{Version: 1}},
 		{Sequence: &api.Range{First: 1, Last: 3}}, {Sequence: &api.Range{First: 4, Last: 5}},
@@ -384,6 +409,11 @@ func TestSequences(t *testing.T) {
 	var clone *fence.CloneError
 	if _, err = take(atSeq(5, 2), api.SequenceWrite{N: 3}); !errors.As(err, &clone) {
 		t.Errorf("another request with the same stamp: %v", err)
+	}
+	for i, body := range []string{`{"n":1}`, ` { "n" : 1 } `, `{"last":23,"first":23}`, `{"first":24,"last":24}` + strings.Repeat(" ", 100)} {
+		if resp, v := s.send("POST", "/v1/resources/r/sequences/ids", body, stamped("5")...); resp.StatusCode != http.StatusOK || v["first"] != float64(21+i) || v["last"] != float64(21+i) {
+			t.Errorf("%.30s: %d %v", body, resp.StatusCode, v)
+		}
 	}
 	resp, v := s.send("POST", "/sequences/ids", `{"n":1}`, stamped("5")...)
 	if resp.StatusCode != http.StatusNotFound {

@@ -27,6 +27,8 @@ type history struct {
 	ranges  []api.RangeAnswer
 	ticks   map[string]bool
 	records map[string]uint64
+	fired   map[string]int64 // the last tick of whose jobs
+	shared  map[string]uint64
 	token   fence.Token
 	unknown int
 	acked   int
@@ -70,8 +72,8 @@ func rounds(t *testing.T, usual int) int {
 }
 
 // kill -9 of the ledger under load: no acknowledged write is lost, the mark is never
-// lower, no number is handed out twice or skipped, and a strict batch that is repeated
-// until it is answered is made once. TENURE_ROUNDS says how often.
+// lower, no number is handed out twice or skipped, no job misses an instant or is fired
+// twice at one, and a strict batch that is repeated until it is answered is made once. TENURE_ROUNDS says how often.
 func TestKilledLedger(t *testing.T) {
 	killed(t, served{DB: filepath.Join(t.TempDir(), "l.db")}, rounds(t, 3))
 }
@@ -84,7 +86,7 @@ func TestKilledLedgerPostgres(t *testing.T) {
 func killed(t *testing.T, s served, rounds int) {
 	p := startProcess(t, s)
 	c := p.client()
-	h := &history{ticks: map[string]bool{}, records: map[string]uint64{}}
+	h := &history{ticks: map[string]bool{}, records: map[string]uint64{}, fired: map[string]int64{}, shared: map[string]uint64{}}
 	var ordered fence.Stamp // the strict writer's last
 	for round := 1; round <= rounds; round++ {
 		token := fence.Token(round)
@@ -93,12 +95,15 @@ func killed(t *testing.T, s served, rounds int) {
 		for w := range 6 {
 			all.Go(func() { h.load(ctx, t, c, token, fmt.Sprintf("%d-%d", round, w)) })
 		}
+		for w := range 2 {
+			all.Go(func() { h.ticking(ctx, t, c, token, fmt.Sprintf("%d-%d", round, w)) })
+		}
 		all.Go(func() { ordered = h.strictly(ctx, t, c, token, ordered) })
-		h.await(t, 20+rand.IntN(40))
+		h.await(t, 60+rand.IntN(60))
 		p.kill()
 		// The others notice by themselves: the ledger is gone and comes back.
 		p.start()
-		h.await(t, 10)
+		h.await(t, 30)
 		cancel()
 		all.Wait()
 		h.check(t, c, round)
@@ -106,7 +111,11 @@ func killed(t *testing.T, s served, rounds int) {
 	if h.unknown == 0 {
 		t.Error("nothing was under way when the ledger was killed")
 	}
-	t.Logf("%d kills: %d ranges, %d ticks and %d records were acknowledged, %d outcomes unknown", rounds, len(h.ranges), len(h.ticks), len(h.records), h.unknown)
+	fired := int64(0)
+	for _, n := range h.fired {
+		fired += n * tickJobs
+	}
+	t.Logf("%d kills: %d ranges, %d ticks, %d records and %d firings were acknowledged, %d outcomes unknown", rounds, len(h.ranges), len(h.ticks), len(h.records), fired, h.unknown)
 }
 
 // load writes until ctx ends, and notes what was acknowledged.
@@ -201,6 +210,7 @@ func (h *history) check(t *testing.T, c *client.Client, round int) {
 		}
 	}
 	h.checkSequence(t, c, round)
+	h.checkJobs(t, c, round)
 }
 
 func (h *history) checkSequence(t *testing.T, c *client.Client, round int) {

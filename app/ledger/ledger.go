@@ -39,11 +39,11 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	}
 	l := &Ledger{cfg: cfg, store: s, queue: newQueue(cfg.Queue, cfg.QueueBytes), stopped: make(chan struct{})}
 	l.metrics = newMetrics(cfg, l.queue.len)
-	names, err := l.resourceNames(ctx)
+	known, err := l.knownResources(ctx)
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	l.metrics.know(names)
+	l.metrics.know(known)
 	if cfg.Unfenced {
 		cfg.Logger.Warn("FENCING IS OFF: stale writes are taken as they come; for experiments only", "db", describe(cfg.DB))
 	}
@@ -80,24 +80,26 @@ func (l *Ledger) Apply(ctx context.Context, b api.Batch) (api.Answer, error) {
 
 // Seal raises the resource's mark to the stamp's token. The seq is not looked at.
 func (l *Ledger) Seal(ctx context.Context, resource string, s fence.Stamp, holder string) error {
-	s.Seq = 0
-	_, err := l.do(ctx, seal, api.Batch{Resource: resource, Stamp: s, Holder: holder})
+	_, err := l.raise(ctx, seal, api.Batch{Resource: resource, Stamp: s, Holder: holder})
 	return err
 }
 
 // Advance is the operator's way past the slip rule: it moves a mark up to any token,
 // never down.
 func (l *Ledger) Advance(ctx context.Context, resource string, s fence.Stamp, holder string) error {
-	s.Seq = 0
-	_, err := l.do(ctx, advance, api.Batch{Resource: resource, Stamp: s, Holder: holder})
-	if err == nil {
-		l.cfg.Logger.Warn("the mark was advanced by hand", "resource", resource, "stamp", s.String(), "by", holder)
-	}
+	_, err := l.raise(ctx, advance, api.Batch{Resource: resource, Stamp: s, Holder: holder})
 	return err
 }
 
-// do waits for the batch's commit. A caller who goes away while it still waits takes
-// it back; once it is being committed, only the outcome is unknown to them.
+func (l *Ledger) raise(ctx context.Context, k kind, b api.Batch) (api.Answer, error) {
+	b.Stamp.Seq = 0
+	a, err := l.do(ctx, k, b)
+	if err == nil && k == advance {
+		l.cfg.Logger.Warn("the mark was advanced by hand", "resource", b.Resource, "stamp", b.Stamp.String(), "by", b.Holder)
+	}
+	return a, err
+}
+
 func (l *Ledger) do(ctx context.Context, k kind, b api.Batch) (api.Answer, error) {
 	if err := b.Validate(); err != nil {
 		return api.Answer{}, err
@@ -106,24 +108,32 @@ func (l *Ledger) do(ctx context.Context, k kind, b api.Batch) (api.Answer, error
 		l.metrics.refused(err)
 		return api.Answer{}, err
 	}
-	o := &op{kind: k, batch: b, size: sizeOf(b), done: make(chan struct{})}
+	v := l.wait(ctx, &op{kind: k, batch: b, size: sizeOf(b), done: make(chan struct{})})
+	return v.answer, v.err
+}
+
+// wait waits for the op's commit. A caller who goes away while it still waits takes
+// it back; once it is being committed, only the outcome is unknown to them.
+func (l *Ledger) wait(ctx context.Context, o *op) verdict {
 	if err := l.queue.push(o); err != nil {
 		l.metrics.turnedAway.Inc()
-		return api.Answer{}, err
+		return verdict{err: err}
 	}
 	select {
 	case <-o.done:
+		return o.verdict
 	case <-ctx.Done():
-		if o.claim() {
-			return api.Answer{}, fmt.Errorf("%w: the caller went away first: %w", api.ErrUnavailable, context.Cause(ctx))
-		}
-		return api.Answer{}, fmt.Errorf("%w: the caller went away during the commit: %w", api.ErrUnknown, context.Cause(ctx))
 	}
-	return o.answer, o.err
+	if o.claim() {
+		return verdict{err: fmt.Errorf("%w: the caller went away first: %w", api.ErrUnavailable, context.Cause(ctx))}
+	}
+	return verdict{err: fmt.Errorf("%w: the caller went away during the commit: %w", api.ErrUnknown, context.Cause(ctx))}
 }
 
+// overhead is about what a write takes besides its value.
+const overhead = 256
+
 func sizeOf(b api.Batch) int {
-	const overhead = 256
 	n := overhead
 	for _, w := range b.Writes {
 		n += overhead
@@ -134,6 +144,8 @@ func sizeOf(b api.Batch) int {
 			n += len(w.Checkpoint.Value)
 		case w.Record != nil:
 			n += len(w.Record.Value)
+		case w.Job != nil:
+			n += len(w.Job.Payload)
 		}
 	}
 	return n
@@ -179,7 +191,7 @@ func (l *Ledger) commit(group []*op) {
 	}
 	now := l.cfg.Clock.Now()
 	for i, o := range group {
-		l.metrics.judged(o.batch, verdicts[i], now)
+		l.metrics.judged(o, verdicts[i], now)
 		o.finish(verdicts[i])
 	}
 }
@@ -214,10 +226,16 @@ func (l *Ledger) attempt(ctx context.Context, group []*op) ([]verdict, error) {
 	verdicts := make([]verdict, len(group))
 	err := l.store.within(ctx, func(c *tx) error {
 		s := &state{unfenced: l.cfg.Unfenced, maxResources: l.cfg.Resources, nowMS: l.cfg.Now().UnixMilli()}
+		s.shared.most = uint64(l.cfg.Shared)
 		if err := l.store.load(ctx, c, touch(group), s); err != nil {
 			return err
 		}
 		for i, o := range group {
+			if o.kind == share {
+				verdicts[i].answer.AtMS = s.nowMS
+				verdicts[i].version, verdicts[i].err = s.shared.apply(*o.shared)
+				continue
+			}
 			verdicts[i] = s.apply(o.kind, o.batch)
 		}
 		changed, err := l.store.save(ctx, c, s, l.cfg.History, l.cfg.Rejections)

@@ -24,15 +24,26 @@ type metrics struct {
 	commits    *prometheus.CounterVec
 	group      prometheus.Histogram
 	latency    prometheus.Histogram
+	fires      *prometheus.CounterVec
+	delivered  prometheus.Counter
+	shared     *prometheus.CounterVec
 	acting     *prometheus.Desc
+	jobs       *prometheus.Desc
+	pending    *prometheus.Desc
 
 	mu     sync.Mutex
-	actors map[string]*actors
+	actors map[string]*actor
+}
+
+// actor is a resource as the metrics know it.
+type actor struct {
+	actors
+	counters
 }
 
 func newMetrics(cfg Config, queued func() int) *metrics {
 	m := &metrics{
-		registry: prometheus.NewRegistry(), clock: cfg.Clock, window: cfg.ActingWindow, actors: make(map[string]*actors),
+		registry: prometheus.NewRegistry(), clock: cfg.Clock, window: cfg.ActingWindow, actors: make(map[string]*actor),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tenure_fence_rejected_total", Help: "Writes that the rule refuses, by reason; with fencing off they were made all the same."}, []string{"sink", "reason"}),
 		violations: prometheus.NewCounter(prometheus.CounterOpts{
@@ -47,7 +58,15 @@ func newMetrics(cfg Config, queued func() int) *metrics {
 			Name: "tenure_ledger_group_size", Help: "Batches that shared a transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 12)}),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "tenure_ledger_commit_seconds", Help: "How long a transaction took, fsync included.", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 17)}),
-		acting: prometheus.NewDesc("leaders_acting", "Leaders whose writes took effect within the acting window: 2 or more means a split brain.", []string{"resource"}, nil),
+		fires: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tenure_ledger_fires_total", Help: "Jobs that a leader fired, by outcome: fired, skipped, duplicate (recorded before), moved (nothing was done)."}, []string{"outcome"}),
+		delivered: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tenure_ledger_delivered_total", Help: "Firings that were said to be delivered, each counted once."}),
+		shared: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tenure_ledger_shared_writes_total", Help: "Writes to shared records, by outcome: ok, conflict (another version), failed."}, []string{"outcome"}),
+		jobs:    prometheus.NewDesc("tenure_ledger_jobs", "Jobs that there are.", []string{"resource"}, nil),
+		pending: prometheus.NewDesc("tenure_ledger_firings_pending", "Firings that were not delivered yet.", []string{"resource"}, nil),
+		acting:  prometheus.NewDesc("leaders_acting", "Leaders whose writes took effect within the acting window: 2 or more means a split brain.", []string{"resource"}, nil),
 	}
 	for _, reason := range []string{"stale", "slip", "foreign", "clone", "invalid"} {
 		m.rejected.WithLabelValues("ledger", reason)
@@ -55,18 +74,24 @@ func newMetrics(cfg Config, queued func() int) *metrics {
 	for _, outcome := range []string{"ok", "failed", "unknown"} {
 		m.commits.WithLabelValues(outcome)
 	}
-	m.registry.MustRegister(m.rejected, m.violations, m.accepted, m.turnedAway, m.commits, m.group, m.latency, m,
+	for _, outcome := range []string{"fired", "skipped", "duplicate", "moved"} {
+		m.fires.WithLabelValues(outcome)
+	}
+	for _, outcome := range []string{"ok", "conflict", "failed"} {
+		m.shared.WithLabelValues(outcome)
+	}
+	m.registry.MustRegister(m.fires, m.delivered, m.shared, m.rejected, m.violations, m.accepted, m.turnedAway, m.commits, m.group, m.latency, m,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tenure_ledger_queue", Help: "Batches that wait for a commit."}, func() float64 { return float64(queued()) }),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
 // know makes resources appear in leaders_acting before somebody acts on them.
-func (m *metrics) know(names []string) {
+func (m *metrics) know(resources map[string]counters) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, name := range names {
-		m.actors[name] = &actors{}
+	for name, c := range resources {
+		m.actors[name] = &actor{counters: c}
 	}
 }
 
@@ -89,7 +114,12 @@ func (m *metrics) committed(size int, took time.Duration, err error) {
 	m.latency.Observe(took.Seconds())
 }
 
-func (m *metrics) judged(b api.Batch, v verdict, now clock.Instant) {
+func (m *metrics) judged(o *op, v verdict, now clock.Instant) {
+	b := &o.batch
+	if o.kind == share {
+		m.sharedWrite(v.err)
+		return
+	}
 	m.refused(v.refused)
 	if v.violation {
 		m.violations.Inc()
@@ -98,14 +128,48 @@ func (m *metrics) judged(b api.Batch, v verdict, now clock.Instant) {
 		return
 	}
 	m.accepted.Inc()
+	for i, done := range v.answer.Outcomes {
+		switch {
+		case done.Fire != nil:
+			m.fired(b.Writes[i].Fire.Skip, done.Fire)
+		case done.Delivered != nil && *done.Delivered == api.DeliveredOutcome{}:
+			m.delivered.Inc()
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a := m.actors[b.Resource]
 	if a == nil {
-		a = &actors{}
+		a = &actor{}
 		m.actors[b.Resource] = a
 	}
+	a.counters = v.counters
 	a.accept(b.Stamp.Token, now, m.window)
+}
+
+func (m *metrics) fired(skip bool, o *api.FireOutcome) {
+	outcome := "fired"
+	switch {
+	case o.Moved:
+		outcome = "moved"
+	case o.Duplicate:
+		outcome = "duplicate"
+	case skip:
+		outcome = "skipped"
+	}
+	m.fires.WithLabelValues(outcome).Inc()
+}
+
+func (m *metrics) sharedWrite(err error) {
+	var version *api.VersionError
+	outcome := "ok"
+	switch {
+	case errors.As(err, &version):
+		outcome = "conflict"
+	case err != nil:
+		outcome = "failed"
+	}
+	m.shared.WithLabelValues(outcome).Inc()
 }
 
 // leaders is leaders_acting of a resource.
@@ -119,9 +183,14 @@ func (m *metrics) leaders(resource string) int {
 	return a.acting(m.clock.Now(), m.window)
 }
 
-// Describe implements prometheus.Collector, for leaders_acting: it is computed when
-// it is asked for, so that it falls to 0 when nobody writes.
-func (m *metrics) Describe(to chan<- *prometheus.Desc) { to <- m.acting }
+// Describe implements prometheus.Collector, for what is known by resource.
+// leaders_acting is computed when it is asked for, so that it falls to 0 when nobody
+// writes.
+func (m *metrics) Describe(to chan<- *prometheus.Desc) {
+	to <- m.acting
+	to <- m.jobs
+	to <- m.pending
+}
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(to chan<- prometheus.Metric) {
@@ -130,5 +199,9 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	defer m.mu.Unlock()
 	for name, a := range m.actors {
 		to <- prometheus.MustNewConstMetric(m.acting, prometheus.GaugeValue, float64(a.acting(now, m.window)), name)
+		if a.jobsVersion > 0 {
+			to <- prometheus.MustNewConstMetric(m.jobs, prometheus.GaugeValue, float64(a.counters.jobs), name)
+			to <- prometheus.MustNewConstMetric(m.pending, prometheus.GaugeValue, float64(a.counters.pending), name)
+		}
 	}
 }

@@ -12,7 +12,9 @@ import (
 type op struct {
 	kind  kind
 	batch api.Batch
-	size  int
+	// shared is what a share asks for, in place of the batch.
+	shared *api.SharedWrite
+	size   int
 
 	taken atomic.Bool   // by the committer, or back by its caller
 	done  chan struct{} // closed when verdict is there

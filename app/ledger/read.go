@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/tenurehq/tenure/app/ledger/api"
 )
@@ -27,15 +29,32 @@ func (l *Ledger) read(ctx context.Context, f func(context.Context, *sql.DB) erro
 }
 
 func (l *Ledger) row(ctx context.Context, query string, args []any, dest ...any) error {
+	if !storable(args) {
+		return api.ErrNotFound
+	}
 	return l.read(ctx, func(ctx context.Context, db *sql.DB) error {
 		return db.QueryRowContext(ctx, l.store.words(query), args...).Scan(dest...)
 	})
+}
+
+// storable reports that there could be something of such names: a database may
+// fail over those that it could not keep.
+func storable(args []any) bool {
+	for _, a := range args {
+		if s, ok := a.(string); ok && (strings.IndexByte(s, 0) >= 0 || !utf8.ValidString(s)) {
+			return false
+		}
+	}
+	return true
 }
 
 // list reads one item more than is asked for, to know whether there are more.
 func list[T any](ctx context.Context, l *Ledger, limit int, query string, args []any, cursor func(T) string, dest func(*T) []any) (api.Page[T], error) {
 	limit = pageSize(limit)
 	page := api.Page[T]{Items: []T{}}
+	if !storable(args) {
+		return page, nil
+	}
 	err := l.read(ctx, func(ctx context.Context, db *sql.DB) error {
 		rows, err := db.QueryContext(ctx, l.store.words(query+" LIMIT "+strconv.Itoa(limit+1)), args...)
 		if err != nil {
@@ -73,15 +92,19 @@ func position(after string, first int64) (int64, error) {
 	}
 	n, err := strconv.ParseInt(after, 10, 64)
 	if err != nil || n < 0 {
-		return 0, &api.RequestError{Field: "after", Value: after[:min(len(after), 32)], Rule: "the next of an earlier page"}
+		return 0, badCursor(after)
 	}
 	return n, nil
 }
 
-const resourceColumns = "name, deployment, grp, max_token, seq, digest, last_tick, updated_ms"
+func badCursor(after string) error {
+	return &api.RequestError{Field: "after", Value: after[:min(len(after), 32)], Rule: "the next of an earlier page"}
+}
+
+const resourceColumns = "name, deployment, grp, max_token, seq, digest, last_tick, jobs, jobs_version, firings, firings_pending, updated_ms"
 
 func resourceDest(r *api.Resource) []any {
-	return []any{&r.Name, &r.Deployment, &r.Group, &r.Token, &r.Seq, &r.Digest, &r.LastTick, &r.UpdatedMS}
+	return []any{&r.Name, &r.Deployment, &r.Group, &r.Token, &r.Seq, &r.Digest, &r.LastTick, &r.Jobs, &r.JobsVersion, &r.Firings, &r.FiringsPending, &r.UpdatedMS}
 }
 
 // Resource returns a resource and its mark.
@@ -96,23 +119,25 @@ func (l *Ledger) Resources(ctx context.Context, after string, limit int) (api.Pa
 		func(r api.Resource) string { return r.Name }, resourceDest)
 }
 
-func (l *Ledger) resourceNames(ctx context.Context) (names []string, err error) {
+func (l *Ledger) knownResources(ctx context.Context) (known map[string]counters, err error) {
+	known = make(map[string]counters)
 	err = l.read(ctx, func(ctx context.Context, db *sql.DB) error {
-		rows, err := db.QueryContext(ctx, l.store.words("SELECT name FROM fenced_resource ORDER BY name LIMIT $1"), l.cfg.Resources)
+		rows, err := db.QueryContext(ctx, l.store.words("SELECT name, jobs, jobs_version, firings, firings_pending FROM fenced_resource ORDER BY name LIMIT $1"), l.cfg.Resources)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = rows.Close() }()
 		for rows.Next() {
 			var name string
-			if err := rows.Scan(&name); err != nil {
+			var c counters
+			if err := rows.Scan(&name, &c.jobs, &c.jobsVersion, &c.firings, &c.pending); err != nil {
 				return err
 			}
-			names = append(names, name)
+			known[name] = c
 		}
 		return rows.Err()
 	})
-	return names, err
+	return known, err
 }
 
 // LeadersActing is the gauge leaders_acting of a resource.

@@ -50,23 +50,38 @@ func (s *store) query(ctx context.Context, t *tx, statement string, keys []row, 
 type touched struct {
 	resources                                map[string]bool
 	sequences, checkpoints, records, tickKey map[at]bool
+	jobs, shared                             map[at]bool
+	firings                                  map[moment]bool
 }
 
 func touch(group []*op) touched {
-	t := touched{map[string]bool{}, map[at]bool{}, map[at]bool{}, map[at]bool{}, map[at]bool{}}
+	t := touched{resources: map[string]bool{}}
 	for _, o := range group {
+		if o.kind == share {
+			put(&t.shared, at{o.shared.Space, o.shared.Key}, true)
+			continue
+		}
 		r := o.batch.Resource
 		t.resources[r] = true
 		for _, w := range o.batch.Writes {
 			switch {
 			case w.Sequence != nil:
-				t.sequences[at{r, w.Sequence.Name}] = true
+				put(&t.sequences, at{r, w.Sequence.Name}, true)
 			case w.Checkpoint != nil:
-				t.checkpoints[at{r, w.Checkpoint.Name}] = true
+				put(&t.checkpoints, at{r, w.Checkpoint.Name}, true)
 			case w.Record != nil:
-				t.records[at{r, w.Record.Key}] = true
+				put(&t.records, at{r, w.Record.Key}, true)
 			case w.Tick != nil && w.Tick.Key != "":
-				t.tickKey[at{r, w.Tick.Key}] = true
+				put(&t.tickKey, at{r, w.Tick.Key}, true)
+			case w.Job != nil:
+				put(&t.jobs, at{r, w.Job.Key}, true)
+			case w.Fire != nil:
+				put(&t.jobs, at{r, w.Fire.Job}, true)
+				if !w.Fire.Skip {
+					put(&t.firings, moment{r, w.Fire.Job, w.Fire.AtMS}, true)
+				}
+			case w.Delivered != nil:
+				put(&t.firings, moment{r, w.Delivered.Job, w.Delivered.AtMS}, true)
 			}
 		}
 	}
@@ -81,7 +96,8 @@ func keys(m map[at]bool) []row {
 	return rows
 }
 
-const selectResources = `SELECT name, deployment, grp, max_token, seq, digest, last_tick, answer
+const selectResources = `SELECT name, deployment, grp, max_token, seq, digest, last_tick, answer,
+	jobs, jobs_version, firings, firings_pending
 	FROM fenced_resource WHERE name IN (SELECT e->>0 FROM {rows}) ORDER BY name {lock}`
 
 // load reads what the group touches and locks it: a resource's row guards
@@ -96,7 +112,8 @@ func (s *store) load(ctx context.Context, t *tx, on touched, into *state) error 
 	scan := func(rows *sql.Rows) error {
 		var name string
 		var r resourceRow
-		err := rows.Scan(&name, &r.mark.Deployment, &r.mark.Group, &r.mark.Token, &r.mark.Seq, &r.mark.Digest, &r.lastTick, &r.answer)
+		err := rows.Scan(&name, &r.mark.Deployment, &r.mark.Group, &r.mark.Token, &r.mark.Seq, &r.mark.Digest, &r.lastTick, &r.answer,
+			&r.counters.jobs, &r.counters.jobsVersion, &r.counters.firings, &r.counters.pending)
 		r.fresh = r.mark.Token == 0
 		into.resources[name] = &r
 		return err
@@ -158,7 +175,7 @@ func (s *store) loadRest(ctx context.Context, t *tx, on touched, into *state) er
 			return err
 		}
 	}
-	return s.query(ctx, t, `SELECT t.resource, t.tick_key, t.n
+	err = s.query(ctx, t, `SELECT t.resource, t.tick_key, t.n
 		FROM tick t JOIN {rows} ON t.resource = e->>0 AND t.tick_key = e->>1 WHERE t.tick_key <> ''`, keys(on.tickKey), func(rows *sql.Rows) error {
 		var k at
 		var n uint64
@@ -166,6 +183,13 @@ func (s *store) loadRest(ctx context.Context, t *tx, on touched, into *state) er
 		into.keyed[k] = n
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	if err := s.loadJobs(ctx, t, on, into); err != nil {
+		return err
+	}
+	return s.loadShared(ctx, t, on.shared, &into.shared)
 }
 
 // save writes what the group changed. It reports whether there was anything.
@@ -175,7 +199,8 @@ func (s *store) save(ctx context.Context, t *tx, from *state, history, rejection
 		switch {
 		case r.changed:
 			m := r.mark
-			resources = append(resources, row{name, m.Deployment, m.Group, m.Token, m.Seq, m.Digest, r.lastTick, r.answer, from.nowMS})
+			resources = append(resources, row{name, m.Deployment, m.Group, m.Token, m.Seq, m.Digest, r.lastTick, r.answer, from.nowMS,
+				r.counters.jobs, r.counters.jobsVersion, r.counters.firings, r.counters.pending})
 		case r.fresh:
 			unused = append(unused, row{name})
 		}
@@ -202,10 +227,12 @@ func (s *store) save(ctx context.Context, t *tx, from *state, history, rejection
 		statement string
 		rows      []row
 	}{
-		{`INSERT INTO fenced_resource (name, deployment, grp, max_token, seq, digest, last_tick, answer, updated_ms)
-			SELECT e->>0, e->>1, e->>2, CAST(e->>3 AS BIGINT), CAST(e->>4 AS BIGINT), e->>5, CAST(e->>6 AS BIGINT), e->>7, CAST(e->>8 AS BIGINT) FROM {rows} WHERE true
+		{`INSERT INTO fenced_resource (name, deployment, grp, max_token, seq, digest, last_tick, answer, updated_ms, jobs, jobs_version, firings, firings_pending)
+			SELECT e->>0, e->>1, e->>2, CAST(e->>3 AS BIGINT), CAST(e->>4 AS BIGINT), e->>5, CAST(e->>6 AS BIGINT), e->>7, CAST(e->>8 AS BIGINT),
+				CAST(e->>9 AS BIGINT), CAST(e->>10 AS BIGINT), CAST(e->>11 AS BIGINT), CAST(e->>12 AS BIGINT) FROM {rows} WHERE true
 			ON CONFLICT (name) DO UPDATE SET deployment = excluded.deployment, grp = excluded.grp, max_token = excluded.max_token, seq = excluded.seq,
-				digest = excluded.digest, last_tick = excluded.last_tick, answer = excluded.answer, updated_ms = excluded.updated_ms`, resources},
+				digest = excluded.digest, last_tick = excluded.last_tick, answer = excluded.answer, updated_ms = excluded.updated_ms,
+				jobs = excluded.jobs, jobs_version = excluded.jobs_version, firings = excluded.firings, firings_pending = excluded.firings_pending`, resources},
 		{`INSERT INTO sequence (resource, name, last_seq, owner_token, allocations, updated_ms)
 			SELECT e->>0, e->>1, CAST(e->>2 AS BIGINT), CAST(e->>3 AS BIGINT), CAST(e->>4 AS BIGINT), CAST(e->>5 AS BIGINT) FROM {rows} WHERE true
 			ON CONFLICT (resource, name) DO UPDATE SET last_seq = excluded.last_seq, owner_token = excluded.owner_token,
@@ -222,6 +249,15 @@ func (s *store) save(ctx context.Context, t *tx, from *state, history, rejection
 		}
 		changed = changed || len(w.rows) > 0
 	}
+	jobs, err := s.saveJobs(ctx, t, from, history)
+	if err != nil {
+		return false, err
+	}
+	shared, err := s.saveShared(ctx, t, &from.shared, from.nowMS)
+	if err != nil {
+		return false, err
+	}
+	changed = changed || jobs || shared
 	if err := s.trim(ctx, t, from, history); err != nil {
 		return false, err
 	}
@@ -252,19 +288,21 @@ func versions(m map[at]versionRow, nowMS int64) []row {
 // at again.
 const trimEvery = 256
 
+// oldest is up to where a history may be cut, now that its nth entry was added.
+func oldest(n uint64, history int) (upTo int64, due bool) {
+	return int64(n) - int64(history), n%trimEvery == 0 && n > uint64(history)
+}
+
 func (s *store) trim(ctx context.Context, t *tx, from *state, history int) error {
-	oldest := func(n uint64) (upTo int64, due bool) {
-		return int64(n) - int64(history), n%trimEvery == 0 && n > uint64(history)
-	}
 	for _, k := range from.ticks {
-		if upTo, due := oldest(k.N); due {
+		if upTo, due := oldest(k.N, history); due {
 			if err := t.exec(ctx, s.words("DELETE FROM tick WHERE resource = $1 AND n <= $2"), k.resource, upTo); err != nil {
 				return err
 			}
 		}
 	}
 	for _, a := range from.allocations {
-		if upTo, due := oldest(a.N); due {
+		if upTo, due := oldest(a.N, history); due {
 			if err := t.exec(ctx, s.words("DELETE FROM allocation WHERE resource = $1 AND name = $2 AND n <= $3"), a.resource, a.name, upTo); err != nil {
 				return err
 			}

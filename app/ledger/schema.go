@@ -84,6 +84,47 @@ var migrations = [...][]string{{
 	){strict}`,
 	`CREATE TABLE ledger_counter (name TEXT PRIMARY KEY, value BIGINT NOT NULL){strict}`,
 	`INSERT INTO ledger_counter (name, value) VALUES ('rejections', 0)`,
+}, {
+	`ALTER TABLE fenced_resource ADD COLUMN jobs BIGINT NOT NULL DEFAULT 0`,
+	`ALTER TABLE fenced_resource ADD COLUMN jobs_version BIGINT NOT NULL DEFAULT 0`,
+	`ALTER TABLE fenced_resource ADD COLUMN firings BIGINT NOT NULL DEFAULT 0`,
+	`ALTER TABLE fenced_resource ADD COLUMN firings_pending BIGINT NOT NULL DEFAULT 0`,
+	`CREATE TABLE job (
+		resource TEXT NOT NULL,
+		name TEXT NOT NULL,
+		next_ms BIGINT NOT NULL,
+		schedule TEXT NOT NULL,
+		misfire TEXT NOT NULL,
+		payload TEXT NOT NULL,
+		token BIGINT NOT NULL,
+		updated_ms BIGINT NOT NULL,
+		PRIMARY KEY (resource, name)
+	){rowless}`,
+	`CREATE INDEX job_by_time ON job (resource, next_ms, name)`,
+	`CREATE TABLE firing (
+		resource TEXT NOT NULL,
+		n BIGINT NOT NULL,
+		job TEXT NOT NULL,
+		at_ms BIGINT NOT NULL,
+		token BIGINT NOT NULL,
+		fired_ms BIGINT NOT NULL,
+		payload TEXT NOT NULL,
+		worker TEXT NOT NULL,
+		delivered_ms BIGINT NOT NULL,
+		pending BIGINT NOT NULL,
+		PRIMARY KEY (resource, n)
+	){rowless}`,
+	`CREATE UNIQUE INDEX firing_once ON firing (resource, job, at_ms)`,
+	`CREATE INDEX firing_by_state ON firing (resource, pending, n)`,
+	`CREATE TABLE shared (
+		space TEXT NOT NULL,
+		name TEXT NOT NULL,
+		version BIGINT NOT NULL,
+		value TEXT NOT NULL,
+		updated_ms BIGINT NOT NULL,
+		PRIMARY KEY (space, name)
+	){strict}`,
+	`INSERT INTO ledger_counter (name, value) VALUES ('shared', 0), ('shared_floor', 0)`,
 }}
 
 // SchemaError: the database was written by a later program, or by another.
@@ -153,10 +194,13 @@ var (
 	pgWords = strings.NewReplacer(
 		"{rows}", "jsonb_array_elements($1::jsonb) AS rows_of(e)",
 		"{lock}", "FOR UPDATE",
+		"{by_state}", "",
 		"{strict}", "", "{rowless}", "")
 	sqliteWords = strings.NewReplacer(
 		"{rows}", "(SELECT value AS e FROM json_each(?1)) AS rows_of",
 		"{lock}", "",
+		// Without statistics SQLite takes the primary key for as good.
+		"{by_state}", "INDEXED BY firing_by_state",
 		"{strict}", " STRICT", "{rowless}", " STRICT, WITHOUT ROWID",
 		"$", "?", "BIGINT", "INTEGER")
 )

@@ -26,6 +26,9 @@ type state struct {
 	checkpoints map[at]versionRow
 	records     map[at]versionRow
 	keyed       map[at]uint64 // ticks by key
+	jobs        map[at]jobRow
+	firings     map[moment]firingRow
+	shared      sharedState
 
 	ticks       []tickRow
 	allocations []allocationRow
@@ -36,6 +39,7 @@ type state struct {
 type resourceRow struct {
 	mark     fence.Mark
 	lastTick uint64
+	counters counters
 	answer   string // to the last strict batch, as JSON
 	fresh    bool   // there was no row
 	changed  bool
@@ -72,12 +76,17 @@ const (
 	write   kind = iota + 1
 	seal         // raise the mark
 	advance      // raise it past the slip rule
+	share        // replace a shared record: of no resource
 )
 
 // verdict is what became of one batch.
 type verdict struct {
 	answer api.Answer
 	err    error
+	// counters are the resource's, afterwards.
+	counters counters
+	// version is that of the shared record, afterwards.
+	version uint64
 	// refused is what the rule said, also where fencing is off.
 	refused error
 	// accepted: it took effect now.
@@ -101,12 +110,12 @@ func (s *state) apply(k kind, b api.Batch) verdict {
 	if r.mark.Token == 0 && r.fresh && s.count >= s.maxResources {
 		return verdict{err: api.ErrTooManyResources}
 	}
-	d := &draft{state: s, batch: b, lastTick: r.lastTick}
+	d := &draft{state: s, batch: b, lastTick: r.lastTick, counters: r.counters}
 	answer, werr := d.writes()
 	if werr != nil {
 		return verdict{err: werr}
 	}
-	v := verdict{answer: answer, refused: err, accepted: k != advance, violation: k != advance && b.Stamp.Token < r.mark.Token}
+	v := verdict{answer: answer, counters: d.counters, refused: err, accepted: k != advance, violation: k != advance && b.Stamp.Token < r.mark.Token}
 	if err != nil {
 		s.reject(b, r.mark, err, true)
 		next = r.mark
@@ -125,8 +134,8 @@ func (s *state) apply(k kind, b api.Batch) verdict {
 	case next.Seq == 0:
 		stored = ""
 	}
-	if next != r.mark || d.lastTick != r.lastTick || stored != r.answer {
-		r.mark, r.lastTick, r.answer, r.changed = next, d.lastTick, stored, true
+	if next != r.mark || d.lastTick != r.lastTick || d.counters != r.counters || stored != r.answer {
+		r.mark, r.lastTick, r.counters, r.answer, r.changed = next, d.lastTick, d.counters, stored, true
 	}
 	d.keep()
 	return v
@@ -175,16 +184,19 @@ type draft struct {
 	batch api.Batch
 
 	lastTick    uint64
+	counters    counters
 	ticks       []tickRow
 	keyed       map[at]uint64
 	sequences   map[at]sequenceRow
 	allocations []allocationRow
 	checkpoints map[at]versionRow
 	records     map[at]versionRow
+	jobs        map[at]jobRow
+	firings     map[moment]firingRow
 }
 
 func (d *draft) writes() (api.Answer, error) {
-	a := api.Answer{Resource: d.batch.Resource, Token: d.batch.Stamp.Token, Seq: d.batch.Stamp.Seq, Outcomes: make([]api.Outcome, 0, len(d.batch.Writes))}
+	a := api.Answer{Resource: d.batch.Resource, Token: d.batch.Stamp.Token, Seq: d.batch.Stamp.Seq, AtMS: d.state.nowMS, Outcomes: make([]api.Outcome, 0, len(d.batch.Writes))}
 	for i, w := range d.batch.Writes {
 		o, err := d.write(w)
 		if err != nil {
@@ -209,8 +221,14 @@ func (d *draft) write(w api.Write) (o api.Outcome, err error) {
 		put(&d.checkpoints, here, versionRow{row.version + 1, d.batch.Stamp.Token, string(w.Checkpoint.Value), true})
 	case w.Record != nil:
 		o.Record, err = d.record(*w.Record)
-	default:
+	case w.Sequence != nil:
 		o.Sequence, err = d.sequence(*w.Sequence)
+	case w.Job != nil:
+		o.Job = d.job(*w.Job)
+	case w.Fire != nil:
+		o.Fire = d.fire(*w.Fire)
+	default:
+		o.Delivered = d.delivered(*w.Delivered)
 	}
 	return o, err
 }
@@ -280,23 +298,25 @@ func (d *draft) keep() {
 	copyInto(s.sequences, d.sequences)
 	copyInto(s.checkpoints, d.checkpoints)
 	copyInto(s.records, d.records)
+	copyInto(s.jobs, d.jobs)
+	copyInto(s.firings, d.firings)
 }
 
-func get[V any](k at, first, then map[at]V) V {
+func get[K comparable, V any](k K, first, then map[K]V) V {
 	if v, ok := first[k]; ok {
 		return v
 	}
 	return then[k]
 }
 
-func put[V any](m *map[at]V, k at, v V) {
+func put[K comparable, V any](m *map[K]V, k K, v V) {
 	if *m == nil {
-		*m = make(map[at]V)
+		*m = make(map[K]V)
 	}
 	(*m)[k] = v
 }
 
-func copyInto[V any](to, from map[at]V) {
+func copyInto[K comparable, V any](to, from map[K]V) {
 	for k, v := range from {
 		to[k] = v
 	}

@@ -148,6 +148,12 @@ func (s *store) openPostgres(cfg Config) error {
 	connector := stdlib.GetConnector(*pg, stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
 		// An answer means that it is on disk, whatever the server's default.
 		_, err := c.Exec(ctx, "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'")
+		if err != nil {
+			return err
+		}
+		// The ledger asks by key only. Statistics from before ten million jobs came must
+		// not tempt the server to read them all.
+		_, err = c.Exec(ctx, "SELECT set_config(name, 'off', false) FROM unnest(ARRAY['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin']) AS name")
 		return err
 	}))
 	s.writer, s.reader = sql.OpenDB(connector), sql.OpenDB(connector)

@@ -21,6 +21,8 @@ var (
 	ErrNotFound = errors.New("ledger: not found")
 	// ErrTooManyResources: the limit of resources is reached.
 	ErrTooManyResources = errors.New("ledger: no more resources are taken, nothing was written")
+	// ErrTooManyRecords: the limit of shared records is reached.
+	ErrTooManyRecords = errors.New("ledger: no more shared records are taken, nothing was written")
 	// ErrDenied: the caller may not do this.
 	ErrDenied = errors.New("ledger: denied, nothing was written")
 )
@@ -41,6 +43,7 @@ func (e *RequestError) Error() string {
 
 // VersionError: the record has another version than the writer expects.
 type VersionError struct {
+	Space   string // of a shared record
 	Key     string
 	Version uint64 // expected
 	Current uint64 // 0: there is none
@@ -67,6 +70,9 @@ func (e *SequenceError) Error() string {
 // Reason is the word for a refusal, in metrics and in the list of refused writes;
 // empty if err is none.
 func Reason(err error) string {
+	if err == nil {
+		return ""
+	}
 	var (
 		stale   *fence.StaleError
 		slip    *fence.SlipError

@@ -15,7 +15,14 @@ type Resource struct {
 	Seq        uint64      `json:"seq,omitempty"`
 	Digest     string      `json:"digest,omitempty"`
 	LastTick   uint64      `json:"last_tick"`
-	UpdatedMS  int64       `json:"updated_ms"`
+	// Jobs is how many there are, JobsVersion the version of JobOutcome.
+	Jobs        uint64 `json:"jobs"`
+	JobsVersion uint64 `json:"jobs_version"`
+	// Firings is how many were ever recorded, FiringsPending how many of those were
+	// not delivered yet.
+	Firings        uint64 `json:"firings"`
+	FiringsPending uint64 `json:"firings_pending"`
+	UpdatedMS      int64  `json:"updated_ms"`
 }
 
 // Mark is the resource's mark in the words of the rule.

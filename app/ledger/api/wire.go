@@ -45,12 +45,15 @@ type RangeAnswer struct {
 	Token    fence.Token `json:"token"`
 	First    uint64      `json:"first"`
 	Last     uint64      `json:"last"`
+	AtMS     int64       `json:"at_ms"`
 }
 
-// ResourceBody is a resource, and how many leaders act on it now.
+// ResourceBody is a resource, how many leaders act on it now, and the ledger's wall
+// clock.
 type ResourceBody struct {
 	Resource
-	LeadersActing int `json:"leaders_acting"`
+	LeadersActing int   `json:"leaders_acting"`
+	NowMS         int64 `json:"now_ms"`
 }
 
 // wireProblem is what is read of a problem that is no refusal.
@@ -60,6 +63,7 @@ type wireProblem struct {
 	Field   string `json:"field"`
 	Value   string `json:"value"`
 	Rule    string `json:"rule"`
+	Space   string `json:"space"`
 	Name    string `json:"name"`
 	First   uint64 `json:"first"`
 	LastSeq uint64 `json:"last_seq"`
@@ -77,6 +81,7 @@ const (
 	codeBusy        = "busy"
 	codeNotFound    = "not_found"
 	codeResources   = "too_many_resources"
+	codeShared      = "too_many_records"
 	codeDenied      = "denied"
 )
 
@@ -93,6 +98,7 @@ var sentinels = []struct {
 	{ErrUnavailable, http.StatusServiceUnavailable, codeUnavailable, true, time.Second},
 	{ErrNotFound, http.StatusNotFound, codeNotFound, false, 0},
 	{ErrTooManyResources, http.StatusInsufficientStorage, codeResources, false, 0},
+	{ErrTooManyRecords, http.StatusInsufficientStorage, codeShared, false, 0},
 	{ErrDenied, http.StatusForbidden, codeDenied, false, 0},
 }
 
@@ -122,6 +128,9 @@ func problemOf(err error) *httpapi.Problem {
 	case errors.As(err, &version):
 		p.Status, p.Code = http.StatusConflict, codeVersion
 		p.More = map[string]any{"name": version.Key, "version": version.Version, "current_version": version.Current}
+		if version.Space != "" {
+			p.Status, p.More["space"] = http.StatusPreconditionFailed, version.Space
+		}
 	case errors.As(err, &seq):
 		p.Status, p.Code = http.StatusConflict, codeSequence
 		p.More = map[string]any{"name": seq.Name, "first": seq.First, "last_seq": seq.LastSeq}
@@ -156,7 +165,7 @@ func FromProblem(status int, contentType string, body []byte) error {
 	case codeRequest:
 		return &RequestError{Field: p.Field, Value: p.Value, Rule: p.Rule}
 	case codeVersion:
-		return &VersionError{Key: p.Name, Version: p.Version, Current: p.Current}
+		return &VersionError{Space: p.Space, Key: p.Name, Version: p.Version, Current: p.Current}
 	case codeSequence:
 		return &SequenceError{Name: p.Name, First: p.First, LastSeq: p.LastSeq}
 	}

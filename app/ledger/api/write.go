@@ -33,6 +33,9 @@ type Write struct {
 	Checkpoint *CheckpointWrite `json:"checkpoint,omitempty"`
 	Record     *RecordWrite     `json:"record,omitempty"`
 	Sequence   *SequenceWrite   `json:"sequence,omitempty"`
+	Job        *JobWrite        `json:"job,omitempty"`
+	Fire       *FireWrite       `json:"fire,omitempty"`
+	Delivered  *DeliveredWrite  `json:"delivered,omitempty"`
 }
 
 // TickWrite adds an entry to the resource's log.
@@ -71,6 +74,9 @@ type Answer struct {
 	Resource string      `json:"resource"`
 	Token    fence.Token `json:"token"`
 	Seq      uint64      `json:"seq,omitempty"`
+	// AtMS is the ledger's wall clock when the batch was committed: of one that was
+	// repeated, the first time.
+	AtMS int64 `json:"at_ms"`
 	// Outcomes are in the order of the writes.
 	Outcomes []Outcome `json:"outcomes"`
 	// Retried: the batch was made before, and this is the answer it got then.
@@ -79,10 +85,13 @@ type Answer struct {
 
 // Outcome is what became of one write.
 type Outcome struct {
-	Tick       *TickOutcome    `json:"tick,omitempty"`
-	Checkpoint *VersionOutcome `json:"checkpoint,omitempty"`
-	Record     *VersionOutcome `json:"record,omitempty"`
-	Sequence   *Range          `json:"sequence,omitempty"`
+	Tick       *TickOutcome      `json:"tick,omitempty"`
+	Checkpoint *VersionOutcome   `json:"checkpoint,omitempty"`
+	Record     *VersionOutcome   `json:"record,omitempty"`
+	Sequence   *Range            `json:"sequence,omitempty"`
+	Job        *JobOutcome       `json:"job,omitempty"`
+	Fire       *FireOutcome      `json:"fire,omitempty"`
+	Delivered  *DeliveredOutcome `json:"delivered,omitempty"`
 }
 
 // TickOutcome says where in the log the tick is: ticks of a resource are numbered
@@ -107,7 +116,7 @@ type Range struct {
 // Limits of one request. They keep every row, answer and message small.
 const (
 	MaxName   = 256  // bytes of a name or key
-	MaxWrites = 1000 // of one batch
+	MaxWrites = 2000 // of one batch: a tick, its checkpoint and a thousand firings fit in
 	MaxValue  = 1 << 20
 	MaxRange  = 1_000_000 // numbers at once
 	// MaxSequence is the last number of every sequence: exact in JSON.
@@ -120,8 +129,8 @@ func (b Batch) Validate() error {
 	if err := Name("resource", b.Resource); err != nil {
 		return err
 	}
-	for field, text := range map[string]string{"holder": b.Holder, "digest": b.Digest, "deployment": b.Stamp.Deployment, "group": b.Stamp.Group} {
-		if err := text256(field, text); err != nil {
+	for _, t := range [...]struct{ field, text string }{{"holder", b.Holder}, {"digest", b.Digest}, {"deployment", b.Stamp.Deployment}, {"group", b.Stamp.Group}} {
+		if err := text256(t.field, t.text); err != nil {
 			return err
 		}
 	}
@@ -163,8 +172,20 @@ func (w Write) validate() error {
 		set++
 		check(s.validate())
 	}
+	if j := w.Job; j != nil {
+		set++
+		check(j.validate())
+	}
+	if f := w.Fire; f != nil {
+		set++
+		check(f.validate())
+	}
+	if d := w.Delivered; d != nil {
+		set++
+		check(d.validate())
+	}
 	if set != 1 {
-		return &RequestError{Field: "write", Value: strconv.Itoa(set) + " kinds", Rule: "exactly one of tick, checkpoint, record, sequence"}
+		return &RequestError{Field: "write", Value: strconv.Itoa(set) + " kinds", Rule: "exactly one of tick, checkpoint, record, sequence, job, fire, delivered"}
 	}
 	return err
 }

@@ -156,9 +156,69 @@ func (c *Client) Ticks(ctx context.Context, resource, after string, limit int) (
 	return get[api.Page[api.Tick]](ctx, c, paging(after, limit), "resources", resource, "ticks")
 }
 
+// Jobs lists the jobs that are due before an instant, the next first; beforeMS 0
+// means all.
+func (c *Client) Jobs(ctx context.Context, resource string, beforeMS int64, after string, limit int) (api.Jobs, error) {
+	query := paging(after, limit)
+	if beforeMS != 0 {
+		query.Set("before_ms", strconv.FormatInt(beforeMS, 10))
+	}
+	return get[api.Jobs](ctx, c, query, "resources", resource, "jobs")
+}
+
+// Job returns a job.
+func (c *Client) Job(ctx context.Context, resource, key string) (api.Job, error) {
+	return get[api.Job](ctx, c, nil, "resources", resource, "jobs", key)
+}
+
+// Firings lists the firings of a resource, or those that were not delivered yet,
+// oldest first.
+func (c *Client) Firings(ctx context.Context, resource string, pendingOnly bool, after string, limit int) (api.Page[api.Firing], error) {
+	query := paging(after, limit)
+	if pendingOnly {
+		query.Set("pending", "true")
+	}
+	return get[api.Page[api.Firing]](ctx, c, query, "resources", resource, "firings")
+}
+
 // Rejections lists refused writes, newest first.
 func (c *Client) Rejections(ctx context.Context, after string, limit int) (api.Rejections, error) {
 	return get[api.Rejections](ctx, c, paging(after, limit), "rejections")
+}
+
+// Shared returns a shared record.
+func (c *Client) Shared(ctx context.Context, space, key string) (api.SharedRecord, error) {
+	return get[api.SharedRecord](ctx, c, nil, "shared", space, key)
+}
+
+// PutShared replaces a shared record and returns its new version. The version given,
+// if any, is the one that it must have now; 0: it must not exist.
+func (c *Client) PutShared(ctx context.Context, space, key string, value json.RawMessage, version *uint64) (uint64, error) {
+	data, err := json.Marshal(api.SharedBody{Value: value})
+	if err != nil {
+		return 0, &api.RequestError{Field: "value", Rule: err.Error()}
+	}
+	return c.share(ctx, http.MethodPut, space, key, data, version)
+}
+
+// DeleteShared deletes a shared record, of that version if one is given.
+func (c *Client) DeleteShared(ctx context.Context, space, key string, version *uint64) error {
+	_, err := c.share(ctx, http.MethodDelete, space, key, nil, version)
+	return err
+}
+
+func (c *Client) share(ctx context.Context, method, space, key string, body []byte, version *uint64) (uint64, error) {
+	headers := http.Header{"Content-Type": {"application/json"}}
+	switch {
+	case version == nil:
+	case *version == 0:
+		headers.Set("If-None-Match", "*")
+	default:
+		headers.Set("If-Match", strconv.Quote(strconv.FormatUint(*version, 10)))
+	}
+	var a api.SharedAnswer
+	_, err := c.call(ctx, method, []string{"shared", space, key}, nil, headers, body, &a)
+	return a.Version, err
 }
 
 // Healthy says whether the ledger can read and write.

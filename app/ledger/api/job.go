@@ -1,0 +1,185 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/tenurehq/tenure/fence"
+)
+
+// What becomes of the instants that a job missed. The ledger keeps the word for the
+// leader; it does not act on it.
+const (
+	MisfireOnce = "once" // the default: the last of them is fired
+	MisfireAll  = "all"  // each is fired
+	MisfireSkip = "skip" // none is
+)
+
+// JobWrite makes a job, or replaces the one with this key, or deletes it.
+type JobWrite struct {
+	Key string `json:"key"`
+	// Schedule is in the leader's own words, the ledger does not read it. Empty: the
+	// job is fired once.
+	Schedule string          `json:"schedule,omitempty"`
+	Misfire  string          `json:"misfire,omitempty"`
+	Payload  json.RawMessage `json:"payload,omitempty"`
+	// NextMS is the instant at which the job is due next.
+	NextMS int64 `json:"next_ms,omitempty"`
+	// Delete goes with the key alone.
+	Delete bool `json:"delete,omitempty"`
+}
+
+// JobOutcome is what became of a JobWrite.
+type JobOutcome struct {
+	// Version counts the JobWrites of the resource. Who read the jobs at a version
+	// that is still the same has missed none of them.
+	Version uint64 `json:"version"`
+	// Existed: there was a job with this key.
+	Existed bool `json:"existed,omitempty"`
+}
+
+// FireWrite fires a job that is due at DueMS: it records the firing (Job, AtMS) with
+// the job's payload, and moves the job on to NextMS. A firing is recorded once, and
+// stays until it was delivered.
+type FireWrite struct {
+	Job string `json:"job"`
+	// DueMS is the next_ms that the job must have.
+	DueMS int64 `json:"due_ms"`
+	// AtMS is the instant that is fired: DueMS, or a later one that was missed too.
+	AtMS int64 `json:"at_ms,omitempty"`
+	// NextMS is when the job is due again; 0: never, and it is deleted.
+	NextMS int64 `json:"next_ms,omitempty"`
+	// Skip moves the job on and records nothing. AtMS is not looked at.
+	Skip bool `json:"skip,omitempty"`
+}
+
+// FireOutcome is what became of a FireWrite. That a job is not as its leader thought
+// fails nothing else in the batch.
+type FireOutcome struct {
+	// Duplicate: this firing had been recorded before, and was not again.
+	Duplicate bool `json:"duplicate,omitempty"`
+	// Moved: the job is due at another instant, or gone. Nothing was done.
+	Moved bool `json:"moved,omitempty"`
+}
+
+// DeliveredWrite says that a firing has reached a worker. It may be said again.
+type DeliveredWrite struct {
+	Job    string `json:"job"`
+	AtMS   int64  `json:"at_ms"`
+	Worker string `json:"worker,omitempty"`
+}
+
+// DeliveredOutcome is what became of a DeliveredWrite.
+type DeliveredOutcome struct {
+	// Duplicate: it had been delivered before; what was said then stays.
+	Duplicate bool `json:"duplicate,omitempty"`
+	// Missing: there is no such firing.
+	Missing bool `json:"missing,omitempty"`
+}
+
+// Job is something that is to be done at NextMS, and perhaps again.
+type Job struct {
+	Key       string          `json:"key"`
+	Schedule  string          `json:"schedule,omitempty"`
+	Misfire   string          `json:"misfire"`
+	Payload   json.RawMessage `json:"payload,omitempty"`
+	NextMS    int64           `json:"next_ms"`
+	Token     fence.Token     `json:"token"`
+	UpdatedMS int64           `json:"updated_ms"`
+}
+
+// Jobs is a page of jobs in the order in which they are due.
+type Jobs struct {
+	Page[Job]
+	// NowMS is the ledger's wall clock.
+	NowMS int64 `json:"now_ms"`
+	// Version is that of JobOutcome: every JobWrite up to it is in the page.
+	Version uint64 `json:"jobs_version"`
+	// Total is how many jobs the resource has.
+	Total uint64 `json:"total"`
+}
+
+// Firing is a job's being due, recorded. N counts the firings of a resource.
+type Firing struct {
+	N       uint64          `json:"n"`
+	Job     string          `json:"job"`
+	AtMS    int64           `json:"at_ms"`
+	Token   fence.Token     `json:"token"`
+	FiredMS int64           `json:"fired_ms"`
+	Payload json.RawMessage `json:"payload,omitempty"`
+	Worker  string          `json:"worker,omitempty"`
+	// DeliveredMS is 0 while it is pending.
+	DeliveredMS int64 `json:"delivered_ms,omitempty"`
+}
+
+// MaxPayload is the largest payload of a job, in bytes: a page of jobs has many.
+const MaxPayload = 64 << 10
+
+func (j JobWrite) validate() error {
+	if err := Name("job", j.Key); err != nil {
+		return err
+	}
+	if j.Delete {
+		if j.Schedule != "" || j.Misfire != "" || len(j.Payload) > 0 || j.NextMS != 0 {
+			return &RequestError{Field: "delete", Rule: "goes with the key alone"}
+		}
+		return nil
+	}
+	switch j.Misfire {
+	case "", MisfireOnce, MisfireAll, MisfireSkip:
+	default:
+		return &RequestError{Field: "misfire", Value: clip(j.Misfire), Rule: "once, all or skip"}
+	}
+	if len(j.Payload) > MaxPayload {
+		return &RequestError{Field: "job payload", Value: fmt.Sprintf("%d bytes", len(j.Payload)), Rule: fmt.Sprintf("at most %d bytes", MaxPayload)}
+	}
+	if err := value("job payload", j.Payload, true); err != nil {
+		return err
+	}
+	if err := text256("schedule", j.Schedule); err != nil {
+		return err
+	}
+	return instant("next_ms", j.NextMS)
+}
+
+func (f FireWrite) validate() error {
+	if err := Name("job", f.Job); err != nil {
+		return err
+	}
+	if err := instant("due_ms", f.DueMS); err != nil {
+		return err
+	}
+	at := f.DueMS
+	if !f.Skip {
+		if at = f.AtMS; at < f.DueMS || at > maxInstant {
+			return &RequestError{Field: "at_ms", Value: strconv.FormatInt(at, 10), Rule: "due_ms, or a later instant"}
+		}
+	}
+	if f.NextMS != 0 && (f.NextMS <= at || f.NextMS > maxInstant) {
+		return &RequestError{Field: "next_ms", Value: strconv.FormatInt(f.NextMS, 10), Rule: "0, or an instant after the one that is fired"}
+	}
+	return nil
+}
+
+func (d DeliveredWrite) validate() error {
+	if err := Name("job", d.Job); err != nil {
+		return err
+	}
+	if err := text256("worker", d.Worker); err != nil {
+		return err
+	}
+	return instant("at_ms", d.AtMS)
+}
+
+// maxInstant is exact in JSON.
+const maxInstant = int64(MaxSequence)
+
+func instant(field string, ms int64) error {
+	if ms < 1 || ms > maxInstant {
+		return &RequestError{Field: field, Value: strconv.FormatInt(ms, 10), Rule: "milliseconds since 1970, from 1 to 2^53-1"}
+	}
+	return nil
+}
+
+func clip(s string) string { return s[:min(len(s), 32)] }

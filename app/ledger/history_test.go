@@ -1,0 +1,129 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/tenurehq/tenure/app/ledger/api"
+)
+
+// Of firings that were delivered the newest are kept; one that is pending is kept
+// however old it is, and goes when it was delivered.
+func TestPendingFiringsAreKept(t *testing.T) {
+	const keep, ticks = 100, 5
+	l := opened(t, Config{History: keep})
+	ctx := t.Context()
+	apply := func(writes ...api.Write) {
+		t.Helper()
+		if _, err := l.Apply(ctx, api.Batch{Resource: "r", Stamp: stampAt(1, 0), Writes: writes}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := int64(1)
+	tick := func(deliver func(at int64) bool) {
+		t.Helper()
+		var writes []api.Write
+		for range trimEvery {
+			writes = append(writes, api.Write{Fire: &api.FireWrite{Job: "j", DueMS: at, AtMS: at, NextMS: at + 1}})
+			if deliver(at) {
+				writes = append(writes, api.Write{Delivered: &api.DeliveredWrite{Job: "j", AtMS: at}})
+			}
+			at++
+		}
+		apply(writes...)
+	}
+	count := func() (all, pending int) {
+		t.Helper()
+		err := l.store.reader.QueryRowContext(ctx, "SELECT COUNT(*), COALESCE(SUM(pending), 0) FROM firing").Scan(&all, &pending)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all, pending
+	}
+	apply(api.Write{Job: &api.JobWrite{Key: "j", NextMS: 1}})
+	for range ticks {
+		tick(func(at int64) bool { return at%64 != 0 })
+	}
+	if all, pending := count(); pending != ticks*trimEvery/64 || all < keep || all > keep+pending+trimEvery {
+		t.Errorf("%d firings are kept, %d pending", all, pending)
+	}
+	exact(t, l)
+	var late []api.Write
+	for old := int64(64); old < at; old += 64 {
+		late = append(late, api.Write{Delivered: &api.DeliveredWrite{Job: "j", AtMS: old}})
+	}
+	apply(late...)
+	tick(func(int64) bool { return true })
+	if all, pending := count(); pending != 0 || all != keep {
+		t.Errorf("in the end %d firings are kept, %d pending", all, pending)
+	}
+	exact(t, l)
+}
+
+// A database of the first schema is brought to this one, and keeps what it has.
+func TestMigrates(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "l.db")
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := append([]string{"CREATE TABLE ledger_migration (version BIGINT PRIMARY KEY)", "INSERT INTO ledger_migration VALUES (1)"}, migrations[0]...)
+	old = append(old, "INSERT INTO fenced_resource VALUES ('r', 'prod', 'billing', 7, 0, '', 3, '', 5)", "INSERT INTO sequence VALUES ('r', 'ids', 41, 7, 1, 5)")
+	for _, statement := range old {
+		if _, err := db.ExecContext(t.Context(), (&store{}).words(statement)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l := opened(t, Config{DB: path})
+	b := numbers(1)
+	b.Stamp.Token = 7
+	b.Writes = append(b.Writes, api.Write{Job: &api.JobWrite{Key: "j", NextMS: 1}}, api.Write{Tick: &api.TickWrite{}})
+	a, err := l.Apply(t.Context(), b)
+	if err != nil || a.Outcomes[0].Sequence.First != 42 || a.Outcomes[1].Job.Version != 1 || a.Outcomes[2].Tick.N != 4 {
+		t.Errorf("after the migration: %+v, %v", a, err)
+	}
+	if _, err := l.PutShared(t.Context(), "s", "k", []byte("1"), nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// A shared write is in the same group as the batches that arrive with it, and shares
+// the fate of its commit.
+func TestSharedGathers(t *testing.T) {
+	l := opened(t, Config{})
+	h := hold(l)
+	first, rest := make(chan error, 1), make(chan error, 10)
+	go func() { _, err := l.Apply(t.Context(), tick(1, 0, "a")); first <- err }()
+	<-h.reached
+	for i := range 5 {
+		go func() { _, err := l.PutShared(t.Context(), "s", fmt.Sprint(i), []byte("1"), nil); rest <- err }()
+		go func() { _, err := l.Apply(t.Context(), tick(1, 0, "b")); rest <- err }()
+	}
+	until(t, func() bool { return l.queue.len() == 10 })
+	close(h.release)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	for range 10 {
+		if err := <-rest; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := len(h.reached); n != 1 {
+		t.Errorf("what waited took %d commits, want 1", n)
+	}
+	l.store.commit = func(context.Context, *tx) error { return sql.ErrConnDone }
+	if version, err := l.PutShared(t.Context(), "s", "0", []byte("2"), nil); err == nil || version != 0 {
+		t.Errorf("a commit that failed gave version %d, %v", version, err)
+	}
+	l.store.commit = commit
+	if r, err := l.Shared(t.Context(), "s", "0"); err != nil || r.Version != 1 {
+		t.Errorf("after it: %+v, %v", r, err)
+	}
+}
