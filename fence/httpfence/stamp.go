@@ -95,14 +95,10 @@ func Format(s fence.Stamp, set func(header, value string)) error {
 // checkName lets through what every proxy leaves as it is: spaces at the ends are
 // cut off on the way, and "prod " must not become "prod".
 func checkName(header, name string) error {
-	rule := fmt.Sprintf("1 to %d bytes of visible ASCII", maxName)
-	if name == "" {
-		return &fence.InvalidError{Field: header, Rule: rule}
+	if name != "" && len(name) <= maxName && !strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' }) {
+		return nil
 	}
-	if len(name) > maxName || strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' }) {
-		return &fence.InvalidError{Field: header, Value: clip(name), Rule: rule}
-	}
-	return nil
+	return &fence.InvalidError{Field: header, Value: clip(name), Rule: fmt.Sprintf("1 to %d bytes of visible ASCII", maxName)}
 }
 
 // clip keeps ten megabytes of somebody's header out of our answers.
