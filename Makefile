@@ -22,9 +22,18 @@ SEEDS ?= 10000
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# The programs of a fleet, side by side, where the lab finds them.
+.PHONY: programs
+programs:
+	@echo "building"; cd app && go build -o ../.cache/bin/ ./cmd/engine ./cmd/node ./cmd/tenure ./cmd/lab
+
 .PHONY: run
-run: ## tell the story: a leader is paused, another leads, the stale write is refused
-	@go run ./examples/story
+run: programs ## start a fleet (etcd, ledger, three nodes, two workers) and tell what happens, until Ctrl-C
+	@exec .cache/bin/lab up $(ARGS)
+
+.PHONY: demo
+demo: programs ## twelve seconds: a leader is paused, another leads, the stale write is refused
+	@exec .cache/bin/lab demo $(ARGS)
 
 .PHONY: build
 build: ## build every package of every module
@@ -53,6 +62,11 @@ bench-failover: ## crash, resign and transfer on every engine, beside etcd's own
 bench-fence: ## what the fence costs in PostgreSQL, and what group commit gains in the ledger: two minutes, on a machine that does nothing else
 	@cd fence/pgxfence && go test -run '^$$' -bench Guard -benchtime 1x . | grep -e '×' -e FAIL
 	@cd app && TENURE_BENCH=1 go test -count=1 -v -run '^TestGroupCommitBar$$' ./ledger | grep -v -e '^=== '
+
+.PHONY: bench-fleet
+bench-fleet: ## the fleet's bars: calls, failovers, handovers, ten million jobs, nine nodes: twenty minutes, on a machine that does nothing else
+	@cd app && TENURE_BENCH=1 go test -count=1 -v -timeout 10m -run '^TestNextBar$$' ./fleet 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
+	@cd app && TENURE_BENCH_FLEET=50 go test -count=1 -v -timeout 60m -run '^TestFleet' ./bench 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 
 .PHONY: sim
 sim: ## simulate SEEDS worlds (10000): loss, delay, drift, pause, crash

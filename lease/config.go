@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/plant"
 )
 
 // Config is what a process says about itself. Candidate.ID and Scope are
@@ -39,6 +40,8 @@ type Config struct {
 	Log *slog.Logger
 	// Clock measures trust. Default clock.System().
 	Clock clock.Clock
+
+	planted plant.Set // see Planted, of the planted build
 }
 
 // OverrunExitCode is what Exit is called with: the process was stopped because

@@ -117,7 +117,7 @@ func New(store Store, cfg Config) (*Node, error) {
 		cfg:   cfg,
 		store: store,
 		machine: NewMachine(MachineConfig{
-			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Limits: store.Limits(), Sick: sick, Seed: rand.Uint64(),
+			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Limits: store.Limits(), Sick: sick, Seed: rand.Uint64(), Plant: cfg.planted,
 		}),
 		timer:   cfg.Clock.NewTimer(),
 		done:    make(chan struct{}),

@@ -91,7 +91,7 @@ func (s series) at(q float64) time.Duration {
 		return 0
 	}
 	sorted := slices.Sorted(slices.Values(s))
-	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))+0.999999)-1)]
+	return sorted[max(0, min(len(sorted)-1, int(q*float64(len(sorted))+0.999999)-1))]
 }
 
 type bench struct {

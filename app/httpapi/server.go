@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,6 +24,9 @@ type Limits struct {
 	Write time.Duration
 	// Idle is how long a connection is kept without a request. Default 120s.
 	Idle time.Duration
+	// TLS, if set, is spoken on every connection; inside the limit, so that the server sees
+	// a *tls.Conn: it fills Request.TLS and speaks HTTP/2 on nothing else.
+	TLS *tls.Config
 	// Grace is how long requests under way may take once the server is asked to
 	// stop. Default 15s.
 	Grace time.Duration
@@ -54,6 +58,7 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, l Limits, log *
 	l = l.withDefaults()
 	s := &http.Server{
 		Handler:           h,
+		TLSConfig:         l.TLS,
 		ReadHeaderTimeout: min(l.Read, 10*time.Second),
 		ReadTimeout:       l.Read,
 		WriteTimeout:      l.Write,
@@ -62,7 +67,13 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, l Limits, log *
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(limit(ln, l.Connections)) }()
+	go func() {
+		if l.TLS != nil {
+			ended <- s.ServeTLS(limit(ln, l.Connections), "", "")
+			return
+		}
+		ended <- s.Serve(limit(ln, l.Connections))
+	}()
 	select {
 	case err := <-ended:
 		return fmt.Errorf("serve %s: %w", ln.Addr(), err)

@@ -63,7 +63,9 @@ var layers = []layer{
 		why: "the simulated world drives the real machine and the real store"},
 	{path: "examples/...", may: []string{".", "fence", "clock", "lease", "store/mem", "tenuretest"},
 		why: "an example shows what a user could write, so nothing internal"},
-	{path: "app/...", may: []string{".", "fence/...", "clock", "lease", "store/...", "raft"}, testsToo: []string{"electortest", "internal/child", "internal/enginetest", "internal/servertest"},
+	{path: "app/lab/...", may: []string{".", "fence/...", "clock", "lease", "store/...", "raft", "internal/child", "app/..."}, testsToo: []string{"internal/enginetest", "internal/servertest"},
+		why: "the lab starts the fleet's programs, which end with it"},
+	{path: "app/...", may: []string{".", "fence/...", "clock", "lease", "store/...", "raft", "internal/plant"}, testsToo: []string{"electortest", "lease/storetest", "tenuretest", "internal/child", "internal/enginetest", "internal/servertest"},
 		why: "the programs put everything together, and nothing imports them"},
 }
 
@@ -81,7 +83,7 @@ var reserved = []struct {
 	},
 	{
 		imports: []string{module + "/store/mem"},
-		by:      []string{"sim/...", "tenuretest", "examples/..."},
+		by:      []string{"sim/...", "tenuretest", "examples/...", "app/fleet"},
 		why:     "memory is no engine to run on: it dies with its process",
 	},
 }
@@ -336,6 +338,11 @@ func TestImportRulesBite(t *testing.T) {
 		{from: "store/mem", imports: module + "/lease"},
 		{from: "store/mem", imports: module + "/store/mem/wire"},
 		{from: "store/mem", imports: module + "/store/etcd", want: "store/mem imports store/etcd"},
+		{from: "store/remote", imports: module + "/store/remote/wire"},
+		{from: "store/remote", imports: module + "/app/service/storeapi", test: true, want: "tests of store/remote imports app/service/storeapi"},
+		{from: "app/service/storeapi", imports: module + "/store/remote/wire"},
+		{from: "app/service/storeapi", imports: module + "/lease/storetest", test: true},
+		{from: "app/service/storeapi", imports: module + "/store/mem", want: "app/service/storeapi imports store/mem"},
 		{from: "store/etcd", imports: module + "/store/mem", test: true, want: "tests of store/etcd imports store/mem"},
 		{from: "lease", imports: "testing", want: "lease imports testing"},
 		{from: "lease", imports: "testing/synctest", want: "lease imports testing/synctest"},
@@ -349,6 +356,10 @@ func TestImportRulesBite(t *testing.T) {
 		{from: "raft", imports: module + "/lease", want: "raft imports lease"},
 		{from: "lease", imports: module + "/app/engine", want: "lease imports app/engine"},
 		{from: "app/engine", imports: module + "/store/etcd"},
+		{from: "app/engine", imports: module + "/store/mem", want: "app/engine imports store/mem"},
+		{from: "app/fleet", imports: module + "/store/mem"},
+		{from: "app/fleet/client", imports: module + "/store/mem", want: "app/fleet/client imports store/mem"},
+		{from: "app/fleet", imports: module + "/internal/plant"},
 		{from: "manager", imports: "fmt", want: "manager has no row"},
 	} {
 		p := pkg{ImportPath: module + "/" + tt.from}

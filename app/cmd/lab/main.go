@@ -1,0 +1,157 @@
+// Command lab runs a fleet on one machine and calls it:
+//
+//	lab up      an engine, the ledger, three nodes and two workers; says what happens
+//	lab demo    the same, scripted: a stale leader's write is refused
+//	lab load    takes numbers from a fleet and says how long that took
+//	lab check   checks what callers saw against what the sequence promises
+//	lab jobs    fills a ledger's database with jobs
+//
+// Data goes to standard output, everything else to standard error. Every flag can be
+// given in the environment, after the verb: --rate of load is LAB_LOAD_RATE. Long flags
+// may have one dash or two. The first SIGINT or SIGTERM stops a verb in order, the
+// second ends it at once.
+//
+// Exit codes: 0 ok, 1 failure, 2 wrong usage, 6 unavailable, try again, 99 a threshold
+// was not met or something was not seen.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+const (
+	exitOK          = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitUnavailable = 6
+	exitThreshold   = 99
+)
+
+func main() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	go func() {
+		s := <-signals
+		signal.Reset(os.Interrupt, syscall.SIGTERM) // the second ends the process
+		cancel(fmt.Errorf("stopped by signal: %v", s))
+	}()
+	os.Exit(run(ctx, os.Args[1:], os.LookupEnv, os.Stdin, os.Stdout, os.Stderr))
+}
+
+// exitError is an error with the exit code that it stands for.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+// run is the program without its process.
+func run(ctx context.Context, args []string, env func(string) (string, bool), stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRoot(env)
+	root.SetArgs(oneDash(root, args))
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		_, _ = fmt.Fprintf(stderr, "error: %s\n", line)
+	}
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit.code
+	}
+	// What cobra itself says is about flags and arguments.
+	return exitUsage
+}
+
+func newRoot(env func(string) (string, bool)) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "lab",
+		Short:         "Run a fleet on this machine, call it, and check what it did",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_ = cmd.Help()
+			return &exitError{exitUsage, errors.New("which verb?")}
+		},
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(newUp(), newDemo(), newLoad(), newCheck(), newJobs(), newBare())
+	for _, verb := range root.Commands() {
+		prefix := "LAB_" + strings.ToUpper(verb.Name()) + "_"
+		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), prefix, env) }
+	}
+	return root
+}
+
+// fromEnvironment sets the flags that were not given.
+func fromEnvironment(flags *pflag.FlagSet, prefix string, env func(string) (string, bool)) error {
+	var wrong error
+	flags.VisitAll(func(f *pflag.Flag) {
+		name := prefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if v, ok := env(name); ok && v != "" && !f.Changed {
+			if err := flags.Set(f.Name, v); err != nil {
+				wrong = errors.Join(wrong, fmt.Errorf("environment %s=%q: %w", name, v, err))
+			}
+		}
+	})
+	return wrong
+}
+
+// oneDash lets long flags have one dash, as those of the other programs do.
+func oneDash(root *cobra.Command, args []string) []string {
+	long := func(name string) bool {
+		for _, verb := range root.Commands() {
+			if f := verb.Flags().Lookup(name); f != nil && (len(name) > 1 || f.Shorthand != name) {
+				return true
+			}
+		}
+		return name == "help"
+	}
+	out := make([]string, 0, len(args))
+	for i, a := range args {
+		if a == "--" {
+			return append(out, args[i:]...)
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(a, "-"), "=")
+		if strings.HasPrefix(a, "-") && !strings.HasPrefix(a, "--") && long(name) {
+			a = "-" + a
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// output is the form of the answer.
+type output string
+
+func (o *output) flag(f *pflag.FlagSet) {
+	f.StringVarP((*string)(o), "output", "o", "text", "text or json")
+}
+
+func (o *output) json() (bool, error) {
+	switch *o {
+	case "text":
+		return false, nil
+	case "json":
+		return true, nil
+	}
+	return false, &exitError{exitUsage, fmt.Errorf("output: %q is neither text nor json", string(*o))}
+}

@@ -1,0 +1,72 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+)
+
+// FleetFile says where the processes of a fleet are. Whoever starts a fleet writes it;
+// load generators and fault injectors read it.
+type FleetFile struct {
+	Group   string       `json:"group"`
+	Backend string       `json:"backend"`
+	TTLMS   int64        `json:"ttl_ms"`
+	Dir     string       `json:"dir"`
+	Lab     bool         `json:"lab"`
+	Engine  Process      `json:"engine"`
+	Ledger  LedgerFile   `json:"ledger"`
+	Nodes   []NodeFile   `json:"nodes"`
+	Workers []WorkerFile `json:"workers"`
+	Proxies ProxiesFile  `json:"proxies"`
+}
+
+// Process is a process that can be called.
+type Process struct {
+	URL string `json:"url,omitempty"`
+	PID int    `json:"pid,omitempty"`
+}
+
+// LedgerFile is the ledger and its database.
+type LedgerFile struct {
+	Process
+	DB string `json:"db,omitempty"`
+}
+
+// NodeFile is a node and the names of the proxies that stand between it and others.
+type NodeFile struct {
+	ID string `json:"id"`
+	Process
+	Proxies NodeProxies `json:"proxies"`
+}
+
+// NodeProxies are names of proxies; an empty one is none.
+type NodeProxies struct {
+	Engine string `json:"engine,omitempty"`
+	Ledger string `json:"ledger,omitempty"`
+	Client string `json:"client,omitempty"`
+}
+
+// WorkerFile is a worker.
+type WorkerFile struct {
+	ID string `json:"id"`
+	Process
+}
+
+// ProxiesFile says where the proxies are controlled.
+type ProxiesFile struct {
+	API string `json:"api,omitempty"`
+}
+
+// ReadFleetFile reads a fleet file.
+func ReadFleetFile(path string) (FleetFile, error) {
+	var f FleetFile
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return f, fmt.Errorf("fleet: the fleet file cannot be read: %w", err)
+	}
+	if err := json.Unmarshal(data, &f); err != nil {
+		return f, fmt.Errorf("fleet: %s is no fleet file: %w", path, err)
+	}
+	return f, nil
+}

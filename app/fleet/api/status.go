@@ -1,0 +1,137 @@
+package api
+
+import (
+	"encoding/json"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// Role is what a node is at the moment.
+type Role string
+
+// The roles.
+const (
+	// Leader: a term of this node has begun and not ended.
+	Leader Role = "leader"
+	// Follower: another node leads, and this one stands in line.
+	Follower Role = "follower"
+	// Candidate: nobody is known to lead, and this node wants to.
+	Candidate Role = "candidate"
+)
+
+// Status is the answer to GET /status.
+type Status struct {
+	NodeID string `json:"node_id"`
+	Group  string `json:"group"`
+	Role   Role   `json:"role"`
+	// FenceToken is the token of this node's term; of the newest term that it knows
+	// of, if it does not lead.
+	FenceToken fence.Token `json:"fence_token"`
+	// LeaseTTLRemainingMS is how long this node may still trust its term without a
+	// further keep-alive; 0 if it does not lead.
+	LeaseTTLRemainingMS int64 `json:"lease_ttl_remaining_ms"`
+
+	Leader        string `json:"leader,omitempty"`
+	LeaderAddress string `json:"leader_address,omitempty"`
+	// SinceMS is when the newest term began, by the engine's wall clock.
+	SinceMS int64  `json:"since_ms,omitempty"`
+	Address string `json:"address"`
+	Backend string `json:"backend"`
+	PID     int    `json:"pid"`
+	Lab     bool   `json:"lab,omitempty"`
+
+	// Working: the leader's work was loaded, and calls are answered.
+	Working bool `json:"working"`
+	// LastSeq is the last number that this node knows to be taken.
+	LastSeq     uint64 `json:"last_seq"`
+	JobsPending int64  `json:"jobs_pending"`
+	LastTick    *Tick  `json:"last_tick,omitempty"`
+	// Scheduler is what the scheduler says about itself.
+	Scheduler json.RawMessage `json:"scheduler,omitempty"`
+	// LedgerOK: the ledger answered the last time it was asked.
+	LedgerOK bool `json:"ledger_ok"`
+	// PauseMaxMS is the longest pause that the process has seen of itself.
+	PauseMaxMS float64 `json:"pause_max_ms"`
+	// WallMS is what this node takes for the time of day, in a lab. Nothing decides by it.
+	WallMS int64 `json:"wall_ms,omitempty"`
+}
+
+// Tick is the last tick of the scheduler.
+type Tick struct {
+	N uint64 `json:"n"`
+	// AtMS is the instant that was ticked, by the ledger's wall clock.
+	AtMS int64 `json:"at_ms"`
+}
+
+// LeaderBody is the answer to GET /leader of the node that leads (200), and of every
+// other (503, as a problem with the same members).
+type LeaderBody struct {
+	Leader        string      `json:"leader"`
+	LeaderAddress string      `json:"leader_address"`
+	Token         fence.Token `json:"token"`
+	SinceMS       int64       `json:"since_ms,omitempty"`
+}
+
+// Next is the answer to POST /next. Seq is the number; with n above 1 the numbers are
+// Seq to Last.
+type Next struct {
+	Token fence.Token `json:"token"`
+	Seq   uint64      `json:"seq"`
+	Last  uint64      `json:"last,omitempty"`
+}
+
+// MaxNext is the most numbers of one call.
+const MaxNext = 100_000
+
+// Ended is the answer to POST /resign and POST /transfer: the term with that token is
+// over, and the successor, if one was named, is asked to lead. Its work has not
+// necessarily returned yet.
+type Ended struct {
+	NodeID    string      `json:"node_id"`
+	Token     fence.Token `json:"token"`
+	Successor string      `json:"successor,omitempty"`
+}
+
+// Handover is what a leader that stops in order leaves behind, in the checkpoint
+// "handover".
+type Handover struct {
+	Node  string      `json:"node"`
+	Token fence.Token `json:"token"`
+	// StoppedAt is the leader's last attempt to write before this one, on the host's
+	// clock.
+	StoppedAt clock.Instant `json:"stopped_at"`
+	Reason    string        `json:"reason"`
+	LastSeq   uint64        `json:"last_seq"`
+}
+
+// Attempt is one attempt to write, on the host's clock, taken on the line before it
+// was sent.
+type Attempt struct {
+	At    clock.Instant `json:"at"`
+	Token fence.Token   `json:"token"`
+}
+
+// Attempts is the answer to GET /lab/attempts: the newest, oldest first. Dropped
+// counts those that are no longer kept.
+type Attempts struct {
+	NodeID  string    `json:"node_id"`
+	Items   []Attempt `json:"items"`
+	Dropped uint64    `json:"dropped"`
+}
+
+// LabClock is the body and the answer of POST /lab/clock: how this node's clock
+// differs from the host's, from now on.
+type LabClock struct {
+	SkewMS   int64 `json:"skew_ms"`
+	DriftPPM int64 `json:"drift_ppm"`
+}
+
+// Ready is the line that a program prints on its standard output when it can be
+// called.
+type Ready struct {
+	ID   string `json:"id"`
+	Addr string `json:"addr"`
+	URL  string `json:"url"`
+	PID  int    `json:"pid"`
+}

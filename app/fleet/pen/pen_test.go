@@ -1,0 +1,135 @@
+package pen_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/app/fleet/pen"
+	"github.com/tenurehq/tenure/app/ledger"
+	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// quietGrant is the engine's side of a term that nobody watches.
+type quietGrant struct{}
+
+func (quietGrant) Ended(error)                             {}
+func (quietGrant) Successor(context.Context, string) error { return nil }
+func (quietGrant) Release(context.Context, string) error   { return nil }
+
+func newTerm(token fence.Token) (*tenure.Term, *tenure.Trust, func(error) bool) {
+	c := clock.System()
+	tr := tenure.NewTrust(c)
+	tr.Set(c.Now().Add(time.Hour))
+	t, end := tenure.NewTerm(tenure.TermConfig{
+		Group: "billing", Token: token, Deployment: "test", Candidate: tenure.Candidate{ID: "n1"}, Trust: tr, Grant: quietGrant{},
+	})
+	return t, tr, end
+}
+
+func openLedger(t *testing.T) *ledger.Ledger {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), ledger.Config{DB: filepath.Join(t.TempDir(), "l.db"), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func checkpoint() ledgerapi.Write {
+	return ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: "a", Value: json.RawMessage(`1`)}}
+}
+
+// A write that is refused because another leads ends the term, by itself and at once.
+func TestRefusedStepsDown(t *testing.T) {
+	l := openLedger(t)
+	old, _, _ := newTerm(1)
+	p := pen.New(pen.Config{Ledger: l, Resource: "billing", Term: old})
+	if _, err := p.Write(t.Context(), checkpoint()); err != nil {
+		t.Fatal(err)
+	}
+	next, _, _ := newTerm(2)
+	if err := l.Seal(t.Context(), "billing", next.Stamp(0), "n2"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := p.Write(t.Context(), checkpoint())
+	var stale *fence.StaleError
+	if !errors.As(err, &stale) || !pen.Stop(err) || !p.Refused() {
+		t.Fatalf("a stale write: %v", err)
+	}
+	if err := old.Check(); !errors.Is(err, tenure.ErrResigned) {
+		t.Fatalf("after a refused write the term is %v", err)
+	}
+}
+
+// After the end of its term a leader sends nothing; what it leaves to its successor it
+// may still write if the term ended by its own will, and only then.
+func TestEnded(t *testing.T) {
+	for _, tt := range []struct {
+		cause error
+		last  bool
+	}{{tenure.ErrResigned, true}, {tenure.ErrTransferred, true}, {tenure.ErrUnhealthy, true}, {tenure.ErrExpired, false}, {tenure.ErrLost, false}} {
+		t.Run(tt.cause.Error(), func(t *testing.T) {
+			term, _, end := newTerm(1)
+			sent := 0
+			p := pen.New(pen.Config{Ledger: openLedger(t), Resource: "billing", Term: term, Attempted: func(clock.Instant, fence.Token) { sent++ }})
+			end(tt.cause)
+			if _, err := p.Write(t.Context(), checkpoint()); !pen.Stop(err) || !errors.Is(err, tt.cause) || sent != 0 {
+				t.Fatalf("a write: %v, %d sent", err, sent)
+			}
+			_, err := p.WriteLast(t.Context(), checkpoint())
+			if (err == nil) != tt.last || (sent == 1) != tt.last {
+				t.Fatalf("the last write: %v, %d sent", err, sent)
+			}
+		})
+	}
+}
+
+// What was sent is not cancelled: neither by the caller's context nor by the end of
+// the term.
+func TestOutlives(t *testing.T) {
+	term, _, end := newTerm(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	p := pen.New(pen.Config{Ledger: openLedger(t), Resource: "billing", Term: term, Between: func() {
+		cancel()
+		end(tenure.ErrResigned)
+	}})
+	if _, err := p.Write(ctx, checkpoint()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Between stands between the check and the write: a leader that loses its trust there
+// writes all the same, and the ledger is what refuses.
+func TestBetween(t *testing.T) {
+	l := openLedger(t)
+	term, trust, _ := newTerm(1)
+	next, _, _ := newTerm(2)
+	var attempts []clock.Instant
+	var paused clock.Instant
+	p := pen.New(pen.Config{Ledger: l, Resource: "billing", Term: term,
+		Between: func() {
+			trust.Set(0)
+			if err := l.Seal(context.Background(), "billing", next.Stamp(0), "n2"); err != nil {
+				t.Error(err)
+			}
+			paused = clock.System().Now()
+		},
+		Attempted: func(at clock.Instant, _ fence.Token) { attempts = append(attempts, at) },
+	})
+	_, err := p.Write(t.Context(), checkpoint())
+	if !errors.Is(err, fence.ErrRefused) {
+		t.Fatalf("the write: %v", err)
+	}
+	if len(attempts) != 1 || attempts[0] < paused || attempts[0] != p.LastAttempt() {
+		t.Fatalf("attempts %v, and the pause ended at %v", attempts, paused)
+	}
+}

@@ -1,0 +1,341 @@
+package schedule
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/tenurehq/tenure/app/fleet/api"
+	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/httpfence"
+)
+
+// orders is the body of POST /orders of a worker. Replace makes the standing orders
+// those given; without it they are added to.
+type orders struct {
+	Replace bool        `json:"replace,omitempty"`
+	Orders  []api.Order `json:"orders"`
+}
+
+// DefaultRun is what a job does whose payload has no member "run".
+const DefaultRun = "count"
+
+// undeliverable is the worker of a firing that every worker would refuse.
+const undeliverable = "(refused)"
+
+// MaxOrders is how many orders are sent at once.
+const MaxOrders = 100
+
+// dispatcher sends firings and standing orders to the workers for one term.
+type dispatcher struct {
+	cfg      Config
+	stamp    fence.Stamp
+	client   *http.Client
+	outbox   *outbox
+	counters *counters
+
+	mu       sync.Mutex
+	standing orders
+	version  uint64 // of the record they are from
+	changes  int    // of the standing orders, seen by the lanes
+}
+
+// order is what a firing asks of a worker.
+func (f *firing) order() api.Order {
+	var p struct {
+		Run string `json:"run"`
+	}
+	if json.Unmarshal(f.payload, &p) != nil || p.Run == "" {
+		p.Run = DefaultRun
+	}
+	return api.Order{Name: f.job, Run: p.Run, Payload: f.payload, Job: f.job, AtMS: f.at}
+}
+
+// run sends until ctx ends or a worker says that another leads; that is its error.
+func (d *dispatcher) run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var wait sync.WaitGroup
+	refused := make([]error, len(d.cfg.Workers))
+	for i := range d.cfg.Workers {
+		wait.Go(func() {
+			if refused[i] = d.lane(ctx, i); refused[i] != nil {
+				stop()
+			}
+		})
+	}
+	d.fetch(ctx)
+	wait.Wait()
+	return errors.Join(refused...)
+}
+
+// command sets the standing orders, once per version of their record.
+func (d *dispatcher) command(o orders, version uint64) {
+	d.mu.Lock()
+	changed := version != d.version
+	if changed {
+		d.standing, d.version = o, version
+		d.changes++
+	}
+	d.mu.Unlock()
+	if changed {
+		for i := range d.outbox.lanes {
+			nudge(d.outbox.lanes[i].wake)
+		}
+	}
+}
+
+func (d *dispatcher) commands() (orders, int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.standing, d.changes
+}
+
+// fetch fills the outbox from the ledger while there is more there.
+func (d *dispatcher) fetch(ctx context.Context) {
+	for ctx.Err() == nil {
+		pause := time.Hour
+		if d.outbox.wantsMore() {
+			d.outbox.setMore(false)
+			if left, err := d.fetchAll(ctx); err != nil {
+				d.outbox.setMore(true)
+				pause = time.Second
+				d.cfg.Log.Warn("pending firings cannot be read, trying again", "error", err)
+			} else if left {
+				d.outbox.setMore(true)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-d.outbox.taken:
+		case <-time.After(pause):
+		}
+	}
+}
+
+// fetchAll reads pending firings, the oldest first, and says whether some did not fit.
+func (d *dispatcher) fetchAll(ctx context.Context) (left bool, err error) {
+	for after := ""; ; {
+		page, err := d.cfg.Ledger.Firings(ctx, d.cfg.Resource, true, after, ledgerapi.MaxPage)
+		if err != nil {
+			return true, err
+		}
+		found := make([]*firing, len(page.Items))
+		for i, f := range page.Items {
+			found[i] = &firing{job: f.Job, at: f.AtMS, payload: f.Payload}
+		}
+		d.outbox.offer(found)
+		if after = page.Next; after == "" {
+			return false, nil
+		}
+		if d.outbox.room() <= 0 {
+			return true, nil
+		}
+	}
+}
+
+const (
+	shortRest = 100 * time.Millisecond
+	longRest  = 5 * time.Second
+)
+
+// lane serves one worker: the standing orders whenever they change and whenever the
+// worker comes back, and the firings that are its.
+func (d *dispatcher) lane(ctx context.Context, l int) error {
+	worker, sent, rest := d.cfg.Workers[l], 0, shortRest
+	wake := d.outbox.lanes[l].wake
+	for down := true; ; {
+		standing, changes := d.commands()
+		var batch []*firing
+		body := standing
+		if !down && sent == changes {
+			if batch = d.outbox.take(l, MaxOrders); len(batch) == 0 {
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-wake:
+				}
+				continue
+			}
+			body = orders{Orders: make([]api.Order, len(batch))}
+			for i, f := range batch {
+				body.Orders[i] = f.order()
+			}
+		}
+		answer := d.send(ctx, worker, body)
+		if ctx.Err() != nil {
+			return nil
+		}
+		var stale *fence.StaleError
+		if errors.As(answer.err, &stale) {
+			return fmt.Errorf("worker %s: %w", worker, answer.err)
+		}
+		d.settle(l, batch, answer)
+		switch {
+		case answer.err == nil:
+			if batch == nil {
+				sent = changes
+			}
+			down, rest = false, shortRest
+			d.outbox.mark(l, false)
+			continue
+		case answer.bad:
+			if batch == nil {
+				// The firings do not wait for somebody to mend the record.
+				d.cfg.Log.Error("the standing orders are refused for what they are, the worker keeps its own", "worker", worker, "error", answer.err)
+				sent, down = changes, false
+				d.outbox.mark(l, false)
+			}
+			continue
+		}
+		if !down || rest == shortRest {
+			d.cfg.Log.Warn("a worker cannot be given its orders", "worker", worker, "error", answer.err)
+		}
+		down = true
+		d.outbox.mark(l, true)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(rest):
+		}
+		rest = min(2*rest, longRest)
+	}
+}
+
+// settle says what becomes of a batch.
+func (d *dispatcher) settle(l int, batch []*firing, a answer) {
+	worker := d.cfg.Workers[l]
+	if len(batch) == 0 {
+		return
+	}
+	d.counters.dispatched(worker, len(batch), a.took, a.err)
+	switch {
+	case a.err == nil:
+		d.outbox.done(batch, worker)
+	case a.bad && len(batch) == 1:
+		d.cfg.Log.Error("a firing is refused for what it is, and not sent again", "job", batch[0].job, "at_ms", batch[0].at, "worker", worker, "error", a.err)
+		d.outbox.done(batch, undeliverable)
+	case a.bad:
+		for _, f := range batch {
+			f.alone = true
+		}
+		d.outbox.again(l, batch)
+	case a.definite:
+		d.spread(l, batch)
+	default:
+		now := d.cfg.Clock.Now()
+		for _, f := range batch {
+			if f.unsure == 0 {
+				f.unsure = now
+			}
+		}
+		d.spread(l, batch)
+	}
+}
+
+// spread queues what was not delivered: for another worker, or for this one again where
+// it may have arrived.
+func (d *dispatcher) spread(l int, batch []*firing) {
+	now := d.cfg.Clock.Now()
+	free := func(f *firing) bool { return f.unsure == 0 || now.Sub(f.unsure) > d.cfg.Patience }
+	var stay, leave []*firing
+	for _, f := range batch {
+		if free(f) {
+			leave = append(leave, f)
+		} else {
+			stay = append(stay, f)
+		}
+	}
+	if i := slices.IndexFunc(leave, func(f *firing) bool { return f.unsure != 0 }); i >= 0 {
+		d.cfg.Log.Warn("a worker does not say whether it has firings, they go to another", "worker", d.cfg.Workers[l], "job", leave[i].job, "firings", len(leave))
+	}
+	d.outbox.mark(l, true)
+	d.outbox.again(l, stay)
+	d.outbox.elsewhere(l, leave)
+}
+
+// answer is how a request to a worker ended. An error is bad (the orders are, and will
+// be), or definite (nothing was done), or it may have been done.
+type answer struct {
+	err      error
+	bad      bool
+	definite bool
+	took     time.Duration
+}
+
+// send posts orders to a worker.
+func (d *dispatcher) send(ctx context.Context, worker string, body orders) answer {
+	began := d.cfg.Clock.Now()
+	data, err := json.Marshal(body)
+	if err != nil {
+		return answer{err: err, bad: true}
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.WorkerTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, worker+"/v1/orders", bytes.NewReader(data))
+	if err == nil {
+		err = httpfence.Format(d.stamp, req.Header.Set)
+	}
+	if err != nil {
+		return answer{err: err, definite: true}
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := d.client.Do(req)
+	if err != nil {
+		var op *net.OpError
+		return answer{err: err, definite: errors.As(err, &op) && op.Op == "dial" || errors.Is(err, syscall.ECONNREFUSED)}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	a := d.judge(resp)
+	const most = 1 << 20
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, most)) // so that the connection is kept
+	a.took = d.cfg.Clock.Now().Sub(began)
+	return a
+}
+
+func (d *dispatcher) judge(resp *http.Response) answer {
+	switch {
+	case resp.StatusCode == http.StatusOK:
+		return answer{}
+	case httpfence.Refusal(resp) != nil:
+		return answer{err: httpfence.Refusal(resp), definite: true}
+	}
+	err := fmt.Errorf("it answered %s", resp.Status)
+	switch resp.StatusCode {
+	case http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge:
+		return answer{err: err, bad: true}
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusBadRequest:
+		return answer{err: err, definite: true}
+	}
+	return answer{err: err}
+}
+
+func newWorkerClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: 4,
+		IdleConnTimeout:     time.Minute,
+		DisableCompression:  true,
+	}}
+}
+
+// decodeFleet reads the standing orders from their record.
+func decodeFleet(value json.RawMessage, log *slog.Logger) orders {
+	var f api.Fleet
+	if err := json.Unmarshal(value, &f); err != nil {
+		log.Error("the record of the fleet's orders cannot be read, the workers keep theirs", "record", api.FleetRecord, "error", err)
+		return orders{}
+	}
+	return orders{Replace: true, Orders: f.Orders}
+}

@@ -1,0 +1,71 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// warm is what a node keeps ready, read once a second.
+type warm struct {
+	jobs uint64
+	tick uint64
+	seq  uint64
+}
+
+const warmEvery = time.Second
+
+// keepWarm asks the ledger on and on: its connections stay open, what a leader would
+// need is nearly up to date, and whether it can be reached is known.
+func (n *Node) keepWarm(ctx context.Context) {
+	every := time.NewTicker(min(warmEvery, max(n.cfg.SinkPatience/3, 10*time.Millisecond)))
+	defer every.Stop()
+	for {
+		n.refresh(ctx)
+		select {
+		case <-every.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (n *Node) refresh(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.WriteTimeout)
+	defer cancel()
+	r, err := n.ledger.Resource(ctx, n.cfg.Group)
+	if ctx.Err() == nil || !errors.Is(ctx.Err(), context.Canceled) {
+		n.sink.saw(err)
+	}
+	if err != nil && !errors.Is(err, ledgerapi.ErrNotFound) {
+		n.cfg.Log.Debug("the ledger did not answer", "error", err)
+		return
+	}
+	w := &warm{jobs: r.Jobs, tick: r.LastTick}
+	defer func() { n.warm.Store(w) }()
+	if l := n.leading.Load(); l != nil {
+		w.seq = l.seq.Last()
+		return
+	}
+	if w.seq, err = n.readSequence(ctx); err != nil {
+		n.cfg.Log.Debug("the sequence cannot be read", "error", err)
+	}
+	if err := n.scheduler.Preload(ctx); err != nil {
+		n.cfg.Log.Debug("the jobs ahead cannot be read", "error", err)
+	}
+}
+
+// token is the newest that this node knows of.
+func (n *Node) token() fence.Token {
+	var token fence.Token
+	if t := n.term.Load(); t != nil {
+		token = t.Token()
+	}
+	if v := n.view.Load(); v != nil {
+		token = max(token, v.Token)
+	}
+	return token
+}

@@ -1,0 +1,223 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// Options of a check.
+type Options struct {
+	// DB is the ledger's database, for the check "ledger": a SQLite file or a postgres
+	// URL.
+	DB string
+	// Checks are names of checks. Default those that the run names, or all.
+	Checks []string
+}
+
+// Names are those of all checks, in the order of a report: the guarantees' and, last,
+// that the history is whole, which is always checked.
+func Names() []string {
+	return []string{
+		"token-order", "fence", "one-believer", "no-zombie", "baton", "sequence", "linearizable", "ledger",
+		"recovery", "refusal", "once", "evidence", "history",
+	}
+}
+
+// Dir checks a history. An error means that there is none, that it cannot be read, or
+// that ctx ended.
+func Dir(ctx context.Context, dir string, opts Options) (Report, error) {
+	f, err := gather(ctx, dir)
+	if err != nil {
+		return Report{}, err
+	}
+	checks, err := chosen(opts.Checks, f.run.Checks)
+	if err != nil {
+		return Report{}, err
+	}
+	s := newScan(f)
+	if err := s.read(ctx, dir); err != nil {
+		return Report{}, err
+	}
+	verdicts := map[string]func() Verdict{
+		"token-order":  func() Verdict { return tokenOrder(f) },
+		"fence":        s.fencing.verdict,
+		"one-believer": s.believers.verdict,
+		"no-zombie":    s.zombies.verdict,
+		"baton":        s.baton.verdict,
+		"sequence":     s.sequence.verdict,
+		"linearizable": func() Verdict { return s.linear.verdict(ctx) },
+		"ledger":       func() Verdict { return Ledger(ctx, opts.DB) },
+		"recovery":     s.recovery.verdict,
+		"refusal":      s.refusal.verdict,
+		"once":         s.once.verdict,
+		"evidence":     s.evidence.verdict,
+		"history":      s.history,
+	}
+	r := Report{Run: f.run, Terms: s.terms()}
+	for _, x := range f.faults {
+		r.Faults = append(r.Faults, x.Fault)
+	}
+	for _, name := range checks {
+		r.Verdicts = append(r.Verdicts, verdicts[name]())
+	}
+	if err := ctx.Err(); err != nil {
+		return Report{}, err
+	}
+	return r, nil
+}
+
+func chosen(asked, run []string) ([]string, error) {
+	if len(asked) == 0 {
+		asked = run
+	}
+	if len(asked) == 0 {
+		return Names(), nil
+	}
+	var unknown []error
+	for _, name := range asked {
+		if !slices.Contains(Names(), name) {
+			unknown = append(unknown, fmt.Errorf("check: there is no check %q; there are %v", name, Names()))
+		}
+	}
+	if !slices.Contains(asked, "history") {
+		asked = append(slices.Clone(asked), "history")
+	}
+	return asked, errors.Join(unknown...)
+}
+
+// scan is all that is told the events which are not kept.
+type scan struct {
+	f         *facts
+	fencing   *fencing
+	believers *believers
+	zombies   *zombies
+	baton     *baton
+	sequence  *sequence
+	linear    *linear
+	recovery  *recovery
+	refusal   *refusal
+	once      *once
+	evidence  *evidence
+	lines     int64
+	end       clock.Instant
+}
+
+func newScan(f *facts) *scan {
+	return &scan{
+		f: f, fencing: newFencing(), believers: newBelievers(f), zombies: newZombies(f), baton: newBaton(f),
+		sequence: newSequence(), linear: newLinear(), recovery: newRecovery(f), refusal: newRefusal(f),
+		once: newOnce(f), evidence: newEvidence(f),
+	}
+}
+
+func (s *scan) read(ctx context.Context, dir string) error {
+	effect := func(e Event, at Place) error {
+		s.lines++
+		s.fencing.effect(e.(Effect), at)
+		s.once.effect(e.(Effect), at)
+		return nil
+	}
+	if err := each(ctx, dir, func(kind string) bool { return kind == "effect" }, effect, s.f.damaged); err != nil {
+		return err
+	}
+	see := func(e Event, at Place) {
+		s.lines++
+		s.end = max(s.end, e.when())
+		switch e := e.(type) {
+		case Call:
+			s.recovery.tried(e.End, at, e.numbers())
+			if now, before, answered := s.sequence.call(e, at); answered {
+				s.linear.call(ctx, now, before)
+			}
+		case Attempt:
+			if e.Outcome != "" {
+				s.recovery.tried(e.At, at, e.Outcome == OutcomeOK)
+			}
+			s.fencing.attempt(e, at)
+			s.believers.attempt(e, at)
+			s.zombies.attempt(e, at)
+			s.baton.attempt(e, at)
+			s.refusal.attempt(e, at)
+			s.evidence.attempt(e, at)
+		}
+	}
+	if err := ordered(ctx, dir, func(kind string) bool { return kind == "call" || kind == "attempt" }, see, s.f.damaged); err != nil {
+		return err
+	}
+	return s.sequence.resolve(ctx, dir)
+}
+
+// history says whether the files are whole, and of one run.
+func (s *scan) history() Verdict {
+	t := newTally("history", "history", "events")
+	t.counts["events"] = s.lines + int64(len(s.f.terms)+len(s.f.grants)+len(s.f.faults)+s.f.runs)
+	for _, b := range s.f.broken {
+		t.doubt([]Place{b.at}, "%s", b.what)
+	}
+	if s.f.runs != 1 {
+		t.doubt([]Place{s.f.runAt}, "%d runs are described, and a history is of one", s.f.runs)
+	} else if s.f.run.TTLMS <= 0 {
+		t.doubt([]Place{s.f.runAt}, "the run has no TTL: no bound can be computed")
+	}
+	return t.verdict()
+}
+
+func (s *scan) terms() []Term {
+	all := map[fence.Token]*Term{}
+	get := func(token fence.Token) *Term {
+		if all[token] == nil {
+			all[token] = &Term{Token: token}
+		}
+		return all[token]
+	}
+	for _, t := range s.f.terms {
+		s.end = max(s.end, t.began)
+	}
+	for _, t := range s.f.terms {
+		x := get(t.token)
+		x.Node, x.Began, x.Ended, x.Cause = t.node, t.began, t.ended, t.cause
+		if x.Ended == clock.Never {
+			x.Ended = s.end
+		}
+	}
+	for token, a := range s.baton.spans {
+		x := get(token)
+		x.FirstAttempt, x.LastAttempt, x.Attempts, x.Refused = a.first.At, a.last.At, a.n, a.refused
+		for _, r := range a.refusedAt {
+			x.RefusedAt = append(x.RefusedAt, r.At)
+		}
+		if x.Node == "" {
+			x.Node = a.first.Node
+		}
+	}
+	for token, n := range s.sequence.byToken {
+		x := get(token)
+		x.FirstAnswer, x.LastAnswer, x.Answers = n.first, n.last, n.n
+	}
+	// A vacancy names the token that was, and the term after it is the one that ended it.
+	vacant := map[fence.Token]clock.Instant{}
+	for _, g := range s.f.grants {
+		switch _, seen := vacant[g.Token]; {
+		case g.State == Vacant && (!seen || vacant[g.Token] == 0):
+			vacant[g.Token] = g.At
+		case g.State == Led && !seen:
+			vacant[g.Token] = 0
+		}
+	}
+	granted := sorted(vacant)
+	for token, x := range all {
+		if i, _ := slices.BinarySearch(granted, token); i > 0 {
+			x.Vacant = vacant[granted[i-1]]
+		}
+	}
+	terms := make([]Term, 0, len(all))
+	for _, token := range sorted(all) {
+		terms = append(terms, *all[token])
+	}
+	return terms
+}

@@ -1,0 +1,242 @@
+package check
+
+import (
+	"time"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// Event is one line of a history: a Run, Call, Belief, Attempt, Effect, Grant or
+// Fault.
+type Event interface {
+	kind() string
+	// when orders events of one kind: when it was over.
+	when() clock.Instant
+}
+
+// Run says what was run. A history has one.
+type Run struct {
+	Experiment string        `json:"experiment"`
+	Seed       uint64        `json:"seed"`
+	Engine     string        `json:"engine"`
+	Group      string        `json:"group"`
+	At         clock.Instant `json:"at"`
+	Nodes      int           `json:"nodes"`
+	Unfenced   bool          `json:"unfenced,omitempty"`
+	// Command repeats the run.
+	Command string `json:"command,omitempty"`
+
+	// The timing of the lease. For Raft the TTL is its lease timeout.
+	TTLMS         int64   `json:"ttl_ms"`
+	BeatMS        int64   `json:"beat_ms"`
+	CallTimeoutMS int64   `json:"call_timeout_ms"`
+	BackoffMaxMS  int64   `json:"backoff_max_ms"`
+	Drift         float64 `json:"drift"`
+	// EngineDelayMS is what the engine adds: how late it sees that a session expired,
+	// and for how long it acknowledges after it has lost its quorum.
+	EngineDelayMS int64 `json:"engine_delay_ms,omitempty"`
+	// WakeMS is how long after a pause a process may take to see what it missed.
+	// Default 250.
+	WakeMS int64 `json:"wake_ms,omitempty"`
+	// SeenMS is how late an observer may see a grant. Default 500.
+	SeenMS int64 `json:"seen_ms,omitempty"`
+
+	// Jobs are what must have fired.
+	Jobs []Job `json:"jobs,omitempty"`
+	// Checks are the names of the checks that this run is for. Default all: those that
+	// find nothing to look at are then unknown.
+	Checks []string `json:"checks,omitempty"`
+}
+
+// Job is a job all of whose instants must fire: FirstMS, and every EveryMS after it
+// until LastMS at least, by the ledger's clock. EveryMS 0: FirstMS alone.
+type Job struct {
+	Key     string `json:"key"`
+	FirstMS int64  `json:"first_ms"`
+	EveryMS int64  `json:"every_ms,omitempty"`
+	LastMS  int64  `json:"last_ms,omitempty"`
+}
+
+// Call is a client's call. Without Error it was answered: the numbers First to Last.
+type Call struct {
+	// What was called; empty is a call for numbers.
+	What   string        `json:"what,omitempty"`
+	Client string        `json:"client,omitempty"`
+	Start  clock.Instant `json:"start"`
+	End    clock.Instant `json:"end"`
+	Node   string        `json:"node,omitempty"`
+	Token  fence.Token   `json:"token,omitempty"`
+	First  uint64        `json:"first,omitempty"`
+	Last   uint64        `json:"last,omitempty"`
+	Error  string        `json:"error,omitempty"`
+	// Unknown: it may have been done although it failed.
+	Unknown bool `json:"unknown,omitempty"`
+}
+
+// The states of a belief.
+const (
+	Began   = "began"   // the term began
+	Ended   = "ended"   // the term ended, with a cause
+	Refused = "refused" // Term.Check said no
+)
+
+// Belief is what a node says of its term, when it happened to it.
+type Belief struct {
+	Node  string        `json:"node"`
+	Token fence.Token   `json:"token"`
+	State string        `json:"state"`
+	At    clock.Instant `json:"at"`
+	// Cause of an end: expired, lost, resigned, transferred, unhealthy.
+	Cause string `json:"cause,omitempty"`
+}
+
+// The outcomes of an attempt. One that is not told is empty.
+const (
+	OutcomeOK      = "ok"
+	OutcomeRefused = "refused"
+	OutcomeUnknown = "unknown"
+	OutcomeFailed  = "failed" // surely not made
+)
+
+// Attempt is a leader's attempt to write, taken on the line before it was sent.
+type Attempt struct {
+	Node    string        `json:"node"`
+	Token   fence.Token   `json:"token"`
+	At      clock.Instant `json:"at"`
+	End     clock.Instant `json:"end,omitempty"`
+	Outcome string        `json:"outcome,omitempty"`
+}
+
+// What an effect can be.
+const (
+	EffectTick       = "tick"
+	EffectSequence   = "sequence"
+	EffectCheckpoint = "checkpoint"
+	EffectFiring     = "firing"
+)
+
+// Effect is a write that the ledger accepted or refused. The lines of one thing (What
+// and Name) are in the ledger's order.
+type Effect struct {
+	What string `json:"what"`
+	// Name of the sequence, checkpoint or job.
+	Name string `json:"name,omitempty"`
+	// N is its place among those of its What and Name, where the ledger counts.
+	N      uint64      `json:"n,omitempty"`
+	Token  fence.Token `json:"token"`
+	Holder string      `json:"holder,omitempty"`
+	First  uint64      `json:"first,omitempty"`
+	Last   uint64      `json:"last,omitempty"`
+	// InstantMS is the instant that was ticked or fired.
+	InstantMS int64 `json:"instant_ms,omitempty"`
+	// Refused is the reason of a refusal. Applied: it was made all the same, fencing
+	// being off.
+	Refused string      `json:"refused,omitempty"`
+	Applied bool        `json:"applied,omitempty"`
+	Current fence.Token `json:"current_token,omitempty"`
+	// AtMS is the ledger's wall clock.
+	AtMS int64 `json:"at_ms"`
+}
+
+// The states of a grant.
+const (
+	Led    = "led"
+	Vacant = "vacant"
+	Blind  = "unknown" // the observer cannot tell
+)
+
+// Grant is what an observer saw at the engine.
+type Grant struct {
+	Observer string        `json:"observer,omitempty"`
+	State    string        `json:"state"`
+	Token    fence.Token   `json:"token,omitempty"`
+	Holder   string        `json:"holder,omitempty"`
+	At       clock.Instant `json:"at"`
+}
+
+// What a fault does to the guarantees. Any other class excuses nothing.
+const (
+	// ClassKill: the target's beliefs are over.
+	ClassKill = "kill"
+	// ClassPause: the target does not run.
+	ClassPause = "pause"
+	// ClassClock: the target's clock is wrong by more than the stated bound. A clock
+	// that is wrong within it is no excuse, and no ClassClock.
+	ClassClock = "clock"
+	// ClassForce: the target's session was closed by force.
+	ClassForce = "force"
+	// ClassQuorum: the engine has no quorum.
+	ClassQuorum = "quorum"
+)
+
+// Fault is what was broken. It may be written twice, with the same ID: when it began
+// and when it was healed. A fault of a moment is healed when it begins.
+type Fault struct {
+	ID     string        `json:"id,omitempty"`
+	Name   string        `json:"name"`
+	Class  string        `json:"class,omitempty"`
+	Target string        `json:"target,omitempty"`
+	Begun  clock.Instant `json:"begun"`
+	Healed clock.Instant `json:"healed,omitempty"`
+	// Evidence says how one knows that it bit.
+	Evidence string `json:"evidence,omitempty"`
+}
+
+func (Run) kind() string     { return "run" }
+func (Call) kind() string    { return "call" }
+func (Belief) kind() string  { return "belief" }
+func (Attempt) kind() string { return "attempt" }
+func (Effect) kind() string  { return "effect" }
+func (Grant) kind() string   { return "grant" }
+func (Fault) kind() string   { return "fault" }
+
+func (r Run) when() clock.Instant     { return r.At }
+func (c Call) when() clock.Instant    { return c.End }
+func (b Belief) when() clock.Instant  { return b.At }
+func (a Attempt) when() clock.Instant { return a.At }
+func (Effect) when() clock.Instant    { return 0 } // on the ledger's clock
+func (g Grant) when() clock.Instant   { return g.At }
+func (f Fault) when() clock.Instant   { return f.Begun }
+
+// numbers reports whether a call was answered with numbers.
+func (c Call) numbers() bool {
+	return c.Error == "" && !c.Unknown && (c.What == "" || c.What == "next")
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func (r Run) ttl() time.Duration { return ms(r.TTLMS) }
+
+func (r Run) wake() time.Duration {
+	if r.WakeMS == 0 {
+		return 250 * time.Millisecond
+	}
+	return ms(r.WakeMS)
+}
+
+func (r Run) seen() time.Duration {
+	if r.SeenMS == 0 {
+		return 500 * time.Millisecond
+	}
+	return ms(r.SeenMS)
+}
+
+// CrashBound is the longest failover after a crash and nothing else, with a round trip
+// to the engine: TTL·(1 + Drift) + 3 round trips, and what the engine adds.
+func (r Run) CrashBound(roundTrip time.Duration) time.Duration {
+	return time.Duration(float64(r.ttl())*(1+r.Drift)) + 3*roundTrip + ms(r.EngineDelayMS)
+}
+
+// RecoveryBound is G7's: how long after the last of any number of faults nobody may
+// lead. The simulator holds the code to the same sum; what the engine adds comes on
+// top.
+func (r Run) RecoveryBound() time.Duration {
+	return r.ttl()*11/10 + 7*ms(r.BeatMS) + 2*ms(r.CallTimeoutMS) + 2*ms(r.BackoffMaxMS) + 12*time.Second + ms(r.EngineDelayMS)
+}
+
+// beliefBound is how long after the engine lost its quorum a leader may believe: the
+// last keep-alive was acknowledged up to EngineDelay later.
+func (r Run) beliefBound() time.Duration {
+	return time.Duration(float64(r.ttl())*(1+r.Drift)) + ms(r.EngineDelayMS)
+}

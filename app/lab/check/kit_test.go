@@ -1,0 +1,280 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// history is events by file.
+type history map[string][]Event
+
+const (
+	kTTL  = time.Second
+	kZero = clock.Instant(1_000_000_000_000)
+	kWall = int64(1_800_000_000_000)
+)
+
+// world makes a history in which every guarantee holds and every kind of fault occurs.
+type world struct {
+	rng   *rand.Rand
+	h     history
+	now   clock.Instant
+	token fence.Token
+	node  int
+
+	next       uint64
+	alloc      uint64
+	ticks      uint64
+	checkpoint uint64
+	due        int64
+	faults     int
+}
+
+func good(seed uint64) history {
+	w := &world{rng: rand.New(rand.NewPCG(seed, 1)), h: history{}, now: kZero, next: 1}
+	w.due = kWall + 100
+	ends := []func(){w.kill, w.pause, w.resign, w.transfer, w.cut, w.quorum, w.skew}
+	w.rng.Shuffle(len(ends), func(i, j int) { ends[i], ends[j] = ends[j], ends[i] })
+	for _, end := range ends {
+		w.begin()
+		w.work(w.span(150, 400))
+		end()
+	}
+	w.begin()
+	w.work(1500 * time.Millisecond) // longer than any fault
+	run := Run{
+		Experiment: "kit", Seed: seed, Engine: "etcd", Group: "billing", At: kZero, Nodes: 3,
+		TTLMS: kTTL.Milliseconds(), BeatMS: 250, CallTimeoutMS: 250, BackoffMaxMS: 250, Drift: 0.02,
+		Jobs: []Job{
+			{Key: "every", FirstMS: kWall + 100, EveryMS: 100, LastMS: w.due - 100},
+			{Key: "single", FirstMS: kWall + 5},
+		},
+	}
+	for _, name := range Names() {
+		if name != "ledger" {
+			run.Checks = append(run.Checks, name)
+		}
+	}
+	w.h["run"] = []Event{run}
+	for _, name := range []string{"calls", "engine", "nodes"} {
+		slices.SortStableFunc(w.h[name], func(a, b Event) int { return cmp.Compare(a.when(), b.when()) })
+	}
+	// Clients write their lines a little out of order.
+	calls := w.h["calls"]
+	for i := 0; i+7 < len(calls); i += 1 + w.rng.IntN(9) {
+		j := i + w.rng.IntN(7)
+		calls[i], calls[j] = calls[j], calls[i]
+	}
+	return w.h
+}
+
+func (w *world) add(file string, e Event) { w.h[file] = append(w.h[file], e) }
+
+func (w *world) span(from, to int) time.Duration {
+	return time.Duration(from+w.rng.IntN(to-from)) * time.Millisecond
+}
+
+func (w *world) id() string { return fmt.Sprintf("node-%d", w.node) }
+
+func wall(at clock.Instant) int64 { return kWall + at.Sub(kZero).Milliseconds() }
+
+func (w *world) begin() {
+	w.token++
+	w.node = (w.node+w.rng.IntN(2))%3 + 1 // never the same again
+	w.add("engine", Grant{State: Led, Token: w.token, Holder: w.id(), At: w.now})
+	w.now = w.now.Add(time.Millisecond)
+	w.add("nodes", Belief{Node: w.id(), Token: w.token, State: Began, At: w.now})
+	w.now = w.now.Add(time.Millisecond)
+}
+
+func (w *world) ended(at clock.Instant, cause string) {
+	w.add("nodes", Belief{Node: w.id(), Token: w.token, State: Ended, At: at, Cause: cause})
+	w.add("nodes", Belief{Node: w.id(), Token: w.token, State: Refused, At: at.Add(time.Millisecond)})
+}
+
+func (w *world) vacant(at clock.Instant) {
+	w.add("engine", Grant{State: Vacant, Token: w.token, At: at})
+}
+
+func (w *world) fault(f Fault) {
+	w.faults++
+	f.ID = fmt.Sprint(w.faults)
+	begun := f
+	begun.Healed, begun.Evidence = 0, ""
+	w.add("faults", begun)
+	w.add("faults", f)
+}
+
+// work commits: an attempt of the leader, its effects, and the calls that it answers.
+func (w *world) work(d time.Duration) {
+	for end := w.now.Add(d); w.now < end; w.now = w.now.Add(w.span(8, 24)) {
+		done := w.now.Add(2 * time.Millisecond)
+		w.add("nodes", Attempt{Node: w.id(), Token: w.token, At: w.now, End: done, Outcome: OutcomeOK})
+		first := w.next
+		for range 1 + w.rng.IntN(4) {
+			w.call(done)
+		}
+		w.alloc++
+		w.effect(Effect{What: EffectSequence, Name: "next", N: w.alloc, First: first, Last: w.next - 1})
+		if w.alloc%5 == 0 {
+			w.ticks++
+			w.effect(Effect{What: EffectTick, N: w.ticks, InstantMS: int64(w.ticks) * 1000})
+		}
+		if w.alloc == 3 {
+			w.effect(Effect{What: EffectFiring, Name: "single", InstantMS: kWall + 5})
+		}
+		for ; w.due <= wall(w.now); w.due += 100 {
+			w.effect(Effect{What: EffectFiring, Name: "every", InstantMS: w.due})
+		}
+	}
+}
+
+func (w *world) effect(e Effect) {
+	e.Token, e.Holder, e.AtMS = w.token, w.id(), wall(w.now)
+	w.add("ledger", e)
+}
+
+func (w *world) call(done clock.Instant) {
+	c := Call{
+		Start: w.now - clock.Instant(w.rng.IntN(8_000_000)), End: done + clock.Instant(w.rng.IntN(4_000_000)),
+		Node: w.id(), Token: w.token, First: w.next,
+	}
+	c.Last = c.First + uint64(w.rng.IntN(3))
+	w.next = c.Last + 1
+	switch w.rng.IntN(40) {
+	case 0: // its numbers are gone
+		c = Call{Start: c.Start, End: c.End, Node: c.Node, Error: "timeout", Unknown: true}
+	case 1:
+		w.add("calls", Call{Start: c.Start, End: c.End, Error: "no_leader"})
+	}
+	w.add("calls", c)
+}
+
+func (w *world) kill() {
+	w.fault(Fault{Name: "kill-leader", Class: ClassKill, Target: w.id(), Begun: w.now, Healed: w.now.Add(kTTL), Evidence: "exited by signal 9"})
+	w.vacant(w.now.Add(kTTL))
+	w.now = w.now.Add(kTTL + 5*time.Millisecond)
+}
+
+func (w *world) pause() {
+	wake := w.now.Add(kTTL + 800*time.Millisecond)
+	w.fault(Fault{Name: "gc-pause-leader", Class: ClassPause, Target: w.id(), Begun: w.now, Healed: wake, Evidence: "its write was refused"})
+	woken := wake.Add(time.Millisecond)
+	w.add("nodes", Attempt{Node: w.id(), Token: w.token, At: woken, End: woken.Add(time.Millisecond), Outcome: OutcomeRefused})
+	w.ended(wake.Add(2*time.Millisecond), "lost")
+	zombie := Effect{What: EffectSequence, Name: "next", Token: w.token, Holder: w.id(), Refused: "stale", Current: w.token + 1, AtMS: wall(woken)}
+	w.vacant(w.now.Add(kTTL))
+	w.now = w.now.Add(kTTL + 5*time.Millisecond)
+	w.begin()
+	w.work(1500 * time.Millisecond)
+	w.add("ledger", zombie)
+	w.resign()
+}
+
+func (w *world) resign() { w.handover("resigned") }
+
+func (w *world) transfer() { w.handover("transferred") }
+
+func (w *world) handover(cause string) {
+	w.ended(w.now, cause)
+	w.now = w.now.Add(2 * time.Millisecond)
+	w.add("nodes", Attempt{Node: w.id(), Token: w.token, At: w.now, End: w.now.Add(time.Millisecond), Outcome: OutcomeOK})
+	w.checkpoint++
+	w.effect(Effect{What: EffectCheckpoint, Name: "handover", N: w.checkpoint})
+	if cause == "resigned" {
+		w.vacant(w.now.Add(2 * time.Millisecond))
+	}
+	w.now = w.now.Add(3 * time.Millisecond)
+}
+
+func (w *world) cut() {
+	w.fault(Fault{Name: "partition-leader", Target: w.id(), Begun: w.now, Healed: w.now.Add(1200 * time.Millisecond), Evidence: "no beat for 1.2s"})
+	from := w.now
+	w.work(900 * time.Millisecond)
+	w.ended(from.Add(kTTL*95/100), "expired")
+	w.vacant(from.Add(kTTL))
+	w.now = from.Add(kTTL + 5*time.Millisecond)
+}
+
+func (w *world) quorum() {
+	heal := w.now.Add(2500 * time.Millisecond)
+	w.fault(Fault{Name: "quorum-lost", Class: ClassQuorum, Target: "engine", Begun: w.now, Healed: heal, Evidence: "reads fail"})
+	from := w.now
+	w.work(900 * time.Millisecond)
+	w.ended(from.Add(kTTL*95/100), "expired")
+	w.add("engine", Grant{State: Blind, At: from.Add(600 * time.Millisecond)})
+	w.vacant(heal.Add(100 * time.Millisecond))
+	w.now = heal.Add(200 * time.Millisecond)
+}
+
+func (w *world) skew() {
+	w.fault(Fault{Name: "skew-leader", Target: w.id(), Begun: w.now, Healed: w.now.Add(300 * time.Millisecond), Evidence: "its clock is 200ms ahead"})
+	w.work(400 * time.Millisecond)
+	w.resign()
+}
+
+// unsynced hides that it is a file: hundreds of fsyncs cost a test its time.
+type unsynced struct{ io.WriteCloser }
+
+// save writes a history and returns its directory.
+func (h history) save(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, events := range h {
+		f, err := os.Create(filepath.Join(dir, name+extension))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newWriter(name, unsynced{f}, 0)
+		for _, e := range events {
+			if err := w.Write(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func (h history) check(t testing.TB) Report {
+	t.Helper()
+	r, err := Dir(t.Context(), h.save(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// find returns the lines (from 0) of a file that hold such an event.
+func find[E Event](h history, file string, such func(E) bool) []int {
+	var all []int
+	for i, e := range h[file] {
+		if e, ok := e.(E); ok && such(e) {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// edit changes one line.
+func edit[E Event](h history, file string, i int, change func(*E)) {
+	e := h[file][i].(E)
+	change(&e)
+	h[file][i] = e
+}
+
+func (h history) remove(file string, i int) { h[file] = slices.Delete(h[file], i, i+1) }
+
+func (h history) insert(file string, i int, e Event) { h[file] = slices.Insert(h[file], i, e) }

@@ -1,0 +1,112 @@
+package check
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	_ "modernc.org/sqlite"             // the driver "sqlite"
+)
+
+// ledgerTimeout bounds what a ledger's database is asked.
+const ledgerTimeout = 5 * time.Minute
+
+// lagQuery returns the rows of a table that do not follow the one before. A step that
+// rises at every row rises from every row to every later one.
+const lagQuery = `SELECT of_what, n, was_n, first_n, was_last, token, was_token FROM (
+	SELECT %[1]s AS of_what, n, %[3]s AS first_n, token,
+		lag(n) OVER w AS was_n, lag(%[4]s) OVER w AS was_last, lag(token) OVER w AS was_token
+	FROM %[2]s WINDOW w AS (PARTITION BY %[1]s ORDER BY n)
+) AS steps WHERE first_n <= was_last OR token < was_token ORDER BY 1, n LIMIT 100`
+
+// Ledger checks a ledger's database with SQL: its sequences rise from allocation to
+// allocation (G6) and so do their tokens and those of its ticks (G2). db is a SQLite
+// file or a postgres URL; it is only read.
+func Ledger(ctx context.Context, db string) Verdict {
+	t := newTally("G6", "ledger", "allocations", "ticks", "numbers")
+	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
+	defer cancel()
+	if err := readLedger(ctx, t, db); err != nil {
+		t.doubt(nil, "the ledger's database cannot be read: %v", err)
+	}
+	return t.verdict()
+}
+
+func readLedger(ctx context.Context, t *tally, path string) error {
+	db, name, err := openLedger(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	// One transaction, so that a ledger at work does not move on between the queries.
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true, Isolation: sql.LevelRepeatableRead})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+
+	var allocations, ticks, numbers int64
+	if err := tx.QueryRowContext(ctx, "SELECT COUNT(*), CAST(COALESCE(SUM(last_seq - first_seq + 1), 0) AS BIGINT) FROM allocation").Scan(&allocations, &numbers); err != nil {
+		return err
+	}
+	if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM tick").Scan(&ticks); err != nil {
+		return err
+	}
+	t.counts["allocations"], t.counts["ticks"], t.counts["numbers"] = allocations, ticks, numbers
+	if err := steps(ctx, tx, t, name+" allocation", fmt.Sprintf(lagQuery, "resource || '/' || name", "allocation", "first_seq", "last_seq")); err != nil {
+		return err
+	}
+	return steps(ctx, tx, t, name+" tick", fmt.Sprintf(lagQuery, "resource", "tick", "n", "n"))
+}
+
+func steps(ctx context.Context, tx *sql.Tx, t *tally, table, query string) error {
+	rows, err := tx.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var of string
+		var n, wasN, first, was, token, wasToken int64
+		if err := rows.Scan(&of, &n, &wasN, &first, &was, &token, &wasToken); err != nil {
+			return err
+		}
+		at := []Place{{table, int(n)}, {table, int(wasN)}}
+		if first <= was {
+			t.violated(at, "%s: %d was taken by token %d after %d", of, first, token, was)
+		} else {
+			t.violated(at, "%s: token %d wrote after token %d", of, token, wasToken)
+		}
+	}
+	return rows.Err()
+}
+
+// openLedger also returns what to call the database: never its URL, which may hold a
+// password.
+func openLedger(path string) (db *sql.DB, name string, err error) {
+	if strings.HasPrefix(path, "postgres://") || strings.HasPrefix(path, "postgresql://") {
+		u, err := url.Parse(path)
+		if err != nil {
+			return nil, "", fmt.Errorf("no postgres URL")
+		}
+		db, err = sql.Open("pgx", path)
+		return db, strings.TrimPrefix(u.Path, "/"), err
+	}
+	// SQLite would make a file that is missing.
+	if _, err := os.Stat(path); err != nil {
+		return nil, "", err
+	}
+	full, err := filepath.Abs(path)
+	if err != nil {
+		return nil, "", err
+	}
+	u := url.URL{Scheme: "file", Path: full, RawQuery: "_pragma=busy_timeout(10000)&_pragma=query_only(1)"}
+	db, err = sql.Open("sqlite", u.String())
+	return db, filepath.Base(path), err
+}

@@ -1,0 +1,217 @@
+package check
+
+import (
+	"slices"
+	"time"
+)
+
+// everything is what can be planted.
+func everything() []planted {
+	return []planted{
+		{"grant goes back", "G1", "token-order", Fail, "after token", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "engine", isLed))
+			edit(h, "engine", i, func(g *Grant) { g.Token -= 2 })
+			return "engine", i
+		}},
+		{"grant again", "G1", "token-order", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "engine", func(g Grant) bool { return g.State == Vacant }))
+			v := h["engine"][i].(Grant)
+			h.insert("engine", i+1, Grant{State: Led, Token: v.Token, At: v.At + 1})
+			return "engine", i + 1
+		}},
+		{"token of two holders", "G1", "token-order", Fail, "belongs to", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "engine", isLed))
+			g := h["engine"][i].(Grant)
+			g.Observer, g.Holder = "another", "node-9"
+			h.insert("engine", i+1, g)
+			return "engine", i + 1
+		}},
+		{"term with an old token", "G1", "token-order", Fail, "began at", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "nodes", isBegan))
+			b := h["nodes"][i].(Belief)
+			b.Node, b.Token, b.At = "node-9", b.Token-1, b.At+1
+			return "nodes", h.inTime(b)
+		}},
+		{"stale write in a sequence", "G2", "fence", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "ledger", isSequence))
+			for h["ledger"][i].(Effect).Token == lastOf(h, "ledger", i).Token {
+				i = pick(find(h, "ledger", isSequence))
+			}
+			edit(h, "ledger", i+1, func(e *Effect) { // the write after a new leader's first
+				*e = Effect{What: EffectSequence, Name: "next", N: h["ledger"][i].(Effect).N + 1, Token: 1, AtMS: kWall}
+			})
+			return "ledger", i + 1
+		}},
+		{"stale write elsewhere", "G2", "fence", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "ledger", isSequence))
+			e := h["ledger"][i].(Effect)
+			h.insert("ledger", i, Effect{What: EffectCheckpoint, Name: "compaction", N: 1, Token: e.Token - 1, AtMS: e.AtMS + 5000})
+			return "ledger", i
+		}},
+		{"stale write applied", "G2", "fence", Fail, "fencing was off", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "ledger", isRefused))
+			edit(h, "ledger", i, func(e *Effect) { e.Applied = true })
+			return "ledger", i
+		}},
+		{"rightful write refused", "G2", "fence", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "ledger", isRefused))
+			edit(h, "ledger", i, func(e *Effect) { e.Current = e.Token })
+			return "ledger", i
+		}},
+		{"zombie acknowledged", "G2", "fence", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "nodes", func(a Attempt) bool { return a.Outcome == OutcomeRefused }))
+			edit(h, "nodes", i, func(a *Attempt) { a.Outcome = OutcomeOK })
+			return "nodes", i
+		}},
+		{"two believe", "G3", "one-believer", Fail, "", func(h history, _ func([]int) int) (string, int) {
+			end, next := cutLeader(h)
+			for i, e := range h["nodes"] {
+				if b, ok := e.(Belief); ok && b.Token == end.Token && b.State != Began {
+					b.At = next.At + 1
+					h["nodes"][i] = b
+				}
+			}
+			return "nodes", slices.Index(h["nodes"], Event(next))
+		}},
+		{"believes long after a pause", "G3", "one-believer", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "nodes", cause("lost")))
+			lost := h["nodes"][i].(Belief)
+			for i, e := range h["nodes"] {
+				if b, ok := e.(Belief); ok && b.Token == lost.Token && b.State != Began {
+					b.At = b.At.Add(time.Second)
+					h["nodes"][i] = b
+				}
+			}
+			return "nodes", find(h, "nodes", func(b Belief) bool { return b.State == Began && b.Token == lost.Token })[0]
+		}},
+		{"cut off and writing", "G3", "one-believer", Fail, "", func(h history, _ func([]int) int) (string, int) {
+			end, next := cutLeader(h)
+			return "nodes", h.inTime(Attempt{Node: end.Node, Token: end.Token, At: next.At.Add(time.Millisecond)})
+		}},
+		{"term reopened", "G4", "no-zombie", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "nodes", func(b Belief) bool { return b.State == Ended }))
+			b := h["nodes"][i].(Belief)
+			b.State, b.At = Began, b.At+1
+			return "nodes", h.inTime(b)
+		}},
+		{"write after the end", "G4", "no-zombie", Fail, "", func(h history, _ func([]int) int) (string, int) {
+			end, _ := cutLeader(h)
+			return "nodes", h.inTime(Attempt{Node: end.Node, Token: end.Token, At: end.At.Add(400 * time.Millisecond)})
+		}},
+		{"write before the term", "G4", "no-zombie", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "nodes", isBegan))
+			b := h["nodes"][i].(Belief)
+			return "nodes", h.inTime(Attempt{Node: b.Node, Token: b.Token, At: b.At - 1000})
+		}},
+		{"write without a term", "G4", "no-zombie", Unknown, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "nodes", isBegan))
+			b := h["nodes"][i].(Belief)
+			return "nodes", h.inTime(Attempt{Node: "node-9", Token: b.Token, At: b.At + 1000})
+		}},
+		{"release before stop", "G5", "baton", Fail, "began to write", func(h history, pick func([]int) int) (string, int) {
+			end := h["nodes"][pick(find(h, "nodes", cause("resigned")))].(Belief)
+			return "nodes", h.inTime(Attempt{Node: end.Node, Token: end.Token, At: successor(h, end).At.Add(30 * time.Millisecond)})
+		}},
+		{"successor before the last write", "G5", "baton", Fail, "the term of", func(h history, pick func([]int) int) (string, int) {
+			end := h["nodes"][pick(find(h, "nodes", cause("transferred")))].(Belief)
+			return "nodes", h.inTime(Attempt{Node: end.Node, Token: end.Token, At: successor(h, end).At + 1000})
+		}},
+		{"number reused", "G6", "sequence", Fail, "before", plantReuse},
+		{"number reused, porcupine", "G6", "linearizable", Fail, "", plantReuseNear},
+		{"number out of order", "G6", "sequence", Fail, "was handed out", plantOutOfOrder},
+		{"number out of order, porcupine", "G6", "linearizable", Fail, "", plantOutOfOrder},
+		{"token falls", "G6", "sequence", Fail, "answered", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "calls", func(c Call) bool { return c.numbers() && c.Token > 2 }))
+			edit(h, "calls", i, func(c *Call) { c.Token -= 2 })
+			return "calls", i
+		}},
+		{"fires twice", "once", "once", Fail, "fired twice", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "ledger", isEvery))
+			h.insert("ledger", i+1, h["ledger"][i])
+			return "ledger", i + 1
+		}},
+		{"does not fire", "once", "once", Fail, "and not at", func(h history, pick func([]int) int) (string, int) {
+			all := find(h, "ledger", isEvery)
+			i := pick(all[:len(all)-1])
+			h.remove("ledger", i)
+			left := find(h, "ledger", isEvery)
+			next, _ := slices.BinarySearch(left, i)
+			return "ledger", left[next]
+		}},
+		{"does not fire at last", "once", "once", Fail, "", func(h history, _ func([]int) int) (string, int) {
+			all := find(h, "ledger", isEvery)
+			h.remove("ledger", all[len(all)-1])
+			return "ledger", all[len(all)-2]
+		}},
+		{"never fires", "once", "once", Fail, "", func(h history, _ func([]int) int) (string, int) {
+			h.remove("ledger", find(h, "ledger", func(e Effect) bool { return e.Name == "single" })[0])
+			return "run", 0
+		}},
+		{"fires at no instant of its own", "once", "once", Fail, "does not have", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "ledger", isEvery))
+			edit(h, "ledger", i, func(e *Effect) { e.InstantMS++ })
+			return "ledger", i
+		}},
+		{"tick missing", "once", "once", Fail, "missing", func(h history, pick func([]int) int) (string, int) {
+			all := find(h, "ledger", isTick)
+			i := pick(all[1:])
+			h.remove("ledger", all[slices.Index(all, i)-1])
+			return "ledger", i - 1
+		}},
+		{"tick twice", "once", "once", Fail, "stands after", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "ledger", isTick))
+			h.insert("ledger", i+1, h["ledger"][i])
+			return "ledger", i + 1
+		}},
+		{"nobody leads any more", "G7", "recovery", Fail, "", func(h history, _ func([]int) int) (string, int) {
+			end := silence(h)
+			bound := h["run"][0].(Run).RecoveryBound()
+			h["calls"] = append(h["calls"], Call{Start: end, End: end.Add(bound + time.Second), Error: "no_leader"})
+			return "calls", len(h["calls"]) - 1
+		}},
+		{"history ends too early", "G7", "recovery", Unknown, "", func(h history, _ func([]int) int) (string, int) {
+			silence(h)
+			return "faults", -1
+		}},
+		{"granted without a quorum", "G8", "refusal", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "engine", func(g Grant) bool { return g.State == Blind }))
+			edit(h, "engine", i, func(g *Grant) { *g = Grant{State: Led, Token: 1000, Holder: "node-1", At: g.At} })
+			return "engine", i
+		}},
+		{"vacant without a quorum", "G8", "refusal", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "engine", func(g Grant) bool { return g.State == Blind }))
+			edit(h, "engine", i, func(g *Grant) { *g = Grant{State: Vacant, Token: 1, At: g.At} })
+			return "engine", i
+		}},
+		{"believes without a quorum", "G8", "refusal", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			x := h["faults"][pick(find(h, "faults", fault(ClassQuorum)))].(Fault)
+			i := find(h, "nodes", func(b Belief) bool { return b.State == Ended && b.At > x.Begun })[0]
+			token := h["nodes"][i].(Belief).Token
+			h.remove("nodes", i)
+			h.remove("nodes", find(h, "nodes", func(b Belief) bool { return b.State == Refused && b.Token == token })[0])
+			return "nodes", find(h, "nodes", func(b Belief) bool { return b.State == Began && b.Token == token })[0]
+		}},
+		{"writes without a quorum", "G8", "refusal", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			x := h["faults"][pick(find(h, "faults", fault(ClassQuorum)))].(Fault)
+			return "nodes", h.inTime(Attempt{Node: "node-1", Token: 1, At: x.Healed - 1})
+		}},
+		{"fault without evidence", "evidence", "evidence", Unknown, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "faults", func(f Fault) bool { return f.Healed != 0 }))
+			edit(h, "faults", i, func(f *Fault) { f.Evidence = "" })
+			return "faults", i - 1
+		}},
+		{"fault not healed", "evidence", "evidence", Unknown, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "faults", func(f Fault) bool { return f.Healed != 0 }))
+			edit(h, "faults", i, func(f *Fault) { f.Healed = 0 })
+			return "faults", i - 1
+		}},
+		{"pause that did not stop it", "evidence", "evidence", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			x := h["faults"][pick(find(h, "faults", fault(ClassPause)))].(Fault)
+			return "nodes", h.inTime(Attempt{Node: x.Target, Token: 1, At: x.Begun.Add(300 * time.Millisecond)})
+		}},
+		{"two runs", "history", "history", Unknown, "", func(h history, _ func([]int) int) (string, int) {
+			h.insert("run", 1, h["run"][0])
+			return "run", 1
+		}},
+	}
+}

@@ -1,0 +1,186 @@
+package check
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// broken says by comparing every two calls what the checks must find out by looking at
+// each once.
+func broken(calls []Call) bool {
+	for i, a := range calls {
+		for j, b := range calls {
+			if i == j {
+				continue
+			}
+			if a.First <= b.Last && b.First <= a.Last {
+				return true
+			}
+			if a.End < b.Start && (a.Last >= b.First || a.Token > b.Token) {
+				return true
+			}
+			if a.Last < b.First && a.Token > b.Token {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// judge gives calls, in the order of their ends, to both checks.
+func judge(t testing.TB, calls []Call) (scan, porcupine Verdict) {
+	s, l := newSequence(), newLinear()
+	for i, c := range calls {
+		if now, before, ok := s.call(c, Place{"calls", i + 1}); ok {
+			l.call(t.Context(), now, before)
+		}
+	}
+	return s.verdict(), l.verdict(t.Context())
+}
+
+// calls are made of bytes: three of them are one call.
+func callsOf(data []byte) []Call {
+	var calls []Call
+	end, next := clock.Instant(100), uint64(40)
+	for ; len(data) >= 3 && len(calls) < 60; data = data[3:] {
+		end += clock.Instant(data[0] % 4)
+		c := Call{Start: end - clock.Instant(data[1]%32), End: end, Token: fence.Token(1 + len(calls)/8)}
+		c.First = next + uint64(data[2]%5)
+		c.Last = c.First + uint64(data[2]/5%3)
+		switch data[2] / 16 {
+		case 0:
+			c.First -= 9
+			c.Last -= 9
+		case 1:
+			c.Token = max(1, c.Token-1)
+		default:
+			next = c.Last + 1
+		}
+		calls = append(calls, c)
+	}
+	return calls
+}
+
+// Whatever the calls: the scan fails exactly when two calls contradict each other, and
+// so does porcupine.
+func FuzzSequence(f *testing.F) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 300 {
+		data := make([]byte, 3*(2+rng.IntN(40)))
+		for i := range data {
+			data[i] = byte(rng.Uint32())
+			if i%3 == 2 && rng.IntN(20) > 0 {
+				data[i] |= 0x40
+			}
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		calls := callsOf(data)
+		if len(calls) == 0 {
+			return
+		}
+		want := Pass
+		if broken(calls) {
+			want = Fail
+		}
+		scan, porcupine := judge(t, calls)
+		if scan.Result != want || porcupine.Result != want {
+			t.Fatalf("want %s\n%v\n%v\n%+v", want, scan, porcupine, calls)
+		}
+	})
+}
+
+// Numbers that nobody had may be handed out late, but not to a call that began after a
+// larger one was known.
+func TestOutOfOrderOnly(t *testing.T) {
+	calls := []Call{{Start: 1, End: 5, First: 9, Last: 9, Token: 1}, {Start: 6, End: 8, First: 3, Last: 3, Token: 1}}
+	scan, porcupine := judge(t, calls)
+	if scan.Result != Fail || porcupine.Result != Fail || scan.Findings[0].At[0].Line != 2 {
+		t.Errorf("%v\n%v", scan, porcupine)
+	}
+	calls[1].Start = 5 // they may have been under way together
+	scan, porcupine = judge(t, calls)
+	if scan.Result != Pass || porcupine.Result != Pass {
+		t.Errorf("%v\n%v", scan, porcupine)
+	}
+}
+
+// The number of a zombie is seen by porcupine although it is many windows behind.
+func TestLinearizableAcrossWindows(t *testing.T) {
+	var calls []Call
+	for i := range clock.Instant(3*window + 10) {
+		calls = append(calls, Call{Start: 10 * i, End: 10*i + 25, First: uint64(i) + 10, Last: uint64(i) + 10, Token: 1})
+	}
+	if scan, porcupine := judge(t, calls); scan.Result != Pass || porcupine.Result != Pass {
+		t.Fatalf("%v\n%v", scan, porcupine)
+	}
+	at := 2 * window // the first of its window: nothing beside it shows that it is wrong
+	calls[at].First, calls[at].Last = 5, 5
+	_, v := judge(t, calls)
+	if v.Result != Fail || v.Findings[0].At[0] != (Place{"calls", at + 1}) {
+		t.Fatalf("%v", v)
+	}
+}
+
+// With 256 calls always under way porcupine ends, and soon.
+func TestLinearizableConcurrent(t *testing.T) {
+	const n, conns = 2 * window, 256
+	rng := rand.New(rand.NewPCG(4, 4))
+	order := rng.Perm(conns)
+	calls := make([]Call, n)
+	for i := range calls {
+		// Within a commit the answers arrive in any order.
+		number := i/conns*conns + order[i%conns]
+		calls[i] = Call{Start: clock.Instant(i/conns*1000 - 900), End: clock.Instant(i/conns*1000 + 100 + i%conns), First: uint64(number) + 1, Last: uint64(number) + 1, Token: 1}
+	}
+	began := time.Now()
+	_, v := judge(t, calls)
+	if v.Result != Pass || v.Count("windows") != 2 {
+		t.Fatalf("%v", v)
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Fatalf("took %v", took)
+	}
+}
+
+// A slow call that began before everything that is still remembered is not passed
+// over: what cannot be told is a doubt.
+func TestPeaksPruned(t *testing.T) {
+	var p peaks
+	for i := range clock.Instant(maxPeaks + 1) {
+		p.add(callAt{end: 10 * i, last: uint64(i)}, uint64(i))
+	}
+	var c callAt
+	if known, sure := p.before(50, &c); !known || sure || c.last < 4 {
+		t.Fatalf("known %v, sure %v, %d", known, sure, c.last)
+	}
+	if known, sure := p.before(10*maxPeaks, &c); !known || !sure || c.last != maxPeaks-1 {
+		t.Fatalf("known %v, sure %v, %d", known, sure, c.last)
+	}
+}
+
+// The set of numbers knows exactly what was added.
+func TestRanges(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	for range 200 {
+		var r ranges
+		had := map[uint64]bool{}
+		for range 60 {
+			first := 1 + uint64(rng.IntN(200))
+			last := first + uint64(rng.IntN(4))
+			want := true
+			for n := first; n <= last; n++ {
+				want = want && !had[n]
+				had[n] = true
+			}
+			if fresh, room := r.add(first, last); fresh != want || !room {
+				t.Fatalf("%d to %d: fresh %v, want %v", first, last, fresh, want)
+			}
+		}
+	}
+}

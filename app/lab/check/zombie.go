@@ -1,0 +1,68 @@
+package check
+
+// zombies is G4: a term ends once and does not come back, and nobody writes with one
+// that has ended. What a leader writes after it gave up by its own will belongs to the
+// handover: G5.
+type zombies struct {
+	*tally
+	f       *facts
+	strange map[termName]bool
+}
+
+func newZombies(f *facts) *zombies {
+	c := &zombies{tally: newTally("G4", "no-zombie", "terms", "attempts", "attempts after a pause"), f: f, strange: map[termName]bool{}}
+	last := map[string]*term{}
+	for _, t := range f.terms {
+		c.count("terms")
+		before := last[t.node]
+		if before != nil {
+			if t.token <= before.token {
+				c.violated([]Place{t.beganAt, before.beganAt}, "%s began a term with token %d after one with token %d", t.node, t.token, before.token)
+			}
+			if before.ended > t.began {
+				c.violated([]Place{t.beganAt, before.beganAt}, "%s began a term with token %d while that with token %d had not ended", t.node, t.token, before.token)
+			}
+		}
+		if t.ended < t.began {
+			c.doubt([]Place{t.endedAt, t.beganAt}, "the term of %s with token %d ended before it began", t.node, t.token)
+		}
+		last[t.node] = t
+	}
+	for _, b := range f.reopened {
+		c.violated([]Place{b.at, b.before}, "the term of %s with token %d began twice", b.Node, b.Token)
+	}
+	for _, b := range f.strays {
+		c.doubt([]Place{b.at}, "the term of %s with token %d ended, and its beginning is not in the history", b.Node, b.Token)
+	}
+	return c
+}
+
+func (c *zombies) attempt(a Attempt, at Place) {
+	c.count("attempts")
+	name := termName{a.Node, a.Token}
+	t := c.f.byName[name]
+	if t == nil {
+		if !c.strange[name] && len(c.strange) < maxFacts {
+			c.strange[name] = true
+			c.doubt([]Place{at}, "%s writes with token %d, and the beginning of that term is not in the history", a.Node, a.Token)
+		}
+		return
+	}
+	if a.At < t.began {
+		c.violated([]Place{at, t.beganAt}, "%s writes with token %d, %v before its term began", a.Node, a.Token, t.began.Sub(a.At))
+		return
+	}
+	if orderly(t.cause) || a.At <= later(t.ended, c.f.run.wake()) {
+		return
+	}
+	if c.f.paused(a.Node, a.At) {
+		c.count("attempts after a pause")
+		return
+	}
+	c.violated([]Place{at, t.endedAt}, "%s writes with token %d, %v after its term ended (%s)", a.Node, a.Token, a.At.Sub(t.ended), t.cause)
+}
+
+// orderly reports whether a term ended by the leader's own will.
+func orderly(cause string) bool {
+	return cause == "resigned" || cause == "transferred" || cause == "unhealthy"
+}

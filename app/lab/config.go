@@ -1,0 +1,88 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config says what fleet to run. The zero value of a field is its default.
+type Config struct {
+	// Bin is the folder of the programs; see FindPrograms.
+	Bin string
+	// Dir is for data and logs; empty: a temporary one, removed at the end.
+	Dir string
+	// File is where the fleet file is written. Default fleet.json in Dir.
+	File string
+
+	// Group is what the nodes elect a leader of. Default billing.
+	Group string
+	// Backend is etcd (the default) or raft.
+	Backend string
+	// Nodes and Workers are how many. Default 3 and 2; -1 workers is none.
+	Nodes, Workers int
+	// TTL of the lease. Default 3s.
+	TTL time.Duration
+	// DB is the ledger's database. Default a SQLite file in Dir.
+	DB string
+	// Unfenced takes the fence away from the ledger, for experiments.
+	Unfenced bool
+	// NodeArgs and LedgerArgs are given to each node and to the ledger as they are.
+	NodeArgs, LedgerArgs []string
+
+	// Direct does without proxies between the nodes and what they lean on.
+	Direct bool
+	// ClientProxies puts proxies before the nodes too: callers are sent there.
+	ClientProxies bool
+
+	// Restart starts a program again that ended without having been asked to.
+	Restart bool
+	// Event, if given, is told what becomes of the programs, in words.
+	Event func(string)
+}
+
+// startTime bounds the start of each program, stopTime its end.
+const (
+	startTime   = 30 * time.Second
+	stopTime    = 4 * time.Second
+	restartWait = time.Second
+)
+
+func (c Config) withDefaults() Config {
+	if c.Group == "" {
+		c.Group = "billing"
+	}
+	if c.Backend == "" {
+		c.Backend = "etcd"
+	}
+	if c.Nodes == 0 {
+		c.Nodes = 3
+	}
+	if c.Workers == 0 {
+		c.Workers = 2
+	}
+	if c.TTL == 0 {
+		c.TTL = 3 * time.Second
+	}
+	if c.Event == nil {
+		c.Event = func(string) {}
+	}
+	return c
+}
+
+// Validate says which rules are broken.
+func (c Config) Validate() error {
+	var all []error
+	bad := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
+	const most = 64
+	if c.Backend != "" && c.Backend != "etcd" && c.Backend != "raft" {
+		bad("backend: %q: etcd or raft", c.Backend)
+	}
+	if c.Nodes < 0 || c.Nodes > most || c.Workers < -1 || c.Workers > most {
+		bad("nodes and workers: %d and %d: at most %d each", c.Nodes, c.Workers, most)
+	}
+	if c.TTL < 0 {
+		bad("ttl: %v is negative", c.TTL)
+	}
+	return errors.Join(all...)
+}

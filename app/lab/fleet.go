@@ -1,0 +1,223 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/tenurehq/tenure/app/fleet/api"
+	"github.com/tenurehq/tenure/internal/child"
+)
+
+// Fleet is a fleet that runs.
+type Fleet struct {
+	cfg     Config
+	dir     string
+	release func() // of the lock on it; may be nil
+	proxies *proxies
+	engine  *process // nil with raft
+	ledger  *process
+	workers []*process
+	nodes   []*process
+	names   []api.NodeProxies
+	public  []string // URLs at which the nodes are called
+
+	life    context.Context // ends when it is to stop
+	stop    context.CancelFunc
+	guards  sync.WaitGroup
+	writing sync.Mutex // of the fleet file
+}
+
+// Start starts a fleet and returns when every program can be called; that is before
+// somebody leads. On an error nothing is left running or lying around.
+func Start(ctx context.Context, cfg Config) (*Fleet, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	f := &Fleet{cfg: cfg}
+	f.life, f.stop = context.WithCancel(context.WithoutCancel(ctx))
+	if err := f.folder(); err != nil {
+		f.stop()
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("more than %v", startTime))
+	defer cancel()
+	err := f.start(ctx)
+	if err != nil {
+		return nil, errors.Join(err, f.Stop())
+	}
+	return f, nil
+}
+
+func (f *Fleet) start(ctx context.Context) error {
+	workers := max(f.cfg.Workers, 0)
+	// The engine has two ports; a node has its own and one for its peers.
+	ports, err := child.FreePorts(3 + workers + 2*f.cfg.Nodes)
+	if err != nil {
+		return err
+	}
+	next := func() string {
+		p := ports[0]
+		ports = ports[1:]
+		return p
+	}
+	enginePort, peerPort, ledgerPort := next(), next(), next()
+	first := []*process{f.newLedger(ledgerPort)}
+	if f.cfg.Backend == "etcd" {
+		f.engine = f.process("engine", engineProgram, "-until-eof", "-name", "engine", "-data-dir", filepath.Join(f.dir, "engine"), "-client", enginePort, "-peer", peerPort)
+		first = append(first, f.engine)
+	}
+	for i := range workers {
+		id := fmt.Sprint("worker-", i+1)
+		if err := os.MkdirAll(filepath.Join(f.dir, id), 0o700); err != nil {
+			return err
+		}
+		f.workers = append(f.workers, f.process(id, tenureProgram, "worker", "--until-eof", "--id", id, "--listen", next(), "--dir", filepath.Join(f.dir, id)))
+	}
+	if f.proxies, err = startProxies(); err != nil {
+		return err
+	}
+	if err := startAll(ctx, append(first, f.workers...)); err != nil {
+		return err
+	}
+	if err := f.newNodes(enginePort, ledgerPort, next); err != nil {
+		return err
+	}
+	if err := startAll(ctx, f.nodes); err != nil {
+		return err
+	}
+	for _, p := range f.all() {
+		f.guards.Go(func() { f.guard(p) })
+	}
+	return f.write()
+}
+
+func (f *Fleet) process(id, program string, args ...string) *process {
+	return &process{id: id, path: programPath(f.cfg.Bin, program), args: args, log: filepath.Join(f.dir, id+".log")}
+}
+
+func (f *Fleet) newLedger(port string) *process {
+	args := []string{"ledger", "--until-eof", "--lab", "--listen", port, "--db", f.db()}
+	if f.cfg.Unfenced {
+		args = append(args, "--fencing", "off")
+	}
+	f.ledger = f.process("ledger", tenureProgram, append(args, f.cfg.LedgerArgs...)...)
+	return f.ledger
+}
+
+func (f *Fleet) db() string {
+	if f.cfg.DB != "" {
+		return f.cfg.DB
+	}
+	return filepath.Join(f.dir, "ledger.db")
+}
+
+func (f *Fleet) newNodes(enginePort, ledgerPort string, next func() string) error {
+	var workers, peers []string
+	for _, w := range f.workers {
+		workers = append(workers, w.at())
+	}
+	listen := make([]string, f.cfg.Nodes)
+	for i := range listen {
+		listen[i] = next()
+		peers = append(peers, fmt.Sprintf("node-%d=%s", i+1, next()))
+	}
+	for i := range f.cfg.Nodes {
+		id := fmt.Sprint("node-", i+1)
+		engine, ledger, public := enginePort, ledgerPort, listen[i]
+		var names api.NodeProxies
+		through := func(name *string, what string, at *string) error {
+			var err error
+			*name = id + "-" + what
+			*at, err = f.proxies.add(*name, "127.0.0.1:0", *at)
+			return err
+		}
+		var err error
+		if !f.cfg.Direct {
+			if f.engine != nil {
+				err = through(&names.Engine, "engine", &engine)
+			}
+			err = errors.Join(err, through(&names.Ledger, "ledger", &ledger))
+		}
+		if f.cfg.ClientProxies {
+			err = errors.Join(err, through(&names.Client, "client", &public))
+		}
+		if err != nil {
+			return err
+		}
+		args := []string{"-until-eof", "-lab", "-id", id, "-group", f.cfg.Group, "-listen", listen[i], "-advertise", "http://" + public,
+			"-backend", f.cfg.Backend, "-ledger", "http://" + ledger}
+		if len(workers) > 0 {
+			args = append(args, "-workers", strings.Join(workers, ","))
+		}
+		if f.engine != nil {
+			args = append(args, "-endpoints", "http://"+engine, "-lease-ttl", f.cfg.TTL.String())
+		} else {
+			args = append(args, "-peers", strings.Join(peers, ","), "-data-dir", filepath.Join(f.dir, id))
+		}
+		f.nodes = append(f.nodes, f.process(id, nodeProgram, append(args, f.cfg.NodeArgs...)...))
+		f.names = append(f.names, names)
+		f.public = append(f.public, "http://"+public)
+	}
+	return nil
+}
+
+func startAll(ctx context.Context, all []*process) error {
+	errs := make([]error, len(all))
+	var wait sync.WaitGroup
+	for i, p := range all {
+		wait.Go(func() { errs[i] = p.start(ctx) })
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// all are the programs, in the order in which they are stopped from behind.
+func (f *Fleet) all() []*process {
+	all := []*process{f.ledger}
+	if f.engine != nil {
+		all = append(all, f.engine)
+	}
+	return append(append(all, f.workers...), f.nodes...)
+}
+
+// Stop stops everything, nodes and workers first, and removes what was written. A
+// program that does not end in time is killed.
+func (f *Fleet) Stop() error {
+	f.stop()
+	f.guards.Wait()
+	together := func(all []*process) {
+		var wait sync.WaitGroup
+		for _, p := range all {
+			wait.Go(func() { p.stop(stopTime) })
+		}
+		wait.Wait()
+	}
+	together(append(append([]*process{}, f.nodes...), f.workers...))
+	rest := []*process{}
+	for _, p := range []*process{f.ledger, f.engine} {
+		if p != nil {
+			rest = append(rest, p)
+		}
+	}
+	together(rest)
+	var err error
+	if f.proxies != nil {
+		err = f.proxies.close()
+	}
+	if rerr := os.Remove(f.Path()); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
+		err = errors.Join(err, rerr)
+	}
+	if f.cfg.Dir == "" {
+		err = errors.Join(err, os.RemoveAll(f.dir))
+		if f.release != nil {
+			f.release()
+		}
+	}
+	return err
+}
