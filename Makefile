@@ -65,7 +65,6 @@ bench-fence: ## what the fence costs in PostgreSQL, and what group commit gains 
 
 .PHONY: bench-fleet
 bench-fleet: ## the fleet's bars: calls, failovers, handovers, ten million jobs, nine nodes: twenty minutes, on a machine that does nothing else
-	@cd app && TENURE_BENCH=1 go test -count=1 -v -timeout 10m -run '^TestNextBar$$' ./fleet 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 	@cd app && TENURE_BENCH_FLEET=50 go test -count=1 -v -timeout 60m -run '^TestFleet' ./bench 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 
 .PHONY: sim

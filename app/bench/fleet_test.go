@@ -60,10 +60,10 @@ func (r *rig) handOver() time.Duration {
 		r.t.Fatal(err)
 	}
 	now, is := r.leader(uint64(was.FenceToken))
-	// One more attempt of the new leader, at least, and all of the old one.
-	stopped := r.attempt(old, was.FenceToken, false)
 	began := r.attempt(now, is.FenceToken, true)
-	return began.Sub(stopped)
+	// An old leader that goes on shall be seen at it.
+	sleep(300 * time.Millisecond)
+	return began.Sub(r.attempt(old, was.FenceToken, false))
 }
 
 // attempt is the first or the last attempt to write of a node with a token.
@@ -257,6 +257,50 @@ func TestFleetNineNodes(t *testing.T) {
 	sleep(calm)
 	_, after := r.leader(0)
 	verdict(t, before.FenceToken == after.FenceToken, fmt.Sprintf("fleet: 9 nodes, TTL 3 s, %v without faults", calm), fmt.Sprintf("%d failovers", after.FenceToken-before.FenceToken), "0")
+}
+
+// POST /next, one number a call, durable and fenced, on 256 connections, beside a bare
+// handler that answers a constant and beside a fleet that commits each call alone, by
+// the same callers on the same cores, in turns.
+func TestFleetNext(t *testing.T) {
+	fleetRounds(t)
+	const turns, turn = 3, 6 * time.Second
+	shared := newRig(t, rigConfig{nodes: 3, ttl: 3 * time.Second})
+	alone := newRig(t, rigConfig{nodes: 1, ttl: 3 * time.Second, args: []string{"-batch", "1"}})
+	bare := shared.run("lab", "bare")
+	shared.leader(0)
+	alone.leader(0)
+	run := func(n int, bare bool, urls ...string) load.Report {
+		t.Helper()
+		report, err := load.Run(t.Context(), load.Config{URLs: urls, For: turn, N: n, Bare: bare})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if report.Errors() > 0 || report.Disordered > 0 {
+			t.Errorf("%d calls failed, %d out of order: %s", report.Errors(), report.Disordered, report.FirstTrouble)
+		}
+		return report
+	}
+	var urls []string
+	for _, p := range shared.nodes {
+		urls = append(urls, p.URL)
+	}
+	var plain, ratios, p99 []float64
+	var rate float64
+	for range turns {
+		b, s := run(1, true, bare.URL), run(1, false, urls...)
+		plain = append(plain, b.CallsPerSec)
+		ratios = append(ratios, s.CallsPerSec/b.CallsPerSec)
+		p99 = append(p99, float64(s.At(99).Microseconds())/1000)
+		rate = max(rate, s.CallsPerSec)
+	}
+	each := run(1, false, alone.nodes["node-1"].URL)
+	many := run(100, false, urls...)
+	middle := func(of []float64) float64 { return slices.Sorted(slices.Values(of))[len(of)/2] }
+	verdict(t, middle(ratios) >= 0.5, "fleet: /next beside a bare handler, median of 3", fmt.Sprintf("%.2f × of %.0f calls/s", middle(ratios), middle(plain)), ">= 0.5 × (aim 0.8)")
+	verdict(t, rate >= 10*each.CallsPerSec, "fleet: /next beside each call alone", fmt.Sprintf("%.0f, %.1f × of %.0f calls/s", rate, rate/each.CallsPerSec, each.CallsPerSec), ">= 10 ×")
+	verdict(t, middle(p99) <= 60, "fleet: /next at full speed, p99", fmt.Sprintf("%.1f ms", middle(p99)), "<= 60 ms")
+	verdict(t, many.IDsPerSec >= 500_000, "fleet: /next?n=100", fmt.Sprintf("%.0f ids/s", many.IDsPerSec), ">= 500000 ids/s")
 }
 
 // Two million calls while leaders are killed, twenty times: the numbers of calls that

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -127,8 +128,10 @@ func (r *rig) run(name string, args ...string) *program {
 	cmd := exec.Command(filepath.Join(r.bin, name), args...)
 	child.DieWithParent(cmd)
 	cmd.Stderr = p.said
+	// Some end with their standard input: it stays open as long as they run.
+	_, inErr := cmd.StdinPipe()
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
+	if err = errors.Join(err, inErr); err != nil {
 		r.t.Fatal(err)
 	}
 	ready := make(chan error, 1)

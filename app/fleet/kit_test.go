@@ -31,7 +31,6 @@ const roleEnv = "TENURE_FLEET_TEST_ROLE"
 type role struct {
 	Ledger *ledgerRole
 	Node   *nodeRole
-	Bare   bool
 }
 
 type ledgerRole struct{ Listen, DB string }
@@ -42,7 +41,6 @@ type nodeRole struct {
 	Endpoints                                   []string
 	Peers                                       map[string]string
 	TTL, Tick, SinkPatience, ElectionTimeout    time.Duration
-	Batch                                       int
 	Lab                                         bool
 	AdminTokenFile                              string
 }
@@ -50,7 +48,7 @@ type nodeRole struct {
 func (r nodeRole) config() fleet.Config {
 	c := fleet.Config{
 		ID: r.ID, Group: r.Group, Listen: r.Listen, Backend: r.Backend, Ledger: r.Ledger, DataDir: r.DataDir, Endpoints: r.Endpoints, Peers: r.Peers,
-		Tick: r.Tick, SinkPatience: r.SinkPatience, ElectionTimeout: r.ElectionTimeout, Batch: r.Batch, Lab: r.Lab, AdminTokenFile: r.AdminTokenFile,
+		Tick: r.Tick, SinkPatience: r.SinkPatience, ElectionTimeout: r.ElectionTimeout, Lab: r.Lab, AdminTokenFile: r.AdminTokenFile,
 	}
 	c.TTL = r.TTL
 	return c

@@ -27,6 +27,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	_ "time/tzdata" // schedules name zones, and not every host has them
 
 	"github.com/tenurehq/tenure/app/fleet"
 	"github.com/tenurehq/tenure/app/fleet/api"

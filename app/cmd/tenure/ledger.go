@@ -69,7 +69,8 @@ be given as TENURE_LEDGER_X_Y.`,
 	f.BoolVar(&cfg.Lab, "lab", false, "this is an experiment: nothing of value is kept here")
 	f.DurationVar(&cfg.ActingWindow, "acting-window", 0, "how far back leaders_acting looks (default 2s)")
 	f.IntVar(&cfg.Rejections, "rejections", 0, "how many refused writes are kept (default 1000)")
-	f.IntVar(&cfg.History, "history", 0, "how many ticks of a resource and allocations of a sequence are kept (default 1000000)")
+	f.IntVar(&cfg.History, "history", 0, "how many ticks and delivered firings of a resource and allocations of a sequence are kept (default 1000000)")
+	f.IntVar(&cfg.Shared, "shared", 0, "how many shared records there may be (default 100000)")
 	f.IntVar(&cfg.Resources, "resources", 0, "how many resources there may be (default 10000)")
 	f.IntVar(&cfg.Group, "group", 0, "how many batches share a commit at most (default 1024)")
 	f.IntVar(&cfg.Queue, "queue", 0, "how many batches may wait for their commit (default 4096)")
@@ -92,7 +93,7 @@ func local(addr string, insecure bool) error {
 		return nil
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return fmt.Errorf("listen: %s can be reached from other hosts, and the ledger believes everybody: use a loopback address, or say --insecure", addr)
+		return fmt.Errorf("listen: %s can be reached from other hosts, and it believes everybody: use a loopback address, or say --insecure", addr)
 	}
 	return nil
 }

@@ -1,6 +1,8 @@
 // Command tenure is the programs of Tenure under one name, one verb each:
 //
+//	tenure serve           elections over HTTP
 //	tenure ledger          the fenced resource, as a process
+//	tenure worker          acts on the orders of a fleet's leader
 //	tenure fence mark      the highest token that a resource has seen
 //	tenure fence advance   move it up by hand
 //
@@ -93,7 +95,7 @@ func newRoot(env func(string) (string, bool)) *cobra.Command {
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newLedger(), newFence())
+	root.AddCommand(newServe(), newLedger(), newWorker(), newFence())
 	for verb := range verbs(root) {
 		path := strings.ReplaceAll(strings.ToUpper(verb.CommandPath()), " ", "_")
 		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), path+"_", env) }

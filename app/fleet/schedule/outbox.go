@@ -203,7 +203,7 @@ func (o *outbox) wantsMore() bool {
 	return o.more && len(o.lanes) > 0 && len(o.known) <= o.limit/2
 }
 
-// readMore says how reading them went: whether there are still some that did not fit.
+// setMore says whether the ledger has some that are not here.
 func (o *outbox) setMore(more bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

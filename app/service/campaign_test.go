@@ -1,0 +1,374 @@
+package service
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/lease"
+)
+
+// A campaign for a vacant group leads, with a term that grows with each one; the same
+// call repeated has the same answer; others are told who leads and when to come back.
+func TestCampaign(t *testing.T) {
+	in := serve(t, memStore(t))
+	first := want[Leading](in, 200, "POST", "/v1/groups/billing/campaign",
+		CampaignRequest{NodeID: "a", TTLMS: 4000, Metadata: map[string]string{"zone": "1"}, Address: "http://a"})
+	if first.Term != 1 || first.LeaderNodeID != "a" || first.TTLMS != 4000 || first.Metadata["zone"] != "1" || first.Deployment != "here" || !first.Fenced {
+		t.Errorf("the first campaign: %+v", first)
+	}
+	again := want[Leading](in, 200, "POST", "/groups/billing/campaign", CampaignRequest{NodeID: "a", TTLMS: 4000})
+	if again.Term != first.Term || again.Handle != first.Handle || again.TTLMS != first.TTLMS {
+		t.Errorf("the same call again: %+v, want %+v", again, first)
+	}
+	type lost struct {
+		Leader       string `json:"leader_node_id"`
+		CurrentToken uint64 `json:"current_token"`
+		RetryAfterMS int64  `json:"retry_after_ms"`
+	}
+	if l := want[lost](in, 409, "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "b"}); l.Leader != "a" || l.CurrentToken != 1 || l.RetryAfterMS <= 0 {
+		t.Errorf("who loses is told %+v", l)
+	}
+	resign(in, first)
+	if second := lead(in, "billing", "b"); second.Term != 2 {
+		t.Errorf("the second term: %+v", second)
+	}
+}
+
+// Of many campaigns at the same time one leads, and the same node asking twice at once
+// gets one term.
+func TestCampaignsAtOnce(t *testing.T) {
+	in := serve(t, memStore(t))
+	for round := range 10 {
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		leaders := map[string]uint64{}
+		for _, node := range []string{"a", "a", "b", "b", "c", "c"} {
+			all.Go(func() {
+				r, err := in.try("POST", "/v1/groups/g"+string(rune('a'+round))+"/campaign", CampaignRequest{NodeID: node})
+				if err != nil || r.status != 200 && r.status != 409 {
+					t.Errorf("%v, %v", r, err)
+				}
+				if r.status == 200 {
+					mu.Lock()
+					leaders[node]++
+					mu.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		if len(leaders) != 1 {
+			t.Errorf("leaders: %v", leaders)
+		}
+	}
+}
+
+// The same call that arrives at two instances at the same time leads once, and both
+// are told of the same term.
+func TestTwin(t *testing.T) {
+	store := memStore(t)
+	other := serve(t, store)
+	var twin Leading
+	late := &lateStore{Store: store, before: func() { twin = lead(other, "billing", "a") }}
+	l := lead(serve(t, late), "billing", "a")
+	if l.Term != 1 || l.Term != twin.Term || l.Handle != twin.Handle {
+		t.Errorf("%+v and %+v", l, twin)
+	}
+}
+
+// A batch in which another was faster for one group still leads the others.
+func TestBatchConflict(t *testing.T) {
+	store := memStore(t)
+	other := serve(t, store)
+	in := serve(t, &lateStore{Store: store, before: func() { lead(other, "g2", "b") }})
+	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"g*"}})
+	b := want[Batch](in, 200, "POST", "/v1/sessions/"+s.Handle+"/campaign", BatchRequest{Groups: []string{"g1", "g2", "g3"}})
+	if len(b.Led) != 2 || len(b.Refused) != 1 || b.Refused[0].Group != "g2" {
+		t.Errorf("%+v", b)
+	}
+}
+
+// A renewal extends the lease of the leader, and tells everybody else, and a leader
+// whose session has ended, that they do not lead.
+func TestRenew(t *testing.T) {
+	store := memStore(t)
+	in := serve(t, store)
+	l := lead(in, "billing", "a")
+	const path = "/v1/groups/billing/renew"
+	ok := RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}
+	if r := want[Renewed](in, 200, "POST", path, ok); r.Term != l.Term || r.TTLMS != 5000 {
+		t.Errorf("renewed: %+v", r)
+	}
+	wrong := ok
+	wrong.Term = 7
+	refused(in, 409, "not_leader", "POST", path, wrong)
+	wrong = ok
+	wrong.NodeID = "b"
+	refused(in, 403, "not_your_session", "POST", path, wrong)
+	wrong = ok
+	wrong.Handle = "x"
+	refused(in, 400, "bad_handle", "POST", path, wrong)
+	wrong.Handle = handle{"elsewhere", "s1", "billing"}.String()
+	refused(in, 409, "other_deployment", "POST", path, wrong)
+	wrong.Handle = handle{"here", "s99", "billing"}.String()
+	refused(in, 409, "not_leader", "POST", path, wrong)
+
+	other := serve(t, store) // knows nothing of the session
+	wrong = ok
+	wrong.NodeID = "b"
+	refused(other, 409, "not_leader", "POST", path, wrong)
+	want[Renewed](other, 200, "POST", path, ok)
+
+	v, err := store.Read(t.Context(), "billing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(t.Context(), v.Holder, lease.Closed); err != nil {
+		t.Fatal(err)
+	}
+	refused(in, 409, "not_leader", "POST", path, ok)
+	refused(other, 409, "not_leader", "POST", path, ok)
+}
+
+// Nobody keeps another's session alive by showing its handle: a renewal under the wrong
+// name does not reach the engine.
+func TestRenewTouchesNothingForeign(t *testing.T) {
+	store := &countingStore{Store: memStore(t)}
+	in := serve(t, store)
+	l := lead(in, "billing", "a")
+	for _, svc := range []*instance{in, serve(t, store)} {
+		before := store.beats.Load()
+		svc.ask("POST", "/v1/groups/billing/renew", RenewRequest{NodeID: "b", Term: l.Term, Handle: l.Handle})
+		svc.ask("POST", "/v1/groups/other/renew", RenewRequest{NodeID: "b", Term: l.Term, Handle: l.Handle})
+		if now := store.beats.Load(); now != before {
+			t.Errorf("%d keep-alives were sent for a stranger", now-before)
+		}
+	}
+}
+
+// A wish for another TTL is answered with what the policy allows, and the next session
+// has it.
+func TestExtend(t *testing.T) {
+	in := serve(t, memStore(t))
+	want[Group](in, 201, "PUT", "/v1/groups/billing", GroupPolicy{MaxTTLMS: 9000})
+	l := lead(in, "billing", "a")
+	ask := RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle, ExtendByMS: 60_000}
+	if r := want[Renewed](in, 200, "POST", "/v1/groups/billing/renew", ask); r.TTLMS != 5000 || r.GrantedTTLMS != 9000 {
+		t.Errorf("renewed: %+v", r)
+	}
+	resign(in, l)
+	if next := lead(in, "billing", "a"); next.TTLMS != 9000 || next.Term != 2 {
+		t.Errorf("the next session: %+v", next)
+	}
+}
+
+// Resigning frees the group once and for all: repeated it has the same answer, also
+// when another leads by then, and frees nothing of the other's.
+func TestResign(t *testing.T) {
+	in := serve(t, memStore(t))
+	a := lead(in, "billing", "a")
+	resign(in, a)
+	resign(in, a)
+	b := lead(in, "billing", "b")
+	resign(in, a)
+	want[Renewed](in, 200, "POST", "/v1/groups/billing/renew", RenewRequest{NodeID: "b", Term: b.Term, Handle: b.Handle})
+	refused(in, 409, "not_leader", "POST", "/v1/groups/billing/resign", ResignRequest{NodeID: "a", Term: b.Term, Handle: b.Handle})
+	refused(in, 409, "not_leader", "POST", "/v1/groups/billing/resign", ResignRequest{NodeID: "a", Term: 99, Handle: a.Handle})
+	refused(in, 409, "no_successor", "POST", "/v1/groups/billing/resign", ResignRequest{NodeID: "b", Term: b.Term, Handle: b.Handle, Successor: "nobody"})
+	if h := want[History](in, 200, "GET", "/v1/groups/billing/history", nil); len(h.Terms) != 2 || h.Terms[0].NodeID != "b" || h.Terms[1].Reason != "resigned" || h.Terms[1].EndMS == 0 {
+		t.Errorf("history: %+v", h)
+	}
+}
+
+// Whoever waits in line leads when the group falls vacant: by resignation, by expiry of a
+// leader that said nothing more, and by being named the successor.
+func TestWait(t *testing.T) {
+	store := memStore(t)
+	in := serve(t, store)
+	waiting := func(node string, priority int) chan Leading {
+		won := make(chan Leading, 1)
+		go func() {
+			defer close(won)
+			r, err := in.try("POST", "/v1/groups/billing/campaign?wait=30s", CampaignRequest{NodeID: node, TTLMS: 2000, Priority: priority})
+			if err != nil || r.status != 200 {
+				t.Errorf("%s: %v, %v", node, r, err)
+				return
+			}
+			won <- decode[Leading](t, r)
+		}()
+		eventually(t, node+" stands in line", func() bool {
+			in.svc.line.mu.Lock()
+			defer in.svc.line.mu.Unlock()
+			for _, l := range in.svc.line.groups["billing"] {
+				if l.Candidate.ID == node {
+					return true
+				}
+			}
+			return false
+		})
+		return won
+	}
+	a := want[Leading](in, 200, "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "a", TTLMS: 1000})
+	late, first := waiting("late", 0), waiting("first", 5)
+	renewed := RenewRequest{NodeID: "a", Term: a.Term, Handle: a.Handle}
+	want[Renewed](in, 200, "POST", "/v1/groups/billing/renew", renewed)
+	// a says nothing more and runs out; both sessions that wait outlive it.
+	l := <-first
+	if l.Term != 2 || l.LeaderNodeID != "first" {
+		t.Fatalf("after the expiry: %+v", l)
+	}
+	next := waiting("next", 0)
+	if r := want[Resigned](in, 200, "POST", "/v1/groups/billing/resign", ResignRequest{NodeID: "first", Term: l.Term, Handle: l.Handle, Successor: "next"}); r.LeaderNodeID != "next" || r.Term != 3 {
+		t.Fatalf("handed over: %+v", r)
+	}
+	n := <-next
+	if n.Term != 3 || n.TTLMS != 2000 {
+		t.Fatalf("the successor: %+v", n)
+	}
+	resign(in, n)
+	if l := <-late; l.Term != 4 || l.HeldMS <= 0 {
+		t.Fatalf("the last in line: %+v", l)
+	}
+}
+
+// A wait that is over says who leads, and the place in line lasts no longer than the
+// session's TTL without its caller.
+func TestWaitEnds(t *testing.T) {
+	store := memStore(t)
+	in := serve(t, store)
+	lead(in, "billing", "a")
+	r := in.ask("POST", "/v1/groups/billing/campaign?wait=200ms", CampaignRequest{NodeID: "b", TTLMS: 1000})
+	if r.status != 409 || r.code() != "not_leader" {
+		t.Fatalf("%v", r)
+	}
+	if c := want[Candidates](in, 200, "GET", "/v1/groups/billing/candidates", nil); len(c.Candidates) != 2 || !c.Candidates[0].Leads || c.Candidates[1].NodeID != "b" {
+		t.Errorf("candidates: %+v", c)
+	}
+	eventually(t, "b is gone from the line", func() bool {
+		line, err := store.Sessions(t.Context(), lease.Scope{"billing"}, lease.Page{})
+		return err == nil && len(line) == 1
+	})
+	refused(in, 400, "bad_wait", "POST", "/v1/groups/billing/campaign?wait=1h", CampaignRequest{NodeID: "b"})
+}
+
+// One session leads many groups with one keep-alive; what it leads ends with it.
+func TestSessions(t *testing.T) {
+	store := memStore(t)
+	in := serve(t, store)
+	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"shard-*", "extra"}, TTLMS: 3000})
+	l := want[Leading](in, 200, "POST", "/v1/groups/extra/campaign", CampaignRequest{NodeID: "a", Session: s.Handle})
+	if l.Handle != s.Handle || l.TTLMS != 3000 {
+		t.Errorf("within the session: %+v", l)
+	}
+	refused(in, 409, "out_of_scope", "POST", "/v1/groups/foreign/campaign", CampaignRequest{NodeID: "a", Session: s.Handle})
+	refused(in, 403, "not_your_session", "POST", "/v1/groups/extra2/campaign", CampaignRequest{NodeID: "b", Session: s.Handle})
+	var groups []string
+	for i := range 300 {
+		groups = append(groups, "shard-"+string(rune('a'+i/26))+string(rune('a'+i%26)))
+	}
+	lead(in, groups[7], "other")
+	b := want[Batch](in, 200, "POST", "/v1/sessions/"+s.Handle+"/campaign", BatchRequest{Groups: groups})
+	if len(b.Led) != 299 || len(b.Refused) != 1 || b.Refused[0].LeaderNodeID != "other" {
+		t.Errorf("led %d, refused %+v", len(b.Led), b.Refused)
+	}
+	other := serve(t, store)
+	for _, i := range []*instance{in, other} {
+		if beat := want[Beat](i, 200, "POST", "/v1/sessions/"+s.Handle+"/keepalive", nil); beat.TTLMS != 3000 {
+			t.Errorf("beat: %+v", beat)
+		}
+	}
+	eventually(t, "the feed knows all", func() bool { return len(other.svc.feed.Held(sessionOf(t, other, s.Handle))) == 300 })
+	if c := want[Closed](other, 200, "DELETE", "/v1/sessions/"+s.Handle, nil); len(c.Groups) != 300 {
+		t.Errorf("closed: %d groups", len(c.Groups))
+	}
+	refused(in, 409, "session_dead", "POST", "/v1/sessions/"+s.Handle+"/keepalive", nil)
+	want[Closed](other, 200, "DELETE", "/v1/sessions/"+s.Handle, nil)
+	refused(in, 404, "no_leader", "GET", "/v1/groups/extra/leader", nil)
+}
+
+// A session that waits for many groups is answered as soon as it leads some of them.
+func TestBatchWaits(t *testing.T) {
+	in := serve(t, memStore(t))
+	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"g*"}, TTLMS: 10_000})
+	one, two := lead(in, "g1", "b"), lead(in, "g2", "b")
+	answer := make(chan Batch, 1)
+	go func() {
+		defer close(answer)
+		r, err := in.try("POST", "/v1/sessions/"+s.Handle+"/campaign?wait=30s", BatchRequest{Groups: []string{"g1", "g2"}})
+		if err != nil || r.status != 200 {
+			t.Errorf("%v, %v", r, err)
+			return
+		}
+		answer <- decode[Batch](t, r)
+	}()
+	eventually(t, "it stands in line", func() bool { return in.svc.line.place(lease.Session{Opened: 1 << 60}, "g2") == 1 })
+	resign(in, two)
+	if b := <-answer; len(b.Led) != 1 || b.Led[0].Group != "g2" || b.Led[0].Term != 2 || len(b.Refused) != 1 || b.Refused[0].Term != one.Term {
+		t.Errorf("answer: %+v", b)
+	}
+}
+
+// What an engine that does not answer means to callers: no renewal is confirmed, and a
+// read is answered only as stale as was allowed.
+func TestNoQuorum(t *testing.T) {
+	store := &countingStore{Store: memStore(t)}
+	in := serve(t, store, func(c *Config) { c.CallTimeout = 200 * time.Millisecond })
+	l := lead(in, "billing", "a")
+	want[Leader](in, 200, "GET", "/v1/groups/billing/leader", nil)
+	store.down.Store(true)
+	for _, q := range []struct {
+		method, path string
+		body         any
+	}{
+		{"POST", "/v1/groups/billing/renew", RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}},
+		{"POST", "/v1/groups/billing/resign", ResignRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}},
+		{"POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "b"}},
+		{"GET", "/v1/groups/billing/leader", nil},
+	} {
+		if r := refused(in, 503, "no_quorum", q.method, q.path, q.body); r.header.Get("Retry-After") == "" {
+			t.Errorf("%s: no Retry-After", q.path)
+		}
+	}
+	eventually(t, "the instance says that it is not well", func() bool { return in.ask("GET", "/healthz", nil).status == 503 })
+	store.down.Store(false)
+	eventually(t, "the instance is well again", func() bool { return in.ask("GET", "/healthz", nil).status == 200 })
+	if m := string(in.ask("GET", "/metrics", nil).body); !contains(m, `tenure_renew_failures_total{reason="BACKEND_DOWN"} 1`) {
+		t.Errorf("the failed renewal was not counted: %s", grep(m, "renew"))
+	}
+}
+
+// Stale answers say how old they are, are never older than a quarter of the TTL, and go
+// on without the engine until then.
+func TestStale(t *testing.T) {
+	store := &countingStore{Store: memStore(t)}
+	in := serve(t, store, func(c *Config) { c.TTL = 4 * time.Second; c.CallTimeout = 200 * time.Millisecond })
+	lead(in, "billing", "a")
+	fresh := want[Leader](in, 200, "GET", "/v1/groups/billing/leader", nil)
+	if fresh.AgeMS != nil || fresh.LeaseRemainingMS <= 0 || fresh.LeaseRemainingMS > 4000 {
+		t.Errorf("fresh: %+v", fresh)
+	}
+	store.down.Store(true)
+	reads := store.reads.Load()
+	if l := want[Leader](in, 200, "GET", "/v1/groups/billing/leader?stale=1h", nil); l.AgeMS == nil || *l.AgeMS > 1000 || l.LeaderNodeID != "a" {
+		t.Errorf("stale: %+v", l)
+	}
+	if store.reads.Load() != reads {
+		t.Error("a stale read asked the engine")
+	}
+	eventually(t, "it is too old", func() bool {
+		return in.ask("GET", "/v1/groups/billing/leader?stale=1h", nil).status == 503
+	})
+	refused(in, 400, "bad_stale", "GET", "/v1/groups/billing/leader?stale=soon", nil)
+}
+
+// The leader's term is its ETag.
+func TestETag(t *testing.T) {
+	in := serve(t, memStore(t))
+	lead(in, "billing", "a")
+	if r := in.ask("GET", "/v1/groups/billing/leader", nil); r.header.Get("ETag") != `"1"` {
+		t.Errorf("ETag: %v", r.header)
+	}
+	if r := in.ask("GET", "/v1/groups/billing/leader", nil, header{"If-None-Match": `"1"`}); r.status != 304 {
+		t.Errorf("%v", r)
+	}
+}

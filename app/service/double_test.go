@@ -1,0 +1,112 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// countingStore counts calls, and can be down: then its calls end with their context and
+// no answer, as those of an engine without a quorum.
+type countingStore struct {
+	lease.Store
+	beats, reads, watches atomic.Int64
+	down                  atomic.Bool
+	slow                  atomic.Int64 // how long a read takes, in ns
+}
+
+func (s *countingStore) out(ctx context.Context) error {
+	if s.down.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (s *countingStore) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {
+	s.beats.Add(1)
+	if err := s.out(ctx); err != nil {
+		return lease.Beat{}, err
+	}
+	return s.Store.KeepAlive(ctx, id)
+}
+
+func (s *countingStore) Read(ctx context.Context, group string) (lease.View, error) {
+	s.reads.Add(1)
+	if err := s.out(ctx); err != nil {
+		return lease.View{}, err
+	}
+	if d := time.Duration(s.slow.Load()); d > 0 {
+		time.Sleep(d)
+	}
+	return s.Store.Read(ctx, group)
+}
+
+func (s *countingStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
+	if err := s.out(ctx); err != nil {
+		return lease.Session{}, err
+	}
+	return s.Store.Open(ctx, c, ttl, scope)
+}
+
+func (s *countingStore) Attributes(ctx context.Context, name string) (lease.Attributes, error) {
+	if err := s.out(ctx); err != nil {
+		return lease.Attributes{}, err
+	}
+	return s.Store.Attributes(ctx, name)
+}
+
+func (s *countingStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
+	s.watches.Add(1)
+	return s.Store.Watch(ctx, scope)
+}
+
+func decode[T any](t testing.TB, r reply) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal(r.body, &v); err != nil {
+		t.Errorf("%v: %v", r, err)
+	}
+	return v
+}
+
+func sessionOf(t testing.TB, in *instance, text string) lease.SessionID {
+	t.Helper()
+	h, err := in.svc.parseHandle(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h.session
+}
+
+func contains(text, part string) bool { return strings.Contains(text, part) }
+
+func grep(text, part string) string {
+	var found []string
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, part) {
+			found = append(found, line)
+		}
+	}
+	return strings.Join(found, "")
+}
+
+// lateStore lets something happen just before the first Acquire.
+type lateStore struct {
+	lease.Store
+	once   sync.Once
+	before func()
+}
+
+func (s *lateStore) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	s.once.Do(s.before)
+	return s.Store.Acquire(ctx, id, seen...)
+}

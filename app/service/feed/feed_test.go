@@ -1,0 +1,121 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// A cursor comes back as it was given out.
+func TestCursor(t *testing.T) {
+	c := Cursor{Deployment: "d1"}
+	for i := range MaxGroups {
+		name := strings.Repeat("x", 60) + string(rune('a'+i/26)) + string(rune('a'+i%26))
+		c.Places = append(c.Places, Place{name, lease.Cursor{Token: fence.MaxToken, State: tenure.State(i % 3)}})
+	}
+	c.Places[0].Token = 0
+	got, err := ParseCursor(c.String())
+	if err != nil || got.String() != c.String() || len(got.Places) != MaxGroups || got.Places[1] != c.Places[1] {
+		t.Errorf("%v, %v", got, err)
+	}
+	const header = 32 << 10
+	if n := len(c.String()); n > header/2 {
+		t.Errorf("the longest cursor has %d bytes, too many for a header", n)
+	}
+}
+
+// Anything else is refused, and what is accepted means one thing.
+func FuzzCursor(f *testing.F) {
+	f.Add(Cursor{Deployment: "d", Places: []Place{{"a", lease.Cursor{Token: 7, State: tenure.Led}}}}.String())
+	f.Add("")
+	f.Add("MTtkO2E9MDFs")
+	f.Fuzz(func(t *testing.T, s string) {
+		c, err := ParseCursor(s)
+		if err != nil {
+			if !errors.Is(err, ErrCursor) {
+				t.Errorf("%q: %v", s, err)
+			}
+			return
+		}
+		again, err := ParseCursor(c.String())
+		if err != nil || again.String() != c.String() {
+			t.Errorf("%q: %+v, then %+v, %v", s, c, again, err)
+		}
+	})
+}
+
+// led comes before vacant with the same token, and both before the next token.
+func TestBefore(t *testing.T) {
+	order := []lease.Cursor{{Token: 0, State: tenure.Vacant}, {Token: 1, State: tenure.Led}, {Token: 1, State: tenure.Vacant}, {Token: 2, State: tenure.Led}}
+	for i, a := range order {
+		for j, b := range order {
+			if before(a, b) != (i < j) {
+				t.Errorf("before(%+v, %+v) is %v", a, b, before(a, b))
+			}
+		}
+	}
+}
+
+// slowStore answers with what it read when it was asked, and takes its time.
+type slowStore struct {
+	lease.Store
+	token   atomic.Uint64
+	asked   chan struct{}
+	release chan struct{}
+}
+
+func (s *slowStore) Read(_ context.Context, group string) (lease.View, error) {
+	v := lease.View{Record: lease.Record{Group: group, Token: fence.Token(s.token.Load())}}
+	s.asked <- struct{}{}
+	<-s.release
+	return v, nil
+}
+
+// Whoever asks while a read is under way is not answered by it: the engine may have
+// looked before they asked. All who ask meanwhile share the next.
+func TestReadBeganAfter(t *testing.T) {
+	s := &slowStore{asked: make(chan struct{}), release: make(chan struct{})}
+	s.token.Store(1)
+	r := NewReader(s, clock.System(), time.Minute, nil)
+	defer r.Close()
+	answers := make(chan fence.Token, 10)
+	var all sync.WaitGroup
+	read := func() {
+		a, err := r.Read(t.Context(), "g")
+		if err != nil {
+			t.Error(err)
+		}
+		answers <- a.Token
+	}
+	all.Go(read)
+	<-s.asked
+	s.token.Store(2)
+	for range 5 {
+		f, err := r.join("g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() { <-f.done; answers <- f.answer.Token })
+	}
+	s.release <- struct{}{}
+	if first := <-answers; first != 1 {
+		t.Errorf("the first was answered %d", first)
+	}
+	<-s.asked
+	s.release <- struct{}{}
+	all.Wait()
+	for range 5 {
+		if later := <-answers; later != 2 {
+			t.Errorf("a later one was answered %d", later)
+		}
+	}
+}

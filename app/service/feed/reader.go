@@ -1,0 +1,138 @@
+package feed
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// readsKept bounds what a Reader remembers; beyond it, it begins anew.
+const readsKept = 1 << 16
+
+// Reader reads groups linearizably, and lets callers share. Its methods are safe for
+// concurrent use.
+type Reader struct {
+	store   lease.Store
+	clock   clock.Clock
+	timeout time.Duration
+	report  func(took time.Duration, err error)
+	ctx     context.Context // ends with Close
+	stop    context.CancelFunc
+	work    sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	lanes  map[string]*lane
+	last   map[string]Answer
+}
+
+// Answer is a view and when it was asked for: it is no older than that.
+type Answer struct {
+	lease.View
+	Asked clock.Instant
+}
+
+type flight struct {
+	done   chan struct{}
+	answer Answer
+	err    error
+}
+
+// lane is the reads of one group: the one under way, and the one after it, which
+// everybody joins who came too late for the first.
+type lane struct{ now, next *flight }
+
+// NewReader returns a reader whose reads take at most timeout each. report, if set, is
+// told how each went. Close ends it.
+func NewReader(store lease.Store, c clock.Clock, timeout time.Duration, report func(time.Duration, error)) *Reader {
+	r := &Reader{store: store, clock: c, timeout: timeout, report: report, lanes: make(map[string]*lane), last: make(map[string]Answer)}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	return r
+}
+
+// Read answers with the view of a group as of an instant after the call began.
+func (r *Reader) Read(ctx context.Context, group string) (Answer, error) {
+	f, err := r.join(group)
+	if err != nil {
+		return Answer{}, err
+	}
+	select {
+	case <-f.done:
+		return f.answer, f.err
+	case <-ctx.Done():
+		return Answer{}, fmt.Errorf("reading group %q: %w", group, context.Cause(ctx))
+	}
+}
+
+func (r *Reader) join(group string) (*flight, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, context.Canceled
+	}
+	l := r.lanes[group]
+	if l == nil {
+		l = &lane{now: &flight{done: make(chan struct{})}}
+		r.lanes[group] = l
+		r.work.Go(func() { r.fly(group, l) })
+		return l.now, nil
+	}
+	// The one under way may have been answered by the engine before we asked.
+	if l.next == nil {
+		l.next = &flight{done: make(chan struct{})}
+	}
+	return l.next, nil
+}
+
+// fly makes the reads of a lane until nobody waits any more.
+func (r *Reader) fly(group string, l *lane) {
+	for f := l.now; f != nil; {
+		ctx, cancel := context.WithTimeout(r.ctx, r.timeout)
+		asked := r.clock.Now()
+		v, err := r.store.Read(ctx, group)
+		cancel()
+		f.answer, f.err = Answer{v, asked}, err
+		if r.report != nil {
+			r.report(r.clock.Now().Sub(asked), err)
+		}
+		r.mu.Lock()
+		if err == nil {
+			if len(r.last) >= readsKept {
+				clear(r.last)
+			}
+			r.last[group] = f.answer
+		}
+		done := f.done
+		l.now, l.next = l.next, nil
+		if f = l.now; f == nil {
+			delete(r.lanes, group)
+		}
+		r.mu.Unlock()
+		close(done)
+	}
+}
+
+// Recent returns the last answer about a group and how old it is at most, if there is
+// one. It makes no call, so it works without a quorum too.
+func (r *Reader) Recent(group string) (Answer, time.Duration, bool) {
+	r.mu.Lock()
+	a, ok := r.last[group]
+	r.mu.Unlock()
+	if !ok {
+		return Answer{}, 0, false
+	}
+	return a, r.clock.Now().Sub(a.Asked), true
+}
+
+// Close ends the reads under way and returns when they have ended.
+func (r *Reader) Close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.stop()
+	r.work.Wait()
+}

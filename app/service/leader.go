@@ -1,0 +1,229 @@
+package service
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/app/service/access"
+	"github.com/tenurehq/tenure/app/service/feed"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+func (s *Service) leader(w http.ResponseWriter, r *http.Request) error {
+	group := groupOf(r)
+	if err := lease.CheckGroup(group); err != nil {
+		return err
+	}
+	answer, age, cached, err := s.look(r, group)
+	if err != nil {
+		return err
+	}
+	v := answer.View
+	if v.State != tenure.Led {
+		p := &httpapi.Problem{
+			Status: http.StatusNotFound, Code: "no_leader", Retryable: true,
+			Detail: whoLeads(v) + ": campaign to lead it, or watch it",
+		}
+		if cached {
+			p.More = map[string]any{"age_ms": age.Milliseconds()}
+		}
+		return led(p, v, 0)
+	}
+	tag := etag(uint64(v.Token))
+	h := w.Header()
+	h.Set("ETag", tag)
+	h.Set("Cache-Control", "no-cache")
+	if r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	out := Leader{
+		Group: group, LeaderNodeID: v.Candidate.ID, Address: v.Candidate.Address, Term: v.Token,
+		LeaseRemainingMS: s.sessions.remaining(v.Holder, s.clock.Now()).Milliseconds(), Metadata: orEmpty(v.Candidate.Metadata),
+	}
+	if n := len(v.Terms); n > 0 {
+		out.SinceMS = v.Terms[n-1].Begin.UnixMilli()
+	}
+	if cached {
+		ms := age.Milliseconds()
+		out.AgeMS = &ms
+	}
+	httpapi.WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// look reads a group: linearizably, or with ?stale from what was read last, if that is
+// young enough. More than a quarter of the TTL is not allowed, however much is asked.
+func (s *Service) look(r *http.Request, group string) (answer feed.Answer, age time.Duration, cached bool, err error) {
+	text := r.URL.Query().Get("stale")
+	if text == "" {
+		answer, err = s.reader.Read(r.Context(), group)
+		return answer, 0, false, err
+	}
+	stale, err := time.ParseDuration(text)
+	if err != nil || stale < 0 {
+		return answer, 0, false, bad("bad_stale", "stale: a duration such as 500ms; at most a quarter of the TTL counts")
+	}
+	answer, age, known := s.reader.Recent(group)
+	if known && age <= min(stale, s.sessions.ttl(answer.Holder)/4) {
+		return answer, age, true, nil
+	}
+	answer, err = s.reader.Read(r.Context(), group)
+	return answer, s.clock.Now().Sub(answer.Asked), true, err
+}
+
+func pageOf(r *http.Request) (lease.Page, error) {
+	q := r.URL.Query()
+	p := lease.Page{After: q.Get("after"), Limit: 100}
+	if text := q.Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > lease.MaxPage {
+			return p, bad("bad_page", "limit: from 1 to %d", lease.MaxPage)
+		}
+		p.Limit = n
+	}
+	return p, nil
+}
+
+func (s *Service) history(w http.ResponseWriter, r *http.Request) error {
+	page, err := pageOf(r)
+	if err != nil {
+		return err
+	}
+	if page.After != "" {
+		if _, err := fence.ParseToken(page.After); err != nil {
+			return bad("bad_page", "after: the term of the last page's last entry")
+		}
+	}
+	ctx, cancel := s.call(r.Context())
+	defer cancel()
+	terms, err := s.store.History(ctx, groupOf(r), page)
+	if err != nil {
+		return err
+	}
+	out := History{Group: groupOf(r), Terms: make([]Term, len(terms))}
+	for i, t := range terms {
+		out.Terms[i] = termOf(t, time.Now())
+	}
+	if len(terms) == page.Limit {
+		out.Next = terms[len(terms)-1].Token.String()
+	}
+	httpapi.WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+func termOf(t lease.Term, now time.Time) Term {
+	out := Term{Term: t.Token, NodeID: t.Candidate, BeginMS: t.Begin.UnixMilli(), Reason: string(t.Reason)}
+	if !t.End.IsZero() {
+		now = t.End
+		out.EndMS = t.End.UnixMilli()
+	}
+	out.DurationMS = max(0, now.Sub(t.Begin).Milliseconds())
+	return out
+}
+
+func (s *Service) candidates(w http.ResponseWriter, r *http.Request) error {
+	page, err := pageOf(r)
+	if err != nil {
+		return err
+	}
+	if page.After != "" {
+		h, err := s.parseHandle(page.After)
+		if err != nil {
+			return err
+		}
+		page.After = string(h.session)
+	}
+	group := groupOf(r)
+	a, err := s.reader.Read(r.Context(), group)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.call(r.Context())
+	defer cancel()
+	line, err := s.store.Sessions(ctx, lease.Scope{group}, page)
+	if err != nil {
+		return err
+	}
+	out := Candidates{Group: group, Candidates: make([]Candidate, len(line))}
+	for i, l := range line {
+		s.sessions.learn(l)
+		c := l.Candidate
+		out.Candidates[i] = Candidate{
+			NodeID: c.ID, Address: c.Address, Priority: c.Priority, Metadata: c.Metadata, TTLMS: l.TTL.Milliseconds(),
+			Leads: a.State == tenure.Led && a.Holder == l.ID,
+		}
+	}
+	if len(line) == page.Limit {
+		out.Next = s.handleOf(line[len(line)-1].ID, group)
+	}
+	httpapi.WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// maxPages bounds how many pages of the engine one listing looks through for groups
+// that the caller may see.
+const maxPages = 10
+
+// groups lists those that were ever led, and that the caller may observe.
+func (s *Service) groups(w http.ResponseWriter, r *http.Request) error {
+	page, err := pageOf(r)
+	if err != nil {
+		return err
+	}
+	prefix := r.URL.Query().Get("prefix")
+	scope := lease.Scope{prefix + "*"}
+	if err := scope.Validate(); err != nil {
+		return err
+	}
+	if page.After != "" && !lease.ValidName(page.After) {
+		return bad("bad_page", "after: the name of the last page's last group")
+	}
+	out, err := s.visible(r.Context(), scope, page)
+	if err != nil {
+		return err
+	}
+	httpapi.WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+func (s *Service) visible(ctx context.Context, scope lease.Scope, page lease.Page) (Groups, error) {
+	id := access.From(ctx)
+	out := Groups{Groups: []Group{}}
+	for range maxPages {
+		cctx, cancel := s.call(ctx)
+		views, err := s.store.Groups(cctx, scope, lease.Page{After: page.After})
+		cancel()
+		if err != nil {
+			return out, err
+		}
+		for _, v := range views {
+			if page.After = v.Group; !s.gate.May(id, access.Observe, v.Group) {
+				continue
+			}
+			if len(out.Groups) == page.Limit {
+				out.Next = out.Groups[len(out.Groups)-1].Group
+				return out, nil
+			}
+			out.Groups = append(out.Groups, groupWire(v))
+		}
+		if len(views) < lease.MaxPage {
+			return out, nil
+		}
+	}
+	out.Next = page.After
+	return out, nil
+}
+
+func groupWire(v lease.View) Group {
+	g := Group{Group: v.Group, State: tenure.Vacant.String(), Term: v.Token}
+	if v.State == tenure.Led {
+		g.State, g.LeaderNodeID = tenure.Led.String(), v.Candidate.ID
+	}
+	return g
+}

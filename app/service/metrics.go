@@ -1,0 +1,156 @@
+package service
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// labelled is how many groups have a label of their own; the others share one.
+const labelled = 500
+
+const otherGroups = "other"
+
+// metrics are those of one instance.
+type metrics struct {
+	registry     *prometheus.Registry
+	toElect      prometheus.Histogram
+	changes      *prometheus.CounterVec
+	renewFailure *prometheus.CounterVec
+	splitBrain   prometheus.Counter
+	requests     *prometheus.HistogramVec
+	engineTook   prometheus.Histogram
+	streams      prometheus.Gauge
+	quorum       prometheus.Gauge
+
+	mu      sync.Mutex
+	groups  map[string]bool
+	healthy bool
+}
+
+func newMetrics(s *Service) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(), groups: make(map[string]bool),
+		toElect: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "tenure_time_to_elect_ms", Help: "How long groups had no leader, where this instance saw both ends: a vacancy too short for the watch is not counted.", Buckets: prometheus.ExponentialBuckets(1, 2, 18)}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tenure_leader_changes_total", Help: "Terms that began, as this instance saw it; groups beyond the first 500 share the label \"other\"."}, []string{"group"}),
+		renewFailure: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tenure_renew_failures_total", Help: "Renewals and keep-alives that failed."}, []string{"reason"}),
+		splitBrain: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tenure_split_brain_detected_total", Help: "Groups seen with a lower token after a higher one: the engine was restored from a backup, or is broken."}),
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "tenure_request_seconds", Help: "How long requests took that were not held open.", Buckets: prometheus.ExponentialBuckets(0.00025, 2, 16)}, []string{"route", "code"}),
+		engineTook: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "tenure_keepalive_seconds", Help: "How long the engine took to answer keep-alives and changes.", Buckets: prometheus.ExponentialBuckets(0.00025, 2, 16)}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "tenure_streams", Help: "Streams that are open."}),
+		quorum: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "tenure_store_quorum_health", Help: "1 if the engine answered the last call, 0 if it did not."}),
+	}
+	for _, reason := range []string{"NOT_LEADER", "BACKEND_DOWN", "DENIED", "OTHER"} {
+		m.renewFailure.WithLabelValues(reason)
+	}
+	gauge := func(name, help string, f func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
+	}
+	denials := func(reason string, f func() float64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "tenure_denials_total", Help: "Requests that were refused at the gate.", ConstLabels: prometheus.Labels{"reason": reason}}, f)
+	}
+	m.registry.MustRegister(m.toElect, m.changes, m.renewFailure, m.splitBrain, m.requests, m.engineTook, m.streams, m.quorum,
+		gauge("tenure_groups", "Groups that have had a leader.", func() float64 { n, _ := s.feed.Counts(); return float64(n) }),
+		gauge("tenure_groups_without_leader", "Those of them that have none now.", func() float64 { _, n := s.feed.Counts(); return float64(n) }),
+		gauge("tenure_audit_waiting", "Entries of the audit that could not be written yet.", func() float64 { return float64(s.gate.Stats().AuditWaiting) }),
+		denials("unauthenticated", func() float64 { return float64(s.gate.Stats().Unauthenticated) }),
+		denials("denied", func() float64 { return float64(s.gate.Stats().Denied) }),
+		denials("limited", func() float64 { return float64(s.gate.Stats().Limited) }),
+		denials("busy", func() float64 { return float64(s.gate.Stats().Busy) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "tenure_audit_lost_total", Help: "Entries of the audit that were lost."},
+			func() float64 { return float64(s.gate.Stats().AuditLost) }),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Timeout: 10 * time.Second, MaxRequestsInFlight: 4})
+}
+
+// label bounds how many groups there are to a scraper.
+func (m *metrics) label(group string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.groups[group] || len(m.groups) < labelled {
+		m.groups[group] = true
+		return group
+	}
+	return otherGroups
+}
+
+// changed hears of every change that the feed brings.
+func (m *metrics) changed(v lease.View, terms int, vacant time.Duration, back bool) {
+	if back {
+		m.splitBrain.Inc()
+	}
+	if terms > 0 {
+		m.changes.WithLabelValues(m.label(v.Group)).Add(float64(terms))
+	}
+	if vacant > 0 {
+		m.toElect.Observe(float64(vacant) / float64(time.Millisecond))
+	}
+}
+
+// sight hears whether the engine can be watched.
+func (m *metrics) sight(err error) { m.engine(err) }
+
+func (m *metrics) read(_ time.Duration, err error) { m.engine(err) }
+
+func (m *metrics) engineCall(took time.Duration, err error) {
+	m.engineTook.Observe(took.Seconds())
+	m.engine(err)
+}
+
+// engine notes whether the engine answered: a definite no is an answer.
+func (m *metrics) engine(err error) {
+	ok := err == nil || lease.Definite(err)
+	m.mu.Lock()
+	m.healthy = ok
+	m.mu.Unlock()
+	if ok {
+		m.quorum.Set(1)
+	} else {
+		m.quorum.Set(0)
+	}
+}
+
+func (m *metrics) reachable() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.healthy
+}
+
+func (m *metrics) renewFailed(err error) {
+	reason := "OTHER"
+	var p *httpapi.Problem
+	switch {
+	case errors.As(err, &p) && p.Code == "not_leader", errors.Is(err, lease.ErrSessionDead):
+		reason = "NOT_LEADER"
+	case errors.As(err, &p) && p.Status == http.StatusForbidden:
+		reason = "DENIED"
+	case p == nil && !lease.Definite(err):
+		reason = "BACKEND_DOWN"
+	}
+	m.renewFailure.WithLabelValues(reason).Inc()
+}
+
+func (m *metrics) served(route string, status int, took time.Duration) {
+	m.requests.WithLabelValues(route, strconv.Itoa(status)).Observe(took.Seconds())
+}

@@ -1,0 +1,259 @@
+package service
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+const (
+	// answerWait is how long an operator waits for the leader's answer by default.
+	answerWait = 10 * time.Second
+	// requestLife is how long a request waits for its leader at least.
+	requestLife = time.Minute
+	answerPause = 100 * time.Millisecond
+	maxCoolDown = 24 * time.Hour
+)
+
+// order is what an operator wants of a leader.
+type order struct {
+	verb     lease.Verb
+	group    string
+	to       string // transfer
+	reason   string
+	coolDown time.Duration
+	force    bool
+	wait     time.Duration
+}
+
+func (s *Service) stepDown(w http.ResponseWriter, r *http.Request) error {
+	var in StepDownRequest
+	if err := s.body(w, r, true, &in); err != nil {
+		return err
+	}
+	if r.Header.Get("If-Match") == "" {
+		return &httpapi.Problem{
+			Status: http.StatusPreconditionRequired, Code: "token_required",
+			Detail: `say which leader is meant, with If-Match: "<term>" as GET leader answers it: another may lead by now`,
+		}
+	}
+	if in.CoolDownMS < 0 || in.CoolDownMS > maxCoolDown.Milliseconds() {
+		return bad("bad_argument", "cool_down_ms: from 0 to %d", maxCoolDown.Milliseconds())
+	}
+	return s.command(w, r, order{verb: lease.StepDown, reason: in.Reason, coolDown: time.Duration(in.CoolDownMS) * time.Millisecond})
+}
+
+func (s *Service) transfer(w http.ResponseWriter, r *http.Request) error {
+	var in StepDownRequest
+	if err := s.body(w, r, true, &in); err != nil {
+		return err
+	}
+	to := r.URL.Query().Get("to")
+	if !lease.ValidName(to) {
+		return bad("bad_argument", "to: the node that is to lead, as ?to=")
+	}
+	if in.CoolDownMS != 0 {
+		return bad("bad_argument", "cool_down_ms: a transfer has none")
+	}
+	return s.command(w, r, order{verb: lease.Transfer, to: to, reason: in.Reason})
+}
+
+// command finds the leader that is meant, and asks or forces it.
+func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error {
+	ctx := r.Context()
+	o.group = groupOf(r)
+	switch f := r.URL.Query().Get("force"); f {
+	case "", "false":
+	case "true":
+		o.force = true
+	default:
+		return bad("bad_argument", "force: true or false")
+	}
+	if len(o.reason) > maxReason {
+		return bad("bad_argument", "reason: at most %d bytes", maxReason)
+	}
+	var err error
+	if o.wait, err = s.waitOf(w, r); err != nil {
+		return err
+	}
+	if !r.URL.Query().Has("wait") {
+		o.wait = min(answerWait, s.cfg.MaxWait)
+		s.outlast(w, o.wait)
+	}
+	v, err := s.meant(r, o.group)
+	if err != nil {
+		return err
+	}
+	var to lease.Session
+	if o.verb == lease.Transfer {
+		if o.to == v.Candidate.ID {
+			return noSuccessor(o.group, o.to, "it leads already")
+		}
+		if to, err = s.successor(ctx, o.group, o.to); err != nil {
+			return err
+		}
+	}
+	if o.coolDown > 0 {
+		if err := s.cool(ctx, o.group, v.Candidate.ID, o.coolDown); err != nil {
+			return err
+		}
+	}
+	var out SteppedDown
+	if o.force {
+		out, err = s.force(ctx, o, v, to)
+	} else {
+		out, err = s.ask(ctx, o, v)
+	}
+	s.audit(ctx, string(o.verb)+forced(o.force), o.group, v.Token, err, o.reason)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if out.Outcome == "waiting" {
+		status = http.StatusAccepted
+	}
+	httpapi.WriteJSON(w, status, out)
+	return nil
+}
+
+func forced(force bool) string {
+	if force {
+		return " by force"
+	}
+	return ""
+}
+
+// meant reads the group and compares its leader with the one that the operator means.
+func (s *Service) meant(r *http.Request, group string) (lease.View, error) {
+	if err := lease.CheckGroup(group); err != nil {
+		return lease.View{}, err
+	}
+	want, err := ifMatch(r)
+	if err != nil {
+		return lease.View{}, err
+	}
+	a, err := s.reader.Read(r.Context(), group)
+	switch {
+	case err != nil:
+		return lease.View{}, err
+	case want > 0 && a.Token != fence.Token(want):
+		return a.View, led(&httpapi.Problem{
+			Status: http.StatusPreconditionFailed, Code: "stale_token",
+			Detail: fmt.Sprintf("the leader that is meant (token %d) is not the newest: %s; look again before you act", want, whoLeads(a.View)),
+		}, a.View, 0)
+	case a.State != tenure.Led:
+		return a.View, led(&httpapi.Problem{
+			Status: http.StatusConflict, Code: "no_leader", Detail: whoLeads(a.View) + ": there is nobody to ask",
+		}, a.View, 0)
+	}
+	s.sessions.seen(a.View)
+	return a.View, nil
+}
+
+// cool notes until when a node is not to lead the group again, and drops notes that are
+// over.
+func (s *Service) cool(ctx context.Context, group, node string, d time.Duration) error {
+	_, err := s.change(ctx, "group/"+group, func(values map[string]string) error {
+		now := time.Now()
+		for k, v := range values {
+			if ms, err := strconv.ParseInt(v, 10, 64); strings.HasPrefix(k, keyCool) && (err != nil || ms < now.UnixMilli()) {
+				delete(values, k)
+			}
+		}
+		values[keyCool+node] = strconv.FormatInt(now.Add(d).UnixMilli(), 10)
+		return nil
+	})
+	return err
+}
+
+// ask leaves a request with the leader's session and waits for what becomes of it.
+func (s *Service) ask(ctx context.Context, o order, v lease.View) (SteppedDown, error) {
+	out := SteppedDown{Group: o.group, Term: v.Token, Outcome: "waiting", Detail: "the leader was asked and has not answered yet: it learns of it with its next renewal"}
+	request := lease.Request{
+		ID: strings.ToLower(rand.Text()), Verb: o.verb, Group: o.group, Token: v.Token, To: o.to, Reason: o.reason,
+		CoolDown: o.coolDown, TTL: max(requestLife, 2*o.wait),
+	}
+	cctx, cancel := s.call(ctx)
+	err := s.store.Ask(cctx, v.Holder, request)
+	cancel()
+	if errors.Is(err, lease.ErrSessionDead) {
+		out.Outcome, out.Detail = "done", "its session had ended already"
+		return out, nil
+	}
+	if err != nil {
+		return out, err
+	}
+	deadline := s.clock.Now().Add(o.wait)
+	for s.clock.Now() < deadline {
+		select {
+		case <-time.After(answerPause):
+		case <-ctx.Done():
+			return out, nil
+		case <-s.ctx.Done():
+			return out, nil
+		}
+		cctx, cancel := s.call(ctx)
+		answer, err := s.store.Answered(cctx, v.Holder, request.ID)
+		cancel()
+		switch {
+		case err == nil && answer.Outcome != "":
+			out.Outcome, out.Detail = string(answer.Outcome), answer.Detail
+		case errors.Is(err, lease.ErrSessionDead):
+			out.Outcome, out.Detail = "done", "its session has ended"
+		default:
+			if now, synced := s.feed.View(o.group); !synced || now.Token == v.Token && now.State == tenure.Led {
+				continue
+			}
+			out.Outcome, out.Detail = "done", "it has given up the group"
+		}
+		if a, err := s.reader.Read(ctx, o.group); err == nil && a.State == tenure.Led {
+			out.LeaderNodeID = a.Candidate.ID
+		}
+		return out, nil
+	}
+	return out, nil
+}
+
+// force closes the whole session of the leader, for there is no other way to take a
+// group from it. It may go on believing that it leads until its TTL has passed: only
+// the fence protects what it writes to.
+func (s *Service) force(ctx context.Context, o order, v lease.View, to lease.Session) (SteppedDown, error) {
+	out := SteppedDown{Group: o.group, Term: v.Token, Outcome: "forced", Detail: "its session was closed; until its TTL has passed it may believe to lead"}
+	for _, g := range s.feed.Held(v.Holder) {
+		if g != o.group {
+			out.AlsoEnded = append(out.AlsoEnded, g)
+		}
+	}
+	cctx, cancel := s.call(ctx)
+	err := s.store.Close(cctx, v.Holder, lease.Forced)
+	cancel()
+	if err != nil {
+		return out, err
+	}
+	if to.ID == "" {
+		return out, nil
+	}
+	a, err := s.reader.Read(ctx, o.group)
+	if err != nil {
+		return out, nil //nolint:nilerr // the session is closed, which is what was asked; who leads is not known
+	}
+	won := a.View
+	if won.State != tenure.Led {
+		c := &contest{group: o.group, candidate: to.Candidate, session: to}
+		won, _ = s.take(ctx, c, a.View)
+	}
+	if won.State == tenure.Led {
+		out.LeaderNodeID = won.Candidate.ID
+	}
+	return out, nil
+}

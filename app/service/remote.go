@@ -1,0 +1,54 @@
+package service
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/tenurehq/tenure/app/service/access"
+	"github.com/tenurehq/tenure/app/service/openapi"
+	"github.com/tenurehq/tenure/app/service/storeapi"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// storeRoutes are those of store/remote, under the same gate.
+func (s *Service) storeRoutes() ([]Route, error) {
+	api, err := storeapi.New(storeapi.Config{
+		Store: s.store,
+		Own:   func(r *http.Request, candidate string) error { return access.From(r.Context()).Is(candidate) },
+		May: func(r *http.Request, right storeapi.Right, scope lease.Scope) error {
+			id := access.From(r.Context())
+			if len(scope) == 0 && !s.gate.May(id, access.Verb(right), access.SomeGroup) {
+				return denied(access.Verb(right), access.SomeGroup)
+			}
+			for _, p := range scope {
+				if !s.may(id, access.Verb(right), p) {
+					return denied(access.Verb(right), p)
+				}
+			}
+			return nil
+		},
+		Heard: func(r *http.Request, h storeapi.Heard) {
+			s.record(r.Context(), "store "+string(h.Method), strings.Join(h.Groups[:min(len(h.Groups), 8)], ","), fence.Token(h.Token), h.Err, h.Reason)
+		},
+		Stopping: s.ctx.Done(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []Route
+	for _, row := range api.Routes() {
+		r := Route{
+			Method: http.MethodPost, Path: row.Path, Verb: access.Verb(row.Right), Groups: someGroup, Renewal: row.Renewal, Handle: row.Handle,
+			Doc: openapi.Operation{
+				Summary: "lease.Store over HTTP, for store/remote: " + string(row.Method) + ".", In: openapi.Object,
+				Out: openapi.Answers{200: openapi.Object, 404: nil, 409: nil, 421: nil}, Stream: row.Stream, Lines: row.Stream,
+			},
+		}
+		if row.Stream {
+			r.Waits = always
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}

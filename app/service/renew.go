@@ -1,0 +1,257 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/app/service/access"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// claim is what a caller says it holds.
+type claim struct {
+	group, node string
+	term        fence.Token
+	handle      handle
+}
+
+func (s *Service) claim(r *http.Request, node string, term fence.Token, handle string) (claim, error) {
+	c := claim{group: groupOf(r), node: node, term: term}
+	if err := access.From(r.Context()).Is(node); err != nil {
+		return c, err
+	}
+	if !lease.ValidName(node) {
+		return c, bad("bad_argument", "node_id: %q is no name of a node", clip(node))
+	}
+	if err := lease.CheckGroup(c.group); err != nil {
+		return c, err
+	}
+	if !term.Valid() {
+		return c, bad("bad_argument", "term: the number that the campaign answered")
+	}
+	var err error
+	c.handle, err = s.parseHandle(handle)
+	return c, err
+}
+
+// holds reports whether the record says what the caller says.
+func (c claim) holds(v lease.View) bool {
+	return v.State == tenure.Led && v.Holder == c.handle.session && v.Token == c.term && v.Candidate.ID == c.node
+}
+
+// ended reports whether the record remembers that this very term is over.
+func (c claim) ended(v lease.View) bool {
+	for _, t := range v.Terms {
+		if t.Token == c.term && t.Session == c.handle.session && t.Candidate == c.node {
+			return v.Token > c.term || v.State == tenure.Vacant
+		}
+	}
+	return false
+}
+
+func (s *Service) renew(w http.ResponseWriter, r *http.Request) error {
+	var in RenewRequest
+	if err := s.body(w, r, false, &in); err != nil {
+		return err
+	}
+	c, err := s.claim(r, in.NodeID, in.Term, in.Handle)
+	if err != nil {
+		return err
+	}
+	v, beat, err := s.extend(r.Context(), c)
+	if err != nil {
+		s.metrics.renewFailed(err)
+		s.audit(r.Context(), "renew", c.group, c.term, err, "")
+		return err
+	}
+	out := Renewed{
+		Group: c.group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: beat.TTL.Milliseconds(), Requests: requestsFor(beat.Requests, c.group),
+	}
+	if in.ExtendByMS != 0 {
+		out.GrantedTTLMS = s.grantWish(r.Context(), c, beat.TTL, in.ExtendByMS).Milliseconds()
+	}
+	httpapi.WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// extend keeps the session alive if it is the caller's, and confirms that the record
+// still names it with that term. Both happen after the caller sent its request, so its
+// lease may be counted from there. A session that is not known here to be the caller's
+// is compared with the record before it is touched.
+func (s *Service) extend(ctx context.Context, c claim) (lease.View, lease.Beat, error) {
+	owner := s.sessions.owner(c.handle.session)
+	if owner != "" && owner != c.node {
+		return lease.View{}, lease.Beat{}, notYours()
+	}
+	read := func() (lease.View, error) {
+		a, err := s.reader.Read(ctx, c.group)
+		return a.View, err
+	}
+	var v lease.View
+	var beat lease.Beat
+	var readErr, beatErr error
+	if owner == "" {
+		if v, readErr = read(); readErr == nil && c.holds(v) {
+			s.sessions.seen(v)
+			beat, _, beatErr = s.keep(ctx, c.handle.session)
+		}
+	} else {
+		var both sync.WaitGroup
+		both.Go(func() { v, readErr = read() })
+		beat, _, beatErr = s.keep(ctx, c.handle.session)
+		both.Wait()
+	}
+	switch {
+	case readErr != nil:
+		return v, beat, readErr
+	case !c.holds(v):
+		return v, beat, notLeader(v)
+	case errors.Is(beatErr, lease.ErrSessionDead):
+		v.State = tenure.Vacant
+		return v, beat, notLeader(v)
+	}
+	return v, beat, beatErr
+}
+
+// grantWish writes down the TTL that the node's next session for the group shall have,
+// and returns it. The renewal stands whatever becomes of the wish.
+func (s *Service) grantWish(ctx context.Context, c claim, now time.Duration, byMS int64) time.Duration {
+	pol, err := s.policies.get(ctx, c.group)
+	if err != nil {
+		return now
+	}
+	least, most := s.bounds(pol)
+	by := min(max(byMS, -most.Milliseconds()), most.Milliseconds())
+	granted := min(max(now+time.Duration(by)*time.Millisecond, least, s.store.Limits().MinTTL), most)
+	_, err = s.change(ctx, "node/"+c.node, func(values map[string]string) error {
+		values[keyWish+c.group] = strconv.FormatInt(granted.Milliseconds(), 10)
+		return nil
+	})
+	if err != nil {
+		s.cfg.Log.Warn("a wish for another TTL could not be written down", "node", c.node, "group", c.group, "err", err)
+		return now
+	}
+	return granted
+}
+
+func (s *Service) resign(w http.ResponseWriter, r *http.Request) error {
+	var in ResignRequest
+	if err := s.body(w, r, false, &in); err != nil {
+		return err
+	}
+	c, err := s.claim(r, in.NodeID, in.Term, in.Handle)
+	if err != nil {
+		return err
+	}
+	if in.Successor != "" && !lease.ValidName(in.Successor) {
+		return bad("bad_argument", "successor: %q is no name of a node", clip(in.Successor))
+	}
+	out, err := s.giveBack(r.Context(), c, in.Successor)
+	s.audit(r.Context(), "resign", c.group, c.term, err, in.Successor)
+	if err != nil {
+		return err
+	}
+	httpapi.WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// giveBack releases the group, to a successor if one is named. A term that is over
+// already was given back: the same call repeated has the same answer.
+func (s *Service) giveBack(ctx context.Context, c claim, successor string) (Resigned, error) {
+	gone := Resigned{Group: c.group, Term: c.term}
+	a, err := s.reader.Read(ctx, c.group)
+	v := a.View
+	switch {
+	case err != nil:
+		return gone, err
+	case c.ended(v):
+		return gone, nil
+	case !c.holds(v):
+		return gone, notLeader(v)
+	}
+	s.sessions.seen(v)
+	beat, _, err := s.keep(ctx, v.Holder)
+	switch {
+	case errors.Is(err, lease.ErrSessionDead):
+		return gone, nil
+	case err != nil:
+		return gone, err
+	}
+	var to lease.Session
+	if successor != "" {
+		if to, err = s.successor(ctx, c.group, successor); err != nil {
+			return gone, err
+		}
+	}
+	cctx, cancel := s.call(ctx)
+	rec, err := s.store.Release(cctx, v.Holder, v.Record, to.ID, reasonOf(beat.Requests, c.group, to.ID))
+	cancel()
+	switch {
+	case err == nil:
+	case errors.Is(err, lease.ErrSuccessor):
+		return gone, noSuccessor(c.group, successor, "it went away")
+	default:
+		// Unknown, dead or moved on: what counts is whether the term is over.
+		if a, rerr := s.reader.Read(ctx, c.group); rerr == nil && c.ended(a.View) {
+			return gone, nil
+		}
+		return gone, err
+	}
+	s.settle(ctx, v.Holder, beat.Requests, c.group, "resigned")
+	if to.ID != "" {
+		return Resigned{Group: c.group, Term: rec.Token, LeaderNodeID: rec.Candidate.ID}, nil
+	}
+	return gone, nil
+}
+
+// reasonOf is why a term ends that its leader gives up: because it was asked to, maybe.
+func reasonOf(asked []lease.Request, group string, to lease.SessionID) lease.Reason {
+	why := lease.Resigned
+	if to != "" {
+		why = lease.Transferred
+	}
+	for _, r := range asked {
+		if r.Group == group && r.Verb == lease.StepDown {
+			why = lease.SteppedDown
+		}
+	}
+	return why
+}
+
+// successor finds the session of a candidate that may lead the group next.
+func (s *Service) successor(ctx context.Context, group, node string) (lease.Session, error) {
+	pol, err := s.policies.get(ctx, group)
+	if err != nil {
+		return lease.Session{}, err
+	}
+	attributes, err := s.node(ctx, node)
+	if err != nil {
+		return lease.Session{}, err
+	}
+	if p := pol.admits(group, node, time.Now()); p != nil {
+		return lease.Session{}, noSuccessor(group, node, p.Detail)
+	}
+	if p := cordoned(attributes, node); p != nil {
+		return lease.Session{}, noSuccessor(group, node, p.Detail)
+	}
+	to, err := s.sessions.newest(ctx, group, node)
+	if err == nil && to.ID == "" {
+		err = noSuccessor(group, node, "it does not stand in line")
+	}
+	return to, err
+}
+
+func noSuccessor(group, node, why string) *httpapi.Problem {
+	return &httpapi.Problem{
+		Status: http.StatusConflict, Code: "no_successor",
+		Detail: fmt.Sprintf("node %q cannot lead group %q next: %s; nothing was changed: resign without it, or name another", node, group, why),
+	}
+}

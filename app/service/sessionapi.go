@@ -1,0 +1,134 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/app/service/access"
+	"github.com/tenurehq/tenure/lease"
+)
+
+func denied(verb access.Verb, group string) *httpapi.Problem {
+	return &httpapi.Problem{
+		Status: http.StatusForbidden, Code: "denied",
+		Detail: fmt.Sprintf("the policy of this service does not allow the caller to %s on %q; ask its operator", verb, clip(group)),
+	}
+}
+
+// covers checks a verb on every group of a scope.
+func (s *Service) covers(id access.Identity, verb access.Verb, scope lease.Scope) error {
+	if err := scope.Validate(); err != nil {
+		return err
+	}
+	for _, p := range scope {
+		if !s.may(id, verb, p) {
+			return denied(verb, p)
+		}
+	}
+	return nil
+}
+
+// may reports whether the caller has the verb on a group, or on all that begin so.
+func (s *Service) may(id access.Identity, verb access.Verb, pattern string) bool {
+	if n := len(pattern) - 1; n >= 0 && pattern[n] == '*' {
+		// A prefix of a policy that covers the beginning covers all that follow it.
+		return s.gate.May(id, verb, pattern[:n])
+	}
+	return s.gate.May(id, verb, pattern)
+}
+
+func (s *Service) openSession(w http.ResponseWriter, r *http.Request) error {
+	ctx := r.Context()
+	id := access.From(ctx)
+	var in SessionRequest
+	if err := s.body(w, r, false, &in); err != nil {
+		return err
+	}
+	if err := id.Is(in.NodeID); err != nil {
+		return err
+	}
+	candidate := tenure.Candidate{ID: in.NodeID, Address: in.Address, Metadata: in.Metadata, Priority: in.Priority}
+	if err := errors.Join(lease.CheckCandidate(candidate), s.covers(id, access.Campaign, in.Groups)); err != nil {
+		return err
+	}
+	ttl, err := s.wishOf(in.TTLMS)
+	if err != nil {
+		return err
+	}
+	def(&ttl, s.cfg.TTL)
+	attributes, err := s.node(ctx, in.NodeID)
+	if err != nil {
+		return err
+	}
+	if p := cordoned(attributes, in.NodeID); p != nil {
+		return p
+	}
+	session, _, err := s.open(ctx, candidate, ttl, in.Groups)
+	s.audit(ctx, "open session", "", 0, err, in.NodeID)
+	if err != nil {
+		return err
+	}
+	httpapi.WriteJSON(w, http.StatusCreated, Session{
+		Handle: s.handleOf(session.ID, in.Groups[0]), NodeID: in.NodeID, Groups: in.Groups, TTLMS: session.TTL.Milliseconds(), Deployment: s.deployment,
+	})
+	return nil
+}
+
+// mine returns the session of a handle if it is the caller's.
+func (s *Service) mine(ctx context.Context, h handle) (lease.Session, error) {
+	session, err := s.sessions.find(ctx, h)
+	if err != nil {
+		return lease.Session{}, err
+	}
+	if access.From(ctx).Is(session.Candidate.ID) != nil {
+		return lease.Session{}, notYours()
+	}
+	return session, nil
+}
+
+func (s *Service) keepSession(w http.ResponseWriter, r *http.Request) error {
+	h, err := s.parseHandle(r.PathValue("handle"))
+	if err != nil {
+		return err
+	}
+	session, err := s.mine(r.Context(), h)
+	if err == nil {
+		var beat lease.Beat
+		if beat, _, err = s.keep(r.Context(), session.ID); err == nil {
+			httpapi.WriteJSON(w, http.StatusOK, Beat{TTLMS: beat.TTL.Milliseconds(), Requests: requestsFor(beat.Requests, "")})
+			return nil
+		}
+	}
+	s.metrics.renewFailed(err)
+	s.audit(r.Context(), "keep session alive", "", 0, err, "")
+	return err
+}
+
+func (s *Service) closeSession(w http.ResponseWriter, r *http.Request) error {
+	h, err := s.parseHandle(r.PathValue("handle"))
+	if err != nil {
+		return err
+	}
+	session, err := s.mine(r.Context(), h)
+	if errors.Is(err, lease.ErrSessionDead) {
+		httpapi.WriteJSON(w, http.StatusOK, Closed{Groups: []string{}})
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	held := s.feed.Held(session.ID)
+	ctx, cancel := s.call(r.Context())
+	defer cancel()
+	err = s.store.Close(ctx, session.ID, lease.Closed)
+	s.audit(r.Context(), "close session", "", 0, err, session.Candidate.ID)
+	if err != nil {
+		return err
+	}
+	httpapi.WriteJSON(w, http.StatusOK, Closed{Groups: held})
+	return nil
+}

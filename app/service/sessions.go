@@ -1,0 +1,288 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// sessionsKept bounds what an instance remembers of sessions; beyond it, it begins anew.
+const sessionsKept = 1 << 16
+
+// sessions remembers what saves a look at the engine. What a session says of itself never
+// changes and its id is never used again, so it cannot be wrong; whether it lives is
+// always asked.
+type sessions struct {
+	s  *Service
+	mu sync.Mutex
+	by map[lease.SessionID]*known
+	of map[stand]lease.SessionID // the one that was opened or found here last
+}
+
+// stand is a node's candidacy for one group.
+type stand struct{ node, group string }
+
+type known struct {
+	node string
+	lease.Session
+	whole bool          // Session is known, not only whose it is
+	beat  clock.Instant // when the last acknowledged keep-alive was sent from here
+	beats bool
+}
+
+func newSessions(s *Service) *sessions {
+	return &sessions{s: s, by: make(map[lease.SessionID]*known), of: make(map[stand]lease.SessionID)}
+}
+
+func (m *sessions) entry(id lease.SessionID) *known {
+	k := m.by[id]
+	if k == nil {
+		if len(m.by) >= sessionsKept {
+			clear(m.by)
+			clear(m.of)
+		}
+		k = &known{}
+		m.by[id] = k
+	}
+	return k
+}
+
+// learn takes in a session.
+func (m *sessions) learn(l lease.Session) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.entry(l.ID)
+	k.node, k.Session, k.whole = l.Candidate.ID, l, true
+}
+
+// seen takes in who holds a group.
+func (m *sessions) seen(v lease.View) {
+	if v.Holder == "" || v.Candidate.ID == "" {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.entry(v.Holder).node = v.Candidate.ID
+}
+
+// owner returns whose session it is, "" if that is not known here.
+func (m *sessions) owner(id lease.SessionID) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if k := m.by[id]; k != nil {
+		return k.node
+	}
+	return ""
+}
+
+// beaten notes an acknowledged keep-alive.
+func (m *sessions) beaten(id lease.SessionID, sent clock.Instant, ttl time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.entry(id)
+	k.beat, k.beats, k.TTL = sent, true, ttl
+}
+
+// remaining is how long a session lasts without another keep-alive, as far as is known
+// here: its whole TTL where others carry its beats.
+func (m *sessions) remaining(id lease.SessionID, now clock.Instant) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.by[id]
+	if k == nil || k.TTL == 0 {
+		return m.s.cfg.TTL
+	}
+	if left := k.TTL - now.Sub(k.beat); k.beats && left > 0 {
+		return left
+	}
+	return k.TTL
+}
+
+// ttl is a session's TTL, as far as is known here.
+func (m *sessions) ttl(id lease.SessionID) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if k := m.by[id]; k != nil && k.TTL > 0 {
+		return k.TTL
+	}
+	return m.s.cfg.TTL
+}
+
+// known returns what a session said of itself, if this instance has heard it.
+func (m *sessions) known(id lease.SessionID) (lease.Session, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if k := m.by[id]; k != nil && k.whole {
+		return k.Session, true
+	}
+	return lease.Session{}, false
+}
+
+func (m *sessions) standing(at stand) lease.SessionID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.of[at]
+}
+
+func (m *sessions) stands(at stand, id lease.SessionID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.of) >= sessionsKept {
+		clear(m.of)
+	}
+	m.of[at] = id
+}
+
+// find returns a living session by its handle, from memory or from the engine's line.
+// ErrSessionDead: there is none.
+func (m *sessions) find(ctx context.Context, h handle) (lease.Session, error) {
+	if l, ok := m.known(h.session); ok {
+		return l, nil
+	}
+	if err := m.lives(ctx, h.session); err != nil {
+		return lease.Session{}, err
+	}
+	found := lease.Session{}
+	err := m.each(ctx, lease.Scope{h.hint}, func(l lease.Session) bool {
+		if l.ID == h.session {
+			found = l
+		}
+		return found.ID == ""
+	})
+	if err == nil && found.ID == "" {
+		err = fmt.Errorf("service: session of the handle: %w", lease.ErrSessionDead)
+	}
+	return found, err
+}
+
+// nobodys is a request that is never made: to ask for its answer tells whether the
+// session lives, for the price of one read and not of a listing.
+const nobodys = "-"
+
+func (m *sessions) lives(ctx context.Context, id lease.SessionID) error {
+	ctx, cancel := m.s.call(ctx)
+	defer cancel()
+	if _, err := m.s.store.Answered(ctx, id, nobodys); !errors.Is(err, lease.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// each passes the living sessions in scope on, in line, until it is enough.
+func (m *sessions) each(ctx context.Context, scope lease.Scope, f func(lease.Session) bool) error {
+	for page := (lease.Page{}); ; {
+		ctx, cancel := m.s.call(ctx)
+		line, err := m.s.store.Sessions(ctx, scope, page)
+		cancel()
+		if err != nil {
+			return err
+		}
+		for _, l := range line {
+			m.learn(l)
+			if !f(l) {
+				return nil
+			}
+		}
+		if len(line) < lease.MaxPage {
+			return nil
+		}
+		page.After = string(line[len(line)-1].ID)
+	}
+}
+
+// newest is the youngest living session of a candidate that stands for the group.
+func (m *sessions) newest(ctx context.Context, group, candidate string) (lease.Session, error) {
+	var found lease.Session
+	err := m.each(ctx, lease.Scope{group}, func(l lease.Session) bool {
+		if l.Candidate.ID == candidate && l.Scope.Covers(group) && (found.ID == "" || l.Opened > found.Opened) {
+			found = l
+		}
+		return true
+	})
+	return found, err
+}
+
+// keep keeps a session alive and notes it.
+func (s *Service) keep(ctx context.Context, id lease.SessionID) (lease.Beat, clock.Instant, error) {
+	ctx, cancel := s.call(ctx)
+	defer cancel()
+	sent := s.clock.Now()
+	beat, err := s.store.KeepAlive(ctx, id)
+	s.metrics.engineCall(s.clock.Now().Sub(sent), err)
+	if err != nil {
+		return lease.Beat{}, sent, err
+	}
+	s.sessions.beaten(id, sent, beat.TTL)
+	return beat, sent, nil
+}
+
+// open opens a session and notes it.
+func (s *Service) open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, clock.Instant, error) {
+	ctx, cancel := s.call(ctx)
+	defer cancel()
+	sent := s.clock.Now()
+	session, err := s.store.Open(ctx, c, ttl, scope)
+	s.metrics.engineCall(s.clock.Now().Sub(sent), err)
+	if err != nil {
+		return lease.Session{}, sent, err
+	}
+	s.sessions.learn(session)
+	s.sessions.beaten(session.ID, sent, session.TTL)
+	return session, sent, nil
+}
+
+// own returns the session of a handle if it is the node's.
+func (s *Service) own(ctx context.Context, h handle, node string) (lease.Session, error) {
+	session, err := s.sessions.find(ctx, h)
+	if err != nil {
+		return lease.Session{}, err
+	}
+	if session.Candidate.ID != node {
+		return lease.Session{}, notYours()
+	}
+	return session, nil
+}
+
+func notYours() *httpapi.Problem {
+	return &httpapi.Problem{
+		Status: http.StatusForbidden, Code: "not_your_session",
+		Detail: "the session of the handle belongs to another node: a node speaks for its own only",
+	}
+}
+
+// requestsFor are those about the group, or all of them.
+func requestsFor(all []lease.Request, group string) []Request {
+	var out []Request
+	for _, r := range all {
+		if group == "" || r.Group == group {
+			out = append(out, Request{
+				ID: r.ID, Verb: string(r.Verb), Group: r.Group, Term: r.Token, To: r.To, Reason: r.Reason, CoolDown: r.CoolDown.Milliseconds(),
+			})
+		}
+	}
+	return out
+}
+
+// settle answers what was asked about the group's term: it has been given up.
+func (s *Service) settle(ctx context.Context, id lease.SessionID, waiting []lease.Request, group string, detail string) {
+	for _, r := range waiting {
+		if r.Group != group {
+			continue
+		}
+		ctx, cancel := s.call(ctx)
+		err := s.store.Answer(ctx, id, r.ID, lease.Answer{Outcome: lease.Done, Detail: detail})
+		cancel()
+		if err != nil && !slices.ContainsFunc([]error{lease.ErrNotFound, lease.ErrSessionDead}, func(e error) bool { return errors.Is(err, e) }) {
+			s.cfg.Log.Warn("a request was obeyed, and its answer could not be written", "group", group, "request", r.ID, "err", err)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package storeapi_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/internal/enginetest"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/lease/storetest"
+	"github.com/tenurehq/tenure/store/etcd"
+	"github.com/tenurehq/tenure/store/mem"
+	"github.com/tenurehq/tenure/store/remote"
+)
+
+// turns gives every client the instances in another order.
+func turns(urls ...string) func() []string {
+	var n atomic.Int64
+	return func() []string {
+		first := int(n.Add(1)) % len(urls)
+		return append(append([]string(nil), urls[first:]...), urls[:first]...)
+	}
+}
+
+// The store in memory keeps every promise through two instances of the service.
+func TestContractMemory(t *testing.T) {
+	engine := mem.New(mem.Options{})
+	t.Cleanup(engine.Shutdown)
+	urls := turns(instance(t, trusting(engine)), instance(t, trusting(engine)))
+	storetest.Run(t, storetest.Engine{
+		Open:    func(t *testing.T) lease.Store { return connect(t, remote.Config{URLs: urls()}) },
+		TTL:     time.Second,
+		Settle:  time.Second,
+		Restart: func(*testing.T) { engine.Restart() },
+		Rewind: func(*testing.T) func() {
+			backup := engine.Snapshot()
+			return func() { engine.Restore(backup) }
+		},
+	})
+}
+
+// So does etcd.
+func TestContractEtcd(t *testing.T) {
+	engine := enginetest.Cluster(t, 1, enginetest.FastTicks())
+	var bases []string
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		s, err := etcd.Open(ctx, etcd.Config{Endpoints: engine.Endpoints(), MinTTL: time.Second})
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Shutdown)
+		bases = append(bases, instance(t, trusting(s)))
+	}
+	urls := turns(bases...)
+	storetest.Run(t, storetest.Engine{
+		Open:   func(t *testing.T) lease.Store { return connect(t, remote.Config{URLs: urls()}) },
+		TTL:    2 * time.Second,
+		Settle: 2 * time.Second,
+		Restart: func(*testing.T) {
+			engine.Stop()
+			engine.Start()
+		},
+		Rewind: func(*testing.T) func() {
+			backup := engine.CopyData()
+			return func() { engine.RestoreData(backup) }
+		},
+	})
+}

@@ -1,0 +1,306 @@
+package storeapi
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/remote/wire"
+)
+
+func (a *API) limits(ctx context.Context, v *visit, _ wire.Nothing) (wire.Welcome, error) {
+	if err := v.may(Observe); err != nil {
+		return wire.Welcome{}, err
+	}
+	deployment, err := a.standsFor(ctx)
+	return wire.WelcomeOf(a.cfg.Store.Limits(), deployment), err
+}
+
+func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Session, error) {
+	scope := lease.Scope(in.Scope)
+	if err := errors.Join(lease.CheckCandidate(in.Candidate), scope.Validate()); err != nil {
+		return wire.Session{}, err
+	}
+	if err := v.own(in.Candidate.ID); err != nil {
+		return wire.Session{}, err
+	}
+	if err := v.may(Campaign, scope...); err != nil {
+		return wire.Session{}, err
+	}
+	s, err := a.cfg.Store.Open(ctx, in.Candidate, wire.Duration(in.TTL), scope)
+	if err != nil {
+		return wire.Session{}, err
+	}
+	v.heard.Session = s.ID
+	a.owners.put(s.ID, s.Candidate.ID)
+	return wire.SessionOf(s), nil
+}
+
+func (a *API) keepAlive(ctx context.Context, v *visit, in wire.KeepAliveCall) (wire.Beat, error) {
+	if err := v.owned(ctx, in.Session); err != nil {
+		return wire.Beat{}, err
+	}
+	b, err := a.cfg.Store.KeepAlive(ctx, in.Session)
+	if errors.Is(err, lease.ErrSessionDead) {
+		a.owners.forget(in.Session)
+	}
+	return wire.BeatOf(b), err
+}
+
+// close is the owner's, or by force that of an admin of all that the session
+// stands for.
+func (a *API) close(ctx context.Context, v *visit, in wire.CloseCall) (wire.Nothing, error) {
+	if err := checkReason(in.Reason); err != nil {
+		return wire.Nothing{}, err
+	}
+	v.heard.Reason = string(in.Reason)
+	err := v.owned(ctx, in.Session)
+	var denied deniedError
+	switch {
+	case errors.Is(err, lease.ErrSessionDead):
+		return wire.Nothing{}, nil
+	case errors.As(err, &denied):
+		s, lost := a.owners.session(ctx, in.Session)
+		if errors.Is(lost, lease.ErrSessionDead) {
+			return wire.Nothing{}, err // of another's sessions not even that is told
+		}
+		if lost != nil {
+			return wire.Nothing{}, before(lost)
+		}
+		if v.may(Admin, s.Scope...) != nil {
+			return wire.Nothing{}, err
+		}
+	case err != nil:
+		return wire.Nothing{}, err
+	}
+	if err := a.cfg.Store.Close(ctx, in.Session, in.Reason); err != nil {
+		return wire.Nothing{}, err
+	}
+	a.owners.forget(in.Session)
+	return wire.Nothing{}, nil
+}
+
+func (a *API) acquire(ctx context.Context, v *visit, in wire.AcquireCall) (wire.AcquireAnswer, error) {
+	var groups []string
+	var claimed []lease.Record
+	for _, s := range in.Seen {
+		groups = append(groups, s.Group)
+		claimed = append(claimed, lease.Record{Group: s.Group})
+	}
+	if err := lease.CheckBatch(a.cfg.Store.Limits(), claimed); err != nil {
+		return wire.AcquireAnswer{}, err
+	}
+	if err := v.owned(ctx, in.Session); err != nil {
+		return wire.AcquireAnswer{}, err
+	}
+	if err := v.may(Campaign, groups...); err != nil {
+		return wire.AcquireAnswer{}, err
+	}
+	seen, err := a.whole(ctx, in.Seen, false)
+	if err != nil {
+		return wire.AcquireAnswer{}, err
+	}
+	granted, err := a.cfg.Store.Acquire(ctx, in.Session, seen...)
+	if err != nil {
+		a.learn(err)
+		return wire.AcquireAnswer{}, err
+	}
+	for _, r := range granted {
+		a.records.put(r)
+	}
+	v.heard.Token = uint64(granted[0].Token)
+	return wire.AcquireAnswer{Records: wire.RecordsOf(granted)}, nil
+}
+
+func (a *API) release(ctx context.Context, v *visit, in wire.ReleaseCall) (wire.Record, error) {
+	if err := errors.Join(lease.CheckGroup(in.Held.Group), checkReason(in.Reason)); err != nil {
+		return wire.Record{}, err
+	}
+	v.heard.Reason, v.heard.Token = string(in.Reason), uint64(in.Held.Token)
+	if err := v.owned(ctx, in.Session); err != nil {
+		return wire.Record{}, err
+	}
+	if err := v.may(Campaign, in.Held.Group); err != nil {
+		return wire.Record{}, err
+	}
+	if in.To != "" && !plausible(in.To) {
+		return wire.Record{}, lease.ErrSuccessor
+	}
+	held, err := a.whole(ctx, []wire.Seen{in.Held}, true)
+	if err != nil {
+		return wire.Record{}, err
+	}
+	r, err := a.cfg.Store.Release(ctx, in.Session, held[0], in.To, in.Reason)
+	if err != nil {
+		a.learn(err)
+		return wire.Record{}, err
+	}
+	a.records.put(r)
+	return wire.RecordOf(r), nil
+}
+
+// learn takes what a conflict shows.
+func (a *API) learn(err error) {
+	var conflict *lease.ConflictError
+	if errors.As(err, &conflict) {
+		for _, view := range conflict.Current {
+			a.records.put(view.Record)
+		}
+	}
+}
+
+// checkReason keeps what is written into a group's history short and plain.
+func checkReason(why lease.Reason) error {
+	if why != "" && !lease.ValidName(string(why)) {
+		return &lease.ArgumentError{Field: "reason", Value: string(why), Rule: "a short word, such as resigned"}
+	}
+	return nil
+}
+
+// ask reaches only those who stand for the group: a right to one group must not
+// fill the few places of another's leader.
+func (a *API) ask(ctx context.Context, v *visit, in wire.AskCall) (wire.Nothing, error) {
+	r := in.Request.Lease()
+	if err := r.Validate(); err != nil {
+		return wire.Nothing{}, err
+	}
+	v.heard.Session, v.heard.Token, v.heard.Reason = in.Session, uint64(r.Token), r.Reason
+	if err := v.may(StepDown, r.Group); err != nil {
+		return wire.Nothing{}, err
+	}
+	s, err := a.owners.session(ctx, in.Session)
+	if err != nil {
+		return wire.Nothing{}, before(err)
+	}
+	v.heard.Candidate = s.Candidate.ID
+	if !s.Scope.Covers(r.Group) {
+		return wire.Nothing{}, &lease.ArgumentError{Field: "request group", Value: r.Group, Rule: "the session does not stand for it"}
+	}
+	return wire.Nothing{}, a.cfg.Store.Ask(ctx, in.Session, r)
+}
+
+func (a *API) answer(ctx context.Context, v *visit, in wire.AnswerCall) (wire.Nothing, error) {
+	out := lease.Answer{Outcome: in.Outcome, Detail: in.Detail}
+	if err := errors.Join(out.Validate(), lease.CheckRequestID(in.Request)); err != nil {
+		return wire.Nothing{}, err
+	}
+	if err := v.owned(ctx, in.Session); err != nil {
+		return wire.Nothing{}, err
+	}
+	return wire.Nothing{}, a.cfg.Store.Answer(ctx, in.Session, in.Request, out)
+}
+
+func (a *API) answered(ctx context.Context, v *visit, in wire.AnsweredCall) (wire.AnsweredAnswer, error) {
+	if err := v.may(StepDown); err != nil {
+		return wire.AnsweredAnswer{}, err
+	}
+	if !plausible(in.Session) {
+		return wire.AnsweredAnswer{}, lease.ErrSessionDead
+	}
+	out, err := a.cfg.Store.Answered(ctx, in.Session, in.Request)
+	return wire.AnsweredAnswer(out), err
+}
+
+func (a *API) read(ctx context.Context, v *visit, in wire.ReadCall) (wire.View, error) {
+	if err := lease.CheckGroup(in.Group); err != nil {
+		return wire.View{}, err
+	}
+	if err := v.may(Observe, in.Group); err != nil {
+		return wire.View{}, err
+	}
+	view, err := a.cfg.Store.Read(ctx, in.Group)
+	if err != nil {
+		return wire.View{}, err
+	}
+	a.records.put(view.Record)
+	return wire.ViewOf(view), nil
+}
+
+func (a *API) groups(ctx context.Context, v *visit, in wire.ListCall) (wire.GroupsAnswer, error) {
+	if err := v.list(in); err != nil {
+		return wire.GroupsAnswer{}, err
+	}
+	views, err := a.cfg.Store.Groups(ctx, in.Scope, lease.Page{After: in.After, Limit: in.Limit})
+	for _, view := range views {
+		a.records.put(view.Record)
+	}
+	return wire.GroupsAnswer{Groups: wire.ViewsOf(views)}, err
+}
+
+func (a *API) sessions(ctx context.Context, v *visit, in wire.ListCall) (wire.SessionsAnswer, error) {
+	if err := v.list(in); err != nil {
+		return wire.SessionsAnswer{}, err
+	}
+	sessions, err := a.cfg.Store.Sessions(ctx, in.Scope, lease.Page{After: in.After, Limit: in.Limit})
+	return wire.SessionsAnswer{Sessions: wire.SessionsOf(sessions)}, err
+}
+
+func (v *visit) list(in wire.ListCall) error {
+	if err := lease.Scope(in.Scope).Validate(); err != nil {
+		return err
+	}
+	return v.may(Observe, in.Scope...)
+}
+
+func (a *API) history(ctx context.Context, v *visit, in wire.HistoryCall) (wire.HistoryAnswer, error) {
+	if err := lease.CheckGroup(in.Group); err != nil {
+		return wire.HistoryAnswer{}, err
+	}
+	if err := v.may(Observe, in.Group); err != nil {
+		return wire.HistoryAnswer{}, err
+	}
+	terms, err := a.cfg.Store.History(ctx, in.Group, lease.Page{After: in.After, Limit: in.Limit})
+	return wire.HistoryAnswer{Terms: wire.TermsOf(terms)}, err
+}
+
+func (a *API) meta(ctx context.Context, v *visit, _ wire.Nothing) (wire.MetaAnswer, error) {
+	if err := v.may(Observe); err != nil {
+		return wire.MetaAnswer{}, err
+	}
+	m, err := a.cfg.Store.Meta(ctx)
+	return wire.MetaAnswer(m), err
+}
+
+func (a *API) raiseEpoch(ctx context.Context, v *visit, in wire.EpochCall) (wire.MetaAnswer, error) {
+	if err := v.may(Admin, "*"); err != nil {
+		return wire.MetaAnswer{}, err
+	}
+	m, err := a.cfg.Store.RaiseEpoch(ctx, in.To)
+	return wire.MetaAnswer(m), err
+}
+
+func (a *API) attributes(ctx context.Context, v *visit, in wire.AttributesCall) (wire.AttributesBody, error) {
+	if err := (lease.Attributes{Name: in.Name}).Validate(); err != nil {
+		return wire.AttributesBody{}, err
+	}
+	// What is attached to no group is everybody's to read.
+	if err := v.may(Observe, attachedTo(in.Name)...); err != nil {
+		return wire.AttributesBody{}, err
+	}
+	got, err := a.cfg.Store.Attributes(ctx, in.Name)
+	return wire.AttributesOf(got), err
+}
+
+func (a *API) setAttributes(ctx context.Context, v *visit, in wire.AttributesBody) (wire.AttributesBody, error) {
+	if err := in.Lease().Validate(); err != nil {
+		return wire.AttributesBody{}, err
+	}
+	scope := attachedTo(in.Name)
+	if len(scope) == 0 {
+		scope = lease.Scope{"*"}
+	}
+	if err := v.may(Admin, scope...); err != nil {
+		return wire.AttributesBody{}, err
+	}
+	got, err := a.cfg.Store.SetAttributes(ctx, in.Lease())
+	return wire.AttributesOf(got), err
+}
+
+// attachedTo returns the group that attributes are attached to, if they are.
+func attachedTo(name string) lease.Scope {
+	if group, ok := strings.CutPrefix(name, "group/"); ok && lease.ValidName(group) {
+		return lease.Scope{group}
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package storeapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/remote/wire"
+)
+
+const (
+	defaultHeartbeat = 5 * time.Second
+	minHeartbeat     = 100 * time.Millisecond
+	maxHeartbeat     = 15 * time.Second
+	// maxWrite is how long a reader may not take anything.
+	maxWrite = 10 * time.Second
+	// ahead is how many views are taken from the engine before they are written,
+	// so that many of them make one write.
+	ahead = 64
+)
+
+var errStopping = errors.New("this instance of the service stops: watch at another")
+
+// watched is what an engine's watch yields.
+type watched struct {
+	view lease.View
+	err  error
+}
+
+// watch streams until its caller leaves, the engine's watch ends, or the service
+// stops.
+func (a *API) watch(w http.ResponseWriter, r *http.Request) {
+	v := &visit{API: a, r: r, method: wire.Watch, heard: Heard{Method: wire.Watch}}
+	in, err := a.beginWatch(w, v)
+	v.report(err)
+	if err != nil {
+		httpapi.WriteProblem(w, problem(wire.Watch, err))
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	views := make(chan watched, ahead)
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		defer close(views)
+		for view, err := range a.cfg.Store.Watch(ctx, in.Scope) {
+			select {
+			case views <- watched{view, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	defer reader.Wait()
+	defer cancel()
+	out := &lines{to: w, control: http.NewResponseController(w)}
+	w.Header().Set("Content-Type", wire.ContentTypeStream)
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Connection", "close") // its write deadline must not outlive it
+	heartbeat := wire.Duration(in.Heartbeat)
+	if heartbeat == 0 {
+		heartbeat = defaultHeartbeat
+	}
+	a.stream(ctx, out, views, min(max(heartbeat, minHeartbeat), maxHeartbeat))
+}
+
+func (a *API) beginWatch(w http.ResponseWriter, v *visit) (in wire.WatchCall, err error) {
+	if err := httpapi.ReadJSON(w, v.r, maxBody, false, &in); err != nil {
+		return in, err
+	}
+	ctx, cancel := context.WithTimeout(v.r.Context(), defaultCall)
+	defer cancel()
+	if err := a.meant(ctx, v.r); err != nil {
+		return in, err
+	}
+	return in, v.list(wire.ListCall{Scope: in.Scope})
+}
+
+func (a *API) stream(ctx context.Context, out *lines, views <-chan watched, heartbeat time.Duration) {
+	ticker := time.NewTicker(heartbeat)
+	defer ticker.Stop()
+	// The first says that the stream has begun.
+	next := wire.Line{Heartbeat: true}
+	for {
+		if out.add(next) != nil || len(views) == 0 && out.flush() != nil || next.Problem != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.cfg.Stopping:
+			next = line(wire.Watch, errStopping)
+			continue
+		case <-ticker.C:
+			next = wire.Line{Heartbeat: true}
+			continue
+		case got, ok := <-views:
+			switch {
+			case !ok:
+				next = line(wire.Watch, errors.New("the engine's watch ended"))
+			case got.err != nil:
+				next = line(wire.Watch, got.err)
+			case got.view.Group == "":
+				next = wire.Line{Complete: true}
+			default:
+				a.records.put(got.view.Record)
+				view := wire.ViewOf(got.view)
+				next = wire.Line{View: &view}
+			}
+		}
+	}
+}
+
+// lines writes several at once.
+type lines struct {
+	to      http.ResponseWriter
+	control *http.ResponseController
+	buffer  bytes.Buffer
+}
+
+// enough is when what has gathered is written although more follows.
+const enough = 64 << 10
+
+func (l *lines) add(line wire.Line) error {
+	if err := json.NewEncoder(&l.buffer).Encode(line); err != nil {
+		return err
+	}
+	if line.Problem != nil || l.buffer.Len() >= enough {
+		return l.flush()
+	}
+	return nil
+}
+
+func (l *lines) flush() error {
+	if l.buffer.Len() == 0 {
+		return nil
+	}
+	// The server's deadline is that of a call; a stream has one for each write.
+	_ = l.control.SetWriteDeadline(time.Now().Add(maxWrite))
+	if _, err := l.buffer.WriteTo(l.to); err != nil {
+		return err
+	}
+	return l.control.Flush()
+}

@@ -1,0 +1,164 @@
+package remote
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/remote/wire"
+)
+
+// Config says where the service is and who is asking.
+type Config struct {
+	// URLs of the instances, such as "https://10.0.0.1:7600", in the order of
+	// preference. Name them all, or a load balancer before them.
+	URLs []string
+	// TLS for https URLs: roots, and the client's certificate if that is its
+	// identity.
+	TLS *tls.Config
+	// Bearer returns the token that says who is asking, for each call anew, so
+	// that one that expires can be replaced. It must be quick: the call waits. It
+	// is sent over https and to loopback only. Optional.
+	Bearer func(context.Context) (string, error)
+	// Heartbeat is how often a watch must give a sign of life; three of them in
+	// silence end it. From 100 ms to 15 s. Default 1 s, which is right for a TTL
+	// of 4 s and more.
+	Heartbeat time.Duration
+}
+
+const (
+	// defaultCall bounds calls whose context has no deadline.
+	defaultCall = 5 * time.Second
+	// dial bounds the making of a connection; a call waits for it only as long as
+	// its own deadline allows.
+	dial             = 5 * time.Second
+	defaultHeartbeat = time.Second
+	minHeartbeat     = 100 * time.Millisecond
+	maxHeartbeat     = 15 * time.Second
+	// silence is how many heartbeats may be missing.
+	silence = 3
+	// connections to one instance at a time, besides keep-alives and watches.
+	connections = 64
+)
+
+// ErrDenied: the service does not know who is asking, or does not allow it.
+// Nothing was done. lease.Definite does not know it, so a program that leads
+// goes on trying: permissions may be mended while it runs.
+var ErrDenied = errors.New("denied")
+
+var errShutdown = errors.New("remote: the store was shut down")
+
+// Store is a lease.Store in the election service.
+type Store struct {
+	cfg        Config
+	bases      []string // of the instances, with /v1
+	limits     lease.Limits
+	deployment string
+	calls      *http.Transport
+	beats      *http.Transport
+	streams    *http.Transport
+	ctx        context.Context // ends with Shutdown
+	cancel     context.CancelFunc
+
+	mu        sync.Mutex
+	preferred int
+}
+
+var _ lease.Store = (*Store)(nil)
+
+// Open asks the service for its limits and its deployment. It fails within the
+// context's deadline (5 s if it has none) with what each instance said.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	if cfg.Heartbeat == 0 {
+		cfg.Heartbeat = defaultHeartbeat
+	}
+	s := &Store{cfg: cfg}
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.calls, s.beats, s.streams = transport(cfg.TLS), transport(cfg.TLS), transport(cfg.TLS)
+	s.calls.MaxConnsPerHost = connections
+	welcome, err := call[wire.Welcome](ctx, s, wire.Limits, wire.Nothing{})
+	if err == nil && (welcome.Deployment == "" || welcome.Batch < 1 || welcome.MaxTTL < 1) {
+		err = fmt.Errorf("it answers limits of %+v: is it an election service?", welcome)
+	}
+	if err != nil {
+		s.Shutdown()
+		return nil, fmt.Errorf("remote: opening %s: %w", strings.Join(cfg.URLs, ","), err)
+	}
+	s.limits, s.deployment = welcome.Limits(), welcome.Deployment
+	return s, nil
+}
+
+func (s *Store) validate() error {
+	if len(s.cfg.URLs) == 0 {
+		return &lease.ArgumentError{Field: "urls", Rule: "at least one is needed"}
+	}
+	for _, raw := range s.cfg.URLs {
+		u, err := url.Parse(raw)
+		switch {
+		case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "":
+			return &lease.ArgumentError{Field: "url", Value: withoutPassword(raw), Rule: "the address of a service, such as https://10.0.0.1:7600"}
+		case u.User != nil:
+			return &lease.ArgumentError{Field: "url", Value: u.Redacted(), Rule: "no user and password: use Bearer or a certificate"}
+		case u.Scheme == "http" && s.cfg.TLS != nil:
+			return &lease.ArgumentError{Field: "url", Value: raw, Rule: "must begin with https:// when TLS is set"}
+		case u.Scheme == "http" && s.cfg.Bearer != nil && !loopback(u.Hostname()):
+			return &lease.ArgumentError{Field: "url", Value: raw, Rule: "must begin with https:// when Bearer is set: the token would travel in the clear"}
+		}
+		s.bases = append(s.bases, strings.TrimSuffix(strings.TrimRight(u.String(), "/"), "/v1")+"/v1")
+	}
+	if h := s.cfg.Heartbeat; h < minHeartbeat || h > maxHeartbeat {
+		return &lease.ArgumentError{Field: "heartbeat", Value: h, Rule: fmt.Sprintf("from %v to %v", minHeartbeat, maxHeartbeat)}
+	}
+	return nil
+}
+
+func withoutPassword(raw string) string {
+	if i := strings.LastIndexByte(raw, '@'); i >= 0 {
+		return "…" + raw[i:]
+	}
+	return raw
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// transport speaks HTTP/1.1: a call that is given up takes its connection with it,
+// and none waits behind another on a connection that is dead.
+func transport(config *tls.Config) *http.Transport {
+	t := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: dial, KeepAlive: 15 * time.Second}).DialContext,
+		TLSClientConfig:     config.Clone(),
+		TLSHandshakeTimeout: dial,
+		MaxIdleConnsPerHost: connections,
+		IdleConnTimeout:     time.Minute,
+		DisableCompression:  true,
+		Protocols:           new(http.Protocols),
+	}
+	t.Protocols.SetHTTP1(true)
+	return t
+}
+
+// Shutdown ends the calls under way and closes the connections. Sessions live on
+// until they expire.
+func (s *Store) Shutdown() {
+	s.cancel()
+	for _, t := range []*http.Transport{s.calls, s.beats, s.streams} {
+		t.CloseIdleConnections()
+	}
+}
+
+// Limits implements lease.Store: those of the service when it was opened.
+func (s *Store) Limits() lease.Limits { return s.limits }

@@ -1,0 +1,207 @@
+package remote
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/remote/wire"
+)
+
+// maxLine bounds one line of a stream: a view with all the metadata that it may
+// have.
+const maxLine = 1 << 20
+
+var (
+	errSilent = errors.New("it fell silent: it is stopped or cut off")
+	errEnded  = errors.New("the stream ended without a word: it was probably stopped")
+)
+
+// Watch implements lease.Store.
+func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
+	return func(yield func(lease.View, error) bool) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(s.ctx, func() { cancel(errShutdown) })()
+		st, err := s.follow(ctx, scope)
+		if err != nil {
+			yield(lease.View{}, err)
+			return
+		}
+		var reader sync.WaitGroup
+		defer reader.Wait()
+		defer st.stop(nil)
+		reader.Go(func() {
+			err := st.read()
+			if !lease.Definite(err) && ctx.Err() == nil {
+				s.leave(st.at) // the next watch begins elsewhere
+			}
+			st.end(fmt.Errorf("remote: watch at %s: %w", s.cfg.URLs[st.at], err))
+		})
+		for {
+			v, err := st.next()
+			if !yield(v, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// follow finds an instance that begins the stream.
+func (s *Store) follow(ctx context.Context, scope lease.Scope) (*stream, error) {
+	body, err := json.Marshal(wire.WatchCall{Scope: scope, Heartbeat: wire.Given(s.cfg.Heartbeat)})
+	if err != nil {
+		return nil, wrap(wire.Watch, err)
+	}
+	var st *stream
+	err = s.each(ctx, wire.Watch, func(_ context.Context, at, _ int) (said spoken, err error) {
+		// On the context of the watch: the stream outlives this call.
+		st = newStream(ctx, at, silence*s.cfg.Heartbeat)
+		defer func() {
+			if err != nil {
+				st.stop(nil)
+			}
+		}()
+		resp, err := s.send(st.ctx, s.streams, wire.Watch, at, body) //nolint:bodyclose // the stream is read on, and closed by stop
+		if err != nil {
+			if cause := context.Cause(st.ctx); cause != nil {
+				err = cause
+			}
+			return silent, explain(err)
+		}
+		st.body = resp.Body
+		switch {
+		case resp.StatusCode != http.StatusOK:
+			answer, err := io.ReadAll(io.LimitReader(resp.Body, maxLine))
+			if err != nil {
+				return silent, explain(err)
+			}
+			return refused(resp, answer)
+		case mediaType(resp) != wire.ContentTypeStream:
+			return silent, fmt.Errorf("answered with %.40q, which is no stream", resp.Header.Get("Content-Type"))
+		}
+		return answered, nil
+	})
+	return st, err
+}
+
+// stream is a watch at one instance. It is read as fast as it comes, and keeps of
+// each group the newest view until that is taken: a slow consumer costs one view
+// per group.
+type stream struct {
+	at       int
+	patience time.Duration
+	ctx      context.Context // of the request
+	cancel   context.CancelCauseFunc
+	alive    *time.Timer // ends ctx after a silence
+	body     io.ReadCloser
+
+	mu    sync.Mutex
+	order []string // names of views; "" is the end of the snapshot
+	views map[string]lease.View
+	err   error
+	wake  chan struct{} // buffered by one
+}
+
+func newStream(ctx context.Context, at int, patience time.Duration) *stream {
+	st := &stream{at: at, patience: patience, views: make(map[string]lease.View), wake: make(chan struct{}, 1)}
+	st.ctx, st.cancel = context.WithCancelCause(ctx)
+	st.alive = time.AfterFunc(patience, func() { st.cancel(errSilent) })
+	return st
+}
+
+// stop ends the request.
+func (st *stream) stop(why error) {
+	st.cancel(why)
+	st.alive.Stop()
+	if st.body != nil {
+		_ = st.body.Close()
+	}
+}
+
+// read takes the lines in until the stream ends, and returns why it did.
+func (st *stream) read() error {
+	lines := bufio.NewScanner(st.body)
+	lines.Buffer(make([]byte, 0, 4096), maxLine)
+	for lines.Scan() {
+		st.alive.Reset(st.patience)
+		var line wire.Line
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			return fmt.Errorf("a line cannot be read: %w", err)
+		}
+		switch {
+		case line.Problem != nil:
+			_, err := verdict(line.Problem)
+			return err
+		case line.View != nil:
+			v, err := line.View.Lease()
+			if err != nil {
+				return err
+			}
+			st.put(v)
+		case line.Complete:
+			st.put(lease.View{})
+		}
+	}
+	if cause := context.Cause(st.ctx); cause != nil {
+		return cause
+	}
+	if err := lines.Err(); err != nil {
+		return explain(err)
+	}
+	return errEnded
+}
+
+func (st *stream) put(v lease.View) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if _, waits := st.views[v.Group]; !waits {
+		st.order = append(st.order, v.Group)
+	}
+	st.views[v.Group] = v
+	st.rouse()
+}
+
+func (st *stream) end(err error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.err = err
+	st.rouse()
+}
+
+func (st *stream) rouse() {
+	select {
+	case st.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next waits for a view. What came before the service ended the stream is told
+// before that; what waits when the caller ends it, or when it fell silent, is not.
+func (st *stream) next() (lease.View, error) {
+	for {
+		st.mu.Lock()
+		if len(st.order) > 0 && st.ctx.Err() == nil {
+			name := st.order[0]
+			st.order = st.order[1:]
+			v := st.views[name]
+			delete(st.views, name)
+			st.mu.Unlock()
+			return v, nil
+		}
+		err := st.err
+		st.mu.Unlock()
+		if err != nil {
+			return lease.View{}, err
+		}
+		<-st.wake // the reader ends with the context, and says so
+	}
+}

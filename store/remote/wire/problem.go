@@ -1,0 +1,156 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/tenurehq/tenure/lease"
+)
+
+// Problem is an answer other than 200 (RFC 9457).
+type Problem struct {
+	Type      string `json:"type,omitempty"`
+	Title     string `json:"title,omitempty"`
+	Status    int    `json:"status"`
+	Code      string `json:"code"`
+	Detail    string `json:"detail,omitempty"`
+	Retryable bool   `json:"retryable"`
+
+	// Current are the views that a conflict shows.
+	Current []View `json:"current,omitempty"`
+	// Field, Value and Rule are those of an invalid argument.
+	Field string `json:"field,omitempty"`
+	Value string `json:"value,omitempty"`
+	Rule  string `json:"rule,omitempty"`
+}
+
+// The codes that a client knows again.
+const (
+	CodeSessionDead = "session_dead"
+	CodeConflict    = "conflict"
+	CodeSuccessor   = "no_successor"
+	CodeRewound     = "rewound"
+	CodeInvalid     = "invalid_argument"
+	CodeBusy        = "busy"
+	CodeNotFound    = "not_found"
+
+	// CodeUnknown: the call may have taken effect, or may yet.
+	CodeUnknown = "outcome_unknown"
+	// CodeUnavailable: the service cannot answer; nothing was changed.
+	CodeUnavailable = "unavailable"
+	// CodeDeployment: the service stands for another deployment; nothing was done.
+	CodeDeployment = "other_deployment"
+)
+
+type sentinel struct {
+	err       error
+	code      string
+	status    int
+	retryable bool
+}
+
+// sentinels are the definite errors, with their codes.
+func sentinels() []sentinel {
+	return []sentinel{
+		{lease.ErrSessionDead, CodeSessionDead, http.StatusConflict, false},
+		{lease.ErrConflict, CodeConflict, http.StatusConflict, false},
+		{lease.ErrSuccessor, CodeSuccessor, http.StatusConflict, false},
+		{lease.ErrRewound, CodeRewound, http.StatusServiceUnavailable, false},
+		{lease.ErrInvalid, CodeInvalid, http.StatusBadRequest, false},
+		{lease.ErrBusy, CodeBusy, http.StatusTooManyRequests, true},
+		{lease.ErrNotFound, CodeNotFound, http.StatusNotFound, false},
+	}
+}
+
+// ProblemOf says an error of a Store's method.
+func ProblemOf(m Method, err error) Problem {
+	p := Problem{Status: http.StatusServiceUnavailable, Code: CodeUnknown, Detail: clip(err.Error())}
+	if m.Repeatable() {
+		p.Code, p.Retryable = CodeUnavailable, true
+	}
+	for _, s := range sentinels() {
+		if errors.Is(err, s.err) {
+			p.Status, p.Code, p.Retryable = s.status, s.code, s.retryable
+			break
+		}
+	}
+	var conflict *lease.ConflictError
+	if errors.As(err, &conflict) {
+		p.Current = ViewsOf(conflict.Current)
+	}
+	var argument *lease.ArgumentError
+	if errors.As(err, &argument) {
+		p.Field, p.Rule = argument.Field, argument.Rule
+		if argument.Value != nil {
+			p.Value = clip(fmt.Sprint(argument.Value))
+		}
+	}
+	p.Title = http.StatusText(p.Status)
+	return p
+}
+
+// refusal is a definite error in the words of the service.
+type refusal struct {
+	said string
+	is   error
+}
+
+func (r *refusal) Error() string { return r.said }
+func (r *refusal) Unwrap() error { return r.is }
+
+// Definite returns the error of lease.Store that the problem stands for, or nil if
+// it stands for none.
+func (p *Problem) Definite() error {
+	var is error
+	switch p.Code {
+	case CodeConflict:
+		conflict := &lease.ConflictError{}
+		// Views that cannot be read are left out: an engine may show none either.
+		conflict.Current, _ = LeaseViews(p.Current)
+		is = conflict
+	case CodeInvalid, "bad_body", "body_too_large":
+		argument := &lease.ArgumentError{Field: p.Field, Rule: p.Rule}
+		if p.Value != "" {
+			argument.Value = p.Value
+		}
+		if p.Field == "" {
+			argument.Field, argument.Rule = "body", p.Detail
+		}
+		is = argument
+	default:
+		for _, s := range sentinels() {
+			if p.Code == s.code {
+				is = s.err
+			}
+		}
+		// A limit of the service's own: whatever it calls it, nothing was done.
+		if is == nil && p.Status == http.StatusTooManyRequests {
+			is = lease.ErrBusy
+		}
+	}
+	if is == nil {
+		return nil
+	}
+	return &refusal{said: p.String(), is: is}
+}
+
+func (p *Problem) String() string {
+	switch {
+	case p.Detail != "":
+		return p.Detail
+	case p.Code != "":
+		return p.Code
+	default:
+		return "status " + strconv.Itoa(p.Status)
+	}
+}
+
+func clip(s string) string {
+	const most = 1024
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}
