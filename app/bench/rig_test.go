@@ -103,7 +103,7 @@ func newRig(t *testing.T, cfg rigConfig) *rig {
 }
 
 // start starts a node, or starts it again.
-func (r *rig) start(id string) *program {
+func (r *rig) start(id string) {
 	r.t.Helper()
 	if r.addrs[id] == "" {
 		ports, err := child.FreePorts(1)
@@ -116,9 +116,7 @@ func (r *rig) start(id string) *program {
 		"-id", id, "-group", "billing", "-listen", r.addrs[id], "-backend", "etcd", "-endpoints", strings.Join(r.endpoints, ","),
 		"-ledger", r.ledger.URL, "-lease-ttl", r.ttl.String(), "-lab",
 	}, r.args...)
-	p := r.run(r.node, args...)
-	r.nodes[id] = p
-	return p
+	r.nodes[id] = r.run(r.node, args...)
 }
 
 // run starts a program and waits for its line. It ends with the test.
