@@ -175,6 +175,30 @@ func TestLeadGivesUpLater(t *testing.T) {
 	}
 }
 
+// The successor is known before the term ends: work that returns at once, while
+// TransferTo is still at it, does not leave the group to whoever is next.
+func TestLeadTransferRace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newScriptedElector(1)
+		e.prepare = func(g *scriptedGrant) { g.slow = time.Hour }
+		transferred := make(chan error, 1)
+		err := tenure.Lead(t.Context(), e, func(ctx context.Context, term *tenure.Term) error {
+			go func() { transferred <- term.TransferTo(context.Background(), "b") }()
+			<-ctx.Done()
+			return nil
+		}, quiet())
+		if !errors.Is(err, errOver) {
+			t.Error(err)
+		}
+		if _, released := e.grants[0].told(); !slices.Equal(released, []string{"b"}) {
+			t.Errorf("released to %q", released)
+		}
+		if err := <-transferred; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // When Lead is told to stop, so is work; the term ends at once, and the group is
 // given up although the context has ended. That is no trouble to warn of.
 func TestLeadStopped(t *testing.T) {

@@ -82,9 +82,10 @@ type scriptedGrant struct {
 	term  *tenure.Term
 	end   func(error) bool
 
-	successor  error // what Successor answers
-	releaseErr error // what Release answers
-	hang       bool  // Release waits for its context
+	successor  error         // what Successor answers
+	releaseErr error         // what Release answers
+	hang       bool          // Release waits for its context
+	slow       time.Duration // Ended takes that long
 
 	mu       sync.Mutex
 	ended    []error
@@ -96,6 +97,7 @@ type scriptedGrant struct {
 func (g *scriptedGrant) extend(d time.Duration) { g.trust.Set(g.clock.Now().Add(d)) }
 
 func (g *scriptedGrant) Ended(cause error) {
+	time.Sleep(g.slow)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ended = append(g.ended, cause)

@@ -188,15 +188,18 @@ func (t *Term) TransferTo(ctx context.Context, candidate string) error {
 	if err := t.grant.Successor(ctx, candidate); err != nil {
 		return err
 	}
+	// Work may return, and Lead release, as soon as the term has ended.
+	t.mu.Lock()
+	if t.successor == "" {
+		t.successor = candidate
+	}
+	t.mu.Unlock()
 	t.endHere(ErrTransferred)
 	return t.giveUp(ctx, candidate)
 }
 
 func (t *Term) giveUp(ctx context.Context, successor string) error {
 	t.mu.Lock()
-	if t.successor == "" {
-		t.successor = successor
-	}
 	supervised := t.supervised
 	t.mu.Unlock()
 	if supervised {

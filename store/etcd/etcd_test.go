@@ -2,7 +2,9 @@ package etcd_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -73,4 +75,40 @@ func TestElector(t *testing.T) {
 		Transfer: true,
 		Parallel: true,
 	})
+}
+
+// Many calls at once through one client are no rewind: the deployment's record is read
+// while other answers, which are newer, arrive.
+func TestBusyIsNotRewound(t *testing.T) {
+	s := open(t, enginetest.Cluster(t, 1).Endpoints())
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var writers sync.WaitGroup
+	for i := range 4 {
+		writers.Go(func() {
+			seen := lease.Attributes{Name: fmt.Sprintf("busy-%d", i), Values: map[string]string{"a": "b"}}
+			for ctx.Err() == nil {
+				next, err := s.SetAttributes(t.Context(), seen)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				seen = next
+			}
+		})
+	}
+	var readers sync.WaitGroup
+	for range 8 {
+		readers.Go(func() {
+			for range 100 {
+				if m, err := s.Meta(t.Context()); err != nil || m.Rewound {
+					t.Errorf("%+v, %v", m, err)
+					return
+				}
+			}
+		})
+	}
+	readers.Wait()
+	stop()
+	writers.Wait()
 }

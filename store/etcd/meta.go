@@ -49,7 +49,8 @@ func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 			// An operator has seen to it since.
 			s.high, s.highEpoch, s.back = m.revision, m.Epoch, false
 		}
-		back := s.back || m.revision < s.high
+		// Not m.revision < s.high: others have seen newer answers since this one.
+		back := s.back
 		if !back || m.Rewound {
 			s.meta = m
 		}
