@@ -25,14 +25,14 @@ help: ## list the targets
 # The programs of a fleet, side by side, where the lab finds them.
 .PHONY: programs
 programs:
-	@echo "building"; cd app && go build -o ../.cache/bin/ ./cmd/engine ./cmd/node ./cmd/tenure ./cmd/lab
+	@echo "building"; cd app && go build -o ../.cache/bin/ ./cmd/engine ./cmd/node ./cmd/tenure ./cmd/lab ./cmd/chaos
 
 .PHONY: run
 run: programs ## start a fleet (etcd, ledger, three nodes, two workers) and tell what happens, until Ctrl-C
 	@exec .cache/bin/lab up $(ARGS)
 
 .PHONY: demo
-demo: programs ## twelve seconds: a leader is paused, another leads, the stale write is refused
+demo: programs ## ten seconds: a leader is paused, another leads, the stale write is refused
 	@exec .cache/bin/lab demo $(ARGS)
 
 .PHONY: build

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"time"
 
@@ -61,7 +62,7 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 		return b, nil
 	case BackendRaft:
 		cfg := n.cfg.raft(address)
-		cfg.Clock, cfg.Log = n.clock, n.cfg.Log
+		cfg.Clock, cfg.Log, cfg.Dial = n.clock, n.cfg.Log, n.cfg.dialPeer()
 		var err error
 		if cfg.TLS, err = n.cfg.TLS.load(); err != nil {
 			return nil, err
@@ -110,7 +111,7 @@ const openTimeout = 5 * time.Second
 func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenure.Candidate) (*backend, error) {
 	cfg := lease.Config{
 		Candidate: candidate, Scope: lease.Scope{n.cfg.Group}, Timing: n.cfg.Timing,
-		Health: n.sink.health, OnNote: n.metrics.note, Log: n.cfg.Log, Clock: n.clock,
+		Health: n.sink.health, OnNote: n.noted, Log: n.cfg.Log, Clock: n.clock,
 	}
 	if err := n.awaitTwin(ctx, store, candidate); err != nil {
 		return nil, err
@@ -135,11 +136,33 @@ func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenur
 	}}, nil
 }
 
+func (n *Node) noted(note lease.Note) {
+	n.metrics.note(note)
+	n.trace.note(note, n.host.Now())
+}
+
 func (c Config) raft(address string) raft.Config {
 	// Raft is to know before trust ends: see raft.Default.
 	t := raft.Timing{Heartbeat: c.ElectionTimeout, LeaderLease: 3 * c.ElectionTimeout / 4}
 	return raft.Config{
 		Candidate: tenure.Candidate{ID: c.ID, Address: address}, Group: c.Group, Peers: c.Peers, DataDir: c.DataDir, Timing: t.Resolve(),
+	}
+}
+
+// dialPeer reaches peers through their proxies; nil: there are none.
+func (c Config) dialPeer() func(ctx context.Context, network, address string) (net.Conn, error) {
+	if len(c.PeerProxies) == 0 {
+		return nil
+	}
+	through := map[string]string{}
+	for id, proxy := range c.PeerProxies {
+		through[c.Peers[id]] = proxy
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if proxy, ok := through[address]; ok {
+			address = proxy
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}
 }
 

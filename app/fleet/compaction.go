@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/fleet/compact"
@@ -46,8 +47,14 @@ func (n *Node) newCompaction(p *pen.Pen) *compaction {
 // run works until ctx ends or another leads.
 func (c *compaction) run(ctx context.Context) error {
 	left, err := c.left(ctx)
-	if err != nil {
-		c.n.cfg.Log.Warn("what is left of a compaction cannot be read", "error", err)
+	for wait := 100 * time.Millisecond; err != nil; wait = min(2*wait, 5*time.Second) {
+		c.n.cfg.Log.Warn("what is left of a compaction cannot be read: trying again", "error", err, "again_in", wait)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+		left, err = c.left(ctx)
 	}
 	for {
 		if left != nil {
@@ -93,14 +100,12 @@ func (c *compaction) left(ctx context.Context) (*compactionWork, error) {
 	if err != nil || from.Finished() {
 		return nil, err
 	}
-	w := &compactionWork{from: from}
-	if found, err = c.n.ledger.Checkpoint(ctx, c.n.cfg.Group, api.CompactionPace); err == nil {
-		var p pace
-		if json.Unmarshal(found.Value, &p) == nil {
-			w.rate = p.Rate
-		}
+	var p pace
+	found, err = c.n.ledger.Checkpoint(ctx, c.n.cfg.Group, api.CompactionPace)
+	if err == nil {
+		err = json.Unmarshal(found.Value, &p)
 	}
-	return w, nil
+	return &compactionWork{from: from, rate: p.Rate}, err
 }
 
 // claim says that a task begins, or that none is under way; it reports whether that is

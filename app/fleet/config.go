@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/app/httpapi"
+	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
 )
@@ -61,6 +62,9 @@ type Config struct {
 
 	// Tick is the time between the scheduler's ticks. Default 1s.
 	Tick time.Duration
+	// MisfireGrace is how late a firing may be without being a misfire. Default two
+	// ticks, at least 2s.
+	MisfireGrace time.Duration
 	// RTO is the time that a failover may take, of which each phase has a share.
 	// Default 30s.
 	RTO time.Duration
@@ -90,6 +94,12 @@ type Config struct {
 	// StopDelay is how long a leader goes on after it was told to stop, as work that is
 	// slow to stop would.
 	StopDelay time.Duration
+	// PeerProxies (id to host:port) are where this node reaches Raft peers, instead of at
+	// their own addresses.
+	PeerProxies map[string]string
+	// Trace is a folder in which the node writes down what it does and sees, one
+	// api.TraceLine a line, in ID.trace.
+	Trace string
 	// Plant are bugs; only the planted build has any.
 	Plant []plant.Bug
 
@@ -143,7 +153,6 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	or(&c.Tick, time.Second)
-	or(&c.RTO, 30*time.Second)
 	if c.Backend == BackendRaft {
 		or(&c.ElectionTimeout, time.Second)
 		or(&c.SinkPatience, 5*time.Second)
@@ -151,6 +160,8 @@ func (c Config) withDefaults() Config {
 		or(&c.StopTimeout, 5*time.Second)
 	}
 	ttl := c.Timing.Resolve().TTL
+	// A lease that outlasts the share of the default needs a larger target.
+	or(&c.RTO, max(30*time.Second, (ttl*30/detectOf30).Round(time.Second)+time.Second))
 	or(&c.SinkPatience, ttl)
 	or(&c.StopTimeout, ttl)
 	or(&c.WriteTimeout, min(max(ttl, time.Second), 5*time.Second))
@@ -181,17 +192,17 @@ func (c Config) Validate() error {
 		all = append(all, err)
 	}
 	if c.Advertise != "" && !isURL(c.Advertise) {
-		bad("advertise", "%q is not a URL such as http://10.0.0.1:7401", c.Advertise)
+		bad("advertise", "%q is not a URL such as http://10.0.0.1:7401", redacted(c.Advertise))
 	}
 	switch {
 	case c.Ledger == "":
 		bad("ledger", "the URL of the ledger must be given, such as http://127.0.0.1:7420")
 	case !isURL(c.Ledger):
-		bad("ledger", "%q is not the URL of a ledger, such as http://127.0.0.1:7420", c.Ledger)
+		bad("ledger", "%q is not the URL of a ledger, such as http://127.0.0.1:7420", redacted(c.Ledger))
 	}
 	for _, w := range c.Workers {
 		if !isURL(w) {
-			bad("workers", "%q is not the URL of a worker, such as http://127.0.0.1:7430", w)
+			bad("workers", "%q is not the URL of a worker, such as http://127.0.0.1:7430", redacted(w))
 		}
 	}
 	all = append(all, c.validateBackend(bad)...)
@@ -204,18 +215,24 @@ func (c Config) Validate() error {
 			bad(f.name, "%v must be at least 1ms", f.d)
 		}
 	}
+	if ttl := c.Timing.Resolve().TTL; c.Backend != BackendRaft && d.RTO*detectOf30/30 < ttl {
+		bad("rto", "%v leaves %v to detect a crash, which takes as long as a lease, %v: raise -rto to %v, or lower -lease-ttl", d.RTO, d.RTO*detectOf30/30, ttl, (ttl*30/detectOf30).Round(time.Second)+time.Second)
+	}
 	if c.Batch < 0 {
 		bad("batch", "%d must not be negative", c.Batch)
+	}
+	if c.MisfireGrace < 0 {
+		bad("misfire-grace", "%v must not be negative", c.MisfireGrace)
 	}
 	if c.StopDelay < 0 {
 		bad("stop-delay", "%v must not be negative", c.StopDelay)
 	}
-	if c.ClockDrift <= -1 || c.ClockDrift > 10 {
+	if !(c.ClockDrift > -1 && c.ClockDrift <= 10) { // NaN is not
 		bad("clock-drift", "%v must be above -1 and at most 10: it is a fraction, 0.05 is five percent fast", c.ClockDrift)
 	}
 	if !c.Lab {
 		for field, given := range map[string]bool{
-			"clock-skew": c.ClockSkew != 0, "clock-drift": c.ClockDrift != 0, "stop-delay": c.StopDelay != 0, "plant": len(c.Plant) > 0,
+			"clock-skew": c.ClockSkew != 0, "clock-drift": c.ClockDrift != 0, "stop-delay": c.StopDelay != 0, "peer-proxies": len(c.PeerProxies) > 0, "plant": len(c.Plant) > 0, "trace": c.Trace != "",
 		} {
 			if given {
 				bad(field, "is for experiments only and needs -lab")
@@ -275,7 +292,17 @@ func (c Config) local() error {
 	return nil
 }
 
+// redacted is a URL without what must not be printed.
+func redacted(s string) string {
+	if u, err := url.Parse(s); err == nil {
+		return u.Redacted()
+	}
+	return "…" // it may hold anything
+}
+
+// isURL: what is logged and written down carries no password, and has room there.
 func isURL(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https") && !strings.ContainsAny(s, " \n")
+	return err == nil && u.Host != "" && u.User == nil && len(s) <= ledgerapi.MaxName &&
+		(u.Scheme == "http" || u.Scheme == "https") && !strings.ContainsAny(s, " \n")
 }

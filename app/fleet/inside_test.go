@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -122,6 +123,34 @@ func TestSink(t *testing.T) {
 			t.Errorf("who waits and is told not to: %v", err)
 		}
 	})
+}
+
+// A ledger that answers reads and takes no write is given up after the patience, by the
+// term that saw it; reads do not speak for writes.
+func TestUnwritable(t *testing.T) {
+	host := handAt(1)
+	s := newSink(host, time.Second)
+	s.wrote(fmt.Errorf("%w: disk full", ledgerapi.ErrUnavailable))
+	host.pass(time.Second)
+	s.saw(nil)
+	if err := s.writable(); err != nil {
+		t.Errorf("within the patience: %v", err)
+	}
+	host.pass(1)
+	s.saw(nil)
+	if err := s.writable(); !errors.Is(err, ledgerapi.ErrUnavailable) || s.health(t.Context()) != nil {
+		t.Errorf("beyond the patience: %v, %v", err, s.health(t.Context()))
+	}
+	s.wrote(ledgerapi.ErrNotFound)
+	if err := s.writable(); err != nil {
+		t.Errorf("after an answer: %v", err)
+	}
+	s.wrote(ledgerapi.ErrUnknown)
+	host.pass(time.Minute)
+	s.begin()
+	if err := s.writable(); err != nil {
+		t.Errorf("what the term before saw counts: %v", err)
+	}
 }
 
 // The pause meter notices that the process did not get to run.
@@ -295,14 +324,18 @@ func TestValidate(t *testing.T) {
 		},
 		"Misses × Beat = 3 × 2s": func(c *Config) { c.TTL, c.Beat = 3*time.Second, 2*time.Second },
 		"tick: ":                 func(c *Config) { c.Tick = -1 },
+		"raise -rto to 8s":       func(c *Config) { c.TTL, c.RTO = 2*time.Second, time.Second },
 		"clock-skew: is for":     func(c *Config) { c.ClockSkew = 1 },
 		"clock-drift: is for":    func(c *Config) { c.ClockDrift = 0.01 },
 		"clock-drift: -1 must":   func(c *Config) { c.Lab, c.ClockDrift = true, -1 },
+		"clock-drift: NaN must":  func(c *Config) { c.Lab, c.ClockDrift = true, math.NaN() },
+		"is not the URL of a l":  func(c *Config) { c.Ledger = "http://user:secret@127.0.0.1:2" },
+		"is not the URL of a w":  func(c *Config) { c.Workers = []string{"http://w/" + strings.Repeat("x", 300)} },
 		"stop-delay: is for":     func(c *Config) { c.StopDelay = 1 },
 	} {
 		c := good
 		change(&c)
-		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}

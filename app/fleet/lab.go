@@ -1,8 +1,10 @@
 package fleet
 
 import (
+	"fmt"
 	"net/http"
 	"os"
+	"strconv"
 
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/httpapi"
@@ -37,8 +39,14 @@ func (n *Node) postClock(w http.ResponseWriter, r *http.Request) {
 }
 
 func (n *Node) postPause(w http.ResponseWriter, _ *http.Request) {
+	body := fmt.Appendf(nil, `{"node_id":%q,"armed":true,"pid":%d}`+"\n", n.cfg.ID, os.Getpid())
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body)
+	// Under load the next write comes before the handler returns: whoever arms it is to
+	// have the whole answer by then.
+	_ = http.NewResponseController(w).Flush()
 	n.armed.Store(true)
-	httpapi.WriteJSON(w, http.StatusOK, map[string]any{"node_id": n.cfg.ID, "armed": true, "pid": os.Getpid()})
 }
 
 func (n *Node) getAttempts(w http.ResponseWriter, _ *http.Request) {

@@ -38,6 +38,7 @@ func (l *leading) found() {
 // work is what a node does while it leads. The ledger is sealed already.
 func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 	n.unsealed.Store(0)
+	n.sink.begin()
 	b := n.term.Load()
 	p := n.newPen(term)
 	past, err := n.load(ctx, p)
@@ -64,7 +65,7 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 		})
 	}
 	part("sequencer", l.seq.Run)
-	part("scheduler", func(ctx context.Context) error { return n.scheduler.Lead(ctx, w, term.Stamp(0), func() {}) })
+	part("scheduler", func(ctx context.Context) error { return n.scheduler.Lead(ctx, w, last{p}, term.Stamp(0), func() {}) })
 	part("compaction", l.compact.run)
 	part("failover record", l.record.run)
 	part("ledger", n.watchSink)
@@ -75,6 +76,7 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 	<-work.Done()
 	n.leading.Store(nil)
 	parts.Wait()
+	p.Close() // callers of /jobs and the like write with it too, and are not waited for elsewhere
 	cause := context.Cause(work)
 	if err := term.Check(); err != nil {
 		cause = err // why the term ended says more than that the process was asked to
@@ -87,8 +89,10 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 func (n *Node) newPen(term *tenure.Term) *pen.Pen {
 	cfg := pen.Config{
 		Ledger: n.ledger, Resource: n.cfg.Group, Term: term, Holder: n.cfg.ID, Timeout: n.cfg.WriteTimeout, Host: n.host,
-		Done: func(_ clock.Instant, took time.Duration, err error) {
+		Done: func(at clock.Instant, took time.Duration, err error) {
+			n.trace.done(at, took, term.Token(), err)
 			n.sink.saw(err)
+			n.sink.wrote(err)
 			n.metrics.attempted(took, err)
 			if errors.Is(err, fence.ErrRefused) {
 				n.cfg.Log.Warn("write refused: stepping down", "group", term.Group(), "token", term.Token(), "error", err)
@@ -96,9 +100,20 @@ func (n *Node) newPen(term *tenure.Term) *pen.Pen {
 		},
 	}
 	if n.cfg.Lab {
-		cfg.Attempted, cfg.Between = n.attempts.add, n.stopHere
+		cfg.Between = n.stopHere
+		cfg.Attempted = func(at clock.Instant, token fence.Token) {
+			n.attempts.add(at, token)
+			n.trace.attempted(at, token)
+		}
 	}
 	return pen.New(cfg)
+}
+
+// last writes what a leader leaves behind.
+type last struct{ *pen.Pen }
+
+func (l last) Write(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
+	return l.WriteLast(ctx, writes...)
 }
 
 // noticed is a writer whose first success ends the phase in which a new leader warms
@@ -125,7 +140,7 @@ func (n *Node) watchSink(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if err := n.sink.health(ctx); err != nil {
+		if err := errors.Join(n.sink.health(ctx), n.sink.writable()); err != nil {
 			return err
 		}
 	}

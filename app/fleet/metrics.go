@@ -147,7 +147,14 @@ func (m *metrics) began(electing time.Duration) {
 	m.elect.Observe(float64(electing) / float64(time.Millisecond))
 }
 
-func (m *metrics) ended(cause error) {
+func (m *metrics) ended(cause string) {
+	if cause != "" {
+		m.ends.WithLabelValues(cause).Inc()
+	}
+}
+
+// ending is a word for why a term ended.
+func ending(cause error) string {
 	for _, r := range []struct {
 		err  error
 		word string
@@ -156,10 +163,10 @@ func (m *metrics) ended(cause error) {
 		{tenure.ErrUnhealthy, "unhealthy"}, {tenure.ErrResigned, "resigned"},
 	} {
 		if errors.Is(cause, r.err) {
-			m.ends.WithLabelValues(r.word).Inc()
-			return
+			return r.word
 		}
 	}
+	return ""
 }
 
 // outcome is a word for how a write ended.

@@ -31,6 +31,7 @@ type Node struct {
 	metrics   *metrics
 	pauses    *pauseMeter
 	attempts  *attempts
+	trace     *trace // nil: none
 	scheduler *schedule.Scheduler
 	backend   *backend
 	address   string
@@ -61,6 +62,7 @@ func Run(ctx context.Context, cfg Config, ready func(api.Ready) error) (err erro
 		return err
 	}
 	defer n.ledger.Close()
+	defer n.trace.close()
 	// The port first: that it is taken is known at once, and by nobody else.
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", n.cfg.Listen)
@@ -128,7 +130,10 @@ func newNode(cfg Config) (*Node, error) {
 	if n.ledger, err = client.New(client.Config{URL: cfg.Ledger, Holder: cfg.ID, Timeout: cfg.WriteTimeout}); err != nil {
 		return nil, &ConfigError{"ledger", err.Error()}
 	}
-	n.scheduler, err = n.newScheduler()
+	if n.scheduler, err = n.newScheduler(); err != nil {
+		return nil, err
+	}
+	n.trace, err = openTrace(cfg.Trace, cfg.ID, cfg.Log)
 	return n, err
 }
 
@@ -224,7 +229,12 @@ func (o observed) Campaign(ctx context.Context) (*tenure.Term, error) {
 	t := &begun{term, n.host.Now()}
 	n.term.Store(t)
 	n.metrics.began(n.electing(t))
-	context.AfterFunc(term.Context(), func() { n.metrics.ended(context.Cause(term.Context())) })
+	n.trace.add(api.TraceLine{Kind: api.TraceBegan, At: t.at, Token: term.Token()})
+	context.AfterFunc(term.Context(), func() {
+		cause := ending(context.Cause(term.Context()))
+		n.trace.add(api.TraceLine{Kind: api.TraceEnded, At: n.host.Now(), Token: term.Token(), What: cause})
+		n.metrics.ended(cause)
+	})
 	n.cfg.Log.Info("term begun", "group", term.Group(), "token", term.Token())
 	return term, nil
 }

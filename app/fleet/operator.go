@@ -41,6 +41,10 @@ func (n *Node) operator(h http.HandlerFunc) http.HandlerFunc {
 			denied(w, "only from this machine, or with the credential of -admin-token-file as a bearer token")
 			return
 		}
+		if err := discard(w, r); err != nil {
+			fail(w, err)
+			return
+		}
 		h(w, r)
 	}
 }

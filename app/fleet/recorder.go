@@ -13,12 +13,14 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
+const detectOf30 = 9
+
 // shares are the parts of the target that belong to each phase, of 30; the rest is
 // reserve.
 var shares = [...]struct {
 	phase string
 	of30  int64
-}{{api.PhaseDetect, 9}, {api.PhaseElect, 1}, {api.PhaseLoad, 2}, {api.PhaseWarm, 10}, {api.PhaseFound, 5}}
+}{{api.PhaseDetect, detectOf30}, {api.PhaseElect, 1}, {api.PhaseLoad, 2}, {api.PhaseWarm, 10}, {api.PhaseFound, 5}}
 
 // maxFailovers is how many changes of leader are kept.
 const maxFailovers = 100
@@ -114,8 +116,8 @@ func (r *recorder) state() (f api.Failover, phases int) {
 // run writes the failover down when the work is warm, and again when a client has found
 // it. It waits a moment first: a new leader has more urgent things to write.
 func (r *recorder) run(ctx context.Context) error {
-	const patience = 50 * time.Millisecond
-	written := 0
+	const patience, most = 50 * time.Millisecond, 5 * time.Second
+	written, wait := 0, patience
 	for {
 		select {
 		case <-r.wake:
@@ -127,7 +129,7 @@ func (r *recorder) run(ctx context.Context) error {
 			continue
 		}
 		select {
-		case <-time.After(patience):
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return nil
 		}
@@ -135,11 +137,12 @@ func (r *recorder) run(ctx context.Context) error {
 		err := r.write(ctx, f)
 		switch {
 		case err == nil:
-			written = phases
+			written, wait = phases, patience
 		case pen.Stop(err):
 			return err
 		default:
-			r.n.cfg.Log.Warn("the failover could not be written down", "group", r.n.cfg.Group, "token", f.Token, "error", err)
+			wait = min(2*wait, most)
+			r.n.cfg.Log.Warn("the failover could not be written down", "group", r.n.cfg.Group, "token", f.Token, "error", err, "again_in", wait)
 			r.poke()
 		}
 		if written == len(shares) {

@@ -23,7 +23,7 @@ func (n *Node) newScheduler() (*schedule.Scheduler, error) {
 		Name: "tenure_fleet_dispatched_total", Help: "Firings that were sent to workers, by outcome.", ConstLabels: group}, []string{"outcome"})
 	n.metrics.registry.MustRegister(ticks, fired, skipped, dispatched)
 	s, err := schedule.New(schedule.Config{
-		Ledger: n.ledger, Resource: n.cfg.Group, Tick: n.cfg.Tick, Workers: n.cfg.Workers, Clock: n.clock, Log: n.cfg.Log,
+		Ledger: n.ledger, Resource: n.cfg.Group, Tick: n.cfg.Tick, Grace: n.cfg.MisfireGrace, Workers: n.cfg.Workers, Clock: n.clock, Log: n.cfg.Log,
 		Metrics: schedule.Metrics{
 			Tick:    func(late time.Duration) { ticks.Observe(late.Seconds()) },
 			Fired:   func(late time.Duration) { fired.Observe(late.Seconds()) },

@@ -20,6 +20,8 @@ type sink struct {
 	mu      sync.Mutex
 	good    bool
 	bad     clock.Instant // the first failure since the last success; 0: none
+	unmade  clock.Instant // the same for the writes of a leader
+	cause   error         // of the last write that failed
 	err     error
 	changed chan struct{} // closed at the next success
 }
@@ -28,8 +30,42 @@ func newSink(c clock.Clock, patience time.Duration) *sink {
 	return &sink{clock: c, patience: patience, changed: make(chan struct{})}
 }
 
+// begin forgets what earlier terms knew about writes.
+func (s *sink) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unmade, s.cause = 0, nil
+}
+
+// wrote takes down how a write of the leader ended. A ledger with a full disk answers
+// reads all the same, so these do not speak for writes.
+func (s *sink) wrote(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !errors.Is(err, ledgerapi.ErrUnknown) && !errors.Is(err, ledgerapi.ErrUnavailable):
+		s.unmade, s.cause = 0, nil
+	case s.unmade == 0:
+		s.unmade, s.cause = s.clock.Now(), err
+	}
+}
+
+// writable is an error while no write has been made for longer than the patience,
+// although it was tried.
+func (s *sink) writable() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unmade == 0 {
+		return nil
+	}
+	if since := s.clock.Now().Sub(s.unmade); since > s.patience {
+		return fmt.Errorf("fleet: the ledger has taken no write for %v, longer than %v: %w", since.Round(time.Millisecond), s.patience, s.cause)
+	}
+	return nil
+}
+
 // saw takes down how a call ended. An answer of any kind is an answer: only what says
-// that the ledger could not be reached, or could not write, counts against it.
+// that the ledger could not be reached counts against it.
 func (s *sink) saw(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,6 +32,7 @@ func (n *Node) observe(ctx context.Context) {
 			now := n.host.Now()
 			n.view.Store(&view{l, now})
 			n.metrics.quorum(err == nil)
+			n.trace.saw(l, now, err)
 			switch {
 			case err != nil:
 				n.cfg.Log.Debug("the leadership cannot be seen", "error", err)

@@ -2,12 +2,14 @@ package fleet
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
 
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/fleet/schedule"
+	"github.com/tenurehq/tenure/app/fleet/worker"
 	"github.com/tenurehq/tenure/app/httpapi"
 	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
 )
@@ -16,6 +18,14 @@ import (
 // is answered.
 func (n *Node) lead(w http.ResponseWriter, r *http.Request, l *leading, write ledgerapi.Write) (ledgerapi.Answer, bool) {
 	a, err := l.pen.Write(r.Context(), write)
+	var version *ledgerapi.VersionError
+	if errors.As(err, &version) {
+		fail(w, &httpapi.Problem{
+			Status: http.StatusPreconditionFailed, Code: "version_conflict", Detail: err.Error(),
+			More: map[string]any{"version": version.Version, "current_version": version.Current},
+		})
+		return a, false
+	}
 	if err != nil {
 		n.failWrite(w, r, err)
 		return a, false
@@ -50,7 +60,10 @@ func (n *Node) postJob(w http.ResponseWriter, r *http.Request) {
 		fail(w, &ledgerapi.RequestError{Field: "schedule", Value: fmt.Sprintf("%.64s", j.Schedule), Rule: "never comes"})
 		return
 	}
-	if _, ok := n.lead(w, r, l, ledgerapi.Write{Job: &ledgerapi.JobWrite{Key: j.Key, Schedule: j.Schedule, Misfire: j.Misfire, Payload: j.Payload, NextMS: next}}); ok {
+	if a, ok := n.lead(w, r, l, ledgerapi.Write{Job: &ledgerapi.JobWrite{Key: j.Key, Schedule: j.Schedule, Misfire: j.Misfire, Payload: j.Payload, NextMS: next}}); ok {
+		if len(a.Outcomes) == 1 && a.Outcomes[0].Job != nil {
+			next = a.Outcomes[0].Job.NextMS // an instant that is due stays due
+		}
 		n.scheduler.Changed()
 		httpapi.WriteJSON(w, http.StatusOK, api.JobAnswer{Token: l.term.Token(), Key: j.Key, NextMS: next})
 	}
@@ -146,11 +159,20 @@ func (n *Node) putFleet(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
+	if f.Orders == nil {
+		fail(w, &ledgerapi.RequestError{Field: "orders", Rule: "must be given; an empty list ends all standing orders"})
+		return
+	}
 	for i, o := range f.Orders {
-		if o.Name == "" || o.Run == "" || o.EveryMS < 1 {
-			fail(w, &ledgerapi.RequestError{Field: fmt.Sprintf("orders[%d]", i), Rule: "a standing order has a name, what to run, and every_ms of at least 1"})
+		if o.EveryMS < 1 {
+			fail(w, &ledgerapi.RequestError{Field: fmt.Sprintf("orders[%d]", i), Rule: "a standing order has a name, what to run, and every_ms"})
 			return
 		}
+	}
+	// What every worker would refuse is refused here.
+	if err := (worker.Orders{Orders: f.Orders}).Validate(); err != nil {
+		fail(w, &ledgerapi.RequestError{Field: "orders", Rule: err.Error()})
+		return
 	}
 	value, err := json.Marshal(api.Fleet{Orders: f.Orders})
 	if err != nil {

@@ -122,10 +122,10 @@ func (f *Fleet) newNodes(enginePort, ledgerPort string, next func() string) erro
 	for _, w := range f.workers {
 		workers = append(workers, w.at())
 	}
-	listen := make([]string, f.cfg.Nodes)
+	listen, at := make([]string, f.cfg.Nodes), make([]string, f.cfg.Nodes)
 	for i := range listen {
-		listen[i] = next()
-		peers = append(peers, fmt.Sprintf("node-%d=%s", i+1, next()))
+		listen[i], at[i] = next(), next()
+		peers = append(peers, fmt.Sprintf("node-%d=%s", i+1, at[i]))
 	}
 	for i := range f.cfg.Nodes {
 		id := fmt.Sprint("node-", i+1)
@@ -159,12 +159,43 @@ func (f *Fleet) newNodes(enginePort, ledgerPort string, next func() string) erro
 			args = append(args, "-endpoints", "http://"+engine, "-lease-ttl", f.cfg.TTL.String())
 		} else {
 			args = append(args, "-peers", strings.Join(peers, ","), "-data-dir", filepath.Join(f.dir, id))
+			through, err := f.peerProxies(id, at, &names)
+			if err != nil {
+				return err
+			}
+			args = append(args, through...)
 		}
 		f.nodes = append(f.nodes, f.process(id, nodeProgram, append(args, f.cfg.NodeArgs...)...))
 		f.names = append(f.names, names)
 		f.public = append(f.public, "http://"+public)
 	}
 	return nil
+}
+
+// peerProxies puts a proxy into each way from a node to a peer, and says so to the node.
+func (f *Fleet) peerProxies(id string, peers []string, names *api.NodeProxies) (args []string, err error) {
+	if f.cfg.Direct {
+		return nil, nil
+	}
+	names.Peers = map[string]string{}
+	var through []string
+	for i, at := range peers {
+		peer := fmt.Sprint("node-", i+1)
+		if peer == id {
+			continue
+		}
+		name := id + "-" + peer
+		proxy, err := f.proxies.add(name, "127.0.0.1:0", at)
+		if err != nil {
+			return nil, err
+		}
+		names.Peers[peer] = name
+		through = append(through, peer+"="+proxy)
+	}
+	if len(through) == 0 {
+		return nil, nil
+	}
+	return []string{"-peer-proxies", strings.Join(through, ",")}, nil
 }
 
 func startAll(ctx context.Context, all []*process) error {

@@ -32,7 +32,17 @@ func FindPrograms(ctx context.Context, dir string, say func(string)) (string, er
 			return filepath.Dir(self), nil
 		}
 	}
-	return build(ctx, say)
+	return build(ctx, say, "lab")
+}
+
+// FindPlanted returns the folder of programs in which bugs can be planted, for
+// experiments: planted in dir if that is given, else a cache into which they are built.
+func FindPlanted(ctx context.Context, dir string, say func(string)) (string, error) {
+	if dir != "" {
+		dir = filepath.Join(dir, "planted")
+		return dir, havePrograms(dir)
+	}
+	return build(ctx, say, "lab-planted", "-tags", "planted")
 }
 
 func programPath(dir, name string) string {
@@ -66,7 +76,7 @@ func whole(dir string) (unlock func(), err error) {
 	return child.LockFile(path)
 }
 
-func build(ctx context.Context, say func(string)) (string, error) {
+func build(ctx context.Context, say func(string), name string, flags ...string) (string, error) {
 	const hint = "build engine, node and tenure next to lab, or say where they are with --bin"
 	dir, err := os.Getwd()
 	if err != nil {
@@ -76,7 +86,7 @@ func build(ctx context.Context, say func(string)) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("the programs of a fleet are not next to this one, and %w: %s", err, hint)
 	}
-	cache, err := child.CacheDir("lab")
+	cache, err := child.CacheDir(name)
 	if err != nil {
 		return "", err
 	}
@@ -86,7 +96,8 @@ func build(ctx context.Context, say func(string)) (string, error) {
 	}
 	defer unlock()
 	say("building engine, node and tenure into " + cache)
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", cache+string(filepath.Separator), "./cmd/engine", "./cmd/node", "./cmd/tenure")
+	args := append([]string{"build", "-buildvcs=false", "-o", cache + string(filepath.Separator)}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/engine", "./cmd/node", "./cmd/tenure")...)
 	cmd.Dir = filepath.Join(top, "app")
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	var out bytes.Buffer

@@ -60,7 +60,14 @@ func (d *draft) job(w api.JobWrite) *api.JobOutcome {
 	if misfire == "" {
 		misfire = api.MisfireOnce
 	}
-	put(&d.jobs, here, jobRow{exists: true, schedule: w.Schedule, misfire: misfire, payload: string(w.Payload), nextMS: w.NextMS, token: d.batch.Stamp.Token, changed: true})
+	next := w.NextMS
+	if row.exists && w.Schedule != "" && w.Schedule == row.schedule {
+		// An instant that is due and was not fired stands: to write the same schedule
+		// again must not leave it out.
+		next = min(next, row.nextMS)
+	}
+	o.NextMS = next
+	put(&d.jobs, here, jobRow{exists: true, schedule: w.Schedule, misfire: misfire, payload: string(w.Payload), nextMS: next, token: d.batch.Stamp.Token, changed: true})
 	return o
 }
 

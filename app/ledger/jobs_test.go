@@ -43,6 +43,39 @@ func delivered(key string, at int64, worker string) api.Write {
 	return api.Write{Delivered: &api.DeliveredWrite{Job: key, AtMS: at, Worker: worker}}
 }
 
+// A job that is written again with the schedule that it has keeps an instant that was
+// not fired; with another schedule, or none, it is due when the write says.
+func TestJobWrittenAgain(t *testing.T) {
+	onBoth(t, func(t *testing.T, db string) {
+		s := serveHere(t, ledger.Config{DB: db})
+		again := func(schedule string, next int64) api.Write {
+			return api.Write{Job: &api.JobWrite{Key: "j", Schedule: schedule, Payload: value(next), NextMS: next}}
+		}
+		for i, tt := range []struct {
+			schedule   string
+			next, want int64
+		}{
+			{"@every 10ms", 20, 20}, {"@every 10ms", 30, 20}, {"@every 10ms", 15, 15}, {"@every 20ms", 40, 40},
+			{"", 60, 60}, {"", 80, 80}, {"@every 10ms", 90, 90},
+		} {
+			out := s.apply(at(7), again(tt.schedule, tt.next))
+			j, err := s.Job(t.Context(), "r", "j")
+			if err != nil || j.NextMS != tt.want || out[0].Job.NextMS != tt.want || j.Schedule != tt.schedule || string(j.Payload) != string(value(tt.next)) {
+				t.Errorf("write %d: %+v %v, want it due at %d", i, j, err, tt.want)
+			}
+		}
+		// Also within one batch, and not from a job that was deleted in between.
+		s.apply(at(7), again("@every 10ms", 95), fire("j", 90, 90, 100), again("@every 10ms", 110))
+		if j, err := s.Job(t.Context(), "r", "j"); err != nil || j.NextMS != 100 {
+			t.Errorf("%+v %v", j, err)
+		}
+		s.apply(at(7), api.Write{Job: &api.JobWrite{Key: "j", Delete: true}}, again("@every 10ms", 500))
+		if j, err := s.Job(t.Context(), "r", "j"); err != nil || j.NextMS != 500 {
+			t.Errorf("%+v %v", j, err)
+		}
+	})
+}
+
 func (s *site) firings(pending bool) string {
 	s.t.Helper()
 	all := whole(s.t, func(after string) (api.Page[api.Firing], error) {
@@ -68,7 +101,7 @@ func TestJobs(t *testing.T) {
 		out := s.apply(at(7), job("c", 30), job("a:1/x", 20), job("b", 20), job("d", 10),
 			api.Write{Job: &api.JobWrite{Key: "e", NextMS: 50, Misfire: "all"}}, job("c", 5),
 			api.Write{Job: &api.JobWrite{Key: "d", Delete: true}}, api.Write{Job: &api.JobWrite{Key: "none", Delete: true}})
-		want := []api.JobOutcome{{Version: 1}, {Version: 2}, {Version: 3}, {Version: 4}, {Version: 5}, {Version: 6, Existed: true}, {Version: 7, Existed: true}, {Version: 8}}
+		want := []api.JobOutcome{{Version: 1, NextMS: 30}, {Version: 2, NextMS: 20}, {Version: 3, NextMS: 20}, {Version: 4, NextMS: 10}, {Version: 5, NextMS: 50}, {Version: 6, Existed: true, NextMS: 5}, {Version: 7, Existed: true}, {Version: 8}}
 		for i, o := range out {
 			if o.Job == nil || *o.Job != want[i] {
 				t.Errorf("write %d: %s, want %+v", i, value(o), want[i])

@@ -23,16 +23,17 @@ type ServeConfig struct {
 // Serve opens a ledger and serves it over HTTP until ctx ends; then requests under
 // way are answered and what waits is committed. It calls ready once it listens.
 func Serve(ctx context.Context, cfg ServeConfig, ready func(addr string) error) (err error) {
-	l, err := Open(ctx, cfg.Config)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, l.Close()) }()
+	// The port first: what cannot be served leaves no database behind.
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
+	l, err := Open(ctx, cfg.Config)
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
 	if err := ready(ln.Addr().String()); err != nil {
 		return errors.Join(err, ln.Close())
 	}

@@ -45,6 +45,8 @@ type NodeProxies struct {
 	Engine string `json:"engine,omitempty"`
 	Ledger string `json:"ledger,omitempty"`
 	Client string `json:"client,omitempty"`
+	// Peers are those through which the node reaches its Raft peers, by their id.
+	Peers map[string]string `json:"peers,omitempty"`
 }
 
 // WorkerFile is a worker.

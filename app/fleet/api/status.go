@@ -98,7 +98,7 @@ type Ended struct {
 type Handover struct {
 	Node  string      `json:"node"`
 	Token fence.Token `json:"token"`
-	// StoppedAt is the leader's last attempt to write before this one, on the host's
+	// StoppedAt is when the leader wrote this, which was its last write, on the host's
 	// clock.
 	StoppedAt clock.Instant `json:"stopped_at"`
 	Reason    string        `json:"reason"`

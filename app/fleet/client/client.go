@@ -224,9 +224,6 @@ func (c *Client) once(ctx context.Context, at string, r call) (answer, error) {
 	for k, v := range r.header {
 		req.Header[k] = v
 	}
-	if c.secret != "" {
-		req.Header.Set("Authorization", "Bearer "+c.secret)
-	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		var op *net.OpError

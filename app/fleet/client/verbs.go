@@ -57,6 +57,9 @@ func (c *Client) Transfer(ctx context.Context, to string, of fence.Token) (api.E
 
 func (c *Client) end(ctx context.Context, path string, of fence.Token) (api.Ended, error) {
 	r := call{method: http.MethodPost, path: path, leader: true, header: http.Header{}}
+	if c.secret != "" {
+		r.header.Set("Authorization", "Bearer "+c.secret)
+	}
 	if of != 0 {
 		r.header.Set("If-Match", fmt.Sprintf("%q", strconv.FormatUint(uint64(of), 10)))
 	}

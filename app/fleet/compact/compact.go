@@ -25,6 +25,7 @@ import (
 	"github.com/tenurehq/tenure/app/fleet/pen"
 	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
 )
 
 // Checkpoint is where the leaders of a group keep the Cursor.
@@ -180,7 +181,7 @@ func (r *runner) run(ctx context.Context) error {
 	due := r.cfg.Clock.Now()
 	for !r.Cursor.Finished() {
 		if err := r.record(ctx, r.Cursor.Segment+r.cfg.Every); err != nil {
-			return err
+			return r.stopped(ctx, err)
 		}
 		if ctx.Err() != nil {
 			return r.leave(ctx) // nothing is begun that may not be claimed
@@ -197,7 +198,22 @@ func (r *runner) run(ctx context.Context) error {
 			due = max(due, r.cfg.Clock.Now().Add(-time.Second))
 		}
 	}
-	return r.record(ctx, r.Cursor.Segment)
+	if err := r.record(ctx, r.Cursor.Segment); err != nil {
+		return r.stopped(ctx, err)
+	}
+	if ctx.Err() != nil {
+		return r.leave(ctx) // it may not have come to be written
+	}
+	return nil
+}
+
+// stopped is why a position could not be recorded. A term that the leader gave up still
+// takes the last position; one that was refused takes nothing.
+func (r *runner) stopped(ctx context.Context, err error) error {
+	if pen.Stop(err) && !errors.Is(err, fence.ErrRefused) {
+		_ = r.leave(ctx)
+	}
+	return err
 }
 
 // wait says whether to go on.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/fleet/compact"
 	"github.com/tenurehq/tenure/app/fleet/pen"
 	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
@@ -175,6 +176,54 @@ func TestRedone(t *testing.T) {
 		r, err := compact.Run(t.Context(), p, cursor(t, p), fast())
 		if err != nil || !r.Cursor.Finished() || r.RedoneSegments != tt.want || r.Cursor.RedoneSegments != tt.want || (r.RedoneBytes > 0) != (tt.want > 0) || r.Cursor.Leaders != 2 {
 			t.Errorf("last %v: %+v %v", tt.last, r, err)
+		}
+	}
+}
+
+// A handover that falls on a checkpoint, the last one too, leaves the position all the
+// same: the term is over for ordinary writes, and takes this one. Of a term that was
+// refused nothing more is written.
+func TestHandoverOnCheckpoint(t *testing.T) {
+	whole, err := compact.Run(t.Context(), &pencil{}, begin(t, task), fast())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := int((whole.Segments + 9) / 10)
+	over := error(&tenure.EndedError{Group: "g", Token: 1, Cause: tenure.ErrResigned})
+	for _, tt := range []struct {
+		name      string
+		at        int
+		err       error
+		want      int64
+		lastTried int
+	}{
+		{"on the way", 4, over, 30, 1},
+		{"on the last", all + 1, over, whole.Segments, 1},
+		{"unreachable at the last", all + 1, ledgerapi.ErrUnavailable, whole.Segments, 1},
+		{"refused", 4, &fence.StaleError{}, 20, 0},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		p, tried := &pencil{}, 0
+		p.fail = func(n int) error {
+			if n != tt.at {
+				return nil
+			}
+			cancel()
+			return tt.err
+		}
+		cfg := fast()
+		cfg.Every = 10
+		cfg.Last = func(_ context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
+			tried++
+			p.value = writes[0].Checkpoint.Value
+			return ledgerapi.Answer{}, nil
+		}
+		if _, err := compact.Run(ctx, p, begin(t, task), cfg); err != nil && !pen.Stop(err) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		cancel()
+		if c := cursor(t, p); c.Segment != tt.want || tried != tt.lastTried || tried > 0 && c.Claimed != c.Segment {
+			t.Errorf("%s: the last position was tried %d times, and is %+v", tt.name, tried, c)
 		}
 	}
 }

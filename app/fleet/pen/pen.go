@@ -5,6 +5,7 @@ package pen
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,10 +25,13 @@ type Writer interface {
 	Write(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error)
 }
 
+// ErrClosed: this leader has stopped writing; nothing was sent.
+var ErrClosed = errors.New("pen: this leader has stopped writing, nothing was sent")
+
 // Stop reports whether err means that no further write of this leader can succeed.
 func Stop(err error) bool {
 	var ended *tenure.EndedError
-	return errors.Is(err, fence.ErrRefused) || errors.As(err, &ended)
+	return errors.Is(err, fence.ErrRefused) || errors.Is(err, ErrClosed) || errors.As(err, &ended)
 }
 
 // Applier makes batches of writes: a ledger, or a client of one.
@@ -65,6 +69,9 @@ type Pen struct {
 	cfg     Config
 	last    atomic.Int64
 	refused atomic.Bool
+
+	under  sync.RWMutex // read-held by each write under way
+	closed bool
 }
 
 var _ Writer = (*Pen)(nil)
@@ -85,10 +92,23 @@ func New(cfg Config) *Pen {
 
 // Write implements Writer.
 func (p *Pen) Write(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
+	p.under.RLock()
+	defer p.under.RUnlock()
+	if p.closed {
+		return ledgerapi.Answer{}, ErrClosed
+	}
 	if err := p.cfg.Term.Check(); err != nil {
 		return ledgerapi.Answer{}, err
 	}
 	return p.write(ctx, writes)
+}
+
+// Close ends the writing: when it returns, every write under way, whoever made it, has
+// its outcome, and none is begun any more but by WriteLast.
+func (p *Pen) Close() {
+	p.under.Lock()
+	defer p.under.Unlock()
+	p.closed = true
 }
 
 // WriteLast writes although the term has ended, if it ended by the leader's own will:

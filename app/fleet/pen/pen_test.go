@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -104,6 +105,43 @@ func TestOutlives(t *testing.T) {
 	}})
 	if _, err := p.Write(ctx, checkpoint()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Close waits for a write under way, whoever made it; then only the last one is made.
+func TestClose(t *testing.T) {
+	term, _, _ := newTerm(1)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	p := pen.New(pen.Config{Ledger: openLedger(t), Resource: "billing", Term: term, Between: sync.OnceFunc(func() {
+		close(begun)
+		<-goOn
+	})})
+	made := make(chan error, 1)
+	go func() {
+		_, err := p.Write(context.Background(), checkpoint())
+		made <- err
+	}()
+	<-begun
+	closed := make(chan struct{})
+	go func() {
+		p.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+		t.Fatal("closed while a write was under way")
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(goOn)
+	if err := <-made; err != nil {
+		t.Error(err)
+	}
+	<-closed
+	if _, err := p.Write(t.Context(), checkpoint()); !errors.Is(err, pen.ErrClosed) || !pen.Stop(err) {
+		t.Errorf("a write with a closed pen: %v", err)
+	}
+	if _, err := p.WriteLast(t.Context(), checkpoint()); err != nil {
+		t.Errorf("the last write: %v", err)
 	}
 }
 

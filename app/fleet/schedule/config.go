@@ -31,18 +31,21 @@ type Config struct {
 	// Window is how far ahead jobs are read, at least two ticks. Default 10s, or more
 	// if Tick needs it.
 	Window time.Duration
-	// WindowJobs is how many are read ahead at most. Default 2000.
+	// WindowJobs is how many are read ahead at most, fewer where they are large: 16 MiB
+	// in all. Default 2000.
 	WindowJobs int
-	// Firings is how many one tick fires at most; the rest is left to the next.
-	// Default 1000, at most 1500.
+	// Firings is how many one tick fires at most, fewer where their payloads are large:
+	// 4 MiB in all. The rest is left to the next. Default 1000, at most 1500.
 	Firings int
-	// Grace is how late a firing may be without being a misfire. Default 1m.
+	// Grace is how late a firing may be without being a misfire. Default two ticks, at
+	// least 2s: what a change of leaders delays longer is one.
 	Grace time.Duration
 
 	// Workers are the URLs of the workers. Without any, firings stay pending.
 	Workers []string
 	// Outbox is how many firings are kept in memory for the workers; the ledger keeps
-	// the others, at least what two ticks fire. Default 10,000.
+	// the others, at least what two ticks fire, fewer where they are large: 64 MiB in
+	// all. Default 10,000.
 	Outbox int
 	// WorkerTimeout bounds a request to a worker. Default 5s.
 	WorkerTimeout time.Duration
@@ -84,7 +87,7 @@ func (c Config) withDefaults() Config {
 	}
 	or(&c.Tick, time.Second)
 	or(&c.Window, max(10*time.Second, 2*c.Tick))
-	or(&c.Grace, time.Minute)
+	or(&c.Grace, max(2*c.Tick, 2*time.Second))
 	or(&c.WorkerTimeout, 5*time.Second)
 	or(&c.Patience, 30*time.Second)
 	number(&c.WindowJobs, 2000)
@@ -101,6 +104,16 @@ func (c Config) withDefaults() Config {
 
 // maxFirings leaves room in a batch for the tick, the cursor and what was delivered.
 const maxFirings = ledgerapi.MaxWrites * 3 / 4
+
+// What is kept and written is bounded in bytes too, so that large payloads are not
+// multiplied by the numbers above. One job always fits.
+const (
+	windowBytes = 16 << 20
+	tickBytes   = 4 << 20
+	outboxBytes = 64 << 20
+	// pageItems keeps a page below windowBytes.
+	pageItems = windowBytes / ledgerapi.MaxPayload
+)
 
 func (c *Config) validate() error {
 	var all []error

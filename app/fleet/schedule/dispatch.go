@@ -1,24 +1,18 @@
 package schedule
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/tenurehq/tenure/app/fleet/api"
-	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/fence/httpfence"
 )
 
 // orders is the body of POST /orders of a worker. Replace makes the standing orders
@@ -62,20 +56,27 @@ func (f *firing) order() api.Order {
 	return api.Order{Name: f.job, Run: p.Run, Payload: f.payload, Job: f.job, AtMS: f.at}
 }
 
+// drain is how long requests that are under way may take once nothing more is sent: a
+// request that is cut off leaves it open whether its worker acts on it.
+const drain = time.Second
+
 // run sends until ctx ends or a worker says that another leads; that is its error.
 func (d *dispatcher) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	sending, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
 	var wait sync.WaitGroup
 	refused := make([]error, len(d.cfg.Workers))
 	for i := range d.cfg.Workers {
 		wait.Go(func() {
-			if refused[i] = d.lane(ctx, i); refused[i] != nil {
+			if refused[i] = d.lane(ctx, sending, i); refused[i] != nil {
 				stop()
 			}
 		})
 	}
 	d.fetch(ctx)
+	defer time.AfterFunc(drain, cut).Stop()
 	wait.Wait()
 	return errors.Join(refused...)
 }
@@ -127,19 +128,21 @@ func (d *dispatcher) fetch(ctx context.Context) {
 // fetchAll reads pending firings, the oldest first, and says whether some did not fit.
 func (d *dispatcher) fetchAll(ctx context.Context) (left bool, err error) {
 	for after := ""; ; {
-		page, err := d.cfg.Ledger.Firings(ctx, d.cfg.Resource, true, after, ledgerapi.MaxPage)
+		d.outbox.reading()
+		page, err := d.cfg.Ledger.Firings(ctx, d.cfg.Resource, true, after, pageItems)
 		if err != nil {
+			d.outbox.read(nil)
 			return true, err
 		}
 		found := make([]*firing, len(page.Items))
 		for i, f := range page.Items {
 			found[i] = &firing{job: f.Job, at: f.AtMS, payload: f.Payload}
 		}
-		d.outbox.offer(found)
+		full := d.outbox.read(found)
 		if after = page.Next; after == "" {
 			return false, nil
 		}
-		if d.outbox.room() <= 0 {
+		if full {
 			return true, nil
 		}
 	}
@@ -151,11 +154,12 @@ const (
 )
 
 // lane serves one worker: the standing orders whenever they change and whenever the
-// worker comes back, and the firings that are its.
-func (d *dispatcher) lane(ctx context.Context, l int) error {
+// worker comes back, and the firings that are its. It begins nothing when ctx has
+// ended; a request that is under way then ends with sending.
+func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 	worker, sent, rest := d.cfg.Workers[l], 0, shortRest
 	wake := d.outbox.lanes[l].wake
-	for down := true; ; {
+	for down := true; ctx.Err() == nil; {
 		standing, changes := d.commands()
 		var batch []*firing
 		body := standing
@@ -173,8 +177,12 @@ func (d *dispatcher) lane(ctx context.Context, l int) error {
 				body.Orders[i] = f.order()
 			}
 		}
-		answer := d.send(ctx, worker, body)
-		if ctx.Err() != nil {
+		under := sending
+		if batch == nil {
+			under = ctx // nothing would have to be recorded
+		}
+		answer := d.send(under, worker, body)
+		if batch == nil && ctx.Err() != nil {
 			return nil
 		}
 		var stale *fence.StaleError
@@ -190,7 +198,7 @@ func (d *dispatcher) lane(ctx context.Context, l int) error {
 			down, rest = false, shortRest
 			d.outbox.mark(l, false)
 			continue
-		case answer.bad:
+		case answer.bad, answer.busy && batch == nil:
 			if batch == nil {
 				// The firings do not wait for somebody to mend the record.
 				d.cfg.Log.Error("the standing orders are refused for what they are, the worker keeps its own", "worker", worker, "error", answer.err)
@@ -211,6 +219,7 @@ func (d *dispatcher) lane(ctx context.Context, l int) error {
 		}
 		rest = min(2*rest, longRest)
 	}
+	return nil
 }
 
 // settle says what becomes of a batch.
@@ -263,71 +272,6 @@ func (d *dispatcher) spread(l int, batch []*firing) {
 	d.outbox.mark(l, true)
 	d.outbox.again(l, stay)
 	d.outbox.elsewhere(l, leave)
-}
-
-// answer is how a request to a worker ended. An error is bad (the orders are, and will
-// be), or definite (nothing was done), or it may have been done.
-type answer struct {
-	err      error
-	bad      bool
-	definite bool
-	took     time.Duration
-}
-
-// send posts orders to a worker.
-func (d *dispatcher) send(ctx context.Context, worker string, body orders) answer {
-	began := d.cfg.Clock.Now()
-	data, err := json.Marshal(body)
-	if err != nil {
-		return answer{err: err, bad: true}
-	}
-	ctx, cancel := context.WithTimeout(ctx, d.cfg.WorkerTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, worker+"/v1/orders", bytes.NewReader(data))
-	if err == nil {
-		err = httpfence.Format(d.stamp, req.Header.Set)
-	}
-	if err != nil {
-		return answer{err: err, definite: true}
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := d.client.Do(req)
-	if err != nil {
-		var op *net.OpError
-		return answer{err: err, definite: errors.As(err, &op) && op.Op == "dial" || errors.Is(err, syscall.ECONNREFUSED)}
-	}
-	defer func() { _ = resp.Body.Close() }()
-	a := d.judge(resp)
-	const most = 1 << 20
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, most)) // so that the connection is kept
-	a.took = d.cfg.Clock.Now().Sub(began)
-	return a
-}
-
-func (d *dispatcher) judge(resp *http.Response) answer {
-	switch {
-	case resp.StatusCode == http.StatusOK:
-		return answer{}
-	case httpfence.Refusal(resp) != nil:
-		return answer{err: httpfence.Refusal(resp), definite: true}
-	}
-	err := fmt.Errorf("it answered %s", resp.Status)
-	switch resp.StatusCode {
-	case http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge:
-		return answer{err: err, bad: true}
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusBadRequest:
-		return answer{err: err, definite: true}
-	}
-	return answer{err: err}
-}
-
-func newWorkerClient() *http.Client {
-	return &http.Client{Transport: &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
-		MaxIdleConnsPerHost: 4,
-		IdleConnTimeout:     time.Minute,
-		DisableCompression:  true,
-	}}
 }
 
 // decodeFleet reads the standing orders from their record.

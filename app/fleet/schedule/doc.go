@@ -2,8 +2,11 @@
 // what was fired to workers.
 //
 // What is not guaranteed: that a job is fired on time. Late is allowed, and measured.
-// Nor that a worker acts on a firing only once: one that was sent, and whose answer
-// did not come for a long time, is sent to another.
+// Nor that only one worker acts on a firing: one that was sent, and whose answer did not
+// come for a long time, is sent to another; and one that a worker took, and whose leader
+// died before that was recorded, is sent again by the next, to another worker if the
+// first is not the one that the job prefers, or is down. A leader that goes in order
+// records what was taken before it goes.
 //
 // What is: each firing, a job at an instant, is recorded in the ledger at most once,
 // and none of a job with misfire "all" is left out, however often the leader changes.

@@ -27,6 +27,8 @@ type ledgerDouble struct {
 	ticks   map[string]uint64
 	cursor  *ledgerapi.Checkpoint
 	wrong   []string
+	// reading, if set, happens between what is read of pending firings and the answer.
+	reading func()
 }
 
 func newLedgerDouble() *ledgerDouble {
@@ -64,6 +66,9 @@ func (l *ledgerDouble) Firings(_ context.Context, _ string, pending bool, after 
 			break
 		}
 		page.Items = append(page.Items, *f)
+	}
+	if l.reading != nil {
+		l.reading()
 	}
 	return page, nil
 }
@@ -116,7 +121,11 @@ func (l *ledgerDouble) write(token fence.Token, w ledgerapi.Write) (o ledgerapi.
 		if w.Job.Delete {
 			delete(l.jobs, w.Job.Key)
 		} else {
-			l.jobs[w.Job.Key] = ledgerapi.Job{Key: w.Job.Key, Schedule: w.Job.Schedule, Misfire: w.Job.Misfire, Payload: w.Job.Payload, NextMS: w.Job.NextMS}
+			next := w.Job.NextMS
+			if old, there := l.jobs[w.Job.Key]; there && old.Schedule != "" && old.Schedule == w.Job.Schedule {
+				next = min(next, old.NextMS)
+			}
+			l.jobs[w.Job.Key] = ledgerapi.Job{Key: w.Job.Key, Schedule: w.Job.Schedule, Misfire: w.Job.Misfire, Payload: w.Job.Payload, NextMS: next}
 		}
 		o.Job = &ledgerapi.JobOutcome{Version: l.version}
 	case w.Fire != nil:

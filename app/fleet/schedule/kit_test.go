@@ -3,6 +3,7 @@ package schedule_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/fleet/schedule"
 	"github.com/tenurehq/tenure/app/fleet/worker"
 	"github.com/tenurehq/tenure/app/ledger"
@@ -55,14 +57,26 @@ func newRig(t *testing.T) *rig {
 	return &rig{t, c}
 }
 
-// writer writes with a stamp, until it is dead: then it loses what it is given.
+// writer writes with a stamp, until it is dead: then it loses what it is given. When its
+// term is over, only its last writes are taken.
 type writer struct {
 	c     *client.Client
 	stamp fence.Stamp
 	dead  atomic.Bool
+	over  atomic.Bool
 }
 
 func (w *writer) Write(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
+	if w.over.Load() {
+		return ledgerapi.Answer{}, &tenure.EndedError{Group: group, Token: w.stamp.Token, Cause: tenure.ErrResigned}
+	}
+	return lastWriter{w}.Write(ctx, writes...)
+}
+
+// lastWriter is what a pen's WriteLast is.
+type lastWriter struct{ *writer }
+
+func (w lastWriter) Write(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
 	if w.dead.Load() {
 		return ledgerapi.Answer{}, ledgerapi.ErrUnknown
 	}
@@ -85,7 +99,7 @@ func (r *rig) lead(s *schedule.Scheduler, token fence.Token) *leading {
 	ctx, stop := context.WithCancel(r.t.Context())
 	l := &leading{Scheduler: s, w: &writer{c: r.Client, stamp: at(token)}, stop: stop, ended: make(chan error, 1)}
 	loaded := make(chan struct{})
-	go func() { l.ended <- s.Lead(ctx, l.w, at(token), func() { close(loaded) }) }()
+	go func() { l.ended <- s.Lead(ctx, l.w, lastWriter{l.w}, at(token), func() { close(loaded) }) }()
 	select {
 	case <-loaded:
 	case err := <-l.ended:
@@ -95,10 +109,13 @@ func (r *rig) lead(s *schedule.Scheduler, token fence.Token) *leading {
 	return l
 }
 
+// end is a handover in order.
 func (l *leading) end(t *testing.T) {
 	t.Helper()
+	l.w.over.Store(true)
 	l.stop()
-	if err := l.wait(t); err != nil {
+	var over *tenure.EndedError
+	if err := l.wait(t); err != nil && !errors.As(err, &over) {
 		t.Error(err)
 	}
 }

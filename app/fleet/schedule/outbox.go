@@ -29,6 +29,12 @@ type firingID struct {
 
 func (f *firing) id() firingID { return firingID{f.job, f.at} }
 
+// size is about what it takes in memory.
+func (f *firing) size() int {
+	const itself = 200
+	return itself + len(f.job) + len(f.payload)
+}
+
 // outbox is the firings that have not been delivered, or not been recorded as such, as
 // far as they fit: the ledger has them all. Each waits in the lane of one worker.
 //
@@ -36,9 +42,13 @@ func (f *firing) id() firingID { return firingID{f.job, f.at} }
 type outbox struct {
 	mu        sync.Mutex
 	limit     int
+	bytes     int // of the known
 	known     map[firingID]*firing
 	lanes     []lane
 	delivered []ledgerapi.DeliveredWrite
+	// since are those that were recorded as delivered since a read of pending firings
+	// was begun, which may still have them; nil: none is under way.
+	since map[firingID]bool
 	// more: the ledger has pending firings that are not here.
 	more bool
 	// taken, if a firing was, wakes whoever fetches more.
@@ -72,20 +82,44 @@ func nudge(c chan struct{}) {
 func (o *outbox) offer(all []*firing) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.add(all)
+}
+
+// add returns whether some did not fit.
+func (o *outbox) add(all []*firing) (full bool) {
 	if len(o.lanes) == 0 {
-		return
+		return false
 	}
 	for _, f := range all {
 		if o.known[f.id()] != nil {
 			continue
 		}
-		if len(o.known) >= o.limit {
+		if len(o.known) >= o.limit || len(o.known) > 0 && o.bytes+f.size() > outboxBytes {
 			o.more = true
-			return
+			return true
 		}
 		o.known[f.id()] = f
+		o.bytes += f.size()
 		o.put(f, preferred(f.job, len(o.lanes)))
 	}
+	return len(o.known) >= o.limit
+}
+
+// reading says that pending firings are being read from the ledger.
+func (o *outbox) reading() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.since = make(map[firingID]bool)
+}
+
+// read takes in what was read, without what was recorded as delivered meanwhile, and
+// returns whether there is no more room.
+func (o *outbox) read(all []*firing) (full bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all = slices.DeleteFunc(all, func(f *firing) bool { return o.since[f.id()] })
+	o.since = nil
+	return o.add(all)
 }
 
 // preferred is the lane of a job while all workers are up.
@@ -190,7 +224,14 @@ func (o *outbox) recorded(n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, d := range o.delivered[:n] {
-		delete(o.known, firingID{d.Job, d.AtMS})
+		id := firingID{d.Job, d.AtMS}
+		if f := o.known[id]; f != nil {
+			o.bytes -= f.size()
+			delete(o.known, id)
+		}
+		if o.since != nil {
+			o.since[id] = true
+		}
 	}
 	o.delivered = slices.Delete(o.delivered, 0, n)
 	nudge(o.taken)
@@ -200,7 +241,7 @@ func (o *outbox) recorded(n int) {
 func (o *outbox) wantsMore() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.more && len(o.lanes) > 0 && len(o.known) <= o.limit/2
+	return o.more && len(o.lanes) > 0 && len(o.known) <= o.limit/2 && o.bytes <= outboxBytes/2
 }
 
 // setMore says whether the ledger has some that are not here.
@@ -211,13 +252,6 @@ func (o *outbox) setMore(more bool) {
 	if more {
 		nudge(o.taken)
 	}
-}
-
-// room is how many firings fit in.
-func (o *outbox) room() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.limit - len(o.known)
 }
 
 // size is how many are in it.

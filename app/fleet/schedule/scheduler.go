@@ -97,13 +97,14 @@ func (s *Scheduler) look(ctx context.Context) (ledgerapi.Jobs, error) {
 	return head, err
 }
 
-// read reads the window ahead of an instant.
+// read reads the window ahead of an instant, as far as it may go.
 func (s *Scheduler) read(ctx context.Context, now int64) (*window, ledgerapi.Jobs, error) {
 	before := now + s.cfg.Window.Milliseconds()
 	var all []ledgerapi.Job
 	var page ledgerapi.Jobs
+	bytes := 0
 	for after := ""; ; after = page.Next {
-		next, err := s.cfg.Ledger.Jobs(ctx, s.cfg.Resource, before, after, min(ledgerapi.MaxPage, s.cfg.WindowJobs-len(all)))
+		next, err := s.cfg.Ledger.Jobs(ctx, s.cfg.Resource, before, after, min(pageItems, s.cfg.WindowJobs-len(all)))
 		if errors.Is(err, ledgerapi.ErrNotFound) {
 			next, err = ledgerapi.Jobs{}, nil
 		}
@@ -116,7 +117,13 @@ func (s *Scheduler) read(ctx context.Context, now int64) (*window, ledgerapi.Job
 			return newWindow(all, before, true, page.Version, page.Total), page, nil
 		}
 		page = next
-		all = append(all, page.Items...)
+		for _, j := range page.Items {
+			bytes += len(j.Key) + len(j.Schedule) + len(j.Payload)
+			if bytes > windowBytes && len(all) > 0 {
+				return newWindow(all, before, true, page.Version, page.Total), page, nil
+			}
+			all = append(all, j)
+		}
 		if page.Next == "" || len(all) >= s.cfg.WindowJobs {
 			return newWindow(all, before, page.Next != "", page.Version, page.Total), page, nil
 		}
@@ -127,9 +134,14 @@ func (s *Scheduler) read(ctx context.Context, now int64) (*window, ledgerapi.Job
 // once, when the first tick can be written. When it returns, nothing of it runs any
 // more and its last write has its outcome.
 //
+// What the workers have acknowledged by then is recorded with last, which writes
+// although the term has ended if it ended by the leader's own will: what a pen's
+// WriteLast does. So the next leader does not send it again, perhaps to another worker.
+// Requests that are under way have a second to come to that. Without last, w is used.
+//
 // It returns nil when ctx ended, and otherwise why it had to stop: a write or an order
 // was refused because another leads, or the term is over.
-func (s *Scheduler) Lead(ctx context.Context, w pen.Writer, stamp fence.Stamp, loaded func()) error {
+func (s *Scheduler) Lead(ctx context.Context, w, last pen.Writer, stamp fence.Stamp, loaded func()) error {
 	t := s.newTerm(w, stamp)
 	if err := t.load(ctx); err != nil {
 		return nil // ctx ended
@@ -151,5 +163,12 @@ func (s *Scheduler) Lead(ctx context.Context, w pen.Writer, stamp fence.Stamp, l
 	}()
 	err := t.ticks(ctx)
 	stop(err)
-	return errors.Join(err, <-sent)
+	err = errors.Join(err, <-sent)
+	if last == nil {
+		last = w
+	}
+	if !errors.Is(err, fence.ErrRefused) {
+		t.leave(ctx, last)
+	}
+	return err
 }

@@ -322,22 +322,3 @@ func (t *term) fired(fires []planned, outcomes []ledgerapi.Outcome, at int64) (n
 	})
 	return not
 }
-
-// recordDelivered records what did not fit into the tick.
-func (t *term) recordDelivered(ctx context.Context) error {
-	for ctx.Err() == nil {
-		delivered := t.d.outbox.unrecorded(ledgerapi.MaxWrites)
-		if len(delivered) < ledgerapi.MaxWrites {
-			return nil // the next tick takes them along
-		}
-		writes := make([]ledgerapi.Write, len(delivered))
-		for i := range delivered {
-			writes[i] = ledgerapi.Write{Delivered: &delivered[i]}
-		}
-		if _, err := t.w.Write(ctx, writes...); err != nil {
-			return err
-		}
-		t.d.outbox.recorded(len(delivered))
-	}
-	return nil
-}

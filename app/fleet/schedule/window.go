@@ -64,7 +64,14 @@ func (w *window) due(now int64) []*entry {
 
 // enough says whether the window has what may be fired up to an instant.
 func (w *window) enough(until int64, room int) bool {
-	return !w.stale && (w.covered > until || len(w.due(until)) >= room)
+	if w.stale || w.covered > until {
+		return !w.stale
+	}
+	due, bytes := w.due(until), 0
+	for _, e := range due {
+		bytes += len(e.job.Payload)
+	}
+	return len(due) >= room || bytes >= tickBytes
 }
 
 // fairShare is the part of a tick that one job with a long past takes before the
@@ -77,8 +84,8 @@ type planned struct {
 	write ledgerapi.FireWrite
 }
 
-// plan is what a tick writes about the jobs that are due, at most room. It changes
-// nothing: see apply.
+// plan is what a tick writes about the jobs that are due, at most room and as far as
+// their payloads fit into it. It changes nothing: see apply.
 func (w *window) plan(now, grace int64, room int) []planned {
 	type place struct {
 		*entry
@@ -89,18 +96,26 @@ func (w *window) plan(now, grace int64, room int) []planned {
 		queue = append(queue, place{e, e.job.NextMS})
 	}
 	var all []planned
-	for len(queue) > 0 && len(all) < room {
+	for bytes := tickBytes; len(queue) > 0 && len(all) < room; {
 		first := queue[0]
 		queue = queue[1:]
+		size := len(first.job.Payload)
+		if size > bytes && len(all) > 0 {
+			break
+		}
 		var writes []ledgerapi.FireWrite
 		if first.wrong != nil {
 			writes = []ledgerapi.FireWrite{park(first.job.Key, first.next, now)}
 		} else {
 			share := min(max(1, room/fairShare), room-len(all))
+			if size > 0 {
+				share = max(1, min(share, tickBytes/fairShare/size, bytes/size))
+			}
 			writes = decide(first.job.Key, first.job.Misfire, first.spec, first.next, now, grace, share)
 		}
 		for _, f := range writes {
 			all = append(all, planned{first.entry, f})
+			bytes -= size
 		}
 		if next := writes[len(writes)-1].NextMS; next != 0 && next <= now {
 			queue = append(queue, place{first.entry, next})

@@ -53,7 +53,7 @@ func (c Config) withDefaults() Config {
 	}
 	number(&c.Running, 8)
 	number(&c.Waiting, 10_000)
-	number(&c.Standing, 100)
+	number(&c.Standing, maxStanding)
 	number(&c.Remember, 200_000)
 	if c.MaxBody == 0 {
 		c.MaxBody = 8 << 20

@@ -25,11 +25,12 @@ type Accepted struct {
 }
 
 const (
-	maxOrders  = 1000
-	maxName    = 256
-	maxPayload = 64 << 10
-	minEvery   = 10 * time.Millisecond
-	maxEvery   = 24 * time.Hour
+	maxOrders   = 1000
+	maxStanding = 100
+	maxName     = 256
+	maxPayload  = 64 << 10
+	minEvery    = 10 * time.Millisecond
+	maxEvery    = 24 * time.Hour
 )
 
 // orderError: an order is none that could be done at any time.
@@ -41,6 +42,34 @@ type orderError struct {
 
 func (e *orderError) Error() string {
 	return fmt.Sprintf("order %d %q: %s: none was accepted", e.index, e.name, e.rule)
+}
+
+// Validate says which order a worker with the default limits would refuse for what it
+// is, or that too many are standing ones: sent again, they would be refused again.
+func (o Orders) Validate() error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	if n := o.standing(); n > maxStanding {
+		return o.tooManyStand(n, maxStanding)
+	}
+	return nil
+}
+
+// standing is how many of them are standing orders.
+func (o Orders) standing() (n int) {
+	for _, order := range o.Orders {
+		if order.EveryMS > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func (o Orders) tooManyStand(standing, most int) error {
+	last := len(o.Orders) - 1
+	name := o.Orders[last].Name
+	return &orderError{index: last, name: name[:min(len(name), 64)], rule: fmt.Sprintf("%d would stand, at most %d may", standing, most)}
 }
 
 func (o Orders) validate() error {
@@ -66,7 +95,6 @@ func (o Orders) validate() error {
 // broken is the rule that an order breaks.
 func broken(o api.Order) string {
 	text := func(s string) bool { return s != "" && len(s) <= maxName && utf8.ValidString(s) }
-	every := time.Duration(o.EveryMS) * time.Millisecond
 	switch {
 	case !text(o.Name):
 		return fmt.Sprintf("name: 1 to %d bytes of UTF-8", maxName)
@@ -74,7 +102,7 @@ func broken(o api.Order) string {
 		return fmt.Sprintf("run: %q is none of %s, %s, %s", o.Run[:min(len(o.Run), 64)], RunCount, RunLog, RunSleep)
 	case len(o.Payload) > maxPayload || len(o.Payload) > 0 && !json.Valid(o.Payload):
 		return fmt.Sprintf("payload: JSON of at most %d bytes", maxPayload)
-	case o.EveryMS != 0 && (o.EveryMS > maxEvery.Milliseconds() || every < minEvery):
+	case o.EveryMS != 0 && (o.EveryMS > maxEvery.Milliseconds() || o.EveryMS < minEvery.Milliseconds()):
 		return fmt.Sprintf("every_ms: from %d to %d", minEvery.Milliseconds(), maxEvery.Milliseconds())
 	case o.EveryMS != 0 && (o.Job != "" || o.AtMS != 0):
 		return "every_ms: a standing order has no job and no at_ms"

@@ -113,7 +113,7 @@ func (s *store) tx(ctx context.Context, f func(context.Context, *sql.Tx) error) 
 	return tx.Commit()
 }
 
-// errTooMany: the limit of what may wait or stand would be passed.
+// errTooMany: the limit of what may wait would be passed, for now.
 var errTooMany = errors.New("too many orders")
 
 // accept stores orders, all or none, and returns how many firings are new.
@@ -142,15 +142,18 @@ func (s *store) accept(ctx context.Context, o Orders, mostWaiting, mostStanding 
 				return err
 			}
 		}
-		if fresh > mostWaiting {
+		if fresh > 0 && fresh > mostWaiting {
 			return fmt.Errorf("%w: %d are new, and there is room for %d", errTooMany, fresh, mostWaiting)
+		}
+		if o.standing() == 0 {
+			return nil // firings are not refused for what stands already
 		}
 		var standing int
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM standing").Scan(&standing); err != nil {
 			return err
 		}
 		if standing > mostStanding {
-			return fmt.Errorf("%w: %d would stand, at most %d may", errTooMany, standing, mostStanding)
+			return o.tooManyStand(standing, mostStanding)
 		}
 		return nil
 	})

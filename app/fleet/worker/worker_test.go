@@ -272,7 +272,7 @@ func TestBadOrders(t *testing.T) {
 		{"an instant that stands", orders(good, api.Order{Name: "x", Run: "count", EveryMS: 100, Job: "x", AtMS: 1}), 422, "standing"},
 		{"a long sleep", orders(good, once("x", 1, "sleep", `{"ms":99999999}`)), 422, "ms 99999999"},
 		{"a name twice", orders(api.Order{Name: "x", Run: "count", EveryMS: 100}, api.Order{Name: "x", Run: "log", EveryMS: 100}), 422, "used twice"},
-		{"too many stand", orders(api.Order{Name: "x", Run: "count", EveryMS: 100}, api.Order{Name: "y", Run: "log", EveryMS: 100}), 429, "2 would stand"},
+		{"too many stand", orders(api.Order{Name: "x", Run: "count", EveryMS: 100}, api.Order{Name: "y", Run: "log", EveryMS: 100}), 422, "2 would stand"},
 		{"too many wait", orders(good, once("good", 2, "count", ""), once("good", 3, "count", "")), 429, "room for 2"},
 		{"no JSON", "x", 400, "bad_body"},
 		{"a misspelt word", map[string]any{"order": []int{}}, 400, "bad_body"},
@@ -297,6 +297,50 @@ func TestBadOrders(t *testing.T) {
 	if s := r.status(); s.Accepted != 0 || s.Waiting != 0 || len(s.Orders) != 0 || s.Counts["good"] != 0 {
 		t.Errorf("something of it was taken: %+v", s)
 	}
+}
+
+// What a worker would always refuse is known before it is sent: a hundred standing
+// orders pass, and not one more, nor one that breaks a rule.
+func TestValidate(t *testing.T) {
+	var all worker.Orders
+	for i := range 100 {
+		all.Orders = append(all.Orders, api.Order{Name: fmt.Sprint("s-", i), Run: "count", EveryMS: 1000})
+	}
+	if err := all.Validate(); err != nil {
+		t.Error(err)
+	}
+	with := func(o api.Order) worker.Orders {
+		return worker.Orders{Replace: true, Orders: append(all.Orders[:99:99], o)}
+	}
+	one := all
+	one.Orders = append(one.Orders[:100:100], api.Order{Name: "one", Run: "log", EveryMS: 1000})
+	for want, o := range map[string]worker.Orders{
+		"101 would stand": one,
+		"is none of":      with(api.Order{Name: "x", Run: "sh", EveryMS: 1000}),
+		"used twice":      with(all.Orders[0]),
+		"from 10 to":      with(api.Order{Name: "x", Run: "count", EveryMS: 9}),
+		"every_ms: from":  with(api.Order{Name: "x", Run: "count", EveryMS: -1 << 62}),
+		"job and at_ms":   with(api.Order{Name: "x", Run: "count"}),
+	} {
+		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+// A worker that is given a lower limit than what stands already takes firings, and
+// standing orders that are within it.
+func TestLowerLimits(t *testing.T) {
+	dir := t.TempDir()
+	r := start(t, worker.Config{Dir: dir})
+	x, y := api.Order{Name: "x", Run: "count", EveryMS: 60_000}, api.Order{Name: "y", Run: "count", EveryMS: 60_000}
+	r.accepted(at(1), orders(x, y, once("long", 1, "sleep", `{"ms":3600000}`), once("long", 2, "sleep", `{"ms":3600000}`)), worker.Accepted{Accepted: 4})
+	r.stop()
+	r = start(t, worker.Config{Dir: dir, Standing: 1, Waiting: 3})
+	r.accepted(at(1), orders(once("a", 1, "count", "")), worker.Accepted{Accepted: 1})
+	r.stop()
+	r = start(t, worker.Config{Dir: dir, Standing: 1, Waiting: 1})
+	r.accepted(at(1), worker.Orders{Replace: true, Orders: []api.Order{x}}, worker.Accepted{Accepted: 1})
 }
 
 // A second worker does not share the first one's directory, and says why.

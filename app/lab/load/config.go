@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/app/fleet/api"
+	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/app/lab/history"
 )
 
@@ -33,6 +34,10 @@ type Config struct {
 	Bare bool
 	// History, if given, is told of every call that was answered.
 	History *history.Writer
+	// Calls, if given, is told of every call, answered or not, as package check reads
+	// it. Name tells the connections of this run from those of others.
+	Calls *check.Writer
+	Name  string
 	// Progress, if given, is called once a second.
 	Progress func(Progress)
 }

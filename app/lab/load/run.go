@@ -12,8 +12,10 @@ import (
 
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/fleet/client"
+	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/app/lab/history"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
 )
 
 // run is one run of the load.
@@ -55,7 +57,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	r := &run{cfg: cfg, route: newRoute(fleet, cfg.N), meter: newMeter(), now: clock.System().Now}
 	r.meter.token.Store(uint64(l.Token))
 	r.route.set(host, l.ID)
-	if cfg.History == nil {
+	if cfg.History == nil && cfg.Calls == nil {
 		began := time.Now()
 		r.now = func() clock.Instant { return clock.Instant(time.Since(began)) }
 	}
@@ -192,7 +194,7 @@ func (w *worker) call(ctx context.Context, due clock.Instant) error {
 		patience = time.After(w.cfg.Patience)
 		if to = w.route.newer(ctx, to, patience); to == nil {
 			w.meter.gaveUp.Add(1)
-			return nil
+			return w.failed(due, nil, "no leader was found in time", false)
 		}
 	}
 	for try := 0; ; try++ {
@@ -202,7 +204,7 @@ func (w *worker) call(ctx context.Context, due clock.Instant) error {
 		}
 		reply, err := w.try(to)
 		if err == nil && reply.status == http.StatusOK {
-			return w.answered(due, start, reply.body)
+			return w.answered(due, start, to, reply.body)
 		}
 		next := to
 		switch verdict(reply, err) {
@@ -211,11 +213,11 @@ func (w *worker) call(ctx context.Context, due clock.Instant) error {
 			w.doubt = to
 			w.meter.unknown.Add(1)
 			w.meter.noted("the outcome of a call is unknown: " + why(reply, err))
-			return nil
+			return w.failed(start, to, why(reply, err), true)
 		case refused:
 			w.meter.refused.Add(1)
 			w.meter.noted(why(reply, err))
-			return nil
+			return w.failed(start, to, why(reply, err), false)
 		case elsewhere:
 			// Nodes that name each other must not be asked in a circle.
 			if hops++; hops <= 2 {
@@ -231,7 +233,7 @@ func (w *worker) call(ctx context.Context, due clock.Instant) error {
 			}
 			if next = w.route.newer(ctx, to, patience); next == nil {
 				w.meter.gaveUp.Add(1)
-				return nil
+				return w.failed(start, nil, "no leader was found in time", false)
 			}
 			hops = 0
 		}
@@ -258,14 +260,14 @@ func (w *worker) try(to *target) (reply, error) {
 }
 
 // answered notes numbers that are ours.
-func (w *worker) answered(due, start clock.Instant, body []byte) error {
+func (w *worker) answered(due, start clock.Instant, to *target, body []byte) error {
 	end := w.now()
 	token, first, last := number(body, `"token":`), number(body, `"seq":`), number(body, `"last":`)
 	last = max(first, last)
 	if first == 0 || token == 0 {
 		w.meter.refused.Add(1)
 		w.meter.noted("an answer without numbers: " + string(body))
-		return nil
+		return w.failed(start, to, "an answer without numbers", true)
 	}
 	if !w.cfg.Bare && (token < w.token || first <= w.seq) {
 		w.meter.disordered.Add(1)
@@ -275,11 +277,31 @@ func (w *worker) answered(due, start clock.Instant, body []byte) error {
 	}
 	w.token, w.seq = token, last
 	w.meter.answered(w.n, end.Sub(due), last-first+1)
+	if w.cfg.Calls != nil {
+		c := check.Call{Client: w.name(), Node: to.id, Start: start, End: end, Token: fence.Token(token), First: first, Last: last}
+		if err := w.cfg.Calls.Write(c); err != nil {
+			return err
+		}
+	}
 	if w.history == nil {
 		return nil
 	}
 	return w.history.Add(history.Call{Start: start, End: end, Token: token, First: first, Last: last})
 }
+
+// failed notes a call that got no numbers: with unknown it may have taken some.
+func (w *worker) failed(start clock.Instant, to *target, why string, unknown bool) error {
+	if w.cfg.Calls == nil {
+		return nil
+	}
+	c := check.Call{Client: w.name(), Start: start, End: w.now(), Error: why, Unknown: unknown}
+	if to != nil {
+		c.Node = to.id
+	}
+	return w.cfg.Calls.Write(c)
+}
+
+func (w *worker) name() string { return fmt.Sprint(w.cfg.Name, w.n) }
 
 type outcome int
 

@@ -37,6 +37,9 @@ type JobOutcome struct {
 	Version uint64 `json:"version"`
 	// Existed: there was a job with this key.
 	Existed bool `json:"existed,omitempty"`
+	// NextMS is the instant that stands: that of the write, or an earlier one that the
+	// job had and was not fired, where its schedule stays the same. 0 if it was deleted.
+	NextMS int64 `json:"next_ms,omitempty"`
 }
 
 // FireWrite fires a job that is due at DueMS: it records the firing (Job, AtMS) with

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/tenurehq/tenure/app/httpapi"
@@ -171,7 +172,10 @@ func FromProblem(status int, contentType string, body []byte) error {
 	}
 	for _, s := range sentinels {
 		if s.code == p.Code {
-			return fmt.Errorf("%w (%s)", s.err, p.Detail)
+			if more := strings.TrimLeft(strings.TrimPrefix(p.Detail, s.err.Error()), ": "); more != "" {
+				return fmt.Errorf("%w (%s)", s.err, more)
+			}
+			return s.err
 		}
 	}
 	if status < http.StatusInternalServerError {

@@ -1,0 +1,240 @@
+package chaos_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/app/chaos"
+	"github.com/tenurehq/tenure/app/lab"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+const ttl = 2 * time.Second
+
+// start runs a fleet for the time of a test.
+func start(t *testing.T) *chaos.Fleet {
+	t.Helper()
+	bin, err := lab.FindPrograms(t.Context(), "", func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "fleet.json")
+	fleet, err := lab.Start(t.Context(), lab.Config{Bin: bin, File: path, TTL: ttl, Workers: -1, Restart: true, Event: func(s string) { t.Log("lab:", s) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := fleet.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	f, err := chaos.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Event = func(_ clock.Instant, what string) { t.Log(what) }
+	if _, err := f.Leader(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// bit requires a fault that is whole.
+func bit(t *testing.T, name string, before clock.Instant, fault chaos.Fault, err error, evidence string) {
+	t.Helper()
+	switch {
+	case err != nil:
+		t.Fatalf("%s: %v (%+v)", name, err, fault)
+	case fault.Name != name || fault.Target == "" || fault.Token == 0:
+		t.Errorf("not whole: %+v", fault)
+	case fault.Begun < before || fault.Healed < fault.Begun || fault.Healed > clock.System().Now():
+		t.Errorf("begun %d and healed %d, asked for at %d", fault.Begun, fault.Healed, before)
+	case !strings.Contains(fault.Evidence, evidence):
+		t.Errorf("evidence %q lacks %q", fault.Evidence, evidence)
+	}
+}
+
+// whole requires that nothing of a fault is left.
+func whole(t *testing.T, f *chaos.Fleet) {
+	t.Helper()
+	s, err := f.Survey(context.WithoutCancel(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range s.Nodes {
+		if len(n.Standing) > 0 {
+			t.Errorf("%s: %v", n.ID, n.Standing)
+		}
+	}
+}
+
+// after requires that another term follows.
+func after(t *testing.T, f *chaos.Fleet, token fence.Token) {
+	t.Helper()
+	if _, err := f.Leader(t.Context(), token); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each fault finds the leader by itself, bites, says by what that shows, and leaves
+// nothing behind; the fleet is led again afterwards.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	now := clock.System().Now
+
+	began := now()
+	fault, err := f.ResignLeader(t.Context())
+	bit(t, "resign-leader", began, fault, err, "is over")
+	after(t, f, fault.Token)
+
+	began = now()
+	fault, err = f.PartitionLeader(t.Context(), chaos.Partition{For: ttl, Until: func(ctx context.Context, l chaos.Leader) error {
+		_, err := f.Leader(ctx, l.Token) // another leads while it is cut off
+		return err
+	}})
+	bit(t, "partition-leader", began, fault, err, "terms ended")
+	if fault.Healed.Sub(fault.Begun) < ttl {
+		t.Errorf("cut off for %v", fault.Healed.Sub(fault.Begun))
+	}
+	whole(t, f)
+
+	began = now()
+	fault, err = f.PauseLeader(t.Context(), chaos.Pause{For: 200 * time.Millisecond})
+	bit(t, "gc-pause-leader", began, fault, err, "state T")
+	whole(t, f)
+
+	began = now()
+	fault, err = f.PauseLeader(t.Context(), chaos.Pause{For: ttl + ttl/4, Between: true, Until: func(ctx context.Context, l chaos.Leader) error {
+		_, err := f.Leader(ctx, l.Token)
+		return err
+	}})
+	bit(t, "gc-pause-leader", began, fault, err, "writes refused")
+	whole(t, f)
+
+	began = now()
+	fault, err = f.SkewLeader(t.Context(), chaos.Skew{Offset: -700 * time.Millisecond, For: 300 * time.Millisecond})
+	bit(t, "skew-leader", began, fault, err, "its clock is off by -")
+
+	began = now()
+	fault, err = f.FlapLeader(t.Context(), chaos.Flap{From: chaos.Ledger, Way: chaos.Down, For: 3 * time.Second, Seed: 3})
+	bit(t, "flap-leader", began, fault, err, "writes failed")
+	whole(t, f)
+
+	var each int
+	faults, err := f.Churn(t.Context(), chaos.Churn{Every: 100 * time.Millisecond, For: 200 * time.Millisecond, Each: func(chaos.Fault, error) { each++ }})
+	if err != nil || len(faults) == 0 || each != len(faults) {
+		t.Fatalf("churn: %d faults, told of %d: %v", len(faults), each, err)
+	}
+	for _, fault := range faults {
+		bit(t, "kill-leader", 0, fault, nil, "is gone")
+	}
+	after(t, f, faults[len(faults)-1].Token)
+}
+
+// A fault that cannot be felt, one that is meant for a leader that has gone meanwhile,
+// one that is stopped and one whose caller panics are told apart, and healed.
+func TestFaultsThatFail(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+
+	_, err := f.SkewLeader(t.Context(), chaos.Skew{Offset: time.Millisecond, For: time.Millisecond})
+	if !errors.Is(err, chaos.ErrNoBite) {
+		t.Errorf("a clock that is off by less than can be told: %v, want %v", err, chaos.ErrNoBite)
+	}
+	whole(t, f)
+
+	if _, err := f.PartitionLeader(t.Context(), chaos.Partition{From: chaos.Peers}); !errors.Is(err, chaos.ErrCannot) {
+		t.Errorf("cut off the peers of a fleet that has none: %v", err)
+	}
+
+	post := func(at string) {
+		resp, err := (&http.Client{Timeout: 10 * time.Second}).Post(at, "", nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+	}
+	for name, strike := range map[string]func() (chaos.Fault, error){
+		"partition": func() (chaos.Fault, error) {
+			return f.PartitionLeader(t.Context(), chaos.Partition{For: time.Minute})
+		},
+		"pause":  func() (chaos.Fault, error) { return f.PauseLeader(t.Context(), chaos.Pause{For: time.Minute}) },
+		"resign": func() (chaos.Fault, error) { return f.ResignLeader(t.Context()) },
+		"kill":   func() (chaos.Fault, error) { return f.KillLeader(t.Context()) },
+	} {
+		var meant chaos.Leader
+		f.OnFound(func(l chaos.Leader) { meant = l; post(l.URL + "/resign") })
+		_, err := strike()
+		f.OnFound(nil)
+		if !errors.Is(err, chaos.ErrChanged) || !chaos.Alive(meant.PID) {
+			t.Errorf("%s: %v, want %v and %s alive", name, err, chaos.ErrChanged, meant.ID)
+		}
+		whole(t, f)
+	}
+
+	ctx, stop := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	_, err = f.PartitionLeader(ctx, chaos.Partition{For: time.Minute, Until: func(context.Context, chaos.Leader) error { stop(enough); return nil }})
+	if !errors.Is(err, enough) {
+		t.Errorf("stopped: %v", err)
+	}
+	whole(t, f)
+
+	// Stopped while the node is to stop itself: it does not do so later.
+	ctx, cancel := context.WithCancel(t.Context())
+	f.OnFound(func(chaos.Leader) { time.AfterFunc(20*time.Millisecond, cancel) })
+	fault, err := f.PauseLeader(ctx, chaos.Pause{For: time.Minute, Between: true})
+	f.OnFound(nil)
+	if !errors.Is(err, context.Canceled) || errors.Is(err, chaos.ErrNotHealed) {
+		t.Errorf("stopped while it waits for a write: %v", err)
+	}
+	l, err := f.Leader(t.Context(), 0)
+	if err != nil || l.ID != fault.Target {
+		t.Fatalf("%s leads, not %s: %v", l.ID, fault.Target, err)
+	}
+	post(l.URL + "/next")
+	whole(t, f)
+
+	var pid int
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = f.PauseLeader(t.Context(), chaos.Pause{For: time.Minute, Until: func(_ context.Context, l chaos.Leader) error {
+			if pid = l.PID; !chaos.Still(pid) {
+				t.Errorf("%d does not stand still", pid)
+			}
+			panic("the caller's own")
+		}})
+	}()
+	if pid == 0 || chaos.Still(pid) {
+		t.Errorf("process %d is left standing", pid)
+	}
+	whole(t, f)
+}
+
+// Faults may be set at the same time: each heals what it has set, and nothing else.
+func TestFaultsAtOnce(t *testing.T) {
+	t.Parallel()
+	f := start(t)
+	var wait sync.WaitGroup
+	for _, from := range []chaos.From{chaos.Engine, chaos.Ledger, chaos.Ledger} {
+		wait.Go(func() {
+			if _, err := f.PartitionLeader(t.Context(), chaos.Partition{From: from, For: ttl}); err != nil {
+				t.Error(fmt.Errorf("%s: %w", from, err))
+			}
+		})
+	}
+	wait.Wait()
+	whole(t, f)
+}

@@ -1,0 +1,12 @@
+// Package chaos puts faults into a fleet that runs, aimed at its leader: it is killed,
+// cut off, paused, given a wrong clock, asked to go.
+//
+// A fault is a call that returns when the fault is over. It is healed at its end, when
+// the context ends, and when the caller panics; a process that was paused goes on even
+// if the one that paused it is killed. A fault says on one clock (clock.System, which
+// all processes of a host share) when it began and when it was healed, and what shows
+// that it bit: one that left no trace is an error, ErrNoBite.
+//
+// Only fleets of a lab are touched, and no privileges are needed: what is cut is cut at
+// the proxies that the lab has put before each node's connections.
+package chaos

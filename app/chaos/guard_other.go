@@ -1,0 +1,18 @@
+//go:build !unix
+
+package chaos
+
+import (
+	"errors"
+	"os"
+)
+
+type guard struct{}
+
+func newGuard(int) (*guard, error) { return nil, errors.ErrUnsupported }
+
+func (*guard) end() {}
+
+func suspend(*os.Process) error { return errors.ErrUnsupported }
+
+func resume(*os.Process) error { return errors.ErrUnsupported }

@@ -1,0 +1,148 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tenurehq/tenure/clock"
+)
+
+// PartitionLeader cuts the leader off, silently: nothing is refused, nothing arrives.
+// It has bitten when a keep-alive or a write of the node failed, or its term ended.
+func (f *Fleet) PartitionLeader(ctx context.Context, p Partition) (Fault, error) {
+	p.From, p.Way = or(p.From, Engine), or(p.Way, Both)
+	p.For = or(p.For, 2*f.ttl)
+	return f.strike(ctx, func(target Leader) (work, error) {
+		w := work{name: "partition-leader", hold: f.lasting(p.For, p.Until), healed: "reaches the " + string(p.From) + " again"}
+		c, err := f.cutting(target, p.From, p.Way)
+		if err != nil {
+			return w, err
+		}
+		w.heal = c.heal
+		var before reading
+		w.set = func(ctx context.Context, target Leader) (string, clock.Instant, error) {
+			var err error
+			if before, err = f.read(ctx, target); err != nil {
+				return "", 0, err
+			}
+			begun := f.host.Now()
+			return fmt.Sprintf("cut off the %s, %s, for %v", p.From, way(p.Way), p.For), begun, c.make(ctx)
+		}
+		w.felt = func(ctx context.Context, target Leader, _ bool) string { return f.missed(ctx, target, before, p.From) }
+		return w, nil
+	})
+}
+
+func or[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+func way(w Way) string {
+	switch w {
+	case Up:
+		return "one way: what it sends does not arrive"
+	case Down:
+		return "one way: no answer arrives"
+	}
+	return "both ways"
+}
+
+// missed is what a node says that it has missed since a reading.
+func (f *Fleet) missed(ctx context.Context, target Leader, before reading, from From) string {
+	now, err := f.read(ctx, target)
+	if err != nil {
+		return ""
+	}
+	failed := counted(now.grown(before, "tenure_renew_failures_total", "reason"), "keep-alives failed")
+	if from == Ledger {
+		outcomes := now.grown(before, "tenure_fleet_writes_total", "outcome")
+		delete(outcomes, "ok")
+		failed = counted(outcomes, "writes failed")
+	}
+	return words(failed, counted(now.grown(before, "tenure_terms_ended_total", "reason"), "terms ended"), refusals(now, before))
+}
+
+const refusedWords = "writes refused"
+
+func refusals(now, before reading) string {
+	return counted(now.grown(before, "tenure_fence_rejected_total", "reason"), refusedWords)
+}
+
+// counted is a count by words, such as: 3 keep-alives failed (timeout 3).
+func counted(by map[string]float64, what string) string {
+	var sum float64
+	var parts []string
+	for _, word := range slices.Sorted(maps.Keys(by)) {
+		sum += by[word]
+		parts = append(parts, fmt.Sprintf("%s %.0f", word, by[word]))
+	}
+	if sum == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: %.0f (%s)", what, sum, strings.Join(parts, ", "))
+}
+
+// FlapLeader makes a connection of the leader come and go. It has bitten as a partition
+// has.
+func (f *Fleet) FlapLeader(ctx context.Context, p Flap) (Fault, error) {
+	p.From, p.Way = or(p.From, Engine), or(p.Way, Both)
+	p.For = or(p.For, 10*f.ttl)
+	return f.strike(ctx, func(target Leader) (work, error) {
+		w := work{name: "flap-leader", healed: "reaches the " + string(p.From) + " for good"}
+		c, err := f.cutting(target, p.From, p.Way)
+		if err != nil {
+			return w, err
+		}
+		chance := rand.New(rand.NewPCG(p.Seed, 0))
+		near := func() time.Duration { return time.Duration((0.5 + chance.Float64()) * float64(f.ttl)) }
+		cuts := 0
+		w.heal = c.heal
+		var before reading
+		w.set = func(ctx context.Context, target Leader) (string, clock.Instant, error) {
+			var err error
+			if before, err = f.read(ctx, target); err != nil {
+				return "", 0, err
+			}
+			begun := f.host.Now()
+			return fmt.Sprintf("its connection to the %s comes and goes near %v, for %v (seed %d)", p.From, f.ttl, p.For, p.Seed), begun, c.make(ctx)
+		}
+		w.hold = func(ctx context.Context, _ Leader, begun clock.Instant) error {
+			end := begun.Add(p.For)
+			left := func(d time.Duration) time.Duration { return min(d, end.Sub(f.host.Now())) }
+			for cuts = 1; ; cuts++ {
+				down := left(near())
+				if !pause(ctx, down) || left(f.ttl) <= 0 {
+					return nil
+				}
+				if err := c.heal(ctx); err != nil {
+					return err
+				}
+				f.say(f.host.Now(), "%s reaches the %s after %v", target.ID, p.From, down.Round(time.Millisecond))
+				if !pause(ctx, left(near())) || left(f.ttl) <= 0 {
+					return nil
+				}
+				if err := c.make(ctx); err != nil {
+					return err
+				}
+				f.say(f.host.Now(), "%s is cut off again", target.ID)
+			}
+		}
+		w.felt = func(ctx context.Context, target Leader, healed bool) string {
+			missed := f.missed(ctx, target, before, p.From)
+			if missed == "" || !healed {
+				return missed
+			}
+			return words(fmt.Sprintf("cuts: %d", cuts), missed)
+		}
+		return w, nil
+	})
+}

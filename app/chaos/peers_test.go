@@ -1,0 +1,46 @@
+package chaos_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/app/chaos"
+	"github.com/tenurehq/tenure/app/lab"
+	"github.com/tenurehq/tenure/clock"
+)
+
+// A Raft leader that is cut off its peers, in either direction, is replaced by one of
+// them, and nothing is left of the cut.
+func TestPeers(t *testing.T) {
+	t.Parallel()
+	bin, err := lab.FindPrograms(t.Context(), "", func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "fleet.json")
+	fleet, err := lab.Start(t.Context(), lab.Config{Bin: bin, File: path, Backend: "raft", Workers: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := fleet.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	f, err := chaos.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Event = func(_ clock.Instant, what string) { t.Log(what) }
+	for _, way := range []chaos.Way{chaos.Both, chaos.Up, chaos.Down} {
+		began := clock.System().Now()
+		fault, err := f.PartitionLeader(t.Context(), chaos.Partition{From: chaos.Peers, Way: way, For: time.Second, Until: func(ctx context.Context, l chaos.Leader) error {
+			_, err := f.Leader(ctx, l.Token)
+			return err
+		}})
+		bit(t, "partition-leader", began, fault, err, "terms ended")
+		whole(t, f)
+	}
+}

@@ -1,0 +1,81 @@
+package chaos_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tenurehq/tenure/app/chaos"
+	"github.com/tenurehq/tenure/app/fleet/api"
+)
+
+// put writes a fleet file whose only node is this process.
+func put(t *testing.T, path, url string, change func(*api.FleetFile)) {
+	t.Helper()
+	file := api.FleetFile{Group: "g", Lab: true, TTLMS: 2000, Nodes: []api.NodeFile{{ID: "n", Process: api.Process{URL: url, PID: os.Getpid()}}}}
+	if change != nil {
+		change(&file)
+	}
+	data, err := json.Marshal(file)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(path, data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The one fleet that runs is found; none, two, and what a killed lab has left are told
+// apart.
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(api.Status{NodeID: "n", Group: "g", PID: os.Getpid(), Lab: true})
+	}))
+	defer node.Close()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, "tenure-lab-"+name, "fleet.json") }
+	want := func(path, words string) {
+		t.Helper()
+		got, err := chaos.RunningIn(dir)
+		if got != path || words == "" && err != nil || words != "" && (!errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), words)) {
+			t.Errorf("%q, %v; want %q, %q", got, err, path, words)
+		}
+	}
+	want("", "no fleet of yours runs")
+	put(t, at("left"), "http://127.0.0.1:1", nil)
+	put(t, at("other"), node.URL, func(f *api.FleetFile) { f.Group = "another" })
+	want("", "no fleet of yours runs")
+	put(t, at("1"), node.URL, nil)
+	want(at("1"), "")
+	put(t, at("2"), node.URL, nil)
+	want("", "2 fleets of yours run")
+}
+
+// A fleet that is no lab's, or not on this machine, is left alone.
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "fleet.json")
+	for words, change := range map[string]func(*api.FleetFile){
+		"not a lab's":                          func(f *api.FleetFile) { f.Lab = false },
+		"names no nodes":                       func(f *api.FleetFile) { f.Nodes = nil },
+		"http://10.1.2.3:80\", which is not":   func(f *api.FleetFile) { f.Nodes[0].URL = "http://10.1.2.3:80" },
+		"controlled at \"http://example.com\"": func(f *api.FleetFile) { f.Proxies.API = "http://example.com" },
+	} {
+		put(t, path, "http://127.0.0.1:1", change)
+		if _, err := chaos.Open(path); !errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%v, want %q", err, words)
+		}
+	}
+	if _, err := chaos.Open(path + "-none"); !errors.Is(err, chaos.ErrFleet) {
+		t.Errorf("no file: %v", err)
+	}
+}

@@ -1,0 +1,139 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tenurehq/tenure/app/fleet/api"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// Survey is how a fleet is: its nodes, and what faults stand.
+type Survey struct {
+	Path    string       `json:"path"`
+	Group   string       `json:"group"`
+	Backend string       `json:"backend"`
+	TTLMS   int64        `json:"ttl_ms"`
+	Nodes   []NodeSurvey `json:"nodes"`
+}
+
+// NodeSurvey is how a node is.
+type NodeSurvey struct {
+	ID  string `json:"id"`
+	PID int    `json:"pid"`
+	// Role is empty if the node does not answer.
+	Role  api.Role    `json:"role,omitempty"`
+	Token fence.Token `json:"token,omitempty"`
+	// Standing are faults that are not healed: cuts, a pause, an end.
+	Standing []string `json:"standing,omitempty"`
+}
+
+type toxic struct {
+	Name   string `json:"name"`
+	Stream string `json:"stream"`
+}
+
+// Survey looks at every node.
+func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
+	file, err := f.file()
+	if err != nil {
+		return Survey{}, err
+	}
+	out := Survey{Path: f.path, Group: file.Group, Backend: file.Backend, TTLMS: file.TTLMS, Nodes: make([]NodeSurvey, len(file.Nodes))}
+	var wait sync.WaitGroup
+	for i, n := range file.Nodes {
+		wait.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, askTime)
+			defer cancel()
+			s := NodeSurvey{ID: n.ID, PID: n.PID}
+			switch {
+			case !alive(n.PID):
+				s.Standing = append(s.Standing, "gone")
+			case still(n.PID):
+				s.Standing = append(s.Standing, "stands still")
+			default:
+				if status, err := f.status(ctx, n.URL); err == nil {
+					s.PID, s.Role, s.Token = status.PID, status.Role, status.FenceToken
+				}
+			}
+			for _, c := range f.cuts(ctx, file, n) {
+				s.Standing = append(s.Standing, c.what)
+			}
+			out.Nodes[i] = s
+		})
+	}
+	wait.Wait()
+	return out, nil
+}
+
+// standing is something in a proxy.
+type standing struct{ what, name, at string }
+
+func (f *Fleet) cuts(ctx context.Context, file api.FleetFile, n api.NodeFile) (all []standing) {
+	proxies := map[string]string{"the engine": n.Proxies.Engine, "the ledger": n.Proxies.Ledger, "its callers": n.Proxies.Client}
+	for peer, proxy := range n.Proxies.Peers {
+		proxies[peer] = proxy
+	}
+	for what, proxy := range proxies {
+		if proxy == "" || file.Proxies.API == "" {
+			continue
+		}
+		at := toxics(file, proxy)
+		var list []toxic
+		if f.call(ctx, http.MethodGet, at, nil, nil, &list) != nil {
+			continue
+		}
+		for _, t := range list {
+			all = append(all, standing{fmt.Sprintf("cut off %s, %s", what, t.Stream), t.Name, at + "/" + t.Name})
+		}
+	}
+	slices.SortFunc(all, func(a, b standing) int { return strings.Compare(a.what, b.what) })
+	return all
+}
+
+// Heal undoes what faults of other processes may have left: cuts that this package
+// made, pauses, wrong clocks. It says what it did.
+func (f *Fleet) Heal(ctx context.Context) error {
+	file, err := f.file()
+	if err != nil {
+		return err
+	}
+	var all error
+	for _, n := range file.Nodes {
+		for _, c := range f.cuts(ctx, file, n) {
+			if !strings.HasPrefix(c.name, ours) {
+				continue
+			}
+			err := f.remove(ctx, c.at)
+			all = errors.Join(all, err)
+			if err == nil {
+				f.say(f.host.Now(), "healed: %s was %s", n.ID, c.what)
+			}
+		}
+		if still(n.PID) {
+			p, err := os.FindProcess(n.PID)
+			if err == nil {
+				err = resume(p)
+				_ = p.Release()
+			}
+			all = errors.Join(all, err)
+			if err == nil {
+				f.say(f.host.Now(), "healed: %s goes on (pid %d)", n.ID, n.PID)
+			}
+		}
+		if alive(n.PID) {
+			_ = f.call(ctx, http.MethodDelete, n.URL+"/lab/pause", nil, nil, nil) // a node that knows no such thing
+			all = errors.Join(all, f.turn(ctx, Leader{ID: n.ID, URL: n.URL}, api.LabClock{}))
+		}
+	}
+	if all != nil {
+		return fmt.Errorf("%w: %w", ErrNotHealed, all)
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/tenurehq/tenure/app/chaos"
+)
+
+type verb struct{ name, what, flags string }
+
+// verbs are what the program can do, in the order in which they are listed.
+func verbs() []verb {
+	return []verb{
+		{"kill-leader", "kill the leader's process", ""},
+		{"partition-leader", "cut the leader off the engine, the ledger or its peers", "secs from way"},
+		{"gc-pause-leader", "stop the leader's process, as a garbage collector that stops the world does", "ms between"},
+		{"skew-leader", "give the leader's node a wrong clock", "ms ppm secs"},
+		{"resign-leader", "ask the leader to resign", ""},
+		{"flap-leader", "let a connection of the leader come and go near the TTL", "from way for seed"},
+		{"churn", "kill one leader after the other", "every for"},
+		{"list", "show the fleet, what faults stand, and what can be done", ""},
+		{"heal", "undo what a chaos that was killed has left", ""},
+	}
+}
+
+type settings struct {
+	verb, fleet, output string
+	secs                float64
+	ms, ppm             int64
+	from, way           string
+	between             bool
+	every, length       time.Duration
+	seed                uint64
+}
+
+var errHelp = errors.New("help was asked for")
+
+const more = "a flag may have one dash or two, and --x is CHAOS_X in the environment"
+
+func usage(w io.Writer) {
+	_, _ = fmt.Fprintf(w, "usage: chaos VERB [flags]\n\n")
+	for _, v := range verbs() {
+		_, _ = fmt.Fprintf(w, "  %-17s %s\n", v.name, v.what)
+	}
+	_, _ = fmt.Fprintf(w, "\nchaos VERB -h lists its flags; %s.\n", more)
+}
+
+func parse(args []string, env func(string) (string, bool), stderr io.Writer) (settings, error) {
+	var s settings
+	if len(args) == 0 {
+		usage(stderr)
+		return s, errors.New("which verb?")
+	}
+	s.verb = args[0]
+	flags, known := "", false
+	for _, v := range verbs() {
+		if v.name == s.verb {
+			flags, known = v.flags, true
+		}
+	}
+	switch {
+	case s.verb == "help" || s.verb == "-h" || s.verb == "-help" || s.verb == "--help":
+		usage(stderr)
+		return s, errHelp
+	case !known:
+		return s, fmt.Errorf("there is no verb %q: chaos help lists them", s.verb)
+	}
+	fs := s.define(strings.Fields(flags), stderr)
+	switch err := fs.Parse(args[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+		return s, errHelp
+	case err != nil:
+		return s, err
+	case fs.NArg() > 0:
+		return s, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	if err := fromEnvironment(fs, env); err != nil {
+		return s, err
+	}
+	err := s.validate()
+	return s, err
+}
+
+func (s *settings) define(own []string, stderr io.Writer) *flag.FlagSet {
+	fs := flag.NewFlagSet("chaos "+s.verb, flag.ContinueOnError)
+	fs.SetOutput(io.Discard) // a wrong flag is said once, by us
+	fs.StringVar(&s.fleet, "fleet", "", "the fleet file (default that of the one fleet that runs)")
+	fs.StringVar(&s.output, "o", "text", "text or json")
+	for _, name := range own {
+		switch name {
+		case "secs":
+			fs.Float64Var(&s.secs, name, 0, "how long, in seconds (default twice the TTL)")
+		case "from":
+			fs.StringVar(&s.from, name, string(chaos.Engine), "engine, ledger or peers")
+		case "way":
+			fs.StringVar(&s.way, name, string(chaos.Both), "both, up (what the node sends is lost) or down (what it is answered)")
+		case "ms":
+			what := "how long, in milliseconds (default twice the TTL)"
+			if s.verb == "skew-leader" {
+				what = "how far the clock is off, in milliseconds, ahead or behind"
+			}
+			fs.Int64Var(&s.ms, name, 0, what)
+		case "ppm":
+			fs.Int64Var(&s.ppm, name, 0, "how much faster the clock runs, in millionths")
+		case "between":
+			fs.BoolVar(&s.between, name, false, "let the pause come between a check and a write")
+		case "every":
+			fs.DurationVar(&s.every, name, 5*time.Second, "time from one kill to the next")
+		case "for":
+			what := "how long (default ten TTLs)"
+			if s.verb == "churn" {
+				what = "how long (default 1m)"
+			}
+			fs.DurationVar(&s.length, name, 0, what)
+		case "seed":
+			fs.Uint64Var(&s.seed, name, 1, "of the times between cuts")
+		}
+	}
+	fs.Usage = func() {
+		_, _ = fmt.Fprintf(stderr, "usage: chaos %s [flags]; %s\n", s.verb, more)
+		fs.SetOutput(stderr)
+		fs.PrintDefaults()
+		fs.SetOutput(io.Discard)
+	}
+	return fs
+}
+
+func fromEnvironment(fs *flag.FlagSet, env func(string) (string, bool)) error {
+	given := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	var wrong error
+	fs.VisitAll(func(f *flag.Flag) {
+		name := "CHAOS_" + strings.ToUpper(f.Name)
+		if v, ok := env(name); ok && v != "" && !given[f.Name] {
+			if err := fs.Set(f.Name, v); err != nil {
+				wrong = errors.Join(wrong, fmt.Errorf("environment %s=%q: %w", name, v, err))
+			}
+		}
+	})
+	return wrong
+}
+
+func (s *settings) validate() error {
+	const day = 24 * time.Hour
+	one := func(field, value string, of ...string) error {
+		for _, v := range of {
+			if v == value {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s: %q: one of %s", field, value, strings.Join(of, ", "))
+	}
+	err := one("o", s.output, "text", "json")
+	if s.from != "" {
+		err = errors.Join(err, one("from", s.from, "engine", "ledger", "peers"), one("way", s.way, "both", "up", "down"))
+	}
+	if s.secs < 0 || s.secs > day.Seconds() {
+		err = errors.Join(err, fmt.Errorf("secs: %v: above 0, at most a day", s.secs))
+	}
+	if s.verb == "gc-pause-leader" && (s.ms < 0 || s.ms > day.Milliseconds()) {
+		err = errors.Join(err, fmt.Errorf("ms: %d: above 0, at most a day", s.ms))
+	}
+	if s.verb == "skew-leader" && s.ms == 0 && s.ppm == 0 {
+		err = errors.Join(err, errors.New("by how much? give --ms or --ppm"))
+	}
+	if s.length < 0 || s.length > day || s.every < 0 || s.verb == "churn" && s.every < 100*time.Millisecond {
+		err = errors.Join(err, fmt.Errorf("every and for: %v and %v: at least 100ms, at most a day", s.every, s.length))
+	}
+	return err
+}

@@ -1,0 +1,83 @@
+// Command chaos puts faults into a fleet that `lab up` runs, aimed at its leader:
+//
+//	chaos kill-leader                                  SIGKILL
+//	chaos partition-leader --secs=6 --from=engine --way=both
+//	chaos gc-pause-leader --ms=3000 [--between]        SIGSTOP, SIGCONT
+//	chaos skew-leader --ms=500 [--ppm=10000] --secs=6  a wrong clock
+//	chaos resign-leader                                asked to go
+//	chaos flap-leader --for=20s --seed=1               a connection that comes and goes
+//	chaos churn --every=5s --for=10m                   one leader after the other killed
+//	chaos list                                         the fleet, and what faults stand
+//	chaos heal                                         undoes what a killed chaos has left
+//
+// It finds the fleet (--fleet FILE, else the one that this user runs) and its leader,
+// says on standard error what it did and when it healed, on the host's clock, and what
+// shows that the fault bit. The answer goes to standard output, as JSON with -o json.
+// Every flag can be given in the environment: --fleet is CHAOS_FLEET. Flags may have one
+// dash or two. SIGINT, SIGTERM and SIGHUP end a fault early: it is healed first, however
+// many signals come.
+//
+// Exit codes: 0 it bit and is healed, 1 failure, also when it left no trace or the
+// leader changed meanwhile, 2 wrong usage, 3 nobody leads.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/tenurehq/tenure/app/chaos"
+)
+
+const (
+	exitOK       = 0
+	exitFailure  = 1
+	exitUsage    = 2
+	exitNoLeader = 3
+)
+
+func main() {
+	signals := make(chan os.Signal, 1)
+	// They stay ours: a second one must not keep a fault from being healed, which is
+	// bounded.
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	go func() {
+		s := <-signals
+		cancel(fmt.Errorf("stopped by signal: %v", s))
+	}()
+	os.Exit(run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr))
+}
+
+// run is the program without its process.
+func run(ctx context.Context, args []string, env func(string) (string, bool), stdout, stderr io.Writer) int {
+	s, err := parse(args, env, stderr)
+	switch {
+	case errors.Is(err, errHelp):
+		return exitOK
+	case err != nil:
+		complain(stderr, err)
+		return exitUsage
+	}
+	switch err := s.run(ctx, stdout, stderr); {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, chaos.ErrNoLeader):
+		complain(stderr, err)
+		return exitNoLeader
+	default:
+		complain(stderr, err)
+		return exitFailure
+	}
+}
+
+func complain(w io.Writer, err error) {
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		_, _ = fmt.Fprintf(w, "error: %s\n", strings.TrimPrefix(line, "chaos: "))
+	}
+}

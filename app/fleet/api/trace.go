@@ -1,0 +1,33 @@
+package api
+
+import (
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// The kinds of a TraceLine.
+const (
+	TraceAttempt = "attempt" // a write is about to be sent
+	TraceDone    = "done"    // it has ended; At is that of its attempt
+	TraceBegan   = "began"   // a term of this node began
+	TraceEnded   = "ended"   // it ended
+	TraceMissed  = "missed"  // a keep-alive failed
+	TraceLed     = "led"     // somebody was seen to lead
+	TraceVacant  = "vacant"  // nobody was
+	TraceBlind   = "unknown" // who leads cannot be seen
+)
+
+// TraceLine is one line of a node's trace (-trace): what it did and saw, on the host's
+// clock. Each line is handed to the operating system before the node goes on, so that
+// a node which is killed has told everything it did.
+type TraceLine struct {
+	Kind  string        `json:"kind"`
+	PID   int           `json:"pid"`
+	At    clock.Instant `json:"at"`
+	Token fence.Token   `json:"token,omitempty"`
+	// End is when an attempt ended.
+	End clock.Instant `json:"end,omitempty"`
+	// What is the outcome of an attempt (ok, refused, unknown, failed), the cause of an
+	// end, who was seen to lead, or why a keep-alive failed.
+	What string `json:"what,omitempty"`
+}

@@ -1,0 +1,106 @@
+package fleet
+
+import (
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/app/fleet/api"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// trace writes down what this node does and sees, for experiments. A nil one writes
+// nothing.
+type trace struct {
+	log *slog.Logger
+	pid int
+
+	mu   sync.Mutex
+	file *os.File // nil after an error: a trace with a hole would be taken for whole
+}
+
+// openTrace goes on with the file of a process before this one.
+func openTrace(dir, id string, log *slog.Logger) (*trace, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, &ConfigError{"trace", err.Error()}
+	}
+	f, err := os.OpenFile(filepath.Join(dir, id+".trace"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, &ConfigError{"trace", err.Error()}
+	}
+	return &trace{log: log, pid: os.Getpid(), file: f}, nil
+}
+
+func (t *trace) add(l api.TraceLine) {
+	if t == nil {
+		return
+	}
+	l.PID = t.pid
+	line, err := json.Marshal(l)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.file == nil {
+		return
+	}
+	if err == nil {
+		_, err = t.file.Write(append(line, '\n'))
+	}
+	if err != nil {
+		t.log.Error("the trace cannot be written and ends here", "error", err)
+		_ = t.file.Close()
+		t.file = nil
+	}
+}
+
+func (t *trace) close() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.file != nil {
+		_ = t.file.Close() // every line has been written
+		t.file = nil
+	}
+}
+
+func (t *trace) attempted(at clock.Instant, token fence.Token) {
+	t.add(api.TraceLine{Kind: api.TraceAttempt, At: at, Token: token})
+}
+
+func (t *trace) done(at clock.Instant, took time.Duration, token fence.Token, err error) {
+	t.add(api.TraceLine{Kind: api.TraceDone, At: at, End: at.Add(took), Token: token, What: outcome(err)})
+}
+
+func (t *trace) saw(l tenure.Leader, at clock.Instant, err error) {
+	line := api.TraceLine{Kind: api.TraceBlind, At: at, Token: l.Token, What: l.Candidate.ID}
+	switch {
+	case err != nil:
+	case l.State == tenure.Led:
+		line.Kind = api.TraceLed
+	case l.State == tenure.Vacant && l.Token > 0:
+		line.Kind = api.TraceVacant
+	default:
+		return
+	}
+	t.add(line)
+}
+
+func (t *trace) note(n lease.Note, at clock.Instant) {
+	if t != nil && n.Kind == lease.NoteMissed {
+		what := ""
+		if n.Err != nil {
+			what = n.Err.Error()
+		}
+		t.add(api.TraceLine{Kind: api.TraceMissed, At: at, What: what})
+	}
+}

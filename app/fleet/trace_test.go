@@ -1,0 +1,58 @@
+package fleet
+
+import (
+	"bufio"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/app/fleet/api"
+	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
+)
+
+// A trace has every line at once, without being closed, as a killed node would leave
+// it; the next process goes on with the same file. Without a folder nothing is written.
+func TestTrace(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "traces")
+	first, err := openTrace(dir, "node-1", slog.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.close()
+	first.attempted(20, 3)
+	second, err := openTrace(dir, "node-1", slog.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.close()
+	second.done(30, 5*time.Nanosecond, 4, ledgerapi.ErrUnknown)
+
+	f, err := os.Open(filepath.Join(dir, "node-1.trace"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	var got []api.TraceLine
+	for in := bufio.NewScanner(f); in.Scan(); {
+		var l api.TraceLine
+		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, l)
+	}
+	want := []api.TraceLine{
+		{Kind: api.TraceAttempt, PID: os.Getpid(), At: 20, Token: 3},
+		{Kind: api.TraceDone, PID: os.Getpid(), At: 30, End: 35, Token: 4, What: "unknown"},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v\nwant %+v", got, want)
+	}
+	if none, err := openTrace("", "node-1", slog.Default()); none != nil || err != nil {
+		t.Errorf("a trace that nobody asked for: %v, %v", none, err)
+	}
+}
