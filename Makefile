@@ -35,6 +35,10 @@ run: programs ## start a fleet (etcd, ledger, three nodes, two workers) and tell
 demo: programs ## ten seconds: a leader is paused, another leads, the stale write is refused
 	@exec .cache/bin/lab demo $(ARGS)
 
+.PHONY: lab-quick
+lab-quick: programs ## two minutes: experiments with real faults, on etcd and on Raft, each checked by the names of the guarantees
+	@exec .cache/bin/lab run quick $(ARGS)
+
 .PHONY: build
 build: ## build every package of every module
 	@for m in $(CODE); do echo "build $$m"; (cd $$m && go build ./...); done

@@ -25,20 +25,30 @@ func newCheck() *cobra.Command {
 	var db, resource, name string
 	var out output
 	cmd := &cobra.Command{
-		Use:   "check",
-		Short: "Check what callers saw, and what the ledger has, against what a sequence promises",
-		Long: `Check histories of lab load, all together: for calls ordered in time the numbers rise
+		Use:   "check [DIR…]",
+		Short: "Check histories against what is guaranteed",
+		Long: `Check the histories at or below DIR, which lab run has written: one line for each
+guarantee, with file and line of what breaks it. What an experiment broke on purpose is
+broken here too. The ledger's database is looked for beside a history, or is --db.
+
+Without DIR check histories of lab load, all together: for calls ordered in time the numbers rise
 and the token never falls, and nothing was given twice. With --db the ledger's own table
 is asked too, with a lag() query, and each call must lie in one allocation of its token.
 Exit code 99: a promise was broken.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, dirs []string) error {
 			asJSON, err := out.json()
 			if err != nil {
 				return err
 			}
+			if len(dirs) > 0 {
+				if len(files) > 0 {
+					return &exitError{exitUsage, errors.New("DIR and --history are histories of two kinds: check one after the other")}
+				}
+				return checkDirs(cmd, dirs, db, asJSON)
+			}
 			if len(files) == 0 && db == "" {
-				return &exitError{exitUsage, errors.New("nothing to check: give --history, --db or both")}
+				return &exitError{exitUsage, errors.New("nothing to check: give DIR, --history, --db or both of these")}
 			}
 			var calls []history.Call
 			for _, f := range files {

@@ -3,7 +3,9 @@
 //	lab up      an engine, the ledger, three nodes and two workers; says what happens
 //	lab demo    the same, scripted: a stale leader's write is refused
 //	lab load    takes numbers from a fleet and says how long that took
-//	lab check   checks what callers saw against what the sequence promises
+//	lab run     runs experiments: attacks a fleet, checks what it did
+//	lab report  says again what the experiments have shown
+//	lab check   checks the histories of experiments and of lab load
 //	lab jobs    fills a ledger's database with jobs
 //
 // Data goes to standard output, everything else to standard error. Every flag can be
@@ -93,7 +95,7 @@ func newRoot(env func(string) (string, bool)) *cobra.Command {
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newUp(), newDemo(), newLoad(), newCheck(), newJobs(), newBare())
+	root.AddCommand(newUp(), newDemo(), newLoad(), newRun(), newCheck(), newReport(), newJobs(), newBare())
 	for _, verb := range root.Commands() {
 		prefix := "LAB_" + strings.ToUpper(verb.Name()) + "_"
 		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), prefix, env) }

@@ -70,7 +70,7 @@ func newDemo() *cobra.Command {
 	var cfg lab.Config
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show a stale leader's write being refused, in about 12 seconds",
+		Short: "Show a stale leader's write being refused, in about 10 seconds",
 		Long: `Run a fleet with leases of 2 s, stop its leader between its check and its write, let
 another take over, and let the first go on: its write is refused. The exit code is 0
 only if all of that was seen, and 99 if something was not.`,

@@ -1,0 +1,234 @@
+package experiment
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/tenurehq/tenure/app/fleet/api"
+	"github.com/tenurehq/tenure/app/lab/check"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// collect turns what the nodes wrote down and what the ledger has into files of the
+// history.
+func collect(ctx context.Context, history, traces, db string) ([]effect, error) {
+	paths, err := filepath.Glob(filepath.Join(traces, "*.trace"))
+	if err != nil {
+		return nil, err
+	}
+	if len(paths) == 0 {
+		return nil, fmt.Errorf("the nodes left no trace in %s", traces)
+	}
+	var effects []effect
+	for _, path := range paths {
+		part, err := collectNode(history, path)
+		if err != nil {
+			return nil, err
+		}
+		effects = append(effects, part...)
+	}
+	w, err := check.Create(history, "ledger", 0)
+	if err != nil {
+		return nil, err
+	}
+	return effects, errors.Join(collectLedger(ctx, w, db), w.Close())
+}
+
+// effect is from when to when a leader's writes took effect: when the first and the
+// last that the ledger acknowledged were sent. When callers heard of it is no measure:
+// a leader that is paused answers when it wakes up what took effect before.
+type effect struct {
+	Node  string        `json:"node"`
+	Token fence.Token   `json:"token"`
+	First clock.Instant `json:"first"`
+	Last  clock.Instant `json:"last"`
+}
+
+// acknowledged adds a write.
+func acknowledged(all []effect, node string, token fence.Token, at clock.Instant) []effect {
+	for i := range all {
+		if e := &all[i]; e.Token == token {
+			e.First, e.Last = min(e.First, at), max(e.Last, at)
+			return all
+		}
+	}
+	return append(all, effect{node, token, at, at})
+}
+
+// attemptName is what an attempt and its end have in common.
+type attemptName struct {
+	pid   int
+	token fence.Token
+	at    clock.Instant
+}
+
+// collectNode reads the trace of one node, which may have been several processes.
+func collectNode(history, path string) ([]effect, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	node := strings.TrimSuffix(filepath.Base(path), ".trace")
+	var events []check.Event
+	var effects []effect
+	open := map[attemptName]int{}
+	in := bufio.NewScanner(f)
+	for in.Scan() {
+		var l api.TraceLine
+		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		name := attemptName{l.PID, l.Token, l.At}
+		switch l.Kind {
+		case api.TraceAttempt:
+			open[name] = len(events)
+			events = append(events, check.Attempt{Node: node, Token: l.Token, At: l.At})
+		case api.TraceDone:
+			i, ok := open[name]
+			if !ok {
+				return nil, fmt.Errorf("%s: a write ended that had not begun: %s", path, in.Text())
+			}
+			delete(open, name)
+			events[i] = check.Attempt{Node: node, Token: l.Token, At: l.At, End: l.End, Outcome: l.What}
+			if l.What == check.OutcomeOK {
+				effects = acknowledged(effects, node, l.Token, l.At)
+			}
+		case api.TraceBegan:
+			events = append(events, check.Belief{Node: node, Token: l.Token, State: check.Began, At: l.At})
+		case api.TraceEnded:
+			events = append(events, check.Belief{Node: node, Token: l.Token, State: check.Ended, At: l.At, Cause: l.What})
+		case api.TraceLed, api.TraceVacant, api.TraceBlind:
+			// Each process is an observer of its own: one that starts again begins anew.
+			g := check.Grant{Observer: fmt.Sprint(node, "/", l.PID), State: l.Kind, Token: l.Token, At: l.At}
+			if l.Kind == api.TraceLed {
+				g.Holder = l.What
+			}
+			events = append(events, g)
+		}
+	}
+	if err := in.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	w, err := check.Create(history, node, 0)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range events {
+		if err := w.Write(e); err != nil {
+			return nil, errors.Join(err, w.Close())
+		}
+	}
+	return effects, w.Close()
+}
+
+// collectLedger reads what took effect and what was refused.
+func collectLedger(ctx context.Context, w *check.Writer, path string) error {
+	db, err := openDB(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	for _, part := range []struct {
+		query string
+		scan  func(*sql.Rows) (check.Effect, error)
+	}{
+		{"SELECT name, n, first_seq, last_seq, token, at_ms FROM allocation WHERE resource = ? ORDER BY name, n", func(r *sql.Rows) (check.Effect, error) {
+			e := check.Effect{What: check.EffectSequence}
+			err := r.Scan(&e.Name, &e.N, &e.First, &e.Last, &e.Token, &e.AtMS)
+			return e, err
+		}},
+		{"SELECT tick_key, n, token, at_ms FROM tick WHERE resource = ? ORDER BY n", func(r *sql.Rows) (check.Effect, error) {
+			e := check.Effect{What: check.EffectTick}
+			var key string
+			err := r.Scan(&key, &e.N, &e.Token, &e.AtMS)
+			if at, cut := strings.CutPrefix(key, "tick-"); cut {
+				e.InstantMS, _ = strconv.ParseInt(at, 10, 64) // another key has no instant
+			}
+			return e, err
+		}},
+		{"SELECT holder, token, reason, current_token, applied, at_ms FROM rejection WHERE resource = ? ORDER BY id", func(r *sql.Rows) (check.Effect, error) {
+			e := check.Effect{What: "write"}
+			err := r.Scan(&e.Holder, &e.Token, &e.Refused, &e.Current, &e.Applied, &e.AtMS)
+			return e, err
+		}},
+	} {
+		rows, err := db.QueryContext(ctx, part.query, group)
+		if err != nil {
+			return fmt.Errorf("the ledger's database: %w", err)
+		}
+		for err == nil && rows.Next() {
+			var e check.Effect
+			if e, err = part.scan(rows); err == nil {
+				err = w.Write(e)
+			}
+		}
+		if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func openDB(path string) (*sql.DB, error) {
+	if _, err := os.Stat(path); err != nil { // SQLite would make one
+		return nil, err
+	}
+	u := url.URL{Scheme: "file", Path: path, RawQuery: "_pragma=busy_timeout(10000)&_pragma=query_only(1)"}
+	return sql.Open("sqlite", u.String())
+}
+
+// damage is what the ledger itself says of writes that it should not have taken.
+type damage struct {
+	// Refused and Applied count stale writes: turned away, and made although stale.
+	Refused int64 `json:"stale_writes_refused"`
+	Applied int64 `json:"stale_writes_accepted"`
+	// Reused counts numbers that were allocated more than once.
+	Reused int64 `json:"numbers_reused"`
+}
+
+func damageOf(ctx context.Context, path string) (d damage, err error) {
+	db, err := openDB(path)
+	if err != nil {
+		return d, err
+	}
+	defer func() { _ = db.Close() }()
+	if err := db.QueryRowContext(ctx, `SELECT COUNT(*) FILTER (WHERE applied = 0), COUNT(*) FILTER (WHERE applied <> 0)
+		FROM rejection WHERE resource = ? AND token < current_token`, group).Scan(&d.Refused, &d.Applied); err != nil {
+		return d, err
+	}
+	rows, err := db.QueryContext(ctx, "SELECT first_seq, last_seq FROM allocation WHERE resource = ?", group)
+	if err != nil {
+		return d, err
+	}
+	defer func() { _ = rows.Close() }()
+	type part struct{ first, last int64 }
+	var all []part
+	for rows.Next() {
+		var p part
+		if err := rows.Scan(&p.first, &p.last); err != nil {
+			return d, err
+		}
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b part) int { return int(a.first - b.first) })
+	var high int64
+	for _, p := range all {
+		d.Reused += max(0, min(high, p.last)-p.first+1)
+		high = max(high, p.last)
+	}
+	return d, rows.Err()
+}

@@ -1,0 +1,257 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure/app/chaos"
+	"github.com/tenurehq/tenure/app/fleet/api"
+	fleetclient "github.com/tenurehq/tenure/app/fleet/client"
+	"github.com/tenurehq/tenure/app/lab"
+	"github.com/tenurehq/tenure/app/lab/check"
+	"github.com/tenurehq/tenure/app/lab/load"
+	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
+	ledgerclient "github.com/tenurehq/tenure/app/ledger/client"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// ErrNotSeen: the fleet ran, and something that the script waits for did not happen.
+var ErrNotSeen = errors.New("not seen")
+
+// patience is how long the script waits for something: a loaded machine is no reason
+// to have seen nothing.
+const patience = 60 * time.Second
+
+// stage is a fleet at work, for the script of a trial.
+type stage struct {
+	trial  Trial
+	rng    *rand.Rand
+	say    func(format string, args ...any)
+	round  func() // a round is over
+	fleet  *lab.Fleet
+	file   api.FleetFile
+	chaos  *chaos.Fleet
+	nodes  *fleetclient.Client
+	ledger *ledgerclient.Client
+	calls  *check.Writer
+	faults *check.Writer
+
+	rounds []Round
+	load   load.Report
+	loads  int
+}
+
+func (s *stage) urls() (urls []string) {
+	for _, n := range s.file.Nodes {
+		urls = append(urls, n.URL)
+	}
+	return urls
+}
+
+func (s *stage) url(id string) string {
+	for _, n := range s.file.Nodes {
+		if n.ID == id {
+			return n.URL
+		}
+	}
+	return ""
+}
+
+// rehearse runs the script under load.
+func (s *stage) rehearse(ctx context.Context) error {
+	var err error
+	if s.nodes, err = fleetclient.New(fleetclient.Config{URLs: s.urls(), Timeout: 2 * time.Second}); err != nil {
+		return err
+	}
+	defer s.nodes.Close()
+	if s.ledger, err = ledgerclient.New(ledgerclient.Config{URL: s.file.Ledger.URL, Timeout: 2 * time.Second}); err != nil {
+		return err
+	}
+	defer s.ledger.Close()
+	if s.chaos, err = chaos.Open(s.fleet.Path()); err != nil {
+		return err
+	}
+	l, err := s.leader(ctx, 0)
+	if err != nil {
+		return err
+	}
+	s.say("%s leads with token %d; %.0f calls a second", l.ID, l.Token, s.trial.Rate)
+	calling, stop := context.WithCancel(ctx)
+	var callers sync.WaitGroup
+	var failed error
+	callers.Go(func() {
+		s.load, failed = load.Run(calling, load.Config{
+			URLs: s.urls(), Rate: s.trial.Rate, Connections: 64, For: 24 * time.Hour, Timeout: s.trial.Patience, Calls: s.calls, Name: "caller-",
+		})
+	})
+	err = s.hold(ctx, time.Second)
+	if err == nil {
+		err = s.trial.play(ctx, s)
+	}
+	if err == nil {
+		// What was healed last shall be seen to be well.
+		err = errors.Join(s.all(ctx), s.hold(ctx, time.Second))
+	}
+	stop()
+	callers.Wait()
+	if err == nil {
+		err = failed
+	}
+	return err
+}
+
+// hold lets time pass.
+func (s *stage) hold(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// somewhere lets up to one beat pass, so that faults do not hit at the same place in it.
+func (s *stage) somewhere(ctx context.Context) error {
+	return s.hold(ctx, 500*time.Millisecond+time.Duration(s.rng.Int64N(int64(s.trial.TTL/4))))
+}
+
+// await looks until it is seen.
+func await(ctx context.Context, what string, seen func(context.Context) bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%w within %v: %s", ErrNotSeen, patience, what))
+	defer cancel()
+	for !seen(ctx) {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// leader waits for one that works, with a token above.
+func (s *stage) leader(ctx context.Context, above fence.Token) (fleetclient.Leader, error) {
+	var l fleetclient.Leader
+	err := await(ctx, fmt.Sprintf("a leader with a token above %d", above), func(ctx context.Context) bool {
+		for _, n := range s.file.Nodes {
+			st, ok := s.status(ctx, n.URL)
+			if ok && st.Role == api.Leader && st.Working && st.FenceToken > above {
+				l = fleetclient.Leader{ID: st.NodeID, URL: n.URL, Token: st.FenceToken}
+				return true
+			}
+		}
+		return false
+	})
+	return l, err
+}
+
+func (s *stage) status(ctx context.Context, url string) (api.Status, bool) {
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	st, err := s.nodes.Status(ctx, url)
+	return st, err == nil
+}
+
+// all waits until every node answers, and one of them leads.
+func (s *stage) all(ctx context.Context) error {
+	if err := await(ctx, "every node answering", func(ctx context.Context) bool {
+		for _, n := range s.file.Nodes {
+			if _, ok := s.status(ctx, n.URL); !ok {
+				return false
+			}
+		}
+		return true
+	}); err != nil {
+		return err
+	}
+	_, err := s.leader(ctx, 0)
+	return err
+}
+
+// sealed waits until the ledger takes nothing below a token above that of the old
+// leader, and returns who leads with it.
+func (s *stage) sealed(ctx context.Context, old fence.Token) (fleetclient.Leader, error) {
+	if err := await(ctx, "the successor's seal", func(ctx context.Context) bool {
+		r, err := s.ledger.Resource(ctx, group)
+		return err == nil && r.Token > old
+	}); err != nil {
+		return fleetclient.Leader{}, err
+	}
+	return s.leader(ctx, old)
+}
+
+// take lets callers take numbers from one node, which they believe to lead.
+func (s *stage) take(ctx context.Context, from fleetclient.Leader, count int64) error {
+	s.loads++
+	r, err := load.Run(ctx, load.Config{
+		URLs: []string{from.URL}, Rate: 400, Connections: 8, Count: count, For: 10 * time.Second, Timeout: s.trial.Patience,
+		Patience: 10 * time.Second, Calls: s.calls, Name: fmt.Sprintf("visitor-%d-", s.loads),
+	})
+	if err == nil && r.Calls == 0 {
+		err = fmt.Errorf("%w: %s answered none of %d calls (%s)", ErrNotSeen, from.ID, count, r.FirstTrouble)
+	}
+	return err
+}
+
+// refusal waits until the ledger lists a stale write of a term that is over.
+func (s *stage) refusal(ctx context.Context, node string, token fence.Token) (ledgerapi.Rejection, error) {
+	var found ledgerapi.Rejection
+	err := await(ctx, fmt.Sprintf("a stale write of %s with token %d", node, token), func(ctx context.Context) bool {
+		page, err := s.ledger.Rejections(ctx, "", ledgerapi.MaxPage)
+		if err != nil {
+			return false
+		}
+		for _, r := range page.Items {
+			if r.Resource == group && r.Token == token && r.Holder == node && r.CurrentToken > token {
+				found = r
+				return true
+			}
+		}
+		return false
+	})
+	return found, err
+}
+
+// down waits until a node no longer says that it leads with a token.
+func (s *stage) down(ctx context.Context, id string, token fence.Token) error {
+	return await(ctx, id+" stepping down", func(ctx context.Context) bool {
+		st, ok := s.status(ctx, s.url(id))
+		return ok && (st.Role != api.Leader || st.FenceToken != token)
+	})
+}
+
+// broken sets a fault and writes it down. If the leader changed while it was being set,
+// which a loaded machine may do, it is set again.
+func (s *stage) broken(class string, set func() (chaos.Fault, error)) (chaos.Fault, error) {
+	const tries = 3
+	for try := 1; ; try++ {
+		f, err := set()
+		changed := errors.Is(err, chaos.ErrChanged)
+		switch {
+		case errors.Is(err, chaos.ErrNoBite):
+			return f, fmt.Errorf("%w: %w", ErrNotSeen, err)
+		case err != nil && (!changed || try == tries):
+			return f, err
+		case changed:
+			s.say("%v; once more", err)
+			f.Evidence += "the leader changed while it was being set"
+		default:
+			s.say("healed: %s of %s; %s", f.Name, f.Target, f.Evidence)
+		}
+		if f.Begun > 0 {
+			if err := s.faults.Write(check.Fault{Name: f.Name, Class: class, Target: f.Target, Begun: f.Begun, Healed: f.Healed, Evidence: f.Evidence}); err != nil {
+				return f, err
+			}
+		}
+		if !changed {
+			return f, nil
+		}
+	}
+}
+
+func now() clock.Instant { return clock.System().Now() }
