@@ -29,6 +29,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/tenurehq/tenure/app/cli"
 )
 
 const (
@@ -63,7 +65,7 @@ func (e *exitError) Unwrap() error { return e.err }
 // run is the program without its process.
 func run(ctx context.Context, args []string, env func(string) (string, bool), stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot(env)
-	root.SetArgs(oneDash(root, args))
+	root.SetArgs(cli.OneDash(root, args))
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -96,49 +98,8 @@ func newRoot(env func(string) (string, bool)) *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(newUp(), newDemo(), newLoad(), newRun(), newCheck(), newReport(), newJobs(), newBare())
-	for _, verb := range root.Commands() {
-		prefix := "LAB_" + strings.ToUpper(verb.Name()) + "_"
-		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), prefix, env) }
-	}
+	cli.FromEnvironment(root, env)
 	return root
-}
-
-// fromEnvironment sets the flags that were not given.
-func fromEnvironment(flags *pflag.FlagSet, prefix string, env func(string) (string, bool)) error {
-	var wrong error
-	flags.VisitAll(func(f *pflag.Flag) {
-		name := prefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if v, ok := env(name); ok && v != "" && !f.Changed {
-			if err := flags.Set(f.Name, v); err != nil {
-				wrong = errors.Join(wrong, fmt.Errorf("environment %s=%q: %w", name, v, err))
-			}
-		}
-	})
-	return wrong
-}
-
-// oneDash lets long flags have one dash, as those of the other programs do.
-func oneDash(root *cobra.Command, args []string) []string {
-	long := func(name string) bool {
-		for _, verb := range root.Commands() {
-			if f := verb.Flags().Lookup(name); f != nil && (len(name) > 1 || f.Shorthand != name) {
-				return true
-			}
-		}
-		return name == "help"
-	}
-	out := make([]string, 0, len(args))
-	for i, a := range args {
-		if a == "--" {
-			return append(out, args[i:]...)
-		}
-		name, _, _ := strings.Cut(strings.TrimPrefix(a, "-"), "=")
-		if strings.HasPrefix(a, "-") && !strings.HasPrefix(a, "--") && long(name) {
-			a = "-" + a
-		}
-		out = append(out, a)
-	}
-	return out
 }
 
 // output is the form of the answer.

@@ -20,14 +20,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
+
+	"github.com/tenurehq/tenure/app/cli"
 )
 
 const (
@@ -63,7 +63,7 @@ func (e *exitError) Unwrap() error { return e.err }
 // run is the program without its process.
 func run(ctx context.Context, args []string, env func(string) (string, bool), stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot(env)
-	root.SetArgs(oneDash(root, args))
+	root.SetArgs(cli.OneDash(root, args))
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -96,63 +96,6 @@ func newRoot(env func(string) (string, bool)) *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(newServe(), newLedger(), newWorker(), newFence())
-	for verb := range verbs(root) {
-		path := strings.ReplaceAll(strings.ToUpper(verb.CommandPath()), " ", "_")
-		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags(), path+"_", env) }
-	}
+	cli.FromEnvironment(root, env)
 	return root
-}
-
-// verbs are all below a command.
-func verbs(of *cobra.Command) iter.Seq[*cobra.Command] {
-	return func(yield func(*cobra.Command) bool) {
-		for _, verb := range of.Commands() {
-			if !yield(verb) {
-				return
-			}
-			for below := range verbs(verb) {
-				if !yield(below) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// fromEnvironment sets the flags that were not given.
-func fromEnvironment(flags *pflag.FlagSet, prefix string, env func(string) (string, bool)) error {
-	var wrong error
-	flags.VisitAll(func(f *pflag.Flag) {
-		name := prefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if v, ok := env(name); ok && v != "" && !f.Changed {
-			if err := flags.Set(f.Name, v); err != nil {
-				wrong = errors.Join(wrong, fmt.Errorf("environment %s=%q: %w", name, v, err))
-			}
-		}
-	})
-	return wrong
-}
-
-// oneDash lets long flags have one dash, as those of the other programs do.
-func oneDash(root *cobra.Command, args []string) []string {
-	long := func(name string) bool {
-		for verb := range verbs(root) {
-			if verb.Flags().Lookup(name) != nil {
-				return true
-			}
-		}
-		return name == "help"
-	}
-	out := make([]string, 0, len(args))
-	for i, a := range args {
-		if a == "--" {
-			return append(out, args[i:]...)
-		}
-		name, _, _ := strings.Cut(strings.TrimPrefix(a, "-"), "=")
-		if strings.HasPrefix(a, "-") && !strings.HasPrefix(a, "--") && len(name) > 1 && long(name) {
-			a = "-" + a
-		}
-		out = append(out, a)
-	}
-	return out
 }

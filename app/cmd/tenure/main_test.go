@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tenurehq/tenure/app/cli"
 	"github.com/tenurehq/tenure/app/ledger"
 	"github.com/tenurehq/tenure/app/ledger/api"
 	"github.com/tenurehq/tenure/app/ledger/client"
@@ -111,7 +112,7 @@ func TestFlagsAndEnvironment(t *testing.T) {
 	values := func(args, env []string) map[string]string {
 		root := newRoot(environment(env...))
 		got := map[string]string{}
-		cmd, rest, err := root.Find(oneDash(root, append([]string{"ledger"}, args...)))
+		cmd, rest, err := root.Find(cli.OneDash(root, append([]string{"ledger"}, args...)))
 		if err != nil {
 			t.Fatal(err)
 		}
