@@ -52,6 +52,9 @@ type world struct {
 // test.
 func bubble(t *testing.T, f func(w *world)) {
 	t.Helper()
+	if raced {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	}
 	synctest.Test(t, func(t *testing.T) {
 		c := bubbleClock{time.Now()}
 		w := &world{T: t, clock: c, mem: mem.New(mem.Options{Clock: c})}
