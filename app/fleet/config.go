@@ -174,6 +174,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// ttl is how long a leader that has fallen silent is waited for.
+func (c Config) ttl() time.Duration {
+	if c.Backend == BackendRaft {
+		return c.ElectionTimeout
+	}
+	return c.Timing.Resolve().TTL
+}
+
 // Validate says which rules are broken, each as a ConfigError or in the words of the
 // backend.
 func (c Config) Validate() error {

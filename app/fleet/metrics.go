@@ -98,6 +98,7 @@ func newMetrics(n *Node) *metrics {
 			}
 			return 0
 		}),
+		gauge("tenure_ttl_seconds", "How long this node's lease lasts without a beat; of Raft, its heartbeat timeout.", func() float64 { return n.cfg.ttl().Seconds() }),
 		gauge("tenure_pause_max_seconds", "The longest pause of this process: a TTL must be longer.", func() float64 { return n.pauses.longest().Seconds() }),
 		gauge("tenure_pause_scheduling_max_seconds", "The longest that a goroutine of this process overslept.", func() float64 { return time.Duration(n.pauses.slept.Load()).Seconds() }),
 		gauge("tenure_pause_gc_max_seconds", "The longest stop of the garbage collector.", func() float64 { return time.Duration(n.pauses.stopped.Load()).Seconds() }),

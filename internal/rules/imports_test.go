@@ -63,6 +63,8 @@ var layers = []layer{
 		why: "the simulated world drives the real machine and the real store"},
 	{path: "examples/...", may: []string{".", "fence", "clock", "lease", "store/mem", "tenuretest"},
 		why: "an example shows what a user could write, so nothing internal"},
+	{path: "deploy", testsToo: []string{"internal/servertest"},
+		why: "files for operators: only their tests are Go"},
 	{path: "app/lab/...", may: []string{".", "fence/...", "clock", "lease", "store/...", "raft", "internal/child", "app/..."}, testsToo: []string{"internal/enginetest", "internal/servertest"},
 		why: "the lab starts the fleet's programs, which end with it"},
 	{path: "app/...", may: []string{".", "fence/...", "clock", "lease", "store/...", "raft", "internal/plant"}, testsToo: []string{"electortest", "lease/storetest", "tenuretest", "internal/child", "internal/enginetest", "internal/servertest"},

@@ -2,12 +2,14 @@ package servertest
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/tenurehq/tenure/internal/child"
 )
@@ -94,6 +96,20 @@ func dataDir(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// Command runs a program that comes with a server, such as promtool, and fails the
+// test with what it said if it fails.
+func Command(t testing.TB, program string, args ...string) {
+	t.Helper()
+	bin, env := find(t, program, program)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, program), args...)
+	cmd.Env = append(os.Environ(), env...)
+	if err := output(cmd); err != nil {
+		t.Error(err)
+	}
 }
 
 // find returns the folder of a server's programs, and what its environment needs.

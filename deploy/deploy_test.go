@@ -1,0 +1,80 @@
+// Package deploy has files for those who run Tenure: see docs/operations.md. Only the
+// tests are Go.
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/tenurehq/tenure/internal/servertest"
+)
+
+// The alert rules are well formed, are silent while all is well, and each fires when
+// what it names happens.
+func TestAlerts(t *testing.T) {
+	servertest.Command(t, "promtool", "check", "rules", "alerts.yaml")
+	servertest.Command(t, "promtool", "test", "rules", "alerts_test.yaml")
+
+	rules, tests := read(t, "alerts.yaml"), read(t, "alerts_test.yaml")
+	named := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(rules, -1)
+	if len(named) == 0 {
+		t.Fatal("no rule was found")
+	}
+	for _, m := range named {
+		if strings.Count(tests, "alertname: "+m[1]) < 2 {
+			t.Errorf("%s is not tested both silent and firing", m[1])
+		}
+	}
+}
+
+// The rules speak of series that the programs export.
+func TestAlertsNameSeries(t *testing.T) {
+	var code strings.Builder
+	for _, dir := range []string{"fleet", "service"} {
+		files, err := filepath.Glob(filepath.Join("..", "app", dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			code.WriteString(read(t, f))
+		}
+	}
+	for _, name := range regexp.MustCompile(`tenure_[a-z_]+`).FindAllString(read(t, "alerts.yaml"), -1) {
+		if name = strings.TrimSuffix(name, "_bucket"); !strings.Contains(code.String(), `"`+name+`"`) {
+			t.Errorf("nothing exports %s", name)
+		}
+	}
+}
+
+// systemd understands the units. Where it is not, nothing is checked.
+func TestUnits(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("SKIPPED, NOTHING WAS TESTED: no systemd-analyze")
+	}
+	dir := t.TempDir()
+	for from, to := range map[string]string{"tenure.service": "tenure.service", "tenure-exec@.service": "tenure-exec@billing.service"} {
+		// The program need not be installed where units are checked.
+		unit := strings.ReplaceAll(read(t, from), "/usr/local/bin/tenure", "/bin/true")
+		path := filepath.Join(dir, to)
+		if err := os.WriteFile(path, []byte(unit), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command(analyze, "verify", "--man=no", path).CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%s: %v\n%s", from, err, out)
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
