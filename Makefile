@@ -39,22 +39,41 @@ demo: programs ## ten seconds: a leader is paused, another leads, the stale writ
 lab-quick: programs ## two minutes: experiments with real faults, on etcd and on Raft, each checked by the names of the guarantees
 	@exec .cache/bin/lab run quick $(ARGS)
 
+# 99 is a threshold that was not met: that is a finding too, and is written down.
+.PHONY: lab
+lab: programs ## hours, on a machine that does nothing else: every experiment in full, then docs/findings.md; says first how long, and goes on where it was stopped
+	@code=0; .cache/bin/lab run all $(ARGS) || code=$$?; \
+	if [ $$code -eq 0 ] || [ $$code -eq 99 ]; then .cache/bin/lab report --out docs || code=$$?; fi; \
+	exit $$code
+
+.PHONY: lab-report
+lab-report: programs ## docs/findings.md from the results that there are, and from the comments in docs/lab/findings.tmpl
+	@exec .cache/bin/lab report --out docs
+
 .PHONY: build
 build: ## build every package of every module
 	@for m in $(CODE); do echo "build $$m"; (cd $$m && go build ./...); done
 
 .PHONY: test
-test: ## test every module with the race detector, then the planted build, then 2,000 seeds
+test: ## test every module with the race detector, then the planted build, then 2,000 seeds, then lab-quick
 	@for m in $(CODE); do echo "test $$m"; (cd $$m && go test -race ./...); done
 	@echo "test -tags planted $(PLANTED)"
 	@go test -tags planted $(PLANTED)
 	@go run ./sim/cmd/sim -seeds 2000
+	@$(MAKE) lab-quick
 
 .PHONY: test-long
-test-long: ## half an hour: 200 rounds of a leader that is cut off, 50 of a ledger that is killed, 10 minutes of Raft on busy cores
+test-long: ## half an hour: 200 rounds of a leader that is cut off, 50 of a ledger that is killed, 100 of a service and its engine, 10 minutes of Raft on busy cores
 	@cd store/etcd && TENURE_ROUNDS=200 go test -count=1 -v -timeout 60m -run 'TestNoOverlap' .
 	@cd app && TENURE_ROUNDS=50 go test -count=1 -v -timeout 60m -run 'TestKilledLedger' ./ledger
+	@cd app && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -run '^TestServiceAndEngineKilled$$' ./cmd/tenure
 	@cd raft && TENURE_BURN=10m go test -count=1 -v -timeout 60m -run 'TestLANBurner' .
+
+FUZZTIME ?= 5m
+
+.PHONY: fuzz-service
+fuzz-service: ## five minutes (FUZZTIME) of whatever can be sent to the service: no panic, no 5xx, every refusal a problem
+	@cd app && go test -run '^$$' -fuzz '^FuzzRequest$$' -fuzztime $(FUZZTIME) ./service
 
 ROUNDS ?= 30
 
@@ -70,6 +89,10 @@ bench-fence: ## what the fence costs in PostgreSQL, and what group commit gains 
 .PHONY: bench-fleet
 bench-fleet: ## the fleet's bars: calls, failovers, handovers, ten million jobs, nine nodes: twenty minutes, on a machine that does nothing else
 	@cd app && TENURE_BENCH_FLEET=50 go test -count=1 -v -timeout 60m -run '^TestFleet' ./bench 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
+
+.PHONY: bench-service
+bench-service: ## the service's bars: campaigns, reads, 10,000 groups, 5,000 watchers: four minutes, on a machine that does nothing else
+	@cd app && TENURE_BENCH_SERVICE=30 go test -count=1 -v -timeout 30m -run '^TestService' ./bench 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 
 .PHONY: sim
 sim: ## simulate SEEDS worlds (10000): loss, delay, drift, pause, crash

@@ -21,14 +21,17 @@ import (
 const ttl = 2 * time.Second
 
 // start runs a fleet for the time of a test.
-func start(t *testing.T) *chaos.Fleet {
+func start(t *testing.T) *chaos.Fleet { return startWith(t, lab.Config{}) }
+
+func startWith(t *testing.T, cfg lab.Config) *chaos.Fleet {
 	t.Helper()
 	bin, err := lab.FindPrograms(t.Context(), "", func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "fleet.json")
-	fleet, err := lab.Start(t.Context(), lab.Config{Bin: bin, File: path, TTL: ttl, Workers: -1, Restart: true, Event: func(s string) { t.Log("lab:", s) }})
+	cfg.Bin, cfg.File, cfg.TTL, cfg.Workers, cfg.Restart, cfg.Event = bin, path, ttl, -1, true, func(s string) { t.Log("lab:", s) }
+	fleet, err := lab.Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +57,7 @@ func bit(t *testing.T, name string, before clock.Instant, fault chaos.Fault, err
 	switch {
 	case err != nil:
 		t.Fatalf("%s: %v (%+v)", name, err, fault)
-	case fault.Name != name || fault.Target == "" || fault.Token == 0:
+	case fault.Name != name || fault.Target == "" || (fault.Token == 0) == strings.HasSuffix(name, "-leader"):
 		t.Errorf("not whole: %+v", fault)
 	case fault.Begun < before || fault.Healed < fault.Begun || fault.Healed > clock.System().Now():
 		t.Errorf("begun %d and healed %d, asked for at %d", fault.Begun, fault.Healed, before)
@@ -70,7 +73,7 @@ func whole(t *testing.T, f *chaos.Fleet) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range s.Nodes {
+	for _, n := range append(s.Nodes, s.Others...) {
 		if len(n.Standing) > 0 {
 			t.Errorf("%s: %v", n.ID, n.Standing)
 		}

@@ -1,5 +1,7 @@
 // Package chaos puts faults into a fleet that runs, aimed at its leader: it is killed,
-// cut off, paused, given a wrong clock, asked to go.
+// cut off, paused, given a wrong clock, asked to go. Any other process (a member of the
+// engine, the ledger, a node) can be named, killed, paused and cut off, several at once,
+// and the ledger's disk can be made to fail.
 //
 // A fault is a call that returns when the fault is over. It is healed at its end, when
 // the context ends, and when the caller panics; a process that was paused goes on even

@@ -33,7 +33,8 @@ type Fleet struct {
 	count int         // of cuts, which are named by it
 }
 
-// Leader is the node that leads.
+// Leader is the node that leads. Where processes are named it is the one that was named,
+// without a token; of several it has only the ids.
 type Leader struct {
 	ID    string      `json:"id"`
 	URL   string      `json:"url"`
@@ -41,6 +42,7 @@ type Leader struct {
 	Token fence.Token `json:"token"`
 
 	proxies api.NodeProxies
+	kind    kind
 }
 
 // How long a node may take to answer, how long to wait for somebody to lead, beside

@@ -13,6 +13,8 @@ func newGuard(int) (*guard, error) { return nil, errors.ErrUnsupported }
 
 func (*guard) end() {}
 
+func terminate(*os.Process) error { return errors.ErrUnsupported }
+
 func suspend(*os.Process) error { return errors.ErrUnsupported }
 
 func resume(*os.Process) error { return errors.ErrUnsupported }

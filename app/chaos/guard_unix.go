@@ -40,6 +40,8 @@ func (g *guard) end() {
 	_ = g.cmd.Wait()
 }
 
+func terminate(p *os.Process) error { return p.Signal(syscall.SIGTERM) }
+
 func suspend(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
 
 func resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }

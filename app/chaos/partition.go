@@ -19,7 +19,7 @@ func (f *Fleet) PartitionLeader(ctx context.Context, p Partition) (Fault, error)
 	p.For = or(p.For, 2*f.ttl)
 	return f.strike(ctx, func(target Leader) (work, error) {
 		w := work{name: "partition-leader", hold: f.lasting(p.For, p.Until), healed: "reaches the " + string(p.From) + " again"}
-		c, err := f.cutting(target, p.From, p.Way)
+		c, err := f.cutting([]Leader{target}, p.From, p.Way)
 		if err != nil {
 			return w, err
 		}
@@ -36,6 +36,74 @@ func (f *Fleet) PartitionLeader(ctx context.Context, p Partition) (Fault, error)
 		w.felt = func(ctx context.Context, target Leader, _ bool) string { return f.missed(ctx, target, before, p.From) }
 		return w, nil
 	})
+}
+
+// Partition cuts processes off, silently: nodes off the engine, the ledger or (Peers,
+// the default of Raft) every node that is not named, which splits the fleet in two; the
+// ledger and members of the engine off all nodes. It has bitten when what a proxy leads
+// to answers, and does not through the proxy, or when a node (of either side of a split)
+// says that it has missed something.
+func (f *Fleet) Partition(ctx context.Context, p Partition, what ...string) (Fault, error) {
+	if f.raft {
+		p.From = or(p.From, Peers)
+	}
+	p.From, p.Way = or(p.From, Engine), or(p.Way, Both)
+	p.For = or(p.For, 2*f.ttl)
+	return f.strikeNamed(ctx, "partition", what, func(targets []Leader) (work, error) {
+		from := string(p.From)
+		if targets[0].kind != isNode {
+			from = "nodes"
+		}
+		w := work{hold: f.lasting(p.For, p.Until), healed: "reaches the " + from + " again"}
+		c, err := f.cutting(targets, p.From, p.Way)
+		if err != nil {
+			return w, err
+		}
+		w.heal = c.heal
+		sides := targets // who may feel it
+		if p.From == Peers && targets[0].kind == isNode {
+			if sides, err = f.nodes(); err != nil {
+				return w, err
+			}
+		}
+		felt := make([]func(context.Context) string, len(sides))
+		w.set = func(ctx context.Context, _ Leader) (string, clock.Instant, error) {
+			for i, t := range sides {
+				var err error
+				if felt[i], err = f.feeling(ctx, t, p.From); err != nil {
+					return "", 0, err
+				}
+			}
+			begun := f.host.Now()
+			return fmt.Sprintf("cut off the %s, %s, for %v", from, way(p.Way), p.For), begun, c.make(ctx)
+		}
+		unheard := ""
+		w.felt = func(ctx context.Context, _ Leader, healed bool) string {
+			if !healed && unheard == "" {
+				unheard = c.unheard(ctx)
+			}
+			all := []string{unheard}
+			for i, t := range sides {
+				if e := felt[i](ctx); e != "" {
+					all = append(all, t.ID+": "+e)
+				}
+			}
+			return words(all...)
+		}
+		return w, nil
+	})
+}
+
+// feeling returns what a node has missed since, as far as it says so.
+func (f *Fleet) feeling(ctx context.Context, t Leader, from From) (func(context.Context) string, error) {
+	if t.kind != isNode {
+		return func(context.Context) string { return "" }, nil
+	}
+	before, err := f.read(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) string { return f.missed(ctx, t, before, from) }, nil
 }
 
 func or[T comparable](v, def T) T {
@@ -98,7 +166,7 @@ func (f *Fleet) FlapLeader(ctx context.Context, p Flap) (Fault, error) {
 	p.For = or(p.For, 10*f.ttl)
 	return f.strike(ctx, func(target Leader) (work, error) {
 		w := work{name: "flap-leader", healed: "reaches the " + string(p.From) + " for good"}
-		c, err := f.cutting(target, p.From, p.Way)
+		c, err := f.cutting([]Leader{target}, p.From, p.Way)
 		if err != nil {
 			return w, err
 		}

@@ -43,4 +43,23 @@ func TestPeers(t *testing.T) {
 		bit(t, "partition-leader", began, fault, err, "terms ended")
 		whole(t, f)
 	}
+
+	// Two of three, the leader not among them: it keeps its quorum of nobody.
+	l, err := f.Leader(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var others []string
+	for _, id := range []string{"node-1", "node-2", "node-3"} {
+		if id != l.ID {
+			others = append(others, id)
+		}
+	}
+	began := clock.System().Now()
+	fault, err := f.Partition(t.Context(), chaos.Partition{For: time.Second, Until: func(ctx context.Context, _ chaos.Leader) error {
+		_, err := f.Leader(ctx, l.Token) // the two have one among them
+		return err
+	}}, others...)
+	bit(t, "partition", began, fault, err, "nothing comes through")
+	whole(t, f)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"strings"
@@ -36,39 +37,56 @@ func (f *Fleet) process(ctx context.Context, target Leader) (*os.Process, error)
 	return p, nil
 }
 
+// allowed says what to do when a process may not be signalled.
+func allowed(target Leader, err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: %s (pid %d) is another user's: run this as the user who runs the fleet: %w", ErrCannot, target.ID, target.PID, err)
+	}
+	return err
+}
+
 // KillLeader ends the leader's process with SIGKILL. It has bitten when the process is
 // gone. Nothing is to be healed: whoever runs the fleet may start the node again.
 func (f *Fleet) KillLeader(ctx context.Context) (Fault, error) {
 	return f.strike(ctx, func(Leader) (work, error) {
-		return work{
-			name: "kill-leader", silent: true,
-			set: func(ctx context.Context, target Leader) (string, clock.Instant, error) {
-				p, err := f.process(ctx, target)
-				if err != nil {
-					return "", 0, err
-				}
-				defer func() { _ = p.Release() }()
-				begun := f.host.Now()
-				return fmt.Sprintf("killed (pid %d)", target.PID), begun, p.Kill()
-			},
-			hold: func(ctx context.Context, target Leader, _ clock.Instant) error {
-				const most = 5 * time.Second
-				for end := f.host.Now().Add(most); alive(target.PID) && f.host.Now() < end; {
-					if !pause(ctx, look/10) {
-						break
-					}
-				}
-				return nil
-			},
-			heal: func(context.Context) error { return nil },
-			felt: func(_ context.Context, target Leader, _ bool) string {
-				if alive(target.PID) {
-					return ""
-				}
-				return fmt.Sprintf("pid %d is gone", target.PID)
-			},
-		}, nil
+		return f.ending("kill-leader", "killed", (*os.Process).Kill), nil
 	})
+}
+
+// StopLeader asks the leader's process to end, with SIGTERM: it hands over first. It has
+// bitten when the process is gone. Nothing is to be healed, as with KillLeader.
+func (f *Fleet) StopLeader(ctx context.Context) (Fault, error) {
+	return f.strike(ctx, func(Leader) (work, error) {
+		w := f.ending("stop-leader", "asked to end", terminate)
+		w.silent = false
+		return w, nil
+	})
+}
+
+// ending is the end of the leader's process.
+func (f *Fleet) ending(name, what string, signal func(*os.Process) error) work {
+	return work{
+		name: name, silent: true, deposes: true,
+		set: func(ctx context.Context, target Leader) (string, clock.Instant, error) {
+			p, err := f.process(ctx, target)
+			if err != nil {
+				return "", 0, err
+			}
+			defer func() { _ = p.Release() }()
+			begun := f.host.Now()
+			return fmt.Sprintf("%s (pid %d)", what, target.PID), begun, allowed(target, signal(p))
+		},
+		hold: func(ctx context.Context, target Leader, _ clock.Instant) error {
+			return f.gone(ctx, []Leader{target})
+		},
+		heal: func(context.Context) error { return nil },
+		felt: func(_ context.Context, target Leader, _ bool) string {
+			if alive(target.PID) {
+				return ""
+			}
+			return fmt.Sprintf("pid %d is gone", target.PID)
+		},
+	}
 }
 
 // PauseLeader stops the leader's process and lets it go on. It has bitten when the
@@ -99,6 +117,7 @@ func (f *Fleet) PauseLeader(ctx context.Context, p Pause) (Fault, error) {
 type stop struct {
 	fleet   *Fleet
 	between bool
+	named   bool // it need not lead, nor be a node
 
 	target  Leader
 	process *os.Process
@@ -110,10 +129,14 @@ type stop struct {
 
 func (s *stop) set(ctx context.Context, target Leader) (begun clock.Instant, err error) {
 	s.target = target
-	if s.before, err = s.fleet.read(ctx, target); err != nil {
-		return 0, err
+	take := s.fleet.handle
+	if !s.named {
+		take = s.fleet.process
+		if s.before, err = s.fleet.read(ctx, target); err != nil {
+			return 0, err
+		}
 	}
-	p, err := s.fleet.process(ctx, target)
+	p, err := take(ctx, target)
 	if err != nil {
 		return 0, err
 	}
@@ -124,7 +147,7 @@ func (s *stop) set(ctx context.Context, target Leader) (begun clock.Instant, err
 	s.process = p
 	if !s.between {
 		begun = s.fleet.host.Now()
-		if err := suspend(p); err != nil {
+		if err := allowed(target, suspend(p)); err != nil {
 			return begun, err
 		}
 		return begun, s.stopped(ctx, time.Second)

@@ -20,6 +20,8 @@ type work struct {
 	// silent: the target cannot answer while the fault stands; deposes: it is to be the
 	// end of the term, so that a new leader says nothing.
 	silent, deposes bool
+	// named: the target was named, and who leads does not matter.
+	named bool
 	// set sets it and says in words what it did; it is healed also if set fails. Begun
 	// is when it began, if that is not when set was called.
 	set func(ctx context.Context, target Leader) (what string, begun clock.Instant, err error)
@@ -82,8 +84,12 @@ func (f *Fleet) run(ctx context.Context, target Leader, w work) (fault Fault, er
 		return fault, err
 	}
 	stood = true
-	f.say(fault.Begun, "%s (token %d): %s", target.ID, target.Token, what)
-	if word, changed := f.deposed(ctx, target, w.silent); changed && !w.deposes && f.host.Now().Sub(fault.Begun) < f.soon() {
+	if w.named {
+		f.say(fault.Begun, "%s: %s", target.ID, what)
+	} else {
+		f.say(fault.Begun, "%s (token %d): %s", target.ID, target.Token, what)
+	}
+	if word, changed := f.overtaken(ctx, target, w); changed && f.host.Now().Sub(fault.Begun) < f.soon() {
 		return fault, fmt.Errorf("%w: it was meant for %s with token %d, but %s", ErrChanged, target.ID, target.Token, word)
 	}
 	watch := f.watch(ctx, target, w)
@@ -115,6 +121,14 @@ func (f *Fleet) run(ctx context.Context, target Leader, w work) (fault Fault, er
 	}
 	f.say(f.host.Now(), "it bit: %s", fault.Evidence)
 	return fault, err
+}
+
+// overtaken says who has led since, if that means that the fault hit the wrong term.
+func (f *Fleet) overtaken(ctx context.Context, target Leader, w work) (string, bool) {
+	if w.named || w.deposes {
+		return "", false
+	}
+	return f.deposed(ctx, target, w.silent)
 }
 
 // soon is how long after a fault a new leader cannot be its effect.

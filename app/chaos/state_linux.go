@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"syscall"
 )
 
@@ -28,6 +30,36 @@ func still(pid int) bool { return state(pid) == 'T' }
 func alive(pid int) bool {
 	s := state(pid)
 	return s != 0 && s != 'Z' && s != 'X'
+}
+
+// startedFor reports whether a process was told an address when it was started.
+func startedFor(pid int, address string) bool {
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && address != "" && bytes.Contains(args, []byte(address))
+}
+
+// endWithParent ends a program when this one ends, however that ends, and keeps Ctrl-C
+// from it.
+func endWithParent(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+}
+
+// traced is how many threads of a process another one traces, and how many there are.
+func traced(pid int) (n, all int) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil {
+		return 0, 0
+	}
+	for _, path := range tasks {
+		status, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		if all++; !bytes.Contains(status, []byte("\nTracerPid:\t0\n")) {
+			n++
+		}
+	}
+	return n, all
 }
 
 // mine reports whether a file is this user's.

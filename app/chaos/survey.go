@@ -21,6 +21,8 @@ type Survey struct {
 	Backend string       `json:"backend"`
 	TTLMS   int64        `json:"ttl_ms"`
 	Nodes   []NodeSurvey `json:"nodes"`
+	// Others are the engine's members and the ledger.
+	Others []NodeSurvey `json:"others"`
 }
 
 // NodeSurvey is how a node is.
@@ -52,12 +54,7 @@ func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 			ctx, cancel := context.WithTimeout(ctx, askTime)
 			defer cancel()
 			s := NodeSurvey{ID: n.ID, PID: n.PID}
-			switch {
-			case !alive(n.PID):
-				s.Standing = append(s.Standing, "gone")
-			case still(n.PID):
-				s.Standing = append(s.Standing, "stands still")
-			default:
+			if s.Standing = ended(n.PID); s.Standing == nil {
 				if status, err := f.status(ctx, n.URL); err == nil {
 					s.PID, s.Role, s.Token = status.PID, status.Role, status.FenceToken
 				}
@@ -69,14 +66,43 @@ func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 		})
 	}
 	wait.Wait()
+	for _, o := range others(file) {
+		out.Others = append(out.Others, NodeSurvey{ID: o.ID, PID: o.PID, Standing: ended(o.PID)})
+	}
 	return out, nil
+}
+
+// ended says whether a process does not run.
+func ended(pid int) []string {
+	switch {
+	case !alive(pid):
+		return []string{"gone"}
+	case still(pid):
+		return []string{"stands still"}
+	}
+	return nil
+}
+
+// others are the processes that are no nodes.
+func others(file api.FleetFile) (all []Leader) {
+	for _, id := range ids(file)[:len(file.Engines)+1] {
+		l, _ := find(file, id)
+		all = append(all, l)
+	}
+	return all
 }
 
 // standing is something in a proxy.
 type standing struct{ what, name, at string }
 
 func (f *Fleet) cuts(ctx context.Context, file api.FleetFile, n api.NodeFile) (all []standing) {
-	proxies := map[string]string{"the engine": n.Proxies.Engine, "the ledger": n.Proxies.Ledger, "its callers": n.Proxies.Client}
+	proxies := map[string]string{"the ledger": n.Proxies.Ledger, "its callers": n.Proxies.Client}
+	for id, proxy := range n.Proxies.Engines {
+		if id == theEngine {
+			id = "the engine"
+		}
+		proxies[id] = proxy
+	}
 	for peer, proxy := range n.Proxies.Peers {
 		proxies[peer] = proxy
 	}
@@ -116,24 +142,33 @@ func (f *Fleet) Heal(ctx context.Context) error {
 				f.say(f.host.Now(), "healed: %s was %s", n.ID, c.what)
 			}
 		}
-		if still(n.PID) {
-			p, err := os.FindProcess(n.PID)
-			if err == nil {
-				err = resume(p)
-				_ = p.Release()
-			}
-			all = errors.Join(all, err)
-			if err == nil {
-				f.say(f.host.Now(), "healed: %s goes on (pid %d)", n.ID, n.PID)
-			}
-		}
+		all = errors.Join(all, f.wake(n.ID, n.PID))
 		if alive(n.PID) {
 			_ = f.call(ctx, http.MethodDelete, n.URL+"/lab/pause", nil, nil, nil) // a node that knows no such thing
 			all = errors.Join(all, f.turn(ctx, Leader{ID: n.ID, URL: n.URL}, api.LabClock{}))
 		}
 	}
+	for _, o := range others(file) {
+		all = errors.Join(all, f.wake(o.ID, o.PID))
+	}
 	if all != nil {
 		return fmt.Errorf("%w: %w", ErrNotHealed, all)
 	}
 	return nil
+}
+
+// wake lets a process go on that stands still.
+func (f *Fleet) wake(id string, pid int) error {
+	if !still(pid) {
+		return nil
+	}
+	p, err := os.FindProcess(pid)
+	if err == nil {
+		err = resume(p)
+		_ = p.Release()
+	}
+	if err == nil {
+		f.say(f.host.Now(), "healed: %s goes on (pid %d)", id, pid)
+	}
+	return err
 }

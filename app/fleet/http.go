@@ -50,6 +50,8 @@ func (n *Node) handler() http.Handler {
 	if n.cfg.Lab {
 		mux.Handle("POST", "/lab/clock", n.here(n.postClock))
 		mux.Handle("POST", "/lab/pause", n.here(n.postPause))
+		mux.Handle("DELETE", "/lab/pause", n.here(n.deletePause))
+		mux.Handle("POST", "/lab/garbage", n.here(n.postGarbage))
 		mux.Handle("GET", "/lab/attempts", n.here(n.getAttempts))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

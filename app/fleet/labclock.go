@@ -12,9 +12,10 @@ import (
 // is off beside it. Both can be changed while they run.
 //
 // The instants never go back and never jump: an offset belongs to a wall clock, and
-// nothing in a node decides by one.
+// nothing in a node decides by one, unless that is planted.
 type labClock struct {
-	host clock.Clock
+	host  clock.Clock
+	jumps bool // planted: the instants are the wall clock's
 
 	mu     sync.Mutex
 	rate   float64       // of this clock's seconds to the host's
@@ -37,21 +38,33 @@ func (c *labClock) Now() clock.Instant {
 }
 
 func (c *labClock) now() clock.Instant {
+	return c.steady().Add(c.jump())
+}
+
+// steady is the clock without what is planted.
+func (c *labClock) steady() clock.Instant {
 	return c.is.Add(time.Duration(float64(c.host.Now().Sub(c.at)) * c.rate))
+}
+
+func (c *labClock) jump() time.Duration {
+	if c.jumps {
+		return c.skew
+	}
+	return 0
 }
 
 // wall is what this node takes for the time of day.
 func (c *labClock) wall(now time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return now.Add(c.skew + c.now().Sub(c.host.Now()))
+	return now.Add(c.skew + c.steady().Sub(c.host.Now()))
 }
 
 // set changes the clock from now on.
 func (c *labClock) set(to api.LabClock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.is, c.at = c.now(), c.host.Now()
+	c.is, c.at = c.steady(), c.host.Now()
 	c.rate = 1 + float64(to.DriftPPM)/1e6
 	c.skew = time.Duration(to.SkewMS) * time.Millisecond
 	for t := range c.timers {
@@ -64,7 +77,7 @@ func (c *labClock) onHost(at clock.Instant) clock.Instant {
 	if at == clock.Never {
 		return clock.Never
 	}
-	return c.at.Add(time.Duration(float64(at.Sub(c.is)) / c.rate))
+	return c.at.Add(time.Duration(float64(at.Sub(c.is.Add(c.jump()))) / c.rate))
 }
 
 // NewTimer implements clock.Clock.

@@ -37,6 +37,7 @@ func (l *leading) found() {
 
 // work is what a node does while it leads. The ledger is sealed already.
 func (n *Node) work(ctx context.Context, term *tenure.Term) error {
+	n.stopAt(api.MomentSealed)
 	n.unsealed.Store(0)
 	n.sink.begin()
 	b := n.term.Load()
@@ -100,7 +101,7 @@ func (n *Node) newPen(term *tenure.Term) *pen.Pen {
 		},
 	}
 	if n.cfg.Lab {
-		cfg.Between = n.stopHere
+		cfg.Between = func() { n.stopAt(api.MomentWrite) }
 		cfg.Attempted = func(at clock.Instant, token fence.Token) {
 			n.attempts.add(at, token)
 			n.trace.attempted(at, token)
@@ -209,6 +210,7 @@ func (n *Node) readSequence(ctx context.Context) (uint64, error) {
 // bequeath leaves the successor what it needs, where the term ended by this node's own
 // will: then nobody else writes before work has returned.
 func (n *Node) bequeath(ctx context.Context, l *leading, cause error) {
+	n.stopAt(api.MomentResigning)
 	if d := n.cfg.slowly(); d > 0 {
 		time.Sleep(d)
 	}

@@ -21,6 +21,7 @@ type metrics struct {
 	changes   prometheus.Counter
 	keepalive prometheus.Histogram
 	renewals  *prometheus.CounterVec
+	calls     *prometheus.CounterVec
 	elect     prometheus.Histogram
 	health    prometheus.Gauge
 	rejected  *prometheus.CounterVec
@@ -56,6 +57,7 @@ func newMetrics(n *Node) *metrics {
 		changes:   counter("tenure_leader_changes_total", "Changes of leader that this node saw."),
 		keepalive: histogram("tenure_keepalive_seconds", "How long acknowledged keep-alives took.", seconds),
 		renewals:  counters("tenure_renew_failures_total", "Keep-alives that failed, by reason.", "reason"),
+		calls:     counters("tenure_engine_calls_total", "Calls of this node to the engine, by what was called.", "call"),
 		elect:     histogram("tenure_time_to_elect_ms", "From when the end of a term was seen here until a term of this node began.", prometheus.ExponentialBuckets(0.25, 2, 18)),
 		health:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "tenure_store_quorum_health", Help: "1 while the engine answers, 0 while it cannot be seen.", ConstLabels: group}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -83,7 +85,7 @@ func newMetrics(n *Node) *metrics {
 	for _, s := range shares {
 		m.over.WithLabelValues(s.phase)
 	}
-	m.registry.MustRegister(m.terms, m.ends, m.changes, m.keepalive, m.renewals, m.elect, m.health, m.rejected, m.writes, m.writing, m.callers,
+	m.registry.MustRegister(m.terms, m.ends, m.changes, m.keepalive, m.renewals, m.calls, m.elect, m.health, m.rejected, m.writes, m.writing, m.callers,
 		m.batches, m.numbers, m.phases, m.over, m.gaps,
 		gauge("tenure_is_leader", "1 while this node may trust that it leads.", func() float64 {
 			if t := n.term.Load(); t != nil && t.Remaining() > 0 {

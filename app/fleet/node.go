@@ -44,7 +44,8 @@ type Node struct {
 	buffers sync.Pool               // of *[]byte, for the answers of /next
 	// unsealed counts the terms in a row whose work could not begin.
 	unsealed atomic.Int32
-	armed    atomic.Bool // stop between the next check and its write
+	hook     hook
+	littered atomic.Bool // the collector is kept busy
 }
 
 // begun is a term of this node and when it began, on the host's clock.
@@ -118,6 +119,7 @@ func newNode(cfg Config) (*Node, error) {
 	n.clock = n.host
 	if cfg.Lab {
 		n.lab = newLabClock(n.host, cfg.ClockSkew, cfg.ClockDrift)
+		n.lab.jumps = cfg.byWallClock()
 		n.clock = n.lab
 	}
 	var err error
@@ -236,6 +238,7 @@ func (o observed) Campaign(ctx context.Context) (*tenure.Term, error) {
 		n.metrics.ended(cause)
 	})
 	n.cfg.Log.Info("term begun", "group", term.Group(), "token", term.Token())
+	n.stopAt(api.MomentGranted)
 	return term, nil
 }
 

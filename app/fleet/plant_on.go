@@ -13,6 +13,9 @@ import (
 // planted puts the bugs in.
 func (c Config) planted(cfg lease.Config) lease.Config { return cfg.Planted(c.Plant...) }
 
+// byWallClock: what a node measures it measures on the wall clock.
+func (c Config) byWallClock() bool { return slices.Contains(c.Plant, plant.WallClock) }
+
 // slowly is how long a leader goes on after it was told to stop. One that gives the
 // group up before its work has stopped does harm only if that takes a moment.
 func (c Config) slowly() time.Duration {

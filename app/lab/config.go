@@ -21,6 +21,8 @@ type Config struct {
 	Backend string
 	// Nodes and Workers are how many. Default 3 and 2; -1 workers is none.
 	Nodes, Workers int
+	// Engines is how many members the engine has, if it is etcd. Default 1.
+	Engines int
 	// TTL of the lease. Default 3s.
 	TTL time.Duration
 	// DB is the ledger's database. Default a SQLite file in Dir.
@@ -29,6 +31,8 @@ type Config struct {
 	Unfenced bool
 	// NodeArgs and LedgerArgs are given to each node and to the ledger as they are.
 	NodeArgs, LedgerArgs []string
+	// EachNode, if given, are further flags for the node of that number, from 1.
+	EachNode func(int) []string
 
 	// Direct does without proxies between the nodes and what they lean on.
 	Direct bool
@@ -37,15 +41,16 @@ type Config struct {
 
 	// Restart starts a program again that ended without having been asked to.
 	Restart bool
+	// RestartWait is how long it stays away then. Default 1s.
+	RestartWait time.Duration
 	// Event, if given, is told what becomes of the programs, in words.
 	Event func(string)
 }
 
 // startTime bounds the start of each program, stopTime its end.
 const (
-	startTime   = 30 * time.Second
-	stopTime    = 4 * time.Second
-	restartWait = time.Second
+	startTime = 30 * time.Second
+	stopTime  = 4 * time.Second
 )
 
 func (c Config) withDefaults() Config {
@@ -57,6 +62,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Nodes == 0 {
 		c.Nodes = 3
+	}
+	if c.Engines == 0 {
+		c.Engines = 1
+	}
+	if c.RestartWait == 0 {
+		c.RestartWait = time.Second
 	}
 	if c.Workers == 0 {
 		c.Workers = 2
@@ -81,8 +92,12 @@ func (c Config) Validate() error {
 	if c.Nodes < 0 || c.Nodes > most || c.Workers < -1 || c.Workers > most {
 		bad("nodes and workers: %d and %d: at most %d each", c.Nodes, c.Workers, most)
 	}
-	if c.TTL < 0 {
-		bad("ttl: %v is negative", c.TTL)
+	const members = 7
+	if c.Engines < 0 || c.Engines > members || c.Engines > 1 && c.Backend == "raft" {
+		bad("engines: %d: at most %d, and none apart from the nodes with raft", c.Engines, members)
+	}
+	if c.TTL < 0 || c.RestartWait < 0 {
+		bad("ttl and restart wait: %v and %v: not negative", c.TTL, c.RestartWait)
 	}
 	return errors.Join(all...)
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tenurehq/tenure/app/fleet/api"
 	fleetclient "github.com/tenurehq/tenure/app/fleet/client"
-	"github.com/tenurehq/tenure/app/lab/history"
+	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/app/lab/load"
 	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
 	ledgerclient "github.com/tenurehq/tenure/app/ledger/client"
@@ -235,14 +235,17 @@ func (d *demo) refused(ctx context.Context, old fleetclient.Leader) (ledgerapi.R
 // call takes numbers in the background. What it returns stops that, and checks that no
 // number was given twice.
 func (d *demo) call(ctx context.Context, path string) (func() error, error) {
-	w, err := history.Create(path)
+	w, err := check.Create(path, "calls", 0)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	if err := w.Write(check.Run{Experiment: "demo", Group: d.file.Group, Checks: []string{"sequence", "linearizable", "ledger"}}); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	calling, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := load.Run(ctx, load.Config{URLs: nodeURLs(d.file), Rate: 200, Connections: 16, For: 2 * time.Minute, Timeout: time.Second, History: w})
+		_, err := load.Run(calling, load.Config{URLs: nodeURLs(d.file), Rate: 200, Connections: 16, For: 2 * time.Minute, Timeout: time.Second, Calls: w})
 		ended <- errors.Join(err, w.Close())
 	}()
 	return func() error {
@@ -250,15 +253,16 @@ func (d *demo) call(ctx context.Context, path string) (func() error, error) {
 		if err := <-ended; err != nil {
 			return err
 		}
-		calls, err := history.Read(path)
+		r, err := check.Dir(ctx, path, check.Options{DB: d.file.Ledger.DB})
 		if err != nil {
 			return err
 		}
-		r := history.Check(calls)
-		if r.Breaches > 0 || r.Calls == 0 {
-			return fmt.Errorf("%w: a sequence without reuse: %d of %d calls broke it: %v", ErrNotSeen, r.Breaches, r.Calls, r.Examples)
+		for _, v := range r.Verdicts {
+			if v.Result != check.Pass {
+				return fmt.Errorf("%w: a sequence without reuse: %s", ErrNotSeen, v)
+			}
 		}
-		d.line.Say("%d callers' numbers, %d to %d under %d tokens: all rise, none twice; longest silence %.0f ms", r.Calls, r.First, r.Last, r.Tokens, r.LongestGapMS)
+		d.line.Say("%d callers' numbers, %d to %d under %d tokens: all rise, none twice; longest silence %.0f ms", r.Callers.Calls, r.Callers.First, r.Callers.Last, r.Callers.Tokens, r.Callers.SilenceMS)
 		return nil
 	}, nil
 }

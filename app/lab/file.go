@@ -55,8 +55,11 @@ func (f *Fleet) folder() error {
 func (f *Fleet) File() api.FleetFile {
 	out := api.FleetFile{Group: f.cfg.Group, Backend: f.cfg.Backend, TTLMS: f.cfg.TTL.Milliseconds(), Dir: f.dir, Lab: true,
 		Ledger: api.LedgerFile{Process: api.Process{URL: f.ledger.at(), PID: f.ledger.pid()}, DB: f.db()}}
-	if f.engine != nil {
-		out.Engine = api.Process{URL: f.engine.at(), PID: f.engine.pid()}
+	for i, p := range f.engines {
+		out.Engines = append(out.Engines, api.EngineFile{ID: p.id, Process: api.Process{URL: p.at(), PID: p.pid()}})
+		if i == 0 {
+			out.Engine = out.Engines[0].Process
+		}
 	}
 	for i, p := range f.nodes {
 		out.Nodes = append(out.Nodes, api.NodeFile{ID: p.id, Process: api.Process{URL: f.public[i], PID: p.pid()}, Proxies: f.names[i]})

@@ -19,7 +19,7 @@ type Fleet struct {
 	dir     string
 	release func() // of the lock on it; may be nil
 	proxies *proxies
-	engine  *process // nil with raft
+	engines []*process // none with raft
 	ledger  *process
 	workers []*process
 	nodes   []*process
@@ -56,8 +56,8 @@ func Start(ctx context.Context, cfg Config) (*Fleet, error) {
 
 func (f *Fleet) start(ctx context.Context) error {
 	workers := max(f.cfg.Workers, 0)
-	// The engine has two ports; a node has its own and one for its peers.
-	ports, err := child.FreePorts(3 + workers + 2*f.cfg.Nodes)
+	// A member of the engine and a node have two ports each: their own and one for peers.
+	ports, err := child.FreePorts(1 + 2*f.cfg.Engines + workers + 2*f.cfg.Nodes)
 	if err != nil {
 		return err
 	}
@@ -66,12 +66,12 @@ func (f *Fleet) start(ctx context.Context) error {
 		ports = ports[1:]
 		return p
 	}
-	enginePort, peerPort, ledgerPort := next(), next(), next()
-	first := []*process{f.newLedger(ledgerPort)}
+	ledgerPort := next()
+	var clients []string
 	if f.cfg.Backend == "etcd" {
-		f.engine = f.process("engine", engineProgram, "-until-eof", "-name", "engine", "-data-dir", filepath.Join(f.dir, "engine"), "-client", enginePort, "-peer", peerPort)
-		first = append(first, f.engine)
+		clients = f.newEngines(next)
 	}
+	first := append([]*process{f.newLedger(ledgerPort)}, f.engines...)
 	for i := range workers {
 		id := fmt.Sprint("worker-", i+1)
 		if err := os.MkdirAll(filepath.Join(f.dir, id), 0o700); err != nil {
@@ -85,7 +85,7 @@ func (f *Fleet) start(ctx context.Context) error {
 	if err := startAll(ctx, append(first, f.workers...)); err != nil {
 		return err
 	}
-	if err := f.newNodes(enginePort, ledgerPort, next); err != nil {
+	if err := f.newNodes(clients, ledgerPort, next); err != nil {
 		return err
 	}
 	if err := startAll(ctx, f.nodes); err != nil {
@@ -99,6 +99,28 @@ func (f *Fleet) start(ctx context.Context) error {
 
 func (f *Fleet) process(id, program string, args ...string) *process {
 	return &process{id: id, path: programPath(f.cfg.Bin, program), args: args, log: filepath.Join(f.dir, id+".log")}
+}
+
+// newEngines prepares the members of the engine and returns where they are called. One
+// alone is called engine, as its folder is.
+func (f *Fleet) newEngines(next func() string) (clients []string) {
+	var ids, members, peers []string
+	for i := range f.cfg.Engines {
+		id := "engine"
+		if f.cfg.Engines > 1 {
+			id = fmt.Sprint("engine-", i+1)
+		}
+		ids, clients, peers = append(ids, id), append(clients, next()), append(peers, next())
+		members = append(members, id+"="+peers[i])
+	}
+	for i, id := range ids {
+		args := []string{"-until-eof", "-name", id, "-data-dir", filepath.Join(f.dir, id), "-client", clients[i], "-peer", peers[i]}
+		if len(ids) > 1 {
+			args = append(args, "-members", strings.Join(members, ","))
+		}
+		f.engines = append(f.engines, f.process(id, engineProgram, args...))
+	}
+	return clients
 }
 
 func (f *Fleet) newLedger(port string) *process {
@@ -117,7 +139,7 @@ func (f *Fleet) db() string {
 	return filepath.Join(f.dir, "ledger.db")
 }
 
-func (f *Fleet) newNodes(enginePort, ledgerPort string, next func() string) error {
+func (f *Fleet) newNodes(engines []string, ledgerPort string, next func() string) error {
 	var workers, peers []string
 	for _, w := range f.workers {
 		workers = append(workers, w.at())
@@ -129,7 +151,8 @@ func (f *Fleet) newNodes(enginePort, ledgerPort string, next func() string) erro
 	}
 	for i := range f.cfg.Nodes {
 		id := fmt.Sprint("node-", i+1)
-		engine, ledger, public := enginePort, ledgerPort, listen[i]
+		ledger, public := ledgerPort, listen[i]
+		var endpoints []string
 		var names api.NodeProxies
 		through := func(name *string, what string, at *string) error {
 			var err error
@@ -138,10 +161,19 @@ func (f *Fleet) newNodes(enginePort, ledgerPort string, next func() string) erro
 			return err
 		}
 		var err error
-		if !f.cfg.Direct {
-			if f.engine != nil {
-				err = through(&names.Engine, "engine", &engine)
+		for j, p := range f.engines {
+			at := engines[j]
+			if !f.cfg.Direct {
+				var name string
+				err = errors.Join(err, through(&name, p.id, &at))
+				if names.Engines == nil {
+					names.Engine, names.Engines = name, map[string]string{}
+				}
+				names.Engines[p.id] = name
 			}
+			endpoints = append(endpoints, "http://"+at)
+		}
+		if !f.cfg.Direct {
 			err = errors.Join(err, through(&names.Ledger, "ledger", &ledger))
 		}
 		if f.cfg.ClientProxies {
@@ -155,8 +187,8 @@ func (f *Fleet) newNodes(enginePort, ledgerPort string, next func() string) erro
 		if len(workers) > 0 {
 			args = append(args, "-workers", strings.Join(workers, ","))
 		}
-		if f.engine != nil {
-			args = append(args, "-endpoints", "http://"+engine, "-lease-ttl", f.cfg.TTL.String())
+		if len(f.engines) > 0 {
+			args = append(args, "-endpoints", strings.Join(endpoints, ","), "-lease-ttl", f.cfg.TTL.String())
 		} else {
 			args = append(args, "-peers", strings.Join(peers, ","), "-data-dir", filepath.Join(f.dir, id))
 			through, err := f.peerProxies(id, at, &names)
@@ -165,7 +197,11 @@ func (f *Fleet) newNodes(enginePort, ledgerPort string, next func() string) erro
 			}
 			args = append(args, through...)
 		}
-		f.nodes = append(f.nodes, f.process(id, nodeProgram, append(args, f.cfg.NodeArgs...)...))
+		args = append(args, f.cfg.NodeArgs...)
+		if f.cfg.EachNode != nil {
+			args = append(args, f.cfg.EachNode(i+1)...)
+		}
+		f.nodes = append(f.nodes, f.process(id, nodeProgram, args...))
 		f.names = append(f.names, names)
 		f.public = append(f.public, "http://"+public)
 	}
@@ -210,10 +246,7 @@ func startAll(ctx context.Context, all []*process) error {
 
 // all are the programs, in the order in which they are stopped from behind.
 func (f *Fleet) all() []*process {
-	all := []*process{f.ledger}
-	if f.engine != nil {
-		all = append(all, f.engine)
-	}
+	all := append([]*process{f.ledger}, f.engines...)
 	return append(append(all, f.workers...), f.nodes...)
 }
 
@@ -230,11 +263,9 @@ func (f *Fleet) Stop() error {
 		wait.Wait()
 	}
 	together(append(append([]*process{}, f.nodes...), f.workers...))
-	rest := []*process{}
-	for _, p := range []*process{f.ledger, f.engine} {
-		if p != nil {
-			rest = append(rest, p)
-		}
+	rest := append([]*process{}, f.engines...)
+	if f.ledger != nil {
+		rest = append(rest, f.ledger)
 	}
 	together(rest)
 	var err error

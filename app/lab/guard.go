@@ -24,7 +24,7 @@ func (f *Fleet) guard(p *process) {
 			f.cfg.Event(fmt.Sprintf("%s (pid %d) %s", p.id, pid, what))
 			return
 		}
-		f.cfg.Event(fmt.Sprintf("%s (pid %d) %s; it is started again in %v", p.id, pid, what, restartWait))
+		f.cfg.Event(fmt.Sprintf("%s (pid %d) %s; it is started again in %v", p.id, pid, what, f.cfg.RestartWait))
 		if !f.again(p) {
 			return
 		}
@@ -36,7 +36,7 @@ func (f *Fleet) again(p *process) bool {
 		select {
 		case <-f.life.Done():
 			return false
-		case <-time.After(restartWait):
+		case <-time.After(f.cfg.RestartWait):
 		}
 		ctx, cancel := context.WithTimeoutCause(f.life, startTime, fmt.Errorf("more than %v", startTime))
 		err := p.start(ctx)

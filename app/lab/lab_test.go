@@ -19,7 +19,7 @@ import (
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/fleet/client"
 	"github.com/tenurehq/tenure/app/lab"
-	"github.com/tenurehq/tenure/app/lab/history"
+	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/app/lab/load"
 )
 
@@ -114,15 +114,18 @@ func TestFleet(t *testing.T) {
 	t.Logf("%s leads %v after the start", first.ID, time.Since(began).Round(time.Millisecond))
 
 	hist := filepath.Join(t.TempDir(), "history")
-	w, err := history.Create(hist)
+	w, err := check.Create(hist, "calls", 0)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Write(check.Run{Experiment: "test", Group: file.Group, Checks: []string{"sequence", "linearizable", "ledger"}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var calls sync.WaitGroup
 	var seen atomic.Uint64 // the highest token that the callers got
 	calls.Go(func() {
-		_, err := load.Run(ctx, load.Config{URLs: urls(file), Rate: 200, Connections: 8, For: 10 * time.Minute, Patience: time.Minute, History: w,
+		_, err := load.Run(ctx, load.Config{URLs: urls(file), Rate: 200, Connections: 8, For: 10 * time.Minute, Patience: time.Minute, Calls: w,
 			Progress: func(p load.Progress) { seen.Store(p.Token) }})
 		if err := errors.Join(err, w.Close()); err != nil {
 			t.Error(err)
@@ -158,7 +161,7 @@ func TestFleet(t *testing.T) {
 	eventually(t, "the callers served by the third leader", func() bool { return seen.Load() >= uint64(third.Token) })
 	cancel()
 	calls.Wait()
-	check(t, hist, file)
+	asked(t, hist, file)
 
 	last := f.File()
 	dir := last.Dir
@@ -178,24 +181,15 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// check asks the callers' history and the ledger.
-func check(t *testing.T, path string, file api.FleetFile) {
+// asked asks the callers' history and the ledger.
+func asked(t *testing.T, dir string, file api.FleetFile) {
 	t.Helper()
-	calls, err := history.Read(path)
+	r, err := check.Dir(t.Context(), dir, check.Options{DB: file.Ledger.DB})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := history.Check(calls)
-	if r.Breaches != 0 || r.Calls == 0 || r.Tokens < 2 {
-		t.Errorf("the callers: %+v", r)
-	}
-	db, err := history.Open(file.Ledger.DB, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = db.Close() }()
-	if r, err = history.CheckLedger(t.Context(), db, file.Group, api.Sequence, calls); err != nil || r.Breaches != 0 || r.Calls == 0 {
-		t.Errorf("the ledger: %+v, %v", r, err)
+	if !r.Passed() || r.Callers.Calls == 0 || r.Callers.Tokens < 2 {
+		t.Errorf("%+v\n%v", r.Callers, r.Verdicts)
 	}
 }
 

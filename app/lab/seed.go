@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tenurehq/tenure/app/lab/history"
+	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/app/ledger"
 	"github.com/tenurehq/tenure/app/ledger/api"
 	"github.com/tenurehq/tenure/fence"
@@ -39,7 +39,7 @@ func Seed(ctx context.Context, cfg SeedConfig) error {
 	if err != nil || !fresh {
 		return err
 	}
-	db, err := history.Open(cfg.DB, false)
+	db, err := check.OpenLedger(cfg.DB, true)
 	if err != nil {
 		return err
 	}

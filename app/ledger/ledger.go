@@ -21,6 +21,7 @@ type Ledger struct {
 	metrics *metrics
 	stopped chan struct{}
 	began   atomic.Int64 // the commit under way, as an instant; 0: none
+	unmade  atomic.Bool  // the last commit that had something to write failed
 	closing sync.Once
 	closed  error
 }
@@ -183,6 +184,7 @@ func (l *Ledger) commit(group []*op) {
 		return
 	}
 	if err != nil {
+		l.unmade.Store(!poisoned(err))
 		l.cfg.Logger.Error("commit failed", "batches", len(group), "err", err)
 		for _, o := range group {
 			o.finish(verdict{err: err})
@@ -224,6 +226,7 @@ func (l *Ledger) transact(group []*op) ([]verdict, error) {
 
 func (l *Ledger) attempt(ctx context.Context, group []*op) ([]verdict, error) {
 	verdicts := make([]verdict, len(group))
+	changed, probed := false, false
 	err := l.store.within(ctx, func(c *tx) error {
 		s := &state{unfenced: l.cfg.Unfenced, maxResources: l.cfg.Resources, nowMS: l.cfg.Now().UnixMilli()}
 		s.shared.most = uint64(l.cfg.Shared)
@@ -231,27 +234,49 @@ func (l *Ledger) attempt(ctx context.Context, group []*op) ([]verdict, error) {
 			return err
 		}
 		for i, o := range group {
-			if o.kind == share {
+			switch o.kind {
+			case probe:
+				probed = true
+				continue
+			case share:
 				verdicts[i].answer.AtMS = s.nowMS
 				verdicts[i].version, verdicts[i].err = s.shared.apply(*o.shared)
 				continue
 			}
 			verdicts[i] = s.apply(o.kind, o.batch)
 		}
-		changed, err := l.store.save(ctx, c, s, l.cfg.History, l.cfg.Rejections)
+		var err error
+		changed, err = l.store.save(ctx, c, s, l.cfg.History, l.cfg.Rejections)
+		if err == nil && probed {
+			changed, err = true, c.exec(ctx, writeProbe)
+		}
 		if err == nil && !changed {
 			return errNothing
 		}
 		return err
 	})
+	if err == nil && changed {
+		l.unmade.Store(false)
+	}
 	return verdicts, err
 }
 
-// Healthy says whether the ledger can read, and is not stuck in a commit.
+// writeProbe must change something: SQLite writes no page that stays as it is.
+const writeProbe = `INSERT INTO ledger_counter (name, value) VALUES ('probe', 1)
+	ON CONFLICT (name) DO UPDATE SET value = ledger_counter.value + 1`
+
+// Healthy says whether the ledger can read, is not stuck in a commit, and can write: when
+// the last commit has failed it makes one of its own, since a full disk can be read, and
+// nobody else may write before it is known to be well.
 func (l *Ledger) Healthy(ctx context.Context) error {
 	if began := l.began.Load(); began != 0 {
 		if stuck := time.Duration(int64(l.cfg.Clock.Now()) - began); stuck > 2*l.cfg.Timeout {
 			return fmt.Errorf("%w: a commit has been under way for %v", api.ErrUnavailable, stuck)
+		}
+	}
+	if l.unmade.Load() {
+		if v := l.wait(ctx, &op{kind: probe, size: overhead, done: make(chan struct{})}); v.err != nil {
+			return fmt.Errorf("%w: it cannot write: %s", api.ErrUnavailable, v.err.Error()) // whether a probe was made matters to nobody
 		}
 	}
 	var one int

@@ -116,7 +116,10 @@ func (m *metrics) committed(size int, took time.Duration, err error) {
 
 func (m *metrics) judged(o *op, v verdict, now clock.Instant) {
 	b := &o.batch
-	if o.kind == share {
+	switch o.kind {
+	case probe:
+		return
+	case share:
 		m.sharedWrite(v.err)
 		return
 	}

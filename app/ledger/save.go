@@ -57,7 +57,10 @@ type touched struct {
 func touch(group []*op) touched {
 	t := touched{resources: map[string]bool{}}
 	for _, o := range group {
-		if o.kind == share {
+		switch o.kind {
+		case probe:
+			continue
+		case share:
 			put(&t.shared, at{o.shared.Space, o.shared.Key}, true)
 			continue
 		}

@@ -77,6 +77,7 @@ const (
 	seal         // raise the mark
 	advance      // raise it past the slip rule
 	share        // replace a shared record: of no resource
+	probe        // write something, to see that it can be
 )
 
 // verdict is what became of one batch.

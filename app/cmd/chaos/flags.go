@@ -22,6 +22,10 @@ func verbs() []verb {
 		{"skew-leader", "give the leader's node a wrong clock", "ms ppm secs"},
 		{"resign-leader", "ask the leader to resign", ""},
 		{"flap-leader", "let a connection of the leader come and go near the TTL", "from way for seed"},
+		{"stop-leader", "ask the leader's process to end (SIGTERM): it hands over", ""},
+		{"kill", "kill members of the engine, the ledger or nodes; the fleet starts them again", "what"},
+		{"pause", "stop such processes and let them go on", "what ms"},
+		{"partition", "cut them off: nodes off the engine, the ledger or all other nodes, the others off the nodes", "what secs from way"},
 		{"churn", "kill one leader after the other", "every for"},
 		{"list", "show the fleet, what faults stand, and what can be done", ""},
 		{"heal", "undo what a chaos that was killed has left", ""},
@@ -32,7 +36,7 @@ type settings struct {
 	verb, fleet, output string
 	secs                float64
 	ms, ppm             int64
-	from, way           string
+	from, way, what     string
 	between             bool
 	every, length       time.Duration
 	seed                uint64
@@ -95,8 +99,14 @@ func (s *settings) define(own []string, stderr io.Writer) *flag.FlagSet {
 		switch name {
 		case "secs":
 			fs.Float64Var(&s.secs, name, 0, "how long, in seconds (default twice the TTL)")
+		case "what":
+			fs.StringVar(&s.what, name, "", "whom, by the names that list shows, separated by commas: all at once")
 		case "from":
-			fs.StringVar(&s.from, name, string(chaos.Engine), "engine, ledger or peers")
+			def := string(chaos.Engine)
+			if s.verb == "partition" {
+				def = ""
+			}
+			fs.StringVar(&s.from, name, def, "engine, ledger or peers")
 		case "way":
 			fs.StringVar(&s.way, name, string(chaos.Both), "both, up (what the node sends is lost) or down (what it is answered)")
 		case "ms":
@@ -157,12 +167,18 @@ func (s *settings) validate() error {
 	}
 	err := one("o", s.output, "text", "json")
 	if s.from != "" {
-		err = errors.Join(err, one("from", s.from, "engine", "ledger", "peers"), one("way", s.way, "both", "up", "down"))
+		err = errors.Join(err, one("from", s.from, "engine", "ledger", "peers"))
+	}
+	if s.way != "" {
+		err = errors.Join(err, one("way", s.way, "both", "up", "down"))
+	}
+	if named := s.verb == "kill" || s.verb == "pause" || s.verb == "partition"; named && s.what == "" {
+		err = errors.Join(err, errors.New("whom? give --what, with names that list shows"))
 	}
 	if s.secs < 0 || s.secs > day.Seconds() {
 		err = errors.Join(err, fmt.Errorf("secs: %v: above 0, at most a day", s.secs))
 	}
-	if s.verb == "gc-pause-leader" && (s.ms < 0 || s.ms > day.Milliseconds()) {
+	if (s.verb == "gc-pause-leader" || s.verb == "pause") && (s.ms < 0 || s.ms > day.Milliseconds()) {
 		err = errors.Join(err, fmt.Errorf("ms: %d: above 0, at most a day", s.ms))
 	}
 	if s.verb == "skew-leader" && s.ms == 0 && s.ppm == 0 {

@@ -1,4 +1,5 @@
-// Command chaos puts faults into a fleet that `lab up` runs, aimed at its leader:
+// Command chaos puts faults into a fleet that `lab up` runs, aimed at its leader or at
+// processes that are named:
 //
 //	chaos kill-leader                                  SIGKILL
 //	chaos partition-leader --secs=6 --from=engine --way=both
@@ -6,6 +7,10 @@
 //	chaos skew-leader --ms=500 [--ppm=10000] --secs=6  a wrong clock
 //	chaos resign-leader                                asked to go
 //	chaos flap-leader --for=20s --seed=1               a connection that comes and goes
+//	chaos stop-leader                                  SIGTERM: it hands over
+//	chaos kill --what=engine-1,engine-2                SIGKILL, and back by the fleet
+//	chaos pause --what=ledger --ms=3000
+//	chaos partition --what=node-1,node-2 --from=peers --secs=6
 //	chaos churn --every=5s --for=10m                   one leader after the other killed
 //	chaos list                                         the fleet, and what faults stand
 //	chaos heal                                         undoes what a killed chaos has left

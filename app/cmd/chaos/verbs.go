@@ -81,7 +81,11 @@ func (s *settings) run(ctx context.Context, stdout, stderr io.Writer) error {
 		if fault.Evidence == "" {
 			continue
 		}
-		_, werr := fmt.Fprintf(stdout, "%s %s token %d: begun %+.3fs, healed %+.3fs: %s\n", fault.Name, fault.Target, fault.Token,
+		whom := fault.Target
+		if fault.Token > 0 {
+			whom += fmt.Sprintf(" token %d", fault.Token)
+		}
+		_, werr := fmt.Fprintf(stdout, "%s %s: begun %+.3fs, healed %+.3fs: %s\n", fault.Name, whom,
 			fault.Begun.Sub(tell.start).Seconds(), fault.Healed.Sub(tell.start).Seconds(), fault.Evidence)
 		err = errors.Join(err, werr)
 	}
@@ -92,6 +96,7 @@ func (s *settings) run(ctx context.Context, stdout, stderr io.Writer) error {
 func (s *settings) faults(ctx context.Context, f *chaos.Fleet) ([]chaos.Fault, error) {
 	secs := time.Duration(s.secs * float64(time.Second))
 	ms := time.Duration(s.ms) * time.Millisecond
+	what := strings.Split(s.what, ",")
 	var fault chaos.Fault
 	var err error
 	switch s.verb {
@@ -107,6 +112,14 @@ func (s *settings) faults(ctx context.Context, f *chaos.Fleet) ([]chaos.Fault, e
 		fault, err = f.SkewLeader(ctx, chaos.Skew{Offset: ms, PPM: s.ppm, For: secs})
 	case "resign-leader":
 		fault, err = f.ResignLeader(ctx)
+	case "stop-leader":
+		fault, err = f.StopLeader(ctx)
+	case "kill":
+		fault, err = f.Kill(ctx, what...)
+	case "pause":
+		fault, err = f.Pause(ctx, chaos.Pause{For: ms}, what...)
+	case "partition":
+		fault, err = f.Partition(ctx, chaos.Partition{From: chaos.From(s.from), Way: chaos.Way(s.way), For: secs}, what...)
 	case "flap-leader":
 		fault, err = f.FlapLeader(ctx, chaos.Flap{From: chaos.From(s.from), Way: chaos.Way(s.way), For: s.length, Seed: s.seed})
 	}
@@ -114,6 +127,13 @@ func (s *settings) faults(ctx context.Context, f *chaos.Fleet) ([]chaos.Fault, e
 		return nil, err
 	}
 	return []chaos.Fault{fault}, err
+}
+
+func orNone(standing []string) string {
+	if len(standing) == 0 {
+		return "none"
+	}
+	return strings.Join(standing, "; ")
 }
 
 // list shows the fleet and the verbs; the verbs also where there is no fleet.
@@ -136,16 +156,16 @@ func (s *settings) list(ctx context.Context, stdout io.Writer) error {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	if survey != nil {
 		_, _ = fmt.Fprintf(stdout, "group %s on %s, TTL %v, %s\n", survey.Group, survey.Backend, time.Duration(survey.TTLMS)*time.Millisecond, survey.Path)
-		_, _ = fmt.Fprintln(table, "NODE\tPID\tROLE\tTOKEN\tFAULTS THAT STAND")
+		_, _ = fmt.Fprintln(table, "PROCESS\tPID\tROLE\tTOKEN\tFAULTS THAT STAND")
 		for _, n := range survey.Nodes {
-			role, standing := string(n.Role), strings.Join(n.Standing, "; ")
+			role := string(n.Role)
 			if role == "" {
 				role = "silent"
 			}
-			if standing == "" {
-				standing = "none"
-			}
-			_, _ = fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\n", n.ID, n.PID, role, n.Token, standing)
+			_, _ = fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\n", n.ID, n.PID, role, n.Token, orNone(n.Standing))
+		}
+		for _, o := range survey.Others {
+			_, _ = fmt.Fprintf(table, "%s\t%d\t\t\t%s\n", o.ID, o.PID, orNone(o.Standing))
 		}
 		_, _ = fmt.Fprintln(table)
 	}

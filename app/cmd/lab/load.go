@@ -15,7 +15,7 @@ import (
 
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/fleet/client"
-	"github.com/tenurehq/tenure/app/lab/history"
+	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/app/lab/load"
 )
 
@@ -24,6 +24,7 @@ type loadFlags struct {
 	fleet   string
 	rate    string
 	history string
+	group   string
 	bare    bool
 	quiet   bool
 	out     output
@@ -60,7 +61,8 @@ answer went back.`,
 	f.IntVar(&l.cfg.N, "n", 1, "how many numbers each call asks for")
 	f.DurationVar(&l.cfg.Timeout, "timeout", 2*time.Second, "how long a try may take before its outcome is unknown")
 	f.DurationVar(&l.cfg.Patience, "patience", 30*time.Second, "how long a call may look for a leader")
-	f.StringVar(&l.history, "history", "", "file for every answered call; NAME.ndjson for lines of JSON")
+	f.StringVar(&l.history, "history", "", "a new folder for what became of every call, for lab check")
+	f.StringVar(&l.group, "group", "billing", "the group, for the history; that of the fleet file if there is one")
 	f.BoolVar(&l.bare, "bare", false, "call a handler that answers a constant, for comparison")
 	f.BoolVar(&l.quiet, "quiet", false, "no line a second")
 	f.DurationVar(&l.maxP99, "max-p99", 0, "fail if the p99 is longer")
@@ -89,11 +91,14 @@ func (l *loadFlags) run(cmd *cobra.Command) (err error) {
 		l.cfg.Progress = func(p load.Progress) { _, _ = fmt.Fprintln(cmd.ErrOrStderr(), p) }
 	}
 	if l.history != "" {
-		w, err := history.Create(l.history)
+		w, err := check.Create(l.history, "calls", 0)
+		if err == nil {
+			err = w.Write(check.Run{Experiment: "load", Group: l.group, Checks: []string{"sequence", "linearizable"}})
+		}
 		if err != nil {
 			return &exitError{exitFailure, err}
 		}
-		l.cfg.History = w
+		l.cfg.Calls = w
 		defer func() {
 			if cerr := w.Close(); cerr != nil && err == nil {
 				err = &exitError{exitFailure, cerr}
@@ -135,6 +140,7 @@ func (l *loadFlags) targets() error {
 		if err != nil {
 			return err
 		}
+		l.group = file.Group
 		for _, n := range file.Nodes {
 			l.cfg.URLs = append(l.cfg.URLs, n.URL)
 		}
@@ -146,11 +152,11 @@ func (l *loadFlags) targets() error {
 		}
 		l.cfg.Rate = r
 	}
-	check := l.cfg
-	if l.bare && len(check.URLs) == 0 {
-		check.URLs = []string{"http://127.0.0.1:1"}
+	valid := l.cfg
+	if l.bare && len(valid.URLs) == 0 {
+		valid.URLs = []string{"http://127.0.0.1:1"}
 	}
-	return check.Validate()
+	return valid.Validate()
 }
 
 func loadError(err error) error {
@@ -168,7 +174,7 @@ func (l *loadFlags) alone(cmd *cobra.Command) (load.Report, error) {
 	}
 	defer stop()
 	cfg := l.cfg
-	cfg.URLs, cfg.Bare, cfg.History = []string{url}, true, nil
+	cfg.URLs, cfg.Bare, cfg.Calls = []string{url}, true, nil
 	return load.Run(cmd.Context(), cfg)
 }
 
@@ -189,7 +195,7 @@ func (l *loadFlags) compare(cmd *cobra.Command) (compared, error) {
 		part.Count = max(1, part.Count/turns)
 	}
 	bare := part
-	bare.URLs, bare.Bare, bare.History = []string{url}, true, nil
+	bare.URLs, bare.Bare, bare.Calls = []string{url}, true, nil
 	var fleets, bares []load.Report
 	for range turns {
 		for _, of := range []struct {

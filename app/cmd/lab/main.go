@@ -4,7 +4,8 @@
 //	lab demo    the same, scripted: a stale leader's write is refused
 //	lab load    takes numbers from a fleet and says how long that took
 //	lab run     runs experiments: attacks a fleet, checks what it did
-//	lab report  says again what the experiments have shown
+//	lab storm   faults of every kind at random, for a set time
+//	lab report  says again what the experiments have shown, or writes docs/findings.md
 //	lab check   checks the histories of experiments and of lab load
 //	lab jobs    fills a ledger's database with jobs
 //
@@ -97,7 +98,7 @@ func newRoot(env func(string) (string, bool)) *cobra.Command {
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newUp(), newDemo(), newLoad(), newRun(), newCheck(), newReport(), newJobs(), newBare())
+	root.AddCommand(newUp(), newDemo(), newLoad(), newRun(), newStorm(), newCheck(), newReport(), newJobs(), newBare())
 	cli.FromEnvironment(root, env)
 	return root
 }

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/app/fleet/api"
-	"github.com/tenurehq/tenure/app/lab/history"
+	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/app/lab/load"
 	"github.com/tenurehq/tenure/internal/child"
 )
@@ -119,36 +119,42 @@ func TestBare(t *testing.T) {
 	}
 }
 
-// A history that holds is code 0, one that does not is 99, and so is an empty one: it
-// proves nothing.
+// What lab load has written is checked: all of it together, with and without a
+// database. One that cannot be read, or nothing at all, proves nothing.
 func TestCheck(t *testing.T) {
-	write := func(calls ...history.Call) string {
-		path := filepath.Join(t.TempDir(), "h")
-		w, err := history.Create(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := w.Recorder()
-		for _, c := range calls {
-			err = errors.Join(err, r.Add(c))
-		}
-		if err := errors.Join(err, r.Close(), w.Close()); err != nil {
-			t.Fatal(err)
-		}
-		return path
+	srv := httptest.NewServer(load.Bare())
+	defer srv.Close()
+	loaded := filepath.Join(t.TempDir(), "loaded")
+	// The bare handler answers the same number again and again.
+	if code, _, stderr := labRun(t, nil, "load", "--url", srv.URL, "--connections", "1", "--count", "2", "--history", loaded, "--timeout", "20s"); code != exitThreshold {
+		t.Fatalf("code %d, %s", code, stderr)
 	}
-	one := write(history.Call{Start: 1, End: 2, Token: 1, First: 1, Last: 1})
-	two := write(history.Call{Start: 3, End: 4, Token: 1, First: 2, Last: 2})
+	one := t.TempDir()
+	w, err := check.Create(one, "calls", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []check.Event{
+		check.Run{Experiment: "load", Group: "billing", Checks: []string{"sequence"}},
+		check.Call{Start: 1, End: 2, Token: 1, First: 1, Last: 1},
+	} {
+		err = errors.Join(err, w.Write(e))
+	}
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	none := filepath.Join(t.TempDir(), "none.db")
 	for _, tt := range []struct {
 		args []string
 		code int
 		want string
 	}{
-		{[]string{"--history", one, "--history", two}, exitOK, "2 calls"},
-		{[]string{"--history", one, "--history", one}, exitThreshold, "both given away"},
-		{[]string{"--history", write()}, exitThreshold, ""},
-		{[]string{"--history", "no-such-file"}, exitFailure, ""},
-		{[]string{"--db", filepath.Join(t.TempDir(), "none.db")}, exitFailure, ""},
+		{[]string{one}, exitOK, "1 calls answered"},
+		{[]string{loaded}, exitThreshold, "a number was handed out twice"},
+		{[]string{one, "--db", none}, exitThreshold, "cannot be read"},
+		{[]string{"--db", none}, exitThreshold, "cannot be read"},
+		{[]string{"no-such-folder"}, exitFailure, ""},
+		{nil, exitUsage, ""},
 	} {
 		code, stdout, stderr := labRun(t, nil, append([]string{"check"}, tt.args...)...)
 		if code != tt.code || !strings.Contains(stdout, tt.want) {

@@ -5,17 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tenurehq/tenure/app/lab"
-	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/app/lab/experiment"
 )
 
@@ -43,7 +42,8 @@ func newRun() *cobra.Command {
 		Long: `Run experiments, one after the other: each starts a fleet of its own, drives load, puts
 faults into it, writes down every call and event, and checks that history. "quick" is
 the quick form of 1, 3, 4, 5 and 7, in less than five minutes; "all" is everything in
-full. What has passed with the same programs, configuration and seed is not run again.
+full. What has passed with the same programs, configuration and seed is not run again,
+and a run that was stopped goes on with the next trial.
 
 ` + catalogue() + `
 Thresholds come first, then tables; result.json, pictures and histories are in --out.
@@ -117,16 +117,20 @@ func (r *runFlags) perform(cmd *cobra.Command, list []experiment.Experiment, siz
 		return &exitError{exitFailure, err}
 	}
 	planted := sync.OnceValues(func() (string, error) { return lab.FindPlanted(cmd.Context(), r.bin, say) })
+	cfg := experiment.Config{
+		Bin: bin, Planted: func(context.Context) (string, error) { return planted() }, Out: r.out, Size: size, Again: r.again,
+	}
+	lengths, total := estimate(cfg, list, say)
 	var results []experiment.Result
-	var failed error
+	var failed, broken error
+	var before time.Duration
 	for i, e := range list {
-		cfg := experiment.Config{
-			Bin: bin, Planted: func(context.Context) (string, error) { return planted() }, Out: r.out, Size: size, Again: r.again,
-			Say: func(done float64, what string) {
-				line.Say("%s experiment %s, %s", bar((float64(i)+done)/float64(len(list))), e.Name, what)
-			},
+		cfg.Say = func(done float64, what string) {
+			passed := before + time.Duration(done*float64(lengths[i]))
+			line.Say("%s experiment %s, %s", bar(passed.Seconds()/max(total.Seconds(), 1)), e.Name, what)
 		}
 		result, err := experiment.Run(cmd.Context(), cfg, e)
+		before += lengths[i]
 		switch {
 		case cmd.Context().Err() != nil:
 			return &exitError{exitFailure, fmt.Errorf("%w; what is finished is kept: the same command goes on from there", context.Cause(cmd.Context()))}
@@ -136,7 +140,9 @@ func (r *runFlags) perform(cmd *cobra.Command, list []experiment.Experiment, siz
 			say("error: " + err.Error())
 			continue
 		case err != nil:
-			return &exitError{exitFailure, err}
+			broken = errors.Join(broken, err)
+			say("error: " + err.Error())
+			continue
 		}
 		results = append(results, result)
 		if !asJSON {
@@ -150,7 +156,48 @@ func (r *runFlags) perform(cmd *cobra.Command, list []experiment.Experiment, siz
 			return &exitError{exitFailure, err}
 		}
 	}
+	if broken != nil {
+		return &exitError{exitFailure, errors.Join(broken, failed)}
+	}
 	return verdictOf(results, failed)
+}
+
+// estimate says first how long it will take, and returns that by experiment; what has a
+// result takes no time.
+func estimate(cfg experiment.Config, list []experiment.Experiment, say func(string)) (lengths []time.Duration, total time.Duration) {
+	kept := 0
+	var words []string
+	for _, e := range list {
+		var length time.Duration
+		if experiment.Finished(cfg, e) {
+			kept++
+		} else {
+			length = experiment.Estimate(cfg.Out, cfg.Size, e)
+			words = append(words, fmt.Sprintf("%s %s", e.Name, about(length)))
+		}
+		lengths = append(lengths, length)
+		total += length
+	}
+	if len(words) == 0 {
+		return lengths, total
+	}
+	what := fmt.Sprintf("about %s for %d experiments (%s)", about(total), len(words), strings.Join(words, ", "))
+	if kept > 0 {
+		what += fmt.Sprintf("; %d have a result already", kept)
+	}
+	say(what + "; it can be stopped at any time and goes on where it was")
+	return lengths, total
+}
+
+// about is a duration as people say it.
+func about(d time.Duration) string {
+	switch {
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%.1f h", d.Hours())
+	case d >= 2*time.Minute:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	}
+	return fmt.Sprintf("%.0f s", d.Seconds())
 }
 
 // bar is how much is done.
@@ -176,116 +223,4 @@ func verdictOf(results []experiment.Result, failed error) error {
 		return &exitError{exitThreshold, failed}
 	}
 	return nil
-}
-
-func newReport() *cobra.Command {
-	var out string
-	var form output
-	cmd := &cobra.Command{
-		Use:   "report",
-		Short: "Say again what the experiments that were run have shown",
-		Long: `Print the results that are kept in --out, thresholds first, then tables. Exit code 99: a
-threshold was not met, or there is no result.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			asJSON, err := form.json()
-			if err != nil {
-				return err
-			}
-			results, err := experiment.Results(out)
-			if err != nil {
-				return &exitError{exitFailure, err}
-			}
-			if asJSON {
-				err = json.NewEncoder(cmd.OutOrStdout()).Encode(results)
-			}
-			for _, r := range results {
-				if !asJSON {
-					r.Kept = true
-					err = errors.Join(err, r.Print(cmd.OutOrStdout()))
-				}
-			}
-			if err != nil {
-				return &exitError{exitFailure, err}
-			}
-			return verdictOf(results, nil)
-		},
-	}
-	f := cmd.Flags()
-	f.StringVar(&out, "out", resultsDir(), "folder of the results")
-	form.flag(f)
-	return cmd
-}
-
-// checkedDir is one history that was checked.
-type checkedDir struct {
-	Dir    string       `json:"dir"`
-	Passed bool         `json:"passed"`
-	Report check.Report `json:"report"`
-}
-
-// checkDirs checks every history at or below the folders. The ledger's database is
-// looked for beside each, unless it is given.
-func checkDirs(cmd *cobra.Command, dirs []string, db string, asJSON bool) error {
-	var histories []string
-	for _, dir := range dirs {
-		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			if found, _ := filepath.Glob(filepath.Join(path, "*.ndjson")); d.IsDir() && len(found) > 0 {
-				histories = append(histories, path)
-			}
-			return nil
-		})
-		if err != nil {
-			return &exitError{exitFailure, err}
-		}
-	}
-	if len(histories) == 0 {
-		return &exitError{exitFailure, fmt.Errorf("no history at or below %s: there is no *.ndjson file", strings.Join(dirs, ", "))}
-	}
-	var all []checkedDir
-	broken := 0
-	for _, dir := range histories {
-		beside := db
-		if beside == "" {
-			if path := filepath.Join(filepath.Dir(dir), "ledger.db"); fileExists(path) {
-				beside = path
-			}
-		}
-		report, err := check.Dir(cmd.Context(), dir, check.Options{DB: beside})
-		if err != nil {
-			return &exitError{exitFailure, err}
-		}
-		all = append(all, checkedDir{dir, report.Passed(), report})
-		if !report.Passed() {
-			broken++
-		}
-		if asJSON {
-			continue
-		}
-		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: experiment %s\n", dir, report.Run.Experiment); err != nil {
-			return &exitError{exitFailure, err}
-		}
-		for _, v := range report.Verdicts {
-			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "  %s\n", v); err != nil {
-				return &exitError{exitFailure, err}
-			}
-		}
-	}
-	if asJSON {
-		if err := json.NewEncoder(cmd.OutOrStdout()).Encode(all); err != nil {
-			return &exitError{exitFailure, err}
-		}
-	}
-	if broken > 0 {
-		return &exitError{exitThreshold, fmt.Errorf("%d of %d histories do not show that every guarantee held", broken, len(histories))}
-	}
-	return nil
-}
-
-func fileExists(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && !info.IsDir()
 }

@@ -22,7 +22,6 @@ func TestRunUsage(t *testing.T) {
 		{[]string{"run", "99"}, "there is no experiment"},
 		{[]string{"run", "quick", "3"}, "stand alone"},
 		{[]string{"run", "3", "-o", "xml"}, "xml"},
-		{[]string{"check", "dir", "--history", "file"}, "two kinds"},
 	} {
 		code, _, stderr := labRun(t, nil, tt.args...)
 		if code != exitUsage || !strings.Contains(stderr, tt.want) {
@@ -65,7 +64,7 @@ func TestRunBrokenExpectation(t *testing.T) {
 // not met, or if there is nothing.
 func TestReport(t *testing.T) {
 	dir := t.TempDir()
-	if code, _, stderr := labRun(t, nil, "report", "--out", dir); code != exitThreshold || !strings.Contains(stderr, "nothing to judge") {
+	if code, _, stderr := labRun(t, nil, "report", "--results", dir); code != exitThreshold || !strings.Contains(stderr, "nothing to judge") {
 		t.Errorf("nothing: code %d, %s", code, stderr)
 	}
 	keep := func(ok bool) {
@@ -80,11 +79,11 @@ func TestReport(t *testing.T) {
 		}
 	}
 	keep(false)
-	if code, stdout, stderr := labRun(t, nil, "report", "--out", dir); code != exitThreshold || !strings.Contains(stdout, "short") || !strings.Contains(stderr, "failover: 7 s") {
+	if code, stdout, stderr := labRun(t, nil, "report", "--results", dir); code != exitThreshold || !strings.Contains(stdout, "short") || !strings.Contains(stderr, "failover: 7 s") {
 		t.Errorf("a threshold that was not met: code %d\n%s%s", code, stdout, stderr)
 	}
 	keep(true)
-	if code, stdout, _ := labRun(t, nil, "report", "--out", dir, "-o", "json"); code != exitOK || !json.Valid([]byte(stdout)) {
+	if code, stdout, _ := labRun(t, nil, "report", "--results", dir, "-o", "json"); code != exitOK || !json.Valid([]byte(stdout)) {
 		t.Errorf("code %d\n%s", code, stdout)
 	}
 }

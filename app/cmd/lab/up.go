@@ -16,6 +16,7 @@ func fleetFlags(f *pflag.FlagSet, cfg *lab.Config) {
 	f.StringVar(&cfg.Dir, "dir", "", "folder for data and logs, kept (default a temporary one, removed)")
 	f.StringVar(&cfg.Group, "group", "billing", "what the nodes elect a leader of")
 	f.StringVar(&cfg.Backend, "backend", "etcd", "etcd or raft")
+	f.IntVar(&cfg.Engines, "engines", 1, "how many members etcd has")
 	f.IntVar(&cfg.Nodes, "nodes", 3, "how many nodes")
 	f.IntVar(&cfg.Workers, "workers", 2, "how many workers, -1 is none")
 }

@@ -9,12 +9,14 @@ import (
 // FleetFile says where the processes of a fleet are. Whoever starts a fleet writes it;
 // load generators and fault injectors read it.
 type FleetFile struct {
-	Group   string       `json:"group"`
-	Backend string       `json:"backend"`
-	TTLMS   int64        `json:"ttl_ms"`
-	Dir     string       `json:"dir"`
-	Lab     bool         `json:"lab"`
+	Group   string `json:"group"`
+	Backend string `json:"backend"`
+	TTLMS   int64  `json:"ttl_ms"`
+	Dir     string `json:"dir"`
+	Lab     bool   `json:"lab"`
+	// Engine is its first member, and nothing where the nodes elect among themselves.
 	Engine  Process      `json:"engine"`
+	Engines []EngineFile `json:"engines,omitempty"`
 	Ledger  LedgerFile   `json:"ledger"`
 	Nodes   []NodeFile   `json:"nodes"`
 	Workers []WorkerFile `json:"workers"`
@@ -25,6 +27,12 @@ type FleetFile struct {
 type Process struct {
 	URL string `json:"url,omitempty"`
 	PID int    `json:"pid,omitempty"`
+}
+
+// EngineFile is a member of the engine.
+type EngineFile struct {
+	ID string `json:"id"`
+	Process
 }
 
 // LedgerFile is the ledger and its database.
@@ -42,9 +50,12 @@ type NodeFile struct {
 
 // NodeProxies are names of proxies; an empty one is none.
 type NodeProxies struct {
-	Engine string `json:"engine,omitempty"`
-	Ledger string `json:"ledger,omitempty"`
-	Client string `json:"client,omitempty"`
+	// Engine is that before the engine's first member; Engines has those before all, by
+	// the member's id.
+	Engine  string            `json:"engine,omitempty"`
+	Engines map[string]string `json:"engines,omitempty"`
+	Ledger  string            `json:"ledger,omitempty"`
+	Client  string            `json:"client,omitempty"`
 	// Peers are those through which the node reaches its Raft peers, by their id.
 	Peers map[string]string `json:"peers,omitempty"`
 }

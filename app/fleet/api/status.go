@@ -127,6 +127,28 @@ type LabClock struct {
 	DriftPPM int64 `json:"drift_ppm"`
 }
 
+// The moments at which a node of a lab can be told to stop itself (POST /lab/pause?at=).
+const (
+	MomentWrite     = "write"     // between a check and its write
+	MomentGranted   = "granted"   // a term has begun, and nothing is sealed yet
+	MomentSealed    = "sealed"    // the ledger is sealed, and work begins
+	MomentResigning = "resigning" // work has stopped, and the group is not given up yet
+)
+
+// Garbage asks a node of a lab to keep its garbage collector busy (POST /lab/garbage),
+// with a heap of HeapMB, for ForMS. The answer, Collected, comes when it is over.
+type Garbage struct {
+	HeapMB int   `json:"heap_mb"`
+	ForMS  int64 `json:"for_ms"`
+}
+
+// Collected is how often the collector ran meanwhile, and for how long in sum it
+// stopped the process.
+type Collected struct {
+	Cycles  int64 `json:"cycles"`
+	Stopped int64 `json:"stopped_us"`
+}
+
 // Ready is the line that a program prints on its standard output when it can be
 // called.
 type Ready struct {

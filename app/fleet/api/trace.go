@@ -15,6 +15,7 @@ const (
 	TraceLed     = "led"     // somebody was seen to lead
 	TraceVacant  = "vacant"  // nobody was
 	TraceBlind   = "unknown" // who leads cannot be seen
+	TraceCall    = "call"    // the engine is about to be called
 )
 
 // TraceLine is one line of a node's trace (-trace): what it did and saw, on the host's
@@ -28,6 +29,18 @@ type TraceLine struct {
 	// End is when an attempt ended.
 	End clock.Instant `json:"end,omitempty"`
 	// What is the outcome of an attempt (ok, refused, unknown, failed), the cause of an
-	// end, who was seen to lead, or why a keep-alive failed.
+	// end, who was seen to lead, why a keep-alive failed, or which call it is.
 	What string `json:"what,omitempty"`
 }
+
+// The calls of a lease engine that are told apart.
+const (
+	CallOpen      = "open"
+	CallKeepAlive = "keep-alive"
+	CallClose     = "close"
+	CallAcquire   = "acquire"
+	CallRelease   = "release"
+	CallRead      = "read"
+	CallLine      = "line"
+	CallWatch     = "watch"
+)

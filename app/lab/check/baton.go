@@ -7,7 +7,8 @@ import (
 )
 
 // baton is G5: after a handover in order the old leader's last attempt to write comes
-// before the new leader's first, and before its term.
+// before the new leader's first, and before its term. A leader that was stopped while it
+// handed over may have lost its session meanwhile: of terms that expire G5 says nothing.
 type baton struct {
 	*tally
 	f     *facts
@@ -25,7 +26,7 @@ type attemptSpan struct {
 const maxRefused = 64
 
 func newBaton(f *facts) *baton {
-	return &baton{tally: newTally("G5", "baton", "handovers", "attempts"), f: f, spans: map[fence.Token]*attemptSpan{}}
+	return &baton{tally: newTally("G5", "baton", "handovers", "attempts", "excepted"), f: f, spans: map[fence.Token]*attemptSpan{}}
 }
 
 func (c *baton) attempt(a Attempt, at Place) {
@@ -74,6 +75,11 @@ func (c *baton) verdict() Verdict {
 			continue
 		}
 		old, next := c.spans[token], c.spans[tokens[i+1]]
+		b := begins[tokens[i+1]]
+		if (next.first.At < old.last.At || b != nil && b.began < old.last.At) && c.f.paused(old.last.Node, old.last.At) {
+			c.count("excepted")
+			continue
+		}
 		gap := next.first.At.Sub(old.last.At)
 		if c.counts["handovers"] == 0 || gap < least {
 			least = gap
@@ -82,7 +88,7 @@ func (c *baton) verdict() Verdict {
 		c.count("handovers")
 		if gap < 0 {
 			c.violated([]Place{old.lastAt, next.firstAt}, "%s writes with token %d, %v after %s began to write with token %d", old.last.Node, token, -gap, next.first.Node, tokens[i+1])
-		} else if b := begins[tokens[i+1]]; b != nil && b.began < old.last.At {
+		} else if b != nil && b.began < old.last.At {
 			c.violated([]Place{old.lastAt, b.beganAt}, "%s writes with token %d, %v after the term of %s with token %d began", old.last.Node, token, old.last.At.Sub(b.began), b.node, b.token)
 		}
 	}

@@ -17,6 +17,8 @@ type Options struct {
 	DB string
 	// Checks are names of checks. Default those that the run names, or all.
 	Checks []string
+	// Ledger makes the check "ledger" too, if the run does not name it.
+	Ledger bool
 }
 
 // Names are those of all checks, in the order of a report: the guarantees' and, last,
@@ -39,7 +41,13 @@ func Dir(ctx context.Context, dir string, opts Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
+	if opts.Ledger && !slices.Contains(checks, "ledger") {
+		checks = append(slices.Clone(checks), "ledger")
+	}
 	s := newScan(f)
+	if slices.Contains(checks, "ledger") {
+		s.ledger = readLedger(ctx, opts.DB, f.run.Group)
+	}
 	if err := s.read(ctx, dir); err != nil {
 		return Report{}, err
 	}
@@ -51,14 +59,14 @@ func Dir(ctx context.Context, dir string, opts Options) (Report, error) {
 		"baton":        s.baton.verdict,
 		"sequence":     s.sequence.verdict,
 		"linearizable": func() Verdict { return s.linear.verdict(ctx) },
-		"ledger":       func() Verdict { return Ledger(ctx, opts.DB) },
+		"ledger":       func() Verdict { return s.ledger.verdict() },
 		"recovery":     s.recovery.verdict,
 		"refusal":      s.refusal.verdict,
 		"once":         s.once.verdict,
 		"evidence":     s.evidence.verdict,
-		"history":      s.history,
+		"history":      func() Verdict { return s.history(checks) },
 	}
-	r := Report{Run: f.run, Terms: s.terms()}
+	r := Report{Run: f.run, Terms: s.terms(), Callers: s.sequence.callers}
 	for _, x := range f.faults {
 		r.Faults = append(r.Faults, x.Fault)
 	}
@@ -99,6 +107,7 @@ type scan struct {
 	baton     *baton
 	sequence  *sequence
 	linear    *linear
+	ledger    *kept // nil if it is not asked
 	recovery  *recovery
 	refusal   *refusal
 	once      *once
@@ -133,6 +142,7 @@ func (s *scan) read(ctx context.Context, dir string) error {
 			s.recovery.tried(e.End, at, e.numbers())
 			if now, before, answered := s.sequence.call(e, at); answered {
 				s.linear.call(ctx, now, before)
+				s.ledger.call(now)
 			}
 		case Attempt:
 			if e.Outcome != "" {
@@ -152,17 +162,25 @@ func (s *scan) read(ctx context.Context, dir string) error {
 	return s.sequence.resolve(ctx, dir)
 }
 
+// timeless are the checks that need no bound.
+func timeless(name string) bool {
+	return slices.Contains([]string{"token-order", "fence", "sequence", "linearizable", "ledger", "history"}, name)
+}
+
 // history says whether the files are whole, and of one run.
-func (s *scan) history() Verdict {
+func (s *scan) history(checks []string) Verdict {
 	t := newTally("history", "history", "events")
 	t.counts["events"] = s.lines + int64(len(s.f.terms)+len(s.f.grants)+len(s.f.faults)+s.f.runs)
 	for _, b := range s.f.broken {
 		t.doubt([]Place{b.at}, "%s", b.what)
 	}
-	if s.f.runs != 1 {
+	switch bound := slices.ContainsFunc(checks, func(name string) bool { return !timeless(name) }); {
+	case s.f.runs != 1:
 		t.doubt([]Place{s.f.runAt}, "%d runs are described, and a history is of one", s.f.runs)
-	} else if s.f.run.TTLMS <= 0 {
+	case s.f.run.TTLMS <= 0 && bound:
 		t.doubt([]Place{s.f.runAt}, "the run has no TTL: no bound can be computed")
+	case s.f.run.TTLMS <= 0:
+		t.v.Note = "the run has no TTL, and needs none for these checks"
 	}
 	return t.verdict()
 }

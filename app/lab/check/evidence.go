@@ -11,13 +11,15 @@ import (
 type evidence struct {
 	*tally
 	down []faultAt
+	// wake is how long before its end was noted a pause may have been over.
+	wake time.Duration
 }
 
 // settle is how long a signal may take to arrive, and an instant to be noted.
 const settle = 100 * time.Millisecond
 
 func newEvidence(f *facts) *evidence {
-	c := &evidence{tally: newTally("evidence", "evidence", "faults", "kinds", "attempts")}
+	c := &evidence{tally: newTally("evidence", "evidence", "faults", "kinds", "attempts"), wake: f.run.wake()}
 	kinds := map[string]bool{}
 	for _, x := range f.faults {
 		c.count("faults")
@@ -42,7 +44,7 @@ func newEvidence(f *facts) *evidence {
 func (c *evidence) attempt(a Attempt, at Place) {
 	c.count("attempts")
 	for _, x := range c.down {
-		if x.Target == a.Node && later(x.Begun, settle) < a.At && a.At < x.Healed-clock.Instant(settle) {
+		if x.Target == a.Node && later(x.Begun, settle) < a.At && a.At < x.Healed-clock.Instant(c.wake) {
 			c.violated([]Place{at, x.at}, "%s writes while it is down by %s", a.Node, x.Name)
 		}
 	}

@@ -29,17 +29,25 @@ const lagQuery = `SELECT of_what, n, was_n, first_n, was_last, token, was_token 
 // allocation (G6) and so do their tokens and those of its ticks (G2). db is a SQLite
 // file or a postgres URL; it is only read.
 func Ledger(ctx context.Context, db string) Verdict {
-	t := newTally("G6", "ledger", "allocations", "ticks", "numbers")
-	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
-	defer cancel()
-	if err := readLedger(ctx, t, db); err != nil {
-		t.doubt(nil, "the ledger's database cannot be read: %v", err)
-	}
-	return t.verdict()
+	return readLedger(ctx, db, "").verdict()
 }
 
-func readLedger(ctx context.Context, t *tally, path string) error {
-	db, name, err := openLedger(path)
+// readLedger also keeps the allocations of a group, if one is given: what callers have
+// must be among them.
+func readLedger(ctx context.Context, path, group string) *kept {
+	k := &kept{tally: newTally("G6", "ledger", "allocations", "ticks", "numbers", "calls compared")}
+	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
+	defer cancel()
+	if err := k.read(ctx, path, group); err != nil {
+		k.unread = true
+		k.doubt(nil, "the ledger's database cannot be read: %v", err)
+	}
+	return k
+}
+
+func (k *kept) read(ctx context.Context, path, group string) error {
+	t := k.tally
+	db, name, err := openLedger(path, readOnly)
 	if err != nil {
 		return err
 	}
@@ -62,7 +70,10 @@ func readLedger(ctx context.Context, t *tally, path string) error {
 	if err := steps(ctx, tx, t, name+" allocation", fmt.Sprintf(lagQuery, "resource || '/' || name", "allocation", "first_seq", "last_seq")); err != nil {
 		return err
 	}
-	return steps(ctx, tx, t, name+" tick", fmt.Sprintf(lagQuery, "resource", "tick", "n", "n"))
+	if err := steps(ctx, tx, t, name+" tick", fmt.Sprintf(lagQuery, "resource", "tick", "n", "n")); err != nil {
+		return err
+	}
+	return k.allocations(ctx, tx, group)
 }
 
 func steps(ctx context.Context, tx *sql.Tx, t *tally, table, query string) error {
@@ -87,9 +98,22 @@ func steps(ctx context.Context, tx *sql.Tx, t *tally, table, query string) error
 	return rows.Err()
 }
 
+// OpenLedger opens a ledger's database: a SQLite file, which a ledger may be using if
+// it is not written to, or a postgres URL.
+func OpenLedger(path string, write bool) (*sql.DB, error) {
+	if write {
+		db, _, err := openLedger(path, "")
+		return db, err
+	}
+	db, _, err := openLedger(path, readOnly)
+	return db, err
+}
+
+const readOnly = "&_pragma=query_only(1)"
+
 // openLedger also returns what to call the database: never its URL, which may hold a
 // password.
-func openLedger(path string) (db *sql.DB, name string, err error) {
+func openLedger(path, pragmas string) (db *sql.DB, name string, err error) {
 	if strings.HasPrefix(path, "postgres://") || strings.HasPrefix(path, "postgresql://") {
 		u, err := url.Parse(path)
 		if err != nil {
@@ -106,7 +130,7 @@ func openLedger(path string) (db *sql.DB, name string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	u := url.URL{Scheme: "file", Path: full, RawQuery: "_pragma=busy_timeout(10000)&_pragma=query_only(1)"}
+	u := url.URL{Scheme: "file", Path: full, RawQuery: "_pragma=busy_timeout(10000)" + pragmas}
 	db, err = sql.Open("sqlite", u.String())
 	return db, filepath.Base(path), err
 }

@@ -91,3 +91,41 @@ func TestLedgerUnknown(t *testing.T) {
 		t.Error("the check made the file that was missing")
 	}
 }
+
+// What callers have is compared with the ledger: an answer that no allocation of its
+// token holds is named with its line, and what the callers saw is told.
+func TestLedgerKnowsAnswers(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "ledger.db")
+	fill(t, db, false)
+	for _, tt := range []struct {
+		name string
+		last Call
+		want Result
+	}{
+		{"honest", Call{Start: 50, End: 70, Token: 2, First: 16, Last: 20}, Pass},
+		{"unheard of", Call{Start: 50, End: 70, Token: 2, First: 21, Last: 21}, Fail},
+		{"of another token", Call{Start: 50, End: 70, Token: 3, First: 16, Last: 20}, Fail},
+		{"across two allocations", Call{Start: 50, End: 70, Token: 2, First: 15, Last: 16}, Fail},
+	} {
+		h := history{"calls": {
+			Run{Experiment: "load", Group: "billing", At: 1, Checks: []string{"sequence", "ledger"}},
+			Call{Start: 10, End: 20, Token: 1, First: 3, Last: 3},
+			Call{Start: 30, End: 40, Token: 2, First: 11, Last: 14},
+			tt.last,
+		}}
+		r, err := Dir(t.Context(), h.save(t), Options{DB: db})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, _ := r.Verdict("ledger")
+		if v.Result != tt.want || v.Count("calls compared") != 3 {
+			t.Errorf("%s: %v", tt.name, v)
+		}
+		if tt.want == Fail && v.Findings[0].At[0] != (Place{"calls.ndjson", 4}) {
+			t.Errorf("%s: %v", tt.name, v.Findings)
+		}
+		if tt.want == Pass && (!r.Passed() || r.Callers != Callers{Calls: 3, Numbers: 10, First: 3, Last: 20, Tokens: 2, SilenceMS: 0.00003}) {
+			t.Errorf("%+v, %v", r.Callers, r.Verdicts)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sort"
+	"time"
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
@@ -26,6 +27,8 @@ type sequence struct {
 	used            ranges
 	reused          []callAt
 	byToken         map[fence.Token]*numberSpan
+	callers         Callers
+	answered        clock.Instant // the last
 }
 
 // numberSpan is the smallest and the largest number of a token.
@@ -62,6 +65,7 @@ func (c *sequence) call(call Call, at Place) (now, before callAt, answered bool)
 	}
 	now = callAt{call.Start, call.End, call.First, call.Last, call.Token, at}
 	c.counts["numbers"] += int64(call.Last - call.First + 1)
+	c.seen(now)
 
 	if known, sure := c.numbers.before(now.start, &before); known && before.last >= now.first {
 		if sure {
@@ -94,6 +98,21 @@ func (c *sequence) call(call Call, at Place) (now, before callAt, answered bool)
 	return now, before, true
 }
 
+// seen adds a call to what the callers saw.
+func (c *sequence) seen(now callAt) {
+	w := &c.callers
+	if w.Calls == 0 || now.first < w.First {
+		w.First = now.first
+	}
+	if w.Calls > 0 {
+		w.SilenceMS = max(w.SilenceMS, float64(now.end.Sub(c.answered))/float64(time.Millisecond))
+	}
+	w.Calls++
+	w.Numbers += now.last - now.first + 1
+	w.Last = max(w.Last, now.last)
+	c.answered = now.end
+}
+
 func (c *sequence) spans(now callAt) {
 	s := c.byToken[now.token]
 	if s == nil {
@@ -102,6 +121,7 @@ func (c *sequence) spans(now callAt) {
 		}
 		s = &numberSpan{low: now, high: now, first: now.end}
 		c.byToken[now.token] = s
+		c.callers.Tokens++
 	}
 	if now.first < s.low.first {
 		s.low = now

@@ -96,6 +96,20 @@ type Report struct {
 	Terms []Term `json:"terms"`
 	// Faults are those of the history, in order of their beginning.
 	Faults []Fault `json:"faults,omitempty"`
+	// Callers is what those who asked for numbers saw.
+	Callers Callers `json:"callers"`
+}
+
+// Callers is what those who asked for numbers saw: how many calls were answered, with
+// how many numbers between First and Last under how many tokens, and the longest time
+// in which none was answered.
+type Callers struct {
+	Calls     int64   `json:"calls"`
+	Numbers   uint64  `json:"numbers"`
+	First     uint64  `json:"first"`
+	Last      uint64  `json:"last"`
+	Tokens    int     `json:"tokens"`
+	SilenceMS float64 `json:"longest_silence_ms"`
 }
 
 // Passed reports whether there is a verdict and every one is Pass.

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenurehq/tenure/app/lab"
 	"github.com/tenurehq/tenure/app/lab/check"
+	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
 )
@@ -38,8 +40,14 @@ type Experiment struct {
 	// Judge turns what was seen into thresholds and tables. What the checks of each
 	// trial say is judged besides.
 	Judge func([]Outcome) ([]Threshold, []Table) `json:"-"`
+	// Takes is about how long it takes, for people; nil: as its trials suggest.
+	Takes func(Size) time.Duration `json:"-"`
 	// figure, if there is one, is the experiment's own picture, besides the timelines.
 	figure func(outcomes []Outcome, note string) figure
+	// figures, if there are any, are more of them, by the name of the file.
+	figures func(outcomes []Outcome, note string) map[string]figure
+	// repeat is the command that repeats it, if that is not lab run.
+	repeat string
 }
 
 // Trial is one fleet and what is done to it.
@@ -47,12 +55,25 @@ type Trial struct {
 	Name   string `json:"name"`
 	Engine string `json:"engine"`
 	// TTL of the lease; for Raft its election timeout.
-	TTL    time.Duration `json:"ttl"`
+	TTL time.Duration `json:"ttl"`
+	// Beat and Misses of the lease; zero: the default.
+	Beat   time.Duration `json:"beat,omitempty"`
+	Misses int           `json:"misses,omitempty"`
 	Nodes  int           `json:"nodes"`
-	Rate   float64       `json:"rate"`
-	Rounds int           `json:"rounds"`
+	// Engines is how many members the engine has, if not one.
+	Engines int `json:"engines,omitempty"`
+	// Workers is how many there are. They are given a job and a standing order, and what
+	// they take is written down.
+	Workers int     `json:"workers,omitempty"`
+	Rate    float64 `json:"rate"`
+	Rounds  int     `json:"rounds"`
 	// Patience is how long a caller waits for one answer before its outcome is unknown.
 	Patience time.Duration `json:"patience"`
+	// Every is the time between rounds, where the script keeps one.
+	Every time.Duration `json:"every,omitempty"`
+	// Disturbed is with what the machine is, for For.
+	Disturbed string        `json:"disturbed,omitempty"`
+	For       time.Duration `json:"for,omitempty"`
 	// Plant are bugs that the nodes have.
 	Plant    []string `json:"plant,omitempty"`
 	Unfenced bool     `json:"unfenced,omitempty"`
@@ -63,8 +84,17 @@ type Trial struct {
 	Broken []string `json:"broken,omitempty"`
 	Told   []string `json:"told,omitempty"`
 
+	// prepare, if given, is called before the fleet is started, with the trial's folder;
+	// undo is called when it has stopped.
+	prepare func(dir string) (undo func() error, err error)
+	// fleet, if given, changes how the fleet is started.
+	fleet func(*lab.Config)
 	// play is called when somebody leads and callers call.
 	play func(context.Context, *stage) error
+	// after, if there is one, is called with the nodes' traces before they are removed.
+	after func(traces string, o *Outcome) error
+	// with are the trials that run at the same time; nil: none.
+	with *together
 }
 
 // Round is one round of a trial as the script saw it.
@@ -75,6 +105,8 @@ type Round struct {
 	Token     uint64 `json:"token"`
 	Successor string `json:"successor"`
 	Next      uint64 `json:"next"`
+	// Left is who left in order meanwhile.
+	Left string `json:"left,omitempty"`
 	// AskedAt is when a handover was asked for, on the host's clock.
 	AskedAt int64 `json:"asked_at,omitempty"`
 	// Refused: the ledger's list of refused writes has one of Node with Token, below
@@ -84,18 +116,31 @@ type Round struct {
 	Mark    uint64 `json:"mark,omitempty"`
 	// SteppedDown: the node did so by itself.
 	SteppedDown bool `json:"stepped_down,omitempty"`
+	// Begun and Healed are those of the fault, and of its part that is sure: the one
+	// after everything was set, the other before anything was undone.
+	Begun  clock.Instant `json:"begun,omitempty"`
+	Healed clock.Instant `json:"healed,omitempty"`
+	// Asked calls were made while the fault stood, and Answered of them were answered.
+	Asked    int64 `json:"asked,omitempty"`
+	Answered int64 `json:"answered,omitempty"`
+	// Seen is what else the script saw, in words.
+	Seen string `json:"seen,omitempty"`
 }
 
 // All are the experiments, in order.
 func All() []Experiment {
-	return []Experiment{kill(), cut(), twoBelieve(), pauseBetween(), fencingOff(), handover()}
+	return []Experiment{kill(), sweep(), cut(), twoBelieve(), pauseBetween(), fencingOff(), churn(), handover(), quorum(), member(), ledgerKilled(), clocks(), disk(), flap(), storm()}
 }
 
 // Quickly are those of the quick set.
 func Quickly() []Experiment {
 	var few []Experiment
 	for _, e := range All() {
-		if e.Name != "3b" { // 5 has it, with and without the fence
+		switch e.Name {
+		case "2", "6", "8", "9", "10", "11", "12", "13": // they take their time
+		case "3b": // 5 has it, with and without the fence
+		case "14": // it has no quick form that says much
+		default:
 			few = append(few, e)
 		}
 	}
@@ -146,13 +191,16 @@ func (t Trial) describe(e Experiment, size Size) check.Run {
 		r.EngineDelayMS = (timing.Heartbeat + timing.Election).Milliseconds()
 		return r
 	}
-	timing := lease.Timing{TTL: t.TTL}.Resolve()
+	timing := lease.Timing{TTL: t.TTL, Beat: t.Beat, Misses: t.Misses}.Resolve()
 	r.BeatMS, r.CallTimeoutMS, r.BackoffMaxMS, r.Drift = timing.Beat.Milliseconds(), timing.CallTimeout.Milliseconds(), timing.BackoffMax.Milliseconds(), timing.Drift
 	r.EngineDelayMS = 1000 // etcd looks for expired leases twice a second, and revokes by a commit
 	return r
 }
 
 func (e Experiment) command(size Size) string {
+	if e.repeat != "" {
+		return e.repeat
+	}
 	c := "lab run " + e.Name
 	if size == Quick {
 		c += " --quick"

@@ -3,6 +3,7 @@ package experiment
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tenurehq/tenure/app/lab/check"
@@ -87,4 +88,16 @@ func pick[T any](size Size, a, b T) T {
 		return a
 	}
 	return b
+}
+
+func atMost(name string, got, most int64) Threshold {
+	return Threshold{Name: name, Value: fmt.Sprint(got), Bar: fmt.Sprintf("<= %d", most), OK: got <= most && most > 0}
+}
+
+// said finds a number in what is said as evidence; 0: it is not there.
+func said(evidence, before string) (n int64) {
+	if _, rest, ok := strings.Cut(evidence, before+": "); ok {
+		_, _ = fmt.Sscanf(rest, "%d", &n) // what is no number is none
+	}
+	return n
 }

@@ -23,9 +23,10 @@ func pauseBetween() Experiment {
 			for i := range trials {
 				trials[i].Pass = safe("evidence")
 			}
+			trials[0].Workers = pick(size, 1, 0)
 			if size == Full {
 				long := pauseTrial(etcdEngine, 8*time.Second, 1)
-				long.Name, long.Pass, long.play = "etcd-8s-freeze-45s", safe("evidence"), freeze
+				long.Name, long.Pass, long.play, long.Workers = "etcd-8s-freeze-45s", safe("evidence"), freeze, 2
 				trials = append(trials, long)
 			}
 			return trials
@@ -61,7 +62,12 @@ func pauseRounds(ctx context.Context, s *stage) error {
 // freeze is the 45 seconds at TTL 8 s.
 func freeze(ctx context.Context, s *stage) error { return s.pause(ctx, 45*time.Second) }
 
-func (s *stage) pause(ctx context.Context, least time.Duration) error {
+func (s *stage) pause(ctx context.Context, least time.Duration) (err error) {
+	watched, err := s.watchWorkers(ctx)
+	if err != nil {
+		return err
+	}
+	defer watched()
 	for i := range s.trial.Rounds {
 		if err := s.all(ctx); err != nil {
 			return err

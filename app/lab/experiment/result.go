@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -34,7 +35,9 @@ type Result struct {
 	Size    Size   `json:"size"`
 	Command string `json:"command"`
 	// Key is what the result belongs to: configuration, seed and programs.
-	Key        string      `json:"key"`
+	Key string `json:"key"`
+	// Machine is what it ran on.
+	Machine    string      `json:"machine"`
 	Dir        string      `json:"dir"`
 	BeganAt    time.Time   `json:"began_at"`
 	Seconds    float64     `json:"seconds"`
@@ -56,10 +59,24 @@ func (r Result) Passed() bool {
 	return len(r.Thresholds) > 0
 }
 
+// ChecksTitle is the title of the table that says what every check of every trial said.
+const ChecksTitle = "checks"
+
+// CrashBound is what a configuration promises after a crash and nothing else, next to
+// the engine.
+func CrashBound(engine string, ttl time.Duration) time.Duration {
+	return Trial{Engine: engine, TTL: ttl}.describe(Experiment{}, Full).CrashBound(0)
+}
+
 // judge asks the experiment, and the checks of each trial.
 func (r *Result) judge() {
+	r.Machine = fmt.Sprintf("%d cores, %s/%s, %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+	r.Seconds = 0
+	for _, o := range r.Outcomes {
+		r.Seconds += o.Seconds
+	}
 	r.Thresholds, r.Tables = r.Judge(r.Outcomes)
-	checks := Table{Title: "checks", Head: []string{"trial", "guarantee", "check", "result", "looked at", "first finding"}}
+	checks := Table{Title: ChecksTitle, Head: []string{"trial", "guarantee", "check", "result", "looked at", "first finding"}}
 	for _, o := range r.Outcomes {
 		want := map[string]check.Result{}
 		for _, name := range o.Pass {
@@ -161,16 +178,7 @@ func (r Result) Print(w io.Writer) error {
 }
 
 func (r Result) save() error {
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	// In one step: a result that is half written would be taken for one.
-	path := filepath.Join(r.Dir, resultFile)
-	if err := os.WriteFile(path+".new", append(data, '\n'), 0o644); err != nil {
-		return fmt.Errorf("the result cannot be kept: %w", err)
-	}
-	return os.Rename(path+".new", path)
+	return writeJSON(filepath.Join(r.Dir, resultFile), r)
 }
 
 // ReadResult reads a result that was kept.

@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurehq/tenure/app/lab"
@@ -46,6 +48,10 @@ type Outcome struct {
 	Report  check.Report `json:"report"`
 	Damage  damage       `json:"damage"`
 	Effects []effect     `json:"effects"`
+	// Orders is what the workers took and refused, whenever it changed.
+	Orders []orders `json:"orders,omitempty"`
+	// Churn is what a storm of kills cost the engine.
+	Churn *churned `json:"churn,omitempty"`
 }
 
 // resultFile is written when an experiment is over, whatever came out.
@@ -63,34 +69,54 @@ func Run(ctx context.Context, cfg Config, e Experiment) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if !cfg.Again {
-		if r, err := ReadResult(filepath.Join(dir, resultFile)); err == nil && r.Key == key && r.Passed() {
-			cfg.Say(1, "has a result of these programs already, in "+dir+"; --again runs it again")
-			r.Kept = true
-			return r, nil
-		}
+	if r, ok := cfg.finished(dir, key); ok {
+		cfg.Say(1, "has a result of these programs already, in "+dir+"; --again runs it again")
+		r.Kept = true
+		return r, nil
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	kept, err := keptTrials(dir, key, trials, cfg.Again)
+	if err != nil {
 		return Result{}, err
 	}
 	r := Result{Experiment: e, Size: cfg.Size, Key: key, Command: e.command(cfg.Size), Dir: dir, BeganAt: time.Now().UTC()}
-	total, done := 0, 0
+	total := 0
 	for _, t := range trials {
 		total += t.Rounds + 1
 	}
-	for _, t := range trials {
-		say := func(format string, args ...any) {
-			cfg.Say(float64(done)/float64(total), t.Name+": "+fmt.Sprintf(format, args...))
+	var done atomic.Int64
+	say := func(t Trial, what string) { cfg.Say(float64(done.Load())/float64(total), t.Name+": "+what) }
+	for _, batch := range batches(trials) {
+		if outcomes, ok := keptBatch(kept, batch); ok {
+			for i, t := range batch {
+				done.Add(int64(t.Rounds) + 1)
+				say(t, "was run before this run was stopped")
+				r.Outcomes = append(r.Outcomes, outcomes[i])
+			}
+			continue
 		}
-		o, err := runTrial(ctx, cfg, e, t, filepath.Join(dir, t.Name), say, func() { done++ })
+		outcomes, err := atOnce(ctx, batch, func(ctx context.Context, t Trial) (Outcome, error) {
+			// Of those that run together some may have been kept: all are run again.
+			if err := os.RemoveAll(filepath.Join(dir, t.Name)); err != nil {
+				return Outcome{}, err
+			}
+			o, err := runTrial(ctx, cfg, e, t, filepath.Join(dir, t.Name), func(format string, args ...any) { say(t, fmt.Sprintf(format, args...)) }, func() { done.Add(1) })
+			if err != nil {
+				return o, fmt.Errorf("experiment %s, %s: %w; logs and history are in %s", e.Name, t.Name, err, o.Dir)
+			}
+			done.Add(1)
+			return o, nil
+		})
 		if err != nil {
-			return r, fmt.Errorf("experiment %s, %s: %w; logs and history are in %s", e.Name, t.Name, err, o.Dir)
+			return r, err
 		}
-		done++
-		r.Outcomes = append(r.Outcomes, o)
+		for _, o := range outcomes {
+			if err := keepTrial(o, key); err != nil {
+				return r, err
+			}
+		}
+		r.Outcomes = append(r.Outcomes, outcomes...)
 	}
 	r.judge()
-	r.Seconds = time.Since(r.BeganAt).Seconds()
 	if err := r.save(); err != nil {
 		return r, err
 	}
@@ -132,14 +158,15 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 		return o, err
 	}
 	fc := lab.Config{
-		Bin: bin, Dir: filepath.Join(dir, "fleet"), Group: group, Backend: t.Engine, Nodes: t.Nodes, Workers: -1, TTL: t.TTL, DB: db,
+		Bin: bin, Dir: filepath.Join(dir, "fleet"), Group: group, Backend: t.Engine, Nodes: t.Nodes, Engines: t.Engines, Workers: cmp.Or(t.Workers, -1), TTL: t.TTL, DB: db,
 		Unfenced: t.Unfenced, NodeArgs: []string{"-trace", traces}, Restart: true, Event: func(what string) { say("%s", what) },
 	}
 	if len(t.Plant) > 0 {
 		fc.NodeArgs = append(fc.NodeArgs, "-plant", strings.Join(t.Plant, ","))
 	}
-	if t.Engine == raftEngine {
-		fc.NodeArgs = append(fc.NodeArgs, "-election-timeout", t.TTL.String())
+	fc.NodeArgs = append(fc.NodeArgs, t.args()...)
+	if t.fleet != nil {
+		t.fleet(&fc)
 	}
 	began := time.Now()
 	run := t.describe(e, cfg.Size)
@@ -153,8 +180,12 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 		return o, errors.Join(err, s.calls.Close())
 	}
 	err = s.faults.Write(run)
+	undo := func() error { return nil }
+	if err == nil && t.prepare != nil {
+		undo, err = t.prepare(dir)
+	}
 	if err == nil {
-		err = s.perform(ctx, fc)
+		err = errors.Join(s.perform(ctx, fc), undo())
 	}
 	if err := errors.Join(err, s.calls.Close(), s.faults.Close()); err != nil {
 		return o, err
@@ -163,22 +194,34 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 	if o.Effects, err = collect(ctx, history, traces, db); err != nil {
 		return o, err
 	}
-	o.Rounds, o.Load = s.rounds, s.load
+	o.Rounds, o.Load, o.Orders, o.Churn = s.rounds, s.load, s.orders, s.churned
 	if o.Report, err = check.Dir(ctx, history, check.Options{DB: db}); err != nil {
 		return o, err
 	}
 	if o.Damage, err = damageOf(ctx, db); err != nil {
 		return o, err
 	}
+	if t.after != nil {
+		if err := t.after(traces, &o); err != nil {
+			return o, err
+		}
+	}
 	o.Seconds = time.Since(began).Seconds()
 	// The history has what they had.
-	return o, errors.Join(os.RemoveAll(filepath.Join(fc.Dir, "engine")), os.RemoveAll(traces))
+	gone := os.RemoveAll(traces)
+	for _, e := range s.file.Engines {
+		gone = errors.Join(gone, os.RemoveAll(filepath.Join(fc.Dir, e.ID)))
+	}
+	return o, gone
 }
 
 // perform runs the fleet around the script.
 func (s *stage) perform(ctx context.Context, fc lab.Config) (err error) {
 	s.say("starting the fleet")
-	if s.fleet, err = lab.Start(ctx, fc); err != nil {
+	over := s.trial.with.turn()
+	s.fleet, err = lab.Start(ctx, fc)
+	over()
+	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.fleet.Stop()) }()

@@ -42,8 +42,11 @@ type stage struct {
 	faults *check.Writer
 
 	rounds []Round
+	orders []orders
 	load   load.Report
 	loads  int
+
+	churned *churned // nil: it was no storm of kills
 }
 
 func (s *stage) urls() (urls []string) {

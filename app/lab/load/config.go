@@ -7,7 +7,6 @@ import (
 
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/lab/check"
-	"github.com/tenurehq/tenure/app/lab/history"
 )
 
 // Config says what to call, how often and for how long. The zero value of a field but
@@ -32,8 +31,6 @@ type Config struct {
 	Patience time.Duration
 	// Bare says that Bare answers, whose numbers are always the same.
 	Bare bool
-	// History, if given, is told of every call that was answered.
-	History *history.Writer
 	// Calls, if given, is told of every call, answered or not, as package check reads
 	// it. Name tells the connections of this run from those of others.
 	Calls *check.Writer

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -18,7 +17,7 @@ import (
 
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/httpapi"
-	"github.com/tenurehq/tenure/app/lab/history"
+	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/app/lab/load"
 	"github.com/tenurehq/tenure/fence"
 )
@@ -94,33 +93,44 @@ func (s *standIn) urls() (urls []string) {
 // A run ends after its count, counts what it got, and its history holds all of it.
 func TestCount(t *testing.T) {
 	s := newStandIn(t, 1)
-	path := filepath.Join(t.TempDir(), "h")
-	w, err := history.Create(path)
+	dir := t.TempDir()
+	w, err := check.Create(dir, "calls", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := load.Run(t.Context(), load.Config{URLs: s.urls(), Connections: 8, Count: 500, N: 10, For: time.Minute, History: w, Timeout: 20 * time.Second})
+	r, err := load.Run(t.Context(), load.Config{URLs: s.urls(), Connections: 8, Count: 500, N: 10, For: time.Minute, Calls: w, Timeout: 20 * time.Second})
 	if err := errors.Join(err, w.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if r.Calls != 500 || r.IDs != 5000 || r.Errors() != 0 || r.Disordered != 0 || s.seq != 5000 {
 		t.Errorf("%+v, and the sequence is at %d", r, s.seq)
 	}
-	calls, err := history.Read(path)
+	if c := callers(t, dir); c.Calls != 500 || c.Numbers != 5000 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// callers is what a history shows, if it holds what a sequence promises.
+func callers(t *testing.T, dir string) check.Callers {
+	t.Helper()
+	r, err := check.Dir(t.Context(), dir, check.Options{Checks: []string{"sequence", "linearizable"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := history.Check(calls); c.Breaches != 0 || c.Calls != 500 || c.IDs != 5000 {
-		t.Errorf("%+v", c)
+	for _, v := range r.Verdicts {
+		if v.Check != "history" && v.Result != check.Pass { // it does not say of which run it is
+			t.Error(v)
+		}
 	}
+	return r.Callers
 }
 
 // Leaders come and go under load: every call has an outcome, nothing is doubted that
 // was answered, and the history holds what a sequence promises.
 func TestFollowsTheLeader(t *testing.T) {
 	s := newStandIn(t, 3)
-	path := filepath.Join(t.TempDir(), "h.ndjson")
-	w, err := history.Create(path)
+	dir := t.TempDir()
+	w, err := check.Create(dir, "calls", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,18 +145,14 @@ func TestFollowsTheLeader(t *testing.T) {
 			time.Sleep(80 * time.Millisecond)
 		}
 	})
-	r, err := load.Run(t.Context(), load.Config{URLs: s.urls(), Rate: 500, Connections: 16, For: 2 * time.Second, History: w, Timeout: 20 * time.Second})
+	r, err := load.Run(t.Context(), load.Config{URLs: s.urls(), Rate: 500, Connections: 16, For: 2 * time.Second, Calls: w, Timeout: 20 * time.Second})
 	cancel()
 	churn.Wait()
 	if err := errors.Join(err, w.Close()); err != nil {
 		t.Fatal(err)
 	}
-	calls, err := history.Read(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := history.Check(calls)
-	if c.Breaches != 0 || int64(c.Calls) != r.Calls || int64(c.IDs) != r.IDs {
+	c := callers(t, dir)
+	if c.Calls != r.Calls || int64(c.Numbers) != r.IDs {
 		t.Errorf("%+v for %+v", c, r)
 	}
 	if r.Calls != 1000 || r.Errors() != 0 || r.LeaderChanges < 3 || c.Tokens < 3 {

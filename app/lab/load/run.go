@@ -13,7 +13,6 @@ import (
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/fleet/client"
 	"github.com/tenurehq/tenure/app/lab/check"
-	"github.com/tenurehq/tenure/app/lab/history"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 )
@@ -57,7 +56,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	r := &run{cfg: cfg, route: newRoute(fleet, cfg.N), meter: newMeter(), now: clock.System().Now}
 	r.meter.token.Store(uint64(l.Token))
 	r.route.set(host, l.ID)
-	if cfg.History == nil && cfg.Calls == nil {
+	if cfg.Calls == nil {
 		began := time.Now()
 		r.now = func() clock.Instant { return clock.Instant(time.Since(began)) }
 	}
@@ -77,9 +76,6 @@ func (r *run) all(ctx context.Context) (Report, error) {
 	for i := range r.cfg.Connections {
 		workers.Go(func() {
 			w := &worker{run: r, n: i, dialer: net.Dialer{Timeout: r.cfg.Timeout}}
-			if r.cfg.History != nil {
-				w.history = r.cfg.History.Recorder()
-			}
 			failed <- w.work(ctx)
 		})
 	}
@@ -142,11 +138,10 @@ func (r *run) ticket() (due clock.Instant, ok bool) {
 // worker is one connection.
 type worker struct {
 	*run
-	n       int
-	dialer  net.Dialer
-	wire    *wire
-	at      *target // where the wire goes
-	history *history.Recorder
+	n      int
+	dialer net.Dialer
+	wire   *wire
+	at     *target // where the wire goes
 
 	token, seq uint64 // of the last answer
 	// doubt is a node that did not answer: it may be paused, and is called again only
@@ -167,15 +162,15 @@ func (w *worker) work(ctx context.Context) error {
 			sleep.Reset(wait)
 			select {
 			case <-ctx.Done():
-				return w.history.Close()
+				return nil
 			case <-sleep.C:
 			}
 		}
 		if err := w.call(ctx, due); err != nil {
-			return errors.Join(err, w.history.Close())
+			return err
 		}
 	}
-	return w.history.Close()
+	return nil
 }
 
 func (w *worker) hangUp() {
@@ -277,16 +272,10 @@ func (w *worker) answered(due, start clock.Instant, to *target, body []byte) err
 	}
 	w.token, w.seq = token, last
 	w.meter.answered(w.n, end.Sub(due), last-first+1)
-	if w.cfg.Calls != nil {
-		c := check.Call{Client: w.name(), Node: to.id, Start: start, End: end, Token: fence.Token(token), First: first, Last: last}
-		if err := w.cfg.Calls.Write(c); err != nil {
-			return err
-		}
-	}
-	if w.history == nil {
+	if w.cfg.Calls == nil {
 		return nil
 	}
-	return w.history.Add(history.Call{Start: start, End: end, Token: token, First: first, Last: last})
+	return w.cfg.Calls.Write(check.Call{Client: w.name(), Node: to.id, Start: start, End: end, Token: fence.Token(token), First: first, Last: last})
 }
 
 // failed notes a call that got no numbers: with unknown it may have taken some.

@@ -36,8 +36,8 @@ type Figure struct {
 func (f *Figure) Title() string { return f.title }
 
 const (
-	width = 8.5 * vg.Inch
-	dpi   = 144
+	width = 8.25 * vg.Inch
+	dpi   = 120
 )
 
 // The colours of Okabe and Ito, in the order in which series get them.
@@ -165,7 +165,7 @@ func (f *Figure) SVG() ([]byte, error) {
 	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arimo,Arial,Helvetica,sans-serif")), nil
 }
 
-// PNG returns the picture as PNG, at twice the size of a README's column.
+// PNG returns the picture as PNG, 990 pixels wide: a README's column and a little more.
 func (f *Figure) PNG() ([]byte, error) {
 	c := vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(width, f.height), vgimg.UseDPI(dpi))}
 	f.paint(draw.New(c))

@@ -85,5 +85,5 @@ func (g Gaps) lane(c draw.Canvas, s GapSeries, i int, mid float64, x, y func(flo
 	median := quantile(samples, 0.5)
 	m := x(median.Seconds() * 1e3)
 	c.StrokeLine2(draw.LineStyle{Color: ink(), Width: 2.4}, m, y(mid-0.3), m, y(mid+0.3))
-	c.FillText(letters(9.5, ink()), vg.Point{X: m + 4, Y: y(mid+0.3) + 1}, fmt.Sprintf("median %s of %d, longest %s", span(median), len(samples), span(samples[len(samples)-1])))
+	c.FillText(letters(9.5, ink()), vg.Point{X: m + 4, Y: y(mid+0.3) + 1}, fmt.Sprintf("median %s, longest %s, %s", span(median), span(samples[len(samples)-1]), many(len(samples), "round")))
 }

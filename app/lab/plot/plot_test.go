@@ -118,7 +118,7 @@ func TestFigures(t *testing.T) {
 				t.Error("the SVG names no font that everybody has")
 			}
 			img, err := png.DecodeConfig(bytes.NewReader(pngs[0]))
-			if err != nil || img.Width != 1224 || img.Height < 400 || img.Height > 900 {
+			if err != nil || img.Width != 990 || img.Height < 300 || img.Height > 900 {
 				t.Errorf("%d × %d, %v", img.Width, img.Height, err)
 			}
 			if len(svgs[0]) > 400<<10 || len(pngs[0]) > 400<<10 {
@@ -146,7 +146,9 @@ func TestTitles(t *testing.T) {
 		"at any TTL from 2 s up":                  Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 0}, {3 * s, 0}}}}},
 		"at most one leader took effect":          Timeline{Length: s, Believed: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, s}}, Effect: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, s}}},
 		"Two believed to lead (once)":             Timeline{Length: s, Believed: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
+		"With the fence off: two leaders took":    Timeline{Length: s, Unfenced: true, Effect: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
 		"Two leaders took effect at once":         Timeline{Length: s, Effect: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
+		"took effect, over 3 terms":               Timeline{Length: s, Show: 2 * ms, Effect: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, 3 * ms}, {"a", 3, 4 * ms, s}}},
 		"1 late write refused":                    Timeline{Length: s, Effect: []Stretch{{"a", 1, 0, ms}}, Refused: []Mark{{"a", ms}}},
 		"within the bar of 500 ms":                Elections{Bar: 500 * ms, Series: []ElectionSeries{{"x", []time.Duration{ms, 2 * ms}}}},
 		"MISSING the bar":                         Elections{Bar: 500 * ms, Series: []ElectionSeries{{"x", []time.Duration{ms, s}}}},

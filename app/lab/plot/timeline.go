@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"image/color"
 	"slices"
+	"strings"
 	"time"
 
 	"gonum.org/v1/plot"
@@ -17,6 +18,11 @@ import (
 type Timeline struct {
 	Note   string
 	Length time.Duration
+	// Show, if given, is how much of it is drawn, from the beginning. The title is of
+	// all of it.
+	Show time.Duration
+	// Unfenced: the ledger refused nobody.
+	Unfenced bool
 	// Believed and Effect are stretches of time by node.
 	Believed, Effect []Stretch
 	// Refused are writes that the ledger refused.
@@ -52,15 +58,28 @@ func (t Timeline) Figure() (*Figure, error) {
 		return nil, ErrNothing
 	}
 	believed, effect := t.overlaps(t.Believed), t.overlaps(t.Effect)
-	title := fmt.Sprintf("At every moment at most one leader took effect, over %s and %s", many(len(t.Effect), "term"), many(len(t.Faults), "fault"))
+	title := fmt.Sprintf("At every moment at most one leader took effect, over %s", many(len(t.Effect), "term"))
+	if n := len(t.Faults); n > 0 {
+		title += " and " + many(n, "fault")
+	}
 	switch {
 	case len(effect) > 0:
-		title = fmt.Sprintf("Two leaders took effect at once, %s", times(len(effect)))
+		title = fmt.Sprintf("Two leaders took effect at once (%s)", times(len(effect)))
 	case len(believed) > 0:
 		title = fmt.Sprintf("Two believed to lead (%s), yet only one took effect at any moment", times(len(believed)))
 	}
+	if t.Unfenced {
+		title = "With the fence off: " + strings.ToLower(title[:1]) + title[1:]
+	}
 	if n := len(t.Refused); n > 0 {
 		title += "; " + many(n, "late write") + " refused"
+	}
+	if t.Show > 0 && t.Show < t.Length {
+		t.Note += fmt.Sprintf("; drawn are the first %s of %s", span(t.Show), span(t.Length))
+		t.Length, believed, effect = t.Show, until(believed, t.Show), until(effect, t.Show)
+		t.Believed, t.Effect = until(t.Believed, t.Show), until(t.Effect, t.Show)
+		t.Refused = slices.DeleteFunc(slices.Clone(t.Refused), func(m Mark) bool { return m.At > t.Show })
+		t.Faults = slices.DeleteFunc(slices.Clone(t.Faults), func(f Shade) bool { return f.From > t.Show })
 	}
 	nodes := t.nodes()
 	fig := &Figure{title: title, note: t.Note, height: vg.Length(2.1+0.56*float64(len(nodes))) * vg.Inch}
@@ -92,6 +111,18 @@ func (t Timeline) Figure() (*Figure, error) {
 		below.Draw(bottom)
 	}
 	return fig, nil
+}
+
+// until is what has begun by then, ended at the latest then.
+func until(all []Stretch, end time.Duration) []Stretch {
+	var some []Stretch
+	for _, s := range all {
+		if s.From < end {
+			s.To = min(s.To, end)
+			some = append(some, s)
+		}
+	}
+	return some
 }
 
 func times(n int) string {

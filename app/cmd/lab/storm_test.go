@@ -1,0 +1,28 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// The plan of a storm is the same for the same seed, another for another, and shown
+// without a fleet; what is no storm is refused before anything is started.
+func TestStormPlan(t *testing.T) {
+	plan := func(seed string) string {
+		code, out, stderr := labRun(t, nil, "storm", "--plan", "--for=5m", "--engine=raft", "--seed="+seed)
+		if code != exitOK || strings.Count(out, "\n") < 50 || !strings.Contains(out, "kill-leader") {
+			t.Errorf("code %d, %s%s", code, out, stderr)
+		}
+		return out
+	}
+	if first := plan("3"); first != plan("3") || first == plan("4") {
+		t.Error("the seed does not decide the plan")
+	}
+	for _, args := range [][]string{
+		{"storm", "--engine=redis"}, {"storm", "--for=1s"}, {"storm", "--for=soon"}, {"storm", "now"}, {"storm", "-o", "xml"},
+	} {
+		if code, _, stderr := labRun(t, nil, args...); code != exitUsage || stderr == "" {
+			t.Errorf("lab %v: code %d, %q", args, code, stderr)
+		}
+	}
+}

@@ -1,0 +1,34 @@
+package check
+
+import (
+	"testing"
+	"time"
+)
+
+// A leader that stood still while it handed over may have lost its session meanwhile:
+// that its last write comes late is excepted. The same write of one that ran is not, nor
+// is one long after it woke up.
+func TestBatonPaused(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		paused bool
+		late   time.Duration // after the successor's term began
+		want   Result
+	}{
+		{"paused", true, 30 * time.Millisecond, Pass},
+		{"not paused", false, 30 * time.Millisecond, Fail},
+		{"long after", true, 300 * time.Millisecond, Fail},
+	} {
+		h := good(1)
+		end := h["nodes"][find(h, "nodes", cause("resigned"))[0]].(Belief)
+		next := successor(h, end)
+		h.inTime(Attempt{Node: end.Node, Token: end.Token, At: next.At.Add(tt.late)})
+		if tt.paused {
+			h.insert("faults", len(h["faults"]), Fault{ID: "late", Name: "pause", Class: ClassPause, Target: end.Node, Begun: end.At, Healed: next.At.Add(10 * time.Millisecond), Evidence: "state T"})
+		}
+		v, _ := h.check(t).Verdict("baton")
+		if v.Result != tt.want || (v.Count("excepted") == 1) != (tt.want == Pass) {
+			t.Errorf("%s: %v, want %s", tt.name, v, tt.want)
+		}
+	}
+}

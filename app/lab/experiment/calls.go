@@ -1,0 +1,207 @@
+package experiment
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tenurehq/tenure/app/fleet/api"
+	"github.com/tenurehq/tenure/app/lab/check"
+	"github.com/tenurehq/tenure/clock"
+)
+
+// ask calls a program of the fleet over HTTP, for what no client of ours is made for. A
+// *string takes the answer as it is.
+func ask(ctx context.Context, method, url string, body, into any) error {
+	const bound, most = 30 * time.Second, 8 << 20
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	var in io.Reader = http.NoBody
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		in = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, in)
+	if err != nil {
+		return err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, most))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		const few = 300
+		return fmt.Errorf("%s %s: %s: %.*s", method, url, resp.Status, few, data)
+	}
+	if text, ok := into.(*string); ok {
+		*text = string(data)
+		return nil
+	}
+	return json.Unmarshal(data, into)
+}
+
+// proposals is the name under which counted keeps what etcd has committed.
+const proposals = "commits"
+
+// counted is what an engine says that it was asked, by method, since it was started.
+type counted map[string]float64
+
+// engineCalls asks etcd itself.
+func (s *stage) engineCalls(ctx context.Context) (counted, error) {
+	var text string
+	if err := ask(ctx, http.MethodGet, s.file.Engine.URL+"/metrics", nil, &text); err != nil {
+		return nil, fmt.Errorf("the engine's metrics: %w", err)
+	}
+	return readCounted(text), nil
+}
+
+func readCounted(text string) counted {
+	c := counted{}
+	for line := range strings.Lines(text) {
+		series, value, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok {
+			continue
+		}
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil || v == 0 {
+			continue
+		}
+		switch name, labels, _ := strings.Cut(series, "{"); name {
+		case "grpc_server_started_total":
+			_, rest, _ := strings.Cut(labels, `grpc_method="`)
+			method, _, _ := strings.Cut(rest, `"`)
+			c[method] += v
+		case "etcd_server_proposals_committed_total":
+			c[proposals] = v
+		}
+	}
+	return c
+}
+
+// rate is by how much it has grown, in a second.
+func (c counted) rate(since counted, over time.Duration) counted {
+	r := counted{}
+	for name, v := range c {
+		if d := v - since[name]; d > 0 {
+			r[name] = d / over.Seconds()
+		}
+	}
+	return r
+}
+
+// calls is all but the commits.
+func (c counted) calls() (sum float64) {
+	for name, v := range c {
+		if name != proposals {
+			sum += v
+		}
+	}
+	return sum
+}
+
+// nodeCall is a call of a node to its engine, from its trace.
+type nodeCall struct {
+	node string
+	pid  int
+	at   clock.Instant
+	what string
+}
+
+// nodeCalls are those of all nodes, in order.
+func nodeCalls(traces string) ([]nodeCall, error) {
+	paths, err := filepath.Glob(filepath.Join(traces, "*.trace"))
+	if err != nil {
+		return nil, err
+	}
+	var all []nodeCall
+	for _, path := range paths {
+		if all, err = addCalls(all, path); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(all, func(a, b nodeCall) int { return cmp.Compare(a.at, b.at) })
+	return all, nil
+}
+
+func addCalls(all []nodeCall, path string) ([]nodeCall, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	node := strings.TrimSuffix(filepath.Base(path), ".trace")
+	in := bufio.NewScanner(f)
+	for in.Scan() {
+		// Most lines are writes.
+		if !bytes.Contains(in.Bytes(), []byte(`"`+api.TraceCall+`"`)) {
+			continue
+		}
+		var l api.TraceLine
+		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		if l.Kind == api.TraceCall {
+			all = append(all, nodeCall{node, l.PID, l.At, l.What})
+		}
+	}
+	return all, in.Err()
+}
+
+// electing counts, for each round, the calls that its vacancy led to: attempts to
+// acquire, and all of them with the reads that follow, until a second after the term
+// began. The line is read ahead of time, by everybody and now and then, and a process
+// that joins asks more than one that waits: neither is the vacancy's doing. Whoever
+// tries may have seen it a little before those who tell.
+func electing(calls []nodeCall, terms []check.Term, rounds []Round) (tries, all []int) {
+	const ahead, after = 100 * time.Millisecond, time.Second
+	var vacant, over []clock.Instant
+	for _, r := range rounds {
+		for _, t := range terms {
+			if uint64(t.Token) == r.Next && t.Vacant > 0 {
+				vacant, over = append(vacant, t.Vacant.Add(-ahead)), append(over, t.Began.Add(after))
+			}
+		}
+	}
+	tries, all = make([]int, len(vacant)), make([]int, len(vacant))
+	opened := map[int]clock.Instant{} // by pid
+	for _, c := range calls {
+		if _, known := opened[c.pid]; c.what == api.CallOpen && !known {
+			opened[c.pid] = c.at
+		}
+		i, _ := slices.BinarySearch(vacant, c.at+1)
+		if i--; i < 0 || c.at > over[i] {
+			continue
+		}
+		if since, known := opened[c.pid]; !known || since > vacant[i] {
+			continue
+		}
+		switch c.what {
+		case api.CallAcquire:
+			tries[i]++
+			all[i]++
+		case api.CallRead, api.CallRelease:
+			all[i]++
+		}
+	}
+	return tries, all
+}

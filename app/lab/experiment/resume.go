@@ -1,0 +1,99 @@
+package experiment
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// outcomeFile is written when a trial is over, so that a run that was stopped goes on
+// with the next.
+const outcomeFile = "outcome.json"
+
+type keptOutcome struct {
+	Key     string  `json:"key"`
+	Outcome Outcome `json:"outcome"`
+}
+
+func keepTrial(o Outcome, key string) error {
+	return writeJSON(filepath.Join(o.Dir, outcomeFile), keptOutcome{key, o})
+}
+
+// keptTrials are those of a run that was stopped. What is of another run is removed:
+// one that was finished is run anew, as a whole.
+func keptTrials(dir, key string, trials []Trial, again bool) (map[string]Outcome, error) {
+	kept := map[string]Outcome{}
+	_, err := os.Stat(filepath.Join(dir, resultFile))
+	if unfinished := errors.Is(err, fs.ErrNotExist); unfinished && !again {
+		for _, t := range trials {
+			var o keptOutcome
+			data, err := os.ReadFile(filepath.Join(dir, t.Name, outcomeFile))
+			if err == nil && json.Unmarshal(data, &o) == nil && o.Key == key {
+				kept[t.Name] = o.Outcome
+			}
+		}
+	}
+	if len(kept) == 0 {
+		return kept, os.RemoveAll(dir)
+	}
+	for _, t := range trials {
+		if _, ok := kept[t.Name]; !ok {
+			if err := os.RemoveAll(filepath.Join(dir, t.Name)); err != nil {
+				return kept, err
+			}
+		}
+	}
+	return kept, nil
+}
+
+// writeJSON writes in one step: what is half written would be taken for a result.
+func writeJSON(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", append(data, '\n'), 0o644); err != nil {
+		return fmt.Errorf("the result cannot be kept: %w", err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+// Estimate is about how long an experiment takes: as long as the last time, else what
+// it says of itself, else what its trials suggest.
+func Estimate(out string, size Size, e Experiment) time.Duration {
+	if r, err := ReadResult(filepath.Join(out, string(size), e.Name, resultFile)); err == nil && r.Seconds > 0 {
+		return time.Duration(r.Seconds * float64(time.Second))
+	}
+	if e.Takes != nil {
+		return e.Takes(size)
+	}
+	var sum time.Duration
+	for _, t := range e.Trials(size) {
+		// A start and an end; a round waits for a failover and for the node to be back.
+		sum += 6*time.Second + time.Duration(t.Rounds)*(t.TTL+time.Second)
+	}
+	return sum
+}
+
+// finished is the result of an earlier run, if it stands.
+func (c Config) finished(dir, key string) (Result, bool) {
+	if c.Again {
+		return Result{}, false
+	}
+	r, err := ReadResult(filepath.Join(dir, resultFile))
+	return r, err == nil && r.Key == key && r.Passed()
+}
+
+// Finished reports whether Run would return a result that it has.
+func Finished(cfg Config, e Experiment) bool {
+	key, err := keyOf(cfg, e, e.Trials(cfg.Size))
+	if err != nil {
+		return false
+	}
+	_, ok := cfg.finished(filepath.Join(cfg.Out, string(cfg.Size), e.Name), key)
+	return ok
+}

@@ -1,0 +1,264 @@
+package experiment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure/app/chaos"
+	"github.com/tenurehq/tenure/app/lab/check"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// The files of a storm beside its history: what was planned, and what became of it.
+const (
+	planFile   = "plan.json"
+	struckFile = "struck.jsonl"
+)
+
+// struck is a fault that was set, or was to be.
+type struck struct {
+	Step   int           `json:"step"`
+	Kind   string        `json:"kind"`
+	Aim    string        `json:"aim"`
+	Target string        `json:"target,omitempty"`
+	Token  fence.Token   `json:"token,omitempty"`
+	Begun  clock.Instant `json:"begun,omitempty"`
+	Healed clock.Instant `json:"healed,omitempty"`
+	// Bit: the evidence shows it. Only these count.
+	Bit      bool   `json:"bit"`
+	Evidence string `json:"evidence,omitempty"`
+	// Problem is why it could not be set, did not bite, or ended in another way than it
+	// was to. Unhealed: something of it may be left.
+	Problem  string `json:"problem,omitempty"`
+	Unhealed bool   `json:"unhealed,omitempty"`
+}
+
+// weather is a storm at work.
+type weather struct {
+	*stage
+	begun clock.Instant
+	lasts time.Duration
+	about int // how many faults are planned
+	http  *http.Client
+
+	mu    sync.Mutex
+	out   *json.Encoder
+	bits  int
+	kinds map[string]bool
+	wrong error // of the history
+}
+
+// storm plays a plan for a time, heals everything, and waits as long as recovery may
+// take. When stop ends, the rest of the plan is left out.
+func (s *stage) storm(ctx, stop context.Context, plan []step, lasts time.Duration) (err error) {
+	w, done, err := s.weather(plan)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	windy, calm := context.WithCancelCause(ctx)
+	defer calm(nil)
+	defer context.AfterFunc(stop, func() { calm(context.Cause(stop)) })()
+	w.begun, w.lasts = now(), lasts
+	for i, st := range plan {
+		if now().Sub(w.begun) >= lasts || windy.Err() != nil {
+			break
+		}
+		w.step(windy, i+1, st)
+		if i < s.trial.Rounds {
+			s.round()
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return w.clear(ctx)
+}
+
+// weather writes the plan down and opens the record. Done says whether everything is in
+// it and in the history.
+func (s *stage) weather(plan []step) (w *weather, done func() error, err error) {
+	dir := filepath.Dir(s.file.Dir)
+	if err := writeJSON(filepath.Join(dir, planFile), plan); err != nil {
+		return nil, nil, fmt.Errorf("the plan cannot be kept: %w", err)
+	}
+	f, err := os.Create(filepath.Join(dir, struckFile))
+	if err != nil {
+		return nil, nil, fmt.Errorf("the record of faults cannot be kept: %w", err)
+	}
+	w = &weather{
+		stage: s, kinds: map[string]bool{}, out: json.NewEncoder(f),
+		http: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
+	}
+	for _, st := range plan[:min(s.trial.Rounds, len(plan))] {
+		w.about += len(st.Blows)
+	}
+	return w, func() error { return errors.Join(w.wrong, f.Close()) }, nil
+}
+
+// clear ends a storm: nothing is broken any more, and the fleet has the time that it may
+// take to recover.
+func (w *weather) clear(ctx context.Context) error {
+	w.say("healing everything")
+	var left error
+	err := await(ctx, "everything healed", func(ctx context.Context) bool {
+		left = w.chaos.Heal(ctx)
+		return left == nil
+	})
+	if err != nil {
+		return errors.Join(err, left)
+	}
+	bound := w.trial.describe(Experiment{}, Full).RecoveryBound()
+	w.say("all is healed; waiting for %v, the longest that recovery may take", bound)
+	return w.hold(ctx, bound)
+}
+
+// step waits for somebody to lead and plays one step.
+func (w *weather) step(ctx context.Context, n int, st step) {
+	if l, err := w.chaos.Leader(ctx, 0); err != nil {
+		w.say("step %d: %v", n, err)
+	} else if w.hold(ctx, st.Calm) == nil {
+		w.say("%s; %s leads with token %d: %s", w.progress(), l.ID, l.Token, st)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	if len(st.Blows) > 1 && !st.After {
+		var both sync.WaitGroup
+		for _, b := range st.Blows {
+			both.Go(func() { w.strike(ctx, n, b) })
+		}
+		both.Wait()
+		return
+	}
+	for i, b := range st.Blows {
+		if i > 0 && w.hold(ctx, st.Delay) != nil {
+			return
+		}
+		w.strike(ctx, n, b)
+	}
+}
+
+// progress is how far the storm has come: at first by the plan, then by its pace.
+func (w *weather) progress() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	about := w.about
+	const few = 10
+	if w.bits > few {
+		about = int(float64(w.bits) * float64(w.lasts) / float64(now().Sub(w.begun)))
+	}
+	return fmt.Sprintf("fault %d of about %d, %d kinds so far", w.bits+1, max(about, w.bits+1), len(w.kinds))
+}
+
+// strike sets a fault, once more if its target went away meanwhile, and takes it down.
+func (w *weather) strike(ctx context.Context, n int, b blow) {
+	const tries = 3
+	b.step = n
+	for try := 1; try <= tries && ctx.Err() == nil; try++ {
+		var err error
+		if b.Kind == "churn" {
+			_, err = w.chaos.Churn(ctx, chaos.Churn{Every: 200 * time.Millisecond, For: b.For, Each: func(f chaos.Fault, err error) { w.note(b, f, err) }})
+			if err != nil && ctx.Err() == nil {
+				w.say("step %d, churn: %v", n, err)
+			}
+			return
+		}
+		var f chaos.Fault
+		f, err = w.set(ctx, b)
+		if f.Begun == 0 && ctx.Err() != nil {
+			return // stopped before it began
+		}
+		w.note(b, f, err)
+		if err == nil || final(err) {
+			return
+		}
+	}
+}
+
+// final: to try once more would be no use, or the fault was set. Any other error means
+// that the target went away while it was being set, as in a storm it does.
+func final(err error) bool {
+	return slices.ContainsFunc([]error{chaos.ErrNoBite, chaos.ErrCannot, chaos.ErrNoLeader, chaos.ErrFleet, chaos.ErrNotHealed, ErrNotSeen}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// note takes a fault down: in the storm's record, and in the history if it stood at all.
+func (w *weather) note(b blow, f chaos.Fault, err error) {
+	missed := errors.Is(err, chaos.ErrNoBite) || errors.Is(err, chaos.ErrChanged)
+	r := struck{Step: b.step, Kind: b.Kind, Aim: b.Aim, Target: f.Target, Token: f.Token, Begun: f.Begun, Healed: f.Healed, Evidence: f.Evidence,
+		Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
+	if err != nil {
+		r.Problem = err.Error()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r.Bit {
+		w.bits++
+		w.kinds[b.Kind] = true
+		w.say("it bit: %s of %s: %s", b.Kind, f.Target, f.Evidence)
+	} else {
+		w.say("it does not count: %s of %s: %s", b.Kind, f.Target, r.Problem)
+	}
+	w.wrong = errors.Join(w.wrong, w.out.Encode(r))
+	for _, x := range inHistory(r) {
+		w.wrong = errors.Join(w.wrong, w.faults.Write(x))
+	}
+}
+
+// inHistory are the lines of a fault in the history. One that does not count has
+// another name there: it may have stood for a moment, which can excuse something. A kill
+// that does not count was not made.
+func inHistory(r struck) []check.Fault {
+	if r.Begun == 0 {
+		return nil
+	}
+	f := check.Fault{Name: r.Kind, Class: classOf(r.Kind), Target: r.Target, Begun: r.Begun, Healed: r.Healed, Evidence: r.Evidence}
+	switch {
+	case !r.Bit && f.Class == check.ClassKill:
+		return nil // nobody was killed
+	case !r.Bit:
+		f.Name, f.Evidence = r.Kind+", not counted", "does not count: "+r.Problem
+	case f.Class == check.ClassKill:
+		f.Healed = f.Begun // what the node does when it is started again is not held against it
+	}
+	all := []check.Fault{f}
+	if r.Bit && r.Kind == "stop-leader" {
+		// A process that does not stop in time ends without a word about its term.
+		end := f
+		end.Name, end.Class, end.Begun = f.Name+": gone", check.ClassKill, f.Healed
+		all = append(all, end)
+	}
+	if f.Class == check.ClassQuorum {
+		for id := range strings.SplitSeq(r.Target, ",") {
+			part := f
+			part.Name, part.Class, part.Target = f.Name+" by", check.ClassPause, id
+			all = append(all, part)
+		}
+	}
+	return all
+}
+
+// classOf is what a kind does to the guarantees of the node that it hits.
+func classOf(kind string) string {
+	switch {
+	case kind == "quorum-lost":
+		return check.ClassQuorum
+	case strings.HasSuffix(kind, "-ledger"), strings.HasSuffix(kind, "-member"):
+		return ""
+	case strings.HasPrefix(kind, "kill-"), kind == "churn":
+		return check.ClassKill
+	case strings.HasPrefix(kind, "pause-"):
+		return check.ClassPause
+	}
+	return ""
+}

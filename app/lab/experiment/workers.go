@@ -1,0 +1,143 @@
+package experiment
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure/app/fleet/api"
+	"github.com/tenurehq/tenure/app/fleet/worker"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+)
+
+// orders is what a worker had taken and refused at an instant. The instant is when that
+// was first seen, up to lookEvery later than it was so.
+type orders struct {
+	Worker string        `json:"worker"`
+	At     clock.Instant `json:"at"`
+	// Token is the highest that it had seen.
+	Token      fence.Token `json:"token"`
+	Accepted   uint64      `json:"accepted"`
+	Refused    uint64      `json:"refused"`
+	Duplicates uint64      `json:"duplicates"`
+	// Runs is how often it had acted on its standing orders.
+	Runs uint64 `json:"runs"`
+}
+
+const (
+	lookEvery = 20 * time.Millisecond
+	maxOrders = 10_000 // what is kept of a trial
+)
+
+// watchWorkers gives the workers something to do, a job each second and a standing
+// order, and writes down what they take until the returned function is called.
+// Without workers it does nothing.
+func (s *stage) watchWorkers(ctx context.Context) (stop func(), err error) {
+	if s.trial.Workers == 0 {
+		return func() {}, nil
+	}
+	if _, err := s.nodes.PutJob(ctx, api.Job{Key: "pulse", Schedule: "@every 1s", Payload: json.RawMessage(`{"run":"count"}`)}); err != nil {
+		return nil, fmt.Errorf("the workers can be given no job: %w", err)
+	}
+	if err := s.standing(ctx); err != nil {
+		return nil, fmt.Errorf("the workers can be given no standing order: %w", err)
+	}
+	if err := await(ctx, "every worker with its standing order and a job taken", func(ctx context.Context) bool {
+		jobs := uint64(0)
+		for _, w := range s.file.Workers {
+			st, err := workerStatus(ctx, w.URL)
+			if err != nil || len(st.Orders) == 0 {
+				return false
+			}
+			jobs += st.Done
+		}
+		return jobs > 0
+	}); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var looking sync.WaitGroup
+	var mu sync.Mutex
+	for _, w := range s.file.Workers {
+		looking.Go(func() {
+			var last orders
+			for ; ctx.Err() == nil; _ = s.hold(ctx, lookEvery) {
+				st, err := workerStatus(ctx, w.URL)
+				if err != nil {
+					continue
+				}
+				seen := orders{Worker: w.ID, Token: st.Token, Accepted: st.Accepted, Refused: st.Refused, Duplicates: st.Duplicates}
+				same := last
+				same.At, same.Runs = 0, 0
+				if seen == same {
+					continue
+				}
+				seen.At = now()
+				for _, o := range st.Orders {
+					seen.Runs += o.Runs
+				}
+				last = seen
+				mu.Lock()
+				if len(s.orders) < maxOrders {
+					s.orders = append(s.orders, seen)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	return func() {
+		cancel()
+		looking.Wait()
+	}, nil
+}
+
+// standing tells the leader what all workers do on and on.
+func (s *stage) standing(ctx context.Context) error {
+	l, err := s.leader(ctx, 0)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(api.Fleet{Orders: []api.Order{{Name: "sweep", Run: "count", EveryMS: 500}}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, l.URL+"/fleet", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", l.ID, resp.Status)
+	}
+	return nil
+}
+
+func workerStatus(ctx context.Context, url string) (worker.Status, error) {
+	var st worker.Status
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/status", http.NoBody)
+	if err != nil {
+		return st, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return st, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	const most = 1 << 20
+	err = json.NewDecoder(http.MaxBytesReader(nil, resp.Body, most)).Decode(&st)
+	return st, err
+}
