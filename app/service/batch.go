@@ -114,7 +114,15 @@ func (s *Service) enlist(ctx context.Context, b *rally, groups []string) error {
 	if err := s.room(b.id, node, more); err != nil {
 		return err
 	}
-	attributes, err := s.node(ctx, node)
+	for _, g := range groups {
+		b.wanted[g] = true
+	}
+	return s.muster(ctx, b, groups)
+}
+
+// muster sorts out the groups that what is laid down keeps the session from leading.
+func (s *Service) muster(ctx context.Context, b *rally, groups []string) error {
+	attributes, err := s.node(ctx, b.session.Candidate.ID)
 	if err != nil {
 		return err
 	}
@@ -122,17 +130,14 @@ func (s *Service) enlist(ctx context.Context, b *rally, groups []string) error {
 	if err != nil {
 		return err
 	}
-	now := time.Now()
 	for _, g := range groups {
-		p := policies[g].admits(g, node, now)
-		if p == nil {
-			p = cordoned(attributes, node)
+		p := s.fits(policies[g], attributes, g, b.session)
+		if v, _ := s.feed.View(g); p == nil || v.State == tenure.Led && v.Holder == b.session.ID {
+			continue // what it leads it leads on
 		}
-		if p != nil {
-			b.refused[g] = BatchRefuse{Group: g, Code: p.Code}
-			continue
-		}
-		b.wanted[g] = true
+		b.refused[g] = BatchRefuse{Group: g, Code: p.Code}
+		delete(b.wanted, g)
+		delete(b.due, g)
 	}
 	return nil
 }
@@ -158,6 +163,8 @@ func (s *Service) rally(ctx context.Context, b *rally, patience time.Duration, w
 	try := time.NewTimer(0)
 	defer try.Stop()
 	try.Stop()
+	look := time.NewTicker(recheck)
+	defer look.Stop()
 
 	for {
 		select {
@@ -174,8 +181,23 @@ func (s *Service) rally(ctx context.Context, b *rally, patience time.Duration, w
 				return err
 			}
 		case <-try.C:
-			if err := s.takeAll(ctx, b, s.turn(b)); err != nil {
+			views := s.turn(b)
+			names := make([]string, len(views))
+			for i, v := range views {
+				names[i] = v.Group
+			}
+			// What is laid down may have changed while it waited.
+			if err := s.muster(ctx, b, names); err != nil {
 				return err
+			}
+			if err := s.takeAll(ctx, b, b.vacant(views)); err != nil {
+				return err
+			}
+		case <-look.C:
+			for g := range b.wanted {
+				if err := s.gate.Recheck(b.id, access.Campaign, g); err != nil {
+					return err
+				}
 			}
 		case <-over.C:
 			if !wait {

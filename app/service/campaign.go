@@ -11,6 +11,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/service/access"
+	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
@@ -59,13 +60,13 @@ func (s *Service) campaign(w http.ResponseWriter, r *http.Request) error {
 	v, err := s.contend(r.Context(), c)
 	if err != nil {
 		s.audit(r.Context(), "campaign", c.group, v.Token, err, "")
-		return err
+		return knowing(err, v)
 	}
 	s.audit(r.Context(), "campaign", c.group, v.Token, nil, "")
 	httpapi.WriteJSON(w, http.StatusOK, Leading{
 		Group: c.group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: c.session.TTL.Milliseconds(),
 		HeldMS: max(0, c.sent.Sub(c.arrived)).Milliseconds(), Handle: s.handleOf(v.Holder, s.hintOf(c)),
-		Metadata: orEmpty(v.Candidate.Metadata), Deployment: s.deployment, Fenced: c.policy.fenced,
+		Metadata: orEmpty(v.Candidate.Metadata), Deployment: s.deployment, Fenced: c.policy.Fenced,
 	})
 	return nil
 }
@@ -100,9 +101,9 @@ func ttlProblem(ms int64, least, most time.Duration) *httpapi.Problem {
 
 // bounds are those of a group's TTL.
 func (s *Service) bounds(p policy) (least, most time.Duration) {
-	least, most = max(p.minTTL, 1), s.cfg.MaxTTL
-	if p.maxTTL > 0 {
-		most = min(most, p.maxTTL)
+	least, most = max(p.MinTTL, 1), s.cfg.MaxTTL
+	if p.MaxTTL > 0 {
+		most = min(most, p.MaxTTL)
 	}
 	return least, most
 }
@@ -115,7 +116,7 @@ func (s *Service) ttl(c *contest, node lease.Attributes) (time.Duration, error) 
 		return 0, ttlProblem(c.wish.Milliseconds(), least, most)
 	}
 	ttl := c.wish
-	if earlier := millis(node.Values[keyWish+c.group]); earlier > 0 {
+	if earlier := steer.Wish(node, c.group); earlier > 0 {
 		ttl = earlier
 	}
 	def(&ttl, s.cfg.TTL)
@@ -146,8 +147,8 @@ func (s *Service) outlast(w http.ResponseWriter, d time.Duration) {
 
 // backoff is when a candidate that lost should ask again.
 func (s *Service) backoff(p policy, v lease.View) time.Duration {
-	if p.backoff > 0 {
-		return p.backoff
+	if p.Backoff > 0 {
+		return p.Backoff
 	}
 	return max(s.sessions.ttl(v.Holder)/4, 100*time.Millisecond)
 }

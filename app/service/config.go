@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/tenurehq/tenure/app/service/access"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
@@ -43,6 +45,8 @@ type Config struct {
 	MaxBody int64
 	// Clock measures ages and waits. Default clock.System().
 	Clock clock.Clock
+	// Tracer gets a span for each request. Nil: none is made.
+	Tracer trace.Tracer
 	// Log is for people. Default slog.Default().
 	Log *slog.Logger
 }

@@ -2,11 +2,14 @@ package service
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"net/http"
 	"strings"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 )
@@ -48,10 +51,19 @@ func (s *Service) putGroup(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	old, err := s.policies.get(r.Context(), group)
+	if err != nil {
+		return err
+	}
+	if !old.Declared {
+		if err := s.created.add(r.Context(), group); err != nil {
+			return err
+		}
+	}
 	created := false
 	err = s.rewrite(r.Context(), group, want, func(old policy) (map[string]string, error) {
-		created = !old.declared || old.deleted
-		return in.values(old.attributes.Values), nil
+		created = !old.Declared || old.Deleted
+		return in.Values(old.Attributes.Values), nil
 	})
 	s.audit(r.Context(), "put group", group, 0, err, "")
 	if err != nil {
@@ -67,25 +79,21 @@ func (s *Service) putGroup(w http.ResponseWriter, r *http.Request) error {
 // rewrite replaces a group's attributes, from the version that is wanted or, with 0, from
 // whichever there is.
 func (s *Service) rewrite(ctx context.Context, group string, want uint64, f func(policy) (map[string]string, error)) error {
-	for try := 0; ; try++ {
-		old, err := s.policies.get(ctx, group)
-		if err != nil {
-			return err
+	name := steer.Group(group)
+	defer s.policies.forget(name)
+	_, err := s.hand().Change(ctx, name, want, func(values map[string]string) error {
+		next, err := f(policy{Policy: steer.ParsePolicy(lease.Attributes{Values: values})})
+		if err == nil {
+			clear(values)
+			maps.Copy(values, next)
 		}
-		if want > 0 && old.attributes.Version != want {
-			return versionProblem(old.attributes.Version)
-		}
-		next := old.attributes
-		if next.Values, err = f(old); err != nil {
-			return err
-		}
-		cctx, cancel := s.call(ctx)
-		_, err = s.store.SetAttributes(cctx, next)
-		cancel()
-		if !isConflict(err) || try == 4 {
-			return err
-		}
+		return err
+	})
+	var changed *steer.VersionError
+	if errors.As(err, &changed) {
+		return versionProblem(changed.Have)
 	}
+	return err
 }
 
 func (s *Service) getGroup(w http.ResponseWriter, r *http.Request) error {
@@ -105,11 +113,11 @@ func (s *Service) showGroup(w http.ResponseWriter, r *http.Request, status int) 
 	if err != nil {
 		return err
 	}
-	if a.Version == 0 && pol.attributes.Version == 0 {
+	if a.Version == 0 && pol.Attributes.Version == 0 {
 		return unknownGroup(group, "it was never created and never led")
 	}
 	out := groupWire(a.View)
-	out.Declared, out.Deleted, out.Policy, out.Version = pol.declared, pol.deleted, pol.wire(), pol.attributes.Version
+	out.Declared, out.Deleted, out.Policy, out.Version = pol.Declared, pol.Deleted, pol.Wire(), pol.Attributes.Version
 	w.Header().Set("ETag", etag(out.Version))
 	httpapi.WriteJSON(w, status, out)
 	return nil
@@ -137,14 +145,17 @@ func (s *Service) deleteGroup(w http.ResponseWriter, r *http.Request) error {
 		}, a.View, 0)
 	}
 	err = s.rewrite(r.Context(), group, want, func(old policy) (map[string]string, error) {
-		if !old.declared && a.Version == 0 {
+		if !old.Declared && a.Version == 0 {
 			return nil, unknownGroup(group, "it was never created and never led")
 		}
-		return map[string]string{keyDeleted: yes}, nil
+		return steer.Deleted(), nil
 	})
 	s.audit(r.Context(), "delete group", group, a.Token, err, "")
 	if err != nil {
 		return err
+	}
+	if err := s.created.remove(r.Context(), group); err != nil {
+		s.cfg.Log.Warn("a deleted group could not be taken out of the list of created ones; it is not shown all the same", "group", group, "err", err)
 	}
 	return s.showGroup(w, r, http.StatusOK)
 }
@@ -163,12 +174,9 @@ func (s *Service) getNode(w http.ResponseWriter, r *http.Request) error {
 }
 
 func writeNode(w http.ResponseWriter, node string, a lease.Attributes) {
-	why, is := a.Values[keyCordon]
+	why, is := steer.Cordoned(a)
 	httpapi.WriteJSON(w, http.StatusOK, Node{NodeID: node, Cordoned: is, Reason: why})
 }
-
-// maxReason bounds what an operator says.
-const maxReason = 256
 
 func (s *Service) cordon(w http.ResponseWriter, r *http.Request) error {
 	var in CordonRequest
@@ -176,8 +184,8 @@ func (s *Service) cordon(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	def(&in.Reason, "by an operator")
-	if len(in.Reason) > maxReason {
-		return bad("bad_argument", "reason: at most %d bytes", maxReason)
+	if len(in.Reason) > steer.MaxReason {
+		return bad("bad_argument", "reason: at most %d bytes", steer.MaxReason)
 	}
 	return s.setCordon(w, r, in.Reason)
 }
@@ -191,12 +199,7 @@ func (s *Service) setCordon(w http.ResponseWriter, r *http.Request, why string) 
 	if !lease.ValidName(node) {
 		return bad("bad_argument", "%q is no name of a node", clip(node))
 	}
-	a, err := s.change(r.Context(), "node/"+node, func(values map[string]string) error {
-		if values[keyCordon] = why; why == "" {
-			delete(values, keyCordon)
-		}
-		return nil
-	})
+	a, err := s.hand().Cordon(r.Context(), node, why)
 	what := "cordon"
 	if why == "" {
 		what = "uncordon"

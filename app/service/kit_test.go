@@ -200,7 +200,7 @@ type listener struct {
 	close  context.CancelFunc
 }
 
-func (in *instance) listen(path, lastID string) *listener {
+func (in *instance) listen(path, lastID string, headers ...header) *listener {
 	in.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	req, err := http.NewRequestWithContext(ctx, "GET", in.url+path, http.NoBody)
@@ -209,6 +209,11 @@ func (in *instance) listen(path, lastID string) *listener {
 	}
 	if lastID != "" {
 		req.Header.Set("Last-Event-ID", lastID)
+	}
+	for _, h := range headers {
+		for k, v := range h {
+			req.Header.Set(k, v)
+		}
 	}
 	resp, err := in.http.Do(req) //nolint:bodyclose // the goroutine below closes it, when the stream ends
 	if err != nil {

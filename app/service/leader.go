@@ -1,14 +1,12 @@
 package service
 
 import (
-	"context"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
-	"github.com/tenurehq/tenure/app/service/access"
 	"github.com/tenurehq/tenure/app/service/feed"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
@@ -60,7 +58,7 @@ func (s *Service) leader(w http.ResponseWriter, r *http.Request) error {
 // look reads a group: linearizably, or with ?stale from what was read last, if that is
 // young enough. More than a quarter of the TTL is not allowed, however much is asked.
 func (s *Service) look(r *http.Request, group string) (answer feed.Answer, age time.Duration, cached bool, err error) {
-	text := r.URL.Query().Get("stale")
+	text, _ := httpapi.Parameter(r.URL, "stale")
 	if text == "" {
 		answer, err = s.reader.Read(r.Context(), group)
 		return answer, 0, false, err
@@ -164,66 +162,4 @@ func (s *Service) candidates(w http.ResponseWriter, r *http.Request) error {
 	}
 	httpapi.WriteJSON(w, http.StatusOK, out)
 	return nil
-}
-
-// maxPages bounds how many pages of the engine one listing looks through for groups
-// that the caller may see.
-const maxPages = 10
-
-// groups lists those that were ever led, and that the caller may observe.
-func (s *Service) groups(w http.ResponseWriter, r *http.Request) error {
-	page, err := pageOf(r)
-	if err != nil {
-		return err
-	}
-	prefix := r.URL.Query().Get("prefix")
-	scope := lease.Scope{prefix + "*"}
-	if err := scope.Validate(); err != nil {
-		return err
-	}
-	if page.After != "" && !lease.ValidName(page.After) {
-		return bad("bad_page", "after: the name of the last page's last group")
-	}
-	out, err := s.visible(r.Context(), scope, page)
-	if err != nil {
-		return err
-	}
-	httpapi.WriteJSON(w, http.StatusOK, out)
-	return nil
-}
-
-func (s *Service) visible(ctx context.Context, scope lease.Scope, page lease.Page) (Groups, error) {
-	id := access.From(ctx)
-	out := Groups{Groups: []Group{}}
-	for range maxPages {
-		cctx, cancel := s.call(ctx)
-		views, err := s.store.Groups(cctx, scope, lease.Page{After: page.After})
-		cancel()
-		if err != nil {
-			return out, err
-		}
-		for _, v := range views {
-			if page.After = v.Group; !s.gate.May(id, access.Observe, v.Group) {
-				continue
-			}
-			if len(out.Groups) == page.Limit {
-				out.Next = out.Groups[len(out.Groups)-1].Group
-				return out, nil
-			}
-			out.Groups = append(out.Groups, groupWire(v))
-		}
-		if len(views) < lease.MaxPage {
-			return out, nil
-		}
-	}
-	out.Next = page.After
-	return out, nil
-}
-
-func groupWire(v lease.View) Group {
-	g := Group{Group: v.Group, State: tenure.Vacant.String(), Term: v.Token}
-	if v.State == tenure.Led {
-		g.State, g.LeaderNodeID = tenure.Led.String(), v.Candidate.ID
-	}
-	return g
 }

@@ -151,6 +151,14 @@ func (m *metrics) renewFailed(err error) {
 	m.renewFailure.WithLabelValues(reason).Inc()
 }
 
-func (m *metrics) served(route string, status int, took time.Duration) {
-	m.requests.WithLabelValues(route, strconv.Itoa(status)).Observe(took.Seconds())
+// server returns what is told how each request of a route went.
+func (m *metrics) server(route string) func(status int, took time.Duration) {
+	usual := sync.OnceValue(func() prometheus.Observer { return m.requests.WithLabelValues(route, "200") })
+	return func(status int, took time.Duration) {
+		if status == http.StatusOK {
+			usual().Observe(took.Seconds())
+			return
+		}
+		m.requests.WithLabelValues(route, strconv.Itoa(status)).Observe(took.Seconds())
+	}
 }

@@ -2,8 +2,11 @@ package service
 
 import (
 	"encoding/json"
+	"net/http"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/service/openapi"
@@ -136,5 +139,62 @@ func TestMetrics(t *testing.T) {
 	}
 	if n := strings.Count(text, "tenure_leader_changes_total{"); n > labelled+1 {
 		t.Errorf("%d labels", n)
+	}
+}
+
+// Each metric moves when what it counts happens, and back where it can.
+func TestMetricsMove(t *testing.T) {
+	a := &caller{name: "a", rules: everything()}
+	nobody := &caller{name: "nobody"}
+	store := &countingStore{Store: memStore(t)}
+	in, _ := gated(t, []*caller{a, nobody}, func(c *Config) { c.Store, c.CallTimeout = store, 200*time.Millisecond })
+	reads := func(name, value string) bool {
+		text := string(in.ask("GET", "/metrics", nil, a.auth()).body)
+		return strings.Contains("\n"+text, "\n"+name+" "+value+"\n")
+	}
+	becomes := func(name, value string) {
+		t.Helper()
+		eventually(t, name+" becomes "+value, func() bool { return reads(name, value) })
+	}
+	becomes("tenure_groups_without_leader", "0")
+	l := want[Leading](in, 200, "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "a"}, a.auth())
+	becomes(`tenure_leader_changes_total{group="billing"}`, "1")
+	becomes("tenure_groups", "1")
+	claim := RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}
+	want[Renewed](in, 200, "POST", "/v1/groups/billing/renew", claim, a.auth())
+	becomes(`tenure_request_seconds_count{code="200",route="POST /groups/{group}/renew"}`, "1")
+	listener := in.listen("/v1/groups/billing/watch", "", a.auth())
+	listener.hears("billing", "led", 1)
+	becomes("tenure_streams", "1")
+	listener.close()
+	becomes("tenure_streams", "0")
+	refused(in, 403, "denied", "GET", "/v1/groups/billing/leader", nil, nobody.auth())
+	becomes(`tenure_denials_total{reason="denied"}`, "1")
+	refused(in, 401, "unauthenticated", "GET", "/v1/groups/billing/leader", nil)
+	becomes(`tenure_denials_total{reason="unauthenticated"}`, "1")
+	refused(in, 409, "not_leader", "POST", "/v1/groups/billing/renew", RenewRequest{NodeID: "a", Term: 9, Handle: l.Handle}, a.auth())
+	becomes(`tenure_renew_failures_total{reason="NOT_LEADER"}`, "1")
+	becomes("tenure_store_quorum_health", "1")
+	store.down.Store(true)
+	refused(in, 503, "no_quorum", "POST", "/v1/groups/billing/renew", claim, a.auth())
+	becomes("tenure_store_quorum_health", "0")
+	becomes(`tenure_renew_failures_total{reason="BACKEND_DOWN"}`, "1")
+	store.down.Store(false)
+	becomes("tenure_store_quorum_health", "1")
+	want[Resigned](in, 200, "POST", "/v1/groups/billing/resign", ResignRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}, a.auth())
+	becomes("tenure_groups_without_leader", "1")
+	becomes("tenure_time_to_elect_ms_count", "0")
+	want[Leading](in, 200, "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "a"}, a.auth())
+	becomes("tenure_groups_without_leader", "0")
+	becomes("tenure_time_to_elect_ms_count", "1")
+	becomes(`tenure_leader_changes_total{group="billing"}`, "2")
+}
+
+// Without a tracer there is nothing between a route and its handler.
+func TestNoTracer(t *testing.T) {
+	in := serve(t, memStore(t))
+	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	if got := in.svc.traced(in.svc.Routes()[0], handler); reflect.ValueOf(got).Pointer() != reflect.ValueOf(handler).Pointer() {
+		t.Error("something is")
 	}
 }

@@ -2,16 +2,13 @@ package service
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 )
@@ -19,10 +16,6 @@ import (
 const (
 	// answerWait is how long an operator waits for the leader's answer by default.
 	answerWait = 10 * time.Second
-	// requestLife is how long a request waits for its leader at least.
-	requestLife = time.Minute
-	answerPause = 100 * time.Millisecond
-	maxCoolDown = 24 * time.Hour
 )
 
 // order is what an operator wants of a leader.
@@ -47,8 +40,8 @@ func (s *Service) stepDown(w http.ResponseWriter, r *http.Request) error {
 			Detail: `say which leader is meant, with If-Match: "<term>" as GET leader answers it: another may lead by now`,
 		}
 	}
-	if in.CoolDownMS < 0 || in.CoolDownMS > maxCoolDown.Milliseconds() {
-		return bad("bad_argument", "cool_down_ms: from 0 to %d", maxCoolDown.Milliseconds())
+	if in.CoolDownMS < 0 || in.CoolDownMS > steer.MaxCoolDown.Milliseconds() {
+		return bad("bad_argument", "cool_down_ms: from 0 to %d", steer.MaxCoolDown.Milliseconds())
 	}
 	return s.command(w, r, order{verb: lease.StepDown, reason: in.Reason, coolDown: time.Duration(in.CoolDownMS) * time.Millisecond})
 }
@@ -79,8 +72,8 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error
 	default:
 		return bad("bad_argument", "force: true or false")
 	}
-	if len(o.reason) > maxReason {
-		return bad("bad_argument", "reason: at most %d bytes", maxReason)
+	if len(o.reason) > steer.MaxReason {
+		return bad("bad_argument", "reason: at most %d bytes", steer.MaxReason)
 	}
 	var err error
 	if o.wait, err = s.waitOf(w, r); err != nil {
@@ -103,8 +96,10 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error
 			return err
 		}
 	}
+	cooled := ""
 	if o.coolDown > 0 {
-		if err := s.cool(ctx, o.group, v.Candidate.ID, o.coolDown); err != nil {
+		// Before the leader is asked: it must not be back before it is written down.
+		if cooled, err = s.hand().Cool(ctx, o.group, v.Candidate.ID, o.coolDown); err != nil {
 			return err
 		}
 	}
@@ -113,6 +108,12 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error
 		out, err = s.force(ctx, o, v, to)
 	} else {
 		out, err = s.ask(ctx, o, v)
+	}
+	if cooled != "" && (err != nil && lease.Definite(err) || err == nil && out.Outcome == string(lease.Refused)) {
+		// It leads on, so there is nothing to cool down from.
+		if err := s.hand().Warm(ctx, o.group, v.Candidate.ID, cooled); err != nil {
+			s.cfg.Log.Warn("a step-down was refused, and its cool-down could not be taken back", "group", o.group, "node", v.Candidate.ID, "err", err)
+		}
 	}
 	s.audit(ctx, string(o.verb)+forced(o.force), o.group, v.Token, err, o.reason)
 	if err != nil {
@@ -160,66 +161,25 @@ func (s *Service) meant(r *http.Request, group string) (lease.View, error) {
 	return a.View, nil
 }
 
-// cool notes until when a node is not to lead the group again, and drops notes that are
-// over.
-func (s *Service) cool(ctx context.Context, group, node string, d time.Duration) error {
-	_, err := s.change(ctx, "group/"+group, func(values map[string]string) error {
-		now := time.Now()
-		for k, v := range values {
-			if ms, err := strconv.ParseInt(v, 10, 64); strings.HasPrefix(k, keyCool) && (err != nil || ms < now.UnixMilli()) {
-				delete(values, k)
-			}
-		}
-		values[keyCool+node] = strconv.FormatInt(now.Add(d).UnixMilli(), 10)
-		return nil
-	})
-	return err
-}
-
 // ask leaves a request with the leader's session and waits for what becomes of it.
 func (s *Service) ask(ctx context.Context, o order, v lease.View) (SteppedDown, error) {
-	out := SteppedDown{Group: o.group, Term: v.Token, Outcome: "waiting", Detail: "the leader was asked and has not answered yet: it learns of it with its next renewal"}
-	request := lease.Request{
-		ID: strings.ToLower(rand.Text()), Verb: o.verb, Group: o.group, Token: v.Token, To: o.to, Reason: o.reason,
-		CoolDown: o.coolDown, TTL: max(requestLife, 2*o.wait),
-	}
-	cctx, cancel := s.call(ctx)
-	err := s.store.Ask(cctx, v.Holder, request)
-	cancel()
-	if errors.Is(err, lease.ErrSessionDead) {
-		out.Outcome, out.Detail = "done", "its session had ended already"
-		return out, nil
-	}
+	out := SteppedDown{Group: o.group, Term: v.Token}
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	asked, err := s.hand().Ask(waiting, v, steer.Order{
+		Verb: o.verb, To: o.to, Reason: o.reason, CoolDown: o.coolDown, Wait: o.wait,
+		Look: func(context.Context) (lease.View, bool) { return s.feed.View(o.group) },
+	})
 	if err != nil {
 		return out, err
 	}
-	deadline := s.clock.Now().Add(o.wait)
-	for s.clock.Now() < deadline {
-		select {
-		case <-time.After(answerPause):
-		case <-ctx.Done():
-			return out, nil
-		case <-s.ctx.Done():
-			return out, nil
-		}
-		cctx, cancel := s.call(ctx)
-		answer, err := s.store.Answered(cctx, v.Holder, request.ID)
-		cancel()
-		switch {
-		case err == nil && answer.Outcome != "":
-			out.Outcome, out.Detail = string(answer.Outcome), answer.Detail
-		case errors.Is(err, lease.ErrSessionDead):
-			out.Outcome, out.Detail = "done", "its session has ended"
-		default:
-			if now, synced := s.feed.View(o.group); !synced || now.Token == v.Token && now.State == tenure.Led {
-				continue
-			}
-			out.Outcome, out.Detail = "done", "it has given up the group"
-		}
-		if a, err := s.reader.Read(ctx, o.group); err == nil && a.State == tenure.Led {
-			out.LeaderNodeID = a.Candidate.ID
-		}
+	out.Outcome, out.Detail = string(asked.Outcome), asked.Detail
+	if asked.Outcome == steer.Waiting {
 		return out, nil
+	}
+	if a, err := s.reader.Read(ctx, o.group); err == nil && a.State == tenure.Led {
+		out.LeaderNodeID = a.Candidate.ID
 	}
 	return out, nil
 }

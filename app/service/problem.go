@@ -83,6 +83,15 @@ func led(p *httpapi.Problem, v lease.View, retry time.Duration) *httpapi.Problem
 	return p
 }
 
+// knowing adds who leads to a refusal, where that is known and not said yet.
+func knowing(err error, v lease.View) error {
+	var p *httpapi.Problem
+	if !errors.As(err, &p) || v.Group == "" || p.More["state"] != nil {
+		return err
+	}
+	return led(p, v, 0)
+}
+
 // whoLeads says it in words.
 func whoLeads(v lease.View) string {
 	if v.State != tenure.Led {

@@ -3,31 +3,37 @@ package service
 import (
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/tenurehq/tenure/app/service/access"
 	"github.com/tenurehq/tenure/app/service/openapi"
 	"github.com/tenurehq/tenure/app/service/storeapi"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/remote/wire"
 )
+
+// capped is a store with the longest TTL that the service grants.
+type capped struct {
+	lease.Store
+	most time.Duration
+}
+
+func (c capped) Limits() lease.Limits {
+	l := c.Store.Limits()
+	l.MaxTTL = min(l.MaxTTL, c.most)
+	return l
+}
 
 // storeRoutes are those of store/remote, under the same gate.
 func (s *Service) storeRoutes() ([]Route, error) {
 	api, err := storeapi.New(storeapi.Config{
-		Store: s.store,
+		Store: capped{s.store, s.cfg.MaxTTL},
 		Own:   func(r *http.Request, candidate string) error { return access.From(r.Context()).Is(candidate) },
 		May: func(r *http.Request, right storeapi.Right, scope lease.Scope) error {
-			id := access.From(r.Context())
-			if len(scope) == 0 && !s.gate.May(id, access.Verb(right), access.SomeGroup) {
-				return denied(access.Verb(right), access.SomeGroup)
-			}
-			for _, p := range scope {
-				if !s.may(id, access.Verb(right), p) {
-					return denied(access.Verb(right), p)
-				}
-			}
-			return nil
+			return s.allowed(r, access.Verb(right), scope)
 		},
+		Policy: binding{s},
 		Heard: func(r *http.Request, h storeapi.Heard) {
 			s.record(r.Context(), "store "+string(h.Method), strings.Join(h.Groups[:min(len(h.Groups), 8)], ","), fence.Token(h.Token), h.Err, h.Reason)
 		},
@@ -47,6 +53,9 @@ func (s *Service) storeRoutes() ([]Route, error) {
 		}
 		if row.Stream {
 			r.Waits = always
+		}
+		if row.Method == wire.RaiseEpoch {
+			r.Groups = nil // it concerns them all
 		}
 		out = append(out, r)
 	}

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/service/access"
+	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 )
@@ -82,6 +82,12 @@ func (s *Service) renew(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// confirmer is a store whose keep-alive says, of the same moment, what a record is: a
+// renewal then costs a beat and not a read beside it.
+type confirmer interface {
+	KeepAliveIn(ctx context.Context, id lease.SessionID, group string) (lease.Beat, lease.Record, error)
+}
+
 // extend keeps the session alive if it is the caller's, and confirms that the record
 // still names it with that term. Both happen after the caller sent its request, so its
 // lease may be counted from there. A session that is not known here to be the caller's
@@ -98,12 +104,26 @@ func (s *Service) extend(ctx context.Context, c claim) (lease.View, lease.Beat, 
 	var v lease.View
 	var beat lease.Beat
 	var readErr, beatErr error
-	if owner == "" {
+	store, confirms := s.store.(confirmer)
+	switch {
+	case owner == "":
 		if v, readErr = read(); readErr == nil && c.holds(v) {
 			s.sessions.seen(v)
 			beat, _, beatErr = s.keep(ctx, c.handle.session)
 		}
-	} else {
+	case confirms:
+		v.State = tenure.Led
+		beat, _, beatErr = s.beat(ctx, c.handle.session, func(ctx context.Context, id lease.SessionID) (beat lease.Beat, err error) {
+			beat, v.Record, err = store.KeepAliveIn(ctx, id, c.group)
+			return beat, err
+		})
+		switch {
+		case beatErr != nil && !errors.Is(beatErr, lease.ErrSessionDead):
+			return v, beat, beatErr
+		case beatErr != nil || !c.holds(v):
+			v, readErr = read() // who leads instead
+		}
+	default:
 		var both sync.WaitGroup
 		both.Go(func() { v, readErr = read() })
 		beat, _, beatErr = s.keep(ctx, c.handle.session)
@@ -131,8 +151,8 @@ func (s *Service) grantWish(ctx context.Context, c claim, now time.Duration, byM
 	least, most := s.bounds(pol)
 	by := min(max(byMS, -most.Milliseconds()), most.Milliseconds())
 	granted := min(max(now+time.Duration(by)*time.Millisecond, least, s.store.Limits().MinTTL), most)
-	_, err = s.change(ctx, "node/"+c.node, func(values map[string]string) error {
-		values[keyWish+c.group] = strconv.FormatInt(granted.Milliseconds(), 10)
+	err = s.change(ctx, "node/"+c.node, func(values map[string]string) error {
+		steer.SetWish(values, c.group, granted)
 		return nil
 	})
 	if err != nil {
@@ -228,25 +248,21 @@ func reasonOf(asked []lease.Request, group string, to lease.SessionID) lease.Rea
 
 // successor finds the session of a candidate that may lead the group next.
 func (s *Service) successor(ctx context.Context, group, node string) (lease.Session, error) {
-	pol, err := s.policies.get(ctx, group)
+	pol, attributes, err := s.terms(ctx, group, node)
 	if err != nil {
 		return lease.Session{}, err
-	}
-	attributes, err := s.node(ctx, node)
-	if err != nil {
-		return lease.Session{}, err
-	}
-	if p := pol.admits(group, node, time.Now()); p != nil {
-		return lease.Session{}, noSuccessor(group, node, p.Detail)
-	}
-	if p := cordoned(attributes, node); p != nil {
-		return lease.Session{}, noSuccessor(group, node, p.Detail)
 	}
 	to, err := s.sessions.newest(ctx, group, node)
-	if err == nil && to.ID == "" {
-		err = noSuccessor(group, node, "it does not stand in line")
+	if err != nil {
+		return to, err
 	}
-	return to, err
+	if to.ID == "" {
+		return to, noSuccessor(group, node, "it does not stand in line")
+	}
+	if p := s.fits(pol, attributes, group, to); p != nil {
+		return to, noSuccessor(group, node, p.Detail)
+	}
+	return to, nil
 }
 
 func noSuccessor(group, node, why string) *httpapi.Problem {

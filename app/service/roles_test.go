@@ -26,6 +26,12 @@ type caller struct {
 // gated starts an instance that knows the callers, and fills in their tokens.
 func gated(t *testing.T, callers []*caller, change ...func(*Config)) (*instance, string) {
 	t.Helper()
+	return limited(t, access.Limits{Rate: 100_000, RenewRate: 100_000, FailRate: 100_000}, callers, change...)
+}
+
+// limited is gated with other limits.
+func limited(t *testing.T, limits access.Limits, callers []*caller, change ...func(*Config)) (*instance, string) {
+	t.Helper()
 	dir := t.TempDir()
 	type line struct {
 		Name   string `json:"name"`
@@ -60,7 +66,7 @@ func gated(t *testing.T, callers []*caller, change ...func(*Config)) (*instance,
 		Tokens: write("tokens.json", map[string]any{"tokens": lines}),
 		Policy: write("policy.json", map[string]any{"roles": roles, "names": names}),
 		Audit:  access.AuditFile{Path: audit},
-		Limits: access.Limits{Rate: 100_000, RenewRate: 100_000, FailRate: 100_000},
+		Limits: limits,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -114,9 +120,16 @@ func demand(r Route, group string) (access.Verb, string) {
 	case r.Path == "/groups/{group}/step-down" || r.Path == "/groups/{group}/transfer":
 		return access.StepDown, group
 	case r.Path == "/store/raise-epoch":
-		return access.Admin, access.AllGroups // the handler says so: it concerns them all
+		return access.Admin, access.AllGroups
 	case strings.HasPrefix(r.Path, "/store/"):
-		return r.Verb, access.SomeGroup
+		verb, ok := map[string]access.Verb{
+			"open": access.Campaign, "keepalive": access.Campaign, "close": access.Campaign, "acquire": access.Campaign, "release": access.Campaign, "answer": access.Campaign,
+			"ask": access.StepDown, "answered": access.StepDown, "set-attributes": access.Admin,
+		}[strings.TrimPrefix(r.Path, "/store/")]
+		if !ok {
+			verb = access.Observe
+		}
+		return verb, access.SomeGroup
 	}
 	return access.Observe, group
 }

@@ -50,7 +50,7 @@ func (s *Service) mount() error {
 		if err != nil {
 			return fmt.Errorf("service: %s %s: %w", r.Method, r.Path, err)
 		}
-		mux.Handle(r.Method, r.Path, s.measured(r, guarded))
+		mux.Handle(r.Method, r.Path, s.traced(r, s.measured(r, guarded)))
 	}
 	s.document, err = s.describe()
 	s.handler = mux
@@ -61,12 +61,14 @@ func (s *Service) mount() error {
 // be ignored.
 func (s *Service) strictQuery(d openapi.Operation, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		for name, values := range r.URL.Query() {
+		var seen uint64 // one bit for each of the few that a route has
+		for name := range httpapi.Query(r.URL) {
 			i := slices.IndexFunc(d.Query, func(p openapi.Parameter) bool { return p.Name == name })
-			if i < 0 || len(values) > 1 && !d.Query[i].Many {
+			if i < 0 || seen>>i&1 == 1 && !d.Query[i].Many {
 				httpapi.WriteProblem(w, bad("bad_query", "%q is no parameter of this request, or is there twice", clip(name)))
 				return
 			}
+			seen |= 1 << i
 		}
 		next(w, r)
 	}
@@ -103,13 +105,13 @@ func (r *recorder) WriteHeader(status int) {
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 func (s *Service) measured(route Route, next http.HandlerFunc) http.HandlerFunc {
-	name := route.Method + " " + route.Path
+	served := s.metrics.server(route.Method + " " + route.Path)
 	return func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		rec := &recorder{ResponseWriter: w, status: http.StatusOK}
 		next(rec, r)
 		if route.Waits == nil || !route.Waits(r) {
-			s.metrics.served(name, rec.status, time.Since(begin))
+			served(rec.status, time.Since(begin))
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
-	"github.com/tenurehq/tenure/app/service/access"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -22,19 +21,14 @@ func (s *Service) seat(ctx context.Context, c *contest, ttl time.Duration) error
 	}
 	at := stand{c.candidate.ID, c.group}
 	id := s.sessions.standing(at)
-	if c.wait > 0 {
-		var stands int
+	if c.wait > 0 && id == "" {
 		err := s.sessions.each(ctx, lease.Scope{c.group}, func(l lease.Session) bool {
-			stands++
-			if l.Candidate.ID == c.candidate.ID && len(l.Scope) == 1 && l.Scope[0] == c.group && id == "" {
+			if l.Candidate.ID == c.candidate.ID && len(l.Scope) == 1 && l.Scope[0] == c.group {
 				id = l.ID
 			}
-			return true
+			return id == ""
 		})
 		if err != nil {
-			return err
-		}
-		if err := s.gate.Room(access.CandidateIn, stands, 1); id == "" && err != nil {
 			return err
 		}
 	}
@@ -48,6 +42,9 @@ func (s *Service) seat(ctx context.Context, c *contest, ttl time.Duration) error
 		if !errors.Is(err, lease.ErrSessionDead) {
 			return err
 		}
+	}
+	if err := s.census.room(ctx, lease.Scope{c.group}); err != nil {
+		return err
 	}
 	session, sent, err := s.open(ctx, c.candidate, ttl, lease.Scope{c.group})
 	if err != nil {
@@ -73,6 +70,9 @@ func (s *Service) seatWithin(ctx context.Context, c *contest) error {
 	}
 	if !session.Scope.Covers(c.group) {
 		return outOfScope(c.group)
+	}
+	if p := s.lasts(c.policy, session.TTL); p != nil {
+		return p
 	}
 	beat, sent, err := s.keep(ctx, session.ID)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 func Limits() httpapi.Limits {
 	return httpapi.Limits{
 		Connections: 25_000, HeaderBytes: 32 << 10, Read: 15 * time.Second, Write: 60 * time.Second, Idle: 2 * time.Minute, Grace: 15 * time.Second,
+		SendBuffer: 64 << 10, // a stream that is not read soon blocks, and is cut off
 	}
 }
 

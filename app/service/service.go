@@ -26,6 +26,8 @@ type Service struct {
 	line       *line
 	policies   *policies
 	sessions   *sessions
+	census     *census
+	created    *created
 	gate       *access.Gate
 	ownGate    bool // made here, so closed here
 	routes     []Route
@@ -65,6 +67,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	})
 	s.policies = newPolicies(s)
 	s.sessions = newSessions(s)
+	s.census, s.created = newCensus(s), newCreated(s)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := s.mount(); err != nil {
 		s.Close()

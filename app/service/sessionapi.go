@@ -67,6 +67,9 @@ func (s *Service) openSession(w http.ResponseWriter, r *http.Request) error {
 	if p := cordoned(attributes, in.NodeID); p != nil {
 		return p
 	}
+	if err := s.census.room(ctx, in.Groups); err != nil {
+		return err
+	}
 	session, _, err := s.open(ctx, candidate, ttl, in.Groups)
 	s.audit(ctx, "open session", "", 0, err, in.NodeID)
 	if err != nil {

@@ -213,10 +213,14 @@ func (m *sessions) newest(ctx context.Context, group, candidate string) (lease.S
 
 // keep keeps a session alive and notes it.
 func (s *Service) keep(ctx context.Context, id lease.SessionID) (lease.Beat, clock.Instant, error) {
+	return s.beat(ctx, id, s.store.KeepAlive)
+}
+
+func (s *Service) beat(ctx context.Context, id lease.SessionID, keepAlive func(context.Context, lease.SessionID) (lease.Beat, error)) (lease.Beat, clock.Instant, error) {
 	ctx, cancel := s.call(ctx)
 	defer cancel()
 	sent := s.clock.Now()
-	beat, err := s.store.KeepAlive(ctx, id)
+	beat, err := keepAlive(ctx, id)
 	s.metrics.engineCall(s.clock.Now().Sub(sent), err)
 	if err != nil {
 		return lease.Beat{}, sent, err
@@ -236,6 +240,7 @@ func (s *Service) open(ctx context.Context, c tenure.Candidate, ttl time.Duratio
 		return lease.Session{}, sent, err
 	}
 	s.sessions.learn(session)
+	s.census.opened(session)
 	s.sessions.beaten(session.ID, sent, session.TTL)
 	return session, sent, nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/service/access"
 	"github.com/tenurehq/tenure/lease"
 )
@@ -50,7 +51,11 @@ func (s *Service) standInLine(ctx context.Context, c *contest, ttl time.Duration
 			if v.State == tenure.Led {
 				continue
 			}
-			won, err := s.take(ctx, c, v)
+			// What is laid down may have changed while it waited.
+			won, err := v, s.readmit(ctx, c, v)
+			if err == nil {
+				won, err = s.take(ctx, c, v)
+			}
 			switch {
 			case err == nil:
 				return won, nil
@@ -63,7 +68,7 @@ func (s *Service) standInLine(ctx context.Context, c *contest, ttl time.Duration
 					return v, err
 				}
 				try.Reset(0)
-			case lease.Definite(err):
+			case isProblem(err) || lease.Definite(err):
 				return v, err
 			default:
 				try.Reset(s.cfg.CallTimeout / 4)
@@ -90,6 +95,24 @@ func (s *Service) standInLine(ctx context.Context, c *contest, ttl time.Duration
 			return v, context.Canceled
 		}
 	}
+}
+
+// readmit asks again whether the candidate may lead.
+func (s *Service) readmit(ctx context.Context, c *contest, v lease.View) error {
+	pol, node, err := s.terms(ctx, c.group, c.candidate.ID)
+	if err != nil {
+		return err
+	}
+	if p := s.fits(pol, node, c.group, c.session); p != nil {
+		return led(p, v, 0)
+	}
+	c.policy = pol
+	return nil
+}
+
+func isProblem(err error) bool {
+	var p *httpapi.Problem
+	return errors.As(err, &p)
 }
 
 // confirm asks the engine whether the candidate leads.

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -87,6 +88,11 @@ func (s *Service) poll(w http.ResponseWriter, r *http.Request, groups []string, 
 			return r.Context().Err()
 		}
 	}
+	for _, g := range groups {
+		if err := s.gate.Recheck(access.From(r.Context()), access.Observe, g); err != nil {
+			return err
+		}
+	}
 	out.Cursor = st.Cursor().String()
 	httpapi.WriteJSON(w, http.StatusOK, out)
 	return nil
@@ -102,9 +108,14 @@ func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string
 	ctx := r.Context()
 	id := access.From(ctx)
 	rc := http.NewResponseController(w)
+	var sent, until time.Time
 	send := func(frame []byte) error {
-		if err := rc.SetWriteDeadline(time.Now().Add(s.cfg.WriteTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-			return err
+		// The timer behind a deadline is not free: it is moved when half of it is gone.
+		if sent = time.Now(); until.Sub(sent) < s.cfg.WriteTimeout/2 {
+			until = sent.Add(s.cfg.WriteTimeout)
+			if err := rc.SetWriteDeadline(until); err != nil && !errors.Is(err, http.ErrNotSupported) {
+				return err
+			}
 		}
 		if _, err := w.Write(frame); err != nil {
 			return err
@@ -121,39 +132,46 @@ func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string
 	defer st.Close()
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
-	heartbeat := time.NewTicker(s.cfg.Heartbeat)
-	defer heartbeat.Stop()
-	look := time.NewTicker(recheck)
-	defer look.Stop()
-	if err := send([]byte("retry: 1000\n\n")); err != nil {
-		return nil //nolint:nilerr // the caller is gone: there is nobody to tell
-	}
-	for {
-		var err error
-		select {
-		case <-st.Wake():
-			for _, m := range st.Next(ctx) {
-				if err = send(m.Frame()); err != nil {
-					break
-				}
-			}
-		case <-heartbeat.C:
-			err = send([]byte(": still here\n\n"))
-		case <-look.C:
-			for _, g := range groups {
-				if err = s.gate.Recheck(id, access.Observe, g); err != nil {
-					break
-				}
-			}
-		case <-ctx.Done():
+	// It waits for one thing alone, for there are thousands that do.
+	defer context.AfterFunc(ctx, st.Nudge)()
+	defer context.AfterFunc(s.ctx, st.Nudge)()
+	looked, due := time.Now(), time.Now()
+	alarm := time.AfterFunc(min(recheck, s.cfg.Heartbeat), st.Nudge)
+	defer alarm.Stop()
+	err := send([]byte("retry: 1000\n\n"))
+	for err == nil {
+		<-st.Wake()
+		switch {
+		case ctx.Err() != nil:
 			return nil
-		case <-s.ctx.Done():
+		case s.ctx.Err() != nil:
 			// A client reconnects by itself, with the last id, and finds another instance.
 			_, _ = io.WriteString(w, ": this instance is stopping\n\n")
 			return nil
 		}
-		if err != nil {
-			return nil //nolint:nilerr // its answer has begun; the connection ends here
+		for _, m := range st.Next(ctx) {
+			if err = send(m.Frame()); err != nil {
+				return nil //nolint:nilerr // the caller is gone: there is nobody to tell
+			}
 		}
+		now := time.Now()
+		if now.Before(due) {
+			continue
+		}
+		if now.Sub(looked) >= recheck {
+			for _, g := range groups {
+				if s.gate.Recheck(id, access.Observe, g) != nil {
+					return nil // its answer has begun; the connection ends here
+				}
+			}
+			looked = now
+		}
+		if now.Sub(sent) >= s.cfg.Heartbeat {
+			err = send([]byte(": still here\n\n"))
+		}
+		rest := min(recheck-now.Sub(looked), s.cfg.Heartbeat-now.Sub(sent))
+		due = now.Add(rest)
+		alarm.Reset(rest)
 	}
+	return nil //nolint:nilerr // the caller is gone: there is nobody to tell
 }

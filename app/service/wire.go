@@ -2,6 +2,7 @@ package service
 
 import (
 	"github.com/tenurehq/tenure/app/service/feed"
+	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/fence"
 )
 
@@ -153,13 +154,7 @@ type Closed struct {
 }
 
 // GroupPolicy is what a deployment lays down for a group.
-type GroupPolicy struct {
-	MinTTLMS  int64    `json:"min_ttl_ms,omitempty" doc:"shorter TTLs are refused"`
-	MaxTTLMS  int64    `json:"max_ttl_ms,omitempty" doc:"longer TTLs are refused; 0 is the bound of the deployment"`
-	BackoffMS int64    `json:"backoff_ms,omitempty" doc:"how long a refused candidate is told to wait"`
-	Members   []string `json:"members,omitempty" doc:"the nodes that may lead; none means every node"`
-	Fenced    *bool    `json:"fenced,omitempty" doc:"whether its resources check the term; default true"`
-}
+type GroupPolicy = steer.GroupPolicy
 
 // Group is a group and its policy.
 type Group struct {

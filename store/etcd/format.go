@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -14,9 +15,17 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// format is the version of what is stored. Larger ones are refused, so that an
-// old program does not spoil what a new one has written.
-const format = 1
+// Format is the version of what is stored. Larger ones are refused, so that an old
+// program does not spoil what a new one has written; what has none is of version 1. It
+// grows only when an older program would read something wrongly: a field that may be
+// ignored, or lost when an older program writes the value again, is added without.
+const Format = 1
+
+const format = Format
+
+// ErrNewer: something was written by a version of this program that knows a newer
+// format.
+var ErrNewer = errors.New("written by a newer version")
 
 func (s *Store) key(parts ...string) string {
 	return s.cfg.Prefix + "/" + strings.Join(parts, "/")
@@ -78,7 +87,7 @@ func decode(kv *mvccpb.KeyValue, into any, version *int) error {
 		return fmt.Errorf("etcd: key %s is not ours: %w", kv.Key, err)
 	}
 	if *version > format {
-		return fmt.Errorf("etcd: key %s was written by a newer version (format %d, this one knows %d): upgrade", kv.Key, *version, format)
+		return fmt.Errorf("etcd: key %s: %w (format %d, this program knows up to %d): upgrade this program, or run it against another prefix", kv.Key, ErrNewer, *version, format)
 	}
 	return nil
 }

@@ -99,25 +99,48 @@ var errQuorum = errors.New("etcd: the cluster changed its leader during the keep
 // is asked of the session: the read is linearizable and must be of the same Raft
 // term, so the leader that renewed had a quorum after it had done so.
 func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {
+	beat, _, err := s.keepAlive(ctx, id)
+	return beat, err
+}
+
+// KeepAliveIn is KeepAlive and says, of one moment after the call began, both that the
+// session lived and what the record of the group was: a leader that asks whether it still
+// leads needs no read beside its beat.
+func (s *Store) KeepAliveIn(ctx context.Context, id lease.SessionID, group string) (lease.Beat, lease.Record, error) {
+	if err := lease.CheckGroup(group); err != nil {
+		return lease.Beat{}, lease.Record{}, err
+	}
+	beat, read, err := s.keepAlive(ctx, id, clientv3.OpGet(s.recordKey(group)))
+	if err != nil {
+		return lease.Beat{}, lease.Record{}, err
+	}
+	rec, err := recordOf(group, read[0].GetResponseRange().Kvs)
+	return beat, rec, err
+}
+
+// keepAlive also makes the reads that are wanted beside it.
+func (s *Store) keepAlive(ctx context.Context, id lease.SessionID, more ...clientv3.Op) (lease.Beat, []*pb.ResponseOp, error) {
 	lid, ok := leaseID(id)
 	if !ok {
-		return lease.Beat{}, dead(id)
+		return lease.Beat{}, nil, dead(id)
 	}
 	s.mu.Lock()
 	known := s.high
 	s.mu.Unlock()
 	var beat lease.Beat
 	var deployment []*mvccpb.KeyValue
+	var wanted []*pb.ResponseOp
+	reads := append([]clientv3.Op{
+		clientv3.OpGet(s.sessionKey(id), clientv3.WithKeysOnly()),
+		clientv3.OpGet(s.requestKey(id, ""), clientv3.WithPrefix()),
+		clientv3.OpGet(s.key("meta")),
+	}, more...)
 	err := s.each(ctx, "keep-alive", func(ctx context.Context, c *clientv3.Client) error {
 		renewed, err := renew(ctx, c, lid)
 		if err != nil {
 			return err
 		}
-		read, err := c.Txn(ctx).Then(
-			clientv3.OpGet(s.sessionKey(id), clientv3.WithKeysOnly()),
-			clientv3.OpGet(s.requestKey(id, ""), clientv3.WithPrefix()),
-			clientv3.OpGet(s.key("meta")),
-		).Commit()
+		read, err := c.Txn(ctx).Then(reads...).Commit()
 		switch {
 		case err != nil:
 			return err
@@ -130,21 +153,21 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, 
 			return errQuorum
 		}
 		s.saw(read.Header, known)
-		deployment = read.Responses[2].GetResponseRange().Kvs
+		deployment, wanted = read.Responses[2].GetResponseRange().Kvs, read.Responses[3:]
 		beat.TTL = time.Duration(renewed.TTL) * time.Second
 		beat.Requests = waiting(read.Responses[1].GetResponseRange().Kvs)
 		return nil
 	})
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		return lease.Beat{}, dead(id)
+		return lease.Beat{}, nil, dead(id)
 	}
 	if err != nil {
-		return lease.Beat{}, err
+		return lease.Beat{}, nil, err
 	}
 	if err := s.stands(ctx, deployment); err != nil {
-		return lease.Beat{}, err
+		return lease.Beat{}, nil, err
 	}
-	return beat, nil
+	return beat, wanted, nil
 }
 
 // renew sends one keep-alive. The client's own tries again without a pause while

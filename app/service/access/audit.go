@@ -80,16 +80,13 @@ type line struct {
 	Lost uint64 `json:"lost,omitempty"`
 }
 
-type remoteKey struct{}
-
 // Audit writes an entry down. It does not block and does not fail; see the package
 // comment for what that costs.
 func (g *Gate) Audit(ctx context.Context, e Entry) {
-	id := From(ctx)
-	def(&e.Who, id.Name)
-	def(&e.How, id.How)
-	if remote, ok := ctx.Value(remoteKey{}).(string); ok {
-		def(&e.Remote, remote)
+	if a, ok := ctx.Value(callerKey{}).(*admitted); ok {
+		def(&e.Who, a.id.Name)
+		def(&e.How, a.id.How)
+		def(&e.Remote, host(a.remote))
 	}
 	g.write(e, 0)
 }

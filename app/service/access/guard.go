@@ -32,7 +32,6 @@ func (g *Gate) Guard(rule Rule, next http.HandlerFunc) (http.HandlerFunc, error)
 		return nil, fmt.Errorf("access: a route has the verb %q, wanted open or one of %v", rule.Verb, Verbs())
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
-		ctx := context.WithValue(r.Context(), remoteKey{}, host(r.RemoteAddr))
 		if r.ContentLength > g.cfg.Limits.BodyBytes {
 			httpapi.WriteProblem(w, &httpapi.Problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Detail: fmt.Sprintf("the body is larger than %d bytes", g.cfg.Limits.BodyBytes)})
 			return
@@ -52,8 +51,10 @@ func (g *Gate) Guard(rule Rule, next http.HandlerFunc) (http.HandlerFunc, error)
 			return
 		}
 		defer leave()
-		r = r.WithContext(context.WithValue(ctx, identityKey{}, id))
-		r.Body = http.MaxBytesReader(w, r.Body, g.cfg.Limits.BodyBytes)
+		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, &admitted{id, r.RemoteAddr}))
+		if r.Body != http.NoBody {
+			r.Body = http.MaxBytesReader(w, r.Body, g.cfg.Limits.BodyBytes)
+		}
 		next(w, r)
 	}, nil
 }

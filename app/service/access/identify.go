@@ -106,11 +106,11 @@ func noTokenInQuery(r *http.Request) error {
 	if r.URL.RawQuery == "" {
 		return nil
 	}
-	for name, values := range r.URL.Query() {
+	for name, value := range httpapi.Query(r.URL) {
 		switch strings.ToLower(name) {
 		case "access_token", "id_token", "bearer", "bearer_token", "authorization", "jwt":
 		default:
-			if !hasToken(strings.Join(values, " ")) {
+			if !hasToken(value) {
 				continue
 			}
 		}

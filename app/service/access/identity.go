@@ -87,10 +87,18 @@ func (id Identity) String() string {
 	return id.Name + " (" + string(id.How) + ")"
 }
 
-type identityKey struct{}
+type callerKey struct{}
+
+// admitted is who [Gate.Guard] let pass, and from where.
+type admitted struct {
+	id     Identity
+	remote string
+}
 
 // From returns the identity that [Gate.Guard] admitted.
 func From(ctx context.Context) Identity {
-	id, _ := ctx.Value(identityKey{}).(Identity)
-	return id
+	if a, ok := ctx.Value(callerKey{}).(*admitted); ok {
+		return a.id
+	}
+	return Identity{}
 }

@@ -17,13 +17,16 @@ var tokenShapes = regexp.MustCompile(`tnr_[A-Za-z0-9_-]{8,}|eyJ[A-Za-z0-9_=-]{8,
 // another make.
 var secretShapes = regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)|[A-Za-z0-9+/_=-]{40,}`)
 
-func hasToken(s string) bool { return tokenShapes.MatchString(s) }
+// shortest is the length of the shortest that tokenShapes finds.
+const shortest = 12
+
+func hasToken(s string) bool { return len(s) >= shortest && tokenShapes.MatchString(s) }
 
 // Redact replaces whatever in s looks like a secret by its fingerprint, the first
 // bytes of a SHA-256, by which an operator can find it and nobody can use it. A long run
 // of letters and digits looks like one if it has capitals, small letters and digits.
 func Redact(s string) string {
-	if len(s) < 12 {
+	if len(s) < shortest {
 		return s
 	}
 	s = tokenShapes.ReplaceAllStringFunc(s, hide)

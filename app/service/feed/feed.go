@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurehq/tenure"
@@ -45,21 +46,24 @@ type Feed struct {
 
 // topic is a group that the engine has a record of, or that somebody asks about.
 type topic struct {
-	view       lease.View
-	era        int // how often the token went back
-	seats      map[*seat]struct{}
+	look
+	subs       map[*Sub]struct{}
 	emptySince clock.Instant // Never: it is led, or its vacancy began unseen
+	// now is the look that subscribers see. They do not take the feed's lock: thousands of
+	// them are woken at once.
+	now atomic.Pointer[look]
+}
+
+// look is a group at one moment.
+type look struct {
+	moves  uint64 // how often subscribers were woken
+	view   lease.View
+	era    int // how often the token went back
+	synced bool
 	// step is what the last change means to a subscriber that had seen all before it, and
 	// to no other group.
 	step     []Message
 	from, to lease.Cursor
-}
-
-// seat is one subscriber's interest in one group.
-type seat struct {
-	sub   *Sub
-	topic *topic
-	dirty bool
 }
 
 // New returns a feed that knows nothing yet.
@@ -146,7 +150,7 @@ func (f *Feed) sight(synced bool, err error) bool {
 			if !synced {
 				t.emptySince = clock.Never // what happens now is not seen
 			}
-			t.mark()
+			f.mark(t)
 		}
 	}
 	f.mu.Unlock()
@@ -160,30 +164,29 @@ func (f *Feed) topic(group string) *topic {
 	t := f.topics[group]
 	if t == nil {
 		t = &topic{
-			view:       lease.View{Record: lease.Record{Group: group}, State: tenure.Vacant},
-			seats:      make(map[*seat]struct{}),
+			look:       look{view: lease.View{Record: lease.Record{Group: group}, State: tenure.Vacant}},
+			subs:       make(map[*Sub]struct{}),
 			emptySince: clock.Never,
 		}
 		f.topics[group] = t
+		f.mark(t)
 	}
 	return t
 }
 
-func (t *topic) mark() {
-	for s := range t.seats {
-		s.mark()
+// mark shows subscribers how the topic is, and wakes them.
+func (f *Feed) mark(t *topic) {
+	t.moves++
+	t.synced = f.synced
+	t.show()
+	for s := range t.subs {
+		s.nudge()
 	}
 }
 
-func (s *seat) mark() {
-	if !s.dirty {
-		s.dirty = true
-		s.sub.dirty = append(s.sub.dirty, s)
-	}
-	select {
-	case s.sub.wake <- struct{}{}:
-	default:
-	}
+func (t *topic) show() {
+	now := t.look
+	t.now.Store(&now)
 }
 
 // apply takes a view from the watch.
@@ -200,6 +203,7 @@ func (f *Feed) apply(v lease.View) {
 	case old == next:
 		// The same place, perhaps with more known about it: its reason, say.
 		t.view = v
+		t.show()
 		return
 	}
 	t.step = nil
@@ -218,7 +222,7 @@ func (f *Feed) apply(v lease.View) {
 	if v.State == tenure.Vacant && f.synced {
 		t.emptySince = now
 	}
-	t.mark()
+	f.mark(t)
 	if f.cfg.OnChange != nil && (f.synced || back) {
 		f.cfg.OnChange(v, begun(changes), vacant, back)
 	}

@@ -16,7 +16,7 @@ type Stream struct {
 	feed   *Feed
 	sub    *Sub
 	cursor Cursor
-	legs   map[string]*leg
+	legs   []leg     // as the cursor's places
 	ready  []Message // made, and not taken yet
 }
 
@@ -32,12 +32,13 @@ type leg struct {
 // snapshot. Close ends it.
 func (f *Feed) Stream(groups []string, from Cursor) *Stream {
 	foreign := from.Deployment != f.cfg.Deployment && len(from.Places) > 0
-	s := &Stream{feed: f, cursor: Cursor{Deployment: f.cfg.Deployment}, legs: make(map[string]*leg, len(groups))}
+	s := &Stream{feed: f, cursor: Cursor{Deployment: f.cfg.Deployment}}
+	var once []string
 	for _, g := range groups {
-		if s.legs[g] != nil {
+		if s.cursor.has(g) {
 			continue
 		}
-		s.legs[g] = &leg{}
+		once = append(once, g)
 		p := Place{Group: g}
 		if !foreign {
 			p.Cursor = from.place(g)
@@ -46,7 +47,8 @@ func (f *Feed) Stream(groups []string, from Cursor) *Stream {
 		}
 		s.cursor.Places = append(s.cursor.Places, p)
 	}
-	s.sub = f.Subscribe(groups...)
+	s.legs = make([]leg, len(once))
+	s.sub = f.Subscribe(once...)
 	return s
 }
 
@@ -56,164 +58,150 @@ func (s *Stream) Close() { s.sub.Close() }
 // Cursor is where the stream stands after all that Next has returned.
 func (s *Stream) Cursor() Cursor { return s.cursor }
 
-// Wake receives when Next may have something to return.
+// Wake receives when Next may have something to return, and after Nudge.
 func (s *Stream) Wake() <-chan struct{} { return s.sub.Wake() }
 
-// look is a group that has moved.
-type look struct {
-	view   lease.View
-	era    int
-	synced bool
-	step   []Message
-	from   lease.Cursor
-	to     lease.Cursor
-}
+// Nudge makes Wake receive, so that its owner can wait for that alone. It may be called
+// from anywhere.
+func (s *Stream) Nudge() { s.sub.nudge() }
 
 // Next returns what there is to tell now, perhaps nothing. It waits for the engine
 // where it must read, at first and when a long gap is filled, not longer than ctx.
 func (s *Stream) Next(ctx context.Context) []Message {
-	moved := s.take()
 	out := s.ready
 	s.ready = nil
-	present := s.begin(ctx, moved)
-	for _, m := range moved {
-		group := m.view.Group
-		l := s.legs[group]
-		if !l.begun {
-			l.begun, l.era = true, m.era
-			out = append(out, s.first(ctx, group, l, present[group], m)...)
+	moved := make([]*look, 0, 4) // one of them, mostly: it stays on the stack
+	first := false
+	for i := range s.legs {
+		m := s.sub.moved(i)
+		moved = append(moved, m)
+		first = first || m != nil && !s.legs[i].begun
+	}
+	var present []lease.View
+	if first {
+		present = s.begin(ctx, moved)
+	}
+	for i, m := range moved {
+		if m == nil {
 			continue
 		}
-		out = append(out, s.next(ctx, group, l, m)...)
+		var told []Message
+		if l := &s.legs[i]; l.begun {
+			told = s.next(ctx, i, m)
+		} else {
+			l.begun, l.era = true, m.era
+			told = s.first(ctx, i, present[i], m)
+		}
+		if len(out) == 0 {
+			out = told
+		} else {
+			out = append(slices.Clip(out), told...)
+		}
 	}
 	return out
 }
 
-func (s *Stream) take() []look {
-	f := s.feed
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	moved := make([]look, len(s.sub.dirty))
-	for i, at := range s.sub.dirty {
-		at.dirty = false
-		t := at.topic
-		moved[i] = look{t.view, t.era, f.synced, t.step, t.from, t.to}
-	}
-	s.sub.dirty = s.sub.dirty[:0]
-	return moved
-}
-
 // begin reads the groups that are looked at for the first time: the feed may be behind
 // what the subscriber has seen on another instance.
-func (s *Stream) begin(ctx context.Context, moved []look) map[string]lease.View {
-	var mu sync.Mutex
+func (s *Stream) begin(ctx context.Context, moved []*look) []lease.View {
+	present := make([]lease.View, len(moved))
 	var all sync.WaitGroup
-	present := make(map[string]lease.View)
-	for _, m := range moved {
-		group := m.view.Group
-		if s.legs[group].begun {
+	for i, m := range moved {
+		if m == nil || s.legs[i].begun {
 			continue
 		}
 		all.Go(func() {
-			a, err := s.feed.cfg.Reader.Read(ctx, group)
-			if err != nil {
-				return
+			if a, err := s.feed.cfg.Reader.Read(ctx, s.cursor.Places[i].Group); err == nil {
+				present[i] = a.View
 			}
-			mu.Lock()
-			present[group] = a.View
-			mu.Unlock()
 		})
 	}
 	all.Wait()
 	return present
 }
 
-func (s *Stream) first(ctx context.Context, group string, l *leg, read lease.View, m look) []Message {
+func (s *Stream) first(ctx context.Context, i int, read lease.View, m *look) []Message {
 	v := m.view
 	switch {
 	case read.Group != "" && !(m.synced && before(at(read), at(v))):
 		v = read
 	case read.Group == "" && !m.synced:
-		return s.unknown(group, l)
+		return s.unknown(i)
 	}
-	place := s.cursor.place(group)
-	l.told = place.State // whoever resumes where nothing has changed is told nothing
+	place := s.cursor.Places[i].Cursor
+	s.legs[i].told = place.State // whoever resumes where nothing has changed is told nothing
 	switch {
 	case place.State == tenure.Unknown:
-		return []Message{s.snapshot(v, l)}
+		return []Message{s.snapshot(v, i)}
 	case read.Group != "" && before(at(v), place):
-		return s.reset(v, l, "the engine went back behind the cursor")
+		return s.reset(v, i, "the engine went back behind the cursor")
 	}
-	return s.since(ctx, v, l)
+	return s.since(ctx, v, i)
 }
 
 // next is what a change means after all that was told.
-func (s *Stream) next(ctx context.Context, group string, l *leg, m look) []Message {
-	place := s.cursor.place(group)
+func (s *Stream) next(ctx context.Context, i int, m *look) []Message {
+	l, place := &s.legs[i], s.cursor.Places[i].Cursor
 	switch {
 	case !m.synced:
 		if l.told == tenure.Unknown {
 			return nil
 		}
-		return s.unknown(group, l)
+		return s.unknown(i)
 	case l.era != m.era:
 		l.era = m.era
-		return s.reset(m.view, l, "the engine went back behind what was told")
+		return s.reset(m.view, i, "the engine went back behind what was told")
 	case place.State == tenure.Unknown:
-		return []Message{s.snapshot(m.view, l)}
+		return []Message{s.snapshot(m.view, i)}
 	case before(at(m.view), place):
 		return nil // the feed is behind; it will come
-	case len(m.step) > 0 && m.from == place && len(s.cursor.Places) == 1 && l.told != tenure.Unknown:
-		s.move(group, m.to)
+	case len(m.step) > 0 && m.from == place && len(s.legs) == 1 && l.told != tenure.Unknown:
+		s.cursor.Places[i].Cursor = m.to
 		l.told = m.to.State
 		return m.step
 	}
-	return s.since(ctx, m.view, l)
+	return s.since(ctx, m.view, i)
 }
 
 // since tells every change up to the view. After a blind spell without one, it says
 // that things are as they were.
-func (s *Stream) since(ctx context.Context, v lease.View, l *leg) []Message {
-	changes, complete := s.feed.changes(ctx, v, s.cursor.place(v.Group))
+func (s *Stream) since(ctx context.Context, v lease.View, i int) []Message {
+	place := &s.cursor.Places[i].Cursor
+	changes, complete := s.feed.changes(ctx, v, *place)
 	if !complete {
-		return s.reset(v, l, "the changes since the cursor are no longer remembered")
+		return s.reset(v, i, "the changes since the cursor are no longer remembered")
 	}
 	var out []Message
 	for _, c := range changes {
-		s.move(v.Group, lease.Cursor{Token: c.Token, State: c.State})
+		*place = lease.Cursor{Token: c.Token, State: c.State}
 		out = append(out, newMessage(Changed, eventOf(c), s.cursor.String()))
 	}
-	if len(out) == 0 && l.told == tenure.Unknown && !before(at(v), s.cursor.place(v.Group)) {
+	if len(out) == 0 && s.legs[i].told == tenure.Unknown && !before(at(v), *place) {
 		e := eventOf(v.Leader())
 		e.Snapshot = true
 		out = append(out, newMessage(Changed, e, s.cursor.String()))
 	}
-	l.told = v.State
+	s.legs[i].told = v.State
 	return out
 }
 
-func (s *Stream) unknown(group string, l *leg) []Message {
-	l.told = tenure.Unknown
-	place := s.cursor.place(group)
-	return []Message{newMessage(Changed, Event{Group: group, State: tenure.Unknown.String(), Token: place.Token, Reason: "the engine cannot be seen"}, "")}
+func (s *Stream) unknown(i int) []Message {
+	s.legs[i].told = tenure.Unknown
+	p := s.cursor.Places[i]
+	return []Message{newMessage(Changed, Event{Group: p.Group, State: tenure.Unknown.String(), Token: p.Token, Reason: "the engine cannot be seen"}, "")}
 }
 
-func (s *Stream) snapshot(v lease.View, l *leg) Message {
-	s.move(v.Group, at(v))
-	l.told = v.State
+func (s *Stream) snapshot(v lease.View, i int) Message {
+	s.cursor.Places[i].Cursor = at(v)
+	s.legs[i].told = v.State
 	e := eventOf(v.Leader())
 	e.Snapshot = true
 	return newMessage(Changed, e, s.cursor.String())
 }
 
-func (s *Stream) reset(v lease.View, l *leg, why string) []Message {
+func (s *Stream) reset(v lease.View, i int, why string) []Message {
 	e := Event{Group: v.Group, State: v.State.String(), Token: v.Token, Reason: why}
-	return []Message{newMessage(Reset, e, ""), s.snapshot(v, l)}
-}
-
-func (s *Stream) move(group string, to lease.Cursor) {
-	i := slices.IndexFunc(s.cursor.Places, func(p Place) bool { return p.Group == group })
-	s.cursor.Places[i].Cursor = to
+	return []Message{newMessage(Reset, e, ""), s.snapshot(v, i)}
 }
 
 // changes lists what happened after the place, from the record and where that does not

@@ -32,11 +32,24 @@ type Config struct {
 	// An error of Own and May that is a *httpapi.Problem is the answer; any other
 	// is a 403.
 	May func(r *http.Request, right Right, scope lease.Scope) error
+	// Policy binds whoever begins to lead. Nil binds nobody.
+	Policy Policy
 	// Heard is told, if set, of every call that changes something or was denied.
 	Heard func(r *http.Request, h Heard)
 	// Stopping, when closed, ends the streams, so that their callers go to another
 	// instance before this one is gone. Optional.
 	Stopping <-chan struct{}
+}
+
+// Policy is what a deployment lays down besides rights: for its groups, and for nodes. An
+// error that is a *httpapi.Problem is the answer; any other is the engine's, which failed
+// before anything was changed. The caller is in the context of the request.
+type Policy interface {
+	// Opens returns nil if the candidate may open such a session.
+	Opens(ctx context.Context, candidate string, ttl time.Duration, scope lease.Scope) error
+	// Begins returns nil if the session, of which id, candidate id and TTL are known, may
+	// begin to lead the groups.
+	Begins(ctx context.Context, s lease.Session, groups ...string) error
 }
 
 // Anyone is an Own that believes every caller, for a service on loopback without

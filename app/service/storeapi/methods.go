@@ -3,8 +3,10 @@ package storeapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
+	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
@@ -28,17 +30,22 @@ func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Sessio
 	if err := v.may(Campaign, scope...); err != nil {
 		return wire.Session{}, err
 	}
+	if a.cfg.Policy != nil {
+		if err := a.cfg.Policy.Opens(ctx, in.Candidate.ID, wire.Duration(in.TTL), scope); err != nil {
+			return wire.Session{}, before(err)
+		}
+	}
 	s, err := a.cfg.Store.Open(ctx, in.Candidate, wire.Duration(in.TTL), scope)
 	if err != nil {
 		return wire.Session{}, err
 	}
 	v.heard.Session = s.ID
-	a.owners.put(s.ID, s.Candidate.ID)
+	a.owners.put(s)
 	return wire.SessionOf(s), nil
 }
 
 func (a *API) keepAlive(ctx context.Context, v *visit, in wire.KeepAliveCall) (wire.Beat, error) {
-	if err := v.owned(ctx, in.Session); err != nil {
+	if _, err := v.owned(ctx, in.Session); err != nil {
 		return wire.Beat{}, err
 	}
 	b, err := a.cfg.Store.KeepAlive(ctx, in.Session)
@@ -55,7 +62,7 @@ func (a *API) close(ctx context.Context, v *visit, in wire.CloseCall) (wire.Noth
 		return wire.Nothing{}, err
 	}
 	v.heard.Reason = string(in.Reason)
-	err := v.owned(ctx, in.Session)
+	_, err := v.owned(ctx, in.Session)
 	var denied deniedError
 	switch {
 	case errors.Is(err, lease.ErrSessionDead):
@@ -91,10 +98,14 @@ func (a *API) acquire(ctx context.Context, v *visit, in wire.AcquireCall) (wire.
 	if err := lease.CheckBatch(a.cfg.Store.Limits(), claimed); err != nil {
 		return wire.AcquireAnswer{}, err
 	}
-	if err := v.owned(ctx, in.Session); err != nil {
+	session, err := v.owned(ctx, in.Session)
+	if err != nil {
 		return wire.AcquireAnswer{}, err
 	}
 	if err := v.may(Campaign, groups...); err != nil {
+		return wire.AcquireAnswer{}, err
+	}
+	if err := v.begins(ctx, session, groups...); err != nil {
 		return wire.AcquireAnswer{}, err
 	}
 	seen, err := a.whole(ctx, in.Seen, false)
@@ -118,14 +129,14 @@ func (a *API) release(ctx context.Context, v *visit, in wire.ReleaseCall) (wire.
 		return wire.Record{}, err
 	}
 	v.heard.Reason, v.heard.Token = string(in.Reason), uint64(in.Held.Token)
-	if err := v.owned(ctx, in.Session); err != nil {
+	if _, err := v.owned(ctx, in.Session); err != nil {
 		return wire.Record{}, err
 	}
 	if err := v.may(Campaign, in.Held.Group); err != nil {
 		return wire.Record{}, err
 	}
-	if in.To != "" && !plausible(in.To) {
-		return wire.Record{}, lease.ErrSuccessor
+	if err := a.succeeds(ctx, v, in.To, in.Held.Group); err != nil {
+		return wire.Record{}, err
 	}
 	held, err := a.whole(ctx, []wire.Seen{in.Held}, true)
 	if err != nil {
@@ -138,6 +149,31 @@ func (a *API) release(ctx context.Context, v *visit, in wire.ReleaseCall) (wire.
 	}
 	a.records.put(r)
 	return wire.RecordOf(r), nil
+}
+
+// succeeds checks that a group may be handed to the session, if to one at all.
+func (a *API) succeeds(ctx context.Context, v *visit, to lease.SessionID, group string) error {
+	switch {
+	case to == "":
+		return nil
+	case !plausible(to):
+		return lease.ErrSuccessor
+	case a.cfg.Policy == nil:
+		return nil
+	}
+	session, err := a.owners.of(ctx, to)
+	if errors.Is(err, lease.ErrSessionDead) {
+		return fmt.Errorf("%w: its session has ended", lease.ErrSuccessor)
+	}
+	if err != nil {
+		return before(err)
+	}
+	err = v.begins(ctx, session, group)
+	var p *httpapi.Problem
+	if errors.As(err, &p) {
+		return fmt.Errorf("%w: %s", lease.ErrSuccessor, p.Detail)
+	}
+	return err
 }
 
 // learn takes what a conflict shows.
@@ -185,7 +221,7 @@ func (a *API) answer(ctx context.Context, v *visit, in wire.AnswerCall) (wire.No
 	if err := errors.Join(out.Validate(), lease.CheckRequestID(in.Request)); err != nil {
 		return wire.Nothing{}, err
 	}
-	if err := v.owned(ctx, in.Session); err != nil {
+	if _, err := v.owned(ctx, in.Session); err != nil {
 		return wire.Nothing{}, err
 	}
 	return wire.Nothing{}, a.cfg.Store.Answer(ctx, in.Session, in.Request, out)

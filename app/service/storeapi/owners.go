@@ -11,8 +11,8 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// owners knows whose a session is. That never changes, so what was once learned
-// from the engine holds for ever.
+// owners knows whose a session is, and its TTL. Neither changes, so what was once
+// learned from the engine holds for ever.
 type owners struct {
 	store lease.Store
 	// scan is held by whoever lists the sessions: those that miss at the same
@@ -20,7 +20,16 @@ type owners struct {
 	scan chan struct{}
 
 	mu    sync.Mutex
-	known map[lease.SessionID]string
+	known map[lease.SessionID]owner
+}
+
+type owner struct {
+	candidate string
+	ttl       time.Duration
+}
+
+func (o owner) of(id lease.SessionID) lease.Session {
+	return lease.Session{ID: id, Candidate: tenure.Candidate{ID: o.candidate}, TTL: o.ttl}
 }
 
 const (
@@ -37,10 +46,10 @@ const (
 )
 
 func newOwners(s lease.Store) owners {
-	return owners{store: s, scan: make(chan struct{}, 1), known: make(map[lease.SessionID]string)}
+	return owners{store: s, scan: make(chan struct{}, 1), known: make(map[lease.SessionID]owner)}
 }
 
-func (o *owners) put(id lease.SessionID, candidate string) {
+func (o *owners) put(s lease.Session) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.known) >= maxKnown {
@@ -49,14 +58,14 @@ func (o *owners) put(id lease.SessionID, candidate string) {
 			break
 		}
 	}
-	o.known[id] = candidate
+	o.known[s.ID] = owner{s.Candidate.ID, s.TTL}
 }
 
-func (o *owners) get(id lease.SessionID) (string, bool) {
+func (o *owners) get(id lease.SessionID) (lease.Session, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	c, ok := o.known[id]
-	return c, ok
+	known, ok := o.known[id]
+	return known.of(id), ok
 }
 
 func (o *owners) forget(id lease.SessionID) {
@@ -65,17 +74,13 @@ func (o *owners) forget(id lease.SessionID) {
 	delete(o.known, id)
 }
 
-// of returns the candidate that a session was opened for. ErrSessionDead is
+// of returns a session's id, the id of its candidate and its TTL. ErrSessionDead is
 // definite; a session that is known may be dead all the same.
-func (o *owners) of(ctx context.Context, id lease.SessionID) (string, error) {
-	if candidate, ok := o.get(id); ok {
-		return candidate, nil
+func (o *owners) of(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+	if known, ok := o.get(id); ok {
+		return known, nil
 	}
-	session, err := o.find(ctx, id, func() (lease.Session, bool) {
-		candidate, ok := o.get(id)
-		return lease.Session{ID: id, Candidate: tenure.Candidate{ID: candidate}}, ok
-	})
-	return session.Candidate.ID, err
+	return o.find(ctx, id, func() (lease.Session, bool) { return o.get(id) })
 }
 
 // session reads a living session with all that it says of itself.
@@ -130,7 +135,7 @@ func (o *owners) list(ctx context.Context, id lease.SessionID) (lease.Session, e
 		}
 		var found lease.Session
 		for _, s := range page {
-			o.put(s.ID, s.Candidate.ID)
+			o.put(s)
 			if s.ID == id {
 				found = s
 			}

@@ -50,13 +50,31 @@ func (v *visit) may(right Right, scope ...string) error {
 }
 
 // owned checks that the session is the caller's.
-func (v *visit) owned(ctx context.Context, id lease.SessionID) error {
+func (v *visit) owned(ctx context.Context, id lease.SessionID) (lease.Session, error) {
 	v.heard.Session = id
-	candidate, err := v.owners.of(ctx, id)
+	s, err := v.owners.of(ctx, id)
 	if err != nil {
-		return before(err)
+		return s, before(err)
 	}
-	return v.own(candidate)
+	return s, v.own(s.Candidate.ID)
+}
+
+// begins checks that the session may begin to lead the groups. A batch of which some may
+// not be led is a conflict that shows nothing: its caller tries them one by one, and learns
+// which, while the others are not held up.
+func (v *visit) begins(ctx context.Context, s lease.Session, groups ...string) error {
+	if v.cfg.Policy == nil {
+		return nil
+	}
+	err := v.cfg.Policy.Begins(ctx, s, groups...)
+	var p *httpapi.Problem
+	switch {
+	case !errors.As(err, &p):
+		return before(err)
+	case len(groups) > 1:
+		return fmt.Errorf("%w: %s", &lease.ConflictError{}, p.Detail)
+	}
+	return p
 }
 
 func before(err error) error {

@@ -20,6 +20,8 @@ const (
 	maxHeartbeat     = 15 * time.Second
 	// maxWrite is how long a reader may not take anything.
 	maxWrite = 10 * time.Second
+	// recheck is how often a stream asks whether it is still allowed.
+	recheck = 5 * time.Second
 	// ahead is how many views are taken from the engine before they are written,
 	// so that many of them make one write.
 	ahead = 64
@@ -69,7 +71,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request) {
 	if heartbeat == 0 {
 		heartbeat = defaultHeartbeat
 	}
-	a.stream(ctx, out, views, min(max(heartbeat, minHeartbeat), maxHeartbeat))
+	a.stream(ctx, v, in.Scope, out, views, min(max(heartbeat, minHeartbeat), maxHeartbeat))
 }
 
 func (a *API) beginWatch(w http.ResponseWriter, v *visit) (in wire.WatchCall, err error) {
@@ -84,9 +86,11 @@ func (a *API) beginWatch(w http.ResponseWriter, v *visit) (in wire.WatchCall, er
 	return in, v.list(wire.ListCall{Scope: in.Scope})
 }
 
-func (a *API) stream(ctx context.Context, out *lines, views <-chan watched, heartbeat time.Duration) {
+func (a *API) stream(ctx context.Context, v *visit, scope lease.Scope, out *lines, views <-chan watched, heartbeat time.Duration) {
 	ticker := time.NewTicker(heartbeat)
 	defer ticker.Stop()
+	look := time.NewTicker(recheck)
+	defer look.Stop()
 	// The first says that the stream has begun.
 	next := wire.Line{Heartbeat: true}
 	for {
@@ -100,6 +104,12 @@ func (a *API) stream(ctx context.Context, out *lines, views <-chan watched, hear
 			next = line(wire.Watch, errStopping)
 			continue
 		case <-ticker.C:
+			next = wire.Line{Heartbeat: true}
+			continue
+		case <-look.C:
+			if v.may(Observe, scope...) != nil {
+				return // the next watch is told why
+			}
 			next = wire.Line{Heartbeat: true}
 			continue
 		case got, ok := <-views:

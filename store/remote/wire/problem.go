@@ -44,6 +44,16 @@ const (
 	CodeDeployment = "other_deployment"
 )
 
+// The codes with which a policy keeps a session from leading: nothing was done, and later
+// it may be.
+const (
+	CodeCoolingDown = "cooling_down"
+	CodeCordoned    = "cordoned"
+	CodeNoGroup     = "unknown_group"
+	// CodeTTL: the session's TTL is not one that the policy allows.
+	CodeTTL = "ttl_out_of_bounds"
+)
+
 type sentinel struct {
 	err       error
 	code      string
@@ -110,6 +120,10 @@ func (p *Problem) Definite() error {
 		// Views that cannot be read are left out: an engine may show none either.
 		conflict.Current, _ = LeaseViews(p.Current)
 		is = conflict
+	case CodeCoolingDown, CodeCordoned, CodeNoGroup:
+		is = lease.ErrBusy
+	case CodeTTL:
+		is = &lease.ArgumentError{Field: "ttl", Rule: p.Detail}
 	case CodeInvalid, "bad_body", "body_too_large":
 		argument := &lease.ArgumentError{Field: p.Field, Rule: p.Rule}
 		if p.Value != "" {

@@ -1,0 +1,60 @@
+package service
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tenurehq/tenure/lease"
+)
+
+// confirmingStore says with a keep-alive what a record is, and counts reads.
+type confirmingStore struct {
+	lease.Store
+	reads, beats atomic.Int64
+}
+
+func (s *confirmingStore) Read(ctx context.Context, group string) (lease.View, error) {
+	s.reads.Add(1)
+	return s.Store.Read(ctx, group)
+}
+
+func (s *confirmingStore) KeepAliveIn(ctx context.Context, id lease.SessionID, group string) (lease.Beat, lease.Record, error) {
+	s.beats.Add(1)
+	beat, err := s.KeepAlive(ctx, id)
+	if err != nil {
+		return beat, lease.Record{}, err
+	}
+	v, err := s.Store.Read(ctx, group)
+	return beat, v.Record, err
+}
+
+// Where a keep-alive says what the record is, a renewal makes no read of its own; and who
+// gave the group up, or whose session has ended, is told so as anywhere.
+func TestRenewalIsOneCall(t *testing.T) {
+	store := &confirmingStore{Store: memStore(t)}
+	in := serve(t, store)
+	renew := func(l Leading) RenewRequest {
+		return RenewRequest{NodeID: l.LeaderNodeID, Term: l.Term, Handle: l.Handle}
+	}
+	a := lead(in, "a", "one")
+	before := store.reads.Load()
+	if got := want[Renewed](in, 200, "POST", "/groups/a/renew", renew(a)); got.Term != a.Term || got.TTLMS != a.TTLMS {
+		t.Errorf("%+v", got)
+	}
+	if reads, beats := store.reads.Load()-before, store.beats.Load(); reads != 0 || beats != 1 {
+		t.Errorf("%d reads and %d keep-alives", reads, beats)
+	}
+	resign(in, a)
+	refused(in, 409, "not_leader", "POST", "/groups/a/renew", renew(a))
+	again := lead(in, "a", "one")
+	refused(in, 409, "not_leader", "POST", "/groups/a/renew", renew(a))
+	h, err := in.svc.parseHandle(again.Handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(t.Context(), h.session, lease.Closed); err != nil {
+		t.Fatal(err)
+	}
+	refused(in, 409, "not_leader", "POST", "/groups/a/renew", renew(again))
+}

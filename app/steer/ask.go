@@ -1,0 +1,186 @@
+package steer
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+)
+
+const (
+	// requestLife is how long a request waits for its leader at least.
+	requestLife = time.Minute
+	answerPause = 100 * time.Millisecond
+)
+
+const gaveUp = "it has given up the group"
+
+// MaxCoolDown is the longest.
+const MaxCoolDown = 24 * time.Hour
+
+// Order is what an operator wants of the leader of a group.
+type Order struct {
+	Verb     lease.Verb
+	To       string // transfer
+	Reason   string
+	CoolDown time.Duration
+	// Wait is how long to wait for the leader's answer.
+	Wait time.Duration
+	// Look tells, if it can, who leads now. Default: the store is read.
+	Look func(context.Context) (v lease.View, known bool)
+}
+
+// Asked is what came of it: an outcome of the leader's, or Waiting.
+type Asked struct {
+	Outcome lease.Outcome
+	Detail  string
+}
+
+// Waiting: the leader has been asked, and has not answered yet.
+const Waiting lease.Outcome = "waiting"
+
+// Ask leaves a request with the session that leads in the view, for that term and no
+// other, and waits for what becomes of it. Nobody takes a group out of a living session:
+// its owner learns of the request with its next beat, stops its work, and answers.
+func (s Store) Ask(ctx context.Context, v lease.View, o Order) (Asked, error) {
+	request := lease.Request{
+		ID: strings.ToLower(rand.Text()), Verb: o.Verb, Group: v.Group, Token: v.Token, To: o.To, Reason: o.Reason,
+		CoolDown: o.CoolDown, TTL: max(requestLife, 2*o.Wait),
+	}
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Call)
+	err := s.Store.Ask(call, v.Holder, request)
+	cancel()
+	if errors.Is(err, lease.ErrSessionDead) {
+		return Asked{lease.Done, "its session had ended already"}, nil
+	}
+	if err != nil {
+		return Asked{}, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, o.Wait)
+	defer cancel()
+	tick := time.NewTicker(answerPause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-waiting.Done():
+			return Asked{Waiting, "the leader was asked and has not answered yet: it learns of it with its next renewal"}, nil
+		}
+		if out, ok := s.answered(waiting, v, request.ID, o); ok {
+			return out, nil
+		}
+	}
+}
+
+func (s Store) answered(ctx context.Context, v lease.View, request string, o Order) (Asked, bool) {
+	ctx, cancel := context.WithTimeout(ctx, s.Call)
+	defer cancel()
+	answer, err := s.Answered(ctx, v.Holder, request)
+	switch {
+	case err == nil && answer.Outcome == lease.Done && answer.Detail == "":
+		return Asked{lease.Done, gaveUp}, true
+	case err == nil && answer.Outcome != "":
+		return Asked{answer.Outcome, answer.Detail}, true
+	case errors.Is(err, lease.ErrSessionDead):
+		return Asked{lease.Done, "its session has ended"}, true
+	}
+	look := o.Look
+	if look == nil {
+		look = func(ctx context.Context) (lease.View, bool) {
+			now, err := s.Read(ctx, v.Group)
+			return now, err == nil
+		}
+	}
+	if now, known := look(ctx); !known || now.Token == v.Token && now.State == tenure.Led {
+		return Asked{}, false
+	}
+	return Asked{lease.Done, gaveUp}, true
+}
+
+// Bar says why a node may not begin to lead a group: nil if it may. An error that is no
+// *BarError is the store's.
+func (s Store) Bar(ctx context.Context, group, node string) error {
+	laid, err := s.read(ctx, Group(group))
+	if err != nil {
+		return err
+	}
+	if err := ParsePolicy(laid).Bar(group, node, time.Now()); err != nil {
+		return err
+	}
+	attributes, err := s.read(ctx, Node(node))
+	if err != nil {
+		return err
+	}
+	if why, is := Cordoned(attributes); is {
+		return CordonError(node, why)
+	}
+	return nil
+}
+
+// The codes of a BarError are those of the service's problems.
+const (
+	NoGroup     = "unknown_group"
+	NotAMember  = "not_a_member"
+	CoolingDown = "cooling_down"
+	IsCordoned  = "cordoned"
+)
+
+// BarError: what was laid down keeps a node from leading a group.
+type BarError struct {
+	Code   string
+	Detail string
+	Left   time.Duration // until it ends by itself; 0: it does not
+}
+
+func (e *BarError) Error() string { return e.Detail }
+
+// Unwrap: nothing was done, and later it may be.
+func (e *BarError) Unwrap() error { return lease.ErrBusy }
+
+// Bar is what the policy alone says.
+func (p Policy) Bar(group, node string, now time.Time) error {
+	switch {
+	case p.Deleted:
+		return &BarError{Code: NoGroup, Detail: fmt.Sprintf("there is no group %q: it was deleted", group)}
+	case len(p.Members) > 0 && !slices.Contains(p.Members, node):
+		return &BarError{Code: NotAMember, Detail: fmt.Sprintf("node %q is not among the members of group %q: an operator can add it to the policy", node, group)}
+	}
+	if until := p.Cooling(node); now.Before(until) {
+		left := until.Sub(now)
+		return &BarError{
+			Code: CoolingDown, Left: left,
+			Detail: fmt.Sprintf("node %q was asked to step down and is not to lead group %q for another %v", node, group, left.Round(time.Millisecond)),
+		}
+	}
+	return nil
+}
+
+// CordonError is the bar of a node that is cordoned.
+func CordonError(node, why string) *BarError {
+	const most = 100
+	if len(why) > most {
+		why = why[:most] + "…"
+	}
+	return &BarError{Code: IsCordoned, Detail: fmt.Sprintf("node %q is cordoned (%s): it may not begin to lead until an operator lifts that", node, why)}
+}
+
+// Newest is the youngest living session of a candidate that stands for the group, and the
+// zero Session if there is none.
+func (s Store) Newest(ctx context.Context, group, candidate string) (lease.Session, error) {
+	var found lease.Session
+	for l, err := range s.Line(ctx, lease.Scope{group}) {
+		if err != nil {
+			return lease.Session{}, err
+		}
+		if l.Candidate.ID == candidate && l.Scope.Covers(group) && (found.ID == "" || l.Opened > found.Opened) {
+			found = l
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,265 @@
+// Package steer is what operators do to elections, over any lease.Store: policies of
+// groups, cordons of nodes, cool-downs, and asking a leader to step down. The service and
+// the command both do it through this package, so that what one lays down the other
+// understands.
+//
+// A policy binds whoever leads through the service or with `tenure exec`. A library user
+// straight on an engine, who holds the engine's own credentials, is not asked.
+package steer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tenurehq/tenure/lease"
+)
+
+// Everything lies in the store's attributes, as text that people can read: of a group
+// under "group/NAME", of a node under "node/NAME".
+const (
+	keyDeclared = "declared"
+	keyDeleted  = "deleted"
+	keyMinTTL   = "min_ttl_ms"
+	keyMaxTTL   = "max_ttl_ms"
+	keyBackoff  = "backoff_ms"
+	keyMembers  = "members"
+	keyFenced   = "fenced"
+	keyCool     = "cool/" // and a node: until when, in ms since 1970
+	keyCordon   = "cordon"
+	keyWish     = "ttl/" // and a group: the TTL that the node wished for, in ms
+
+	yes, no = "yes", "no"
+)
+
+// MaxReason bounds what an operator says.
+const MaxReason = 256
+
+// Group and Node name the attributes of a group and of a node.
+func Group(group string) string { return "group/" + group }
+
+// Node names the attributes of a node.
+func Node(node string) string { return "node/" + node }
+
+// Policy is what is laid down for a group.
+type Policy struct {
+	Attributes     lease.Attributes
+	Declared       bool // by an operator
+	Deleted        bool
+	MinTTL, MaxTTL time.Duration // 0: the deployment's
+	Backoff        time.Duration
+	Members        []string // none: everybody
+	Fenced         bool
+}
+
+func millis(v string) time.Duration {
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || n < 0 || n > int64(24*time.Hour/time.Millisecond) {
+		return 0
+	}
+	return time.Duration(n) * time.Millisecond
+}
+
+// ParsePolicy reads the attributes of a group. What cannot be read is as if it were not
+// there.
+func ParsePolicy(a lease.Attributes) Policy {
+	p := Policy{
+		Attributes: a,
+		Declared:   a.Values[keyDeclared] == yes,
+		Deleted:    a.Values[keyDeleted] == yes,
+		MinTTL:     millis(a.Values[keyMinTTL]),
+		MaxTTL:     millis(a.Values[keyMaxTTL]),
+		Backoff:    millis(a.Values[keyBackoff]),
+		Fenced:     a.Values[keyFenced] != no,
+	}
+	if m := a.Values[keyMembers]; m != "" {
+		p.Members = strings.Split(m, ",")
+	}
+	return p
+}
+
+// GroupPolicy is a policy as operators see and write it.
+type GroupPolicy struct {
+	MinTTLMS  int64    `json:"min_ttl_ms,omitempty" doc:"shorter TTLs are refused"`
+	MaxTTLMS  int64    `json:"max_ttl_ms,omitempty" doc:"longer TTLs are refused; 0 is the bound of the deployment"`
+	BackoffMS int64    `json:"backoff_ms,omitempty" doc:"how long a refused candidate is told to wait"`
+	Members   []string `json:"members,omitempty" doc:"the nodes that may lead; none means every node"`
+	Fenced    *bool    `json:"fenced,omitempty" doc:"whether its resources check the term; default true"`
+}
+
+// Wire is the policy as operators see it.
+func (p Policy) Wire() *GroupPolicy {
+	return &GroupPolicy{
+		MinTTLMS: p.MinTTL.Milliseconds(), MaxTTLMS: p.MaxTTL.Milliseconds(), BackoffMS: p.Backoff.Milliseconds(),
+		Members: p.Members, Fenced: &p.Fenced,
+	}
+}
+
+// Values writes a policy over the attributes; cool-downs stay.
+func (g GroupPolicy) Values(old map[string]string) map[string]string {
+	out := make(map[string]string)
+	for k, v := range old {
+		if strings.HasPrefix(k, keyCool) {
+			out[k] = v
+		}
+	}
+	out[keyDeclared] = yes
+	number := func(key string, ms int64) {
+		if ms > 0 {
+			out[key] = strconv.FormatInt(ms, 10)
+		}
+	}
+	number(keyMinTTL, g.MinTTLMS)
+	number(keyMaxTTL, g.MaxTTLMS)
+	number(keyBackoff, g.BackoffMS)
+	out[keyMembers] = strings.Join(g.Members, ",")
+	if g.Fenced != nil && !*g.Fenced {
+		out[keyFenced] = no
+	}
+	return out
+}
+
+// Deleted are the attributes of a group that nobody can lead until it is declared again.
+func Deleted() map[string]string { return map[string]string{keyDeleted: yes} }
+
+// Check says which rule a policy breaks, on an engine with such limits, in a deployment
+// whose longest TTL is maxTTL.
+func (g GroupPolicy) Check(limits lease.Limits, maxTTL time.Duration) error {
+	most := maxTTL.Milliseconds()
+	switch {
+	case g.MinTTLMS < 0 || g.MinTTLMS > most || g.MaxTTLMS < 0 || g.MaxTTLMS > most:
+		return fmt.Errorf("min_ttl_ms and max_ttl_ms must be from 0 to %d, the bound of this deployment", most)
+	case g.MaxTTLMS > 0 && g.MinTTLMS > g.MaxTTLMS:
+		return fmt.Errorf("min_ttl_ms = %d must not be above max_ttl_ms = %d", g.MinTTLMS, g.MaxTTLMS)
+	case g.BackoffMS < 0 || g.BackoffMS > time.Hour.Milliseconds():
+		return errors.New("backoff_ms must be from 0 to an hour")
+	}
+	if slow := limits.MinTTL.Milliseconds(); g.MaxTTLMS > 0 && g.MaxTTLMS < slow {
+		return fmt.Errorf("max_ttl_ms = %d: this engine grants no less than %d", g.MaxTTLMS, slow)
+	}
+	for i, m := range g.Members {
+		if !lease.ValidName(m) || slices.Contains(g.Members[:i], m) {
+			return fmt.Errorf("members: %.100q is no name of a node, or is there twice", m)
+		}
+	}
+	return nil
+}
+
+// Cooling returns until when a node is not to lead the group again. The wall clock
+// decides, here: a cool-down is a wish for calm, nothing depends on its length.
+func (p Policy) Cooling(node string) time.Time {
+	ms, err := strconv.ParseInt(p.Attributes.Values[keyCool+node], 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}
+
+// Cordoned returns why a node may not begin to lead anything, from its attributes.
+func Cordoned(a lease.Attributes) (why string, is bool) {
+	why, is = a.Values[keyCordon]
+	return why, is
+}
+
+// Wish is the TTL that a node wished for when it last led the group, 0 if none.
+func Wish(a lease.Attributes, group string) time.Duration { return millis(a.Values[keyWish+group]) }
+
+// SetWish writes it down.
+func SetWish(values map[string]string, group string, ttl time.Duration) {
+	values[keyWish+group] = strconv.FormatInt(ttl.Milliseconds(), 10)
+}
+
+// Store is an engine whose calls are bounded.
+type Store struct {
+	lease.Store
+	// Call bounds each.
+	Call time.Duration
+}
+
+// VersionError: attributes are not of the version that was meant.
+type VersionError struct{ Have uint64 }
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("it was changed meanwhile, and is of version %d: read it again, then write it again", e.Have)
+}
+
+// Change writes attributes by compare-and-set, until it gets through: from the version
+// that is wanted or, with 0, from whichever there is.
+func (s Store) Change(ctx context.Context, name string, want uint64, f func(map[string]string) error) (lease.Attributes, error) {
+	for try := 0; ; try++ {
+		a, err := s.read(ctx, name)
+		if err != nil {
+			return a, err
+		}
+		if want > 0 && a.Version != want {
+			return a, &VersionError{a.Version}
+		}
+		values := make(map[string]string, len(a.Values)+1)
+		maps.Copy(values, a.Values)
+		if err := f(values); err != nil {
+			return a, err
+		}
+		a.Values = values
+		written, err := s.write(ctx, a)
+		if err == nil || try == 4 || !errors.Is(err, lease.ErrConflict) {
+			return written, err
+		}
+	}
+}
+
+func (s Store) read(ctx context.Context, name string) (lease.Attributes, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Call)
+	defer cancel()
+	return s.Attributes(ctx, name)
+}
+
+// write is not given up half way when its caller loses interest.
+func (s Store) write(ctx context.Context, a lease.Attributes) (lease.Attributes, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Call)
+	defer cancel()
+	return s.SetAttributes(ctx, a)
+}
+
+// Cordon keeps a node from beginning to lead, until why is empty.
+func (s Store) Cordon(ctx context.Context, node, why string) (lease.Attributes, error) {
+	return s.Change(ctx, Node(node), 0, func(values map[string]string) error {
+		if values[keyCordon] = why; why == "" {
+			delete(values, keyCordon)
+		}
+		return nil
+	})
+}
+
+// Cool notes until when a node is not to lead the group again, and drops notes that are
+// over. What it returns takes the note back, with Warm.
+func (s Store) Cool(ctx context.Context, group, node string, d time.Duration) (until string, err error) {
+	_, err = s.Change(ctx, Group(group), 0, func(values map[string]string) error {
+		now := time.Now()
+		for k, v := range values {
+			if ms, err := strconv.ParseInt(v, 10, 64); strings.HasPrefix(k, keyCool) && (err != nil || ms < now.UnixMilli()) {
+				delete(values, k)
+			}
+		}
+		until = strconv.FormatInt(now.Add(d).UnixMilli(), 10)
+		values[keyCool+node] = until
+		return nil
+	})
+	return until, err
+}
+
+// Warm takes a cool-down back, unless another was set since: a leader that refused leads
+// on, and there is nothing to cool down from.
+func (s Store) Warm(ctx context.Context, group, node, until string) error {
+	_, err := s.Change(ctx, Group(group), 0, func(values map[string]string) error {
+		if values[keyCool+node] == until {
+			delete(values, keyCool+node)
+		}
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,263 @@
+package steer_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/app/steer"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/mem"
+)
+
+func newStore(t *testing.T) steer.Store {
+	t.Helper()
+	return steer.Store{Store: mem.New(mem.Options{}), Call: 30 * time.Second}
+}
+
+// lead lets a node lead a group, with a session that nobody keeps alive.
+func lead(t *testing.T, s steer.Store, node, group string) (lease.Session, lease.View) {
+	t.Helper()
+	session, err := s.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, lease.Scope{group})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := s.Read(t.Context(), group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted, err := s.Acquire(t.Context(), session.ID, v.Record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return session, lease.View{Record: granted[0], State: tenure.Led}
+}
+
+// What was asked of a leader ends as it answers, as its session ends, as it is seen to
+// have given up, or, without an answer, as waiting.
+func TestAsk(t *testing.T) {
+	order := steer.Order{Verb: lease.StepDown, Wait: time.Minute}
+	answer := func(a lease.Answer) func(*testing.T, steer.Store, lease.Session) {
+		return func(t *testing.T, s steer.Store, l lease.Session) {
+			for {
+				beat, err := s.KeepAlive(t.Context(), l.ID)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, r := range beat.Requests {
+					if err := s.Answer(t.Context(), l.ID, r.ID, a); err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	for name, tt := range map[string]struct {
+		leader func(*testing.T, steer.Store, lease.Session)
+		wait   time.Duration
+		want   steer.Asked
+	}{
+		"done":    {answer(lease.Answer{Outcome: lease.Done}), time.Minute, steer.Asked{Outcome: lease.Done, Detail: "it has given up the group"}},
+		"refused": {answer(lease.Answer{Outcome: lease.Refused, Detail: "busy"}), time.Minute, steer.Asked{Outcome: lease.Refused, Detail: "busy"}},
+		"closed": {func(t *testing.T, s steer.Store, l lease.Session) {
+			if err := s.Close(t.Context(), l.ID, lease.Closed); err != nil {
+				t.Error(err)
+			}
+		}, time.Minute, steer.Asked{Outcome: lease.Done}},
+		"released": {func(t *testing.T, s steer.Store, l lease.Session) {
+			v, err := s.Read(t.Context(), "billing")
+			if err == nil {
+				_, err = s.Release(t.Context(), l.ID, v.Record, "", lease.Resigned)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}, time.Minute, steer.Asked{Outcome: lease.Done, Detail: "it has given up the group"}},
+		"silent": {func(*testing.T, steer.Store, lease.Session) {}, 150 * time.Millisecond, steer.Asked{Outcome: steer.Waiting}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t)
+			session, v := lead(t, s, "a", "billing")
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				tt.leader(t, s, session)
+			}()
+			o := order
+			o.Wait = tt.wait
+			got, err := s.Ask(t.Context(), v, o)
+			<-done
+			if err != nil || got.Outcome != tt.want.Outcome || tt.want.Detail != "" && got.Detail != tt.want.Detail {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// A node is barred by a policy without it, by a cool-down until that is over, by a cordon
+// until that is lifted, and by nothing else.
+func TestBar(t *testing.T) {
+	s := newStore(t)
+	ctx := t.Context()
+	bar := func(code string) {
+		t.Helper()
+		err := s.Bar(ctx, "billing", "a")
+		var is *steer.BarError
+		if code == "" && err != nil || code != "" && (!errors.As(err, &is) || is.Code != code) {
+			t.Errorf("%v, not %q", err, code)
+		}
+	}
+	bar("")
+	if _, err := s.Cordon(ctx, "a", "disk"); err != nil {
+		t.Fatal(err)
+	}
+	bar("cordoned")
+	if err := s.Bar(ctx, "billing", "b"); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Cordon(ctx, "a", ""); err != nil {
+		t.Fatal(err)
+	}
+	bar("")
+	until, err := s.Cool(ctx, "billing", "a", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bar("cooling_down")
+	if err := s.Warm(ctx, "billing", "a", "another"); err != nil {
+		t.Fatal(err)
+	}
+	bar("cooling_down")
+	if err := s.Warm(ctx, "billing", "a", until); err != nil {
+		t.Fatal(err)
+	}
+	bar("")
+	if _, err := s.Cool(ctx, "billing", "a", -time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	bar("")
+	set := func(g steer.GroupPolicy) {
+		t.Helper()
+		_, err := s.Change(ctx, steer.Group("billing"), 0, func(values map[string]string) error {
+			next := g.Values(values)
+			clear(values)
+			maps.Copy(values, next)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(steer.GroupPolicy{Members: []string{"b"}})
+	bar("not_a_member")
+	set(steer.GroupPolicy{Members: []string{"a", "b"}})
+	bar("")
+}
+
+// A policy survives being written and read; cool-downs survive a new policy; a version
+// that is not the present one is refused.
+func TestPolicy(t *testing.T) {
+	s := newStore(t)
+	ctx := t.Context()
+	if _, err := s.Cool(ctx, "billing", "a", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	off := false
+	want := steer.GroupPolicy{MinTTLMS: 2000, MaxTTLMS: 9000, BackoffMS: 5, Members: []string{"a", "b"}, Fenced: &off}
+	write := func(values map[string]string) error {
+		next := want.Values(values)
+		clear(values)
+		maps.Copy(values, next)
+		return nil
+	}
+	a, err := s.Change(ctx, steer.Group("billing"), 0, write)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := steer.ParsePolicy(a)
+	if got := p.Wire(); got.MinTTLMS != 2000 || got.MaxTTLMS != 9000 || got.BackoffMS != 5 || strings.Join(got.Members, ",") != "a,b" || *got.Fenced || !p.Declared || p.Deleted {
+		t.Errorf("%+v", got)
+	}
+	if p.Cooling("a").IsZero() || !p.Cooling("b").IsZero() {
+		t.Error("the cool-down is gone")
+	}
+	var changed *steer.VersionError
+	if _, err := s.Change(ctx, steer.Group("billing"), a.Version+1, write); !errors.As(err, &changed) || changed.Have != a.Version {
+		t.Errorf("%v", err)
+	}
+	for says, g := range map[string]steer.GroupPolicy{
+		"min_ttl_ms = 9 must not be above max_ttl_ms = 8": {MinTTLMS: 9, MaxTTLMS: 8},
+		"the bound of this deployment":                    {MaxTTLMS: 1 << 40},
+		"backoff_ms":                                      {BackoffMS: -1},
+		"grants no less than 2000":                        {MaxTTLMS: 1999},
+		"is there twice":                                  {Members: []string{"a", "a"}},
+	} {
+		if err := g.Check(lease.Limits{MinTTL: 2 * time.Second}, time.Hour); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, not %q", err, says)
+		}
+	}
+}
+
+// Listings go on over pages, and end where they are told to.
+func TestListings(t *testing.T) {
+	s := newStore(t)
+	session, _ := lead(t, s, "a", "billing")
+	lead(t, s, "b", "shard-1")
+	held, err := s.Held(t.Context(), lease.Scope{"*"}, session.ID)
+	if err != nil || len(held) != 1 || held[0] != "billing" {
+		t.Errorf("%v %v", held, err)
+	}
+	newest, err := s.Newest(t.Context(), "billing", "a")
+	if err != nil || newest.ID != session.ID {
+		t.Errorf("%v %v", newest, err)
+	}
+	if none, err := s.Newest(t.Context(), "billing", "b"); err != nil || none.ID != "" {
+		t.Errorf("%v %v", none, err)
+	}
+	n := 0
+	for range s.Terms(t.Context(), "billing") {
+		n++
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, err := range s.Views(ended, lease.Scope{"*"}) {
+		if err == nil {
+			t.Error("a call without time succeeds")
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d terms", n)
+	}
+}
+
+// On a bound engine a node that is cordoned is granted nothing, definitely, until it is
+// uncordoned.
+func TestBound(t *testing.T) {
+	s := newStore(t)
+	b := steer.Bind(s)
+	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.Scope{"billing"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Cordon(t.Context(), "a", "disk"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Acquire(t.Context(), session.ID, lease.Record{Group: "billing"})
+	if !errors.Is(err, lease.ErrBusy) || !lease.Definite(err) || !strings.Contains(err.Error(), "disk") {
+		t.Errorf("%v", err)
+	}
+	if _, err := s.Cordon(t.Context(), "a", ""); err != nil {
+		t.Fatal(err)
+	}
+	granted, err := b.Acquire(t.Context(), session.ID, lease.Record{Group: "billing"})
+	if err != nil || granted[0].Holder != session.ID {
+		t.Errorf("%+v %v", granted, err)
+	}
+}

@@ -1,0 +1,142 @@
+#!/bin/sh
+# A leader in sh and curl, over the HTTP API of `tenure serve`.
+#
+#   lead.sh GROUP NODE COMMAND [ARG...]   stand for the group; run the command while leading
+#   lead.sh watch GROUP                   print each change of leader, until interrupted
+#
+# TENURE_URL   where the service is (default http://127.0.0.1:7400)
+# TENURE_TOKEN the bearer token that says who we are, if the service wants one
+#
+# The command finds its term in TENURE_TERM: the fencing token, which it must show with
+# every write, for nothing here can stop a write that is already on its way.
+# Exit codes: the command's own; 75 the lease was lost and the command was stopped.
+set -u
+
+url=${TENURE_URL:-http://127.0.0.1:7400}
+
+# call METHOD PATH BODY SECONDS: prints the body, then a line with the status, 000 if
+# there was no answer. The token goes in by standard input: arguments can be seen by others.
+call() {
+	printf 'header = "Authorization: Bearer %s"\n' "${TENURE_TOKEN:-none}" |
+		{ if [ -n "${TENURE_TOKEN:-}" ]; then cat; else cat >/dev/null; fi; } |
+		curl --silent --config - --max-time "$4" --request "$1" --header 'Content-Type: application/json' \
+			--data "$3" --write-out '\n%{http_code}\n' "$url/v1$2"
+}
+
+# field JSON NAME: the first value of that name.
+field() {
+	printf '%s' "$1" | grep -o "\"$2\":\"\{0,1\}[^,\"}]*" | head -n 1 | sed 's/^"[^"]*":"\{0,1\}//'
+}
+
+# now: hundredths of a second on a clock that nobody sets. Where there is none, full
+# seconds of one that somebody might.
+now() {
+	if [ -r /proc/uptime ]; then
+		read -r up _ </proc/uptime
+		echo "${up%.*}${up#*.}"
+	else
+		echo "$(date +%s)00"
+	fi
+}
+
+say() { echo "$(basename "$0"): $*" >&2; }
+
+if [ "${1:-}" = watch ] && [ $# -eq 2 ]; then
+	# A stream ends with its instance: begin again behind the last event that came.
+	last=
+	while :; do
+		exec 3>&1
+		last=$(printf 'header = "Authorization: Bearer %s"\nheader = "Last-Event-ID: %s"\n' "${TENURE_TOKEN:-none}" "$last" |
+			if [ -n "${TENURE_TOKEN:-}" ]; then cat; else grep -v Authorization; fi |
+			curl --silent --no-buffer --config - "$url/v1/groups/$2/watch" | {
+			while IFS= read -r line; do
+				case $line in
+				id:*) last=${line#id: } ;;
+				data:*) printf '%s\n' "${line#data: }" >&3 ;;
+				esac
+			done
+			printf '%s' "$last"
+		})
+		sleep 1
+	done
+fi
+
+if [ $# -lt 3 ]; then
+	say "usage: lead.sh GROUP NODE COMMAND [ARG...], or lead.sh watch GROUP"
+	exit 2
+fi
+group=$1 node=$2
+shift 2
+
+# Campaign: stand in line until we lead. The lease is counted from when the call was sent
+# plus the time that it was held: the service does not know how long its answer takes.
+term=
+while [ -z "$term" ]; do
+	sent=$(now)
+	reply=$(call POST "/groups/$group/campaign?wait=30s" "{\"node_id\":\"$node\",\"ttl_ms\":${TENURE_TTL_MS:-8000}}" 45)
+	status=${reply##*
+}
+	case $status in
+	200)
+		term=$(field "$reply" term) handle=$(field "$reply" handle) ttl=$(field "$reply" ttl_ms)
+		until=$((sent + ($(field "$reply" held_ms) + ttl) / 10))
+		;;
+	409 | 429 | 5?? | 000)
+		wait=$(field "$reply" retry_after_ms)
+		sleep "$(awk "BEGIN { print ${wait:-1000} / 1000 }")"
+		;;
+	*)
+		say "campaign: $reply"
+		exit 1
+		;;
+	esac
+done
+say "leads $group with term $term"
+
+TENURE_TERM=$term TENURE_GROUP=$group TENURE_DEPLOYMENT=$(field "$reply" deployment) "$@" &
+work=$!
+trap 'kill -TERM $work 2>/dev/null' TERM INT
+
+margin=$((ttl / 100)) # a tenth of the TTL: to stop takes time too
+claim="{\"node_id\":\"$node\",\"term\":$term,\"handle\":\"$handle\"}"
+lost=
+while kill -0 "$work" 2>/dev/null; do
+	left=$((until - margin - $(now)))
+	if [ "$left" -le 0 ]; then
+		lost="not renewed in time"
+		break
+	fi
+	sent=$(now)
+	reply=$(call POST "/groups/$group/renew" "$claim" "$(awk "BEGIN { print $left / 100 }")")
+	case ${reply##*
+} in
+	200)
+		until=$((sent + $(field "$reply" ttl_ms) / 10))
+		case $reply in *'"requests":'*)
+			say "is asked to give up"
+			kill -TERM "$work" 2>/dev/null
+			;;
+		esac
+		;;
+	409)
+		lost="another leads, or nobody does"
+		break
+		;;
+	esac
+	# A quarter of the TTL, and less when renewals fail: there must be time for another.
+	sleep "$(awk "BEGIN { print $ttl / 8000 }")"
+done
+
+if [ -n "$lost" ]; then
+	kill -KILL "$work" 2>/dev/null
+	wait "$work" 2>/dev/null
+	say "lost $group: $lost"
+	exit 75
+fi
+wait "$work"
+code=$?
+# The work has returned: only now may another begin.
+reply=$(call POST "/groups/$group/resign" "$claim" 5)
+say "gave $group up: ${reply##*
+}"
+exit $code
