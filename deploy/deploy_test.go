@@ -16,8 +16,11 @@ import (
 // The alert rules are well formed, are silent while all is well, and each fires when
 // what it names happens.
 func TestAlerts(t *testing.T) {
-	servertest.Command(t, "promtool", "check", "rules", "alerts.yaml")
-	servertest.Command(t, "promtool", "test", "rules", "alerts_test.yaml")
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+		if out, err := servertest.Command(t, "promtool", args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
+	}
 
 	rules, tests := read(t, "alerts.yaml"), read(t, "alerts_test.yaml")
 	named := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(rules, -1)

@@ -28,26 +28,57 @@ func verbs(of *cobra.Command) iter.Seq[*cobra.Command] {
 	}
 }
 
-// FromEnvironment lets every flag --x-y of a verb be given as PROGRAM_VERB_X_Y. A flag
-// that was given goes before.
-func FromEnvironment(root *cobra.Command, env func(string) (string, bool)) {
-	for verb := range verbs(root) {
-		path := strings.ReplaceAll(strings.ToUpper(verb.CommandPath()), " ", "_")
-		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return set(cmd.Flags(), path+"_", env) }
+// shared marks flags that mean the same for every verb.
+const shared = "tenure_shared"
+
+// Shared lets flags also be given without the verb: PROGRAM_X_Y.
+func Shared(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		if err := flags.SetAnnotation(name, shared, nil); err != nil {
+			panic("cli: " + err.Error()) // there is no such flag
+		}
 	}
 }
 
-func set(flags *pflag.FlagSet, prefix string, env func(string) (string, bool)) error {
+// FromEnvironment lets every flag --x-y of a verb be given as PROGRAM_VERB_X_Y, and those
+// that are shared as PROGRAM_X_Y. A flag that was given goes before, then the verb's own
+// variable.
+func FromEnvironment(root *cobra.Command, env func(string) (string, bool)) {
+	for verb := range verbs(root) {
+		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return Set(cmd, env) }
+	}
+}
+
+// Set gives the flags of a verb their values from the environment.
+func Set(verb *cobra.Command, env func(string) (string, bool)) error {
 	var wrong error
+	flags := verb.Flags()
 	flags.VisitAll(func(f *pflag.Flag) {
-		name := prefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if v, ok := env(name); ok && v != "" && !f.Changed {
+		if f.Changed {
+			return
+		}
+		for _, name := range Variables(verb, f) {
+			v, ok := env(name)
+			if !ok || v == "" {
+				continue
+			}
 			if err := flags.Set(f.Name, v); err != nil {
 				wrong = errors.Join(wrong, fmt.Errorf("environment %s=%q: %w", name, v, err))
 			}
+			return
 		}
 	})
 	return wrong
+}
+
+// Variables are the names under which a flag of a verb can be given, the strongest first.
+func Variables(verb *cobra.Command, f *pflag.Flag) []string {
+	upper := func(s string) string { return strings.ToUpper(strings.NewReplacer(" ", "_", "-", "_").Replace(s)) }
+	out := []string{upper(verb.CommandPath() + " " + f.Name)}
+	if _, ok := f.Annotations[shared]; ok {
+		out = append(out, upper(verb.Root().Name()+" "+f.Name))
+	}
+	return out
 }
 
 // OneDash lets long flags have one dash, as those of the programs without verbs do.

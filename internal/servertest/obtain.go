@@ -18,6 +18,8 @@ func packages(program string) []string {
 	switch program {
 	case "postgres":
 		return []string{"postgresql", "libpq5"}
+	case "psql":
+		return []string{"postgresql-client", "libpq5"}
 	case "promtool":
 		return []string{"prometheus"}
 	default:

@@ -98,18 +98,16 @@ func dataDir(t testing.TB) string {
 	return dir
 }
 
-// Command runs a program that comes with a server, such as promtool, and fails the
-// test with what it said if it fails.
-func Command(t testing.TB, program string, args ...string) {
+// Command is a program of the machine or of a package, such as promtool or psql, to be
+// run within a minute.
+func Command(t testing.TB, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	bin, env := find(t, program, program)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, program), args...)
 	cmd.Env = append(os.Environ(), env...)
-	if err := output(cmd); err != nil {
-		t.Error(err)
-	}
+	return cmd
 }
 
 // find returns the folder of a server's programs, and what its environment needs.

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"strings"
@@ -133,8 +131,8 @@ func newFenceAdvance() *cobra.Command {
 		Short: "Move the mark of a resource up, past what sinks refuse as implausible",
 		Long: `Move the mark of a resource up to a token, however far. From then on every leader
 with a lower token is refused, for good: a mark never goes down. It is for the day
-on which a sink refuses the right token as implausible, as after an epoch was raised
-more than once.`,
+on which a sink refuses the right token as implausible, as after ` + "`tenure epoch raise`" + `
+has raised the epoch by more than one.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
@@ -149,9 +147,9 @@ more than once.`,
 				if err != nil {
 					return err
 				}
-				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "resource %q is at token %d; after this, tokens below %d are refused for good\n", args[0], m.Token, s.Token)
-				if !yes && !confirmed(cmd.InOrStdin(), cmd.ErrOrStderr()) {
-					return &exitError{exitUsage, errors.New("nothing was changed: say --yes")}
+				say(cmd, "resource %q is at token %d; after this, tokens below %d are refused for good", args[0], m.Token, s.Token)
+				if err := confirm(cmd, yes); err != nil {
+					return err
 				}
 				if err := k.advance(ctx, s); err != nil {
 					return err
@@ -186,18 +184,4 @@ func withSink(cmd *cobra.Command, at, resource string, do func(context.Context, 
 	default:
 		return &exitError{exitFailure, err}
 	}
-}
-
-// confirmed asks whoever sits at a terminal; nobody else can say yes.
-func confirmed(in io.Reader, out io.Writer) bool {
-	f, ok := in.(*os.File)
-	if !ok {
-		return false
-	}
-	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
-		return false
-	}
-	_, _ = fmt.Fprint(out, "go on? [y/N] ")
-	line, _ := bufio.NewReader(in).ReadString('\n')
-	return strings.EqualFold(strings.TrimSpace(line), "y")
 }

@@ -1,18 +1,20 @@
 // Command tenure is the programs of Tenure under one name, one verb each:
 //
+//	tenure exec            run a command only while leading
 //	tenure serve           elections over HTTP
 //	tenure ledger          the fenced resource, as a process
 //	tenure worker          acts on the orders of a fleet's leader
-//	tenure fence mark      the highest token that a resource has seen
-//	tenure fence advance   move it up by hand
+//
+//	tenure leader, watch, history, groups, candidates, sessions    see
+//	tenure step-down, transfer, cordon, uncordon, policy           steer
+//	tenure explain, doctor, version                                think
+//	tenure epoch show, epoch raise, fence mark, fence advance      mend
 //
 // Data goes to standard output, everything else to standard error. Every flag can be
-// given in the environment, after the verb: --db of ledger is TENURE_LEDGER_DB. Long
-// flags may have one dash or two. The first SIGINT or SIGTERM stops a verb in order,
-// the second ends it at once.
-//
-// Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 the answer is no, 4 refused by the
-// fence, 6 unavailable, try again.
+// given in the environment, after the verb: --db of ledger is TENURE_LEDGER_DB, and those
+// that say where the elections are also without: --store is TENURE_STORE. Long flags may
+// have one dash or two. The first SIGINT or SIGTERM stops a verb in order, the second
+// ends it at once. `tenure help exit-codes` lists the exit codes.
 package main
 
 import (
@@ -28,37 +30,25 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurehq/tenure/app/cli"
-)
-
-const (
-	exitOK          = 0
-	exitFailure     = 1
-	exitUsage       = 2
-	exitNo          = 3
-	exitFenced      = 4
-	exitUnavailable = 6
+	"github.com/tenurehq/tenure/app/keep"
 )
 
 func main() {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if keep.Called(os.Args) {
+		os.Exit(keep.Main(os.Args))
+	}
 	ctx, cancel := context.WithCancelCause(context.Background())
-	go func() {
-		s := <-signals
-		signal.Reset(os.Interrupt, syscall.SIGTERM) // the second ends the process
-		cancel(fmt.Errorf("stopped by signal: %v", s))
-	}()
+	if len(os.Args) < 2 || os.Args[1] != "exec" { // whose signals are its command's
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+		go func() {
+			s := <-signals
+			signal.Reset(os.Interrupt, syscall.SIGTERM) // the second ends the process
+			cancel(fmt.Errorf("stopped by signal: %v", s))
+		}()
+	}
 	os.Exit(run(ctx, os.Args[1:], os.LookupEnv, os.Stdin, os.Stdout, os.Stderr))
 }
-
-// exitError is an error with the exit code that it stands for.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string { return e.err.Error() }
-func (e *exitError) Unwrap() error { return e.err }
 
 // run is the program without its process.
 func run(ctx context.Context, args []string, env func(string) (string, bool), stdin io.Reader, stdout, stderr io.Writer) int {
@@ -70,6 +60,9 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
+	}
+	if code, ok := commandsOwn(err); ok {
+		return code // it has said what there is to say
 	}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		_, _ = fmt.Fprintf(stderr, "error: %s\n", line)
@@ -94,8 +87,22 @@ func newRoot(env func(string) (string, bool)) *cobra.Command {
 			return &exitError{exitUsage, errors.New("which verb?")}
 		},
 	}
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newServe(), newLedger(), newWorker(), newFence())
+	root.AddGroup(
+		&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "see", Title: "See:"}, &cobra.Group{ID: "steer", Title: "Steer:"},
+		&cobra.Group{ID: "think", Title: "Think:"}, &cobra.Group{ID: "mend", Title: "Mend:"},
+	)
+	add := func(group string, verbs ...*cobra.Command) {
+		for _, v := range verbs {
+			v.GroupID = group
+			root.AddCommand(v)
+		}
+	}
+	add("run", newExec(env), newServe(), newLedger(), newWorker())
+	add("see", newLeader(env), newWatch(env), newHistory(env), newGroups(env), newCandidates(env), newSessions(env))
+	add("steer", newStepDown(env), newTransfer(env), newCordon(env), newUncordon(env), newPolicy(env))
+	add("think", newExplain(env), newDoctor(env), newVersion(env))
+	add("mend", newEpoch(env), newFence())
+	root.AddCommand(newExitCodes(), newEnvironment())
 	cli.FromEnvironment(root, env)
 	return root
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/pflag"
 
 	"github.com/tenurehq/tenure/app/cli"
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	testscript.Main(m, map[string]func(){"tenure": main})
 }
 
 func environment(kv ...string) func(string) (string, bool) {

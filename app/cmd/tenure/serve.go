@@ -46,6 +46,7 @@ type serving struct {
 	user     string
 	password string // path of a file
 	engine   engine.Config
+	traces   traces
 }
 
 func newServe() *cobra.Command {
@@ -110,9 +111,16 @@ TENURE_SERVE_X_Y.`,
 	f.StringVar(&s.access.Tokens, "tokens", "", "file of hashed static tokens")
 	f.StringVar(&s.access.Policy, "policy", "", "file that says who may do what to which groups")
 	f.StringVar(&s.access.Audit.Path, "audit", "", "file to write the audit to (default the log)")
+	f.IntVar(&s.access.Limits.Rate, "rate", 0, "requests a second of one identity, renewals apart (default 500)")
+	f.IntVar(&s.access.Limits.GroupsEach, "groups-each", 0, "groups that one identity may hold (default 10000)")
+	f.IntVar(&s.access.Limits.Candidates, "candidates", 0, "candidates of one group (default 1000)")
+	f.IntVar(&s.access.Limits.StreamsEach, "streams-each", 0, "streams and waits that one identity may have open (default 100)")
 	f.IntVar(&s.limits.Connections, "connections", s.limits.Connections, "how many connections may be open")
 	f.DurationVar(&s.limits.Grace, "grace", s.limits.Grace, "how long requests under way may take when it stops")
+	f.StringVar(&s.traces.endpoint, "otlp-endpoint", "", "where to send traces, such as http://127.0.0.1:4318 (default OTEL_EXPORTER_OTLP_ENDPOINT; without either none are made)")
+	f.Float64Var(&s.traces.sample, "otlp-sample", 1, "which part of the requests is traced, 0 to 1, unless their caller has decided")
 	f.BoolVar(&untilEOF, "until-eof", false, "stop when standard input ends, for programs that start a service and may die")
+	cmd.AddCommand(newServeToken())
 	return cmd
 }
 
@@ -125,6 +133,9 @@ func (s *serving) validate() error {
 		return fmt.Errorf("groups: %q is neither open nor declared", s.groups)
 	}
 	if _, _, err := s.endpoints(); err != nil {
+		return err
+	}
+	if err := s.traces.validate(); err != nil {
 		return err
 	}
 	if s.limits.Connections < 1 || s.limits.Grace < 0 {
@@ -220,6 +231,12 @@ func (s *serving) run(ctx context.Context, stdout io.Writer) (err error) {
 
 func (s *serving) serve(ctx context.Context, stdout io.Writer, store *etcd.Store, gate *access.Gate, urls []string) error {
 	s.service.Store, s.service.Gate = store, gate
+	tracer, flush, err := s.traces.open(ctx, s.service.Log)
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	defer flush()
+	s.service.Tracer = tracer
 	if err := s.service.Validate(); err != nil {
 		return &exitError{exitUsage, err}
 	}

@@ -1,0 +1,443 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/filefence"
+	"github.com/tenurehq/tenure/internal/enginetest"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/etcd"
+)
+
+// stubborn is a command that does everything to survive: three processes that ignore
+// SIGTERM, one of them re-parented and in a session of its own. Each writes its number down
+// every 20 ms, without starting a process for it.
+const stubborn = `
+trap '' TERM
+echo "$TENURE_TOKEN_FILE" > "$DIR/where"
+beat() { mkfifo "$DIR/$BASHPID"; exec 9<> "$DIR/$BASHPID"; while :; do echo "$BASHPID"; read -rt 0.02 -u 9; done >> "$DIR/beats"; }
+export -f beat
+( beat & )
+( setsid bash -c beat < /dev/null & )
+beat
+`
+
+const (
+	execTTL   = 3 * time.Second
+	execGrace = 300 * time.Millisecond
+	// execWait bounds everything that is waited for: machines that run all tests are slow.
+	execWait = 60 * time.Second
+)
+
+// wrapped is one exec, and what the test sees of it.
+type wrapped struct {
+	*exec.Cmd
+	t      *testing.T
+	group  string
+	dir    string
+	stderr lockedBuffer
+	exited chan struct{}
+	token  fence.Token
+}
+
+// execute starts the program with a command that finds DIR in its environment.
+func execute(t *testing.T, store, group string, flags []string, command ...string) *wrapped {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"exec", "--store=" + store, "--ttl=" + execTTL.String(), "--grace=" + execGrace.String()}, flags...)
+	w := &wrapped{Cmd: exec.Command(self, append(append(args, group, "--"), command...)...), t: t, group: group, dir: t.TempDir(), exited: make(chan struct{})}
+	w.Env = append(os.Environ(), mainEnv+"=1", "DIR="+w.dir)
+	w.Stderr = &w.stderr
+	w.WaitDelay = time.Second
+	w.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := w.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = w.Wait()
+		close(w.exited)
+	}()
+	t.Cleanup(func() {
+		_ = w.Process.Kill()
+		<-w.exited
+	})
+	return w
+}
+
+func etcdURL(addr string) string { return "etcd://" + addr }
+
+// code waits for the end and returns the exit code.
+func (w *wrapped) code() int {
+	w.t.Helper()
+	select {
+	case <-w.exited:
+	case <-time.After(execWait):
+		w.t.Fatalf("%s has not ended\n%s", w.group, &w.stderr)
+	}
+	return w.ProcessState.ExitCode()
+}
+
+// until waits for something to become true.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for began := time.Now(); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Since(began) > execWait {
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}
+
+// pids are the processes that have written themselves down.
+func (w *wrapped) pids() []int {
+	text, _ := os.ReadFile(filepath.Join(w.dir, "beats"))
+	seen := map[int]bool{}
+	var pids []int
+	for field := range bytes.FieldsSeq(text) {
+		if pid, err := strconv.Atoi(string(field)); err == nil && !seen[pid] {
+			seen[pid] = true
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// kids are the children of a process.
+func kids(pid int) []int {
+	var pids []int
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		text, _ := os.ReadFile(task)
+		for field := range bytes.FieldsSeq(text) {
+			if n, err := strconv.Atoi(string(field)); err == nil {
+				pids = append(pids, n)
+			}
+		}
+	}
+	return pids
+}
+
+// running: not gone and not a zombie; one that was stopped counts.
+func running(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	rest := stat[bytes.LastIndexByte(stat, ')')+1:]
+	return !bytes.HasPrefix(rest, []byte(" Z")) && !bytes.HasPrefix(rest, []byte(" X"))
+}
+
+// acting: it can still do something. One that was stopped, or has a SIGKILL that it was not
+// given the time to die of, cannot.
+func acting(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil || !running(pid) {
+		return false
+	}
+	for line := range strings.Lines(string(text)) {
+		k, v, _ := strings.Cut(line, ":")
+		v = strings.TrimSpace(v)
+		switch k {
+		case "State":
+			if strings.HasPrefix(v, "T") {
+				return false
+			}
+		case "SigPnd", "ShdPnd":
+			if set, err := strconv.ParseUint(v, 16, 64); err == nil && set&(1<<(syscall.SIGKILL-1)) != 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// promised reads the deadline from the token file; 0 when there is none.
+func (w *wrapped) promised() clock.Instant {
+	where, _ := os.ReadFile(filepath.Join(w.dir, "where"))
+	text, _ := os.ReadFile(strings.TrimSpace(string(where)))
+	var deadline clock.Instant
+	for line := range strings.SplitSeq(string(text), "\n") {
+		k, v, _ := strings.Cut(line, "=")
+		n, _ := strconv.ParseInt(v, 10, 64)
+		switch k {
+		case "deadline_boottime_ns":
+			deadline = clock.Instant(n)
+		case "token":
+			w.token = fence.Token(n)
+		}
+	}
+	return deadline
+}
+
+// outlived watches the tree to its end, and returns by how much the longest-lived of it
+// outlived the last deadline that was promised, on a clock that no process of the tree can
+// hold up.
+func (w *wrapped) outlived(pids []int) time.Duration {
+	w.t.Helper()
+	deadline := w.promised()
+	late := -time.Hour
+	c := clock.System()
+	for began := c.Now(); ; time.Sleep(2 * time.Millisecond) {
+		now := c.Now()
+		alive, act := 0, false
+		for _, pid := range pids {
+			if running(pid) {
+				alive++
+				act = act || acting(pid)
+			}
+		}
+		if alive == 0 {
+			return late
+		}
+		deadline = max(deadline, w.promised())
+		if act {
+			late = max(late, now.Sub(deadline))
+		}
+		if now.Sub(began) > execWait {
+			w.t.Fatalf("%s: %d of %v still run\n%s", w.group, alive, pids, &w.stderr)
+		}
+	}
+}
+
+// misfortune is a way to lose leadership, or to lose those who watch over it.
+type misfortune struct {
+	name   string
+	strike func(t *testing.T, e *execRig, w *wrapped, pids []int)
+	mend   func(w *wrapped)
+	code   int // of the wrapper; -1: a signal
+	// forced: the group is vacant before anybody is told, as when a session is closed.
+	forced bool
+	says   string
+}
+
+func misfortunes() []misfortune {
+	cut := func(_ *testing.T, e *execRig, w *wrapped, _ []int) { e.proxy(w.group).Cut() }
+	resume := func(w *wrapped) { _ = w.Process.Signal(syscall.SIGCONT) }
+	to := func(pid int, sig syscall.Signal) { _ = syscall.Kill(pid, sig) }
+	return []misfortune{
+		{name: "cut off, SIGTERM ignored, double fork", strike: cut, code: 75, says: "leadership"},
+		{name: "cut off, tree stopped", strike: func(t *testing.T, e *execRig, w *wrapped, pids []int) {
+			for _, pid := range pids {
+				to(pid, syscall.SIGSTOP)
+			}
+			cut(t, e, w, pids)
+		}, code: 75, says: "leadership"},
+		{name: "wrapper paused", strike: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(w.Process.Pid, syscall.SIGSTOP) }, mend: resume, code: 75, says: "leadership"},
+		{name: "wrapper killed", strike: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(w.Process.Pid, syscall.SIGKILL) }, code: -1},
+		{name: "keeper paused", strike: func(t *testing.T, e *execRig, w *wrapped, pids []int) {
+			to(kids(w.Process.Pid)[0], syscall.SIGSTOP)
+			cut(t, e, w, pids)
+		}, code: 75, says: "leadership"},
+		{name: "keeper killed", strike: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(kids(w.Process.Pid)[0], syscall.SIGKILL) }, code: 125, says: "keeper"},
+		{name: "session closed", strike: func(t *testing.T, e *execRig, w *wrapped, _ []int) {
+			v, err := e.store.Read(t.Context(), w.group)
+			if err == nil {
+				err = e.store.Close(t.Context(), v.Holder, lease.Forced)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}, code: 75, forced: true, says: "leadership"},
+	}
+}
+
+// execRig is an engine, with a proxy for each group before it.
+type execRig struct {
+	engine  *enginetest.Engine
+	store   *etcd.Store
+	mu      sync.Mutex
+	proxies map[string]*enginetest.Proxy
+}
+
+func newExecRig(t *testing.T) *execRig {
+	t.Helper()
+	e := &execRig{engine: enginetest.Cluster(t, 1), proxies: map[string]*enginetest.Proxy{}}
+	s, err := etcd.Open(t.Context(), etcd.Config{Endpoints: e.engine.Endpoints()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Shutdown)
+	e.store = s
+	return e
+}
+
+func (e *execRig) proxy(group string) *enginetest.Proxy {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.proxies[group]
+}
+
+// stubbornly starts the stubborn command in a group of its own and waits until all of it
+// runs.
+func (e *execRig) stubbornly(t *testing.T, group string) (*wrapped, []int) {
+	t.Helper()
+	e.mu.Lock() // one at a time looks for a free port
+	p := enginetest.NewProxy(t, e.engine.Members[0].Addr())
+	e.proxies[group] = p
+	e.mu.Unlock()
+	w := execute(t, etcdURL(p.Addr()), group, nil, "bash", "-c", stubborn)
+	var pids []int
+	until(t, "three processes run", func() bool {
+		pids = w.pids()
+		return len(pids) == 3 && w.promised() > 0
+	})
+	return w, pids
+}
+
+// execRounds is how often each misfortune is tried; with a number given the deadline is
+// taken to the letter, otherwise (on a machine that runs other tests too, where a process
+// may not get to run for a while) only that the engine has not let go.
+func execRounds(t *testing.T) (rounds int, strict bool) {
+	s := os.Getenv("TENURE_ROUNDS")
+	if s == "" {
+		return 1, false
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		t.Fatalf("TENURE_ROUNDS=%q", s)
+	}
+	return n, true
+}
+
+// Whatever happens to the wrapper, its keeper, its way to the engine, its session or the
+// command, no process of the tree runs past the deadline, nor when the group is vacant (or
+// vacant is what it was made by force); and the exit code says what happened.
+// TENURE_ROUNDS says how often, and -parallel 10 how many at a time.
+func TestExecStops(t *testing.T) {
+	rounds, strict := execRounds(t)
+	e := newExecRig(t)
+	for i, m := range misfortunes() {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			worst := -time.Hour
+			t.Cleanup(func() {
+				t.Logf("%s: %d rounds; no process of the tree was seen to run later than %v after its deadline", m.name, rounds, worst)
+			})
+			for n := range rounds {
+				t.Run(strconv.Itoa(n), func(t *testing.T) {
+					t.Parallel()
+					late := e.round(t, m, fmt.Sprintf("g%d-%d", i, n), strict)
+					mu.Lock()
+					worst = max(worst, late)
+					mu.Unlock()
+				})
+			}
+		})
+	}
+}
+
+func (e *execRig) round(t *testing.T, m misfortune, group string, strict bool) time.Duration {
+	w, pids := e.stubbornly(t, group)
+	ctx, cancel := context.WithTimeout(t.Context(), execWait)
+	defer cancel()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	m.strike(t, e, w, pids)
+	if !m.forced {
+		watching.Go(func() { e.vacantMeansEmpty(ctx, t, group, pids) })
+	}
+	late := w.outlived(pids)
+	if strict && late > 0 {
+		t.Errorf("%s: a process ran %v past the deadline\n%s", m.name, late, &w.stderr)
+	}
+	if m.mend != nil {
+		m.mend(w)
+	}
+	if code := w.code(); code != m.code || !strings.Contains(w.stderr.String(), m.says) {
+		t.Errorf("%s: exit code %d, want %d and %q\n%s", m.name, code, m.code, m.says, &w.stderr)
+	}
+	return late
+}
+
+// vacantMeansEmpty: when the engine first says that the group is vacant, nothing runs.
+func (e *execRig) vacantMeansEmpty(ctx context.Context, t *testing.T, group string, pids []int) {
+	for ctx.Err() == nil {
+		v, err := e.store.Read(ctx, group)
+		if err == nil && v.State == tenure.Vacant {
+			for _, pid := range pids {
+				if acting(pid) {
+					t.Errorf("%s is vacant, and process %d still runs", group, pid)
+				}
+			}
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("%s was never vacant: %v", group, ctx.Err())
+}
+
+// An engine that is gone ends every term in time, and what the command wrote before is
+// refused from its successor on.
+func TestExecEngineGone(t *testing.T) {
+	rounds, strict := execRounds(t)
+	e := newExecRig(t)
+	const together = 10
+	for first := 0; first < rounds; first += together {
+		n := min(together, rounds-first)
+		ws, trees := make([]*wrapped, n), make([][]int, n)
+		for i := range n {
+			ws[i], trees[i] = e.stubbornly(t, fmt.Sprintf("gone%d", first+i))
+		}
+		e.engine.Members[0].Kill()
+		var all sync.WaitGroup
+		for i, w := range ws {
+			all.Go(func() {
+				if late := w.outlived(trees[i]); strict && late > 0 {
+					t.Errorf("a process ran %v past the deadline\n%s", late, &w.stderr)
+				}
+				if code := w.code(); code != 75 {
+					t.Errorf("exit code %d, want 75\n%s", code, &w.stderr)
+				}
+			})
+		}
+		all.Wait()
+		e.engine.Start()
+	}
+	e.fenced(t, "gone0")
+}
+
+// fenced: a sink that has seen the next leader refuses the token that an earlier command
+// was given.
+func (e *execRig) fenced(t *testing.T, group string) {
+	t.Helper()
+	dir, err := filefence.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dir.Close() }()
+	old, pids := e.stubbornly(t, group)
+	write := func(w *wrapped) error {
+		w.promised()
+		return dir.WriteFile(t.Context(), fence.Stamp{Deployment: "d", Group: group, Token: w.token}, "report", []byte("x"), 0o600)
+	}
+	if err := write(old); err != nil {
+		t.Fatalf("the leader's write: %v", err)
+	}
+	e.proxy(group).Cut()
+	old.outlived(pids)
+	next, _ := e.stubbornly(t, group)
+	if err := write(next); err != nil {
+		t.Errorf("the next leader's write: %v", err)
+	}
+	if err := write(old); !errors.Is(err, fence.ErrRefused) || old.token >= next.token {
+		t.Errorf("a write of the stopped command with token %d, after %d: %v", old.token, next.token, err)
+	}
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+)
+
+// At a terminal the command is in its foreground: it reads what is typed, Ctrl-C is for it
+// alone, and after Ctrl-Z the shell has its terminal back and fg lets it go on.
+func (e *execRig) terminal(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, its := pty(t)
+	cmd := exec.Command("bash", "--norc", "--noprofile", "-i")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = its, its, its
+	cmd.Env = append(os.Environ(), mainEnv+"=1", "PS1=> ", "TERM=dumb")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var screen lockedBuffer
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		buf := make([]byte, 4096)
+		for {
+			n, err := ours.Read(buf)
+			_, _ = screen.Write(buf[:n])
+			if err != nil {
+				return
+			}
+		}
+	}()
+	defer func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = its.Close()
+		<-read
+		_ = ours.Close()
+	}()
+	seen := 0
+	// shows waits for something after what was seen before.
+	shows := func(what string) {
+		t.Helper()
+		until(t, fmt.Sprintf("the terminal shows %q", what), func() bool {
+			text := screen.String()[seen:]
+			i := strings.Index(text, what)
+			if i >= 0 {
+				seen += i + len(what)
+			}
+			return i >= 0
+		})
+	}
+	types := func(text string) {
+		t.Helper()
+		if _, err := ours.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shows("> ")
+	types(fmt.Sprintf("%s exec --store=%s --ttl=60s tty -- bash -c 'trap \"echo caught\" INT; echo go; while read line; do echo got-$line; done; echo line $?'\n", self, etcdURL(e.engine.Members[0].Addr())))
+	shows("\ngo")
+	types("hello\n")
+	shows("got-hello")
+	types("\x03")
+	shows("caught")
+	types("\x1a")
+	shows("Stopped")
+	types("echo shell-$((1+1))\n")
+	shows("\nshell-2")
+	types("fg\n")
+	types("again\n")
+	shows("got-again")
+	types("\x04")
+	shows("\nline")
+	types("echo code-$?\n")
+	shows("\ncode-0")
+}
+
+// pty opens a terminal: what is written to ours is typed at its.
+func pty(t *testing.T) (ours, its *os.File) {
+	t.Helper()
+	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminals here: %v", err)
+	}
+	var n, unlock uint32
+	for request, arg := range map[uintptr]*uint32{syscall.TIOCGPTN: &n, syscall.TIOCSPTLCK: &unlock} {
+		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, ours.Fd(), request, uintptr(unsafe.Pointer(arg))); errno != 0 {
+			t.Fatal(errno)
+		}
+	}
+	its, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ours, its
+}

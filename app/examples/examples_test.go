@@ -1,0 +1,252 @@
+// Package examples runs what the documentation shows, against a real engine and a real
+// database. Only the tests are Go; the programs are in folders of their own and in
+// examples/jobs.
+package examples
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenurehq/tenure/fence/pgxfence"
+	"github.com/tenurehq/tenure/internal/child"
+	"github.com/tenurehq/tenure/internal/enginetest"
+	"github.com/tenurehq/tenure/internal/servertest"
+)
+
+// patience is for a machine that does other things.
+const patience = 90 * time.Second
+
+// bench is an engine, a database with the fence, and the programs.
+type bench struct {
+	*testing.T
+	bin   string
+	jobs  string
+	store string
+	db    *pgx.Conn
+	env   []string
+}
+
+func newBench(t *testing.T) *bench {
+	b := &bench{T: t, bin: t.TempDir()}
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", b.bin+"/", "../cmd/tenure", "./reconcile")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var err error
+	if b.jobs, err = filepath.Abs("../../examples/jobs"); err != nil {
+		t.Fatal(err)
+	}
+	urls := enginetest.Cluster(t, 1).Endpoints()
+	b.store = "etcd://" + strings.TrimPrefix(urls[0], "http://")
+	server := servertest.Postgres(t)
+	psql := servertest.Command(t, "psql") // migrate.sh and invoices.py call it
+	path := filepath.Dir(psql.Path) + string(filepath.ListSeparator) + os.Getenv("PATH")
+	b.env = slices.Concat(psql.Env, []string{"PATH=" + path, "DATABASE_URL=" + server.URL(), "TENURE_STORE=" + b.store})
+	if b.db, err = pgx.Connect(t.Context(), server.URL()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.db.Close(context.Background()) })
+	if err := pgxfence.Migrate(t.Context(), b.db); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bench) sql(statement string) {
+	b.Helper()
+	if _, err := b.db.Exec(b.Context(), statement); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) number(query string) (n int) {
+	b.Helper()
+	if err := b.db.QueryRow(b.Context(), query).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// job is a run of tenure exec, and what it said.
+type job struct {
+	*child.Process
+	out child.Tail
+}
+
+func (b *bench) exec(node string, env []string, args ...string) *job {
+	b.Helper()
+	j := &job{}
+	cmd := exec.Command(filepath.Join(b.bin, "tenure"), append([]string{"exec", "--id=" + node, "--ttl=3s"}, args...)...)
+	cmd.Env = append(append([]string{}, b.env...), env...)
+	cmd.Stdout, cmd.Stderr = &j.out, &j.out
+	child.DieWithParent(cmd)
+	var err error
+	if j.Process, err = child.Start(cmd, nil); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		j.Kill()
+		if b.Failed() {
+			b.Logf("%s: %s", node, j.out.String())
+		}
+	})
+	return j
+}
+
+// ends waits for the end of a job and compares its exit code.
+func (b *bench) ends(j *job, code int) {
+	b.Helper()
+	select {
+	case <-j.Exited:
+	case <-time.After(patience):
+		b.Fatalf("it runs still: %s", j.out.String())
+	}
+	got := 0
+	var failed *exec.ExitError
+	if err := j.Err; errors.As(err, &failed) {
+		got = failed.ExitCode()
+	} else if err != nil {
+		b.Fatal(err)
+	}
+	if got != code {
+		b.Fatalf("exit code %d, want %d: %s", got, code, j.out.String())
+	}
+}
+
+func (b *bench) until(what string, seen func() bool) {
+	b.Helper()
+	for end := time.Now().Add(patience); !seen(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			b.Fatal("not seen: " + what)
+		}
+	}
+}
+
+// What examples/jobs and reconcile say of themselves is so.
+func TestJobs(t *testing.T) {
+	b := newBench(t)
+	b.sql(`CREATE TABLE account (name text PRIMARY KEY, owed_cents bigint NOT NULL);
+		INSERT INTO account SELECT 'account-' || n, 100 * n FROM generate_series(1, 300) n`)
+	for name, test := range map[string]func(*bench){"cleanup": cleanup, "migrate": migrate, "reconcile": reconcile, "invoices": invoices} {
+		t.Run(name, func(t *testing.T) {
+			own := *b
+			own.T = t
+			test(&own)
+		})
+	}
+}
+
+// The cron job runs on one machine: the other is told that it is not elected.
+func cleanup(b *bench) {
+	dir := b.TempDir()
+	for i := range 3 {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i, ".tmp")), nil, 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	first := b.exec("a", nil, "cleanup", "--", "sleep", "300")
+	b.until("a leader", func() bool { return b.leads("cleanup") == "a" })
+	b.ends(b.exec("b", nil, "--no-wait", "cleanup", "--", filepath.Join(b.jobs, "cleanup.sh"), dir), 124)
+	if err := child.Interrupt(first.Cmd.Process); err != nil {
+		b.Fatal(err)
+	}
+	b.ends(first, 128+15)
+	second := b.exec("b", nil, "--no-wait", "cleanup", "--", filepath.Join(b.jobs, "cleanup.sh"), dir)
+	b.ends(second, 0)
+	if want := "b removed 3 files"; !strings.Contains(second.out.String(), want) {
+		b.Errorf("%q does not say %q", second.out.String(), want)
+	}
+}
+
+func (b *bench) leads(group string) string {
+	cmd := exec.Command(filepath.Join(b.bin, "tenure"), "leader", group, "-o", "name")
+	cmd.Env = b.env
+	out, err := cmd.Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// A migration whose machine is killed in the middle of a step is taken over: every step
+// is made once, and a third machine finds it done and does nothing.
+func migrate(b *bench) {
+	run := func(node string, env ...string) *job {
+		return b.exec(node, env, "--once=2026-11-emails", "migrate", "--", filepath.Join(b.jobs, "migrate.sh"))
+	}
+	first := run("a", "MIGRATE_SLOWLY=600")
+	b.until("the second step under way", func() bool {
+		return b.number("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == 1
+	})
+	second := run("b")
+	first.Kill()
+	b.ends(second, 0)
+	third := run("c")
+	b.ends(third, 0)
+	if strings.Contains(third.out.String(), ": made") {
+		b.Errorf("it ran again: %s", third.out.String())
+	}
+	if n := b.number("SELECT count(*) FROM email"); n != 300 {
+		b.Errorf("%d addresses, want 300", n)
+	}
+	if n := b.number("SELECT count(*) FROM migration WHERE (step LIKE '1-%') = (node = 'a')"); n != 3 {
+		b.Errorf("%d steps were made by whom they should be, want 3", n)
+	}
+}
+
+// A reconciliation that is killed is continued by the next leader: no account has two
+// bills for one period, and none is without.
+func reconcile(b *bench) {
+	b.sql("CREATE TABLE bill (period text, account text, cents bigint NOT NULL, token bigint NOT NULL)") // no key: only the fence keeps it to one
+	run := func(node string) *job {
+		return b.exec(node, []string{"RECONCILE_PERIOD=2026-11-15T13"}, "billing", "--", filepath.Join(b.bin, "reconcile"))
+	}
+	b.sql("BEGIN; LOCK TABLE bill IN SHARE MODE") // it stops at its first bill
+	first := run("a")
+	b.until("the first bill under way", func() bool {
+		return b.number("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0
+	})
+	second := run("b")
+	b.until("the second in line", func() bool { return b.leads("billing") == "a" })
+	first.Kill()
+	b.sql("COMMIT")
+	b.ends(second, 0)
+	again := run("c")
+	b.ends(again, 0)
+	if n := strings.Count(again.out.String(), "made before: true"); n != 300 {
+		b.Errorf("%d steps were found made, want 300", n)
+	}
+	if n := b.number("SELECT count(*) FROM bill"); n != 300 {
+		b.Errorf("%d bills, want 300", n)
+	}
+	if n := b.number("SELECT sum(cents) / 100 FROM bill"); n != 300*301/2 {
+		b.Errorf("the sum is %d, want %d", n, 300*301/2)
+	}
+}
+
+// A job in Python is refused by the SQL function as soon as a newer leader was there,
+// although it runs on.
+func invoices(b *bench) {
+	b.sql("CREATE TABLE invoice (number int, token bigint NOT NULL)")
+	j := b.exec("a", nil, "invoices", "--", "python3", filepath.Join(b.jobs, "invoices.py"), "100000")
+	b.until("five invoices", func() bool { return b.number("SELECT count(*) FROM invoice") >= 5 })
+	// A newer leader seals.
+	b.sql("UPDATE tenure_mark SET token = token + 1 WHERE resource = 'invoices'")
+	b.ends(j, 4)
+	if !strings.Contains(j.out.String(), "another leads") {
+		b.Errorf("it does not say why: %s", j.out.String())
+	}
+	if n := b.number("SELECT count(DISTINCT token) FROM invoice"); n != 1 {
+		b.Errorf("%d tokens wrote, want 1", n)
+	}
+}
