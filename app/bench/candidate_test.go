@@ -39,6 +39,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if raw := os.Getenv(aideEnv); raw != "" {
+		if err := aideMain(raw); err != nil {
+			fmt.Fprintln(os.Stderr, "aide:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/app/fleet/api"
-	"github.com/tenurehq/tenure/app/lab/history"
+	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/app/lab/load"
 	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
 	"github.com/tenurehq/tenure/clock"
@@ -315,8 +315,11 @@ func TestFleetTwoMillion(t *testing.T) {
 	}
 	r := newRig(t, rigConfig{nodes: 3, ttl: 2 * time.Second})
 	id, s := r.leader(0)
-	path := filepath.Join(t.TempDir(), "calls")
-	w, err := history.Create(path)
+	dir := t.TempDir()
+	w, err := check.Create(dir, "calls", 0)
+	if err == nil {
+		err = w.Write(check.Run{Experiment: "two million", Group: "billing", Checks: []string{"sequence", "linearizable", "ledger"}})
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +333,7 @@ func TestFleetTwoMillion(t *testing.T) {
 	loaded := make(chan error, 1)
 	go func() {
 		var err error
-		report, err = load.Run(ctx, load.Config{URLs: urls, Rate: rate, Count: calls, For: time.Hour, History: w})
+		report, err = load.Run(ctx, load.Config{URLs: urls, Rate: rate, Count: calls, For: time.Hour, Calls: w})
 		loaded <- err
 	}()
 	every := time.Duration(float64(calls) / rate / float64(kills+1) * float64(time.Second))
@@ -346,24 +349,18 @@ func TestFleetTwoMillion(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = report.Print(os.Stdout)
-	all, err := history.Read(path)
+	held, err := check.Dir(t.Context(), dir, check.Options{DB: r.db})
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := history.Check(all)
-	db, err := history.Open(r.db, false)
-	if err != nil {
-		t.Fatal(err)
+	for _, v := range held.Verdicts {
+		if v.Result != check.Pass {
+			t.Error(v)
+		}
 	}
-	defer func() { _ = db.Close() }()
-	kept, err := history.CheckLedger(t.Context(), db, "billing", api.Sequence, all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range append(seen.Examples, kept.Examples...) {
-		t.Error(e)
-	}
-	verdict(t, seen.Breaches == 0 && kept.Breaches == 0 && report.Disordered == 0 && int64(seen.Calls) == report.Calls && report.Calls > calls*9/10 && seen.Tokens > kills,
+	seen, _ := held.Verdict("sequence")
+	kept, _ := held.Verdict("ledger")
+	verdict(t, held.Passed() && report.Disordered == 0 && held.Callers.Calls == report.Calls && report.Calls > calls*9/10 && held.Callers.Tokens > kills,
 		fmt.Sprintf("fleet: %d calls at %.0f/s across %d kill -9", report.Calls, rate, kills),
-		fmt.Sprintf("%d breaches by callers, %d by lag(), %d tokens, longest gap %.0f ms, %d unknown", seen.Breaches, kept.Breaches, seen.Tokens, seen.LongestGapMS, report.Unknown), "0 breaches")
+		fmt.Sprintf("%d breaches by callers, %d by lag(), %d tokens, longest gap %.0f ms, %d unknown", seen.Violations, kept.Violations, held.Callers.Tokens, held.Callers.SilenceMS, report.Unknown), "0 breaches")
 }

@@ -24,6 +24,9 @@ type Limits struct {
 	Write time.Duration
 	// Idle is how long a connection is kept without a request. Default 120s.
 	Idle time.Duration
+	// SendBuffer is how many bytes the system keeps for a caller that does not read.
+	// Default as much as the system likes, which may be megabytes.
+	SendBuffer int
 	// TLS, if set, is spoken on every connection; inside the limit, so that the server sees
 	// a *tls.Conn: it fills Request.TLS and speaks HTTP/2 on nothing else.
 	TLS *tls.Config
@@ -69,10 +72,10 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, l Limits, log *
 	ended := make(chan error, 1)
 	go func() {
 		if l.TLS != nil {
-			ended <- s.ServeTLS(limit(ln, l.Connections), "", "")
+			ended <- s.ServeTLS(limit(ln, l), "", "")
 			return
 		}
-		ended <- s.Serve(limit(ln, l.Connections))
+		ended <- s.Serve(limit(ln, l))
 	}()
 	select {
 	case err := <-ended:
@@ -92,14 +95,15 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, l Limits, log *
 	return err
 }
 
-// limit accepts no more than n connections at once. A caller beyond waits in the
-// kernel's queue, which is bounded too.
-func limit(ln net.Listener, n int) net.Listener {
-	return &limited{Listener: ln, places: make(chan struct{}, n), closed: make(chan struct{})}
+// limit accepts no more connections at once than there may be. A caller beyond waits in
+// the kernel's queue, which is bounded too.
+func limit(ln net.Listener, l Limits) net.Listener {
+	return &limited{Listener: ln, send: l.SendBuffer, places: make(chan struct{}, l.Connections), closed: make(chan struct{})}
 }
 
 type limited struct {
 	net.Listener
+	send   int
 	places chan struct{}
 	once   sync.Once
 	closed chan struct{}
@@ -115,6 +119,9 @@ func (l *limited) Accept() (net.Conn, error) {
 	if err != nil {
 		<-l.places
 		return nil, err
+	}
+	if t, ok := c.(*net.TCPConn); ok && l.send > 0 {
+		_ = t.SetWriteBuffer(l.send) // a connection that is gone already says so soon enough
 	}
 	return &counted{Conn: c, leave: sync.OnceFunc(func() { <-l.places })}, nil
 }

@@ -1,0 +1,37 @@
+package httpapi
+
+import (
+	"iter"
+	"net/url"
+	"strings"
+)
+
+// Query yields the parameters of a URL in their order, those that URL.Query has, and makes
+// no map of them: every request is looked through more than once.
+func Query(u *url.URL) iter.Seq2[string, string] {
+	return func(yield func(name, value string) bool) {
+		for rest := u.RawQuery; rest != ""; {
+			var part string
+			part, rest, _ = strings.Cut(rest, "&")
+			if part == "" || strings.Contains(part, ";") {
+				continue
+			}
+			name, value, _ := strings.Cut(part, "=")
+			name, nameErr := url.QueryUnescape(name)
+			value, valueErr := url.QueryUnescape(value)
+			if nameErr == nil && valueErr == nil && !yield(name, value) {
+				return
+			}
+		}
+	}
+}
+
+// Parameter returns the first value of a parameter, and whether there is one.
+func Parameter(u *url.URL, name string) (string, bool) {
+	for n, value := range Query(u) {
+		if n == name {
+			return value, true
+		}
+	}
+	return "", false
+}
