@@ -132,7 +132,7 @@ func Run(ctx context.Context, store lease.Store, cfg Config) error {
 
 // closeWithin bounds the release of the group and the closing of the session, both of
 // which happen by themselves a TTL later.
-const closeWithin = 5 * time.Second
+const closeWithin = 2 * time.Second
 
 type runner struct {
 	*Config

@@ -39,7 +39,8 @@ type Config struct {
 	Step time.Duration
 	// Heartbeat is how often a stream without news says that it lives. Default 15 s.
 	Heartbeat time.Duration
-	// WriteTimeout is how long a stream may take to read what was sent to it. Default 10 s.
+	// WriteTimeout is how long a stream may take to read what was sent to it, half of it at
+	// least. Default 10 s.
 	WriteTimeout time.Duration
 	// MaxBody is the largest body of a request in bytes. Default 128 KiB.
 	MaxBody int64
