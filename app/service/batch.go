@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -22,6 +21,8 @@ type rally struct {
 	led     map[string]lease.View
 	refused map[string]BatchRefuse
 	due     map[string]clock.Instant // vacant groups: when it is our turn
+	unsure  map[string]uint64        // tries that may still succeed: from which version
+	seen    map[string]lease.View    // the newest look at what is not led
 }
 
 // batch campaigns for many groups within a session: one keep-alive carries them all,
@@ -50,7 +51,8 @@ func (s *Service) batch(w http.ResponseWriter, r *http.Request) error {
 	}
 	b := &rally{
 		id: access.From(ctx), session: session,
-		wanted: make(map[string]bool), led: make(map[string]lease.View), refused: make(map[string]BatchRefuse), due: make(map[string]clock.Instant),
+		wanted: make(map[string]bool), led: make(map[string]lease.View), refused: make(map[string]BatchRefuse),
+		due: make(map[string]clock.Instant), unsure: make(map[string]uint64), seen: make(map[string]lease.View),
 	}
 	beat, sent, err := s.keep(ctx, session.ID)
 	if err != nil {
@@ -60,6 +62,7 @@ func (s *Service) batch(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	err = s.rally(ctx, b, time.Duration(max(0, int64(wait-s.clock.Now().Sub(arrived)))), wait > 0)
+	err = s.giveUp(b, err)
 	s.audit(ctx, "campaign for many", "", 0, err, "")
 	if err != nil {
 		return err
@@ -120,21 +123,38 @@ func (s *Service) enlist(ctx context.Context, b *rally, groups []string) error {
 	return s.muster(ctx, b, groups)
 }
 
-// muster sorts out the groups that what is laid down keeps the session from leading.
+// muster sorts out the groups that what is laid down keeps the session from leading. It is
+// asked right before something is taken, so nothing is remembered here.
 func (s *Service) muster(ctx context.Context, b *rally, groups []string) error {
 	attributes, err := s.node(ctx, b.session.Candidate.ID)
 	if err != nil {
 		return err
 	}
-	policies, err := s.policies.many(ctx, groups)
+	policies, err := s.policies.fresh(ctx, groups)
 	if err != nil {
 		return err
 	}
+	barred := make(map[string]*httpapi.Problem)
+	var held []string
 	for _, g := range groups {
-		p := s.fits(policies[g], attributes, g, b.session)
-		if v, _ := s.feed.View(g); p == nil || v.State == tenure.Led && v.Holder == b.session.ID {
-			continue // what it leads it leads on
+		if p := s.fits(policies[g], attributes, g, b.session); p != nil {
+			barred[g] = p
+			if v, _ := s.feed.View(g); b.holds(v) {
+				held = append(held, g)
+			}
 		}
+	}
+	views, err := s.readAll(ctx, held)
+	if err != nil {
+		return err
+	}
+	for _, v := range views {
+		if b.holds(v) {
+			b.win(v) // what it leads it leads on
+			delete(barred, v.Group)
+		}
+	}
+	for g, p := range barred {
 		b.refused[g] = BatchRefuse{Group: g, Code: p.Code}
 		delete(b.wanted, g)
 		delete(b.due, g)
@@ -142,196 +162,29 @@ func (s *Service) muster(ctx context.Context, b *rally, groups []string) error {
 	return nil
 }
 
-// rally tries for what is vacant, and with patience for what falls vacant, until the
-// session leads something that it did not ask for in vain.
-func (s *Service) rally(ctx context.Context, b *rally, patience time.Duration, wait bool) error {
-	groups := make([]string, 0, len(b.wanted))
-	for g := range b.wanted {
-		groups = append(groups, g)
+// giveUp says who leads what the session does not, and of which groups nobody can tell yet.
+// Whatever else went wrong, what it leads is told: the caller keeps it alive unknowingly
+// otherwise.
+func (s *Service) giveUp(b *rally, err error) error {
+	if err == nil && len(b.led) == 0 && len(b.unsure) > 0 {
+		err = errUnsure
 	}
-	if len(groups) == 0 {
-		return nil
+	if err != nil && (len(b.led) == 0 || lease.Definite(err) || isProblem(err)) {
+		return err
 	}
-	sub := s.feed.Subscribe(groups...)
-	defer sub.Close()
-	defer s.line.enter(b.session, groups...)()
-	over := time.NewTimer(max(patience, s.cfg.CallTimeout))
-	if wait {
-		over.Reset(patience)
-	}
-	defer over.Stop()
-	try := time.NewTimer(0)
-	defer try.Stop()
-	try.Stop()
-	look := time.NewTicker(recheck)
-	defer look.Stop()
-
-	for {
-		select {
-		case <-sub.Wake():
-			views, synced := sub.Take()
-			if !synced {
-				continue
-			}
-			s.sort(b, views)
-			if !wait {
-				clear(b.due) // one try, at once, for all that is vacant
-				err := s.takeAll(ctx, b, b.vacant(views))
-				s.giveUp(b)
-				return err
-			}
-		case <-try.C:
-			views := s.turn(b)
-			names := make([]string, len(views))
-			for i, v := range views {
-				names[i] = v.Group
-			}
-			// What is laid down may have changed while it waited.
-			if err := s.muster(ctx, b, names); err != nil {
-				return err
-			}
-			if err := s.takeAll(ctx, b, b.vacant(views)); err != nil {
-				return err
-			}
-		case <-look.C:
-			for g := range b.wanted {
-				if err := s.gate.Recheck(b.id, access.Campaign, g); err != nil {
-					return err
-				}
-			}
-		case <-over.C:
-			if !wait {
-				return errors.New("service: the engine cannot be watched")
-			}
-			s.giveUp(b)
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-s.ctx.Done():
-			return context.Canceled
-		}
-		if len(b.led) > 0 && len(b.due) == 0 || len(b.wanted) == 0 {
-			s.giveUp(b)
-			return nil
-		}
-		if next, ok := b.next(); ok {
-			try.Reset(max(0, next.Sub(s.clock.Now())))
-		}
-	}
-}
-
-// sort takes in what the feed says.
-func (s *Service) sort(b *rally, views []lease.View) {
-	now := s.clock.Now()
-	for _, v := range views {
-		switch {
-		case !b.wanted[v.Group]:
-		case v.State == tenure.Led && v.Holder == b.session.ID:
-			b.win(v)
-		case v.State == tenure.Led:
-			delete(b.due, v.Group)
-		default:
-			b.due[v.Group] = now.Add(time.Duration(s.line.place(b.session, v.Group)) * s.cfg.Step)
-		}
-	}
-}
-
-func (b *rally) win(v lease.View) {
-	b.led[v.Group] = v
-	delete(b.wanted, v.Group)
-	delete(b.due, v.Group)
-}
-
-func (b *rally) vacant(views []lease.View) []lease.View {
-	return slices.DeleteFunc(views, func(v lease.View) bool { return !b.wanted[v.Group] || v.State == tenure.Led })
-}
-
-func (b *rally) next() (clock.Instant, bool) {
-	first := clock.Never
-	for _, at := range b.due {
-		first = min(first, at)
-	}
-	return first, first != clock.Never
-}
-
-// turn returns the vacant groups that it is our turn to try for.
-func (s *Service) turn(b *rally) []lease.View {
-	now := s.clock.Now()
-	var views []lease.View
-	for g, at := range b.due {
-		if at > now {
-			continue
-		}
-		delete(b.due, g)
-		if v, _ := s.feed.View(g); v.State != tenure.Led {
-			views = append(views, v)
-		}
-	}
-	return views
-}
-
-// takeAll tries for the groups in as few steps as the engine allows. What another has
-// taken is left to it.
-func (s *Service) takeAll(ctx context.Context, b *rally, views []lease.View) error {
-	for part := range slices.Chunk(views, s.store.Limits().Batch) {
-		if err := s.takeSome(ctx, b, part); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Service) takeSome(ctx context.Context, b *rally, part []lease.View) error {
-	for len(part) > 0 {
-		seen := make([]lease.Record, len(part))
-		for i, v := range part {
-			seen[i] = v.Record
-		}
-		cctx, cancel := s.call(ctx)
-		asked := s.clock.Now()
-		granted, err := s.store.Acquire(cctx, b.session.ID, seen...)
-		cancel()
-		s.metrics.engineCall(s.clock.Now().Sub(asked), err)
-		var conflict *lease.ConflictError
-		switch {
-		case err == nil:
-			for _, r := range granted {
-				b.win(lease.View{Record: r, State: tenure.Led})
-			}
-			return nil
-		case errors.As(err, &conflict) && len(conflict.Current) > 0:
-			s.sort(b, conflict.Current)
-			part = slices.DeleteFunc(slices.Clone(part), func(v lease.View) bool {
-				return slices.ContainsFunc(conflict.Current, func(c lease.View) bool { return c.Group == v.Group })
-			})
-		case lease.Definite(err) && !isConflict(err):
-			return err
-		default:
-			return s.resolve(ctx, b, part)
-		}
-	}
-	return nil
-}
-
-// resolve reads what became of a try whose answer was lost.
-func (s *Service) resolve(ctx context.Context, b *rally, part []lease.View) error {
-	for _, v := range part {
-		a, err := s.reader.Read(ctx, v.Group)
-		if err != nil {
-			return err
-		}
-		s.sort(b, []lease.View{a.View})
-	}
-	return nil
-}
-
-// giveUp says who leads what the session does not.
-func (s *Service) giveUp(b *rally) {
 	for g := range b.wanted {
 		no := BatchRefuse{Group: g, Code: "not_leader"}
-		if v, _ := s.feed.View(g); v.State == tenure.Led {
+		v, _ := s.feed.View(g)
+		if last := b.seen[g]; last.Version > v.Version {
+			v = last
+		}
+		if v.State == tenure.Led {
 			no.LeaderNodeID, no.Term = v.Candidate.ID, v.Token
 		}
 		b.refused[g] = no
 	}
+	for g := range b.unsure {
+		b.refused[g] = BatchRefuse{Group: g, Code: explain(errUnsure).Code}
+	}
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/service/access"
+	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -28,7 +29,7 @@ func (s *Service) fits(pol policy, node lease.Attributes, group string, l lease.
 // lasts compares the TTL of an open session with the bounds of a group.
 func (s *Service) lasts(pol policy, ttl time.Duration) *httpapi.Problem {
 	least, most := s.bounds(pol)
-	if ttl < least || ttl >= most+time.Second { // engines may count in seconds
+	if !steer.Lasts(ttl, least, most) {
 		return ttlProblem(ttl.Milliseconds(), least, most)
 	}
 	return nil
@@ -84,7 +85,7 @@ func (b binding) Begins(ctx context.Context, l lease.Session, groups ...string) 
 	if err != nil {
 		return err
 	}
-	policies, err := s.policies.many(ctx, groups)
+	policies, err := s.policies.fresh(ctx, groups)
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ type contest struct {
 	group     string
 	candidate tenure.Candidate
 	wish      time.Duration // for the TTL; 0: none
+	earlier   steer.Wish    // of the node, in its last term
 	within    handle        // the session to lead in; zero: one for node and group
 	arrived   clock.Instant
 	wait      time.Duration
@@ -63,6 +64,7 @@ func (s *Service) campaign(w http.ResponseWriter, r *http.Request) error {
 		return knowing(err, v)
 	}
 	s.audit(r.Context(), "campaign", c.group, v.Token, nil, "")
+	s.fulfil(r.Context(), c)
 	httpapi.WriteJSON(w, http.StatusOK, Leading{
 		Group: c.group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: c.session.TTL.Milliseconds(),
 		HeldMS: max(0, c.sent.Sub(c.arrived)).Milliseconds(), Handle: s.handleOf(v.Holder, s.hintOf(c)),
@@ -110,14 +112,14 @@ func (s *Service) bounds(p policy) (least, most time.Duration) {
 
 // ttl decides how long a new session shall last. What was asked for is granted or
 // refused; what was wished for in an earlier term, and the default, are fitted in.
-func (s *Service) ttl(c *contest, node lease.Attributes) (time.Duration, error) {
+func (s *Service) ttl(c *contest) (time.Duration, error) {
 	least, most := s.bounds(c.policy)
 	if c.wish > 0 && (c.wish < least || c.wish > most) {
 		return 0, ttlProblem(c.wish.Milliseconds(), least, most)
 	}
 	ttl := c.wish
-	if earlier := steer.Wish(node, c.group); earlier > 0 {
-		ttl = earlier
+	if c.earlier.TTL > 0 {
+		ttl = c.earlier.TTL
 	}
 	def(&ttl, s.cfg.TTL)
 	return min(max(ttl, least), most), nil
@@ -156,15 +158,16 @@ func (s *Service) backoff(p policy, v lease.View) time.Duration {
 // scene is what a campaign must know before it does anything, read at one time.
 func (s *Service) scene(ctx context.Context, c *contest) (v lease.View, node lease.Attributes, err error) {
 	var all sync.WaitGroup
-	var viewErr, nodeErr error
+	var viewErr, nodeErr, wishErr error
 	all.Go(func() {
 		a, err := s.reader.Read(ctx, c.group)
 		v, viewErr = a.View, err
 	})
 	all.Go(func() { node, nodeErr = s.node(ctx, c.candidate.ID) })
+	all.Go(func() { c.earlier, wishErr = s.wish(ctx, c) })
 	c.policy, err = s.policies.get(ctx, c.group)
 	all.Wait()
-	return v, node, errors.Join(err, viewErr, nodeErr)
+	return v, node, errors.Join(err, viewErr, nodeErr, wishErr)
 }
 
 // contend campaigns, and returns the view in which the candidate leads. Where it fails,
@@ -174,7 +177,7 @@ func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
 	if err != nil {
 		return lease.View{}, err
 	}
-	if leads(v, c.candidate.ID) {
+	if c.leads(v) {
 		if again, err := s.again(ctx, c, v); !errors.Is(err, lease.ErrSessionDead) {
 			return again, err
 		}
@@ -188,7 +191,7 @@ func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
 	if p := cordoned(node, c.candidate.ID); p != nil {
 		return v, led(p, v, 0)
 	}
-	ttl, err := s.ttl(c, node)
+	ttl, err := s.ttl(c)
 	if err != nil {
 		return v, err
 	}
@@ -221,6 +224,12 @@ func (s *Service) room(id access.Identity, node string, more int) error {
 // leads reports whether a living session of the node holds the group.
 func leads(v lease.View, node string) bool { return v.State == tenure.Led && v.Candidate.ID == node }
 
+// leads reports whether the campaign has nothing left to win: its node leads, in the session
+// that it is to lead in.
+func (c *contest) leads(v lease.View) bool {
+	return leads(v, c.candidate.ID) && (c.within.session == "" || v.Holder == c.within.session)
+}
+
 // again answers a campaign of the node that leads: the same as the first time, with the
 // lease extended.
 func (s *Service) again(ctx context.Context, c *contest, v lease.View) (lease.View, error) {
@@ -228,6 +237,9 @@ func (s *Service) again(ctx context.Context, c *contest, v lease.View) (lease.Vi
 	beat, sent, err := s.keep(ctx, v.Holder)
 	if err != nil {
 		return v, err
+	}
+	if v.Holder != c.session.ID {
+		c.earlier = steer.Wish{} // a wish is for the session after this one
 	}
 	c.session, c.sent = lease.Session{ID: v.Holder, Candidate: v.Candidate, TTL: beat.TTL}, sent
 	return v, nil
@@ -238,7 +250,7 @@ func (s *Service) verdict(ctx context.Context, c *contest, v lease.View, err err
 	if !errors.Is(err, errTaken) {
 		return v, err
 	}
-	if leads(v, c.candidate.ID) {
+	if c.leads(v) {
 		// The same call, sent twice at the same time.
 		return s.again(ctx, c, v)
 	}
@@ -250,7 +262,8 @@ var errTaken = errors.New("service: the group was not vacant, or is not as it wa
 
 // take tries to get a vacant group. With errTaken the view is what stands in the way.
 func (s *Service) take(ctx context.Context, c *contest, v lease.View) (lease.View, error) {
-	for range 3 {
+	open := errTaken // how it ends if no try decides it
+	for range tries {
 		cctx, cancel := s.call(ctx)
 		asked := s.clock.Now()
 		granted, err := s.store.Acquire(cctx, c.session.ID, v.Record)
@@ -272,6 +285,9 @@ func (s *Service) take(ctx context.Context, c *contest, v lease.View) (lease.Vie
 			}
 			v = a.View
 		}
+		if open = errTaken; !lease.Definite(err) {
+			open = err
+		}
 		switch {
 		case v.State == tenure.Led && v.Holder == c.session.ID:
 			return v, nil
@@ -279,7 +295,7 @@ func (s *Service) take(ctx context.Context, c *contest, v lease.View) (lease.Vie
 			return v, errTaken
 		}
 	}
-	return v, errTaken
+	return v, open
 }
 
 func isConflict(err error) bool { return errors.Is(err, lease.ErrConflict) }

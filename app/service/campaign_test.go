@@ -344,7 +344,7 @@ func TestStale(t *testing.T) {
 	in := serve(t, store, func(c *Config) { c.TTL = 4 * time.Second; c.CallTimeout = 200 * time.Millisecond })
 	lead(in, "billing", "a")
 	fresh := want[Leader](in, 200, "GET", "/v1/groups/billing/leader", nil)
-	if fresh.AgeMS != nil || fresh.LeaseRemainingMS <= 0 || fresh.LeaseRemainingMS > 4000 {
+	if fresh.AgeMS != nil || fresh.LeaseRemainingMS == nil || *fresh.LeaseRemainingMS <= 0 || *fresh.LeaseRemainingMS > 4000 {
 		t.Errorf("fresh: %+v", fresh)
 	}
 	store.down.Store(true)

@@ -16,6 +16,9 @@ func (s *Service) describe() ([]byte, error) {
 	for _, r := range s.routes {
 		op := r.Doc
 		op.Extra = map[string]any{"x-tenure-verb": string(r.Verb)}
+		if len(r.Or) > 0 {
+			op.Extra["x-tenure-or"] = r.Or
+		}
 		op.Open = r.Verb == access.Open
 		doc.Add(r.Method, "/v1"+r.Path, op)
 	}

@@ -68,7 +68,7 @@ func routeTable(routes []Route) string {
 			switch {
 			case r.Verb == access.Open:
 				cell = "yes"
-			case r.Verb == v:
+			case r.Verb == v || slices.Contains(r.Or, v):
 				cell = on(r)
 			}
 			b.WriteString(" " + cell + " |")

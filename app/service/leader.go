@@ -42,7 +42,11 @@ func (s *Service) leader(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := Leader{
 		Group: group, LeaderNodeID: v.Candidate.ID, Address: v.Candidate.Address, Term: v.Token,
-		LeaseRemainingMS: s.sessions.remaining(v.Holder, s.clock.Now()).Milliseconds(), Metadata: orEmpty(v.Candidate.Metadata),
+		Metadata: orEmpty(v.Candidate.Metadata),
+	}
+	if left, told := s.sessions.remaining(v.Holder, s.clock.Now()); told {
+		ms := left.Milliseconds()
+		out.LeaseRemainingMS = &ms
 	}
 	if n := len(v.Terms); n > 0 {
 		out.SinceMS = v.Terms[n-1].Begin.UnixMilli()
@@ -68,11 +72,25 @@ func (s *Service) look(r *http.Request, group string) (answer feed.Answer, age t
 		return answer, 0, false, bad("bad_stale", "stale: a duration such as 500ms; at most a quarter of the TTL counts")
 	}
 	answer, age, known := s.reader.Recent(group)
-	if known && age <= min(stale, s.sessions.ttl(answer.Holder)/4) {
+	if known && age <= min(stale, s.stalest(answer.View)) {
 		return answer, age, true, nil
 	}
 	answer, err = s.reader.Read(r.Context(), group)
 	return answer, s.clock.Now().Sub(answer.Asked), true, err
+}
+
+// stalest is how old an answer may be: a quarter of the leader's TTL, or of the least that
+// the engine grants while the leader's is not known here.
+func (s *Service) stalest(v lease.View) time.Duration {
+	if v.State != tenure.Led {
+		return s.cfg.TTL / 4
+	}
+	ttl := s.sessions.ttlOf(v.Holder)
+	if ttl == 0 {
+		s.sessions.meet()
+		ttl = s.store.Limits().MinTTL
+	}
+	return ttl / 4
 }
 
 func pageOf(r *http.Request) (lease.Page, error) {

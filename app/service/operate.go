@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/app/service/access"
 	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
@@ -96,22 +98,33 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error
 			return err
 		}
 	}
+	var also []string
+	if o.force {
+		if also, err = s.endsToo(ctx, o.group, v.Holder); err != nil {
+			return err
+		}
+	}
 	cooled := ""
 	if o.coolDown > 0 {
 		// Before the leader is asked: it must not be back before it is written down.
-		if cooled, err = s.hand().Cool(ctx, o.group, v.Candidate.ID, o.coolDown); err != nil {
+		cooled, err = s.hand().Cool(ctx, o.group, v.Candidate.ID, o.coolDown)
+		s.policies.forget(steer.Group(o.group))
+		if err != nil {
 			return err
 		}
 	}
 	var out SteppedDown
 	if o.force {
 		out, err = s.force(ctx, o, v, to)
+		out.AlsoEnded = also
 	} else {
 		out, err = s.ask(ctx, o, v)
 	}
 	if cooled != "" && (err != nil && lease.Definite(err) || err == nil && out.Outcome == string(lease.Refused)) {
 		// It leads on, so there is nothing to cool down from.
-		if err := s.hand().Warm(ctx, o.group, v.Candidate.ID, cooled); err != nil {
+		err := s.hand().Warm(ctx, o.group, v.Candidate.ID, cooled)
+		s.policies.forget(steer.Group(o.group))
+		if err != nil {
 			s.cfg.Log.Warn("a step-down was refused, and its cool-down could not be taken back", "group", o.group, "node", v.Candidate.ID, "err", err)
 		}
 	}
@@ -184,16 +197,31 @@ func (s *Service) ask(ctx context.Context, o order, v lease.View) (SteppedDown, 
 	return out, nil
 }
 
+// endsToo returns the other groups that end with the session of a leader. Who may not step
+// all of them down may not close it, and is not told which they are.
+func (s *Service) endsToo(ctx context.Context, group string, id lease.SessionID) ([]string, error) {
+	held, err := s.hand().Held(ctx, lease.Scope{"*"}, id)
+	if err != nil {
+		return nil, err
+	}
+	caller := access.From(ctx)
+	for _, g := range held {
+		if !s.gate.May(caller, access.StepDown, g) {
+			return nil, &httpapi.Problem{
+				Status: http.StatusForbidden, Code: "denied",
+				Detail: fmt.Sprintf("the leader of %q leads other groups in the same session, and the policy of this service does not allow the caller to %s on all of them: "+
+					"ask it without force, or ask the operator", clip(group), access.StepDown),
+			}
+		}
+	}
+	return slices.DeleteFunc(held, func(g string) bool { return g == group }), nil
+}
+
 // force closes the whole session of the leader, for there is no other way to take a
 // group from it. It may go on believing that it leads until its TTL has passed: only
 // the fence protects what it writes to.
 func (s *Service) force(ctx context.Context, o order, v lease.View, to lease.Session) (SteppedDown, error) {
 	out := SteppedDown{Group: o.group, Term: v.Token, Outcome: "forced", Detail: "its session was closed; until its TTL has passed it may believe to lead"}
-	for _, g := range s.feed.Held(v.Holder) {
-		if g != o.group {
-			out.AlsoEnded = append(out.AlsoEnded, g)
-		}
-	}
 	cctx, cancel := s.call(ctx)
 	err := s.store.Close(cctx, v.Holder, lease.Forced)
 	cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -82,10 +83,18 @@ func (p *policies) many(ctx context.Context, groups []string) (map[string]policy
 		}
 	}
 	p.mu.Unlock()
+	read, err := p.fresh(ctx, missing)
+	maps.Copy(out, read)
+	return out, err
+}
+
+// fresh reads the policies of many groups, for somebody who is about to begin to lead them.
+func (p *policies) fresh(ctx context.Context, groups []string) (map[string]policy, error) {
+	out := make(map[string]policy, len(groups))
 	var mu sync.Mutex
 	var failed error
 	var all sync.WaitGroup
-	for part := range slices.Chunk(missing, max(1, (len(missing)+policyReads-1)/policyReads)) {
+	for part := range slices.Chunk(groups, max(1, (len(groups)+policyReads-1)/policyReads)) {
 		all.Go(func() {
 			for _, g := range part {
 				pol, err := p.get(ctx, g)

@@ -37,7 +37,8 @@ func (s *Service) storeRoutes() ([]Route, error) {
 		Heard: func(r *http.Request, h storeapi.Heard) {
 			s.record(r.Context(), "store "+string(h.Method), strings.Join(h.Groups[:min(len(h.Groups), 8)], ","), fence.Token(h.Token), h.Err, h.Reason)
 		},
-		Stopping: s.ctx.Done(),
+		WriteTimeout: s.cfg.WriteTimeout,
+		Stopping:     s.ctx.Done(),
 	})
 	if err != nil {
 		return nil, err
@@ -50,6 +51,9 @@ func (s *Service) storeRoutes() ([]Route, error) {
 				Summary: "lease.Store over HTTP, for store/remote: " + string(row.Method) + ".", In: openapi.Object,
 				Out: openapi.Answers{200: openapi.Object, 404: nil, 409: nil, 421: nil}, Stream: row.Stream, Lines: row.Stream,
 			},
+		}
+		if row.Or != "" {
+			r.Or = []access.Verb{access.Verb(row.Or)}
 		}
 		if row.Stream {
 			r.Waits = always

@@ -73,7 +73,7 @@ func (s *Service) renew(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := Renewed{
-		Group: c.group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: beat.TTL.Milliseconds(), Requests: requestsFor(beat.Requests, c.group),
+		Group: c.group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: beat.TTL.Milliseconds(), Requests: requestsFor(beat.Requests, c.group, v.Token),
 	}
 	if in.ExtendByMS != 0 {
 		out.GrantedTTLMS = s.grantWish(r.Context(), c, beat.TTL, in.ExtendByMS).Milliseconds()
@@ -90,12 +90,12 @@ type confirmer interface {
 
 // extend keeps the session alive if it is the caller's, and confirms that the record
 // still names it with that term. Both happen after the caller sent its request, so its
-// lease may be counted from there. A session that is not known here to be the caller's
-// is compared with the record before it is touched.
+// lease may be counted from there. A session of which it is not known here whose it is and
+// what it stands for is compared with the record before it is touched.
 func (s *Service) extend(ctx context.Context, c claim) (lease.View, lease.Beat, error) {
-	owner := s.sessions.owner(c.handle.session)
-	if owner != "" && owner != c.node {
-		return lease.View{}, lease.Beat{}, notYours()
+	known, err := s.entitled(ctx, c)
+	if err != nil {
+		return lease.View{}, lease.Beat{}, err
 	}
 	read := func() (lease.View, error) {
 		a, err := s.reader.Read(ctx, c.group)
@@ -106,9 +106,10 @@ func (s *Service) extend(ctx context.Context, c claim) (lease.View, lease.Beat, 
 	var readErr, beatErr error
 	store, confirms := s.store.(confirmer)
 	switch {
-	case owner == "":
+	case !known:
 		if v, readErr = read(); readErr == nil && c.holds(v) {
 			s.sessions.seen(v)
+			s.sessions.meet() // so that its next renewal costs no read
 			beat, _, beatErr = s.keep(ctx, c.handle.session)
 		}
 	case confirms:
@@ -141,6 +142,27 @@ func (s *Service) extend(ctx context.Context, c claim) (lease.View, lease.Beat, 
 	return v, beat, beatErr
 }
 
+// entitled checks that the session of a claim is the caller's, and that the caller may
+// campaign for all that the session stands for, or leads where that is not known here: a
+// renewal of one group keeps them all. For the group itself the gate has asked.
+func (s *Service) entitled(ctx context.Context, c claim) (known bool, err error) {
+	session, known := s.sessions.known(c.handle.session)
+	owner, scope := session.Candidate.ID, session.Scope
+	if !known {
+		owner, scope = s.sessions.owner(c.handle.session), s.feed.Held(c.handle.session)
+	}
+	if owner != "" && owner != c.node {
+		return known, notYours()
+	}
+	id := access.From(ctx)
+	for _, p := range scope {
+		if p != c.group && !s.may(id, access.Campaign, p) {
+			return known, denied(access.Campaign, p)
+		}
+	}
+	return known, nil
+}
+
 // grantWish writes down the TTL that the node's next session for the group shall have,
 // and returns it. The renewal stands whatever becomes of the wish.
 func (s *Service) grantWish(ctx context.Context, c claim, now time.Duration, byMS int64) time.Duration {
@@ -151,8 +173,8 @@ func (s *Service) grantWish(ctx context.Context, c claim, now time.Duration, byM
 	least, most := s.bounds(pol)
 	by := min(max(byMS, -most.Milliseconds()), most.Milliseconds())
 	granted := min(max(now+time.Duration(by)*time.Millisecond, least, s.store.Limits().MinTTL), most)
-	err = s.change(ctx, "node/"+c.node, func(values map[string]string) error {
-		steer.SetWish(values, c.group, granted)
+	err = s.change(ctx, steer.Wishes(c.node), func(values map[string]string) error {
+		steer.SetWish(values, c.group, granted, time.Now())
 		return nil
 	})
 	if err != nil {
@@ -160,6 +182,28 @@ func (s *Service) grantWish(ctx context.Context, c claim, now time.Duration, byM
 		return now
 	}
 	return granted
+}
+
+// wish reads what the candidate wished for when it last led the group. Who leads within a
+// session that is open has its TTL already.
+func (s *Service) wish(ctx context.Context, c *contest) (steer.Wish, error) {
+	if c.within.session != "" {
+		return steer.Wish{}, nil
+	}
+	a, err := s.attributes(ctx, steer.Wishes(c.candidate.ID))
+	return steer.WishFor(a, c.group), err
+}
+
+// fulfil forgets the wish that the session of a campaign was opened with, now that it
+// leads: it was for that session and no other. While the candidate stands in line the wish
+// stays, or each call of a repeated campaign would be for another session.
+func (s *Service) fulfil(ctx context.Context, c *contest) {
+	if c.earlier.TTL == 0 {
+		return
+	}
+	if err := s.hand().Fulfil(ctx, c.candidate.ID, c.group, c.earlier); err != nil {
+		s.cfg.Log.Warn("a wish for another TTL that was honoured could not be removed: the next session will have it too", "node", c.candidate.ID, "group", c.group, "err", err)
+	}
 }
 
 func (s *Service) resign(w http.ResponseWriter, r *http.Request) error {
@@ -198,6 +242,13 @@ func (s *Service) giveBack(ctx context.Context, c claim, successor string) (Resi
 		return gone, notLeader(v)
 	}
 	s.sessions.seen(v)
+	// First, for a resignation that is refused must not have kept the session alive.
+	var to lease.Session
+	if successor != "" {
+		if to, err = s.successor(ctx, c.group, successor); err != nil {
+			return gone, err
+		}
+	}
 	beat, _, err := s.keep(ctx, v.Holder)
 	switch {
 	case errors.Is(err, lease.ErrSessionDead):
@@ -205,14 +256,8 @@ func (s *Service) giveBack(ctx context.Context, c claim, successor string) (Resi
 	case err != nil:
 		return gone, err
 	}
-	var to lease.Session
-	if successor != "" {
-		if to, err = s.successor(ctx, c.group, successor); err != nil {
-			return gone, err
-		}
-	}
 	cctx, cancel := s.call(ctx)
-	rec, err := s.store.Release(cctx, v.Holder, v.Record, to.ID, reasonOf(beat.Requests, c.group, to.ID))
+	rec, err := s.store.Release(cctx, v.Holder, v.Record, to.ID, reasonOf(beat.Requests, c.group, v.Token, to.ID))
 	cancel()
 	switch {
 	case err == nil:
@@ -233,13 +278,13 @@ func (s *Service) giveBack(ctx context.Context, c claim, successor string) (Resi
 }
 
 // reasonOf is why a term ends that its leader gives up: because it was asked to, maybe.
-func reasonOf(asked []lease.Request, group string, to lease.SessionID) lease.Reason {
+func reasonOf(asked []lease.Request, group string, term fence.Token, to lease.SessionID) lease.Reason {
 	why := lease.Resigned
 	if to != "" {
 		why = lease.Transferred
 	}
 	for _, r := range asked {
-		if r.Group == group && r.Verb == lease.StepDown {
+		if concerns(r, group, term) && r.Verb == lease.StepDown {
 			why = lease.SteppedDown
 		}
 	}

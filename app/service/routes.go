@@ -16,7 +16,9 @@ import (
 type Route struct {
 	Method, Path string // without /v1, which is served too
 	// Verb that the caller needs, on each of Groups; nil is every group there is.
-	Verb   access.Verb
+	Verb access.Verb
+	// Or are verbs that do as well, for part of what the route does.
+	Or     []access.Verb
 	Groups func(*http.Request) []string
 	// Renewal: it keeps leaders leading, so it has places that nothing else takes.
 	Renewal bool
@@ -46,7 +48,7 @@ func (s *Service) mount() error {
 			return fmt.Errorf("service: %s %s has no handler, or no description", r.Method, r.Path)
 		}
 		inner := s.strictQuery(r.Doc, r.Handle)
-		guarded, err := s.gate.Guard(access.Rule{Verb: r.Verb, Groups: r.Groups, Renewal: r.Renewal, Waits: r.Waits}, inner)
+		guarded, err := s.gate.Guard(access.Rule{Verb: r.Verb, Or: r.Or, Groups: r.Groups, Renewal: r.Renewal, Waits: r.Waits}, inner)
 		if err != nil {
 			return fmt.Errorf("service: %s %s: %w", r.Method, r.Path, err)
 		}

@@ -75,6 +75,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s.work.Go(func() { s.feed.Run(s.ctx) })
 	s.work.Go(s.probe)
+	s.work.Go(s.sessions.acquaint)
 	return s, nil
 }
 

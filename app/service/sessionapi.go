@@ -81,8 +81,18 @@ func (s *Service) openSession(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// mine returns the session of a handle if it is the caller's.
+// mine returns the session of a handle if it is the caller's, and the caller may still
+// stand for all that the session does: who lost a right must not keep what it leads by it.
 func (s *Service) mine(ctx context.Context, h handle) (lease.Session, error) {
+	session, err := s.whose(ctx, h)
+	if err == nil {
+		err = s.covers(access.From(ctx), access.Campaign, session.Scope)
+	}
+	return session, err
+}
+
+// whose returns the session of a handle if it is the caller's.
+func (s *Service) whose(ctx context.Context, h handle) (lease.Session, error) {
 	session, err := s.sessions.find(ctx, h)
 	if err != nil {
 		return lease.Session{}, err
@@ -102,7 +112,7 @@ func (s *Service) keepSession(w http.ResponseWriter, r *http.Request) error {
 	if err == nil {
 		var beat lease.Beat
 		if beat, _, err = s.keep(r.Context(), session.ID); err == nil {
-			httpapi.WriteJSON(w, http.StatusOK, Beat{TTLMS: beat.TTL.Milliseconds(), Requests: requestsFor(beat.Requests, "")})
+			httpapi.WriteJSON(w, http.StatusOK, Beat{TTLMS: beat.TTL.Milliseconds(), Requests: requestsFor(beat.Requests, "", 0)})
 			return nil
 		}
 	}
@@ -116,7 +126,7 @@ func (s *Service) closeSession(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	session, err := s.mine(r.Context(), h)
+	session, err := s.whose(r.Context(), h)
 	if errors.Is(err, lease.ErrSessionDead) {
 		httpapi.WriteJSON(w, http.StatusOK, Closed{Groups: []string{}})
 		return nil

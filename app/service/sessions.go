@@ -11,7 +11,9 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/app/service/access"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -26,6 +28,8 @@ type sessions struct {
 	mu sync.Mutex
 	by map[lease.SessionID]*known
 	of map[stand]lease.SessionID // the one that was opened or found here last
+
+	unknown chan struct{} // a session was met that is not known
 }
 
 // stand is a node's candidacy for one group.
@@ -40,7 +44,36 @@ type known struct {
 }
 
 func newSessions(s *Service) *sessions {
-	return &sessions{s: s, by: make(map[lease.SessionID]*known), of: make(map[stand]lease.SessionID)}
+	return &sessions{s: s, by: make(map[lease.SessionID]*known), of: make(map[stand]lease.SessionID), unknown: make(chan struct{}, 1)}
+}
+
+// meet has a session looked for that this instance has not heard of, soon and beside what
+// is under way: an engine lists all of its sessions or none.
+func (m *sessions) meet() {
+	select {
+	case m.unknown <- struct{}{}:
+	default:
+	}
+}
+
+// acquaint looks for sessions that were met, until the instance ends.
+func (m *sessions) acquaint() {
+	for {
+		select {
+		case <-m.s.ctx.Done():
+			return
+		case <-m.unknown:
+		}
+		begin := m.s.clock.Now()
+		if err := m.each(m.s.ctx, lease.Scope{"*"}, func(lease.Session) bool { return m.s.ctx.Err() == nil }); err != nil {
+			m.s.cfg.Log.Warn("sessions could not be listed", "err", err)
+		}
+		select {
+		case <-m.s.ctx.Done():
+			return
+		case <-time.After(max(time.Second, censusShare*m.s.clock.Now().Sub(begin))):
+		}
+	}
 }
 
 func (m *sessions) entry(id lease.SessionID) *known {
@@ -92,29 +125,39 @@ func (m *sessions) beaten(id lease.SessionID, sent clock.Instant, ttl time.Durat
 	k.beat, k.beats, k.TTL = sent, true, ttl
 }
 
-// remaining is how long a session lasts without another keep-alive, as far as is known
-// here: its whole TTL where others carry its beats.
-func (m *sessions) remaining(id lease.SessionID, now clock.Instant) time.Duration {
+// remaining is how long a session lasts at most without another keep-alive: its whole TTL
+// where others carry all of its beats, nothing when those from here are too old. It is not
+// told of a session whose TTL is not known here.
+func (m *sessions) remaining(id lease.SessionID, now clock.Instant) (left time.Duration, told bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.by[id]
-	if k == nil || k.TTL == 0 {
-		return m.s.cfg.TTL
+	switch {
+	case k == nil || k.TTL == 0:
+		m.meet()
+		return 0, false
+	case !k.beats:
+		return k.TTL, true
 	}
-	if left := k.TTL - now.Sub(k.beat); k.beats && left > 0 {
-		return left
-	}
-	return k.TTL
+	return max(0, k.TTL-now.Sub(k.beat)), true
 }
 
-// ttl is a session's TTL, as far as is known here.
+// ttl is a session's TTL; where it is not known here, that which sessions mostly have.
 func (m *sessions) ttl(id lease.SessionID) time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if k := m.by[id]; k != nil && k.TTL > 0 {
-		return k.TTL
+	if ttl := m.ttlOf(id); ttl > 0 {
+		return ttl
 	}
 	return m.s.cfg.TTL
+}
+
+// ttlOf is a session's TTL, 0 if it is not known here.
+func (m *sessions) ttlOf(id lease.SessionID) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if k := m.by[id]; k != nil {
+		return k.TTL
+	}
+	return 0
 }
 
 // known returns what a session said of itself, if this instance has heard it.
@@ -245,7 +288,8 @@ func (s *Service) open(ctx context.Context, c tenure.Candidate, ttl time.Duratio
 	return session, sent, nil
 }
 
-// own returns the session of a handle if it is the node's.
+// own returns the session of a handle if it is the node's, which may stand for all that
+// the session does.
 func (s *Service) own(ctx context.Context, h handle, node string) (lease.Session, error) {
 	session, err := s.sessions.find(ctx, h)
 	if err != nil {
@@ -254,7 +298,7 @@ func (s *Service) own(ctx context.Context, h handle, node string) (lease.Session
 	if session.Candidate.ID != node {
 		return lease.Session{}, notYours()
 	}
-	return session, nil
+	return session, s.covers(access.From(ctx), access.Campaign, session.Scope)
 }
 
 func notYours() *httpapi.Problem {
@@ -264,11 +308,17 @@ func notYours() *httpapi.Problem {
 	}
 }
 
-// requestsFor are those about the group, or all of them.
-func requestsFor(all []lease.Request, group string) []Request {
+// concerns reports whether a request is about a term of the group. One that was left with an
+// earlier term of the same session is not.
+func concerns(r lease.Request, group string, term fence.Token) bool {
+	return r.Group == group && (r.Token == 0 || r.Token == term)
+}
+
+// requestsFor are those about a term of the group, or all of them.
+func requestsFor(all []lease.Request, group string, term fence.Token) []Request {
 	var out []Request
 	for _, r := range all {
-		if group == "" || r.Group == group {
+		if group == "" || concerns(r, group, term) {
 			out = append(out, Request{
 				ID: r.ID, Verb: string(r.Verb), Group: r.Group, Term: r.Token, To: r.To, Reason: r.Reason, CoolDown: r.CoolDown.Milliseconds(),
 			})

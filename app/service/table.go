@@ -14,7 +14,7 @@ func (s *Service) table() []Route {
 		wait  = openapi.Parameter{Name: "wait", Doc: "how long to wait, such as 30s"}
 		after = openapi.Parameter{Name: "after", Doc: "go on behind this entry"}
 		limit = openapi.Parameter{Name: "limit", Doc: "how many at most, up to 1000; default 100"}
-		force = openapi.Parameter{Name: "force", Doc: "true: close the leader's whole session instead of asking; it may believe to lead until its TTL has passed"}
+		force = openapi.Parameter{Name: "force", Doc: "true: close the leader's whole session instead of asking, with the right to all that it leads; it may believe to lead until its TTL has passed"}
 		match = openapi.Parameter{Name: "If-Match", Doc: "the version or term that is meant, in quotes"}
 	)
 	campaigns := func(path, summary string, in any, out openapi.Answers, h func(http.ResponseWriter, *http.Request) error) Route {

@@ -37,7 +37,7 @@ func (s *Service) standInLine(ctx context.Context, c *contest, ttl time.Duration
 			v = views[0]
 			s.sessions.seen(v)
 			switch {
-			case leads(v, c.candidate.ID):
+			case c.leads(v):
 				// Somebody handed it over. A feed is no proof.
 				if now, err := s.confirm(ctx, c); err == nil {
 					return now, nil
@@ -60,7 +60,7 @@ func (s *Service) standInLine(ctx context.Context, c *contest, ttl time.Duration
 			case err == nil:
 				return won, nil
 			case errors.Is(err, errTaken):
-				if v = won; leads(v, c.candidate.ID) {
+				if v = won; c.leads(v) {
 					return s.again(ctx, c, v)
 				}
 			case errors.Is(err, lease.ErrSessionDead) && c.within.session == "":
@@ -85,7 +85,7 @@ func (s *Service) standInLine(ctx context.Context, c *contest, ttl time.Duration
 			if a, err := s.reader.Read(ctx, c.group); err == nil {
 				v = a.View
 			}
-			if leads(v, c.candidate.ID) {
+			if c.leads(v) {
 				return s.again(ctx, c, v)
 			}
 			return v, notElected(v, s.backoff(c.policy, v))
@@ -121,7 +121,7 @@ func (s *Service) confirm(ctx context.Context, c *contest) (lease.View, error) {
 	if err != nil {
 		return lease.View{}, err
 	}
-	if !leads(a.View, c.candidate.ID) {
+	if !c.leads(a.View) {
 		return lease.View{}, errTaken
 	}
 	return s.again(ctx, c, a.View)

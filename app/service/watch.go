@@ -120,7 +120,13 @@ func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string
 		if _, err := w.Write(frame); err != nil {
 			return err
 		}
-		return rc.Flush()
+		err := rc.Flush()
+		if r.ProtoMajor == 2 {
+			// There a deadline ends the stream when it passes, whether or not a write is waiting.
+			_ = rc.SetWriteDeadline(time.Time{})
+			until = time.Time{}
+		}
+		return err
 	}
 	_ = rc.SetReadDeadline(time.Time{})
 	h := w.Header()

@@ -84,7 +84,7 @@ type Leader struct {
 	LeaderNodeID     string            `json:"leader_node_id"`
 	Address          string            `json:"address,omitempty"`
 	Term             fence.Token       `json:"term"`
-	LeaseRemainingMS int64             `json:"lease_remaining_ms" doc:"how long the lease lasts without another renewal, as far as this instance knows; never a permission"`
+	LeaseRemainingMS *int64            `json:"lease_remaining_ms,omitempty" doc:"how long the lease lasts at most without another renewal, as far as this instance knows; not there while it knows nothing; never a permission"`
 	Metadata         map[string]string `json:"metadata"`
 	SinceMS          int64             `json:"since_ms" doc:"when the term began, by the engine's wall clock"`
 	AgeMS            *int64            `json:"age_ms,omitempty" doc:"with ?stale: how old the answer is at most"`

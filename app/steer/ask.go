@@ -32,7 +32,8 @@ type Order struct {
 	CoolDown time.Duration
 	// Wait is how long to wait for the leader's answer.
 	Wait time.Duration
-	// Look tells, if it can, who leads now. Default: the store is read.
+	// Look tells, if it can, who leads: a hint when to read the store, which alone tells
+	// that the leader has given up. Default: it is read every time.
 	Look func(context.Context) (v lease.View, known bool)
 }
 
@@ -90,28 +91,39 @@ func (s Store) answered(ctx context.Context, v lease.View, request string, o Ord
 	case errors.Is(err, lease.ErrSessionDead):
 		return Asked{lease.Done, "its session has ended"}, true
 	}
-	look := o.Look
-	if look == nil {
-		look = func(ctx context.Context) (lease.View, bool) {
-			now, err := s.Read(ctx, v.Group)
-			return now, err == nil
+	if o.Look != nil {
+		if now, known := o.Look(ctx); !known || !over(v, now) {
+			return Asked{}, false
 		}
 	}
-	if now, known := look(ctx); !known || now.Token == v.Token && now.State == tenure.Led {
+	if now, err := s.Read(ctx, v.Group); err != nil || !over(v, now) {
 		return Asked{}, false
 	}
 	return Asked{lease.Done, gaveUp}, true
 }
 
+// over reports whether the term of v has ended, as a later view shows it. A view of an
+// earlier term shows nothing.
+func over(v, now lease.View) bool {
+	return now.Token > v.Token || now.Token == v.Token && now.State != tenure.Led
+}
+
 // Bar says why a node may not begin to lead a group: nil if it may. An error that is no
 // *BarError is the store's.
-func (s Store) Bar(ctx context.Context, group, node string) error {
+func (s Store) Bar(ctx context.Context, group, node string) error { return s.bar(ctx, group, node, 0) }
+
+// bar is Bar, for a session that lasts ttl; 0: whichever.
+func (s Store) bar(ctx context.Context, group, node string, ttl time.Duration) error {
 	laid, err := s.read(ctx, Group(group))
 	if err != nil {
 		return err
 	}
-	if err := ParsePolicy(laid).Bar(group, node, time.Now()); err != nil {
+	p := ParsePolicy(laid)
+	if err := p.Bar(group, node, time.Now()); err != nil {
 		return err
+	}
+	if ttl > 0 && !Lasts(ttl, p.MinTTL, p.MaxTTL) {
+		return &lease.ArgumentError{Field: "ttl", Value: ttl, Rule: fmt.Sprintf("the policy of group %q allows %s", group, p.bounds())}
 	}
 	attributes, err := s.read(ctx, Node(node))
 	if err != nil {
@@ -159,6 +171,14 @@ func (p Policy) Bar(group, node string, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// bounds says which TTLs the policy allows.
+func (p Policy) bounds() string {
+	if p.MaxTTL == 0 {
+		return fmt.Sprintf("no less than %v", p.MinTTL)
+	}
+	return fmt.Sprintf("from %v to %v", p.MinTTL, p.MaxTTL)
 }
 
 // CordonError is the bar of a node that is cordoned.

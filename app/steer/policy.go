@@ -8,6 +8,7 @@
 package steer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,8 @@ import (
 )
 
 // Everything lies in the store's attributes, as text that people can read: of a group
-// under "group/NAME", of a node under "node/NAME".
+// under "group/NAME", of a node under "node/NAME", and what a node wishes under
+// "wish/NAME", so that nothing a node can write takes the room of what is laid down for it.
 const (
 	keyDeclared = "declared"
 	keyDeleted  = "deleted"
@@ -32,7 +34,7 @@ const (
 	keyFenced   = "fenced"
 	keyCool     = "cool/" // and a node: until when, in ms since 1970
 	keyCordon   = "cordon"
-	keyWish     = "ttl/" // and a group: the TTL that the node wished for, in ms
+	keyWish     = "ttl/" // and a group: the TTL that the node wished for and when, as "MS@MS since 1970"
 
 	yes, no = "yes", "no"
 )
@@ -45,6 +47,9 @@ func Group(group string) string { return "group/" + group }
 
 // Node names the attributes of a node.
 func Node(node string) string { return "node/" + node }
+
+// Wishes names the attributes with a node's wishes.
+func Wishes(node string) string { return "wish/" + node }
 
 // Policy is what is laid down for a group.
 type Policy struct {
@@ -166,12 +171,46 @@ func Cordoned(a lease.Attributes) (why string, is bool) {
 	return why, is
 }
 
-// Wish is the TTL that a node wished for when it last led the group, 0 if none.
-func Wish(a lease.Attributes, group string) time.Duration { return millis(a.Values[keyWish+group]) }
+// MaxWishes is how many groups a node has wishes for; the oldest makes room.
+const MaxWishes = 32
 
-// SetWish writes it down.
-func SetWish(values map[string]string, group string, ttl time.Duration) {
-	values[keyWish+group] = strconv.FormatInt(ttl.Milliseconds(), 10)
+// Wish is the TTL that a node wished for when it last led a group.
+type Wish struct {
+	TTL  time.Duration // 0: it has none
+	text string
+}
+
+// WishFor finds a wish among a node's.
+func WishFor(a lease.Attributes, group string) Wish {
+	text := a.Values[keyWish+group]
+	ms, _, _ := strings.Cut(text, "@")
+	return Wish{millis(ms), text}
+}
+
+// SetWish writes a wish down.
+func SetWish(values map[string]string, group string, ttl time.Duration, now time.Time) {
+	delete(values, keyWish+group)
+	since := func(key string) int64 {
+		_, at, _ := strings.Cut(values[key], "@")
+		ms, _ := strconv.ParseInt(at, 10, 64)
+		return ms
+	}
+	for len(values) >= MaxWishes {
+		oldest := slices.MinFunc(slices.Sorted(maps.Keys(values)), func(a, b string) int { return cmp.Compare(since(a), since(b)) })
+		delete(values, oldest)
+	}
+	values[keyWish+group] = fmt.Sprintf("%d@%d", ttl.Milliseconds(), now.UnixMilli())
+}
+
+// Fulfil removes a wish that the node's session for the group has; a newer one stays.
+func (s Store) Fulfil(ctx context.Context, node, group string, w Wish) error {
+	_, err := s.Change(ctx, Wishes(node), 0, func(values map[string]string) error {
+		if values[keyWish+group] == w.text {
+			delete(values, keyWish+group)
+		}
+		return nil
+	})
+	return err
 }
 
 // Store is an engine whose calls are bounded.

@@ -10,6 +10,7 @@ when the last renewal was sent, so `leads()` is right without a network. It is a
 all the same: whatever the work writes to must check the term.
 """
 
+import http.client
 import json
 import os
 import sys
@@ -17,6 +18,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
+
+# What a call ends with that brought no answer, or half of one.
+NO_ANSWER = (OSError, ValueError, http.client.HTTPException)
 
 URL = os.environ.get("TENURE_URL", "http://127.0.0.1:7400")
 
@@ -44,9 +48,9 @@ def call(method, path, body, timeout):
     except urllib.error.HTTPError as refusal:
         try:
             return refusal.code, json.load(refusal)
-        except ValueError:
+        except NO_ANSWER:
             return 0, {}  # something between us and the service speaks for itself
-    except (OSError, ValueError):
+    except NO_ANSWER:
         return 0, {}
 
 
@@ -113,7 +117,7 @@ def watch(group):
                         last = {"Last-Event-ID": value}
                     elif name == "data":
                         yield json.loads(value)
-        except OSError:
+        except NO_ANSWER:
             pass
         time.sleep(1)
 

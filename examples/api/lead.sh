@@ -93,9 +93,17 @@ while [ -z "$term" ]; do
 done
 say "leads $group with term $term"
 
-TENURE_TERM=$term TENURE_GROUP=$group TENURE_DEPLOYMENT=$(field "$reply" deployment) "$@" &
+# In a process group of its own, so that what the command starts is stopped with it.
+(
+	export TENURE_TERM="$term" TENURE_GROUP="$group" TENURE_DEPLOYMENT="$(field "$reply" deployment)"
+	if command -v setsid >/dev/null 2>&1; then exec setsid "$@"; fi
+	exec perl -e 'setpgrp(0, 0); exec @ARGV; exit 127' -- "$@"
+) &
 work=$!
-trap 'kill -TERM $work 2>/dev/null' TERM INT
+
+# stop SIGNAL: to all of the group, or to what is about to become it.
+stop() { kill -s "$1" -- "-$work" 2>/dev/null || kill -s "$1" "$work" 2>/dev/null; }
+trap 'stop TERM' TERM INT
 
 margin=$((ttl / 100)) # a tenth of the TTL: to stop takes time too
 claim="{\"node_id\":\"$node\",\"term\":$term,\"handle\":\"$handle\"}"
@@ -114,7 +122,7 @@ while kill -0 "$work" 2>/dev/null; do
 		until=$((sent + $(field "$reply" ttl_ms) / 10))
 		case $reply in *'"requests":'*)
 			say "is asked to give up"
-			kill -TERM "$work" 2>/dev/null
+			stop TERM
 			;;
 		esac
 		;;
@@ -123,19 +131,23 @@ while kill -0 "$work" 2>/dev/null; do
 		break
 		;;
 	esac
-	# A quarter of the TTL, and less when renewals fail: there must be time for another.
-	sleep "$(awk "BEGIN { print $ttl / 8000 }")"
+	# Half of a quarter of the TTL, so that there is time for another try, and never beyond
+	# the moment to stop.
+	nap=$((ttl / 80)) left=$((until - margin - $(now)))
+	if [ "$left" -lt "$nap" ]; then nap=$left; fi
+	if [ "$nap" -gt 0 ]; then sleep "$(awk "BEGIN { print $nap / 100 }")"; fi
 done
 
 if [ -n "$lost" ]; then
-	kill -KILL "$work" 2>/dev/null
+	stop KILL
 	wait "$work" 2>/dev/null
 	say "lost $group: $lost"
 	exit 75
 fi
 wait "$work"
 code=$?
-# The work has returned: only now may another begin.
+# The work has returned, and what it left behind is stopped: only now may another begin.
+stop KILL
 reply=$(call POST "/groups/$group/resign" "$claim" 5)
 say "gave $group up: ${reply##*
 }"

@@ -125,8 +125,16 @@ func startScript(t *testing.T, env []string, program string, args ...string) *sc
 		}
 	}()
 	t.Cleanup(func() {
+		// What it runs is in another group, and ends with it if it is asked to.
+		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGTERM)
+		select {
+		case <-s.done:
+		case <-time.After(15 * time.Second):
+			t.Errorf("%s %v does not end", program, args)
+		}
 		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
 		_ = s.cmd.Wait()
+		_ = out.SetReadDeadline(time.Now())
 		<-s.done
 		_ = out.Close()
 		if t.Failed() {
@@ -198,7 +206,7 @@ func dialects(t *testing.T) []dialect {
 	}
 	if has("curl") {
 		all = append(all, dialect{
-			"lead.sh", "by-curl", []string{"sh", "-c", `while :; do echo "works $TENURE_TERM"; sleep 0.05; done`}, []string{"sh", "-c", `echo "works $TENURE_TERM"`},
+			"lead.sh", "by-curl", []string{"sh", "-c", `while :; do echo "works $TENURE_TERM"; sleep 0.05; done & wait`}, []string{"sh", "-c", `echo "works $TENURE_TERM"`},
 			"works %d", 128 + int(syscall.SIGTERM),
 		})
 	}

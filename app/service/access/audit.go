@@ -74,19 +74,25 @@ type line struct {
 	Token  fence.Token `json:"token,omitempty"`
 	Result string      `json:"result"`
 	Reason string      `json:"reason,omitempty"`
-	// Omitted are denials of this caller before this one that have no line.
+	// Omitted are denials and failures of this caller before this one that have no line.
 	Omitted int `json:"omitted,omitempty"`
 	// Lost are lines before this one that could not be written.
 	Lost uint64 `json:"lost,omitempty"`
 }
 
 // Audit writes an entry down. It does not block and does not fail; see the package
-// comment for what that costs.
+// comment for what that costs. What a caller failed to do counts as its denials do, and
+// is left out beyond their rate.
 func (g *Gate) Audit(ctx context.Context, e Entry) {
-	if a, ok := ctx.Value(callerKey{}).(*admitted); ok {
+	a, ok := ctx.Value(callerKey{}).(*admitted)
+	if ok {
 		def(&e.Who, a.id.Name)
 		def(&e.How, a.id.How)
 		def(&e.Remote, host(a.remote))
+	}
+	if ok && e.Result != Done {
+		g.tell(a.id, e)
+		return
 	}
 	g.write(e, 0)
 }

@@ -181,6 +181,31 @@ func TestAuditFlood(t *testing.T) {
 	}
 }
 
+// What a caller fails to do, after the gate let it pass, counts as its denials do; what it
+// did is always written.
+func TestAuditFailuresFlood(t *testing.T) {
+	r := newRig(t)
+	path := r.path("audit.log")
+	g, tokens := r.withTokens(Config{Audit: AuditFile{Path: path}}, "node-1", "node-2")
+	h, err := g.Guard(Rule{Verb: Campaign, Groups: func(*http.Request) []string { return []string{"billing-eu"} }}, func(_ http.ResponseWriter, req *http.Request) {
+		for range 500 {
+			g.Audit(req.Context(), Entry{What: "renew", Result: Failed, Reason: "not_leader"})
+		}
+		g.Audit(req.Context(), Entry{What: "resign", Result: Done})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h(httptest.NewRecorder(), ask(tokens["node-1"]))
+	_, _ = g.Check(ask(tokens["node-1"]), Admin, "orders")
+	_, _ = g.Check(ask(tokens["node-2"]), Admin, "orders")
+	g.Close()
+	lines := auditLines(t, path)
+	if len(lines) != denialBurst+2 || lines[denialBurst].What != "resign" || lines[denialBurst+1].Who != "node-2" || g.Stats().Omitted != 501-denialBurst {
+		t.Errorf("%d lines, the last %+v; %+v", len(lines), lines[len(lines)-1], g.Stats())
+	}
+}
+
 // Without a file the audit goes to the log.
 func TestAuditToLog(t *testing.T) {
 	r := newRig(t)

@@ -33,6 +33,7 @@ type Gate struct {
 	renewals  *lane
 	streams   *lane
 	open      *lane
+	suspects  *lane // unknown JWTs, from addresses that sent many wrong ones
 	audit     *auditor
 
 	unidentified, denied, limited, busy, omitted atomic.Uint64
@@ -60,6 +61,7 @@ func New(cfg Config) (*Gate, error) {
 		renewals:  newLane(l.Renewals, l.Line, l.Patience),
 		streams:   newLane(l.Streams, 0, 0),
 		open:      newLane(openPlaces, openPlaces, l.Patience),
+		suspects:  newLane(suspectPlaces, suspectPlaces*128, l.Patience),
 		closed:    make(chan struct{}),
 	}
 	g.files = g.sources()
@@ -82,8 +84,13 @@ func New(cfg Config) (*Gate, error) {
 	return g, nil
 }
 
-// openPlaces is how many requests without identity are handled at once.
-const openPlaces = 64
+const (
+	// openPlaces is how many requests without identity are handled at once.
+	openPlaces = 64
+	// suspectPlaces is how many signatures of suspects are looked at at once: a flood of
+	// them costs two processors at most, and a valid token in it waits for a moment.
+	suspectPlaces = 2
+)
 
 // Close writes down what is left of the audit and waits for that. Requests may still
 // be checked after it; they are not audited.
@@ -118,12 +125,22 @@ func (g *Gate) check(r *http.Request, rule Rule) (Identity, error) {
 		return Identity{}, err
 	}
 	for _, group := range groups {
-		if err := g.allowed(id, rule.Verb, group); err != nil {
+		if err := g.allowedAny(id, rule, group); err != nil {
 			g.refused(r, id, group, err)
 			return Identity{}, err
 		}
 	}
 	return id, nil
+}
+
+// allowedAny returns a problem unless one of the rule's verbs is allowed on the group.
+func (g *Gate) allowedAny(id Identity, rule Rule, group string) error {
+	for _, verb := range rule.Or {
+		if g.allowed(id, verb, group) == nil {
+			return nil
+		}
+	}
+	return g.allowed(id, rule.Verb, group)
 }
 
 // allowed returns a problem unless id has the verb on the group.
@@ -228,14 +245,22 @@ func (g *Gate) refused(r *http.Request, id Identity, group string, err error) {
 		return // the service's trouble, not a denial
 	case p.Status == http.StatusForbidden:
 		g.denied.Add(1)
+	case p.Code == codeIncomplete || p.Code == codeTooLarge:
+		return // nothing was asked yet
 	}
 	what := r.Pattern
 	if what == "" {
 		what = r.Method + " " + r.URL.Path
 	}
+	g.tell(id, Entry{Who: id.Name, How: id.How, Remote: host(r.RemoteAddr), What: what, Group: group, Result: result, Reason: err.Error()})
+}
+
+// tell audits what did not come about, up to a rate for each caller: nobody can push the
+// rest out of the audit by being refused.
+func (g *Gate) tell(id Identity, e Entry) {
 	table, key := g.known, id.key
 	if id.Name == "" {
-		table, key = g.strangers, host(r.RemoteAddr)
+		table, key = g.strangers, e.Remote
 	}
 	write, omitted, now := false, 0, g.cfg.Now()
 	table.with(key, now, func(c *caller) {
@@ -249,14 +274,14 @@ func (g *Gate) refused(r *http.Request, id Identity, group string, err error) {
 		g.omitted.Add(1)
 		return
 	}
-	g.write(Entry{Who: id.Name, How: id.How, Remote: host(r.RemoteAddr), What: what, Group: group, Result: result, Reason: err.Error()}, omitted)
+	g.write(e, omitted)
 }
 
 // Stats are numbers for the metrics; the counts are since the start.
 type Stats struct {
 	// Refused: without credentials that hold, by the policy, by a rate or quota, for want of a place.
 	Unauthenticated, Denied, Limited, Busy uint64
-	// Omitted are refusals that were counted and not written to the audit.
+	// Omitted are refusals and failures that were counted and not written to the audit.
 	Omitted uint64
 	// AuditLost are entries that could not be written; AuditWaiting those that may yet be.
 	AuditLost    uint64

@@ -1,9 +1,11 @@
 package access
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -15,6 +17,8 @@ import (
 // Rule is what a route demands of its callers.
 type Rule struct {
 	Verb Verb
+	// Or are verbs that do as well. The handler checks which of them it needs.
+	Or []Verb
 	// Groups that the request is about: each must be allowed. Nil is AllGroups.
 	Groups func(*http.Request) []string
 	// Renewal marks what keeps a leader leading: it has a rate and places of its own.
@@ -28,12 +32,14 @@ type Rule struct {
 // with a limit. It answers what it refuses. The error is that of a rule nobody could
 // keep: a route is not to be served without one.
 func (g *Gate) Guard(rule Rule, next http.HandlerFunc) (http.HandlerFunc, error) {
-	if rule.Verb != Open && !slices.Contains(Verbs(), rule.Verb) {
-		return nil, fmt.Errorf("access: a route has the verb %q, wanted open or one of %v", rule.Verb, Verbs())
+	for _, verb := range append([]Verb{rule.Verb}, rule.Or...) {
+		if !slices.Contains(Verbs(), verb) && (verb != Open || len(rule.Or) > 0) {
+			return nil, fmt.Errorf("access: a route has the verb %q, wanted open or one of %v", verb, Verbs())
+		}
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > g.cfg.Limits.BodyBytes {
-			httpapi.WriteProblem(w, &httpapi.Problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Detail: fmt.Sprintf("the body is larger than %d bytes", g.cfg.Limits.BodyBytes)})
+			httpapi.WriteProblem(w, tooLarge(g.cfg.Limits.BodyBytes))
 			return
 		}
 		var id Identity
@@ -44,13 +50,13 @@ func (g *Gate) Guard(rule Rule, next http.HandlerFunc) (http.HandlerFunc, error)
 				return
 			}
 		}
-		leave, err := g.enter(r, rule, id)
+		done, err := g.admit(w, r, rule, id)
 		if err != nil {
 			g.refused(r, id, "", err)
 			answer(w, err)
 			return
 		}
-		defer leave()
+		defer done()
 		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, &admitted{id, r.RemoteAddr}))
 		if r.Body != http.NoBody {
 			r.Body = http.MaxBytesReader(w, r.Body, g.cfg.Limits.BodyBytes)
@@ -68,6 +74,90 @@ func answer(w http.ResponseWriter, err error) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="tenure"`)
 	}
 	httpapi.WriteProblem(w, p)
+}
+
+// admit takes what a request needs while it is under way. A renewal is read before it
+// takes its place, and soon or not at all, and one identity has a part of the places only:
+// they are for whoever has something to renew, not for whoever sends slowly.
+func (g *Gate) admit(w http.ResponseWriter, r *http.Request, rule Rule, id Identity) (done func(), err error) {
+	if !rule.Renewal {
+		return g.enter(r, rule, id)
+	}
+	less := g.share(id, func(c *caller) *int { return &c.renewing }, g.cfg.Limits.RenewalsEach)
+	if less == nil {
+		return nil, tooMany("too_many_requests", renewalBodyWithin, fmt.Sprintf("%s has %d renewals under way, and is allowed no more", id, g.cfg.Limits.RenewalsEach))
+	}
+	if err := readSoon(w, r, min(g.cfg.Limits.BodyBytes, renewalBody)); err != nil {
+		less()
+		return nil, err
+	}
+	leave, err := g.enter(r, rule, id)
+	if err != nil {
+		less()
+		return nil, err
+	}
+	return func() { leave(); less() }, nil
+}
+
+const (
+	codeIncomplete = "body_incomplete"
+	codeTooLarge   = "body_too_large"
+	// renewalBody is far more than a renewal says.
+	renewalBody = 16 << 10
+	// renewalBodyWithin is how long its body may take to arrive.
+	renewalBodyWithin = 2 * time.Second
+)
+
+func tooLarge(most int64) *httpapi.Problem {
+	return &httpapi.Problem{Status: http.StatusRequestEntityTooLarge, Code: codeTooLarge, Detail: fmt.Sprintf("the body is larger than %d bytes", most)}
+}
+
+// readSoon reads a small body whole.
+func readSoon(w http.ResponseWriter, r *http.Request, most int64) error {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil
+	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(renewalBodyWithin))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return tooLarge(most)
+	case err != nil:
+		return &httpapi.Problem{Status: http.StatusBadRequest, Code: codeIncomplete, Detail: "the body ended early or came too slowly"}
+	}
+	// While it is handled, a deadline that passes would look like a caller that went away.
+	_ = rc.SetReadDeadline(time.Time{})
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return nil
+}
+
+// share counts what one identity has under way, unless there are as many already: then
+// less is nil. On loopback without credentials there is nobody to count.
+func (g *Gate) share(id Identity, of func(*caller) *int, most int) (less func()) {
+	if id.How == Loopback || id.How == "" {
+		return func() {}
+	}
+	table := g.known
+	if id.Anonymous() {
+		table = g.strangers
+	}
+	var its *caller
+	table.with(id.key, g.cfg.Now(), func(c *caller) {
+		if n := of(c); *n < most {
+			*n++
+			its = c
+		}
+	})
+	if its == nil {
+		return nil
+	}
+	return func() {
+		table.mu.Lock()
+		defer table.mu.Unlock()
+		*of(its)--
+	}
 }
 
 // enter takes the place that a request needs while it is under way.
@@ -97,28 +187,13 @@ func (g *Gate) Stream(id Identity) (leave func(), err error) {
 	if !g.streams.enter(context.Background()) {
 		return nil, tooMany("too_many_streams", soon, fmt.Sprintf("the service has %d streams and waits open, and takes no more", g.cfg.Limits.Streams))
 	}
-	if id.How == Loopback || id.How == "" {
-		return sync.OnceFunc(g.streams.leave), nil
-	}
-	table := g.known
-	if id.Anonymous() {
-		table = g.strangers
-	}
-	var its *caller
-	table.with(id.key, g.cfg.Now(), func(c *caller) {
-		if c.streams < g.cfg.Limits.StreamsEach {
-			c.streams++
-			its = c
-		}
-	})
-	if its == nil {
+	less := g.share(id, func(c *caller) *int { return &c.streams }, g.cfg.Limits.StreamsEach)
+	if less == nil {
 		g.streams.leave()
 		return nil, tooMany("too_many_streams", soon, fmt.Sprintf("%s has %d streams and waits open, and is allowed no more: close one", id, g.cfg.Limits.StreamsEach))
 	}
 	return sync.OnceFunc(func() {
-		table.mu.Lock()
-		its.streams--
-		table.mu.Unlock()
+		less()
 		g.streams.leave()
 	}), nil
 }

@@ -168,11 +168,13 @@ func (g *Gate) byBearer(r *http.Request) (Identity, error) {
 	}
 	s, ok := g.jwt.recall(d)
 	if !ok {
-		if err := g.patience(r); err != nil {
+		leave, err := g.patience(r)
+		if err != nil {
 			return Identity{}, err
 		}
-		var err error
-		if s, err = g.jwt.read(token, d); err != nil {
+		s, err = g.jwt.read(token, d)
+		leave()
+		if err != nil {
 			g.failed(r)
 			return Identity{}, err
 		}
@@ -180,17 +182,21 @@ func (g *Gate) byBearer(r *http.Request) (Identity, error) {
 	return Identity{Name: s.name, How: ByJWT, Until: s.until, valid: func() error { return g.jwt.holds(s) }}, nil
 }
 
-// patience refuses to look at more signatures from an address that sent too many wrong
-// ones: each costs more than its sender paid. Who is known already is not asked.
-func (g *Gate) patience(r *http.Request) error {
-	now, wait := g.cfg.Now(), false
+// patience has signatures from an address that sent too many wrong ones looked at a few at a
+// time: each costs more than its sender paid, and others may be behind that address who
+// have a right one. Who is known already is not asked.
+func (g *Gate) patience(r *http.Request) (leave func(), err error) {
+	now, suspect := g.cfg.Now(), false
 	g.strangers.with(host(r.RemoteAddr), now, func(c *caller) {
-		wait = c.failures.level(now)+1 > float64(c.failures.burst)
+		suspect = c.failures.level(now)+1 > float64(c.failures.burst)
 	})
-	if wait {
-		return tooMany("too_many_failures", time.Second, "too many wrong credentials came from this address")
+	if !suspect {
+		return func() {}, nil
 	}
-	return nil
+	if !g.suspects.enter(r.Context()) {
+		return nil, tooMany("too_many_failures", time.Second, "too many wrong credentials come from this address")
+	}
+	return g.suspects.leave, nil
 }
 
 func (g *Gate) failed(r *http.Request) {

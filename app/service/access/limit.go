@@ -17,8 +17,9 @@ type Limits struct {
 	Rate, Burst int
 	// RenewRate and RenewBurst are the same for renewals. Default 1000 and 2000.
 	RenewRate, RenewBurst int
-	// FailRate and FailBurst are how many wrong credentials a second are looked at from
-	// one address. Default 20 and 100.
+	// FailRate and FailBurst are how many wrong JWTs a second come from an address before
+	// those that it sends, and that are not known yet, are looked at a few at a time.
+	// Default 20 and 100.
 	FailRate, FailBurst int
 	// Identities whose use is counted one by one, and as many addresses of callers
 	// without one; those beyond share one allowance. Default 10,000.
@@ -27,8 +28,9 @@ type Limits struct {
 	// Default 1024.
 	InFlight int
 	// Renewals is how many renewals are handled at once, in places that nothing else
-	// can take. Default 1024.
-	Renewals int
+	// can take. Default 1024. RenewalsEach is how many of them one identity may have under
+	// way (on loopback without credentials there is no such limit). Default half of them.
+	Renewals, RenewalsEach int
 	// Line is how many requests, and as many renewals, wait for a place, for at most
 	// Patience. Default 4096, 1s.
 	Line     int
@@ -53,6 +55,7 @@ func (l Limits) withDefaults() Limits {
 	def(&l.Identities, 10_000)
 	def(&l.InFlight, 1024)
 	def(&l.Renewals, 1024)
+	def(&l.RenewalsEach, (l.Renewals+1)/2)
 	def(&l.Line, 4096)
 	def(&l.Patience, time.Second)
 	def(&l.Streams, 20_000)
@@ -65,7 +68,7 @@ func (l Limits) withDefaults() Limits {
 func (l Limits) check() error {
 	for _, n := range []int64{
 		l.BodyBytes, int64(l.Rate), int64(l.Burst), int64(l.RenewRate), int64(l.RenewBurst), int64(l.FailRate), int64(l.FailBurst), int64(l.Identities),
-		int64(l.InFlight), int64(l.Renewals), int64(l.Line), int64(l.Patience), int64(l.Streams), int64(l.StreamsEach), int64(l.GroupsEach), int64(l.Candidates),
+		int64(l.InFlight), int64(l.Renewals), int64(l.RenewalsEach), int64(l.Line), int64(l.Patience), int64(l.Streams), int64(l.StreamsEach), int64(l.GroupsEach), int64(l.Candidates),
 	} {
 		if n < 0 {
 			return errors.New("access: a limit is negative; zero is the default, and a large number is as good as none")
@@ -104,13 +107,14 @@ type caller struct {
 	ordinary bucket
 	renewals bucket
 	failures bucket
-	denials  bucket // lines of the audit
-	silent   int    // denials since the last line that were not written
+	denials  bucket // lines of the audit: denials and failures
+	silent   int    // those since the last line that were not written
 	streams  int
+	renewing int // under way
 }
 
 func (c *caller) idle(now time.Time) bool {
-	return c.streams == 0 &&
+	return c.streams+c.renewing == 0 &&
 		c.ordinary.level(now)+c.renewals.level(now)+c.failures.level(now)+c.denials.level(now) == 0
 }
 

@@ -36,6 +36,8 @@ type Config struct {
 	Policy Policy
 	// Heard is told, if set, of every call that changes something or was denied.
 	Heard func(r *http.Request, h Heard)
+	// WriteTimeout is how long a reader of a stream may not take anything. Default 10 s.
+	WriteTimeout time.Duration
 	// Stopping, when closed, ends the streams, so that their callers go to another
 	// instance before this one is gone. Optional.
 	Stopping <-chan struct{}
@@ -77,6 +79,8 @@ type Route struct {
 	// Right that a caller needs for any group at all to get something out of it.
 	// The handler checks for which groups, which the body says.
 	Right Right
+	// Or is another that does as well, for part of what the route does.
+	Or Right
 	// Renewal marks keep-alives, for the lane that is kept free for them.
 	Renewal bool
 	// Stream marks the watch, which does not end by itself.
@@ -102,6 +106,9 @@ func New(cfg Config) (*API, error) {
 	case cfg.Own == nil || cfg.May == nil:
 		return nil, &lease.ArgumentError{Field: "own and may", Rule: "are needed: Anyone and Anything where everybody is trusted"}
 	}
+	if cfg.WriteTimeout <= 0 {
+		cfg.WriteTimeout = defaultWrite
+	}
 	return &API{cfg: cfg, owners: newOwners(cfg.Store), records: newRecords()}, nil
 }
 
@@ -120,7 +127,7 @@ func (a *API) Routes() []Route {
 	row := func(m wire.Method, right Right, h http.HandlerFunc) Route {
 		return Route{Method: m, Path: m.Path(), Right: right, Renewal: m == wire.KeepAlive, Stream: m == wire.Watch, Handle: h}
 	}
-	return []Route{
+	routes := []Route{
 		row(wire.Limits, Observe, serve(a, wire.Limits, a.limits)),
 		row(wire.Open, Campaign, serve(a, wire.Open, a.open)),
 		row(wire.KeepAlive, Campaign, serve(a, wire.KeepAlive, a.keepAlive)),
@@ -140,6 +147,8 @@ func (a *API) Routes() []Route {
 		row(wire.Attributes, Observe, serve(a, wire.Attributes, a.attributes)),
 		row(wire.SetAttributes, Admin, serve(a, wire.SetAttributes, a.setAttributes)),
 	}
+	routes[len(routes)-1].Or = Campaign // for marks of what its candidates did
+	return routes
 }
 
 // standsFor returns the deployment, which never changes.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/lease"
@@ -44,8 +43,14 @@ func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Sessio
 	return wire.SessionOf(s), nil
 }
 
+// keepAlive needs the right to all that the session stands for: who lost one must not keep
+// what it leads by it.
 func (a *API) keepAlive(ctx context.Context, v *visit, in wire.KeepAliveCall) (wire.Beat, error) {
-	if _, err := v.owned(ctx, in.Session); err != nil {
+	s, err := v.owned(ctx, in.Session)
+	if err != nil {
+		return wire.Beat{}, err
+	}
+	if err := v.may(Campaign, s.Scope...); err != nil {
 		return wire.Beat{}, err
 	}
 	b, err := a.cfg.Store.KeepAlive(ctx, in.Session)
@@ -304,39 +309,4 @@ func (a *API) raiseEpoch(ctx context.Context, v *visit, in wire.EpochCall) (wire
 	}
 	m, err := a.cfg.Store.RaiseEpoch(ctx, in.To)
 	return wire.MetaAnswer(m), err
-}
-
-func (a *API) attributes(ctx context.Context, v *visit, in wire.AttributesCall) (wire.AttributesBody, error) {
-	if err := (lease.Attributes{Name: in.Name}).Validate(); err != nil {
-		return wire.AttributesBody{}, err
-	}
-	// What is attached to no group is everybody's to read.
-	if err := v.may(Observe, attachedTo(in.Name)...); err != nil {
-		return wire.AttributesBody{}, err
-	}
-	got, err := a.cfg.Store.Attributes(ctx, in.Name)
-	return wire.AttributesOf(got), err
-}
-
-func (a *API) setAttributes(ctx context.Context, v *visit, in wire.AttributesBody) (wire.AttributesBody, error) {
-	if err := in.Lease().Validate(); err != nil {
-		return wire.AttributesBody{}, err
-	}
-	scope := attachedTo(in.Name)
-	if len(scope) == 0 {
-		scope = lease.Scope{"*"}
-	}
-	if err := v.may(Admin, scope...); err != nil {
-		return wire.AttributesBody{}, err
-	}
-	got, err := a.cfg.Store.SetAttributes(ctx, in.Lease())
-	return wire.AttributesOf(got), err
-}
-
-// attachedTo returns the group that attributes are attached to, if they are.
-func attachedTo(name string) lease.Scope {
-	if group, ok := strings.CutPrefix(name, "group/"); ok && lease.ValidName(group) {
-		return lease.Scope{group}
-	}
-	return nil
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// owners knows whose a session is, and its TTL. Neither changes, so what was once
-// learned from the engine holds for ever.
+// owners knows whose a session is, its TTL and what it stands for. None of it changes, so
+// what was once learned from the engine holds for ever.
 type owners struct {
 	store lease.Store
 	// scan is held by whoever lists the sessions: those that miss at the same
@@ -26,10 +26,11 @@ type owners struct {
 type owner struct {
 	candidate string
 	ttl       time.Duration
+	scope     lease.Scope
 }
 
 func (o owner) of(id lease.SessionID) lease.Session {
-	return lease.Session{ID: id, Candidate: tenure.Candidate{ID: o.candidate}, TTL: o.ttl}
+	return lease.Session{ID: id, Candidate: tenure.Candidate{ID: o.candidate}, TTL: o.ttl, Scope: o.scope}
 }
 
 const (
@@ -58,7 +59,7 @@ func (o *owners) put(s lease.Session) {
 			break
 		}
 	}
-	o.known[s.ID] = owner{s.Candidate.ID, s.TTL}
+	o.known[s.ID] = owner{s.Candidate.ID, s.TTL, s.Scope}
 }
 
 func (o *owners) get(id lease.SessionID) (lease.Session, bool) {
@@ -74,7 +75,7 @@ func (o *owners) forget(id lease.SessionID) {
 	delete(o.known, id)
 }
 
-// of returns a session's id, the id of its candidate and its TTL. ErrSessionDead is
+// of returns a session's id, the id of its candidate, its TTL and its scope. ErrSessionDead is
 // definite; a session that is known may be dead all the same.
 func (o *owners) of(ctx context.Context, id lease.SessionID) (lease.Session, error) {
 	if known, ok := o.get(id); ok {

@@ -205,3 +205,44 @@ func TestImplausibleSessions(t *testing.T) {
 		}
 	}
 }
+
+// A stream over HTTP/2 that has nothing to say for longer than a write may take lives on.
+func TestIdleStreamOverHTTP2(t *testing.T) {
+	engine := mem.New(mem.Options{})
+	t.Cleanup(engine.Shutdown)
+	cfg := trusting(engine)
+	cfg.WriteTimeout = 200 * time.Millisecond
+	h, err := handler(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewUnstartedServer(h)
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, srv.URL+wire.Watch.Path(), strings.NewReader(`{"scope":["g"],"heartbeat_ms":1000}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := srv.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	lines := json.NewDecoder(resp.Body)
+	beats := 0
+	for beats < 3 { // the second comes a second after the first
+		var line wire.Line
+		if err := lines.Decode(&line); err != nil {
+			t.Fatalf("HTTP/%d, after %d heartbeats: %v", resp.ProtoMajor, beats, err)
+		}
+		if line.Heartbeat {
+			beats++
+		}
+	}
+	if resp.ProtoMajor != 2 {
+		t.Errorf("HTTP/%d", resp.ProtoMajor)
+	}
+}

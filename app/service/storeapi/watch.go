@@ -18,8 +18,7 @@ const (
 	defaultHeartbeat = 5 * time.Second
 	minHeartbeat     = 100 * time.Millisecond
 	maxHeartbeat     = 15 * time.Second
-	// maxWrite is how long a reader may not take anything.
-	maxWrite = 10 * time.Second
+	defaultWrite     = 10 * time.Second
 	// recheck is how often a stream asks whether it is still allowed.
 	recheck = 5 * time.Second
 	// ahead is how many views are taken from the engine before they are written,
@@ -63,10 +62,12 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request) {
 	})
 	defer reader.Wait()
 	defer cancel()
-	out := &lines{to: w, control: http.NewResponseController(w)}
+	out := &lines{to: w, control: http.NewResponseController(w), within: a.cfg.WriteTimeout, h2: r.ProtoMajor == 2}
 	w.Header().Set("Content-Type", wire.ContentTypeStream)
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Connection", "close") // its write deadline must not outlive it
+	if !out.h2 {
+		w.Header().Set("Connection", "close") // its write deadline must not outlive it
+	}
 	heartbeat := wire.Duration(in.Heartbeat)
 	if heartbeat == 0 {
 		heartbeat = defaultHeartbeat
@@ -133,6 +134,8 @@ func (a *API) stream(ctx context.Context, v *visit, scope lease.Scope, out *line
 type lines struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
+	within  time.Duration // one write
+	h2      bool
 	buffer  bytes.Buffer
 }
 
@@ -154,9 +157,14 @@ func (l *lines) flush() error {
 		return nil
 	}
 	// The server's deadline is that of a call; a stream has one for each write.
-	_ = l.control.SetWriteDeadline(time.Now().Add(maxWrite))
+	_ = l.control.SetWriteDeadline(time.Now().Add(l.within))
 	if _, err := l.buffer.WriteTo(l.to); err != nil {
 		return err
 	}
-	return l.control.Flush()
+	err := l.control.Flush()
+	if l.h2 {
+		// There a deadline ends the stream when it passes, whether or not a write is waiting.
+		_ = l.control.SetWriteDeadline(time.Time{})
+	}
+	return err
 }

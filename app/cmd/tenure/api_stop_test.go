@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// badService elects whoever campaigns, and answers renewals as it is told to.
+func badService(t *testing.T, ttl time.Duration, renew http.HandlerFunc) (url string, elected func() time.Time) {
+	t.Helper()
+	var mu sync.Mutex
+	var at time.Time
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/groups/{group}/campaign", func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		at = time.Now()
+		mu.Unlock()
+		_, _ = fmt.Fprintf(w, `{"group":"g","leader_node_id":"n","term":1,"ttl_ms":%d,"held_ms":0,"handle":"h","metadata":{},"deployment":"d","fenced":true}`, ttl.Milliseconds())
+	})
+	mux.HandleFunc("POST /v1/groups/{group}/renew", renew)
+	mux.HandleFunc("POST /v1/groups/{group}/resign", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") })
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s.URL, func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return at
+	}
+}
+
+// The client in curl stops its command and all that the command started before the TTL is
+// over, also when there is less left of it than it pauses between renewals.
+func TestClientInCurlStopsInTime(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed")
+	}
+	const ttl = 8 * time.Second
+	url, elected := badService(t, ttl, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	})
+	s := startScript(t, []string{"TENURE_URL=" + url}, "lead.sh", "g", "n", "sh", "-c", `while :; do echo "works $TENURE_TERM"; sleep 0.05; done & wait`)
+	if code := s.exits(); code != 75 { // it ends when nobody writes to its output any more
+		t.Errorf("exit code %d", code)
+	}
+	if last, ok := s.last("works 1"); !ok || last.at.Sub(elected()) >= ttl || last.at.Sub(elected()) < ttl/2 {
+		t.Errorf("it worked for %v, of a TTL of %v", last.at.Sub(elected()), ttl)
+	}
+}
+
+// The client in Python goes on when the answer to a renewal breaks off.
+func TestClientInPythonOutlivesHalfAnAnswer(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("python3 is not installed")
+	}
+	const ttl = 4 * time.Second
+	var renewals atomic.Int64
+	url, _ := badService(t, ttl, func(w http.ResponseWriter, _ *http.Request) {
+		if renewals.Add(1) == 1 {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = io.WriteString(w, `{"group":`)
+			return
+		}
+		_, _ = fmt.Fprintf(w, `{"group":"g","leader_node_id":"n","term":1,"ttl_ms":%d}`, ttl.Milliseconds())
+	})
+	s := startScript(t, []string{"TENURE_URL=" + url}, "lead.py", "g", "n", "5")
+	if code := s.exits(); code != 0 || renewals.Load() < 2 {
+		t.Errorf("exit code %d after %d renewals: %s", code, renewals.Load(), s.tail())
+	}
+}

@@ -1,0 +1,34 @@
+package service
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+// A stream over HTTP/2 that has nothing to say for longer than a write may take lives on,
+// and tells what happens then.
+func TestIdleStreamOverHTTP2(t *testing.T) {
+	const write = 200 * time.Millisecond
+	in := serve(t, memStore(t), func(c *Config) { c.WriteTimeout, c.Heartbeat = write, time.Minute })
+	srv := httptest.NewUnstartedServer(in.svc)
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	t.Cleanup(in.svc.Drain) // its streams, before the server waits for them
+	over := *in
+	over.url, over.http = srv.URL, srv.Client()
+	if resp, err := over.http.Get(srv.URL + "/healthz"); err != nil || resp.ProtoMajor != 2 || resp.Body.Close() != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	w := over.listen("/v1/groups/billing/watch", "")
+	w.hears("billing", "vacant", 0)
+	select {
+	case e, ok := <-w.events:
+		t.Fatalf("heard %+v (%v) of a group that nobody touches", e, ok)
+	case <-time.After(5 * write):
+	}
+	lead(in, "billing", "a")
+	w.hears("billing", "led", 1)
+}

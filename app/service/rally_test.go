@@ -1,0 +1,231 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/lease"
+)
+
+// behindStore is an engine whose watch can be held back, so that an instance over it does
+// not see what happens.
+type behindStore struct {
+	lease.Store
+	held chan struct{} // closed: the watch says nothing more
+	once sync.Once
+}
+
+func newBehind(s lease.Store) *behindStore { return &behindStore{Store: s, held: make(chan struct{})} }
+
+func (s *behindStore) hold() { s.once.Do(func() { close(s.held) }) }
+
+func (s *behindStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
+	return func(yield func(lease.View, error) bool) {
+		for v, err := range s.Store.Watch(ctx, scope) {
+			select {
+			case <-s.held:
+				<-ctx.Done()
+				return
+			default:
+			}
+			if !yield(v, err) {
+				return
+			}
+		}
+	}
+}
+
+// release gives a group up behind the instance's back.
+func release(t *testing.T, s lease.Store, id lease.SessionID, group string) {
+	t.Helper()
+	v, err := s.Read(t.Context(), group)
+	if err == nil {
+		_, err = s.Release(t.Context(), id, v.Record, "", lease.Resigned)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// seize lets a session lead a group behind the instance's back.
+func seize(t *testing.T, s lease.Store, id lease.SessionID, group string) {
+	t.Helper()
+	v, err := s.Read(t.Context(), group)
+	if err == nil {
+		_, err = s.Acquire(t.Context(), id, v.Record)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func session(t *testing.T, s lease.Store, node string) lease.SessionID {
+	t.Helper()
+	l, err := s.Open(t.Context(), candidate(node), time.Minute, lease.Scope{"*"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.ID
+}
+
+// outcome writes an answer to a batch in one line.
+func outcome(b Batch) string {
+	var out []string
+	for _, l := range b.Led {
+		out = append(out, l.Group+"="+l.Term.String())
+	}
+	for _, no := range b.Refused {
+		out = append(out, strings.TrimSuffix(no.Group+"!"+no.Code+" "+no.LeaderNodeID, " "))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// campaigning opens a session of node a and returns how to campaign in it for groups.
+func campaigning(in *instance) (lease.SessionID, func(groups ...string) string) {
+	in.t.Helper()
+	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"*"}, TTLMS: 60_000})
+	return sessionOf(in.t, in, s.Handle), func(groups ...string) string {
+		in.t.Helper()
+		return outcome(want[Batch](in, 200, "POST", "/v1/sessions/"+s.Handle+"/campaign", BatchRequest{Groups: groups}))
+	}
+}
+
+// A term that has ended is not reported as led because the instance has not heard of its
+// end: of what another leads that is said, what is vacant is led anew, and a node that is
+// to lead a group no more does not.
+func TestBatchIsNotBehind(t *testing.T) {
+	store := newBehind(memStore(t))
+	in := serve(t, store)
+	id, campaign := campaigning(in)
+	groups := []string{"anew", "cooled", "lost", "stays"}
+	if got := campaign(groups...); got != "anew=1, cooled=1, lost=1, stays=1" {
+		t.Fatal(got)
+	}
+	eventually(t, "the feed knows", func() bool { return len(in.svc.feed.Held(id)) == 4 })
+	store.hold()
+	for _, g := range groups[:3] {
+		release(t, store, id, g)
+	}
+	seize(t, store, session(t, store, "b"), "lost")
+	for _, g := range []string{"cooled", "stays"} {
+		if _, err := in.svc.hand().Cool(t.Context(), g, "a", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := campaign(groups...); got != "anew=2, cooled!cooling_down, lost!not_leader b, stays=1" {
+		t.Error(got)
+	}
+	if len(in.svc.feed.Held(id)) != 4 {
+		t.Error("the feed was not behind, so this showed nothing")
+	}
+}
+
+// A cool-down binds from the moment on in which it is written, whoever wrote it: neither a
+// batch nor several records of the store's routes go by what was read a moment ago.
+func TestCoolDownAtOnce(t *testing.T) {
+	store := memStore(t)
+	in := serve(t, store)
+	id, campaign := campaigning(in)
+	s := client(in, nil)
+	other := session(t, s, "a")
+	for i, taken := range []func() bool{
+		func() bool { return campaign("x0", "y0") != "x0!cooling_down, y0=2" },
+		func() bool {
+			var seen []lease.Record
+			for _, g := range []string{"x1", "y1"} {
+				v, err := s.Read(bound(t), g)
+				if err != nil {
+					t.Fatal(err)
+				}
+				seen = append(seen, v.Record)
+			}
+			_, err := s.Acquire(bound(t), other, seen...)
+			return !errors.Is(err, lease.ErrConflict)
+		},
+	} {
+		groups := []string{"x" + string(rune('0'+i)), "y" + string(rune('0'+i))}
+		campaign(groups...)
+		release(t, store, id, groups[0])
+		release(t, store, id, groups[1])
+		if _, err := in.svc.hand().Cool(t.Context(), groups[0], "a", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if taken() {
+			t.Errorf("%d: the cool-down was gone round", i)
+		}
+	}
+}
+
+// vagueStore is an engine whose grants for some groups get no answer: they take effect
+// later, if at all.
+type vagueStore struct {
+	lease.Store
+	vague atomic.Int64 // how many more
+	mu    sync.Mutex
+	late  []func() error
+}
+
+var errVague = errors.New("no answer")
+
+// Limits: every group is tried for alone.
+func (s *vagueStore) Limits() lease.Limits {
+	l := s.Store.Limits()
+	l.Batch = 1
+	return l
+}
+
+func (s *vagueStore) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	if !strings.HasPrefix(seen[0].Group, "vague") || s.vague.Add(-1) < 0 {
+		return s.Store.Acquire(ctx, id, seen...)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.late = append(s.late, func() error {
+		_, err := s.Store.Acquire(context.WithoutCancel(ctx), id, seen...)
+		return err
+	})
+	return nil, errVague
+}
+
+// A try whose answer was lost is made again, so that it cannot take effect when nobody
+// reckons with it any more; and where that has no answer either, the caller is told that
+// the outcome is open, of that group alone if it leads others.
+func TestBatchOfUnknownOutcome(t *testing.T) {
+	store := &vagueStore{Store: memStore(t)}
+	in := serve(t, store)
+	_, campaign := campaigning(in)
+	store.vague.Store(1)
+	if got := campaign("vague-1"); got != "vague-1=1" {
+		t.Error(got)
+	}
+	if err := store.late[0](); !errors.Is(err, lease.ErrConflict) {
+		t.Errorf("the first try came later, and was answered with %v", err)
+	}
+	store.vague.Store(100)
+	if got := campaign("clear", "vague-2"); got != "clear=1, vague-2!no_quorum" {
+		t.Error(got)
+	}
+	if err := store.late[len(store.late)-1](); err != nil {
+		t.Fatal(err)
+	}
+	if got := campaign("clear", "vague-2"); got != "clear=1, vague-2=1" {
+		t.Errorf("what took effect later: %s", got)
+	}
+	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "b", Groups: []string{"*"}})
+	for _, wait := range []string{"", "?wait=200ms"} {
+		refused(in, 503, "no_quorum", "POST", "/v1/sessions/"+s.Handle+"/campaign"+wait, BatchRequest{Groups: []string{"vague-3"}})
+	}
+	refused(in, 503, "no_quorum", "POST", "/v1/groups/vague-3/campaign", CampaignRequest{NodeID: "b", Session: s.Handle})
+	store.vague.Store(0)
+	if got := outcome(want[Batch](in, 200, "POST", "/v1/sessions/"+s.Handle+"/campaign?wait=10s", BatchRequest{Groups: []string{"vague-3"}})); got != "vague-3=1" {
+		t.Error(got)
+	}
+}

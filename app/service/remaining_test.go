@@ -1,0 +1,81 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/lease"
+)
+
+// closedBook is a store that does not list its sessions, for a while.
+type closedBook struct {
+	lease.Store
+	closed atomic.Bool
+	reads  atomic.Int64
+}
+
+func (s *closedBook) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.Session, error) {
+	if s.closed.Load() {
+		return nil, errors.New("closed")
+	}
+	return s.Store.Sessions(ctx, scope, p)
+}
+
+func (s *closedBook) Read(ctx context.Context, group string) (lease.View, error) {
+	s.reads.Add(1)
+	return s.Store.Read(ctx, group)
+}
+
+func (s *closedBook) Limits() lease.Limits {
+	l := s.Store.Limits()
+	l.MinTTL = 40 * time.Millisecond
+	return l
+}
+
+// An instance that does not know the leader's TTL says nothing of what is left of it, and
+// answers from memory for a quarter of the least TTL only; it learns the TTL by itself.
+func TestUnknownTTL(t *testing.T) {
+	engine := memStore(t)
+	lead(serve(t, engine, func(c *Config) { c.TTL = 20 * time.Second }), "billing", "a")
+	store := &closedBook{Store: engine}
+	store.closed.Store(true)
+	in := serve(t, store, func(c *Config) { c.TTL = time.Minute })
+	const path = "/v1/groups/billing/leader"
+	if l := want[Leader](in, 200, "GET", path, nil); l.LeaseRemainingMS != nil {
+		t.Errorf("of a TTL that it does not know it says that %d ms are left", *l.LeaseRemainingMS)
+	}
+	time.Sleep(20 * time.Millisecond) // more than a quarter of the least TTL, less than of any other
+	before := store.reads.Load()
+	if l := want[Leader](in, 200, "GET", path+"?stale=1h", nil); l.AgeMS == nil || store.reads.Load() != before+1 {
+		t.Errorf("an answer that is too old was given: %+v", l)
+	}
+	store.closed.Store(false)
+	eventually(t, "it learns the TTL", func() bool {
+		l := want[Leader](in, 200, "GET", path, nil)
+		return l.LeaseRemainingMS != nil && *l.LeaseRemainingMS == 20_000
+	})
+	a, err := in.svc.reader.Read(t.Context(), "billing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := in.svc.stalest(a.View); got != 5*time.Second {
+		t.Errorf("answers may be %v old", got)
+	}
+}
+
+// When the last renewal that this instance carried is older than the TTL, nothing is left.
+func TestNothingLeft(t *testing.T) {
+	in := serve(t, memStore(t))
+	l := lead(in, "billing", "a")
+	h, err := in.svc.parseHandle(l.Handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.svc.sessions.beaten(h.session, in.svc.clock.Now().Add(-time.Minute), 5*time.Second)
+	if got := want[Leader](in, 200, "GET", "/v1/groups/billing/leader", nil); got.LeaseRemainingMS == nil || *got.LeaseRemainingMS != 0 {
+		t.Errorf("%+v", got)
+	}
+}
