@@ -42,10 +42,15 @@ func Shared(flags *pflag.FlagSet, names ...string) {
 
 // FromEnvironment lets every flag --x-y of a verb be given as PROGRAM_VERB_X_Y, and those
 // that are shared as PROGRAM_X_Y. A flag that was given goes before, then the verb's own
-// variable.
+// variable. A value that is none is an error as that of a flag is.
 func FromEnvironment(root *cobra.Command, env func(string) (string, bool)) {
 	for verb := range verbs(root) {
-		verb.PreRunE = func(cmd *cobra.Command, _ []string) error { return Set(cmd, env) }
+		verb.PreRunE = func(cmd *cobra.Command, _ []string) error {
+			if err := Set(cmd, env); err != nil {
+				return cmd.FlagErrorFunc()(cmd, err)
+			}
+			return nil
+		}
 	}
 }
 

@@ -148,6 +148,9 @@ func (r *runner) notInTime(ctx context.Context) error {
 		who = "it is led by " + holder(v)
 	} else if err == nil {
 		who = "nobody leads it now"
+		if why := r.refused.Load(); why != nil {
+			who += fmt.Sprintf(" (the last try failed: %v)", *why)
+		}
 	}
 	return &CodeError{CodeNotInTime, fmt.Errorf("group %q: not elected within %v, %s; nothing was run", r.Group, r.patience(), who)}
 }

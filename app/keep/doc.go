@@ -7,8 +7,11 @@
 // as long as the keeper needs to see the time. That a process is found which the command
 // had somebody else start for it (a service manager, a container engine, cron), or which
 // this user may not signal (setuid). That anything but the command itself is ended when
-// wrapper and keeper are both killed by force in the same instant. What such a process
-// writes is for a sink to refuse: the command gets its fencing token for that.
+// wrapper and keeper are both killed by force in the same instant, or one of them while the
+// other is stopped: a stopped keeper whose wrapper is killed ends nothing, the command
+// included, before it goes on; nor does a stopped wrapper whose keeper is killed, but for
+// the command. What such a process writes is for a sink to refuse: the command gets its
+// fencing token for that.
 //
 // Outside of Linux a process that leaves the command's process group is not found, and
 // killing the keeper ends nothing but what the wrapper still knows of. The deadline and

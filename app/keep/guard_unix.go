@@ -4,9 +4,9 @@ package keep
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -14,7 +14,7 @@ import (
 // guard is the wrapper's side of a keeper process.
 type guard struct {
 	cmd    *exec.Cmd
-	link   link
+	link   *link
 	says   chan message  // closed: the keeper is gone, or said nonsense
 	done   chan struct{} // closed by release
 	exited chan struct{}
@@ -32,29 +32,28 @@ func spawn(c *Config, path string, file tokenFile) (*guard, error) {
 	for _, p := range below(nil) {
 		spare[p.pid] = true
 	}
-	mine, its, err := pair()
-	if err != nil {
-		return nil, fmt.Errorf("keep: socket to the keeper: %w", err)
-	}
 	program, err := self()
 	if err != nil {
 		return nil, err
 	}
+	mine, its, err := pair()
+	if err != nil {
+		return nil, fmt.Errorf("keep: socket to the keeper: %w", err)
+	}
 	cmd := exec.Command(program)
-	cmd.Args = append([]string{"tenure", verb, c.Group, path}, c.Args...)
+	cmd.Args = append([]string{"tenure", verb, strconv.Itoa(its), c.Group, path}, c.Args...)
 	cmd.Env = append(os.Environ(), EnvGroup+"="+c.Group, EnvNode+"="+c.ID, EnvTokenFile+"="+file.path)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
-	cmd.ExtraFiles = []*os.File{its}
 	cmd.WaitDelay = time.Second
 	// Nobody who means the wrapper, a terminal or a shell, reaches the keeper too.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = cmd.Start()
-	_ = its.Close()
+	_ = syscall.Close(its)
 	if err != nil {
 		_ = mine.Close()
 		return nil, fmt.Errorf("keep: the keeper cannot be started: %w", err)
 	}
-	g := &guard{cmd: cmd, link: link{mine}, says: make(chan message, 8), done: make(chan struct{}), exited: make(chan struct{}), spare: spare}
+	g := &guard{cmd: cmd, link: &link{file: mine}, says: make(chan message, 8), done: make(chan struct{}), exited: make(chan struct{}), spare: spare}
 	go g.link.receive(g.says, g.done)
 	go func() {
 		_ = cmd.Wait()
@@ -63,33 +62,34 @@ func spawn(c *Config, path string, file tokenFile) (*guard, error) {
 	return g, nil
 }
 
-// pair makes a socket with two ends, neither of which a program inherits unless it is
-// handed over.
-func pair() (mine, its *os.File, err error) {
+// pair makes a socket with two ends. The keeper inherits its own under the number that it
+// has here: whatever numbers our caller has given to files for the command stay theirs.
+func pair() (mine *os.File, its int, err error) {
 	syscall.ForkLock.RLock()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err == nil {
 		syscall.CloseOnExec(fds[0])
-		syscall.CloseOnExec(fds[1])
 	}
 	syscall.ForkLock.RUnlock()
 	if err != nil {
-		return nil, nil, err
+		return nil, 0, err
 	}
 	if err := syscall.SetNonblock(fds[0], true); err != nil {
-		return nil, nil, err
+		_, _ = syscall.Close(fds[0]), syscall.Close(fds[1])
+		return nil, 0, err
 	}
-	return os.NewFile(uintptr(fds[0]), "keeper"), os.NewFile(uintptr(fds[1]), "wrapper"), nil
+	return os.NewFile(uintptr(fds[0]), "keeper"), fds[1], nil
 }
 
 // release lets a keeper go that has nothing to keep, and waits for it. One that stands
 // still is ended.
 func (g *guard) release() {
+	_ = g.link.send(message{Kind: doLeave})
 	close(g.done)
 	_ = g.link.file.Close()
 	select {
 	case <-g.exited:
-	case <-time.After(sendWithin):
+	case <-time.After(obeyWithin):
 		_ = g.cmd.Process.Kill()
 		<-g.exited
 	}
@@ -97,14 +97,19 @@ func (g *guard) release() {
 	}
 }
 
+const (
+	longestPause = 50 * time.Millisecond // between two rounds of killing
+	patient      = 40                    // rounds before it is said aloud that somebody is left
+)
+
 // sweep is the second line: the keeper, and everything that was below it, is killed by the
-// wrapper. It returns when nothing is left that runs.
-func (g *guard) sweep() {
+// wrapper. It returns when nothing is left that runs; stuck is told if that takes long.
+func (g *guard) sweep(stuck func(left int)) {
 	send(g.group, below(g.spare), syscall.SIGKILL)
 	_ = g.cmd.Process.Kill()
 	<-g.exited
-	const longest = 50 * time.Millisecond
 	pause := time.Millisecond
+	round := 0
 	// Twice: between two looks at different threads a process can change its parent.
 	for quiet := 0; quiet < 2; {
 		alive := 0
@@ -121,18 +126,11 @@ func (g *guard) sweep() {
 			continue
 		}
 		quiet = 0
+		if round++; round == patient {
+			stuck(alive)
+		}
 		send(g.group, procs, syscall.SIGKILL)
 		time.Sleep(pause)
-		pause = min(2*pause, longest)
+		pause = min(2*pause, longestPause)
 	}
-}
-
-// terminal is the terminal that the command is to be given, nil if there is none or this
-// process is not in its foreground.
-func terminal(stdin io.Reader) *os.File {
-	f, ok := stdin.(*os.File)
-	if !ok || foreground(f) != syscall.Getpgrp() {
-		return nil
-	}
-	return f
 }

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -19,7 +20,8 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
-// verb is how the wrapper starts the keeper: PROGRAM keeper GROUP PATH ARG0 ARGS….
+// verb is how the wrapper starts the keeper: PROGRAM keeper LINK GROUP PATH ARG0 ARGS….
+// LINK is the number of the socket, one that nobody had given to the wrapper.
 const verb = "keeper"
 
 // Called reports whether this process was started to be a keeper. A main asks before it
@@ -33,20 +35,28 @@ func Main(args []string) int {
 	runtime.GOMAXPROCS(2)
 	// The command dies with the thread that started it.
 	runtime.LockOSThread()
-	const linkFD = 3
-	var st syscall.Stat_t
-	if len(args) < 5 || syscall.Fstat(linkFD, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFSOCK {
+	fd, ok := linkOf(args)
+	if !ok {
 		_, _ = fmt.Fprintln(os.Stderr, "error: keeper is not for people: it is started by exec")
-		return 125
+		return CodeFailed
 	}
-	syscall.CloseOnExec(linkFD)
-	_ = syscall.SetNonblock(linkFD, true)
-	k := &keeper{link: link{os.NewFile(linkFD, "wrapper")}, path: args[3], argv: args[4:], clock: clock.System()}
+	syscall.CloseOnExec(fd)
+	_ = syscall.SetNonblock(fd, true)
+	k := &keeper{link: &link{file: os.NewFile(uintptr(fd), "wrapper")}, path: args[4], argv: args[5:], clock: clock.System()}
 	if err := adopt(); err != nil {
 		_ = k.link.send(message{Kind: isFailed, Errno: int(syscall.ENOSYS)})
-		return 125
+		return CodeFailed
 	}
 	return k.run()
+}
+
+func linkOf(args []string) (fd int, ok bool) {
+	if len(args) < 6 {
+		return 0, false
+	}
+	var st syscall.Stat_t
+	fd, err := strconv.Atoi(args[2])
+	return fd, err == nil && fd > 2 && syscall.Fstat(fd, &st) == nil && st.Mode&syscall.S_IFMT == syscall.S_IFSOCK
 }
 
 // deaf are the signals that a keeper must outlive. They are caught and not ignored: what
@@ -54,12 +64,12 @@ func Main(args []string) int {
 func deaf() []os.Signal {
 	return slices.DeleteFunc([]os.Signal{
 		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGTSTP,
-		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM,
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGPIPE,
 	}, ossignal.Ignored)
 }
 
 type keeper struct {
-	link  link
+	link  *link
 	path  string
 	argv  []string
 	clock clock.Clock
@@ -76,8 +86,9 @@ func (k *keeper) run() int {
 	k.deaths = make(chan os.Signal, 1)
 	ossignal.Notify(k.deaths, syscall.SIGCHLD)
 	ossignal.Notify(make(chan os.Signal, 1), deaf()...)
-	if k.link.send(message{Kind: isReady}) != nil {
-		return 125
+	if k.link.send(message{Kind: isReady}) != nil { // the wrapper is gone already
+		tidy()
+		return CodeFailed
 	}
 	orders := make(chan message)
 	done := make(chan struct{})
@@ -90,6 +101,7 @@ func (k *keeper) run() int {
 			if !ok {
 				orders = nil
 				if k.group == 0 {
+					tidy()
 					return 0
 				}
 				k.stop(orphaned)
@@ -106,7 +118,7 @@ func (k *keeper) run() int {
 		}
 		tell, now := k.vigil.due(k.clock.Now())
 		if tell {
-			k.send(syscall.SIGTERM)
+			k.tell()
 		}
 		if now {
 			k.killAll()
@@ -129,14 +141,26 @@ func (k *keeper) order(m message) bool {
 		k.vigil.extend(m.Deadline)
 	case doSignal:
 		if k.group != 0 && !k.over {
-			_ = syscall.Kill(-k.group, syscall.Signal(m.Signal))
+			k.pass(syscall.Signal(m.Signal))
 		}
 	case doStop:
 		k.stop(asked)
 	case doKill:
 		k.vigil.kill(now, forced)
+	case doLeave:
+		return k.group != 0
 	}
 	return true
+}
+
+// pass hands a signal to the command's group. What asks for an end also wakes those who
+// were stopped, as shells do: they could not hear it.
+func (k *keeper) pass(sig syscall.Signal) {
+	_ = syscall.Kill(-k.group, sig)
+	switch sig {
+	case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
+		_ = syscall.Kill(-k.group, syscall.SIGCONT)
+	}
 }
 
 func (k *keeper) start(m message) bool {
@@ -176,8 +200,14 @@ func environment(m message) []string {
 // stop tells the tree, once.
 func (k *keeper) stop(why ending) {
 	if k.vigil.stop(k.clock.Now(), why) && k.vigil.grace > 0 {
-		k.send(syscall.SIGTERM)
+		k.tell()
 	}
+}
+
+// tell asks the tree to end, those who were stopped too.
+func (k *keeper) tell() {
+	k.send(syscall.SIGTERM)
+	k.send(syscall.SIGCONT)
 }
 
 func (k *keeper) send(sig syscall.Signal) { send(k.group, below(nil), sig) }
@@ -209,10 +239,6 @@ func (k *keeper) reap() bool {
 // killAll kills until nobody is left, however long that takes: a process that the kernel
 // holds fast is not gone.
 func (k *keeper) killAll() {
-	const (
-		longest = 50 * time.Millisecond
-		patient = 40 // rounds of that before it is said aloud
-	)
 	pause := time.Millisecond
 	for round := 1; ; round++ {
 		k.send(syscall.SIGKILL)
@@ -225,24 +251,30 @@ func (k *keeper) killAll() {
 		select {
 		case <-k.deaths:
 		case <-time.After(pause):
-			pause = min(2*pause, longest)
+			pause = min(2*pause, longestPause)
 		}
 	}
 }
 
-// report says how it ended. What the wrapper would have removed is removed for it if it
-// is gone.
+// report says how it ended, to a wrapper that stands still too: there is nothing else left
+// to do.
 func (k *keeper) report(alone bool) int {
-	err := k.link.send(message{Kind: isEnded, Why: k.vigil.why, Status: uint32(k.status), Left: k.left})
+	err := k.link.insist(message{Kind: isEnded, Why: k.vigil.why, Status: uint32(k.status), Left: k.left})
 	if alone || err != nil {
-		if path := os.Getenv(EnvTokenFile); path != "" {
-			_ = os.Remove(path)
-			_ = os.Remove(filepath.Dir(path))
-		}
+		tidy()
 		return 1
 	}
 	// The wrapper hangs up when it has read that.
-	_ = k.link.file.SetReadDeadline(time.Now().Add(sendWithin))
+	_ = k.link.file.SetReadDeadline(time.Now().Add(obeyWithin))
 	_, _ = io.Copy(io.Discard, k.link.file)
 	return 0
+}
+
+// tidy removes what a wrapper that is gone would have removed.
+func tidy() {
+	if path := os.Getenv(EnvTokenFile); path != "" {
+		_ = os.Remove(path)
+		_ = os.Remove(path + newSuffix)
+		_ = os.Remove(filepath.Dir(path))
+	}
 }

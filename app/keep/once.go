@@ -19,7 +19,10 @@ type once struct {
 	store lease.Store
 	name  string
 	call  time.Duration
-	seen  lease.Attributes
+	// denied reports whether an error says that this is not allowed, which no patience
+	// mends.
+	denied func(error) bool
+	seen   lease.Attributes
 }
 
 const (
@@ -39,9 +42,10 @@ func (o *once) look(ctx context.Context) (done bool, err error) {
 	return a.Values["state"] == onceDone, nil
 }
 
-// begin says who runs it now. Done: there is nothing to run.
+// begin says who runs it now. Done: there is nothing to run. A call that is under way when
+// ctx ends is waited for, here and in finish: it may have done it.
 func (o *once) begin(ctx context.Context, term *tenure.Term) (done bool, err error) {
-	err = o.persist(ctx, term, func() (bool, error) {
+	err = o.persist(ctx, term, func(ctx context.Context) (bool, error) {
 		if done, err = o.look(ctx); err != nil || done {
 			return done, err
 		}
@@ -53,7 +57,7 @@ func (o *once) begin(ctx context.Context, term *tenure.Term) (done bool, err err
 // finish says that it is done.
 func (o *once) finish(ctx context.Context, term *tenure.Term) error {
 	mine := maps.Clone(o.seen.Values)
-	return o.persist(ctx, term, func() (bool, error) {
+	return o.persist(ctx, term, func(ctx context.Context) (bool, error) {
 		ok, err := o.write(ctx, term, onceDone)
 		if err == nil {
 			return ok, nil
@@ -73,12 +77,12 @@ func (o *once) finish(ctx context.Context, term *tenure.Term) error {
 	})
 }
 
-// persist tries until it is settled or the term is over.
-func (o *once) persist(ctx context.Context, term *tenure.Term, try func() (settled bool, err error)) error {
+// persist tries until it is settled, cannot be, or the term is over.
+func (o *once) persist(ctx context.Context, term *tenure.Term, try func(context.Context) (settled bool, err error)) error {
 	const pause = 100 * time.Millisecond
 	for {
-		settled, err := try()
-		if settled || errors.Is(err, lease.ErrInvalid) {
+		settled, err := try(context.WithoutCancel(ctx))
+		if settled || errors.Is(err, lease.ErrInvalid) || o.denied != nil && o.denied(err) {
 			return err
 		}
 		if over := term.Check(); over != nil {

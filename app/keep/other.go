@@ -29,6 +29,7 @@ func (*guard) release() {}
 type outcome struct {
 	code      int
 	lost, err error
+	asked     bool
 }
 
 func (r *runner) serve(*tenure.Term, *guard) outcome { return outcome{} }
@@ -36,6 +37,8 @@ func (r *runner) serve(*tenure.Term, *guard) outcome { return outcome{} }
 func (r *runner) listen() (stop func()) { return func() {} }
 
 func asksForEnd(os.Signal) bool { return true }
+
+func writeNow(uintptr, []byte) (int, error) { return 0, errors.ErrUnsupported }
 
 func number(os.Signal) int { return 0 }
 

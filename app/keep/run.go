@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurehq/tenure"
@@ -41,6 +42,8 @@ type Config struct {
 	// Once names what is to be run to its end once for all: a command that ended with 0
 	// under this name is not run again by anybody.
 	Once string
+	// Denied reports whether an error of the store says that this caller may not do that.
+	Denied func(error) bool
 
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -104,7 +107,7 @@ func Run(ctx context.Context, store lease.Store, cfg Config) error {
 	}
 	defer r.file.remove()
 	if cfg.Once != "" {
-		r.once = &once{store: store, name: "once/" + cfg.Group + "/" + cfg.Once, call: r.timing.CallTimeout}
+		r.once = &once{store: store, name: "once/" + cfg.Group + "/" + cfg.Once, call: r.timing.CallTimeout, denied: cfg.Denied}
 		if done, err := r.once.look(ctx); err != nil {
 			return &CodeError{CodeFailed, fmt.Errorf("whether %q was done cannot be read: %w", cfg.Once, err)}
 		} else if done {
@@ -145,15 +148,23 @@ type runner struct {
 	once    *once
 	beats   chan struct{}
 	signals chan os.Signal
+	refused atomic.Pointer[error] // what a campaign was refused for last
 }
 
 // note wakes the service when there is a new deadline.
 func (r *runner) note(n lease.Note) {
-	if n.Kind == lease.NoteBeat {
+	switch n.Kind {
+	case lease.NoteBeat:
 		select {
 		case r.beats <- struct{}{}:
 		default:
 		}
+	case lease.NoteOpenFailed, lease.NoteFailed:
+		if n.Err != nil {
+			r.refused.Store(&n.Err)
+		}
+	case lease.NoteConflict, lease.NoteBegan:
+		r.refused.Store(nil)
 	}
 }
 
@@ -180,7 +191,7 @@ func (r *runner) run(ctx context.Context) error {
 			r.Say("the group is free when the session expires, within %v: %v", r.timing.TTL, err)
 		}
 		switch {
-		case out.lost != nil && r.Restart:
+		case out.lost != nil && r.Restart && !out.asked:
 			r.Say("standing in line again")
 		case out.lost != nil:
 			return &CodeError{CodeLost, fmt.Errorf("leadership of group %q (token %d) is over: %w; nothing of the command runs any more", r.Group, term.Token(), reason(out.lost))}
@@ -197,8 +208,13 @@ func (r *runner) run(ctx context.Context) error {
 func (r *runner) lead(ctx context.Context, term *tenure.Term, g *guard) outcome {
 	defer g.release()
 	if r.once != nil {
-		done, err := r.once.begin(ctx, term)
+		hctx, stop := r.heeding(ctx)
+		done, err := r.once.begin(hctx, term)
+		stop()
+		var sig signalledError
 		switch {
+		case errors.As(err, &sig):
+			return outcome{code: 128 + number(sig.Signal), err: fmt.Errorf("that %q begins could not be written down, and it was not begun: %w", r.Once, err)}
 		case err != nil && term.Check() != nil:
 			return outcome{code: CodeLost, lost: context.Cause(term.Context())}
 		case err != nil:
@@ -216,11 +232,51 @@ func (r *runner) lead(ctx context.Context, term *tenure.Term, g *guard) outcome 
 	if r.once == nil || out.lost != nil || out.code != 0 {
 		return out
 	}
-	if err := r.once.finish(ctx, term); err != nil {
-		r.Say("the command has ended well, but that cannot be written down, so another may run it again: %v", err)
-		return outcome{code: CodeLost, lost: err}
+	hctx, stop := r.heeding(ctx)
+	defer stop()
+	if err := r.once.finish(hctx, term); err != nil {
+		return r.notWritten(err)
 	}
 	return out
+}
+
+// notWritten is the outcome of a command that ended well, which nobody will know.
+func (r *runner) notWritten(err error) outcome {
+	err = fmt.Errorf("the command has ended well, but that cannot be written down, so another may run it again: %w", err)
+	var sig signalledError
+	switch {
+	case errors.As(err, &sig):
+		return outcome{code: 128 + number(sig.Signal), err: err}
+	case r.Denied != nil && r.Denied(err):
+		return outcome{code: CodeFailed, err: err}
+	default:
+		r.Say("%v", err)
+		return outcome{code: CodeLost, lost: errors.Unwrap(err)}
+	}
+}
+
+// heeding is a context that a signal which asks for an end ends too, while there is no
+// command to pass it to. What it has started ends with stop.
+func (r *runner) heeding(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case sig := <-r.signals:
+				if asksForEnd(sig) {
+					cancel(signalledError{sig})
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-ended
+	}
 }
 
 func (r *runner) doneAlready() error {

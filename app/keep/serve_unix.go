@@ -19,12 +19,21 @@ import (
 type outcome struct {
 	code int
 	// lost: the command was stopped because the term was over, for that cause.
-	lost error
-	err  error // what went wrong in the wrapper, or with starting the command
+	lost  error
+	err   error // what went wrong in the wrapper, or with starting the command
+	asked bool  // by a signal to end, so it is not begun again
 }
 
-// secondLine is how long before the deadline the wrapper kills what the keeper has not.
-const secondLine = Reserve * 3 / 4
+const (
+	// secondLine is how long before the deadline the wrapper kills what the keeper has not.
+	secondLine = Reserve * 3 / 4
+	// killWithin is how long a keeper may need to kill before it counts as standing still.
+	killWithin = 100 * time.Millisecond
+	// lastWord is how long the wrapper, before it kills, looks for a report that came while
+	// it was itself paused; and lastWords how often if there is one that it has not read.
+	lastWord  = 30 * time.Millisecond
+	lastWords = 4
+)
 
 // service is one term: the command runs, and this process keeps its keeper informed.
 type service struct {
@@ -33,17 +42,24 @@ type service struct {
 	guard    *guard
 	tty      *os.File
 	deadline clock.Instant
-	second   clock.Timer // when the wrapper itself kills
-	signals  int         // that ask for an end
+	second   clock.Timer   // when the wrapper itself kills
+	secondAt clock.Instant // what that is set to
+	signals  int           // that ask for an end
 	lost     error
 	told     bool // why the end came has been said
 }
 
 // serve runs the command for one term, and returns when nothing of it is left.
 func (r *runner) serve(term *tenure.Term, g *guard) outcome {
-	s := &service{runner: r, term: term, guard: g, tty: terminal(r.Stdin), second: r.clock.NewTimer()}
+	s := &service{runner: r, term: term, guard: g, second: r.clock.NewTimer(), secondAt: clock.Never}
 	defer s.second.Stop()
-	s.second.Set(clock.Never)
+	out := s.serve()
+	out.asked = s.signals > 0
+	return out
+}
+
+func (s *service) serve() outcome {
+	r, term, g := s.runner, s.term, s.guard
 	if !s.extend() {
 		return s.over(context.Cause(term.Context()))
 	}
@@ -74,14 +90,43 @@ func (r *runner) serve(term *tenure.Term, g *guard) outcome {
 		case sig := <-r.signals:
 			s.pass(sig)
 		case <-s.second.C():
-			if r.clock.Now() >= s.deadline.Add(-secondLine) || s.signals > 1 {
-				// The keeper should have reported by now: it stands still.
-				g.sweep()
-				return s.over(context.Cause(term.Context()))
+			if r.clock.Now() >= s.secondAt {
+				return s.sweep()
 			}
-			s.second.Set(s.deadline.Add(-secondLine))
+			s.second.Set(s.secondAt)
 		}
 	}
+}
+
+// sweep kills in the keeper's place, which should have reported by now: it stands still.
+// Unless we did, and it has.
+func (s *service) sweep() outcome {
+	late := time.NewTicker(lastWord)
+	defer late.Stop()
+	for waited := 0; waited == 0 || waited < lastWords && s.guard.link.unread(); {
+		select {
+		case m, ok := <-s.guard.says:
+			if !ok {
+				return s.keeperGone()
+			}
+			if out, over := s.heard(m); over {
+				return out
+			}
+		case <-late.C:
+			waited++
+		}
+	}
+	s.guard.sweep(s.stuck)
+	if s.signals > 1 && s.lost == nil {
+		return outcome{code: 128 + int(syscall.SIGKILL)}
+	}
+	return s.over(context.Cause(s.term.Context()))
+}
+
+// sweepBy brings the second line forward, never back.
+func (s *service) sweepBy(at clock.Instant) {
+	s.secondAt = min(s.secondAt, at)
+	s.second.Set(s.secondAt)
 }
 
 // extend works out the deadline anew and passes it on if it is later. The clock is read
@@ -98,8 +143,9 @@ func (s *service) extend() bool {
 		return true
 	}
 	s.deadline = deadline
-	if s.signals < 2 {
-		s.second.Set(deadline.Add(-secondLine))
+	if s.signals < 2 && s.lost == nil {
+		s.secondAt = deadline.Add(-secondLine)
+		s.second.Set(s.secondAt)
 	}
 	if s.guard.group != 0 {
 		_ = s.guard.link.send(message{Kind: doExtend, Deadline: deadline})
@@ -115,12 +161,13 @@ func (s *service) extend() bool {
 // is no time left: another may lead already.
 func (s *service) end(cause error) {
 	s.lost = cause
-	order := doStop
+	order, within := doStop, s.Grace+killWithin
 	if errors.Is(cause, tenure.ErrLost) {
-		order = doKill
+		order, within = doKill, killWithin
 	}
-	s.Say("leadership is over (%v): the command is being stopped", reason(cause))
 	_ = s.guard.link.send(message{Kind: order})
+	s.sweepBy(s.clock.Now().Add(within))
+	s.Say("leadership is over (%v): the command is being stopped", reason(cause))
 }
 
 // pass hands a signal to the command. The second that asks for an end is an order.
@@ -137,9 +184,9 @@ func (s *service) pass(sig os.Signal) {
 		s.signals++
 	}
 	if s.signals > 1 {
-		s.Say("second signal: the command is being killed")
 		_ = s.guard.link.send(message{Kind: doKill})
-		s.second.Set(s.clock.Now().Add(sendWithin))
+		s.sweepBy(s.clock.Now().Add(obeyWithin))
+		s.Say("second signal: the command is being killed")
 		return
 	}
 	_ = s.guard.link.send(message{Kind: doSignal, Signal: int(n)})
@@ -158,7 +205,7 @@ func (s *service) heard(m message) (outcome, bool) {
 	case isStill:
 		s.still(syscall.Signal(m.Signal))
 	case isStuck:
-		s.Say("%d processes of the command do not end by SIGKILL; the group is not given up while they are there", m.Left)
+		s.stuck(m.Left)
 	case isEnded:
 		if m.Left > 0 && m.Why == exited {
 			s.Say("the command has ended and left %d processes behind, which were stopped", m.Left)
@@ -171,6 +218,10 @@ func (s *service) heard(m message) (outcome, bool) {
 	return outcome{}, false
 }
 
+func (s *service) stuck(left int) {
+	s.Say("%d processes of the command do not end by SIGKILL; the group is not given up while they are there", left)
+}
+
 // over is the outcome of a term that ended under the command.
 func (s *service) over(cause error) outcome {
 	if cause == nil {
@@ -180,7 +231,7 @@ func (s *service) over(cause error) outcome {
 }
 
 func (s *service) keeperGone() outcome {
-	s.guard.sweep()
+	s.guard.sweep(s.stuck)
 	if s.lost != nil {
 		return s.over(s.lost)
 	}
@@ -194,9 +245,13 @@ func exitCode(ws syscall.WaitStatus) int {
 	return ws.ExitStatus()
 }
 
-// handOver gives the terminal to the command, which may have asked for it too early.
+// handOver gives the terminal to the command, if we are in its foreground. The command may
+// have asked for it too early.
 func (s *service) handOver() {
 	if s.tty == nil {
+		s.tty = terminal(s.Stdin, s.Stdout, s.Stderr)
+	}
+	if s.tty == nil || foreground(s.tty) != syscall.Getpgrp() {
 		return
 	}
 	ossignal.Ignore(syscall.SIGTTOU) // or taking it back would stop us
@@ -205,13 +260,14 @@ func (s *service) handOver() {
 }
 
 func (s *service) takeBack() {
-	if s.tty == nil || s.guard.group == 0 {
+	if s.tty == nil {
 		return
 	}
 	if foreground(s.tty) == s.guard.group {
 		setForeground(s.tty, syscall.Getpgrp())
 	}
 	ossignal.Reset(syscall.SIGTTOU)
+	closeTerminal(s.tty, s.Stdin, s.Stdout, s.Stderr)
 }
 
 // still: the command was stopped at the terminal. This process and whoever stands beside
@@ -233,8 +289,8 @@ func (s *service) still(sig syscall.Signal) {
 
 // resume: this process goes on, by fg or bg.
 func (s *service) resume() {
-	if s.tty != nil && s.guard.group != 0 && foreground(s.tty) == syscall.Getpgrp() {
-		setForeground(s.tty, s.guard.group)
+	if s.guard.group != 0 {
+		s.handOver()
 	}
 	_ = s.guard.link.send(message{Kind: doSignal, Signal: int(syscall.SIGCONT)})
 }

@@ -21,6 +21,11 @@ func (r *runner) listen() (stop func()) {
 		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT,
 	}, ossignal.Ignored)
 	ossignal.Notify(r.signals, passed...)
+	if !ossignal.Ignored(syscall.SIGPIPE) {
+		// Nobody reads what we say: that is no reason to end. Caught, not ignored: the
+		// command is not to inherit it.
+		ossignal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	}
 	return func() { ossignal.Stop(r.signals) }
 }
 
@@ -28,6 +33,21 @@ func (r *runner) listen() (stop func()) {
 func asksForEnd(sig os.Signal) bool {
 	return sig == syscall.SIGINT || sig == syscall.SIGTERM || sig == syscall.SIGHUP || sig == syscall.SIGQUIT
 }
+
+// unread reports whether something waits to be read.
+func (l *link) unread() (is bool) {
+	raw, err := l.file.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = raw.Control(func(fd uintptr) {
+		n, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		is = err == nil && n > 0
+	})
+	return is
+}
+
+func writeNow(fd uintptr, b []byte) (int, error) { return syscall.Write(int(fd), b) }
 
 func number(sig os.Signal) int {
 	n, _ := sig.(syscall.Signal)

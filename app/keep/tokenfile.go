@@ -34,11 +34,14 @@ func newTokenFile() (tokenFile, error) {
 	return tokenFile{dir: dir, path: filepath.Join(dir, "token")}, nil
 }
 
+// newSuffix is of the file that is about to replace it.
+const newSuffix = ".new"
+
 func (f tokenFile) write(term *tenure.Term, now, deadline clock.Instant) error {
 	s := term.Stamp(0)
 	text := fmt.Sprintf("group=%s\nnode=%s\ndeployment=%s\ntoken=%d\ndeadline=%s\ndeadline_boottime_ns=%d\n",
 		s.Group, term.Candidate().ID, s.Deployment, s.Token, time.Now().Add(deadline.Sub(now)).UTC().Format(time.RFC3339Nano), deadline)
-	next := f.path + ".new"
+	next := f.path + newSuffix
 	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
 		return err
 	}

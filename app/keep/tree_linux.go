@@ -2,6 +2,7 @@ package keep
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -28,7 +29,7 @@ const procDir = "/proc/"
 // proc is a process as it was a moment ago.
 type proc struct {
 	pid, parent, group int
-	dead               bool // a zombie
+	dead               bool // a zombie, and not one of whose threads others still run
 }
 
 // look reads the fields that follow the name in parentheses, which may hold anything.
@@ -41,12 +42,25 @@ func look(pid int) (proc, bool) {
 	if !ok {
 		return proc{}, false
 	}
-	p := proc{pid: pid}
-	var state string
-	if _, err := fmt.Sscan(string(rest), &state, &p.parent, &p.group); err != nil {
+	const (
+		state, parent, group = 0, 1, 2
+		threads              = 17
+	)
+	fields := bytes.Fields(rest)
+	if len(fields) <= threads {
 		return proc{}, false
 	}
-	p.dead = state == "Z" || state == "X"
+	p := proc{pid: pid}
+	var wrong [3]error
+	p.parent, wrong[0] = strconv.Atoi(string(fields[parent]))
+	p.group, wrong[1] = strconv.Atoi(string(fields[group]))
+	running, err := strconv.Atoi(string(fields[threads]))
+	wrong[2] = err
+	if errors.Join(wrong[:]...) != nil {
+		return proc{}, false
+	}
+	// A process whose first thread has ended shows as a zombie while the others run on.
+	p.dead = bytes.ContainsAny(fields[state], "ZX") && running <= 1
 	return p, true
 }
 
@@ -106,8 +120,9 @@ func parentTable() func(int) []int {
 	return func(pid int) []int { return table[pid] }
 }
 
-// send signals the command's group, then each descendant that is not in it. The group
-// goes first and at once: no fork of its members can slip between.
+// send signals the command's group, then each descendant that is not in it, dead ones too:
+// it costs nothing. The group goes first and at once: no fork of its members can slip
+// between.
 func send(group int, procs []proc, sig syscall.Signal) {
 	ours := map[int]bool{os.Getpid(): true}
 	grouped := false
@@ -119,7 +134,7 @@ func send(group int, procs []proc, sig syscall.Signal) {
 		_ = syscall.Kill(-group, sig)
 	}
 	for _, p := range procs {
-		if p.dead || p.group == group {
+		if p.group == group {
 			continue
 		}
 		// A handle first, then the look: if the number has changed hands since, the parent

@@ -28,9 +28,14 @@ sees to it when this one is paused or killed. When the command ends, what it has
 behind is stopped too. Not stopped: what another program started on its behalf (a service
 manager, a container engine).
 
-Signals are passed on; a second SIGINT or SIGTERM kills. With --once=KEY a command that
+Signals are passed on; a second SIGINT or SIGTERM kills, and after the first the command
+is not started again (--restart). At a terminal the command is in the foreground: Ctrl-C
+is for it alone, and to force an end send SIGTERM to this process twice. With --once=KEY a command that
 ended with 0 is never run again in this group under that key, by anybody: those who wait
 end with 0 too. If it fails or is killed half way, the next in line runs it.
+
+A cordon binds a candidate's name: give one that lasts with --id, such as the host's, or
+the next process is not bound.
 
 Exit codes: the command's own; 128+n if it died of signal n; 75 leadership was lost and
 the command stopped; 124 not elected in time; 125 something is wrong here (flags, store,
@@ -79,6 +84,7 @@ func newExec(env func(string) (string, bool)) *cobra.Command {
 				cfg.Say = func(string, ...any) {}
 			}
 			cfg.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+			cfg.Denied = denied
 			cfg.Stdin, cfg.Stdout, cfg.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 			store, err := c.open(cmd.Context(), cfg.Log)
 			if err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,6 +38,10 @@ export -f beat
 beat
 `
 
+// headless is one more: in a session of its own, with its first thread gone, so that it
+// looks like a zombie. TestHeadless is what it runs.
+const headless = `( HEADLESS=1 TENURE_TEST_MAIN= setsid "$SELF" -test.run='^TestHeadless$' < /dev/null > /dev/null 2>&1 & )` + stubborn
+
 const (
 	execTTL   = 3 * time.Second
 	execGrace = 300 * time.Millisecond
@@ -64,7 +69,7 @@ func execute(t *testing.T, store, group string, flags []string, command ...strin
 	}
 	args := append([]string{"exec", "--store=" + store, "--ttl=" + execTTL.String(), "--grace=" + execGrace.String()}, flags...)
 	w := &wrapped{Cmd: exec.Command(self, append(append(args, group, "--"), command...)...), t: t, group: group, dir: t.TempDir(), exited: make(chan struct{})}
-	w.Env = append(os.Environ(), mainEnv+"=1", "DIR="+w.dir)
+	w.Env = append(os.Environ(), mainEnv+"=1", "DIR="+w.dir, "SELF="+self)
 	w.Stderr = &w.stderr
 	w.WaitDelay = time.Second
 	w.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -134,14 +139,18 @@ func kids(pid int) []int {
 	return pids
 }
 
-// running: not gone and not a zombie; one that was stopped counts.
+// running: not gone and not a zombie; one that was stopped counts, and one that only lacks
+// its first thread.
 func running(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, task := range tasks {
+		stat, err := os.ReadFile(task)
+		rest := stat[bytes.LastIndexByte(stat, ')')+1:]
+		if err == nil && !bytes.HasPrefix(rest, []byte(" Z")) && !bytes.HasPrefix(rest, []byte(" X")) {
+			return true
+		}
 	}
-	rest := stat[bytes.LastIndexByte(stat, ')')+1:]
-	return !bytes.HasPrefix(rest, []byte(" Z")) && !bytes.HasPrefix(rest, []byte(" X"))
+	return false
 }
 
 // acting: it can still do something. One that was stopped, or has a SIGKILL that it was not
@@ -224,13 +233,26 @@ type misfortune struct {
 	code   int // of the wrapper; -1: a signal
 	// forced: the group is vacant before anybody is told, as when a session is closed.
 	forced bool
-	says   string
+	// early: it ends long before the deadline of the longer TTL that it is given.
+	early bool
+	says  string
 }
+
+const longTTL = 20 * time.Second
 
 func misfortunes() []misfortune {
 	cut := func(_ *testing.T, e *execRig, w *wrapped, _ []int) { e.proxy(w.group).Cut() }
 	resume := func(w *wrapped) { _ = w.Process.Signal(syscall.SIGCONT) }
 	to := func(pid int, sig syscall.Signal) { _ = syscall.Kill(pid, sig) }
+	closeSession := func(t *testing.T, e *execRig, w *wrapped, _ []int) {
+		v, err := e.store.Read(t.Context(), w.group)
+		if err == nil {
+			err = e.store.Close(t.Context(), v.Holder, lease.Forced)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
 	return []misfortune{
 		{name: "cut off, SIGTERM ignored, double fork", strike: cut, code: 75, says: "leadership"},
 		{name: "cut off, tree stopped", strike: func(t *testing.T, e *execRig, w *wrapped, pids []int) {
@@ -246,15 +268,15 @@ func misfortunes() []misfortune {
 			cut(t, e, w, pids)
 		}, code: 75, says: "leadership"},
 		{name: "keeper killed", strike: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(kids(w.Process.Pid)[0], syscall.SIGKILL) }, code: 125, says: "keeper"},
-		{name: "session closed", strike: func(t *testing.T, e *execRig, w *wrapped, _ []int) {
-			v, err := e.store.Read(t.Context(), w.group)
-			if err == nil {
-				err = e.store.Close(t.Context(), v.Holder, lease.Forced)
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		}, code: 75, forced: true, says: "leadership"},
+		{name: "session closed", strike: closeSession, code: 75, forced: true, says: "leadership"},
+		{name: "keeper paused, session closed", strike: func(t *testing.T, e *execRig, w *wrapped, pids []int) {
+			to(kids(w.Process.Pid)[0], syscall.SIGSTOP)
+			closeSession(t, e, w, pids)
+		}, code: 75, forced: true, early: true, says: "leadership"},
+		{name: "wrapper paused, command stopped and continued", strike: func(t *testing.T, _ *execRig, w *wrapped, pids []int) {
+			to(w.Process.Pid, syscall.SIGSTOP)
+			pester(t, pids)
+		}, mend: resume, code: 75, says: "leadership"},
 	}
 }
 
@@ -288,15 +310,21 @@ func (e *execRig) proxy(group string) *enginetest.Proxy {
 // runs.
 func (e *execRig) stubbornly(t *testing.T, group string) (*wrapped, []int) {
 	t.Helper()
+	return e.begin(t, group, stubborn, 3)
+}
+
+// begin is stubbornly with a script of as many processes.
+func (e *execRig) begin(t *testing.T, group, script string, processes int, flags ...string) (*wrapped, []int) {
+	t.Helper()
 	e.mu.Lock() // one at a time looks for a free port
 	p := enginetest.NewProxy(t, e.engine.Members[0].Addr())
 	e.proxies[group] = p
 	e.mu.Unlock()
-	w := execute(t, etcdURL(p.Addr()), group, nil, "bash", "-c", stubborn)
+	w := execute(t, etcdURL(p.Addr()), group, flags, "bash", "-c", script)
 	var pids []int
-	until(t, "three processes run", func() bool {
+	until(t, "all processes run", func() bool {
 		pids = w.pids()
-		return len(pids) == 3 && w.promised() > 0
+		return len(pids) == processes && w.promised() > 0
 	})
 	return w, pids
 }
@@ -345,7 +373,11 @@ func TestExecStops(t *testing.T) {
 }
 
 func (e *execRig) round(t *testing.T, m misfortune, group string, strict bool) time.Duration {
-	w, pids := e.stubbornly(t, group)
+	flags := []string{"--ttl=" + execTTL.String()}
+	if m.early {
+		flags = []string{"--ttl=" + longTTL.String()}
+	}
+	w, pids := e.begin(t, group, headless, 4, flags...)
 	ctx, cancel := context.WithTimeout(t.Context(), execWait)
 	defer cancel()
 	var watching sync.WaitGroup
@@ -358,6 +390,9 @@ func (e *execRig) round(t *testing.T, m misfortune, group string, strict bool) t
 	if strict && late > 0 {
 		t.Errorf("%s: a process ran %v past the deadline\n%s", m.name, late, &w.stderr)
 	}
+	if m.early && late > -longTTL/4 {
+		t.Errorf("%s: it ran until %v before the deadline, though the group was vacant", m.name, -late)
+	}
 	if m.mend != nil {
 		m.mend(w)
 	}
@@ -365,6 +400,23 @@ func (e *execRig) round(t *testing.T, m misfortune, group string, strict bool) t
 		t.Errorf("%s: exit code %d, want %d and %q\n%s", m.name, code, m.code, m.says, &w.stderr)
 	}
 	return late
+}
+
+// pester stops the tree and lets it go on, until it is gone: each time the keeper has
+// something to tell a wrapper that does not listen.
+func pester(t *testing.T, pids []int) {
+	var pestering sync.WaitGroup
+	pestering.Go(func() {
+		for slices.ContainsFunc(pids, running) {
+			for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+				for _, pid := range pids {
+					_ = syscall.Kill(pid, sig)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+	})
+	t.Cleanup(pestering.Wait)
 }
 
 // vacantMeansEmpty: when the engine first says that the group is vacant, nothing runs.

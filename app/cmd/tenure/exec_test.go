@@ -43,6 +43,15 @@ func TestExecRefuses(t *testing.T) {
 	}
 }
 
+// A variable that makes no sense is exec's own failure too.
+func TestExecEnvironment(t *testing.T) {
+	var stderr bytes.Buffer
+	code := run(t.Context(), []string{"exec", "g", "--", "true"}, environment("TENURE_EXEC_TTL=soon"), strings.NewReader(""), &stderr, &stderr)
+	if code != 125 || !strings.Contains(stderr.String(), `TENURE_EXEC_TTL="soon"`) {
+		t.Errorf("exit code %d, %q", code, &stderr)
+	}
+}
+
 // What the advice says to take instead is taken.
 func TestExecAdviceHolds(t *testing.T) {
 	for _, flags := range [][]string{{"--ttl=4.6s", "--grace=3s"}, {"--ttl=4s", "--grace=2.62s"}} {
