@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -38,9 +37,6 @@ func badService(t *testing.T, ttl time.Duration, renew http.HandlerFunc) (url st
 // The client in curl stops its command and all that the command started before the TTL is
 // over, also when there is less left of it than it pauses between renewals.
 func TestClientInCurlStopsInTime(t *testing.T) {
-	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("curl is not installed")
-	}
 	const ttl = 8 * time.Second
 	url, elected := badService(t, ttl, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -57,9 +53,6 @@ func TestClientInCurlStopsInTime(t *testing.T) {
 
 // The client in Python goes on when the answer to a renewal breaks off.
 func TestClientInPythonOutlivesHalfAnAnswer(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("python3 is not installed")
-	}
 	const ttl = 4 * time.Second
 	var renewals atomic.Int64
 	url, _ := badService(t, ttl, func(w http.ResponseWriter, _ *http.Request) {

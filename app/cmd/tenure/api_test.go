@@ -20,6 +20,7 @@ import (
 
 	"github.com/tenurehq/tenure/app/service"
 	"github.com/tenurehq/tenure/app/service/feed"
+	"github.com/tenurehq/tenure/internal/servertest"
 )
 
 // A new token is shown once, with its hash for the file, and works; what cannot be a name
@@ -103,8 +104,9 @@ func startScript(t *testing.T, env []string, program string, args ...string) *sc
 	if err != nil {
 		t.Fatal(err)
 	}
+	needs := servertest.Command(t, map[string]string{"lead.sh": "curl", "lead.py": "python3"}[program])
 	s := &script{t: t, cmd: exec.Command(path, args...), done: make(chan struct{})}
-	s.cmd.Env = append(os.Environ(), env...)
+	s.cmd.Env = slices.Concat(needs.Env, []string{"PATH=" + filepath.Dir(needs.Path) + string(filepath.ListSeparator) + os.Getenv("PATH")}, env)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -191,35 +193,20 @@ type dialect struct {
 	asked          int      // exit code when it was asked to give up
 }
 
-func dialects(t *testing.T) []dialect {
-	t.Helper()
-	var all []dialect
-	has := func(program string) bool {
-		if _, err := exec.LookPath(program); err == nil {
-			return true
-		}
-		if os.Getenv("CI") == "true" {
-			t.Errorf("%s is not installed", program)
-		}
-		t.Logf("%s is not installed: its client is not tested", program)
-		return false
-	}
-	if has("curl") {
-		all = append(all, dialect{
+func dialects() []dialect {
+	return []dialect{
+		{
 			"lead.sh", "by-curl", []string{"sh", "-c", `while :; do echo "works $TENURE_TERM"; sleep 0.05; done & wait`}, []string{"sh", "-c", `echo "works $TENURE_TERM"`},
 			"works %d", 128 + int(syscall.SIGTERM),
-		})
+		},
+		{"lead.py", "by-python", nil, []string{"0.2"}, `"works", "term": %d`, 0},
 	}
-	if has("python3") {
-		all = append(all, dialect{"lead.py", "by-python", nil, []string{"0.2"}, `"works", "term": %d`, 0})
-	}
-	return all
 }
 
 // The clients of docs/api.md lead, stand in line, renew, give up when they are asked to,
 // stop in time when the service does not answer, resign, and watch.
 func TestClientsOfTheDocs(t *testing.T) {
-	all := dialects(t)
+	all := dialects()
 	p, tokens := guardedServe(t, `{"roles":{"node":[{"prefix":"by-","verbs":["campaign","observe"]}],"operator":[{"prefix":"","verbs":["step-down","observe"]}]},
 		"names":{"node-*":["node"],"op":["operator"]}}`, "node-a", "node-b", "node-c", "op")
 	start := func(d dialect, node string, work []string) *script {

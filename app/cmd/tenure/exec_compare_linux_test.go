@@ -153,7 +153,7 @@ func obtainEtcdctl(t *testing.T) string {
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod -modcacherw", "GOWORK=off")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Skipf("no etcdctl: go %v: %v\n%s", args, err, out)
+			t.Fatalf("no etcdctl to compare with: go %v: %v\n%s", args, err, out)
 		}
 	}
 	return path
