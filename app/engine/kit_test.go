@@ -61,10 +61,22 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
+// put writes until it is acknowledged, as a caller would: a proposal that a follower
+// passed to a leader killed at that moment is lost, the engine says so seconds later,
+// and its client leaves it to the caller to ask again for a write.
 func put(t *testing.T, c *clientv3.Client, key, value string) {
 	t.Helper()
-	if _, err := c.Put(within(t, 10*time.Second), key, value); err != nil {
-		t.Fatalf("put %s: %v", key, err)
+	all := within(t, 20*time.Second)
+	for {
+		ctx, cancel := context.WithTimeout(all, 2*time.Second)
+		_, err := c.Put(ctx, key, value)
+		cancel()
+		if err == nil {
+			return
+		}
+		if all.Err() != nil {
+			t.Fatalf("put %s: %v", key, err)
+		}
 	}
 }
 
