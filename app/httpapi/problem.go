@@ -71,14 +71,25 @@ func WriteProblem(w http.ResponseWriter, p *Problem) {
 
 // WriteJSON answers with v.
 func WriteJSON(w http.ResponseWriter, status int, v any) {
-	body, err := json.Marshal(v)
+	body, err := EncodeJSON(v)
 	if err != nil {
 		WriteProblem(w, &Problem{Status: http.StatusInternalServerError, Code: "internal", Detail: "the answer cannot be written as JSON"})
 		return
 	}
+	WriteBody(w, status, body)
+}
+
+// EncodeJSON returns v as the body that WriteJSON sends.
+func EncodeJSON(v any) ([]byte, error) {
+	body, err := json.Marshal(v)
+	return append(body, '\n'), err
+}
+
+// WriteBody answers with what EncodeJSON returned.
+func WriteBody(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n'))
+	_, _ = w.Write(body)
 }
 
 // ReadJSON reads the body, one JSON value of at most limit bytes, into v. Fields

@@ -17,18 +17,18 @@ func (s *Service) leader(w http.ResponseWriter, r *http.Request) error {
 	if err := lease.CheckGroup(group); err != nil {
 		return err
 	}
-	answer, age, cached, err := s.look(r, group)
+	seen, err := s.look(r, group)
 	if err != nil {
 		return err
 	}
-	v := answer.View
+	v := seen.View
 	if v.State != tenure.Led {
 		p := &httpapi.Problem{
 			Status: http.StatusNotFound, Code: "no_leader", Retryable: true,
 			Detail: whoLeads(v) + ": campaign to lead it, or watch it",
 		}
-		if cached {
-			p.More = map[string]any{"age_ms": age.Milliseconds()}
+		if seen.aged {
+			p.More = map[string]any{"age_ms": seen.age.Milliseconds()}
 		}
 		return led(p, v, 0)
 	}
@@ -40,6 +40,22 @@ func (s *Service) leader(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
+	say := func() ([]byte, error) { return httpapi.EncodeJSON(s.describeLeader(group, seen)) }
+	var body []byte
+	if seen.kept != nil {
+		body, err = seen.kept.Say(seen.age.Milliseconds(), say)
+	} else {
+		body, err = say()
+	}
+	if err != nil {
+		return err
+	}
+	httpapi.WriteBody(w, http.StatusOK, body)
+	return nil
+}
+
+func (s *Service) describeLeader(group string, seen sight) Leader {
+	v := seen.View
 	out := Leader{
 		Group: group, LeaderNodeID: v.Candidate.ID, Address: v.Candidate.Address, Term: v.Token,
 		Metadata: orEmpty(v.Candidate.Metadata),
@@ -51,32 +67,39 @@ func (s *Service) leader(w http.ResponseWriter, r *http.Request) error {
 	if n := len(v.Terms); n > 0 {
 		out.SinceMS = v.Terms[n-1].Begin.UnixMilli()
 	}
-	if cached {
-		ms := age.Milliseconds()
+	if seen.aged {
+		ms := seen.age.Milliseconds()
 		out.AgeMS = &ms
 	}
-	httpapi.WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out
+}
+
+// sight is a view of a group, and how old it is where the caller allowed an age.
+type sight struct {
+	feed.Answer
+	age  time.Duration
+	aged bool
+	kept *feed.Remembered // where the view was remembered, if it was
 }
 
 // look reads a group: linearizably, or with ?stale from what was read last, if that is
 // young enough. More than a quarter of the TTL is not allowed, however much is asked.
-func (s *Service) look(r *http.Request, group string) (answer feed.Answer, age time.Duration, cached bool, err error) {
+func (s *Service) look(r *http.Request, group string) (sight, error) {
 	text, _ := httpapi.Parameter(r.URL, "stale")
 	if text == "" {
-		answer, err = s.reader.Read(r.Context(), group)
-		return answer, 0, false, err
+		answer, err := s.reader.Read(r.Context(), group)
+		return sight{Answer: answer}, err
 	}
 	stale, err := time.ParseDuration(text)
 	if err != nil || stale < 0 {
-		return answer, 0, false, bad("bad_stale", "stale: a duration such as 500ms; at most a quarter of the TTL counts")
+		return sight{}, bad("bad_stale", "stale: a duration such as 500ms; at most a quarter of the TTL counts")
 	}
-	answer, age, known := s.reader.Recent(group)
-	if known && age <= min(stale, s.stalest(answer.View)) {
-		return answer, age, true, nil
+	kept, age, known := s.reader.Recent(group)
+	if known && age <= min(stale, s.stalest(kept.View)) {
+		return sight{kept.Answer, age, true, kept}, nil
 	}
-	answer, err = s.reader.Read(r.Context(), group)
-	return answer, s.clock.Now().Sub(answer.Asked), true, err
+	answer, err := s.reader.Read(r.Context(), group)
+	return sight{answer, s.clock.Now().Sub(answer.Asked), true, nil}, err
 }
 
 // stalest is how old an answer may be: a quarter of the leader's TTL, or of the least that

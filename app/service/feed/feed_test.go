@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -116,6 +117,29 @@ func TestReadBeganAfter(t *testing.T) {
 	for range 5 {
 		if later := <-answers; later != 2 {
 			t.Errorf("a later one was answered %d", later)
+		}
+	}
+}
+
+// Within a millisecond of its age an answer is made once, in the next anew, and what could
+// not be made is not kept.
+func TestSaidOnce(t *testing.T) {
+	var r Remembered
+	made := 0
+	say := func(ageMS int64, fail error) string {
+		body, _ := r.Say(ageMS, func() ([]byte, error) {
+			made++
+			return fmt.Appendf(nil, "%d", made), fail
+		})
+		return string(body)
+	}
+	_ = say(7, errors.New("no"))
+	for i, c := range []struct {
+		ageMS int64
+		want  string
+	}{{7, "2"}, {7, "2"}, {8, "3"}, {8, "3"}, {7, "4"}} {
+		if got := say(c.ageMS, nil); got != c.want {
+			t.Errorf("answer %d, of age %d: %s, want %s", i, c.ageMS, got, c.want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
@@ -27,13 +28,37 @@ type Reader struct {
 	mu     sync.Mutex
 	closed bool
 	lanes  map[string]*lane
-	last   map[string]Answer
+	last   map[string]*Remembered
 }
 
 // Answer is a view and when it was asked for: it is no older than that.
 type Answer struct {
 	lease.View
 	Asked clock.Instant
+}
+
+// Remembered is the last answer about a group.
+type Remembered struct {
+	Answer
+	said atomic.Pointer[said]
+}
+
+type said struct {
+	ms   int64
+	body []byte
+}
+
+// Say returns the answer as bytes. They change with its age, in milliseconds: within one
+// they are made once, however many ask.
+func (r *Remembered) Say(ageMS int64, encode func() ([]byte, error)) ([]byte, error) {
+	if s := r.said.Load(); s != nil && s.ms == ageMS {
+		return s.body, nil
+	}
+	body, err := encode()
+	if err == nil {
+		r.said.Store(&said{ageMS, body})
+	}
+	return body, err
 }
 
 type flight struct {
@@ -49,7 +74,7 @@ type lane struct{ now, next *flight }
 // NewReader returns a reader whose reads take at most timeout each. report, if set, is
 // told how each went. Close ends it.
 func NewReader(store lease.Store, c clock.Clock, timeout time.Duration, report func(time.Duration, error)) *Reader {
-	r := &Reader{store: store, clock: c, timeout: timeout, report: report, lanes: make(map[string]*lane), last: make(map[string]Answer)}
+	r := &Reader{store: store, clock: c, timeout: timeout, report: report, lanes: make(map[string]*lane), last: make(map[string]*Remembered)}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	return r
 }
@@ -104,7 +129,7 @@ func (r *Reader) fly(group string, l *lane) {
 			if len(r.last) >= readsKept {
 				clear(r.last)
 			}
-			r.last[group] = f.answer
+			r.last[group] = &Remembered{Answer: f.answer}
 		}
 		done := f.done
 		l.now, l.next = l.next, nil
@@ -118,14 +143,14 @@ func (r *Reader) fly(group string, l *lane) {
 
 // Recent returns the last answer about a group and how old it is at most, if there is
 // one. It makes no call, so it works without a quorum too.
-func (r *Reader) Recent(group string) (Answer, time.Duration, bool) {
+func (r *Reader) Recent(group string) (last *Remembered, age time.Duration, known bool) {
 	r.mu.Lock()
-	a, ok := r.last[group]
+	last, known = r.last[group]
 	r.mu.Unlock()
-	if !ok {
-		return Answer{}, 0, false
+	if !known {
+		return nil, 0, false
 	}
-	return a, r.clock.Now().Sub(a.Asked), true
+	return last, r.clock.Now().Sub(last.Asked), true
 }
 
 // Close ends the reads under way and returns when they have ended.
