@@ -240,3 +240,7 @@ func (r Run) RecoveryBound() time.Duration {
 func (r Run) beliefBound() time.Duration {
 	return time.Duration(float64(r.ttl())*(1+r.Drift)) + ms(r.EngineDelayMS)
 }
+
+// SilentAfter is how long after the engine lost its quorum nobody is seen to believe: the
+// bound of belief, and the instant's way from the node's timer to the history.
+func (r Run) SilentAfter() time.Duration { return r.beliefBound() + r.wake() }

@@ -29,8 +29,7 @@ func newRefusal(f *facts) *refusal {
 		}
 		c.count("outages")
 		all = append(all, outage{span{later(x.Begun, f.run.seen()), x.Healed}, x.at})
-		// The slack is for the instant's way from the node's timer to the history.
-		if from := later(x.Begun, f.run.beliefBound()+f.run.wake()); from < x.Healed && x.Healed < clock.Never {
+		if from := later(x.Begun, f.run.SilentAfter()); from < x.Healed && x.Healed < clock.Never {
 			c.count("outages longer than the bound of belief")
 			c.silent = append(c.silent, outage{span{from, x.Healed}, x.at})
 		}

@@ -37,7 +37,7 @@ func quorum() Experiment {
 			paused := trial("etcd-"+quorumPaused, etcdEngine, ttl, pauseMembers)
 			killed := trial("etcd-"+quorumKilled, etcdEngine, ttl, killMembers)
 			paused.Engines, killed.Engines = 3, 3
-			killed.fleet = func(c *lab.Config) { c.RestartWait = outage(ttl) }
+			killed.fleet = func(c *lab.Config) { c.RestartWait = killed.outage() }
 			split := trial("raft-"+splitNodes, raftEngine, time.Second, splitRounds)
 			split.Nodes, split.Pass = 5, safe("evidence")
 			all := []Trial{paused, split}
@@ -51,7 +51,9 @@ func quorum() Experiment {
 }
 
 // outage is how long a quorum is lost: longer than anybody may believe without it.
-func outage(ttl time.Duration) time.Duration { return ttl + 2500*time.Millisecond }
+func (t Trial) outage() time.Duration {
+	return t.describe(Experiment{}, Full).SilentAfter() + time.Second
+}
 
 // again plays a script again and again, each time with the fleet whole and somebody
 // leading, at another moment of the beat.
@@ -127,7 +129,7 @@ func (s *stage) pauseQuorum(ctx context.Context, l fleetclient.Leader, what ...s
 	f, err := s.broken("", func() (chaos.Fault, error) {
 		return s.chaos.Pause(ctx, chaos.Pause{For: time.Millisecond, Until: func(ctx context.Context, _ chaos.Leader) error {
 			r.Begun = now()
-			if err := s.hold(ctx, outage(s.trial.TTL)); err != nil {
+			if err := s.hold(ctx, s.trial.outage()); err != nil {
 				return err
 			}
 			err := s.down(ctx, l.ID, l.Token)
@@ -154,7 +156,7 @@ func killMembers(ctx context.Context, s *stage) error {
 			return r, err
 		}
 		// They are started again this much later, not earlier.
-		r.Begun, r.Healed = f.Begun, f.Begun.Add(outage(s.trial.TTL))
+		r.Begun, r.Healed = f.Begun, f.Begun.Add(s.trial.outage())
 		return r, s.without(f, r)
 	})
 }
