@@ -1,0 +1,49 @@
+// Command first leads a group once, writes through a fence, and is done: the whole of
+// Tenure in one file, with everything in memory.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/mem"
+)
+
+func main() {
+	if err := lead(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func lead(ctx context.Context) (err error) {
+	node, err := lease.New(mem.New(mem.Options{}), lease.Config{
+		Candidate: tenure.Candidate{ID: "node-1"},
+		Scope:     lease.Scope{"billing"},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, node.Close(ctx)) }()
+	billing, err := node.Elector("billing")
+	if err != nil {
+		return err
+	}
+	var mark fence.Mark // a real sink keeps it beside the data, in one transaction with the write
+	return tenure.Lead(ctx, billing, func(_ context.Context, term *tenure.Term) error {
+		if err := term.Check(); err != nil {
+			return err // this process no longer leads
+		}
+		next, err := mark.Admit(term.Stamp(0))
+		if err != nil {
+			return err // a newer leader was here: write nothing
+		}
+		mark = next
+		fmt.Println("written by", term.Stamp(0))
+		return tenure.ErrDone // finished for good; after anything else Lead campaigns again
+	})
+}
