@@ -182,7 +182,8 @@ func TestAlone(t *testing.T) {
 // restart of all from their snapshots.
 func TestSnapshots(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, nil, "a", "b", "c")
+	// Long enough for a term to outlast the load on a busy machine.
+	f := newFleet(t, func(c *Config) { c.Heartbeat, c.LeaderLease, c.Election = 3*time.Second, 2*time.Second, 3*time.Second }, "a", "b", "c")
 	f.start("a", "b")
 	term := f.win("a")
 	a := f.nodes["a"]

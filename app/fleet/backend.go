@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -144,7 +145,7 @@ func (n *Node) noted(note lease.Note) {
 
 func (c Config) raft(address string) raft.Config {
 	// Raft is to know before trust ends: see raft.Default.
-	t := raft.Timing{Heartbeat: c.ElectionTimeout, LeaderLease: 3 * c.ElectionTimeout / 4}
+	t := raft.Timing{Heartbeat: c.ElectionTimeout, LeaderLease: cmp.Or(c.RaftLease, 3*c.ElectionTimeout/4)}
 	return raft.Config{
 		Candidate: tenure.Candidate{ID: c.ID, Address: address}, Group: c.Group, Peers: c.Peers, DataDir: c.DataDir, Timing: t.Resolve(),
 	}

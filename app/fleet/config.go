@@ -97,6 +97,10 @@ type Config struct {
 	// PeerProxies (id to host:port) are where this node reaches Raft peers, instead of at
 	// their own addresses.
 	PeerProxies map[string]string
+	// RaftLease is how long a Raft leader goes on without a quorum before Raft itself
+	// unseats it, at most ElectionTimeout: one that is longer than trust shows trust.
+	// Default three quarters of ElectionTimeout, which is shorter.
+	RaftLease time.Duration
 	// Trace is a folder in which the node writes down what it does and sees, one
 	// api.TraceLine a line, in ID.trace.
 	Trace string
@@ -240,7 +244,7 @@ func (c Config) Validate() error {
 	}
 	if !c.Lab {
 		for field, given := range map[string]bool{
-			"clock-skew": c.ClockSkew != 0, "clock-drift": c.ClockDrift != 0, "stop-delay": c.StopDelay != 0, "peer-proxies": len(c.PeerProxies) > 0, "plant": len(c.Plant) > 0, "trace": c.Trace != "",
+			"clock-skew": c.ClockSkew != 0, "clock-drift": c.ClockDrift != 0, "stop-delay": c.StopDelay != 0, "peer-proxies": len(c.PeerProxies) > 0, "raft-lease": c.RaftLease != 0, "plant": len(c.Plant) > 0, "trace": c.Trace != "",
 		} {
 			if given {
 				bad(field, "is for experiments only and needs -lab")
@@ -261,6 +265,7 @@ func (c Config) validateBackend(bad func(field, format string, args ...any)) []e
 		only("peers", len(c.Peers) > 0, BackendRaft)
 		only("data-dir", c.DataDir != "", BackendRaft)
 		only("election-timeout", c.ElectionTimeout != 0, BackendRaft)
+		only("raft-lease", c.RaftLease != 0, BackendRaft)
 		if c.Backend == BackendEtcd && len(c.Endpoints) == 0 {
 			bad("endpoints", "where etcd is must be given, such as http://127.0.0.1:2379")
 		}

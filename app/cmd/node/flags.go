@@ -62,6 +62,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (se
 	fs.DurationVar(&s.ClockSkew, "clock-skew", 0, "how far this node's wall clock is off, with -lab")
 	fs.Func("clock-drift", "how much faster this node's clocks run: a fraction, 5% or 500ppm, with -lab", drift(&s.ClockDrift))
 	fs.Func("peer-proxies", "where this node reaches Raft peers instead, as id=host:port,…, with -lab", peers(&s.PeerProxies))
+	fs.DurationVar(&s.RaftLease, "raft-lease", 0, "how long Raft itself lets a leader go on without a quorum (default 3/4 of -election-timeout), with -lab")
 	fs.DurationVar(&s.StopDelay, "stop-delay", 0, "how long a leader goes on after it was told to stop, with -lab")
 	fs.StringVar(&s.Trace, "trace", "", "folder in which the node writes down what it does and sees, with -lab")
 	fs.StringVar(&file, "config", "", "file with lines of flag = value")

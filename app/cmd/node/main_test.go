@@ -102,6 +102,8 @@ func TestExitCodes(t *testing.T) {
 		{"nothing", nil, nil, exitUsage, "error: ledger: the URL"},
 		{"contradictory timings", with("-lease-ttl", "3s", "-renew-interval", "2s"), nil, exitUsage, "Misses × Beat = 3 × 2s = 6s must be less than"},
 		{"a clock without -lab", with("-clock-skew", "1s"), nil, exitUsage, "clock-skew: is for experiments only and needs -lab"},
+		{"Raft's lease without -lab", with("-backend", "raft", "-raft-lease", "1s"), nil, exitUsage, "raft-lease: is for experiments only and needs -lab"},
+		{"Raft's lease without Raft", with("-lab", "-raft-lease", "1s"), nil, exitUsage, "raft-lease: belongs to -backend=raft"},
 		{"a rate that is none", with("-clock-drift", "fast"), nil, exitUsage, "no rate"},
 		{"peers that are none", with("-peers", "a"), nil, exitUsage, "id=host:port"},
 		{"a peer twice", with("-peers", "a=h:1,a=h:2"), nil, exitUsage, "named twice"},
