@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -21,8 +22,9 @@ type trace struct {
 	log *slog.Logger
 	pid int
 
-	mu   sync.Mutex
-	file *os.File // nil after an error: a trace with a hole would be taken for whole
+	whole string // api.TraceWhole
+	mu    sync.Mutex
+	file  *os.File // nil after an error: a trace with a hole would be taken for whole
 }
 
 // openTrace goes on with the file of a process before this one.
@@ -37,7 +39,17 @@ func openTrace(dir, id string, log *slog.Logger) (*trace, error) {
 	if err != nil {
 		return nil, &ConfigError{"trace", err.Error()}
 	}
-	return &trace{log: log, pid: os.Getpid(), file: f}, nil
+	t := &trace{log: log, pid: os.Getpid(), file: f}
+	t.whole = filepath.Join(dir, api.TraceWhole(id, t.pid))
+	if err := os.WriteFile(t.whole, nil, 0o644); err != nil {
+		_ = f.Close()
+		return nil, &ConfigError{"trace", err.Error()}
+	}
+	t.add(api.TraceLine{Kind: api.TraceOpened, At: clock.System().Now()})
+	if t.file == nil {
+		return nil, &ConfigError{"trace", "it cannot be written"}
+	}
+	return t, nil
 }
 
 func (t *trace) add(l api.TraceLine) {
@@ -55,7 +67,7 @@ func (t *trace) add(l api.TraceLine) {
 		_, err = t.file.Write(append(line, '\n'))
 	}
 	if err != nil {
-		t.log.Error("the trace cannot be written and ends here", "error", err)
+		t.log.Error("the trace cannot be written and ends here", "error", errors.Join(err, os.Remove(t.whole)))
 		_ = t.file.Close()
 		t.file = nil
 	}

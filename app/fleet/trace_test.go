@@ -3,6 +3,7 @@ package fleet
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -43,10 +44,15 @@ func TestTrace(t *testing.T) {
 		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
 			t.Fatal(err)
 		}
+		if l.Kind == api.TraceOpened {
+			l.At = 0
+		}
 		got = append(got, l)
 	}
 	want := []api.TraceLine{
+		{Kind: api.TraceOpened, PID: os.Getpid()},
 		{Kind: api.TraceAttempt, PID: os.Getpid(), At: 20, Token: 3},
+		{Kind: api.TraceOpened, PID: os.Getpid()},
 		{Kind: api.TraceDone, PID: os.Getpid(), At: 30, End: 35, Token: 4, What: "unknown"},
 	}
 	if !slices.Equal(got, want) {
@@ -55,4 +61,30 @@ func TestTrace(t *testing.T) {
 	if none, err := openTrace("", "node-1", slog.Default()); none != nil || err != nil {
 		t.Errorf("a trace that nobody asked for: %v, %v", none, err)
 	}
+}
+
+// A trace that lost a line says so, on a full disk too, and writes no more: with a hole
+// it would be taken for whole.
+func TestTraceLosesLine(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	tr, err := openTrace(dir, "node-1", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := filepath.Join(dir, api.TraceWhole("node-1", os.Getpid()))
+	if _, err := os.Stat(whole); err != nil {
+		t.Fatal(err)
+	}
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("this system has no /dev/full")
+	}
+	good := tr.file
+	tr.file = full
+	tr.attempted(20, 3)
+	if _, err := os.Stat(whole); !errors.Is(err, os.ErrNotExist) || tr.file != nil {
+		t.Errorf("a line was lost, and the trace is said to be whole: %v", err)
+	}
+	_ = good.Close()
 }

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"fmt"
+
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 )
@@ -16,7 +18,13 @@ const (
 	TraceVacant  = "vacant"  // nobody was
 	TraceBlind   = "unknown" // who leads cannot be seen
 	TraceCall    = "call"    // the engine is about to be called
+	TraceOpened  = "opened"  // the first line of a process
 )
+
+// TraceWhole is the name of a file beside a node's trace that stands for as long as
+// every line of that process was written: it is removed when one is lost, which needs no
+// room on a disk that is full.
+func TraceWhole(node string, pid int) string { return fmt.Sprintf("%s-%d.whole", node, pid) }
 
 // TraceLine is one line of a node's trace (-trace): what it did and saw, on the host's
 // clock. Each line is handed to the operating system before the node goes on, so that

@@ -5,6 +5,7 @@ package pen
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,7 +18,8 @@ import (
 
 // Writer writes as the leader of a term. It is safe for concurrent use.
 //
-// An error wraps fence.ErrRefused (another leads: stop; the term is over),
+// An error wraps fence.ErrRefused (another leads: stop; the term is over; with ErrClosed
+// too it is a later write, of which nothing was sent),
 // tenure.EndedError (the term is over: stop; nothing was sent), ledgerapi.ErrUnknown
 // (it may have been written or not), ledgerapi.ErrUnavailable or ErrBusy (nothing was
 // written: try again), or says what is wrong with the writes themselves.
@@ -66,9 +68,10 @@ type Config struct {
 // A write is not cancelled by the end of the term or of the caller's context: what was
 // sent shall have an outcome, and the ledger is what protects. It ends at its timeout.
 type Pen struct {
-	cfg     Config
-	last    atomic.Int64
-	refused atomic.Bool
+	cfg  Config
+	last atomic.Int64
+	// refused is the first refusal; nil: there was none.
+	refused atomic.Pointer[error]
 
 	under  sync.RWMutex // read-held by each write under way
 	closed bool
@@ -128,7 +131,12 @@ func (p *Pen) write(ctx context.Context, writes []ledgerapi.Write) (ledgerapi.An
 		p.cfg.Between()
 	}
 	token := p.cfg.Term.Token()
+	// Taken before the look at refusals, and the end of a refused write after it is noted:
+	// so no attempt has an instant that is later than the end of one that was refused.
 	at := p.cfg.Host.Now()
+	if first := p.refused.Load(); first != nil {
+		return ledgerapi.Answer{}, fmt.Errorf("%w: a write of this term was refused: %w", ErrClosed, *first)
+	}
 	raise(&p.last, at)
 	if p.cfg.Attempted != nil {
 		p.cfg.Attempted(at, token)
@@ -138,11 +146,14 @@ func (p *Pen) write(ctx context.Context, writes []ledgerapi.Write) (ledgerapi.An
 	answer, err := p.cfg.Ledger.Apply(wctx, ledgerapi.Batch{
 		Resource: p.cfg.Resource, Stamp: p.cfg.Term.Stamp(0), Holder: p.cfg.Holder, Writes: writes,
 	})
+	refused := errors.Is(err, fence.ErrRefused)
+	if refused {
+		p.refused.CompareAndSwap(nil, &err)
+	}
 	if p.cfg.Done != nil {
 		p.cfg.Done(at, p.cfg.Host.Now().Sub(at), err)
 	}
-	if errors.Is(err, fence.ErrRefused) {
-		p.refused.Store(true)
+	if refused {
 		// Inside tenure.Lead this returns at once: Lead gives the group up when work has
 		// returned.
 		_ = p.cfg.Term.Resign(wctx)
@@ -162,6 +173,6 @@ func raise(to *atomic.Int64, at clock.Instant) {
 // LastAttempt is the newest attempt on the host's clock; 0 if there was none.
 func (p *Pen) LastAttempt() clock.Instant { return clock.Instant(p.last.Load()) }
 
-// Refused reports whether the ledger has refused a write of this term: then it will
-// refuse every other.
-func (p *Pen) Refused() bool { return p.refused.Load() }
+// Refused reports whether the ledger has refused a write of this term: it would refuse
+// every other, and none is sent.
+func (p *Pen) Refused() bool { return p.refused.Load() != nil }

@@ -71,6 +71,62 @@ func TestRefusedStepsDown(t *testing.T) {
 	}
 }
 
+// After a refusal nothing more is sent, whether the term is seen to have ended or not,
+// and nobody who writes at the same time begins an attempt after a refused one has ended.
+func TestRefusedSendsNothingMore(t *testing.T) {
+	l := openLedger(t)
+	old, _, _ := newTerm(1)
+	var mu sync.Mutex
+	var begun []clock.Instant
+	told := clock.Never
+	p := pen.New(pen.Config{
+		Ledger: l, Resource: "billing", Term: old,
+		Attempted: func(at clock.Instant, _ fence.Token) {
+			mu.Lock()
+			defer mu.Unlock()
+			begun = append(begun, at)
+		},
+		Done: func(at clock.Instant, took time.Duration, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if errors.Is(err, fence.ErrRefused) {
+				told = min(told, at.Add(took))
+			}
+		},
+	})
+	// WriteLast does not ask whether the term goes on: the pen alone keeps it back.
+	var writers sync.WaitGroup
+	for range 8 {
+		writers.Go(func() {
+			for range 1000 {
+				_, err := p.WriteLast(context.Background(), checkpoint())
+				switch {
+				case errors.Is(err, pen.ErrClosed) && errors.Is(err, fence.ErrRefused):
+					return
+				case err != nil && !errors.Is(err, fence.ErrRefused):
+					t.Error(err)
+					return
+				}
+			}
+			t.Error("it is never kept back")
+		})
+	}
+	next, _, _ := newTerm(2)
+	if err := l.Seal(t.Context(), "billing", next.Stamp(0), "n2"); err != nil {
+		t.Fatal(err)
+	}
+	writers.Wait()
+	for _, at := range begun {
+		if at > told {
+			t.Errorf("an attempt began %v after the first refusal", at.Sub(told))
+		}
+	}
+	sent := len(begun)
+	if _, err := p.WriteLast(t.Context(), checkpoint()); !pen.Stop(err) || !errors.Is(err, pen.ErrClosed) || len(begun) != sent || told == clock.Never {
+		t.Errorf("a write after a refusal: %v, %d sent of %d", err, len(begun), sent)
+	}
+}
+
 // After the end of its term a leader sends nothing; what it leaves to its successor it
 // may still write if the term ended by its own will, and only then.
 func TestEnded(t *testing.T) {
