@@ -122,6 +122,9 @@ func TestFaults(t *testing.T) {
 		return err
 	}})
 	bit(t, "gc-pause-leader", began, fault, err, "writes refused")
+	if fault.Set < fault.Begun || fault.Held.Sub(fault.Set) < ttl || fault.Healed < fault.Held {
+		t.Errorf("begun %d, set by %d, held until %d, healed %d", fault.Begun, fault.Set, fault.Held, fault.Healed)
+	}
 	whole(t, f)
 
 	began = now()
@@ -131,6 +134,19 @@ func TestFaults(t *testing.T) {
 	began = now()
 	fault, err = f.FlapLeader(t.Context(), chaos.Flap{From: chaos.Ledger, Way: chaos.Down, For: 3 * time.Second, Seed: 3})
 	bit(t, "flap-leader", began, fault, err, "writes failed")
+	whole(t, f)
+
+	// The first cut outlasts the TTL, so that another leads by the second, which follows.
+	var cuts []chaos.Fault
+	began = now()
+	fault, err = f.FlapLeader(t.Context(), chaos.Flap{For: 9 * time.Second, Seed: 223, Follow: true, Each: func(c chaos.Fault) { cuts = append(cuts, c) }})
+	bit(t, "flap-leader", began, fault, err, fmt.Sprintf("cuts: %d; %s: ", len(cuts), fault.Target))
+	if len(cuts) < 2 || cuts[1].Token <= cuts[0].Token || cuts[1].Target == cuts[0].Target {
+		t.Errorf("cuts do not follow the leader: %+v", cuts)
+	}
+	for _, c := range cuts {
+		bit(t, "flap-leader", fault.Begun, c, nil, "")
+	}
 	whole(t, f)
 
 	var each int

@@ -19,6 +19,11 @@ type Fault struct {
 	// nothing of it was left: for a node that was killed or resigned, when that was seen.
 	Begun  clock.Instant `json:"begun"`
 	Healed clock.Instant `json:"healed"`
+	// Set is taken when everything was set, Held on the line before anything was undone:
+	// in between it surely stood. Only a process that was killed may have been started
+	// again before. Both are 0 if it was not set as a whole.
+	Set  clock.Instant `json:"set,omitempty"`
+	Held clock.Instant `json:"held,omitempty"`
 	// Evidence is what shows that it bit, in words.
 	Evidence string `json:"evidence"`
 }
@@ -90,12 +95,17 @@ type Skew struct {
 
 // Flap cuts the leader off again and again, for half to one and a half TTL each time,
 // with as long in between, at random by the seed. It goes on for For (ten TTL by
-// default), on the same node whoever leads.
+// default).
 type Flap struct {
 	From From
 	Way  Way
 	For  time.Duration
 	Seed uint64
+	// Follow lets each cut hit whoever leads when it begins; without, all hit the same
+	// node, whoever leads.
+	Follow bool
+	// Each, if given, is told of each cut when it is healed.
+	Each func(Fault)
 }
 
 // Churn kills the leader every Every (5s by default) for For (a minute by default).

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/tenurehq/tenure/clock"
 )
@@ -157,60 +155,4 @@ func counted(by map[string]float64, what string) string {
 		return ""
 	}
 	return fmt.Sprintf("%s: %.0f (%s)", what, sum, strings.Join(parts, ", "))
-}
-
-// FlapLeader makes a connection of the leader come and go. It has bitten as a partition
-// has.
-func (f *Fleet) FlapLeader(ctx context.Context, p Flap) (Fault, error) {
-	p.From, p.Way = or(p.From, Engine), or(p.Way, Both)
-	p.For = or(p.For, 10*f.ttl)
-	return f.strike(ctx, func(target Leader) (work, error) {
-		w := work{name: "flap-leader", healed: "reaches the " + string(p.From) + " for good"}
-		c, err := f.cutting([]Leader{target}, p.From, p.Way)
-		if err != nil {
-			return w, err
-		}
-		chance := rand.New(rand.NewPCG(p.Seed, 0))
-		near := func() time.Duration { return time.Duration((0.5 + chance.Float64()) * float64(f.ttl)) }
-		cuts := 0
-		w.heal = c.heal
-		var before reading
-		w.set = func(ctx context.Context, target Leader) (string, clock.Instant, error) {
-			var err error
-			if before, err = f.read(ctx, target); err != nil {
-				return "", 0, err
-			}
-			begun := f.host.Now()
-			return fmt.Sprintf("its connection to the %s comes and goes near %v, for %v (seed %d)", p.From, f.ttl, p.For, p.Seed), begun, c.make(ctx)
-		}
-		w.hold = func(ctx context.Context, _ Leader, begun clock.Instant) error {
-			end := begun.Add(p.For)
-			left := func(d time.Duration) time.Duration { return min(d, end.Sub(f.host.Now())) }
-			for cuts = 1; ; cuts++ {
-				down := left(near())
-				if !pause(ctx, down) || left(f.ttl) <= 0 {
-					return nil
-				}
-				if err := c.heal(ctx); err != nil {
-					return err
-				}
-				f.say(f.host.Now(), "%s reaches the %s after %v", target.ID, p.From, down.Round(time.Millisecond))
-				if !pause(ctx, left(near())) || left(f.ttl) <= 0 {
-					return nil
-				}
-				if err := c.make(ctx); err != nil {
-					return err
-				}
-				f.say(f.host.Now(), "%s is cut off again", target.ID)
-			}
-		}
-		w.felt = func(ctx context.Context, target Leader, healed bool) string {
-			missed := f.missed(ctx, target, before, p.From)
-			if missed == "" || !healed {
-				return missed
-			}
-			return words(fmt.Sprintf("cuts: %d", cuts), missed)
-		}
-		return w, nil
-	})
 }

@@ -61,6 +61,9 @@ func (f *Fleet) run(ctx context.Context, target Leader, w work) (fault Fault, er
 		once.Do(func() {
 			hctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), healTime, fmt.Errorf("more than %v", healTime))
 			defer cancel()
+			if stood {
+				fault.Held = f.host.Now()
+			}
 			herr := w.heal(hctx)
 			fault.Healed = f.host.Now()
 			if herr != nil {
@@ -84,6 +87,7 @@ func (f *Fleet) run(ctx context.Context, target Leader, w work) (fault Fault, er
 		return fault, err
 	}
 	stood = true
+	fault.Set = f.host.Now()
 	if w.named {
 		f.say(fault.Begun, "%s: %s", target.ID, what)
 	} else {

@@ -29,6 +29,9 @@ type Config struct {
 	DB string
 	// Unfenced takes the fence away from the ledger, for experiments.
 	Unfenced bool
+	// KeepAll lets the ledger forget nothing that a run can write, so that what it has
+	// can be counted.
+	KeepAll bool
 	// NodeArgs and LedgerArgs are given to each node and to the ledger as they are.
 	NodeArgs, LedgerArgs []string
 	// EachNode, if given, are further flags for the node of that number, from 1.

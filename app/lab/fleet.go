@@ -128,6 +128,9 @@ func (f *Fleet) newLedger(port string) *process {
 	if f.cfg.Unfenced {
 		args = append(args, "--fencing", "off")
 	}
+	if f.cfg.KeepAll {
+		args = append(args, "--rejections", "10000000", "--history", "100000000")
+	}
 	f.ledger = f.process("ledger", tenureProgram, append(args, f.cfg.LedgerArgs...)...)
 	return f.ledger
 }

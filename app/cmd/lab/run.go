@@ -120,7 +120,7 @@ func (r *runFlags) perform(cmd *cobra.Command, list []experiment.Experiment, siz
 	cfg := experiment.Config{
 		Bin: bin, Planted: func(context.Context) (string, error) { return planted() }, Out: r.out, Size: size, Again: r.again,
 	}
-	lengths, total := estimate(cfg, list, say)
+	lengths, total := estimate(cmd.Context(), cfg, list, say)
 	var results []experiment.Result
 	var failed, broken error
 	var before time.Duration
@@ -164,12 +164,12 @@ func (r *runFlags) perform(cmd *cobra.Command, list []experiment.Experiment, siz
 
 // estimate says first how long it will take, and returns that by experiment; what has a
 // result takes no time.
-func estimate(cfg experiment.Config, list []experiment.Experiment, say func(string)) (lengths []time.Duration, total time.Duration) {
+func estimate(ctx context.Context, cfg experiment.Config, list []experiment.Experiment, say func(string)) (lengths []time.Duration, total time.Duration) {
 	kept := 0
 	var words []string
 	for _, e := range list {
 		var length time.Duration
-		if experiment.Finished(cfg, e) {
+		if experiment.Finished(ctx, cfg, e) {
 			kept++
 		} else {
 			length = experiment.Estimate(cfg.Out, cfg.Size, e)

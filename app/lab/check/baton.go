@@ -3,12 +3,14 @@ package check
 import (
 	"time"
 
+	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 )
 
 // baton is G5: after a handover in order the old leader's last attempt to write comes
 // before the new leader's first, and before its term. A leader that was stopped while it
 // handed over may have lost its session meanwhile: of terms that expire G5 says nothing.
+// Nor of one that gave up because a write was refused: it had been deposed before.
 type baton struct {
 	*tally
 	f     *facts
@@ -20,13 +22,15 @@ type attemptSpan struct {
 	firstAt, lastAt Place
 	n, refused      int64
 	refusedAt       []Attempt
+	// told is when the node was first told of a refusal; 0: it was not.
+	told clock.Instant
 }
 
 // maxRefused is how many refused attempts of a term are kept for pictures.
 const maxRefused = 64
 
 func newBaton(f *facts) *baton {
-	return &baton{tally: newTally("G5", "baton", "handovers", "attempts", "excepted"), f: f, spans: map[fence.Token]*attemptSpan{}}
+	return &baton{tally: newTally("G5", "baton", "handovers", "attempts", "excepted", "deposed"), f: f, spans: map[fence.Token]*attemptSpan{}}
 }
 
 func (c *baton) attempt(a Attempt, at Place) {
@@ -48,6 +52,9 @@ func (c *baton) attempt(a Attempt, at Place) {
 	}
 	if a.Outcome == OutcomeRefused {
 		s.refused++
+		if a.End > 0 && (s.told == 0 || a.End < s.told) {
+			s.told = a.End
+		}
 		if len(s.refusedAt) < maxRefused {
 			s.refusedAt = append(s.refusedAt, a)
 		}
@@ -75,6 +82,10 @@ func (c *baton) verdict() Verdict {
 			continue
 		}
 		old, next := c.spans[token], c.spans[tokens[i+1]]
+		if old.told > 0 && old.told <= handed[token].ended {
+			c.count("deposed")
+			continue
+		}
 		b := begins[tokens[i+1]]
 		if (next.first.At < old.last.At || b != nil && b.began < old.last.At) && c.f.paused(old.last.Node, old.last.At) {
 			c.count("excepted")

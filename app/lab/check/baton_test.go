@@ -5,6 +5,32 @@ import (
 	"time"
 )
 
+// Whoever gives up because a write was refused had been deposed: that is no handover in
+// order. One whose write is refused after it gave up has broken G5.
+func TestBatonDeposed(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		ended time.Duration // of the refused write, after the end of the term
+		want  Result
+	}{
+		{"refused, then resigned", -time.Millisecond, Pass},
+		{"resigned, then refused", time.Second, Fail},
+	} {
+		h := good(1)
+		end := h["nodes"][find(h, "nodes", cause("resigned"))[0]].(Belief)
+		late := Attempt{Node: end.Node, Token: end.Token, At: successor(h, end).At.Add(30 * time.Millisecond)}
+		late.End, late.Outcome = late.At.Add(time.Millisecond), OutcomeRefused
+		h.inTime(late)
+		if tt.ended < 0 {
+			h.inTime(Attempt{Node: end.Node, Token: end.Token, At: end.At.Add(2 * tt.ended), End: end.At.Add(tt.ended), Outcome: OutcomeRefused})
+		}
+		v, _ := h.check(t).Verdict("baton")
+		if v.Result != tt.want || (v.Count("deposed") == 1) != (tt.want == Pass) {
+			t.Errorf("%s: %v, want %s", tt.name, v, tt.want)
+		}
+	}
+}
+
 // A leader that stood still while it handed over may have lost its session meanwhile:
 // that its last write comes late is excepted. The same write of one that ran is not, nor
 // is one long after it woke up.

@@ -227,10 +227,21 @@ func (s *scan) terms() []Term {
 			vacant[g.Token] = 0
 		}
 	}
+	// A grant whose term never began ended no vacancy.
+	began := map[fence.Token]bool{}
+	for _, t := range s.f.terms {
+		began[t.token] = true
+	}
 	granted := sorted(vacant)
 	for token, x := range all {
-		if i, _ := slices.BinarySearch(granted, token); i > 0 {
-			x.Vacant = vacant[granted[i-1]]
+		i, _ := slices.BinarySearch(granted, token)
+		for i--; i >= 0; i-- {
+			if at := vacant[granted[i]]; at > 0 {
+				x.Vacant = at
+			}
+			if began[granted[i]] {
+				break
+			}
 		}
 	}
 	terms := make([]Term, 0, len(all))

@@ -3,6 +3,7 @@ package check
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 // A history in which everything holds passes every check, and each has looked at
@@ -18,6 +19,59 @@ func TestGood(t *testing.T) {
 		if !r.Passed() || len(r.Verdicts) != len(Names())-1 {
 			t.Fatalf("seed %d: %d verdicts, passed: %v", seed, len(r.Verdicts), r.Passed())
 		}
+	}
+}
+
+// What missed and what is part of another fault is neither counted nor asked for its
+// evidence, and excuses all the same.
+func TestFaultsThatDoNotCount(t *testing.T) {
+	h := good(1)
+	v, _ := h.check(t).Verdict("evidence")
+	all := find(h, "faults", func(f Fault) bool { return f.Healed != 0 })
+	own := find(h, "faults", func(f Fault) bool { return f.Healed != 0 && f.Counts() })
+	if v.Count("faults") != int64(len(own)) || v.Count("missed") != 1 || len(all) != len(own)+2 {
+		t.Errorf("%v; want %d of %d lines", v, len(own), len(all))
+	}
+	i := find(h, "faults", fault(ClassPause))[0]
+	for _, j := range []int{i - 1, i} {
+		edit(h, "faults", j, func(f *Fault) { f.Missed = "the leader changed" })
+	}
+	r := h.check(t)
+	if v, _ := r.Verdict("evidence"); v.Count("faults") != int64(len(own)-1) || v.Result != Pass {
+		t.Errorf("%v", v)
+	}
+	if v, _ := r.Verdict("one-believer"); v.Result != Pass || v.Count("excepted") == 0 {
+		t.Errorf("%v", v)
+	}
+}
+
+// The room for a watch that died silently is in G7's bound only if a fault can have done
+// that; and what was seen stands beside the bound.
+func TestSilentWatch(t *testing.T) {
+	for _, tt := range []struct {
+		class string
+		want  Result
+	}{{"", Fail}, {ClassSilent, Pass}} {
+		h := good(1)
+		end := silence(h)
+		h["calls"] = append(h["calls"], Call{Start: end, End: end.Add(10 * time.Second), First: 1 << 40, Last: 1 << 40, Token: 1 << 20})
+		i := find(h, "faults", func(f Fault) bool { return f.Name == "partition-leader" })[0]
+		edit(h, "faults", i, func(f *Fault) { f.Class = tt.class })
+		v, _ := h.check(t).Verdict("recovery")
+		if v.Result != tt.want || !strings.Contains(v.Note, ", longest 10s") {
+			t.Errorf("%q: %v, want %s", tt.class, v, tt.want)
+		}
+	}
+}
+
+// Instants that nobody ticked are told.
+func TestInstantsNotTicked(t *testing.T) {
+	h := good(1)
+	for _, i := range find(h, "ledger", func(e Effect) bool { return e.What == EffectTick && e.N > 3 }) {
+		edit(h, "ledger", i, func(e *Effect) { e.InstantMS += 3000 })
+	}
+	if v, _ := h.check(t).Verdict("once"); v.Result != Pass || v.Count("instants not ticked") != 3 {
+		t.Errorf("%v", v)
 	}
 }
 

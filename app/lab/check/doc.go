@@ -5,7 +5,7 @@
 // line that counts the others: a file that was cut off is seen. [Writer] writes such a
 // file, [Dir] reads a directory and returns a [Report] with one [Verdict] for each
 // check. The guarantees are those of docs/guarantees.md; besides there are "once" (a
-// job's instant fires once and none is left out), "evidence" (each fault bit) and
+// declared job's instants fire once each and none is left out), "evidence" (each fault bit) and
 // "history" (the files are whole).
 //
 // A verdict is pass, fail or unknown, and only pass is good: a check that looked at

@@ -37,20 +37,26 @@ type Run struct {
 	// and for how long it acknowledges after it has lost its quorum.
 	EngineDelayMS int64 `json:"engine_delay_ms,omitempty"`
 	// WakeMS is how long after a pause a process may take to see what it missed.
-	// Default 250.
+	// Default 150.
 	WakeMS int64 `json:"wake_ms,omitempty"`
+	// LateMS is how long a process that runs may take from what it looked at to what it
+	// writes down of it. Default 20.
+	LateMS int64 `json:"late_ms,omitempty"`
 	// SeenMS is how late an observer may see a grant. Default 500.
 	SeenMS int64 `json:"seen_ms,omitempty"`
 
 	// Jobs are what must have fired.
 	Jobs []Job `json:"jobs,omitempty"`
+	// TickMS is the time between two instants of ticks; 0: it is not known.
+	TickMS int64 `json:"tick_ms,omitempty"`
 	// Checks are the names of the checks that this run is for. Default all: those that
 	// find nothing to look at are then unknown.
 	Checks []string `json:"checks,omitempty"`
 }
 
-// Job is a job all of whose instants must fire: FirstMS, and every EveryMS after it
-// until LastMS at least, by the ledger's clock. EveryMS 0: FirstMS alone.
+// Job is a job all of whose instants must fire, whoever led and whether anybody did (its
+// misfires are all made up for): FirstMS, and every EveryMS after it until LastMS at
+// least, by the ledger's clock. EveryMS 0: FirstMS alone.
 type Job struct {
 	Key     string `json:"key"`
 	FirstMS int64  `json:"first_ms"`
@@ -168,6 +174,9 @@ const (
 	ClassForce = "force"
 	// ClassQuorum: the engine has no quorum.
 	ClassQuorum = "quorum"
+	// ClassSilent: connections of the target went dead and were not closed, so that a
+	// watch may have died without a word. It excuses nothing but G7's bound is longer.
+	ClassSilent = "silent"
 )
 
 // Fault is what was broken. It may be written twice, with the same ID: when it began
@@ -179,8 +188,33 @@ type Fault struct {
 	Target string        `json:"target,omitempty"`
 	Begun  clock.Instant `json:"begun"`
 	Healed clock.Instant `json:"healed,omitempty"`
+	// Set and Held, where they are known, are the part of it that is sure: everything was
+	// set by the one, and nothing had been undone by the other.
+	Set  clock.Instant `json:"set,omitempty"`
+	Held clock.Instant `json:"held,omitempty"`
 	// Evidence says how one knows that it bit.
 	Evidence string `json:"evidence,omitempty"`
+	// Missed is why it does not count: it did not bite, or hit another than it was meant
+	// for. PartOf is the name of the fault that it is a part of, under another aspect.
+	// Either excuses what its class does, and is no fault of its own.
+	Missed string `json:"missed,omitempty"`
+	PartOf string `json:"part_of,omitempty"`
+}
+
+// Counts reports whether it is a fault of its own that bit.
+func (f Fault) Counts() bool { return f.Missed == "" && f.PartOf == "" }
+
+// surely is the part of it that is known to have stood, if that was written down, and
+// else all of it.
+func (f Fault) surely() span {
+	s := span{f.Begun, f.Healed}
+	if f.Set != 0 {
+		s.from = f.Set
+	}
+	if f.Held != 0 {
+		s.to = f.Held
+	}
+	return s
 }
 
 func (Run) kind() string     { return "run" }
@@ -210,9 +244,16 @@ func (r Run) ttl() time.Duration { return ms(r.TTLMS) }
 
 func (r Run) wake() time.Duration {
 	if r.WakeMS == 0 {
-		return 250 * time.Millisecond
+		return 150 * time.Millisecond
 	}
 	return ms(r.WakeMS)
+}
+
+func (r Run) late() time.Duration {
+	if r.LateMS == 0 {
+		return 20 * time.Millisecond
+	}
+	return ms(r.LateMS)
 }
 
 func (r Run) seen() time.Duration {
@@ -229,16 +270,21 @@ func (r Run) CrashBound(roundTrip time.Duration) time.Duration {
 }
 
 // RecoveryBound is G7's: how long after the last of any number of faults nobody may
-// lead. The simulator holds the code to the same sum; what the engine adds comes on
-// top.
+// lead. It is the simulator's sum without the room for a watch that died silently, and
+// with what the engine adds.
 func (r Run) RecoveryBound() time.Duration {
-	return r.ttl()*11/10 + 7*ms(r.BeatMS) + 2*ms(r.CallTimeoutMS) + 2*ms(r.BackoffMaxMS) + 12*time.Second + ms(r.EngineDelayMS)
+	return r.ttl()*11/10 + 7*ms(r.BeatMS) + 2*ms(r.CallTimeoutMS) + 2*ms(r.BackoffMaxMS) + ms(r.EngineDelayMS)
 }
 
-// beliefBound is how long after the engine lost its quorum a leader may believe: the
-// last keep-alive was acknowledged up to EngineDelay later.
+// silentWatch is what G7's bound leaves for a watch that died silently, where a fault
+// can have done that.
+const silentWatch = 12 * time.Second
+
+// beliefBound is how long after the engine lost its quorum a leader may believe: a TTL
+// on its own clock, counted from when it sent what was acknowledged last, which is
+// before the loss.
 func (r Run) beliefBound() time.Duration {
-	return time.Duration(float64(r.ttl())*(1+r.Drift)) + ms(r.EngineDelayMS)
+	return time.Duration(float64(r.ttl()) * (1 + r.Drift))
 }
 
 // SilentAfter is how long after the engine lost its quorum nobody is seen to believe: the

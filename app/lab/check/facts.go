@@ -86,6 +86,8 @@ func gather(ctx context.Context, dir string) (*facts, error) {
 			old := &f.faults[i]
 			old.Healed, old.Evidence = max(old.Healed, e.Healed), old.Evidence+e.Evidence
 			old.Begun = min(old.Begun, e.Begun)
+			old.Set, old.Held = max(old.Set, e.Set), max(old.Held, e.Held)
+			old.Missed, old.PartOf = cmp.Or(old.Missed, e.Missed), cmp.Or(old.PartOf, e.PartOf)
 		}
 		return nil
 	}
@@ -140,7 +142,7 @@ func (f *facts) killed() {
 		}
 		for _, t := range f.terms {
 			if t.node == k.Target && t.began < k.Begun && t.ended > k.Begun {
-				t.ended, t.endedAt, t.cause = k.Begun, k.at, "killed"
+				t.ended, t.endedAt, t.cause = k.Begun, k.at, killed
 			}
 		}
 	}

@@ -18,6 +18,7 @@ type kept struct {
 	byToken map[fence.Token][]numbers
 	least   uint64 // the ledger forgets what is older
 	n       int
+	early   bool // the doubt about calls before least was told
 }
 
 // maxAllocations is how many are kept in memory.
@@ -57,7 +58,14 @@ func (k *kept) allocations(ctx context.Context, tx *sql.Tx, group string) error 
 
 // call is told every answered call. A nil one compares nothing.
 func (k *kept) call(c callAt) {
-	if k == nil || k.unread || k.byToken == nil || c.last < k.least {
+	if k == nil || k.unread || k.byToken == nil {
+		return
+	}
+	if c.last < k.least {
+		if k.count("calls not compared"); !k.early {
+			k.early = true
+			k.doubt([]Place{c.at}, "a caller has %d to %d, and the ledger has forgotten what is below %d: start it with a larger --history", c.first, c.last, k.least)
+		}
 		return
 	}
 	k.count("calls compared")

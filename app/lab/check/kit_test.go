@@ -36,6 +36,7 @@ type world struct {
 	alloc      uint64
 	ticks      uint64
 	checkpoint uint64
+	firings    uint64
 	due        int64
 	faults     int
 }
@@ -54,7 +55,7 @@ func good(seed uint64) history {
 	w.work(1500 * time.Millisecond) // longer than any fault
 	run := Run{
 		Experiment: "kit", Seed: seed, Engine: "etcd", Group: "billing", At: kZero, Nodes: 3,
-		TTLMS: kTTL.Milliseconds(), BeatMS: 250, CallTimeoutMS: 250, BackoffMaxMS: 250, Drift: 0.02,
+		TTLMS: kTTL.Milliseconds(), BeatMS: 250, CallTimeoutMS: 250, BackoffMaxMS: 250, Drift: 0.02, TickMS: 1000,
 		Jobs: []Job{
 			{Key: "every", FirstMS: kWall + 100, EveryMS: 100, LastMS: w.due - 100},
 			{Key: "single", FirstMS: kWall + 5},
@@ -140,6 +141,10 @@ func (w *world) work(d time.Duration) {
 }
 
 func (w *world) effect(e Effect) {
+	if e.What == EffectFiring {
+		w.firings++
+		e.N = w.firings
+	}
 	e.Token, e.Holder, e.AtMS = w.token, w.id(), wall(w.now)
 	w.add("ledger", e)
 }
@@ -168,7 +173,10 @@ func (w *world) kill() {
 
 func (w *world) pause() {
 	wake := w.now.Add(kTTL + 800*time.Millisecond)
-	w.fault(Fault{Name: "gc-pause-leader", Class: ClassPause, Target: w.id(), Begun: w.now, Healed: wake, Evidence: "its write was refused"})
+	w.fault(Fault{
+		Name: "gc-pause-leader", Class: ClassPause, Target: w.id(), Begun: w.now, Set: w.now.Add(3 * time.Millisecond), Held: wake.Add(-5 * time.Millisecond),
+		Healed: wake, Evidence: "its write was refused",
+	})
 	woken := wake.Add(time.Millisecond)
 	w.add("nodes", Attempt{Node: w.id(), Token: w.token, At: woken, End: woken.Add(time.Millisecond), Outcome: OutcomeRefused})
 	w.ended(wake.Add(2*time.Millisecond), "lost")
@@ -208,7 +216,8 @@ func (w *world) cut() {
 
 func (w *world) quorum() {
 	heal := w.now.Add(2500 * time.Millisecond)
-	w.fault(Fault{Name: "quorum-lost", Class: ClassQuorum, Target: "engine", Begun: w.now, Healed: heal, Evidence: "reads fail"})
+	w.fault(Fault{Name: "quorum-lost", Class: ClassQuorum, Target: "engine", Begun: w.now, Set: w.now.Add(20 * time.Millisecond), Held: heal.Add(-time.Millisecond), Healed: heal, Evidence: "reads fail"})
+	w.fault(Fault{Name: "quorum-lost by", PartOf: "quorum-lost", Target: "engine-1", Begun: w.now, Healed: heal})
 	from := w.now
 	w.work(900 * time.Millisecond)
 	w.ended(from.Add(kTTL*95/100), "expired")
@@ -218,6 +227,7 @@ func (w *world) quorum() {
 }
 
 func (w *world) skew() {
+	w.fault(Fault{Name: "flap", Target: w.id(), Begun: w.now, Healed: w.now, Missed: "it left no trace"})
 	w.fault(Fault{Name: "skew-leader", Target: w.id(), Begun: w.now, Healed: w.now.Add(300 * time.Millisecond), Evidence: "its clock is 200ms ahead"})
 	w.work(400 * time.Millisecond)
 	w.resign()

@@ -35,7 +35,7 @@ func Ledger(ctx context.Context, db string) Verdict {
 // readLedger also keeps the allocations of a group, if one is given: what callers have
 // must be among them.
 func readLedger(ctx context.Context, path, group string) *kept {
-	k := &kept{tally: newTally("G6", "ledger", "allocations", "ticks", "numbers", "calls compared")}
+	k := &kept{tally: newTally("G6", "ledger", "allocations", "ticks", "numbers", "calls compared", "calls not compared")}
 	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
 	if err := k.read(ctx, path, group); err != nil {
@@ -73,7 +73,40 @@ func (k *kept) read(ctx context.Context, path, group string) error {
 	if err := steps(ctx, tx, t, name+" tick", fmt.Sprintf(lagQuery, "resource", "tick", "n", "n")); err != nil {
 		return err
 	}
+	forgotten, err := Forgotten(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for _, what := range forgotten {
+		if what != refusedWrites { // they are not looked at here
+			t.doubt(nil, "the ledger has forgotten %s: start it with a larger --history", what)
+		}
+	}
 	return k.allocations(ctx, tx, group)
+}
+
+// refusedWrites is what a ledger keeps least of.
+const refusedWrites = "refused writes"
+
+// Forgotten says of what the ledger has counted more than it has kept.
+func Forgotten(ctx context.Context, db interface {
+	QueryRowContext(context.Context, string, ...any) *sql.Row
+}) (what []string, err error) {
+	for _, part := range []struct{ what, query string }{
+		{refusedWrites, "SELECT (SELECT value FROM ledger_counter WHERE name = 'rejections') - (SELECT COUNT(*) FROM rejection)"},
+		{"allocations", "SELECT (SELECT CAST(COALESCE(SUM(allocations), 0) AS BIGINT) FROM sequence) - (SELECT COUNT(*) FROM allocation)"},
+		{"ticks", "SELECT (SELECT CAST(COALESCE(SUM(last_tick), 0) AS BIGINT) FROM fenced_resource) - (SELECT COUNT(*) FROM tick)"},
+		{"firings", "SELECT (SELECT CAST(COALESCE(SUM(firings), 0) AS BIGINT) FROM fenced_resource) - (SELECT COUNT(*) FROM firing)"},
+	} {
+		var n int64
+		if err := db.QueryRowContext(ctx, part.query).Scan(&n); err != nil {
+			return nil, err
+		}
+		if n > 0 {
+			what = append(what, part.what)
+		}
+	}
+	return what, nil
 }
 
 func steps(ctx context.Context, tx *sql.Tx, t *tally, table, query string) error {

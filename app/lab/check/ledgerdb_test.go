@@ -92,6 +92,53 @@ func TestLedgerUnknown(t *testing.T) {
 	}
 }
 
+// A ledger that has forgotten what it once had is not taken for whole, nor is a call
+// that is older than what it keeps.
+func TestLedgerForgets(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	fill(t, path, false)
+	db, err := OpenLedger(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	forgotten := func() string {
+		t.Helper()
+		what, err := Forgotten(t.Context(), db)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(what, ", ")
+	}
+	if got := forgotten(); got != "" {
+		t.Errorf("a whole ledger has forgotten %s", got)
+	}
+	for _, statement := range []string{"DELETE FROM allocation WHERE n = 1", "DELETE FROM tick WHERE n = 1", "DELETE FROM rejection"} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := forgotten(); got != "refused writes, allocations, ticks" {
+		t.Errorf("forgotten: %s", got)
+	}
+	h := history{"calls": {
+		Run{Experiment: "load", Group: "billing", At: 1, Checks: []string{"sequence", "ledger"}},
+		Call{Start: 10, End: 20, Token: 1, First: 3, Last: 3},
+		Call{Start: 30, End: 40, Token: 2, First: 11, Last: 14},
+	}}
+	r, err := Dir(t.Context(), h.save(t), Options{DB: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, _ := r.Verdict("ledger")
+	if v.Result != Unknown || v.Doubts != 3 || v.Count("calls not compared") != 1 || v.Count("calls compared") != 1 {
+		t.Errorf("%v", v)
+	}
+	if last := v.Findings[len(v.Findings)-1]; len(last.At) != 1 || last.At[0] != (Place{"calls.ndjson", 2}) {
+		t.Errorf("%v", v.Findings)
+	}
+}
+
 // What callers have is compared with the ledger: an answer that no allocation of its
 // token holds is named with its line, and what the callers saw is told.
 func TestLedgerKnowsAnswers(t *testing.T) {

@@ -1,7 +1,10 @@
 package check
 
-// once is the scheduler's promise: of each job every instant fires once and none is
-// left out, and the ledger's ticks are numbered without holes. Late is allowed.
+// once is the scheduler's promise. Of a job that was declared every instant fires once
+// and none is left out; of any other none fires twice or goes back. An instant is ticked
+// at most once, and the ledger's ticks are numbered without holes. Late is allowed.
+// Instants at which nobody ticked are told and not judged: none is made up for, and who
+// was there to tick is not known on the ledger's clock.
 type once struct {
 	*tally
 	run   Run
@@ -23,7 +26,7 @@ type jobState struct {
 
 func newOnce(f *facts) *once {
 	c := &once{
-		tally: newTally("once", "once", "ticks and firings", "ticks", "firings", "jobs", "jobs that were declared"),
+		tally: newTally("once", "once", "ticks and firings", "ticks", "firings", "jobs", "jobs that were declared", "instants not ticked"),
 		run:   f.run, runAt: f.runAt, jobs: map[string]*jobState{},
 	}
 	for _, j := range f.run.Jobs {
@@ -65,6 +68,8 @@ func (c *once) ticked(now effectAt) {
 		c.violated([]Place{now.at, last.at}, "tick %d follows tick %d: %d are missing", now.N, last.N, now.N-last.N-1)
 	case now.InstantMS != 0 && now.InstantMS <= last.InstantMS:
 		c.violated([]Place{now.at, last.at}, "the instant %d was ticked after %d", now.InstantMS, last.InstantMS)
+	case c.run.TickMS > 0 && last.InstantMS != 0 && now.InstantMS != 0:
+		c.counts["instants not ticked"] += (now.InstantMS-last.InstantMS)/c.run.TickMS - 1
 	}
 }
 

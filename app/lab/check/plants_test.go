@@ -98,6 +98,19 @@ func everything() []planted {
 			end, _ := cutLeader(h)
 			return "nodes", h.inTime(Attempt{Node: end.Node, Token: end.Token, At: end.At.Add(400 * time.Millisecond)})
 		}},
+		{"write a moment after the end", "G4", "no-zombie", Fail, "after its term ended", func(h history, _ func([]int) int) (string, int) {
+			end, _ := cutLeader(h)
+			return "nodes", h.inTime(Attempt{Node: end.Node, Token: end.Token, At: end.At.Add(30 * time.Millisecond)})
+		}},
+		{"write after a refusal", "G4", "no-zombie", Fail, "was refused", func(h history, pick func([]int) int) (string, int) {
+			refused := h["nodes"][pick(find(h, "nodes", func(a Attempt) bool { return a.Outcome == OutcomeRefused }))].(Attempt)
+			return "nodes", h.inTime(Attempt{Node: refused.Node, Token: refused.Token, At: refused.End + 1})
+		}},
+		{"write after a refusal that it resigned for", "G4", "no-zombie", Fail, "was refused", func(h history, pick func([]int) int) (string, int) {
+			end := h["nodes"][pick(find(h, "nodes", cause("resigned")))].(Belief)
+			h.inTime(Attempt{Node: end.Node, Token: end.Token, At: end.At.Add(-3 * time.Millisecond), End: end.At.Add(-time.Millisecond), Outcome: OutcomeRefused})
+			return "nodes", h.inTime(Attempt{Node: end.Node, Token: end.Token, At: end.At})
+		}},
 		{"write before the term", "G4", "no-zombie", Fail, "", func(h history, pick func([]int) int) (string, int) {
 			i := pick(find(h, "nodes", isBegan))
 			b := h["nodes"][i].(Belief)
@@ -169,6 +182,11 @@ func everything() []planted {
 			h["calls"] = append(h["calls"], Call{Start: end, End: end.Add(bound + time.Second), Error: "no_leader"})
 			return "calls", len(h["calls"]) - 1
 		}},
+		{"nobody leads for half as long", "G7", "recovery", Fail, "the bound is 3.85s", func(h history, _ func([]int) int) (string, int) {
+			end := silence(h)
+			h["calls"] = append(h["calls"], Call{Start: end, End: end.Add(5 * time.Second), First: 1 << 40, Last: 1 << 40, Token: 1 << 20})
+			return "calls", len(h["calls"]) - 1
+		}},
 		{"history ends too early", "G7", "recovery", Unknown, "", func(h history, _ func([]int) int) (string, int) {
 			silence(h)
 			return "faults", -1
@@ -191,12 +209,25 @@ func everything() []planted {
 			h.remove("nodes", find(h, "nodes", func(b Belief) bool { return b.State == Refused && b.Token == token })[0])
 			return "nodes", find(h, "nodes", func(b Belief) bool { return b.State == Began && b.Token == token })[0]
 		}},
+		{"believes a little longer than a TTL without a quorum", "G8", "refusal", Fail, "believes with", func(h history, pick func([]int) int) (string, int) {
+			edit(h, "run", 0, func(r *Run) { r.EngineDelayMS = 1000 })
+			x := h["faults"][pick(find(h, "faults", fault(ClassQuorum)))].(Fault)
+			i := find(h, "nodes", func(b Belief) bool { return b.State == Ended && b.At > x.Begun })[0]
+			token := h["nodes"][i].(Belief).Token
+			for i, e := range h["nodes"] {
+				if b, ok := e.(Belief); ok && b.Token == token && b.State != Began {
+					b.At = x.Set.Add(kTTL + 200*time.Millisecond)
+					h["nodes"][i] = b
+				}
+			}
+			return "nodes", find(h, "nodes", func(b Belief) bool { return b.State == Began && b.Token == token })[0]
+		}},
 		{"writes without a quorum", "G8", "refusal", Fail, "", func(h history, pick func([]int) int) (string, int) {
 			x := h["faults"][pick(find(h, "faults", fault(ClassQuorum)))].(Fault)
-			return "nodes", h.inTime(Attempt{Node: "node-1", Token: 1, At: x.Healed - 1})
+			return "nodes", h.inTime(Attempt{Node: "node-1", Token: 1, At: x.Held - 1})
 		}},
 		{"fault without evidence", "evidence", "evidence", Unknown, "", func(h history, pick func([]int) int) (string, int) {
-			i := pick(find(h, "faults", func(f Fault) bool { return f.Healed != 0 }))
+			i := pick(find(h, "faults", func(f Fault) bool { return f.Evidence != "" }))
 			edit(h, "faults", i, func(f *Fault) { f.Evidence = "" })
 			return "faults", i - 1
 		}},
@@ -208,6 +239,26 @@ func everything() []planted {
 		{"pause that did not stop it", "evidence", "evidence", Fail, "", func(h history, pick func([]int) int) (string, int) {
 			x := h["faults"][pick(find(h, "faults", fault(ClassPause)))].(Fault)
 			return "nodes", h.inTime(Attempt{Node: x.Target, Token: 1, At: x.Begun.Add(300 * time.Millisecond)})
+		}},
+		{"pause that ended early", "evidence", "evidence", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			x := h["faults"][pick(find(h, "faults", fault(ClassPause)))].(Fault)
+			return "nodes", h.inTime(Attempt{Node: x.Target, Token: 1, At: x.Held - 1})
+		}},
+		{"pause that began late", "evidence", "evidence", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			x := h["faults"][pick(find(h, "faults", fault(ClassPause)))].(Fault)
+			return "nodes", h.inTime(Attempt{Node: x.Target, Token: 1, At: x.Set.Add(30 * time.Millisecond)})
+		}},
+		{"part of nothing", "evidence", "evidence", Unknown, "part of", func(h history, _ func([]int) int) (string, int) {
+			i := find(h, "faults", func(f Fault) bool { return f.PartOf != "" })[0]
+			for _, j := range []int{i, i + 1} {
+				edit(h, "faults", j, func(f *Fault) { f.PartOf = "something" })
+			}
+			return "faults", i
+		}},
+		{"stale firing", "G2", "fence", Fail, "", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "ledger", func(e Effect) bool { return isEvery(e) && e.Token > 2 }))
+			edit(h, "ledger", i, func(e *Effect) { e.Token -= 2 })
+			return "ledger", -1 // it, or the one before it
 		}},
 		{"two runs", "history", "history", Unknown, "", func(h history, _ func([]int) int) (string, int) {
 			h.insert("run", 1, h["run"][0])

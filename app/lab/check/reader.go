@@ -189,7 +189,7 @@ func plausible(e Event) bool {
 	}
 	switch e := e.(type) {
 	case Run:
-		for _, d := range []int64{e.TTLMS, e.BeatMS, e.CallTimeoutMS, e.BackoffMaxMS, e.EngineDelayMS, e.WakeMS, e.SeenMS} {
+		for _, d := range []int64{e.TTLMS, e.BeatMS, e.CallTimeoutMS, e.BackoffMaxMS, e.EngineDelayMS, e.WakeMS, e.LateMS, e.SeenMS, e.TickMS} {
 			if d < 0 || d > time.Hour.Milliseconds()*24*365 {
 				return false
 			}
@@ -200,7 +200,7 @@ func plausible(e Event) bool {
 	case Attempt:
 		return within(e.At, e.End)
 	case Fault:
-		return within(e.Begun, e.Healed)
+		return within(e.Begun, e.Healed, e.Set, e.Held)
 	}
 	return within(e.when())
 }

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
@@ -30,9 +31,14 @@ type quiet struct {
 
 func newRecovery(f *facts) *recovery {
 	c := &recovery{tally: newTally("G7", "recovery", "quiet times", "faults", "successes"), bound: f.run.RecoveryBound()}
-	c.counts["faults"] = int64(len(f.faults))
+	if slices.ContainsFunc(f.faults, func(x faultAt) bool { return x.Class == ClassSilent }) {
+		c.bound += silentWatch
+	}
 	now, after := f.run.At, f.runAt
 	for _, x := range f.faults {
+		if x.Counts() {
+			c.count("faults")
+		}
 		if x.Begun > now {
 			c.quiet = append(c.quiet, quiet{span{now, x.Begun}, after})
 		}

@@ -1,6 +1,8 @@
 package check
 
 import (
+	"time"
+
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 )
@@ -12,6 +14,8 @@ type refusal struct {
 	f *facts
 	// silent are the times in which nobody may believe.
 	silent []outage
+	// longest is how long after a loss somebody believed.
+	longest time.Duration
 }
 
 type outage struct {
@@ -28,10 +32,18 @@ func newRefusal(f *facts) *refusal {
 			continue
 		}
 		c.count("outages")
-		all = append(all, outage{span{later(x.Begun, f.run.seen()), x.Healed}, x.at})
-		if from := later(x.Begun, f.run.SilentAfter()); from < x.Healed && x.Healed < clock.Never {
+		lost := x.surely()
+		all = append(all, outage{span{later(lost.from, f.run.seen()), lost.to}, x.at})
+		for _, t := range f.terms {
+			for _, part := range (span{max(t.began, lost.from), min(t.ended, lost.to)}).less(f.excused(t.node)) {
+				if part.from < part.to {
+					c.longest = max(c.longest, part.to.Sub(lost.from))
+				}
+			}
+		}
+		if from := later(lost.from, f.run.SilentAfter()); from < lost.to && lost.to < clock.Never {
 			c.count("outages longer than the bound of belief")
-			c.silent = append(c.silent, outage{span{from, x.Healed}, x.at})
+			c.silent = append(c.silent, outage{span{from, lost.to}, x.at})
 		}
 	}
 	c.grants(all)
@@ -46,6 +58,11 @@ func newRefusal(f *facts) *refusal {
 		}
 	}
 	return c
+}
+
+func (c *refusal) verdict() Verdict {
+	c.v.Note = "bound " + tidy(c.f.run.beliefBound()) + ", longest " + tidy(c.longest)
+	return c.tally.verdict()
 }
 
 func (c *refusal) grants(outages []outage) {

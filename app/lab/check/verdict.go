@@ -51,6 +51,9 @@ type Finding struct {
 }
 
 func (f Finding) String() string {
+	if len(f.At) == 0 {
+		return f.What
+	}
 	at := make([]string, len(f.At))
 	for i, p := range f.At {
 		at[i] = p.String()

@@ -1,16 +1,27 @@
 package check
 
+import "github.com/tenurehq/tenure/clock"
+
 // zombies is G4: a term ends once and does not come back, and nobody writes with one
 // that has ended. What a leader writes after it gave up by its own will belongs to the
-// handover: G5.
+// handover: G5. However a term ends and whatever the clocks say, a node that was told of
+// a refusal begins no further write with that token: it steps down before its next
+// operation.
 type zombies struct {
 	*tally
 	f       *facts
 	strange map[termName]bool
+	// told is when a node was first told that a write of its term was refused.
+	told map[termName]refusedAt
+}
+
+type refusedAt struct {
+	end clock.Instant
+	at  Place
 }
 
 func newZombies(f *facts) *zombies {
-	c := &zombies{tally: newTally("G4", "no-zombie", "terms", "attempts", "attempts after a pause"), f: f, strange: map[termName]bool{}}
+	c := &zombies{tally: newTally("G4", "no-zombie", "terms", "attempts", "attempts after a pause", "attempts refused"), f: f, strange: map[termName]bool{}, told: map[termName]refusedAt{}}
 	last := map[string]*term{}
 	for _, t := range f.terms {
 		c.count("terms")
@@ -48,11 +59,16 @@ func (c *zombies) attempt(a Attempt, at Place) {
 		}
 		return
 	}
+	c.refused(a, at)
 	if a.At < t.began {
 		c.violated([]Place{at, t.beganAt}, "%s writes with token %d, %v before its term began", a.Node, a.Token, t.began.Sub(a.At))
 		return
 	}
-	if orderly(t.cause) || a.At <= later(t.ended, c.f.run.wake()) {
+	late := c.f.run.late()
+	if t.cause == killed {
+		late = max(late, settle)
+	}
+	if orderly(t.cause) || a.At <= later(t.ended, late) {
 		return
 	}
 	if c.f.paused(a.Node, a.At) {
@@ -61,6 +77,26 @@ func (c *zombies) attempt(a Attempt, at Place) {
 	}
 	c.violated([]Place{at, t.endedAt}, "%s writes with token %d, %v after its term ended (%s)", a.Node, a.Token, a.At.Sub(t.ended), t.cause)
 }
+
+// refused is told every attempt in the order of their beginnings, so that one which ended
+// before this began is known.
+func (c *zombies) refused(a Attempt, at Place) {
+	name := termName{a.Node, a.Token}
+	first, told := c.told[name]
+	if told && a.At > first.end {
+		c.violated([]Place{at, first.at}, "%s writes with token %d, %v after it was told that a write with it was refused", a.Node, a.Token, a.At.Sub(first.end))
+	}
+	if a.Outcome != OutcomeRefused {
+		return
+	}
+	c.count("attempts refused")
+	if a.End > 0 && (!told || a.End < first.end) && (told || len(c.told) < maxFacts) {
+		c.told[name] = refusedAt{a.End, at}
+	}
+}
+
+// killed is the cause of a term's end that its process could not tell.
+const killed = "killed"
 
 // orderly reports whether a term ended by the leader's own will.
 func orderly(cause string) bool {

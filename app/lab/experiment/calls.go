@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/app/fleet/api"
-	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/clock"
 )
 
@@ -167,19 +166,20 @@ func addCalls(all []nodeCall, path string) ([]nodeCall, error) {
 	return all, in.Err()
 }
 
+// aftermath is for how long after a term began calls are still its vacancy's.
+const aftermath = time.Second
+
 // electing counts, for each round, the calls that its vacancy led to: attempts to
 // acquire, and all of them with the reads that follow, until a second after the term
 // began. The line is read ahead of time, by everybody and now and then, and a process
 // that joins asks more than one that waits: neither is the vacancy's doing. Whoever
 // tries may have seen it a little before those who tell.
-func electing(calls []nodeCall, terms []check.Term, rounds []Round) (tries, all []int) {
-	const ahead, after = 100 * time.Millisecond, time.Second
+func electing(calls []nodeCall, o Outcome) (tries, all []int) {
+	const ahead = 100 * time.Millisecond
 	var vacant, over []clock.Instant
-	for _, r := range rounds {
-		for _, t := range terms {
-			if uint64(t.Token) == r.Next && t.Vacant > 0 {
-				vacant, over = append(vacant, t.Vacant.Add(-ahead)), append(over, t.Began.Add(after))
-			}
+	for i := range o.Rounds {
+		if terms := elected(o, i); len(terms) > 0 && terms[0].Vacant > 0 {
+			vacant, over = append(vacant, terms[0].Vacant.Add(-ahead)), append(over, terms[0].Began.Add(aftermath))
 		}
 	}
 	tries, all = make([]int, len(vacant)), make([]int, len(vacant))

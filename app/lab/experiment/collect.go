@@ -23,7 +23,8 @@ import (
 )
 
 // collect turns what the nodes wrote down and what the ledger has into files of the
-// history.
+// history. It fails if a node lost a line, or the ledger has forgotten something: what
+// is counted later would be too little.
 func collect(ctx context.Context, history, traces, db string) ([]effect, error) {
 	paths, err := filepath.Glob(filepath.Join(traces, "*.trace"))
 	if err != nil {
@@ -86,11 +87,18 @@ func collectNode(history, path string) ([]effect, error) {
 	var events []check.Event
 	var effects []effect
 	open := map[attemptName]int{}
+	whole := map[int]bool{}
 	in := bufio.NewScanner(f)
 	for in.Scan() {
 		var l api.TraceLine
 		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		if !whole[l.PID] {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(path), api.TraceWhole(node, l.PID))); err != nil {
+				return nil, fmt.Errorf("%s (pid %d) could not write everything down, its log says why: %w", node, l.PID, err)
+			}
+			whole[l.PID] = true
 		}
 		name := attemptName{l.PID, l.Token, l.At}
 		switch l.Kind {
@@ -142,6 +150,13 @@ func collectLedger(ctx context.Context, w *check.Writer, path string) error {
 		return err
 	}
 	defer func() { _ = db.Close() }()
+	forgotten, err := check.Forgotten(ctx, db)
+	if err != nil {
+		return fmt.Errorf("the ledger's database: %w", err)
+	}
+	if len(forgotten) > 0 {
+		return fmt.Errorf("the ledger has forgotten %s: what it did cannot be counted", strings.Join(forgotten, ", "))
+	}
 	for _, part := range []struct {
 		query string
 		scan  func(*sql.Rows) (check.Effect, error)
@@ -158,6 +173,17 @@ func collectLedger(ctx context.Context, w *check.Writer, path string) error {
 			if at, cut := strings.CutPrefix(key, "tick-"); cut {
 				e.InstantMS, _ = strconv.ParseInt(at, 10, 64) // another key has no instant
 			}
+			return e, err
+		}},
+		{"SELECT job, n, at_ms, token, fired_ms FROM firing WHERE resource = ? ORDER BY n", func(r *sql.Rows) (check.Effect, error) {
+			e := check.Effect{What: check.EffectFiring}
+			err := r.Scan(&e.Name, &e.N, &e.InstantMS, &e.Token, &e.AtMS)
+			return e, err
+		}},
+		// Of a checkpoint there is the last write only.
+		{"SELECT name, version, token, updated_ms FROM checkpoint WHERE resource = ? ORDER BY name", func(r *sql.Rows) (check.Effect, error) {
+			e := check.Effect{What: check.EffectCheckpoint}
+			err := r.Scan(&e.Name, &e.N, &e.Token, &e.AtMS)
 			return e, err
 		}},
 		{"SELECT holder, token, reason, current_token, applied, at_ms FROM rejection WHERE resource = ? ORDER BY id", func(r *sql.Rows) (check.Effect, error) {
@@ -191,14 +217,22 @@ func openDB(path string) (*sql.DB, error) {
 	return sql.Open("sqlite", u.String())
 }
 
-// damage is what the ledger itself says of writes that it should not have taken.
+// damage is what the ledger has of writes that it should not have taken.
 type damage struct {
-	// Refused and Applied count stale writes: turned away, and made although stale.
+	// Refused and Applied count stale writes: turned away, and made although stale. Applied
+	// are rows whose token is below one that stands before them, which a ledger has whether
+	// or not it noticed; or, if those are more, the stale writes that it says it took.
 	Refused int64 `json:"stale_writes_refused"`
 	Applied int64 `json:"stale_writes_accepted"`
 	// Reused counts numbers that were allocated more than once.
 	Reused int64 `json:"numbers_reused"`
 }
+
+// staleQuery counts rows that were written with a smaller token than one before them.
+const staleQuery = `SELECT COUNT(*) FROM (
+	SELECT token, MAX(token) OVER (PARTITION BY of_what ORDER BY n ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS high
+	FROM %s WHERE resource = ?
+) WHERE token < high`
 
 func damageOf(ctx context.Context, path string) (d damage, err error) {
 	db, err := openDB(path)
@@ -210,6 +244,15 @@ func damageOf(ctx context.Context, path string) (d damage, err error) {
 		FROM rejection WHERE resource = ? AND token < current_token`, group).Scan(&d.Refused, &d.Applied); err != nil {
 		return d, err
 	}
+	stale := int64(0)
+	for _, table := range []string{"(SELECT name AS of_what, * FROM allocation)", "(SELECT '' AS of_what, * FROM tick)", "(SELECT '' AS of_what, * FROM firing)"} {
+		var n int64
+		if err := db.QueryRowContext(ctx, fmt.Sprintf(staleQuery, table), group).Scan(&n); err != nil {
+			return d, err
+		}
+		stale += n
+	}
+	d.Applied = max(d.Applied, stale)
 	rows, err := db.QueryContext(ctx, "SELECT first_seq, last_seq FROM allocation WHERE resource = ?", group)
 	if err != nil {
 		return d, err

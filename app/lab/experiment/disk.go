@@ -1,7 +1,9 @@
 package experiment
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"github.com/tenurehq/tenure/app/chaos"
 	fleetclient "github.com/tenurehq/tenure/app/fleet/client"
 	"github.com/tenurehq/tenure/app/lab"
+	"github.com/tenurehq/tenure/app/lab/check"
 )
 
 // The ways in which a disk fails.
@@ -31,23 +34,30 @@ func disk() Experiment {
 			trial := func(engine, kind string) Trial {
 				const ttl = 2 * time.Second
 				return Trial{
-					Name: engine + "-" + kind, Engine: engine, TTL: ttl, Nodes: 3, Rate: 300, Rounds: pick(size, 1, 5), Patience: time.Second, Pass: safe("evidence"),
+					Name: engine + "-" + kind, Engine: engine, TTL: ttl, Nodes: 3, Rate: 300, Rounds: pick(size, 1, 5), Patience: time.Second, Pass: safe("evidence", "baton"),
 					play:  func(ctx context.Context, s *stage) error { return s.failDisk(ctx, kind) },
+					after: func(_ string, o *Outcome) error { return countAsked(filepath.Join(o.Dir, historyDir), o.Rounds) },
 					fleet: func(c *lab.Config) { c.NodeArgs = append(c.NodeArgs, "-sink-patience", ttl.String()) },
 				}
 			}
-			all := []Trial{trial(etcdEngine, diskSync)}
-			if size == Full {
-				all = append(all, trial(raftEngine, diskSync), trial(etcdEngine, diskNoSpace))
-			}
-			if t := trial(etcdEngine, diskFull); canMount() {
+			small := func(t Trial) Trial {
 				t.prepare = smallDisk
 				patient := t.fleet
 				t.fleet = func(c *lab.Config) {
 					patient(c)
 					c.DB = filepath.Join(diskAt(filepath.Dir(c.Dir)), filepath.Base(c.DB))
 				}
-				all = append(all, t)
+				return t
+			}
+			all := []Trial{trial(etcdEngine, diskSync)}
+			if size == Full {
+				all = append(all, trial(raftEngine, diskSync), trial(etcdEngine, diskNoSpace), trial(raftEngine, diskNoSpace))
+			}
+			if canMount() {
+				all = append(all, small(trial(etcdEngine, diskFull)))
+				if size == Full {
+					all = append(all, small(trial(raftEngine, diskFull)))
+				}
 			}
 			return all
 		},
@@ -63,7 +73,7 @@ func judgeDisk(all []Outcome) ([]Threshold, []Table) {
 	var bars []Threshold
 	t := Table{Title: "disks that failed", Head: []string{"trial", "round", "for", "asked", "answered", "term", "after", "what shows it"}}
 	for _, o := range all {
-		sick, long, stepped, answered := 0, 0, 0, int64(0)
+		sick, long, stepped, asked, answered := 0, 0, 0, 0, int64(0)
 		for i, r := range o.Rounds {
 			if r.Refused {
 				sick++
@@ -73,12 +83,14 @@ func judgeDisk(all []Outcome) ([]Threshold, []Table) {
 					stepped++
 				}
 			}
-			answered += r.Answered
+			if answered += r.Answered; r.Asked > 0 {
+				asked++
+			}
 			t.Rows = append(t.Rows, []string{o.Name, fmt.Sprint(i + 1), ms(r.Healed.Sub(r.Begun)), fmt.Sprint(r.Asked), fmt.Sprint(r.Answered), fmt.Sprint(r.Token), fmt.Sprint(r.Next), r.Seen})
 		}
 		bars = append(bars, count(o.Name+": the ledger said that it cannot write, and that it can again", sick, o.Trial.Rounds))
 		if !strings.HasSuffix(o.Name, diskFull) {
-			bars = append(bars, none(o.Name+": calls answered while nothing could be made durable", answered))
+			bars = append(bars, count(o.Name+": rounds in which callers asked meanwhile", asked, o.Trial.Rounds), none(o.Name+": calls answered while nothing could be made durable", answered))
 			if long > 0 {
 				bars = append(bars, count(o.Name+": the leader steps down when it cannot write for longer than the TTL", stepped, long))
 			}
@@ -91,26 +103,17 @@ func judgeDisk(all []Outcome) ([]Threshold, []Table) {
 func (s *stage) failDisk(ctx context.Context, kind string) error {
 	return s.again(ctx, "the ledger's disk fails", func(ctx context.Context, i int, _ fleetclient.Leader) (Round, error) {
 		r := Round{Kind: kind}
-		// For less than a leader waits, and for more, in turn.
-		d := s.trial.TTL / 2
+		// For more than a leader waits, and for less, in turn.
+		d := s.trial.TTL + 2*time.Second
 		if i%2 == 1 {
-			d = s.trial.TTL + 2*time.Second
+			d = s.trial.TTL / 2
 		}
 		until := func(ctx context.Context, _ chaos.Leader) error {
 			if err := await(ctx, "the ledger saying that it cannot write", func(ctx context.Context) bool { return s.ledger.Healthy(ctx) != nil }); err != nil {
 				return err
 			}
 			r.Begun = now()
-			const visits = 20
-			got, err := s.ask(ctx, visits, d, s.urls()...)
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			if err != nil {
-				got = 0 // nobody leads, so nobody answers
-			}
-			r.Asked, r.Answered = visits, got
-			err = s.hold(ctx, max(0, r.Begun.Add(d).Sub(now())))
+			err := s.hold(ctx, d)
 			r.Healed = now()
 			return err
 		}
@@ -132,4 +135,29 @@ func (s *stage) failDisk(ctx context.Context, kind string) error {
 		r.Refused = true
 		return r, await(ctx, "the ledger saying that it can write", func(ctx context.Context) bool { return s.ledger.Healthy(ctx) == nil })
 	})
+}
+
+// countAsked counts, for each round, the callers' calls that were made and over while the
+// fault stood, and those of them that were answered with numbers.
+func countAsked(history string, rounds []Round) error {
+	f, err := os.Open(filepath.Join(history, callsName+".ndjson"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	in := bufio.NewScanner(f)
+	for in.Scan() {
+		var c check.Call
+		if err := json.Unmarshal(in.Bytes(), &c); err != nil {
+			return fmt.Errorf("%s: %w", f.Name(), err)
+		}
+		for i := range rounds {
+			if r := &rounds[i]; c.Start >= r.Begun && c.End <= r.Healed && c.Start > 0 {
+				if r.Asked++; c.Error == "" && !c.Unknown {
+					r.Answered++
+				}
+			}
+		}
+	}
+	return in.Err()
 }

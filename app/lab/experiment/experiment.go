@@ -32,7 +32,7 @@ type Experiment struct {
 	// Question, and what is expected; both were written before the run.
 	Question    string `json:"question"`
 	Expectation string `json:"expectation"`
-	// Seed decides when in a beat a fault hits, and whom.
+	// Seed decides the delays and choices of the lab; who leads is the fleet's affair.
 	Seed uint64 `json:"seed"`
 
 	// Trials are the fleets that are started, one after the other.
@@ -177,11 +177,24 @@ const (
 	raftEngine = "raft"
 )
 
+const (
+	// wakeMS is how long after a pause a node may take to see what it missed; 23 ms is the
+	// longest that was seen.
+	wakeMS = 150
+	// lateMS is how long a node that runs may stand between a look at its clock and the
+	// line that it writes down. On a machine that is starved on purpose, or by tests beside
+	// it as in the quick form, every process is paused now and then: there it is wakeMS.
+	lateMS = 20
+)
+
 // describe is the trial in the words of a history.
 func (t Trial) describe(e Experiment, size Size) check.Run {
 	r := check.Run{
 		Experiment: e.Name + " " + t.Name, Seed: e.Seed, Engine: t.Engine, Group: group, Nodes: t.Nodes, Unfenced: t.Unfenced,
-		Command: e.command(size), TTLMS: t.TTL.Milliseconds(), WakeMS: 500,
+		Command: e.command(size), TTLMS: t.TTL.Milliseconds(), WakeMS: wakeMS, LateMS: lateMS, TickMS: tickMS,
+	}
+	if size == Quick || t.Disturbed != "" {
+		r.LateMS = wakeMS
 	}
 	r.Checks = append(append(append(r.Checks, t.Pass...), t.Broken...), t.Told...)
 	if t.Engine == raftEngine {

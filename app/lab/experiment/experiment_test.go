@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/lab"
 	"github.com/tenurehq/tenure/app/lab/check"
 )
@@ -78,7 +77,7 @@ func TestRun(t *testing.T) {
 	}
 	other := tiny()
 	other.Seed++
-	if key, err := keyOf(cfg, other, other.Trials(Quick)); err != nil || key == r.Key {
+	if key, err := keyOf(t.Context(), cfg, other, other.Trials(Quick)); err != nil || key == r.Key {
 		t.Errorf("another seed has the same result: %v", err)
 	}
 
@@ -130,58 +129,6 @@ func jsonOf(t *testing.T, v any) string {
 		t.Fatal(err)
 	}
 	return string(data)
-}
-
-// A node that was killed has told of the write that it was about to make; its second
-// process is another observer; a trace with a hole or a torn line is no trace.
-func TestCollect(t *testing.T) {
-	t.Parallel()
-	whole := []api.TraceLine{
-		{Kind: api.TraceBegan, PID: 1, At: 10, Token: 1},
-		{Kind: api.TraceLed, PID: 1, At: 11, Token: 1, What: "node-1"},
-		{Kind: api.TraceAttempt, PID: 1, At: 20, Token: 1},
-		{Kind: api.TraceAttempt, PID: 1, At: 21, Token: 1},
-		{Kind: api.TraceDone, PID: 1, At: 20, End: 25, Token: 1, What: "ok"},
-		{Kind: api.TraceVacant, PID: 2, At: 40, Token: 1},
-	}
-	text := func(lines []api.TraceLine) string {
-		var b strings.Builder
-		for _, l := range lines {
-			b.WriteString(jsonOf(t, l) + "\n")
-		}
-		return b.String()
-	}
-	for _, tt := range []struct {
-		name, trace string
-		bad         bool
-	}{
-		{"whole", text(whole), false},
-		{"hole", text(append(slices.Clone(whole[:2]), whole[4:]...)), true},
-		{"torn", text(whole[:3]) + `{"kind":"att`, true},
-	} {
-		dir := t.TempDir()
-		path := filepath.Join(dir, "node-1.trace")
-		if err := os.WriteFile(path, []byte(tt.trace), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		effects, err := collectNode(filepath.Join(dir, "history"), path)
-		if (err != nil) != tt.bad {
-			t.Errorf("%s: %v", tt.name, err)
-		}
-		if err != nil {
-			continue
-		}
-		r, err := check.Dir(t.Context(), filepath.Join(dir, "history"), check.Options{Checks: []string{"token-order", "no-zombie"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(r.Terms) != 1 || r.Terms[0].Attempts != 2 || r.Terms[0].LastAttempt != 21 {
-			t.Errorf("the write under way was lost: %+v", r.Terms)
-		}
-		if want := []effect{{"node-1", 1, 20, 20}}; !slices.Equal(effects, want) {
-			t.Errorf("took effect: %+v, want %+v", effects, want)
-		}
-	}
 }
 
 // Every experiment says what it asks and expects, has trials of both sizes whose checks

@@ -111,7 +111,7 @@ func gapsOf(o Outcome) (gaps, stops map[string]series) {
 		if !ok {
 			continue
 		}
-		gaps[r.Kind] = append(gaps[r.Kind], c.writes())
+		gaps[r.Kind] = append(gaps[r.Kind], c.gap())
 		stops[r.Kind] = append(stops[r.Kind], c.old.LastAttempt.Sub(clock.Instant(r.AskedAt)))
 	}
 	return gaps, stops

@@ -62,7 +62,7 @@ func killRounds(ctx context.Context, s *stage) error {
 
 func judgeKill(all []Outcome) ([]Threshold, []Table) {
 	var bars []Threshold
-	writes := Table{Title: "failover: last write of the old leader to the first of the new", Head: seriesHead("trial")}
+	writes := Table{Title: "failover: last write of the old leader to the first of the new, of those that the ledger acknowledged", Head: seriesHead("trial")}
 	answers := Table{Title: "as callers saw it: last answer to first answer", Head: seriesHead("trial")}
 	for _, o := range all {
 		w, a := killed(o)
@@ -85,8 +85,11 @@ func judgeKill(all []Outcome) ([]Threshold, []Table) {
 // killed are the failovers of a trial.
 func killed(o Outcome) (writes, answers series) {
 	for _, r := range o.Rounds {
-		if c, ok := changeOf(o.Report, r); ok {
-			writes, answers = append(writes, c.writes()), append(answers, c.answers())
+		if d, ok := o.failover(r); ok {
+			writes = append(writes, d)
+		}
+		if d, ok := o.silence(r); ok {
+			answers = append(answers, d)
 		}
 	}
 	return writes, answers

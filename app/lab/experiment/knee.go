@@ -92,7 +92,7 @@ func costOf(all []Outcome, engine string) cost {
 func judgeSweep(all []Outcome) ([]Threshold, []Table) {
 	var bars []Threshold
 	var tables []Table
-	failovers := Table{Title: "failover: last write of the old leader to the first of the new", Head: append(seriesHead("trial"), "p50 less the TTL", "max less the TTL")}
+	failovers := Table{Title: "failover: last write of the old leader to the first of the new, of those that the ledger acknowledged; the fleets of all timings are killed on one machine at the same time, experiment 1 has a machine for each", Head: append(seriesHead("trial"), "p50 less the TTL", "max less the TTL")}
 	for _, o := range append(killedOnly(all, false), killedOnly(all, true)...) {
 		w, _ := killed(o)
 		bar := o.TTL + 2*time.Second
@@ -135,7 +135,7 @@ func judgeObjective(o objective, engine string, counts map[time.Duration]int, kn
 		best, found = recommend(o, ttls, knee, c.failover)
 	}
 	t := Table{
-		Title: fmt.Sprintf("%s: %.3f %% of 30 days leaves %.1f s; %d crashes a month: %.1f s each. A failover is %d × TTL and at most %s (slowest of %d). The longest TTL that serves: %.1f s",
+		Title: fmt.Sprintf("%s: %.3f %% of 30 days leaves %.1f s; %d crashes a month: %.1f s each. A failover is %d × TTL and at most %s (slowest of %d, several fleets on one machine). The longest TTL that serves: %.1f s",
 			engine, 100*o.availability, month.Seconds(), o.crashes, crash.Seconds(), int64(c.times), ms(c.more), c.n, ((crash - c.more) / c.times).Seconds()),
 		Head: []string{"TTL", "a crash costs", "a month", "availability", "serves", "false failovers", ""},
 	}
@@ -165,7 +165,7 @@ func judgeObjective(o objective, engine string, counts map[time.Duration]int, kn
 }
 
 func falseTable(all []Outcome) Table {
-	t := Table{Title: "false failovers: changes of leader while nobody crashed", Head: []string{"trial", "for", "false", "how the terms before them ended", "what shows the disturbance"}}
+	t := Table{Title: "false failovers: changes of leader while nobody crashed; a leader that was lost and not replaced counts as one", Head: []string{"trial", "for", "false", "how the terms before them ended", "what shows the disturbance"}}
 	for _, o := range all {
 		if o.Disturbed == "" {
 			continue

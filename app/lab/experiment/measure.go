@@ -42,11 +42,9 @@ func seriesHead(of string) []string { return []string{of, "n", "p50", "p95", "ma
 // change is one change of leader: the term that ended and the next that wrote.
 type change struct{ old, next check.Term }
 
-// writes is from the old leader's last attempt to write to the new one's first.
-func (c change) writes() time.Duration { return c.next.FirstAttempt.Sub(c.old.LastAttempt) }
-
-// answers is how long no caller had a number.
-func (c change) answers() time.Duration { return c.next.FirstAnswer.Sub(c.old.LastAnswer) }
+// gap is from the old leader's last attempt to write to the new one's first, whatever
+// became of them.
+func (c change) gap() time.Duration { return c.next.FirstAttempt.Sub(c.old.LastAttempt) }
 
 // changeOf finds the change that a round was about.
 func changeOf(r check.Report, round Round) (change, bool) {
@@ -60,6 +58,37 @@ func changeOf(r check.Report, round Round) (change, bool) {
 		}
 	}
 	return c, c.old.Attempts > 0 && c.next.Attempts > 0
+}
+
+// failover is from the last write of the term that ended to the first of a later one,
+// each when it was sent, of those that the ledger acknowledged: an attempt that fails
+// does not end it.
+func (o Outcome) failover(r Round) (time.Duration, bool) {
+	var old, next effect
+	for _, e := range o.Effects {
+		switch {
+		case uint64(e.Token) == r.Token:
+			old = e
+		case uint64(e.Token) > r.Token && (next.Token == 0 || e.Token < next.Token):
+			next = e
+		}
+	}
+	return next.First.Sub(old.Last), old.Token > 0 && next.Token > 0
+}
+
+// silence is how long no caller had a number.
+func (o Outcome) silence(r Round) (time.Duration, bool) {
+	var old, next check.Term
+	for _, t := range o.Report.Terms {
+		switch {
+		case t.Answers == 0:
+		case uint64(t.Token) == r.Token:
+			old = t
+		case uint64(t.Token) > r.Token && next.Token == 0:
+			next = t
+		}
+	}
+	return next.FirstAnswer.Sub(old.LastAnswer), old.Token > 0 && next.Token > 0
 }
 
 // count is a threshold on a number of things.
@@ -94,10 +123,12 @@ func atMost(name string, got, most int64) Threshold {
 	return Threshold{Name: name, Value: fmt.Sprint(got), Bar: fmt.Sprintf("<= %d", most), OK: got <= most && most > 0}
 }
 
-// said finds a number in what is said as evidence; 0: it is not there.
-func said(evidence, before string) (n int64) {
-	if _, rest, ok := strings.Cut(evidence, before+": "); ok {
+// said sums the numbers of a name in what is said as evidence; 0: there is none.
+func said(evidence, before string) (sum int64) {
+	for _, rest := range strings.Split(evidence, before+": ")[1:] {
+		var n int64
 		_, _ = fmt.Sscanf(rest, "%d", &n) // what is no number is none
+		sum += n
 	}
-	return n
+	return sum
 }

@@ -46,6 +46,7 @@ func quorum() Experiment {
 			}
 			return all
 		},
+		Takes: func(size Size) time.Duration { return pick(size, 20*time.Second, 3*time.Minute) },
 		Judge: judgeQuorum,
 	}
 }
@@ -145,7 +146,7 @@ func (s *stage) pauseQuorum(ctx context.Context, l fleetclient.Leader, what ...s
 
 // without writes down that there was no quorum.
 func (s *stage) without(f chaos.Fault, r Round) error {
-	return s.faults.Write(check.Fault{Name: "no-quorum", Class: check.ClassQuorum, Target: f.Target, Begun: r.Begun, Healed: r.Healed, Evidence: f.Evidence})
+	return s.faults.Write(check.Fault{Name: "no-quorum", PartOf: f.Name, Class: check.ClassQuorum, Target: f.Target, Begun: r.Begun, Healed: r.Healed, Evidence: f.Evidence})
 }
 
 func killMembers(ctx context.Context, s *stage) error {

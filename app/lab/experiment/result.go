@@ -36,6 +36,8 @@ type Result struct {
 	Command string `json:"command"`
 	// Key is what the result belongs to: configuration, seed and programs.
 	Key string `json:"key"`
+	// Revision is that of the checkout it was run in, and says if that was modified.
+	Revision string `json:"revision,omitempty"`
 	// Machine is what it ran on.
 	Machine    string      `json:"machine"`
 	Dir        string      `json:"dir"`
@@ -126,6 +128,9 @@ func checkRow(trial string, v check.Verdict, want check.Result) []string {
 	looked, finding := "", ""
 	if len(v.Looked) > 0 {
 		looked = fmt.Sprintf("%d %s", v.Looked[0].N, v.Looked[0].What)
+	}
+	if v.Note != "" {
+		looked += "; " + v.Note
 	}
 	if len(v.Findings) > 0 {
 		finding = v.Findings[0].String()

@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -89,8 +90,8 @@ func (c Config) finished(dir, key string) (Result, bool) {
 }
 
 // Finished reports whether Run would return a result that it has.
-func Finished(cfg Config, e Experiment) bool {
-	key, err := keyOf(cfg, e, e.Trials(cfg.Size))
+func Finished(ctx context.Context, cfg Config, e Experiment) bool {
+	key, err := keyOf(ctx, cfg, e, e.Trials(cfg.Size))
 	if err != nil {
 		return false
 	}

@@ -4,10 +4,68 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
+
+// A result belongs to every program that it rests on: lab's own and the fleet's, and
+// those with planted bugs where a trial has one. It names the revision of its checkout.
+func TestKey(t *testing.T) {
+	t.Parallel()
+	bin, planted := t.TempDir(), t.TempDir()
+	program := func(dir, name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"engine", "node", "tenure"} {
+		program(bin, name, name)
+		program(planted, name, name)
+	}
+	cfg := Config{Bin: bin, Planted: func(context.Context) (string, error) { return planted, nil }}
+	key := func(name string) string {
+		found, err := Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k, err := keyOf(t.Context(), cfg, found[0], found[0].Trials(Quick))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	plain, bugs := key("1"), key("3b")
+	program(planted, "node", "another")
+	if key("1") != plain || key("3b") == bugs {
+		t.Error("another planted node changes 1, or does not change 3b")
+	}
+	bugs = key("3b")
+	program(bin, "tenure", "another")
+	if key("1") == plain || key("3b") == bugs {
+		t.Error("another program keeps the key")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if paths, err := programs(t.Context(), cfg, nil); err != nil || !slices.Contains(paths, self) {
+		t.Errorf("%v, %v; want lab itself among them", paths, err)
+	}
+	if r := revision(t.Context(), bin); r != "" {
+		t.Errorf("a folder of no checkout has the revision %q", r)
+	}
+	head, err := exec.CommandContext(t.Context(), "git", "rev-parse", "HEAD").Output()
+	if err != nil {
+		return // not from git
+	}
+	if r := strings.TrimSuffix(revision(t.Context(), "."), " (modified)"); r == "" || !strings.HasPrefix(string(head), r) {
+		t.Errorf("revision %q of %s", r, head)
+	}
+}
 
 // A run that was stopped goes on with the trial at which it was: what was run before is
 // kept, and counts in the result. Another seed keeps nothing.
@@ -52,11 +110,11 @@ func TestResume(t *testing.T) {
 	if rounds := r.Outcomes[0].Rounds; len(rounds) != 1 || rounds[0].Kind != "first" || len(r.Outcomes[0].Report.Terms) == 0 {
 		t.Errorf("what was kept has lost something: %+v", rounds)
 	}
-	if !Finished(cfg, e) || Estimate(cfg.Out, cfg.Size, e) != time.Duration(r.Seconds*float64(time.Second)) {
+	if !Finished(t.Context(), cfg, e) || Estimate(cfg.Out, cfg.Size, e) != time.Duration(r.Seconds*float64(time.Second)) {
 		t.Error("the result is not known to be there, or how long it took")
 	}
 	e.Seed++
-	key, err := keyOf(cfg, e, e.Trials(cfg.Size))
+	key, err := keyOf(t.Context(), cfg, e, e.Trials(cfg.Size))
 	if err != nil {
 		t.Fatal(err)
 	}

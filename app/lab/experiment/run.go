@@ -12,7 +12,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -20,6 +22,7 @@ import (
 	"github.com/tenurehq/tenure/app/lab"
 	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/app/lab/load"
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // Config says how experiments are run.
@@ -54,6 +57,12 @@ type Outcome struct {
 	Churn *churned `json:"churn,omitempty"`
 }
 
+// A trial's folder of its history, and the name of what callers saw in there.
+const (
+	historyDir = "history"
+	callsName  = "calls"
+)
+
 // resultFile is written when an experiment is over, whatever came out.
 const resultFile = "result.json"
 
@@ -65,7 +74,7 @@ func Run(ctx context.Context, cfg Config, e Experiment) (Result, error) {
 		return Result{}, err
 	}
 	trials := e.Trials(cfg.Size)
-	key, err := keyOf(cfg, e, trials)
+	key, err := keyOf(ctx, cfg, e, trials)
 	if err != nil {
 		return Result{}, err
 	}
@@ -78,7 +87,7 @@ func Run(ctx context.Context, cfg Config, e Experiment) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	r := Result{Experiment: e, Size: cfg.Size, Key: key, Command: e.command(cfg.Size), Dir: dir, BeganAt: time.Now().UTC()}
+	r := Result{Experiment: e, Size: cfg.Size, Key: key, Revision: revision(ctx, "."), Command: e.command(cfg.Size), Dir: dir, BeganAt: time.Now().UTC()}
 	total := 0
 	for _, t := range trials {
 		total += t.Rounds + 1
@@ -125,13 +134,17 @@ func Run(ctx context.Context, cfg Config, e Experiment) (Result, error) {
 }
 
 // keyOf is what a result belongs to: the configuration and the programs.
-func keyOf(cfg Config, e Experiment, trials []Trial) (string, error) {
+func keyOf(ctx context.Context, cfg Config, e Experiment, trials []Trial) (string, error) {
 	h := sha256.New()
 	if err := json.NewEncoder(h).Encode([]any{e, cfg.Size, trials}); err != nil {
 		return "", err
 	}
-	for _, name := range []string{"engine", "node", "tenure"} {
-		f, err := os.Open(filepath.Join(cfg.Bin, name))
+	paths, err := programs(ctx, cfg, trials)
+	if err != nil {
+		return "", err
+	}
+	for _, path := range paths {
+		f, err := os.Open(path)
 		if err != nil {
 			return "", err
 		}
@@ -143,6 +156,52 @@ func keyOf(cfg Config, e Experiment, trials []Trial) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:16]), nil
 }
 
+// programs are those that a result rests on: this one, which breaks and judges, the
+// fleet's, and those with planted bugs where some are planted.
+func programs(ctx context.Context, cfg Config, trials []Trial) ([]string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	dirs := []string{cfg.Bin}
+	if slices.ContainsFunc(trials, func(t Trial) bool { return len(t.Plant) > 0 }) {
+		planted, err := cfg.Planted(ctx)
+		if err != nil {
+			return nil, err
+		}
+		dirs = append(dirs, planted)
+	}
+	paths := []string{self}
+	for _, dir := range dirs {
+		for _, name := range []string{"engine", "node", "tenure"} {
+			paths = append(paths, filepath.Join(dir, name))
+		}
+	}
+	return paths, nil
+}
+
+// revision is that of the checkout around a folder, and whether something in there
+// differs from it; empty: there is none.
+func revision(ctx context.Context, dir string) string {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return ""
+	}
+	top, err := child.Repository(dir)
+	if err != nil {
+		return ""
+	}
+	cmd := exec.CommandContext(ctx, "git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty= (modified)")
+	cmd.Dir, cmd.Env = top, append(os.Environ(), "GIT_OPTIONAL_LOCKS=0")
+	out, err := cmd.Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
 func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string, say func(string, ...any), round func()) (Outcome, error) {
 	o := Outcome{Trial: t, Dir: dir}
 	bin := cfg.Bin
@@ -152,14 +211,14 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 			return o, err
 		}
 	}
-	history, traces := filepath.Join(dir, "history"), filepath.Join(dir, "traces")
+	history, traces := filepath.Join(dir, historyDir), filepath.Join(dir, "traces")
 	db := filepath.Join(dir, "ledger.db")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return o, err
 	}
 	fc := lab.Config{
 		Bin: bin, Dir: filepath.Join(dir, "fleet"), Group: group, Backend: t.Engine, Nodes: t.Nodes, Engines: t.Engines, Workers: cmp.Or(t.Workers, -1), TTL: t.TTL, DB: db,
-		Unfenced: t.Unfenced, NodeArgs: []string{"-trace", traces}, Restart: true, Event: func(what string) { say("%s", what) },
+		Unfenced: t.Unfenced, KeepAll: true, NodeArgs: []string{"-trace", traces}, Restart: true, Event: func(what string) { say("%s", what) },
 	}
 	if len(t.Plant) > 0 {
 		fc.NodeArgs = append(fc.NodeArgs, "-plant", strings.Join(t.Plant, ","))
@@ -173,21 +232,21 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 	run.At = now()
 	s := &stage{trial: t, rng: rand.New(rand.NewPCG(e.Seed, hashOf(t.Name))), say: say, round: round}
 	var err error
-	if s.calls, err = check.Create(history, "calls", 0); err != nil {
+	if s.calls, err = check.Create(history, callsName, 0); err != nil {
 		return o, err
 	}
 	if s.faults, err = check.Create(history, "run", 0); err != nil {
 		return o, errors.Join(err, s.calls.Close())
 	}
-	err = s.faults.Write(run)
 	undo := func() error { return nil }
-	if err == nil && t.prepare != nil {
+	if t.prepare != nil {
 		undo, err = t.prepare(dir)
 	}
 	if err == nil {
 		err = errors.Join(s.perform(ctx, fc), undo())
 	}
-	if err := errors.Join(err, s.calls.Close(), s.faults.Close()); err != nil {
+	run.Jobs = s.jobs // until when they must have fired is known now
+	if err := errors.Join(err, s.faults.Write(run), s.calls.Close(), s.faults.Close()); err != nil {
 		return o, err
 	}
 	say("checking %d calls", s.load.Calls)

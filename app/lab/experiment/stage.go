@@ -41,6 +41,7 @@ type stage struct {
 	calls  *check.Writer
 	faults *check.Writer
 
+	jobs   []check.Job
 	rounds []Round
 	orders []orders
 	load   load.Report
@@ -92,13 +93,16 @@ func (s *stage) rehearse(ctx context.Context) error {
 			URLs: s.urls(), Rate: s.trial.Rate, Connections: 64, For: 24 * time.Hour, Timeout: s.trial.Patience, Calls: s.calls, Name: "caller-",
 		})
 	})
-	err = s.hold(ctx, time.Second)
+	err = errors.Join(s.putJobs(ctx), s.hold(ctx, time.Second))
 	if err == nil {
 		err = s.trial.play(ctx, s)
 	}
 	if err == nil {
 		// What was healed last shall be seen to be well.
 		err = errors.Join(s.all(ctx), s.hold(ctx, time.Second))
+	}
+	if err == nil {
+		err = s.endJobs(ctx)
 	}
 	stop()
 	callers.Wait()
@@ -242,12 +246,15 @@ func (s *stage) broken(class string, set func() (chaos.Fault, error)) (chaos.Fau
 			return f, err
 		case changed:
 			s.say("%v; once more", err)
-			f.Evidence += "the leader changed while it was being set"
 		default:
 			s.say("healed: %s of %s; %s", f.Name, f.Target, f.Evidence)
 		}
 		if f.Begun > 0 {
-			if err := s.faults.Write(check.Fault{Name: f.Name, Class: class, Target: f.Target, Begun: f.Begun, Healed: f.Healed, Evidence: f.Evidence}); err != nil {
+			x := check.Fault{Name: f.Name, Class: class, Target: f.Target, Begun: f.Begun, Healed: f.Healed, Set: f.Set, Held: f.Held, Evidence: f.Evidence}
+			if changed {
+				x.Missed = "the leader changed while it was being set"
+			}
+			if err := s.faults.Write(x); err != nil {
 				return f, err
 			}
 		}

@@ -59,10 +59,6 @@ func (w *weather) moment(ctx context.Context, b blow) (f chaos.Fault, err error)
 		return chaos.Fault{Target: l.ID}, err
 	}
 	f = chaos.Fault{Target: hit.NodeID, Token: l.Token, Begun: begun}
-	// The next to be granted the group must not stop too.
-	if err := w.disarm(ctx, slices.DeleteFunc(slices.Clone(traps), func(t trap) bool { return t.PID == hit.PID })); err != nil {
-		return f, err
-	}
 	seen := fmt.Sprintf("pid %d stopped itself when %s (state T)", hit.PID, at)
 	if act == "kill" {
 		return w.endOf(ctx, f, hit, seen)
@@ -84,6 +80,7 @@ func (w *weather) moment(ctx context.Context, b blow) (f chaos.Fault, err error)
 		return f, fmt.Errorf("%w: %s did not stand still to the end", chaos.ErrNoBite, hit.NodeID)
 	}
 	f.Evidence = seen + late
+	f.Set, f.Held = f.Begun, now()
 	err = errors.Join(err, w.goOn(ctx, hit))
 	f.Healed = now()
 	return f, err
@@ -116,8 +113,9 @@ func (w *weather) trapsFor(ctx context.Context, at string, l chaos.Leader) ([]tr
 	return traps, nil
 }
 
-// catch brings the change about and waits until one of them stands still. It looks from
-// the beginning: another fault may bring the change about before.
+// catch brings the change about and waits until one of them stands still; the others are
+// free again then. It looks from the beginning: another fault may bring the change about
+// before.
 func (w *weather) catch(ctx context.Context, b blow, l chaos.Leader, traps []trap) (trap, clock.Instant, error) {
 	changing, stop := context.WithCancel(ctx)
 	var failed error
@@ -137,8 +135,14 @@ func (w *weather) catch(ctx context.Context, b blow, l chaos.Leader, traps []tra
 	hit, err := w.caught(ctx, traps)
 	begun := now()
 	stop()
+	missed := err != nil
+	if !missed {
+		// The next to be granted the group must not stop too, and the trigger may take until
+		// then: a kill waits for somebody who leads.
+		err = w.disarm(ctx, slices.DeleteFunc(slices.Clone(traps), func(t trap) bool { return t.PID == hit.PID }))
+	}
 	trigger.Wait()
-	if err != nil && failed != nil {
+	if missed && failed != nil {
 		err = fmt.Errorf("%w: %w", chaos.ErrChanged, failed)
 	}
 	return hit, begun, err

@@ -149,7 +149,7 @@ func newPlanner(t Trial, rng *rand.Rand) *planner {
 		cutKind = "cut-peers"
 	}
 	p := &planner{rng: rng, ttl: t.TTL, left: map[string][]card{}}
-	p.silence = time.Duration(float64(t.TTL)*(1+run.Drift)) + time.Duration(run.EngineDelayMS+run.WakeMS)*time.Millisecond
+	p.silence = run.SilentAfter()
 	p.piles = map[string][]card{
 		aimLeader: {
 			{kind: "kill-leader", weight: 3, draw: drawPlain},

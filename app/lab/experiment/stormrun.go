@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,6 +35,8 @@ type struck struct {
 	Token  fence.Token   `json:"token,omitempty"`
 	Begun  clock.Instant `json:"begun,omitempty"`
 	Healed clock.Instant `json:"healed,omitempty"`
+	Set    clock.Instant `json:"set,omitempty"`
+	Held   clock.Instant `json:"held,omitempty"`
 	// Bit: the evidence shows it. Only these count.
 	Bit      bool   `json:"bit"`
 	Evidence string `json:"evidence,omitempty"`
@@ -195,7 +198,7 @@ func final(err error) bool {
 // note takes a fault down: in the storm's record, and in the history if it stood at all.
 func (w *weather) note(b blow, f chaos.Fault, err error) {
 	missed := errors.Is(err, chaos.ErrNoBite) || errors.Is(err, chaos.ErrChanged)
-	r := struck{Step: b.step, Kind: b.Kind, Aim: b.Aim, Target: f.Target, Token: f.Token, Begun: f.Begun, Healed: f.Healed, Evidence: f.Evidence,
+	r := struck{Step: b.step, Kind: b.Kind, Aim: b.Aim, Target: f.Target, Token: f.Token, Begun: f.Begun, Healed: f.Healed, Set: f.Set, Held: f.Held, Evidence: f.Evidence,
 		Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
 	if err != nil {
 		r.Problem = err.Error()
@@ -215,33 +218,33 @@ func (w *weather) note(b blow, f chaos.Fault, err error) {
 	}
 }
 
-// inHistory are the lines of a fault in the history. One that does not count has
-// another name there: it may have stood for a moment, which can excuse something. A kill
-// that does not count was not made.
+// inHistory are the lines of a fault in the history. One that does not count is there
+// too: it may have stood for a moment, which can excuse something. A kill that does not
+// count was not made.
 func inHistory(r struck) []check.Fault {
 	if r.Begun == 0 {
 		return nil
 	}
-	f := check.Fault{Name: r.Kind, Class: classOf(r.Kind), Target: r.Target, Begun: r.Begun, Healed: r.Healed, Evidence: r.Evidence}
+	f := check.Fault{Name: r.Kind, Class: classOf(r.Kind), Target: r.Target, Begun: r.Begun, Healed: r.Healed, Set: r.Set, Held: r.Held, Evidence: r.Evidence}
 	switch {
 	case !r.Bit && f.Class == check.ClassKill:
 		return nil // nobody was killed
 	case !r.Bit:
-		f.Name, f.Evidence = r.Kind+", not counted", "does not count: "+r.Problem
+		f.Missed = cmp.Or(r.Problem, "it left no evidence")
 	case f.Class == check.ClassKill:
-		f.Healed = f.Begun // what the node does when it is started again is not held against it
+		f.Healed, f.Set, f.Held = f.Begun, 0, 0 // what the node does when it is started again is not held against it
 	}
 	all := []check.Fault{f}
 	if r.Bit && r.Kind == "stop-leader" {
 		// A process that does not stop in time ends without a word about its term.
 		end := f
-		end.Name, end.Class, end.Begun = f.Name+": gone", check.ClassKill, f.Healed
+		end.Name, end.PartOf, end.Class, end.Begun, end.Set, end.Held = f.Name+": gone", f.Name, check.ClassKill, f.Healed, 0, 0
 		all = append(all, end)
 	}
 	if f.Class == check.ClassQuorum {
 		for id := range strings.SplitSeq(r.Target, ",") {
 			part := f
-			part.Name, part.Class, part.Target = f.Name+" by", check.ClassPause, id
+			part.Name, part.PartOf, part.Class, part.Target = f.Name+" by", f.Name, check.ClassPause, id
 			all = append(all, part)
 		}
 	}

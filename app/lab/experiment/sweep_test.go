@@ -74,7 +74,10 @@ func busied(ttl time.Duration, began ...time.Duration) Outcome {
 	o := Outcome{Trial: Trial{Name: "CPU", Engine: etcdEngine, TTL: ttl, Disturbed: busyCPU, For: 10 * time.Minute}}
 	o.Report.Faults = []check.Fault{{Name: "busy-" + busyCPU, Begun: at(10 * sec), Healed: at(20 * sec), Evidence: "x"}}
 	for i, b := range began {
-		o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 1), Began: at(b), Cause: "expired"})
+		o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 1), Began: at(b), Ended: at(30 * sec), Cause: "expired"})
+		if i > 0 {
+			o.Report.Terms[i-1].Ended = at(b)
+		}
 	}
 	return o
 }
@@ -90,6 +93,16 @@ func TestFalseFailovers(t *testing.T) {
 	if n, _ := falseFailovers(busied(2*sec, sec)); n != 0 {
 		t.Errorf("%d false failovers of a leader that stayed", n)
 	}
+	// A leader that is lost is one, though nobody follows it, or so late that nothing shows.
+	for name, o := range map[string]Outcome{"nobody": busied(2*sec, sec), "late": busied(2*sec, sec, 25*sec), "undisturbed": busied(2*sec, sec)} {
+		o.Report.Terms[0].Ended = at(15 * sec)
+		if name == "undisturbed" {
+			o.Report.Terms[0].Ended, o.Report.Faults = at(30*sec), nil
+		}
+		if n, causes := falseFailovers(o); n != 1 || len(causes) != 1 {
+			t.Errorf("%s: %d false failovers, %v; want 1", name, n, causes)
+		}
+	}
 }
 
 // The sweep is judged as it was measured: the knee and the recommendation follow the
@@ -98,7 +111,9 @@ func TestJudgeSweep(t *testing.T) {
 	t.Parallel()
 	killedAt := func(ttl, took time.Duration) Outcome {
 		o := Outcome{Trial: Trial{Name: "kill", Engine: etcdEngine, TTL: ttl, Rounds: 1}, Rounds: []Round{{Token: 1}}}
-		o.Report.Terms = []check.Term{{Token: 1, Attempts: 1, LastAttempt: at(sec)}, {Token: 2, Attempts: 1, FirstAttempt: at(sec + took)}}
+		// The successor's first attempt fails, which ends nothing.
+		o.Report.Terms = []check.Term{{Token: 1, Attempts: 1, LastAttempt: at(sec)}, {Token: 2, Attempts: 2, FirstAttempt: at(sec + took/2)}}
+		o.Effects = []effect{{Token: 3, First: at(20 * sec)}, {Token: 2, First: at(sec + took), Last: at(9 * sec)}, {Token: 1, Last: at(sec)}}
 		return o
 	}
 	value := func(name string, all ...Outcome) (string, bool) {
@@ -123,6 +138,13 @@ func TestJudgeSweep(t *testing.T) {
 	}
 	if v, ok := value("write to write", killedAt(2*sec, 5*sec)); ok {
 		t.Errorf("a failover of 5 s at 2 s passes: %s", v)
+	}
+	silent := killedAt(2*sec, sec)
+	if silent.Effects = silent.Effects[2:]; len(silent.Effects) != 1 {
+		t.Fatal("who else wrote?")
+	}
+	if v, ok := value("write to write", silent); ok {
+		t.Errorf("nobody wrote after the kill, and it passes: %s", v)
 	}
 }
 

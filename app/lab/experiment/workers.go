@@ -34,15 +34,12 @@ const (
 	maxOrders = 10_000 // what is kept of a trial
 )
 
-// watchWorkers gives the workers something to do, a job each second and a standing
-// order, and writes down what they take until the returned function is called.
-// Without workers it does nothing.
+// watchWorkers gives the workers a standing order besides the jobs of every trial, and
+// writes down what they take until the returned function is called. Without workers it
+// does nothing.
 func (s *stage) watchWorkers(ctx context.Context) (stop func(), err error) {
 	if s.trial.Workers == 0 {
 		return func() {}, nil
-	}
-	if _, err := s.nodes.PutJob(ctx, api.Job{Key: "pulse", Schedule: "@every 1s", Payload: json.RawMessage(`{"run":"count"}`)}); err != nil {
-		return nil, fmt.Errorf("the workers can be given no job: %w", err)
 	}
 	if err := s.standing(ctx); err != nil {
 		return nil, fmt.Errorf("the workers can be given no standing order: %w", err)

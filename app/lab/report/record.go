@@ -25,6 +25,7 @@ type Record struct {
 	Command     string          `json:"command"`
 	// Key stands for the programs and the configuration.
 	Key        string                 `json:"key"`
+	Revision   string                 `json:"revision,omitempty"`
 	Machine    string                 `json:"machine"`
 	Date       string                 `json:"date"`
 	Seconds    float64                `json:"seconds"`
@@ -43,7 +44,7 @@ type Trial struct {
 	Unknown  int64   `json:"unknown"`
 	P99MS    float64 `json:"p99_ms"`
 	Terms    int     `json:"terms"`
-	// Faults by name.
+	// Faults by name; neither what missed nor parts of others.
 	Faults map[string]int `json:"faults,omitempty"`
 	// Stale writes that the ledger refused and took, and numbers that it gave twice.
 	Refused  int64   `json:"stale_writes_refused"`
@@ -62,6 +63,8 @@ type Check struct {
 	// Looked at N of What.
 	N    int64  `json:"n"`
 	What string `json:"what"`
+	// Note is what the result rests on, such as the longest that was seen beside a bound.
+	Note string `json:"note,omitempty"`
 }
 
 // Picture is a drawing beside the record. PNG: there is one of that form too.
@@ -79,7 +82,7 @@ const mostRows = 40
 func recordOf(r experiment.Result, dir string) (Record, error) {
 	out := Record{
 		Name: r.Name, Title: r.Title, Question: r.Question, Expectation: r.Expectation, Seed: r.Seed, Size: r.Size, Command: r.Command,
-		Key: r.Key, Machine: r.Machine, Date: r.BeganAt.UTC().Format(time.DateOnly), Seconds: r.Seconds, Thresholds: r.Thresholds,
+		Key: r.Key, Revision: r.Revision, Machine: r.Machine, Date: r.BeganAt.UTC().Format(time.DateOnly), Seconds: r.Seconds, Thresholds: r.Thresholds,
 	}
 	for _, t := range r.Tables {
 		if t.Title == experiment.ChecksTitle || len(t.Rows) == 0 {
@@ -118,13 +121,16 @@ func trialOf(o experiment.Outcome) Trial {
 		Terms: len(o.Report.Terms), Refused: o.Damage.Refused, Accepted: o.Damage.Applied, Reused: o.Damage.Reused,
 	}
 	for _, f := range o.Report.Faults {
+		if !f.Counts() {
+			continue
+		}
 		if t.Faults == nil {
 			t.Faults = map[string]int{}
 		}
 		t.Faults[f.Name]++
 	}
 	for _, v := range o.Report.Verdicts {
-		c := Check{Guarantee: v.Guarantee, Check: v.Check, Result: v.Result, Violations: v.Violations}
+		c := Check{Guarantee: v.Guarantee, Check: v.Check, Result: v.Result, Violations: v.Violations, Note: v.Note}
 		if slices.Contains(o.Pass, v.Check) {
 			c.Want = check.Pass
 		}

@@ -24,11 +24,16 @@ func result(size experiment.Size, value string) experiment.Result {
 	o.Load.Calls = 1234567
 	o.Damage.Refused = 2
 	o.Report = check.Report{
-		Run:    check.Run{At: s(1), TTLMS: 2000},
-		Terms:  []check.Term{{Token: 1, Node: "node-1", Began: s(2), Ended: s(9)}, {Token: 2, Node: "node-2", Began: s(6), Ended: s(12)}},
-		Faults: []check.Fault{{Name: "pause", Begun: s(4), Healed: s(8), Evidence: "it stood"}},
+		Run:   check.Run{At: s(1), TTLMS: 2000},
+		Terms: []check.Term{{Token: 1, Node: "node-1", Began: s(2), Ended: s(9)}, {Token: 2, Node: "node-2", Began: s(6), Ended: s(12)}},
+		Faults: []check.Fault{
+			{Name: "pause", Begun: s(4), Healed: s(8), Evidence: "it stood"},
+			{Name: "pause", Begun: s(3), Healed: s(3), Missed: "the leader changed"},
+			{Name: "pause by", PartOf: "pause", Begun: s(4), Healed: s(8)},
+		},
 		Verdicts: []check.Verdict{
 			{Guarantee: "G2", Check: "fence", Result: check.Pass, Looked: []check.Count{{What: "effects accepted", N: 77}}},
+			{Guarantee: "G7", Check: "recovery", Result: check.Pass, Note: "bound 8.4s, longest 912ms"},
 		},
 	}
 	rows := [][]string{}
@@ -46,6 +51,7 @@ func result(size experiment.Size, value string) experiment.Result {
 const testComments = `{{define "about 4"}}Our word: {{value "4" "etcd-2s: refused"}}.{{end}}
 {{.Experiments}} of {{len experiments}}. {{range experiments}}{{show .}}
 {{about .}}{{end}}
+{{.Faults}} faults of {{.Kinds}} kinds
 each {{each "4" "refused"}}; cell {{cell "4" "rounds" "etcd-2s" "what"}}; none {{value "4" "no such"}}; never {{value "1" "x"}}; calls {{count .Calls}}; from {{source "4"}}
 {{guarantees}} {{budget 99.995 4}} {{bound "etcd" "3s"}} {{measured "handover gap"}}
 `
@@ -92,6 +98,7 @@ func TestKeepAndFindings(t *testing.T) {
 	for _, want := range []string{
 		"### Experiment 4: a pause", "`lab run 4 --seed 4`, full", "Our word: 2 of 2.", "each etcd-2s 2 of 2;", `cell refused | so;`, "none *not run*", "never *not run*",
 		"calls 1,234,567", "| **short** |", "lab/4-timeline-etcd-2s.svg", `refused \| so`, "and 27 more in the record", "### Experiment 1: clean kill under load\n\n*not run*",
+		"1 faults of 1 kinds", "| 1 pause |", "| etcd-2s | G7 | `recovery` | 8.4s | 912ms |",
 		"| G2 | `fence` | 1 of 1 | 77 effects accepted |", "32.4 s 4.1 s 11.0 ms (p95 18.3 ms)",
 	} {
 		if !strings.Contains(text, want) {

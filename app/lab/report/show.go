@@ -26,7 +26,11 @@ func (f *findings) show(name string) string {
 	}
 	fmt.Fprintf(&b, "<a id=\"experiment-%s\"></a>\n### Experiment %s: %s\n\n", name, name, r.Title)
 	fmt.Fprintf(&b, "- **Question.** %s\n- **Expected.** %s\n", r.Question, r.Expectation)
-	fmt.Fprintf(&b, "- **Run.** `%s`, %s, %.0f s, %s, %s; [record](%s/%s.json)\n\n", r.Command, r.Size, r.Seconds, r.Date, r.Machine, folder, name)
+	revision := ""
+	if r.Revision != "" {
+		revision = ", revision " + r.Revision
+	}
+	fmt.Fprintf(&b, "- **Run.** `%s`, %s, %.0f s, %s, %s%s; [record](%s/%s.json)\n\n", r.Command, r.Size, r.Seconds, r.Date, r.Machine, revision, folder, name)
 	if r.Size != experiment.Full {
 		b.WriteString("These are of the quick form, with few rounds: the full one was not run.\n\n")
 	}
@@ -40,6 +44,7 @@ func (f *findings) show(name string) string {
 		bars = append(bars, []string{t.Name, t.Value, t.Bar, word})
 	}
 	b.WriteString(markdown([]string{"threshold", "value", "bar", ""}, bars) + "\n")
+	b.WriteString(bounds(r))
 	for _, t := range r.Tables {
 		rows := t.Rows
 		if n := len(rows); n > rowsShown {
@@ -78,6 +83,23 @@ func configurations(r Record) string {
 		})
 	}
 	return markdown([]string{"trial", "engine", "TTL", "nodes", "calls", "rounds", "with", "faults", "calls answered"}, rows)
+}
+
+// bounds is the longest that was seen beside each bound that a trial was held to.
+func bounds(r Record) string {
+	var rows [][]string
+	for _, t := range r.Trials {
+		for _, c := range t.Checks {
+			bound, longest, ok := strings.Cut(strings.TrimPrefix(c.Note, "bound "), ", longest ")
+			if ok && c.Want != "" {
+				rows = append(rows, []string{t.Name, c.Guarantee, "`" + c.Check + "`", bound, longest})
+			}
+		}
+	}
+	if len(rows) == 0 {
+		return ""
+	}
+	return "The longest that was seen beside the bound:\n\n" + markdown([]string{"trial", "guarantee", "check", "bound", "longest"}, rows) + "\n"
 }
 
 func pictures(r Record) string {

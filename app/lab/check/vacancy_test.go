@@ -1,0 +1,31 @@
+package check
+
+import (
+	"slices"
+	"testing"
+)
+
+// A grant whose term never began ended no vacancy: that of the term after it counts from
+// when the last leader that led was gone.
+func TestVacancyOutlastsGrant(t *testing.T) {
+	h := good(1)
+	before := h.check(t).Terms
+	i := slices.IndexFunc(before[:len(before)-1], func(x Term) bool { return x.Vacant > 0 && before[x.Token].Vacant > 0 })
+	if i < 1 || int(before[i].Token) != i+1 {
+		t.Fatalf("no two vacancies in a row: %+v", before)
+	}
+	h["nodes"] = slices.DeleteFunc(h["nodes"], func(e Event) bool {
+		switch e := e.(type) {
+		case Belief:
+			return e.Token == before[i].Token
+		case Attempt:
+			return e.Token == before[i].Token
+		}
+		return false
+	})
+	for _, x := range h.check(t).Terms {
+		if x.Token == before[i+1].Token && x.Vacant != before[i].Vacant {
+			t.Errorf("token %d: vacant since %d, want %d, when token %d was gone", x.Token, x.Vacant, before[i].Vacant, before[i-1].Token)
+		}
+	}
+}
