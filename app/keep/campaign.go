@@ -30,6 +30,10 @@ type win struct {
 // campaign stands in line. Its error is a CodeError, or errDone.
 func (r *runner) campaign(ctx context.Context) (*tenure.Term, error) {
 	began := time.Now()
+	select {
+	case <-r.barred: // an earlier campaign's
+	default:
+	}
 	if err := r.whoLeads(ctx); err != nil {
 		return nil, err
 	}
@@ -56,6 +60,8 @@ func (r *runner) campaign(ctx context.Context) (*tenure.Term, error) {
 			if asksForEnd(sig) {
 				give(signalledError{sig})
 			}
+		case why := <-r.barred:
+			give(why)
 		case <-look.C:
 			r.glance(cctx, give)
 		}
@@ -69,6 +75,26 @@ func (r *runner) patience() time.Duration {
 		return r.timing.TTL
 	}
 	return r.Wait
+}
+
+// bar ends a campaign that cannot be won by waiting, or that was not to wait.
+func (r *runner) bar(n lease.Note) {
+	if n.Kind == lease.NoteFailed && n.Call != lease.CallAcquire {
+		return
+	}
+	var why *CodeError
+	switch {
+	case errors.Is(n.Err, lease.ErrInvalid):
+		why = &CodeError{CodeFailed, fmt.Errorf("group %q cannot be led with these settings: %w; nothing was run", r.Group, n.Err)}
+	case r.NoWait && (errors.Is(n.Err, lease.ErrBusy) || r.Denied != nil && r.Denied(n.Err)):
+		why = &CodeError{CodeNotInTime, fmt.Errorf("nobody leads group %q, and %s may not: %w; nothing was run", r.Group, r.ID, n.Err)}
+	default:
+		return
+	}
+	select {
+	case r.barred <- why:
+	default:
+	}
 }
 
 // whoLeads tells whom we wait for, and does not wait for anybody if that was asked.

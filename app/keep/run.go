@@ -98,7 +98,7 @@ func Run(ctx context.Context, store lease.Store, cfg Config) error {
 	if err != nil {
 		return cannotRun(cfg.Args[0], err)
 	}
-	r := &runner{Config: &cfg, path: path, store: store, clock: clock.System(), beats: make(chan struct{}, 1)}
+	r := &runner{Config: &cfg, path: path, store: store, clock: clock.System(), beats: make(chan struct{}, 1), barred: make(chan error, 1)}
 	if r.timing, err = Timing(cfg.TTL, cfg.Grace); err != nil {
 		return &CodeError{CodeFailed, err}
 	}
@@ -115,7 +115,7 @@ func Run(ctx context.Context, store lease.Store, cfg Config) error {
 		}
 	}
 	node, err := lease.New(store, lease.Config{
-		Candidate: tenure.Candidate{ID: cfg.ID}, Scope: lease.Scope{cfg.Group}, Timing: r.timing, OnNote: r.note, Log: cfg.Log,
+		Candidate: tenure.Candidate{ID: cfg.ID}, Scope: lease.Scope{cfg.Group}, Timing: r.timing, OnNote: r.note, Log: calmly(cfg.Log),
 	})
 	if err != nil {
 		return &CodeError{CodeFailed, err}
@@ -149,6 +149,7 @@ type runner struct {
 	beats   chan struct{}
 	signals chan os.Signal
 	refused atomic.Pointer[error] // what a campaign was refused for last
+	barred  chan error            // why it is of no use to go on
 }
 
 // note wakes the service when there is a new deadline.
@@ -162,6 +163,7 @@ func (r *runner) note(n lease.Note) {
 	case lease.NoteOpenFailed, lease.NoteFailed:
 		if n.Err != nil {
 			r.refused.Store(&n.Err)
+			r.bar(n)
 		}
 	case lease.NoteConflict, lease.NoteBegan:
 		r.refused.Store(nil)

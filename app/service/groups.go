@@ -51,15 +51,6 @@ func (s *Service) putGroup(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	old, err := s.policies.get(r.Context(), group)
-	if err != nil {
-		return err
-	}
-	if !old.Declared {
-		if err := s.created.add(r.Context(), group); err != nil {
-			return err
-		}
-	}
 	created := false
 	err = s.rewrite(r.Context(), group, want, func(old policy) (map[string]string, error) {
 		created = !old.Declared || old.Deleted
@@ -154,7 +145,7 @@ func (s *Service) deleteGroup(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.created.remove(r.Context(), group); err != nil {
+	if err := s.created.Remove(r.Context(), group); err != nil {
 		s.cfg.Log.Warn("a deleted group could not be taken out of the list of created ones; it is not shown all the same", "group", group, "err", err)
 	}
 	return s.showGroup(w, r, http.StatusOK)

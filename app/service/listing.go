@@ -47,7 +47,7 @@ type shelf struct {
 }
 
 func (s *Service) visible(ctx context.Context, prefix string, page lease.Page) (Groups, error) {
-	names, err := s.created.names(ctx, prefix, page.After)
+	names, err := s.created.Names(ctx, prefix, page.After)
 	if err != nil {
 		return Groups{}, err
 	}

@@ -25,7 +25,9 @@ type policy struct {
 }
 
 // hand is what operators do, on this instance's engine.
-func (s *Service) hand() steer.Store { return steer.Store{Store: s.store, Call: s.cfg.CallTimeout} }
+func (s *Service) hand() steer.Store {
+	return steer.Store{Store: s.created, Call: s.cfg.CallTimeout}
+}
 
 func (s *Service) checkPolicy(g GroupPolicy) error {
 	if err := g.Check(s.store.Limits(), s.cfg.MaxTTL); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -30,6 +31,11 @@ func explain(err error) *httpapi.Problem {
 		return bad("bad_argument", "%s", argument)
 	case errors.Is(err, lease.ErrInvalid):
 		return bad("bad_argument", "%s", err)
+	case errors.Is(err, steer.ErrRegisterFull):
+		return &httpapi.Problem{
+			Status: http.StatusTooManyRequests, Code: "quota_created_groups", RetryAfter: time.Minute,
+			Detail: "this deployment has as many created groups as it can list: delete some, or let campaigns create them (--groups=open)",
+		}
 	case errors.Is(err, lease.ErrRewound):
 		return &httpapi.Problem{
 			Status: http.StatusServiceUnavailable, Code: "rewound", Retryable: true, RetryAfter: engineRetry,

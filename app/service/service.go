@@ -10,6 +10,7 @@ import (
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/service/access"
 	"github.com/tenurehq/tenure/app/service/feed"
+	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
 )
@@ -27,7 +28,7 @@ type Service struct {
 	policies   *policies
 	sessions   *sessions
 	census     *census
-	created    *created
+	created    *steer.Register
 	gate       *access.Gate
 	ownGate    bool // made here, so closed here
 	routes     []Route
@@ -67,7 +68,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	})
 	s.policies = newPolicies(s)
 	s.sessions = newSessions(s)
-	s.census, s.created = newCensus(s), newCreated(s)
+	s.census, s.created = newCensus(s), steer.NewRegister(steer.Store{Store: s.store, Call: cfg.CallTimeout})
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := s.mount(); err != nil {
 		s.Close()

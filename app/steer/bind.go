@@ -12,10 +12,10 @@ import (
 // Bound is an engine on which whoever begins to lead is held to policies, cool-downs and
 // cordons, as the service holds its callers: Acquire answers a BarError, which is an
 // ErrBusy, and later it may succeed, or an ErrInvalid where the TTL of the session is out of
-// the bounds of the group. It knows the sessions that were opened through it.
+// the bounds of the group. It knows the sessions that were opened through it. Groups that are
+// declared through it are listed.
 type Bound struct {
-	lease.Store
-	laid Store
+	*Register
 
 	mu     sync.Mutex
 	opened map[lease.SessionID]lease.Session
@@ -25,7 +25,7 @@ var _ lease.Store = (*Bound)(nil)
 
 // Bind returns s as a Bound.
 func Bind(s Store) *Bound {
-	return &Bound{Store: s.Store, laid: s, opened: make(map[lease.SessionID]lease.Session)}
+	return &Bound{Register: NewRegister(s), opened: make(map[lease.SessionID]lease.Session)}
 }
 
 // maxBound bounds what a Bound remembers; a process has few sessions.

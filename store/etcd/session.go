@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -186,7 +187,8 @@ func renew(ctx context.Context, c *clientv3.Client, id clientv3.LeaseID) (*pb.Le
 }
 
 // Close implements lease.Store. The reason is written into the session just
-// before it goes, so that every watch learns it.
+// before it goes, so that every watch learns it; that an operator took the groups
+// away is written into their records as well, where it stays.
 func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason) error {
 	lid, ok := leaseID(id)
 	if !ok {
@@ -212,6 +214,9 @@ func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason)
 	if err != nil {
 		return err
 	}
+	if why == lease.Forced {
+		s.endTerms(ctx, id, why)
+	}
 	err = s.each(ctx, "closing a session", func(ctx context.Context, c *clientv3.Client) error {
 		_, err := c.Revoke(ctx, lid)
 		return err
@@ -220,6 +225,31 @@ func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason)
 		return nil
 	}
 	return err
+}
+
+// endTerms writes the end of the present terms of a session that is about to go into
+// their records. It still holds them: whoever finds it dead finds the reason too. What
+// cannot be written is not worth a session that goes on, and reads as expired.
+func (s *Store) endTerms(ctx context.Context, id lease.SessionID, why lease.Reason) {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2) // the rest is for the revoking
+		defer cancel()
+	}
+	p, err := s.picture(ctx, lease.Scope{"*"})
+	if err != nil {
+		return
+	}
+	for groups := range slices.Chunk(slices.Sorted(maps.Keys(p.holds[id])), batch) {
+		cmps, ops := []clientv3.Cmp{s.lives(id)}, []clientv3.Op(nil)
+		for _, g := range groups {
+			rec := p.records[g]
+			rec.Terms = closeTerm(rec.Terms, time.Now().UTC(), why)
+			cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(s.recordKey(g)), "=", int64(rec.Version)))
+			ops = append(ops, clientv3.OpPut(s.recordKey(g), encodeRecord(rec)))
+		}
+		_, _ = s.do(ctx, "closing a session", cmps, ops, nil)
+	}
 }
 
 // session is what a session said of itself when it was opened. It may be dead.

@@ -59,14 +59,21 @@ func (d *desk) complete(arguments []completion) cobra.CompletionFunc {
 // aGroup completes groups that are not named yet.
 func aGroup(ctx context.Context, s steer.Store, before []string, begin string) ([]string, error) {
 	var out []string
-	for v, err := range s.Views(ctx, lease.Scope{begin + "*"}) {
+	led := make(map[string]bool)
+	scope := lease.Scope{begin + "*"}
+	for v, err := range s.Views(ctx, scope) {
 		if err != nil || len(out) == maxCompletions {
 			return out, err
 		}
-		if !slices.Contains(before, v.Group) {
+		if led[v.Group] = true; !slices.Contains(before, v.Group) {
 			out = append(out, v.Group)
 		}
 	}
+	if declared, err := steer.NewRegister(s).Unled(ctx, scope, led); err == nil {
+		declared = slices.DeleteFunc(declared, func(g string) bool { return slices.Contains(before, g) })
+		out = append(out, declared[:min(len(declared), maxCompletions-len(out))]...)
+	}
+	slices.Sort(out)
 	return out, nil
 }
 

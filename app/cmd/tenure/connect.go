@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -41,9 +43,15 @@ type connection struct {
 // storeToken is the variable of the token itself.
 const storeToken = "TENURE_STORE_TOKEN"
 
+// defaultListen is where serve listens, and defaultStore where all others look for it.
+const (
+	defaultListen = "127.0.0.1:7400"
+	defaultStore  = "http://" + defaultListen
+)
+
 // flags adds them. Each is also a variable without a verb in its name: TENURE_STORE.
 func (c *connection) flags(f *pflag.FlagSet, env func(string) (string, bool)) {
-	f.StringVar(&c.store, "store", "http://127.0.0.1:7400", "where the elections are: http(s)://host:port of a service, or etcd://host:port,host:port (etcds:// with TLS)")
+	f.StringVar(&c.store, "store", defaultStore, "where the elections are: http(s)://host:port of a service, or etcd://host:port,host:port (etcds:// with TLS)")
 	f.BoolVar(&c.dev, "dev", false, "an engine of this process's own instead, which ends with it: to try things out")
 	f.StringVar(&c.prefix, "store-prefix", "", "prefix of every key in etcd (default /tenure)")
 	f.StringVar(&c.ca, "store-ca", "", "file of the authority that signs the store's certificates (default the system's)")
@@ -95,9 +103,36 @@ func (c *connection) open(ctx context.Context, log *slog.Logger) (*opened, error
 	}
 	if err != nil {
 		o.Close()
+		if at.service && errors.Is(err, syscall.ECONNREFUSED) {
+			err = &nobodyError{err, at.start()}
+		}
 		return nil, storeError(err)
 	}
 	return o, nil
+}
+
+// nobodyError: nobody listens where the service should be.
+type nobodyError struct {
+	error
+	todo string
+}
+
+func (e *nobodyError) Error() string { return e.error.Error() + "\n" + e.todo }
+func (e *nobodyError) Unwrap() error { return e.error }
+
+// start says how to come to a service at the target.
+func (t target) start() string {
+	_, host, _ := strings.Cut(t.urls[0], "://")
+	name, _, err := net.SplitHostPort(host)
+	start := "start one there with `tenure serve`"
+	if ip := net.ParseIP(name); err == nil && (name == "localhost" || ip != nil && ip.IsLoopback()) {
+		start = "start one with `tenure serve`"
+		if t.urls[0] != defaultStore {
+			start = "start one with `tenure serve --listen=" + host + "`"
+		}
+	}
+	return "no election service listens there: " + start +
+		", or name an engine (--store=etcd://host:port) or another service (--store=http://host:port); TENURE_STORE says the same"
 }
 
 // target is what --store says.

@@ -137,7 +137,10 @@ func without(found []advise.Finding, checks ...string) []advise.Finding {
 // unopened says why the store could not be opened.
 func unopened(err error) advise.Finding {
 	f := advise.Finding{Level: advise.Broken, Check: "store", Says: strings.ReplaceAll(err.Error(), "\n", "; "), Fix: "see that the engine or service runs, and that --store names it"}
+	var nobody *nobodyError
 	switch {
+	case errors.As(err, &nobody):
+		f.Says, f.Fix = strings.ReplaceAll(nobody.error.Error(), "\n", "; "), nobody.todo
 	case errors.Is(err, etcd.ErrNewer):
 		f.Check, f.Fix = "format", "upgrade this program: one that does not know the format must not write"
 	case denied(err):

@@ -16,6 +16,8 @@ import (
 
 const execHelp = `Wait until this process leads GROUP, run the command, and stop it, with everything
 that it has started, before anybody else can lead. The command is not given to a shell.
+Who leads is agreed on at an election service, ` + "`tenure serve`" + ` on this machine unless
+--store names another or an engine.
 
 It finds in its environment TENURE_GROUP, TENURE_NODE, TENURE_DEPLOYMENT,
 TENURE_FENCING_TOKEN (give it to whatever you write to, and let that refuse older ones)
@@ -30,9 +32,11 @@ manager, a container engine).
 
 Signals are passed on; a second SIGINT or SIGTERM kills, and after the first the command
 is not started again (--restart). At a terminal the command is in the foreground: Ctrl-C
-is for it alone, and to force an end send SIGTERM to this process twice. With --once=KEY a command that
-ended with 0 is never run again in this group under that key, by anybody: those who wait
-end with 0 too. If it fails or is killed half way, the next in line runs it.
+is for it alone, and to force an end send SIGTERM to this process twice.
+
+With --once=KEY a command that ended with 0 is never run again in this group under that
+key, by anybody: those who wait end with 0 too. If it fails or is killed half way, the
+next in line runs it.
 
 A cordon binds a candidate's name: give one that lasts with --id, such as the host's, or
 the next process is not bound.
@@ -47,13 +51,10 @@ func newExec(env func(string) (string, bool)) *cobra.Command {
 	var quiet bool
 	var restart string
 	cmd := &cobra.Command{
-		Use:   "exec GROUP -- COMMAND [ARGS…]",
+		Use:   "exec [flags] GROUP -- COMMAND [ARGS…]",
 		Short: "Run a command only while leading",
 		Long:  execHelp,
-		Example: `  tenure exec billing -- ./reconcile.sh --all
-  tenure exec --no-wait nightly -- backup /var/lib/app     # from cron, on every host
-  tenure exec --once=schema-42 migrations -- ./migrate.sh`,
-		Args: cobra.ArbitraryArgs, // an error here is ours, 125, and not the usage's
+		Args:  cobra.ArbitraryArgs, // an error here is ours, 125, and not the usage's
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if cfg.Group, cfg.Args, err = groupAndCommand(args, cmd.ArgsLenAtDash()); err != nil {

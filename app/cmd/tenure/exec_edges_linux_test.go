@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -148,7 +149,7 @@ func (e *execRig) terminalAside(t *testing.T) {
 	defer func() {
 		_ = cmd.Process.Kill()
 		<-done
-		<-read
+		darkens(t, read)
 	}()
 	until(t, "it asks", func() bool { return strings.Contains(screen.String(), "name?") })
 	if _, err := ours.WriteString("hello\n"); err != nil {
@@ -191,7 +192,9 @@ func (e *execRig) files(t *testing.T) {
 	}
 	defer func() { _ = mute.Close() }()
 	_ = r.Close()
-	cmd := exec.Command(self, "exec", "--store="+etcdURL(e.engine.Members[0].Addr()), "--ttl=30s", "files", "--", "bash", "-c",
+	ctx, cancel := context.WithTimeout(t.Context(), execWait)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self, "exec", "--store="+etcdURL(e.engine.Members[0].Addr()), "--ttl=30s", "files", "--", "bash", "-c",
 		`read x <&3; read y <&4; test "$x$y" = threefour || exit 3; (kill -PIPE $BASHPID; exit 0); test $? = 141 || exit 4; exit 6`)
 	cmd.Env = append(os.Environ(), mainEnv+"=1")
 	cmd.Stderr, cmd.ExtraFiles = mute, files

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 )
 
@@ -44,7 +45,7 @@ func (e *execRig) terminal(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		_ = its.Close()
-		<-read
+		darkens(t, read)
 		_ = ours.Close()
 	}()
 	seen := 0
@@ -84,6 +85,16 @@ func (e *execRig) terminal(t *testing.T) {
 	shows("\nline")
 	types("echo code-$?\n")
 	shows("\ncode-0")
+}
+
+// darkens waits until nobody has a terminal open any more, whose reader then ends.
+func darkens(t *testing.T, read <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-read:
+	case <-time.After(execWait):
+		t.Error("a process still has the terminal open")
+	}
 }
 
 // pty opens a terminal: what is written to ours is typed at its.

@@ -68,7 +68,7 @@ func openSink(at, resource string) (*sink, error) {
 		}
 		return &sink{mark: d.Mark, advance: d.Advance, close: d.Close}, nil
 	default:
-		return nil, &exitError{exitUsage, errors.New("sink: " + strings.ReplaceAll(sinkHelp, "\n", " "))}
+		return nil, &exitError{exitUsage, errors.New("sink: say with --sink " + strings.ReplaceAll(sinkHelp, "\n", " "))}
 	}
 }
 
@@ -101,7 +101,7 @@ const fenceCall = 10 * time.Second
 func newFenceMark() *cobra.Command {
 	var at string
 	cmd := &cobra.Command{
-		Use:   "mark RESOURCE",
+		Use:   "mark RESOURCE --sink URL",
 		Short: "Show the highest token that a resource has seen",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -127,7 +127,7 @@ func newFenceAdvance() *cobra.Command {
 	var s fence.Stamp
 	var yes bool
 	cmd := &cobra.Command{
-		Use:   "advance RESOURCE --token N --deployment D --group G",
+		Use:   "advance RESOURCE --sink URL --token N --deployment D --group G",
 		Short: "Move the mark of a resource up, past what sinks refuse as implausible",
 		Long: `Move the mark of a resource up to a token, however far. From then on every leader
 with a lower token is refused, for good: a mark never goes down. It is for the day
@@ -140,7 +140,7 @@ has raised the epoch by more than one.`,
 				err = s.Validate()
 			}
 			if err != nil {
-				return &exitError{exitUsage, err}
+				return &exitError{exitUsage, fmt.Errorf("token, deployment and group (`tenure fence mark` and `tenure epoch show` tell them): %w", err)}
 			}
 			return withSink(cmd, at, args[0], func(ctx context.Context, k *sink) error {
 				m, err := k.mark(ctx)

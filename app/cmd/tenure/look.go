@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,6 +28,7 @@ type leaderRow struct {
 	Term     fence.Token       `json:"term"`
 	SinceMS  int64             `json:"since_ms,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
+	Declared bool              `json:"declared,omitempty"` // and never led
 }
 
 func rowOf(v lease.View) leaderRow {
@@ -145,8 +148,9 @@ func newGroups(env func(string) (string, bool)) *cobra.Command {
 	d := &desk{}
 	return d.verb(&cobra.Command{
 		Use:   "groups [GROUP|BEGINNING*]...",
-		Short: "Groups that were ever led",
-		Long:  "List groups that were ever led, and who leads them. A pattern is a name, or a beginning and *.",
+		Short: "Groups that were ever led or declared",
+		Long: `List groups that were ever led, or declared with ` + "`tenure policy set`" + `, and who leads them.
+A pattern is a name, or a beginning and *, in quotes: a shell knows it too.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			scope, err := scopeOf(args)
 			if err != nil {
@@ -154,14 +158,27 @@ func newGroups(env func(string) (string, bool)) *cobra.Command {
 			}
 			return d.with(cmd, func(ctx context.Context, s steer.Store) error {
 				var rows []leaderRow
+				led := make(map[string]bool)
 				for v, err := range s.Views(ctx, scope) {
 					if err != nil {
 						return err
 					}
+					led[v.Group] = true
 					rows = append(rows, rowOf(v))
 				}
+				declared, err := steer.NewRegister(s).Unled(ctx, scope, led)
+				switch {
+				case denied(err):
+					say(cmd, "groups that were declared and never led are not shown: that takes the right to observe all groups")
+				case err != nil:
+					return err
+				}
+				for _, g := range declared {
+					rows = append(rows, leaderRow{Group: g, State: tenure.Vacant.String(), Declared: true})
+				}
+				slices.SortFunc(rows, func(a, b leaderRow) int { return strings.Compare(a.Group, b.Group) })
 				if len(rows) == 0 && d.out.People() {
-					say(cmd, "no group was ever led here")
+					say(cmd, "no such group was ever led or declared here")
 				}
 				sheet := leaderSheet()
 				sheet.Name = func(r leaderRow) string { return r.Group }

@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	verb, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
 	}
@@ -72,16 +72,36 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 		return exit.code
 	}
 	// What cobra itself says is about flags and arguments.
+	_, _ = fmt.Fprintf(stderr, "error: %s\n", usage(verb, args))
 	return exitUsage
+}
+
+// usage says how a verb is called, or which one may have been meant.
+func usage(verb *cobra.Command, args []string) string {
+	if verb.HasParent() {
+		return fmt.Sprintf("it is used as: %s; see `%s --help`", verb.UseLine(), verb.CommandPath())
+	}
+	if len(args) > 0 {
+		if near := verb.SuggestionsFor(args[0]); len(near) > 0 {
+			return fmt.Sprintf("did you mean `tenure %s`?", strings.Join(near, "` or `tenure "))
+		}
+	}
+	return "see `tenure help` for the verbs"
 }
 
 func newRoot(env func(string) (string, bool)) *cobra.Command {
 	root := &cobra.Command{
-		Use:           "tenure",
-		Short:         "Leader election with fencing",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.NoArgs,
+		Use:   "tenure",
+		Short: "Leader election with fencing",
+		Long: `Leader election with fencing: one leader per group, and a token with which whatever it
+writes to can refuse every other process that still thinks it leads.
+
+Elections happen at a service (` + "`tenure serve`" + `) or straight on an engine
+(--store=etcd://host:port); without --store all verbs ask http://127.0.0.1:7400.`,
+		SuggestionsMinimumDistance: 2,
+		SilenceUsage:               true,
+		SilenceErrors:              true,
+		Args:                       cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help()
 			return &exitError{exitUsage, errors.New("which verb?")}
@@ -103,6 +123,7 @@ func newRoot(env func(string) (string, bool)) *cobra.Command {
 	add("think", newExplain(env), newDoctor(env), newVersion(env))
 	add("mend", newEpoch(env), newFence())
 	root.AddCommand(newExitCodes(), newEnvironment())
+	exemplify(root, examples())
 	cli.FromEnvironment(root, env)
 	return root
 }

@@ -84,7 +84,7 @@ TENURE_SERVE_X_Y.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&s.access.Listen, "listen", "127.0.0.1:7400", "host:port to serve on, port 0 is a free one")
+	f.StringVar(&s.access.Listen, "listen", defaultListen, "host:port to serve on, port 0 is a free one")
 	f.BoolVar(&s.access.Insecure, "insecure", false, "listen beyond loopback without credentials, or with tokens in the clear")
 	f.StringVar(&s.store, "store", "embedded", "embedded, or etcd://host:port,host:port (etcds:// with TLS)")
 	f.StringVar(&s.prefix, "store-prefix", "", "prefix of every key (default /tenure)")
