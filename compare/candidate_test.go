@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/redisfence"
+)
+
+// candidateEnv makes this program a candidate.
+const candidateEnv = "TENURE_COMPARE_CANDIDATE"
+
+// candidacy is what a candidate is told at its start.
+type candidacy struct {
+	Library string
+	ID      string
+	Group   string
+	// Engine is what the library elects on: an address, and for Kubernetes a secret.
+	Engine, Secret string
+	// Short leases of 3 s, or what the library does by default.
+	Short bool
+	// Release makes client-go give its lease up when it ends.
+	Release bool
+	// Winding is how long the work needs to stop.
+	Winding time.Duration
+	// Sink is the Redis that leaders write to; none if empty.
+	Sink string
+}
+
+const shortLease = 3 * time.Second
+
+// event is what a candidate tells the test, one line of JSON each.
+type event struct {
+	What  string
+	At    time.Time
+	Token uint64 `json:",omitempty"`
+	// Said is an error, or whatever else there is to say.
+	Said string `json:",omitempty"`
+}
+
+// What a candidate tells.
+const (
+	evLeads    = "leads"
+	evChecked  = "checked"  // it believes, and is about to write
+	evWrote    = "wrote"    // Said: why not
+	evDoubts   = "doubts"   // At: when it last believed
+	evReturned = "returned" // the work has
+)
+
+// What it is asked for, one word a line.
+const (
+	askPlain  = "plain"  // check, and write without a token
+	askFenced = "fenced" // check, and write with one
+	askGo     = "go"     // the write that was checked
+	askStop   = "stop"   // resign and end
+)
+
+// election is what a library offers: work runs once for each win.
+type election func(ctx context.Context, c candidacy, work func(context.Context, win)) error
+
+// win is what work is given.
+type win struct {
+	believes func() bool
+	// stamp has the token, where there is one: zero otherwise.
+	stamp fence.Stamp
+	// said is what else the library knows of a number.
+	said string
+}
+
+func (c candidacy) election() (election, error) {
+	switch c.Library {
+	case tenureLead:
+		return leadByTenure, nil
+	case clientGo:
+		return leadByClientGo, nil
+	case redsyncLock:
+		return leadByRedsync, nil
+	default:
+		return nil, fmt.Errorf("no library is called %q", c.Library)
+	}
+}
+
+// candidate is the process of one.
+type candidate struct {
+	candidacy
+	asked chan string
+
+	mu  sync.Mutex
+	out *json.Encoder
+}
+
+// standAsCandidate runs until it is asked to stop, or its input ends.
+func standAsCandidate(text string) error {
+	c := &candidate{asked: make(chan string), out: json.NewEncoder(os.Stdout)}
+	if err := json.Unmarshal([]byte(text), &c.candidacy); err != nil {
+		return err
+	}
+	lead, err := c.election()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	// Nobody waits for the reader: the process ends with its input, or before it.
+	go func() {
+		defer cancel()
+		in := bufio.NewScanner(os.Stdin)
+		for in.Scan() && in.Text() != askStop {
+			select {
+			case c.asked <- in.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	err = lead(ctx, c.candidacy, c.work)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (c *candidate) tell(e event) {
+	if e.At.IsZero() {
+		e.At = time.Now()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.out.Encode(e)
+}
+
+// work does what it is asked, until it is told to stop and has wound down.
+func (c *candidate) work(ctx context.Context, w win) {
+	c.tell(event{What: evLeads, Token: uint64(w.stamp.Token), Said: w.said})
+	done := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() { c.watchBelief(w, done) })
+	defer watching.Wait()
+	defer close(done)
+	for {
+		select {
+		case what := <-c.asked:
+			c.tell(event{What: evChecked, Said: fmt.Sprint(w.believes())})
+			<-c.asked // go
+			e := event{What: evWrote}
+			if err := c.write(context.WithoutCancel(ctx), what, w); err != nil {
+				e.Said = err.Error()
+			}
+			c.tell(e)
+		case <-ctx.Done():
+			time.Sleep(c.Winding)
+			c.tell(event{What: evReturned})
+			return
+		}
+	}
+}
+
+// watchBelief tells when the leader no longer believes.
+func (c *candidate) watchBelief(w win, done <-chan struct{}) {
+	last := time.Now()
+	for {
+		asked := time.Now()
+		if !w.believes() {
+			c.tell(event{What: evDoubts, At: last})
+			return
+		}
+		last = asked
+		select {
+		case <-done:
+			c.tell(event{What: evDoubts, At: last})
+			return
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// The keys of the sink.
+const (
+	plainKey  = "{invoices}:plain"
+	fencedKey = "{invoices}:fenced"
+	markKey   = "{invoices}:mark"
+)
+
+func (c *candidate) write(ctx context.Context, what string, w win) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	client := redis.NewClient(&redis.Options{Addr: c.Sink})
+	defer func() { _ = client.Close() }()
+	if what == askPlain {
+		return client.Set(ctx, plainKey, c.ID, 0).Err()
+	}
+	if w.stamp.Token == 0 {
+		return errors.New("there is no token to write with")
+	}
+	f, err := redisfence.New(client, markKey)
+	if err != nil {
+		return err
+	}
+	return f.Set(ctx, w.stamp, fencedKey, c.ID, 0)
+}
