@@ -136,11 +136,14 @@ func takeOut(top, commit, into string) error {
 	}
 	shallow, err := git("rev-parse", "--is-shallow-repository")
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: git cannot read %s: %w", errNoHistory, top, err)
 	}
 	if _, err := git("cat-file", "-e", commit+"^{commit}"); err != nil {
 		if strings.TrimSpace(string(shallow)) == "true" {
 			return fmt.Errorf("%w: the clone is shallow (git fetch --unshallow)", errNoHistory)
+		}
+		if n, err := git("rev-list", "--count", "--max-count=2", "HEAD"); err != nil || strings.TrimSpace(string(n)) != "2" {
+			return fmt.Errorf("%w: it has one commit, as an exported tree has", errNoHistory)
 		}
 		return fmt.Errorf("commit %s, which app/upgrade/PREVIOUS names, is not in this repository: %w", commit, err)
 	}
@@ -212,6 +215,8 @@ func TestTakeOut(t *testing.T) {
 		commits = append(commits, git("-C", "whole", "rev-parse", "HEAD"))
 	}
 	git("clone", "-q", "--depth=1", "file://"+whole, "shallow")
+	git("init", "-q", "exported")
+	git("-C", "exported", "commit", "-q", "--allow-empty", "-m", "all")
 	if err := os.Mkdir(filepath.Join(dir, "none"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -225,6 +230,7 @@ func TestTakeOut(t *testing.T) {
 		{"shallow", "shallow", commits[0], false, false},
 		{"shallow, and there all the same", "shallow", commits[1], true, true},
 		{"no checkout", "none", commits[0], false, false},
+		{"exported tree", "exported", commits[0], false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			into := t.TempDir()
