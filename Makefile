@@ -98,6 +98,11 @@ bench-fleet: ## the fleet's bars: calls, failovers, handovers, ten million jobs,
 bench-service: ## the service's bars: campaigns, reads, 10,000 groups, 5,000 watchers: four minutes, on a machine that does nothing else
 	@cd app && TENURE_BENCH_SERVICE=30 go test -count=1 -v -timeout 30m -run '^TestService' ./bench 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 
+.PHONY: bench-exec
+bench-exec: ## what `tenure exec` costs, then 100 rounds of each of its misfortunes with deadlines to the letter: fifteen minutes, on a machine that does nothing else
+	@cd app && TENURE_BENCH_EXEC=100 go test -count=1 -v -timeout 30m -run '^TestExecCost$$' ./cmd/tenure 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
+	@cd app && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -parallel 10 -run '^(TestExecStops|TestExecEngineGone)$$' ./cmd/tenure 2>&1 | grep --line-buffered -e 'rounds;' -e FAIL -e 'past the deadline' -e '^ok'
+
 RUN ?= ^Test
 
 # Rows that were not run again keep what was seen before; make clean forgets it.

@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // The zero Config is an engine on loopback in a private directory; stopped, it
@@ -215,7 +217,7 @@ func TestStartCancelled(t *testing.T) {
 // etcd's own log is passed on in debug, and only then.
 func TestDebug(t *testing.T) {
 	for _, debug := range []bool{false, true} {
-		var said lockedBuffer
+		var said child.Buffer
 		e := mustStart(t, Config{Debug: debug, Logger: slog.New(slog.NewTextHandler(&said, nil))})
 		if err := e.Stop(); err != nil {
 			t.Error(err)
@@ -224,23 +226,6 @@ func TestDebug(t *testing.T) {
 			t.Errorf("debug %v: %s", debug, said.String())
 		}
 	}
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // A disk that fills up while the member runs is reported on Err, where etcd would

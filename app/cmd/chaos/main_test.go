@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurehq/tenure/app/chaos"
 	"github.com/tenurehq/tenure/app/lab"
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // asProgram makes the test binary the program itself.
@@ -103,12 +104,16 @@ func TestProgramEnds(t *testing.T) {
 	} {
 		cmd := exec.Command(self, append(strings.Fields(c.args), "--fleet", path)...)
 		cmd.Env = append(os.Environ(), asProgram+"=1")
-		var out, said bytes.Buffer
+		var out bytes.Buffer
+		var said child.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &said
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		await(t, f, c.args+": the fault", func(all string) bool { return strings.Contains(all, c.standing) })
+		// What stands may be half of a fault that is still being set.
+		await(t, f, c.args+": the fault", func(all string) bool {
+			return strings.Contains(all, c.standing) && strings.Contains(said.String(), "(token ")
+		})
 		if err := cmd.Process.Signal(c.with); err != nil {
 			t.Error(err)
 		}

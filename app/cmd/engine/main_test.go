@@ -12,12 +12,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tenurehq/tenure/app/engine"
+	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/internal/enginetest"
 )
 
@@ -118,7 +118,7 @@ func TestSettings(t *testing.T) {
 }
 
 // started runs the program and returns what it said when it was ready.
-func started(t *testing.T, args ...string) (*exec.Cmd, io.WriteCloser, ready, *lockedBuffer) {
+func started(t *testing.T, args ...string) (*exec.Cmd, io.WriteCloser, ready, *child.Buffer) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), enginetest.Program(t), args...)
 	stdin, err := cmd.StdinPipe()
@@ -129,7 +129,7 @@ func started(t *testing.T, args ...string) (*exec.Cmd, io.WriteCloser, ready, *l
 	if err != nil {
 		t.Fatal(err)
 	}
-	stderr := &lockedBuffer{}
+	stderr := &child.Buffer{}
 	cmd.Stderr = stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -144,23 +144,6 @@ func started(t *testing.T, args ...string) (*exec.Cmd, io.WriteCloser, ready, *l
 		t.Fatalf("%s: %v", line, err)
 	}
 	return cmd, stdin, r, stderr
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // exit waits for the process, but not for ever.

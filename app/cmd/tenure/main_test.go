@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +24,7 @@ import (
 	"github.com/tenurehq/tenure/app/ledger/api"
 	"github.com/tenurehq/tenure/app/ledger/client"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // mainEnv makes the test binary the program.
@@ -160,25 +160,8 @@ func TestFlagsAndEnvironment(t *testing.T) {
 type program struct {
 	*exec.Cmd
 	stdin  io.WriteCloser
-	stderr *lockedBuffer
+	stderr *child.Buffer
 	ready  ledgerReady
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func started(t *testing.T, args ...string) *program {
@@ -187,7 +170,7 @@ func started(t *testing.T, args ...string) *program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &program{Cmd: exec.CommandContext(t.Context(), self, append([]string{"ledger", "-listen", "127.0.0.1:0"}, args...)...), stderr: &lockedBuffer{}}
+	p := &program{Cmd: exec.CommandContext(t.Context(), self, append([]string{"ledger", "-listen", "127.0.0.1:0"}, args...)...), stderr: &child.Buffer{}}
 	p.Env = append(os.Environ(), mainEnv+"=1")
 	p.Stderr = p.stderr
 	if p.stdin, err = p.StdinPipe(); err != nil {

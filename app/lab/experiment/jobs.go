@@ -56,12 +56,15 @@ func (s *stage) endJobs(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	until := nowMS
 	for i := range s.jobs {
 		j := &s.jobs[i]
+		// A trial may be shorter than the way to the first instant.
 		j.LastMS = max(j.FirstMS, nowMS-(nowMS-j.FirstMS)%j.EveryMS)
+		until = max(until, j.LastMS)
 	}
 	err := await(ctx, "every job fired", func(ctx context.Context) bool {
-		page, err := s.ledger.Jobs(ctx, group, nowMS+1, "", 1)
+		page, err := s.ledger.Jobs(ctx, group, until+1, "", 1)
 		return err == nil && len(page.Items) == 0
 	})
 	if errors.Is(err, ErrNotSeen) {
