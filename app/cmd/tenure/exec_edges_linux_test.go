@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // Each does what its comment says.
@@ -119,7 +120,7 @@ func (e *execRig) terminalAside(t *testing.T) {
 	cmd := exec.Command(self, "exec", "-q", "--store="+etcdURL(e.engine.Members[0].Addr()), "--ttl=30s", "aside", "--", "sh", "-c", `echo name? > /dev/tty; read x < /dev/tty; echo "got-$x" > "$DIR/said"`)
 	dir := t.TempDir()
 	cmd.Env = append(os.Environ(), mainEnv+"=1", "DIR="+dir)
-	var log lockedBuffer
+	var log child.Buffer
 	cmd.Stderr = &log
 	// Descriptor 3 is the terminal, for it to be the controlling one: no stream is.
 	cmd.ExtraFiles = []*os.File{its}
@@ -128,7 +129,7 @@ func (e *execRig) terminalAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = its.Close()
-	var screen lockedBuffer
+	var screen child.Buffer
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -213,7 +214,7 @@ func (e *execRig) killedInLine(t *testing.T) {
 	}
 	e.one(t, "line", nil, announce+"exec sleep 1000")
 	dir := t.TempDir()
-	var log lockedBuffer
+	var log child.Buffer
 	cmd := exec.Command(self, "exec", "--store="+etcdURL(e.engine.Members[0].Addr()), "line", "--", "true")
 	cmd.Env = append(os.Environ(), mainEnv+"=1", "TMPDIR="+dir)
 	cmd.Stderr = &log

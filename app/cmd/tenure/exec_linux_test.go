@@ -18,6 +18,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store/etcd"
@@ -53,7 +54,7 @@ type wrapped struct {
 	t      *testing.T
 	group  string
 	dir    string
-	stderr lockedBuffer
+	stderr child.Buffer
 	exited chan struct{}
 
 	// As the token file says.

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // At a terminal the command is in its foreground: it reads what is typed, Ctrl-C is for it
@@ -27,7 +29,7 @@ func (e *execRig) terminal(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var screen lockedBuffer
+	var screen child.Buffer
 	read := make(chan struct{})
 	go func() {
 		defer close(read)

@@ -23,6 +23,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/engine"
 	"github.com/tenurehq/tenure/app/service/access"
+	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store/etcd"
 )
@@ -74,7 +75,7 @@ type stage struct {
 
 	mu      sync.Mutex
 	running map[string]func()
-	told    *lockedBuffer
+	told    *child.Buffer
 }
 
 type stageKey struct{}
@@ -136,7 +137,7 @@ func (s *stage) serve(env *testscript.Env, at string) (string, error) {
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	r, w := io.Pipe()
-	var stderr lockedBuffer
+	var stderr child.Buffer
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, args, environment(), strings.NewReader(""), w, &stderr)
@@ -244,7 +245,7 @@ func doGone(ts *testscript.TestScript, _ bool, args []string) {
 // follow ARGS... runs a verb beside the script, and told N FILE waits for N lines of it.
 func doFollow(ts *testscript.TestScript, _ bool, args []string) {
 	s := stageOf(ts)
-	s.told = &lockedBuffer{}
+	s.told = &child.Buffer{}
 	env := environment("TENURE_STORE="+ts.Getenv("TENURE_STORE"), "TENURE_STORE_PREFIX="+ts.Getenv("TENURE_STORE_PREFIX"))
 	ctx, cancel := context.WithCancel(s.ctx)
 	var running sync.WaitGroup

@@ -21,6 +21,7 @@ import (
 
 	"github.com/tenurehq/tenure/app/service"
 	"github.com/tenurehq/tenure/app/service/feed"
+	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/internal/enginetest"
 )
 
@@ -54,7 +55,7 @@ type serveProcess struct {
 	*exec.Cmd
 	args   []string
 	stdin  io.WriteCloser
-	stderr *lockedBuffer
+	stderr *child.Buffer
 	ready  serveReady
 }
 
@@ -80,7 +81,7 @@ func (p *serveProcess) launch(listen string) {
 	// Its port may be somebody else's for a moment.
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		p.Cmd = exec.Command(self, append([]string{"serve", "-listen", listen, "-until-eof"}, p.args...)...)
-		p.stderr = &lockedBuffer{}
+		p.stderr = &child.Buffer{}
 		p.Env, p.Stderr = append(os.Environ(), mainEnv+"=1"), p.stderr
 		if p.stdin, err = p.StdinPipe(); err != nil {
 			p.t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/tenurehq/tenure/app/fleet/worker"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/fence/httpfence"
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // Wrong usage of the worker is 2, what cannot be done is 1; all say why on standard
@@ -61,7 +62,7 @@ func TestWorkerExitCodes(t *testing.T) {
 type workerProcess struct {
 	*exec.Cmd
 	stdin  io.WriteCloser
-	stderr *lockedBuffer
+	stderr *child.Buffer
 	ready  api.Ready
 }
 
@@ -71,7 +72,7 @@ func startWorker(t *testing.T, dir string) *workerProcess {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &workerProcess{Cmd: exec.CommandContext(t.Context(), self, "worker", "-id", "w-1", "-dir", dir, "-listen", "127.0.0.1:0", "--until-eof"), stderr: &lockedBuffer{}}
+	p := &workerProcess{Cmd: exec.CommandContext(t.Context(), self, "worker", "-id", "w-1", "-dir", dir, "-listen", "127.0.0.1:0", "--until-eof"), stderr: &child.Buffer{}}
 	p.Env = append(os.Environ(), mainEnv+"=1")
 	p.Stderr = p.stderr
 	if p.stdin, err = p.StdinPipe(); err != nil {
