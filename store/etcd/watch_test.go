@@ -52,7 +52,7 @@ func observe(t *testing.T, e *lease.Elector) <-chan tenure.Leader {
 func TestWatchMoves(t *testing.T) {
 	cluster := enginetest.Cluster(t, 3, enginetest.FastTicks())
 	timing := lease.Timing{TTL: 5 * time.Second}
-	const within = 15 * time.Second // twice the silence that is suffered, and room for a busy machine
+	const within = 8 * time.Second // twice the silence that is suffered, and a bit
 	member := cluster.Members[0]
 	proxy := member.Proxy()
 	others := cluster.Endpoints()[1:]
@@ -63,8 +63,9 @@ func TestWatchMoves(t *testing.T) {
 		strike, heal func()
 	}{
 		{"black-holed", proxy.Cut, proxy.Heal},
-		{"stopped", member.Pause, member.Resume},
 		{"killed", member.Kill, member.Restart},
+		// The last: a leader of etcd that was stopped revokes living leases when it goes on.
+		{"stopped", member.Pause, member.Resume},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			term := lead(t, a)
@@ -73,10 +74,8 @@ func TestWatchMoves(t *testing.T) {
 			told(t, seen, term, within)
 			fault.strike()
 			defer fault.heal()
-			// The engine may have lost its leader with the member, and the release with it: then
-			// the group falls vacant later.
 			if err := term.Resign(t.Context()); err != nil {
-				t.Logf("the release was lost: %v", err)
+				t.Fatal(err)
 			}
 			term = lead(t, a)
 			told(t, seen, term, within)
