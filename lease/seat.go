@@ -363,7 +363,6 @@ func (m *Machine) see(s *seat, v View, from source, tried uint64) {
 	if !fresh && (v.Version != s.view.Version || v.State != s.view.State) {
 		return // overtaken
 	}
-	changed := fresh && v.Version != s.view.Version
 	if fresh {
 		s.view, s.known, s.hinted = v, true, false
 	}
@@ -386,11 +385,8 @@ func (m *Machine) see(s *seat, v View, from source, tried uint64) {
 		return
 	case v.State == tenure.Led && fresh:
 		s.tryAt, s.fails, s.yields = clock.Never, 0, false
-		if changed && m.lineOK {
-			// A new leader: somebody has left the line or come back to it.
-			m.lineAt = min(m.lineAt, m.now.Add(m.jitter(m.cfg.Timing.Beat)))
-		}
 	case fresh:
+		m.strike(v.Holder)
 		m.schedule(s)
 	}
 	m.update(s)

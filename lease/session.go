@@ -301,6 +301,16 @@ func (m *Machine) rank(s *seat) int {
 	return ahead
 }
 
+// strike takes a session that has died out of our copy of the line, where it would cost
+// those behind it a step at the next vacancy. To read the line again instead would cost
+// the store a call for every candidate, each time.
+func (m *Machine) strike(dead SessionID) {
+	is := func(s Session) bool { return s.ID == dead }
+	if dead != "" && slices.ContainsFunc(m.line, is) {
+		m.line = slices.DeleteFunc(slices.Clone(m.line), is)
+	}
+}
+
 // watch starts one, or another one in place of one that does not get on.
 func (m *Machine) watch() {
 	m.watching = watchStarting

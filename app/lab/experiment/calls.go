@@ -118,6 +118,9 @@ func (c counted) calls() (sum float64) {
 	return sum
 }
 
+// beats are the calls of keep-alives: each has a read behind it.
+func (c counted) beats() float64 { return 2 * c["LeaseKeepAlive"] }
+
 // nodeCall is a call of a node to its engine, from its trace.
 type nodeCall struct {
 	node string

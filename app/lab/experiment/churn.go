@@ -23,7 +23,7 @@ func churn() Experiment {
 		Question: "How long does an election take while the leader is killed every 5 s and others come and go, what does it cost the engine, and does everybody get a turn?",
 		Expectation: "From the vacancy at the engine to the next term: 95 % below 500 ms, none as long as 2 s, 99 % within 50 ms as an aim. " +
 			"One winner for each vacancy; at most one term in twenty is lost to load alone, and none for another reason than a kill, a leave or load. Every node wins, and stands in line for at most 18 rounds: from one win to the next it may take longer, because whoever leaves and joins again stands at the end of the line, as with any queue; both are told. " +
-			"With nine nodes a vacancy costs the engine at most 1.2 times the calls that it costs with three, because only the first in line tries: by the nodes' count of the calls that a vacancy leads to, and by etcd's own of all calls beyond those of a calm, joining included. " +
+			"With nine nodes a vacancy costs the engine at most 1.2 times the calls that it costs with three, because only the first in line tries: by the nodes' count of the calls that a vacancy leads to, and by etcd's own of all calls but beats beyond those of a calm, joining included. " +
 			"Where everybody tries at once (a planted bug) it costs several times as much. A leader that leaves, in every tenth round, hands over in order. " +
 			"Raft has no line, and nobody tells of a vacancy before a vote has ended it: what is told there is from the kill to the next term, up to twice the patience of a follower longer, and who wins is left to chance; in ten minutes everybody does.",
 		Trials: func(size Size) []Trial {

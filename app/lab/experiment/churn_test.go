@@ -140,7 +140,7 @@ func judged(change func([]Outcome)) string {
 // by those that differ in the one thing that it is there to see.
 func TestJudgeChurn(t *testing.T) {
 	t.Parallel()
-	const own = "calls per vacancy by etcd's count, less those of a calm, 9 nodes to 3"
+	const own = "calls per vacancy by etcd's count, less beats and those of a calm, 9 nodes to 3"
 	for name, tt := range map[string]struct {
 		change func([]Outcome)
 		want   string
@@ -149,9 +149,14 @@ func TestJudgeChurn(t *testing.T) {
 		"costly":            {func(all []Outcome) { all[0].Churn.Calls = []int{1, 1, 1, 2} }, "calls per vacancy, 9 nodes to 3"},
 		"costly for etcd":   {func(all []Outcome) { all[0].Churn.Storm["Range"] = 0.3 }, own},
 		"a calm that costs": {func(all []Outcome) { all[0].Churn.Storm["Range"], all[0].Churn.Calm["Range"] = 9, 9 }, ""},
-		"not measured":      {func(all []Outcome) { all[1].Churn = nil }, "calls per vacancy, 9 nodes to 3," + own},
-		"blind":             {func(all []Outcome) { all[2].Churn.Tries = []int{1, 1} }, "tries per vacancy, all at once to in line, 9 nodes"},
-		"two winners":       {func(all []Outcome) { another(&all[0], 127*sec, "expired") }, "etcd-9/in-line: one winner,etcd-9/in-line: terms lost without a kill or a leave"},
+		"the dead do not beat": {func(all []Outcome) {
+			// Half a beat a second, which is one keep-alive and one read.
+			all[0].Churn.Calm["LeaseKeepAlive"], all[0].Churn.Storm["LeaseKeepAlive"] = 9, 8.5
+			all[0].Churn.Storm["Txn"] -= 0.5
+		}, ""},
+		"not measured": {func(all []Outcome) { all[1].Churn = nil }, "calls per vacancy, 9 nodes to 3," + own},
+		"blind":        {func(all []Outcome) { all[2].Churn.Tries = []int{1, 1} }, "tries per vacancy, all at once to in line, 9 nodes"},
+		"two winners":  {func(all []Outcome) { another(&all[0], 127*sec, "expired") }, "etcd-9/in-line: one winner,etcd-9/in-line: terms lost without a kill or a leave"},
 		// One term of twelve is more than load may end, one of twenty is not.
 		"a term lost to load": {func(all []Outcome) { another(&all[0], 129*sec, "expired") }, "etcd-9/in-line: terms lost without a kill or a leave"},
 		"on Raft, too":        {func(all []Outcome) { another(&all[3], 129*sec, "lost") }, "raft-9: terms lost without a kill or a leave"},
