@@ -27,6 +27,10 @@ var (
 	ErrNotFound = errors.New("not found")
 )
 
+// ErrNewer: the store has something from a newer version of this program, in a format
+// that this one does not know and must not write over.
+var ErrNewer = errors.New("written by a newer version")
+
 // ErrClosed: the node was closed.
 var ErrClosed = errors.New("lease: node is closed")
 

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"iter"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ type countingStore struct {
 	lease.Store
 	beats, reads, watches atomic.Int64
 	down                  atomic.Bool
+	newer                 atomic.Bool  // it has what a newer version wrote
 	slow                  atomic.Int64 // how long a read takes, in ns
 }
 
@@ -27,6 +29,9 @@ func (s *countingStore) out(ctx context.Context) error {
 	if s.down.Load() {
 		<-ctx.Done()
 		return ctx.Err()
+	}
+	if s.newer.Load() {
+		return fmt.Errorf("key x: %w", lease.ErrNewer)
 	}
 	return nil
 }

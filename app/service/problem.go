@@ -41,6 +41,11 @@ func explain(err error) *httpapi.Problem {
 			Status: http.StatusServiceUnavailable, Code: "rewound", Retryable: true, RetryAfter: engineRetry,
 			Detail: "the engine went back behind what it had acknowledged, so nobody may lead: an operator has to raise the epoch",
 		}
+	case errors.Is(err, lease.ErrNewer):
+		return &httpapi.Problem{
+			Status: http.StatusServiceUnavailable, Code: "newer_format", Retryable: true, RetryAfter: engineRetry,
+			Detail: "a newer version of this service has written what this instance cannot read: ask another instance, and upgrade this one",
+		}
 	case errors.Is(err, lease.ErrBusy):
 		return &httpapi.Problem{
 			Status: http.StatusTooManyRequests, Code: "busy", Retryable: true, RetryAfter: engineRetry,

@@ -138,6 +138,9 @@ func TestRefusals(t *testing.T) {
 	ask(all, 503, "no_quorum", "POST", group("led", "/renew"), claim)
 	ask(all, 503, "unavailable", "POST", "/v1/store/keepalive", `{"session":"`+string(sessionOf(t, in, l.Handle))+`"}`, header{"Tenure-Timeout-Ms": "300"})
 	store.down.Store(false)
+	store.newer.Store(true)
+	ask(all, 503, "newer_format", "POST", group("led", "/renew"), claim)
+	store.newer.Store(false)
 
 	// Those of which other tests make sure, or that nobody can bring about at will.
 	elsewhere := []string{

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -22,10 +21,6 @@ import (
 const Format = 1
 
 const format = Format
-
-// ErrNewer: something was written by a version of this program that knows a newer
-// format.
-var ErrNewer = errors.New("written by a newer version")
 
 func (s *Store) key(parts ...string) string {
 	return s.cfg.Prefix + "/" + strings.Join(parts, "/")
@@ -87,7 +82,7 @@ func decode(kv *mvccpb.KeyValue, into any, version *int) error {
 		return fmt.Errorf("etcd: key %s is not ours: %w", kv.Key, err)
 	}
 	if *version > format {
-		return fmt.Errorf("etcd: key %s: %w (format %d, this program knows up to %d): upgrade this program, or run it against another prefix", kv.Key, ErrNewer, *version, format)
+		return fmt.Errorf("etcd: key %s: %w (format %d, this program knows up to %d): upgrade this program, or run it against another prefix", kv.Key, lease.ErrNewer, *version, format)
 	}
 	return nil
 }

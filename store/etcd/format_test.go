@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/tenurehq/tenure/lease"
 )
 
 // What has no format is of the first one, fields that are not known are passed over, and a
@@ -37,7 +39,7 @@ func TestFormats(t *testing.T) {
 			}
 		}
 		err := f(`{"format":2,` + rest)
-		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "upgrade this program") || !strings.Contains(err.Error(), "/tenure/") {
+		if !errors.Is(err, lease.ErrNewer) || !strings.Contains(err.Error(), "upgrade this program") || !strings.Contains(err.Error(), "/tenure/") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/tenurehq/tenure/lease"
-	"github.com/tenurehq/tenure/store/etcd"
 	"github.com/tenurehq/tenure/store/remote"
 )
 
@@ -43,7 +42,7 @@ func storeError(err error) error {
 		code = exitUsage
 	case denied(err):
 		code = exitDenied
-	case errors.Is(err, lease.ErrRewound), errors.Is(err, etcd.ErrNewer):
+	case errors.Is(err, lease.ErrRewound), errors.Is(err, lease.ErrNewer):
 		code = exitFailure
 	}
 	return &exitError{code, err}

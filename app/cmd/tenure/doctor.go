@@ -141,7 +141,7 @@ func unopened(err error) advise.Finding {
 	switch {
 	case errors.As(err, &nobody):
 		f.Says, f.Fix = strings.ReplaceAll(nobody.error.Error(), "\n", "; "), nobody.todo
-	case errors.Is(err, etcd.ErrNewer):
+	case errors.Is(err, lease.ErrNewer):
 		f.Check, f.Fix = "format", "upgrade this program: one that does not know the format must not write"
 	case denied(err):
 		f.Check, f.Fix = "permission", "read and write on the prefix for the user of --store-user; for a service --store-token-file or --store-cert"

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenurehq/tenure/app/chaos"
 	"github.com/tenurehq/tenure/clock"
 )
 
@@ -226,16 +227,21 @@ func aimTable(o Outcome, faults []struck) Table {
 			bit[f.Aim]++
 			continue
 		}
-		why, _, _ := strings.Cut(f.Problem, ": it was meant")
-		const long = 100
-		apart[f.Kind+": "+why[:min(len(why), long)]]++
+		// The whole of it is in struck.jsonl.
+		why := "a program did not answer while it was being set"
+		for _, known := range []error{chaos.ErrChanged, chaos.ErrNoBite, chaos.ErrNoLeader} {
+			if strings.HasPrefix(f.Problem, known.Error()) {
+				why = strings.TrimPrefix(known.Error(), "chaos: ")
+			}
+		}
+		apart[why]++
 	}
 	table := Table{Title: o.Name + ": where they were aimed, and those that do not count", Head: []string{"what", "faults"}}
 	for _, aim := range sortedKeys(bit) {
 		table.Rows = append(table.Rows, []string{"bit, aimed: " + aim, fmt.Sprint(bit[aim])})
 	}
 	for _, why := range sortedKeys(apart) {
-		table.Rows = append(table.Rows, []string{"does not count, " + why, fmt.Sprint(apart[why])})
+		table.Rows = append(table.Rows, []string{"does not count: " + why, fmt.Sprint(apart[why])})
 	}
 	return table
 }

@@ -203,7 +203,13 @@ func (t Timeline) panel(nodes []string, all, both []Stretch, what string, last b
 			bar(c, s, hue(slices.Index(nodes, s.Node)), x(s.From.Seconds()), x(s.To.Seconds()), y(lane(s.Node)-0.32), y(lane(s.Node)+0.32))
 		}
 		for _, b := range both {
-			frame(c, x(b.From.Seconds()), c.Min.Y+1, x(b.To.Seconds()), c.Max.Y-1)
+			// A frame that is all edge would hide what it is about.
+			const edge, tick = 6, 5
+			if from, to := x(b.From.Seconds()), x(b.To.Seconds()); to-from < edge {
+				box(c, alarm(), from, c.Max.Y-tick, max(to, from+1.5), c.Max.Y)
+			} else {
+				frame(c, from, c.Min.Y+1, to, c.Max.Y-1)
+			}
 		}
 		if last {
 			for _, m := range t.Refused {
