@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tenurehq/tenure/app/chaos"
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/lab/check"
 )
@@ -258,5 +260,26 @@ func TestStorm(t *testing.T) {
 			t.Errorf("%v\n%s", err, &shown)
 		}
 		t.Log(shown.String())
+	}
+}
+
+// Faults that do not count are told by cause, whatever else their errors say.
+func TestAimTable(t *testing.T) {
+	t.Parallel()
+	table := aimTable(Outcome{}, []struck{
+		{Aim: aimLeader, Bit: true},
+		{Problem: chaos.ErrChanged.Error() + ": node-1 no longer leads"},
+		{Problem: chaos.ErrChanged.Error() + ": node-2 no longer leads"},
+		{Problem: chaos.ErrNoBite.Error() + ": it left no trace"},
+		{Problem: "Get http://127.0.0.1:1/metrics: EOF"},
+	})
+	want := [][]string{
+		{"bit, aimed: " + aimLeader, "1"},
+		{"does not count: a program did not answer while it was being set", "1"},
+		{"does not count: the fault did not bite", "1"},
+		{"does not count: the leader changed while the fault was being set", "2"},
+	}
+	if !slices.EqualFunc(table.Rows, want, slices.Equal[[]string]) {
+		t.Errorf("%q, want %q", table.Rows, want)
 	}
 }
