@@ -108,6 +108,11 @@ func openStore(ctx context.Context, cfg Config) (*store, error) {
 	if err := s.migrate(ctx); err != nil {
 		return nil, errors.Join(s.failedToOpen(cfg, err), s.close())
 	}
+	if !s.postgres {
+		if err := s.reserveLog(ctx); err != nil {
+			return nil, errors.Join(s.failedToOpen(cfg, err), s.close())
+		}
+	}
 	return s, nil
 }
 
@@ -192,6 +197,37 @@ func (s *store) openSQLite(ctx context.Context, path string) error {
 		return fmt.Errorf("ledger: %s: the file system gives journal mode %s and synchronous %d, wanted are wal and 2", path, mode, sync)
 	}
 	return nil
+}
+
+// logBytes is more than SQLite's log grows to from one checkpoint to the next.
+const logBytes = 5 << 20
+
+// reserveLog makes SQLite's log as long as it will be, before anybody waits for it. To
+// sync a file that grows is to find it room as well, which takes seconds where
+// processes compute on every core. After a checkpoint SQLite writes its log over, from
+// the beginning; what a transaction wrote that was then rolled back is room like any
+// other. On a full disk the log is left to grow as it can.
+func (s *store) reserveLog(ctx context.Context) error {
+	var cache int
+	err := s.within(ctx, func(t *tx) error {
+		if err := t.conn.QueryRowContext(ctx, "PRAGMA cache_size").Scan(&cache); err != nil {
+			return err
+		}
+		// What does not fit into the cache goes to the log before the transaction ends.
+		for _, statement := range []string{"PRAGMA cache_size = 16", "CREATE TABLE reserved (room BLOB)", fmt.Sprintf("INSERT INTO reserved VALUES (zeroblob(%d))", logBytes)} {
+			if _, err := t.conn.ExecContext(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return errNothing
+	})
+	if sqliteCode(err) == sqlite3.SQLITE_FULL {
+		return nil
+	}
+	if err == nil {
+		_, err = s.conn.conn.ExecContext(ctx, fmt.Sprintf("PRAGMA cache_size = %d", cache))
+	}
+	return err
 }
 
 // realPath is the one name of a file that may have several.

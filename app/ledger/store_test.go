@@ -47,6 +47,46 @@ func TestOneLedgerPerFile(t *testing.T) {
 	}
 }
 
+// The log has its room before the first write, and does not grow with those that follow;
+// nothing of how it came by it is in the database.
+func TestLogIsReserved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	l := opened(t, Config{DB: path})
+	size := func() int64 {
+		info, err := os.Stat(path + "-wal")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	reserved := size()
+	if reserved < logBytes {
+		t.Fatalf("the log has %d bytes, want at least %d", reserved, logBytes)
+	}
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.Size() > 1<<20 {
+		t.Errorf("the room was taken from the database: it has %d bytes", before.Size())
+	}
+	for range 600 { // more than one checkpoint
+		if _, err := l.Apply(t.Context(), numbers(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.Size() == before.Size() {
+		t.Error("there was no checkpoint")
+	}
+	if size() != reserved {
+		t.Errorf("the log grew from %d to %d bytes", reserved, size())
+	}
+}
+
 // What cannot be opened says why, and a database of a later program or of another is
 // not touched.
 func TestOpenRefuses(t *testing.T) {

@@ -78,11 +78,21 @@ func encode(v any) string {
 }
 
 func decode(kv *mvccpb.KeyValue, into any, version *int) error {
-	if err := json.Unmarshal(kv.Value, into); err != nil {
-		return fmt.Errorf("etcd: key %s is not ours: %w", kv.Key, err)
+	err := json.Unmarshal(kv.Value, into)
+	written := *version
+	if err != nil { // a newer format may have other types: then only its number is read
+		var only struct {
+			Format int `json:"format"`
+		}
+		if json.Unmarshal(kv.Value, &only) == nil {
+			written = only.Format
+		}
 	}
-	if *version > format {
-		return fmt.Errorf("etcd: key %s: %w (format %d, this program knows up to %d): upgrade this program, or run it against another prefix", kv.Key, lease.ErrNewer, *version, format)
+	switch {
+	case written > format:
+		return fmt.Errorf("etcd: key %s: %w (format %d, this program knows up to %d): upgrade this program, or run it against another prefix", kv.Key, lease.ErrNewer, written, format)
+	case err != nil:
+		return fmt.Errorf("etcd: key %s is not ours: %w", kv.Key, err)
 	}
 	return nil
 }

@@ -38,9 +38,14 @@ func TestFormats(t *testing.T) {
 				t.Errorf("%s %s: %v", what, begin, err)
 			}
 		}
-		err := f(`{"format":2,` + rest)
-		if !errors.Is(err, lease.ErrNewer) || !strings.Contains(err.Error(), "upgrade this program") || !strings.Contains(err.Error(), "/tenure/") {
-			t.Errorf("%s: %v", what, err)
+		for _, newer := range []string{`{"format":2,` + rest, `{"node_id":{"of":"another type"},"terms":"and another","scope":1,"format":2}`} {
+			err := f(newer)
+			if !errors.Is(err, lease.ErrNewer) || !strings.Contains(err.Error(), "upgrade this program") || !strings.Contains(err.Error(), "/tenure/") {
+				t.Errorf("%s %s: %v", what, newer, err)
+			}
+		}
+		if err := f(`{"node_id":{}}`); err == nil || errors.Is(err, lease.ErrNewer) {
+			t.Errorf("%s of another kind: %v", what, err)
 		}
 	}
 }
