@@ -30,7 +30,7 @@ func TestNewerRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
+	t.Cleanup(func() { _ = client.Close() })
 	if _, err := client.Put(ctx, "/tenure/election/newer", `{"format":99,"fence_token":["of another type"]}`); err != nil {
 		t.Fatal(err)
 	}
