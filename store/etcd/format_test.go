@@ -38,7 +38,7 @@ func TestFormats(t *testing.T) {
 				t.Errorf("%s %s: %v", what, begin, err)
 			}
 		}
-		for _, newer := range []string{`{"format":2,` + rest, `{"node_id":{"of":"another type"},"terms":"and another","scope":1,"format":2}`} {
+		for _, newer := range []string{`{"format":2,` + rest, `{"fence_token":["of another type"],"node_id":{"of":"another type"},"terms":"and another","scope":1,"format":2}`} {
 			err := f(newer)
 			if !errors.Is(err, lease.ErrNewer) || !strings.Contains(err.Error(), "upgrade this program") || !strings.Contains(err.Error(), "/tenure/") {
 				t.Errorf("%s %s: %v", what, newer, err)
