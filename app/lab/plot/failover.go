@@ -80,7 +80,7 @@ func (f Failovers) Figure() (*Figure, error) {
 		lineKey("median", draw.LineStyle{Color: ink(), Width: 2.4}),
 		lineKey("bound computed from the configuration", dashed(alarm())))
 
-	p := axes("TTL: how long a session outlives its last keep-alive (Raft: a follower's patience)", "failover, write to write (s)")
+	p := axes(ttlAxis, "failover, write to write (s)")
 	labels := make([]string, len(ttls))
 	for i, t := range ttls {
 		labels[i] = span(t)

@@ -190,6 +190,9 @@ func (f *Figure) Save(dir, name string) error {
 	return nil
 }
 
+// ttlAxis names the axis of TTLs, on every engine.
+const ttlAxis = "TTL: how long a session outlives its last keep-alive (Raft: a follower's patience)"
+
 // axes returns an empty plot in the house style.
 func axes(x, y string) *plot.Plot {
 	p := plot.New()

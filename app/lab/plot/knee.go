@@ -71,7 +71,7 @@ func (k Knee) Figure() (*Figure, error) {
 	for i, s := range k.Series {
 		fig.keys = append(fig.keys, dotKey(s.Load, i))
 	}
-	p := axes("TTL: how long a session outlives its last keep-alive", "false failovers in "+watched)
+	p := axes(ttlAxis, "false failovers in "+watched)
 	labels := make([]string, len(ttls))
 	for i, t := range ttls {
 		labels[i] = span(t)
