@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +27,18 @@ func start(t *testing.T) *chaos.Fleet { return startWith(t, lab.Config{}) }
 
 func startWith(t *testing.T, cfg lab.Config) *chaos.Fleet {
 	t.Helper()
+	f, fleet := launch(t, cfg)
+	t.Cleanup(func() {
+		if err := fleet.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// launch starts a fleet, for the test to stop.
+func launch(t *testing.T, cfg lab.Config) (*chaos.Fleet, *lab.Fleet) {
+	t.Helper()
 	bin, err := lab.FindPrograms(t.Context(), "", func(string) {})
 	if err != nil {
 		t.Fatal(err)
@@ -35,20 +49,15 @@ func startWith(t *testing.T, cfg lab.Config) *chaos.Fleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := fleet.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
 	f, err := chaos.Open(path)
+	if err == nil {
+		f.Event = func(_ clock.Instant, what string) { t.Log(what) }
+		_, err = f.Leader(t.Context(), 0)
+	}
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal(errors.Join(err, fleet.Stop()))
 	}
-	f.Event = func(_ clock.Instant, what string) { t.Log(what) }
-	if _, err := f.Leader(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
-	return f
+	return f, fleet
 }
 
 // bit requires a fault that is whole.
@@ -128,8 +137,14 @@ func TestFaults(t *testing.T) {
 	whole(t, f)
 
 	began = now()
-	fault, err = f.SkewLeader(t.Context(), chaos.Skew{Offset: -700 * time.Millisecond, For: 300 * time.Millisecond})
+	fault, err = f.SkewLeader(t.Context(), chaos.Skew{Offset: -700 * time.Millisecond, For: 300 * time.Millisecond, Until: func(ctx context.Context, l chaos.Leader) error {
+		if s, err := f.Survey(ctx); err != nil || !strings.Contains(fmt.Sprint(s.Nodes), "its clock is off by -") {
+			t.Errorf("a wrong clock is not seen: %+v, %v", s.Nodes, err)
+		}
+		return nil
+	}})
 	bit(t, "skew-leader", began, fault, err, "its clock is off by -")
+	whole(t, f)
 
 	began = now()
 	fault, err = f.FlapLeader(t.Context(), chaos.Flap{From: chaos.Ledger, Way: chaos.Down, For: 3 * time.Second, Seed: 3})
@@ -195,13 +210,37 @@ func TestFaultsThatFail(t *testing.T) {
 	} {
 		var meant chaos.Leader
 		f.OnFound(func(l chaos.Leader) { meant = l; post(l.URL + "/resign") })
-		_, err := strike()
+		fault, err := strike()
 		f.OnFound(nil)
+		if name != "partition" && fault.Begun != 0 {
+			t.Errorf("%s: nothing was set, and it is said to have begun: %+v", name, fault)
+		}
 		if !errors.Is(err, chaos.ErrChanged) || !chaos.Alive(meant.PID) {
 			t.Errorf("%s: %v, want %v and %s alive", name, err, chaos.ErrChanged, meant.ID)
 		}
 		whole(t, f)
 	}
+
+	// Another that stands still does not hide that the leader has changed.
+	l, err := f.Leader(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside := "node-1"
+	if l.ID == beside {
+		beside = "node-2"
+	}
+	if _, err := f.Pause(t.Context(), chaos.Pause{For: time.Millisecond, Until: func(context.Context, chaos.Leader) error {
+		f.OnFound(func(l chaos.Leader) { post(l.URL + "/resign") })
+		defer f.OnFound(nil)
+		if _, err := f.PartitionLeader(t.Context(), chaos.Partition{For: 2 * time.Second}); !errors.Is(err, chaos.ErrChanged) {
+			t.Errorf("while %s stands still: %v, want %v", beside, err, chaos.ErrChanged)
+		}
+		return nil
+	}}, beside); err != nil {
+		t.Error(err)
+	}
+	whole(t, f)
 
 	ctx, stop := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
@@ -219,7 +258,7 @@ func TestFaultsThatFail(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || errors.Is(err, chaos.ErrNotHealed) {
 		t.Errorf("stopped while it waits for a write: %v", err)
 	}
-	l, err := f.Leader(t.Context(), 0)
+	l, err = f.Leader(t.Context(), 0)
 	if err != nil || l.ID != fault.Target {
 		t.Fatalf("%s leads, not %s: %v", l.ID, fault.Target, err)
 	}
@@ -256,4 +295,72 @@ func TestFaultsAtOnce(t *testing.T) {
 	}
 	wait.Wait()
 	whole(t, f)
+}
+
+// A fault ends with its fleet, and that is what is said: nobody is told to heal what is
+// gone, and nothing goes on for ever.
+func TestFleetEnds(t *testing.T) {
+	t.Parallel()
+	f, fleet := launch(t, lab.Config{})
+	stopped := make(chan error, 1)
+	f.Event = func(_ clock.Instant, what string) {
+		t.Log(what)
+		if strings.Contains(what, "comes and goes") {
+			go func() { stopped <- fleet.Stop() }()
+		}
+	}
+	began := time.Now()
+	_, err := f.FlapLeader(t.Context(), chaos.Flap{For: 10 * time.Minute, Seed: 3})
+	if !errors.Is(err, chaos.ErrFleet) || errors.Is(err, chaos.ErrNotHealed) {
+		t.Errorf("%v, want %v", err, chaos.ErrFleet)
+	}
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("it ended after %v", took)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// A guard whose program died lets its process go on; one that was armed also when it stops
+// a little later.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	for _, armed := range []bool{false, true} {
+		cmd := exec.Command("sleep", "60")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		signal := func(s syscall.Signal) {
+			if err := cmd.Process.Signal(s); err != nil {
+				t.Error(err)
+			}
+		}
+		await := func(what string, seen func() bool) {
+			t.Helper()
+			for end := time.Now().Add(20 * time.Second); !seen(); time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("not seen: ", what)
+				}
+			}
+		}
+		stands := func() bool { return chaos.Still(cmd.Process.Pid) }
+		goes := func() bool { return !stands() }
+		signal(syscall.SIGSTOP)
+		await("it stands still", stands)
+		wait, err := chaos.LoseGuard(cmd.Process.Pid, armed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		await("it goes on", goes)
+		if armed {
+			await("it stands still again", func() bool { signal(syscall.SIGSTOP); return stands() })
+			await("it goes on again", goes)
+		}
+		signal(syscall.SIGKILL)
+		_ = cmd.Wait()
+		if err := wait(); err != nil {
+			t.Log("the guard:", err) // there is nobody to let go on any more
+		}
+	}
 }

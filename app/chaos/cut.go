@@ -124,12 +124,16 @@ func toxics(file api.FleetFile, proxy string) string {
 	return strings.TrimRight(file.Proxies.API, "/") + "/proxies/" + proxy + "/toxics"
 }
 
-// make drops everything silently, also on connections that are open already.
+// make drops everything silently, also on connections that are open already. A call that
+// is under way is not given up: it could take effect after it was undone.
 func (c *cut) make(ctx context.Context) error {
 	for _, d := range c.drops {
 		body := map[string]any{"name": c.name + d.stream, "type": "timeout", "stream": d.stream, "toxicity": 1, "attributes": map[string]any{"timeout": 0}}
-		if err := c.fleet.call(ctx, http.MethodPost, d.at, nil, body, nil); err != nil {
+		if err := c.fleet.call(context.WithoutCancel(ctx), http.MethodPost, d.at, nil, body, nil); err != nil {
 			return fmt.Errorf("the proxy does not cut: %w", err)
+		}
+		if err := cause(ctx); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -153,7 +157,7 @@ func (f *Fleet) remove(ctx context.Context, toxic string) error {
 		if err == nil || errors.As(err, &a) && a.status == http.StatusNotFound {
 			return nil
 		}
-		if !pause(ctx, look) {
+		if f.over() || !pause(ctx, look) {
 			return fmt.Errorf("%w; curl -X DELETE %s heals it", err, toxic)
 		}
 	}

@@ -15,8 +15,9 @@ type Fault struct {
 	// Target is the id of the node, Token that of the term in which it was hit.
 	Target string      `json:"target"`
 	Token  fence.Token `json:"token"`
-	// Begun is taken on the line before the fault was set, Healed on the line after
-	// nothing of it was left: for a node that was killed or resigned, when that was seen.
+	// Begun is taken on the line before the fault was set, 0 if nothing was; Healed on the
+	// line after nothing of it was left: for a node that was killed or resigned, when that
+	// was seen.
 	Begun  clock.Instant `json:"begun"`
 	Healed clock.Instant `json:"healed"`
 	// Set is taken when everything was set, Held on the line before anything was undone:

@@ -101,7 +101,10 @@ func (l *flapping) hold(ctx context.Context, target Leader, begun clock.Instant)
 		if !pause(ctx, down) || left(f.ttl) <= 0 {
 			return nil
 		}
-		if err := l.mend(ctx); err != nil {
+		mctx, cancel := context.WithTimeoutCause(ctx, healTime, errSlow)
+		err := l.mend(mctx)
+		cancel()
+		if err != nil {
 			return err
 		}
 		f.say(f.host.Now(), "%s reaches the %s after %v", target.ID, l.flap.From, down.Round(time.Millisecond))

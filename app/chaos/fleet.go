@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"sync"
 	"time"
 
@@ -53,6 +55,9 @@ const (
 	healTime = 10 * time.Second
 	look     = 20 * time.Millisecond
 )
+
+// errSlow is why healing is given up.
+var errSlow = fmt.Errorf("more than %v", healTime)
 
 // Open reads a fleet file; an empty path is the one fleet that this user runs. A fleet
 // that is not a lab's is refused.
@@ -190,6 +195,13 @@ func (f *Fleet) highest() fence.Token {
 	return f.seen
 }
 
+// over reports whether the fleet has ended: then it has taken its file along, and its
+// proxies.
+func (f *Fleet) over() bool {
+	_, err := os.Stat(f.path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // deposed says who has led since, if somebody has. The target itself is asked only if
 // it can answer.
 func (f *Fleet) deposed(ctx context.Context, target Leader, silent bool) (string, bool) {
@@ -218,8 +230,9 @@ func (f *Fleet) deposed(ctx context.Context, target Leader, silent bool) (string
 	}
 	var word string
 	for range file.Nodes {
-		if w := <-words; len(w) > len(word) {
+		if w := <-words; w != "" {
 			word = w
+			cancel() // one that stands still is not waited for
 		}
 	}
 	return word, word != ""

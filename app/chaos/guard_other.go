@@ -9,7 +9,7 @@ import (
 
 type guard struct{}
 
-func newGuard(int) (*guard, error) { return nil, errors.ErrUnsupported }
+func newGuard(int, bool) (*guard, error) { return nil, errors.ErrUnsupported }
 
 func (*guard) end() {}
 

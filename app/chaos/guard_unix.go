@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
+
+	"github.com/tenurehq/tenure/app/fleet/api"
 )
 
 // guard lets a process go on when this one ends, however that ends: a shell that waits
@@ -17,9 +19,14 @@ type guard struct {
 	stdin io.Closer
 }
 
-func newGuard(pid int) (*guard, error) {
-	// Twice: a process that was to stop itself may do so a little later.
-	cmd := exec.Command("/bin/sh", "-c", fmt.Sprintf("read done && exit; kill -CONT %d; sleep 2; kill -CONT %d", pid, pid))
+// newGuard guards a process; armed: it may stop itself later, for as long as a node is
+// armed.
+func newGuard(pid int, armed bool) (*guard, error) {
+	again := 0
+	if armed {
+		again = int(api.ArmedFor.Seconds()) + 1
+	}
+	cmd := exec.Command("/bin/sh", "-c", fmt.Sprintf("read done && exit; i=0; while kill -CONT %d && [ $i -lt %d ]; do i=$((i+1)); sleep 1; done", pid, again))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

@@ -105,7 +105,7 @@ func (f *Fleet) handle(ctx context.Context, target Leader) (*os.Process, error) 
 		if serr != nil || s.PID != target.PID || s.NodeID != target.ID {
 			err = fmt.Errorf("%w: pid %d does not answer as %s", ErrChanged, target.PID, target.ID)
 		}
-	} else if _, at, _ := strings.Cut(target.URL, "://"); !startedFor(target.PID, at) {
+	} else if !startedFor(target.PID, target.URL) {
 		err = fmt.Errorf("%w: pid %d is not that of %s at %s: the fleet file is old", ErrChanged, target.PID, target.ID, target.URL)
 	}
 	if err != nil {
@@ -138,7 +138,14 @@ func (f *Fleet) strikeNamed(ctx context.Context, name string, what []string, w f
 // has started them again: then it is healed. It has bitten when they are gone.
 func (f *Fleet) Kill(ctx context.Context, what ...string) (Fault, error) {
 	return f.strikeNamed(ctx, "kill", what, func(targets []Leader) (work, error) {
-		gone, back := "", ""
+		killed, back := false, ""
+		started := func(ctx context.Context) error {
+			again, err := f.back(ctx, targets)
+			if err == nil {
+				back = pids(again) + " back"
+			}
+			return err
+		}
 		return work{
 			set: func(ctx context.Context, _ Leader) (string, clock.Instant, error) {
 				var all []*os.Process
@@ -155,6 +162,7 @@ func (f *Fleet) Kill(ctx context.Context, what ...string) (Fault, error) {
 					all = append(all, p)
 				}
 				begun := f.host.Now()
+				killed = true
 				var err error
 				for i, p := range all {
 					err = errors.Join(err, allowed(targets[i], p.Kill()))
@@ -165,20 +173,24 @@ func (f *Fleet) Kill(ctx context.Context, what ...string) (Fault, error) {
 				if err := f.gone(ctx, targets); err != nil {
 					return err
 				}
-				gone = pids(targets) + " gone"
-				again, err := f.back(ctx, targets)
-				if err == nil {
-					back = pids(again) + " back"
-				}
-				return err
+				_ = started(ctx) // if it is not, it is not healed
+				return nil
 			},
-			heal:   func(context.Context) error { return nil },
+			heal: func(ctx context.Context) error {
+				if !killed || back != "" {
+					return nil
+				}
+				return started(ctx)
+			},
 			healed: "runs again",
 			felt: func(_ context.Context, _ Leader, healed bool) string {
-				if !healed {
+				switch {
+				case slices.ContainsFunc(targets, func(t Leader) bool { return alive(t.PID) }):
 					return ""
+				case !healed:
+					return pids(targets) + " gone"
 				}
-				return words(gone, back)
+				return words(pids(targets)+" gone", back)
 			},
 		}, nil
 	})
@@ -226,9 +238,9 @@ func (f *Fleet) back(ctx context.Context, targets []Leader) ([]Leader, error) {
 		case len(again) == len(targets):
 			return again, nil
 		case f.host.Now() > end:
-			return nil, fmt.Errorf("%w: nobody has started it again within %v: %s", ErrNotHealed, most, pids(targets))
+			return nil, fmt.Errorf("nobody has started it again within %v: %s", most, pids(targets))
 		case !pause(ctx, look):
-			return nil, nil
+			return nil, fmt.Errorf("nobody has started it again: %s (%w)", pids(targets), context.Cause(ctx))
 		}
 	}
 }

@@ -94,8 +94,23 @@ func TestNamed(t *testing.T) {
 		}
 	}
 
-	// A pause that is stopped is healed.
+	// A kill that is stopped is told, and not said to be healed before it is.
 	ctx, stop := context.WithCancel(t.Context())
+	say := f.Event
+	f.Event = func(at clock.Instant, what string) {
+		if say(at, what); strings.Contains(what, "killed") {
+			stop()
+		}
+	}
+	fault, err = f.Kill(ctx, "ledger")
+	f.Event = say
+	if !errors.Is(err, context.Canceled) || errors.Is(err, chaos.ErrNotHealed) || !strings.Contains(fault.Evidence, "gone") || !strings.Contains(fault.Evidence, "back") {
+		t.Errorf("a kill that is stopped: %v, %+v", err, fault)
+	}
+	leads()
+
+	// A pause that is stopped is healed.
+	ctx, stop = context.WithCancel(t.Context())
 	_, err = f.Pause(ctx, chaos.Pause{For: time.Minute, Until: func(context.Context, chaos.Leader) error { stop(); return nil }}, "engine-1")
 	if !errors.Is(err, context.Canceled) || errors.Is(err, chaos.ErrNotHealed) {
 		t.Errorf("stopped: %v", err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lease"
 )
 
 // PartitionLeader cuts the leader off, silently: nothing is refused, nothing arrives.
@@ -134,7 +135,11 @@ func (f *Fleet) missed(ctx context.Context, target Leader, before reading, from 
 		delete(outcomes, "ok")
 		failed = counted(outcomes, "writes failed")
 	}
-	return words(failed, counted(now.grown(before, "tenure_terms_ended_total", "reason"), "terms ended"), refusals(now, before))
+	ended := now.grown(before, "tenure_terms_ended_total", "reason")
+	for _, orderly := range []lease.Reason{lease.Resigned, lease.Transferred} { // by another than this fault
+		delete(ended, string(orderly))
+	}
+	return words(failed, counted(ended, "terms ended"), refusals(now, before))
 }
 
 const refusedWords = "writes refused"

@@ -140,7 +140,7 @@ func (s *stop) set(ctx context.Context, target Leader) (begun clock.Instant, err
 	if err != nil {
 		return 0, err
 	}
-	if s.guard, err = newGuard(target.PID); err != nil {
+	if s.guard, err = newGuard(target.PID, s.between); err != nil {
 		_ = p.Release()
 		return 0, fmt.Errorf("%w: nobody would let the process go on if this one died: %w", ErrCannot, err)
 	}
@@ -152,9 +152,9 @@ func (s *stop) set(ctx context.Context, target Leader) (begun clock.Instant, err
 		}
 		return begun, s.stopped(ctx, time.Second)
 	}
-	s.armed = true
-	if err := s.fleet.call(ctx, http.MethodPost, target.URL+"/lab/pause", nil, nil, nil); err != nil {
-		return 0, fmt.Errorf("the pause cannot be armed: %w", err)
+	s.armed, begun = true, s.fleet.host.Now()
+	if err := s.fleet.call(context.WithoutCancel(ctx), http.MethodPost, target.URL+"/lab/pause", nil, nil, nil); err != nil {
+		return begun, fmt.Errorf("the pause cannot be armed: %w", err)
 	}
 	const bound = 10 * time.Second // it writes with every tick
 	err = s.stopped(ctx, bound)

@@ -24,7 +24,7 @@ func (f *Fleet) ResignLeader(ctx context.Context) (Fault, error) {
 				err := f.call(ctx, http.MethodPost, target.URL+"/resign", header, nil, &ended)
 				var a *answerError
 				if errors.As(err, &a) && (a.status == http.StatusPreconditionFailed || a.status == http.StatusConflict || a.status == http.StatusServiceUnavailable) {
-					err = fmt.Errorf("%w: %s no longer leads with token %d; nothing was set", ErrChanged, target.ID, target.Token)
+					return "", 0, fmt.Errorf("%w: %s no longer leads with token %d; nothing was set", ErrChanged, target.ID, target.Token)
 				}
 				return "asked to resign", begun, err
 			},

@@ -23,7 +23,8 @@ type work struct {
 	// named: the target was named, and who leads does not matter.
 	named bool
 	// set sets it and says in words what it did; it is healed also if set fails. Begun
-	// is when it began, if that is not when set was called.
+	// is when it began, if that is not when set was called; with an error, 0: nothing was
+	// set.
 	set func(ctx context.Context, target Leader) (what string, begun clock.Instant, err error)
 	// hold returns when the fault is to end.
 	hold func(ctx context.Context, target Leader, begun clock.Instant) error
@@ -59,13 +60,17 @@ func (f *Fleet) run(ctx context.Context, target Leader, w work) (fault Fault, er
 	var once sync.Once
 	heal := func() {
 		once.Do(func() {
-			hctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), healTime, fmt.Errorf("more than %v", healTime))
+			hctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), healTime, errSlow)
 			defer cancel()
 			if stood {
 				fault.Held = f.host.Now()
 			}
 			herr := w.heal(hctx)
 			fault.Healed = f.host.Now()
+			if herr != nil && f.over() {
+				err = errors.Join(err, fmt.Errorf("%w: it has ended meanwhile, and %s on %s with it", ErrFleet, w.name, target.ID))
+				return
+			}
 			if herr != nil {
 				err = errors.Join(err, fmt.Errorf("%w: %s on %s: %w", ErrNotHealed, w.name, target.ID, herr))
 				return
@@ -77,7 +82,7 @@ func (f *Fleet) run(ctx context.Context, target Leader, w work) (fault Fault, er
 	}
 	defer heal() // also when something below panics
 	what, begun, err := w.set(ctx, target)
-	if begun != 0 {
+	if begun != 0 || err != nil {
 		fault.Begun = begun
 	}
 	if err != nil {
@@ -101,13 +106,13 @@ func (f *Fleet) run(ctx context.Context, target Leader, w work) (fault Fault, er
 	err = w.hold(ctx, target, fault.Begun)
 	fault.Evidence = watch.stop()
 	heal()
-	if c := cause(ctx); c != nil {
-		return fault, errors.Join(err, c)
-	}
 	// What was missed may be noticed only when a call of the node has timed out.
-	for latest := fault.Healed.Add(f.late()); ; {
+	for latest := fault.Healed.Add(f.late()); ; pause(ctx, look) {
 		if e := w.felt(ctx, target, true); e != "" {
 			fault.Evidence = e
+		}
+		if c := cause(ctx); c != nil {
+			return fault, errors.Join(err, c)
 		}
 		end := latest
 		if fault.Evidence != "" {
@@ -116,7 +121,7 @@ func (f *Fleet) run(ctx context.Context, target Leader, w work) (fault Fault, er
 				end = end.Add(w.settle(fault.Evidence))
 			}
 		}
-		if f.host.Now() >= end || !pause(ctx, look) {
+		if f.host.Now() >= end {
 			break
 		}
 	}

@@ -50,7 +50,7 @@ func answers(file api.FleetFile) bool {
 		if !loopback(n.URL) || !alive(n.PID) {
 			continue
 		}
-		if still(n.PID) { // it cannot answer, and is there
+		if still(n.PID) && startedFor(n.PID, n.URL) { // it cannot answer, and is there
 			return true
 		}
 		if s, err := f.status(ctx, n.URL); err == nil && s.NodeID == n.ID && s.Group == file.Group {

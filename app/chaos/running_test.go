@@ -6,9 +6,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/tenurehq/tenure/app/chaos"
 	"github.com/tenurehq/tenure/app/fleet/api"
@@ -77,5 +81,51 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	if _, err := chaos.Open(path + "-none"); !errors.Is(err, chaos.ErrFleet) {
 		t.Errorf("no file: %v", err)
+	}
+}
+
+// What cannot be looked at is not said to be whole, and a process that only has the pid of
+// one that was is left alone.
+func TestHealUnsure(t *testing.T) {
+	t.Parallel()
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(api.Status{NodeID: "n", Group: "g", PID: os.Getpid(), Lab: true, WallMS: time.Now().UnixMilli()})
+	}))
+	defer node.Close()
+	path := filepath.Join(t.TempDir(), "fleet.json")
+	put(t, path, node.URL, func(f *api.FleetFile) {
+		f.Proxies.API, f.Nodes[0].Proxies.Ledger = "http://127.0.0.1:1", "n-ledger"
+	})
+	f, err := chaos.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := f.Survey(t.Context()); err != nil || !slices.Contains(s.Nodes[0].Standing, "its proxies do not answer") {
+		t.Errorf("%+v, %v", s.Nodes, err)
+	}
+	if err := f.Heal(t.Context()); !errors.Is(err, chaos.ErrNotHealed) || !strings.Contains(err.Error(), "cannot be seen") {
+		t.Errorf("%v, want %v", err, chaos.ErrNotHealed)
+	}
+
+	other := exec.Command("sleep", "60")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = other.Process.Kill()
+		_ = other.Wait()
+	}()
+	if err := other.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); !chaos.Still(other.Process.Pid) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	put(t, path, node.URL, func(f *api.FleetFile) { f.Nodes[0].PID = other.Process.Pid })
+	if err := f.Heal(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if !chaos.Still(other.Process.Pid) {
+		t.Error("another's process was let go on")
 	}
 }

@@ -31,7 +31,7 @@ func (f *Fleet) SkewLeader(ctx context.Context, s Skew) (Fault, error) {
 					return "", 0, err
 				}
 				touched, begun = true, f.host.Now()
-				err = f.turn(ctx, target, api.LabClock{SkewMS: s.Offset.Milliseconds(), DriftPPM: s.PPM})
+				err = f.turn(context.WithoutCancel(ctx), target, api.LabClock{SkewMS: s.Offset.Milliseconds(), DriftPPM: s.PPM})
 				return fmt.Sprintf("its clock is off by %v and runs at %+d ppm for %v", s.Offset, s.PPM, s.For), begun, err
 			},
 			hold: f.lasting(s.For, s.Until),

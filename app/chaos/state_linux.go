@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -32,8 +33,9 @@ func alive(pid int) bool {
 	return s != 0 && s != 'Z' && s != 'X'
 }
 
-// startedFor reports whether a process was told an address when it was started.
-func startedFor(pid int, address string) bool {
+// startedFor reports whether a process was told the address of a URL when it was started.
+func startedFor(pid int, at string) bool {
+	_, address, _ := strings.Cut(at, "://")
 	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err == nil && address != "" && bytes.Contains(args, []byte(address))
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/fence"
@@ -32,7 +33,7 @@ type NodeSurvey struct {
 	// Role is empty if the node does not answer.
 	Role  api.Role    `json:"role,omitempty"`
 	Token fence.Token `json:"token,omitempty"`
-	// Standing are faults that are not healed: cuts, a pause, an end.
+	// Standing are faults that are not healed: cuts, a pause, an end, a wrong clock.
 	Standing []string `json:"standing,omitempty"`
 }
 
@@ -51,16 +52,16 @@ func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 	var wait sync.WaitGroup
 	for i, n := range file.Nodes {
 		wait.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, askTime)
-			defer cancel()
 			s := NodeSurvey{ID: n.ID, PID: n.PID}
 			if s.Standing = ended(n.PID); s.Standing == nil {
-				if status, err := f.status(ctx, n.URL); err == nil {
-					s.PID, s.Role, s.Token = status.PID, status.Role, status.FenceToken
-				}
+				f.look(ctx, n, &s)
 			}
-			for _, c := range f.cuts(ctx, file, n) {
+			cuts, err := f.cuts(ctx, file, n)
+			for _, c := range cuts {
 				s.Standing = append(s.Standing, c.what)
+			}
+			if err != nil {
+				s.Standing = append(s.Standing, "its proxies do not answer")
 			}
 			out.Nodes[i] = s
 		})
@@ -70,6 +71,23 @@ func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 		out.Others = append(out.Others, NodeSurvey{ID: o.ID, PID: o.PID, Standing: ended(o.PID)})
 	}
 	return out, nil
+}
+
+// look asks a node how it is.
+func (f *Fleet) look(ctx context.Context, n api.NodeFile, s *NodeSurvey) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	sent := time.Now()
+	status, err := f.status(ctx, n.URL)
+	if err != nil {
+		return
+	}
+	took := time.Since(sent)
+	s.PID, s.Role, s.Token = status.PID, status.Role, status.FenceToken
+	const tell = 20 * time.Millisecond
+	if off := time.UnixMilli(status.WallMS).Sub(sent.Add(took / 2)); off.Abs() > tell+took {
+		s.Standing = append(s.Standing, fmt.Sprintf("its clock is off by %v", off.Round(time.Millisecond)))
+	}
 }
 
 // ended says whether a process does not run.
@@ -95,7 +113,10 @@ func others(file api.FleetFile) (all []Leader) {
 // standing is something in a proxy.
 type standing struct{ what, name, at string }
 
-func (f *Fleet) cuts(ctx context.Context, file api.FleetFile, n api.NodeFile) (all []standing) {
+// cuts are those of a node, of the proxies that can be asked.
+func (f *Fleet) cuts(ctx context.Context, file api.FleetFile, n api.NodeFile) (all []standing, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
 	proxies := map[string]string{"the ledger": n.Proxies.Ledger, "its callers": n.Proxies.Client}
 	for id, proxy := range n.Proxies.Engines {
 		if id == theEngine {
@@ -112,15 +133,15 @@ func (f *Fleet) cuts(ctx context.Context, file api.FleetFile, n api.NodeFile) (a
 		}
 		at := toxics(file, proxy)
 		var list []toxic
-		if f.call(ctx, http.MethodGet, at, nil, nil, &list) != nil {
-			continue
+		if cerr := f.call(ctx, http.MethodGet, at, nil, nil, &list); cerr != nil {
+			err = errors.Join(err, fmt.Errorf("whether %s is cut off %s cannot be seen: %w", n.ID, what, cerr))
 		}
 		for _, t := range list {
 			all = append(all, standing{fmt.Sprintf("cut off %s, %s", what, t.Stream), t.Name, at + "/" + t.Name})
 		}
 	}
 	slices.SortFunc(all, func(a, b standing) int { return strings.Compare(a.what, b.what) })
-	return all
+	return all, err
 }
 
 // Heal undoes what faults of other processes may have left: cuts that this package
@@ -132,7 +153,9 @@ func (f *Fleet) Heal(ctx context.Context) error {
 	}
 	var all error
 	for _, n := range file.Nodes {
-		for _, c := range f.cuts(ctx, file, n) {
+		cuts, err := f.cuts(ctx, file, n)
+		all = errors.Join(all, err)
+		for _, c := range cuts {
 			if !strings.HasPrefix(c.name, ours) {
 				continue
 			}
@@ -142,14 +165,14 @@ func (f *Fleet) Heal(ctx context.Context) error {
 				f.say(f.host.Now(), "healed: %s was %s", n.ID, c.what)
 			}
 		}
-		all = errors.Join(all, f.wake(n.ID, n.PID))
+		all = errors.Join(all, f.wake(n.ID, n.Process))
 		if alive(n.PID) {
 			_ = f.call(ctx, http.MethodDelete, n.URL+"/lab/pause", nil, nil, nil) // a node that knows no such thing
 			all = errors.Join(all, f.turn(ctx, Leader{ID: n.ID, URL: n.URL}, api.LabClock{}))
 		}
 	}
 	for _, o := range others(file) {
-		all = errors.Join(all, f.wake(o.ID, o.PID))
+		all = errors.Join(all, f.wake(o.ID, api.Process{URL: o.URL, PID: o.PID}))
 	}
 	if all != nil {
 		return fmt.Errorf("%w: %w", ErrNotHealed, all)
@@ -157,18 +180,18 @@ func (f *Fleet) Heal(ctx context.Context) error {
 	return nil
 }
 
-// wake lets a process go on that stands still.
-func (f *Fleet) wake(id string, pid int) error {
-	if !still(pid) {
+// wake lets a process go on that stands still, if it is still the one that it was.
+func (f *Fleet) wake(id string, at api.Process) error {
+	if !still(at.PID) || !startedFor(at.PID, at.URL) {
 		return nil
 	}
-	p, err := os.FindProcess(pid)
+	p, err := os.FindProcess(at.PID)
 	if err == nil {
 		err = resume(p)
 		_ = p.Release()
 	}
 	if err == nil {
-		f.say(f.host.Now(), "healed: %s goes on (pid %d)", id, pid)
+		f.say(f.host.Now(), "healed: %s goes on (pid %d)", id, at.PID)
 	}
 	return err
 }

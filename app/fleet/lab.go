@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/httpapi"
@@ -28,9 +27,6 @@ type order struct {
 	at    string
 	until clock.Instant
 }
-
-// armedFor is how long an order is good.
-const armedFor = 15 * time.Second
 
 // stopAt stands at a moment of a leader's life: once armed, the process stops itself
 // there, and whoever armed it lets it go on.
@@ -82,11 +78,13 @@ func (n *Node) postPause(w http.ResponseWriter, r *http.Request) {
 		fail(w, &httpapi.Problem{Status: http.StatusBadRequest, Code: api.CodeRequest, Detail: fmt.Sprintf("at is %.32q: %s, %s, %s or %s", at, api.MomentWrite, api.MomentGranted, api.MomentSealed, api.MomentResigning)})
 		return
 	}
+	n.hook.mu.Lock() // who takes it back meanwhile comes after
+	defer n.hook.mu.Unlock()
 	n.writeArmed(w, true)
 	// Under load the next write comes before the handler returns: whoever arms it is to
 	// have the whole answer by then.
 	_ = http.NewResponseController(w).Flush()
-	n.hook.armed.Store(&order{at, n.host.Now().Add(armedFor)})
+	n.hook.armed.Store(&order{at, n.host.Now().Add(api.ArmedFor)})
 }
 
 // deletePause takes back a pause that has not come. Once it is answered none will.

@@ -47,7 +47,7 @@ func TestArmed(t *testing.T) {
 			t.Errorf("%s: %d, or it stops though it was taken back", tt.at, code)
 		}
 		arm()
-		if host.pass(armedFor + 1); n.hook.hit(tt.at, host.Now()) {
+		if host.pass(api.ArmedFor + 1); n.hook.hit(tt.at, host.Now()) {
 			t.Errorf("%s: it stops long after it was armed", tt.at)
 		}
 	}

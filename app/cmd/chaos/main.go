@@ -51,6 +51,8 @@ func main() {
 	// They stay ours: a second one must not keep a fault from being healed, which is
 	// bounded.
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	// A reader that went away must not either: then nobody is told, and the rest is done.
+	signal.Ignore(syscall.SIGPIPE)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	go func() {
 		s := <-signals

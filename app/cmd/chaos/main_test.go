@@ -139,6 +139,21 @@ func TestProgramEnds(t *testing.T) {
 	if code := run(t.Context(), []string{"resign-leader", "-fleet", path}, none, &out, &said); code != exitOK || !strings.HasPrefix(out.String(), "resign-leader node-") {
 		t.Errorf("resign-leader: code %d: %s%s", code, &out, &said)
 	}
+	// One whose reader is gone heals all the same.
+	unread, told, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deaf := exec.Command(self, "partition-leader", "--secs=0.2", "--from=ledger", "--fleet", path)
+	deaf.Env, deaf.Stderr = append(os.Environ(), asProgram+"=1"), told
+	_ = unread.Close()
+	_ = deaf.Run() // whether it bit is not the question
+	_ = told.Close()
+	if deaf.ProcessState.ExitCode() < 0 {
+		t.Errorf("without a reader: %v", deaf.ProcessState)
+	}
+	await(t, f, "nothing left", func(all string) bool { return all == "" })
+
 	// What is left by a program that was killed can be undone by another.
 	cut, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"time"
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
@@ -134,6 +135,9 @@ const (
 	MomentSealed    = "sealed"    // the ledger is sealed, and work begins
 	MomentResigning = "resigning" // work has stopped, and the group is not given up yet
 )
+
+// ArmedFor is how long a node that was told to stop itself at a moment waits for it.
+const ArmedFor = 15 * time.Second
 
 // Garbage asks a node of a lab to keep its garbage collector busy (POST /lab/garbage),
 // with a heap of HeapMB, for ForMS. The answer, Collected, comes when it is over.
