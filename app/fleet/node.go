@@ -16,6 +16,7 @@ import (
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/ledger/client"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -158,7 +159,7 @@ func (n *Node) campaign(ctx context.Context, served <-chan error) error {
 	led := make(chan error, 1)
 	go func() {
 		led <- tenure.Lead(lctx, observed{n.backend.elector, n}, n.work,
-			tenure.WithSinks(n.ledger.Sealer(n.cfg.Group)), tenure.WithLog(n.cfg.Log),
+			tenure.WithSinks(sealing{n.ledger.Sealer(n.cfg.Group), n}), tenure.WithLog(n.cfg.Log),
 			tenure.WithSealTimeout(n.cfg.WriteTimeout), tenure.WithBackoff(50*time.Millisecond, 200*time.Millisecond))
 	}()
 	select {
@@ -200,6 +201,21 @@ func (n *Node) handOver(ctx context.Context) {
 	}
 	n.cfg.Log.Info("resigning: no successor is known", "group", n.cfg.Group, "token", t.Token(), "reason", err)
 	_ = t.Resign(ctx)
+}
+
+// sealing writes down when the ledger was sealed.
+type sealing struct {
+	fence.Sealer
+	n *Node
+}
+
+func (s sealing) Seal(ctx context.Context, stamp fence.Stamp) error {
+	at := s.n.host.Now()
+	err := s.Sealer.Seal(ctx, stamp)
+	if err == nil {
+		s.n.trace.sealed(at, s.n.host.Now(), stamp.Token)
+	}
+	return err
 }
 
 // observed is the backend's elector. It takes down when terms begin, and does not

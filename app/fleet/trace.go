@@ -93,6 +93,10 @@ func (t *trace) done(at clock.Instant, took time.Duration, token fence.Token, er
 	t.add(api.TraceLine{Kind: api.TraceDone, At: at, End: at.Add(took), Token: token, What: outcome(err)})
 }
 
+func (t *trace) sealed(at, end clock.Instant, token fence.Token) {
+	t.add(api.TraceLine{Kind: api.TraceSealed, At: at, End: end, Token: token})
+}
+
 func (t *trace) saw(l tenure.Leader, at clock.Instant, err error) {
 	line := api.TraceLine{Kind: api.TraceBlind, At: at, Token: l.Token, What: l.Candidate.ID}
 	switch {

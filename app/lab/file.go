@@ -31,7 +31,7 @@ func (f *Fleet) folder() error {
 		return err
 	}
 	for _, path := range left {
-		if release, ok := hold(path); ok {
+		if release, err := Hold(path); err == nil {
 			_ = os.RemoveAll(filepath.Dir(path)) // what is another user's stays
 			release()
 		}
@@ -43,9 +43,12 @@ func (f *Fleet) folder() error {
 	}
 	f.dir = dir
 	taken := filepath.Join(dir, heldFile+"-new")
-	release, ok := hold(taken)
-	if !ok {
-		return nil // this system has no such locks
+	release, err := Hold(taken)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	if err != nil {
+		return err
 	}
 	f.release = release
 	return os.Rename(taken, filepath.Join(dir, heldFile))

@@ -2,9 +2,12 @@
 
 package lab
 
-import "os/exec"
+import (
+	"errors"
+	"os/exec"
+)
 
 func ownGroup(*exec.Cmd) {}
 
-// hold cannot tell, so every folder is taken to be in use by another.
-func hold(string) (release func(), ok bool) { return nil, false }
+// Hold cannot tell whether another has the lock.
+func Hold(string) (release func(), err error) { return nil, errors.ErrUnsupported }

@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -17,16 +18,16 @@ func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr.Setpgid = true
 }
 
-// hold takes the lock that says that a folder is in use, for as long as this process
-// lives; false: another has it.
-func hold(path string) (release func(), ok bool) {
+// Hold takes the lock that says that a folder is in use, for as long as this process
+// lives, and fails if another has it.
+func Hold(path string) (release func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, false
+		return nil, err
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()
-		return nil, false
+		return nil, fmt.Errorf("%s is held by another process: %w", path, err)
 	}
-	return func() { _ = f.Close() }, true
+	return func() { _ = f.Close() }, nil
 }

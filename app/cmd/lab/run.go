@@ -185,7 +185,10 @@ func estimate(ctx context.Context, cfg experiment.Config, list []experiment.Expe
 	if kept > 0 {
 		what += fmt.Sprintf("; %d have a result already", kept)
 	}
-	say(what + "; it can be stopped at any time and goes on where it was")
+	if !cfg.Again {
+		what += "; it can be stopped at any time and goes on where it was"
+	}
+	say(what)
 	return lengths, total
 }
 

@@ -11,6 +11,7 @@ import (
 const (
 	TraceAttempt = "attempt" // a write is about to be sent
 	TraceDone    = "done"    // it has ended; At is that of its attempt
+	TraceSealed  = "sealed"  // the ledger was sealed, from At to End
 	TraceBegan   = "began"   // a term of this node began
 	TraceEnded   = "ended"   // it ended
 	TraceMissed  = "missed"  // a keep-alive failed
@@ -34,7 +35,7 @@ type TraceLine struct {
 	PID   int           `json:"pid"`
 	At    clock.Instant `json:"at"`
 	Token fence.Token   `json:"token,omitempty"`
-	// End is when an attempt ended.
+	// End is when an attempt ended, or a seal.
 	End clock.Instant `json:"end,omitempty"`
 	// What is the outcome of an attempt (ok, refused, unknown, failed), the cause of an
 	// end, who was seen to lead, why a keep-alive failed, or which call it is.

@@ -118,7 +118,7 @@ type scan struct {
 
 func newScan(f *facts) *scan {
 	return &scan{
-		f: f, fencing: newFencing(), believers: newBelievers(f), zombies: newZombies(f), baton: newBaton(f),
+		f: f, fencing: newFencing(f), believers: newBelievers(f), zombies: newZombies(f), baton: newBaton(f),
 		sequence: newSequence(), linear: newLinear(), recovery: newRecovery(f), refusal: newRefusal(f),
 		once: newOnce(f), evidence: newEvidence(f),
 	}
@@ -170,7 +170,7 @@ func timeless(name string) bool {
 // history says whether the files are whole, and of one run.
 func (s *scan) history(checks []string) Verdict {
 	t := newTally("history", "history", "events")
-	t.counts["events"] = s.lines + int64(len(s.f.terms)+len(s.f.grants)+len(s.f.faults)+s.f.runs)
+	t.counts["events"] = s.lines + int64(len(s.f.terms)+len(s.f.grants)+len(s.f.seals)+len(s.f.faults)+s.f.runs)
 	for _, b := range s.f.broken {
 		t.doubt([]Place{b.at}, "%s", b.what)
 	}

@@ -14,6 +14,6 @@
 // What is not checked: that the history is true. Whoever records leaves nothing out;
 // what an observer can miss by design (package lease: a watch may skip states) is not
 // held against a run. Checks are linear in the history, up to a logarithm of what is
-// under way at once. Calls and attempts are not kept in memory; terms, grants, faults
-// and jobs are, up to a limit, beyond which the verdict is unknown.
+// under way at once. Calls and attempts are not kept in memory; terms, grants, seals,
+// faults and jobs are, up to a limit, beyond which the verdict is unknown.
 package check

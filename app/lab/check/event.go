@@ -7,7 +7,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// Event is one line of a history: a Run, Call, Belief, Attempt, Effect, Grant or
+// Event is one line of a history: a Run, Call, Belief, Seal, Attempt, Effect, Grant or
 // Fault.
 type Event interface {
 	kind() string
@@ -112,6 +112,15 @@ type Attempt struct {
 	At      clock.Instant `json:"at"`
 	End     clock.Instant `json:"end,omitempty"`
 	Outcome string        `json:"outcome,omitempty"`
+}
+
+// Seal is a new leader's seal of the ledger, which acknowledged it at End: what has a
+// smaller token and is sent later must be refused.
+type Seal struct {
+	Node  string        `json:"node"`
+	Token fence.Token   `json:"token"`
+	At    clock.Instant `json:"at"`
+	End   clock.Instant `json:"end"`
 }
 
 // What an effect can be.
@@ -220,6 +229,7 @@ func (f Fault) surely() span {
 func (Run) kind() string     { return "run" }
 func (Call) kind() string    { return "call" }
 func (Belief) kind() string  { return "belief" }
+func (Seal) kind() string    { return "seal" }
 func (Attempt) kind() string { return "attempt" }
 func (Effect) kind() string  { return "effect" }
 func (Grant) kind() string   { return "grant" }
@@ -228,6 +238,7 @@ func (Fault) kind() string   { return "fault" }
 func (r Run) when() clock.Instant     { return r.At }
 func (c Call) when() clock.Instant    { return c.End }
 func (b Belief) when() clock.Instant  { return b.At }
+func (s Seal) when() clock.Instant    { return s.At }
 func (a Attempt) when() clock.Instant { return a.At }
 func (Effect) when() clock.Instant    { return 0 } // on the ledger's clock
 func (g Grant) when() clock.Instant   { return g.At }

@@ -24,6 +24,7 @@ type facts struct {
 	byName map[termName]*term
 	grants []grantAt
 	faults []faultAt
+	seals  []sealAt
 	// reopened are terms that began again; strays are ends without a beginning.
 	reopened, strays []beliefAt
 
@@ -57,6 +58,10 @@ type (
 		Fault
 		at Place
 	}
+	sealAt struct {
+		Seal
+		at Place
+	}
 )
 
 func gather(ctx context.Context, dir string) (*facts, error) {
@@ -76,6 +81,8 @@ func gather(ctx context.Context, dir string) (*facts, error) {
 			f.belief(e, at)
 		case Grant:
 			f.grants = append(f.grants, grantAt{e, at})
+		case Seal:
+			f.seals = append(f.seals, sealAt{e, at})
 		case Fault:
 			i, again := byID[e.ID]
 			if e.ID == "" || !again {

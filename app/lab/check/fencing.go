@@ -14,6 +14,7 @@ type fencing struct {
 	streams map[stream]effectAt
 	effects map[fence.Token]*effectSpan
 	ordered map[fence.Token]*okSpan
+	seals   map[fence.Token]sealAt
 	full    bool
 }
 
@@ -27,17 +28,26 @@ type effectAt struct {
 // effectSpan is from when to when a token took effect, by the ledger's clock.
 type effectSpan struct{ first, last effectAt }
 
-// okSpan is the first end and the last start of a token's acknowledged attempts.
+// okSpan is the first end of what was acknowledged to a token, its seal included, and the
+// last start of its acknowledged attempts.
 type okSpan struct {
 	ended, started     Attempt
 	endedAt, startedAt Place
 }
 
-func newFencing() *fencing {
-	return &fencing{
-		tally:   newTally("G2", "fence", "effects accepted", "effects refused", "attempts acknowledged", "tokens"),
-		streams: map[stream]effectAt{}, effects: map[fence.Token]*effectSpan{}, ordered: map[fence.Token]*okSpan{},
+func newFencing(f *facts) *fencing {
+	c := &fencing{
+		tally:   newTally("G2", "fence", "effects accepted", "effects refused", "attempts acknowledged", "seals", "tokens"),
+		streams: map[stream]effectAt{}, effects: map[fence.Token]*effectSpan{}, ordered: map[fence.Token]*okSpan{}, seals: map[fence.Token]sealAt{},
 	}
+	for _, s := range f.seals {
+		c.count("seals")
+		if o, known := c.seals[s.Token]; !known || s.End < o.End {
+			c.seals[s.Token] = s
+			c.ordered[s.Token] = &okSpan{ended: Attempt{Node: s.Node, Token: s.Token, At: s.At, End: s.End}, endedAt: s.at}
+		}
+	}
+	return c
 }
 
 func (c *fencing) effect(e Effect, at Place) {
@@ -92,6 +102,9 @@ func (c *fencing) tooMany(at Place) {
 }
 
 func (c *fencing) attempt(a Attempt, at Place) {
+	if s, known := c.seals[a.Token]; known && a.At < s.End {
+		c.violated([]Place{at, s.at}, "%s writes with token %d before the ledger was sealed with it", a.Node, a.Token)
+	}
 	if a.Outcome != OutcomeOK || a.End == 0 {
 		return
 	}
@@ -128,8 +141,11 @@ func (c *fencing) verdict() Verdict {
 	var prev *okSpan
 	for _, token := range sorted(c.ordered) {
 		s := c.ordered[token]
+		if _, known := c.seals[token]; !known {
+			c.doubt([]Place{s.endedAt}, "token %d was written with, and no seal of it is in the history", token)
+		}
 		if prev != nil && prev.started.At > s.ended.End {
-			c.violated([]Place{prev.startedAt, s.endedAt}, "a write with token %d was begun by %s %v after one with token %d was acknowledged, and acknowledged too",
+			c.violated([]Place{prev.startedAt, s.endedAt}, "a write with token %d was begun by %s %v after a seal or write with token %d was acknowledged, and acknowledged too",
 				prev.started.Token, prev.started.Node, prev.started.At.Sub(s.ended.End), token)
 		}
 		if prev == nil || s.started.At > prev.started.At {

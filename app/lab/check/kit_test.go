@@ -96,6 +96,8 @@ func (w *world) begin() {
 	w.now = w.now.Add(time.Millisecond)
 	w.add("nodes", Belief{Node: w.id(), Token: w.token, State: Began, At: w.now})
 	w.now = w.now.Add(time.Millisecond)
+	w.add("nodes", Seal{Node: w.id(), Token: w.token, At: w.now, End: w.now.Add(time.Millisecond)})
+	w.now = w.now.Add(2 * time.Millisecond)
 }
 
 func (w *world) ended(at clock.Instant, cause string) {

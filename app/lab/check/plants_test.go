@@ -63,6 +63,21 @@ func everything() []planted {
 			edit(h, "nodes", i, func(a *Attempt) { a.Outcome = OutcomeOK })
 			return "nodes", i
 		}},
+		{"write after the seal", "G2", "fence", Fail, "after a seal", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "nodes", func(s Seal) bool { return s.Token > 1 }))
+			s := h["nodes"][i].(Seal)
+			return "nodes", h.inTime(Attempt{Node: "node-9", Token: s.Token - 1, At: s.End.Add(time.Microsecond), End: s.End.Add(2 * time.Microsecond), Outcome: OutcomeOK})
+		}},
+		{"write before the seal", "G2", "fence", Fail, "before the ledger was sealed", func(h history, pick func([]int) int) (string, int) {
+			s := h["nodes"][pick(find(h, "nodes", func(Seal) bool { return true }))].(Seal)
+			return "nodes", h.inTime(Attempt{Node: s.Node, Token: s.Token, At: s.At, End: s.End, Outcome: OutcomeUnknown})
+		}},
+		{"seal not told", "G2", "fence", Unknown, "no seal", func(h history, pick func([]int) int) (string, int) {
+			i := pick(find(h, "nodes", func(Seal) bool { return true }))
+			token := h["nodes"][i].(Seal).Token
+			h["nodes"] = slices.Delete(h["nodes"], i, i+1)
+			return "nodes", find(h, "nodes", func(a Attempt) bool { return a.Token == token })[0]
+		}},
 		{"two believe", "G3", "one-believer", Fail, "", func(h history, _ func([]int) int) (string, int) {
 			end, next := cutLeader(h)
 			for i, e := range h["nodes"] {

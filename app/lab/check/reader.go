@@ -154,6 +154,8 @@ func decode(kind string, line []byte) (Event, error) {
 		return into[Call](line)
 	case "belief":
 		return into[Belief](line)
+	case "seal":
+		return into[Seal](line)
 	case "attempt":
 		return into[Attempt](line)
 	case "effect":
@@ -197,6 +199,8 @@ func plausible(e Event) bool {
 		return within(e.At) && e.Drift >= 0 && e.Drift < 1
 	case Call:
 		return within(e.Start, e.End)
+	case Seal:
+		return within(e.At, e.End)
 	case Attempt:
 		return within(e.At, e.End)
 	case Fault:

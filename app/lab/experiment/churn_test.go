@@ -41,15 +41,16 @@ func TestTurns(t *testing.T) {
 }
 
 // storming is a trial of twelve rounds, everybody in turn: the vacancies are 10 s apart,
-// an election takes 5 ms, and a term 8 s.
+// an election takes 5 ms, and a term 8 s: a kill comes 3 s before the next.
 func storming(name string, nodes, triesEach int) Outcome {
 	const rounds = 12
-	o := Outcome{Trial: Trial{Name: name, Engine: etcdEngine, Nodes: nodes, Rounds: rounds}, Churn: &churned{Seconds: 120, Calm: counted{"Txn": float64(nodes)}, Storm: counted{"Txn": float64(nodes + 1)}}}
+	o := Outcome{Trial: Trial{Name: name, Engine: etcdEngine, TTL: 2 * sec, Nodes: nodes, Rounds: rounds}, Churn: &churned{Seconds: 120, Calm: counted{"Txn": float64(nodes)}, Storm: counted{"Txn": float64(nodes + 1)}}}
 	o.Report.Terms = []check.Term{{Token: 1, Node: "node-1", Began: at(sec), Ended: at(8 * sec)}}
 	ids := nodeNames(nodes)
 	for i := range rounds {
 		o.Rounds = append(o.Rounds, Round{Node: ids[i%nodes], Token: uint64(i + 1), Successor: ids[(i+1)%nodes], Next: uint64(i + 2)})
 		vacant := at(time.Duration(i+1) * 10 * sec)
+		o.Report.Faults = append(o.Report.Faults, check.Fault{Class: check.ClassKill, Target: ids[i%nodes], Begun: vacant.Add(-3 * sec)})
 		o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 2), Node: ids[(i+1)%nodes], Vacant: vacant, Began: vacant.Add(5 * time.Millisecond), Ended: vacant.Add(8 * sec)})
 		o.Churn.Tries, o.Churn.Calls = append(o.Churn.Tries, triesEach), append(o.Churn.Calls, triesEach)
 	}
@@ -121,10 +122,7 @@ etcd_server_proposals_committed_total 6
 func judged(change func([]Outcome)) string {
 	all := []Outcome{storming("etcd-9/in-line", 9, 1), storming("etcd-3/in-line", 3, 1), storming("etcd-9/all-at-once", 9, 8), storming("raft-9", 9, 0)}
 	all[2].Plant = []string{"herd"}
-	all[3].Engine, all[3].TTL, all[3].Churn = raftEngine, 2*sec, nil
-	for _, r := range all[3].Rounds { // 7 s after a term began, and 3 s before the next
-		all[3].Report.Faults = append(all[3].Report.Faults, check.Fault{Class: check.ClassKill, Target: r.Node, Begun: at(time.Duration(r.Token)*10*sec - 3*sec)})
-	}
+	all[3].Engine, all[3].Churn = raftEngine, nil
 	change(all)
 	bars, _ := judgeChurn(all)
 	var short []string
@@ -162,8 +160,15 @@ func TestJudgeChurn(t *testing.T) {
 		"on Raft, too":        {func(all []Outcome) { another(&all[3], 129*sec, "lost") }, "raft-9: terms lost without a kill or a leave"},
 		"a leader that left": {func(all []Outcome) {
 			all[0].Rounds[11].Left = all[0].Rounds[11].Successor
-			another(&all[0], 129*sec, "transferred")
+			another(&all[0], 128*sec+5*time.Millisecond, "transferred")
 		}, ""},
+		"a leader that left and kept the group": {func(all []Outcome) {
+			all[0].Rounds[11].Left = all[0].Rounds[11].Successor
+			another(&all[0], 129*sec, "resigned")
+		}, "etcd-9/in-line: terms lost without a kill or a leave"},
+		"a vacancy that nobody saw for long": {func(all []Outcome) {
+			all[1].Report.Faults[4].Begun = all[1].Report.Faults[4].Begun.Add(-3 * sec)
+		}, "etcd-3/in-line: from the kill to the next term"},
 		"another left": {func(all []Outcome) {
 			all[0].Rounds[11].Left = all[0].Rounds[11].Node
 			another(&all[0], 129*sec, "transferred")
@@ -205,12 +210,13 @@ func TestJudgeChurn(t *testing.T) {
 func TestFairness(t *testing.T) {
 	t.Parallel()
 	judge := func(nodes int) (short []string) {
-		o := Outcome{Trial: Trial{Name: "etcd-9/in-line", Engine: etcdEngine, Nodes: 9, Rounds: 40}}
+		o := Outcome{Trial: Trial{Name: "etcd-9/in-line", Engine: etcdEngine, TTL: 2 * sec, Nodes: 9, Rounds: 40}}
 		o.Report.Terms = []check.Term{{Token: 1, Began: at(sec)}}
 		for i := range 40 {
 			o.Rounds = append(o.Rounds, Round{Node: nodeNames(9)[i%nodes], Token: uint64(i + 1), Successor: nodeNames(9)[(i+1)%nodes], Next: uint64(i + 2)})
 			when := at(time.Duration(i+2) * 5 * sec)
 			o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 2), Vacant: when, Began: when.Add(time.Millisecond)})
+			o.Report.Faults = append(o.Report.Faults, check.Fault{Class: check.ClassKill, Target: nodeNames(9)[i%nodes], Begun: when.Add(-2 * sec)})
 		}
 		bars, _ := judgeChurn([]Outcome{o})
 		for _, b := range bars {

@@ -115,6 +115,8 @@ func collectNode(history, path string) ([]effect, error) {
 			if l.What == check.OutcomeOK {
 				effects = acknowledged(effects, node, l.Token, l.At)
 			}
+		case api.TraceSealed:
+			events = append(events, check.Seal{Node: node, Token: l.Token, At: l.At, End: l.End})
 		case api.TraceBegan:
 			events = append(events, check.Belief{Node: node, Token: l.Token, State: check.Began, At: l.At})
 		case api.TraceEnded:

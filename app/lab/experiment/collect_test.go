@@ -27,6 +27,7 @@ func TestCollect(t *testing.T) {
 		{Kind: api.TraceAttempt, PID: 1, At: 21, Token: 1},
 		{Kind: api.TraceDone, PID: 1, At: 20, End: 25, Token: 1, What: "ok"},
 		{Kind: api.TraceVacant, PID: 2, At: 40, Token: 1},
+		{Kind: api.TraceSealed, PID: 1, At: 12, End: 14, Token: 1},
 	}
 	text := func(lines []api.TraceLine) string {
 		var b strings.Builder
@@ -62,12 +63,15 @@ func TestCollect(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		r, err := check.Dir(t.Context(), filepath.Join(dir, "history"), check.Options{Checks: []string{"token-order", "no-zombie"}})
+		r, err := check.Dir(t.Context(), filepath.Join(dir, "history"), check.Options{Checks: []string{"token-order", "fence", "no-zombie"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(r.Terms) != 1 || r.Terms[0].Attempts != 2 || r.Terms[0].LastAttempt != 21 {
 			t.Errorf("the write under way was lost: %+v", r.Terms)
+		}
+		if v, _ := r.Verdict("fence"); v.Count("seals") != 1 {
+			t.Errorf("the seal was lost: %+v", v)
 		}
 		if want := []effect{{"node-1", 1, 20, 20}}; !slices.Equal(effects, want) {
 			t.Errorf("took effect: %+v, want %+v", effects, want)

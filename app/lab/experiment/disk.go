@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
@@ -64,10 +63,6 @@ func disk() Experiment {
 		Judge: judgeDisk,
 	}
 }
-
-// canMount: a small file system of its own needs root, and Linux. Without, the disk is
-// full only for the ledger's system calls.
-func canMount() bool { return runtime.GOOS == "linux" && os.Geteuid() == 0 }
 
 func judgeDisk(all []Outcome) ([]Threshold, []Table) {
 	var bars []Threshold

@@ -121,8 +121,16 @@ func (d *disturbance) stop() {
 	d.writing.Wait()
 	d.healed = now()
 	var words []string
+	lasted := d.healed.Sub(d.begun)
+	const soon = 5 * time.Second // they have to be started first
+	if least := lasted * time.Duration(runtime.NumCPU()) / 10; len(d.burning) > 0 && lasted > soon && cpu < least {
+		d.wrong = errors.Join(d.wrong, fmt.Errorf("%w: the neighbours had %v of CPU in %v, less than %v", ErrNotSeen, cpu, lasted, least))
+	}
+	if d.kind == busyDisk && d.syncs == 0 {
+		d.wrong = errors.Join(d.wrong, fmt.Errorf("%w: the neighbours have synced nothing", ErrNotSeen))
+	}
 	if len(d.burning) > 0 {
-		words = append(words, fmt.Sprintf("%d neighbours had %.1f s of CPU in %.1f s on %d cores", len(d.burning), cpu.Seconds(), d.healed.Sub(d.begun).Seconds(), runtime.NumCPU()))
+		words = append(words, fmt.Sprintf("%d neighbours had %.1f s of CPU in %.1f s on %d cores", len(d.burning), cpu.Seconds(), lasted.Seconds(), runtime.NumCPU()))
 	}
 	if d.syncs > 0 {
 		words = append(words, fmt.Sprintf("%d synced writes of %d KiB, the slowest %v", d.syncs, syncBytes>>10, d.slowest.Round(time.Millisecond)))
@@ -185,6 +193,7 @@ func (s *stage) collecting(ctx context.Context) (string, error) {
 	ends := now().Add(s.trial.For)
 	var mu sync.Mutex
 	var sum api.Collected
+	ran := map[string]bool{}
 	var nodes sync.WaitGroup
 	for _, n := range s.file.Nodes {
 		nodes.Go(func() {
@@ -197,13 +206,16 @@ func (s *stage) collecting(ctx context.Context) (string, error) {
 				}
 				mu.Lock()
 				sum.Cycles, sum.Stopped = sum.Cycles+got.Cycles, sum.Stopped+got.Stopped
+				ran[n.ID] = ran[n.ID] || got.Cycles > 0
 				mu.Unlock()
 			}
 		})
 	}
 	nodes.Wait()
-	if ctx.Err() == nil && sum.Cycles == 0 {
-		return "", fmt.Errorf("%w: no node's collector ran", ErrNotSeen)
+	for _, n := range s.file.Nodes {
+		if ctx.Err() == nil && !ran[n.ID] {
+			return "", fmt.Errorf("%w: the collector of %s did not run", ErrNotSeen, n.ID)
+		}
 	}
 	return fmt.Sprintf("%d collections in %d nodes, which stopped them for %v in sum", sum.Cycles, len(s.file.Nodes), time.Duration(sum.Stopped)*time.Microsecond), context.Cause(ctx)
 }

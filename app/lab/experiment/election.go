@@ -27,16 +27,15 @@ func elected(o Outcome, i int) (terms []check.Term) {
 // began before anybody had told of the vacancy took no time that could be seen. With
 // Raft it is from the kill.
 func elections(o Outcome) (s series) {
-	for i, r := range o.Rounds {
+	if o.Engine == raftEngine {
+		return sinceKill(o)
+	}
+	for i := range o.Rounds {
 		terms := elected(o, i)
 		if len(terms) == 0 {
 			continue
 		}
-		since := terms[0].Vacant
-		if o.Engine == raftEngine {
-			since = killedAt(o.Report.Faults, r.Node, terms[0].Began)
-		}
-		if since > 0 {
+		if since := terms[0].Vacant; since > 0 {
 			s = append(s, max(0, terms[0].Began.Sub(since)))
 		}
 	}
@@ -71,10 +70,13 @@ func wonOf(o Outcome) won {
 		for j := 1; j < len(terms); j++ {
 			last := terms[j-1]
 			alone = alone && last.Ended <= terms[j].Began
-			if last.Node == r.Left && (last.Cause == "resigned" || last.Cause == "transferred") {
-				w.handed++
-			} else {
+			switch orderly := last.Node == r.Left && (last.Cause == "resigned" || last.Cause == "transferred"); {
+			case !orderly:
 				w.further[orNone(last.Cause)]++
+			case terms[j].Began.Sub(last.Ended) < o.TTL/2:
+				w.handed++
+			default:
+				w.further[last.Cause+", and not released"]++
 			}
 		}
 		if alone {
@@ -210,11 +212,28 @@ func judgeElections(o Outcome, e series) []Threshold {
 	if o.Engine == raftEngine {
 		p95, most = p95+2*o.TTL, most+2*o.TTL
 	}
-	return []Threshold{
+	bars := []Threshold{
 		count(o.Name+": elections measured", len(e), o.Trial.Rounds),
 		{Name: o.Name + ": election p95", Value: fmt.Sprintf("%s of %d", ms(e.at(0.95)), len(e)), Bar: "< " + ms(p95), OK: len(e) > 0 && e.at(0.95) < p95},
 		{Name: o.Name + ": election max", Value: fmt.Sprintf("%s of %d", ms(e.at(1)), len(e)), Bar: "< " + ms(most), OK: len(e) > 0 && e.at(1) < most},
 	}
+	if o.Engine == raftEngine {
+		return bars
+	}
+	// A vacancy counts from when a node saw it: from the kill nothing can be late unseen.
+	return append(bars, below(o.Name+": from the kill to the next term", sinceKill(o), o.TTL+o.TTL/10+time.Second+electionMost, o.Trial.Rounds))
+}
+
+// sinceKill are the times from each kill to the next term.
+func sinceKill(o Outcome) (s series) {
+	for i, r := range o.Rounds {
+		if terms := elected(o, i); len(terms) > 0 {
+			if at := killedAt(o.Report.Faults, r.Node, terms[0].Began); at > 0 {
+				s = append(s, terms[0].Began.Sub(at))
+			}
+		}
+	}
+	return s
 }
 
 // perVacancy is how many calls each vacancy cost beyond those of a calm, by etcd's count.

@@ -105,6 +105,9 @@ type Round struct {
 	Token     uint64 `json:"token"`
 	Successor string `json:"successor"`
 	Next      uint64 `json:"next"`
+	// Other is the other node that was named: whom the group was to be handed to, or who
+	// was cut off beside Node.
+	Other string `json:"other,omitempty"`
 	// Left is who left in order meanwhile.
 	Left string `json:"left,omitempty"`
 	// AskedAt is when a handover was asked for, on the host's clock.

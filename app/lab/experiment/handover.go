@@ -58,8 +58,8 @@ func handoverRounds(ctx context.Context, s *stage) error {
 		if i%2 == 0 {
 			_, err = s.nodes.Resign(ctx, old.Token)
 		} else {
-			r.Kind = transfer
-			_, err = s.nodes.Transfer(ctx, others[s.rng.IntN(len(others))], old.Token)
+			r.Kind, r.Other = transfer, others[s.rng.IntN(len(others))]
+			_, err = s.nodes.Transfer(ctx, r.Other, old.Token)
 		}
 		if err != nil {
 			return fmt.Errorf("%s of %s (token %d): %w", r.Kind, old.ID, old.Token, err)
@@ -83,14 +83,22 @@ func judgeHandover(all []Outcome) ([]Threshold, []Table) {
 	stopTable := Table{Title: "from being asked to the last attempt to write, the handover's own record included", Head: seriesHead("trial")}
 	for _, o := range all {
 		gaps, stops := gapsOf(o)
-		good, n := 0, 0
-		var every series
+		good, named, transfers := 0, 0, 0
+		for _, r := range o.Rounds {
+			if r.Kind == transfer {
+				if transfers++; r.Successor == r.Other {
+					named++
+				}
+			}
+		}
+		var every, between series
 		for _, kind := range []string{stepDown, transfer} {
 			for _, g := range gaps[kind] {
-				if n++; g >= 0 {
+				if g >= 0 {
 					good++
 				}
 			}
+			between = append(between, gaps[kind]...)
 			gapTable.Rows = append(gapTable.Rows, gaps[kind].row(o.Name+" "+kind))
 			every = append(every, stops[kind]...)
 			stopTable.Rows = append(stopTable.Rows, stops[kind].row(o.Name+" "+kind))
@@ -98,6 +106,8 @@ func judgeHandover(all []Outcome) ([]Threshold, []Table) {
 		beat := time.Duration(o.Report.Run.BeatMS) * time.Millisecond
 		bars = append(bars,
 			count(o.Name+": gap of at least 0", good, o.Trial.Rounds),
+			below(o.Name+": nobody waits for a TTL", between, o.TTL/2, o.Trial.Rounds),
+			count(o.Name+": handed to whom it was transferred", named, transfers),
 			below(o.Name+": protected writes stop within one beat", every, beat, o.Trial.Rounds))
 	}
 	return bars, []Table{gapTable, stopTable}

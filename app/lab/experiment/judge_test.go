@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"cmp"
+	"fmt"
 	"testing"
 	"time"
 
@@ -20,10 +21,17 @@ func TestJudges(t *testing.T) {
 		return check.Term{Token: token, Began: at(from), Ended: at(to), Cause: cause, FirstAttempt: at(from), LastAttempt: at(to), Attempts: 1}
 	}
 	terms := func(ended float64, cause string) []check.Term {
-		return []check.Term{term(1, 1, ended, cause), term(2, 8, 20, "")}
+		all := []check.Term{term(1, 1, ended, cause), term(2, 8, 20, "")}
+		all[0].Node, all[1].Node = "a", "b"
+		return all
 	}
 	change := Round{Node: "a", Token: 1, Successor: "b", Next: 2, Begun: at(4), Healed: at(7)}
 	kept := Round{Node: "a", Token: 1, Successor: "a", Next: 1, Begun: at(4), Healed: at(7)}
+	split := func(beside string) Round {
+		r := change
+		r.Other, r.Healed = beside, at(9)
+		return r
+	}
 	after := func(s float64) Round { // the next term began that much later
 		r := seen(change, "off")
 		r.Begun = at(8 - s)
@@ -38,7 +46,8 @@ func TestJudges(t *testing.T) {
 		{experiment: "3", trial: "etcd-3s", why: "it believes beside the next", good: change, bad: change, ended: 6, endedBad: 9, cause: "expired"},
 		{experiment: "3", trial: "raft-1s", why: "Raft has unseated it", good: change, bad: change, ended: 6, endedBad: 6, cause: "expired", causeBad: "lost"},
 		{experiment: "8", trial: "etcd-paused", why: "it believes for longer than the TTL", good: change, bad: change, ended: 6, endedBad: 7.5},
-		{experiment: "8", trial: "raft-split", why: "the two elect", good: change, bad: seen(change, "among the two"), ended: 4.5, endedBad: 4.5},
+		{experiment: "8", trial: "raft-split", why: "the two elect", good: split("c"), bad: split("b"), ended: 4.5, endedBad: 4.5},
+		{experiment: "8", trial: "raft-split", why: "it no longer led", good: split("c"), bad: split("c"), ended: 4.5, endedBad: 3.5},
 		{experiment: "9", trial: "etcd-8s", why: "the term is lost", good: kept, bad: change, ended: 6, endedBad: 6},
 		{experiment: "10", trial: "etcd-3s", why: "the term is lost", good: kept, bad: change, ended: 6, endedBad: 6},
 		{experiment: "10", trial: "raft-2s-long", why: "it does not step down", good: change, bad: kept, ended: 6, endedBad: 6, cause: "resigned"},
@@ -95,4 +104,41 @@ func TestJudges(t *testing.T) {
 func seen(r Round, what string) Round {
 	r.Seen = what
 	return r
+}
+
+// A handover that is none falls short: to another than was named, or by letting the
+// session run out.
+func TestJudgeHandover(t *testing.T) {
+	t.Parallel()
+	short := func(change func(*Outcome)) (names []string) {
+		o := Outcome{Trial: Trial{Name: "x", TTL: 2 * sec, Rounds: 2}}
+		o.Report.Run.BeatMS = 500
+		o.Rounds = []Round{
+			{Kind: stepDown, Node: "a", Token: 1, Successor: "b", Next: 2, AskedAt: int64(at(9 * sec))},
+			{Kind: transfer, Node: "b", Token: 2, Successor: "c", Next: 3, Other: "c", AskedAt: int64(at(19 * sec))},
+		}
+		for i := range 3 {
+			from := at(time.Duration(i) * 10 * sec)
+			o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 1), Attempts: 9, FirstAttempt: from, LastAttempt: from.Add(9100 * time.Millisecond)})
+		}
+		change(&o)
+		bars, _ := judgeHandover([]Outcome{o})
+		for _, b := range bars {
+			if !b.OK {
+				names = append(names, b.Name)
+			}
+		}
+		return names
+	}
+	for want, change := range map[string]func(*Outcome){
+		"[]":                                         func(*Outcome) {},
+		"[x: gap of at least 0]":                     func(o *Outcome) { o.Report.Terms[1].FirstAttempt = at(9050 * time.Millisecond) },
+		"[x: nobody waits for a TTL]":                func(o *Outcome) { o.Report.Terms[1].FirstAttempt = at(10200 * time.Millisecond) },
+		"[x: handed to whom it was transferred]":     func(o *Outcome) { o.Rounds[1].Successor = "a" },
+		"[x: protected writes stop within one beat]": func(o *Outcome) { o.Rounds[0].AskedAt = int64(at(8 * sec)) },
+	} {
+		if got := fmt.Sprint(short(change)); got != want {
+			t.Errorf("short is %s, want %s", got, want)
+		}
+	}
 }

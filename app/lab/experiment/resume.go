@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/tenurehq/tenure/app/lab"
 )
 
 // outcomeFile is written when a trial is over, so that a run that was stopped goes on
@@ -22,6 +24,22 @@ type keptOutcome struct {
 
 func keepTrial(o Outcome, key string) error {
 	return writeJSON(filepath.Join(o.Dir, outcomeFile), keptOutcome{key, o})
+}
+
+// alone keeps others from an experiment's folder: what they removed there, and the fleet
+// file that they wrote, would be ours.
+func alone(dir string) (release func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return nil, err
+	}
+	release, err = lab.Hold(dir + ".lock")
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return func() {}, nil
+	case err != nil:
+		return nil, fmt.Errorf("another lab runs this experiment in %s: wait for it, or give another folder with --out: %w", dir, err)
+	}
+	return release, nil
 }
 
 // keptTrials are those of a run that was stopped. What is of another run is removed:
@@ -63,10 +81,10 @@ func writeJSON(path string, v any) error {
 	return os.Rename(path+".new", path)
 }
 
-// Estimate is about how long an experiment takes: as long as the last time, else what
-// it says of itself, else what its trials suggest.
+// Estimate is about how long an experiment takes: as long as the last time that the same
+// was run, else what it says of itself, else what its trials suggest.
 func Estimate(out string, size Size, e Experiment) time.Duration {
-	if r, err := ReadResult(filepath.Join(out, string(size), e.Name, resultFile)); err == nil && r.Seconds > 0 {
+	if r, err := ReadResult(filepath.Join(out, string(size), e.Name, resultFile)); err == nil && r.Seconds > 0 && r.Command == e.command(size) {
 		return time.Duration(r.Seconds * float64(time.Second))
 	}
 	if e.Takes != nil {

@@ -113,6 +113,18 @@ func TestResume(t *testing.T) {
 	if !Finished(t.Context(), cfg, e) || Estimate(cfg.Out, cfg.Size, e) != time.Duration(r.Seconds*float64(time.Second)) {
 		t.Error("the result is not known to be there, or how long it took")
 	}
+	release, err := alone(r.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Again = true
+	if _, err := Run(t.Context(), cfg, e); err == nil || !strings.Contains(err.Error(), "another lab runs this experiment") {
+		t.Errorf("while another runs it: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(r.Dir, resultFile)); err != nil {
+		t.Errorf("what another has was removed: %v", err)
+	}
+	release()
 	e.Seed++
 	key, err := keyOf(t.Context(), cfg, e, e.Trials(cfg.Size))
 	if err != nil {

@@ -83,6 +83,11 @@ func Run(ctx context.Context, cfg Config, e Experiment) (Result, error) {
 		r.Kept = true
 		return r, nil
 	}
+	release, err := alone(dir)
+	if err != nil {
+		return Result{}, err
+	}
+	defer release()
 	kept, err := keptTrials(dir, key, trials, cfg.Again)
 	if err != nil {
 		return Result{}, err

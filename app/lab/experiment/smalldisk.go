@@ -2,12 +2,14 @@ package experiment
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -21,7 +23,26 @@ const diskSize = 16 << 20
 // diskAt is where the trial's small file system is: not in its folder, which could not be
 // removed if a lab that was killed had left it mounted.
 func diskAt(dir string) string {
-	return filepath.Join(os.TempDir(), fmt.Sprintf("tenure-disk-%x", hashOf(dir)))
+	sum := sha256.Sum256([]byte(dir))
+	return filepath.Join(os.TempDir(), fmt.Sprintf("tenure-disk-%x", sum[:8]))
+}
+
+// canMount: a small file system of its own needs root, and not every root may. Without,
+// the disk is full only for the ledger's system calls.
+func canMount() bool {
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		return false
+	}
+	at, err := os.MkdirTemp("", "tenure-disk-")
+	if err != nil {
+		return false
+	}
+	defer func() { _ = os.Remove(at) }()
+	return mountSmall(at) == nil && system("umount", "-l", at) == nil
+}
+
+func mountSmall(at string) error {
+	return system("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", diskSize), "tenure-lab", at)
 }
 
 // smallDisk mounts a small file system for a trial, in place of one that was left.
@@ -32,7 +53,7 @@ func smallDisk(dir string) (undo func() error, err error) {
 		return nil, err
 	}
 	_ = system("umount", "-l", at) // seldom is there something to unmount
-	if err := system("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", diskSize), "tenure-lab", at); err != nil {
+	if err := mountSmall(at); err != nil {
 		return nil, fmt.Errorf("no permission for a small file system: %w", err)
 	}
 	return func() error {

@@ -62,6 +62,7 @@ func (s Storm) Experiment() (Experiment, error) {
 	e := storm()
 	e.Name, e.Seed = "storm-"+s.Engine, s.Seed
 	e.repeat = fmt.Sprintf("lab storm --for %v --engine %s --seed %d", s.For, s.Engine, s.Seed)
+	e.Takes = func(Size) time.Duration { return s.For + time.Minute }
 	stop := s.Stop
 	if stop == nil {
 		stop = context.Background()
@@ -112,14 +113,15 @@ func readStruck(dir string) ([]struck, error) {
 	}
 	defer func() { _ = f.Close() }()
 	var all []struck
-	for in := bufio.NewScanner(f); in.Scan(); {
+	in := bufio.NewScanner(f)
+	for in.Scan() {
 		var s struck
 		if err := json.Unmarshal(in.Bytes(), &s); err != nil {
 			return nil, err
 		}
 		all = append(all, s)
 	}
-	return all, nil
+	return all, in.Err()
 }
 
 func judgeStorm(all []Outcome) ([]Threshold, []Table) {
@@ -160,12 +162,12 @@ func judgeStorm(all []Outcome) ([]Threshold, []Table) {
 	return bars, append(tables, staleTable(all))
 }
 
-// panics counts the logs of programs that ended by a fault of their own.
+// panics counts the logs of programs that ended by a fault of their own, or would have.
 func panics(dir string) (n int64) {
 	logs, _ := filepath.Glob(filepath.Join(dir, "*.log")) // the pattern is right
 	for _, path := range logs {
 		data, err := os.ReadFile(path)
-		if err != nil || bytes.Contains(data, []byte("\npanic: ")) || bytes.Contains(data, []byte("\nfatal error: ")) {
+		if err != nil || slices.ContainsFunc([]string{"\npanic: ", "\nfatal error: ", "panic serving"}, func(word string) bool { return bytes.Contains(data, []byte(word)) }) {
 			n++
 		}
 	}

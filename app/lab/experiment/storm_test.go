@@ -41,6 +41,10 @@ func TestStormSeed(t *testing.T) {
 			t.Errorf("%s: the plan that is shown: %v, %q", engine, err, shown)
 		}
 	}
+	e, err := Storm{Engine: etcdEngine, For: time.Minute, Seed: 7}.Experiment()
+	if takes := Estimate(t.TempDir(), Full, e); err != nil || takes != 2*time.Minute {
+		t.Errorf("a storm of a minute takes %v, %v", takes, err)
+	}
 	for _, s := range []Storm{{Engine: "redis", For: time.Minute}, {Engine: etcdEngine, For: time.Second}, {Engine: raftEngine, For: 1000 * time.Hour}} {
 		if _, err := s.Experiment(); err == nil {
 			t.Errorf("%+v is taken for a storm", s)

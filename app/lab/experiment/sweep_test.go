@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/app/lab/check"
+	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
 )
@@ -244,6 +246,18 @@ func TestDisturbance(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
+	// Neighbours that took nothing have disturbed nobody.
+	idle, err := child.Start(exec.CommandContext(t.Context(), "true"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, none := range []*disturbance{{kind: busyCPU, burning: []*child.Process{idle}}, {kind: busyDisk}} {
+		none.begun, none.cancel = now().Add(-time.Minute), func() {}
+		if none.stop(); !errors.Is(none.wrong, ErrNotSeen) {
+			t.Errorf("%s by nobody: %v, said %q", none.kind, none.wrong, none.said)
+		}
+	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	other := &disturbance{kind: busyCPU}
 	if err := other.start(ctx, dir); err != nil {

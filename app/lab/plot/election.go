@@ -10,7 +10,7 @@ import (
 )
 
 // Elections is how long elections took while leaders were killed again and again: from
-// the vacancy at the engine to the beginning of the next term.
+// when a node first saw the vacancy to the beginning of the next term.
 type Elections struct {
 	Note   string
 	Series []ElectionSeries
@@ -60,7 +60,7 @@ func (e Elections) Figure() (*Figure, error) {
 			fig.keys = append(fig.keys, lineKey(fmt.Sprintf("%s (median %s, slowest %s)", s.Name, span(quantile(sets[i], 0.5)), span(sets[i][len(sets[i])-1])), curve(i)))
 		}
 	}
-	p := axes("from the vacancy at the engine to the next term (ms, logarithmic)", "elections that were faster (%)")
+	p := axes("from when a node saw the vacancy to the next term (ms, logarithmic)", "elections that were faster (%)")
 	logarithmic(&p.X, low.Seconds()*1e3*0.8, high.Seconds()*1e3*1.3)
 	p.Y.Min, p.Y.Max = 0, 102
 	p.Y.Tick.Marker = even(0, 100, 5)
