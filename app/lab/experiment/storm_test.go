@@ -242,6 +242,12 @@ func TestStormMoments(t *testing.T) {
 	if len(seen) != 2 {
 		t.Errorf("%d faults, want 2", len(seen))
 	}
+	// Who is killed there stood still before, which excuses it until then.
+	if !slices.ContainsFunc(r.Outcomes[0].Report.Faults, func(f check.Fault) bool {
+		return f.PartOf == "kill-"+api.MomentGranted && f.Class == check.ClassPause && f.Begun < f.Healed
+	}) {
+		t.Errorf("that it stood still is not in the history: %+v", r.Outcomes[0].Report.Faults)
+	}
 }
 
 // A storm as anybody runs it, for as long as TENURE_STORM says.

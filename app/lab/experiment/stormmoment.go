@@ -15,6 +15,7 @@ import (
 
 	"github.com/tenurehq/tenure/app/chaos"
 	"github.com/tenurehq/tenure/app/fleet/api"
+	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/child"
@@ -61,7 +62,11 @@ func (w *weather) moment(ctx context.Context, b blow) (f chaos.Fault, err error)
 	f = chaos.Fault{Target: hit.NodeID, Token: l.Token, Begun: begun}
 	seen := fmt.Sprintf("pid %d stopped itself when %s (state T)", hit.PID, at)
 	if act == "kill" {
-		return w.endOf(ctx, f, hit, seen)
+		f, err = w.endOf(ctx, f, hit, seen)
+		if err == nil { // until then it stood still, and could not see its term end
+			err = w.faults.Write(check.Fault{Name: b.Kind + ": stood still", PartOf: b.Kind, Class: check.ClassPause, Target: f.Target, Begun: begun, Healed: f.Begun, Evidence: seen})
+		}
+		return f, err
 	}
 	late := ""
 	if b.Sealed {
