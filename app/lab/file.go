@@ -16,6 +16,9 @@ const (
 	heldFile      = "lab.lock"
 )
 
+// ErrHeld: another process uses the folder.
+var ErrHeld = errors.New("lab: another process uses it")
+
 // folder makes the folder, and removes those of labs that were killed.
 func (f *Fleet) folder() error {
 	if f.cfg.Dir != "" {

@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,7 +20,7 @@ func ownGroup(cmd *exec.Cmd) {
 }
 
 // Hold takes the lock that says that a folder is in use, for as long as this process
-// lives, and fails if another has it.
+// lives; ErrHeld: another has it.
 func Hold(path string) (release func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -27,7 +28,10 @@ func Hold(path string) (release func(), err error) {
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()
-		return nil, fmt.Errorf("%s is held by another process: %w", path, err)
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			err = ErrHeld
+		}
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return func() { _ = f.Close() }, nil
 }

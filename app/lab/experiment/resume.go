@@ -36,10 +36,10 @@ func alone(dir string) (release func(), err error) {
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
 		return func() {}, nil
-	case err != nil:
+	case errors.Is(err, lab.ErrHeld):
 		return nil, fmt.Errorf("another lab runs this experiment in %s: wait for it, or give another folder with --out: %w", dir, err)
 	}
-	return release, nil
+	return release, err
 }
 
 // keptTrials are those of a run that was stopped. What is of another run is removed:

@@ -137,3 +137,11 @@ func TestResume(t *testing.T) {
 		t.Errorf("another seed keeps %v, %v", kept, err)
 	}
 }
+
+// Labs with folders of their own have disks of their own: one would unmount the other's.
+func TestDiskOfItsOwn(t *testing.T) {
+	t.Parallel()
+	if a, b := diskAt("/a/full/12/etcd-full-disk"), diskAt("/b/full/12/etcd-full-disk"); a == b {
+		t.Errorf("both have %s", a)
+	}
+}
