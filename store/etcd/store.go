@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 // Config says where the cluster is.
@@ -26,21 +27,30 @@ type Config struct {
 	// and a half election timeouts, in whole seconds. Default 2 s, which is right
 	// for etcd's own defaults.
 	MinTTL time.Duration
+	// Observed lets candidates end silent sessions instead of etcd's leases: see kv. It
+	// allows a TTL below etcd's, and an etcd leader that was paused cannot end living
+	// sessions. It costs a write for each keep-alive.
+	Observed bool
 }
 
 const (
 	defaultPrefix = "/tenure"
 	// maxTTL is far below what etcd takes, and above what anybody means.
 	maxTTL = 24 * time.Hour
-	// batch keeps a transaction inside etcd's default of 128 operations, with two
-	// puts and a delete for each record.
-	batch = 40
+	// lateness: etcd looks for expired leases twice a second.
+	lateness = time.Second
 	// defaultCall bounds calls whose context has no deadline.
 	defaultCall = 5 * time.Second
 )
 
-// Store is a lease.Store in etcd.
+// Store is a lease.Store in etcd: a kv.Store over an etcd driver.
 type Store struct {
+	*kv.Store
+	driver *driver
+}
+
+// driver knows etcd's keys, leases and members.
+type driver struct {
 	cfg     Config
 	members []*member
 	ctx     context.Context // ends with Shutdown
@@ -48,24 +58,13 @@ type Store struct {
 
 	mu        sync.Mutex
 	preferred int
-	meta      *meta
-	high      int64  // the highest revision seen
-	highEpoch uint64 // under this epoch
-	back      bool   // an answer came from before it
-
-	deployment string
-
-	// What a session says of itself never changes, and its id is never used again.
-	sessions memo[lease.SessionID, lease.Session]
-	// Who held a group when it was last seen.
-	holders memo[string, lease.SessionID]
 }
 
 var _ lease.Store = (*Store)(nil)
 
-// Open connects to the cluster and reads, or at first use writes, what belongs to
-// the deployment. It fails within the context's deadline (5 s if it has none)
-// with what each endpoint said.
+// Open connects to the cluster and reads, or at first use writes, what belongs to the
+// deployment. It fails within the context's deadline (5 s if it has none) with what each
+// endpoint said.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Prefix == "" {
 		cfg.Prefix = defaultPrefix
@@ -77,23 +76,20 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	d := &driver{cfg: cfg}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
 	for _, e := range cfg.Endpoints {
-		s.members = append(s.members, &member{endpoint: e, cfg: &s.cfg})
+		d.members = append(d.members, &member{endpoint: e, cfg: &d.cfg})
 	}
-	m, err := s.loadMeta(ctx)
-	if err == nil {
-		s.deployment = m.Deployment
-	}
+	s, err := kv.New(ctx, d, kv.Config{})
 	if err != nil {
 		if !answered(err) {
-			err = errors.Join(s.diagnose(ctx), err)
+			err = errors.Join(d.diagnose(ctx), err)
 		}
-		s.Shutdown()
+		d.shutdown()
 		return nil, fmt.Errorf("etcd: opening %s: %w", strings.Join(cfg.Endpoints, ","), err)
 	}
-	return s, nil
+	return &Store{s, d}, nil
 }
 
 func (c *Config) validate() error {
@@ -118,7 +114,7 @@ func (c *Config) validate() error {
 		return &lease.ArgumentError{Field: "prefix", Value: c.Prefix, Rule: "must begin with / and have no empty part"}
 	case (c.Username == "") != (c.Password == ""):
 		return &lease.ArgumentError{Field: "username and password", Rule: "come together"}
-	case c.MinTTL < time.Second || c.MinTTL%time.Second != 0:
+	case !c.Observed && (c.MinTTL < time.Second || c.MinTTL%time.Second != 0):
 		return &lease.ArgumentError{Field: "min ttl", Value: c.MinTTL, Rule: "whole seconds, at least one: etcd counts in them"}
 	}
 	return nil
@@ -126,15 +122,15 @@ func (c *Config) validate() error {
 
 // Shutdown closes the connections. Sessions live on until they expire.
 func (s *Store) Shutdown() {
-	s.cancel()
-	for _, m := range s.members {
-		m.close()
-	}
+	s.Store.Shutdown()
+	s.driver.shutdown()
 }
 
-// Limits implements lease.Store.
-func (s *Store) Limits() lease.Limits {
-	return lease.Limits{MinTTL: s.cfg.MinTTL, MaxTTL: maxTTL, Batch: batch}
+func (d *driver) shutdown() {
+	d.cancel()
+	for _, m := range d.members {
+		m.close()
+	}
 }
 
 var errShutdown = errors.New("etcd: the store was shut down")
