@@ -38,15 +38,16 @@ func (d *driver) Watch(ctx context.Context, tick time.Duration, prefixes ...stri
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(d.ctx, cancel)()
+		stopped := false
 		w := &watch{d: d, prefixes: prefixes, ticker: time.NewTicker(max(tick, time.Millisecond)), yield: func(c kv.Change) error {
-			if !yield(c, nil) {
+			if stopped = !yield(c, nil); stopped {
 				return errStopped
 			}
 			return nil
 		}}
 		defer w.ticker.Stop()
 		err := w.run(ctx)
-		if !errors.Is(err, errStopped) {
+		if !stopped {
 			yield(kv.Change{}, err)
 		}
 	}
