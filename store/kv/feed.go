@@ -356,8 +356,21 @@ func (f *feed) died(id lease.SessionID) []string {
 	return groups
 }
 
+// watched reports whether anybody watches the group. Others are read when somebody does.
+func (f *feed) watched(group string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for sub := range f.subs {
+		if sub.scope.Covers(group) {
+			return true
+		}
+	}
+	return false
+}
+
 // resolve reads groups and shows them as they are.
 func (f *feed) resolve(ctx context.Context, groups []string) error {
+	groups = slices.DeleteFunc(slices.Clone(groups), func(g string) bool { return !f.watched(g) })
 	for part := range slices.Chunk(groups, max(1, f.s.caps.Keys/3)) {
 		views, err := f.s.views(ctx, part)
 		if err != nil {
@@ -464,6 +477,7 @@ func (f *feed) refresh(ctx context.Context) error {
 		f.s.sawItem(i, 0)
 		_, alive := living[r.Holder]
 		switch {
+		case !f.watched(r.Group):
 		case err != nil:
 			f.set(lease.View{Record: r.Record, State: tenure.Led})
 		case alive || r.Holder == "":

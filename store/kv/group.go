@@ -174,6 +174,15 @@ func (s *Store) known(ctx context.Context, seen []lease.Record) ([]record, error
 
 // conflict shows which records are not as seen, or not vacant. nil: all are.
 func (s *Store) conflict(ctx context.Context, seen []lease.Record) error {
+	return s.compare(ctx, seen, func(v lease.View) bool { return v.State == tenure.Led })
+}
+
+// changed shows which records are not as seen. nil: all are.
+func (s *Store) changed(ctx context.Context, seen []lease.Record) error {
+	return s.compare(ctx, seen, func(lease.View) bool { return false })
+}
+
+func (s *Store) compare(ctx context.Context, seen []lease.Record, also func(lease.View) bool) error {
 	groups := make([]string, len(seen))
 	for i, r := range seen {
 		groups[i] = r.Group
@@ -184,7 +193,7 @@ func (s *Store) conflict(ctx context.Context, seen []lease.Record) error {
 	}
 	c := &lease.ConflictError{}
 	for i, v := range views {
-		if v.Version != seen[i].Version || v.State == tenure.Led {
+		if v.Version != seen[i].Version || also(v) {
 			c.Current = append(c.Current, v)
 		}
 	}

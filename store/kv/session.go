@@ -380,7 +380,7 @@ func (s *Store) end(ctx context.Context, d described, beat uint64, why lease.Rea
 	if beat != Any && r.Items[0].Version != beat {
 		return errBeat
 	}
-	return cmp.Or(s.conflict(ctx, seen), error(&lease.ConflictError{}))
+	return cmp.Or(s.changed(ctx, seen), error(&lease.ConflictError{}))
 }
 
 // errBeat: the session was renewed meanwhile.
@@ -400,7 +400,7 @@ func (s *Store) closeIfUnchanged(ctx context.Context, id lease.SessionID, seen [
 		return 0, err
 	}
 	beat := r.Versions[0]
-	conflict := s.conflict(ctx, seen)
+	conflict := s.changed(ctx, seen)
 	if conflict == nil {
 		return beat, nil
 	}
