@@ -30,20 +30,16 @@ type feed struct {
 	views    map[string]lease.View
 	holds    map[lease.SessionID]map[string]bool
 	sessions map[lease.SessionID]described
-	flight   *flight // the refresh that has not begun yet
+	begun    uint64 // refreshes so far
+	done     uint64 // the newest of them that has read everything
+	turn     chan struct{}
 
 	swept   clock.Instant
 	corpses map[string]clock.Instant // keys of dead sessions: when they were first seen
 }
 
-// flight is a refresh that several callers wait for.
-type flight struct {
-	done chan struct{}
-	err  error
-}
-
 func newFeed(s *Store) *feed {
-	f := &feed{s: s, subs: map[*Sub]struct{}{}, corpses: map[string]clock.Instant{}}
+	f := &feed{s: s, subs: map[*Sub]struct{}{}, corpses: map[string]clock.Instant{}, turn: make(chan struct{}, 1)}
 	f.reset()
 	return f
 }
@@ -422,29 +418,33 @@ func (f *feed) look(ctx context.Context, ids []lease.SessionID) error {
 	return nil
 }
 
-// shared is a refresh that began after the call. Callers that come at the same time share it.
+// shared returns after a refresh that began after the call. Callers that wait for the same
+// one share it.
 func (f *feed) shared(ctx context.Context) error {
 	f.mu.Lock()
-	mine := f.flight == nil
-	if mine {
-		f.flight = &flight{done: make(chan struct{})}
-	}
-	w := f.flight
+	arrived := f.begun
 	f.mu.Unlock()
-	if mine {
-		f.mu.Lock()
-		f.flight = nil // whoever comes from now on needs another
-		f.mu.Unlock()
-		w.err = f.refresh(ctx)
-		close(w.done)
-		return w.err
-	}
 	select {
-	case <-w.done:
-		return w.err
+	case f.turn <- struct{}{}:
+		defer func() { <-f.turn }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	f.mu.Lock()
+	if f.done > arrived {
+		f.mu.Unlock()
+		return nil
+	}
+	f.begun++
+	mine := f.begun
+	f.mu.Unlock()
+	if err := f.refresh(ctx); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	f.done = mine
+	f.mu.Unlock()
+	return nil
 }
 
 // refresh reads everything. Records come before the sessions: a holder that is missing
