@@ -16,25 +16,25 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-var _ kv.Driver = (*driver)(nil)
+var _ kv.Driver = (*Driver)(nil)
 
 // Caps implements kv.Driver.
-func (d *driver) Caps() kv.Caps {
+func (d *Driver) Caps() kv.Caps {
 	// etcd takes 128 operations in a transaction.
 	return kv.Caps{MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: 120, Native: !d.cfg.Observed, Ordered: !d.cfg.Observed}
 }
 
-func (d *driver) item(kv3 *mvccpb.KeyValue) kv.Item {
+func (d *Driver) item(kv3 *mvccpb.KeyValue) kv.Item {
 	return kv.Item{
 		Key: strings.TrimPrefix(string(kv3.Key), d.cfg.Prefix+"/"), Value: kv3.Value,
 		Version: uint64(kv3.ModRevision), Created: uint64(kv3.CreateRevision),
 	}
 }
 
-func (d *driver) key(k string) string { return d.cfg.Prefix + "/" + k }
+func (d *Driver) key(k string) string { return d.cfg.Prefix + "/" + k }
 
 // Commit implements kv.Driver with one transaction.
-func (d *driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	var cmps []clientv3.Cmp
 	for _, c := range t.If {
 		switch c.Version {
@@ -96,7 +96,7 @@ func (d *driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return r, nil
 }
 
-func (d *driver) gets(keys []string) []clientv3.Op {
+func (d *Driver) gets(keys []string) []clientv3.Op {
 	ops := make([]clientv3.Op, len(keys))
 	for i, k := range keys {
 		ops[i] = clientv3.OpGet(d.key(k))
@@ -104,7 +104,7 @@ func (d *driver) gets(keys []string) []clientv3.Op {
 	return ops
 }
 
-func (d *driver) items(keys []string, answers []*pb.ResponseOp) []kv.Item {
+func (d *Driver) items(keys []string, answers []*pb.ResponseOp) []kv.Item {
 	items := make([]kv.Item, len(keys))
 	for i, k := range keys {
 		items[i].Key = k
@@ -116,7 +116,7 @@ func (d *driver) items(keys []string, answers []*pb.ResponseOp) []kv.Item {
 }
 
 // List implements kv.Driver.
-func (d *driver) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
+func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
 	from := d.key(prefix)
 	if after != "" {
 		from = d.key(after) + "\x00"
@@ -138,7 +138,7 @@ func (d *driver) List(ctx context.Context, prefix, after string, limit int) ([]k
 
 // Incarnation implements kv.Driver: a restored cluster has another id. One that was restored
 // under its old id is noticed by those who have seen a higher revision.
-func (d *driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
+func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
 	var resp *clientv3.GetResponse
 	err := d.each(ctx, "read the cluster's id", func(ctx context.Context, c *clientv3.Client) (err error) {
 		resp, err = c.Get(ctx, d.key("meta"), clientv3.WithCountOnly())
@@ -163,7 +163,7 @@ func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.
 
 // Grant implements kv.Leaser. The id is chosen by the caller, so a retry uses the lease that
 // the first try may have made.
-func (d *driver) Grant(ctx context.Context, want string, ttl time.Duration) (string, time.Duration, error) {
+func (d *Driver) Grant(ctx context.Context, want string, ttl time.Duration) (string, time.Duration, error) {
 	id, err := leaseID(want)
 	if err != nil {
 		return "", 0, err
@@ -197,7 +197,7 @@ var errQuorum = errors.New("etcd: the cluster changed its leader during the keep
 // keep-alives for a while, and nobody else knows of them. So a keep-alive counts only with a
 // linearizable read behind it that was answered in the same Raft term: then the leader that
 // renewed the lease still had its quorum afterwards.
-func (d *driver) Renew(ctx context.Context, id string, read []string) (time.Duration, kv.Result, error) {
+func (d *Driver) Renew(ctx context.Context, id string, read []string) (time.Duration, kv.Result, error) {
 	lid, err := leaseID(id)
 	if err != nil {
 		return 0, kv.Result{}, kv.ErrNoLease
@@ -249,7 +249,7 @@ func renewOnce(ctx context.Context, c *clientv3.Client, id clientv3.LeaseID) (*p
 }
 
 // Revoke implements kv.Leaser.
-func (d *driver) Revoke(ctx context.Context, id string) error {
+func (d *Driver) Revoke(ctx context.Context, id string) error {
 	lid, err := leaseID(id)
 	if err != nil {
 		return nil //nolint:nilerr // there is no such lease

@@ -107,7 +107,7 @@ func (m *member) close() {
 // each gives a call to one member after the other until one answers. The time
 // that is left is shared among those that have not been asked. An error that is
 // no answer leaves the outcome unknown, as every error of a lease.Store does.
-func (s *driver) each(ctx context.Context, what string, f func(context.Context, *clientv3.Client) error) error {
+func (s *Driver) each(ctx context.Context, what string, f func(context.Context, *clientv3.Client) error) error {
 	if s.ctx.Err() != nil {
 		return errShutdown
 	}

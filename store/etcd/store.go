@@ -46,11 +46,11 @@ const (
 // Store is a lease.Store in etcd: a kv.Store over an etcd driver.
 type Store struct {
 	*kv.Store
-	driver *driver
+	driver *Driver
 }
 
-// driver knows etcd's keys, leases and members.
-type driver struct {
+// Driver knows etcd's keys, leases and members.
+type Driver struct {
 	cfg     Config
 	members []*member
 	ctx     context.Context // ends with Shutdown
@@ -66,30 +66,41 @@ var _ lease.Store = (*Store)(nil)
 // deployment. It fails within the context's deadline (5 s if it has none) with what each
 // endpoint said.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
-	if cfg.Prefix == "" {
-		cfg.Prefix = defaultPrefix
-	}
-	cfg.Prefix = strings.TrimRight(cfg.Prefix, "/")
-	if cfg.MinTTL == 0 {
-		cfg.MinTTL = 2 * time.Second
-	}
+	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	d := &driver{cfg: cfg}
-	d.ctx, d.cancel = context.WithCancel(context.Background())
-	for _, e := range cfg.Endpoints {
-		d.members = append(d.members, &member{endpoint: e, cfg: &d.cfg})
-	}
+	d := NewDriver(cfg)
 	s, err := kv.New(ctx, d, kv.Config{})
 	if err != nil {
 		if !answered(err) {
 			err = errors.Join(d.diagnose(ctx), err)
 		}
-		d.shutdown()
+		d.Shutdown()
 		return nil, fmt.Errorf("etcd: opening %s: %w", strings.Join(cfg.Endpoints, ","), err)
 	}
 	return &Store{s, d}, nil
+}
+
+func (c Config) withDefaults() Config {
+	if c.Prefix == "" {
+		c.Prefix = defaultPrefix
+	}
+	c.Prefix = strings.TrimRight(c.Prefix, "/")
+	if c.MinTTL == 0 {
+		c.MinTTL = 2 * time.Second
+	}
+	return c
+}
+
+// NewDriver returns the driver alone. It connects with its first call.
+func NewDriver(cfg Config) *Driver {
+	d := &Driver{cfg: cfg.withDefaults()}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	for _, e := range cfg.Endpoints {
+		d.members = append(d.members, &member{endpoint: e, cfg: &d.cfg})
+	}
+	return d
 }
 
 func (c *Config) validate() error {
@@ -123,10 +134,11 @@ func (c *Config) validate() error {
 // Shutdown closes the connections. Sessions live on until they expire.
 func (s *Store) Shutdown() {
 	s.Store.Shutdown()
-	s.driver.shutdown()
+	s.driver.Shutdown()
 }
 
-func (d *driver) shutdown() {
+// Shutdown closes the connections.
+func (d *Driver) Shutdown() {
 	d.cancel()
 	for _, m := range d.members {
 		m.close()

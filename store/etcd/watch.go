@@ -33,7 +33,7 @@ var (
 
 // Watch implements kv.Driver with one etcd watch over all keys, so changes come in their
 // order. It moves to another member when one falls silent.
-func (d *driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
+func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
 	return func(yield func(kv.Change, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -54,7 +54,7 @@ func (d *driver) Watch(ctx context.Context, tick time.Duration, prefixes ...stri
 }
 
 type watch struct {
-	d        *driver
+	d        *Driver
 	prefixes []string
 	ticker   *time.Ticker
 	revision int64 // known so far
@@ -88,7 +88,7 @@ type stream struct {
 
 // stream begins a watch that lasts as long as ctx. The member has until the end of call to
 // confirm it: the client alone would wait for ever.
-func (d *driver) stream(ctx, call context.Context, c *clientv3.Client, opts ...clientv3.OpOption) (*stream, error) {
+func (d *Driver) stream(ctx, call context.Context, c *clientv3.Client, opts ...clientv3.OpOption) (*stream, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	giveUp := context.AfterFunc(call, cancel)
 	events := c.Watch(ctx, d.key(""), append(opts, clientv3.WithPrefix(), clientv3.WithFragment())...)
@@ -100,7 +100,7 @@ func (d *driver) stream(ctx, call context.Context, c *clientv3.Client, opts ...c
 }
 
 // listen watches from now on.
-func (d *driver) listen(ctx context.Context) (*stream, error) {
+func (d *Driver) listen(ctx context.Context) (*stream, error) {
 	var s *stream
 	err := d.each(ctx, "watch", func(call context.Context, c *clientv3.Client) (err error) {
 		if s, err = d.stream(ctx, call, c, clientv3.WithCreatedNotify()); err != nil {
