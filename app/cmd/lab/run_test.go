@@ -68,13 +68,8 @@ func TestReport(t *testing.T) {
 		t.Errorf("nothing: code %d, %s", code, stderr)
 	}
 	keep := func(ok bool) {
-		r := experiment.Result{Experiment: experiment.All()[0], Size: experiment.Quick, Thresholds: []experiment.Threshold{{Name: "failover", Value: "7 s", Bar: "< 5 s", OK: ok}}}
-		data, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(dir, "quick", "1", "result.json")
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, data, 0o600)); err != nil {
+		r := experiment.Result{Experiment: experiment.All()[0], Size: experiment.Quick, Dir: filepath.Join(dir, "quick", "1"), Thresholds: []experiment.Threshold{{Name: "failover", Value: "7 s", Bar: "< 5 s", OK: ok}}}
+		if err := errors.Join(os.MkdirAll(r.Dir, 0o700), r.Save()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -85,6 +80,24 @@ func TestReport(t *testing.T) {
 	keep(true)
 	if code, stdout, _ := labRun(t, nil, "report", "--results", dir, "-o", "json"); code != exitOK || !json.Valid([]byte(stdout)) {
 		t.Errorf("code %d\n%s", code, stdout)
+	}
+	// A result that was edited, or that has no digest, has not passed.
+	for want, change := range map[string][2]string{
+		"changed after the run":               {`"value": "7 s"`, `"value": "3 s"`},
+		"recorded before the stricter checks": {`"digest": "`, `"digested": "`},
+	} {
+		keep(true)
+		path := filepath.Join(dir, "quick", "1", "result.json")
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(strings.Replace(string(data), change[0], change[1], 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, stdout, _ := labRun(t, nil, "report", "--results", dir); code != exitThreshold || !strings.Contains(stdout, want) {
+			t.Errorf("%s: code %d\n%s", want, code, stdout)
+		}
 	}
 }
 
@@ -98,7 +111,7 @@ func TestCheckDir(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range []check.Event{
-			check.Run{Experiment: "test", TTLMS: 2000, At: 1, Checks: []string{"sequence"}},
+			experiment.LoadRun("billing"),
 			check.Call{Start: 10, End: 20, Token: 1, First: 5, Last: 5},
 			check.Call{Start: 30, End: 40, Token: 1, First: second, Last: second},
 		} {
@@ -106,7 +119,7 @@ func TestCheckDir(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := w.Close(); err != nil {
+		if err := errors.Join(w.Close(), check.WriteManifest(filepath.Join(dir, "trial", "history"))); err != nil {
 			t.Fatal(err)
 		}
 		return dir
