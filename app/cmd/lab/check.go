@@ -147,8 +147,8 @@ func checkDirs(cmd *cobra.Command, dirs []string, db string, asJSON bool) error 
 // ended; empty: it does not, or none was kept.
 func recordedOtherwise(history string, now check.Report) string {
 	then, kept := experiment.Recorded(history)
-	if !kept {
-		return ""
+	if !kept || then.Manifest == "" && now.Manifest == "" {
+		return "" // nothing to compare, or recorded before the stricter checks
 	}
 	if then.Manifest != now.Manifest {
 		return "the result beside this history is of a history with another manifest"

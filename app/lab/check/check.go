@@ -174,7 +174,7 @@ func (s *scan) read(ctx context.Context, dir string) error {
 	if err := each(ctx, dir, func(kind string) bool { return kind == "effect" }, effect, s.f.damaged); err != nil {
 		return err
 	}
-	if s.f.run.Nodes > 0 {
+	if s.f.whole() {
 		s.ledger.complete()
 		s.sequence.took = &s.fencing.took
 	}
@@ -215,11 +215,11 @@ func timeless(name string) bool {
 func (s *scan) history(checks []string) Verdict {
 	t := newTally("history", "history", "events")
 	t.counts["events"] = s.lines + int64(len(s.f.terms)+len(s.f.grants)+len(s.f.seals)+len(s.f.faults)+s.f.runs)
-	if s.f.run.Nodes > 0 && len(s.f.processes) != s.f.run.Nodes {
-		t.doubt([]Place{s.f.runAt}, "the run has %d nodes, and the history has processes of %d", s.f.run.Nodes, len(s.f.processes))
-	}
 	for _, b := range s.f.broken {
 		t.doubt([]Place{b.at}, "%s", b.what)
+	}
+	if s.f.whole() && len(s.f.processes) != s.f.run.Nodes {
+		t.doubt([]Place{s.f.runAt}, "the run has %d nodes, and the history has processes of %d", s.f.run.Nodes, len(s.f.processes))
 	}
 	switch bound := slices.ContainsFunc(checks, func(name string) bool { return !timeless(name) }); {
 	case s.f.runs != 1:

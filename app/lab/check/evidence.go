@@ -46,7 +46,7 @@ func newEvidence(f *facts) *evidence {
 	for _, x := range f.faults {
 		switch {
 		case x.PartOf != "":
-			if !f.whole(x) {
+			if !f.partOf(x) {
 				c.doubt([]Place{x.at}, "%s of %s is said to be part of %s, and there was none at that time", x.Name, x.Target, x.PartOf)
 			}
 		case x.Missed != "":
@@ -75,8 +75,8 @@ func newEvidence(f *facts) *evidence {
 	return c
 }
 
-// whole reports whether the fault that another is a part of is in the history.
-func (f *facts) whole(part faultAt) bool {
+// partOf reports whether the fault that another is a part of is in the history.
+func (f *facts) partOf(part faultAt) bool {
 	for _, x := range f.faults {
 		if x.Name == part.PartOf && x.PartOf == "" && x.Begun <= part.Healed && part.Begun <= x.Healed {
 			return true

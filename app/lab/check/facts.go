@@ -3,7 +3,11 @@ package check
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -35,6 +39,9 @@ type facts struct {
 
 	runs   int
 	broken []*historyError
+	// old: there is no manifest. It was recorded before the stricter checks and does not
+	// have all that they compare.
+	old bool
 }
 
 // life is an event of a node. Trouble: it shows that a fault was felt.
@@ -79,6 +86,8 @@ type (
 
 func gather(ctx context.Context, dir string) (*facts, error) {
 	f := &facts{byName: map[termName]*term{}, processes: map[string][]Process{}}
+	_, err := os.Stat(filepath.Join(dir, manifestFile))
+	f.old = errors.Is(err, fs.ErrNotExist)
 	byID := map[string]int{}
 	kept := 0
 	want := func(kind string) bool { return kind != "call" && kind != "attempt" && kind != "effect" }
@@ -179,6 +188,9 @@ func (f *facts) killed() {
 		}
 	}
 }
+
+// whole reports whether the history has what every process of a fleet did.
+func (f *facts) whole() bool { return f.run.Nodes > 0 && !f.old }
 
 // damaged notes once that a file is not whole.
 func (f *facts) damaged(h *historyError) {

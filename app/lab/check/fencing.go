@@ -66,7 +66,7 @@ func newFencing(f *facts) *fencing {
 	c := &fencing{
 		tally:   newTally("G2", "fence", "effects accepted", "effects refused", "attempts acknowledged", "seals", "tokens"),
 		streams: map[stream]effectAt{}, effects: map[fence.Token]*effectSpan{}, ordered: map[fence.Token]*okSpan{}, seals: map[fence.Token]sealAt{},
-		others: map[write]*effectTried{}, refused: map[termName]*refusals{}, whole: f.run.Nodes > 0,
+		others: map[write]*effectTried{}, refused: map[termName]*refusals{}, whole: f.whole(),
 	}
 	for _, s := range f.seals {
 		c.count("seals")

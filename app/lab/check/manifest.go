@@ -91,11 +91,11 @@ func manifested(dir string, broken func(*historyError)) (digest string, err erro
 		broken(&historyError{Place{File: file}, fmt.Sprintf(format, args...)})
 	}
 	data, err := os.ReadFile(filepath.Join(dir, manifestFile))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	if errors.Is(err, fs.ErrNotExist) {
 		doubt(manifestFile, "recorded before the stricter checks: there is no manifest of the files")
 		return "", nil
-	case err != nil:
+	}
+	if err != nil {
 		return "", fmt.Errorf("check: %w", err)
 	}
 	var m manifest
