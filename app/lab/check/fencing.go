@@ -172,10 +172,16 @@ func (c *fencing) tried(a Attempt, at Place) {
 }
 
 func (c *fencing) refusal(of termName) *refusals {
-	if c.refused[of] == nil {
-		c.refused[of] = &refusals{}
+	n := c.refused[of]
+	switch {
+	case n == nil && len(c.refused) >= maxFacts:
+		c.tooMany(Place{})
+		return &refusals{}
+	case n == nil:
+		n = &refusals{}
+		c.refused[of] = n
 	}
-	return c.refused[of]
+	return n
 }
 
 // untried finds effects without an attempt, and refusals that only one side knows of.

@@ -28,12 +28,15 @@ type kept struct {
 
 func (k *kept) allocations(ctx context.Context, tx *sql.Tx) error {
 	return Effects(ctx, tx, k.group, func(e Effect) error {
+		if k.unread {
+			return nil
+		}
 		digest, err := digestOf(e)
 		k.effects = append(k.effects, digest)
 		if err != nil || e.What != EffectSequence || e.Name != api.Sequence {
 			return err
 		}
-		if !k.all.add(e.Token, allocation{numbers: numbers{e.First, e.Last}}) && !k.unread {
+		if !k.all.add(e.Token, allocation{numbers: numbers{e.First, e.Last}}) {
 			k.unread = true
 			k.doubt(nil, "more than %d allocations to compare with", maxAllocations)
 		}
