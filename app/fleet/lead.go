@@ -102,9 +102,9 @@ func (n *Node) newPen(term *tenure.Term) *pen.Pen {
 	}
 	if n.cfg.Lab {
 		cfg.Between = func() { n.stopAt(api.MomentWrite) }
-		cfg.Attempted = func(at clock.Instant, token fence.Token) {
+		cfg.Attempted = func(at clock.Instant, token fence.Token, writes []ledgerapi.Write) {
 			n.attempts.add(at, token)
-			n.trace.attempted(at, token)
+			n.trace.attempted(at, token, writes)
 		}
 	}
 	return pen.New(cfg)

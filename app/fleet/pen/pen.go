@@ -57,8 +57,8 @@ type Config struct {
 	// Between, if set, is called between the check and the write: where a process that
 	// is paused does the most harm.
 	Between func()
-	// Attempted, if set, is told each attempt just before it is sent.
-	Attempted func(at clock.Instant, token fence.Token)
+	// Attempted, if set, is called with each attempt just before it is sent.
+	Attempted func(at clock.Instant, token fence.Token, writes []ledgerapi.Write)
 	// Done, if set, is told how each attempt ended.
 	Done func(at clock.Instant, took time.Duration, err error)
 }
@@ -139,7 +139,7 @@ func (p *Pen) write(ctx context.Context, writes []ledgerapi.Write) (ledgerapi.An
 	}
 	raise(&p.last, at)
 	if p.cfg.Attempted != nil {
-		p.cfg.Attempted(at, token)
+		p.cfg.Attempted(at, token, writes)
 	}
 	wctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Timeout)
 	defer cancel()

@@ -81,7 +81,7 @@ func TestRefusedSendsNothingMore(t *testing.T) {
 	told := clock.Never
 	p := pen.New(pen.Config{
 		Ledger: l, Resource: "billing", Term: old,
-		Attempted: func(at clock.Instant, _ fence.Token) {
+		Attempted: func(at clock.Instant, _ fence.Token, _ []ledgerapi.Write) {
 			mu.Lock()
 			defer mu.Unlock()
 			begun = append(begun, at)
@@ -137,7 +137,7 @@ func TestEnded(t *testing.T) {
 		t.Run(tt.cause.Error(), func(t *testing.T) {
 			term, _, end := newTerm(1)
 			sent := 0
-			p := pen.New(pen.Config{Ledger: openLedger(t), Resource: "billing", Term: term, Attempted: func(clock.Instant, fence.Token) { sent++ }})
+			p := pen.New(pen.Config{Ledger: openLedger(t), Resource: "billing", Term: term, Attempted: func(clock.Instant, fence.Token, []ledgerapi.Write) { sent++ }})
 			end(tt.cause)
 			if _, err := p.Write(t.Context(), checkpoint()); !pen.Stop(err) || !errors.Is(err, tt.cause) || sent != 0 {
 				t.Fatalf("a write: %v, %d sent", err, sent)
@@ -217,7 +217,7 @@ func TestBetween(t *testing.T) {
 			}
 			paused = clock.System().Now()
 		},
-		Attempted: func(at clock.Instant, _ fence.Token) { attempts = append(attempts, at) },
+		Attempted: func(at clock.Instant, _ fence.Token, _ []ledgerapi.Write) { attempts = append(attempts, at) },
 	})
 	_, err := p.Write(t.Context(), checkpoint())
 	if !errors.Is(err, fence.ErrRefused) {
