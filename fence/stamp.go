@@ -2,8 +2,11 @@ package fence
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 )
 
 // Stamp goes with one write of a leader: who writes (deployment, group,
@@ -13,6 +16,21 @@ type Stamp struct {
 	Group      string `json:"group"`
 	Token      Token  `json:"token"`
 	Seq        uint64 `json:"seq,omitempty"`
+	// Holder identifies the session that the token was granted to; see HolderOf.
+	// A store that lost data can grant one token to two sessions. A sink that knows
+	// the holder of its token refuses the other session. Empty means unknown: such a
+	// stamp is compared by its token only.
+	Holder string `json:"holder,omitempty"`
+}
+
+// MaxHolder is the longest holder, in bytes.
+const MaxHolder = 64
+
+// HolderOf derives the holder from whatever identifies the session. It is a digest,
+// because some engines let everybody who knows a session's id close that session.
+func HolderOf(session string) string {
+	sum := sha256.Sum256([]byte(session))
+	return hex.EncodeToString(sum[:8])
 }
 
 // MaxSeq is the largest sequence number of a stamp: 2^53 − 1, exact in JSON.
@@ -29,6 +47,8 @@ func (s Stamp) Validate() error {
 		return &InvalidError{Field: "token", Value: s.Token.String(), Rule: "from 1 to 2^53-1"}
 	case s.Seq > MaxSeq:
 		return &InvalidError{Field: "seq", Value: fmt.Sprint(s.Seq), Rule: "at most 2^53-1"}
+	case len(s.Holder) > MaxHolder || strings.ContainsFunc(s.Holder, func(c rune) bool { return c <= ' ' || c > '~' }):
+		return &InvalidError{Field: "holder", Value: clip(s.Holder), Rule: fmt.Sprintf("at most %d bytes of visible ASCII", MaxHolder)}
 	}
 	return nil
 }
@@ -66,7 +86,8 @@ func Unsigned(_ context.Context, raw []byte) (Stamp, error) {
 // that an older leader's write cannot land between the new leader's first read
 // and its first write.
 type Sealer interface {
-	// Seal raises the sink's mark to the stamp's token, or says why not: a
-	// StaleError means that somebody newer was here already.
+	// Seal raises the sink's mark to the stamp's token, or says why not. A
+	// StaleError means that the sink has seen a larger token, a CloneError that
+	// another session sealed it with this very token.
 	Seal(ctx context.Context, s Stamp) error
 }
