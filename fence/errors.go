@@ -51,7 +51,7 @@ func (e *ForeignError) Unwrap() error { return ErrRefused }
 
 // CloneError: two processes have one token. Either two different writes carry one
 // stamp (Digest and Mark.Digest differ), or the token was granted to two sessions
-// (Stamp.Holder and Mark.Holder differ), which only a store that lost data does.
+// (Stamp.Session and Mark.Session differ), which only a store that lost data does.
 type CloneError struct {
 	Stamp  Stamp
 	Digest string
@@ -60,7 +60,7 @@ type CloneError struct {
 
 func (e *CloneError) Error() string {
 	if e.Mark.anothers(e.Stamp) {
-		return fmt.Sprintf("fence: clone refused: %s of session %s, but the sink has seen this token with session %s: the store granted it twice; raise the epoch", e.Stamp, e.Stamp.Holder, e.Mark.Holder)
+		return fmt.Sprintf("fence: clone refused: %s of session %s, but the sink has seen this token with session %s: the store granted it twice; raise the epoch", e.Stamp, e.Stamp.Session, e.Mark.Session)
 	}
 	return fmt.Sprintf("fence: clone refused: %s was already written with digest %q, now comes %q: two processes write under one token", e.Stamp, clip(e.Mark.Digest), clip(e.Digest))
 }

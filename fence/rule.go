@@ -10,9 +10,9 @@ type Mark struct {
 	Deployment string `json:"deployment"`
 	Group      string `json:"group"`
 	Token      Token  `json:"token"`
-	Seq        uint64 `json:"seq,omitempty"`    // strict sinks: of the last write
-	Digest     string `json:"digest,omitempty"` // strict sinks: of the last write
-	Holder     string `json:"holder,omitempty"` // whom Token was granted to; empty: unknown
+	Seq        uint64 `json:"seq,omitempty"`     // strict sinks: of the last write
+	Digest     string `json:"digest,omitempty"`  // strict sinks: of the last write
+	Session    string `json:"session,omitempty"` // whom Token was granted to; empty: unknown
 }
 
 // Admit is the rule: accept if and only if the stamp's token is not below the
@@ -20,7 +20,7 @@ type Mark struct {
 // with the write. On an error the mark is unchanged and nothing may be written: a
 // refused token is never stored, so one slip cannot lock every later leader out.
 //
-// A mark without a holder, from an older version, takes that of the first stamp
+// A mark without a session, from an older version, takes that of the first stamp
 // with an equal token.
 func (m Mark) Admit(s Stamp) (Mark, error) {
 	if err := m.compare(s); err != nil {
@@ -30,7 +30,7 @@ func (m Mark) Admit(s Stamp) (Mark, error) {
 		// A new leader's writes are counted anew.
 		m.Seq, m.Digest = 0, ""
 	}
-	m.Deployment, m.Group, m.Token, m.Holder = s.Deployment, s.Group, s.Token, m.holder(s)
+	m.Deployment, m.Group, m.Token, m.Session = s.Deployment, s.Group, s.Token, m.session(s)
 	return m, nil
 }
 
@@ -65,7 +65,7 @@ func (m Mark) AdmitStrict(s Stamp, digest string) (Mark, Verdict, error) {
 			return m, 0, &StaleError{Stamp: s, Mark: m}
 		}
 	}
-	return Mark{Deployment: s.Deployment, Group: s.Group, Token: s.Token, Seq: s.Seq, Digest: digest, Holder: m.holder(s)}, Apply, nil
+	return Mark{Deployment: s.Deployment, Group: s.Group, Token: s.Token, Seq: s.Seq, Digest: digest, Session: m.session(s)}, Apply, nil
 }
 
 // Advance is the operator's way past the slip rule: it moves a mark up to any
@@ -81,7 +81,7 @@ func (m Mark) Advance(s Stamp) (Mark, error) {
 		return m, &StaleError{Stamp: s, Mark: m}
 	}
 	if s.Token > m.Token {
-		m = Mark{Deployment: s.Deployment, Group: s.Group, Token: s.Token, Holder: s.Holder}
+		m = Mark{Deployment: s.Deployment, Group: s.Group, Token: s.Token, Session: s.Session}
 	}
 	return m, nil
 }
@@ -90,18 +90,18 @@ func (m Mark) foreign(s Stamp) bool {
 	return m.Token != 0 && (m.Deployment != s.Deployment || m.Group != s.Group)
 }
 
-// holder is whose the admitted stamp's token is: a stamp that does not say so does
+// session is whose the admitted stamp's token is: a stamp that does not say so does
 // not make the sink forget it.
-func (m Mark) holder(s Stamp) string {
-	if s.Token == m.Token && s.Holder == "" {
-		return m.Holder
+func (m Mark) session(s Stamp) string {
+	if s.Token == m.Token && s.Session == "" {
+		return m.Session
 	}
-	return s.Holder
+	return s.Session
 }
 
 // anothers reports whether the stamp's token was granted to another session.
 func (m Mark) anothers(s Stamp) bool {
-	return s.Token == m.Token && s.Holder != "" && m.Holder != "" && s.Holder != m.Holder
+	return s.Token == m.Token && s.Session != "" && m.Session != "" && s.Session != m.Session
 }
 
 func (m Mark) compare(s Stamp) error {

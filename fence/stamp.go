@@ -16,19 +16,19 @@ type Stamp struct {
 	Group      string `json:"group"`
 	Token      Token  `json:"token"`
 	Seq        uint64 `json:"seq,omitempty"`
-	// Holder identifies the session that the token was granted to; see HolderOf.
+	// Session identifies the session that the token was granted to; see SessionDigest.
 	// A store that lost data can grant one token to two sessions. A sink that knows
-	// the holder of its token refuses the other session. Empty means unknown: such a
+	// the session of its token refuses the other session. Empty means unknown: such a
 	// stamp is compared by its token only.
-	Holder string `json:"holder,omitempty"`
+	Session string `json:"session,omitempty"`
 }
 
-// MaxHolder is the longest holder, in bytes.
-const MaxHolder = 64
+// MaxSession bounds Stamp.Session, in bytes.
+const MaxSession = 64
 
-// HolderOf derives the holder from whatever identifies the session. It is a digest,
+// SessionDigest is what Stamp.Session holds: a digest of the id of the session,
 // because some engines let everybody who knows a session's id close that session.
-func HolderOf(session string) string {
+func SessionDigest(session string) string {
 	sum := sha256.Sum256([]byte(session))
 	return hex.EncodeToString(sum[:8])
 }
@@ -47,8 +47,8 @@ func (s Stamp) Validate() error {
 		return &InvalidError{Field: "token", Value: s.Token.String(), Rule: "from 1 to 2^53-1"}
 	case s.Seq > MaxSeq:
 		return &InvalidError{Field: "seq", Value: fmt.Sprint(s.Seq), Rule: "at most 2^53-1"}
-	case len(s.Holder) > MaxHolder || strings.ContainsFunc(s.Holder, func(c rune) bool { return c <= ' ' || c > '~' }):
-		return &InvalidError{Field: "holder", Value: clip(s.Holder), Rule: fmt.Sprintf("at most %d bytes of visible ASCII", MaxHolder)}
+	case len(s.Session) > MaxSession || strings.ContainsFunc(s.Session, func(c rune) bool { return c <= ' ' || c > '~' }):
+		return &InvalidError{Field: "session", Value: clip(s.Session), Rule: fmt.Sprintf("at most %d bytes of visible ASCII", MaxSession)}
 	}
 	return nil
 }

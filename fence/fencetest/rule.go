@@ -115,8 +115,8 @@ func invalidRefused(c *check) {
 			at(0), at(fence.MaxToken + 1), at(fence.MaxToken + 2), at(1 << 63), at(math.MaxUint64),
 			{Group: group, Token: 8}, {Deployment: deployment, Token: 8},
 			atSeq(8, fence.MaxSeq+1), atSeq(8, math.MaxUint64),
-			{Deployment: deployment, Group: group, Token: 8, Holder: strings.Repeat("h", fence.MaxHolder+1)},
-			{Deployment: deployment, Group: group, Token: 8, Holder: "two words"},
+			{Deployment: deployment, Group: group, Token: 8, Session: strings.Repeat("h", fence.MaxSession+1)},
+			{Deployment: deployment, Group: group, Token: 8, Session: "two words"},
 		} {
 			refuses[*fence.InvalidError](c, s)
 			if c.Seal != nil {
@@ -161,10 +161,10 @@ func sealRefused(c *check) {
 
 // A store that lost data grants one token to two sessions. Only the one that came
 // first may use it.
-func holderRefused(c *check) {
-	of := func(holder string, token fence.Token) fence.Stamp {
+func sessionRefused(c *check) {
+	of := func(session string, token fence.Token) fence.Stamp {
 		s := at(token)
-		s.Holder = holder
+		s.Session = session
 		return s
 	}
 	other := func(token fence.Token) {
@@ -192,9 +192,9 @@ func holderRefused(c *check) {
 	c.accepts(of("other", 7), "d")
 	refuses[*fence.CloneError](c, of("first", 7))
 
-	// A mark without a holder takes the first that comes.
+	// A mark without a session takes the first that comes.
 	c.accepts(at(8), "e")
-	c.must("seal of a mark without a holder", c.Seal(c.ctx, of("first", 8)))
+	c.must("seal of a mark without a session", c.Seal(c.ctx, of("first", 8)))
 	other(8)
 	c.accepts(at(9), "f")
 	c.accepts(of("first", 9), "g")
@@ -205,9 +205,9 @@ func holderRefused(c *check) {
 		_, err := c.WriteStrict(c.ctx, s, "d", "h")
 		c.must("strict write", err)
 		other(10)
-		s.Holder, s.Seq = "", 2
+		s.Session, s.Seq = "", 2
 		_, err = c.WriteStrict(c.ctx, s, "d", "i")
-		c.must("strict write without a holder", err)
+		c.must("strict write without a session", err)
 		other(10)
 		c.effects("in the end", "a", "b", "c", "d", "e", "f", "g", "h", "i")
 		return

@@ -16,7 +16,7 @@ const (
 	HeaderSeq        = "Fencing-Seq"
 	HeaderGroup      = "Fencing-Group"
 	HeaderDeployment = "Fencing-Deployment"
-	HeaderHolder     = "Fencing-Holder" // optional: the session that the token was granted to
+	HeaderSession    = "Fencing-Session" // optional: the session that the token was granted to
 )
 
 // maxName bounds the names on the wire; those of groups are shorter.
@@ -51,7 +51,7 @@ func Parse(values func(header string) []string) (s fence.Stamp, err error) {
 	group, b := one(HeaderGroup)
 	token, c := one(HeaderToken)
 	seq, d := one(HeaderSeq)
-	holder, _ := one(HeaderHolder)
+	session, _ := one(HeaderSession)
 	if !a && !b && !c && !d {
 		return s, &MissingError{}
 	}
@@ -61,7 +61,7 @@ func Parse(values func(header string) []string) (s fence.Stamp, err error) {
 	if err := errors.Join(checkName(HeaderDeployment, deployment), checkName(HeaderGroup, group)); err != nil {
 		return s, err
 	}
-	s = fence.Stamp{Deployment: deployment, Group: group, Holder: holder}
+	s = fence.Stamp{Deployment: deployment, Group: group, Session: session}
 	if s.Token, err = fence.ParseToken(token); err != nil {
 		return fence.Stamp{}, err
 	}
@@ -76,7 +76,7 @@ func Parse(values func(header string) []string) (s fence.Stamp, err error) {
 }
 
 // Format is the reverse of Parse: it sets each header once, or says why the stamp
-// cannot be sent. A seq of 0 and an empty holder are not sent.
+// cannot be sent. A seq of 0 and an empty session are not sent.
 func Format(s fence.Stamp, set func(header, value string)) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -90,8 +90,8 @@ func Format(s fence.Stamp, set func(header, value string)) error {
 	if s.Seq != 0 {
 		set(HeaderSeq, strconv.FormatUint(s.Seq, 10))
 	}
-	if s.Holder != "" {
-		set(HeaderHolder, s.Holder)
+	if s.Session != "" {
+		set(HeaderSession, s.Session)
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func NewContext(ctx context.Context, s fence.Stamp) context.Context {
 
 // Remove takes the stamp out of what is to be sent.
 func Remove(del func(header string)) {
-	for _, name := range []string{HeaderToken, HeaderSeq, HeaderGroup, HeaderDeployment, HeaderHolder} {
+	for _, name := range []string{HeaderToken, HeaderSeq, HeaderGroup, HeaderDeployment, HeaderSession} {
 		del(name)
 	}
 }

@@ -112,14 +112,14 @@ func ruleIsTheSame(t *testing.T, pool *pgxpool.Pool) {
 	for _, mark := range []string{"", "a", "b"} {
 		for _, stamp := range []string{"", "a"} {
 			for _, token := range []fence.Token{6, 7, 8} {
-				all = append(all, question{fence.Mark{Deployment: "prod", Group: "billing", Token: 7, Holder: mark}, fence.Stamp{Deployment: "prod", Group: "billing", Token: token, Holder: stamp}})
+				all = append(all, question{fence.Mark{Deployment: "prod", Group: "billing", Token: 7, Session: mark}, fence.Stamp{Deployment: "prod", Group: "billing", Token: token, Session: stamp}})
 			}
 		}
 	}
 	text, err := json.Marshal(all)
 	must(t, err)
-	rows, err := pool.Query(t.Context(), `SELECT tenure_rule(ROW('r', q->'Mark'->>'deployment', q->'Mark'->>'group', nullif((q->'Mark'->>'token')::bigint, 0), 0, '', NULL, coalesce(q->'Mark'->>'holder', ''))::tenure_mark,
-		q->'Stamp'->>'deployment', q->'Stamp'->>'group', (q->'Stamp'->>'token')::bigint, coalesce(q->'Stamp'->>'holder', '')) FROM json_array_elements($1::json) WITH ORDINALITY e(q, n) ORDER BY n`, string(text))
+	rows, err := pool.Query(t.Context(), `SELECT tenure_rule(ROW('r', q->'Mark'->>'deployment', q->'Mark'->>'group', nullif((q->'Mark'->>'token')::bigint, 0), 0, '', NULL, coalesce(q->'Mark'->>'session', ''))::tenure_mark,
+		q->'Stamp'->>'deployment', q->'Stamp'->>'group', (q->'Stamp'->>'token')::bigint, coalesce(q->'Stamp'->>'session', '')) FROM json_array_elements($1::json) WITH ORDINALITY e(q, n) ORDER BY n`, string(text))
 	must(t, err)
 	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	must(t, err)
@@ -547,13 +547,13 @@ func secondSchema(t *testing.T, pool *pgxpool.Pool) {
 	must(t, err)
 }
 
-// A database of the version before holders says what is to be done; Migrate does it,
+// A database of the version before sessions says what is to be done; Migrate does it,
 // and the marks stay.
 func upgrade(t *testing.T, pool *pgxpool.Pool) {
 	r := fresh()
 	sink := pgxfence.NewSink(pool, r)
 	must(t, sink.Seal(t.Context(), at(5)))
-	_, err := pool.Exec(t.Context(), `ALTER TABLE tenure_mark DROP COLUMN holder;
+	_, err := pool.Exec(t.Context(), `ALTER TABLE tenure_mark DROP COLUMN session;
 		DROP FUNCTION tenure_admit(text, text, text, bigint, text);
 		DROP FUNCTION tenure_admit_strict(text, text, text, bigint, bigint, text, text);`)
 	must(t, err)
@@ -564,13 +564,13 @@ func upgrade(t *testing.T, pool *pgxpool.Pool) {
 		}
 	}
 	must(t, pgxfence.Migrate(t.Context(), pool))
-	if m, err := sink.Mark(t.Context()); err != nil || m.Token != 5 || m.Holder != "" {
+	if m, err := sink.Mark(t.Context()); err != nil || m.Token != 5 || m.Session != "" {
 		t.Errorf("the mark is %+v, %v", m, err)
 	}
 	s := at(5)
-	s.Holder = "a"
+	s.Session = "a"
 	must(t, sink.Seal(t.Context(), s))
-	s.Holder = "b"
+	s.Session = "b"
 	if err := sink.Seal(t.Context(), s); word(err) != "clone" {
 		t.Errorf("a seal by another session: %v", err)
 	}

@@ -2,7 +2,7 @@
 -- fence.Mark, for the stamp in ARGV and the mark in KEYS[1]. Numbers are doubles,
 -- exact below 2^53, where tokens and seqs end; they are stored as they came, never
 -- printed from a double.
-local op, deployment, group, digest, holder = ARGV[1], ARGV[2], ARGV[3], ARGV[6], ARGV[7]
+local op, deployment, group, digest, session = ARGV[1], ARGV[2], ARGV[3], ARGV[6], ARGV[7]
 local token, seq = tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local function number(text, least)
@@ -16,7 +16,7 @@ local function number(text, least)
 	return n
 end
 
-local mark = redis.call('HMGET', KEYS[1], 'deployment', 'group', 'token', 'seq', 'digest', 'holder')
+local mark = redis.call('HMGET', KEYS[1], 'deployment', 'group', 'token', 'seq', 'digest', 'session')
 local known = mark[6] or '' -- older versions stored none
 local seen, last = number(mark[3], 1), number(mark[4], 0)
 -- A mark that is there and cannot be read is no first contact: that would let
@@ -39,7 +39,7 @@ local function judge()
 			return 'foreign'
 		elseif token < seen then
 			return 'stale'
-		elseif op ~= 'advance' and token == seen and holder ~= '' and known ~= '' and holder ~= known then
+		elseif op ~= 'advance' and token == seen and session ~= '' and known ~= '' and session ~= known then
 			return 'clone'
 		elseif op ~= 'advance' and slip() then
 			return 'slip'
@@ -68,10 +68,10 @@ elseif verdict ~= 'apply' then
 end
 
 if token ~= seen then
-	redis.call('HSET', KEYS[1], 'deployment', deployment, 'group', group, 'token', ARGV[4], 'seq', '0', 'digest', '', 'holder', holder)
+	redis.call('HSET', KEYS[1], 'deployment', deployment, 'group', group, 'token', ARGV[4], 'seq', '0', 'digest', '', 'session', session)
 	redis.call('HDEL', KEYS[1], 'answer')
-elseif op ~= 'advance' and known == '' and holder ~= '' then
-	redis.call('HSET', KEYS[1], 'holder', holder)
+elseif op ~= 'advance' and known == '' and session ~= '' then
+	redis.call('HSET', KEYS[1], 'session', session)
 elseif op == 'strict' then
 	-- Changes nothing, and fails now if the server has no memory left: not after
 	-- the write is made.

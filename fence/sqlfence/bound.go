@@ -54,7 +54,7 @@ func (b Bound) admit(ctx context.Context, resource string, s fence.Stamp, a admi
 	switch b.dialect {
 	case Postgres:
 		var said string
-		args := []any{resource, s.Deployment, s.Group, int64(s.Token), s.Holder}
+		args := []any{resource, s.Deployment, s.Group, int64(s.Token), s.Session}
 		row := b.run.QueryRow(ctx, "SELECT "+a.function+"($1, $2, $3, $4, $5)", args...)
 		if err := row.Scan(&said); err != nil {
 			return wrap(resource, outdated(err))
@@ -90,7 +90,7 @@ func (b Bound) GuardStrict(ctx context.Context, resource string, s fence.Stamp, 
 		var said string
 		var answer []byte
 		row := b.run.QueryRow(ctx, "SELECT said, stored FROM tenure_admit_strict($1, $2, $3, $4, $5, $6, $7)",
-			resource, s.Deployment, s.Group, int64(s.Token), int64(s.Seq), digest, s.Holder)
+			resource, s.Deployment, s.Group, int64(s.Token), int64(s.Seq), digest, s.Session)
 		if err := row.Scan(&said, &answer); err != nil {
 			return 0, nil, wrap(resource, outdated(err))
 		}
@@ -203,8 +203,8 @@ func (b Bound) ReadMark(ctx context.Context, resource string) (fence.Mark, error
 
 func (b Bound) read(ctx context.Context, resource string) (m fence.Mark, err error) {
 	var token, seq int64
-	row := b.run.QueryRow(ctx, b.numbered("SELECT deployment, grp, token, seq, digest, holder FROM tenure_mark WHERE resource = $1"), resource)
-	err = row.Scan(&m.Deployment, &m.Group, &token, &seq, &m.Digest, &m.Holder)
+	row := b.run.QueryRow(ctx, b.numbered("SELECT deployment, grp, token, seq, digest, session FROM tenure_mark WHERE resource = $1"), resource)
+	err = row.Scan(&m.Deployment, &m.Group, &token, &seq, &m.Digest, &m.Session)
 	if errors.Is(err, sql.ErrNoRows) {
 		return fence.Mark{}, nil
 	}
@@ -225,11 +225,11 @@ func (b Bound) store(ctx context.Context, resource string, m, next fence.Mark) e
 	if m == next {
 		return nil
 	}
-	// To learn the holder is no new write: the answer to the last one stays.
-	_, err := b.run.Exec(ctx, `INSERT INTO tenure_mark (resource, deployment, grp, token, seq, digest, holder) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-		ON CONFLICT (resource) DO UPDATE SET token = excluded.token, seq = excluded.seq, digest = excluded.digest, holder = excluded.holder,
+	// To learn the session is no new write: the answer to the last one stays.
+	_, err := b.run.Exec(ctx, `INSERT INTO tenure_mark (resource, deployment, grp, token, seq, digest, session) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+		ON CONFLICT (resource) DO UPDATE SET token = excluded.token, seq = excluded.seq, digest = excluded.digest, session = excluded.session,
 		answer = CASE WHEN token = excluded.token AND seq = excluded.seq THEN answer END`,
-		resource, next.Deployment, next.Group, int64(next.Token), int64(next.Seq), next.Digest, next.Holder)
+		resource, next.Deployment, next.Group, int64(next.Token), int64(next.Seq), next.Digest, next.Session)
 	return err
 }
 
@@ -261,14 +261,14 @@ func refusal(said string, s fence.Stamp, digest string) error {
 		Token      *uint64 `json:"token"`
 		Seq        *uint64 `json:"seq"`
 		Digest     *string `json:"digest"`
-		Holder     string  `json:"holder"`
+		Session    string  `json:"session"`
 	}
 	if err := json.Unmarshal([]byte(said), &v); err != nil {
 		return fmt.Errorf("the database answers %.60q: it has functions of another version", said)
 	}
 	var m fence.Mark
 	if v.Token != nil && v.Deployment != nil && v.Group != nil && v.Seq != nil && v.Digest != nil {
-		m = fence.Mark{Deployment: *v.Deployment, Group: *v.Group, Token: fence.Token(*v.Token), Seq: *v.Seq, Digest: *v.Digest, Holder: v.Holder}
+		m = fence.Mark{Deployment: *v.Deployment, Group: *v.Group, Token: fence.Token(*v.Token), Seq: *v.Seq, Digest: *v.Digest, Session: v.Session}
 	}
 	switch v.Verdict {
 	case "stale":
@@ -293,7 +293,7 @@ func outdated(err error) error {
 	}
 	var coded interface{ SQLState() string }
 	missing := errors.As(err, &coded) && (coded.SQLState() == "42883" || coded.SQLState() == "42703")
-	if missing || strings.Contains(err.Error(), "no such column: holder") {
+	if missing || strings.Contains(err.Error(), "no such column: session") {
 		return fmt.Errorf("the database has an older version of the fence: run Migrate (or the text of Migration): %w", err)
 	}
 	return err

@@ -84,7 +84,7 @@ func (d Dialect) Migrate(ctx context.Context, db *sql.DB) error {
 			}
 		}
 		if d == SQLite {
-			return addHolder(ctx, c)
+			return addSession(ctx, c)
 		}
 		return nil
 	})
@@ -94,13 +94,13 @@ func (d Dialect) Migrate(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// addHolder upgrades a table of an older version: SQLite has no ADD COLUMN IF NOT
+// addSession upgrades a table of an older version: SQLite has no ADD COLUMN IF NOT
 // EXISTS.
-func addHolder(ctx context.Context, c *sql.Conn) error {
+func addSession(ctx context.Context, c *sql.Conn) error {
 	var n int
-	err := c.QueryRowContext(ctx, "SELECT count(*) FROM pragma_table_info('tenure_mark') WHERE name = 'holder'").Scan(&n)
+	err := c.QueryRowContext(ctx, "SELECT count(*) FROM pragma_table_info('tenure_mark') WHERE name = 'session'").Scan(&n)
 	if err == nil && n == 0 {
-		_, err = c.ExecContext(ctx, "ALTER TABLE tenure_mark ADD COLUMN holder TEXT NOT NULL DEFAULT ''")
+		_, err = c.ExecContext(ctx, "ALTER TABLE tenure_mark ADD COLUMN session TEXT NOT NULL DEFAULT ''")
 	}
 	return err
 }

@@ -2,7 +2,7 @@
 -- line ends it. SQLite cannot add a column only where it is missing: a table of a
 -- version before 0.1 needs, once,
 --
---   ALTER TABLE tenure_mark ADD COLUMN holder TEXT NOT NULL DEFAULT '';
+--   ALTER TABLE tenure_mark ADD COLUMN session TEXT NOT NULL DEFAULT '';
 --
 -- Dialect.Migrate does that.
 
@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS tenure_mark (
   seq        INTEGER NOT NULL DEFAULT 0,
   digest     TEXT    NOT NULL DEFAULT '',
   answer     BLOB,
-  holder     TEXT    NOT NULL DEFAULT '' -- the session that the token was granted to
+  session    TEXT    NOT NULL DEFAULT '' -- the session that the token was granted to
 ) WITHOUT ROWID;
 
 -- Steps that were made, with their results. A step is made once per resource.
