@@ -1,9 +1,15 @@
 package lease
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 )
 
@@ -41,6 +47,57 @@ func CheckBatch(l Limits, seen []Record) error {
 func CheckTTL(l Limits, ttl time.Duration) error {
 	if ttl <= 0 || ttl > l.MaxTTL {
 		return &ArgumentError{Field: "ttl", Value: ttl, Rule: fmt.Sprintf("more than 0 and at most %v", l.MaxTTL)}
+	}
+	return nil
+}
+
+const (
+	minInstance = 16
+	maxInstance = 64
+	maxAttempt  = 64
+)
+
+// Validate returns an ArgumentError unless a session may be opened with the options.
+func (o OpenOptions) Validate() error {
+	switch n := len(o.Instance); {
+	case n != 0 && (n < minInstance || n > maxInstance):
+		return &ArgumentError{Field: "instance", Value: n, Rule: fmt.Sprintf("must have %d to %d characters", minInstance, maxInstance)}
+	case o.Attempt != "" && n == 0:
+		return &ArgumentError{Field: "attempt", Value: o.Attempt, Rule: "needs an instance"}
+	case len(o.Attempt) > maxAttempt:
+		return &ArgumentError{Field: "attempt", Value: len(o.Attempt), Rule: fmt.Sprintf("must have at most %d characters", maxAttempt)}
+	}
+	return o.Scope.Validate()
+}
+
+// InstanceDigest returns what stores keep of an instance. "" has none.
+func InstanceDigest(instance string) string {
+	if instance == "" {
+		return ""
+	}
+	return digest("instance", instance)
+}
+
+// AttemptDigest names the attempt of a candidate's instance. "" has none.
+func (o OpenOptions) AttemptDigest(candidate string) string {
+	if o.Attempt == "" {
+		return ""
+	}
+	return digest("attempt", candidate, o.Instance, o.Attempt)
+}
+
+func digest(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:16])
+}
+
+// SameOpening reports whether the session is what these arguments of Open ask for, and
+// returns an ArgumentError if not.
+func (s Session) SameOpening(c tenure.Candidate, o OpenOptions) error {
+	same := s.Candidate.ID == c.ID && s.Candidate.Address == c.Address && s.Candidate.Priority == c.Priority &&
+		maps.Equal(s.Candidate.Metadata, c.Metadata) && slices.Equal(s.Scope, o.Scope) && s.Fenced == o.Fenced
+	if !same {
+		return &ArgumentError{Field: "attempt", Value: o.Attempt, Rule: "names a living session that was opened with other arguments"}
 	}
 	return nil
 }

@@ -19,6 +19,8 @@ type Config struct {
 	// Scope is what it stands for: the groups it may campaign for, and in whose
 	// lines it stands. Everything in one scope shares one session.
 	Scope Scope
+	// Fenced promises that every group of the scope writes only to fenced sinks.
+	Fenced bool
 	// Timing is how long everything takes. The zero Timing is Default().
 	Timing
 

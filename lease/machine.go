@@ -39,6 +39,7 @@ type Machine struct {
 	session   *session
 	retired   []*session
 	opening   bool
+	attempt   uint64 // of the session to be opened next: the same until one is opened
 	openAt    clock.Instant
 	openFails int
 	idleAt    clock.Instant
@@ -203,6 +204,7 @@ type Call struct {
 
 	Session SessionID
 	TTL     time.Duration // open
+	Attempt string        // open
 	Seen    []Record      // acquire
 	Held    Record        // release
 	To      SessionID     // release
@@ -435,10 +437,10 @@ func (m *Machine) late(f *flight, r *Reply) {
 	switch {
 	case f.Kind == CallBeat:
 		m.beaten(f, r)
-	case f.Kind == CallOpen && r.Err == nil:
-		// Nobody will keep it alive; take it out of the line.
-		m.retired = append(m.retired, &session{Session: r.Session, retired: true, why: Resigned})
-		m.sweep()
+	case f.Kind == CallOpen && r.Err == nil && f.Attempt == m.attemptName() && !m.opening:
+		// Take it now. If a retry is under way, it returns this same session; if one has
+		// returned it before, the session is known, and its work must not be cut short.
+		m.opened(f, r)
 	case f.Kind == CallAcquire && r.Err == nil:
 		m.won(f, r)
 	}

@@ -2,10 +2,11 @@ package lease
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -23,10 +24,11 @@ import (
 // goroutine steps the machine and never waits for the store, so a call that
 // hangs cannot stand between a timer and the end of a term.
 type Node struct {
-	cfg     Config
-	store   Store
-	machine *Machine
-	timer   clock.Timer
+	cfg      Config
+	store    Store
+	instance string // random: no other process and no restart has it
+	machine  *Machine
+	timer    clock.Timer
 
 	ctx    context.Context // of the calls and the watch
 	cancel context.CancelFunc
@@ -114,10 +116,11 @@ func New(store Store, cfg Config) (*Node, error) {
 		sick = errors.New("lease: the health check has not answered yet")
 	}
 	n := &Node{
-		cfg:   cfg,
-		store: store,
+		cfg:      cfg,
+		store:    store,
+		instance: rand.Text(),
 		machine: NewMachine(MachineConfig{
-			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Limits: store.Limits(), Sick: sick, Seed: rand.Uint64(), Plant: cfg.planted,
+			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Limits: store.Limits(), Sick: sick, Seed: mathrand.Uint64(), Plant: cfg.planted,
 		}),
 		timer:   cfg.Clock.NewTimer(),
 		done:    make(chan struct{}),
@@ -401,7 +404,7 @@ func (n *Node) ask(ctx context.Context, c *Call) *Reply {
 	r := &Reply{ID: c.ID}
 	switch c.Kind {
 	case CallOpen:
-		r.Session, r.Err = n.store.Open(ctx, n.cfg.Candidate, c.TTL, n.cfg.Scope)
+		r.Session, r.Err = n.store.Open(ctx, n.cfg.Candidate, c.TTL, OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Attempt: c.Attempt, Fenced: n.cfg.Fenced})
 	case CallBeat:
 		r.Beat, r.Err = n.store.KeepAlive(ctx, c.Session)
 	case CallClose:

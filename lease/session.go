@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/tenurehq/tenure"
@@ -57,8 +58,11 @@ func (m *Machine) open() {
 		return
 	}
 	m.opening = true
-	m.send(&Call{Kind: CallOpen, TTL: m.cfg.Timing.TTL}, nil)
+	m.send(&Call{Kind: CallOpen, TTL: m.cfg.Timing.TTL, Attempt: m.attemptName()}, nil)
 }
+
+// attemptName lets the store recognise a retry of an Open whose reply was lost.
+func (m *Machine) attemptName() string { return strconv.FormatUint(m.attempt, 10) }
 
 func (m *Machine) opened(f *flight, r *Reply) {
 	m.opening = false
@@ -68,6 +72,8 @@ func (m *Machine) opened(f *flight, r *Reply) {
 		m.openFails++
 		return
 	}
+	m.attempt++
+	m.openAt = clock.Never
 	s := &session{Session: r.Session, beatAt: f.sent.Add(m.cfg.Timing.Beat)}
 	s.trust = f.sent
 	m.session = s
@@ -80,6 +86,13 @@ func (m *Machine) opened(f *flight, r *Reply) {
 		return
 	}
 	m.openFails = 0
+	for _, seat := range m.order {
+		// An earlier try of this Open, whose reply was lost, was granted the group since.
+		if seat.known && seat.view.State == tenure.Led && seat.view.Holder == s.ID {
+			m.named(seat, seat.view.Record, false)
+			m.update(seat)
+		}
+	}
 	m.note(Note{Kind: NoteOpened, Session: s.ID, Took: m.now.Sub(f.sent)})
 	m.readLine()
 }

@@ -29,10 +29,12 @@ type Store interface {
 	// Limits is known without asking the engine.
 	Limits() Limits
 
-	// Open begins a session for a candidate and answers the granted TTL, which may
-	// be longer than the one asked for. If the reply is lost the session lives
-	// unknown to its owner until it expires.
-	Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope Scope) (Session, error)
+	// Open begins a session for a candidate. The granted TTL may differ from the one
+	// asked for: callers count on what was granted. With an Attempt the call is
+	// idempotent: while the session of that attempt lives, another Open with the same
+	// arguments renews and returns it, so a lost reply leaves no session behind.
+	// Other arguments under a living attempt are refused (ErrInvalid).
+	Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o OpenOptions) (Session, error)
 
 	// KeepAlive extends a living session and brings what is asked of it.
 	// ErrSessionDead is definite.
@@ -127,12 +129,29 @@ const (
 // SessionID names a session. Engines choose it.
 type SessionID string
 
-// Session is a candidate's liveness at the store.
+// OpenOptions say what a session is for and which process opens it.
+type OpenOptions struct {
+	// Scope lists the groups that the session may lead. Required.
+	Scope Scope
+	// Instance identifies one start of a process: 16 to 64 characters, random, never
+	// used by another process or after a restart. Stores keep only its digest.
+	// Optional; without it no later call can prove that it comes from this process.
+	Instance string
+	// Attempt names this session among those of the instance, so that Open can be
+	// retried. Optional; it needs an Instance.
+	Attempt string
+	// Fenced promises that every group of this session writes only to fenced sinks.
+	Fenced bool
+}
+
+// Session is the store's evidence that one instance of a candidate is alive.
 type Session struct {
 	ID         SessionID
 	Candidate  tenure.Candidate
-	Scope      Scope         // what it stands for
+	Instance   string        // digest of the instance, "" if it gave none
+	Scope      Scope         // the groups it may lead
 	TTL        time.Duration // granted
+	Fenced     bool          // see OpenOptions
 	Deployment string        // of the store, for stamps
 	Opened     uint64        // larger is younger
 }

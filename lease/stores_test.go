@@ -274,8 +274,8 @@ func pass[T any](ctx context.Context, s through, m method, f func() (T, error)) 
 	return got, nil
 }
 
-func (s through) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
-	return pass(ctx, s, open, func() (lease.Session, error) { return s.Store.Open(ctx, c, ttl, scope) })
+func (s through) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	return pass(ctx, s, open, func() (lease.Session, error) { return s.Store.Open(ctx, c, ttl, o) })
 }
 
 func (s through) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {

@@ -88,6 +88,9 @@ func (n *node) now() clock.Instant {
 	return n.clock.read(n.w.now) - clock.Instant(n.asleep) + clock.Instant(n.wall)
 }
 
+// instance is the id of this start of the process.
+func (n *node) instance() string { return fmt.Sprintf("%s-start-%08d", n.name, n.life) }
+
 func (n *node) start() {
 	n.up, n.paused = true, false
 	n.life++

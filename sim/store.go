@@ -33,6 +33,7 @@ type store struct {
 	ended    map[lease.SessionID]bool // closed, or gone with a rewind
 	forced   map[lease.SessionID]bool // closed by an operator
 	owner    map[lease.SessionID]*node
+	instance map[lease.SessionID]string // the start of the process that opened it
 
 	grants map[string]*ledger
 }
@@ -67,6 +68,7 @@ func newStore(w *world) *store {
 		ended:    map[lease.SessionID]bool{},
 		forced:   map[lease.SessionID]bool{},
 		owner:    map[lease.SessionID]*node{},
+		instance: map[lease.SessionID]string{},
 		grants:   map[string]*ledger{},
 	}
 	for _, g := range w.groups {
@@ -95,11 +97,12 @@ func (s *store) serve(n *node, c *lease.Call) *lease.Reply {
 	r := &lease.Reply{ID: c.ID}
 	switch c.Kind {
 	case lease.CallOpen:
-		r.Session, r.Err = s.state.Open(now, n.candidate, c.TTL, n.scope)
+		r.Session, r.Err = s.state.Open(now, n.candidate, c.TTL, lease.OpenOptions{Scope: n.scope, Instance: n.instance(), Attempt: c.Attempt})
 		if r.Err == nil {
-			if s.owner[r.Session.ID] != nil {
+			if o, ok := s.owner[r.Session.ID]; ok && (o != n || s.instance[r.Session.ID] != n.instance()) {
 				s.w.broken("S1", "session id %s was used before", r.Session.ID)
 			}
+			s.instance[r.Session.ID] = n.instance()
 			s.deadline[r.Session.ID] = now.Add(r.Session.TTL)
 			s.owner[r.Session.ID] = n
 		}

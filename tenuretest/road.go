@@ -65,9 +65,9 @@ func (r *road) expire(ctx context.Context) (bool, error) {
 
 func (r *road) Limits() lease.Limits { return r.store.Limits() }
 
-func (r *road) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
+func (r *road) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
 	return travel(ctx, r, theNode, func() (lease.Session, error) {
-		s, err := r.store.Open(ctx, c, ttl, scope)
+		s, err := r.store.Open(ctx, c, ttl, o)
 		if err == nil {
 			r.mu.Lock()
 			r.sessions = append(r.sessions, s.ID)

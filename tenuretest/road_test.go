@@ -18,8 +18,8 @@ type slowStore struct {
 	takes time.Duration
 }
 
-func (s slowStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
-	session, err := s.Store.Open(ctx, c, ttl, scope)
+func (s slowStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	session, err := s.Store.Open(ctx, c, ttl, o)
 	time.Sleep(s.takes)
 	return session, err
 }
@@ -37,7 +37,7 @@ func open(t *testing.T, trouble func(*fault)) (took time.Duration, sessions int,
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		start := time.Now()
-		_, err = r.Open(ctx, tenure.Candidate{ID: "a"}, time.Hour, lease.Scope{"*"})
+		_, err = r.Open(ctx, tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"*"}})
 		took = time.Since(start)
 		line, lerr := store.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{})
 		if lerr != nil {
@@ -86,7 +86,7 @@ func TestNothingBypassesTheGate(t *testing.T) {
 	ctx := t.Context()
 	only := func(_ any, err error) error { return err }
 	for name, err := range map[string]error{
-		"Open":          only(r.Open(ctx, tenure.Candidate{ID: "a"}, time.Hour, lease.Scope{"*"})),
+		"Open":          only(r.Open(ctx, tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"*"}})),
 		"KeepAlive":     only(r.KeepAlive(ctx, "s1")),
 		"Close":         r.Close(ctx, "s1", lease.Closed),
 		"Acquire":       only(r.Acquire(ctx, "s1", lease.Record{Group: "g"})),

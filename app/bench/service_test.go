@@ -149,7 +149,7 @@ func TestServiceCalls(t *testing.T) {
 		d := took(func() {
 			v, err := store.Read(ctx, group)
 			must(err)
-			session, err = store.Open(ctx, tenure.Candidate{ID: "bench"}, ttl, lease.Scope{group})
+			session, err = store.Open(ctx, tenure.Candidate{ID: "bench"}, ttl, lease.OpenOptions{Scope: lease.Scope{group}})
 			must(err)
 			_, err = store.Acquire(ctx, session.ID, v.Record)
 			must(err)

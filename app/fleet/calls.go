@@ -22,9 +22,9 @@ func (c counted) calls(what string) {
 	c.n.trace.add(api.TraceLine{Kind: api.TraceCall, At: c.n.host.Now(), What: what})
 }
 
-func (c counted) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
+func (c counted) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
 	c.calls(api.CallOpen)
-	return c.Store.Open(ctx, who, ttl, scope)
+	return c.Store.Open(ctx, who, ttl, o)
 }
 
 func (c counted) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {

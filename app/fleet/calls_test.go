@@ -34,7 +34,7 @@ func TestCounted(t *testing.T) {
 	defer store.Shutdown()
 	c := counted{store, n}
 	ctx, scope := t.Context(), lease.Scope{"billing"}
-	session, err := c.Open(ctx, tenure.Candidate{ID: "node-1"}, time.Minute, scope)
+	session, err := c.Open(ctx, tenure.Candidate{ID: "node-1"}, time.Minute, lease.OpenOptions{Scope: scope})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func TestPolicyBindsTheStore(t *testing.T) {
 	}
 	open := func(node string, ttl time.Duration) lease.SessionID {
 		t.Helper()
-		l, err := s.Open(ctx, candidate(node), ttl, lease.Scope{"*"})
+		l, err := s.Open(ctx, candidate(node), ttl, lease.OpenOptions{Scope: lease.Scope{"*"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func TestPolicyBindsTheStore(t *testing.T) {
 	if err := acquire(b, "free-3"); !errors.Is(err, lease.ErrBusy) {
 		t.Errorf("a cordoned node acquires: %v", err)
 	}
-	if _, err := s.Open(ctx, candidate("b"), 10*time.Second, lease.Scope{"*"}); !errors.Is(err, lease.ErrBusy) {
+	if _, err := s.Open(ctx, candidate("b"), 10*time.Second, lease.OpenOptions{Scope: lease.Scope{"*"}}); !errors.Is(err, lease.ErrBusy) {
 		t.Errorf("a cordoned node opens a session: %v", err)
 	}
 	held, err := s.Read(ctx, "free")
@@ -119,7 +119,7 @@ func TestPolicyBindsTheStore(t *testing.T) {
 	if _, err := s.Release(ctx, a, held.Record, b, lease.Transferred); err != nil {
 		t.Errorf("the cordon is lifted: %v", err)
 	}
-	if _, err := s.Open(ctx, candidate("b"), 2*time.Minute, lease.Scope{"*"}); !errors.Is(err, lease.ErrInvalid) {
+	if _, err := s.Open(ctx, candidate("b"), 2*time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}}); !errors.Is(err, lease.ErrInvalid) {
 		t.Errorf("a TTL above the deployment's: %v", err)
 	}
 }

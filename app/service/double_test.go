@@ -55,11 +55,11 @@ func (s *countingStore) Read(ctx context.Context, group string) (lease.View, err
 	return s.Store.Read(ctx, group)
 }
 
-func (s *countingStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
+func (s *countingStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
 	if err := s.out(ctx); err != nil {
 		return lease.Session{}, err
 	}
-	return s.Store.Open(ctx, c, ttl, scope)
+	return s.Store.Open(ctx, c, ttl, o)
 }
 
 func (s *countingStore) Attributes(ctx context.Context, name string) (lease.Attributes, error) {

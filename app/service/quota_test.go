@@ -26,7 +26,7 @@ func TestCandidateQuota(t *testing.T) {
 	want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "b", Groups: []string{"bill*"}}, b.auth())
 	refused(in, 429, "quota_candidates", "POST", path+"?wait=1s", CampaignRequest{NodeID: "c"}, c.auth())
 	refused(in, 429, "quota_candidates", "POST", "/v1/sessions", SessionRequest{NodeID: "c", Groups: []string{"other", "billing"}}, c.auth())
-	if _, err := client(in, c).Open(bound(t), candidate("c"), 5*time.Second, lease.Scope{"billing"}); !errors.Is(err, lease.ErrBusy) {
+	if _, err := client(in, c).Open(bound(t), candidate("c"), 5*time.Second, lease.OpenOptions{Scope: lease.Scope{"billing"}}); !errors.Is(err, lease.ErrBusy) {
 		t.Errorf("by the Go client: %v", err)
 	}
 	want[Resigned](in, 200, "POST", "/v1/groups/billing/resign", ResignRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}, a.auth())
@@ -67,7 +67,7 @@ func TestGroupQuota(t *testing.T) {
 		t.Errorf("what it leads: %v", r)
 	}
 	store, ctx := client(in, a), bound(t)
-	l, err := store.Open(ctx, candidate("a"), 5*time.Second, lease.Scope{"*"})
+	l, err := store.Open(ctx, candidate("a"), 5*time.Second, lease.OpenOptions{Scope: lease.Scope{"*"}})
 	if err != nil {
 		t.Fatal(err)
 	}

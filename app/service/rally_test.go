@@ -68,7 +68,7 @@ func seize(t *testing.T, s lease.Store, id lease.SessionID, group string) {
 
 func session(t *testing.T, s lease.Store, node string) lease.SessionID {
 	t.Helper()
-	l, err := s.Open(t.Context(), candidate(node), time.Minute, lease.Scope{"*"})
+	l, err := s.Open(t.Context(), candidate(node), time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -277,7 +277,7 @@ func (s *Service) open(ctx context.Context, c tenure.Candidate, ttl time.Duratio
 	ctx, cancel := s.call(ctx)
 	defer cancel()
 	sent := s.clock.Now()
-	session, err := s.store.Open(ctx, c, ttl, scope)
+	session, err := s.store.Open(ctx, c, ttl, lease.OpenOptions{Scope: scope})
 	s.metrics.engineCall(s.clock.Now().Sub(sent), err)
 	if err != nil {
 		return lease.Session{}, sent, err

@@ -120,7 +120,7 @@ func TestWatchReset(t *testing.T) {
 	store := memStore(t)
 	in := serve(t, store)
 	old := want[Poll](in, 200, "GET", "/v1/groups/billing/watch?wait=1s", nil).Cursor
-	s, err := store.Open(t.Context(), candidate("a"), time.Minute, lease.Scope{"billing"})
+	s, err := store.Open(t.Context(), candidate("a"), time.Minute, lease.OpenOptions{Scope: lease.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +312,7 @@ func TestWatchersThatNeverRead(t *testing.T) {
 	eventually(t, "all are there", func() bool { return in.gauge("tenure_streams") == "11" })
 	big := candidate("a")
 	big.Metadata = map[string]string{"pad": strings.Repeat("x", lease.MaxMetadata-3)}
-	session, err := store.Open(t.Context(), big, time.Minute, lease.Scope{"billing"})
+	session, err := store.Open(t.Context(), big, time.Minute, lease.OpenOptions{Scope: lease.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func TestAskOfOneBehind(t *testing.T) {
 func TestBoundTTL(t *testing.T) {
 	s := newStore(t)
 	b := steer.Bind(s)
-	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, 10*time.Second, lease.Scope{"billing"})
+	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, 10*time.Second, lease.OpenOptions{Scope: lease.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)
 	}

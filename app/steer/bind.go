@@ -32,8 +32,8 @@ func Bind(s Store) *Bound {
 const maxBound = 1 << 10
 
 // Open implements lease.Store.
-func (b *Bound) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
-	session, err := b.Store.Open(ctx, c, ttl, scope)
+func (b *Bound) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	session, err := b.Store.Open(ctx, c, ttl, o)
 	if err == nil {
 		b.mu.Lock()
 		if len(b.opened) >= maxBound {

@@ -22,7 +22,7 @@ func newStore(t *testing.T) steer.Store {
 // lead lets a node lead a group, with a session that nobody keeps alive.
 func lead(t *testing.T, s steer.Store, node, group string) (lease.Session, lease.View) {
 	t.Helper()
-	session, err := s.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, lease.Scope{group})
+	session, err := s.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, lease.OpenOptions{Scope: lease.Scope{group}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestListings(t *testing.T) {
 func TestBound(t *testing.T) {
 	s := newStore(t)
 	b := steer.Bind(s)
-	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.Scope{"billing"})
+	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)
 	}

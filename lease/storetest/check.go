@@ -108,7 +108,7 @@ func (c *check) group(name string) string { return c.prefix + name }
 func (c *check) scope(begin string) lease.Scope { return lease.Scope{c.prefix + begin + "*"} }
 
 func (c *check) openAs(who tenure.Candidate, ttl time.Duration, scope lease.Scope) lease.Session {
-	n, err := c.store.Open(c.ctx, who, min(ttl, c.store.Limits().MaxTTL), scope)
+	n, err := c.store.Open(c.ctx, who, min(ttl, c.store.Limits().MaxTTL), lease.OpenOptions{Scope: scope})
 	c.must("open", err)
 	c.mu.Lock()
 	c.opened = append(c.opened, n.ID)

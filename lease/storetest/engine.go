@@ -35,6 +35,7 @@ type Promise string
 const (
 	SessionAsOpened    Promise = "a session is what was asked for"
 	SessionIDsUnique   Promise = "session ids are unique"
+	OpenRetried        Promise = "an attempt has one session, however often it is opened"
 	DeathIsFinal       Promise = "no call brings a dead session back"
 	DeadNeverLeads     Promise = "a waiter whose session died never leads"
 	TTLKept            Promise = "a session dies after its TTL, not before"
@@ -81,6 +82,7 @@ func promises() []promise {
 	return []promise{
 		{name: SessionAsOpened, check: sessionAsOpened},
 		{name: SessionIDsUnique, check: sessionIDsUnique},
+		{name: OpenRetried, check: openRetried},
 		{name: DeathIsFinal, check: deathIsFinal},
 		{name: DeadNeverLeads, check: deadNeverLeads},
 		{name: TTLKept, check: ttlKept},

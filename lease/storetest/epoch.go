@@ -115,7 +115,7 @@ func rewindRefused(c *check) {
 		}
 		c.store = c.engine.Open(c.t)
 	}
-	_, err := c.store.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, c.scope(""))
+	_, err := c.store.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, lease.OpenOptions{Scope: c.scope("")})
 	c.wants("opening a session before the epoch is raised", err, lease.ErrRewound)
 	if v := c.read(old); v.State == tenure.Led {
 		_, err := c.store.KeepAlive(c.ctx, v.Holder)

@@ -235,7 +235,7 @@ func contextObeyed(c *check) {
 	second := func(_ any, err error) error { return err }
 	for name, call := range map[string]func(context.Context) error{
 		"Open": func(ctx context.Context) error {
-			return second(s.Open(ctx, tenure.Candidate{ID: "a"}, c.engine.TTL, c.scope("")))
+			return second(s.Open(ctx, tenure.Candidate{ID: "a"}, c.engine.TTL, lease.OpenOptions{Scope: c.scope("")}))
 		},
 		"KeepAlive":  func(ctx context.Context) error { return second(s.KeepAlive(ctx, id)) },
 		"Close":      func(ctx context.Context) error { return s.Close(ctx, b, "") },

@@ -179,7 +179,7 @@ func argumentsRefused(c *check) {
 	long := strings.Repeat("x", lease.MaxMetadata+1)
 	second := func(_ any, err error) error { return err }
 	open := func(who tenure.Candidate, ttl time.Duration, scope lease.Scope) error {
-		return second(s.Open(c.ctx, who, ttl, scope))
+		return second(s.Open(c.ctx, who, ttl, lease.OpenOptions{Scope: scope}))
 	}
 	ask := func(change func(*lease.Request)) error {
 		r := c.request("r")

@@ -80,7 +80,7 @@ func sessionIDsUnique(c *check) {
 	for i := range cap(ids) {
 		openers.Go(func() {
 			s := stores[i%len(stores)]
-			n, err := s.Open(c.ctx, tenure.Candidate{ID: "a"}, lasting, c.scope(""))
+			n, err := s.Open(c.ctx, tenure.Candidate{ID: "a"}, lasting, lease.OpenOptions{Scope: c.scope("")})
 			if err != nil {
 				c.errorf("open: %w", err)
 				return
@@ -100,6 +100,82 @@ func sessionIDsUnique(c *check) {
 		}
 		seen[id] = true
 	}
+}
+
+// Opening again with the same attempt returns the living session, also through another
+// client and at the same moment. Another instance, another attempt and an attempt whose
+// session has died get a session of their own, with an id that was never used.
+func openRetried(c *check) {
+	who := tenure.Candidate{ID: "a"}
+	options := func(instance, attempt string) lease.OpenOptions {
+		return lease.OpenOptions{Scope: c.scope(""), Instance: c.prefix + "-instance-" + instance, Attempt: attempt}
+	}
+	other := c.engine.Open(c.t)
+	open := func(s lease.Store, o lease.OpenOptions) lease.Session {
+		n, err := s.Open(c.ctx, who, min(lasting, s.Limits().MaxTTL), o)
+		c.must("open", err)
+		c.mu.Lock()
+		c.opened = append(c.opened, n.ID)
+		c.mu.Unlock()
+		return n
+	}
+	first := open(c.store, options("one", "1"))
+	if first.Instance != lease.InstanceDigest(options("one", "1").Instance) {
+		c.errorf("the session's instance is %q, not the digest of the one that opened it", first.Instance)
+	}
+	for name, s := range map[string]lease.Store{"the same client": c.store, "another client": other} {
+		if again := open(s, options("one", "1")); again.ID != first.ID || again.Opened != first.Opened || again.TTL != first.TTL || again.Instance != first.Instance {
+			c.errorf("opened again by %s: %+v, not %+v", name, again, first)
+		}
+	}
+	if listed := c.listed(c.scope("")); len(listed) != 1 || listed[0].Instance != first.Instance {
+		c.errorf("%d sessions are listed after one attempt was opened three times: %+v", len(listed), listed)
+	}
+	seen := map[lease.SessionID]string{first.ID: "the first attempt"}
+	fresh := func(what string, n lease.Session) {
+		if was, ok := seen[n.ID]; ok {
+			c.errorf("%s got session %q of %s", what, n.ID, was)
+		}
+		seen[n.ID] = what
+	}
+	fresh("another attempt", open(c.store, options("one", "2")))
+	fresh("another instance", open(c.store, options("two", "1")))
+	fresh("an instance without an attempt", open(c.store, options("one", "")))
+
+	wrong := options("one", "1")
+	wrong.Scope = c.scope("other")
+	_, err := c.store.Open(c.ctx, who, lasting, wrong)
+	c.wants("opening a living attempt with another scope", err, lease.ErrInvalid)
+
+	var openers sync.WaitGroup
+	ids := make(chan lease.SessionID, 16)
+	for i := range cap(ids) {
+		openers.Go(func() {
+			n, err := []lease.Store{c.store, other}[i%2].Open(c.ctx, who, min(lasting, other.Limits().MaxTTL), options("three", "1"))
+			if err != nil {
+				c.errorf("open: %w", err)
+			}
+			ids <- n.ID
+		})
+	}
+	openers.Wait()
+	close(ids)
+	one := <-ids
+	for id := range ids {
+		if id != one {
+			c.errorf("one attempt, opened by many at once, has sessions %q and %q", one, id)
+		}
+	}
+
+	held := c.take(first.ID, c.group("g"))
+	c.must("close", c.store.Close(c.ctx, first.ID, lease.Closed))
+	reopened := open(other, options("one", "1"))
+	fresh("an attempt whose session was closed", reopened)
+	if v := c.read(held.Group); v.State != tenure.Vacant {
+		c.errorf("the group of the closed session is %v after its attempt was opened again", v.State)
+	}
+	_, err = c.store.KeepAlive(c.ctx, first.ID)
+	c.wants("keep-alive of the closed session", err, lease.ErrSessionDead)
 }
 
 // Neither a keep-alive nor anything else revives a session that was closed or

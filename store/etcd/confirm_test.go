@@ -13,7 +13,7 @@ import (
 // A keep-alive with a group says what the record is, and nothing for a session that ended.
 func TestKeepAliveIn(t *testing.T) {
 	s, ctx := open(t, enginetest.Cluster(t, 1).Endpoints()), t.Context()
-	session, err := s.Open(ctx, tenure.Candidate{ID: "a"}, 30*time.Second, lease.Scope{"g"})
+	session, err := s.Open(ctx, tenure.Candidate{ID: "a"}, 30*time.Second, lease.OpenOptions{Scope: lease.Scope{"g"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func TestForcedReason(t *testing.T) {
 	}
 	lead := func(node string, groups ...string) lease.SessionID {
 		t.Helper()
-		session, err := s.Open(t.Context(), tenure.Candidate{ID: node}, time.Minute, groups)
+		session, err := s.Open(t.Context(), tenure.Candidate{ID: node}, time.Minute, lease.OpenOptions{Scope: groups})
 		if err != nil {
 			t.Fatal(err)
 		}

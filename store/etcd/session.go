@@ -45,8 +45,8 @@ func (s *Store) died(id lease.SessionID) clientv3.Cmp {
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // Open implements lease.Store: an etcd lease, and a key on it.
-func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
-	if err := errors.Join(lease.CheckCandidate(c), scope.Validate()); err != nil {
+func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	if err := errors.Join(lease.CheckCandidate(c), o.Validate()); err != nil {
 		return lease.Session{}, err
 	}
 	if err := lease.CheckTTL(s.Limits(), ttl); err != nil {
@@ -67,7 +67,7 @@ func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration,
 	got := time.Duration(granted.TTL) * time.Second
 	value := encode(sessionJSON{
 		Format: format, NodeID: c.ID, Address: c.Address, Metadata: c.Metadata, Priority: c.Priority,
-		Scope: scope, TTL: got.Milliseconds(),
+		Scope: o.Scope, TTL: got.Milliseconds(),
 	})
 	resp, err := s.do(ctx, "opening a session", []clientv3.Cmp{s.died(id)},
 		[]clientv3.Op{clientv3.OpPut(s.sessionKey(id), value, clientv3.WithLease(granted.ID))},
@@ -87,7 +87,7 @@ func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration,
 	default:
 		opened = resp.Header.Revision
 	}
-	session := lease.Session{ID: id, Candidate: c, Scope: slices.Clone(scope), TTL: got, Deployment: s.deployment, Opened: uint64(opened)}
+	session := lease.Session{ID: id, Candidate: c, Scope: slices.Clone(o.Scope), TTL: got, Deployment: s.deployment, Opened: uint64(opened)}
 	s.sessions.put(id, session)
 	return session, nil
 }

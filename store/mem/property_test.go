@@ -81,7 +81,7 @@ func (w *world) step() {
 	case 0:
 		var n lease.Session
 		scope := []lease.Scope{{"*"}, {"a", "b"}, {"c*"}}[w.choose(3)]
-		n, err = w.s.Open(w.now, tenure.Candidate{ID: "x", Priority: w.choose(3)}, ttl*time.Nanosecond, scope)
+		n, err = w.s.Open(w.now, tenure.Candidate{ID: "x", Priority: w.choose(3)}, ttl*time.Nanosecond, lease.OpenOptions{Scope: scope})
 		said = fmt.Sprintf("open %v: %s %v", scope, n.ID, err)
 		if _, used := w.deadlines[n.ID]; used {
 			w.fail("S1: id %s was used again", n.ID)

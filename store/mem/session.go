@@ -20,17 +20,19 @@ type session struct {
 	deadline clock.Instant // dead from here on
 	due      clock.Instant // its place in the queue: a keep-alive moves the deadline only
 	at       int           // in the queue
+	attempt  string        // digest, "" if it has none
 	holds    []*group
 	requests []request
 }
 
-// Open begins a session. Ids count up and are never used again.
-func (s *State) Open(now clock.Instant, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
+// Open begins a session, or renews the living one of the same attempt. Ids count up and
+// are never used again.
+func (s *State) Open(now clock.Instant, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
 	s.Expire(now)
 	if err := lease.CheckCandidate(c); err != nil {
 		return lease.Session{}, err
 	}
-	if err := scope.Validate(); err != nil {
+	if err := o.Validate(); err != nil {
 		return lease.Session{}, err
 	}
 	if err := lease.CheckTTL(s.limits, ttl); err != nil {
@@ -39,13 +41,23 @@ func (s *State) Open(now clock.Instant, c tenure.Candidate, ttl time.Duration, s
 	if s.refuseRewound() {
 		return lease.Session{}, lease.ErrRewound
 	}
+	attempt := o.AttemptDigest(c.ID)
+	if n := s.attempts[attempt]; attempt != "" && n != nil {
+		if err := n.SameOpening(c, o); err != nil {
+			return lease.Session{}, err
+		}
+		s.extend(now, n)
+		return n.Session, nil
+	}
 	c.Metadata = maps.Clone(c.Metadata)
 	s.lastSession++
-	n := &session{Session: lease.Session{
+	n := &session{attempt: attempt, Session: lease.Session{
 		ID:         lease.SessionID("s" + strconv.FormatUint(s.lastSession, 10)),
 		Candidate:  c,
-		Scope:      slices.Clone(scope),
+		Instance:   lease.InstanceDigest(o.Instance),
+		Scope:      slices.Clone(o.Scope),
 		TTL:        max(ttl, s.limits.MinTTL),
+		Fenced:     o.Fenced,
 		Deployment: s.deployment,
 		Opened:     s.lastSession,
 	}}
@@ -59,6 +71,9 @@ func (s *State) admit(now clock.Instant, n *session) {
 	s.extend(now, n)
 	n.due = n.deadline
 	s.sessions[n.ID] = n
+	if n.attempt != "" {
+		s.attempts[n.attempt] = n
+	}
 	heap.Push(&s.queue, n)
 	i, _ := slices.BinarySearchFunc(s.line, n, inLine)
 	s.line = slices.Insert(s.line, i, n)
@@ -139,6 +154,7 @@ func (s *State) NextExpiry() clock.Instant {
 // end of a term that was over anyway adds nothing.
 func (s *State) bury(n *session, at clock.Instant, why lease.Reason) {
 	delete(s.sessions, n.ID)
+	delete(s.attempts, n.attempt)
 	heap.Remove(&s.queue, n.at)
 	i, _ := slices.BinarySearchFunc(s.line, n, inLine)
 	s.line = slices.Delete(s.line, i, i+1)

@@ -35,6 +35,7 @@ func (s *State) Restore(now clock.Instant, backup *Snapshot) {
 	s.names = slices.Sorted(maps.Keys(s.groups))
 	s.sorted = true
 	s.queue, s.line = nil, nil
+	clear(s.attempts)
 	for _, n := range slices.SortedFunc(maps.Values(s.sessions), inLine) {
 		s.admit(now, n)
 	}

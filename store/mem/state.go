@@ -61,10 +61,11 @@ type State struct {
 	data
 
 	// What follows is derived from data.
-	queue  queue      // sessions by due
-	line   []*session // sessions as lease.InLine orders them
-	names  []string   // of groups, sorted when sorted says so
-	sorted bool
+	queue    queue               // sessions by due
+	line     []*session          // sessions as lease.InLine orders them
+	attempts map[string]*session // sessions by their attempt
+	names    []string            // of groups, sorted when sorted says so
+	sorted   bool
 
 	changed []*group // since Changed was last called
 	buried  map[lease.SessionID]*session
@@ -94,6 +95,7 @@ func NewState(o Options) *State {
 		limits:     o.Limits,
 		wall:       o.Wall,
 		plant:      o.Plant,
+		attempts:   make(map[string]*session),
 		data: data{
 			sessions:   make(map[lease.SessionID]*session),
 			groups:     make(map[string]*group),

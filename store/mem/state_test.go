@@ -19,7 +19,7 @@ const second = clock.Instant(time.Second)
 // open begins a session with a TTL of ten seconds that stands for everything.
 func open(t testing.TB, s *State, now clock.Instant, name string) lease.SessionID {
 	t.Helper()
-	n, err := s.Open(now, tenure.Candidate{ID: name}, 10*time.Second, lease.Scope{"*"})
+	n, err := s.Open(now, tenure.Candidate{ID: name}, 10*time.Second, lease.OpenOptions{Scope: lease.Scope{"*"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestRewind(t *testing.T) {
 	want(t, "version of the lost group", read(t, s, 20*second, "new").Version, 0)
 	want(t, "next expiry", s.NextExpiry(), 30*second)
 
-	_, err := s.Open(20*second, tenure.Candidate{ID: "c"}, 10*time.Second, lease.Scope{"*"})
+	_, err := s.Open(20*second, tenure.Candidate{ID: "c"}, 10*time.Second, lease.OpenOptions{Scope: lease.Scope{"*"}})
 	wantErr(t, "open", err, lease.ErrRewound)
 	_, err = s.KeepAlive(20*second, a)
 	wantErr(t, "keep-alive", err, lease.ErrRewound)
@@ -402,12 +402,12 @@ func TestLine(t *testing.T) {
 	s := NewState(Options{})
 	for i, priority := range []int{0, 5, 0, 5, -1} {
 		c := tenure.Candidate{ID: "c" + string(rune('0'+i)), Priority: priority}
-		if _, err := s.Open(0, c, time.Minute, lease.Scope{"g*"}); err != nil {
+		if _, err := s.Open(0, c, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g*"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	open(t, s, 0, "everything")
-	if _, err := s.Open(0, tenure.Candidate{ID: "other", Priority: 9}, time.Minute, lease.Scope{"h"}); err != nil {
+	if _, err := s.Open(0, tenure.Candidate{ID: "other", Priority: 9}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"h"}}); err != nil {
 		t.Fatal(err)
 	}
 	var order []string
@@ -468,11 +468,11 @@ func TestArguments(t *testing.T) {
 	scope := lease.Scope{"*"}
 	before, _ := s.Meta(0)
 	for name, err := range map[string]error{
-		"candidate":         second(s.Open(0, tenure.Candidate{ID: "A"}, time.Second, scope)),
-		"metadata":          second(s.Open(0, tenure.Candidate{ID: "a", Metadata: map[string]string{"k": strings.Repeat("v", lease.MaxMetadata)}}, time.Second, scope)),
-		"ttl 0":             second(s.Open(0, tenure.Candidate{ID: "a"}, 0, scope)),
-		"ttl too long":      second(s.Open(0, tenure.Candidate{ID: "a"}, s.Limits().MaxTTL+1, scope)),
-		"scope":             second(s.Open(0, tenure.Candidate{ID: "a"}, time.Second, nil)),
+		"candidate":         second(s.Open(0, tenure.Candidate{ID: "A"}, time.Second, lease.OpenOptions{Scope: scope})),
+		"metadata":          second(s.Open(0, tenure.Candidate{ID: "a", Metadata: map[string]string{"k": strings.Repeat("v", lease.MaxMetadata)}}, time.Second, lease.OpenOptions{Scope: scope})),
+		"ttl 0":             second(s.Open(0, tenure.Candidate{ID: "a"}, 0, lease.OpenOptions{Scope: scope})),
+		"ttl too long":      second(s.Open(0, tenure.Candidate{ID: "a"}, s.Limits().MaxTTL+1, lease.OpenOptions{Scope: scope})),
+		"scope":             second(s.Open(0, tenure.Candidate{ID: "a"}, time.Second, lease.OpenOptions{Scope: nil})),
 		"no records":        second(s.Acquire(0, a)),
 		"too many records":  second(s.Acquire(0, a, batch...)),
 		"a group twice":     second(s.Acquire(0, a, batch[0], batch[1], batch[0])),
@@ -512,7 +512,7 @@ func TestArguments(t *testing.T) {
 	wantErr(t, "the request without a fault", s.Ask(0, a, request), nil)
 	after, _ := s.Meta(0)
 	want(t, "changes", after.Index-before.Index, 1)
-	n, err := s.Open(0, tenure.Candidate{ID: "a"}, 1, scope)
+	n, err := s.Open(0, tenure.Candidate{ID: "a"}, 1, lease.OpenOptions{Scope: scope})
 	wantErr(t, "open with a short ttl", err, nil)
 	want(t, "granted ttl", n.TTL, s.Limits().MinTTL)
 }

@@ -155,8 +155,8 @@ func (s *Store) Restore(backup *Snapshot) {
 func (s *Store) Limits() lease.Limits { return s.state.Limits() }
 
 // Open begins a session.
-func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
-	return call(ctx, s, func(now clock.Instant) (lease.Session, error) { return s.state.Open(now, c, ttl, scope) })
+func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	return call(ctx, s, func(now clock.Instant) (lease.Session, error) { return s.state.Open(now, c, ttl, o) })
 }
 
 // KeepAlive extends a living session.

@@ -47,7 +47,7 @@ func TestExpiryUnasked(t *testing.T) {
 		defer s.Shutdown()
 		ctx := t.Context()
 		for _, ttl := range []time.Duration{time.Hour, time.Minute} {
-			n, err := s.Open(ctx, tenure.Candidate{ID: "a"}, ttl, lease.Scope{"*"})
+			n, err := s.Open(ctx, tenure.Candidate{ID: "a"}, ttl, lease.OpenOptions{Scope: lease.Scope{"*"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +117,7 @@ func TestRestoreBreaksWatches(t *testing.T) {
 		s := mem.New(mem.Options{Clock: bubbleClock{time.Now()}})
 		defer s.Shutdown()
 		backup := s.Snapshot()
-		if _, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, lease.Scope{"*"}); err != nil {
+		if _, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}}); err != nil {
 			t.Fatal(err)
 		}
 		var last error
@@ -142,7 +142,7 @@ func TestEndedContext(t *testing.T) {
 	defer s.Shutdown()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.Scope{"*"}); !errors.Is(err, context.Canceled) {
+	if _, err := s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("open answered %v", err)
 	}
 	if sessions, err := s.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{}); err != nil || len(sessions) != 0 {

@@ -40,6 +40,7 @@ func planted() map[plant.Bug]storetest.Promise {
 func bent() map[storetest.Promise]func(lease.Store) lease.Store {
 	return map[storetest.Promise]func(lease.Store) lease.Store{
 		storetest.SessionAsOpened:    func(s lease.Store) lease.Store { return dropsMetadata{s} },
+		storetest.OpenRetried:        func(s lease.Store) lease.Store { return forgetsAttempts{s} },
 		storetest.SessionIDsUnique:   func(s lease.Store) lease.Store { return &repeatsIDs{Store: s} },
 		storetest.DeadNeverLeads:     func(s lease.Store) lease.Store { return opensAnew{s} },
 		storetest.RecordsTellTerms:   func(s lease.Store) lease.Store { return losesReasons{s} },
@@ -106,9 +107,16 @@ func TestSuiteCanFail(t *testing.T) {
 
 type dropsMetadata struct{ lease.Store }
 
-func (s dropsMetadata) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
+func (s dropsMetadata) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
 	c.Metadata = nil
-	return s.Store.Open(ctx, c, ttl, scope)
+	return s.Store.Open(ctx, c, ttl, o)
+}
+
+type forgetsAttempts struct{ lease.Store }
+
+func (s forgetsAttempts) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	o.Attempt = ""
+	return s.Store.Open(ctx, c, ttl, o)
 }
 
 type repeatsIDs struct {
@@ -117,13 +125,13 @@ type repeatsIDs struct {
 	first lease.Session
 }
 
-func (s *repeatsIDs) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
+func (s *repeatsIDs) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.first.ID != "" {
 		return s.first, nil
 	}
-	n, err := s.Store.Open(ctx, c, ttl, scope)
+	n, err := s.Store.Open(ctx, c, ttl, o)
 	s.first = n
 	return n, err
 }
@@ -135,7 +143,7 @@ func (s opensAnew) Acquire(ctx context.Context, id lease.SessionID, seen ...leas
 	if !errors.Is(err, lease.ErrSessionDead) {
 		return granted, err
 	}
-	n, err := s.Store.Open(ctx, tenure.Candidate{ID: "again"}, time.Minute, lease.Scope{"*"})
+	n, err := s.Store.Open(ctx, tenure.Candidate{ID: "again"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}})
 	if err != nil {
 		return nil, err
 	}
@@ -212,8 +220,8 @@ func (s *oneBehind) Read(ctx context.Context, group string) (lease.View, error) 
 
 type anyTTL struct{ lease.Store }
 
-func (s anyTTL) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
-	return s.Store.Open(ctx, c, max(ttl, time.Second), scope)
+func (s anyTTL) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	return s.Store.Open(ctx, c, max(ttl, time.Second), o)
 }
 
 // bentWatch turns each view into others. snapshot says that it is still part of
@@ -342,8 +350,8 @@ func (s forgetsEpoch) RaiseEpoch(ctx context.Context, to uint64) (lease.Meta, er
 
 type expiresLate struct{ lease.Store }
 
-func (s expiresLate) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
-	return s.Store.Open(ctx, c, 4*ttl, scope)
+func (s expiresLate) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	return s.Store.Open(ctx, c, 4*ttl, o)
 }
 
 func (s expiresLate) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {

@@ -131,7 +131,7 @@ func methods(s lease.Store) map[wire.Method]func(context.Context) error {
 	second := func(_ any, err error) error { return err }
 	return map[wire.Method]func(context.Context) error{
 		wire.Open: func(ctx context.Context) error {
-			return second(s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.Scope{"g"}))
+			return second(s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g"}}))
 		},
 		wire.KeepAlive: func(ctx context.Context) error { return second(s.KeepAlive(ctx, "s1")) },
 		wire.Close:     func(ctx context.Context) error { return s.Close(ctx, "s1", "") },

@@ -11,8 +11,8 @@ import (
 )
 
 // Open implements lease.Store.
-func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, error) {
-	a, err := call[wire.Session](ctx, s, wire.Open, wire.OpenCall{Candidate: c, TTL: wire.Asked(ttl), Scope: scope})
+func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	a, err := call[wire.Session](ctx, s, wire.Open, wire.OpenCall{Candidate: c, TTL: wire.Asked(ttl), Scope: o.Scope, Instance: o.Instance, Attempt: o.Attempt, Fenced: o.Fenced})
 	if err != nil {
 		return lease.Session{}, err
 	}

@@ -192,7 +192,7 @@ func (q *doctoring) ask(ctx context.Context, o *opened, facts *advise.Facts) []a
 		return first // nobody gets a session
 	}
 	facts.Wrote = call(func(ctx context.Context) error {
-		session, err := o.Open(ctx, tenure.Candidate{ID: q.id}, max(o.Limits().MinTTL, 2*time.Second), lease.Scope{q.id})
+		session, err := o.Open(ctx, tenure.Candidate{ID: q.id}, max(o.Limits().MinTTL, 2*time.Second), lease.OpenOptions{Scope: lease.Scope{q.id}})
 		if err != nil {
 			return err
 		}

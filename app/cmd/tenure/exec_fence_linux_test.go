@@ -76,7 +76,7 @@ func (e *execRig) succeed(t *testing.T, group string) fence.Stamp {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), execWait)
 	defer cancel()
-	session, err := e.store.Open(ctx, tenure.Candidate{ID: "next"}, execWait, lease.Scope{group})
+	session, err := e.store.Open(ctx, tenure.Candidate{ID: "next"}, execWait, lease.OpenOptions{Scope: lease.Scope{group}})
 	if err != nil {
 		t.Fatal(err)
 	}

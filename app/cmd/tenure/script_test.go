@@ -217,7 +217,7 @@ func doStand(ts *testscript.TestScript, _ bool, args []string) {
 // mute NODE GROUP... lets a node lead that never answers.
 func doMute(ts *testscript.TestScript, _ bool, args []string) {
 	s := stageOf(ts)
-	session, err := s.store.Open(s.ctx, tenure.Candidate{ID: args[0]}, time.Minute, args[1:])
+	session, err := s.store.Open(s.ctx, tenure.Candidate{ID: args[0]}, time.Minute, lease.OpenOptions{Scope: args[1:]})
 	ts.Check(err)
 	for _, g := range args[1:] {
 		v, err := s.store.Read(s.ctx, g)

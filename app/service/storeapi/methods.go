@@ -19,8 +19,9 @@ func (a *API) limits(ctx context.Context, v *visit, _ wire.Nothing) (wire.Welcom
 }
 
 func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Session, error) {
-	scope := lease.Scope(in.Scope)
-	if err := errors.Join(lease.CheckCandidate(in.Candidate), scope.Validate()); err != nil {
+	options := in.Options()
+	scope := options.Scope
+	if err := errors.Join(lease.CheckCandidate(in.Candidate), options.Validate()); err != nil {
 		return wire.Session{}, err
 	}
 	if err := v.own(in.Candidate.ID); err != nil {
@@ -34,7 +35,7 @@ func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Sessio
 			return wire.Session{}, before(err)
 		}
 	}
-	s, err := a.cfg.Store.Open(ctx, in.Candidate, wire.Duration(in.TTL), scope)
+	s, err := a.cfg.Store.Open(ctx, in.Candidate, wire.Duration(in.TTL), options)
 	if err != nil {
 		return wire.Session{}, err
 	}

@@ -79,10 +79,10 @@ func TestSessionsAreTheirOwners(t *testing.T) {
 	first, second := instance(t, g.config(engine)), instance(t, g.config(engine))
 	a := as(t, "a", first)
 	ctx := t.Context()
-	if _, err := a.Open(ctx, tenure.Candidate{ID: "b"}, time.Minute, lease.Scope{"g"}); !errors.Is(err, remote.ErrDenied) {
+	if _, err := a.Open(ctx, tenure.Candidate{ID: "b"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g"}}); !errors.Is(err, remote.ErrDenied) {
 		t.Errorf("a opened a session for b: %v", err)
 	}
-	session, err := a.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.Scope{"g"})
+	session, err := a.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestRights(t *testing.T) {
 	g := &gate{admin: "a"}
 	s := as(t, "a", instance(t, g.config(engine)))
 	ctx := t.Context()
-	session, err := s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.Scope{"g", "x*"})
+	session, err := s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g", "x*"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestRights(t *testing.T) {
 		call func() error
 	}{
 		{wire.Open, "campaign[g x*]", func() error {
-			return second2(s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.Scope{"g", "x*"}))
+			return second2(s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g", "x*"}}))
 		}},
 		{wire.Acquire, "campaign[g x1]", func() error {
 			got, err := s.Acquire(ctx, session.ID, lease.Record{Group: "g"}, lease.Record{Group: "x1"})
@@ -252,7 +252,7 @@ func TestForgedRecords(t *testing.T) {
 	spy := &recordingStore{Store: engine}
 	warm := connect(t, remote.Config{URLs: []string{instance(t, trusting(spy))}})
 	ctx := t.Context()
-	session, err := warm.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.Scope{"*"})
+	session, err := warm.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}})
 	if err != nil {
 		t.Fatal(err)
 	}

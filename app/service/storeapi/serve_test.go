@@ -42,7 +42,7 @@ func TestStreamOutlivesTimeouts(t *testing.T) {
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	s := connect(t, remote.Config{URLs: []string{"http://" + ln.Addr().String()}, Heartbeat: 500 * time.Millisecond})
-	session, err := engine.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.Scope{"g"})
+	session, err := engine.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestOtherDeployment(t *testing.T) {
 	if _, err := s.Meta(t.Context()); err == nil || !strings.Contains(err.Error(), "theirs") {
 		t.Errorf("asked another deployment: %v", err)
 	}
-	if _, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, lease.Scope{"*"}); err == nil || !strings.Contains(err.Error(), "theirs") {
+	if _, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}}); err == nil || !strings.Contains(err.Error(), "theirs") {
 		t.Errorf("opened at another deployment: %v", err)
 	}
 	if n, err := theirs.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{}); err != nil || len(n) != 0 {

@@ -21,6 +21,14 @@ type OpenCall struct {
 	Candidate tenure.Candidate `json:"candidate"`
 	TTL       int64            `json:"ttl_ms"`
 	Scope     []string         `json:"scope"`
+	Instance  string           `json:"instance,omitempty"`
+	Attempt   string           `json:"attempt,omitempty"`
+	Fenced    bool             `json:"fenced,omitempty"`
+}
+
+// Options reads the options of the session.
+func (c OpenCall) Options() lease.OpenOptions {
+	return lease.OpenOptions{Scope: c.Scope, Instance: c.Instance, Attempt: c.Attempt, Fenced: c.Fenced}
 }
 
 // Session is a lease.Session.
@@ -28,6 +36,8 @@ type Session struct {
 	ID         lease.SessionID  `json:"session"`
 	Candidate  tenure.Candidate `json:"candidate"`
 	Scope      []string         `json:"scope"`
+	Instance   string           `json:"instance,omitempty"`
+	Fenced     bool             `json:"fenced,omitempty"`
 	TTL        int64            `json:"ttl_ms"`
 	Deployment string           `json:"deployment"`
 	Opened     uint64           `json:"opened"`
