@@ -40,6 +40,8 @@ var ErrDataLost = errors.New("the store lost data; raise the epoch")
 // Lead gives the grant up and returns nil instead of campaigning again.
 var ErrDone = errors.New("work is done")
 
+var errNoContext = errors.New("tenure: the context is nil")
+
 // EndedError says that a term is over, and why.
 type EndedError struct {
 	Group string

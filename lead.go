@@ -81,7 +81,7 @@ func Lead(ctx context.Context, e Elector, work func(context.Context, *Term) erro
 	}
 	switch {
 	case ctx == nil:
-		return errors.New("tenure: Lead: the context is nil")
+		return errNoContext
 	case isNil(e):
 		return errors.New("tenure: Lead: the elector is nil")
 	case work == nil:

@@ -81,6 +81,14 @@ func TestLeadArguments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for what, err := range map[string]error{"Seal": term.Seal(none), "Resign": term.Resign(none), "TransferTo": term.TransferTo(none, "b")} {
+		if err == nil {
+			t.Errorf("%s without a context: %v", what, err)
+		}
+	}
+	if err := term.Check(); err != nil {
+		t.Errorf("a call without a context ended the term: %v", err)
+	}
 	if err := term.Seal(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "sink is nil") {
 		t.Errorf("Seal: %v", err)
 	}

@@ -167,6 +167,9 @@ func (t *Term) endHere(cause error) {
 // engine says that this term still leads, the engine lost data: the error is then an
 // ErrDataLost too.
 func (t *Term) Seal(ctx context.Context, sinks ...fence.Sealer) error {
+	if ctx == nil {
+		return errNoContext
+	}
 	for i, s := range sinks {
 		if isNil(s) {
 			return fmt.Errorf("tenure: sealing sink %d of %d for group %q: the sink is nil", i+1, len(sinks), t.group)
@@ -235,6 +238,9 @@ func isNil(v any) bool {
 // stopped. An error means that the release was not confirmed; the group is then
 // free when the session expires.
 func (t *Term) Resign(ctx context.Context) error {
+	if ctx == nil {
+		return errNoContext
+	}
 	t.endHere(ErrResigned)
 	return t.giveUp(ctx, "")
 }
@@ -246,6 +252,9 @@ func (t *Term) Resign(ctx context.Context) error {
 // term ended meanwhile, by another transfer for example, the error is the EndedError:
 // this call has not decided who is next.
 func (t *Term) TransferTo(ctx context.Context, candidate string) error {
+	if ctx == nil {
+		return errNoContext
+	}
 	if candidate == t.candidate.ID {
 		return fmt.Errorf("tenure: group %q is already led by %q: %w", t.group, candidate, ErrSuccessor)
 	}

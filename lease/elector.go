@@ -25,7 +25,10 @@ var _ tenure.Elector = (*Elector)(nil)
 // ErrCampaigning: the node campaigns for this group already.
 var ErrCampaigning = errors.New("lease: this node campaigns for the group already")
 
-var errNoContext = &ArgumentError{Field: "context", Rule: "must not be nil"}
+var (
+	errNoContext = &ArgumentError{Field: "context", Rule: "must not be nil"}
+	errNoElector = &ArgumentError{Field: "elector", Rule: "must not be nil"}
+)
 
 // Group returns the elector's group.
 func (e *Elector) Group() string { return e.group }
@@ -36,7 +39,7 @@ func (e *Elector) Group() string { return e.group }
 func (e *Elector) Campaign(ctx context.Context) (*tenure.Term, error) {
 	switch {
 	case e == nil:
-		return nil, errors.New("lease: the elector is nil")
+		return nil, errNoElector
 	case ctx == nil:
 		return nil, errNoContext
 	case ctx.Err() != nil:
@@ -80,7 +83,10 @@ func (e *Elector) Campaign(ctx context.Context) (*tenure.Term, error) {
 
 // Leader implements tenure.Elector.
 func (e *Elector) Leader(ctx context.Context) (tenure.Leader, error) {
-	if ctx == nil {
+	switch {
+	case e == nil:
+		return tenure.Leader{}, errNoElector
+	case ctx == nil:
 		return tenure.Leader{Group: e.group}, errNoContext
 	}
 	n := e.node
