@@ -107,7 +107,7 @@ func (b Bug) String() string { return names[b] }
 func All() []Bug { return between(None, elsewhere) }
 
 // Elsewhere lists the bugs that sit in code which the simulator does not run. Named
-// tests catch them: TestDataLossPlanted in tenuretest.
+// tests catch them: TestDataLossPlanted in lease.
 func Elsewhere() []Bug { return between(elsewhere, end) }
 
 func between(after, before Bug) []Bug {

@@ -1,4 +1,4 @@
-package tenuretest_test
+package lease_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package tenuretest_test
+package lease_test
 
 import (
 	"context"
@@ -96,7 +96,10 @@ func TestSupersededSeal(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		a, b := k.Node("a"), k.Node("b")
 		var sink tenuretest.Sink
-		old := win(t, a)
+		old, err := a.Elector("g").Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
 		late := func(s fence.Stamp) error {
 			// The session of a is gone, and b has begun, before the sink sees the seal.
 			a.Expire()
@@ -109,7 +112,7 @@ func TestSupersededSeal(t *testing.T) {
 			}
 			return sink.Seal(t.Context(), s)
 		}
-		err := old.Seal(t.Context(), sealerFunc(late))
+		err = old.Seal(t.Context(), sealerFunc(late))
 		var stale *fence.StaleError
 		if !errors.As(err, &stale) || errors.Is(err, tenure.ErrDataLost) {
 			t.Errorf("sealed: %v", err)

@@ -1,6 +1,6 @@
 //go:build planted
 
-package tenuretest_test
+package lease_test
 
 import (
 	"testing"
