@@ -364,7 +364,7 @@ func (c *conversation) events(words []string) ([]Event, error) {
 	case "synced":
 		return []Event{{Kind: OnView, View: &View{}}}, nil
 	case "watch":
-		cause := error(errReset)
+		cause := errReset
 		if arg(2) == "denied" {
 			cause = ErrDenied
 		}

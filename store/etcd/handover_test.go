@@ -19,7 +19,10 @@ import (
 	"github.com/tenurehq/tenure/tenuretest"
 )
 
-func standby(t *testing.T, endpoints []string, id string, ttl time.Duration) *tenuretest.Node {
+// ttl is long enough for a busy machine.
+const ttl = 8 * time.Second
+
+func standby(t *testing.T, endpoints []string, id string) *tenuretest.Node {
 	t.Helper()
 	n, err := tenuretest.NewNode(open(t, endpoints), lease.Config{
 		Candidate: tenure.Candidate{ID: id}, Scope: lease.Scope{"g"}, Timing: lease.Timing{TTL: ttl}, Log: slog.New(slog.DiscardHandler),
@@ -49,9 +52,8 @@ func TestHandovers(t *testing.T) {
 		}
 		rounds, pause, most, slack = n, time.Second, 100*time.Millisecond, time.Second
 	}
-	const ttl = 8 * time.Second
 	endpoints := enginetest.Cluster(t, 1).Endpoints()
-	nodes := map[string]*tenuretest.Node{"a": standby(t, endpoints, "a", ttl), "b": standby(t, endpoints, "b", ttl)}
+	nodes := map[string]*tenuretest.Node{"a": standby(t, endpoints, "a"), "b": standby(t, endpoints, "b")}
 	other := map[string]string{"a": "b", "b": "a"}
 	type begun struct {
 		*tenure.Term
@@ -123,7 +125,7 @@ func TestRecordDeleted(t *testing.T) {
 	endpoints := enginetest.Cluster(t, 1).Endpoints()
 	var sink tenuretest.Sink
 	var old fence.Stamp
-	a := standby(t, endpoints, "a", 8*time.Second)
+	a := standby(t, endpoints, "a")
 	for range 3 {
 		term, err := a.Elector("g").Campaign(t.Context())
 		if err != nil {
@@ -154,7 +156,7 @@ func TestRecordDeleted(t *testing.T) {
 	ends := make(chan error, 2)
 	began := make(chan *tenure.Term, 2)
 	for _, id := range []string{"b", "c"} {
-		e := standby(t, endpoints, id, 8*time.Second).Elector("g")
+		e := standby(t, endpoints, id).Elector("g")
 		go func() {
 			ends <- tenure.Lead(ctx, e, func(ctx context.Context, term *tenure.Term) error {
 				began <- term
@@ -177,7 +179,7 @@ func TestRecordDeleted(t *testing.T) {
 	if m, err := store.Meta(t.Context()); err != nil || !m.Rewound {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if _, err := store.Open(t.Context(), tenure.Candidate{ID: "d"}, 8*time.Second, lease.OpenOptions{Scope: lease.Scope{"g"}}); !errors.Is(err, lease.ErrRewound) {
+	if _, err := store.Open(t.Context(), tenure.Candidate{ID: "d"}, ttl, lease.OpenOptions{Scope: lease.Scope{"g"}}); !errors.Is(err, lease.ErrRewound) {
 		t.Errorf("a session was opened: %v", err)
 	}
 	if _, err := store.RaiseEpoch(t.Context(), 1); err != nil {

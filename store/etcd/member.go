@@ -184,10 +184,11 @@ func answered(err error) bool {
 // itself, nil for every other error. An expired token is none of them: the client gets
 // a new one.
 func permanent(err error) error {
-	switch rpctypes.Error(err) {
-	case rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty, rpctypes.ErrUserNotFound:
+	err = rpctypes.Error(err)
+	switch {
+	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrUserNotFound):
 		return fmt.Errorf("%w: check the user and the password of etcd", lease.ErrUnauthenticated)
-	case rpctypes.ErrPermissionDenied:
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
 		return fmt.Errorf("%w: check the roles of the user of etcd", lease.ErrDenied)
 	}
 	return nil

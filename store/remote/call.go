@@ -198,6 +198,9 @@ func verdict(p *wire.Problem) (spoken, error) {
 		return answered, err
 	}
 	switch {
+	case p.Code == wire.CodeNotAMember:
+		// A policy, not a permission: an operator may change it at any time.
+		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, lease.ErrBusy, p)
 	case p.Status == http.StatusUnauthorized:
 		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, lease.ErrUnauthenticated, p)
 	case p.Status == http.StatusForbidden:
