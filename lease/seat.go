@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -66,6 +67,7 @@ type hold struct {
 	toSession SessionID // and its session, once found
 	toHint    bool      // found before work returned: it may be gone since
 	toErr     error     // why it cannot take over
+	outrun    error     // whom the holder named is not the successor that was asked for
 	requests  []string
 	fails     int
 	call      bool
@@ -555,8 +557,13 @@ func (m *Machine) returned(s *seat, token fence.Token, to string, session Sessio
 	h.returned = true
 	h.phase = releasing
 	h.session.open--
-	if to != "" && h.to == "" {
+	switch {
+	case to == "" || to == h.to:
+	case h.to == "":
 		h.to, h.toSession, h.toHint = to, session, session != ""
+	default:
+		// A request was first. It is met, and this transfer is not.
+		h.outrun = fmt.Errorf("lease: group %q was released to %q, as an operator asked, and not to %q: %w", s.group, h.to, to, ErrSuccessor)
 	}
 	m.releases = append(m.releases, s)
 	m.update(s)
@@ -688,7 +695,7 @@ func (m *Machine) finish(s *seat) {
 		m.answer(id, a)
 	}
 	m.note(Note{Kind: NoteReleased, Group: s.group, Token: h.record.Token, Detail: string(h.why)})
-	m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: h.toErr})
+	m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: cmp.Or(h.toErr, h.outrun)})
 	m.schedule(s)
 	m.update(s)
 }
