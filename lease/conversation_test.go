@@ -364,7 +364,11 @@ func (c *conversation) events(words []string) ([]Event, error) {
 	case "synced":
 		return []Event{{Kind: OnView, View: &View{}}}, nil
 	case "watch":
-		return []Event{{Kind: OnWatchLost, Cause: errReset}}, nil
+		cause := errReset
+		if arg(2) == "denied" {
+			cause = ErrDenied
+		}
+		return []Event{{Kind: OnWatchLost, Cause: cause}}, nil
 	case "view":
 		v, err := viewOf(words[1:])
 		return []Event{{Kind: OnView, View: &v}}, err
@@ -476,6 +480,7 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 	default:
 		r.Err = map[string]error{
 			"dead": ErrSessionDead, "lost": errReset, "rewound": ErrRewound, "busy": ErrBusy, "successor": ErrSuccessor,
+			"denied": ErrDenied, "unauthenticated": ErrUnauthenticated, "invalid": ErrInvalid, "newer": ErrNewer,
 		}[words[0]]
 		if r.Err == nil {
 			return nil, errors.New("not understood")

@@ -66,7 +66,8 @@ type Machine struct {
 
 	sick     error
 	answers  map[string]Answer
-	answered []string // keys of answers, oldest first
+	answered []string      // keys of answers, oldest first
+	answerBy clock.Instant // until when the session is kept open for who asks for an answer
 	stopping bool
 	stopped  bool
 	stopErr  error // the session could not be closed
@@ -244,6 +245,7 @@ type flight struct {
 	// The closures would allocate; these say whose call it is.
 	session *session
 	seats   []*seat
+	request *Request // the line was asked for because of it
 }
 
 // Step takes what has happened by now and returns what to do, in order. The

@@ -1279,3 +1279,30 @@ func TestCloseLeavesNothingRunning(t *testing.T) {
 		}
 	}
 }
+
+// What is nil is refused with an error, not with a panic.
+func TestNil(t *testing.T) {
+	bubble(t, func(w *world) {
+		cfg := lease.Config{Candidate: tenure.Candidate{ID: "a"}, Scope: lease.Scope{"g"}}
+		n := w.node(w.mem, "a")
+		e := w.elector(n, "g")
+		var none context.Context
+		_, store := lease.New(nil, cfg)
+		_, typed := lease.New((*mem.Store)(nil), cfg)
+		_, ctx := e.Campaign(none)
+		_, leader := e.Leader(none)
+		_, elector := (*lease.Elector)(nil).Campaign(t.Context())
+		var leaders error
+		for _, leaders = range e.Leaders(none) {
+			break
+		}
+		for what, err := range map[string]error{
+			"store": store, "typed nil store": typed, "context of Campaign": ctx, "context of Leader": leader,
+			"elector": elector, "context of Leaders": leaders, "context of Close": n.Close(none),
+		} {
+			if !errors.Is(err, lease.ErrInvalid) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	})
+}

@@ -60,6 +60,7 @@ func postgresAlone(t *testing.T, l *lazy) {
 		{"names", names},
 		{"migrate", migrateTogether},
 		{"schemas", secondSchema},
+		{"upgrade", upgrade},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.test(t, pool) })
 	}
@@ -108,10 +109,17 @@ func ruleIsTheSame(t *testing.T, pool *pgxpool.Pool) {
 	for _, s := range []fence.Stamp{{Deployment: "x", Group: "billing", Token: 7}, {Deployment: "prod", Group: "x", Token: 9}, {Deployment: "", Group: "billing", Token: 7}, {Deployment: "prod", Token: 7}} {
 		all = append(all, question{fence.Mark{Deployment: "prod", Group: "billing", Token: 7}, s}, question{fence.Mark{}, s})
 	}
+	for _, mark := range []string{"", "a", "b"} {
+		for _, stamp := range []string{"", "a"} {
+			for _, token := range []fence.Token{6, 7, 8} {
+				all = append(all, question{fence.Mark{Deployment: "prod", Group: "billing", Token: 7, Session: mark}, fence.Stamp{Deployment: "prod", Group: "billing", Token: token, Session: stamp}})
+			}
+		}
+	}
 	text, err := json.Marshal(all)
 	must(t, err)
-	rows, err := pool.Query(t.Context(), `SELECT tenure_rule(ROW('r', q->'Mark'->>'deployment', q->'Mark'->>'group', nullif((q->'Mark'->>'token')::bigint, 0), 0, '', NULL)::tenure_mark,
-		q->'Stamp'->>'deployment', q->'Stamp'->>'group', (q->'Stamp'->>'token')::bigint) FROM json_array_elements($1::json) WITH ORDINALITY e(q, n) ORDER BY n`, string(text))
+	rows, err := pool.Query(t.Context(), `SELECT tenure_rule(ROW('r', q->'Mark'->>'deployment', q->'Mark'->>'group', nullif((q->'Mark'->>'token')::bigint, 0), 0, '', NULL, coalesce(q->'Mark'->>'session', ''))::tenure_mark,
+		q->'Stamp'->>'deployment', q->'Stamp'->>'group', (q->'Stamp'->>'token')::bigint, coalesce(q->'Stamp'->>'session', '')) FROM json_array_elements($1::json) WITH ORDINALITY e(q, n) ORDER BY n`, string(text))
 	must(t, err)
 	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	must(t, err)
@@ -131,7 +139,10 @@ func word(err error) string {
 	var slip *fence.SlipError
 	var foreign *fence.ForeignError
 	var invalid *fence.InvalidError
+	var clone *fence.CloneError
 	switch {
+	case errors.As(err, &clone):
+		return "clone"
 	case err == nil:
 		return "ok"
 	case errors.As(err, &stale):
@@ -534,4 +545,33 @@ func secondSchema(t *testing.T, pool *pgxpool.Pool) {
 	must(t, pgxfence.Migrate(t.Context(), apart))
 	_, err = pool.Exec(t.Context(), "DROP SCHEMA other CASCADE")
 	must(t, err)
+}
+
+// A database of the version before sessions says what is to be done; Migrate does it,
+// and the marks stay.
+func upgrade(t *testing.T, pool *pgxpool.Pool) {
+	r := fresh()
+	sink := pgxfence.NewSink(pool, r)
+	must(t, sink.Seal(t.Context(), at(5)))
+	_, err := pool.Exec(t.Context(), `ALTER TABLE tenure_mark DROP COLUMN session;
+		DROP FUNCTION tenure_admit(text, text, text, bigint, text);
+		DROP FUNCTION tenure_admit_strict(text, text, text, bigint, bigint, text, text);`)
+	must(t, err)
+	_, read := sink.Mark(t.Context())
+	for _, err := range []error{sink.Seal(t.Context(), at(5)), read} {
+		if err == nil || !strings.Contains(err.Error(), "run Migrate") {
+			t.Errorf("a database of an older version: %v", err)
+		}
+	}
+	must(t, pgxfence.Migrate(t.Context(), pool))
+	if m, err := sink.Mark(t.Context()); err != nil || m.Token != 5 || m.Session != "" {
+		t.Errorf("the mark is %+v, %v", m, err)
+	}
+	s := at(5)
+	s.Session = "a"
+	must(t, sink.Seal(t.Context(), s))
+	s.Session = "b"
+	if err := sink.Seal(t.Context(), s); word(err) != "clone" {
+		t.Errorf("a seal by another session: %v", err)
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -214,6 +215,27 @@ func (s *Store) Meta(ctx context.Context) (lease.Meta, error) {
 		return lease.Meta{}, err
 	}
 	return lease.Meta{Deployment: m.Deployment, Epoch: m.Epoch, Index: uint64(m.revision), Rewound: m.Rewound}, nil
+}
+
+// Suspect implements lease.Store.
+func (s *Store) Suspect(ctx context.Context, group string, seen fence.Token) error {
+	if err := errors.Join(lease.CheckGroup(group), lease.CheckToken(seen)); err != nil {
+		return err
+	}
+	for range 5 {
+		v, err := s.Read(ctx, group)
+		if err != nil {
+			return err
+		}
+		m, err := s.loadMeta(ctx)
+		if err != nil || m.Rewound || m.Epoch > seen.Epoch() || v.Token > seen {
+			return err
+		}
+		if err := s.markRewound(ctx, *m, m.Cluster); !errors.Is(err, errLater) {
+			return err
+		}
+	}
+	return errors.New("etcd: the deployment's record keeps changing")
 }
 
 // RaiseEpoch implements lease.Store. It cannot know epochs that a restore has

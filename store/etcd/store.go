@@ -87,7 +87,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		s.deployment = m.Deployment
 	}
 	if err != nil {
-		if !answered(err) {
+		if !answered(err) && !lease.Permanent(err) {
 			err = errors.Join(s.diagnose(ctx), err)
 		}
 		s.Shutdown()

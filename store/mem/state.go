@@ -1,10 +1,12 @@
 package mem
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
 )
@@ -157,6 +159,20 @@ func (s *State) RaiseEpoch(now clock.Instant, to uint64) (lease.Meta, error) {
 	s.index = s.peakIndex
 	s.bump()
 	return s.Meta(now)
+}
+
+// Suspect sets Rewound, unless the report is late.
+func (s *State) Suspect(now clock.Instant, group string, seen fence.Token) error {
+	s.Expire(now)
+	if err := errors.Join(lease.CheckGroup(group), lease.CheckToken(seen)); err != nil {
+		return err
+	}
+	if g := s.groups[group]; s.epoch > seen.Epoch() || g != nil && g.rec.Token > seen {
+		return nil
+	}
+	s.rewound = true
+	s.bump()
+	return nil
 }
 
 // Attributes reads; never set is version 0.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -227,6 +228,12 @@ func (s *Store) Meta(ctx context.Context) (lease.Meta, error) {
 // RaiseEpoch lifts the epoch.
 func (s *Store) RaiseEpoch(ctx context.Context, to uint64) (lease.Meta, error) {
 	return call(ctx, s, func(now clock.Instant) (lease.Meta, error) { return s.state.RaiseEpoch(now, to) })
+}
+
+// Suspect reports that the store lost data.
+func (s *Store) Suspect(ctx context.Context, group string, seen fence.Token) error {
+	_, err := call(ctx, s, func(now clock.Instant) (struct{}, error) { return struct{}{}, s.state.Suspect(now, group, seen) })
+	return err
 }
 
 // Attributes reads.

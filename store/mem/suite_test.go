@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/lease/storetest"
@@ -62,6 +63,7 @@ func bent() map[storetest.Promise]func(lease.Store) lease.Store {
 		storetest.AttributesCompared: func(s lease.Store) lease.Store { return lastWriterWins{s} },
 		storetest.OneWinner:          func(s lease.Store) lease.Store { return twoWinners{s} },
 		storetest.EpochRaised:        func(s lease.Store) lease.Store { return forgetsEpoch{s} },
+		storetest.SuspectStops:       func(s lease.Store) lease.Store { return ignoresReports{s} },
 		storetest.TTLKept:            func(s lease.Store) lease.Store { return expiresLate{s} },
 		storetest.TokensSurviveStart: nil, // see below: it is the restart that breaks it
 	}
@@ -339,6 +341,10 @@ func (s twoWinners) Acquire(ctx context.Context, id lease.SessionID, seen ...lea
 	}
 	return granted, err
 }
+
+type ignoresReports struct{ lease.Store }
+
+func (ignoresReports) Suspect(context.Context, string, fence.Token) error { return nil }
 
 type forgetsEpoch struct{ lease.Store }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
@@ -134,6 +135,12 @@ func (s *Store) RaiseEpoch(ctx context.Context, to uint64) (lease.Meta, error) {
 		return lease.Meta{}, err
 	}
 	return lease.Meta(a), nil
+}
+
+// Suspect implements lease.Store.
+func (s *Store) Suspect(ctx context.Context, group string, seen fence.Token) error {
+	_, err := call[wire.Nothing](ctx, s, wire.Suspect, wire.SuspectCall{Group: group, Seen: seen})
+	return err
 }
 
 // Attributes implements lease.Store.

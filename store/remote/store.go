@@ -49,10 +49,10 @@ const (
 	connections = 64
 )
 
-// ErrDenied: the service does not know who is asking, or does not allow it.
-// Nothing was done. lease.Definite does not know it, so a program that leads
-// goes on trying: permissions may be mended while it runs.
-var ErrDenied = errors.New("denied")
+// ErrDenied: the service does not know who is asking (then the error is also a
+// lease.ErrUnauthenticated), or does not allow it (lease.ErrDenied). Nothing was done,
+// and a campaign ends with it.
+var ErrDenied = errors.New("refused by the service")
 
 var errShutdown = errors.New("remote: the store was shut down")
 

@@ -25,6 +25,8 @@ func (quietGrant) Ended(error)                             {}
 func (quietGrant) Successor(context.Context, string) error { return nil }
 func (quietGrant) Release(context.Context, string) error   { return nil }
 
+func (quietGrant) Suspect(context.Context, fence.Token) error { return nil }
+
 func newTerm(token fence.Token) (*tenure.Term, *tenure.Trust, func(error) bool) {
 	c := clock.System()
 	tr := tenure.NewTrust(c)

@@ -144,6 +144,7 @@ func (a *API) Routes() []Route {
 		row(wire.History, Observe, serve(a, wire.History, a.history)),
 		row(wire.Meta, Observe, serve(a, wire.Meta, a.meta)),
 		row(wire.RaiseEpoch, Admin, serve(a, wire.RaiseEpoch, a.raiseEpoch)),
+		row(wire.Suspect, Campaign, serve(a, wire.Suspect, a.suspect)),
 		row(wire.Attributes, Observe, serve(a, wire.Attributes, a.attributes)),
 		row(wire.SetAttributes, Admin, serve(a, wire.SetAttributes, a.setAttributes)),
 	}

@@ -311,3 +311,13 @@ func (a *API) raiseEpoch(ctx context.Context, v *visit, in wire.EpochCall) (wire
 	m, err := a.cfg.Store.RaiseEpoch(ctx, in.To)
 	return wire.MetaAnswer(m), err
 }
+
+func (a *API) suspect(ctx context.Context, v *visit, in wire.SuspectCall) (wire.Nothing, error) {
+	if err := errors.Join(lease.CheckGroup(in.Group), lease.CheckToken(in.Seen)); err != nil {
+		return wire.Nothing{}, err
+	}
+	if err := v.may(Campaign, in.Group); err != nil {
+		return wire.Nothing{}, err
+	}
+	return wire.Nothing{}, a.cfg.Store.Suspect(ctx, in.Group, in.Seen)
+}

@@ -21,6 +21,7 @@ const (
 	History       Method = "history"
 	Meta          Method = "meta"
 	RaiseEpoch    Method = "raise-epoch"
+	Suspect       Method = "suspect"
 	Attributes    Method = "attributes"
 	SetAttributes Method = "set-attributes"
 )
@@ -29,10 +30,10 @@ const (
 func (m Method) Path() string { return "/store/" + string(m) }
 
 // Repeatable reports whether the call may be made again although nobody knows
-// what became of it: it only reads, or, as a keep-alive, says the same twice.
+// what became of it: it only reads, or says the same twice.
 func (m Method) Repeatable() bool {
 	switch m {
-	case Limits, KeepAlive, Answered, Read, Watch, Groups, Sessions, History, Meta, Attributes:
+	case Limits, KeepAlive, Answered, Read, Watch, Groups, Sessions, History, Meta, Suspect, Attributes:
 		return true
 	default:
 		return false

@@ -212,6 +212,12 @@ type EpochCall struct {
 	To uint64 `json:"to"`
 }
 
+// SuspectCall reports that the engine lost data.
+type SuspectCall struct {
+	Group string      `json:"group"`
+	Seen  fence.Token `json:"seen"`
+}
+
 // AttributesCall names what they are attached to.
 type AttributesCall struct {
 	Name string `json:"name"`
