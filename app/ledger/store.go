@@ -314,6 +314,10 @@ func (s *store) close() error {
 		errs = append(errs, s.conn.conn.Close())
 	}
 	if s.pinned != nil {
+		// A copy of the database file alone is then a whole backup.
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_, _ = s.writer.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")
 		errs = append(errs, s.pinned.Close())
 	}
 	for _, db := range []*sql.DB{s.reader, s.writer} {
