@@ -463,7 +463,7 @@ func TestSingle(t *testing.T) {
 		{"POST", "/lab/pause", "", nil, 404, "no_such_path"},
 		{"GET", "/lab/attempts", "", nil, 404, "no_such_path"},
 		{"POST", "/transfer", "", nil, 404, "no standby"},
-		{"POST", "/resign", "", []string{"Origin", "http://evil.example"}, 403, "denied"},
+		{"POST", "/resign", "", []string{"Origin", "http://evil.example"}, 403, "foreign_origin"},
 		{"POST", "/resign", "", []string{"X-Forwarded-For", "192.0.2.1"}, 403, "denied"},
 	} {
 		resp, body := ask(t, tt.method, n.URL+tt.path, tt.body, nil, tt.headers...)

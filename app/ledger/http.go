@@ -68,7 +68,6 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	api.WriteError(w, err)
 }
 
-
 // stamped reads what every write has: the stamp, who writes, and the body.
 func (h *handler) stamped(w http.ResponseWriter, r *http.Request, emptyAllowed bool, body any) (api.Batch, error) {
 	b, err := h.stamp(r)
@@ -180,13 +179,28 @@ func (h *handler) raise(w http.ResponseWriter, r *http.Request, k kind) {
 // reading answers with what a read returns.
 func reading[T any](h *handler, read func(*http.Request) (T, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		v, err := read(r)
+		var v T
+		err := h.verify(r)
+		if err == nil {
+			v, err = read(r)
+		}
 		if err != nil {
 			h.fail(w, r, err)
 			return
 		}
 		httpapi.WriteJSON(w, http.StatusOK, v)
 	}
+}
+
+// verify refuses a read of a caller that has seen more than there is. The commit does so
+// for writes.
+func (h *handler) verify(r *http.Request) error {
+	seen, err := api.ParseIdentity(r.Header.Get(api.HeaderIdentity))
+	if now := h.l.known.Load(); err != nil || seen.ID == "" || seen.ID == now.ID && seen.Revision <= now.Revision {
+		return err
+	}
+	_, err = h.l.verify(r.Context(), seen)
+	return err
 }
 
 // paging reads ?after= and ?limit=.

@@ -24,8 +24,8 @@ type Ledger struct {
 	wrote   atomic.Int64 // the last commit that wrote something, as an instant; 0: none
 	unmade  atomic.Bool  // the last commit that had something to write failed
 
-	// known is what the last commit saw of the database. The committer's own.
-	known api.Identity
+	// known is what the last commit saw of the database.
+	known atomic.Pointer[api.Identity]
 
 	probing  chan struct{} // held by the one that probes
 	probed   int64         // when the last probe ended, and how
@@ -54,9 +54,11 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 		return nil, errors.Join(err, s.close())
 	}
 	l.metrics.know(known)
-	if l.known, err = l.Identity(ctx); err != nil {
+	first, err := l.Identity(ctx)
+	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
+	l.known.Store(&first)
 	if cfg.Unfenced {
 		cfg.Logger.Warn("FENCING IS OFF: stale writes are taken as they come; for experiments only", "db", describe(cfg.DB))
 	}
@@ -288,7 +290,7 @@ func (l *Ledger) attempt(ctx context.Context, group []*op) ([]verdict, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.known = now.Identity
+	l.known.Store(&now.Identity)
 	for i := range verdicts {
 		verdicts[i].answer.Ledger = now.Identity
 	}
@@ -302,7 +304,7 @@ func (l *Ledger) identify(ctx context.Context, c *tx, group []*op, verdicts []ve
 	if now, err = c.identity(ctx); err != nil {
 		return now, false, err
 	}
-	if err := l.store.expected(ctx, c, now, l.known); err != nil {
+	if err := l.store.expected(ctx, c, now, *l.known.Load()); err != nil {
 		return now, false, err
 	}
 	before := now.seen
@@ -311,7 +313,7 @@ func (l *Ledger) identify(ctx context.Context, c *tx, group []*op, verdicts []ve
 			now.seen = max(now.seen, seen.Revision)
 		}
 	}
-	behind(l.known)
+	behind(*l.known.Load())
 	for i, o := range group {
 		behind(o.seen)
 		if err := l.store.expected(ctx, c, now, o.seen); errors.Is(err, api.ErrDataLost) {
@@ -361,21 +363,27 @@ func (l *Ledger) Health(ctx context.Context, seen api.Identity) (api.Identity, e
 			return api.Identity{}, fmt.Errorf("%w: a commit has been under way for %v", api.ErrUnavailable, stuck)
 		}
 	}
+	now, err := l.verify(ctx, seen)
+	if err == nil {
+		err = l.writable(ctx)
+	}
+	return now, err
+}
+
+// verify is an error if the ledger has lost data, as far as it knows or the caller does.
+func (l *Ledger) verify(ctx context.Context, seen api.Identity) (api.Identity, error) {
 	now, err := l.identity(ctx)
 	switch {
 	case err != nil:
 		return now.Identity, err
 	case now.seen > 0:
 		return now.Identity, now.lost()
-	case seen.ID != "" && (seen.ID != now.ID || seen.Revision > now.Revision):
-		// The commit decides, and notes it.
-		v := l.wait(ctx, &op{kind: probe, seen: seen, size: overhead, done: make(chan struct{})})
-		if v.err != nil {
-			return now.Identity, v.err
-		}
-		now.Identity = v.answer.Ledger
+	case seen.ID == "" || seen.ID == now.ID && seen.Revision <= now.Revision:
+		return now.Identity, nil
 	}
-	return now.Identity, l.writable(ctx)
+	// The commit decides, and notes it.
+	v := l.wait(ctx, &op{kind: probe, seen: seen, size: overhead, done: make(chan struct{})})
+	return v.answer.Ledger, v.err
 }
 
 // writable is an error if the ledger cannot write.
