@@ -33,14 +33,14 @@ func startFleet(t *testing.T, n int) *onEtcd {
 	t.Helper()
 	f := &onEtcd{t: t, engine: enginetest.Cluster(t, 1), ledger: startLedger(t, "127.0.0.1:0", "")}
 	for i := range n {
-		f.nodes = append(f.nodes, mustStart(t, f.role(i+1, "127.0.0.1:0")))
+		f.nodes = append(f.nodes, mustStart(t, f.role(i+1)))
 	}
 	return f
 }
 
-func (f *onEtcd) role(i int, listen string) role {
+func (f *onEtcd) role(i int) role {
 	return role{Node: &nodeRole{
-		ID: fmt.Sprintf("node-%d", i), Group: "billing", Listen: listen, Backend: fleet.BackendEtcd,
+		ID: fmt.Sprintf("node-%d", i), Group: "billing", Listen: "127.0.0.1:0", Backend: fleet.BackendEtcd,
 		Endpoints: f.engine.Endpoints(), Ledger: f.ledger.URL, TTL: ttl, Tick: 200 * time.Millisecond, Lab: true,
 	}}
 }

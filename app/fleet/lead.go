@@ -221,7 +221,10 @@ func (n *Node) skip(ctx context.Context, p *pen.Pen, past *past) error {
 
 // know notes that a number was taken.
 func (n *Node) know(seq uint64) {
-	for old := n.highest.Load(); old < seq && !n.highest.CompareAndSwap(old, seq); old = n.highest.Load() {
+	for old := n.highest.Load(); old < seq; old = n.highest.Load() {
+		if n.highest.CompareAndSwap(old, seq) {
+			return
+		}
 	}
 }
 

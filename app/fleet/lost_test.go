@@ -162,7 +162,7 @@ func ledgerLost(t *testing.T, what string) {
 	db := filepath.Join(t.TempDir(), "ledger.db")
 	f := &onEtcd{t: t, engine: enginetest.Cluster(t, 1), ledger: startLedger(t, addr[0], db)}
 	for i := range 3 {
-		f.nodes = append(f.nodes, mustStart(t, f.role(i+1, "127.0.0.1:0")))
+		f.nodes = append(f.nodes, mustStart(t, f.role(i+1)))
 	}
 	leaderOf(t, 0, f.nodes...)
 	load := startCallers(t, append(f.nodes, f.nodes...)...)
@@ -254,7 +254,7 @@ func TestLedgerShared(t *testing.T) {
 	}
 	two := &onEtcd{t: t, engine: enginetest.Cluster(t, 1), ledger: one.ledger}
 	for i := range 2 {
-		two.nodes = append(two.nodes, mustStart(t, two.role(i+1, "127.0.0.1:0")))
+		two.nodes = append(two.nodes, mustStart(t, two.role(i+1)))
 	}
 	intruders := startCallers(t, two.nodes...)
 	took := unhealthy(t, api.CodeForeign, two.nodes...)
@@ -296,7 +296,7 @@ func TestDiskError(t *testing.T) {
 			if backend == fleet.BackendEtcd {
 				f := &onEtcd{t: t, engine: enginetest.Cluster(t, 1), ledger: l}
 				for i := range 3 {
-					r := f.role(i+1, "127.0.0.1:0")
+					r := f.role(i+1)
 					r.Node.SinkPatience = time.Second
 					nodes = append(nodes, mustStart(t, r))
 				}

@@ -179,7 +179,7 @@ func Internal(err error) bool {
 	}
 	for _, s := range sentinels {
 		if errors.Is(err, s.err) {
-			return s.err == ErrUnknown || s.err == ErrUnavailable
+			return s.code == codeUnknown || s.code == codeUnavailable
 		}
 	}
 	return true
