@@ -311,7 +311,7 @@ func TestPausedLeader(t *testing.T) {
 	}
 
 	// Twins.
-	twin := f.role(int(s2.NodeID[len(s2.NodeID)-1]-'0'), "127.0.0.1:0")
+	twin := f.role(int(s2.NodeID[len(s2.NodeID)-1] - '0'))
 	began := time.Now()
 	if _, err := start(t, twin); err == nil || !strings.Contains(err.Error(), "the id is in use") || time.Since(began) > ttl {
 		t.Errorf("a twin of a living node: %v after %v", err, time.Since(began))

@@ -296,7 +296,7 @@ func TestDiskError(t *testing.T) {
 			if backend == fleet.BackendEtcd {
 				f := &onEtcd{t: t, engine: enginetest.Cluster(t, 1), ledger: l}
 				for i := range 3 {
-					r := f.role(i+1)
+					r := f.role(i + 1)
 					r.Node.SinkPatience = time.Second
 					nodes = append(nodes, mustStart(t, r))
 				}
