@@ -147,6 +147,13 @@ func (n *Node) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 	}
 }
 
+// Deployment is the name that the stamps of this group carry; empty until this node knows
+// of a first term.
+func (n *Node) Deployment() string {
+	r, _, _, _ := n.current()
+	return r.Deployment
+}
+
 // current is what an observer would be told, if this node is the Raft leader.
 func (n *Node) current() (r record, led bool, changed, applied <-chan struct{}) {
 	n.mu.Lock()

@@ -88,7 +88,7 @@ func TestMigrates(t *testing.T) {
 	if err != nil || a.Outcomes[0].Sequence.First != 42 || a.Outcomes[1].Job.Version != 1 || a.Outcomes[2].Tick.N != 4 {
 		t.Errorf("after the migration: %+v, %v", a, err)
 	}
-	if _, err := l.PutShared(t.Context(), "s", "k", []byte("1"), nil); err != nil {
+	if _, err := l.PutShared(t.Context(), "prod", "s", "k", []byte("1"), nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -102,7 +102,7 @@ func TestSharedGathers(t *testing.T) {
 	go func() { _, err := l.Apply(t.Context(), tick(1, 0, "a")); first <- err }()
 	<-h.reached
 	for i := range 5 {
-		go func() { _, err := l.PutShared(t.Context(), "s", fmt.Sprint(i), []byte("1"), nil); rest <- err }()
+		go func() { _, err := l.PutShared(t.Context(), "prod", "s", fmt.Sprint(i), []byte("1"), nil); rest <- err }()
 		go func() { _, err := l.Apply(t.Context(), tick(1, 0, "b")); rest <- err }()
 	}
 	until(t, func() bool { return l.queue.len() == 10 })
@@ -119,11 +119,11 @@ func TestSharedGathers(t *testing.T) {
 		t.Errorf("what waited took %d commits, want 1", n)
 	}
 	l.store.commit = func(context.Context, *tx) error { return sql.ErrConnDone }
-	if version, err := l.PutShared(t.Context(), "s", "0", []byte("2"), nil); err == nil || version != 0 {
+	if version, err := l.PutShared(t.Context(), "prod", "s", "0", []byte("2"), nil); err == nil || version != 0 {
 		t.Errorf("a commit that failed gave version %d, %v", version, err)
 	}
 	l.store.commit = commit
-	if r, err := l.Shared(t.Context(), "s", "0"); err != nil || r.Version != 1 {
+	if r, err := l.Shared(t.Context(), "prod", "s", "0"); err != nil || r.Version != 1 {
 		t.Errorf("after it: %+v, %v", r, err)
 	}
 }

@@ -16,6 +16,9 @@ import (
 // read bounds a read, and says what its failure means. It sees everything that was
 // answered before it began.
 func (l *Ledger) read(ctx context.Context, f func(context.Context, *sql.DB) error) error {
+	if err := l.store.intact(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
 	err := f(ctx, l.store.reader)

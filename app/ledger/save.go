@@ -50,18 +50,20 @@ func (s *store) query(ctx context.Context, t *tx, statement string, keys []row, 
 type touched struct {
 	resources                                map[string]bool
 	sequences, checkpoints, records, tickKey map[at]bool
-	jobs, shared                             map[at]bool
+	jobs                                     map[at]bool
+	shared                                   map[sharedKey]bool
 	firings                                  map[moment]bool
 }
 
-func touch(group []*op) touched {
+// touch leaves out the ops that were refused already.
+func touch(group []*op, verdicts []verdict) touched {
 	t := touched{resources: map[string]bool{}}
-	for _, o := range group {
-		switch o.kind {
-		case probe:
+	for i, o := range group {
+		switch {
+		case verdicts[i].err != nil, o.kind == probe, o.kind == accept:
 			continue
-		case share:
-			put(&t.shared, at{o.shared.Space, o.shared.Key}, true)
+		case o.kind == share:
+			put(&t.shared, keyOf(*o.shared), true)
 			continue
 		}
 		r := o.batch.Resource

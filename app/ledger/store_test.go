@@ -123,7 +123,7 @@ func TestOpenRefuses(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{Config{DB: newer}, "schema version 99, and this program knows 2"},
+		{Config{DB: newer}, "schema version 99, and this program knows 3"},
 		{Config{DB: other}, "a database of something else"},
 		{Config{DB: text}, "is not a database"},
 		{Config{DB: dir}, "is a directory"},

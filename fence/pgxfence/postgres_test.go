@@ -51,6 +51,7 @@ func postgresAlone(t *testing.T, l *lazy) {
 		{"share", writersShare},
 		{"rise", manyRise},
 		{"crossed", crossed},
+		{"overtaken", overtaken},
 		{"gate", gateStaysFree},
 		{"refusal", refusalLeavesTx},
 		{"one select", anyLanguage},
@@ -80,6 +81,58 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A writer that looked at the mark, and was overtaken by a newer leader before it held the
+// lock, is refused: it looks again. The moment in between is made long by a rule that
+// waits.
+func overtaken(t *testing.T, pool *pgxpool.Pool) {
+	ctx := t.Context()
+	const slow, key = 5_000, 4242
+	_, err := pool.Exec(ctx, "CREATE SCHEMA slow")
+	must(t, err)
+	defer func() { _, _ = pool.Exec(context.WithoutCancel(ctx), "DROP SCHEMA slow CASCADE") }()
+	config := pool.Config().Copy()
+	config.ConnConfig.RuntimeParams["search_path"], config.ConnConfig.RuntimeParams["tenure.apart"] = "slow", "on"
+	apart, err := pgxpool.NewWithConfig(ctx, config)
+	must(t, err)
+	defer apart.Close()
+	must(t, pgxfence.Migrate(ctx, apart))
+	for _, statement := range []string{
+		"ALTER FUNCTION tenure_rule RENAME TO tenure_rule_at_once",
+		fmt.Sprintf(`CREATE FUNCTION tenure_rule(m tenure_mark, a_deployment text, a_group text, a_token bigint) RETURNS text LANGUAGE plpgsql AS $$
+			DECLARE verdict text := tenure_rule_at_once(m, a_deployment, a_group, a_token);
+			BEGIN
+				IF a_token = %d THEN
+					PERFORM pg_advisory_xact_lock_shared(%d);
+				END IF;
+				RETURN verdict;
+			END $$`, slow, key),
+	} {
+		_, err := apart.Exec(ctx, statement)
+		must(t, err)
+	}
+	guard := func(token fence.Token) error {
+		return pgx.BeginFunc(ctx, apart, func(tx pgx.Tx) error { return pgxfence.Guard(ctx, tx, "overtaken", at(token)) })
+	}
+	must(t, guard(slow-1))
+	hold := begin(t, apart, pgx.ReadCommitted)
+	_, err = hold.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", key)
+	must(t, err)
+	late := make(chan error, 1)
+	go func() { late <- guard(slow) }()
+	for waiting, deadline := 0, time.Now().Add(30*time.Second); waiting == 0; time.Sleep(5 * time.Millisecond) {
+		must(t, pool.QueryRow(ctx, "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted", key).Scan(&waiting))
+		if time.Now().After(deadline) {
+			t.Fatal("nobody waits")
+		}
+	}
+	must(t, guard(slow+1))
+	must(t, hold.Rollback(ctx))
+	var stale *fence.StaleError
+	if err := <-late; !errors.As(err, &stale) {
+		t.Errorf("a writer that was overtaken between its look and its lock: %v", err)
 	}
 }
 

@@ -123,7 +123,7 @@ func TestFlagsAndEnvironment(t *testing.T) {
 		if err := cmd.PreRunE(cmd, nil); err != nil {
 			t.Fatal(err)
 		}
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { got[f.Name] = f.Value.String() })
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { got[f.Name] = strings.Trim(f.Value.String(), "[]") })
 		return got
 	}
 	given := map[string]string{}
