@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/app/service/feed"
 )
 
 func candidate(id string) tenure.Candidate { return tenure.Candidate{ID: id} }
@@ -235,14 +236,23 @@ func TestRewound(t *testing.T) {
 	l = lead(in, "billing", "a")
 	w := in.listen("/v1/groups/billing/watch", "")
 	w.hears("billing", "led", 2)
+	eventually(t, "the feed has seen term 2", func() bool {
+		v, synced := in.svc.feed.View("billing")
+		return synced && v.Token == l.Term
+	})
 	store.Restore(backup)
 	refused(in, 409, "not_leader", "POST", "/v1/groups/billing/renew", RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle})
 	refused(in, 503, "rewound", "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "b"})
 	if _, err := store.RaiseEpoch(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	w.hears("billing", "unknown", 2)
-	if e := w.next(); e.kind != "reset" {
+	// The feed is without a watch for 50 ms. A stream that does not run in that time is
+	// not told: it only tells the newest state.
+	e := w.next()
+	if e.kind == string(feed.Changed) && e.State == "unknown" {
+		e = w.next()
+	}
+	if e.kind != "reset" {
 		t.Errorf("%+v, want a reset", e)
 	}
 	w.hears("billing", "vacant", 0)

@@ -259,7 +259,6 @@ func (s *serving) serve(ctx context.Context, stdout io.Writer, store *etcd.Store
 	if err := json.NewEncoder(stdout).Encode(line); err != nil {
 		return &exitError{exitFailure, errors.Join(fmt.Errorf("standard output: %w", err), ln.Close())}
 	}
-	context.AfterFunc(ctx, func() { s.service.Log.Info("stopping", "addr", addr, "cause", context.Cause(ctx)) })
 	if err := svc.Serve(ctx, ln, gate.TLS(), s.limits); err != nil {
 		return &exitError{exitFailure, err}
 	}
