@@ -160,11 +160,11 @@ func strangers(t *testing.T, data string) {
 			return
 		}
 		if own, err := os.ReadFile("/proc/thread-self/status"); err != nil || !bytes.Contains(own, []byte("\t65534\n")) {
-			errs <- fmt.Errorf("it is still the owner: %w", err)
+			errs <- fmt.Errorf("it is still the owner: %v", err)
 			return
 		}
 		if _, err := os.ReadDir(data); !errors.Is(err, fs.ErrPermission) {
-			errs <- fmt.Errorf("another user reads the data directory: %w", err)
+			errs <- fmt.Errorf("another user reads the data directory: %v", err)
 			return
 		}
 		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
@@ -173,7 +173,7 @@ func strangers(t *testing.T, data string) {
 			_ = syscall.Close(fd)
 		}
 		if !errors.Is(err, fs.ErrPermission) {
-			errs <- fmt.Errorf("another user connects to the engine: %w", err)
+			errs <- fmt.Errorf("another user connects to the engine: %v", err)
 			return
 		}
 		errs <- nil
