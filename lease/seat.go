@@ -613,6 +613,9 @@ func (m *Machine) released(f *flight, r *Reply) {
 	case errors.As(r.Err, &conflict):
 		// An earlier try was applied, and its answer lost.
 		s.yields = true
+		for _, v := range conflict.Current {
+			h.doubt(v)
+		}
 		m.finish(s)
 		for _, v := range conflict.Current {
 			m.see(s, v, conflicting, f.Held.Version)
@@ -660,10 +663,26 @@ func (m *Machine) finish(s *seat) {
 func (m *Machine) moved(s *seat) {
 	if s.hold.returned {
 		s.yields = s.hold.to == ""
+		s.hold.doubt(s.view)
 		m.finish(s)
 		return
 	}
 	m.void(s, tenure.ErrLost, false)
+}
+
+// doubt makes a transfer fail if the record moved on to somebody else than the successor:
+// the session may have expired before the transfer was committed.
+func (h *hold) doubt(v View) {
+	if h.to != "" && h.toErr == nil && v.Candidate.ID != h.to {
+		h.toErr = h.unconfirmed()
+	}
+}
+
+func (h *hold) unconfirmed() error {
+	if h.to != "" {
+		return fmt.Errorf("lease: the transfer of group %q (token %d) to %q was not confirmed: %w", h.record.Group, h.record.Token, h.to, ErrSuccessor)
+	}
+	return fmt.Errorf("lease: the release of group %q (token %d) was not confirmed: it is free when the session expires", h.record.Group, h.record.Token)
 }
 
 // exitMargin is what an exit may take.
@@ -675,8 +694,9 @@ func (m *Machine) void(s *seat, cause error, living bool) {
 	h := s.hold
 	s.hold = nil
 	if h.returned {
-		if living && h.toErr == nil {
-			h.toErr = fmt.Errorf("lease: the release of group %q (token %d) was not confirmed: it is free when the session expires", s.group, h.record.Token)
+		// A dead session holds nothing, so a release is done. A transfer is not.
+		if h.toErr == nil && (living || h.to != "") {
+			h.toErr = h.unconfirmed()
 		}
 		m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: h.toErr})
 		return
