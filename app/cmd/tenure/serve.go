@@ -113,6 +113,7 @@ TENURE_SERVE_X_Y.`,
 	f.StringVar(&s.access.Policy, "policy", "", "file that says who may do what to which groups")
 	f.StringVar(&s.access.Audit.Path, "audit", "", "file to write the audit to (default the log)")
 	f.IntVar(&s.access.Limits.Rate, "rate", 0, "requests a second of one identity, renewals apart (default 500)")
+	f.IntVar(&s.access.Limits.Campaigns, "campaigns", 0, "campaigns that use the engine at once (default 8 for each processor, at least 16)")
 	f.IntVar(&s.access.Limits.GroupsEach, "groups-each", 0, "groups that one identity may hold (default 10000)")
 	f.IntVar(&s.access.Limits.Candidates, "candidates", 0, "candidates of one group (default 1000)")
 	f.IntVar(&s.access.Limits.StreamsEach, "streams-each", 0, "streams and waits that one identity may have open (default 100)")
