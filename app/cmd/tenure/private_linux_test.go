@@ -151,20 +151,20 @@ func strangers(t *testing.T, data string) {
 		return
 	}
 	const nobody = 65534
-	errs := make(chan error)
+	found := make(chan string)
 	go func() {
 		// This thread alone becomes somebody else, and ends with the goroutine.
 		runtime.LockOSThread()
 		if err := errors.Join(syscall.Setfsgid(nobody), syscall.Setfsuid(nobody)); err != nil {
-			errs <- err
+			found <- err.Error()
 			return
 		}
 		if own, err := os.ReadFile("/proc/thread-self/status"); err != nil || !bytes.Contains(own, []byte("\t65534\n")) {
-			errs <- fmt.Errorf("it is still the owner: %v", err)
+			found <- fmt.Sprintf("it is still the owner: %v", err)
 			return
 		}
 		if _, err := os.ReadDir(data); !errors.Is(err, fs.ErrPermission) {
-			errs <- fmt.Errorf("another user reads the data directory: %v", err)
+			found <- fmt.Sprintf("another user reads the data directory: %v", err)
 			return
 		}
 		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
@@ -173,12 +173,12 @@ func strangers(t *testing.T, data string) {
 			_ = syscall.Close(fd)
 		}
 		if !errors.Is(err, fs.ErrPermission) {
-			errs <- fmt.Errorf("another user connects to the engine: %v", err)
+			found <- fmt.Sprintf("another user connects to the engine: %v", err)
 			return
 		}
-		errs <- nil
+		found <- ""
 	}()
-	if err := <-errs; err != nil {
-		t.Error(err)
+	if wrong := <-found; wrong != "" {
+		t.Error(wrong)
 	}
 }
