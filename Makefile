@@ -66,6 +66,16 @@ test: ## test every module with the race detector, then the planted build, then 
 	@go run ./sim/cmd/sim -seeds 2000
 	@$(MAKE) lab-quick
 
+# Both cores are kept busy meanwhile: these tests once failed only then.
+.PHONY: test-flaky
+test-flaky: ## ten minutes: tests that have failed under load, COUNT (40) times each while both cores are busy
+	@trap 'kill $$(jobs -p)' EXIT; for i in 1 2; do (while :; do :; done) & done; \
+	cd app && go test -count=$(or $(COUNT),40) -run '^TestReadyAndStop$$' ./cmd/tenure ./cmd/engine && go test -count=$(or $(COUNT),40) -run '^TestRewound' ./service
+
+.PHONY: test-flood
+test-flood: ## five minutes (FLOOD): 300 connections campaign in a loop, and none of 20 leaders loses its lease of 3 s
+	@cd app && TENURE_FLOOD=$(or $(FLOOD),5m) go test -count=1 -v -timeout 60m -run '^TestFlood$$' ./cmd/tenure
+
 .PHONY: test-long
 test-long: ## half an hour: 200 rounds of a leader that is cut off, 50 of a ledger that is killed, 100 of a service and its engine, 10 minutes of Raft on busy cores
 	@cd store/etcd && TENURE_ROUNDS=200 go test -count=1 -v -timeout 60m -run 'TestNoOverlap' .

@@ -721,6 +721,13 @@ func (m *Machine) moved(s *seat) {
 	m.void(s, tenure.ErrLost, false)
 }
 
+func (h *hold) unconfirmed() error {
+	if h.to != "" {
+		return fmt.Errorf("lease: the transfer of group %q (token %d) to %q was not confirmed: %w", h.record.Group, h.record.Token, h.to, ErrSuccessor)
+	}
+	return fmt.Errorf("lease: the release of group %q (token %d) was not confirmed: it is free when the session expires", h.record.Group, h.record.Token)
+}
+
 // exitMargin is what an exit may take.
 const exitMargin = 100 * time.Millisecond
 
@@ -730,8 +737,9 @@ func (m *Machine) void(s *seat, cause error, living bool) {
 	h := s.hold
 	s.hold = nil
 	if h.returned {
-		if living && h.toErr == nil {
-			h.toErr = fmt.Errorf("lease: the release of group %q (token %d) was not confirmed: it is free when the session expires", s.group, h.record.Token)
+		// A dead session holds nothing, so a release is done. A transfer is not.
+		if h.toErr == nil && (living || h.to != "") {
+			h.toErr = h.unconfirmed()
 		}
 		m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: h.toErr})
 		return

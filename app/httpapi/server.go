@@ -54,9 +54,9 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Serve serves h on ln until ctx ends, then lets requests under way end. It
-// returns when the last has, or with an error when they took too long. A panic in
-// a handler ends that connection and is logged.
+// Serve serves h on ln until ctx ends, then logs "stopping" with the cause and lets
+// requests under way end. It returns when the last has, or with an error when they
+// took too long. A panic in a handler ends that connection and is logged.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler, l Limits, log *slog.Logger) error {
 	l = l.withDefaults()
 	s := &http.Server{
@@ -81,6 +81,9 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, l Limits, log *
 	case err := <-ended:
 		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
 	case <-ctx.Done():
+		// Logged here and not by a goroutine of the caller: Serve returns after it, so the
+		// line is written before the process can exit.
+		log.Info("stopping", "addr", ln.Addr().String(), "cause", context.Cause(ctx))
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Grace)
 	defer cancel()

@@ -14,6 +14,7 @@ import (
 // standInLine waits for the group to fall vacant and tries in turn, as long as the
 // caller waits. It keeps the session alive, unless that is the caller's own to keep.
 func (s *Service) standInLine(ctx context.Context, c *contest, ttl time.Duration) (lease.View, error) {
+	access.Yield(ctx)
 	sub := s.feed.Subscribe(c.group)
 	defer sub.Close()
 	leave := s.line.enter(c.session, c.group)

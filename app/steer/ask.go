@@ -37,7 +37,7 @@ type Order struct {
 	Look func(context.Context) (v lease.View, known bool)
 }
 
-// Asked is what came of it: an outcome of the leader's, or Waiting.
+// Asked is what came of it: an outcome of the leader's, Waiting or Ended.
 type Asked struct {
 	Outcome lease.Outcome
 	Detail  string
@@ -45,6 +45,10 @@ type Asked struct {
 
 // Waiting: the leader has been asked, and has not answered yet.
 const Waiting lease.Outcome = "waiting"
+
+// Ended: the term is over, and the group was not handed to the successor that a transfer
+// named, as far as the store knows.
+const Ended lease.Outcome = "ended"
 
 // Ask leaves a request with the session that leads in the view, for that term and no
 // other, and waits for what becomes of it. Nobody takes a group out of a living session:
@@ -57,10 +61,11 @@ func (s Store) Ask(ctx context.Context, v lease.View, o Order) (Asked, error) {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Call)
 	err := s.Store.Ask(call, v.Holder, request)
 	cancel()
-	if errors.Is(err, lease.ErrSessionDead) {
+	switch {
+	case errors.Is(err, lease.ErrSessionDead) && o.Verb == lease.Transfer: // to whom did the group go?
+	case errors.Is(err, lease.ErrSessionDead):
 		return Asked{lease.Done, "its session had ended already"}, nil
-	}
-	if err != nil {
+	case err != nil:
 		return Asked{}, err
 	}
 	waiting, cancel := context.WithTimeout(ctx, o.Wait)
@@ -88,18 +93,34 @@ func (s Store) answered(ctx context.Context, v lease.View, request string, o Ord
 		return Asked{lease.Done, gaveUp}, true
 	case err == nil && answer.Outcome != "":
 		return Asked{answer.Outcome, answer.Detail}, true
-	case errors.Is(err, lease.ErrSessionDead):
+	case errors.Is(err, lease.ErrSessionDead) && o.Verb != lease.Transfer:
 		return Asked{lease.Done, "its session has ended"}, true
 	}
-	if o.Look != nil {
+	dead := errors.Is(err, lease.ErrSessionDead)
+	if o.Look != nil && !dead {
 		if now, known := o.Look(ctx); !known || !over(v, now) {
 			return Asked{}, false
 		}
 	}
-	if now, err := s.Read(ctx, v.Group); err != nil || !over(v, now) {
+	now, err := s.Read(ctx, v.Group)
+	switch {
+	case err != nil || !over(v, now):
 		return Asked{}, false
+	case o.Verb != lease.Transfer || handed(v, now, o.To):
+		return Asked{lease.Done, gaveUp}, true
+	case now.State == tenure.Led:
+		return Asked{Ended, fmt.Sprintf("the term ended without the transfer: %s leads with token %d", now.Candidate.ID, now.Token)}, true
+	case dead:
+		return Asked{Ended, "the term ended without the transfer: nobody leads"}, true
 	}
-	return Asked{lease.Done, gaveUp}, true
+	return Asked{}, false // it has resigned and is about to answer
+}
+
+// handed reports whether the term of v was followed by one of the successor. A session
+// that expired before its transfer was committed leaves the group to anybody.
+func handed(v, now lease.View, to string) bool {
+	next := slices.IndexFunc(now.Terms, func(t lease.Term) bool { return t.Token > v.Token })
+	return next >= 0 && now.Terms[next].Candidate == to
 }
 
 // over reports whether the term of v has ended, as a later view shows it. A view of an

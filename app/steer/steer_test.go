@@ -101,6 +101,53 @@ func TestAsk(t *testing.T) {
 	}
 }
 
+// A transfer is done when the successor has the group. A term that ended in another way is
+// not: the session may have expired before the transfer was committed.
+func TestAskTransfer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		next string // who takes the group after the leader's session has ended
+		want lease.Outcome
+	}{
+		"to the successor": {"b", lease.Done},
+		"to another":       {"c", steer.Ended},
+		"to nobody":        {"", steer.Ended},
+	} {
+		for _, asked := range []bool{true, false} { // before the session ended, and after
+			s := newStore(t)
+			session, v := lead(t, s, "a", "billing")
+			end := func() {
+				if err := s.Close(t.Context(), session.ID, lease.Expired); err != nil {
+					t.Error(err)
+				}
+				if tt.next != "" {
+					lead(t, s, tt.next, "billing")
+				}
+			}
+			done := make(chan struct{})
+			if !asked {
+				end()
+				close(done)
+			} else {
+				go func() {
+					defer close(done)
+					for {
+						if beat, err := s.KeepAlive(t.Context(), session.ID); err != nil || len(beat.Requests) > 0 {
+							break
+						}
+						time.Sleep(time.Millisecond)
+					}
+					end()
+				}()
+			}
+			got, err := s.Ask(t.Context(), v, steer.Order{Verb: lease.Transfer, To: "b", Wait: time.Minute})
+			<-done
+			if err != nil || got.Outcome != tt.want && !(asked && tt.next != "" && got.Outcome == steer.Ended) {
+				t.Errorf("%s, asked before %v: %+v, %v", name, asked, got, err)
+			}
+		}
+	}
+}
+
 // A node is barred by a policy without it, by a cool-down until that is over, by a cordon
 // until that is lifted, and by nothing else.
 func TestBar(t *testing.T) {

@@ -159,7 +159,6 @@ func serveLedger(ctx context.Context, cfg ledger.ServeConfig, stdout io.Writer) 
 		if err := json.NewEncoder(stdout).Encode(line); err != nil {
 			return fmt.Errorf("standard output: %w", err)
 		}
-		context.AfterFunc(ctx, func() { cfg.Logger.Info("stopping", "addr", addr, "cause", context.Cause(ctx)) })
 		return nil
 	})
 	var wrong *ledger.ConfigError

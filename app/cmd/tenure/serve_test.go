@@ -187,9 +187,9 @@ func follow(ctx context.Context, url, last string, f func(id string, kind feed.K
 }
 
 // The embedded engine keeps terms over a stop and a restart, a second instance serves
-// beside it, and both stop in order.
+// beside it where it was given an address, and both stop in order.
 func TestServeEmbedded(t *testing.T) {
-	p := startServe(t, "-data-dir", filepath.Join(t.TempDir(), "data"), "-ttl", "3s")
+	p := startServe(t, "-data-dir", filepath.Join(t.TempDir(), "data"), "-ttl", "3s", "-engine-listen", "127.0.0.1:0")
 	second := startServe(t, "-store", "etcd://"+strings.TrimPrefix(p.ready.Store[0], "http://"))
 	if second.ready.Deployment != p.ready.Deployment || p.ready.PID != p.Process.Pid {
 		t.Errorf("%+v beside %+v", second.ready, p.ready)

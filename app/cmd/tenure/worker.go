@@ -70,9 +70,7 @@ func runWorker(ctx context.Context, cfg worker.Config, stdout io.Writer) error {
 		if said = json.NewEncoder(stdout).Encode(api.Ready{ID: cfg.ID, Addr: addr, URL: "http://" + addr, PID: os.Getpid()}); said != nil {
 			said = fmt.Errorf("standard output: %w", said)
 			cancel()
-			return
 		}
-		context.AfterFunc(ctx, func() { cfg.Log.Info("stopping", "addr", addr, "cause", context.Cause(ctx)) })
 	})
 	if err = errors.Join(err, said); err != nil {
 		return &exitError{exitFailure, err}

@@ -81,8 +81,9 @@ type Route struct {
 	Right Right
 	// Or is another that does as well, for part of what the route does.
 	Or Right
-	// Renewal marks keep-alives, for the lane that is kept free for them.
-	Renewal bool
+	// Renewal marks what keeps leaders leading and what ends terms in order; Campaign what
+	// may begin terms. The service prefers the former under load.
+	Renewal, Campaign bool
 	// Stream marks the watch, which does not end by itself.
 	Stream bool
 	Handle http.HandlerFunc
@@ -125,7 +126,15 @@ const (
 // Routes are all routes.
 func (a *API) Routes() []Route {
 	row := func(m wire.Method, right Right, h http.HandlerFunc) Route {
-		return Route{Method: m, Path: m.Path(), Right: right, Renewal: m == wire.KeepAlive, Stream: m == wire.Watch, Handle: h}
+		r := Route{Method: m, Path: m.Path(), Right: right, Stream: m == wire.Watch, Handle: h}
+		switch m {
+		case wire.KeepAlive, wire.Close, wire.Release, wire.Answer:
+			r.Renewal = true
+		case wire.Open, wire.Acquire:
+			r.Campaign = true
+		default:
+		}
+		return r
 	}
 	routes := []Route{
 		row(wire.Limits, Observe, serve(a, wire.Limits, a.limits)),
