@@ -76,6 +76,7 @@ func (s *Summary) add(r *Result) {
 	t.StaleUnfenced += r.StaleUnfenced
 	t.Overlaps += r.Overlaps
 	t.Overruns += r.Overruns
+	t.Busiest = max(t.Busiest, r.Busiest)
 	t.Tries = append(t.Tries, r.Tries...)
 	t.Vacant = append(t.Vacant, r.Vacant...)
 	for k, v := range r.Faults {
@@ -105,7 +106,7 @@ func (s *Summary) Print(out io.Writer) {
 		faults += n
 	}
 	line := func(name, format string, args ...any) {
-		_, _ = fmt.Fprintf(out, "  %-34s %s\n", name, fmt.Sprintf(format, args...))
+		_, _ = fmt.Fprintf(out, "  %-46s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("seeds", "%d in %.1f s", s.Seeds, s.Took.Seconds())
 	line("virtual time", "%.0f hours", t.Virtual.Hours())
@@ -120,11 +121,17 @@ func (s *Summary) Print(out io.Writer) {
 	line("work that did not return in time", "%d", t.Overruns)
 	line("vacancies", "%d, of %v at the median, %v at p99", len(t.Vacant), Quantile(t.Vacant, 0.5).Round(time.Microsecond), Quantile(t.Vacant, 0.99).Round(time.Microsecond))
 	line("acquire attempts per vacancy", "p50 %d, p99 %d", Quantile(t.Tries, 0.5), Quantile(t.Tries, 0.99))
-	line("faults", "%d", faults)
-	for _, name := range slices.Sorted(maps.Keys(t.Faults)) {
+	line("busiest process", "%d %% of the calls that are allowed in ten seconds", t.Busiest)
+	line("what occurred", "%d times", faults)
+	for _, name := range Kinds() {
 		line("  "+name, "%d", t.Faults[name])
 	}
 	line("hash", "%016x", t.Hash)
+}
+
+// Missing lists what should have occurred and did not.
+func (s *Summary) Missing() []string {
+	return slices.DeleteFunc(Kinds(), func(name string) bool { return s.Total.Faults[name] > 0 })
 }
 
 func counts(m map[string]int) string {

@@ -64,7 +64,7 @@ func many(first uint64, seeds int, duration time.Duration, herd int) int {
 	s := sim.Many(sim.Config{Duration: duration}, first, seeds, 10, progress(seeds))
 	s.Print(os.Stdout)
 	p50, p99, n := sim.Herd(plant.Set{}, first, herd)
-	fmt.Printf("  %-34s p50 %d, p99 %d over %d vacancies\n", "attempts with 100 candidates", p50, p99, n)
+	fmt.Printf("  %-46s p50 %d, p99 %d over %d vacancies\n", "attempts with 100 candidates", p50, p99, n)
 
 	failed := 0
 	bar := func(name string, value any, bar string, ok bool) {
@@ -79,8 +79,13 @@ func many(first uint64, seeds int, duration time.Duration, herd int) int {
 	bar("guarantees broken", len(s.Violations), "0", len(s.Violations) == 0)
 	bar("stale writes accepted, fenced", s.Total.StaleFenced, "0", s.Total.StaleFenced == 0)
 	bar("stale writes accepted, unfenced, same seeds", s.Total.StaleUnfenced, "> 0", s.Total.StaleUnfenced > 0)
+	missing := s.Missing()
+	bar("kinds of faults and worlds that never occurred", len(missing), "0", len(missing) == 0)
 	bar("acquire attempts, 100 candidates, p50", p50, fmt.Sprintf("<= %d", sim.HerdP50), p50 <= sim.HerdP50)
 	bar("acquire attempts, 100 candidates, p99", p99, fmt.Sprintf("<= %d", sim.HerdP99), p99 <= sim.HerdP99)
+	for _, name := range missing {
+		fmt.Printf("never occurred: %s\n", name)
+	}
 	for _, v := range s.Violations {
 		fmt.Printf("\n%v\n  replay: go run ./sim/cmd/sim -seed %d -v\n  keep:   add %d to sim/testdata/seeds.txt\n", v, v.Seed, v.Seed)
 	}
