@@ -100,7 +100,7 @@ func (w *world) checkOrphan(group string) {
 	if len(w.groups) > 20 {
 		bound += w.timing.TTL // hundreds of groups share the calls
 	}
-	if l.vacantAt != never || n == nil || n.sess != l.by[l.top] || !w.store.alive(n.sess) {
+	if l.vacantAt != never || n == nil || n.sess != l.by[l.top] || n.sessOver || !w.store.alive(n.sess) {
 		return
 	}
 	for _, t := range n.terms {

@@ -297,6 +297,7 @@ func (n *node) act(a *lease.Action) {
 func (n *node) call(c *lease.Call) {
 	life := n.life
 	n.w.result.Calls++
+	n.w.log("%-8s sends %s %s", n.name, c.Kind, c.Group)
 	n.checkCall(c)
 	lost := false
 	if c.Kind == lease.CallAcquire {
@@ -305,6 +306,7 @@ func (n *node) call(c *lease.Call) {
 		n.loseNext = false
 	}
 	if lost {
+		n.quietAt = n.w.now
 		n.w.deafen(n)
 		n.w.after(n.w.between(0, n.w.timing.CallTimeout), func() {
 			n.doing(life, func() { n.withdraw(c.Seen[0].Group) })

@@ -177,6 +177,7 @@ func (s *sink) restart(outage time.Duration) {
 // what is known elsewhere before anybody can write.
 func (s *sink) restore(outage time.Duration) {
 	s.restart(outage)
+	last := s.seq
 	s.mark, s.seq = s.backup.mark, s.backup.seq
 	s.backup = nil
 	if s.w.cfg.Plant.Has(plant.RestoreAsIs) {
@@ -185,5 +186,5 @@ func (s *sink) restore(outage time.Duration) {
 	if top := s.w.store.grants[s.group].top; top > 0 {
 		s.advance(top)
 	}
-	s.seq = max(s.seq, s.floor)
+	s.seq = last
 }

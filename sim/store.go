@@ -122,7 +122,8 @@ func (s *store) receive(n *node, c *lease.Call, done func(*lease.Reply)) {
 	switch c.Kind {
 	case lease.CallOpen, lease.CallClose, lease.CallAcquire, lease.CallRelease, lease.CallAnswer:
 		if s.disk > 0 {
-			s.busyUntil = max(s.busyUntil, s.w.now).add(s.disk)
+			// An engine refuses work rather than queue it without a limit; here it speeds up.
+			s.busyUntil = min(max(s.busyUntil, s.w.now).add(s.disk), s.w.now.add(2*s.w.timing.CallTimeout))
 		}
 		if s.busyUntil > s.w.now {
 			d += time.Duration(s.busyUntil - s.w.now)
@@ -183,6 +184,9 @@ func (s *store) serve(n *node, c *lease.Call) *lease.Reply {
 	now := s.now()
 	s.state.Expire(now)
 	s.publish()
+	if c.Kind != lease.CallBeat && c.Kind != lease.CallLine {
+		s.w.log("store    %s of %s with session %s %s", c.Kind, n.name, c.Session, c.Group)
+	}
 	r := &lease.Reply{ID: c.ID}
 	switch c.Kind {
 	case lease.CallOpen:

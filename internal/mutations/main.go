@@ -165,7 +165,11 @@ type runner struct {
 // try applies one mutation, runs its test and takes the mutation back.
 func (r *runner) try(m *mutation) (result string, err error) {
 	if _, known := r.baseline[m.test]; !known {
-		_, r.baseline[m.test] = r.shell(m.test)
+		out, err := r.shell(m.test)
+		r.baseline[m.test] = err
+		if err != nil {
+			fmt.Println(out)
+		}
 	}
 	if err := r.baseline[m.test]; err != nil {
 		return "", fmt.Errorf("the test fails without the mutation: %w", err)
@@ -223,8 +227,6 @@ func (r *runner) shell(command string) (string, error) {
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		err = fmt.Errorf("no result within %v", r.limit)
-	} else if err != nil {
-		err = fmt.Errorf("%w\n%s", err, out.String())
 	}
 	return out.String(), err
 }
