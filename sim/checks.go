@@ -14,7 +14,8 @@ import (
 // and obedient. docs/guarantees.md lists the checks by name.
 //
 // E1: no term expires while its process can reach the store.
-// E2: the calls of a process are bounded, whatever happens.
+// E2: the calls of a process are bounded, whatever happens. It does not ask again and
+// again for what was refused.
 // E3: no call names a session that the process knows to be dead.
 // E4: a session that is given up is closed.
 // E5: an answer that grants a group is not ignored, and no grant is left unused.
@@ -192,8 +193,38 @@ func (n *node) checkCall(c *lease.Call) {
 			w.broken("E7", "%s tries for group %s %v before its cool-down is over", n.name, seen.Group, time.Duration(n.coolUntil[seen.Group]-w.now))
 		}
 	}
+	for _, seen := range c.Seen {
+		if r := n.refused[seen.Group]; r.version == seen.Version && r.times >= maxRefused {
+			w.broken("E2", "%s tries for group %s from version %d again, which was refused %d times", n.name, seen.Group, seen.Version, r.times)
+		}
+	}
 	if len(c.Seen) >= 32 {
 		w.saw(batched)
+	}
+}
+
+// refusal counts how often an acquire from a version was refused because the record has
+// another one. A view that was under way may bring the old version back once or twice.
+type refusal struct {
+	version uint64
+	times   int
+}
+
+const maxRefused = 4
+
+func (n *node) noteRefused(c *lease.Call, conflict *lease.ConflictError) {
+	for _, seen := range c.Seen {
+		for _, v := range conflict.Current {
+			if v.Group != seen.Group || v.Version == seen.Version {
+				continue
+			}
+			r := n.refused[seen.Group]
+			if r.version != seen.Version {
+				r = refusal{version: seen.Version}
+			}
+			r.times++
+			n.refused[seen.Group] = r
+		}
 	}
 }
 
@@ -222,6 +253,10 @@ func (n *node) checkReply(c *lease.Call, r *lease.Reply, sent instant, wanted ma
 	timely := w.now < sent.add(w.timing.CallTimeout-w.timing.CallTimeout/20)
 	if timely && c.Kind != lease.CallAnswer && errors.Is(r.Err, lease.ErrSessionDead) {
 		n.deadTold = c.Session
+	}
+	var conflict *lease.ConflictError
+	if timely && c.Kind == lease.CallAcquire && errors.As(r.Err, &conflict) {
+		n.noteRefused(c, conflict)
 	}
 	if c.Kind != lease.CallAcquire || r.Err != nil || c.Session != n.sess || n.sessOver || n.sick || n.now() >= n.trust || w.now > sent.add(w.timing.TTL*9/10) || w.lenient {
 		return

@@ -59,6 +59,7 @@ type node struct {
 	wantsAt    map[string]instant
 	coolUntil  map[string]instant
 	confirmed  map[string]fence.Token // granted, by a linearizable answer
+	refused    map[string]refusal
 	gaveUp     []gaveUp
 	deadTold   lease.SessionID
 	sessOver   bool // sess is not in use any more
@@ -115,7 +116,7 @@ func (n *node) start() {
 	n.wantsAt, n.coolUntil = map[string]instant{}, map[string]instant{}
 	n.preWrite, n.hang, n.sick, n.deposed, n.loseNext = 0, 0, false, false, false
 	n.trust, n.sess, n.sessOver, n.deadTold = 0, "", false, ""
-	n.gaveUp, n.quietAt, n.synced = nil, n.w.now, false
+	n.gaveUp, n.quietAt, n.synced, n.refused = nil, n.w.now, false, map[string]refusal{}
 	n.stream++
 	n.machine = lease.NewMachine(lease.MachineConfig{
 		Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Limits: n.w.store.state.Limits(),

@@ -70,12 +70,12 @@ func TestRepeats(t *testing.T) {
 
 // A vacancy costs one acquire, not one per candidate.
 func TestHerd(t *testing.T) {
-	p50, p99, n := Herd(plant.Set{}, 1, 2)
-	if n < 20 {
-		t.Fatalf("only %d vacancies", n)
+	h := Herd(plant.Set{}, 1, 2)
+	if h.Vacancies < 20 {
+		t.Fatalf("only %d vacancies", h.Vacancies)
 	}
-	if p50 > HerdP50 || p99 > HerdP99 {
-		t.Fatalf("acquire attempts per vacancy with %d candidates: p50 %d, p99 %d, bar %d and %d", HerdCandidates, p50, p99, HerdP50, HerdP99)
+	if !h.OK() {
+		t.Fatalf("%v; bars %d, %d and %d", h, HerdP50, HerdP99, HerdCalls)
 	}
 }
 
