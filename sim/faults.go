@@ -311,11 +311,11 @@ func (w *world) ask(n *node, verb lease.Verb) bool {
 	if verb == lease.Transfer {
 		to = w.anyone()
 	}
-	return w.askOf(n, t, verb, to, coolDown)
+	return w.askOf(t, verb, to, coolDown)
 }
 
 // askOf leaves a request for the holder of a term.
-func (w *world) askOf(n *node, t *term, verb lease.Verb, to string, coolDown time.Duration) bool {
+func (w *world) askOf(t *term, verb lease.Verb, to string, coolDown time.Duration) bool {
 	w.asked++
 	id := fmt.Sprintf("r%d", w.asked)
 	r := lease.Request{ID: id, Verb: verb, Group: t.group, To: to, Reason: id, CoolDown: coolDown, TTL: 2 * w.timing.TTL}

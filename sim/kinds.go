@@ -361,7 +361,7 @@ func (w *world) drillResign(leader *node) {
 }
 
 func (w *world) askNow(leader *node, verb lease.Verb, to string, coolDown time.Duration) {
-	if !w.askOf(leader, leader.anyTerm(), verb, to, coolDown) {
+	if !w.askOf(leader.anyTerm(), verb, to, coolDown) {
 		w.broken("G7", "%s cannot be asked to %s", leader.name, verb)
 	}
 }

@@ -36,7 +36,7 @@ func main() {
 	list := flag.Bool("list", false, "list the mutations and stop")
 	verbose := flag.Bool("v", false, "print the end of each test's output")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: mutations [-list] [-v] [-limit d] [part of a name or of a list's name]...")
+		_, _ = fmt.Fprintln(flag.CommandLine.Output(), "usage: mutations [-list] [-v] [-limit d] [part of a name or of a list's name]...")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
