@@ -2,6 +2,7 @@ package sim
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,6 +34,25 @@ func TestGuarantees(t *testing.T) {
 	}
 }
 
+// A run that is too short to see everything says what it has not seen.
+func TestMissing(t *testing.T) {
+	s := Many(Config{}, 4, 1, 0, nil) // one plain world
+	missing := s.Missing()
+	for _, name := range []string{"slow store", "drill: crash", deposedAck} {
+		if !slices.Contains(missing, name) {
+			t.Errorf("a plain world is said to have had %q", name)
+		}
+	}
+	for name, n := range s.Total.Faults {
+		if n > 0 && slices.Contains(missing, name) {
+			t.Errorf("%q occurred %d times and is missing", name, n)
+		}
+		if !slices.Contains(Kinds(), name) {
+			t.Errorf("%q occurred and is not listed", name)
+		}
+	}
+}
+
 // What was broken once stays mended.
 func TestKeptSeeds(t *testing.T) {
 	kept, err := os.ReadFile("testdata/seeds.txt")
@@ -58,12 +78,12 @@ func TestKeptSeeds(t *testing.T) {
 // A seed is a bug report: the same seed gives the same run, to the last event,
 // on one core and on two.
 func TestRepeats(t *testing.T) {
-	a := Many(Config{}, 1, 20, 0, nil)
-	b := Many(Config{}, 1, 20, 0, nil)
+	a := Many(Config{}, 1, 30, 0, nil)
+	b := Many(Config{}, 1, 30, 0, nil)
 	if a.Total.Hash != b.Total.Hash || a.Total.Events != b.Total.Events {
 		t.Fatalf("two runs of the same seeds differ: hash %016x and %016x, events %d and %d", a.Total.Hash, b.Total.Hash, a.Total.Events, b.Total.Events)
 	}
-	if c := Many(Config{}, 2, 20, 0, nil); c.Total.Hash == a.Total.Hash {
+	if c := Many(Config{}, 2, 30, 0, nil); c.Total.Hash == a.Total.Hash {
 		t.Fatal("other seeds give the same hash: it hashes nothing")
 	}
 }
