@@ -298,7 +298,9 @@ func (n *node) act(a *lease.Action) {
 func (n *node) call(c *lease.Call) {
 	life := n.life
 	n.w.result.Calls++
-	n.w.log("%-8s sends %s %s", n.name, c.Kind, c.Group)
+	if n.w.trace != nil {
+		n.w.log("%-8s sends %s %s", n.name, c.Kind, c.Session)
+	}
 	n.checkCall(c)
 	lost := false
 	if c.Kind == lease.CallAcquire {

@@ -184,9 +184,6 @@ func (s *store) serve(n *node, c *lease.Call) *lease.Reply {
 	now := s.now()
 	s.state.Expire(now)
 	s.publish()
-	if c.Kind != lease.CallBeat && c.Kind != lease.CallLine {
-		s.w.log("store    %s of %s with session %s %s", c.Kind, n.name, c.Session, c.Group)
-	}
 	r := &lease.Reply{ID: c.ID}
 	switch c.Kind {
 	case lease.CallOpen:
