@@ -131,6 +131,10 @@ sim: ## simulate SEEDS worlds (10000): loss, delay, drift, pause, crash
 sim-planted: ## plant every bug and require that the simulator catches it
 	@go run -tags planted ./sim/cmd/sim -planted -seeds 2000
 
+.PHONY: mutations
+mutations: ## apply every mutation of tools/mutations/*.txt to a copy and require that its test fails; ARGS=machine for one list
+	@tools/mutations/run $(ARGS)
+
 .PHONY: check
 check: fmt vet lint rules tidy ## everything that needs no run: the five below
 

@@ -405,7 +405,7 @@ var errReset = errors.New("connection reset")
 
 // reply parses what the store says:
 //
-//	opened a1 · beat · beat asked r1 step-down g cool-down 10s; r2 transfer g to b
+//	opened a1 · beat · beat for 6s · beat asked r1 step-down g cool-down 10s; r2 transfer g to b
 //	line b1 a1 c1(other-*) · won g v2 token 2 · won-by a1 g v2 token 2 (which is gone)
 //	released g v3 token 2
 //	handed g v3 token 3 to b1 · read g v5 led by b1 token 4 · ok
@@ -422,7 +422,12 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 		r.Session = c.opened(rest[0])
 	case "beat":
 		r.Beat.TTL = c.cfg.Timing.TTL
-		if len(rest) > 0 {
+		if len(rest) == 2 && rest[0] == "for" {
+			var err error
+			if r.Beat.TTL, err = time.ParseDuration(rest[1]); err != nil {
+				return nil, err
+			}
+		} else if len(rest) > 0 {
 			for _, part := range parts(rest[1:]) {
 				q, err := requestOf(part)
 				if err != nil {

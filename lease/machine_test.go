@@ -104,6 +104,7 @@ type heckler struct {
 	answered []*Reply
 	acked    clock.Instant // when what is being acknowledged was sent; negative: nothing is
 	lastID   uint64
+	granted  time.Duration // by the newest acknowledgement
 	trusted  SessionID
 	until    clock.Instant
 	wants    map[string]bool
@@ -505,6 +506,7 @@ func (h *heckler) answer(which, how int) {
 	h.answered = append(h.answered, c.reply)
 	if c.reply.Err == nil && (c.Kind == CallOpen || c.Kind == CallBeat) {
 		h.acked = c.sent
+		h.granted = max(c.reply.Session.TTL, c.reply.Beat.TTL)
 	}
 	h.say(fmt.Sprintf("reply %d %s", c.ID, c.words), Event{Kind: OnReply, Reply: c.reply})
 	h.acked = -1
@@ -527,6 +529,9 @@ func (h *heckler) does(c *Call, r *Reply, how int) string {
 		return "opened " + string(r.Session.ID)
 	case CallBeat:
 		r.Beat.TTL = h.cfg.Timing.TTL
+		if how%4 == 3 {
+			r.Beat.TTL -= r.Beat.TTL / 8
+		}
 		return h.asks(r, how)
 	case CallClose:
 		h.dead[c.Session] = true
@@ -677,7 +682,7 @@ func (h *heckler) act(a *Action) {
 			h.watched[g] = h.newest(g).Version
 		}
 	case DoTrust:
-		want := h.acked.Add(h.cfg.Timing.window() - h.cfg.Timing.Grace)
+		want := h.acked.Add(h.cfg.Timing.trust(h.granted) - h.cfg.Timing.Grace)
 		if a.Session.ID == h.trusted {
 			want = max(want, h.until)
 		}

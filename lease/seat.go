@@ -629,6 +629,11 @@ func (m *Machine) withoutSuccessor(h *hold) {
 }
 
 func (m *Machine) released(f *flight, r *Reply) {
+	if errors.Is(r.Err, ErrSessionDead) && f.session == m.session {
+		// True whatever has become of the group since.
+		m.gone(tenure.ErrLost, Lost, false)
+		return
+	}
 	s := f.seats[0]
 	h := s.hold
 	if h == nil || h.record.Version != f.Held.Version || h.session != f.session {
@@ -661,8 +666,6 @@ func (m *Machine) released(f *flight, r *Reply) {
 		for _, v := range conflict.Current {
 			m.see(s, v, conflicting, f.Held.Version)
 		}
-	case errors.Is(r.Err, ErrSessionDead):
-		m.gone(tenure.ErrLost, Lost, false)
 	case f.To != "" && h.toHint && errors.Is(r.Err, ErrSuccessor):
 		// It has another session now, or none.
 		h.toSession, h.toHint = "", false

@@ -41,7 +41,13 @@ func (m *Machine) stopAt(s *session) clock.Instant {
 // extend counts trust from when the keep-alive was sent, not from when its
 // answer came: the store may have started our TTL at any moment in between.
 func (m *Machine) extend(s *session, sent clock.Instant, ttl time.Duration) {
+	if m.cfg.Plant.Has(plant.TrustRequested) {
+		ttl = m.cfg.Timing.TTL
+	}
 	window := m.cfg.Timing.trust(ttl)
+	if m.cfg.Plant.Has(plant.NoMargin) {
+		window += m.cfg.Timing.Margin
+	}
 	if m.cfg.Plant.Has(plant.NoDrift) {
 		window = ttl - m.cfg.Timing.Margin
 	}

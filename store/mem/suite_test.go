@@ -34,6 +34,7 @@ func planted() map[plant.Bug]storetest.Promise {
 		plant.ExpireEarly:        storetest.TTLKept,
 		plant.TornBatch:          storetest.BatchAllOrNothing,
 		plant.WatchForgetsDeath:  storetest.WatchVacancy,
+		plant.EpochIgnored:       storetest.EpochRaised,
 	}
 }
 
