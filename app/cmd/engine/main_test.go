@@ -222,7 +222,7 @@ func TestSecondSignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	for !strings.Contains(stderr.String(), "stopping") && time.Since(began) < 5*time.Second {
+	for !strings.Contains(stderr.String(), "stopping") && time.Since(began) < 20*time.Second {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {

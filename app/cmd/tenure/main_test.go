@@ -273,7 +273,7 @@ func TestSecondSignal(t *testing.T) {
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	for began := time.Now(); !strings.Contains(p.stderr.String(), "stopping") && time.Since(began) < 5*time.Second; {
+	for began := time.Now(); !strings.Contains(p.stderr.String(), "stopping") && time.Since(began) < 20*time.Second; {
 		time.Sleep(5 * time.Millisecond)
 	}
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
