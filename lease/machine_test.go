@@ -875,6 +875,26 @@ func TestBackoffBounds(t *testing.T) {
 	}
 }
 
+// The pause before a session is opened again grows with the fleet: to BackoffMax for a
+// few candidates, to one step for each of many, and to two TTLs at most.
+func TestPauseGrowsWithFleet(t *testing.T) {
+	timing := Default()
+	for candidates, bound := range map[int]time.Duration{0: timing.BackoffMax, 3: timing.BackoffMax, 500: 500 * timing.Step, 1000: 2 * timing.TTL} {
+		m := NewMachine(MachineConfig{Timing: timing, Seed: 1})
+		m.line = make([]Session, candidates)
+		var most time.Duration
+		for range 1000 {
+			most = max(most, m.pause(20))
+		}
+		if most > bound || most < bound*9/10 {
+			t.Errorf("%d candidates: %v at most, want %v", candidates, most, bound)
+		}
+		if first := m.pause(0); first > timing.BackoffMin {
+			t.Errorf("%d candidates: %v after the first failure", candidates, first)
+		}
+	}
+}
+
 // Seats come out of the heap in the order of their wakes, and of their arrival
 // where those are equal, whatever was put in, moved and taken out before.
 func TestWakes(t *testing.T) {

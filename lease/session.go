@@ -74,7 +74,7 @@ func (m *Machine) opened(f *flight, r *Reply) {
 	m.opening = false
 	if r.Err != nil {
 		m.note(Note{Kind: NoteOpenFailed, Call: CallOpen, Err: r.Err, Took: m.now.Sub(f.sent)})
-		m.openAt = m.now.Add(m.backoff(m.openFails))
+		m.openAt = m.now.Add(m.pause(m.openFails))
 		m.openFails++
 		m.failAll(r.Err)
 		return
@@ -87,7 +87,7 @@ func (m *Machine) opened(f *flight, r *Reply) {
 	m.extend(s, f.sent, s.TTL)
 	if m.now >= m.stopAt(s) || m.stopping {
 		// The answer took longer than what it grants.
-		m.openAt = m.now.Add(m.backoff(m.openFails))
+		m.openAt = m.now.Add(m.pause(m.openFails))
 		m.openFails++
 		m.retire(Resigned)
 		return
@@ -260,9 +260,10 @@ func (m *Machine) lined(f *flight, r *Reply) {
 	m.lineAt = m.now.Add(lineBeats*m.cfg.Timing.Beat + m.jitter(m.cfg.Timing.Beat))
 	if r.Err != nil {
 		m.note(Note{Kind: NoteFailed, Call: CallLine, Err: r.Err})
-		m.lineAt = m.now.Add(m.cfg.Timing.BackoffMin + m.backoff(m.session.misses))
+		m.lineAt = m.now.Add(m.cfg.Timing.BackoffMin + m.pause(m.lineFails))
+		m.lineFails++
 	} else {
-		m.line = r.Line
+		m.line, m.lineFails = r.Line, 0
 	}
 	m.lineOK = true
 	m.hints(r.Err == nil && len(m.line) < MaxPage)
@@ -350,7 +351,7 @@ func (m *Machine) watchLost(err error) {
 		return
 	}
 	m.watching = watchOff
-	m.watchAt = m.now.Add(m.backoff(m.watchFails))
+	m.watchAt = m.now.Add(m.pause(m.watchFails))
 	m.watchFails++
 	m.note(Note{Kind: NoteWatchLost, Err: err})
 	m.failAll(err)

@@ -267,6 +267,8 @@ type Meta struct {
 	// ErrRewound: who led before stops, and nobody begins. Whoever raises it waits
 	// for one TTL first.
 	Rewound bool
+	// Why says what shows that it went back, for people. It may be empty.
+	Why string
 }
 
 // Attributes are small values attached to a name such as "group/billing" or

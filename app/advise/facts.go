@@ -1,6 +1,7 @@
 package advise
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -155,7 +156,7 @@ func (f Facts) format(out *findings) {
 func (f Facts) epoch(out *findings) {
 	if f.Meta.Rewound {
 		out.add(Broken, "epoch", "wait for one TTL, then `tenure epoch raise --seen=TOKEN`, with the highest token that any sink has seen",
-			"the engine went back behind what it had acknowledged (it was probably restored): nothing is granted until the epoch is raised")
+			"the store lost data: %s. Nothing is granted until the epoch is raised", cmp.Or(f.Meta.Why, "the engine went back behind what it had acknowledged (it was probably restored)"))
 		return
 	}
 	if f.Meta.Deployment != "" {

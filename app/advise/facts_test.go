@@ -55,6 +55,7 @@ func TestFacts(t *testing.T) {
 		{"no leader", func(f *advise.Facts) { f.Members[0].Leads = false }, advise.Warning, "no member says that it leads", "quorum"},
 		{"another time", func(f *advise.Facts) { f.Members[2].Offset, f.Members[2].OffsetOK = time.Minute, true }, advise.Warning, "is 1m0s from ours", "synchronise"},
 		{"rewound", func(f *advise.Facts) { f.Meta.Rewound = true }, advise.Broken, "went back behind what it had acknowledged", "tenure epoch raise"},
+		{"record deleted", func(f *advise.Facts) { f.Meta.Rewound, f.Meta.Why = true, `the record of group "g" was deleted` }, advise.Broken, `the store lost data: the record of group "g" was deleted`, "tenure epoch raise"},
 		{"no permission", func(f *advise.Facts) { f.Wrote, f.Denied = errors.New("permission denied"), true }, advise.Broken, "does not let us write", "read and write on the prefix"},
 		{"no role", func(f *advise.Facts) { f.Service, f.Wrote, f.Denied = true, errors.New("denied"), true }, advise.Warning, `as "doctor"`, "verb campaign"},
 		{"no writes", func(f *advise.Facts) { f.Wrote = errors.New("no answer") }, advise.Broken, "could not be opened and closed", "engine"},

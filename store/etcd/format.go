@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -29,6 +30,12 @@ func (s *Store) key(parts ...string) string {
 func (s *Store) recordKey(group string) string { return s.key("election", group) }
 
 func (s *Store) sessionKey(id lease.SessionID) string { return s.key("electors", string(id)) }
+
+func (s *Store) endedKey(id lease.SessionID) string { return s.sessionKey(id) + "/ended" }
+
+func (s *Store) attemptKey(digest string) string { return s.key("attempt", digest) }
+
+func (s *Store) grantedKey(group string) string { return s.key("granted", group) }
 
 // everything is the range of records and sessions, in this order.
 func (s *Store) everything() (from, to string) {
@@ -59,14 +66,31 @@ type termJSON struct {
 
 // sessionJSON is a session as it is stored.
 type sessionJSON struct {
-	Format   int               `json:"format"`
-	NodeID   string            `json:"node_id"`
-	Address  string            `json:"address,omitempty"`
-	Metadata map[string]string `json:"metadata,omitempty"`
-	Priority int               `json:"priority,omitempty"`
-	Scope    []string          `json:"scope"`
-	TTL      int64             `json:"ttl_ms"`
-	Closing  string            `json:"closing,omitempty"` // why it is about to be revoked
+	Format     int               `json:"format"`
+	NodeID     string            `json:"node_id"`
+	Instance   string            `json:"instance,omitempty"` // digest
+	Address    string            `json:"address,omitempty"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Priority   int               `json:"priority,omitempty"`
+	Scope      []string          `json:"scope"`
+	TTL        int64             `json:"ttl_ms"`
+	Fenced     bool              `json:"fenced,omitempty"`
+	Deployment string            `json:"deployment,omitempty"`
+}
+
+// endedJSON says why a session was closed. It has the empty scope of a session that
+// stands for nothing, so that earlier programs pass over it.
+type endedJSON struct {
+	Format int      `json:"format"`
+	Scope  []string `json:"scope"`
+	Reason string   `json:"reason"`
+}
+
+// grantedJSON is the proof that a group has had a record: it is written with the first
+// grant in each epoch.
+type grantedJSON struct {
+	Format     int    `json:"format"`
+	Deployment string `json:"deployment"`
 }
 
 func encode(v any) string {
@@ -132,29 +156,42 @@ func decodeRecord(kv *mvccpb.KeyValue) (lease.Record, error) {
 	return r, nil
 }
 
-// stored is a session with what only the store needs to know.
-type stored struct {
-	lease.Session
-	closing lease.Reason
+func encodeSession(n lease.Session) string {
+	return encode(sessionJSON{
+		Format: format, NodeID: n.Candidate.ID, Instance: n.Instance, Address: n.Candidate.Address, Metadata: n.Candidate.Metadata,
+		Priority: n.Candidate.Priority, Scope: n.Scope, TTL: n.TTL.Milliseconds(), Fenced: n.Fenced, Deployment: n.Deployment,
+	})
 }
 
-// decodeSession returns at least the id: a session that cannot be read lives too.
-func (s *Store) decodeSession(kv *mvccpb.KeyValue) (stored, error) {
-	id := strings.TrimPrefix(string(kv.Key), s.key("electors/"))
+// ended returns the session whose end the key records.
+func (s *Store) ended(key []byte) (lease.SessionID, bool) {
+	id, ok := strings.CutSuffix(string(key), "/ended")
+	return lease.SessionID(strings.TrimPrefix(id, s.key("electors/"))), ok
+}
+
+// decodeSession returns at least the id: a session that cannot be read lives too. What a
+// session says never changes, so one that is known is not decoded again.
+func (s *Store) decodeSession(kv *mvccpb.KeyValue) (lease.Session, error) {
+	id := lease.SessionID(strings.TrimPrefix(string(kv.Key), s.key("electors/")))
+	if known, ok := s.sessions.get(id); ok && known.Opened == uint64(kv.CreateRevision) {
+		return known, nil
+	}
 	var j sessionJSON
 	if err := decode(kv, &j, &j.Format); err != nil {
-		return stored{Session: lease.Session{ID: lease.SessionID(id)}}, err
+		return lease.Session{ID: id}, err
 	}
 	session := lease.Session{
-		ID:         lease.SessionID(id),
+		ID:         id,
 		Candidate:  tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
+		Instance:   j.Instance,
 		Scope:      j.Scope,
 		TTL:        time.Duration(j.TTL) * time.Millisecond,
+		Fenced:     j.Fenced,
 		Opened:     uint64(kv.CreateRevision),
-		Deployment: s.deployment,
+		Deployment: cmp.Or(j.Deployment, s.name()),
 	}
 	s.sessions.put(session.ID, session)
-	return stored{Session: session, closing: lease.Reason(j.Closing)}, nil
+	return session, nil
 }
 
 // closeTerm gives the newest term its end, if it has none.

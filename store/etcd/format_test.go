@@ -15,6 +15,7 @@ import (
 // together, and neither spoils what a later one has written.
 func TestFormats(t *testing.T) {
 	s := &Store{cfg: Config{Prefix: "/tenure"}}
+	opened := int64(0)
 	read := map[string]func(text string) error{
 		"record": func(text string) error {
 			r, err := decodeRecord(&mvccpb.KeyValue{Key: []byte("/tenure/election/billing"), Value: []byte(text)})
@@ -24,7 +25,8 @@ func TestFormats(t *testing.T) {
 			return err
 		},
 		"session": func(text string) error {
-			l, err := s.decodeSession(&mvccpb.KeyValue{Key: []byte("/tenure/electors/1f"), Value: []byte(text)})
+			opened++ // each is another session
+			l, err := s.decodeSession(&mvccpb.KeyValue{Key: []byte("/tenure/electors/1f"), Value: []byte(text), CreateRevision: opened})
 			if l.ID != "1f" {
 				t.Errorf("%s: %+v", text, l) // it lives, whatever it says
 			}

@@ -22,7 +22,7 @@ func (s *Store) Read(ctx context.Context, group string) (lease.View, error) {
 	if err := lease.CheckGroup(group); err != nil {
 		return lease.View{}, err
 	}
-	holder, _ := s.holders.get(group)
+	holder := s.last(group).holder
 	for {
 		resp, err := s.do(ctx, "reading group "+group, nil,
 			[]clientv3.Op{clientv3.OpGet(s.recordKey(group)), clientv3.OpGet(s.sessionKey(holder), clientv3.WithKeysOnly())}, nil)
@@ -30,14 +30,15 @@ func (s *Store) Read(ctx context.Context, group string) (lease.View, error) {
 			return lease.View{}, err
 		}
 		rec, err := recordOf(group, resp.Responses[0].GetResponseRange().Kvs)
-		switch {
-		case err != nil:
+		if err != nil {
 			return lease.View{}, err
+		}
+		s.note(rec, resp.Header.Revision)
+		switch {
 		case rec.Holder == "":
 			return lease.View{Record: rec, State: tenure.Vacant}, nil
 		case rec.Holder != holder:
 			holder = rec.Holder
-			s.holders.put(group, holder)
 		case resp.Responses[1].GetResponseRange().Count == 0:
 			rec.Terms = closeTerm(rec.Terms, time.Now().UTC(), lease.Expired)
 			return lease.View{Record: rec, State: tenure.Vacant}, nil
@@ -72,6 +73,9 @@ func (s *Store) grant(seen lease.Record, to lease.Session, epoch uint64, why lea
 			old = append(old, clientv3.OpDelete(s.historyKey(rec.Group, 0), clientv3.WithRange(s.historyKey(rec.Group, t.Token-historyMost))))
 		}
 	}
+	if seen.Version == 0 || seen.Token.Epoch() < epoch {
+		old = append(old, clientv3.OpPut(s.grantedKey(rec.Group), encode(grantedJSON{Format: format, Deployment: to.Deployment})))
+	}
 	return rec, append(old, clientv3.OpPut(s.recordKey(rec.Group), encodeRecord(rec))), nil
 }
 
@@ -83,7 +87,8 @@ func (s *Store) historyKey(group string, t fence.Token) string {
 }
 
 // Acquire implements lease.Store with one transaction: the records are as seen,
-// their holders' sessions are gone, ours exists, and the epoch has not changed.
+// their holders' sessions are gone, ours exists, and the epoch has not changed. A group
+// without a record was not granted in this epoch: else its record was deleted.
 func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
 	if err := lease.CheckBatch(s.Limits(), seen); err != nil {
 		return nil, err
@@ -97,6 +102,14 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 		if err != nil {
 			return nil, err
 		}
+		for _, r := range seen {
+			if r.Version == 0 && s.last(r.Group).version != 0 {
+				// The caller is late, or the record is gone: reading it tells.
+				if _, err := s.Read(ctx, r.Group); err != nil {
+					return nil, err
+				}
+			}
+		}
 		if s.behind() {
 			continue
 		}
@@ -104,6 +117,7 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 		ops, gets := []clientv3.Op(nil), []clientv3.Op{clientv3.OpGet(s.sessionKey(id), clientv3.WithKeysOnly()), clientv3.OpGet(s.key("meta"))}
 		out := make([]lease.Record, len(seen))
 		var holders []lease.SessionID
+		var first []lease.Record
 		for i, r := range seen {
 			rec, puts, err := s.grant(r, session, m.Epoch, lease.Expired)
 			if err != nil {
@@ -113,6 +127,10 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 			ops = append(ops, puts...)
 			cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(s.recordKey(r.Group)), "=", int64(r.Version)))
 			gets = append(gets, clientv3.OpGet(s.recordKey(r.Group)))
+			if r.Version == 0 {
+				first = append(first, r)
+				cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(s.grantedKey(r.Group)), "<", m.modified))
+			}
 			if r.Holder != "" && !slices.Contains(holders, r.Holder) {
 				holders = append(holders, r.Holder)
 				cmps = append(cmps, s.died(r.Holder))
@@ -120,6 +138,9 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 		}
 		for _, h := range holders {
 			gets = append(gets, clientv3.OpGet(s.sessionKey(h), clientv3.WithKeysOnly()))
+		}
+		for _, r := range first {
+			gets = append(gets, clientv3.OpGet(s.grantedKey(r.Group), clientv3.WithKeysOnly()))
 		}
 		resp, err := s.do(ctx, "acquiring "+seen[0].Group, cmps, ops, gets)
 		var refused *txnError
@@ -133,6 +154,9 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 				s.forgetMeta()
 				continue
 			}
+			if s.missing(m, seen, first, resp) {
+				continue
+			}
 			return nil, s.conflict(ctx, seen, holders, resp)
 		case err != nil:
 			return nil, err
@@ -141,10 +165,24 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 		}
 		for i := range out {
 			out[i].Version = uint64(resp.Header.Revision)
+			s.note(out[i], resp.Header.Revision)
 		}
 		return out, nil
 	}
 	return nil, errors.New("etcd: the deployment's record keeps changing")
+}
+
+// missing reports whether a group that was granted in this epoch has no record.
+func (s *Store) missing(m *meta, seen, first []lease.Record, resp *clientv3.TxnResponse) bool {
+	granted := resp.Responses[len(resp.Responses)-len(first):]
+	for i, r := range first {
+		at := slices.IndexFunc(seen, func(s lease.Record) bool { return s.Group == r.Group })
+		kvs := granted[i].GetResponseRange().Kvs
+		if len(kvs) > 0 && kvs[0].ModRevision >= m.modified && resp.Responses[2+at].GetResponseRange().Count == 0 {
+			s.deleted(r.Group, resp.Header.Revision)
+		}
+	}
+	return s.behind()
 }
 
 // conflict shows which records were not as seen, or not vacant. Only those that
@@ -234,6 +272,7 @@ func (s *Store) Release(ctx context.Context, id lease.SessionID, held lease.Reco
 		return lease.Record{}, errBehind
 	}
 	rec.Version = uint64(resp.Header.Revision)
+	s.note(rec, resp.Header.Revision)
 	return rec, nil
 }
 

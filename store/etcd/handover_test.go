@@ -118,7 +118,7 @@ func TestHandovers(t *testing.T) {
 	}
 }
 
-// After an operator has deleted a record, nobody retries its way up to the token that
+// After an operator has deleted all traces of a group's grants, nobody retries its way up to the token that
 // the sink has seen: the first candidate stops, and nothing is granted any more until
 // the epoch is raised.
 func TestRecordDeleted(t *testing.T) {
@@ -147,8 +147,11 @@ func TestRecordDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = client.Close() }()
-	if r, err := client.Delete(t.Context(), "/tenure/election/g"); err != nil || r.Deleted != 1 {
-		t.Fatalf("%+v, %v", r, err)
+	// With granted/g gone too, a fresh client cannot see that g was ever granted.
+	for _, key := range []string{"/tenure/election/g", "/tenure/granted/g"} {
+		if r, err := client.Delete(t.Context(), key); err != nil || r.Deleted != 1 {
+			t.Fatalf("%s: %+v, %v", key, r, err)
+		}
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())

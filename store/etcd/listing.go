@@ -44,9 +44,12 @@ func (s *Store) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) (
 	}
 	var sessions []lease.Session
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		if _, over := s.ended(kv.Key); over {
+			continue
+		}
 		session, err := s.decodeSession(kv)
 		if err == nil && session.Scope.Overlaps(scope) { // a newer program's stands in its own line
-			sessions = append(sessions, session.Session)
+			sessions = append(sessions, session)
 		}
 	}
 	slices.SortFunc(sessions, lease.InLine)

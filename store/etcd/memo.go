@@ -27,3 +27,12 @@ func (m *memo[K, V]) get(k K) (V, bool) {
 	v, ok := m.m[k]
 	return v, ok
 }
+
+// take returns what is remembered, and forgets it.
+func (m *memo[K, V]) take(k K) (V, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v, ok := m.m[k]
+	delete(m.m, k)
+	return v, ok
+}

@@ -79,12 +79,8 @@ func (s *Store) Ask(ctx context.Context, id lease.SessionID, r lease.Request) er
 	if len(open) >= lease.MaxRequests {
 		return fmt.Errorf("etcd: %d requests wait for session %q: %w", len(open), id, lease.ErrBusy)
 	}
-	var granted *clientv3.LeaseGrantResponse
-	err = s.each(ctx, "asking a session", func(ctx context.Context, c *clientv3.Client) error {
-		granted, err = c.Grant(ctx, seconds(r.TTL))
-		return err
-	})
-	if err != nil {
+	lid := newLease()
+	if _, _, err := s.grantLease(ctx, "asking a session", lid, r.TTL); err != nil {
 		return err
 	}
 	value := encode(requestJSON{
@@ -93,14 +89,11 @@ func (s *Store) Ask(ctx context.Context, id lease.SessionID, r lease.Request) er
 	})
 	_, err = s.do(ctx, "asking a session",
 		[]clientv3.Cmp{s.lives(id), clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
-		[]clientv3.Op{clientv3.OpPut(key, value, clientv3.WithLease(granted.ID))},
+		[]clientv3.Op{clientv3.OpPut(key, value, clientv3.WithLease(lid))},
 		[]clientv3.Op{clientv3.OpGet(s.sessionKey(id), clientv3.WithKeysOnly())})
 	var refused *txnError
 	if errors.As(err, &refused) {
-		_ = s.each(ctx, "asking a session", func(ctx context.Context, c *clientv3.Client) error {
-			_, err := c.Revoke(ctx, granted.ID) // nobody needs it
-			return err
-		})
+		s.revoke(lid) // nobody needs it
 		if refused.resp.Responses[0].GetResponseRange().Count == 0 {
 			return dead(id)
 		}

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -31,8 +31,11 @@ func leaseID(id lease.SessionID) (clientv3.LeaseID, bool) {
 	return clientv3.LeaseID(n), err == nil && len(id) == 16
 }
 
-// lives compares that a session exists.
+// lives compares that a session exists, and is the one that was seen under this id.
 func (s *Store) lives(id lease.SessionID) clientv3.Cmp {
+	if known, ok := s.sessions.get(id); ok {
+		return clientv3.Compare(clientv3.CreateRevision(s.sessionKey(id)), "=", int64(known.Opened))
+	}
 	return clientv3.Compare(clientv3.CreateRevision(s.sessionKey(id)), "!=", 0)
 }
 
@@ -41,56 +44,14 @@ func (s *Store) died(id lease.SessionID) clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(s.sessionKey(id)), "=", 0)
 }
 
+// same reports whether the key of a session is there, and the one that was seen before.
+func (s *Store) same(id lease.SessionID, kvs []*mvccpb.KeyValue) bool {
+	known, ok := s.sessions.get(id)
+	return len(kvs) > 0 && (!ok || uint64(kvs[0].CreateRevision) == known.Opened)
+}
+
 // seconds rounds up: etcd counts whole ones.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
-
-// Open implements lease.Store: an etcd lease, and a key on it.
-func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
-	if err := errors.Join(lease.CheckCandidate(c), o.Validate()); err != nil {
-		return lease.Session{}, err
-	}
-	if err := lease.CheckTTL(s.Limits(), ttl); err != nil {
-		return lease.Session{}, err
-	}
-	if _, err := s.fresh(ctx); err != nil {
-		return lease.Session{}, err
-	}
-	var granted *clientv3.LeaseGrantResponse
-	err := s.each(ctx, "opening a session", func(ctx context.Context, cl *clientv3.Client) (err error) {
-		granted, err = cl.Grant(ctx, seconds(max(ttl, s.cfg.MinTTL)))
-		return err
-	})
-	if err != nil {
-		return lease.Session{}, err
-	}
-	id := sessionID(granted.ID)
-	got := time.Duration(granted.TTL) * time.Second
-	value := encode(sessionJSON{
-		Format: format, NodeID: c.ID, Address: c.Address, Metadata: c.Metadata, Priority: c.Priority,
-		Scope: o.Scope, TTL: got.Milliseconds(),
-	})
-	resp, err := s.do(ctx, "opening a session", []clientv3.Cmp{s.died(id)},
-		[]clientv3.Op{clientv3.OpPut(s.sessionKey(id), value, clientv3.WithLease(granted.ID))},
-		[]clientv3.Op{clientv3.OpGet(s.sessionKey(id))})
-	var exists *txnError
-	opened := int64(0)
-	switch {
-	case errors.As(err, &exists):
-		// An earlier try got through to another member.
-		if kvs := exists.resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-			opened = kvs[0].CreateRevision
-		}
-	case err != nil:
-		return lease.Session{}, err
-	case s.behind():
-		return lease.Session{}, errBehind
-	default:
-		opened = resp.Header.Revision
-	}
-	session := lease.Session{ID: id, Candidate: c, Scope: slices.Clone(o.Scope), TTL: got, Deployment: s.deployment, Opened: uint64(opened)}
-	s.sessions.put(id, session)
-	return session, nil
-}
 
 // errQuorum: the member that renewed the lease may not have been the leader any
 // more.
@@ -125,9 +86,7 @@ func (s *Store) keepAlive(ctx context.Context, id lease.SessionID, more ...clien
 	if !ok {
 		return lease.Beat{}, nil, dead(id)
 	}
-	s.mu.Lock()
-	known := s.high
-	s.mu.Unlock()
+	asked := s.revision()
 	var beat lease.Beat
 	var deployment []*mvccpb.KeyValue
 	var wanted []*pb.ResponseOp
@@ -147,13 +106,13 @@ func (s *Store) keepAlive(ctx context.Context, id lease.SessionID, more ...clien
 			return err
 		case read.Header.RaftTerm != renewed.Header.RaftTerm:
 			return errQuorum
-		case read.Responses[0].GetResponseRange().Count == 0:
+		case !s.same(id, read.Responses[0].GetResponseRange().Kvs):
 			return rpctypes.ErrLeaseNotFound
 		case renewed.TTL <= 0:
 			// Only a quorum can say that a session is dead.
 			return errQuorum
 		}
-		s.saw(read.Header, known)
+		s.saw(read.Header, asked)
 		deployment, wanted = read.Responses[2].GetResponseRange().Kvs, read.Responses[3:]
 		beat.TTL = time.Duration(renewed.TTL) * time.Second
 		beat.Requests = waiting(read.Responses[1].GetResponseRange().Kvs)
@@ -186,43 +145,28 @@ func renew(ctx context.Context, c *clientv3.Client, id clientv3.LeaseID) (*pb.Le
 	return stream.Recv()
 }
 
-// Close implements lease.Store. The reason is written into the session just
-// before it goes, so that every watch learns it; that an operator took the groups
-// away is written into their records as well, where it stays.
+// Close implements lease.Store with one transaction that reads nothing before: when the
+// engine's replies are lost, the request still gets through. It records the reason in a
+// key of the same lease, so that every watch learns it. The lease is revoked afterwards.
+// If an operator closed the session, the records keep that too.
 func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason) error {
 	lid, ok := leaseID(id)
 	if !ok {
 		return nil
 	}
-	session, err := s.living(ctx, id)
-	if errors.Is(err, lease.ErrSessionDead) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	value := encode(sessionJSON{
-		Format: format, NodeID: session.Candidate.ID, Address: session.Candidate.Address, Metadata: session.Candidate.Metadata,
-		Priority: session.Candidate.Priority, Scope: session.Scope, TTL: session.TTL.Milliseconds(), Closing: string(why),
-	})
-	_, err = s.do(ctx, "closing a session", []clientv3.Cmp{s.lives(id)},
-		[]clientv3.Op{clientv3.OpPut(s.sessionKey(id), value, clientv3.WithLease(lid))}, nil)
-	var gone *txnError
-	if errors.As(err, &gone) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
 	if why == lease.Forced {
 		s.endTerms(ctx, id, why)
 	}
-	err = s.each(ctx, "closing a session", func(ctx context.Context, c *clientv3.Client) error {
-		_, err := c.Revoke(ctx, lid)
-		return err
-	})
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+	_, err := s.do(ctx, "closing a session", []clientv3.Cmp{s.lives(id)}, []clientv3.Op{
+		clientv3.OpPut(s.endedKey(id), encode(endedJSON{Format: format, Scope: []string{}, Reason: string(cmp.Or(why, lease.Closed))}), clientv3.WithLease(lid)),
+		clientv3.OpDelete(s.sessionKey(id)),
+	}, nil)
+	var gone *txnError
+	if errors.As(err, &gone) || errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return nil
+	}
+	if _, known := s.sessions.get(id); known || err == nil { // else it may be a lease of somebody else
+		s.revoke(lid)
 	}
 	return err
 }
@@ -257,19 +201,18 @@ func (s *Store) session(ctx context.Context, id lease.SessionID) (lease.Session,
 	if known, ok := s.sessions.get(id); ok {
 		return known, nil
 	}
-	read, err := s.living(ctx, id)
-	return read.Session, err
+	return s.living(ctx, id)
 }
 
 // living reads a living session.
-func (s *Store) living(ctx context.Context, id lease.SessionID) (stored, error) {
+func (s *Store) living(ctx context.Context, id lease.SessionID) (lease.Session, error) {
 	resp, err := s.do(ctx, "reading a session", nil, []clientv3.Op{clientv3.OpGet(s.sessionKey(id))}, nil)
 	if err != nil {
-		return stored{}, err
+		return lease.Session{}, err
 	}
 	kvs := resp.Responses[0].GetResponseRange().Kvs
 	if len(kvs) == 0 {
-		return stored{}, dead(id)
+		return lease.Session{}, dead(id)
 	}
 	return s.decodeSession(kvs[0])
 }

@@ -50,16 +50,14 @@ type Store struct {
 	mu        sync.Mutex
 	preferred int
 	meta      *meta
-	high      int64  // the highest revision seen
-	highEpoch uint64 // under this epoch
-	back      bool   // an answer came from before it
-
-	deployment string
+	known     memory
+	revoking  int
+	work      sync.WaitGroup
 
 	// What a session says of itself never changes, and its id is never used again.
 	sessions memo[lease.SessionID, lease.Session]
-	// Who held a group when it was last seen.
-	holders memo[string, lease.SessionID]
+	// Leases of Opens whose outcome is unknown.
+	openings memo[openingKey, opening]
 }
 
 var _ lease.Store = (*Store)(nil)
@@ -83,11 +81,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	for _, e := range cfg.Endpoints {
 		s.members = append(s.members, &member{endpoint: e, cfg: &s.cfg})
 	}
-	m, err := s.loadMeta(ctx)
-	if err == nil {
-		s.deployment = m.Deployment
-	}
-	if err != nil {
+	if _, err := s.loadMeta(ctx); err != nil {
 		if !answered(err) && !lease.Permanent(err) {
 			err = errors.Join(s.diagnose(ctx), err)
 		}
@@ -130,10 +124,13 @@ func (c *Config) validate() error {
 
 // Shutdown closes the connections. Sessions live on until they expire.
 func (s *Store) Shutdown() {
+	s.mu.Lock()
 	s.cancel()
+	s.mu.Unlock()
 	for _, m := range s.members {
 		m.close()
 	}
+	s.work.Wait()
 }
 
 // Limits implements lease.Store.

@@ -38,7 +38,8 @@ type picture struct {
 	revision int64 // and the one that is known by now
 	records  map[string]lease.Record
 	unread   map[string]bool // records that a newer program wrote
-	sessions map[lease.SessionID]stored
+	sessions map[lease.SessionID]struct{}
+	ended    map[lease.SessionID]lease.Reason // of sessions that were closed
 	holds    map[lease.SessionID]map[string]bool
 }
 
@@ -68,6 +69,7 @@ func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Vi
 				yield(lease.View{}, err)
 				return
 			}
+			s.report(ctx)
 			for _, g := range slices.Sorted(maps.Keys(p.records)) {
 				if !yield(p.view(g), nil) {
 					return
@@ -78,6 +80,7 @@ func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Vi
 			}
 			first = false
 			err = p.follow(ctx, e, func(v lease.View) bool { return yield(v, nil) })
+			s.report(ctx)
 			switch {
 			case errors.Is(err, errLeft):
 				return
@@ -94,7 +97,7 @@ func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Vi
 var (
 	errLeft   = errors.New("etcd: nobody listens")
 	errSilent = errors.New("etcd: the watch fell silent")
-	errBack   = errors.New("etcd: the cluster went back behind what it had told us")
+	errBack   = errors.New("etcd: the cluster has lost what it had told us")
 )
 
 // picture reads all records in scope and all sessions, at one revision.
@@ -103,7 +106,8 @@ func (s *Store) picture(ctx context.Context, scope lease.Scope) (*picture, error
 		s: s, scope: scope,
 		records:  map[string]lease.Record{},
 		unread:   map[string]bool{},
-		sessions: map[lease.SessionID]stored{},
+		sessions: map[lease.SessionID]struct{}{},
+		ended:    map[lease.SessionID]lease.Reason{},
 		holds:    map[lease.SessionID]map[string]bool{},
 	}
 	from, to := s.everything()
@@ -121,9 +125,21 @@ func (s *Store) picture(ctx context.Context, scope lease.Scope) (*picture, error
 			p.put(kv)
 		}
 		if !r.More || len(r.Kvs) == 0 {
+			p.missing()
 			return p, nil
 		}
 		from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// missing notes the groups that are known and have no record any more.
+func (p *picture) missing() {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	for g := range p.s.known.groups {
+		if _, there := p.records[g]; !there && p.scope.Covers(g) {
+			p.s.noteLocked(lease.Record{Group: g}, p.pictured)
+		}
 	}
 }
 
@@ -132,8 +148,14 @@ func (s *Store) picture(ctx context.Context, scope lease.Scope) (*picture, error
 // its group is led by somebody.
 func (p *picture) put(kv *mvccpb.KeyValue) string {
 	if strings.HasPrefix(string(kv.Key), p.s.key("electors/")) {
-		session, _ := p.s.decodeSession(kv)
-		p.sessions[session.ID] = session
+		if id, over := p.s.ended(kv.Key); over {
+			var j endedJSON
+			_ = decode(kv, &j, &j.Format) // without a reason it reads as expired
+			p.ended[id] = lease.Reason(j.Reason)
+			return ""
+		}
+		// Only its id matters here, and a large fleet has many.
+		p.sessions[lease.SessionID(strings.TrimPrefix(string(kv.Key), p.s.key("electors/")))] = struct{}{}
 		return ""
 	}
 	group := strings.TrimPrefix(string(kv.Key), p.s.key("election/"))
@@ -151,7 +173,9 @@ func (p *picture) put(kv *mvccpb.KeyValue) string {
 		}
 	}
 	p.records[group] = rec
-	p.s.holders.put(group, rec.Holder)
+	if err == nil {
+		p.s.note(rec, max(p.pictured, kv.ModRevision))
+	}
 	if rec.Holder != "" {
 		if p.holds[rec.Holder] == nil {
 			p.holds[rec.Holder] = map[string]bool{}
@@ -163,10 +187,7 @@ func (p *picture) put(kv *mvccpb.KeyValue) string {
 
 // gone takes a session out and names the groups that are vacant now.
 func (p *picture) gone(id lease.SessionID) []string {
-	why := p.sessions[id].closing
-	if why == "" {
-		why = lease.Expired
-	}
+	why := cmp.Or(p.ended[id], lease.Expired)
 	delete(p.sessions, id)
 	groups := slices.Sorted(maps.Keys(p.holds[id]))
 	for _, g := range groups {
@@ -345,6 +366,7 @@ func (p *picture) now(ctx context.Context, c *clientv3.Client) (int64, error) {
 }
 
 func (p *picture) apply(r clientv3.WatchResponse, yield func(lease.View) bool) error {
+	known := p.s.behind()
 	for _, e := range r.Events {
 		if e.Kv.ModRevision <= p.pictured {
 			continue // in it already
@@ -356,8 +378,12 @@ func (p *picture) apply(r clientv3.WatchResponse, yield func(lease.View) bool) e
 				groups = []string{group}
 			}
 		default:
-			if id, ok := strings.CutPrefix(string(e.Kv.Key), p.s.key("electors/")); ok {
+			if id, over := p.s.ended(e.Kv.Key); over {
+				delete(p.ended, id)
+			} else if id, ok := strings.CutPrefix(string(e.Kv.Key), p.s.key("electors/")); ok {
 				groups = p.gone(lease.SessionID(id))
+			} else {
+				p.s.deleted(strings.TrimPrefix(string(e.Kv.Key), p.s.key("election/")), e.Kv.ModRevision)
 			}
 		}
 		for _, g := range groups {
@@ -369,6 +395,9 @@ func (p *picture) apply(r clientv3.WatchResponse, yield func(lease.View) bool) e
 	}
 	if r.IsProgressNotify() {
 		p.revision = max(p.revision, r.Header.Revision)
+	}
+	if !known && p.s.behind() {
+		return errBack
 	}
 	return nil
 }

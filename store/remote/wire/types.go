@@ -205,6 +205,7 @@ type MetaAnswer struct {
 	Epoch      uint64 `json:"epoch"`
 	Index      uint64 `json:"index"`
 	Rewound    bool   `json:"rewound"`
+	Why        string `json:"why,omitempty"`
 }
 
 // EpochCall raises the epoch.

@@ -74,7 +74,7 @@ func TestRoundTrip(t *testing.T) {
 		lease.View{Record: record, State: tenure.Led},
 		lease.Attributes{Name: "n", Version: 3, Values: who.Metadata},
 		lease.Limits{MinTTL: time.Second, MaxTTL: time.Hour, Batch: 3},
-		lease.Meta{Deployment: "d", Epoch: 1, Index: 2, Rewound: true},
+		lease.Meta{Deployment: "d", Epoch: 1, Index: 2, Rewound: true, Why: "w"},
 		lease.Answer{Outcome: lease.Done, Detail: "x"},
 	} {
 		full(t, fmt.Sprintf("%T", v), reflect.ValueOf(v))
