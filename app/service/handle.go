@@ -15,20 +15,27 @@ type handle struct {
 	deployment string
 	session    lease.SessionID
 	hint       string
+	campaign   bool // a campaign opened the session, which ends with its term
 }
 
+// A handle begins with how its session was opened.
 const (
-	handleVersion = "1"
-	maxHandle     = 512
+	handleSession  = "1" // by the client, or by a campaign of an older version
+	handleCampaign = "2"
+	maxHandle      = 512
 )
 
 func (h handle) String() string {
-	raw := strings.Join([]string{handleVersion, h.deployment, h.hint, string(h.session)}, "\x00")
+	kind := handleSession
+	if h.campaign {
+		kind = handleCampaign
+	}
+	raw := strings.Join([]string{kind, h.deployment, h.hint, string(h.session)}, "\x00")
 	return base64.RawURLEncoding.EncodeToString([]byte(raw))
 }
 
 func (s *Service) handleOf(id lease.SessionID, hint string) string {
-	return handle{s.deployment, id, hint}.String()
+	return handle{deployment: s.deployment, session: id, hint: hint}.String()
 }
 
 // parseHandle reads a handle of this deployment.
@@ -42,7 +49,7 @@ func (s *Service) parseHandle(text string) (handle, error) {
 		return handle{}, wrong
 	}
 	parts := strings.Split(string(raw), "\x00")
-	if len(parts) != 4 || parts[0] != handleVersion || parts[3] == "" || (lease.Scope{parts[2]}).Validate() != nil {
+	if len(parts) != 4 || parts[0] != handleSession && parts[0] != handleCampaign || parts[3] == "" || (lease.Scope{parts[2]}).Validate() != nil {
 		return handle{}, wrong
 	}
 	if parts[1] != s.deployment {
@@ -51,5 +58,5 @@ func (s *Service) parseHandle(text string) (handle, error) {
 			Detail: "the handle belongs to another deployment than this service: stop acting, then campaign here",
 		}
 	}
-	return handle{parts[1], lease.SessionID(parts[3]), parts[2]}, nil
+	return handle{parts[1], lease.SessionID(parts[3]), parts[2], parts[0] == handleCampaign}, nil
 }
