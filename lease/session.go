@@ -241,7 +241,11 @@ func (m *Machine) readLine() {
 }
 
 func (m *Machine) lined(f *flight, r *Reply) {
-	if len(f.seats) > 0 {
+	switch {
+	case len(f.asked) > 0:
+		m.lookedUp(f, r)
+		return
+	case len(f.seats) > 0:
 		m.successorFound(f, r)
 		return
 	}
@@ -428,6 +432,7 @@ func (m *Machine) stop() {
 
 // asked handles what operators want of us.
 func (m *Machine) asked(requests []Request) {
+	var transfers []*Request
 	for i := range requests {
 		r := &requests[i]
 		if a, ok := m.answers[r.ID]; ok {
@@ -436,49 +441,86 @@ func (m *Machine) asked(requests []Request) {
 			}
 			continue
 		}
-		if refusal := m.comply(r); refusal != "" {
+		s, refusal := m.asksLeader(r)
+		switch {
+		case refusal != "":
+		case r.Verb == StepDown:
+			m.obey(s, r, tenure.ErrResigned, SteppedDown)
+		case r.Verb != Transfer:
+			refusal = fmt.Sprintf("unknown request %q", r.Verb)
+		case r.To == m.cfg.Candidate.ID:
+			refusal = notInLine(r)
+		default:
+			transfers = append(transfers, r)
+		}
+		if refusal != "" {
 			m.answer(r.ID, Answer{Outcome: Refused, Detail: refusal})
 		}
 	}
+	m.lookUp(transfers)
 }
 
-// comply does what is asked, or says why not.
-func (m *Machine) comply(r *Request) (refusal string) {
-	s := m.seats[r.Group]
+// asksLeader returns the seat that a request is about, or why it is about nothing that is
+// led here.
+func (m *Machine) asksLeader(r *Request) (s *seat, refusal string) {
+	s = m.seats[r.Group]
 	if s == nil || !s.leads() {
-		return fmt.Sprintf("group %q is not led by this session", r.Group)
+		return nil, fmt.Sprintf("group %q is not led by this session", r.Group)
 	}
-	token := s.hold.record.Token
-	if r.Token != 0 && r.Token != token {
-		return fmt.Sprintf("group %q is led with token %d, not %d", r.Group, token, r.Token)
+	if token := s.hold.record.Token; r.Token != 0 && r.Token != token {
+		return nil, fmt.Sprintf("group %q is led with token %d, not %d", r.Group, token, r.Token)
 	}
-	cause, why := tenure.ErrResigned, SteppedDown
-	switch r.Verb {
-	case StepDown:
-	case Transfer:
-		if !m.inLine(r.Group, r.To) {
-			return fmt.Sprintf("candidate %q does not stand for group %q", r.To, r.Group)
-		}
-		s.hold.to = r.To
-		cause, why = tenure.ErrTransferred, Transferred
-	default:
-		return fmt.Sprintf("unknown request %q", r.Verb)
-	}
-	m.note(Note{Kind: NoteAsked, Group: r.Group, Token: token, Detail: string(r.Verb) + ": " + r.Reason})
+	return s, ""
+}
+
+func (m *Machine) obey(s *seat, r *Request, cause error, why Reason) {
+	m.note(Note{Kind: NoteAsked, Group: r.Group, Token: s.hold.record.Token, Detail: string(r.Verb) + ": " + r.Reason})
 	s.notBefore = m.now.Add(r.CoolDown)
 	s.hold.requests = append(s.hold.requests, r.ID)
 	m.remember(r.ID, Answer{})
 	m.endTerm(s, cause, why)
 	m.update(s)
-	return ""
 }
 
-// inLine looks in the cached line: an operator who names a candidate that came a
-// moment ago is refused, and asks again.
-func (m *Machine) inLine(group, candidate string) bool {
-	return candidate != m.cfg.Candidate.ID && slices.ContainsFunc(m.line, func(l Session) bool {
-		return l.Candidate.ID == candidate && l.Scope.Covers(group)
-	})
+// lookUp reads the line for the successors that requests name. The cached line does not
+// have a candidate that came a moment ago, and still has one that left. While an earlier
+// look is under way, the next beat brings the requests again.
+func (m *Machine) lookUp(asked []*Request) {
+	pending := func(f *flight) bool { return len(f.asked) > 0 && !f.late }
+	if len(asked) == 0 || slices.ContainsFunc(m.calls, pending) || !m.room(CallLine) {
+		return
+	}
+	c := &Call{Kind: CallLine}
+	if len(asked) == 1 {
+		c.Group = asked[0].Group
+	}
+	m.send(c, m.session)
+	m.calls[len(m.calls)-1].asked = asked
+}
+
+// lookedUp obeys or refuses requests to transfer, now that the line is known. If the line
+// cannot be read, the next beat brings the requests again.
+func (m *Machine) lookedUp(f *flight, r *Reply) {
+	if r.Err != nil {
+		m.note(Note{Kind: NoteFailed, Call: CallLine, Err: r.Err})
+		return
+	}
+	for _, q := range f.asked {
+		s, refusal := m.asksLeader(q)
+		if refusal == "" && !slices.ContainsFunc(r.Line, func(l Session) bool { return l.Candidate.ID == q.To && l.Scope.Covers(q.Group) }) {
+			refusal = notInLine(q)
+		}
+		if refusal != "" {
+			m.answer(q.ID, Answer{Outcome: Refused, Detail: refusal})
+			continue
+		}
+		s.hold.to = q.To
+		m.obey(s, q, tenure.ErrTransferred, Transferred)
+	}
+}
+
+func notInLine(r *Request) string {
+	return fmt.Sprintf("candidate %q does not stand for group %q", r.To, r.Group)
 }
 
 // maxAnswers bounds what is remembered to answer again.

@@ -403,7 +403,8 @@ func TestWinForNobody(t *testing.T) {
 	plain := memStore(t)
 	ctx, leave := context.WithCancel(t.Context())
 	in := serve(t, &lateStore{Store: plain, before: leave}, func(c *Config) { c.TTL = time.Hour; c.MaxTTL = time.Hour })
-	r := httptest.NewRequestWithContext(ctx, "POST", "/v1/groups/billing/campaign", strings.NewReader(`{"node_id":"a"}`))
+	r := httptest.NewRequestWithContext(ctx, "POST", in.url+"/v1/groups/billing/campaign", strings.NewReader(`{"node_id":"a"}`))
+	r.RemoteAddr = "127.0.0.1:1"
 	answer := httptest.NewRecorder()
 	in.svc.ServeHTTP(answer, r)
 	if v, err := plain.Read(t.Context(), "billing"); err != nil || v.Token != 1 || v.State != tenure.Vacant || answer.Code == http.StatusOK {
