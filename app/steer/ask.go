@@ -43,12 +43,18 @@ type Asked struct {
 	Detail  string
 }
 
-// Waiting: the leader has been asked, and has not answered yet.
-const Waiting lease.Outcome = "waiting"
+const (
+	// Waiting: the leader has been asked and has not answered yet, or it gave up and
+	// nobody leads yet.
+	Waiting lease.Outcome = "waiting"
+	// OtherLeader: the term ended, but a node other than the target of the transfer leads.
+	OtherLeader lease.Outcome = "other_leader"
+)
 
 // Ask leaves a request with the session that leads in the view, for that term and no
 // other, and waits for what becomes of it. Nobody takes a group out of a living session:
-// its owner learns of the request with its next beat, stops its work, and answers.
+// its owner learns of the request with its next beat, stops its work, and answers. Whether
+// a transfer succeeded is read from the record: what counts is who leads next.
 func (s Store) Ask(ctx context.Context, v lease.View, o Order) (Asked, error) {
 	request := lease.Request{
 		ID: strings.ToLower(rand.Text()), Verb: o.Verb, Group: v.Group, Token: v.Token, To: o.To, Reason: o.Reason,
@@ -57,23 +63,29 @@ func (s Store) Ask(ctx context.Context, v lease.View, o Order) (Asked, error) {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Call)
 	err := s.Store.Ask(call, v.Holder, request)
 	cancel()
-	if errors.Is(err, lease.ErrSessionDead) {
-		return Asked{lease.Done, "its session had ended already"}, nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, lease.ErrSessionDead) {
 		return Asked{}, err
+	}
+	if err != nil && o.Verb != lease.Transfer {
+		return Asked{lease.Done, "its session had ended already"}, nil
 	}
 	waiting, cancel := context.WithTimeout(ctx, o.Wait)
 	defer cancel()
 	tick := time.NewTicker(answerPause)
 	defer tick.Stop()
+	pending := "the leader was asked and has not answered yet: it learns of the request with its next renewal"
 	for {
 		select {
 		case <-tick.C:
 		case <-waiting.Done():
-			return Asked{Waiting, "the leader was asked and has not answered yet: it learns of it with its next renewal"}, nil
+			return Asked{Waiting, pending}, nil
 		}
-		if out, ok := s.answered(waiting, v, request.ID, o); ok {
+		out, ok := s.answered(waiting, v, request.ID, o)
+		if ok && o.Verb == lease.Transfer {
+			pending = "the leader gave up, and nobody leads yet"
+			out, ok = s.transferred(waiting, v, o.To, out)
+		}
+		if ok {
 			return out, nil
 		}
 	}
@@ -100,6 +112,33 @@ func (s Store) answered(ctx context.Context, v lease.View, request string, o Ord
 		return Asked{}, false
 	}
 	return Asked{lease.Done, gaveUp}, true
+}
+
+// transferred says how a transfer ended of which the leader has said how it ended. It is
+// not told while nobody leads: then the target may lead in a moment.
+func (s Store) transferred(ctx context.Context, v lease.View, to string, said Asked) (Asked, bool) {
+	ctx, cancel := context.WithTimeout(ctx, s.Call)
+	defer cancel()
+	now, err := s.Read(ctx, v.Group)
+	if err != nil {
+		return Asked{}, false
+	}
+	if !over(v, now) {
+		return said, said.Outcome == lease.Refused
+	}
+	if now.State == tenure.Led && now.Candidate.ID == to {
+		return Asked{lease.Done, gaveUp}, true
+	}
+	for _, t := range now.Terms {
+		switch {
+		case t.Token <= v.Token:
+		case t.Candidate == to:
+			return Asked{lease.Done, fmt.Sprintf("%q led with token %d, and has given up the group since", to, t.Token)}, true
+		default:
+			return Asked{OtherLeader, fmt.Sprintf("%q was to lead, but %q was elected with token %d", to, t.Candidate, t.Token)}, true
+		}
+	}
+	return said, said.Outcome == lease.Refused
 }
 
 // over reports whether the term of v has ended, as a later view shows it. A view of an

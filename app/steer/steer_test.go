@@ -261,3 +261,97 @@ func TestBound(t *testing.T) {
 		t.Errorf("%+v %v", granted, err)
 	}
 }
+
+// What came of a transfer is what the record says, whatever the leader answered: it is done
+// if the target leads next, and not if another node does.
+func TestAskTransfer(t *testing.T) {
+	release := func(t *testing.T, s steer.Store, l lease.Session, to lease.SessionID) {
+		v, err := s.Read(t.Context(), "billing")
+		if err == nil {
+			_, err = s.Release(t.Context(), l.ID, v.Record, to, lease.Transferred)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	answer := func(t *testing.T, s steer.Store, l lease.Session, o lease.Outcome) {
+		beat, err := s.KeepAlive(t.Context(), l.ID)
+		if err != nil || len(beat.Requests) != 1 {
+			t.Errorf("%+v, %v", beat, err)
+			return
+		}
+		if err := s.Answer(t.Context(), l.ID, beat.Requests[0].ID, lease.Answer{Outcome: o, Detail: "said so"}); err != nil {
+			t.Error(err)
+		}
+	}
+	elect := func(t *testing.T, s steer.Store, l lease.Session) {
+		v, err := s.Read(t.Context(), "billing")
+		if err == nil {
+			_, err = s.Acquire(t.Context(), l.ID, v.Record)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	type nodes struct{ a, b, c lease.Session }
+	for name, tt := range map[string]struct {
+		leader func(*testing.T, steer.Store, nodes)
+		want   lease.Outcome
+	}{
+		"handed to it":         {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, n.b.ID); answer(t, s, n.a, lease.Done) }, lease.Done},
+		"handed to it, and on": {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, n.b.ID); release(t, s, n.b, n.c.ID) }, lease.Done},
+		"handed to another":    {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, n.c.ID); answer(t, s, n.a, lease.Done) }, steer.OtherLeader},
+		"another was faster":   {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, ""); elect(t, s, n.c) }, steer.OtherLeader},
+		"refused, and another elected": {func(t *testing.T, s steer.Store, n nodes) {
+			release(t, s, n.a, n.c.ID)
+			answer(t, s, n.a, lease.Refused)
+		}, steer.OtherLeader},
+		"refused": {func(t *testing.T, s steer.Store, n nodes) { answer(t, s, n.a, lease.Refused) }, lease.Refused},
+		"its session ended": {func(t *testing.T, s steer.Store, n nodes) {
+			if err := s.Close(t.Context(), n.a.ID, lease.Closed); err != nil {
+				t.Error(err)
+			}
+			elect(t, s, n.b)
+		}, lease.Done},
+		"nobody leads": {func(t *testing.T, s steer.Store, n nodes) { answer(t, s, n.a, lease.Done); release(t, s, n.a, "") }, steer.Waiting},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			var n nodes
+			var v lease.View
+			n.a, v = lead(t, s, "a", "billing")
+			for node, to := range map[string]*lease.Session{"b": &n.b, "c": &n.c} {
+				var err error
+				if *to, err = s.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"billing"}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			o := steer.Order{Verb: lease.Transfer, To: "b", Wait: time.Minute}
+			if tt.want == steer.Waiting {
+				o.Wait = 300 * time.Millisecond
+			}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for {
+					beat, err := s.KeepAlive(t.Context(), n.a.ID)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if len(beat.Requests) > 0 {
+						break
+					}
+					time.Sleep(time.Millisecond)
+				}
+				tt.leader(t, s, n)
+			}()
+			got, err := s.Ask(t.Context(), v, o)
+			<-done
+			if err != nil || got.Outcome != tt.want {
+				t.Errorf("%+v, %v, want %s", got, err, tt.want)
+			}
+		})
+	}
+}
