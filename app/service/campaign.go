@@ -84,7 +84,7 @@ func (s *Service) handleFor(c *contest) string {
 	if c.within.session != "" {
 		return c.within.String()
 	}
-	return handle{s.deployment, c.session.ID, c.group, true}.String()
+	return s.handleOf(c.session.ID, c.group)
 }
 
 func orEmpty(m map[string]string) map[string]string {

@@ -103,9 +103,9 @@ func TestRenew(t *testing.T) {
 	wrong = ok
 	wrong.Handle = "x"
 	refused(in, 400, "bad_handle", "POST", path, wrong)
-	wrong.Handle = handle{deployment: "elsewhere", session: "s1", hint: "billing"}.String()
+	wrong.Handle = handle{"elsewhere", "s1", "billing"}.String()
 	refused(in, 409, "other_deployment", "POST", path, wrong)
-	wrong.Handle = handle{deployment: "here", session: "s99", hint: "billing"}.String()
+	wrong.Handle = handle{"here", "s99", "billing"}.String()
 	refused(in, 409, "not_leader", "POST", path, wrong)
 
 	other := serve(t, store) // knows nothing of the session

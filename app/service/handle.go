@@ -10,32 +10,32 @@ import (
 )
 
 // handle names a session of a deployment to callers, opaquely. The hint is a pattern
-// that the session stands for: where to look for it.
+// that the session stands for: where to look for it. The hint of a session that the client
+// opened is a beginning, and that of a session that a campaign opened is the group.
 type handle struct {
 	deployment string
 	session    lease.SessionID
 	hint       string
-	campaign   bool // a campaign opened the session, which ends with its term
 }
 
-// A handle begins with how its session was opened.
 const (
-	handleSession  = "1" // by the client, or by a campaign of an older version
-	handleCampaign = "2"
-	maxHandle      = 512
+	handleVersion = "1"
+	maxHandle     = 512
 )
 
 func (h handle) String() string {
-	kind := handleSession
-	if h.campaign {
-		kind = handleCampaign
-	}
-	raw := strings.Join([]string{kind, h.deployment, h.hint, string(h.session)}, "\x00")
+	raw := strings.Join([]string{handleVersion, h.deployment, h.hint, string(h.session)}, "\x00")
 	return base64.RawURLEncoding.EncodeToString([]byte(raw))
 }
 
-func (s *Service) handleOf(id lease.SessionID, hint string) string {
-	return handle{deployment: s.deployment, session: id, hint: hint}.String()
+// handleOf is the handle of a session that a campaign for the group opened.
+func (s *Service) handleOf(id lease.SessionID, group string) string {
+	return handle{s.deployment, id, group}.String()
+}
+
+// sessionHandle is the handle of a session that a client opened.
+func (s *Service) sessionHandle(l lease.Session) string {
+	return handle{s.deployment, l.ID, strings.TrimSuffix(l.Scope[0], "*") + "*"}.String()
 }
 
 // parseHandle reads a handle of this deployment.
@@ -49,7 +49,7 @@ func (s *Service) parseHandle(text string) (handle, error) {
 		return handle{}, wrong
 	}
 	parts := strings.Split(string(raw), "\x00")
-	if len(parts) != 4 || parts[0] != handleSession && parts[0] != handleCampaign || parts[3] == "" || (lease.Scope{parts[2]}).Validate() != nil {
+	if len(parts) != 4 || parts[0] != handleVersion || parts[3] == "" || (lease.Scope{parts[2]}).Validate() != nil {
 		return handle{}, wrong
 	}
 	if parts[1] != s.deployment {
@@ -58,5 +58,5 @@ func (s *Service) parseHandle(text string) (handle, error) {
 			Detail: "the handle belongs to another deployment than this service: stop acting, then campaign here",
 		}
 	}
-	return handle{parts[1], lease.SessionID(parts[3]), parts[2], parts[0] == handleCampaign}, nil
+	return handle{parts[1], lease.SessionID(parts[3]), parts[2]}, nil
 }

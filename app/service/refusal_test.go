@@ -51,8 +51,8 @@ func TestRefusals(t *testing.T) {
 	if _, err := in.svc.hand().Cool(bound(t), "cooling", "a", time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	foreign := handle{deployment: "elsewhere", session: "s1", hint: "led"}.String()
-	dead := handle{deployment: "here", session: "s999", hint: "led"}.String()
+	foreign := handle{"elsewhere", "s1", "led"}.String()
+	dead := handle{"here", "s999", "led"}.String()
 
 	seen := map[string]bool{}
 	judge := func(path string, r reply) {

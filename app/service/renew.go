@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -263,8 +264,8 @@ func (s *Service) giveBack(ctx context.Context, c claim, successor string) (Resi
 			return gone, err
 		}
 	}
-	undo, closable := func() {}, false
-	if c.handle.campaign {
+	undo, closable := func() {}, s.endsWithTerm(ctx, c)
+	if closable {
 		undo, err = s.markClosing(ctx, v.Holder, c.group)
 		closable = err == nil // or the session is left to expire
 	}
@@ -292,6 +293,16 @@ func (s *Service) giveBack(ctx context.Context, c claim, successor string) (Resi
 		return Resigned{Group: c.group, Term: rec.Token, LeaderNodeID: rec.Candidate.ID}, nil
 	}
 	return gone, nil
+}
+
+// endsWithTerm reports whether a campaign opened the session of a claim, for this group and
+// no other. Older versions gave out handles that do not tell, so the session is asked too.
+func (s *Service) endsWithTerm(ctx context.Context, c claim) bool {
+	if c.handle.hint != c.group {
+		return false
+	}
+	session, err := s.sessions.find(ctx, c.handle)
+	return err == nil && slices.Equal(session.Scope, lease.Scope{c.group})
 }
 
 func (s *Service) release(ctx context.Context, v lease.View, to lease.SessionID, why lease.Reason) (lease.Record, error) {

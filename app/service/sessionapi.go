@@ -82,7 +82,7 @@ func (s *Service) openSession(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	httpapi.WriteJSON(w, http.StatusCreated, Session{
-		Handle: s.handleOf(session.ID, in.Groups[0]), NodeID: in.NodeID, Groups: in.Groups, TTLMS: session.TTL.Milliseconds(), Deployment: s.deployment,
+		Handle: s.sessionHandle(session), NodeID: in.NodeID, Groups: in.Groups, TTLMS: session.TTL.Milliseconds(), Deployment: s.deployment,
 	})
 	return nil
 }
