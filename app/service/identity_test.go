@@ -418,3 +418,18 @@ func TestWinForNobody(t *testing.T) {
 		t.Errorf("answered %d, and %+v, %v", answer.Code, v, err)
 	}
 }
+
+// A session that the client opened outlives the terms that are led within it, also if it
+// stands for one group only.
+func TestResignKeepsTheClientsSession(t *testing.T) {
+	in := serve(t, memStore(t))
+	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"billing"}})
+	for term := range 2 {
+		l := want[Leading](in, 200, "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "a", Session: s.Handle})
+		if int(l.Term) != term+1 || l.Handle != s.Handle {
+			t.Errorf("%+v", l)
+		}
+		resign(in, l)
+	}
+	want[Beat](in, 200, "POST", "/v1/sessions/"+s.Handle+"/keepalive", nil)
+}
