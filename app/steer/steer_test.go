@@ -355,3 +355,33 @@ func TestAskTransfer(t *testing.T) {
 		})
 	}
 }
+
+// Node ids that several processes use for the same group are found, and nothing else: one
+// process may have several sessions, and two may use one id for different groups.
+func TestDuplicates(t *testing.T) {
+	s := newStore(t)
+	for _, o := range []struct {
+		node, instance string
+		scope          lease.Scope
+	}{
+		{"twice", "instance-1-of-twice", lease.Scope{"billing"}},
+		{"twice", "instance-2-of-twice", lease.Scope{"bill*"}},
+		{"twice", "instance-2-of-twice", lease.Scope{"other"}},
+		{"unknown", "", lease.Scope{"billing"}},
+		{"unknown", "", lease.Scope{"billing"}},
+		{"known", "", lease.Scope{"billing"}},
+		{"known", "instance-1-of-known", lease.Scope{"billing"}},
+		{"many", "instance-1-of-many", lease.Scope{"billing"}},
+		{"many", "instance-1-of-many", lease.Scope{"*"}},
+		{"apart", "instance-1-of-apart", lease.Scope{"billing"}},
+		{"apart", "instance-2-of-apart", lease.Scope{"other"}},
+	} {
+		if _, err := s.Open(t.Context(), tenure.Candidate{ID: o.node}, time.Hour, lease.OpenOptions{Scope: o.scope, Instance: o.instance}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := s.Duplicates(t.Context(), lease.Scope{"*"})
+	if err != nil || len(found) != 2 || found[0][0].Candidate.ID != "known" || found[1][0].Candidate.ID != "twice" || len(found[1]) != 2 {
+		t.Errorf("%+v, %v", found, err)
+	}
+}
