@@ -560,7 +560,7 @@ func TestAskedTransfer(t *testing.T) {
 			says string
 		}{
 			"unknown": {lease.Request{Verb: lease.Transfer, To: "nobody"}, `candidate "nobody" does not stand for group "g"`},
-			"itself":  {lease.Request{Verb: lease.Transfer, To: "a"}, `candidate "a" does not stand for group "g"`},
+			"itself":  {lease.Request{Verb: lease.Transfer, To: "a"}, `group "g" is led by "a" already`},
 			"old":     {lease.Request{Verb: lease.StepDown, Token: term.Token() + 1}, `group "g" is led with token 1, not 2`},
 		} {
 			tt.r.ID = id

@@ -244,7 +244,7 @@ type flight struct {
 	// The closures would allocate; these say whose call it is.
 	session *session
 	seats   []*seat
-	asked   []*Request // requests to transfer that wait for the line
+	request *Request // the line was asked for because of it
 }
 
 // Step takes what has happened by now and returns what to do, in order. The

@@ -242,8 +242,8 @@ func (m *Machine) readLine() {
 
 func (m *Machine) lined(f *flight, r *Reply) {
 	switch {
-	case len(f.asked) > 0:
-		m.lookedUp(f, r)
+	case f.request != nil:
+		m.transferable(f.request, r)
 		return
 	case len(f.seats) > 0:
 		m.successorFound(f, r)
@@ -432,7 +432,6 @@ func (m *Machine) stop() {
 
 // asked handles what operators want of us.
 func (m *Machine) asked(requests []Request) {
-	var transfers []*Request
 	for i := range requests {
 		r := &requests[i]
 		if a, ok := m.answers[r.ID]; ok {
@@ -441,86 +440,72 @@ func (m *Machine) asked(requests []Request) {
 			}
 			continue
 		}
-		s, refusal := m.asksLeader(r)
+		refusal := m.refuses(r)
 		switch {
 		case refusal != "":
-		case r.Verb == StepDown:
-			m.obey(s, r, tenure.ErrResigned, SteppedDown)
-		case r.Verb != Transfer:
-			refusal = fmt.Sprintf("unknown request %q", r.Verb)
-		case r.To == m.cfg.Candidate.ID:
-			refusal = notInLine(r)
-		default:
-			transfers = append(transfers, r)
-		}
-		if refusal != "" {
 			m.answer(r.ID, Answer{Outcome: Refused, Detail: refusal})
+		case r.Verb == StepDown:
+			m.comply(r, "")
+		case m.room(CallLine):
+			// The cached line may name a session that is gone, or lack a new one: ask
+			// before the term ends for it. Without room the next beat asks again.
+			m.remember(r.ID, Answer{})
+			m.send(&Call{Kind: CallLine, Group: r.Group}, m.session, m.seats[r.Group])
+			m.calls[len(m.calls)-1].request = r
 		}
 	}
-	m.lookUp(transfers)
 }
 
-// asksLeader returns the seat that a request is about, or why it is about nothing that is
-// led here.
-func (m *Machine) asksLeader(r *Request) (s *seat, refusal string) {
-	s = m.seats[r.Group]
-	if s == nil || !s.leads() {
-		return nil, fmt.Sprintf("group %q is not led by this session", r.Group)
+// refuses says why a request cannot be met, as far as that is known here.
+func (m *Machine) refuses(r *Request) string {
+	s := m.seats[r.Group]
+	switch {
+	case s == nil || !s.leads():
+		return fmt.Sprintf("group %q is not led by this session", r.Group)
+	case r.Token != 0 && r.Token != s.hold.record.Token:
+		return fmt.Sprintf("group %q is led with token %d, not %d", r.Group, s.hold.record.Token, r.Token)
+	case r.Verb != StepDown && r.Verb != Transfer:
+		return fmt.Sprintf("unknown request %q", r.Verb)
+	case r.Verb == Transfer && r.To == m.cfg.Candidate.ID:
+		return fmt.Sprintf("group %q is led by %q already", r.Group, r.To)
 	}
-	if token := s.hold.record.Token; r.Token != 0 && r.Token != token {
-		return nil, fmt.Sprintf("group %q is led with token %d, not %d", r.Group, token, r.Token)
-	}
-	return s, ""
+	return ""
 }
 
-func (m *Machine) obey(s *seat, r *Request, cause error, why Reason) {
-	m.note(Note{Kind: NoteAsked, Group: r.Group, Token: s.hold.record.Token, Detail: string(r.Verb) + ": " + r.Reason})
+// transferable: the line was read for the candidate that a request names.
+func (m *Machine) transferable(r *Request, answer *Reply) {
+	if answer.Err != nil {
+		m.note(Note{Kind: NoteFailed, Call: CallLine, Group: r.Group, Err: answer.Err})
+		m.forget(r.ID) // the next beat asks again
+		return
+	}
+	refusal := m.refuses(r)
+	to := newest(answer.Line, r.To, m.session.ID)
+	if refusal == "" && to == "" {
+		refusal = fmt.Sprintf("candidate %q does not stand for group %q", r.To, r.Group)
+	}
+	if refusal != "" {
+		m.answer(r.ID, Answer{Outcome: Refused, Detail: refusal})
+		return
+	}
+	m.comply(r, to)
+}
+
+// comply ends the term, as it was asked to.
+func (m *Machine) comply(r *Request, to SessionID) {
+	s := m.seats[r.Group]
+	token := s.hold.record.Token
+	cause, why := tenure.ErrResigned, SteppedDown
+	if r.Verb == Transfer {
+		s.hold.to, s.hold.toSession, s.hold.toHint = r.To, to, true
+		cause, why = tenure.ErrTransferred, Transferred
+	}
+	m.note(Note{Kind: NoteAsked, Group: r.Group, Token: token, Detail: string(r.Verb) + ": " + r.Reason})
 	s.notBefore = m.now.Add(r.CoolDown)
 	s.hold.requests = append(s.hold.requests, r.ID)
 	m.remember(r.ID, Answer{})
 	m.endTerm(s, cause, why)
 	m.update(s)
-}
-
-// lookUp reads the line for the successors that requests name. The cached line does not
-// have a candidate that came a moment ago, and still has one that left. While an earlier
-// look is under way, the next beat brings the requests again.
-func (m *Machine) lookUp(asked []*Request) {
-	pending := func(f *flight) bool { return len(f.asked) > 0 && !f.late }
-	if len(asked) == 0 || slices.ContainsFunc(m.calls, pending) || !m.room(CallLine) {
-		return
-	}
-	c := &Call{Kind: CallLine}
-	if len(asked) == 1 {
-		c.Group = asked[0].Group
-	}
-	m.send(c, m.session)
-	m.calls[len(m.calls)-1].asked = asked
-}
-
-// lookedUp obeys or refuses requests to transfer, now that the line is known. If the line
-// cannot be read, the next beat brings the requests again.
-func (m *Machine) lookedUp(f *flight, r *Reply) {
-	if r.Err != nil {
-		m.note(Note{Kind: NoteFailed, Call: CallLine, Err: r.Err})
-		return
-	}
-	for _, q := range f.asked {
-		s, refusal := m.asksLeader(q)
-		if refusal == "" && !slices.ContainsFunc(r.Line, func(l Session) bool { return l.Candidate.ID == q.To && l.Scope.Covers(q.Group) }) {
-			refusal = notInLine(q)
-		}
-		if refusal != "" {
-			m.answer(q.ID, Answer{Outcome: Refused, Detail: refusal})
-			continue
-		}
-		s.hold.to = q.To
-		m.obey(s, q, tenure.ErrTransferred, Transferred)
-	}
-}
-
-func notInLine(r *Request) string {
-	return fmt.Sprintf("candidate %q does not stand for group %q", r.To, r.Group)
 }
 
 // maxAnswers bounds what is remembered to answer again.
@@ -535,6 +520,11 @@ func (m *Machine) remember(id string, a Answer) {
 		m.answered = append(m.answered, id)
 	}
 	m.answers[id] = a
+}
+
+func (m *Machine) forget(id string) {
+	delete(m.answers, id)
+	m.answered = slices.DeleteFunc(m.answered, func(known string) bool { return known == id })
 }
 
 func (m *Machine) answer(id string, a Answer) {

@@ -100,7 +100,7 @@ func TestTwoTransfers(t *testing.T) {
 	if c.Outcome == "done" {
 		winner, loser, b, c = loser, winner, c, b
 	}
-	if b.Outcome != "done" || b.LeaderNodeID != winner || c.Outcome != string(steer.OtherLeader) || c.LeaderNodeID != winner {
+	if b.Outcome != "done" || b.LeaderNodeID != winner || c.Outcome != string(steer.Ended) || c.LeaderNodeID != winner {
 		t.Errorf("%s: %+v, %s: %+v", winner, b, loser, c)
 	}
 	resign(in, <-wins[winner])

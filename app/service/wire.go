@@ -221,7 +221,7 @@ type StepDownRequest struct {
 type SteppedDown struct {
 	Group   string      `json:"group"`
 	Term    fence.Token `json:"term" doc:"the term that was meant"`
-	Outcome string      `json:"outcome" enum:"done,refused,waiting,forced,other_leader" doc:"other_leader: the term ended, but a node other than the transfer's target leads"`
+	Outcome string      `json:"outcome" enum:"done,refused,ended,waiting,forced"`
 	Detail  string      `json:"detail,omitempty"`
 	// AlsoEnded are the other groups of a session that was closed by force.
 	AlsoEnded    []string `json:"also_ended,omitempty" doc:"force: what else the closed session led"`

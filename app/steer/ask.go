@@ -37,7 +37,7 @@ type Order struct {
 	Look func(context.Context) (v lease.View, known bool)
 }
 
-// Asked is what came of it: an outcome of the leader's, or Waiting.
+// Asked is what came of it: an outcome of the leader's, Waiting or Ended.
 type Asked struct {
 	Outcome lease.Outcome
 	Detail  string
@@ -47,8 +47,9 @@ const (
 	// Waiting: the leader has been asked and has not answered yet, or it gave up and
 	// nobody leads yet.
 	Waiting lease.Outcome = "waiting"
-	// OtherLeader: the term ended, but a node other than the target of the transfer leads.
-	OtherLeader lease.Outcome = "other_leader"
+	// Ended: the term is over, and the group was not handed to the successor that a
+	// transfer named.
+	Ended lease.Outcome = "ended"
 )
 
 // Ask leaves a request with the session that leads in the view, for that term and no
@@ -135,7 +136,7 @@ func (s Store) transferred(ctx context.Context, v lease.View, to string, said As
 		case t.Candidate == to:
 			return Asked{lease.Done, fmt.Sprintf("%q led with token %d, and has given up the group since", to, t.Token)}, true
 		default:
-			return Asked{OtherLeader, fmt.Sprintf("%q was to lead, but %q was elected with token %d", to, t.Candidate, t.Token)}, true
+			return Asked{Ended, fmt.Sprintf("the term ended without the transfer: %s leads with token %d, not %s", t.Candidate, t.Token, to)}, true
 		}
 	}
 	return said, said.Outcome == lease.Refused

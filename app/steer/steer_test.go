@@ -300,12 +300,12 @@ func TestAskTransfer(t *testing.T) {
 	}{
 		"handed to it":         {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, n.b.ID); answer(t, s, n.a, lease.Done) }, lease.Done},
 		"handed to it, and on": {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, n.b.ID); release(t, s, n.b, n.c.ID) }, lease.Done},
-		"handed to another":    {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, n.c.ID); answer(t, s, n.a, lease.Done) }, steer.OtherLeader},
-		"another was faster":   {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, ""); elect(t, s, n.c) }, steer.OtherLeader},
+		"handed to another":    {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, n.c.ID); answer(t, s, n.a, lease.Done) }, steer.Ended},
+		"another was faster":   {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, ""); elect(t, s, n.c) }, steer.Ended},
 		"refused, and another elected": {func(t *testing.T, s steer.Store, n nodes) {
 			release(t, s, n.a, n.c.ID)
 			answer(t, s, n.a, lease.Refused)
-		}, steer.OtherLeader},
+		}, steer.Ended},
 		"refused": {func(t *testing.T, s steer.Store, n nodes) { answer(t, s, n.a, lease.Refused) }, lease.Refused},
 		"its session ended": {func(t *testing.T, s steer.Store, n nodes) {
 			if err := s.Close(t.Context(), n.a.ID, lease.Closed); err != nil {

@@ -209,8 +209,8 @@ func (q *request) ask(ctx context.Context, cmd *cobra.Command, s steer.Store, v 
 		return nil
 	case steer.Waiting:
 		return &exitError{exitUnavailable, errors.New(asked.Detail)}
-	case steer.OtherLeader:
-		return &exitError{exitNo, fmt.Errorf("group %q was not transferred to %s: %s", v.Group, q.order.To, asked.Detail)}
+	case steer.Ended:
+		return &exitError{exitNo, errors.New(asked.Detail)}
 	}
 	return &exitError{exitNo, fmt.Errorf("%s refused: %s", v.Candidate.ID, asked.Detail)}
 }
