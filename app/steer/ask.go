@@ -19,7 +19,11 @@ const (
 	answerPause = 100 * time.Millisecond
 )
 
-const gaveUp = "it has given up the group"
+const (
+	gaveUp       = "it has given up the group"
+	sessionEnded = "its session has ended"
+	nobodyLeads  = "the term ended without the transfer: nobody leads"
+)
 
 // MaxCoolDown is the longest.
 const MaxCoolDown = 24 * time.Hour
@@ -44,8 +48,7 @@ type Asked struct {
 }
 
 const (
-	// Waiting: the leader has been asked and has not answered yet, or it gave up and
-	// nobody leads yet.
+	// Waiting: the leader has been asked and has not answered yet.
 	Waiting lease.Outcome = "waiting"
 	// Ended: the term is over, and the group was not handed to the successor that a
 	// transfer named.
@@ -74,16 +77,16 @@ func (s Store) Ask(ctx context.Context, v lease.View, o Order) (Asked, error) {
 	defer cancel()
 	tick := time.NewTicker(answerPause)
 	defer tick.Stop()
-	pending := "the leader was asked and has not answered yet: it learns of the request with its next renewal"
+	pending := Asked{Waiting, "the leader was asked and has not answered yet: it learns of the request with its next renewal"}
 	for {
 		select {
 		case <-tick.C:
 		case <-waiting.Done():
-			return Asked{Waiting, pending}, nil
+			return pending, nil
 		}
 		out, ok := s.answered(waiting, v, request.ID, o)
 		if ok && o.Verb == lease.Transfer {
-			pending = "the leader gave up, and nobody leads yet"
+			pending = Asked{Ended, nobodyLeads}
 			out, ok = s.transferred(waiting, v, o.To, out)
 		}
 		if ok {
@@ -102,7 +105,7 @@ func (s Store) answered(ctx context.Context, v lease.View, request string, o Ord
 	case err == nil && answer.Outcome != "":
 		return Asked{answer.Outcome, answer.Detail}, true
 	case errors.Is(err, lease.ErrSessionDead):
-		return Asked{lease.Done, "its session has ended"}, true
+		return Asked{lease.Done, sessionEnded}, true
 	}
 	if o.Look != nil {
 		if now, known := o.Look(ctx); !known || !over(v, now) {
@@ -115,8 +118,9 @@ func (s Store) answered(ctx context.Context, v lease.View, request string, o Ord
 	return Asked{lease.Done, gaveUp}, true
 }
 
-// transferred says how a transfer ended of which the leader has said how it ended. It is
-// not told while nobody leads: then the target may lead in a moment.
+// transferred says how a transfer ended of which the leader has said how it ended. While
+// nobody leads it is not known: the target may lead in a moment. But a session that ended
+// hands nothing over any more.
 func (s Store) transferred(ctx context.Context, v lease.View, to string, said Asked) (Asked, bool) {
 	ctx, cancel := context.WithTimeout(ctx, s.Call)
 	defer cancel()
@@ -138,6 +142,9 @@ func (s Store) transferred(ctx context.Context, v lease.View, to string, said As
 		default:
 			return Asked{Ended, fmt.Sprintf("the term ended without the transfer: %s leads with token %d, not %s", t.Candidate, t.Token, to)}, true
 		}
+	}
+	if said.Detail == sessionEnded {
+		return Asked{Ended, nobodyLeads}, true
 	}
 	return said, said.Outcome == lease.Refused
 }
