@@ -184,10 +184,10 @@ func (f Facts) permission(out *findings) {
 // identity warns of node ids that several processes use.
 func (f Facts) identity(out *findings) {
 	const most = 5
-	for _, twins := range f.Duplicates[:min(len(f.Duplicates), most)] {
+	for _, all := range f.Duplicates[:min(len(f.Duplicates), most)] {
 		var sessions []string
 		var ttl time.Duration
-		for _, l := range twins[:min(len(twins), most)] {
+		for _, l := range all[:min(len(all), most)] {
 			at := "no address"
 			if l.Candidate.Address != "" {
 				at = l.Candidate.Address
@@ -195,12 +195,12 @@ func (f Facts) identity(out *findings) {
 			sessions = append(sessions, fmt.Sprintf("%s (%s)", l.ID, at))
 			ttl = max(ttl, l.TTL)
 		}
-		times := fmt.Sprintf("%d times", len(twins))
-		if len(twins) == 2 {
+		times := fmt.Sprintf("%d times", len(all))
+		if len(all) == 2 {
 			times = "twice"
 		}
 		out.add(Warning, "identity", "give each process its own --id (or node_id)",
-			"%s runs %s: sessions %s; or it was restarted less than %v ago, and its old session has not expired", twins[0].Candidate.ID, times, strings.Join(sessions, ", "), ttl)
+			"%s runs %s: sessions %s; or it was restarted less than %v ago, and its old session has not expired", all[0].Candidate.ID, times, strings.Join(sessions, ", "), ttl)
 	}
 	if n := len(f.Duplicates); n > most {
 		out.add(Warning, "identity", "see `tenure sessions`", "%d more node ids are used by several processes", n-most)

@@ -102,7 +102,7 @@ func (c *census) opened(l lease.Session) {
 		return
 	}
 	for _, other := range c.nodes[l.Candidate.ID] {
-		if c.s.twins.met(other, l) {
+		if c.s.duplicates.met(other, l) {
 			break
 		}
 	}

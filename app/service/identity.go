@@ -70,7 +70,7 @@ func (s *Service) retried(ctx context.Context, c *contest, v lease.View) (bool, 
 	}
 	o := c.opening()
 	caller := lease.Session{Candidate: c.candidate, Instance: lease.InstanceDigest(c.instance), Scope: o.Scope}
-	if s.twins.met(holder, caller) || !slices.Equal(holder.Scope, o.Scope) {
+	if s.duplicates.met(holder, caller) || !slices.Equal(holder.Scope, o.Scope) {
 		return false, nil
 	}
 	session, sent, err := s.open(ctx, c.candidate, c.wish, holder.TTL, o)
@@ -171,31 +171,31 @@ func (s *Service) close(ctx context.Context, l lease.Session, why lease.Reason) 
 	s.census.closed(l)
 }
 
-// twins reports processes that use one node id.
-type twins struct {
+// duplicates reports processes that use one node id.
+type duplicates struct {
 	s *Service
 
 	mu   sync.Mutex
 	told map[string]bool
 }
 
-// twinsTold bounds how many node ids are remembered as reported.
-const twinsTold = 1024
+// duplicatesTold bounds how many node ids are remembered as reported.
+const duplicatesTold = 1024
 
 // met reports whether two sessions are of different processes with one node id. It counts
 // that, and logs it once for a node.
-func (t *twins) met(a, b lease.Session) bool {
-	if !steer.Twins(a, b) {
+func (t *duplicates) met(a, b lease.Session) bool {
+	if !steer.Duplicate(a, b) {
 		return false
 	}
-	t.s.metrics.twins.Inc()
+	t.s.metrics.duplicates.Inc()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	node := a.Candidate.ID
 	if t.told[node] {
 		return true
 	}
-	if len(t.told) >= twinsTold {
+	if len(t.told) >= duplicatesTold {
 		clear(t.told)
 	}
 	t.told[node] = true

@@ -350,21 +350,21 @@ func TestDrainLeavesNoCandidates(t *testing.T) {
 func TestAbandonLeavesTheRetryAlone(t *testing.T) {
 	store := memStore(t)
 	in, other := serve(t, store), serve(t, store)
-	a := lead(in, "billing", "a")
+	a := lead(in, "shipping", "a")
 	b := CampaignRequest{NodeID: "b", Instance: instanceB}
-	drop := in.drops("/v1/groups/billing/campaign?wait=30s", b)
-	eventually(t, "b waits", func() bool { return nodesOf(in, "billing") == "a b" })
+	drop := in.drops("/v1/groups/shipping/campaign?wait=30s", b)
+	eventually(t, "b waits", func() bool { return nodesOf(in, "shipping") == "a b" })
 	won := make(chan reply, 1)
 	go func() {
-		r, _ := other.try("POST", "/v1/groups/billing/campaign?wait=30s", b)
+		r, _ := other.try("POST", "/v1/groups/shipping/campaign?wait=30s", b)
 		won <- r
 	}()
-	eventually(t, "b waits at the other instance", func() bool { return other.waiting("billing") == 1 })
+	eventually(t, "b waits at the other instance", func() bool { return other.waiting("shipping") == 1 })
 	resign(in, a)
 	l := decode[Leading](t, <-won)
 	drop()
-	eventually(t, "the first call ended", func() bool { return in.waiting("billing") == 0 })
-	if r := other.ask("POST", "/v1/groups/billing/renew", RenewRequest{NodeID: "b", Term: l.Term, Handle: l.Handle}); l.Term != 2 || r.status != 200 {
+	eventually(t, "the first call ended", func() bool { return in.waiting("shipping") == 0 })
+	if r := other.ask("POST", "/v1/groups/shipping/renew", RenewRequest{NodeID: "b", Term: l.Term, Handle: l.Handle}); l.Term != 2 || r.status != 200 {
 		t.Errorf("term %d: %v", l.Term, r)
 	}
 }

@@ -237,9 +237,9 @@ func CordonError(node, why string) *BarError {
 	return &BarError{Code: IsCordoned, Detail: fmt.Sprintf("node %q is cordoned (%s): it may not begin to lead until an operator lifts that", node, why)}
 }
 
-// Twins reports whether two sessions are of different processes that use one node id for
+// Duplicate reports whether two sessions are of different processes that use one node id for
 // the same group. Sessions that do not say which process opened them cannot be told apart.
-func Twins(a, b lease.Session) bool {
+func Duplicate(a, b lease.Session) bool {
 	return a.Candidate.ID == b.Candidate.ID && a.Instance != b.Instance && a.Scope.Overlaps(b.Scope)
 }
 

@@ -65,11 +65,11 @@ func (s Store) Duplicates(ctx context.Context, scope lease.Scope) ([][]lease.Ses
 	var out [][]lease.Session
 	for _, node := range slices.Sorted(maps.Keys(nodes)) {
 		all := nodes[node]
-		twins := slices.DeleteFunc(slices.Clone(all), func(a lease.Session) bool {
-			return !slices.ContainsFunc(all, func(b lease.Session) bool { return Twins(a, b) })
+		doubled := slices.DeleteFunc(slices.Clone(all), func(a lease.Session) bool {
+			return !slices.ContainsFunc(all, func(b lease.Session) bool { return Duplicate(a, b) })
 		})
-		if len(twins) > 0 {
-			out = append(out, twins)
+		if len(doubled) > 0 {
+			out = append(out, doubled)
 		}
 	}
 	return out, nil
