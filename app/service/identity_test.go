@@ -329,43 +329,52 @@ func TestWhoLeftIsNoCandidate(t *testing.T) {
 func TestDrainLeavesNoCandidates(t *testing.T) {
 	store := memStore(t)
 	in, other := serve(t, store), serve(t, store)
-	lead(other, "billing", "a")
+	lead(other, "draining", "a")
 	came := make(chan reply, 1)
 	go func() {
-		r, _ := in.try("POST", "/v1/groups/billing/campaign?wait=30s", CampaignRequest{NodeID: "b", Instance: instanceB})
+		r, _ := in.try("POST", "/v1/groups/draining/campaign?wait=30s", CampaignRequest{NodeID: "b", Instance: instanceB})
 		came <- r
 	}()
-	eventually(t, "b waits", func() bool { return nodesOf(other, "billing") == "a b" })
+	eventually(t, "b waits", func() bool { return nodesOf(other, "draining") == "a b" && in.waiting("draining") == 1 })
 	in.svc.Drain()
 	if r := <-came; r.status != 503 || r.code() != "stopping" {
 		t.Errorf("%v", r)
 	}
-	if all := nodesOf(other, "billing"); all != "a" {
+	if all := nodesOf(other, "draining"); all != "a" {
 		t.Errorf("candidates: %s", all)
 	}
 }
 
+// askingStore lets something happen just before the first Ask.
+type askingStore struct {
+	lease.Store
+	once   sync.Once
+	before func()
+}
+
+func (s *askingStore) Ask(ctx context.Context, id lease.SessionID, r lease.Request) error {
+	s.once.Do(s.before)
+	return s.Store.Ask(ctx, id, r)
+}
+
 // A call that ends leaves alone the session with which a retry at another instance of the
-// service leads.
+// service has come to lead.
 func TestAbandonLeavesTheRetryAlone(t *testing.T) {
-	store := memStore(t)
-	in, other := serve(t, store), serve(t, store)
-	a := lead(in, "shipping", "a")
+	plain := memStore(t)
+	store := &askingStore{Store: plain}
+	in, other := serve(t, store), serve(t, plain)
+	a := lead(other, "shipping", "a")
 	b := CampaignRequest{NodeID: "b", Instance: instanceB}
-	drop := in.drops("/v1/groups/shipping/campaign?wait=30s", b)
-	eventually(t, "b waits", func() bool { return nodesOf(in, "shipping") == "a b" })
-	won := make(chan reply, 1)
-	go func() {
-		r, _ := other.try("POST", "/v1/groups/shipping/campaign?wait=30s", b)
-		won <- r
-	}()
-	eventually(t, "b waits at the other instance", func() bool { return other.waiting("shipping") == 1 })
-	resign(in, a)
-	l := decode[Leading](t, <-won)
-	drop()
-	eventually(t, "the first call ended", func() bool { return in.waiting("shipping") == 0 })
-	if r := other.ask("POST", "/v1/groups/shipping/renew", RenewRequest{NodeID: "b", Term: l.Term, Handle: l.Handle}); l.Term != 2 || r.status != 200 {
-		t.Errorf("term %d: %v", l.Term, r)
+	var l Leading
+	store.before = func() {
+		// The first call has seen that another leads, and is about to close its session.
+		resign(other, a)
+		l = want[Leading](other, 200, "POST", "/v1/groups/shipping/campaign", b)
+	}
+	refused(in, 409, "not_leader", "POST", "/v1/groups/shipping/campaign?wait=50ms", b)
+	want[Renewed](other, 200, "POST", "/v1/groups/shipping/renew", RenewRequest{NodeID: "b", Term: l.Term, Handle: l.Handle})
+	if again := want[Leading](in, 200, "POST", "/v1/groups/shipping/campaign", b); l.Term != 2 || again.Handle != l.Handle {
+		t.Errorf("%+v, and again %+v", l, again)
 	}
 }
 
