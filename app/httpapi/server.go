@@ -104,6 +104,10 @@ func limit(ln net.Listener, l Limits) net.Listener {
 	return &limited{Listener: ln, send: l.SendBuffer, places: make(chan struct{}, l.Connections), closed: make(chan struct{})}
 }
 
+// keepAlive ends the connection of a client that vanished without closing it after 20 s,
+// so that its request does not wait for nobody.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}
+
 type limited struct {
 	net.Listener
 	send   int
@@ -123,8 +127,12 @@ func (l *limited) Accept() (net.Conn, error) {
 		<-l.places
 		return nil, err
 	}
-	if t, ok := c.(*net.TCPConn); ok && l.send > 0 {
-		_ = t.SetWriteBuffer(l.send) // a connection that is gone already says so soon enough
+	if t, ok := c.(*net.TCPConn); ok {
+		// A connection that is gone already says so soon enough.
+		_ = t.SetKeepAliveConfig(keepAlive)
+		if l.send > 0 {
+			_ = t.SetWriteBuffer(l.send)
+		}
 	}
 	return &counted{Conn: c, leave: sync.OnceFunc(func() { <-l.places })}, nil
 }

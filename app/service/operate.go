@@ -246,6 +246,9 @@ func (s *Service) force(ctx context.Context, o order, v lease.View, to lease.Ses
 	}
 	if won.State == tenure.Led {
 		out.LeaderNodeID = won.Candidate.ID
+		if won.Holder != to.ID {
+			out.Outcome, out.Detail = string(steer.Ended), fmt.Sprintf("%s; %s was elected instead of %s", out.Detail, won.Candidate.ID, o.to)
+		}
 	}
 	return out, nil
 }

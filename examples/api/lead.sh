@@ -68,12 +68,16 @@ fi
 group=$1 node=$2
 shift 2
 
+# This start of this process. The service tells a retry from another process by it, so it is
+# kept for the life of the process, and never longer.
+instance=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+
 # Campaign: stand in line until we lead. The lease is counted from when the call was sent
 # plus the time that it was held: the service does not know how long its answer takes.
 term=
 while [ -z "$term" ]; do
 	sent=$(now)
-	reply=$(call POST "/groups/$group/campaign?wait=30s" "{\"node_id\":\"$node\",\"ttl_ms\":${TENURE_TTL_MS:-8000}}" 45)
+	reply=$(call POST "/groups/$group/campaign?wait=30s" "{\"node_id\":\"$node\",\"instance\":\"$instance\",\"ttl_ms\":${TENURE_TTL_MS:-8000}}" 45)
 	status=${reply##*
 }
 	case $status in
@@ -146,7 +150,8 @@ if [ -n "$lost" ]; then
 fi
 wait "$work"
 code=$?
-# The work has returned, and what it left behind is stopped: only now may another begin.
+# The work has returned, and what it left behind is stopped: only now may another begin. If
+# an operator asked for a transfer, the service hands the group to that node.
 stop KILL
 reply=$(call POST "/groups/$group/resign" "$claim" 5)
 say "gave $group up: ${reply##*

@@ -48,7 +48,9 @@ type Config struct {
 // before anything was changed. The caller is in the context of the request.
 type Policy interface {
 	// Opens returns nil if the candidate may open such a session.
-	Opens(ctx context.Context, candidate string, ttl time.Duration, scope lease.Scope) error
+	Opens(ctx context.Context, candidate string, ttl time.Duration, o lease.OpenOptions) error
+	// Opened is told of a session that was opened.
+	Opened(s lease.Session)
 	// Begins returns nil if the session, of which id, candidate id and TTL are known, may
 	// begin to lead the groups.
 	Begins(ctx context.Context, s lease.Session, groups ...string) error

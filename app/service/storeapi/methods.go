@@ -31,7 +31,7 @@ func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Sessio
 		return wire.Session{}, err
 	}
 	if a.cfg.Policy != nil {
-		if err := a.cfg.Policy.Opens(ctx, in.Candidate.ID, wire.Duration(in.TTL), scope); err != nil {
+		if err := a.cfg.Policy.Opens(ctx, in.Candidate.ID, wire.Duration(in.TTL), options); err != nil {
 			return wire.Session{}, before(err)
 		}
 	}
@@ -41,6 +41,9 @@ func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Sessio
 	}
 	v.heard.Session = s.ID
 	a.owners.put(s)
+	if a.cfg.Policy != nil {
+		a.cfg.Policy.Opened(s)
+	}
 	return wire.SessionOf(s), nil
 }
 
