@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,7 +14,13 @@ import (
 
 // Open implements lease.Store.
 func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
-	a, err := call[wire.Session](ctx, s, wire.Open, wire.OpenCall{Candidate: c, TTL: wire.Asked(ttl), Scope: o.Scope, Instance: o.Instance, Attempt: o.Attempt, Fenced: o.Fenced})
+	in := wire.OpenCall{Candidate: c, TTL: wire.Asked(ttl), Scope: o.Scope, Instance: o.Instance, Attempt: o.Attempt, Fenced: o.Fenced}
+	a, err := call[wire.Session](ctx, s, wire.Open, in)
+	if errors.Is(err, errBadBody) {
+		// A service of the version before knows no instances.
+		in.Instance, in.Attempt, in.Fenced = "", "", false
+		a, err = call[wire.Session](ctx, s, wire.Open, in)
+	}
 	if err != nil {
 		return lease.Session{}, err
 	}
