@@ -104,10 +104,10 @@ func badCursor(after string) error {
 	return &api.RequestError{Field: "after", Value: after[:min(len(after), 32)], Rule: "the next of an earlier page"}
 }
 
-const resourceColumns = "name, deployment, grp, max_token, seq, digest, last_tick, jobs, jobs_version, firings, firings_pending, updated_ms"
+const resourceColumns = "name, deployment, grp, max_token, seq, digest, " + markSession + ", last_tick, jobs, jobs_version, firings, firings_pending, updated_ms"
 
 func resourceDest(r *api.Resource) []any {
-	return []any{&r.Name, &r.Deployment, &r.Group, &r.Token, &r.Seq, &r.Digest, &r.LastTick, &r.Jobs, &r.JobsVersion, &r.Firings, &r.FiringsPending, &r.UpdatedMS}
+	return []any{&r.Name, &r.Deployment, &r.Group, &r.Token, &r.Seq, &r.Digest, &r.Session, &r.LastTick, &r.Jobs, &r.JobsVersion, &r.Firings, &r.FiringsPending, &r.UpdatedMS}
 }
 
 // Resource returns a resource and its mark.

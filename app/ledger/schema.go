@@ -155,6 +155,11 @@ var migrations = [...][]string{{
 	`INSERT INTO shared (deployment, space, name, version, value, updated_ms)
 		SELECT COALESCE((SELECT r.deployment FROM fenced_resource r WHERE r.name = b.space), ''), b.space, b.name, b.version, b.value, b.updated_ms FROM shared_before b`,
 	`DROP TABLE shared_before`,
+}, {
+	// session_token is the token that the session was stored with. A ledger of an older
+	// version on the same database raises max_token only; the session is then unknown.
+	`ALTER TABLE fenced_resource ADD COLUMN session TEXT NOT NULL DEFAULT ''`,
+	`ALTER TABLE fenced_resource ADD COLUMN session_token BIGINT NOT NULL DEFAULT 0`,
 }}
 
 // SchemaError: the database was written by a later program, or by another.

@@ -37,8 +37,6 @@ func sinkOf(name string, p *process) fencetest.Sink {
 		},
 		Restart:  func(testing.TB) { p.restart() },
 		Patience: time.Minute,
-		// The ledger's tables do not keep the session of a token yet.
-		Broken:   []fencetest.Promise{fencetest.SessionRefused},
 		NoMoment: "check and write are one transaction inside the ledger, where a client cannot stop it",
 	}
 }
@@ -107,5 +105,5 @@ func TestSinkPostgres(t *testing.T) {
 func TestUnfencedIsNoSink(t *testing.T) {
 	fencetest.Breaks(t, sinkOf("unfenced", startProcess(t, served{DB: filepath.Join(t.TempDir(), "l.db"), Unfenced: true})),
 		fencetest.StaleRefused, fencetest.Atomic, fencetest.SealCloses, fencetest.SealRefused, fencetest.SlipRefused,
-		fencetest.ForeignRefused, fencetest.StrictOrder, fencetest.StrictClone, fencetest.MarkSurvives)
+		fencetest.ForeignRefused, fencetest.SessionRefused, fencetest.StrictOrder, fencetest.StrictClone, fencetest.MarkSurvives)
 }

@@ -28,11 +28,15 @@ func (quietGrant) Release(context.Context, string) error   { return nil }
 func (quietGrant) Suspect(context.Context, fence.Token) error { return nil }
 
 func newTerm(token fence.Token) (*tenure.Term, *tenure.Trust, func(error) bool) {
+	return newTermOf("n1", token)
+}
+
+func newTermOf(session string, token fence.Token) (*tenure.Term, *tenure.Trust, func(error) bool) {
 	c := clock.System()
 	tr := tenure.NewTrust(c)
 	tr.Set(c.Now().Add(time.Hour))
 	t, end := tenure.NewTerm(tenure.TermConfig{
-		Group: "billing", Token: token, Deployment: "test", Candidate: tenure.Candidate{ID: "n1"}, Trust: tr, Grant: quietGrant{},
+		Group: "billing", Token: token, Deployment: "test", Session: fence.SessionDigest(session), Candidate: tenure.Candidate{ID: "n1"}, Trust: tr, Grant: quietGrant{},
 	})
 	return t, tr, end
 }
@@ -70,6 +74,28 @@ func TestRefusedStepsDown(t *testing.T) {
 	}
 	if err := old.Check(); !errors.Is(err, tenure.ErrResigned) {
 		t.Fatalf("after a refused write the term is %v", err)
+	}
+}
+
+// If another session has sealed the ledger with the same token, the write is refused as a
+// clone, and the term ends.
+func TestCloneStepsDown(t *testing.T) {
+	l := openLedger(t)
+	first, _, _ := newTermOf("first", 1)
+	if err := l.Seal(t.Context(), "billing", first.Stamp(0), "n1"); err != nil {
+		t.Fatal(err)
+	}
+	second, _, _ := newTermOf("second", 1)
+	_, err := pen.New(pen.Config{Ledger: l, Resource: "billing", Term: second}).Write(t.Context(), checkpoint())
+	var clone *fence.CloneError
+	if !errors.As(err, &clone) || !pen.Stop(err) {
+		t.Fatalf("a write of the second session: %v", err)
+	}
+	if err := second.Check(); !errors.Is(err, tenure.ErrResigned) {
+		t.Fatalf("after a refused write the term is %v", err)
+	}
+	if _, err := pen.New(pen.Config{Ledger: l, Resource: "billing", Term: first}).Write(t.Context(), checkpoint()); err != nil {
+		t.Fatalf("a write of the first session: %v", err)
 	}
 }
 
