@@ -93,6 +93,12 @@ type grantedJSON struct {
 	Deployment string `json:"deployment"`
 }
 
+// attemptJSON names the session of an attempt.
+type attemptJSON struct {
+	Format  int    `json:"format"`
+	Session string `json:"session"`
+}
+
 func encode(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {

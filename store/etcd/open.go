@@ -111,7 +111,8 @@ type openingKey struct {
 func (s *Store) openOn(ctx context.Context, l *opening, session lease.Session, ttl time.Duration, o lease.OpenOptions, digest string) (lease.Session, error) {
 	const what = "opening a session"
 	l.fresh = false
-	var stale *mvccpb.KeyValue // the attempt's key, if its session has died
+	var stale *mvccpb.KeyValue // the attempt's key, if its session has died,
+	var of lease.SessionID     // and that session
 	for range 5 {
 		if l.ttl == 0 {
 			var err error
@@ -131,10 +132,10 @@ func (s *Store) openOn(ctx context.Context, l *opening, session lease.Session, t
 			index, seen := s.attemptKey(digest), int64(0)
 			if stale != nil {
 				seen = stale.ModRevision
-				cmps = append(cmps, s.died(lease.SessionID(stale.Value)))
+				cmps = append(cmps, s.died(of))
 			}
 			cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(index), "=", seen))
-			puts = append(puts, clientv3.OpPut(index, string(session.ID), clientv3.WithLease(l.id)))
+			puts = append(puts, clientv3.OpPut(index, encode(attemptJSON{Format: format, Session: string(session.ID)}), clientv3.WithLease(l.id)))
 			gets = append(gets, clientv3.OpGet(index))
 		}
 		resp, err := s.do(ctx, what, cmps, puts, gets)
@@ -150,8 +151,12 @@ func (s *Store) openOn(ctx context.Context, l *opening, session lease.Session, t
 				stale = nil
 				continue
 			}
-			found = lease.SessionID(kvs[0].Value)
-			stale = kvs[0]
+			var j attemptJSON
+			if err := decode(kvs[0], &j, &j.Format); err != nil {
+				return lease.Session{}, err
+			}
+			found = lease.SessionID(j.Session)
+			stale, of = kvs[0], found
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
 			*l = opening{id: newLease()}
 			continue

@@ -182,9 +182,6 @@ func (s *Store) send(ctx context.Context, lane *http.Transport, m wire.Method, a
 	return lane.RoundTrip(req)
 }
 
-// errBadBody: the service did nothing, because it does not understand the request.
-var errBadBody = errors.New("the service does not understand the request")
-
 // refused reads an answer other than 200.
 func refused(resp *http.Response, body []byte) (spoken, error) {
 	var p wire.Problem
@@ -208,8 +205,6 @@ func verdict(p *wire.Problem) (spoken, error) {
 		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, lease.ErrUnauthenticated, p)
 	case p.Status == http.StatusForbidden:
 		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, lease.ErrDenied, p)
-	case p.Code == wire.CodeBadBody:
-		return answered, fmt.Errorf("%w: %s", errBadBody, p)
 	case p.Code == wire.CodeDeployment, p.Code == wire.CodeUnavailable:
 		return unsent, errors.New(p.String())
 	default:

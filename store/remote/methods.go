@@ -16,8 +16,9 @@ import (
 func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
 	in := wire.OpenCall{Candidate: c, TTL: wire.Asked(ttl), Scope: o.Scope, Instance: o.Instance, Attempt: o.Attempt, Fenced: o.Fenced}
 	a, err := call[wire.Session](ctx, s, wire.Open, in)
-	if errors.Is(err, errBadBody) {
-		// A service of the version before knows no instances.
+	var bad *lease.ArgumentError
+	if errors.As(err, &bad) && bad.Field == "body" {
+		// A service of the version before knows no instances, and has done nothing.
 		in.Instance, in.Attempt, in.Fenced = "", "", false
 		a, err = call[wire.Session](ctx, s, wire.Open, in)
 	}

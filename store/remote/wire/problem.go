@@ -36,10 +36,6 @@ const (
 	CodeBusy        = "busy"
 	CodeNotFound    = "not_found"
 
-	// CodeBadBody: the service does not understand the request, and did nothing. An older
-	// service answers so where it does not know a field.
-	CodeBadBody = "bad_body"
-
 	// CodeUnknown: the call may have taken effect, or may yet.
 	CodeUnknown = "outcome_unknown"
 	// CodeUnavailable: the service cannot answer; nothing was changed.
