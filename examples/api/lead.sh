@@ -97,6 +97,13 @@ while [ -z "$term" ]; do
 done
 say "leads $group with term $term"
 
+# stop SIGNAL: to all of the command's group, or to what is about to become it.
+stop() { kill -s "$1" -- "-$work" 2>/dev/null || kill -s "$1" "$work" 2>/dev/null; }
+
+# Set before the command starts: a signal in between would leave the command running.
+work='' asked=''
+trap 'asked=1; [ -z "$work" ] || stop TERM' TERM INT
+
 # In a process group of its own, so that what the command starts is stopped with it.
 (
 	export TENURE_TERM="$term" TENURE_GROUP="$group" TENURE_DEPLOYMENT="$(field "$reply" deployment)"
@@ -104,10 +111,7 @@ say "leads $group with term $term"
 	exec perl -e 'setpgrp(0, 0); exec @ARGV; exit 127' -- "$@"
 ) &
 work=$!
-
-# stop SIGNAL: to all of the group, or to what is about to become it.
-stop() { kill -s "$1" -- "-$work" 2>/dev/null || kill -s "$1" "$work" 2>/dev/null; }
-trap 'stop TERM' TERM INT
+if [ -n "$asked" ]; then stop TERM; fi
 
 margin=$((ttl / 100)) # a tenth of the TTL: to stop takes time too
 claim="{\"node_id\":\"$node\",\"term\":$term,\"handle\":\"$handle\"}"
