@@ -101,8 +101,8 @@ func overtaken(t *testing.T, pool *pgxpool.Pool) {
 	must(t, pgxfence.Migrate(ctx, apart))
 	for _, statement := range []string{
 		"ALTER FUNCTION tenure_rule RENAME TO tenure_rule_at_once",
-		fmt.Sprintf(`CREATE FUNCTION tenure_rule(m tenure_mark, a_deployment text, a_group text, a_token bigint) RETURNS text LANGUAGE plpgsql AS $$
-			DECLARE verdict text := tenure_rule_at_once(m, a_deployment, a_group, a_token);
+		fmt.Sprintf(`CREATE FUNCTION tenure_rule(m tenure_mark, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS text LANGUAGE plpgsql AS $$
+			DECLARE verdict text := tenure_rule_at_once(m, a_deployment, a_group, a_token, a_session);
 			BEGIN
 				IF a_token = %d THEN
 					PERFORM pg_advisory_xact_lock_shared(%d);
