@@ -4,25 +4,19 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tenurehq/tenure/app/service"
+	"github.com/tenurehq/tenure/internal/servertest"
 )
 
 // On a disk whose syncs fail, a transfer is never reported as done unless the successor
 // leads when the service is started again. The process ends by itself, with the cause, and
 // its data directory can be used as soon as it has.
 func TestServeFailingDisk(t *testing.T) {
-	if _, err := exec.LookPath("strace"); err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("NO STRACE, and CI is set: %v", err)
-		}
-		t.Skipf("SKIPPED, NOTHING WAS TESTED: %v", err)
-	}
 	for _, force := range []bool{false, true} {
 		t.Run(fmt.Sprintf("force %v", force), func(t *testing.T) {
 			data := filepath.Join(t.TempDir(), "data")
@@ -37,7 +31,7 @@ func TestServeFailingDisk(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			pid := fmt.Sprint(p.Process.Pid)
-			fault := exec.CommandContext(ctx, "strace", "-f", "-qq", "-o", filepath.Join(t.TempDir(), "strace"), "-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:error=EIO", "-p", pid)
+			fault := servertest.Command(t, "strace", "-f", "-qq", "-o", filepath.Join(t.TempDir(), "strace"), "-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:error=EIO", "-p", pid)
 			if err := fault.Start(); err != nil {
 				t.Fatal(err)
 			}
