@@ -66,10 +66,21 @@ test: ## test every module with the race detector, then the planted build, then 
 	@go run ./sim/cmd/sim -seeds 2000
 	@$(MAKE) lab-quick
 
+# Both cores are kept busy meanwhile: these tests once failed only then.
+.PHONY: test-flaky
+test-flaky: ## ten minutes: tests that have failed under load, COUNT (40) times each while both cores are busy
+	@trap 'kill $$(jobs -p)' EXIT; for i in 1 2; do (while :; do :; done) & done; \
+	cd app && go test -count=$(or $(COUNT),40) -run '^TestReadyAndStop$$' ./cmd/tenure ./cmd/engine && go test -count=$(or $(COUNT),40) -run '^TestRewound' ./service
+
+.PHONY: test-flood
+test-flood: ## five minutes (FLOOD): 300 connections campaign in a loop, and none of 20 leaders loses its lease of 3 s
+	@cd app && TENURE_FLOOD=$(or $(FLOOD),5m) go test -count=1 -v -timeout 60m -run '^TestFlood$$' ./cmd/tenure
+
 .PHONY: test-long
 test-long: ## half an hour: 200 rounds of a leader that is cut off, 50 of a ledger that is killed, 100 of a service and its engine, 10 minutes of Raft on busy cores
 	@cd store/etcd && TENURE_ROUNDS=200 go test -count=1 -v -timeout 60m -run 'TestNoOverlap' .
 	@cd app && TENURE_ROUNDS=50 go test -count=1 -v -timeout 60m -run 'TestKilledLedger' ./ledger
+	@cd app && TENURE_ROUNDS=20 TENURE_DISK_SECONDS=20 go test -count=1 -v -timeout 60m -run '^(TestLedgerLost|TestLedgerShared|TestDiskError)$$' ./fleet
 	@cd app && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -run '^TestServiceAndEngineKilled$$' ./cmd/tenure
 	@cd raft && TENURE_BURN=10m go test -count=1 -v -timeout 60m -run 'TestLANBurner' .
 
@@ -119,6 +130,10 @@ sim: ## simulate SEEDS worlds (10000): loss, delay, drift, pause, crash
 .PHONY: sim-planted
 sim-planted: ## plant every bug and require that the simulator catches it
 	@go run -tags planted ./sim/cmd/sim -planted -seeds 2000
+
+.PHONY: mutations
+mutations: ## apply every mutation of tools/mutations/*.txt to a copy and require that its test fails; ARGS=machine for one list
+	@tools/mutations/run $(ARGS)
 
 .PHONY: check
 check: fmt vet lint rules tidy ## everything that needs no run: the five below

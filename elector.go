@@ -66,8 +66,10 @@ type Leader struct {
 // lease store, package raft on a Raft cluster.
 type Elector interface {
 	// Campaign blocks until this candidate leads, and returns its term. An error
-	// means that it does not lead: ctx ended, or the elector was closed. Trouble
-	// with the engine is not an error: the campaign goes on through it.
+	// means that it does not lead: ctx ended, the elector was closed, or the engine
+	// refuses for a reason that does not pass by itself (wrong password, missing
+	// permission, a newer format). An engine that is down or slow is not an error:
+	// the campaign goes on.
 	//
 	// While this candidate leads, or the work of an earlier term of its has not
 	// returned (Resign says that it has), a campaign is refused: two terms of one

@@ -28,9 +28,19 @@ var (
 // the group was left vacant.
 var ErrSuccessor = errors.New("no such successor")
 
+// ErrDataLost: the engine lost data, so it grants tokens that it granted before. A
+// sink has seen a token that is not below the one that the engine has just granted.
+// Lead returns it and does not campaign again: each further grant would bring the
+// token closer to the one that the sink has seen, until writes of an older leader
+// are accepted. Raise the epoch above every token that any sink has seen, then start
+// again.
+var ErrDataLost = errors.New("the store lost data; raise the epoch")
+
 // ErrDone is for work that is finished for good: returned (or wrapped) by it,
 // Lead gives the grant up and returns nil instead of campaigning again.
 var ErrDone = errors.New("work is done")
+
+var errNoContext = errors.New("tenure: the context is nil")
 
 // EndedError says that a term is over, and why.
 type EndedError struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
@@ -24,7 +25,8 @@ type leadConfig struct {
 
 // WithSinks names the sinks that all leaders of the group share. Each is sealed
 // before work begins; if one refuses or cannot be reached, Lead resigns, backs
-// off and campaigns again.
+// off and campaigns again. If a refusal proves that the engine lost data, Lead
+// returns ErrDataLost instead.
 func WithSinks(sinks ...fence.Sealer) Option {
 	return func(c *leadConfig) { c.sinks = append(c.sinks, sinks...) }
 }
@@ -63,21 +65,29 @@ const releaseTimeout = 5 * time.Second
 //
 // Work that returns before its term ended has given up: Lead resigns, says why,
 // pauses (so that failing work does not spin, and another process gets its
-// chance) and campaigns again. Work that panics gives the grant up and takes the
-// panic along.
+// chance) and campaigns again. A term that was transferred, or that ended because
+// an operator asked for it, is no failure: Lead campaigns again at once. Work that
+// panics gives the grant up and takes the panic along.
 func Lead(ctx context.Context, e Elector, work func(context.Context, *Term) error, opts ...Option) error {
 	cfg := leadConfig{sealTimeout: 5 * time.Second, backoffMin: 200 * time.Millisecond, backoffMax: 30 * time.Second}
-	for _, o := range opts {
+	for i, o := range opts {
+		if o == nil {
+			return fmt.Errorf("tenure: Lead: option %d is nil", i+1)
+		}
 		o(&cfg)
 	}
 	if cfg.log == nil {
 		cfg.log = slog.Default()
 	}
 	switch {
-	case e == nil:
+	case ctx == nil:
+		return errNoContext
+	case isNil(e):
 		return errors.New("tenure: Lead: the elector is nil")
 	case work == nil:
 		return errors.New("tenure: Lead: work is nil")
+	case slices.ContainsFunc(cfg.sinks, func(s fence.Sealer) bool { return isNil(s) }):
+		return errors.New("tenure: Lead: a sink is nil")
 	case cfg.sealTimeout <= 0:
 		return fmt.Errorf("tenure: Lead: seal timeout %v: must be positive", cfg.sealTimeout)
 	case cfg.backoffMin <= 0 || cfg.backoffMax < cfg.backoffMin:
@@ -91,16 +101,22 @@ func Lead(ctx context.Context, e Elector, work func(context.Context, *Term) erro
 			return err
 		}
 		began := time.Now()
-		err = cfg.serve(ctx, term, work)
+		over, err := cfg.serve(ctx, term, work)
 		switch {
 		case errors.Is(err, ErrDone):
 			return nil
+		case errors.Is(err, ErrDataLost):
+			return err
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case term.endedBy(ErrExpired, ErrLost):
-			// Nobody's fault here: stand in line again at once.
+		case over && term.orderly():
+			// Not a failure of this process: campaign again at once. A session that
+			// does not campaign is no successor.
 			failures = 0
 			continue
+		case over && err == nil:
+			// Work resigned: others go first, and the next failure is the first.
+			failures = 0
 		}
 		if time.Since(began) > cfg.backoffMax {
 			failures = 0
@@ -127,8 +143,8 @@ func (c *leadConfig) backoff(failures int) time.Duration {
 }
 
 // serve runs work for one term and gives the grant up after it, however it
-// ends.
-func (c *leadConfig) serve(ctx context.Context, term *Term, work func(context.Context, *Term) error) error {
+// ends. over: the term ended before work returned.
+func (c *leadConfig) serve(ctx context.Context, term *Term, work func(context.Context, *Term) error) (over bool, err error) {
 	term.supervise()
 	wctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -149,8 +165,9 @@ func (c *leadConfig) serve(ctx context.Context, term *Term, work func(context.Co
 		err := term.Seal(sctx, c.sinks...)
 		cancel()
 		if err != nil {
-			return err
+			return term.ended.Load(), err
 		}
 	}
-	return work(wctx, term)
+	err = work(wctx, term)
+	return term.ended.Load(), err
 }

@@ -55,7 +55,12 @@ func TestLeadArguments(t *testing.T) {
 		want string
 	}{
 		{"elector", nil, work, nil, "elector is nil"},
+		{"typed nil elector", (*scriptedElector)(nil), work, nil, "elector is nil"},
 		{"work", newScriptedElector(1), nil, nil, "work is nil"},
+		{"option", newScriptedElector(1), work, []tenure.Option{quiet(), nil}, "option 2 is nil"},
+		{"sink", newScriptedElector(1), work, []tenure.Option{tenure.WithSinks(new(tenuretest.Sink), nil)}, "sink is nil"},
+		{"typed nil sink", newScriptedElector(1), work, []tenure.Option{tenure.WithSinks((*tenuretest.Sink)(nil))}, "sink is nil"},
+		{"sink function", newScriptedElector(1), work, []tenure.Option{tenure.WithSinks(sealerFunc(nil))}, "sink is nil"},
 		{"seal timeout", newScriptedElector(1), work, []tenure.Option{tenure.WithSealTimeout(0)}, "seal timeout 0s"},
 		{"no backoff", newScriptedElector(1), work, []tenure.Option{tenure.WithBackoff(0, time.Second)}, "backoff from 0s to 1s"},
 		{"falling backoff", newScriptedElector(1), work, []tenure.Option{tenure.WithBackoff(2*time.Second, time.Second)}, "backoff from 2s to 1s"},
@@ -64,9 +69,28 @@ func TestLeadArguments(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
-		if e, ok := tt.e.(*scriptedElector); ok && len(e.grants) > 0 {
+		if e, ok := tt.e.(*scriptedElector); ok && e != nil && len(e.grants) > 0 {
 			t.Errorf("%s: it has campaigned", tt.name)
 		}
+	}
+	var none context.Context
+	if err := tenure.Lead(none, newScriptedElector(1), work); err == nil || !strings.Contains(err.Error(), "context is nil") {
+		t.Errorf("context: %v", err)
+	}
+	term, err := newScriptedElector(1).Campaign(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{"Seal": term.Seal(none), "Resign": term.Resign(none), "TransferTo": term.TransferTo(none, "b")} {
+		if err == nil {
+			t.Errorf("%s without a context: %v", what, err)
+		}
+	}
+	if err := term.Check(); err != nil {
+		t.Errorf("a call without a context ended the term: %v", err)
+	}
+	if err := term.Seal(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "sink is nil") {
+		t.Errorf("Seal: %v", err)
 	}
 }
 
@@ -306,6 +330,41 @@ func TestLeadSealFails(t *testing.T) {
 	}
 }
 
+// A refused seal that proves a loss of data ends Lead: it gives the group up and does
+// not campaign again. It asks the engine until it is answered.
+func TestLeadDataLost(t *testing.T) {
+	for name, refusal := range map[string]func(fence.Stamp) error{
+		"stale": func(s fence.Stamp) error { return &fence.StaleError{Stamp: s, Mark: fence.Mark{Token: 99}} },
+		"clone": func(s fence.Stamp) error { return &fence.CloneError{Stamp: s, Mark: fence.Mark{Token: 99}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newScriptedElector(3)
+				e.prepare = func(g *scriptedGrant) {
+					g.suspicion = []error{errors.New("no answer"), fmt.Errorf("it is so: %w", tenure.ErrDataLost)}
+				}
+				err := tenure.Lead(t.Context(), e, func(context.Context, *tenure.Term) error {
+					t.Error("work runs")
+					return nil
+				}, tenure.WithSinks(sealerFunc(func(_ context.Context, s fence.Stamp) error { return refusal(s) })), quiet())
+				if !errors.Is(err, tenure.ErrDataLost) || !errors.Is(err, fence.ErrRefused) {
+					t.Errorf("Lead: %v", err)
+				}
+				if len(e.grants) != 1 {
+					t.Fatalf("it campaigned %d times", len(e.grants))
+				}
+				g := e.grants[0]
+				if _, released := g.told(); !slices.Equal(released, []string{""}) {
+					t.Errorf("released to %q", released)
+				}
+				if !slices.Equal(g.suspected, []fence.Token{99, 99}) {
+					t.Errorf("the engine was asked about %v", g.suspected)
+				}
+			})
+		})
+	}
+}
+
 // Trust bounds the sealing too: a leader does not wait for a sink while another
 // may lead.
 func TestLeadSealBoundByTrust(t *testing.T) {
@@ -398,6 +457,113 @@ func TestLeadNoPauseAfterLoss(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Whoever handed over, or was asked to step down, stands in line again at once, and
+// the next failure is the first.
+func TestLeadNoPauseAfterHandover(t *testing.T) {
+	for name, end := range map[string]func(*scriptedElector, *tenure.Term) error{
+		"asked to step down": func(e *scriptedElector, _ *tenure.Term) error {
+			e.grants[len(e.grants)-1].end(tenure.ErrResigned)
+			return nil
+		},
+		"asked to transfer": func(e *scriptedElector, _ *tenure.Term) error {
+			e.grants[len(e.grants)-1].end(tenure.ErrTransferred)
+			return nil
+		},
+		"transfers": func(_ *scriptedElector, t *tenure.Term) error { return t.TransferTo(context.Background(), "b") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const least, terms = time.Second, 9
+				e := newScriptedElector(terms)
+				_ = tenure.Lead(t.Context(), e, func(ctx context.Context, term *tenure.Term) error {
+					if term.Token()%3 == 0 {
+						return errors.New("no such table")
+					}
+					if err := end(e, term); err != nil {
+						t.Error(err)
+					}
+					<-ctx.Done()
+					return ctx.Err()
+				}, tenure.WithBackoff(least, time.Hour), quiet())
+				for i := 1; i < terms; i++ {
+					want := time.Duration(0)
+					if i%3 == 0 {
+						want = least // as after the first failure
+					}
+					if pause := e.at[i] - e.at[i-1]; pause != want {
+						t.Errorf("pause %d is %v, want %v", i, pause, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Work that resigns has not failed: others go first, and the pause does not grow.
+func TestLeadResignedByWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const least, terms = time.Second, 9
+		e := newScriptedElector(terms)
+		_ = tenure.Lead(t.Context(), e, func(ctx context.Context, term *tenure.Term) error {
+			return term.Resign(ctx)
+		}, tenure.WithBackoff(least, time.Hour), quiet())
+		for i := 1; i < terms; i++ {
+			if pause := e.at[i] - e.at[i-1]; pause != least {
+				t.Errorf("pause %d is %v, want %v", i, pause, least)
+			}
+		}
+	})
+}
+
+// Of two transfers at once one succeeds, and the other says that it did not.
+func TestTransferTwice(t *testing.T) {
+	for _, supervised := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			e := newScriptedElector(1)
+			transfer := func(term *tenure.Term) {
+				answers := make(map[string]error)
+				var mu sync.Mutex
+				var all sync.WaitGroup
+				for _, to := range []string{"b", "c"} {
+					all.Go(func() {
+						err := term.TransferTo(context.Background(), to)
+						mu.Lock()
+						defer mu.Unlock()
+						answers[to] = err
+					})
+				}
+				all.Wait()
+				var ended *tenure.EndedError
+				if (answers["b"] == nil) == (answers["c"] == nil) || !errors.As(errors.Join(answers["b"], answers["c"]), &ended) {
+					t.Errorf("answered %v", answers)
+				}
+				winner := "b"
+				if answers["b"] != nil {
+					winner = "c"
+				}
+				time.AfterFunc(time.Second, func() {
+					if _, released := e.grants[0].told(); !slices.Equal(released, []string{winner}) {
+						t.Errorf("%q was told that it succeeds, but the group was released to %q", winner, released)
+					}
+				})
+			}
+			if !supervised {
+				term, err := e.Campaign(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				transfer(term)
+			} else {
+				_ = tenure.Lead(t.Context(), e, func(_ context.Context, term *tenure.Term) error {
+					transfer(term)
+					return nil
+				}, quiet())
+			}
+			time.Sleep(2 * time.Second)
+		})
+	}
 }
 
 // A panic of work, and its Goexit, go through Lead; the grant is given up on the

@@ -86,12 +86,14 @@ type scriptedGrant struct {
 	releaseErr error         // what Release answers
 	hang       bool          // Release waits for its context
 	slow       time.Duration // Ended takes that long
+	suspicion  []error       // what Suspect answers, one after the other; then nil
 
-	mu       sync.Mutex
-	ended    []error
-	asked    []string
-	released []string
-	tooLate  bool // a release came with a context that had ended
+	mu        sync.Mutex
+	ended     []error
+	asked     []string
+	released  []string
+	suspected []fence.Token
+	tooLate   bool // a release came with a context that had ended
 }
 
 func (g *scriptedGrant) extend(d time.Duration) { g.trust.Set(g.clock.Now().Add(d)) }
@@ -108,6 +110,18 @@ func (g *scriptedGrant) Successor(_ context.Context, candidate string) error {
 	defer g.mu.Unlock()
 	g.asked = append(g.asked, candidate)
 	return g.successor
+}
+
+func (g *scriptedGrant) Suspect(_ context.Context, seen fence.Token) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.suspected = append(g.suspected, seen)
+	if len(g.suspicion) == 0 {
+		return nil
+	}
+	err := g.suspicion[0]
+	g.suspicion = g.suspicion[1:]
+	return err
 }
 
 func (g *scriptedGrant) Release(ctx context.Context, candidate string) error {

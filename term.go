@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,12 @@ type Grant interface {
 	// Release gives the group up after work has returned, to the candidate or,
 	// with "", to whoever is next in line.
 	Release(ctx context.Context, candidate string) error
+	// Suspect is called when a sink refused the seal of this term because it has
+	// seen a token that is not below the term's. It asks the engine, linearizably,
+	// whether the grant still stands. nil: it does not, another was granted since. If
+	// it stands, the engine lost data: Suspect makes it grant nothing more, where it
+	// can, and returns ErrDataLost. Any other error leaves the question open.
+	Suspect(ctx context.Context, seen fence.Token) error
 }
 
 // Term is one uninterrupted leadership, as the leader sees it. It ends once and
@@ -52,12 +59,14 @@ type Term struct {
 	group      string
 	token      fence.Token
 	deployment string
+	session    string
 	candidate  Candidate
 	trust      *Trust
 	grant      Grant
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
 	ended      atomic.Bool
+	own        atomic.Bool // the holder ended it; set before ctx ends
 
 	mu         sync.Mutex
 	supervised bool   // Lead runs the work and releases after it
@@ -69,9 +78,12 @@ type TermConfig struct {
 	Group      string
 	Token      fence.Token
 	Deployment string
-	Candidate  Candidate
-	Trust      *Trust
-	Grant      Grant
+	// Session is the digest of what the token was granted to (fence.SessionDigest):
+	// no other grant has it, not even after the engine lost data.
+	Session   string
+	Candidate Candidate
+	Trust     *Trust
+	Grant     Grant
 }
 
 // NewTerm begins a term. The engine ends it with the returned function, which
@@ -79,16 +91,17 @@ type TermConfig struct {
 func NewTerm(cfg TermConfig) (t *Term, end func(cause error) bool) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	t = &Term{
-		group: cfg.Group, token: cfg.Token, deployment: cfg.Deployment, candidate: cfg.Candidate,
+		group: cfg.Group, token: cfg.Token, deployment: cfg.Deployment, session: cfg.Session, candidate: cfg.Candidate,
 		trust: cfg.Trust, grant: cfg.Grant, ctx: ctx, cancel: cancel,
 	}
-	return t, t.end
+	return t, func(cause error) bool { return t.end(cause, false) }
 }
 
-func (t *Term) end(cause error) bool {
+func (t *Term) end(cause error, own bool) bool {
 	if t.ended.Swap(true) {
 		return false
 	}
+	t.own.Store(own)
 	t.cancel(&EndedError{Group: t.group, Token: t.token, Cause: cause})
 	return true
 }
@@ -105,7 +118,7 @@ func (t *Term) Candidate() Candidate { return t.candidate }
 // Stamp returns the stamp for a write: seq counts the writes to a strict sink
 // from 1, and is 0 for the others.
 func (t *Term) Stamp(seq uint64) fence.Stamp {
-	return fence.Stamp{Deployment: t.deployment, Group: t.group, Token: t.token, Seq: seq}
+	return fence.Stamp{Deployment: t.deployment, Group: t.group, Token: t.token, Seq: seq, Session: t.session}
 }
 
 // Context ends when the term does, with an EndedError as its cause. It is a
@@ -140,7 +153,7 @@ func (t *Term) Check() error {
 
 // endHere ends the term from the holder's side and tells the engine.
 func (t *Term) endHere(cause error) {
-	if t.end(cause) {
+	if t.end(cause, true) {
 		t.grant.Ended(cause)
 	}
 }
@@ -148,16 +161,71 @@ func (t *Term) endHere(cause error) {
 // Seal closes the sinks to every older leader. Lead does it for the shared sinks
 // it is given; Seal is for those that are known only later. Calling it twice is
 // harmless.
+//
+// A sink that has seen a larger token, or this one from another session, refuses.
+// Usually a newer leader was granted the group and this one has not noticed. If the
+// engine says that this term still leads, the engine lost data: the error is then an
+// ErrDataLost too.
 func (t *Term) Seal(ctx context.Context, sinks ...fence.Sealer) error {
+	if ctx == nil {
+		return errNoContext
+	}
 	for i, s := range sinks {
+		if isNil(s) {
+			return fmt.Errorf("tenure: sealing sink %d of %d for group %q: the sink is nil", i+1, len(sinks), t.group)
+		}
 		if err := t.Check(); err != nil {
 			return err
 		}
 		if err := s.Seal(ctx, t.Stamp(0)); err != nil {
-			return fmt.Errorf("tenure: sealing sink %d of %d for group %q with token %d: %w", i+1, len(sinks), t.group, t.token, err)
+			err = fmt.Errorf("tenure: sealing sink %d of %d for group %q with token %d: %w", i+1, len(sinks), t.group, t.token, err)
+			return errors.Join(t.suspect(ctx, err), err)
 		}
 	}
 	return nil
+}
+
+// suspectAgain is the pause after a question to the engine that was not answered.
+const suspectAgain = 100 * time.Millisecond
+
+// suspect finds out whether a refused seal means that the engine lost data. It asks
+// until it is answered: to give up and campaign again would raise the token.
+func (t *Term) suspect(ctx context.Context, refusal error) error {
+	var stale *fence.StaleError
+	var clone *fence.CloneError
+	var seen fence.Token
+	switch {
+	case errors.As(refusal, &stale):
+		seen = stale.Mark.Token
+	case errors.As(refusal, &clone):
+		seen = clone.Mark.Token
+	default:
+		return nil
+	}
+	for ctx.Err() == nil && t.Check() == nil {
+		err := t.grant.Suspect(ctx, max(seen, t.token))
+		if err == nil || errors.Is(err, ErrDataLost) {
+			return err
+		}
+		select {
+		case <-time.After(suspectAgain):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// isNil also finds a nil pointer in an interface.
+func isNil(v any) bool {
+	r := reflect.ValueOf(v)
+	switch r.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Slice, reflect.Chan, reflect.Interface:
+		return r.IsNil()
+	default:
+		return false
+	}
 }
 
 // Resign ends the term and gives the group up to whoever is next in line.
@@ -170,6 +238,9 @@ func (t *Term) Seal(ctx context.Context, sinks ...fence.Sealer) error {
 // stopped. An error means that the release was not confirmed; the group is then
 // free when the session expires.
 func (t *Term) Resign(ctx context.Context) error {
+	if ctx == nil {
+		return errNoContext
+	}
 	t.endHere(ErrResigned)
 	return t.giveUp(ctx, "")
 }
@@ -177,8 +248,13 @@ func (t *Term) Resign(ctx context.Context) error {
 // TransferTo ends the term and hands the group to the named candidate, by the
 // rules of Resign. If that candidate cannot take over, it returns ErrSuccessor
 // and the term goes on. Should the candidate die in between, the group is left
-// vacant and the error is ErrSuccessor as well: see Check for which it was.
+// vacant and the error is ErrSuccessor as well: see Check for which it was. If the
+// term ended meanwhile, by another transfer for example, the error is the EndedError:
+// this call has not decided who is next.
 func (t *Term) TransferTo(ctx context.Context, candidate string) error {
+	if ctx == nil {
+		return errNoContext
+	}
 	if candidate == t.candidate.ID {
 		return fmt.Errorf("tenure: group %q is already led by %q: %w", t.group, candidate, ErrSuccessor)
 	}
@@ -190,11 +266,15 @@ func (t *Term) TransferTo(ctx context.Context, candidate string) error {
 	}
 	// Work may return, and Lead release, as soon as the term has ended.
 	t.mu.Lock()
-	if t.successor == "" {
+	ended := t.end(ErrTransferred, true)
+	if ended {
 		t.successor = candidate
 	}
 	t.mu.Unlock()
-	t.endHere(ErrTransferred)
+	if !ended {
+		return t.Check()
+	}
+	t.grant.Ended(ErrTransferred)
 	return t.giveUp(ctx, candidate)
 }
 
@@ -225,13 +305,9 @@ func (t *Term) release(ctx context.Context) error {
 	return t.grant.Release(ctx, successor)
 }
 
-// endedBy reports whether the term is over for that cause.
-func (t *Term) endedBy(causes ...error) bool {
+// orderly reports whether an ended term says nothing bad about its work: it was
+// lost, handed over, or somebody asked for its end.
+func (t *Term) orderly() bool {
 	err := context.Cause(t.ctx)
-	for _, c := range causes {
-		if errors.Is(err, c) {
-			return true
-		}
-	}
-	return false
+	return errors.Is(err, ErrExpired) || errors.Is(err, ErrLost) || errors.Is(err, ErrTransferred) || errors.Is(err, ErrResigned) && !t.own.Load()
 }

@@ -586,8 +586,8 @@ func sealing(c *check, broken sealer, says string) {
 
 func sealRefused(c *check) {
 	sealing(c, func(_ context.Context, s fence.Stamp) error {
-		return &fence.StaleError{Stamp: s, Mark: fence.Mark{Token: s.Token + 1}}
-	}, "stale write refused")
+		return &fence.ForeignError{Stamp: s, Mark: fence.Mark{Deployment: "another", Group: s.Group, Token: 1}}
+	}, "foreign write refused")
 }
 
 func sealHangs(c *check) {

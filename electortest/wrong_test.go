@@ -102,6 +102,8 @@ func (g *twistedGrant) Successor(ctx context.Context, candidate string) error {
 	return g.stands(ctx, candidate)
 }
 
+func (g *twistedGrant) Suspect(context.Context, fence.Token) error { return nil }
+
 func (g *twistedGrant) Release(ctx context.Context, to string) error {
 	switch {
 	case g.release != nil:
@@ -362,9 +364,10 @@ var wrong = []struct {
 // nobody is the grant of a term that nobody granted.
 type nobody struct{}
 
-func (nobody) Ended(error)                             {}
-func (nobody) Successor(context.Context, string) error { return nil }
-func (nobody) Release(context.Context, string) error   { return nil }
+func (nobody) Ended(error)                                {}
+func (nobody) Successor(context.Context, string) error    { return nil }
+func (nobody) Suspect(context.Context, fence.Token) error { return nil }
+func (nobody) Release(context.Context, string) error      { return nil }
 
 func find(t *testing.T, name string) testCase {
 	t.Helper()

@@ -49,7 +49,9 @@ func (e *ForeignError) Error() string {
 
 func (e *ForeignError) Unwrap() error { return ErrRefused }
 
-// CloneError: two different writes carry one stamp.
+// CloneError: two processes have one token. Either two different writes carry one
+// stamp (Digest and Mark.Digest differ), or the token was granted to two sessions
+// (Stamp.Session and Mark.Session differ), which only a store that lost data does.
 type CloneError struct {
 	Stamp  Stamp
 	Digest string
@@ -57,6 +59,9 @@ type CloneError struct {
 }
 
 func (e *CloneError) Error() string {
+	if e.Mark.anothers(e.Stamp) {
+		return fmt.Sprintf("fence: clone refused: %s of session %s, but the sink has seen this token with session %s: the store granted it twice; raise the epoch", e.Stamp, e.Stamp.Session, e.Mark.Session)
+	}
 	return fmt.Sprintf("fence: clone refused: %s was already written with digest %q, now comes %q: two processes write under one token", e.Stamp, clip(e.Mark.Digest), clip(e.Digest))
 }
 

@@ -10,14 +10,18 @@ type Mark struct {
 	Deployment string `json:"deployment"`
 	Group      string `json:"group"`
 	Token      Token  `json:"token"`
-	Seq        uint64 `json:"seq,omitempty"`    // strict sinks: of the last write
-	Digest     string `json:"digest,omitempty"` // strict sinks: of the last write
+	Seq        uint64 `json:"seq,omitempty"`     // strict sinks: of the last write
+	Digest     string `json:"digest,omitempty"`  // strict sinks: of the last write
+	Session    string `json:"session,omitempty"` // whom Token was granted to; empty: unknown
 }
 
 // Admit is the rule: accept if and only if the stamp's token is not below the
-// mark. It returns the mark to store with the write. On an error the mark is
-// unchanged and nothing may be written: a refused token is never stored, so one
-// slip cannot lock every later leader out.
+// mark, and an equal token is not another session's. It returns the mark to store
+// with the write. On an error the mark is unchanged and nothing may be written: a
+// refused token is never stored, so one slip cannot lock every later leader out.
+//
+// A mark without a session, from an older version, takes that of the first stamp
+// with an equal token.
 func (m Mark) Admit(s Stamp) (Mark, error) {
 	if err := m.compare(s); err != nil {
 		return m, err
@@ -26,7 +30,7 @@ func (m Mark) Admit(s Stamp) (Mark, error) {
 		// A new leader's writes are counted anew.
 		m.Seq, m.Digest = 0, ""
 	}
-	m.Deployment, m.Group, m.Token = s.Deployment, s.Group, s.Token
+	m.Deployment, m.Group, m.Token, m.Session = s.Deployment, s.Group, s.Token, m.session(s)
 	return m, nil
 }
 
@@ -61,7 +65,7 @@ func (m Mark) AdmitStrict(s Stamp, digest string) (Mark, Verdict, error) {
 			return m, 0, &StaleError{Stamp: s, Mark: m}
 		}
 	}
-	return Mark{Deployment: s.Deployment, Group: s.Group, Token: s.Token, Seq: s.Seq, Digest: digest}, Apply, nil
+	return Mark{Deployment: s.Deployment, Group: s.Group, Token: s.Token, Seq: s.Seq, Digest: digest, Session: m.session(s)}, Apply, nil
 }
 
 // Advance is the operator's way past the slip rule: it moves a mark up to any
@@ -77,13 +81,27 @@ func (m Mark) Advance(s Stamp) (Mark, error) {
 		return m, &StaleError{Stamp: s, Mark: m}
 	}
 	if s.Token > m.Token {
-		m = Mark{Deployment: s.Deployment, Group: s.Group, Token: s.Token}
+		m = Mark{Deployment: s.Deployment, Group: s.Group, Token: s.Token, Session: s.Session}
 	}
 	return m, nil
 }
 
 func (m Mark) foreign(s Stamp) bool {
 	return m.Token != 0 && (m.Deployment != s.Deployment || m.Group != s.Group)
+}
+
+// session is whose the admitted stamp's token is: a stamp that does not say so does
+// not make the sink forget it.
+func (m Mark) session(s Stamp) string {
+	if s.Token == m.Token && s.Session == "" {
+		return m.Session
+	}
+	return s.Session
+}
+
+// anothers reports whether the stamp's token was granted to another session.
+func (m Mark) anothers(s Stamp) bool {
+	return s.Token == m.Token && s.Session != "" && m.Session != "" && s.Session != m.Session
 }
 
 func (m Mark) compare(s Stamp) error {
@@ -97,6 +115,8 @@ func (m Mark) compare(s Stamp) error {
 		return &ForeignError{Stamp: s, Mark: m}
 	case s.Token < m.Token:
 		return &StaleError{Stamp: s, Mark: m}
+	case m.anothers(s):
+		return &CloneError{Stamp: s, Mark: m}
 	case slip(m.Token, s.Token):
 		return &SlipError{Stamp: s, Mark: m}
 	}

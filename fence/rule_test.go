@@ -331,3 +331,44 @@ func TestStrictOrder(t *testing.T) {
 		}
 	}
 }
+
+// An equal token is accepted from the session that it was granted to, and from a
+// stamp that does not say whose it is. A mark that does not know takes the first.
+func TestSession(t *testing.T) {
+	of := func(token Token, session string) Stamp {
+		return Stamp{Deployment: "prod", Group: "billing", Token: token, Session: session}
+	}
+	for _, tt := range []struct {
+		name  string
+		mark  string // of token 7
+		stamp Stamp
+		after string
+		clone bool
+	}{
+		{"the same session", "a", of(7, "a"), "a", false},
+		{"another session", "a", of(7, "b"), "a", true},
+		{"a stamp of an older version", "a", of(7, ""), "a", false},
+		{"a mark of an older version", "", of(7, "b"), "b", false},
+		{"neither says", "", of(7, ""), "", false},
+		{"a later token of another session", "a", of(8, "b"), "b", false},
+		{"a later token of the same session", "a", of(8, "a"), "a", false},
+		{"a later token of an older version", "a", of(8, ""), "", false},
+	} {
+		m := Mark{Deployment: "prod", Group: "billing", Token: 7, Session: tt.mark}
+		next, err := m.Admit(tt.stamp)
+		if refusedAs[*CloneError](err) != tt.clone || next.Session != tt.after {
+			t.Errorf("%s: the session is %q, %v", tt.name, next.Session, err)
+		}
+		tt.stamp.Seq = 1
+		strict, _, err := m.AdmitStrict(tt.stamp, "d")
+		if refusedAs[*CloneError](err) != tt.clone || strict.Session != tt.after {
+			t.Errorf("%s, strict: the session is %q, %v", tt.name, strict.Session, err)
+		}
+		if _, err := m.Advance(tt.stamp); err != nil {
+			t.Errorf("%s: an operator's advance: %v", tt.name, err)
+		}
+	}
+	if SessionDigest("a") == SessionDigest("b") || of(7, SessionDigest("a")).Validate() != nil {
+		t.Errorf("sessions %q and %q", SessionDigest("a"), SessionDigest("b"))
+	}
+}

@@ -2,8 +2,11 @@ package fence
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 )
 
 // Stamp goes with one write of a leader: who writes (deployment, group,
@@ -13,6 +16,21 @@ type Stamp struct {
 	Group      string `json:"group"`
 	Token      Token  `json:"token"`
 	Seq        uint64 `json:"seq,omitempty"`
+	// Session identifies the session that the token was granted to; see SessionDigest.
+	// A store that lost data can grant one token to two sessions. A sink that knows
+	// the session of its token refuses the other session. Empty means unknown: such a
+	// stamp is compared by its token only.
+	Session string `json:"session,omitempty"`
+}
+
+// MaxSession bounds Stamp.Session, in bytes.
+const MaxSession = 64
+
+// SessionDigest is what Stamp.Session holds: a digest of the id of the session,
+// because some engines let everybody who knows a session's id close that session.
+func SessionDigest(session string) string {
+	sum := sha256.Sum256([]byte(session))
+	return hex.EncodeToString(sum[:8])
 }
 
 // MaxSeq is the largest sequence number of a stamp: 2^53 − 1, exact in JSON.
@@ -29,6 +47,8 @@ func (s Stamp) Validate() error {
 		return &InvalidError{Field: "token", Value: s.Token.String(), Rule: "from 1 to 2^53-1"}
 	case s.Seq > MaxSeq:
 		return &InvalidError{Field: "seq", Value: fmt.Sprint(s.Seq), Rule: "at most 2^53-1"}
+	case len(s.Session) > MaxSession || strings.ContainsFunc(s.Session, func(c rune) bool { return c <= ' ' || c > '~' }):
+		return &InvalidError{Field: "session", Value: clip(s.Session), Rule: fmt.Sprintf("at most %d bytes of visible ASCII", MaxSession)}
 	}
 	return nil
 }
@@ -66,7 +86,8 @@ func Unsigned(_ context.Context, raw []byte) (Stamp, error) {
 // that an older leader's write cannot land between the new leader's first read
 // and its first write.
 type Sealer interface {
-	// Seal raises the sink's mark to the stamp's token, or says why not: a
-	// StaleError means that somebody newer was here already.
+	// Seal raises the sink's mark to the stamp's token, or says why not. A
+	// StaleError means that the sink has seen a larger token, a CloneError that
+	// another session sealed it with this very token.
 	Seal(ctx context.Context, s Stamp) error
 }

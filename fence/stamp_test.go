@@ -55,6 +55,7 @@ func TestJSON(t *testing.T) {
 		{at(42, 0), `{"deployment":"prod","group":"billing","token":42}`, decode[Stamp]},
 		{at(MaxToken, MaxSeq), `{"deployment":"prod","group":"billing","token":9007199254740991,"seq":9007199254740991}`, decode[Stamp]},
 		{Stamp{Deployment: "ü \"x\"", Group: "\u2028<>", Token: 1}, `{"deployment":"ü \"x\"","group":"\u2028\u003c\u003e","token":1}`, decode[Stamp]},
+		{Stamp{Deployment: "prod", Group: "billing", Token: 42, Session: "h"}, `{"deployment":"prod","group":"billing","token":42,"session":"h"}`, decode[Stamp]},
 		{Mark{}, `{"deployment":"","group":"","token":0}`, decode[Mark]},
 		{Mark{Deployment: "prod", Group: "billing", Token: 42, Seq: 7, Digest: "d"}, `{"deployment":"prod","group":"billing","token":42,"seq":7,"digest":"d"}`, decode[Mark]},
 	} {

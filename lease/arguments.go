@@ -111,6 +111,14 @@ func CheckEpoch(to, above uint64) error {
 	return nil
 }
 
+// CheckToken returns an ArgumentError unless the token can be that of a grant.
+func CheckToken(t fence.Token) error {
+	if !t.Valid() {
+		return &ArgumentError{Field: "token", Value: t, Rule: "from 1 to 2^53-1"}
+	}
+	return nil
+}
+
 // CheckRequestID returns an ArgumentError unless id may name a request.
 func CheckRequestID(id string) error {
 	if len(id) == 0 || len(id) > maxRequestID {

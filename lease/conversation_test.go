@@ -140,7 +140,7 @@ type conversation struct {
 func converse(script string, bugs plant.Set) (string, error) {
 	c := &conversation{
 		cfg: MachineConfig{
-			Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Limits: Limits{Batch: 100},
+			Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Caps: Caps{Batch: 100},
 			Seed: 1, Plant: bugs,
 		},
 		calls: map[uint64]*Call{},
@@ -259,7 +259,7 @@ func (c *conversation) prepare(words []string) error {
 	case words[0] == "show" && words[1] == "notes":
 		c.notes = true
 	case words[0] == "batch":
-		c.cfg.Limits.Batch, err = strconv.Atoi(words[1])
+		c.cfg.Caps.Batch, err = strconv.Atoi(words[1])
 	case words[0] == "timing" && words[1] == "wan":
 		c.cfg.Timing = WAN()
 	case words[0] == "timing" && words[1] == "grace":
@@ -364,7 +364,11 @@ func (c *conversation) events(words []string) ([]Event, error) {
 	case "synced":
 		return []Event{{Kind: OnView, View: &View{}}}, nil
 	case "watch":
-		return []Event{{Kind: OnWatchLost, Cause: errReset}}, nil
+		cause := errReset
+		if arg(2) == "denied" {
+			cause = ErrDenied
+		}
+		return []Event{{Kind: OnWatchLost, Cause: cause}}, nil
 	case "view":
 		v, err := viewOf(words[1:])
 		return []Event{{Kind: OnView, View: &v}}, err
@@ -401,7 +405,7 @@ var errReset = errors.New("connection reset")
 
 // reply parses what the store says:
 //
-//	opened a1 · beat · beat asked r1 step-down g cool-down 10s; r2 transfer g to b
+//	opened a1 · beat · beat for 6s · beat asked r1 step-down g cool-down 10s; r2 transfer g to b
 //	line b1 a1 c1(other-*) · won g v2 token 2 · won-by a1 g v2 token 2 (which is gone)
 //	released g v3 token 2
 //	handed g v3 token 3 to b1 · read g v5 led by b1 token 4 · ok
@@ -418,7 +422,12 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 		r.Session = c.opened(rest[0])
 	case "beat":
 		r.Beat.TTL = c.cfg.Timing.TTL
-		if len(rest) > 0 {
+		if len(rest) == 2 && rest[0] == "for" {
+			var err error
+			if r.Beat.TTL, err = time.ParseDuration(rest[1]); err != nil {
+				return nil, err
+			}
+		} else if len(rest) > 0 {
 			for _, part := range parts(rest[1:]) {
 				q, err := requestOf(part)
 				if err != nil {
@@ -476,6 +485,7 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 	default:
 		r.Err = map[string]error{
 			"dead": ErrSessionDead, "lost": errReset, "rewound": ErrRewound, "busy": ErrBusy, "successor": ErrSuccessor,
+			"denied": ErrDenied, "unauthenticated": ErrUnauthenticated, "invalid": ErrInvalid, "newer": ErrNewer,
 		}[words[0]]
 		if r.Err == nil {
 			return nil, errors.New("not understood")

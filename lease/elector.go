@@ -11,6 +11,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/plant"
 )
 
 // Elector stands for one group with its node's session. It is a tenure.Elector.
@@ -24,6 +25,11 @@ var _ tenure.Elector = (*Elector)(nil)
 // ErrCampaigning: the node campaigns for this group already.
 var ErrCampaigning = errors.New("lease: this node campaigns for the group already")
 
+var (
+	errNoContext = &ArgumentError{Field: "context", Rule: "must not be nil"}
+	errNoElector = &ArgumentError{Field: "elector", Rule: "must not be nil"}
+)
+
 // Group returns the elector's group.
 func (e *Elector) Group() string { return e.group }
 
@@ -31,7 +37,12 @@ func (e *Elector) Group() string { return e.group }
 // at a time: ErrCampaigning. If ctx ends at the very moment of the win, the term
 // is returned: it is the caller's, who resigns it if it is not wanted.
 func (e *Elector) Campaign(ctx context.Context) (*tenure.Term, error) {
-	if ctx.Err() != nil {
+	switch {
+	case e == nil:
+		return nil, errNoElector
+	case ctx == nil:
+		return nil, errNoContext
+	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
 	n := e.node
@@ -72,6 +83,12 @@ func (e *Elector) Campaign(ctx context.Context) (*tenure.Term, error) {
 
 // Leader implements tenure.Elector.
 func (e *Elector) Leader(ctx context.Context) (tenure.Leader, error) {
+	switch {
+	case e == nil:
+		return tenure.Leader{}, errNoElector
+	case ctx == nil:
+		return tenure.Leader{Group: e.group}, errNoContext
+	}
 	n := e.node
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.CallTimeout)
 	defer cancel()
@@ -108,6 +125,10 @@ func (e *Elector) Recall() (tenure.Leader, time.Duration) {
 // Leaders implements tenure.Elector.
 func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 	return func(yield func(tenure.Leader, error) bool) {
+		if ctx == nil {
+			yield(tenure.Leader{Group: e.group}, errNoContext)
+			return
+		}
 		var seen Cursor
 		blind := true // what we know is not what was yielded last
 		wait := e.node.cfg.BackoffMin
@@ -256,6 +277,7 @@ type grant struct {
 	node  *Node
 	group string
 	token fence.Token
+	holds SessionID // whom the group was granted to
 
 	// Of the candidate that was asked for last; the node's lock guards them.
 	successor string
@@ -273,9 +295,7 @@ func (g *grant) Ended(cause error) {
 
 func (g *grant) Successor(ctx context.Context, candidate string) error {
 	n := g.node
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.CallTimeout)
-	defer cancel()
-	line, err := n.store.Sessions(ctx, Scope{g.group}, Page{})
+	line, err := call(ctx, n, func(ctx context.Context) ([]Session, error) { return n.store.Sessions(ctx, Scope{g.group}, Page{}) })
 	if err != nil {
 		return fmt.Errorf("lease: looking for candidate %q of group %q: %w", candidate, g.group, err)
 	}
@@ -286,6 +306,43 @@ func (g *grant) Successor(ctx context.Context, candidate string) error {
 		return nil
 	}
 	return fmt.Errorf("lease: candidate %q does not stand for group %q: %w", candidate, g.group, ErrSuccessor)
+}
+
+// suspectTries is how often a lost report is repeated. The term ends all the same.
+const suspectTries = 3
+
+func (g *grant) Suspect(ctx context.Context, seen fence.Token) error {
+	n := g.node
+	if n.cfg.planted.Has(plant.RetryStaleSeal) {
+		return nil
+	}
+	v, err := call(ctx, n, func(ctx context.Context) (View, error) { return n.store.Read(ctx, g.group) })
+	if err != nil {
+		return fmt.Errorf("lease: reading group %q: %w", g.group, err)
+	}
+	if v.State != tenure.Led || v.Token != g.token || v.Holder != g.holds {
+		return nil
+	}
+	for range suspectTries {
+		if _, err = call(ctx, n, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, n.store.Suspect(ctx, g.group, seen)
+		}); err == nil || Definite(err) {
+			break
+		}
+	}
+	lost := fmt.Errorf("lease: group %q was granted with token %d, but a sink has seen token %d (epoch %d): %w", g.group, g.token, seen, seen.Epoch(), tenure.ErrDataLost)
+	if err != nil {
+		lost = fmt.Errorf("%w; the store could not be told to grant nothing more: %w", lost, err)
+	}
+	n.cfg.Log.Error("tenure: the store lost data", "group", g.group, "token", g.token, "seen", seen, "error", lost)
+	return lost
+}
+
+// call asks the store outside the machine, for as long as the machine would wait.
+func call[T any](ctx context.Context, n *Node, f func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.CallTimeout)
+	defer cancel()
+	return f(ctx)
 }
 
 func (g *grant) Release(ctx context.Context, candidate string) error {

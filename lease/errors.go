@@ -25,6 +25,11 @@ var (
 	ErrBusy = errors.New("limit reached")
 	// ErrNotFound: no such request.
 	ErrNotFound = errors.New("not found")
+	// ErrUnauthenticated: the engine does not know who calls: a wrong user, password or
+	// token.
+	ErrUnauthenticated = errors.New("not authenticated")
+	// ErrDenied: the caller is known and not allowed to do this.
+	ErrDenied = errors.New("permission denied")
 )
 
 // ErrNewer: the store has something from a newer version of this program, in a format
@@ -36,12 +41,19 @@ var ErrClosed = errors.New("lease: node is closed")
 
 // Definite reports whether err says for certain that the call had no effect.
 func Definite(err error) bool {
-	for _, d := range []error{ErrSessionDead, ErrConflict, ErrSuccessor, ErrRewound, ErrInvalid, ErrBusy, ErrNotFound} {
+	for _, d := range []error{ErrSessionDead, ErrConflict, ErrSuccessor, ErrRewound, ErrInvalid, ErrBusy, ErrNotFound, ErrUnauthenticated, ErrDenied} {
 		if errors.Is(err, d) {
 			return true
 		}
 	}
 	return false
+}
+
+// Permanent reports whether err stays until somebody changes the configuration, the
+// permissions or the version of the program. A campaign ends with such an error; it
+// goes on through every other one.
+func Permanent(err error) bool {
+	return errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrDenied) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrNewer)
 }
 
 // ConflictError shows what stood in the way.

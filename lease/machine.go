@@ -48,10 +48,11 @@ type Machine struct {
 	watchAt    clock.Instant
 	watchFails int
 
-	line     []Session // cached: who stands where
-	lineOK   bool
-	lineAt   clock.Instant
-	lineCall bool
+	line      []Session // cached: who stands where
+	lineOK    bool
+	lineAt    clock.Instant
+	lineCall  bool
+	lineFails int
 
 	seats    map[string]*seat
 	order    []*seat // as they came: maps have no order that repeats
@@ -66,7 +67,8 @@ type Machine struct {
 
 	sick     error
 	answers  map[string]Answer
-	answered []string // keys of answers, oldest first
+	answered []string      // keys of answers, oldest first
+	answerBy clock.Instant // until when the session is kept open for who asks for an answer
 	stopping bool
 	stopped  bool
 	stopErr  error // the session could not be closed
@@ -244,6 +246,7 @@ type flight struct {
 	// The closures would allocate; these say whose call it is.
 	session *session
 	seats   []*seat
+	request *Request // the line was asked for because of it
 }
 
 // Step takes what has happened by now and returns what to do, in order. The
@@ -448,8 +451,21 @@ func (m *Machine) late(f *flight, r *Reply) {
 
 // backoff is exponential with full jitter.
 func (m *Machine) backoff(fails int) time.Duration {
+	return m.backoffUpTo(fails, m.cfg.Timing.BackoffMax)
+}
+
+// pause is the backoff of what every candidate does after an outage: to open a session,
+// to watch, to read the line. It grows with the number of candidates, to a Step for each,
+// so that they do not keep the engine from answering any of them. The first one to come
+// through leads; with few candidates it is BackoffMax at most.
+func (m *Machine) pause(fails int) time.Duration {
 	t := &m.cfg.Timing
-	ceiling := t.BackoffMax
+	all := min(time.Duration(len(m.line))*t.Step, 2*t.TTL)
+	return m.backoffUpTo(fails, max(t.BackoffMax, all))
+}
+
+func (m *Machine) backoffUpTo(fails int, ceiling time.Duration) time.Duration {
+	t := &m.cfg.Timing
 	if fails < 62 && t.BackoffMin < ceiling>>fails {
 		ceiling = t.BackoffMin << fails
 	}

@@ -104,6 +104,7 @@ type heckler struct {
 	answered []*Reply
 	acked    clock.Instant // when what is being acknowledged was sent; negative: nothing is
 	lastID   uint64
+	granted  time.Duration // by the newest acknowledgement
 	trusted  SessionID
 	until    clock.Instant
 	wants    map[string]bool
@@ -133,7 +134,7 @@ type played struct {
 func newHeckler(talk []byte, bugs plant.Set) *heckler {
 	h := &heckler{
 		talk:    talk,
-		cfg:     MachineConfig{Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Limits: Limits{Batch: 2}, Seed: 1, Plant: bugs},
+		cfg:     MachineConfig{Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Caps: Caps{Batch: 2}, Seed: 1, Plant: bugs},
 		records: map[string][]Record{},
 		dead:    map[SessionID]bool{},
 		others:  1,
@@ -505,6 +506,7 @@ func (h *heckler) answer(which, how int) {
 	h.answered = append(h.answered, c.reply)
 	if c.reply.Err == nil && (c.Kind == CallOpen || c.Kind == CallBeat) {
 		h.acked = c.sent
+		h.granted = max(c.reply.Session.TTL, c.reply.Beat.TTL)
 	}
 	h.say(fmt.Sprintf("reply %d %s", c.ID, c.words), Event{Kind: OnReply, Reply: c.reply})
 	h.acked = -1
@@ -527,6 +529,9 @@ func (h *heckler) does(c *Call, r *Reply, how int) string {
 		return "opened " + string(r.Session.ID)
 	case CallBeat:
 		r.Beat.TTL = h.cfg.Timing.TTL
+		if how%4 == 3 {
+			r.Beat.TTL -= r.Beat.TTL / 8
+		}
 		return h.asks(r, how)
 	case CallClose:
 		h.dead[c.Session] = true
@@ -677,7 +682,7 @@ func (h *heckler) act(a *Action) {
 			h.watched[g] = h.newest(g).Version
 		}
 	case DoTrust:
-		want := h.acked.Add(h.cfg.Timing.window() - h.cfg.Timing.Grace)
+		want := h.acked.Add(h.cfg.Timing.trust(h.granted) - h.cfg.Timing.Grace)
 		if a.Session.ID == h.trusted {
 			want = max(want, h.until)
 		}
@@ -739,8 +744,8 @@ func (h *heckler) call(c *Call) {
 		if c.Session != h.trusted || h.now >= h.until {
 			h.broken("M1: %s without trust", describeCall(c))
 		}
-		if c.Kind == CallAcquire && (len(c.Seen) == 0 || len(c.Seen) > h.cfg.Limits.Batch) {
-			h.broken("a batch of %d, the limit is %d", len(c.Seen), h.cfg.Limits.Batch)
+		if c.Kind == CallAcquire && (len(c.Seen) == 0 || len(c.Seen) > h.cfg.Caps.Batch) {
+			h.broken("a batch of %d, the limit is %d", len(c.Seen), h.cfg.Caps.Batch)
 		}
 	case CallRelease:
 		for _, t := range h.terms {
@@ -870,6 +875,26 @@ func TestBackoffBounds(t *testing.T) {
 	}
 }
 
+// The pause before a session is opened again grows with the fleet: to BackoffMax for a
+// few candidates, to one step for each of many, and to two TTLs at most.
+func TestPauseGrowsWithFleet(t *testing.T) {
+	timing := Default()
+	for candidates, bound := range map[int]time.Duration{0: timing.BackoffMax, 3: timing.BackoffMax, 500: 500 * timing.Step, 1000: 2 * timing.TTL} {
+		m := NewMachine(MachineConfig{Timing: timing, Seed: 1})
+		m.line = make([]Session, candidates)
+		var most time.Duration
+		for range 1000 {
+			most = max(most, m.pause(20))
+		}
+		if most > bound || most < bound*9/10 {
+			t.Errorf("%d candidates: %v at most, want %v", candidates, most, bound)
+		}
+		if first := m.pause(0); first > timing.BackoffMin {
+			t.Errorf("%d candidates: %v after the first failure", candidates, first)
+		}
+	}
+}
+
 // Seats come out of the heap in the order of their wakes, and of their arrival
 // where those are equal, whatever was put in, moved and taken out before.
 func TestWakes(t *testing.T) {
@@ -916,7 +941,7 @@ type bench struct {
 // newBench returns a machine that waits for n groups, all led by b1.
 func newBench(b *testing.B, n int) *bench {
 	s := &bench{b: b, m: NewMachine(MachineConfig{
-		Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Limits: Limits{Batch: 100}, Seed: 1,
+		Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Caps: Caps{Batch: 100}, Seed: 1,
 	})}
 	s.line = sessionsOf(strings.Fields("b1 a1 c1 d1 e1 f1 g1 h1"))
 	var events []Event

@@ -17,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/plant"
 )
 
 // Node is one process at a store: it keeps one session alive and campaigns for
@@ -160,6 +161,9 @@ func (n *Node) Elector(group string) (*Elector, error) {
 // Config.Exit set the node goes on instead until work has returned or the
 // process is ended.
 func (n *Node) Close(ctx context.Context) error {
+	if ctx == nil {
+		return errNoContext
+	}
 	n.mu.Lock()
 	n.closing = true
 	n.queue = append(n.queue, Event{Kind: OnShutdown})
@@ -334,9 +338,14 @@ func (n *Node) lastWords(a Action) {
 }
 
 func (n *Node) begin(a Action) {
-	g := &grant{node: n, group: a.Group, token: a.Token}
+	g := &grant{node: n, group: a.Group, token: a.Token, holds: n.session.ID}
+	// The instance is part of it: an engine that lost data may use a session id again.
+	session := fence.SessionDigest(n.instance + "/" + string(n.session.ID))
+	if n.cfg.planted.Has(plant.EqualTokenSeal) {
+		session = ""
+	}
 	term, end := tenure.NewTerm(tenure.TermConfig{
-		Group: a.Group, Token: a.Token, Deployment: n.session.Deployment, Candidate: n.cfg.Candidate, Trust: n.trust, Grant: g,
+		Group: a.Group, Token: a.Token, Deployment: n.session.Deployment, Session: session, Candidate: n.cfg.Candidate, Trust: n.trust, Grant: g,
 	})
 	n.terms[a.Group] = &heldTerm{token: a.Token, end: end}
 	if !n.deliver(a.Group, outcome{term: term}) {

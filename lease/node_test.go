@@ -344,7 +344,7 @@ func TestTakeoverOfTenThousand(t *testing.T) {
 	}
 	const roundTrip = 5 * time.Millisecond
 	bubble(t, func(w *world) {
-		batch := w.mem.Limits().Batch
+		batch := w.mem.Caps().Batch
 		few := groups/batch + 20
 		first, second := newCountingStore(newSlowStore(w.mem, roundTrip)), newCountingStore(newSlowStore(w.mem, roundTrip))
 		a := w.node(first, "a")
@@ -1278,4 +1278,31 @@ func TestCloseLeavesNothingRunning(t *testing.T) {
 			t.Fatalf("%d goroutines before, %d after:\n%s", before, runtime.NumGoroutine(), stacks[:runtime.Stack(stacks, true)])
 		}
 	}
+}
+
+// What is nil is refused with an error, not with a panic.
+func TestNil(t *testing.T) {
+	bubble(t, func(w *world) {
+		cfg := lease.Config{Candidate: tenure.Candidate{ID: "a"}, Scope: lease.Scope{"g"}}
+		n := w.node(w.mem, "a")
+		e := w.elector(n, "g")
+		var none context.Context
+		_, store := lease.New(nil, cfg)
+		_, typed := lease.New((*mem.Store)(nil), cfg)
+		_, ctx := e.Campaign(none)
+		_, leader := e.Leader(none)
+		_, elector := (*lease.Elector)(nil).Campaign(t.Context())
+		var leaders error
+		for _, leaders = range e.Leaders(none) {
+			break
+		}
+		for what, err := range map[string]error{
+			"store": store, "typed nil store": typed, "context of Campaign": ctx, "context of Leader": leader,
+			"elector": elector, "context of Leaders": leaders, "context of Close": n.Close(none),
+		} {
+			if !errors.Is(err, lease.ErrInvalid) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	})
 }

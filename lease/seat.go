@@ -1,8 +1,10 @@
 package lease
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure"
@@ -65,6 +67,7 @@ type hold struct {
 	toSession SessionID // and its session, once found
 	toHint    bool      // found before work returned: it may be gone since
 	toErr     error     // why it cannot take over
+	outrun    error     // whom the holder named is not the successor that was asked for
 	requests  []string
 	fails     int
 	call      bool
@@ -95,6 +98,10 @@ func (m *Machine) seat(group string) *seat {
 	return s
 }
 
+// idleAfter is how long a session stays open with nothing to do: long enough for a
+// process that has just given up a group to campaign again.
+const idleAfter = 100 * time.Millisecond
+
 // update puts the seat's timers and the machine's need for a session right. It
 // comes after every change of a seat.
 func (m *Machine) update(s *seat) {
@@ -110,9 +117,10 @@ func (m *Machine) update(s *seat) {
 	switch {
 	case m.stopping:
 	case m.actives == 0 && m.session != nil:
-		// Whoever neither leads nor wants to has no business in the line.
+		// A session that neither leads nor campaigns must not be taken for a
+		// successor: its process may be backing off for a long time.
 		if m.idleAt == clock.Never {
-			m.idleAt = m.now.Add(m.cfg.Timing.TTL)
+			m.idleAt = max(m.now.Add(idleAfter), m.answerBy)
 		}
 	default:
 		m.idleAt = clock.Never
@@ -199,6 +207,25 @@ func (m *Machine) withdraw(s *seat) {
 	m.update(s)
 }
 
+// fail ends a campaign with an error that does not pass by itself.
+func (m *Machine) fail(s *seat, err error) {
+	if !s.wants {
+		return
+	}
+	m.do(Action{Kind: DoFail, Group: s.group, Cause: fmt.Errorf("lease: campaign for group %q: %w", s.group, err)})
+	m.withdraw(s)
+}
+
+// failAll ends every campaign that waits, if the error is permanent.
+func (m *Machine) failAll(err error) {
+	if !Permanent(err) {
+		return
+	}
+	for _, s := range m.order {
+		m.fail(s, err)
+	}
+}
+
 // schedule decides when to try for the group.
 func (m *Machine) schedule(s *seat) {
 	if !s.eligible(m) {
@@ -273,6 +300,14 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 		for i, s := range f.seats {
 			if !Definite(r.Err) && s.view.Version == f.Seen[i].Version {
 				s.unsure, s.unsureAt = true, s.view.Version
+			}
+			if Permanent(r.Err) {
+				// Of a batch, one group may be at fault: each is tried by itself.
+				s.alone = true
+				if len(f.seats) == 1 {
+					s.alone = false
+					m.fail(s, r.Err)
+				}
 			}
 			m.again(s)
 		}
@@ -522,8 +557,13 @@ func (m *Machine) returned(s *seat, token fence.Token, to string, session Sessio
 	h.returned = true
 	h.phase = releasing
 	h.session.open--
-	if to != "" && h.to == "" {
+	switch {
+	case to == "" || to == h.to:
+	case h.to == "":
 		h.to, h.toSession, h.toHint = to, session, session != ""
+	default:
+		// A request was first. It is met, and this transfer is not.
+		h.outrun = fmt.Errorf("lease: group %q was released to %q, as an operator asked, and not to %q: %w", s.group, h.to, to, ErrSuccessor)
 	}
 	m.releases = append(m.releases, s)
 	m.update(s)
@@ -589,6 +629,11 @@ func (m *Machine) withoutSuccessor(h *hold) {
 }
 
 func (m *Machine) released(f *flight, r *Reply) {
+	if errors.Is(r.Err, ErrSessionDead) && f.session == m.session {
+		// True whatever has become of the group since.
+		m.gone(tenure.ErrLost, Lost, false)
+		return
+	}
 	s := f.seats[0]
 	h := s.hold
 	if h == nil || h.record.Version != f.Held.Version || h.session != f.session {
@@ -611,14 +656,16 @@ func (m *Machine) released(f *flight, r *Reply) {
 		m.finish(s)
 		m.see(s, View{Record: r.Records[0], State: state}, sure, 0)
 	case errors.As(r.Err, &conflict):
-		// An earlier try was applied, and its answer lost.
+		// An earlier try was applied, and its answer lost. Or it was not, and the
+		// session was closed by force.
 		s.yields = true
+		for _, v := range conflict.Current {
+			m.succeeded(h, v.Record)
+		}
 		m.finish(s)
 		for _, v := range conflict.Current {
 			m.see(s, v, conflicting, f.Held.Version)
 		}
-	case errors.Is(r.Err, ErrSessionDead):
-		m.gone(tenure.ErrLost, Lost, false)
 	case f.To != "" && h.toHint && errors.Is(r.Err, ErrSuccessor):
 		// It has another session now, or none.
 		h.toSession, h.toHint = "", false
@@ -651,19 +698,37 @@ func (m *Machine) finish(s *seat) {
 		m.answer(id, a)
 	}
 	m.note(Note{Kind: NoteReleased, Group: s.group, Token: h.record.Token, Detail: string(h.why)})
-	m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: h.toErr})
+	m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: cmp.Or(h.toErr, h.outrun)})
 	m.schedule(s)
 	m.update(s)
+}
+
+// succeeded looks whether the record that followed ours is the successor's.
+func (m *Machine) succeeded(h *hold, next Record) {
+	got := next.Holder == h.toSession || slices.ContainsFunc(next.Terms, func(t Term) bool {
+		return t.Session == h.toSession && t.Token > h.record.Token
+	})
+	if h.to != "" && !got {
+		m.withoutSuccessor(h)
+	}
 }
 
 // moved: the record went on without us.
 func (m *Machine) moved(s *seat) {
 	if s.hold.returned {
 		s.yields = s.hold.to == ""
+		m.succeeded(s.hold, s.view.Record)
 		m.finish(s)
 		return
 	}
 	m.void(s, tenure.ErrLost, false)
+}
+
+func (h *hold) unconfirmed() error {
+	if h.to != "" {
+		return fmt.Errorf("lease: the transfer of group %q (token %d) to %q was not confirmed: %w", h.record.Group, h.record.Token, h.to, ErrSuccessor)
+	}
+	return fmt.Errorf("lease: the release of group %q (token %d) was not confirmed: it is free when the session expires", h.record.Group, h.record.Token)
 }
 
 // exitMargin is what an exit may take.
@@ -675,8 +740,9 @@ func (m *Machine) void(s *seat, cause error, living bool) {
 	h := s.hold
 	s.hold = nil
 	if h.returned {
-		if living && h.toErr == nil {
-			h.toErr = fmt.Errorf("lease: the release of group %q (token %d) was not confirmed: it is free when the session expires", s.group, h.record.Token)
+		// A dead session holds nothing, so a release is done. A transfer is not.
+		if h.toErr == nil && (living || h.to != "") {
+			h.toErr = h.unconfirmed()
 		}
 		m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: h.toErr})
 		return

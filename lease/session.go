@@ -41,7 +41,13 @@ func (m *Machine) stopAt(s *session) clock.Instant {
 // extend counts trust from when the keep-alive was sent, not from when its
 // answer came: the store may have started our TTL at any moment in between.
 func (m *Machine) extend(s *session, sent clock.Instant, ttl time.Duration) {
+	if m.cfg.Plant.Has(plant.TrustRequested) {
+		ttl = m.cfg.Timing.TTL
+	}
 	window := m.cfg.Timing.trust(ttl)
+	if m.cfg.Plant.Has(plant.NoMargin) {
+		window += m.cfg.Timing.Margin
+	}
 	if m.cfg.Plant.Has(plant.NoDrift) {
 		window = ttl - m.cfg.Timing.Margin
 	}
@@ -68,8 +74,9 @@ func (m *Machine) opened(f *flight, r *Reply) {
 	m.opening = false
 	if r.Err != nil {
 		m.note(Note{Kind: NoteOpenFailed, Call: CallOpen, Err: r.Err, Took: m.now.Sub(f.sent)})
-		m.openAt = m.now.Add(m.backoff(m.openFails))
+		m.openAt = m.now.Add(m.pause(m.openFails))
 		m.openFails++
+		m.failAll(r.Err)
 		return
 	}
 	m.attempt++
@@ -80,7 +87,7 @@ func (m *Machine) opened(f *flight, r *Reply) {
 	m.extend(s, f.sent, s.TTL)
 	if m.now >= m.stopAt(s) || m.stopping {
 		// The answer took longer than what it grants.
-		m.openAt = m.now.Add(m.backoff(m.openFails))
+		m.openAt = m.now.Add(m.pause(m.openFails))
 		m.openFails++
 		m.retire(Resigned)
 		return
@@ -241,7 +248,11 @@ func (m *Machine) readLine() {
 }
 
 func (m *Machine) lined(f *flight, r *Reply) {
-	if len(f.seats) > 0 {
+	switch {
+	case f.request != nil:
+		m.transferable(f.request, r)
+		return
+	case len(f.seats) > 0:
 		m.successorFound(f, r)
 		return
 	}
@@ -249,9 +260,10 @@ func (m *Machine) lined(f *flight, r *Reply) {
 	m.lineAt = m.now.Add(lineBeats*m.cfg.Timing.Beat + m.jitter(m.cfg.Timing.Beat))
 	if r.Err != nil {
 		m.note(Note{Kind: NoteFailed, Call: CallLine, Err: r.Err})
-		m.lineAt = m.now.Add(m.cfg.Timing.BackoffMin + m.backoff(m.session.misses))
+		m.lineAt = m.now.Add(m.cfg.Timing.BackoffMin + m.pause(m.lineFails))
+		m.lineFails++
 	} else {
-		m.line = r.Line
+		m.line, m.lineFails = r.Line, 0
 	}
 	m.lineOK = true
 	m.hints(r.Err == nil && len(m.line) < MaxPage)
@@ -339,9 +351,10 @@ func (m *Machine) watchLost(err error) {
 		return
 	}
 	m.watching = watchOff
-	m.watchAt = m.now.Add(m.backoff(m.watchFails))
+	m.watchAt = m.now.Add(m.pause(m.watchFails))
 	m.watchFails++
 	m.note(Note{Kind: NoteWatchLost, Err: err})
+	m.failAll(err)
 	for _, s := range m.order {
 		s.known = false
 		m.schedule(s)
@@ -436,33 +449,65 @@ func (m *Machine) asked(requests []Request) {
 			}
 			continue
 		}
-		if refusal := m.comply(r); refusal != "" {
+		refusal := m.refuses(r)
+		switch {
+		case refusal != "":
 			m.answer(r.ID, Answer{Outcome: Refused, Detail: refusal})
+		case r.Verb == StepDown:
+			m.comply(r, "")
+		case m.room(CallLine):
+			// The cached line may name a session that is gone, or lack a new one: ask
+			// before the term ends for it. Without room the next beat asks again.
+			m.remember(r.ID, Answer{})
+			m.send(&Call{Kind: CallLine, Group: r.Group}, m.session, m.seats[r.Group])
+			m.calls[len(m.calls)-1].request = r
 		}
 	}
 }
 
-// comply does what is asked, or says why not.
-func (m *Machine) comply(r *Request) (refusal string) {
+// refuses says why a request cannot be met, as far as that is known here.
+func (m *Machine) refuses(r *Request) string {
 	s := m.seats[r.Group]
-	if s == nil || !s.leads() {
+	switch {
+	case s == nil || !s.leads():
 		return fmt.Sprintf("group %q is not led by this session", r.Group)
-	}
-	token := s.hold.record.Token
-	if r.Token != 0 && r.Token != token {
-		return fmt.Sprintf("group %q is led with token %d, not %d", r.Group, token, r.Token)
-	}
-	cause, why := tenure.ErrResigned, SteppedDown
-	switch r.Verb {
-	case StepDown:
-	case Transfer:
-		if !m.inLine(r.Group, r.To) {
-			return fmt.Sprintf("candidate %q does not stand for group %q", r.To, r.Group)
-		}
-		s.hold.to = r.To
-		cause, why = tenure.ErrTransferred, Transferred
-	default:
+	case r.Token != 0 && r.Token != s.hold.record.Token:
+		return fmt.Sprintf("group %q is led with token %d, not %d", r.Group, s.hold.record.Token, r.Token)
+	case r.Verb != StepDown && r.Verb != Transfer:
 		return fmt.Sprintf("unknown request %q", r.Verb)
+	case r.Verb == Transfer && r.To == m.cfg.Candidate.ID:
+		return fmt.Sprintf("group %q is led by %q already", r.Group, r.To)
+	}
+	return ""
+}
+
+// transferable: the line was read for the candidate that a request names.
+func (m *Machine) transferable(r *Request, answer *Reply) {
+	if answer.Err != nil {
+		m.note(Note{Kind: NoteFailed, Call: CallLine, Group: r.Group, Err: answer.Err})
+		m.forget(r.ID) // the next beat asks again
+		return
+	}
+	refusal := m.refuses(r)
+	to := newest(answer.Line, r.To, m.session.ID)
+	if refusal == "" && to == "" {
+		refusal = fmt.Sprintf("candidate %q does not stand for group %q", r.To, r.Group)
+	}
+	if refusal != "" {
+		m.answer(r.ID, Answer{Outcome: Refused, Detail: refusal})
+		return
+	}
+	m.comply(r, to)
+}
+
+// comply ends the term, as it was asked to.
+func (m *Machine) comply(r *Request, to SessionID) {
+	s := m.seats[r.Group]
+	token := s.hold.record.Token
+	cause, why := tenure.ErrResigned, SteppedDown
+	if r.Verb == Transfer {
+		s.hold.to, s.hold.toSession, s.hold.toHint = r.To, to, true
+		cause, why = tenure.ErrTransferred, Transferred
 	}
 	m.note(Note{Kind: NoteAsked, Group: r.Group, Token: token, Detail: string(r.Verb) + ": " + r.Reason})
 	s.notBefore = m.now.Add(r.CoolDown)
@@ -470,15 +515,6 @@ func (m *Machine) comply(r *Request) (refusal string) {
 	m.remember(r.ID, Answer{})
 	m.endTerm(s, cause, why)
 	m.update(s)
-	return ""
-}
-
-// inLine looks in the cached line: an operator who names a candidate that came a
-// moment ago is refused, and asks again.
-func (m *Machine) inLine(group, candidate string) bool {
-	return candidate != m.cfg.Candidate.ID && slices.ContainsFunc(m.line, func(l Session) bool {
-		return l.Candidate.ID == candidate && l.Scope.Covers(group)
-	})
 }
 
 // maxAnswers bounds what is remembered to answer again.
@@ -495,8 +531,14 @@ func (m *Machine) remember(id string, a Answer) {
 	m.answers[id] = a
 }
 
+func (m *Machine) forget(id string) {
+	delete(m.answers, id)
+	m.answered = slices.DeleteFunc(m.answered, func(known string) bool { return known == id })
+}
+
 func (m *Machine) answer(id string, a Answer) {
 	m.remember(id, a)
+	m.answerBy = m.now.Add(m.cfg.Timing.TTL)
 	if m.session != nil && m.room(CallAnswer) {
 		m.send(&Call{Kind: CallAnswer, Session: m.session.ID, Request: id, Answer: a}, m.session)
 	}

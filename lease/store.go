@@ -103,6 +103,12 @@ type Store interface {
 	// RaiseEpoch lifts the epoch of the deployment to a larger one and clears
 	// Rewound: from then on every grant has a token above all of the older epochs.
 	RaiseEpoch(ctx context.Context, to uint64) (Meta, error)
+	// Suspect reports that the newest grant of the group is wrong: a sink has seen
+	// the token seen, which the engine has not granted before that grant, or granted
+	// to another session. The engine lost data, so it sets Rewound. It does nothing if
+	// the group has a larger token by now, or if the epoch is above that of seen: then
+	// an operator has raised it, and the report is late.
+	Suspect(ctx context.Context, group string, seen fence.Token) error
 
 	// Attributes reads what is attached to a name; never set is version 0.
 	Attributes(ctx context.Context, name string) (Attributes, error)
@@ -296,7 +302,7 @@ type Meta struct {
 	// ErrRewound: who led before stops, and nobody begins. Whoever raises it waits
 	// for one TTL first.
 	Rewound bool
-	// Why says for people what was lost, while Rewound is set.
+	// Why says what shows that it went back, for people. It may be empty.
 	Why string
 }
 

@@ -42,7 +42,9 @@ type Timing struct {
 	Step time.Duration
 	// BackoffMin and BackoffMax bound the pause after a failed call: exponential
 	// with full jitter. They do not fall, and stay within TTL. Default 50 ms (or
-	// Beat, if shorter) and Beat.
+	// Beat, if shorter) and Beat. In a large fleet the pause before a session is
+	// opened or a watch begun again grows further, to one Step for each candidate
+	// and 2 × TTL at most, so that an engine that is back after an outage can answer.
 	BackoffMin, BackoffMax time.Duration
 	// Grace is how long before the end of trust a term ends (its context, and what
 	// Check says), so that work can stop in time. What it takes, pauses and lost beats no longer

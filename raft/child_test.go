@@ -70,6 +70,7 @@ type command struct {
 	Token fence.Token
 	To    string
 	Cause string
+	Seen  fence.Token
 }
 
 type event struct {
@@ -156,8 +157,11 @@ func (c *childSide) do(ctx context.Context, cmd command) {
 		e := event{N: cmd.N}
 		if err != nil {
 			e.Error = err.Error()
-			if errors.Is(err, tenure.ErrSuccessor) {
+			switch {
+			case errors.Is(err, tenure.ErrSuccessor):
 				e.Ended = "successor"
+			case errors.Is(err, tenure.ErrDataLost):
+				e.Ended = "data lost"
 			}
 		}
 		return e
@@ -175,13 +179,15 @@ func (c *childSide) do(ctx context.Context, cmd command) {
 			h.end(causes[cmd.Cause])
 			h.Ended(causes[cmd.Cause])
 		}
-	case "successor", "release":
+	case "successor", "release", "suspect":
 		h := c.node.holding()
 		switch {
 		case h == nil || h.token != cmd.Token:
 			c.send(event{N: cmd.N})
 		case cmd.Do == "release":
 			c.send(fail(h.Release(ctx, cmd.To)))
+		case cmd.Do == "suspect":
+			c.send(fail(h.Suspect(ctx, cmd.Seen)))
 		default:
 			c.send(fail(h.Successor(ctx, cmd.To)))
 		}
@@ -404,6 +410,8 @@ func (c *child) answer(ctx context.Context, answers <-chan event) (event, error)
 		switch {
 		case e.Ended == "successor":
 			return e, fmt.Errorf("%s: %w", e.Error, tenure.ErrSuccessor)
+		case e.Ended == "data lost":
+			return e, fmt.Errorf("%s: %w", e.Error, tenure.ErrDataLost)
 		case e.Error != "":
 			return e, errors.New(e.Error)
 		}
@@ -440,6 +448,12 @@ func (t *remoteTerm) Ended(cause error) {
 
 func (t *remoteTerm) Successor(ctx context.Context, to string) error {
 	_, answers := t.child.ask(command{Do: "successor", Token: t.token, To: to})
+	_, err := t.child.answer(ctx, answers)
+	return err
+}
+
+func (t *remoteTerm) Suspect(ctx context.Context, seen fence.Token) error {
+	_, answers := t.child.ask(command{Do: "suspect", Token: t.token, Seen: seen})
 	_, err := t.child.answer(ctx, answers)
 	return err
 }

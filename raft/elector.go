@@ -12,12 +12,19 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
+var errNoContext = errors.New("raft: the context is nil")
+
 // Campaign implements tenure.Elector. One campaign can wait at a time:
 // ErrCampaigning. If ctx ends at the very moment of the win, the term is
 // returned: it is the caller's, who resigns it if it is not wanted. A node that
 // was removed from the cluster waits in vain.
 func (n *Node) Campaign(ctx context.Context) (*tenure.Term, error) {
-	if ctx.Err() != nil {
+	switch {
+	case n == nil:
+		return nil, errors.New("raft: the node is nil")
+	case ctx == nil:
+		return nil, errNoContext
+	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
 	w := &waiter{result: make(chan outcome, 1)}
@@ -60,6 +67,9 @@ func (n *Node) Campaign(ctx context.Context) (*tenure.Term, error) {
 // quorum has confirmed that it is one. Without a quorum the state is Unknown and
 // the error wraps ErrUnavailable.
 func (n *Node) Leader(ctx context.Context) (tenure.Leader, error) {
+	if ctx == nil {
+		return tenure.Leader{Group: n.cfg.Group}, errNoContext
+	}
 	a, err := n.ask(ctx, request{Op: opLeader})
 	if err != nil {
 		return tenure.Leader{Group: n.cfg.Group}, err
@@ -93,6 +103,10 @@ func (n *Node) LeaderRead() (tenure.Leader, error) {
 // Leaders implements tenure.Elector.
 func (n *Node) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 	return func(yield func(tenure.Leader, error) bool) {
+		if ctx == nil {
+			yield(tenure.Leader{Group: n.cfg.Group}, errNoContext)
+			return
+		}
 		var state tenure.State
 		var token fence.Token
 		told := false // that it is unknown
@@ -131,6 +145,13 @@ func (n *Node) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 			}
 		}
 	}
+}
+
+// Deployment is the name that the stamps of this group carry; empty until this node knows
+// of a first term.
+func (n *Node) Deployment() string {
+	r, _, _, _ := n.current()
+	return r.Deployment
 }
 
 // current is what an observer would be told, if this node is the Raft leader.

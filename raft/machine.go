@@ -23,6 +23,8 @@ const (
 	end   kind = "end"   // a term is given up, if it is still the newest
 	beat  kind = "beat"  // nothing: that it was committed is all it says
 	raise kind = "raise" // the epoch is raised
+
+	suspect kind = "suspect" // a sink has seen a token that contradicts the newest term
 )
 
 // entry is what is committed.
@@ -35,7 +37,7 @@ type entry struct {
 
 	Candidate  tenure.Candidate `json:"candidate,omitzero"`  // begin
 	Deployment string           `json:"deployment,omitzero"` // begin: if there is none yet
-	Token      fence.Token      `json:"token,omitzero"`      // end: which
+	Token      fence.Token      `json:"token,omitzero"`      // end: which; suspect: what the sink has seen
 	Reason     string           `json:"reason,omitzero"`     // end: why
 	Epoch      uint64           `json:"epoch,omitzero"`      // raise: to what
 }
@@ -44,8 +46,9 @@ type entry struct {
 type record struct {
 	Deployment string      `json:"deployment"`
 	Epoch      uint64      `json:"epoch"`
-	Token      fence.Token `json:"token"` // of the newest term
-	Terms      []past      `json:"terms"` // the newest last
+	Token      fence.Token `json:"token"`         // of the newest term
+	Terms      []past      `json:"terms"`         // the newest last
+	Lost       bool        `json:"lost,omitzero"` // data was lost: no term begins until the epoch is raised
 }
 
 // past is a term in the record.
@@ -75,6 +78,9 @@ func (r record) apply(e entry) (record, error) {
 	r.Terms = slices.Clone(r.Terms)
 	switch e.Kind {
 	case begin:
+		if r.Lost {
+			return r, tenure.ErrDataLost
+		}
 		token, err := r.Token.Next(r.Epoch)
 		if err != nil {
 			return r, err
@@ -104,7 +110,10 @@ func (r record) apply(e entry) (record, error) {
 		if e.Epoch <= r.Epoch {
 			return r, fmt.Errorf("epoch %d: the epoch is %d already, and it only rises", e.Epoch, r.Epoch)
 		}
-		r.Epoch = e.Epoch
+		r.Epoch, r.Lost = e.Epoch, false
+	case suspect:
+		// A report from before the epoch was raised, or before a later term, is late.
+		r.Lost = r.Lost || e.Token >= r.Token && e.Token.Epoch() >= r.Epoch
 	default:
 		// A newer version proposed it. To skip what others apply would be to
 		// disagree with them in silence.

@@ -3,6 +3,7 @@ package raft
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"slices"
 	"testing"
@@ -151,5 +152,34 @@ func TestSince(t *testing.T) {
 	}
 	if got := (record{}).since("g", false, 0, tenure.Unknown); len(got) != 1 || got[0].State != tenure.Vacant {
 		t.Errorf("a group that was never led: %v", got)
+	}
+}
+
+// A report that data was lost stops every later term until the epoch is raised. One that
+// a later term or a raised epoch has overtaken changes nothing.
+func TestMachineSuspect(t *testing.T) {
+	step := func(r record, e entry) record {
+		t.Helper()
+		r, err := r.apply(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	r := step(step(record{}, entry{Kind: begin, At: 1}), entry{Kind: begin, At: 2})
+	if r = step(r, entry{Kind: suspect, Token: r.Token - 1}); r.Lost {
+		t.Error("a report about an older term stops the next")
+	}
+	seen := r.Token + 5
+	r = step(r, entry{Kind: suspect, Token: seen})
+	if _, err := r.apply(entry{Kind: begin, At: 3}); !errors.Is(err, tenure.ErrDataLost) {
+		t.Errorf("a term begins: %v", err)
+	}
+	r = step(r, entry{Kind: raise, Epoch: seen.Epoch() + 1})
+	if r = step(r, entry{Kind: suspect, Token: seen}); r.Lost {
+		t.Error("a late report stops the next term")
+	}
+	if r = step(r, entry{Kind: begin, At: 4}); r.Token <= seen {
+		t.Errorf("token %d follows %d", r.Token, seen)
 	}
 }

@@ -169,6 +169,11 @@ func (n *Node) endErrand() {
 // beginTerm raises the token and, if this node then still leads and can trust it,
 // hands the term to the campaign that waits.
 func (n *Node) beginTerm(term uint64) {
+	if now, _ := n.fsm.state(); now.Lost {
+		n.cfg.Log.Error("raft: no term begins: the cluster lost data; raise the epoch", "group", n.cfg.Group)
+		n.pause(n.cfg.Heartbeat)
+		return
+	}
 	proposed := n.cfg.Clock.Now()
 	a, err := n.propose(n.ctx, term, entry{Kind: begin, Candidate: n.cfg.Candidate, Deployment: rand.Text()})
 	n.mu.Lock()
@@ -213,6 +218,7 @@ func (n *Node) installTerm(term, nth uint64, proposed clock.Instant, granted rec
 	h := &held{node: n, token: newest.Token, raft: term, trust: trust, leader: now.leader(n.cfg.Group, true), gone: make(chan struct{})}
 	h.term, h.end = tenure.NewTerm(tenure.TermConfig{
 		Group: n.cfg.Group, Token: newest.Token, Deployment: now.Deployment,
+		Session:   fence.SessionDigest(fmt.Sprintf("%s/%d", newest.Life, newest.Nth)),
 		Candidate: n.cfg.Candidate, Trust: trust, Grant: h,
 	})
 	n.held = h
@@ -326,6 +332,23 @@ func (h *held) Successor(ctx context.Context, candidate string) error {
 		return fmt.Errorf("raft: %q does not campaign for group %q: %w", candidate, n.cfg.Group, tenure.ErrSuccessor)
 	}
 	return nil
+}
+
+// Suspect implements tenure.Grant.
+func (h *held) Suspect(ctx context.Context, seen fence.Token) error {
+	n := h.node
+	l, err := n.Leader(ctx)
+	switch {
+	case err != nil:
+		return err
+	case l.State != tenure.Led || l.Token != h.token || l.Candidate.ID != n.cfg.Candidate.ID:
+		return nil
+	}
+	if _, err := n.propose(ctx, h.raft, entry{Kind: suspect, Token: seen}); err != nil {
+		return err // moved on, or nothing is committed: then it is asked again, or the term ends
+	}
+	n.cfg.Log.Error("raft: the cluster lost data", "token", h.token, "seen", seen)
+	return fmt.Errorf("raft: group %q was granted with token %d, but a sink has seen token %d (epoch %d): %w", n.cfg.Group, h.token, seen, seen.Epoch(), tenure.ErrDataLost)
 }
 
 // Release implements tenure.Grant.

@@ -5,7 +5,10 @@
 // back, the store goes away and is rewound, operators interfere. Time and chance
 // come from one seed, so a run repeats to the last event.
 //
-// The guarantees G1 to G8 (docs/guarantees.md) and the promises S1 to S5 of
+// Six seeds of ten are plain worlds. Three are rich: they have some of the traits in
+// kinds.go as well. One is a drill: one disturbance at a time, with strict expectations.
+//
+// The guarantees G1 to G8, the checks E1 to E7 (docs/guarantees.md) and the promises S1 to S5 of
 // lease.Store are asserted by name at every event that could break them. A
 // broken one ends the run, and the seed replays it:
 //

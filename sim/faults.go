@@ -58,7 +58,7 @@ func (w *world) until(d time.Duration) time.Duration {
 // misfortune draws a fault and a victim: mostly the leader, some at the moment of
 // a change, because order finds more than volume.
 func (w *world) misfortune() {
-	f := &faults[w.deck[w.rand.IntN(len(w.deck))]]
+	f := w.deck[w.rand.IntN(len(w.deck))]
 	switch x := w.rand.Float64(); {
 	case x < 0.6:
 		w.strike(f, w.leader(w.groups[w.rand.IntN(len(w.groups))]))
@@ -69,14 +69,21 @@ func (w *world) misfortune() {
 	}
 }
 
-func deck() []int {
-	var d []int
-	for i, f := range faults {
+// pickDeck repeats each fault by its weight.
+func (w *world) pickDeck() {
+	add := func(f *fault) {
 		for range f.weight {
-			d = append(d, i)
+			w.deck = append(w.deck, f)
 		}
 	}
-	return d
+	for i := range faults {
+		add(&faults[i])
+	}
+	for t, f := range traitFaults {
+		if f != nil && w.has(trait(t)) {
+			add(f)
+		}
+	}
 }
 
 func (w *world) strike(f *fault, n *node) {
@@ -269,8 +276,12 @@ func (w *world) raiseEpoch() {
 	meta, err := w.store.state.Meta(w.store.now())
 	for to := meta.Epoch + 1; err == nil; to++ {
 		if _, err := w.store.state.RaiseEpoch(w.store.now(), to); err == nil {
+			w.store.epoch = to
 			break
 		}
+	}
+	if w.raised++; w.raised == 2 {
+		w.saw(raisedAgain)
 	}
 	w.store.publish()
 }
@@ -287,7 +298,7 @@ func (w *world) deafen(n *node) bool {
 }
 
 func (w *world) anyone() string {
-	return w.nodes[w.rand.IntN(len(w.nodes))].name
+	return w.nodes[w.rand.IntN(len(w.nodes))].candidate.ID
 }
 
 func (w *world) ask(n *node, verb lease.Verb) bool {
@@ -295,14 +306,20 @@ func (w *world) ask(n *node, verb lease.Verb) bool {
 	if t == nil || w.store.down {
 		return false
 	}
-	w.asked++
-	r := lease.Request{
-		ID: fmt.Sprintf("r%d", w.asked), Verb: verb, Group: t.group, Reason: "drill",
-		CoolDown: w.between(0, 10*time.Second), TTL: 2 * w.timing.TTL,
-	}
+	to := ""
+	coolDown := w.between(0, 10*time.Second)
 	if verb == lease.Transfer {
-		r.To = w.anyone()
+		to = w.anyone()
 	}
+	return w.askOf(t, verb, to, coolDown)
+}
+
+// askOf leaves a request for the holder of a term.
+func (w *world) askOf(t *term, verb lease.Verb, to string, coolDown time.Duration) bool {
+	w.asked++
+	id := fmt.Sprintf("r%d", w.asked)
+	r := lease.Request{ID: id, Verb: verb, Group: t.group, To: to, Reason: id, CoolDown: coolDown, TTL: 2 * w.timing.TTL}
+	w.coolDowns[string(verb)+": "+id] = coolDown
 	return w.store.state.Ask(w.store.now(), t.session, r) == nil
 }
 
@@ -312,14 +329,14 @@ func (w *world) force(n *node) bool {
 	if t == nil || w.store.down {
 		return false
 	}
-	w.forceSession(n.name)
+	w.forceSession(n.candidate.ID)
 	return true
 }
 
 // forceSession closes the session of a process that may lead nothing.
 func (w *world) forceSession(name string) {
 	for _, n := range w.nodes {
-		if n.name == name && n.sess != "" && !w.store.down && w.now < w.healAt {
+		if n.candidate.ID == name && n.sess != "" && !w.store.down && w.now < w.healAt {
 			for _, t := range n.terms {
 				t.forced = t.forced || t.session == n.sess
 			}
@@ -337,6 +354,7 @@ func (w *world) closeByForce(id lease.SessionID) {
 func (w *world) sicken(n *node) bool {
 	n.sick = true
 	n.deliver(lease.Event{Kind: lease.OnHealth, Cause: errReset})
+	n.checkSick()
 	life := n.life
 	w.after(w.until(w.between(time.Second, 2*w.timing.TTL)), func() {
 		if n.life == life {
@@ -367,7 +385,7 @@ func (w *world) resign(n *node) bool {
 func (w *world) transfer(n *node) bool {
 	t := n.anyTerm()
 	to := w.anyone()
-	if t == nil || to == n.name {
+	if t == nil || to == n.candidate.ID {
 		return false
 	}
 	n.doing(n.life, func() {
@@ -389,7 +407,7 @@ func (w *world) transfer(n *node) bool {
 // the time it is used.
 func (w *world) sessionOf(name string) lease.SessionID {
 	for _, n := range w.nodes {
-		if n.name == name {
+		if n.candidate.ID == name {
 			return n.sess
 		}
 	}
@@ -456,9 +474,12 @@ func (w *world) slip(*node) bool {
 }
 
 // ppm is the rate of a clock: any two differ by less than the drift that the
-// timing allows for.
+// timing allows for, except in worlds that are about larger differences.
 func (w *world) ppm() int64 {
 	bound := int64(w.timing.Drift * million * 0.49)
+	if w.has(driftBeyond) {
+		bound *= 20 // up to a fifth too fast or too slow
+	}
 	if bound == 0 {
 		return 0
 	}

@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -48,6 +49,24 @@ type node struct {
 	hang    time.Duration // how long the next work takes to stop
 	sick    bool
 	reserve map[string][]uint64 // planted: numbers handed out without asking
+
+	deposed  bool // a deposed engine leader acknowledges the next keep-alive
+	loseNext bool // the next acquire gets no answer
+
+	// What the checks know of the process, without asking it.
+	quietAt    instant // until when something disturbed it
+	livedAt    instant // until when its session lived
+	wantsAt    map[string]instant
+	coolUntil  map[string]instant
+	confirmed  map[string]fence.Token // granted, by a linearizable answer
+	refused    map[string]refusal
+	gaveUp     []gaveUp
+	deadTold   lease.SessionID
+	sessOver   bool // sess is not in use any more
+	synced     bool // the watch has shown its snapshot
+	syncedAt   instant
+	callWindow instant
+	callCount  int
 }
 
 // term is one leadership with its work.
@@ -64,6 +83,7 @@ type term struct {
 	toSess   lease.SessionID // as it was when the transfer was asked for
 	forced   bool            // an operator closed the session: G3 says nothing of it
 	sealed   bool
+	full     bool // the sink could not write
 }
 
 func newNode(w *world, i int) *node {
@@ -95,12 +115,14 @@ func (n *node) start() {
 	n.up, n.paused = true, false
 	n.life++
 	n.events, n.doings, n.terms = nil, nil, nil
-	n.begun = map[string]fence.Token{}
-	n.preWrite, n.hang, n.sick = 0, 0, false
-	n.trust, n.sess = 0, ""
+	n.begun, n.confirmed = map[string]fence.Token{}, map[string]fence.Token{}
+	n.wantsAt, n.coolUntil = map[string]instant{}, map[string]instant{}
+	n.preWrite, n.hang, n.sick, n.deposed, n.loseNext = 0, 0, false, false, false
+	n.trust, n.sess, n.sessOver, n.deadTold = 0, "", false, ""
+	n.gaveUp, n.quietAt, n.synced, n.refused = nil, n.w.now, false, map[string]refusal{}
 	n.stream++
 	n.machine = lease.NewMachine(lease.MachineConfig{
-		Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Limits: n.w.store.state.Limits(),
+		Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Caps: n.w.store.state.Caps(),
 		Seed: n.w.rand.Uint64(), Plant: n.w.cfg.Plant,
 	})
 	n.wakeAt = never
@@ -131,7 +153,7 @@ func (n *node) campaign(group string, after time.Duration) {
 					return
 				}
 			}
-			n.wants[group] = true
+			n.wants[group], n.wantsAt[group] = true, n.w.now
 			n.step(lease.Event{Kind: lease.OnCampaign, Group: group})
 		})
 	})
@@ -206,6 +228,9 @@ func (n *node) step(events ...lease.Event) {
 	if !n.up {
 		return
 	}
+	for i := range events {
+		n.heard(&events[i])
+	}
 	actions := n.machine.Step(n.now(), events...)
 	for i := range actions {
 		n.act(&actions[i])
@@ -253,12 +278,14 @@ func (n *node) act(a *lease.Action) {
 	case lease.DoWatch:
 		n.watch()
 	case lease.DoTrust:
+		n.sessOver = n.sessOver && n.sess == a.Session.ID
 		n.trust, n.sess = a.Until, a.Session.ID
 	case lease.DoBegin:
 		n.begin(a.Record)
 	case lease.DoEnd:
 		for _, t := range n.terms {
 			if t.group == a.Group && t.token == a.Token && !t.ended {
+				n.checkExpired(t, a.Cause)
 				n.end(t, a.Cause)
 			}
 		}
@@ -266,14 +293,31 @@ func (n *node) act(a *lease.Action) {
 		n.wants[a.Group] = false
 	case lease.DoOverrun:
 		n.w.result.Overruns++
+	case lease.DoNote:
+		n.noted(&a.Note)
 	}
 }
 
 func (n *node) call(c *lease.Call) {
 	life := n.life
 	n.w.result.Calls++
+	if n.w.trace != nil {
+		n.w.log("%-8s sends %s %s", n.name, c.Kind, c.Session)
+	}
+	n.checkCall(c)
+	lost := false
 	if c.Kind == lease.CallAcquire {
 		n.w.atChange(n)
+		lost = n.loseNext
+		n.loseNext = false
+	}
+	if lost {
+		n.quietAt = n.w.now
+		n.w.deafen(n)
+		n.w.after(n.w.between(0, n.w.timing.CallTimeout), func() {
+			n.doing(life, func() { n.withdraw(c.Seen[0].Group) })
+			n.campaign(c.Seen[0].Group, n.w.between(n.w.timing.TTL, 3*n.w.timing.TTL))
+		})
 	}
 	sent, answered := n.w.now, false
 	reply := func(r *lease.Reply) {
@@ -281,7 +325,15 @@ func (n *node) call(c *lease.Call) {
 			return // a transport passes on one answer to a call
 		}
 		answered = true
+		var wanted map[string]bool
+		if c.Kind == lease.CallAcquire {
+			wanted = maps.Clone(n.wants)
+		}
+		ready := n.up && !n.paused
 		n.deliver(lease.Event{Kind: lease.OnReply, Reply: r})
+		if ready && n.up {
+			n.checkReply(c, r, sent, wanted)
+		}
 		if c.Kind == lease.CallBeat && errors.Is(r.Err, lease.ErrSessionDead) && n.up && !n.paused && n.w.now < sent.add(n.w.timing.TTL) {
 			// Definitely dead: nothing of that session goes on.
 			for _, t := range n.terms {
@@ -293,19 +345,24 @@ func (n *node) call(c *lease.Call) {
 	}
 	fail := func(err error) { reply(&lease.Reply{ID: c.ID, Err: err}) }
 	n.road.there(func() {
-		r := n.w.store.serve(n, c)
-		if r == nil {
-			if n.w.chance(0.5) {
-				n.road.back(func() { fail(errReset) })
+		n.w.store.receive(n, c, func(r *lease.Reply) {
+			if lost {
+				return
 			}
-			return
-		}
-		n.road.back(func() { reply(r) })
+			if r == nil {
+				if n.w.chance(0.5) {
+					n.road.back(func() { fail(errReset) })
+				}
+				return
+			}
+			n.road.back(func() { reply(r) })
+		})
 	}, fail)
 }
 
 func (n *node) watch() {
 	n.stream++
+	n.synced = false
 	life, stream := n.life, n.stream
 	lost := func() {
 		n.w.after(n.w.between(0, 2*time.Second), func() {
@@ -320,7 +377,7 @@ func (n *node) watch() {
 			return
 		}
 		arrived = true
-		if n.w.store.down {
+		if n.w.store.refusesWatch() {
 			lost()
 			return
 		}
@@ -352,6 +409,10 @@ func (n *node) begin(rec lease.Record) {
 		w.broken("G4", "%s begins a term of %s with token %d after token %d", n.name, t.group, t.token, n.begun[t.group])
 	case l.by[t.token] != t.session:
 		w.broken("G4", "%s begins a term of %s with token %d, which was granted to session %q, not %q", n.name, t.group, t.token, l.by[t.token], t.session)
+	case n.confirmed[t.group] < t.token:
+		w.broken("G4", "%s begins a term of %s with token %d, which only its watch has shown", n.name, t.group, t.token)
+	case w.store.owner[t.session] != n:
+		w.broken("G4", "%s begins a term of %s with token %d on a session of %s", n.name, t.group, t.token, w.store.owner[t.session].name)
 	case t.session != n.sess || n.now() >= n.trust:
 		w.broken("G4", "%s begins a term of %s with token %d on session %s that it does not trust", n.name, t.group, t.token, t.session)
 	}
@@ -364,6 +425,10 @@ func (n *node) begin(rec lease.Record) {
 			}
 			switch {
 			case other.forced || t.forced: // G3 does not speak of it
+			case w.lenient:
+				if o.believes(other) {
+					w.saw(driftOverlap)
+				}
 			case o.believes(other):
 				w.broken("G3", "%s begins to lead %s with token %d while %s believes in its token %d for another %v",
 					n.name, t.group, t.token, o.name, other.token, o.trust.Sub(o.now()))
@@ -397,6 +462,7 @@ func (n *node) seal(t *term) {
 			return
 		}
 		if a.err != nil {
+			n.checkRefusedSeal(t, a.err)
 			n.endHere(t, tenure.ErrResigned)
 			return
 		}
@@ -417,7 +483,7 @@ func (n *node) tick(t *term) {
 	}
 	for _, o := range n.w.nodes {
 		for _, other := range o.terms {
-			if o != n && other.group == t.group && other.token > t.token && o.believes(other) && !t.forced {
+			if o != n && other.group == t.group && other.token > t.token && o.believes(other) && !t.forced && !n.w.lenient {
 				n.w.broken("G3", "%s passes its check for %s with token %d while %s believes in token %d", n.name, t.group, t.token, o.name, other.token)
 			}
 		}
@@ -430,6 +496,15 @@ func (n *node) tick(t *term) {
 	n.w.after(n.w.between(400*time.Millisecond, 2*time.Second), func() {
 		n.doing(t.life, func() { n.tick(t) })
 	})
+}
+
+// rest is how long a process does not campaign after a term.
+func (n *node) rest(t *term) time.Duration {
+	d := n.w.between(200*time.Millisecond, 2*time.Second)
+	if t.full {
+		d += n.w.between(5*time.Second, 15*time.Second)
+	}
+	return d
 }
 
 // write goes on after a check, however long ago that was.
@@ -447,6 +522,10 @@ func (n *node) write(t *term) {
 		take = 10
 	}
 	n.toSink(t, func() answer { return s.write(t.token, take) }, func(a answer) {
+		if errors.Is(a.err, errFull) {
+			n.endHere(t, tenure.ErrResigned)
+			return
+		}
 		if a.err != nil {
 			// Refused: somebody newer was here.
 			n.endHere(t, tenure.ErrLost)
@@ -465,8 +544,11 @@ func (n *node) toSink(t *term, there func() answer, back func(answer)) {
 		if s.down {
 			return
 		}
-		a := there()
-		n.sinkRoad.back(func() { n.doing(t.life, func() { back(a) }) })
+		s.receive(func() {
+			a := there()
+			t.full = t.full || errors.Is(a.err, errFull)
+			n.sinkRoad.back(func() { n.doing(t.life, func() { back(a) }) })
+		})
 	}, func(error) {})
 }
 
@@ -495,7 +577,7 @@ func (n *node) end(t *term, cause error) {
 			t.returned = true
 			n.terms = slices.DeleteFunc(n.terms, func(o *term) bool { return o == t })
 			n.step(lease.Event{Kind: lease.OnReturned, Group: t.group, Token: t.token, To: t.to, Session: t.toSess})
-			n.campaign(t.group, n.w.between(200*time.Millisecond, 2*time.Second))
+			n.campaign(t.group, n.rest(t))
 		})
 	})
 }

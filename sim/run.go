@@ -54,6 +54,7 @@ type Result struct {
 	Endings  map[string]int
 	Tries    []int           // acquires per vacancy
 	Vacant   []time.Duration // how long each vacancy lasted
+	Busiest  int             // calls of one process in ten seconds, in percent of what is allowed
 	Hash     uint64
 }
 
@@ -87,17 +88,26 @@ func Run(cfg Config) *Result {
 		cfg.Duration = 10 * time.Minute
 	}
 	w := &world{
-		cfg:    cfg,
-		rand:   newRand(cfg.Seed),
-		trace:  cfg.Trace,
-		sinks:  map[string]*sink{},
-		result: &Result{Faults: map[string]int{}, Endings: map[string]int{}, Hash: 14695981039346656037 ^ cfg.Seed},
+		cfg:       cfg,
+		rand:      newRand(cfg.Seed),
+		trace:     cfg.Trace,
+		sinks:     map[string]*sink{},
+		coolDowns: map[string]time.Duration{},
+		result:    &Result{Faults: map[string]int{}, Endings: map[string]int{}, Hash: 14695981039346656037 ^ cfg.Seed},
+	}
+	if !cfg.Calm {
+		w.kind = kindOf(cfg.Seed)
 	}
 	w.timing = w.pickTiming()
+	w.pickTraits()
 	w.groups = []string{"billing", "mail", "index"}[:1]
 	if !cfg.Calm && w.chance(0.3) {
 		w.groups = []string{"billing", "mail", "index"}[:2+w.rand.IntN(2)]
 	}
+	if w.kind == drill {
+		w.groups = w.groups[:1]
+	}
+	w.pickGroups()
 	w.store = newStore(w)
 	for _, g := range w.groups {
 		w.sinks[g] = &sink{w: w, group: g, given: map[uint64]bool{}}
@@ -105,12 +115,17 @@ func Run(cfg Config) *Result {
 	for i := range cfg.Candidates {
 		w.nodes = append(w.nodes, newNode(w, i+1))
 	}
+	w.pickNodes()
 	for _, n := range w.nodes {
 		w.after(w.between(0, time.Second), n.start)
 	}
-	if cfg.Calm {
+	w.after(0, w.watchOver)
+	switch {
+	case cfg.Calm:
 		w.calm()
-	} else {
+	case w.kind == drill:
+		w.runDrills()
+	default:
 		w.storm()
 	}
 	w.result.Virtual = time.Duration(w.now)
@@ -129,10 +144,13 @@ func (w *world) recovery() time.Duration {
 // the leader once more and sees how long that takes without any other fault.
 func (w *world) storm() {
 	clean := w.timing.TTL + w.timing.TTL/50 + time.Second
+	if w.has(epochRaised) {
+		clean += operatorDelay // the sinks may refuse tokens of the second epoch after theirs
+	}
 	end := instant(w.cfg.Duration)
 	check := end.add(-clean - time.Second)
 	w.healAt = check.add(-w.recovery())
-	w.deck = deck()
+	w.pickDeck()
 	w.faulty = true
 	var next func()
 	next = func() {
@@ -146,6 +164,10 @@ func (w *world) storm() {
 	w.at(w.healAt, w.heal)
 	w.run(check)
 	if w.result.Violation != nil {
+		return
+	}
+	if w.lenient {
+		w.run(end)
 		return
 	}
 	w.allLed("after the last fault, within " + w.recovery().String())
@@ -173,10 +195,14 @@ func (w *world) heal() {
 	if w.rewound {
 		w.raiseEpoch()
 	}
+	w.store.slow, w.store.disk, w.store.lag, w.store.oldLine, w.store.refuseWatches = 0, 0, 0, nil, 0
+	for _, g := range w.groups {
+		w.sinks[g].slow, w.sinks[g].full = 0, false
+	}
 	for _, n := range w.nodes {
 		w.mend(n)
 		n.sinkRoad.heal()
-		n.preWrite = 0
+		n.preWrite, n.deposed, n.loseNext = 0, false, false
 		if !n.up {
 			n.start()
 		}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
@@ -25,6 +26,26 @@ type sink struct {
 	given    map[uint64]bool
 	floor    uint64      // the highest number that a caller has
 	floorBy  fence.Token // and its token
+
+	slow     time.Duration
+	full     bool
+	backup   *sinkBackup
+	advances bool // an operator is about to advance the mark
+}
+
+var errFull = errors.New("no space left on the device")
+
+// receive lets a request wait while the sink is slow.
+func (s *sink) receive(f func()) {
+	if s.slow == 0 {
+		f()
+		return
+	}
+	s.w.after(s.w.between(0, s.slow), func() {
+		if !s.down {
+			f()
+		}
+	})
 }
 
 // answer goes back to the writer.
@@ -51,10 +72,39 @@ func (s *sink) admit(t fence.Token) error {
 	if err != nil {
 		s.w.result.Refused++
 	}
+	s.slipped(err)
 	return err
 }
 
+// operatorDelay is how long it takes at most until somebody advances a mark.
+const operatorDelay = 3 * time.Second
+
+// slipped: two epochs were raised in a row, and the sink takes that for a typing
+// mistake. An operator advances the mark after a while.
+func (s *sink) slipped(err error) {
+	var slip *fence.SlipError
+	if !errors.As(err, &slip) || slip.Stamp.Token > s.w.store.grants[s.group].top || s.advances {
+		return
+	}
+	s.advances = true
+	s.w.after(s.w.between(0, operatorDelay), func() {
+		s.advances = false
+		s.w.saw(slipAdvanced)
+		s.advance(slip.Stamp.Token)
+	})
+}
+
+func (s *sink) advance(to fence.Token) {
+	if next, err := s.mark.Advance(s.stamp(to)); err == nil {
+		s.mark = next
+	}
+}
+
 func (s *sink) seal(t fence.Token) answer {
+	if s.full {
+		s.w.saw(refusedFull)
+		return answer{err: errFull}
+	}
 	if err := s.admit(t); err != nil {
 		return answer{err: err}
 	}
@@ -68,6 +118,10 @@ func (s *sink) write(t fence.Token, n uint64) answer {
 		s.w.result.StaleUnfenced++
 	}
 	s.unfenced = max(s.unfenced, t)
+	if s.full {
+		s.w.saw(refusedFull)
+		return answer{err: errFull}
+	}
 	if err := s.admit(t); err != nil {
 		return answer{err: err}
 	}
@@ -117,4 +171,20 @@ func (s *sink) restart(outage time.Duration) {
 		s.mark = fence.Mark{}
 	}
 	s.w.after(outage, func() { s.down = false })
+}
+
+// restore puts the backup back. The operator brings the mark and the sequence up to
+// what is known elsewhere before anybody can write.
+func (s *sink) restore(outage time.Duration) {
+	s.restart(outage)
+	last := s.seq
+	s.mark, s.seq = s.backup.mark, s.backup.seq
+	s.backup = nil
+	if s.w.cfg.Plant.Has(plant.RestoreAsIs) {
+		return
+	}
+	if top := s.w.store.grants[s.group].top; top > 0 {
+		s.advance(top)
+	}
+	s.seq = last
 }

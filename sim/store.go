@@ -8,8 +8,9 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
-	"github.com/tenurehq/tenure/store/mem"
+	"github.com/tenurehq/tenure/sim/model"
 )
 
 const deployment = "sim"
@@ -19,13 +20,13 @@ const deployment = "sim"
 type store struct {
 	w       *world
 	clock   wheel
-	state   *mem.State
+	state   *model.State
 	down    bool
 	since   instant // of the outage
 	streams []*stream
 	wakeAt  instant
 
-	backup    *mem.Snapshot
+	backup    *model.Snapshot
 	rewinding bool
 
 	// What we know without asking: S1 and S5 are checked against it.
@@ -36,6 +37,16 @@ type store struct {
 	instance map[lease.SessionID]string // the start of the process that opened it
 
 	grants map[string]*ledger
+	ttl    map[lease.SessionID]time.Duration // granted
+	epoch  uint64                            // raised to
+
+	slow          time.Duration   // of every call
+	disk          time.Duration   // of every commit, one after the other
+	busyUntil     instant         // the disk
+	lag           time.Duration   // of what need not be linearizable
+	oldLine       []lease.Session // what a follower that lags lists
+	refuseWatches int             // so many more
+	grantsTTL     float64         // of the TTL that is requested; 0: all of it
 }
 
 // ledger is the history of a group's grants.
@@ -45,6 +56,10 @@ type ledger struct {
 	by       map[fence.Token]lease.SessionID
 	vacantAt instant // never: led
 	tries    int     // acquires since the vacancy
+
+	handedOver        bool // the newest grant
+	grantedAt, usedAt instant
+	views             []stampedView // in worlds with stale reads
 }
 
 // stream is one watch.
@@ -62,7 +77,7 @@ func newStore(w *world) *store {
 	s := &store{
 		w:        w,
 		clock:    wheel{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))), ppm: w.ppm()},
-		state:    mem.NewState(mem.Options{Deployment: deployment, Plant: w.cfg.Plant}),
+		state:    model.NewState(model.Options{Deployment: deployment, Plant: w.cfg.Plant}),
 		wakeAt:   never,
 		deadline: map[lease.SessionID]clock.Instant{},
 		ended:    map[lease.SessionID]bool{},
@@ -70,6 +85,10 @@ func newStore(w *world) *store {
 		owner:    map[lease.SessionID]*node{},
 		instance: map[lease.SessionID]string{},
 		grants:   map[string]*ledger{},
+		ttl:      map[lease.SessionID]time.Duration{},
+	}
+	if w.has(manyGroups) {
+		s.state = model.NewState(model.Options{Deployment: deployment, Plant: w.cfg.Plant, Caps: lease.Caps{Batch: 32}})
 	}
 	for _, g := range w.groups {
 		s.grants[g] = &ledger{by: map[fence.Token]lease.SessionID{}, vacantAt: 0}
@@ -85,6 +104,80 @@ func (s *store) alive(id lease.SessionID) bool {
 	return ok && !s.ended[id] && s.now() < d
 }
 
+var errCompacted = errors.New("the watch was compacted")
+
+// refusesWatch: the store is down, or what the watch would begin with is compacted.
+func (s *store) refusesWatch() bool {
+	if s.refuseWatches > 0 && !s.down {
+		s.refuseWatches--
+		return true
+	}
+	return s.down
+}
+
+// receive serves a call after as long as the store and its disk take.
+func (s *store) receive(n *node, c *lease.Call, done func(*lease.Reply)) {
+	d := time.Duration(0)
+	if s.slow > 0 {
+		d = s.w.between(0, s.slow)
+	}
+	switch c.Kind {
+	case lease.CallOpen, lease.CallClose, lease.CallAcquire, lease.CallRelease, lease.CallAnswer:
+		if s.disk > 0 {
+			// An engine refuses work rather than queue it without a limit; here it speeds up.
+			s.busyUntil = min(max(s.busyUntil, s.w.now).add(s.disk), s.w.now.add(2*s.w.timing.CallTimeout))
+		}
+		if s.busyUntil > s.w.now {
+			d += time.Duration(s.busyUntil - s.w.now)
+		}
+	}
+	if d == 0 {
+		done(s.serve(n, c))
+		return
+	}
+	s.w.after(d, func() { done(s.serve(n, c)) })
+}
+
+// open grants what the store has to give. A planted one gives a candidate the session
+// that it has already, whichever process opened it.
+func (s *store) open(now clock.Instant, n *node, c *lease.Call) (lease.Session, error) {
+	ttl := c.TTL
+	if s.w.cfg.Plant.Has(plant.AdoptSession) {
+		line, _ := s.state.Sessions(now, n.scope, lease.Page{})
+		for _, l := range line {
+			if l.Candidate.ID == n.candidate.ID && s.owner[l.ID] != n {
+				return l, nil
+			}
+		}
+	}
+	if s.grantsTTL > 0 {
+		ttl = time.Duration(float64(ttl) * s.grantsTTL)
+		s.w.saw(lessTTL)
+	}
+	return s.state.Open(now, n.candidate, ttl, lease.OpenOptions{Scope: n.scope, Instance: n.instance(), Attempt: c.Attempt})
+}
+
+// acknowledge answers a keep-alive as a deposed leader of the engine does that does not
+// know yet: the new one began to count every TTL a moment ago, and does not see this
+// keep-alive. That moment is within the margin. Then n is cut off, which is when it
+// would matter.
+func (s *store) acknowledge(now clock.Instant, n *node, c *lease.Call, r *lease.Reply) {
+	n.deposed = false
+	ago := s.w.between(0, s.w.timing.Margin*9/10)
+	s.state.Restart(now.Add(-ago))
+	for id := range s.deadline {
+		if s.known(id) && !s.ended[id] {
+			s.deadline[id] = max(s.deadline[id], now.Add(s.ttl[id]-ago))
+		}
+	}
+	r.Beat = lease.Beat{TTL: s.ttl[c.Session]}
+	s.w.saw(deposedAck)
+	s.w.after(60*time.Millisecond, func() {
+		n.road.cutOut, n.road.cutIn = true, true
+		s.w.after(s.w.until(s.w.between(s.w.timing.TTL, 2*s.w.timing.TTL)), func() { s.w.mend(n) })
+	})
+}
+
 // serve does one call and checks what was done. It returns nil when the store is
 // down.
 func (s *store) serve(n *node, c *lease.Call) *lease.Reply {
@@ -97,17 +190,21 @@ func (s *store) serve(n *node, c *lease.Call) *lease.Reply {
 	r := &lease.Reply{ID: c.ID}
 	switch c.Kind {
 	case lease.CallOpen:
-		r.Session, r.Err = s.state.Open(now, n.candidate, c.TTL, lease.OpenOptions{Scope: n.scope, Instance: n.instance(), Attempt: c.Attempt})
+		r.Session, r.Err = s.open(now, n, c)
 		if r.Err == nil {
 			if o, ok := s.owner[r.Session.ID]; ok && (o != n || s.instance[r.Session.ID] != n.instance()) {
 				s.w.broken("S1", "session id %s was used before", r.Session.ID)
 			}
 			s.instance[r.Session.ID] = n.instance()
 			s.deadline[r.Session.ID] = now.Add(r.Session.TTL)
-			s.owner[r.Session.ID] = n
+			s.owner[r.Session.ID], s.ttl[r.Session.ID] = n, r.Session.TTL
 		}
 	case lease.CallBeat:
-		s.keepAlive(now, c, r)
+		if n.deposed && s.alive(c.Session) && !s.w.rewound {
+			s.acknowledge(now, n, c, r)
+		} else {
+			s.keepAlive(now, c, r)
+		}
 	case lease.CallClose:
 		s.close(now, n, c, r)
 	case lease.CallAcquire:
@@ -120,6 +217,10 @@ func (s *store) serve(n *node, c *lease.Call) *lease.Reply {
 			scope = lease.Scope{c.Group}
 		}
 		r.Line, r.Err = s.state.Sessions(now, scope, lease.Page{})
+		if s.lag > 0 {
+			s.w.saw(staleLine)
+			r.Line = slices.DeleteFunc(slices.Clone(s.oldLine), func(l lease.Session) bool { return !l.Scope.Overlaps(scope) })
+		}
 	case lease.CallRead:
 		r.View, r.Err = s.state.Read(now, c.Group)
 	case lease.CallAnswer:
@@ -203,6 +304,7 @@ func (s *store) release(now clock.Instant, n *node, c *lease.Call, r *lease.Repl
 			s.w.broken("S2", "group %s was handed to the dead session %s", c.Held.Group, c.To)
 		}
 		s.granted(c.Held.Group, rec.Token, c.To)
+		s.grants[c.Held.Group].handedOver = true
 	}
 }
 
@@ -212,8 +314,15 @@ func (s *store) granted(group string, token fence.Token, to lease.SessionID) {
 	if token <= l.top {
 		s.w.broken("G1", "group %s was granted with token %d after token %d", group, token, l.top)
 	}
+	if token.Epoch() < s.epoch {
+		s.w.broken("G1", "group %s was granted with token %d of epoch %d, though the epoch was raised to %d", group, token, token.Epoch(), s.epoch)
+	}
+	if o := s.owner[l.by[l.top]]; o != nil && s.owner[to] != o && s.owner[to].candidate.ID == o.candidate.ID {
+		s.w.saw(sameID)
+	}
 	l.top = max(l.top, token)
 	l.by[token] = to
+	l.grantedAt, l.handedOver = s.w.now, false
 	if l.vacantAt != never {
 		s.w.result.Vacant = append(s.w.result.Vacant, time.Duration(s.w.now-l.vacantAt))
 	}
@@ -240,6 +349,9 @@ func (s *store) publish() {
 			s.w.result.Tries = append(s.w.result.Tries, l.tries)
 			l.vacantAt, l.tries = s.w.now, 0
 			s.w.log("store    %s is vacant after token %d", group, v.Token)
+		}
+		if s.w.has(staleReads) {
+			s.grants[group].remember(s.w.now, v)
 		}
 		for _, st := range s.streams {
 			st.send(s.w, v)
@@ -268,11 +380,40 @@ func (s *store) expire() {
 func (s *store) subscribe(n *node, life int) {
 	st := &stream{n: n, life: life, open: true}
 	s.streams = append(s.streams, st)
+	if s.lag > 0 {
+		s.subscribeStale(st)
+		return
+	}
 	views, _ := s.state.Groups(s.now(), n.scope, lease.Page{})
 	for _, v := range views {
 		st.send(s.w, v)
 	}
 	st.send(s.w, lease.View{})
+}
+
+// subscribeStale shows the snapshot of a follower that lags, and then what it catches
+// up with.
+func (s *store) subscribeStale(st *stream) {
+	s.w.saw(staleView)
+	var later []lease.View
+	for _, g := range s.w.groups {
+		var old *lease.View
+		for i := range s.grants[g].views {
+			if e := &s.grants[g].views[i]; e.at.add(s.lag) <= s.w.now {
+				old = &e.v
+			} else {
+				later = append(later, e.v)
+			}
+		}
+		if old != nil {
+			st.send(s.w, *old)
+		}
+	}
+	st.send(s.w, lease.View{})
+	st.last = max(st.last, s.w.now.add(s.lag))
+	for _, v := range later {
+		st.send(s.w, v)
+	}
 }
 
 func (st *stream) send(w *world, v lease.View) {
@@ -290,6 +431,9 @@ func (st *stream) send(w *world, v lease.View) {
 	st.last = at
 	w.at(at, func() {
 		if st.open && !st.deaf && n.stream == st.life {
+			if v.Group == "" {
+				n.synced, n.syncedAt = true, w.now
+			}
 			n.deliver(lease.Event{Kind: lease.OnView, View: &v})
 		}
 	})
@@ -345,7 +489,7 @@ func (s *store) start() {
 		return
 	}
 	// G8: whoever could not ask for longer than the TTL does not believe.
-	if gone := time.Duration(s.w.now - s.since); gone > s.w.timing.TTL+s.w.timing.TTL/20 {
+	if gone := time.Duration(s.w.now - s.since); gone > s.w.timing.TTL+s.w.timing.TTL/20 && !s.w.lenient {
 		for _, n := range s.w.nodes {
 			for _, t := range n.terms {
 				if n.believes(t) {
@@ -360,7 +504,7 @@ func (s *store) start() {
 		// What had run out during the outage is alive again, as with real engines:
 		// nobody saw it dead.
 		if s.known(id) && !s.ended[id] {
-			s.deadline[id] = s.now().Add(s.w.timing.TTL)
+			s.deadline[id] = s.now().Add(s.ttl[id])
 		}
 	}
 	s.publish()
@@ -381,7 +525,7 @@ func (s *store) rewind() {
 		lives := s.known(id)
 		s.ended[id] = !lives
 		if lives {
-			s.deadline[id] = s.now().Add(s.w.timing.TTL)
+			s.deadline[id] = s.now().Add(s.ttl[id])
 		}
 	}
 	s.rewinding = true

@@ -27,10 +27,17 @@ type world struct {
 	result  *Result
 	faulty  bool // faults are being injected
 	healAt  instant
-	deck    []int           // of faults, by weight
+	deck    []*fault        // by weight
 	armed   []func(n *node) // for the next change of leader
 	rewound bool            // and the epoch is not raised yet
 	asked   int
+	raised  int // epochs
+	// coolDowns are those of the requests, by how the machine notes them.
+	coolDowns map[string]time.Duration
+
+	kind    kind
+	traits  uint32
+	lenient bool // clocks are beyond the bound: only G1, G2, G4, G5, G6 and S1 to S5 must hold
 	trace   func(format string, args ...any)
 }
 

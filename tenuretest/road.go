@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -172,6 +173,11 @@ func (r *road) Meta(ctx context.Context) (lease.Meta, error) {
 
 func (r *road) RaiseEpoch(ctx context.Context, to uint64) (lease.Meta, error) {
 	return travel(ctx, r, anyone, func() (lease.Meta, error) { return r.store.RaiseEpoch(ctx, to) })
+}
+
+func (r *road) Suspect(ctx context.Context, group string, seen fence.Token) error {
+	_, err := travel(ctx, r, anyone, func() (struct{}, error) { return struct{}{}, r.store.Suspect(ctx, group, seen) })
+	return err
 }
 
 func (r *road) Attributes(ctx context.Context, name string) (lease.Attributes, error) {

@@ -1,6 +1,7 @@
 package advise
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,6 +35,9 @@ type Facts struct {
 
 	Meta   lease.Meta
 	Format int // that this program writes
+
+	// Duplicates are the sessions of each node id that several processes use.
+	Duplicates [][]lease.Session
 
 	// Wrote is what became of an attempt to open a session and to close it.
 	Wrote error
@@ -75,6 +79,7 @@ func (f Facts) Findings() []Finding {
 	f.format(&out)
 	f.epoch(&out)
 	f.permission(&out)
+	f.identity(&out)
 	f.roundTrip(&out)
 	f.pauses(&out)
 	f.clock(&out)
@@ -155,7 +160,7 @@ func (f Facts) format(out *findings) {
 func (f Facts) epoch(out *findings) {
 	if f.Meta.Rewound {
 		out.add(Broken, "epoch", "wait for one TTL, then `tenure epoch raise --seen=TOKEN`, with the highest token that any sink has seen",
-			"the engine went back behind what it had acknowledged (it was probably restored): nothing is granted until the epoch is raised")
+			"the store lost data: %s. Nothing is granted until the epoch is raised", cmp.Or(f.Meta.Why, "the engine went back behind what it had acknowledged (it was probably restored)"))
 		return
 	}
 	if f.Meta.Deployment != "" {
@@ -174,6 +179,32 @@ func (f Facts) permission(out *findings) {
 		out.add(Broken, "write", "see what is said of the engine", "a session could not be opened and closed again: %v", f.Wrote)
 	default:
 		out.add(OK, "permission", "", "a session was opened and closed as %q", f.As)
+	}
+}
+
+// identity warns of node ids that several processes use.
+func (f Facts) identity(out *findings) {
+	const most = 5
+	for _, all := range f.Duplicates[:min(len(f.Duplicates), most)] {
+		var sessions []string
+		var ttl time.Duration
+		for _, l := range all[:min(len(all), most)] {
+			at := "no address"
+			if l.Candidate.Address != "" {
+				at = l.Candidate.Address
+			}
+			sessions = append(sessions, fmt.Sprintf("%s (%s)", l.ID, at))
+			ttl = max(ttl, l.TTL)
+		}
+		times := fmt.Sprintf("%d times", len(all))
+		if len(all) == 2 {
+			times = "twice"
+		}
+		out.add(Warning, "identity", "give each process its own --id (or node_id)",
+			"%s runs %s: sessions %s; or it was restarted less than %v ago, and its old session has not expired", all[0].Candidate.ID, times, strings.Join(sessions, ", "), ttl)
+	}
+	if n := len(f.Duplicates); n > most {
+		out.add(Warning, "identity", "see `tenure sessions`", "%d more node ids are used by several processes", n-most)
 	}
 }
 

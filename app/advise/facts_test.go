@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/advise"
 	"github.com/tenurehq/tenure/lease"
 )
@@ -55,9 +56,16 @@ func TestFacts(t *testing.T) {
 		{"no leader", func(f *advise.Facts) { f.Members[0].Leads = false }, advise.Warning, "no member says that it leads", "quorum"},
 		{"another time", func(f *advise.Facts) { f.Members[2].Offset, f.Members[2].OffsetOK = time.Minute, true }, advise.Warning, "is 1m0s from ours", "synchronise"},
 		{"rewound", func(f *advise.Facts) { f.Meta.Rewound = true }, advise.Broken, "went back behind what it had acknowledged", "tenure epoch raise"},
+		{"record deleted", func(f *advise.Facts) { f.Meta.Rewound, f.Meta.Why = true, `the record of group "g" was deleted` }, advise.Broken, `the store lost data: the record of group "g" was deleted`, "tenure epoch raise"},
 		{"no permission", func(f *advise.Facts) { f.Wrote, f.Denied = errors.New("permission denied"), true }, advise.Broken, "does not let us write", "read and write on the prefix"},
 		{"no role", func(f *advise.Facts) { f.Service, f.Wrote, f.Denied = true, errors.New("denied"), true }, advise.Warning, `as "doctor"`, "verb campaign"},
 		{"no writes", func(f *advise.Facts) { f.Wrote = errors.New("no answer") }, advise.Broken, "could not be opened and closed", "engine"},
+		{"runs twice", func(f *advise.Facts) {
+			twin := func(id lease.SessionID, at string) lease.Session {
+				return lease.Session{ID: id, Candidate: tenure.Candidate{ID: "node-1", Address: at}, TTL: 8 * time.Second}
+			}
+			f.Duplicates = [][]lease.Session{{twin("s1", "10.0.0.1:80"), twin("s2", "")}}
+		}, advise.Warning, "node-1 runs twice: sessions s1 (10.0.0.1:80), s2 (no address)", "give each process its own --id"},
 		{"a long way", func(f *advise.Facts) { f.RoundTrips = []time.Duration{3 * time.Second} }, advise.Broken, "the longest round trip = 3s must be less than CallTimeout = 2s", "--ttl=18s"},
 		{"a longish way", func(f *advise.Facts) { f.RoundTrips = []time.Duration{time.Second} }, advise.Warning, "more than a third of CallTimeout", "longer TTL"},
 		{"stands still", func(f *advise.Facts) { f.Pause = 7 * time.Second }, advise.Broken, "the longest pause = 7s must be at most", "--ttl=10s"},

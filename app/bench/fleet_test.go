@@ -345,7 +345,7 @@ func TestFleetTwoMillion(t *testing.T) {
 		r.start(killed)
 		progress("kill %d of %d: %s leads with token %d", kill+1, kills, id, s.FenceToken)
 	}
-	if err := errors.Join(<-loaded, w.Close()); err != nil {
+	if err := errors.Join(<-loaded, w.Close(), check.WriteManifest(dir)); err != nil {
 		t.Fatal(err)
 	}
 	_ = report.Print(os.Stdout)

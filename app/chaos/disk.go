@@ -39,7 +39,7 @@ func (f *Fleet) FailDisk(ctx context.Context, d Disk) (Fault, error) {
 		}
 		t := &tracer{fleet: f, target: targets[0], args: []string{path, "-f", "-q", "-e", "trace=" + calls, "-e", "inject=" + calls + ":error=" + with}}
 		return work{
-			healed: "has its disk back",
+			shown: Measured, healed: "has its disk back",
 			set: func(ctx context.Context, _ Leader) (string, clock.Instant, error) {
 				begun := f.host.Now()
 				return fmt.Sprintf("its %s fail (%s) for %v", what, with, d.For), begun, t.attach(ctx)

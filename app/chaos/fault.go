@@ -27,7 +27,23 @@ type Fault struct {
 	Held clock.Instant `json:"held,omitempty"`
 	// Evidence is what shows that it bit, in words.
 	Evidence string `json:"evidence"`
+	// Shown is what the fault's targets do that shows it, PIDs are the processes that were
+	// hit.
+	Shown Shown `json:"shown,omitempty"`
+	PIDs  []int `json:"pids,omitempty"`
 }
+
+// Shown is what the targets of a fault do that shows it.
+type Shown string
+
+// How a fault shows.
+const (
+	Exited   Shown = "exited"   // the processes ended
+	Stopped  Shown = "stopped"  // the processes stood still
+	Ended    Shown = "ended"    // the term ended
+	Felt     Shown = "felt"     // calls or writes of the target failed, or its term ended
+	Measured Shown = "measured" // only a measurement shows it
+)
 
 var (
 	// ErrNoBite: the fault was set and healed, and nothing shows that it was felt.

@@ -20,7 +20,10 @@ func (f *Fleet) FlapLeader(ctx context.Context, p Flap) (Fault, error) {
 	p.For = or(p.For, 10*f.ttl)
 	return f.strike(ctx, func(target Leader) (work, error) {
 		l := &flapping{fleet: f, flap: p, chance: rand.New(rand.NewPCG(p.Seed, 0))}
-		w := work{name: flapName, healed: "reaches the " + string(p.From) + " for good", hold: l.hold, heal: l.mend, felt: l.felt}
+		w := work{name: flapName, healed: "reaches the " + string(p.From) + " for good", hold: l.hold, heal: l.mend, felt: l.felt, shown: Felt}
+		if p.Follow {
+			w.shown = Measured // others than the target may feel it
+		}
 		if _, err := f.cutting([]Leader{target}, p.From, p.Way); err != nil {
 			return w, err
 		}

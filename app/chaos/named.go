@@ -147,6 +147,7 @@ func (f *Fleet) Kill(ctx context.Context, what ...string) (Fault, error) {
 			return err
 		}
 		return work{
+			shown: Exited, pids: numbers(targets),
 			set: func(ctx context.Context, _ Leader) (string, clock.Instant, error) {
 				var all []*os.Process
 				defer func() {
@@ -194,6 +195,13 @@ func (f *Fleet) Kill(ctx context.Context, what ...string) (Fault, error) {
 			},
 		}, nil
 	})
+}
+
+func numbers(of []Leader) (all []int) {
+	for _, t := range of {
+		all = append(all, t.PID)
+	}
+	return all
 }
 
 func pids(of []Leader) string {
@@ -256,7 +264,7 @@ func (f *Fleet) Pause(ctx context.Context, p Pause, what ...string) (Fault, erro
 		var stops []*stop
 		seen := ""
 		return work{
-			healed: "goes on",
+			shown: Stopped, pids: numbers(targets), healed: "goes on",
 			set: func(ctx context.Context, _ Leader) (string, clock.Instant, error) {
 				var begun clock.Instant
 				for _, t := range targets {

@@ -17,7 +17,7 @@ func (f *Fleet) PartitionLeader(ctx context.Context, p Partition) (Fault, error)
 	p.From, p.Way = or(p.From, Engine), or(p.Way, Both)
 	p.For = or(p.For, 2*f.ttl)
 	return f.strike(ctx, func(target Leader) (work, error) {
-		w := work{name: "partition-leader", hold: f.lasting(p.For, p.Until), healed: "reaches the " + string(p.From) + " again"}
+		w := work{name: "partition-leader", shown: Felt, hold: f.lasting(p.For, p.Until), healed: "reaches the " + string(p.From) + " again"}
 		c, err := f.cutting([]Leader{target}, p.From, p.Way)
 		if err != nil {
 			return w, err
@@ -53,7 +53,7 @@ func (f *Fleet) Partition(ctx context.Context, p Partition, what ...string) (Fau
 		if targets[0].kind != isNode {
 			from = "nodes"
 		}
-		w := work{hold: f.lasting(p.For, p.Until), healed: "reaches the " + from + " again"}
+		w := work{shown: Measured, hold: f.lasting(p.For, p.Until), healed: "reaches the " + from + " again"}
 		c, err := f.cutting(targets, p.From, p.Way)
 		if err != nil {
 			return w, err

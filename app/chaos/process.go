@@ -48,25 +48,25 @@ func allowed(target Leader, err error) error {
 // KillLeader ends the leader's process with SIGKILL. It has bitten when the process is
 // gone. Nothing is to be healed: whoever runs the fleet may start the node again.
 func (f *Fleet) KillLeader(ctx context.Context) (Fault, error) {
-	return f.strike(ctx, func(Leader) (work, error) {
-		return f.ending("kill-leader", "killed", (*os.Process).Kill), nil
+	return f.strike(ctx, func(target Leader) (work, error) {
+		return f.ending(target, "kill-leader", "killed", (*os.Process).Kill), nil
 	})
 }
 
 // StopLeader asks the leader's process to end, with SIGTERM: it hands over first. It has
 // bitten when the process is gone. Nothing is to be healed, as with KillLeader.
 func (f *Fleet) StopLeader(ctx context.Context) (Fault, error) {
-	return f.strike(ctx, func(Leader) (work, error) {
-		w := f.ending("stop-leader", "asked to end", terminate)
+	return f.strike(ctx, func(target Leader) (work, error) {
+		w := f.ending(target, "stop-leader", "asked to end", terminate)
 		w.silent = false
 		return w, nil
 	})
 }
 
 // ending is the end of the leader's process.
-func (f *Fleet) ending(name, what string, signal func(*os.Process) error) work {
+func (f *Fleet) ending(target Leader, name, what string, signal func(*os.Process) error) work {
 	return work{
-		name: name, silent: true, deposes: true,
+		name: name, silent: true, deposes: true, shown: Exited, pids: []int{target.PID},
 		set: func(ctx context.Context, target Leader) (string, clock.Instant, error) {
 			p, err := f.process(ctx, target)
 			if err != nil {
@@ -93,10 +93,10 @@ func (f *Fleet) ending(name, what string, signal func(*os.Process) error) work {
 // process was seen standing still.
 func (f *Fleet) PauseLeader(ctx context.Context, p Pause) (Fault, error) {
 	p.For = or(p.For, 2*f.ttl)
-	return f.strike(ctx, func(Leader) (work, error) {
+	return f.strike(ctx, func(target Leader) (work, error) {
 		s := &stop{fleet: f, between: p.Between}
 		return work{
-			name: "gc-pause-leader", silent: true, healed: "goes on",
+			name: "gc-pause-leader", silent: true, shown: Stopped, pids: []int{target.PID}, healed: "goes on",
 			set: func(ctx context.Context, target Leader) (string, clock.Instant, error) {
 				begun, err := s.set(ctx, target)
 				where := ""

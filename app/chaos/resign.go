@@ -17,7 +17,7 @@ func (f *Fleet) ResignLeader(ctx context.Context) (Fault, error) {
 	return f.strike(ctx, func(Leader) (work, error) {
 		var ended api.Ended
 		return work{
-			name: "resign-leader", deposes: true,
+			name: "resign-leader", deposes: true, shown: Ended,
 			set: func(ctx context.Context, target Leader) (string, clock.Instant, error) {
 				begun := f.host.Now()
 				header := http.Header{"If-Match": {fmt.Sprintf("%q", fmt.Sprint(target.Token))}}

@@ -20,6 +20,9 @@ type work struct {
 	// silent: the target cannot answer while the fault stands; deposes: it is to be the
 	// end of the term, so that a new leader says nothing.
 	silent, deposes bool
+	// shown and pids are those of the Fault.
+	shown Shown
+	pids  []int
 	// named: the target was named, and who leads does not matter.
 	named bool
 	// set sets it and says in words what it did; it is healed also if set fails. Begun
@@ -55,7 +58,7 @@ func (f *Fleet) strike(ctx context.Context, w func(Leader) (work, error)) (Fault
 }
 
 func (f *Fleet) run(ctx context.Context, target Leader, w work) (fault Fault, err error) {
-	fault = Fault{Name: w.name, Target: target.ID, Token: target.Token, Begun: f.host.Now()}
+	fault = Fault{Name: w.name, Target: target.ID, Token: target.Token, Begun: f.host.Now(), Shown: w.shown, PIDs: w.pids}
 	stood := false
 	var once sync.Once
 	heal := func() {

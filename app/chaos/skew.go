@@ -24,7 +24,7 @@ func (f *Fleet) SkewLeader(ctx context.Context, s Skew) (Fault, error) {
 		var begun clock.Instant
 		touched := false
 		return work{
-			name: "skew-leader", healed: "has the host's clock again",
+			name: "skew-leader", shown: Measured, healed: "has the host's clock again",
 			set: func(ctx context.Context, target Leader) (string, clock.Instant, error) {
 				var err error
 				if before, err = f.off(ctx, target); err != nil {

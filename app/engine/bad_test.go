@@ -206,7 +206,7 @@ func TestBadInput(t *testing.T) {
 			make: func(t *testing.T) Config {
 				other := httptest.NewServer(http.NotFoundHandler())
 				t.Cleanup(other.Close)
-				alone := mustStart(t, fast(Config{}))
+				alone := mustStart(t, fast(Config{PeerURL: "127.0.0.1:0"}))
 				return cluster(t, other.URL, alone.PeerURL())
 			},
 			want: []string{"b (http://", "no etcd member (HTTP status 404)", "c (http://", "belongs to another cluster"}, is: ErrNotReady,

@@ -19,8 +19,8 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// Config says what to run. The zero value is complete: one member on loopback,
-// on free ports, in a temporary directory.
+// Config says what to run. The zero value is complete: one member in a temporary
+// directory, which listens on no port. Only this user can reach it.
 type Config struct {
 	// Name is this member's among Members: the names of candidates follow the
 	// same rule. Default "engine".
@@ -31,13 +31,15 @@ type Config struct {
 	DataDir string
 
 	// ClientURL is where clients are served: a URL, or host:port. Port 0 is a free
-	// one. Default 127.0.0.1:0.
+	// one. Every process that can reach the port can depose any leader, unless
+	// ClientTLS has a CA. Default: no port, but a unix socket in a directory below
+	// DataDir that only this user can enter.
 	ClientURL string
 	// AdvertiseClientURL is what other members tell clients about this one.
 	// Default ClientURL; needed when that is every address of the host.
 	AdvertiseClientURL string
 	// PeerURL is where this member listens for the others. Default its own URL in
-	// Members, or 127.0.0.1:0 when it is alone.
+	// Members; alone it listens for nobody.
 	PeerURL string
 	// Members are all members of the cluster, this one included, each as
 	// "name=peer URL". Empty: this member is alone. An odd number.
@@ -120,8 +122,8 @@ func (m member) String() string { return m.name + " (" + m.url.String() + ")" }
 type plan struct {
 	Config
 	members           []member // this one alone is one
-	client, advertise *url.URL
-	peer              *url.URL // to listen on
+	client, advertise *url.URL // nil: a unix socket, whose path is known when the directory is
+	peer              *url.URL // to listen on; nil: alone, so nowhere
 	notices           []string
 }
 
@@ -136,7 +138,6 @@ func (c Config) Validate() error {
 
 func (c Config) plan() (*plan, error) {
 	fill(&c.Name, "engine")
-	fill(&c.ClientURL, "127.0.0.1:0")
 	fill(&c.Tick, 100*time.Millisecond)
 	fill(&c.Election, time.Second)
 	fill(&c.SnapshotCount, 10_000)
@@ -220,28 +221,41 @@ func (p *plan) cluster(b *broken) {
 	}
 }
 
+// nowhere is the peer URL of a member alone. etcd wants one; nothing listens on it and
+// nobody can dial it.
+var nowhere = &url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+
 // addresses checks where the member listens, and who could reach it there.
 func (p *plan) addresses(b *broken) {
 	at := slices.IndexFunc(p.members, func(m member) bool { return m.name == p.Name })
-	if p.PeerURL == "" {
-		p.PeerURL = "127.0.0.1:0"
-		if at >= 0 && p.members[at].url != nil {
-			p.PeerURL = p.members[at].url.String()
+	if p.PeerURL == "" && at >= 0 && p.members[at].url != nil {
+		p.PeerURL = p.members[at].url.String()
+	}
+	if p.PeerURL != "" {
+		p.peer = p.listen(b, "peer", p.PeerURL, p.PeerTLS)
+	}
+	b.rule(!p.PeerTLS.set() || p.PeerTLS.CA != "", "peer TLS", "needs the CA that signs the members: without it anybody could speak as one")
+	if at >= 0 && p.members[at].url == nil {
+		p.members[at].url = p.peer
+		if p.peer == nil {
+			p.members[at].url = nowhere
 		}
 	}
-	p.peer = p.listen(b, "peer", p.PeerURL, p.PeerTLS)
-	if p.peer != nil && p.PeerTLS.set() {
-		b.rule(p.PeerTLS.CA != "", "peer TLS", "needs the CA that signs the members: without it anybody could speak as one")
-	}
-	if p.peer != nil && at >= 0 && p.members[at].url == nil {
-		p.members[at].url = p.peer
-	}
 
+	if p.ClientURL == "" {
+		b.rule(!p.ClientTLS.set(), "client TLS", "a unix socket has no TLS: give a client URL")
+		b.rule(p.AdvertiseClientURL == "", "advertised client URL", "a unix socket cannot be advertised: give a client URL")
+		return
+	}
 	p.client = p.listen(b, "client", p.ClientURL, p.ClientTLS)
 	if p.client == nil {
 		return
 	}
-	if p.ClientTLS.set() && p.ClientTLS.CA == "" && !loopback(p.client) {
+	switch {
+	case p.ClientTLS.CA != "":
+	case loopback(p.client):
+		p.say("%s asks clients for no certificate: every process on this host can depose any leader", p.client)
+	case p.ClientTLS.set():
 		p.say("%s asks clients for no certificate: whoever can reach it can depose any leader", p.client)
 	}
 	p.advertise = p.client

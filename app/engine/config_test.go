@@ -64,6 +64,9 @@ func TestValidate(t *testing.T) {
 		{name: "client without host", c: Config{ClientURL: ":2379"}, want: "has no host"},
 		{name: "client nonsense", c: Config{ClientURL: "http://[::1"}, want: "is no URL"},
 		{name: "client name", c: Config{ClientURL: "db.example:2379", Insecure: true}, want: "give an IP address of this host"},
+		{name: "TLS on a socket", c: Config{ClientTLS: files.tls}, want: "client TLS: a unix socket has no TLS"},
+		{name: "socket advertised", c: Config{AdvertiseClientURL: "127.0.0.1:2379"}, want: "cannot be advertised"},
+		{name: "port without TLS", c: Config{ClientURL: "127.0.0.1:0"}, notice: "every process on this host can depose any leader"},
 		{name: "localhost", c: Config{ClientURL: "localhost:0"}},
 		{name: "loopback of version 6", c: Config{ClientURL: "[::1]:0"}},
 
@@ -73,7 +76,7 @@ func TestValidate(t *testing.T) {
 		{name: "open and meant", c: Config{ClientURL: "192.0.2.1:2379", Insecure: true}, notice: "without TLS"},
 		{name: "everywhere", c: Config{ClientURL: "0.0.0.0:2379", Insecure: true}, want: "listens on every address"},
 		{name: "everywhere, advertised", c: Config{ClientURL: "0.0.0.0:2379", AdvertiseClientURL: "192.0.2.1:2379", Insecure: true}},
-		{name: "advertised everywhere", c: Config{AdvertiseClientURL: "0.0.0.0:2379"}, want: "must be one address"},
+		{name: "advertised everywhere", c: Config{ClientURL: "127.0.0.1:0", AdvertiseClientURL: "0.0.0.0:2379"}, want: "must be one address"},
 		{name: "open with TLS", c: Config{ClientURL: "192.0.2.1:2379", ClientTLS: files.tls}},
 		{name: "open without CA", c: Config{ClientURL: "192.0.2.1:2379", ClientTLS: TLS{Cert: files.tls.Cert, Key: files.tls.Key}}, notice: "asks clients for no certificate"},
 		{name: "peer without CA", c: Config{PeerTLS: TLS{Cert: files.tls.Cert, Key: files.tls.Key}}, want: "peer TLS: needs the CA"},

@@ -32,6 +32,7 @@ type dataDir struct {
 	used      bool      // there is a log from an earlier start
 	fresh     bool      // there was no member folder, and the lock keeps others from making one
 	made      []string  // directories that were created, deepest last
+	sockets   string    // the directory of the client socket; "": there is none
 	lock      io.Closer // nil: this file system has none for directories
 }
 
@@ -201,9 +202,36 @@ func verifyLog(walDir string) (err error) {
 	return err
 }
 
+// maxSocketPath is what every system accepts as the path of a unix socket.
+const maxSocketPath = 100
+
+// socket makes a directory that only this user can enter, and returns the path of a
+// socket in it. The directory is below the data directory, or, where that path is too
+// long for a socket, in the system's temporary directory. The mode of the data directory
+// itself does not matter: an operator may have made it.
+func (d *dataDir) socket() (string, error) {
+	at, err := filepath.Abs(filepath.Join(d.path, "client"))
+	if err == nil && len(at)+len("/etcd.sock") > maxSocketPath {
+		at, err = os.MkdirTemp("", "tenure-client-")
+	} else if err == nil {
+		// A crash leaves it behind. Made anew, its mode and owner are certain.
+		if err = os.RemoveAll(at); err == nil {
+			err = os.Mkdir(at, 0o700)
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("data directory %s: directory for the client socket: %w", d.path, err)
+	}
+	d.sockets = at
+	return filepath.Join(at, "etcd.sock"), nil
+}
+
 // close gives the directory back.
 func (d *dataDir) close() error {
 	var errs []error
+	if d.sockets != "" {
+		errs = append(errs, os.RemoveAll(d.sockets))
+	}
 	if d.lock != nil {
 		errs = append(errs, d.lock.Close())
 		d.lock = nil

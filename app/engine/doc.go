@@ -16,9 +16,13 @@
 //     etcd itself gave up half way (it would have ended the process), what it had
 //     opened stays open until the process ends; the directory and the disk are
 //     examined first to make that rare.
+//   - A member alone listens on no TCP port unless ClientURL or PeerURL says so. Its
+//     unix socket is in a directory that only this user can enter.
 //   - Nothing listens beyond loopback without TLS unless Insecure is set.
 //   - A member whose disk fails stops acknowledging and says so on Err; it does
-//     not end the process, whose work must be stopped first.
+//     not end the process, whose work must be stopped first. etcd may not end by itself
+//     then: Stop gives up after StopTimeout, and the data directory stays locked until
+//     the process ends.
 //
 // A library of Tenure never imports this package: its users choose their engine.
 package engine

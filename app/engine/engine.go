@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -61,7 +62,17 @@ func Start(ctx context.Context, c Config) (*Engine, error) {
 }
 
 func start(ctx context.Context, p *plan, dir *dataDir) (*Engine, error) {
-	chosen := p.client.Port() == "0" || p.peer.Port() == "0"
+	if p.client == nil {
+		socket, err := dir.socket()
+		if err != nil {
+			return nil, err
+		}
+		q := *p
+		q.client = &url.URL{Scheme: "unix", Path: socket}
+		q.advertise = q.client
+		p = &q
+	}
+	chosen := p.client.Port() == "0" || p.peer != nil && p.peer.Port() == "0"
 	for attempt := 1; ; attempt++ {
 		q, err := p.withPorts()
 		if err != nil {
@@ -91,6 +102,9 @@ func (p *plan) withPorts() (*plan, error) {
 		what string
 		url  **url.URL
 	}{{"client", &q.client}, {"peer", &q.peer}} {
+		if *at.url == nil || (*at.url).Scheme == "unix" {
+			continue
+		}
 		l, err := net.Listen("tcp", (*at.url).Host)
 		if err != nil {
 			var oe *net.OpError
@@ -127,7 +141,10 @@ func (p *plan) config(dir string, h *halt, d *drain) *embed.Config {
 	c.Dir = dir
 	c.ListenClientUrls = []url.URL{*p.client}
 	c.AdvertiseClientUrls = []url.URL{*p.advertise}
-	c.ListenPeerUrls = []url.URL{*p.peer}
+	c.ListenPeerUrls = nil
+	if p.peer != nil {
+		c.ListenPeerUrls = []url.URL{*p.peer}
+	}
 	var all []string
 	for _, m := range p.members {
 		all = append(all, m.name+"="+m.url.String())
@@ -137,6 +154,11 @@ func (p *plan) config(dir string, h *halt, d *drain) *embed.Config {
 	}
 	c.InitialCluster = strings.Join(all, ",")
 	c.InitialClusterToken = "tenure"
+	if p.alone() {
+		// The cluster's id is made of this and the peer URLs. Every new directory has an id
+		// of its own, so that clients notice that another took its place.
+		c.InitialClusterToken += "-" + rand.Text()
+	}
 	c.ClientTLSInfo, c.PeerTLSInfo = p.ClientTLS.info(), p.PeerTLS.info()
 	c.TickMs, c.ElectionMs = uint(p.Tick.Milliseconds()), uint(p.Election.Milliseconds())
 	c.SnapshotCount = p.SnapshotCount
@@ -264,11 +286,17 @@ func (e *Engine) blame(err error) error {
 	return fmt.Errorf("data directory %s: %w", e.dir.path, err)
 }
 
-// Endpoints returns the URLs at which this member serves clients.
+// Endpoints returns the URLs at which this member serves clients, for etcd's client:
+// unix:///path if no ClientURL was given.
 func (e *Engine) Endpoints() []string { return []string{e.plan.client.String()} }
 
-// PeerURL returns where this member listens for the others.
-func (e *Engine) PeerURL() string { return e.plan.peer.String() }
+// PeerURL returns where this member listens for the others; "" if it is alone.
+func (e *Engine) PeerURL() string {
+	if e.plan.peer == nil {
+		return ""
+	}
+	return e.plan.peer.String()
+}
 
 // Name returns the name of this member.
 func (e *Engine) Name() string { return e.plan.Name }

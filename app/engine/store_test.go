@@ -21,7 +21,7 @@ import (
 func secured(t *testing.T) (*Engine, certFiles) {
 	t.Helper()
 	certs := certificates(t)
-	e := mustStart(t, fast(Config{DataDir: t.TempDir(), ClientTLS: certs.tls}))
+	e := mustStart(t, fast(Config{DataDir: t.TempDir(), ClientURL: "127.0.0.1:0", ClientTLS: certs.tls}))
 	root, err := clientv3.New(clientv3.Config{Endpoints: e.Endpoints(), TLS: certs.client(t, true), Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)

@@ -25,6 +25,8 @@ type backend struct {
 	elector tenure.Elector
 	// standbys are the candidates that could take over, best first.
 	standbys func(ctx context.Context) ([]tenure.Candidate, error)
+	// deployment is the name that the stamps of this fleet carry; empty: not known yet.
+	deployment func(ctx context.Context) (string, error)
 	// close ends what the elector has started. Terms have ended before.
 	close func(ctx context.Context) error
 }
@@ -72,7 +74,7 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &backend{elector: node, close: node.Close, standbys: func(context.Context) ([]tenure.Candidate, error) {
+		return &backend{elector: node, close: node.Close, deployment: func(context.Context) (string, error) { return node.Deployment(), nil }, standbys: func(context.Context) ([]tenure.Candidate, error) {
 			// Raft knows its own line: whoever is first in it takes over.
 			return nil, nil
 		}}, nil
@@ -113,7 +115,7 @@ func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenur
 	store = counted{store, n}
 	cfg := lease.Config{
 		Candidate: candidate, Scope: lease.Scope{n.cfg.Group}, Timing: n.cfg.Timing,
-		Health: n.sink.health, OnNote: n.noted, Log: n.cfg.Log, Clock: n.clock,
+		Health: n.health, OnNote: n.noted, Log: n.cfg.Log, Clock: n.clock,
 	}
 	if err := n.awaitTwin(ctx, store, candidate); err != nil {
 		return nil, err
@@ -126,7 +128,11 @@ func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenur
 	if err != nil {
 		return nil, errors.Join(err, node.Close(ctx))
 	}
-	return &backend{elector: elector, close: node.Close, standbys: func(ctx context.Context) ([]tenure.Candidate, error) {
+	deployment := func(ctx context.Context) (string, error) {
+		m, err := store.Meta(ctx)
+		return m.Deployment, err
+	}
+	return &backend{elector: elector, close: node.Close, deployment: deployment, standbys: func(ctx context.Context) ([]tenure.Candidate, error) {
 		line, err := store.Sessions(ctx, lease.Scope{n.cfg.Group}, lease.Page{})
 		var others []tenure.Candidate
 		for _, s := range line {
@@ -136,6 +142,31 @@ func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenur
 		}
 		return others, err
 	}}, nil
+}
+
+// health is what the machine is told about the ledger. A leader waits for its patience to
+// end; a node that does not lead is not to win while the ledger cannot be used.
+func (n *Node) health(context.Context) error {
+	if t := n.term.Load(); t != nil && t.Remaining() > 0 {
+		return n.sink.health()
+	}
+	return n.sink.ready()
+}
+
+// deployment is the name that the stamps of this fleet carry.
+func (n *Node) deployment(ctx context.Context) (string, error) {
+	if d := n.deployed.Load(); d != nil {
+		return *d, nil
+	}
+	d, err := n.backend.deployment(ctx)
+	if err == nil && d == "" {
+		err = errors.New("nobody has led yet")
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w: the name of the deployment is not known: %w", ledgerapi.ErrUnavailable, err)
+	}
+	n.deployed.Store(&d)
+	return d, nil
 }
 
 func (n *Node) noted(note lease.Note) {

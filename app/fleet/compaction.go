@@ -126,16 +126,16 @@ func (n *Node) postCompaction(w http.ResponseWriter, r *http.Request) {
 	}
 	var t api.CompactionTask
 	if err := httpapi.ReadJSON(w, r, maxBody, true, &t); err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	from, err := compact.Begin(compact.Task{Seed: t.Seed, Bytes: t.Bytes, SegmentBytes: t.SegmentBytes})
 	if err != nil || t.Rate < 0 {
-		fail(w, &ledgerapi.RequestError{Field: "compaction", Value: fmt.Sprintf("%+v", t), Rule: errors.Join(err, errors.New("sizes and rates are positive")).Error()})
+		n.fail(w, &ledgerapi.RequestError{Field: "compaction", Value: fmt.Sprintf("%+v", t), Rule: errors.Join(err, errors.New("sizes and rates are positive")).Error()})
 		return
 	}
 	if !l.compact.claim(true) {
-		fail(w, &httpapi.Problem{Status: http.StatusConflict, Code: "compaction_under_way", Detail: "a compaction is under way: see GET /compaction"})
+		n.fail(w, &httpapi.Problem{Status: http.StatusConflict, Code: "compaction_under_way", Detail: "a compaction is under way: see GET /compaction"})
 		return
 	}
 	cursor, err := json.Marshal(from)
@@ -160,12 +160,12 @@ func (n *Node) postCompaction(w http.ResponseWriter, r *http.Request) {
 func (n *Node) getCompaction(w http.ResponseWriter, r *http.Request) {
 	found, err := n.ledger.Checkpoint(r.Context(), n.cfg.Group, compact.Checkpoint)
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	cursor, err := compact.Parse(found.Value)
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	a := api.Compaction{Finished: cursor.Finished(), Token: found.Token, Cursor: found.Value}
@@ -173,7 +173,7 @@ func (n *Node) getCompaction(w http.ResponseWriter, r *http.Request) {
 		if now := l.compact.at.Load(); now != nil {
 			a.Here = true
 			if a.Cursor, err = json.Marshal(now); err != nil {
-				fail(w, err)
+				n.fail(w, err)
 				return
 			}
 		}

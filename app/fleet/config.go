@@ -36,6 +36,9 @@ type Config struct {
 	// Advertise is the URL at which others reach the node. Default http:// and the
 	// address that is listened on.
 	Advertise string
+	// Hosts are names by which callers reach the node, besides localhost, the hosts of
+	// Listen and Advertise, and every IP address. Requests to other names are refused.
+	Hosts []string
 	// Insecure allows to listen beyond loopback.
 	Insecure bool
 

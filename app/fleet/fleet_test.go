@@ -33,14 +33,14 @@ func startFleet(t *testing.T, n int) *onEtcd {
 	t.Helper()
 	f := &onEtcd{t: t, engine: enginetest.Cluster(t, 1), ledger: startLedger(t, "127.0.0.1:0", "")}
 	for i := range n {
-		f.nodes = append(f.nodes, mustStart(t, f.role(i+1, "127.0.0.1:0")))
+		f.nodes = append(f.nodes, mustStart(t, f.role(i+1)))
 	}
 	return f
 }
 
-func (f *onEtcd) role(i int, listen string) role {
+func (f *onEtcd) role(i int) role {
 	return role{Node: &nodeRole{
-		ID: fmt.Sprintf("node-%d", i), Group: "billing", Listen: listen, Backend: fleet.BackendEtcd,
+		ID: fmt.Sprintf("node-%d", i), Group: "billing", Listen: "127.0.0.1:0", Backend: fleet.BackendEtcd,
 		Endpoints: f.engine.Endpoints(), Ledger: f.ledger.URL, TTL: ttl, Tick: 200 * time.Millisecond, Lab: true,
 	}}
 }
@@ -311,7 +311,7 @@ func TestPausedLeader(t *testing.T) {
 	}
 
 	// Twins.
-	twin := f.role(int(s2.NodeID[len(s2.NodeID)-1]-'0'), "127.0.0.1:0")
+	twin := f.role(int(s2.NodeID[len(s2.NodeID)-1] - '0'))
 	began := time.Now()
 	if _, err := start(t, twin); err == nil || !strings.Contains(err.Error(), "the id is in use") || time.Since(began) > ttl {
 		t.Errorf("a twin of a living node: %v after %v", err, time.Since(began))
@@ -463,7 +463,7 @@ func TestSingle(t *testing.T) {
 		{"POST", "/lab/pause", "", nil, 404, "no_such_path"},
 		{"GET", "/lab/attempts", "", nil, 404, "no_such_path"},
 		{"POST", "/transfer", "", nil, 404, "no standby"},
-		{"POST", "/resign", "", []string{"Origin", "http://evil.example"}, 403, "denied"},
+		{"POST", "/resign", "", []string{"Origin", "http://evil.example"}, 403, "foreign_origin"},
 		{"POST", "/resign", "", []string{"X-Forwarded-For", "192.0.2.1"}, 403, "denied"},
 	} {
 		resp, body := ask(t, tt.method, n.URL+tt.path, tt.body, nil, tt.headers...)

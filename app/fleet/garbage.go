@@ -25,17 +25,17 @@ const litterBytes = 64
 func (n *Node) postGarbage(w http.ResponseWriter, r *http.Request) {
 	var ask api.Garbage
 	if err := httpapi.ReadJSON(w, r, maxBody, false, &ask); err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	const mostHeap, mostTime = 1024, 30_000
 	if ask.HeapMB < 1 || ask.HeapMB > mostHeap || ask.ForMS < 1 || ask.ForMS > mostTime {
-		fail(w, &httpapi.Problem{Status: http.StatusBadRequest, Code: api.CodeRequest, Detail: fmt.Sprintf("heap_mb must be from 1 to %d and for_ms from 1 to %d", mostHeap, mostTime)})
+		n.fail(w, &httpapi.Problem{Status: http.StatusBadRequest, Code: api.CodeRequest, Detail: fmt.Sprintf("heap_mb must be from 1 to %d and for_ms from 1 to %d", mostHeap, mostTime)})
 		return
 	}
 	// Two at a time would restore what the other has set: the last one leaves it wrong.
 	if !n.littered.CompareAndSwap(false, true) {
-		fail(w, &httpapi.Problem{Status: http.StatusTooManyRequests, Code: api.CodeBusy, Detail: "the collector is kept busy already", Retryable: true, RetryAfter: time.Second})
+		n.fail(w, &httpapi.Problem{Status: http.StatusTooManyRequests, Code: api.CodeBusy, Detail: "the collector is kept busy already", Retryable: true, RetryAfter: time.Second})
 		return
 	}
 	defer n.littered.Store(false)

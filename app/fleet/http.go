@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure/app/fleet/sequence"
 	"github.com/tenurehq/tenure/app/httpapi"
 	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
+	"github.com/tenurehq/tenure/fence"
 )
 
 // maxBody is the largest body of a request: a record with what is around it.
@@ -63,17 +65,32 @@ func (n *Node) handler() http.Handler {
 	})
 }
 
-// fail says an error over HTTP; those of the ledger are passed on.
-func fail(w http.ResponseWriter, err error) { ledgerapi.WriteError(w, err) }
+// names are those by which callers may reach this node.
+func (n *Node) names() []string {
+	names := append([]string{n.cfg.Listen}, n.cfg.Hosts...)
+	if u, err := url.Parse(n.address); err == nil {
+		names = append(names, u.Host)
+	}
+	return names
+}
+
+// fail answers with an error; those of the ledger are passed on. What they say about
+// addresses is logged and not sent.
+func (n *Node) fail(w http.ResponseWriter, err error) {
+	if ledgerapi.Internal(err) {
+		n.cfg.Log.Warn("request failed", "error", err)
+	}
+	ledgerapi.WriteError(w, err)
+}
 
 // turnAway answers a call that only the leader can do.
 func (n *Node) turnAway(w http.ResponseWriter, r *http.Request) {
 	if l := n.leader(); l != nil && l.Candidate.ID != n.cfg.ID {
 		w.Header().Set("Location", l.Candidate.Address+r.URL.RequestURI())
-		fail(w, api.NotLeader(n.cfg.ID, n.cfg.Group, l.Candidate.ID, l.Candidate.Address, l.Token))
+		n.fail(w, api.NotLeader(n.cfg.ID, n.cfg.Group, l.Candidate.ID, l.Candidate.Address, l.Token))
 		return
 	}
-	fail(w, n.nobody())
+	n.fail(w, n.nobody())
 }
 
 func (n *Node) nobody() *httpapi.Problem {
@@ -89,19 +106,19 @@ func (n *Node) nobody() *httpapi.Problem {
 func (n *Node) failWrite(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.Is(err, sequence.ErrBusy):
-		fail(w, &httpapi.Problem{Status: http.StatusTooManyRequests, Code: api.CodeBusy, Detail: err.Error(), Retryable: true, RetryAfter: time.Second})
+		n.fail(w, &httpapi.Problem{Status: http.StatusTooManyRequests, Code: api.CodeBusy, Detail: err.Error(), Retryable: true, RetryAfter: time.Second})
 	case pen.Stop(err), errors.Is(err, sequence.ErrStopped):
 		// Nothing was written: a refused write changes nothing, the others were not sent.
 		if l := n.leader(); l != nil && l.Candidate.ID != n.cfg.ID {
 			n.turnAway(w, r)
 			return
 		}
-		fail(w, &httpapi.Problem{
+		n.fail(w, &httpapi.Problem{
 			Status: http.StatusServiceUnavailable, Code: api.CodeStepping, Retryable: true, RetryAfter: time.Second,
 			Detail: fmt.Sprintf("%s no longer leads group %q, nothing was done; try again", n.cfg.ID, n.cfg.Group),
 		})
 	default:
-		fail(w, err)
+		n.fail(w, err)
 	}
 }
 
@@ -124,9 +141,7 @@ func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) {
 		s.Role, s.Leader, s.LeaderAddress, s.FenceToken = api.Leader, n.cfg.ID, n.address, t.Token()
 		s.LeaseTTLRemainingMS = t.Remaining().Milliseconds()
 	}
-	if k := n.warm.Load(); k != nil {
-		s.LastSeq = k.seq
-	}
+	s.LastSeq = n.highest.Load()
 	if l := n.leading.Load(); l != nil {
 		s.Working, s.LastSeq = true, l.seq.Last()
 	}
@@ -159,26 +174,35 @@ func (n *Node) getLeader(w http.ResponseWriter, _ *http.Request) {
 		p = api.NotLeader(n.cfg.ID, n.cfg.Group, l.Candidate.ID, l.Candidate.Address, l.Token)
 		p.Status = http.StatusServiceUnavailable
 	}
-	fail(w, p)
+	n.fail(w, p)
 }
 
-// getHealth says whether this node could lead: it reaches the ledger, and the engine.
+// getHealth says whether this node could lead: it can use the ledger, and sees the engine.
 func (n *Node) getHealth(w http.ResponseWriter, r *http.Request) {
-	var err error
-	if v := n.view.Load(); v == nil || v.State == tenure.Unknown {
-		err = errors.New("the engine cannot be seen")
-	}
-	if err = errors.Join(err, n.sink.health(r.Context())); err != nil {
-		fail(w, &httpapi.Problem{Status: http.StatusServiceUnavailable, Code: api.CodeUnavailable, Detail: err.Error(), Retryable: true, RetryAfter: time.Second})
+	p := &httpapi.Problem{Status: http.StatusServiceUnavailable, Code: api.CodeUnavailable, Retryable: true, RetryAfter: time.Second}
+	err := n.health(r.Context())
+	v := n.view.Load()
+	switch {
+	case errors.Is(err, ledgerapi.ErrDataLost):
+		n.fail(w, err)
+		return
+	case errors.Is(err, fence.ErrRefused):
+		p.Code, p.Detail, p.Retryable, p.RetryAfter = api.CodeForeign, err.Error(), false, 0
+	case err != nil:
+		p.Detail = "the ledger cannot be reached, or cannot write; the log says why"
+	case v == nil || v.State == tenure.Unknown:
+		p.Detail = "the engine cannot be seen"
+	default:
+		httpapi.WriteJSON(w, http.StatusOK, map[string]any{"status": "ok", "node_id": n.cfg.ID})
 		return
 	}
-	httpapi.WriteJSON(w, http.StatusOK, map[string]any{"status": "ok", "node_id": n.cfg.ID})
+	n.fail(w, p)
 }
 
 func (n *Node) getFailovers(w http.ResponseWriter, r *http.Request) {
 	all, err := n.failovers(r.Context())
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	if l := n.leading.Load(); l != nil {

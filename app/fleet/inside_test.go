@@ -87,23 +87,23 @@ func TestLabClock(t *testing.T) {
 func TestSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := handAt(1)
-		s := newSink(host, time.Second)
-		if s.health(t.Context()) != nil || s.ok() {
+		s := newSink(host, time.Second, slog.New(slog.DiscardHandler))
+		if s.health() != nil || s.ok() {
 			t.Error("before the first call it is neither known to be bad nor to be good")
 		}
 		s.saw(nil)
 		host.pass(time.Hour) // this process was paused, or nobody asked
-		if s.health(t.Context()) != nil || !s.ok() {
+		if s.health() != nil || !s.ok() {
 			t.Error("silence is taken for a failure")
 		}
 		s.saw(fmt.Errorf("%w: refused", ledgerapi.ErrUnavailable))
 		host.pass(time.Second)
 		s.saw(ledgerapi.ErrUnknown)
-		if err := s.health(t.Context()); err != nil {
+		if err := s.health(); err != nil {
 			t.Errorf("within the patience: %v", err)
 		}
 		host.pass(1)
-		if err := s.health(t.Context()); !errors.Is(err, ledgerapi.ErrUnknown) {
+		if err := s.health(); !errors.Is(err, ledgerapi.ErrUnknown) {
 			t.Errorf("beyond the patience: %v", err)
 		}
 		woken := make(chan error, 1)
@@ -113,7 +113,7 @@ func TestSink(t *testing.T) {
 			t.Error("who waits for the ledger did not")
 		}
 		s.saw(ledgerapi.ErrNotFound)
-		if err := <-woken; err != nil || s.health(t.Context()) != nil {
+		if err := <-woken; err != nil || s.health() != nil {
 			t.Errorf("after an answer: %v", err)
 		}
 		s.saw(ledgerapi.ErrUnavailable)
@@ -129,7 +129,7 @@ func TestSink(t *testing.T) {
 // term that saw it; reads do not speak for writes.
 func TestUnwritable(t *testing.T) {
 	host := handAt(1)
-	s := newSink(host, time.Second)
+	s := newSink(host, time.Second, slog.New(slog.DiscardHandler))
 	s.wrote(fmt.Errorf("%w: disk full", ledgerapi.ErrUnavailable))
 	host.pass(time.Second)
 	s.saw(nil)
@@ -138,8 +138,8 @@ func TestUnwritable(t *testing.T) {
 	}
 	host.pass(1)
 	s.saw(nil)
-	if err := s.writable(); !errors.Is(err, ledgerapi.ErrUnavailable) || s.health(t.Context()) != nil {
-		t.Errorf("beyond the patience: %v, %v", err, s.health(t.Context()))
+	if err := s.writable(); !errors.Is(err, ledgerapi.ErrUnavailable) || s.health() != nil {
+		t.Errorf("beyond the patience: %v, %v", err, s.health())
 	}
 	s.wrote(ledgerapi.ErrNotFound)
 	if err := s.writable(); err != nil {

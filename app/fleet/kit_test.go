@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -275,4 +276,11 @@ func leaderOf(t testing.TB, above uint64, nodes ...*process) (*process, api.Stat
 		return false
 	})
 	return found, status
+}
+
+func serveHandler(t testing.TB, h http.HandlerFunc) (url string) {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL
 }

@@ -54,12 +54,12 @@ func (h *hook) hit(at string, now clock.Instant) bool {
 func (n *Node) postClock(w http.ResponseWriter, r *http.Request) {
 	var to api.LabClock
 	if err := httpapi.ReadJSON(w, r, maxBody, false, &to); err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	const most = 1_000_000
 	if to.DriftPPM <= -most || to.DriftPPM > 10*most {
-		fail(w, &httpapi.Problem{Status: http.StatusBadRequest, Code: api.CodeRequest, Detail: "drift_ppm must be above -1000000 and at most 10000000: a clock does not stand still or go back"})
+		n.fail(w, &httpapi.Problem{Status: http.StatusBadRequest, Code: api.CodeRequest, Detail: "drift_ppm must be above -1000000 and at most 10000000: a clock does not stand still or go back"})
 		return
 	}
 	n.lab.set(to)
@@ -75,7 +75,7 @@ func (n *Node) postPause(w http.ResponseWriter, r *http.Request) {
 		at = api.MomentWrite
 	case api.MomentWrite, api.MomentGranted, api.MomentSealed, api.MomentResigning:
 	default:
-		fail(w, &httpapi.Problem{Status: http.StatusBadRequest, Code: api.CodeRequest, Detail: fmt.Sprintf("at is %.32q: %s, %s, %s or %s", at, api.MomentWrite, api.MomentGranted, api.MomentSealed, api.MomentResigning)})
+		n.fail(w, &httpapi.Problem{Status: http.StatusBadRequest, Code: api.CodeRequest, Detail: fmt.Sprintf("at is %.32q: %s, %s, %s or %s", at, api.MomentWrite, api.MomentGranted, api.MomentSealed, api.MomentResigning)})
 		return
 	}
 	n.hook.mu.Lock() // who takes it back meanwhile comes after

@@ -38,14 +38,18 @@ func (l *leading) found() {
 // work is what a node does while it leads. The ledger is sealed already.
 func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 	n.stopAt(api.MomentSealed)
-	n.unsealed.Store(0)
 	n.sink.begin()
 	b := n.term.Load()
 	p := n.newPen(term)
 	past, err := n.load(ctx, p)
+	if err == nil {
+		err = n.skip(ctx, p, &past)
+	}
 	if err != nil {
+		n.sink.sealed(err)
 		return err
 	}
+	n.unsealed.Store(0)
 	l := &leading{term: term, pen: p, record: n.newRecorder(b, p, past)}
 	w := noticed{p, l.record}
 	l.seq = sequence.New(sequence.Config{
@@ -77,6 +81,7 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 	<-work.Done()
 	n.leading.Store(nil)
 	parts.Wait()
+	n.know(l.seq.Last())
 	p.Close() // callers of /jobs and the like write with it too, and are not waited for elsewhere
 	cause := context.Cause(work)
 	if err := term.Check(); err != nil {
@@ -102,9 +107,9 @@ func (n *Node) newPen(term *tenure.Term) *pen.Pen {
 	}
 	if n.cfg.Lab {
 		cfg.Between = func() { n.stopAt(api.MomentWrite) }
-		cfg.Attempted = func(at clock.Instant, token fence.Token) {
+		cfg.Attempted = func(at clock.Instant, token fence.Token, writes []ledgerapi.Write) {
 			n.attempts.add(at, token)
-			n.trace.attempted(at, token)
+			n.trace.attempted(at, token, writes)
 		}
 	}
 	return pen.New(cfg)
@@ -141,7 +146,7 @@ func (n *Node) watchSink(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if err := errors.Join(n.sink.health(ctx), n.sink.writable()); err != nil {
+		if err := errors.Join(n.sink.health(), n.sink.writable()); err != nil {
 			return err
 		}
 	}
@@ -198,12 +203,38 @@ func (n *Node) load(ctx context.Context, p *pen.Pen) (past, error) {
 	return out, nil
 }
 
+// skip takes the numbers that this node knows to have been given out and that the ledger
+// does not know of, so that nobody gets them again. There are some only after an operator
+// has accepted a ledger that lost data.
+func (n *Node) skip(ctx context.Context, p *pen.Pen, past *past) error {
+	for known := n.highest.Load(); past.lastSeq < known; {
+		last := min(known, past.lastSeq+ledgerapi.MaxRange)
+		n.cfg.Log.Warn("skipping numbers that the ledger has lost", "group", n.cfg.Group, "first", past.lastSeq+1, "last", last)
+		if _, err := p.Write(ctx, ledgerapi.Write{Sequence: &ledgerapi.SequenceWrite{Name: api.Sequence, First: past.lastSeq + 1, Last: last}}); err != nil {
+			return fmt.Errorf("fleet: skipping numbers of group %q: %w", n.cfg.Group, err)
+		}
+		past.lastSeq = last
+	}
+	n.know(past.lastSeq)
+	return nil
+}
+
+// know notes that a number was taken.
+func (n *Node) know(seq uint64) {
+	for old := n.highest.Load(); old < seq; old = n.highest.Load() {
+		if n.highest.CompareAndSwap(old, seq) {
+			return
+		}
+	}
+}
+
 func (n *Node) readSequence(ctx context.Context) (uint64, error) {
 	s, err := n.ledger.Sequence(ctx, n.cfg.Group, api.Sequence)
 	n.sink.saw(err)
 	if errors.Is(err, ledgerapi.ErrNotFound) {
 		return 0, nil
 	}
+	n.know(s.LastSeq)
 	return s.LastSeq, err
 }
 
@@ -217,7 +248,7 @@ func (n *Node) bequeath(ctx context.Context, l *leading, cause error) {
 	switch {
 	case l.pen.Refused(), pen.Stop(cause) && !willing(cause):
 		return // others lead
-	case n.sink.health(ctx) != nil:
+	case n.sink.health() != nil:
 		return // it would be waited for in vain
 	}
 	h := api.Handover{Node: n.cfg.ID, Token: l.term.Token(), StoppedAt: n.host.Now(), Reason: reason(cause), LastSeq: l.seq.Last()}

@@ -24,13 +24,13 @@ func (n *Node) next(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.ContentLength != 0 {
 		if err := discard(w, r); err != nil {
-			fail(w, err)
+			n.fail(w, err)
 			return
 		}
 	}
 	count, err := howMany(r.URL.RawQuery)
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	first, err := l.seq.Next(count)

@@ -47,6 +47,12 @@ type Node struct {
 	unsealed atomic.Int32
 	hook     hook
 	littered atomic.Bool // the collector is kept busy
+	// leaders are the addresses of nodes that were seen to lead.
+	leaders leaders
+	// deployed is the name of the deployment, once it is known.
+	deployed atomic.Pointer[string]
+	// highest is the highest number that this node knows to be taken.
+	highest atomic.Uint64
 }
 
 // begun is a term of this node and when it began, on the host's clock.
@@ -87,7 +93,9 @@ func Run(ctx context.Context, cfg Config, ready func(api.Ready) error) (err erro
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	served := make(chan error, 1)
-	running.Go(func() { served <- httpapi.Serve(serving, ln, n.handler(), n.cfg.HTTP, n.cfg.Log) })
+	running.Go(func() {
+		served <- httpapi.Serve(serving, ln, httpapi.OnlyHosts(n.handler(), n.names()...), n.cfg.HTTP, n.cfg.Log)
+	})
 	running.Go(func() { n.observe(serving) })
 	running.Go(func() { n.pauses.run(serving) })
 	running.Go(func() { n.keepWarm(serving) })
@@ -127,7 +135,7 @@ func newNode(cfg Config) (*Node, error) {
 	if n.secret, err = readSecret(cfg.AdminTokenFile); err != nil {
 		return nil, err
 	}
-	n.sink = newSink(n.host, cfg.SinkPatience)
+	n.sink = newSink(n.host, cfg.SinkPatience, cfg.Log)
 	n.pauses = &pauseMeter{clock: n.host}
 	n.metrics = newMetrics(n)
 	if n.ledger, err = client.New(client.Config{URL: cfg.Ledger, Holder: cfg.ID, Timeout: cfg.WriteTimeout}); err != nil {
@@ -145,7 +153,10 @@ func newNode(cfg Config) (*Node, error) {
 func (n *Node) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
 	defer cancel()
-	if err := n.ledger.Healthy(ctx); err != nil {
+	began := n.host.Now()
+	err := n.ledger.Healthy(ctx)
+	n.sink.probed(began, err)
+	if err != nil {
 		return fmt.Errorf("no ledger at %s: %w; start one with `tenure ledger`, or give its URL with -ledger", n.cfg.Ledger, err)
 	}
 	return nil
@@ -212,14 +223,15 @@ type sealing struct {
 func (s sealing) Seal(ctx context.Context, stamp fence.Stamp) error {
 	at := s.n.host.Now()
 	err := s.Sealer.Seal(ctx, stamp)
+	s.n.sink.sealed(err)
 	if err == nil {
 		s.n.trace.sealed(at, s.n.host.Now(), stamp.Token)
 	}
 	return err
 }
 
-// observed is the backend's elector. It takes down when terms begin, and does not
-// campaign while the ledger is out of reach.
+// observed is the backend's elector. It notes when terms begin, and campaigns only while
+// the ledger can be used.
 type observed struct {
 	tenure.Elector
 	n *Node
@@ -227,23 +239,21 @@ type observed struct {
 
 func (o observed) Campaign(ctx context.Context) (*tenure.Term, error) {
 	n := o.n
-	if err := n.sink.await(ctx); err != nil {
-		return nil, err
-	}
 	// Lead pauses for a moment only, so that a group can be handed back soon. A ledger
 	// that refuses to be sealed, because it belongs to others or remembers more than the
 	// engine does, refuses again: others are given their chance first.
-	if k := n.unsealed.Add(1) - 1; k > 0 {
+	if k := n.unsealed.Load(); k > 0 {
 		select {
 		case <-time.After(min(100*time.Millisecond<<min(k, 10), 5*time.Second)):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
-	term, err := o.Elector.Campaign(ctx)
+	term, err := o.whileUsable(ctx)
 	if err != nil {
 		return nil, err
 	}
+	n.unsealed.Add(1)
 	t := &begun{term, n.host.Now()}
 	n.term.Store(t)
 	n.metrics.began(n.electing(t))
@@ -256,6 +266,23 @@ func (o observed) Campaign(ctx context.Context) (*tenure.Term, error) {
 	n.cfg.Log.Info("term begun", "group", term.Group(), "token", term.Token())
 	n.stopAt(api.MomentGranted)
 	return term, nil
+}
+
+// whileUsable leaves the line when the ledger can no longer be used: a term that cannot be
+// sealed costs a token and helps nobody.
+func (o observed) whileUsable(ctx context.Context) (*tenure.Term, error) {
+	for {
+		if err := o.n.sink.await(ctx); err != nil {
+			return nil, err
+		}
+		ready, done := o.n.sink.whileReady(ctx)
+		term, err := o.Elector.Campaign(ready)
+		unusable := errors.Is(context.Cause(ready), errUnusable)
+		done()
+		if err == nil || ctx.Err() != nil || !unusable {
+			return term, err
+		}
+	}
 }
 
 // electing is how long the election took: from when the end of the term before was

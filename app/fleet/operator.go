@@ -38,11 +38,11 @@ func readSecret(path string) ([]byte, error) {
 func (n *Node) operator(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !local(r) && !n.credible(r) {
-			denied(w, "only from this machine, or with the credential of -admin-token-file as a bearer token")
+			n.denied(w, "only from this machine, or with the credential of -admin-token-file as a bearer token")
 			return
 		}
 		if err := discard(w, r); err != nil {
-			fail(w, err)
+			n.fail(w, err)
 			return
 		}
 		h(w, r)
@@ -53,15 +53,15 @@ func (n *Node) operator(h http.HandlerFunc) http.HandlerFunc {
 func (n *Node) here(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !local(r) {
-			denied(w, "only from this machine")
+			n.denied(w, "only from this machine")
 			return
 		}
 		h(w, r)
 	}
 }
 
-func denied(w http.ResponseWriter, why string) {
-	fail(w, &httpapi.Problem{Status: http.StatusForbidden, Code: api.CodeDenied, Detail: "denied: " + why})
+func (n *Node) denied(w http.ResponseWriter, why string) {
+	n.fail(w, &httpapi.Problem{Status: http.StatusForbidden, Code: api.CodeDenied, Detail: "denied: " + why})
 }
 
 // local: the caller is on this machine, and speaks for itself: neither a proxy that
@@ -94,7 +94,7 @@ func (n *Node) current(w http.ResponseWriter, r *http.Request) *begun {
 		return nil
 	}
 	if want := r.Header.Get("If-Match"); want != "" && want != "*" && want != strconv.Quote(fmt.Sprint(t.Token())) {
-		fail(w, &httpapi.Problem{
+		n.fail(w, &httpapi.Problem{
 			Status: http.StatusPreconditionFailed, Code: api.CodeStale, More: map[string]any{"current_token": t.Token(), "leader": n.cfg.ID},
 			Detail: fmt.Sprintf("group %q is led by %s with token %d, the caller means %.40s", n.cfg.Group, n.cfg.ID, t.Token(), want),
 		})
@@ -111,7 +111,7 @@ func (n *Node) postResign(w http.ResponseWriter, r *http.Request) {
 	n.cfg.Log.Info("asked to resign", "group", n.cfg.Group, "token", t.Token(), "by", r.RemoteAddr)
 	// Inside tenure.Lead it ends the term and returns.
 	if err := t.Resign(r.Context()); err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	httpapi.WriteJSON(w, http.StatusOK, api.Ended{NodeID: n.cfg.ID, Token: t.Token()})
@@ -128,7 +128,7 @@ func (n *Node) postTransfer(w http.ResponseWriter, r *http.Request) {
 	if to == "" {
 		var err error
 		if to, err = n.successor(ctx); err != nil {
-			fail(w, noSuccessor(fmt.Errorf("no standby is known, name one with to=: %w", err)))
+			n.fail(w, noSuccessor(fmt.Errorf("no standby is known, name one with to=: %w", err)))
 			return
 		}
 	}
@@ -139,11 +139,11 @@ func (n *Node) postTransfer(w http.ResponseWriter, r *http.Request) {
 	case err == nil:
 		httpapi.WriteJSON(w, http.StatusOK, api.Ended{NodeID: n.cfg.ID, Token: t.Token(), Successor: to})
 	case errors.Is(err, tenure.ErrSuccessor):
-		fail(w, noSuccessor(err))
+		n.fail(w, noSuccessor(err))
 	case errors.As(err, &ended):
 		n.turnAway(w, r)
 	default:
-		fail(w, &httpapi.Problem{Status: http.StatusServiceUnavailable, Code: api.CodeUnavailable, Detail: err.Error(), Retryable: true})
+		n.fail(w, &httpapi.Problem{Status: http.StatusServiceUnavailable, Code: api.CodeUnavailable, Detail: err.Error(), Retryable: true})
 	}
 }
 

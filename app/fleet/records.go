@@ -43,9 +43,14 @@ func wanted(r *http.Request) (*uint64, error) {
 // from the ledger, also while nobody leads.
 
 func (n *Node) getRecord(w http.ResponseWriter, r *http.Request) {
-	rec, err := n.ledger.Shared(r.Context(), n.cfg.Group, r.PathValue("key"))
+	deployment, err := n.deployment(r.Context())
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
+		return
+	}
+	rec, err := n.ledger.Shared(r.Context(), deployment, n.cfg.Group, r.PathValue("key"))
+	if err != nil {
+		n.fail(w, err)
 		return
 	}
 	w.Header().Set("ETag", etag(rec.Version))
@@ -59,18 +64,23 @@ func (n *Node) getRecord(w http.ResponseWriter, r *http.Request) {
 func (n *Node) putRecord(w http.ResponseWriter, r *http.Request) {
 	version, err := wanted(r)
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	var value json.RawMessage
 	if err := httpapi.ReadJSON(w, r, maxBody, false, &value); err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	key := r.PathValue("key")
-	now, err := n.ledger.PutShared(r.Context(), n.cfg.Group, key, value, version)
+	deployment, err := n.deployment(r.Context())
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
+		return
+	}
+	now, err := n.ledger.PutShared(r.Context(), deployment, n.cfg.Group, key, value, version)
+	if err != nil {
+		n.fail(w, err)
 		return
 	}
 	w.Header().Set("ETag", etag(now))
@@ -80,12 +90,17 @@ func (n *Node) putRecord(w http.ResponseWriter, r *http.Request) {
 func (n *Node) deleteRecord(w http.ResponseWriter, r *http.Request) {
 	version, err := wanted(r)
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	key := r.PathValue("key")
-	if err := n.ledger.DeleteShared(r.Context(), n.cfg.Group, key, version); err != nil {
-		fail(w, err)
+	deployment, err := n.deployment(r.Context())
+	if err != nil {
+		n.fail(w, err)
+		return
+	}
+	if err := n.ledger.DeleteShared(r.Context(), deployment, n.cfg.Group, key, version); err != nil {
+		n.fail(w, err)
 		return
 	}
 	httpapi.WriteJSON(w, http.StatusOK, api.Record{Key: key})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/fleet/api"
+	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
@@ -24,6 +25,7 @@ type trace struct {
 
 	whole string // api.TraceWhole
 	mu    sync.Mutex
+	lines uint64
 	file  *os.File // nil after an error: a trace with a hole would be taken for whole
 }
 
@@ -56,13 +58,14 @@ func (t *trace) add(l api.TraceLine) {
 	if t == nil {
 		return
 	}
-	l.PID = t.pid
-	line, err := json.Marshal(l)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.file == nil {
 		return
 	}
+	t.lines++
+	l.PID, l.N = t.pid, t.lines
+	line, err := json.Marshal(l)
 	if err == nil {
 		_, err = t.file.Write(append(line, '\n'))
 	}
@@ -85,8 +88,24 @@ func (t *trace) close() {
 	}
 }
 
-func (t *trace) attempted(at clock.Instant, token fence.Token) {
-	t.add(api.TraceLine{Kind: api.TraceAttempt, At: at, Token: token})
+func (t *trace) attempted(at clock.Instant, token fence.Token, writes []ledgerapi.Write) {
+	if t == nil {
+		return
+	}
+	l := api.TraceLine{Kind: api.TraceAttempt, At: at, Token: token}
+	for _, w := range writes {
+		switch {
+		case w.Sequence != nil:
+			l.Writes = append(l.Writes, api.TraceWrite{What: "sequence", Name: w.Sequence.Name, First: w.Sequence.First, Last: w.Sequence.Last})
+		case w.Tick != nil:
+			l.Writes = append(l.Writes, api.TraceWrite{What: "tick", Name: w.Tick.Key})
+		case w.Fire != nil && !w.Fire.Skip:
+			l.Writes = append(l.Writes, api.TraceWrite{What: "firing", Name: w.Fire.Job, InstantMS: w.Fire.AtMS})
+		case w.Checkpoint != nil:
+			l.Writes = append(l.Writes, api.TraceWrite{What: "checkpoint", Name: w.Checkpoint.Name})
+		}
+	}
+	t.add(l)
 }
 
 func (t *trace) done(at clock.Instant, took time.Duration, token fence.Token, err error) {

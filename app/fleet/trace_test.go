@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
@@ -26,7 +26,10 @@ func TestTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer first.close()
-	first.attempted(20, 3)
+	first.attempted(20, 3, []ledgerapi.Write{
+		{Sequence: &ledgerapi.SequenceWrite{Name: "next", First: 5, Last: 9}}, {Tick: &ledgerapi.TickWrite{Key: "tick-1000"}},
+		{Fire: &ledgerapi.FireWrite{Job: "a", AtMS: 7}}, {Fire: &ledgerapi.FireWrite{Job: "b", AtMS: 7, Skip: true}}, {Checkpoint: &ledgerapi.CheckpointWrite{Name: "c"}},
+	})
 	second, err := openTrace(dir, "node-1", slog.Default())
 	if err != nil {
 		t.Fatal(err)
@@ -51,12 +54,14 @@ func TestTrace(t *testing.T) {
 		got = append(got, l)
 	}
 	want := []api.TraceLine{
-		{Kind: api.TraceOpened, PID: os.Getpid()},
-		{Kind: api.TraceAttempt, PID: os.Getpid(), At: 20, Token: 3},
-		{Kind: api.TraceOpened, PID: os.Getpid()},
-		{Kind: api.TraceDone, PID: os.Getpid(), At: 30, End: 35, Token: 4, What: "unknown"},
+		{Kind: api.TraceOpened, PID: os.Getpid(), N: 1},
+		{Kind: api.TraceAttempt, PID: os.Getpid(), N: 2, At: 20, Token: 3, Writes: []api.TraceWrite{
+			{What: "sequence", Name: "next", First: 5, Last: 9}, {What: "tick", Name: "tick-1000"}, {What: "firing", Name: "a", InstantMS: 7}, {What: "checkpoint", Name: "c"},
+		}},
+		{Kind: api.TraceOpened, PID: os.Getpid(), N: 1},
+		{Kind: api.TraceDone, PID: os.Getpid(), N: 2, At: 30, End: 35, Token: 4, What: "unknown"},
 	}
-	if !slices.Equal(got, want) {
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)
 	}
 	if none, err := openTrace("", "node-1", slog.Default()); none != nil || err != nil {
@@ -86,7 +91,7 @@ func TestTraceLosesLine(t *testing.T) {
 	}
 	good := tr.file
 	tr.file = full
-	tr.attempted(20, 3)
+	tr.attempted(20, 3, nil)
 	if _, err := os.Stat(whole); !errors.Is(err, os.ErrNotExist) || tr.file != nil {
 		t.Errorf("a line was lost, and the trace is said to be whole: %v", err)
 	}

@@ -2,6 +2,8 @@ package fleet
 
 import (
 	"context"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/tenurehq/tenure"
@@ -24,6 +26,28 @@ type vacancy struct {
 	holder string
 }
 
+// leaders are the addresses of nodes, by id.
+type leaders struct {
+	mu sync.Mutex
+	at map[string]string
+}
+
+func (l *leaders) add(id, address string) {
+	const most = 64
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at == nil || len(l.at) >= most {
+		l.at = make(map[string]string)
+	}
+	l.at[id] = address
+}
+
+func (l *leaders) all() map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.at)
+}
+
 // observe follows the leadership until ctx ends.
 func (n *Node) observe(ctx context.Context) {
 	var last fence.Token
@@ -44,6 +68,9 @@ func (n *Node) observe(ctx context.Context) {
 					n.metrics.changes.Inc()
 				}
 				last = l.Token
+				if l.Candidate.ID != n.cfg.ID {
+					n.leaders.add(l.Candidate.ID, l.Candidate.Address)
+				}
 				n.cfg.Log.Info("led", "group", l.Group, "leader", l.Candidate.ID, "token", l.Token)
 			}
 		}

@@ -20,7 +20,7 @@ func (n *Node) lead(w http.ResponseWriter, r *http.Request, l *leading, write le
 	a, err := l.pen.Write(r.Context(), write)
 	var version *ledgerapi.VersionError
 	if errors.As(err, &version) {
-		fail(w, &httpapi.Problem{
+		n.fail(w, &httpapi.Problem{
 			Status: http.StatusPreconditionFailed, Code: "version_conflict", Detail: err.Error(),
 			More: map[string]any{"version": version.Version, "current_version": version.Current},
 		})
@@ -42,22 +42,22 @@ func (n *Node) postJob(w http.ResponseWriter, r *http.Request) {
 	}
 	var j api.Job
 	if err := httpapi.ReadJSON(w, r, maxBody, false, &j); err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	spec, err := schedule.ParseSpec(j.Schedule)
 	if err != nil {
-		fail(w, &ledgerapi.RequestError{Field: "schedule", Value: fmt.Sprintf("%.64s", j.Schedule), Rule: err.Error()})
+		n.fail(w, &ledgerapi.RequestError{Field: "schedule", Value: fmt.Sprintf("%.64s", j.Schedule), Rule: err.Error()})
 		return
 	}
 	now, err := n.ledgerNow(r)
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	next := spec.First(now)
 	if next == 0 {
-		fail(w, &ledgerapi.RequestError{Field: "schedule", Value: fmt.Sprintf("%.64s", j.Schedule), Rule: "never comes"})
+		n.fail(w, &ledgerapi.RequestError{Field: "schedule", Value: fmt.Sprintf("%.64s", j.Schedule), Rule: "never comes"})
 		return
 	}
 	if a, ok := n.lead(w, r, l, ledgerapi.Write{Job: &ledgerapi.JobWrite{Key: j.Key, Schedule: j.Schedule, Misfire: j.Misfire, Payload: j.Payload, NextMS: next}}); ok {
@@ -88,7 +88,7 @@ func (n *Node) deleteJob(w http.ResponseWriter, r *http.Request) {
 	if a, ok := n.lead(w, r, l, ledgerapi.Write{Job: &ledgerapi.JobWrite{Key: key, Delete: true}}); ok {
 		n.scheduler.Changed()
 		if len(a.Outcomes) == 1 && a.Outcomes[0].Job != nil && !a.Outcomes[0].Job.Existed {
-			fail(w, fmt.Errorf("%w: job %.64q", ledgerapi.ErrNotFound, key))
+			n.fail(w, fmt.Errorf("%w: job %.64q", ledgerapi.ErrNotFound, key))
 			return
 		}
 		httpapi.WriteJSON(w, http.StatusOK, api.JobAnswer{Token: l.term.Token(), Key: key})
@@ -96,9 +96,9 @@ func (n *Node) deleteJob(w http.ResponseWriter, r *http.Request) {
 }
 
 // reply answers with what the ledger said.
-func reply[T any](w http.ResponseWriter, v T, err error) {
+func (n *Node) reply(w http.ResponseWriter, v any, err error) {
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	httpapi.WriteJSON(w, http.StatusOK, v)
@@ -106,7 +106,7 @@ func reply[T any](w http.ResponseWriter, v T, err error) {
 
 func (n *Node) getJob(w http.ResponseWriter, r *http.Request) {
 	j, err := n.ledger.Job(r.Context(), n.cfg.Group, r.PathValue("key"))
-	reply(w, j, err)
+	n.reply(w, j, err)
 }
 
 // page reads what selects a part of a list.
@@ -129,21 +129,21 @@ func (n *Node) getJobs(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	jobs, err := n.ledger.Jobs(r.Context(), n.cfg.Group, before, after, limit)
-	reply(w, jobs, err)
+	n.reply(w, jobs, err)
 }
 
 func (n *Node) getFirings(w http.ResponseWriter, r *http.Request) {
 	after, limit, err := page(r)
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	firings, err := n.ledger.Firings(r.Context(), n.cfg.Group, r.URL.Query().Get("pending") == "true", after, limit)
-	reply(w, firings, err)
+	n.reply(w, firings, err)
 }
 
 // putFleet replaces the standing orders of the workers: what needs a leader, because
@@ -156,32 +156,32 @@ func (n *Node) putFleet(w http.ResponseWriter, r *http.Request) {
 	}
 	var f api.Fleet
 	if err := httpapi.ReadJSON(w, r, maxBody, false, &f); err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	if f.Orders == nil {
-		fail(w, &ledgerapi.RequestError{Field: "orders", Rule: "must be given; an empty list ends all standing orders"})
+		n.fail(w, &ledgerapi.RequestError{Field: "orders", Rule: "must be given; an empty list ends all standing orders"})
 		return
 	}
 	for i, o := range f.Orders {
 		if o.EveryMS < 1 {
-			fail(w, &ledgerapi.RequestError{Field: fmt.Sprintf("orders[%d]", i), Rule: "a standing order has a name, what to run, and every_ms"})
+			n.fail(w, &ledgerapi.RequestError{Field: fmt.Sprintf("orders[%d]", i), Rule: "a standing order has a name, what to run, and every_ms"})
 			return
 		}
 	}
 	// What every worker would refuse is refused here.
 	if err := (worker.Orders{Orders: f.Orders}).Validate(); err != nil {
-		fail(w, &ledgerapi.RequestError{Field: "orders", Rule: err.Error()})
+		n.fail(w, &ledgerapi.RequestError{Field: "orders", Rule: err.Error()})
 		return
 	}
 	value, err := json.Marshal(api.Fleet{Orders: f.Orders})
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	version, err := wanted(r)
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	if a, ok := n.lead(w, r, l, ledgerapi.Write{Record: &ledgerapi.RecordWrite{Key: api.FleetRecord, Value: value, Version: version}}); ok {
@@ -202,7 +202,7 @@ func (n *Node) getFleet(w http.ResponseWriter, r *http.Request) {
 		err = json.Unmarshal(rec.Value, &f)
 	}
 	if err != nil {
-		fail(w, err)
+		n.fail(w, err)
 		return
 	}
 	f.Version, f.Token = rec.Version, rec.Token

@@ -54,9 +54,9 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Serve serves h on ln until ctx ends, then lets requests under way end. It
-// returns when the last has, or with an error when they took too long. A panic in
-// a handler ends that connection and is logged.
+// Serve serves h on ln until ctx ends, then logs "stopping" with the cause and lets
+// requests under way end. It returns when the last has, or with an error when they
+// took too long. A panic in a handler ends that connection and is logged.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler, l Limits, log *slog.Logger) error {
 	l = l.withDefaults()
 	s := &http.Server{
@@ -81,6 +81,9 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, l Limits, log *
 	case err := <-ended:
 		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
 	case <-ctx.Done():
+		// Logged here and not by a goroutine of the caller: Serve returns after it, so the
+		// line is written before the process can exit.
+		log.Info("stopping", "addr", ln.Addr().String(), "cause", context.Cause(ctx))
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Grace)
 	defer cancel()
@@ -101,6 +104,10 @@ func limit(ln net.Listener, l Limits) net.Listener {
 	return &limited{Listener: ln, send: l.SendBuffer, places: make(chan struct{}, l.Connections), closed: make(chan struct{})}
 }
 
+// keepAlive ends the connection of a client that vanished without closing it after 20 s,
+// so that its request does not wait for nobody.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}
+
 type limited struct {
 	net.Listener
 	send   int
@@ -120,8 +127,12 @@ func (l *limited) Accept() (net.Conn, error) {
 		<-l.places
 		return nil, err
 	}
-	if t, ok := c.(*net.TCPConn); ok && l.send > 0 {
-		_ = t.SetWriteBuffer(l.send) // a connection that is gone already says so soon enough
+	if t, ok := c.(*net.TCPConn); ok {
+		// A connection that is gone already says so soon enough.
+		_ = t.SetKeepAliveConfig(keepAlive)
+		if l.send > 0 {
+			_ = t.SetWriteBuffer(l.send)
+		}
 	}
 	return &counted{Conn: c, leave: sync.OnceFunc(func() { <-l.places })}, nil
 }

@@ -77,23 +77,16 @@ func (r *runner) patience() time.Duration {
 	return r.Wait
 }
 
-// bar ends a campaign that cannot be won by waiting, or that was not to wait.
+// bar ends a campaign that was not to wait.
 func (r *runner) bar(n lease.Note) {
 	if n.Kind == lease.NoteFailed && n.Call != lease.CallAcquire {
 		return
 	}
-	var why *CodeError
-	switch {
-	case errors.Is(n.Err, lease.ErrInvalid):
-		why = &CodeError{CodeFailed, fmt.Errorf("group %q cannot be led with these settings: %w; nothing was run", r.Group, n.Err)}
-	case r.NoWait && (errors.Is(n.Err, lease.ErrBusy) || r.Denied != nil && r.Denied(n.Err)):
-		why = &CodeError{CodeNotInTime, fmt.Errorf("nobody leads group %q, and %s may not: %w; nothing was run", r.Group, r.ID, n.Err)}
-	default:
-		return
-	}
-	select {
-	case r.barred <- why:
-	default:
+	if r.NoWait && (errors.Is(n.Err, lease.ErrBusy) || r.Denied != nil && r.Denied(n.Err)) {
+		select {
+		case r.barred <- &CodeError{CodeNotInTime, fmt.Errorf("nobody leads group %q, and %s may not: %w; nothing was run", r.Group, r.ID, n.Err)}:
+		default:
+		}
 	}
 }
 
@@ -163,6 +156,8 @@ func (r *runner) settle(ctx, cctx context.Context, w win) (*tenure.Term, error) 
 		return nil, errDone
 	case errors.Is(cause, errNotInTime):
 		return nil, r.notInTime(ctx)
+	case errors.Is(w.err, lease.ErrInvalid):
+		return nil, &CodeError{CodeFailed, fmt.Errorf("group %q cannot be led with these settings: %w; nothing was run", r.Group, w.err)}
 	default:
 		return nil, &CodeError{CodeFailed, fmt.Errorf("the campaign for group %q ended: %w", r.Group, w.err)}
 	}

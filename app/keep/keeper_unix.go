@@ -192,9 +192,10 @@ func (k *keeper) start(m message) bool {
 // knows.
 func environment(m message) []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
-		return strings.HasPrefix(kv, EnvToken+"=") || strings.HasPrefix(kv, EnvDeployment+"=") // of an exec around us
+		name, _, _ := strings.Cut(kv, "=")
+		return name == EnvToken || name == EnvSession || name == EnvDeployment // of an exec around us
 	})
-	return append(env, EnvToken+"="+m.Token, EnvDeployment+"="+m.Deployment)
+	return append(env, EnvToken+"="+m.Token, EnvSession+"="+m.Session, EnvDeployment+"="+m.Deployment)
 }
 
 // stop tells the tree, once.

@@ -15,7 +15,7 @@ type kind string
 
 const (
 	// The wrapper's.
-	doStart  kind = "start"  // Deadline, Grace, Token, Deployment: run the command
+	doStart  kind = "start"  // Deadline, Grace, Token, Session, Deployment: run the command
 	doExtend kind = "extend" // Deadline: a keep-alive was acknowledged
 	doSignal kind = "signal" // Signal: for the command's group
 	doStop   kind = "stop"   // the term is over: SIGTERM, and SIGKILL a grace later
@@ -36,6 +36,7 @@ type message struct {
 	Deadline   clock.Instant `json:"deadline,omitempty"`
 	Grace      time.Duration `json:"grace,omitempty"`
 	Token      string        `json:"token,omitempty"`
+	Session    string        `json:"session,omitempty"`
 	Deployment string        `json:"deployment,omitempty"`
 	Signal     int           `json:"signal,omitempty"`
 	PID        int           `json:"pid,omitempty"`

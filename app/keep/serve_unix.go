@@ -64,7 +64,7 @@ func (s *service) serve() outcome {
 		return s.over(context.Cause(term.Context()))
 	}
 	stamp := term.Stamp(0)
-	if s.guard.link.send(message{Kind: doStart, Deadline: s.deadline, Grace: r.Grace, Token: strconv.FormatUint(uint64(stamp.Token), 10), Deployment: stamp.Deployment}) != nil {
+	if s.guard.link.send(message{Kind: doStart, Deadline: s.deadline, Grace: r.Grace, Token: strconv.FormatUint(uint64(stamp.Token), 10), Session: stamp.Session, Deployment: stamp.Deployment}) != nil {
 		return s.keeperGone()
 	}
 	defer s.takeBack()

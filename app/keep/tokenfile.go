@@ -15,8 +15,9 @@ const (
 	EnvGroup      = "TENURE_GROUP"
 	EnvNode       = "TENURE_NODE"
 	EnvToken      = "TENURE_FENCING_TOKEN"
+	EnvSession    = "TENURE_FENCING_SESSION" // fence.Stamp.Session of the term
 	EnvDeployment = "TENURE_DEPLOYMENT"
-	// EnvTokenFile names a file of lines key=value: group, node, deployment, token,
+	// EnvTokenFile names a file of lines key=value: group, node, deployment, token, session,
 	// deadline (RFC 3339, by this machine's wall clock: for people) and
 	// deadline_boottime_ns (CLOCK_BOOTTIME: for programs). It is replaced as a whole on
 	// each beat.
@@ -39,8 +40,8 @@ const newSuffix = ".new"
 
 func (f tokenFile) write(term *tenure.Term, now, deadline clock.Instant) error {
 	s := term.Stamp(0)
-	text := fmt.Sprintf("group=%s\nnode=%s\ndeployment=%s\ntoken=%d\ndeadline=%s\ndeadline_boottime_ns=%d\n",
-		s.Group, term.Candidate().ID, s.Deployment, s.Token, time.Now().Add(deadline.Sub(now)).UTC().Format(time.RFC3339Nano), deadline)
+	text := fmt.Sprintf("group=%s\nnode=%s\ndeployment=%s\ntoken=%d\nsession=%s\ndeadline=%s\ndeadline_boottime_ns=%d\n",
+		s.Group, term.Candidate().ID, s.Deployment, s.Token, s.Session, time.Now().Add(deadline.Sub(now)).UTC().Format(time.RFC3339Nano), deadline)
 	next := f.path + newSuffix
 	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
 		return err

@@ -253,6 +253,9 @@ func (d *demo) call(ctx context.Context, path string) (func() error, error) {
 		if err := <-ended; err != nil {
 			return err
 		}
+		if err := check.WriteManifest(path); err != nil {
+			return err
+		}
 		r, err := check.Dir(ctx, path, check.Options{DB: d.file.Ledger.DB})
 		if err != nil {
 			return err

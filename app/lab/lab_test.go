@@ -184,6 +184,9 @@ func TestFleet(t *testing.T) {
 // asked asks the callers' history and the ledger.
 func asked(t *testing.T, dir string, file api.FleetFile) {
 	t.Helper()
+	if err := check.WriteManifest(dir); err != nil {
+		t.Fatal(err)
+	}
 	r, err := check.Dir(t.Context(), dir, check.Options{DB: file.Ledger.DB})
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,8 @@
 //
 // What is not guaranteed: tokens guard against mistakes, not attackers; whoever can
 // reach the ledger can write to it. A database that is restored from a backup has
-// forgotten marks and numbers. Reads are not fenced. The list of refused writes keeps
+// lost marks and numbers; the ledger finds out from callers that have seen more (see
+// Lost data), and only from them. Reads are not fenced. The list of refused writes keeps
 // the newest and counts the rest; what could not be read as a stamp at all is only
 // counted, in the metrics.
 //
@@ -25,9 +26,16 @@
 // Answers carry the ledger's wall clock, so that leaders agree about the time whatever
 // their own clocks say. Several ledgers on one database have a clock each.
 //
+// # Lost data
+//
+// A ledger has an id and a revision that rises with every commit. Clients send what they
+// have seen last. A ledger that is behind that, or is another one, takes no writes until
+// an operator accepts its state ([Ledger.Accept]). So does one whose file was deleted or
+// replaced while it was served.
+//
 // # Shared records
 //
-// A shared record belongs to no resource and needs no leader. It is guarded by its
+// A shared record belongs to a deployment, to no resource, and needs no leader. It is guarded by its
 // version instead of a token: who writes it says which version they have read, and of
 // two who read the same one succeeds. Whoever writes without saying so overwrites.
 //

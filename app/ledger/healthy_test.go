@@ -6,62 +6,91 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/tenurehq/tenure/app/ledger/api"
+	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 )
 
-// A ledger that cannot write says so, also when nobody writes any more, and is healthy
-// again when it can, without anybody having written.
+// handClock is moved by hand.
+type handClock struct {
+	clock.Clock
+	at atomic.Int64
+}
+
+func (c *handClock) Now() clock.Instant { return clock.Instant(c.at.Load()) }
+
+// A ledger that cannot write says so, also when nobody writes, and is healthy again when
+// it can, without anybody having written. However many ask, it probes now and then only,
+// and not at all while others write.
 func TestHealthyCanWrite(t *testing.T) {
 	t.Parallel()
 	var full atomic.Bool
-	var made atomic.Int64
-	cfg := Config{DB: filepath.Join(t.TempDir(), "ledger.db"), Logger: slog.New(slog.DiscardHandler)}
+	var commits atomic.Int64
+	now := &handClock{Clock: clock.System()}
+	now.at.Store(1)
+	cfg := Config{DB: filepath.Join(t.TempDir(), "ledger.db"), Logger: slog.New(slog.DiscardHandler), Clock: now}
 	l, err := Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	l.store.commit = func(ctx context.Context, x *tx) error {
+		commits.Add(1)
 		if full.Load() {
 			return errors.New("database or disk is full")
 		}
-		made.Add(1)
 		return commit(ctx, x)
 	}
 	seal := func(token fence.Token) error {
 		return l.Seal(t.Context(), "r", fence.Stamp{Deployment: "d", Group: "g", Token: token}, "n")
 	}
-	if err := errors.Join(seal(1), l.Healthy(t.Context())); err != nil {
+	asked := func(what string, wantCommits int64, wantErr string) {
+		t.Helper()
+		before := commits.Load()
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				err := l.Healthy(t.Context())
+				if wantErr == "" && err != nil || wantErr != "" && (!errors.Is(err, api.ErrUnavailable) || !strings.Contains(err.Error(), wantErr)) {
+					t.Errorf("%s: %v", what, err)
+				}
+			})
+		}
+		all.Wait()
+		if n := commits.Load() - before; n != wantCommits {
+			t.Errorf("%s: 20 health checks made %d commits, want %d", what, n, wantCommits)
+		}
+	}
+	if err := seal(1); err != nil {
 		t.Fatal(err)
 	}
-	if made.Load() != 1 {
-		t.Errorf("%d commits: one that is well makes none to find out", made.Load())
-	}
+	asked("right after a write", 0, "")
+	now.at.Add(int64(probeEvery))
+	asked("when nobody has written lately", 1, "")
+	asked("right after a probe", 0, "")
 	full.Store(true)
-	if err := l.Healthy(t.Context()); err != nil {
-		t.Errorf("before anybody noticed: %v", err)
-	}
+	now.at.Add(int64(probeEvery))
+	asked("on a full disk that nobody has noticed yet", 1, "disk is full")
+	asked("soon after that", 0, "disk is full")
+	now.at.Add(int64(probeEvery))
 	if err := seal(2); !errors.Is(err, api.ErrUnknown) {
 		t.Fatalf("on a full disk: %v", err)
 	}
-	for range 2 {
-		if err := l.Healthy(t.Context()); !errors.Is(err, api.ErrUnavailable) || !strings.Contains(err.Error(), "disk is full") {
-			t.Errorf("on a full disk: %v", err)
-		}
-	}
+	asked("still on a full disk", 1, "disk is full")
 	full.Store(false)
-	if err := l.Healthy(t.Context()); err != nil {
-		t.Errorf("with space again: %v", err)
-	}
-	var probes int
-	if err := l.store.reader.QueryRowContext(t.Context(), "SELECT value FROM ledger_counter WHERE name = 'probe'").Scan(&probes); err != nil || probes != 1 {
-		t.Errorf("%d probes were written, %v: one that writes nothing finds nothing out", probes, err)
-	}
+	now.at.Add(int64(probeEvery))
+	asked("with space again", 1, "")
 	if err := seal(3); err != nil {
 		t.Error(err)
 	}
+	full.Store(true)
+	if err := seal(4); !errors.Is(err, api.ErrUnknown) {
+		t.Fatalf("on a full disk: %v", err)
+	}
+	now.at.Add(int64(probeEvery))
+	asked("when a write has failed after one that was made", 1, "disk is full")
 }

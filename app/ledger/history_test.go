@@ -3,11 +3,14 @@ package ledger
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"testing"
 
 	"github.com/tenurehq/tenure/app/ledger/api"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/servertest"
 )
 
 // Of firings that were delivered the newest are kept; one that is pending is kept
@@ -82,14 +85,48 @@ func TestMigrates(t *testing.T) {
 	}
 	l := opened(t, Config{DB: path})
 	b := numbers(1)
-	b.Stamp.Token = 7
+	b.Stamp.Token, b.Stamp.Session = 7, "first"
 	b.Writes = append(b.Writes, api.Write{Job: &api.JobWrite{Key: "j", NextMS: 1}}, api.Write{Tick: &api.TickWrite{}})
 	a, err := l.Apply(t.Context(), b)
 	if err != nil || a.Outcomes[0].Sequence.First != 42 || a.Outcomes[1].Job.Version != 1 || a.Outcomes[2].Tick.N != 4 {
 		t.Errorf("after the migration: %+v, %v", a, err)
 	}
-	if _, err := l.PutShared(t.Context(), "s", "k", []byte("1"), nil); err != nil {
+	if _, err := l.PutShared(t.Context(), "prod", "s", "k", []byte("1"), nil); err != nil {
 		t.Error(err)
+	}
+	// A mark from before has no session, and takes the first.
+	b.Stamp.Session = "other"
+	var clone *fence.CloneError
+	if _, err := l.Apply(t.Context(), b); !errors.As(err, &clone) {
+		t.Errorf("a write of another session: %v", err)
+	}
+}
+
+// A ledger of an older version on the same PostgreSQL raises the token and does not know
+// the column of the session. The session of the lower token then counts no more.
+func TestOlderVersionRaises(t *testing.T) {
+	l := opened(t, Config{DB: servertest.Postgres(t).URL()})
+	ctx := t.Context()
+	seal := func(token fence.Token, session string) error {
+		s := stampAt(token, 0)
+		s.Session = session
+		return l.Seal(ctx, "r", s, "n")
+	}
+	if err := seal(1, "first"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.store.reader.ExecContext(ctx, "UPDATE fenced_resource SET max_token = 2"); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := l.Resource(ctx, "r"); err != nil || r.Mark() != (fence.Mark{Deployment: "prod", Group: "billing", Token: 2}) {
+		t.Errorf("the mark is %+v, %v", r.Mark(), err)
+	}
+	if err := seal(2, "second"); err != nil {
+		t.Errorf("seal by the session of the higher token: %v", err)
+	}
+	var clone *fence.CloneError
+	if err := seal(2, "first"); !errors.As(err, &clone) {
+		t.Errorf("seal by the session of the lower token: %v", err)
 	}
 }
 
@@ -102,7 +139,7 @@ func TestSharedGathers(t *testing.T) {
 	go func() { _, err := l.Apply(t.Context(), tick(1, 0, "a")); first <- err }()
 	<-h.reached
 	for i := range 5 {
-		go func() { _, err := l.PutShared(t.Context(), "s", fmt.Sprint(i), []byte("1"), nil); rest <- err }()
+		go func() { _, err := l.PutShared(t.Context(), "prod", "s", fmt.Sprint(i), []byte("1"), nil); rest <- err }()
 		go func() { _, err := l.Apply(t.Context(), tick(1, 0, "b")); rest <- err }()
 	}
 	until(t, func() bool { return l.queue.len() == 10 })
@@ -119,11 +156,11 @@ func TestSharedGathers(t *testing.T) {
 		t.Errorf("what waited took %d commits, want 1", n)
 	}
 	l.store.commit = func(context.Context, *tx) error { return sql.ErrConnDone }
-	if version, err := l.PutShared(t.Context(), "s", "0", []byte("2"), nil); err == nil || version != 0 {
+	if version, err := l.PutShared(t.Context(), "prod", "s", "0", []byte("2"), nil); err == nil || version != 0 {
 		t.Errorf("a commit that failed gave version %d, %v", version, err)
 	}
 	l.store.commit = commit
-	if r, err := l.Shared(t.Context(), "s", "0"); err != nil || r.Version != 1 {
+	if r, err := l.Shared(t.Context(), "prod", "s", "0"); err != nil || r.Version != 1 {
 		t.Errorf("after it: %+v, %v", r, err)
 	}
 }

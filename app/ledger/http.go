@@ -1,7 +1,7 @@
 package ledger
 
 import (
-	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -27,21 +27,22 @@ func (l *Ledger) Handler(maxBody int64) http.Handler {
 	mux.Handle("POST", "/resources/{resource}/advance", h.advance)
 	mux.Handle("POST", "/resources/{resource}/sequences/{name}", h.allocate)
 
-	mux.Handle("GET", "/resources", reading(h.resources))
-	mux.Handle("GET", "/resources/{resource}", reading(h.resource))
-	mux.Handle("GET", "/resources/{resource}/sequences/{name}", reading(h.sequence))
-	mux.Handle("GET", "/resources/{resource}/sequences/{name}/allocations", reading(h.allocations))
-	mux.Handle("GET", "/resources/{resource}/checkpoints/{name}", reading(h.checkpoint))
-	mux.Handle("GET", "/resources/{resource}/records", reading(h.records))
+	mux.Handle("GET", "/resources", reading(h, h.resources))
+	mux.Handle("GET", "/resources/{resource}", reading(h, h.resource))
+	mux.Handle("GET", "/resources/{resource}/sequences/{name}", reading(h, h.sequence))
+	mux.Handle("GET", "/resources/{resource}/sequences/{name}/allocations", reading(h, h.allocations))
+	mux.Handle("GET", "/resources/{resource}/checkpoints/{name}", reading(h, h.checkpoint))
+	mux.Handle("GET", "/resources/{resource}/records", reading(h, h.records))
 	mux.Handle("GET", "/resources/{resource}/records/{name}", h.record)
-	mux.Handle("GET", "/resources/{resource}/ticks", reading(h.ticks))
-	mux.Handle("GET", "/resources/{resource}/jobs", reading(h.jobs))
-	mux.Handle("GET", "/resources/{resource}/jobs/{name}", reading(h.job))
-	mux.Handle("GET", "/resources/{resource}/firings", reading(h.firings))
-	mux.Handle("GET", "/shared/{space}/{name}", h.shared)
-	mux.Handle("PUT", "/shared/{space}/{name}", h.putShared)
-	mux.Handle("DELETE", "/shared/{space}/{name}", h.deleteShared)
-	mux.Handle("GET", "/rejections", reading(h.rejections))
+	mux.Handle("GET", "/resources/{resource}/ticks", reading(h, h.ticks))
+	mux.Handle("GET", "/resources/{resource}/jobs", reading(h, h.jobs))
+	mux.Handle("GET", "/resources/{resource}/jobs/{name}", reading(h, h.job))
+	mux.Handle("GET", "/resources/{resource}/firings", reading(h, h.firings))
+	mux.Handle("GET", "/shared/{deployment}/{space}/{name}", h.shared)
+	mux.Handle("PUT", "/shared/{deployment}/{space}/{name}", h.putShared)
+	mux.Handle("DELETE", "/shared/{deployment}/{space}/{name}", h.deleteShared)
+	mux.Handle("POST", "/accept", h.accept)
+	mux.Handle("GET", "/rejections", reading(h, h.rejections))
 	mux.Handle("GET", "/healthz", h.healthz)
 	mux.Handle("GET", "/metrics", promhttp.HandlerFor(l.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP)
 	if !l.cfg.Unfenced {
@@ -58,7 +59,14 @@ type handler struct {
 	maxBody int64
 }
 
-func fail(w http.ResponseWriter, err error) { api.WriteError(w, err) }
+// fail answers with an error. What the database says about itself, such as its user and
+// address, is logged and not sent.
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if api.Internal(err) {
+		h.l.cfg.Logger.Warn("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	api.WriteError(w, err)
+}
 
 // stamped reads what every write has: the stamp, who writes, and the body.
 func (h *handler) stamped(w http.ResponseWriter, r *http.Request, emptyAllowed bool, body any) (api.Batch, error) {
@@ -72,8 +80,9 @@ func (h *handler) stamped(w http.ResponseWriter, r *http.Request, emptyAllowed b
 func (h *handler) stamp(r *http.Request) (api.Batch, error) {
 	b := api.Batch{Resource: r.PathValue("resource")}
 	var err error
-	if b.Holder, err = url.PathUnescape(r.Header.Get(api.HeaderHolder)); err != nil || b.Holder == "" {
-		b.Holder, _, _ = net.SplitHostPort(r.RemoteAddr)
+	b.Holder = holder(r)
+	if b.Seen, err = api.ParseIdentity(r.Header.Get(api.HeaderIdentity)); err != nil {
+		return b, err
 	}
 	if b.Stamp, err = httpfence.Parse(r.Header.Values); err != nil {
 		h.l.metrics.refused(err)
@@ -81,27 +90,38 @@ func (h *handler) stamp(r *http.Request) (api.Batch, error) {
 	return b, err
 }
 
+// holder is who asks, by their own word or by their address.
+func holder(r *http.Request) string {
+	name, err := url.PathUnescape(r.Header.Get(api.HeaderHolder))
+	if err != nil || name == "" {
+		name, _, _ = net.SplitHostPort(r.RemoteAddr)
+	}
+	return name
+}
+
 func (h *handler) batch(w http.ResponseWriter, r *http.Request) {
 	var body api.BatchBody
 	b, err := h.stamped(w, r, false, &body)
 	if err != nil {
-		fail(w, err)
+		h.fail(w, r, err)
 		return
 	}
 	b.Digest, b.Writes = body.Digest, body.Writes
 	a, err := h.l.Apply(r.Context(), b)
 	if err != nil {
-		fail(w, err)
+		h.fail(w, r, err)
 		return
 	}
-	answer(w, a.Retried, a)
+	headers(w, a)
+	httpapi.WriteJSON(w, http.StatusOK, a)
 }
 
-func answer(w http.ResponseWriter, retried bool, v any) {
-	if retried {
+// headers sets what an answer has besides its body.
+func headers(w http.ResponseWriter, a api.Answer) {
+	w.Header().Set(api.HeaderIdentity, a.Ledger.String())
+	if a.Retried {
 		w.Header().Set(api.HeaderRetried, "true")
 	}
-	httpapi.WriteJSON(w, http.StatusOK, v)
 }
 
 func (h *handler) seal(w http.ResponseWriter, r *http.Request) { h.raise(w, r, seal) }
@@ -109,14 +129,38 @@ func (h *handler) seal(w http.ResponseWriter, r *http.Request) { h.raise(w, r, s
 // advance is for an operator on the machine itself: a leader must not be able to
 // get past the slip rule by asking.
 func (h *handler) advance(w http.ResponseWriter, r *http.Request) {
-	if host, _, err := net.SplitHostPort(r.RemoteAddr); err != nil || !net.ParseIP(host).IsLoopback() {
-		fail(w, errNotLocal)
+	if !h.local(w, r) {
 		return
 	}
 	h.raise(w, r, advance)
 }
 
-var errNotLocal = errors.Join(api.ErrDenied, errors.New("advance is for an operator on the ledger's own machine"))
+// local answers a caller that is not on this machine.
+func (h *handler) local(w http.ResponseWriter, r *http.Request) bool {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err == nil && net.ParseIP(host).IsLoopback() {
+		return true
+	}
+	h.fail(w, r, fmt.Errorf("%w: only an operator on the ledger's own machine may do this", api.ErrDenied))
+	return false
+}
+
+func (h *handler) accept(w http.ResponseWriter, r *http.Request) {
+	var body api.AcceptBody
+	if !h.local(w, r) {
+		return
+	}
+	err := httpapi.ReadJSON(w, r, h.maxBody, true, &body)
+	var now api.Identity
+	if err == nil {
+		now, err = h.l.Accept(r.Context(), body.Replaces, holder(r))
+	}
+	if err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	httpapi.WriteJSON(w, http.StatusOK, now)
+}
 
 func (h *handler) raise(w http.ResponseWriter, r *http.Request, k kind) {
 	b, err := h.stamped(w, r, true, &struct{}{})
@@ -125,22 +169,38 @@ func (h *handler) raise(w http.ResponseWriter, r *http.Request, k kind) {
 		a, err = h.l.raise(r.Context(), k, b)
 	}
 	if err != nil {
-		fail(w, err)
+		h.fail(w, r, err)
 		return
 	}
+	headers(w, a)
 	httpapi.WriteJSON(w, http.StatusOK, a)
 }
 
 // reading answers with what a read returns.
-func reading[T any](read func(*http.Request) (T, error)) http.HandlerFunc {
+func reading[T any](h *handler, read func(*http.Request) (T, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		v, err := read(r)
+		var v T
+		err := h.verify(r)
+		if err == nil {
+			v, err = read(r)
+		}
 		if err != nil {
-			fail(w, err)
+			h.fail(w, r, err)
 			return
 		}
 		httpapi.WriteJSON(w, http.StatusOK, v)
 	}
+}
+
+// verify refuses a read of a caller that has seen more than there is. The commit does so
+// for writes.
+func (h *handler) verify(r *http.Request) error {
+	seen, err := api.ParseIdentity(r.Header.Get(api.HeaderIdentity))
+	if now := h.l.known.Load(); err != nil || seen.ID == "" || seen.ID == now.ID && seen.Revision <= now.Revision {
+		return err
+	}
+	_, err = h.l.verify(r.Context(), seen)
+	return err
 }
 
 // paging reads ?after= and ?limit=.
@@ -195,7 +255,7 @@ func (h *handler) records(r *http.Request) (p api.Page[api.Record], err error) {
 func (h *handler) record(w http.ResponseWriter, r *http.Request) {
 	rec, err := h.l.Record(r.Context(), r.PathValue("resource"), r.PathValue("name"))
 	if err != nil {
-		fail(w, err)
+		h.fail(w, r, err)
 		return
 	}
 	versioned(w, r, rec.Version, rec)
@@ -229,9 +289,15 @@ func (h *handler) rejections(r *http.Request) (p api.Rejections, err error) {
 }
 
 func (h *handler) healthz(w http.ResponseWriter, r *http.Request) {
-	if err := h.l.Healthy(r.Context()); err != nil {
-		fail(w, err)
+	seen, err := api.ParseIdentity(r.Header.Get(api.HeaderIdentity))
+	var now api.Identity
+	if err == nil {
+		now, err = h.l.Health(r.Context(), seen)
+	}
+	if err != nil {
+		h.fail(w, r, err)
 		return
 	}
-	httpapi.WriteJSON(w, http.StatusOK, map[string]any{"status": "ok", "fencing": !h.l.cfg.Unfenced})
+	w.Header().Set(api.HeaderIdentity, now.String())
+	httpapi.WriteJSON(w, http.StatusOK, map[string]any{"status": "ok", "fencing": !h.l.cfg.Unfenced, "ledger": now})
 }

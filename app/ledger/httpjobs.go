@@ -42,9 +42,9 @@ func (h *handler) firings(r *http.Request) (p api.Page[api.Firing], err error) {
 }
 
 func (h *handler) shared(w http.ResponseWriter, r *http.Request) {
-	rec, err := h.l.Shared(r.Context(), r.PathValue("space"), r.PathValue("name"))
+	rec, err := h.l.Shared(r.Context(), r.PathValue("deployment"), r.PathValue("space"), r.PathValue("name"))
 	if err != nil {
-		fail(w, err)
+		h.fail(w, r, err)
 		return
 	}
 	versioned(w, r, rec.Version, rec)
@@ -53,7 +53,7 @@ func (h *handler) shared(w http.ResponseWriter, r *http.Request) {
 func (h *handler) putShared(w http.ResponseWriter, r *http.Request) {
 	var body api.SharedBody
 	if err := httpapi.ReadJSON(w, r, h.maxBody, false, &body); err != nil {
-		fail(w, err)
+		h.fail(w, r, err)
 		return
 	}
 	h.share(w, r, api.SharedWrite{Value: body.Value})
@@ -64,15 +64,18 @@ func (h *handler) deleteShared(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *handler) share(w http.ResponseWriter, r *http.Request, s api.SharedWrite) {
-	s.Space, s.Key = r.PathValue("space"), r.PathValue("name")
+	s.Deployment, s.Space, s.Key = r.PathValue("deployment"), r.PathValue("space"), r.PathValue("name")
 	var err error
-	if s.Version, err = precondition(r.Header); err != nil {
-		fail(w, err)
+	if s.Seen, err = api.ParseIdentity(r.Header.Get(api.HeaderIdentity)); err == nil {
+		s.Version, err = precondition(r.Header)
+	}
+	if err != nil {
+		h.fail(w, r, err)
 		return
 	}
 	a, err := h.l.share(r.Context(), s)
 	if err != nil {
-		fail(w, err)
+		h.fail(w, r, err)
 		return
 	}
 	if !s.Delete {

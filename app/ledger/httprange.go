@@ -21,7 +21,7 @@ func (h *handler) allocate(w http.ResponseWriter, r *http.Request) {
 		body, err = h.rangeBody(w, r)
 	}
 	if err != nil {
-		fail(w, err)
+		h.fail(w, r, err)
 		return
 	}
 	name := r.PathValue("name")
@@ -32,12 +32,10 @@ func (h *handler) allocate(w http.ResponseWriter, r *http.Request) {
 		err = errors.New("the batch that had this stamp took no numbers")
 	}
 	if err != nil {
-		fail(w, err)
+		h.fail(w, r, err)
 		return
 	}
-	if a.Retried {
-		w.Header().Set(api.HeaderRetried, "true")
-	}
+	headers(w, a)
 	w.Header().Set("Content-Type", "application/json")
 	taken := a.Outcomes[0].Sequence
 	_, _ = w.Write(appendRange(make([]byte, 0, 256), api.RangeAnswer{Resource: a.Resource, Sequence: name, Token: a.Token, First: taken.First, Last: taken.Last, AtMS: a.AtMS}))

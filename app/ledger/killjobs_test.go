@@ -48,7 +48,7 @@ func (h *history) ticking(ctx context.Context, t *testing.T, c *client.Client, t
 			}
 		}
 		due++
-		version, err := c.PutShared(context.WithoutCancel(ctx), "s", who, value(due), nil)
+		version, err := c.PutShared(context.WithoutCancel(ctx), "prod", "s", who, value(due), nil)
 		h.told(ctx, t, err, func() { h.shared[who] = version })
 	}
 }
@@ -101,7 +101,7 @@ func (h *history) checkJobs(t *testing.T, c *client.Client, round int) {
 		t.Errorf("round %d: there are %d pending and %d jobs, the ledger counts %+v, %v", round, pending, jobs, r, err)
 	}
 	for key, version := range h.shared {
-		if rec, err := c.Shared(ctx, "s", key); err != nil || rec.Version < version {
+		if rec, err := c.Shared(ctx, "prod", "s", key); err != nil || rec.Version < version {
 			t.Errorf("round %d: shared record %q is %+v, %v; version %d was acknowledged", round, key, rec, err, version)
 		}
 	}

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/app/ledger/api"
+	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 )
 
@@ -21,7 +21,16 @@ type Ledger struct {
 	metrics *metrics
 	stopped chan struct{}
 	began   atomic.Int64 // the commit under way, as an instant; 0: none
+	wrote   atomic.Int64 // the last commit that wrote something, as an instant; 0: none
 	unmade  atomic.Bool  // the last commit that had something to write failed
+
+	// known is what the last commit saw of the database.
+	known atomic.Pointer[api.Identity]
+
+	probing  chan struct{} // held by the one that probes
+	probed   int64         // when the last probe ended, and how
+	probeErr error
+
 	closing sync.Once
 	closed  error
 }
@@ -38,13 +47,18 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Ledger{cfg: cfg, store: s, queue: newQueue(cfg.Queue, cfg.QueueBytes), stopped: make(chan struct{})}
+	l := &Ledger{cfg: cfg, store: s, queue: newQueue(cfg.Queue, cfg.QueueBytes), stopped: make(chan struct{}), probing: make(chan struct{}, 1)}
 	l.metrics = newMetrics(cfg, l.queue.len)
 	known, err := l.knownResources(ctx)
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	l.metrics.know(known)
+	first, err := l.Identity(ctx)
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	l.known.Store(&first)
 	if cfg.Unfenced {
 		cfg.Logger.Warn("FENCING IS OFF: stale writes are taken as they come; for experiments only", "db", describe(cfg.DB))
 	}
@@ -109,7 +123,7 @@ func (l *Ledger) do(ctx context.Context, k kind, b api.Batch) (api.Answer, error
 		l.metrics.refused(err)
 		return api.Answer{}, err
 	}
-	v := l.wait(ctx, &op{kind: k, batch: b, size: sizeOf(b), done: make(chan struct{})})
+	v := l.wait(ctx, &op{kind: k, batch: b, seen: b.Seen, size: sizeOf(b), done: make(chan struct{})})
 	return v.answer, v.err
 }
 
@@ -192,6 +206,9 @@ func (l *Ledger) commit(group []*op) {
 		return
 	}
 	now := l.cfg.Clock.Now()
+	if l.wrote.Load() >= l.began.Load() {
+		l.unmade.Store(false)
+	}
 	for i, o := range group {
 		l.metrics.judged(o, verdicts[i], now)
 		o.finish(verdicts[i])
@@ -215,7 +232,7 @@ func (l *Ledger) transact(group []*op) ([]verdict, error) {
 		switch {
 		case err == nil:
 			return verdicts, nil
-		case errors.Is(err, api.ErrUnknown):
+		case errors.Is(err, api.ErrUnknown), errors.Is(err, api.ErrDataLost):
 			return nil, err
 		case again(err) && attempt < attempts:
 			continue
@@ -225,62 +242,174 @@ func (l *Ledger) transact(group []*op) ([]verdict, error) {
 }
 
 func (l *Ledger) attempt(ctx context.Context, group []*op) ([]verdict, error) {
+	if err := l.store.intact(); err != nil {
+		return nil, err
+	}
 	verdicts := make([]verdict, len(group))
-	changed, probed := false, false
-	err := l.store.within(ctx, func(c *tx) error {
+	changed := false
+	var now identity
+	err := l.store.within(ctx, func(c *tx) (err error) {
 		s := &state{unfenced: l.cfg.Unfenced, maxResources: l.cfg.Resources, nowMS: l.cfg.Now().UnixMilli()}
 		s.shared.most = uint64(l.cfg.Shared)
-		if err := l.store.load(ctx, c, touch(group), s); err != nil {
+		if now, changed, err = l.identify(ctx, c, group, verdicts, s.nowMS); err != nil {
+			return err
+		}
+		if err := l.store.load(ctx, c, touch(group, verdicts), s); err != nil {
 			return err
 		}
 		for i, o := range group {
-			switch o.kind {
-			case probe:
-				probed = true
-				continue
-			case share:
+			switch {
+			case verdicts[i].err != nil:
+			case o.kind == probe:
+				changed = true
+			case o.kind == share:
 				verdicts[i].answer.AtMS = s.nowMS
 				verdicts[i].version, verdicts[i].err = s.shared.apply(*o.shared)
-				continue
+			case o.kind != accept:
+				verdicts[i] = s.apply(o.kind, o.batch)
 			}
-			verdicts[i] = s.apply(o.kind, o.batch)
 		}
-		var err error
-		changed, err = l.store.save(ctx, c, s, l.cfg.History, l.cfg.Rejections)
-		if err == nil && probed {
-			changed, err = true, c.exec(ctx, writeProbe)
+		saved, err := l.store.save(ctx, c, s, l.cfg.History, l.cfg.Rejections)
+		if err != nil {
+			return err
 		}
-		if err == nil && !changed {
+		if changed = changed || saved; !changed {
 			return errNothing
 		}
+		// The last statement, because ledgers on one PostgreSQL wait for each other here.
+		// It also makes a probe change something: SQLite writes no page that stays as it is.
+		now.Revision, err = c.number(ctx, "UPDATE ledger_identity SET revision = revision + 1 RETURNING revision")
 		return err
 	})
 	if err == nil && changed {
-		l.unmade.Store(false)
+		l.wrote.Store(int64(l.cfg.Clock.Now()))
+		if gone := l.store.intact(); gone != nil {
+			err = fmt.Errorf("%w: %w", api.ErrUnknown, gone)
+		}
 	}
-	return verdicts, err
+	if err != nil {
+		return nil, err
+	}
+	l.known.Store(&now.Identity)
+	for i := range verdicts {
+		verdicts[i].answer.Ledger = now.Identity
+	}
+	return verdicts, nil
 }
 
-// writeProbe must change something: SQLite writes no page that stays as it is.
-const writeProbe = `INSERT INTO ledger_counter (name, value) VALUES ('probe', 1)
-	ON CONFLICT (name) DO UPDATE SET value = ledger_counter.value + 1`
+// identify reads which ledger the database holds, refuses the ops of callers that have
+// seen another, and all of them if anybody has seen a later revision: then it notes that,
+// so that callers who have seen less are refused as well, also after a restart.
+func (l *Ledger) identify(ctx context.Context, c *tx, group []*op, verdicts []verdict, nowMS int64) (now identity, changed bool, err error) {
+	if now, err = c.identity(ctx); err != nil {
+		return now, false, err
+	}
+	if err := l.store.expected(ctx, c, now, *l.known.Load()); err != nil {
+		return now, false, err
+	}
+	before := now.seen
+	behind := func(seen api.Identity) {
+		if seen.ID == now.ID && seen.Revision > now.Revision {
+			now.seen = max(now.seen, seen.Revision)
+		}
+	}
+	behind(*l.known.Load())
+	for i, o := range group {
+		behind(o.seen)
+		if err := l.store.expected(ctx, c, now, o.seen); errors.Is(err, api.ErrDataLost) {
+			verdicts[i].err = err
+		} else if err != nil {
+			return now, false, err
+		}
+	}
+	if now.seen > 0 {
+		for i := range group {
+			verdicts[i].err = now.lost()
+		}
+	}
+	if now.seen > before {
+		changed = true
+		l.cfg.Logger.Error("the database has lost data; writes are refused until an operator accepts its state", "id", now.ID, "revision", now.Revision, "seen", now.seen)
+		if err := c.exec(ctx, l.store.words("UPDATE ledger_identity SET seen = $1"), int64(now.seen)); err != nil {
+			return now, false, err
+		}
+	}
+	for i, o := range group {
+		if o.kind == accept {
+			if verdicts[i].err = l.store.accept(ctx, c, &now, o.replaces, o.batch.Holder, nowMS); verdicts[i].err == nil {
+				changed = true
+			}
+		}
+	}
+	return now, changed, nil
+}
 
-// Healthy says whether the ledger can read, is not stuck in a commit, and can write: when
-// the last commit has failed it makes one of its own, since a full disk can be read, and
-// nobody else may write before it is known to be well.
+// probeEvery is how old the last proof of a working disk may be. Health checks share a
+// probe, so however many ask, there are no more than that.
+const probeEvery = 500 * time.Millisecond
+
+// Healthy says whether the ledger can read and write.
 func (l *Ledger) Healthy(ctx context.Context) error {
+	_, err := l.Health(ctx, api.Identity{})
+	return err
+}
+
+// Health says whether the ledger can read, is not stuck in a commit, can write, and has
+// everything that the caller has seen. If nothing was written lately, it writes a probe: a
+// full disk can be read, and nobody else may write before the ledger is known to be well.
+func (l *Ledger) Health(ctx context.Context, seen api.Identity) (api.Identity, error) {
 	if began := l.began.Load(); began != 0 {
 		if stuck := time.Duration(int64(l.cfg.Clock.Now()) - began); stuck > 2*l.cfg.Timeout {
-			return fmt.Errorf("%w: a commit has been under way for %v", api.ErrUnavailable, stuck)
+			return api.Identity{}, fmt.Errorf("%w: a commit has been under way for %v", api.ErrUnavailable, stuck)
 		}
 	}
-	if l.unmade.Load() {
-		if v := l.wait(ctx, &op{kind: probe, size: overhead, done: make(chan struct{})}); v.err != nil {
-			return fmt.Errorf("%w: it cannot write: %s", api.ErrUnavailable, v.err.Error()) // whether a probe was made matters to nobody
-		}
+	now, err := l.verify(ctx, seen)
+	if err == nil {
+		err = l.writable(ctx)
 	}
-	var one int
-	return l.read(ctx, func(ctx context.Context, db *sql.DB) error {
-		return db.QueryRowContext(ctx, "SELECT 1").Scan(&one)
-	})
+	return now, err
+}
+
+// verify is an error if the ledger has lost data, as far as it knows or the caller does.
+func (l *Ledger) verify(ctx context.Context, seen api.Identity) (api.Identity, error) {
+	now, err := l.identity(ctx)
+	switch {
+	case err != nil:
+		return now.Identity, err
+	case now.seen > 0:
+		return now.Identity, now.lost()
+	case seen.ID == "" || seen.ID == now.ID && seen.Revision <= now.Revision:
+		return now.Identity, nil
+	}
+	// The commit decides, and notes it.
+	v := l.wait(ctx, &op{kind: probe, seen: seen, size: overhead, done: make(chan struct{})})
+	return v.answer.Ledger, v.err
+}
+
+// writable is an error if the ledger cannot write.
+func (l *Ledger) writable(ctx context.Context) error {
+	fresh := func(at int64) bool { return at != 0 && l.cfg.Clock.Now().Sub(clock.Instant(at)) < probeEvery }
+	if fresh(l.wrote.Load()) && !l.unmade.Load() {
+		return nil
+	}
+	select {
+	case l.probing <- struct{}{}:
+		defer func() { <-l.probing }()
+	case <-ctx.Done():
+		return fmt.Errorf("%w: another health check has not ended: %w", api.ErrUnavailable, context.Cause(ctx))
+	}
+	if fresh(l.probed) {
+		return l.probeErr
+	}
+	v := l.wait(ctx, &op{kind: probe, size: overhead, done: make(chan struct{})})
+	if errors.Is(v.err, api.ErrBusy) && !l.unmade.Load() {
+		return nil // others write
+	}
+	if v.err != nil && !errors.Is(v.err, api.ErrDataLost) {
+		v.err = fmt.Errorf("%w: it cannot write: %s", api.ErrUnavailable, v.err.Error()) // whether a probe was made matters to nobody
+	}
+	if ctx.Err() == nil {
+		l.probed, l.probeErr = int64(l.cfg.Clock.Now()), v.err
+	}
+	return v.err
 }

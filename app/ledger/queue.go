@@ -14,7 +14,11 @@ type op struct {
 	batch api.Batch
 	// shared is what a share asks for, in place of the batch.
 	shared *api.SharedWrite
-	size   int
+	// seen is what the caller has seen of the ledger; zero: nothing.
+	seen api.Identity
+	// replaces is what an accept is about.
+	replaces string
+	size     int
 
 	taken atomic.Bool   // by the committer, or back by its caller
 	done  chan struct{} // closed when verdict is there

@@ -16,6 +16,9 @@ import (
 // read bounds a read, and says what its failure means. It sees everything that was
 // answered before it began.
 func (l *Ledger) read(ctx context.Context, f func(context.Context, *sql.DB) error) error {
+	if err := l.store.intact(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
 	err := f(ctx, l.store.reader)
@@ -101,10 +104,10 @@ func badCursor(after string) error {
 	return &api.RequestError{Field: "after", Value: after[:min(len(after), 32)], Rule: "the next of an earlier page"}
 }
 
-const resourceColumns = "name, deployment, grp, max_token, seq, digest, last_tick, jobs, jobs_version, firings, firings_pending, updated_ms"
+const resourceColumns = "name, deployment, grp, max_token, seq, digest, " + markSession + ", last_tick, jobs, jobs_version, firings, firings_pending, updated_ms"
 
 func resourceDest(r *api.Resource) []any {
-	return []any{&r.Name, &r.Deployment, &r.Group, &r.Token, &r.Seq, &r.Digest, &r.LastTick, &r.Jobs, &r.JobsVersion, &r.Firings, &r.FiringsPending, &r.UpdatedMS}
+	return []any{&r.Name, &r.Deployment, &r.Group, &r.Token, &r.Seq, &r.Digest, &r.Session, &r.LastTick, &r.Jobs, &r.JobsVersion, &r.Firings, &r.FiringsPending, &r.UpdatedMS}
 }
 
 // Resource returns a resource and its mark.

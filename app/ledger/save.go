@@ -50,18 +50,20 @@ func (s *store) query(ctx context.Context, t *tx, statement string, keys []row, 
 type touched struct {
 	resources                                map[string]bool
 	sequences, checkpoints, records, tickKey map[at]bool
-	jobs, shared                             map[at]bool
+	jobs                                     map[at]bool
+	shared                                   map[sharedKey]bool
 	firings                                  map[moment]bool
 }
 
-func touch(group []*op) touched {
+// touch leaves out the ops that were refused already.
+func touch(group []*op, verdicts []verdict) touched {
 	t := touched{resources: map[string]bool{}}
-	for _, o := range group {
-		switch o.kind {
-		case probe:
+	for i, o := range group {
+		switch {
+		case verdicts[i].err != nil, o.kind == probe, o.kind == accept:
 			continue
-		case share:
-			put(&t.shared, at{o.shared.Space, o.shared.Key}, true)
+		case o.kind == share:
+			put(&t.shared, keyOf(*o.shared), true)
 			continue
 		}
 		r := o.batch.Resource
@@ -99,7 +101,10 @@ func keys(m map[at]bool) []row {
 	return rows
 }
 
-const selectResources = `SELECT name, deployment, grp, max_token, seq, digest, last_tick, answer,
+// markSession is the session of the mark's token.
+const markSession = `CASE WHEN session_token = max_token THEN session ELSE '' END`
+
+const selectResources = `SELECT name, deployment, grp, max_token, seq, digest, ` + markSession + `, last_tick, answer,
 	jobs, jobs_version, firings, firings_pending
 	FROM fenced_resource WHERE name IN (SELECT e->>0 FROM {rows}) ORDER BY name {lock}`
 
@@ -115,7 +120,7 @@ func (s *store) load(ctx context.Context, t *tx, on touched, into *state) error 
 	scan := func(rows *sql.Rows) error {
 		var name string
 		var r resourceRow
-		err := rows.Scan(&name, &r.mark.Deployment, &r.mark.Group, &r.mark.Token, &r.mark.Seq, &r.mark.Digest, &r.lastTick, &r.answer,
+		err := rows.Scan(&name, &r.mark.Deployment, &r.mark.Group, &r.mark.Token, &r.mark.Seq, &r.mark.Digest, &r.mark.Session, &r.lastTick, &r.answer,
 			&r.counters.jobs, &r.counters.jobsVersion, &r.counters.firings, &r.counters.pending)
 		r.fresh = r.mark.Token == 0
 		into.resources[name] = &r
@@ -203,7 +208,7 @@ func (s *store) save(ctx context.Context, t *tx, from *state, history, rejection
 		case r.changed:
 			m := r.mark
 			resources = append(resources, row{name, m.Deployment, m.Group, m.Token, m.Seq, m.Digest, r.lastTick, r.answer, from.nowMS,
-				r.counters.jobs, r.counters.jobsVersion, r.counters.firings, r.counters.pending})
+				r.counters.jobs, r.counters.jobsVersion, r.counters.firings, r.counters.pending, m.Session})
 		case r.fresh:
 			unused = append(unused, row{name})
 		}
@@ -230,12 +235,13 @@ func (s *store) save(ctx context.Context, t *tx, from *state, history, rejection
 		statement string
 		rows      []row
 	}{
-		{`INSERT INTO fenced_resource (name, deployment, grp, max_token, seq, digest, last_tick, answer, updated_ms, jobs, jobs_version, firings, firings_pending)
+		{`INSERT INTO fenced_resource (name, deployment, grp, max_token, seq, digest, last_tick, answer, updated_ms, jobs, jobs_version, firings, firings_pending, session, session_token)
 			SELECT e->>0, e->>1, e->>2, CAST(e->>3 AS BIGINT), CAST(e->>4 AS BIGINT), e->>5, CAST(e->>6 AS BIGINT), e->>7, CAST(e->>8 AS BIGINT),
-				CAST(e->>9 AS BIGINT), CAST(e->>10 AS BIGINT), CAST(e->>11 AS BIGINT), CAST(e->>12 AS BIGINT) FROM {rows} WHERE true
+				CAST(e->>9 AS BIGINT), CAST(e->>10 AS BIGINT), CAST(e->>11 AS BIGINT), CAST(e->>12 AS BIGINT), e->>13, CAST(e->>3 AS BIGINT) FROM {rows} WHERE true
 			ON CONFLICT (name) DO UPDATE SET deployment = excluded.deployment, grp = excluded.grp, max_token = excluded.max_token, seq = excluded.seq,
 				digest = excluded.digest, last_tick = excluded.last_tick, answer = excluded.answer, updated_ms = excluded.updated_ms,
-				jobs = excluded.jobs, jobs_version = excluded.jobs_version, firings = excluded.firings, firings_pending = excluded.firings_pending`, resources},
+				jobs = excluded.jobs, jobs_version = excluded.jobs_version, firings = excluded.firings, firings_pending = excluded.firings_pending,
+				session = excluded.session, session_token = excluded.session_token`, resources},
 		{`INSERT INTO sequence (resource, name, last_seq, owner_token, allocations, updated_ms)
 			SELECT e->>0, e->>1, CAST(e->>2 AS BIGINT), CAST(e->>3 AS BIGINT), CAST(e->>4 AS BIGINT), CAST(e->>5 AS BIGINT) FROM {rows} WHERE true
 			ON CONFLICT (resource, name) DO UPDATE SET last_seq = excluded.last_seq, owner_token = excluded.owner_token,

@@ -125,6 +125,41 @@ var migrations = [...][]string{{
 		PRIMARY KEY (space, name)
 	){strict}`,
 	`INSERT INTO ledger_counter (name, value) VALUES ('shared', 0), ('shared_floor', 0)`,
+}, {
+	`CREATE TABLE ledger_identity (
+		one BIGINT PRIMARY KEY,
+		id TEXT NOT NULL,
+		revision BIGINT NOT NULL,
+		seen BIGINT NOT NULL
+	){strict}`,
+	`CREATE TABLE ledger_acceptance (
+		replaced TEXT PRIMARY KEY,
+		id TEXT NOT NULL,
+		revision BIGINT NOT NULL,
+		seen BIGINT NOT NULL,
+		holder TEXT NOT NULL,
+		at_ms BIGINT NOT NULL
+	){strict}`,
+	// A record from before belongs to the deployment that has written to the resource of
+	// the same name, which is how nodes named spaces.
+	`ALTER TABLE shared RENAME TO shared_before`,
+	`CREATE TABLE shared (
+		deployment TEXT NOT NULL,
+		space TEXT NOT NULL,
+		name TEXT NOT NULL,
+		version BIGINT NOT NULL,
+		value TEXT NOT NULL,
+		updated_ms BIGINT NOT NULL,
+		PRIMARY KEY (deployment, space, name)
+	){strict}`,
+	`INSERT INTO shared (deployment, space, name, version, value, updated_ms)
+		SELECT COALESCE((SELECT r.deployment FROM fenced_resource r WHERE r.name = b.space), ''), b.space, b.name, b.version, b.value, b.updated_ms FROM shared_before b`,
+	`DROP TABLE shared_before`,
+}, {
+	// session_token is the token that the session was stored with. A ledger of an older
+	// version on the same database raises max_token only; the session is then unknown.
+	`ALTER TABLE fenced_resource ADD COLUMN session TEXT NOT NULL DEFAULT ''`,
+	`ALTER TABLE fenced_resource ADD COLUMN session_token BIGINT NOT NULL DEFAULT 0`,
 }}
 
 // SchemaError: the database was written by a later program, or by another.
@@ -167,7 +202,8 @@ func (s *store) migrate(ctx context.Context) error {
 				return err
 			}
 		}
-		return nil
+		_, err := c.ExecContext(ctx, s.words("INSERT INTO ledger_identity (one, id, revision, seen) VALUES (1, $1, 0, 0) ON CONFLICT DO NOTHING"), newID())
+		return err
 	})
 }
 

@@ -14,6 +14,10 @@ type ServeConfig struct {
 	Config
 	// Listen is host:port; port 0 is a free one.
 	Listen string
+	// Hosts are names by which callers reach the ledger, besides localhost, the host of
+	// Listen and every IP address. Requests to other names are refused: see
+	// httpapi.OnlyHosts.
+	Hosts []string
 	// MaxBody is the largest body in bytes. Default 4 MiB.
 	MaxBody int64
 	// HTTP are the limits of the server.
@@ -37,5 +41,5 @@ func Serve(ctx context.Context, cfg ServeConfig, ready func(addr string) error) 
 	if err := ready(ln.Addr().String()); err != nil {
 		return errors.Join(err, ln.Close())
 	}
-	return httpapi.Serve(ctx, ln, l.Handler(cfg.MaxBody), cfg.HTTP, l.cfg.Logger)
+	return httpapi.Serve(ctx, ln, httpapi.OnlyHosts(l.Handler(cfg.MaxBody), append(cfg.Hosts, cfg.Listen)...), cfg.HTTP, l.cfg.Logger)
 }

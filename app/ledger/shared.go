@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 
 	"github.com/tenurehq/tenure/app/ledger/api"
+	"github.com/tenurehq/tenure/fence"
 )
 
 // sharedState is the shared records that a group touches.
 type sharedState struct {
-	records map[at]sharedRow // at.resource is the space
+	records map[sharedKey]sharedRow
+	// marks are those of the resources that are named as the spaces are.
+	marks map[string]fence.Mark
 	// floor is the highest version that a deleted record had: those that are made
 	// later begin above it, so that no version comes back.
 	floor uint64
@@ -20,6 +23,11 @@ type sharedState struct {
 	counted bool
 }
 
+// sharedKey names a shared record: deployments do not see each other's.
+type sharedKey struct{ deployment, space, name string }
+
+func keyOf(w api.SharedWrite) sharedKey { return sharedKey{w.Deployment, w.Space, w.Key} }
+
 type sharedRow struct {
 	version uint64 // 0: there is none
 	value   string
@@ -27,7 +35,10 @@ type sharedRow struct {
 }
 
 func (s *sharedState) apply(w api.SharedWrite) (version uint64, err error) {
-	here := at{w.Space, w.Key}
+	here := keyOf(w)
+	if m := s.marks[w.Space]; m.Token > 0 && m.Deployment != w.Deployment {
+		return 0, &fence.ForeignError{Stamp: fence.Stamp{Deployment: w.Deployment, Group: w.Space}, Mark: m}
+	}
 	row := s.records[here]
 	if w.Version != nil && *w.Version != row.version {
 		return 0, &api.VersionError{Space: w.Space, Key: w.Key, Version: *w.Version, Current: row.version}
@@ -52,7 +63,7 @@ func (s *sharedState) apply(w api.SharedWrite) (version uint64, err error) {
 
 // loadShared locks the counters before it reads: what is not there yet cannot be
 // locked itself.
-func (s *store) loadShared(ctx context.Context, t *tx, on map[at]bool, into *sharedState) error {
+func (s *store) loadShared(ctx context.Context, t *tx, on map[sharedKey]bool, into *sharedState) error {
 	if len(on) == 0 {
 		return nil
 	}
@@ -63,11 +74,25 @@ func (s *store) loadShared(ctx context.Context, t *tx, on map[at]bool, into *sha
 	if into.floor, err = t.number(ctx, "SELECT value FROM ledger_counter WHERE name = 'shared_floor'"); err != nil {
 		return err
 	}
-	into.records = make(map[at]sharedRow, len(on))
-	return s.query(ctx, t, "SELECT s.space, s.name, s.version FROM {rows} JOIN shared s ON s.space = e->>0 AND s.name = e->>1", keys(on), func(rows *sql.Rows) error {
-		var k at
+	into.records, into.marks = make(map[sharedKey]sharedRow, len(on)), make(map[string]fence.Mark)
+	keys, spaces := make([]row, 0, len(on)), make([]row, 0, len(on))
+	for k := range on {
+		keys, spaces = append(keys, row{k.deployment, k.space, k.name}), append(spaces, row{k.space})
+	}
+	err = s.query(ctx, t, "SELECT name, deployment, grp, max_token FROM fenced_resource WHERE name IN (SELECT e->>0 FROM {rows})", spaces, func(rows *sql.Rows) error {
+		var name string
+		var m fence.Mark
+		err := rows.Scan(&name, &m.Deployment, &m.Group, &m.Token)
+		into.marks[name] = m
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.query(ctx, t, "SELECT s.deployment, s.space, s.name, s.version FROM {rows} JOIN shared s ON s.deployment = e->>0 AND s.space = e->>1 AND s.name = e->>2", keys, func(rows *sql.Rows) error {
+		var k sharedKey
 		var r sharedRow
-		err := rows.Scan(&k.resource, &k.name, &r.version)
+		err := rows.Scan(&k.deployment, &k.space, &k.name, &r.version)
 		into.records[k] = r
 		return err
 	})
@@ -78,17 +103,17 @@ func (s *store) saveShared(ctx context.Context, t *tx, from *sharedState, nowMS 
 	for k, r := range from.records {
 		switch {
 		case r.changed && r.version != 0:
-			made = append(made, row{k.resource, k.name, r.version, r.value, nowMS})
+			made = append(made, row{k.deployment, k.space, k.name, r.version, r.value, nowMS})
 		case r.changed:
-			gone = append(gone, row{k.resource, k.name})
+			gone = append(gone, row{k.deployment, k.space, k.name})
 		}
 	}
-	if err := s.exec(ctx, t, `INSERT INTO shared (space, name, version, value, updated_ms)
-		SELECT e->>0, e->>1, CAST(e->>2 AS BIGINT), e->>3, CAST(e->>4 AS BIGINT) FROM {rows} WHERE true
-		ON CONFLICT (space, name) DO UPDATE SET version = excluded.version, value = excluded.value, updated_ms = excluded.updated_ms`, made); err != nil {
+	if err := s.exec(ctx, t, `INSERT INTO shared (deployment, space, name, version, value, updated_ms)
+		SELECT e->>0, e->>1, e->>2, CAST(e->>3 AS BIGINT), e->>4, CAST(e->>5 AS BIGINT) FROM {rows} WHERE true
+		ON CONFLICT (deployment, space, name) DO UPDATE SET version = excluded.version, value = excluded.value, updated_ms = excluded.updated_ms`, made); err != nil {
 		return false, err
 	}
-	if err := s.exec(ctx, t, "DELETE FROM shared WHERE (space, name) IN (SELECT e->>0, e->>1 FROM {rows})", gone); err != nil {
+	if err := s.exec(ctx, t, "DELETE FROM shared WHERE (deployment, space, name) IN (SELECT e->>0, e->>1, e->>2 FROM {rows})", gone); err != nil {
 		return false, err
 	}
 	if from.counted {
@@ -99,24 +124,24 @@ func (s *store) saveShared(ctx context.Context, t *tx, from *sharedState, nowMS 
 }
 
 // Shared returns a shared record.
-func (l *Ledger) Shared(ctx context.Context, space, key string) (r api.SharedRecord, err error) {
-	err = l.row(ctx, "SELECT space, name, version, value, updated_ms FROM shared WHERE space = $1 AND name = $2",
-		[]any{space, key}, &r.Space, &r.Key, &r.Version, raw{&r.Value}, &r.UpdatedMS)
+func (l *Ledger) Shared(ctx context.Context, deployment, space, key string) (r api.SharedRecord, err error) {
+	err = l.row(ctx, "SELECT deployment, space, name, version, value, updated_ms FROM shared WHERE deployment = $1 AND space = $2 AND name = $3",
+		[]any{deployment, space, key}, &r.Deployment, &r.Space, &r.Key, &r.Version, raw{&r.Value}, &r.UpdatedMS)
 	return r, err
 }
 
 // PutShared replaces a shared record and returns its new version. The version given,
 // if any, is the one that it must have now; 0: it must not exist. If it has another
 // the error is an *api.VersionError.
-func (l *Ledger) PutShared(ctx context.Context, space, key string, value json.RawMessage, version *uint64) (uint64, error) {
-	a, err := l.share(ctx, api.SharedWrite{Space: space, Key: key, Value: value, Version: version})
+func (l *Ledger) PutShared(ctx context.Context, deployment, space, key string, value json.RawMessage, version *uint64) (uint64, error) {
+	a, err := l.share(ctx, api.SharedWrite{Deployment: deployment, Space: space, Key: key, Value: value, Version: version})
 	return a.Version, err
 }
 
 // DeleteShared deletes a shared record, of that version if one is given. That there
 // is none is api.ErrNotFound.
-func (l *Ledger) DeleteShared(ctx context.Context, space, key string, version *uint64) error {
-	_, err := l.share(ctx, api.SharedWrite{Space: space, Key: key, Version: version, Delete: true})
+func (l *Ledger) DeleteShared(ctx context.Context, deployment, space, key string, version *uint64) error {
+	_, err := l.share(ctx, api.SharedWrite{Deployment: deployment, Space: space, Key: key, Version: version, Delete: true})
 	return err
 }
 
@@ -124,6 +149,6 @@ func (l *Ledger) share(ctx context.Context, w api.SharedWrite) (api.SharedAnswer
 	if err := w.Validate(); err != nil {
 		return api.SharedAnswer{}, err
 	}
-	v := l.wait(ctx, &op{kind: share, shared: &w, size: overhead + len(w.Value), done: make(chan struct{})})
-	return api.SharedAnswer{Space: w.Space, Key: w.Key, Version: v.version, AtMS: v.answer.AtMS}, v.err
+	v := l.wait(ctx, &op{kind: share, shared: &w, seen: w.Seen, size: overhead + len(w.Value), done: make(chan struct{})})
+	return api.SharedAnswer{Deployment: w.Deployment, Space: w.Space, Key: w.Key, Version: v.version, AtMS: v.answer.AtMS}, v.err
 }

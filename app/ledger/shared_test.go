@@ -21,7 +21,7 @@ func TestShared(t *testing.T) {
 		ctx := t.Context()
 		put := func(key, v string, version *uint64, want uint64) {
 			t.Helper()
-			if got, err := s.PutShared(ctx, "s p", key, value(v), version); err != nil || got != want {
+			if got, err := s.PutShared(ctx, "prod", "s p", key, value(v), version); err != nil || got != want {
 				t.Errorf("%s=%s has version %d, %v, want %d", key, v, got, err, want)
 			}
 		}
@@ -34,29 +34,29 @@ func TestShared(t *testing.T) {
 		}
 		zero, one, two, three := uint64(0), uint64(1), uint64(2), uint64(3)
 		put("k/1", "a", &zero, 1)
-		_, err := s.PutShared(ctx, "s p", "k/1", value("b"), &zero)
+		_, err := s.PutShared(ctx, "prod", "s p", "k/1", value("b"), &zero)
 		conflict(err, api.VersionError{Space: "s p", Key: "k/1", Version: 0, Current: 1})
 		put("k/1", "b", &one, 2)
-		_, err = s.PutShared(ctx, "s p", "k/1", value("c"), &one)
+		_, err = s.PutShared(ctx, "prod", "s p", "k/1", value("c"), &one)
 		conflict(err, api.VersionError{Space: "s p", Key: "k/1", Version: 1, Current: 2})
 		put("k/1", "c", nil, 3)
-		_, err = s.PutShared(ctx, "s p", "other", value("c"), &one)
+		_, err = s.PutShared(ctx, "prod", "s p", "other", value("c"), &one)
 		conflict(err, api.VersionError{Space: "s p", Key: "other", Version: 1})
-		if r, err := s.Shared(ctx, "s p", "k/1"); err != nil || r.Space != "s p" || r.Key != "k/1" || r.Version != 3 || string(r.Value) != `"c"` || r.UpdatedMS == 0 {
+		if r, err := s.Shared(ctx, "prod", "s p", "k/1"); err != nil || r.Space != "s p" || r.Key != "k/1" || r.Version != 3 || string(r.Value) != `"c"` || r.UpdatedMS == 0 {
 			t.Errorf("the record is %+v, %v", r, err)
 		}
-		if _, err := s.Shared(ctx, "other", "k/1"); !errors.Is(err, api.ErrNotFound) {
+		if _, err := s.Shared(ctx, "prod", "other", "k/1"); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("in another space: %v", err)
 		}
 		put("k2", "x", nil, 1)
-		if _, err := s.PutShared(ctx, "s p", "k3", value("x"), nil); !errors.Is(err, api.ErrTooManyRecords) {
+		if _, err := s.PutShared(ctx, "prod", "s p", "k3", value("x"), nil); !errors.Is(err, api.ErrTooManyRecords) {
 			t.Errorf("one too many: %v", err)
 		}
-		conflict(s.DeleteShared(ctx, "s p", "k/1", &two), api.VersionError{Space: "s p", Key: "k/1", Version: 2, Current: 3})
-		if err := s.DeleteShared(ctx, "s p", "k/1", &three); err != nil {
+		conflict(s.DeleteShared(ctx, "prod", "s p", "k/1", &two), api.VersionError{Space: "s p", Key: "k/1", Version: 2, Current: 3})
+		if err := s.DeleteShared(ctx, "prod", "s p", "k/1", &three); err != nil {
 			t.Error(err)
 		}
-		if err := s.DeleteShared(ctx, "s p", "k/1", nil); !errors.Is(err, api.ErrNotFound) {
+		if err := s.DeleteShared(ctx, "prod", "s p", "k/1", nil); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("deleted twice: %v", err)
 		}
 		put("k/1", "again", &zero, 4)
@@ -82,7 +82,7 @@ func TestSharedCounter(t *testing.T) {
 		for range callers {
 			all.Go(func() {
 				for done := 0; done < each; {
-					r, err := s.Shared(ctx, "s", "count")
+					r, err := s.Shared(ctx, "prod", "s", "count")
 					n := 0
 					if err == nil {
 						err = json.Unmarshal(r.Value, &n)
@@ -94,7 +94,7 @@ func TestSharedCounter(t *testing.T) {
 						return
 					}
 					var version *api.VersionError
-					switch _, err = s.PutShared(ctx, "s", "count", value(n+1), &r.Version); {
+					switch _, err = s.PutShared(ctx, "prod", "s", "count", value(n+1), &r.Version); {
 					case err == nil:
 						done++
 					case !errors.As(err, &version):
@@ -105,7 +105,7 @@ func TestSharedCounter(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if r, err := s.Shared(ctx, "s", "count"); err != nil || string(r.Value) != fmt.Sprint(callers*each) || r.Version != callers*each {
+		if r, err := s.Shared(ctx, "prod", "s", "count"); err != nil || string(r.Value) != fmt.Sprint(callers*each) || r.Version != callers*each {
 			t.Errorf("the count is %+v, %v", r, err)
 		}
 	})
@@ -115,7 +115,7 @@ func TestSharedCounter(t *testing.T) {
 // than ignored.
 func TestSharedHeaders(t *testing.T) {
 	s := serveHere(t, ledger.Config{})
-	const path = "/v1/shared/s/k"
+	const path = "/v1/shared/prod/s/k"
 	for i, tt := range []struct {
 		method, body, header string
 		status               int
@@ -159,7 +159,7 @@ func TestSharedHeaders(t *testing.T) {
 			t.Errorf("%d: the conflict does not say the version: %v", i, v)
 		}
 	}
-	for _, path := range []string{"/v1/shared/%00/k", "/v1/shared/s/%ff", "/v1/shared/s/%2e%2e", "/v1/shared/" + strings.Repeat("x", 300) + "/k"} {
+	for _, path := range []string{"/v1/shared/prod/%00/k", "/v1/shared/prod/s/%ff", "/v1/shared/prod/s/%2e%2e", "/v1/shared/prod/" + strings.Repeat("x", 300) + "/k"} {
 		if resp, v := s.send("PUT", path, `{"value":1}`); resp.StatusCode != http.StatusBadRequest || v["code"] != "invalid_request" {
 			t.Errorf("PUT %.40s: %d %v", path, resp.StatusCode, v)
 		}

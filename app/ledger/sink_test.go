@@ -105,5 +105,5 @@ func TestSinkPostgres(t *testing.T) {
 func TestUnfencedIsNoSink(t *testing.T) {
 	fencetest.Breaks(t, sinkOf("unfenced", startProcess(t, served{DB: filepath.Join(t.TempDir(), "l.db"), Unfenced: true})),
 		fencetest.StaleRefused, fencetest.Atomic, fencetest.SealCloses, fencetest.SealRefused, fencetest.SlipRefused,
-		fencetest.ForeignRefused, fencetest.StrictOrder, fencetest.StrictClone, fencetest.MarkSurvives)
+		fencetest.ForeignRefused, fencetest.SessionRefused, fencetest.StrictOrder, fencetest.StrictClone, fencetest.MarkSurvives)
 }

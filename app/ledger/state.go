@@ -78,6 +78,7 @@ const (
 	advance      // raise it past the slip rule
 	share        // replace a shared record: of no resource
 	probe        // write something, to see that it can be
+	accept       // take the state for valid although callers have seen a later one
 )
 
 // verdict is what became of one batch.

@@ -28,6 +28,8 @@ type store struct {
 	writer   *sql.DB
 	reader   *sql.DB
 	unlock   func() error
+	files    []file    // of SQLite
+	pinned   *sql.Conn // of SQLite
 	// commit ends a transaction; tests make it fail.
 	commit func(context.Context, *tx) error
 
@@ -134,7 +136,9 @@ func (s *store) failedToOpen(cfg Config, err error) error {
 
 const (
 	readers = 4
-	full    = 2 // SQLite's number for synchronous=FULL
+	// synchronous is SQLite's FULL: it syncs its log at every commit. NORMAL (1) would be
+	// enough for a killed process, but not for a machine that loses power.
+	synchronous = 2
 )
 
 func (s *store) openPostgres(cfg Config) error {
@@ -176,27 +180,41 @@ func (s *store) openSQLite(ctx context.Context, path string) error {
 	if err := s.lockFile(ctx, path); err != nil {
 		return err
 	}
-	// NORMAL would be enough for a killed process, FULL is for a machine that loses
-	// power. A reader waits only for a checkpoint that ends the log.
-	pragmas := "_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)"
+	// Connections do not create the file: one that was deleted must not come back empty.
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	// A reader waits only for a checkpoint that ends the log.
+	pragmas := fmt.Sprintf("mode=rw&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(%d)&_pragma=foreign_keys(1)", synchronous)
 	if s.writer, err = sql.Open("sqlite", fileURL(path, pragmas)); err != nil {
 		return err
 	}
 	s.writer.SetMaxOpenConns(1)
-	if s.reader, err = sql.Open("sqlite", fileURL(path, "_pragma=busy_timeout(10000)&_pragma=query_only(1)")); err != nil {
+	if s.reader, err = sql.Open("sqlite", fileURL(path, "mode=rw&_pragma=busy_timeout(10000)&_pragma=query_only(1)")); err != nil {
 		return err
 	}
-	s.reader.SetMaxOpenConns(readers)
+	s.reader.SetMaxOpenConns(readers + 1)
 	s.reader.SetMaxIdleConns(readers)
 	var mode string
 	var sync int
 	if err := s.writer.QueryRowContext(ctx, "SELECT journal_mode, synchronous FROM pragma_journal_mode, pragma_synchronous").Scan(&mode, &sync); err != nil {
 		return s.failedToOpen(Config{DB: path}, err)
 	}
-	if mode != "wal" || sync != full {
-		return fmt.Errorf("ledger: %s: the file system gives journal mode %s and synchronous %d, wanted are wal and 2", path, mode, sync)
+	if mode != "wal" || sync != synchronous {
+		return fmt.Errorf("ledger: %s: the file system gives journal mode %s and synchronous %d, wanted are wal and %d", path, mode, sync, synchronous)
 	}
-	return nil
+	// While a connection is open SQLite keeps its log, so that the log's file stays the same.
+	if s.pinned, err = s.reader.Conn(ctx); err != nil {
+		return err
+	}
+	if err := s.pinned.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_master").Scan(&sync); err != nil {
+		return s.failedToOpen(Config{DB: path}, err)
+	}
+	return s.remember(path, path+"-wal")
 }
 
 // logBytes is more than SQLite's log grows to from one checkpoint to the next.
@@ -294,6 +312,13 @@ func (s *store) close() error {
 	var errs []error
 	if s.conn != nil {
 		errs = append(errs, s.conn.conn.Close())
+	}
+	if s.pinned != nil {
+		// A copy of the database file alone is then a whole backup.
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_, _ = s.writer.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")
+		errs = append(errs, s.pinned.Close())
 	}
 	for _, db := range []*sql.DB{s.reader, s.writer} {
 		if db != nil {

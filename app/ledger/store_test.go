@@ -123,7 +123,7 @@ func TestOpenRefuses(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{Config{DB: newer}, "schema version 99, and this program knows 2"},
+		{Config{DB: newer}, fmt.Sprintf("schema version 99, and this program knows %d", len(migrations))},
 		{Config{DB: other}, "a database of something else"},
 		{Config{DB: text}, "is not a database"},
 		{Config{DB: dir}, "is a directory"},

@@ -50,7 +50,7 @@ func (s *Service) terms(ctx context.Context, group, node string) (policy, lease.
 type binding struct{ s *Service }
 
 // Opens implements storeapi.Policy.
-func (b binding) Opens(ctx context.Context, candidate string, ttl time.Duration, scope lease.Scope) error {
+func (b binding) Opens(ctx context.Context, candidate string, ttl time.Duration, o lease.OpenOptions) error {
 	s := b.s
 	if most := s.cfg.MaxTTL; ttl > most {
 		return ttlProblem(ttl.Milliseconds(), s.store.Limits().MinTTL, most)
@@ -62,8 +62,11 @@ func (b binding) Opens(ctx context.Context, candidate string, ttl time.Duration,
 	if p := cordoned(attributes, candidate); p != nil {
 		return p
 	}
-	return s.census.room(ctx, scope)
+	return s.census.room(ctx, candidate, o)
 }
+
+// Opened implements storeapi.Policy.
+func (b binding) Opened(l lease.Session) { b.s.census.opened(l) }
 
 // Begins implements storeapi.Policy.
 func (b binding) Begins(ctx context.Context, l lease.Session, groups ...string) error {

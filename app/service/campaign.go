@@ -22,6 +22,8 @@ type contest struct {
 	id        access.Identity
 	group     string
 	candidate tenure.Candidate
+	instance  string        // the process that campaigns
+	chosen    bool          // the client chose the instance, so it can retry
 	wish      time.Duration // for the TTL; 0: none
 	earlier   steer.Wish    // of the node, in its last term
 	within    handle        // the session to lead in; zero: one for node and group
@@ -43,7 +45,8 @@ func (s *Service) campaign(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	c.candidate = tenure.Candidate{ID: in.NodeID, Address: in.Address, Metadata: in.Metadata, Priority: in.Priority}
-	if err := errors.Join(lease.CheckGroup(c.group), lease.CheckCandidate(c.candidate)); err != nil {
+	c.instance, c.chosen = instanceOf(in.Instance)
+	if err := errors.Join(lease.CheckGroup(c.group), lease.CheckCandidate(c.candidate), c.opening().Validate()); err != nil {
 		return err
 	}
 	var err error
@@ -59,7 +62,11 @@ func (s *Service) campaign(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	v, err := s.contend(r.Context(), c)
+	if err == nil {
+		err = s.deliverable(r.Context(), c)
+	}
 	if err != nil {
+		s.abandon(r.Context(), c)
 		s.audit(r.Context(), "campaign", c.group, v.Token, err, "")
 		return knowing(err, v)
 	}
@@ -67,17 +74,17 @@ func (s *Service) campaign(w http.ResponseWriter, r *http.Request) error {
 	s.fulfil(r.Context(), c)
 	httpapi.WriteJSON(w, http.StatusOK, Leading{
 		Group: c.group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: c.session.TTL.Milliseconds(),
-		HeldMS: max(0, c.sent.Sub(c.arrived)).Milliseconds(), Handle: s.handleOf(v.Holder, s.hintOf(c)),
+		HeldMS: max(0, c.sent.Sub(c.arrived)).Milliseconds(), Handle: s.handleFor(c),
 		Metadata: orEmpty(v.Candidate.Metadata), Deployment: s.deployment, Fenced: c.policy.Fenced,
 	})
 	return nil
 }
 
-func (s *Service) hintOf(c *contest) string {
-	if c.within.session != "" && c.session.ID == c.within.session {
-		return c.within.hint
+func (s *Service) handleFor(c *contest) string {
+	if c.within.session != "" {
+		return c.within.String()
 	}
-	return c.group
+	return s.handleOf(c.session.ID, c.group)
 }
 
 func orEmpty(m map[string]string) map[string]string {
@@ -177,12 +184,12 @@ func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
 	if err != nil {
 		return lease.View{}, err
 	}
-	if c.leads(v) {
-		if again, err := s.again(ctx, c, v); !errors.Is(err, lease.ErrSessionDead) {
-			return again, err
-		}
-		// It died just now: as vacant as any.
-		v.State = tenure.Vacant
+	own, err := s.retried(ctx, c, v)
+	switch {
+	case errors.Is(err, lease.ErrSessionDead):
+		v.State = tenure.Vacant // it died just now
+	case own || err != nil:
+		return v, err
 	}
 	s.sessions.seen(v)
 	if p := c.policy.admits(c.group, c.candidate.ID, time.Now()); p != nil {
@@ -196,7 +203,7 @@ func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
 		return v, err
 	}
 	if v.State == tenure.Led && c.wait == 0 {
-		return v, notElected(v, s.backoff(c.policy, v))
+		return v, s.notElected(c, v)
 	}
 	if err := s.room(c.id, c.candidate.ID, 1); err != nil {
 		return v, err
@@ -207,7 +214,10 @@ func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
 	if v.State != tenure.Led {
 		won, err := s.take(ctx, c, v)
 		if err == nil || c.wait == 0 || !errors.Is(err, errTaken) {
-			return s.verdict(ctx, c, won, err)
+			if errors.Is(err, errTaken) {
+				err = s.notElected(c, won)
+			}
+			return won, err
 		}
 	}
 	return s.standInLine(ctx, c, ttl)
@@ -224,37 +234,18 @@ func (s *Service) room(id access.Identity, node string, more int) error {
 // leads reports whether a living session of the node holds the group.
 func leads(v lease.View, node string) bool { return v.State == tenure.Led && v.Candidate.ID == node }
 
-// leads reports whether the campaign has nothing left to win: its node leads, in the session
-// that it is to lead in.
+// leads reports whether the session of the campaign holds the group.
 func (c *contest) leads(v lease.View) bool {
-	return leads(v, c.candidate.ID) && (c.within.session == "" || v.Holder == c.within.session)
+	return v.State == tenure.Led && v.Holder == c.session.ID
 }
 
-// again answers a campaign of the node that leads: the same as the first time, with the
-// lease extended.
-func (s *Service) again(ctx context.Context, c *contest, v lease.View) (lease.View, error) {
-	s.sessions.seen(v)
-	beat, sent, err := s.keep(ctx, v.Holder)
-	if err != nil {
-		return v, err
+// again extends the lease of a session that leads.
+func (s *Service) again(ctx context.Context, c *contest) error {
+	beat, sent, err := s.keep(ctx, c.session.ID)
+	if err == nil {
+		c.session.TTL, c.sent = beat.TTL, sent
 	}
-	if v.Holder != c.session.ID {
-		c.earlier = steer.Wish{} // a wish is for the session after this one
-	}
-	c.session, c.sent = lease.Session{ID: v.Holder, Candidate: v.Candidate, TTL: beat.TTL}, sent
-	return v, nil
-}
-
-// verdict explains how a try ended, where nobody waits for another.
-func (s *Service) verdict(ctx context.Context, c *contest, v lease.View, err error) (lease.View, error) {
-	if !errors.Is(err, errTaken) {
-		return v, err
-	}
-	if c.leads(v) {
-		// The same call, sent twice at the same time.
-		return s.again(ctx, c, v)
-	}
-	return v, notElected(v, s.backoff(c.policy, v))
+	return err
 }
 
 // errTaken: another leads, or the record is not as it was seen.

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,31 +28,36 @@ type census struct {
 	mu    sync.Mutex
 	until clock.Instant  // how long what is known will do
 	names map[string]int // sessions by the names, and by the patterns, of their scope
+	nodes map[string][]lease.Session
 }
 
-func newCensus(s *Service) *census { return &census{s: s, names: make(map[string]int)} }
+func newCensus(s *Service) *census {
+	return &census{s: s, names: make(map[string]int), nodes: make(map[string][]lease.Session)}
+}
 
 // room returns a problem (429) if there are as many candidates for one of the groups in
-// scope as there may be.
-func (c *census) room(ctx context.Context, scope lease.Scope) error {
+// scope as there may be. An opening that is retried needs no more room.
+func (c *census) room(ctx context.Context, node string, o lease.OpenOptions) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now := c.s.clock.Now(); now >= c.until {
-		names := make(map[string]int)
+		fresh := newCensus(c.s)
 		err := c.s.sessions.each(ctx, lease.Scope{"*"}, func(l lease.Session) bool {
-			for _, p := range l.Scope {
-				names[p]++
-			}
+			fresh.add(l, 1)
 			return true
 		})
 		if err != nil {
 			return err
 		}
-		c.names = names
+		c.names, c.nodes = fresh.names, fresh.nodes
 		took := c.s.clock.Now().Sub(now)
 		c.until = now.Add(max(censusKept, censusShare*took))
 	}
-	for _, p := range scope {
+	digest := lease.InstanceDigest(o.Instance)
+	if slices.ContainsFunc(c.nodes[node], func(l lease.Session) bool { return l.Instance == digest && slices.Equal(l.Scope, o.Scope) }) {
+		return nil
+	}
+	for _, p := range o.Scope {
 		if err := c.s.gate.Room(access.CandidateIn, c.stand(p), 1); err != nil {
 			return err
 		}
@@ -70,11 +76,44 @@ func (c *census) stand(pattern string) int {
 	return n
 }
 
-// opened adds a session.
+// add adds a session, or takes one away.
+func (c *census) add(l lease.Session, n int) {
+	for _, p := range l.Scope {
+		c.names[p] += n
+	}
+	node := l.Candidate.ID
+	c.nodes[node] = slices.DeleteFunc(c.nodes[node], func(o lease.Session) bool { return o.ID == l.ID })
+	if n > 0 {
+		c.nodes[node] = append(c.nodes[node], l)
+	} else if len(c.nodes[node]) == 0 {
+		delete(c.nodes, node)
+	}
+}
+
+func (c *census) counts(l lease.Session) bool {
+	return slices.ContainsFunc(c.nodes[l.Candidate.ID], func(o lease.Session) bool { return o.ID == l.ID })
+}
+
+// opened adds a session, and reports those of other processes with the same node id.
 func (c *census) opened(l lease.Session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range l.Scope {
-		c.names[p]++
+	if c.counts(l) {
+		return
+	}
+	for _, other := range c.nodes[l.Candidate.ID] {
+		if c.s.duplicates.met(other, l) {
+			break
+		}
+	}
+	c.add(l, 1)
+}
+
+// closed takes a session away.
+func (c *census) closed(l lease.Session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts(l) {
+		c.add(l, -1)
 	}
 }

@@ -10,7 +10,8 @@ import (
 )
 
 // handle names a session of a deployment to callers, opaquely. The hint is a pattern
-// that the session stands for: where to look for it.
+// that the session stands for: where to look for it. The hint of a session that the client
+// opened is a beginning, and that of a session that a campaign opened is the group.
 type handle struct {
 	deployment string
 	session    lease.SessionID
@@ -27,8 +28,14 @@ func (h handle) String() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(raw))
 }
 
-func (s *Service) handleOf(id lease.SessionID, hint string) string {
-	return handle{s.deployment, id, hint}.String()
+// handleOf is the handle of a session that a campaign for the group opened.
+func (s *Service) handleOf(id lease.SessionID, group string) string {
+	return handle{s.deployment, id, group}.String()
+}
+
+// sessionHandle is the handle of a session that a client opened.
+func (s *Service) sessionHandle(l lease.Session) string {
+	return handle{s.deployment, l.ID, strings.TrimSuffix(l.Scope[0], "*") + "*"}.String()
 }
 
 // parseHandle reads a handle of this deployment.

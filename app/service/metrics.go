@@ -27,6 +27,7 @@ type metrics struct {
 	changes      *prometheus.CounterVec
 	renewFailure *prometheus.CounterVec
 	splitBrain   prometheus.Counter
+	duplicates   prometheus.Counter
 	requests     *prometheus.HistogramVec
 	engineTook   prometheus.Histogram
 	streams      prometheus.Gauge
@@ -48,6 +49,8 @@ func newMetrics(s *Service) *metrics {
 			Name: "tenure_renew_failures_total", Help: "Renewals and keep-alives that failed."}, []string{"reason"}),
 		splitBrain: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "tenure_split_brain_detected_total", Help: "Groups seen with a lower token after a higher one: the engine was restored from a backup, or is broken."}),
+		duplicates: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tenure_duplicate_node_ids_total", Help: "Times a process was met whose node id another living session uses for the same group."}),
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "tenure_request_seconds", Help: "How long requests took that were not held open.", Buckets: prometheus.ExponentialBuckets(0.00025, 2, 16)}, []string{"route", "code"}),
 		engineTook: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -66,7 +69,7 @@ func newMetrics(s *Service) *metrics {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "tenure_denials_total", Help: "Requests that were refused at the gate.", ConstLabels: prometheus.Labels{"reason": reason}}, f)
 	}
-	m.registry.MustRegister(m.toElect, m.changes, m.renewFailure, m.splitBrain, m.requests, m.engineTook, m.streams, m.quorum,
+	m.registry.MustRegister(m.toElect, m.changes, m.renewFailure, m.splitBrain, m.duplicates, m.requests, m.engineTook, m.streams, m.quorum,
 		gauge("tenure_groups", "Groups that have had a leader.", func() float64 { n, _ := s.feed.Counts(); return float64(n) }),
 		gauge("tenure_groups_without_leader", "Those of them that have none now.", func() float64 { _, n := s.feed.Counts(); return float64(n) }),
 		gauge("tenure_audit_waiting", "Entries of the audit that could not be written yet.", func() float64 { return float64(s.gate.Stats().AuditWaiting) }),

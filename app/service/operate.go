@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -231,17 +232,23 @@ func (s *Service) force(ctx context.Context, o order, v lease.View, to lease.Ses
 	if to.ID == "" {
 		return out, nil
 	}
+	// The session is closed. That is half of a transfer: without the other half it has failed.
 	a, err := s.reader.Read(ctx, o.group)
 	if err != nil {
-		return out, nil //nolint:nilerr // the session is closed, which is what was asked; who leads is not known
+		return out, err
 	}
 	won := a.View
 	if won.State != tenure.Led {
 		c := &contest{group: o.group, candidate: to.Candidate, session: to}
-		won, _ = s.take(ctx, c, a.View)
+		if won, err = s.take(ctx, c, a.View); err != nil && !errors.Is(err, errTaken) {
+			return out, err
+		}
 	}
 	if won.State == tenure.Led {
 		out.LeaderNodeID = won.Candidate.ID
+		if won.Holder != to.ID {
+			out.Outcome, out.Detail = string(steer.Ended), fmt.Sprintf("%s; %s was elected instead of %s", out.Detail, won.Candidate.ID, o.to)
+		}
 	}
 	return out, nil
 }

@@ -116,7 +116,15 @@ func whoLeads(v lease.View) string {
 }
 
 // notElected is the answer to a campaign that another has won.
-func notElected(v lease.View, retry time.Duration) *httpapi.Problem {
+func (s *Service) notElected(c *contest, v lease.View) *httpapi.Problem {
+	retry := s.backoff(c.policy, v)
+	if s.otherProcess(c, v) {
+		return led(&httpapi.Problem{
+			Status: http.StatusConflict, Code: "node_id_in_use", Retryable: true, RetryAfter: retry,
+			Detail: fmt.Sprintf("%s, and that is another process with this node id: give each process its own node id; "+
+				"to retry a call, send the same instance; to wait until that process ends, add ?wait=30s", whoLeads(v)),
+		}, v, retry)
+	}
 	return led(&httpapi.Problem{
 		Status: http.StatusConflict, Code: "not_leader", Retryable: true, RetryAfter: retry,
 		Detail: fmt.Sprintf("%s: try again after %v, or stand in line with ?wait=30s", whoLeads(v), retry),

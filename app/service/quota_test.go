@@ -17,25 +17,30 @@ func everything() []rule {
 }
 
 // No more stand for a group than may, whichever way they came: a campaign that waits or
-// not, a session, or the Go client. Who stands already is not counted again.
+// not, a session, or the Go client. A retry is not counted again, and who resigned makes
+// room.
 func TestCandidateQuota(t *testing.T) {
 	a, b, c := &caller{name: "a", rules: everything()}, &caller{name: "b", rules: everything()}, &caller{name: "c", rules: everything()}
 	in, _ := limited(t, access.Limits{Candidates: 2}, []*caller{a, b, c})
 	const path = "/v1/groups/billing/campaign"
-	l := want[Leading](in, 200, "POST", path, CampaignRequest{NodeID: "a"}, a.auth())
-	want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "b", Groups: []string{"bill*"}}, b.auth())
+	call := CampaignRequest{NodeID: "a", Instance: instanceA}
+	l := want[Leading](in, 200, "POST", path, call, a.auth())
+	open := SessionRequest{NodeID: "b", Groups: []string{"bill*"}, Instance: instanceB}
+	want[Session](in, 201, "POST", "/v1/sessions", open, b.auth())
+	want[Session](in, 201, "POST", "/v1/sessions", open, b.auth())
+	want[Leading](in, 200, "POST", path, call, a.auth())
 	refused(in, 429, "quota_candidates", "POST", path+"?wait=1s", CampaignRequest{NodeID: "c"}, c.auth())
 	refused(in, 429, "quota_candidates", "POST", "/v1/sessions", SessionRequest{NodeID: "c", Groups: []string{"other", "billing"}}, c.auth())
 	if _, err := client(in, c).Open(bound(t), candidate("c"), 5*time.Second, lease.OpenOptions{Scope: lease.Scope{"billing"}}); !errors.Is(err, lease.ErrBusy) {
 		t.Errorf("by the Go client: %v", err)
 	}
+	want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "c", Groups: []string{"other"}}, c.auth())
 	want[Resigned](in, 200, "POST", "/v1/groups/billing/resign", ResignRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}, a.auth())
-	r := refused(in, 429, "quota_candidates", "POST", path, CampaignRequest{NodeID: "c"}, c.auth())
+	want[Leading](in, 200, "POST", path, CampaignRequest{NodeID: "c"}, c.auth())
+	r := refused(in, 429, "quota_candidates", "POST", path+"?wait=1s", CampaignRequest{NodeID: "a"}, a.auth())
 	if s, err := strconv.Atoi(r.header.Get("Retry-After")); err != nil || s < 1 {
 		t.Errorf("Retry-After: %q", r.header.Get("Retry-After"))
 	}
-	want[Leading](in, 200, "POST", path, CampaignRequest{NodeID: "a"}, a.auth())
-	want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "c", Groups: []string{"other"}}, c.auth())
 }
 
 // An identity holds no more groups than it may, by campaign, batch or the Go client; what
@@ -44,7 +49,7 @@ func TestGroupQuota(t *testing.T) {
 	a := &caller{name: "a", rules: everything()}
 	in, _ := limited(t, access.Limits{GroupsEach: 2}, []*caller{a})
 	campaign := func(group string) reply {
-		return in.ask("POST", "/v1/groups/"+group+"/campaign", CampaignRequest{NodeID: "a"}, a.auth())
+		return in.ask("POST", "/v1/groups/"+group+"/campaign", CampaignRequest{NodeID: "a", Instance: instanceA}, a.auth())
 	}
 	held := func(n int) {
 		t.Helper()

@@ -30,6 +30,7 @@ func (s *Service) rally(ctx context.Context, b *rally, patience time.Duration, w
 	over := time.NewTimer(max(patience, s.cfg.CallTimeout))
 	if wait {
 		over.Reset(patience)
+		access.Yield(ctx)
 	}
 	defer over.Stop()
 	try := time.NewTimer(0)

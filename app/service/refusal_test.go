@@ -42,7 +42,7 @@ func TestRefusals(t *testing.T) {
 		func(c *Config) { c.Store, c.CallTimeout = store, 300*time.Millisecond })
 	group := func(name, rest string) string { return "/v1/groups/" + name + rest }
 	campaign := func(node string) CampaignRequest { return CampaignRequest{NodeID: node} }
-	l := want[Leading](in, 200, "POST", group("led", "/campaign"), campaign("a"), all.auth())
+	l := want[Leading](in, 200, "POST", group("led", "/campaign"), CampaignRequest{NodeID: "a", Instance: instanceA}, all.auth())
 	claim := RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}
 	wide := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"led"}}, all.auth())
 	want[Group](in, 201, "PUT", group("closed", ""), GroupPolicy{Members: []string{"x"}, MaxTTLMS: 5000}, all.auth())
@@ -71,7 +71,7 @@ func TestRefusals(t *testing.T) {
 		if p.Status != r.status || p.Title == "" || p.Retryable == nil || len(p.Detail) < 15 || !slices.Contains(explained(t), p.Code) {
 			t.Errorf("%s: %v", path, r)
 		}
-		if slices.Contains([]string{"not_leader", "stale_token", "group_is_led"}, p.Code) && (p.Leader != "a" || p.CurrentToken == nil) {
+		if slices.Contains([]string{"not_leader", "node_id_in_use", "stale_token", "group_is_led"}, p.Code) && (p.Leader != "a" || p.CurrentToken == nil) {
 			t.Errorf("%s: it does not say who leads: %v", path, r)
 		}
 		if (r.status == 429 || r.status == 503) && r.header.Get("Retry-After") == "" {
@@ -83,6 +83,8 @@ func TestRefusals(t *testing.T) {
 		judge(path, refused(in, status, code, method, path, body, append(headers, c.auth())...))
 	}
 	ask(b, 409, "not_leader", "POST", group("led", "/campaign"), campaign("b"))
+	ask(all, 409, "node_id_in_use", "POST", group("led", "/campaign"), campaign("a"))
+	ask(all, 409, "instance_reused", "POST", group("led", "/campaign"), CampaignRequest{NodeID: "a", Instance: instanceA, Priority: 7})
 	ask(all, 409, "not_leader", "POST", group("led", "/renew"), RenewRequest{NodeID: "a", Term: 99, Handle: l.Handle})
 	ask(all, 404, "no_leader", "GET", group("empty", "/leader"), nil)
 	ask(all, 409, "no_leader", "POST", group("empty", "/transfer?to=x"), nil)

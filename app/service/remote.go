@@ -46,7 +46,7 @@ func (s *Service) storeRoutes() ([]Route, error) {
 	var out []Route
 	for _, row := range api.Routes() {
 		r := Route{
-			Method: http.MethodPost, Path: row.Path, Verb: access.Verb(row.Right), Groups: someGroup, Renewal: row.Renewal, Handle: row.Handle,
+			Method: http.MethodPost, Path: row.Path, Verb: access.Verb(row.Right), Groups: someGroup, Renewal: row.Renewal, Campaign: row.Campaign, Handle: row.Handle,
 			Doc: openapi.Operation{
 				Summary: "lease.Store over HTTP, for store/remote: " + string(row.Method) + ".", In: openapi.Object,
 				Out: openapi.Answers{200: openapi.Object, 404: nil, 409: nil, 421: nil}, Stream: row.Stream, Lines: row.Stream,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -227,8 +228,10 @@ func (s *Service) resign(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// giveBack releases the group, to a successor if one is named. A term that is over
-// already was given back: the same call repeated has the same answer.
+// giveBack releases the group: to the successor, if one is named, or else to the one that
+// a pending transfer request names, if it is still a candidate. A term that is over was
+// given back before: the same call repeated has the same answer. The session of a campaign
+// ends with its term, so that nobody hands the group to a client that has left.
 func (s *Service) giveBack(ctx context.Context, c claim, successor string) (Resigned, error) {
 	gone := Resigned{Group: c.group, Term: c.term}
 	a, err := s.reader.Read(ctx, c.group)
@@ -256,25 +259,71 @@ func (s *Service) giveBack(ctx context.Context, c claim, successor string) (Resi
 	case err != nil:
 		return gone, err
 	}
-	cctx, cancel := s.call(ctx)
-	rec, err := s.store.Release(cctx, v.Holder, v.Record, to.ID, reasonOf(beat.Requests, c.group, v.Token, to.ID))
-	cancel()
-	switch {
-	case err == nil:
-	case errors.Is(err, lease.ErrSuccessor):
-		return gone, noSuccessor(c.group, successor, "it went away")
-	default:
+	if to.ID == "" {
+		if to, err = s.requested(ctx, beat.Requests, v); err != nil {
+			return gone, err
+		}
+	}
+	undo, closable := func() {}, s.endsWithTerm(ctx, c)
+	if closable {
+		undo, err = s.markClosing(ctx, v.Holder, c.group)
+		closable = err == nil // or the session is left to expire
+	}
+	rec, err := s.release(ctx, v, to.ID, reasonOf(beat.Requests, c.group, v.Token, to.ID))
+	if errors.Is(err, lease.ErrSuccessor) && successor == "" {
+		to = lease.Session{} // the one that was asked for left just now
+		rec, err = s.release(ctx, v, "", lease.Resigned)
+	}
+	if err != nil {
+		undo()
+		if errors.Is(err, lease.ErrSuccessor) {
+			return gone, noSuccessor(c.group, successor, "it left just now")
+		}
 		// Unknown, dead or moved on: what counts is whether the term is over.
 		if a, rerr := s.reader.Read(ctx, c.group); rerr == nil && c.ended(a.View) {
 			return gone, nil
 		}
 		return gone, err
 	}
-	s.settle(ctx, v.Holder, beat.Requests, c.group, "resigned")
+	s.settle(ctx, v, beat.Requests, to.Candidate.ID)
+	if closable {
+		s.close(ctx, lease.Session{ID: v.Holder, Candidate: v.Candidate, Scope: lease.Scope{c.group}}, lease.Resigned)
+	}
 	if to.ID != "" {
 		return Resigned{Group: c.group, Term: rec.Token, LeaderNodeID: rec.Candidate.ID}, nil
 	}
 	return gone, nil
+}
+
+// endsWithTerm reports whether a campaign opened the session of a claim, for this group and
+// no other. Older versions gave out handles that do not tell, so the session is asked too.
+func (s *Service) endsWithTerm(ctx context.Context, c claim) bool {
+	if c.handle.hint != c.group {
+		return false
+	}
+	session, err := s.sessions.find(ctx, c.handle)
+	return err == nil && slices.Equal(session.Scope, lease.Scope{c.group})
+}
+
+func (s *Service) release(ctx context.Context, v lease.View, to lease.SessionID, why lease.Reason) (lease.Record, error) {
+	ctx, cancel := s.call(ctx)
+	defer cancel()
+	return s.store.Release(ctx, v.Holder, v.Record, to, why)
+}
+
+// requested finds the session of the candidate that a pending request for a transfer
+// names. There is none if nobody asked, or if the candidate has left or may not lead.
+func (s *Service) requested(ctx context.Context, asked []lease.Request, v lease.View) (lease.Session, error) {
+	for _, r := range asked {
+		if r.Verb != lease.Transfer || !concerns(r, v.Group, v.Token) {
+			continue
+		}
+		to, err := s.successor(ctx, v.Group, r.To)
+		if err == nil || !isProblem(err) {
+			return to, err
+		}
+	}
+	return lease.Session{}, nil
 }
 
 // reasonOf is why a term ends that its leader gives up: because it was asked to, maybe.

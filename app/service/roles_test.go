@@ -123,7 +123,7 @@ func demand(r Route, group string) (access.Verb, string) {
 		return access.Admin, access.AllGroups
 	case strings.HasPrefix(r.Path, "/store/"):
 		verb, ok := map[string]access.Verb{
-			"open": access.Campaign, "keepalive": access.Campaign, "close": access.Campaign, "acquire": access.Campaign, "release": access.Campaign, "answer": access.Campaign,
+			"open": access.Campaign, "keepalive": access.Campaign, "close": access.Campaign, "acquire": access.Campaign, "release": access.Campaign, "answer": access.Campaign, "suspect": access.Campaign,
 			"ask": access.StepDown, "answered": access.StepDown, "set-attributes": access.Admin,
 		}[strings.TrimPrefix(r.Path, "/store/")]
 		if !ok {

@@ -20,8 +20,9 @@ type Route struct {
 	// Or are verbs that do as well, for part of what the route does.
 	Or     []access.Verb
 	Groups func(*http.Request) []string
-	// Renewal: it keeps leaders leading, so it has places that nothing else takes.
-	Renewal bool
+	// Renewal: it keeps leaders leading or ends terms in order, so it has places that
+	// nothing else takes. Campaign: it may begin terms, and few are handled at once.
+	Renewal, Campaign bool
 	// Waits reports whether a request will be held open.
 	Waits  func(*http.Request) bool
 	Handle http.HandlerFunc
@@ -48,7 +49,7 @@ func (s *Service) mount() error {
 			return fmt.Errorf("service: %s %s has no handler, or no description", r.Method, r.Path)
 		}
 		inner := s.strictQuery(r.Doc, r.Handle)
-		guarded, err := s.gate.Guard(access.Rule{Verb: r.Verb, Or: r.Or, Groups: r.Groups, Renewal: r.Renewal, Waits: r.Waits}, inner)
+		guarded, err := s.gate.Guard(access.Rule{Verb: r.Verb, Or: r.Or, Groups: r.Groups, Renewal: r.Renewal, Campaign: r.Campaign, Waits: r.Waits}, inner)
 		if err != nil {
 			return fmt.Errorf("service: %s %s: %w", r.Method, r.Path, err)
 		}

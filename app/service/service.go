@@ -28,6 +28,7 @@ type Service struct {
 	policies   *policies
 	sessions   *sessions
 	census     *census
+	duplicates *duplicates
 	created    *steer.Register
 	gate       *access.Gate
 	ownGate    bool // made here, so closed here
@@ -67,7 +68,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		OnChange: s.metrics.changed, OnSight: s.metrics.sight,
 	})
 	s.policies = newPolicies(s)
-	s.sessions = newSessions(s)
+	s.sessions, s.duplicates = newSessions(s), &duplicates{s: s, told: make(map[string]bool)}
 	s.census, s.created = newCensus(s), steer.NewRegister(steer.Store{Store: s.store, Call: cfg.CallTimeout})
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := s.mount(); err != nil {

@@ -55,10 +55,16 @@ func (s *Service) openSession(w http.ResponseWriter, r *http.Request) error {
 	if err := errors.Join(lease.CheckCandidate(candidate), s.covers(id, access.Campaign, in.Groups)); err != nil {
 		return err
 	}
-	ttl, err := s.wishOf(in.TTLMS)
+	instance, _ := instanceOf(in.Instance)
+	o := lease.OpenOptions{Scope: in.Groups, Instance: instance, Attempt: attempt("session", in.Groups)}
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	asked, err := s.wishOf(in.TTLMS)
 	if err != nil {
 		return err
 	}
+	ttl := asked
 	def(&ttl, s.cfg.TTL)
 	attributes, err := s.node(ctx, in.NodeID)
 	if err != nil {
@@ -67,16 +73,16 @@ func (s *Service) openSession(w http.ResponseWriter, r *http.Request) error {
 	if p := cordoned(attributes, in.NodeID); p != nil {
 		return p
 	}
-	if err := s.census.room(ctx, in.Groups); err != nil {
+	if err := s.census.room(ctx, in.NodeID, o); err != nil {
 		return err
 	}
-	session, _, err := s.open(ctx, candidate, ttl, in.Groups)
+	session, _, err := s.open(ctx, candidate, asked, ttl, o)
 	s.audit(ctx, "open session", "", 0, err, in.NodeID)
 	if err != nil {
 		return err
 	}
 	httpapi.WriteJSON(w, http.StatusCreated, Session{
-		Handle: s.handleOf(session.ID, in.Groups[0]), NodeID: in.NodeID, Groups: in.Groups, TTLMS: session.TTL.Milliseconds(), Deployment: s.deployment,
+		Handle: s.sessionHandle(session), NodeID: in.NodeID, Groups: in.Groups, TTLMS: session.TTL.Milliseconds(), Deployment: s.deployment,
 	})
 	return nil
 }
@@ -142,6 +148,7 @@ func (s *Service) closeSession(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	s.census.closed(session)
 	httpapi.WriteJSON(w, http.StatusOK, Closed{Groups: held})
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -27,24 +26,22 @@ type sessions struct {
 	s  *Service
 	mu sync.Mutex
 	by map[lease.SessionID]*known
-	of map[stand]lease.SessionID // the one that was opened or found here last
 
 	unknown chan struct{} // a session was met that is not known
 }
-
-// stand is a node's candidacy for one group.
-type stand struct{ node, group string }
 
 type known struct {
 	node string
 	lease.Session
 	whole bool          // Session is known, not only whose it is
+	asked time.Duration // the TTL that the client asked for, if it was opened from here
+	here  bool          // it was opened from here
 	beat  clock.Instant // when the last acknowledged keep-alive was sent from here
 	beats bool
 }
 
 func newSessions(s *Service) *sessions {
-	return &sessions{s: s, by: make(map[lease.SessionID]*known), of: make(map[stand]lease.SessionID), unknown: make(chan struct{}, 1)}
+	return &sessions{s: s, by: make(map[lease.SessionID]*known), unknown: make(chan struct{}, 1)}
 }
 
 // meet has a session looked for that this instance has not heard of, soon and beside what
@@ -81,7 +78,6 @@ func (m *sessions) entry(id lease.SessionID) *known {
 	if k == nil {
 		if len(m.by) >= sessionsKept {
 			clear(m.by)
-			clear(m.of)
 		}
 		k = &known{}
 		m.by[id] = k
@@ -170,19 +166,18 @@ func (m *sessions) known(id lease.SessionID) (lease.Session, bool) {
 	return lease.Session{}, false
 }
 
-func (m *sessions) standing(at stand) lease.SessionID {
+// opened takes in a session that Open returned, which may be an older one of the same
+// attempt. It reports whether the client asked for the same TTL then.
+func (m *sessions) opened(l lease.Session, asked, ttl time.Duration) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.of[at]
-}
-
-func (m *sessions) stands(at stand, id lease.SessionID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.of) >= sessionsKept {
-		clear(m.of)
+	k := m.entry(l.ID)
+	if k.here {
+		return k.asked == asked
 	}
-	m.of[at] = id
+	k.node, k.Session, k.whole, k.asked, k.here = l.Candidate.ID, l, true, asked, true
+	ttl = max(ttl, m.s.store.Limits().MinTTL)
+	return asked == 0 || l.TTL >= ttl && l.TTL < ttl+time.Second // engines may count in seconds
 }
 
 // find returns a living session by its handle, from memory or from the engine's line.
@@ -272,19 +267,27 @@ func (s *Service) beat(ctx context.Context, id lease.SessionID, keepAlive func(c
 	return beat, sent, nil
 }
 
-// open opens a session and notes it.
-func (s *Service) open(ctx context.Context, c tenure.Candidate, ttl time.Duration, scope lease.Scope) (lease.Session, clock.Instant, error) {
+// open opens a session and notes it. asked is the TTL that the client asked for, ttl the
+// one that it gets.
+func (s *Service) open(ctx context.Context, c tenure.Candidate, asked, ttl time.Duration, o lease.OpenOptions) (lease.Session, clock.Instant, error) {
 	ctx, cancel := s.call(ctx)
 	defer cancel()
 	sent := s.clock.Now()
-	session, err := s.store.Open(ctx, c, ttl, lease.OpenOptions{Scope: scope})
+	session, err := s.store.Open(ctx, c, ttl, o)
 	s.metrics.engineCall(s.clock.Now().Sub(sent), err)
-	if err != nil {
+	var argument *lease.ArgumentError
+	switch {
+	case errors.As(err, &argument) && argument.Field == "attempt":
+		return lease.Session{}, sent, instanceReused(c.ID)
+	case err != nil:
 		return lease.Session{}, sent, err
 	}
-	s.sessions.learn(session)
+	same := s.sessions.opened(session, asked, ttl)
 	s.census.opened(session)
 	s.sessions.beaten(session.ID, sent, session.TTL)
+	if !same {
+		return lease.Session{}, sent, instanceReused(c.ID)
+	}
 	return session, sent, nil
 }
 
@@ -318,7 +321,7 @@ func concerns(r lease.Request, group string, term fence.Token) bool {
 func requestsFor(all []lease.Request, group string, term fence.Token) []Request {
 	var out []Request
 	for _, r := range all {
-		if group == "" || concerns(r, group, term) {
+		if !closes(r) && (group == "" || concerns(r, group, term)) {
 			out = append(out, Request{
 				ID: r.ID, Verb: string(r.Verb), Group: r.Group, Term: r.Token, To: r.To, Reason: r.Reason, CoolDown: r.CoolDown.Milliseconds(),
 			})
@@ -327,17 +330,26 @@ func requestsFor(all []lease.Request, group string, term fence.Token) []Request 
 	return out
 }
 
-// settle answers what was asked about the group's term: it has been given up.
-func (s *Service) settle(ctx context.Context, id lease.SessionID, waiting []lease.Request, group string, detail string) {
+// settle answers what was asked about the term of v, which has been given up to the
+// candidate to, or to nobody.
+func (s *Service) settle(ctx context.Context, v lease.View, waiting []lease.Request, to string) {
 	for _, r := range waiting {
-		if r.Group != group {
+		if r.Group != v.Group || closes(r) {
 			continue
 		}
+		answer := lease.Answer{Outcome: lease.Done, Detail: "resigned"}
+		switch {
+		case r.Verb != lease.Transfer || r.To == to:
+		case to == "":
+			answer = lease.Answer{Outcome: lease.Refused, Detail: fmt.Sprintf("candidate %q left or may not lead; the group was released", r.To)}
+		default:
+			answer = lease.Answer{Outcome: lease.Refused, Detail: fmt.Sprintf("the group was handed to %q", to)}
+		}
 		ctx, cancel := s.call(ctx)
-		err := s.store.Answer(ctx, id, r.ID, lease.Answer{Outcome: lease.Done, Detail: detail})
+		err := s.store.Answer(ctx, v.Holder, r.ID, answer)
 		cancel()
-		if err != nil && !slices.ContainsFunc([]error{lease.ErrNotFound, lease.ErrSessionDead}, func(e error) bool { return errors.Is(err, e) }) {
-			s.cfg.Log.Warn("a request was obeyed, and its answer could not be written", "group", group, "request", r.ID, "err", err)
+		if err != nil && !errors.Is(err, lease.ErrNotFound) && !errors.Is(err, lease.ErrSessionDead) {
+			s.cfg.Log.Warn("cannot write the answer to a request", "group", v.Group, "request", r.ID, "err", err)
 		}
 	}
 }

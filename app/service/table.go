@@ -26,11 +26,13 @@ func (s *Service) table() []Route {
 	renew := campaigns("/groups/{group}/renew", "Extend a lease. 409 not_leader: stop acting now.", RenewRequest{}, openapi.Answers{200: Renewed{}, 409: nil}, s.renew)
 	renew.Renewal = true
 	lead := campaigns("/groups/{group}/campaign", "Lead a group, or learn who does.", CampaignRequest{}, openapi.Answers{200: Leading{}, 404: nil, 409: nil}, s.campaign)
-	lead.Waits, lead.Doc.Query = waits, []openapi.Parameter{wait}
+	lead.Campaign, lead.Waits, lead.Doc.Query = true, waits, []openapi.Parameter{wait}
+	resign := campaigns("/groups/{group}/resign", "Give a group up, or hand it to a successor.", ResignRequest{}, openapi.Answers{200: Resigned{}, 409: nil}, s.resign)
+	resign.Renewal = true
 	return []Route{
 		lead,
 		renew,
-		campaigns("/groups/{group}/resign", "Give a group up, or hand it to a successor.", ResignRequest{}, openapi.Answers{200: Resigned{}, 409: nil}, s.resign),
+		resign,
 		{
 			Method: "GET", Path: "/groups/{group}/leader", Verb: access.Observe, Groups: thisGroup, Handle: s.answer(s.leader),
 			Doc: openapi.Operation{
@@ -59,7 +61,7 @@ func (s *Service) table() []Route {
 			},
 		},
 		{
-			Method: "POST", Path: "/sessions", Verb: access.Campaign, Groups: someGroup, Handle: s.answer(s.openSession),
+			Method: "POST", Path: "/sessions", Verb: access.Campaign, Groups: someGroup, Campaign: true, Handle: s.answer(s.openSession),
 			Doc: openapi.Operation{Summary: "Open a session: one keep-alive for many groups.", In: SessionRequest{}, Out: openapi.Answers{201: Session{}, 409: nil}},
 		},
 		{
@@ -67,12 +69,12 @@ func (s *Service) table() []Route {
 			Doc: openapi.Operation{Summary: "Keep a session alive, with everything it leads.", Out: openapi.Answers{200: Beat{}, 409: nil}},
 		},
 		{
-			Method: "POST", Path: "/sessions/{handle}/campaign", Verb: access.Campaign, Groups: someGroup, Waits: waits, Handle: s.answer(s.batch),
+			Method: "POST", Path: "/sessions/{handle}/campaign", Verb: access.Campaign, Groups: someGroup, Campaign: true, Waits: waits, Handle: s.answer(s.batch),
 			Doc: openapi.Operation{Summary: "Lead many groups within a session; with wait, as soon as one of them can be led.",
 				Query: []openapi.Parameter{wait}, In: BatchRequest{}, Out: openapi.Answers{200: Batch{}, 409: nil}},
 		},
 		{
-			Method: "DELETE", Path: "/sessions/{handle}", Verb: access.Campaign, Groups: someGroup, Handle: s.answer(s.closeSession),
+			Method: "DELETE", Path: "/sessions/{handle}", Verb: access.Campaign, Groups: someGroup, Renewal: true, Handle: s.answer(s.closeSession),
 			Doc: openapi.Operation{Summary: "Close a session; everything it leads falls vacant.", Out: openapi.Answers{200: Closed{}, 409: nil}},
 		},
 		{

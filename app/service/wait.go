@@ -14,6 +14,7 @@ import (
 // standInLine waits for the group to fall vacant and tries in turn, as long as the
 // caller waits. It keeps the session alive, unless that is the caller's own to keep.
 func (s *Service) standInLine(ctx context.Context, c *contest, ttl time.Duration) (lease.View, error) {
+	access.Yield(ctx)
 	sub := s.feed.Subscribe(c.group)
 	defer sub.Close()
 	leave := s.line.enter(c.session, c.group)
@@ -60,9 +61,7 @@ func (s *Service) standInLine(ctx context.Context, c *contest, ttl time.Duration
 			case err == nil:
 				return won, nil
 			case errors.Is(err, errTaken):
-				if v = won; c.leads(v) {
-					return s.again(ctx, c, v)
-				}
+				v = won
 			case errors.Is(err, lease.ErrSessionDead) && c.within.session == "":
 				if err := s.reseat(ctx, c, ttl, &leave); err != nil {
 					return v, err
@@ -86,9 +85,9 @@ func (s *Service) standInLine(ctx context.Context, c *contest, ttl time.Duration
 				v = a.View
 			}
 			if c.leads(v) {
-				return s.again(ctx, c, v)
+				return v, s.again(ctx, c)
 			}
-			return v, notElected(v, s.backoff(c.policy, v))
+			return v, s.notElected(c, v)
 		case <-ctx.Done():
 			return v, context.Cause(ctx)
 		case <-s.ctx.Done():
@@ -124,7 +123,7 @@ func (s *Service) confirm(ctx context.Context, c *contest) (lease.View, error) {
 	if !c.leads(a.View) {
 		return lease.View{}, errTaken
 	}
-	return s.again(ctx, c, a.View)
+	return a.View, s.again(ctx, c)
 }
 
 // stay keeps the waiting session alive. A beat that fails is tried again with the next;
@@ -146,13 +145,12 @@ func (s *Service) stay(ctx context.Context, c *contest, ttl time.Duration, leave
 }
 
 func (s *Service) reseat(ctx context.Context, c *contest, ttl time.Duration, leave *func()) error {
-	session, sent, err := s.open(ctx, c.candidate, ttl, lease.Scope{c.group})
+	session, sent, err := s.open(ctx, c.candidate, c.wish, ttl, c.opening())
 	if err != nil {
 		return err
 	}
 	(*leave)()
 	*leave = s.line.enter(session, c.group)
-	s.sessions.stands(stand{c.candidate.ID, c.group}, session.ID)
 	c.session, c.sent = session, sent
 	return nil
 }

@@ -233,6 +233,25 @@ func TestWatchUnknown(t *testing.T) {
 	}
 }
 
+// A stream that was told of a term which the instance's watch never saw is reset when the
+// engine is restored to a time before that term.
+func TestRewoundUnseen(t *testing.T) {
+	inner := memStore(t)
+	store := &blindStore{Store: inner, cut: make(chan struct{})}
+	store.set(true)
+	in := serve(t, store)
+	backup := inner.Snapshot()
+	lead(in, "billing", "a")
+	w := in.listen("/v1/groups/billing/watch", "")
+	w.hears("billing", "led", 1)
+	inner.Restore(backup)
+	store.set(false)
+	if e := w.next(); e.kind != "reset" {
+		t.Errorf("%+v, want a reset", e)
+	}
+	w.hears("billing", "vacant", 0)
+}
+
 // All streams of an instance cost the engine one watch, and concurrent reads of one group
 // share: each is answered by a read that began after it had asked.
 func TestSharing(t *testing.T) {

@@ -14,6 +14,8 @@ type CampaignRequest struct {
 	Metadata map[string]string `json:"metadata,omitempty" doc:"passed on to observers, at most 4 KiB in all"`
 	Address  string            `json:"address,omitempty" doc:"where others reach the node; passed on as it is"`
 	Priority int               `json:"priority,omitempty" doc:"higher first in line"`
+	// Instance identifies one start of a process.
+	Instance string `json:"instance,omitempty" doc:"16 to 64 random characters, chosen once per process start: a retry with the same node_id and instance gets the same answer; without it every call is another process"`
 	// Session is the handle of a session opened before; the group is then led within it.
 	Session string `json:"session,omitempty" doc:"handle of POST /sessions: lead within that session instead of one of its own"`
 }
@@ -68,7 +70,7 @@ type ResignRequest struct {
 	NodeID    string      `json:"node_id"`
 	Term      fence.Token `json:"term"`
 	Handle    string      `json:"handle"`
-	Successor string      `json:"successor,omitempty" doc:"a candidate in line that shall lead next"`
+	Successor string      `json:"successor,omitempty" doc:"a candidate in line that leads next; default: the one that a pending transfer request names"`
 }
 
 // Resigned is the answer to a resignation.
@@ -104,6 +106,7 @@ type SessionRequest struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Address  string            `json:"address,omitempty"`
 	Priority int               `json:"priority,omitempty"`
+	Instance string            `json:"instance,omitempty" doc:"as in a campaign: a retry with the same node_id, instance and groups gets the same session"`
 }
 
 // Session is an open session.
@@ -218,7 +221,7 @@ type StepDownRequest struct {
 type SteppedDown struct {
 	Group   string      `json:"group"`
 	Term    fence.Token `json:"term" doc:"the term that was meant"`
-	Outcome string      `json:"outcome" enum:"done,refused,waiting,forced"`
+	Outcome string      `json:"outcome" enum:"done,refused,ended,waiting,forced"`
 	Detail  string      `json:"detail,omitempty"`
 	// AlsoEnded are the other groups of a session that was closed by force.
 	AlsoEnded    []string `json:"also_ended,omitempty" doc:"force: what else the closed session led"`

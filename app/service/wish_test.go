@@ -21,7 +21,7 @@ func TestWishIsForTheNextSession(t *testing.T) {
 	in := serve(t, memStore(t))
 	campaign := func() Leading {
 		t.Helper()
-		return want[Leading](in, 200, "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "a", TTLMS: 6000})
+		return want[Leading](in, 200, "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "a", TTLMS: 6000, Instance: instanceA})
 	}
 	l := campaign()
 	if r := extend(in, l, 3000); r.GrantedTTLMS != 9000 {

@@ -24,9 +24,7 @@ func TestCampaignWithin(t *testing.T) {
 	if l := want[Leading](in, 200, "POST", path, within(y)); l.Term != 1 || l.Handle != y {
 		t.Errorf("again: %+v", l)
 	}
-	if l := lead(in, "billing", "a"); l.Term != 1 || sessionOf(t, in, l.Handle) != sessionOf(t, in, y) {
-		t.Errorf("in whichever session: %+v", l)
-	}
+	refused(in, 409, "node_id_in_use", "POST", path, CampaignRequest{NodeID: "a"})
 	refused(in, 409, "not_leader", "POST", path, within(x))
 	refused(in, 409, "not_leader", "POST", path+"?wait=300ms", within(x))
 	came := make(chan reply, 1)

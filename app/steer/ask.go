@@ -19,7 +19,11 @@ const (
 	answerPause = 100 * time.Millisecond
 )
 
-const gaveUp = "it has given up the group"
+const (
+	gaveUp       = "it has given up the group"
+	sessionEnded = "its session has ended"
+	nobodyLeads  = "the term ended without the transfer: nobody leads"
+)
 
 // MaxCoolDown is the longest.
 const MaxCoolDown = 24 * time.Hour
@@ -37,18 +41,24 @@ type Order struct {
 	Look func(context.Context) (v lease.View, known bool)
 }
 
-// Asked is what came of it: an outcome of the leader's, or Waiting.
+// Asked is what came of it: an outcome of the leader's, Waiting or Ended.
 type Asked struct {
 	Outcome lease.Outcome
 	Detail  string
 }
 
-// Waiting: the leader has been asked, and has not answered yet.
-const Waiting lease.Outcome = "waiting"
+const (
+	// Waiting: the leader has been asked and has not answered yet.
+	Waiting lease.Outcome = "waiting"
+	// Ended: the term is over, and the group was not handed to the successor that a
+	// transfer named.
+	Ended lease.Outcome = "ended"
+)
 
 // Ask leaves a request with the session that leads in the view, for that term and no
 // other, and waits for what becomes of it. Nobody takes a group out of a living session:
-// its owner learns of the request with its next beat, stops its work, and answers.
+// its owner learns of the request with its next beat, stops its work, and answers. Whether
+// a transfer succeeded is read from the record: what counts is who leads next.
 func (s Store) Ask(ctx context.Context, v lease.View, o Order) (Asked, error) {
 	request := lease.Request{
 		ID: strings.ToLower(rand.Text()), Verb: o.Verb, Group: v.Group, Token: v.Token, To: o.To, Reason: o.Reason,
@@ -57,23 +67,29 @@ func (s Store) Ask(ctx context.Context, v lease.View, o Order) (Asked, error) {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Call)
 	err := s.Store.Ask(call, v.Holder, request)
 	cancel()
-	if errors.Is(err, lease.ErrSessionDead) {
-		return Asked{lease.Done, "its session had ended already"}, nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, lease.ErrSessionDead) {
 		return Asked{}, err
+	}
+	if err != nil && o.Verb != lease.Transfer {
+		return Asked{lease.Done, "its session had ended already"}, nil
 	}
 	waiting, cancel := context.WithTimeout(ctx, o.Wait)
 	defer cancel()
 	tick := time.NewTicker(answerPause)
 	defer tick.Stop()
+	pending := Asked{Waiting, "the leader was asked and has not answered yet: it learns of the request with its next renewal"}
 	for {
 		select {
 		case <-tick.C:
 		case <-waiting.Done():
-			return Asked{Waiting, "the leader was asked and has not answered yet: it learns of it with its next renewal"}, nil
+			return pending, nil
 		}
-		if out, ok := s.answered(waiting, v, request.ID, o); ok {
+		out, ok := s.answered(waiting, v, request.ID, o)
+		if ok && o.Verb == lease.Transfer {
+			pending = Asked{Ended, nobodyLeads}
+			out, ok = s.transferred(waiting, v, o.To, out)
+		}
+		if ok {
 			return out, nil
 		}
 	}
@@ -89,7 +105,7 @@ func (s Store) answered(ctx context.Context, v lease.View, request string, o Ord
 	case err == nil && answer.Outcome != "":
 		return Asked{answer.Outcome, answer.Detail}, true
 	case errors.Is(err, lease.ErrSessionDead):
-		return Asked{lease.Done, "its session has ended"}, true
+		return Asked{lease.Done, sessionEnded}, true
 	}
 	if o.Look != nil {
 		if now, known := o.Look(ctx); !known || !over(v, now) {
@@ -100,6 +116,37 @@ func (s Store) answered(ctx context.Context, v lease.View, request string, o Ord
 		return Asked{}, false
 	}
 	return Asked{lease.Done, gaveUp}, true
+}
+
+// transferred says how a transfer ended of which the leader has said how it ended. While
+// nobody leads it is not known: the target may lead in a moment. But a session that ended
+// hands nothing over any more.
+func (s Store) transferred(ctx context.Context, v lease.View, to string, said Asked) (Asked, bool) {
+	ctx, cancel := context.WithTimeout(ctx, s.Call)
+	defer cancel()
+	now, err := s.Read(ctx, v.Group)
+	if err != nil {
+		return Asked{}, false
+	}
+	if !over(v, now) {
+		return said, said.Outcome == lease.Refused
+	}
+	if now.State == tenure.Led && now.Candidate.ID == to {
+		return Asked{lease.Done, gaveUp}, true
+	}
+	for _, t := range now.Terms {
+		switch {
+		case t.Token <= v.Token:
+		case t.Candidate == to:
+			return Asked{lease.Done, fmt.Sprintf("%q led with token %d, and has given up the group since", to, t.Token)}, true
+		default:
+			return Asked{Ended, fmt.Sprintf("the term ended without the transfer: %s leads with token %d, not %s", t.Candidate, t.Token, to)}, true
+		}
+	}
+	if said.Detail == sessionEnded {
+		return Asked{Ended, nobodyLeads}, true
+	}
+	return said, said.Outcome == lease.Refused
 }
 
 // over reports whether the term of v has ended, as a later view shows it. A view of an
@@ -188,6 +235,12 @@ func CordonError(node, why string) *BarError {
 		why = why[:most] + "…"
 	}
 	return &BarError{Code: IsCordoned, Detail: fmt.Sprintf("node %q is cordoned (%s): it may not begin to lead until an operator lifts that", node, why)}
+}
+
+// Duplicate reports whether two sessions are of different processes that use one node id for
+// the same group. Sessions that do not say which process opened them cannot be told apart.
+func Duplicate(a, b lease.Session) bool {
+	return a.Candidate.ID == b.Candidate.ID && a.Instance != b.Instance && a.Scope.Overlaps(b.Scope)
 }
 
 // Newest is the youngest living session of a candidate that stands for the group, and the

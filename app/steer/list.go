@@ -3,6 +3,8 @@ package steer
 import (
 	"context"
 	"iter"
+	"maps"
+	"slices"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
@@ -48,6 +50,29 @@ func pages[T any](ctx context.Context, s Store, list func(context.Context, lease
 			page.After = name(all[len(all)-1])
 		}
 	}
+}
+
+// Duplicates returns the living sessions in scope of each node id that more than one
+// process uses for the same group.
+func (s Store) Duplicates(ctx context.Context, scope lease.Scope) ([][]lease.Session, error) {
+	nodes := make(map[string][]lease.Session)
+	for l, err := range s.Line(ctx, scope) {
+		if err != nil {
+			return nil, err
+		}
+		nodes[l.Candidate.ID] = append(nodes[l.Candidate.ID], l)
+	}
+	var out [][]lease.Session
+	for _, node := range slices.Sorted(maps.Keys(nodes)) {
+		all := nodes[node]
+		doubled := slices.DeleteFunc(slices.Clone(all), func(a lease.Session) bool {
+			return !slices.ContainsFunc(all, func(b lease.Session) bool { return Duplicate(a, b) })
+		})
+		if len(doubled) > 0 {
+			out = append(out, doubled)
+		}
+	}
+	return out, nil
 }
 
 // Held are the groups that a session leads.

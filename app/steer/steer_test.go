@@ -101,6 +101,53 @@ func TestAsk(t *testing.T) {
 	}
 }
 
+// A transfer is done when the successor has the group. A term that ended in another way is
+// not: the session may have expired before the transfer was committed.
+func TestAskTransfer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		next string // who takes the group after the leader's session has ended
+		want lease.Outcome
+	}{
+		"to the successor": {"b", lease.Done},
+		"to another":       {"c", steer.Ended},
+		"to nobody":        {"", steer.Ended},
+	} {
+		for _, asked := range []bool{true, false} { // before the session ended, and after
+			s := newStore(t)
+			session, v := lead(t, s, "a", "billing")
+			end := func() {
+				if err := s.Close(t.Context(), session.ID, lease.Expired); err != nil {
+					t.Error(err)
+				}
+				if tt.next != "" {
+					lead(t, s, tt.next, "billing")
+				}
+			}
+			done := make(chan struct{})
+			if !asked {
+				end()
+				close(done)
+			} else {
+				go func() {
+					defer close(done)
+					for {
+						if beat, err := s.KeepAlive(t.Context(), session.ID); err != nil || len(beat.Requests) > 0 {
+							break
+						}
+						time.Sleep(time.Millisecond)
+					}
+					end()
+				}()
+			}
+			got, err := s.Ask(t.Context(), v, steer.Order{Verb: lease.Transfer, To: "b", Wait: time.Minute})
+			<-done
+			if err != nil || got.Outcome != tt.want && !(asked && tt.next != "" && got.Outcome == steer.Ended) {
+				t.Errorf("%s, asked before %v: %+v, %v", name, asked, got, err)
+			}
+		}
+	}
+}
+
 // A node is barred by a policy without it, by a cool-down until that is over, by a cordon
 // until that is lifted, and by nothing else.
 func TestBar(t *testing.T) {
@@ -259,5 +306,128 @@ func TestBound(t *testing.T) {
 	granted, err := b.Acquire(t.Context(), session.ID, lease.Record{Group: "billing"})
 	if err != nil || granted[0].Holder != session.ID {
 		t.Errorf("%+v %v", granted, err)
+	}
+}
+
+// What came of a transfer is what the record says, whatever the leader answered: it is done
+// if the target leads next, and not if another node does.
+func TestTransferOutcome(t *testing.T) {
+	release := func(t *testing.T, s steer.Store, l lease.Session, to lease.SessionID) {
+		v, err := s.Read(t.Context(), "billing")
+		if err == nil {
+			_, err = s.Release(t.Context(), l.ID, v.Record, to, lease.Transferred)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	answer := func(t *testing.T, s steer.Store, l lease.Session, o lease.Outcome) {
+		beat, err := s.KeepAlive(t.Context(), l.ID)
+		if err != nil || len(beat.Requests) != 1 {
+			t.Errorf("%+v, %v", beat, err)
+			return
+		}
+		if err := s.Answer(t.Context(), l.ID, beat.Requests[0].ID, lease.Answer{Outcome: o, Detail: "said so"}); err != nil {
+			t.Error(err)
+		}
+	}
+	elect := func(t *testing.T, s steer.Store, l lease.Session) {
+		v, err := s.Read(t.Context(), "billing")
+		if err == nil {
+			_, err = s.Acquire(t.Context(), l.ID, v.Record)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	type nodes struct{ a, b, c lease.Session }
+	for name, tt := range map[string]struct {
+		leader func(*testing.T, steer.Store, nodes)
+		want   lease.Outcome
+	}{
+		"handed to it":         {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, n.b.ID); answer(t, s, n.a, lease.Done) }, lease.Done},
+		"handed to it, and on": {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, n.b.ID); release(t, s, n.b, n.c.ID) }, lease.Done},
+		"handed to another":    {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, n.c.ID); answer(t, s, n.a, lease.Done) }, steer.Ended},
+		"another was faster":   {func(t *testing.T, s steer.Store, n nodes) { release(t, s, n.a, ""); elect(t, s, n.c) }, steer.Ended},
+		"refused, and another elected": {func(t *testing.T, s steer.Store, n nodes) {
+			release(t, s, n.a, n.c.ID)
+			answer(t, s, n.a, lease.Refused)
+		}, steer.Ended},
+		"refused": {func(t *testing.T, s steer.Store, n nodes) { answer(t, s, n.a, lease.Refused) }, lease.Refused},
+		"its session ended": {func(t *testing.T, s steer.Store, n nodes) {
+			if err := s.Close(t.Context(), n.a.ID, lease.Closed); err != nil {
+				t.Error(err)
+			}
+		}, steer.Ended},
+		"nobody leads": {func(t *testing.T, s steer.Store, n nodes) { answer(t, s, n.a, lease.Done); release(t, s, n.a, "") }, steer.Ended},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			var n nodes
+			var v lease.View
+			n.a, v = lead(t, s, "a", "billing")
+			for node, to := range map[string]*lease.Session{"b": &n.b, "c": &n.c} {
+				var err error
+				if *to, err = s.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"billing"}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			o := steer.Order{Verb: lease.Transfer, To: "b", Wait: time.Minute}
+			if name == "nobody leads" {
+				o.Wait = 500 * time.Millisecond
+			}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for {
+					beat, err := s.KeepAlive(t.Context(), n.a.ID)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if len(beat.Requests) > 0 {
+						break
+					}
+					time.Sleep(time.Millisecond)
+				}
+				tt.leader(t, s, n)
+			}()
+			got, err := s.Ask(t.Context(), v, o)
+			<-done
+			if err != nil || got.Outcome != tt.want {
+				t.Errorf("%+v, %v, want %s", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// Node ids that several processes use for the same group are found, and nothing else: one
+// process may have several sessions, and two may use one id for different groups.
+func TestDuplicates(t *testing.T) {
+	s := newStore(t)
+	for _, o := range []struct {
+		node, instance string
+		scope          lease.Scope
+	}{
+		{"twice", "instance-1-of-twice", lease.Scope{"billing"}},
+		{"twice", "instance-2-of-twice", lease.Scope{"bill*"}},
+		{"twice", "instance-2-of-twice", lease.Scope{"other"}},
+		{"unknown", "", lease.Scope{"billing"}},
+		{"unknown", "", lease.Scope{"billing"}},
+		{"known", "", lease.Scope{"billing"}},
+		{"known", "instance-1-of-known", lease.Scope{"billing"}},
+		{"many", "instance-1-of-many", lease.Scope{"billing"}},
+		{"many", "instance-1-of-many", lease.Scope{"*"}},
+		{"apart", "instance-1-of-apart", lease.Scope{"billing"}},
+		{"apart", "instance-2-of-apart", lease.Scope{"other"}},
+	} {
+		if _, err := s.Open(t.Context(), tenure.Candidate{ID: o.node}, time.Hour, lease.OpenOptions{Scope: o.scope, Instance: o.instance}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := s.Duplicates(t.Context(), lease.Scope{"*"})
+	if err != nil || len(found) != 2 || found[0][0].Candidate.ID != "known" || found[1][0].Candidate.ID != "twice" || len(found[1]) != 2 {
+		t.Errorf("%+v, %v", found, err)
 	}
 }

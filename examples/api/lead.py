@@ -13,6 +13,7 @@ all the same: whatever the work writes to must check the term.
 import http.client
 import json
 import os
+import secrets
 import sys
 import threading
 import time
@@ -21,6 +22,10 @@ import urllib.request
 
 # What a call ends with that brought no answer, or half of one.
 NO_ANSWER = (OSError, ValueError, http.client.HTTPException)
+
+# This start of this process. The service tells a retry from another process by it, so it
+# is kept for the life of the process, and never longer.
+INSTANCE = secrets.token_hex(16)
 
 URL = os.environ.get("TENURE_URL", "http://127.0.0.1:7400")
 
@@ -87,7 +92,10 @@ class Lease:
                 return self._over.set()
 
     def resign(self):
-        """Gives the group up. The work must have returned: another begins at once."""
+        """Gives the group up. The work must have returned: another begins at once.
+
+        If an operator asked for a transfer, the service hands the group to that node.
+        """
         self._over.set()
         self._renewer.join()
         return call("POST", f"/groups/{self.group}/resign", self._claim(), 5)[0] == 200
@@ -97,7 +105,8 @@ def campaign(group, node, ttl_ms=8000):
     """Stands in line until it leads."""
     while True:
         sent = now()
-        status, answer = call("POST", f"/groups/{group}/campaign?wait=30s", {"node_id": node, "ttl_ms": ttl_ms}, 45)
+        body = {"node_id": node, "instance": INSTANCE, "ttl_ms": ttl_ms}
+        status, answer = call("POST", f"/groups/{group}/campaign?wait=30s", body, 45)
         if status == 200:
             return Lease(group, node, answer, sent + (answer["held_ms"] + answer["ttl_ms"]) / 1000)
         if status not in (0, 409, 429) and status < 500:

@@ -28,14 +28,17 @@ field() {
 	printf '%s' "$1" | grep -o "\"$2\":\"\{0,1\}[^,\"}]*" | head -n 1 | sed 's/^"[^"]*":"\{0,1\}//'
 }
 
-# now: hundredths of a second on a clock that nobody sets. Where there is none, full
-# seconds of one that somebody might.
-now() {
+# look: sets now to hundredths of a second on a clock that nobody sets. Where there is none,
+# full seconds of one that somebody might. It starts no process where it can: a signal to
+# the whole group ends those, and an empty number would end this script.
+now=0
+look() {
 	if [ -r /proc/uptime ]; then
 		read -r up _ </proc/uptime
-		echo "${up%.*}${up#*.}"
+		now=${up%.*}${up#*.}
 	else
-		echo "$(date +%s)00"
+		seconds=$(date +%s)
+		now=${seconds:-${now%??}}00
 	fi
 }
 
@@ -68,18 +71,24 @@ fi
 group=$1 node=$2
 shift 2
 
+# This start of this process. The service tells a retry from another process by it, so it is
+# kept for the life of the process, and never longer.
+instance=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+
 # Campaign: stand in line until we lead. The lease is counted from when the call was sent
 # plus the time that it was held: the service does not know how long its answer takes.
 term=
 while [ -z "$term" ]; do
-	sent=$(now)
-	reply=$(call POST "/groups/$group/campaign?wait=30s" "{\"node_id\":\"$node\",\"ttl_ms\":${TENURE_TTL_MS:-8000}}" 45)
+	look
+	sent=$now
+	reply=$(call POST "/groups/$group/campaign?wait=30s" "{\"node_id\":\"$node\",\"instance\":\"$instance\",\"ttl_ms\":${TENURE_TTL_MS:-8000}}" 45)
 	status=${reply##*
 }
 	case $status in
 	200)
 		term=$(field "$reply" term) handle=$(field "$reply" handle) ttl=$(field "$reply" ttl_ms)
-		until=$((sent + ($(field "$reply" held_ms) + ttl) / 10))
+		held=$(field "$reply" held_ms)
+		until=$((sent + (${held:-0} + ttl) / 10))
 		;;
 	409 | 429 | 5?? | 000)
 		wait=$(field "$reply" retry_after_ms)
@@ -93,6 +102,15 @@ while [ -z "$term" ]; do
 done
 say "leads $group with term $term"
 
+# stop SIGNAL: to all of the command's group, or to what is about to become it.
+stop() { kill -s "$1" -- "-$work" 2>/dev/null || kill -s "$1" "$work" 2>/dev/null; }
+
+# Set before the command starts: a signal in between would leave the command running. And
+# whatever ends this script ends the command.
+work='' asked=''
+trap 'asked=1; [ -z "$work" ] || stop TERM' TERM INT HUP
+trap 'code=$?; [ -z "$work" ] || stop KILL; exit $code' EXIT
+
 # In a process group of its own, so that what the command starts is stopped with it.
 (
 	export TENURE_TERM="$term" TENURE_GROUP="$group" TENURE_DEPLOYMENT="$(field "$reply" deployment)"
@@ -100,26 +118,25 @@ say "leads $group with term $term"
 	exec perl -e 'setpgrp(0, 0); exec @ARGV; exit 127' -- "$@"
 ) &
 work=$!
-
-# stop SIGNAL: to all of the group, or to what is about to become it.
-stop() { kill -s "$1" -- "-$work" 2>/dev/null || kill -s "$1" "$work" 2>/dev/null; }
-trap 'stop TERM' TERM INT
+if [ -n "$asked" ]; then stop TERM; fi
 
 margin=$((ttl / 100)) # a tenth of the TTL: to stop takes time too
 claim="{\"node_id\":\"$node\",\"term\":$term,\"handle\":\"$handle\"}"
 lost=
 while kill -0 "$work" 2>/dev/null; do
-	left=$((until - margin - $(now)))
+	look
+	left=$((until - margin - now))
 	if [ "$left" -le 0 ]; then
 		lost="not renewed in time"
 		break
 	fi
-	sent=$(now)
+	sent=$now
 	reply=$(call POST "/groups/$group/renew" "$claim" "$(awk "BEGIN { print $left / 100 }")")
 	case ${reply##*
 } in
 	200)
-		until=$((sent + $(field "$reply" ttl_ms) / 10))
+		granted=$(field "$reply" ttl_ms)
+		if [ -n "$granted" ]; then until=$((sent + granted / 10)); fi
 		case $reply in *'"requests":'*)
 			say "is asked to give up"
 			stop TERM
@@ -133,7 +150,8 @@ while kill -0 "$work" 2>/dev/null; do
 	esac
 	# Half of a quarter of the TTL, so that there is time for another try, and never beyond
 	# the moment to stop.
-	nap=$((ttl / 80)) left=$((until - margin - $(now)))
+	look
+	nap=$((ttl / 80)) left=$((until - margin - now))
 	if [ "$left" -lt "$nap" ]; then nap=$left; fi
 	if [ "$nap" -gt 0 ]; then sleep "$(awk "BEGIN { print $nap / 100 }")"; fi
 done
@@ -141,13 +159,16 @@ done
 if [ -n "$lost" ]; then
 	stop KILL
 	wait "$work" 2>/dev/null
+	work=''
 	say "lost $group: $lost"
 	exit 75
 fi
 wait "$work"
 code=$?
-# The work has returned, and what it left behind is stopped: only now may another begin.
+# The work has returned, and what it left behind is stopped: only now may another begin. If
+# an operator asked for a transfer, the service hands the group to that node.
 stop KILL
+work=''
 reply=$(call POST "/groups/$group/resign" "$claim" 5)
 say "gave $group up: ${reply##*
 }"

@@ -3,21 +3,21 @@
 
     tenure exec invoices -- invoices.py 100
 
-It writes invoices one by one, each in one transaction with the check of its token, so
-one that was paused and overtaken writes nothing more: PostgreSQL answers with the error
-TN001, and the job ends. The SQL goes through psql, to need nothing but Python itself.
+It writes invoices one by one, each in one transaction with the check of its token. If
+the job was paused and another one leads, PostgreSQL refuses the write with the error
+TN001, or TN005 if the other one has the same token, and the job ends. The SQL goes through psql, to need nothing but Python itself.
 """
 import os
 import subprocess
 import sys
 
-STALE = 4  # the exit code of Tenure's own programs for "fenced"
+FENCED = 4  # the exit code of Tenure's own programs for "fenced"
 
 
 def write(number):
     sql = """
         BEGIN;
-        SELECT tenure_guard('invoices', :'deployment', :'grp', :token);
+        SELECT tenure_guard('invoices', :'deployment', :'grp', :token, :'session');
         INSERT INTO invoice (number, token) VALUES (:number, :token);
         COMMIT;
     """
@@ -25,6 +25,7 @@ def write(number):
         "deployment": os.environ["TENURE_DEPLOYMENT"],
         "grp": os.environ["TENURE_GROUP"],
         "token": int(os.environ["TENURE_FENCING_TOKEN"]),
+        "session": os.environ["TENURE_FENCING_SESSION"],
         "number": number,
         "ON_ERROR_STOP": 1,
         "VERBOSITY": "verbose",  # with the SQLSTATE
@@ -33,9 +34,9 @@ def write(number):
     done = subprocess.run(args, input=sql, text=True, capture_output=True, timeout=30)
     if done.returncode == 0:
         return
-    if "TN001" in done.stderr:
+    if "TN001" in done.stderr or "TN005" in done.stderr:
         print("another leads: invoice %d was refused" % number, file=sys.stderr)
-        sys.exit(STALE)
+        sys.exit(FENCED)
     sys.exit(done.stderr)
 
 

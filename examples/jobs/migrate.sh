@@ -16,9 +16,9 @@ export PGOPTIONS="${PGOPTIONS:-} -c client_connection_check_interval=1s"
 
 step() { # name, statement
 	psql -X -q -o /dev/null -v ON_ERROR_STOP=1 -v step="$1" -v deployment="$TENURE_DEPLOYMENT" -v grp="$TENURE_GROUP" \
-		-v token="$TENURE_FENCING_TOKEN" -v node="$TENURE_NODE" "$DATABASE_URL" <<-SQL
+		-v token="$TENURE_FENCING_TOKEN" -v session="$TENURE_FENCING_SESSION" -v node="$TENURE_NODE" "$DATABASE_URL" <<-SQL
 		BEGIN;
-		SELECT tenure_guard('schema', :'deployment', :'grp', :token);
+		SELECT tenure_guard('schema', :'deployment', :'grp', :token, :'session');
 		CREATE TABLE IF NOT EXISTS migration (step text PRIMARY KEY, token bigint NOT NULL, node text NOT NULL);
 		SELECT NOT EXISTS (SELECT FROM migration WHERE step = :'step') AS missing \gset
 		\if :missing

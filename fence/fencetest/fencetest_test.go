@@ -212,6 +212,26 @@ func TestBroken(t *testing.T) {
 		{"a seal does nothing", func(_ *stored, r *Resource) {
 			r.Seal = func(context.Context, fence.Stamp) error { return nil }
 		}, []Promise{SealCloses, SealRefused, MarkSurvives}},
+		{"the session is not stored", func(s *stored, r *Resource) {
+			write, seal := r.Write, r.Seal
+			forget := func(err error) error {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.mark.Session = ""
+				return err
+			}
+			r.Write = func(ctx context.Context, stamp fence.Stamp, payload string) error {
+				return forget(write(ctx, stamp, payload))
+			}
+			r.Seal = func(ctx context.Context, stamp fence.Stamp) error { return forget(seal(ctx, stamp)) }
+		}, []Promise{SessionRefused}},
+		{"a seal does not look at the session", func(s *stored, r *Resource) {
+			seal := r.Seal
+			r.Seal = func(ctx context.Context, stamp fence.Stamp) error {
+				stamp.Session = ""
+				return seal(ctx, stamp)
+			}
+		}, []Promise{SessionRefused}},
 		{"an advance goes back", func(s *stored, r *Resource) {
 			r.Advance = func(_ context.Context, stamp fence.Stamp) error {
 				s.mu.Lock()

@@ -115,6 +115,8 @@ func invalidRefused(c *check) {
 			at(0), at(fence.MaxToken + 1), at(fence.MaxToken + 2), at(1 << 63), at(math.MaxUint64),
 			{Group: group, Token: 8}, {Deployment: deployment, Token: 8},
 			atSeq(8, fence.MaxSeq+1), atSeq(8, math.MaxUint64),
+			{Deployment: deployment, Group: group, Token: 8, Session: strings.Repeat("h", fence.MaxSession+1)},
+			{Deployment: deployment, Group: group, Token: 8, Session: "two words"},
 		} {
 			refuses[*fence.InvalidError](c, s)
 			if c.Seal != nil {
@@ -155,6 +157,62 @@ func sealRefused(c *check) {
 	c.must("seal", c.Seal(c.ctx, at(6)))
 	refused[*fence.StaleError](c, "seal below a seal", func() error { return c.Seal(c.ctx, at(5)) })
 	c.effects("in the end", "a", "b")
+}
+
+// A store that lost data grants one token to two sessions. Only the one that came
+// first may use it.
+func sessionRefused(c *check) {
+	of := func(session string, token fence.Token) fence.Stamp {
+		s := at(token)
+		s.Session = session
+		return s
+	}
+	other := func(token fence.Token) {
+		refuses[*fence.CloneError](c, of("other", token))
+		refused[*fence.CloneError](c, "seal by another session", func() error { return c.Seal(c.ctx, of("other", token)) })
+		if c.WriteStrict != nil {
+			s := of("other", token)
+			s.Seq = 9
+			refusesStrict[*fence.CloneError](c, s, "d")
+		}
+	}
+	c.must("seal", c.Seal(c.ctx, of("first", 5)))
+	other(5)
+	c.must("seal once more", c.Seal(c.ctx, of("first", 5)))
+	c.accepts(of("first", 5), "a")
+	c.accepts(at(5), "b") // does not say whose it is
+	other(5)
+	c.restart()
+	other(5)
+
+	// A write raises the mark as a seal does.
+	c.accepts(of("other", 6), "c")
+	refuses[*fence.CloneError](c, of("first", 6))
+	// The same session may hold a later token.
+	c.accepts(of("other", 7), "d")
+	refuses[*fence.CloneError](c, of("first", 7))
+
+	// A mark without a session takes the first that comes.
+	c.accepts(at(8), "e")
+	c.must("seal of a mark without a session", c.Seal(c.ctx, of("first", 8)))
+	other(8)
+	c.accepts(at(9), "f")
+	c.accepts(of("first", 9), "g")
+	other(9)
+	if c.WriteStrict != nil {
+		s := of("first", 10)
+		s.Seq = 1
+		_, err := c.WriteStrict(c.ctx, s, "d", "h")
+		c.must("strict write", err)
+		other(10)
+		s.Session, s.Seq = "", 2
+		_, err = c.WriteStrict(c.ctx, s, "d", "i")
+		c.must("strict write without a session", err)
+		other(10)
+		c.effects("in the end", "a", "b", "c", "d", "e", "f", "g", "h", "i")
+		return
+	}
+	c.effects("in the end", "a", "b", "c", "d", "e", "f", "g")
 }
 
 // The first writes are another process's, if there can be one: what this one keeps

@@ -79,6 +79,7 @@ const (
 	SealCloses     Promise = "a seal refuses lower tokens before the first write"
 	SealWaits      Promise = "after a seal or an advance nothing of an older write in flight takes effect"
 	SealRefused    Promise = "a seal by a lower token is refused"
+	SessionRefused Promise = "an equal token of another session is refused"
 	SlipRefused    Promise = "a slip is refused, never stored, and the next honest write succeeds"
 	AdvancePasses  Promise = "an operator advances the mark past a slip, never back"
 	ForeignRefused Promise = "another deployment or group is refused"
@@ -119,6 +120,7 @@ func promises() []promise {
 		{InvalidRefused, invalidRefused, nil},
 		{SealCloses, sealCloses, []lever{seal}},
 		{SealRefused, sealRefused, []lever{seal}},
+		{SessionRefused, sessionRefused, []lever{seal}},
 		{StrictOrder, strictOrder, []lever{strict}},
 		{StrictRetry, strictRetry, []lever{strict}},
 		{StrictClone, strictClone, []lever{strict}},

@@ -76,9 +76,7 @@ func (c Client) stamp(ctx context.Context) (context.Context, error) {
 	if !ok {
 		md = metadata.MD{}
 	}
-	for _, key := range []string{httpfence.HeaderDeployment, httpfence.HeaderGroup, httpfence.HeaderToken, httpfence.HeaderSeq} {
-		md.Delete(key)
-	}
+	httpfence.Remove(md.Delete)
 	if err := httpfence.Format(s, func(key, value string) { md.Set(key, value) }); err != nil {
 		return nil, notSent(err)
 	}

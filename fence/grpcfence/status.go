@@ -52,8 +52,8 @@ func asStatus(err error) error {
 // fields are the members of a problem by their names there.
 func fields(p httpfence.Problem) map[string]string {
 	all := map[string]string{
-		"seq": number(p.Seq), "deployment": p.Deployment, "group": p.Group, "digest": p.Digest,
-		"current_seq": number(p.CurrentSeq), "current_deployment": p.CurrentDeployment, "current_group": p.CurrentGroup, "current_digest": p.CurrentDigest,
+		"seq": number(p.Seq), "deployment": p.Deployment, "group": p.Group, "digest": p.Digest, "session": p.Session,
+		"current_seq": number(p.CurrentSeq), "current_deployment": p.CurrentDeployment, "current_group": p.CurrentGroup, "current_digest": p.CurrentDigest, "current_session": p.CurrentSession,
 		"token": number(uint64(p.Token)), "current_token": number(uint64(p.CurrentToken)),
 		"field": p.Field, "value": p.Value, "rule": p.Rule,
 	}
@@ -97,8 +97,8 @@ func problem(info *errdetails.ErrorInfo) httpfence.Problem {
 	}
 	return httpfence.Problem{
 		Code:  strings.ToLower(info.GetReason()),
-		Token: fence.Token(n("token")), Seq: n("seq"), Deployment: m["deployment"], Group: m["group"], Digest: m["digest"],
-		CurrentToken: fence.Token(n("current_token")), CurrentSeq: n("current_seq"), CurrentDeployment: m["current_deployment"], CurrentGroup: m["current_group"], CurrentDigest: m["current_digest"],
+		Token: fence.Token(n("token")), Seq: n("seq"), Deployment: m["deployment"], Group: m["group"], Digest: m["digest"], Session: m["session"],
+		CurrentToken: fence.Token(n("current_token")), CurrentSeq: n("current_seq"), CurrentDeployment: m["current_deployment"], CurrentGroup: m["current_group"], CurrentDigest: m["current_digest"], CurrentSession: m["current_session"],
 		Field: m["field"], Value: m["value"], Rule: m["rule"],
 	}
 }

@@ -102,6 +102,6 @@ func (t *Transport) stamp(r *http.Request) (*http.Request, error) {
 	if clone.Header == nil {
 		clone.Header = make(http.Header)
 	}
-	removeStamp(clone.Header)
+	Remove(clone.Header.Del)
 	return clone, Format(s, clone.Header.Set)
 }

@@ -45,12 +45,14 @@ type Problem struct {
 	Deployment string      `json:"deployment,omitempty"`
 	Group      string      `json:"group,omitempty"`
 	Digest     string      `json:"digest,omitempty"` // clone only
+	Session    string      `json:"session,omitempty"`
 
 	CurrentToken      fence.Token `json:"current_token,omitempty"`
 	CurrentSeq        uint64      `json:"current_seq,omitempty"`
 	CurrentDeployment string      `json:"current_deployment,omitempty"`
 	CurrentGroup      string      `json:"current_group,omitempty"`
 	CurrentDigest     string      `json:"current_digest,omitempty"` // clone only
+	CurrentSession    string      `json:"current_session,omitempty"`
 
 	Field string `json:"field,omitempty"` // invalid only
 	Value string `json:"value,omitempty"` // invalid only
@@ -72,7 +74,7 @@ func kindOf(code string) kind {
 	case CodeForeign:
 		return kind{http.StatusConflict, "The sink belongs to another deployment or group"}
 	case CodeClone:
-		return kind{http.StatusConflict, "Another write carries the same stamp"}
+		return kind{http.StatusConflict, "Another process has the same token"}
 	case CodeMissing:
 		return kind{http.StatusPreconditionRequired, "The request has no stamp"}
 	case CodeInvalid:
@@ -122,15 +124,15 @@ func ProblemOf(err error) Problem {
 func compared(code string, err error, s fence.Stamp, m fence.Mark) Problem {
 	return Problem{
 		Code: code, Detail: err.Error(),
-		Token: s.Token, Seq: s.Seq, Deployment: s.Deployment, Group: s.Group,
-		CurrentToken: m.Token, CurrentSeq: m.Seq, CurrentDeployment: m.Deployment, CurrentGroup: m.Group,
+		Token: s.Token, Seq: s.Seq, Deployment: s.Deployment, Group: s.Group, Session: s.Session,
+		CurrentToken: m.Token, CurrentSeq: m.Seq, CurrentDeployment: m.Deployment, CurrentGroup: m.Group, CurrentSession: m.Session,
 	}
 }
 
 // Err is the refusal that the problem describes, nil if it is none.
 func (p Problem) Err() error {
-	s := fence.Stamp{Deployment: p.Deployment, Group: p.Group, Token: p.Token, Seq: p.Seq}
-	m := fence.Mark{Deployment: p.CurrentDeployment, Group: p.CurrentGroup, Token: p.CurrentToken, Seq: p.CurrentSeq, Digest: p.CurrentDigest}
+	s := fence.Stamp{Deployment: p.Deployment, Group: p.Group, Token: p.Token, Seq: p.Seq, Session: p.Session}
+	m := fence.Mark{Deployment: p.CurrentDeployment, Group: p.CurrentGroup, Token: p.CurrentToken, Seq: p.CurrentSeq, Digest: p.CurrentDigest, Session: p.CurrentSession}
 	switch p.Code {
 	case CodeStale:
 		return &fence.StaleError{Stamp: s, Mark: m}

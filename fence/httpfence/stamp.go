@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 
@@ -17,6 +16,7 @@ const (
 	HeaderSeq        = "Fencing-Seq"
 	HeaderGroup      = "Fencing-Group"
 	HeaderDeployment = "Fencing-Deployment"
+	HeaderSession    = "Fencing-Session" // optional: the session that the token was granted to
 )
 
 // maxName bounds the names on the wire; those of groups are shorter.
@@ -51,6 +51,7 @@ func Parse(values func(header string) []string) (s fence.Stamp, err error) {
 	group, b := one(HeaderGroup)
 	token, c := one(HeaderToken)
 	seq, d := one(HeaderSeq)
+	session, _ := one(HeaderSession)
 	if !a && !b && !c && !d {
 		return s, &MissingError{}
 	}
@@ -60,7 +61,7 @@ func Parse(values func(header string) []string) (s fence.Stamp, err error) {
 	if err := errors.Join(checkName(HeaderDeployment, deployment), checkName(HeaderGroup, group)); err != nil {
 		return s, err
 	}
-	s = fence.Stamp{Deployment: deployment, Group: group}
+	s = fence.Stamp{Deployment: deployment, Group: group, Session: session}
 	if s.Token, err = fence.ParseToken(token); err != nil {
 		return fence.Stamp{}, err
 	}
@@ -71,11 +72,11 @@ func Parse(values func(header string) []string) (s fence.Stamp, err error) {
 		}
 		s.Seq = uint64(n)
 	}
-	return s, nil
+	return s, s.Validate()
 }
 
 // Format is the reverse of Parse: it sets each header once, or says why the stamp
-// cannot be sent. A seq of 0 is not sent.
+// cannot be sent. A seq of 0 and an empty session are not sent.
 func Format(s fence.Stamp, set func(header, value string)) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -88,6 +89,9 @@ func Format(s fence.Stamp, set func(header, value string)) error {
 	set(HeaderToken, s.Token.String())
 	if s.Seq != 0 {
 		set(HeaderSeq, strconv.FormatUint(s.Seq, 10))
+	}
+	if s.Session != "" {
+		set(HeaderSession, s.Session)
 	}
 	return nil
 }
@@ -125,8 +129,9 @@ func NewContext(ctx context.Context, s fence.Stamp) context.Context {
 	return context.WithValue(ctx, receivedKey{}, s)
 }
 
-func removeStamp(h http.Header) {
-	for _, name := range []string{HeaderToken, HeaderSeq, HeaderGroup, HeaderDeployment} {
-		h.Del(name)
+// Remove takes the stamp out of what is to be sent.
+func Remove(del func(header string)) {
+	for _, name := range []string{HeaderToken, HeaderSeq, HeaderGroup, HeaderDeployment, HeaderSession} {
+		del(name)
 	}
 }

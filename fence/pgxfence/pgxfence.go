@@ -58,7 +58,7 @@ func Queue(b *pgx.Batch, resource string, s fence.Stamp) error {
 		return err
 	}
 	b.Queue(queueLock, resource, int64(s.Token))
-	q := b.Queue(queueLook, resource, s.Deployment, s.Group, int64(s.Token))
+	q := b.Queue(queueLook, resource, s.Deployment, s.Group, int64(s.Token), s.Session)
 	q.Fn = func(br pgx.BatchResults) error {
 		_, err := br.Exec()
 		return Refusal(resource, s, err)
@@ -86,8 +86,8 @@ const (
 	queueLock = "SELECT pg_advisory_xact_lock_shared(tenure_lock_key($1, $2))"
 	queueLook = `SELECT coalesce(
 		CASE WHEN current_setting('transaction_isolation') = 'read committed' THEN
-			(SELECT token FROM tenure_mark WHERE resource = $1 AND deployment = $2 AND grp = $3 AND token = $4)
-		END, tenure_guard($1, $2, $3, $4))`
+			(SELECT token FROM tenure_mark WHERE resource = $1 AND deployment = $2 AND grp = $3 AND token = $4 AND ($5 = '' OR session = $5))
+		END, tenure_guard($1, $2, $3, $4, $5))`
 )
 
 // Guard is sqlfence.Dialect.Guard.

@@ -51,6 +51,7 @@ func postgresAlone(t *testing.T, l *lazy) {
 		{"share", writersShare},
 		{"rise", manyRise},
 		{"crossed", crossed},
+		{"overtaken", overtaken},
 		{"gate", gateStaysFree},
 		{"refusal", refusalLeavesTx},
 		{"one select", anyLanguage},
@@ -60,6 +61,7 @@ func postgresAlone(t *testing.T, l *lazy) {
 		{"names", names},
 		{"migrate", migrateTogether},
 		{"schemas", secondSchema},
+		{"upgrade", upgrade},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.test(t, pool) })
 	}
@@ -79,6 +81,58 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A writer that looked at the mark, and was overtaken by a newer leader before it held the
+// lock, is refused: it looks again. The moment in between is made long by a rule that
+// waits.
+func overtaken(t *testing.T, pool *pgxpool.Pool) {
+	ctx := t.Context()
+	const slow, key = 5_000, 4242
+	_, err := pool.Exec(ctx, "CREATE SCHEMA slow")
+	must(t, err)
+	defer func() { _, _ = pool.Exec(context.WithoutCancel(ctx), "DROP SCHEMA slow CASCADE") }()
+	config := pool.Config().Copy()
+	config.ConnConfig.RuntimeParams["search_path"], config.ConnConfig.RuntimeParams["tenure.apart"] = "slow", "on"
+	apart, err := pgxpool.NewWithConfig(ctx, config)
+	must(t, err)
+	defer apart.Close()
+	must(t, pgxfence.Migrate(ctx, apart))
+	for _, statement := range []string{
+		"ALTER FUNCTION tenure_rule RENAME TO tenure_rule_at_once",
+		fmt.Sprintf(`CREATE FUNCTION tenure_rule(m tenure_mark, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS text LANGUAGE plpgsql AS $$
+			DECLARE verdict text := tenure_rule_at_once(m, a_deployment, a_group, a_token, a_session);
+			BEGIN
+				IF a_token = %d THEN
+					PERFORM pg_advisory_xact_lock_shared(%d);
+				END IF;
+				RETURN verdict;
+			END $$`, slow, key),
+	} {
+		_, err := apart.Exec(ctx, statement)
+		must(t, err)
+	}
+	guard := func(token fence.Token) error {
+		return pgx.BeginFunc(ctx, apart, func(tx pgx.Tx) error { return pgxfence.Guard(ctx, tx, "overtaken", at(token)) })
+	}
+	must(t, guard(slow-1))
+	hold := begin(t, apart, pgx.ReadCommitted)
+	_, err = hold.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", key)
+	must(t, err)
+	late := make(chan error, 1)
+	go func() { late <- guard(slow) }()
+	for waiting, deadline := 0, time.Now().Add(30*time.Second); waiting == 0; time.Sleep(5 * time.Millisecond) {
+		must(t, pool.QueryRow(ctx, "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted", key).Scan(&waiting))
+		if time.Now().After(deadline) {
+			t.Fatal("nobody waits")
+		}
+	}
+	must(t, guard(slow+1))
+	must(t, hold.Rollback(ctx))
+	var stale *fence.StaleError
+	if err := <-late; !errors.As(err, &stale) {
+		t.Errorf("a writer that was overtaken between its look and its lock: %v", err)
 	}
 }
 
@@ -108,10 +162,17 @@ func ruleIsTheSame(t *testing.T, pool *pgxpool.Pool) {
 	for _, s := range []fence.Stamp{{Deployment: "x", Group: "billing", Token: 7}, {Deployment: "prod", Group: "x", Token: 9}, {Deployment: "", Group: "billing", Token: 7}, {Deployment: "prod", Token: 7}} {
 		all = append(all, question{fence.Mark{Deployment: "prod", Group: "billing", Token: 7}, s}, question{fence.Mark{}, s})
 	}
+	for _, mark := range []string{"", "a", "b"} {
+		for _, stamp := range []string{"", "a"} {
+			for _, token := range []fence.Token{6, 7, 8} {
+				all = append(all, question{fence.Mark{Deployment: "prod", Group: "billing", Token: 7, Session: mark}, fence.Stamp{Deployment: "prod", Group: "billing", Token: token, Session: stamp}})
+			}
+		}
+	}
 	text, err := json.Marshal(all)
 	must(t, err)
-	rows, err := pool.Query(t.Context(), `SELECT tenure_rule(ROW('r', q->'Mark'->>'deployment', q->'Mark'->>'group', nullif((q->'Mark'->>'token')::bigint, 0), 0, '', NULL)::tenure_mark,
-		q->'Stamp'->>'deployment', q->'Stamp'->>'group', (q->'Stamp'->>'token')::bigint) FROM json_array_elements($1::json) WITH ORDINALITY e(q, n) ORDER BY n`, string(text))
+	rows, err := pool.Query(t.Context(), `SELECT tenure_rule(ROW('r', q->'Mark'->>'deployment', q->'Mark'->>'group', nullif((q->'Mark'->>'token')::bigint, 0), 0, '', NULL, coalesce(q->'Mark'->>'session', ''))::tenure_mark,
+		q->'Stamp'->>'deployment', q->'Stamp'->>'group', (q->'Stamp'->>'token')::bigint, coalesce(q->'Stamp'->>'session', '')) FROM json_array_elements($1::json) WITH ORDINALITY e(q, n) ORDER BY n`, string(text))
 	must(t, err)
 	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	must(t, err)
@@ -131,7 +192,10 @@ func word(err error) string {
 	var slip *fence.SlipError
 	var foreign *fence.ForeignError
 	var invalid *fence.InvalidError
+	var clone *fence.CloneError
 	switch {
+	case errors.As(err, &clone):
+		return "clone"
 	case err == nil:
 		return "ok"
 	case errors.As(err, &stale):
@@ -534,4 +598,33 @@ func secondSchema(t *testing.T, pool *pgxpool.Pool) {
 	must(t, pgxfence.Migrate(t.Context(), apart))
 	_, err = pool.Exec(t.Context(), "DROP SCHEMA other CASCADE")
 	must(t, err)
+}
+
+// A database of the version before sessions says what is to be done; Migrate does it,
+// and the marks stay.
+func upgrade(t *testing.T, pool *pgxpool.Pool) {
+	r := fresh()
+	sink := pgxfence.NewSink(pool, r)
+	must(t, sink.Seal(t.Context(), at(5)))
+	_, err := pool.Exec(t.Context(), `ALTER TABLE tenure_mark DROP COLUMN session;
+		DROP FUNCTION tenure_admit(text, text, text, bigint, text);
+		DROP FUNCTION tenure_admit_strict(text, text, text, bigint, bigint, text, text);`)
+	must(t, err)
+	_, read := sink.Mark(t.Context())
+	for _, err := range []error{sink.Seal(t.Context(), at(5)), read} {
+		if err == nil || !strings.Contains(err.Error(), "run Migrate") {
+			t.Errorf("a database of an older version: %v", err)
+		}
+	}
+	must(t, pgxfence.Migrate(t.Context(), pool))
+	if m, err := sink.Mark(t.Context()); err != nil || m.Token != 5 || m.Session != "" {
+		t.Errorf("the mark is %+v, %v", m, err)
+	}
+	s := at(5)
+	s.Session = "a"
+	must(t, sink.Seal(t.Context(), s))
+	s.Session = "b"
+	if err := sink.Seal(t.Context(), s); word(err) != "clone" {
+		t.Errorf("a seal by another session: %v", err)
+	}
 }

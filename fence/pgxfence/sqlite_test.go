@@ -87,6 +87,30 @@ func TestSQLiteMigrate(t *testing.T) {
 	}
 }
 
+// A database of the version before sessions says what is to be done; Migrate does it,
+// and the marks stay.
+func TestSQLiteUpgrade(t *testing.T) {
+	a := dial(t, sqlfence.SQLite, newSQLite(t))
+	sink := a.dialect.Sink(a.db, a.resource)
+	must(t, sink.Seal(t.Context(), at(5)))
+	_, err := a.db.ExecContext(t.Context(), "ALTER TABLE tenure_mark DROP COLUMN session")
+	must(t, err)
+	if err := sink.Seal(t.Context(), at(5)); err == nil || !strings.Contains(err.Error(), "run Migrate") {
+		t.Errorf("a database of an older version: %v", err)
+	}
+	must(t, a.dialect.Migrate(t.Context(), a.db))
+	s := at(5)
+	s.Session = "a"
+	must(t, sink.Seal(t.Context(), s))
+	s.Session = "b"
+	if err := sink.Seal(t.Context(), s); word(err) != "clone" {
+		t.Errorf("a seal by another session: %v", err)
+	}
+	if m, err := sink.Mark(t.Context()); err != nil || m.Token != 5 || m.Session != "a" {
+		t.Errorf("the mark is %+v, %v", m, err)
+	}
+}
+
 // A dialect that is none is refused, not taken for another.
 func TestNoDialect(t *testing.T) {
 	a := deferred(t)

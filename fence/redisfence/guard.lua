@@ -2,7 +2,7 @@
 -- fence.Mark, for the stamp in ARGV and the mark in KEYS[1]. Numbers are doubles,
 -- exact below 2^53, where tokens and seqs end; they are stored as they came, never
 -- printed from a double.
-local op, deployment, group, digest = ARGV[1], ARGV[2], ARGV[3], ARGV[6]
+local op, deployment, group, digest, session = ARGV[1], ARGV[2], ARGV[3], ARGV[6], ARGV[7]
 local token, seq = tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local function number(text, least)
@@ -16,7 +16,8 @@ local function number(text, least)
 	return n
 end
 
-local mark = redis.call('HMGET', KEYS[1], 'deployment', 'group', 'token', 'seq', 'digest')
+local mark = redis.call('HMGET', KEYS[1], 'deployment', 'group', 'token', 'seq', 'digest', 'session')
+local known = mark[6] or '' -- older versions stored none
 local seen, last = number(mark[3], 1), number(mark[4], 0)
 -- A mark that is there and cannot be read is no first contact: that would let
 -- anybody in.
@@ -38,6 +39,8 @@ local function judge()
 			return 'foreign'
 		elseif token < seen then
 			return 'stale'
+		elseif op ~= 'advance' and token == seen and session ~= '' and known ~= '' and session ~= known then
+			return 'clone'
 		elseif op ~= 'advance' and slip() then
 			return 'slip'
 		end
@@ -61,12 +64,14 @@ if verdict == 'retry' then
 	local stored = redis.call('HGET', KEYS[1], 'answer')
 	return {verdict, stored and cmsgpack.unpack(stored)}
 elseif verdict ~= 'apply' then
-	return {verdict, mark[1], mark[2], mark[3], mark[4], mark[5]}
+	return {verdict, mark[1], mark[2], mark[3], mark[4], mark[5], known}
 end
 
 if token ~= seen then
-	redis.call('HSET', KEYS[1], 'deployment', deployment, 'group', group, 'token', ARGV[4], 'seq', '0', 'digest', '')
+	redis.call('HSET', KEYS[1], 'deployment', deployment, 'group', group, 'token', ARGV[4], 'seq', '0', 'digest', '', 'session', session)
 	redis.call('HDEL', KEYS[1], 'answer')
+elseif op ~= 'advance' and known == '' and session ~= '' then
+	redis.call('HSET', KEYS[1], 'session', session)
 elseif op == 'strict' then
 	-- Changes nothing, and fails now if the server has no memory left: not after
 	-- the write is made.
@@ -80,8 +85,8 @@ local keys, args = {}, {}
 for i = 2, #KEYS do
 	keys[i - 1] = KEYS[i]
 end
-for i = 7, #ARGV do
-	args[i - 6] = ARGV[i]
+for i = 8, #ARGV do
+	args[i - 7] = ARGV[i]
 end
 local answer = write(keys, args)
 if type(answer) == 'table' and answer.err then

@@ -122,7 +122,9 @@ func (f *Fence) Advance(ctx context.Context, s fence.Stamp) error {
 // is read.
 func (f *Fence) Mark(ctx context.Context) (fence.Mark, error) {
 	const read = `if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
-return redis.call('HMGET', KEYS[1], 'deployment', 'group', 'token', 'seq', 'digest')`
+local mark = redis.call('HMGET', KEYS[1], 'deployment', 'group', 'token', 'seq', 'digest', 'session')
+mark[6] = mark[6] or ''
+return mark`
 	reply, err := f.client.Eval(ctx, read, []string{f.key}).Slice()
 	if err != nil {
 		return fence.Mark{}, f.wrap(err)
@@ -151,7 +153,7 @@ func (f *Fence) write(ctx context.Context, op string, s fence.Stamp, digest stri
 		return nil, f.wrap(err)
 	}
 	all := append([]string{f.key}, keys...)
-	given := append([]any{op, s.Deployment, s.Group, s.Token.String(), strconv.FormatUint(s.Seq, 10), digest}, args...)
+	given := append([]any{op, s.Deployment, s.Group, s.Token.String(), strconv.FormatUint(s.Seq, 10), digest, s.Session}, args...)
 	reply, err := f.run(ctx, script, all, given)
 	if err != nil {
 		return nil, f.wrap(err)
@@ -208,12 +210,12 @@ func judged(reply []any, s fence.Stamp, digest string) (any, error) {
 	return nil, fmt.Errorf("the script answers %.200q", fmt.Sprint(reply...))
 }
 
-// markOf reads deployment, group, token, seq and digest.
+// markOf reads deployment, group, token, seq, digest and session.
 func markOf(reply []any) (m fence.Mark, ok bool) {
-	if len(reply) != 5 {
+	var text [6]string
+	if len(reply) != len(text) {
 		return m, false
 	}
-	var text [5]string
 	for i, v := range reply {
 		if text[i], ok = v.(string); !ok {
 			return m, false
@@ -227,7 +229,7 @@ func markOf(reply []any) (m fence.Mark, ok bool) {
 	if err != nil || seq > fence.MaxSeq {
 		return m, false
 	}
-	return fence.Mark{Deployment: text[0], Group: text[1], Token: token, Seq: seq, Digest: text[4]}, true
+	return fence.Mark{Deployment: text[0], Group: text[1], Token: token, Seq: seq, Digest: text[4], Session: text[5]}, true
 }
 
 // checkKeys refuses what Redis would not, or not on every kind of server.

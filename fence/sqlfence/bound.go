@@ -54,9 +54,10 @@ func (b Bound) admit(ctx context.Context, resource string, s fence.Stamp, a admi
 	switch b.dialect {
 	case Postgres:
 		var said string
-		row := b.run.QueryRow(ctx, "SELECT "+a.function+"($1, $2, $3, $4)", resource, s.Deployment, s.Group, int64(s.Token))
+		args := []any{resource, s.Deployment, s.Group, int64(s.Token), s.Session}
+		row := b.run.QueryRow(ctx, "SELECT "+a.function+"($1, $2, $3, $4, $5)", args...)
 		if err := row.Scan(&said); err != nil {
-			return wrap(resource, err)
+			return wrap(resource, outdated(err))
 		}
 		return wrap(resource, refusal(said, s, ""))
 	case SQLite:
@@ -88,10 +89,10 @@ func (b Bound) GuardStrict(ctx context.Context, resource string, s fence.Stamp, 
 	case Postgres:
 		var said string
 		var answer []byte
-		row := b.run.QueryRow(ctx, "SELECT said, stored FROM tenure_admit_strict($1, $2, $3, $4, $5, $6)",
-			resource, s.Deployment, s.Group, int64(s.Token), int64(s.Seq), digest)
+		row := b.run.QueryRow(ctx, "SELECT said, stored FROM tenure_admit_strict($1, $2, $3, $4, $5, $6, $7)",
+			resource, s.Deployment, s.Group, int64(s.Token), int64(s.Seq), digest, s.Session)
 		if err := row.Scan(&said, &answer); err != nil {
-			return 0, nil, wrap(resource, err)
+			return 0, nil, wrap(resource, outdated(err))
 		}
 		if said == "retry" {
 			return fence.Retry, answer, nil
@@ -202,13 +203,13 @@ func (b Bound) ReadMark(ctx context.Context, resource string) (fence.Mark, error
 
 func (b Bound) read(ctx context.Context, resource string) (m fence.Mark, err error) {
 	var token, seq int64
-	row := b.run.QueryRow(ctx, b.numbered("SELECT deployment, grp, token, seq, digest FROM tenure_mark WHERE resource = $1"), resource)
-	err = row.Scan(&m.Deployment, &m.Group, &token, &seq, &m.Digest)
+	row := b.run.QueryRow(ctx, b.numbered("SELECT deployment, grp, token, seq, digest, session FROM tenure_mark WHERE resource = $1"), resource)
+	err = row.Scan(&m.Deployment, &m.Group, &token, &seq, &m.Digest, &m.Session)
 	if errors.Is(err, sql.ErrNoRows) {
 		return fence.Mark{}, nil
 	}
 	m.Token, m.Seq = fence.Token(token), uint64(seq)
-	return m, err
+	return m, outdated(err)
 }
 
 // lockRow takes SQLite's write lock, by a write that changes nothing, and reads the
@@ -224,9 +225,11 @@ func (b Bound) store(ctx context.Context, resource string, m, next fence.Mark) e
 	if m == next {
 		return nil
 	}
-	_, err := b.run.Exec(ctx, `INSERT INTO tenure_mark (resource, deployment, grp, token, seq, digest) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-		ON CONFLICT (resource) DO UPDATE SET token = excluded.token, seq = excluded.seq, digest = excluded.digest, answer = NULL`,
-		resource, next.Deployment, next.Group, int64(next.Token), int64(next.Seq), next.Digest)
+	// To learn the session is no new write: the answer to the last one stays.
+	_, err := b.run.Exec(ctx, `INSERT INTO tenure_mark (resource, deployment, grp, token, seq, digest, session) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+		ON CONFLICT (resource) DO UPDATE SET token = excluded.token, seq = excluded.seq, digest = excluded.digest, session = excluded.session,
+		answer = CASE WHEN token = excluded.token AND seq = excluded.seq THEN answer END`,
+		resource, next.Deployment, next.Group, int64(next.Token), int64(next.Seq), next.Digest, next.Session)
 	return err
 }
 
@@ -258,13 +261,14 @@ func refusal(said string, s fence.Stamp, digest string) error {
 		Token      *uint64 `json:"token"`
 		Seq        *uint64 `json:"seq"`
 		Digest     *string `json:"digest"`
+		Session    string  `json:"session"`
 	}
 	if err := json.Unmarshal([]byte(said), &v); err != nil {
 		return fmt.Errorf("the database answers %.60q: it has functions of another version", said)
 	}
 	var m fence.Mark
 	if v.Token != nil && v.Deployment != nil && v.Group != nil && v.Seq != nil && v.Digest != nil {
-		m = fence.Mark{Deployment: *v.Deployment, Group: *v.Group, Token: fence.Token(*v.Token), Seq: *v.Seq, Digest: *v.Digest}
+		m = fence.Mark{Deployment: *v.Deployment, Group: *v.Group, Token: fence.Token(*v.Token), Seq: *v.Seq, Digest: *v.Digest, Session: v.Session}
 	}
 	switch v.Verdict {
 	case "stale":
@@ -279,6 +283,20 @@ func refusal(said string, s fence.Stamp, digest string) error {
 		return &fence.InvalidError{Field: "stamp", Value: s.String(), Rule: "the database refuses it"}
 	}
 	return fmt.Errorf("the database answers %.60q: it has functions of another version", said)
+}
+
+// outdated names the remedy where the database has the tables or functions of an
+// older version of this package.
+func outdated(err error) error {
+	if err == nil {
+		return nil
+	}
+	var coded interface{ SQLState() string }
+	missing := errors.As(err, &coded) && (coded.SQLState() == "42883" || coded.SQLState() == "42703")
+	if missing || strings.Contains(err.Error(), "no such column: session") {
+		return fmt.Errorf("the database has an older version of the fence: run Migrate (or the text of Migration): %w", err)
+	}
+	return err
 }
 
 // Refusal turns the error that tenure_guard raised, given by its SQLSTATE and its

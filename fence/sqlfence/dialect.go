@@ -83,12 +83,26 @@ func (d Dialect) Migrate(ctx context.Context, db *sql.DB) error {
 				return fmt.Errorf("%w in %.60q", err, statement)
 			}
 		}
+		if d == SQLite {
+			return addSession(ctx, c)
+		}
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("sqlfence: migrate: %w", err)
 	}
 	return nil
+}
+
+// addSession upgrades a table of an older version: SQLite has no ADD COLUMN IF NOT
+// EXISTS.
+func addSession(ctx context.Context, c *sql.Conn) error {
+	var n int
+	err := c.QueryRowContext(ctx, "SELECT count(*) FROM pragma_table_info('tenure_mark') WHERE name = 'session'").Scan(&n)
+	if err == nil && n == 0 {
+		_, err = c.ExecContext(ctx, "ALTER TABLE tenure_mark ADD COLUMN session TEXT NOT NULL DEFAULT ''")
+	}
+	return err
 }
 
 // within runs f in a transaction that, on SQLite, holds the write lock from the

@@ -10,6 +10,10 @@
 --   TN002 slip     further above the mark than elections take a token
 --   TN003 foreign  the resource belongs to another deployment or group
 --   TN004 invalid  no token, or nobody's
+--   TN005 clone    the token was granted to another session
+-- A fifth argument is the digest of the session that the token was granted to, as in
+-- the header Fencing-Session. It tells apart two sessions that a store which lost data
+-- gave one token.
 -- Outside a transaction it is a seal. A transaction that fails with 40001 (an old
 -- snapshot) or 40P01 (a deadlock, or a mark that is being raised for too long) may
 -- be repeated.
@@ -39,8 +43,19 @@ CREATE TABLE IF NOT EXISTS tenure_mark (
   token      bigint NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991),
   seq        bigint NOT NULL DEFAULT 0,
   digest     text   NOT NULL DEFAULT '',
-  answer     bytea
+  answer     bytea,
+  session    text   NOT NULL DEFAULT '' -- the session that the token was granted to
 );
+
+-- A table of an older version has no session. Altered only if need be: to alter waits
+-- for every writer.
+DO $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'tenure_mark'::regclass AND attname = 'session' AND NOT attisdropped) THEN
+    ALTER TABLE tenure_mark ADD COLUMN session text NOT NULL DEFAULT '';
+  END IF;
+END
+$$;
 
 -- Steps that were made, with their results. A step is made once per resource.
 CREATE TABLE IF NOT EXISTS tenure_once (
@@ -77,6 +92,9 @@ $$;
 CREATE OR REPLACE FUNCTION tenure_mark_rises() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
+  IF TG_OP = 'UPDATE' AND NEW.token = OLD.token AND NEW.seq = OLD.seq AND NEW.digest = OLD.digest THEN
+    RETURN NEW; -- only the session becomes known, or nothing changes
+  END IF;
   PERFORM pg_advisory_xact_lock(tenure_lock_key(OLD.resource, OLD.token));
   IF TG_OP = 'DELETE' THEN
     RETURN OLD;
@@ -103,7 +121,7 @@ END
 $$;
 
 -- What the rule says about a token and a mark: fence.Mark.Admit, in SQL.
-CREATE OR REPLACE FUNCTION tenure_rule(m tenure_mark, a_deployment text, a_group text, a_token bigint) RETURNS text
+CREATE OR REPLACE FUNCTION tenure_rule(m tenure_mark, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
   SELECT CASE
     WHEN a_deployment IS NULL OR a_deployment = '' OR a_group IS NULL OR a_group = ''
@@ -111,6 +129,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     WHEN m.token IS NULL THEN 'ok'
     WHEN m.deployment <> a_deployment OR m.grp <> a_group THEN 'foreign'
     WHEN a_token < m.token THEN 'stale'
+    WHEN a_token = m.token AND a_session <> '' AND m.session <> '' AND a_session <> m.session THEN 'clone'
     WHEN a_token >> 40 > (m.token >> 40) + 1
       OR (a_token & 1099511627775) - (m.token & 1099511627775) > 1000000 THEN 'slip'
     ELSE 'ok'
@@ -120,24 +139,24 @@ $$;
 -- A verdict and the mark it was given on, for callers.
 CREATE OR REPLACE FUNCTION tenure_says(verdict text, m tenure_mark) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
-  SELECT json_build_object('verdict', verdict, 'deployment', m.deployment, 'group', m.grp, 'token', m.token, 'seq', m.seq, 'digest', m.digest)::text
+  SELECT json_build_object('verdict', verdict, 'deployment', m.deployment, 'group', m.grp, 'token', m.token, 'seq', m.seq, 'digest', m.digest, 'session', m.session)::text
 $$;
 
 -- The check, for callers that want a verdict and not an error: 'ok', or JSON. A
 -- refusal leaves the transaction as it was.
-CREATE OR REPLACE FUNCTION tenure_admit(a_resource text, a_deployment text, a_group text, a_token bigint) RETURNS text
+CREATE OR REPLACE FUNCTION tenure_admit(a_resource text, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
   admitted boolean;
 BEGIN
   -- Before any lock: 0 is the gate's, and a stamp that is none must not hold it.
-  IF (a_resource <> '' AND a_deployment <> '' AND a_group <> '' AND a_token BETWEEN 1 AND 9007199254740991) IS NOT TRUE THEN
+  IF (a_resource <> '' AND a_deployment <> '' AND a_group <> '' AND a_token BETWEEN 1 AND 9007199254740991 AND length(a_session) <= 64) IS NOT TRUE THEN
     RETURN tenure_says('invalid', NULL);
   END IF;
   -- The lock first, then the look: it must not be older than the lock. That is so
   -- in a function, where every statement has a snapshot of its own.
   admitted := pg_advisory_xact_lock_shared(hashtextextended(a_resource, a_token)) IS NULL;
-  SELECT token = a_token AND deployment = a_deployment AND grp = a_group INTO admitted
+  SELECT token = a_token AND deployment = a_deployment AND grp = a_group AND (a_session = '' OR session = a_session) INTO admitted
     FROM tenure_mark WHERE resource = a_resource;
   IF admitted THEN
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
@@ -146,13 +165,19 @@ BEGIN
     END IF;
     RETURN 'ok';
   END IF;
-  RETURN tenure_rise(a_resource, a_deployment, a_group, a_token);
+  RETURN tenure_rise(a_resource, a_deployment, a_group, a_token, a_session);
 END
 $$;
 
--- The check of a token that is not the mark. The stamp is valid, and the caller
--- holds the lock of the token.
-CREATE OR REPLACE FUNCTION tenure_rise(a_resource text, a_deployment text, a_group text, a_token bigint) RETURNS text
+-- For callers that do not know the session.
+CREATE OR REPLACE FUNCTION tenure_admit(a_resource text, a_deployment text, a_group text, a_token bigint) RETURNS text
+LANGUAGE sql AS $$
+  SELECT tenure_admit(a_resource, a_deployment, a_group, a_token, '')
+$$;
+
+-- The check of a token that is not the mark, or whose session is not known yet. The
+-- stamp is valid, and the caller holds the lock of the token.
+CREATE OR REPLACE FUNCTION tenure_rise(a_resource text, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
   m tenure_mark;
@@ -162,12 +187,17 @@ BEGIN
   LOOP
     -- Marks only rise, so who is refused by an old look at one stays refused.
     SELECT * INTO m FROM tenure_mark WHERE resource = a_resource;
-    verdict := tenure_rule(m, a_deployment, a_group, a_token);
+    verdict := tenure_rule(m, a_deployment, a_group, a_token, a_session);
     IF verdict <> 'ok' THEN
       RETURN tenure_says(verdict, m);
     END IF;
     IF m.token = a_token THEN
-      RETURN 'ok';
+      IF a_session = '' OR m.session = a_session THEN
+        RETURN 'ok';
+      END IF;
+      -- The mark does not know whose the token is. One of those who say so is first.
+      UPDATE tenure_mark SET session = a_session WHERE resource = a_resource AND token = a_token AND session = '';
+      CONTINUE;
     END IF;
     EXIT WHEN pg_try_advisory_xact_lock(tenure_lock_key(a_resource, 0));
     -- Somebody else raises the mark, perhaps to this very token. To wait in the
@@ -183,12 +213,12 @@ BEGIN
     PERFORM pg_sleep(0.002);
   END LOOP;
   m := tenure_alone(a_resource);
-  verdict := tenure_rule(m, a_deployment, a_group, a_token);
+  verdict := tenure_rule(m, a_deployment, a_group, a_token, a_session);
   IF verdict <> 'ok' THEN
     RETURN tenure_says(verdict, m);
   END IF;
   IF m.token IS NULL OR m.token < a_token THEN
-    PERFORM tenure_store(m, a_resource, a_deployment, a_group, a_token, 0, '');
+    PERFORM tenure_store(m, a_resource, a_deployment, a_group, a_token, 0, '', a_session);
   END IF;
   RETURN 'ok';
 END
@@ -212,15 +242,16 @@ END
 $$;
 
 -- Stores what was admitted. Only for who is alone with the mark.
-CREATE OR REPLACE FUNCTION tenure_store(m tenure_mark, a_resource text, a_deployment text, a_group text, a_token bigint, a_seq bigint, a_digest text) RETURNS void
+CREATE OR REPLACE FUNCTION tenure_store(m tenure_mark, a_resource text, a_deployment text, a_group text, a_token bigint, a_seq bigint, a_digest text, a_session text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
   IF m.token IS NULL THEN
     -- A transaction whose one snapshot is older than the row fails here (40001).
-    INSERT INTO tenure_mark (resource, deployment, grp, token, seq, digest)
-      VALUES (a_resource, a_deployment, a_group, a_token, a_seq, a_digest) ON CONFLICT DO NOTHING;
+    INSERT INTO tenure_mark (resource, deployment, grp, token, seq, digest, session)
+      VALUES (a_resource, a_deployment, a_group, a_token, a_seq, a_digest, a_session) ON CONFLICT DO NOTHING;
   ELSE
-    UPDATE tenure_mark SET token = a_token, seq = a_seq, digest = a_digest, answer = NULL WHERE resource = a_resource;
+    UPDATE tenure_mark SET token = a_token, seq = a_seq, digest = a_digest, answer = NULL,
+      session = CASE WHEN a_session = '' AND token = a_token THEN session ELSE a_session END WHERE resource = a_resource;
   END IF;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'fence: the mark of % was made or removed by hand: try again', a_resource USING ERRCODE = '40001';
@@ -230,25 +261,25 @@ $$;
 
 -- fence.Mark.AdmitStrict, in SQL. The answer is that of the write that is retried.
 CREATE OR REPLACE FUNCTION tenure_admit_strict(
-  a_resource text, a_deployment text, a_group text, a_token bigint, a_seq bigint, a_digest text, OUT said text, OUT stored bytea
+  a_resource text, a_deployment text, a_group text, a_token bigint, a_seq bigint, a_digest text, a_session text, OUT said text, OUT stored bytea
 ) LANGUAGE plpgsql AS $$
 DECLARE
   m tenure_mark;
 BEGIN
   IF (a_resource <> '' AND a_deployment <> '' AND a_group <> '' AND a_token BETWEEN 1 AND 9007199254740991
-      AND a_seq BETWEEN 1 AND 9007199254740991 AND a_digest IS NOT NULL) IS NOT TRUE THEN
+      AND a_seq BETWEEN 1 AND 9007199254740991 AND a_digest IS NOT NULL AND length(a_session) <= 64) IS NOT TRUE THEN
     said := tenure_says('invalid', m);
     RETURN;
   END IF;
   -- One at a time under a token, too.
   PERFORM pg_advisory_xact_lock(tenure_lock_key(a_resource, a_token));
-  said := tenure_rise(a_resource, a_deployment, a_group, a_token);
+  said := tenure_rise(a_resource, a_deployment, a_group, a_token, a_session);
   IF said <> 'ok' THEN
     RETURN;
   END IF;
   SELECT * INTO m FROM tenure_mark WHERE resource = a_resource FOR UPDATE;
   IF a_seq > m.seq THEN
-    PERFORM tenure_store(m, a_resource, a_deployment, a_group, a_token, a_seq, a_digest);
+    PERFORM tenure_store(m, a_resource, a_deployment, a_group, a_token, a_seq, a_digest, a_session);
     said := 'apply';
   ELSIF a_seq < m.seq THEN
     said := tenure_says('stale', m);
@@ -261,8 +292,15 @@ BEGIN
 END
 $$;
 
+-- For callers that do not know the session.
+CREATE OR REPLACE FUNCTION tenure_admit_strict(
+  a_resource text, a_deployment text, a_group text, a_token bigint, a_seq bigint, a_digest text, OUT said text, OUT stored bytea
+) LANGUAGE sql AS $$
+  SELECT said, stored FROM tenure_admit_strict(a_resource, a_deployment, a_group, a_token, a_seq, a_digest, '')
+$$;
+
 -- fence.Mark.Advance, in SQL: the operator's way past the slip rule.
-CREATE OR REPLACE FUNCTION tenure_advance(a_resource text, a_deployment text, a_group text, a_token bigint) RETURNS text
+CREATE OR REPLACE FUNCTION tenure_advance(a_resource text, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
   m tenure_mark;
@@ -273,26 +311,32 @@ BEGIN
   END IF;
   PERFORM pg_advisory_xact_lock(tenure_lock_key(a_resource, 0));
   m := tenure_alone(a_resource);
-  verdict := tenure_rule(m, a_deployment, a_group, a_token);
+  verdict := tenure_rule(m, a_deployment, a_group, a_token, '');
   IF verdict NOT IN ('ok', 'slip') THEN
     RETURN tenure_says(verdict, m);
   END IF;
   IF m.token IS NULL OR m.token < a_token THEN
-    PERFORM tenure_store(m, a_resource, a_deployment, a_group, a_token, 0, '');
+    PERFORM tenure_store(m, a_resource, a_deployment, a_group, a_token, 0, '', a_session);
   END IF;
   RETURN 'ok';
 END
 $$;
 
+-- For callers that do not know the session.
+CREATE OR REPLACE FUNCTION tenure_advance(a_resource text, a_deployment text, a_group text, a_token bigint) RETURNS text
+LANGUAGE sql AS $$
+  SELECT tenure_advance(a_resource, a_deployment, a_group, a_token, '')
+$$;
+
 -- The check, for every language: it raises an error, or returns the token. The
 -- detail of the error is the mark, as JSON.
-CREATE OR REPLACE FUNCTION tenure_guard(a_resource text, a_deployment text, a_group text, a_token bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION tenure_guard(a_resource text, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
   said text;
   mark json;
 BEGIN
-  said := tenure_admit(a_resource, a_deployment, a_group, a_token);
+  said := tenure_admit(a_resource, a_deployment, a_group, a_token, a_session);
   IF said = 'ok' THEN
     RETURN a_token;
   END IF;
@@ -307,9 +351,18 @@ BEGIN
     WHEN 'foreign' THEN
       RAISE EXCEPTION 'fence: foreign write to % refused: %/% token %, but the sink belongs to %/% token %: two fleets must not share a sink',
         a_resource, a_deployment, a_group, a_token, mark->>'deployment', mark->>'group', mark->>'token' USING ERRCODE = 'TN003', DETAIL = said;
+    WHEN 'clone' THEN
+      RAISE EXCEPTION 'fence: clone refused for %: %/% token % of session %, but the sink has seen this token with session %: the store granted it twice; raise the epoch',
+        a_resource, a_deployment, a_group, a_token, a_session, mark->>'session' USING ERRCODE = 'TN005', DETAIL = said;
     ELSE
       RAISE EXCEPTION 'fence: invalid stamp for resource %: deployment %, group %, token %: the names must not be empty, the token is from 1 to 2^53-1',
         a_resource, a_deployment, a_group, a_token USING ERRCODE = 'TN004', DETAIL = said;
   END CASE;
 END
+$$;
+
+-- For callers that do not know the session.
+CREATE OR REPLACE FUNCTION tenure_guard(a_resource text, a_deployment text, a_group text, a_token bigint) RETURNS bigint
+LANGUAGE sql AS $$
+  SELECT tenure_guard(a_resource, a_deployment, a_group, a_token, '')
 $$;

@@ -1,5 +1,10 @@
 -- The fence for SQLite. It may be run again. One statement per paragraph: a blank
--- line ends it.
+-- line ends it. SQLite cannot add a column only where it is missing: a table of a
+-- version before 0.1 needs, once,
+--
+--   ALTER TABLE tenure_mark ADD COLUMN session TEXT NOT NULL DEFAULT '';
+--
+-- Dialect.Migrate does that.
 
 -- One row per resource: the highest token that was admitted, and whose it is.
 -- seq, digest and answer are those of the last strict write.
@@ -10,7 +15,8 @@ CREATE TABLE IF NOT EXISTS tenure_mark (
   token      INTEGER NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991),
   seq        INTEGER NOT NULL DEFAULT 0,
   digest     TEXT    NOT NULL DEFAULT '',
-  answer     BLOB
+  answer     BLOB,
+  session    TEXT    NOT NULL DEFAULT '' -- the session that the token was granted to
 ) WITHOUT ROWID;
 
 -- Steps that were made, with their results. A step is made once per resource.

@@ -86,6 +86,14 @@ func (p *Proxy) Delay(d Direction, by time.Duration) { p.set(func() { p.delay[d]
 // Break breaks the connections that are open; new ones are served.
 func (p *Proxy) Break() { p.set(p.breakLinks) }
 
+// Redirect breaks the connections that are open and forwards new ones to another target.
+func (p *Proxy) Redirect(target string) {
+	p.set(func() {
+		p.target = target
+		p.breakLinks()
+	})
+}
+
 // Refuse breaks the connections that are open and refuses new ones.
 func (p *Proxy) Refuse() {
 	p.set(func() {
@@ -214,7 +222,10 @@ func (p *Proxy) serve(client net.Conn) {
 	if !p.open(k, Up, time.Now()) {
 		return
 	}
-	member, err := net.DialTimeout("tcp", p.target, 5*time.Second)
+	p.mu.Lock()
+	target := p.target
+	p.mu.Unlock()
+	member, err := net.DialTimeout("tcp", target, 5*time.Second)
 	if err != nil || !p.join(k, Down, member) {
 		return
 	}

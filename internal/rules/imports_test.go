@@ -39,6 +39,8 @@ var layers = []layer{
 		why: "planted bugs are names; the code that has the bug asks for them"},
 	{path: "internal/rules",
 		why: "a rule that imports what it judges can be bent by it"},
+	{path: "internal/mutations",
+		why: "it edits a copy of the code and runs commands; it needs none of it"},
 	{path: "internal/child",
 		why: "it starts programs for tests, and knows none of them"},
 	{path: "internal/enginetest", may: []string{"internal/child"},

@@ -73,6 +73,7 @@ const (
 	OneWinner          Promise = "a thousand contenders have one winner per version"
 	OneCloseVacatesAll Promise = "one close vacates ten thousand groups"
 	EpochRaised        Promise = "a raised epoch lifts every later token"
+	SuspectStops       Promise = "a reported loss of data stops all grants until the epoch is raised"
 	RewindRefused      Promise = "a rewound engine grants nothing until the epoch is raised"
 )
 
@@ -126,6 +127,7 @@ func promises() []promise {
 		{name: OneWinner, check: oneWinner},
 		{name: OneCloseVacatesAll, check: oneCloseVacatesAll},
 		{name: EpochRaised, check: epochRaised, alone: true},
+		{name: SuspectStops, check: suspectStops, alone: true},
 		{name: TokensSurviveStart, check: tokensSurviveRestart, alone: true, lacks: func(e Engine) string {
 			if e.Restart == nil {
 				return "Restart"

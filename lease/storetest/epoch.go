@@ -144,3 +144,55 @@ func rewindRefused(c *check) {
 		}
 	}
 }
+
+// A holder whose sink has seen a token that the engine has not granted reports it.
+// From then on nothing is granted to anybody; a report that comes after the epoch was
+// raised, or after a later grant, changes nothing.
+func suspectStops(c *check) {
+	a, b := c.session("a"), c.session("b")
+	held := c.take(a, c.group("g"))
+	for what, err := range map[string]error{
+		"a report without a group": c.store.Suspect(c.ctx, "", held.Token),
+		"a report without a token": c.store.Suspect(c.ctx, held.Group, 0),
+	} {
+		c.wants(what, err, lease.ErrInvalid)
+	}
+	next := c.give(a, held, b)
+	c.must("a report that a later grant has overtaken", c.store.Suspect(c.ctx, held.Group, held.Token))
+	if m := c.meta(); m.Rewound {
+		c.errorf("a report that a later grant has overtaken: meta answers %+v", m)
+	}
+
+	seen := next.Token + 7
+	c.must("report", c.store.Suspect(c.ctx, next.Group, seen))
+	c.must("report again", c.store.Suspect(c.ctx, next.Group, seen))
+	other := c.engine.Open(c.t)
+	for who, store := range map[string]lease.Store{"this client": c.store, "another client": other} {
+		if m, err := store.Meta(c.ctx); err != nil || !m.Rewound {
+			c.errorf("%s: after the report meta answers %+v, %v", who, m, err)
+		}
+		_, err := store.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, lease.OpenOptions{Scope: c.scope("")})
+		c.wants(who+": opening a session after the report", err, lease.ErrRewound)
+		_, err = store.KeepAlive(c.ctx, b)
+		c.wants(who+": keep-alive after the report", err, lease.ErrRewound)
+		_, err = store.Acquire(c.ctx, a, c.read(c.group("new")).Record)
+		c.wants(who+": acquire after the report", err, lease.ErrRewound)
+	}
+	_, err := c.store.Release(c.ctx, b, a, "", next)
+	c.wants("transfer after the report", err, lease.ErrRewound)
+	_, err = c.store.Release(c.ctx, b, "", "", next)
+	c.wants("plain release after the report", err, nil)
+
+	m, err := c.store.RaiseEpoch(c.ctx, c.meta().Epoch+1)
+	c.must("raise", err)
+	if m.Rewound {
+		c.errorf("after the raise meta still says rewound: %+v", m)
+	}
+	c.must("a late report", c.store.Suspect(c.ctx, next.Group, seen))
+	if m := c.meta(); m.Rewound {
+		c.errorf("a report from before the raise stops the engine again: %+v", m)
+	}
+	if got := c.take(c.session("e"), next.Group); got.Token <= seen {
+		c.errorf("after the raise token %d follows %d", got.Token, seen)
+	}
+}

@@ -250,6 +250,7 @@ func contextObeyed(c *check) {
 		"History":    func(ctx context.Context) error { return second(s.History(ctx, held.Group, lease.Page{})) },
 		"Meta":       func(ctx context.Context) error { return second(s.Meta(ctx)) },
 		"RaiseEpoch": func(ctx context.Context) error { return second(s.RaiseEpoch(ctx, meta.Epoch+1)) },
+		"Suspect":    func(ctx context.Context) error { return s.Suspect(ctx, held.Group, held.Token) },
 		"Attributes": func(ctx context.Context) error { return second(s.Attributes(ctx, "group/"+held.Group)) },
 		"SetAttributes": func(ctx context.Context) error {
 			return second(s.SetAttributes(ctx, lease.Attributes{Name: "group/" + held.Group}))

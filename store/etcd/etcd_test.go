@@ -21,7 +21,7 @@ import (
 
 func open(t *testing.T, endpoints []string) *etcd.Store {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	s, err := etcd.Open(ctx, etcd.Config{Endpoints: endpoints, MinTTL: time.Second})
 	if err != nil {

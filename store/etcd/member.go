@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/tenurehq/tenure/lease"
 )
 
 // member is one etcd server. Each has a client of its own, because a client for
@@ -126,6 +128,9 @@ func (s *Driver) each(ctx context.Context, what string, f func(context.Context, 
 		}
 		at := (first + i) % len(s.members)
 		err := s.members[at].try(ctx, len(s.members)-i, f)
+		if refused := permanent(err); refused != nil {
+			return fmt.Errorf("etcd: %s: %s: %s: %w", what, s.members[at].endpoint, explain(err), refused)
+		}
 		if err == nil || answered(err) {
 			if i > 0 && served(err) {
 				s.mu.Lock()
@@ -172,6 +177,20 @@ func answered(err error) bool {
 	default:
 		return false
 	}
+}
+
+// permanent is the class of an error of etcd's authentication that does not pass by
+// itself, nil for every other error. An expired token is none of them: the client gets
+// a new one.
+func permanent(err error) error {
+	err = rpctypes.Error(err)
+	switch {
+	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrUserNotFound):
+		return fmt.Errorf("%w: check the user and the password of etcd", lease.ErrUnauthenticated)
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
+		return fmt.Errorf("%w: check the roles of the user of etcd", lease.ErrDenied)
+	}
+	return nil
 }
 
 func codeOf(err error) codes.Code {

@@ -15,7 +15,8 @@ import (
 
 // Config says where the cluster is.
 type Config struct {
-	// Endpoints of the members, such as "https://10.0.0.1:2379". Name them all.
+	// Endpoints of the members, such as "https://10.0.0.1:2379", or "unix:///path" for a
+	// member on this host. Name them all.
 	Endpoints []string
 	// Prefix of every key. Default "/tenure".
 	Prefix string
@@ -73,7 +74,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	d := NewDriver(cfg)
 	s, err := kv.New(ctx, d, kv.Config{})
 	if err != nil {
-		if !answered(err) {
+		if !answered(err) && !lease.Permanent(err) {
 			err = errors.Join(d.diagnose(ctx), err)
 		}
 		d.Shutdown()
@@ -108,13 +109,16 @@ func (c *Config) validate() error {
 		return &lease.ArgumentError{Field: "endpoints", Rule: "at least one is needed"}
 	}
 	for _, e := range c.Endpoints {
+		if strings.HasPrefix(e, "unix:///") && c.TLS == nil {
+			continue
+		}
 		host, _ := strings.CutPrefix(e, "http://")
 		secure := strings.HasPrefix(e, "https://")
 		if secure {
 			host = strings.TrimPrefix(e, "https://")
 		}
 		if host == "" || strings.ContainsAny(host, "/ ") {
-			return &lease.ArgumentError{Field: "endpoint", Value: e, Rule: "host:port, with http:// or https:// before it"}
+			return &lease.ArgumentError{Field: "endpoint", Value: e, Rule: "host:port, with http:// or https:// before it, or unix:///path"}
 		}
 		if !secure && c.TLS != nil {
 			return &lease.ArgumentError{Field: "endpoint", Value: e, Rule: "must begin with https:// when TLS is set"}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
 )
@@ -194,15 +195,27 @@ func (s *Store) RaiseEpoch(ctx context.Context, to uint64) (lease.Meta, error) {
 	return lease.Meta{}, errMetaBusy
 }
 
-// Suspect marks the deployment as rewound: the caller has proof that the engine lost data,
-// such as a sink that has seen a higher token than the one granted last.
-func (s *Store) Suspect(ctx context.Context, why string) error {
-	s.mu.Lock()
-	s.proves(why)
-	s.mu.Unlock()
-	m, err := s.loadMeta(ctx)
-	if err == nil && !m.Rewound {
-		err = errMetaBusy
+// Suspect implements lease.Store.
+func (s *Store) Suspect(ctx context.Context, group string, seen fence.Token) error {
+	if err := errors.Join(lease.CheckGroup(group), lease.CheckToken(seen)); err != nil {
+		return err
 	}
-	return err
+	for range 5 {
+		v, err := s.Read(ctx, group)
+		if err != nil {
+			return err
+		}
+		m, err := s.loadMeta(ctx)
+		if err != nil || m.Rewound || m.Epoch > seen.Epoch() || v.Token > seen {
+			return err
+		}
+		marked := m.metaJSON
+		marked.Rewound = true
+		marked.Why = fmt.Sprintf("a sink of group %q has seen token %d, which was not granted before token %d", group, seen, v.Token)
+		if err := s.writeMeta(ctx, marked, m.version); err != nil {
+			return err
+		}
+		s.forgetMeta()
+	}
+	return errMetaBusy
 }

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
@@ -197,8 +198,13 @@ func verdict(p *wire.Problem) (spoken, error) {
 		return answered, err
 	}
 	switch {
-	case p.Status == http.StatusUnauthorized, p.Status == http.StatusForbidden:
-		return answered, fmt.Errorf("%w: %s", ErrDenied, p)
+	case p.Code == wire.CodeNotAMember:
+		// A policy, not a permission: an operator may change it at any time.
+		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, lease.ErrBusy, p)
+	case p.Status == http.StatusUnauthorized:
+		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, lease.ErrUnauthenticated, p)
+	case p.Status == http.StatusForbidden:
+		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, lease.ErrDenied, p)
 	case p.Code == wire.CodeDeployment, p.Code == wire.CodeUnavailable:
 		return unsent, errors.New(p.String())
 	default:

@@ -65,7 +65,7 @@ func (s *scriptedService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.last = r.Header.Clone()
 	s.mu.Unlock()
 	switch {
-	case m == wire.Limits:
+	case m == wire.Caps:
 		answer(w, 200, wire.ContentType, welcome)
 	case script != nil:
 		script(w, r)
@@ -148,6 +148,7 @@ func methods(s lease.Store) map[wire.Method]func(context.Context) error {
 		wire.RaiseEpoch: func(ctx context.Context) error {
 			return second(s.RaiseEpoch(ctx, 1))
 		},
+		wire.Suspect:    func(ctx context.Context) error { return s.Suspect(ctx, "g", 1) },
 		wire.Attributes: func(ctx context.Context) error { return second(s.Attributes(ctx, "group/g")) },
 		wire.SetAttributes: func(ctx context.Context) error {
 			return second(s.SetAttributes(ctx, lease.Attributes{Name: "group/g"}))

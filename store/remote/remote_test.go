@@ -1,11 +1,13 @@
 package remote_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store/remote"
 	"github.com/tenurehq/tenure/store/remote/wire"
@@ -245,4 +248,24 @@ func TestKeepAliveLane(t *testing.T) {
 	}
 	cancel()
 	all.Wait()
+}
+
+// A service of the version before refuses the fields that it does not know. The session is
+// opened without them.
+func TestOpenAtOlderService(t *testing.T) {
+	service := newScripted(t)
+	service.does(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || bytes.Contains(body, []byte(`"instance"`)) {
+			refuse(wire.Problem{Status: 400, Code: "bad_body"})(w, r)
+			return
+		}
+		answer(w, 200, wire.ContentType, `{"session":"s1","ttl_ms":1000}`)
+	})
+	s := connect(t, remote.Config{URLs: []string{service.URL}})
+	o := lease.OpenOptions{Scope: lease.Scope{"g"}, Instance: "0123456789abcdef", Attempt: "1"}
+	session, err := s.Open(within(t, 10*time.Second), tenure.Candidate{ID: "a"}, time.Second, o)
+	if err != nil || session.ID != "s1" || service.count(wire.Open) != 2 {
+		t.Errorf("%+v, %v, asked %d times", session, err, service.count(wire.Open))
+	}
 }

@@ -48,7 +48,7 @@ func main() {
 type ready struct {
 	Name      string   `json:"name"`
 	Endpoints []string `json:"endpoints"`
-	Peer      string   `json:"peer"`
+	Peer      string   `json:"peer,omitempty"`
 	DataDir   string   `json:"data_dir"`
 	PID       int      `json:"pid"`
 }
@@ -70,9 +70,9 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (se
 	fs.SetOutput(stderr)
 	fs.StringVar(&s.Name, "name", "", `name of this member (default "engine")`)
 	fs.StringVar(&s.DataDir, "data-dir", "", "directory of the log and the database, created if missing (default a temporary one)")
-	fs.StringVar(&s.ClientURL, "client", "", "URL or host:port to serve clients on, port 0 is a free one (default 127.0.0.1:0)")
+	fs.StringVar(&s.ClientURL, "client", "127.0.0.1:0", "URL or host:port to serve clients on, port 0 is a free one")
 	fs.StringVar(&s.AdvertiseClientURL, "advertise", "", "client URL to tell others about (default that of -client)")
-	fs.StringVar(&s.PeerURL, "peer", "", "URL or host:port to listen on for other members (default this member's in -members, or 127.0.0.1:0)")
+	fs.StringVar(&s.PeerURL, "peer", "", "URL or host:port to listen on for other members (default this member's in -members; alone it listens for nobody)")
 	fs.StringVar(&members, "members", "", "all members as name=peerURL,name=peerURL,… (default this one alone)")
 	fs.DurationVar(&s.Tick, "tick", 0, "time between heartbeats of the engine's leader (default 100ms)")
 	fs.DurationVar(&s.Election, "election", 0, "how long the others wait for one (default 1s)")

@@ -189,7 +189,7 @@ func TestReadyAndStop(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cmd, stdin, r, stderr := started(t, append(tt.args, "-name", "one", "-data-dir", dir)...)
-			if r.Name != "one" || r.DataDir != dir || r.PID != cmd.Process.Pid || len(r.Endpoints) != 1 || !strings.HasPrefix(r.Peer, "http://127.0.0.1:") {
+			if r.Name != "one" || r.DataDir != dir || r.PID != cmd.Process.Pid || len(r.Endpoints) != 1 || r.Peer != "" {
 				t.Errorf("it says %+v", r)
 			}
 			healthy(t, r.Endpoints[0])
@@ -222,7 +222,7 @@ func TestSecondSignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	for !strings.Contains(stderr.String(), "stopping") && time.Since(began) < 5*time.Second {
+	for !strings.Contains(stderr.String(), "stopping") && time.Since(began) < 20*time.Second {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurehq/tenure/app/lab/check"
+	"github.com/tenurehq/tenure/app/lab/experiment"
 )
 
 func newCheck() *cobra.Command {
@@ -23,8 +24,15 @@ func newCheck() *cobra.Command {
 		Long: `Check the histories at or below DIR, which lab run and lab load --history have written:
 one line for each guarantee, with file and line of what breaks it. What an experiment
 broke on purpose is broken here too. The ledger's database is looked for beside a
-history, or is --db: it is asked with a lag() query, and what callers were told must be
-in it. Without DIR the database alone is checked.
+history, or is --db: it is asked with a lag() query, and it must have what callers were
+told and what the history says took effect. Without DIR the database alone is checked.
+
+Which checks are made is fixed by the experiment in this program, not by the history.
+The files must be those of the manifest, with its digests, and the verdicts must be those
+that were kept when the run ended. This finds mistakes, loss and partial changes. It does
+not find a forger who rewrites everything consistently: history, digests, database and
+result. A history without a manifest was recorded before the stricter checks and does not
+pass.
 Exit code 99: a promise was broken, or there was nothing to look at.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, dirs []string) error {
@@ -60,9 +68,11 @@ Exit code 99: a promise was broken, or there was nothing to look at.`,
 
 // checkedDir is one history that was checked.
 type checkedDir struct {
-	Dir    string       `json:"dir"`
-	Passed bool         `json:"passed"`
-	Report check.Report `json:"report"`
+	Dir    string `json:"dir"`
+	Passed bool   `json:"passed"`
+	// Differs says what the run found that is not found now.
+	Differs string       `json:"differs,omitempty"`
+	Report  check.Report `json:"report"`
 }
 
 // checkDirs checks every history at or below the folders. The ledger's database is
@@ -95,12 +105,14 @@ func checkDirs(cmd *cobra.Command, dirs []string, db string, asJSON bool) error 
 				beside = path
 			}
 		}
-		report, err := check.Dir(cmd.Context(), dir, check.Options{DB: beside, Ledger: db != ""})
+		report, err := check.Dir(cmd.Context(), dir, check.Options{DB: beside, Ledger: db != "", Expect: experiment.Expected})
 		if err != nil {
 			return &exitError{exitFailure, err}
 		}
-		all = append(all, checkedDir{dir, report.Passed(), report})
-		if !report.Passed() {
+		differs := recordedOtherwise(dir, report)
+		passed := report.Passed() && differs == ""
+		all = append(all, checkedDir{dir, passed, differs, report})
+		if !passed {
 			broken++
 		}
 		if asJSON {
@@ -114,6 +126,11 @@ func checkDirs(cmd *cobra.Command, dirs []string, db string, asJSON bool) error 
 				return &exitError{exitFailure, err}
 			}
 		}
+		if differs != "" {
+			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "  %s\n", differs); err != nil {
+				return &exitError{exitFailure, err}
+			}
+		}
 	}
 	if asJSON {
 		if err := json.NewEncoder(cmd.OutOrStdout()).Encode(all); err != nil {
@@ -124,6 +141,27 @@ func checkDirs(cmd *cobra.Command, dirs []string, db string, asJSON bool) error 
 		return &exitError{exitThreshold, fmt.Errorf("%d of %d histories do not show that every guarantee held", broken, len(histories))}
 	}
 	return nil
+}
+
+// recordedOtherwise says how a report differs from the one that was kept when the run
+// ended; empty: it does not, or none was kept.
+func recordedOtherwise(history string, now check.Report) string {
+	then, kept := experiment.Recorded(history)
+	if !kept || then.Manifest == "" && now.Manifest == "" {
+		return "" // nothing to compare, or recorded before the stricter checks
+	}
+	if then.Manifest != now.Manifest {
+		return "the result beside this history is of a history with another manifest"
+	}
+	for _, v := range then.Verdicts {
+		if n, there := now.Verdict(v.Check); !there || n.Result != v.Result {
+			return fmt.Sprintf("the result beside this history says that %s is %s", v.Check, v.Result)
+		}
+	}
+	if len(then.Verdicts) != len(now.Verdicts) {
+		return fmt.Sprintf("the result beside this history has %d checks of %d", len(then.Verdicts), len(now.Verdicts))
+	}
+	return ""
 }
 
 func fileExists(path string) bool {

@@ -16,6 +16,7 @@ import (
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/fleet/client"
 	"github.com/tenurehq/tenure/app/lab/check"
+	"github.com/tenurehq/tenure/app/lab/experiment"
 	"github.com/tenurehq/tenure/app/lab/load"
 )
 
@@ -93,14 +94,18 @@ func (l *loadFlags) run(cmd *cobra.Command) (err error) {
 	if l.history != "" {
 		w, err := check.Create(l.history, "calls", 0)
 		if err == nil {
-			err = w.Write(check.Run{Experiment: "load", Group: l.group, Checks: []string{"sequence", "linearizable"}})
+			err = w.Write(experiment.LoadRun(l.group))
 		}
 		if err != nil {
 			return &exitError{exitFailure, err}
 		}
 		l.cfg.Calls = w
 		defer func() {
-			if cerr := w.Close(); cerr != nil && err == nil {
+			cerr := w.Close()
+			if cerr == nil {
+				cerr = check.WriteManifest(l.history)
+			}
+			if cerr != nil && err == nil {
 				err = &exitError{exitFailure, cerr}
 			}
 		}()

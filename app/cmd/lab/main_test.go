@@ -19,6 +19,7 @@ import (
 
 	"github.com/tenurehq/tenure/app/fleet/api"
 	"github.com/tenurehq/tenure/app/lab/check"
+	"github.com/tenurehq/tenure/app/lab/experiment"
 	"github.com/tenurehq/tenure/app/lab/load"
 	"github.com/tenurehq/tenure/internal/child"
 )
@@ -135,12 +136,12 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range []check.Event{
-		check.Run{Experiment: "load", Group: "billing", Checks: []string{"sequence"}},
+		experiment.LoadRun("billing"),
 		check.Call{Start: 1, End: 2, Token: 1, First: 1, Last: 1},
 	} {
 		err = errors.Join(err, w.Write(e))
 	}
-	if err := errors.Join(err, w.Close()); err != nil {
+	if err := errors.Join(err, w.Close(), check.WriteManifest(one)); err != nil {
 		t.Fatal(err)
 	}
 	none := filepath.Join(t.TempDir(), "none.db")

@@ -32,6 +32,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (se
 	fs.StringVar(&s.Group, "group", "", "what the fleet elects a leader of, and the ledger's resource")
 	fs.StringVar(&s.Listen, "listen", "127.0.0.1:0", "host:port to serve on, port 0 is a free one")
 	fs.StringVar(&s.Advertise, "advertise", "", "URL at which others reach this node (default that of -listen)")
+	fs.Func("hosts", "further names by which callers reach this node, besides localhost and IP addresses, separated by commas", list(&s.Hosts))
 	fs.BoolVar(&s.Insecure, "insecure", false, "listen beyond loopback, where everybody can call")
 	fs.StringVar(&s.Backend, "backend", "", "etcd, raft, or mem for a single node")
 	fs.Func("endpoints", "URLs of etcd's members, separated by commas", list(&s.Endpoints))

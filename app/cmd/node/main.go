@@ -86,7 +86,9 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 			cancel(errors.New("standard input ended"))
 		}()
 	}
-	context.AfterFunc(ctx, func() {
+	logged := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(logged)
 		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 			s.Log.Info("stopping", "node", s.ID, "cause", cause)
 		}
@@ -97,6 +99,9 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 		}
 		return nil
 	})
+	if !stop() {
+		<-logged // the process exits next
+	}
 	switch {
 	case err == nil:
 		return exitOK

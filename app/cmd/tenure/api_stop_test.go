@@ -51,6 +51,23 @@ func TestClientInCurlStopsInTime(t *testing.T) {
 	}
 }
 
+// The client in curl that is asked to end stops its command, also when the signal goes to
+// all of its process group, as that of a terminal does, and whatever it does at that moment.
+func TestClientInCurlEndsWithItsCommand(t *testing.T) {
+	url, _ := badService(t, 8*time.Second, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"group":"g","leader_node_id":"n","term":1,"ttl_ms":8000}`)
+	})
+	for i := range 12 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			s := startScript(t, []string{"TENURE_URL=" + url}, "lead.sh", "g", "n", "sh", "-c", fmt.Sprintf(`sleep 0.%03d; kill -s TERM -- -$PPID; echo works; exec sleep 1000`, 3*i))
+			if code := s.exits(); code == 0 { // it ends when nobody writes to its output any more
+				t.Errorf("exit code %d", code)
+			}
+		})
+	}
+}
+
 // The client in Python goes on when the answer to a renewal breaks off.
 func TestClientInPythonOutlivesHalfAnAnswer(t *testing.T) {
 	const ttl = 4 * time.Second

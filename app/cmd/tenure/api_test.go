@@ -280,6 +280,40 @@ func TestClientsOfTheDocs(t *testing.T) {
 	}
 }
 
+// The clients of docs/api.md obey a request to transfer: the node that it names leads next,
+// past one that has waited for longer.
+func TestClientsObeyTransfer(t *testing.T) {
+	p := startServe(t, "-data-dir", filepath.Join(t.TempDir(), "data"))
+	for _, d := range dialects() {
+		t.Run(d.program, func(t *testing.T) {
+			t.Parallel()
+			candidates := 0
+			start := func(node string) *script {
+				s := startScript(t, []string{"TENURE_URL=" + p.ready.URL, "TENURE_TTL_MS=3000"}, d.program, append([]string{d.group, node}, d.long...)...)
+				candidates++
+				within(t, node+" is a candidate", func() bool {
+					var c service.Candidates
+					return askAs(t, p, "", "GET", "/v1/groups/"+d.group+"/candidates", nil, nil, &c) == 200 && len(c.Candidates) == candidates
+				})
+				return s
+			}
+			first := start("node-a")
+			start("node-b")
+			third := start("node-c")
+			first.says(fmt.Sprintf(d.works, 1))
+			var out service.SteppedDown
+			status := askAs(t, p, "", "POST", "/v1/groups/"+d.group+"/transfer?wait=30s&to=node-c", nil, nil, &out)
+			if status != 200 || out.Outcome != "done" || out.LeaderNodeID != "node-c" {
+				t.Errorf("transfer: %d %+v", status, out)
+			}
+			if code := first.exits(); code != d.asked {
+				t.Errorf("exit code %d after it was asked to give up, want %d", code, d.asked)
+			}
+			third.says(fmt.Sprintf(d.works, 2))
+		})
+	}
+}
+
 // askAs makes a call in somebody's name.
 func askAs(t *testing.T, p *serveProcess, token, method, path string, h http.Header, in, out any) int {
 	t.Helper()

@@ -14,6 +14,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/advise"
 	"github.com/tenurehq/tenure/app/cli"
+	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store/etcd"
 )
@@ -42,8 +43,8 @@ func newDoctor(env func(string) (string, bool)) *cobra.Command {
 		Use:   "doctor",
 		Short: "Look at engine, clock, pauses and permissions, and say what to fix",
 		Long: `Look at the engine (members, quorum, alarms), the round trip against the TTL, the clock
-and the longest pause of this machine, permissions, record format and epoch, and say what
-to fix. It opens a session for a moment, and leads nothing. Run it where the leaders run.
+and the longest pause of this machine, permissions, record format, epoch and node ids that
+several processes use, and say what to fix. It opens a session for a moment, and leads nothing. Run it where the leaders run.
 
 Exit code 1: something is broken; 0 with warnings.`,
 		Args: cobra.NoArgs,
@@ -187,6 +188,11 @@ func (q *doctoring) ask(ctx context.Context, o *opened, facts *advise.Facts) []a
 			break
 		}
 		facts.RoundTrips = append(facts.RoundTrips, time.Since(sent))
+	}
+	if found, err := (steer.Store{Store: o.Store, Call: q.conn.timeout}).Duplicates(ctx, lease.Scope{"*"}); err == nil {
+		facts.Duplicates = found
+	} else if !denied(err) {
+		fail("sessions", err)
 	}
 	if facts.Meta.Rewound {
 		return first // nobody gets a session

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ type epochRow struct {
 	Deployment string `json:"deployment"`
 	Epoch      uint64 `json:"epoch"`
 	Rewound    bool   `json:"rewound"`
+	Why        string `json:"why,omitempty"`
 	Index      uint64 `json:"index"`
 }
 
@@ -40,7 +42,7 @@ func epochSheet() cli.Sheet[epochRow] {
 }
 
 func epochOf(m lease.Meta) epochRow {
-	return epochRow{Deployment: m.Deployment, Epoch: m.Epoch, Rewound: m.Rewound, Index: m.Index}
+	return epochRow{Deployment: m.Deployment, Epoch: m.Epoch, Rewound: m.Rewound, Why: m.Why, Index: m.Index}
 }
 
 func newEpoch(env func(string) (string, bool)) *cobra.Command {
@@ -173,7 +175,7 @@ func (q *raising) raise(ctx context.Context, cmd *cobra.Command, s steer.Store) 
 func (q *raising) announce(cmd *cobra.Command, m lease.Meta, to uint64, living int, wait time.Duration) {
 	say(cmd, "deployment %s is at epoch %d", m.Deployment, m.Epoch)
 	if m.Rewound {
-		say(cmd, "the engine was seen to have gone back: nobody is granted anything, and no session is kept alive, until the epoch is raised")
+		say(cmd, "the store lost data (%s): it grants nothing and keeps no session alive until the epoch is raised", cmp.Or(m.Why, "the engine went back behind what it had acknowledged"))
 	} else {
 		say(cmd, "the engine was not seen to have gone back: if it was restored all the same, end the processes that led before (%s)", sessionsAlive(living))
 	}

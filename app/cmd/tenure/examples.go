@@ -16,9 +16,10 @@ func examples() map[string]string {
 		"tenure serve": `  tenure serve
   tenure serve --listen=127.0.0.1:7400 --store=etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
   tenure serve --listen=10.0.0.9:7400 --cert=tls.crt --key=tls.key --tokens=tokens.json --policy=policy.json`,
-		"tenure serve token": `  tenure serve token node-1 --expires=720h`,
-		"tenure ledger":      `  tenure ledger --db=/var/lib/tenure/ledger.db`,
-		"tenure worker":      `  tenure worker --id=worker-1 --dir=/var/lib/tenure/worker-1`,
+		"tenure serve token":   `  tenure serve token node-1 --expires=720h`,
+		"tenure ledger":        `  tenure ledger --db=/var/lib/tenure/ledger.db`,
+		"tenure ledger accept": `  tenure ledger accept --ledger=http://127.0.0.1:7420 --by=alice`,
+		"tenure worker":        `  tenure worker --id=worker-1 --dir=/var/lib/tenure/worker-1`,
 		"tenure leader": `  tenure leader billing
   tenure leader billing -o name`,
 		"tenure watch": `  tenure watch billing

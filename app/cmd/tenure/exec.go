@@ -20,8 +20,10 @@ Who leads is agreed on at an election service, ` + "`tenure serve`" + ` on this 
 --store names another or an engine.
 
 It finds in its environment TENURE_GROUP, TENURE_NODE, TENURE_DEPLOYMENT,
-TENURE_FENCING_TOKEN (give it to whatever you write to, and let that refuse older ones)
-and TENURE_TOKEN_FILE, a file of lines key=value with the token and the present deadline.
+TENURE_FENCING_TOKEN (give it to whatever you write to, and let that refuse older ones),
+TENURE_FENCING_SESSION (a digest of the session that the token was granted to; give it to
+whatever you write to as well, and let that refuse an equal token of another session) and
+TENURE_TOKEN_FILE, a file of lines key=value with the token and the present deadline.
 
 Before the deadline of the lease it gets SIGTERM, and --grace later SIGKILL, as does all
 that it has started, also what was put in the background or in a session of its own

@@ -41,7 +41,7 @@ func (r *report) write(ctx context.Context, s fence.Stamp, text string) error {
 // stamp is what a process of the tree puts on its writes, now or when it is long over.
 func (w *wrapped) stamp() fence.Stamp {
 	w.promised()
-	return fence.Stamp{Deployment: w.deployment, Group: w.group, Token: w.token}
+	return fence.Stamp{Deployment: w.deployment, Group: w.group, Token: w.token, Session: w.session}
 }
 
 // refusedLater: what the command could write while it led is refused when the next leader

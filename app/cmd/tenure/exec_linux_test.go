@@ -60,6 +60,7 @@ type wrapped struct {
 	// As the token file says.
 	token      fence.Token
 	deployment string
+	session    string
 }
 
 // execute starts the program with a command that finds DIR in its environment.
@@ -194,6 +195,8 @@ func (w *wrapped) promised() clock.Instant {
 			w.token = fence.Token(n)
 		case "deployment":
 			w.deployment = v
+		case "session":
+			w.session = v
 		}
 	}
 	return deadline

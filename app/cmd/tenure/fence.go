@@ -113,8 +113,7 @@ func newFenceMark() *cobra.Command {
 				if m.Token == 0 {
 					return &exitError{exitNo, fmt.Errorf("resource %q has no mark: nobody has written to it yet", args[0])}
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/%s token %d\n", m.Deployment, m.Group, m.Token)
-				return err
+				return printMark(cmd, m)
 			})
 		},
 	}
@@ -154,8 +153,10 @@ has raised the epoch by more than one.`,
 				if err := k.advance(ctx, s); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/%s token %d\n", s.Deployment, s.Group, s.Token)
-				return err
+				if m, err = k.mark(ctx); err != nil {
+					return err
+				}
+				return printMark(cmd, m)
 			})
 		},
 	}
@@ -164,8 +165,18 @@ has raised the epoch by more than one.`,
 	f.StringVar(&token, "token", "", "the token to move to")
 	f.StringVar(&s.Deployment, "deployment", "", "whose it is")
 	f.StringVar(&s.Group, "group", "", "and of which group")
+	f.StringVar(&s.Session, "session", "", "the digest of the session that has the token, as in TENURE_FENCING_SESSION (default unknown: the sink accepts the first session with this token)")
 	f.BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
+}
+
+func printMark(cmd *cobra.Command, m fence.Mark) error {
+	session := ""
+	if m.Session != "" {
+		session = " session " + m.Session
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s/%s token %d%s\n", m.Deployment, m.Group, m.Token, session)
+	return err
 }
 
 func withSink(cmd *cobra.Command, at, resource string, do func(context.Context, *sink) error) error {

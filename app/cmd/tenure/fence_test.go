@@ -78,7 +78,10 @@ func TestFenceAdvance(t *testing.T) {
 			tenure(exitOK, "prod/billing token 7\n", "tokens below 7 are refused", advance("7", "--yes")...)
 			tenure(exitOK, "prod/billing token 5000000\n", "is at token 7", advance("5000000", "--yes")...)
 			tenure(exitOK, "prod/billing token 5000000\n", "", "fence", "mark", "invoices")
-			tenure(exitFenced, "", "5000000", advance("6", "--yes")...)
+			tenure(exitOK, "prod/billing token 5000001 session 1f\n", "", advance("5000001", "--session", "1f", "--yes")...)
+			tenure(exitOK, "prod/billing token 5000001 session 1f\n", "", "fence", "mark", "invoices")
+			tenure(exitUsage, "", "session", advance("5000002", "--session", "1 f", "--yes")...)
+			tenure(exitFenced, "", "5000001", advance("6", "--yes")...)
 			tenure(exitUsage, "", "1.5", advance("1.5", "--yes")...)
 		})
 	}

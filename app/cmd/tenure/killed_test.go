@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	crand "crypto/rand"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -170,12 +171,13 @@ const killedTTL = 2 * time.Second
 // stand is the life of a node: it campaigns, renews for a while, counting its TTL from
 // when it sent the call, and resigns, or just stops.
 func (b bases) stand(ctx context.Context, node string, groups []*witness) {
+	instance := crand.Text()
 	for ctx.Err() == nil {
 		w := groups[rand.IntN(len(groups))]
 		path := "/v1/groups/" + w.group + "/"
 		before, sent := w.seen(), time.Now()
 		var l service.Leading
-		if b.call(ctx, "POST", path+"campaign?wait=300ms", service.CampaignRequest{NodeID: node, TTLMS: killedTTL.Milliseconds()}, &l) != 200 {
+		if b.call(ctx, "POST", path+"campaign?wait=300ms", service.CampaignRequest{NodeID: node, TTLMS: killedTTL.Milliseconds(), Instance: instance}, &l) != 200 {
 			pause(ctx, 30*time.Millisecond)
 			continue
 		}
@@ -321,7 +323,7 @@ func TestServiceAndEngineKilled(t *testing.T) {
 	for _, w := range witnesses {
 		var l service.Leading
 		within(t, "the last takes over", func() bool {
-			return at.call(ctx, "POST", "/v1/groups/"+w.group+"/campaign", service.CampaignRequest{NodeID: "last"}, &l) == 200
+			return at.call(ctx, "POST", "/v1/groups/"+w.group+"/campaign", service.CampaignRequest{NodeID: "last", Instance: "the-last-of-them-all"}, &l) == 200
 		})
 		within(t, "the watcher is told", func() bool { return w.hasTold(l.Term) })
 		read(w)

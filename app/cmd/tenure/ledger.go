@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurehq/tenure/app/ledger"
 	"github.com/tenurehq/tenure/app/ledger/api"
+	"github.com/tenurehq/tenure/app/ledger/client"
 )
 
 // ledgerReady is the line on standard output.
@@ -63,6 +64,7 @@ be given as TENURE_LEDGER_X_Y.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:7420", "host:port to serve on, port 0 is a free one")
+	f.StringSliceVar(&cfg.Hosts, "hosts", nil, "further names by which callers reach it, besides localhost and IP addresses")
 	f.BoolVar(&insecure, "insecure", false, "listen beyond loopback, where everybody can write")
 	f.StringVar(&cfg.DB, "db", "tenure-ledger.db", "path of a SQLite file, created if missing, or a postgres:// URL")
 	f.StringVar(&fencing, "fencing", "on", "on, or off: take stale writes too, for experiments, with --lab")
@@ -80,6 +82,59 @@ be given as TENURE_LEDGER_X_Y.`,
 	f.IntVar(&cfg.HTTP.Connections, "connections", 0, "how many connections may be open (default 4096)")
 	f.DurationVar(&cfg.HTTP.Grace, "grace", 0, "how long requests under way may take when it stops (default 15s)")
 	f.BoolVar(&untilEOF, "until-eof", false, "stop when standard input ends, for programs that start a ledger and may die")
+	cmd.AddCommand(newLedgerAccept())
+	return cmd
+}
+
+func newLedgerAccept() *cobra.Command {
+	var at, replaces, by string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "accept",
+		Short: "Accept the state of a ledger that has lost data",
+		Long: `Accept the state of a ledger that was restored from an older backup, or that is new and
+takes the place of another. Until then it takes no writes, because callers have seen
+more than it holds. Restore the lost data instead if you can: what is lost is lost for
+good after this, and numbers that were given out may be given out again unless the
+nodes have been running all the time.
+
+Run it on the ledger's own machine. The ledger keeps a record of it and logs it.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), fenceCall)
+			defer cancel()
+			c, err := client.New(client.Config{URL: at, Holder: by})
+			if err != nil {
+				return &exitError{exitUsage, err}
+			}
+			defer c.Close()
+			if replaces == "" {
+				say(cmd, "the ledger at %s will take writes again in the state that it has", at)
+			} else {
+				say(cmd, "the ledger at %s will take the place of ledger %s", at, replaces)
+			}
+			if err := confirm(cmd, yes); err != nil {
+				return err
+			}
+			now, err := c.Accept(ctx, replaces)
+			var wrong *api.RequestError
+			switch {
+			case errors.As(err, &wrong):
+				return &exitError{exitUsage, err}
+			case errors.Is(err, api.ErrUnavailable):
+				return &exitError{exitUnavailable, err}
+			case err != nil:
+				return &exitError{exitFailure, err}
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "ledger %s revision %d\n", now.ID, now.Revision)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&at, "ledger", "http://127.0.0.1:7420", "URL of the ledger")
+	f.StringVar(&replaces, "replaces", "", "id of the ledger whose place it takes, as the refused callers log it (default its own)")
+	f.StringVar(&by, "by", os.Getenv("USER"), "who accepts it, for the record")
+	f.BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
 
@@ -104,7 +159,6 @@ func serveLedger(ctx context.Context, cfg ledger.ServeConfig, stdout io.Writer) 
 		if err := json.NewEncoder(stdout).Encode(line); err != nil {
 			return fmt.Errorf("standard output: %w", err)
 		}
-		context.AfterFunc(ctx, func() { cfg.Logger.Info("stopping", "addr", addr, "cause", context.Cause(ctx)) })
 		return nil
 	})
 	var wrong *ledger.ConfigError

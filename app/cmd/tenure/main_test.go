@@ -123,7 +123,7 @@ func TestFlagsAndEnvironment(t *testing.T) {
 		if err := cmd.PreRunE(cmd, nil); err != nil {
 			t.Fatal(err)
 		}
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { got[f.Name] = f.Value.String() })
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { got[f.Name] = strings.Trim(f.Value.String(), "[]") })
 		return got
 	}
 	given := map[string]string{}
@@ -273,7 +273,7 @@ func TestSecondSignal(t *testing.T) {
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	for began := time.Now(); !strings.Contains(p.stderr.String(), "stopping") && time.Since(began) < 5*time.Second; {
+	for began := time.Now(); !strings.Contains(p.stderr.String(), "stopping") && time.Since(began) < 20*time.Second; {
 		time.Sleep(5 * time.Millisecond)
 	}
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {

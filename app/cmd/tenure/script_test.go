@@ -34,7 +34,7 @@ const updateEnv = "TENURE_UPDATE_SCRIPTS"
 // Verbs, output formats, errors and exit codes are as the scripts say: those in both/
 // straight on a real engine and through a real service alike, the others once.
 func TestScripts(t *testing.T) {
-	e, err := engine.Start(t.Context(), engine.Config{})
+	e, err := engine.Start(t.Context(), engine.Config{ClientURL: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ type serveReady struct {
 	Addr       string   `json:"addr"`
 	URL        string   `json:"url"`
 	Deployment string   `json:"deployment"`
-	Store      []string `json:"store"` // for other instances: --store=etcd://…
+	Store      []string `json:"store,omitempty"` // for other instances: --store=etcd://…; none: the embedded engine is private
 	PID        int      `json:"pid"`
 }
 
@@ -57,8 +57,9 @@ func newServe() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve elections over HTTP: campaign, renew, resign, watch, and an operator's verbs",
 		Long: `Serve elections over HTTP. Without --store it runs an engine of its own, one member
-of etcd in this process; --store=etcd://a:2379,b:2379,c:2379 uses a cluster, and then
-any number of instances serve side by side. When it serves, it prints one line of JSON.
+of etcd in this process, which listens on no port and which only this user can reach;
+--store=etcd://a:2379,b:2379,c:2379 uses a cluster, and then any number of instances
+serve side by side. When it serves, it prints one line of JSON.
 
 On a loopback address without credentials everybody on the machine may do everything.
 Elsewhere it wants client certificates, JWT keys or a token file, with a policy, or
@@ -94,7 +95,7 @@ TENURE_SERVE_X_Y.`,
 	f.StringVar(&s.user, "store-user", "", "user at the store")
 	f.StringVar(&s.password, "store-password-file", "", "file with its password")
 	f.StringVar(&s.engine.DataDir, "data-dir", "tenure-data", "where the embedded engine keeps its data; empty: in a temporary place, for experiments")
-	f.StringVar(&s.engine.ClientURL, "engine-listen", "", "where the embedded engine serves other instances (default a free port of 127.0.0.1)")
+	f.StringVar(&s.engine.ClientURL, "engine-listen", "", "host:port on loopback where the embedded engine serves other processes, each of which can depose any leader (default: it is private)")
 	f.StringVar(&s.groups, "groups", "open", "open: the first campaign creates a group; declared: an operator does")
 	f.DurationVar(&s.service.TTL, "ttl", 0, "TTL of leases whose holder names none (default 8s)")
 	f.DurationVar(&s.service.MaxTTL, "max-ttl", 0, "longest TTL (default 10m)")
@@ -112,6 +113,7 @@ TENURE_SERVE_X_Y.`,
 	f.StringVar(&s.access.Policy, "policy", "", "file that says who may do what to which groups")
 	f.StringVar(&s.access.Audit.Path, "audit", "", "file to write the audit to (default the log)")
 	f.IntVar(&s.access.Limits.Rate, "rate", 0, "requests a second of one identity, renewals apart (default 500)")
+	f.IntVar(&s.access.Limits.Campaigns, "campaigns", 0, "campaigns that use the engine at once (default 8 for each processor, at least 16)")
 	f.IntVar(&s.access.Limits.GroupsEach, "groups-each", 0, "groups that one identity may hold (default 10000)")
 	f.IntVar(&s.access.Limits.Candidates, "candidates", 0, "candidates of one group (default 1000)")
 	f.IntVar(&s.access.Limits.StreamsEach, "streams-each", 0, "streams and waits that one identity may have open (default 100)")
@@ -255,11 +257,13 @@ func (s *serving) serve(ctx context.Context, stdout io.Writer, store *etcd.Store
 		scheme = "https://"
 	}
 	addr := ln.Addr().String()
-	line := serveReady{Addr: addr, URL: scheme + addr, Deployment: svc.Deployment(), Store: urls, PID: os.Getpid()}
+	line := serveReady{Addr: addr, URL: scheme + addr, Deployment: svc.Deployment(), PID: os.Getpid()}
+	if s.store != "embedded" || s.engine.ClientURL != "" {
+		line.Store = urls
+	}
 	if err := json.NewEncoder(stdout).Encode(line); err != nil {
 		return &exitError{exitFailure, errors.Join(fmt.Errorf("standard output: %w", err), ln.Close())}
 	}
-	context.AfterFunc(ctx, func() { s.service.Log.Info("stopping", "addr", addr, "cause", context.Cause(ctx)) })
 	if err := svc.Serve(ctx, ln, gate.TLS(), s.limits); err != nil {
 		return &exitError{exitFailure, err}
 	}

@@ -187,15 +187,15 @@ func follow(ctx context.Context, url, last string, f func(id string, kind feed.K
 }
 
 // The embedded engine keeps terms over a stop and a restart, a second instance serves
-// beside it, and both stop in order.
+// beside it where it was given an address, and both stop in order.
 func TestServeEmbedded(t *testing.T) {
-	p := startServe(t, "-data-dir", filepath.Join(t.TempDir(), "data"), "-ttl", "3s")
+	p := startServe(t, "-data-dir", filepath.Join(t.TempDir(), "data"), "-ttl", "3s", "-engine-listen", "127.0.0.1:0")
 	second := startServe(t, "-store", "etcd://"+strings.TrimPrefix(p.ready.Store[0], "http://"))
 	if second.ready.Deployment != p.ready.Deployment || p.ready.PID != p.Process.Pid {
 		t.Errorf("%+v beside %+v", second.ready, p.ready)
 	}
 	var l service.Leading
-	p.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a"}, &l)
+	p.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a", Instance: "process-a-of-the-test"}, &l)
 	var renewed service.Renewed
 	second.until("POST", "/v1/groups/billing/renew", service.RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}, &renewed)
 	if renewed.Term != 1 || renewed.TTLMS != 3000 {
@@ -216,7 +216,7 @@ func TestServeEmbedded(t *testing.T) {
 	}
 	second.Cmd = nil
 	p.launch("127.0.0.1:0")
-	p.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "b"}, &l)
+	p.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "b", Instance: "process-b-of-the-test"}, &l)
 	if l.Term != 2 {
 		t.Errorf("after the restart: %+v", l)
 	}
@@ -229,7 +229,7 @@ func TestServeInstanceKilled(t *testing.T) {
 	store := "etcd://" + e.Members[0].Addr()
 	one, two := startServe(t, "-store", store), startServe(t, "-store", store)
 	var l service.Leading
-	one.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a", TTLMS: 20_000}, &l)
+	one.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a", Instance: "process-a-of-the-test", TTLMS: 20_000}, &l)
 	var last string
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -245,7 +245,7 @@ func TestServeInstanceKilled(t *testing.T) {
 	two.until("POST", "/v1/groups/billing/renew", service.RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}, &renewed)
 	var out service.Resigned
 	two.until("POST", "/v1/groups/billing/resign", service.ResignRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}, &out)
-	two.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "b"}, &l)
+	two.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "b", Instance: "process-b-of-the-test"}, &l)
 	var told []string
 	follow(ctx, two.ready.URL+"/v1/groups/billing/watch", last, func(_ string, kind feed.Kind, e feed.Event) bool {
 		told = append(told, fmt.Sprint(kind, " ", e.State, " ", e.Token))
@@ -336,7 +336,7 @@ func TestServeKilled(t *testing.T) {
 			default:
 			}
 			var l service.Leading
-			if p.call("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a"}, &l) != 200 {
+			if p.call("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a", Instance: "process-a-of-the-test"}, &l) != 200 {
 				continue
 			}
 			if uint64(l.Term) < highest {
@@ -352,7 +352,7 @@ func TestServeKilled(t *testing.T) {
 		p.launch(addr)
 	}
 	var l service.Leading
-	p.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a"}, &l)
+	p.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a", Instance: "process-a-of-the-test"}, &l)
 	led := fmt.Sprint("led", l.Term)
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		j.mu.Lock()

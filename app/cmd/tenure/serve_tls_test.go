@@ -113,7 +113,7 @@ func TestServeSecureStore(t *testing.T) {
 	store := []string{"-store", "etcds://" + addr}
 	p := startServe(t, append(store, "-store-ca", ca, "-store-cert", cert, "-store-key", key)...)
 	var l service.Leading
-	p.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a"}, &l)
+	p.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a", Instance: "process-a-of-the-test"}, &l)
 	if l.Term != 1 {
 		t.Errorf("%+v", l)
 	}

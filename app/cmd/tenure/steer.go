@@ -70,7 +70,8 @@ func newTransfer(env func(string) (string, bool)) *cobra.Command {
 		Long: `Ask the leader of a group to hand it to a node that stands in line for it. The leader
 stops its work, then the successor begins, with nobody in between.
 
-Exit codes as of step-down.`,
+Exit codes: 3 nobody leads, NODE is no candidate, the leader refused, or another node leads
+afterwards; 4 another term than --token leads; 6 the leader has not answered yet.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := nodeValid(args[1]); err != nil {
@@ -189,7 +190,7 @@ func (q *request) ask(ctx context.Context, cmd *cobra.Command, s steer.Store, v 
 			return err
 		}
 	}
-	asked, err := q.insist(ctx, s, v)
+	asked, err := s.Ask(ctx, v, q.order)
 	if cooled != "" && (err != nil && lease.Definite(err) || asked.Outcome == lease.Refused) {
 		err = errors.Join(err, s.Warm(ctx, v.Group, v.Candidate.ID, cooled))
 	}
@@ -208,32 +209,10 @@ func (q *request) ask(ctx context.Context, cmd *cobra.Command, s steer.Store, v 
 		return nil
 	case steer.Waiting:
 		return &exitError{exitUnavailable, errors.New(asked.Detail)}
+	case steer.Ended:
+		return &exitError{exitNo, errors.New(asked.Detail)}
 	}
 	return &exitError{exitNo, fmt.Errorf("%s refused: %s", v.Candidate.ID, asked.Detail)}
-}
-
-// insistPause is how soon a leader is asked again.
-const insistPause = 300 * time.Millisecond
-
-// insist asks until the wait is over. A leader reads only now and then who stands in line,
-// and refuses a successor that the store knows already.
-func (q *request) insist(ctx context.Context, s steer.Store, v lease.View) (steer.Asked, error) {
-	order := q.order
-	for end := time.Now().Add(order.Wait); ; {
-		order.Wait = max(time.Until(end), 0)
-		asked, err := s.Ask(ctx, v, order)
-		if err != nil || asked.Outcome != lease.Refused || order.Verb != lease.Transfer || time.Until(end) < insistPause {
-			return asked, err
-		}
-		select {
-		case <-time.After(insistPause):
-		case <-ctx.Done():
-			return asked, context.Cause(ctx)
-		}
-		if err := q.successor(ctx, s, v); err != nil {
-			return asked, err
-		}
-	}
 }
 
 // close takes everything from the leader, for there is no other way to take one group.

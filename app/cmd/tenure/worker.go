@@ -48,6 +48,7 @@ can be given as TENURE_WORKER_X_Y.`,
 	f := cmd.Flags()
 	f.StringVar(&cfg.ID, "id", "", "name of the worker among its peers")
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:7430", "host:port to serve on, port 0 is a free one")
+	f.StringSliceVar(&cfg.Hosts, "hosts", nil, "further names by which callers reach it, besides localhost and IP addresses")
 	f.BoolVar(&insecure, "insecure", false, "listen beyond loopback, where everybody can give orders")
 	f.StringVar(&cfg.Dir, "dir", "", "existing directory of its own, for its mark and its orders")
 	f.IntVar(&cfg.Running, "running", 0, "how many orders run at once, standing ones not counted (default 8)")
@@ -69,9 +70,7 @@ func runWorker(ctx context.Context, cfg worker.Config, stdout io.Writer) error {
 		if said = json.NewEncoder(stdout).Encode(api.Ready{ID: cfg.ID, Addr: addr, URL: "http://" + addr, PID: os.Getpid()}); said != nil {
 			said = fmt.Errorf("standard output: %w", said)
 			cancel()
-			return
 		}
-		context.AfterFunc(ctx, func() { cfg.Log.Info("stopping", "addr", addr, "cause", context.Cause(ctx)) })
 	})
 	if err = errors.Join(err, said); err != nil {
 		return &exitError{exitFailure, err}

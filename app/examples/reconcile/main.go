@@ -42,7 +42,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("run it by tenure exec: %w", err)
 	}
-	stamp := fence.Stamp{Deployment: os.Getenv("TENURE_DEPLOYMENT"), Group: os.Getenv("TENURE_GROUP"), Token: token}
+	stamp := fence.Stamp{Deployment: os.Getenv("TENURE_DEPLOYMENT"), Group: os.Getenv("TENURE_GROUP"), Token: token, Session: os.Getenv("TENURE_FENCING_SESSION")}
 	db, err := pgx.Connect(ctx, os.Getenv("DATABASE_URL"))
 	if err != nil {
 		return err

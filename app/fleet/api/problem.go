@@ -21,7 +21,8 @@ const (
 	CodeSuccessor      = "no_such_successor"
 	CodeDenied         = "denied"
 	CodeRequest        = "invalid_request"
-	CodeStale          = "stale_token" // 412: current_token and the caller's If-Match differ
+	CodeForeign        = "foreign_ledger" // 503: the group's resource in the ledger belongs to another deployment
+	CodeStale          = "stale_token"    // 412: current_token and the caller's If-Match differ
 )
 
 // NotLeader is the problem that says who leads. The Location header is for the writer

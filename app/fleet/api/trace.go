@@ -37,9 +37,25 @@ type TraceLine struct {
 	Token fence.Token   `json:"token,omitempty"`
 	// End is when an attempt ended, or a seal.
 	End clock.Instant `json:"end,omitempty"`
+	// N counts the lines of one process from 1, so that a missing line is detected.
+	N uint64 `json:"n"`
+	// Writes are what an attempt asks the ledger to write.
+	Writes []TraceWrite `json:"writes,omitempty"`
 	// What is the outcome of an attempt (ok, refused, unknown, failed), the cause of an
 	// end, who was seen to lead, why a keep-alive failed, or which call it is.
 	What string `json:"what,omitempty"`
+}
+
+// TraceWrite is a write whose effect the ledger keeps: a range of a sequence, a tick, a
+// firing or a checkpoint.
+type TraceWrite struct {
+	What string `json:"what"`
+	Name string `json:"name,omitempty"`
+	// First and Last are the range of a sequence.
+	First uint64 `json:"first,omitempty"`
+	Last  uint64 `json:"last,omitempty"`
+	// InstantMS is the instant of a firing.
+	InstantMS int64 `json:"instant_ms,omitempty"`
 }
 
 // The calls of a lease engine that are told apart.

@@ -20,7 +20,7 @@ import (
 //
 // An error wraps fence.ErrRefused (another leads: stop; the term is over; with ErrClosed
 // too it is a later write, of which nothing was sent),
-// tenure.EndedError (the term is over: stop; nothing was sent), ledgerapi.ErrUnknown
+// ledgerapi.ErrDataLost (the ledger is not what it was: stop), tenure.EndedError (the term is over: stop; nothing was sent), ledgerapi.ErrUnknown
 // (it may have been written or not), ledgerapi.ErrUnavailable or ErrBusy (nothing was
 // written: try again), or says what is wrong with the writes themselves.
 type Writer interface {
@@ -33,7 +33,7 @@ var ErrClosed = errors.New("pen: this leader has stopped writing, nothing was se
 // Stop reports whether err means that no further write of this leader can succeed.
 func Stop(err error) bool {
 	var ended *tenure.EndedError
-	return errors.Is(err, fence.ErrRefused) || errors.Is(err, ErrClosed) || errors.As(err, &ended)
+	return errors.Is(err, fence.ErrRefused) || errors.Is(err, ErrClosed) || errors.Is(err, ledgerapi.ErrDataLost) || errors.As(err, &ended)
 }
 
 // Applier makes batches of writes: a ledger, or a client of one.
@@ -57,8 +57,8 @@ type Config struct {
 	// Between, if set, is called between the check and the write: where a process that
 	// is paused does the most harm.
 	Between func()
-	// Attempted, if set, is told each attempt just before it is sent.
-	Attempted func(at clock.Instant, token fence.Token)
+	// Attempted, if set, is called with each attempt just before it is sent.
+	Attempted func(at clock.Instant, token fence.Token, writes []ledgerapi.Write)
 	// Done, if set, is told how each attempt ended.
 	Done func(at clock.Instant, took time.Duration, err error)
 }
@@ -139,7 +139,7 @@ func (p *Pen) write(ctx context.Context, writes []ledgerapi.Write) (ledgerapi.An
 	}
 	raise(&p.last, at)
 	if p.cfg.Attempted != nil {
-		p.cfg.Attempted(at, token)
+		p.cfg.Attempted(at, token, writes)
 	}
 	wctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Timeout)
 	defer cancel()

@@ -25,12 +25,18 @@ func (quietGrant) Ended(error)                             {}
 func (quietGrant) Successor(context.Context, string) error { return nil }
 func (quietGrant) Release(context.Context, string) error   { return nil }
 
+func (quietGrant) Suspect(context.Context, fence.Token) error { return nil }
+
 func newTerm(token fence.Token) (*tenure.Term, *tenure.Trust, func(error) bool) {
+	return newTermOf("n1", token)
+}
+
+func newTermOf(session string, token fence.Token) (*tenure.Term, *tenure.Trust, func(error) bool) {
 	c := clock.System()
 	tr := tenure.NewTrust(c)
 	tr.Set(c.Now().Add(time.Hour))
 	t, end := tenure.NewTerm(tenure.TermConfig{
-		Group: "billing", Token: token, Deployment: "test", Candidate: tenure.Candidate{ID: "n1"}, Trust: tr, Grant: quietGrant{},
+		Group: "billing", Token: token, Deployment: "test", Session: fence.SessionDigest(session), Candidate: tenure.Candidate{ID: "n1"}, Trust: tr, Grant: quietGrant{},
 	})
 	return t, tr, end
 }
@@ -71,6 +77,28 @@ func TestRefusedStepsDown(t *testing.T) {
 	}
 }
 
+// If another session has sealed the ledger with the same token, the write is refused as a
+// clone, and the term ends.
+func TestCloneStepsDown(t *testing.T) {
+	l := openLedger(t)
+	first, _, _ := newTermOf("first", 1)
+	if err := l.Seal(t.Context(), "billing", first.Stamp(0), "n1"); err != nil {
+		t.Fatal(err)
+	}
+	second, _, _ := newTermOf("second", 1)
+	_, err := pen.New(pen.Config{Ledger: l, Resource: "billing", Term: second}).Write(t.Context(), checkpoint())
+	var clone *fence.CloneError
+	if !errors.As(err, &clone) || !pen.Stop(err) {
+		t.Fatalf("a write of the second session: %v", err)
+	}
+	if err := second.Check(); !errors.Is(err, tenure.ErrResigned) {
+		t.Fatalf("after a refused write the term is %v", err)
+	}
+	if _, err := pen.New(pen.Config{Ledger: l, Resource: "billing", Term: first}).Write(t.Context(), checkpoint()); err != nil {
+		t.Fatalf("a write of the first session: %v", err)
+	}
+}
+
 // After a refusal nothing more is sent, whether the term is seen to have ended or not,
 // and nobody who writes at the same time begins an attempt after a refused one has ended.
 func TestRefusedSendsNothingMore(t *testing.T) {
@@ -81,7 +109,7 @@ func TestRefusedSendsNothingMore(t *testing.T) {
 	told := clock.Never
 	p := pen.New(pen.Config{
 		Ledger: l, Resource: "billing", Term: old,
-		Attempted: func(at clock.Instant, _ fence.Token) {
+		Attempted: func(at clock.Instant, _ fence.Token, _ []ledgerapi.Write) {
 			mu.Lock()
 			defer mu.Unlock()
 			begun = append(begun, at)
@@ -137,7 +165,7 @@ func TestEnded(t *testing.T) {
 		t.Run(tt.cause.Error(), func(t *testing.T) {
 			term, _, end := newTerm(1)
 			sent := 0
-			p := pen.New(pen.Config{Ledger: openLedger(t), Resource: "billing", Term: term, Attempted: func(clock.Instant, fence.Token) { sent++ }})
+			p := pen.New(pen.Config{Ledger: openLedger(t), Resource: "billing", Term: term, Attempted: func(clock.Instant, fence.Token, []ledgerapi.Write) { sent++ }})
 			end(tt.cause)
 			if _, err := p.Write(t.Context(), checkpoint()); !pen.Stop(err) || !errors.Is(err, tt.cause) || sent != 0 {
 				t.Fatalf("a write: %v, %d sent", err, sent)
@@ -217,7 +245,7 @@ func TestBetween(t *testing.T) {
 			}
 			paused = clock.System().Now()
 		},
-		Attempted: func(at clock.Instant, _ fence.Token) { attempts = append(attempts, at) },
+		Attempted: func(at clock.Instant, _ fence.Token, _ []ledgerapi.Write) { attempts = append(attempts, at) },
 	})
 	_, err := p.Write(t.Context(), checkpoint())
 	if !errors.Is(err, fence.ErrRefused) {

@@ -216,7 +216,11 @@ func (s *Sequencer) commit(ctx context.Context, b *batch) error {
 	began := time.Now()
 	first, err := s.propose(ctx, b.numbers)
 	var moved *ledgerapi.SequenceError
-	if errors.As(err, &moved) && moved.LastSeq < ledgerapi.MaxSequence {
+	switch {
+	case !errors.As(err, &moved) || moved.LastSeq >= ledgerapi.MaxSequence:
+	case moved.LastSeq < s.last:
+		err = wentBack(s.cfg.Name, s.last, moved.LastSeq)
+	default:
 		// A write of ours that was given up for lost has landed after all. Nothing was
 		// taken now, so these callers may be tried again.
 		s.know(moved.LastSeq)
@@ -241,6 +245,9 @@ func (s *Sequencer) propose(ctx context.Context, n uint64) (first uint64, err er
 			// Nothing was sent: whatever kept the read from its answer, this is definite.
 			return 0, fmt.Errorf("%w: the sequence cannot be read: %s", ledgerapi.ErrUnavailable, err.Error())
 		}
+		if last < s.last {
+			return 0, wentBack(s.cfg.Name, s.last, last)
+		}
 		s.know(last)
 		s.unsure = false
 	}
@@ -251,6 +258,10 @@ func (s *Sequencer) propose(ctx context.Context, n uint64) (first uint64, err er
 	}
 	s.know(s.last + n)
 	return first, nil
+}
+
+func wentBack(name string, from, to uint64) error {
+	return fmt.Errorf("%w: sequence %q went back from %d to %d", ledgerapi.ErrDataLost, name, from, to)
 }
 
 // know raises last: only Run changes it, so Run reads it without the lock.

@@ -18,6 +18,9 @@ type Config struct {
 	Listen string
 	// Dir is an existing directory of its own, for its mark and its orders.
 	Dir string
+	// Hosts are names by which callers reach the worker, besides localhost, the host of
+	// Listen and every IP address. Requests to other names are refused.
+	Hosts []string
 
 	// Running is how many orders run at once, standing ones not counted. Default 8.
 	Running int

@@ -116,7 +116,7 @@ func (w *worker) serve(ctx context.Context, ln net.Listener, ready func(addr str
 	if ready != nil {
 		ready(ln.Addr().String())
 	}
-	err := httpapi.Serve(ctx, ln, w.handler(work), w.cfg.HTTP, w.cfg.Log)
+	err := httpapi.Serve(ctx, ln, httpapi.OnlyHosts(w.handler(work), append(w.cfg.Hosts, w.cfg.Listen)...), w.cfg.HTTP, w.cfg.Log)
 	stop(errors.New("the worker stops"))
 	w.stopStanding()
 	wait.Wait()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/tenurehq/tenure/clock"
@@ -19,6 +20,11 @@ type Options struct {
 	Checks []string
 	// Ledger makes the check "ledger" too, if the run does not name it.
 	Ledger bool
+	// Expect, if given, says what the code of the experiment requires of a run: its
+	// configuration and its checks. They are used instead of what the history says, and a
+	// history that says something else is not whole. At and the times of jobs are not
+	// compared, since only the run knows them.
+	Expect func(Run) (Run, error)
 }
 
 // Names are those of all checks, in the order of a report: the guarantees' and, last,
@@ -37,6 +43,9 @@ func Dir(ctx context.Context, dir string, opts Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
+	if opts.Expect != nil {
+		f.expect(opts.Expect)
+	}
 	checks, err := chosen(opts.Checks, f.run.Checks)
 	if err != nil {
 		return Report{}, err
@@ -49,6 +58,10 @@ func Dir(ctx context.Context, dir string, opts Options) (Report, error) {
 		s.ledger = readLedger(ctx, opts.DB, f.run.Group)
 	}
 	if err := s.read(ctx, dir); err != nil {
+		return Report{}, err
+	}
+	digest, err := manifested(dir, f.damaged)
+	if err != nil {
 		return Report{}, err
 	}
 	verdicts := map[string]func() Verdict{
@@ -66,7 +79,7 @@ func Dir(ctx context.Context, dir string, opts Options) (Report, error) {
 		"evidence":     s.evidence.verdict,
 		"history":      func() Verdict { return s.history(checks) },
 	}
-	r := Report{Run: f.run, Terms: s.terms(), Callers: s.sequence.callers}
+	r := Report{Run: f.run, Manifest: digest, Terms: s.terms(), Callers: s.sequence.callers}
 	for _, x := range f.faults {
 		r.Faults = append(r.Faults, x.Fault)
 	}
@@ -96,6 +109,32 @@ func chosen(asked, run []string) ([]string, error) {
 		asked = append(slices.Clone(asked), "history")
 	}
 	return asked, errors.Join(unknown...)
+}
+
+// expect replaces what the history says of its run by what the experiment requires.
+func (f *facts) expect(require func(Run) (Run, error)) {
+	want, err := require(f.run)
+	if err != nil {
+		f.damaged(&historyError{f.runAt, err.Error()})
+		f.run.Checks = nil // all of them
+		return
+	}
+	got := f.run
+	same := len(got.Jobs) == len(want.Jobs)
+	for i := 0; same && i < len(got.Jobs); i++ {
+		same = got.Jobs[i].EveryMS == want.Jobs[i].EveryMS && got.Jobs[i].FirstMS > 0 && (got.Jobs[i].EveryMS == 0 || got.Jobs[i].LastMS >= got.Jobs[i].FirstMS)
+	}
+	if !same {
+		f.damaged(&historyError{f.runAt, "jobs: not those of the experiment"})
+	}
+	want.At, want.Jobs = got.At, got.Jobs
+	a, b := reflect.ValueOf(got), reflect.ValueOf(want)
+	for i := range a.NumField() {
+		if x, y := a.Field(i).Interface(), b.Field(i).Interface(); !reflect.DeepEqual(x, y) {
+			f.damaged(&historyError{f.runAt, fmt.Sprintf("%s: the run says %v, and the experiment requires %v", a.Type().Field(i).Name, x, y)})
+		}
+	}
+	f.run = want
 }
 
 // scan is all that is told the events which are not kept.
@@ -128,11 +167,16 @@ func (s *scan) read(ctx context.Context, dir string) error {
 	effect := func(e Event, at Place) error {
 		s.lines++
 		s.fencing.effect(e.(Effect), at)
+		s.ledger.effect(e.(Effect), at)
 		s.once.effect(e.(Effect), at)
 		return nil
 	}
 	if err := each(ctx, dir, func(kind string) bool { return kind == "effect" }, effect, s.f.damaged); err != nil {
 		return err
+	}
+	if s.f.whole() {
+		s.ledger.complete()
+		s.sequence.took = &s.fencing.took
 	}
 	see := func(e Event, at Place) {
 		s.lines++
@@ -173,6 +217,9 @@ func (s *scan) history(checks []string) Verdict {
 	t.counts["events"] = s.lines + int64(len(s.f.terms)+len(s.f.grants)+len(s.f.seals)+len(s.f.faults)+s.f.runs)
 	for _, b := range s.f.broken {
 		t.doubt([]Place{b.at}, "%s", b.what)
+	}
+	if s.f.whole() && len(s.f.processes) != s.f.run.Nodes {
+		t.doubt([]Place{s.f.runAt}, "the run has %d nodes, and the history has processes of %d", s.f.run.Nodes, len(s.f.processes))
 	}
 	switch bound := slices.ContainsFunc(checks, func(name string) bool { return !timeless(name) }); {
 	case s.f.runs != 1:

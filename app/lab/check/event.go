@@ -7,8 +7,8 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// Event is one line of a history: a Run, Call, Belief, Seal, Attempt, Effect, Grant or
-// Fault.
+// Event is one line of a history: a Run, Process, Call, Belief, Seal, Attempt, Effect,
+// Grant or Fault.
 type Event interface {
 	kind() string
 	// when orders events of one kind: when it was over.
@@ -50,7 +50,8 @@ type Run struct {
 	// TickMS is the time between two instants of ticks; 0: it is not known.
 	TickMS int64 `json:"tick_ms,omitempty"`
 	// Checks are the names of the checks that this run is for. Default all: those that
-	// find nothing to look at are then unknown.
+	// find nothing to look at are then unknown. What the code of the experiment requires
+	// (Options.Expect) takes precedence.
 	Checks []string `json:"checks,omitempty"`
 }
 
@@ -62,6 +63,13 @@ type Job struct {
 	FirstMS int64  `json:"first_ms"`
 	EveryMS int64  `json:"every_ms,omitempty"`
 	LastMS  int64  `json:"last_ms,omitempty"`
+}
+
+// Process is the start of a process of a node.
+type Process struct {
+	Node string        `json:"node"`
+	PID  int           `json:"pid"`
+	At   clock.Instant `json:"at"`
 }
 
 // Call is a client's call. Without Error it was answered: the numbers First to Last.
@@ -85,6 +93,7 @@ const (
 	Began   = "began"   // the term began
 	Ended   = "ended"   // the term ended, with a cause
 	Refused = "refused" // Term.Check said no
+	Missed  = "missed"  // a keep-alive failed; it names no term
 )
 
 // Belief is what a node says of its term, when it happened to it.
@@ -105,13 +114,24 @@ const (
 	OutcomeFailed  = "failed" // surely not made
 )
 
-// Attempt is a leader's attempt to write, taken on the line before it was sent.
+// Attempt is a leader's attempt to write, recorded before it is sent.
 type Attempt struct {
 	Node    string        `json:"node"`
 	Token   fence.Token   `json:"token"`
 	At      clock.Instant `json:"at"`
 	End     clock.Instant `json:"end,omitempty"`
 	Outcome string        `json:"outcome,omitempty"`
+	// Writes are the effects that it asks for.
+	Writes []Write `json:"writes,omitempty"`
+}
+
+// Write is an effect that an attempt asks for. The fields are those of Effect.
+type Write struct {
+	What      string `json:"what"`
+	Name      string `json:"name,omitempty"`
+	First     uint64 `json:"first,omitempty"`
+	Last      uint64 `json:"last,omitempty"`
+	InstantMS int64  `json:"instant_ms,omitempty"`
 }
 
 // Seal is a new leader's seal of the ledger, which acknowledged it at End: what has a
@@ -201,13 +221,38 @@ type Fault struct {
 	// set by the one, and nothing had been undone by the other.
 	Set  clock.Instant `json:"set,omitempty"`
 	Held clock.Instant `json:"held,omitempty"`
-	// Evidence says how one knows that it bit.
+	// Evidence says in words how one knows that it bit. No check reads it: Proof is what
+	// is checked.
 	Evidence string `json:"evidence,omitempty"`
+	Proof    Proof  `json:"proof,omitzero"`
 	// Missed is why it does not count: it did not bite, or hit another than it was meant
 	// for. PartOf is the name of the fault that it is a part of, under another aspect.
 	// Either excuses what its class does, and is no fault of its own.
 	Missed string `json:"missed,omitempty"`
 	PartOf string `json:"part_of,omitempty"`
+}
+
+// What proves a fault.
+const (
+	// ProofExited: the processes with these PIDs ended.
+	ProofExited = "exited"
+	// ProofStopped: the processes with these PIDs did not run between Set and Held.
+	ProofStopped = "stopped"
+	// ProofEnded: the target's term with this token ended.
+	ProofEnded = "ended"
+	// ProofFelt: keep-alives or writes of the target failed, it could not see who leads, or
+	// a term of it ended.
+	ProofFelt = "felt"
+	// ProofMeasured: the lab measured it and the history does not show it. Such a fault has
+	// no class, so it excuses nothing.
+	ProofMeasured = "measured"
+)
+
+// Proof names what the history must show of a fault.
+type Proof struct {
+	Kind  string      `json:"kind,omitempty"`
+	PIDs  []int       `json:"pids,omitempty"`
+	Token fence.Token `json:"token,omitempty"`
 }
 
 // Counts reports whether it is a fault of its own that bit.
@@ -227,6 +272,7 @@ func (f Fault) surely() span {
 }
 
 func (Run) kind() string     { return "run" }
+func (Process) kind() string { return "process" }
 func (Call) kind() string    { return "call" }
 func (Belief) kind() string  { return "belief" }
 func (Seal) kind() string    { return "seal" }
@@ -236,6 +282,7 @@ func (Grant) kind() string   { return "grant" }
 func (Fault) kind() string   { return "fault" }
 
 func (r Run) when() clock.Instant     { return r.At }
+func (p Process) when() clock.Instant { return p.At }
 func (c Call) when() clock.Instant    { return c.End }
 func (b Belief) when() clock.Instant  { return b.At }
 func (s Seal) when() clock.Instant    { return s.At }

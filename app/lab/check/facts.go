@@ -3,8 +3,13 @@ package check
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
@@ -25,11 +30,26 @@ type facts struct {
 	grants []grantAt
 	faults []faultAt
 	seals  []sealAt
+	// processes of each node, in the order of their starts.
+	processes map[string][]Process
+	// lives is what else nodes wrote down: it shows that they ran.
+	lives []life
 	// reopened are terms that began again; strays are ends without a beginning.
 	reopened, strays []beliefAt
 
 	runs   int
 	broken []*historyError
+	// old: there is no manifest. It was recorded before the stricter checks and does not
+	// have all that they compare.
+	old bool
+}
+
+// life is an event of a node. Trouble: it shows that a fault was felt.
+type life struct {
+	node    string
+	when    clock.Instant
+	at      Place
+	trouble bool
 }
 
 type termName struct {
@@ -65,7 +85,9 @@ type (
 )
 
 func gather(ctx context.Context, dir string) (*facts, error) {
-	f := &facts{byName: map[termName]*term{}}
+	f := &facts{byName: map[termName]*term{}, processes: map[string][]Process{}}
+	_, err := os.Stat(filepath.Join(dir, manifestFile))
+	f.old = errors.Is(err, fs.ErrNotExist)
 	byID := map[string]int{}
 	kept := 0
 	want := func(kind string) bool { return kind != "call" && kind != "attempt" && kind != "effect" }
@@ -77,12 +99,18 @@ func gather(ctx context.Context, dir string) (*facts, error) {
 		case Run:
 			f.run, f.runAt = e, at
 			f.runs++
+		case Process:
+			f.processes[e.Node] = append(f.processes[e.Node], e)
 		case Belief:
 			f.belief(e, at)
+			f.lives = append(f.lives, life{e.Node, e.At, at, e.State == Missed || e.State == Ended && !orderly(e.Cause)})
 		case Grant:
 			f.grants = append(f.grants, grantAt{e, at})
+			node, _, _ := strings.Cut(e.Observer, "/")
+			f.lives = append(f.lives, life{node, e.At, at, e.State == Blind})
 		case Seal:
 			f.seals = append(f.seals, sealAt{e, at})
+			f.lives = append(f.lives, life{e.Node, e.At, at, false})
 		case Fault:
 			i, again := byID[e.ID]
 			if e.ID == "" || !again {
@@ -93,6 +121,9 @@ func gather(ctx context.Context, dir string) (*facts, error) {
 			old := &f.faults[i]
 			old.Healed, old.Evidence = max(old.Healed, e.Healed), old.Evidence+e.Evidence
 			old.Begun = min(old.Begun, e.Begun)
+			if old.Proof.Kind == "" {
+				old.Proof = e.Proof
+			}
 			old.Set, old.Held = max(old.Set, e.Set), max(old.Held, e.Held)
 			old.Missed, old.PartOf = cmp.Or(old.Missed, e.Missed), cmp.Or(old.PartOf, e.PartOf)
 		}
@@ -105,6 +136,9 @@ func gather(ctx context.Context, dir string) (*facts, error) {
 		if f.faults[i].Healed == 0 {
 			f.faults[i].Healed = clock.Never
 		}
+	}
+	for _, all := range f.processes {
+		slices.SortStableFunc(all, func(a, b Process) int { return cmp.Compare(a.At, b.At) })
 	}
 	slices.SortStableFunc(f.faults, func(a, b faultAt) int { return cmp.Compare(a.Begun, b.Begun) })
 	slices.SortStableFunc(f.grants, func(a, b grantAt) int { return cmp.Compare(a.At, b.At) })
@@ -130,7 +164,7 @@ func (f *facts) belief(b Belief, at Place) {
 	switch {
 	case t == nil && b.State == Ended:
 		f.strays = append(f.strays, beliefAt{b, at, Place{}})
-	case t == nil: // a check that was refused where there was no term
+	case t == nil || b.State == Missed: // it is of no term
 	case b.At < t.ended:
 		t.ended, t.endedAt = b.At, at
 		if b.Cause != "" {
@@ -154,6 +188,9 @@ func (f *facts) killed() {
 		}
 	}
 }
+
+// whole reports whether the history has what every process of a fleet did.
+func (f *facts) whole() bool { return f.run.Nodes > 0 && !f.old }
 
 // damaged notes once that a file is not whole.
 func (f *facts) damaged(h *historyError) {

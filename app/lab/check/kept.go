@@ -1,80 +1,90 @@
 package check
 
 import (
-	"cmp"
 	"context"
+	"crypto/sha256"
 	"database/sql"
-	"slices"
 
 	"github.com/tenurehq/tenure/app/fleet/api"
-	"github.com/tenurehq/tenure/fence"
 )
 
-// kept is what the ledger has of a group's sequence, to compare with what callers have:
-// each answer must lie in one allocation of its token.
+// kept is what the ledger's database has of a group. Each answer of a caller must lie in
+// one allocation of its token. If the history has a file of effects, it must have the
+// same effects in the same order.
 type kept struct {
 	*tally
-	unread  bool
-	byToken map[fence.Token][]numbers
-	least   uint64 // the ledger forgets what is older
-	n       int
-	early   bool // the doubt about calls before least was told
+	unread bool
+	group  string
+	// all are the allocations of the group's sequence, of which the ledger may have
+	// removed the oldest.
+	all   allocations
+	early bool // the doubt about calls before all.least was told
+
+	// effects are digests of the effects; compared were found in the history.
+	effects  [][8]byte
+	compared int
+	differs  bool
 }
 
-// maxAllocations is how many are kept in memory.
-const maxAllocations = 1 << 24
-
-func (k *kept) allocations(ctx context.Context, tx *sql.Tx, group string) error {
-	if group == "" {
-		return nil
-	}
-	rows, err := tx.QueryContext(ctx, "SELECT first_seq, last_seq, token FROM allocation WHERE resource = $1 AND name = $2", group, api.Sequence)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }()
-	k.byToken = map[fence.Token][]numbers{}
-	for rows.Next() {
-		var a numbers
-		var token fence.Token
-		if err := rows.Scan(&a.first, &a.last, &token); err != nil {
-			return err
-		}
-		if k.n++; k.n > maxAllocations {
-			k.doubt(nil, "more than %d allocations to compare with", maxAllocations)
-			k.byToken = nil
+func (k *kept) allocations(ctx context.Context, tx *sql.Tx) error {
+	return Effects(ctx, tx, k.group, func(e Effect) error {
+		if k.unread {
 			return nil
 		}
-		if k.least == 0 || a.first < k.least {
-			k.least = a.first
+		digest, err := digestOf(e)
+		k.effects = append(k.effects, digest)
+		if err != nil || e.What != EffectSequence || e.Name != api.Sequence {
+			return err
 		}
-		k.byToken[token] = append(k.byToken[token], a)
-	}
-	for _, all := range k.byToken {
-		slices.SortFunc(all, func(a, b numbers) int { return cmp.Compare(a.first, b.first) })
-	}
-	return rows.Err()
+		if !k.all.add(e.Token, allocation{numbers: numbers{e.First, e.Last}}) {
+			k.unread = true
+			k.doubt(nil, "more than %d allocations to compare with", maxAllocations)
+		}
+		return nil
+	})
 }
 
-// call is told every answered call. A nil one compares nothing.
-func (k *kept) call(c callAt) {
-	if k == nil || k.unread || k.byToken == nil {
+// digestOf is enough of a digest to compare two effects.
+func digestOf(e Effect) (short [8]byte, err error) {
+	line, err := encode(e)
+	sum := sha256.Sum256(line)
+	copy(short[:], sum[:])
+	return short, err
+}
+
+// effect is called with every effect of the history, in its order.
+func (k *kept) effect(e Effect, at Place) {
+	if k == nil || k.unread || k.differs || k.group == "" {
 		return
 	}
-	if c.last < k.least {
+	k.compared++
+	if digest, err := digestOf(e); err != nil || k.compared > len(k.effects) || digest != k.effects[k.compared-1] {
+		k.differs = true
+		k.violated([]Place{at}, "this effect is not the one that the ledger's database has at its place (%d of %d)", k.compared, len(k.effects))
+	}
+}
+
+// complete checks that the history has all effects. A nil one compares nothing.
+func (k *kept) complete() {
+	if k != nil && !k.unread && !k.differs && k.compared < len(k.effects) {
+		k.violated(nil, "the ledger's database has %d effects, and the history only the first %d", len(k.effects), k.compared)
+	}
+}
+
+// call is called with every answered call. A nil one compares nothing.
+func (k *kept) call(c callAt) {
+	if k == nil || k.unread || k.group == "" {
+		return
+	}
+	if c.last < k.all.least {
 		if k.count("calls not compared"); !k.early {
 			k.early = true
-			k.doubt([]Place{c.at}, "a caller has %d to %d, and the ledger has forgotten what is below %d: start it with a larger --history", c.first, c.last, k.least)
+			k.doubt([]Place{c.at}, "a caller has %d to %d, and the ledger has forgotten what is below %d: start it with a larger --history", c.first, c.last, k.all.least)
 		}
 		return
 	}
 	k.count("calls compared")
-	all := k.byToken[c.token]
-	i, exact := slices.BinarySearchFunc(all, c.first, func(a numbers, first uint64) int { return cmp.Compare(a.first, first) })
-	if !exact {
-		i--
-	}
-	if i < 0 || c.last > all[i].last {
+	if k.all.holding(c.token, c.first, c.last) == nil {
 		k.violated([]Place{c.at}, "a caller has %d to %d under token %d, and the ledger has no such allocation", c.first, c.last, c.token)
 	}
 }

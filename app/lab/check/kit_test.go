@@ -39,11 +39,16 @@ type world struct {
 	firings    uint64
 	due        int64
 	faults     int
+	pids       [4]int  // of the nodes 1 to 3
+	writes     []Write // of the attempt
 }
 
 func good(seed uint64) history {
 	w := &world{rng: rand.New(rand.NewPCG(seed, 1)), h: history{}, now: kZero, next: 1}
 	w.due = kWall + 100
+	for n := 1; n <= 3; n++ {
+		w.start(n, kZero-clock.Instant(n))
+	}
 	ends := []func(){w.kill, w.pause, w.resign, w.transfer, w.cut, w.quorum, w.skew}
 	w.rng.Shuffle(len(ends), func(i, j int) { ends[i], ends[j] = ends[j], ends[i] })
 	for _, end := range ends {
@@ -85,6 +90,15 @@ func (w *world) span(from, to int) time.Duration {
 	return time.Duration(from+w.rng.IntN(to-from)) * time.Millisecond
 }
 
+// start begins a process of a node.
+func (w *world) start(n int, at clock.Instant) {
+	w.pids[n] = 100*n + w.pids[n]%100 + 1
+	w.add("nodes", Process{Node: fmt.Sprintf("node-%d", n), PID: w.pids[n], At: at})
+}
+
+// proof of a fault of the leader.
+func (w *world) proof(kind string) Proof { return Proof{Kind: kind, PIDs: []int{w.pids[w.node]}} }
+
 func (w *world) id() string { return fmt.Sprintf("node-%d", w.node) }
 
 func wall(at clock.Instant) int64 { return kWall + at.Sub(kZero).Milliseconds() }
@@ -113,7 +127,7 @@ func (w *world) fault(f Fault) {
 	w.faults++
 	f.ID = fmt.Sprint(w.faults)
 	begun := f
-	begun.Healed, begun.Evidence = 0, ""
+	begun.Healed, begun.Evidence, begun.Proof = 0, "", Proof{}
 	w.add("faults", begun)
 	w.add("faults", f)
 }
@@ -122,7 +136,6 @@ func (w *world) fault(f Fault) {
 func (w *world) work(d time.Duration) {
 	for end := w.now.Add(d); w.now < end; w.now = w.now.Add(w.span(8, 24)) {
 		done := w.now.Add(2 * time.Millisecond)
-		w.add("nodes", Attempt{Node: w.id(), Token: w.token, At: w.now, End: done, Outcome: OutcomeOK})
 		first := w.next
 		for range 1 + w.rng.IntN(4) {
 			w.call(done)
@@ -139,7 +152,14 @@ func (w *world) work(d time.Duration) {
 		for ; w.due <= wall(w.now); w.due += 100 {
 			w.effect(Effect{What: EffectFiring, Name: "every", InstantMS: w.due})
 		}
+		w.attempt(done)
 	}
+}
+
+// attempt is that of the effects so far.
+func (w *world) attempt(done clock.Instant) {
+	w.add("nodes", Attempt{Node: w.id(), Token: w.token, At: w.now, End: done, Outcome: OutcomeOK, Writes: w.writes})
+	w.writes = nil
 }
 
 func (w *world) effect(e Effect) {
@@ -148,6 +168,7 @@ func (w *world) effect(e Effect) {
 		e.N = w.firings
 	}
 	e.Token, e.Holder, e.AtMS = w.token, w.id(), wall(w.now)
+	w.writes = append(w.writes, Write{e.What, e.Name, e.First, e.Last, e.InstantMS})
 	w.add("ledger", e)
 }
 
@@ -168,7 +189,8 @@ func (w *world) call(done clock.Instant) {
 }
 
 func (w *world) kill() {
-	w.fault(Fault{Name: "kill-leader", Class: ClassKill, Target: w.id(), Begun: w.now, Healed: w.now.Add(kTTL), Evidence: "exited by signal 9"})
+	w.fault(Fault{Name: "kill-leader", Class: ClassKill, Target: w.id(), Begun: w.now, Healed: w.now.Add(kTTL), Evidence: "exited by signal 9", Proof: w.proof(ProofExited)})
+	w.start(w.node, w.now.Add(kTTL))
 	w.vacant(w.now.Add(kTTL))
 	w.now = w.now.Add(kTTL + 5*time.Millisecond)
 }
@@ -177,7 +199,7 @@ func (w *world) pause() {
 	wake := w.now.Add(kTTL + 800*time.Millisecond)
 	w.fault(Fault{
 		Name: "gc-pause-leader", Class: ClassPause, Target: w.id(), Begun: w.now, Set: w.now.Add(3 * time.Millisecond), Held: wake.Add(-5 * time.Millisecond),
-		Healed: wake, Evidence: "its write was refused",
+		Healed: wake, Evidence: "its write was refused", Proof: w.proof(ProofStopped),
 	})
 	woken := wake.Add(time.Millisecond)
 	w.add("nodes", Attempt{Node: w.id(), Token: w.token, At: woken, End: woken.Add(time.Millisecond), Outcome: OutcomeRefused})
@@ -198,9 +220,9 @@ func (w *world) transfer() { w.handover("transferred") }
 func (w *world) handover(cause string) {
 	w.ended(w.now, cause)
 	w.now = w.now.Add(2 * time.Millisecond)
-	w.add("nodes", Attempt{Node: w.id(), Token: w.token, At: w.now, End: w.now.Add(time.Millisecond), Outcome: OutcomeOK})
 	w.checkpoint++
 	w.effect(Effect{What: EffectCheckpoint, Name: "handover", N: w.checkpoint})
+	w.attempt(w.now.Add(time.Millisecond))
 	if cause == "resigned" {
 		w.vacant(w.now.Add(2 * time.Millisecond))
 	}
@@ -208,7 +230,7 @@ func (w *world) handover(cause string) {
 }
 
 func (w *world) cut() {
-	w.fault(Fault{Name: "partition-leader", Target: w.id(), Begun: w.now, Healed: w.now.Add(1200 * time.Millisecond), Evidence: "no beat for 1.2s"})
+	w.fault(Fault{Name: "partition-leader", Target: w.id(), Begun: w.now, Healed: w.now.Add(1200 * time.Millisecond), Evidence: "no beat for 1.2s", Proof: Proof{Kind: ProofFelt}})
 	from := w.now
 	w.work(900 * time.Millisecond)
 	w.ended(from.Add(kTTL*95/100), "expired")
@@ -218,7 +240,7 @@ func (w *world) cut() {
 
 func (w *world) quorum() {
 	heal := w.now.Add(2500 * time.Millisecond)
-	w.fault(Fault{Name: "quorum-lost", Class: ClassQuorum, Target: "engine", Begun: w.now, Set: w.now.Add(20 * time.Millisecond), Held: heal.Add(-time.Millisecond), Healed: heal, Evidence: "reads fail"})
+	w.fault(Fault{Name: "quorum-lost", Class: ClassQuorum, Target: "engine", Begun: w.now, Set: w.now.Add(20 * time.Millisecond), Held: heal.Add(-time.Millisecond), Healed: heal, Evidence: "reads fail", Proof: Proof{Kind: ProofFelt}})
 	w.fault(Fault{Name: "quorum-lost by", PartOf: "quorum-lost", Target: "engine-1", Begun: w.now, Healed: heal})
 	from := w.now
 	w.work(900 * time.Millisecond)
@@ -230,7 +252,7 @@ func (w *world) quorum() {
 
 func (w *world) skew() {
 	w.fault(Fault{Name: "flap", Target: w.id(), Begun: w.now, Healed: w.now, Missed: "it left no trace"})
-	w.fault(Fault{Name: "skew-leader", Target: w.id(), Begun: w.now, Healed: w.now.Add(300 * time.Millisecond), Evidence: "its clock is 200ms ahead"})
+	w.fault(Fault{Name: "skew-leader", Target: w.id(), Begun: w.now, Healed: w.now.Add(300 * time.Millisecond), Evidence: "its clock is 200ms ahead", Proof: Proof{Kind: ProofMeasured}})
 	w.work(400 * time.Millisecond)
 	w.resign()
 }
@@ -256,6 +278,9 @@ func (h history) save(t testing.TB) string {
 		if err := w.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := WriteManifest(dir); err != nil {
+		t.Fatal(err)
 	}
 	return dir
 }

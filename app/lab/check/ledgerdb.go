@@ -3,10 +3,12 @@ package check
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,17 +37,17 @@ func Ledger(ctx context.Context, db string) Verdict {
 // readLedger also keeps the allocations of a group, if one is given: what callers have
 // must be among them.
 func readLedger(ctx context.Context, path, group string) *kept {
-	k := &kept{tally: newTally("G6", "ledger", "allocations", "ticks", "numbers", "calls compared", "calls not compared")}
+	k := &kept{group: group, tally: newTally("G6", "ledger", "allocations", "ticks", "numbers", "calls compared", "calls not compared")}
 	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
-	if err := k.read(ctx, path, group); err != nil {
+	if err := k.read(ctx, path); err != nil {
 		k.unread = true
 		k.doubt(nil, "the ledger's database cannot be read: %v", err)
 	}
 	return k
 }
 
-func (k *kept) read(ctx context.Context, path, group string) error {
+func (k *kept) read(ctx context.Context, path string) error {
 	t := k.tally
 	db, name, err := openLedger(path, readOnly)
 	if err != nil {
@@ -82,7 +84,71 @@ func (k *kept) read(ctx context.Context, path, group string) error {
 			t.doubt(nil, "the ledger has forgotten %s: start it with a larger --history", what)
 		}
 	}
-	return k.allocations(ctx, tx, group)
+	if k.group == "" {
+		return nil
+	}
+	return k.allocations(ctx, tx)
+}
+
+// Effects calls see with what the ledger's database has of a group: what took effect and
+// what was refused, in the order of a history's file.
+func Effects(ctx context.Context, db interface {
+	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
+}, group string, see func(Effect) error) error {
+	for _, part := range []struct {
+		query string
+		scan  func(*sql.Rows, *Effect) error
+	}{
+		{"SELECT name, n, first_seq, last_seq, token, at_ms FROM allocation WHERE resource = $1 ORDER BY name, n", func(r *sql.Rows, e *Effect) error {
+			e.What = EffectSequence
+			return r.Scan(&e.Name, &e.N, &e.First, &e.Last, &e.Token, &e.AtMS)
+		}},
+		{"SELECT tick_key, n, token, at_ms FROM tick WHERE resource = $1 ORDER BY n", func(r *sql.Rows, e *Effect) error {
+			e.What = EffectTick
+			var key string
+			err := r.Scan(&key, &e.N, &e.Token, &e.AtMS)
+			e.InstantMS = TickInstant(key)
+			return err
+		}},
+		{"SELECT job, n, at_ms, token, fired_ms FROM firing WHERE resource = $1 ORDER BY n", func(r *sql.Rows, e *Effect) error {
+			e.What = EffectFiring
+			return r.Scan(&e.Name, &e.N, &e.InstantMS, &e.Token, &e.AtMS)
+		}},
+		// Of a checkpoint there is only the last write.
+		{"SELECT name, version, token, updated_ms FROM checkpoint WHERE resource = $1 ORDER BY name", func(r *sql.Rows, e *Effect) error {
+			e.What = EffectCheckpoint
+			return r.Scan(&e.Name, &e.N, &e.Token, &e.AtMS)
+		}},
+		{"SELECT holder, token, reason, current_token, applied, at_ms FROM rejection WHERE resource = $1 ORDER BY id", func(r *sql.Rows, e *Effect) error {
+			e.What = "write"
+			return r.Scan(&e.Holder, &e.Token, &e.Refused, &e.Current, &e.Applied, &e.AtMS)
+		}},
+	} {
+		rows, err := db.QueryContext(ctx, part.query, group)
+		if err != nil {
+			return fmt.Errorf("the ledger's database: %w", err)
+		}
+		for err == nil && rows.Next() {
+			var e Effect
+			if err = part.scan(rows, &e); err == nil {
+				err = see(e)
+			}
+		}
+		if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TickInstant is the instant that the key of a tick names; 0: none.
+func TickInstant(key string) int64 {
+	at, ok := strings.CutPrefix(key, "tick-")
+	ms, err := strconv.ParseInt(at, 10, 64)
+	if !ok || err != nil {
+		return 0
+	}
+	return ms
 }
 
 // refusedWrites is what a ledger keeps least of.

@@ -12,6 +12,7 @@ import (
 const (
 	window        = 4096             // calls that porcupine is given at once
 	windowTimeout = 20 * time.Second // for each; it takes milliseconds
+	smallest      = window / 8       // calls that are not split further after a timeout
 )
 
 // linear is G6 by porcupine: there is an order of all calls, each somewhere between its
@@ -21,24 +22,24 @@ const (
 // each window those calls are added that had the largest number when one of its calls
 // began: a call that is out of order is so against one of those, or within its window.
 // Any choice of calls of a good history is a good history, since numbers may be
-// skipped; so a window that fails is a violation.
+// skipped; so a window that fails is a violation. A window that porcupine does not decide
+// in time is split; if its parts are not decided either, the verdict is unknown.
 type linear struct {
 	*tally
+	check func(porcupine.Model, []porcupine.Operation, time.Duration) porcupine.CheckResult
 	calls []callAt
 	seen  map[Place]bool
-	extra []callAt
+	extra []callAt // for each of calls the one that is added; it has no place if there is none
 }
 
 func newLinear() *linear {
-	return &linear{tally: newTally("G6", "linearizable", "calls answered", "windows"), seen: map[Place]bool{}}
+	return &linear{check: porcupine.CheckOperationsTimeout, tally: newTally("G6", "linearizable", "calls answered", "windows"), seen: map[Place]bool{}}
 }
 
 func (c *linear) call(ctx context.Context, now, before callAt) {
 	c.count("calls answered")
 	c.calls = append(c.calls, now)
-	if before.at.File != "" {
-		c.extra = append(c.extra, before)
-	}
+	c.extra = append(c.extra, before)
 	if len(c.calls) == window {
 		c.cut(ctx)
 	}
@@ -48,26 +49,37 @@ func (c *linear) cut(ctx context.Context) {
 	if len(c.calls) == 0 {
 		return
 	}
-	clear(c.seen)
-	all := make([]callAt, 0, len(c.calls)+len(c.extra))
-	for _, call := range append(c.calls, c.extra...) {
-		if !c.seen[call.at] {
-			c.seen[call.at] = true
-			all = append(all, call)
-		}
-	}
-	c.calls, c.extra = c.calls[:0], c.extra[:0]
 	c.count("windows")
+	c.decide(ctx, c.calls, c.extra)
+	c.calls, c.extra = c.calls[:0], c.extra[:0]
+}
+
+func (c *linear) decide(ctx context.Context, calls, extra []callAt) {
 	if ctx.Err() != nil {
 		return
 	}
+	clear(c.seen)
+	all := make([]callAt, 0, len(calls)+len(extra))
+	for _, part := range [][]callAt{calls, extra} {
+		for _, call := range part {
+			if call.at.File != "" && !c.seen[call.at] {
+				c.seen[call.at] = true
+				all = append(all, call)
+			}
+		}
+	}
 	from := all[0].at
-	switch porcupine.CheckOperationsTimeout(sequenceModel(), operations(all), windowTimeout) {
+	switch c.check(sequenceModel(), operations(all), windowTimeout) {
 	case porcupine.Ok:
 	case porcupine.Illegal:
 		at, what := culprit(all)
 		c.violated(at, "no order of the calls explains their numbers: %s", what)
 	case porcupine.Unknown:
+		if half := len(calls) / 2; half >= smallest {
+			c.decide(ctx, calls[:half], extra[:half])
+			c.decide(ctx, calls[half:], extra[half:])
+			return
+		}
 		c.doubt([]Place{from}, "porcupine did not end within %v on the %d calls from here", windowTimeout, len(all))
 	}
 }

@@ -242,8 +242,8 @@ func everything() []planted {
 			return "nodes", h.inTime(Attempt{Node: "node-1", Token: 1, At: x.Held - 1})
 		}},
 		{"fault without evidence", "evidence", "evidence", Unknown, "", func(h history, pick func([]int) int) (string, int) {
-			i := pick(find(h, "faults", func(f Fault) bool { return f.Evidence != "" }))
-			edit(h, "faults", i, func(f *Fault) { f.Evidence = "" })
+			i := pick(find(h, "faults", func(f Fault) bool { return f.Proof.Kind != "" }))
+			edit(h, "faults", i, func(f *Fault) { f.Proof = Proof{} })
 			return "faults", i - 1
 		}},
 		{"fault not healed", "evidence", "evidence", Unknown, "", func(h history, pick func([]int) int) (string, int) {

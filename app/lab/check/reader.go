@@ -150,6 +150,8 @@ func decode(kind string, line []byte) (Event, error) {
 	switch kind {
 	case "run":
 		return into[Run](line)
+	case "process":
+		return into[Process](line)
 	case "call":
 		return into[Call](line)
 	case "belief":

@@ -29,6 +29,10 @@ type sequence struct {
 	byToken         map[fence.Token]*numberSpan
 	callers         Callers
 	answered        clock.Instant // the last
+	// took is what took effect, if the history has it: each answer lies in it.
+	took *allocations
+	// most is the largest number of numbers in one answer.
+	most uint64
 }
 
 // numberSpan is the smallest and the largest number of a token.
@@ -84,6 +88,11 @@ func (c *sequence) call(call Call, at Place) (now, before callAt, answered bool)
 	}
 	c.numbers.add(now, now.last)
 	c.tokens.add(now, uint64(now.token))
+
+	if c.took != nil && c.took.holding(now.token, now.first, now.last) == nil {
+		c.violated([]Place{at}, "a caller has %d to %d under token %d, and no effect in the history has that range", now.first, now.last, now.token)
+	}
+	c.most = max(c.most, now.last-now.first+1)
 
 	fresh, room := c.used.add(now.first, now.last)
 	if !room {
@@ -169,6 +178,10 @@ func (c *sequence) verdict() Verdict {
 	c.counts["tokens"] = int64(len(tokens))
 	if len(tokens) >= maxFacts {
 		c.doubt(nil, "more than %d tokens to keep apart", maxFacts)
+	}
+	// Every number that took effect was answered, or the outcome of its call is unknown.
+	if open := uint64(c.counts["calls of unknown outcome"]) * max(c.most, 1); c.took != nil && c.took.sum > c.callers.Numbers+open {
+		c.violated(nil, "%d numbers took effect, and callers have %d of them and %d calls of unknown outcome: calls are missing", c.took.sum, c.callers.Numbers, c.counts["calls of unknown outcome"])
 	}
 	var high *callAt
 	for _, token := range tokens {

@@ -94,6 +94,9 @@ func (v Verdict) String() string {
 type Report struct {
 	Run      Run       `json:"run"`
 	Verdicts []Verdict `json:"verdicts"`
+	// Manifest is the SHA-256 of the history's manifest; empty: it has none, because it was
+	// recorded before the stricter checks.
+	Manifest string `json:"manifest,omitempty"`
 	// Terms are what the numbers and pictures of a run are made of, in the order of
 	// their tokens.
 	Terms []Term `json:"terms"`

@@ -2,9 +2,11 @@ package check
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"os"
 	"path/filepath"
@@ -30,6 +32,7 @@ type Writer struct {
 	buf   *bufio.Writer
 	left  int64
 	lines int64
+	sum   hash.Hash // of the lines
 	err   error
 }
 
@@ -51,7 +54,7 @@ func newWriter(path string, out io.WriteCloser, limit int64) *Writer {
 	if limit <= 0 {
 		limit = DefaultLimit
 	}
-	return &Writer{path: path, out: out, buf: bufio.NewWriterSize(out, 256<<10), left: limit}
+	return &Writer{path: path, out: out, buf: bufio.NewWriterSize(out, 256<<10), left: limit, sum: sha256.New()}
 }
 
 // Write adds a line.
@@ -74,6 +77,7 @@ func (w *Writer) Write(e Event) error {
 	}
 	w.left -= int64(len(line))
 	w.lines++
+	_, _ = w.sum.Write(line) // it cannot fail
 	return nil
 }
 
@@ -86,7 +90,7 @@ func (w *Writer) Close() error {
 		return w.err
 	}
 	end := func() error {
-		if _, err := fmt.Fprintf(w.buf, `{"kind":"end","lines":%d}`+"\n", w.lines); err != nil {
+		if _, err := fmt.Fprintf(w.buf, `{"kind":"end","lines":%d,"sha256":"%x"}`+"\n", w.lines, w.sum.Sum(nil)); err != nil {
 			return err
 		}
 		if err := w.buf.Flush(); err != nil {

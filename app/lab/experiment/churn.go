@@ -209,7 +209,10 @@ func (s *stage) leave(ctx context.Context, n api.NodeFile) (bool, error) {
 	}); err != nil {
 		return false, err
 	}
-	return true, s.faults.Write(check.Fault{Name: "leave", Target: n.ID, Begun: begun, Healed: now(), Evidence: fmt.Sprintf("pid %d has ended in order", n.PID)})
+	return true, s.faults.Write(check.Fault{
+		Name: "leave", Target: n.ID, Begun: begun, Healed: now(), Evidence: fmt.Sprintf("pid %d has ended in order", n.PID),
+		Proof: check.Proof{Kind: check.ProofExited, PIDs: []int{n.PID}},
+	})
 }
 
 // countCalls attributes the nodes' calls to the vacancies, before the traces are gone.

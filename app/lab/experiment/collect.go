@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -88,6 +87,7 @@ func collectNode(history, path string) ([]effect, error) {
 	var effects []effect
 	open := map[attemptName]int{}
 	whole := map[int]bool{}
+	lines := map[int]uint64{} // by process
 	in := bufio.NewScanner(f)
 	for in.Scan() {
 		var l api.TraceLine
@@ -100,21 +100,33 @@ func collectNode(history, path string) ([]effect, error) {
 			}
 			whole[l.PID] = true
 		}
+		if l.Kind == api.TraceOpened {
+			lines[l.PID] = 0
+		}
+		if lines[l.PID]++; l.N != lines[l.PID] {
+			return nil, fmt.Errorf("%s (pid %d) wrote line %d, and line %d is missing in %s", node, l.PID, l.N, lines[l.PID], path)
+		}
 		name := attemptName{l.PID, l.Token, l.At}
 		switch l.Kind {
 		case api.TraceAttempt:
 			open[name] = len(events)
-			events = append(events, check.Attempt{Node: node, Token: l.Token, At: l.At})
+			events = append(events, check.Attempt{Node: node, Token: l.Token, At: l.At, Writes: writesOf(l)})
 		case api.TraceDone:
 			i, ok := open[name]
 			if !ok {
 				return nil, fmt.Errorf("%s: a write ended that had not begun: %s", path, in.Text())
 			}
 			delete(open, name)
-			events[i] = check.Attempt{Node: node, Token: l.Token, At: l.At, End: l.End, Outcome: l.What}
+			a := events[i].(check.Attempt)
+			a.End, a.Outcome = l.End, l.What
+			events[i] = a
 			if l.What == check.OutcomeOK {
 				effects = acknowledged(effects, node, l.Token, l.At)
 			}
+		case api.TraceOpened:
+			events = append(events, check.Process{Node: node, PID: l.PID, At: l.At})
+		case api.TraceMissed:
+			events = append(events, check.Belief{Node: node, State: check.Missed, At: l.At})
 		case api.TraceSealed:
 			events = append(events, check.Seal{Node: node, Token: l.Token, At: l.At, End: l.End})
 		case api.TraceBegan:
@@ -145,6 +157,18 @@ func collectNode(history, path string) ([]effect, error) {
 	return effects, w.Close()
 }
 
+// writesOf are the effects that an attempt asks for.
+func writesOf(l api.TraceLine) (all []check.Write) {
+	for _, w := range l.Writes {
+		x := check.Write{What: w.What, Name: w.Name, First: w.First, Last: w.Last, InstantMS: w.InstantMS}
+		if w.What == check.EffectTick {
+			x.Name, x.InstantMS = "", check.TickInstant(w.Name)
+		}
+		all = append(all, x)
+	}
+	return all
+}
+
 // collectLedger reads what took effect and what was refused.
 func collectLedger(ctx context.Context, w *check.Writer, path string) error {
 	db, err := openDB(path)
@@ -159,56 +183,7 @@ func collectLedger(ctx context.Context, w *check.Writer, path string) error {
 	if len(forgotten) > 0 {
 		return fmt.Errorf("the ledger has forgotten %s: what it did cannot be counted", strings.Join(forgotten, ", "))
 	}
-	for _, part := range []struct {
-		query string
-		scan  func(*sql.Rows) (check.Effect, error)
-	}{
-		{"SELECT name, n, first_seq, last_seq, token, at_ms FROM allocation WHERE resource = ? ORDER BY name, n", func(r *sql.Rows) (check.Effect, error) {
-			e := check.Effect{What: check.EffectSequence}
-			err := r.Scan(&e.Name, &e.N, &e.First, &e.Last, &e.Token, &e.AtMS)
-			return e, err
-		}},
-		{"SELECT tick_key, n, token, at_ms FROM tick WHERE resource = ? ORDER BY n", func(r *sql.Rows) (check.Effect, error) {
-			e := check.Effect{What: check.EffectTick}
-			var key string
-			err := r.Scan(&key, &e.N, &e.Token, &e.AtMS)
-			if at, cut := strings.CutPrefix(key, "tick-"); cut {
-				e.InstantMS, _ = strconv.ParseInt(at, 10, 64) // another key has no instant
-			}
-			return e, err
-		}},
-		{"SELECT job, n, at_ms, token, fired_ms FROM firing WHERE resource = ? ORDER BY n", func(r *sql.Rows) (check.Effect, error) {
-			e := check.Effect{What: check.EffectFiring}
-			err := r.Scan(&e.Name, &e.N, &e.InstantMS, &e.Token, &e.AtMS)
-			return e, err
-		}},
-		// Of a checkpoint there is the last write only.
-		{"SELECT name, version, token, updated_ms FROM checkpoint WHERE resource = ? ORDER BY name", func(r *sql.Rows) (check.Effect, error) {
-			e := check.Effect{What: check.EffectCheckpoint}
-			err := r.Scan(&e.Name, &e.N, &e.Token, &e.AtMS)
-			return e, err
-		}},
-		{"SELECT holder, token, reason, current_token, applied, at_ms FROM rejection WHERE resource = ? ORDER BY id", func(r *sql.Rows) (check.Effect, error) {
-			e := check.Effect{What: "write"}
-			err := r.Scan(&e.Holder, &e.Token, &e.Refused, &e.Current, &e.Applied, &e.AtMS)
-			return e, err
-		}},
-	} {
-		rows, err := db.QueryContext(ctx, part.query, group)
-		if err != nil {
-			return fmt.Errorf("the ledger's database: %w", err)
-		}
-		for err == nil && rows.Next() {
-			var e check.Effect
-			if e, err = part.scan(rows); err == nil {
-				err = w.Write(e)
-			}
-		}
-		if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
-			return err
-		}
-	}
-	return nil
+	return check.Effects(ctx, db, group, func(e check.Effect) error { return w.Write(e) })
 }
 
 func openDB(path string) (*sql.DB, error) {

@@ -21,13 +21,16 @@ import (
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	whole := []api.TraceLine{
-		{Kind: api.TraceBegan, PID: 1, At: 10, Token: 1},
-		{Kind: api.TraceLed, PID: 1, At: 11, Token: 1, What: "node-1"},
-		{Kind: api.TraceAttempt, PID: 1, At: 20, Token: 1},
-		{Kind: api.TraceAttempt, PID: 1, At: 21, Token: 1},
-		{Kind: api.TraceDone, PID: 1, At: 20, End: 25, Token: 1, What: "ok"},
-		{Kind: api.TraceVacant, PID: 2, At: 40, Token: 1},
-		{Kind: api.TraceSealed, PID: 1, At: 12, End: 14, Token: 1},
+		{Kind: api.TraceOpened, PID: 1, N: 1, At: 9},
+		{Kind: api.TraceBegan, PID: 1, N: 2, At: 10, Token: 1},
+		{Kind: api.TraceLed, PID: 1, N: 3, At: 11, Token: 1, What: "node-1"},
+		{Kind: api.TraceAttempt, PID: 1, N: 4, At: 20, Token: 1, Writes: []api.TraceWrite{{What: "tick", Name: "tick-1000"}}},
+		{Kind: api.TraceAttempt, PID: 1, N: 5, At: 21, Token: 1},
+		{Kind: api.TraceDone, PID: 1, N: 6, At: 20, End: 25, Token: 1, What: "ok"},
+		{Kind: api.TraceOpened, PID: 2, N: 1, At: 39},
+		{Kind: api.TraceVacant, PID: 2, N: 2, At: 40, Token: 1},
+		{Kind: api.TraceSealed, PID: 1, N: 7, At: 12, End: 14, Token: 1},
+		{Kind: api.TraceMissed, PID: 1, N: 8, At: 15},
 	}
 	text := func(lines []api.TraceLine) string {
 		var b strings.Builder
@@ -42,7 +45,8 @@ func TestCollect(t *testing.T) {
 		bad         bool
 	}{
 		{"whole", text(whole), []int{1, 2}, false},
-		{"hole", text(append(slices.Clone(whole[:2]), whole[4:]...)), []int{1, 2}, true},
+		{"hole", text(append(slices.Clone(whole[:3]), whole[5:]...)), []int{1, 2}, true},
+		{"a line removed", text(append(slices.Clone(whole[:2]), whole[3:]...)), []int{1, 2}, true},
 		{"torn", text(whole[:3]) + `{"kind":"att`, []int{1, 2}, true},
 		{"a line lost", text(whole), []int{1}, true},
 	} {

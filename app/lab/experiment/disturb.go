@@ -160,7 +160,7 @@ func disturbed(ctx context.Context, s *stage) error {
 	evidence := strings.Trim(d.said+"; "+own, "; ")
 	s.say("healed: %s", evidence)
 	s.round()
-	return s.faults.Write(check.Fault{Name: "busy-" + d.kind, Target: "machine", Begun: d.begun, Healed: d.healed, Evidence: evidence})
+	return s.faults.Write(check.Fault{Name: "busy-" + d.kind, Target: "machine", Begun: d.begun, Healed: d.healed, Evidence: evidence, Proof: check.Proof{Kind: check.ProofMeasured}})
 }
 
 // suffer is what a fleet has of a disturbance for itself.

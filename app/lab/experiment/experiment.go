@@ -213,6 +213,48 @@ func (t Trial) describe(e Experiment, size Size) check.Run {
 	return r
 }
 
+// LoadRun describes a history of lab load.
+func LoadRun(group string) check.Run {
+	return check.Run{Experiment: "load", Group: group, Checks: []string{"sequence", "linearizable"}}
+}
+
+// Expected says what this program requires of the run that a history is of: its
+// configuration and its checks. It fails if this program has no such run.
+func Expected(run check.Run) (check.Run, error) {
+	if run.Experiment == "load" {
+		return LoadRun(run.Group), nil
+	}
+	name, trial, _ := strings.Cut(run.Experiment, " ")
+	var found []Experiment
+	var err error
+	if engine, ok := strings.CutPrefix(name, "storm-"); ok {
+		var e Experiment
+		e, err = Storm{Engine: engine, For: fullStorm, Seed: run.Seed}.Experiment()
+		found = []Experiment{e}
+	} else {
+		found, err = Find(name)
+	}
+	if err != nil {
+		return check.Run{}, err
+	}
+	size := Full
+	if strings.Contains(run.Command, " --quick") {
+		size = Quick
+	}
+	for _, t := range found[0].Trials(size) {
+		if t.Name != trial {
+			continue
+		}
+		want := t.describe(found[0], size)
+		want.Seed, want.Command = run.Seed, run.Command
+		for _, s := range jobSeconds() {
+			want.Jobs = append(want.Jobs, check.Job{EveryMS: 1000 * s})
+		}
+		return want, nil
+	}
+	return check.Run{}, fmt.Errorf("experiment %s has no trial %q in its %s form", name, trial, size)
+}
+
 func (e Experiment) command(size Size) string {
 	if e.repeat != "" {
 		return e.repeat

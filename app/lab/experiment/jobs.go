@@ -14,10 +14,13 @@ import (
 // tickMS is the nodes' default.
 const tickMS = 1000
 
+// jobSeconds are the periods of the jobs.
+func jobSeconds() []int64 { return []int64{1, 3} }
+
 // putJobs gives the fleet a few jobs whose instants must all fire, once each: what
 // nobody was there for is made up for. They are so few that a tick is no heavier.
 func (s *stage) putJobs(ctx context.Context) error {
-	for _, every := range []int64{1, 3} {
+	for _, every := range jobSeconds() {
 		if err := s.putJob(ctx, every); err != nil {
 			return fmt.Errorf("the fleet can be given no job: %w", err)
 		}

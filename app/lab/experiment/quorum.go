@@ -145,7 +145,9 @@ func (s *stage) pauseQuorum(ctx context.Context, l fleetclient.Leader, what ...s
 
 // without writes down that there was no quorum.
 func (s *stage) without(f chaos.Fault, r Round) error {
-	return s.faults.Write(check.Fault{Name: "no-quorum", PartOf: f.Name, Class: check.ClassQuorum, Target: f.Target, Begun: r.Begun, Healed: r.Healed, Evidence: f.Evidence})
+	x := inHistory(f, check.ClassQuorum)
+	x.Name, x.PartOf, x.Begun, x.Healed, x.Set, x.Held = "no-quorum", f.Name, r.Begun, r.Healed, 0, 0
+	return s.faults.Write(x)
 }
 
 func killMembers(ctx context.Context, s *stage) error {

@@ -31,6 +31,8 @@ type Table struct {
 
 // Result is what an experiment has shown.
 type Result struct {
+	// Digest is that of the file in which the result is kept.
+	Digest string `json:"digest"`
 	Experiment
 	Size    Size   `json:"size"`
 	Command string `json:"command"`
@@ -182,11 +184,17 @@ func (r Result) Print(w io.Writer) error {
 	return err
 }
 
-func (r Result) save() error {
-	return writeJSON(filepath.Join(r.Dir, resultFile), r)
+// Save keeps the result in its folder.
+func (r Result) Save() error {
+	r.Digest = ""
+	return writeJSON(filepath.Join(r.Dir, resultFile), &r, &r.Digest)
 }
 
-// ReadResult reads a result that was kept.
+// BeforeStricterChecks says of a result or a record that its histories have no manifest.
+const BeforeStricterChecks = "recorded before the stricter checks"
+
+// ReadResult reads a result that was kept. One that was changed afterwards, or is older
+// than digests are, has not passed: it gets a threshold that is not met.
 func ReadResult(path string) (Result, error) {
 	var r Result
 	data, err := os.ReadFile(path)
@@ -195,6 +203,12 @@ func ReadResult(path string) (Result, error) {
 	}
 	if err := json.Unmarshal(data, &r); err != nil {
 		return r, fmt.Errorf("%s is no result: %w", path, err)
+	}
+	if value := "changed after the run"; !intact(data, r.Digest) {
+		if r.Digest == "" {
+			value = BeforeStricterChecks
+		}
+		r.Thresholds = append(r.Thresholds, Threshold{Name: resultFile, Value: value, Bar: "as it was written by the run"})
 	}
 	return r, nil
 }

@@ -1,7 +1,10 @@
 package experiment
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/app/lab"
+	"github.com/tenurehq/tenure/app/lab/check"
 )
 
 // outcomeFile is written when a trial is over, so that a run that was stopped goes on
@@ -18,12 +22,25 @@ import (
 const outcomeFile = "outcome.json"
 
 type keptOutcome struct {
+	Digest  string  `json:"digest"`
 	Key     string  `json:"key"`
 	Outcome Outcome `json:"outcome"`
 }
 
 func keepTrial(o Outcome, key string) error {
-	return writeJSON(filepath.Join(o.Dir, outcomeFile), keptOutcome{key, o})
+	k := keptOutcome{Key: key, Outcome: o}
+	return writeJSON(filepath.Join(o.Dir, outcomeFile), &k, &k.Digest)
+}
+
+// Recorded is what was found when the history in a folder was recorded; false: nothing is
+// kept beside it.
+func Recorded(history string) (check.Report, bool) {
+	var o keptOutcome
+	data, err := os.ReadFile(filepath.Join(filepath.Dir(history), outcomeFile))
+	if err != nil || json.Unmarshal(data, &o) != nil {
+		return check.Report{}, false
+	}
+	return o.Outcome.Report, true
 }
 
 // alone keeps others from an experiment's folder: what they removed there, and the fleet
@@ -51,7 +68,7 @@ func keptTrials(dir, key string, trials []Trial, again bool) (map[string]Outcome
 		for _, t := range trials {
 			var o keptOutcome
 			data, err := os.ReadFile(filepath.Join(dir, t.Name, outcomeFile))
-			if err == nil && json.Unmarshal(data, &o) == nil && o.Key == key {
+			if err == nil && json.Unmarshal(data, &o) == nil && o.Key == key && intact(data, o.Digest) {
 				kept[t.Name] = o.Outcome
 			}
 		}
@@ -69,9 +86,14 @@ func keptTrials(dir, key string, trials []Trial, again bool) (map[string]Outcome
 	return kept, nil
 }
 
-// writeJSON writes in one step: what is half written would be taken for a result.
-func writeJSON(path string, v any) error {
+// writeJSON writes in one step: what is half written would be taken for a result. The
+// digest, if given, is an empty field of v and is set to that of the text without it.
+func writeJSON(path string, v any, digest *string) error {
 	data, err := json.MarshalIndent(v, "", "  ")
+	if err == nil && digest != nil {
+		*digest = sumOf(data)
+		data, err = json.MarshalIndent(v, "", "  ")
+	}
 	if err != nil {
 		return err
 	}
@@ -79,6 +101,17 @@ func writeJSON(path string, v any) error {
 		return fmt.Errorf("the result cannot be kept: %w", err)
 	}
 	return os.Rename(path+".new", path)
+}
+
+// intact reports whether a text that writeJSON wrote is as it was.
+func intact(data []byte, digest string) bool {
+	data = bytes.TrimSuffix(data, []byte("\n"))
+	return digest != "" && digest == sumOf(bytes.Replace(data, []byte(digest), nil, 1))
+}
+
+func sumOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
 }
 
 // Estimate is about how long an experiment takes: as long as the last time that the same

@@ -131,7 +131,7 @@ func Run(ctx context.Context, cfg Config, e Experiment) (Result, error) {
 		r.Outcomes = append(r.Outcomes, outcomes...)
 	}
 	r.judge()
-	if err := r.save(); err != nil {
+	if err := r.Save(); err != nil {
 		return r, err
 	}
 	r.draw(func(what string) { cfg.Say(1, what) })
@@ -259,7 +259,11 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 		return o, err
 	}
 	o.Rounds, o.Load, o.Orders, o.Churn = s.rounds, s.load, s.orders, s.churned
-	if o.Report, err = check.Dir(ctx, history, check.Options{DB: db}); err != nil {
+	if err := check.WriteManifest(history); err != nil {
+		return o, err
+	}
+	required := func(check.Run) (check.Run, error) { return run, nil }
+	if o.Report, err = check.Dir(ctx, history, check.Options{DB: db, Expect: required}); err != nil {
 		return o, err
 	}
 	if o.Damage, err = damageOf(ctx, db); err != nil {

@@ -125,6 +125,7 @@ func (s *stage) fillDisk(ctx context.Context, until chaos.Until) (f chaos.Fault,
 	err = until(ctx, chaos.Leader{ID: f.Target, URL: s.file.Ledger.URL})
 	stop()
 	<-filled
+	f.Shown = chaos.Measured
 	f.Evidence = fmt.Sprintf("%d KB of ballast until no block was left, and the ledger said that it cannot write", written>>10)
 	return f, err
 }

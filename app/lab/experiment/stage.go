@@ -250,7 +250,7 @@ func (s *stage) broken(class string, set func() (chaos.Fault, error)) (chaos.Fau
 			s.say("healed: %s of %s; %s", f.Name, f.Target, f.Evidence)
 		}
 		if f.Begun > 0 {
-			x := check.Fault{Name: f.Name, Class: class, Target: f.Target, Begun: f.Begun, Healed: f.Healed, Set: f.Set, Held: f.Held, Evidence: f.Evidence}
+			x := inHistory(f, class)
 			if changed {
 				x.Missed = "the leader changed while it was being set"
 			}
@@ -261,6 +261,14 @@ func (s *stage) broken(class string, set func() (chaos.Fault, error)) (chaos.Fau
 		if !changed {
 			return f, nil
 		}
+	}
+}
+
+// inHistory is a fault in the words of a history.
+func inHistory(f chaos.Fault, class string) check.Fault {
+	return check.Fault{
+		Name: f.Name, Class: class, Target: f.Target, Begun: f.Begun, Healed: f.Healed, Set: f.Set, Held: f.Held, Evidence: f.Evidence,
+		Proof: check.Proof{Kind: string(f.Shown), PIDs: f.PIDs, Token: f.Token},
 	}
 }
 

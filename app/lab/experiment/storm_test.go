@@ -126,7 +126,7 @@ func TestStormHistory(t *testing.T) {
 		{struck{Kind: "quorum-lost", Target: "engine-1,engine-2", Begun: 10, Healed: 20, Bit: true, Evidence: "x"}, check.ClassQuorum, 3, "quorum-lost", true},
 		{struck{Kind: "cut-engine", Problem: "nobody leads"}, "", 0, "", false},
 	} {
-		got := inHistory(tt.in)
+		got := tt.in.inHistory()
 		if len(got) != tt.lines {
 			t.Fatalf("%+v: %+v", tt.in, got)
 		}

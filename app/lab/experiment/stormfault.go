@@ -142,6 +142,7 @@ func (w *weather) transfer(ctx context.Context, b blow) (f chaos.Fault, err erro
 	if err != nil {
 		return f, fmt.Errorf("%w: %s does not hand over to %s: %w", chaos.ErrNoBite, l.ID, to, err)
 	}
+	f.Shown = chaos.Ended
 	f.Evidence = fmt.Sprintf("%s says that its term with token %d is over, for %s", l.ID, l.Token, to)
 	return f, nil
 }

@@ -59,12 +59,15 @@ func (w *weather) moment(ctx context.Context, b blow) (f chaos.Fault, err error)
 	if err != nil {
 		return chaos.Fault{Target: l.ID}, err
 	}
-	f = chaos.Fault{Target: hit.NodeID, Token: l.Token, Begun: begun}
+	f = chaos.Fault{Target: hit.NodeID, Token: l.Token, Begun: begun, Shown: chaos.Stopped, PIDs: []int{hit.PID}}
 	seen := fmt.Sprintf("pid %d stopped itself when %s (state T)", hit.PID, at)
 	if act == "kill" {
 		f, err = w.endOf(ctx, f, hit, seen)
 		if err == nil { // until then it stood still, and could not see its term end
-			err = w.faults.Write(check.Fault{Name: b.Kind + ": stood still", PartOf: b.Kind, Class: check.ClassPause, Target: f.Target, Begun: begun, Healed: f.Begun, Evidence: seen})
+			err = w.faults.Write(check.Fault{
+				Name: b.Kind + ": stood still", PartOf: b.Kind, Class: check.ClassPause, Target: f.Target, Begun: begun, Healed: f.Begun, Evidence: seen,
+				Proof: check.Proof{Kind: check.ProofStopped, PIDs: f.PIDs},
+			})
 		}
 		return f, err
 	}
@@ -182,6 +185,7 @@ func (w *weather) endOf(ctx context.Context, f chaos.Fault, hit trap, seen strin
 	if err != nil {
 		return f, fmt.Errorf("%s cannot be killed: %w", hit.NodeID, err)
 	}
+	f.Shown = chaos.Exited
 	f.Evidence = fmt.Sprintf("%s, and pid %d is gone", seen, hit.PID)
 	return f, nil
 }

@@ -38,8 +38,10 @@ type struck struct {
 	Set    clock.Instant `json:"set,omitempty"`
 	Held   clock.Instant `json:"held,omitempty"`
 	// Bit: the evidence shows it. Only these count.
-	Bit      bool   `json:"bit"`
-	Evidence string `json:"evidence,omitempty"`
+	Bit      bool        `json:"bit"`
+	Evidence string      `json:"evidence,omitempty"`
+	Shown    chaos.Shown `json:"shown,omitempty"`
+	PIDs     []int       `json:"pids,omitempty"`
 	// Problem is why it could not be set, did not bite, or ended in another way than it
 	// was to. Unhealed: something of it may be left.
 	Problem  string `json:"problem,omitempty"`
@@ -92,7 +94,7 @@ func (s *stage) storm(ctx, stop context.Context, plan []step, lasts time.Duratio
 // it and in the history.
 func (s *stage) weather(plan []step) (w *weather, done func() error, err error) {
 	dir := filepath.Dir(s.file.Dir)
-	if err := writeJSON(filepath.Join(dir, planFile), plan); err != nil {
+	if err := writeJSON(filepath.Join(dir, planFile), plan, nil); err != nil {
 		return nil, nil, fmt.Errorf("the plan cannot be kept: %w", err)
 	}
 	f, err := os.Create(filepath.Join(dir, struckFile))
@@ -198,7 +200,7 @@ func final(err error) bool {
 // note takes a fault down: in the storm's record, and in the history if it stood at all.
 func (w *weather) note(b blow, f chaos.Fault, err error) {
 	missed := errors.Is(err, chaos.ErrNoBite) || errors.Is(err, chaos.ErrChanged)
-	r := struck{Step: b.step, Kind: b.Kind, Aim: b.Aim, Target: f.Target, Token: f.Token, Begun: f.Begun, Healed: f.Healed, Set: f.Set, Held: f.Held, Evidence: f.Evidence,
+	r := struck{Step: b.step, Kind: b.Kind, Aim: b.Aim, Target: f.Target, Token: f.Token, Begun: f.Begun, Healed: f.Healed, Set: f.Set, Held: f.Held, Evidence: f.Evidence, Shown: f.Shown, PIDs: f.PIDs,
 		Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
 	if err != nil {
 		r.Problem = err.Error()
@@ -213,19 +215,19 @@ func (w *weather) note(b blow, f chaos.Fault, err error) {
 		w.say("it does not count: %s of %s: %s", b.Kind, f.Target, r.Problem)
 	}
 	w.wrong = errors.Join(w.wrong, w.out.Encode(r))
-	for _, x := range inHistory(r) {
+	for _, x := range r.inHistory() {
 		w.wrong = errors.Join(w.wrong, w.faults.Write(x))
 	}
 }
 
-// inHistory are the lines of a fault in the history. One that does not count is there
+// inHistory returns the lines of a fault in the history. One that does not count is there
 // too: it may have stood for a moment, which can excuse something. A kill that does not
 // count was not made.
-func inHistory(r struck) []check.Fault {
+func (r struck) inHistory() []check.Fault {
 	if r.Begun == 0 {
 		return nil
 	}
-	f := check.Fault{Name: r.Kind, Class: classOf(r.Kind), Target: r.Target, Begun: r.Begun, Healed: r.Healed, Set: r.Set, Held: r.Held, Evidence: r.Evidence}
+	f := inHistory(chaos.Fault{Name: r.Kind, Target: r.Target, Token: r.Token, Begun: r.Begun, Healed: r.Healed, Set: r.Set, Held: r.Held, Evidence: r.Evidence, Shown: r.Shown, PIDs: r.PIDs}, classOf(r.Kind))
 	switch {
 	case !r.Bit && f.Class == check.ClassKill:
 		return nil // nobody was killed

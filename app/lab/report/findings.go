@@ -226,7 +226,9 @@ func thousands(n int64) string {
 // totals are sums over all records.
 type totals struct {
 	Experiments, Full, Trials, Terms, Kinds int
-	Faults, Calls, Unknown                  int64
+	// Loose were recorded before the stricter checks.
+	Loose                  int
+	Faults, Calls, Unknown int64
 	// With the fence on.
 	Refused, Accepted, Reused, Interleaved int64
 	// With the fence off.
@@ -241,6 +243,9 @@ func (f *findings) totals() totals {
 		t.Experiments++
 		if r.Size == experiment.Full {
 			t.Full++
+		}
+		if !r.strict() {
+			t.Loose++
 		}
 		machines[r.Machine] = true
 		for _, trial := range r.Trials {

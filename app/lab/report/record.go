@@ -51,6 +51,9 @@ type Trial struct {
 	Accepted int64   `json:"stale_writes_accepted"`
 	Reused   int64   `json:"numbers_reused"`
 	Checks   []Check `json:"checks"`
+	// Manifest is the digest of the history's manifest; empty: it was recorded before the
+	// stricter checks.
+	Manifest string `json:"manifest,omitempty"`
 }
 
 // Check is what a check of a trial said, and what it had to say; empty: it is told only.
@@ -77,6 +80,11 @@ type Picture struct {
 
 // mostRows is how many rows of a table are kept.
 const mostRows = 40
+
+// strict reports whether every history has a manifest.
+func (r Record) strict() bool {
+	return !slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Manifest == "" })
+}
 
 // recordOf is what is kept of a result; its pictures are drawn into dir.
 func recordOf(r experiment.Result, dir string) (Record, error) {
@@ -118,7 +126,7 @@ func recordOf(r experiment.Result, dir string) (Record, error) {
 func trialOf(o experiment.Outcome) Trial {
 	t := Trial{
 		Trial: o.Trial, Seconds: o.Seconds, Answered: o.Load.Calls, Unknown: o.Load.Unknown, P99MS: float64(o.Load.At(99)) / float64(time.Millisecond),
-		Terms: len(o.Report.Terms), Refused: o.Damage.Refused, Accepted: o.Damage.Applied, Reused: o.Damage.Reused,
+		Terms: len(o.Report.Terms), Refused: o.Damage.Refused, Accepted: o.Damage.Applied, Reused: o.Damage.Reused, Manifest: o.Report.Manifest,
 	}
 	for _, f := range o.Report.Faults {
 		if !f.Counts() {

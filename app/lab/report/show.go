@@ -30,6 +30,9 @@ func (f *findings) show(name string) string {
 	if r.Revision != "" {
 		revision = ", revision " + r.Revision
 	}
+	if !r.strict() {
+		revision += ", " + experiment.BeforeStricterChecks
+	}
 	fmt.Fprintf(&b, "- **Run.** `%s`, %s, %.0f s, %s, %s%s; [record](%s/%s.json)\n\n", r.Command, r.Size, r.Seconds, r.Date, r.Machine, revision, folder, name)
 	if r.Size != experiment.Full {
 		b.WriteString("These are of the quick form, with few rounds: the full one was not run.\n\n")

@@ -15,6 +15,9 @@ var (
 	ErrUnknown = errors.New("ledger: the outcome is unknown")
 	// ErrUnavailable: the ledger or its database cannot be reached now.
 	ErrUnavailable = errors.New("ledger: unavailable, nothing was written")
+	// ErrDataLost: the ledger is not in the state that the caller has seen, or its
+	// database file is gone. It takes no writes until an operator accepts its state.
+	ErrDataLost = errors.New("ledger: acknowledged data was lost, nothing was written; restore it, or run `tenure ledger accept`")
 	// ErrBusy: more is waiting to be written than the ledger takes.
 	ErrBusy = errors.New("ledger: too many writes are waiting, nothing was written")
 	// ErrNotFound: there is no such thing.

@@ -14,6 +14,7 @@ type Resource struct {
 	Token      fence.Token `json:"token"`
 	Seq        uint64      `json:"seq,omitempty"`
 	Digest     string      `json:"digest,omitempty"`
+	Session    string      `json:"session,omitempty"` // that Token was granted to
 	LastTick   uint64      `json:"last_tick"`
 	// Jobs is how many there are, JobsVersion the version of JobOutcome.
 	Jobs        uint64 `json:"jobs"`
@@ -27,7 +28,7 @@ type Resource struct {
 
 // Mark is the resource's mark in the words of the rule.
 func (r Resource) Mark() fence.Mark {
-	return fence.Mark{Deployment: r.Deployment, Group: r.Group, Token: r.Token, Seq: r.Seq, Digest: r.Digest}
+	return fence.Mark{Deployment: r.Deployment, Group: r.Group, Token: r.Token, Seq: r.Seq, Digest: r.Digest, Session: r.Session}
 }
 
 // Sequence is how far a sequence has got, and under which token.

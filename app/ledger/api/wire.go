@@ -21,6 +21,10 @@ const (
 	HeaderHolder = "Fencing-Holder"
 	// HeaderRetried: the answer is the one that was given the first time.
 	HeaderRetried = "Ledger-Retried"
+	// HeaderIdentity is the ledger's Identity, on the answers to writes and health checks.
+	// On a request it is the one that the caller has seen last: a ledger that is behind
+	// it, or another ledger, refuses the request with ErrDataLost.
+	HeaderIdentity = "Ledger-Identity"
 	// HeaderFencing is "off" on every answer of a ledger that does not fence.
 	HeaderFencing = "Ledger-Fencing"
 )
@@ -57,6 +61,12 @@ type ResourceBody struct {
 	NowMS         int64 `json:"now_ms"`
 }
 
+// AcceptBody is the body of POST /accept. Replaces names the ledger whose place this one
+// takes; empty: itself, as it was before it lost data.
+type AcceptBody struct {
+	Replaces string `json:"replaces,omitempty"`
+}
+
 // wireProblem is what is read of a problem that is no refusal.
 type wireProblem struct {
 	Code    string `json:"code"`
@@ -79,6 +89,7 @@ const (
 	codeSequence    = "sequence_conflict"
 	codeUnknown     = "outcome_unknown"
 	codeUnavailable = "unavailable"
+	codeDataLost    = "data_lost"
 	codeBusy        = "busy"
 	codeNotFound    = "not_found"
 	codeResources   = "too_many_resources"
@@ -95,6 +106,7 @@ var sentinels = []struct {
 	retryAfter time.Duration
 }{
 	{ErrUnknown, http.StatusServiceUnavailable, codeUnknown, false, 0},
+	{ErrDataLost, http.StatusServiceUnavailable, codeDataLost, false, 0},
 	{ErrBusy, http.StatusTooManyRequests, codeBusy, true, time.Second},
 	{ErrUnavailable, http.StatusServiceUnavailable, codeUnavailable, true, time.Second},
 	{ErrNotFound, http.StatusNotFound, codeNotFound, false, 0},
@@ -136,16 +148,46 @@ func problemOf(err error) *httpapi.Problem {
 		p.Status, p.Code = http.StatusConflict, codeSequence
 		p.More = map[string]any{"name": seq.Name, "first": seq.First, "last_seq": seq.LastSeq}
 	default:
+		p.Status, p.Code = http.StatusInternalServerError, "internal"
+		neutral := "internal error; the log says more"
 		for _, s := range sentinels {
 			if errors.Is(err, s.err) {
-				p.Status, p.Code, p.Retryable, p.RetryAfter = s.status, s.code, s.retryable, s.retryAfter
-				return p
+				p.Status, p.Code, p.Retryable, p.RetryAfter, neutral = s.status, s.code, s.retryable, s.retryAfter, s.err.Error()
+				break
 			}
 		}
-		p.Status, p.Code = http.StatusInternalServerError, "internal"
+		if Internal(err) {
+			p.Detail = neutral
+		}
 	}
 	return p
 }
+
+// Internal reports that the text of err may say what is no business of callers, such as
+// the address of a database. WriteError leaves it out; whoever calls that logs it.
+func Internal(err error) bool {
+	var known interface {
+		error
+		public()
+	}
+	if errors.Is(err, fence.ErrRefused) || errors.As(err, &known) {
+		return false
+	}
+	var problem *httpapi.Problem
+	if errors.As(err, &problem) {
+		return false
+	}
+	for _, s := range sentinels {
+		if errors.Is(err, s.err) {
+			return s.code == codeUnknown || s.code == codeUnavailable
+		}
+	}
+	return true
+}
+
+func (*RequestError) public()  {}
+func (*VersionError) public()  {}
+func (*SequenceError) public() {}
 
 // FromProblem is the error that an answer stands for, WriteError backwards. An
 // answer that did not come from a ledger is ErrUnknown: somebody between may have

@@ -22,6 +22,8 @@ type Batch struct {
 	Stamp    fence.Stamp
 	// Holder is who writes, for the list of refused writes. Optional.
 	Holder string
+	// Seen is what the writer has seen of the ledger. Optional.
+	Seen Identity
 	// Digest stands for the content of a strict batch. Default: that of Writes.
 	Digest string
 	Writes []Write
@@ -79,6 +81,8 @@ type Answer struct {
 	AtMS int64 `json:"at_ms"`
 	// Outcomes are in the order of the writes.
 	Outcomes []Outcome `json:"outcomes"`
+	// Ledger is which ledger answered, and its revision after the batch.
+	Ledger Identity `json:"-"`
 	// Retried: the batch was made before, and this is the answer it got then.
 	Retried bool `json:"-"`
 }

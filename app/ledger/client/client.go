@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,6 +47,9 @@ type Client struct {
 	timeout time.Duration
 	http    *http.Client
 	own     bool
+	// seen is what the ledger said last about itself. It is sent with every request, so
+	// that a ledger that has lost data since refuses to go on.
+	seen atomic.Pointer[api.Identity]
 }
 
 // New returns a client. It does not connect yet.
@@ -187,27 +191,27 @@ func (c *Client) Rejections(ctx context.Context, after string, limit int) (api.R
 }
 
 // Shared returns a shared record.
-func (c *Client) Shared(ctx context.Context, space, key string) (api.SharedRecord, error) {
-	return get[api.SharedRecord](ctx, c, nil, "shared", space, key)
+func (c *Client) Shared(ctx context.Context, deployment, space, key string) (api.SharedRecord, error) {
+	return get[api.SharedRecord](ctx, c, nil, "shared", deployment, space, key)
 }
 
 // PutShared replaces a shared record and returns its new version. The version given,
 // if any, is the one that it must have now; 0: it must not exist.
-func (c *Client) PutShared(ctx context.Context, space, key string, value json.RawMessage, version *uint64) (uint64, error) {
+func (c *Client) PutShared(ctx context.Context, deployment, space, key string, value json.RawMessage, version *uint64) (uint64, error) {
 	data, err := json.Marshal(api.SharedBody{Value: value})
 	if err != nil {
 		return 0, &api.RequestError{Field: "value", Rule: err.Error()}
 	}
-	return c.share(ctx, http.MethodPut, space, key, data, version)
+	return c.share(ctx, http.MethodPut, deployment, space, key, data, version)
 }
 
 // DeleteShared deletes a shared record, of that version if one is given.
-func (c *Client) DeleteShared(ctx context.Context, space, key string, version *uint64) error {
-	_, err := c.share(ctx, http.MethodDelete, space, key, nil, version)
+func (c *Client) DeleteShared(ctx context.Context, deployment, space, key string, version *uint64) error {
+	_, err := c.share(ctx, http.MethodDelete, deployment, space, key, nil, version)
 	return err
 }
 
-func (c *Client) share(ctx context.Context, method, space, key string, body []byte, version *uint64) (uint64, error) {
+func (c *Client) share(ctx context.Context, method, deployment, space, key string, body []byte, version *uint64) (uint64, error) {
 	headers := http.Header{"Content-Type": {"application/json"}}
 	switch {
 	case version == nil:
@@ -217,11 +221,49 @@ func (c *Client) share(ctx context.Context, method, space, key string, body []by
 		headers.Set("If-Match", strconv.Quote(strconv.FormatUint(*version, 10)))
 	}
 	var a api.SharedAnswer
-	_, err := c.call(ctx, method, []string{"shared", space, key}, nil, headers, body, &a)
+	_, err := c.call(ctx, method, []string{"shared", deployment, space, key}, nil, headers, body, &a)
 	return a.Version, err
 }
 
-// Healthy says whether the ledger can read and write.
+// Accept is the operator's word that the state of the ledger is the valid one. See
+// ledger.Ledger.Accept.
+func (c *Client) Accept(ctx context.Context, replaces string) (now api.Identity, err error) {
+	data, err := json.Marshal(api.AcceptBody{Replaces: replaces})
+	if err != nil {
+		return now, err
+	}
+	headers := http.Header{"Content-Type": {"application/json"}}
+	if c.holder != "" {
+		headers.Set(api.HeaderHolder, url.PathEscape(c.holder))
+	}
+	_, err = c.call(ctx, http.MethodPost, []string{"accept"}, nil, headers, data, &now)
+	return now, err
+}
+
+// Seen is what the ledger said last about itself; zero: nothing yet.
+func (c *Client) Seen() api.Identity {
+	if i := c.seen.Load(); i != nil {
+		return *i
+	}
+	return api.Identity{}
+}
+
+// saw notes what the ledger says about itself. It answered a request that named what was
+// seen before, so another id is one that an operator has accepted.
+func (c *Client) saw(now api.Identity) {
+	for {
+		last := c.seen.Load()
+		if last != nil && last.ID == now.ID && last.Revision >= now.Revision {
+			return
+		}
+		if c.seen.CompareAndSwap(last, &now) {
+			return
+		}
+	}
+}
+
+// Healthy says whether the ledger can read and write, and has lost nothing that this
+// client has seen.
 func (c *Client) Healthy(ctx context.Context) error {
 	_, err := get[struct{}](ctx, c, nil, "healthz")
 	return err
@@ -289,6 +331,9 @@ func (c *Client) call(ctx context.Context, method string, path []string, query u
 		return nil, &api.RequestError{Field: "path", Rule: err.Error()}
 	}
 	maps.Copy(req.Header, headers)
+	if seen := c.Seen(); seen.ID != "" {
+		req.Header.Set(api.HeaderIdentity, seen.String())
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, notSent(err)
@@ -300,6 +345,9 @@ func (c *Client) call(ctx context.Context, method string, path []string, query u
 	}
 	if resp.StatusCode != http.StatusOK {
 		return resp.Header, api.FromProblem(resp.StatusCode, resp.Header.Get("Content-Type"), data)
+	}
+	if now, err := api.ParseIdentity(resp.Header.Get(api.HeaderIdentity)); err == nil && now.ID != "" {
+		c.saw(now)
 	}
 	if into != nil {
 		if err := json.Unmarshal(data, into); err != nil {

@@ -46,9 +46,10 @@
 // # How much
 //
 // Each identity has a rate of requests and, apart from it, a rate of renewals; a number
-// of streams; and quotas that the service counts in the store. Renewals have places of
-// their own among the requests under way, so they are admitted when everything else is
-// saturated. The rates are per instance of the service: n instances behind a load
+// of streams; and quotas that the service counts in the store. Renewals and
+// resignations have places of their own among the requests under way, so they are admitted
+// when everything else is saturated. Campaigns have few places: the engine has time for
+// renewals whatever the number of callers that campaign. The rates are per instance of the service: n instances behind a load
 // balancer allow up to n times as much. What tells a caller's address, for callers without
 // an identity, is the connection: forwarding headers are not believed.
 //

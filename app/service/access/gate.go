@@ -31,6 +31,7 @@ type Gate struct {
 	strangers *callers // by address
 	ordinary  *lane
 	renewals  *lane
+	campaigns *lane
 	streams   *lane
 	open      *lane
 	suspects  *lane // unknown JWTs, from addresses that sent many wrong ones
@@ -59,6 +60,7 @@ func New(cfg Config) (*Gate, error) {
 		strangers: newCallers(l),
 		ordinary:  newLane(l.InFlight, l.Line, l.Patience),
 		renewals:  newLane(l.Renewals, l.Line, l.Patience),
+		campaigns: newLane(l.Campaigns, l.Line, l.Patience),
 		streams:   newLane(l.Streams, 0, 0),
 		open:      newLane(openPlaces, openPlaces, l.Patience),
 		suspects:  newLane(suspectPlaces, suspectPlaces*128, l.Patience),
@@ -290,8 +292,8 @@ type Stats struct {
 	AuditFault string
 	// Identities and Addresses whose use is remembered.
 	Identities, Addresses int
-	// InFlight, Renewals and Streams are under way.
-	InFlight, Renewals, Streams int
+	// InFlight, Renewals, Campaigns and Streams are under way.
+	InFlight, Renewals, Campaigns, Streams int
 }
 
 // Stats returns the numbers as they are now.
@@ -299,7 +301,7 @@ func (g *Gate) Stats() Stats {
 	s := Stats{
 		Unauthenticated: g.unidentified.Load(), Denied: g.denied.Load(), Limited: g.limited.Load(), Busy: g.busy.Load(), Omitted: g.omitted.Load(),
 		Identities: g.known.count(), Addresses: g.strangers.count(),
-		InFlight: g.ordinary.used(), Renewals: g.renewals.used(), Streams: g.streams.used(),
+		InFlight: g.ordinary.used(), Renewals: g.renewals.used(), Campaigns: g.campaigns.used(), Streams: g.streams.used(),
 	}
 	if g.audit != nil {
 		s.AuditWaiting, s.AuditLost, s.AuditFault = g.audit.state()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -21,8 +22,12 @@ type Rule struct {
 	Or []Verb
 	// Groups that the request is about: each must be allowed. Nil is AllGroups.
 	Groups func(*http.Request) []string
-	// Renewal marks what keeps a leader leading: it has a rate and places of its own.
+	// Renewal marks what keeps a leader leading, and what ends a term in order: it has a
+	// rate and places of its own.
 	Renewal bool
+	// Campaign marks what may begin a term. A few of them are handled at once, so that the
+	// engine has time for renewals; a handler that waits calls [Yield] first.
+	Campaign bool
 	// Waits reports that the request will be held open, as a stream or a wait. It then
 	// takes one of the identity's streams and no place among the others. Nil is never.
 	Waits func(*http.Request) bool
@@ -50,14 +55,15 @@ func (g *Gate) Guard(rule Rule, next http.HandlerFunc) (http.HandlerFunc, error)
 				return
 			}
 		}
-		done, err := g.admit(w, r, rule, id)
+		who := &admitted{id: id, remote: r.RemoteAddr}
+		done, err := g.admit(w, r, rule, who)
 		if err != nil {
 			g.refused(r, id, "", err)
 			answer(w, err)
 			return
 		}
 		defer done()
-		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, &admitted{id, r.RemoteAddr}))
+		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, who))
 		if r.Body != http.NoBody {
 			r.Body = http.MaxBytesReader(w, r.Body, g.cfg.Limits.BodyBytes)
 		}
@@ -79,7 +85,11 @@ func answer(w http.ResponseWriter, err error) {
 // admit takes what a request needs while it is under way. A renewal is read before it
 // takes its place, and soon or not at all, and one identity has a part of the places only:
 // they are for whoever has something to renew, not for whoever sends slowly.
-func (g *Gate) admit(w http.ResponseWriter, r *http.Request, rule Rule, id Identity) (done func(), err error) {
+func (g *Gate) admit(w http.ResponseWriter, r *http.Request, rule Rule, who *admitted) (done func(), err error) {
+	id := who.id
+	if rule.Campaign {
+		return g.campaign(r, rule, who)
+	}
 	if !rule.Renewal {
 		return g.enter(r, rule, id)
 	}
@@ -172,12 +182,48 @@ func (g *Gate) enter(r *http.Request, rule Rule, id Identity) (leave func(), err
 		l = g.renewals
 	}
 	if !l.enter(r.Context()) {
-		return nil, &httpapi.Problem{
-			Status: http.StatusServiceUnavailable, Code: "busy", Retryable: true, RetryAfter: time.Second,
-			Detail: "more requests are under way than the service takes on; try again in a second",
-		}
+		return nil, busy()
 	}
 	return l.leave, nil
+}
+
+// busy tells callers to come back at different times: together they would find the same.
+func busy() *httpapi.Problem {
+	wait := time.Second + rand.N(2*time.Second)
+	return &httpapi.Problem{
+		Status: http.StatusServiceUnavailable, Code: "busy", Retryable: true, RetryAfter: wait,
+		Detail: fmt.Sprintf("more requests are under way than the service takes on; try again in %v", wait.Round(time.Millisecond)),
+		More:   map[string]any{"retry_after_ms": wait.Milliseconds()},
+	}
+}
+
+// campaign takes what a campaign needs. Its body is read after that, so a campaign that is
+// refused costs little. It leaves its place when it ends or calls Yield.
+func (g *Gate) campaign(r *http.Request, rule Rule, who *admitted) (done func(), err error) {
+	stream := func() {}
+	if rule.Waits != nil && rule.Waits(r) {
+		if stream, err = g.Stream(who.id); err != nil {
+			return nil, err
+		}
+	}
+	less := g.share(who.id, func(c *caller) *int { return &c.running }, g.cfg.Limits.CampaignsEach)
+	if less == nil {
+		stream()
+		return nil, tooMany("too_many_requests", time.Second+rand.N(2*time.Second), fmt.Sprintf("%s has %d campaigns under way, and is allowed no more", who.id, g.cfg.Limits.CampaignsEach))
+	}
+	if !g.campaigns.enter(r.Context()) {
+		less()
+		stream()
+		return nil, busy()
+	}
+	who.yield = sync.OnceFunc(func() {
+		g.campaigns.leave()
+		less()
+	})
+	return func() {
+		who.yield()
+		stream()
+	}, nil
 }
 
 // Stream takes one of the identity's streams until leave is called. The error is a

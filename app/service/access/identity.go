@@ -93,6 +93,15 @@ type callerKey struct{}
 type admitted struct {
 	id     Identity
 	remote string
+	yield  func() // gives the place of a campaign back; nil: it has none
+}
+
+// Yield gives the place of a campaign back before it begins to wait: places are for those
+// that use the engine. Calling it twice, or for another request, does nothing.
+func Yield(ctx context.Context) {
+	if a, ok := ctx.Value(callerKey{}).(*admitted); ok && a.yield != nil {
+		a.yield()
+	}
 }
 
 // From returns the identity that [Gate.Guard] admitted.

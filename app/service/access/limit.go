@@ -3,6 +3,7 @@ package access
 import (
 	"container/list"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -24,15 +25,21 @@ type Limits struct {
 	// Identities whose use is counted one by one, and as many addresses of callers
 	// without one; those beyond share one allowance. Default 10,000.
 	Identities int
-	// InFlight is how many requests are handled at once, renewals and streams apart.
-	// Default 1024.
+	// InFlight is how many requests are handled at once, renewals, campaigns and streams
+	// apart. Default 1024.
 	InFlight int
-	// Renewals is how many renewals are handled at once, in places that nothing else
-	// can take. Default 1024. RenewalsEach is how many of them one identity may have under
+	// Campaigns is how many campaigns use the engine at once. More of them would not be
+	// done sooner, and would delay renewals. Those that wait for a vacancy do not count.
+	// Default 8 for each processor, at least 16. CampaignsEach is how many of them one
+	// identity or address may have (on loopback without credentials there is no such
+	// limit). Default half of them.
+	Campaigns, CampaignsEach int
+	// Renewals is how many renewals and resignations are handled at once, in places that
+	// nothing else can take. Default 1024. RenewalsEach is how many of them one identity may have under
 	// way (on loopback without credentials there is no such limit). Default half of them.
 	Renewals, RenewalsEach int
-	// Line is how many requests, and as many renewals, wait for a place, for at most
-	// Patience. Default 4096, 1s.
+	// Line is how many requests, and as many renewals and campaigns, wait for a place, for
+	// at most Patience. Default 4096, 1s.
 	Line     int
 	Patience time.Duration
 	// Streams open at once, waiting calls among them, in all and of one identity (which
@@ -54,6 +61,8 @@ func (l Limits) withDefaults() Limits {
 	def(&l.FailBurst, 5*l.FailRate)
 	def(&l.Identities, 10_000)
 	def(&l.InFlight, 1024)
+	def(&l.Campaigns, max(16, 8*runtime.GOMAXPROCS(0)))
+	def(&l.CampaignsEach, (l.Campaigns+1)/2)
 	def(&l.Renewals, 1024)
 	def(&l.RenewalsEach, (l.Renewals+1)/2)
 	def(&l.Line, 4096)
@@ -68,7 +77,7 @@ func (l Limits) withDefaults() Limits {
 func (l Limits) check() error {
 	for _, n := range []int64{
 		l.BodyBytes, int64(l.Rate), int64(l.Burst), int64(l.RenewRate), int64(l.RenewBurst), int64(l.FailRate), int64(l.FailBurst), int64(l.Identities),
-		int64(l.InFlight), int64(l.Renewals), int64(l.RenewalsEach), int64(l.Line), int64(l.Patience), int64(l.Streams), int64(l.StreamsEach), int64(l.GroupsEach), int64(l.Candidates),
+		int64(l.InFlight), int64(l.Campaigns), int64(l.CampaignsEach), int64(l.Renewals), int64(l.RenewalsEach), int64(l.Line), int64(l.Patience), int64(l.Streams), int64(l.StreamsEach), int64(l.GroupsEach), int64(l.Candidates),
 	} {
 		if n < 0 {
 			return errors.New("access: a limit is negative; zero is the default, and a large number is as good as none")
@@ -111,10 +120,11 @@ type caller struct {
 	silent   int    // those since the last line that were not written
 	streams  int
 	renewing int // under way
+	running  int // campaigns that use the engine
 }
 
 func (c *caller) idle(now time.Time) bool {
-	return c.streams+c.renewing == 0 &&
+	return c.streams+c.renewing+c.running == 0 &&
 		c.ordinary.level(now)+c.renewals.level(now)+c.failures.level(now)+c.denials.level(now) == 0
 }
 

@@ -145,7 +145,7 @@ func TestReservedLane(t *testing.T) {
 		start("/slow")
 	}
 	eventually(t, "every place is taken and the line is full", func() bool { return g.Stats().InFlight == 4 && g.ordinary.line.Load() == 2 })
-	if code, said := get("/slow"); code != 503 || !strings.HasPrefix(said, "1{") || !strings.Contains(said, `"busy"`) {
+	if code, said := get("/slow"); code != 503 || said[0] < '1' || said[0] > '3' || said[1] != '{' || !strings.Contains(said, `"busy"`) {
 		t.Errorf("one more: %d %s", code, said)
 	}
 	for range 5 {
@@ -252,4 +252,86 @@ func TestRoom(t *testing.T) {
 			t.Errorf("%v: %v", tt, err)
 		}
 	}
+}
+
+// Few campaigns are handled at once, and fewer of one identity. One that waits for a
+// vacancy gives its place back. While all places are taken further campaigns are refused
+// and told to come back at different times; renewals and other requests are handled.
+func TestCampaignPlaces(t *testing.T) {
+	r := newRig(t)
+	g, tokens := r.withTokens(Config{Limits: Limits{Campaigns: 3, CampaignsEach: 2, Line: 1, Patience: time.Minute}}, "node-1", "node-2", "node-3")
+	release := make(chan struct{})
+	free := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(free)
+	mux := http.NewServeMux()
+	handle := func(path string, rule Rule, h http.HandlerFunc) {
+		rule.Verb, rule.Groups = Campaign, func(*http.Request) []string { return []string{"billing-eu"} }
+		guarded, err := g.Guard(rule, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mux.HandleFunc(path, guarded)
+	}
+	held := func(http.ResponseWriter, *http.Request) { <-release }
+	quick := func(http.ResponseWriter, *http.Request) {}
+	handle("/campaign", Rule{Campaign: true}, held)
+	handle("/wait", Rule{Campaign: true, Waits: func(*http.Request) bool { return true }}, func(_ http.ResponseWriter, r *http.Request) {
+		Yield(r.Context())
+		Yield(r.Context()) // once is enough
+		<-release
+	})
+	handle("/renew", Rule{Renewal: true}, quick)
+	handle("/other", Rule{}, quick)
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	t.Cleanup(free) // before the server waits for them
+	ask := func(node, path string) (int, string) {
+		req, _ := http.NewRequestWithContext(t.Context(), "POST", s.URL+path, http.NoBody)
+		req.Header.Set("Authorization", "Bearer "+tokens[node])
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer func() { _ = resp.Body.Close() }()
+		said, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, resp.Header.Get("Retry-After") + string(said)
+	}
+	answers := make(chan int, 20)
+	start := func(node, path string) {
+		go func() {
+			code, _ := ask(node, path)
+			answers <- code
+		}()
+	}
+	for range 5 {
+		start("node-1", "/wait")
+	}
+	eventually(t, "five wait and use no place", func() bool { return g.Stats().Streams == 5 && g.Stats().Campaigns == 0 })
+	start("node-1", "/campaign")
+	start("node-1", "/campaign")
+	eventually(t, "node-1 has its part of the places", func() bool { return g.Stats().Campaigns == 2 })
+	if code, said := ask("node-1", "/campaign"); code != 429 || said[0] < '1' || said[0] > '3' {
+		t.Errorf("one more of node-1: %d %s", code, said)
+	}
+	start("node-2", "/campaign")
+	start("node-2", "/campaign")
+	eventually(t, "all places are taken and one waits for a place", func() bool { return g.Stats().Campaigns == 3 && g.campaigns.line.Load() == 1 })
+	if code, said := ask("node-3", "/campaign"); code != 503 || !strings.Contains(said, `"busy"`) {
+		t.Errorf("one more: %d %s", code, said)
+	}
+	for _, path := range []string{"/renew", "/other"} {
+		if code, said := ask("node-2", path); code != 200 {
+			t.Errorf("%s: %d %s", path, code, said)
+		}
+	}
+	free()
+	for range 9 {
+		if code := <-answers; code != 200 {
+			t.Errorf("one that was let in: %d", code)
+		}
+	}
+	eventually(t, "all places are given back", func() bool {
+		s := g.Stats()
+		return s.InFlight+s.Streams+s.Renewals+s.Campaigns == 0
+	})
 }

@@ -222,10 +222,10 @@ func (f *Feed) apply(v lease.View) {
 	if v.State == tenure.Vacant && f.synced {
 		t.emptySince = now
 	}
-	f.mark(t)
 	if f.cfg.OnChange != nil && (f.synced || back) {
 		f.cfg.OnChange(v, begun(changes), vacant, back)
 	}
+	f.mark(t) // last: a subscriber that sees the change finds it counted
 }
 
 // begun counts the terms that began.

@@ -154,7 +154,13 @@ func (s *Stream) next(ctx context.Context, i int, m *look) []Message {
 	case place.State == tenure.Unknown:
 		return []Message{s.snapshot(m.view, i)}
 	case before(at(m.view), place):
-		return nil // the feed is behind; it will come
+		// The feed has not seen what this stream was told by a read. It catches up, unless the
+		// engine was restored meanwhile: only another read can tell.
+		a, err := s.feed.cfg.Reader.Read(ctx, s.cursor.Places[i].Group)
+		if err != nil || !before(at(a.View), place) {
+			return nil
+		}
+		return s.reset(a.View, i, "the engine went back behind what was told")
 	case len(m.step) > 0 && m.from == place && len(s.legs) == 1 && l.told != tenure.Unknown:
 		s.cursor.Places[i].Cursor = m.to
 		l.told = m.to.State

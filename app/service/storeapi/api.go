@@ -48,7 +48,9 @@ type Config struct {
 // before anything was changed. The caller is in the context of the request.
 type Policy interface {
 	// Opens returns nil if the candidate may open such a session.
-	Opens(ctx context.Context, candidate string, ttl time.Duration, scope lease.Scope) error
+	Opens(ctx context.Context, candidate string, ttl time.Duration, o lease.OpenOptions) error
+	// Opened is told of a session that was opened.
+	Opened(s lease.Session)
 	// Begins returns nil if the session, of which id, candidate id and TTL are known, may
 	// begin to lead the groups.
 	Begins(ctx context.Context, s lease.Session, groups ...string) error
@@ -81,8 +83,9 @@ type Route struct {
 	Right Right
 	// Or is another that does as well, for part of what the route does.
 	Or Right
-	// Renewal marks keep-alives, for the lane that is kept free for them.
-	Renewal bool
+	// Renewal marks what keeps leaders leading and what ends terms in order; Campaign what
+	// may begin terms. The service prefers the former under load.
+	Renewal, Campaign bool
 	// Stream marks the watch, which does not end by itself.
 	Stream bool
 	Handle http.HandlerFunc
@@ -125,7 +128,15 @@ const (
 // Routes are all routes.
 func (a *API) Routes() []Route {
 	row := func(m wire.Method, right Right, h http.HandlerFunc) Route {
-		return Route{Method: m, Path: m.Path(), Right: right, Renewal: m == wire.KeepAlive, Stream: m == wire.Watch, Handle: h}
+		r := Route{Method: m, Path: m.Path(), Right: right, Stream: m == wire.Watch, Handle: h}
+		switch m {
+		case wire.KeepAlive, wire.Close, wire.Release, wire.Answer:
+			r.Renewal = true
+		case wire.Open, wire.Acquire:
+			r.Campaign = true
+		default:
+		}
+		return r
 	}
 	routes := []Route{
 		row(wire.Limits, Observe, serve(a, wire.Limits, a.limits)),
@@ -144,6 +155,7 @@ func (a *API) Routes() []Route {
 		row(wire.History, Observe, serve(a, wire.History, a.history)),
 		row(wire.Meta, Observe, serve(a, wire.Meta, a.meta)),
 		row(wire.RaiseEpoch, Admin, serve(a, wire.RaiseEpoch, a.raiseEpoch)),
+		row(wire.Suspect, Campaign, serve(a, wire.Suspect, a.suspect)),
 		row(wire.Attributes, Observe, serve(a, wire.Attributes, a.attributes)),
 		row(wire.SetAttributes, Admin, serve(a, wire.SetAttributes, a.setAttributes)),
 	}

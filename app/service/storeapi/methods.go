@@ -31,7 +31,7 @@ func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Sessio
 		return wire.Session{}, err
 	}
 	if a.cfg.Policy != nil {
-		if err := a.cfg.Policy.Opens(ctx, in.Candidate.ID, wire.Duration(in.TTL), scope); err != nil {
+		if err := a.cfg.Policy.Opens(ctx, in.Candidate.ID, wire.Duration(in.TTL), options); err != nil {
 			return wire.Session{}, before(err)
 		}
 	}
@@ -41,6 +41,9 @@ func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Sessio
 	}
 	v.heard.Session = s.ID
 	a.owners.put(s)
+	if a.cfg.Policy != nil {
+		a.cfg.Policy.Opened(s)
+	}
 	return wire.SessionOf(s), nil
 }
 
@@ -310,4 +313,14 @@ func (a *API) raiseEpoch(ctx context.Context, v *visit, in wire.EpochCall) (wire
 	}
 	m, err := a.cfg.Store.RaiseEpoch(ctx, in.To)
 	return wire.MetaAnswer(m), err
+}
+
+func (a *API) suspect(ctx context.Context, v *visit, in wire.SuspectCall) (wire.Nothing, error) {
+	if err := errors.Join(lease.CheckGroup(in.Group), lease.CheckToken(in.Seen)); err != nil {
+		return wire.Nothing{}, err
+	}
+	if err := v.may(Campaign, in.Group); err != nil {
+		return wire.Nothing{}, err
+	}
+	return wire.Nothing{}, a.cfg.Store.Suspect(ctx, in.Group, in.Seen)
 }

@@ -106,7 +106,7 @@ func TestSessionsAreTheirOwners(t *testing.T) {
 			wire.Release:   second2(b.Release(ctx, session.ID, held[0], "", "")),
 			wire.Answer:    b.Answer(ctx, session.ID, "r", lease.Answer{Outcome: lease.Done}),
 		} {
-			if !errors.Is(err, remote.ErrDenied) || lease.Definite(err) {
+			if !errors.Is(err, remote.ErrDenied) || !errors.Is(err, lease.ErrDenied) {
 				t.Errorf("%s by another: %v", m, err)
 			}
 		}
@@ -189,6 +189,7 @@ func TestRights(t *testing.T) {
 		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "node/a"})) }},
 		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "wish/a"})) }},
 		{wire.RaiseEpoch, "admin[*]", func() error { return second2(s.RaiseEpoch(ctx, 1)) }},
+		{wire.Suspect, "campaign[g]", func() error { return s.Suspect(ctx, "g", 1) }}, // of the epoch before: without effect
 		{wire.Watch, "observe[x*]", func() error {
 			for _, err := range s.Watch(ctx, lease.Scope{"x*"}) {
 				return err

@@ -63,8 +63,9 @@ func many(first uint64, seeds int, duration time.Duration, herd int) int {
 	fmt.Printf("simulating %d seeds of %v with 5 candidates\n", seeds, duration)
 	s := sim.Many(sim.Config{Duration: duration}, first, seeds, 10, progress(seeds))
 	s.Print(os.Stdout)
-	p50, p99, n := sim.Herd(plant.Set{}, first, herd)
-	fmt.Printf("  %-34s p50 %d, p99 %d over %d vacancies\n", "attempts with 100 candidates", p50, p99, n)
+	h := sim.Herd(plant.Set{}, first, herd)
+	fmt.Printf("  %-46s %d per candidate and minute\n", "store calls with 100 candidates", h.Calls)
+	fmt.Printf("  %-46s p50 %d, p99 %d over %d vacancies\n", "attempts with 100 candidates", h.P50, h.P99, h.Vacancies)
 
 	failed := 0
 	bar := func(name string, value any, bar string, ok bool) {
@@ -79,8 +80,14 @@ func many(first uint64, seeds int, duration time.Duration, herd int) int {
 	bar("guarantees broken", len(s.Violations), "0", len(s.Violations) == 0)
 	bar("stale writes accepted, fenced", s.Total.StaleFenced, "0", s.Total.StaleFenced == 0)
 	bar("stale writes accepted, unfenced, same seeds", s.Total.StaleUnfenced, "> 0", s.Total.StaleUnfenced > 0)
-	bar("acquire attempts, 100 candidates, p50", p50, fmt.Sprintf("<= %d", sim.HerdP50), p50 <= sim.HerdP50)
-	bar("acquire attempts, 100 candidates, p99", p99, fmt.Sprintf("<= %d", sim.HerdP99), p99 <= sim.HerdP99)
+	missing := s.Missing()
+	bar("kinds of faults and worlds that never occurred", len(missing), "0", len(missing) == 0)
+	bar("acquire attempts, 100 candidates, p50", h.P50, fmt.Sprintf("<= %d", sim.HerdP50), h.P50 <= sim.HerdP50)
+	bar("acquire attempts, 100 candidates, p99", h.P99, fmt.Sprintf("<= %d", sim.HerdP99), h.P99 <= sim.HerdP99)
+	bar("store calls per candidate and minute", h.Calls, fmt.Sprintf("<= %d", sim.HerdCalls), h.Calls <= sim.HerdCalls)
+	for _, name := range missing {
+		fmt.Printf("never occurred: %s\n", name)
+	}
 	for _, v := range s.Violations {
 		fmt.Printf("\n%v\n  replay: go run ./sim/cmd/sim -seed %d -v\n  keep:   add %d to sim/testdata/seeds.txt\n", v, v.Seed, v.Seed)
 	}
@@ -129,13 +136,13 @@ func hunt(first uint64, seeds int, only string) int {
 	}
 	// The same seeds without a bug, or the net catches everything.
 	control := sim.Many(sim.Config{}, first, needed, 0, nil)
-	p50, p99, _ := sim.Herd(plant.Set{}, first, 2)
-	clean := len(control.Violations) == 0 && p50 <= sim.HerdP50 && p99 <= sim.HerdP99
+	h := sim.Herd(plant.Set{}, first, 2)
+	clean := len(control.Violations) == 0 && h.OK()
 	fmt.Printf("%-22s %8d %7.1fs  ", "none (control)", control.Seeds, control.Took.Seconds())
 	if clean {
 		fmt.Println("no guarantee broken")
 	} else {
-		fmt.Printf("BROKEN: %v (attempts p50 %d, p99 %d)\n", control.Violations, p50, p99)
+		fmt.Printf("BROKEN: %v (%s)\n", control.Violations, h)
 	}
 	fmt.Printf("\nplanted bugs that survived: %d, control clean: %v, in %.0f s\n", survived, clean, time.Since(start).Seconds())
 	if survived > 0 || !clean {

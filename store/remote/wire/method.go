@@ -5,8 +5,9 @@ type Method string
 
 // The routes, one for each method of lease.Store.
 const (
-	Limits        Method = "limits"
+	Caps          Method = "caps"
 	Open          Method = "open"
+	FindSession   Method = "session"
 	KeepAlive     Method = "keepalive"
 	Close         Method = "close"
 	Acquire       Method = "acquire"
@@ -21,6 +22,7 @@ const (
 	History       Method = "history"
 	Meta          Method = "meta"
 	RaiseEpoch    Method = "raise-epoch"
+	Suspect       Method = "suspect"
 	Attributes    Method = "attributes"
 	SetAttributes Method = "set-attributes"
 )
@@ -29,10 +31,10 @@ const (
 func (m Method) Path() string { return "/store/" + string(m) }
 
 // Repeatable reports whether the call may be made again although nobody knows
-// what became of it: it only reads, or, as a keep-alive, says the same twice.
+// what became of it: it only reads, or says the same twice.
 func (m Method) Repeatable() bool {
 	switch m {
-	case Limits, KeepAlive, Answered, Read, Watch, Groups, Sessions, History, Meta, Attributes:
+	case Caps, FindSession, KeepAlive, Answered, Read, Watch, Groups, Sessions, History, Meta, Suspect, Attributes:
 		return true
 	default:
 		return false

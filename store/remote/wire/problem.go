@@ -50,6 +50,7 @@ const (
 	CodeCoolingDown = "cooling_down"
 	CodeCordoned    = "cordoned"
 	CodeNoGroup     = "unknown_group"
+	CodeNotAMember  = "not_a_member"
 	// CodeTTL: the session's TTL is not one that the policy allows.
 	CodeTTL = "ttl_out_of_bounds"
 )

@@ -73,8 +73,8 @@ func TestRoundTrip(t *testing.T) {
 		lease.Beat{TTL: time.Second, Requests: []lease.Request{request}},
 		lease.View{Record: record, State: tenure.Led},
 		lease.Attributes{Name: "n", Version: 3, Values: who.Metadata},
-		lease.Limits{MinTTL: time.Second, MaxTTL: time.Hour, Batch: 3},
-		lease.Meta{Deployment: "d", Epoch: 1, Index: 2, Rewound: true},
+		lease.Caps{MinTTL: time.Second, MaxTTL: time.Hour, Batch: 3},
+		lease.Meta{Deployment: "d", Epoch: 1, Index: 2, Rewound: true, Why: "w"},
 		lease.Answer{Outcome: lease.Done, Detail: "x"},
 	} {
 		full(t, fmt.Sprintf("%T", v), reflect.ValueOf(v))
@@ -92,8 +92,8 @@ func TestRoundTrip(t *testing.T) {
 			got = read
 		case lease.Attributes:
 			got = travel(t, wire.AttributesOf(v)).Lease()
-		case lease.Limits:
-			got = travel(t, wire.WelcomeOf(v, "d")).Limits()
+		case lease.Caps:
+			got = travel(t, wire.WelcomeOf(v, "d")).Caps()
 		case lease.Meta:
 			got = lease.Meta(travel(t, wire.MetaAnswer(v)))
 		case lease.Answer:

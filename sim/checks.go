@@ -1,0 +1,298 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// What follows is expected of the machine beyond G1 to G8: that it is stable, frugal
+// and obedient. docs/guarantees.md lists the checks by name.
+//
+// E1: no term expires while its process can reach the store.
+// E2: the calls of a process are bounded, whatever happens. It does not ask again and
+// again for what was refused.
+// E3: no call names a session that the process knows to be dead.
+// E4: a session that is given up is closed.
+// E5: an answer that grants a group is not ignored, and no grant is left unused.
+// E6: the first in line leads next.
+// E7: requests and health checks are obeyed: cool-downs are kept, and an unhealthy process does not lead.
+
+// glance is how often the checks that need no event are made.
+const glance = 250 * time.Millisecond
+
+// watchOver makes the checks that depend on time.
+func (w *world) watchOver() {
+	for _, n := range w.nodes {
+		if n.disturbed() {
+			n.quietAt = w.now
+		}
+		w.checkSession(n)
+		w.checkClosed(n)
+	}
+	if !w.lenient {
+		for _, g := range w.groups {
+			w.checkVacancy(g)
+			w.checkOrphan(g)
+		}
+	}
+	w.after(glance, w.watchOver)
+}
+
+// disturbed: something keeps the process from its work or from the store. A watch that
+// is silent does not count: the machine must cope with that.
+func (n *node) disturbed() bool {
+	r, s := &n.road, n.w.store
+	return !n.up || n.paused || n.sick || r.cutOut || r.cutIn || r.slowIn > 0 || r.slowOut > 0 || r.lossy > 0 ||
+		s.down || s.slow > 0 || s.disk > 0 || s.busyUntil > n.w.now || s.lag > 0 || s.refuseWatches > 0 || n.w.rewound
+}
+
+// quietFor is how long the process could reach the store.
+func (n *node) quietFor() time.Duration { return time.Duration(n.w.now - n.quietAt) }
+
+// noticeBound is how long a vacancy may last while a candidate can reach the store. Its
+// watch may be silent: then the list of sessions tells, after six beats.
+func (w *world) noticeBound() time.Duration {
+	t := w.timing
+	return 7*t.Beat + 2*t.CallTimeout + 2*t.BackoffMax + 5*time.Second
+}
+
+// checkVacancy is G7 during the faults.
+func (w *world) checkVacancy(group string) {
+	l, bound := w.store.grants[group], w.noticeBound()
+	if l.vacantAt == never || w.now < l.vacantAt.add(bound) {
+		return
+	}
+	for _, n := range w.nodes {
+		if n.quietFor() > bound && n.wants[group] && w.now > n.wantsAt[group].add(bound) && w.now > n.coolUntil[group].add(bound) {
+			w.broken("G7", "group %s has been vacant for %v, though %s wants it and has reached the store for %v", group, time.Duration(w.now-l.vacantAt), n.name, n.quietFor())
+			return
+		}
+	}
+}
+
+// checkSession is G7 for each candidate: it has a session with which it could lead.
+func (w *world) checkSession(n *node) {
+	bound := w.noticeBound()
+	if w.store.alive(n.sess) {
+		n.livedAt = w.now
+	}
+	if w.lenient || w.now < max(n.quietAt, n.livedAt).add(bound) {
+		return
+	}
+	for _, g := range w.groups {
+		if n.wants[g] && w.now > n.wantsAt[g].add(bound) {
+			w.broken("G7", "%s has wanted group %s for %v and can reach the store, but it has no session", n.name, g, time.Duration(w.now-n.wantsAt[g]))
+			return
+		}
+	}
+}
+
+// checkOrphan is E5: a group that is held by a process which can reach the store is led
+// there, or its work has not returned.
+func (w *world) checkOrphan(group string) {
+	l := w.store.grants[group]
+	n := w.store.owner[l.by[l.top]]
+	bound := 2*w.timing.CallTimeout + 4*w.timing.BackoffMin + time.Second
+	if len(w.groups) > 20 {
+		bound += w.timing.TTL // hundreds of groups share the calls
+	}
+	if l.vacantAt != never || n == nil || n.sess != l.by[l.top] || n.sessOver || !w.store.alive(n.sess) {
+		return
+	}
+	for _, t := range n.terms {
+		if t.group == group {
+			l.usedAt = w.now
+		}
+	}
+	if l.handedOver && n.deaf() {
+		// It has sent nothing that could be answered, and its watch says nothing.
+		l.usedAt = w.now
+	}
+	since := max(l.grantedAt, l.usedAt, n.quietAt, n.syncedAt)
+	if n.synced && w.now > since.add(bound) {
+		w.broken("E5", "%s has held group %s with token %d for %v and neither leads nor releases it", n.name, group, l.top, time.Duration(w.now-since))
+	}
+}
+
+// deaf: the watch of the process is silent, and nobody has noticed.
+func (n *node) deaf() bool {
+	return slices.ContainsFunc(n.w.store.streams, func(st *stream) bool { return st.n == n && st.life == n.stream && st.deaf })
+}
+
+// checkClosed is E4.
+func (w *world) checkClosed(n *node) {
+	for i := range n.gaveUp {
+		g := &n.gaveUp[i]
+		if n.disturbed() || slices.ContainsFunc(n.terms, func(t *term) bool { return t.session == g.id }) {
+			g.since = w.now
+		}
+		if w.now > g.since.add(2*w.timing.CallTimeout+time.Second) {
+			w.broken("E4", "%s gave up session %s %v ago and did not close it", n.name, g.id, time.Duration(w.now-g.since))
+		}
+	}
+}
+
+// gaveUp is a session that its process does not use any more.
+type gaveUp struct {
+	id    lease.SessionID
+	since instant
+}
+
+// noted takes from the machine's notes what the checks need.
+func (n *node) noted(note *lease.Note) {
+	switch note.Kind {
+	case lease.NoteSession:
+		if note.Session == n.sess {
+			n.sessOver = true
+		}
+		if why := lease.Reason(note.Detail); why == lease.Expired || why == lease.Resigned {
+			n.gaveUp = append(n.gaveUp, gaveUp{note.Session, n.w.now})
+		}
+	case lease.NoteAsked:
+		if d, ok := n.w.coolDowns[note.Detail]; ok {
+			n.coolUntil[note.Group] = n.w.now.add(d - d/50)
+		}
+	}
+}
+
+// callLimit is E2: what a process may send in ten seconds. Beats and lists come
+// regularly, everything else comes with a change of a group or is a retry with a pause
+// that grows.
+func (w *world) callLimit() int { return 60 + 12*len(w.groups) }
+
+// checkCall is made before a call is sent.
+func (n *node) checkCall(c *lease.Call) {
+	w := n.w
+	if window := w.now / instant(10*time.Second); window != n.callWindow {
+		n.callWindow, n.callCount = window, 0
+	}
+	n.callCount++
+	w.result.Busiest = max(w.result.Busiest, n.callCount*100/w.callLimit())
+	if n.callCount > w.callLimit() {
+		w.broken("E2", "%s sent %d calls within ten seconds", n.name, n.callCount)
+	}
+	switch c.Kind {
+	case lease.CallClose:
+		n.gaveUp = slices.DeleteFunc(n.gaveUp, func(g gaveUp) bool { return g.id == c.Session })
+	case lease.CallOpen:
+	default:
+		if c.Session != "" && c.Session == n.deadTold {
+			w.broken("E3", "%s sends %s with session %s, which the store had said is dead", n.name, c.Kind, c.Session)
+		}
+	}
+	if c.Kind != lease.CallAcquire {
+		return
+	}
+	for _, seen := range c.Seen {
+		if !w.lenient && n.wants[seen.Group] && w.now < n.coolUntil[seen.Group] {
+			w.broken("E7", "%s tries for group %s %v before its cool-down is over", n.name, seen.Group, time.Duration(n.coolUntil[seen.Group]-w.now))
+		}
+	}
+	for _, seen := range c.Seen {
+		if r := n.refused[seen.Group]; r.version == seen.Version && r.times >= maxRefused {
+			w.broken("E2", "%s tries for group %s from version %d again, which was refused %d times", n.name, seen.Group, seen.Version, r.times)
+		}
+	}
+	if len(c.Seen) >= 32 {
+		w.saw(batched)
+	}
+}
+
+// refusal counts how often an acquire from a version was refused because the record has
+// another one. A view that was under way may bring the old version back once or twice.
+type refusal struct {
+	version uint64
+	times   int
+}
+
+const maxRefused = 4
+
+func (n *node) noteRefused(c *lease.Call, conflict *lease.ConflictError) {
+	for _, seen := range c.Seen {
+		for _, v := range conflict.Current {
+			if v.Group != seen.Group || v.Version == seen.Version {
+				continue
+			}
+			r := n.refused[seen.Group]
+			if r.version != seen.Version {
+				r = refusal{version: seen.Version}
+			}
+			r.times++
+			n.refused[seen.Group] = r
+		}
+	}
+}
+
+// heard notes what the store has said in this step, before the machine acts on it.
+func (n *node) heard(e *lease.Event) {
+	if e.Kind != lease.OnReply {
+		return
+	}
+	var conflict *lease.ConflictError
+	switch {
+	case e.Reply.Err == nil:
+		for _, r := range e.Reply.Records {
+			n.confirmed[r.Group] = max(n.confirmed[r.Group], r.Token)
+		}
+		n.confirmed[e.Reply.View.Group] = max(n.confirmed[e.Reply.View.Group], e.Reply.View.Token)
+	case errors.As(e.Reply.Err, &conflict):
+		for _, v := range conflict.Current {
+			n.confirmed[v.Group] = max(n.confirmed[v.Group], v.Token)
+		}
+	}
+}
+
+// checkReply is made after the machine has taken the answer to a call.
+func (n *node) checkReply(c *lease.Call, r *lease.Reply, sent instant, wanted map[string]bool) {
+	w := n.w
+	timely := w.now < sent.add(w.timing.CallTimeout-w.timing.CallTimeout/20)
+	if timely && c.Kind != lease.CallAnswer && errors.Is(r.Err, lease.ErrSessionDead) {
+		n.deadTold = c.Session
+	}
+	var conflict *lease.ConflictError
+	if timely && c.Kind == lease.CallAcquire && errors.As(r.Err, &conflict) {
+		n.noteRefused(c, conflict)
+	}
+	if c.Kind != lease.CallAcquire || r.Err != nil || c.Session != n.sess || n.sessOver || n.sick || n.now() >= n.trust || w.now > sent.add(w.timing.TTL*9/10) || w.lenient {
+		return
+	}
+	for _, rec := range r.Records {
+		l := w.store.grants[rec.Group]
+		if wanted[rec.Group] && n.begun[rec.Group] < rec.Token && l.top == rec.Token && l.vacantAt == never && n.wants[rec.Group] {
+			w.broken("E5", "%s was granted group %s with token %d, and ignores the answer", n.name, rec.Group, rec.Token)
+		}
+	}
+}
+
+// checkSick is E7.
+func (n *node) checkSick() {
+	if !n.sick || n.paused || !n.up {
+		return
+	}
+	if t := n.anyTerm(); t != nil {
+		n.w.broken("E7", "%s goes on leading %s with token %d though it is unhealthy", n.name, t.group, t.token)
+	}
+}
+
+// checkExpired is E1: when a fault is over, one call may still run into its time limit,
+// and then the machine may pause before it sends the keep-alive that is answered.
+func (n *node) checkExpired(t *term, cause error) {
+	tm := n.w.timing
+	if errors.Is(cause, tenure.ErrExpired) && !n.w.lenient && !n.paused && n.w.store.grantsTTL == 0 && n.quietFor() > tm.CallTimeout+tm.BackoffMax+500*time.Millisecond {
+		n.w.broken("E1", "the term of %s for %s with token %d expired, though it has reached the store for %v", n.name, t.group, t.token, n.quietFor())
+	}
+}
+
+// checkRefusedSeal is G1 as Lead sees it: a process that trusts its session was given
+// a token below the sink's mark, so the store has lost data.
+func (n *node) checkRefusedSeal(t *term, err error) {
+	var stale *fence.StaleError
+	if errors.As(err, &stale) && n.believes(t) && !t.forced && !n.w.lenient {
+		n.w.broken("G1", "%s was granted group %s with token %d, but its sink has seen token %d", n.name, t.group, t.token, stale.Mark.Token)
+	}
+}

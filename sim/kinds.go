@@ -1,0 +1,485 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// kind says what a world is for. The seed decides it.
+type kind uint8
+
+const (
+	// A plain world has the faults that every deployment meets.
+	plain kind = iota
+	// A rich world has some of the traits below as well.
+	rich
+	// A drill has one disturbance at a time and strict expectations.
+	drill
+)
+
+// kindOf: three seeds of ten are rich worlds and one is a drill.
+func kindOf(seed uint64) kind {
+	switch seed % 10 {
+	case 0, 1, 2:
+		return rich
+	case 3:
+		return drill
+	default:
+		return plain
+	}
+}
+
+// trait is something that most worlds do not have. It brings a fault, or it changes
+// the world from its start.
+type trait uint8
+
+const (
+	slowStore trait = iota
+	slowDisk
+	deposedLeader
+	staleReads
+	compactedWatch
+	driftBeyond
+	slowSink
+	fullSink
+	restoredSink
+	oneID
+	manyGroups
+	epochRaised
+	shortTTL
+	unknownAcquire
+	traits
+)
+
+// traitFaults are drawn like the others, in worlds that have the trait.
+var traitFaults = [traits]*fault{
+	slowStore:      {"slow store", 20, (*world).slowStore},
+	slowDisk:       {"slow disk", 20, (*world).slowDisk},
+	deposedLeader:  {"deposed engine leader", 40, (*world).depose},
+	staleReads:     {"stale reads", 20, (*world).staleReads},
+	compactedWatch: {"watch compacted", 20, (*world).compact},
+	slowSink:       {"slow sink", 15, (*world).slowSink},
+	fullSink:       {"full sink", 15, (*world).fillSink},
+	restoredSink:   {"sink restored", 20, (*world).restoreSink},
+	epochRaised:    {"epoch raised", 10, (*world).raise},
+	unknownAcquire: {"acquire without an answer", 20, (*world).loseAcquire},
+}
+
+// What else must occur in a run of many seeds, counted where it happens.
+const (
+	deposedAck   = "keep-alive acknowledged by a deposed leader"
+	raisedAgain  = "epoch raised a second time"
+	lessTTL      = "less TTL granted than requested"
+	sameID       = "two processes with one id took turns"
+	batched      = "acquire of a whole batch"
+	driftOverlap = "two believers, clocks beyond the bound"
+	slipAdvanced = "mark advanced by an operator after a slip"
+	staleLine    = "stale list of sessions"
+	staleView    = "stale snapshot of a watch"
+	refusedFull  = "write refused by a full sink"
+	orderKept    = "first in line led after a vacancy"
+	coolDownKept = "cool-down respected"
+)
+
+// Kinds lists everything that must occur at least once in a run of many seeds.
+func Kinds() []string {
+	names := []string{
+		deposedAck, raisedAgain, lessTTL, sameID, batched, driftOverlap, slipAdvanced,
+		staleLine, staleView, refusedFull, orderKept, coolDownKept,
+	}
+	for i := range faults {
+		names = append(names, faults[i].name)
+	}
+	for _, f := range traitFaults {
+		if f != nil {
+			names = append(names, f.name)
+		}
+	}
+	for i := range drills {
+		names = append(names, drills[i].name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (w *world) has(t trait) bool { return w.traits&(1<<t) != 0 }
+
+// pickTraits draws from a source of its own, so that plain worlds are what they were
+// before there were traits.
+func (w *world) pickTraits() {
+	if w.kind != rich {
+		return
+	}
+	r := rand.New(rand.NewPCG(w.cfg.Seed, 0x747261697473))
+	for range 2 + r.IntN(2) {
+		w.traits |= 1 << r.IntN(int(traits))
+	}
+	if w.has(manyGroups) && r.IntN(2) == 0 {
+		// The most expensive kind of world: half as many of them.
+		w.traits &^= 1 << manyGroups
+	}
+	if w.has(deposedLeader) {
+		w.timing.Margin = max(w.timing.Margin, w.timing.TTL/40)
+	}
+	w.lenient = w.has(driftBeyond)
+}
+
+// pickGroups makes hundreds of groups where the trait says so.
+func (w *world) pickGroups() {
+	if !w.has(manyGroups) {
+		return
+	}
+	w.groups = nil
+	for i := range 150 + w.rand.IntN(150) {
+		w.groups = append(w.groups, "shard-"+string(rune('a'+i/26))+string(rune('a'+i%26)))
+	}
+	w.cfg.Duration /= 2
+}
+
+// pickNodes gives priorities, and two processes one id.
+func (w *world) pickNodes() {
+	if w.kind == plain {
+		return
+	}
+	for _, n := range w.nodes {
+		if w.chance(0.4) {
+			n.candidate.Priority = w.rand.IntN(3)
+		}
+	}
+	if w.has(oneID) {
+		w.nodes[1].candidate.ID = w.nodes[0].candidate.ID
+	}
+	if w.has(shortTTL) {
+		w.store.grantsTTL = 0.6 + 0.35*w.rand.Float64()
+	}
+}
+
+func (w *world) saw(what string) { w.result.Faults[what]++ }
+
+// slowStore delays every call, in no order.
+func (w *world) slowStore(*node) bool {
+	w.store.slow = w.between(50*time.Millisecond, w.timing.CallTimeout*3/2)
+	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { w.store.slow = 0 })
+	return true
+}
+
+// slowDisk delays every commit behind the one before it. Keep-alives and reads pass.
+func (w *world) slowDisk(*node) bool {
+	w.store.disk = w.between(50*time.Millisecond, w.timing.CallTimeout)
+	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { w.store.disk = 0 })
+	return true
+}
+
+// depose lets a deposed engine leader acknowledge the next keep-alive of n. That is
+// allowed for as long as the margin.
+func (w *world) depose(n *node) bool {
+	n.deposed = true
+	return true
+}
+
+// staleReads lets a follower that lags answer what need not be linearizable: the list
+// of sessions, and the first snapshot of a watch.
+func (w *world) staleReads(n *node) bool {
+	s := w.store
+	if s.down || s.lag > 0 {
+		return false
+	}
+	s.lag = w.between(100*time.Millisecond, w.timing.TTL/2)
+	s.oldLine, _ = s.state.Sessions(s.now(), lease.Scope{"**"}, lease.Page{})
+	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { s.lag, s.oldLine = 0, nil })
+	for _, st := range s.streams {
+		if st.n == n && w.chance(0.7) {
+			st.lose(w, 100*time.Millisecond)
+		}
+	}
+	return true
+}
+
+// compact ends watches with an error after they have missed changes, and refuses new
+// ones for a while.
+func (w *world) compact(n *node) bool {
+	all := w.chance(0.5)
+	gap := w.until(w.between(0, 2*time.Second))
+	bit := false
+	for _, st := range w.store.streams {
+		if (all || st.n == n) && st.open && !st.deaf {
+			bit = true
+			st.open = false // changes are missed from here on
+			w.after(gap, func() {
+				if st.n.stream == st.life {
+					st.n.deliver(lease.Event{Kind: lease.OnWatchLost, Cause: errCompacted})
+				}
+			})
+		}
+	}
+	if bit {
+		w.store.refuseWatches = w.rand.IntN(4)
+	}
+	return bit
+}
+
+func (w *world) anySink() *sink { return w.sinks[w.groups[w.rand.IntN(len(w.groups))]] }
+
+func (w *world) slowSink(*node) bool {
+	s := w.anySink()
+	s.slow = w.between(100*time.Millisecond, w.timing.TTL)
+	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { s.slow = 0 })
+	return true
+}
+
+func (w *world) fillSink(*node) bool {
+	s := w.anySink()
+	s.full = true
+	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { s.full = false })
+	return true
+}
+
+// restoreSink puts a sink back to an older state. The operator keeps it down until its
+// mark is at the newest token that was granted and its sequence at the last number
+// that was handed out, as docs/fencing.md says.
+func (w *world) restoreSink(*node) bool {
+	s := w.anySink()
+	if s.down {
+		return false
+	}
+	if s.backup == nil {
+		s.backup = &sinkBackup{mark: s.mark, seq: s.seq}
+		return false
+	}
+	s.restore(w.until(w.between(10*time.Millisecond, 5*time.Second)))
+	return true
+}
+
+// raise lifts the epoch of a store that was not rewound, once or twice in a row.
+func (w *world) raise(*node) bool {
+	if w.store.down || w.rewound {
+		return false
+	}
+	w.raiseEpoch()
+	if w.chance(0.3) {
+		w.raiseEpoch()
+	}
+	return true
+}
+
+// loseAcquire leaves the next acquire of n without an answer and its watch silent, and
+// lets n withdraw: the outcome must be found out all the same.
+func (w *world) loseAcquire(n *node) bool {
+	n.loseNext = true
+	return true
+}
+
+// drills are disturbances that come alone. Each says what must follow.
+var drills = []struct {
+	name string
+	do   func(w *world, leader *node)
+}{
+	{"drill: crash", (*world).drillCrash},
+	{"drill: resignation", (*world).drillResign},
+	{"drill: step-down with a cool-down", (*world).drillStepDown},
+	{"drill: step-down of the only candidate", (*world).drillOnly},
+	{"drill: transfer", (*world).drillTransfer},
+	{"drill: unhealthy", (*world).drillSick},
+	{"drill: keep-alive lost", (*world).drillLostBeat},
+	{"drill: engine restart", (*world).drillRestart},
+	{"drill: crash while watches are silent", (*world).drillDeaf},
+}
+
+// runDrills plays one drill after the other. In between all caches become fresh.
+func (w *world) runDrills() {
+	w.healAt = never
+	rest := 9*w.timing.Beat + 5*time.Second
+	var next func()
+	next = func() {
+		leader := w.leader(w.groups[0])
+		if leader == nil {
+			w.broken("G7", "group %s has no leader %v after the last drill", w.groups[0], rest)
+			return
+		}
+		w.allLed("before the next drill")
+		d := &drills[w.rand.IntN(len(drills))]
+		w.log("DRILL    %s, leader %s", d.name, leader.name)
+		w.saw(d.name)
+		w.mix(5, uint64(len(d.name)))
+		d.do(w, leader)
+		w.after(w.between(rest, rest+10*time.Second)+4*w.timing.TTL, next)
+	}
+	w.after(rest, next)
+	w.run(instant(w.cfg.Duration))
+}
+
+// firstInLine is who must lead next: the first by priority and age, without but.
+func (w *world) firstInLine(but *node) *node {
+	line, _ := w.store.state.Sessions(w.store.now(), lease.Scope{w.groups[0]}, lease.Page{})
+	for _, l := range line {
+		if n := w.store.owner[l.ID]; n != but && n.sess == l.ID {
+			return n
+		}
+	}
+	return nil
+}
+
+// expect says who must lead at the latest after d.
+func (w *world) expect(what string, want *node, d time.Duration) {
+	group := w.groups[0]
+	terms := w.result.Terms
+	w.after(d, func() {
+		n := w.leader(group)
+		switch {
+		case n == nil:
+			w.broken("G7", "%s: group %s has no leader after %v", what, group, d)
+		case want != nil && n != want:
+			w.broken("E6", "%s: %s leads group %s, but %s was first in line", what, n.name, group, want.name)
+		case want != nil && w.result.Terms != terms+1:
+			w.broken("E6", "%s: %d terms of group %s began, want one", what, w.result.Terms-terms, group)
+		case want != nil:
+			w.saw(orderKept)
+		}
+	})
+}
+
+// handover bounds a vacancy without an expiry: work returns within 100 ms, the first in
+// line acts on the watch.
+const handover = 500 * time.Millisecond
+
+func (w *world) drillCrash(leader *node) {
+	want := w.firstInLine(leader)
+	leader.crash()
+	w.expect("after a crash", want, w.timing.TTL+w.timing.TTL/50+handover)
+	w.after(w.timing.TTL*3/2, leader.start)
+}
+
+func (w *world) drillResign(leader *node) {
+	want := w.firstInLine(leader)
+	leader.endHere(leader.anyTerm(), tenure.ErrResigned)
+	w.expect("after a resignation", want, handover)
+}
+
+func (w *world) askNow(leader *node, verb lease.Verb, to string, coolDown time.Duration) {
+	if !w.askOf(leader.anyTerm(), verb, to, coolDown) {
+		w.broken("G7", "%s cannot be asked to %s", leader.name, verb)
+	}
+}
+
+func (w *world) drillStepDown(leader *node) {
+	w.askNow(leader, lease.StepDown, "", w.between(time.Second, w.timing.TTL))
+	w.expect("after a step-down", w.firstInLine(leader), w.timing.Beat+handover)
+}
+
+// drillOnly: nobody else wants to lead, so the group stays vacant for the cool-down.
+func (w *world) drillOnly(leader *node) {
+	group := w.groups[0]
+	for _, n := range w.nodes {
+		if n != leader {
+			n.away[group] = true
+			n.withdraw(group)
+		}
+	}
+	token := leader.anyTerm().token
+	coolDown := w.between(w.timing.TTL/2, w.timing.TTL)
+	w.askNow(leader, lease.StepDown, "", coolDown)
+	w.after(coolDown-50*time.Millisecond, func() {
+		if n := w.leader(group); n != nil && n.term(group).token != token {
+			w.broken("E7", "%s leads group %s before its cool-down of %v is over", n.name, group, coolDown)
+		}
+	})
+	w.after(coolDown+w.timing.Beat+3*time.Second, func() {
+		if w.leader(group) != leader {
+			w.broken("G7", "%s does not lead group %s again after its cool-down of %v", leader.name, group, coolDown)
+		}
+		w.saw(coolDownKept)
+		for _, n := range w.nodes {
+			if n != leader {
+				n.away[group] = false
+				n.campaign(group, 0)
+			}
+		}
+	})
+}
+
+func (w *world) drillTransfer(leader *node) {
+	to := w.nodes[w.rand.IntN(len(w.nodes))]
+	if to == leader {
+		to = w.firstInLine(leader)
+	}
+	if w.chance(0.5) {
+		w.askNow(leader, lease.Transfer, to.candidate.ID, 0)
+		w.expect("after a transfer that was asked for", to, w.timing.Beat+handover)
+		return
+	}
+	t := leader.anyTerm()
+	t.to = to.candidate.ID
+	leader.endHere(t, tenure.ErrTransferred)
+	w.expect("after a transfer", to, handover)
+}
+
+func (w *world) drillSick(leader *node) {
+	w.expect("after a failed health check", w.firstInLine(leader), handover)
+	w.sicken(leader)
+}
+
+// drillLostBeat: up to one keep-alive is lost, and the leader stays.
+func (w *world) drillLostBeat(leader *node) {
+	leader.road.cutOut, leader.road.cutIn = true, true
+	w.after(w.between(w.timing.Beat/2, w.timing.Beat), leader.road.heal)
+	w.stays("a keep-alive was lost", leader)
+}
+
+// drillRestart: the engine is away for less than the trust of a keep-alive.
+func (w *world) drillRestart(leader *node) {
+	w.store.stop()
+	w.after(w.between(100*time.Millisecond, w.timing.Beat), w.store.start)
+	w.stays("the engine restarted", leader)
+}
+
+func (w *world) stays(what string, leader *node) {
+	token := leader.anyTerm().token
+	w.after(2*w.timing.TTL, func() {
+		if t := leader.term(w.groups[0]); t == nil || t.token != token {
+			w.broken("E1", "%s lost group %s though only %s", leader.name, w.groups[0], what)
+		}
+	})
+}
+
+// drillDeaf: nobody's watch says that the leader died; the list of sessions does.
+func (w *world) drillDeaf(leader *node) {
+	for _, st := range w.store.streams {
+		st.deaf = st.open
+	}
+	leader.crash()
+	bound := w.timing.TTL + w.timing.TTL/50 + 6*w.timing.Beat + handover
+	w.expect("after a crash while watches are silent", nil, bound)
+	w.after(bound+time.Second, func() {
+		leader.start()
+		for _, st := range w.store.streams {
+			st.heal(w)
+		}
+	})
+}
+
+// view of a group at some instant, for followers that lag.
+type stampedView struct {
+	at instant
+	v  lease.View
+}
+
+const viewsKept = 32
+
+// remember keeps what a lagging follower would still show.
+func (l *ledger) remember(at instant, v lease.View) {
+	if len(l.views) == viewsKept {
+		l.views = slices.Delete(l.views, 0, 1)
+	}
+	l.views = append(l.views, stampedView{at, v})
+}
+
+// sinkBackup is what a sink is restored from.
+type sinkBackup struct {
+	mark fence.Mark
+	seq  uint64
+}
