@@ -205,7 +205,7 @@ func (d *Driver) Renew(ctx context.Context, id string, read []string) (time.Dura
 	var ttl time.Duration
 	var r kv.Result
 	err = d.each(ctx, "keep-alive", func(ctx context.Context, c *clientv3.Client) error {
-		renewed, err := renewOnce(ctx, c, lid)
+		renewed, err := d.beats.renew(ctx, c, lid)
 		if err != nil {
 			return err
 		}
@@ -231,21 +231,6 @@ func (d *Driver) Renew(ctx context.Context, id string, read []string) (time.Dura
 		return 0, kv.Result{}, kv.ErrNoLease
 	}
 	return ttl, r, err
-}
-
-// renewOnce sends one keep-alive. The client's own tries again without a pause while a
-// member is down.
-func renewOnce(ctx context.Context, c *clientv3.Client, id clientv3.LeaseID) (*pb.LeaseKeepAliveResponse, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
-		return nil, err
-	}
-	return stream.Recv()
 }
 
 // Revoke implements kv.Leaser.

@@ -57,6 +57,8 @@ type Driver struct {
 	ctx     context.Context // ends with Shutdown
 	cancel  context.CancelFunc
 
+	beats beats
+
 	mu        sync.Mutex
 	preferred int
 }
@@ -144,6 +146,7 @@ func (s *Store) Shutdown() {
 // Shutdown closes the connections.
 func (d *Driver) Shutdown() {
 	d.cancel()
+	d.beats.close()
 	for _, m := range d.members {
 		m.close()
 	}
