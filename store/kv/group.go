@@ -243,6 +243,7 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 		}
 		records, err := s.known(ctx, seen, plant.AcquireAnyVersion)
 		if err != nil {
+			s.tear(ctx, id, seen, err)
 			return nil, err
 		}
 		if err := s.learnEnds(ctx, records); err != nil {
@@ -274,9 +275,7 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 			if err = s.conflict(ctx, seen); err == nil {
 				continue // vacant again already, or granted in an earlier epoch only
 			}
-			if s.cfg.plant.Has(plant.TornBatch) {
-				s.tear(ctx, id, seen, err)
-			}
+			s.tear(ctx, id, seen, err)
 		}
 		if !errors.Is(err, errMeta) {
 			return granted, err
@@ -285,10 +284,10 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 	return nil, errMetaBusy
 }
 
-// tear grants what did not conflict. It is a bug, see plant.TornBatch.
+// tear grants what did not conflict, where that bug is planted.
 func (s *Store) tear(ctx context.Context, id lease.SessionID, seen []lease.Record, err error) {
 	var c *lease.ConflictError
-	if len(seen) == 1 || !errors.As(err, &c) {
+	if !s.cfg.plant.Has(plant.TornBatch) || len(seen) == 1 || !errors.As(err, &c) {
 		return
 	}
 	for _, r := range seen {
