@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/tenurehq/tenure/store/kv"
 )
@@ -73,7 +74,6 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	})
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		// As if the keys of the lease were gone, which they are.
-		t.Then = nil
 		r, err := d.Commit(ctx, kv.Txn{Read: append(t.Read[:len(t.Read):len(t.Read)], t.Else...)})
 		r.OK = false
 		return r, err
@@ -167,7 +167,7 @@ func (d *Driver) Grant(ctx context.Context, want string, ttl time.Duration) (str
 	}
 	var granted int64
 	err = d.each(ctx, "grant a lease", func(ctx context.Context, c *clientv3.Client) error {
-		resp, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: seconds(max(ttl, d.cfg.MinTTL))})
+		resp, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: seconds(max(ttl, d.cfg.MinTTL))}, grpc.WaitForReady(true))
 		if err == nil {
 			granted = resp.TTL
 			return nil

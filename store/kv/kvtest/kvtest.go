@@ -360,7 +360,7 @@ func indexGrows(c *check) {
 		r := c.commit(kv.Txn{If: []kv.Cond{{Key: c.key("k"), Version: v}}, Then: []kv.Write{{Key: c.key("k"), Value: []byte("x")}}})
 		inc, err := c.d.Incarnation(c.ctx)
 		c.must("incarnation", err)
-		if r.Index < last || inc.Index < r.Index || inc.ID == "" {
+		if r.Index < last || inc.Index < r.Index || inc.ID == "" || r.Incarnation != "" && r.Incarnation != inc.ID {
 			c.errorf("index %d follows %d; the incarnation is %+v", r.Index, last, inc)
 		}
 		last, v = r.Index, r.Versions[0]
