@@ -348,7 +348,8 @@ func watched(c *check) {
 func ticks(c *check) {
 	next := c.watching(20 * time.Millisecond)
 	for range 3 {
-		for !next("waiting for a tick").Tick {
+		for ch := next("waiting for a tick"); !ch.Tick; ch = next("waiting for a tick") {
+			continue
 		}
 	}
 }
