@@ -563,6 +563,17 @@ func (s *Store) list(ctx context.Context, prefix string) ([]Item, error) {
 	}
 }
 
+// record decodes what was read, unless it is known in this version.
+func (s *Store) record(i Item) (record, error) {
+	s.mu.Lock()
+	known, ok := s.records.get(strings.TrimPrefix(i.Key, recordAt))
+	s.mu.Unlock()
+	if ok && known.Version == i.Version {
+		return known, nil
+	}
+	return decodeRecord(i)
+}
+
 // listRecords reads all records, and notices those that should be there and are not.
 func (s *Store) listRecords(ctx context.Context) ([]Item, error) {
 	s.mu.Lock()
