@@ -548,7 +548,7 @@ func (f *feed) refresh(ctx context.Context) error {
 	var moved []string
 	unclear := map[string]uint64{}
 	for _, i := range records {
-		r, err := decodeRecord(i)
+		r, err := f.s.record(i)
 		_, alive := lives[r.Holder]
 		switch {
 		case !f.watched(r.Group):
@@ -562,6 +562,7 @@ func (f *feed) refresh(ctx context.Context) error {
 			unclear[r.Group] = r.Version
 		}
 	}
+	records = nil
 	if len(unclear) > 0 {
 		// Their holders have died. Those that were not handed over before are vacant.
 		if records, err = f.s.listRecords(ctx); err != nil {
@@ -569,7 +570,7 @@ func (f *feed) refresh(ctx context.Context) error {
 		}
 	}
 	for _, i := range records {
-		r, err := decodeRecord(i)
+		r, err := f.s.record(i)
 		switch was, ok := unclear[r.Group]; {
 		case !ok || err != nil:
 		case r.Version == was:
@@ -674,7 +675,7 @@ func (f *feed) sweep(ctx context.Context) error {
 		needed[i.Key[len(beatAt):]] = true
 	}
 	for _, i := range records {
-		r, _ := decodeRecord(i)
+		r, _ := f.s.record(i)
 		needed[string(r.Holder)] = true // its key tells why the term ended
 	}
 	for _, key := range f.old(now, slices.DeleteFunc(keys, func(key string) bool {

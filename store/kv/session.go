@@ -96,12 +96,14 @@ func (s *Store) grant(ctx context.Context, key openingKey, ttl time.Duration) (l
 	if l.ttl != 0 {
 		return l, retried, nil
 	}
-	if l.id, l.ttl, err = s.leaser.Grant(ctx, l.id, ttl); err != nil {
+	id, granted, err := s.leaser.Grant(ctx, l.id, ttl)
+	if err != nil {
 		if key.attempt == "" {
-			s.revoke(lease.SessionID(l.id))
+			s.revoke(lease.SessionID(l.id)) // nobody will ever ask for it
 		}
 		return l, retried, err
 	}
+	l.id, l.ttl = id, granted
 	s.mu.Lock()
 	s.keepOpening(key, l)
 	s.mu.Unlock()
@@ -342,6 +344,9 @@ func (s *Store) renew(ctx context.Context, id lease.SessionID, reads []string) (
 		}
 		a := s.ask(reads)
 		ttl, r, err := s.leaser.Renew(ctx, string(id), reads)
+		if err == nil {
+			s.heard(r, a)
+		}
 		switch {
 		case errors.Is(err, ErrNoLease):
 			return 0, nil, dead(id)
@@ -350,7 +355,6 @@ func (s *Store) renew(ctx context.Context, id lease.SessionID, reads []string) (
 		case r.Items[0].Version == 0:
 			return 0, nil, dead(id) // closed, and its lease is about to be revoked
 		}
-		s.heard(r, a)
 		return ttl, r.Items, nil
 	}
 	d, err := s.describe(ctx, id)
@@ -530,6 +534,11 @@ func (s *Store) alive(items, beats []Item) map[lease.SessionID]described {
 			s.observeLocked(d.ID, version, d.TTL)
 		}
 	}
+	for id := range s.silences {
+		if lives[string(id)] == 0 {
+			delete(s.silences, id)
+		}
+	}
 	return all
 }
 
@@ -552,6 +561,17 @@ func (s *Store) list(ctx context.Context, prefix string) ([]Item, error) {
 		}
 		after = items[len(items)-1].Key
 	}
+}
+
+// record decodes what was read, unless it is known in this version.
+func (s *Store) record(i Item) (record, error) {
+	s.mu.Lock()
+	known, ok := s.records.get(strings.TrimPrefix(i.Key, recordAt))
+	s.mu.Unlock()
+	if ok && known.Version == i.Version {
+		return known, nil
+	}
+	return decodeRecord(i)
 }
 
 // listRecords reads all records, and notices those that should be there and are not.

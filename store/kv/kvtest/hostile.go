@@ -44,6 +44,9 @@ func (h *Hostile) Caps() kv.Caps {
 	return c
 }
 
+// gaps is the share of hints that are replaced.
+const gaps = 0.01
+
 var errLost = errors.New("kvtest: the reply was lost")
 
 // Commit implements kv.Driver.
@@ -101,6 +104,9 @@ func (h *Hostile) Watch(ctx context.Context, tick time.Duration, prefixes ...str
 		// Held hints are let go by a tick of our own, so none is held for long.
 		for c, err := range h.Driver.Watch(ctx, min(tick, 20*time.Millisecond), prefixes...) {
 			c.Item = nil
+			if h.Gaps && !c.Tick && h.chance(gaps) {
+				c.Key = ""
+			}
 			switch {
 			case err != nil:
 				yield(c, err)
@@ -110,9 +116,6 @@ func (h *Hostile) Watch(ctx context.Context, tick time.Duration, prefixes ...str
 					return
 				}
 			case c.Key == "" || !h.Reversed:
-				if h.Gaps && h.chance(0.2) {
-					c.Key = ""
-				}
 				if !yield(c, nil) {
 					return
 				}
