@@ -52,13 +52,18 @@ type Machine struct {
 	placed     bool // a watch has shown everybody in line
 	named      int  // the seat whose record the next keep-alive reads first
 
-	seats    map[string]*seat
-	order    []*seat // as they came: maps have no order that repeats
-	actives  int     // seats that need a session
-	wakes    wakes
-	acquires []*seat // due, waiting for a lane
-	releases []*seat
-	reads    []*seat
+	seats   map[string]*seat
+	order   []*seat // as they came: maps have no order that repeats
+	actives int     // seats that need a session
+	// vacancies counts the seats of vacant groups that somebody waits for.
+	vacancies int
+	// mostVacant is how many there were at once lately, and mostAt when.
+	mostVacant int
+	mostAt     clock.Instant
+	wakes      wakes
+	acquires   []*seat // due, waiting for a lane
+	releases   []*seat
+	reads      []*seat
 
 	commits  [16]time.Duration // recent
 	commitAt int

@@ -403,7 +403,7 @@ func (n *Node) call(c *Call) {
 	}
 	n.work.Go(func() {
 		ctx, cancel := context.WithTimeout(n.ctx, c.Timeout)
-		r := c.Do(ctx, n.store, n.cfg.Candidate, OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Fenced: n.cfg.Fenced})
+		r := c.Do(ctx, n.store, n.cfg.Candidate, OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Fenced: n.cfg.Fenced, Successor: n.cfg.Scope.single()})
 		cancel()
 		n.mu.Lock()
 		n.calls--

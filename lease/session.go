@@ -316,7 +316,7 @@ func (m *Machine) rank(s *seat) int {
 	}
 	us := m.session.Session
 	if s.yields {
-		us.Candidate.Priority, us.Opened = math.MinInt, math.MaxUint64
+		us.Candidate.Priority = math.MinInt
 	}
 	return m.cfg.Line.Ahead(us, s.group, last)
 }

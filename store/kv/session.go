@@ -28,7 +28,7 @@ func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration,
 	c.Metadata = maps.Clone(c.Metadata)
 	d := described{attempt: o.AttemptDigest(c.ID), Session: lease.Session{
 		Candidate: c, Instance: lease.InstanceDigest(o.Instance), Scope: slices.Clone(o.Scope), TTL: max(ttl, s.caps.MinTTL),
-		Fenced: o.Fenced, Deployment: s.deployment(),
+		Fenced: o.Fenced, Successor: o.Successor, Deployment: s.deployment(),
 	}}
 	for range 3 {
 		session, err := s.open(ctx, d, o)
