@@ -120,7 +120,7 @@ func firstDifference(got, want string) string {
 // What is said:
 //
 //	line b1 a1                        who stands in line now
-//	campaign g h; withdraw g; ended g 4 resigned; returned g 4 to b; returned g 4 to b b1
+//	campaign g h; try g; withdraw g; ended g 4 resigned; returned g 4 to b; returned g 4 to b b1
 //	health ok; health sick; shutdown; synced; watch lost
 //	view g v5 led by b1 token 4       b1 lives
 //	view g v5 led by b1 token 4 transferred by c1
@@ -347,14 +347,14 @@ func (c *conversation) events(words []string) ([]Event, error) {
 		return ""
 	}
 	switch words[0] {
-	case "campaign", "withdraw":
+	case "campaign", "withdraw", "try":
 		kind := OnCampaign
 		if words[0] == "withdraw" {
 			kind = OnWithdraw
 		}
 		var events []Event
 		for _, g := range words[1:] {
-			events = append(events, Event{Kind: kind, Group: g})
+			events = append(events, Event{Kind: kind, Group: g, Once: words[0] == "try"})
 		}
 		return events, nil
 	case "ended":
@@ -703,6 +703,8 @@ func describe(a Action) string {
 		return "watch"
 	case DoTrust:
 		return fmt.Sprintf("trust %s until %s", a.Session.ID, at(a.Until))
+	case DoRisk:
+		return fmt.Sprintf("%s is at risk", a.Session.ID)
 	case DoBegin:
 		return fmt.Sprintf("begin %s v%d", term, a.Record.Version)
 	case DoEnd:

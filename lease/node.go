@@ -306,6 +306,9 @@ func (n *Node) act(a Action) {
 			n.session, n.trust = a.Session, tenure.NewTrust(n.cfg.Clock)
 		}
 		n.trust.Set(a.Until)
+		n.trust.SetAtRisk(false)
+	case DoRisk:
+		n.trust.SetAtRisk(true)
 	case DoBegin:
 		n.begin(a)
 	case DoEnd:

@@ -18,6 +18,7 @@ type seat struct {
 	group string
 	order int
 	wants bool // somebody waits to lead
+	once  bool // but not if another leads
 
 	view  View
 	known bool // view is as fresh as the watch makes it
@@ -112,6 +113,11 @@ const idleAfter = 100 * time.Millisecond
 // update puts the seat's timers and the machine's need for a session right. It
 // comes after every change of a seat.
 func (m *Machine) update(s *seat) {
+	if s.wants && s.once {
+		if err := m.hopeless(s); err != nil {
+			m.fail(s, err)
+		}
+	}
 	active := s.wants && m.sick == nil || s.unsure || s.hold != nil
 	if active != s.active {
 		s.active = active
@@ -193,7 +199,7 @@ func (s *seat) fire(m *Machine) {
 	m.update(s)
 }
 
-func (m *Machine) campaign(s *seat) {
+func (m *Machine) campaign(s *seat, once bool) {
 	if m.stopping {
 		m.do(Action{Kind: DoFail, Group: s.group, Cause: ErrClosed})
 		return
@@ -210,7 +216,7 @@ func (m *Machine) campaign(s *seat) {
 		m.do(Action{Kind: DoFail, Group: s.group, Cause: fmt.Errorf("lease: campaign for group %q: %w", s.group, ErrSessionDead)})
 		return
 	}
-	s.wants = true
+	s.wants, s.once = true, once
 	switch {
 	case m.watching == watchOff && m.watchAt == clock.Never:
 		m.watch()
@@ -219,6 +225,19 @@ func (m *Machine) campaign(s *seat) {
 	}
 	m.schedule(s)
 	m.update(s)
+}
+
+// hopeless says why a campaign that does not wait has failed.
+func (m *Machine) hopeless(s *seat) error {
+	switch {
+	case m.sick != nil:
+		return fmt.Errorf("this process is not healthy: %w", m.sick)
+	case m.now < s.notBefore:
+		return fmt.Errorf("this process was asked to step down, and does not try for another %v", s.notBefore.Sub(m.now))
+	case s.known && s.view.State == tenure.Led && (m.session == nil || s.view.Holder != m.session.ID):
+		return fmt.Errorf("%w: %q, with token %d", ErrLed, s.view.Candidate.ID, s.view.Token)
+	}
+	return nil
 }
 
 // withdraw ends a campaign. An acquire whose outcome is unknown is still
