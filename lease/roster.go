@@ -7,10 +7,8 @@ import (
 // Line says where the candidates of a group stand. A machine asks it when a group falls
 // vacant and when it hands one over. A wrong answer costs time, never safety.
 type Line interface {
-	// Ahead counts the sessions that try for the group before s: those of higher
-	// priority, and of those of the same priority a part that differs from group to group,
-	// so that many groups that fall vacant at once are spread over the candidates. The last
-	// holder does not count: it is dead, or has just given the group up.
+	// Ahead counts the sessions that try for the group before s. The last holder does not
+	// count: it is dead, or has just given the group up.
 	Ahead(s Session, group string, last SessionID) int
 	// First is the session that a leader which resigns hands over to: of those that promise
 	// to be a Successor, the one that tries before all others, except one.
@@ -22,8 +20,11 @@ type Line interface {
 	Len() int
 }
 
-// Roster is a Line that knows the living sessions from a watch, so that nobody has to
-// list them. One roster serves all machines of a process. The zero value is empty and
+// Roster is a Line: higher priority first, then sessions for one group alone, by age, so
+// that everybody's turn comes; then sessions for several groups, in an order that differs
+// from group to group, so that many groups that fall vacant at once are spread over them.
+//
+// It knows the living sessions from a watch, so that nobody has to list them. One roster serves all machines of a process. The zero value is empty and
 // ready. Its methods may be called concurrently.
 type Roster struct {
 	mu       sync.RWMutex
@@ -47,8 +48,7 @@ func hashOf(s string) uint64 {
 	return h
 }
 
-// place ranks a session for a group among those of the same priority, by rendezvous
-// hashing: both digests, mixed as in SplitMix64.
+// place ranks a session for a group among those for several groups, by rendezvous hashing: both digests, mixed as in SplitMix64.
 func place(group, session uint64) uint64 {
 	h := group ^ session*0x9e3779b97f4a7c15
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
@@ -58,8 +58,14 @@ func place(group, session uint64) uint64 {
 
 // before reports whether m tries for a group before o.
 func (m *member) before(group uint64, o *member) bool {
-	if m.Candidate.Priority != o.Candidate.Priority {
+	alone := m.Scope.single()
+	switch {
+	case m.Candidate.Priority != o.Candidate.Priority:
 		return m.Candidate.Priority > o.Candidate.Priority
+	case alone != o.Scope.single():
+		return alone
+	case alone:
+		return InLine(m.Session, o.Session) < 0
 	}
 	if a, b := place(group, m.hash), place(group, o.hash); a != b {
 		return a < b

@@ -80,7 +80,29 @@ func TestRosterAhead(t *testing.T) {
 	}
 }
 
-// Candidates of one priority come first for about the same number of groups, each group has
+// Candidates for one group stand in line by age, before those for several groups.
+func TestRosterByAge(t *testing.T) {
+	var r Roster
+	feed := r.Feed()
+	var want []SessionID
+	for i := range 20 {
+		u := began(fmt.Sprintf("a%d", i), uint64(i), 0, "g")
+		want = append(want, u.Session.ID)
+		feed(u)
+	}
+	feed(began("b1", 0, 0, "*"))
+	for _, id := range want {
+		if got, _ := r.First("g", ""); got != id {
+			t.Fatalf("%q is first, want %q", got, id)
+		}
+		feed(Update{Kind: SessionEnded, Session: Session{ID: id}})
+	}
+	if got, _ := r.First("g", ""); got != "b1" {
+		t.Errorf("%q is first", got)
+	}
+}
+
+// Candidates for several groups come first for about the same number of groups, each group has
 // one order for all of them, and the candidates that are left keep theirs when one leaves.
 func TestRosterSpreads(t *testing.T) {
 	var r Roster

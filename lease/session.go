@@ -154,8 +154,8 @@ func (m *Machine) nameGroups() []string {
 }
 
 // compare compares what a keep-alive has read with what the watch shows. A watch that
-// has not shown within a beat what a keep-alive knew is silent, and another one is
-// started: its snapshot tells what is missing.
+// shows something else a beat later is silent, and another one is started: its snapshot
+// tells what is missing. An older record is a difference too: the store went back.
 func (m *Machine) compare(records []Record) {
 	silent := false
 	for i := range records {
@@ -166,7 +166,7 @@ func (m *Machine) compare(records []Record) {
 		}
 		over := len(r.Terms) > 0 && !r.Terms[len(r.Terms)-1].End.IsZero()
 		switch {
-		case r.Version <= s.view.Version && !(r.Version == s.view.Version && over && s.view.State == tenure.Led):
+		case r.Version == s.view.Version && !(over && s.view.State == tenure.Led):
 			s.behindAt = clock.Never
 		case s.behindAt == clock.Never:
 			s.behindAt = m.now

@@ -324,11 +324,12 @@ func (w *world) firstInLine(but *node) *node {
 			feed(lease.Update{Kind: lease.SessionBegan, Session: l})
 		}
 	}
-	first, ok := line.First(w.groups[0], "")
-	if !ok {
-		return nil
+	for _, l := range living {
+		if n := w.store.owner[l.ID]; n != but && n.sess == l.ID && line.Ahead(l, w.groups[0], "") == 0 {
+			return n
+		}
 	}
-	return w.store.owner[first]
+	return nil
 }
 
 // expect says who must lead at the latest after d.
