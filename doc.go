@@ -38,23 +38,10 @@
 //
 // # How to lead
 //
-// An [Elector] stands for one candidate in one group. Package lease makes one on
-// any store that passes lease/storetest, package raft on a Raft cluster. [Lead]
-// runs work for each term won:
+// One call leads: it takes a store, the group, the id of this process, and the work
+// that it does for each term won.
 //
-//	node, err := lease.New(store, lease.Config{
-//		Candidate: tenure.Candidate{ID: "node-1"},
-//		Scope:     lease.Scope{"billing"},
-//	})
-//	if err != nil {
-//		return err
-//	}
-//	defer node.Close(context.WithoutCancel(ctx))
-//	elector, err := node.Elector("billing")
-//	if err != nil {
-//		return err
-//	}
-//	return tenure.Lead(ctx, elector, func(ctx context.Context, term *tenure.Term) error {
+//	err := lease.Lead(ctx, store, "billing", "node-1", func(ctx context.Context, term *tenure.Term) error {
 //		for {
 //			invoice, err := next(ctx)
 //			if err != nil {
@@ -74,10 +61,16 @@
 // (mails, payments) cannot be refused by anybody: make it idempotent, or let a
 // sink decide first.
 //
+// Below that call there is an [Elector], which stands for one candidate in one group,
+// and [Lead], which runs work for it. Package lease makes electors on any store that
+// passes lease/storetest (lease.New, for another timing or many groups with one
+// session), package raft on a Raft cluster.
+//
 // Whoever cannot be called back, such as a program that is written around its own
 // loop, uses [Elector] itself: Campaign waits for a term, and [Term.Resign] gives
 // it up when the work has stopped. A campaign that is won and not resigned is led
-// until its process ends.
+// until its process ends. TryCampaign of package lease fails instead of waiting when
+// another leads. [Term.AtRisk] warns that a term is about to end for lack of keep-alives.
 //
 // Observers ask the elector: Leader once, Leaders for every change. What they
 // learn is whom to talk to. There is no IsLeader in this package: the answer

@@ -41,7 +41,8 @@ type Store interface {
 
 	// KeepAlive extends a living session and returns the requests for it. It also
 	// reads the records of the named groups, at most Caps().Batch, at a moment when
-	// the session lived: a record that names the session is led by it then.
+	// the session lived: a record that names the session is led by it then. Where the
+	// store has found the holder dead, the last term in the record has ended.
 	// ErrSessionDead is definite.
 	KeepAlive(ctx context.Context, id SessionID, groups ...string) (Beat, error)
 
@@ -182,6 +183,10 @@ type OpenOptions struct {
 	Attempt string
 	// Fenced promises that every group of this session writes only to fenced sinks.
 	Fenced bool
+	// Successor promises that the owner waits for every group in scope that it does not
+	// lead, and releases at once what it does not take. A leader that resigns hands over to
+	// such sessions only, unless it names a candidate.
+	Successor bool
 }
 
 // Session is the store's evidence that one instance of a candidate is alive.
@@ -192,6 +197,7 @@ type Session struct {
 	Scope      Scope         // the groups it may lead
 	TTL        time.Duration // granted
 	Fenced     bool          // see OpenOptions
+	Successor  bool          // see OpenOptions
 	Deployment string        // of the store, for stamps
 	Opened     uint64        // larger is younger
 }

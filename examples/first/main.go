@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
 
@@ -20,21 +19,9 @@ func main() {
 	}
 }
 
-func lead(ctx context.Context) (err error) {
-	node, err := lease.New(mem.New(mem.Options{}), lease.Config{
-		Candidate: tenure.Candidate{ID: "node-1"},
-		Scope:     lease.Scope{"billing"},
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, node.Close(ctx)) }()
-	billing, err := node.Elector("billing")
-	if err != nil {
-		return err
-	}
+func lead(ctx context.Context) error {
 	var mark fence.Mark // a real sink keeps it beside the data, in one transaction with the write
-	return tenure.Lead(ctx, billing, func(_ context.Context, term *tenure.Term) error {
+	return lease.Lead(ctx, mem.New(mem.Options{}), "billing", "node-1", func(_ context.Context, term *tenure.Term) error {
 		if err := term.Check(); err != nil {
 			return err // this process no longer leads
 		}

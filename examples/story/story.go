@@ -107,7 +107,7 @@ func (w *worker) report(k kind, term *tenure.Term, err error) {
 func (w *worker) work(ctx context.Context, term *tenure.Term) error {
 	s := w.story
 	w.report(began, term, nil)
-	defer func() { w.report(stopped, term, context.Cause(ctx)) }()
+	defer func() { w.report(stopped, term, context.Cause(term.Context())) }()
 	tick := time.NewTicker(s.ttl / 20)
 	defer tick.Stop()
 	for {
