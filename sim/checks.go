@@ -31,6 +31,9 @@ func (w *world) watchOver() {
 		if n.disturbed() {
 			n.quietAt = w.now
 		}
+		if n.up && !n.paused {
+			n.overdue()
+		}
 		w.checkSession(n)
 		w.checkClosed(n)
 	}
@@ -96,7 +99,7 @@ func (w *world) checkSession(n *node) {
 // there, or its work has not returned.
 func (w *world) checkOrphan(group string) {
 	l := w.store.grants[group]
-	n := w.store.owner[l.by[l.top]]
+	n := w.store.owner(l.by[l.top])
 	bound := 2*w.timing.CallTimeout + 4*w.timing.BackoffMin + time.Second
 	if len(w.groups) > 20 {
 		bound += w.timing.TTL // hundreds of groups share the calls
@@ -121,7 +124,7 @@ func (w *world) checkOrphan(group string) {
 
 // deaf: the watch of the process is silent, and nobody has noticed.
 func (n *node) deaf() bool {
-	return slices.ContainsFunc(n.w.store.streams, func(st *stream) bool { return st.n == n && st.life == n.stream && st.deaf })
+	return slices.ContainsFunc(n.w.store.streams, func(st *stream) bool { return st.n == n && st.life == n.life && st.deaf })
 }
 
 // checkClosed is E4.

@@ -177,7 +177,7 @@ func (w *world) cut(n *node, out, in bool) bool {
 			if w.chance(0.5) {
 				st.held = true
 			} else {
-				st.lose(w, 5*time.Second)
+				st.lose(5 * time.Second)
 			}
 		}
 	}
@@ -189,7 +189,7 @@ func (w *world) mend(n *node) {
 	n.road.heal()
 	for _, st := range w.store.streams {
 		if st.n == n {
-			st.heal(w)
+			st.heal()
 		}
 	}
 }
@@ -255,7 +255,7 @@ func (w *world) outage(*node) bool {
 func (w *world) rewind(n *node) bool {
 	wait := w.between(2*w.timing.TTL, 3*w.timing.TTL)
 	if w.store.backup == nil {
-		w.store.backup = w.store.state.Snapshot()
+		w.store.backup = w.store.engine.Snapshot()
 		return false
 	}
 	if w.rewound || w.now.add(wait+time.Second) > w.healAt || w.store.down {
@@ -265,25 +265,27 @@ func (w *world) rewind(n *node) bool {
 		// Its watch will not tell it that the record went back.
 		w.deafen(n)
 	}
-	w.store.rewind()
 	w.rewound = true
+	w.store.rewind()
+	// An operator looks at the deployment and so notices, if nobody else has.
+	w.after(w.between(0, w.timing.TTL/4), func() {
+		if w.rewound {
+			_, _ = w.store.admin.Meta(background)
+		}
+	})
 	w.after(wait, w.raiseEpoch)
 	return true
 }
 
 func (w *world) raiseEpoch() {
 	w.rewound = false
-	meta, err := w.store.state.Meta(w.store.now())
-	for to := meta.Epoch + 1; err == nil; to++ {
-		if _, err := w.store.state.RaiseEpoch(w.store.now(), to); err == nil {
-			w.store.epoch = to
-			break
-		}
+	w.store.epoch++
+	if _, err := w.store.admin.RaiseEpoch(background, w.store.epoch); err != nil {
+		w.broken("G7", "the epoch cannot be raised to %d: %v", w.store.epoch, err)
 	}
 	if w.raised++; w.raised == 2 {
 		w.saw(raisedAgain)
 	}
-	w.store.publish()
 }
 
 func (w *world) deafen(n *node) bool {
@@ -291,7 +293,7 @@ func (w *world) deafen(n *node) bool {
 	for _, st := range w.store.streams {
 		if st.n == n && st.open && !st.deaf {
 			st.deaf, bit = true, true
-			w.after(w.until(w.between(w.timing.TTL, 5*w.timing.TTL)), func() { st.heal(w) })
+			w.after(w.until(w.between(w.timing.TTL, 5*w.timing.TTL)), func() { st.heal() })
 		}
 	}
 	return bit
@@ -320,7 +322,7 @@ func (w *world) askOf(t *term, verb lease.Verb, to string, coolDown time.Duratio
 	id := fmt.Sprintf("r%d", w.asked)
 	r := lease.Request{ID: id, Verb: verb, Group: t.group, To: to, Reason: id, CoolDown: coolDown, TTL: 2 * w.timing.TTL}
 	w.coolDowns[string(verb)+": "+id] = coolDown
-	return w.store.state.Ask(w.store.now(), t.session, r) == nil
+	return w.store.admin.Ask(background, t.session, r) == nil
 }
 
 // force is the operator's last resort. G3 says nothing of what it ends.
@@ -346,9 +348,10 @@ func (w *world) forceSession(name string) {
 }
 
 func (w *world) closeByForce(id lease.SessionID) {
-	_ = w.store.state.Close(w.store.now(), id, lease.Forced)
-	w.store.ended[id], w.store.forced[id] = true, true
-	w.store.publish()
+	_ = w.store.admin.Close(background, id, lease.Forced)
+	if i := w.store.sessions[id]; i != nil {
+		i.forced = true
+	}
 }
 
 func (w *world) sicken(n *node) bool {

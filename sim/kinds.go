@@ -8,6 +8,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 // kind says what a world is for. The seed decides it.
@@ -42,7 +43,7 @@ const (
 	slowStore trait = iota
 	slowDisk
 	deposedLeader
-	staleReads
+	laggingWatch
 	compactedWatch
 	driftBeyond
 	slowSink
@@ -61,7 +62,7 @@ var traitFaults = [traits]*fault{
 	slowStore:      {"slow store", 20, (*world).slowStore},
 	slowDisk:       {"slow disk", 20, (*world).slowDisk},
 	deposedLeader:  {"deposed engine leader", 40, (*world).depose},
-	staleReads:     {"stale reads", 20, (*world).staleReads},
+	laggingWatch:   {"watches lag", 20, (*world).lagWatches},
 	compactedWatch: {"watch compacted", 20, (*world).compact},
 	slowSink:       {"slow sink", 15, (*world).slowSink},
 	fullSink:       {"full sink", 15, (*world).fillSink},
@@ -79,8 +80,8 @@ const (
 	batched      = "acquire of a whole batch"
 	driftOverlap = "two believers, clocks beyond the bound"
 	slipAdvanced = "mark advanced by an operator after a slip"
-	staleLine    = "stale list of sessions"
-	staleView    = "stale snapshot of a watch"
+	observedEnd  = "session ended by an observer"
+	unnoticed    = "grant by an engine that went back before anybody noticed"
 	refusedFull  = "write refused by a full sink"
 	orderKept    = "first in line led after a vacancy"
 	coolDownKept = "cool-down respected"
@@ -90,7 +91,7 @@ const (
 func Kinds() []string {
 	names := []string{
 		deposedAck, raisedAgain, lessTTL, sameID, batched, driftOverlap, slipAdvanced,
-		staleLine, staleView, refusedFull, orderKept, coolDownKept,
+		observedEnd, unnoticed, refusedFull, orderKept, coolDownKept,
 	}
 	for i := range faults {
 		names = append(names, faults[i].name)
@@ -141,6 +142,34 @@ func (w *world) pickGroups() {
 	w.cfg.Duration /= 2
 }
 
+// pickEngine draws what the engine can do, from a source of its own.
+func (w *world) pickEngine() {
+	r := rand.New(rand.NewPCG(w.cfg.Seed, 0x656e67696e65))
+	w.caps = kv.Caps{MinTTL: 10 * time.Millisecond, MaxTTL: 24 * time.Hour, Keys: 512, Native: true, Ordered: true}
+	if w.has(manyGroups) {
+		w.caps.Keys = 104 // batches of 32
+	}
+	w.newLife = r.IntN(2) == 0
+	if w.cfg.Calm {
+		return
+	}
+	switch r.IntN(6) {
+	case 0:
+		w.caps.Native, w.caps.Ordered = false, false
+	case 1:
+		w.caps.Native, w.caps.Ordered = false, false
+		if !w.has(manyGroups) {
+			w.caps.Keys = 1
+		}
+	case 2, 3:
+		w.caps.Ordered = false
+	}
+	if !w.caps.Native {
+		w.caps.MinTTL = w.timing.TTL
+	}
+	w.gaps = r.IntN(2) == 0
+}
+
 // pickNodes gives priorities, and two processes one id.
 func (w *world) pickNodes() {
 	if w.kind == plain {
@@ -154,7 +183,7 @@ func (w *world) pickNodes() {
 	if w.has(oneID) {
 		w.nodes[1].candidate.ID = w.nodes[0].candidate.ID
 	}
-	if w.has(shortTTL) {
+	if w.has(shortTTL) && w.caps.Native {
 		w.store.grantsTTL = 0.6 + 0.35*w.rand.Float64()
 	}
 }
@@ -182,19 +211,17 @@ func (w *world) depose(n *node) bool {
 	return true
 }
 
-// staleReads lets a follower that lags answer what need not be linearizable: the list
-// of sessions, and the first snapshot of a watch.
-func (w *world) staleReads(n *node) bool {
+// lagWatches lets a follower that lags serve the watches.
+func (w *world) lagWatches(n *node) bool {
 	s := w.store
 	if s.down || s.lag > 0 {
 		return false
 	}
 	s.lag = w.between(100*time.Millisecond, w.timing.TTL/2)
-	s.oldLine, _ = s.state.Sessions(s.now(), lease.Scope{"**"}, lease.Page{})
-	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { s.lag, s.oldLine = 0, nil })
+	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { s.lag = 0 })
 	for _, st := range s.streams {
 		if st.n == n && w.chance(0.7) {
-			st.lose(w, 100*time.Millisecond)
+			st.lose(100 * time.Millisecond)
 		}
 	}
 	return true
@@ -211,9 +238,7 @@ func (w *world) compact(n *node) bool {
 			bit = true
 			st.open = false // changes are missed from here on
 			w.after(gap, func() {
-				if st.n.stream == st.life {
-					st.n.deliver(lease.Event{Kind: lease.OnWatchLost, Cause: errCompacted})
-				}
+				st.fail(errCompacted)
 			})
 		}
 	}
@@ -315,9 +340,9 @@ func (w *world) runDrills() {
 
 // firstInLine is who must lead next: the first by priority and age, without but.
 func (w *world) firstInLine(but *node) *node {
-	line, _ := w.store.state.Sessions(w.store.now(), lease.Scope{w.groups[0]}, lease.Page{})
+	line, _ := w.store.admin.Sessions(background, lease.Scope{w.groups[0]}, lease.Page{})
 	for _, l := range line {
-		if n := w.store.owner[l.ID]; n != but && n.sess == l.ID {
+		if n := w.store.owner(l.ID); n != but && n.sess == l.ID {
 			return n
 		}
 	}
@@ -350,7 +375,7 @@ const handover = 500 * time.Millisecond
 func (w *world) drillCrash(leader *node) {
 	want := w.firstInLine(leader)
 	leader.crash()
-	w.expect("after a crash", want, w.timing.TTL+w.timing.TTL/50+handover)
+	w.expect("after a crash", want, w.expiry()+handover)
 	w.after(w.timing.TTL*3/2, leader.start)
 }
 
@@ -426,7 +451,7 @@ func (w *world) drillSick(leader *node) {
 // drillLostBeat: up to one keep-alive is lost, and the leader stays.
 func (w *world) drillLostBeat(leader *node) {
 	leader.road.cutOut, leader.road.cutIn = true, true
-	w.after(w.between(w.timing.Beat/2, w.timing.Beat), leader.road.heal)
+	w.after(w.between(w.timing.Beat/2, w.timing.Beat), func() { w.mend(leader) })
 	w.stays("a keep-alive was lost", leader)
 }
 
@@ -452,30 +477,14 @@ func (w *world) drillDeaf(leader *node) {
 		st.deaf = st.open
 	}
 	leader.crash()
-	bound := w.timing.TTL + w.timing.TTL/50 + 6*w.timing.Beat + handover
+	bound := w.expiry() + 6*w.timing.Beat + handover
 	w.expect("after a crash while watches are silent", nil, bound)
 	w.after(bound+time.Second, func() {
 		leader.start()
 		for _, st := range w.store.streams {
-			st.heal(w)
+			st.heal()
 		}
 	})
-}
-
-// view of a group at some instant, for followers that lag.
-type stampedView struct {
-	at instant
-	v  lease.View
-}
-
-const viewsKept = 32
-
-// remember keeps what a lagging follower would still show.
-func (l *ledger) remember(at instant, v lease.View) {
-	if len(l.views) == viewsKept {
-		l.views = slices.Delete(l.views, 0, 1)
-	}
-	l.views = append(l.views, stampedView{at, v})
 }
 
 // sinkBackup is what a sink is restored from.

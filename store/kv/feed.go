@@ -451,7 +451,7 @@ func (f *feed) shared(ctx context.Context) error {
 // then has died.
 func (f *feed) refresh(ctx context.Context) error {
 	f.mu.Lock()
-	before := slices.Collect(maps.Keys(f.sessions))
+	before := slices.Sorted(maps.Keys(f.sessions))
 	f.mu.Unlock()
 	records, err := f.s.list(ctx, recordAt)
 	if err != nil {

@@ -80,6 +80,14 @@ func New(ctx context.Context, d Driver, cfg Config) (*Store, error) {
 	return s, nil
 }
 
+// NewSimulated returns a store for the simulator, which asks the engine for nothing yet.
+// Ids come from random, and what the store does beside its calls is given to spawn, so that
+// a run can be repeated.
+func NewSimulated(d Driver, cfg Config, random func() string, spawn func(func()), p plant.Set) *Store {
+	cfg.random, cfg.spawn, cfg.plant = random, spawn, p
+	return newStore(d, cfg)
+}
+
 func newStore(d Driver, cfg Config) *Store {
 	if cfg.Drift == 0 {
 		cfg.Drift = lease.Default().Drift
