@@ -38,6 +38,13 @@ func (w *world) watchOver() {
 		w.checkClosed(n)
 	}
 	if !w.lenient {
+		for _, n := range w.nodes {
+			for _, t := range n.terms {
+				if l := w.store.grants[t.group]; w.store.owner(l.by[l.top]) == n {
+					l.usedAt = w.now
+				}
+			}
+		}
 		for _, g := range w.groups {
 			w.checkVacancy(g)
 			w.checkOrphan(g)
@@ -106,11 +113,6 @@ func (w *world) checkOrphan(group string) {
 	}
 	if l.vacantAt != never || n == nil || n.sess != l.by[l.top] || n.sessOver || !w.store.alive(n.sess) {
 		return
-	}
-	for _, t := range n.terms {
-		if t.group == group {
-			l.usedAt = w.now
-		}
 	}
 	if l.handedOver && n.deaf() {
 		// It has sent nothing that could be answered, and its watch says nothing.

@@ -34,6 +34,7 @@ type store struct {
 	lives  int // of the data: a restore begins another one
 
 	sessions map[lease.SessionID]*session
+	leased   map[string]clock.Instant // until when, of leases that have no session yet
 	grants   map[string]*ledger
 	epoch    uint64 // raised to
 
@@ -103,6 +104,7 @@ func newStore(w *world) *store {
 		caps:     w.caps,
 		wakeAt:   never,
 		sessions: map[lease.SessionID]*session{},
+		leased:   map[string]clock.Instant{},
 		grants:   map[string]*ledger{},
 		calm:     map[*node]bool{},
 	}
@@ -203,6 +205,7 @@ func (s *store) grant(id string, ttl time.Duration) time.Duration {
 		s.w.saw(lessTTL)
 	}
 	granted := s.engine.Grant(s.now(), id, ttl)
+	s.leased[id] = s.now().Add(granted)
 	s.publish()
 	return granted
 }
@@ -241,6 +244,8 @@ func (s *store) renew(t *task, id string, read []string) (renewal, error) {
 	ttl, err := s.engine.Renew(now, id)
 	if err == nil && i != nil {
 		i.deadline, i.beatAt = now.Add(ttl), s.w.now
+	} else if err == nil {
+		s.leased[id] = now.Add(ttl)
 	}
 	return renewal{ttl, s.engine.Commit(now, kv.Txn{Read: read})}, err
 }
@@ -285,7 +290,7 @@ func (s *store) wroteBeat(t *task, id lease.SessionID, before, after kv.Item) {
 		}
 		_ = json.Unmarshal(s.engine.Get("session/"+string(id)).Value, &d)
 		ttl := time.Duration(d.TTL) * time.Millisecond
-		s.sessions[id] = &session{owner: t.n, instance: t.n.instance(), ttl: ttl, beatAt: s.w.now, deadline: s.now().Add(ttl)}
+		s.sessions[id] = &session{owner: t.n, instance: t.n.instance(), ttl: ttl, beatAt: s.w.now, deadline: s.leased[string(id)]}
 	case after.Version != 0:
 		i.beatAt = s.w.now
 		if t != nil && t.call != nil && t.call.Kind == lease.CallBeat {

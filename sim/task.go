@@ -115,8 +115,13 @@ func (t *task) send(o *op) {
 	n, s := t.n, t.n.w.store
 	o.sent = n.w.now
 	fail := func(err error) { t.answer(o, func() { o.fail(err) }) }
+	served := false
 	n.road.there(func() {
 		s.receive(o.write, func() {
+			if served && o.write {
+				return // an engine does it once
+			}
+			served = true
 			if s.down {
 				if n.w.chance(0.5) {
 					n.road.back(func() { fail(errReset) })

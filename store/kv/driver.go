@@ -15,7 +15,7 @@ import (
 // write of it; after a delete it starts anew, above every version it had before.
 //
 // A call answers, or its outcome is unknown: every error leaves it open whether a Commit
-// took effect, except for errors that Permanent reports.
+// took effect or will, except for errors that Permanent reports. It takes effect once at most.
 type Driver interface {
 	// Caps is known without asking the engine.
 	Caps() Caps

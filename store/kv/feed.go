@@ -223,7 +223,7 @@ func (f *feed) take(ctx context.Context, c Change) error {
 // record takes in a record in the order of changes: its holder began before it was granted
 // anything, so a holder that is not known here needs a look.
 func (f *feed) record(ctx context.Context, i Item) error {
-	r, err := decodeRecord(i)
+	r, err := f.s.parsedRecords.get(i)
 	if i.Version == 0 {
 		f.s.mu.Lock()
 		f.s.proves(fmt.Sprintf("the record of group %q was deleted", r.Group))
@@ -256,7 +256,7 @@ func (f *feed) described(i Item) {
 	if i.Version == 0 {
 		return // its beat tells
 	}
-	d, err := decodeSession(i)
+	d, err := f.s.parsedSessions.get(i)
 	if err != nil {
 		return
 	}
@@ -473,7 +473,7 @@ func (f *feed) refresh(ctx context.Context) error {
 	}
 	unclear := map[string]uint64{}
 	for _, i := range records {
-		r, err := decodeRecord(i)
+		r, err := f.s.parsedRecords.get(i)
 		f.s.sawItem(i, 0)
 		_, alive := living[r.Holder]
 		switch {
@@ -495,7 +495,7 @@ func (f *feed) refresh(ctx context.Context) error {
 	}
 	var moved []string
 	for _, i := range records {
-		r, err := decodeRecord(i)
+		r, err := f.s.parsedRecords.get(i)
 		switch was, ok := unclear[r.Group]; {
 		case !ok || err != nil:
 		case r.Version == was:
@@ -556,7 +556,7 @@ func (f *feed) sweep(ctx context.Context) error {
 	}
 	seen := map[string]clock.Instant{}
 	for _, i := range sessions {
-		d, err := decodeSession(i)
+		d, err := f.s.parsedSessions.get(i)
 		if _, alive := living[d.ID]; alive || err != nil {
 			continue
 		}

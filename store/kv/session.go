@@ -95,31 +95,38 @@ func (s *Store) open(ctx context.Context, d described, o lease.OpenOptions) (lea
 // relied on, and what became of it is unknown.
 var errBehind = errors.New("the engine lost data during the call")
 
-// grant gets an id for a session. The same attempt gets the same one until it is opened, so
-// that a lost reply leaves no lease behind.
+// grant gets an id for a session. The same attempt uses the same lease while it lives, so
+// that a lost reply leaves none behind. It is renewed, because the caller counts the TTL from
+// this call, and never granted again: a session may have lived and died with it.
 func (s *Store) grant(ctx context.Context, d *described) (string, error) {
+	if s.leaser == nil {
+		return s.cfg.random(), nil
+	}
 	s.mu.Lock()
-	want, ok := s.opening.get(d.attempt)
-	if !ok || d.attempt == "" {
-		want = s.cfg.random()
-		if d.attempt != "" {
-			s.opening.put(d.attempt, want)
+	old, ok := s.opening.get(d.attempt)
+	s.mu.Unlock()
+	if ok && d.attempt != "" {
+		ttl, _, err := s.leaser.Renew(ctx, old, nil)
+		if err == nil {
+			d.TTL = ttl
+			return old, nil
+		}
+		if !errors.Is(err, ErrNoLease) {
+			return "", err
 		}
 	}
+	want := s.cfg.random()
+	s.mu.Lock()
+	s.opening.put(d.attempt, want)
 	s.mu.Unlock()
-	if s.leaser == nil {
-		return want, nil
-	}
 	id, granted, err := s.leaser.Grant(ctx, want, d.TTL)
 	if err != nil {
 		return "", err
 	}
 	d.TTL = granted
-	if id != want && d.attempt != "" {
-		s.mu.Lock()
-		s.opening.put(d.attempt, id)
-		s.mu.Unlock()
-	}
+	s.mu.Lock()
+	s.opening.put(d.attempt, id)
+	s.mu.Unlock()
 	return id, nil
 }
 
@@ -206,7 +213,7 @@ func (s *Store) Session(ctx context.Context, id lease.SessionID) (lease.Session,
 	if items[0].Version == 0 || items[1].Version == 0 {
 		return lease.Session{}, dead(id)
 	}
-	d, err := decodeSession(items[0])
+	d, err := s.parsedSessions.get(items[0])
 	if err != nil {
 		return lease.Session{}, err
 	}
@@ -260,7 +267,7 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...str
 	}
 	beat := lease.Beat{TTL: ttl, Requests: s.waiting(id, items[2])}
 	for _, i := range items[3:] {
-		r, err := decodeRecord(i)
+		r, err := s.parsedRecords.get(i)
 		if err != nil {
 			return lease.Beat{}, err
 		}
@@ -455,7 +462,7 @@ func (s *Store) alive(items, beats []Item) map[lease.SessionID]described {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, i := range items {
-		d, err := decodeSession(i)
+		d, err := s.parsedSessions.get(i)
 		if d.ended != "" {
 			s.ended.put(d.ID, d.ended)
 			continue

@@ -64,6 +64,9 @@ type Store struct {
 	own       memo[lease.SessionID, bool] // opened here
 	silences  map[lease.SessionID]*silence
 
+	parsedRecords  parsed[record]
+	parsedSessions parsed[described]
+
 	feed *feed
 }
 
@@ -101,7 +104,10 @@ func newStore(d Driver, cfg Config) *Store {
 	if cfg.random == nil {
 		cfg.random = randomID
 	}
-	s := &Store{driver: d, caps: d.Caps(), cfg: cfg, silences: map[lease.SessionID]*silence{}}
+	s := &Store{
+		driver: d, caps: d.Caps(), cfg: cfg, silences: map[lease.SessionID]*silence{},
+		parsedRecords: parsed[record]{parse: decodeRecord}, parsedSessions: parsed[described]{parse: decodeSession},
+	}
 	if s.caps.Native {
 		s.leaser = d.(Leaser)
 	}
@@ -325,7 +331,7 @@ func (s *Store) sawItem(i Item, before uint64) {
 	if _, ok := strings.CutPrefix(i.Key, recordAt); !ok {
 		return
 	}
-	r, err := decodeRecord(i)
+	r, err := s.parsedRecords.get(i)
 	if err != nil {
 		return
 	}
@@ -373,6 +379,32 @@ func (m *memo[K, V]) put(k K, v V) {
 func (m *memo[K, V]) get(k K) (V, bool) {
 	v, ok := m.m[k]
 	return v, ok
+}
+
+// parsed remembers what items hold, because most are read many times in one version.
+type parsed[V any] struct {
+	parse func(Item) (V, error)
+	mu    sync.Mutex
+	known memo[string, parsedItem[V]]
+}
+
+type parsedItem[V any] struct {
+	item  Item
+	value V
+}
+
+func (p *parsed[V]) get(i Item) (V, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// An engine that lost data may give a version to another value.
+	if k, ok := p.known.get(i.Key); ok && k.item.Version == i.Version && k.item.Created == i.Created && bytes.Equal(k.item.Value, i.Value) {
+		return k.value, nil
+	}
+	v, err := p.parse(i)
+	if err == nil && i.Version != 0 {
+		p.known.put(i.Key, parsedItem[V]{i, v})
+	}
+	return v, err
 }
 
 // nextToken follows the token that the store has read.

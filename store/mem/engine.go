@@ -297,4 +297,3 @@ func (q *queue) Pop() any {
 	*q = (*q)[:last]
 	return l
 }
-
