@@ -273,13 +273,22 @@ func (w *world) rewind(n *node) bool {
 			_, _ = w.store.admin.Meta(background)
 		}
 	})
-	w.after(wait, w.raiseEpoch)
+	w.after(wait, w.raiseWhenUp)
 	return true
+}
+
+func (w *world) raiseWhenUp() {
+	if w.store.down {
+		w.after(100*time.Millisecond, w.raiseWhenUp)
+	} else if w.rewound {
+		w.raiseEpoch()
+	}
 }
 
 func (w *world) raiseEpoch() {
 	w.rewound = false
 	w.store.epoch++
+	w.log("OPERATOR raises the epoch to %d", w.store.epoch)
 	if _, err := w.store.admin.RaiseEpoch(background, w.store.epoch); err != nil {
 		w.broken("G7", "the epoch cannot be raised to %d: %v", w.store.epoch, err)
 	}

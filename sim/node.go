@@ -359,12 +359,12 @@ func (n *node) call(c *lease.Call) {
 		if c.Kind == lease.CallAcquire {
 			wanted = maps.Clone(n.wants)
 		}
-		ready := n.up && !n.paused
+		ready := n.up && !n.paused && !n.waking
 		n.deliver(lease.Event{Kind: lease.OnReply, Reply: r})
 		if ready && n.up {
 			n.checkReply(c, r, sent, wanted)
 		}
-		if c.Kind == lease.CallBeat && errors.Is(r.Err, lease.ErrSessionDead) && n.up && !n.paused && n.w.now < sent.add(n.w.timing.TTL) {
+		if c.Kind == lease.CallBeat && errors.Is(r.Err, lease.ErrSessionDead) && ready && n.up && n.w.now < sent.add(n.w.timing.TTL) {
 			// Definitely dead: nothing of that session goes on.
 			for _, t := range n.terms {
 				if t.session == c.Session && !t.ended {
@@ -376,6 +376,9 @@ func (n *node) call(c *lease.Call) {
 	var r *lease.Reply
 	t := &task{call: c, mute: lost}
 	n.run(t, func() { r = n.ask(c) }, func() {
+		if r.Err != nil && n.w.trace != nil {
+			n.w.log("%-8s is told of %s: %v", n.name, c.Kind, r.Err)
+		}
 		n.w.store.answered(t, r)
 		reply(r)
 	})

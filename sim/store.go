@@ -424,7 +424,7 @@ func (s *store) granted(t *task, group string, token fence.Token, to lease.Sessi
 		w.broken("G1", "group %s was granted with token %d after token %d", group, token, l.top)
 	case token.Epoch() < s.epoch:
 		wrong.guarantee, wrong.text = "G1", fmt.Sprintf("group %s was granted with token %d of epoch %d, though the epoch was raised to %d", group, token, token.Epoch(), s.epoch)
-	case !s.alive(to):
+	case !s.alive(to) && t.call.Kind == lease.CallAcquire:
 		wrong.guarantee, wrong.text = "S1", fmt.Sprintf("group %s was granted to the dead session %s", group, to)
 	}
 	if wrong.guarantee != "" {
