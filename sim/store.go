@@ -31,7 +31,7 @@ type store struct {
 	wakeAt  instant
 
 	backup *mem.Snapshot
-	lives  int // of the data: a restore begins another one
+	life   string // of the data: a restore may begin another one
 
 	sessions map[lease.SessionID]*session
 	leased   map[string]clock.Instant // until when, of leases that have no session yet
@@ -102,13 +102,14 @@ func newStore(w *world) *store {
 		clock:    wheel{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))), ppm: w.ppm()},
 		engine:   mem.NewEngine(w.cfg.Plant),
 		caps:     w.caps,
+		life:     "life",
 		wakeAt:   never,
 		sessions: map[lease.SessionID]*session{},
 		leased:   map[string]clock.Instant{},
 		grants:   map[string]*ledger{},
 		calm:     map[*node]bool{},
 	}
-	s.admin = s.open(operator{s}, operatorClock{s}, func(f func()) { f() })
+	s.admin = s.open(operator{s}, operatorClock{s}, func(f func()) { w.after(0, f) })
 	for _, g := range w.groups {
 		s.grants[g] = &ledger{by: map[fence.Token]lease.SessionID{}, wrong: map[grantKey]*misgrant{}, vacantAt: 0}
 	}
@@ -121,10 +122,10 @@ func (s *store) open(d kv.Driver, c clock.Clock, spawn func(func())) *kv.Store {
 	return kv.NewSimulated(d, kv.Config{
 		Deployment: deployment, Drift: w.timing.Drift, Clock: c,
 		Wall: func() time.Time { return time.Unix(0, int64(s.now())).UTC() },
-	}, func() string {
+	}.Planted(w.cfg.Plant), func() string {
 		w.ids++
 		return fmt.Sprintf("s%d", w.ids)
-	}, spawn, w.cfg.Plant)
+	}, spawn)
 }
 
 type operatorClock struct{ s *store }
@@ -192,11 +193,7 @@ func (s *store) list(prefix, after string, limit int) []kv.Item {
 }
 
 func (s *store) incarnation() kv.Incarnation {
-	id := "one"
-	if s.w.newLife {
-		id = fmt.Sprintf("life %d", s.lives)
-	}
-	return kv.Incarnation{ID: id, Index: s.engine.Index()}
+	return kv.Incarnation{ID: s.life, Index: s.engine.Index()}
 }
 
 func (s *store) grant(id string, ttl time.Duration) time.Duration {
@@ -239,7 +236,7 @@ func (s *store) renew(t *task, id string, read []string) (renewal, error) {
 			n.road.cutOut, n.road.cutIn = true, true
 			s.w.after(s.w.until(s.w.between(s.w.timing.TTL, 2*s.w.timing.TTL)), func() { s.w.mend(n) })
 		})
-		return renewal{i.ttl, s.engine.Commit(now, kv.Txn{Read: read})}, nil
+		return renewal{i.ttl, s.commit(t, kv.Txn{Read: read})}, nil
 	}
 	ttl, err := s.engine.Renew(now, id)
 	if err == nil && i != nil {
@@ -247,7 +244,7 @@ func (s *store) renew(t *task, id string, read []string) (renewal, error) {
 	} else if err == nil {
 		s.leased[id] = now.Add(ttl)
 	}
-	return renewal{ttl, s.engine.Commit(now, kv.Txn{Read: read})}, err
+	return renewal{ttl, s.commit(t, kv.Txn{Read: read})}, err
 }
 
 // commit makes a transaction of a task, or of an operator (nil), and checks what it did.
@@ -275,6 +272,7 @@ func (s *store) commit(t *task, x kv.Txn) kv.Result {
 		}
 	}
 	s.publish()
+	r.Incarnation = s.incarnation().ID
 	return r
 }
 
@@ -419,7 +417,7 @@ func (s *store) granted(t *task, group string, token fence.Token, to lease.Sessi
 		// it had seen before.
 		marked := strings.Contains(string(s.engine.Get("meta").Value), `"rewound":true`)
 		wrong.guarantee, wrong.text = "G1", fmt.Sprintf("group %s was granted with token %d by an engine that went back", group, token)
-		wrong.excused = !marked && t.n.high <= s.engine.Index() && (!w.newLife || t.n.incarnation != s.incarnation().ID)
+		wrong.excused = !marked && t.n.high <= s.engine.Index() && (!w.newLife || t.n.incarnation != s.life)
 	case token <= l.top:
 		w.broken("G1", "group %s was granted with token %d after token %d", group, token, l.top)
 	case token.Epoch() < s.epoch:
@@ -610,7 +608,9 @@ func (s *store) restarted() {
 func (s *store) rewind() {
 	s.engine.Restore(s.now(), s.backup)
 	s.backup = nil
-	s.lives++
+	if s.w.newLife {
+		s.life += "+"
+	}
 	s.loseStreams()
 	for id, i := range s.sessions {
 		i.ended = !s.alive(id)

@@ -198,7 +198,7 @@ func (d driver) Caps() kv.Caps { return d.n.w.store.caps }
 
 func (d driver) Commit(ctx context.Context, x kv.Txn) (kv.Result, error) {
 	r, err := ask(d, ctx, len(x.Then) > 0, func(t *task) (kv.Result, error) { return d.n.w.store.commit(t, x), nil })
-	d.n.high = max(d.n.high, r.Index)
+	d.n.saw(r)
 	return r, err
 }
 
@@ -219,6 +219,13 @@ func (d driver) Grant(ctx context.Context, want string, ttl time.Duration) (stri
 	return want, granted, err
 }
 
+// saw notes what the store of a process knows of the engine.
+func (n *node) saw(r kv.Result) {
+	if r.Incarnation != "" {
+		n.high, n.incarnation = max(n.high, r.Index), r.Incarnation
+	}
+}
+
 type renewal struct {
 	ttl time.Duration
 	kv.Result
@@ -226,7 +233,7 @@ type renewal struct {
 
 func (d driver) Renew(ctx context.Context, id string, read []string) (time.Duration, kv.Result, error) {
 	r, err := ask(d, ctx, false, func(t *task) (renewal, error) { return d.n.w.store.renew(t, id, read) })
-	d.n.high = max(d.n.high, r.Index)
+	d.n.saw(r.Result)
 	return r.ttl, r.Result, err
 }
 

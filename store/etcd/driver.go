@@ -20,8 +20,10 @@ var _ kv.Driver = (*Driver)(nil)
 
 // Caps implements kv.Driver.
 func (d *Driver) Caps() kv.Caps {
-	// etcd takes 128 operations in a transaction.
-	return kv.Caps{MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: 120, Native: !d.cfg.Observed, Ordered: !d.cfg.Observed}
+	return kv.Caps{
+		MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxOps, Native: !d.cfg.Observed, Ordered: !d.cfg.Observed,
+		Prefix: d.cfg.Prefix + "/",
+	}
 }
 
 func (d *Driver) item(kv3 *mvccpb.KeyValue) kv.Item {
@@ -79,7 +81,7 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	if err != nil {
 		return kv.Result{}, err
 	}
-	r := kv.Result{OK: resp.Succeeded, Index: uint64(resp.Header.Revision)}
+	r := kv.Result{OK: resp.Succeeded, Index: uint64(resp.Header.Revision), Incarnation: incarnation(resp.Header)}
 	keys, answers := append(t.Read[:len(t.Read):len(t.Read)], t.Else...), resp.Responses
 	if r.OK {
 		keys = t.Read
@@ -147,8 +149,10 @@ func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
 	if err != nil {
 		return kv.Incarnation{}, err
 	}
-	return kv.Incarnation{ID: strconv.FormatUint(resp.Header.ClusterId, 16), Index: uint64(resp.Header.Revision)}, nil
+	return kv.Incarnation{ID: incarnation(resp.Header), Index: uint64(resp.Header.Revision)}, nil
 }
+
+func incarnation(h *pb.ResponseHeader) string { return fmt.Sprintf("cluster %x", h.ClusterId) }
 
 func leaseID(id string) (clientv3.LeaseID, error) {
 	n, err := strconv.ParseUint(id, 16, 63)
@@ -216,7 +220,7 @@ func (d *Driver) Renew(ctx context.Context, id string, read []string) (time.Dura
 		case resp.Header.RaftTerm != renewed.Header.RaftTerm:
 			return errQuorum
 		}
-		r = kv.Result{OK: true, Index: uint64(resp.Header.Revision), Items: d.items(read, resp.Responses)}
+		r = kv.Result{OK: true, Index: uint64(resp.Header.Revision), Incarnation: incarnation(resp.Header), Items: d.items(read, resp.Responses)}
 		if renewed.TTL <= 0 {
 			// Only a quorum can say that a lease is dead; the first key is the session's.
 			if r.Items[0].Version == 0 {

@@ -40,13 +40,13 @@ func TestDataLost(t *testing.T) {
 		says   string
 		unseen bool // a fleet that was restarted cannot know it from the store
 	}{
-		{name: "record deleted", lose: del("/tenure/election/g"), says: `"g"`},
-		{name: "all records deleted", lose: del("/tenure/election/", clientv3.WithPrefix()), says: `"g"`},
+		{name: "record deleted", lose: del("/tenure/record/g"), says: `"g"`},
+		{name: "all records deleted", lose: del("/tenure/record/", clientv3.WithPrefix()), says: `"g"`},
 		{name: "meta deleted", lose: del("/tenure/meta"), says: "/tenure/meta was deleted"},
 		{name: "prefix deleted", lose: del("/tenure/", clientv3.WithPrefix()), says: "deleted", unseen: true},
 		{name: "rolled back", lose: func(_ *testing.T, w *world) { w.cluster.RestoreData(w.backup) }, says: "restored from a backup", unseen: true},
 		{name: "record overwritten", lose: func(t *testing.T, w *world) {
-			if _, err := w.etcd.Put(t.Context(), "/tenure/election/g", w.old); err != nil {
+			if _, err := w.etcd.Put(t.Context(), "/tenure/record/g", w.old); err != nil {
 				t.Fatal(err)
 			}
 		}, says: `from token 3 to 1`, unseen: true},
@@ -222,7 +222,7 @@ func newWorld(t *testing.T) *world {
 	for range 2 {
 		held := take(t, s, session.ID, "g")
 		if w.old == "" {
-			kv, err := w.etcd.Get(t.Context(), "/tenure/election/g")
+			kv, err := w.etcd.Get(t.Context(), "/tenure/record/g")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -230,7 +230,7 @@ func newWorld(t *testing.T) *world {
 			w.backup = w.cluster.CopyData()
 			eventually(t, 20*time.Second, func() error { _, err := s.Read(t.Context(), "g"); return err })
 		}
-		if _, err := s.Release(t.Context(), session.ID, held, "", lease.Resigned); err != nil {
+		if _, err := s.Release(t.Context(), session.ID, "", lease.Resigned, held); err != nil {
 			t.Fatal(err)
 		}
 	}
