@@ -183,6 +183,9 @@ func (n *node) checkCall(c *lease.Call) {
 	}
 	switch c.Kind {
 	case lease.CallClose:
+		if i := w.store.sessions[c.Session]; i != nil {
+			i.closing = true
+		}
 		n.gaveUp = slices.DeleteFunc(n.gaveUp, func(g gaveUp) bool { return g.id == c.Session })
 	case lease.CallOpen:
 	default:

@@ -57,6 +57,7 @@ type session struct {
 	ttl      time.Duration
 	beatAt   instant // when it was renewed last
 	deadline clock.Instant
+	closing  bool // its owner wants to close it
 	ended    bool
 	forced   bool // closed by an operator
 	lost     bool // with a rewind: a call that is repeated may begin it anew
@@ -207,7 +208,14 @@ func (s *store) grant(id string, ttl time.Duration) time.Duration {
 	return granted
 }
 
-func (s *store) revoke(id string) {
+// revoke ends a lease, and with it a session that its owner (nil: an operator) closes.
+func (s *store) revoke(n *node, id string) {
+	if i := s.sessions[lease.SessionID(id)]; s.alive(lease.SessionID(id)) && (n == nil || i.closing) {
+		i.ended, i.forced = true, n == nil
+		if n != nil {
+			s.closed(n, lease.SessionID(id))
+		}
+	}
 	s.engine.Revoke(s.now(), id)
 	s.publish()
 }

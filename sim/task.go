@@ -239,7 +239,7 @@ func (d driver) Renew(ctx context.Context, id string, read []string) (time.Durat
 
 func (d driver) Revoke(_ context.Context, id string) error {
 	_, err := ask(d, nil, true, func(*task) (struct{}, error) {
-		d.n.w.store.revoke(id)
+		d.n.w.store.revoke(d.n, id)
 		return struct{}{}, nil
 	})
 	return err
@@ -303,7 +303,7 @@ func (d operator) Renew(context.Context, string, []string) (time.Duration, kv.Re
 
 func (d operator) Revoke(_ context.Context, id string) error {
 	if !d.s.down {
-		d.s.revoke(id)
+		d.s.revoke(nil, id)
 	}
 	return nil
 }
