@@ -202,8 +202,11 @@ func (s *store) grant(id string, ttl time.Duration) time.Duration {
 		ttl = time.Duration(float64(ttl) * s.grantsTTL).Round(time.Millisecond)
 		s.w.saw(lessTTL)
 	}
-	granted := s.engine.Grant(s.now(), id, ttl)
-	s.leased[id] = s.now().Add(granted)
+	now := s.now()
+	granted := s.engine.Grant(now, id, ttl)
+	if s.leased[id] <= now { // else it lives, and this changes nothing
+		s.leased[id] = now.Add(granted)
+	}
 	s.publish()
 	return granted
 }
@@ -215,6 +218,9 @@ func (s *store) revoke(n *node, id string) {
 		if n != nil {
 			s.closed(n, lease.SessionID(id))
 		}
+	}
+	if s.w.trace != nil {
+		s.w.log("store    is asked to revoke %s", id)
 	}
 	s.engine.Revoke(s.now(), id)
 	s.publish()
