@@ -131,6 +131,9 @@ func Run(cfg Config) *Result {
 	for _, n := range w.nodes {
 		n.kill()
 	}
+	for _, c := range w.idle {
+		c.stop()
+	}
 	w.result.Virtual = time.Duration(w.now)
 	return w.result
 }

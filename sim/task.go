@@ -18,13 +18,10 @@ import (
 // does beside its calls. It is a coroutine: at each operation of its driver it hands control
 // back to the world, which goes on with it when the answer arrives.
 type task struct {
-	n    *node
-	call *lease.Call // nil: none of the machine's
-	next func() (*op, bool)
-	stop func()
-	// yield hands an operation to the world. It is false when the process has crashed.
-	yield   func(*op) bool
-	done    func() // after the code has returned
+	*worker
+	n       *node
+	call    *lease.Call // nil: none of the machine's
+	done    func()      // after the code has returned
 	over    bool
 	op      *op  // under way
 	mute    bool // what it writes is not answered
@@ -33,6 +30,30 @@ type task struct {
 	// What the engine did for it.
 	won     map[string]fence.Token
 	renewed bool // a keep-alive of a living session
+}
+
+// worker is a coroutine. It runs one task after the other: a new one costs more.
+type worker struct {
+	next func() (*op, bool)
+	stop func()
+	job  func()
+	// yield hands an operation to the world, nil when the job is done. It is false when
+	// the process has crashed.
+	yield func(*op) bool
+}
+
+func newWorker() *worker {
+	c := &worker{}
+	c.next, c.stop = iter.Pull(func(yield func(*op) bool) {
+		c.yield = yield
+		for {
+			c.job()
+			if !yield(nil) {
+				return
+			}
+		}
+	})
+	return c
 }
 
 // op is an operation of the driver under way.
@@ -54,10 +75,12 @@ var (
 func (n *node) run(t *task, f, done func()) {
 	t.n = n
 	n.tasks = append(n.tasks, t)
-	t.next, t.stop = iter.Pull(func(yield func(*op) bool) {
-		t.yield = yield
-		f()
-	})
+	if last := len(n.w.idle) - 1; last >= 0 {
+		t.worker, n.w.idle = n.w.idle[last], n.w.idle[:last]
+	} else {
+		t.worker = newWorker()
+	}
+	t.job = f
 	life := n.life
 	finish := func() {
 		if n.up && n.life == life {
@@ -79,10 +102,11 @@ func (t *task) resume(put func()) {
 	for {
 		was := w.running
 		w.running = t
-		o, ok := t.next()
+		o, _ := t.next()
 		w.running = was
-		if !ok {
+		if o == nil {
 			t.over = true
+			w.idle = append(w.idle, t.worker)
 			n.tasks = slices.DeleteFunc(n.tasks, func(o *task) bool { return o == t })
 			t.done()
 			return

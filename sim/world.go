@@ -25,6 +25,7 @@ type world struct {
 	gaps    bool    // watches lose changes, and say so
 	newLife bool    // a restored engine has another incarnation
 	running *task
+	idle    []*worker
 	ids     uint64
 	nodes   []*node
 	store   *store
