@@ -130,13 +130,13 @@ func (w *world) pickTraits() {
 	w.lenient = w.has(driftBeyond)
 }
 
-// pickGroups makes hundreds of groups where the trait says so.
+// pickGroups makes about a hundred groups where the trait says so.
 func (w *world) pickGroups() {
 	if !w.has(manyGroups) {
 		return
 	}
 	w.groups = nil
-	for i := range 150 + w.rand.IntN(150) {
+	for i := range 64 + w.rand.IntN(64) {
 		w.groups = append(w.groups, "shard-"+string(rune('a'+i/26))+string(rune('a'+i%26)))
 	}
 	w.cfg.Duration /= 2

@@ -542,10 +542,12 @@ func (s *Store) list(ctx context.Context, prefix string) ([]Item, error) {
 		if s.ctx.Err() != nil {
 			return nil, ErrShutdown
 		}
+		sent := s.sends()
 		items, err := s.driver.List(ctx, prefix, after, page)
 		if err != nil {
 			return nil, err
 		}
+		s.readSent(sent)
 		all = append(all, items...)
 		if len(items) < page {
 			return all, nil

@@ -71,6 +71,7 @@ type Store struct {
 	lost                     string // what proves that the engine lost data, "": nothing
 	records                  memo[string, record]
 
+	sentAt         clock.Instant // planted: when the last read was sent
 	parsedRecords  parsed[record]
 	parsedSessions parsed[described]
 
@@ -330,12 +331,13 @@ func (s *Store) commit(ctx context.Context, t Txn) (Result, error) {
 	if s.ctx.Err() != nil {
 		return Result{}, ErrShutdown
 	}
-	a := s.ask(t.Read, t.Else)
+	a, sent := s.ask(t.Read, t.Else), s.sends()
 	r, err := s.driver.Commit(ctx, t)
 	if err != nil {
 		return Result{}, err
 	}
 	s.heard(r, a)
+	s.readSent(sent)
 	return r, nil
 }
 
