@@ -81,6 +81,7 @@ const (
 	driftOverlap = "two believers, clocks beyond the bound"
 	slipAdvanced = "mark advanced by an operator after a slip"
 	observedEnd  = "session ended by an observer"
+	lateBeat     = "keep-alive at the last moment"
 	unnoticed    = "grant by an engine that went back before anybody noticed"
 	refusedFull  = "write refused by a full sink"
 	orderKept    = "first in line led after a vacancy"
@@ -91,7 +92,7 @@ const (
 func Kinds() []string {
 	names := []string{
 		deposedAck, raisedAgain, lessTTL, sameID, batched, driftOverlap, slipAdvanced,
-		observedEnd, unnoticed, refusedFull, orderKept, coolDownKept,
+		observedEnd, lateBeat, unnoticed, refusedFull, orderKept, coolDownKept,
 	}
 	for i := range faults {
 		names = append(names, faults[i].name)

@@ -34,6 +34,7 @@ type store struct {
 	life   string // of the data: a restore may begin another one
 
 	sessions map[lease.SessionID]*session
+	late     map[lease.SessionID]*op  // keep-alives that have not arrived
 	leased   map[string]clock.Instant // until when, of leases that have no session yet
 	grants   map[string]*ledger
 	epoch    uint64 // raised to
@@ -107,6 +108,7 @@ func newStore(w *world) *store {
 		wakeAt:   never,
 		sessions: map[lease.SessionID]*session{},
 		leased:   map[string]clock.Instant{},
+		late:     map[lease.SessionID]*op{},
 		grants:   map[string]*ledger{},
 		calm:     map[*node]bool{},
 	}
@@ -288,6 +290,15 @@ func (s *store) commit(t *task, x kv.Txn) kv.Result {
 	s.publish()
 	r.Incarnation = s.incarnation().ID
 	return r
+}
+
+// lastMoment: a session is about to be ended, and a keep-alive that seemed lost arrives.
+func (s *store) lastMoment(id lease.SessionID) {
+	if o := s.late[id]; o != nil && s.w.faulty && !s.down && s.w.chance(0.5) {
+		delete(s.late, id)
+		s.w.saw(lateBeat)
+		o.do()
+	}
 }
 
 func (s *store) wroteBeat(t *task, id lease.SessionID, before, after kv.Item) {

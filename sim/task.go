@@ -140,7 +140,7 @@ func (t *task) send(o *op) {
 	o.sent = n.w.now
 	fail := func(err error) { t.answer(o, func() { o.fail(err) }) }
 	served := false
-	n.road.there(func() {
+	underWay := n.road.there(func() {
 		s.receive(o.write, func() {
 			if served && o.write {
 				return // an engine does it once
@@ -158,6 +158,9 @@ func (t *task) send(o *op) {
 			}
 		})
 	}, fail)
+	if !underWay && o.write && t.call != nil && t.call.Kind == lease.CallBeat {
+		s.late[t.call.Session] = o // not lost, but late
+	}
 }
 
 // overdue ends operations that were not answered, or whose context has ended.
@@ -221,6 +224,11 @@ func ask[T any](d driver, ctx context.Context, write bool, f func(t *task) (T, e
 func (d driver) Caps() kv.Caps { return d.n.w.store.caps }
 
 func (d driver) Commit(ctx context.Context, x kv.Txn) (kv.Result, error) {
+	for _, w := range x.Then {
+		if id, ok := strings.CutPrefix(w.Key, "beat/"); ok && w.Value == nil {
+			d.n.w.store.lastMoment(lease.SessionID(id))
+		}
+	}
 	r, err := ask(d, ctx, len(x.Then) > 0, func(t *task) (kv.Result, error) { return d.n.w.store.commit(t, x), nil })
 	d.n.saw(r)
 	return r, err
