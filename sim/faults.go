@@ -46,6 +46,7 @@ var faults = []fault{
 	{"withdraw", 6, (*world).leave},
 	{"sink restart", 4, (*world).restartSink},
 	{"cut off from the sink", 4, (*world).cutSink},
+	{"acquire of a group that is led", 3, (*world).snatch},
 	{"wall clock set", 3, (*world).setWall},
 	{"implausible token", 2, (*world).slip},
 }
@@ -472,6 +473,19 @@ func (w *world) setWall(n *node) bool {
 			n.alarm()
 		}
 	}
+	return true
+}
+
+// snatch is a process that is wrong about a group: it tries for one that somebody leads.
+func (w *world) snatch(*node) bool {
+	n, g := w.nodes[w.rand.IntN(len(w.nodes))], w.groups[w.rand.IntN(len(w.groups))]
+	l := w.store.grants[g]
+	if !n.up || n.paused || n.sess == l.holder || !w.store.alive(n.sess) || !w.store.alive(l.holder) {
+		return false
+	}
+	t := &task{call: &lease.Call{Kind: lease.CallAcquire, Session: n.sess, Seen: []lease.Record{{Group: g, Version: l.version}}}}
+	var r *lease.Reply
+	n.run(t, func() { r = n.ask(t.call) }, func() { w.store.answered(t, r) })
 	return true
 }
 
