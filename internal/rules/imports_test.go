@@ -53,6 +53,12 @@ var layers = []layer{
 		why: "the machine decides from the Store contract alone, for any engine"},
 	{path: "lease/storetest", may: []string{".", "fence", "clock", "lease", "internal/plant"}, testsToo: []string{"store/mem"},
 		why: "the contract must not lean on one engine's way of keeping it"},
+	{path: "store/kv/...", may: []string{".", "fence", "clock", "lease", "internal/plant"}, testsToo: []string{"store/mem"},
+		why: "the store knows its engine through the Driver interface alone"},
+	{path: "store/mem/...", may: []string{".", "fence", "clock", "lease", "store/kv", "internal/plant"}, testsToo: []string{"lease/storetest", "store/kv/kvtest"},
+		why: "a driver leans on the store above it, never on another engine"},
+	{path: "store/etcd/...", may: []string{".", "fence", "clock", "lease", "store/kv"}, testsToo: []string{"lease/storetest", "store/kv/kvtest", "electortest", "tenuretest", "internal/enginetest"},
+		why: "a driver leans on the store above it, never on another engine"},
 	{path: "electortest", may: []string{".", "fence", "clock"}, testsToo: []string{"lease", "store/mem", "tenuretest"},
 		why: "the contract of electors holds for raft too, which has no Store"},
 	{path: "store/...", may: []string{".", "fence", "clock", "lease", "internal/plant"}, testsToo: []string{"lease/storetest", "electortest", "tenuretest", "internal/enginetest"},
@@ -81,8 +87,8 @@ var reserved = []struct {
 	why     string
 }{
 	{
-		imports: []string{"testing", "net/http/httptest", module + "/tenuretest", module + "/electortest", module + "/lease/storetest", module + "/fence/fencetest", module + "/internal/servertest"},
-		by:      []string{"sim/...", "tenuretest", "electortest", "lease/storetest", "fence/fencetest", "internal/enginetest", "internal/servertest", "examples/..."},
+		imports: []string{"testing", "net/http/httptest", module + "/tenuretest", module + "/electortest", module + "/lease/storetest", module + "/store/kv/kvtest", module + "/fence/fencetest", module + "/internal/servertest"},
+		by:      []string{"sim/...", "tenuretest", "electortest", "lease/storetest", "store/kv/kvtest", "fence/fencetest", "internal/enginetest", "internal/servertest", "examples/..."},
 		why:     "testing registers flags and its helpers end the process: not in a user's program",
 	},
 	{
@@ -343,6 +349,10 @@ func TestImportRulesBite(t *testing.T) {
 		{from: "store/mem", imports: module + "/lease"},
 		{from: "store/mem", imports: module + "/store/mem/wire"},
 		{from: "store/mem", imports: module + "/store/etcd", want: "store/mem imports store/etcd"},
+		{from: "store/mem", imports: module + "/store/kv"},
+		{from: "store/kv", imports: module + "/store/mem", want: "store/kv imports store/mem"},
+		{from: "store/kv", imports: module + "/store/mem", test: true},
+		{from: "store/kv/kvtest", imports: "testing"},
 		{from: "store/remote", imports: module + "/store/remote/wire"},
 		{from: "store/remote", imports: module + "/app/service/storeapi", test: true, want: "tests of store/remote imports app/service/storeapi"},
 		{from: "app/service/storeapi", imports: module + "/store/remote/wire"},

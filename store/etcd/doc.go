@@ -22,21 +22,27 @@
 // Everything lies under a prefix ("/tenure" unless configured), as JSON that
 // etcdctl can read; nothing outside is touched:
 //
-//	election/{group}            the record: node_id, session, fence_token, metadata, terms
-//	electors/{session}          a session, attached to its etcd lease
-//	electors/{session}/ended    why the session was closed, until its lease is revoked
+//	record/{group}              the record: node_id, session, token, metadata, terms
+//	session/{session}           a session, on its etcd lease; after a close its reason, for a while
+//	beat/{session}              exists while the session lives, on the same lease
 //	attempt/{digest}            the id of the session that an attempt opened, on its lease
-//	granted/{group}             the group was granted in this epoch: it must have a record
-//	history/{group}/{token}     terms that no longer fit the record
-//	request/{session}/{id}      what was asked of a session, until it expires
+//	grant/{group}               the group was granted in this epoch: it must have a record
+//	history/{group}/{slot}      terms that no longer fit the record
+//	requests/{session}          what was asked of a session
 //	attribute/{name}            attributes
-//	meta                        deployment, epoch, cluster, format; rewound and why
+//	meta                        deployment, epoch, incarnation, format; rewound and why
 //
-// A record's version is its mod revision, a session's id that of its lease, which the
-// client chooses: the retries of an Open ask for the same lease.
-// "electors" follows "election" in the order of keys, so that one watch sees
-// records and sessions in the order in which they changed: a vacancy that it
-// announces needs no second look.
+// A key's version is its mod revision, a session's id that of its lease, which the
+// client chooses: the retries of an Open ask for the same lease. One watch sees all keys
+// in the order in which they changed: a vacancy that it announces needs no second look.
+//
+// # Upgrading
+//
+// This is format 2. A prefix in format 1 (keys below "election/" and "electors/") is
+// refused, and a program that writes format 1 refuses this one. To move, end the programs
+// of the former version, choose another Prefix, set Deployment to the name of the former
+// one, and raise the epoch above the former one before candidates start: then sinks accept
+// the new tokens.
 //
 // # A beat means a quorum
 //

@@ -141,15 +141,8 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]k
 // Incarnation implements kv.Driver: a restored cluster has another id. One that was restored
 // under its old id is noticed by those who have seen a higher revision.
 func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
-	var resp *clientv3.GetResponse
-	err := d.each(ctx, "read the cluster's id", func(ctx context.Context, c *clientv3.Client) (err error) {
-		resp, err = c.Get(ctx, d.key("meta"), clientv3.WithCountOnly())
-		return err
-	})
-	if err != nil {
-		return kv.Incarnation{}, err
-	}
-	return kv.Incarnation{ID: incarnation(resp.Header), Index: uint64(resp.Header.Revision)}, nil
+	r, err := d.Commit(ctx, kv.Txn{Read: []string{"meta"}})
+	return kv.Incarnation{ID: r.Incarnation, Index: r.Index}, err
 }
 
 func incarnation(h *pb.ResponseHeader) string { return fmt.Sprintf("cluster %x", h.ClusterId) }

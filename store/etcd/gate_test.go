@@ -78,6 +78,10 @@ func (g *gate) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, erro
 	return g.kv.Txn(ctx, r)
 }
 
+func (g *gate) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	return g.kv.Range(ctx, r)
+}
+
 func (g *gate) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
 	return g.leases.LeaseGrant(ctx, r)
 }

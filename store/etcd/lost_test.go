@@ -115,7 +115,7 @@ func TestSnapshotRestored(t *testing.T) {
 	// A restore keeps keys, their revisions and leases. With --bump-revision it is not
 	// behind either.
 	slices.SortFunc(all.Kvs, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) })
-	revision := int64(1)
+	revision, granted := int64(1), map[int64]bool{}
 	bump := func(to int64) {
 		for ; revision < to; revision++ {
 			if _, err := copied.Put(t.Context(), "bump", ""); err != nil {
@@ -128,7 +128,8 @@ func TestSnapshotRestored(t *testing.T) {
 		var puts []clientv3.Op
 		for ; len(all.Kvs) > 0 && all.Kvs[0].ModRevision == at; all.Kvs = all.Kvs[1:] {
 			kv := all.Kvs[0]
-			if kv.Lease != 0 {
+			if kv.Lease != 0 && !granted[kv.Lease] {
+				granted[kv.Lease] = true
 				_, err := pb.NewLeaseClient(copied.ActiveConnection()).LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: kv.Lease, TTL: 5})
 				if err != nil {
 					t.Fatal(err)

@@ -128,6 +128,7 @@ func (s *Store) sawSession(id lease.SessionID, beat, session Item) {
 	switch {
 	case d.ended != "":
 		s.ended.put(id, d.ended)
+		delete(s.silences, id)
 	case beat.Version != 0:
 		s.sessions.put(id, d)
 		s.observeLocked(id, beat.Version, d.TTL)
@@ -243,6 +244,7 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 		}
 		records, err := s.known(ctx, seen, plant.AcquireAnyVersion)
 		if err != nil {
+			s.tear(ctx, id, seen, err)
 			return nil, err
 		}
 		if err := s.learnEnds(ctx, records); err != nil {
@@ -274,9 +276,7 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 			if err = s.conflict(ctx, seen); err == nil {
 				continue // vacant again already, or granted in an earlier epoch only
 			}
-			if s.cfg.plant.Has(plant.TornBatch) {
-				s.tear(ctx, id, seen, err)
-			}
+			s.tear(ctx, id, seen, err)
 		}
 		if !errors.Is(err, errMeta) {
 			return granted, err
@@ -285,10 +285,10 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 	return nil, errMetaBusy
 }
 
-// tear grants what did not conflict. It is a bug, see plant.TornBatch.
+// tear grants what did not conflict, where that bug is planted.
 func (s *Store) tear(ctx context.Context, id lease.SessionID, seen []lease.Record, err error) {
 	var c *lease.ConflictError
-	if len(seen) == 1 || !errors.As(err, &c) {
+	if !s.cfg.plant.Has(plant.TornBatch) || len(seen) == 1 || !errors.As(err, &c) {
 		return
 	}
 	for _, r := range seen {
@@ -370,7 +370,7 @@ func (s *Store) missing(ctx context.Context, records []record, m *meta, before m
 // errMeta: the deployment's description changed during the call.
 var errMeta = errors.New("kv: the epoch changed during the call")
 
-// decide runs a plan whose first two guards are the session's beat and meta, and returns the
+// decide runs a plan that shows the session's beat and, for a grant, meta, and returns the
 // records with their new versions.
 func (s *Store) decide(ctx context.Context, p plan, out []record, id lease.SessionID, m *meta) ([]lease.Record, error) {
 	epoch := s.ask().epoch
@@ -406,14 +406,15 @@ func (s *Store) decide(ctx context.Context, p plan, out []record, id lease.Sessi
 	return records, nil
 }
 
-// undo gives back what was decided after its session had died or the epoch had changed, in
-// stores with one key per step. A record that names a dead session is vacant as it is.
+// undo gives back what was decided although the session cannot win any more or the epoch has
+// changed, in stores with one key per step. A record that names a dead session is vacant as
+// it is.
 func (s *Store) undo(ctx context.Context, p plan, out []record, r Result, id lease.SessionID, m *meta) error {
 	items, err := s.read(ctx, beatKey(id), metaKey)
 	if err != nil {
 		return err
 	}
-	if items[0].Version == 0 || items[1].Version == m.version {
+	if items[0].Version == 0 && items[1].Version == m.version {
 		return dead(id)
 	}
 	s.forgetMeta()
@@ -423,6 +424,9 @@ func (s *Store) undo(ctx context.Context, p plan, out []record, r Result, id lea
 		if _, err := s.commit(ctx, Txn{If: []Cond{{p.decide[i].Cond.Key, r.Versions[i]}}, Then: []Write{{Key: p.decide[i].Cond.Key, Value: s.encodeRecord(out[i])}}}); err != nil {
 			return err
 		}
+	}
+	if items[1].Version == m.version {
+		return errClosing
 	}
 	return errMeta
 }
@@ -499,11 +503,11 @@ func (s *Store) handover(ctx context.Context, p *plan, records, out []record, id
 			out[i].Token = r.Token
 		}
 	}
-	p.guard = append(p.guard, Cond{metaKey, m.version})
+	p.guard = append([]Cond{{metaKey, m.version}}, p.guard...)
 	if !unchecked {
 		p.guard = append(p.guard, Cond{beatKey(to), Any})
 	}
-	p.again = 2
+	p.again = 1 // a successor that has died since leaves the group vacant
 	p.show = append(p.show, metaKey)
 	return m, nil
 }

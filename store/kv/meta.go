@@ -108,7 +108,10 @@ func (s *Store) compareMeta(m *meta, inc Incarnation, asked asked) (next *metaJS
 	if mend != m.metaJSON {
 		return &mend, true
 	}
-	s.meta, s.engine = m, inc.ID
+	s.engine = inc.ID
+	if s.meta = m; m.Rewound {
+		s.meta = nil // ask again next time: the epoch may have been raised
+	}
 	return nil, true
 }
 
@@ -170,7 +173,6 @@ func (s *Store) fresh(ctx context.Context) (*meta, error) {
 		}
 	}
 	if m.Rewound && !s.cfg.plant.Has(plant.GrantRewound) {
-		s.forgetMeta() // ask again next time: the epoch may have been raised
 		return m, fmt.Errorf("kv: %s: %w", m.Why, lease.ErrRewound)
 	}
 	return m, nil

@@ -530,6 +530,11 @@ func (s *Store) alive(items, beats []Item) map[lease.SessionID]described {
 			s.observeLocked(d.ID, version, d.TTL)
 		}
 	}
+	for id := range s.silences {
+		if lives[string(id)] == 0 {
+			delete(s.silences, id)
+		}
+	}
 	return all
 }
 

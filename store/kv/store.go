@@ -211,7 +211,7 @@ type step struct {
 	Write
 }
 
-// errAfter: the decision was made, but a guard no longer held right after it.
+// guardError: the decision was made, but a guard no longer held right after it.
 type guardError struct{ key string }
 
 func (e *guardError) Error() string { return "kv: " + e.key + " changed during the call" }
@@ -264,9 +264,10 @@ func (s *Store) runOneKey(ctx context.Context, p plan) (Result, error) {
 		r.Versions = append(r.Versions, c.Versions...)
 		r.Index = max(r.Index, c.Index)
 	}
-	if ok, err := s.hold(ctx, p.guard[:p.again]); err != nil {
+	switch ok, err := s.hold(ctx, p.guard[:p.again]); {
+	case err != nil && !errors.Is(err, errClosing):
 		return r, err
-	} else if !ok {
+	case !ok:
 		return r, &guardError{p.guard[0].Key}
 	}
 	for _, w := range p.last {
@@ -277,19 +278,40 @@ func (s *Store) runOneKey(ctx context.Context, p plan) (Result, error) {
 	return r, err
 }
 
-func (s *Store) hold(ctx context.Context, guards []Cond) (bool, error) {
+// hold reports whether the guards hold. While a conditional close is under way that is open.
+func (s *Store) hold(ctx context.Context, guards []Cond) (ok bool, err error) {
+	for range closingTries {
+		if ok, err = s.holdsNow(ctx, guards); !errors.Is(err, errClosing) {
+			break
+		}
+	}
+	return ok, err
+}
+
+func (s *Store) holdsNow(ctx context.Context, guards []Cond) (bool, error) {
 	keys := make([]string, len(guards))
 	for i, g := range guards {
 		keys[i] = g.Key
 	}
 	items, err := s.read(ctx, keys...)
 	for i := range items {
-		if !guards[i].holds(items[i].Version) || bytes.Equal(items[i].Value, closing) {
-			return false, err
+		if !guards[i].holds(items[i].Version) {
+			return false, nil
+		}
+	}
+	for i := range items {
+		if bytes.Equal(items[i].Value, closing) {
+			return false, errClosing
 		}
 	}
 	return err == nil, err
 }
+
+// errClosing: a conditional close of the session is under way. It ends soon, one way or the
+// other; closingTries bounds the reads until then.
+var errClosing = errors.New("kv: the session is being closed")
+
+const closingTries = 100
 
 // read reads keys, as many at once as the engine can.
 func (s *Store) read(ctx context.Context, keys ...string) ([]Item, error) {

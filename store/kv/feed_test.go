@@ -1,0 +1,394 @@
+package kv_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/kv"
+	"github.com/tenurehq/tenure/store/mem"
+)
+
+// patience is far longer than any of this takes.
+const patience = 30 * time.Second
+
+// bent is a memory driver that does what the test wants around its calls.
+type bent struct {
+	*mem.Driver
+	mu      sync.Mutex
+	listed  func(prefix string)       // after a listing, before it is returned
+	commits func(kv.Txn, kv.Result)   // after a commit, before it is returned
+	revokes func(ctx context.Context) // instead of a revocation
+}
+
+func (b *bent) set(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f()
+}
+
+func hook[T any](b *bent, f *T) T {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return *f
+}
+
+func (b *bent) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
+	items, err := b.Driver.List(ctx, prefix, after, limit)
+	if f := hook(b, &b.listed); f != nil {
+		f(prefix)
+	}
+	return items, err
+}
+
+func (b *bent) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	r, err := b.Driver.Commit(ctx, t)
+	if f := hook(b, &b.commits); f != nil {
+		f(t, r)
+	}
+	return r, err
+}
+
+func (b *bent) Revoke(ctx context.Context, id string) error {
+	if f := hook(b, &b.revokes); f != nil {
+		f(ctx)
+		return ctx.Err()
+	}
+	return b.Driver.Revoke(ctx, id)
+}
+
+func newBent(t *testing.T, o mem.Options) *bent {
+	d := mem.NewDriver(o)
+	t.Cleanup(d.Shutdown)
+	return &bent{Driver: d}
+}
+
+func client(t *testing.T, d kv.Driver) *kv.Store {
+	t.Helper()
+	s, err := kv.New(t.Context(), d, kv.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Shutdown)
+	return s
+}
+
+func session(t *testing.T, s *kv.Store, id string) lease.SessionID {
+	t.Helper()
+	n, err := s.Open(t.Context(), tenure.Candidate{ID: id}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.ID
+}
+
+func take(t *testing.T, s *kv.Store, id lease.SessionID, group string) lease.Record {
+	t.Helper()
+	v, err := s.Read(t.Context(), group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := s.Acquire(t.Context(), id, v.Record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return held[0]
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sub is a watch that the test takes from when it wants.
+type sub struct {
+	*kv.Sub
+	t    *testing.T
+	wake chan struct{}
+}
+
+func subscribe(t *testing.T, s *kv.Store, scope ...string) sub {
+	t.Helper()
+	if len(scope) == 0 {
+		scope = []string{"*"}
+	}
+	w := sub{t: t, wake: make(chan struct{}, 1)}
+	var err error
+	w.Sub, err = s.Subscribe(t.Context(), scope, func() {
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	})
+	must(t, err)
+	t.Cleanup(w.Close)
+	return w
+}
+
+// until takes updates until one is right, and returns all.
+func (w sub) until(what string, right func(lease.Update) bool) (all []lease.Update) {
+	w.t.Helper()
+	limit := time.After(patience)
+	for {
+		updates, err := w.Take()
+		must(w.t, err)
+		all = append(all, updates...)
+		for _, u := range updates {
+			if right(u) {
+				return all
+			}
+		}
+		select {
+		case <-w.wake:
+		case <-limit:
+			w.t.Fatalf("%s: not within %v, after %d updates", what, patience, len(all))
+		}
+	}
+}
+
+func began(id lease.SessionID) func(lease.Update) bool {
+	return func(u lease.Update) bool { return u.Kind == lease.SessionBegan && u.Session.ID == id }
+}
+
+func ended(id lease.SessionID) func(lease.Update) bool {
+	return func(u lease.Update) bool { return u.Kind == lease.SessionEnded && u.Session.ID == id }
+}
+
+// What waits in a watch that nobody reads is bounded by what lives: a session that began and
+// ended meanwhile is not told at all, one that was told before is told to have ended.
+func TestWaitingUpdatesBounded(t *testing.T) {
+	d := newBent(t, mem.Options{})
+	s, other := client(t, d), client(t, d)
+	before := session(t, other, "before")
+	w, witness := subscribe(t, s), subscribe(t, s)
+	first, err := w.Take()
+	must(t, err)
+	if len(first) != 2 || first[0].Session.ID != before || first[1].Kind != lease.Synced {
+		t.Fatalf("the snapshot is %+v", first)
+	}
+	for i := range 50 {
+		id := session(t, other, fmt.Sprintf("n%d", i))
+		witness.until("waiting for the beginning of a session", began(id))
+		must(t, other.Close(t.Context(), id, lease.Closed))
+		witness.until("waiting for the end of a session", ended(id))
+	}
+	must(t, other.Close(t.Context(), before, lease.Closed))
+	witness.until("waiting for the end of the first", ended(before))
+	got, err := w.Take()
+	must(t, err)
+	if len(got) != 1 || got[0].Kind != lease.SessionEnded || got[0].Session.ID != before {
+		t.Errorf("%d updates wait", len(got))
+	}
+}
+
+// A holder that dies while a watch reads its beginning is not shown as leading.
+func TestDeathWhileWatchBegins(t *testing.T) {
+	for name, o := range map[string]mem.Options{"ordered": {}, "hints": {Hints: true}} {
+		t.Run(name, func(t *testing.T) {
+			d := newBent(t, o)
+			s, other := client(t, d), client(t, d)
+			holder := session(t, other, "holder")
+			held := take(t, other, holder, "g")
+			witness := subscribe(t, s, "another-group")
+			witness.until("waiting for the store to watch", began(session(t, other, "other")))
+			var once sync.Once
+			d.set(func() {
+				d.listed = func(prefix string) {
+					if prefix == "beat/" {
+						once.Do(func() {
+							must(t, other.Close(context.WithoutCancel(t.Context()), holder, lease.Closed))
+							witness.until("waiting for the death", ended(holder))
+						})
+					}
+				}
+			})
+			w := subscribe(t, s)
+			told := w.until("waiting for the vacancy", func(u lease.Update) bool {
+				return u.Kind == lease.GroupChanged && u.View.State == tenure.Vacant && u.View.Version == held.Version
+			})
+			for _, u := range append(told, w.until("waiting for another session", began(session(t, other, "next")))...) {
+				if began(holder)(u) {
+					t.Error("the dead session is shown as living")
+				}
+			}
+		})
+	}
+}
+
+// After a rewind and a raise a watch shows groups as they are, though their versions are
+// below those that it has shown before.
+func TestWatchAfterRaise(t *testing.T) {
+	for name, o := range map[string]mem.Options{"ordered": {}, "hints": {Hints: true}} {
+		t.Run(name, func(t *testing.T) {
+			d := newBent(t, o)
+			s, other := client(t, d), client(t, d)
+			id := session(t, other, "a")
+			var backup *mem.Snapshot
+			d.Do(func(_ clock.Instant, e *mem.Engine) { backup = e.Snapshot() })
+			w := subscribe(t, s)
+			var last lease.Record
+			for range 10 {
+				last = take(t, other, id, "g")
+				_, err := other.Release(t.Context(), id, "", lease.Resigned, last)
+				must(t, err)
+			}
+			w.until("waiting for the last term", func(u lease.Update) bool { return u.View.Token == last.Token })
+			d.Do(func(now clock.Instant, e *mem.Engine) { e.Restore(now, backup) })
+			if m, err := other.Meta(t.Context()); err != nil || !m.Rewound {
+				t.Fatalf("%+v, %v", m, err)
+			}
+			_, err := other.RaiseEpoch(t.Context(), 1)
+			must(t, err)
+			_, err = s.Meta(t.Context())
+			must(t, err)
+			held := take(t, other, id, "g")
+			if held.Version >= last.Version {
+				t.Fatalf("version %d after %d: it did not go back", held.Version, last.Version)
+			}
+			w.until("waiting for the term after the raise", func(u lease.Update) bool {
+				return u.View.Token == held.Token && u.View.State == tenure.Led
+			})
+			if m, err := s.Meta(t.Context()); err != nil || m.Rewound {
+				t.Errorf("the watch has marked it again: %+v, %v", m, err)
+			}
+		})
+	}
+}
+
+// An answer from before the raise that arrives after it says nothing about lost data.
+func TestAnswerFromBeforeRaise(t *testing.T) {
+	d := newBent(t, mem.Options{})
+	slow, other := client(t, d), client(t, d.Driver)
+	var backup *mem.Snapshot
+	d.Do(func(_ clock.Instant, e *mem.Engine) { backup = e.Snapshot() })
+	take(t, slow, session(t, slow, "a"), "g")
+	d.Do(func(now clock.Instant, e *mem.Engine) { e.Restore(now, backup) })
+	read, let := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	d.set(func() {
+		d.commits = func(txn kv.Txn, _ kv.Result) {
+			if len(txn.Read) > 0 && txn.Read[len(txn.Read)-1] == "record/g" {
+				once.Do(func() { close(read); <-let })
+			}
+		}
+	})
+	done := make(chan error, 1)
+	go func() {
+		_, err := slow.Read(context.WithoutCancel(t.Context()), "g")
+		done <- err
+	}()
+	<-read
+	_, err := other.RaiseEpoch(t.Context(), 1)
+	must(t, err)
+	_, err = slow.Meta(t.Context())
+	must(t, err)
+	if m, err := slow.Meta(t.Context()); err != nil || m.Rewound { // it knows of the raise
+		_, err = other.RaiseEpoch(t.Context(), 2)
+		must(t, err)
+		_, err = slow.Meta(t.Context())
+		must(t, err)
+	}
+	close(let)
+	must(t, <-done)
+	if m, err := slow.Meta(t.Context()); err != nil || m.Rewound {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+// Leases are revoked beside everything else, a bounded number at once, and closing does not
+// wait for them.
+func TestRevokesBounded(t *testing.T) {
+	d := newBent(t, mem.Options{})
+	s := client(t, d)
+	var mu sync.Mutex
+	now, most := 0, 0
+	d.set(func() {
+		d.revokes = func(ctx context.Context) {
+			mu.Lock()
+			now++
+			most = max(most, now)
+			mu.Unlock()
+			<-ctx.Done()
+			mu.Lock()
+			now--
+			mu.Unlock()
+		}
+	})
+	for i := range 100 {
+		must(t, s.Close(t.Context(), session(t, s, fmt.Sprintf("n%d", i)), lease.Closed))
+	}
+	s.Shutdown()
+	mu.Lock()
+	defer mu.Unlock()
+	if most > 64 || most == 0 || now != 0 {
+		t.Errorf("%d revocations at once, %d after the end", most, now)
+	}
+}
+
+// manual is a clock that the test moves.
+type manual struct {
+	clock.Clock
+	mu  sync.Mutex
+	now clock.Instant
+}
+
+func (m *manual) Now() clock.Instant {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now
+}
+
+func (m *manual) Advance(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now = m.now.Add(d)
+}
+
+// What a dead session left behind is swept up after a while, but not the reason of its end
+// while a record needs it.
+func TestSweep(t *testing.T) {
+	c := &manual{Clock: clock.System(), now: 1}
+	d := newBent(t, mem.Options{Observed: true})
+	s, err := kv.New(t.Context(), d, kv.Config{Clock: c})
+	must(t, err)
+	t.Cleanup(s.Shutdown)
+	id, gone := session(t, s, "stays"), session(t, s, "gone")
+	forced := session(t, s, "forced")
+	take(t, s, forced, "g")
+	must(t, s.Ask(t.Context(), gone, lease.Request{ID: "r", Verb: lease.StepDown, Group: "g", TTL: time.Minute}))
+	must(t, s.Close(t.Context(), gone, lease.Closed))
+	must(t, s.Close(t.Context(), forced, lease.Forced))
+	subscribe(t, s)
+	keys := func() map[string]bool {
+		all := map[string]bool{}
+		for _, prefix := range []string{"session/", "requests/"} {
+			items, err := d.List(t.Context(), prefix, "", 1000)
+			must(t, err)
+			for _, i := range items {
+				all[i.Key] = true
+			}
+		}
+		return all
+	}
+	for range 30 {
+		must(t, s.Sweep(t.Context()))
+		c.Advance(time.Minute)
+		_, err := s.KeepAlive(t.Context(), id)
+		must(t, err)
+	}
+	left := keys()
+	if len(left) != 2 || !left["session/"+string(id)] || !left["session/"+string(forced)] {
+		t.Errorf("left are %v, want those of %s and %s", left, id, forced)
+	}
+	terms, err := client(t, d).History(t.Context(), "g", lease.Page{})
+	if err != nil || len(terms) != 1 || terms[0].Reason != lease.Forced {
+		t.Errorf("%+v, %v", terms, err)
+	}
+}

@@ -1,0 +1,76 @@
+package kv_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/kv"
+	"github.com/tenurehq/tenure/store/mem"
+)
+
+// deaf loses the reply to the next commit that writes a key with the prefix.
+type deaf struct {
+	*mem.Driver
+	prefix string
+}
+
+var errLost = errors.New("the reply was lost")
+
+func (d *deaf) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	r, err := d.Driver.Commit(ctx, t)
+	if d.prefix != "" && slices.ContainsFunc(t.Then, func(w kv.Write) bool { return strings.HasPrefix(w.Key, d.prefix) }) {
+		d.prefix = ""
+		return kv.Result{}, errLost
+	}
+	return r, err
+}
+
+// A session whose Open got no reply is found by the retry, with its whole TTL. If it was
+// closed meanwhile, the retry opens another one: an id is never used twice.
+func TestOpenAfterClose(t *testing.T) {
+	for name, o := range map[string]mem.Options{"native": {}, "observed": {Observed: true}, "one key": {Observed: true, Keys: 1}} {
+		t.Run(name, func(t *testing.T) {
+			d := &deaf{Driver: newBent(t, o).Driver}
+			s, other := client(t, d), client(t, d.Driver)
+			open := func(attempt string) (lease.Session, error) {
+				return s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{
+					Scope: lease.Scope{"*"}, Instance: "an-instance-of-the-candidate", Attempt: attempt,
+				})
+			}
+			lost := func(attempt string) lease.SessionID {
+				t.Helper()
+				d.prefix = "beat/"
+				if n, err := open(attempt); !errors.Is(err, errLost) {
+					t.Fatalf("%+v, %v", n, err)
+				}
+				all, err := other.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{})
+				if err != nil || len(all) != 1 {
+					t.Fatalf("%+v, %v", all, err)
+				}
+				return all[0].ID
+			}
+			found := lost("found")
+			again, err := open("found")
+			if err != nil || again.ID != found || again.TTL != time.Hour {
+				t.Errorf("%+v, %v, want %s", again, err, found)
+			}
+			must(t, s.Close(t.Context(), found, lease.Closed))
+			closed := lost("closed")
+			must(t, other.Close(t.Context(), closed, lease.Closed))
+			again, err = open("closed")
+			must(t, err)
+			if again.ID == closed {
+				t.Errorf("session %s ended and was opened again", closed)
+			}
+			if _, err := other.Session(t.Context(), closed); !errors.Is(err, lease.ErrSessionDead) {
+				t.Errorf("the closed session: %v", err)
+			}
+		})
+	}
+}
