@@ -2,9 +2,10 @@
 // machine of package lease and the real store of package kv in several processes, the
 // engine of store/mem, fenced and unfenced sinks, and roads that lose, delay, double and
 // cut messages. Each call of a machine runs as a coroutine that stops at every operation
-// of its driver, so the world decides what arrives, when, and whether the answer does. Clocks run at different rates, processes stand still, crash and come
-// back, the store goes away and is rewound, operators interfere. Time and chance
-// come from one seed, so a run repeats to the last event.
+// of its driver, so the world decides what arrives, when, and whether the answer does.
+// Clocks run at different rates, processes stand still, crash and come back, the store
+// goes away and is rewound, operators interfere. Time and chance come from one seed, so a
+// run repeats to the last event.
 //
 // Six seeds of ten are plain worlds. Three are rich: they have some of the traits in
 // kinds.go as well. One is a drill: one disturbance at a time, with strict expectations.

@@ -268,14 +268,24 @@ func (w *world) rewind(n *node) bool {
 	}
 	w.rewound = true
 	w.store.rewind()
-	// An operator looks at the deployment and so notices, if nobody else has.
-	w.after(w.between(0, w.timing.TTL/4), func() {
-		if w.rewound {
-			_, _ = w.store.admin.Meta(background)
-		}
-	})
+	// An operator looks at the deployment and at the sinks, and so notices if nobody else has.
+	w.after(w.between(0, w.timing.TTL/4), w.suspect)
 	w.after(wait, w.raiseWhenUp)
 	return true
+}
+
+func (w *world) suspect() {
+	switch {
+	case !w.rewound:
+	case w.store.down:
+		w.after(10*time.Millisecond, w.suspect)
+	default:
+		for _, g := range w.groups {
+			if top := w.store.grants[g].top; top > 0 {
+				_ = w.store.admin.Suspect(background, g, top)
+			}
+		}
+	}
 }
 
 func (w *world) raiseWhenUp() {

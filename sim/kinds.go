@@ -82,7 +82,6 @@ const (
 	slipAdvanced = "mark advanced by an operator after a slip"
 	observedEnd  = "session ended by an observer"
 	lateBeat     = "keep-alive at the last moment"
-	unnoticed    = "grant by an engine that went back before anybody noticed"
 	refusedFull  = "write refused by a full sink"
 	orderKept    = "first in line led after a vacancy"
 	coolDownKept = "cool-down respected"
@@ -92,7 +91,7 @@ const (
 func Kinds() []string {
 	names := []string{
 		deposedAck, raisedAgain, lessTTL, sameID, batched, driftOverlap, slipAdvanced,
-		observedEnd, lateBeat, unnoticed, refusedFull, orderKept, coolDownKept,
+		observedEnd, lateBeat, refusedFull, orderKept, coolDownKept,
 	}
 	for i := range faults {
 		names = append(names, faults[i].name)

@@ -506,8 +506,7 @@ func (n *node) begin(rec lease.Record) {
 	w.log("%-8s begins %s token %d", n.name, t.group, t.token)
 	l := w.store.grants[t.group]
 	if f := l.wrong[grantKey{t.token, t.session}]; f != nil && f.excused {
-		w.saw(unnoticed)
-		t.forced = true
+		t.forced = true // nobody could know
 	} else if f != nil {
 		w.broken(f.guarantee, "%s", f.text)
 	}

@@ -55,6 +55,8 @@ type opening struct {
 	id    string
 	ttl   time.Duration // granted; 0: not known to be granted
 	begun clock.Instant
+	// shared: another call got it, and may have put a session on it that others have found.
+	shared bool
 }
 
 type openingKey struct {
@@ -70,7 +72,7 @@ func (s *Store) open(ctx context.Context, d described, o lease.OpenOptions, ttl 
 		return lease.Session{}, err
 	}
 	d.ID, d.TTL = lease.SessionID(l.id), l.ttl
-	session, err := s.openAs(ctx, d, o, retried)
+	session, err := s.openAs(ctx, d, o, key, retried)
 	if err == nil || lease.Definite(err) || errors.Is(err, errReplaced) { // else a retry uses the id again
 		s.mu.Lock()
 		delete(s.openings.m, key)
@@ -90,12 +92,14 @@ func (s *Store) grant(ctx context.Context, key openingKey, ttl time.Duration) (l
 		if s.leaser == nil {
 			l.ttl = ttl
 		}
-		s.keepOpening(key, l)
 	}
+	l.shared = retried
+	s.keepOpening(key, l)
 	s.mu.Unlock()
 	if l.ttl != 0 {
 		return l, retried, nil
 	}
+	want := l.id
 	if l.id, l.ttl, err = s.leaser.Grant(ctx, l.id, ttl); err != nil {
 		if key.attempt == "" {
 			s.revoke(lease.SessionID(l.id))
@@ -103,7 +107,10 @@ func (s *Store) grant(ctx context.Context, key openingKey, ttl time.Duration) (l
 		return l, retried, err
 	}
 	s.mu.Lock()
-	s.keepOpening(key, l)
+	if now, ok := s.openings.get(key); ok && now.id == want {
+		l.shared = now.shared
+		s.keepOpening(key, l)
+	}
 	s.mu.Unlock()
 	return l, retried, nil
 }
@@ -116,7 +123,7 @@ func (s *Store) keepOpening(key openingKey, l opening) {
 }
 
 // openAs opens the session under its id, or finds the living session of the attempt.
-func (s *Store) openAs(ctx context.Context, d described, o lease.OpenOptions, retried bool) (lease.Session, error) {
+func (s *Store) openAs(ctx context.Context, d described, o lease.OpenOptions, opening openingKey, retried bool) (lease.Session, error) {
 	lid, key := s.leaseOf(d.ID), attemptAt+d.attempt
 	p := plan{
 		guard:  []Cond{{sessionKey(d.ID), 0}}, // a session that ended under this id leaves its key behind
@@ -128,7 +135,7 @@ func (s *Store) openAs(ctx context.Context, d described, o lease.OpenOptions, re
 		if s.caps.Keys == 1 { // else the transaction compares
 			items, err := s.read(ctx, key)
 			if err != nil || items[0].Version != 0 {
-				return s.found(ctx, items, d, o, retried, err)
+				return s.found(ctx, items, d, o, opening, err)
 			}
 		}
 		// In a store with one key per step the attempt is taken before the session begins.
@@ -143,7 +150,7 @@ func (s *Store) openAs(ctx context.Context, d described, o lease.OpenOptions, re
 	case err != nil:
 		return lease.Session{}, err
 	case !r.OK && d.attempt != "":
-		return s.found(ctx, r.Items[1:], d, o, retried, nil)
+		return s.found(ctx, r.Items[1:], d, o, opening, nil)
 	case !r.OK:
 		// A retry inside the driver found its own first try, or the lease ended.
 		return s.living(ctx, d.ID, d, o)
@@ -163,7 +170,7 @@ func (s *Store) openAs(ctx context.Context, d described, o lease.OpenOptions, re
 }
 
 // found returns the session that the attempt's key names.
-func (s *Store) found(ctx context.Context, attempt []Item, d described, o lease.OpenOptions, retried bool, err error) (lease.Session, error) {
+func (s *Store) found(ctx context.Context, attempt []Item, d described, o lease.OpenOptions, opening openingKey, err error) (lease.Session, error) {
 	if err != nil {
 		return lease.Session{}, err
 	}
@@ -178,7 +185,17 @@ func (s *Store) found(ctx context.Context, attempt []Item, d described, o lease.
 			return lease.Session{}, err
 		}
 	}
-	if id != d.ID && !retried { // an earlier try may have put a session on it that others have found
+	if id == d.ID {
+		return session, err
+	}
+	s.mu.Lock()
+	l, ok := s.openings.get(opening)
+	alone := ok && l.id == string(d.ID) && !l.shared
+	if alone {
+		delete(s.openings.m, opening) // nobody gets it from here on
+	}
+	s.mu.Unlock()
+	if alone {
 		s.revoke(d.ID)
 	}
 	return session, err
