@@ -163,15 +163,19 @@ func (t *task) send(o *op) {
 	}
 }
 
-// overdue ends operations that were not answered, or whose context has ended.
+// overdue ends operations that were not answered, or whose context has ended. What the
+// machine has asked for may be answered after it has stopped waiting.
 func (n *node) overdue() {
 	for _, t := range slices.Clone(n.tasks) {
-		o := t.op
+		o, limit := t.op, n.w.timing.CallTimeout
+		if t.call != nil {
+			limit *= 3
+		}
 		switch {
 		case o == nil:
 		case o.ctx != nil && o.ctx.Err() != nil:
 			t.answer(o, func() { o.fail(context.Cause(o.ctx)) })
-		case o.stream == nil && n.w.now > o.sent.add(3*n.w.timing.CallTimeout):
+		case o.stream == nil && n.w.now > o.sent.add(limit):
 			t.answer(o, func() { o.fail(errNoReply) })
 		}
 	}
@@ -206,7 +210,7 @@ var (
 )
 
 // ask sends an operation to the engine and waits for the answer.
-func ask[T any](d driver, ctx context.Context, write bool, f func(t *task) (T, error)) (T, error) {
+func ask[T any](ctx context.Context, d driver, write bool, f func(t *task) (T, error)) (T, error) {
 	t := d.n.w.running
 	var got T
 	var err error
@@ -229,17 +233,17 @@ func (d driver) Commit(ctx context.Context, x kv.Txn) (kv.Result, error) {
 			d.n.w.store.lastMoment(lease.SessionID(id))
 		}
 	}
-	r, err := ask(d, ctx, len(x.Then) > 0, func(t *task) (kv.Result, error) { return d.n.w.store.commit(t, x), nil })
+	r, err := ask(ctx, d, len(x.Then) > 0, func(t *task) (kv.Result, error) { return d.n.w.store.commit(t, x), nil })
 	d.n.saw(r)
 	return r, err
 }
 
 func (d driver) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
-	return ask(d, ctx, false, func(*task) ([]kv.Item, error) { return d.n.w.store.list(prefix, after, limit), nil })
+	return ask(ctx, d, false, func(*task) ([]kv.Item, error) { return d.n.w.store.list(prefix, after, limit), nil })
 }
 
 func (d driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
-	i, err := ask(d, ctx, false, func(*task) (kv.Incarnation, error) { return d.n.w.store.incarnation(), nil })
+	i, err := ask(ctx, d, false, func(*task) (kv.Incarnation, error) { return d.n.w.store.incarnation(), nil })
 	if err == nil {
 		d.n.incarnation = i.ID
 	}
@@ -247,7 +251,7 @@ func (d driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
 }
 
 func (d driver) Grant(ctx context.Context, want string, ttl time.Duration) (string, time.Duration, error) {
-	granted, err := ask(d, ctx, true, func(*task) (time.Duration, error) { return d.n.w.store.grant(want, ttl), nil })
+	granted, err := ask(ctx, d, true, func(*task) (time.Duration, error) { return d.n.w.store.grant(want, ttl), nil })
 	return want, granted, err
 }
 
@@ -264,13 +268,13 @@ type renewal struct {
 }
 
 func (d driver) Renew(ctx context.Context, id string, read []string) (time.Duration, kv.Result, error) {
-	r, err := ask(d, ctx, false, func(t *task) (renewal, error) { return d.n.w.store.renew(t, id, read) })
+	r, err := ask(ctx, d, false, func(t *task) (renewal, error) { return d.n.w.store.renew(t, id, read) })
 	d.n.saw(r.Result)
 	return r.ttl, r.Result, err
 }
 
 func (d driver) Revoke(_ context.Context, id string) error {
-	_, err := ask(d, nil, true, func(*task) (struct{}, error) {
+	_, err := ask(nil, d, true, func(*task) (struct{}, error) {
 		d.n.w.store.revoke(d.n, id)
 		return struct{}{}, nil
 	})
