@@ -14,14 +14,14 @@ import (
 
 // diagnose says why members cannot be reached, which the client does not: to it a
 // wrong certificate is a connection that takes for ever. nil: it is not that.
-func (s *Driver) diagnose(ctx context.Context) error {
+func (d *Driver) diagnose(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	found := make([]error, len(s.members))
+	found := make([]error, len(d.members))
 	var all sync.WaitGroup
-	for i, m := range s.members {
+	for i, m := range d.members {
 		all.Go(func() {
-			if err := knock(ctx, m.endpoint, s.cfg.TLS); err != nil {
+			if err := knock(ctx, m.endpoint, d.cfg.TLS); err != nil {
 				found[i] = fmt.Errorf("%s: %w", m.endpoint, err)
 			}
 		})

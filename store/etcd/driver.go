@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/tenurehq/tenure/store/kv"
 )
@@ -64,7 +66,8 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 		}
 		then = append(then, clientv3.OpPut(d.key(w.Key), string(w.Value), opts...))
 	}
-	otherwise := d.gets(append(t.Read[:len(t.Read):len(t.Read)], t.Else...))
+	reads := slices.Concat(t.Read, t.Else)
+	otherwise := d.gets(reads)
 	then = append(then, d.gets(t.Read)...)
 	var resp *clientv3.TxnResponse
 	err := d.each(ctx, "commit", func(ctx context.Context, c *clientv3.Client) (err error) {
@@ -73,8 +76,7 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	})
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		// As if the keys of the lease were gone, which they are.
-		t.Then = nil
-		r, err := d.Commit(ctx, kv.Txn{Read: append(t.Read[:len(t.Read):len(t.Read)], t.Else...)})
+		r, err := d.Commit(ctx, kv.Txn{Read: reads})
 		r.OK = false
 		return r, err
 	}
@@ -82,9 +84,9 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 		return kv.Result{}, err
 	}
 	r := kv.Result{OK: resp.Succeeded, Index: uint64(resp.Header.Revision), Incarnation: incarnation(resp.Header)}
-	keys, answers := append(t.Read[:len(t.Read):len(t.Read)], t.Else...), resp.Responses
+	answers := resp.Responses
 	if r.OK {
-		keys = t.Read
+		reads = t.Read
 		answers = answers[len(t.Then):]
 		for _, w := range t.Then {
 			v := r.Index
@@ -94,7 +96,7 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 			r.Versions = append(r.Versions, v)
 		}
 	}
-	r.Items = d.items(keys, answers)
+	r.Items = d.items(reads, answers)
 	return r, nil
 }
 
@@ -167,7 +169,7 @@ func (d *Driver) Grant(ctx context.Context, want string, ttl time.Duration) (str
 	}
 	var granted int64
 	err = d.each(ctx, "grant a lease", func(ctx context.Context, c *clientv3.Client) error {
-		resp, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: seconds(max(ttl, d.cfg.MinTTL))})
+		resp, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: seconds(max(ttl, d.cfg.MinTTL))}, grpc.WaitForReady(true))
 		if err == nil {
 			granted = resp.TTL
 			return nil

@@ -109,8 +109,8 @@ func (m *member) close() {
 // each gives a call to one member after the other until one answers. The time
 // that is left is shared among those that have not been asked. An error that is
 // no answer leaves the outcome unknown, as every error of a lease.Store does.
-func (s *Driver) each(ctx context.Context, what string, f func(context.Context, *clientv3.Client) error) error {
-	if s.ctx.Err() != nil {
+func (d *Driver) each(ctx context.Context, what string, f func(context.Context, *clientv3.Client) error) error {
+	if d.ctx.Err() != nil {
 		return errShutdown
 	}
 	if _, ok := ctx.Deadline(); !ok {
@@ -118,28 +118,28 @@ func (s *Driver) each(ctx context.Context, what string, f func(context.Context, 
 		ctx, cancel = context.WithTimeout(ctx, defaultCall)
 		defer cancel()
 	}
-	s.mu.Lock()
-	first := s.preferred
-	s.mu.Unlock()
+	d.mu.Lock()
+	first := d.preferred
+	d.mu.Unlock()
 	var errs []error
-	for i := range s.members {
+	for i := range d.members {
 		if ctx.Err() != nil {
 			break
 		}
-		at := (first + i) % len(s.members)
-		err := s.members[at].try(ctx, len(s.members)-i, f)
+		at := (first + i) % len(d.members)
+		err := d.members[at].try(ctx, len(d.members)-i, f)
 		if refused := permanent(err); refused != nil {
-			return fmt.Errorf("etcd: %s: %s: %s: %w", what, s.members[at].endpoint, explain(err), refused)
+			return fmt.Errorf("etcd: %s: %s: %s: %w", what, d.members[at].endpoint, explain(err), refused)
 		}
 		if err == nil || answered(err) {
 			if i > 0 && served(err) {
-				s.mu.Lock()
-				s.preferred = at
-				s.mu.Unlock()
+				d.mu.Lock()
+				d.preferred = at
+				d.mu.Unlock()
 			}
 			return err
 		}
-		errs = append(errs, fmt.Errorf("%s: %s", s.members[at].endpoint, explain(err)))
+		errs = append(errs, fmt.Errorf("%s: %s", d.members[at].endpoint, explain(err)))
 	}
 	if len(errs) == 0 {
 		return fmt.Errorf("etcd: %s: %w", what, context.Cause(ctx))

@@ -562,6 +562,7 @@ func (f *feed) refresh(ctx context.Context) error {
 			unclear[r.Group] = r.Version
 		}
 	}
+	records = nil
 	if len(unclear) > 0 {
 		// Their holders have died. Those that were not handed over before are vacant.
 		if records, err = f.s.listRecords(ctx); err != nil {

@@ -87,9 +87,10 @@ func session(t *testing.T, s *kv.Store, id string) lease.SessionID {
 	return n.ID
 }
 
-func take(t *testing.T, s *kv.Store, id lease.SessionID, group string) lease.Record {
+// take acquires the group g.
+func take(t *testing.T, s *kv.Store, id lease.SessionID) lease.Record {
 	t.Helper()
-	v, err := s.Read(t.Context(), group)
+	v, err := s.Read(t.Context(), "g")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +196,7 @@ func TestDeathWhileWatchBegins(t *testing.T) {
 			d := newBent(t, o)
 			s, other := client(t, d), client(t, d)
 			holder := session(t, other, "holder")
-			held := take(t, other, holder, "g")
+			held := take(t, other, holder)
 			witness := subscribe(t, s, "another-group")
 			witness.until("waiting for the store to watch", began(session(t, other, "other")))
 			var once sync.Once
@@ -235,7 +236,7 @@ func TestWatchAfterRaise(t *testing.T) {
 			w := subscribe(t, s)
 			var last lease.Record
 			for range 10 {
-				last = take(t, other, id, "g")
+				last = take(t, other, id)
 				_, err := other.Release(t.Context(), id, "", lease.Resigned, last)
 				must(t, err)
 			}
@@ -248,7 +249,7 @@ func TestWatchAfterRaise(t *testing.T) {
 			must(t, err)
 			_, err = s.Meta(t.Context())
 			must(t, err)
-			held := take(t, other, id, "g")
+			held := take(t, other, id)
 			if held.Version >= last.Version {
 				t.Fatalf("version %d after %d: it did not go back", held.Version, last.Version)
 			}
@@ -268,7 +269,7 @@ func TestAnswerFromBeforeRaise(t *testing.T) {
 	slow, other := client(t, d), client(t, d.Driver)
 	var backup *mem.Snapshot
 	d.Do(func(_ clock.Instant, e *mem.Engine) { backup = e.Snapshot() })
-	take(t, slow, session(t, slow, "a"), "g")
+	take(t, slow, session(t, slow, "a"))
 	d.Do(func(now clock.Instant, e *mem.Engine) { e.Restore(now, backup) })
 	read, let := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -361,7 +362,7 @@ func TestSweep(t *testing.T) {
 	t.Cleanup(s.Shutdown)
 	id, gone := session(t, s, "stays"), session(t, s, "gone")
 	forced := session(t, s, "forced")
-	take(t, s, forced, "g")
+	take(t, s, forced)
 	must(t, s.Ask(t.Context(), gone, lease.Request{ID: "r", Verb: lease.StepDown, Group: "g", TTL: time.Minute}))
 	must(t, s.Close(t.Context(), gone, lease.Closed))
 	must(t, s.Close(t.Context(), forced, lease.Forced))

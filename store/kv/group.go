@@ -137,14 +137,14 @@ func (s *Store) sawSession(id lease.SessionID, beat, session Item) {
 
 // known returns the records in the versions that the caller saw, from memory where they
 // are there. A record in another version is a conflict, unless the bug is planted.
-func (s *Store) known(ctx context.Context, seen []lease.Record, any plant.Bug) ([]record, error) {
+func (s *Store) known(ctx context.Context, seen []lease.Record, unless plant.Bug) ([]record, error) {
 	out := make([]record, len(seen))
 	var missing []int
 	s.mu.Lock()
 	for i, want := range seen {
 		r, ok := s.records.get(want.Group)
 		switch {
-		case s.cfg.plant.Has(any):
+		case s.cfg.plant.Has(unless):
 			missing = append(missing, i)
 		case ok && r.Version == want.Version:
 			out[i] = r
@@ -170,7 +170,7 @@ func (s *Store) known(ctx context.Context, seen []lease.Record, any plant.Bug) (
 		if out[i], err = s.parsedRecords.get(items[k]); err != nil {
 			return nil, err
 		}
-		if out[i].Version != seen[i].Version && !s.cfg.plant.Has(any) {
+		if out[i].Version != seen[i].Version && !s.cfg.plant.Has(unless) {
 			return nil, cmp.Or(s.conflict(ctx, seen), error(&lease.ConflictError{}))
 		}
 	}

@@ -100,12 +100,14 @@ func (s *Store) grant(ctx context.Context, key openingKey, ttl time.Duration) (l
 		return l, retried, nil
 	}
 	want := l.id
-	if l.id, l.ttl, err = s.leaser.Grant(ctx, l.id, ttl); err != nil {
+	id, granted, err := s.leaser.Grant(ctx, l.id, ttl)
+	if err != nil {
 		if key.attempt == "" {
-			s.revoke(lease.SessionID(l.id))
+			s.revoke(lease.SessionID(l.id)) // nobody will ever ask for it
 		}
 		return l, retried, err
 	}
+	l.id, l.ttl = id, granted
 	s.mu.Lock()
 	if now, ok := s.openings.get(key); ok && now.id == want {
 		l.shared = now.shared
@@ -359,6 +361,9 @@ func (s *Store) renew(ctx context.Context, id lease.SessionID, reads []string) (
 		}
 		a := s.ask(reads)
 		ttl, r, err := s.leaser.Renew(ctx, string(id), reads)
+		if err == nil {
+			s.heard(r, a)
+		}
 		switch {
 		case errors.Is(err, ErrNoLease):
 			return 0, nil, dead(id)
@@ -367,7 +372,6 @@ func (s *Store) renew(ctx context.Context, id lease.SessionID, reads []string) (
 		case r.Items[0].Version == 0:
 			return 0, nil, dead(id) // closed, and its lease is about to be revoked
 		}
-		s.heard(r, a)
 		return ttl, r.Items, nil
 	}
 	d, err := s.describe(ctx, id)

@@ -389,12 +389,12 @@ func (s *Store) heard(r Result, a asked) {
 // sawRecord takes in a record that was read. before is what was known of it when the read
 // was sent. s.mu is held.
 func (s *Store) sawRecord(i Item, before record) {
+	known, _ := s.records.get(strings.TrimPrefix(i.Key, recordAt))
 	r, err := s.parsedRecords.get(i)
 	if err != nil {
 		return
 	}
 	r.read = true
-	known, _ := s.records.get(r.Group)
 	switch {
 	case before.read && r.Version == 0:
 		s.proves("the record of group %q (token %d) was deleted", r.Group, before.Token)

@@ -348,7 +348,8 @@ func watched(c *check) {
 func ticks(c *check) {
 	next := c.watching(20 * time.Millisecond)
 	for range 3 {
-		for !next("waiting for a tick").Tick {
+		for ch := next("waiting for a tick"); !ch.Tick; ch = next("waiting for a tick") {
+			continue
 		}
 	}
 }
@@ -360,7 +361,7 @@ func indexGrows(c *check) {
 		r := c.commit(kv.Txn{If: []kv.Cond{{Key: c.key("k"), Version: v}}, Then: []kv.Write{{Key: c.key("k"), Value: []byte("x")}}})
 		inc, err := c.d.Incarnation(c.ctx)
 		c.must("incarnation", err)
-		if r.Index < last || inc.Index < r.Index || inc.ID == "" {
+		if r.Index < last || inc.Index < r.Index || inc.ID == "" || r.Incarnation != "" && r.Incarnation != inc.ID {
 			c.errorf("index %d follows %d; the incarnation is %+v", r.Index, last, inc)
 		}
 		last, v = r.Index, r.Versions[0]

@@ -1,0 +1,92 @@
+package kv_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/kv/kvtest"
+	"github.com/tenurehq/tenure/store/mem"
+)
+
+// A third of all requests and replies are lost. Whoever retries opens one session per
+// attempt; whoever reads after an unknown outcome learns what became of it; and each grant
+// has a larger token than the one before.
+func TestLostReplies(t *testing.T) {
+	for name, o := range map[string]mem.Options{"native": {}, "observed": {Observed: true}, "one key": {Observed: true, Keys: 1}} {
+		t.Run(name, func(t *testing.T) {
+			d := newBent(t, o).Driver
+			h := kvtest.NewHostile(d, 1)
+			witness, s := client(t, d), client(t, h)
+			h.Lost = 0.3
+			retry := func(what string, f func() error) {
+				t.Helper()
+				var err error
+				for range 200 {
+					if err = f(); err == nil || lease.Definite(err) {
+						break
+					}
+				}
+				if err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+			}
+			var ids []lease.SessionID
+			for i := range 4 {
+				retry("open", func() error {
+					n, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{
+						Scope: lease.Scope{"*"}, Instance: "an-instance-of-the-candidate", Attempt: fmt.Sprint(i),
+					})
+					if err == nil {
+						ids = append(ids, n.ID)
+					}
+					return err
+				})
+			}
+			if all, err := witness.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{}); err != nil || len(all) != len(ids) {
+				t.Fatalf("%d sessions of %d attempts, %v", len(all), len(ids), err)
+			}
+			var last lease.Record
+			step := func(what string, f func() ([]lease.Record, error)) {
+				t.Helper()
+				got, err := f()
+				v, failed := witness.Read(t.Context(), "g")
+				must(t, failed)
+				switch granted := v.Holder != "" && v.Holder != last.Holder || v.Token != last.Token; {
+				case err == nil && (got[0].Version != v.Version || got[0].Token != v.Token || got[0].Holder != v.Holder):
+					t.Fatalf("%s answered %+v, the record is %+v", what, got[0], v.Record)
+				case lease.Definite(err) && v.Version != last.Version:
+					t.Fatalf("%s answered %v, and the record went from %+v to %+v", what, err, last, v.Record)
+				case granted && v.Token <= last.Token:
+					t.Fatalf("%s: token %d after %d", what, v.Token, last.Token)
+				}
+				last = v.Record
+			}
+			for i := range 200 {
+				id, next := ids[i%len(ids)], ids[(i+1)%len(ids)]
+				switch {
+				case last.Holder == "":
+					step("acquire", func() ([]lease.Record, error) { return s.Acquire(t.Context(), id, last) })
+				case last.Holder == next || i%3 == 0:
+					step("release", func() ([]lease.Record, error) { return s.Release(t.Context(), last.Holder, "", lease.Resigned, last) })
+				default:
+					step("transfer", func() ([]lease.Record, error) { return s.Release(t.Context(), last.Holder, next, "", last) })
+				}
+			}
+			if last.Token < 20 {
+				t.Errorf("only token %d after 200 calls", last.Token)
+			}
+			for _, id := range ids {
+				retry("close", func() error { return s.Close(t.Context(), id, lease.Closed) })
+			}
+			if all, err := witness.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{}); err != nil || len(all) != 0 {
+				t.Errorf("%d sessions after all were closed, %v", len(all), err)
+			}
+			if m, err := witness.Meta(t.Context()); err != nil || m.Rewound {
+				t.Errorf("lost replies are taken for lost data: %+v, %v", m, err)
+			}
+		})
+	}
+}
