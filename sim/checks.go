@@ -31,10 +31,20 @@ func (w *world) watchOver() {
 		if n.disturbed() {
 			n.quietAt = w.now
 		}
+		if n.up && !n.paused {
+			n.overdue()
+		}
 		w.checkSession(n)
 		w.checkClosed(n)
 	}
 	if !w.lenient {
+		for _, n := range w.nodes {
+			for _, t := range n.terms {
+				if l := w.store.grants[t.group]; w.store.owner(l.by[l.top]) == n {
+					l.usedAt = w.now
+				}
+			}
+		}
 		for _, g := range w.groups {
 			w.checkVacancy(g)
 			w.checkOrphan(g)
@@ -96,18 +106,13 @@ func (w *world) checkSession(n *node) {
 // there, or its work has not returned.
 func (w *world) checkOrphan(group string) {
 	l := w.store.grants[group]
-	n := w.store.owner[l.by[l.top]]
+	n := w.store.owner(l.by[l.top])
 	bound := 2*w.timing.CallTimeout + 4*w.timing.BackoffMin + time.Second
 	if len(w.groups) > 20 {
 		bound += w.timing.TTL // hundreds of groups share the calls
 	}
 	if l.vacantAt != never || n == nil || n.sess != l.by[l.top] || n.sessOver || !w.store.alive(n.sess) {
 		return
-	}
-	for _, t := range n.terms {
-		if t.group == group {
-			l.usedAt = w.now
-		}
 	}
 	if l.handedOver && n.deaf() {
 		// It has sent nothing that could be answered, and its watch says nothing.
@@ -121,7 +126,7 @@ func (w *world) checkOrphan(group string) {
 
 // deaf: the watch of the process is silent, and nobody has noticed.
 func (n *node) deaf() bool {
-	return slices.ContainsFunc(n.w.store.streams, func(st *stream) bool { return st.n == n && st.life == n.stream && st.deaf })
+	return slices.ContainsFunc(n.w.store.streams, func(st *stream) bool { return st.n == n && st.life == n.life && st.deaf })
 }
 
 // checkClosed is E4.
@@ -178,6 +183,9 @@ func (n *node) checkCall(c *lease.Call) {
 	}
 	switch c.Kind {
 	case lease.CallClose:
+		if i := w.store.sessions[c.Session]; i != nil {
+			i.closing = true
+		}
 		n.gaveUp = slices.DeleteFunc(n.gaveUp, func(g gaveUp) bool { return g.id == c.Session })
 	case lease.CallOpen:
 	default:

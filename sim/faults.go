@@ -46,6 +46,7 @@ var faults = []fault{
 	{"withdraw", 6, (*world).leave},
 	{"sink restart", 4, (*world).restartSink},
 	{"cut off from the sink", 4, (*world).cutSink},
+	{"acquire of a group that is led", 3, (*world).snatch},
 	{"wall clock set", 3, (*world).setWall},
 	{"implausible token", 2, (*world).slip},
 	{"acquire of a led group", 2, (*world).guess},
@@ -178,11 +179,14 @@ func (w *world) guess(leader *node) bool {
 	if t == nil || n == leader || w.store.down || !w.store.alive(n.sess) || !w.store.alive(t.session) {
 		return false
 	}
-	v, _ := w.store.state.Read(w.store.now(), t.group)
-	if v.Holder != t.session {
+	v, err := w.store.admin.Read(background, t.group)
+	if err != nil || v.Holder != t.session {
 		return false
 	}
-	w.store.serve(n, &lease.Call{Kind: lease.CallAcquire, Session: n.sess, Seen: []lease.Record{v.Record}})
+	c := &lease.Call{Kind: lease.CallAcquire, Session: n.sess, Seen: []lease.Record{v.Record}}
+	try := &task{call: c}
+	var r *lease.Reply
+	n.run(try, func() { r = n.ask(c) }, func() { w.store.answered(try, r) })
 	return true
 }
 
@@ -193,7 +197,7 @@ func (w *world) cut(n *node, out, in bool) bool {
 			if w.chance(0.5) {
 				st.held = true
 			} else {
-				st.lose(w, 5*time.Second)
+				st.lose(5 * time.Second)
 			}
 		}
 	}
@@ -205,7 +209,7 @@ func (w *world) mend(n *node) {
 	n.road.heal()
 	for _, st := range w.store.streams {
 		if st.n == n {
-			st.heal(w)
+			st.heal()
 		}
 	}
 }
@@ -271,7 +275,7 @@ func (w *world) outage(*node) bool {
 func (w *world) rewind(n *node) bool {
 	wait := w.between(2*w.timing.TTL, 3*w.timing.TTL)
 	if w.store.backup == nil {
-		w.store.backup = w.store.state.Snapshot()
+		w.store.backup = w.store.engine.Snapshot()
 		return false
 	}
 	if w.rewound || w.now.add(wait+time.Second) > w.healAt || w.store.down {
@@ -281,25 +285,46 @@ func (w *world) rewind(n *node) bool {
 		// Its watch will not tell it that the record went back.
 		w.deafen(n)
 	}
-	w.store.rewind()
 	w.rewound = true
-	w.after(wait, w.raiseEpoch)
+	w.store.rewind()
+	// An operator looks at the deployment and at the sinks, and so notices if nobody else has.
+	w.after(w.between(0, w.timing.TTL/4), w.suspect)
+	w.after(wait, w.raiseWhenUp)
 	return true
+}
+
+func (w *world) suspect() {
+	switch {
+	case !w.rewound:
+	case w.store.down:
+		w.after(10*time.Millisecond, w.suspect)
+	default:
+		for _, g := range w.groups {
+			if top := w.store.grants[g].top; top > 0 {
+				_ = w.store.admin.Suspect(background, g, top)
+			}
+		}
+	}
+}
+
+func (w *world) raiseWhenUp() {
+	if w.store.down {
+		w.after(100*time.Millisecond, w.raiseWhenUp)
+	} else if w.rewound {
+		w.raiseEpoch()
+	}
 }
 
 func (w *world) raiseEpoch() {
 	w.rewound = false
-	meta, err := w.store.state.Meta(w.store.now())
-	for to := meta.Epoch + 1; err == nil; to++ {
-		if _, err := w.store.state.RaiseEpoch(w.store.now(), to); err == nil {
-			w.store.epoch = to
-			break
-		}
+	w.store.epoch++
+	w.log("OPERATOR raises the epoch to %d", w.store.epoch)
+	if _, err := w.store.admin.RaiseEpoch(background, w.store.epoch); err != nil {
+		w.broken("G7", "the epoch cannot be raised to %d: %v", w.store.epoch, err)
 	}
 	if w.raised++; w.raised == 2 {
 		w.saw(raisedAgain)
 	}
-	w.store.publish()
 }
 
 func (w *world) deafen(n *node) bool {
@@ -307,7 +332,7 @@ func (w *world) deafen(n *node) bool {
 	for _, st := range w.store.streams {
 		if st.n == n && st.open && !st.deaf {
 			st.deaf, bit = true, true
-			w.after(w.until(w.between(w.timing.TTL, 5*w.timing.TTL)), func() { st.heal(w) })
+			w.after(w.until(w.between(w.timing.TTL, 5*w.timing.TTL)), func() { st.heal() })
 		}
 	}
 	return bit
@@ -336,7 +361,7 @@ func (w *world) askOf(t *term, verb lease.Verb, to string, coolDown time.Duratio
 	id := fmt.Sprintf("r%d", w.asked)
 	r := lease.Request{ID: id, Verb: verb, Group: t.group, To: to, Reason: id, CoolDown: coolDown, TTL: 2 * w.timing.TTL}
 	w.coolDowns[string(verb)+": "+id] = coolDown
-	return w.store.state.Ask(w.store.now(), t.session, r) == nil
+	return w.store.admin.Ask(background, t.session, r) == nil
 }
 
 // force is the operator's last resort. G3 says nothing of what it ends.
@@ -362,9 +387,10 @@ func (w *world) forceSession(name string) {
 }
 
 func (w *world) closeByForce(id lease.SessionID) {
-	_ = w.store.state.Close(w.store.now(), id, lease.Forced)
-	w.store.ended[id], w.store.forced[id] = true, true
-	w.store.publish()
+	_ = w.store.admin.Close(background, id, lease.Forced)
+	if i := w.store.sessions[id]; i != nil {
+		i.forced = true
+	}
 }
 
 func (w *world) sicken(n *node) bool {
@@ -476,6 +502,19 @@ func (w *world) setWall(n *node) bool {
 			n.alarm()
 		}
 	}
+	return true
+}
+
+// snatch is a process that is wrong about a group: it tries for one that somebody leads.
+func (w *world) snatch(*node) bool {
+	n, g := w.nodes[w.rand.IntN(len(w.nodes))], w.groups[w.rand.IntN(len(w.groups))]
+	l := w.store.grants[g]
+	if !n.up || n.paused || n.sess == l.holder || !w.store.alive(n.sess) || !w.store.alive(l.holder) {
+		return false
+	}
+	t := &task{call: &lease.Call{Kind: lease.CallAcquire, Session: n.sess, Seen: []lease.Record{{Group: g, Version: l.version}}}}
+	var r *lease.Reply
+	n.run(t, func() { r = n.ask(t.call) }, func() { w.store.answered(t, r) })
 	return true
 }
 

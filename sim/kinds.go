@@ -8,6 +8,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 // kind says what a world is for. The seed decides it.
@@ -42,7 +43,7 @@ const (
 	slowStore trait = iota
 	slowDisk
 	deposedLeader
-	staleReads
+	laggingWatch
 	compactedWatch
 	driftBeyond
 	slowSink
@@ -61,7 +62,7 @@ var traitFaults = [traits]*fault{
 	slowStore:      {"slow store", 20, (*world).slowStore},
 	slowDisk:       {"slow disk", 20, (*world).slowDisk},
 	deposedLeader:  {"deposed engine leader", 40, (*world).depose},
-	staleReads:     {"stale reads", 20, (*world).staleReads},
+	laggingWatch:   {"watches lag", 20, (*world).lagWatches},
 	compactedWatch: {"watch compacted", 20, (*world).compact},
 	slowSink:       {"slow sink", 15, (*world).slowSink},
 	fullSink:       {"full sink", 15, (*world).fillSink},
@@ -80,8 +81,8 @@ const (
 	batchReleased = "release of several groups"
 	driftOverlap  = "two believers, clocks beyond the bound"
 	slipAdvanced  = "mark advanced by an operator after a slip"
-	staleLine     = "stale list of sessions"
-	staleView     = "stale snapshot of a watch"
+	observedEnd   = "session ended by an observer"
+	lateBeat      = "keep-alive at the last moment"
 	refusedFull   = "write refused by a full sink"
 	orderKept     = "first in line led after a vacancy"
 	coolDownKept  = "cool-down respected"
@@ -91,7 +92,7 @@ const (
 func Kinds() []string {
 	names := []string{
 		deposedAck, raisedAgain, lessTTL, sameID, batched, batchReleased, driftOverlap, slipAdvanced,
-		staleLine, staleView, refusedFull, orderKept, coolDownKept,
+		observedEnd, lateBeat, refusedFull, orderKept, coolDownKept,
 	}
 	for i := range faults {
 		names = append(names, faults[i].name)
@@ -130,16 +131,44 @@ func (w *world) pickTraits() {
 	w.lenient = w.has(driftBeyond)
 }
 
-// pickGroups makes hundreds of groups where the trait says so.
+// pickGroups makes about a hundred groups where the trait says so.
 func (w *world) pickGroups() {
 	if !w.has(manyGroups) {
 		return
 	}
 	w.groups = nil
-	for i := range 150 + w.rand.IntN(150) {
+	for i := range 64 + w.rand.IntN(64) {
 		w.groups = append(w.groups, "shard-"+string(rune('a'+i/26))+string(rune('a'+i%26)))
 	}
 	w.cfg.Duration /= 2
+}
+
+// pickEngine draws what the engine can do, from a source of its own.
+func (w *world) pickEngine() {
+	r := rand.New(rand.NewPCG(w.cfg.Seed, 0x656e67696e65))
+	w.caps = kv.Caps{MinTTL: 10 * time.Millisecond, MaxTTL: 24 * time.Hour, Keys: 512, Native: true, Ordered: true}
+	if w.has(manyGroups) {
+		w.caps.Keys = 104 // batches of 32
+	}
+	w.newLife = r.IntN(2) == 0
+	if w.cfg.Calm {
+		return
+	}
+	switch r.IntN(6) {
+	case 0:
+		w.caps.Native, w.caps.Ordered = false, false
+	case 1:
+		w.caps.Native, w.caps.Ordered = false, false
+		if !w.has(manyGroups) {
+			w.caps.Keys = 1
+		}
+	case 2, 3:
+		w.caps.Ordered = false
+	}
+	if !w.caps.Native {
+		w.caps.MinTTL = w.timing.TTL
+	}
+	w.gaps = r.IntN(2) == 0
 }
 
 // pickNodes gives priorities, and two processes one id.
@@ -155,7 +184,7 @@ func (w *world) pickNodes() {
 	if w.has(oneID) {
 		w.nodes[1].candidate.ID = w.nodes[0].candidate.ID
 	}
-	if w.has(shortTTL) {
+	if w.has(shortTTL) && w.caps.Native {
 		w.store.grantsTTL = 0.6 + 0.35*w.rand.Float64()
 	}
 }
@@ -183,19 +212,17 @@ func (w *world) depose(n *node) bool {
 	return true
 }
 
-// staleReads lets a follower that lags answer what need not be linearizable: the list
-// of sessions, and the first snapshot of a watch.
-func (w *world) staleReads(n *node) bool {
+// lagWatches lets a follower that lags serve the watches.
+func (w *world) lagWatches(n *node) bool {
 	s := w.store
 	if s.down || s.lag > 0 {
 		return false
 	}
 	s.lag = w.between(100*time.Millisecond, w.timing.TTL/2)
-	s.oldLine, _ = s.state.Sessions(s.now(), lease.Scope{"**"}, lease.Page{})
-	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { s.lag, s.oldLine = 0, nil })
+	w.after(w.until(w.between(time.Second, 3*w.timing.TTL)), func() { s.lag = 0 })
 	for _, st := range s.streams {
 		if st.n == n && w.chance(0.7) {
-			st.lose(w, 100*time.Millisecond)
+			st.lose(100 * time.Millisecond)
 		}
 	}
 	return true
@@ -212,9 +239,7 @@ func (w *world) compact(n *node) bool {
 			bit = true
 			st.open = false // changes are missed from here on
 			w.after(gap, func() {
-				if st.n.stream == st.life {
-					st.n.deliver(lease.Event{Kind: lease.OnWatchLost, Cause: errCompacted})
-				}
+				st.fail(errCompacted)
 			})
 		}
 	}
@@ -316,16 +341,16 @@ func (w *world) runDrills() {
 
 // firstInLine is who must lead next, without but.
 func (w *world) firstInLine(but *node) *node {
-	living, _ := w.store.state.Sessions(w.store.now(), lease.Scope{w.groups[0]}, lease.Page{})
+	living, _ := w.store.admin.Sessions(background, lease.Scope{w.groups[0]}, lease.Page{})
 	var line lease.Roster
 	feed := line.Feed()
 	for _, l := range living {
-		if n := w.store.owner[l.ID]; n != but && n.sess == l.ID {
+		if n := w.store.owner(l.ID); n != but && n.sess == l.ID {
 			feed(lease.Update{Kind: lease.SessionBegan, Session: l})
 		}
 	}
 	for _, l := range living {
-		if n := w.store.owner[l.ID]; n != but && n.sess == l.ID && line.Ahead(l, w.groups[0], "") == 0 {
+		if n := w.store.owner(l.ID); n != but && n.sess == l.ID && line.Ahead(l, w.groups[0], "") == 0 {
 			return n
 		}
 	}
@@ -358,7 +383,7 @@ const handover = 500 * time.Millisecond
 func (w *world) drillCrash(leader *node) {
 	want := w.firstInLine(leader)
 	leader.crash()
-	w.expect("after a crash", want, w.timing.TTL+w.timing.TTL/50+handover)
+	w.expect("after a crash", want, w.expiry()+handover)
 	w.after(w.timing.TTL*3/2, leader.start)
 }
 
@@ -434,7 +459,7 @@ func (w *world) drillSick(leader *node) {
 // drillLostBeat: up to one keep-alive is lost, and the leader stays.
 func (w *world) drillLostBeat(leader *node) {
 	leader.road.cutOut, leader.road.cutIn = true, true
-	w.after(w.between(w.timing.Beat/2, w.timing.Beat), leader.road.heal)
+	w.after(w.between(w.timing.Beat/2, w.timing.Beat), func() { w.mend(leader) })
 	w.stays("a keep-alive was lost", leader)
 }
 
@@ -460,30 +485,14 @@ func (w *world) drillDeaf(leader *node) {
 		st.deaf = st.open
 	}
 	leader.crash()
-	bound := w.timing.TTL + w.timing.TTL/50 + 6*w.timing.Beat + handover
+	bound := w.expiry() + 6*w.timing.Beat + handover
 	w.expect("after a crash while watches are silent", nil, bound)
 	w.after(bound+time.Second, func() {
 		leader.start()
 		for _, st := range w.store.streams {
-			st.heal(w)
+			st.heal()
 		}
 	})
-}
-
-// view of a group at some instant, for followers that lag.
-type stampedView struct {
-	at instant
-	v  lease.View
-}
-
-const viewsKept = 32
-
-// remember keeps what a lagging follower would still show.
-func (l *ledger) remember(at instant, v lease.View) {
-	if len(l.views) == viewsKept {
-		l.views = slices.Delete(l.views, 0, 1)
-	}
-	l.views = append(l.views, stampedView{at, v})
 }
 
 // sinkBackup is what a sink is restored from.

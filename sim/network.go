@@ -34,18 +34,20 @@ func (r *road) delay(slow time.Duration) time.Duration {
 func (r *road) loses() bool { return r.lossy > 0 && r.w.chance(r.lossy) }
 
 // there sends a message. A message that is lost may be noticed: fail then says
-// that the outcome is unknown. Doubled messages arrive late, and unasked.
-func (r *road) there(arrive func(), fail func(error)) {
+// that the outcome is unknown. Doubled messages arrive late, and unasked. It reports whether
+// the message is under way.
+func (r *road) there(arrive func(), fail func(error)) bool {
 	if r.cutOut || r.loses() {
 		if r.w.chance(0.3) {
 			r.w.after(r.delay(r.slowOut), func() { fail(errReset) })
 		}
-		return
+		return false
 	}
 	r.w.after(r.delay(r.slowOut), arrive)
 	if r.doubling > 0 && r.w.chance(r.doubling) {
 		r.w.after(r.w.between(time.Millisecond, 2*r.w.timing.TTL), arrive)
 	}
+	return true
 }
 
 // back sends an answer.

@@ -12,6 +12,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 // node is one process: the real machine, a shell of a few lines, and work that
@@ -29,7 +30,16 @@ type node struct {
 	life    int // counts restarts
 	machine *lease.Machine
 	roster  *lease.Roster
+	store   *kv.Store
+	sub     *kv.Sub // the present watch
 	wakeAt  instant
+
+	tasks   []*task
+	answers []func() // for tasks, held while paused
+	waking  bool     // what they say is being collected
+
+	high        uint64 // index that the store has seen
+	incarnation string // of the engine, as the store was told last
 
 	road     road // to the store
 	sinkRoad road
@@ -122,9 +132,11 @@ func (n *node) start() {
 	n.trust, n.sess, n.sessOver, n.deadTold = 0, "", false, ""
 	n.gaveUp, n.quietAt, n.synced, n.refused = nil, n.w.now, false, map[string]refusal{}
 	n.stream++
+	n.sub, n.high, n.incarnation = nil, 0, ""
+	n.store = n.w.store.open(driver{n}, processClock{n}, n.spawn)
 	n.roster = &lease.Roster{}
 	n.machine = lease.NewMachine(lease.MachineConfig{
-		Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Caps: n.w.store.state.Caps(), Line: n.roster,
+		Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Caps: n.store.Caps(), Line: n.roster,
 		Seed: n.w.rand.Uint64(), Plant: n.w.cfg.Plant,
 	})
 	n.wakeAt = never
@@ -134,8 +146,17 @@ func (n *node) start() {
 	}
 }
 
+// spawn runs what the store does beside its calls.
+func (n *node) spawn(f func()) {
+	life := n.life
+	n.w.after(0, func() {
+		n.doing(life, func() { n.run(&task{}, f, func() {}) })
+	})
+}
+
 func (n *node) crash() {
 	n.up = false
+	n.kill()
 	n.stream++
 	n.terms = nil
 	n.machine = nil
@@ -180,13 +201,13 @@ func (n *node) doing(life int, f func()) {
 	}
 }
 
-func (n *node) deliver(e lease.Event) {
+func (n *node) deliver(e ...lease.Event) {
 	switch {
 	case !n.up:
-	case n.paused:
-		n.events = append(n.events, e)
+	case n.paused || n.waking:
+		n.events = append(n.events, e...)
 	default:
-		n.step(e)
+		n.step(e...)
 	}
 }
 
@@ -209,6 +230,12 @@ func (n *node) pause(d time.Duration, suspend bool) {
 			n.asleep += time.Duration(n.w.now - began)
 		}
 		n.w.log("%-8s goes on", n.name)
+		answers := n.answers
+		n.answers, n.waking = nil, true
+		for _, f := range answers {
+			f()
+		}
+		n.waking = false
 		doings, events := n.doings, n.events
 		n.doings, n.events = nil, nil
 		// What runs first after a pause is anybody's guess.
@@ -310,6 +337,9 @@ func (n *node) call(c *lease.Call) {
 	lost := false
 	if c.Kind == lease.CallAcquire {
 		n.w.atChange(n)
+		for _, seen := range c.Seen {
+			n.w.store.grants[seen.Group].tries++
+		}
 		lost = n.loseNext
 		n.loseNext = false
 	}
@@ -331,12 +361,12 @@ func (n *node) call(c *lease.Call) {
 		if c.Kind == lease.CallAcquire {
 			wanted = maps.Clone(n.wants)
 		}
-		ready := n.up && !n.paused
+		ready := n.up && !n.paused && !n.waking
 		n.deliver(lease.Event{Kind: lease.OnReply, Reply: r})
 		if ready && n.up {
 			n.checkReply(c, r, sent, wanted)
 		}
-		if c.Kind == lease.CallBeat && errors.Is(r.Err, lease.ErrSessionDead) && n.up && !n.paused && n.w.now < sent.add(n.w.timing.TTL) {
+		if c.Kind == lease.CallBeat && errors.Is(r.Err, lease.ErrSessionDead) && ready && n.up && n.w.now < sent.add(n.w.timing.TTL) {
 			// Definitely dead: nothing of that session goes on.
 			for _, t := range n.terms {
 				if t.session == c.Session && !t.ended {
@@ -345,51 +375,106 @@ func (n *node) call(c *lease.Call) {
 			}
 		}
 	}
-	fail := func(err error) { reply(&lease.Reply{ID: c.ID, Err: err}) }
-	n.road.there(func() {
-		n.w.store.receive(n, c, func(r *lease.Reply) {
-			if lost {
-				return
-			}
-			if r == nil {
-				if n.w.chance(0.5) {
-					n.road.back(func() { fail(errReset) })
-				}
-				return
-			}
-			n.road.back(func() { reply(r) })
-		})
-	}, fail)
+	var r *lease.Reply
+	t := &task{call: c, mute: lost}
+	n.run(t, func() { r = n.ask(c) }, func() {
+		if r.Err != nil && n.w.trace != nil {
+			n.w.log("%-8s is told of %s: %v", n.name, c.Kind, r.Err)
+		}
+		n.w.store.answered(t, r)
+		reply(r)
+	})
 }
 
+// ask makes a call as the shell does.
+func (n *node) ask(c *lease.Call) *lease.Reply {
+	if c.Kind == lease.CallOpen {
+		if s, ok := n.adopt(); ok {
+			return &lease.Reply{ID: c.ID, Session: s}
+		}
+	}
+	if c.Kind == lease.CallRelease && len(c.Held) > 1 {
+		n.w.saw(batchReleased)
+	}
+	return c.Do(background, n.store, n.candidate, lease.OpenOptions{Scope: n.scope, Instance: n.instance(), Successor: len(n.scope) == 1})
+}
+
+// adopt is planted: a candidate gets the session that it has already, whichever process
+// opened it.
+func (n *node) adopt() (lease.Session, bool) {
+	if n.w.cfg.Plant.Has(plant.AdoptSession) {
+		line, _ := n.w.store.admin.Sessions(background, n.scope, lease.Page{})
+		for _, l := range line {
+			if l.Candidate.ID == n.candidate.ID && n.w.store.owner(l.ID) != n {
+				return l, true
+			}
+		}
+	}
+	return lease.Session{}, false
+}
+
+// watch begins a watch in the place of the one before.
 func (n *node) watch() {
 	n.stream++
 	n.synced = false
 	life, stream := n.life, n.stream
-	lost := func() {
-		n.w.after(n.w.between(0, 2*time.Second), func() {
-			if n.life == life && n.stream == stream {
-				n.deliver(lease.Event{Kind: lease.OnWatchLost, Cause: errReset})
+	for _, t := range slices.Clone(n.tasks) {
+		if t.watches {
+			t.end()
+		}
+	}
+	if n.sub != nil {
+		n.sub.Close()
+		n.sub = nil
+		n.w.after(0, func() { n.doing(life, n.overdue) })
+	}
+	woken, feed := false, n.roster.Feed()
+	take := func() {
+		woken = false
+		if n.stream == stream && n.sub != nil {
+			n.take(feed)
+		}
+	}
+	var sub *kv.Sub
+	var err error
+	n.run(&task{watches: true}, func() {
+		sub, err = n.store.Subscribe(background, n.scope, func() {
+			if !woken {
+				woken = true
+				n.w.after(0, func() { n.doing(life, take) })
 			}
 		})
-	}
-	arrived := false
-	n.road.there(func() {
-		if arrived || n.life != life || n.stream != stream {
+	}, func() {
+		if err != nil {
+			n.deliver(lease.Event{Kind: lease.OnWatchLost, Cause: err})
 			return
 		}
-		arrived = true
-		if n.w.store.refusesWatch() {
-			lost()
-			return
-		}
-		n.w.store.subscribe(n, stream)
-	}, func(error) {})
-	n.w.after(3*time.Second, func() {
-		if !arrived {
-			lost()
-		}
+		n.sub = sub
+		n.take(feed)
 	})
+}
+
+// take passes on what the watch has to tell.
+func (n *node) take(feed func(lease.Update)) {
+	updates, err := n.sub.Take()
+	var events []lease.Event
+	for i := range updates {
+		feed(updates[i])
+		switch u := &updates[i]; u.Kind {
+		case lease.GroupChanged:
+			events = append(events, lease.Event{Kind: lease.OnView, View: &u.View})
+		case lease.Synced:
+			n.synced, n.syncedAt = true, n.w.now
+			events = append(events, lease.Event{Kind: lease.OnView, View: &lease.View{}})
+		}
+	}
+	if err != nil {
+		n.sub = nil
+		events = append(events, lease.Event{Kind: lease.OnWatchLost, Cause: err})
+	}
+	if len(events) > 0 {
+		n.deliver(events...)
+	}
 }
 
 // believes is what Term.Check would say now.
@@ -399,22 +484,27 @@ func (n *node) believes(t *term) bool {
 
 func (n *node) begin(rec lease.Record) {
 	w := n.w
-	t := &term{n: n, life: n.life, group: rec.Group, token: rec.Token, session: rec.Holder, forced: w.store.forced[rec.Holder]}
+	t := &term{n: n, life: n.life, group: rec.Group, token: rec.Token, session: rec.Holder, forced: w.store.forced(rec.Holder)}
 	w.result.Terms++
 	w.mix(2, uint64(t.token))
 	w.log("%-8s begins %s token %d", n.name, t.group, t.token)
 	l := w.store.grants[t.group]
+	if f := l.wrong[grantKey{t.token, t.session}]; f != nil && f.excused {
+		t.forced = true // nobody could know
+	} else if f != nil {
+		w.broken(f.guarantee, "%s", f.text)
+	}
 	switch {
 	case !n.wants[t.group]:
 		w.broken("G4", "%s begins a term of %s with token %d without a campaign", n.name, t.group, t.token)
 	case t.token <= n.begun[t.group]:
 		w.broken("G4", "%s begins a term of %s with token %d after token %d", n.name, t.group, t.token, n.begun[t.group])
-	case l.by[t.token] != t.session:
+	case l.by[t.token] != t.session && !t.forced:
 		w.broken("G4", "%s begins a term of %s with token %d, which was granted to session %q, not %q", n.name, t.group, t.token, l.by[t.token], t.session)
 	case n.confirmed[t.group] < t.token:
 		w.broken("G4", "%s begins a term of %s with token %d, which only its watch has shown", n.name, t.group, t.token)
-	case w.store.owner[t.session] != n:
-		w.broken("G4", "%s begins a term of %s with token %d on a session of %s", n.name, t.group, t.token, w.store.owner[t.session].name)
+	case w.store.owner(t.session) != n:
+		w.broken("G4", "%s begins a term of %s with token %d on the session %s of another process", n.name, t.group, t.token, t.session)
 	case t.session != n.sess || n.now() >= n.trust:
 		w.broken("G4", "%s begins a term of %s with token %d on session %s that it does not trust", n.name, t.group, t.token, t.session)
 	}
@@ -485,7 +575,7 @@ func (n *node) tick(t *term) {
 	}
 	for _, o := range n.w.nodes {
 		for _, other := range o.terms {
-			if o != n && other.group == t.group && other.token > t.token && o.believes(other) && !t.forced && !n.w.lenient {
+			if o != n && other.group == t.group && other.token > t.token && o.believes(other) && !t.forced && !other.forced && !n.w.lenient {
 				n.w.broken("G3", "%s passes its check for %s with token %d while %s believes in token %d", n.name, t.group, t.token, o.name, other.token)
 			}
 		}

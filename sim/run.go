@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
 )
@@ -108,6 +107,7 @@ func Run(cfg Config) *Result {
 		w.groups = w.groups[:1]
 	}
 	w.pickGroups()
+	w.pickEngine()
 	w.store = newStore(w)
 	for _, g := range w.groups {
 		w.sinks[g] = &sink{w: w, group: g, given: map[uint64]bool{}}
@@ -128,8 +128,24 @@ func Run(cfg Config) *Result {
 	default:
 		w.storm()
 	}
+	for _, n := range w.nodes {
+		n.kill()
+	}
+	for _, c := range w.idle {
+		c.stop()
+	}
 	w.result.Virtual = time.Duration(w.now)
 	return w.result
+}
+
+// expiry bounds how long a session outlives its last keep-alive. Where processes observe
+// each other, they wait for the drift, and look eight times in a TTL, or miss one of the looks.
+func (w *world) expiry() time.Duration {
+	ttl := w.timing.TTL
+	if w.caps.Native {
+		return ttl + ttl/50
+	}
+	return ttl + ttl/25 + 3*ttl/8
 }
 
 // recovery bounds how long after the last fault a group can be without a leader
@@ -137,13 +153,13 @@ func Run(cfg Config) *Result {
 // the line, and calls and pauses take their longest.
 func (w *world) recovery() time.Duration {
 	t := w.timing
-	return t.TTL + t.TTL/10 + 7*t.Beat + 2*t.CallTimeout + 2*t.BackoffMax + 12*time.Second
+	return w.expiry() + t.TTL/10 + 7*t.Beat + 2*t.CallTimeout + 2*t.BackoffMax + 12*time.Second
 }
 
 // storm injects faults, heals, and sees that the world recovers; then it kills
 // the leader once more and sees how long that takes without any other fault.
 func (w *world) storm() {
-	clean := w.timing.TTL + w.timing.TTL/50 + time.Second
+	clean := w.expiry() + time.Second
 	if w.has(epochRaised) {
 		clean += operatorDelay // the sinks may refuse tokens of the second epoch after theirs
 	}
@@ -195,7 +211,7 @@ func (w *world) heal() {
 	if w.rewound {
 		w.raiseEpoch()
 	}
-	w.store.slow, w.store.disk, w.store.lag, w.store.oldLine, w.store.refuseWatches = 0, 0, 0, nil, 0
+	w.store.slow, w.store.disk, w.store.lag, w.store.refuseWatches = 0, 0, 0, 0
 	for _, g := range w.groups {
 		w.sinks[g].slow, w.sinks[g].full = 0, false
 	}
@@ -218,12 +234,11 @@ func (w *world) allLed(when string) {
 	for _, g := range w.groups {
 		n := w.leader(g)
 		if n == nil {
-			v, _ := w.store.state.Read(w.store.now(), g)
-			holder := "nobody"
-			if o := w.store.owner[v.Holder]; o != nil && v.State == tenure.Led {
+			l, holder := w.store.grants[g], "nobody"
+			if o := w.store.owner(l.holder); o != nil && w.store.alive(l.holder) {
 				holder = o.name
 			}
-			w.broken("G7", "group %s has no leader %s: at the store it is %v, held by %s, token %d", g, when, v.State, holder, v.Token)
+			w.broken("G7", "group %s has no leader %s: at the store it is held by %s, token %d", g, when, holder, l.top)
 			return
 		}
 		t, s := n.term(g), w.sinks[g]

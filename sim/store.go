@@ -1,108 +1,159 @@
 package sim
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
-	"slices"
+	"fmt"
+	"strings"
 	"time"
 
-	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
-	"github.com/tenurehq/tenure/sim/model"
+	"github.com/tenurehq/tenure/store/kv"
+	"github.com/tenurehq/tenure/store/mem"
 )
 
 const deployment = "sim"
 
-// store is the engine: the state of store/mem behind a clock of its own, with
-// every promise of lease.Store checked from outside as it is used.
+// store is the engine: that of store/mem behind a clock of its own. Every process has a
+// kv.Store over it. The promises of lease.Store are checked here, on the keys.
 type store struct {
 	w       *world
 	clock   wheel
-	state   *model.State
+	engine  *mem.Engine
+	caps    kv.Caps
+	admin   *kv.Store // an operator's
 	down    bool
 	since   instant // of the outage
 	streams []*stream
 	wakeAt  instant
 
-	backup    *model.Snapshot
-	rewinding bool
+	backup *mem.Snapshot
+	life   string // of the data: a restore may begin another one
 
-	// What we know without asking: S1 and S5 are checked against it.
-	deadline map[lease.SessionID]clock.Instant
-	ended    map[lease.SessionID]bool // closed, or gone with a rewind
-	forced   map[lease.SessionID]bool // closed by an operator
-	owner    map[lease.SessionID]*node
-	instance map[lease.SessionID]string // the start of the process that opened it
+	sessions map[lease.SessionID]*session
+	late     map[lease.SessionID]*op  // keep-alives that have not arrived
+	leased   map[string]clock.Instant // until when, of leases that have no session yet
+	grants   map[string]*ledger
+	epoch    uint64 // raised to
 
-	grants map[string]*ledger
-	ttl    map[lease.SessionID]time.Duration // granted
-	epoch  uint64                            // raised to
+	backAt instant // when the last outage ended
+	gone   time.Duration
+	calm   map[*node]bool // those that nothing disturbed before it
 
-	slow          time.Duration   // of every call
-	disk          time.Duration   // of every commit, one after the other
-	busyUntil     instant         // the disk
-	lag           time.Duration   // of what need not be linearizable
-	oldLine       []lease.Session // what a follower that lags lists
-	refuseWatches int             // so many more
-	grantsTTL     float64         // of the TTL that is requested; 0: all of it
+	slow          time.Duration // of every call
+	disk          time.Duration // of every commit, one after the other
+	busyUntil     instant       // the disk
+	lag           time.Duration // of watches
+	refuseWatches int           // so many more
+	grantsTTL     float64       // of the TTL that is requested; 0: all of it
+}
+
+// session is what is known of a session without asking.
+type session struct {
+	owner    *node
+	instance string // the start of the process that opened it
+	ttl      time.Duration
+	beatAt   instant // when it was renewed last
+	deadline clock.Instant
+	closing  bool // its owner wants to close it
+	ended    bool
+	forced   bool // closed by an operator
+	lost     bool // with a rewind: a call that is repeated may begin it anew
 }
 
 // ledger is the history of a group's grants.
 type ledger struct {
 	top      fence.Token
 	version  uint64
+	holder   lease.SessionID
 	by       map[fence.Token]lease.SessionID
 	vacantAt instant // never: led
 	tries    int     // acquires since the vacancy
+	// wrong are grants that must not be relied on, by token and session: what is broken if
+	// somebody does. Where a step has one key only, a grant is made before it is checked,
+	// and an engine that lost data grants until somebody notices.
+	wrong map[grantKey]*misgrant
 
 	handedOver        bool // the newest grant
 	grantedAt, usedAt instant
-	views             []stampedView // in worlds with stale reads
 }
 
-// stream is one watch.
-type stream struct {
-	n       *node
-	life    int
-	open    bool
-	deaf    bool // dead, and nobody knows
-	held    bool // the road is cut, and the messages wait
-	last    instant
-	feed    func(lease.Update)
-	backlog []lease.Update
+type grantKey struct {
+	token   fence.Token
+	session lease.SessionID
+}
+
+// misgrant is what is broken if a process relies on a grant. Excused: nobody could know.
+type misgrant struct {
+	guarantee, text string
+	excused         bool
+}
+
+// stored is what the checks read of a record.
+type stored struct {
+	Session lease.SessionID `json:"session"`
+	Token   fence.Token     `json:"token"`
 }
 
 func newStore(w *world) *store {
 	s := &store{
 		w:        w,
 		clock:    wheel{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))), ppm: w.ppm()},
-		state:    model.NewState(model.Options{Deployment: deployment, Plant: w.cfg.Plant}),
+		engine:   mem.NewEngine(w.cfg.Plant),
+		caps:     w.caps,
+		life:     "life",
 		wakeAt:   never,
-		deadline: map[lease.SessionID]clock.Instant{},
-		ended:    map[lease.SessionID]bool{},
-		forced:   map[lease.SessionID]bool{},
-		owner:    map[lease.SessionID]*node{},
-		instance: map[lease.SessionID]string{},
+		sessions: map[lease.SessionID]*session{},
+		leased:   map[string]clock.Instant{},
+		late:     map[lease.SessionID]*op{},
 		grants:   map[string]*ledger{},
-		ttl:      map[lease.SessionID]time.Duration{},
+		calm:     map[*node]bool{},
 	}
-	if w.has(manyGroups) {
-		s.state = model.NewState(model.Options{Deployment: deployment, Plant: w.cfg.Plant, Caps: lease.Caps{Batch: 32}})
-	}
+	s.admin = s.open(operator{s}, operatorClock{s}, func(f func()) { w.after(0, f) })
 	for _, g := range w.groups {
-		s.grants[g] = &ledger{by: map[fence.Token]lease.SessionID{}, vacantAt: 0}
+		s.grants[g] = &ledger{by: map[fence.Token]lease.SessionID{}, wrong: map[grantKey]*misgrant{}, vacantAt: 0}
 	}
 	return s
 }
 
+// open returns another client of the engine.
+func (s *store) open(d kv.Driver, c clock.Clock, spawn func(func())) *kv.Store {
+	w := s.w
+	return kv.NewSimulated(d, kv.Config{
+		Deployment: deployment, Drift: w.timing.Drift, Clock: c,
+		Wall: func() time.Time { return time.Unix(0, int64(s.now())).UTC() },
+	}.Planted(w.cfg.Plant), func() string {
+		w.ids++
+		return fmt.Sprintf("s%d", w.ids)
+	}, spawn)
+}
+
+type operatorClock struct{ s *store }
+
+func (c operatorClock) Now() clock.Instant  { return c.s.now() }
+func (operatorClock) NewTimer() clock.Timer { panic("sim: nothing waits in a simulated store") }
+
+var background = context.Background()
+
 func (s *store) now() clock.Instant { return s.clock.read(s.w.now) }
 
-// alive: by what was acknowledged, the session lives.
+// alive: the session lives at the engine.
 func (s *store) alive(id lease.SessionID) bool {
-	d, ok := s.deadline[id]
-	return ok && !s.ended[id] && s.now() < d
+	return id != "" && s.engine.Get("beat/"+string(id)).Version != 0
+}
+
+func (s *store) owner(id lease.SessionID) *node {
+	if i := s.sessions[id]; i != nil {
+		return i.owner
+	}
+	return nil
+}
+
+func (s *store) forced(id lease.SessionID) bool {
+	return s.sessions[id] != nil && s.sessions[id].forced
 }
 
 var errCompacted = errors.New("the watch was compacted")
@@ -116,14 +167,13 @@ func (s *store) refusesWatch() bool {
 	return s.down
 }
 
-// receive serves a call after as long as the store and its disk take.
-func (s *store) receive(n *node, c *lease.Call, done func(*lease.Reply)) {
+// receive serves an operation after as long as the engine and its disk take.
+func (s *store) receive(write bool, done func()) {
 	d := time.Duration(0)
 	if s.slow > 0 {
 		d = s.w.between(0, s.slow)
 	}
-	switch c.Kind {
-	case lease.CallOpen, lease.CallClose, lease.CallAcquire, lease.CallRelease, lease.CallAnswer:
+	if write {
 		if s.disk > 0 {
 			// An engine refuses work rather than queue it without a limit; here it speeds up.
 			s.busyUntil = min(max(s.busyUntil, s.w.now).add(s.disk), s.w.now.add(2*s.w.timing.CallTimeout))
@@ -133,245 +183,341 @@ func (s *store) receive(n *node, c *lease.Call, done func(*lease.Reply)) {
 		}
 	}
 	if d == 0 {
-		done(s.serve(n, c))
+		done()
 		return
 	}
-	s.w.after(d, func() { done(s.serve(n, c)) })
+	s.w.after(d, done)
 }
 
-// open grants what the store has to give. A planted one gives a candidate the session
-// that it has already, whichever process opened it.
-func (s *store) open(now clock.Instant, n *node, c *lease.Call) (lease.Session, error) {
-	ttl := c.TTL
-	if s.w.cfg.Plant.Has(plant.AdoptSession) {
-		line, _ := s.state.Sessions(now, n.scope, lease.Page{})
-		for _, l := range line {
-			if l.Candidate.ID == n.candidate.ID && s.owner[l.ID] != n {
-				return l, nil
-			}
-		}
-	}
+func (s *store) list(prefix, after string, limit int) []kv.Item {
+	items := s.engine.List(s.now(), prefix, after, limit)
+	s.publish()
+	return items
+}
+
+func (s *store) incarnation() kv.Incarnation {
+	return kv.Incarnation{ID: s.life, Index: s.engine.Index()}
+}
+
+func (s *store) grant(id string, ttl time.Duration) time.Duration {
 	if s.grantsTTL > 0 {
-		ttl = time.Duration(float64(ttl) * s.grantsTTL)
+		ttl = time.Duration(float64(ttl) * s.grantsTTL).Round(time.Millisecond)
 		s.w.saw(lessTTL)
 	}
-	return s.state.Open(now, n.candidate, ttl, lease.OpenOptions{Scope: n.scope, Instance: n.instance(), Attempt: c.Attempt, Successor: len(n.scope) == 1})
-}
-
-// acknowledge answers a keep-alive as a deposed leader of the engine does that does not
-// know yet: the new one began to count every TTL a moment ago, and does not see this
-// keep-alive. That moment is within the margin. Then n is cut off, which is when it
-// would matter.
-func (s *store) acknowledge(now clock.Instant, n *node, c *lease.Call, r *lease.Reply) {
-	n.deposed = false
-	ago := s.w.between(0, s.w.timing.Margin*9/10)
-	s.state.Restart(now.Add(-ago))
-	for id := range s.deadline {
-		if s.known(id) && !s.ended[id] {
-			s.deadline[id] = max(s.deadline[id], now.Add(s.ttl[id]-ago))
-		}
-	}
-	r.Beat = lease.Beat{TTL: s.ttl[c.Session]}
-	s.w.saw(deposedAck)
-	s.w.after(60*time.Millisecond, func() {
-		n.road.cutOut, n.road.cutIn = true, true
-		s.w.after(s.w.until(s.w.between(s.w.timing.TTL, 2*s.w.timing.TTL)), func() { s.w.mend(n) })
-	})
-}
-
-// serve does one call and checks what was done. It returns nil when the store is
-// down.
-func (s *store) serve(n *node, c *lease.Call) *lease.Reply {
-	if s.down {
-		return nil
-	}
 	now := s.now()
-	s.state.Expire(now)
-	s.publish()
-	r := &lease.Reply{ID: c.ID}
-	switch c.Kind {
-	case lease.CallOpen:
-		r.Session, r.Err = s.open(now, n, c)
-		if r.Err == nil {
-			if o, ok := s.owner[r.Session.ID]; ok && (o != n || s.instance[r.Session.ID] != n.instance()) {
-				s.w.broken("S1", "session id %s was used before", r.Session.ID)
-			}
-			s.instance[r.Session.ID] = n.instance()
-			s.deadline[r.Session.ID] = now.Add(r.Session.TTL)
-			s.owner[r.Session.ID], s.ttl[r.Session.ID] = n, r.Session.TTL
-		}
-	case lease.CallBeat:
-		if n.deposed && s.alive(c.Session) && !s.w.rewound {
-			s.acknowledge(now, n, c, r)
-		} else {
-			s.keepAlive(now, c, r)
-		}
-	case lease.CallClose:
-		s.close(now, n, c, r)
-	case lease.CallAcquire:
-		s.acquire(now, c, r)
-	case lease.CallRelease:
-		s.release(now, n, c, r)
-	case lease.CallSessions:
-		scope := lease.Scope{c.Group}
-		r.Sessions, r.Err = s.state.Sessions(now, scope, lease.Page{})
-		if s.lag > 0 {
-			s.w.saw(staleLine)
-			r.Sessions = slices.DeleteFunc(slices.Clone(s.oldLine), func(l lease.Session) bool { return !l.Scope.Overlaps(scope) })
-		}
-	case lease.CallRead:
-		r.View, r.Err = s.state.Read(now, c.Group)
-	case lease.CallAnswer:
-		r.Err = s.state.Answer(now, c.Session, c.Request, c.Answer)
+	granted := s.engine.Grant(now, id, ttl)
+	if s.leased[id] <= now { // else it lives, and this changes nothing
+		s.leased[id] = now.Add(granted)
 	}
 	s.publish()
+	return granted
+}
+
+// revoke ends a lease, and with it a session that its owner (nil: an operator) closes.
+func (s *store) revoke(n *node, id string) {
+	if i := s.sessions[lease.SessionID(id)]; s.alive(lease.SessionID(id)) && (n == nil || i.closing) {
+		i.ended, i.forced = true, n == nil
+		if n != nil {
+			s.closed(n, lease.SessionID(id))
+		}
+	}
+	if s.w.trace != nil {
+		s.w.log("store    is asked to revoke %s", id)
+	}
+	s.engine.Revoke(s.now(), id)
+	s.publish()
+}
+
+// renew renews a lease, then reads. A deposed leader of the engine that does not know yet
+// may acknowledge: the new one began to count every TTL a moment ago, and does not see this
+// keep-alive. That moment is within the margin. Then n is cut off, which is when it would
+// matter.
+func (s *store) renew(t *task, id string, read []string) (renewal, error) {
+	now, n := s.now(), t.n
+	s.engine.Expire(now)
+	s.publish()
+	i, lives := s.sessions[lease.SessionID(id)], s.alive(lease.SessionID(id))
+	t.renewed = lives
+	if n.deposed && lives && !s.w.rewound {
+		n.deposed = false
+		ago := s.w.between(0, s.w.timing.Margin*9/10)
+		s.engine.Restart(now.Add(-ago))
+		for id, i := range s.sessions {
+			if s.alive(id) {
+				i.deadline = max(i.deadline, now.Add(i.ttl-ago))
+			}
+		}
+		s.w.saw(deposedAck)
+		s.w.after(60*time.Millisecond, func() {
+			n.road.cutOut, n.road.cutIn = true, true
+			s.w.after(s.w.until(s.w.between(s.w.timing.TTL, 2*s.w.timing.TTL)), func() { s.w.mend(n) })
+		})
+		return renewal{i.ttl, s.commit(t, kv.Txn{Read: read})}, nil
+	}
+	ttl, err := s.engine.Renew(now, id)
+	if err == nil && i != nil {
+		i.deadline, i.beatAt = now.Add(ttl), s.w.now
+	} else if err == nil {
+		s.leased[id] = now.Add(ttl)
+	}
+	return renewal{ttl, s.commit(t, kv.Txn{Read: read})}, err
+}
+
+// commit makes a transaction of a task, or of an operator (nil), and checks what it did.
+func (s *store) commit(t *task, x kv.Txn) kv.Result {
+	now := s.now()
+	s.engine.Expire(now)
+	s.publish()
+	var before []kv.Item
+	for _, w := range x.Then {
+		if strings.HasPrefix(w.Key, "record/") || strings.HasPrefix(w.Key, "beat/") {
+			i := s.engine.Get(w.Key)
+			i.Key = w.Key
+			before = append(before, i)
+		}
+	}
+	r := s.engine.Commit(now, x)
+	if r.OK {
+		for _, b := range before {
+			after := s.engine.Get(b.Key)
+			if group, ok := strings.CutPrefix(b.Key, "record/"); ok {
+				s.wroteRecord(t, group, b, after)
+			} else {
+				s.wroteBeat(t, lease.SessionID(strings.TrimPrefix(b.Key, "beat/")), b, after)
+			}
+		}
+	}
+	s.publish()
+	r.Incarnation = s.incarnation().ID
 	return r
 }
 
-func (s *store) keepAlive(now clock.Instant, c *lease.Call, r *lease.Reply) {
-	lived := s.alive(c.Session)
-	r.Beat, r.Err = s.state.KeepAlive(now, c.Session, c.Groups...)
+// lastMoment: a session is about to be ended, and a keep-alive that seemed lost arrives.
+func (s *store) lastMoment(id lease.SessionID) {
+	if o := s.late[id]; o != nil && s.w.faulty && !s.down && s.w.chance(0.5) {
+		delete(s.late, id)
+		s.w.saw(lateBeat)
+		o.do()
+	}
+}
+
+func (s *store) wroteBeat(t *task, id lease.SessionID, before, after kv.Item) {
+	i := s.sessions[id]
 	switch {
-	case r.Err == nil && !lived:
-		s.w.broken("S1", "a keep-alive brought session %s back", c.Session)
-	case errors.Is(r.Err, lease.ErrSessionDead) && lived:
-		s.w.broken("S5", "session %s died %v before its TTL had run out", c.Session, s.deadline[c.Session].Sub(now))
-	case r.Err == nil:
-		s.deadline[c.Session] = now.Add(r.Beat.TTL)
-	}
-}
-
-func (s *store) close(now clock.Instant, n *node, c *lease.Call, r *lease.Reply) {
-	if s.alive(c.Session) {
-		// G5: what is closed by its owner is not being worked on.
-		for _, t := range n.terms {
-			if t.session == c.Session && !t.returned && n.up {
-				s.w.broken("G5", "%s closes session %s while work of %s with token %d still runs", n.name, c.Session, t.group, t.token)
-			}
+	case before.Version == 0 && after.Version != 0:
+		if i != nil && !i.lost {
+			s.w.broken("S1", "session id %s was used before", id)
 		}
-	}
-	r.Err = s.state.Close(now, c.Session, c.Reason)
-	s.ended[c.Session] = true
-}
-
-func (s *store) acquire(now clock.Instant, c *lease.Call, r *lease.Reply) {
-	lived := s.alive(c.Session)
-	before := make([]lease.View, len(c.Seen))
-	for i, seen := range c.Seen {
-		before[i], _ = s.state.Read(now, seen.Group)
-		s.grants[seen.Group].tries++
-	}
-	r.Records, r.Err = s.state.Acquire(now, c.Session, c.Seen...)
-	for i, b := range before {
-		if r.Err != nil {
-			if after, _ := s.state.Read(now, b.Group); after.Version != b.Version {
-				s.w.broken("S4", "an acquire of %d groups was refused (%v), but %s was granted", len(before), r.Err, b.Group)
-			}
-			continue
+		var d struct {
+			TTL int64 `json:"ttl_ms"`
 		}
+		_ = json.Unmarshal(s.engine.Get("session/"+string(id)).Value, &d)
+		ttl := time.Duration(d.TTL) * time.Millisecond
+		s.sessions[id] = &session{owner: t.n, instance: t.n.instance(), ttl: ttl, beatAt: s.w.now, deadline: s.leased[string(id)]}
+	case after.Version != 0:
+		i.beatAt = s.w.now
+		if t != nil && t.call != nil && t.call.Kind == lease.CallBeat {
+			t.renewed = true
+		}
+	case before.Version != 0:
+		i.ended = true
 		switch {
-		case !lived:
-			s.w.broken("S1", "group %s was granted to the dead session %s", b.Group, c.Session)
-		case b.Holder != "" && s.alive(b.Holder):
-			s.w.broken("S2", "group %s was granted to %s while its holder %s lives", b.Group, c.Session, b.Holder)
-		case b.Version != c.Seen[i].Version:
-			s.w.broken("S4", "group %s was granted from version %d, which the caller had not seen (%d)", b.Group, b.Version, c.Seen[i].Version)
+		case t == nil:
+			i.forced = true
+		case t.call != nil && t.call.Kind == lease.CallClose && t.call.Session == id:
+			s.closed(t.n, id)
+		default:
+			s.expired(t.n, id, i)
 		}
-		s.granted(b.Group, r.Records[i].Token, c.Session)
 	}
 }
 
-func (s *store) release(now clock.Instant, n *node, c *lease.Call, r *lease.Reply) {
-	before := map[string]lease.View{}
-	for _, held := range c.Held {
-		v, _ := s.state.Read(now, held.Group)
-		before[held.Group] = v
-		for _, t := range n.terms {
-			if t.group == held.Group && t.session == c.Session && t.token == held.Token && !t.returned && n.up && v.Version == held.Version {
-				s.w.broken("G5", "%s releases %s with token %d while its work still runs", n.name, t.group, t.token)
-			}
+// closed is G5: what is closed by its owner is not being worked on.
+func (s *store) closed(n *node, id lease.SessionID) {
+	for _, t := range n.terms {
+		if t.session == id && !t.returned && n.up {
+			s.w.broken("G5", "%s closes session %s while work of %s with token %d still runs", n.name, id, t.group, t.token)
 		}
 	}
-	if len(c.Held) > 1 {
-		s.w.saw(batchReleased)
+}
+
+// expired is S5 where processes observe each other: n ends a session that was silent for its
+// TTL, by the clock of n. And within the bound on drift nobody's clock may differ by more.
+func (s *store) expired(n *node, id lease.SessionID, i *session) {
+	w := s.w
+	quiet := n.clock.read(w.now).Sub(n.clock.read(i.beatAt))
+	if !w.lenient {
+		quiet = min(quiet, time.Duration(w.now-i.beatAt))
 	}
-	r.Records, r.Err = s.state.Release(now, c.Session, c.To, c.Reason, c.Held...)
-	for i, held := range c.Held {
-		v := before[held.Group]
-		if r.Err != nil {
-			if after, _ := s.state.Read(now, held.Group); after.Version != v.Version {
-				s.w.broken("S4", "a release of %d groups was refused (%v), but %s was released", len(c.Held), r.Err, held.Group)
-			}
-			continue
+	if s.caps.Native || quiet < i.ttl {
+		w.broken("S5", "%s ended session %s %v before its TTL had run out", n.name, id, i.ttl-quiet)
+	}
+	w.saw(observedEnd)
+	// Nobody could renew during an outage: that time does not count.
+	o := i.owner
+	if since := time.Duration(w.now - s.backAt); s.gone > w.timing.TTL*6/10 && since < w.timing.TTL/4 && s.calm[o] && o.up && !o.paused && o.sess == id && o.quietAt <= s.backAt.add(glance) {
+		w.broken("E1", "%s ended session %s of %s %v after an outage of %v", n.name, id, o.name, since, s.gone)
+	}
+}
+
+// wroteRecord checks S1 to S4 and G1.
+func (s *store) wroteRecord(t *task, group string, before, after kv.Item) {
+	var b, a stored
+	_ = json.Unmarshal(before.Value, &b)
+	_ = json.Unmarshal(after.Value, &a)
+	w := s.w
+	if after.Version == 0 || t == nil || t.call == nil {
+		w.broken("S3", "the record of %s was changed by nobody's call", group)
+		return
+	}
+	if a.Token < b.Token {
+		w.broken("S3", "the token of %s went back from %d to %d", group, b.Token, a.Token)
+	}
+	c := t.call
+	seen, release := uint64(0), c.Kind == lease.CallRelease
+	for _, r := range heldBy(c) {
+		if r.Group == group {
+			seen = r.Version
 		}
-		if v.Version != held.Version || v.Holder != c.Session {
-			s.w.broken("S4", "a late release of version %d freed version %d of group %s", held.Version, v.Version, held.Group)
+	}
+	if a.Session == "" || a.Session == b.Session && a.Token == b.Token {
+		switch {
+		case a.Session == "" && c.Kind == lease.CallAcquire && t.won[group] == b.Token: // given back
+		case !release || before.Version != seen || b.Session != c.Session:
+			w.broken("S4", "a late release of version %d freed version %d of group %s", seen, before.Version, group)
+		default:
+			s.checkReturned(t.n, group, c.Session, b.Token)
 		}
-		if c.To != "" {
-			if !s.alive(c.To) {
-				s.w.broken("S2", "group %s was handed to the dead session %s", held.Group, c.To)
-			}
-			s.granted(held.Group, r.Records[i].Token, c.To)
-			s.grants[held.Group].handedOver = true
+		return
+	}
+	if release {
+		s.checkReturned(t.n, group, c.Session, b.Token)
+	}
+	lives := s.alive(a.Session)
+	handed := release && b.Session == c.Session
+	switch {
+	case !lives && s.caps.Keys > 1 && release:
+		w.broken("S2", "group %s was handed to the dead session %s", group, a.Session)
+	case !lives && s.caps.Keys > 1:
+		w.broken("S1", "group %s was granted to the dead session %s", group, a.Session)
+	case release && (!handed || before.Version != seen):
+		w.broken("S4", "a late release of version %d handed over version %d of group %s", seen, before.Version, group)
+	case w.rewound && s.caps.Keys == 1: // between two steps: who asked notices, or is excused
+	case !release && s.alive(b.Session):
+		w.broken("S2", "group %s was granted to %s while its holder %s lives", group, a.Session, b.Session)
+	case !release && before.Version != seen:
+		w.broken("S4", "group %s was granted from version %d, which the caller had not seen (%d)", group, before.Version, seen)
+	}
+	if t.won == nil {
+		t.won = map[string]fence.Token{}
+	}
+	t.won[group] = a.Token
+	s.granted(t, group, a.Token, a.Session)
+	s.grants[group].handedOver = handed
+}
+
+// heldBy are the records that a call names.
+func heldBy(c *lease.Call) []lease.Record {
+	if c.Kind == lease.CallRelease {
+		return c.Held
+	}
+	return c.Seen
+}
+
+// checkReturned is G5.
+func (s *store) checkReturned(n *node, group string, id lease.SessionID, token fence.Token) {
+	for _, t := range n.terms {
+		if t.group == group && t.session == id && t.token == token && !t.returned && n.up {
+			s.w.broken("G5", "%s releases %s with token %d while its work still runs", n.name, t.group, t.token)
 		}
 	}
 }
 
 // granted checks G1 and remembers.
-func (s *store) granted(group string, token fence.Token, to lease.SessionID) {
-	l := s.grants[group]
-	if token <= l.top {
-		s.w.broken("G1", "group %s was granted with token %d after token %d", group, token, l.top)
+func (s *store) granted(t *task, group string, token fence.Token, to lease.SessionID) {
+	w, l := s.w, s.grants[group]
+	wrong := &misgrant{}
+	switch {
+	case w.rewound:
+		// Until somebody has noticed. A process notices when an answer is older than what
+		// it had seen before.
+		marked := strings.Contains(string(s.engine.Get("meta").Value), `"rewound":true`)
+		wrong.guarantee, wrong.text = "G1", fmt.Sprintf("group %s was granted with token %d by an engine that went back", group, token)
+		wrong.excused = !marked && t.n.high <= s.engine.Index() && (!w.newLife || t.n.incarnation != s.life)
+	case token <= l.top:
+		w.broken("G1", "group %s was granted with token %d after token %d", group, token, l.top)
+	case token.Epoch() < s.epoch:
+		wrong.guarantee, wrong.text = "G1", fmt.Sprintf("group %s was granted with token %d of epoch %d, though the epoch was raised to %d", group, token, token.Epoch(), s.epoch)
+	case !s.alive(to) && t.call.Kind == lease.CallAcquire:
+		wrong.guarantee, wrong.text = "S1", fmt.Sprintf("group %s was granted to the dead session %s", group, to)
 	}
-	if token.Epoch() < s.epoch {
-		s.w.broken("G1", "group %s was granted with token %d of epoch %d, though the epoch was raised to %d", group, token, token.Epoch(), s.epoch)
+	if wrong.guarantee != "" {
+		l.wrong[grantKey{token, to}] = wrong
+		if s.caps.Keys > 1 && !w.rewound {
+			w.broken(wrong.guarantee, "%s", wrong.text)
+		}
 	}
-	if o := s.owner[l.by[l.top]]; o != nil && s.owner[to] != o && s.owner[to].candidate.ID == o.candidate.ID {
-		s.w.saw(sameID)
+	if o := s.owner(l.by[l.top]); o != nil && s.owner(to) != nil && s.owner(to) != o && s.owner(to).candidate.ID == o.candidate.ID {
+		w.saw(sameID)
+	}
+	if w.rewound {
+		w.log("store    grants %s token %d to %s after it went back", group, token, to)
+		return
 	}
 	l.top = max(l.top, token)
 	l.by[token] = to
-	l.grantedAt, l.handedOver = s.w.now, false
+	l.grantedAt = w.now
 	if l.vacantAt != never {
-		s.w.result.Vacant = append(s.w.result.Vacant, time.Duration(s.w.now-l.vacantAt))
+		w.result.Vacant = append(w.result.Vacant, time.Duration(w.now-l.vacantAt))
 	}
 	l.vacantAt = never
-	s.w.mix(1, uint64(token))
-	s.w.log("store    grants %s token %d to %s of %s", group, token, to, s.owner[to].name)
+	w.mix(1, uint64(token))
+	if w.trace != nil {
+		w.log("store    grants %s token %d to %s of %s", group, token, to, s.owner(to).name)
+	}
 }
 
-// publish tells the watches what has changed, and sets the alarm for the next
+// answered checks what a process is told.
+func (s *store) answered(t *task, r *lease.Reply) {
+	c, w := t.call, s.w
+	switch c.Kind {
+	case lease.CallBeat:
+		if r.Err == nil && !t.renewed {
+			w.broken("S1", "a keep-alive brought session %s back", c.Session)
+		}
+	case lease.CallOpen:
+		if i := s.sessions[r.Session.ID]; r.Err == nil && (i == nil || i.owner != t.n || i.instance != t.n.instance()) {
+			w.broken("S1", "session id %s was used before", r.Session.ID)
+		}
+	case lease.CallAcquire:
+		if r.Err != nil && lease.Definite(r.Err) && s.caps.Keys > 1 {
+			for _, seen := range c.Seen {
+				if t.won[seen.Group] != 0 {
+					w.broken("S4", "an acquire of %d groups was refused (%v), but %s was granted", len(c.Seen), r.Err, seen.Group)
+				}
+			}
+		}
+	}
+	if c.Kind != lease.CallAcquire && c.Kind != lease.CallRelease || r.Err != nil {
+		return
+	}
+	for _, rec := range r.Records {
+		if f := s.grants[rec.Group].wrong[grantKey{rec.Token, rec.Holder}]; f != nil && !f.excused {
+			w.broken(f.guarantee, "%s", f.text)
+		}
+	}
+}
+
+// publish takes in what has changed, tells the watches, and sets the alarm for the next
 // expiry.
 func (s *store) publish() {
-	for _, u := range s.state.News() {
+	for _, c := range s.engine.Changed() {
+		s.changed(c)
 		for _, st := range s.streams {
-			st.send(s.w, u)
+			st.send(c)
 		}
 	}
-	for _, group := range s.state.Changed() {
-		v, err := s.state.Read(s.now(), group)
-		if err != nil {
-			continue
-		}
-		if l := s.grants[group]; v.Version < l.version && !s.rewinding {
-			s.w.broken("S3", "the record of %s went back from version %d to %d", group, l.version, v.Version)
-		} else {
-			l.version = v.Version
-		}
-		if l := s.grants[group]; v.State == tenure.Vacant && l.vacantAt == never {
-			// Those who tried after the winner count too.
-			s.w.result.Tries = append(s.w.result.Tries, l.tries)
-			l.vacantAt, l.tries = s.w.now, 0
-			s.w.log("store    %s is vacant after token %d", group, v.Token)
-		}
-		if s.w.has(staleReads) {
-			s.grants[group].remember(s.w.now, v)
-		}
-		for _, st := range s.streams {
-			st.send(s.w, changed(v))
-		}
-	}
-	at := s.clock.when(s.state.NextExpiry())
+	at := s.clock.when(s.engine.NextExpiry())
 	if at < s.wakeAt || s.wakeAt <= s.w.now {
 		s.wakeAt = at
 		if at < never {
@@ -380,131 +526,77 @@ func (s *store) publish() {
 	}
 }
 
-func (s *store) expire() {
-	if !s.down {
-		s.state.Expire(s.now())
+func (s *store) changed(c kv.Change) {
+	if id, ok := strings.CutPrefix(c.Key, "beat/"); ok && c.Item.Version == 0 {
+		id := lease.SessionID(id)
+		if i := s.sessions[id]; i != nil && !i.ended {
+			i.ended = true
+			if now := s.now(); now < i.deadline {
+				s.w.broken("S5", "session %s died %v before its TTL had run out", id, i.deadline.Sub(now))
+			}
+		}
+		for _, g := range s.w.groups {
+			if s.grants[g].holder == id {
+				s.vacant(g)
+			}
+		}
 	}
+	if group, ok := strings.CutPrefix(c.Key, "record/"); ok {
+		l := s.grants[group]
+		if c.Item.Version < l.version {
+			s.w.broken("S3", "the record of %s went back from version %d to %d", group, l.version, c.Item.Version)
+		}
+		s.show(group)
+	}
+}
+
+// show takes in the record of a group.
+func (s *store) show(group string) {
+	l, i := s.grants[group], s.engine.Get("record/"+group)
+	var r stored
+	_ = json.Unmarshal(i.Value, &r)
+	l.version, l.holder = i.Version, r.Session
+	if s.alive(r.Session) {
+		l.vacantAt = never
+	} else {
+		s.vacant(group)
+	}
+}
+
+func (s *store) vacant(group string) {
+	if l := s.grants[group]; l.vacantAt == never {
+		// Those who tried after the winner count too.
+		s.w.result.Tries = append(s.w.result.Tries, l.tries)
+		l.vacantAt, l.tries = s.w.now, 0
+		s.w.log("store    %s is vacant after token %d", group, l.top)
+	}
+}
+
+func (s *store) expire() {
 	s.wakeAt = never
 	if !s.down {
+		s.engine.Expire(s.now())
 		s.publish()
-	}
-}
-
-// subscribe starts a watch: the present views, the marker, then changes.
-func (s *store) subscribe(n *node, life int) {
-	st := &stream{n: n, life: life, open: true, feed: n.roster.Feed()}
-	s.streams = append(s.streams, st)
-	living, _ := s.state.Sessions(s.now(), n.scope, lease.Page{})
-	for _, l := range living {
-		st.send(s.w, lease.Update{Kind: lease.SessionBegan, Session: l})
-	}
-	if s.lag > 0 {
-		s.subscribeStale(st)
-		return
-	}
-	views, _ := s.state.Groups(s.now(), n.scope, lease.Page{})
-	for _, v := range views {
-		st.send(s.w, changed(v))
-	}
-	st.send(s.w, lease.Update{Kind: lease.Synced})
-}
-
-func changed(v lease.View) lease.Update { return lease.Update{Kind: lease.GroupChanged, View: v} }
-
-// subscribeStale shows the snapshot of a follower that lags, and then what it catches
-// up with.
-func (s *store) subscribeStale(st *stream) {
-	s.w.saw(staleView)
-	var later []lease.View
-	for _, g := range s.w.groups {
-		var old *lease.View
-		for i := range s.grants[g].views {
-			if e := &s.grants[g].views[i]; e.at.add(s.lag) <= s.w.now {
-				old = &e.v
-			} else {
-				later = append(later, e.v)
-			}
-		}
-		if old != nil {
-			st.send(s.w, changed(*old))
-		}
-	}
-	st.send(s.w, lease.Update{Kind: lease.Synced})
-	st.last = max(st.last, s.w.now.add(s.lag))
-	for _, v := range later {
-		st.send(s.w, changed(v))
-	}
-}
-
-func (st *stream) send(w *world, u lease.Update) {
-	n := st.n
-	if !st.open || st.deaf {
-		return
-	}
-	if n.road.cutIn {
-		if st.held {
-			st.backlog = append(st.backlog, u)
-		}
-		return
-	}
-	at := max(w.now.add(n.road.delay(n.road.slowIn)), st.last)
-	st.last = at
-	w.at(at, func() {
-		if st.open && !st.deaf && n.stream == st.life {
-			st.feed(u)
-			switch u.Kind {
-			case lease.Synced:
-				n.synced, n.syncedAt = true, w.now
-				n.deliver(lease.Event{Kind: lease.OnView, View: &lease.View{}})
-			case lease.GroupChanged:
-				n.deliver(lease.Event{Kind: lease.OnView, View: &u.View})
-			}
-		}
-	})
-}
-
-// lose ends a watch; its process is told after a while.
-func (st *stream) lose(w *world, within time.Duration) {
-	if !st.open {
-		return
-	}
-	st.open = false
-	w.after(w.between(0, within), func() {
-		if st.n.stream == st.life {
-			st.n.deliver(lease.Event{Kind: lease.OnWatchLost, Cause: errReset})
-		}
-	})
-}
-
-func (st *stream) heal(w *world) {
-	if st.held {
-		st.held = false
-		for _, v := range st.backlog {
-			st.send(w, v)
-		}
-		st.backlog = nil
-	}
-	if st.deaf {
-		st.deaf = false
-		st.lose(w, time.Second)
 	}
 }
 
 // loseStreams ends every watch. One that is deaf already stays so: nobody tells
 // its process.
 func (s *store) loseStreams() {
-	s.streams = slices.DeleteFunc(s.streams, func(st *stream) bool {
+	for _, st := range s.streams {
 		if !st.deaf {
-			st.lose(s.w, time.Second)
+			st.lose(time.Second)
 		}
-		return !st.deaf
-	})
+	}
 }
 
 // stop makes the store unreachable; start brings it back with every lease at its
 // full TTL, as engines do.
 func (s *store) stop() {
 	s.down, s.since = true, s.w.now
+	for _, n := range s.w.nodes {
+		s.calm[n] = n.quietFor() > s.w.timing.TTL
+	}
 	s.loseStreams()
 }
 
@@ -513,46 +605,47 @@ func (s *store) start() {
 		return
 	}
 	// G8: whoever could not ask for longer than the TTL does not believe.
-	if gone := time.Duration(s.w.now - s.since); gone > s.w.timing.TTL+s.w.timing.TTL/20 && !s.w.lenient {
+	s.gone, s.backAt = time.Duration(s.w.now-s.since), s.w.now
+	if s.gone > s.w.timing.TTL+s.w.timing.TTL/20 && !s.w.lenient {
 		for _, n := range s.w.nodes {
 			for _, t := range n.terms {
 				if n.believes(t) {
-					s.w.broken("G8", "%s believes that it leads %s after %v without the store", n.name, t.group, gone)
+					s.w.broken("G8", "%s believes that it leads %s after %v without the store", n.name, t.group, s.gone)
 				}
 			}
 		}
 	}
 	s.down = false
-	s.state.Restart(s.now())
-	for id := range s.deadline {
-		// What had run out during the outage is alive again, as with real engines:
-		// nobody saw it dead.
-		if s.known(id) && !s.ended[id] {
-			s.deadline[id] = s.now().Add(s.ttl[id])
-		}
-	}
+	s.restarted()
 	s.publish()
 }
 
-// known: the state has the session.
-func (s *store) known(id lease.SessionID) bool {
-	_, err := s.state.Answered(s.now(), id, "nothing")
-	return !errors.Is(err, lease.ErrSessionDead)
+// restarted: whatever lives has its whole TTL.
+func (s *store) restarted() {
+	s.engine.Restart(s.now())
+	for id, i := range s.sessions {
+		if s.alive(id) {
+			i.deadline = s.now().Add(i.ttl)
+		}
+	}
 }
 
 // rewind puts the backup back: the engine forgets what it had acknowledged.
 func (s *store) rewind() {
-	s.state.Restore(s.now(), s.backup)
+	s.engine.Restore(s.now(), s.backup)
 	s.backup = nil
-	s.loseStreams()
-	for id := range s.deadline {
-		lives := s.known(id)
-		s.ended[id] = !lives
-		if lives {
-			s.deadline[id] = s.now().Add(s.ttl[id])
-		}
+	if s.w.newLife {
+		s.life += "+"
 	}
-	s.rewinding = true
+	s.loseStreams()
+	for id, i := range s.sessions {
+		i.ended = !s.alive(id)
+		i.lost = i.ended
+		i.deadline = s.now().Add(i.ttl)
+	}
+	for _, g := range s.w.groups {
+		s.show(g)
+	}
+	s.engine.Changed()
 	s.publish()
-	s.rewinding = false
 }

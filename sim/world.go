@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 // world is one run: processes, a store, a sink, and the roads between them.
@@ -19,10 +20,16 @@ type world struct {
 	queue  queue
 	seq    uint64
 
-	groups []string
-	nodes  []*node
-	store  *store
-	sinks  map[string]*sink
+	groups  []string
+	caps    kv.Caps // of the engine's driver
+	gaps    bool    // watches lose changes, and say so
+	newLife bool    // a restored engine has another incarnation
+	running *task
+	idle    []*worker
+	ids     uint64
+	nodes   []*node
+	store   *store
+	sinks   map[string]*sink
 
 	result  *Result
 	faulty  bool // faults are being injected

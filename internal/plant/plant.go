@@ -45,6 +45,9 @@ const (
 	WatchForgetsDeath  // a watch says nothing when a holder's session dies
 	AdoptSession       // a candidate id is given the living session of another process
 	EpochIgnored       // tokens go on in the old epoch after it was raised
+	SilenceFromSending // an observer counts the silence of a session from when it sent its read
+	GapCounted         // an observer counts the time in which nobody could reach the engine
+	ExpireUncompared   // an observer ends a session without looking whether it was renewed meanwhile
 
 	// In the process and its clock.
 
@@ -104,6 +107,9 @@ var names = [...]string{
 	WatchForgetsDeath:  "watch-forgets-death",
 	AdoptSession:       "adopt-session",
 	EpochIgnored:       "epoch-ignored",
+	SilenceFromSending: "silence-from-sending",
+	GapCounted:         "gap-counted",
+	ExpireUncompared:   "expire-uncompared",
 	WallClock:          "wall-clock",
 	SuspendStops:       "suspend-stops",
 	NoFence:            "no-fence",

@@ -288,7 +288,7 @@ func (f *feed) now() uint64 {
 // record takes in a record in the order of changes: its holder began before it was granted
 // anything, so a holder that is not known here needs a look.
 func (f *feed) record(ctx context.Context, i Item) error {
-	r, err := decodeRecord(i)
+	r, err := f.s.parsedRecords.get(i)
 	if i.Version != 0 && err != nil {
 		// A newer program wrote it: somebody leads.
 		f.set(lease.View{Record: r.Record, State: tenure.Led})
@@ -320,7 +320,7 @@ func (f *feed) described(i Item, begun uint64) {
 	if i.Version == 0 {
 		return // its beat tells
 	}
-	d, err := decodeSession(i)
+	d, err := f.s.parsedSessions.get(i)
 	if err != nil {
 		return
 	}
@@ -548,7 +548,7 @@ func (f *feed) refresh(ctx context.Context) error {
 	var moved []string
 	unclear := map[string]uint64{}
 	for _, i := range records {
-		r, err := f.s.record(i)
+		r, err := f.s.parsedRecords.get(i)
 		_, alive := lives[r.Holder]
 		switch {
 		case !f.watched(r.Group):
@@ -570,7 +570,7 @@ func (f *feed) refresh(ctx context.Context) error {
 		}
 	}
 	for _, i := range records {
-		r, err := f.s.record(i)
+		r, err := f.s.parsedRecords.get(i)
 		switch was, ok := unclear[r.Group]; {
 		case !ok || err != nil:
 		case r.Version == was:
@@ -675,7 +675,7 @@ func (f *feed) sweep(ctx context.Context) error {
 		needed[i.Key[len(beatAt):]] = true
 	}
 	for _, i := range records {
-		r, _ := f.s.record(i)
+		r, _ := f.s.parsedRecords.get(i)
 		needed[string(r.Holder)] = true // its key tells why the term ended
 	}
 	for _, key := range f.old(now, slices.DeleteFunc(keys, func(key string) bool {

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -125,12 +126,18 @@ func encode(v any) []byte {
 	return data
 }
 
+// ours is how what this program writes begins.
+var ours = fmt.Appendf(nil, `{"format":%d,`, Format)
+
 // decode reads an item. Another format may have other types, so its number is read first.
 func decode(i Item, into any) error {
 	var head struct {
 		Format int `json:"format"`
 	}
-	err := json.Unmarshal(i.Value, &head)
+	var err error
+	if !bytes.HasPrefix(i.Value, ours) {
+		err = json.Unmarshal(i.Value, &head)
+	}
 	if err == nil && head.Format > Format {
 		return fmt.Errorf("kv: key %s: %w (format %d, this program reads up to %d); upgrade this program or use another prefix", i.Key, lease.ErrNewer, head.Format, Format)
 	}

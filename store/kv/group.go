@@ -68,7 +68,7 @@ func (s *Store) views(ctx context.Context, groups []string) ([]lease.View, error
 		expected = nil
 		var left []string
 		for i, g := range open {
-			r, err := decodeRecord(items[i])
+			r, err := s.parsedRecords.get(items[i])
 			if err != nil {
 				return nil, err
 			}
@@ -119,7 +119,7 @@ func (s *Store) sawSession(id lease.SessionID, beat, session Item) {
 	if session.Version == 0 {
 		return
 	}
-	d, err := decodeSession(session)
+	d, err := s.parsedSessions.get(session)
 	if err != nil {
 		return
 	}
@@ -167,7 +167,7 @@ func (s *Store) known(ctx context.Context, seen []lease.Record, unless plant.Bug
 		return nil, err
 	}
 	for k, i := range missing {
-		if out[i], err = decodeRecord(items[k]); err != nil {
+		if out[i], err = s.parsedRecords.get(items[k]); err != nil {
 			return nil, err
 		}
 		if out[i].Version != seen[i].Version && !s.cfg.plant.Has(unless) {

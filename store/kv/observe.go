@@ -36,6 +36,9 @@ func (s *Store) observeLocked(id lease.SessionID, version uint64, ttl time.Durat
 		return
 	}
 	now := s.cfg.Clock.Now()
+	if s.cfg.plant.Has(plant.SilenceFromSending) {
+		now = s.sentAt
+	}
 	q := s.silences[id]
 	if q == nil || version > q.version {
 		s.silences[id] = &silence{version: version, ttl: ttl, last: now}
@@ -43,10 +46,27 @@ func (s *Store) observeLocked(id lease.SessionID, version uint64, ttl time.Durat
 	}
 	// While the engine could not be read, owners could not beat either: that time does not
 	// count, or every session would end after an outage.
-	if gap := now.Sub(q.last); version == q.version && gap <= ttl/2 {
+	if gap := now.Sub(q.last); version == q.version && (gap <= ttl/2 || s.cfg.plant.Has(plant.GapCounted)) {
 		q.quiet += gap
 	}
 	q.last = now
+}
+
+// sends is planted: when a read is sent.
+func (s *Store) sends() clock.Instant {
+	if s.cfg.plant.Has(plant.SilenceFromSending) {
+		return s.cfg.Clock.Now()
+	}
+	return 0
+}
+
+// readSent is planted: what was just read was asked for then.
+func (s *Store) readSent(at clock.Instant) {
+	if s.cfg.plant.Has(plant.SilenceFromSending) {
+		s.mu.Lock()
+		s.sentAt = at
+		s.mu.Unlock()
+	}
 }
 
 // silent lists the sessions that have been silent for their TTL.
@@ -88,6 +108,9 @@ func (s *Store) expire(ctx context.Context) error {
 	silent := s.silent()
 	for _, id := range slices.Sorted(maps.Keys(silent)) {
 		version := silent[id]
+		if s.cfg.plant.Has(plant.ExpireUncompared) {
+			version = Any
+		}
 		d, err := s.describe(ctx, id)
 		if err == nil {
 			err = s.end(ctx, d, version, lease.Expired, nil)

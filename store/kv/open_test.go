@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,5 +73,58 @@ func TestOpenAfterClose(t *testing.T) {
 				t.Errorf("the closed session: %v", err)
 			}
 		})
+	}
+}
+
+// meddler does something once, after the engine has refused to open a session and before the
+// client learns of it. It notes the leases that are revoked.
+type meddler struct {
+	*mem.Driver
+	before, after func()
+	mu            sync.Mutex
+	revoked       []string
+}
+
+func (d *meddler) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	before, after := d.before, d.after
+	if before == nil || !slices.ContainsFunc(t.Then, func(w kv.Write) bool { return strings.HasPrefix(w.Key, "beat/") && w.Value != nil }) {
+		return d.Driver.Commit(ctx, t)
+	}
+	d.before = nil
+	before()
+	r, err := d.Driver.Commit(ctx, t)
+	after()
+	return r, err
+}
+
+func (d *meddler) Revoke(ctx context.Context, id string) error {
+	d.mu.Lock()
+	d.revoked = append(d.revoked, id)
+	d.mu.Unlock()
+	return d.Driver.Revoke(ctx, id)
+}
+
+// Two calls open the session of one attempt. The one that fails does not revoke the lease
+// that the other one has opened the session with.
+func TestOpenTwiceAtOnce(t *testing.T) {
+	d := &meddler{Driver: newBent(t, mem.Options{}).Driver}
+	s, other := client(t, d), client(t, d.Driver)
+	open := func(s *kv.Store) lease.Session {
+		n, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{
+			Scope: lease.Scope{"*"}, Instance: "an-instance-of-the-candidate", Attempt: "1",
+		})
+		must(t, err)
+		return n
+	}
+	var in, second lease.Session
+	d.before = func() { in = open(other) } // it is in the way
+	d.after = func() {
+		must(t, other.Close(t.Context(), in.ID, lease.Closed))
+		second = open(s)
+	}
+	first := open(s)
+	s.Shutdown() // waits for what it began
+	if first.ID != second.ID || slices.Contains(d.revoked, string(second.ID)) {
+		t.Errorf("the first call has session %s, the second %s, revoked %q", first.ID, second.ID, d.revoked)
 	}
 }

@@ -55,6 +55,8 @@ type opening struct {
 	id    string
 	ttl   time.Duration // granted; 0: not known to be granted
 	begun clock.Instant
+	// shared: another call got it, and may have put a session on it that others have found.
+	shared bool
 }
 
 type openingKey struct {
@@ -70,7 +72,7 @@ func (s *Store) open(ctx context.Context, d described, o lease.OpenOptions, ttl 
 		return lease.Session{}, err
 	}
 	d.ID, d.TTL = lease.SessionID(l.id), l.ttl
-	session, err := s.openAs(ctx, d, o, retried)
+	session, err := s.openAs(ctx, d, o, key, retried)
 	if err == nil || lease.Definite(err) || errors.Is(err, errReplaced) { // else a retry uses the id again
 		s.mu.Lock()
 		delete(s.openings.m, key)
@@ -90,12 +92,14 @@ func (s *Store) grant(ctx context.Context, key openingKey, ttl time.Duration) (l
 		if s.leaser == nil {
 			l.ttl = ttl
 		}
-		s.keepOpening(key, l)
 	}
+	l.shared = retried
+	s.keepOpening(key, l)
 	s.mu.Unlock()
 	if l.ttl != 0 {
 		return l, retried, nil
 	}
+	want := l.id
 	id, granted, err := s.leaser.Grant(ctx, l.id, ttl)
 	if err != nil {
 		if key.attempt == "" {
@@ -105,7 +109,10 @@ func (s *Store) grant(ctx context.Context, key openingKey, ttl time.Duration) (l
 	}
 	l.id, l.ttl = id, granted
 	s.mu.Lock()
-	s.keepOpening(key, l)
+	if now, ok := s.openings.get(key); ok && now.id == want {
+		l.shared = now.shared
+		s.keepOpening(key, l)
+	}
 	s.mu.Unlock()
 	return l, retried, nil
 }
@@ -118,7 +125,7 @@ func (s *Store) keepOpening(key openingKey, l opening) {
 }
 
 // openAs opens the session under its id, or finds the living session of the attempt.
-func (s *Store) openAs(ctx context.Context, d described, o lease.OpenOptions, retried bool) (lease.Session, error) {
+func (s *Store) openAs(ctx context.Context, d described, o lease.OpenOptions, opening openingKey, retried bool) (lease.Session, error) {
 	lid, key := s.leaseOf(d.ID), attemptAt+d.attempt
 	p := plan{
 		guard:  []Cond{{sessionKey(d.ID), 0}}, // a session that ended under this id leaves its key behind
@@ -130,7 +137,7 @@ func (s *Store) openAs(ctx context.Context, d described, o lease.OpenOptions, re
 		if s.caps.Keys == 1 { // else the transaction compares
 			items, err := s.read(ctx, key)
 			if err != nil || items[0].Version != 0 {
-				return s.found(ctx, items, d, o, retried, err)
+				return s.found(ctx, items, d, o, opening, err)
 			}
 		}
 		// In a store with one key per step the attempt is taken before the session begins.
@@ -145,7 +152,7 @@ func (s *Store) openAs(ctx context.Context, d described, o lease.OpenOptions, re
 	case err != nil:
 		return lease.Session{}, err
 	case !r.OK && d.attempt != "":
-		return s.found(ctx, r.Items[1:], d, o, retried, nil)
+		return s.found(ctx, r.Items[1:], d, o, opening, nil)
 	case !r.OK:
 		// A retry inside the driver found its own first try, or the lease ended.
 		return s.living(ctx, d.ID, d, o)
@@ -165,7 +172,7 @@ func (s *Store) openAs(ctx context.Context, d described, o lease.OpenOptions, re
 }
 
 // found returns the session that the attempt's key names.
-func (s *Store) found(ctx context.Context, attempt []Item, d described, o lease.OpenOptions, retried bool, err error) (lease.Session, error) {
+func (s *Store) found(ctx context.Context, attempt []Item, d described, o lease.OpenOptions, opening openingKey, err error) (lease.Session, error) {
 	if err != nil {
 		return lease.Session{}, err
 	}
@@ -180,7 +187,17 @@ func (s *Store) found(ctx context.Context, attempt []Item, d described, o lease.
 			return lease.Session{}, err
 		}
 	}
-	if id != d.ID && !retried { // an earlier try may have put a session on it that others have found
+	if id == d.ID {
+		return session, err
+	}
+	s.mu.Lock()
+	l, ok := s.openings.get(opening)
+	alone := ok && l.id == string(d.ID) && !l.shared
+	if alone {
+		delete(s.openings.m, opening) // nobody gets it from here on
+	}
+	s.mu.Unlock()
+	if alone {
 		s.revoke(d.ID)
 	}
 	return session, err
@@ -253,7 +270,7 @@ func (s *Store) Session(ctx context.Context, id lease.SessionID) (lease.Session,
 	if items[0].Version == 0 || items[1].Version == 0 {
 		return lease.Session{}, dead(id)
 	}
-	d, err := decodeSession(items[0])
+	d, err := s.parsedSessions.get(items[0])
 	if err != nil {
 		return lease.Session{}, err
 	}
@@ -316,7 +333,7 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...str
 	beat := lease.Beat{TTL: ttl, Requests: s.waiting(id, items[2])}
 	beats, records := items[3:3+len(holders)], items[3+len(holders):]
 	for _, i := range records {
-		r, _ := decodeRecord(i) // of one that a newer program wrote, what can be read
+		r, _ := s.parsedRecords.get(i) // of one that a newer program wrote, what can be read
 		if h := slices.Index(holders, r.Holder); h >= 0 && beats[h].Version == 0 {
 			// Its beat was gone before the record was read: it is dead.
 			r.Record = s.view(r.Record, false).Record
@@ -542,7 +559,7 @@ func (s *Store) alive(items, beats []Item) map[lease.SessionID]described {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, i := range items {
-		d, err := decodeSession(i)
+		d, err := s.parsedSessions.get(i)
 		if d.ended != "" {
 			s.ended.put(d.ID, d.ended)
 			continue
@@ -570,27 +587,18 @@ func (s *Store) list(ctx context.Context, prefix string) ([]Item, error) {
 		if s.ctx.Err() != nil {
 			return nil, ErrShutdown
 		}
+		sent := s.sends()
 		items, err := s.driver.List(ctx, prefix, after, page)
 		if err != nil {
 			return nil, err
 		}
+		s.readSent(sent)
 		all = append(all, items...)
 		if len(items) < page {
 			return all, nil
 		}
 		after = items[len(items)-1].Key
 	}
-}
-
-// record decodes what was read, unless it is known in this version.
-func (s *Store) record(i Item) (record, error) {
-	s.mu.Lock()
-	known, ok := s.records.get(strings.TrimPrefix(i.Key, recordAt))
-	s.mu.Unlock()
-	if ok && known.Version == i.Version {
-		return known, nil
-	}
-	return decodeRecord(i)
 }
 
 // listRecords reads all records, and notices those that should be there and are not.

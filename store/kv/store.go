@@ -71,6 +71,10 @@ type Store struct {
 	lost                     string // what proves that the engine lost data, "": nothing
 	records                  memo[string, record]
 
+	sentAt         clock.Instant // planted: when the last read was sent
+	parsedRecords  parsed[record]
+	parsedSessions parsed[described]
+
 	feed *feed
 }
 
@@ -93,6 +97,14 @@ func (c Config) Planted(p plant.Set) Config {
 	return c
 }
 
+// NewSimulated returns a store for the simulator, which asks the engine for nothing yet.
+// Ids come from random, and what the store does beside its calls is given to spawn, so that
+// a run can be repeated.
+func NewSimulated(d Driver, cfg Config, random func() string, spawn func(func())) *Store {
+	cfg.random, cfg.spawn = random, spawn
+	return newStore(d, cfg)
+}
+
 func newStore(d Driver, cfg Config) *Store {
 	if cfg.Drift == 0 {
 		cfg.Drift = lease.Default().Drift
@@ -106,7 +118,10 @@ func newStore(d Driver, cfg Config) *Store {
 	if cfg.random == nil {
 		cfg.random = randomID
 	}
-	s := &Store{driver: d, caps: d.Caps(), cfg: cfg, silences: map[lease.SessionID]*silence{}}
+	s := &Store{
+		driver: d, caps: d.Caps(), cfg: cfg, silences: map[lease.SessionID]*silence{},
+		parsedRecords: parsed[record]{parse: decodeRecord}, parsedSessions: parsed[described]{parse: decodeSession},
+	}
 	if s.caps.Native {
 		s.leaser = d.(Leaser)
 	}
@@ -338,12 +353,13 @@ func (s *Store) commit(ctx context.Context, t Txn) (Result, error) {
 	if s.ctx.Err() != nil {
 		return Result{}, ErrShutdown
 	}
-	a := s.ask(t.Read, t.Else)
+	a, sent := s.ask(t.Read, t.Else), s.sends()
 	r, err := s.driver.Commit(ctx, t)
 	if err != nil {
 		return Result{}, err
 	}
 	s.heard(r, a)
+	s.readSent(sent)
 	return r, nil
 }
 
@@ -374,10 +390,7 @@ func (s *Store) heard(r Result, a asked) {
 // was sent. s.mu is held.
 func (s *Store) sawRecord(i Item, before record) {
 	known, _ := s.records.get(strings.TrimPrefix(i.Key, recordAt))
-	if known.read && known.Version == i.Version && before.Version <= i.Version {
-		return
-	}
-	r, err := decodeRecord(i)
+	r, err := s.parsedRecords.get(i)
 	if err != nil {
 		return
 	}
@@ -444,6 +457,32 @@ func (m *memo[K, V]) put(k K, v V) {
 func (m *memo[K, V]) get(k K) (V, bool) {
 	v, ok := m.m[k]
 	return v, ok
+}
+
+// parsed remembers what items hold, because most are read many times in one version.
+type parsed[V any] struct {
+	parse func(Item) (V, error)
+	mu    sync.Mutex
+	known memo[string, parsedItem[V]]
+}
+
+type parsedItem[V any] struct {
+	item  Item
+	value V
+}
+
+func (p *parsed[V]) get(i Item) (V, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// An engine that lost data may give a version to another value.
+	if k, ok := p.known.get(i.Key); ok && k.item.Version == i.Version && k.item.Created == i.Created && bytes.Equal(k.item.Value, i.Value) {
+		return k.value, nil
+	}
+	v, err := p.parse(i)
+	if err == nil && i.Version != 0 {
+		p.known.put(i.Key, parsedItem[V]{i, v})
+	}
+	return v, err
 }
 
 // nextToken follows the token that the store has read.

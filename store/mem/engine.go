@@ -263,6 +263,9 @@ func (d *data) clone() data {
 	return c
 }
 
+// Get looks at a key without telling the time, for tests.
+func (e *Engine) Get(key string) kv.Item { return e.items[key].Item }
+
 // Index counts changes.
 func (e *Engine) Index() uint64 { return e.index }
 

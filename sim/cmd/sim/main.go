@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -12,7 +13,10 @@ import (
 	"github.com/tenurehq/tenure/sim"
 )
 
-func main() { os.Exit(run()) }
+func main() {
+	debug.SetGCPercent(400) // worlds are small and make much garbage
+	os.Exit(run())
+}
 
 func run() int {
 	var (

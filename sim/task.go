@@ -1,0 +1,510 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/kv"
+)
+
+// task is code of store/kv that runs in a process: a call of the machine, or what the store
+// does beside its calls. It is a coroutine: at each operation of its driver it hands control
+// back to the world, which goes on with it when the answer arrives.
+type task struct {
+	*worker
+	n       *node
+	call    *lease.Call // nil: none of the machine's
+	done    func()      // after the code has returned
+	over    bool
+	op      *op  // under way
+	mute    bool // what it writes is not answered
+	watches bool // begins a watch
+
+	// What the engine did for it.
+	won     map[string]fence.Token
+	renewed bool // a keep-alive of a living session
+}
+
+// worker is a coroutine. It runs one task after the other: a new one costs more.
+type worker struct {
+	next func() (*op, bool)
+	stop func()
+	job  func()
+	// yield hands an operation to the world, nil when the job is done. It is false when
+	// the process has crashed.
+	yield func(*op) bool
+}
+
+func newWorker() *worker {
+	c := &worker{}
+	c.next, c.stop = iter.Pull(func(yield func(*op) bool) {
+		c.yield = yield
+		for {
+			c.job()
+			if !yield(nil) {
+				return
+			}
+		}
+	})
+	return c
+}
+
+// op is an operation of the driver under way.
+type op struct {
+	ctx    context.Context // nil: it does not end by itself
+	write  bool
+	do     func() func() // at the engine; what it returns hands over the answer
+	fail   func(error)
+	stream *stream // waits for the next change instead
+	sent   instant
+}
+
+var (
+	errCrashed = errors.New("the process has crashed")
+	errNoReply = errors.New("the engine does not answer")
+)
+
+// run starts a task; done runs after it, never inside run.
+func (n *node) run(t *task, f, done func()) {
+	t.n = n
+	n.tasks = append(n.tasks, t)
+	if last := len(n.w.idle) - 1; last >= 0 {
+		t.worker, n.w.idle = n.w.idle[last], n.w.idle[:last]
+	} else {
+		t.worker = newWorker()
+	}
+	t.job = f
+	life := n.life
+	finish := func() {
+		if n.up && n.life == life {
+			done()
+		}
+	}
+	t.done = func() { n.w.after(0, finish) } // the machine is in the middle of a step
+	t.resume(nil)
+	t.done = finish
+}
+
+// resume lets the task run until its next operation.
+func (t *task) resume(put func()) {
+	n, w := t.n, t.n.w
+	t.op = nil
+	if put != nil {
+		put()
+	}
+	for {
+		was := w.running
+		w.running = t
+		o, _ := t.next()
+		w.running = was
+		if o == nil {
+			t.over = true
+			w.idle = append(w.idle, t.worker)
+			n.tasks = slices.DeleteFunc(n.tasks, func(o *task) bool { return o == t })
+			t.done()
+			return
+		}
+		t.op = o
+		if o.stream == nil {
+			t.send(o)
+			return
+		}
+		if !o.stream.take() {
+			o.stream.waits = t
+			return
+		}
+	}
+}
+
+// answer goes on with the task once its process runs, unless the operation is over.
+func (t *task) answer(o *op, put func()) {
+	if t.op != o || t.over {
+		return
+	}
+	if t.n.paused {
+		t.n.answers = append(t.n.answers, func() { t.answer(o, put) })
+		return
+	}
+	t.resume(put)
+}
+
+func (t *task) send(o *op) {
+	n, s := t.n, t.n.w.store
+	o.sent = n.w.now
+	fail := func(err error) { t.answer(o, func() { o.fail(err) }) }
+	served := false
+	underWay := n.road.there(func() {
+		s.receive(o.write, func() {
+			if served && o.write {
+				return // an engine does it once
+			}
+			served = true
+			if s.down {
+				if n.w.chance(0.5) {
+					n.road.back(func() { fail(errReset) })
+				}
+				return
+			}
+			put := o.do()
+			if !t.mute || !o.write {
+				n.road.back(func() { t.answer(o, put) })
+			}
+		})
+	}, fail)
+	if !underWay && o.write && t.call != nil && t.call.Kind == lease.CallBeat {
+		s.late[t.call.Session] = o // not lost, but late
+	}
+}
+
+// overdue ends operations that were not answered, or whose context has ended. What the
+// machine has asked for may be answered after it has stopped waiting.
+func (n *node) overdue() {
+	for _, t := range slices.Clone(n.tasks) {
+		o, limit := t.op, n.w.timing.CallTimeout
+		if t.call != nil {
+			limit *= 3
+		}
+		switch {
+		case o == nil:
+		case o.ctx != nil && o.ctx.Err() != nil:
+			t.answer(o, func() { o.fail(context.Cause(o.ctx)) })
+		case o.stream == nil && n.w.now > o.sent.add(limit):
+			t.answer(o, func() { o.fail(errNoReply) })
+		}
+	}
+}
+
+// kill ends the tasks of a process that crashes. What they have sent arrives all the same.
+func (n *node) kill() {
+	tasks := n.tasks
+	n.tasks, n.answers = nil, nil
+	for _, t := range tasks {
+		t.end()
+	}
+}
+
+// end stops a task where it is.
+func (t *task) end() {
+	n := t.n
+	t.over = true
+	n.tasks = slices.DeleteFunc(n.tasks, func(o *task) bool { return o == t })
+	was := n.w.running
+	n.w.running = t
+	t.stop()
+	n.w.running = was
+}
+
+// driver connects the store of a process with the engine.
+type driver struct{ n *node }
+
+var (
+	_ kv.Driver = driver{}
+	_ kv.Leaser = driver{}
+)
+
+// ask sends an operation to the engine and waits for the answer.
+func ask[T any](ctx context.Context, d driver, write bool, f func(t *task) (T, error)) (T, error) {
+	t := d.n.w.running
+	var got T
+	var err error
+	o := &op{ctx: ctx, write: write, fail: func(e error) { err = e }}
+	o.do = func() func() {
+		v, e := f(t)
+		return func() { got, err = v, e }
+	}
+	if t.over || !t.yield(o) {
+		return got, errCrashed
+	}
+	return got, err
+}
+
+func (d driver) Caps() kv.Caps { return d.n.w.store.caps }
+
+func (d driver) Commit(ctx context.Context, x kv.Txn) (kv.Result, error) {
+	for _, w := range x.Then {
+		if id, ok := strings.CutPrefix(w.Key, "beat/"); ok && w.Value == nil {
+			d.n.w.store.lastMoment(lease.SessionID(id))
+		}
+	}
+	r, err := ask(ctx, d, len(x.Then) > 0, func(t *task) (kv.Result, error) { return d.n.w.store.commit(t, x), nil })
+	d.n.saw(r)
+	return r, err
+}
+
+func (d driver) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
+	return ask(ctx, d, false, func(*task) ([]kv.Item, error) { return d.n.w.store.list(prefix, after, limit), nil })
+}
+
+func (d driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
+	i, err := ask(ctx, d, false, func(*task) (kv.Incarnation, error) { return d.n.w.store.incarnation(), nil })
+	if err == nil {
+		d.n.incarnation = i.ID
+	}
+	return i, err
+}
+
+func (d driver) Grant(ctx context.Context, want string, ttl time.Duration) (string, time.Duration, error) {
+	granted, err := ask(ctx, d, true, func(*task) (time.Duration, error) { return d.n.w.store.grant(want, ttl), nil })
+	return want, granted, err
+}
+
+// saw notes what the store of a process knows of the engine.
+func (n *node) saw(r kv.Result) {
+	if r.Incarnation != "" {
+		n.high, n.incarnation = max(n.high, r.Index), r.Incarnation
+	}
+}
+
+type renewal struct {
+	ttl time.Duration
+	kv.Result
+}
+
+func (d driver) Renew(ctx context.Context, id string, read []string) (time.Duration, kv.Result, error) {
+	r, err := ask(ctx, d, false, func(t *task) (renewal, error) { return d.n.w.store.renew(t, id, read) })
+	d.n.saw(r.Result)
+	return r.ttl, r.Result, err
+}
+
+func (d driver) Revoke(_ context.Context, id string) error {
+	_, err := ask(nil, d, true, func(*task) (struct{}, error) {
+		d.n.w.store.revoke(d.n, id)
+		return struct{}{}, nil
+	})
+	return err
+}
+
+func (d driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
+	return func(yield func(kv.Change, error) bool) {
+		t := d.n.w.running
+		st := newStream(d.n, tick, prefixes)
+		defer st.close()
+		o := &op{ctx: ctx, stream: st, fail: func(err error) { st.err = err }}
+		for {
+			if t.over || !t.yield(o) {
+				yield(kv.Change{}, errCrashed)
+				return
+			}
+			if !yield(st.got, st.err) || st.err != nil {
+				return
+			}
+		}
+	}
+}
+
+// operator is a driver without a road: what it does happens at once.
+type operator struct{ s *store }
+
+func (d operator) Caps() kv.Caps { return d.s.caps }
+
+func (d operator) Commit(_ context.Context, x kv.Txn) (kv.Result, error) {
+	if d.s.down {
+		return kv.Result{}, errReset
+	}
+	return d.s.commit(nil, x), nil
+}
+
+func (d operator) List(_ context.Context, prefix, after string, limit int) ([]kv.Item, error) {
+	if d.s.down {
+		return nil, errReset
+	}
+	return d.s.list(prefix, after, limit), nil
+}
+
+func (d operator) Incarnation(context.Context) (kv.Incarnation, error) {
+	if d.s.down {
+		return kv.Incarnation{}, errReset
+	}
+	return d.s.incarnation(), nil
+}
+
+func (d operator) Watch(context.Context, time.Duration, ...string) iter.Seq2[kv.Change, error] {
+	return func(yield func(kv.Change, error) bool) { yield(kv.Change{}, errReset) }
+}
+
+func (d operator) Grant(context.Context, string, time.Duration) (string, time.Duration, error) {
+	return "", 0, errReset
+}
+
+func (d operator) Renew(context.Context, string, []string) (time.Duration, kv.Result, error) {
+	return 0, kv.Result{}, errReset
+}
+
+func (d operator) Revoke(_ context.Context, id string) error {
+	if !d.s.down {
+		d.s.revoke(nil, id)
+	}
+	return nil
+}
+
+// stream is one watch of a driver.
+type stream struct {
+	n        *node
+	life     int
+	prefixes []string
+	arrived  []kv.Change
+	waits    *task // for the next change
+	got      kv.Change
+	err      error
+	tick     time.Duration
+	ticks    bool
+
+	open    bool
+	deaf    bool // dead, and nobody knows
+	held    bool // the road is cut, and the messages wait
+	last    instant
+	backlog []kv.Change
+}
+
+// newStream asks for a watch. The engine refuses it, or begins to send.
+func newStream(n *node, tick time.Duration, prefixes []string) *stream {
+	w := n.w
+	st := &stream{n: n, life: n.life, prefixes: prefixes, tick: tick}
+	arrived := false
+	n.road.there(func() {
+		if arrived || st.ended() {
+			return
+		}
+		arrived = true
+		if w.store.refusesWatch() {
+			w.after(w.between(0, 2*time.Second), func() { st.fail(errReset) })
+			return
+		}
+		st.open = true
+		w.store.streams = append(w.store.streams, st)
+		st.send(kv.Change{})
+	}, func(error) {})
+	w.after(3*time.Second, func() {
+		if !arrived {
+			w.after(w.between(0, 2*time.Second), func() { st.fail(errReset) })
+		}
+	})
+	st.wait()
+	return st
+}
+
+// wait sets the alarm for the next tick.
+func (st *stream) wait() {
+	st.n.w.after(st.tick, func() {
+		if !st.ended() {
+			st.ticks = true
+			st.rouse()
+			st.wait()
+		}
+	})
+}
+
+func (st *stream) ended() bool { return st.err != nil || st.life != st.n.life || !st.n.up }
+
+// take makes the next change the one that the task gets. It reports whether there is one.
+func (st *stream) take() bool {
+	switch {
+	case st.err != nil:
+	case len(st.arrived) > 0:
+		st.got, st.arrived = st.arrived[0], st.arrived[1:]
+	case st.ticks:
+		st.got, st.ticks = kv.Change{Tick: true}, false
+	default:
+		return false
+	}
+	return true
+}
+
+// rouse goes on with the task, if it waits.
+func (st *stream) rouse() {
+	t := st.waits
+	if t == nil || t.over {
+		return
+	}
+	if t.n.paused {
+		t.n.answers = append(t.n.answers, st.rouse)
+		return
+	}
+	if st.take() {
+		st.waits = nil
+		t.resume(nil)
+	}
+}
+
+func (st *stream) fail(err error) {
+	if !st.ended() {
+		st.err = err
+		st.rouse()
+	}
+}
+
+func (st *stream) close() {
+	st.open, st.deaf, st.waits = false, false, nil
+	if st.err == nil {
+		st.err = errReset
+	}
+	s := st.n.w.store
+	s.streams = slices.DeleteFunc(s.streams, func(o *stream) bool { return o == st })
+}
+
+// send tells a change: in order with its value, or as a hint in any order. Now and then one
+// is lost, and the stream says that there was a gap.
+func (st *stream) send(c kv.Change) {
+	n, w := st.n, st.n.w
+	if !st.open || st.deaf || c.Key != "" && !slices.ContainsFunc(st.prefixes, func(p string) bool { return strings.HasPrefix(c.Key, p) }) {
+		return
+	}
+	if n.road.cutIn {
+		st.held = true
+		st.backlog = append(st.backlog, c)
+		return
+	}
+	if w.gaps && w.chance(0.02) {
+		c = kv.Change{}
+	}
+	at := w.now.add(n.road.delay(n.road.slowIn) + w.store.lag)
+	if w.store.caps.Ordered || c.Key == "" {
+		at = max(at, st.last)
+		st.last = at
+	}
+	if !w.store.caps.Ordered {
+		c.Item = nil
+	}
+	w.at(at, func() {
+		if st.open && !st.deaf && !st.ended() {
+			st.arrived = append(st.arrived, c)
+			st.rouse()
+		}
+	})
+}
+
+// lose ends a watch; its process is told after a while.
+func (st *stream) lose(within time.Duration) {
+	if st.open {
+		st.open = false
+		w := st.n.w
+		w.after(w.between(0, within), func() { st.fail(errReset) })
+	}
+}
+
+func (st *stream) heal() {
+	if st.held {
+		st.held = false
+		for _, c := range st.backlog {
+			st.send(c)
+		}
+		st.backlog = nil
+	}
+	if st.deaf {
+		st.deaf = false
+		st.lose(time.Second)
+	}
+}
+
+// processClock is the clock of a process as its store reads it.
+type processClock struct{ n *node }
+
+func (c processClock) Now() clock.Instant  { return c.n.now() }
+func (processClock) NewTimer() clock.Timer { panic("sim: nothing waits in a simulated store") }
