@@ -173,7 +173,7 @@ func (s *Service) grantWish(ctx context.Context, c claim, now time.Duration, byM
 	}
 	least, most := s.bounds(pol)
 	by := min(max(byMS, -most.Milliseconds()), most.Milliseconds())
-	granted := min(max(now+time.Duration(by)*time.Millisecond, least, s.store.Limits().MinTTL), most)
+	granted := min(max(now+time.Duration(by)*time.Millisecond, least, s.store.Caps().MinTTL), most)
 	err = s.change(ctx, steer.Wishes(c.node), func(values map[string]string) error {
 		steer.SetWish(values, c.group, granted, time.Now())
 		return nil
@@ -301,14 +301,18 @@ func (s *Service) endsWithTerm(ctx context.Context, c claim) bool {
 	if c.handle.hint != c.group {
 		return false
 	}
-	session, err := s.sessions.find(ctx, c.handle)
+	session, err := s.sessions.find(ctx, c.handle.session)
 	return err == nil && slices.Equal(session.Scope, lease.Scope{c.group})
 }
 
 func (s *Service) release(ctx context.Context, v lease.View, to lease.SessionID, why lease.Reason) (lease.Record, error) {
 	ctx, cancel := s.call(ctx)
 	defer cancel()
-	return s.store.Release(ctx, v.Holder, v.Record, to, why)
+	released, err := s.store.Release(ctx, v.Holder, to, why, v.Record)
+	if err != nil {
+		return lease.Record{}, err
+	}
+	return released[0], nil
 }
 
 // requested finds the session of the candidate that a pending request for a transfer

@@ -177,7 +177,7 @@ func (q *doctoring) ask(ctx context.Context, o *opened, facts *advise.Facts) []a
 		fail("meta", err)
 	}
 	if o.Service {
-		facts.Engine = advise.Engine{Name: "the service", MinTTL: o.Limits().MinTTL}
+		facts.Engine = advise.Engine{Name: "the service", MinTTL: o.Caps().MinTTL}
 	}
 	for range roundTrips {
 		sent := time.Now()
@@ -198,7 +198,7 @@ func (q *doctoring) ask(ctx context.Context, o *opened, facts *advise.Facts) []a
 		return first // nobody gets a session
 	}
 	facts.Wrote = call(func(ctx context.Context) error {
-		session, err := o.Open(ctx, tenure.Candidate{ID: q.id}, max(o.Limits().MinTTL, 2*time.Second), lease.OpenOptions{Scope: lease.Scope{q.id}})
+		session, err := o.Open(ctx, tenure.Candidate{ID: q.id}, max(o.Caps().MinTTL, 2*time.Second), lease.OpenOptions{Scope: lease.Scope{q.id}})
 		if err != nil {
 			return err
 		}

@@ -103,7 +103,7 @@ func TestSessionsAreTheirOwners(t *testing.T) {
 			wire.KeepAlive: second2(b.KeepAlive(ctx, session.ID)),
 			wire.Close:     b.Close(ctx, session.ID, ""),
 			wire.Acquire:   second2(b.Acquire(ctx, session.ID, lease.Record{Group: "h"})),
-			wire.Release:   second2(b.Release(ctx, session.ID, held[0], "", "")),
+			wire.Release:   second2(b.Release(ctx, session.ID, "", "", held[0])),
 			wire.Answer:    b.Answer(ctx, session.ID, "r", lease.Answer{Outcome: lease.Done}),
 		} {
 			if !errors.Is(err, remote.ErrDenied) || !errors.Is(err, lease.ErrDenied) {
@@ -165,7 +165,7 @@ func TestRights(t *testing.T) {
 			return err
 		}},
 		{wire.Release, "campaign[g]", func() error {
-			return second2(s.Release(ctx, session.ID, lease.Record{Group: "g", Version: held.Version, Token: held.Token}, "", ""))
+			return second2(s.Release(ctx, session.ID, "", "", lease.Record{Group: "g", Version: held.Version}))
 		}},
 		{wire.Ask, "step-down[g]", func() error { return s.Ask(ctx, session.ID, ask) }},
 		{wire.Answered, "step-down[]", func() error { return second2(s.Answered(ctx, session.ID, "r")) }},
@@ -197,7 +197,7 @@ func TestRights(t *testing.T) {
 			return nil
 		}},
 	}
-	covered := []wire.Method{wire.Limits, wire.KeepAlive, wire.Close, wire.Answer} // its own, above, and limits below
+	covered := []wire.Method{wire.Caps, wire.KeepAlive, wire.Close, wire.Answer} // its own, above, and caps below
 	for _, c := range calls {
 		covered = append(covered, c.m)
 		g.take()
