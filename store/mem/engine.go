@@ -294,4 +294,3 @@ func (q *queue) Pop() any {
 	*q = (*q)[:last]
 	return l
 }
-
