@@ -29,7 +29,7 @@ func (c capped) Caps() lease.Caps {
 func (s *Service) storeRoutes() ([]Route, error) {
 	api, err := storeapi.New(storeapi.Config{
 		Store: capped{s.created, s.cfg.MaxTTL}, Session: s.sessions.find,
-		Own:   func(r *http.Request, candidate string) error { return access.From(r.Context()).Is(candidate) },
+		Own: func(r *http.Request, candidate string) error { return access.From(r.Context()).Is(candidate) },
 		May: func(r *http.Request, right storeapi.Right, scope lease.Scope) error {
 			return s.allowed(r, access.Verb(right), scope)
 		},

@@ -240,11 +240,11 @@ func TestRewoundUnseen(t *testing.T) {
 	store := &blindStore{Store: inner, cut: make(chan struct{})}
 	store.set(true)
 	in := serve(t, store)
-	backup := inner.Snapshot()
+	restore := backup(inner)
 	lead(in, "billing", "a")
 	w := in.listen("/v1/groups/billing/watch", "")
 	w.hears("billing", "led", 1)
-	inner.Restore(backup)
+	restore()
 	store.set(false)
 	if e := w.next(); e.kind != "reset" {
 		t.Errorf("%+v, want a reset", e)

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/app/cli"
 	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/lease"
-	"github.com/tenurehq/tenure/store/etcd"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 // roundTrips is how many are measured.
@@ -107,7 +107,7 @@ func (q *doctoring) look(cmd *cobra.Command, at target) []advise.Finding {
 		first = append(first, unopened(err))
 	} else {
 		defer o.Close()
-		facts.Format = etcd.Format
+		facts.Format = kv.Format
 		if at.service {
 			facts.Format = 0 // it is the service's to know
 		}

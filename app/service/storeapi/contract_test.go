@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/lease/storetest"
@@ -32,10 +33,11 @@ func TestContractMemory(t *testing.T) {
 		Open:    func(t *testing.T) lease.Store { return connect(t, remote.Config{URLs: urls()}) },
 		TTL:     time.Second,
 		Settle:  time.Second,
-		Restart: func(*testing.T) { engine.Restart() },
+		Restart: func(*testing.T) { engine.Driver.Do(func(now clock.Instant, e *mem.Engine) { e.Restart(now) }) },
 		Rewind: func(*testing.T) func() {
-			backup := engine.Snapshot()
-			return func() { engine.Restore(backup) }
+			var backup *mem.Snapshot
+			engine.Driver.Do(func(_ clock.Instant, e *mem.Engine) { backup = e.Snapshot() })
+			return func() { engine.Driver.Do(func(now clock.Instant, e *mem.Engine) { e.Restore(now, backup) }) }
 		},
 	})
 }
