@@ -48,10 +48,7 @@ func (s *Store) open(ctx context.Context, d described, o lease.OpenOptions) (lea
 		return lease.Session{}, err
 	}
 	d.ID = lease.SessionID(id)
-	lid := ""
-	if s.leaser != nil {
-		lid = id
-	}
+	lid := s.leaseOf(d.ID)
 	p := plan{
 		first:  []Write{{Key: sessionKey(d.ID), Value: encodeSession(d), Lease: lid}},
 		decide: []step{{Cond{beatKey(d.ID), 0}, Write{Key: beatKey(d.ID), Value: []byte("{}"), Lease: lid}}},
@@ -121,6 +118,14 @@ func (s *Store) grant(ctx context.Context, d *described) (string, error) {
 		s.mu.Unlock()
 	}
 	return id, nil
+}
+
+// leaseOf is the lease that the keys of a session are bound to, where the engine has leases.
+func (s *Store) leaseOf(id lease.SessionID) string {
+	if s.leaser == nil {
+		return ""
+	}
+	return string(id)
 }
 
 type taken struct {
@@ -395,7 +400,8 @@ var closing = []byte(`{"closing":true}`)
 // acquire succeeds; what the records say then is final.
 // It returns the version of the marked beat, 0 if the session is dead already.
 func (s *Store) closeIfUnchanged(ctx context.Context, id lease.SessionID, seen []lease.Record) (uint64, error) {
-	r, err := s.commit(ctx, Txn{If: []Cond{{beatKey(id), Any}}, Then: []Write{{Key: beatKey(id), Value: closing}}})
+	lid := s.leaseOf(id)
+	r, err := s.commit(ctx, Txn{If: []Cond{{beatKey(id), Any}}, Then: []Write{{Key: beatKey(id), Value: closing, Lease: lid}}})
 	if err != nil || !r.OK {
 		return 0, err
 	}
@@ -404,7 +410,7 @@ func (s *Store) closeIfUnchanged(ctx context.Context, id lease.SessionID, seen [
 	if conflict == nil {
 		return beat, nil
 	}
-	_, err = s.commit(ctx, Txn{If: []Cond{{beatKey(id), beat}}, Then: []Write{{Key: beatKey(id), Value: []byte("{}")}}})
+	_, err = s.commit(ctx, Txn{If: []Cond{{beatKey(id), beat}}, Then: []Write{{Key: beatKey(id), Value: []byte("{}"), Lease: lid}}})
 	return 0, cmp.Or(err, conflict)
 }
 
