@@ -46,6 +46,18 @@ func TestContractMemory(t *testing.T) {
 func TestContractEtcd(t *testing.T) {
 	engine := enginetest.Cluster(t, 1, enginetest.FastTicks())
 	var bases []string
+	var stores []*etcd.Store
+	reconnect := func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		for _, s := range stores {
+			for _, err := s.Read(ctx, "g"); err != nil; _, err = s.Read(ctx, "g") {
+				if ctx.Err() != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
 	for range 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		s, err := etcd.Open(ctx, etcd.Config{Endpoints: engine.Endpoints(), MinTTL: time.Second})
@@ -54,6 +66,7 @@ func TestContractEtcd(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(s.Shutdown)
+		stores = append(stores, s)
 		bases = append(bases, instance(t, trusting(s)))
 	}
 	urls := turns(bases...)
@@ -65,8 +78,9 @@ func TestContractEtcd(t *testing.T) {
 			engine.Stop()
 			engine.Start()
 		},
-		Rewind: func(*testing.T) func() {
-			backup := engine.CopyData()
+		Rewind: func(t *testing.T) func() {
+			backup := engine.CopyData() // which stops the engine for a moment
+			reconnect(t)
 			return func() { engine.RestoreData(backup) }
 		},
 	})
