@@ -62,11 +62,11 @@ func (b binding) Opens(ctx context.Context, candidate string, ttl time.Duration,
 	if p := cordoned(attributes, candidate); p != nil {
 		return p
 	}
-	return s.census.room(ctx, candidate, o)
+	return s.sessions.room(candidate, o)
 }
 
 // Opened implements storeapi.Policy.
-func (b binding) Opened(l lease.Session) { b.s.census.opened(l) }
+func (b binding) Opened(l lease.Session) { b.s.sessions.opened(l, b.s.clock.Now(), 0, 0) }
 
 // Begins implements storeapi.Policy.
 func (b binding) Begins(ctx context.Context, l lease.Session, groups ...string) error {

@@ -332,7 +332,13 @@ func (c *Campaign) heard(f *call, r *lease.Reply) {
 		c.finish()
 		out.Err = r.Err
 	}
-	if c.phase == closing && f.Kind == lease.CallOpen && !f.late {
+	if f.Kind != lease.CallOpen || f.late && c.phase == closing {
+		return
+	}
+	// A session that leads already is that of an earlier call. The machine would give the
+	// group back: it has not seen the term begin.
+	leads := out.Session.ID != "" && slices.ContainsFunc(c.cfg.Groups, func(g string) bool { return c.groups[g].view.Holder == out.Session.ID })
+	if c.phase == closing || c.phase == campaigning && leads {
 		c.close()
 	}
 }
@@ -380,8 +386,8 @@ func (c *Campaign) decide() {
 			continue
 		}
 		wanted = true
-		ours := g.view.Holder == c.outcome.Session.ID && g.view.Holder != ""
-		enough := g.unsure && g.flying == 0 && (led || !c.cfg.Wait && g.lost >= tries)
+		ours := g.view.Holder == c.outcome.Session.ID || c.outcome.Session.ID == ""
+		enough := g.unsure && g.flying == 0 && (c.cfg.Wait && led || !c.cfg.Wait && g.lost >= tries)
 		if !enough && (!g.known || g.flying > 0 || g.unsure || g.view.State == tenure.Vacant || ours) {
 			open = true
 		}
@@ -433,12 +439,17 @@ func (c *Campaign) close() {
 	c.closes++
 	f := &lease.Call{Kind: lease.CallClose, Session: c.outcome.Session.ID, Reason: lease.Closed}
 	if c.cfg.Retriable || !c.gone {
-		for _, g := range c.cfg.Groups {
-			f.Seen = append(f.Seen, lease.Record{Group: g, Version: c.groups[g].view.Version})
+		seen := c.groups[c.cfg.Groups[0]].view.Record
+		if seen.Holder == c.outcome.Session.ID {
+			c.read() // the watch has shown it, which is no proof
+			return
 		}
+		f.Seen = []lease.Record{{Group: seen.Group, Version: seen.Version}}
 	}
 	c.call(f)
 }
+
+func (c *Campaign) read() { c.call(&lease.Call{Kind: lease.CallRead, Group: c.cfg.Groups[0]}) }
 
 // closed: the close was answered.
 func (c *Campaign) closed(err error, conflict *lease.ConflictError) {
@@ -448,7 +459,7 @@ func (c *Campaign) closed(err error, conflict *lease.ConflictError) {
 	case conflict != nil && len(conflict.Current) > 0:
 		c.resolve()
 	default:
-		c.call(&lease.Call{Kind: lease.CallRead, Group: c.cfg.Groups[0]})
+		c.read()
 	}
 }
 
