@@ -287,6 +287,7 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 		}
 	}
 	var conflict *ConflictError
+	var bar *BarError
 	switch {
 	case r.Err == nil:
 		m.won(f, r)
@@ -301,13 +302,13 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 			if !Definite(r.Err) && s.view.Version == f.Seen[i].Version {
 				s.unsure, s.unsureAt = true, s.view.Version
 			}
-			if Permanent(r.Err) {
+			if Permanent(r.Err) || errors.As(r.Err, &bar) && bar.Group != "" {
 				// Of a batch, one group may be at fault: each is tried by itself.
 				s.alone = true
-				if len(f.seats) == 1 {
-					s.alone = false
-					m.fail(s, r.Err)
-				}
+			}
+			if Permanent(r.Err) && len(f.seats) == 1 {
+				s.alone = false
+				m.fail(s, r.Err)
 			}
 			m.again(s)
 		}

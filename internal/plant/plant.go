@@ -64,6 +64,7 @@ const (
 
 	RetryStaleSeal // Lead campaigns again although a refused seal proves that the store lost data
 	EqualTokenSeal // a stamp does not say which session its token was granted to
+	GuardStale     // policies and cordons are checked when a call arrives, and not when it grants
 
 	end
 )
@@ -109,6 +110,7 @@ var names = [...]string{
 	RestoreAsIs:        "restore-as-is",
 	RetryStaleSeal:     "retry-stale-seal",
 	EqualTokenSeal:     "equal-token-seal",
+	GuardStale:         "guard-stale",
 }
 
 func (b Bug) String() string { return names[b] }
@@ -117,7 +119,7 @@ func (b Bug) String() string { return names[b] }
 func All() []Bug { return between(None, elsewhere) }
 
 // Elsewhere lists the bugs that sit in code which the simulator does not run. Named
-// tests catch them: TestDataLossPlanted in lease.
+// tests catch them: TestDataLossPlanted and TestGuardPlanted in lease.
 func Elsewhere() []Bug { return between(elsewhere, end) }
 
 func between(after, before Bug) []Bug {
