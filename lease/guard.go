@@ -136,12 +136,13 @@ func (g *guard) Release(ctx context.Context, id, to SessionID, why Reason, held 
 func under[T any](ctx context.Context, g *guard, to Session, records []Record, do func(Store) (T, error)) (T, error) {
 	var none T
 	for try := range ruleTries {
-		version, err := g.allow(ctx, to, records, try > 0)
+		stale := g.cfg.planted.Has(plant.GuardStale)
+		version, err := g.allow(ctx, to, records, try > 0 || stale)
 		if err != nil {
 			return none, err
 		}
 		s := g.ruled.Under(version)
-		if g.cfg.planted.Has(plant.GuardStale) {
+		if stale {
 			s = g.ruled
 		}
 		if got, err := do(s); !errors.Is(err, ErrRules) {

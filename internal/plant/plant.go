@@ -119,7 +119,7 @@ func (b Bug) String() string { return names[b] }
 func All() []Bug { return between(None, elsewhere) }
 
 // Elsewhere lists the bugs that sit in code which the simulator does not run. Named
-// tests catch them: TestDataLossPlanted and TestGuardPlanted in lease.
+// tests catch them: TestDataLossPlanted in lease, TestGuardPlanted in store/mem.
 func Elsewhere() []Bug { return between(elsewhere, end) }
 
 func between(after, before Bug) []Bug {
