@@ -302,13 +302,17 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 			if !Definite(r.Err) && s.view.Version == f.Seen[i].Version {
 				s.unsure, s.unsureAt = true, s.view.Version
 			}
-			if Permanent(r.Err) || errors.As(r.Err, &bar) && bar.Group != "" {
-				// Of a batch, one group may be at fault: each is tried by itself.
-				s.alone = true
-			}
-			if Permanent(r.Err) && len(f.seats) == 1 {
+			switch {
+			case errors.As(r.Err, &bar) && bar.Group != "" && bar.Group != s.group && s.eligible(m):
+				s.tryAt = m.now // without the group at fault
+				m.update(s)
+				continue
+			case Permanent(r.Err) && len(f.seats) == 1:
 				s.alone = false
 				m.fail(s, r.Err)
+			case Permanent(r.Err) || bar != nil && bar.Group != "":
+				// Of a batch, one group may be at fault: each is tried by itself.
+				s.alone = true
 			}
 			m.again(s)
 		}
