@@ -111,7 +111,7 @@ func (s *Service) stalest(v lease.View) time.Duration {
 	ttl := s.sessions.ttlOf(v.Holder)
 	if ttl == 0 {
 		s.sessions.meet()
-		ttl = s.store.Limits().MinTTL
+		ttl = s.store.Caps().MinTTL
 	}
 	return ttl / 4
 }

@@ -29,8 +29,8 @@ func (s *closedBook) Read(ctx context.Context, group string) (lease.View, error)
 	return s.Store.Read(ctx, group)
 }
 
-func (s *closedBook) Limits() lease.Limits {
-	l := s.Store.Limits()
+func (s *closedBook) Caps() lease.Caps {
+	l := s.Store.Caps()
 	l.MinTTL = 40 * time.Millisecond
 	return l
 }

@@ -452,9 +452,13 @@ func (f *feed) shared(ctx context.Context) error {
 func (f *feed) refresh(ctx context.Context) error {
 	f.mu.Lock()
 	before := slices.Collect(maps.Keys(f.sessions))
+	shown := maps.Clone(f.views)
 	f.mu.Unlock()
 	records, err := f.s.list(ctx, recordAt)
 	if err != nil {
+		return err
+	}
+	if err := f.wentBack(records, shown); err != nil {
 		return err
 	}
 	living, err := f.s.allSessions(ctx)
@@ -505,6 +509,24 @@ func (f *feed) refresh(ctx context.Context) error {
 		}
 	}
 	return f.resolve(ctx, moved)
+}
+
+// wentBack returns an error if records are older than those that were shown: the engine
+// lost data. Watches end then, for what they yielded is not so.
+func (f *feed) wentBack(records []Item, shown map[string]lease.View) error {
+	for _, i := range records {
+		group := strings.TrimPrefix(i.Key, recordAt)
+		if i.Version >= shown[group].Version {
+			delete(shown, group)
+		}
+	}
+	for group := range shown {
+		f.s.mu.Lock()
+		defer f.s.mu.Unlock()
+		f.s.proves(fmt.Sprintf("the record of group %q went back or was deleted", group))
+		return fmt.Errorf("kv: watch: group %q: %w", group, lease.ErrRewound)
+	}
+	return nil
 }
 
 // ticked does what is done from time to time: observe sessions and sweep up.

@@ -298,7 +298,7 @@ func (s *Store) decide(ctx context.Context, p plan, out []record, id lease.Sessi
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lost != "" {
+	if s.lost != "" && m != nil { // a plain release grants nothing
 		return nil, fmt.Errorf("kv: %s: %w", s.lost, errBehind)
 	}
 	records := make([]lease.Record, len(out))
