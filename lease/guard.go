@@ -44,8 +44,25 @@ type BarError struct {
 	Group  string // "": every group
 	Detail string
 	Left   time.Duration // until it ends by itself; 0: it does not
-	// MinTTL and MaxTTL are the bounds, with "ttl_out_of_bounds".
-	MinTTL, MaxTTL time.Duration
+	// TTL is out of these bounds, with "ttl_out_of_bounds". A bound of 0 is none.
+	TTL, MinTTL, MaxTTL time.Duration
+
+	others []*BarError // of the same batch
+}
+
+func barError(b *policy.Bar) *BarError {
+	return &BarError{Code: b.Code, Group: b.Group, Detail: b.Detail, Left: b.Left, TTL: b.TTL, MinTTL: b.MinTTL, MaxTTL: b.MaxTTL}
+}
+
+// For returns what keeps the node from leading one group of the batch that was refused. nil:
+// nothing does.
+func (e *BarError) For(group string) *BarError {
+	for _, b := range append(e.others[:len(e.others):len(e.others)], e) {
+		if b.Group == group || b.Group == "" {
+			return b
+		}
+	}
+	return nil
 }
 
 func (e *BarError) Error() string { return e.Detail }
@@ -77,7 +94,7 @@ func Guard(s Store, cfg GuardConfig) Store {
 }
 
 type guard struct {
-	Store // without Rules and Under
+	Store // without Under: a guard is no Ruled
 	ruled Ruled
 	cfg   GuardConfig
 
@@ -198,18 +215,26 @@ func (g *guard) recall(names []string) (version uint64, rules []Attributes, ok b
 func (g *guard) check(to Session, records []Record, rules []Attributes) error {
 	claim := policy.Claim{Node: to.Candidate.ID, TTL: to.TTL, Now: time.Now(), Declared: g.cfg.Declared, MaxTTL: g.cfg.MaxTTL}
 	node := rules[0].Values
-	if len(records) == 0 {
-		if b := claim.Cordon(node); b != nil {
-			return (*BarError)(b)
-		}
+	var bars []*BarError
+	if b := claim.Cordon(node); b != nil && len(records) == 0 {
+		bars = append(bars, barError(b))
 	}
 	for i, r := range records {
 		claim.Group = r.Group
 		if b := claim.Check(rules[1+i].Values, node); b != nil {
-			return (*BarError)(b)
+			bars = append(bars, barError(b))
 		}
 	}
-	return nil
+	if len(bars) == 0 {
+		return nil
+	}
+	bars[0].others = bars[1:]
+	return bars[0]
+}
+
+// Rules reads rules as they are now, past what is kept.
+func (g *guard) Rules(ctx context.Context, names ...string) (uint64, []Attributes, error) {
+	return g.ruled.Rules(ctx, names...)
 }
 
 // session returns who has a session, and its TTL. Neither changes, and no id is used again.

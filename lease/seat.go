@@ -303,8 +303,8 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 				s.unsure, s.unsureAt = true, s.view.Version
 			}
 			switch {
-			case errors.As(r.Err, &bar) && bar.Group != "" && bar.Group != s.group && s.eligible(m):
-				s.tryAt = m.now // without the group at fault
+			case errors.As(r.Err, &bar) && bar.For(s.group) == nil && s.eligible(m):
+				s.tryAt = m.now // without those that are barred
 				m.update(s)
 				continue
 			case Permanent(r.Err) && len(f.seats) == 1:

@@ -123,21 +123,16 @@ func (s *Service) enlist(ctx context.Context, b *rally, groups []string) error {
 	return s.muster(ctx, b, groups)
 }
 
-// muster sorts out the groups that what is laid down keeps the session from leading. It is
-// asked right before something is taken, so nothing is remembered here.
+// muster sorts out the groups that what is laid down keeps the session from leading.
 func (s *Service) muster(ctx context.Context, b *rally, groups []string) error {
-	attributes, err := s.node(ctx, b.session.Candidate.ID)
-	if err != nil {
-		return err
-	}
-	policies, err := s.policies.fresh(ctx, groups)
+	policies, node, err := s.policiesOf(ctx, b.session.Candidate.ID, groups...)
 	if err != nil {
 		return err
 	}
 	barred := make(map[string]*httpapi.Problem)
 	var held []string
-	for _, g := range groups {
-		if p := s.fits(policies[g], attributes, g, b.session); p != nil {
+	for i, g := range groups {
+		if p := s.admits(policies[i], node, g, b.session); p != nil {
 			barred[g] = p
 			if v, _ := s.feed.View(g); b.holds(v) {
 				held = append(held, g)
@@ -155,11 +150,15 @@ func (s *Service) muster(ctx context.Context, b *rally, groups []string) error {
 		}
 	}
 	for g, p := range barred {
-		b.refused[g] = BatchRefuse{Group: g, Code: p.Code}
-		delete(b.wanted, g)
-		delete(b.due, g)
+		b.refuse(g, p.Code)
 	}
 	return nil
+}
+
+func (b *rally) refuse(group, code string) {
+	b.refused[group] = BatchRefuse{Group: group, Code: code}
+	delete(b.wanted, group)
+	delete(b.due, group)
 }
 
 // giveUp says who leads what the session does not, and of which groups nobody can tell yet.

@@ -165,16 +165,18 @@ func (s *Service) backoff(p policy, v lease.View) time.Duration {
 // scene is what a campaign must know before it does anything, read at one time.
 func (s *Service) scene(ctx context.Context, c *contest) (v lease.View, node lease.Attributes, err error) {
 	var all sync.WaitGroup
-	var viewErr, nodeErr, wishErr error
+	var policies []policy
+	var viewErr, wishErr error
 	all.Go(func() {
 		a, err := s.reader.Read(ctx, c.group)
 		v, viewErr = a.View, err
 	})
-	all.Go(func() { node, nodeErr = s.node(ctx, c.candidate.ID) })
 	all.Go(func() { c.earlier, wishErr = s.wish(ctx, c) })
-	c.policy, err = s.policies.get(ctx, c.group)
+	if policies, node, err = s.policiesOf(ctx, c.candidate.ID, c.group); err == nil {
+		c.policy = policies[0]
+	}
 	all.Wait()
-	return v, node, errors.Join(err, viewErr, nodeErr, wishErr)
+	return v, node, errors.Join(err, viewErr, wishErr)
 }
 
 // contend campaigns, and returns the view in which the candidate leads. Where it fails,
@@ -192,10 +194,7 @@ func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
 		return v, err
 	}
 	s.sessions.seen(v)
-	if p := c.policy.admits(c.group, c.candidate.ID, time.Now()); p != nil {
-		return v, led(p, v, 0)
-	}
-	if p := cordoned(node, c.candidate.ID); p != nil {
+	if p := s.admits(c.policy, node, c.group, lease.Session{Candidate: c.candidate}); p != nil {
 		return v, led(p, v, 0)
 	}
 	ttl, err := s.ttl(c)

@@ -55,16 +55,7 @@ func (s *Service) rally(ctx context.Context, b *rally, patience time.Duration, w
 				return s.takeAll(ctx, b, b.vacant(views)) // one try, at once
 			}
 		case <-try.C:
-			views := s.turn(b)
-			names := make([]string, len(views))
-			for i, v := range views {
-				names[i] = v.Group
-			}
-			// What is laid down may have changed while it waited.
-			if err := s.muster(ctx, b, names); err != nil {
-				return err
-			}
-			if err := s.takeAll(ctx, b, b.vacant(views)); err != nil {
+			if err := s.takeAll(ctx, b, b.vacant(s.turn(b))); err != nil {
 				return err
 			}
 		case <-look.C:
@@ -212,6 +203,7 @@ func (s *Service) takeSome(ctx context.Context, b *rally, part []lease.View) err
 		cancel()
 		s.metrics.engineCall(s.clock.Now().Sub(asked), err)
 		var conflict *lease.ConflictError
+		var bar *lease.BarError
 		switch {
 		case err == nil:
 			for _, r := range granted {
@@ -223,6 +215,15 @@ func (s *Service) takeSome(ctx context.Context, b *rally, part []lease.View) err
 			part = slices.DeleteFunc(slices.Clone(part), func(v lease.View) bool {
 				return slices.ContainsFunc(conflict.Current, func(c lease.View) bool { return c.Group == v.Group })
 			})
+			continue
+		case errors.As(err, &bar):
+			// What is laid down has changed meanwhile.
+			for _, v := range part {
+				if no := bar.For(v.Group); no != nil {
+					b.refuse(v.Group, no.Code)
+				}
+			}
+			part = b.vacant(slices.Clone(part))
 			continue
 		case lease.Definite(err) && !isConflict(err):
 			return err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/lease"
 )
 
 // seat opens the session to lead in, or finds the one that an earlier try of the same
@@ -33,7 +34,7 @@ func (s *Service) seatWithin(ctx context.Context, c *contest) error {
 	if !session.Scope.Covers(c.group) {
 		return outOfScope(c.group)
 	}
-	if p := s.lasts(c.policy, session.TTL); p != nil {
+	if p := s.admits(c.policy, lease.Attributes{}, c.group, session); p != nil {
 		return p
 	}
 	beat, sent, err := s.keep(ctx, session.ID)

@@ -25,7 +25,6 @@ type Service struct {
 	feed       *feed.Feed
 	metrics    *metrics
 	line       *line
-	policies   *policies
 	sessions   *sessions
 	census     *census
 	duplicates *duplicates
@@ -54,7 +53,8 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("service: the engine does not say which deployment it is: %w", err)
 	}
-	s := &Service{cfg: cfg, store: cfg.Store, deployment: meta.Deployment, clock: cfg.Clock, line: newLine(), gate: cfg.Gate}
+	guarded := lease.Guard(cfg.Store, lease.GuardConfig{Declared: cfg.Declared, MaxTTL: cfg.MaxTTL})
+	s := &Service{cfg: cfg, store: guarded, deployment: meta.Deployment, clock: cfg.Clock, line: newLine(), gate: cfg.Gate}
 	if s.gate == nil {
 		if s.gate, err = access.New(access.Config{Listen: "127.0.0.1:0"}); err != nil {
 			return nil, err
@@ -67,7 +67,6 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		Store: cfg.Store, Reader: s.reader, Deployment: meta.Deployment, Timeout: cfg.CallTimeout, Clock: cfg.Clock, Log: cfg.Log,
 		OnChange: s.metrics.changed, OnSight: s.metrics.sight,
 	})
-	s.policies = newPolicies(s)
 	s.sessions, s.duplicates = newSessions(s), &duplicates{s: s, told: make(map[string]bool)}
 	s.census, s.created = newCensus(s), steer.NewRegister(steer.Store{Store: s.store, Call: cfg.CallTimeout})
 	s.ctx, s.stop = context.WithCancel(context.Background())

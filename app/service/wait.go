@@ -52,11 +52,7 @@ func (s *Service) standInLine(ctx context.Context, c *contest, ttl time.Duration
 			if v.State == tenure.Led {
 				continue
 			}
-			// What is laid down may have changed while it waited.
-			won, err := v, s.readmit(ctx, c, v)
-			if err == nil {
-				won, err = s.take(ctx, c, v)
-			}
+			won, err := s.take(ctx, c, v)
 			switch {
 			case err == nil:
 				return won, nil
@@ -94,19 +90,6 @@ func (s *Service) standInLine(ctx context.Context, c *contest, ttl time.Duration
 			return v, context.Canceled
 		}
 	}
-}
-
-// readmit asks again whether the candidate may lead.
-func (s *Service) readmit(ctx context.Context, c *contest, v lease.View) error {
-	pol, node, err := s.terms(ctx, c.group, c.candidate.ID)
-	if err != nil {
-		return err
-	}
-	if p := s.fits(pol, node, c.group, c.session); p != nil {
-		return led(p, v, 0)
-	}
-	c.policy = pol
-	return nil
 }
 
 func isProblem(err error) bool {

@@ -100,8 +100,8 @@ type Bar struct {
 	Group  string // "": every group
 	Detail string
 	Left   time.Duration // until it ends by itself; 0: it does not
-	// MinTTL and MaxTTL are the bounds, of TTLBounds.
-	MinTTL, MaxTTL time.Duration
+	// TTL is out of these bounds, with TTLBounds. A bound of 0 is none.
+	TTL, MinTTL, MaxTTL time.Duration
 }
 
 // Claim is a node that wants to begin to lead a group.
@@ -171,7 +171,7 @@ func (c Claim) bounds(p Policy) *Bar {
 		allows = fmt.Sprintf("from %v to %v", least, most)
 	}
 	return &Bar{
-		Code: TTLBounds, Group: c.Group, MinTTL: least, MaxTTL: most,
+		Code: TTLBounds, Group: c.Group, TTL: c.TTL, MinTTL: least, MaxTTL: most,
 		Detail: fmt.Sprintf("lease: ttl is %v: the policy of group %q allows %s", c.TTL, c.Group, allows),
 	}
 }
