@@ -45,7 +45,7 @@ func (s *Service) batch(w http.ResponseWriter, r *http.Request) error {
 	if cfg.Machine, err = s.lent(ctx, session); err != nil {
 		return err
 	}
-	out := s.run(ctx, cfg, campaigner{id: id, admit: s.admit})
+	out := s.run(ctx, cfg, campaigner{id: id})
 	answer, err := batchOf(out)
 	s.audit(ctx, "campaign for many", "", 0, err, "")
 	if err != nil {
@@ -89,10 +89,10 @@ func batchOf(o election.Outcome) (Batch, error) {
 	}
 	for g, v := range o.Views {
 		no := BatchRefuse{Group: g, Code: "not_leader"}
-		var p *httpapi.Problem
+		var bar *lease.BarError
 		switch err := o.Failed[g]; {
-		case errors.As(err, &p):
-			no.Code = p.Code
+		case errors.As(err, &bar):
+			no.Code = bar.Code
 		case err != nil:
 			return out, err
 		case o.Unsure[g]:

@@ -168,16 +168,18 @@ func (s *Service) backoff(p policy, v lease.View) time.Duration {
 // scene is what a campaign must know before it does anything, read at one time.
 func (s *Service) scene(ctx context.Context, c *contest) (v lease.View, node lease.Attributes, err error) {
 	var all sync.WaitGroup
-	var viewErr, nodeErr, wishErr error
+	var policies []policy
+	var viewErr, wishErr error
 	all.Go(func() {
 		a, err := s.reader.Read(ctx, c.group)
 		v, viewErr = a.View, err
 	})
-	all.Go(func() { node, nodeErr = s.node(ctx, c.candidate.ID) })
 	all.Go(func() { c.earlier, wishErr = s.wish(ctx, c) })
-	c.policy, err = s.policies.get(ctx, c.group)
+	if policies, node, err = s.policiesOf(ctx, c.candidate.ID, c.group); err == nil {
+		c.policy = policies[0]
+	}
 	all.Wait()
-	return v, node, errors.Join(err, viewErr, nodeErr, wishErr)
+	return v, node, errors.Join(err, viewErr, wishErr)
 }
 
 // contend campaigns, and returns the view in which the candidate leads. Where it fails,
@@ -201,7 +203,7 @@ func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
 		}
 	}
 	cfg := election.Config{Groups: []string{c.group}, Wait: c.wait > 0, Retriable: c.chosen, Deadline: s.deadline(c.arrived, c.wait)}
-	who := campaigner{id: c.id, admit: s.admit}
+	who := campaigner{id: c.id}
 	if c.within.session != "" {
 		if cfg.Machine, err = s.within(ctx, c, ours); err != nil {
 			return v, err
@@ -237,10 +239,7 @@ func (s *Service) deadline(arrived clock.Instant, wait time.Duration) clock.Inst
 
 // eligible decides whether to campaign at all, and with which TTL.
 func (s *Service) eligible(c *contest, v lease.View, node lease.Attributes) (time.Duration, error) {
-	if p := c.policy.admits(c.group, c.candidate.ID, time.Now()); p != nil {
-		return 0, led(p, v, 0)
-	}
-	if p := cordoned(node, c.candidate.ID); p != nil {
+	if p := s.admits(c.policy, node, c.group, lease.Session{Candidate: c.candidate}); p != nil {
 		return 0, led(p, v, 0)
 	}
 	ttl, err := s.ttl(c)
@@ -262,7 +261,7 @@ func (s *Service) within(ctx context.Context, c *contest, ours bool) (lease.Mach
 	if !session.Scope.Covers(c.group) {
 		return lease.MachineConfig{}, outOfScope(c.group)
 	}
-	if p := s.lasts(c.policy, session.TTL); p != nil && !ours {
+	if p := s.admits(c.policy, lease.Attributes{}, c.group, session); p != nil && !ours {
 		return lease.MachineConfig{}, p
 	}
 	return s.lent(ctx, session)

@@ -110,7 +110,6 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error
 	if o.coolDown > 0 {
 		// Before the leader is asked: it must not be back before it is written down.
 		cooled, err = s.hand().Cool(ctx, o.group, v.Candidate.ID, o.coolDown)
-		s.policies.forget(steer.Group(o.group))
 		if err != nil {
 			return err
 		}
@@ -125,7 +124,6 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error
 	if cooled != "" && (err != nil && lease.Definite(err) || err == nil && out.Outcome == string(lease.Refused)) {
 		// It leads on, so there is nothing to cool down from.
 		err := s.hand().Warm(ctx, o.group, v.Candidate.ID, cooled)
-		s.policies.forget(steer.Group(o.group))
 		if err != nil {
 			s.cfg.Log.Warn("a step-down was refused, and its cool-down could not be taken back", "group", o.group, "node", v.Candidate.ID, "err", err)
 		}

@@ -97,7 +97,7 @@ func (s *Service) entitled(ctx context.Context, c election.Claim) error {
 // grantWish writes down the TTL that the node's next session for the group shall have,
 // and returns it. The renewal stands whatever becomes of the wish.
 func (s *Service) grantWish(ctx context.Context, c election.Claim, now time.Duration, byMS int64) time.Duration {
-	pol, err := s.policies.get(ctx, c.Group)
+	pol, err := s.policy(ctx, c.Group)
 	if err != nil {
 		return now
 	}
@@ -121,7 +121,9 @@ func (s *Service) wish(ctx context.Context, c *contest) (steer.Wish, error) {
 	if c.within.session != "" {
 		return steer.Wish{}, nil
 	}
-	a, err := s.attributes(ctx, steer.Wishes(c.candidate.ID))
+	ctx, cancel := s.call(ctx)
+	defer cancel()
+	a, err := s.store.Attributes(ctx, steer.Wishes(c.candidate.ID))
 	return steer.WishFor(a, c.group), err
 }
 
@@ -185,7 +187,7 @@ func (s *Service) endsWithTerm(ctx context.Context, h handle, group string) bool
 
 // successor finds the session of a candidate that may lead the group next.
 func (s *Service) successor(ctx context.Context, group, node string) (lease.Session, error) {
-	pol, attributes, err := s.terms(ctx, group, node)
+	policies, attributes, err := s.policiesOf(ctx, node, group)
 	if err != nil {
 		return lease.Session{}, err
 	}
@@ -196,7 +198,7 @@ func (s *Service) successor(ctx context.Context, group, node string) (lease.Sess
 	if to.ID == "" {
 		return to, noSuccessor(group, node, "it does not stand in line")
 	}
-	if p := s.fits(pol, attributes, group, to); p != nil {
+	if p := s.admits(policies[0], attributes, group, to); p != nil {
 		return to, noSuccessor(group, node, p.Detail)
 	}
 	return to, nil

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/service/access"
 	"github.com/tenurehq/tenure/app/service/feed"
@@ -18,9 +19,6 @@ type campaigner struct {
 	id access.Identity
 	// open opens the session of a campaign. Nil: it is lent.
 	open func(context.Context) (lease.Session, error)
-	// admit returns a problem for each group that the session may not begin to lead. It is
-	// asked right before a try, for what is laid down may change while somebody waits.
-	admit func(context.Context, lease.Session, []string) (map[string]*httpapi.Problem, error)
 }
 
 // refusedError is a problem that says definitely that nothing was done.
@@ -45,9 +43,6 @@ func (s *Service) run(ctx context.Context, cfg election.Config, who campaigner, 
 		access.Yield(ctx)
 	}
 	r := &running{s: s, ctx: ctx, who: who, campaign: election.New(cfg), groups: cfg.Groups, seen: seen, replies: make(chan *lease.Reply), ended: make(chan struct{})}
-	if cfg.Machine.Session != nil {
-		r.session = *cfg.Machine.Session
-	}
 	defer r.calls.Wait()
 	defer close(r.ended)
 	if cfg.Wait || seen == nil {
@@ -65,7 +60,6 @@ type running struct {
 	who      campaigner
 	campaign *election.Campaign
 	groups   []string
-	session  lease.Session // that was opened last
 	seen     []lease.View
 	watching bool // a snapshot is wanted
 	sub      *feed.Sub
@@ -107,9 +101,6 @@ func (r *running) loop() election.Outcome {
 		timer.Reset(max(0, r.campaign.Next().Sub(s.clock.Now())))
 		select {
 		case reply := <-r.replies:
-			if reply.Session.ID != "" {
-				r.session = reply.Session
-			}
 			events = append(events, lease.Event{Kind: lease.OnReply, Reply: reply})
 		case <-r.wake:
 			events = r.moved(events)
@@ -168,9 +159,8 @@ func (r *running) moved(events []lease.Event) []lease.Event {
 
 // make makes a call beside the campaign.
 func (r *running) make(c *lease.Call) {
-	session := r.session
 	r.calls.Go(func() {
-		reply := r.ask(c, session)
+		reply := r.ask(c)
 		select {
 		case r.replies <- reply:
 		case <-r.ended:
@@ -178,53 +168,14 @@ func (r *running) make(c *lease.Call) {
 	})
 }
 
-func (r *running) ask(c *lease.Call, session lease.Session) *lease.Reply {
+func (r *running) ask(c *lease.Call) *lease.Reply {
+	if c.Kind != lease.CallOpen {
+		return c.Do(r.ctx, r.s.engine, tenure.Candidate{}, lease.OpenOptions{})
+	}
 	reply := &lease.Reply{ID: c.ID}
-	switch {
-	case c.Kind == lease.CallOpen:
-		var p *httpapi.Problem
-		if reply.Session, reply.Err = r.who.open(r.ctx); errors.As(reply.Err, &p) {
-			reply.Err = refusedError{p}
-		}
-		return reply
-	case c.Kind == lease.CallAcquire && r.who.admit != nil:
-		groups := make([]string, len(c.Seen))
-		for i, seen := range c.Seen {
-			groups[i] = seen.Group
-		}
-		barred, err := r.who.admit(r.ctx, session, groups)
-		refused := &election.RefusedError{Groups: map[string]error{}}
-		for g, p := range barred {
-			refused.Groups[g] = refusedError{p}
-		}
-		switch {
-		case err != nil:
-			reply.Err = err
-			return reply
-		case len(barred) > 0:
-			reply.Err = refused
-			return reply
-		}
+	var p *httpapi.Problem
+	if reply.Session, reply.Err = r.who.open(r.ctx); errors.As(reply.Err, &p) {
+		reply.Err = refusedError{p}
 	}
-	return c.Do(r.ctx, r.s.engine, session.Candidate, lease.OpenOptions{})
-}
-
-// admit returns a problem for each group that what is laid down keeps the session from
-// leading.
-func (s *Service) admit(ctx context.Context, l lease.Session, groups []string) (map[string]*httpapi.Problem, error) {
-	attributes, err := s.node(ctx, l.Candidate.ID)
-	if err != nil {
-		return nil, err
-	}
-	policies, err := s.policies.fresh(ctx, groups)
-	if err != nil {
-		return nil, err
-	}
-	barred := make(map[string]*httpapi.Problem)
-	for _, g := range groups {
-		if p := s.fits(policies[g], attributes, g, l); p != nil {
-			barred[g] = p
-		}
-	}
-	return barred, nil
+	return reply
 }

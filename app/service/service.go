@@ -25,7 +25,6 @@ type Service struct {
 	reader     *feed.Reader
 	feed       *feed.Feed
 	metrics    *metrics
-	policies   *policies
 	sessions   *sessions
 	duplicates *duplicates
 	created    *steer.Register
@@ -53,7 +52,8 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("service: the engine does not say which deployment it is: %w", err)
 	}
-	s := &Service{cfg: cfg, store: cfg.Store, deployment: meta.Deployment, clock: cfg.Clock, gate: cfg.Gate}
+	guarded := lease.Guard(cfg.Store, lease.GuardConfig{Declared: cfg.Declared, MaxTTL: cfg.MaxTTL})
+	s := &Service{cfg: cfg, store: guarded, deployment: meta.Deployment, clock: cfg.Clock, gate: cfg.Gate}
 	if s.gate == nil {
 		if s.gate, err = access.New(access.Config{Listen: "127.0.0.1:0"}); err != nil {
 			return nil, err
@@ -61,7 +61,6 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		s.ownGate = true
 	}
 	s.metrics = newMetrics(s)
-	s.policies = newPolicies(s)
 	s.sessions, s.duplicates = newSessions(s), &duplicates{s: s, told: make(map[string]bool)}
 	s.reader = feed.NewReader(cfg.Store, cfg.Clock, cfg.CallTimeout, s.metrics.read)
 	s.feed = feed.New(feed.Config{

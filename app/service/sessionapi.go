@@ -66,13 +66,6 @@ func (s *Service) openSession(w http.ResponseWriter, r *http.Request) error {
 	}
 	ttl := asked
 	def(&ttl, s.cfg.TTL)
-	attributes, err := s.node(ctx, in.NodeID)
-	if err != nil {
-		return err
-	}
-	if p := cordoned(attributes, in.NodeID); p != nil {
-		return p
-	}
 	if err := s.sessions.room(in.NodeID, o); err != nil {
 		return err
 	}

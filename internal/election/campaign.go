@@ -2,8 +2,6 @@ package election
 
 import (
 	"errors"
-	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/tenurehq/tenure"
@@ -47,18 +45,6 @@ type Outcome struct {
 	// groups are led by others.
 	Err error
 }
-
-// RefusedError is the answer to an acquire of which some groups may not be led by the
-// session. Nothing was done.
-type RefusedError struct{ Groups map[string]error }
-
-func (e *RefusedError) Error() string {
-	groups := slices.Sorted(maps.Keys(e.Groups))
-	return fmt.Sprintf("election: group %q: %v", groups[0], e.Groups[groups[0]])
-}
-
-// Unwrap makes it definite.
-func (e *RefusedError) Unwrap() error { return lease.ErrBusy }
 
 type phase uint8
 
@@ -345,7 +331,7 @@ func (c *Campaign) heard(f *call, r *lease.Reply) {
 
 // acquired: a try was answered.
 func (c *Campaign) acquired(f *call, r *lease.Reply, conflict *lease.ConflictError) {
-	var refused *RefusedError
+	var bar *lease.BarError
 	for i, seen := range f.Seen {
 		g := c.groups[seen.Group]
 		if !f.late {
@@ -356,9 +342,9 @@ func (c *Campaign) acquired(f *call, r *lease.Reply, conflict *lease.ConflictErr
 			v := lease.View{Record: r.Records[i], State: tenure.Led}
 			c.see(v)
 			c.settled(v)
-		case errors.As(r.Err, &refused):
-			if err := refused.Groups[seen.Group]; err != nil {
-				c.refuse(seen.Group, err)
+		case errors.As(r.Err, &bar):
+			if no := bar.For(seen.Group); no != nil {
+				c.refuse(seen.Group, no)
 			}
 		case r.Err == nil || !lease.Definite(r.Err):
 			if g.lost++; g.view.Version == seen.Version {
