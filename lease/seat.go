@@ -209,6 +209,10 @@ func (m *Machine) withdraw(s *seat) {
 	if m.cfg.Plant.Has(plant.ForgetUnsure) {
 		s.unsure = false
 	}
+	if m.session != nil && s.known && s.view.State == tenure.Led && s.view.Holder == m.session.ID {
+		// The watch has shown the win, and its answer has not come yet.
+		m.naming(s, s.view.Record, false)
+	}
 	m.schedule(s)
 	m.update(s)
 }

@@ -265,6 +265,10 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...str
 		return lease.Beat{}, &lease.ArgumentError{Field: "groups", Value: len(groups), Rule: fmt.Sprintf("at most %d in one keep-alive", s.batch())}
 	}
 	reads := []string{beatKey(id), metaKey, requestsKey(id)}
+	holders := s.holders(groups)
+	for _, h := range holders {
+		reads = append(reads, beatKey(h))
+	}
 	for _, g := range groups {
 		reads = append(reads, recordKey(g))
 	}
@@ -276,14 +280,29 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...str
 		return lease.Beat{}, err
 	}
 	beat := lease.Beat{TTL: ttl, Requests: s.waiting(id, items[2])}
-	for _, i := range items[3:] {
-		r, err := decodeRecord(i)
-		if err != nil {
-			return lease.Beat{}, err
+	beats, records := items[3:3+len(holders)], items[3+len(holders):]
+	for _, i := range records {
+		r, _ := decodeRecord(i) // of one that a newer program wrote, what can be read
+		if h := slices.Index(holders, r.Holder); h >= 0 && beats[h].Version == 0 {
+			// Its beat was gone before the record was read: it is dead.
+			r.Record = s.view(r.Record, false).Record
 		}
 		beat.Records = append(beat.Records, r.Record)
 	}
 	return beat, nil
+}
+
+// holders are the sessions that hold the groups, as far as it is known here.
+func (s *Store) holders(groups []string) []lease.SessionID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var holders []lease.SessionID
+	for _, g := range groups {
+		if r, ok := s.records.get(g); ok && r.Holder != "" && !slices.Contains(holders, r.Holder) {
+			holders = append(holders, r.Holder)
+		}
+	}
+	return holders
 }
 
 // renew extends the session, and reads at a moment when it lived.
