@@ -393,12 +393,25 @@ func TestAbandonLeavesTheRetryAlone(t *testing.T) {
 	}
 }
 
+// wonStore lets something happen just after the first Acquire.
+type wonStore struct {
+	lease.Store
+	once  sync.Once
+	after func()
+}
+
+func (s *wonStore) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	granted, err := s.Store.Acquire(ctx, id, seen...)
+	s.once.Do(s.after)
+	return granted, err
+}
+
 // A client without an instance that has gone away when its campaign is won leaves no
 // leader behind that nobody knows of.
 func TestWinForNobody(t *testing.T) {
 	plain := memStore(t)
 	ctx, leave := context.WithCancel(t.Context())
-	in := serve(t, &lateStore{Store: plain, before: leave}, func(c *Config) { c.TTL = time.Hour; c.MaxTTL = time.Hour })
+	in := serve(t, &wonStore{Store: plain, after: leave}, func(c *Config) { c.TTL = time.Hour; c.MaxTTL = time.Hour })
 	r := httptest.NewRequestWithContext(ctx, "POST", in.url+"/v1/groups/billing/campaign", strings.NewReader(`{"node_id":"a"}`))
 	r.RemoteAddr = "127.0.0.1:1"
 	answer := httptest.NewRecorder()

@@ -368,7 +368,13 @@ func TestSilence(t *testing.T) {
 	w.seize(w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}}).ID, billing)
 	d := w.campaign(Config{Wait: true, Deadline: clock.Never - 1})
 	d.cfg.Deadline = w.time.Add(20 * time.Minute)
-	d.steps(w.time.Add(16 * time.Minute)) // TTL/4 is a beat
+	d.after = func(c *lease.Call) error {
+		if c.Kind == lease.CallBeat {
+			d.time = d.time.Add(time.Second) // its answer takes that long
+		}
+		return nil
+	}
+	d.steps(w.time.Add(16 * time.Minute)) // a beat is TTL/4
 	if got := d.outcome.Sent; got != 1+clock.Instant(15*time.Minute) {
 		t.Errorf("the last beat counts from %v", got)
 	}
@@ -384,4 +390,25 @@ func TestSilence(t *testing.T) {
 		d.Step(d.Next())
 	}
 	t.Error("it waits for ever")
+}
+
+// A campaign that could not close its session is not told that it leads because another
+// process with its node id does.
+func TestAdoptNobody(t *testing.T) {
+	w := newWorld(t)
+	b := w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}})
+	w.seize(b.ID, billing)
+	d := w.campaign(Config{Wait: true, Retriable: true})
+	d.before = func(c *lease.Call) error {
+		if c.Kind == lease.CallClose && w.lives(b.ID) {
+			if err := w.store.Close(t.Context(), b.ID, lease.Closed); err != nil {
+				t.Fatal(err)
+			}
+			w.seize(w.open("a", lease.OpenOptions{Scope: lease.Scope{"*"}}).ID, billing)
+		}
+		return nil
+	}
+	if out := d.run(); len(out.Led) > 0 || d.lives(out.Session.ID) {
+		t.Errorf("%+v", out)
+	}
 }
