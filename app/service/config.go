@@ -55,8 +55,6 @@ type Config struct {
 const (
 	// maxBatch is how many groups one campaign names.
 	maxBatch = 1000
-	// policyReads is how many of them are read at once.
-	policyReads = 16
 )
 
 func (c Config) withDefaults() Config {

@@ -44,17 +44,15 @@ func (w *world) open(node string, o lease.OpenOptions) lease.Session {
 }
 
 // seize lets a session lead a group.
-func (w *world) seize(id lease.SessionID, group string) lease.Record {
+func (w *world) seize(id lease.SessionID, group string) {
 	w.t.Helper()
 	v, err := w.store.Read(w.t.Context(), group)
-	var got []lease.Record
 	if err == nil {
-		got, err = w.store.Acquire(w.t.Context(), id, v.Record)
+		_, err = w.store.Acquire(w.t.Context(), id, v.Record)
 	}
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return got[0]
 }
 
 func (w *world) lives(id lease.SessionID) bool {
