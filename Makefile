@@ -109,6 +109,11 @@ bench-fleet: ## the fleet's bars: calls, failovers, handovers, ten million jobs,
 bench-service: ## the service's bars: campaigns, reads, 10,000 groups, 5,000 watchers: four minutes, on a machine that does nothing else
 	@cd app && TENURE_BENCH_SERVICE=30 go test -count=1 -v -timeout 30m -run '^TestService' ./bench 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 
+.PHONY: bench-scale
+bench-scale: ## a thousand candidates on etcd: at rest, on busy cores, after an outage: twenty minutes (BUSY=10m), on a machine that does nothing else
+	@cd store/etcd && TENURE_BENCH_SCALE=1 TENURE_BUSY=$(or $(BUSY),10m) go test -count=1 -v -timeout 60m -run '^TestScale' . 2>&1 | grep --line-buffered -v -e '^=== '
+	@cd store/etcd && for n in 500 1000; do TENURE_CANDIDATES=$$n go test -count=1 -v -timeout 20m -run '^TestOutage$$' . 2>&1 | grep --line-buffered -v -e '^=== '; done
+
 .PHONY: bench-exec
 bench-exec: ## what `tenure exec` costs, then 100 rounds of each of its misfortunes with deadlines to the letter: fifteen minutes, on a machine that does nothing else
 	@cd app && TENURE_BENCH_EXEC=100 go test -count=1 -v -timeout 30m -run '^TestExecCost$$' ./cmd/tenure 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'

@@ -83,6 +83,9 @@ func (e *BarError) Unwrap() error {
 // A store that is no Ruled is returned as it is: store/remote, whose service enforces the
 // rules, and what Guard returns.
 //
+// Limitations: in a store with one key per transaction, a grant is taken back if the rules
+// changed while it was made. If the store fails just then, the grant may stay.
+//
 // It keeps the rules that it has read, and the store compares their version when it grants.
 // So rules cost no reads as long as they do not change.
 func Guard(s Store, cfg GuardConfig) Store {

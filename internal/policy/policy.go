@@ -23,7 +23,8 @@ const (
 	KeyCool     = "cool/" // and a node: until when, in ms since 1970
 	KeyCordon   = "cordon"
 
-	Yes, No = "yes", "no"
+	Yes = "yes"
+	No  = "no"
 )
 
 // Group names the attributes of a group.

@@ -209,7 +209,7 @@ func receive(ctx context.Context, from <-chan error) error {
 func stands(t *testing.T, root *clientv3.Client, n int64) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		r, err := root.Get(t.Context(), prefix+"/electors/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		r, err := root.Get(t.Context(), prefix+"/beat/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err == nil && r.Count == n {
 			return
 		}
@@ -223,7 +223,7 @@ func stands(t *testing.T, root *clientv3.Client, n int64) {
 type beyond struct{ lease.Store }
 
 func (b beyond) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
-	return b.Store.Open(ctx, c, ttl+b.Limits().MaxTTL, o)
+	return b.Store.Open(ctx, c, ttl+b.Caps().MaxTTL, o)
 }
 
 // A TTL that the store refuses ends the campaign.

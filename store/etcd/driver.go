@@ -21,8 +21,10 @@ var _ kv.Driver = (*Driver)(nil)
 
 // Caps implements kv.Driver.
 func (d *Driver) Caps() kv.Caps {
-	// etcd takes 128 operations in a transaction.
-	return kv.Caps{MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: 120, Native: !d.cfg.Observed, Ordered: !d.cfg.Observed}
+	return kv.Caps{
+		MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxOps, Native: !d.cfg.Observed, Ordered: !d.cfg.Observed,
+		Prefix: d.cfg.Prefix + "/",
+	}
 }
 
 func (d *Driver) item(kv3 *mvccpb.KeyValue) kv.Item {
@@ -80,7 +82,7 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	if err != nil {
 		return kv.Result{}, err
 	}
-	r := kv.Result{OK: resp.Succeeded, Index: uint64(resp.Header.Revision)}
+	r := kv.Result{OK: resp.Succeeded, Index: uint64(resp.Header.Revision), Incarnation: incarnation(resp.Header)}
 	keys, answers := append(t.Read[:len(t.Read):len(t.Read)], t.Else...), resp.Responses
 	if r.OK {
 		keys = t.Read
@@ -140,16 +142,11 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]k
 // Incarnation implements kv.Driver: a restored cluster has another id. One that was restored
 // under its old id is noticed by those who have seen a higher revision.
 func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
-	var resp *clientv3.GetResponse
-	err := d.each(ctx, "read the cluster's id", func(ctx context.Context, c *clientv3.Client) (err error) {
-		resp, err = c.Get(ctx, d.key("meta"), clientv3.WithCountOnly())
-		return err
-	})
-	if err != nil {
-		return kv.Incarnation{}, err
-	}
-	return kv.Incarnation{ID: strconv.FormatUint(resp.Header.ClusterId, 16), Index: uint64(resp.Header.Revision)}, nil
+	r, err := d.Commit(ctx, kv.Txn{Read: []string{"meta"}})
+	return kv.Incarnation{ID: r.Incarnation, Index: r.Index}, err
 }
+
+func incarnation(h *pb.ResponseHeader) string { return fmt.Sprintf("cluster %x", h.ClusterId) }
 
 func leaseID(id string) (clientv3.LeaseID, error) {
 	n, err := strconv.ParseUint(id, 16, 63)
@@ -208,7 +205,7 @@ func (d *Driver) Renew(ctx context.Context, id string, read []string) (time.Dura
 	var ttl time.Duration
 	var r kv.Result
 	err = d.each(ctx, "keep-alive", func(ctx context.Context, c *clientv3.Client) error {
-		renewed, err := renewOnce(ctx, c, lid)
+		renewed, err := d.beats.renew(ctx, c, lid)
 		if err != nil {
 			return err
 		}
@@ -219,7 +216,7 @@ func (d *Driver) Renew(ctx context.Context, id string, read []string) (time.Dura
 		case resp.Header.RaftTerm != renewed.Header.RaftTerm:
 			return errQuorum
 		}
-		r = kv.Result{OK: true, Index: uint64(resp.Header.Revision), Items: d.items(read, resp.Responses)}
+		r = kv.Result{OK: true, Index: uint64(resp.Header.Revision), Incarnation: incarnation(resp.Header), Items: d.items(read, resp.Responses)}
 		if renewed.TTL <= 0 {
 			// Only a quorum can say that a lease is dead; the first key is the session's.
 			if r.Items[0].Version == 0 {
@@ -234,21 +231,6 @@ func (d *Driver) Renew(ctx context.Context, id string, read []string) (time.Dura
 		return 0, kv.Result{}, kv.ErrNoLease
 	}
 	return ttl, r, err
-}
-
-// renewOnce sends one keep-alive. The client's own tries again without a pause while a
-// member is down.
-func renewOnce(ctx context.Context, c *clientv3.Client, id clientv3.LeaseID) (*pb.LeaseKeepAliveResponse, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
-		return nil, err
-	}
-	return stream.Recv()
 }
 
 // Revoke implements kv.Leaser.

@@ -147,8 +147,8 @@ func TestRecordDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = client.Close() }()
-	// With granted/g gone too, a fresh client cannot see that g was ever granted.
-	for _, key := range []string{"/tenure/election/g", "/tenure/granted/g"} {
+	// With grant/g gone too, a fresh client cannot see that g was ever granted.
+	for _, key := range []string{"/tenure/record/g", "/tenure/grant/g"} {
 		if r, err := client.Delete(t.Context(), key); err != nil || r.Deleted != 1 {
 			t.Fatalf("%s: %+v, %v", key, r, err)
 		}

@@ -40,13 +40,13 @@ func TestDataLost(t *testing.T) {
 		says   string
 		unseen bool // a fleet that was restarted cannot know it from the store
 	}{
-		{name: "record deleted", lose: del("/tenure/election/g"), says: `"g"`},
-		{name: "all records deleted", lose: del("/tenure/election/", clientv3.WithPrefix()), says: `"g"`},
+		{name: "record deleted", lose: del("/tenure/record/g"), says: `"g"`},
+		{name: "all records deleted", lose: del("/tenure/record/", clientv3.WithPrefix()), says: `"g"`},
 		{name: "meta deleted", lose: del("/tenure/meta"), says: "/tenure/meta was deleted"},
 		{name: "prefix deleted", lose: del("/tenure/", clientv3.WithPrefix()), says: "deleted", unseen: true},
 		{name: "rolled back", lose: func(_ *testing.T, w *world) { w.cluster.RestoreData(w.backup) }, says: "restored from a backup", unseen: true},
 		{name: "record overwritten", lose: func(t *testing.T, w *world) {
-			if _, err := w.etcd.Put(t.Context(), "/tenure/election/g", w.old); err != nil {
+			if _, err := w.etcd.Put(t.Context(), "/tenure/record/g", w.old); err != nil {
 				t.Fatal(err)
 			}
 		}, says: `from token 3 to 1`, unseen: true},
@@ -115,7 +115,7 @@ func TestSnapshotRestored(t *testing.T) {
 	// A restore keeps keys, their revisions and leases. With --bump-revision it is not
 	// behind either.
 	slices.SortFunc(all.Kvs, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) })
-	revision := int64(1)
+	revision, granted := int64(1), map[int64]bool{}
 	bump := func(to int64) {
 		for ; revision < to; revision++ {
 			if _, err := copied.Put(t.Context(), "bump", ""); err != nil {
@@ -128,7 +128,8 @@ func TestSnapshotRestored(t *testing.T) {
 		var puts []clientv3.Op
 		for ; len(all.Kvs) > 0 && all.Kvs[0].ModRevision == at; all.Kvs = all.Kvs[1:] {
 			kv := all.Kvs[0]
-			if kv.Lease != 0 {
+			if kv.Lease != 0 && !granted[kv.Lease] {
+				granted[kv.Lease] = true
 				_, err := pb.NewLeaseClient(copied.ActiveConnection()).LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: kv.Lease, TTL: 5})
 				if err != nil {
 					t.Fatal(err)
@@ -222,7 +223,7 @@ func newWorld(t *testing.T) *world {
 	for range 2 {
 		held := take(t, s, session.ID, "g")
 		if w.old == "" {
-			kv, err := w.etcd.Get(t.Context(), "/tenure/election/g")
+			kv, err := w.etcd.Get(t.Context(), "/tenure/record/g")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -230,7 +231,7 @@ func newWorld(t *testing.T) *world {
 			w.backup = w.cluster.CopyData()
 			eventually(t, 20*time.Second, func() error { _, err := s.Read(t.Context(), "g"); return err })
 		}
-		if _, err := s.Release(t.Context(), session.ID, held, "", lease.Resigned); err != nil {
+		if _, err := s.Release(t.Context(), session.ID, "", lease.Resigned, held); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -130,7 +130,7 @@ func TestOpenNeverReusesAnID(t *testing.T) {
 	proxy.Heal()
 	was := sessions()[0].ID
 	// It was closed, and its lease is not revoked yet.
-	if r, err := raw(t, cluster.Endpoints()).Delete(t.Context(), "/tenure/electors/"+string(was)); err != nil || r.Deleted != 1 {
+	if r, err := raw(t, cluster.Endpoints()).Delete(t.Context(), "/tenure/beat/"+string(was)); err != nil || r.Deleted != 1 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	again, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, options)

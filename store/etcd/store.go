@@ -28,11 +28,17 @@ type Config struct {
 	// and a half election timeouts, in whole seconds. Default 2 s, which is right
 	// for etcd's own defaults.
 	MinTTL time.Duration
+	// Deployment names a prefix that is used for the first time. Default: random. A store
+	// that takes the place of another one needs its name, because sinks know it.
+	Deployment string
 	// Observed lets candidates end silent sessions instead of etcd's leases: see kv. It
 	// allows a TTL below etcd's, and an etcd leader that was paused cannot end living
 	// sessions. It costs a write for each keep-alive.
 	Observed bool
 }
+
+// Format is the version of what is stored.
+const Format = kv.Format
 
 const (
 	defaultPrefix = "/tenure"
@@ -40,6 +46,8 @@ const (
 	maxTTL = 24 * time.Hour
 	// lateness: etcd looks for expired leases twice a second.
 	lateness = time.Second
+	// maxOps is what etcd takes by default in each part of a transaction.
+	maxOps = 128
 	// defaultCall bounds calls whose context has no deadline.
 	defaultCall = 5 * time.Second
 )
@@ -57,6 +65,8 @@ type Driver struct {
 	ctx     context.Context // ends with Shutdown
 	cancel  context.CancelFunc
 
+	beats beats
+
 	mu        sync.Mutex
 	preferred int
 }
@@ -72,7 +82,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	d := NewDriver(cfg)
-	s, err := kv.New(ctx, d, kv.Config{})
+	s, err := kv.New(ctx, d, kv.Config{Deployment: cfg.Deployment})
 	if err != nil {
 		if !answered(err) && !lease.Permanent(err) {
 			err = errors.Join(d.diagnose(ctx), err)
@@ -144,6 +154,7 @@ func (s *Store) Shutdown() {
 // Shutdown closes the connections.
 func (d *Driver) Shutdown() {
 	d.cancel()
+	d.beats.close()
 	for _, m := range d.members {
 		m.close()
 	}

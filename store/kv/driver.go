@@ -78,7 +78,7 @@ type Write struct {
 	Quiet bool   // need not be announced to watchers
 }
 
-// Txn is one atomic step. It touches at most Caps.Keys different keys.
+// Txn is one atomic step. Caps.Keys bounds it.
 type Txn struct {
 	If   []Cond
 	Then []Write
@@ -92,6 +92,8 @@ type Result struct {
 	Versions []uint64 // of the writes, 0 for deletes
 	Items    []Item   // of Read and then, if not OK, of Else
 	Index    uint64   // of the engine, never going back: see Incarnation. 0: unknown
+	// Incarnation is the ID of the one that answered. "": unknown; then Began must be 0.
+	Incarnation string
 }
 
 // Change is a hint that something changed.
@@ -111,8 +113,8 @@ type Caps struct {
 	MinTTL, MaxTTL time.Duration
 	// Lateness is how long after its TTL the death of a session may show.
 	Lateness time.Duration
-	// Keys bounds the different keys of a Txn. 1 means that a Commit has at most one
-	// condition and one write, on the same key.
+	// Keys bounds the conditions of a Txn, its writes and its reads, each by itself. 1 means
+	// that a Commit has at most one condition and one write, on the same key.
 	Keys int
 	// Native: the driver is a Leaser.
 	Native bool
@@ -120,6 +122,8 @@ type Caps struct {
 	Ordered bool
 	// Loses says when the engine can lose what it acknowledged; "" never.
 	Loses string
+	// Prefix is what the engine's keys have before those of the driver, for messages.
+	Prefix string
 }
 
 // Incarnation identifies one continuous life of the engine's data. A restore or a failover

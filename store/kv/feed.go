@@ -3,7 +3,6 @@ package kv
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -29,13 +28,22 @@ type feed struct {
 	life     uint64             // counts the loops
 	views    map[string]lease.View
 	holds    map[lease.SessionID]map[string]bool
-	sessions map[lease.SessionID]described
+	sessions map[lease.SessionID]living
+	epoch    uint64 // that the picture is of
 	begun    uint64 // refreshes so far
-	done     uint64 // the newest of them that has read everything
+	told     uint64 // the newest of them whose sessions are in the picture
+	done     uint64 // the newest of them that is in the picture
 	turn     chan struct{}
 
 	swept   clock.Instant
 	corpses map[string]clock.Instant // keys of dead sessions: when they were first seen
+}
+
+// living is a session of the picture. A refresh that began later and does not list it shows
+// that it has died.
+type living struct {
+	described
+	begun uint64 // refreshes that had begun when it was read
 }
 
 func newFeed(s *Store) *feed {
@@ -47,10 +55,11 @@ func newFeed(s *Store) *feed {
 func (f *feed) reset() {
 	f.views = map[string]lease.View{}
 	f.holds = map[lease.SessionID]map[string]bool{}
-	f.sessions = map[lease.SessionID]described{}
+	f.sessions = map[lease.SessionID]living{}
 }
 
-// Sub is one watch. Updates wait in it until they are taken, each group and session once.
+// Sub is one watch. Updates wait in it until they are taken, each group and session once: a
+// session that began and ended meanwhile is not told at all.
 type Sub struct {
 	feed     *feed
 	scope    lease.Scope
@@ -58,8 +67,9 @@ type Sub struct {
 	groups   []string
 	dirty    map[string]bool
 	sessions []lease.Update
-	synced   bool // Synced was taken
-	ready    bool // the snapshot is complete
+	begins   map[lease.SessionID]bool // in sessions
+	synced   bool                     // Synced was taken
+	ready    bool                     // the snapshot is complete
 	err      error
 }
 
@@ -70,12 +80,13 @@ func (s *Store) Subscribe(ctx context.Context, scope lease.Scope, wake func()) (
 		return nil, err
 	}
 	f := s.feed
-	sub := &Sub{feed: f, scope: slices.Clone(scope), wake: wake, dirty: map[string]bool{}}
+	sub := &Sub{feed: f, scope: slices.Clone(scope), wake: wake, dirty: map[string]bool{}, begins: map[lease.SessionID]bool{}}
 	f.mu.Lock()
-	f.subs[sub] = struct{}{}
-	if f.cancel == nil {
-		f.start()
+	if f.cancel == nil && !f.start() {
+		f.mu.Unlock()
+		return nil, ErrShutdown
 	}
+	f.subs[sub] = struct{}{}
 	f.mu.Unlock()
 	if err := f.shared(ctx); err != nil {
 		sub.Close()
@@ -83,18 +94,14 @@ func (s *Store) Subscribe(ctx context.Context, scope lease.Scope, wake func()) (
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	// The snapshot is the picture as it is now. What was noted before is in it.
-	sub.groups, sub.sessions = nil, nil
-	clear(sub.dirty)
+	// The snapshot is the picture as it is now.
+	sub.ready = true
 	for _, id := range slices.Sorted(maps.Keys(f.sessions)) {
-		if d := f.sessions[id]; d.Scope.Overlaps(scope) {
-			sub.sessions = append(sub.sessions, lease.Update{Kind: lease.SessionBegan, Session: d.Session})
-		}
+		sub.tell(lease.Update{Kind: lease.SessionBegan, Session: f.sessions[id].Session})
 	}
 	for _, g := range slices.Sorted(maps.Keys(f.views)) {
 		sub.note(g)
 	}
-	sub.ready = true
 	return sub, sub.err
 }
 
@@ -113,10 +120,29 @@ func (sub *Sub) Close() {
 
 // note marks a group as changed. f.mu is held.
 func (sub *Sub) note(group string) {
-	if !sub.dirty[group] && sub.scope.Covers(group) {
+	if sub.ready && !sub.dirty[group] && sub.scope.Covers(group) {
 		sub.dirty[group] = true
 		sub.groups = append(sub.groups, group)
+		sub.wake()
 	}
+}
+
+// tell notes that a session began or ended. f.mu is held.
+func (sub *Sub) tell(u lease.Update) {
+	if !sub.ready || !u.Session.Scope.Overlaps(sub.scope) {
+		return
+	}
+	id := u.Session.ID
+	if u.Kind == lease.SessionEnded && sub.begins[id] {
+		delete(sub.begins, id)
+		sub.sessions = slices.DeleteFunc(sub.sessions, func(w lease.Update) bool { return w.Session.ID == id })
+		return
+	}
+	if u.Kind == lease.SessionBegan {
+		sub.begins[id] = true
+	}
+	sub.sessions = append(sub.sessions, u)
+	sub.wake()
 }
 
 // Take returns what there is to tell, as it is now. After an error there is nothing more.
@@ -129,10 +155,13 @@ func (sub *Sub) Take() ([]lease.Update, error) {
 	}
 	out := sub.sessions
 	for _, g := range sub.groups {
-		out = append(out, lease.Update{Kind: lease.GroupChanged, View: f.views[g]})
+		if v, ok := f.views[g]; ok { // else the picture begins anew
+			out = append(out, lease.Update{Kind: lease.GroupChanged, View: v})
+		}
 	}
 	sub.sessions, sub.groups = nil, nil
 	clear(sub.dirty)
+	clear(sub.begins)
 	if !sub.synced {
 		sub.synced = true
 		out = append(out, lease.Update{Kind: lease.Synced})
@@ -140,13 +169,18 @@ func (sub *Sub) Take() ([]lease.Update, error) {
 	return out, sub.err
 }
 
-// start begins the loop. f.mu is held.
-func (f *feed) start() {
+// start begins the loop, unless the store was shut down. f.mu is held.
+func (f *feed) start() bool {
 	ctx, cancel := context.WithCancel(f.s.ctx)
-	f.cancel = cancel
-	f.life++
-	life := f.life
-	f.s.cfg.spawn(func() { f.run(ctx, life) })
+	life := f.life + 1
+	f.s.mu.Lock()
+	defer f.s.mu.Unlock()
+	if !f.s.start(func() { f.run(ctx, life) }) {
+		cancel()
+		return false
+	}
+	f.cancel, f.life, f.epoch = cancel, life, f.s.epoch
+	return true
 }
 
 // sweepEvery is how often the keys of dead sessions are looked for, keepDead how long they
@@ -192,8 +226,32 @@ func (f *feed) run(ctx context.Context, life uint64) {
 	}
 }
 
-// take takes in one change.
+// take takes in one change, and tells everybody if it shows that the engine lost data.
 func (f *feed) take(ctx context.Context, c Change) error {
+	if f.raised() {
+		c = Change{}
+	}
+	if err := f.change(ctx, c); err != nil {
+		return err
+	}
+	return f.s.report(ctx)
+}
+
+// raised reports whether the epoch was raised. Then the picture begins anew: what the engine
+// had before it lost data may have larger versions.
+func (f *feed) raised() bool {
+	epoch := f.s.ask().epoch
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.epoch == epoch {
+		return false
+	}
+	f.epoch = epoch
+	f.views, f.holds = map[string]lease.View{}, map[lease.SessionID]map[string]bool{}
+	return true
+}
+
+func (f *feed) change(ctx context.Context, c Change) error {
 	group, isRecord := strings.CutPrefix(c.Key, recordAt)
 	id, isBeat := strings.CutPrefix(c.Key, beatAt)
 	switch {
@@ -209,7 +267,7 @@ func (f *feed) take(ctx context.Context, c Change) error {
 		}
 		return nil
 	case c.Item != nil:
-		f.described(*c.Item)
+		f.described(*c.Item, f.now())
 		return nil
 	case isRecord:
 		return f.resolve(ctx, []string{group})
@@ -220,39 +278,45 @@ func (f *feed) take(ctx context.Context, c Change) error {
 	}
 }
 
+// now counts the refreshes that have begun.
+func (f *feed) now() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.begun
+}
+
 // record takes in a record in the order of changes: its holder began before it was granted
 // anything, so a holder that is not known here needs a look.
 func (f *feed) record(ctx context.Context, i Item) error {
 	r, err := decodeRecord(i)
-	if i.Version == 0 {
-		f.s.mu.Lock()
-		f.s.proves(fmt.Sprintf("the record of group %q was deleted", r.Group))
-		f.s.mu.Unlock()
-		_, err := f.s.loadMeta(ctx) // tells everybody
-		return err
-	}
-	if err != nil {
+	if i.Version != 0 && err != nil {
 		// A newer program wrote it: somebody leads.
 		f.set(lease.View{Record: r.Record, State: tenure.Led})
 		return nil
 	}
 	f.s.mu.Lock()
-	if known, _ := f.s.records.get(r.Group); r.Version > known.Version {
+	known, _ := f.s.records.get(r.Group)
+	lost := i.Version == 0 || r.Version > known.Version && r.Token < known.Token
+	if !lost && r.Version > known.Version {
+		r.read = known.read
 		f.s.records.put(r.Group, r)
 	}
 	f.s.mu.Unlock()
+	if lost {
+		_, err := f.s.read(ctx, i.Key) // proves it, unless the epoch was raised since
+		return err
+	}
 	f.mu.Lock()
 	_, alive := f.sessions[r.Holder]
 	f.mu.Unlock()
-	if r.Holder != "" && !alive {
+	if r.Holder != "" && !alive || !f.set(f.s.view(r.Record, alive)) {
 		return f.resolve(ctx, []string{r.Group})
 	}
-	f.set(f.s.view(r.Record, alive))
 	return nil
 }
 
-// described takes in a session, or why it ended.
-func (f *feed) described(i Item) {
+// described takes in a session, or why it ended. It was read when so many refreshes had begun.
+func (f *feed) described(i Item, begun uint64) {
 	if i.Version == 0 {
 		return // its beat tells
 	}
@@ -268,7 +332,9 @@ func (f *feed) described(i Item) {
 	}
 	f.s.mu.Unlock()
 	if d.ended == "" {
-		f.began(d)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.began(d, begun)
 	}
 }
 
@@ -277,12 +343,17 @@ func newer(a, b lease.View) bool {
 	return a.Version > b.Version || a.Version == b.Version && a.State == tenure.Vacant && b.State == tenure.Led
 }
 
-func (f *feed) set(v lease.View) {
+// set puts a view into the picture, unless there is a newer one. It returns false if the view
+// is older than the death of its holder: read the group again.
+func (f *feed) set(v lease.View) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if v.State == tenure.Led && f.over(v.Holder) {
+		return false
+	}
 	old, ok := f.views[v.Group]
 	if ok && !newer(v, old) || v.Version == 0 {
-		return
+		return true
 	}
 	if h := old.Holder; h != "" {
 		if delete(f.holds[h], v.Group); len(f.holds[h]) == 0 {
@@ -298,30 +369,36 @@ func (f *feed) set(v lease.View) {
 	}
 	for sub := range f.subs {
 		sub.note(v.Group)
-		sub.wake()
 	}
+	return true
 }
 
-func (f *feed) began(d described) {
+// over reports whether the session is known to have ended.
+func (f *feed) over(id lease.SessionID) bool {
 	f.s.mu.Lock()
-	_, over := f.s.ended.get(d.ID)
-	f.s.mu.Unlock()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if _, ok := f.sessions[d.ID]; ok || over {
+	defer f.s.mu.Unlock()
+	_, over := f.s.ended.get(id)
+	return over
+}
+
+// began puts a session into the picture. f.mu is held.
+func (f *feed) began(d described, begun uint64) {
+	if f.over(d.ID) {
 		return
 	}
-	f.sessions[d.ID] = d
+	if known, ok := f.sessions[d.ID]; ok {
+		known.begun = max(known.begun, begun)
+		f.sessions[d.ID] = known
+		return
+	}
+	f.sessions[d.ID] = living{d, begun}
 	f.tell(lease.Update{Kind: lease.SessionBegan, Session: d.Session})
 }
 
 // tell tells everybody who watches a group that the session may lead. f.mu is held.
 func (f *feed) tell(u lease.Update) {
 	for sub := range f.subs {
-		if u.Session.Scope.Overlaps(sub.scope) {
-			sub.sessions = append(sub.sessions, u)
-			sub.wake()
-		}
+		sub.tell(u)
 	}
 }
 
@@ -367,23 +444,32 @@ func (f *feed) watched(group string) bool {
 // resolve reads groups and shows them as they are.
 func (f *feed) resolve(ctx context.Context, groups []string) error {
 	groups = slices.DeleteFunc(slices.Clone(groups), func(g string) bool { return !f.watched(g) })
-	for part := range slices.Chunk(groups, max(1, f.s.caps.Keys/3)) {
-		views, err := f.s.views(ctx, part)
-		if err != nil {
-			if errors.Is(err, lease.ErrNewer) {
-				continue
+	for range viewTries {
+		var again []string
+		for part := range slices.Chunk(groups, max(1, f.s.caps.Keys/3)) {
+			views, err := f.s.views(ctx, part)
+			if err != nil {
+				if errors.Is(err, lease.ErrNewer) {
+					continue
+				}
+				return err
 			}
-			return err
+			for _, v := range views {
+				if !f.set(v) {
+					again = append(again, v.Group)
+				}
+			}
 		}
-		for _, v := range views {
-			f.set(v)
+		if groups = again; len(groups) == 0 {
+			return nil
 		}
 	}
-	return nil
+	return errHands
 }
 
 // look reads sessions: one that is gone has died, and what it held is looked at.
 func (f *feed) look(ctx context.Context, ids []lease.SessionID) error {
+	begun := f.now()
 	for part := range slices.Chunk(ids, max(1, f.s.caps.Keys/2)) {
 		var keys []string
 		for _, id := range part {
@@ -397,7 +483,7 @@ func (f *feed) look(ctx context.Context, ids []lease.SessionID) error {
 			session, beat := items[2*i], items[2*i+1]
 			f.s.sawSession(id, beat, session)
 			if beat.Version != 0 {
-				f.described(session)
+				f.described(session, begun)
 				continue
 			}
 			f.mu.Lock()
@@ -431,73 +517,57 @@ func (f *feed) shared(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	f.mu.Lock()
-	if f.done > arrived {
-		f.mu.Unlock()
+	shared := f.done > arrived
+	f.mu.Unlock()
+	if shared {
 		return nil
 	}
-	f.begun++
-	mine := f.begun
-	f.mu.Unlock()
-	if err := f.refresh(ctx); err != nil {
-		return err
-	}
-	f.mu.Lock()
-	f.done = mine
-	f.mu.Unlock()
-	return nil
+	return f.refresh(ctx)
 }
 
 // refresh reads everything. Records come before the sessions: a holder that is missing
 // then has died.
 func (f *feed) refresh(ctx context.Context) error {
 	f.mu.Lock()
-	before := slices.Collect(maps.Keys(f.sessions))
-	shown := maps.Clone(f.views)
+	f.begun++
+	mine := f.begun
 	f.mu.Unlock()
-	records, err := f.s.list(ctx, recordAt)
+	records, err := f.s.listRecords(ctx)
 	if err != nil {
 		return err
 	}
-	if err := f.wentBack(records, shown); err != nil {
-		return err
-	}
-	living, err := f.s.allSessions(ctx)
+	lives, err := f.s.allSessions(ctx)
 	if err != nil {
 		return err
 	}
-	for _, id := range slices.Sorted(maps.Keys(living)) {
-		f.began(living[id])
-	}
-	for _, id := range before {
-		if _, ok := living[id]; !ok {
-			if err := f.resolve(ctx, f.died(id)); err != nil {
-				return err
-			}
+	for _, id := range f.replace(lives, mine) {
+		if err := f.resolve(ctx, f.died(id)); err != nil {
+			return err
 		}
 	}
+	var moved []string
 	unclear := map[string]uint64{}
 	for _, i := range records {
 		r, err := decodeRecord(i)
-		f.s.sawItem(i, 0)
-		_, alive := living[r.Holder]
+		_, alive := lives[r.Holder]
 		switch {
 		case !f.watched(r.Group):
 		case err != nil:
 			f.set(lease.View{Record: r.Record, State: tenure.Led})
 		case alive || r.Holder == "":
-			f.set(f.s.view(r.Record, alive))
+			if !f.set(f.s.view(r.Record, alive)) {
+				moved = append(moved, r.Group)
+			}
 		default:
 			unclear[r.Group] = r.Version
 		}
 	}
-	if len(unclear) == 0 {
-		return nil
+	if len(unclear) > 0 {
+		// Their holders have died. Those that were not handed over before are vacant.
+		if records, err = f.s.listRecords(ctx); err != nil {
+			return err
+		}
 	}
-	// Their holders have died. Those that were not handed over before are vacant.
-	if records, err = f.s.list(ctx, recordAt); err != nil {
-		return err
-	}
-	var moved []string
 	for _, i := range records {
 		r, err := decodeRecord(i)
 		switch was, ok := unclear[r.Group]; {
@@ -508,25 +578,35 @@ func (f *feed) refresh(ctx context.Context) error {
 			moved = append(moved, r.Group)
 		}
 	}
-	return f.resolve(ctx, moved)
+	if err := f.resolve(ctx, moved); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.done = max(f.done, mine)
+	return nil
 }
 
-// wentBack returns an error if records are older than those that were shown: the engine
-// lost data. Watches end then, for what they yielded is not so.
-func (f *feed) wentBack(records []Item, shown map[string]lease.View) error {
-	for _, i := range records {
-		group := strings.TrimPrefix(i.Key, recordAt)
-		if i.Version >= shown[group].Version {
-			delete(shown, group)
+// replace puts the sessions that a refresh has listed into the picture and returns those that
+// were there before and have died, unless a later refresh was faster.
+func (f *feed) replace(lives map[lease.SessionID]described, mine uint64) []lease.SessionID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.told > mine {
+		return nil
+	}
+	f.told = mine
+	for _, id := range slices.Sorted(maps.Keys(lives)) {
+		f.began(lives[id], mine)
+	}
+	var gone []lease.SessionID
+	for id, l := range f.sessions {
+		if _, ok := lives[id]; !ok && l.begun < mine {
+			gone = append(gone, id)
 		}
 	}
-	for group := range shown {
-		f.s.mu.Lock()
-		defer f.s.mu.Unlock()
-		f.s.proves(fmt.Sprintf("the record of group %q went back or was deleted", group))
-		return fmt.Errorf("kv: watch: group %q: %w", group, lease.ErrRewound)
-	}
-	return nil
+	slices.Sort(gone)
+	return gone
 }
 
 // ticked does what is done from time to time: observe sessions and sweep up.
@@ -563,42 +643,65 @@ func (f *feed) sweep(ctx context.Context) error {
 			oldest = d.Session
 		}
 	}
+	due := now.Sub(f.swept) >= sweepEvery && oldest.ID != "" && f.s.mine(oldest.ID)
+	if due {
+		f.swept = now
+	}
 	f.mu.Unlock()
-	if now.Sub(f.swept) < sweepEvery || oldest.ID == "" || !f.s.mine(oldest.ID) {
+	if !due {
 		return nil
 	}
-	f.swept = now
-	sessions, err := f.s.list(ctx, sessionAt)
-	if err != nil {
-		return err
-	}
-	living, err := f.s.allSessions(ctx)
-	if err != nil {
-		return err
-	}
-	seen := map[string]clock.Instant{}
-	for _, i := range sessions {
-		d, err := decodeSession(i)
-		if _, alive := living[d.ID]; alive || err != nil {
-			continue
+	var keys []string
+	for _, prefix := range []string{requestsAt, sessionAt} {
+		items, err := f.s.list(ctx, prefix)
+		if err != nil {
+			return err
 		}
-		first, ok := f.corpses[i.Key]
+		for _, i := range items {
+			keys = append(keys, i.Key)
+		}
+	}
+	records, err := f.s.listRecords(ctx)
+	if err != nil {
+		return err
+	}
+	lives, err := f.s.list(ctx, beatAt)
+	if err != nil {
+		return err
+	}
+	needed := map[string]bool{} // ids
+	for _, i := range lives {
+		needed[i.Key[len(beatAt):]] = true
+	}
+	for _, i := range records {
+		r, _ := decodeRecord(i)
+		needed[string(r.Holder)] = true // its key tells why the term ended
+	}
+	for _, key := range f.old(now, slices.DeleteFunc(keys, func(key string) bool {
+		_, id, _ := strings.Cut(key, "/")
+		return needed[id]
+	})) {
+		if _, err := f.s.commit(ctx, Txn{Then: []Write{{Key: key, Quiet: true}}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// old returns those of the keys that have been left behind for long.
+func (f *feed) old(now clock.Instant, keys []string) (old []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	left := map[string]clock.Instant{}
+	for _, key := range keys {
+		first, ok := f.corpses[key]
 		if !ok {
 			first = now
 		}
-		if now.Sub(first) < keepDead {
-			seen[i.Key] = first
-			continue
-		}
-		for _, key := range []string{requestsKey(d.ID), beatKey(d.ID), i.Key} {
-			if key == beatKey(d.ID) {
-				continue
-			}
-			if _, err := f.s.commit(ctx, Txn{Then: []Write{{Key: key, Quiet: true}}}); err != nil {
-				return err
-			}
+		if left[key] = first; now.Sub(first) >= keepDead {
+			old = append(old, key)
 		}
 	}
-	f.corpses = seen
-	return nil
+	f.corpses = left
+	return old
 }

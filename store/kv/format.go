@@ -27,11 +27,13 @@ const (
 	requestsAt   = "requests/"  // requests/{id}: what was asked of a session
 	historyAt    = "history/"   // history/{group}/{slot}: terms that left the record
 	attributesAt = "attribute/" // attribute/{name}
+	grantAt      = "grant/"     // grant/{group}: the group was granted in this epoch, so it has a record
 )
 
 func recordKey(group string) string         { return recordAt + group }
 func sessionKey(id lease.SessionID) string  { return sessionAt + string(id) }
 func beatKey(id lease.SessionID) string     { return beatAt + string(id) }
+func grantKey(group string) string          { return grantAt + group }
 func requestsKey(id lease.SessionID) string { return requestsAt + string(id) }
 func historyKey(group string, n uint64) string {
 	return fmt.Sprintf("%s%s/%04x", historyAt, group, n%historySlots)
@@ -84,6 +86,12 @@ type sessionJSON struct {
 	Attempt    string            `json:"attempt,omitempty"`
 	Fenced     bool              `json:"fenced,omitempty"`
 	Ended      string            `json:"ended,omitempty"` // why, when it has
+}
+
+type grantJSON struct {
+	Format     int    `json:"format"`
+	Deployment string `json:"deployment"`
+	Epoch      uint64 `json:"epoch"`
 }
 
 type requestJSON struct {
@@ -139,6 +147,9 @@ func decode(i Item, into any) error {
 type record struct {
 	lease.Record
 	count uint64
+	// read: it was read or written in this epoch, so it must be there. What only a watch
+	// has told may be from before.
+	read bool
 }
 
 func decodeRecord(i Item) (record, error) {

@@ -86,8 +86,10 @@ func (s *Store) views(ctx context.Context, groups []string) ([]lease.View, error
 			return views, nil
 		}
 	}
-	return nil, errors.New("kv: the group changes hands faster than it can be read")
+	return nil, errHands
 }
+
+var errHands = errors.New("kv: the group changes hands faster than it can be read")
 
 // viewTries bounds how often a group may change hands while it is read.
 const viewTries = 10
@@ -133,14 +135,16 @@ func (s *Store) sawSession(id lease.SessionID, beat, session Item) {
 }
 
 // known returns the records in the versions that the caller saw, from memory where they
-// are there. A record in another version is a conflict.
-func (s *Store) known(ctx context.Context, seen []lease.Record) ([]record, error) {
+// are there. A record in another version is a conflict, unless the bug is planted.
+func (s *Store) known(ctx context.Context, seen []lease.Record, any plant.Bug) ([]record, error) {
 	out := make([]record, len(seen))
 	var missing []int
 	s.mu.Lock()
 	for i, want := range seen {
 		r, ok := s.records.get(want.Group)
 		switch {
+		case s.cfg.plant.Has(any):
+			missing = append(missing, i)
 		case ok && r.Version == want.Version:
 			out[i] = r
 		case want.Version == 0 && !ok:
@@ -165,7 +169,7 @@ func (s *Store) known(ctx context.Context, seen []lease.Record) ([]record, error
 		if out[i], err = decodeRecord(items[k]); err != nil {
 			return nil, err
 		}
-		if out[i].Version != seen[i].Version && !s.cfg.plant.Has(plant.AcquireAnyVersion) {
+		if out[i].Version != seen[i].Version && !s.cfg.plant.Has(any) {
 			return nil, cmp.Or(s.conflict(ctx, seen), error(&lease.ConflictError{}))
 		}
 	}
@@ -203,26 +207,30 @@ func (s *Store) compare(ctx context.Context, seen []lease.Record, also func(leas
 	return c
 }
 
-// granted is the record after a grant to the session, and what moves to the history.
-func (s *Store) granted(r record, to lease.Session, epoch uint64, why lease.Reason) (record, []Write, error) {
-	token, err := nextToken(r, epoch)
+// granted is the record after a grant to the session. The plan also moves terms to the
+// history, and leaves the proof that the group has a record.
+func (s *Store) granted(p *plan, r record, to lease.Session, epoch uint64, why lease.Reason) (record, error) {
+	token, err := s.nextToken(r, epoch)
 	if err != nil {
-		return record{}, nil, err
+		return record{}, err
 	}
 	now := s.cfg.Wall().UTC()
 	next := record{count: r.count + 1, Record: lease.Record{Group: r.Group, Token: token, Holder: to.ID, Candidate: to.Candidate}}
 	next.Terms = append(slices.Clone(closeTerm(r.Terms, now, why)), lease.Term{Token: token, Candidate: to.Candidate.ID, Session: to.ID, Begin: now})
-	var old []Write
 	for len(next.Terms) > lease.TermsKept {
 		n := next.count - uint64(len(next.Terms))
-		old = append(old, Write{Key: historyKey(r.Group, n), Value: encode(termOf(next.Terms[0])), Quiet: true})
+		p.first = append(p.first, Write{Key: historyKey(r.Group, n), Value: encode(termOf(next.Terms[0])), Quiet: true})
 		next.Terms = next.Terms[1:]
 	}
-	return next, old, nil
+	if r.Version == 0 || r.Token.Epoch() < epoch {
+		p.last = append(p.last, Write{Key: grantKey(r.Group), Value: encode(grantJSON{Format: Format, Deployment: to.Deployment, Epoch: epoch}), Quiet: true})
+	}
+	return next, nil
 }
 
 // Acquire implements lease.Store: the records are as seen, their holders are dead, the
-// session lives, and the epoch has not changed.
+// session lives, and the epoch has not changed. A group without a record was not granted in
+// this epoch: else its record was deleted.
 func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
 	return s.acquire(ctx, nil, id, seen)
 }
@@ -232,45 +240,136 @@ func (s *Store) acquire(ctx context.Context, rules []Cond, id lease.SessionID, s
 	if err := lease.CheckBatch(s.Caps(), seen); err != nil {
 		return nil, err
 	}
+	before := map[string]uint64{} // versions of the proofs of grants in earlier epochs
 	for range 3 {
 		d, err := s.describe(ctx, id)
 		if err != nil {
+			return nil, err
+		}
+		records, err := s.known(ctx, seen, plant.AcquireAnyVersion)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.learnEnds(ctx, records); err != nil {
 			return nil, err
 		}
 		m, err := s.fresh(ctx)
 		if err != nil {
 			return nil, err
 		}
-		records, err := s.known(ctx, seen)
-		if err != nil {
-			return nil, err
-		}
 		p := plan{guard: append([]Cond{{beatKey(id), Any}, {metaKey, m.version}}, rules...), again: 2 + len(rules), show: []string{beatKey(id), metaKey, rulesKey}}
 		out := make([]record, len(records))
 		for i, r := range records {
-			next, old, err := s.granted(r, d.Session, m.Epoch, s.reason(r.Holder))
-			if err != nil {
+			if out[i], err = s.granted(&p, r, d.Session, m.Epoch, s.reason(r.Holder)); err != nil {
 				return nil, err
 			}
-			out[i] = next
-			p.first = append(p.first, old...)
-			p.decide = append(p.decide, step{Cond{recordKey(r.Group), r.Version}, Write{Key: recordKey(r.Group), Value: s.encodeRecord(next)}})
+			p.decide = append(p.decide, step{Cond{recordKey(r.Group), r.Version}, Write{Key: recordKey(r.Group), Value: s.encodeRecord(out[i])}})
 			if h := (Cond{beatKey(r.Holder), 0}); r.Holder != "" && !slices.Contains(p.guard, h) && !s.cfg.plant.Has(plant.AcquireFromLiving) {
 				p.guard = append(p.guard, h)
 			}
-		}
-		granted, err := s.decide(ctx, p, out, id, m)
-		if errors.Is(err, errMeta) {
-			continue
-		}
-		if errors.Is(err, lease.ErrConflict) {
-			if err = s.conflict(ctx, seen); err == nil {
-				continue // vacant again already
+			if r.Version == 0 {
+				p.guard = append(p.guard, Cond{grantKey(r.Group), before[r.Group]})
 			}
 		}
-		return granted, err
+		granted, err := s.decide(ctx, p, out, id, m)
+		if errors.Is(err, lease.ErrConflict) {
+			if err := s.missing(ctx, records, m, before); err != nil {
+				return nil, err
+			}
+			if err = s.conflict(ctx, seen); err == nil {
+				continue // vacant again already, or granted in an earlier epoch only
+			}
+			if s.cfg.plant.Has(plant.TornBatch) {
+				s.tear(ctx, id, seen, err)
+			}
+		}
+		if !errors.Is(err, errMeta) {
+			return granted, err
+		}
 	}
 	return nil, errMetaBusy
+}
+
+// tear grants what did not conflict. It is a bug, see plant.TornBatch.
+func (s *Store) tear(ctx context.Context, id lease.SessionID, seen []lease.Record, err error) {
+	var c *lease.ConflictError
+	if len(seen) == 1 || !errors.As(err, &c) {
+		return
+	}
+	for _, r := range seen {
+		if !slices.ContainsFunc(c.Current, func(v lease.View) bool { return v.Group == r.Group }) {
+			_, _ = s.Acquire(ctx, id, r)
+		}
+	}
+}
+
+// learnEnds reads why the holders of the records ended, where that is not known.
+func (s *Store) learnEnds(ctx context.Context, records []record) error {
+	var holders []lease.SessionID
+	var keys []string
+	s.mu.Lock()
+	for _, r := range records {
+		if _, ok := s.ended.get(r.Holder); r.Holder != "" && !ok && !slices.Contains(holders, r.Holder) {
+			holders = append(holders, r.Holder)
+			keys = append(keys, beatKey(r.Holder), sessionKey(r.Holder))
+		}
+	}
+	s.mu.Unlock()
+	items, err := s.read(ctx, keys...)
+	if err != nil {
+		return err
+	}
+	for i, h := range holders {
+		beat, session := items[2*i], items[2*i+1]
+		s.sawSession(h, beat, session)
+		if beat.Version == 0 && session.Version == 0 { // it held a group, so it has ended
+			s.mu.Lock()
+			s.ended.put(h, lease.Expired)
+			s.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// missing looks whether a group without a record was granted in this epoch: then its record
+// was deleted, and the error says so. It notes the proofs of grants in earlier epochs.
+func (s *Store) missing(ctx context.Context, records []record, m *meta, before map[string]uint64) error {
+	var groups, keys []string
+	for _, r := range records {
+		if r.Version == 0 {
+			groups = append(groups, r.Group)
+			keys = append(keys, grantKey(r.Group)) // read before the record, which stays
+		}
+	}
+	for _, g := range groups {
+		keys = append(keys, recordKey(g))
+	}
+	items, err := s.read(ctx, keys...)
+	if err != nil {
+		return err
+	}
+	for i, g := range groups {
+		proof, record := items[i], items[len(groups)+i]
+		if proof.Version == 0 || record.Version != 0 {
+			continue
+		}
+		var j grantJSON
+		if err := decode(proof, &j); err != nil {
+			return err
+		}
+		if before[g] = proof.Version; j.Epoch >= m.Epoch {
+			s.mu.Lock()
+			if s.epoch == m.Epoch {
+				s.proves("the record of group %q was deleted", g)
+			}
+			s.mu.Unlock()
+		}
+	}
+	if err := s.report(ctx); err != nil {
+		return err
+	}
+	_, err = s.fresh(ctx)
+	return err
 }
 
 // errMeta: the deployment's description changed during the call.
@@ -279,6 +378,7 @@ var errMeta = errors.New("kv: the epoch changed during the call")
 // decide runs a plan whose first two guards are the session's beat and meta, and returns the
 // records with their new versions.
 func (s *Store) decide(ctx context.Context, p plan, out []record, id lease.SessionID, m *meta) ([]lease.Record, error) {
+	epoch := s.ask().epoch
 	r, err := s.run(ctx, p)
 	var after *guardError
 	switch {
@@ -298,13 +398,14 @@ func (s *Store) decide(ctx context.Context, p plan, out []record, id lease.Sessi
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lost != "" && m != nil { // a plain release grants nothing
-		return nil, fmt.Errorf("kv: %s: %w", s.lost, errBehind)
+	if err := s.behind(r); err != nil && m != nil {
+		return nil, err
 	}
 	records := make([]lease.Record, len(out))
 	for i := range out {
 		out[i].Version = r.Versions[i]
-		if known, _ := s.records.get(out[i].Group); known.Version < out[i].Version {
+		out[i].read = true
+		if known, _ := s.records.get(out[i].Group); known.Version < out[i].Version && s.epoch == epoch {
 			s.records.put(out[i].Group, out[i])
 		}
 		records[i] = out[i].Record
@@ -355,7 +456,7 @@ func (s *Store) release(ctx context.Context, rules []Cond, id, to lease.SessionI
 		return nil, err
 	}
 	for range 3 {
-		records, err := s.known(ctx, held)
+		records, err := s.known(ctx, held, plant.ReleaseAnyVersion)
 		if errors.Is(err, lease.ErrConflict) {
 			if _, dead := s.Session(ctx, id); dead != nil {
 				err = dead
@@ -365,7 +466,7 @@ func (s *Store) release(ctx context.Context, rules []Cond, id, to lease.SessionI
 			return nil, err
 		}
 		for _, r := range records {
-			if r.Holder != id {
+			if r.Holder != id && !s.cfg.plant.Has(plant.ReleaseAnyVersion) {
 				return nil, s.notHeld(ctx, id, held)
 			}
 		}
@@ -406,19 +507,26 @@ func (s *Store) handover(ctx context.Context, p *plan, rules []Cond, records, ou
 	if err != nil && !errors.Is(err, lease.ErrSessionDead) {
 		return nil, err
 	}
+	unchecked := s.cfg.plant.Has(plant.SuccessorUnchecked)
+	if unchecked {
+		next.ID, err = to, nil
+	}
 	for i, r := range records {
-		if err != nil || to == id || !next.Scope.Covers(r.Group) {
+		if (err != nil || to == id || !next.Scope.Covers(r.Group)) && !unchecked {
 			return nil, cannotTake(to, r.Group)
 		}
-		var old []Write
-		if out[i], old, err = s.granted(r, next.Session, m.Epoch, why); err != nil {
+		if out[i], err = s.granted(p, r, next.Session, m.Epoch, why); err != nil {
 			return nil, err
 		}
-		p.first = append(p.first, old...)
+		if s.cfg.plant.Has(plant.TokenNotRaised) {
+			out[i].Token = r.Token
+		}
 	}
 	p.guard = append(append(p.guard, Cond{metaKey, m.version}), rules...)
-	p.again = len(p.guard)
-	p.guard = append(p.guard, Cond{beatKey(to), Any})
+	if !unchecked {
+		p.guard = append(p.guard, Cond{beatKey(to), Any})
+	}
+	p.again = 2 + len(rules)
 	p.show = append(p.show, metaKey, rulesKey)
 	return m, nil
 }
@@ -467,7 +575,7 @@ func (s *Store) Groups(ctx context.Context, scope lease.Scope, p lease.Page) ([]
 	if err := errors.Join(err, scope.Validate()); err != nil {
 		return nil, err
 	}
-	items, err := s.list(ctx, recordAt)
+	items, err := s.listRecords(ctx)
 	if err != nil {
 		return nil, err
 	}

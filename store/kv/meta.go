@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,23 +12,24 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// meta describes the deployment, with the version of its key.
+// meta describes the deployment, as its key was read.
 type meta struct {
 	metaJSON
-	version uint64
-	index   uint64
+	created, version uint64 // of the key
+	index            uint64 // when it was read
 }
 
 var errMetaBusy = errors.New("kv: the deployment's description keeps changing")
 
-// loadMeta reads the description of the deployment, writes it at first use, and marks it
-// rewound when something proves that the engine lost data.
+// loadMeta reads the description of the deployment and writes it at first use. If the
+// engine has lost data, that is written into it before anybody relies on what was read.
 func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 	for range 5 {
 		inc, err := s.driver.Incarnation(ctx)
 		if err != nil {
 			return nil, err
 		}
+		asked := s.ask()
 		r, err := s.commit(ctx, Txn{Read: []string{metaKey}})
 		if err != nil {
 			return nil, err
@@ -39,69 +41,115 @@ func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 			}
 			continue
 		}
-		m := &meta{version: item.Version, index: r.Index}
+		m := &meta{created: item.Created, version: item.Version, index: r.Index}
+		item.Key = s.caps.Prefix + item.Key
 		if err := decode(item, &m.metaJSON); err != nil {
 			return nil, err
 		}
-		s.mu.Lock()
-		if s.name == "" || m.Epoch > s.highEpoch {
-			// New here, or an operator has raised the epoch since.
-			s.forgets(r.Index, m.Epoch)
+		if m.Format < Format {
+			return nil, s.former(fmt.Sprintf("format %d, deployment %s, epoch %d", m.Format, m.Deployment, m.Epoch))
 		}
-		if s.name == "" {
-			s.name = m.Deployment
-		}
-		why := s.lost
-		if why == "" && m.Incarnation != inc.ID && (inc.Began == 0 || inc.Began < s.high) {
-			why = fmt.Sprintf("the engine's data is of incarnation %s, not of %s", inc.ID, m.Incarnation)
-		}
-		moved := m.Incarnation != inc.ID
-		if m.Rewound || why == "" && !moved {
-			s.meta = m
-			s.mu.Unlock()
+		next, current := s.compareMeta(m, inc, asked)
+		switch {
+		case !current:
+		case next == nil:
 			return m, nil
-		}
-		s.mu.Unlock()
-		next := m.metaJSON
-		next.Incarnation = inc.ID
-		if why != "" {
-			next.Rewound, next.Why = true, why
-		}
-		if err := s.writeMeta(ctx, next, m.version); err != nil {
-			return nil, err
+		default:
+			if err := s.writeMeta(ctx, *next, m.version); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return nil, errMetaBusy
 }
 
-// firstMeta describes a deployment that has no description. If anything else is there, the
-// description was deleted: its name is taken from what is left, and it is rewound.
-func (s *Store) firstMeta(ctx context.Context, inc Incarnation) error {
-	m := metaJSON{Format: Format, Deployment: s.deployment(), Incarnation: inc.ID}
-	if m.Deployment != "" {
-		m.Rewound, m.Why = true, "the deployment's description is gone"
+// former refuses what a former version wrote: its layout is another one.
+func (s *Store) former(what string) error {
+	return &lease.ArgumentError{Field: "prefix", Value: s.caps.Prefix, Rule: "a former version of this program uses it (" + what +
+		"): end the former programs, use another prefix under the same deployment name, and raise its epoch above the former one before candidates start, so that sinks accept the new tokens"}
+}
+
+// compareMeta holds the description against what is known. It returns what the description must
+// say instead, nil if it is right. A description that is older than what is known by now is
+// not current: read it again.
+func (s *Store) compareMeta(m *meta, inc Incarnation, asked asked) (next *metaJSON, current bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.name == "" || m.Epoch > s.epoch:
+		// The first answer, or an operator has raised the epoch.
+		s.forgets(m)
+	case s.epoch != asked.epoch:
+		return nil, false
+	case m.version < asked.meta:
+		s.proves("the deployment's description went back to an older one")
+	case m.version < s.metaVersion:
+		return nil, false
+	case m.Epoch < s.epoch || m.Deployment != s.name:
+		s.proves("the deployment's description was replaced: deployment %s at epoch %d became %s at epoch %d", s.name, s.epoch, m.Deployment, m.Epoch)
 	}
-	for _, prefix := range []string{recordAt, sessionAt} {
-		left, err := s.driver.List(ctx, prefix, "", 1)
+	s.metaVersion = max(s.metaVersion, m.version)
+	mend := m.metaJSON
+	if m.Incarnation != inc.ID {
+		if inc.Began == 0 || inc.Began < asked.high {
+			s.proves("the engine changed from %s to %s: it was restored from a snapshot, or replaced", m.Incarnation, inc.ID)
+		}
+		mend.Incarnation = inc.ID
+	}
+	if s.lost != "" && !m.Rewound {
+		mend.Rewound, mend.Why = true, s.lost
+	}
+	if s.lost != "" {
+		mend.Epoch = max(m.Epoch, s.epoch)
+	}
+	if s.lost != "" && m.created > s.metaCreated {
+		mend.Deployment = s.name // sinks know the older one
+	}
+	if mend != m.metaJSON {
+		return &mend, true
+	}
+	s.engine = inc.ID
+	if s.meta = m; m.Rewound {
+		s.meta = nil // ask again next time: the epoch may have been raised
+	}
+	return nil, true
+}
+
+// firstMeta describes a deployment that has no description. If anything else is there, or
+// this client knows the deployment, the description was deleted: the new one has the old
+// name, which sinks know, and says so.
+func (s *Store) firstMeta(ctx context.Context, inc Incarnation) error {
+	s.mu.Lock()
+	m := metaJSON{Format: Format, Deployment: s.name, Epoch: s.epoch, Incarnation: inc.ID}
+	s.mu.Unlock()
+	for _, prefix := range []string{"election/", "electors/"} {
+		if left, err := s.driver.List(ctx, prefix, "", 1); err != nil || len(left) > 0 {
+			return cmp.Or(err, s.former("keys below "+prefix))
+		}
+	}
+	lost := m.Deployment != ""
+	for _, prefix := range []string{grantAt, recordAt, sessionAt} {
+		left, err := s.list(ctx, prefix)
 		if err != nil {
 			return err
 		}
 		for _, i := range left {
 			var named struct {
-				Deployment string `json:"deployment"`
+				Deployment string      `json:"deployment"`
+				Epoch      uint64      `json:"epoch"`
+				Token      fence.Token `json:"token"`
 			}
 			_ = decode(i, &named) // a newer format is here too: then its name is unknown
-			m.Rewound, m.Why = true, "the deployment's description is gone"
-			if m.Deployment == "" {
-				m.Deployment = named.Deployment
-			}
+			m.Deployment = cmp.Or(m.Deployment, named.Deployment)
+			m.Epoch = max(m.Epoch, named.Epoch, named.Token.Epoch())
+			lost = true
 		}
 	}
-	if m.Deployment == "" {
-		m.Deployment = s.cfg.Deployment
+	if lost {
+		m.Rewound, m.Why = true, "the deployment's description "+s.caps.Prefix+metaKey+" was deleted"
 	}
 	if m.Deployment == "" {
-		m.Deployment = "d" + strings.ToLower(s.cfg.random())
+		m.Deployment = cmp.Or(s.cfg.Deployment, "d"+strings.ToLower(s.cfg.random()))
 	}
 	return s.writeMeta(ctx, m, 0)
 }
@@ -125,7 +173,6 @@ func (s *Store) fresh(ctx context.Context) (*meta, error) {
 		}
 	}
 	if m.Rewound && !s.cfg.plant.Has(plant.GrantRewound) {
-		s.forgetMeta() // ask again next time: the epoch may have been raised
 		return m, fmt.Errorf("kv: %s: %w", m.Why, lease.ErrRewound)
 	}
 	return m, nil
@@ -175,7 +222,7 @@ func (s *Store) RaiseEpoch(ctx context.Context, to uint64) (lease.Meta, error) {
 			return lease.Meta{}, err
 		}
 		s.mu.Lock()
-		above := max(m.Epoch, s.highEpoch)
+		above := max(m.Epoch, s.epoch)
 		s.mu.Unlock()
 		if err := lease.CheckEpoch(to, above); err != nil {
 			return lease.Meta{}, err

@@ -3,6 +3,8 @@ package kv
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
@@ -83,7 +85,9 @@ const observations = 8
 
 // expire ends the sessions that have been silent for their TTL.
 func (s *Store) expire(ctx context.Context) error {
-	for id, version := range s.silent() {
+	silent := s.silent()
+	for _, id := range slices.Sorted(maps.Keys(silent)) {
+		version := silent[id]
 		d, err := s.describe(ctx, id)
 		if err == nil {
 			err = s.end(ctx, d, version, lease.Expired, nil)

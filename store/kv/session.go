@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -36,7 +39,7 @@ func (s *Store) begin(ctx context.Context, rules []Cond, c tenure.Candidate, ttl
 		Fenced: o.Fenced, Deployment: s.deployment(),
 	}}
 	for range 3 {
-		session, err := s.open(ctx, rules, d, o)
+		session, err := s.open(ctx, rules, d, o, ttl)
 		if !errors.Is(err, errReplaced) {
 			return session, err
 		}
@@ -44,92 +47,151 @@ func (s *Store) begin(ctx context.Context, rules []Cond, c tenure.Candidate, ttl
 	return lease.Session{}, errReplaced
 }
 
-// errReplaced: the attempt's key names a session that has died; it was in the way.
+// errReplaced: the session that was found or made has died; a new one needs another id.
 var errReplaced = errors.New("kv: the session of the attempt ended during the call")
 
-func (s *Store) open(ctx context.Context, rules []Cond, d described, o lease.OpenOptions) (lease.Session, error) {
-	id, err := s.grant(ctx, &d)
+// opening is the id of a session that is being opened. Retries of an Open whose outcome is
+// unknown use it again: with a new one for each, their leases would stay until they expire.
+//
+// An id must never be used twice. So a lease is granted only while no session can have been
+// put on it (ttl is 0), and the id is given up before the keys of a session that ended
+// under it are swept up.
+type opening struct {
+	id    string
+	ttl   time.Duration // granted; 0: not known to be granted
+	begun clock.Instant
+}
+
+type openingKey struct {
+	attempt string
+	ttl     time.Duration // asked for
+}
+
+// open makes the session of the attempt, or finds it.
+func (s *Store) open(ctx context.Context, rules []Cond, d described, o lease.OpenOptions, ttl time.Duration) (lease.Session, error) {
+	key := openingKey{d.attempt, ttl}
+	l, retried, err := s.grant(ctx, key, d.TTL)
 	if err != nil {
 		return lease.Session{}, err
 	}
-	d.ID = lease.SessionID(id)
-	lid := s.leaseOf(d.ID)
+	d.ID, d.TTL = lease.SessionID(l.id), l.ttl
+	session, err := s.openAs(ctx, rules, d, o, retried)
+	if err == nil || lease.Definite(err) || errors.Is(err, errReplaced) { // else a retry uses the id again
+		s.mu.Lock()
+		delete(s.openings.m, key)
+		s.mu.Unlock()
+	}
+	return session, err
+}
+
+// grant gets an id for a session, and the lease for it where the engine has leases. The same
+// attempt gets the same one until it is opened; retried says that an earlier call got it.
+func (s *Store) grant(ctx context.Context, key openingKey, ttl time.Duration) (l opening, retried bool, err error) {
+	now := s.cfg.Clock.Now()
+	s.mu.Lock()
+	l, retried = s.openings.get(key)
+	if !retried || key.attempt == "" || now.Sub(l.begun) >= keepDead/2 {
+		l, retried = opening{id: s.cfg.random(), begun: now}, false
+		if s.leaser == nil {
+			l.ttl = ttl
+		}
+		s.keepOpening(key, l)
+	}
+	s.mu.Unlock()
+	if l.ttl != 0 {
+		return l, retried, nil
+	}
+	if l.id, l.ttl, err = s.leaser.Grant(ctx, l.id, ttl); err != nil {
+		if key.attempt == "" {
+			s.revoke(lease.SessionID(l.id))
+		}
+		return l, retried, err
+	}
+	s.mu.Lock()
+	s.keepOpening(key, l)
+	s.mu.Unlock()
+	return l, retried, nil
+}
+
+// keepOpening keeps the id for retries. s.mu is held.
+func (s *Store) keepOpening(key openingKey, l opening) {
+	if key.attempt != "" {
+		s.openings.put(key, l)
+	}
+}
+
+// openAs opens the session under its id, or finds the living session of the attempt.
+func (s *Store) openAs(ctx context.Context, rules []Cond, d described, o lease.OpenOptions, retried bool) (lease.Session, error) {
+	lid, key := s.leaseOf(d.ID), attemptAt+d.attempt
 	p := plan{
-		guard:  rules,
+		// A session that ended under this id leaves its key behind.
+		guard:  append([]Cond{{sessionKey(d.ID), 0}}, rules...),
 		first:  []Write{{Key: sessionKey(d.ID), Value: encodeSession(d), Lease: lid}},
 		decide: []step{{Cond{beatKey(d.ID), 0}, Write{Key: beatKey(d.ID), Value: []byte("{}"), Lease: lid}}},
 		read:   []string{sessionKey(d.ID)},
 		show:   []string{rulesKey},
 	}
 	if d.attempt != "" {
-		key := attemptAt + d.attempt
-		taken, err := s.attempt(ctx, key, d, o)
-		if err != nil || taken.session.ID != "" {
-			return taken.session, err
+		if s.caps.Keys == 1 { // else the transaction compares
+			items, err := s.read(ctx, key)
+			if err != nil || items[0].Version != 0 {
+				return s.found(ctx, items, d, o, retried, err)
+			}
 		}
 		// In a store with one key per step the attempt is taken before the session begins.
-		p.decide = slices.Insert(p.decide, 0, step{Cond{key, taken.version}, Write{Key: key, Value: []byte(id), Lease: lid}})
+		p.decide = slices.Insert(p.decide, 0, step{Cond{key, 0}, Write{Key: key, Value: []byte(d.ID), Lease: lid}})
+		p.show = []string{key, rulesKey}
 	}
 	r, err := s.run(ctx, p)
+	if err != nil && d.attempt == "" {
+		s.revoke(d.ID) // nobody will ever ask for it
+	}
 	switch {
 	case err != nil:
 		return lease.Session{}, err
+	case !r.OK && d.attempt != "" && (r.Items[1].Version != 0 || !p.outdated(r.Items)):
+		return s.found(ctx, r.Items[1:2], d, o, retried, nil)
 	case !r.OK && p.outdated(r.Items):
-		if d.attempt == "" {
-			s.revoke(d.ID) // the next try has another
-		}
+		s.revoke(d.ID) // the next try has another
 		return lease.Session{}, lease.ErrRules
-	case !r.OK && d.attempt == "":
-		// A retry inside the driver found its own first try.
 	case !r.OK:
-		return s.opened(ctx, d, o)
-	}
-	if r.Items[0].Version == 0 {
-		return lease.Session{}, dead(d.ID)
+		// A retry inside the driver found its own first try, or the lease ended.
+		return s.living(ctx, d.ID, d, o)
+	case r.Items[0].Version == 0:
+		return lease.Session{}, errReplaced
 	}
 	d.Opened = r.Items[0].Created
 	s.mu.Lock()
 	s.sessions.put(d.ID, d)
 	s.own.put(d.ID, true)
-	delete(s.opening.m, d.attempt)
-	lost := s.lost
+	err = s.behind(r)
 	s.mu.Unlock()
-	if lost != "" {
-		return lease.Session{}, fmt.Errorf("kv: %s: %w", lost, errBehind)
+	if err != nil || !retried {
+		return d.Session, err
 	}
-	return d.Session, nil
+	return s.living(ctx, d.ID, d, o) // a part of its time may be over
 }
 
-// errBehind: the engine lost data during the call. What it said about a grant is not to be
-// relied on, and what became of it is unknown.
-var errBehind = errors.New("the engine lost data during the call")
-
-// grant gets an id for a session. The same attempt gets the same one until it is opened, so
-// that a lost reply leaves no lease behind.
-func (s *Store) grant(ctx context.Context, d *described) (string, error) {
-	s.mu.Lock()
-	want, ok := s.opening.get(d.attempt)
-	if !ok || d.attempt == "" {
-		want = s.cfg.random()
-		if d.attempt != "" {
-			s.opening.put(d.attempt, want)
+// found returns the session that the attempt's key names.
+func (s *Store) found(ctx context.Context, attempt []Item, d described, o lease.OpenOptions, retried bool, err error) (lease.Session, error) {
+	if err != nil {
+		return lease.Session{}, err
+	}
+	if attempt[0].Version == 0 {
+		return lease.Session{}, errReplaced // its lease has ended, or its session
+	}
+	id := lease.SessionID(attempt[0].Value)
+	session, err := s.living(ctx, id, d, o)
+	if errors.Is(err, errReplaced) {
+		// What it left behind is in the way. An id is never used again, not even this one.
+		if _, err := s.commit(ctx, Txn{If: []Cond{{attempt[0].Key, attempt[0].Version}}, Then: []Write{{Key: attempt[0].Key}}}); err != nil {
+			return lease.Session{}, err
 		}
 	}
-	s.mu.Unlock()
-	if s.leaser == nil {
-		return want, nil
+	if id != d.ID && !retried { // an earlier try may have put a session on it that others have found
+		s.revoke(d.ID)
 	}
-	id, granted, err := s.leaser.Grant(ctx, want, d.TTL)
-	if err != nil {
-		return "", err
-	}
-	d.TTL = granted
-	if id != want && d.attempt != "" {
-		s.mu.Lock()
-		s.opening.put(d.attempt, id)
-		s.mu.Unlock()
-	}
-	return id, nil
+	return session, err
 }
 
 // leaseOf is the lease that the keys of a session are bound to, where the engine has leases.
@@ -140,77 +202,53 @@ func (s *Store) leaseOf(id lease.SessionID) string {
 	return string(id)
 }
 
-type taken struct {
-	session lease.Session
-	version uint64 // of the attempt's key
-}
-
-// attempt looks where more than one step is needed to open: the attempt may have a session.
-func (s *Store) attempt(ctx context.Context, key string, d described, o lease.OpenOptions) (taken, error) {
-	if s.caps.Keys > 1 {
-		return taken{}, nil // the transaction compares
-	}
-	items, err := s.read(ctx, key)
-	if err != nil || items[0].Version == 0 {
-		return taken{}, err
-	}
-	session, err := s.living(ctx, lease.SessionID(items[0].Value), d, o)
-	if errors.Is(err, lease.ErrSessionDead) {
-		return taken{version: items[0].Version}, nil
-	}
-	return taken{session: session}, err
-}
-
-// opened returns the living session of an attempt whose key is there already.
-func (s *Store) opened(ctx context.Context, d described, o lease.OpenOptions) (lease.Session, error) {
-	key := attemptAt + d.attempt
-	items, err := s.read(ctx, key)
-	if err != nil {
-		return lease.Session{}, err
-	}
-	id := lease.SessionID(items[0].Value)
-	session, err := s.living(ctx, id, d, o)
-	if errors.Is(err, lease.ErrSessionDead) {
-		// What it left behind is in the way. An id is never used again, not even this one.
-		if _, err := s.commit(ctx, Txn{If: []Cond{{key, items[0].Version}}, Then: []Write{{Key: key}}}); err != nil {
-			return lease.Session{}, err
-		}
-		err = errReplaced
-	}
-	if id != d.ID {
-		s.revoke(d.ID)
-	}
-	s.mu.Lock()
-	delete(s.opening.m, d.attempt)
-	s.mu.Unlock()
-	return session, err
-}
-
-// living renews the session that an attempt has, if it is the one that is asked for.
+// living renews the session that an attempt has, if it is the one that is asked for: the
+// caller counts its TTL from the beginning of this call.
 func (s *Store) living(ctx context.Context, id lease.SessionID, d described, o lease.OpenOptions) (lease.Session, error) {
 	session, err := s.Session(ctx, id)
-	if err != nil {
+	if err == nil {
+		if err := session.SameOpening(d.Candidate, o); err != nil {
+			return lease.Session{}, err
+		}
+		var beat lease.Beat
+		beat, err = s.KeepAlive(ctx, id)
+		session.TTL = beat.TTL
+	}
+	switch {
+	case errors.Is(err, lease.ErrSessionDead):
+		return lease.Session{}, errReplaced
+	case err != nil:
 		return lease.Session{}, err
 	}
-	if err := session.SameOpening(d.Candidate, o); err != nil {
-		return lease.Session{}, err
-	}
-	beat, err := s.KeepAlive(ctx, id)
-	session.TTL = beat.TTL
-	return session, err
+	s.mu.Lock()
+	s.own.put(id, true)
+	s.mu.Unlock()
+	return session, nil
 }
 
-// revoke ends a lease that nobody needs, beside everything else.
+// revoke ends a lease that nobody needs, beside everything else. One that is not revoked
+// expires.
 func (s *Store) revoke(id lease.SessionID) {
-	if s.leaser == nil || id == "" {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leaser == nil || s.revoking == maxRevoking {
 		return
 	}
-	s.cfg.spawn(func() {
+	started := s.start(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, revokeTimeout)
 		defer cancel()
-		_ = s.leaser.Revoke(ctx, string(id)) // it expires otherwise
+		_ = s.leaser.Revoke(ctx, string(id))
+		s.mu.Lock()
+		s.revoking--
+		s.mu.Unlock()
 	})
+	if started {
+		s.revoking++
+	}
 }
+
+// maxRevoking bounds the leases that are being revoked at once.
+const maxRevoking = 64
 
 const revokeTimeout = 5 * time.Second
 
@@ -273,10 +311,14 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...str
 		reads = append(reads, recordKey(g))
 	}
 	ttl, items, err := s.renew(ctx, id, reads)
+	if errors.Is(err, lease.ErrSessionDead) && s.cfg.plant.Has(plant.KeepAliveRevives) {
+		s.revive(ctx, id)
+		ttl, items, err = s.renew(ctx, id, reads)
+	}
 	if err != nil {
 		return lease.Beat{}, err
 	}
-	if err := s.stands(ctx, items[1]); err != nil {
+	if err := s.stands(ctx, items[1]); err != nil && !s.cfg.plant.Has(plant.BeatRewound) {
 		return lease.Beat{}, err
 	}
 	beat := lease.Beat{TTL: ttl, Requests: s.waiting(id, items[2])}
@@ -305,15 +347,29 @@ func (s *Store) holders(groups []string) []lease.SessionID {
 	return holders
 }
 
+// revive makes a dead session anew. It is a bug, see plant.KeepAliveRevives.
+func (s *Store) revive(ctx context.Context, id lease.SessionID) {
+	s.mu.Lock()
+	d, ok := s.sessions.get(id)
+	s.mu.Unlock()
+	if !ok {
+		return
+	}
+	if s.leaser != nil {
+		_, _, _ = s.leaser.Grant(ctx, string(id), d.TTL)
+	}
+	for key, value := range map[string][]byte{sessionKey(id): encodeSession(d), beatKey(id): []byte("{}")} {
+		_, _ = s.commit(ctx, Txn{Then: []Write{{Key: key, Value: value, Lease: s.leaseOf(id)}}})
+	}
+}
+
 // renew extends the session, and reads at a moment when it lived.
 func (s *Store) renew(ctx context.Context, id lease.SessionID, reads []string) (time.Duration, []Item, error) {
 	if s.leaser != nil {
 		if s.ctx.Err() != nil {
 			return 0, nil, ErrShutdown
 		}
-		s.mu.Lock()
-		known, before := s.high, s.versions(reads)
-		s.mu.Unlock()
+		a := s.ask(reads)
 		ttl, r, err := s.leaser.Renew(ctx, string(id), reads)
 		switch {
 		case errors.Is(err, ErrNoLease):
@@ -323,10 +379,7 @@ func (s *Store) renew(ctx context.Context, id lease.SessionID, reads []string) (
 		case r.Items[0].Version == 0:
 			return 0, nil, dead(id) // closed, and its lease is about to be revoked
 		}
-		s.saw(r.Index, known)
-		for i, item := range r.Items {
-			s.sawItem(item, before[i])
-		}
+		s.heard(r, a)
 		return ttl, r.Items, nil
 	}
 	d, err := s.describe(ctx, id)
@@ -401,6 +454,9 @@ func (s *Store) end(ctx context.Context, d described, beat uint64, why lease.Rea
 	}
 	r, err := s.run(ctx, p)
 	if err != nil {
+		if len(seen) == 0 && beat == Any {
+			s.revoke(d.ID) // the more ways, the sooner it ends
+		}
 		return err
 	}
 	if r.OK {
@@ -525,4 +581,29 @@ func (s *Store) list(ctx context.Context, prefix string) ([]Item, error) {
 		}
 		after = items[len(items)-1].Key
 	}
+}
+
+// listRecords reads all records, and notices those that should be there and are not.
+func (s *Store) listRecords(ctx context.Context) ([]Item, error) {
+	s.mu.Lock()
+	epoch, before := s.epoch, maps.Clone(s.records.m)
+	s.mu.Unlock()
+	items, err := s.list(ctx, recordAt)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.epoch != epoch {
+		return items, nil
+	}
+	for _, i := range items {
+		group := strings.TrimPrefix(i.Key, recordAt)
+		s.sawRecord(i, before[group])
+		delete(before, group)
+	}
+	for _, group := range slices.Sorted(maps.Keys(before)) {
+		s.sawRecord(Item{Key: recordKey(group)}, before[group])
+	}
+	return items, nil
 }

@@ -2,6 +2,7 @@ package kv
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -50,19 +51,25 @@ type Store struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	mu        sync.Mutex
-	meta      *meta
-	name      string // of the deployment, once it is known
-	high      uint64 // the highest index seen, under highEpoch
-	highEpoch uint64
-	lost      string // what proves that the engine lost data, "": nothing
-	sessions  memo[lease.SessionID, described]
-	ended     memo[lease.SessionID, lease.Reason]
-	records   memo[string, record]
-	opening   memo[string, string] // attempt: the lease that its Open uses
-	asked     memo[string, clock.Instant]
-	own       memo[lease.SessionID, bool] // opened here
-	silences  map[lease.SessionID]*silence
+	mu       sync.Mutex
+	meta     *meta
+	sessions memo[lease.SessionID, described]
+	ended    memo[lease.SessionID, lease.Reason]
+	openings memo[openingKey, opening]
+	revoking int
+	asked    memo[string, clock.Instant]
+	own      memo[lease.SessionID, bool] // opened here
+	silences map[lease.SessionID]*silence
+
+	// What is known of the deployment. It belongs to one epoch: when an operator has raised
+	// it, whatever was lost before is dealt with.
+	name                     string // "": nothing is known yet
+	epoch                    uint64
+	engine                   string // its incarnation
+	metaCreated, metaVersion uint64 // of the description's key
+	high                     uint64 // the highest index seen
+	lost                     string // what proves that the engine lost data, "": nothing
+	records                  memo[string, record]
 
 	feed *feed
 }
@@ -78,6 +85,12 @@ func New(ctx context.Context, d Driver, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// Planted returns the configuration with bugs, for tests.
+func (c Config) Planted(p plant.Set) Config {
+	c.plant = p
+	return c
 }
 
 func newStore(d Driver, cfg Config) *Store {
@@ -115,8 +128,19 @@ func randomID() string {
 // Shutdown ends watches and later calls, and waits for everything that the store started.
 // Sessions live on until they expire.
 func (s *Store) Shutdown() {
+	s.mu.Lock()
 	s.cancel()
+	s.mu.Unlock()
 	s.work.Wait()
+}
+
+// start runs f beside everything else, unless the store was shut down. s.mu is held.
+func (s *Store) start(f func()) bool {
+	if s.ctx.Err() != nil {
+		return false
+	}
+	s.cfg.spawn(f)
+	return true
 }
 
 // ErrShutdown is the answer of a store after Shutdown.
@@ -129,8 +153,8 @@ func (s *Store) Caps() lease.Caps {
 	}
 }
 
-// batch is how many records fit one transaction: each may have a holder's beat to look at
-// and a term that moves to the history; meta, two beats and a session come on top.
+// batch is how many records fit one transaction: each writes itself, a term that moves to
+// the history, and the proof that it was granted.
 func (s *Store) batch() int {
 	if s.caps.Keys == 1 {
 		return 1
@@ -267,85 +291,115 @@ func (s *Store) read(ctx context.Context, keys ...string) ([]Item, error) {
 	return items, nil
 }
 
-// commit is one call to the engine. It notices an engine that went back: no answer may be
-// older than what was known when it was asked for.
+// asked is what was known when a call was sent: no answer may be older.
+type asked struct {
+	epoch, high, meta uint64
+	records           []record // by the keys that are read
+}
+
+func (s *Store) ask(keys ...[]string) asked {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := asked{epoch: s.epoch, high: s.high, meta: s.metaVersion}
+	for _, key := range slices.Concat(keys...) {
+		var r record
+		if group, ok := strings.CutPrefix(key, recordAt); ok {
+			r, _ = s.records.get(group)
+		}
+		a.records = append(a.records, r)
+	}
+	return a
+}
+
+// commit is one call to the engine.
 func (s *Store) commit(ctx context.Context, t Txn) (Result, error) {
 	if s.ctx.Err() != nil {
 		return Result{}, ErrShutdown
 	}
-	s.mu.Lock()
-	known, before := s.high, s.versions(t.Read, t.Else)
-	s.mu.Unlock()
+	a := s.ask(t.Read, t.Else)
 	r, err := s.driver.Commit(ctx, t)
 	if err != nil {
 		return Result{}, err
 	}
-	s.saw(r.Index, known)
-	for i, item := range r.Items {
-		s.sawItem(item, before[i])
-	}
+	s.heard(r, a)
 	return r, nil
 }
 
-// versions are those of the records among the keys that are known now. s.mu is held.
-func (s *Store) versions(keys ...[]string) []uint64 {
-	var all []uint64
-	for _, key := range slices.Concat(keys...) {
-		r, _ := s.records.get(strings.TrimPrefix(key, recordAt))
-		all = append(all, r.Version)
-	}
-	return all
-}
-
-// saw remembers the highest index, and that an answer was older than what was known.
-func (s *Store) saw(index, known uint64) {
-	if index == 0 {
-		return
-	}
+// heard notices an engine that lost data: its answer is older than what was known when it
+// was asked, or of another engine. If the epoch was raised since, the answer may be from
+// before, and says nothing.
+func (s *Store) heard(r Result, a asked) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if index < known {
-		s.proves(fmt.Sprintf("the engine answered at index %d after it had answered at index %d", index, known))
+	switch {
+	case s.epoch != a.epoch:
 		return
+	case r.Index != 0 && r.Index < a.high:
+		s.proves("the engine went back from index %d to %d: it was restored from a backup", a.high, r.Index)
+	case r.Incarnation != "" && s.engine != "" && r.Incarnation != s.engine:
+		s.meta = nil // reading it tells whether anything was lost
+	default:
+		s.high = max(s.high, r.Index)
 	}
-	s.high = max(s.high, index)
+	for i, item := range r.Items {
+		if strings.HasPrefix(item.Key, recordAt) {
+			s.sawRecord(item, a.records[i])
+		}
+	}
 }
 
-// sawItem notices a record that was deleted or went back: before is the version of it that
-// was known when the read was sent.
-func (s *Store) sawItem(i Item, before uint64) {
-	if _, ok := strings.CutPrefix(i.Key, recordAt); !ok {
-		return
-	}
+// sawRecord takes in a record that was read. before is what was known of it when the read
+// was sent. s.mu is held.
+func (s *Store) sawRecord(i Item, before record) {
 	r, err := decodeRecord(i)
 	if err != nil {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	r.read = true
 	known, _ := s.records.get(r.Group)
 	switch {
-	case r.Version < before:
-		s.proves(fmt.Sprintf("the record of group %q went back from version %d to %d", r.Group, before, r.Version))
-	case r.Version > known.Version:
-		if r.Token < known.Token {
-			s.proves(fmt.Sprintf("the token of group %q fell from %d to %d", r.Group, known.Token, r.Token))
-		}
+	case before.read && r.Version == 0:
+		s.proves("the record of group %q (token %d) was deleted", r.Group, before.Token)
+	case before.read && (r.Version < before.Version || r.Token < before.Token):
+		s.proves("the record of group %q went back from token %d to %d", r.Group, before.Token, r.Token)
+	case r.Version > known.Version || r.Version == known.Version && r.Version != 0 && !known.read:
 		s.records.put(r.Group, r)
 	}
 }
 
-// proves notes that the engine lost data. s.mu is held.
-func (s *Store) proves(what string) {
-	if s.lost == "" {
-		s.lost, s.meta = what, nil
-	}
+// proves notes that the engine lost data. The first reason is the best one. s.mu is held.
+func (s *Store) proves(format string, args ...any) {
+	s.lost, s.meta = cmp.Or(s.lost, fmt.Sprintf(format, args...)), nil
 }
 
-// forgets clears what was known before the engine lost data, once the epoch was raised.
-// Tokens are kept: none of them may be granted again. s.mu is held.
-func (s *Store) forgets(index, epoch uint64) {
-	s.lost, s.high, s.highEpoch = "", index, epoch
+// behind returns an error if the engine has lost data or is another one. What it said about
+// a grant is not to be relied on then, and what became of it is unknown. s.mu is held.
+func (s *Store) behind(r Result) error {
+	switch {
+	case s.lost != "":
+		return fmt.Errorf("kv: the engine lost data during the call: %s", s.lost)
+	case r.Incarnation != "" && r.Incarnation != s.engine:
+		return fmt.Errorf("kv: the engine changed during the call from %s to %s", s.engine, r.Incarnation)
+	}
+	return nil
+}
+
+// report tells everybody, through the description, that the engine lost data.
+func (s *Store) report(ctx context.Context) error {
+	s.mu.Lock()
+	lost := s.lost != "" && s.meta == nil
+	s.mu.Unlock()
+	if !lost {
+		return nil
+	}
+	_, err := s.loadMeta(ctx)
+	return err
+}
+
+// forgets clears what was known, because an operator has raised the epoch. s.mu is held.
+func (s *Store) forgets(m *meta) {
+	s.name, s.epoch, s.engine, s.high, s.lost = m.Deployment, m.Epoch, m.Incarnation, m.index, ""
+	s.metaCreated, s.metaVersion = m.created, m.version
 	s.sessions, s.ended, s.records = memo[lease.SessionID, described]{}, memo[lease.SessionID, lease.Reason]{}, memo[string, record]{}
 	clear(s.silences)
 }
@@ -368,7 +422,13 @@ func (m *memo[K, V]) get(k K) (V, bool) {
 }
 
 // nextToken follows the token that the store has read.
-func nextToken(r record, epoch uint64) (fence.Token, error) {
+func (s *Store) nextToken(r record, epoch uint64) (fence.Token, error) {
+	if s.cfg.plant.Has(plant.TokenReset) && r.Holder == "" {
+		r.Token = 0
+	}
+	if s.cfg.plant.Has(plant.EpochIgnored) {
+		epoch = r.Token.Epoch()
+	}
 	t, err := r.Token.Next(epoch)
 	if err != nil {
 		return 0, fmt.Errorf("kv: group %q: %w: %w", r.Group, lease.ErrBusy, err)

@@ -82,7 +82,7 @@ func (e *Engine) Commit(now clock.Instant, t kv.Txn) kv.Result {
 		i.Key = key
 		r.Items = append(r.Items, i)
 	}
-	r.Index = e.index
+	r.Index, r.Incarnation = e.index, e.incarnation().ID
 	return r
 }
 

@@ -116,7 +116,7 @@ func NewDriver(o Options) *Driver {
 
 // Open returns another client of the engine.
 func (d *Driver) Open() (*kv.Store, error) {
-	return kv.New(context.Background(), d, kv.Config{Deployment: d.options.Deployment, Clock: d.options.Clock})
+	return kv.New(context.Background(), d, kv.Config{Deployment: d.options.Deployment, Clock: d.options.Clock}.Planted(d.options.Plant))
 }
 
 func (d *Driver) expire() {
