@@ -17,7 +17,8 @@ type Candidate struct {
 	Address string `json:"address,omitempty"`
 	// Metadata is passed on to observers; at most 4 KiB in all.
 	Metadata map[string]string `json:"metadata,omitempty"`
-	// Priority orders the candidates in line: higher first, equal by age.
+	// Priority orders the candidates in line: higher first. Among equals the order
+	// differs from group to group.
 	Priority int `json:"priority,omitempty"`
 }
 

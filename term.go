@@ -19,6 +19,10 @@ import (
 type Trust struct {
 	clock clock.Clock
 	until atomic.Int64
+
+	mu     sync.Mutex
+	risk   chan struct{} // closed: at risk; nil: nobody has asked
+	risked bool
 }
 
 // NewTrust returns a Trust that has already ended.
@@ -26,6 +30,34 @@ func NewTrust(c clock.Clock) *Trust { return &Trust{clock: c} }
 
 // Set says until when. Only engines call it.
 func (t *Trust) Set(until clock.Instant) { t.until.Store(int64(until)) }
+
+// SetAtRisk says whether trust is about to end for lack of keep-alives. Only engines
+// call it.
+func (t *Trust) SetAtRisk(risked bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case risked == t.risked:
+	case !risked:
+		t.risk = nil
+	case t.risk != nil:
+		close(t.risk)
+	}
+	t.risked = risked
+}
+
+// AtRisk is what Term.AtRisk returns.
+func (t *Trust) AtRisk() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.risk == nil {
+		t.risk = make(chan struct{})
+		if t.risked {
+			close(t.risk)
+		}
+	}
+	return t.risk
+}
 
 // Remaining is how long trust still lasts; zero or less means that it ended.
 func (t *Trust) Remaining() time.Duration {
@@ -135,6 +167,13 @@ func (t *Term) Remaining() time.Duration {
 	}
 	return max(0, t.trust.Remaining())
 }
+
+// AtRisk returns a channel that is closed when no keep-alive has been acknowledged for so
+// long that the term ends soon (lease.Timing: Misses × Beat), though it still may be
+// trusted. It is the moment to finish a step and to begin no long one. When a keep-alive
+// is acknowledged after all, the next call returns another channel, which is open. Engines
+// without keep-alives never close it.
+func (t *Term) AtRisk() <-chan struct{} { return t.trust.AtRisk() }
 
 // Check reads the clock and returns nil while the term may be trusted, an
 // EndedError after. It asks nobody, so it cannot be late by a lost message; what

@@ -95,7 +95,7 @@ func digest(parts ...string) string {
 // returns an ArgumentError if not.
 func (s Session) SameOpening(c tenure.Candidate, o OpenOptions) error {
 	same := s.Candidate.ID == c.ID && s.Candidate.Address == c.Address && s.Candidate.Priority == c.Priority &&
-		maps.Equal(s.Candidate.Metadata, c.Metadata) && slices.Equal(s.Scope, o.Scope) && s.Fenced == o.Fenced
+		maps.Equal(s.Candidate.Metadata, c.Metadata) && slices.Equal(s.Scope, o.Scope) && s.Fenced == o.Fenced && s.Successor == o.Successor
 	if !same {
 		return &ArgumentError{Field: "attempt", Value: o.Attempt, Rule: "names a living session that was opened with other arguments"}
 	}

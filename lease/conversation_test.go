@@ -120,9 +120,10 @@ func firstDifference(got, want string) string {
 // What is said:
 //
 //	line b1 a1                        who stands in line now
-//	campaign g h; withdraw g; ended g 4 resigned; returned g 4 to b; returned g 4 to b b1
+//	campaign g h; try g; withdraw g; ended g 4 resigned; returned g 4 to b; returned g 4 to b b1
 //	health ok; health sick; shutdown; synced; watch lost
 //	view g v5 led by b1 token 4       b1 lives
+//	view g v5 led by b1 token 4 transferred by c1
 //	view g v5 vacant token 4 after b1 b1 is dead
 //	view g v6 vacant token 4          released
 //	view g v6 released token 4 by b1  the record says by whom
@@ -346,14 +347,14 @@ func (c *conversation) events(words []string) ([]Event, error) {
 		return ""
 	}
 	switch words[0] {
-	case "campaign", "withdraw":
+	case "campaign", "withdraw", "try":
 		kind := OnCampaign
 		if words[0] == "withdraw" {
 			kind = OnWithdraw
 		}
 		var events []Event
 		for _, g := range words[1:] {
-			events = append(events, Event{Kind: kind, Group: g})
+			events = append(events, Event{Kind: kind, Group: g, Once: words[0] == "try"})
 		}
 		return events, nil
 	case "ended":
@@ -479,17 +480,21 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 			r.Records = append(r.Records, v.Record)
 		}
 	case "released":
-		v, err := viewOf(append(slices.Clone(rest[:2]), append([]string{"vacant"}, rest[2:]...)...))
-		if err != nil {
-			return nil, err
+		for _, part := range parts(rest) {
+			v, err := viewOf(append(slices.Clone(part[:2]), append([]string{"vacant"}, part[2:]...)...))
+			if err != nil {
+				return nil, err
+			}
+			r.Records = append(r.Records, v.Record)
 		}
-		r.Records = []Record{v.Record}
 	case "handed":
-		v, err := viewOf(append(slices.Clone(rest[:2]), append([]string{"led", "by", rest[5]}, rest[2:4]...)...))
-		if err != nil {
-			return nil, err
+		for _, part := range parts(rest) {
+			v, err := viewOf(append(slices.Clone(part[:2]), append([]string{"led", "by", part[5]}, part[2:4]...)...))
+			if err != nil {
+				return nil, err
+			}
+			r.Records = append(r.Records, v.Record)
 		}
-		r.Records = []Record{v.Record}
 	case "read":
 		v, err := viewOf(rest)
 		if err != nil {
@@ -564,7 +569,7 @@ func (l *lineOf) Ahead(s Session, group string, last SessionID) int {
 	ahead := 0
 	for _, o := range *l {
 		switch {
-		case o.ID == s.ID && s.Opened != math.MaxUint64:
+		case o.ID == s.ID && s.Candidate.Priority != math.MinInt:
 			return ahead
 		case o.ID != s.ID && o.ID != last && o.Scope.Covers(group):
 			ahead++
@@ -602,6 +607,10 @@ func viewOf(words []string) (View, error) {
 		return View{}, fail
 	}
 	v := View{Record: Record{Group: words[0]}, State: tenure.Vacant}
+	if n := len(words); n == 10 && words[7] == "transferred" {
+		v.Terms = []Term{{Session: SessionID(words[9]), Reason: Transferred}, {Session: SessionID(words[4])}}
+		words = words[:7]
+	}
 	rest := words[3:]
 	switch {
 	case words[2] == "led" && words[3] == "by" && len(words) == 7:
@@ -695,6 +704,8 @@ func describe(a Action) string {
 		return "watch"
 	case DoTrust:
 		return fmt.Sprintf("trust %s until %s", a.Session.ID, at(a.Until))
+	case DoRisk:
+		return fmt.Sprintf("%s is at risk", a.Session.ID)
 	case DoBegin:
 		return fmt.Sprintf("begin %s v%d", term, a.Record.Version)
 	case DoEnd:

@@ -22,6 +22,9 @@ type Elector struct {
 
 var _ tenure.Elector = (*Elector)(nil)
 
+// ErrLed: another leads the group, so TryCampaign has failed.
+var ErrLed = errors.New("another leads the group")
+
 // ErrCampaigning: the node campaigns for this group already.
 var ErrCampaigning = errors.New("lease: this node campaigns for the group already")
 
@@ -37,6 +40,17 @@ func (e *Elector) Group() string { return e.group }
 // at a time: ErrCampaigning. If ctx ends at the very moment of the win, the term
 // is returned: it is the caller's, who resigns it if it is not wanted.
 func (e *Elector) Campaign(ctx context.Context) (*tenure.Term, error) {
+	return e.campaign(ctx, false)
+}
+
+// TryCampaign is a Campaign that does not wait for the leader to go: if another leads, it
+// fails with ErrLed. It does wait for the store to answer, and for those who stand before
+// this candidate in line.
+func (e *Elector) TryCampaign(ctx context.Context) (*tenure.Term, error) {
+	return e.campaign(ctx, true)
+}
+
+func (e *Elector) campaign(ctx context.Context, once bool) (*tenure.Term, error) {
 	switch {
 	case e == nil:
 		return nil, errNoElector
@@ -57,7 +71,7 @@ func (e *Elector) Campaign(ctx context.Context) (*tenure.Term, error) {
 		return nil, fmt.Errorf("group %q: %w", e.group, ErrCampaigning)
 	}
 	n.waiters[e.group] = w
-	n.queue = append(n.queue, Event{Kind: OnCampaign, Group: e.group})
+	n.queue = append(n.queue, Event{Kind: OnCampaign, Group: e.group, Once: once})
 	n.mu.Unlock()
 	n.poke()
 

@@ -1036,3 +1036,27 @@ func TestRecall(t *testing.T) {
 		}
 	})
 }
+
+// Who resigns hands over to the candidate that is first in line, with one call and without
+// an acquire.
+func TestResignHandsOver(t *testing.T) {
+	bubble(t, func(w *world) {
+		one := func(c *lease.Config) { c.Scope = lease.Scope{"g"} }
+		store := newCountingStore(w.mem)
+		term := w.win(w.node(store, "a", one), "g")
+		next := w.campaign(w.Context(), w.node(store, "b", one), "g")
+		time.Sleep(time.Minute)
+		acquires := store.counted(acquire)
+		w.resign(term)
+		if got := w.won(next).term; got.Token() != term.Token()+1 {
+			w.Errorf("token %d after %d", got.Token(), term.Token())
+		}
+		if n := store.counted(acquire) - acquires; n != 0 || store.counted(release) != 1 {
+			w.Errorf("%d acquires and %d releases, want one release", n, store.counted(release))
+		}
+		w.led("g", "b")
+		if h, err := w.mem.History(w.Context(), "g", lease.Page{}); err != nil || len(h) != 2 || h[1].Reason != lease.Resigned {
+			w.Errorf("the history is %+v, %v", h, err)
+		}
+	})
+}

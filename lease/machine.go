@@ -52,13 +52,18 @@ type Machine struct {
 	placed     bool // a watch has shown everybody in line
 	named      int  // the seat whose record the next keep-alive reads first
 
-	seats    map[string]*seat
-	order    []*seat // as they came: maps have no order that repeats
-	actives  int     // seats that need a session
-	wakes    wakes
-	acquires []*seat // due, waiting for a lane
-	releases []*seat
-	reads    []*seat
+	seats   map[string]*seat
+	order   []*seat // as they came: maps have no order that repeats
+	actives int     // seats that need a session
+	// vacancies counts the seats of vacant groups that somebody waits for.
+	vacancies int
+	// mostVacant is how many there were at once lately, and mostAt when.
+	mostVacant int
+	mostAt     clock.Instant
+	wakes      wakes
+	acquires   []*seat // due, waiting for a lane
+	releases   []*seat
+	reads      []*seat
 
 	commits  [16]time.Duration // recent
 	commitAt int
@@ -137,7 +142,7 @@ type EventKind uint8
 
 // The events.
 const (
-	OnCampaign  EventKind = iota + 1 // Group: somebody waits to lead it
+	OnCampaign  EventKind = iota + 1 // Group, Once: somebody waits to lead it
 	OnWithdraw                       // Group: nobody waits any longer
 	OnEnded                          // Group, Token, Cause: ended on the holder's side
 	OnReturned                       // Group, Token, To, Session: work has returned
@@ -152,6 +157,7 @@ const (
 type Event struct {
 	Kind  EventKind
 	Group string
+	Once  bool // fail if another leads, instead of waiting
 	Token fence.Token
 	To    string
 	// Session of To, if it is known: it saves a look at the line.
@@ -170,7 +176,8 @@ type ActionKind uint8
 const (
 	DoCall    ActionKind = iota + 1 // Call: ask the store, answer with OnReply
 	DoWatch                         // start watching the scope
-	DoTrust                         // Session is trusted until Until
+	DoTrust                         // Session is trusted until Until, and not at risk
+	DoRisk                          // Session: keep-alives fail, trust will end
 	DoBegin                         // Group, Record: a term begins
 	DoEnd                           // Group, Token, Cause: the term ends
 	DoFail                          // Group, Cause: the campaign is over without a term
@@ -321,7 +328,7 @@ func (m *Machine) Next() clock.Instant {
 	}
 	next := min(m.openAt, m.idleAt, m.watchAt)
 	if s := m.session; s != nil {
-		next = min(next, s.beatAt, m.stopAt(s))
+		next = min(next, s.beatAt, m.stopAt(s), m.riskAt(s))
 	}
 	for _, f := range m.calls {
 		if !f.late {
@@ -343,6 +350,10 @@ func (m *Machine) runOut() {
 		m.expire()
 	}
 	m.timeOut()
+	if s := m.session; s != nil && m.now >= m.riskAt(s) {
+		s.atRisk = true
+		m.do(Action{Kind: DoRisk, Session: s.Session})
+	}
 }
 
 // hung: a planted machine waits for its calls before it looks at its timers.
@@ -378,7 +389,7 @@ func (m *Machine) due() {
 func (m *Machine) handle(e *Event) {
 	switch e.Kind {
 	case OnCampaign:
-		m.campaign(m.seat(e.Group))
+		m.campaign(m.seat(e.Group), e.Once)
 	case OnWithdraw:
 		m.withdraw(m.seat(e.Group))
 	case OnEnded:

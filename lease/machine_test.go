@@ -626,23 +626,32 @@ func (h *heckler) grant(c *Call, r *Reply, how int) string {
 }
 
 func (h *heckler) release(c *Call, r *Reply) string {
-	held := c.Held[0]
-	g := held.Group
-	v := h.at(g, h.newest(g).Version)
+	conflict := &ConflictError{}
+	var words []string
+	for _, held := range c.Held {
+		if v := h.at(held.Group, h.newest(held.Group).Version); v.Version != held.Version || v.Holder != c.Session {
+			conflict.Current = append(conflict.Current, v)
+			words = append(words, inWords(v))
+		}
+	}
 	switch {
-	case v.Version != held.Version || v.Holder != c.Session:
-		r.Err = &ConflictError{Current: []View{v}}
-		return "conflict " + inWords(v)
+	case len(words) > 0:
+		r.Err = conflict
+		return "conflict " + strings.Join(words, "; ")
 	case c.To != "" && h.dead[c.To]:
 		r.Err = ErrSuccessor
 		return "successor"
 	}
-	rec := h.put(g, c.To)
-	r.Records = []Record{rec}
+	verb, to := "released ", ""
 	if c.To != "" {
-		return fmt.Sprintf("handed %s v%d token %d to %s", g, rec.Version, rec.Token, c.To)
+		verb, to = "handed ", " to "+string(c.To)
 	}
-	return fmt.Sprintf("released %s v%d token %d", g, rec.Version, rec.Token)
+	for _, held := range c.Held {
+		rec := h.put(held.Group, c.To)
+		r.Records = append(r.Records, rec)
+		words = append(words, fmt.Sprintf("%s v%d token %d%s", held.Group, rec.Version, rec.Token, to))
+	}
+	return verb + strings.Join(words, "; ")
 }
 
 // repeat says an answer again, or one that nobody asked for. Nothing follows.

@@ -78,6 +78,9 @@ func (s Scope) Covers(group string) bool {
 	return false
 }
 
+// single reports whether the set is one group.
+func (s Scope) single() bool { return len(s) == 1 && !strings.HasSuffix(s[0], "*") }
+
 // Overlaps reports whether some group can be in both sets.
 func (s Scope) Overlaps(o Scope) bool {
 	for _, p := range s {

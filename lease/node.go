@@ -309,6 +309,9 @@ func (n *Node) act(a Action) {
 			n.session, n.trust = a.Session, tenure.NewTrust(n.cfg.Clock)
 		}
 		n.trust.Set(a.Until)
+		n.trust.SetAtRisk(false)
+	case DoRisk:
+		n.trust.SetAtRisk(true)
 	case DoBegin:
 		n.begin(a)
 	case DoEnd:
@@ -406,7 +409,7 @@ func (n *Node) call(c *Call) {
 	}
 	n.work.Go(func() {
 		ctx, cancel := context.WithTimeout(n.ctx, c.Timeout)
-		r := c.Do(ctx, n.store, n.cfg.Candidate, OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Fenced: n.cfg.Fenced})
+		r := c.Do(ctx, n.store, n.cfg.Candidate, OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Fenced: n.cfg.Fenced, Successor: n.cfg.Scope.single()})
 		cancel()
 		n.mu.Lock()
 		n.calls--

@@ -226,6 +226,62 @@ func TestRestIsKeepAlives(t *testing.T) {
 	})
 }
 
+// Many groups that fall vacant at once are acquired in batches that do not collide: every
+// candidate is the first for its part of them.
+func TestMassVacancy(t *testing.T) {
+	bubble(t, func(w *world) {
+		const groups = 3000
+		a := w.node(w.mem, "a")
+		for _, term := range w.winAll(a, groups) {
+			defer func() { _ = term.Resign(context.Background()) }()
+		}
+		holder := w.read("g0").Holder
+		var tries, conflicts atomic.Int64
+		count := func(_ context.Context, m method, apply func() error) error {
+			err := apply()
+			if m == acquire {
+				tries.Add(1)
+				if err != nil {
+					conflicts.Add(1)
+				}
+			}
+			return err
+		}
+		for _, id := range []string{"b", "c", "d"} {
+			n := w.node(newSlowStore(through{w.mem, count}, 10*time.Millisecond), id)
+			for g := range groups {
+				w.campaign(w.Context(), n, fmt.Sprintf("g%d", g))
+			}
+		}
+		time.Sleep(time.Minute)
+		if err := w.mem.Close(w.Context(), holder, lease.Forced); err != nil {
+			w.Fatal(err)
+		}
+		begin := time.Now()
+		for vacant := true; vacant; time.Sleep(10 * time.Millisecond) {
+			vacant = false
+			for after := ""; ; {
+				views, err := w.mem.Groups(w.Context(), lease.Scope{"*"}, lease.Page{After: after})
+				if err != nil {
+					w.Fatal(err)
+				}
+				vacant = vacant || slices.ContainsFunc(views, func(v lease.View) bool { return v.State != tenure.Led })
+				if len(views) < lease.MaxPage {
+					break
+				}
+				after = views[len(views)-1].Group
+			}
+			if time.Since(begin) > patience {
+				w.Fatal("some groups are not led")
+			}
+		}
+		w.Logf("all are led after %v: %d batches, %d conflicts", time.Since(begin), tries.Load(), conflicts.Load())
+		if conflicts.Load() > tries.Load()/20 {
+			w.Errorf("%d of %d batches conflict", conflicts.Load(), tries.Load())
+		}
+	})
+}
+
 // gate is what blocks for ever, until it is opened.
 type gate chan struct{}
 

@@ -7,10 +7,13 @@ import (
 // Line says where the candidates of a group stand. A machine asks it when a group falls
 // vacant and when it hands one over. A wrong answer costs time, never safety.
 type Line interface {
-	// Ahead counts the sessions that try for the group before s. The last holder does
-	// not count: it is dead, or has just given the group up.
+	// Ahead counts the sessions that try for the group before s: those of higher
+	// priority, and of those of the same priority a part that differs from group to group,
+	// so that many groups that fall vacant at once are spread over the candidates. The last
+	// holder does not count: it is dead, or has just given the group up.
 	Ahead(s Session, group string, last SessionID) int
-	// First is the session that tries for the group before all others, except one.
+	// First is the session that a leader which resigns hands over to: of those that promise
+	// to be a Successor, the one that tries before all others, except one.
 	First(group string, but SessionID) (SessionID, bool)
 	// Newest is the newest session of the candidate for the group, except one: an older
 	// session may be left over from before a restart.
@@ -32,6 +35,36 @@ type Roster struct {
 type member struct {
 	Session
 	feed uint64 // the watch that showed it last
+	hash uint64 // of its ID
+}
+
+// hashOf is FNV-1a.
+func hashOf(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
+}
+
+// place ranks a session for a group among those of the same priority, by rendezvous
+// hashing: both digests, mixed as in SplitMix64.
+func place(group, session uint64) uint64 {
+	h := group ^ session*0x9e3779b97f4a7c15
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
+}
+
+// before reports whether m tries for a group before o.
+func (m *member) before(group uint64, o *member) bool {
+	if m.Candidate.Priority != o.Candidate.Priority {
+		return m.Candidate.Priority > o.Candidate.Priority
+	}
+	if a, b := place(group, m.hash), place(group, o.hash); a != b {
+		return a < b
+	}
+	return m.ID < o.ID
 }
 
 // Feed begins a new watch and returns the function that takes its updates. What the
@@ -55,13 +88,13 @@ func (r *Roster) take(u Update) {
 	i, known := r.at[u.Session.ID]
 	switch {
 	case u.Kind == SessionBegan && known:
-		r.sessions[i] = member{u.Session, r.feed}
+		r.sessions[i] = member{u.Session, r.feed, hashOf(string(u.Session.ID))}
 	case u.Kind == SessionBegan:
 		if r.at == nil {
 			r.at = map[SessionID]int{}
 		}
 		r.at[u.Session.ID] = len(r.sessions)
-		r.sessions = append(r.sessions, member{u.Session, r.feed})
+		r.sessions = append(r.sessions, member{u.Session, r.feed, hashOf(string(u.Session.ID))})
 	case u.Kind == SessionEnded && known:
 		r.remove(i)
 	case u.Kind == Synced:
@@ -96,8 +129,9 @@ func (r *Roster) Ahead(s Session, group string, last SessionID) int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	ahead := 0
+	us, of := member{Session: s, hash: hashOf(string(s.ID))}, hashOf(group)
 	for i := range r.sessions {
-		if m := &r.sessions[i].Session; m.ID != s.ID && m.ID != last && InLine(*m, s) < 0 && m.Scope.Covers(group) {
+		if m := &r.sessions[i]; m.ID != s.ID && m.ID != last && m.before(of, &us) && m.Scope.Covers(group) {
 			ahead++
 		}
 	}
@@ -106,24 +140,25 @@ func (r *Roster) Ahead(s Session, group string, last SessionID) int {
 
 // First implements Line.
 func (r *Roster) First(group string, but SessionID) (SessionID, bool) {
-	return r.best(group, but, func(m, than *Session) bool { return than == nil || InLine(*m, *than) < 0 })
+	of := hashOf(group)
+	return r.best(group, but, func(m, than *member) bool { return m.Successor && (than == nil || m.before(of, than)) })
 }
 
 // Newest implements Line.
 func (r *Roster) Newest(group, candidate string, but SessionID) (SessionID, bool) {
-	return r.best(group, but, func(m, than *Session) bool {
+	return r.best(group, but, func(m, than *member) bool {
 		return m.Candidate.ID == candidate && (than == nil || m.Opened > than.Opened)
 	})
 }
 
 // best returns the session that is better than all others for the group. than is nil
 // for the first one.
-func (r *Roster) best(group string, but SessionID, better func(m, than *Session) bool) (SessionID, bool) {
+func (r *Roster) best(group string, but SessionID, better func(m, than *member) bool) (SessionID, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	var best *Session
+	var best *member
 	for i := range r.sessions {
-		if m := &r.sessions[i].Session; m.ID != but && better(m, best) && m.Scope.Covers(group) {
+		if m := &r.sessions[i]; m.ID != but && better(m, best) && m.Scope.Covers(group) {
 			best = m
 		}
 	}

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/tenurehq/tenure"
@@ -8,7 +9,7 @@ import (
 
 func began(id string, opened uint64, priority int, scope ...string) Update {
 	return Update{Kind: SessionBegan, Session: Session{
-		ID: SessionID(id), Candidate: tenure.Candidate{ID: id[:1], Priority: priority}, Scope: scope, Opened: opened,
+		ID: SessionID(id), Candidate: tenure.Candidate{ID: id[:1], Priority: priority}, Scope: scope, Opened: opened, Successor: true,
 	}}
 }
 
@@ -39,6 +40,11 @@ func TestRosterFollowsWatch(t *testing.T) {
 	if got, _ := r.First("g", "b1"); got == "b1" || got == "c1" {
 		t.Errorf("%q is first without b1", got)
 	}
+	handle := began("b3", 7, 9, "*")
+	handle.Session.Successor = false
+	feed(handle)
+	check("with a session that takes nothing unasked", 5, "b1", "b3")
+	feed(Update{Kind: SessionEnded, Session: handle.Session})
 	if got, _ := r.Newest("g", "b", "b2"); got != "b1" {
 		t.Errorf("%q is the newest of b without b2", got)
 	}
@@ -70,6 +76,51 @@ func TestRosterAhead(t *testing.T) {
 	} {
 		if got := r.Ahead(c.of.Session, "g", c.last); got != c.want {
 			t.Errorf("%d stand before %s after %q, want %d", got, c.of.Session.ID, c.last, c.want)
+		}
+	}
+}
+
+// Candidates of one priority come first for about the same number of groups, each group has
+// one order for all of them, and the candidates that are left keep theirs when one leaves.
+func TestRosterSpreads(t *testing.T) {
+	var r Roster
+	feed := r.Feed()
+	var all []Session
+	for i := range 4 {
+		u := began(fmt.Sprintf("a%d", i), uint64(i), 0, "*")
+		all = append(all, u.Session)
+		feed(u)
+	}
+	const groups = 4000
+	first := map[SessionID]int{}
+	before := map[string]SessionID{}
+	for i := range groups {
+		g := fmt.Sprintf("shard-%d", i)
+		var places [4]int
+		for _, s := range all {
+			ahead := r.Ahead(s, g, "")
+			places[ahead]++
+			if ahead == 0 {
+				first[s.ID]++
+				before[g] = s.ID
+			}
+		}
+		if places != [4]int{1, 1, 1, 1} {
+			t.Fatalf("%s: %v candidates stand in the places of the line", g, places)
+		}
+		if id, _ := r.First(g, ""); id != before[g] {
+			t.Fatalf("%s: %q is first, but nobody stands before %q", g, id, before[g])
+		}
+	}
+	for id, n := range first {
+		if n < groups/4*9/10 || n > groups/4*11/10 {
+			t.Errorf("%s is first for %d of %d groups", id, n, groups)
+		}
+	}
+	feed(Update{Kind: SessionEnded, Session: all[0]})
+	for g, was := range before {
+		if id, _ := r.First(g, ""); was != all[0].ID && id != was {
+			t.Fatalf("%s: %q was first and lives, now %q is", g, was, id)
 		}
 	}
 }

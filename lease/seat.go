@@ -18,6 +18,7 @@ type seat struct {
 	group string
 	order int
 	wants bool // somebody waits to lead
+	once  bool // but not if another leads
 
 	view  View
 	known bool // view is as fresh as the watch makes it
@@ -41,12 +42,15 @@ type seat struct {
 	yields     bool // gave the group up: the others go first
 
 	tryAt     clock.Instant
+	rank      int           // how many are to try before us
+	from      clock.Instant // from when on we wait for them
 	readAt    clock.Instant
 	notBefore clock.Instant
 
 	wake   clock.Instant
 	place  int // in wakes, -1: none
 	active bool
+	vacant bool // wanted, and nobody leads
 }
 
 type phase uint8
@@ -67,6 +71,8 @@ type hold struct {
 	returned  bool
 	to        string    // successor, by name
 	toSession SessionID // and its session, once found
+	pass      bool      // without a name: hand over to the first in line, if there is one
+	alone     bool      // a batch of releases failed for an unknown one of its records
 	toHint    bool      // found before work returned: it may be gone since
 	toErr     error     // why it cannot take over
 	outrun    error     // whom the holder named is not the successor that was asked for
@@ -107,13 +113,29 @@ const idleAfter = 100 * time.Millisecond
 // update puts the seat's timers and the machine's need for a session right. It
 // comes after every change of a seat.
 func (m *Machine) update(s *seat) {
-	active := s.wants || s.unsure || s.hold != nil
+	if s.wants && s.once {
+		if err := m.hopeless(s); err != nil {
+			m.fail(s, err)
+		}
+	}
+	active := s.wants && m.sick == nil || s.unsure || s.hold != nil
 	if active != s.active {
 		s.active = active
 		if active {
 			m.actives++
 		} else {
 			m.actives--
+		}
+	}
+	if vacant := s.wants && s.known && s.view.State == tenure.Vacant; vacant != s.vacant {
+		s.vacant = vacant
+		if vacant {
+			m.vacancies++
+			if m.vacancies >= m.mostVacant || m.now > m.mostAt.Add(m.cfg.Timing.TTL) {
+				m.mostVacant, m.mostAt = m.vacancies, m.now
+			}
+		} else {
+			m.vacancies--
 		}
 	}
 	switch {
@@ -148,7 +170,11 @@ func (m *Machine) update(s *seat) {
 func (s *seat) fire(m *Machine) {
 	if m.now >= s.tryAt {
 		s.tryAt = clock.Never
-		m.acquires = append(m.acquires, s)
+		if later := s.from.Add(m.wait(s.rank)); later > m.now {
+			s.tryAt = later // so many groups fell vacant since that the others need longer
+		} else {
+			m.acquires = append(m.acquires, s)
+		}
 	}
 	if m.now >= s.readAt {
 		s.readAt = clock.Never
@@ -173,7 +199,7 @@ func (s *seat) fire(m *Machine) {
 	m.update(s)
 }
 
-func (m *Machine) campaign(s *seat) {
+func (m *Machine) campaign(s *seat, once bool) {
 	if m.stopping {
 		m.do(Action{Kind: DoFail, Group: s.group, Cause: ErrClosed})
 		return
@@ -190,7 +216,7 @@ func (m *Machine) campaign(s *seat) {
 		m.do(Action{Kind: DoFail, Group: s.group, Cause: fmt.Errorf("lease: campaign for group %q: %w", s.group, ErrSessionDead)})
 		return
 	}
-	s.wants = true
+	s.wants, s.once = true, once
 	switch {
 	case m.watching == watchOff && m.watchAt == clock.Never:
 		m.watch()
@@ -199,6 +225,19 @@ func (m *Machine) campaign(s *seat) {
 	}
 	m.schedule(s)
 	m.update(s)
+}
+
+// hopeless says why a campaign that does not wait has failed.
+func (m *Machine) hopeless(s *seat) error {
+	switch {
+	case m.sick != nil:
+		return fmt.Errorf("this process is not healthy: %w", m.sick)
+	case m.now < s.notBefore:
+		return fmt.Errorf("this process was asked to step down, and does not try for another %v", s.notBefore.Sub(m.now))
+	case s.known && s.view.State == tenure.Led && (m.session == nil || s.view.Holder != m.session.ID):
+		return fmt.Errorf("%w: %q, with token %d", ErrLed, s.view.Candidate.ID, s.view.Token)
+	}
+	return nil
 }
 
 // withdraw ends a campaign. An acquire whose outcome is unknown is still
@@ -245,14 +284,28 @@ func (m *Machine) schedule(s *seat) {
 	if s.call != 0 {
 		return
 	}
-	at := m.now
+	at, rank := m.now, 0
 	if s.wants {
 		if !m.placed {
 			return // when the watch has shown who stands in line we are asked again
 		}
-		at = max(at.Add(time.Duration(m.rank(s))*m.step()), s.notBefore)
+		rank = m.rank(s)
+		at = max(at.Add(m.wait(rank)), s.notBefore)
 	}
-	s.tryAt = min(s.tryAt, at)
+	if at < s.tryAt {
+		s.tryAt, s.rank, s.from = at, rank, m.now
+	}
+}
+
+// wait is how long those of a lower rank need to acquire what is vacant. Every candidate
+// is the first for its part of the groups, and acquires it in batches.
+func (m *Machine) wait(rank int) time.Duration {
+	if rank == 0 {
+		return 0
+	}
+	share := m.mostVacant / max(1, m.cfg.Line.Len())
+	rounds := 1 + share/(m.cfg.Caps.Batch*lane[CallAcquire])
+	return time.Duration(rank) * min(time.Duration(rounds)*m.step(), max(m.step(), m.cfg.Timing.TTL/4))
 }
 
 // eligible: to acquire is legal, and makes sense.
@@ -367,7 +420,7 @@ func (m *Machine) conflicted(f *flight, c *ConflictError) {
 		}
 		s.alone = len(shown) == 0
 		if len(f.seats) > 1 && s.eligible(m) {
-			s.tryAt = m.now
+			s.tryAt, s.rank = m.now, 0
 			m.update(s)
 		} else {
 			m.again(s)
@@ -382,6 +435,7 @@ func (m *Machine) again(s *seat) {
 		m.see(s, s.view, told, 0)
 	}
 	if s.eligible(m) {
+		s.rank = 0
 		s.tryAt = max(m.now.Add(m.cfg.Timing.BackoffMin/2+m.backoff(s.fails)), s.notBefore)
 		s.fails++
 	}
@@ -465,7 +519,7 @@ func (m *Machine) naming(s *seat, rec Record, confirmed bool) {
 		// The session is about to be closed, and the grant with it.
 	case m.lent() && !s.wants && !s.tried:
 		// Its owner has won it without us.
-	case old || !s.wants || m.sick != nil:
+	case old || !s.wants || m.sick != nil || m.now < s.notBefore && !rec.transferred():
 		if m.cfg.Plant.Has(plant.ForgetUnsure) {
 			return
 		}
@@ -481,6 +535,12 @@ func (m *Machine) naming(s *seat, rec Record, confirmed bool) {
 	default:
 		m.begin(s, rec, m.session)
 	}
+}
+
+// transferred reports whether somebody named the holder as the successor.
+func (r *Record) transferred() bool {
+	n := len(r.Terms)
+	return n > 1 && r.Terms[n-2].Reason == Transferred
 }
 
 func (m *Machine) begin(s *seat, rec Record, by *session) {
@@ -574,6 +634,7 @@ func (m *Machine) returned(s *seat, token fence.Token, to string, session Sessio
 	h.returned = true
 	h.phase = releasing
 	h.session.open--
+	h.pass = to == "" && h.to == "" && !m.stopping
 	switch {
 	case to == "" || to == h.to:
 	case h.to == "":
@@ -586,27 +647,52 @@ func (m *Machine) returned(s *seat, token fence.Token, to string, session Sessio
 	m.update(s)
 }
 
+// sendReleases sends what is to be given up, as many groups in one call as go to the same
+// successor for the same reason.
 func (m *Machine) sendReleases() {
 	for len(m.releases) > 0 && m.room(CallRelease) && m.room(CallSessions) {
-		s := m.releases[0]
-		m.releases = m.releases[1:]
-		h := s.hold
-		if h == nil || h.call || h.session != m.session || m.session == nil {
-			continue
-		}
-		switch {
-		case m.stopping && h.to == "" && m.now < m.closeBy:
-			// Closing the session frees this group with all the others, if they too
-			// return soon.
-			h.retryAt = m.closeBy
-			m.update(s)
-		case h.to != "" && h.toSession == "":
+		var batch []*seat
+		var held []Record
+		var first *hold
+		rest := m.releases[:0]
+		for _, s := range m.releases {
+			h := s.hold
+			switch {
+			case h == nil || h.call || h.session != m.session || m.session == nil:
+				continue
+			case m.stopping && h.to == "" && m.now < m.closeBy:
+				// Closing the session frees this group with all the others, if they too
+				// return soon.
+				h.retryAt = m.closeBy
+				m.update(s)
+				continue
+			case h.to != "" && h.toSession == "":
+				if first != nil || !m.room(CallSessions) {
+					rest = append(rest, s)
+					continue
+				}
+				h.call = true
+				m.send(&Call{Kind: CallSessions, Group: s.group}, h.session, s)
+				continue
+			}
+			if h.pass && h.toSession == "" {
+				h.toSession, _ = m.cfg.Line.First(s.group, h.session.ID)
+			}
+			if first != nil && (first.alone || h.alone || len(batch) == m.cfg.Caps.Batch || h.toSession != first.toSession || h.why != first.why) {
+				rest = append(rest, s)
+				continue
+			}
+			if first == nil {
+				first = h
+			}
 			h.call = true
-			m.send(&Call{Kind: CallSessions, Group: s.group}, h.session, s)
-		default:
-			h.call = true
-			m.send(&Call{Kind: CallRelease, Session: h.session.ID, Held: []Record{h.record}, To: h.toSession, Reason: h.why, Group: s.group}, h.session, s)
+			batch, held = append(batch, s), append(held, h.record)
 		}
+		m.releases = rest
+		if first == nil {
+			return
+		}
+		m.send(&Call{Kind: CallRelease, Session: m.session.ID, Held: held, To: first.toSession, Reason: first.why}, m.session, batch...)
 	}
 }
 
@@ -647,52 +733,73 @@ func (m *Machine) withoutSuccessor(h *hold) {
 
 func (m *Machine) released(f *flight, r *Reply) {
 	if errors.Is(r.Err, ErrSessionDead) && f.session == m.session {
-		// True whatever has become of the group since.
+		// True whatever has become of the groups since.
 		m.gone(tenure.ErrLost, Lost, false)
 		return
 	}
-	s := f.seats[0]
-	h := s.hold
-	if h == nil || h.record.Version != f.Held[0].Version || h.session != f.session {
+	var conflict *ConflictError
+	shown := map[string]View{}
+	if errors.As(r.Err, &conflict) {
+		for _, v := range conflict.Current {
+			shown[v.Group] = v
+		}
+	}
+	for i, s := range f.seats {
+		h := s.hold
+		if h == nil || h.record.Version != f.Held[i].Version || h.session != f.session {
+			continue
+		}
+		h.call = false
+		v, moved := shown[s.group]
+		switch {
+		case r.Err == nil:
+			m.gaveUp(s, r.Records[i], f.To != "")
+		case conflict != nil && (moved || len(f.seats) == 1):
+			// An earlier try was applied, and its answer lost. Or it was not, and the
+			// session was closed by force.
+			s.yields = true
+			if moved {
+				m.succeeded(h, v.Record)
+			}
+			m.finish(s)
+			if moved {
+				m.see(s, v, conflicting, f.Held[i].Version)
+			}
+		case conflict != nil:
+			h.alone = len(shown) == 0
+			m.releases = append(m.releases, s)
+		case f.To != "" && (errors.Is(r.Err, ErrSuccessor) || errors.Is(r.Err, ErrRewound)):
+			switch {
+			case h.to == "":
+				h.pass = false // the first in line is gone: whoever is there may try
+				h.toSession = ""
+			case h.toHint && errors.Is(r.Err, ErrSuccessor):
+				// It has another session now, or none.
+				h.toSession, h.toHint = "", false
+			default:
+				m.withoutSuccessor(h)
+			}
+			m.releases = append(m.releases, s)
+		default:
+			m.releaseAgain(s, f, r.Err)
+		}
+	}
+}
+
+// gaveUp: the group was released, or handed over.
+func (m *Machine) gaveUp(s *seat, rec Record, handed bool) {
+	state := tenure.Vacant
+	if handed {
+		state = tenure.Led
+	}
+	if m.cfg.Plant.Has(plant.ReleaseBeforeStop) && !s.hold.returned {
+		s.linger, s.hold = s.hold, nil
+		m.see(s, View{Record: rec, State: state}, sure, 0)
 		return
 	}
-	h.call = false
-	var conflict *ConflictError
-	switch {
-	case r.Err == nil:
-		state := tenure.Vacant
-		if f.To != "" {
-			state = tenure.Led
-		}
-		if m.cfg.Plant.Has(plant.ReleaseBeforeStop) && !h.returned {
-			s.hold, s.linger = nil, h
-			m.see(s, View{Record: r.Records[0], State: state}, sure, 0)
-			return
-		}
-		s.yields = f.To == ""
-		m.finish(s)
-		m.see(s, View{Record: r.Records[0], State: state}, sure, 0)
-	case errors.As(r.Err, &conflict):
-		// An earlier try was applied, and its answer lost. Or it was not, and the
-		// session was closed by force.
-		s.yields = true
-		for _, v := range conflict.Current {
-			m.succeeded(h, v.Record)
-		}
-		m.finish(s)
-		for _, v := range conflict.Current {
-			m.see(s, v, conflicting, f.Held[0].Version)
-		}
-	case f.To != "" && h.toHint && errors.Is(r.Err, ErrSuccessor):
-		// It has another session now, or none.
-		h.toSession, h.toHint = "", false
-		m.releases = append(m.releases, s)
-	case f.To != "" && (errors.Is(r.Err, ErrSuccessor) || errors.Is(r.Err, ErrRewound)):
-		m.withoutSuccessor(h)
-		m.releases = append(m.releases, s)
-	default:
-		m.releaseAgain(s, f, r.Err)
-	}
+	s.yields = !handed
+	m.finish(s)
+	m.see(s, View{Record: rec, State: state}, sure, 0)
 }
 
 func (m *Machine) releaseAgain(s *seat, f *flight, err error) {

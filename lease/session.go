@@ -21,6 +21,7 @@ type session struct {
 	trust  clock.Instant // until when it may be believed
 	beatAt clock.Instant
 	misses int
+	atRisk bool
 	// open counts the terms whose work has not returned. A session is not closed
 	// before they have: what it held must not be granted again while they run.
 	open       int
@@ -51,6 +52,14 @@ func (m *Machine) stopAt(s *session) clock.Instant {
 	return s.trust.Add(-m.cfg.Timing.Grace)
 }
 
+// riskAt is when the engine has been silent for too long for the terms to be safe.
+func (m *Machine) riskAt(s *session) clock.Instant {
+	if s.atRisk || m.lent() {
+		return clock.Never
+	}
+	return s.heard.Add(times(m.cfg.Timing.Beat, m.cfg.Timing.Misses))
+}
+
 // extend counts trust from when the keep-alive was sent, not from when its
 // answer came: the store may have started our TTL at any moment in between.
 func (m *Machine) extend(s *session, sent clock.Instant, ttl time.Duration) {
@@ -68,6 +77,7 @@ func (m *Machine) extend(s *session, sent clock.Instant, ttl time.Duration) {
 		sent = m.now
 	}
 	s.heard = max(s.heard, sent)
+	s.atRisk = s.atRisk && m.now >= s.heard.Add(times(m.cfg.Timing.Beat, m.cfg.Timing.Misses))
 	s.trust = max(s.trust, sent.Add(window))
 	m.do(Action{Kind: DoTrust, Session: s.Session, Until: m.stopAt(s)})
 }
@@ -316,7 +326,7 @@ func (m *Machine) rank(s *seat) int {
 	}
 	us := m.session.Session
 	if s.yields {
-		us.Candidate.Priority, us.Opened = math.MinInt, math.MaxUint64
+		us.Candidate.Priority = math.MinInt
 	}
 	return m.cfg.Line.Ahead(us, s.group, last)
 }

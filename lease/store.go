@@ -183,6 +183,10 @@ type OpenOptions struct {
 	Attempt string
 	// Fenced promises that every group of this session writes only to fenced sinks.
 	Fenced bool
+	// Successor promises that the owner waits for every group in scope that it does not
+	// lead, and releases at once what it does not take. A leader that resigns hands over to
+	// such sessions only, unless it names a candidate.
+	Successor bool
 }
 
 // Session is the store's evidence that one instance of a candidate is alive.
@@ -193,6 +197,7 @@ type Session struct {
 	Scope      Scope         // the groups it may lead
 	TTL        time.Duration // granted
 	Fenced     bool          // see OpenOptions
+	Successor  bool          // see OpenOptions
 	Deployment string        // of the store, for stamps
 	Opened     uint64        // larger is younger
 }

@@ -72,24 +72,25 @@ var traitFaults = [traits]*fault{
 
 // What else must occur in a run of many seeds, counted where it happens.
 const (
-	deposedAck   = "keep-alive acknowledged by a deposed leader"
-	raisedAgain  = "epoch raised a second time"
-	lessTTL      = "less TTL granted than requested"
-	sameID       = "two processes with one id took turns"
-	batched      = "acquire of a whole batch"
-	driftOverlap = "two believers, clocks beyond the bound"
-	slipAdvanced = "mark advanced by an operator after a slip"
-	staleLine    = "stale list of sessions"
-	staleView    = "stale snapshot of a watch"
-	refusedFull  = "write refused by a full sink"
-	orderKept    = "first in line led after a vacancy"
-	coolDownKept = "cool-down respected"
+	deposedAck    = "keep-alive acknowledged by a deposed leader"
+	raisedAgain   = "epoch raised a second time"
+	lessTTL       = "less TTL granted than requested"
+	sameID        = "two processes with one id took turns"
+	batched       = "acquire of a whole batch"
+	batchReleased = "release of several groups"
+	driftOverlap  = "two believers, clocks beyond the bound"
+	slipAdvanced  = "mark advanced by an operator after a slip"
+	staleLine     = "stale list of sessions"
+	staleView     = "stale snapshot of a watch"
+	refusedFull   = "write refused by a full sink"
+	orderKept     = "first in line led after a vacancy"
+	coolDownKept  = "cool-down respected"
 )
 
 // Kinds lists everything that must occur at least once in a run of many seeds.
 func Kinds() []string {
 	names := []string{
-		deposedAck, raisedAgain, lessTTL, sameID, batched, driftOverlap, slipAdvanced,
+		deposedAck, raisedAgain, lessTTL, sameID, batched, batchReleased, driftOverlap, slipAdvanced,
 		staleLine, staleView, refusedFull, orderKept, coolDownKept,
 	}
 	for i := range faults {
@@ -313,15 +314,21 @@ func (w *world) runDrills() {
 	w.run(instant(w.cfg.Duration))
 }
 
-// firstInLine is who must lead next: the first by priority and age, without but.
+// firstInLine is who must lead next, without but.
 func (w *world) firstInLine(but *node) *node {
-	line, _ := w.store.state.Sessions(w.store.now(), lease.Scope{w.groups[0]}, lease.Page{})
-	for _, l := range line {
+	living, _ := w.store.state.Sessions(w.store.now(), lease.Scope{w.groups[0]}, lease.Page{})
+	var line lease.Roster
+	feed := line.Feed()
+	for _, l := range living {
 		if n := w.store.owner[l.ID]; n != but && n.sess == l.ID {
-			return n
+			feed(lease.Update{Kind: lease.SessionBegan, Session: l})
 		}
 	}
-	return nil
+	first, ok := line.First(w.groups[0], "")
+	if !ok {
+		return nil
+	}
+	return w.store.owner[first]
 }
 
 // expect says who must lead at the latest after d.

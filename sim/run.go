@@ -202,7 +202,7 @@ func (w *world) heal() {
 	for _, n := range w.nodes {
 		w.mend(n)
 		n.sinkRoad.heal()
-		n.preWrite, n.deposed, n.loseNext = 0, false, false
+		n.preWrite, n.hang, n.deposed, n.loseNext = 0, 0, false, false
 		if !n.up {
 			n.start()
 		}

@@ -155,7 +155,7 @@ func (s *store) open(now clock.Instant, n *node, c *lease.Call) (lease.Session, 
 		ttl = time.Duration(float64(ttl) * s.grantsTTL)
 		s.w.saw(lessTTL)
 	}
-	return s.state.Open(now, n.candidate, ttl, lease.OpenOptions{Scope: n.scope, Instance: n.instance(), Attempt: c.Attempt})
+	return s.state.Open(now, n.candidate, ttl, lease.OpenOptions{Scope: n.scope, Instance: n.instance(), Attempt: c.Attempt, Successor: len(n.scope) == 1})
 }
 
 // acknowledge answers a keep-alive as a deposed leader of the engine does that does not
@@ -282,28 +282,38 @@ func (s *store) acquire(now clock.Instant, c *lease.Call, r *lease.Reply) {
 }
 
 func (s *store) release(now clock.Instant, n *node, c *lease.Call, r *lease.Reply) {
-	held := c.Held[0]
-	before, _ := s.state.Read(now, held.Group)
-	for _, t := range n.terms {
-		if t.group == held.Group && t.session == c.Session && t.token == held.Token && !t.returned && n.up && before.Version == held.Version {
-			s.w.broken("G5", "%s releases %s with token %d while its work still runs", n.name, t.group, t.token)
+	before := map[string]lease.View{}
+	for _, held := range c.Held {
+		v, _ := s.state.Read(now, held.Group)
+		before[held.Group] = v
+		for _, t := range n.terms {
+			if t.group == held.Group && t.session == c.Session && t.token == held.Token && !t.returned && n.up && v.Version == held.Version {
+				s.w.broken("G5", "%s releases %s with token %d while its work still runs", n.name, t.group, t.token)
+			}
 		}
 	}
-	var rec lease.Record
-	rec, r.Err = s.state.Release(now, c.Session, held, c.To, c.Reason)
-	r.Records = []lease.Record{rec}
-	if r.Err != nil {
-		return
+	if len(c.Held) > 1 {
+		s.w.saw(batchReleased)
 	}
-	if before.Version != held.Version || before.Holder != c.Session {
-		s.w.broken("S4", "a late release of version %d freed version %d of group %s", held.Version, before.Version, held.Group)
-	}
-	if c.To != "" {
-		if !s.alive(c.To) {
-			s.w.broken("S2", "group %s was handed to the dead session %s", held.Group, c.To)
+	r.Records, r.Err = s.state.Release(now, c.Session, c.To, c.Reason, c.Held...)
+	for i, held := range c.Held {
+		v := before[held.Group]
+		if r.Err != nil {
+			if after, _ := s.state.Read(now, held.Group); after.Version != v.Version {
+				s.w.broken("S4", "a release of %d groups was refused (%v), but %s was released", len(c.Held), r.Err, held.Group)
+			}
+			continue
 		}
-		s.granted(held.Group, rec.Token, c.To)
-		s.grants[held.Group].handedOver = true
+		if v.Version != held.Version || v.Holder != c.Session {
+			s.w.broken("S4", "a late release of version %d freed version %d of group %s", held.Version, v.Version, held.Group)
+		}
+		if c.To != "" {
+			if !s.alive(c.To) {
+				s.w.broken("S2", "group %s was handed to the dead session %s", held.Group, c.To)
+			}
+			s.granted(held.Group, r.Records[i].Token, c.To)
+			s.grants[held.Group].handedOver = true
+		}
 	}
 }
 

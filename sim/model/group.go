@@ -185,44 +185,59 @@ func (s *State) nextToken(r lease.Record) (fence.Token, error) {
 
 func (s *State) refuseRewound() bool { return s.rewound && !s.plant.Has(plant.GrantRewound) }
 
-// Release gives up what the session holds in exactly this version.
-func (s *State) Release(now clock.Instant, id lease.SessionID, held lease.Record, to lease.SessionID, why lease.Reason) (lease.Record, error) {
+// Release gives up what the session holds in exactly these versions: all or none.
+func (s *State) Release(now clock.Instant, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
 	s.Expire(now)
-	if err := lease.CheckGroup(held.Group); err != nil {
-		return lease.Record{}, err
+	if err := lease.CheckBatch(s.limits, held); err != nil {
+		return nil, err
 	}
 	n := s.sessions[id]
 	if n == nil {
-		return lease.Record{}, dead(id)
+		return nil, dead(id)
 	}
-	g := s.groups[held.Group]
-	same := g != nil && (g.rec.Version == held.Version && g.holder == n || s.plant.Has(plant.ReleaseAnyVersion))
-	if !same {
-		return lease.Record{}, &lease.ConflictError{Current: []lease.View{s.viewOf(held.Group)}}
+	var conflicts []lease.View
+	for _, h := range held {
+		g := s.groups[h.Group]
+		same := g != nil && (g.rec.Version == h.Version && g.holder == n || s.plant.Has(plant.ReleaseAnyVersion))
+		if !same {
+			conflicts = append(conflicts, s.viewOf(h.Group))
+		}
 	}
-	if to == "" {
-		return s.vacate(now, g, cmp.Or(why, lease.Resigned)), nil
+	if conflicts != nil {
+		return nil, &lease.ConflictError{Current: conflicts}
 	}
-	if s.refuseRewound() {
-		return lease.Record{}, lease.ErrRewound
+	if to != "" && s.refuseRewound() {
+		return nil, lease.ErrRewound
 	}
 	successor := s.sessions[to]
-	if s.plant.Has(plant.SuccessorUnchecked) && successor == nil {
+	if s.plant.Has(plant.SuccessorUnchecked) && to != "" && successor == nil {
 		successor = &session{Session: lease.Session{ID: to}}
 	}
-	stands := successor != nil && successor != n && successor.Scope.Covers(held.Group)
-	if !stands && !s.plant.Has(plant.SuccessorUnchecked) {
-		return lease.Record{}, fmt.Errorf("mem: session %q cannot take group %q: %w", to, held.Group, lease.ErrSuccessor)
+	tokens := make([]fence.Token, len(held))
+	for i, h := range held {
+		stands := successor != nil && successor != n && successor.Scope.Covers(h.Group)
+		if to != "" && !stands && !s.plant.Has(plant.SuccessorUnchecked) {
+			return nil, fmt.Errorf("mem: session %q cannot take group %q: %w", to, h.Group, lease.ErrSuccessor)
+		}
+		var err error
+		if tokens[i], err = s.nextToken(s.groups[h.Group].rec); err != nil && to != "" {
+			return nil, err
+		}
 	}
-	token, err := s.nextToken(g.rec)
-	if err != nil {
-		return lease.Record{}, err
+	var released []lease.Record
+	for i, h := range held {
+		g := s.groups[h.Group]
+		if to == "" {
+			released = append(released, s.vacate(now, g, cmp.Or(why, lease.Resigned)))
+			continue
+		}
+		if s.plant.Has(plant.TokenNotRaised) {
+			tokens[i] = g.rec.Token
+		}
+		g.end(s.wall(now), cmp.Or(why, lease.Transferred))
+		released = append(released, s.grant(now, h.Group, tokens[i], successor))
 	}
-	if s.plant.Has(plant.TokenNotRaised) {
-		token = g.rec.Token
-	}
-	g.end(s.wall(now), cmp.Or(why, lease.Transferred))
-	return s.grant(now, held.Group, token, successor), nil
+	return released, nil
 }
 
 // vacate keeps the token: the next grant goes on from it.

@@ -58,6 +58,7 @@ func (s *State) Open(now clock.Instant, c tenure.Candidate, ttl time.Duration, o
 		Scope:      slices.Clone(o.Scope),
 		TTL:        max(ttl, s.limits.MinTTL),
 		Fenced:     o.Fenced,
+		Successor:  o.Successor,
 		Deployment: s.deployment,
 		Opened:     s.lastSession,
 	}}

@@ -85,6 +85,7 @@ type sessionJSON struct {
 	Instance   string            `json:"instance,omitempty"`
 	Attempt    string            `json:"attempt,omitempty"`
 	Fenced     bool              `json:"fenced,omitempty"`
+	Successor  bool              `json:"successor,omitempty"`
 	Ended      string            `json:"ended,omitempty"` // why, when it has
 }
 
@@ -206,7 +207,7 @@ func decodeSession(i Item) (described, error) {
 	return described{attempt: j.Attempt, ended: lease.Reason(j.Ended), Session: lease.Session{
 		ID:        id,
 		Candidate: tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
-		Instance:  j.Instance, Scope: j.Scope, TTL: time.Duration(j.TTL) * time.Millisecond, Fenced: j.Fenced,
+		Instance:  j.Instance, Scope: j.Scope, TTL: time.Duration(j.TTL) * time.Millisecond, Fenced: j.Fenced, Successor: j.Successor,
 		Deployment: j.Deployment, Opened: i.Created,
 	}}, nil
 }
@@ -215,7 +216,7 @@ func encodeSession(d described) []byte {
 	c := d.Candidate
 	return encode(sessionJSON{
 		Format: Format, Deployment: d.Deployment, NodeID: c.ID, Address: c.Address, Metadata: c.Metadata, Priority: c.Priority,
-		Scope: d.Scope, TTL: d.TTL.Milliseconds(), Instance: d.Instance, Attempt: d.attempt, Fenced: d.Fenced, Ended: string(d.ended),
+		Scope: d.Scope, TTL: d.TTL.Milliseconds(), Instance: d.Instance, Attempt: d.attempt, Fenced: d.Fenced, Successor: d.Successor, Ended: string(d.ended),
 	})
 }
 

@@ -36,7 +36,7 @@ func (s *Store) begin(ctx context.Context, rules []Cond, c tenure.Candidate, ttl
 	c.Metadata = maps.Clone(c.Metadata)
 	d := described{attempt: o.AttemptDigest(c.ID), Session: lease.Session{
 		Candidate: c, Instance: lease.InstanceDigest(o.Instance), Scope: slices.Clone(o.Scope), TTL: max(ttl, s.caps.MinTTL),
-		Fenced: o.Fenced, Deployment: s.deployment(),
+		Fenced: o.Fenced, Successor: o.Successor, Deployment: s.deployment(),
 	}}
 	for range 3 {
 		session, err := s.open(ctx, rules, d, o, ttl)

@@ -14,12 +14,12 @@ import (
 
 // Open implements lease.Store.
 func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
-	in := wire.OpenCall{Candidate: c, TTL: wire.Asked(ttl), Scope: o.Scope, Instance: o.Instance, Attempt: o.Attempt, Fenced: o.Fenced}
+	in := wire.OpenCall{Candidate: c, TTL: wire.Asked(ttl), Scope: o.Scope, Instance: o.Instance, Attempt: o.Attempt, Fenced: o.Fenced, Successor: o.Successor}
 	a, err := call[wire.Session](ctx, s, wire.Open, in)
 	var bad *lease.ArgumentError
 	if errors.As(err, &bad) && bad.Field == "body" {
 		// A service of the version before knows no instances, and has done nothing.
-		in.Instance, in.Attempt, in.Fenced = "", "", false
+		in.Instance, in.Attempt, in.Fenced, in.Successor = "", "", false, false
 		a, err = call[wire.Session](ctx, s, wire.Open, in)
 	}
 	if err != nil {

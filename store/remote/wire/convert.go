@@ -45,12 +45,12 @@ func each[A, B any](all []A, f func(A) B) []B {
 
 // SessionOf writes a session.
 func SessionOf(s lease.Session) Session {
-	return Session{ID: s.ID, Candidate: s.Candidate, Instance: s.Instance, Scope: s.Scope, Fenced: s.Fenced, TTL: Given(s.TTL), Deployment: s.Deployment, Opened: s.Opened}
+	return Session{ID: s.ID, Candidate: s.Candidate, Instance: s.Instance, Scope: s.Scope, Fenced: s.Fenced, Successor: s.Successor, TTL: Given(s.TTL), Deployment: s.Deployment, Opened: s.Opened}
 }
 
 // Lease reads a session.
 func (s Session) Lease() lease.Session {
-	return lease.Session{ID: s.ID, Candidate: s.Candidate, Instance: s.Instance, Scope: s.Scope, Fenced: s.Fenced, TTL: Duration(s.TTL), Deployment: s.Deployment, Opened: s.Opened}
+	return lease.Session{ID: s.ID, Candidate: s.Candidate, Instance: s.Instance, Scope: s.Scope, Fenced: s.Fenced, Successor: s.Successor, TTL: Duration(s.TTL), Deployment: s.Deployment, Opened: s.Opened}
 }
 
 // SessionsOf writes sessions.

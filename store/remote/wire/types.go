@@ -27,11 +27,12 @@ type OpenCall struct {
 	Instance  string           `json:"instance,omitempty"`
 	Attempt   string           `json:"attempt,omitempty"`
 	Fenced    bool             `json:"fenced,omitempty"`
+	Successor bool             `json:"successor,omitempty"`
 }
 
 // Options reads the options of the session.
 func (c OpenCall) Options() lease.OpenOptions {
-	return lease.OpenOptions{Scope: c.Scope, Instance: c.Instance, Attempt: c.Attempt, Fenced: c.Fenced}
+	return lease.OpenOptions{Scope: c.Scope, Instance: c.Instance, Attempt: c.Attempt, Fenced: c.Fenced, Successor: c.Successor}
 }
 
 // Session is a lease.Session.
@@ -41,6 +42,7 @@ type Session struct {
 	Scope      []string         `json:"scope"`
 	Instance   string           `json:"instance,omitempty"`
 	Fenced     bool             `json:"fenced,omitempty"`
+	Successor  bool             `json:"successor,omitempty"`
 	TTL        int64            `json:"ttl_ms"`
 	Deployment string           `json:"deployment"`
 	Opened     uint64           `json:"opened"`
