@@ -514,6 +514,7 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 	default:
 		r.Err = map[string]error{
 			"dead": ErrSessionDead, "lost": errReset, "rewound": ErrRewound, "busy": ErrBusy, "successor": ErrSuccessor,
+			"cordoned": &BarError{Code: "cordoned", Detail: "cordoned"}, "barred": &BarError{Code: "not_a_member", Group: "billing", Detail: "not a member"},
 			"denied": ErrDenied, "unauthenticated": ErrUnauthenticated, "invalid": ErrInvalid, "newer": ErrNewer,
 		}[words[0]]
 		if r.Err == nil {

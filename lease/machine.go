@@ -233,7 +233,7 @@ type Call struct {
 	TTL     time.Duration // open
 	Attempt string        // open
 	Groups  []string      // keep-alive
-	Seen    []Record      // acquire
+	Seen    []Record      // acquire; close: only if they are as seen
 	Held    []Record      // release
 	To      SessionID     // release
 	Reason  Reason        // release, close
@@ -264,7 +264,7 @@ func (c *Call) Do(ctx context.Context, s Store, by tenure.Candidate, o OpenOptio
 	case CallBeat:
 		r.Beat, r.Err = s.KeepAlive(ctx, c.Session, c.Groups...)
 	case CallClose:
-		r.Err = s.Close(ctx, c.Session, c.Reason)
+		r.Err = s.Close(ctx, c.Session, c.Reason, c.Seen...)
 	case CallAcquire:
 		r.Records, r.Err = s.Acquire(ctx, c.Session, c.Seen...)
 	case CallRelease:

@@ -107,6 +107,9 @@ func New(store Store, cfg Config) (*Node, error) {
 	if err := cfg.fits(store.Caps()); err != nil {
 		return nil, err
 	}
+	if !cfg.Unguarded {
+		store = Guard(store, GuardConfig{planted: cfg.planted})
+	}
 	if cfg.Clock == nil {
 		cfg.Clock = clock.System()
 	}

@@ -353,6 +353,7 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 		}
 	}
 	var conflict *ConflictError
+	var bar *BarError
 	switch {
 	case r.Err == nil:
 		m.won(f, r)
@@ -367,13 +368,17 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 			if !Definite(r.Err) && s.view.Version == f.Seen[i].Version {
 				s.unsure, s.unsureAt = true, s.view.Version
 			}
-			if Permanent(r.Err) {
+			switch {
+			case errors.As(r.Err, &bar) && bar.For(s.group) == nil && s.eligible(m):
+				s.tryAt = m.now // without those that are barred
+				m.update(s)
+				continue
+			case Permanent(r.Err) && len(f.seats) == 1:
+				s.alone = false
+				m.fail(s, r.Err)
+			case Permanent(r.Err) || bar != nil && bar.Group != "":
 				// Of a batch, one group may be at fault: each is tried by itself.
 				s.alone = true
-				if len(f.seats) == 1 {
-					s.alone = false
-					m.fail(s, r.Err)
-				}
 			}
 			m.again(s)
 		}

@@ -55,10 +55,6 @@ type Config struct {
 const (
 	// maxBatch is how many groups one campaign names.
 	maxBatch = 1000
-	// cachedPolicy is how old a policy may be in a campaign for many groups.
-	cachedPolicy = time.Second
-	// policyReads is how many of them are read at once.
-	policyReads = 16
 )
 
 func (c Config) withDefaults() Config {
@@ -92,7 +88,7 @@ func (c Config) Validate() error {
 		return errors.New("service: no store")
 	}
 	c = c.withDefaults()
-	limits := c.Store.Limits()
+	limits := c.Store.Caps()
 	var errs []error
 	rule := func(holds bool, format string, args ...any) {
 		if !holds {

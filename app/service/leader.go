@@ -108,12 +108,10 @@ func (s *Service) stalest(v lease.View) time.Duration {
 	if v.State != tenure.Led {
 		return s.cfg.TTL / 4
 	}
-	ttl := s.sessions.ttlOf(v.Holder)
-	if ttl == 0 {
-		s.sessions.meet()
-		ttl = s.store.Limits().MinTTL
+	if holder, known := s.sessions.known(v.Holder); known {
+		return holder.TTL / 4
 	}
-	return ttl / 4
+	return s.store.Caps().MinTTL / 4
 }
 
 func pageOf(r *http.Request) (lease.Page, error) {
@@ -191,7 +189,6 @@ func (s *Service) candidates(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := Candidates{Group: group, Candidates: make([]Candidate, len(line))}
 	for i, l := range line {
-		s.sessions.learn(l)
 		c := l.Candidate
 		out.Candidates[i] = Candidate{
 			NodeID: c.ID, Address: c.Address, Priority: c.Priority, Metadata: c.Metadata, TTLMS: l.TTL.Milliseconds(),

@@ -145,8 +145,8 @@ func TestTokenTakenBack(t *testing.T) {
 	remote, begun, watching := client(in, &caller{token: old}), make(chan struct{}), make(chan error, 1)
 	go func() {
 		var failed error
-		for v, err := range remote.Watch(bound(t), lease.Scope{"*"}) {
-			if failed = err; err == nil && v.Group == "" {
+		for u, err := range remote.Watch(bound(t), lease.Scope{"*"}) {
+			if failed = err; err == nil && u.Kind == lease.Synced {
 				close(begun) // the snapshot is complete
 			}
 		}
@@ -166,7 +166,7 @@ func TestTokenTakenBack(t *testing.T) {
 			waits <- r
 		}()
 	}
-	eventually(t, "they wait", func() bool { return in.waiting("billing") == 2 })
+	eventually(t, "they wait, beside the stream", func() bool { return in.waiting("billing") == 3 })
 
 	put(tokens, map[string]any{"tokens": []line{{"node-a", nextSum}, {"node-b", otherSum}}})
 	eventually(t, "the old token is refused", func() bool { return in.ask("GET", "/v1/groups", nil, auth(old)).status == 401 })

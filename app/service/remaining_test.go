@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"iter"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,11 +18,11 @@ type closedBook struct {
 	reads  atomic.Int64
 }
 
-func (s *closedBook) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.Session, error) {
-	if s.closed.Load() {
-		return nil, errors.New("closed")
+func (s *closedBook) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
+	if !s.closed.Load() {
+		return s.Store.Watch(ctx, scope)
 	}
-	return s.Store.Sessions(ctx, scope, p)
+	return func(yield func(lease.Update, error) bool) { yield(lease.Update{}, errors.New("closed")) }
 }
 
 func (s *closedBook) Read(ctx context.Context, group string) (lease.View, error) {
@@ -29,8 +30,8 @@ func (s *closedBook) Read(ctx context.Context, group string) (lease.View, error)
 	return s.Store.Read(ctx, group)
 }
 
-func (s *closedBook) Limits() lease.Limits {
-	l := s.Store.Limits()
+func (s *closedBook) Caps() lease.Caps {
+	l := s.Store.Caps()
 	l.MinTTL = 40 * time.Millisecond
 	return l
 }

@@ -34,7 +34,7 @@ func TestAskOfOneBehind(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	if _, err := s.Release(t.Context(), session.ID, v.Record, "", lease.Resigned); err != nil {
+	if _, err := s.Release(t.Context(), session.ID, "", lease.Resigned, v.Record); err != nil {
 		t.Fatal(err)
 	}
 	order := steer.Order{Verb: lease.StepDown, Wait: time.Minute, Look: func(context.Context) (lease.View, bool) { return ended, true }}
@@ -43,11 +43,11 @@ func TestAskOfOneBehind(t *testing.T) {
 	}
 }
 
-// On a bound engine a session whose TTL is out of a group's bounds is not granted the
+// On a guarded engine a session whose TTL is out of a group's bounds is not granted the
 // group, and is granted it when the policy allows.
-func TestBoundTTL(t *testing.T) {
+func TestGuardedTTL(t *testing.T) {
 	s := newStore(t)
-	b := steer.Bind(s)
+	b := lease.Guard(s.Store, lease.GuardConfig{})
 	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, 10*time.Second, lease.OpenOptions{Scope: lease.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)

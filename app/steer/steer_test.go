@@ -74,7 +74,7 @@ func TestAsk(t *testing.T) {
 		"released": {func(t *testing.T, s steer.Store, l lease.Session) {
 			v, err := s.Read(t.Context(), "billing")
 			if err == nil {
-				_, err = s.Release(t.Context(), l.ID, v.Record, "", lease.Resigned)
+				_, err = s.Release(t.Context(), l.ID, "", lease.Resigned, v.Record)
 			}
 			if err != nil {
 				t.Error(err)
@@ -156,7 +156,7 @@ func TestBar(t *testing.T) {
 	bar := func(code string) {
 		t.Helper()
 		err := s.Bar(ctx, "billing", "a")
-		var is *steer.BarError
+		var is *lease.BarError
 		if code == "" && err != nil || code != "" && (!errors.As(err, &is) || is.Code != code) {
 			t.Errorf("%v, not %q", err, code)
 		}
@@ -246,7 +246,7 @@ func TestPolicy(t *testing.T) {
 		"grants no less than 2000":                        {MaxTTLMS: 1999},
 		"is there twice":                                  {Members: []string{"a", "a"}},
 	} {
-		if err := g.Check(lease.Limits{MinTTL: 2 * time.Second}, time.Hour); err == nil || !strings.Contains(err.Error(), says) {
+		if err := g.Check(lease.Caps{MinTTL: 2 * time.Second}, time.Hour); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, not %q", err, says)
 		}
 	}
@@ -284,11 +284,11 @@ func TestListings(t *testing.T) {
 	}
 }
 
-// On a bound engine a node that is cordoned is granted nothing, definitely, until it is
+// On a guarded engine a node that is cordoned is granted nothing, definitely, until it is
 // uncordoned.
-func TestBound(t *testing.T) {
+func TestGuarded(t *testing.T) {
 	s := newStore(t)
-	b := steer.Bind(s)
+	b := lease.Guard(s.Store, lease.GuardConfig{})
 	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)
@@ -315,7 +315,7 @@ func TestTransferOutcome(t *testing.T) {
 	release := func(t *testing.T, s steer.Store, l lease.Session, to lease.SessionID) {
 		v, err := s.Read(t.Context(), "billing")
 		if err == nil {
-			_, err = s.Release(t.Context(), l.ID, v.Record, to, lease.Transferred)
+			_, err = s.Release(t.Context(), l.ID, to, lease.Transferred, v.Record)
 		}
 		if err != nil {
 			t.Error(err)

@@ -68,6 +68,7 @@ const (
 
 	RetryStaleSeal // Lead campaigns again although a refused seal proves that the store lost data
 	EqualTokenSeal // a stamp does not say which session its token was granted to
+	GuardStale     // policies and cordons are checked when a call arrives, and not when it grants
 
 	spoken // the conversations in lease catch what follows: see Spoken
 
@@ -122,6 +123,7 @@ var names = [...]string{
 	RetryStaleSeal:     "retry-stale-seal",
 	EqualTokenSeal:     "equal-token-seal",
 	ReopenLent:         "reopen-lent",
+	GuardStale:         "guard-stale",
 }
 
 func (b Bug) String() string { return names[b] }
@@ -130,7 +132,7 @@ func (b Bug) String() string { return names[b] }
 func All() []Bug { return between(None, elsewhere) }
 
 // Elsewhere lists the bugs that sit in code which the simulator does not run. Named
-// tests catch them: TestDataLossPlanted in lease.
+// tests catch them: TestDataLossPlanted in lease, TestGuardPlanted in store/mem.
 func Elsewhere() []Bug { return between(elsewhere, spoken) }
 
 // Spoken lists the bugs that only the conversations with the machine catch.

@@ -168,8 +168,10 @@ func (d *Driver) Grant(ctx context.Context, want string, ttl time.Duration) (str
 		return "", 0, err
 	}
 	var granted int64
+	// Right after a restart of the only member: no other can be asked.
+	wait := grpc.WaitForReady(len(d.members) == 1)
 	err = d.each(ctx, "grant a lease", func(ctx context.Context, c *clientv3.Client) error {
-		resp, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: seconds(max(ttl, d.cfg.MinTTL))}, grpc.WaitForReady(true))
+		resp, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: seconds(max(ttl, d.cfg.MinTTL))}, wait)
 		if err == nil {
 			granted = resp.TTL
 			return nil

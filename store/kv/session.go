@@ -22,6 +22,11 @@ func dead(id lease.SessionID) error {
 
 // Open implements lease.Store.
 func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	return s.begin(ctx, nil, c, ttl, o)
+}
+
+// begin opens a session while the rules hold too.
+func (s *Store) begin(ctx context.Context, rules []Cond, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
 	if err := errors.Join(lease.CheckCandidate(c), o.Validate(), lease.CheckTTL(s.Caps(), ttl)); err != nil {
 		return lease.Session{}, err
 	}
@@ -34,7 +39,7 @@ func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration,
 		Fenced: o.Fenced, Successor: o.Successor, Deployment: s.deployment(),
 	}}
 	for range 3 {
-		session, err := s.open(ctx, d, o, ttl)
+		session, err := s.open(ctx, rules, d, o, ttl)
 		if !errors.Is(err, errReplaced) {
 			return session, err
 		}
@@ -65,14 +70,14 @@ type openingKey struct {
 }
 
 // open makes the session of the attempt, or finds it.
-func (s *Store) open(ctx context.Context, d described, o lease.OpenOptions, ttl time.Duration) (lease.Session, error) {
+func (s *Store) open(ctx context.Context, rules []Cond, d described, o lease.OpenOptions, ttl time.Duration) (lease.Session, error) {
 	key := openingKey{d.attempt, ttl}
 	l, retried, err := s.grant(ctx, key, d.TTL)
 	if err != nil {
 		return lease.Session{}, err
 	}
 	d.ID, d.TTL = lease.SessionID(l.id), l.ttl
-	session, err := s.openAs(ctx, d, o, key, retried)
+	session, err := s.openAs(ctx, rules, d, o, key, retried)
 	if err == nil || lease.Definite(err) || errors.Is(err, errReplaced) { // else a retry uses the id again
 		s.mu.Lock()
 		delete(s.openings.m, key)
@@ -125,13 +130,15 @@ func (s *Store) keepOpening(key openingKey, l opening) {
 }
 
 // openAs opens the session under its id, or finds the living session of the attempt.
-func (s *Store) openAs(ctx context.Context, d described, o lease.OpenOptions, opening openingKey, retried bool) (lease.Session, error) {
+func (s *Store) openAs(ctx context.Context, rules []Cond, d described, o lease.OpenOptions, opening openingKey, retried bool) (lease.Session, error) {
 	lid, key := s.leaseOf(d.ID), attemptAt+d.attempt
 	p := plan{
-		guard:  []Cond{{sessionKey(d.ID), 0}}, // a session that ended under this id leaves its key behind
+		// A session that ended under this id leaves its key behind.
+		guard:  append([]Cond{{sessionKey(d.ID), 0}}, rules...),
 		first:  []Write{{Key: sessionKey(d.ID), Value: encodeSession(d), Lease: lid}},
 		decide: []step{{Cond{beatKey(d.ID), 0}, Write{Key: beatKey(d.ID), Value: []byte("{}"), Lease: lid}}},
 		read:   []string{sessionKey(d.ID)},
+		show:   []string{rulesKey},
 	}
 	if d.attempt != "" {
 		if s.caps.Keys == 1 { // else the transaction compares
@@ -142,7 +149,7 @@ func (s *Store) openAs(ctx context.Context, d described, o lease.OpenOptions, op
 		}
 		// In a store with one key per step the attempt is taken before the session begins.
 		p.decide = slices.Insert(p.decide, 0, step{Cond{key, 0}, Write{Key: key, Value: []byte(d.ID), Lease: lid}})
-		p.show = []string{key}
+		p.show = []string{key, rulesKey}
 	}
 	r, err := s.run(ctx, p)
 	if err != nil && d.attempt == "" {
@@ -151,8 +158,11 @@ func (s *Store) openAs(ctx context.Context, d described, o lease.OpenOptions, op
 	switch {
 	case err != nil:
 		return lease.Session{}, err
-	case !r.OK && d.attempt != "":
-		return s.found(ctx, r.Items[1:], d, o, opening, nil)
+	case !r.OK && d.attempt != "" && (r.Items[1].Version != 0 || !p.outdated(r.Items)):
+		return s.found(ctx, r.Items[1:2], d, o, opening, nil)
+	case !r.OK && p.outdated(r.Items):
+		s.abandon(opening, d.ID)
+		return lease.Session{}, lease.ErrRules
 	case !r.OK:
 		// A retry inside the driver found its own first try, or the lease ended.
 		return s.living(ctx, d.ID, d, o)
@@ -187,20 +197,24 @@ func (s *Store) found(ctx context.Context, attempt []Item, d described, o lease.
 			return lease.Session{}, err
 		}
 	}
-	if id == d.ID {
-		return session, err
+	if id != d.ID {
+		s.abandon(opening, d.ID)
 	}
+	return session, err
+}
+
+// abandon ends a lease that was granted for an opening, unless another call uses it.
+func (s *Store) abandon(opening openingKey, id lease.SessionID) {
 	s.mu.Lock()
 	l, ok := s.openings.get(opening)
-	alone := ok && l.id == string(d.ID) && !l.shared
+	alone := ok && l.id == string(id) && !l.shared
 	if alone {
 		delete(s.openings.m, opening) // nobody gets it from here on
 	}
 	s.mu.Unlock()
 	if alone {
-		s.revoke(d.ID)
+		s.revoke(id)
 	}
-	return session, err
 }
 
 // leaseOf is the lease that the keys of a session are bound to, where the engine has leases.
@@ -343,6 +357,19 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...str
 	return beat, nil
 }
 
+// holders are the sessions that hold the groups, as far as it is known here.
+func (s *Store) holders(groups []string) []lease.SessionID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var holders []lease.SessionID
+	for _, g := range groups {
+		if r, ok := s.records.get(g); ok && r.Holder != "" && !slices.Contains(holders, r.Holder) {
+			holders = append(holders, r.Holder)
+		}
+	}
+	return holders
+}
+
 // revive makes a dead session anew. It is a bug, see plant.KeepAliveRevives.
 func (s *Store) revive(ctx context.Context, id lease.SessionID) {
 	s.mu.Lock()
@@ -357,19 +384,6 @@ func (s *Store) revive(ctx context.Context, id lease.SessionID) {
 	for key, value := range map[string][]byte{sessionKey(id): encodeSession(d), beatKey(id): []byte("{}")} {
 		_, _ = s.commit(ctx, Txn{Then: []Write{{Key: key, Value: value, Lease: s.leaseOf(id)}}})
 	}
-}
-
-// holders are the sessions that hold the groups, as far as it is known here.
-func (s *Store) holders(groups []string) []lease.SessionID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var holders []lease.SessionID
-	for _, g := range groups {
-		if r, ok := s.records.get(g); ok && r.Holder != "" && !slices.Contains(holders, r.Holder) {
-			holders = append(holders, r.Holder)
-		}
-	}
-	return holders
 }
 
 // renew extends the session, and reads at a moment when it lived.

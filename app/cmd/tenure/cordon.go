@@ -24,8 +24,8 @@ func newCordon(env func(string) (string, bool)) *cobra.Command {
 		Long: `Keep a node from beginning to lead anything, until it is uncordoned: before maintenance,
 or when it misbehaves. What it leads now it leads on: see ` + "`tenure step-down`" + `.
 
-It binds those who lead through the service, and ` + "`tenure exec`" + `. A program that uses
-the library straight on an engine has the engine's own credentials and is not asked.`,
+It binds those who lead through the service, with ` + "`tenure exec`" + ` or with the library. A
+program with the engine's own credentials can opt out.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if reason == "" || len(reason) > steer.MaxReason {

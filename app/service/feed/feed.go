@@ -29,6 +29,9 @@ type Config struct {
 	// where it has one again and the feed saw both. back: the token went back, which a
 	// store never does unless it was restored from a backup.
 	OnChange func(v lease.View, terms int, vacant time.Duration, back bool)
+	// Sessions, if set, begins to take the updates of each watch, in order: those of groups
+	// too.
+	Sessions func() func(lease.Update)
 	// OnSight is told when the engine can be watched (nil) and when no longer.
 	OnSight func(error)
 }
@@ -91,22 +94,29 @@ func (f *Feed) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := errors.New("the watch ended")
 		pictured := make(map[string]bool) // nil when the snapshot is complete
-		for v, werr := range f.cfg.Store.Watch(ctx, lease.Scope{"*"}) {
+		sessions := func(lease.Update) {}
+		if f.cfg.Sessions != nil {
+			sessions = f.cfg.Sessions()
+		}
+		for u, werr := range f.cfg.Store.Watch(ctx, lease.Scope{"*"}) {
 			if werr != nil {
 				err = werr
 				break
 			}
-			if v.Group == "" {
+			sessions(u)
+			switch u.Kind {
+			case lease.Synced:
 				wait = retryMin
 				f.lose(pictured)
 				pictured = nil
 				f.sight(true, nil)
-				continue
+			case lease.GroupChanged:
+				if pictured != nil {
+					pictured[u.View.Group] = true
+				}
+				f.apply(u.View)
+			case lease.SessionBegan, lease.SessionEnded:
 			}
-			if pictured != nil {
-				pictured[v.Group] = true
-			}
-			f.apply(v)
 		}
 		if ctx.Err() != nil {
 			break
@@ -253,6 +263,16 @@ func (f *Feed) Leads(candidate string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.leads[candidate]
+}
+
+// Followers says how many follow a group.
+func (f *Feed) Followers(group string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if t := f.topics[group]; t != nil {
+		return len(t.subs)
+	}
+	return 0
 }
 
 // Held returns the groups of a session, sorted.
