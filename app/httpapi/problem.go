@@ -1,11 +1,8 @@
 package httpapi
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -90,38 +87,4 @@ func WriteBody(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
-}
-
-// ReadJSON reads the body, one JSON value of at most limit bytes, into v. Fields
-// that v does not have are refused: a misspelt option must not be ignored. The
-// error is a *Problem. An empty body leaves v as it is, if that is allowed.
-func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed bool, v any) error {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return &Problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Detail: fmt.Sprintf("the body is larger than %d bytes", limit)}
-	case err != nil:
-		return &Problem{Status: http.StatusBadRequest, Code: "body_incomplete", Detail: "the body ended early or came too slowly"}
-	case emptyAllowed && len(bytes.TrimSpace(body)) == 0:
-		return nil
-	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return badBody(err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return badBody(errors.New("something follows the JSON value"))
-	}
-	return nil
-}
-
-func badBody(err error) *Problem {
-	const most = 200
-	said := err.Error()
-	if len(said) > most {
-		said = said[:most] + "…"
-	}
-	return &Problem{Status: http.StatusBadRequest, Code: "bad_body", Detail: "the body is not the JSON that is wanted: " + said}
 }
