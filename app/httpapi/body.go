@@ -37,7 +37,7 @@ func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed 
 	}
 	// What follows is valid JSON. The decoder accepts more than it should, and its errors
 	// name Go types.
-	if m := (&scanner{text: body}).value(reflect.TypeOf(v)); m != nil {
+	if m := (&scanner{text: body, failed: err != nil}).value(reflect.TypeOf(v)); m != nil {
 		return badBody(m.String())
 	}
 	var typ *json.UnmarshalTypeError
@@ -45,7 +45,7 @@ func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed 
 	case errors.As(err, &typ):
 		return badBody(typ.Field + ": " + typ.Value + " does not fit")
 	case err != nil:
-		return badBody(err.Error())
+		return badBody(Plain(err))
 	}
 	return nil
 }
@@ -99,8 +99,9 @@ func wrong(format string, args ...any) *mistake {
 // scanner compares valid JSON with a Go type. It is not a decoder: it only finds what the
 // decoder accepts and we do not, and puts the rest into words.
 type scanner struct {
-	text []byte
-	at   int
+	text   []byte
+	at     int
+	failed bool // the decoder found a mistake
 }
 
 // peek skips white space and returns the next byte.
@@ -184,8 +185,17 @@ func (s *scanner) value(t reflect.Type) *mistake {
 	}
 	begin := s.peek()
 	switch p := reflect.PointerTo(t); {
-	case begin == 'n', t.Kind() == reflect.Interface, p.Implements(unmarshaler), p.Implements(textUnmarshaler):
+	case begin == 'n', t.Kind() == reflect.Interface, p.Implements(textUnmarshaler):
 		s.skip()
+		return nil
+	case p.Implements(unmarshaler):
+		from := s.at
+		s.skip()
+		if s.failed {
+			if err := reflect.New(t).Interface().(json.Unmarshaler).UnmarshalJSON(s.text[from:s.at]); err != nil {
+				return wrong("%s", Plain(err))
+			}
+		}
 		return nil
 	}
 	switch t.Kind() {

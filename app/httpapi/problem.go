@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"time"
 )
@@ -21,9 +22,16 @@ type Problem struct {
 	Retryable bool
 	// RetryAfter is rounded up to seconds; zero sends none.
 	RetryAfter time.Duration
-	// More are further members of the object, such as current_token.
+	// More are further members of the object, such as leader_node_id.
 	More map[string]any
 }
+
+// packageName is what Go errors begin with.
+var packageName = regexp.MustCompile(`(?m)^(json|fence|lease|tenure): `)
+
+// Plain is what an error says without the names of packages: callers over HTTP do not know
+// them.
+func Plain(err error) string { return packageName.ReplaceAllString(err.Error(), "") }
 
 func (p *Problem) Error() string {
 	if p.Detail == "" {

@@ -67,12 +67,14 @@ func (s *Service) batch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	httpapi.WriteJSON(w, http.StatusOK, b.answer(beat.TTL, max(0, sent.Sub(arrived))))
+	out := b.answer(beat.TTL)
+	out.HeldMS, out.Expiry = s.held(arrived, sent), s.expiry(sent, beat.TTL)
+	httpapi.WriteJSON(w, http.StatusOK, out)
 	return nil
 }
 
-func (b *rally) answer(ttl, held time.Duration) Batch {
-	out := Batch{Led: []BatchTerm{}, Refused: []BatchRefuse{}, TTLMS: ttl.Milliseconds(), HeldMS: held.Milliseconds()}
+func (b *rally) answer(ttl time.Duration) Batch {
+	out := Batch{Led: []BatchTerm{}, Refused: []BatchRefuse{}, TTLMS: ttl.Milliseconds()}
 	for g, v := range b.led {
 		out.Led = append(out.Led, BatchTerm{Group: g, Term: v.Token})
 	}

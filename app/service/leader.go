@@ -62,7 +62,7 @@ func (s *Service) describeLeader(group string, seen sight) Leader {
 	}
 	if left, told := s.sessions.remaining(v.Holder, s.clock.Now()); told {
 		ms := left.Milliseconds()
-		out.LeaseRemainingMS = &ms
+		out.LeaseRemainingMS, out.Expiry = &ms, s.expiry(s.clock.Now(), left)
 	}
 	if n := len(v.Terms); n > 0 {
 		out.SinceMS = v.Terms[n-1].Begin.UnixMilli()

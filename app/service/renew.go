@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
@@ -24,6 +23,7 @@ type claim struct {
 	handle      handle
 }
 
+// claim reads what a caller says it holds. Without a handle the session is not known yet.
 func (s *Service) claim(r *http.Request, node string, term fence.Token, handle string) (claim, error) {
 	c := claim{group: groupOf(r), node: node, term: term}
 	if err := access.From(r.Context()).Is(node); err != nil {
@@ -37,6 +37,9 @@ func (s *Service) claim(r *http.Request, node string, term fence.Token, handle s
 	}
 	if !term.Valid() {
 		return c, bad("bad_argument", "term: the number that the campaign answered")
+	}
+	if handle == "" {
+		return c, nil
 	}
 	var err error
 	c.handle, err = s.parseHandle(handle)
@@ -67,6 +70,7 @@ func (s *Service) renew(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	began := s.clock.Now()
 	v, beat, err := s.extend(r.Context(), c)
 	if err != nil {
 		s.metrics.renewFailed(err)
@@ -74,10 +78,11 @@ func (s *Service) renew(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := Renewed{
-		Group: c.group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: beat.TTL.Milliseconds(), Requests: requestsFor(beat.Requests, c.group, v.Token),
+		Group: c.group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: beat.TTL.Milliseconds(), Expiry: s.expiry(began, beat.TTL),
+		Requests: requestsFor(beat.Requests, c.group, v.Token),
 	}
 	if in.ExtendByMS != 0 {
-		out.GrantedTTLMS = s.grantWish(r.Context(), c, beat.TTL, in.ExtendByMS).Milliseconds()
+		out.ExtendedByMS, out.GroupsExtended = out.TTLMS, max(1, s.feed.Holds(v.Holder))
 	}
 	httpapi.WriteJSON(w, http.StatusOK, out)
 	return nil
@@ -94,6 +99,18 @@ type confirmer interface {
 // lease may be counted from there. A session of which it is not known here whose it is and
 // what it stands for is compared with the record before it is touched.
 func (s *Service) extend(ctx context.Context, c claim) (lease.View, lease.Beat, error) {
+	if c.handle.session == "" {
+		// A renewal of a term that is not the caller's only lets it last: it is enough that node
+		// and term fit.
+		a, err := s.reader.Read(ctx, c.group)
+		c.handle = handle{s.deployment, a.Holder, c.group}
+		switch {
+		case err != nil:
+			return a.View, lease.Beat{}, err
+		case !c.holds(a.View):
+			return a.View, lease.Beat{}, notLeader(a.View)
+		}
+	}
 	known, err := s.entitled(ctx, c)
 	if err != nil {
 		return lease.View{}, lease.Beat{}, err
@@ -162,27 +179,6 @@ func (s *Service) entitled(ctx context.Context, c claim) (known bool, err error)
 		}
 	}
 	return known, nil
-}
-
-// grantWish writes down the TTL that the node's next session for the group shall have,
-// and returns it. The renewal stands whatever becomes of the wish.
-func (s *Service) grantWish(ctx context.Context, c claim, now time.Duration, byMS int64) time.Duration {
-	pol, err := s.policies.get(ctx, c.group)
-	if err != nil {
-		return now
-	}
-	least, most := s.bounds(pol)
-	by := min(max(byMS, -most.Milliseconds()), most.Milliseconds())
-	granted := min(max(now+time.Duration(by)*time.Millisecond, least, s.store.Limits().MinTTL), most)
-	err = s.change(ctx, steer.Wishes(c.node), func(values map[string]string) error {
-		steer.SetWish(values, c.group, granted, time.Now())
-		return nil
-	})
-	if err != nil {
-		s.cfg.Log.Warn("a wish for another TTL could not be written down", "node", c.node, "group", c.group, "err", err)
-		return now
-	}
-	return granted
 }
 
 // wish reads what the candidate wished for when it last led the group. Who leads within a

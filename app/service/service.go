@@ -133,7 +133,13 @@ func (s *Service) call(ctx context.Context) (context.Context, context.CancelFunc
 
 // body reads the body of a request.
 func (s *Service) body(w http.ResponseWriter, r *http.Request, emptyAllowed bool, v any) error {
-	return httpapi.ReadJSON(w, r, s.cfg.MaxBody, emptyAllowed, v)
+	if err := httpapi.ReadJSON(w, r, s.cfg.MaxBody, emptyAllowed, v); err != nil {
+		return err
+	}
+	if f, ok := v.(form); ok {
+		return f.settle()
+	}
+	return nil
 }
 
 func groupOf(r *http.Request) string { return r.PathValue("group") }

@@ -9,6 +9,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/service/access"
+	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -117,8 +118,9 @@ func (s *Service) keepSession(w http.ResponseWriter, r *http.Request) error {
 	session, err := s.mine(r.Context(), h)
 	if err == nil {
 		var beat lease.Beat
-		if beat, _, err = s.keep(r.Context(), session.ID); err == nil {
-			httpapi.WriteJSON(w, http.StatusOK, Beat{TTLMS: beat.TTL.Milliseconds(), Requests: requestsFor(beat.Requests, "", 0)})
+		var sent clock.Instant
+		if beat, sent, err = s.keep(r.Context(), session.ID); err == nil {
+			httpapi.WriteJSON(w, http.StatusOK, Beat{TTLMS: beat.TTL.Milliseconds(), Expiry: s.expiry(sent, beat.TTL), Requests: requestsFor(beat.Requests, "", 0)})
 			return nil
 		}
 	}
