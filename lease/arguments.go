@@ -21,7 +21,7 @@ const (
 )
 
 // CheckBatch returns an ArgumentError unless the records may go into one Acquire.
-func CheckBatch(l Limits, seen []Record) error {
+func CheckBatch(l Caps, seen []Record) error {
 	if len(seen) == 0 || len(seen) > l.Batch {
 		return &ArgumentError{Field: "records", Value: len(seen), Rule: fmt.Sprintf("from 1 to %d in one acquire", l.Batch)}
 	}
@@ -44,7 +44,7 @@ func CheckBatch(l Limits, seen []Record) error {
 }
 
 // CheckTTL returns an ArgumentError unless a session may be opened with the TTL.
-func CheckTTL(l Limits, ttl time.Duration) error {
+func CheckTTL(l Caps, ttl time.Duration) error {
 	if ttl <= 0 || ttl > l.MaxTTL {
 		return &ArgumentError{Field: "ttl", Value: ttl, Rule: fmt.Sprintf("more than 0 and at most %v", l.MaxTTL)}
 	}

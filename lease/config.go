@@ -61,7 +61,7 @@ func (c Config) Validate() error {
 }
 
 // fits checks the configuration against the limits of an engine.
-func (c Config) fits(l Limits) error {
+func (c Config) fits(l Caps) error {
 	switch {
 	case l.Batch < 1:
 		return &ArgumentError{Field: "the store's limit of groups in one acquire", Value: l.Batch, Rule: "must be at least 1"}

@@ -129,8 +129,8 @@ func TestBadConfig(t *testing.T) {
 // limited is a store with limits of its own: a second to an hour.
 type limited struct{ lease.Store }
 
-func (limited) Limits() lease.Limits {
-	return lease.Limits{MinTTL: time.Second, MaxTTL: time.Hour, Batch: 16}
+func (limited) Caps() lease.Caps {
+	return lease.Caps{MinTTL: time.Second, MaxTTL: time.Hour, Batch: 16}
 }
 
 // A store that is not there is refused, also when it is a nil pointer in an

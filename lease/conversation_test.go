@@ -140,7 +140,7 @@ type conversation struct {
 func converse(script string, bugs plant.Set) (string, error) {
 	c := &conversation{
 		cfg: MachineConfig{
-			Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Limits: Limits{Batch: 100},
+			Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Caps: Caps{Batch: 100},
 			Seed: 1, Plant: bugs,
 		},
 		calls: map[uint64]*Call{},
@@ -259,7 +259,7 @@ func (c *conversation) prepare(words []string) error {
 	case words[0] == "show" && words[1] == "notes":
 		c.notes = true
 	case words[0] == "batch":
-		c.cfg.Limits.Batch, err = strconv.Atoi(words[1])
+		c.cfg.Caps.Batch, err = strconv.Atoi(words[1])
 	case words[0] == "timing" && words[1] == "wan":
 		c.cfg.Timing = WAN()
 	case words[0] == "timing" && words[1] == "grace":

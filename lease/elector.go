@@ -134,17 +134,18 @@ func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 		wait := e.node.cfg.BackoffMin
 		for ctx.Err() == nil {
 			err := errors.New("the watch ended")
-			for v, werr := range e.node.store.Watch(ctx, Scope{e.group}) {
+			for u, werr := range e.node.store.Watch(ctx, Scope{e.group}) {
 				if werr != nil {
 					err = werr
 					break
 				}
 				wait = e.node.cfg.BackoffMin
-				if v.Group == "" {
-					if !blind {
-						continue
-					}
+				v := u.View
+				switch {
+				case u.Kind == Synced && blind:
 					v = vacantFromTheStart(e.group) // no record: never led
+				case u.Kind != GroupChanged:
+					continue
 				}
 				var changes []tenure.Leader
 				if seen.State != tenure.Unknown {

@@ -82,7 +82,7 @@ type MachineConfig struct {
 	Timing    Timing
 	Candidate tenure.Candidate
 	Scope     Scope
-	Limits    Limits
+	Caps      Caps
 	// Sick keeps the machine from campaigning until OnHealth says that it is well.
 	Sick error
 	// Seed makes the jitter. Equal seeds and equal events give equal actions.
@@ -100,7 +100,7 @@ const (
 
 // NewMachine returns a machine at rest.
 func NewMachine(cfg MachineConfig) *Machine {
-	cfg.Limits.Batch = max(cfg.Limits.Batch, 1)
+	cfg.Caps.Batch = max(cfg.Caps.Batch, 1)
 	return &Machine{
 		cfg:     cfg,
 		rand:    rand.New(rand.NewPCG(cfg.Seed, 0x74656e757265)),

@@ -134,7 +134,7 @@ type played struct {
 func newHeckler(talk []byte, bugs plant.Set) *heckler {
 	h := &heckler{
 		talk:    talk,
-		cfg:     MachineConfig{Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Limits: Limits{Batch: 2}, Seed: 1, Plant: bugs},
+		cfg:     MachineConfig{Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Caps: Caps{Batch: 2}, Seed: 1, Plant: bugs},
 		records: map[string][]Record{},
 		dead:    map[SessionID]bool{},
 		others:  1,
@@ -744,8 +744,8 @@ func (h *heckler) call(c *Call) {
 		if c.Session != h.trusted || h.now >= h.until {
 			h.broken("M1: %s without trust", describeCall(c))
 		}
-		if c.Kind == CallAcquire && (len(c.Seen) == 0 || len(c.Seen) > h.cfg.Limits.Batch) {
-			h.broken("a batch of %d, the limit is %d", len(c.Seen), h.cfg.Limits.Batch)
+		if c.Kind == CallAcquire && (len(c.Seen) == 0 || len(c.Seen) > h.cfg.Caps.Batch) {
+			h.broken("a batch of %d, the limit is %d", len(c.Seen), h.cfg.Caps.Batch)
 		}
 	case CallRelease:
 		for _, t := range h.terms {
@@ -941,7 +941,7 @@ type bench struct {
 // newBench returns a machine that waits for n groups, all led by b1.
 func newBench(b *testing.B, n int) *bench {
 	s := &bench{b: b, m: NewMachine(MachineConfig{
-		Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Limits: Limits{Batch: 100}, Seed: 1,
+		Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Caps: Caps{Batch: 100}, Seed: 1,
 	})}
 	s.line = sessionsOf(strings.Fields("b1 a1 c1 d1 e1 f1 g1 h1"))
 	var events []Event

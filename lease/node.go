@@ -103,7 +103,7 @@ func New(store Store, cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if err := cfg.fits(store.Limits()); err != nil {
+	if err := cfg.fits(store.Caps()); err != nil {
 		return nil, err
 	}
 	if cfg.Clock == nil {
@@ -121,7 +121,7 @@ func New(store Store, cfg Config) (*Node, error) {
 		store:    store,
 		instance: rand.Text(),
 		machine: NewMachine(MachineConfig{
-			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Limits: store.Limits(), Sick: sick, Seed: mathrand.Uint64(), Plant: cfg.planted,
+			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Caps: store.Caps(), Sick: sick, Seed: mathrand.Uint64(), Plant: cfg.planted,
 		}),
 		timer:   cfg.Clock.NewTimer(),
 		done:    make(chan struct{}),
@@ -421,9 +421,7 @@ func (n *Node) ask(ctx context.Context, c *Call) *Reply {
 	case CallAcquire:
 		r.Records, r.Err = n.store.Acquire(ctx, c.Session, c.Seen...)
 	case CallRelease:
-		var rec Record
-		rec, r.Err = n.store.Release(ctx, c.Session, c.Held, c.To, c.Reason)
-		r.Records = []Record{rec}
+		r.Records, r.Err = n.store.Release(ctx, c.Session, c.To, c.Reason, c.Held)
 	case CallLine:
 		scope := n.cfg.Scope
 		if c.Group != "" {
@@ -455,12 +453,14 @@ func (n *Node) watch() {
 		defer cancel()
 		defer n.watches.Add(-1)
 		err := errors.New("lease: the watch ended")
-		for v, e := range n.store.Watch(ctx, n.cfg.Scope) {
+		for u, e := range n.store.Watch(ctx, n.cfg.Scope) {
 			if e != nil {
 				err = e
 				break
 			}
-			n.pushView(v, stream)
+			if u.Kind == GroupChanged || u.Kind == Synced {
+				n.pushView(u.View, stream)
+			}
 		}
 		if ctx.Err() == nil {
 			n.push(Event{Kind: OnWatchLost, Cause: err, stream: stream})

@@ -344,7 +344,7 @@ func TestTakeoverOfTenThousand(t *testing.T) {
 	}
 	const roundTrip = 5 * time.Millisecond
 	bubble(t, func(w *world) {
-		batch := w.mem.Limits().Batch
+		batch := w.mem.Caps().Batch
 		few := groups/batch + 20
 		first, second := newCountingStore(newSlowStore(w.mem, roundTrip)), newCountingStore(newSlowStore(w.mem, roundTrip))
 		a := w.node(first, "a")

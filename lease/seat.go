@@ -256,7 +256,7 @@ func (m *Machine) sendAcquires() {
 		var batch []*seat
 		var seen []Record
 		i := 0
-		for ; i < len(m.acquires) && len(batch) < m.cfg.Limits.Batch; i++ {
+		for ; i < len(m.acquires) && len(batch) < m.cfg.Caps.Batch; i++ {
 			s := m.acquires[i]
 			if !s.eligible(m) || s.call != 0 {
 				continue

@@ -26,8 +26,8 @@ import (
 // S5: a session dies no earlier than its TTL after the last acknowledged
 // keep-alive was received, by the engine's clock.
 type Store interface {
-	// Limits is known without asking the engine.
-	Limits() Limits
+	// Caps is known without asking the engine.
+	Caps() Caps
 
 	// Open begins a session for a candidate. The granted TTL may differ from the one
 	// asked for: callers count on what was granted. With an Attempt the call is
@@ -36,28 +36,34 @@ type Store interface {
 	// Other arguments under a living attempt are refused (ErrInvalid).
 	Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o OpenOptions) (Session, error)
 
-	// KeepAlive extends a living session and brings what is asked of it.
+	// Session returns a living session. ErrSessionDead is definite.
+	Session(ctx context.Context, id SessionID) (Session, error)
+
+	// KeepAlive extends a living session and returns the requests for it. It also
+	// reads the records of the named groups, at most Caps().Batch, at a moment when
+	// the session lived: a record that names the session is led by it then.
 	// ErrSessionDead is definite.
-	KeepAlive(ctx context.Context, id SessionID) (Beat, error)
+	KeepAlive(ctx context.Context, id SessionID, groups ...string) (Beat, error)
 
-	// Close ends a session and with it, at once, everything it holds. Closing a
-	// dead session succeeds. The reason is recorded where the engine can.
-	Close(ctx context.Context, id SessionID, why Reason) error
+	// Close ends a session and, at once, everything it holds. Closing a dead session
+	// succeeds. The reason is recorded where the engine can. With seen, at most
+	// Caps().Batch records, it closes only if each still has that version, and returns
+	// a ConflictError otherwise: so it never ends a grant that was made meanwhile.
+	Close(ctx context.Context, id SessionID, why Reason, seen ...Record) error
 
-	// Acquire grants the vacant records to the session, from the records as they
-	// were seen: the version must still be the same, and then an engine may rely on
-	// the rest of the record. A record of version 0 was never granted. The token is
-	// the next one. It grants all or nothing, and at most Limits().Batch of them.
-	// ErrSessionDead, a ConflictError that shows the records that were not as seen
-	// or not vacant, and ErrRewound are definite.
+	// Acquire grants the vacant records to the session if their versions are still the
+	// ones seen; nothing else of seen is used. Version 0 means never granted. The token
+	// follows the one that the store has read. It grants all or nothing, and at most
+	// Caps().Batch records. ErrSessionDead, a ConflictError that shows the records that
+	// were not as seen or not vacant, and ErrRewound are definite.
 	Acquire(ctx context.Context, id SessionID, seen ...Record) ([]Record, error)
 
-	// Release gives up the record that the session holds in exactly this version:
-	// it becomes vacant, or, with to, is granted to that session with the next
-	// token. A successor that is dead, unknown, the holder itself or does not
-	// stand for the group is ErrSuccessor, and nothing changes. A record that
-	// moved on is a ConflictError.
-	Release(ctx context.Context, id SessionID, held Record, to SessionID, why Reason) (Record, error)
+	// Release gives up the records, at most Caps().Batch, that the session holds in
+	// exactly these versions: all or none. They become vacant, or, with to, are granted
+	// to that session with their next tokens. A successor that is dead, unknown, the
+	// holder itself or not a candidate for a group is ErrSuccessor, and nothing changes.
+	// A record that moved on is a ConflictError.
+	Release(ctx context.Context, id, to SessionID, why Reason, held ...Record) ([]Record, error)
 
 	// Ask leaves a request for the owner of a session, which gets it with its next
 	// beats until it answers or the request expires. Asking again with the same
@@ -72,14 +78,15 @@ type Store interface {
 	// Read answers linearizably. A group that was never granted has version 0.
 	Read(ctx context.Context, group string) (View, error)
 
-	// Watch yields the present view of every group in scope that has a record,
-	// then one View without a group (the snapshot is complete), then each group
-	// that changed. It is level-triggered: views in between may be skipped, but
-	// the terms in the record tell that they happened. When a holder's session
-	// dies its groups are yielded as vacant, after a linearizable check. A watch
-	// that can no longer see the engine ends with an error in bounded time; the
-	// caller starts again.
-	Watch(ctx context.Context, scope Scope) iter.Seq2[View, error]
+	// Watch yields the living sessions and the view of every group in scope that has
+	// a record, then Synced, then each session that begins or ends and each group that
+	// changes. What it yields up to Synced is linearizable: it includes everything
+	// acknowledged before Watch was called. After that it is level-triggered: states in
+	// between may be skipped, but the terms in the record tell that they happened. When
+	// a holder's session dies its groups are yielded as vacant, after a linearizable
+	// check. A watch that can no longer see the engine ends with an error in bounded
+	// time; the caller starts again.
+	Watch(ctx context.Context, scope Scope) iter.Seq2[Update, error]
 
 	// Groups lists views in the order of their names.
 	Groups(ctx context.Context, scope Scope, p Page) ([]View, error)
@@ -110,11 +117,38 @@ type Store interface {
 	SetAttributes(ctx context.Context, seen Attributes) (Attributes, error)
 }
 
-// Limits are an engine's own.
-type Limits struct {
+// Caps say what an engine can do, and what it cannot.
+type Caps struct {
 	MinTTL time.Duration // shorter ones are granted as this
 	MaxTTL time.Duration
-	Batch  int // records in one Acquire
+	Batch  int // records in one Acquire, Release, Close or KeepAlive
+	// Observed: the engine does not expire sessions by itself. Candidates observe the
+	// sessions of leaders and end those that are silent for a TTL. A session that
+	// nobody observes lives on, and whoever begins to observe waits for a whole TTL.
+	Observed bool
+	// Lateness is how long after its TTL the death of a session may show.
+	Lateness time.Duration
+	// Loses says in one sentence when the engine can lose what it acknowledged; "" never.
+	Loses string
+}
+
+// UpdateKind says what a watch has seen.
+type UpdateKind uint8
+
+// The kinds of updates.
+const (
+	GroupChanged UpdateKind = iota + 1 // View
+	SessionBegan                       // Session
+	SessionEnded                       // Session (at least its ID), Reason
+	Synced                             // the snapshot is complete
+)
+
+// Update is one thing that a watch has seen.
+type Update struct {
+	Kind    UpdateKind
+	View    View
+	Session Session
+	Reason  Reason
 }
 
 const (
@@ -166,6 +200,7 @@ type Session struct {
 type Beat struct {
 	TTL      time.Duration // from when the engine received it
 	Requests []Request     // not answered yet
+	Records  []Record      // of the groups that were named, in their order
 }
 
 // Reason says why a term or session ended.

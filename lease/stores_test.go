@@ -278,20 +278,20 @@ func (s through) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration
 	return pass(ctx, s, open, func() (lease.Session, error) { return s.Store.Open(ctx, c, ttl, o) })
 }
 
-func (s through) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {
-	return pass(ctx, s, keepAlive, func() (lease.Beat, error) { return s.Store.KeepAlive(ctx, id) })
+func (s through) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+	return pass(ctx, s, keepAlive, func() (lease.Beat, error) { return s.Store.KeepAlive(ctx, id, groups...) })
 }
 
-func (s through) Close(ctx context.Context, id lease.SessionID, why lease.Reason) error {
-	return s.pass(ctx, closing, func() error { return s.Store.Close(ctx, id, why) })
+func (s through) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+	return s.pass(ctx, closing, func() error { return s.Store.Close(ctx, id, why, seen...) })
 }
 
 func (s through) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
 	return pass(ctx, s, acquire, func() ([]lease.Record, error) { return s.Store.Acquire(ctx, id, seen...) })
 }
 
-func (s through) Release(ctx context.Context, id lease.SessionID, held lease.Record, to lease.SessionID, why lease.Reason) (lease.Record, error) {
-	return pass(ctx, s, release, func() (lease.Record, error) { return s.Store.Release(ctx, id, held, to, why) })
+func (s through) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+	return pass(ctx, s, release, func() ([]lease.Record, error) { return s.Store.Release(ctx, id, to, why, held...) })
 }
 
 func (s through) Answer(ctx context.Context, id lease.SessionID, request string, a lease.Answer) error {
@@ -306,10 +306,10 @@ func (s through) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) 
 	return pass(ctx, s, sessions, func() ([]lease.Session, error) { return s.Store.Sessions(ctx, scope, p) })
 }
 
-func (s through) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
-	return func(yield func(lease.View, error) bool) {
+func (s through) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
+	return func(yield func(lease.Update, error) bool) {
 		if err := s.pass(ctx, watch, func() error { return nil }); err != nil {
-			yield(lease.View{}, err)
+			yield(lease.Update{}, err)
 			return
 		}
 		for v, err := range s.Store.Watch(ctx, scope) {
@@ -406,13 +406,13 @@ func (s *slowStore) travel(ctx context.Context, m method, apply func() error) er
 	return err
 }
 
-func (s *slowStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
+func (s *slowStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
 	type letter struct {
-		view    lease.View
+		update  lease.Update
 		err     error
 		arrives time.Time
 	}
-	return func(yield func(lease.View, error) bool) {
+	return func(yield func(lease.Update, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		letters := make(chan *letter, 1<<14)
 		var sender sync.WaitGroup
@@ -432,7 +432,7 @@ func (s *slowStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[leas
 			if err := nap(ctx, time.Until(l.arrives)); err != nil && l.err == nil {
 				l.err = err
 			}
-			if !yield(l.view, l.err) {
+			if !yield(l.update, l.err) {
 				return
 			}
 		}
@@ -525,8 +525,8 @@ func (s *flakyStore) stumble(ctx context.Context, m method, apply func() error) 
 	}
 }
 
-func (s *flakyStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
-	return func(yield func(lease.View, error) bool) {
+func (s *flakyStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
+	return func(yield func(lease.Update, error) bool) {
 		s.mu.Lock()
 		broken := s.broken
 		s.mu.Unlock()

@@ -122,7 +122,7 @@ func (n *node) start() {
 	n.gaveUp, n.quietAt, n.synced, n.refused = nil, n.w.now, false, map[string]refusal{}
 	n.stream++
 	n.machine = lease.NewMachine(lease.MachineConfig{
-		Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Limits: n.w.store.state.Limits(),
+		Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Caps: n.w.store.state.Caps(),
 		Seed: n.w.rand.Uint64(), Plant: n.w.cfg.Plant,
 	})
 	n.wakeAt = never

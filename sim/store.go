@@ -10,7 +10,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
-	"github.com/tenurehq/tenure/store/mem"
+	"github.com/tenurehq/tenure/sim/model"
 )
 
 const deployment = "sim"
@@ -20,13 +20,13 @@ const deployment = "sim"
 type store struct {
 	w       *world
 	clock   wheel
-	state   *mem.State
+	state   *model.State
 	down    bool
 	since   instant // of the outage
 	streams []*stream
 	wakeAt  instant
 
-	backup    *mem.Snapshot
+	backup    *model.Snapshot
 	rewinding bool
 
 	// What we know without asking: S1 and S5 are checked against it.
@@ -77,7 +77,7 @@ func newStore(w *world) *store {
 	s := &store{
 		w:        w,
 		clock:    wheel{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))), ppm: w.ppm()},
-		state:    mem.NewState(mem.Options{Deployment: deployment, Plant: w.cfg.Plant}),
+		state:    model.NewState(model.Options{Deployment: deployment, Plant: w.cfg.Plant}),
 		wakeAt:   never,
 		deadline: map[lease.SessionID]clock.Instant{},
 		ended:    map[lease.SessionID]bool{},
@@ -88,7 +88,7 @@ func newStore(w *world) *store {
 		ttl:      map[lease.SessionID]time.Duration{},
 	}
 	if w.has(manyGroups) {
-		s.state = mem.NewState(mem.Options{Deployment: deployment, Plant: w.cfg.Plant, Limits: lease.Limits{Batch: 32}})
+		s.state = model.NewState(model.Options{Deployment: deployment, Plant: w.cfg.Plant, Caps: lease.Caps{Batch: 32}})
 	}
 	for _, g := range w.groups {
 		s.grants[g] = &ledger{by: map[fence.Token]lease.SessionID{}, vacantAt: 0}

@@ -64,7 +64,11 @@ func (r *road) expire(ctx context.Context) (bool, error) {
 	return len(sessions) > 0, nil
 }
 
-func (r *road) Limits() lease.Limits { return r.store.Limits() }
+func (r *road) Caps() lease.Caps { return r.store.Caps() }
+
+func (r *road) Session(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+	return travel(ctx, r, anyone, func() (lease.Session, error) { return r.store.Session(ctx, id) })
+}
 
 func (r *road) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
 	return travel(ctx, r, theNode, func() (lease.Session, error) {
@@ -78,13 +82,13 @@ func (r *road) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, 
 	})
 }
 
-func (r *road) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {
-	return travel(ctx, r, theNode, func() (lease.Beat, error) { return r.store.KeepAlive(ctx, id) })
+func (r *road) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+	return travel(ctx, r, theNode, func() (lease.Beat, error) { return r.store.KeepAlive(ctx, id, groups...) })
 }
 
-func (r *road) Close(ctx context.Context, id lease.SessionID, why lease.Reason) error {
+func (r *road) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
 	return tell(ctx, r, theNode, func() error {
-		err := r.store.Close(ctx, id, why)
+		err := r.store.Close(ctx, id, why, seen...)
 		if err == nil {
 			r.mu.Lock()
 			r.sessions = slices.DeleteFunc(r.sessions, func(s lease.SessionID) bool { return s == id })
@@ -98,8 +102,8 @@ func (r *road) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Re
 	return travel(ctx, r, theNode, func() ([]lease.Record, error) { return r.store.Acquire(ctx, id, seen...) })
 }
 
-func (r *road) Release(ctx context.Context, id lease.SessionID, held lease.Record, to lease.SessionID, why lease.Reason) (lease.Record, error) {
-	return travel(ctx, r, theNode, func() (lease.Record, error) { return r.store.Release(ctx, id, held, to, why) })
+func (r *road) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+	return travel(ctx, r, theNode, func() ([]lease.Record, error) { return r.store.Release(ctx, id, to, why, held...) })
 }
 
 func (r *road) Answer(ctx context.Context, id lease.SessionID, request string, a lease.Answer) error {
@@ -120,8 +124,8 @@ func (r *road) Read(ctx context.Context, group string) (lease.View, error) {
 
 // Watch falls silent in a partition and breaks when that lasts; what it brings
 // in a pause waits for its end.
-func (r *road) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
-	return func(yield func(lease.View, error) bool) {
+func (r *road) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
+	return func(yield func(lease.Update, error) bool) {
 		wctx, sever := context.WithCancelCause(ctx)
 		var guard sync.WaitGroup
 		defer guard.Wait()
@@ -146,7 +150,7 @@ func (r *road) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Vie
 			}
 		}
 		if wctx.Err() != nil && ctx.Err() == nil {
-			yield(lease.View{}, context.Cause(wctx))
+			yield(lease.Update{}, context.Cause(wctx))
 		}
 	}
 }

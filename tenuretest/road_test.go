@@ -87,10 +87,11 @@ func TestNothingBypassesTheGate(t *testing.T) {
 	only := func(_ any, err error) error { return err }
 	for name, err := range map[string]error{
 		"Open":          only(r.Open(ctx, tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"*"}})),
+		"Session":       only(r.Session(ctx, "s1")),
 		"KeepAlive":     only(r.KeepAlive(ctx, "s1")),
 		"Close":         r.Close(ctx, "s1", lease.Closed),
 		"Acquire":       only(r.Acquire(ctx, "s1", lease.Record{Group: "g"})),
-		"Release":       only(r.Release(ctx, "s1", lease.Record{Group: "g"}, "", lease.Resigned)),
+		"Release":       only(r.Release(ctx, "s1", "", lease.Resigned, lease.Record{Group: "g"})),
 		"Ask":           r.Ask(ctx, "s1", lease.Request{}),
 		"Answer":        r.Answer(ctx, "s1", "r", lease.Answer{}),
 		"Answered":      only(r.Answered(ctx, "s1", "r")),
@@ -112,7 +113,7 @@ func TestNothingBypassesTheGate(t *testing.T) {
 			t.Errorf("Watch: %v", err)
 		}
 	}
-	if r.Limits() != store.Limits() {
-		t.Error("the limits are not the store's")
+	if r.Caps() != store.Caps() {
+		t.Error("the caps are not the store's")
 	}
 }

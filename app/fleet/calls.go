@@ -27,14 +27,14 @@ func (c counted) Open(ctx context.Context, who tenure.Candidate, ttl time.Durati
 	return c.Store.Open(ctx, who, ttl, o)
 }
 
-func (c counted) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {
+func (c counted) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
 	c.calls(api.CallKeepAlive)
-	return c.Store.KeepAlive(ctx, id)
+	return c.Store.KeepAlive(ctx, id, groups...)
 }
 
-func (c counted) Close(ctx context.Context, id lease.SessionID, why lease.Reason) error {
+func (c counted) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
 	c.calls(api.CallClose)
-	return c.Store.Close(ctx, id, why)
+	return c.Store.Close(ctx, id, why, seen...)
 }
 
 func (c counted) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
@@ -42,9 +42,9 @@ func (c counted) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.
 	return c.Store.Acquire(ctx, id, seen...)
 }
 
-func (c counted) Release(ctx context.Context, id lease.SessionID, held lease.Record, to lease.SessionID, why lease.Reason) (lease.Record, error) {
+func (c counted) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
 	c.calls(api.CallRelease)
-	return c.Store.Release(ctx, id, held, to, why)
+	return c.Store.Release(ctx, id, to, why, held...)
 }
 
 func (c counted) Read(ctx context.Context, group string) (lease.View, error) {
@@ -57,7 +57,7 @@ func (c counted) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) 
 	return c.Store.Sessions(ctx, scope, p)
 }
 
-func (c counted) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
+func (c counted) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
 	c.calls(api.CallWatch)
 	return c.Store.Watch(ctx, scope)
 }

@@ -50,7 +50,7 @@ func TestCounted(t *testing.T) {
 	for range c.Watch(ctx, scope) {
 		break
 	}
-	if _, err := c.Release(ctx, session.ID, held[0], "", lease.Resigned); err != nil {
+	if _, err := c.Release(ctx, session.ID, "", lease.Resigned, held[0]); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Close(ctx, session.ID, lease.Closed); err != nil || len(line) != 1 || held[0].Token == 0 {

@@ -53,7 +53,7 @@ type binding struct{ s *Service }
 func (b binding) Opens(ctx context.Context, candidate string, ttl time.Duration, o lease.OpenOptions) error {
 	s := b.s
 	if most := s.cfg.MaxTTL; ttl > most {
-		return ttlProblem(ttl.Milliseconds(), s.store.Limits().MinTTL, most)
+		return ttlProblem(ttl.Milliseconds(), s.store.Caps().MinTTL, most)
 	}
 	attributes, err := s.node(ctx, candidate)
 	if err != nil {

@@ -45,7 +45,7 @@ func bound(t *testing.T) context.Context {
 func TestPolicyBindsTheStore(t *testing.T) {
 	in := serve(t, memStore(t), func(c *Config) { c.Declared = true; c.MaxTTL = time.Minute })
 	s, ctx := client(in, nil), bound(t)
-	if most := s.Limits().MaxTTL; most != time.Minute {
+	if most := s.Caps().MaxTTL; most != time.Minute {
 		t.Errorf("it says that it grants %v", most)
 	}
 	open := func(node string, ttl time.Duration) lease.SessionID {
@@ -109,14 +109,14 @@ func TestPolicyBindsTheStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Release(ctx, a, held.Record, b, lease.Transferred); !errors.Is(err, lease.ErrSuccessor) {
+	if _, err := s.Release(ctx, a, b, lease.Transferred, held.Record); !errors.Is(err, lease.ErrSuccessor) {
 		t.Errorf("a cordoned node is made the successor: %v", err)
 	}
 	if _, err := s.KeepAlive(ctx, b); err != nil {
 		t.Errorf("a cordoned node keeps its session alive: %v", err)
 	}
 	want[Node](in, 200, "DELETE", "/v1/nodes/b/cordon", nil)
-	if _, err := s.Release(ctx, a, held.Record, b, lease.Transferred); err != nil {
+	if _, err := s.Release(ctx, a, b, lease.Transferred, held.Record); err != nil {
 		t.Errorf("the cordon is lifted: %v", err)
 	}
 	if _, err := s.Open(ctx, candidate("b"), 2*time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}}); !errors.Is(err, lease.ErrInvalid) {

@@ -97,7 +97,7 @@ func orEmpty(m map[string]string) map[string]string {
 // wishOf checks a ttl_ms.
 func (s *Service) wishOf(ms int64) (time.Duration, error) {
 	if ms < 0 || ms > s.cfg.MaxTTL.Milliseconds() {
-		return 0, ttlProblem(ms, s.store.Limits().MinTTL, s.cfg.MaxTTL)
+		return 0, ttlProblem(ms, s.store.Caps().MinTTL, s.cfg.MaxTTL)
 	}
 	return time.Duration(ms) * time.Millisecond, nil
 }

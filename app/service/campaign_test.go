@@ -111,7 +111,7 @@ func TestRenew(t *testing.T) {
 	other := serve(t, store) // knows nothing of the session
 	wrong = ok
 	wrong.NodeID = "b"
-	refused(other, 409, "not_leader", "POST", path, wrong)
+	refused(other, 403, "not_your_session", "POST", path, wrong)
 	want[Renewed](other, 200, "POST", path, ok)
 
 	v, err := store.Read(t.Context(), "billing")

@@ -96,7 +96,7 @@ func (c Config) Validate() error {
 		return errors.New("service: no store")
 	}
 	c = c.withDefaults()
-	limits := c.Store.Limits()
+	limits := c.Store.Caps()
 	var errs []error
 	rule := func(holds bool, format string, args ...any) {
 		if !holds {

@@ -36,12 +36,12 @@ func (s *countingStore) out(ctx context.Context) error {
 	return nil
 }
 
-func (s *countingStore) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {
+func (s *countingStore) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
 	s.beats.Add(1)
 	if err := s.out(ctx); err != nil {
 		return lease.Beat{}, err
 	}
-	return s.Store.KeepAlive(ctx, id)
+	return s.Store.KeepAlive(ctx, id, groups...)
 }
 
 func (s *countingStore) Read(ctx context.Context, group string) (lease.View, error) {
@@ -69,7 +69,7 @@ func (s *countingStore) Attributes(ctx context.Context, name string) (lease.Attr
 	return s.Store.Attributes(ctx, name)
 }
 
-func (s *countingStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
+func (s *countingStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
 	s.watches.Add(1)
 	return s.Store.Watch(ctx, scope)
 }

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
@@ -101,6 +102,23 @@ func firstOf(errs ...error) error {
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// byTerm finds the session of a claim that has no handle. It is enough that node and term
+// fit: a renewal by mistake only lets the term last.
+func (s *Service) byTerm(ctx context.Context, c *claim) error {
+	if c.handle.session != "" {
+		return nil
+	}
+	a, err := s.reader.Read(ctx, c.group)
+	if err != nil {
+		return err
+	}
+	c.handle = handle{s.deployment, a.Holder, c.group}
+	if !c.holds(a.View) {
+		return notLeader(a.View)
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func (s *Service) retried(ctx context.Context, c *contest, v lease.View) (bool, 
 		c.session = lease.Session{ID: v.Holder, Candidate: v.Candidate}
 		return true, s.again(ctx, c)
 	}
-	holder, err := s.sessions.find(ctx, handle{session: v.Holder, hint: c.group})
+	holder, err := s.sessions.find(ctx, v.Holder)
 	if err != nil {
 		return false, err
 	}

@@ -388,9 +388,9 @@ type closingStore struct {
 	before func()
 }
 
-func (s *closingStore) Close(ctx context.Context, id lease.SessionID, why lease.Reason) error {
+func (s *closingStore) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
 	s.once.Do(s.before)
-	return s.Store.Close(ctx, id, why)
+	return s.Store.Close(ctx, id, why, seen...)
 }
 
 // A retry that wins with a session while an earlier call closes it is not told that it

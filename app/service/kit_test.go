@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/app/service/feed"
+	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store/mem"
 )
@@ -37,6 +38,13 @@ func memStore(t testing.TB) *mem.Store {
 	store := mem.New(mem.Options{Deployment: "here"})
 	t.Cleanup(store.Shutdown)
 	return store
+}
+
+// backup copies what the engine knows. The function it returns sets the engine back to it.
+func backup(store *mem.Store) (restore func()) {
+	var kept *mem.Snapshot
+	store.Driver.Do(func(_ clock.Instant, e *mem.Engine) { kept = e.Snapshot() })
+	return func() { store.Driver.Do(func(now clock.Instant, e *mem.Engine) { e.Restore(now, kept) }) }
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

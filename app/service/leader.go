@@ -40,6 +40,10 @@ func (s *Service) leader(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
+	if seen.kept == nil && s.sessions.ttlOf(v.Holder) == 0 {
+		// Once for each session: for the expiry. Without it the answer is as true.
+		_, _ = s.sessions.find(r.Context(), v.Holder)
+	}
 	say := func() ([]byte, error) { return httpapi.EncodeJSON(s.describeLeader(group, seen)) }
 	var body []byte
 	if seen.kept != nil {
@@ -111,7 +115,7 @@ func (s *Service) stalest(v lease.View) time.Duration {
 	ttl := s.sessions.ttlOf(v.Holder)
 	if ttl == 0 {
 		s.sessions.meet()
-		ttl = s.store.Limits().MinTTL
+		ttl = s.store.Caps().MinTTL
 	}
 	return ttl / 4
 }

@@ -31,7 +31,7 @@ func TestNewerRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	if _, err := client.Put(ctx, "/tenure/election/newer", `{"fence_token":["of another type"],"format":99}`); err != nil {
+	if _, err := client.Put(ctx, "/tenure/record/newer", `{"fence_token":["of another type"],"format":99}`); err != nil {
 		t.Fatal(err)
 	}
 

@@ -234,7 +234,7 @@ func TestListing(t *testing.T) {
 func TestRewound(t *testing.T) {
 	store := memStore(t)
 	in := serve(t, store)
-	backup := store.Snapshot()
+	restore := backup(store)
 	l := lead(in, "billing", "a")
 	resign(in, l)
 	l = lead(in, "billing", "a")
@@ -244,7 +244,7 @@ func TestRewound(t *testing.T) {
 		v, synced := in.svc.feed.View("billing")
 		return synced && v.Token == l.Term
 	})
-	store.Restore(backup)
+	restore()
 	refused(in, 409, "not_leader", "POST", "/v1/groups/billing/renew", RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle})
 	refused(in, 503, "rewound", "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "b"})
 	if _, err := store.RaiseEpoch(t.Context(), 1); err != nil {

@@ -30,7 +30,7 @@ func (s *Service) hand() steer.Store {
 }
 
 func (s *Service) checkPolicy(g GroupPolicy) error {
-	if err := g.Check(s.store.Limits(), s.cfg.MaxTTL); err != nil {
+	if err := g.Check(s.store.Caps(), s.cfg.MaxTTL); err != nil {
 		return bad("bad_policy", "%s", err)
 	}
 	return nil

@@ -186,7 +186,7 @@ func (s *Service) turn(b *rally) []lease.View {
 // takeAll tries for the groups in as few steps as the engine allows. What another has
 // taken is left to it.
 func (s *Service) takeAll(ctx context.Context, b *rally, views []lease.View) error {
-	for part := range slices.Chunk(views, s.store.Limits().Batch) {
+	for part := range slices.Chunk(views, s.store.Caps().Batch) {
 		if err := s.takeSome(ctx, b, part); err != nil {
 			return err
 		}

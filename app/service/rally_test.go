@@ -26,8 +26,8 @@ func newBehind(s lease.Store) *behindStore { return &behindStore{Store: s, held:
 
 func (s *behindStore) hold() { s.once.Do(func() { close(s.held) }) }
 
-func (s *behindStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
-	return func(yield func(lease.View, error) bool) {
+func (s *behindStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
+	return func(yield func(lease.Update, error) bool) {
 		for v, err := range s.Store.Watch(ctx, scope) {
 			select {
 			case <-s.held:
@@ -47,7 +47,7 @@ func release(t *testing.T, s lease.Store, id lease.SessionID, group string) {
 	t.Helper()
 	v, err := s.Read(t.Context(), group)
 	if err == nil {
-		_, err = s.Release(t.Context(), id, v.Record, "", lease.Resigned)
+		_, err = s.Release(t.Context(), id, "", lease.Resigned, v.Record)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -176,8 +176,8 @@ type vagueStore struct {
 var errVague = errors.New("no answer")
 
 // Limits: every group is tried for alone.
-func (s *vagueStore) Limits() lease.Limits {
-	l := s.Store.Limits()
+func (s *vagueStore) Caps() lease.Caps {
+	l := s.Store.Caps()
 	l.Batch = 1
 	return l
 }

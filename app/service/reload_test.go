@@ -145,8 +145,8 @@ func TestTokenTakenBack(t *testing.T) {
 	remote, begun, watching := client(in, &caller{token: old}), make(chan struct{}), make(chan error, 1)
 	go func() {
 		var failed error
-		for v, err := range remote.Watch(bound(t), lease.Scope{"*"}) {
-			if failed = err; err == nil && v.Group == "" {
+		for u, err := range remote.Watch(bound(t), lease.Scope{"*"}) {
+			if failed = err; err == nil && u.Kind == lease.Synced {
 				close(begun) // the snapshot is complete
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// closedBook is a store that does not list its sessions, for a while.
+// closedBook is a store that does not show its sessions, for a while.
 type closedBook struct {
 	lease.Store
 	closed atomic.Bool
@@ -24,13 +24,20 @@ func (s *closedBook) Sessions(ctx context.Context, scope lease.Scope, p lease.Pa
 	return s.Store.Sessions(ctx, scope, p)
 }
 
+func (s *closedBook) Session(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+	if s.closed.Load() {
+		return lease.Session{}, errors.New("closed")
+	}
+	return s.Store.Session(ctx, id)
+}
+
 func (s *closedBook) Read(ctx context.Context, group string) (lease.View, error) {
 	s.reads.Add(1)
 	return s.Store.Read(ctx, group)
 }
 
-func (s *closedBook) Limits() lease.Limits {
-	l := s.Store.Limits()
+func (s *closedBook) Caps() lease.Caps {
+	l := s.Store.Caps()
 	l.MinTTL = 40 * time.Millisecond
 	return l
 }

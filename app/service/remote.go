@@ -19,8 +19,8 @@ type capped struct {
 	most time.Duration
 }
 
-func (c capped) Limits() lease.Limits {
-	l := c.Store.Limits()
+func (c capped) Caps() lease.Caps {
+	l := c.Store.Caps()
 	l.MaxTTL = min(l.MaxTTL, c.most)
 	return l
 }
@@ -28,8 +28,8 @@ func (c capped) Limits() lease.Limits {
 // storeRoutes are those of store/remote, under the same gate.
 func (s *Service) storeRoutes() ([]Route, error) {
 	api, err := storeapi.New(storeapi.Config{
-		Store: capped{s.created, s.cfg.MaxTTL},
-		Own:   func(r *http.Request, candidate string) error { return access.From(r.Context()).Is(candidate) },
+		Store: capped{s.created, s.cfg.MaxTTL}, Session: s.sessions.find,
+		Own: func(r *http.Request, candidate string) error { return access.From(r.Context()).Is(candidate) },
 		May: func(r *http.Request, right storeapi.Right, scope lease.Scope) error {
 			return s.allowed(r, access.Verb(right), scope)
 		},

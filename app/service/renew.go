@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"sync"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
@@ -71,7 +70,11 @@ func (s *Service) renew(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	began := s.clock.Now()
-	v, beat, err := s.extend(r.Context(), c)
+	var v lease.View
+	var beat lease.Beat
+	if err = s.byTerm(r.Context(), &c); err == nil {
+		v, beat, err = s.extend(r.Context(), c)
+	}
 	if err != nil {
 		s.metrics.renewFailed(err)
 		s.audit(r.Context(), "renew", c.group, c.term, err, "")
@@ -88,97 +91,52 @@ func (s *Service) renew(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// confirmer is a store whose keep-alive says, of the same moment, what a record is: a
-// renewal then costs a beat and not a read beside it.
-type confirmer interface {
-	KeepAliveIn(ctx context.Context, id lease.SessionID, group string) (lease.Beat, lease.Record, error)
-}
-
 // extend keeps the session alive if it is the caller's, and confirms that the record
 // still names it with that term. Both happen after the caller sent its request, so its
-// lease may be counted from there. A session of which it is not known here whose it is and
-// what it stands for is compared with the record before it is touched.
+// lease may be counted from there.
 func (s *Service) extend(ctx context.Context, c claim) (lease.View, lease.Beat, error) {
-	if c.handle.session == "" {
-		// A renewal of a term that is not the caller's only lets it last: it is enough that node
-		// and term fit.
-		a, err := s.reader.Read(ctx, c.group)
-		c.handle = handle{s.deployment, a.Holder, c.group}
-		switch {
-		case err != nil:
-			return a.View, lease.Beat{}, err
-		case !c.holds(a.View):
-			return a.View, lease.Beat{}, notLeader(a.View)
-		}
-	}
-	known, err := s.entitled(ctx, c)
-	if err != nil {
-		return lease.View{}, lease.Beat{}, err
-	}
-	read := func() (lease.View, error) {
-		a, err := s.reader.Read(ctx, c.group)
-		return a.View, err
-	}
-	var v lease.View
+	err := s.entitled(ctx, c)
 	var beat lease.Beat
-	var readErr, beatErr error
-	store, confirms := s.store.(confirmer)
-	switch {
-	case !known:
-		if v, readErr = read(); readErr == nil && c.holds(v) {
-			s.sessions.seen(v)
-			s.sessions.meet() // so that its next renewal costs no read
-			beat, _, beatErr = s.keep(ctx, c.handle.session)
-		}
-	case confirms:
-		v.State = tenure.Led
-		beat, _, beatErr = s.beat(ctx, c.handle.session, func(ctx context.Context, id lease.SessionID) (beat lease.Beat, err error) {
-			beat, v.Record, err = store.KeepAliveIn(ctx, id, c.group)
-			return beat, err
-		})
-		switch {
-		case beatErr != nil && !errors.Is(beatErr, lease.ErrSessionDead):
-			return v, beat, beatErr
-		case beatErr != nil || !c.holds(v):
-			v, readErr = read() // who leads instead
-		}
-	default:
-		var both sync.WaitGroup
-		both.Go(func() { v, readErr = read() })
-		beat, _, beatErr = s.keep(ctx, c.handle.session)
-		both.Wait()
+	if err == nil {
+		beat, _, err = s.keep(ctx, c.handle.session, c.group)
 	}
-	switch {
-	case readErr != nil:
-		return v, beat, readErr
-	case !c.holds(v):
-		return v, beat, notLeader(v)
-	case errors.Is(beatErr, lease.ErrSessionDead):
-		v.State = tenure.Vacant
-		return v, beat, notLeader(v)
+	dead := errors.Is(err, lease.ErrSessionDead)
+	if err != nil && !dead {
+		return lease.View{}, beat, err
 	}
-	return v, beat, beatErr
+	if !dead {
+		if v := (lease.View{Record: beat.Records[0], State: tenure.Led}); c.holds(v) {
+			return v, beat, nil
+		}
+	}
+	a, err := s.reader.Read(ctx, c.group) // who leads instead
+	if err != nil {
+		return a.View, beat, err
+	}
+	if c.holds(a.View) {
+		a.State = tenure.Vacant
+	}
+	return a.View, beat, notLeader(a.View)
 }
 
 // entitled checks that the session of a claim is the caller's, and that the caller may
-// campaign for all that the session stands for, or leads where that is not known here: a
-// renewal of one group keeps them all. For the group itself the gate has asked.
-func (s *Service) entitled(ctx context.Context, c claim) (known bool, err error) {
-	session, known := s.sessions.known(c.handle.session)
-	owner, scope := session.Candidate.ID, session.Scope
-	if !known {
-		owner, scope = s.sessions.owner(c.handle.session), s.feed.Held(c.handle.session)
+// campaign for all that the session stands for: a renewal of one group keeps them all. For
+// the group itself the gate has asked.
+func (s *Service) entitled(ctx context.Context, c claim) error {
+	session, err := s.sessions.find(ctx, c.handle.session)
+	if err != nil {
+		return err
 	}
-	if owner != "" && owner != c.node {
-		return known, notYours()
+	if session.Candidate.ID != c.node {
+		return notYours()
 	}
 	id := access.From(ctx)
-	for _, p := range scope {
+	for _, p := range session.Scope {
 		if p != c.group && !s.may(id, access.Campaign, p) {
-			return known, denied(access.Campaign, p)
+			return denied(access.Campaign, p)
 		}
 	}
-	return known, nil
+	return nil
 }
 
 // wish reads what the candidate wished for when it last led the group. Who leads within a
@@ -297,14 +255,18 @@ func (s *Service) endsWithTerm(ctx context.Context, c claim) bool {
 	if c.handle.hint != c.group {
 		return false
 	}
-	session, err := s.sessions.find(ctx, c.handle)
+	session, err := s.sessions.find(ctx, c.handle.session)
 	return err == nil && slices.Equal(session.Scope, lease.Scope{c.group})
 }
 
 func (s *Service) release(ctx context.Context, v lease.View, to lease.SessionID, why lease.Reason) (lease.Record, error) {
 	ctx, cancel := s.call(ctx)
 	defer cancel()
-	return s.store.Release(ctx, v.Holder, v.Record, to, why)
+	released, err := s.store.Release(ctx, v.Holder, to, why, v.Record)
+	if err != nil {
+		return lease.Record{}, err
+	}
+	return released[0], nil
 }
 
 // requested finds the session of the candidate that a pending request for a transfer

@@ -100,7 +100,7 @@ func (s *Service) mine(ctx context.Context, h handle) (lease.Session, error) {
 
 // whose returns the session of a handle if it is the caller's.
 func (s *Service) whose(ctx context.Context, h handle) (lease.Session, error) {
-	session, err := s.sessions.find(ctx, h)
+	session, err := s.sessions.find(ctx, h.session)
 	if err != nil {
 		return lease.Session{}, err
 	}

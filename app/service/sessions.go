@@ -176,43 +176,23 @@ func (m *sessions) opened(l lease.Session, asked, ttl time.Duration) bool {
 		return k.asked == asked
 	}
 	k.node, k.Session, k.whole, k.asked, k.here = l.Candidate.ID, l, true, asked, true
-	ttl = max(ttl, m.s.store.Limits().MinTTL)
+	ttl = max(ttl, m.s.store.Caps().MinTTL)
 	return asked == 0 || l.TTL >= ttl && l.TTL < ttl+time.Second // engines may count in seconds
 }
 
-// find returns a living session by its handle, from memory or from the engine's line.
+// find returns a living session by its handle, from memory or from the engine.
 // ErrSessionDead: there is none.
-func (m *sessions) find(ctx context.Context, h handle) (lease.Session, error) {
-	if l, ok := m.known(h.session); ok {
+func (m *sessions) find(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+	if l, ok := m.known(id); ok {
 		return l, nil
 	}
-	if err := m.lives(ctx, h.session); err != nil {
-		return lease.Session{}, err
-	}
-	found := lease.Session{}
-	err := m.each(ctx, lease.Scope{h.hint}, func(l lease.Session) bool {
-		if l.ID == h.session {
-			found = l
-		}
-		return found.ID == ""
-	})
-	if err == nil && found.ID == "" {
-		err = fmt.Errorf("service: session of the handle: %w", lease.ErrSessionDead)
-	}
-	return found, err
-}
-
-// nobodys is a request that is never made: to ask for its answer tells whether the
-// session lives, for the price of one read and not of a listing.
-const nobodys = "-"
-
-func (m *sessions) lives(ctx context.Context, id lease.SessionID) error {
 	ctx, cancel := m.s.call(ctx)
 	defer cancel()
-	if _, err := m.s.store.Answered(ctx, id, nobodys); !errors.Is(err, lease.ErrNotFound) {
-		return err
+	l, err := m.s.store.Session(ctx, id)
+	if err == nil {
+		m.learn(l)
 	}
-	return nil
+	return l, err
 }
 
 // each passes the living sessions in scope on, in line, until it is enough.
@@ -249,16 +229,12 @@ func (m *sessions) newest(ctx context.Context, group, candidate string) (lease.S
 	return found, err
 }
 
-// keep keeps a session alive and notes it.
-func (s *Service) keep(ctx context.Context, id lease.SessionID) (lease.Beat, clock.Instant, error) {
-	return s.beat(ctx, id, s.store.KeepAlive)
-}
-
-func (s *Service) beat(ctx context.Context, id lease.SessionID, keepAlive func(context.Context, lease.SessionID) (lease.Beat, error)) (lease.Beat, clock.Instant, error) {
+// keep keeps a session alive, reads the records of groups, and notes it.
+func (s *Service) keep(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, clock.Instant, error) {
 	ctx, cancel := s.call(ctx)
 	defer cancel()
 	sent := s.clock.Now()
-	beat, err := keepAlive(ctx, id)
+	beat, err := s.store.KeepAlive(ctx, id, groups...)
 	s.metrics.engineCall(s.clock.Now().Sub(sent), err)
 	if err != nil {
 		return lease.Beat{}, sent, err
@@ -294,7 +270,7 @@ func (s *Service) open(ctx context.Context, c tenure.Candidate, asked, ttl time.
 // own returns the session of a handle if it is the node's, which may stand for all that
 // the session does.
 func (s *Service) own(ctx context.Context, h handle, node string) (lease.Session, error) {
-	session, err := s.sessions.find(ctx, h)
+	session, err := s.sessions.find(ctx, h.session)
 	if err != nil {
 		return lease.Session{}, err
 	}

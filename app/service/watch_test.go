@@ -109,7 +109,7 @@ func turn(t *testing.T, store lease.Store, id lease.SessionID, group string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Release(t.Context(), id, held[0], "", lease.Resigned); err != nil {
+	if _, err := store.Release(t.Context(), id, "", lease.Resigned, held[0]); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -189,11 +189,11 @@ func (s *blindStore) set(blind bool) {
 	}
 }
 
-func (s *blindStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
+func (s *blindStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
 	s.mu.Lock()
 	cut, blind := s.cut, s.blind
 	s.mu.Unlock()
-	return func(yield func(lease.View, error) bool) {
+	return func(yield func(lease.Update, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go func() {
@@ -204,7 +204,7 @@ func (s *blindStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lea
 			}
 		}()
 		if blind {
-			yield(lease.View{}, errors.New("blind"))
+			yield(lease.Update{}, errors.New("blind"))
 			return
 		}
 		s.Store.Watch(ctx, scope)(yield)
@@ -240,11 +240,11 @@ func TestRewoundUnseen(t *testing.T) {
 	store := &blindStore{Store: inner, cut: make(chan struct{})}
 	store.set(true)
 	in := serve(t, store)
-	backup := inner.Snapshot()
+	restore := backup(inner)
 	lead(in, "billing", "a")
 	w := in.listen("/v1/groups/billing/watch", "")
 	w.hears("billing", "led", 1)
-	inner.Restore(backup)
+	restore()
 	store.set(false)
 	if e := w.next(); e.kind != "reset" {
 		t.Errorf("%+v, want a reset", e)

@@ -34,7 +34,7 @@ func TestAskOfOneBehind(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	if _, err := s.Release(t.Context(), session.ID, v.Record, "", lease.Resigned); err != nil {
+	if _, err := s.Release(t.Context(), session.ID, "", lease.Resigned, v.Record); err != nil {
 		t.Fatal(err)
 	}
 	order := steer.Order{Verb: lease.StepDown, Wait: time.Minute, Look: func(context.Context) (lease.View, bool) { return ended, true }}

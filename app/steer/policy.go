@@ -134,7 +134,7 @@ func Deleted() map[string]string { return map[string]string{keyDeleted: yes} }
 
 // Check says which rule a policy breaks, on an engine with such limits, in a deployment
 // whose longest TTL is maxTTL.
-func (g GroupPolicy) Check(limits lease.Limits, maxTTL time.Duration) error {
+func (g GroupPolicy) Check(limits lease.Caps, maxTTL time.Duration) error {
 	most := maxTTL.Milliseconds()
 	switch {
 	case g.MinTTLMS < 0 || g.MinTTLMS > most || g.MaxTTLMS < 0 || g.MaxTTLMS > most:

@@ -74,7 +74,7 @@ func TestAsk(t *testing.T) {
 		"released": {func(t *testing.T, s steer.Store, l lease.Session) {
 			v, err := s.Read(t.Context(), "billing")
 			if err == nil {
-				_, err = s.Release(t.Context(), l.ID, v.Record, "", lease.Resigned)
+				_, err = s.Release(t.Context(), l.ID, "", lease.Resigned, v.Record)
 			}
 			if err != nil {
 				t.Error(err)
@@ -246,7 +246,7 @@ func TestPolicy(t *testing.T) {
 		"grants no less than 2000":                        {MaxTTLMS: 1999},
 		"is there twice":                                  {Members: []string{"a", "a"}},
 	} {
-		if err := g.Check(lease.Limits{MinTTL: 2 * time.Second}, time.Hour); err == nil || !strings.Contains(err.Error(), says) {
+		if err := g.Check(lease.Caps{MinTTL: 2 * time.Second}, time.Hour); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, not %q", err, says)
 		}
 	}
@@ -315,7 +315,7 @@ func TestTransferOutcome(t *testing.T) {
 	release := func(t *testing.T, s steer.Store, l lease.Session, to lease.SessionID) {
 		v, err := s.Read(t.Context(), "billing")
 		if err == nil {
-			_, err = s.Release(t.Context(), l.ID, v.Record, to, lease.Transferred)
+			_, err = s.Release(t.Context(), l.ID, to, lease.Transferred, v.Record)
 		}
 		if err != nil {
 			t.Error(err)

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tenurehq/tenure/internal/enginetest"
-	"github.com/tenurehq/tenure/store/etcd"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 // itself is what a program says of itself.
@@ -28,8 +28,8 @@ func TestRecords(t *testing.T) {
 	t.Parallel()
 	old, now := versions(t)
 	for _, v := range []version{old, now} {
-		if is := read[itself](t, v.tenure, "version"); is.Format != etcd.Format {
-			t.Fatalf("the %s version writes format %d, and this one %d: a version that reads both and writes the older must come first (docs/operations.md, Upgrade)", v.name, is.Format, etcd.Format)
+		if is := read[itself](t, v.tenure, "version"); is.Format != kv.Format {
+			t.Fatalf("the %s version writes format %d, and this one %d: a version that reads both and writes the older must come first (docs/operations.md, Upgrade)", v.name, is.Format, kv.Format)
 		}
 	}
 	cluster := enginetest.Cluster(t, 1)
@@ -122,18 +122,18 @@ func formats(t *testing.T, endpoints []string) {
 		t.Fatal(err)
 	}
 	kinds := map[string]int{}
-	for _, kv := range all.Kvs {
-		kind, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), "/tenure/"), "/")
+	for _, item := range all.Kvs {
+		kind, _, _ := strings.Cut(strings.TrimPrefix(string(item.Key), "/tenure/"), "/")
 		if kind == "history" {
 			continue // terms are read as their record is
 		}
 		kinds[kind]++
 		var value struct{ Format int }
-		if err := json.Unmarshal(kv.Value, &value); err != nil || value.Format != etcd.Format {
-			t.Errorf("%s: format %d, %v", kv.Key, value.Format, err)
+		if err := json.Unmarshal(item.Value, &value); err != nil || value.Format != kv.Format {
+			t.Errorf("%s: format %d, %v", item.Key, value.Format, err)
 		}
 	}
-	for _, kind := range []string{"meta", "election", "attribute"} {
+	for _, kind := range []string{"meta", "record", "attribute"} {
 		if kinds[kind] == 0 {
 			t.Errorf("nothing of %s was written: %v", kind, kinds)
 		}

@@ -108,7 +108,7 @@ func (c *check) group(name string) string { return c.prefix + name }
 func (c *check) scope(begin string) lease.Scope { return lease.Scope{c.prefix + begin + "*"} }
 
 func (c *check) openAs(who tenure.Candidate, ttl time.Duration, scope lease.Scope) lease.Session {
-	n, err := c.store.Open(c.ctx, who, min(ttl, c.store.Limits().MaxTTL), lease.OpenOptions{Scope: scope})
+	n, err := c.store.Open(c.ctx, who, min(ttl, c.store.Caps().MaxTTL), lease.OpenOptions{Scope: scope})
 	c.must("open", err)
 	c.mu.Lock()
 	c.opened = append(c.opened, n.ID)
@@ -167,7 +167,7 @@ func (c *check) take(id lease.SessionID, group string) lease.Record {
 }
 
 func (c *check) give(id lease.SessionID, held lease.Record, to lease.SessionID) lease.Record {
-	r, err := c.store.Release(c.ctx, id, held, to, "")
+	r, err := one(c.store).release(c.ctx, id, held, to, "")
 	c.must("release", err)
 	if r.Group != held.Group || r.Holder != to || r.Version <= held.Version {
 		c.fatalf("release of %+v to %q answered %+v", held, to, r)
@@ -207,4 +207,20 @@ func (c *check) vacant(group string) {
 		}
 		return nil
 	})
+}
+
+// single releases one record at a time.
+type single struct{ lease.Store }
+
+func one(s lease.Store) single { return single{s} }
+
+func (s single) release(ctx context.Context, id lease.SessionID, held lease.Record, to lease.SessionID, why lease.Reason) (lease.Record, error) {
+	released, err := s.Store.Release(ctx, id, to, why, held)
+	if err != nil {
+		return lease.Record{}, err
+	}
+	if len(released) != 1 {
+		return lease.Record{}, fmt.Errorf("a release of one record answered %d", len(released))
+	}
+	return released[0], nil
 }

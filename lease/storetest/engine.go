@@ -36,6 +36,13 @@ const (
 	SessionAsOpened    Promise = "a session is what was asked for"
 	SessionIDsUnique   Promise = "session ids are unique"
 	OpenRetried        Promise = "an attempt has one session, however often it is opened"
+	SessionRead        Promise = "a session can be read while it lives"
+	BeatShowsRecords   Promise = "a keep-alive shows the records that are asked for"
+	CloseCompares      Promise = "a close from old records closes nothing"
+	ReleaseBatch       Promise = "a batch is released as a whole or not at all"
+	TokenFromStore     Promise = "the next token follows the one in the store"
+	WatchSessions      Promise = "a watch announces sessions that begin and end"
+	WatchLinearizable  Promise = "a watch begins with everything acknowledged before"
 	DeathIsFinal       Promise = "no call brings a dead session back"
 	DeadNeverLeads     Promise = "a waiter whose session died never leads"
 	TTLKept            Promise = "a session dies after its TTL, not before"
@@ -84,6 +91,13 @@ func promises() []promise {
 		{name: SessionAsOpened, check: sessionAsOpened},
 		{name: SessionIDsUnique, check: sessionIDsUnique},
 		{name: OpenRetried, check: openRetried},
+		{name: SessionRead, check: sessionRead},
+		{name: BeatShowsRecords, check: beatShowsRecords},
+		{name: CloseCompares, check: closeCompares},
+		{name: ReleaseBatch, check: releaseBatch},
+		{name: TokenFromStore, check: tokenFromStore},
+		{name: WatchSessions, check: watchSessions},
+		{name: WatchLinearizable, check: watchLinearizable},
 		{name: DeathIsFinal, check: deathIsFinal},
 		{name: DeadNeverLeads, check: deadNeverLeads},
 		{name: TTLKept, check: ttlKept},

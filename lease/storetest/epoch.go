@@ -122,9 +122,9 @@ func rewindRefused(c *check) {
 		c.wants("keep-alive before the epoch is raised", err, lease.ErrRewound)
 		_, err = c.store.Acquire(c.ctx, v.Holder, c.read(c.group("new")).Record)
 		c.wants("acquire before the epoch is raised", err, lease.ErrRewound)
-		_, err = c.store.Release(c.ctx, v.Holder, v.Record, b, "")
+		_, err = one(c.store).release(c.ctx, v.Holder, v.Record, b, "")
 		c.wants("transfer before the epoch is raised", err, lease.ErrRewound)
-		_, err = c.store.Release(c.ctx, v.Holder, c.read(old).Record, "", "")
+		_, err = one(c.store).release(c.ctx, v.Holder, c.read(old).Record, "", "")
 		c.wants("plain release before the epoch is raised", err, nil)
 	}
 
@@ -178,9 +178,9 @@ func suspectStops(c *check) {
 		_, err = store.Acquire(c.ctx, a, c.read(c.group("new")).Record)
 		c.wants(who+": acquire after the report", err, lease.ErrRewound)
 	}
-	_, err := c.store.Release(c.ctx, b, next, a, "")
+	_, err := c.store.Release(c.ctx, b, a, "", next)
 	c.wants("transfer after the report", err, lease.ErrRewound)
-	_, err = c.store.Release(c.ctx, b, next, "", "")
+	_, err = c.store.Release(c.ctx, b, "", "", next)
 	c.wants("plain release after the report", err, nil)
 
 	m, err := c.store.RaiseEpoch(c.ctx, c.meta().Epoch+1)

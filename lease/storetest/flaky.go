@@ -42,12 +42,12 @@ func flaky[T any](f *flakyStore, call func() (T, error)) (T, error) {
 	return call()
 }
 
-func (f *flakyStore) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {
-	return flaky(f, func() (lease.Beat, error) { return f.Store.KeepAlive(ctx, id) })
+func (f *flakyStore) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+	return flaky(f, func() (lease.Beat, error) { return f.Store.KeepAlive(ctx, id, groups...) })
 }
 
-func (f *flakyStore) Close(ctx context.Context, id lease.SessionID, why lease.Reason) error {
-	_, err := flaky(f, func() (struct{}, error) { return struct{}{}, f.Store.Close(ctx, id, why) })
+func (f *flakyStore) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+	_, err := flaky(f, func() (struct{}, error) { return struct{}{}, f.Store.Close(ctx, id, why, seen...) })
 	return err
 }
 
@@ -55,8 +55,8 @@ func (f *flakyStore) Acquire(ctx context.Context, id lease.SessionID, seen ...le
 	return flaky(f, func() ([]lease.Record, error) { return f.Store.Acquire(ctx, id, seen...) })
 }
 
-func (f *flakyStore) Release(ctx context.Context, id lease.SessionID, held lease.Record, to lease.SessionID, why lease.Reason) (lease.Record, error) {
-	return flaky(f, func() (lease.Record, error) { return f.Store.Release(ctx, id, held, to, why) })
+func (f *flakyStore) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+	return flaky(f, func() ([]lease.Record, error) { return f.Store.Release(ctx, id, to, why, held...) })
 }
 
 // Whether a call or its answer was lost, a read tells which, and repeating the
@@ -96,13 +96,13 @@ func lostRepliesResolve(c *check) {
 		c.must("keep-alive again", err)
 
 		f.next = lost
-		_, err = f.Release(c.ctx, a, held, b, "")
+		_, err = one(f).release(c.ctx, a, held, b, "")
 		noAnswer("transfer", err)
 		moved := c.read(group).Record
 		if theirs := moved.Holder == b && moved.Version > held.Version; theirs != applied {
 			c.errorf("transfer was applied: %v; a read shows version %d held by %q", applied, moved.Version, moved.Holder)
 		}
-		if again, err := c.store.Release(c.ctx, a, held, b, ""); applied {
+		if again, err := one(c.store).release(c.ctx, a, held, b, ""); applied {
 			c.wants("transfer again", err, lease.ErrConflict)
 		} else {
 			c.must("transfer again", err)
@@ -111,13 +111,13 @@ func lostRepliesResolve(c *check) {
 		c.unchanged("after a transfer was repeated", moved, tenure.Led)
 
 		f.next = lost
-		_, err = f.Release(c.ctx, b, moved, "", "")
+		_, err = one(f).release(c.ctx, b, moved, "", "")
 		noAnswer("release", err)
 		free := c.read(group)
 		if isVacant(free) != applied {
 			c.errorf("release was applied: %v; a read shows %v", applied, free.State)
 		}
-		if again, err := c.store.Release(c.ctx, b, moved, "", ""); applied {
+		if again, err := one(c.store).release(c.ctx, b, moved, "", ""); applied {
 			c.wants("release again", err, lease.ErrConflict)
 		} else {
 			c.must("release again", err)
@@ -179,10 +179,10 @@ func cancelNoOrphan(c *check) {
 
 		to := []lease.SessionID{"", other}[i%2]
 		_, err = interrupted(c, i+1, func(ctx context.Context) (lease.Record, error) {
-			return c.store.Release(ctx, id, held, to, "")
+			return one(c.store).release(ctx, id, held, to, "")
 		})
 		given := c.settle("release", id, held, err, func() (lease.Record, error) {
-			return c.store.Release(c.ctx, id, held, to, "")
+			return one(c.store).release(c.ctx, id, held, to, "")
 		})
 		if given.Holder != to || given.Version <= held.Version {
 			c.fatalf("the release of version %d to %q ended at version %d, held by %q", held.Version, to, given.Version, given.Holder)
@@ -240,7 +240,7 @@ func contextObeyed(c *check) {
 		"KeepAlive":  func(ctx context.Context) error { return second(s.KeepAlive(ctx, id)) },
 		"Close":      func(ctx context.Context) error { return s.Close(ctx, b, "") },
 		"Acquire":    func(ctx context.Context) error { return second(s.Acquire(ctx, id, lease.Record{Group: c.group("h")})) },
-		"Release":    func(ctx context.Context) error { return second(s.Release(ctx, id, held, "", "")) },
+		"Release":    func(ctx context.Context) error { return second(one(s).release(ctx, id, held, "", "")) },
 		"Ask":        func(ctx context.Context) error { return s.Ask(ctx, id, c.request("r")) },
 		"Answer":     func(ctx context.Context) error { return s.Answer(ctx, id, "asked", lease.Answer{Outcome: lease.Done}) },
 		"Answered":   func(ctx context.Context) error { return second(s.Answered(ctx, id, "asked")) },
@@ -274,14 +274,14 @@ func contextObeyed(c *check) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for v, err := range s.Watch(ctx, lease.Scope{held.Group}) {
+		for u, err := range s.Watch(ctx, lease.Scope{held.Group}) {
 			if err != nil {
 				if lease.Definite(err) {
 					c.errorf("a watch whose context ended says: %v", err)
 				}
 				return
 			}
-			if v.Group == "" {
+			if u.Kind == lease.Synced {
 				cancel()
 			}
 		}

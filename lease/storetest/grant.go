@@ -25,9 +25,9 @@ func livingHolderKeeps(c *check) {
 			c.wants(fmt.Sprintf("acquire of a led group from version %d", version), err, lease.ErrConflict)
 		}
 	}
-	_, err := c.store.Release(c.ctx, other, held, "", "")
+	_, err := one(c.store).release(c.ctx, other, held, "", "")
 	c.wants("release by another", err, lease.ErrConflict)
-	_, err = c.store.Release(c.ctx, other, held, other, "")
+	_, err = one(c.store).release(c.ctx, other, held, other, "")
 	c.wants("transfer by another", err, lease.ErrConflict)
 	c.unchanged("after all that", held, tenure.Led)
 }
@@ -109,7 +109,7 @@ func recordsTellTerms(c *check) {
 		if now.Token != held.Token || now.Session != a || now.Candidate != "a" || now.Begin.IsZero() || !now.End.IsZero() {
 			c.errorf("the present term is told as %+v; the token is %d, the session %q", now, held.Token, a)
 		}
-		free, err := c.store.Release(c.ctx, a, held, "", lease.SteppedDown)
+		free, err := one(c.store).release(c.ctx, a, held, "", lease.SteppedDown)
 		c.must("release", err)
 		ended := free.Terms[len(free.Terms)-1]
 		if ended.Token != held.Token || ended.End.IsZero() || ended.Reason != lease.SteppedDown {
@@ -135,7 +135,7 @@ func recordsTellTerms(c *check) {
 // none of the others; one above the limit or with a group twice is refused.
 func batchAllOrNothing(c *check) {
 	a, b := c.session("a"), c.session("b")
-	limit := c.store.Limits().Batch
+	limit := c.store.Caps().Batch
 	batch := func(n int, name string) []lease.Record {
 		records := make([]lease.Record, n)
 		for i := range records {
@@ -212,11 +212,11 @@ func conflictShows(c *check) {
 	free := c.give(a, c.take(a, c.group("moved")), "")
 	_, err := c.store.Acquire(c.ctx, b, lease.Record{Group: led.Group})
 	shows("acquire of a led group", err, lease.View{Record: led, State: tenure.Led})
-	_, err = c.store.Release(c.ctx, b, led, "", "")
+	_, err = one(c.store).release(c.ctx, b, led, "", "")
 	shows("release by another", err, lease.View{Record: led, State: tenure.Led})
-	_, err = c.store.Release(c.ctx, a, free, "", "")
+	_, err = one(c.store).release(c.ctx, a, free, "", "")
 	shows("release of a vacant group", err, lease.View{Record: free, State: tenure.Vacant})
-	if c.store.Limits().Batch >= 3 {
+	if c.store.Caps().Batch >= 3 {
 		_, err = c.store.Acquire(c.ctx, b, led, lease.Record{Group: c.group("never")}, lease.Record{Group: free.Group})
 		shows("acquire of a batch", err, lease.View{Record: led, State: tenure.Led}, lease.View{Record: free, State: tenure.Vacant})
 	}
@@ -238,7 +238,7 @@ func transferChecked(c *check) {
 	for what, to := range map[string]lease.SessionID{
 		"closed": closed, "expired": expired, "unknown": "never-was", "the holder itself": a, "not standing for the group": foreign,
 	} {
-		_, err := c.store.Release(c.ctx, a, held, to, "")
+		_, err := one(c.store).release(c.ctx, a, held, to, "")
 		c.wants("transfer to a session that is "+what, err, lease.ErrSuccessor)
 		c.unchanged("after a transfer to a session that is "+what, held, tenure.Led)
 	}
@@ -250,7 +250,7 @@ func transferChecked(c *check) {
 		c.errorf("after the transfer the candidate is %q", moved.Candidate.ID)
 	}
 	c.unchanged("after the transfer", moved, tenure.Led)
-	_, err := c.store.Release(c.ctx, a, held, b, "")
+	_, err := one(c.store).release(c.ctx, a, held, b, "")
 	c.wants("the same transfer again", err, lease.ErrConflict)
 	c.close(a) // the giver's end is nothing to the group
 	c.unchanged("after the giver's end", moved, tenure.Led)
@@ -273,7 +273,7 @@ func lateCopiesHarmless(c *check) {
 		return func() error { _, err := c.store.Acquire(c.ctx, id, seen); return err }
 	}
 	release := func(id lease.SessionID, held lease.Record, to lease.SessionID) func() error {
-		return func() error { _, err := c.store.Release(c.ctx, id, held, to, ""); return err }
+		return func() error { _, err := one(c.store).release(c.ctx, id, held, to, ""); return err }
 	}
 
 	first := c.take(a, group)
@@ -318,7 +318,7 @@ func readsLinearizable(c *check) {
 		granted, err := writer.Acquire(c.ctx, id, seen.Record)
 		c.must("acquire", err)
 		c.unchanged("read by the other client after a grant", granted[0], tenure.Led)
-		free, err := writer.Release(c.ctx, id, granted[0], "", "")
+		free, err := one(writer).release(c.ctx, id, granted[0], "", "")
 		c.must("release", err)
 		c.unchanged("read by the other client after a release", free, tenure.Vacant)
 	}

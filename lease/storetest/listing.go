@@ -96,7 +96,7 @@ func historyReaches(c *check) {
 		granted, err := c.store.Acquire(c.ctx, a, r)
 		c.must("acquire", err)
 		tokens = append(tokens, granted[0].Token)
-		r, err = c.store.Release(c.ctx, a, granted[0], "", "")
+		r, err = one(c.store).release(c.ctx, a, granted[0], "", "")
 		c.must("release", err)
 	}
 	slices.Reverse(tokens)
@@ -173,7 +173,7 @@ func attributesCompared(c *check) {
 // leave no trace.
 func argumentsRefused(c *check) {
 	s, id := c.store, c.session("a")
-	limits := s.Limits()
+	limits := s.Caps()
 	group := c.group("g")
 	scope := lease.Scope{group}
 	long := strings.Repeat("x", lease.MaxMetadata+1)
@@ -199,7 +199,7 @@ func argumentsRefused(c *check) {
 		"no records":              second(s.Acquire(c.ctx, id)),
 		"record without a group":  second(s.Acquire(c.ctx, id, lease.Record{})),
 		"batch with a bad group":  second(s.Acquire(c.ctx, id, lease.Record{Group: group}, lease.Record{Group: "a/b"})),
-		"release without a group": second(s.Release(c.ctx, id, lease.Record{}, "", "")),
+		"release without a group": second(one(s).release(c.ctx, id, lease.Record{}, "", "")),
 		"read of a bad group":     second(s.Read(c.ctx, "a b")),
 		"read of a long name":     second(s.Read(c.ctx, strings.Repeat("g", 64))),
 		"request without id":      ask(func(r *lease.Request) { r.ID = "" }),

@@ -78,7 +78,7 @@ func oneCloseVacatesAll(c *check) {
 	}
 	w := c.watch(c.engine.Open(c.t), c.scope("g"))
 	w.snapshot()
-	for batch := range slices.Chunk(all, c.store.Limits().Batch) {
+	for batch := range slices.Chunk(all, c.store.Caps().Batch) {
 		granted, err := c.store.Acquire(c.ctx, a, batch...)
 		c.must("acquire", err)
 		batches = append(batches, granted)
@@ -86,11 +86,9 @@ func oneCloseVacatesAll(c *check) {
 	c.close(a)
 	vacant := make(map[string]lease.Record, n)
 	for len(vacant) < n {
-		v := w.view(fmt.Sprintf("%d of %d groups are vacant", len(vacant), n))
-		if v.Group == "" {
-			continue
-		}
-		if v.State == tenure.Vacant && v.Version > 0 {
+		u := w.update(fmt.Sprintf("%d of %d groups are vacant", len(vacant), n))
+		v := u.View
+		if u.Kind == lease.GroupChanged && v.State == tenure.Vacant && v.Version > 0 {
 			vacant[v.Group] = v.Record
 		}
 	}

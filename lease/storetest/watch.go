@@ -18,7 +18,7 @@ type watch struct {
 	c         *check
 	store     lease.Store
 	scope     lease.Scope
-	next      func() (lease.View, error, bool)
+	next      func() (lease.Update, error, bool)
 	interrupt context.CancelFunc
 	stop      func()
 	restarts  int
@@ -37,17 +37,17 @@ func (w *watch) start() {
 	w.next, w.stop = iter.Pull2(w.store.Watch(ctx, w.scope))
 }
 
-// view returns the next one. A watch that ends is begun again, as users must.
-func (w *watch) view(what string) lease.View {
+// update returns the next one. A watch that ends is begun again, as users must.
+func (w *watch) update(what string) lease.Update {
 	for {
 		impatient := time.AfterFunc(w.c.engine.Patience, w.interrupt)
-		v, err, ok := w.next()
+		u, err, ok := w.next()
 		switch inTime := impatient.Stop(); {
 		case ok && err == nil:
-			if v.Group != "" && !w.scope.Covers(v.Group) {
-				w.c.errorf("a watch of %v shows %q", w.scope, v.Group)
+			if u.Kind == lease.GroupChanged && !w.scope.Covers(u.View.Group) {
+				w.c.errorf("a watch of %v shows %q", w.scope, u.View.Group)
 			}
-			return v
+			return u
 		case !inTime:
 			w.c.fatalf("%s: the watch was silent for %v", what, w.c.engine.Patience)
 		case w.restarts == 10:
@@ -64,11 +64,13 @@ func (w *watch) view(what string) lease.View {
 func (w *watch) snapshot() map[string]lease.View {
 	views := make(map[string]lease.View)
 	for {
-		v := w.view("waiting for the end of the snapshot")
-		if v.Group == "" {
+		u := w.update("waiting for the end of the snapshot")
+		switch u.Kind {
+		case lease.Synced:
 			return views
+		case lease.GroupChanged:
+			views[u.View.Group] = u.View
 		}
-		views[v.Group] = v
 	}
 }
 
@@ -76,9 +78,9 @@ func (w *watch) snapshot() map[string]lease.View {
 // group are those of watches that began again.
 func (w *watch) until(group, what string, wanted func(lease.View) bool) lease.View {
 	for {
-		v := w.view(fmt.Sprintf("waiting until %q is %s", group, what))
-		if v.Group == group && wanted(v) {
-			return v
+		u := w.update(fmt.Sprintf("waiting until %q is %s", group, what))
+		if u.Kind == lease.GroupChanged && u.View.Group == group && wanted(u.View) {
+			return u.View
 		}
 	}
 }
@@ -229,15 +231,18 @@ func watchTransfer(c *check) {
 	readers.Go(func() {
 		defer close(done)
 		var newest, want uint64
-		for v, err := range other.Watch(ctx, lease.Scope{group}) {
+		for u, err := range other.Watch(ctx, lease.Scope{group}) {
+			v := u.View
 			switch {
 			case err != nil:
 				if ctx.Err() == nil {
 					c.errorf("watch: %w", err)
 				}
 				return
-			case v.Group == "":
+			case u.Kind == lease.Synced:
 				close(ready)
+				continue
+			case u.Kind != lease.GroupChanged:
 				continue
 			case v.State != tenure.Led:
 				c.errorf("the watch showed %q as %v at version %d, held by %q", group, v.State, v.Version, v.Holder)

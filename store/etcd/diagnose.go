@@ -14,7 +14,7 @@ import (
 
 // diagnose says why members cannot be reached, which the client does not: to it a
 // wrong certificate is a connection that takes for ever. nil: it is not that.
-func (s *Store) diagnose(ctx context.Context) error {
+func (s *Driver) diagnose(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	found := make([]error, len(s.members))

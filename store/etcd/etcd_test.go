@@ -14,6 +14,8 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/lease/storetest"
 	"github.com/tenurehq/tenure/store/etcd"
+	"github.com/tenurehq/tenure/store/kv"
+	"github.com/tenurehq/tenure/store/kv/kvtest"
 	"github.com/tenurehq/tenure/tenuretest"
 )
 
@@ -111,4 +113,40 @@ func TestBusyIsNotRewound(t *testing.T) {
 	readers.Wait()
 	stop()
 	writers.Wait()
+}
+
+// etcd keeps the contract of a driver.
+func TestDriver(t *testing.T) {
+	cluster := enginetest.Cluster(t, 1, enginetest.FastTicks())
+	for name, observed := range map[string]bool{"native": false, "observed": true} {
+		t.Run(name, func(t *testing.T) {
+			kvtest.Run(t, kvtest.Engine{
+				Open: func(t *testing.T) kv.Driver {
+					d := etcd.NewDriver(etcd.Config{Endpoints: cluster.Endpoints(), Prefix: "/driver", MinTTL: time.Second, Observed: observed})
+					t.Cleanup(d.Shutdown)
+					return d
+				},
+				Settle: 1500 * time.Millisecond,
+			})
+		})
+	}
+}
+
+// With observed expiry three members keep every promise of a Store too.
+func TestContractObserved(t *testing.T) {
+	cluster := enginetest.Cluster(t, 3, enginetest.FastTicks())
+	storetest.Run(t, storetest.Engine{
+		Open: func(t *testing.T) lease.Store {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			s, err := etcd.Open(ctx, etcd.Config{Endpoints: cluster.Endpoints(), MinTTL: 500 * time.Millisecond, Observed: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(s.Shutdown)
+			return s
+		},
+		TTL:    2 * time.Second,
+		Settle: 1500 * time.Millisecond,
+	})
 }

@@ -109,7 +109,7 @@ func (m *member) close() {
 // each gives a call to one member after the other until one answers. The time
 // that is left is shared among those that have not been asked. An error that is
 // no answer leaves the outcome unknown, as every error of a lease.Store does.
-func (s *Store) each(ctx context.Context, what string, f func(context.Context, *clientv3.Client) error) error {
+func (s *Driver) each(ctx context.Context, what string, f func(context.Context, *clientv3.Client) error) error {
 	if s.ctx.Err() != nil {
 		return errShutdown
 	}
@@ -162,8 +162,7 @@ func (m *member) try(ctx context.Context, left int, f func(context.Context, *cli
 
 // served: the member has done what it was asked to.
 func served(err error) bool {
-	var refused *txnError
-	return err == nil || errors.As(err, &refused)
+	return err == nil
 }
 
 // answered: the member has spoken, and another would say the same. A learner, a

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 // Config says where the cluster is.
@@ -27,21 +28,30 @@ type Config struct {
 	// and a half election timeouts, in whole seconds. Default 2 s, which is right
 	// for etcd's own defaults.
 	MinTTL time.Duration
+	// Observed lets candidates end silent sessions instead of etcd's leases: see kv. It
+	// allows a TTL below etcd's, and an etcd leader that was paused cannot end living
+	// sessions. It costs a write for each keep-alive.
+	Observed bool
 }
 
 const (
 	defaultPrefix = "/tenure"
 	// maxTTL is far below what etcd takes, and above what anybody means.
 	maxTTL = 24 * time.Hour
-	// batch keeps a transaction inside etcd's default of 128 operations, with two
-	// puts and a delete for each record.
-	batch = 40
+	// lateness: etcd looks for expired leases twice a second.
+	lateness = time.Second
 	// defaultCall bounds calls whose context has no deadline.
 	defaultCall = 5 * time.Second
 )
 
-// Store is a lease.Store in etcd.
+// Store is a lease.Store in etcd: a kv.Store over an etcd driver.
 type Store struct {
+	*kv.Store
+	driver *Driver
+}
+
+// Driver knows etcd's keys, leases and members.
+type Driver struct {
 	cfg     Config
 	members []*member
 	ctx     context.Context // ends with Shutdown
@@ -49,46 +59,49 @@ type Store struct {
 
 	mu        sync.Mutex
 	preferred int
-	meta      *meta
-	known     memory
-	revoking  int
-	work      sync.WaitGroup
-
-	// What a session says of itself never changes, and its id is never used again.
-	sessions memo[lease.SessionID, lease.Session]
-	// Leases of Opens whose outcome is unknown.
-	openings memo[openingKey, opening]
 }
 
 var _ lease.Store = (*Store)(nil)
 
-// Open connects to the cluster and reads, or at first use writes, what belongs to
-// the deployment. It fails within the context's deadline (5 s if it has none)
-// with what each endpoint said.
+// Open connects to the cluster and reads, or at first use writes, what belongs to the
+// deployment. It fails within the context's deadline (5 s if it has none) with what each
+// endpoint said.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
-	if cfg.Prefix == "" {
-		cfg.Prefix = defaultPrefix
-	}
-	cfg.Prefix = strings.TrimRight(cfg.Prefix, "/")
-	if cfg.MinTTL == 0 {
-		cfg.MinTTL = 2 * time.Second
-	}
+	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	for _, e := range cfg.Endpoints {
-		s.members = append(s.members, &member{endpoint: e, cfg: &s.cfg})
-	}
-	if _, err := s.loadMeta(ctx); err != nil {
+	d := NewDriver(cfg)
+	s, err := kv.New(ctx, d, kv.Config{})
+	if err != nil {
 		if !answered(err) && !lease.Permanent(err) {
-			err = errors.Join(s.diagnose(ctx), err)
+			err = errors.Join(d.diagnose(ctx), err)
 		}
-		s.Shutdown()
+		d.Shutdown()
 		return nil, fmt.Errorf("etcd: opening %s: %w", strings.Join(cfg.Endpoints, ","), err)
 	}
-	return s, nil
+	return &Store{s, d}, nil
+}
+
+func (c Config) withDefaults() Config {
+	if c.Prefix == "" {
+		c.Prefix = defaultPrefix
+	}
+	c.Prefix = strings.TrimRight(c.Prefix, "/")
+	if c.MinTTL == 0 {
+		c.MinTTL = 2 * time.Second
+	}
+	return c
+}
+
+// NewDriver returns the driver alone. It connects with its first call.
+func NewDriver(cfg Config) *Driver {
+	d := &Driver{cfg: cfg.withDefaults()}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	for _, e := range cfg.Endpoints {
+		d.members = append(d.members, &member{endpoint: e, cfg: &d.cfg})
+	}
+	return d
 }
 
 func (c *Config) validate() error {
@@ -116,7 +129,7 @@ func (c *Config) validate() error {
 		return &lease.ArgumentError{Field: "prefix", Value: c.Prefix, Rule: "must begin with / and have no empty part"}
 	case (c.Username == "") != (c.Password == ""):
 		return &lease.ArgumentError{Field: "username and password", Rule: "come together"}
-	case c.MinTTL < time.Second || c.MinTTL%time.Second != 0:
+	case !c.Observed && (c.MinTTL < time.Second || c.MinTTL%time.Second != 0):
 		return &lease.ArgumentError{Field: "min ttl", Value: c.MinTTL, Rule: "whole seconds, at least one: etcd counts in them"}
 	}
 	return nil
@@ -124,18 +137,16 @@ func (c *Config) validate() error {
 
 // Shutdown closes the connections. Sessions live on until they expire.
 func (s *Store) Shutdown() {
-	s.mu.Lock()
-	s.cancel()
-	s.mu.Unlock()
-	for _, m := range s.members {
-		m.close()
-	}
-	s.work.Wait()
+	s.Store.Shutdown()
+	s.driver.Shutdown()
 }
 
-// Limits implements lease.Store.
-func (s *Store) Limits() lease.Limits {
-	return lease.Limits{MinTTL: s.cfg.MinTTL, MaxTTL: maxTTL, Batch: batch}
+// Shutdown closes the connections.
+func (d *Driver) Shutdown() {
+	d.cancel()
+	for _, m := range d.members {
+		m.close()
+	}
 }
 
 var errShutdown = errors.New("etcd: the store was shut down")

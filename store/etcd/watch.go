@@ -6,299 +6,173 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 const (
-	// probe is how often a watch asks for a sign of life, deaf how long it goes
+	// probeEvery is how often a watch asks for a sign of life, silentFor how long it goes
 	// without one before it moves to another member.
-	probe = time.Second
-	deaf  = 3 * time.Second
-	// forsaken is how long a watch goes without any member before it ends.
-	forsaken = 10 * time.Second
-	// page bounds what one answer carries of a snapshot.
-	page = 2000
+	probeEvery = time.Second
+	silentFor  = 3 * time.Second
+	// giveUpAfter is how long a watch goes without any member before it ends.
+	giveUpAfter = 10 * time.Second
 )
-
-// picture is what a watch knows: records and living sessions as of one revision.
-type picture struct {
-	s        *Store
-	scope    lease.Scope
-	pictured int64 // the revision that was read,
-	revision int64 // and the one that is known by now
-	records  map[string]lease.Record
-	unread   map[string]bool // records that a newer program wrote
-	sessions map[lease.SessionID]struct{}
-	ended    map[lease.SessionID]lease.Reason // of sessions that were closed
-	holds    map[lease.SessionID]map[string]bool
-}
-
-// Watch implements lease.Store with one etcd watch over records and sessions. It
-// moves to another member when one falls silent, and takes a new picture when
-// what it missed was compacted.
-func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
-	return func(yield func(lease.View, error) bool) {
-		if err := scope.Validate(); err != nil {
-			yield(lease.View{}, err)
-			return
-		}
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(s.ctx, cancel)()
-		first := true
-		for {
-			// The watch first, the picture of it after: the other way round etcd would
-			// have to read up on what came in between, which it does every 100 ms.
-			e, err := s.listen(ctx)
-			if err != nil {
-				yield(lease.View{}, err)
-				return
-			}
-			p, err := s.picture(ctx, scope)
-			if err != nil {
-				yield(lease.View{}, err)
-				return
-			}
-			s.report(ctx)
-			for _, g := range slices.Sorted(maps.Keys(p.records)) {
-				if !yield(p.view(g), nil) {
-					return
-				}
-			}
-			if first && !yield(lease.View{}, nil) {
-				return
-			}
-			first = false
-			err = p.follow(ctx, e, func(v lease.View) bool { return yield(v, nil) })
-			s.report(ctx)
-			switch {
-			case errors.Is(err, errLeft):
-				return
-			case errors.Is(err, rpctypes.ErrCompacted):
-				continue
-			default:
-				yield(lease.View{}, err)
-				return
-			}
-		}
-	}
-}
 
 var (
-	errLeft   = errors.New("etcd: nobody listens")
-	errSilent = errors.New("etcd: the watch fell silent")
-	errBack   = errors.New("etcd: the cluster has lost what it had told us")
+	errStopped = errors.New("etcd: nobody reads the watch any more")
+	errSilent  = errors.New("etcd: the watch fell silent")
+	errBack    = errors.New("etcd: the cluster went back behind what it had told us")
 )
 
-// picture reads all records in scope and all sessions, at one revision.
-func (s *Store) picture(ctx context.Context, scope lease.Scope) (*picture, error) {
-	p := &picture{
-		s: s, scope: scope,
-		records:  map[string]lease.Record{},
-		unread:   map[string]bool{},
-		sessions: map[lease.SessionID]struct{}{},
-		ended:    map[lease.SessionID]lease.Reason{},
-		holds:    map[lease.SessionID]map[string]bool{},
+// Watch implements kv.Driver with one etcd watch over all keys, so changes come in their
+// order. It moves to another member when one falls silent.
+func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
+	return func(yield func(kv.Change, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(d.ctx, cancel)()
+		stopped := false
+		w := &watch{d: d, prefixes: prefixes, ticker: time.NewTicker(max(tick, time.Millisecond)), yield: func(c kv.Change) error {
+			if stopped = !yield(c, nil); stopped {
+				return errStopped
+			}
+			return nil
+		}}
+		defer w.ticker.Stop()
+		err := w.run(ctx)
+		if !stopped {
+			yield(kv.Change{}, err)
+		}
 	}
-	from, to := s.everything()
+}
+
+type watch struct {
+	d        *Driver
+	prefixes []string
+	ticker   *time.Ticker
+	revision int64 // known so far
+	yield    func(kv.Change) error
+}
+
+// run establishes the watch, and again when what it missed was compacted.
+func (w *watch) run(ctx context.Context) error {
 	for {
-		opts := []clientv3.OpOption{clientv3.WithRange(to), clientv3.WithLimit(page), clientv3.WithRev(p.revision)}
-		resp, err := s.do(ctx, "reading all groups", nil, []clientv3.Op{clientv3.OpGet(from, opts...)}, nil)
-		if err != nil {
-			return nil, err
+		s, err := w.d.listen(ctx)
+		if err == nil {
+			w.revision = max(w.revision, s.revision)
+			err = w.yield(kv.Change{})
 		}
-		if p.revision == 0 {
-			p.pictured, p.revision = resp.Header.Revision, resp.Header.Revision
+		if err == nil {
+			err = w.follow(ctx, s)
 		}
-		r := resp.Responses[0].GetResponseRange()
-		for _, kv := range r.Kvs {
-			p.put(kv)
-		}
-		if !r.More || len(r.Kvs) == 0 {
-			p.missing()
-			return p, nil
-		}
-		from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
-	}
-}
-
-// missing notes the groups that are known and have no record any more.
-func (p *picture) missing() {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	for g := range p.s.known.groups {
-		if _, there := p.records[g]; !there && p.scope.Covers(g) {
-			p.s.noteLocked(lease.Record{Group: g}, p.pictured)
+		if !errors.Is(err, rpctypes.ErrCompacted) {
+			return err
 		}
 	}
 }
 
-// put takes a key in, and names the group if it is one in scope. What a newer
-// program has written is not understood, but it is there: its session lives, and
-// its group is led by somebody.
-func (p *picture) put(kv *mvccpb.KeyValue) string {
-	if strings.HasPrefix(string(kv.Key), p.s.key("electors/")) {
-		if id, over := p.s.ended(kv.Key); over {
-			var j endedJSON
-			_ = decode(kv, &j, &j.Format) // without a reason it reads as expired
-			p.ended[id] = lease.Reason(j.Reason)
-			return ""
-		}
-		// Only its id matters here, and a large fleet has many.
-		p.sessions[lease.SessionID(strings.TrimPrefix(string(kv.Key), p.s.key("electors/")))] = struct{}{}
-		return ""
-	}
-	group := strings.TrimPrefix(string(kv.Key), p.s.key("election/"))
-	if !p.scope.Covers(group) {
-		return ""
-	}
-	rec, err := decodeRecord(kv)
-	if err != nil {
-		rec = lease.Record{Group: group, Version: uint64(kv.ModRevision)}
-	}
-	p.unread[group] = err != nil
-	if old := p.records[group].Holder; old != "" {
-		if delete(p.holds[old], group); len(p.holds[old]) == 0 {
-			delete(p.holds, old)
-		}
-	}
-	p.records[group] = rec
-	if err == nil {
-		p.s.note(rec, max(p.pictured, kv.ModRevision))
-	}
-	if rec.Holder != "" {
-		if p.holds[rec.Holder] == nil {
-			p.holds[rec.Holder] = map[string]bool{}
-		}
-		p.holds[rec.Holder][group] = true
-	}
-	return group
+// stream is a watch at one member.
+type stream struct {
+	client   *clientv3.Client
+	events   clientv3.WatchChan
+	revision int64
+	close    context.CancelFunc
 }
 
-// gone takes a session out and names the groups that are vacant now.
-func (p *picture) gone(id lease.SessionID) []string {
-	why := cmp.Or(p.ended[id], lease.Expired)
-	delete(p.sessions, id)
-	groups := slices.Sorted(maps.Keys(p.holds[id]))
-	for _, g := range groups {
-		rec := p.records[g]
-		rec.Terms = closeTerm(rec.Terms, time.Now().UTC(), why)
-		p.records[g] = rec
-	}
-	return groups
-}
-
-func (p *picture) view(group string) lease.View {
-	rec := p.records[group]
-	if _, lives := p.sessions[rec.Holder]; lives && rec.Holder != "" || p.unread[group] {
-		return lease.View{Record: rec, State: tenure.Led}
-	}
-	return lease.View{Record: rec, State: tenure.Vacant}
-}
-
-// ear is a watch at one member.
-type ear struct {
-	client *clientv3.Client
-	events clientv3.WatchChan
-	close  context.CancelFunc
-}
-
-// ear begins a watch that lasts as long as ctx. The member has until the end of
-// call to confirm it: the client alone would wait for ever.
-func (s *Store) ear(ctx, call context.Context, c *clientv3.Client, opts ...clientv3.OpOption) (*ear, error) {
+// stream begins a watch that lasts as long as ctx. The member has until the end of call to
+// confirm it: the client alone would wait for ever.
+func (d *Driver) stream(ctx, call context.Context, c *clientv3.Client, opts ...clientv3.OpOption) (*stream, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	giveUp := context.AfterFunc(call, cancel)
-	from, to := s.everything()
-	events := c.Watch(ctx, from, append(opts, clientv3.WithRange(to), clientv3.WithFragment())...)
+	events := c.Watch(ctx, d.key(""), append(opts, clientv3.WithPrefix(), clientv3.WithFragment())...)
 	if !giveUp() {
+		cancel()
 		return nil, call.Err()
 	}
-	return &ear{client: c, events: events, close: cancel}, nil
+	return &stream{client: c, events: events, close: cancel}, nil
 }
 
 // listen watches from now on.
-func (s *Store) listen(ctx context.Context) (*ear, error) {
-	var e *ear
-	err := s.each(ctx, "watching", func(call context.Context, c *clientv3.Client) (err error) {
-		if e, err = s.ear(ctx, call, c, clientv3.WithCreatedNotify()); err != nil {
+func (d *Driver) listen(ctx context.Context) (*stream, error) {
+	var s *stream
+	err := d.each(ctx, "watch", func(call context.Context, c *clientv3.Client) (err error) {
+		if s, err = d.stream(ctx, call, c, clientv3.WithCreatedNotify()); err != nil {
 			return err
 		}
 		err = errSilent
 		select {
-		case r := <-e.events:
+		case r := <-s.events:
 			if r.Created && r.Err() == nil {
+				s.revision = r.Header.Revision
 				return nil
 			}
 			err = cmp.Or(r.Err(), err)
 		case <-call.Done():
 			err = call.Err()
 		}
-		e.close()
+		s.close()
 		return err
 	})
-	return e, err
+	return s, err
 }
 
-// follow keeps the picture up to date, on one member after the other.
-func (p *picture) follow(ctx context.Context, e *ear, yield func(lease.View) bool) error {
-	p.s.mu.Lock()
-	at := p.s.preferred
-	p.s.mu.Unlock()
+// follow yields changes, from one member after the other.
+func (w *watch) follow(ctx context.Context, s *stream) error {
+	w.d.mu.Lock()
+	at := w.d.preferred
+	w.d.mu.Unlock()
 	heard := time.Now()
 	var err error
 	for {
-		if e != nil {
-			err = p.hear(ctx, e, &heard, yield)
-			e.close()
+		if s != nil {
+			err = w.hear(ctx, s, &heard)
+			s.close()
 		}
-		m := p.s.members[at%len(p.s.members)]
+		m := w.d.members[at%len(w.d.members)]
 		switch {
 		case ctx.Err() != nil:
-			return errLeft
-		case errors.Is(err, errLeft), errors.Is(err, errBack), errors.Is(err, rpctypes.ErrCompacted):
+			return context.Cause(ctx)
+		case errors.Is(err, errStopped), errors.Is(err, errBack), errors.Is(err, rpctypes.ErrCompacted):
 			return err
-		case time.Since(heard) > forsaken:
-			return fmt.Errorf("etcd: watch: no member answered for %v, last %s: %w", forsaken, m.endpoint, err)
+		case time.Since(heard) > giveUpAfter:
+			return fmt.Errorf("etcd: watch: no member answered for %v, last %s: %w", giveUpAfter, m.endpoint, err)
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return errLeft
+			return context.Cause(ctx)
 		}
 		at++
-		e = nil
+		s = nil
 		var c *clientv3.Client
-		if c, err = p.s.members[at%len(p.s.members)].connect(ctx); err != nil {
+		if c, err = w.d.members[at%len(w.d.members)].connect(ctx); err != nil {
 			continue
 		}
-		// It must not have gone back meanwhile: it would be silent until it has
-		// caught up, and then tell another story.
-		if _, err = p.now(ctx, c); err == nil {
-			call, done := context.WithTimeout(ctx, probe)
-			e, err = p.s.ear(ctx, call, c, clientv3.WithRev(p.revision+1))
+		// A member that went back would be silent until it has caught up, and then tell
+		// something else.
+		if _, err = w.now(ctx, c); err == nil {
+			call, done := context.WithTimeout(ctx, probeEvery)
+			s, err = w.d.stream(ctx, call, c, clientv3.WithRev(w.revision+1))
 			done()
 		}
 	}
 }
 
-// hear takes in what one member says until it falls silent.
-func (p *picture) hear(ctx context.Context, e *ear, heard *time.Time, yield func(lease.View) bool) error {
-	ticker := time.NewTicker(probe)
-	defer ticker.Stop()
+// hear yields what one member says until it falls silent.
+func (w *watch) hear(ctx context.Context, s *stream, heard *time.Time) error {
+	probe := time.NewTicker(probeEvery)
+	defer probe.Stop()
 	here := time.Now()
 	for {
 		select {
-		case r, ok := <-e.events:
+		case r, ok := <-s.events:
 			if !ok {
 				return errSilent
 			}
@@ -310,30 +184,66 @@ func (p *picture) hear(ctx context.Context, e *ear, heard *time.Time, yield func
 			}
 			here = time.Now()
 			*heard = here
-			if err := p.apply(r, yield); err != nil {
+			if err := w.apply(r); err != nil {
 				return err
 			}
-		case <-ticker.C:
-			if time.Since(here) > deaf {
-				if err := p.excuse(ctx, e.client); err != nil {
+		case <-w.ticker.C:
+			if err := w.yield(kv.Change{Tick: true}); err != nil {
+				return err
+			}
+		case <-probe.C:
+			if time.Since(here) > silentFor {
+				// etcd gives no sign of life to a watch that waits for a revision to come:
+				// then there must be none yet.
+				revision, err := w.now(ctx, s.client)
+				if err == nil && revision > w.revision {
+					err = errSilent
+				}
+				if err != nil {
 					return err
 				}
 				here = time.Now()
 				*heard = here
 			}
-			if err := askProgress(ctx, e.client); err != nil {
+			if err := askProgress(ctx, s.client); err != nil {
 				return err
 			}
 		case <-ctx.Done():
-			return errLeft
+			return errStopped
 		}
 	}
 }
 
-// askProgress wants a sign of life. Where the connection is gone the client does
-// not even take the question.
+func (w *watch) apply(r clientv3.WatchResponse) error {
+	for _, e := range r.Events {
+		key := strings.TrimPrefix(string(e.Kv.Key), w.d.cfg.Prefix+"/")
+		if !slices.ContainsFunc(w.prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
+			continue
+		}
+		i := kv.Item{Key: key}
+		if e.Type == clientv3.EventTypePut {
+			i = w.d.item(e.Kv)
+		}
+		c := kv.Change{Key: key, Item: &i}
+		if w.d.cfg.Observed {
+			c.Item = nil
+		}
+		if err := w.yield(c); err != nil {
+			return err
+		}
+	}
+	if len(r.Events) > 0 {
+		w.revision = max(w.revision, r.Events[len(r.Events)-1].Kv.ModRevision)
+	}
+	if r.IsProgressNotify() {
+		w.revision = max(w.revision, r.Header.Revision)
+	}
+	return nil
+}
+
+// askProgress wants a sign of life.
 func askProgress(ctx context.Context, c *clientv3.Client) error {
-	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), probe)
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), probeEvery)
 	defer cancel()
 	if err := c.RequestProgress(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errSilent, err)
@@ -341,63 +251,16 @@ func askProgress(ctx context.Context, c *clientv3.Client) error {
 	return nil
 }
 
-// excuse asks the member itself why its watch is silent: etcd gives no sign of life
-// to a watch that waits for a revision to come, so there must be none yet.
-func (p *picture) excuse(ctx context.Context, c *clientv3.Client) error {
-	revision, err := p.now(ctx, c)
-	if err == nil && revision > p.revision {
-		return errSilent
-	}
-	return err
-}
-
 // now is the cluster's revision, which cannot be below the one we know.
-func (p *picture) now(ctx context.Context, c *clientv3.Client) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, probe)
+func (w *watch) now(ctx context.Context, c *clientv3.Client) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeEvery)
 	defer cancel()
-	r, err := c.Get(ctx, p.s.key("meta"), clientv3.WithCountOnly())
+	r, err := c.Get(ctx, w.d.key("meta"), clientv3.WithCountOnly())
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("%w: %w", errSilent, err)
-	case r.Header.Revision < p.revision:
+	case r.Header.Revision < w.revision:
 		return 0, errBack
 	}
 	return r.Header.Revision, nil
-}
-
-func (p *picture) apply(r clientv3.WatchResponse, yield func(lease.View) bool) error {
-	known := p.s.behind()
-	for _, e := range r.Events {
-		if e.Kv.ModRevision <= p.pictured {
-			continue // in it already
-		}
-		var groups []string
-		switch {
-		case e.Type == clientv3.EventTypePut:
-			if group := p.put(e.Kv); group != "" {
-				groups = []string{group}
-			}
-		default:
-			if id, over := p.s.ended(e.Kv.Key); over {
-				delete(p.ended, id)
-			} else if id, ok := strings.CutPrefix(string(e.Kv.Key), p.s.key("electors/")); ok {
-				groups = p.gone(lease.SessionID(id))
-			} else {
-				p.s.deleted(strings.TrimPrefix(string(e.Kv.Key), p.s.key("election/")), e.Kv.ModRevision)
-			}
-		}
-		for _, g := range groups {
-			if !yield(p.view(g)) {
-				return errLeft
-			}
-		}
-		p.revision = max(p.revision, e.Kv.ModRevision)
-	}
-	if r.IsProgressNotify() {
-		p.revision = max(p.revision, r.Header.Revision)
-	}
-	if !known && p.s.behind() {
-		return errBack
-	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package mem
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -10,15 +11,32 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
-// world drives a State with chosen operations and knows, independently of it,
+// handClock moves only when a test moves it. Its timers never fire: the engine expires
+// leases with every call.
+type handClock struct{ now clock.Instant }
+
+func (c *handClock) Now() clock.Instant    { return c.now }
+func (c *handClock) NewTimer() clock.Timer { return stillTimer{} }
+
+type stillTimer struct{}
+
+func (stillTimer) C() <-chan struct{} { return nil }
+func (stillTimer) Set(clock.Instant)  {}
+func (stillTimer) Stop()              {}
+
+const worldTTL = 100 * time.Nanosecond
+
+// world makes chosen calls to two clients of one engine and knows, independently of them,
 // who must be alive.
 type world struct {
-	t      testing.TB
-	choose func(n int) int // from 0 to n-1
-	s      *State
-	now    clock.Instant
+	t       testing.TB
+	choose  func(n int) int // from 0 to n-1
+	clock   *handClock
+	driver  *Driver
+	clients []*kv.Store
 
 	deadlines map[lease.SessionID]clock.Instant // of those not known to be dead
 	ids       []lease.SessionID                 // all, dead or alive, and one that never was
@@ -28,12 +46,23 @@ type world struct {
 	trace     []string
 }
 
-func newWorld(t testing.TB, choose func(int) int) *world {
+func newWorld(t testing.TB, choose func(int) int, o Options) *world {
 	w := &world{
-		t: t, choose: choose, s: NewState(Options{}),
+		t: t, choose: choose, clock: &handClock{now: 1},
 		deadlines: make(map[lease.SessionID]clock.Instant),
 		ids:       []lease.SessionID{"nobody"},
 		owners:    make(map[string]map[fence.Token]lease.SessionID),
+	}
+	o.Clock, o.MinTTL = w.clock, worldTTL
+	w.driver = NewDriver(o)
+	t.Cleanup(w.driver.Shutdown)
+	for range 2 {
+		s, err := w.driver.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Shutdown)
+		w.clients = append(w.clients, s)
 	}
 	for _, g := range []string{"a", "b", "c", "d"} {
 		w.groups = append(w.groups, g)
@@ -56,86 +85,120 @@ func (w *world) fail(format string, args ...any) {
 
 func (w *world) id() lease.SessionID { return w.ids[w.choose(len(w.ids))] }
 
-func (w *world) alive(id lease.SessionID) bool { return w.deadlines[id] > w.now }
+func (w *world) alive(id lease.SessionID) bool { return w.deadlines[id] > w.clock.now }
+
+func (w *world) read(group string) lease.View {
+	v, err := w.clients[w.choose(2)].Read(context.Background(), group)
+	if err != nil {
+		w.fail("read %q: %v", group, err)
+	}
+	return v
+}
 
 // record is a present one or, as often, an old one.
 func (w *world) record() lease.Record {
 	if w.choose(2) == 0 {
 		return w.records[w.choose(len(w.records))]
 	}
-	return w.s.viewOf(w.groups[w.choose(len(w.groups))]).Record
+	return w.read(w.groups[w.choose(len(w.groups))]).Record
+}
+
+// some are up to three records of different groups.
+func (w *world) some() (seen []lease.Record) {
+	used := map[string]bool{}
+	for range 1 + w.choose(min(3, w.clients[0].Caps().Batch)) {
+		if r := w.record(); !used[r.Group] {
+			used[r.Group] = true
+			seen = append(seen, r)
+		}
+	}
+	return seen
 }
 
 func (w *world) step() {
-	const ttl = 100
-	w.now += clock.Instant(w.choose(30))
+	ctx := context.Background()
+	s := w.clients[w.choose(2)]
+	w.clock.now += clock.Instant(w.choose(30))
 	before := make(map[string]lease.View)
 	for _, g := range w.groups {
-		before[g] = w.s.viewOf(g)
+		before[g] = w.read(g)
 	}
 	var seen []lease.Record // what the call says it saw
 	var err error
 	changes := false // the call may change records
 	var said string
-	switch w.choose(8) {
+	switch w.choose(9) {
 	case 0:
 		var n lease.Session
 		scope := []lease.Scope{{"*"}, {"a", "b"}, {"c*"}}[w.choose(3)]
-		n, err = w.s.Open(w.now, tenure.Candidate{ID: "x", Priority: w.choose(3)}, ttl*time.Nanosecond, lease.OpenOptions{Scope: scope})
+		n, err = s.Open(ctx, tenure.Candidate{ID: "x", Priority: w.choose(3)}, worldTTL, lease.OpenOptions{Scope: scope})
 		said = fmt.Sprintf("open %v: %s %v", scope, n.ID, err)
 		if _, used := w.deadlines[n.ID]; used {
 			w.fail("S1: id %s was used again", n.ID)
 		}
-		w.deadlines[n.ID] = w.now + clock.Instant(n.TTL)
+		w.deadlines[n.ID] = w.clock.now.Add(n.TTL)
 		w.ids = append(w.ids, n.ID)
 	case 1, 2:
 		id := w.id()
-		_, err = w.s.KeepAlive(w.now, id)
+		_, err = s.KeepAlive(ctx, id)
 		said = fmt.Sprintf("keep-alive %s: %v", id, err)
 		if w.alive(id) != (err == nil) {
-			w.fail("S1, S5: at %d: %s, but alive is %v (deadline %d)", w.now, said, w.alive(id), w.deadlines[id])
+			w.fail("S1, S5: at %d: %s, but alive is %v (deadline %d)", w.clock.now, said, w.alive(id), w.deadlines[id])
 		}
 		if err == nil {
-			w.deadlines[id] = w.now + clock.Instant(w.s.Limits().MinTTL)
+			w.deadlines[id] = w.clock.now.Add(worldTTL)
 		}
 	case 3:
 		id := w.id()
-		err = w.s.Close(w.now, id, "")
+		err = s.Close(ctx, id, "")
 		said = fmt.Sprintf("close %s: %v", id, err)
 		w.deadlines[id] = 0
 	case 4, 5:
 		id := w.id()
-		for range 1 + w.choose(3) {
-			seen = append(seen, w.record())
-		}
-		_, err = w.s.Acquire(w.now, id, seen...)
+		seen = w.some()
+		_, err = s.Acquire(ctx, id, seen...)
 		changes = true
 		said = fmt.Sprintf("acquire %s %v: %v", id, brief(seen), err)
 		if err == nil && !w.alive(id) {
 			w.fail("a dead session was granted: %s", said)
 		}
 	case 6:
-		id, to, r := w.id(), lease.SessionID(""), w.record()
+		id, to := w.id(), lease.SessionID("")
 		if w.choose(2) == 0 {
 			to = w.id()
 		}
-		seen = append(seen, r)
-		_, err = w.s.Release(w.now, id, r, to, "")
+		seen = w.some()
+		_, err = s.Release(ctx, id, to, "", seen...)
 		changes = true
 		said = fmt.Sprintf("release %s %v to %q: %v", id, brief(seen), to, err)
-		if err == nil && (before[r.Group].Holder != id || to != "" && (!w.alive(to) || to == id)) {
-			w.fail("released by another or to nobody: %s", said)
+		for _, r := range seen {
+			if err == nil && (before[r.Group].Holder != id || to != "" && (!w.alive(to) || to == id)) {
+				w.fail("released by another or to nobody: %s", said)
+			}
 		}
 	case 7:
-		w.s.Restart(w.now)
+		w.driver.Do(func(now clock.Instant, e *Engine) { e.Restart(now) })
 		said = "restart"
 		for id := range w.deadlines {
 			if w.alive(id) {
-				w.deadlines[id] = w.now + clock.Instant(w.s.Limits().MinTTL)
+				w.deadlines[id] = w.clock.now.Add(worldTTL)
 			}
 		}
+	case 8:
+		id := w.id()
+		had := w.some()
+		err = s.Close(ctx, id, "", had...)
+		said = fmt.Sprintf("close %s if %v: %v", id, brief(had), err)
+		for _, r := range had {
+			if err == nil && w.alive(id) && before[r.Group].Version != r.Version {
+				w.fail("closed although %q had changed: %s", r.Group, said)
+			}
+		}
+		if err == nil {
+			w.deadlines[id] = 0
+		}
 	}
-	w.trace = append(w.trace, fmt.Sprintf("%d: %s", w.now, said))
+	w.trace = append(w.trace, fmt.Sprintf("%d: %s", w.clock.now, said))
 	if err != nil && !lease.Definite(err) {
 		w.fail("an answer that is not definite: %v", err)
 	}
@@ -149,10 +212,10 @@ func brief(records []lease.Record) (s []string) {
 	return s
 }
 
-// check asserts S1 to S4 after a call that saw these records and, if granted,
-// changed all of them.
+// check asserts S1 to S5 after a call that saw these records and, if granted, changed all
+// of them.
 func (w *world) check(before map[string]lease.View, seen []lease.Record, granted bool) {
-	sessions, err := w.s.Sessions(w.now, lease.Scope{"*"}, lease.Page{})
+	sessions, err := w.clients[w.choose(2)].Sessions(context.Background(), lease.Scope{"*"}, lease.Page{})
 	if err != nil {
 		w.fail("%v", err)
 	}
@@ -160,12 +223,12 @@ func (w *world) check(before map[string]lease.View, seen []lease.Record, granted
 	for _, n := range sessions {
 		living[n.ID] = true
 		if !w.alive(n.ID) {
-			w.fail("S1: %s is listed at %d, its deadline was %d", n.ID, w.now, w.deadlines[n.ID])
+			w.fail("S1: %s is listed at %d, its deadline was %d", n.ID, w.clock.now, w.deadlines[n.ID])
 		}
 	}
 	for id := range w.deadlines {
 		if w.alive(id) && !living[id] {
-			w.fail("S5: %s is not listed at %d, its deadline is %d", id, w.now, w.deadlines[id])
+			w.fail("S5: %s is not listed at %d, its deadline is %d", id, w.clock.now, w.deadlines[id])
 		}
 	}
 	changed := make(map[string]bool)
@@ -176,11 +239,7 @@ func (w *world) check(before map[string]lease.View, seen []lease.Record, granted
 		}
 	}
 	for _, g := range w.groups {
-		v, err := w.s.Read(w.now, g)
-		if err != nil {
-			w.fail("%v", err)
-		}
-		old := before[g]
+		v, old := w.read(g), before[g]
 		if led := v.State == tenure.Led; led != (v.Holder != "" && living[v.Holder]) {
 			w.fail("S2: %q is %v, its holder %q lives: %v", g, v.State, v.Holder, living[v.Holder])
 		}
@@ -204,46 +263,48 @@ func (w *world) check(before map[string]lease.View, seen []lease.Record, granted
 	if len(w.records) > 64 {
 		w.records = w.records[len(w.records)-64:]
 	}
-	w.invariants()
+	w.driver.Do(w.invariants)
 }
 
-// invariants asserts I1 to I3, which State says of itself.
-func (w *world) invariants() {
-	s := w.s
-	if len(s.queue) != len(s.sessions) || len(s.line) != len(s.sessions) {
-		w.fail("I1: %d sessions, %d in the queue, %d in line", len(s.sessions), len(s.queue), len(s.line))
+// invariants asserts I1 and I2, which Engine says of itself.
+func (w *world) invariants(now clock.Instant, e *Engine) {
+	if len(e.queue) != len(e.leases) || len(e.keys) != len(e.items) {
+		w.fail("I1, I2: %d leases, %d in the queue; %d items, %d keys", len(e.leases), len(e.queue), len(e.items), len(e.keys))
 	}
-	for i, n := range s.queue {
-		if n.at != i || s.sessions[n.ID] != n || n.deadline <= w.now {
-			w.fail("I1: session %s at place %d of the queue", n.ID, i)
-		}
-		if n.due > n.deadline {
-			w.fail("I3: session %s is due at %d, after its deadline %d", n.ID, n.due, n.deadline)
+	for i, l := range e.queue {
+		if l.at != i || e.leases[l.id] != l || l.deadline <= now || l.due > l.deadline {
+			w.fail("I1: lease %s at place %d of the queue is due at %d, its deadline is %d", l.id, i, l.due, l.deadline)
 		}
 	}
-	for _, g := range s.groups {
-		if h := g.holder; h != nil && (s.sessions[h.ID] != h || h.holds[g.slot] != g) {
-			w.fail("I2: %q is held by %s", g.rec.Group, h.ID)
+	for i, k := range e.keys {
+		if _, there := e.items[k]; !there || i > 0 && e.keys[i-1] >= k {
+			w.fail("I2: key %q at place %d", k, i)
 		}
 	}
 }
 
-// S1 to S5 and I1 to I3 hold after every step of any sequence of calls, late
-// copies among them.
+// modes are those in which the engine expires sessions.
+func modes() map[string]Options {
+	return map[string]Options{"values": {}, "small batches": {Keys: 14}, "one key": {Keys: 1}}
+}
+
+// S1 to S5, I1 and I2 hold after every step of any sequence of calls, late copies among
+// them, whichever client makes them.
 func TestInvariants(t *testing.T) {
-	seeds, steps := 100, 300
+	seeds, steps := 60, 300
 	if testing.Short() {
 		seeds = 20
 	}
-	for seed := range uint64(seeds) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			random := rand.New(rand.NewPCG(seed, 1))
-			w := newWorld(t, random.IntN)
-			w.s.limits.MinTTL = 100
-			for range steps {
-				w.step()
-			}
-		})
+	for name, o := range modes() {
+		for seed := range uint64(seeds) {
+			t.Run(fmt.Sprint(name, " ", seed), func(t *testing.T) {
+				random := rand.New(rand.NewPCG(seed, 1))
+				w := newWorld(t, random.IntN, o)
+				for range steps {
+					w.step()
+				}
+			})
+		}
 	}
 }
 
@@ -258,8 +319,7 @@ func FuzzInvariants(f *testing.F) {
 			b := input[0]
 			input = input[1:]
 			return int(b) % n
-		})
-		w.s.limits.MinTTL = 100
+		}, Options{})
 		for range 1000 {
 			if len(input) == 0 {
 				break
@@ -267,65 +327,4 @@ func FuzzInvariants(f *testing.F) {
 			w.step()
 		}
 	})
-}
-
-// Two states that are told the same answer the same, and report changes in the
-// same order.
-func TestDeterministic(t *testing.T) {
-	run := func() string {
-		random := rand.New(rand.NewPCG(7, 7))
-		w := newWorld(t, random.IntN)
-		w.s.limits.MinTTL = 100
-		var said string
-		for i := range 500 {
-			w.step()
-			said += fmt.Sprintln(w.s.Changed(), w.trace[len(w.trace)-1])
-			if i%100 == 50 {
-				w.s.Restore(w.now, w.s.Snapshot())
-				said += fmt.Sprintln(w.s.Changed())
-				for id := range w.deadlines {
-					if w.alive(id) {
-						w.deadlines[id] = w.now + 100
-					}
-				}
-			}
-		}
-		return said
-	}
-	if a, b := run(), run(); a != b {
-		t.Errorf("two runs of one seed differ:\n%s\n%s", a, b)
-	}
-}
-
-func BenchmarkKeepAlive(b *testing.B) {
-	s := NewState(Options{})
-	var ids []lease.SessionID
-	for range 1000 {
-		ids = append(ids, open(b, s, 0, "a"))
-	}
-	var now clock.Instant
-	i := 0
-	for b.Loop() {
-		now += second / 1000
-		_, _ = s.KeepAlive(now, ids[i%len(ids)])
-		i++
-	}
-}
-
-func BenchmarkRead(b *testing.B) {
-	s := NewState(Options{})
-	acquire(b, s, 0, open(b, s, 0, "a"), "g")
-	for b.Loop() {
-		_, _ = s.Read(1, "g")
-	}
-}
-
-func BenchmarkAcquireRelease(b *testing.B) {
-	s := NewState(Options{})
-	id := open(b, s, 0, "a")
-	r := lease.Record{Group: "g"}
-	for b.Loop() {
-		granted, _ := s.Acquire(1, id, r)
-		r, _ = s.Release(1, id, granted[0], "", "")
-	}
 }

@@ -5,243 +5,310 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
-var _ lease.Store = (*Store)(nil)
+// Options configure a store. The zero value is complete.
+type Options struct {
+	// Deployment names the store, for stamps. Default "mem".
+	Deployment string
+	// MinTTL and MaxTTL bound the TTL of sessions. Default 10 ms and 24 h.
+	MinTTL, MaxTTL time.Duration
+	// Keys bounds the keys of a transaction. Default 512; 1 is like Kubernetes.
+	Keys int
+	// Observed: the engine does not expire sessions by itself.
+	Observed bool
+	// Hints: watches deliver hints instead of values.
+	Hints bool
+	// Clock is what expiry is measured on. Default clock.System().
+	Clock clock.Clock
+	// Plant is what the tests plant.
+	Plant plant.Set
+}
 
-var (
-	errShutdown = errors.New("mem: the store was shut down")
-	errRestored = errors.New("mem: the store was restored from a snapshot: watch again")
-)
+func (o Options) withDefaults() Options {
+	if o.Deployment == "" {
+		o.Deployment = "mem"
+	}
+	if o.MinTTL == 0 {
+		o.MinTTL = 10 * time.Millisecond
+	}
+	if o.MaxTTL == 0 {
+		o.MaxTTL = 24 * time.Hour
+	}
+	if o.Keys == 0 {
+		o.Keys = 512
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System()
+	}
+	return o
+}
 
-// Store is a lease store for one process. Its methods are safe for concurrent
-// use; a context that has ended is answered with its error, without effect.
+// Caps are those of a driver with the options.
+func (o Options) Caps() kv.Caps {
+	o = o.withDefaults()
+	return kv.Caps{
+		MinTTL: o.MinTTL, MaxTTL: o.MaxTTL, Keys: o.Keys, Native: !o.Observed, Ordered: !o.Hints && !o.Observed && o.Keys > 1,
+		Loses: "it loses everything when its process ends",
+	}
+}
+
+// Store is a lease store for one process: a kv.Store over a Driver of its own.
 type Store struct {
-	clock clock.Clock
-	timer clock.Timer
-	stop  chan struct{}
-	done  chan struct{}
-
-	mu       sync.Mutex
-	state    *State
-	armed    clock.Instant // what the timer is set to
-	watchers map[*watcher]struct{}
-	down     bool
+	*kv.Store
+	Driver *Driver
 }
 
 // New returns an empty store. Shutdown ends it.
 func New(o Options) *Store {
-	c := o.Clock
-	if c == nil {
-		c = clock.System()
+	d := NewDriver(o)
+	s, err := d.Open()
+	if err != nil {
+		panic("mem: " + err.Error()) // memory answers
 	}
-	if o.Wall == nil {
-		o.Wall = func(at clock.Instant) time.Time { return time.Now().Add(at.Sub(c.Now())).UTC() }
-	}
-	s := &Store{
-		clock:    c,
-		timer:    c.NewTimer(),
-		stop:     make(chan struct{}),
-		done:     make(chan struct{}),
-		state:    NewState(o),
-		armed:    clock.Never,
-		watchers: make(map[*watcher]struct{}),
-	}
-	go s.expire()
-	return s
+	return &Store{s, d}
 }
 
-// expire announces vacancies that nobody asks for.
-func (s *Store) expire() {
-	defer close(s.done)
+// Shutdown ends the store and its engine.
+func (s *Store) Shutdown() {
+	s.Driver.Shutdown()
+	s.Store.Shutdown()
+}
+
+// Driver shares one Engine among the stores of a process. Its methods are safe for
+// concurrent use.
+type Driver struct {
+	options Options
+	timer   clock.Timer
+	stop    chan struct{}
+	done    chan struct{}
+
+	mu       sync.Mutex
+	engine   *Engine
+	armed    clock.Instant
+	watchers map[*watcher]struct{}
+	down     bool
+}
+
+var (
+	_ kv.Driver = (*Driver)(nil)
+	_ kv.Leaser = (*Driver)(nil)
+)
+
+// NewDriver returns a driver over an empty engine.
+func NewDriver(o Options) *Driver {
+	o = o.withDefaults()
+	d := &Driver{
+		options: o, timer: o.Clock.NewTimer(), stop: make(chan struct{}), done: make(chan struct{}),
+		engine: NewEngine(o.Plant), armed: clock.Never, watchers: map[*watcher]struct{}{},
+	}
+	go d.expire()
+	return d
+}
+
+// Open returns another client of the engine.
+func (d *Driver) Open() (*kv.Store, error) {
+	return kv.New(context.Background(), d, kv.Config{Deployment: d.options.Deployment, Clock: d.options.Clock})
+}
+
+func (d *Driver) expire() {
+	defer close(d.done)
 	for {
 		select {
-		case <-s.timer.C():
-		case <-s.stop:
+		case <-d.timer.C():
+		case <-d.stop:
 			return
 		}
-		s.mu.Lock()
-		s.armed = clock.Never
-		s.state.Expire(s.clock.Now())
-		s.publish()
-		s.mu.Unlock()
+		d.mu.Lock()
+		d.armed = clock.Never
+		d.engine.Expire(d.options.Clock.Now())
+		d.publish()
+		d.mu.Unlock()
 	}
 }
 
-// publish tells the watchers what changed and sees to it that the next death
-// is noticed. s.mu is held.
-func (s *Store) publish() {
-	for _, name := range s.state.Changed() {
-		for w := range s.watchers {
-			w.mark(name)
+// publish tells the watchers what changed, and arms the timer for the next expiry. d.mu is
+// held.
+func (d *Driver) publish() {
+	for _, c := range d.engine.Changed() {
+		for w := range d.watchers {
+			w.add(c)
 		}
 	}
-	if next := s.state.NextExpiry(); next < s.armed {
-		s.armed = next
-		s.timer.Set(next)
+	if next := d.engine.NextExpiry(); next < d.armed {
+		d.armed = next
+		d.timer.Set(next)
 	}
 }
 
-// call runs one method of the state at the present instant.
-func call[T any](ctx context.Context, s *Store, f func(now clock.Instant) (T, error)) (T, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+var errShutdown = errors.New("mem: the store was shut down")
+
+// with runs f on the engine.
+func with[T any](ctx context.Context, d *Driver, f func(clock.Instant) (T, error)) (T, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	var zero T
 	if err := ctx.Err(); err != nil {
 		return zero, fmt.Errorf("mem: %w", err)
 	}
-	if s.down {
+	if d.down {
 		return zero, errShutdown
 	}
-	defer s.publish()
-	return f(s.clock.Now())
+	defer d.publish()
+	return f(d.options.Clock.Now())
 }
 
-// do is call for methods that answer nothing.
-func do(ctx context.Context, s *Store, f func(now clock.Instant) error) error {
-	_, err := call(ctx, s, func(now clock.Instant) (struct{}, error) { return struct{}{}, f(now) })
+// Do runs f on the engine, for tests.
+func (d *Driver) Do(f func(now clock.Instant, e *Engine)) {
+	_, _ = with(context.Background(), d, func(now clock.Instant) (struct{}, error) {
+		f(now, d.engine)
+		return struct{}{}, nil
+	})
+}
+
+// Shutdown ends the engine: watches end with an error, and so does every later call.
+func (d *Driver) Shutdown() {
+	d.mu.Lock()
+	first := !d.down
+	d.down = true
+	for w := range d.watchers {
+		w.err = errShutdown
+		w.rouse()
+	}
+	d.mu.Unlock()
+	if first {
+		close(d.stop)
+		<-d.done
+		d.timer.Stop()
+	}
+}
+
+// Caps implements kv.Driver.
+func (d *Driver) Caps() kv.Caps { return d.options.Caps() }
+
+// Commit implements kv.Driver.
+func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	return with(ctx, d, func(now clock.Instant) (kv.Result, error) { return d.engine.Commit(now, t), nil })
+}
+
+// List implements kv.Driver.
+func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
+	return with(ctx, d, func(now clock.Instant) ([]kv.Item, error) { return d.engine.List(now, prefix, after, limit), nil })
+}
+
+// Incarnation implements kv.Driver.
+func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
+	return with(ctx, d, func(clock.Instant) (kv.Incarnation, error) { return d.engine.incarnation(), nil })
+}
+
+// Grant implements kv.Leaser.
+func (d *Driver) Grant(ctx context.Context, want string, ttl time.Duration) (string, time.Duration, error) {
+	granted, err := with(ctx, d, func(now clock.Instant) (time.Duration, error) { return d.engine.Grant(now, want, ttl), nil })
+	return want, granted, err
+}
+
+// Renew implements kv.Leaser.
+func (d *Driver) Renew(ctx context.Context, id string, read []string) (time.Duration, kv.Result, error) {
+	var r kv.Result
+	ttl, err := with(ctx, d, func(now clock.Instant) (time.Duration, error) {
+		r = d.engine.Commit(now, kv.Txn{Read: read})
+		return d.engine.Renew(now, id)
+	})
+	return ttl, r, err
+}
+
+// Revoke implements kv.Leaser.
+func (d *Driver) Revoke(ctx context.Context, id string) error {
+	_, err := with(ctx, d, func(now clock.Instant) (struct{}, error) {
+		d.engine.Revoke(now, id)
+		return struct{}{}, nil
+	})
 	return err
 }
 
-// Shutdown ends the store: watches end with an error, and so does every later
-// call. It returns when nothing of the store runs any more.
-func (s *Store) Shutdown() {
-	s.mu.Lock()
-	first := !s.down
-	s.down = true
-	s.breakWatches(errShutdown)
-	s.mu.Unlock()
-	if first {
-		close(s.stop)
+// watcher holds the changes that a watch has not yielded yet.
+type watcher struct {
+	prefixes []string
+	hints    bool
+	queue    []kv.Change
+	err      error
+	wake     chan struct{}
+}
+
+// maxQueue bounds what waits for a slow reader; beyond it, anything may have changed.
+const maxQueue = 1 << 14
+
+func (w *watcher) add(c kv.Change) {
+	if c.Key != "" && !slices.ContainsFunc(w.prefixes, func(p string) bool { return strings.HasPrefix(c.Key, p) }) {
+		return
 	}
-	<-s.done
-	if first {
-		s.timer.Stop()
+	if w.hints {
+		c.Item = nil
+	}
+	if len(w.queue) >= maxQueue {
+		w.queue = append(w.queue[:0], kv.Change{})
+		return
+	}
+	w.queue = append(w.queue, c)
+	w.rouse()
+}
+
+func (w *watcher) rouse() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
 	}
 }
 
-// Restart does to the sessions what the restart of an engine does.
-func (s *Store) Restart() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.state.Restart(s.clock.Now())
-	s.publish()
-}
-
-// Snapshot is a backup.
-func (s *Store) Snapshot() *Snapshot {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state.Snapshot()
-}
-
-// Restore goes back to a backup. All watches end with an error, so that their
-// owners begin with a new snapshot.
-func (s *Store) Restore(backup *Snapshot) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.state.Restore(s.clock.Now(), backup)
-	s.breakWatches(errRestored)
-	s.publish()
-}
-
-// Limits are those of the options.
-func (s *Store) Limits() lease.Limits { return s.state.Limits() }
-
-// Open begins a session.
-func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
-	return call(ctx, s, func(now clock.Instant) (lease.Session, error) { return s.state.Open(now, c, ttl, o) })
-}
-
-// KeepAlive extends a living session.
-func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {
-	return call(ctx, s, func(now clock.Instant) (lease.Beat, error) { return s.state.KeepAlive(now, id) })
-}
-
-// Close ends a session.
-func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason) error {
-	return do(ctx, s, func(now clock.Instant) error { return s.state.Close(now, id, why) })
-}
-
-// Acquire grants all records or none.
-func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
-	return call(ctx, s, func(now clock.Instant) ([]lease.Record, error) { return s.state.Acquire(now, id, seen...) })
-}
-
-// Release gives a record up.
-func (s *Store) Release(ctx context.Context, id lease.SessionID, held lease.Record, to lease.SessionID, why lease.Reason) (lease.Record, error) {
-	return call(ctx, s, func(now clock.Instant) (lease.Record, error) { return s.state.Release(now, id, held, to, why) })
-}
-
-// Ask leaves a request.
-func (s *Store) Ask(ctx context.Context, id lease.SessionID, r lease.Request) error {
-	return do(ctx, s, func(now clock.Instant) error { return s.state.Ask(now, id, r) })
-}
-
-// Answer answers it.
-func (s *Store) Answer(ctx context.Context, id lease.SessionID, request string, a lease.Answer) error {
-	return do(ctx, s, func(now clock.Instant) error { return s.state.Answer(now, id, request, a) })
-}
-
-// Answered reads the answer.
-func (s *Store) Answered(ctx context.Context, id lease.SessionID, request string) (lease.Answer, error) {
-	return call(ctx, s, func(now clock.Instant) (lease.Answer, error) { return s.state.Answered(now, id, request) })
-}
-
-// Read returns the present view.
-func (s *Store) Read(ctx context.Context, group string) (lease.View, error) {
-	return call(ctx, s, func(now clock.Instant) (lease.View, error) { return s.state.Read(now, group) })
-}
-
-// Watch follows the groups in scope.
-func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
-	return s.watch(ctx, scope)
-}
-
-// Groups lists views by name.
-func (s *Store) Groups(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.View, error) {
-	return call(ctx, s, func(now clock.Instant) ([]lease.View, error) { return s.state.Groups(now, scope, p) })
-}
-
-// Sessions lists who stands in line.
-func (s *Store) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.Session, error) {
-	return call(ctx, s, func(now clock.Instant) ([]lease.Session, error) { return s.state.Sessions(now, scope, p) })
-}
-
-// History lists terms, newest first.
-func (s *Store) History(ctx context.Context, group string, p lease.Page) ([]lease.Term, error) {
-	return call(ctx, s, func(now clock.Instant) ([]lease.Term, error) { return s.state.History(now, group, p) })
-}
-
-// Meta describes the store.
-func (s *Store) Meta(ctx context.Context) (lease.Meta, error) {
-	return call(ctx, s, func(now clock.Instant) (lease.Meta, error) { return s.state.Meta(now) })
-}
-
-// RaiseEpoch lifts the epoch.
-func (s *Store) RaiseEpoch(ctx context.Context, to uint64) (lease.Meta, error) {
-	return call(ctx, s, func(now clock.Instant) (lease.Meta, error) { return s.state.RaiseEpoch(now, to) })
-}
-
-// Suspect reports that the store lost data.
-func (s *Store) Suspect(ctx context.Context, group string, seen fence.Token) error {
-	_, err := call(ctx, s, func(now clock.Instant) (struct{}, error) { return struct{}{}, s.state.Suspect(now, group, seen) })
-	return err
-}
-
-// Attributes reads.
-func (s *Store) Attributes(ctx context.Context, name string) (lease.Attributes, error) {
-	return call(ctx, s, func(now clock.Instant) (lease.Attributes, error) { return s.state.Attributes(now, name) })
-}
-
-// SetAttributes writes.
-func (s *Store) SetAttributes(ctx context.Context, seen lease.Attributes) (lease.Attributes, error) {
-	return call(ctx, s, func(now clock.Instant) (lease.Attributes, error) { return s.state.SetAttributes(now, seen) })
+// Watch implements kv.Driver.
+func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
+	return func(yield func(kv.Change, error) bool) {
+		w := &watcher{prefixes: prefixes, hints: !d.Caps().Ordered, wake: make(chan struct{}, 1), queue: []kv.Change{{}}}
+		d.mu.Lock()
+		if d.down {
+			w.err = errShutdown
+		}
+		d.watchers[w] = struct{}{}
+		d.mu.Unlock()
+		defer func() {
+			d.mu.Lock()
+			delete(d.watchers, w)
+			d.mu.Unlock()
+		}()
+		ticker := time.NewTicker(tick)
+		defer ticker.Stop()
+		for {
+			d.mu.Lock()
+			changes, err := w.queue, w.err
+			w.queue = nil
+			d.mu.Unlock()
+			for _, c := range changes {
+				if !yield(c, nil) {
+					return
+				}
+			}
+			if err != nil {
+				yield(kv.Change{}, err)
+				return
+			}
+			select {
+			case <-w.wake:
+			case <-ticker.C:
+				if !yield(kv.Change{Tick: true}, nil) {
+					return
+				}
+			case <-ctx.Done():
+				yield(kv.Change{}, context.Cause(ctx))
+				return
+			}
+		}
+	}
 }

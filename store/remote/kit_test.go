@@ -65,7 +65,7 @@ func (s *scriptedService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.last = r.Header.Clone()
 	s.mu.Unlock()
 	switch {
-	case m == wire.Limits:
+	case m == wire.Caps:
 		answer(w, 200, wire.ContentType, welcome)
 	case script != nil:
 		script(w, r)
@@ -78,7 +78,7 @@ func fine(w http.ResponseWriter, r *http.Request) {
 	switch wire.Method(path.Base(r.URL.Path)) {
 	case wire.Read:
 		answer(w, 200, wire.ContentType, `{"group":"g","state":"vacant"}`)
-	case wire.Acquire:
+	case wire.Acquire, wire.Release:
 		answer(w, 200, wire.ContentType, `{"records":[{"group":"g","version":1,"token":1}]}`)
 	case wire.Watch:
 		answer(w, 200, wire.ContentTypeStream, `{"view":{"group":"g","state":"vacant"}}`+"\n"+`{"complete":true}`+"\n")
@@ -133,18 +133,19 @@ func methods(s lease.Store) map[wire.Method]func(context.Context) error {
 		wire.Open: func(ctx context.Context) error {
 			return second(s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g"}}))
 		},
-		wire.KeepAlive: func(ctx context.Context) error { return second(s.KeepAlive(ctx, "s1")) },
-		wire.Close:     func(ctx context.Context) error { return s.Close(ctx, "s1", "") },
-		wire.Acquire:   func(ctx context.Context) error { return second(s.Acquire(ctx, "s1", lease.Record{Group: "g"})) },
-		wire.Release:   func(ctx context.Context) error { return second(s.Release(ctx, "s1", lease.Record{Group: "g"}, "", "")) },
-		wire.Ask:       func(ctx context.Context) error { return s.Ask(ctx, "s1", lease.Request{ID: "r"}) },
-		wire.Answer:    func(ctx context.Context) error { return s.Answer(ctx, "s1", "r", lease.Answer{Outcome: lease.Done}) },
-		wire.Answered:  func(ctx context.Context) error { return second(s.Answered(ctx, "s1", "r")) },
-		wire.Read:      func(ctx context.Context) error { return second(s.Read(ctx, "g")) },
-		wire.Groups:    func(ctx context.Context) error { return second(s.Groups(ctx, lease.Scope{"*"}, lease.Page{})) },
-		wire.Sessions:  func(ctx context.Context) error { return second(s.Sessions(ctx, lease.Scope{"*"}, lease.Page{})) },
-		wire.History:   func(ctx context.Context) error { return second(s.History(ctx, "g", lease.Page{})) },
-		wire.Meta:      func(ctx context.Context) error { return second(s.Meta(ctx)) },
+		wire.FindSession: func(ctx context.Context) error { return second(s.Session(ctx, "s1")) },
+		wire.KeepAlive:   func(ctx context.Context) error { return second(s.KeepAlive(ctx, "s1")) },
+		wire.Close:       func(ctx context.Context) error { return s.Close(ctx, "s1", "") },
+		wire.Acquire:     func(ctx context.Context) error { return second(s.Acquire(ctx, "s1", lease.Record{Group: "g"})) },
+		wire.Release:     func(ctx context.Context) error { return second(s.Release(ctx, "s1", "", "", lease.Record{Group: "g"})) },
+		wire.Ask:         func(ctx context.Context) error { return s.Ask(ctx, "s1", lease.Request{ID: "r"}) },
+		wire.Answer:      func(ctx context.Context) error { return s.Answer(ctx, "s1", "r", lease.Answer{Outcome: lease.Done}) },
+		wire.Answered:    func(ctx context.Context) error { return second(s.Answered(ctx, "s1", "r")) },
+		wire.Read:        func(ctx context.Context) error { return second(s.Read(ctx, "g")) },
+		wire.Groups:      func(ctx context.Context) error { return second(s.Groups(ctx, lease.Scope{"*"}, lease.Page{})) },
+		wire.Sessions:    func(ctx context.Context) error { return second(s.Sessions(ctx, lease.Scope{"*"}, lease.Page{})) },
+		wire.History:     func(ctx context.Context) error { return second(s.History(ctx, "g", lease.Page{})) },
+		wire.Meta:        func(ctx context.Context) error { return second(s.Meta(ctx)) },
 		wire.RaiseEpoch: func(ctx context.Context) error {
 			return second(s.RaiseEpoch(ctx, 1))
 		},

@@ -28,9 +28,21 @@ func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration,
 	return a.Lease(), nil
 }
 
+// Session implements lease.Store.
+func (s *Store) Session(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+	a, err := call[wire.Session](ctx, s, wire.FindSession, wire.SessionCall{Session: id})
+	if err != nil {
+		return lease.Session{}, err
+	}
+	return a.Lease(), nil
+}
+
 // KeepAlive implements lease.Store.
-func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, error) {
-	a, err := call[wire.Beat](ctx, s, wire.KeepAlive, wire.KeepAliveCall{Session: id})
+func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+	a, err := call[wire.Beat](ctx, s, wire.KeepAlive, wire.KeepAliveCall{Session: id, Groups: groups})
+	if err == nil && len(a.Records) != len(groups) {
+		err = fmt.Errorf("remote: keep-alive: %d records are answered for %d groups", len(a.Records), len(groups))
+	}
 	if err != nil {
 		return lease.Beat{}, err
 	}
@@ -38,34 +50,31 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID) (lease.Beat, 
 }
 
 // Close implements lease.Store.
-func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason) error {
-	_, err := call[wire.Nothing](ctx, s, wire.Close, wire.CloseCall{Session: id, Reason: why})
+func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+	_, err := call[wire.Nothing](ctx, s, wire.Close, wire.CloseCall{Session: id, Reason: why, Seen: wire.SeenAll(seen)})
 	return err
 }
 
 // Acquire implements lease.Store.
 func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
-	in := wire.AcquireCall{Session: id}
-	for _, r := range seen {
-		in.Seen = append(in.Seen, wire.SeenOf(r))
-	}
-	a, err := call[wire.AcquireAnswer](ctx, s, wire.Acquire, in)
-	if err != nil {
-		return nil, err
-	}
-	if len(a.Records) != len(seen) {
-		return nil, fmt.Errorf("remote: acquire: %d records are answered for %d", len(a.Records), len(seen))
-	}
-	return wire.LeaseRecords(a.Records), nil
+	return s.records(ctx, wire.Acquire, wire.AcquireCall{Session: id, Seen: wire.SeenAll(seen)}, len(seen))
 }
 
 // Release implements lease.Store.
-func (s *Store) Release(ctx context.Context, id lease.SessionID, held lease.Record, to lease.SessionID, why lease.Reason) (lease.Record, error) {
-	a, err := call[wire.Record](ctx, s, wire.Release, wire.ReleaseCall{Session: id, Held: wire.SeenOf(held), To: to, Reason: why})
+func (s *Store) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+	return s.records(ctx, wire.Release, wire.ReleaseCall{Session: id, Held: wire.SeenAll(held), To: to, Reason: why}, len(held))
+}
+
+// records makes a call that answers with so many records.
+func (s *Store) records(ctx context.Context, m wire.Method, in any, want int) ([]lease.Record, error) {
+	a, err := call[wire.RecordsAnswer](ctx, s, m, in)
 	if err != nil {
-		return lease.Record{}, err
+		return nil, err
 	}
-	return a.Lease(), nil
+	if len(a.Records) != want {
+		return nil, fmt.Errorf("remote: %s: %d records are answered for %d", m, len(a.Records), want)
+	}
+	return wire.LeaseRecords(a.Records), nil
 }
 
 // Ask implements lease.Store.

@@ -60,7 +60,7 @@ var errShutdown = errors.New("remote: the store was shut down")
 type Store struct {
 	cfg        Config
 	bases      []string // of the instances, with /v1
-	limits     lease.Limits
+	caps       lease.Caps
 	deployment string
 	calls      *http.Transport
 	beats      *http.Transport
@@ -74,7 +74,7 @@ type Store struct {
 
 var _ lease.Store = (*Store)(nil)
 
-// Open asks the service for its limits and its deployment. It fails within the
+// Open asks the service what it can do and for its deployment. It fails within the
 // context's deadline (5 s if it has none) with what each instance said.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Heartbeat == 0 {
@@ -87,15 +87,15 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls, s.beats, s.streams = transport(cfg.TLS), transport(cfg.TLS), transport(cfg.TLS)
 	s.calls.MaxConnsPerHost = connections
-	welcome, err := call[wire.Welcome](ctx, s, wire.Limits, wire.Nothing{})
+	welcome, err := call[wire.Welcome](ctx, s, wire.Caps, wire.Nothing{})
 	if err == nil && (welcome.Deployment == "" || welcome.Batch < 1 || welcome.MaxTTL < 1) {
-		err = fmt.Errorf("it answers limits of %+v: is it an election service?", welcome)
+		err = fmt.Errorf("it answers caps of %+v: is it an election service?", welcome)
 	}
 	if err != nil {
 		s.Shutdown()
 		return nil, fmt.Errorf("remote: opening %s: %w", strings.Join(cfg.URLs, ","), err)
 	}
-	s.limits, s.deployment = welcome.Limits(), welcome.Deployment
+	s.caps, s.deployment = welcome.Caps(), welcome.Deployment
 	return s, nil
 }
 
@@ -160,5 +160,5 @@ func (s *Store) Shutdown() {
 	}
 }
 
-// Limits implements lease.Store: those of the service when it was opened.
-func (s *Store) Limits() lease.Limits { return s.limits }
+// Caps implements lease.Store: those of the service when it was opened.
+func (s *Store) Caps() lease.Caps { return s.caps }

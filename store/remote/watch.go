@@ -26,14 +26,14 @@ var (
 )
 
 // Watch implements lease.Store.
-func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
-	return func(yield func(lease.View, error) bool) {
+func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
+	return func(yield func(lease.Update, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer context.AfterFunc(s.ctx, func() { cancel(errShutdown) })()
 		st, err := s.follow(ctx, scope)
 		if err != nil {
-			yield(lease.View{}, err)
+			yield(lease.Update{}, err)
 			return
 		}
 		var reader sync.WaitGroup
@@ -47,8 +47,8 @@ func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Vi
 			st.end(fmt.Errorf("remote: watch at %s: %w", s.cfg.URLs[st.at], err))
 		})
 		for {
-			v, err := st.next()
-			if !yield(v, err) || err != nil {
+			u, err := st.next()
+			if !yield(u, err) || err != nil {
 				return
 			}
 		}
@@ -94,8 +94,8 @@ func (s *Store) follow(ctx context.Context, scope lease.Scope) (*stream, error) 
 }
 
 // stream is a watch at one instance. It is read as fast as it comes, and keeps of
-// each group the newest view until that is taken: a slow consumer costs one view
-// per group.
+// each group and session the newest until that is taken: a slow consumer costs one
+// update for each.
 type stream struct {
 	at       int
 	patience time.Duration
@@ -105,14 +105,14 @@ type stream struct {
 	body     io.ReadCloser
 
 	mu    sync.Mutex
-	order []string // names of views; "" is the end of the snapshot
-	views map[string]lease.View
+	order []string // keys of updates
+	waits map[string]lease.Update
 	err   error
 	wake  chan struct{} // buffered by one
 }
 
 func newStream(ctx context.Context, at int, patience time.Duration) *stream {
-	st := &stream{at: at, patience: patience, views: make(map[string]lease.View), wake: make(chan struct{}, 1)}
+	st := &stream{at: at, patience: patience, waits: make(map[string]lease.Update), wake: make(chan struct{}, 1)}
 	st.ctx, st.cancel = context.WithCancelCause(ctx)
 	st.alive = time.AfterFunc(patience, func() { st.cancel(errSilent) })
 	return st
@@ -137,18 +137,16 @@ func (st *stream) read() error {
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
 			return fmt.Errorf("a line cannot be read: %w", err)
 		}
-		switch {
-		case line.Problem != nil:
+		if line.Problem != nil {
 			_, err := verdict(line.Problem)
 			return err
-		case line.View != nil:
-			v, err := line.View.Lease()
-			if err != nil {
-				return err
-			}
-			st.put(v)
-		case line.Complete:
-			st.put(lease.View{})
+		}
+		u, err := line.Lease()
+		if err != nil {
+			return err
+		}
+		if u.Kind != 0 {
+			st.put(u)
 		}
 	}
 	if cause := context.Cause(st.ctx); cause != nil {
@@ -160,13 +158,20 @@ func (st *stream) read() error {
 	return errEnded
 }
 
-func (st *stream) put(v lease.View) {
+func (st *stream) put(u lease.Update) {
+	key := ""
+	switch u.Kind {
+	case lease.GroupChanged:
+		key = "group " + u.View.Group
+	case lease.SessionBegan, lease.SessionEnded:
+		key = "session " + string(u.Session.ID)
+	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if _, waits := st.views[v.Group]; !waits {
-		st.order = append(st.order, v.Group)
+	if _, waits := st.waits[key]; !waits {
+		st.order = append(st.order, key)
 	}
-	st.views[v.Group] = v
+	st.waits[key] = u
 	st.rouse()
 }
 
@@ -184,23 +189,23 @@ func (st *stream) rouse() {
 	}
 }
 
-// next waits for a view. What came before the service ended the stream is told
+// next waits for an update. What came before the service ended the stream is told
 // before that; what waits when the caller ends it, or when it fell silent, is not.
-func (st *stream) next() (lease.View, error) {
+func (st *stream) next() (lease.Update, error) {
 	for {
 		st.mu.Lock()
 		if len(st.order) > 0 && st.ctx.Err() == nil {
-			name := st.order[0]
+			key := st.order[0]
 			st.order = st.order[1:]
-			v := st.views[name]
-			delete(st.views, name)
+			u := st.waits[key]
+			delete(st.waits, key)
 			st.mu.Unlock()
-			return v, nil
+			return u, nil
 		}
 		err := st.err
 		st.mu.Unlock()
 		if err != nil {
-			return lease.View{}, err
+			return lease.Update{}, err
 		}
 		<-st.wake // the reader ends with the context, and says so
 	}

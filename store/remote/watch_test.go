@@ -45,7 +45,7 @@ func TestSilentStreamEnds(t *testing.T) {
 			for watches := 1; ; watches++ {
 				var last error
 				for v, err := range s.Watch(ctx, lease.Scope{"good"}) {
-					if v.Group == "good" {
+					if v.View.Group == "good" {
 						if bad.count(wire.Watch) != 1 || watches > 2 {
 							t.Errorf("%d watches, %d of them at the silent instance", watches, bad.count(wire.Watch))
 						}
@@ -74,7 +74,7 @@ func TestHeartbeatsKeep(t *testing.T) {
 		hang(w, r)
 	})
 	for v, err := range s.Watch(within(t, 60*time.Second), lease.Scope{"g"}) {
-		if err != nil || v.Group != "" {
+		if err != nil || v.Kind != lease.Synced {
 			t.Fatal(v, err)
 		}
 		break
@@ -106,7 +106,7 @@ func TestSlowConsumer(t *testing.T) {
 		if !ok || err != nil {
 			t.Fatal(v, err, ok)
 		}
-		return v
+		return v.View
 	}
 	if v := take(); v.Group != "a" {
 		t.Fatalf("first comes %+v", v)

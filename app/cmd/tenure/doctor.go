@@ -16,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/app/cli"
 	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/lease"
-	"github.com/tenurehq/tenure/store/etcd"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 // roundTrips is how many are measured.
@@ -107,7 +107,7 @@ func (q *doctoring) look(cmd *cobra.Command, at target) []advise.Finding {
 		first = append(first, unopened(err))
 	} else {
 		defer o.Close()
-		facts.Format = etcd.Format
+		facts.Format = kv.Format
 		if at.service {
 			facts.Format = 0 // it is the service's to know
 		}
@@ -177,7 +177,7 @@ func (q *doctoring) ask(ctx context.Context, o *opened, facts *advise.Facts) []a
 		fail("meta", err)
 	}
 	if o.Service {
-		facts.Engine = advise.Engine{Name: "the service", MinTTL: o.Limits().MinTTL}
+		facts.Engine = advise.Engine{Name: "the service", MinTTL: o.Caps().MinTTL}
 	}
 	for range roundTrips {
 		sent := time.Now()
@@ -198,7 +198,7 @@ func (q *doctoring) ask(ctx context.Context, o *opened, facts *advise.Facts) []a
 		return first // nobody gets a session
 	}
 	facts.Wrote = call(func(ctx context.Context) error {
-		session, err := o.Open(ctx, tenure.Candidate{ID: q.id}, max(o.Limits().MinTTL, 2*time.Second), lease.OpenOptions{Scope: lease.Scope{q.id}})
+		session, err := o.Open(ctx, tenure.Candidate{ID: q.id}, max(o.Caps().MinTTL, 2*time.Second), lease.OpenOptions{Scope: lease.Scope{q.id}})
 		if err != nil {
 			return err
 		}

@@ -108,7 +108,7 @@ begin to lead from then on, through the service and with ` + "`tenure exec`" + `
 				return err
 			}
 			return d.with(cmd, func(ctx context.Context, s steer.Store) error {
-				limits := s.Limits()
+				limits := s.Caps()
 				a, err := s.Change(ctx, steer.Group(args[0]), from, func(values map[string]string) error {
 					g := steer.ParsePolicy(lease.Attributes{Values: values}).Wire()
 					for flag, set := range map[string]func(){

@@ -35,7 +35,7 @@ func TestTransferEndedElsewhere(t *testing.T) {
 	}
 	handed := make(chan error, 1)
 	go func() {
-		_, err := store.Release(context.Background(), a.ID, granted[0], c.ID, lease.Transferred)
+		_, err := store.Release(context.Background(), a.ID, c.ID, lease.Transferred, granted[0])
 		handed <- err
 	}()
 	q := &request{order: steer.Order{Verb: lease.Transfer, To: "b", Wait: time.Minute}}

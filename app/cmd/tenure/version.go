@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurehq/tenure/app/cli"
-	"github.com/tenurehq/tenure/store/etcd"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 // build is what this program is made of.
@@ -37,7 +37,7 @@ func engines() []struct{ path, name string } {
 func builtFrom() build {
 	b := build{
 		Version: "(devel)", Commit: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
-		Format: etcd.Format, Engines: map[string]string{},
+		Format: kv.Format, Engines: map[string]string{},
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -126,17 +126,18 @@ func enough(err error) error {
 }
 
 func (w *watcher) follow(ctx context.Context, s steer.Store) error {
-	for v, err := range s.Watch(ctx, w.scope) {
+	for u, err := range s.Watch(ctx, w.scope) {
 		if err != nil {
 			return err
 		}
-		if v.Group == "" {
-			if err := w.complete(); err != nil {
-				return err
-			}
-			continue
+		switch u.Kind {
+		case lease.Synced:
+			err = w.complete()
+		case lease.GroupChanged:
+			err = w.view(u.View)
+		case lease.SessionBegan, lease.SessionEnded:
 		}
-		if err := w.view(v); err != nil {
+		if err != nil {
 			return err
 		}
 	}

@@ -92,22 +92,24 @@ func (f *Feed) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := errors.New("the watch ended")
 		pictured := make(map[string]bool) // nil when the snapshot is complete
-		for v, werr := range f.cfg.Store.Watch(ctx, lease.Scope{"*"}) {
+		for u, werr := range f.cfg.Store.Watch(ctx, lease.Scope{"*"}) {
 			if werr != nil {
 				err = werr
 				break
 			}
-			if v.Group == "" {
+			switch u.Kind {
+			case lease.Synced:
 				wait = retryMin
 				f.lose(pictured)
 				pictured = nil
 				f.sight(true, nil)
-				continue
+			case lease.GroupChanged:
+				if pictured != nil {
+					pictured[u.View.Group] = true
+				}
+				f.apply(u.View)
+			case lease.SessionBegan, lease.SessionEnded:
 			}
-			if pictured != nil {
-				pictured[v.Group] = true
-			}
-			f.apply(v)
 		}
 		if ctx.Err() != nil {
 			break

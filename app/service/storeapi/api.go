@@ -24,6 +24,9 @@ const (
 // Config is what the service supplies. Store, Own and May are required.
 type Config struct {
 	Store lease.Store
+	// Session returns a session, which may have died since; ErrSessionDead is definite.
+	// Default: that of the store. A service that remembers sessions saves a read.
+	Session func(context.Context, lease.SessionID) (lease.Session, error)
 	// Own returns nil if the caller may speak as the candidate.
 	Own func(r *http.Request, candidate string) error
 	// May returns nil if the caller has the right to every group in the scope. An
@@ -93,9 +96,7 @@ type Route struct {
 
 // API serves a Store.
 type API struct {
-	cfg     Config
-	owners  owners
-	records records
+	cfg Config
 
 	mu         sync.Mutex
 	deployment string
@@ -112,7 +113,10 @@ func New(cfg Config) (*API, error) {
 	if cfg.WriteTimeout <= 0 {
 		cfg.WriteTimeout = defaultWrite
 	}
-	return &API{cfg: cfg, owners: newOwners(cfg.Store), records: newRecords()}, nil
+	if cfg.Session == nil {
+		cfg.Session = cfg.Store.Session
+	}
+	return &API{cfg: cfg}, nil
 }
 
 const (
@@ -139,8 +143,9 @@ func (a *API) Routes() []Route {
 		return r
 	}
 	routes := []Route{
-		row(wire.Limits, Observe, serve(a, wire.Limits, a.limits)),
+		row(wire.Caps, Observe, serve(a, wire.Caps, a.caps)),
 		row(wire.Open, Campaign, serve(a, wire.Open, a.open)),
+		row(wire.FindSession, Observe, serve(a, wire.FindSession, a.session)),
 		row(wire.KeepAlive, Campaign, serve(a, wire.KeepAlive, a.keepAlive)),
 		row(wire.Close, Campaign, serve(a, wire.Close, a.close)),
 		row(wire.Acquire, Campaign, serve(a, wire.Acquire, a.acquire)),

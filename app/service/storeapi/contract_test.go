@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/lease/storetest"
@@ -32,10 +33,11 @@ func TestContractMemory(t *testing.T) {
 		Open:    func(t *testing.T) lease.Store { return connect(t, remote.Config{URLs: urls()}) },
 		TTL:     time.Second,
 		Settle:  time.Second,
-		Restart: func(*testing.T) { engine.Restart() },
+		Restart: func(*testing.T) { engine.Driver.Do(func(now clock.Instant, e *mem.Engine) { e.Restart(now) }) },
 		Rewind: func(*testing.T) func() {
-			backup := engine.Snapshot()
-			return func() { engine.Restore(backup) }
+			var backup *mem.Snapshot
+			engine.Driver.Do(func(_ clock.Instant, e *mem.Engine) { backup = e.Snapshot() })
+			return func() { engine.Driver.Do(func(now clock.Instant, e *mem.Engine) { e.Restore(now, backup) }) }
 		},
 	})
 }
@@ -44,6 +46,18 @@ func TestContractMemory(t *testing.T) {
 func TestContractEtcd(t *testing.T) {
 	engine := enginetest.Cluster(t, 1, enginetest.FastTicks())
 	var bases []string
+	var stores []*etcd.Store
+	reconnect := func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		for _, s := range stores {
+			for _, err := s.Read(ctx, "g"); err != nil; _, err = s.Read(ctx, "g") {
+				if ctx.Err() != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
 	for range 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		s, err := etcd.Open(ctx, etcd.Config{Endpoints: engine.Endpoints(), MinTTL: time.Second})
@@ -52,6 +66,7 @@ func TestContractEtcd(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(s.Shutdown)
+		stores = append(stores, s)
 		bases = append(bases, instance(t, trusting(s)))
 	}
 	urls := turns(bases...)
@@ -63,8 +78,9 @@ func TestContractEtcd(t *testing.T) {
 			engine.Stop()
 			engine.Start()
 		},
-		Rewind: func(*testing.T) func() {
-			backup := engine.CopyData()
+		Rewind: func(t *testing.T) func() {
+			backup := engine.CopyData() // which stops the engine for a moment
+			reconnect(t)
 			return func() { engine.RestoreData(backup) }
 		},
 	})

@@ -4,18 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
-func (a *API) limits(ctx context.Context, v *visit, _ wire.Nothing) (wire.Welcome, error) {
+func (a *API) caps(ctx context.Context, v *visit, _ wire.Nothing) (wire.Welcome, error) {
 	if err := v.may(Observe); err != nil {
 		return wire.Welcome{}, err
 	}
 	deployment, err := a.standsFor(ctx)
-	return wire.WelcomeOf(a.cfg.Store.Limits(), deployment), err
+	return wire.WelcomeOf(a.cfg.Store.Caps(), deployment), err
 }
 
 func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Session, error) {
@@ -40,15 +41,27 @@ func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Sessio
 		return wire.Session{}, err
 	}
 	v.heard.Session = s.ID
-	a.owners.put(s)
 	if a.cfg.Policy != nil {
 		a.cfg.Policy.Opened(s)
 	}
 	return wire.SessionOf(s), nil
 }
 
+// session shows a session to those who may observe all that it stands for.
+func (a *API) session(ctx context.Context, v *visit, in wire.SessionCall) (wire.Session, error) {
+	v.heard.Session = in.Session
+	s, err := a.living(ctx, in.Session)
+	if err != nil {
+		return wire.Session{}, err
+	}
+	if err := v.may(Observe, s.Scope...); err != nil {
+		return wire.Session{}, err
+	}
+	return wire.SessionOf(s), nil
+}
+
 // keepAlive needs the right to all that the session stands for: who lost one must not keep
-// what it leads by it.
+// what it leads by it. Groups that it does not stand for are read as by an observer.
 func (a *API) keepAlive(ctx context.Context, v *visit, in wire.KeepAliveCall) (wire.Beat, error) {
 	s, err := v.owned(ctx, in.Session)
 	if err != nil {
@@ -57,10 +70,12 @@ func (a *API) keepAlive(ctx context.Context, v *visit, in wire.KeepAliveCall) (w
 	if err := v.may(Campaign, s.Scope...); err != nil {
 		return wire.Beat{}, err
 	}
-	b, err := a.cfg.Store.KeepAlive(ctx, in.Session)
-	if errors.Is(err, lease.ErrSessionDead) {
-		a.owners.forget(in.Session)
+	if other := slices.DeleteFunc(slices.Clone(in.Groups), s.Scope.Covers); len(other) > 0 {
+		if err := v.may(Observe, other...); err != nil {
+			return wire.Beat{}, err
+		}
 	}
+	b, err := a.cfg.Store.KeepAlive(ctx, in.Session, in.Groups...)
 	return wire.BeatOf(b), err
 }
 
@@ -77,7 +92,7 @@ func (a *API) close(ctx context.Context, v *visit, in wire.CloseCall) (wire.Noth
 	case errors.Is(err, lease.ErrSessionDead):
 		return wire.Nothing{}, nil
 	case errors.As(err, &denied):
-		s, lost := a.owners.session(ctx, in.Session)
+		s, lost := a.living(ctx, in.Session)
 		if errors.Is(lost, lease.ErrSessionDead) {
 			return wire.Nothing{}, err // of another's sessions not even that is told
 		}
@@ -90,78 +105,64 @@ func (a *API) close(ctx context.Context, v *visit, in wire.CloseCall) (wire.Noth
 	case err != nil:
 		return wire.Nothing{}, err
 	}
-	if err := a.cfg.Store.Close(ctx, in.Session, in.Reason); err != nil {
-		return wire.Nothing{}, err
-	}
-	a.owners.forget(in.Session)
-	return wire.Nothing{}, nil
+	return wire.Nothing{}, a.cfg.Store.Close(ctx, in.Session, in.Reason, wire.LeaseSeen(in.Seen)...)
 }
 
-func (a *API) acquire(ctx context.Context, v *visit, in wire.AcquireCall) (wire.AcquireAnswer, error) {
-	var groups []string
-	var claimed []lease.Record
-	for _, s := range in.Seen {
-		groups = append(groups, s.Group)
-		claimed = append(claimed, lease.Record{Group: s.Group})
-	}
-	if err := lease.CheckBatch(a.cfg.Store.Limits(), claimed); err != nil {
-		return wire.AcquireAnswer{}, err
-	}
-	session, err := v.owned(ctx, in.Session)
+func (a *API) acquire(ctx context.Context, v *visit, in wire.AcquireCall) (wire.RecordsAnswer, error) {
+	session, seen, groups, err := v.batch(ctx, in.Session, in.Seen)
 	if err != nil {
-		return wire.AcquireAnswer{}, err
-	}
-	if err := v.may(Campaign, groups...); err != nil {
-		return wire.AcquireAnswer{}, err
+		return wire.RecordsAnswer{}, err
 	}
 	if err := v.begins(ctx, session, groups...); err != nil {
-		return wire.AcquireAnswer{}, err
-	}
-	seen, err := a.whole(ctx, in.Seen, false)
-	if err != nil {
-		return wire.AcquireAnswer{}, err
+		return wire.RecordsAnswer{}, err
 	}
 	granted, err := a.cfg.Store.Acquire(ctx, in.Session, seen...)
 	if err != nil {
-		a.learn(err)
-		return wire.AcquireAnswer{}, err
-	}
-	for _, r := range granted {
-		a.records.put(r)
+		return wire.RecordsAnswer{}, err
 	}
 	v.heard.Token = uint64(granted[0].Token)
-	return wire.AcquireAnswer{Records: wire.RecordsOf(granted)}, nil
+	return wire.RecordsAnswer{Records: wire.RecordsOf(granted)}, nil
 }
 
-func (a *API) release(ctx context.Context, v *visit, in wire.ReleaseCall) (wire.Record, error) {
-	if err := errors.Join(lease.CheckGroup(in.Held.Group), checkReason(in.Reason)); err != nil {
-		return wire.Record{}, err
+func (a *API) release(ctx context.Context, v *visit, in wire.ReleaseCall) (wire.RecordsAnswer, error) {
+	if err := checkReason(in.Reason); err != nil {
+		return wire.RecordsAnswer{}, err
 	}
-	v.heard.Reason, v.heard.Token = string(in.Reason), uint64(in.Held.Token)
-	if _, err := v.owned(ctx, in.Session); err != nil {
-		return wire.Record{}, err
-	}
-	if err := v.may(Campaign, in.Held.Group); err != nil {
-		return wire.Record{}, err
-	}
-	if err := a.succeeds(ctx, v, in.To, in.Held.Group); err != nil {
-		return wire.Record{}, err
-	}
-	held, err := a.whole(ctx, []wire.Seen{in.Held}, true)
+	v.heard.Reason = string(in.Reason)
+	_, held, groups, err := v.batch(ctx, in.Session, in.Held)
 	if err != nil {
-		return wire.Record{}, err
+		return wire.RecordsAnswer{}, err
 	}
-	r, err := a.cfg.Store.Release(ctx, in.Session, held[0], in.To, in.Reason)
+	if err := a.succeeds(ctx, v, in.To, groups); err != nil {
+		return wire.RecordsAnswer{}, err
+	}
+	released, err := a.cfg.Store.Release(ctx, in.Session, in.To, in.Reason, held...)
 	if err != nil {
-		a.learn(err)
-		return wire.Record{}, err
+		return wire.RecordsAnswer{}, err
 	}
-	a.records.put(r)
-	return wire.RecordOf(r), nil
+	v.heard.Token = uint64(released[0].Token)
+	return wire.RecordsAnswer{Records: wire.RecordsOf(released)}, nil
 }
 
-// succeeds checks that a group may be handed to the session, if to one at all.
-func (a *API) succeeds(ctx context.Context, v *visit, to lease.SessionID, group string) error {
+// batch checks records that the owner of a session acquires or releases.
+func (v *visit) batch(ctx context.Context, id lease.SessionID, seen []wire.Seen) (lease.Session, []lease.Record, []string, error) {
+	records := wire.LeaseSeen(seen)
+	if err := lease.CheckBatch(v.cfg.Store.Caps(), records); err != nil {
+		return lease.Session{}, nil, nil, err
+	}
+	groups := make([]string, len(records))
+	for i, r := range records {
+		groups[i] = r.Group
+	}
+	session, err := v.owned(ctx, id)
+	if err == nil {
+		err = v.may(Campaign, groups...)
+	}
+	return session, records, groups, err
+}
+
+// succeeds checks that groups may be handed to the session, if to one at all.
+func (a *API) succeeds(ctx context.Context, v *visit, to lease.SessionID, groups []string) error {
 	switch {
 	case to == "":
 		return nil
@@ -170,29 +171,48 @@ func (a *API) succeeds(ctx context.Context, v *visit, to lease.SessionID, group 
 	case a.cfg.Policy == nil:
 		return nil
 	}
-	session, err := a.owners.of(ctx, to)
+	session, err := a.cfg.Session(ctx, to)
 	if errors.Is(err, lease.ErrSessionDead) {
 		return fmt.Errorf("%w: its session has ended", lease.ErrSuccessor)
 	}
 	if err != nil {
 		return before(err)
 	}
-	err = v.begins(ctx, session, group)
-	var p *httpapi.Problem
-	if errors.As(err, &p) {
-		return fmt.Errorf("%w: %s", lease.ErrSuccessor, p.Detail)
-	}
-	return err
-}
-
-// learn takes what a conflict shows.
-func (a *API) learn(err error) {
-	var conflict *lease.ConflictError
-	if errors.As(err, &conflict) {
-		for _, view := range conflict.Current {
-			a.records.put(view.Record)
+	for _, g := range groups {
+		err = v.begins(ctx, session, g)
+		var p *httpapi.Problem
+		if errors.As(err, &p) {
+			return fmt.Errorf("%w: %s", lease.ErrSuccessor, p.Detail)
+		}
+		if err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// living reads a session from the engine.
+func (a *API) living(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+	if !plausible(id) {
+		return lease.Session{}, fmt.Errorf("session %.64q never was: %w", id, lease.ErrSessionDead)
+	}
+	return a.cfg.Store.Session(ctx, id)
+}
+
+// plausible: engines make ids of these, and nothing else gets into a key.
+func plausible(id lease.SessionID) bool {
+	const most = 128
+	if len(id) == 0 || len(id) > most {
+		return false
+	}
+	for _, c := range []byte(id) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_', c == '.', c == ':':
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // checkReason keeps what is written into a group's history short and plain.
@@ -214,7 +234,7 @@ func (a *API) ask(ctx context.Context, v *visit, in wire.AskCall) (wire.Nothing,
 	if err := v.may(StepDown, r.Group); err != nil {
 		return wire.Nothing{}, err
 	}
-	s, err := a.owners.session(ctx, in.Session)
+	s, err := a.living(ctx, in.Session)
 	if err != nil {
 		return wire.Nothing{}, before(err)
 	}
@@ -255,11 +275,7 @@ func (a *API) read(ctx context.Context, v *visit, in wire.ReadCall) (wire.View, 
 		return wire.View{}, err
 	}
 	view, err := a.cfg.Store.Read(ctx, in.Group)
-	if err != nil {
-		return wire.View{}, err
-	}
-	a.records.put(view.Record)
-	return wire.ViewOf(view), nil
+	return wire.ViewOf(view), err
 }
 
 func (a *API) groups(ctx context.Context, v *visit, in wire.ListCall) (wire.GroupsAnswer, error) {
@@ -267,9 +283,6 @@ func (a *API) groups(ctx context.Context, v *visit, in wire.ListCall) (wire.Grou
 		return wire.GroupsAnswer{}, err
 	}
 	views, err := a.cfg.Store.Groups(ctx, in.Scope, lease.Page{After: in.After, Limit: in.Limit})
-	for _, view := range views {
-		a.records.put(view.Record)
-	}
 	return wire.GroupsAnswer{Groups: wire.ViewsOf(views)}, err
 }
 

@@ -52,7 +52,10 @@ func (v *visit) may(right Right, scope ...string) error {
 // owned checks that the session is the caller's.
 func (v *visit) owned(ctx context.Context, id lease.SessionID) (lease.Session, error) {
 	v.heard.Session = id
-	s, err := v.owners.of(ctx, id)
+	if !plausible(id) {
+		return lease.Session{}, fmt.Errorf("session %.64q never was: %w", id, lease.ErrSessionDead)
+	}
+	s, err := v.cfg.Session(ctx, id)
 	if err != nil {
 		return s, before(err)
 	}

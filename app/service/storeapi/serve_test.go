@@ -46,12 +46,15 @@ func TestStreamOutlivesTimeouts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for v, err := range s.Watch(ctx, lease.Scope{"g"}) {
+	for u, err := range s.Watch(ctx, lease.Scope{"g"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v.Group == "g" {
+		if u.View.Group == "g" {
 			return
+		}
+		if u.Kind != lease.Synced {
+			continue
 		}
 		time.AfterFunc(3*timeout, func() { _, _ = engine.Acquire(ctx, session.ID, lease.Record{Group: "g"}) })
 	}
@@ -67,8 +70,8 @@ func TestStopping(t *testing.T) {
 	cfg.Stopping = stopping
 	s := connect(t, remote.Config{URLs: []string{instance(t, cfg), instance(t, trusting(engine))}})
 	var last error
-	for v, err := range s.Watch(t.Context(), lease.Scope{"g"}) {
-		if err == nil && v.Group == "" {
+	for u, err := range s.Watch(t.Context(), lease.Scope{"g"}) {
+		if err == nil && u.Kind == lease.Synced {
 			close(stopping)
 		}
 		last = err

@@ -21,7 +21,7 @@ const (
 	defaultWrite     = 10 * time.Second
 	// recheck is how often a stream asks whether it is still allowed.
 	recheck = 5 * time.Second
-	// ahead is how many views are taken from the engine before they are written,
+	// ahead is how many updates are taken from the engine before they are written,
 	// so that many of them make one write.
 	ahead = 64
 )
@@ -30,8 +30,8 @@ var errStopping = errors.New("this instance of the service stops: watch at anoth
 
 // watched is what an engine's watch yields.
 type watched struct {
-	view lease.View
-	err  error
+	lease.Update
+	err error
 }
 
 // watch streams until its caller leaves, the engine's watch ends, or the service
@@ -45,13 +45,13 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	ctx, cancel := context.WithCancel(r.Context())
-	views := make(chan watched, ahead)
+	updates := make(chan watched, ahead)
 	var reader sync.WaitGroup
 	reader.Go(func() {
-		defer close(views)
-		for view, err := range a.cfg.Store.Watch(ctx, in.Scope) {
+		defer close(updates)
+		for u, err := range a.cfg.Store.Watch(ctx, in.Scope) {
 			select {
-			case views <- watched{view, err}:
+			case updates <- watched{u, err}:
 			case <-ctx.Done():
 				return
 			}
@@ -72,7 +72,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request) {
 	if heartbeat == 0 {
 		heartbeat = defaultHeartbeat
 	}
-	a.stream(ctx, v, in.Scope, out, views, min(max(heartbeat, minHeartbeat), maxHeartbeat))
+	a.stream(ctx, v, in.Scope, out, updates, min(max(heartbeat, minHeartbeat), maxHeartbeat))
 }
 
 func (a *API) beginWatch(w http.ResponseWriter, v *visit) (in wire.WatchCall, err error) {
@@ -87,7 +87,7 @@ func (a *API) beginWatch(w http.ResponseWriter, v *visit) (in wire.WatchCall, er
 	return in, v.list(wire.ListCall{Scope: in.Scope})
 }
 
-func (a *API) stream(ctx context.Context, v *visit, scope lease.Scope, out *lines, views <-chan watched, heartbeat time.Duration) {
+func (a *API) stream(ctx context.Context, v *visit, scope lease.Scope, out *lines, updates <-chan watched, heartbeat time.Duration) {
 	ticker := time.NewTicker(heartbeat)
 	defer ticker.Stop()
 	look := time.NewTicker(recheck)
@@ -95,7 +95,7 @@ func (a *API) stream(ctx context.Context, v *visit, scope lease.Scope, out *line
 	// The first says that the stream has begun.
 	next := wire.Line{Heartbeat: true}
 	for {
-		if out.add(next) != nil || len(views) == 0 && out.flush() != nil || next.Problem != nil {
+		if out.add(next) != nil || len(updates) == 0 && out.flush() != nil || next.Problem != nil {
 			return
 		}
 		select {
@@ -113,18 +113,14 @@ func (a *API) stream(ctx context.Context, v *visit, scope lease.Scope, out *line
 			}
 			next = wire.Line{Heartbeat: true}
 			continue
-		case got, ok := <-views:
+		case got, ok := <-updates:
 			switch {
 			case !ok:
 				next = line(wire.Watch, errors.New("the engine's watch ended"))
 			case got.err != nil:
 				next = line(wire.Watch, got.err)
-			case got.view.Group == "":
-				next = wire.Line{Complete: true}
 			default:
-				a.records.put(got.view.Record)
-				view := wire.ViewOf(got.view)
-				next = wire.Line{View: &view}
+				next = wire.LineOf(got.Update)
 			}
 		}
 	}

@@ -61,12 +61,12 @@ func LeaseSessions(all []Session) []lease.Session { return each(all, Session.Lea
 
 // BeatOf writes a beat.
 func BeatOf(b lease.Beat) Beat {
-	return Beat{TTL: Given(b.TTL), Requests: each(b.Requests, RequestOf)}
+	return Beat{TTL: Given(b.TTL), Requests: each(b.Requests, RequestOf), Records: RecordsOf(b.Records)}
 }
 
 // Lease reads a beat.
 func (b Beat) Lease() lease.Beat {
-	return lease.Beat{TTL: Duration(b.TTL), Requests: each(b.Requests, Request.Lease)}
+	return lease.Beat{TTL: Duration(b.TTL), Requests: each(b.Requests, Request.Lease), Records: LeaseRecords(b.Records)}
 }
 
 // RequestOf writes a request.
@@ -86,7 +86,16 @@ func (r Request) Lease() lease.Request {
 }
 
 // SeenOf writes what a caller knows of a record.
-func SeenOf(r lease.Record) Seen { return Seen{Group: r.Group, Version: r.Version, Token: r.Token} }
+func SeenOf(r lease.Record) Seen { return Seen{Group: r.Group, Version: r.Version} }
+
+// SeenAll writes what a caller knows of records.
+func SeenAll(all []lease.Record) []Seen { return each(all, SeenOf) }
+
+// Lease reads it.
+func (s Seen) Lease() lease.Record { return lease.Record{Group: s.Group, Version: s.Version} }
+
+// LeaseSeen reads them.
+func LeaseSeen(all []Seen) []lease.Record { return each(all, Seen.Lease) }
 
 // RecordOf writes a record.
 func RecordOf(r lease.Record) Record {
@@ -151,14 +160,53 @@ func LeaseViews(all []View) ([]lease.View, error) {
 	return out, nil
 }
 
-// WelcomeOf writes limits: the range of TTLs must not become wider.
-func WelcomeOf(l lease.Limits, deployment string) Welcome {
-	return Welcome{Deployment: deployment, MinTTL: Asked(l.MinTTL), MaxTTL: Given(l.MaxTTL), Batch: l.Batch}
+// WelcomeOf writes what the engine can do: the range of TTLs must not become wider.
+func WelcomeOf(c lease.Caps, deployment string) Welcome {
+	return Welcome{
+		Deployment: deployment, MinTTL: Asked(c.MinTTL), MaxTTL: Given(c.MaxTTL), Batch: c.Batch,
+		Observed: c.Observed, Lateness: Asked(c.Lateness), Loses: c.Loses,
+	}
 }
 
-// Limits reads them.
-func (w Welcome) Limits() lease.Limits {
-	return lease.Limits{MinTTL: Duration(w.MinTTL), MaxTTL: Duration(w.MaxTTL), Batch: w.Batch}
+// Caps reads it.
+func (w Welcome) Caps() lease.Caps {
+	return lease.Caps{
+		MinTTL: Duration(w.MinTTL), MaxTTL: Duration(w.MaxTTL), Batch: w.Batch,
+		Observed: w.Observed, Lateness: Duration(w.Lateness), Loses: w.Loses,
+	}
+}
+
+// LineOf writes an update.
+func LineOf(u lease.Update) Line {
+	switch u.Kind {
+	case lease.GroupChanged:
+		v := ViewOf(u.View)
+		return Line{View: &v}
+	case lease.SessionBegan:
+		s := SessionOf(u.Session)
+		return Line{Began: &s}
+	case lease.SessionEnded:
+		s := SessionOf(u.Session)
+		return Line{Ended: &s, Reason: u.Reason}
+	default:
+		return Line{Complete: true}
+	}
+}
+
+// Lease reads an update. A line that is none, such as a sign of life, has no kind.
+func (l Line) Lease() (lease.Update, error) {
+	switch {
+	case l.View != nil:
+		v, err := l.View.Lease()
+		return lease.Update{Kind: lease.GroupChanged, View: v}, err
+	case l.Began != nil:
+		return lease.Update{Kind: lease.SessionBegan, Session: l.Began.Lease()}, nil
+	case l.Ended != nil:
+		return lease.Update{Kind: lease.SessionEnded, Session: l.Ended.Lease(), Reason: l.Reason}, nil
+	case l.Complete:
+		return lease.Update{Kind: lease.Synced}, nil
+	}
+	return lease.Update{}, nil
 }
 
 // AttributesOf writes attributes.

@@ -7,9 +7,8 @@
 // TimeoutHeader how long its caller waits, and in DeploymentHeader which
 // deployment it means; the service of another one does nothing and says so.
 //
-// A record goes out as it is, and comes back as the version and the token that
-// were seen. What else stands in it is taken from the engine: what a caller says
-// about a group must not become its record.
+// A record goes out as it is, and comes back as its group and the version that was
+// seen: what a caller says about a group must not become its record.
 //
 // An answer other than 200 is a [Problem], by whose code, not its status, a
 // client knows the error of lease.Store again. A code that it does not know

@@ -5,8 +5,9 @@ type Method string
 
 // The routes, one for each method of lease.Store.
 const (
-	Limits        Method = "limits"
+	Caps          Method = "caps"
 	Open          Method = "open"
+	FindSession   Method = "session"
 	KeepAlive     Method = "keepalive"
 	Close         Method = "close"
 	Acquire       Method = "acquire"
@@ -33,7 +34,7 @@ func (m Method) Path() string { return "/store/" + string(m) }
 // what became of it: it only reads, or says the same twice.
 func (m Method) Repeatable() bool {
 	switch m {
-	case Limits, KeepAlive, Answered, Read, Watch, Groups, Sessions, History, Meta, Suspect, Attributes:
+	case Caps, FindSession, KeepAlive, Answered, Read, Watch, Groups, Sessions, History, Meta, Suspect, Attributes:
 		return true
 	default:
 		return false

@@ -8,12 +8,15 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// Welcome answers limits: what a client must know before its first call.
+// Welcome answers caps: what a client must know before its first call.
 type Welcome struct {
 	Deployment string `json:"deployment"`
 	MinTTL     int64  `json:"min_ttl_ms"`
 	MaxTTL     int64  `json:"max_ttl_ms"`
 	Batch      int    `json:"batch"`
+	Observed   bool   `json:"observed,omitempty"`
+	Lateness   int64  `json:"lateness_ms,omitempty"`
+	Loses      string `json:"loses,omitempty"`
 }
 
 // OpenCall opens a session.
@@ -43,28 +46,35 @@ type Session struct {
 	Opened     uint64           `json:"opened"`
 }
 
-// KeepAliveCall names the session.
+// SessionCall names a session.
+type SessionCall struct {
+	Session lease.SessionID `json:"session"`
+}
+
+// KeepAliveCall names the session, and the groups whose records to read.
 type KeepAliveCall struct {
 	Session lease.SessionID `json:"session"`
+	Groups  []string        `json:"groups,omitempty"`
 }
 
 // Beat is a lease.Beat.
 type Beat struct {
 	TTL      int64     `json:"ttl_ms"`
 	Requests []Request `json:"requests,omitempty"`
+	Records  []Record  `json:"records,omitempty"`
 }
 
-// CloseCall ends a session.
+// CloseCall ends a session, with Seen only if none of the records has changed.
 type CloseCall struct {
 	Session lease.SessionID `json:"session"`
 	Reason  lease.Reason    `json:"reason,omitempty"`
+	Seen    []Seen          `json:"seen,omitempty"`
 }
 
 // Seen is a record as its caller knows it.
 type Seen struct {
-	Group   string      `json:"group"`
-	Version uint64      `json:"version"`
-	Token   fence.Token `json:"token"`
+	Group   string `json:"group"`
+	Version uint64 `json:"version"`
 }
 
 // AcquireCall asks for the records.
@@ -73,15 +83,15 @@ type AcquireCall struct {
 	Seen    []Seen          `json:"seen"`
 }
 
-// AcquireAnswer are the records as they were granted.
-type AcquireAnswer struct {
+// RecordsAnswer are the records as they were granted or released.
+type RecordsAnswer struct {
 	Records []Record `json:"records"`
 }
 
-// ReleaseCall gives a record up.
+// ReleaseCall gives records up.
 type ReleaseCall struct {
 	Session lease.SessionID `json:"session"`
-	Held    Seen            `json:"held"`
+	Held    []Seen          `json:"held"`
 	To      lease.SessionID `json:"to,omitempty"`
 	Reason  lease.Reason    `json:"reason,omitempty"`
 }
@@ -161,13 +171,16 @@ type WatchCall struct {
 	Heartbeat int64    `json:"heartbeat_ms,omitempty"`
 }
 
-// Line is one line of a watch: a view, the end of the snapshot, a sign of life,
-// or the problem that ends the stream.
+// Line is one line of a watch: a view, a session that began or ended, the end of the
+// snapshot, a sign of life, or the problem that ends the stream.
 type Line struct {
-	View      *View    `json:"view,omitempty"`
-	Complete  bool     `json:"complete,omitempty"`
-	Heartbeat bool     `json:"heartbeat,omitempty"`
-	Problem   *Problem `json:"problem,omitempty"`
+	View      *View        `json:"view,omitempty"`
+	Began     *Session     `json:"session_began,omitempty"`
+	Ended     *Session     `json:"session_ended,omitempty"`
+	Reason    lease.Reason `json:"reason,omitempty"` // of the end
+	Complete  bool         `json:"complete,omitempty"`
+	Heartbeat bool         `json:"heartbeat,omitempty"`
+	Problem   *Problem     `json:"problem,omitempty"`
 }
 
 // ListCall asks for a page of groups or sessions.

@@ -70,10 +70,10 @@ func TestRoundTrip(t *testing.T) {
 	request := lease.Request{ID: "r", Verb: lease.Transfer, Group: "g", Token: 4, To: "b", Reason: "why", CoolDown: time.Second, TTL: time.Minute}
 	for _, v := range []any{
 		lease.Session{ID: "s1", Candidate: who, Instance: "i", Fenced: true, Scope: lease.Scope{"g"}, TTL: time.Second, Deployment: "d", Opened: 8},
-		lease.Beat{TTL: time.Second, Requests: []lease.Request{request}},
+		lease.Beat{TTL: time.Second, Requests: []lease.Request{request}, Records: []lease.Record{record}},
 		lease.View{Record: record, State: tenure.Led},
 		lease.Attributes{Name: "n", Version: 3, Values: who.Metadata},
-		lease.Limits{MinTTL: time.Second, MaxTTL: time.Hour, Batch: 3},
+		lease.Caps{MinTTL: time.Second, MaxTTL: time.Hour, Batch: 3, Observed: true, Lateness: time.Second, Loses: "w"},
 		lease.Meta{Deployment: "d", Epoch: 1, Index: 2, Rewound: true, Why: "w"},
 		lease.Answer{Outcome: lease.Done, Detail: "x"},
 	} {
@@ -92,8 +92,8 @@ func TestRoundTrip(t *testing.T) {
 			got = read
 		case lease.Attributes:
 			got = travel(t, wire.AttributesOf(v)).Lease()
-		case lease.Limits:
-			got = travel(t, wire.WelcomeOf(v, "d")).Limits()
+		case lease.Caps:
+			got = travel(t, wire.WelcomeOf(v, "d")).Caps()
 		case lease.Meta:
 			got = lease.Meta(travel(t, wire.MetaAnswer(v)))
 		case lease.Answer:

@@ -1,4 +1,4 @@
-package mem
+package model
 
 import (
 	"errors"
@@ -15,9 +15,9 @@ import (
 type Options struct {
 	// Deployment names the store, for stamps. Default "mem".
 	Deployment string
-	// Limits of the store. Default 10 ms to 24 h, 128 records in a batch; fields
+	// Caps of the store. Default 10 ms to 24 h, 128 records in a batch; fields
 	// that are zero get their default.
-	Limits lease.Limits
+	Caps lease.Caps
 	// Wall tells people's time at an instant, for the terms. Default the instant
 	// as nanoseconds since 1970, which is reproducible; New uses time.Now.
 	Wall func(clock.Instant) time.Time
@@ -31,14 +31,14 @@ func (o Options) withDefaults() Options {
 	if o.Deployment == "" {
 		o.Deployment = "mem"
 	}
-	if o.Limits.MinTTL <= 0 {
-		o.Limits.MinTTL = 10 * time.Millisecond
+	if o.Caps.MinTTL <= 0 {
+		o.Caps.MinTTL = 10 * time.Millisecond
 	}
-	if o.Limits.MaxTTL <= 0 {
-		o.Limits.MaxTTL = 24 * time.Hour
+	if o.Caps.MaxTTL <= 0 {
+		o.Caps.MaxTTL = 24 * time.Hour
 	}
-	if o.Limits.Batch <= 0 {
-		o.Limits.Batch = 128
+	if o.Caps.Batch <= 0 {
+		o.Caps.Batch = 128
 	}
 	if o.Wall == nil {
 		o.Wall = func(now clock.Instant) time.Time { return time.Unix(0, int64(now)).UTC() }
@@ -56,7 +56,7 @@ func (o Options) withDefaults() Options {
 // I3: due ≤ deadline, so no session outlives the head of the queue unseen.
 type State struct {
 	deployment string
-	limits     lease.Limits
+	limits     lease.Caps
 	wall       func(clock.Instant) time.Time
 	plant      plant.Set
 
@@ -94,7 +94,7 @@ func NewState(o Options) *State {
 	o = o.withDefaults()
 	return &State{
 		deployment: o.Deployment,
-		limits:     o.Limits,
+		limits:     o.Caps,
 		wall:       o.Wall,
 		plant:      o.Plant,
 		attempts:   make(map[string]*session),
@@ -106,8 +106,8 @@ func NewState(o Options) *State {
 	}
 }
 
-// Limits are the ones of the options.
-func (s *State) Limits() lease.Limits { return s.limits }
+// Caps are the ones of the options.
+func (s *State) Caps() lease.Caps { return s.limits }
 
 // bump counts a change.
 func (s *State) bump() {

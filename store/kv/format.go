@@ -1,0 +1,233 @@
+package kv
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// Format is the version of what is stored. A program refuses what a larger one wrote. It
+// grows only when an older program would read something wrongly; a field that an older
+// program may ignore is added without.
+const Format = 2
+
+// The keys. Session ids, groups and digests have no slash.
+const (
+	metaKey      = "meta"
+	recordAt     = "record/"    // record/{group}
+	sessionAt    = "session/"   // session/{id}: what a session said when it was opened
+	beatAt       = "beat/"      // beat/{id}: exists while the session lives
+	attemptAt    = "attempt/"   // attempt/{digest}: the session of an attempt
+	requestsAt   = "requests/"  // requests/{id}: what was asked of a session
+	historyAt    = "history/"   // history/{group}/{slot}: terms that left the record
+	attributesAt = "attribute/" // attribute/{name}
+)
+
+func recordKey(group string) string         { return recordAt + group }
+func sessionKey(id lease.SessionID) string  { return sessionAt + string(id) }
+func beatKey(id lease.SessionID) string     { return beatAt + string(id) }
+func requestsKey(id lease.SessionID) string { return requestsAt + string(id) }
+func historyKey(group string, n uint64) string {
+	return fmt.Sprintf("%s%s/%04x", historyAt, group, n%historySlots)
+}
+
+// historySlots bounds the terms of a group that are kept beside its record.
+const historySlots = 4 * lease.HistoryKept
+
+type metaJSON struct {
+	Format      int    `json:"format"`
+	Deployment  string `json:"deployment"`
+	Epoch       uint64 `json:"epoch"`
+	Incarnation string `json:"incarnation,omitempty"`
+	Rewound     bool   `json:"rewound,omitempty"`
+	Why         string `json:"why,omitempty"`
+}
+
+type recordJSON struct {
+	Format     int               `json:"format"`
+	Deployment string            `json:"deployment"`
+	NodeID     string            `json:"node_id"`
+	Session    string            `json:"session"` // "": released
+	Token      fence.Token       `json:"token"`
+	Address    string            `json:"address,omitempty"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Priority   int               `json:"priority,omitempty"`
+	Count      uint64            `json:"count"` // terms so far
+	Terms      []termJSON        `json:"terms"`
+}
+
+type termJSON struct {
+	Token   fence.Token `json:"token"`
+	NodeID  string      `json:"node_id"`
+	Session string      `json:"session"`
+	Begin   time.Time   `json:"begin"`
+	End     time.Time   `json:"end,omitzero"`
+	Reason  string      `json:"reason,omitempty"`
+}
+
+type sessionJSON struct {
+	Format     int               `json:"format"`
+	Deployment string            `json:"deployment"`
+	NodeID     string            `json:"node_id"`
+	Address    string            `json:"address,omitempty"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Priority   int               `json:"priority,omitempty"`
+	Scope      []string          `json:"scope"`
+	TTL        int64             `json:"ttl_ms"`
+	Instance   string            `json:"instance,omitempty"`
+	Attempt    string            `json:"attempt,omitempty"`
+	Fenced     bool              `json:"fenced,omitempty"`
+	Ended      string            `json:"ended,omitempty"` // why, when it has
+}
+
+type requestJSON struct {
+	ID       string      `json:"id"`
+	Verb     string      `json:"verb"`
+	Group    string      `json:"group"`
+	Token    fence.Token `json:"token,omitempty"`
+	To       string      `json:"to,omitempty"`
+	Reason   string      `json:"reason,omitempty"`
+	CoolDown int64       `json:"cool_down_ms,omitempty"`
+	TTL      int64       `json:"ttl_ms"`
+	Outcome  string      `json:"outcome,omitempty"`
+	Detail   string      `json:"detail,omitempty"`
+}
+
+type requestsJSON struct {
+	Format   int           `json:"format"`
+	Requests []requestJSON `json:"requests"`
+}
+
+type attributesJSON struct {
+	Format int               `json:"format"`
+	Values map[string]string `json:"values"`
+}
+
+func encode(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic("kv: " + err.Error()) // strings, numbers and times
+	}
+	return data
+}
+
+// decode reads an item. Another format may have other types, so its number is read first.
+func decode(i Item, into any) error {
+	var head struct {
+		Format int `json:"format"`
+	}
+	err := json.Unmarshal(i.Value, &head)
+	if err == nil && head.Format > Format {
+		return fmt.Errorf("kv: key %s: %w (format %d, this program reads up to %d); upgrade this program or use another prefix", i.Key, lease.ErrNewer, head.Format, Format)
+	}
+	if err == nil {
+		err = json.Unmarshal(i.Value, into)
+	}
+	if err != nil {
+		return fmt.Errorf("kv: key %s does not hold what this program writes: %w", i.Key, err)
+	}
+	return nil
+}
+
+// record is a lease.Record and the number of terms that it has had.
+type record struct {
+	lease.Record
+	count uint64
+}
+
+func decodeRecord(i Item) (record, error) {
+	group := strings.TrimPrefix(i.Key, recordAt)
+	if i.Version == 0 {
+		return record{Record: lease.Record{Group: group}}, nil
+	}
+	var j recordJSON
+	if err := decode(i, &j); err != nil {
+		return record{Record: lease.Record{Group: group, Version: i.Version}}, err
+	}
+	r := record{count: j.Count, Record: lease.Record{
+		Group: group, Version: i.Version, Token: j.Token, Holder: lease.SessionID(j.Session),
+		Candidate: tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
+	}}
+	for _, t := range j.Terms {
+		r.Terms = append(r.Terms, t.term())
+	}
+	return r, nil
+}
+
+func (s *Store) encodeRecord(r record) []byte {
+	j := recordJSON{
+		Format: Format, Deployment: s.deployment(), NodeID: r.Candidate.ID, Session: string(r.Holder), Token: r.Token,
+		Address: r.Candidate.Address, Metadata: r.Candidate.Metadata, Priority: r.Candidate.Priority, Count: r.count,
+	}
+	for _, t := range r.Terms {
+		j.Terms = append(j.Terms, termOf(t))
+	}
+	return encode(j)
+}
+
+func termOf(t lease.Term) termJSON {
+	return termJSON{Token: t.Token, NodeID: t.Candidate, Session: string(t.Session), Begin: t.Begin, End: t.End, Reason: string(t.Reason)}
+}
+
+func (t termJSON) term() lease.Term {
+	return lease.Term{Token: t.Token, Candidate: t.NodeID, Session: lease.SessionID(t.Session), Begin: t.Begin, End: t.End, Reason: lease.Reason(t.Reason)}
+}
+
+// described is a session as it was opened, with what only the store needs.
+type described struct {
+	lease.Session
+	attempt string       // digest
+	ended   lease.Reason // "": it may live
+}
+
+func decodeSession(i Item) (described, error) {
+	id := lease.SessionID(strings.TrimPrefix(i.Key, sessionAt))
+	var j sessionJSON
+	if err := decode(i, &j); err != nil {
+		return described{Session: lease.Session{ID: id}}, err
+	}
+	return described{attempt: j.Attempt, ended: lease.Reason(j.Ended), Session: lease.Session{
+		ID:        id,
+		Candidate: tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
+		Instance:  j.Instance, Scope: j.Scope, TTL: time.Duration(j.TTL) * time.Millisecond, Fenced: j.Fenced,
+		Deployment: j.Deployment, Opened: i.Created,
+	}}, nil
+}
+
+func encodeSession(d described) []byte {
+	c := d.Candidate
+	return encode(sessionJSON{
+		Format: Format, Deployment: d.Deployment, NodeID: c.ID, Address: c.Address, Metadata: c.Metadata, Priority: c.Priority,
+		Scope: d.Scope, TTL: d.TTL.Milliseconds(), Instance: d.Instance, Attempt: d.attempt, Fenced: d.Fenced, Ended: string(d.ended),
+	})
+}
+
+func requestOf(r lease.Request) requestJSON {
+	return requestJSON{
+		ID: r.ID, Verb: string(r.Verb), Group: r.Group, Token: r.Token, To: r.To, Reason: r.Reason,
+		CoolDown: r.CoolDown.Milliseconds(), TTL: r.TTL.Milliseconds(),
+	}
+}
+
+func (j requestJSON) request() lease.Request {
+	return lease.Request{
+		ID: j.ID, Verb: lease.Verb(j.Verb), Group: j.Group, Token: j.Token, To: j.To, Reason: j.Reason,
+		CoolDown: time.Duration(j.CoolDown) * time.Millisecond, TTL: time.Duration(j.TTL) * time.Millisecond,
+	}
+}
+
+// closeTerm writes down the end of the newest term, if it has none.
+func closeTerm(terms []lease.Term, at time.Time, why lease.Reason) []lease.Term {
+	n := len(terms)
+	if n == 0 || !terms[n-1].End.IsZero() {
+		return terms
+	}
+	terms = append([]lease.Term(nil), terms...)
+	terms[n-1].End, terms[n-1].Reason = at, why
+	return terms
+}

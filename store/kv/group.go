@@ -1,0 +1,502 @@
+package kv
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// Read implements lease.Store.
+func (s *Store) Read(ctx context.Context, group string) (lease.View, error) {
+	if err := lease.CheckGroup(group); err != nil {
+		return lease.View{}, err
+	}
+	views, err := s.views(ctx, []string{group})
+	if err != nil {
+		return lease.View{}, err
+	}
+	return views[0], nil
+}
+
+// views reads groups and whether their holders live. A holder's beat is read before the
+// record, so one call is enough if the holder is the one that was expected:
+// a beat that is gone stays gone, so a record that names its session afterwards is vacant;
+// and a beat that was there makes the group led at that moment, or at the later one when
+// the record was granted to it.
+func (s *Store) views(ctx context.Context, groups []string) ([]lease.View, error) {
+	views := make([]lease.View, len(groups))
+	s.mu.Lock()
+	var expected []lease.SessionID
+	for _, g := range groups {
+		if r, ok := s.records.get(g); ok && r.Holder != "" && !slices.Contains(expected, r.Holder) {
+			expected = append(expected, r.Holder)
+		}
+	}
+	s.mu.Unlock()
+	open := groups
+	for range viewTries {
+		var keys []string
+		for _, h := range expected {
+			keys = append(keys, beatKey(h), sessionKey(h))
+		}
+		for _, g := range open {
+			keys = append(keys, recordKey(g))
+		}
+		items, err := s.read(ctx, keys...)
+		if err != nil {
+			return nil, err
+		}
+		lives := map[lease.SessionID]bool{}
+		for i, h := range expected {
+			lives[h] = items[2*i].Version != 0
+			s.sawSession(h, items[2*i], items[2*i+1])
+		}
+		if s.leaser == nil && len(s.silent()) > 0 {
+			if err := s.expire(ctx); err != nil {
+				return nil, err
+			}
+			continue // a holder may have ended just now
+		}
+		items = items[2*len(expected):]
+		expected = nil
+		var left []string
+		for i, g := range open {
+			r, err := decodeRecord(items[i])
+			if err != nil {
+				return nil, err
+			}
+			alive, looked := lives[r.Holder]
+			if r.Holder != "" && !looked {
+				left = append(left, g)
+				if !slices.Contains(expected, r.Holder) {
+					expected = append(expected, r.Holder)
+				}
+				continue
+			}
+			views[slices.Index(groups, g)] = s.view(r.Record, alive)
+		}
+		if open = left; len(open) == 0 {
+			return views, nil
+		}
+	}
+	return nil, errors.New("kv: the group changes hands faster than it can be read")
+}
+
+// viewTries bounds how often a group may change hands while it is read.
+const viewTries = 10
+
+// view shows a record. The end of a term whose session died is known to people before it is
+// written down.
+func (s *Store) view(r lease.Record, alive bool) lease.View {
+	if alive {
+		return lease.View{Record: r, State: tenure.Led}
+	}
+	if r.Holder != "" {
+		r.Terms = closeTerm(r.Terms, s.cfg.Wall().UTC(), s.reason(r.Holder))
+	}
+	return lease.View{Record: r, State: tenure.Vacant}
+}
+
+// reason is why a dead session ended, as far as it is known here.
+func (s *Store) reason(id lease.SessionID) lease.Reason {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	why, _ := s.ended.get(id)
+	return cmp.Or(why, lease.Expired)
+}
+
+// sawSession takes in the two keys of a session.
+func (s *Store) sawSession(id lease.SessionID, beat, session Item) {
+	if session.Version == 0 {
+		return
+	}
+	d, err := decodeSession(session)
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case d.ended != "":
+		s.ended.put(id, d.ended)
+	case beat.Version != 0:
+		s.sessions.put(id, d)
+		s.observeLocked(id, beat.Version, d.TTL)
+	}
+}
+
+// known returns the records in the versions that the caller saw, from memory where they
+// are there. A record in another version is a conflict.
+func (s *Store) known(ctx context.Context, seen []lease.Record) ([]record, error) {
+	out := make([]record, len(seen))
+	var missing []int
+	s.mu.Lock()
+	for i, want := range seen {
+		r, ok := s.records.get(want.Group)
+		switch {
+		case ok && r.Version == want.Version:
+			out[i] = r
+		case want.Version == 0 && !ok:
+			out[i] = record{Record: lease.Record{Group: want.Group}} // the transaction compares
+		default:
+			missing = append(missing, i)
+		}
+	}
+	s.mu.Unlock()
+	if len(missing) == 0 {
+		return out, nil
+	}
+	keys := make([]string, len(missing))
+	for k, i := range missing {
+		keys[k] = recordKey(seen[i].Group)
+	}
+	items, err := s.read(ctx, keys...)
+	if err != nil {
+		return nil, err
+	}
+	for k, i := range missing {
+		if out[i], err = decodeRecord(items[k]); err != nil {
+			return nil, err
+		}
+		if out[i].Version != seen[i].Version && !s.cfg.plant.Has(plant.AcquireAnyVersion) {
+			return nil, cmp.Or(s.conflict(ctx, seen), error(&lease.ConflictError{}))
+		}
+	}
+	return out, nil
+}
+
+// conflict shows which records are not as seen, or not vacant. nil: all are.
+func (s *Store) conflict(ctx context.Context, seen []lease.Record) error {
+	return s.compare(ctx, seen, func(v lease.View) bool { return v.State == tenure.Led })
+}
+
+// changed shows which records are not as seen. nil: all are.
+func (s *Store) changed(ctx context.Context, seen []lease.Record) error {
+	return s.compare(ctx, seen, func(lease.View) bool { return false })
+}
+
+func (s *Store) compare(ctx context.Context, seen []lease.Record, also func(lease.View) bool) error {
+	groups := make([]string, len(seen))
+	for i, r := range seen {
+		groups[i] = r.Group
+	}
+	views, err := s.views(ctx, groups)
+	if err != nil {
+		return &lease.ConflictError{}
+	}
+	c := &lease.ConflictError{}
+	for i, v := range views {
+		if v.Version != seen[i].Version || also(v) {
+			c.Current = append(c.Current, v)
+		}
+	}
+	if len(c.Current) == 0 {
+		return nil
+	}
+	return c
+}
+
+// granted is the record after a grant to the session, and what moves to the history.
+func (s *Store) granted(r record, to lease.Session, epoch uint64, why lease.Reason) (record, []Write, error) {
+	token, err := nextToken(r, epoch)
+	if err != nil {
+		return record{}, nil, err
+	}
+	now := s.cfg.Wall().UTC()
+	next := record{count: r.count + 1, Record: lease.Record{Group: r.Group, Token: token, Holder: to.ID, Candidate: to.Candidate}}
+	next.Terms = append(slices.Clone(closeTerm(r.Terms, now, why)), lease.Term{Token: token, Candidate: to.Candidate.ID, Session: to.ID, Begin: now})
+	var old []Write
+	for len(next.Terms) > lease.TermsKept {
+		n := next.count - uint64(len(next.Terms))
+		old = append(old, Write{Key: historyKey(r.Group, n), Value: encode(termOf(next.Terms[0])), Quiet: true})
+		next.Terms = next.Terms[1:]
+	}
+	return next, old, nil
+}
+
+// Acquire implements lease.Store: the records are as seen, their holders are dead, the
+// session lives, and the epoch has not changed.
+func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	if err := lease.CheckBatch(s.Caps(), seen); err != nil {
+		return nil, err
+	}
+	for range 3 {
+		d, err := s.describe(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		m, err := s.fresh(ctx)
+		if err != nil {
+			return nil, err
+		}
+		records, err := s.known(ctx, seen)
+		if err != nil {
+			return nil, err
+		}
+		p := plan{guard: []Cond{{beatKey(id), Any}, {metaKey, m.version}}, again: 2, show: []string{beatKey(id), metaKey}}
+		out := make([]record, len(records))
+		for i, r := range records {
+			next, old, err := s.granted(r, d.Session, m.Epoch, s.reason(r.Holder))
+			if err != nil {
+				return nil, err
+			}
+			out[i] = next
+			p.first = append(p.first, old...)
+			p.decide = append(p.decide, step{Cond{recordKey(r.Group), r.Version}, Write{Key: recordKey(r.Group), Value: s.encodeRecord(next)}})
+			if h := (Cond{beatKey(r.Holder), 0}); r.Holder != "" && !slices.Contains(p.guard, h) && !s.cfg.plant.Has(plant.AcquireFromLiving) {
+				p.guard = append(p.guard, h)
+			}
+		}
+		granted, err := s.decide(ctx, p, out, id, m)
+		if errors.Is(err, errMeta) {
+			continue
+		}
+		if errors.Is(err, lease.ErrConflict) {
+			if err = s.conflict(ctx, seen); err == nil {
+				continue // vacant again already
+			}
+		}
+		return granted, err
+	}
+	return nil, errMetaBusy
+}
+
+// errMeta: the deployment's description changed during the call.
+var errMeta = errors.New("kv: the epoch changed during the call")
+
+// decide runs a plan whose first two guards are the session's beat and meta, and returns the
+// records with their new versions.
+func (s *Store) decide(ctx context.Context, p plan, out []record, id lease.SessionID, m *meta) ([]lease.Record, error) {
+	r, err := s.run(ctx, p)
+	var after *guardError
+	switch {
+	case errors.As(err, &after):
+		return nil, s.undo(ctx, p, out, r, id, m)
+	case err != nil:
+		return nil, err
+	case !r.OK && r.Items[0].Version == 0:
+		return nil, dead(id)
+	case !r.OK && len(r.Items) > 1 && r.Items[1].Key == metaKey && r.Items[1].Version != m.version:
+		s.forgetMeta()
+		return nil, errMeta
+	case !r.OK:
+		return nil, &lease.ConflictError{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost != "" && m != nil { // a plain release grants nothing
+		return nil, fmt.Errorf("kv: %s: %w", s.lost, errBehind)
+	}
+	records := make([]lease.Record, len(out))
+	for i := range out {
+		out[i].Version = r.Versions[i]
+		if known, _ := s.records.get(out[i].Group); known.Version < out[i].Version {
+			s.records.put(out[i].Group, out[i])
+		}
+		records[i] = out[i].Record
+	}
+	return records, nil
+}
+
+// undo gives back what was decided after its session had died or the epoch had changed, in
+// stores with one key per step. A record that names a dead session is vacant as it is.
+func (s *Store) undo(ctx context.Context, p plan, out []record, r Result, id lease.SessionID, m *meta) error {
+	items, err := s.read(ctx, beatKey(id), metaKey)
+	if err != nil {
+		return err
+	}
+	if items[0].Version == 0 || items[1].Version == m.version {
+		return dead(id)
+	}
+	s.forgetMeta()
+	for i := range out {
+		out[i].Holder = ""
+		out[i].Terms = closeTerm(out[i].Terms, s.cfg.Wall().UTC(), lease.Lost)
+		if _, err := s.commit(ctx, Txn{If: []Cond{{p.decide[i].Cond.Key, r.Versions[i]}}, Then: []Write{{Key: p.decide[i].Cond.Key, Value: s.encodeRecord(out[i])}}}); err != nil {
+			return err
+		}
+	}
+	return errMeta
+}
+
+// Release implements lease.Store.
+func (s *Store) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+	if err := lease.CheckBatch(s.Caps(), held); err != nil {
+		return nil, err
+	}
+	for range 3 {
+		records, err := s.known(ctx, held)
+		if errors.Is(err, lease.ErrConflict) {
+			if _, dead := s.Session(ctx, id); dead != nil {
+				err = dead
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range records {
+			if r.Holder != id {
+				return nil, s.notHeld(ctx, id, held)
+			}
+		}
+		p := plan{guard: []Cond{{beatKey(id), Any}}, show: []string{beatKey(id)}}
+		out := make([]record, len(records))
+		var m *meta
+		if to == "" {
+			for i, r := range records {
+				out[i] = r
+				out[i].Holder = ""
+				out[i].Terms = closeTerm(r.Terms, s.cfg.Wall().UTC(), cmp.Or(why, lease.Resigned))
+			}
+		} else if m, err = s.handover(ctx, &p, records, out, id, to, cmp.Or(why, lease.Transferred)); err != nil {
+			return nil, err
+		}
+		for i, r := range records {
+			p.decide = append(p.decide, step{Cond{recordKey(r.Group), r.Version}, Write{Key: recordKey(r.Group), Value: s.encodeRecord(out[i])}})
+		}
+		released, err := s.decide(ctx, p, out, id, m)
+		switch {
+		case errors.Is(err, errMeta):
+			continue
+		case errors.Is(err, lease.ErrConflict):
+			return nil, s.whyNot(ctx, to, held)
+		}
+		return released, err
+	}
+	return nil, errMetaBusy
+}
+
+// handover makes the plan grant the records to the successor.
+func (s *Store) handover(ctx context.Context, p *plan, records, out []record, id, to lease.SessionID, why lease.Reason) (*meta, error) {
+	m, err := s.fresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	next, err := s.describe(ctx, to)
+	if err != nil && !errors.Is(err, lease.ErrSessionDead) {
+		return nil, err
+	}
+	for i, r := range records {
+		if err != nil || to == id || !next.Scope.Covers(r.Group) {
+			return nil, cannotTake(to, r.Group)
+		}
+		var old []Write
+		if out[i], old, err = s.granted(r, next.Session, m.Epoch, why); err != nil {
+			return nil, err
+		}
+		p.first = append(p.first, old...)
+	}
+	p.guard = append(p.guard, Cond{metaKey, m.version}, Cond{beatKey(to), Any})
+	p.again = 2
+	p.show = append(p.show, metaKey)
+	return m, nil
+}
+
+func cannotTake(to lease.SessionID, group string) error {
+	return fmt.Errorf("kv: session %q cannot take group %q: %w", to, group, lease.ErrSuccessor)
+}
+
+// whyNot explains a release that was refused although its session lives.
+func (s *Store) whyNot(ctx context.Context, to lease.SessionID, held []lease.Record) error {
+	c := &lease.ConflictError{}
+	for _, h := range held {
+		v, err := s.Read(ctx, h.Group)
+		if err != nil {
+			return c
+		}
+		if v.Version != h.Version {
+			c.Current = append(c.Current, v)
+		}
+	}
+	if len(c.Current) == 0 && to != "" {
+		return cannotTake(to, held[0].Group)
+	}
+	return c
+}
+
+// notHeld is the answer to a release of what the session does not hold.
+func (s *Store) notHeld(ctx context.Context, id lease.SessionID, held []lease.Record) error {
+	if _, err := s.Session(ctx, id); err != nil {
+		return err
+	}
+	groups := make([]string, len(held))
+	for i, r := range held {
+		groups[i] = r.Group
+	}
+	views, err := s.views(ctx, groups)
+	if err != nil {
+		return &lease.ConflictError{}
+	}
+	return &lease.ConflictError{Current: slices.DeleteFunc(views, func(v lease.View) bool { return v.Holder == id })}
+}
+
+// Groups implements lease.Store.
+func (s *Store) Groups(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.View, error) {
+	limit, err := p.Size()
+	if err := errors.Join(err, scope.Validate()); err != nil {
+		return nil, err
+	}
+	items, err := s.list(ctx, recordAt)
+	if err != nil {
+		return nil, err
+	}
+	var groups []string
+	for _, i := range items {
+		if g := i.Key[len(recordAt):]; g > p.After && scope.Covers(g) && len(groups) < limit {
+			groups = append(groups, g)
+		}
+	}
+	var views []lease.View
+	for part := range slices.Chunk(groups, max(1, s.caps.Keys/3)) {
+		some, err := s.views(ctx, part)
+		if err != nil {
+			return nil, err
+		}
+		views = append(views, some...)
+	}
+	return views, nil
+}
+
+// History implements lease.Store: the terms in the record, then the older ones beside it.
+func (s *Store) History(ctx context.Context, group string, p lease.Page) ([]lease.Term, error) {
+	limit, err := p.Size()
+	if err := errors.Join(err, lease.CheckGroup(group)); err != nil {
+		return nil, err
+	}
+	before := fence.MaxToken + 1
+	if p.After != "" {
+		if before, err = fence.ParseToken(p.After); err != nil {
+			return nil, &lease.ArgumentError{Field: "page after", Value: p.After, Rule: "must be the token of a term"}
+		}
+	}
+	v, err := s.Read(ctx, group)
+	if err != nil {
+		return nil, err
+	}
+	terms := v.Terms
+	if len(terms) == lease.TermsKept {
+		items, err := s.list(ctx, historyAt+group+"/")
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range items {
+			var t termJSON
+			if err := decode(i, &t); err != nil {
+				return nil, err
+			}
+			if t.Token < v.Terms[0].Token { // a grant that failed may have left one that is not over
+				terms = append(terms, t.term())
+			}
+		}
+	}
+	slices.SortFunc(terms, func(a, b lease.Term) int { return cmp.Compare(b.Token, a.Token) })
+	terms = slices.DeleteFunc(terms, func(t lease.Term) bool { return t.Token >= before })
+	return terms[:min(limit, len(terms))], nil
+}

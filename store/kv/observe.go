@@ -1,0 +1,99 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// silence is how long a session has not been renewed, by this process's clock.
+//
+// It begins when a read is received, which is after the beat that it shows was written. So
+// whoever wrote the beat has counted its TTL from an earlier moment. The session is ended
+// only from the version that was silent: a later beat makes that fail.
+type silence struct {
+	version uint64
+	ttl     time.Duration
+	quiet   time.Duration // counted so far
+	last    clock.Instant // when it was read last
+}
+
+// observe notes the version of a session's beat, in stores without native expiry.
+func (s *Store) observe(id lease.SessionID, version uint64, ttl time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.observeLocked(id, version, ttl)
+}
+
+func (s *Store) observeLocked(id lease.SessionID, version uint64, ttl time.Duration) {
+	if s.leaser != nil {
+		return
+	}
+	now := s.cfg.Clock.Now()
+	q := s.silences[id]
+	if q == nil || version > q.version {
+		s.silences[id] = &silence{version: version, ttl: ttl, last: now}
+		return
+	}
+	// While the engine could not be read, owners could not beat either: that time does not
+	// count, or every session would end after an outage.
+	if gap := now.Sub(q.last); version == q.version && gap <= ttl/2 {
+		q.quiet += gap
+	}
+	q.last = now
+}
+
+// silent lists the sessions that have been silent for their TTL.
+func (s *Store) silent() map[lease.SessionID]uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	over := map[lease.SessionID]uint64{}
+	for id, q := range s.silences {
+		limit := q.ttl + time.Duration(s.cfg.Drift*float64(q.ttl))
+		if s.cfg.plant.Has(plant.ExpireEarly) {
+			limit /= 2
+		}
+		if q.quiet >= limit {
+			over[id] = q.version
+		}
+	}
+	return over
+}
+
+// due lists those of the sessions whose beat should be read again.
+func (s *Store) due(ids []lease.SessionID) []lease.SessionID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.cfg.Clock.Now()
+	var due []lease.SessionID
+	for _, id := range ids {
+		if q := s.silences[id]; q == nil || now.Sub(q.last) >= q.ttl/observations {
+			due = append(due, id)
+		}
+	}
+	return due
+}
+
+// observations is how often a beat is read during its TTL.
+const observations = 8
+
+// expire ends the sessions that have been silent for their TTL.
+func (s *Store) expire(ctx context.Context) error {
+	for id, version := range s.silent() {
+		d, err := s.describe(ctx, id)
+		if err == nil {
+			err = s.end(ctx, d, version, lease.Expired, nil)
+		}
+		if err != nil && !errors.Is(err, errBeat) && !errors.Is(err, lease.ErrSessionDead) {
+			return err
+		}
+		s.mu.Lock()
+		delete(s.silences, id) // ended, or renewed meanwhile: then it counts anew
+		s.mu.Unlock()
+	}
+	return nil
+}

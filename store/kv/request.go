@@ -1,0 +1,195 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tenurehq/tenure/lease"
+)
+
+// requestsKept bounds the requests of one session that wait or were answered.
+const requestsKept = 4 * lease.MaxRequests
+
+// requests reads what was asked of a session, without what has expired: each process counts
+// the TTL of a request from when it first saw it, because no two clocks agree.
+func (s *Store) requests(id lease.SessionID, i Item) ([]requestJSON, error) {
+	if i.Version == 0 {
+		return nil, nil
+	}
+	var j requestsJSON
+	if err := decode(i, &j); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.cfg.Clock.Now()
+	return slices.DeleteFunc(j.Requests, func(r requestJSON) bool {
+		key := string(id) + "/" + r.ID
+		first, ok := s.asked.get(key)
+		if !ok {
+			first = now
+			s.asked.put(key, now)
+		}
+		return now.Sub(first) >= time.Duration(r.TTL)*time.Millisecond
+	}), nil
+}
+
+// waiting lists the requests that have no answer, oldest first. What cannot be read must not
+// cost the keep-alive.
+func (s *Store) waiting(id lease.SessionID, i Item) []lease.Request {
+	all, _ := s.requests(id, i)
+	var open []lease.Request
+	for _, r := range all {
+		if r.Outcome == "" {
+			open = append(open, r.request())
+		}
+	}
+	return open
+}
+
+var errRequests = errors.New("kv: the requests of the session keep changing")
+
+// change edits the requests of a living session.
+func (s *Store) change(ctx context.Context, id lease.SessionID, edit func([]requestJSON) ([]requestJSON, error)) error {
+	for range 10 {
+		items, err := s.read(ctx, beatKey(id), requestsKey(id))
+		if err != nil {
+			return err
+		}
+		if items[0].Version == 0 {
+			return dead(id)
+		}
+		all, err := s.requests(id, items[1])
+		if err != nil {
+			return err
+		}
+		next, err := edit(all)
+		if err != nil || next == nil {
+			return err
+		}
+		r, err := s.run(ctx, plan{
+			guard: []Cond{{beatKey(id), Any}},
+			decide: []step{{Cond{requestsKey(id), items[1].Version}, Write{
+				Key: requestsKey(id), Value: encode(requestsJSON{Format: Format, Requests: next}), Quiet: true,
+			}}},
+		})
+		if err != nil || r.OK {
+			return err
+		}
+	}
+	return errRequests
+}
+
+// Ask implements lease.Store.
+func (s *Store) Ask(ctx context.Context, id lease.SessionID, r lease.Request) error {
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	return s.change(ctx, id, func(all []requestJSON) ([]requestJSON, error) {
+		open := 0
+		for _, have := range all {
+			if have.ID == r.ID {
+				return nil, nil
+			}
+			if have.Outcome == "" {
+				open++
+			}
+		}
+		if open >= lease.MaxRequests {
+			return nil, fmt.Errorf("kv: %d requests wait for session %q: %w", open, id, lease.ErrBusy)
+		}
+		if len(all) >= requestsKept {
+			i := slices.IndexFunc(all, func(r requestJSON) bool { return r.Outcome != "" })
+			all = slices.Delete(all, i, i+1)
+		}
+		s.mu.Lock()
+		s.asked.put(string(id)+"/"+r.ID, s.cfg.Clock.Now())
+		s.mu.Unlock()
+		return append(all, requestOf(r)), nil
+	})
+}
+
+// Answer implements lease.Store.
+func (s *Store) Answer(ctx context.Context, id lease.SessionID, request string, a lease.Answer) error {
+	if err := a.Validate(); err != nil {
+		return err
+	}
+	return s.change(ctx, id, func(all []requestJSON) ([]requestJSON, error) {
+		i := slices.IndexFunc(all, func(r requestJSON) bool { return r.ID == request })
+		if i < 0 {
+			return nil, notAsked(id, request)
+		}
+		if all[i].Outcome != "" {
+			return nil, nil
+		}
+		all[i].Outcome, all[i].Detail = string(a.Outcome), a.Detail
+		return all, nil
+	})
+}
+
+// Answered implements lease.Store. An answer outlives its session until it expires.
+func (s *Store) Answered(ctx context.Context, id lease.SessionID, request string) (lease.Answer, error) {
+	items, err := s.read(ctx, beatKey(id), requestsKey(id))
+	if err != nil {
+		return lease.Answer{}, err
+	}
+	all, err := s.requests(id, items[1])
+	if err != nil {
+		return lease.Answer{}, err
+	}
+	for _, r := range all {
+		if r.ID == request && (r.Outcome != "" || items[0].Version != 0) {
+			return lease.Answer{Outcome: lease.Outcome(r.Outcome), Detail: r.Detail}, nil
+		}
+	}
+	if items[0].Version == 0 {
+		return lease.Answer{}, dead(id)
+	}
+	return lease.Answer{}, notAsked(id, request)
+}
+
+func notAsked(id lease.SessionID, request string) error {
+	return fmt.Errorf("kv: request %q of session %q: %w", request, id, lease.ErrNotFound)
+}
+
+// Attributes implements lease.Store.
+func (s *Store) Attributes(ctx context.Context, name string) (lease.Attributes, error) {
+	if err := (lease.Attributes{Name: name}).Validate(); err != nil {
+		return lease.Attributes{}, err
+	}
+	items, err := s.read(ctx, attributesAt+name)
+	a := lease.Attributes{Name: name}
+	if err != nil || items[0].Version == 0 {
+		return a, err
+	}
+	var j attributesJSON
+	err = decode(items[0], &j)
+	a.Version, a.Values = items[0].Version, j.Values
+	return a, err
+}
+
+// SetAttributes implements lease.Store.
+func (s *Store) SetAttributes(ctx context.Context, seen lease.Attributes) (lease.Attributes, error) {
+	if err := seen.Validate(); err != nil {
+		return lease.Attributes{}, err
+	}
+	next := lease.Attributes{Name: seen.Name, Values: map[string]string{}}
+	for k, v := range seen.Values {
+		if v != "" {
+			next.Values[k] = v
+		}
+	}
+	key := attributesAt + seen.Name
+	r, err := s.commit(ctx, Txn{If: []Cond{{key, seen.Version}}, Then: []Write{{Key: key, Value: encode(attributesJSON{Format: Format, Values: next.Values}), Quiet: true}}})
+	if err != nil {
+		return lease.Attributes{}, err
+	}
+	if !r.OK {
+		return lease.Attributes{}, fmt.Errorf("kv: attributes of %q have changed: %w", seen.Name, &lease.ConflictError{})
+	}
+	next.Version = r.Versions[0]
+	return next, nil
+}
