@@ -43,6 +43,7 @@ type Feed struct {
 	topics map[string]*topic
 	leads  map[string]int // by candidate: how many groups it leads
 	holds  map[lease.SessionID]int
+	nodes  nodes
 }
 
 // topic is a group that the engine has a record of, or that somebody asks about.
@@ -91,6 +92,7 @@ func (f *Feed) Run(ctx context.Context) {
 	wait := retryMin
 	for ctx.Err() == nil {
 		err := errors.New("the watch ended")
+		f.snapshot(true)
 		pictured := make(map[string]bool) // nil when the snapshot is complete
 		for u, werr := range f.cfg.Store.Watch(ctx, lease.Scope{"*"}) {
 			if werr != nil {
@@ -101,6 +103,7 @@ func (f *Feed) Run(ctx context.Context) {
 			case lease.Synced:
 				wait = retryMin
 				f.lose(pictured)
+				f.snapshot(false)
 				pictured = nil
 				f.sight(true, nil)
 			case lease.GroupChanged:
@@ -109,6 +112,7 @@ func (f *Feed) Run(ctx context.Context) {
 				}
 				f.apply(u.View)
 			case lease.SessionBegan, lease.SessionEnded:
+				f.session(u)
 			}
 		}
 		if ctx.Err() != nil {
