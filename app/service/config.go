@@ -49,7 +49,7 @@ type Config struct {
 	MaxBody int64
 	// Clock measures ages and waits. Default clock.System().
 	Clock clock.Clock
-	// Tracer gets a span for each request. Nil: none is made.
+	// Tracer gets a span for each request, term, election and handover. Nil: none is made.
 	Tracer trace.Tracer
 	// Log is for people. Default slog.Default().
 	Log *slog.Logger

@@ -104,7 +104,7 @@ func (m *metrics) label(group string) string {
 	return otherGroups
 }
 
-// changed hears of every change that the feed brings.
+// changed counts a change that the feed brings.
 func (m *metrics) changed(v lease.View, terms int, vacant time.Duration, back bool) {
 	if back {
 		m.splitBrain.Inc()

@@ -115,6 +115,7 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error
 		}
 	}
 	var out SteppedDown
+	began := time.Now()
 	if o.force {
 		out, err = s.force(ctx, o, v, to)
 		out.AlsoEnded = also
@@ -133,6 +134,7 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error
 	if err != nil {
 		return err
 	}
+	s.traceHandover(ctx, began, o.group, v.Token, o.to, out.Outcome)
 	status := http.StatusOK
 	if out.Outcome == "waiting" {
 		status = http.StatusAccepted

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
@@ -173,11 +174,13 @@ func (s *Service) resign(w http.ResponseWriter, r *http.Request) error {
 	if in.Successor != "" && !lease.ValidName(in.Successor) {
 		return bad("bad_argument", "successor: %q is no name of a node", clip(in.Successor))
 	}
+	began := time.Now()
 	out, err := s.giveBack(r.Context(), c, in.Successor)
 	s.audit(r.Context(), "resign", c.group, c.term, err, in.Successor)
 	if err != nil {
 		return err
 	}
+	s.traceHandover(r.Context(), began, c.group, c.term, out.LeaderNodeID, string(lease.Done))
 	httpapi.WriteJSON(w, http.StatusOK, out)
 	return nil
 }

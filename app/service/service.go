@@ -24,6 +24,7 @@ type Service struct {
 	reader     *feed.Reader
 	feed       *feed.Feed
 	metrics    *metrics
+	spans      *termSpans
 	line       *line
 	policies   *policies
 	sessions   *sessions
@@ -61,11 +62,11 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		}
 		s.ownGate = true
 	}
-	s.metrics = newMetrics(s)
+	s.metrics, s.spans = newMetrics(s), &termSpans{tracer: cfg.Tracer, open: make(map[string]openTerm)}
 	s.reader = feed.NewReader(cfg.Store, cfg.Clock, cfg.CallTimeout, s.metrics.read)
 	s.feed = feed.New(feed.Config{
 		Store: cfg.Store, Reader: s.reader, Deployment: meta.Deployment, Timeout: cfg.CallTimeout, Clock: cfg.Clock, Log: cfg.Log,
-		OnChange: s.metrics.changed, OnSight: s.metrics.sight,
+		OnChange: s.changed, OnSight: s.metrics.sight,
 	})
 	s.policies = newPolicies(s)
 	s.sessions, s.duplicates = newSessions(s), &duplicates{s: s, told: make(map[string]bool)}
@@ -79,6 +80,12 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	s.work.Go(s.probe)
 	s.work.Go(s.sessions.acquaint)
 	return s, nil
+}
+
+// changed hears of every change that the feed brings.
+func (s *Service) changed(v lease.View, terms int, vacant time.Duration, back bool) {
+	s.metrics.changed(v, terms, vacant, back)
+	s.spans.changed(v, vacant)
 }
 
 // ServeHTTP implements http.Handler.
@@ -96,6 +103,7 @@ func (s *Service) Close() {
 	s.stop()
 	s.reader.Close()
 	s.work.Wait()
+	s.spans.close()
 	if s.ownGate {
 		s.gate.Close()
 	}
