@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/tenurehq/tenure/store/kv"
 )
@@ -169,8 +170,10 @@ func (d *Driver) Grant(ctx context.Context, want string, ttl time.Duration) (str
 		return "", 0, err
 	}
 	var granted int64
+	// Right after a restart of the only member: no other can be asked.
+	wait := grpc.WaitForReady(len(d.members) == 1)
 	err = d.each(ctx, "grant a lease", func(ctx context.Context, c *clientv3.Client) error {
-		resp, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: seconds(max(ttl, d.cfg.MinTTL))})
+		resp, err := pb.NewLeaseClient(c.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: seconds(max(ttl, d.cfg.MinTTL))}, wait)
 		if err == nil {
 			granted = resp.TTL
 			return nil

@@ -314,7 +314,7 @@ func doScrub(ts *testscript.TestScript, _ bool, args []string) {
 		{`\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ`, "TIME"},
 		{`\b\d\d:\d\d:\d\d\.\d\d\d\b`, "CLOCK"},
 		{`\b[0-9a-f]{15,16}\b`, "SESSION"},
-		{`\bd[a-z2-7]{12}\b`, "DEPLOYMENT"},
+		{`\bd[0-9a-f]{16}\b`, "DEPLOYMENT"},
 		{`"?duration_ms"?: ?\d+`, "DURATION"},
 		{`\b(\d+m)?\d+(\.\d+)?(µs|ms|s)\b`, "AGE"},
 		{` *(\d+m)?\d+(\.\d+)?µs`, " AGE"},
