@@ -21,7 +21,7 @@ func ended(rec *tracetest.SpanRecorder, name string) (all []sdk.ReadOnlySpan) {
 func attributes(s sdk.ReadOnlySpan) map[string]string {
 	all := map[string]string{}
 	for _, a := range s.Attributes() {
-		all[string(a.Key)] = a.Value.Emit()
+		all[string(a.Key)] = a.Value.String()
 	}
 	return all
 }
