@@ -21,6 +21,8 @@ type Config struct {
 	Scope Scope
 	// Fenced promises that every group of the scope writes only to fenced sinks.
 	Fenced bool
+	// Unguarded ignores the policies and cordons that operators lay down: see Guard.
+	Unguarded bool
 	// Timing is how long everything takes. The zero Timing is Default().
 	Timing
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,7 +58,11 @@ func TestConversationsNoticePlantedBugs(t *testing.T) {
 	if !plant.Enabled {
 		t.Skip("nothing can be planted in this build")
 	}
-	for bug := plant.TrustFromReply; bug <= plant.Herd; bug++ {
+	bugs := plant.Spoken()
+	for bug := plant.TrustFromReply; bug <= plant.TrustSilentWatch; bug++ {
+		bugs = append(bugs, bug)
+	}
+	for _, bug := range bugs {
 		t.Run(bug.String(), func(t *testing.T) {
 			for _, file := range conversations(t) {
 				want, err := os.ReadFile(file)
@@ -105,13 +110,16 @@ func firstDifference(got, want string) string {
 // Before the story:
 //
 //	timing grace 1s; timing wan; batch 2; show notes
-//	given line b1 a1                  who stands in line (a1 alone)
+//	given line b1 a1                  who stands in line, in this order (a1 alone)
+//	given session a1                  the machine starts with it
+//	given lent a1                     the same, and it is another's
 //	given view g v1 led by b1 token 1 what the watch finds at first
 //	given leads g h                   everything up to the win, at 0s, unseen
 //	given waits g                     the same for who does not win
 //
 // What is said:
 //
+//	line b1 a1                        who stands in line now
 //	campaign g h; withdraw g; ended g 4 resigned; returned g 4 to b; returned g 4 to b b1
 //	health ok; health sick; shutdown; synced; watch lost
 //	view g v5 led by b1 token 4       b1 lives
@@ -128,7 +136,7 @@ type conversation struct {
 	m     *Machine
 	now   clock.Instant
 	calls map[uint64]*Call
-	line  []Session
+	line  lineOf
 	views []View
 	notes bool
 	quiet bool
@@ -145,7 +153,8 @@ func converse(script string, bugs plant.Set) (string, error) {
 		},
 		calls: map[uint64]*Call{},
 	}
-	c.line = []Session{sessionOf("a1")}
+	c.line = lineOf{sessionOf("a1")}
+	c.cfg.Line = &c.line
 	for i, line := range strings.Split(strings.TrimSuffix(script, "\n"), "\n") {
 		if strings.HasPrefix(line, "  ") {
 			continue // an answer: it is given anew
@@ -173,6 +182,9 @@ func (c *conversation) say(line string) (err error) {
 	switch words[0] {
 	case "timing", "batch", "show", "given":
 		return c.prepare(words)
+	case "line":
+		c.line = sessionsOf(words[1:])
+		return nil
 	case "still":
 		d, err := time.ParseDuration(words[1])
 		c.now = c.now.Add(d)
@@ -266,6 +278,9 @@ func (c *conversation) prepare(words []string) error {
 		c.cfg.Timing.Grace, err = time.ParseDuration(words[2])
 	case words[0] == "given" && words[1] == "line":
 		c.line = sessionsOf(words[2:])
+	case words[0] == "given" && (words[1] == "session" || words[1] == "lent"):
+		s := c.opened(words[2])
+		c.cfg.Session, c.cfg.Lent = &s, words[1] == "lent"
 	case words[0] == "given" && words[1] == "view":
 		var v View
 		v, err = viewOf(words[2:])
@@ -303,8 +318,6 @@ func (c *conversation) begun(groups []string, leads bool) error {
 				events = append(events, Event{Kind: OnView, View: &View{}})
 			case a.Kind == DoCall && a.Call.Kind == CallOpen:
 				events = append(events, Event{Kind: OnReply, Reply: &Reply{ID: a.Call.ID, Session: c.opened("a1")}})
-			case a.Kind == DoCall && a.Call.Kind == CallLine:
-				events = append(events, Event{Kind: OnReply, Reply: &Reply{ID: a.Call.ID, Line: c.line}})
 			case a.Kind == DoCall && a.Call.Kind == CallAcquire:
 				r := &Reply{ID: a.Call.ID}
 				for _, seen := range a.Call.Seen {
@@ -394,7 +407,7 @@ func (c *conversation) events(words []string) ([]Event, error) {
 // answers says which calls an answer fits, if not all.
 func answers() map[string][]CallKind {
 	return map[string][]CallKind{
-		"opened": {CallOpen}, "beat": {CallBeat}, "line": {CallLine}, "read": {CallRead}, "ok": {CallClose, CallAnswer},
+		"opened": {CallOpen}, "beat": {CallBeat}, "sessions": {CallSessions}, "read": {CallRead}, "ok": {CallClose, CallAnswer},
 		"won": {CallAcquire}, "won-by": {CallAcquire}, "released": {CallRelease}, "handed": {CallRelease},
 		"conflict": {CallAcquire, CallRelease}, "successor": {CallRelease},
 	}
@@ -406,7 +419,7 @@ var errReset = errors.New("connection reset")
 // reply parses what the store says:
 //
 //	opened a1 · beat · beat for 6s · beat asked r1 step-down g cool-down 10s; r2 transfer g to b
-//	line b1 a1 c1(other-*) · won g v2 token 2 · won-by a1 g v2 token 2 (which is gone)
+//	beat read g v5 led by b1 token 4 · sessions b1 a1 c1(other-*) · won g v2 token 2 · won-by a1 g v2 token 2 (which is gone)
 //	released g v3 token 2
 //	handed g v3 token 3 to b1 · read g v5 led by b1 token 4 · ok
 //	conflict g v5 led by b1 token 4 · conflict (the engine cannot tell)
@@ -427,6 +440,17 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 			if r.Beat.TTL, err = time.ParseDuration(rest[1]); err != nil {
 				return nil, err
 			}
+		} else if len(rest) > 0 && rest[0] == "read" {
+			for _, part := range parts(rest[1:]) {
+				v, err := viewOf(part)
+				if err != nil {
+					return nil, err
+				}
+				if v.State == tenure.Vacant {
+					v.Terms = []Term{{Session: v.Holder, End: time.Unix(1, 0)}}
+				}
+				r.Beat.Records = append(r.Beat.Records, v.Record)
+			}
 		} else if len(rest) > 0 {
 			for _, part := range parts(rest[1:]) {
 				q, err := requestOf(part)
@@ -436,8 +460,8 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 				r.Beat.Requests = append(r.Beat.Requests, q)
 			}
 		}
-	case "line":
-		r.Line = sessionsOf(rest)
+	case "sessions":
+		r.Sessions = sessionsOf(rest)
 	case "won", "won-by":
 		// The session is the present one, unless it is named.
 		by := ""
@@ -485,6 +509,7 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 	default:
 		r.Err = map[string]error{
 			"dead": ErrSessionDead, "lost": errReset, "rewound": ErrRewound, "busy": ErrBusy, "successor": ErrSuccessor,
+			"cordoned": &BarError{Code: "cordoned", Detail: "cordoned"}, "barred": &BarError{Code: "not_a_member", Group: "billing", Detail: "not a member"},
 			"denied": ErrDenied, "unauthenticated": ErrUnauthenticated, "invalid": ErrInvalid, "newer": ErrNewer,
 		}[words[0]]
 		if r.Err == nil {
@@ -528,6 +553,38 @@ func (c *conversation) opened(word string) Session {
 	s := sessionOf(word)
 	s.TTL = c.cfg.Timing.TTL
 	return s
+}
+
+// lineOf is a line in the order in which it is given.
+type lineOf []Session
+
+func (l *lineOf) Len() int { return len(*l) }
+
+func (l *lineOf) Ahead(s Session, group string, last SessionID) int {
+	ahead := 0
+	for _, o := range *l {
+		switch {
+		case o.ID == s.ID && s.Opened != math.MaxUint64:
+			return ahead
+		case o.ID != s.ID && o.ID != last && o.Scope.Covers(group):
+			ahead++
+		}
+	}
+	return ahead
+}
+
+func (l *lineOf) First(group string, but SessionID) (SessionID, bool) {
+	for _, s := range *l {
+		if s.ID != but && s.Scope.Covers(group) {
+			return s.ID, true
+		}
+	}
+	return "", false
+}
+
+func (l *lineOf) Newest(_, candidate string, but SessionID) (SessionID, bool) {
+	id := newest(*l, candidate, but)
+	return id, id != ""
 }
 
 func sessionsOf(words []string) []Session {
@@ -662,7 +719,7 @@ func describeCall(c *Call) string {
 	case CallOpen:
 		return fmt.Sprintf("open for %v", c.TTL)
 	case CallBeat:
-		return fmt.Sprintf("keep-alive %s", c.Session)
+		return strings.TrimSuffix(fmt.Sprintf("keep-alive %s, read %s", c.Session, strings.Join(c.Groups, " ")), ", read ")
 	case CallClose:
 		return fmt.Sprintf("close %s, %s", c.Session, c.Reason)
 	case CallAcquire:
@@ -676,12 +733,13 @@ func describeCall(c *Call) string {
 		if c.To != "" {
 			to = " to " + string(c.To)
 		}
-		return fmt.Sprintf("release %s v%d token %d of %s%s, %s", c.Held.Group, c.Held.Version, c.Held.Token, c.Session, to, c.Reason)
-	case CallLine:
-		if c.Group != "" {
-			return "sessions for " + c.Group
+		var held []string
+		for _, r := range c.Held {
+			held = append(held, fmt.Sprintf("%s v%d token %d", r.Group, r.Version, r.Token))
 		}
-		return "sessions"
+		return fmt.Sprintf("release %s of %s%s, %s", strings.Join(held, ", "), c.Session, to, c.Reason)
+	case CallSessions:
+		return "sessions for " + c.Group
 	case CallRead:
 		return "read " + c.Group
 	case CallAnswer:

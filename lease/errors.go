@@ -32,6 +32,10 @@ var (
 	ErrDenied = errors.New("permission denied")
 )
 
+// ErrRules: the rules are not of the version under which the call was made (see Ruled). It is
+// an ErrBusy.
+var ErrRules = fmt.Errorf("the rules keep changing: %w", ErrBusy)
+
 // ErrNewer: the store has something from a newer version of this program, in a format
 // that this one does not know and must not write over.
 var ErrNewer = errors.New("written by a newer version")

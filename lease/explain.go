@@ -83,8 +83,7 @@ type Explanation struct {
 	ContextOverlap time.Duration
 
 	// CallsPerSecond is what a process asks of the store while nothing happens,
-	// however many groups it leads: one keep-alive a Beat, and the line read
-	// every few.
+	// however many groups it leads: one keep-alive a Beat.
 	CallsPerSecond float64
 }
 
@@ -100,7 +99,7 @@ func (t Timing) Explain(a Assume) Explanation {
 		DetectionLeast: t.TTL - t.Beat,
 		DetectionMost:  t.TTL + a.RoundTrip,
 		Failover:       time.Duration(float64(t.TTL)*(1+t.Drift)) + 3*a.RoundTrip,
-		CallsPerSecond: (1 + 1./lineBeats) / t.Beat.Seconds(),
+		CallsPerSecond: 1 / t.Beat.Seconds(),
 	}
 	e.WorstFailover = e.Failover + max(t.Step, t.TTL/16) + t.CallTimeout + t.BackoffMin + t.BackoffMax
 	e.DriftCovered = 1 - e.Trust.Seconds()/t.TTL.Seconds()

@@ -26,7 +26,7 @@ crash to next leader       8.19s            at most, when calls are answered and
 two pass Check             never            while clocks drift by 2 % at most
                            84.656ms         at 5.5 %, where the margin (good to 4.5 %) no longer covers it
 two act without Check      6s               the longest pause; a sink refuses the stale one
-calls to the store         0.6 a second     per process, for any number of groups
+calls to the store         0.5 a second     per process, for any number of groups
 `
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -45,7 +45,7 @@ crash to next leader       3.06s            at most, when calls are answered and
 two pass Check             never            while clocks drift by 2 % at most
                            31.746ms         at 5.5 %, where the margin (good to 4.5 %) no longer covers it
 two act without Check      a pause          as long as the longest; a sink refuses the stale one
-calls to the store         1.6 a second     per process, for any number of groups
+calls to the store         1.33 a second    per process, for any number of groups
 `
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -32,9 +33,10 @@ type Machine struct {
 	now  clock.Instant
 	out  []Action
 
-	calls  []*flight
-	nextID uint64
-	lanes  [kinds]int
+	started bool
+	calls   []*flight
+	nextID  uint64
+	lanes   [kinds]int
 
 	session   *session
 	retired   []*session
@@ -47,12 +49,8 @@ type Machine struct {
 	watching   watching
 	watchAt    clock.Instant
 	watchFails int
-
-	line      []Session // cached: who stands where
-	lineOK    bool
-	lineAt    clock.Instant
-	lineCall  bool
-	lineFails int
+	placed     bool // a watch has shown everybody in line
+	named      int  // the seat whose record the next keep-alive reads first
 
 	seats    map[string]*seat
 	order    []*seat // as they came: maps have no order that repeats
@@ -83,6 +81,20 @@ type MachineConfig struct {
 	Candidate tenure.Candidate
 	Scope     Scope
 	Caps      Caps
+	// Line says who stands where. Whoever watches feeds it. Nil: nobody else stands.
+	Line Line
+	// Attempt is sent with every Open. Empty: each session has one of its own.
+	Attempt string
+	// Session, if not nil, is living: the machine starts with it instead of opening one.
+	// Sent is when the Open or keep-alive was sent that was acknowledged last for it.
+	Session *Session
+	Sent    clock.Instant
+	// Lent: the session belongs to somebody else, who keeps it alive and ends terms in
+	// time. The machine only campaigns with it. It sends no keep-alive, ends no term for
+	// lack of trust, and neither closes the session nor opens another: when it is dead,
+	// every campaign fails with ErrSessionDead. What it has not tried to acquire itself
+	// it does not release.
+	Lent bool
 	// Sick keeps the machine from campaigning until OnHealth says that it is well.
 	Sick error
 	// Seed makes the jitter. Equal seeds and equal events give equal actions.
@@ -101,17 +113,23 @@ const (
 // NewMachine returns a machine at rest.
 func NewMachine(cfg MachineConfig) *Machine {
 	cfg.Caps.Batch = max(cfg.Caps.Batch, 1)
-	return &Machine{
+	if cfg.Line == nil {
+		cfg.Line = &Roster{}
+	}
+	m := &Machine{
 		cfg:     cfg,
 		rand:    rand.New(rand.NewPCG(cfg.Seed, 0x74656e757265)),
 		openAt:  clock.Never,
 		idleAt:  clock.Never,
 		watchAt: clock.Never,
-		lineAt:  clock.Never,
 		seats:   map[string]*seat{},
 		answers: map[string]Answer{},
 		sick:    cfg.Sick,
 	}
+	if cfg.Session != nil {
+		m.session = m.start(*cfg.Session, cfg.Sent)
+	}
+	return m
 }
 
 // EventKind says what happened.
@@ -185,7 +203,7 @@ const (
 	CallClose
 	CallAcquire
 	CallRelease
-	CallLine
+	CallSessions // of a group, to find the successor of one transfer
 	CallRead
 	CallAnswer
 	kinds
@@ -196,7 +214,7 @@ func (k CallKind) String() string {
 }
 
 // lane bounds the calls of one kind that are under way at once.
-var lane = [kinds]int{CallOpen: 1, CallBeat: 1, CallClose: 4, CallAcquire: 4, CallRelease: 16, CallLine: 4, CallRead: 8, CallAnswer: 4}
+var lane = [kinds]int{CallOpen: 1, CallBeat: 1, CallClose: 4, CallAcquire: 4, CallRelease: 16, CallSessions: 4, CallRead: 8, CallAnswer: 4}
 
 // Call asks the store. It is answered by one Reply with its ID, within Timeout.
 type Call struct {
@@ -207,24 +225,51 @@ type Call struct {
 	Session SessionID
 	TTL     time.Duration // open
 	Attempt string        // open
-	Seen    []Record      // acquire
-	Held    Record        // release
+	Groups  []string      // keep-alive
+	Seen    []Record      // acquire; close: only if they are as seen
+	Held    []Record      // release
 	To      SessionID     // release
 	Reason  Reason        // release, close
-	Group   string        // read, line
+	Group   string        // read, sessions
 	Request string        // answer
 	Answer  Answer        // answer
 }
 
 // Reply is the store's answer.
 type Reply struct {
-	ID      uint64
-	Err     error
-	Session Session   // open
-	Beat    Beat      // keep-alive
-	Records []Record  // acquire, release
-	View    View      // read
-	Line    []Session // sessions
+	ID       uint64
+	Err      error
+	Session  Session   // open
+	Beat     Beat      // keep-alive
+	Records  []Record  // acquire, release
+	View     View      // read
+	Sessions []Session // sessions
+}
+
+// Do asks the store and returns its answer. The candidate and the options are those of
+// an Open; its attempt is the call's.
+func (c *Call) Do(ctx context.Context, s Store, by tenure.Candidate, o OpenOptions) *Reply {
+	r := &Reply{ID: c.ID}
+	switch c.Kind {
+	case CallOpen:
+		o.Attempt = c.Attempt
+		r.Session, r.Err = s.Open(ctx, by, c.TTL, o)
+	case CallBeat:
+		r.Beat, r.Err = s.KeepAlive(ctx, c.Session, c.Groups...)
+	case CallClose:
+		r.Err = s.Close(ctx, c.Session, c.Reason, c.Seen...)
+	case CallAcquire:
+		r.Records, r.Err = s.Acquire(ctx, c.Session, c.Seen...)
+	case CallRelease:
+		r.Records, r.Err = s.Release(ctx, c.Session, c.To, c.Reason, c.Held...)
+	case CallSessions:
+		r.Sessions, r.Err = s.Sessions(ctx, Scope{c.Group}, Page{})
+	case CallRead:
+		r.View, r.Err = s.Read(ctx, c.Group)
+	case CallAnswer:
+		r.Err = s.Answer(ctx, c.Session, c.Request, c.Answer)
+	}
+	return r
 }
 
 // errTimeout is the machine's own: the call was not answered in its time.
@@ -246,14 +291,17 @@ type flight struct {
 	// The closures would allocate; these say whose call it is.
 	session *session
 	seats   []*seat
-	request *Request // the line was asked for because of it
+	request *Request // the sessions were asked for because of it
 }
 
 // Step takes what has happened by now and returns what to do, in order. The
 // slice is valid until the next Step. What has run out comes before the events:
 // it cannot be saved by an answer that was read too late.
 func (m *Machine) Step(now clock.Instant, events ...Event) []Action {
-	m.out = m.out[:0]
+	if m.started { // what NewMachine has to say comes first
+		m.out = m.out[:0]
+	}
+	m.started = true
 	m.now = max(m.now, now)
 	if m.stopped {
 		return nil
@@ -271,7 +319,7 @@ func (m *Machine) Next() clock.Instant {
 	if m.stopped || m.hung() {
 		return clock.Never
 	}
-	next := min(m.openAt, m.idleAt, m.watchAt, m.lineAt)
+	next := min(m.openAt, m.idleAt, m.watchAt)
 	if s := m.session; s != nil {
 		next = min(next, s.beatAt, m.stopAt(s))
 	}
@@ -315,10 +363,6 @@ func (m *Machine) due() {
 	}
 	if m.now >= m.watchAt {
 		m.watch()
-	}
-	if m.now >= m.lineAt {
-		m.lineAt = clock.Never
-		m.readLine()
 	}
 	for len(m.wakes) > 0 && m.wakes[0].wake <= m.now {
 		m.wakes[0].fire(m)
@@ -424,8 +468,8 @@ func (m *Machine) dispatch(f *flight, r *Reply) {
 		m.acquired(f, r)
 	case CallRelease:
 		m.released(f, r)
-	case CallLine:
-		m.lined(f, r)
+	case CallSessions:
+		m.listed(f, r)
 	case CallRead:
 		m.confirmed(f, r)
 	case CallAnswer:
@@ -440,7 +484,7 @@ func (m *Machine) late(f *flight, r *Reply) {
 	switch {
 	case f.Kind == CallBeat:
 		m.beaten(f, r)
-	case f.Kind == CallOpen && r.Err == nil && f.Attempt == m.attemptName() && !m.opening:
+	case f.Kind == CallOpen && r.Err == nil && f.Attempt == m.attemptName() && !m.opening && m.session == nil:
 		// Take it now. If a retry is under way, it returns this same session; if one has
 		// returned it before, the session is known, and its work must not be cut short.
 		m.opened(f, r)
@@ -454,13 +498,13 @@ func (m *Machine) backoff(fails int) time.Duration {
 	return m.backoffUpTo(fails, m.cfg.Timing.BackoffMax)
 }
 
-// pause is the backoff of what every candidate does after an outage: to open a session,
-// to watch, to read the line. It grows with the number of candidates, to a Step for each,
+// pause is the backoff of what every candidate does after an outage: to open a session
+// and to watch. It grows with the number of candidates, to a Step for each,
 // so that they do not keep the engine from answering any of them. The first one to come
 // through leads; with few candidates it is BackoffMax at most.
 func (m *Machine) pause(fails int) time.Duration {
 	t := &m.cfg.Timing
-	all := min(time.Duration(len(m.line))*t.Step, 2*t.TTL)
+	all := min(time.Duration(m.cfg.Line.Len())*t.Step, 2*t.TTL)
 	return m.backoffUpTo(fails, max(t.BackoffMax, all))
 }
 

@@ -158,6 +158,7 @@ func newHeckler(talk []byte, bugs plant.Set) *heckler {
 		h.line("timing grace 1s")
 	}
 	h.rude = how&12 == 0
+	h.cfg.Line = h
 	h.m = NewMachine(h.cfg)
 	return h
 }
@@ -350,6 +351,28 @@ func (h *heckler) health(well bool) {
 	}
 }
 
+// living is who stands in line.
+func (h *heckler) living() *lineOf {
+	words := []string{string(h.other())}
+	for i := range h.opened {
+		words = append(words, fmt.Sprintf("a%d", i+1))
+	}
+	l := lineOf(sessionsOf(slices.DeleteFunc(words, func(id string) bool { return h.dead[SessionID(id)] })))
+	return &l
+}
+
+// The heckler is its own line.
+func (h *heckler) Len() int { return h.living().Len() }
+func (h *heckler) Ahead(s Session, group string, last SessionID) int {
+	return h.living().Ahead(s, group, last)
+}
+func (h *heckler) First(group string, but SessionID) (SessionID, bool) {
+	return h.living().First(group, but)
+}
+func (h *heckler) Newest(group, candidate string, but SessionID) (SessionID, bool) {
+	return h.living().Newest(group, candidate, but)
+}
+
 // other is the session of the other candidate.
 func (h *heckler) other() SessionID { return SessionID(fmt.Sprintf("b%d", h.others)) }
 
@@ -532,6 +555,9 @@ func (h *heckler) does(c *Call, r *Reply, how int) string {
 		if how%4 == 3 {
 			r.Beat.TTL -= r.Beat.TTL / 8
 		}
+		for _, g := range c.Groups {
+			r.Beat.Records = append(r.Beat.Records, h.newest(g))
+		}
 		return h.asks(r, how)
 	case CallClose:
 		h.dead[c.Session] = true
@@ -540,17 +566,16 @@ func (h *heckler) does(c *Call, r *Reply, how int) string {
 		return h.grant(c, r, how)
 	case CallRelease:
 		return h.release(c, r)
-	case CallLine:
-		words := []string{string(h.other())}
-		for i := range h.opened {
-			words = append(words, fmt.Sprintf("a%d", i+1))
-		}
-		words = slices.DeleteFunc(words, func(id string) bool { return h.dead[SessionID(id)] })
+	case CallSessions:
+		r.Sessions = *h.living()
 		if how > 4 {
-			slices.Reverse(words)
+			slices.Reverse(r.Sessions)
 		}
-		r.Line = sessionsOf(words)
-		return "line " + strings.Join(words, " ")
+		var words []string
+		for _, s := range r.Sessions {
+			words = append(words, string(s.ID))
+		}
+		return "sessions " + strings.Join(words, " ")
 	case CallRead:
 		r.View = h.at(c.Group, h.newest(c.Group).Version)
 		return "read " + inWords(r.View)
@@ -601,10 +626,11 @@ func (h *heckler) grant(c *Call, r *Reply, how int) string {
 }
 
 func (h *heckler) release(c *Call, r *Reply) string {
-	g := c.Held.Group
+	held := c.Held[0]
+	g := held.Group
 	v := h.at(g, h.newest(g).Version)
 	switch {
-	case v.Version != c.Held.Version || v.Holder != c.Session:
+	case v.Version != held.Version || v.Holder != c.Session:
 		r.Err = &ConflictError{Current: []View{v}}
 		return "conflict " + inWords(v)
 	case c.To != "" && h.dead[c.To]:
@@ -749,7 +775,7 @@ func (h *heckler) call(c *Call) {
 		}
 	case CallRelease:
 		for _, t := range h.terms {
-			if t.group == c.Held.Group && t.token == c.Held.Token && !t.returned {
+			if slices.ContainsFunc(c.Held, func(r Record) bool { return t.group == r.Group && t.token == r.Token }) && !t.returned {
 				h.broken("M4: %s while its work runs", describeCall(c))
 			}
 		}
@@ -827,10 +853,8 @@ func (h *heckler) inside() {
 			h.broken("%s needs a session and none is opened", s.group)
 		case s.wants && m.watching == watchOff && m.watchAt == clock.Never:
 			h.broken("%s is wanted and not watched", s.group)
-		case s.eligible(m) && (m.lineOK || !s.wants) && s.call == 0 && s.tryAt == clock.Never && !slices.Contains(m.acquires, s):
+		case s.eligible(m) && (m.placed || !s.wants) && s.call == 0 && s.tryAt == clock.Never && !slices.Contains(m.acquires, s):
 			h.broken("%s is vacant, wanted, and never tried for", s.group)
-		case s.eligible(m) && !m.lineOK && !m.lineCall:
-			h.broken("%s waits for a line that is not read", s.group)
 		case s.confirming && s.readAt == clock.Never && !slices.Contains(m.reads, s) &&
 			!underWay(CallRead, func(f *flight) bool { return f.seats[0] == s }):
 			h.broken("M5: %s waits for a read that is not made", s.group)
@@ -880,8 +904,8 @@ func TestBackoffBounds(t *testing.T) {
 func TestPauseGrowsWithFleet(t *testing.T) {
 	timing := Default()
 	for candidates, bound := range map[int]time.Duration{0: timing.BackoffMax, 3: timing.BackoffMax, 500: 500 * timing.Step, 1000: 2 * timing.TTL} {
-		m := NewMachine(MachineConfig{Timing: timing, Seed: 1})
-		m.line = make([]Session, candidates)
+		line := make(lineOf, candidates)
+		m := NewMachine(MachineConfig{Timing: timing, Seed: 1, Line: &line})
 		var most time.Duration
 		for range 1000 {
 			most = max(most, m.pause(20))
@@ -931,19 +955,18 @@ func TestWakes(t *testing.T) {
 
 // bench is a store that answers at once and well, for machines with many groups.
 type bench struct {
-	b    *testing.B
-	m    *Machine
-	now  clock.Instant
-	line []Session
-	led  int
+	b   *testing.B
+	m   *Machine
+	now clock.Instant
+	led int
 }
 
 // newBench returns a machine that waits for n groups, all led by b1.
 func newBench(b *testing.B, n int) *bench {
+	line := lineOf(sessionsOf(strings.Fields("b1 a1 c1 d1 e1 f1 g1 h1")))
 	s := &bench{b: b, m: NewMachine(MachineConfig{
-		Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Caps: Caps{Batch: 100}, Seed: 1,
+		Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Caps: Caps{Batch: 100}, Seed: 1, Line: &line,
 	})}
-	s.line = sessionsOf(strings.Fields("b1 a1 c1 d1 e1 f1 g1 h1"))
 	var events []Event
 	for i := range n {
 		events = append(events, Event{Kind: OnCampaign, Group: fmt.Sprintf("shard-%d", i)})
@@ -990,7 +1013,7 @@ func (s *bench) answers(actions []Action) []Event {
 		if a.Kind != DoCall {
 			continue
 		}
-		r := &Reply{ID: a.Call.ID, Line: s.line}
+		r := &Reply{ID: a.Call.ID}
 		switch a.Call.Kind {
 		case CallOpen:
 			r.Session = sessionOf("a1")
@@ -1007,8 +1030,8 @@ func (s *bench) answers(actions []Action) []Event {
 	return events
 }
 
-// A beat costs the same for one group and for ten thousand; a mass vacancy and
-// the line, which is read every few beats, cost the same per group.
+// A beat costs the same for one group and for ten thousand; a mass vacancy costs the same
+// per group.
 func BenchmarkStep(b *testing.B) {
 	for _, n := range []int{1, 10000} {
 		perGroup := func(b *testing.B) {
@@ -1028,16 +1051,6 @@ func BenchmarkStep(b *testing.B) {
 			b.ResetTimer()
 			for range b.N {
 				s.now = s.now.Add(s.m.cfg.Timing.Beat)
-				s.m.lineAt = clock.Never // measured below
-				s.talk(nil)
-			}
-			perGroup(b)
-		})
-		b.Run(fmt.Sprintf("line/groups=%d", n), func(b *testing.B) {
-			s := newBench(b, n)
-			b.ResetTimer()
-			for range b.N {
-				s.m.lineAt = s.now
 				s.talk(nil)
 			}
 			perGroup(b)

@@ -29,6 +29,7 @@ type Node struct {
 	store    Store
 	instance string // random: no other process and no restart has it
 	machine  *Machine
+	roster   *Roster
 	timer    clock.Timer
 
 	ctx    context.Context // of the calls and the watch
@@ -106,6 +107,9 @@ func New(store Store, cfg Config) (*Node, error) {
 	if err := cfg.fits(store.Caps()); err != nil {
 		return nil, err
 	}
+	if !cfg.Unguarded {
+		store = Guard(store, GuardConfig{planted: cfg.planted})
+	}
 	if cfg.Clock == nil {
 		cfg.Clock = clock.System()
 	}
@@ -116,12 +120,14 @@ func New(store Store, cfg Config) (*Node, error) {
 	if cfg.Health != nil {
 		sick = errors.New("lease: the health check has not answered yet")
 	}
+	roster := &Roster{}
 	n := &Node{
+		roster:   roster,
 		cfg:      cfg,
 		store:    store,
 		instance: rand.Text(),
 		machine: NewMachine(MachineConfig{
-			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Caps: store.Caps(), Sick: sick, Seed: mathrand.Uint64(), Plant: cfg.planted,
+			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Caps: store.Caps(), Line: roster, Sick: sick, Seed: mathrand.Uint64(), Plant: cfg.planted,
 		}),
 		timer:   cfg.Clock.NewTimer(),
 		done:    make(chan struct{}),
@@ -400,40 +406,13 @@ func (n *Node) call(c *Call) {
 	}
 	n.work.Go(func() {
 		ctx, cancel := context.WithTimeout(n.ctx, c.Timeout)
-		r := n.ask(ctx, c)
+		r := c.Do(ctx, n.store, n.cfg.Candidate, OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Fenced: n.cfg.Fenced})
 		cancel()
 		n.mu.Lock()
 		n.calls--
 		n.mu.Unlock()
 		n.push(Event{Kind: OnReply, Reply: r})
 	})
-}
-
-func (n *Node) ask(ctx context.Context, c *Call) *Reply {
-	r := &Reply{ID: c.ID}
-	switch c.Kind {
-	case CallOpen:
-		r.Session, r.Err = n.store.Open(ctx, n.cfg.Candidate, c.TTL, OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Attempt: c.Attempt, Fenced: n.cfg.Fenced})
-	case CallBeat:
-		r.Beat, r.Err = n.store.KeepAlive(ctx, c.Session)
-	case CallClose:
-		r.Err = n.store.Close(ctx, c.Session, c.Reason)
-	case CallAcquire:
-		r.Records, r.Err = n.store.Acquire(ctx, c.Session, c.Seen...)
-	case CallRelease:
-		r.Records, r.Err = n.store.Release(ctx, c.Session, c.To, c.Reason, c.Held)
-	case CallLine:
-		scope := n.cfg.Scope
-		if c.Group != "" {
-			scope = Scope{c.Group}
-		}
-		r.Line, r.Err = n.store.Sessions(ctx, scope, Page{})
-	case CallRead:
-		r.View, r.Err = n.store.Read(ctx, c.Group)
-	case CallAnswer:
-		r.Err = n.store.Answer(ctx, c.Session, c.Request, c.Answer)
-	}
-	return r
 }
 
 func (n *Node) watch() {
@@ -449,6 +428,7 @@ func (n *Node) watch() {
 	ctx, cancel := context.WithCancel(n.ctx)
 	n.stopWatch = cancel
 	n.watches.Add(1)
+	feed := n.roster.Feed()
 	n.work.Go(func() {
 		defer cancel()
 		defer n.watches.Add(-1)
@@ -458,6 +438,7 @@ func (n *Node) watch() {
 				err = e
 				break
 			}
+			feed(u)
 			if u.Kind == GroupChanged || u.Kind == Synced {
 				n.pushView(u.View, stream)
 			}

@@ -19,9 +19,10 @@ type seat struct {
 	order int
 	wants bool // somebody waits to lead
 
-	view   View
-	known  bool // view is as fresh as the watch makes it
-	hinted bool // view is vacant on a hint only
+	view  View
+	known bool // view is as fresh as the watch makes it
+	// behindAt is when a keep-alive first read what the watch has not shown.
+	behindAt clock.Instant
 
 	// spent is the highest token that must not begin a term here: begun before,
 	// released, or seen with another holder.
@@ -31,6 +32,7 @@ type seat struct {
 	linger *hold // work of a term whose session is gone
 
 	call       uint64 // the acquire under way
+	tried      bool   // an acquire was sent, and was not refused
 	unsure     bool   // an acquire from unsureAt has an unknown outcome
 	unsureAt   uint64
 	alone      bool // a batch failed for an unknown one of its records
@@ -91,7 +93,7 @@ func (s *seat) leads() bool { return s.hold != nil && s.hold.phase == leading }
 func (m *Machine) seat(group string) *seat {
 	s := m.seats[group]
 	if s == nil {
-		s = &seat{group: group, order: len(m.order), place: -1, tryAt: clock.Never, readAt: clock.Never}
+		s = &seat{group: group, order: len(m.order), place: -1, tryAt: clock.Never, readAt: clock.Never, behindAt: clock.Never}
 		m.seats[group] = s
 		m.order = append(m.order, s)
 	}
@@ -115,7 +117,7 @@ func (m *Machine) update(s *seat) {
 		}
 	}
 	switch {
-	case m.stopping:
+	case m.stopping || m.lent():
 	case m.actives == 0 && m.session != nil:
 		// A session that neither leads nor campaigns must not be taken for a
 		// successor: its process may be backing off for a long time.
@@ -184,6 +186,10 @@ func (m *Machine) campaign(s *seat) {
 		m.do(Action{Kind: DoFail, Group: s.group, Cause: fmt.Errorf("lease: work of this node for group %q with token %d has not returned: resign that term first", s.group, h.record.Token)})
 		return
 	}
+	if m.lent() && m.session == nil {
+		m.do(Action{Kind: DoFail, Group: s.group, Cause: fmt.Errorf("lease: campaign for group %q: %w", s.group, ErrSessionDead)})
+		return
+	}
 	s.wants = true
 	switch {
 	case m.watching == watchOff && m.watchAt == clock.Never:
@@ -202,6 +208,10 @@ func (m *Machine) withdraw(s *seat) {
 	s.yields = false
 	if m.cfg.Plant.Has(plant.ForgetUnsure) {
 		s.unsure = false
+	}
+	if m.session != nil && s.known && s.view.State == tenure.Led && s.view.Holder == m.session.ID {
+		// The watch has shown the win, and its answer has not come yet.
+		m.naming(s, s.view.Record, false)
 	}
 	m.schedule(s)
 	m.update(s)
@@ -237,8 +247,8 @@ func (m *Machine) schedule(s *seat) {
 	}
 	at := m.now
 	if s.wants {
-		if !m.lineOK {
-			return // when the line is here we are asked again
+		if !m.placed {
+			return // when the watch has shown who stands in line we are asked again
 		}
 		at = max(at.Add(time.Duration(m.rank(s))*m.step()), s.notBefore)
 	}
@@ -266,7 +276,7 @@ func (m *Machine) sendAcquires() {
 			}
 			batch = append(batch, s)
 			seen = append(seen, s.view.Record)
-			s.call = m.nextID + 1
+			s.call, s.tried = m.nextID+1, true
 			if s.alone {
 				i++
 				break
@@ -285,8 +295,12 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 		if s.call == f.ID {
 			s.call = 0
 		}
+		if r.Err != nil && Definite(r.Err) {
+			s.tried = s.unsure
+		}
 	}
 	var conflict *ConflictError
+	var bar *BarError
 	switch {
 	case r.Err == nil:
 		m.won(f, r)
@@ -301,13 +315,17 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 			if !Definite(r.Err) && s.view.Version == f.Seen[i].Version {
 				s.unsure, s.unsureAt = true, s.view.Version
 			}
-			if Permanent(r.Err) {
+			switch {
+			case errors.As(r.Err, &bar) && bar.For(s.group) == nil && s.eligible(m):
+				s.tryAt = m.now // without those that are barred
+				m.update(s)
+				continue
+			case Permanent(r.Err) && len(f.seats) == 1:
+				s.alone = false
+				m.fail(s, r.Err)
+			case Permanent(r.Err) || bar != nil && bar.Group != "":
 				// Of a batch, one group may be at fault: each is tried by itself.
 				s.alone = true
-				if len(f.seats) == 1 {
-					s.alone = false
-					m.fail(s, r.Err)
-				}
 			}
 			m.again(s)
 		}
@@ -390,8 +408,6 @@ func (m *Machine) see(s *seat, v View, from source, tried uint64) {
 	fresh := newer(&v, &s.view) ||
 		// Only a new watch may say that what we knew is no more.
 		!s.known && (from == told || v.Version == s.view.Version && s.view.State != tenure.Vacant) ||
-		// The hint that the holder is dead was wrong.
-		s.hinted && v.Version == s.view.Version && v.State == tenure.Led && from != told ||
 		// The store is behind what we had seen when we asked: it was rewound.
 		from == conflicting && v.Version < tried ||
 		m.cfg.Plant.Has(plant.BeginOnOldRecord)
@@ -399,7 +415,7 @@ func (m *Machine) see(s *seat, v View, from source, tried uint64) {
 		return // overtaken
 	}
 	if fresh {
-		s.view, s.known, s.hinted = v, true, false
+		s.view, s.known, s.behindAt = v, true, clock.Never
 	}
 	ours := m.session != nil && v.Holder == m.session.ID
 	if !ours {
@@ -413,7 +429,7 @@ func (m *Machine) see(s *seat, v View, from source, tried uint64) {
 	}
 	switch {
 	case ours && v.State == tenure.Led:
-		m.named(s, v.Record, from != told)
+		m.naming(s, v.Record, from != told)
 	case ours:
 		// Our session is dead at the store, whatever it was that killed it.
 		m.gone(tenure.ErrLost, Lost, false)
@@ -421,14 +437,13 @@ func (m *Machine) see(s *seat, v View, from source, tried uint64) {
 	case v.State == tenure.Led && fresh:
 		s.tryAt, s.fails, s.yields = clock.Never, 0, false
 	case fresh:
-		m.strike(v.Holder)
 		m.schedule(s)
 	}
 	m.update(s)
 }
 
-// named handles a record that names the present session.
-func (m *Machine) named(s *seat, rec Record, confirmed bool) {
+// naming handles a record that names the present session.
+func (m *Machine) naming(s *seat, rec Record, confirmed bool) {
 	if s.hold != nil {
 		return
 	}
@@ -448,6 +463,8 @@ func (m *Machine) named(s *seat, rec Record, confirmed bool) {
 	switch {
 	case m.stopping:
 		// The session is about to be closed, and the grant with it.
+	case m.lent() && !s.wants && !s.tried:
+		// Its owner has won it without us.
 	case old || !s.wants || m.sick != nil:
 		if m.cfg.Plant.Has(plant.ForgetUnsure) {
 			return
@@ -468,7 +485,7 @@ func (m *Machine) named(s *seat, rec Record, confirmed bool) {
 
 func (m *Machine) begin(s *seat, rec Record, by *session) {
 	s.spent = max(s.spent, rec.Token)
-	s.wants, s.unsure, s.yields, s.fails, s.tryAt = false, false, false, 0, clock.Never
+	s.wants, s.unsure, s.tried, s.yields, s.fails, s.tryAt = false, false, false, false, 0, clock.Never
 	s.hold = &hold{session: by, record: rec, phase: leading, retryAt: clock.Never, overrunAt: clock.Never}
 	by.open++
 	m.note(Note{Kind: NoteBegan, Group: s.group, Token: rec.Token, Session: by.ID})
@@ -570,7 +587,7 @@ func (m *Machine) returned(s *seat, token fence.Token, to string, session Sessio
 }
 
 func (m *Machine) sendReleases() {
-	for len(m.releases) > 0 && m.room(CallRelease) && m.room(CallLine) {
+	for len(m.releases) > 0 && m.room(CallRelease) && m.room(CallSessions) {
 		s := m.releases[0]
 		m.releases = m.releases[1:]
 		h := s.hold
@@ -585,10 +602,10 @@ func (m *Machine) sendReleases() {
 			m.update(s)
 		case h.to != "" && h.toSession == "":
 			h.call = true
-			m.send(&Call{Kind: CallLine, Group: s.group}, h.session, s)
+			m.send(&Call{Kind: CallSessions, Group: s.group}, h.session, s)
 		default:
 			h.call = true
-			m.send(&Call{Kind: CallRelease, Session: h.session.ID, Held: h.record, To: h.toSession, Reason: h.why, Group: s.group}, h.session, s)
+			m.send(&Call{Kind: CallRelease, Session: h.session.ID, Held: []Record{h.record}, To: h.toSession, Reason: h.why, Group: s.group}, h.session, s)
 		}
 	}
 }
@@ -605,7 +622,7 @@ func newest(line []Session, candidate string, but SessionID) SessionID {
 	return found.ID
 }
 
-// successorFound: the line was read for the successor's session.
+// successorFound: the sessions were listed for the successor's session.
 func (m *Machine) successorFound(f *flight, r *Reply) {
 	s := f.seats[0]
 	h := s.hold
@@ -617,7 +634,7 @@ func (m *Machine) successorFound(f *flight, r *Reply) {
 		m.releaseAgain(s, f, r.Err)
 		return
 	}
-	if h.toSession = newest(r.Line, h.to, h.session.ID); h.toSession == "" {
+	if h.toSession = newest(r.Sessions, h.to, h.session.ID); h.toSession == "" {
 		m.withoutSuccessor(h)
 	}
 	m.releases = append(m.releases, s)
@@ -636,7 +653,7 @@ func (m *Machine) released(f *flight, r *Reply) {
 	}
 	s := f.seats[0]
 	h := s.hold
-	if h == nil || h.record.Version != f.Held.Version || h.session != f.session {
+	if h == nil || h.record.Version != f.Held[0].Version || h.session != f.session {
 		return
 	}
 	h.call = false
@@ -664,7 +681,7 @@ func (m *Machine) released(f *flight, r *Reply) {
 		}
 		m.finish(s)
 		for _, v := range conflict.Current {
-			m.see(s, v, conflicting, f.Held.Version)
+			m.see(s, v, conflicting, f.Held[0].Version)
 		}
 	case f.To != "" && h.toHint && errors.Is(r.Err, ErrSuccessor):
 		// It has another session now, or none.
@@ -689,7 +706,7 @@ func (m *Machine) releaseAgain(s *seat, f *flight, err error) {
 // finish: the group is given up.
 func (m *Machine) finish(s *seat) {
 	h := s.hold
-	s.hold = nil
+	s.hold, s.tried = nil, false
 	for _, id := range h.requests {
 		a := Answer{Outcome: Done}
 		if h.toErr != nil {

@@ -1,8 +1,10 @@
 package lease
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -27,12 +29,23 @@ type session struct {
 	closeTries int
 }
 
-// lineBeats is how many beats a cached line lasts.
-const lineBeats = 5
+// start is the machine's side of a session that is known to live.
+func (m *Machine) start(of Session, sent clock.Instant) *session {
+	s := &session{Session: of, trust: sent, beatAt: sent.Add(m.cfg.Timing.Beat)}
+	if m.lent() {
+		s.trust, s.beatAt = clock.Never, clock.Never
+		return s
+	}
+	m.extend(s, sent, s.TTL)
+	return s
+}
+
+// lent: see MachineConfig.
+func (m *Machine) lent() bool { return m.cfg.Lent && !m.cfg.Plant.Has(plant.ReopenLent) }
 
 // stopAt is when the terms of the session end: Grace before trust does.
 func (m *Machine) stopAt(s *session) clock.Instant {
-	if m.cfg.Plant.Has(plant.IgnoreTrustEnd) {
+	if s.trust == clock.Never || m.cfg.Plant.Has(plant.IgnoreTrustEnd) {
 		return clock.Never
 	}
 	return s.trust.Add(-m.cfg.Timing.Grace)
@@ -60,7 +73,7 @@ func (m *Machine) extend(s *session, sent clock.Instant, ttl time.Duration) {
 }
 
 func (m *Machine) open() {
-	if m.session != nil || m.opening || m.stopping || m.actives == 0 {
+	if m.session != nil || m.opening || m.stopping || m.actives == 0 || m.lent() {
 		return
 	}
 	m.opening = true
@@ -68,7 +81,9 @@ func (m *Machine) open() {
 }
 
 // attemptName lets the store recognise a retry of an Open whose reply was lost.
-func (m *Machine) attemptName() string { return strconv.FormatUint(m.attempt, 10) }
+func (m *Machine) attemptName() string {
+	return cmp.Or(m.cfg.Attempt, strconv.FormatUint(m.attempt, 10))
+}
 
 func (m *Machine) opened(f *flight, r *Reply) {
 	m.opening = false
@@ -81,10 +96,8 @@ func (m *Machine) opened(f *flight, r *Reply) {
 	}
 	m.attempt++
 	m.openAt = clock.Never
-	s := &session{Session: r.Session, beatAt: f.sent.Add(m.cfg.Timing.Beat)}
-	s.trust = f.sent
+	s := m.start(r.Session, f.sent)
 	m.session = s
-	m.extend(s, f.sent, s.TTL)
 	if m.now >= m.stopAt(s) || m.stopping {
 		// The answer took longer than what it grants.
 		m.openAt = m.now.Add(m.pause(m.openFails))
@@ -93,15 +106,15 @@ func (m *Machine) opened(f *flight, r *Reply) {
 		return
 	}
 	m.openFails = 0
+	m.note(Note{Kind: NoteOpened, Session: s.ID, Took: m.now.Sub(f.sent)})
 	for _, seat := range m.order {
 		// An earlier try of this Open, whose reply was lost, was granted the group since.
 		if seat.known && seat.view.State == tenure.Led && seat.view.Holder == s.ID {
-			m.named(seat, seat.view.Record, false)
-			m.update(seat)
+			m.naming(seat, seat.view.Record, false)
 		}
+		m.schedule(seat)
+		m.update(seat)
 	}
-	m.note(Note{Kind: NoteOpened, Session: s.ID, Took: m.now.Sub(f.sent)})
-	m.readLine()
 }
 
 func (m *Machine) beat() {
@@ -110,8 +123,54 @@ func (m *Machine) beat() {
 	if !m.room(CallBeat) {
 		return
 	}
-	m.send(&Call{Kind: CallBeat, Session: s.ID}, s)
+	m.send(&Call{Kind: CallBeat, Session: s.ID, Groups: m.nameGroups()}, s)
 }
+
+// nameGroups chooses the groups whose records the next keep-alive reads: those that this
+// process leads or waits for, in turn if there are many.
+func (m *Machine) nameGroups() []string {
+	var groups []string
+	for range m.order {
+		if len(groups) == m.cfg.Caps.Batch {
+			break
+		}
+		m.named %= len(m.order)
+		if s := m.order[m.named]; s.wants || s.hold != nil {
+			groups = append(groups, s.group)
+		}
+		m.named++
+	}
+	return groups
+}
+
+// compare compares what a keep-alive has read with what the watch shows. A watch that
+// has not shown within a beat what a keep-alive knew is silent, and another one is
+// started: its snapshot tells what is missing.
+func (m *Machine) compare(records []Record) {
+	silent := false
+	for i := range records {
+		r := &records[i]
+		s := m.seats[r.Group]
+		if s == nil || m.watching != watchSynced {
+			continue
+		}
+		over := len(r.Terms) > 0 && !r.Terms[len(r.Terms)-1].End.IsZero()
+		switch {
+		case r.Version <= s.view.Version && !(r.Version == s.view.Version && over && s.view.State == tenure.Led):
+			s.behindAt = clock.Never
+		case s.behindAt == clock.Never:
+			s.behindAt = m.now
+		default:
+			silent = silent || m.now >= s.behindAt.Add(m.cfg.Timing.Beat/2)
+		}
+	}
+	if silent && !m.cfg.Plant.Has(plant.TrustSilentWatch) {
+		m.note(Note{Kind: NoteWatchLost, Err: errSilent})
+		m.watch()
+	}
+}
+
+var errSilent = errors.New("the watch is silent: a keep-alive has read what it does not show")
 
 func (m *Machine) beaten(f *flight, r *Reply) {
 	s := f.session
@@ -127,6 +186,7 @@ func (m *Machine) beaten(f *flight, r *Reply) {
 		if s.beatAt == clock.Never {
 			s.beatAt = max(m.now, f.sent.Add(m.cfg.Timing.Beat))
 		}
+		m.compare(r.Beat.Records)
 		m.asked(r.Beat.Requests)
 	case errors.Is(r.Err, ErrSessionDead) && !m.cfg.Plant.Has(plant.IgnoreDeadSession):
 		m.gone(tenure.ErrLost, Lost, false)
@@ -179,7 +239,6 @@ func (m *Machine) retire(why Reason) {
 func (m *Machine) gone(cause error, why Reason, living bool) {
 	s := m.session
 	m.session = nil
-	m.lineOK, m.lineAt, m.lineCall = false, clock.Never, false
 	for _, f := range m.calls {
 		if f.session == s && !f.late && f.Kind != CallClose {
 			// Its calls must not stand in the way of the next session's.
@@ -196,9 +255,12 @@ func (m *Machine) gone(cause error, why Reason, living bool) {
 			// A shutdown closes the session next, and says if it cannot.
 			m.void(seat, cause, living && !m.stopping)
 		}
+		if m.lent() {
+			m.fail(seat, ErrSessionDead)
+		}
 		m.update(seat)
 	}
-	if living {
+	if living && !m.lent() {
 		m.retired = append(m.retired, s)
 		m.sweep()
 	}
@@ -233,71 +295,17 @@ func (m *Machine) closed(f *flight, r *Reply) {
 	}
 }
 
-// readLine asks who stands in line. It is asked ahead of time: reading the line
-// when a group falls vacant would be a herd of its own.
-func (m *Machine) readLine() {
-	if m.session == nil || m.lineCall {
-		return
-	}
-	if !m.room(CallLine) {
-		m.lineAt = m.now.Add(m.cfg.Timing.Beat)
-		return
-	}
-	m.lineCall = true
-	m.send(&Call{Kind: CallLine}, m.session)
-}
-
-func (m *Machine) lined(f *flight, r *Reply) {
-	switch {
-	case f.request != nil:
+// listed: the sessions of a group were listed for a transfer.
+func (m *Machine) listed(f *flight, r *Reply) {
+	if f.request != nil {
 		m.transferable(f.request, r)
-		return
-	case len(f.seats) > 0:
-		m.successorFound(f, r)
-		return
-	}
-	m.lineCall = false
-	m.lineAt = m.now.Add(lineBeats*m.cfg.Timing.Beat + m.jitter(m.cfg.Timing.Beat))
-	if r.Err != nil {
-		m.note(Note{Kind: NoteFailed, Call: CallLine, Err: r.Err})
-		m.lineAt = m.now.Add(m.cfg.Timing.BackoffMin + m.pause(m.lineFails))
-		m.lineFails++
 	} else {
-		m.line, m.lineFails = r.Line, 0
-	}
-	m.lineOK = true
-	m.hints(r.Err == nil && len(m.line) < MaxPage)
-	for _, s := range m.order {
-		m.schedule(s)
-		m.update(s)
+		m.successorFound(f, r)
 	}
 }
 
-// hints looks for holders that are no longer in line: a watch may be silent
-// because it is dead. Whoever tries on a hint that is wrong gets a conflict.
-func (m *Machine) hints(complete bool) {
-	if !complete {
-		return
-	}
-	var last SessionID
-	lives := true
-	for _, s := range m.order {
-		if !s.wants || !s.known || s.view.State != tenure.Led || s.view.Holder == m.session.ID {
-			continue
-		}
-		if h := s.view.Holder; h != last {
-			last = h
-			lives = slices.ContainsFunc(m.line, func(l Session) bool { return l.ID == h })
-		}
-		if !lives {
-			s.view.State, s.hinted = tenure.Vacant, true
-		}
-	}
-}
-
-// rank is how many stand before us in line for the group. The dead holder may
-// still be in the cached line and does not count; nor does one that has just
-// given the group up, for it lets the others go first.
+// rank is how many stand before us in line for the group. The last holder does not
+// count, and one that has just given the group up lets all others go first.
 func (m *Machine) rank(s *seat) int {
 	if m.cfg.Plant.Has(plant.Herd) {
 		return 0
@@ -306,34 +314,11 @@ func (m *Machine) rank(s *seat) int {
 	if n := len(s.view.Terms); last == "" && n > 0 {
 		last = s.view.Terms[n-1].Session
 	}
-	ahead := 0
-	for i := range m.line {
-		l := &m.line[i]
-		if l.ID == m.session.ID {
-			if s.yields {
-				continue
-			}
-			return ahead
-		}
-		if l.ID != last && l.Scope.Covers(s.group) {
-			ahead++
-		}
+	us := m.session.Session
+	if s.yields {
+		us.Candidate.Priority, us.Opened = math.MinInt, math.MaxUint64
 	}
-	if !s.yields && len(m.line) == 0 {
-		// The line could not be read: any place will do.
-		return m.rand.IntN(4)
-	}
-	return ahead
-}
-
-// strike takes a session that has died out of our copy of the line, where it would cost
-// those behind it a step at the next vacancy. To read the line again instead would cost
-// the store a call for every candidate, each time.
-func (m *Machine) strike(dead SessionID) {
-	is := func(s Session) bool { return s.ID == dead }
-	if dead != "" && slices.ContainsFunc(m.line, is) {
-		m.line = slices.DeleteFunc(slices.Clone(m.line), is)
-	}
+	return m.cfg.Line.Ahead(us, s.group, last)
 }
 
 // watch starts one, or another one in place of one that does not get on.
@@ -341,7 +326,7 @@ func (m *Machine) watch() {
 	m.watching = watchStarting
 	m.watchAt = m.now.Add(m.cfg.Timing.TTL)
 	for _, s := range m.order {
-		s.known = false
+		s.known, s.behindAt = false, clock.Never
 	}
 	m.do(Action{Kind: DoWatch})
 }
@@ -374,9 +359,15 @@ func (m *Machine) observed(v *View) {
 		return
 	}
 	m.watching, m.watchFails, m.watchAt = watchSynced, 0, clock.Never
+	first := !m.placed
+	m.placed = true
 	for _, s := range m.order {
-		if !s.known {
+		switch {
+		case !s.known:
 			m.see(s, vacantFromTheStart(s.group), told, 0)
+		case first:
+			m.schedule(s)
+			m.update(s)
 		}
 	}
 }
@@ -407,7 +398,7 @@ func (m *Machine) health(err error) {
 func (m *Machine) shutdown() {
 	m.stopping = true
 	m.closeBy = m.now.Add(m.cfg.Timing.Beat)
-	m.openAt, m.watchAt, m.lineAt, m.idleAt = clock.Never, clock.Never, clock.Never, clock.Never
+	m.openAt, m.watchAt, m.idleAt = clock.Never, clock.Never, clock.Never
 	for _, s := range m.order {
 		if s.wants {
 			s.wants = false
@@ -423,6 +414,11 @@ func (m *Machine) shutdown() {
 
 // stop says when there is nothing left to wait for.
 func (m *Machine) stop() {
+	if m.lent() {
+		m.stopped = true
+		m.do(Action{Kind: DoStopped})
+		return
+	}
 	if m.opening || m.lanes[CallRelease] > 0 {
 		return
 	}
@@ -455,11 +451,11 @@ func (m *Machine) asked(requests []Request) {
 			m.answer(r.ID, Answer{Outcome: Refused, Detail: refusal})
 		case r.Verb == StepDown:
 			m.comply(r, "")
-		case m.room(CallLine):
-			// The cached line may name a session that is gone, or lack a new one: ask
-			// before the term ends for it. Without room the next beat asks again.
+		case m.room(CallSessions):
+			// What the watch has shown may be old: ask before the term ends for it. Without
+			// room the next beat asks again.
 			m.remember(r.ID, Answer{})
-			m.send(&Call{Kind: CallLine, Group: r.Group}, m.session, m.seats[r.Group])
+			m.send(&Call{Kind: CallSessions, Group: r.Group}, m.session, m.seats[r.Group])
 			m.calls[len(m.calls)-1].request = r
 		}
 	}
@@ -481,15 +477,15 @@ func (m *Machine) refuses(r *Request) string {
 	return ""
 }
 
-// transferable: the line was read for the candidate that a request names.
+// transferable: the sessions were listed for the candidate that a request names.
 func (m *Machine) transferable(r *Request, answer *Reply) {
 	if answer.Err != nil {
-		m.note(Note{Kind: NoteFailed, Call: CallLine, Group: r.Group, Err: answer.Err})
+		m.note(Note{Kind: NoteFailed, Call: CallSessions, Group: r.Group, Err: answer.Err})
 		m.forget(r.ID) // the next beat asks again
 		return
 	}
 	refusal := m.refuses(r)
-	to := newest(answer.Line, r.To, m.session.ID)
+	to := newest(answer.Sessions, r.To, m.session.ID)
 	if refusal == "" && to == "" {
 		refusal = fmt.Sprintf("candidate %q does not stand for group %q", r.To, r.Group)
 	}

@@ -41,7 +41,8 @@ type Store interface {
 
 	// KeepAlive extends a living session and returns the requests for it. It also
 	// reads the records of the named groups, at most Caps().Batch, at a moment when
-	// the session lived: a record that names the session is led by it then.
+	// the session lived: a record that names the session is led by it then. Where the
+	// store has found the holder dead, the last term in the record has ended.
 	// ErrSessionDead is definite.
 	KeepAlive(ctx context.Context, id SessionID, groups ...string) (Beat, error)
 

@@ -55,7 +55,7 @@ func (n *node) disturbed() bool {
 func (n *node) quietFor() time.Duration { return time.Duration(n.w.now - n.quietAt) }
 
 // noticeBound is how long a vacancy may last while a candidate can reach the store. Its
-// watch may be silent: then the list of sessions tells, after six beats.
+// watch may be silent: then the keep-alives tell, after a few beats.
 func (w *world) noticeBound() time.Duration {
 	t := w.timing
 	return 7*t.Beat + 2*t.CallTimeout + 2*t.BackoffMax + 5*time.Second

@@ -48,6 +48,7 @@ var faults = []fault{
 	{"cut off from the sink", 4, (*world).cutSink},
 	{"wall clock set", 3, (*world).setWall},
 	{"implausible token", 2, (*world).slip},
+	{"acquire of a led group", 2, (*world).guess},
 }
 
 // until bounds a fault so that it is over when the faults are.
@@ -167,6 +168,21 @@ func (w *world) pauseBeforeWrite(n *node) bool {
 		// The sink forgets what it can while the zombie sleeps.
 		w.after(n.preWrite-200*time.Millisecond, func() { w.restartSink(n) })
 	}
+	return true
+}
+
+// guess lets a caller that believes that the leader is dead try for its group.
+func (w *world) guess(leader *node) bool {
+	t := leader.anyTerm()
+	n := w.nodes[w.rand.IntN(len(w.nodes))]
+	if t == nil || n == leader || w.store.down || !w.store.alive(n.sess) || !w.store.alive(t.session) {
+		return false
+	}
+	v, _ := w.store.state.Read(w.store.now(), t.group)
+	if v.Holder != t.session {
+		return false
+	}
+	w.store.serve(n, &lease.Call{Kind: lease.CallAcquire, Session: n.sess, Seen: []lease.Record{v.Record}})
 	return true
 }
 

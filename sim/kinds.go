@@ -446,7 +446,7 @@ func (w *world) stays(what string, leader *node) {
 	})
 }
 
-// drillDeaf: nobody's watch says that the leader died; the list of sessions does.
+// drillDeaf: nobody's watch says that the leader died; the keep-alives do.
 func (w *world) drillDeaf(leader *node) {
 	for _, st := range w.store.streams {
 		st.deaf = st.open

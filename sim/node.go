@@ -28,6 +28,7 @@ type node struct {
 	up      bool
 	life    int // counts restarts
 	machine *lease.Machine
+	roster  *lease.Roster
 	wakeAt  instant
 
 	road     road // to the store
@@ -121,8 +122,9 @@ func (n *node) start() {
 	n.trust, n.sess, n.sessOver, n.deadTold = 0, "", false, ""
 	n.gaveUp, n.quietAt, n.synced, n.refused = nil, n.w.now, false, map[string]refusal{}
 	n.stream++
+	n.roster = &lease.Roster{}
 	n.machine = lease.NewMachine(lease.MachineConfig{
-		Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Caps: n.w.store.state.Caps(),
+		Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Caps: n.w.store.state.Caps(), Line: n.roster,
 		Seed: n.w.rand.Uint64(), Plant: n.w.cfg.Plant,
 	})
 	n.wakeAt = never

@@ -70,7 +70,8 @@ type stream struct {
 	deaf    bool // dead, and nobody knows
 	held    bool // the road is cut, and the messages wait
 	last    instant
-	backlog []lease.View
+	feed    func(lease.Update)
+	backlog []lease.Update
 }
 
 func newStore(w *world) *store {
@@ -211,15 +212,12 @@ func (s *store) serve(n *node, c *lease.Call) *lease.Reply {
 		s.acquire(now, c, r)
 	case lease.CallRelease:
 		s.release(now, n, c, r)
-	case lease.CallLine:
-		scope := n.scope
-		if c.Group != "" {
-			scope = lease.Scope{c.Group}
-		}
-		r.Line, r.Err = s.state.Sessions(now, scope, lease.Page{})
+	case lease.CallSessions:
+		scope := lease.Scope{c.Group}
+		r.Sessions, r.Err = s.state.Sessions(now, scope, lease.Page{})
 		if s.lag > 0 {
 			s.w.saw(staleLine)
-			r.Line = slices.DeleteFunc(slices.Clone(s.oldLine), func(l lease.Session) bool { return !l.Scope.Overlaps(scope) })
+			r.Sessions = slices.DeleteFunc(slices.Clone(s.oldLine), func(l lease.Session) bool { return !l.Scope.Overlaps(scope) })
 		}
 	case lease.CallRead:
 		r.View, r.Err = s.state.Read(now, c.Group)
@@ -232,7 +230,7 @@ func (s *store) serve(n *node, c *lease.Call) *lease.Reply {
 
 func (s *store) keepAlive(now clock.Instant, c *lease.Call, r *lease.Reply) {
 	lived := s.alive(c.Session)
-	r.Beat, r.Err = s.state.KeepAlive(now, c.Session)
+	r.Beat, r.Err = s.state.KeepAlive(now, c.Session, c.Groups...)
 	switch {
 	case r.Err == nil && !lived:
 		s.w.broken("S1", "a keep-alive brought session %s back", c.Session)
@@ -284,27 +282,28 @@ func (s *store) acquire(now clock.Instant, c *lease.Call, r *lease.Reply) {
 }
 
 func (s *store) release(now clock.Instant, n *node, c *lease.Call, r *lease.Reply) {
-	before, _ := s.state.Read(now, c.Held.Group)
+	held := c.Held[0]
+	before, _ := s.state.Read(now, held.Group)
 	for _, t := range n.terms {
-		if t.group == c.Held.Group && t.session == c.Session && t.token == c.Held.Token && !t.returned && n.up && before.Version == c.Held.Version {
+		if t.group == held.Group && t.session == c.Session && t.token == held.Token && !t.returned && n.up && before.Version == held.Version {
 			s.w.broken("G5", "%s releases %s with token %d while its work still runs", n.name, t.group, t.token)
 		}
 	}
 	var rec lease.Record
-	rec, r.Err = s.state.Release(now, c.Session, c.Held, c.To, c.Reason)
+	rec, r.Err = s.state.Release(now, c.Session, held, c.To, c.Reason)
 	r.Records = []lease.Record{rec}
 	if r.Err != nil {
 		return
 	}
-	if before.Version != c.Held.Version || before.Holder != c.Session {
-		s.w.broken("S4", "a late release of version %d freed version %d of group %s", c.Held.Version, before.Version, c.Held.Group)
+	if before.Version != held.Version || before.Holder != c.Session {
+		s.w.broken("S4", "a late release of version %d freed version %d of group %s", held.Version, before.Version, held.Group)
 	}
 	if c.To != "" {
 		if !s.alive(c.To) {
-			s.w.broken("S2", "group %s was handed to the dead session %s", c.Held.Group, c.To)
+			s.w.broken("S2", "group %s was handed to the dead session %s", held.Group, c.To)
 		}
-		s.granted(c.Held.Group, rec.Token, c.To)
-		s.grants[c.Held.Group].handedOver = true
+		s.granted(held.Group, rec.Token, c.To)
+		s.grants[held.Group].handedOver = true
 	}
 }
 
@@ -334,6 +333,11 @@ func (s *store) granted(group string, token fence.Token, to lease.SessionID) {
 // publish tells the watches what has changed, and sets the alarm for the next
 // expiry.
 func (s *store) publish() {
+	for _, u := range s.state.News() {
+		for _, st := range s.streams {
+			st.send(s.w, u)
+		}
+	}
 	for _, group := range s.state.Changed() {
 		v, err := s.state.Read(s.now(), group)
 		if err != nil {
@@ -354,7 +358,7 @@ func (s *store) publish() {
 			s.grants[group].remember(s.w.now, v)
 		}
 		for _, st := range s.streams {
-			st.send(s.w, v)
+			st.send(s.w, changed(v))
 		}
 	}
 	at := s.clock.when(s.state.NextExpiry())
@@ -378,18 +382,24 @@ func (s *store) expire() {
 
 // subscribe starts a watch: the present views, the marker, then changes.
 func (s *store) subscribe(n *node, life int) {
-	st := &stream{n: n, life: life, open: true}
+	st := &stream{n: n, life: life, open: true, feed: n.roster.Feed()}
 	s.streams = append(s.streams, st)
+	living, _ := s.state.Sessions(s.now(), n.scope, lease.Page{})
+	for _, l := range living {
+		st.send(s.w, lease.Update{Kind: lease.SessionBegan, Session: l})
+	}
 	if s.lag > 0 {
 		s.subscribeStale(st)
 		return
 	}
 	views, _ := s.state.Groups(s.now(), n.scope, lease.Page{})
 	for _, v := range views {
-		st.send(s.w, v)
+		st.send(s.w, changed(v))
 	}
-	st.send(s.w, lease.View{})
+	st.send(s.w, lease.Update{Kind: lease.Synced})
 }
+
+func changed(v lease.View) lease.Update { return lease.Update{Kind: lease.GroupChanged, View: v} }
 
 // subscribeStale shows the snapshot of a follower that lags, and then what it catches
 // up with.
@@ -406,24 +416,24 @@ func (s *store) subscribeStale(st *stream) {
 			}
 		}
 		if old != nil {
-			st.send(s.w, *old)
+			st.send(s.w, changed(*old))
 		}
 	}
-	st.send(s.w, lease.View{})
+	st.send(s.w, lease.Update{Kind: lease.Synced})
 	st.last = max(st.last, s.w.now.add(s.lag))
 	for _, v := range later {
-		st.send(s.w, v)
+		st.send(s.w, changed(v))
 	}
 }
 
-func (st *stream) send(w *world, v lease.View) {
+func (st *stream) send(w *world, u lease.Update) {
 	n := st.n
 	if !st.open || st.deaf {
 		return
 	}
 	if n.road.cutIn {
 		if st.held {
-			st.backlog = append(st.backlog, v)
+			st.backlog = append(st.backlog, u)
 		}
 		return
 	}
@@ -431,10 +441,14 @@ func (st *stream) send(w *world, v lease.View) {
 	st.last = at
 	w.at(at, func() {
 		if st.open && !st.deaf && n.stream == st.life {
-			if v.Group == "" {
+			st.feed(u)
+			switch u.Kind {
+			case lease.Synced:
 				n.synced, n.syncedAt = true, w.now
+				n.deliver(lease.Event{Kind: lease.OnView, View: &lease.View{}})
+			case lease.GroupChanged:
+				n.deliver(lease.Event{Kind: lease.OnView, View: &u.View})
 			}
-			n.deliver(lease.Event{Kind: lease.OnView, View: &v})
 		}
 	})
 }

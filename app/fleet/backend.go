@@ -112,7 +112,7 @@ func (n *Node) resume(ctx context.Context, store *mem.Store) error {
 const openTimeout = 5 * time.Second
 
 func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenure.Candidate) (*backend, error) {
-	store = counted{store, n}
+	store = counted{lease.Guard(store, lease.GuardConfig{}), n}
 	cfg := lease.Config{
 		Candidate: candidate, Scope: lease.Scope{n.cfg.Group}, Timing: n.cfg.Timing,
 		Health: n.health, OnNote: n.noted, Log: n.cfg.Log, Clock: n.clock,

@@ -215,9 +215,7 @@ func TestPolicyBindsWaiters(t *testing.T) {
 }
 
 func (in *instance) waiting(group string) int {
-	in.svc.line.mu.Lock()
-	defer in.svc.line.mu.Unlock()
-	return len(in.svc.line.groups[group])
+	return in.svc.feed.Followers(group)
 }
 
 // A cool-down that belongs to a step-down which was refused, by the leader or because it

@@ -1,8 +1,10 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/election"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -62,11 +65,7 @@ func (s *Service) campaign(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	v, err := s.contend(r.Context(), c)
-	if err == nil {
-		err = s.deliverable(r.Context(), c)
-	}
 	if err != nil {
-		s.abandon(r.Context(), c)
 		s.audit(r.Context(), "campaign", c.group, v.Token, err, "")
 		return knowing(err, v)
 	}
@@ -159,22 +158,28 @@ func (s *Service) backoff(p policy, v lease.View) time.Duration {
 	if p.Backoff > 0 {
 		return p.Backoff
 	}
-	return max(s.sessions.ttl(v.Holder)/4, 100*time.Millisecond)
+	ttl := s.cfg.TTL
+	if holder, known := s.sessions.known(v.Holder); known {
+		ttl = holder.TTL
+	}
+	return max(ttl/4, 100*time.Millisecond)
 }
 
 // scene is what a campaign must know before it does anything, read at one time.
 func (s *Service) scene(ctx context.Context, c *contest) (v lease.View, node lease.Attributes, err error) {
 	var all sync.WaitGroup
-	var viewErr, nodeErr, wishErr error
+	var policies []policy
+	var viewErr, wishErr error
 	all.Go(func() {
 		a, err := s.reader.Read(ctx, c.group)
 		v, viewErr = a.View, err
 	})
-	all.Go(func() { node, nodeErr = s.node(ctx, c.candidate.ID) })
 	all.Go(func() { c.earlier, wishErr = s.wish(ctx, c) })
-	c.policy, err = s.policies.get(ctx, c.group)
+	if policies, node, err = s.policiesOf(ctx, c.candidate.ID, c.group); err == nil {
+		c.policy = policies[0]
+	}
 	all.Wait()
-	return v, node, errors.Join(err, viewErr, nodeErr, wishErr)
+	return v, node, errors.Join(err, viewErr, wishErr)
 }
 
 // contend campaigns, and returns the view in which the candidate leads. Where it fails,
@@ -184,43 +189,102 @@ func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
 	if err != nil {
 		return lease.View{}, err
 	}
-	own, err := s.retried(ctx, c, v)
+	holder, ours, err := s.retried(ctx, c, v)
 	switch {
 	case errors.Is(err, lease.ErrSessionDead):
 		v.State = tenure.Vacant // it died just now
-	case own || err != nil:
+	case err != nil:
 		return v, err
 	}
-	s.sessions.seen(v)
-	if p := c.policy.admits(c.group, c.candidate.ID, time.Now()); p != nil {
-		return v, led(p, v, 0)
-	}
-	if p := cordoned(node, c.candidate.ID); p != nil {
-		return v, led(p, v, 0)
-	}
-	ttl, err := s.ttl(c)
-	if err != nil {
-		return v, err
-	}
-	if v.State == tenure.Led && c.wait == 0 {
-		return v, s.notElected(c, v)
-	}
-	if err := s.room(c.id, c.candidate.ID, 1); err != nil {
-		return v, err
-	}
-	if err := s.seat(ctx, c, ttl); err != nil {
-		return v, err
-	}
-	if v.State != tenure.Led {
-		won, err := s.take(ctx, c, v)
-		if err == nil || c.wait == 0 || !errors.Is(err, errTaken) {
-			if errors.Is(err, errTaken) {
-				err = s.notElected(c, won)
-			}
-			return won, err
+	ttl := holder.TTL
+	if !ours {
+		if ttl, err = s.eligible(c, v, node); err != nil {
+			return v, err
 		}
 	}
-	return s.standInLine(ctx, c, ttl)
+	cfg := election.Config{Groups: []string{c.group}, Wait: c.wait > 0, Retriable: c.chosen, Deadline: s.deadline(c.arrived, c.wait)}
+	who := campaigner{id: c.id}
+	if c.within.session != "" {
+		if cfg.Machine, err = s.within(ctx, c, ours); err != nil {
+			return v, err
+		}
+	} else {
+		if err := s.sessions.room(c.candidate.ID, c.opening()); err != nil {
+			return v, err
+		}
+		cfg.Machine = lease.MachineConfig{Candidate: c.candidate, Scope: lease.Scope{c.group}, Timing: s.timing(ttl), Attempt: c.opening().Attempt}
+		who.open = func(ctx context.Context) (lease.Session, error) {
+			return s.open(ctx, c.candidate, c.wish, ttl, c.opening())
+		}
+	}
+	out := s.run(ctx, cfg, who, v)
+	c.session, c.sent = out.Session, out.Sent
+	if led, ok := out.Led[c.group]; ok {
+		return lease.View{Record: led, State: tenure.Led}, nil
+	}
+	v = out.Views[c.group]
+	if err := cmp.Or(out.Failed[c.group], out.Err); err != nil {
+		return v, err
+	}
+	return v, s.notElected(c, v)
+}
+
+// deadline is when a campaign is over: those who do not wait have the time of two calls.
+func (s *Service) deadline(arrived clock.Instant, wait time.Duration) clock.Instant {
+	if wait > 0 {
+		return arrived.Add(wait)
+	}
+	return s.clock.Now().Add(2 * s.cfg.CallTimeout)
+}
+
+// eligible decides whether to campaign at all, and with which TTL.
+func (s *Service) eligible(c *contest, v lease.View, node lease.Attributes) (time.Duration, error) {
+	if p := s.admits(c.policy, node, c.group, lease.Session{Candidate: c.candidate}); p != nil {
+		return 0, led(p, v, 0)
+	}
+	ttl, err := s.ttl(c)
+	switch {
+	case err != nil:
+		return 0, err
+	case v.State == tenure.Led && c.wait == 0:
+		return 0, s.notElected(c, v)
+	}
+	return ttl, s.room(c.id, c.candidate.ID, 1)
+}
+
+// within campaigns in the session of the client.
+func (s *Service) within(ctx context.Context, c *contest, ours bool) (lease.MachineConfig, error) {
+	session, err := s.own(ctx, c.within, c.candidate.ID)
+	if err != nil {
+		return lease.MachineConfig{}, err
+	}
+	if !session.Scope.Covers(c.group) {
+		return lease.MachineConfig{}, outOfScope(c.group)
+	}
+	if p := s.admits(c.policy, lease.Attributes{}, c.group, session); p != nil && !ours {
+		return lease.MachineConfig{}, p
+	}
+	return s.lent(ctx, session)
+}
+
+// lent keeps the session of a client alive, and campaigns in it.
+func (s *Service) lent(ctx context.Context, session lease.Session) (lease.MachineConfig, error) {
+	sent := s.clock.Now()
+	beat, err := s.engine.KeepAlive(ctx, session.ID)
+	if err != nil {
+		return lease.MachineConfig{}, err
+	}
+	session.TTL = beat.TTL
+	return lease.MachineConfig{
+		Candidate: session.Candidate, Scope: session.Scope, Timing: s.timing(session.TTL), Session: &session, Sent: sent, Lent: true,
+	}, nil
+}
+
+func outOfScope(group string) *httpapi.Problem {
+	return &httpapi.Problem{
+		Status: http.StatusConflict, Code: "out_of_scope",
+		Detail: fmt.Sprintf("the session does not stand for group %q: open one that does", group),
+	}
 }
 
 // room checks the quota of groups that one identity may hold.
@@ -233,63 +297,6 @@ func (s *Service) room(id access.Identity, node string, more int) error {
 
 // leads reports whether a living session of the node holds the group.
 func leads(v lease.View, node string) bool { return v.State == tenure.Led && v.Candidate.ID == node }
-
-// leads reports whether the session of the campaign holds the group.
-func (c *contest) leads(v lease.View) bool {
-	return v.State == tenure.Led && v.Holder == c.session.ID
-}
-
-// again extends the lease of a session that leads.
-func (s *Service) again(ctx context.Context, c *contest) error {
-	beat, sent, err := s.keep(ctx, c.session.ID)
-	if err == nil {
-		c.session.TTL, c.sent = beat.TTL, sent
-	}
-	return err
-}
-
-// errTaken: another leads, or the record is not as it was seen.
-var errTaken = errors.New("service: the group was not vacant, or is not as it was")
-
-// take tries to get a vacant group. With errTaken the view is what stands in the way.
-func (s *Service) take(ctx context.Context, c *contest, v lease.View) (lease.View, error) {
-	open := errTaken // how it ends if no try decides it
-	for range tries {
-		cctx, cancel := s.call(ctx)
-		asked := s.clock.Now()
-		granted, err := s.store.Acquire(cctx, c.session.ID, v.Record)
-		cancel()
-		s.metrics.engineCall(s.clock.Now().Sub(asked), err)
-		var conflict *lease.ConflictError
-		switch {
-		case err == nil:
-			return lease.View{Record: granted[0], State: tenure.Led}, nil
-		case errors.As(err, &conflict) && len(conflict.Current) == 1:
-			v = conflict.Current[0]
-		case lease.Definite(err) && !errors.Is(err, lease.ErrConflict):
-			return v, err
-		default:
-			// Nobody said, or the answer was lost: the record knows.
-			a, rerr := s.reader.Read(ctx, c.group)
-			if rerr != nil {
-				return v, err
-			}
-			v = a.View
-		}
-		if open = errTaken; !lease.Definite(err) {
-			open = err
-		}
-		switch {
-		case v.State == tenure.Led && v.Holder == c.session.ID:
-			return v, nil
-		case v.State == tenure.Led:
-			return v, errTaken
-		}
-	}
-	return v, open
-}
-
-func isConflict(err error) bool { return errors.Is(err, lease.ErrConflict) }
 
 // audit writes down what was done and what failed; what was denied is written by answer.
 func (s *Service) audit(ctx context.Context, what, group string, token fence.Token, err error, reason string) {

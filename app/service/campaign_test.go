@@ -1,6 +1,8 @@
 package service
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -175,16 +177,7 @@ func TestWait(t *testing.T) {
 			}
 			won <- decode[Leading](t, r)
 		}()
-		eventually(t, node+" stands in line", func() bool {
-			in.svc.line.mu.Lock()
-			defer in.svc.line.mu.Unlock()
-			for _, l := range in.svc.line.groups["billing"] {
-				if l.Candidate.ID == node {
-					return true
-				}
-			}
-			return false
-		})
+		eventually(t, node+" stands in line", func() bool { return slices.Contains(strings.Fields(nodesOf(in, "billing")), node) })
 		return won
 	}
 	a := want[Leading](in, 200, "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "a", TTLMS: 1000})
@@ -275,7 +268,7 @@ func TestBatchWaits(t *testing.T) {
 		}
 		answer <- decode[Batch](t, r)
 	}()
-	eventually(t, "it stands in line", func() bool { return in.svc.line.place(lease.Session{Opened: 1 << 60}, "g2") == 1 })
+	eventually(t, "it stands in line", func() bool { return in.waiting("g2") == 1 })
 	resign(in, two)
 	if b := <-answer; len(b.Led) != 1 || b.Led[0].Group != "g2" || b.Led[0].Term != 2 || len(b.Refused) != 1 || b.Refused[0].Term != one.Term {
 		t.Errorf("answer: %+v", b)

@@ -58,8 +58,6 @@ type Config struct {
 const (
 	// maxBatch is how many groups one campaign names.
 	maxBatch = 1000
-	// cachedPolicy is how old a policy may be in a campaign for many groups.
-	cachedPolicy = time.Second
 	// policyReads is how many of them are read at once.
 	policyReads = 16
 )

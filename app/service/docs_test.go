@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure/app/service/access"
-	"github.com/tenurehq/tenure/app/steer"
+	rules "github.com/tenurehq/tenure/internal/policy"
 )
 
 var update = flag.Bool("update", false, "write the table of routes into docs/api.md")
@@ -147,7 +147,7 @@ func codesIn(t *testing.T, dir string) (codes []string) {
 // docs/api.md explains every code that a refusal can have, and no other.
 func TestCodeTable(t *testing.T) {
 	listed := explained(t)
-	given := []string{"quota_" + string(access.GroupsHeld), "quota_" + string(access.CandidateIn), steer.NotAMember, steer.CoolingDown, steer.IsCordoned}
+	given := []string{"quota_" + string(access.GroupsHeld), "quota_" + string(access.CandidateIn), rules.NotAMember, rules.CoolingDown, rules.Cordoned}
 	for _, dir := range []string{".", "access", "storeapi", "../httpapi", "../../store/remote/wire"} {
 		given = append(given, codesIn(t, dir)...)
 	}

@@ -8,7 +8,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/election"
 )
 
 // Duration is a time span in a request: a string such as "15s", or a number of seconds.
@@ -108,18 +110,18 @@ func firstOf(errs ...error) error {
 
 // byTerm finds the session of a claim that has no handle. It is enough that node and term
 // fit: a renewal by mistake only lets the term last.
-func (s *Service) byTerm(ctx context.Context, c *claim) error {
-	if c.handle.session != "" {
+func (s *Service) byTerm(ctx context.Context, c *election.Claim) error {
+	if c.Session != "" {
 		return nil
 	}
-	a, err := s.reader.Read(ctx, c.group)
+	a, err := s.reader.Read(ctx, c.Group)
 	if err != nil {
 		return err
 	}
-	c.handle = handle{s.deployment, a.Holder, c.group}
-	if !c.holds(a.View) {
+	if a.State != tenure.Led || a.Token != c.Term || a.Candidate.ID != c.Node {
 		return notLeader(a.View)
 	}
+	c.Session = a.Holder
 	return nil
 }
 

@@ -70,10 +70,8 @@ func (s *Service) putGroup(w http.ResponseWriter, r *http.Request) error {
 // rewrite replaces a group's attributes, from the version that is wanted or, with 0, from
 // whichever there is.
 func (s *Service) rewrite(ctx context.Context, group string, want uint64, f func(policy) (map[string]string, error)) error {
-	name := steer.Group(group)
-	defer s.policies.forget(name)
-	_, err := s.hand().Change(ctx, name, want, func(values map[string]string) error {
-		next, err := f(policy{Policy: steer.ParsePolicy(lease.Attributes{Values: values})})
+	_, err := s.hand().Change(ctx, steer.Group(group), want, func(values map[string]string) error {
+		next, err := f(steer.ParsePolicy(lease.Attributes{Values: values}))
 		if err == nil {
 			clear(values)
 			maps.Copy(values, next)
@@ -100,7 +98,7 @@ func (s *Service) showGroup(w http.ResponseWriter, r *http.Request, status int) 
 	if err != nil {
 		return err
 	}
-	pol, err := s.policies.get(r.Context(), group)
+	pol, err := s.policy(r.Context(), group)
 	if err != nil {
 		return err
 	}
@@ -156,11 +154,11 @@ func (s *Service) getNode(w http.ResponseWriter, r *http.Request) error {
 	if !lease.ValidName(node) {
 		return bad("bad_argument", "%q is no name of a node", clip(node))
 	}
-	a, err := s.node(r.Context(), node)
+	laid, err := s.laid(r.Context(), steer.Node(node))
 	if err != nil {
 		return err
 	}
-	writeNode(w, node, a)
+	writeNode(w, node, laid[0])
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/steer"
-	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -50,36 +48,24 @@ func instanceReused(node string) *httpapi.Problem {
 }
 
 // retried reports whether the leader is the session of this very campaign, because a call
-// was sent again, and extends it then. A session of the same node that another process
-// opened is not.
-func (s *Service) retried(ctx context.Context, c *contest, v lease.View) (bool, error) {
+// was sent again. A session of the same node that another process opened is not.
+func (s *Service) retried(ctx context.Context, c *contest, v lease.View) (holder lease.Session, ours bool, err error) {
 	if !leads(v, c.candidate.ID) {
-		return false, nil
+		return lease.Session{}, false, nil
 	}
-	s.sessions.seen(v)
+	if holder, err = s.sessions.find(ctx, v.Holder); err != nil {
+		return holder, false, err
+	}
 	if c.within.session != "" {
-		if v.Holder != c.within.session {
-			return false, nil
-		}
-		c.session = lease.Session{ID: v.Holder, Candidate: v.Candidate}
-		return true, s.again(ctx, c)
-	}
-	holder, err := s.sessions.find(ctx, v.Holder)
-	if err != nil {
-		return false, err
+		return holder, v.Holder == c.within.session, nil
 	}
 	o := c.opening()
 	caller := lease.Session{Candidate: c.candidate, Instance: lease.InstanceDigest(c.instance), Scope: o.Scope}
 	if s.duplicates.met(holder, caller) || !slices.Equal(holder.Scope, o.Scope) {
-		return false, nil
+		return holder, false, nil
 	}
-	session, sent, err := s.open(ctx, c.candidate, c.wish, holder.TTL, o)
-	if err != nil {
-		return false, err
-	}
-	c.session, c.sent = session, sent
 	c.earlier = steer.Wish{} // a wish is for the session after this one
-	return c.leads(v), nil
+	return holder, true, nil
 }
 
 // otherProcess reports whether another process with the node id of the campaign leads.
@@ -89,86 +75,6 @@ func (s *Service) otherProcess(c *contest, v lease.View) bool {
 	}
 	holder, known := s.sessions.known(v.Holder)
 	return !known || holder.Instance != lease.InstanceDigest(c.instance)
-}
-
-// closing begins the id of a request that marks a session which is about to be closed.
-// It is left with the session, so that every instance can see it. Its term is one that no
-// session has, so that no leader obeys it.
-const closing = "closing-"
-
-func closes(r lease.Request) bool { return strings.HasPrefix(r.ID, closing) }
-
-// markClosing says that the session is about to be closed. Whoever answers a campaign
-// with it looks for the mark first. It returns what takes the mark back.
-func (s *Service) markClosing(ctx context.Context, id lease.SessionID, group string) (undo func(), err error) {
-	r := lease.Request{ID: closing + strings.ToLower(rand.Text()), Verb: lease.StepDown, Group: group, Token: fence.MaxToken, TTL: 2 * s.cfg.CallTimeout}
-	cctx, cancel := s.call(ctx)
-	defer cancel()
-	undo = func() {
-		cctx, cancel := s.call(ctx)
-		defer cancel()
-		_ = s.store.Answer(cctx, id, r.ID, lease.Answer{Outcome: lease.Done}) // or it expires
-	}
-	return undo, s.store.Ask(cctx, id, r)
-}
-
-// deliverable checks that the answer to a campaign that leads may be given. It may not
-// while another call closes the session. A client that chose no instance cannot retry, so
-// if its connection is gone nobody would know of the term.
-func (s *Service) deliverable(ctx context.Context, c *contest) error {
-	switch {
-	case c.within.session != "":
-		return nil
-	case !c.chosen:
-		return context.Cause(ctx)
-	}
-	beat, sent, err := s.keep(ctx, c.session.ID)
-	switch {
-	case errors.Is(err, lease.ErrSessionDead), err == nil && slices.ContainsFunc(beat.Requests, closes):
-		return fmt.Errorf("service: the session of the campaign is being closed: %w", lease.ErrConflict)
-	case err != nil:
-		return err
-	}
-	c.session.TTL, c.sent = beat.TTL, sent
-	return nil
-}
-
-// abandon closes the session of a campaign that did not lead, so that nobody hands the
-// group to a client that has left. If the client chose the instance, a retry elsewhere may
-// answer with the same session, and then the session is the client's. Each of the two
-// writes before it reads: this call marks the session, then reads the record; the other
-// acquires the record, then looks for the mark. So at least one of them sees the other.
-func (s *Service) abandon(ctx context.Context, c *contest) {
-	id := c.session.ID
-	if id == "" || c.within.session != "" {
-		return
-	}
-	if c.chosen {
-		undo, err := s.markClosing(ctx, id, c.group)
-		if err != nil {
-			return // it is dead, or expires
-		}
-		cctx, cancel := s.call(ctx)
-		v, err := s.store.Read(cctx, c.group)
-		cancel()
-		if err != nil || v.Holder == id {
-			undo()
-			return
-		}
-	}
-	s.close(ctx, c.session, lease.Closed)
-}
-
-// close ends a session that this service opened for a campaign. If it fails, the session
-// expires.
-func (s *Service) close(ctx context.Context, l lease.Session, why lease.Reason) {
-	cctx, cancel := s.call(ctx)
-	defer cancel()
-	if err := s.store.Close(cctx, l.ID, why); err != nil {
-		s.cfg.Log.Warn("cannot close the session of a campaign; it is a candidate until it expires", "node", l.Candidate.ID, "err", err)
-		return
-	}
-	s.census.closed(l)
 }
 
 // duplicates reports processes that use one node id.

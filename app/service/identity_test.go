@@ -348,39 +348,6 @@ func TestDrainLeavesNoCandidates(t *testing.T) {
 	}
 }
 
-// askingStore lets something happen just before the first Ask.
-type askingStore struct {
-	lease.Store
-	once   sync.Once
-	before func()
-}
-
-func (s *askingStore) Ask(ctx context.Context, id lease.SessionID, r lease.Request) error {
-	s.once.Do(s.before)
-	return s.Store.Ask(ctx, id, r)
-}
-
-// A call that ends leaves alone the session with which a retry at another instance of the
-// service has come to lead.
-func TestAbandonLeavesTheRetryAlone(t *testing.T) {
-	plain := memStore(t)
-	store := &askingStore{Store: plain}
-	in, other := serve(t, store), serve(t, plain)
-	a := lead(other, "shipping", "a")
-	b := CampaignRequest{NodeID: "b", Instance: instanceB}
-	var l Leading
-	store.before = func() {
-		// The first call has seen that another leads, and is about to close its session.
-		resign(other, a)
-		l = want[Leading](other, 200, "POST", "/v1/groups/shipping/campaign", b)
-	}
-	refused(in, 409, "not_leader", "POST", "/v1/groups/shipping/campaign?wait=50ms", b)
-	want[Renewed](other, 200, "POST", "/v1/groups/shipping/renew", RenewRequest{NodeID: "b", Term: l.Term, Handle: l.Handle})
-	if again := want[Leading](in, 200, "POST", "/v1/groups/shipping/campaign", b); l.Term != 2 || again.Handle != l.Handle {
-		t.Errorf("%+v, and again %+v", l, again)
-	}
-}
-
 // closingStore lets something happen just before the first Close.
 type closingStore struct {
 	lease.Store
@@ -393,26 +360,39 @@ func (s *closingStore) Close(ctx context.Context, id lease.SessionID, why lease.
 	return s.Store.Close(ctx, id, why, seen...)
 }
 
-// A retry that wins with a session while an earlier call closes it is not told that it
-// leads: it is told to send the call again, and leads with the next session.
-func TestAbandonRacesWithTheRetry(t *testing.T) {
-	plain := memStore(t)
-	store := &closingStore{Store: plain}
-	in, other := serve(t, store), serve(t, plain)
-	a := lead(other, "billing", "a")
-	b := CampaignRequest{NodeID: "b", Instance: instanceB}
-	var between reply
-	store.before = func() {
-		// The first call has read that another leads, and is about to close the session.
-		resign(other, a)
-		between = other.ask("POST", "/v1/groups/billing/campaign", b)
-	}
-	refused(in, 409, "not_leader", "POST", "/v1/groups/billing/campaign?wait=50ms", b)
-	if between.status != 409 || between.code() != "conflict" {
-		t.Errorf("the retry is answered %v", between)
-	}
-	if l := want[Leading](other, 200, "POST", "/v1/groups/billing/campaign", b); l.Term != 3 {
-		t.Errorf("the next try: %+v", l)
+// A call that ends leaves alone the session with which a retry at another instance of the
+// service has come to lead meanwhile: whoever waits for its answer is told of the same term,
+// and if nobody does the session lives on.
+func TestAbandonLeavesTheRetryAlone(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		plain := memStore(t)
+		store := &closingStore{Store: plain}
+		in, other := serve(t, store), serve(t, plain)
+		a := lead(other, "shipping", "a")
+		b := CampaignRequest{NodeID: "b", Instance: instanceB}
+		closing := make(chan Leading, 1)
+		store.before = func() {
+			// The first call has seen that another leads, and is about to close its session.
+			resign(other, a)
+			closing <- want[Leading](other, 200, "POST", "/v1/groups/shipping/campaign", b)
+		}
+		var l Leading
+		if gone {
+			drop := in.drops("/v1/groups/shipping/campaign?wait=30s", b)
+			eventually(t, "b waits", func() bool { return nodesOf(in, "shipping") == "a b" })
+			drop()
+			l = <-closing
+			eventually(t, "the call is over", func() bool { return in.waiting("shipping") == 0 })
+		} else {
+			first := want[Leading](in, 200, "POST", "/v1/groups/shipping/campaign?wait=50ms", b)
+			if l = <-closing; first.Term != l.Term || first.Handle != l.Handle {
+				t.Errorf("%+v, and the retry %+v", first, l)
+			}
+		}
+		want[Renewed](other, 200, "POST", "/v1/groups/shipping/renew", RenewRequest{NodeID: "b", Term: l.Term, Handle: l.Handle})
+		if again := want[Leading](in, 200, "POST", "/v1/groups/shipping/campaign", b); l.Term != 2 || again.Handle != l.Handle {
+			t.Errorf("%+v, and again %+v", l, again)
+		}
 	}
 }
 

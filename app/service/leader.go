@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -40,11 +41,7 @@ func (s *Service) leader(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
-	if seen.kept == nil && s.sessions.ttlOf(v.Holder) == 0 {
-		// Once for each session: for the expiry. Without it the answer is as true.
-		_, _ = s.sessions.find(r.Context(), v.Holder)
-	}
-	say := func() ([]byte, error) { return httpapi.EncodeJSON(s.describeLeader(group, seen)) }
+	say := func() ([]byte, error) { return httpapi.EncodeJSON(s.describeLeader(r.Context(), group, seen)) }
 	var body []byte
 	if seen.kept != nil {
 		body, err = seen.kept.Say(seen.age.Milliseconds(), say)
@@ -58,13 +55,20 @@ func (s *Service) leader(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *Service) describeLeader(group string, seen sight) Leader {
+func (s *Service) describeLeader(ctx context.Context, group string, seen sight) Leader {
 	v := seen.View
 	out := Leader{
 		Group: group, LeaderNodeID: v.Candidate.ID, Address: v.Candidate.Address, Term: v.Token,
 		Metadata: orEmpty(v.Candidate.Metadata),
 	}
-	if left, told := s.sessions.remaining(v.Holder, s.clock.Now()); told {
+	left, told := s.sessions.remaining(v.Holder, s.clock.Now())
+	if !told && seen.kept == nil {
+		// The feed is behind. Without the session the answer is as true.
+		if l, err := s.engine.Session(ctx, v.Holder); err == nil {
+			left, told = l.TTL, true
+		}
+	}
+	if told {
 		ms := left.Milliseconds()
 		out.LeaseRemainingMS, out.Expiry = &ms, s.expiry(s.clock.Now(), left)
 	}
@@ -112,12 +116,10 @@ func (s *Service) stalest(v lease.View) time.Duration {
 	if v.State != tenure.Led {
 		return s.cfg.TTL / 4
 	}
-	ttl := s.sessions.ttlOf(v.Holder)
-	if ttl == 0 {
-		s.sessions.meet()
-		ttl = s.store.Caps().MinTTL
+	if holder, known := s.sessions.known(v.Holder); known {
+		return holder.TTL / 4
 	}
-	return ttl / 4
+	return s.store.Caps().MinTTL / 4
 }
 
 func pageOf(r *http.Request) (lease.Page, error) {
@@ -195,7 +197,6 @@ func (s *Service) candidates(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := Candidates{Group: group, Candidates: make([]Candidate, len(line))}
 	for i, l := range line {
-		s.sessions.learn(l)
 		c := l.Candidate
 		out.Candidates[i] = Candidate{
 			NodeID: c.ID, Address: c.Address, Priority: c.Priority, Metadata: c.Metadata, TTLMS: l.TTL.Milliseconds(),

@@ -8,6 +8,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/service/access"
+	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -106,12 +107,16 @@ func (l *shelf) createdBefore(ctx context.Context, group string) error {
 		if n == 0 {
 			break
 		}
-		policies, err := l.s.policies.many(ctx, l.created[:n])
+		names := make([]string, n)
+		for i, g := range l.created[:n] {
+			names[i] = steer.Group(g)
+		}
+		laid, err := l.s.laid(ctx, names...)
 		if err != nil {
 			return err
 		}
-		for _, g := range l.created[:n] {
-			if p := policies[g]; p.Declared && !p.Deleted && !l.full {
+		for i, g := range l.created[:n] {
+			if p := steer.ParsePolicy(laid[i]); p.Declared && !p.Deleted && !l.full {
 				l.show(Group{Group: g, State: tenure.Vacant.String(), Declared: true})
 			}
 		}

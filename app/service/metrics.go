@@ -153,7 +153,8 @@ func (r *roles) Collect(to chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, n int, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
 	}
-	leaders, others := r.s.feed.Leaders(), 0
+	leaders, nodes := r.s.feed.Leaders()
+	others, rest := 0, make(map[string]int)
 	for _, group := range slices.Sorted(maps.Keys(leaders)) {
 		node, led := leaders[group], 0
 		if node != "" {
@@ -168,7 +169,11 @@ func (r *roles) Collect(to chan<- prometheus.Metric) {
 	if others > 0 {
 		gauge(groupLeader, others, otherGroups, otherGroups)
 	}
-	nodes, rest := r.s.feed.Nodes(), make(map[string]int)
+	r.s.sessions.mu.Lock()
+	for node := range r.s.sessions.nodes {
+		nodes[node] += 0
+	}
+	r.s.sessions.mu.Unlock()
 	for i, node := range slices.Sorted(maps.Keys(nodes)) {
 		role := "candidate"
 		if nodes[node] > 0 {

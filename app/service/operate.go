@@ -1,8 +1,8 @@
 package service
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -13,6 +13,7 @@ import (
 	"github.com/tenurehq/tenure/app/service/access"
 	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/election"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -109,7 +110,6 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error
 	if o.coolDown > 0 {
 		// Before the leader is asked: it must not be back before it is written down.
 		cooled, err = s.hand().Cool(ctx, o.group, v.Candidate.ID, o.coolDown)
-		s.policies.forget(steer.Group(o.group))
 		if err != nil {
 			return err
 		}
@@ -125,7 +125,6 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error
 	if cooled != "" && (err != nil && lease.Definite(err) || err == nil && out.Outcome == string(lease.Refused)) {
 		// It leads on, so there is nothing to cool down from.
 		err := s.hand().Warm(ctx, o.group, v.Candidate.ID, cooled)
-		s.policies.forget(steer.Group(o.group))
 		if err != nil {
 			s.cfg.Log.Warn("a step-down was refused, and its cool-down could not be taken back", "group", o.group, "node", v.Candidate.ID, "err", err)
 		}
@@ -173,7 +172,6 @@ func (s *Service) meant(r *http.Request, group string) (lease.View, error) {
 			Status: http.StatusConflict, Code: "no_leader", Detail: whoLeads(a.View) + ": there is nobody to ask",
 		}, a.View, 0)
 	}
-	s.sessions.seen(a.View)
 	return a.View, nil
 }
 
@@ -225,10 +223,7 @@ func (s *Service) endsToo(ctx context.Context, group string, id lease.SessionID)
 // the fence protects what it writes to.
 func (s *Service) force(ctx context.Context, o order, v lease.View, to lease.Session) (SteppedDown, error) {
 	out := SteppedDown{Group: o.group, Term: v.Token, Outcome: "forced", Detail: "its session was closed; until its TTL has passed it may believe to lead"}
-	cctx, cancel := s.call(ctx)
-	err := s.store.Close(cctx, v.Holder, lease.Forced)
-	cancel()
-	if err != nil {
+	if err := s.engine.Close(ctx, v.Holder, lease.Forced); err != nil {
 		return out, err
 	}
 	if to.ID == "" {
@@ -241,8 +236,12 @@ func (s *Service) force(ctx context.Context, o order, v lease.View, to lease.Ses
 	}
 	won := a.View
 	if won.State != tenure.Led {
-		c := &contest{group: o.group, candidate: to.Candidate, session: to}
-		if won, err = s.take(ctx, c, a.View); err != nil && !errors.Is(err, errTaken) {
+		machine := lease.MachineConfig{Candidate: to.Candidate, Scope: to.Scope, Timing: s.timing(to.TTL), Session: &to, Sent: s.clock.Now(), Lent: true}
+		got := s.run(ctx, election.Config{Machine: machine, Groups: []string{o.group}, Deadline: s.deadline(0, 0)}, campaigner{id: access.From(ctx)}, a.View)
+		won = got.Views[o.group]
+		if led, ok := got.Led[o.group]; ok {
+			won = lease.View{Record: led, State: tenure.Led}
+		} else if err := cmp.Or(got.Failed[o.group], got.Err); err != nil {
 			return out, err
 		}
 	}

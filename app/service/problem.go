@@ -23,10 +23,13 @@ func bad(code, format string, args ...any) *httpapi.Problem {
 // explain turns an error of a store into what a caller gets.
 func explain(err error) *httpapi.Problem {
 	var p *httpapi.Problem
+	var bar *lease.BarError
 	var argument *lease.ArgumentError
 	switch {
 	case errors.As(err, &p):
 		return p
+	case errors.As(err, &bar):
+		return barred(bar)
 	case errors.As(err, &argument):
 		return bad("bad_argument", "%s", httpapi.Plain(argument))
 	case errors.Is(err, lease.ErrInvalid):
@@ -96,7 +99,7 @@ func led(p *httpapi.Problem, v lease.View, retry time.Duration) *httpapi.Problem
 // knowing adds who leads to a refusal, where that is known and not said yet.
 func knowing(err error, v lease.View) error {
 	var p *httpapi.Problem
-	if !errors.As(err, &p) || v.Group == "" || p.More["state"] != nil {
+	if !errors.As(said(err), &p) || v.Group == "" || p.More["state"] != nil {
 		return err
 	}
 	return led(p, v, 0)

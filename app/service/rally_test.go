@@ -17,18 +17,18 @@ import (
 // behindStore is an engine whose watch can be held back, so that an instance over it does
 // not see what happens.
 type behindStore struct {
-	lease.Store
+	lease.Ruled
 	held chan struct{} // closed: the watch says nothing more
 	once sync.Once
 }
 
-func newBehind(s lease.Store) *behindStore { return &behindStore{Store: s, held: make(chan struct{})} }
+func newBehind(s lease.Ruled) *behindStore { return &behindStore{Ruled: s, held: make(chan struct{})} }
 
 func (s *behindStore) hold() { s.once.Do(func() { close(s.held) }) }
 
 func (s *behindStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
 	return func(yield func(lease.Update, error) bool) {
-		for v, err := range s.Store.Watch(ctx, scope) {
+		for v, err := range s.Ruled.Watch(ctx, scope) {
 			select {
 			case <-s.held:
 				<-ctx.Done()

@@ -166,7 +166,7 @@ func TestTokenTakenBack(t *testing.T) {
 			waits <- r
 		}()
 	}
-	eventually(t, "they wait", func() bool { return in.waiting("billing") == 2 })
+	eventually(t, "they wait, beside the stream", func() bool { return in.waiting("billing") == 3 })
 
 	put(tokens, map[string]any{"tokens": []line{{"node-a", nextSum}, {"node-b", otherSum}}})
 	eventually(t, "the old token is refused", func() bool { return in.ask("GET", "/v1/groups", nil, auth(old)).status == 401 })

@@ -1,10 +1,14 @@
 package service
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
 
+	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/service/access"
 	"github.com/tenurehq/tenure/app/service/openapi"
 	"github.com/tenurehq/tenure/app/service/storeapi"
@@ -23,6 +27,31 @@ func (c capped) Caps() lease.Caps {
 	l := c.Store.Caps()
 	l.MaxTTL = min(l.MaxTTL, c.most)
 	return l
+}
+
+// Open implements lease.Store.
+func (c capped) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	s, err := c.Store.Open(ctx, who, ttl, o)
+	return s, said(err)
+}
+
+// Acquire implements lease.Store. A batch of which some may not be led is a conflict that
+// shows nothing: its caller tries them one by one, and learns which, while the others are not
+// held up.
+func (c capped) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	granted, err := c.Store.Acquire(ctx, id, seen...)
+	if bar := (*lease.BarError)(nil); errors.As(err, &bar) && len(seen) > 1 {
+		return nil, fmt.Errorf("%w: %s", &lease.ConflictError{}, bar.Detail)
+	}
+	return granted, said(err)
+}
+
+// said turns a bar into the problem that it is in every other route.
+func said(err error) error {
+	if bar := (*lease.BarError)(nil); errors.As(err, &bar) {
+		return barred(bar)
+	}
+	return err
 }
 
 // storeRoutes are those of store/remote, under the same gate.

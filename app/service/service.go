@@ -19,16 +19,14 @@ import (
 type Service struct {
 	cfg        Config
 	store      lease.Store
+	engine     engine // the store, with bounds
 	deployment string
 	clock      clock.Clock
 	reader     *feed.Reader
 	feed       *feed.Feed
 	metrics    *metrics
 	spans      *termSpans
-	line       *line
-	policies   *policies
 	sessions   *sessions
-	census     *census
 	duplicates *duplicates
 	created    *steer.Register
 	gate       *access.Gate
@@ -55,7 +53,8 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("service: the engine does not say which deployment it is: %w", err)
 	}
-	s := &Service{cfg: cfg, store: cfg.Store, deployment: meta.Deployment, clock: cfg.Clock, line: newLine(), gate: cfg.Gate}
+	guarded := lease.Guard(cfg.Store, lease.GuardConfig{Declared: cfg.Declared, MaxTTL: cfg.MaxTTL})
+	s := &Service{cfg: cfg, store: guarded, deployment: meta.Deployment, clock: cfg.Clock, gate: cfg.Gate}
 	if s.gate == nil {
 		if s.gate, err = access.New(access.Config{Listen: "127.0.0.1:0"}); err != nil {
 			return nil, err
@@ -63,14 +62,13 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		s.ownGate = true
 	}
 	s.metrics, s.spans = newMetrics(s), &termSpans{tracer: cfg.Tracer, open: make(map[string]openTerm)}
+	s.sessions, s.duplicates = newSessions(s), &duplicates{s: s, told: make(map[string]bool)}
 	s.reader = feed.NewReader(cfg.Store, cfg.Clock, cfg.CallTimeout, s.metrics.read)
 	s.feed = feed.New(feed.Config{
 		Store: cfg.Store, Reader: s.reader, Deployment: meta.Deployment, Timeout: cfg.CallTimeout, Clock: cfg.Clock, Log: cfg.Log,
-		OnChange: s.changed, OnSight: s.metrics.sight,
+		OnChange: s.changed, OnSight: s.metrics.sight, Sessions: s.sessions.feed,
 	})
-	s.policies = newPolicies(s)
-	s.sessions, s.duplicates = newSessions(s), &duplicates{s: s, told: make(map[string]bool)}
-	s.census, s.created = newCensus(s), steer.NewRegister(steer.Store{Store: s.store, Call: cfg.CallTimeout})
+	s.engine, s.created = engine{s.store, s}, steer.NewRegister(steer.Store{Store: s.store, Call: cfg.CallTimeout})
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := s.mount(); err != nil {
 		s.Close()
@@ -78,7 +76,6 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s.work.Go(func() { s.feed.Run(s.ctx) })
 	s.work.Go(s.probe)
-	s.work.Go(s.sessions.acquaint)
 	return s, nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/service/access"
-	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -67,17 +66,10 @@ func (s *Service) openSession(w http.ResponseWriter, r *http.Request) error {
 	}
 	ttl := asked
 	def(&ttl, s.cfg.TTL)
-	attributes, err := s.node(ctx, in.NodeID)
-	if err != nil {
+	if err := s.sessions.room(in.NodeID, o); err != nil {
 		return err
 	}
-	if p := cordoned(attributes, in.NodeID); p != nil {
-		return p
-	}
-	if err := s.census.room(ctx, in.NodeID, o); err != nil {
-		return err
-	}
-	session, _, err := s.open(ctx, candidate, asked, ttl, o)
+	session, err := s.open(ctx, candidate, asked, ttl, o)
 	s.audit(ctx, "open session", "", 0, err, in.NodeID)
 	if err != nil {
 		return err
@@ -118,8 +110,8 @@ func (s *Service) keepSession(w http.ResponseWriter, r *http.Request) error {
 	session, err := s.mine(r.Context(), h)
 	if err == nil {
 		var beat lease.Beat
-		var sent clock.Instant
-		if beat, sent, err = s.keep(r.Context(), session.ID); err == nil {
+		sent := s.clock.Now()
+		if beat, err = s.engine.KeepAlive(r.Context(), session.ID); err == nil {
 			httpapi.WriteJSON(w, http.StatusOK, Beat{TTLMS: beat.TTL.Milliseconds(), Expiry: s.expiry(sent, beat.TTL), Requests: requestsFor(beat.Requests, "", 0)})
 			return nil
 		}
@@ -143,14 +135,11 @@ func (s *Service) closeSession(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	held := s.feed.Held(session.ID)
-	ctx, cancel := s.call(r.Context())
-	defer cancel()
-	err = s.store.Close(ctx, session.ID, lease.Closed)
+	err = s.engine.Close(r.Context(), session.ID, lease.Closed)
 	s.audit(r.Context(), "close session", "", 0, err, session.Candidate.ID)
 	if err != nil {
 		return err
 	}
-	s.census.closed(session)
 	httpapi.WriteJSON(w, http.StatusOK, Closed{Groups: held})
 	return nil
 }

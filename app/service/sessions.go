@@ -3,8 +3,9 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,27 +14,25 @@ import (
 	"github.com/tenurehq/tenure/app/service/access"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/election"
 	"github.com/tenurehq/tenure/lease"
 )
 
-// sessionsKept bounds what an instance remembers of sessions; beyond it, it begins anew.
-const sessionsKept = 1 << 16
-
-// sessions remembers what saves a look at the engine. What a session says of itself never
-// changes and its id is never used again, so it cannot be wrong; whether it lives is
-// always asked.
+// sessions knows the living sessions from the feed's watch. What a session says of itself
+// never changes and its id is never used again, so it cannot be wrong; whether it lives is
+// asked of the engine where that counts.
 type sessions struct {
-	s  *Service
-	mu sync.Mutex
-	by map[lease.SessionID]*known
+	s      *Service
+	roster lease.Roster
 
-	unknown chan struct{} // a session was met that is not known
+	mu    sync.Mutex
+	by    map[lease.SessionID]*known
+	names map[string]int // sessions by the names, and by the patterns, of their scope
+	nodes map[string][]*known
 }
 
 type known struct {
-	node string
 	lease.Session
-	whole bool          // Session is known, not only whose it is
 	asked time.Duration // the TTL that the client asked for, if it was opened from here
 	here  bool          // it was opened from here
 	beat  clock.Instant // when the last acknowledged keep-alive was sent from here
@@ -41,96 +40,122 @@ type known struct {
 }
 
 func newSessions(s *Service) *sessions {
-	return &sessions{s: s, by: make(map[lease.SessionID]*known), unknown: make(chan struct{}, 1)}
+	return &sessions{s: s, by: make(map[lease.SessionID]*known), names: make(map[string]int), nodes: make(map[string][]*known)}
 }
 
-// meet has a session looked for that this instance has not heard of, soon and beside what
-// is under way: an engine lists all of its sessions or none.
-func (m *sessions) meet() {
-	select {
-	case m.unknown <- struct{}{}:
-	default:
+// feed begins with a new watch, and returns what takes its updates.
+func (m *sessions) feed() func(lease.Update) {
+	roster := m.roster.Feed()
+	pictured := make(map[lease.SessionID]bool) // nil when the snapshot is complete
+	return func(u lease.Update) {
+		roster(u)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		switch u.Kind {
+		case lease.SessionBegan:
+			if pictured != nil {
+				pictured[u.Session.ID] = true
+			}
+			m.learn(u.Session)
+		case lease.SessionEnded:
+			m.forget(u.Session.ID)
+		case lease.Synced:
+			for id := range m.by {
+				if !pictured[id] {
+					m.forget(id)
+				}
+			}
+			pictured = nil
+		case lease.GroupChanged:
+		}
 	}
 }
 
-// acquaint looks for sessions that were met, until the instance ends.
-func (m *sessions) acquaint() {
-	for {
-		select {
-		case <-m.s.ctx.Done():
-			return
-		case <-m.unknown:
-		}
-		begin := m.s.clock.Now()
-		if err := m.each(m.s.ctx, lease.Scope{"*"}, func(lease.Session) bool { return m.s.ctx.Err() == nil }); err != nil {
-			m.s.cfg.Log.Warn("sessions could not be listed", "err", err)
-		}
-		select {
-		case <-m.s.ctx.Done():
-			return
-		case <-time.After(max(time.Second, censusShare*m.s.clock.Now().Sub(begin))):
-		}
+// learn takes in a session. m.mu is held.
+func (m *sessions) learn(l lease.Session) *known {
+	if k := m.by[l.ID]; k != nil {
+		return k
 	}
-}
-
-func (m *sessions) entry(id lease.SessionID) *known {
-	k := m.by[id]
-	if k == nil {
-		if len(m.by) >= sessionsKept {
-			clear(m.by)
-		}
-		k = &known{}
-		m.by[id] = k
+	k := &known{Session: l}
+	m.by[l.ID] = k
+	m.nodes[l.Candidate.ID] = append(m.nodes[l.Candidate.ID], k)
+	for _, p := range l.Scope {
+		m.names[p]++
 	}
 	return k
 }
 
-// learn takes in a session.
-func (m *sessions) learn(l lease.Session) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	k := m.entry(l.ID)
-	k.node, k.Session, k.whole = l.Candidate.ID, l, true
-}
-
-// seen takes in who holds a group.
-func (m *sessions) seen(v lease.View) {
-	if v.Holder == "" || v.Candidate.ID == "" {
+// forget takes a session out. m.mu is held.
+func (m *sessions) forget(id lease.SessionID) {
+	k := m.by[id]
+	if k == nil {
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.entry(v.Holder).node = v.Candidate.ID
+	delete(m.by, id)
+	node := k.Candidate.ID
+	if m.nodes[node] = slices.DeleteFunc(m.nodes[node], func(o *known) bool { return o == k }); len(m.nodes[node]) == 0 {
+		delete(m.nodes, node)
+	}
+	for _, p := range k.Scope {
+		if m.names[p]--; m.names[p] == 0 {
+			delete(m.names, p)
+		}
+	}
 }
 
-// owner returns whose session it is, "" if that is not known here.
-func (m *sessions) owner(id lease.SessionID) string {
+// closed takes out a session that was closed from here.
+func (m *sessions) closed(id lease.SessionID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if k := m.by[id]; k != nil {
-		return k.node
+	m.forget(id)
+}
+
+// room returns a problem (429) if there are as many candidates for one of the groups in
+// scope as there may be. An opening that is retried needs no more room.
+func (m *sessions) room(node string, o lease.OpenOptions) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	digest := lease.InstanceDigest(o.Instance)
+	if slices.ContainsFunc(m.nodes[node], func(k *known) bool { return k.Instance == digest && slices.Equal(k.Scope, o.Scope) }) {
+		return nil
 	}
-	return ""
+	for _, p := range o.Scope {
+		if err := m.s.gate.Room(access.CandidateIn, m.stand(p), 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stand counts the sessions that stand for a group, or for all that begin so.
+func (m *sessions) stand(pattern string) int {
+	n := m.names[pattern]
+	for end := len(strings.TrimSuffix(pattern, "*")); end >= 0; end-- {
+		if broader := pattern[:end] + "*"; broader != pattern {
+			n += m.names[broader]
+		}
+	}
+	return n
 }
 
 // beaten notes an acknowledged keep-alive.
 func (m *sessions) beaten(id lease.SessionID, sent clock.Instant, ttl time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	k := m.entry(id)
-	k.beat, k.beats, k.TTL = sent, true, ttl
+	if k := m.by[id]; k != nil {
+		k.beat, k.beats, k.TTL = sent, true, ttl
+	}
 }
 
 // remaining is how long a session lasts at most without another keep-alive: its whole TTL
 // where others carry all of its beats, nothing when those from here are too old. It is not
-// told of a session whose TTL is not known here.
+// told of a session that is not known here.
 func (m *sessions) remaining(id lease.SessionID, now clock.Instant) (left time.Duration, told bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.by[id]
 	switch {
-	case k == nil || k.TTL == 0:
-		m.meet()
+	case k == nil:
 		return 0, false
 	case !k.beats:
 		return k.TTL, true
@@ -138,133 +163,120 @@ func (m *sessions) remaining(id lease.SessionID, now clock.Instant) (left time.D
 	return max(0, k.TTL-now.Sub(k.beat)), true
 }
 
-// ttl is a session's TTL; where it is not known here, that which sessions mostly have.
-func (m *sessions) ttl(id lease.SessionID) time.Duration {
-	if ttl := m.ttlOf(id); ttl > 0 {
-		return ttl
-	}
-	return m.s.cfg.TTL
-}
-
-// ttlOf is a session's TTL, 0 if it is not known here.
-func (m *sessions) ttlOf(id lease.SessionID) time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if k := m.by[id]; k != nil {
-		return k.TTL
-	}
-	return 0
-}
-
 // known returns what a session said of itself, if this instance has heard it.
 func (m *sessions) known(id lease.SessionID) (lease.Session, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if k := m.by[id]; k != nil && k.whole {
+	if k := m.by[id]; k != nil {
 		return k.Session, true
 	}
 	return lease.Session{}, false
 }
 
 // opened takes in a session that Open returned, which may be an older one of the same
-// attempt. It reports whether the client asked for the same TTL then.
-func (m *sessions) opened(l lease.Session, asked, ttl time.Duration) bool {
+// attempt, and reports those of other processes with the same node id. It returns whether
+// the client asked for the same TTL then.
+func (m *sessions) opened(l lease.Session, sent clock.Instant, asked, ttl time.Duration) (same bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	k := m.entry(l.ID)
+	k := m.by[l.ID]
+	if k == nil {
+		for _, other := range m.nodes[l.Candidate.ID] {
+			if m.s.duplicates.met(other.Session, l) {
+				break
+			}
+		}
+		k = m.learn(l)
+	}
+	k.beat, k.beats = sent, true
 	if k.here {
 		return k.asked == asked
 	}
-	k.node, k.Session, k.whole, k.asked, k.here = l.Candidate.ID, l, true, asked, true
+	k.asked, k.here = asked, true
 	ttl = max(ttl, m.s.store.Caps().MinTTL)
 	return asked == 0 || l.TTL >= ttl && l.TTL < ttl+time.Second // engines may count in seconds
 }
 
-// find returns a living session by its handle, from memory or from the engine.
-// ErrSessionDead: there is none.
+// find returns a session from memory or from the engine. ErrSessionDead: there is none. One
+// that is known may have died since.
 func (m *sessions) find(ctx context.Context, id lease.SessionID) (lease.Session, error) {
 	if l, ok := m.known(id); ok {
 		return l, nil
 	}
-	ctx, cancel := m.s.call(ctx)
+	return m.s.engine.Session(ctx, id)
+}
+
+// engine is the store of an instance, with the bounds and the metrics of its calls.
+type engine struct {
+	lease.Store
+	s *Service
+}
+
+func bounded[T any](ctx context.Context, e engine, f func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := e.s.call(ctx)
 	defer cancel()
-	l, err := m.s.store.Session(ctx, id)
+	sent := e.s.clock.Now()
+	got, err := f(ctx)
+	e.s.metrics.engineCall(e.s.clock.Now().Sub(sent), err)
+	return got, err
+}
+
+func (e engine) Session(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+	return bounded(ctx, e, func(ctx context.Context) (lease.Session, error) { return e.Store.Session(ctx, id) })
+}
+
+func (e engine) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+	sent := e.s.clock.Now()
+	beat, err := bounded(ctx, e, func(ctx context.Context) (lease.Beat, error) { return e.Store.KeepAlive(ctx, id, groups...) })
 	if err == nil {
-		m.learn(l)
+		e.s.sessions.beaten(id, sent, beat.TTL)
 	}
-	return l, err
+	return beat, err
 }
 
-// each passes the living sessions in scope on, in line, until it is enough.
-func (m *sessions) each(ctx context.Context, scope lease.Scope, f func(lease.Session) bool) error {
-	for page := (lease.Page{}); ; {
-		ctx, cancel := m.s.call(ctx)
-		line, err := m.s.store.Sessions(ctx, scope, page)
-		cancel()
-		if err != nil {
-			return err
-		}
-		for _, l := range line {
-			m.learn(l)
-			if !f(l) {
-				return nil
-			}
-		}
-		if len(line) < lease.MaxPage {
-			return nil
-		}
-		page.After = string(line[len(line)-1].ID)
+func (e engine) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+	_, err := bounded(ctx, e, func(ctx context.Context) (struct{}, error) { return struct{}{}, e.Store.Close(ctx, id, why, seen...) })
+	if err == nil {
+		e.s.sessions.closed(id)
 	}
+	return err
 }
 
-// newest is the youngest living session of a candidate that stands for the group.
-func (m *sessions) newest(ctx context.Context, group, candidate string) (lease.Session, error) {
-	var found lease.Session
-	err := m.each(ctx, lease.Scope{group}, func(l lease.Session) bool {
-		if l.Candidate.ID == candidate && l.Scope.Covers(group) && (found.ID == "" || l.Opened > found.Opened) {
-			found = l
-		}
-		return true
-	})
-	return found, err
+func (e engine) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	return bounded(ctx, e, func(ctx context.Context) ([]lease.Record, error) { return e.Store.Acquire(ctx, id, seen...) })
 }
 
-// keep keeps a session alive, reads the records of groups, and notes it.
-func (s *Service) keep(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, clock.Instant, error) {
-	ctx, cancel := s.call(ctx)
-	defer cancel()
-	sent := s.clock.Now()
-	beat, err := s.store.KeepAlive(ctx, id, groups...)
-	s.metrics.engineCall(s.clock.Now().Sub(sent), err)
-	if err != nil {
-		return lease.Beat{}, sent, err
-	}
-	s.sessions.beaten(id, sent, beat.TTL)
-	return beat, sent, nil
+func (e engine) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+	return bounded(ctx, e, func(ctx context.Context) ([]lease.Record, error) { return e.Store.Release(ctx, id, to, why, held...) })
+}
+
+func (e engine) Answer(ctx context.Context, id lease.SessionID, request string, a lease.Answer) error {
+	_, err := bounded(ctx, e, func(ctx context.Context) (struct{}, error) { return struct{}{}, e.Store.Answer(ctx, id, request, a) })
+	return err
+}
+
+// Read shares reads of a group.
+func (e engine) Read(ctx context.Context, group string) (lease.View, error) {
+	a, err := e.s.reader.Read(ctx, group)
+	return a.View, err
 }
 
 // open opens a session and notes it. asked is the TTL that the client asked for, ttl the
 // one that it gets.
-func (s *Service) open(ctx context.Context, c tenure.Candidate, asked, ttl time.Duration, o lease.OpenOptions) (lease.Session, clock.Instant, error) {
-	ctx, cancel := s.call(ctx)
-	defer cancel()
+func (s *Service) open(ctx context.Context, c tenure.Candidate, asked, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
 	sent := s.clock.Now()
-	session, err := s.store.Open(ctx, c, ttl, o)
-	s.metrics.engineCall(s.clock.Now().Sub(sent), err)
+	session, err := bounded(ctx, s.engine, func(ctx context.Context) (lease.Session, error) { return s.store.Open(ctx, c, ttl, o) })
 	var argument *lease.ArgumentError
 	switch {
 	case errors.As(err, &argument) && argument.Field == "attempt":
-		return lease.Session{}, sent, instanceReused(c.ID)
+		return lease.Session{}, instanceReused(c.ID)
 	case err != nil:
-		return lease.Session{}, sent, err
+		return lease.Session{}, err
 	}
-	same := s.sessions.opened(session, asked, ttl)
-	s.census.opened(session)
-	s.sessions.beaten(session.ID, sent, session.TTL)
-	if !same {
-		return lease.Session{}, sent, instanceReused(c.ID)
+	if !s.sessions.opened(session, sent, asked, ttl) {
+		return lease.Session{}, instanceReused(c.ID)
 	}
-	return session, sent, nil
+	return session, nil
 }
 
 // own returns the session of a handle if it is the node's, which may stand for all that
@@ -287,45 +299,15 @@ func notYours() *httpapi.Problem {
 	}
 }
 
-// concerns reports whether a request is about a term of the group. One that was left with an
-// earlier term of the same session is not.
-func concerns(r lease.Request, group string, term fence.Token) bool {
-	return r.Group == group && (r.Token == 0 || r.Token == term)
-}
-
 // requestsFor are those about a term of the group, or all of them.
 func requestsFor(all []lease.Request, group string, term fence.Token) []Request {
 	var out []Request
 	for _, r := range all {
-		if !closes(r) && (group == "" || concerns(r, group, term)) {
+		if group == "" || election.Concerns(r, group, term) {
 			out = append(out, Request{
 				ID: r.ID, Verb: string(r.Verb), Group: r.Group, Term: r.Token, To: r.To, Reason: r.Reason, CoolDown: r.CoolDown.Milliseconds(),
 			})
 		}
 	}
 	return out
-}
-
-// settle answers what was asked about the term of v, which has been given up to the
-// candidate to, or to nobody.
-func (s *Service) settle(ctx context.Context, v lease.View, waiting []lease.Request, to string) {
-	for _, r := range waiting {
-		if r.Group != v.Group || closes(r) {
-			continue
-		}
-		answer := lease.Answer{Outcome: lease.Done, Detail: "resigned"}
-		switch {
-		case r.Verb != lease.Transfer || r.To == to:
-		case to == "":
-			answer = lease.Answer{Outcome: lease.Refused, Detail: fmt.Sprintf("candidate %q left or may not lead; the group was released", r.To)}
-		default:
-			answer = lease.Answer{Outcome: lease.Refused, Detail: fmt.Sprintf("the group was handed to %q", to)}
-		}
-		ctx, cancel := s.call(ctx)
-		err := s.store.Answer(ctx, v.Holder, r.ID, answer)
-		cancel()
-		if err != nil && !errors.Is(err, lease.ErrNotFound) && !errors.Is(err, lease.ErrSessionDead) {
-			s.cfg.Log.Warn("cannot write the answer to a request", "group", v.Group, "request", r.ID, "err", err)
-		}
-	}
 }

@@ -366,7 +366,7 @@ func TestStop(t *testing.T) {
 		r, _ := in.try("POST", "/v1/groups/billing/campaign?wait=60s", CampaignRequest{NodeID: "b"})
 		answer <- r
 	}()
-	eventually(t, "b waits", func() bool { return in.svc.line.place(lease.Session{Opened: 1 << 60}, "billing") == 1 })
+	eventually(t, "b waits", func() bool { return nodesOf(in, "billing") == "a b" })
 	begin := time.Now()
 	in.stop()
 	if took := time.Since(begin); took > 10*time.Second {

@@ -61,7 +61,7 @@ func TestForceNeedsEveryRight(t *testing.T) {
 	if strings.Contains(string(r.body), "secret") {
 		t.Errorf("it is told %v", r)
 	}
-	if pol, err := in.svc.policies.get(t.Context(), "g1"); err != nil || !pol.Cooling("a").IsZero() {
+	if pol, err := in.svc.policy(t.Context(), "g1"); err != nil || !pol.Cooling("a").IsZero() {
 		t.Errorf("a cool-down was left behind: %+v, %v", pol, err)
 	}
 	want[Beat](in, 200, "POST", "/v1/sessions/"+s.Handle+"/keepalive", nil, node.auth())

@@ -5,11 +5,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/policy"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -155,86 +155,31 @@ func over(v, now lease.View) bool {
 	return now.Token > v.Token || now.Token == v.Token && now.State != tenure.Led
 }
 
-// Bar says why a node may not begin to lead a group: nil if it may. An error that is no
-// *BarError is the store's.
-func (s Store) Bar(ctx context.Context, group, node string) error { return s.bar(ctx, group, node, 0) }
-
-// bar is Bar, for a session that lasts ttl; 0: whichever.
-func (s Store) bar(ctx context.Context, group, node string, ttl time.Duration) error {
+// Bar returns the *lease.BarError that keeps a node from beginning to lead a group now; nil if
+// nothing does. Any other error is the store's.
+func (s Store) Bar(ctx context.Context, group, node string) error {
 	laid, err := s.read(ctx, Group(group))
 	if err != nil {
 		return err
-	}
-	p := ParsePolicy(laid)
-	if err := p.Bar(group, node, time.Now()); err != nil {
-		return err
-	}
-	if ttl > 0 && !Lasts(ttl, p.MinTTL, p.MaxTTL) {
-		return &lease.ArgumentError{Field: "ttl", Value: ttl, Rule: fmt.Sprintf("the policy of group %q allows %s", group, p.bounds())}
 	}
 	attributes, err := s.read(ctx, Node(node))
 	if err != nil {
 		return err
 	}
-	if why, is := Cordoned(attributes); is {
-		return CordonError(node, why)
+	if bar := Check(policy.Claim{Group: group, Node: node, Now: time.Now()}, laid, attributes); bar != nil {
+		return bar
 	}
 	return nil
 }
 
-// The codes of a BarError are those of the service's problems.
-const (
-	NoGroup     = "unknown_group"
-	NotAMember  = "not_a_member"
-	CoolingDown = "cooling_down"
-	IsCordoned  = "cordoned"
-)
-
-// BarError: what was laid down keeps a node from leading a group.
-type BarError struct {
-	Code   string
-	Detail string
-	Left   time.Duration // until it ends by itself; 0: it does not
-}
-
-func (e *BarError) Error() string { return e.Detail }
-
-// Unwrap: nothing was done, and later it may be.
-func (e *BarError) Unwrap() error { return lease.ErrBusy }
-
-// Bar is what the policy alone says.
-func (p Policy) Bar(group, node string, now time.Time) error {
-	switch {
-	case p.Deleted:
-		return &BarError{Code: NoGroup, Detail: fmt.Sprintf("there is no group %q: it was deleted", group)}
-	case len(p.Members) > 0 && !slices.Contains(p.Members, node):
-		return &BarError{Code: NotAMember, Detail: fmt.Sprintf("node %q is not among the members of group %q: an operator can add it to the policy", node, group)}
+// Check says what keeps a claim from being granted, from the attributes of the group and of
+// the node. nil: nothing does.
+func Check(c policy.Claim, group, node lease.Attributes) *lease.BarError {
+	b := c.Check(group.Values, node.Values)
+	if b == nil {
+		return nil
 	}
-	if until := p.Cooling(node); now.Before(until) {
-		left := until.Sub(now)
-		return &BarError{
-			Code: CoolingDown, Left: left,
-			Detail: fmt.Sprintf("node %q was asked to step down and is not to lead group %q for another %v", node, group, left.Round(time.Millisecond)),
-		}
-	}
-	return nil
-}
-
-// bounds says which TTLs the policy allows.
-func (p Policy) bounds() string {
-	if p.MaxTTL == 0 {
-		return fmt.Sprintf("no less than %v", p.MinTTL)
-	}
-	return fmt.Sprintf("from %v to %v", p.MinTTL, p.MaxTTL)
-}
-
-// CordonError is the bar of a node that is cordoned.
-func CordonError(node, why string) *BarError {
-	const most = 100
-	if len(why) > most {
-		why = why[:most] + "…"
-	}
-	return &BarError{Code: IsCordoned, Detail: fmt.Sprintf("node %q is cordoned (%s): it may not begin to lead until an operator lifts that", node, why)}
+	return &lease.BarError{Code: b.Code, Group: b.Group, Detail: b.Detail, Left: b.Left, TTL: b.TTL, MinTTL: b.MinTTL, MaxTTL: b.MaxTTL}
 }
 
 // Duplicate reports whether two sessions are of different processes that use one node id for

@@ -43,11 +43,11 @@ func TestAskOfOneBehind(t *testing.T) {
 	}
 }
 
-// On a bound engine a session whose TTL is out of a group's bounds is not granted the
+// On a guarded engine a session whose TTL is out of a group's bounds is not granted the
 // group, and is granted it when the policy allows.
-func TestBoundTTL(t *testing.T) {
+func TestGuardedTTL(t *testing.T) {
 	s := newStore(t)
-	b := steer.Bind(s)
+	b := lease.Guard(s.Store, lease.GuardConfig{})
 	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, 10*time.Second, lease.OpenOptions{Scope: lease.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)

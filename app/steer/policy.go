@@ -3,8 +3,7 @@
 // the command both do it through this package, so that what one lays down the other
 // understands.
 //
-// A policy binds whoever leads through the service or with `tenure exec`. A library user
-// straight on an engine, who holds the engine's own credentials, is not asked.
+// lease.Guard enforces what is laid down, for every candidate that does not opt out.
 package steer
 
 import (
@@ -18,75 +17,34 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenurehq/tenure/internal/policy"
 	"github.com/tenurehq/tenure/lease"
 )
 
-// Everything lies in the store's attributes, as text that people can read: of a group
-// under "group/NAME", of a node under "node/NAME", and what a node wishes under
+// Everything lies in the store's attributes: see package policy. What a node wishes is under
 // "wish/NAME", so that nothing a node can write takes the room of what is laid down for it.
-const (
-	keyDeclared = "declared"
-	keyDeleted  = "deleted"
-	keyMinTTL   = "min_ttl_ms"
-	keyMaxTTL   = "max_ttl_ms"
-	keyBackoff  = "backoff_ms"
-	keyMembers  = "members"
-	keyFenced   = "fenced"
-	keyCool     = "cool/" // and a node: until when, in ms since 1970
-	keyCordon   = "cordon"
-	keyWish     = "ttl/" // and a group: the TTL that the node wished for and when, as "MS@MS since 1970"
-
-	yes, no = "yes", "no"
-)
+const keyWish = "ttl/" // and a group: the TTL that the node wished for and when, as "MS@MS since 1970"
 
 // MaxReason bounds what an operator says.
 const MaxReason = 256
 
-// Group and Node name the attributes of a group and of a node.
-func Group(group string) string { return "group/" + group }
+// Group names the attributes of a group.
+func Group(group string) string { return policy.Group(group) }
 
 // Node names the attributes of a node.
-func Node(node string) string { return "node/" + node }
+func Node(node string) string { return policy.Node(node) }
 
 // Wishes names the attributes with a node's wishes.
 func Wishes(node string) string { return "wish/" + node }
 
 // Policy is what is laid down for a group.
 type Policy struct {
-	Attributes     lease.Attributes
-	Declared       bool // by an operator
-	Deleted        bool
-	MinTTL, MaxTTL time.Duration // 0: the deployment's
-	Backoff        time.Duration
-	Members        []string // none: everybody
-	Fenced         bool
+	policy.Policy
+	Attributes lease.Attributes
 }
 
-func millis(v string) time.Duration {
-	n, err := strconv.ParseInt(v, 10, 64)
-	if err != nil || n < 0 || n > int64(24*time.Hour/time.Millisecond) {
-		return 0
-	}
-	return time.Duration(n) * time.Millisecond
-}
-
-// ParsePolicy reads the attributes of a group. What cannot be read is as if it were not
-// there.
-func ParsePolicy(a lease.Attributes) Policy {
-	p := Policy{
-		Attributes: a,
-		Declared:   a.Values[keyDeclared] == yes,
-		Deleted:    a.Values[keyDeleted] == yes,
-		MinTTL:     millis(a.Values[keyMinTTL]),
-		MaxTTL:     millis(a.Values[keyMaxTTL]),
-		Backoff:    millis(a.Values[keyBackoff]),
-		Fenced:     a.Values[keyFenced] != no,
-	}
-	if m := a.Values[keyMembers]; m != "" {
-		p.Members = strings.Split(m, ",")
-	}
-	return p
-}
+// ParsePolicy reads the attributes of a group.
+func ParsePolicy(a lease.Attributes) Policy { return Policy{policy.Parse(a.Values), a} }
 
 // GroupPolicy is a policy as operators see and write it.
 type GroupPolicy struct {
@@ -109,28 +67,28 @@ func (p Policy) Wire() *GroupPolicy {
 func (g GroupPolicy) Values(old map[string]string) map[string]string {
 	out := make(map[string]string)
 	for k, v := range old {
-		if strings.HasPrefix(k, keyCool) {
+		if strings.HasPrefix(k, policy.KeyCool) {
 			out[k] = v
 		}
 	}
-	out[keyDeclared] = yes
+	out[policy.KeyDeclared] = policy.Yes
 	number := func(key string, ms int64) {
 		if ms > 0 {
 			out[key] = strconv.FormatInt(ms, 10)
 		}
 	}
-	number(keyMinTTL, g.MinTTLMS)
-	number(keyMaxTTL, g.MaxTTLMS)
-	number(keyBackoff, g.BackoffMS)
-	out[keyMembers] = strings.Join(g.Members, ",")
+	number(policy.KeyMinTTL, g.MinTTLMS)
+	number(policy.KeyMaxTTL, g.MaxTTLMS)
+	number(policy.KeyBackoff, g.BackoffMS)
+	out[policy.KeyMembers] = strings.Join(g.Members, ",")
 	if g.Fenced != nil && !*g.Fenced {
-		out[keyFenced] = no
+		out[policy.KeyFenced] = policy.No
 	}
 	return out
 }
 
 // Deleted are the attributes of a group that nobody can lead until it is declared again.
-func Deleted() map[string]string { return map[string]string{keyDeleted: yes} }
+func Deleted() map[string]string { return map[string]string{policy.KeyDeleted: policy.Yes} }
 
 // Check says which rule a policy breaks, on an engine with such limits, in a deployment
 // whose longest TTL is maxTTL.
@@ -155,19 +113,9 @@ func (g GroupPolicy) Check(limits lease.Caps, maxTTL time.Duration) error {
 	return nil
 }
 
-// Cooling returns until when a node is not to lead the group again. The wall clock
-// decides, here: a cool-down is a wish for calm, nothing depends on its length.
-func (p Policy) Cooling(node string) time.Time {
-	ms, err := strconv.ParseInt(p.Attributes.Values[keyCool+node], 10, 64)
-	if err != nil {
-		return time.Time{}
-	}
-	return time.UnixMilli(ms)
-}
-
 // Cordoned returns why a node may not begin to lead anything, from its attributes.
 func Cordoned(a lease.Attributes) (why string, is bool) {
-	why, is = a.Values[keyCordon]
+	why, is = a.Values[policy.KeyCordon]
 	return why, is
 }
 
@@ -184,7 +132,7 @@ type Wish struct {
 func WishFor(a lease.Attributes, group string) Wish {
 	text := a.Values[keyWish+group]
 	ms, _, _ := strings.Cut(text, "@")
-	return Wish{millis(ms), text}
+	return Wish{policy.Millis(ms), text}
 }
 
 // SetWish writes a wish down.
@@ -267,8 +215,8 @@ func (s Store) write(ctx context.Context, a lease.Attributes) (lease.Attributes,
 // Cordon keeps a node from beginning to lead, until why is empty.
 func (s Store) Cordon(ctx context.Context, node, why string) (lease.Attributes, error) {
 	return s.Change(ctx, Node(node), 0, func(values map[string]string) error {
-		if values[keyCordon] = why; why == "" {
-			delete(values, keyCordon)
+		if values[policy.KeyCordon] = why; why == "" {
+			delete(values, policy.KeyCordon)
 		}
 		return nil
 	})
@@ -280,12 +228,12 @@ func (s Store) Cool(ctx context.Context, group, node string, d time.Duration) (u
 	_, err = s.Change(ctx, Group(group), 0, func(values map[string]string) error {
 		now := time.Now()
 		for k, v := range values {
-			if ms, err := strconv.ParseInt(v, 10, 64); strings.HasPrefix(k, keyCool) && (err != nil || ms < now.UnixMilli()) {
+			if ms, err := strconv.ParseInt(v, 10, 64); strings.HasPrefix(k, policy.KeyCool) && (err != nil || ms < now.UnixMilli()) {
 				delete(values, k)
 			}
 		}
 		until = strconv.FormatInt(now.Add(d).UnixMilli(), 10)
-		values[keyCool+node] = until
+		values[policy.KeyCool+node] = until
 		return nil
 	})
 	return until, err
@@ -295,8 +243,8 @@ func (s Store) Cool(ctx context.Context, group, node string, d time.Duration) (u
 // on, and there is nothing to cool down from.
 func (s Store) Warm(ctx context.Context, group, node, until string) error {
 	_, err := s.Change(ctx, Group(group), 0, func(values map[string]string) error {
-		if values[keyCool+node] == until {
-			delete(values, keyCool+node)
+		if values[policy.KeyCool+node] == until {
+			delete(values, policy.KeyCool+node)
 		}
 		return nil
 	})

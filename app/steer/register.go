@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/tenurehq/tenure/internal/policy"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -70,7 +71,7 @@ func (r *Register) add(ctx context.Context, group string) error {
 	for i := range registerPages {
 		n := (first + i) % registerPages
 		_, err := r.laid.Change(ctx, registerPage(n), 0, func(values map[string]string) error {
-			if values[group] = yes; lease.CheckMetadata("", values) != nil {
+			if values[group] = policy.Yes; lease.CheckMetadata("", values) != nil {
 				return errPageFull
 			}
 			return nil

@@ -156,7 +156,7 @@ func TestBar(t *testing.T) {
 	bar := func(code string) {
 		t.Helper()
 		err := s.Bar(ctx, "billing", "a")
-		var is *steer.BarError
+		var is *lease.BarError
 		if code == "" && err != nil || code != "" && (!errors.As(err, &is) || is.Code != code) {
 			t.Errorf("%v, not %q", err, code)
 		}
@@ -284,11 +284,11 @@ func TestListings(t *testing.T) {
 	}
 }
 
-// On a bound engine a node that is cordoned is granted nothing, definitely, until it is
+// On a guarded engine a node that is cordoned is granted nothing, definitely, until it is
 // uncordoned.
-func TestBound(t *testing.T) {
+func TestGuarded(t *testing.T) {
 	s := newStore(t)
-	b := steer.Bind(s)
+	b := lease.Guard(s.Store, lease.GuardConfig{})
 	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ const (
 	ForgetUnsure      // an acquire of unknown outcome is forgotten on withdrawal
 	HungCallBlocks    // a call without an answer stands before every timer
 	Herd              // everybody tries at every vacancy at once
+	TrustSilentWatch  // a watch that shows nothing is believed to show everything
 
 	// In the store.
 
@@ -64,6 +65,11 @@ const (
 
 	RetryStaleSeal // Lead campaigns again although a refused seal proves that the store lost data
 	EqualTokenSeal // a stamp does not say which session its token was granted to
+	GuardStale     // policies and cordons are checked when a call arrives, and not when it grants
+
+	spoken // the conversations in lease catch what follows: see Spoken
+
+	ReopenLent // a machine keeps a lent session alive, closes it, and opens another
 
 	end
 )
@@ -84,6 +90,7 @@ var names = [...]string{
 	ForgetUnsure:       "forget-unsure",
 	HungCallBlocks:     "hung-call-blocks",
 	Herd:               "herd",
+	TrustSilentWatch:   "trust-silent-watch",
 	TokenReset:         "token-reset",
 	TokenNotRaised:     "token-not-raised",
 	KeepAliveRevives:   "keep-alive-revives",
@@ -109,6 +116,8 @@ var names = [...]string{
 	RestoreAsIs:        "restore-as-is",
 	RetryStaleSeal:     "retry-stale-seal",
 	EqualTokenSeal:     "equal-token-seal",
+	ReopenLent:         "reopen-lent",
+	GuardStale:         "guard-stale",
 }
 
 func (b Bug) String() string { return names[b] }
@@ -117,8 +126,11 @@ func (b Bug) String() string { return names[b] }
 func All() []Bug { return between(None, elsewhere) }
 
 // Elsewhere lists the bugs that sit in code which the simulator does not run. Named
-// tests catch them: TestDataLossPlanted in lease.
-func Elsewhere() []Bug { return between(elsewhere, end) }
+// tests catch them: TestDataLossPlanted in lease, TestGuardPlanted in store/mem.
+func Elsewhere() []Bug { return between(elsewhere, spoken) }
+
+// Spoken lists the bugs that only the conversations with the machine catch.
+func Spoken() []Bug { return between(spoken, end) }
 
 func between(after, before Bug) []Bug {
 	var all []Bug

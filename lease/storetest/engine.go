@@ -70,6 +70,8 @@ const (
 	ListsInOrder       Promise = "listings come in order, in pages, within their scope"
 	HistoryReaches     Promise = "the history reaches back as far as promised"
 	AttributesCompared Promise = "attributes change from the version seen"
+	RulesCompared      Promise = "a grant can depend on the version of the rules"
+	NoGrantAgainstRule Promise = "nothing is granted after an acknowledged cordon"
 	OneWinner          Promise = "a thousand contenders have one winner per version"
 	OneCloseVacatesAll Promise = "one close vacates ten thousand groups"
 	EpochRaised        Promise = "a raised epoch lifts every later token"
@@ -124,6 +126,8 @@ func promises() []promise {
 		{name: ListsInOrder, check: listsInOrder},
 		{name: HistoryReaches, check: historyReaches},
 		{name: AttributesCompared, check: attributesCompared},
+		{name: RulesCompared, check: rulesCompared},
+		{name: NoGrantAgainstRule, check: noGrantAgainstRules},
 		{name: OneWinner, check: oneWinner},
 		{name: OneCloseVacatesAll, check: oneCloseVacatesAll},
 		{name: EpochRaised, check: epochRaised, alone: true},

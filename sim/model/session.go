@@ -62,6 +62,7 @@ func (s *State) Open(now clock.Instant, c tenure.Candidate, ttl time.Duration, o
 		Opened:     s.lastSession,
 	}}
 	s.admit(now, n)
+	s.news = append(s.news, lease.Update{Kind: lease.SessionBegan, Session: n.Session})
 	s.bump()
 	return n.Session, nil
 }
@@ -88,7 +89,7 @@ func (s *State) extend(now clock.Instant, n *session) {
 }
 
 // KeepAlive extends a living session.
-func (s *State) KeepAlive(now clock.Instant, id lease.SessionID) (lease.Beat, error) {
+func (s *State) KeepAlive(now clock.Instant, id lease.SessionID, groups ...string) (lease.Beat, error) {
 	s.Expire(now)
 	n := s.sessions[id]
 	if s.plant.Has(plant.KeepAliveRevives) && n == nil {
@@ -102,7 +103,11 @@ func (s *State) KeepAlive(now clock.Instant, id lease.SessionID) (lease.Beat, er
 		return lease.Beat{}, lease.ErrRewound
 	}
 	s.extend(now, n)
-	return lease.Beat{TTL: n.TTL, Requests: n.waiting(now)}, nil
+	b := lease.Beat{TTL: n.TTL, Requests: n.waiting(now)}
+	for _, g := range groups {
+		b.Records = append(b.Records, s.viewOf(g).Record)
+	}
+	return b, nil
 }
 
 // Close ends a session. One that is dead or never was is closed already.
@@ -168,6 +173,7 @@ func (s *State) bury(n *session, at clock.Instant, why lease.Reason) {
 		s.touch(g)
 	}
 	n.holds = nil
+	s.news = append(s.news, lease.Update{Kind: lease.SessionEnded, Session: n.Session, Reason: why})
 	s.keepAnswers(at, n)
 	s.bump()
 	if s.plant.Has(plant.KeepAliveRevives) {
@@ -186,6 +192,7 @@ func (s *State) revive(now clock.Instant, id lease.SessionID) *session {
 	}
 	delete(s.buried, id)
 	s.admit(now, n)
+	s.news = append(s.news, lease.Update{Kind: lease.SessionBegan, Session: n.Session})
 	for _, name := range s.sortedNames() {
 		if g := s.groups[name]; g.rec.Holder == id {
 			s.hold(g, n)

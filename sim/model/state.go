@@ -70,6 +70,7 @@ type State struct {
 	sorted   bool
 
 	changed []*group // since Changed was last called
+	news    []lease.Update
 	buried  map[lease.SessionID]*session
 
 	// What follows is never taken back, not even by Restore.
@@ -137,6 +138,13 @@ func (s *State) Changed() []string {
 	}
 	s.changed = s.changed[:0]
 	return names
+}
+
+// News returns the sessions that began and ended since the last call.
+func (s *State) News() []lease.Update {
+	news := s.news
+	s.news = nil
+	return news
 }
 
 // Meta describes the store.

@@ -19,6 +19,7 @@ const Format = 2
 // The keys. Session ids, groups and digests have no slash.
 const (
 	metaKey      = "meta"
+	rulesKey     = "rules"      // its version grows with each write of a rule
 	recordAt     = "record/"    // record/{group}
 	sessionAt    = "session/"   // session/{id}: what a session said when it was opened
 	beatAt       = "beat/"      // beat/{id}: exists while the session lives

@@ -224,6 +224,11 @@ func (s *Store) granted(r record, to lease.Session, epoch uint64, why lease.Reas
 // Acquire implements lease.Store: the records are as seen, their holders are dead, the
 // session lives, and the epoch has not changed.
 func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	return s.acquire(ctx, nil, id, seen)
+}
+
+// acquire grants while the rules hold too.
+func (s *Store) acquire(ctx context.Context, rules []Cond, id lease.SessionID, seen []lease.Record) ([]lease.Record, error) {
 	if err := lease.CheckBatch(s.Caps(), seen); err != nil {
 		return nil, err
 	}
@@ -240,7 +245,7 @@ func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.R
 		if err != nil {
 			return nil, err
 		}
-		p := plan{guard: []Cond{{beatKey(id), Any}, {metaKey, m.version}}, again: 2, show: []string{beatKey(id), metaKey}}
+		p := plan{guard: append([]Cond{{beatKey(id), Any}, {metaKey, m.version}}, rules...), again: 2 + len(rules), show: []string{beatKey(id), metaKey, rulesKey}}
 		out := make([]record, len(records))
 		for i, r := range records {
 			next, old, err := s.granted(r, d.Session, m.Epoch, s.reason(r.Holder))
@@ -286,6 +291,8 @@ func (s *Store) decide(ctx context.Context, p plan, out []record, id lease.Sessi
 	case !r.OK && len(r.Items) > 1 && r.Items[1].Key == metaKey && r.Items[1].Version != m.version:
 		s.forgetMeta()
 		return nil, errMeta
+	case !r.OK && p.outdated(r.Items):
+		return nil, lease.ErrRules
 	case !r.OK:
 		return nil, &lease.ConflictError{}
 	}
@@ -305,14 +312,25 @@ func (s *Store) decide(ctx context.Context, p plan, out []record, id lease.Sessi
 	return records, nil
 }
 
-// undo gives back what was decided after its session had died or the epoch had changed, in
-// stores with one key per step. A record that names a dead session is vacant as it is.
+// outdated reports whether the rules are not those of the plan.
+func (p plan) outdated(read []Item) bool {
+	return slices.ContainsFunc(p.guard, func(g Cond) bool {
+		return g.Key == rulesKey && slices.ContainsFunc(read, func(i Item) bool { return i.Key == rulesKey && !g.holds(i.Version) })
+	})
+}
+
+// undo gives back what was decided after its session had died, or the epoch or the rules had
+// changed, in stores with one key per step. A record that names a dead session is vacant as it is.
 func (s *Store) undo(ctx context.Context, p plan, out []record, r Result, id lease.SessionID, m *meta) error {
-	items, err := s.read(ctx, beatKey(id), metaKey)
+	items, err := s.read(ctx, beatKey(id), metaKey, rulesKey)
 	if err != nil {
 		return err
 	}
-	if items[0].Version == 0 || items[1].Version == m.version {
+	changed := errMeta
+	if items[1].Version == m.version {
+		changed = lease.ErrRules
+	}
+	if items[0].Version == 0 || items[1].Version == m.version && !p.outdated(items) {
 		return dead(id)
 	}
 	s.forgetMeta()
@@ -323,11 +341,16 @@ func (s *Store) undo(ctx context.Context, p plan, out []record, r Result, id lea
 			return err
 		}
 	}
-	return errMeta
+	return changed
 }
 
 // Release implements lease.Store.
 func (s *Store) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+	return s.release(ctx, nil, id, to, why, held)
+}
+
+// release hands over while the rules hold too.
+func (s *Store) release(ctx context.Context, rules []Cond, id, to lease.SessionID, why lease.Reason, held []lease.Record) ([]lease.Record, error) {
 	if err := lease.CheckBatch(s.Caps(), held); err != nil {
 		return nil, err
 	}
@@ -355,7 +378,7 @@ func (s *Store) Release(ctx context.Context, id, to lease.SessionID, why lease.R
 				out[i].Holder = ""
 				out[i].Terms = closeTerm(r.Terms, s.cfg.Wall().UTC(), cmp.Or(why, lease.Resigned))
 			}
-		} else if m, err = s.handover(ctx, &p, records, out, id, to, cmp.Or(why, lease.Transferred)); err != nil {
+		} else if m, err = s.handover(ctx, &p, rules, records, out, id, to, cmp.Or(why, lease.Transferred)); err != nil {
 			return nil, err
 		}
 		for i, r := range records {
@@ -374,7 +397,7 @@ func (s *Store) Release(ctx context.Context, id, to lease.SessionID, why lease.R
 }
 
 // handover makes the plan grant the records to the successor.
-func (s *Store) handover(ctx context.Context, p *plan, records, out []record, id, to lease.SessionID, why lease.Reason) (*meta, error) {
+func (s *Store) handover(ctx context.Context, p *plan, rules []Cond, records, out []record, id, to lease.SessionID, why lease.Reason) (*meta, error) {
 	m, err := s.fresh(ctx)
 	if err != nil {
 		return nil, err
@@ -393,9 +416,10 @@ func (s *Store) handover(ctx context.Context, p *plan, records, out []record, id
 		}
 		p.first = append(p.first, old...)
 	}
-	p.guard = append(p.guard, Cond{metaKey, m.version}, Cond{beatKey(to), Any})
-	p.again = 2
-	p.show = append(p.show, metaKey)
+	p.guard = append(append(p.guard, Cond{metaKey, m.version}), rules...)
+	p.again = len(p.guard)
+	p.guard = append(p.guard, Cond{beatKey(to), Any})
+	p.show = append(p.show, metaKey, rulesKey)
 	return m, nil
 }
 

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/policy"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -161,17 +164,70 @@ func (s *Store) Attributes(ctx context.Context, name string) (lease.Attributes, 
 		return lease.Attributes{}, err
 	}
 	items, err := s.read(ctx, attributesAt+name)
-	a := lease.Attributes{Name: name}
-	if err != nil || items[0].Version == 0 {
-		return a, err
+	if err != nil {
+		return lease.Attributes{Name: name}, err
+	}
+	return decodeAttributes(items[0])
+}
+
+func decodeAttributes(i Item) (lease.Attributes, error) {
+	a := lease.Attributes{Name: strings.TrimPrefix(i.Key, attributesAt)}
+	if i.Version == 0 {
+		return a, nil
 	}
 	var j attributesJSON
-	err = decode(items[0], &j)
-	a.Version, a.Values = items[0].Version, j.Values
+	err := decode(i, &j)
+	a.Version, a.Values = i.Version, j.Values
 	return a, err
 }
 
-// SetAttributes implements lease.Store.
+// Rules implements lease.Ruled. The version is read first: a rule that changes before it is
+// read makes the version old, and nothing is granted under an old one.
+func (s *Store) Rules(ctx context.Context, names ...string) (uint64, []lease.Attributes, error) {
+	keys := []string{rulesKey}
+	for _, name := range names {
+		if err := (lease.Attributes{Name: name}).Validate(); err != nil {
+			return 0, nil, err
+		}
+		keys = append(keys, attributesAt+name)
+	}
+	items, err := s.read(ctx, keys...)
+	if err != nil {
+		return 0, nil, err
+	}
+	laid := make([]lease.Attributes, len(names))
+	for i := range names {
+		if laid[i], err = decodeAttributes(items[1+i]); err != nil {
+			return 0, nil, err
+		}
+	}
+	return items[0].Version, laid, nil
+}
+
+// Under implements lease.Ruled.
+func (s *Store) Under(version uint64) lease.Store { return under{s, []Cond{{rulesKey, version}}} }
+
+// under opens sessions and makes grants only while the rules have a version.
+type under struct {
+	*Store
+	rules []Cond
+}
+
+func (u under) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	return u.begin(ctx, u.rules, c, ttl, o)
+}
+
+func (u under) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	return u.acquire(ctx, u.rules, id, seen)
+}
+
+func (u under) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+	return u.release(ctx, u.rules, id, to, why, held)
+}
+
+// SetAttributes implements lease.Store. A rule and the version of the rules change at once.
+// Where that takes two steps the rule is first: whoever has read the version before it
+// grants nothing once the call is acknowledged.
 func (s *Store) SetAttributes(ctx context.Context, seen lease.Attributes) (lease.Attributes, error) {
 	if err := seen.Validate(); err != nil {
 		return lease.Attributes{}, err
@@ -183,12 +239,23 @@ func (s *Store) SetAttributes(ctx context.Context, seen lease.Attributes) (lease
 		}
 	}
 	key := attributesAt + seen.Name
-	r, err := s.commit(ctx, Txn{If: []Cond{{key, seen.Version}}, Then: []Write{{Key: key, Value: encode(attributesJSON{Format: Format, Values: next.Values}), Quiet: true}}})
+	t := Txn{If: []Cond{{key, seen.Version}}, Then: []Write{{Key: key, Value: encode(attributesJSON{Format: Format, Values: next.Values}), Quiet: true}}}
+	raise := Write{Key: rulesKey, Value: []byte("{}"), Quiet: true}
+	rule := policy.IsRule(seen.Name)
+	if rule && s.caps.Keys > 1 {
+		t.Then = append(t.Then, raise)
+	}
+	r, err := s.commit(ctx, t)
 	if err != nil {
 		return lease.Attributes{}, err
 	}
 	if !r.OK {
 		return lease.Attributes{}, fmt.Errorf("kv: attributes of %q have changed: %w", seen.Name, &lease.ConflictError{})
+	}
+	if rule && s.caps.Keys == 1 {
+		if _, err := s.commit(ctx, Txn{Then: []Write{raise}}); err != nil {
+			return lease.Attributes{}, err
+		}
 	}
 	next.Version = r.Versions[0]
 	return next, nil

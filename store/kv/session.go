@@ -19,6 +19,11 @@ func dead(id lease.SessionID) error {
 
 // Open implements lease.Store.
 func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	return s.begin(ctx, nil, c, ttl, o)
+}
+
+// begin opens a session while the rules hold too.
+func (s *Store) begin(ctx context.Context, rules []Cond, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
 	if err := errors.Join(lease.CheckCandidate(c), o.Validate(), lease.CheckTTL(s.Caps(), ttl)); err != nil {
 		return lease.Session{}, err
 	}
@@ -31,7 +36,7 @@ func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration,
 		Fenced: o.Fenced, Deployment: s.deployment(),
 	}}
 	for range 3 {
-		session, err := s.open(ctx, d, o)
+		session, err := s.open(ctx, rules, d, o)
 		if !errors.Is(err, errReplaced) {
 			return session, err
 		}
@@ -42,7 +47,7 @@ func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration,
 // errReplaced: the attempt's key names a session that has died; it was in the way.
 var errReplaced = errors.New("kv: the session of the attempt ended during the call")
 
-func (s *Store) open(ctx context.Context, d described, o lease.OpenOptions) (lease.Session, error) {
+func (s *Store) open(ctx context.Context, rules []Cond, d described, o lease.OpenOptions) (lease.Session, error) {
 	id, err := s.grant(ctx, &d)
 	if err != nil {
 		return lease.Session{}, err
@@ -50,9 +55,11 @@ func (s *Store) open(ctx context.Context, d described, o lease.OpenOptions) (lea
 	d.ID = lease.SessionID(id)
 	lid := s.leaseOf(d.ID)
 	p := plan{
+		guard:  rules,
 		first:  []Write{{Key: sessionKey(d.ID), Value: encodeSession(d), Lease: lid}},
 		decide: []step{{Cond{beatKey(d.ID), 0}, Write{Key: beatKey(d.ID), Value: []byte("{}"), Lease: lid}}},
 		read:   []string{sessionKey(d.ID)},
+		show:   []string{rulesKey},
 	}
 	if d.attempt != "" {
 		key := attemptAt + d.attempt
@@ -67,6 +74,11 @@ func (s *Store) open(ctx context.Context, d described, o lease.OpenOptions) (lea
 	switch {
 	case err != nil:
 		return lease.Session{}, err
+	case !r.OK && p.outdated(r.Items):
+		if d.attempt == "" {
+			s.revoke(d.ID) // the next try has another
+		}
+		return lease.Session{}, lease.ErrRules
 	case !r.OK && d.attempt == "":
 		// A retry inside the driver found its own first try.
 	case !r.OK:
@@ -253,6 +265,10 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...str
 		return lease.Beat{}, &lease.ArgumentError{Field: "groups", Value: len(groups), Rule: fmt.Sprintf("at most %d in one keep-alive", s.batch())}
 	}
 	reads := []string{beatKey(id), metaKey, requestsKey(id)}
+	holders := s.holders(groups)
+	for _, h := range holders {
+		reads = append(reads, beatKey(h))
+	}
 	for _, g := range groups {
 		reads = append(reads, recordKey(g))
 	}
@@ -264,14 +280,29 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...str
 		return lease.Beat{}, err
 	}
 	beat := lease.Beat{TTL: ttl, Requests: s.waiting(id, items[2])}
-	for _, i := range items[3:] {
-		r, err := decodeRecord(i)
-		if err != nil {
-			return lease.Beat{}, err
+	beats, records := items[3:3+len(holders)], items[3+len(holders):]
+	for _, i := range records {
+		r, _ := decodeRecord(i) // of one that a newer program wrote, what can be read
+		if h := slices.Index(holders, r.Holder); h >= 0 && beats[h].Version == 0 {
+			// Its beat was gone before the record was read: it is dead.
+			r.Record = s.view(r.Record, false).Record
 		}
 		beat.Records = append(beat.Records, r.Record)
 	}
 	return beat, nil
+}
+
+// holders are the sessions that hold the groups, as far as it is known here.
+func (s *Store) holders(groups []string) []lease.SessionID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var holders []lease.SessionID
+	for _, g := range groups {
+		if r, ok := s.records.get(g); ok && r.Holder != "" && !slices.Contains(holders, r.Holder) {
+			holders = append(holders, r.Holder)
+		}
+	}
+	return holders
 }
 
 // renew extends the session, and reads at a moment when it lived.

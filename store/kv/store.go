@@ -67,7 +67,7 @@ type Store struct {
 	feed *feed
 }
 
-var _ lease.Store = (*Store)(nil)
+var _ lease.Ruled = (*Store)(nil)
 
 // New returns a store over the driver. It reads, or at first use writes, what describes
 // the deployment. Shutdown ends it.

@@ -222,8 +222,9 @@ func (c *connection) openEtcd(ctx context.Context, o *opened, at target) error {
 	if err != nil {
 		return err
 	}
-	// A service holds its callers to what operators have laid down; here we do.
-	o.Store, o.close = steer.Bind(steer.Store{Store: s, Call: c.timeout}), append(o.close, s.Shutdown)
+	// A service enforces what operators have laid down; here we do.
+	o.Store = steer.NewRegister(steer.Store{Store: lease.Guard(s, lease.GuardConfig{}), Call: c.timeout})
+	o.close = append(o.close, s.Shutdown)
 	return nil
 }
 

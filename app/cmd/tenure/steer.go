@@ -164,7 +164,7 @@ func (q *request) successor(ctx context.Context, s steer.Store, v lease.View) er
 		return &exitError{exitNo, fmt.Errorf("node %q leads group %q already", q.order.To, v.Group)}
 	}
 	err := s.Bar(ctx, v.Group, q.order.To)
-	var bar *steer.BarError
+	var bar *lease.BarError
 	if errors.As(err, &bar) {
 		return &exitError{exitNo, err}
 	}

@@ -29,6 +29,9 @@ type Config struct {
 	// where it has one again and the feed saw both. back: the token went back, which a
 	// store never does unless it was restored from a backup.
 	OnChange func(v lease.View, terms int, vacant time.Duration, back bool)
+	// Sessions, if set, begins to take the updates of each watch, in order: those of groups
+	// too.
+	Sessions func() func(lease.Update)
 	// OnSight is told when the engine can be watched (nil) and when no longer.
 	OnSight func(error)
 }
@@ -43,7 +46,6 @@ type Feed struct {
 	topics map[string]*topic
 	leads  map[string]int // by candidate: how many groups it leads
 	holds  map[lease.SessionID]int
-	nodes  nodes
 }
 
 // topic is a group that the engine has a record of, or that somebody asks about.
@@ -92,18 +94,21 @@ func (f *Feed) Run(ctx context.Context) {
 	wait := retryMin
 	for ctx.Err() == nil {
 		err := errors.New("the watch ended")
-		f.snapshot(true)
 		pictured := make(map[string]bool) // nil when the snapshot is complete
+		sessions := func(lease.Update) {}
+		if f.cfg.Sessions != nil {
+			sessions = f.cfg.Sessions()
+		}
 		for u, werr := range f.cfg.Store.Watch(ctx, lease.Scope{"*"}) {
 			if werr != nil {
 				err = werr
 				break
 			}
+			sessions(u)
 			switch u.Kind {
 			case lease.Synced:
 				wait = retryMin
 				f.lose(pictured)
-				f.snapshot(false)
 				pictured = nil
 				f.sight(true, nil)
 			case lease.GroupChanged:
@@ -112,7 +117,6 @@ func (f *Feed) Run(ctx context.Context) {
 				}
 				f.apply(u.View)
 			case lease.SessionBegan, lease.SessionEnded:
-				f.session(u)
 			}
 		}
 		if ctx.Err() != nil {
@@ -270,6 +274,16 @@ func (f *Feed) Holds(id lease.SessionID) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.holds[id]
+}
+
+// Followers says how many follow a group.
+func (f *Feed) Followers(group string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if t := f.topics[group]; t != nil {
+		return len(t.subs)
+	}
+	return 0
 }
 
 // Held returns the groups of a session, sorted.

@@ -1,0 +1,211 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// Claim is what a client says it holds.
+type Claim struct {
+	Group   string
+	Node    string
+	Term    fence.Token
+	Session lease.SessionID
+	// Own: a campaign opened the session for this group. It ends with the term, so that
+	// nobody hands the group to a client that has left.
+	Own bool
+}
+
+// Holds reports whether the record says what the client says.
+func (c Claim) Holds(v lease.View) bool {
+	return v.State == tenure.Led && v.Holder == c.Session && v.Token == c.Term && v.Candidate.ID == c.Node
+}
+
+// Ended reports whether the record remembers that this very term is over.
+func (c Claim) Ended(v lease.View) bool {
+	return (v.Token > c.Term || v.State == tenure.Vacant) && slices.ContainsFunc(v.Terms, func(t lease.Term) bool {
+		return t.Token == c.Term && t.Session == c.Session && t.Candidate == c.Node
+	})
+}
+
+// NotLeaderError: the client does not lead. The view says who does.
+type NotLeaderError struct{ View lease.View }
+
+func (e *NotLeaderError) Error() string {
+	return fmt.Sprintf("election: the term is over: group %q is %s", e.View.Group, e.View.State)
+}
+
+// Renew keeps the session of a claim alive, and confirms that the record still names it with
+// that term. Both happen after the client sent its request, so its lease may be counted from
+// there. The caller has made sure that the session is the client's.
+func Renew(ctx context.Context, s lease.Store, c Claim) (lease.View, lease.Beat, error) {
+	beat, err := s.KeepAlive(ctx, c.Session, c.Group)
+	switch {
+	case err == nil:
+		if v := (lease.View{Record: beat.Records[0], State: tenure.Led}); c.Holds(v) {
+			return v, beat, nil
+		}
+	case !errors.Is(err, lease.ErrSessionDead):
+		return lease.View{}, beat, err
+	}
+	return lease.View{}, beat, c.over(ctx, s)
+}
+
+// over says who leads instead.
+func (c Claim) over(ctx context.Context, s lease.Store) error {
+	v, err := s.Read(ctx, c.Group)
+	if err != nil {
+		return err
+	}
+	if c.Holds(v) {
+		v.State = tenure.Vacant // it died just now
+	}
+	return &NotLeaderError{v}
+}
+
+// Resigned is what has come of a resignation.
+type Resigned struct {
+	Term fence.Token
+	To   string // the leader of Term; "": nobody leads, and Term is over
+	// Left is why the session of the claim could not be closed, or a request not be
+	// answered: both expire.
+	Left error
+}
+
+// Successor finds the session of a node that may lead the group next. An ErrSuccessor says
+// that there is none.
+type Successor func(ctx context.Context, node string) (lease.Session, error)
+
+// Resign ends the term of a claim: the group goes to the successor, if one is named, or else
+// to the one that a waiting request for a transfer names, if there is one. A term that is
+// over was given back before, so the same call repeated has the same answer.
+func Resign(ctx context.Context, s lease.Store, find Successor, c Claim, to string) (Resigned, error) {
+	out := Resigned{Term: c.Term}
+	v, err := s.Read(ctx, c.Group)
+	switch {
+	case err != nil:
+		return out, err
+	case c.Ended(v):
+		return out, nil
+	case !c.Holds(v):
+		return out, &NotLeaderError{v}
+	}
+	// First, for a resignation that is refused must not have kept the session alive.
+	var next lease.Session
+	if to != "" {
+		if next, err = find(ctx, to); err != nil {
+			return out, err
+		}
+	}
+	beat, err := s.KeepAlive(ctx, c.Session)
+	switch {
+	case errors.Is(err, lease.ErrSessionDead):
+		return out, nil
+	case err != nil:
+		return out, err
+	}
+	asked := slices.DeleteFunc(beat.Requests, func(r lease.Request) bool { return r.Group != c.Group })
+	if to == "" {
+		if next, err = c.requested(ctx, find, asked); err != nil {
+			return out, err
+		}
+	}
+	released, err := c.release(ctx, s, next.ID, asked, v.Record)
+	if errors.Is(err, lease.ErrSuccessor) && to == "" {
+		next = lease.Session{} // the one that was asked for left just now
+		released, err = c.release(ctx, s, "", asked, v.Record)
+	}
+	if err != nil {
+		// Unknown, dead or moved on: what counts is whether the term is over.
+		if v, rerr := s.Read(ctx, c.Group); rerr == nil && !errors.Is(err, lease.ErrSuccessor) && c.Ended(v) {
+			err = nil
+		}
+		return out, err
+	}
+	if len(released) == 0 {
+		return out, nil
+	}
+	out.Left = c.settle(ctx, s, asked, next.Candidate.ID)
+	if c.Own {
+		// Not if the session leads again: a retry of the campaign has the same session.
+		err := s.Close(ctx, c.Session, lease.Resigned, released...)
+		if !errors.Is(err, lease.ErrConflict) {
+			out.Left = errors.Join(out.Left, err)
+		}
+	}
+	if next.ID != "" {
+		out.Term, out.To = released[0].Token, released[0].Candidate.ID
+	}
+	return out, nil
+}
+
+// release gives the record up. Where nobody is to be answered, the end of the session does:
+// then nothing is returned.
+func (c Claim) release(ctx context.Context, s lease.Store, to lease.SessionID, asked []lease.Request, held lease.Record) ([]lease.Record, error) {
+	why := c.reason(asked, to)
+	if to == "" && c.Own && len(asked) == 0 {
+		return nil, s.Close(ctx, c.Session, why, held)
+	}
+	return s.Release(ctx, c.Session, to, why, held)
+}
+
+// Concerns reports whether a request is about a term of the group. One that was left with an
+// earlier term of the same session is not.
+func Concerns(r lease.Request, group string, term fence.Token) bool {
+	return r.Group == group && (r.Token == 0 || r.Token == term)
+}
+
+// requested finds the session of the candidate that a waiting request for a transfer names.
+// There is none if nobody asked, or if the candidate has left or may not lead.
+func (c Claim) requested(ctx context.Context, find Successor, asked []lease.Request) (lease.Session, error) {
+	for _, r := range asked {
+		if r.Verb != lease.Transfer || !Concerns(r, c.Group, c.Term) {
+			continue
+		}
+		if next, err := find(ctx, r.To); !errors.Is(err, lease.ErrSuccessor) {
+			return next, err
+		}
+	}
+	return lease.Session{}, nil
+}
+
+// reason is why a term ends that its leader gives up: maybe it was asked to.
+func (c Claim) reason(asked []lease.Request, to lease.SessionID) lease.Reason {
+	stepDown := slices.ContainsFunc(asked, func(r lease.Request) bool {
+		return r.Verb == lease.StepDown && Concerns(r, c.Group, c.Term)
+	})
+	switch {
+	case stepDown:
+		return lease.SteppedDown
+	case to != "":
+		return lease.Transferred
+	}
+	return lease.Resigned
+}
+
+// settle answers what was asked about a term that was given up to the candidate to, or to
+// nobody.
+func (c Claim) settle(ctx context.Context, s lease.Store, asked []lease.Request, to string) error {
+	var failed error
+	for _, r := range asked {
+		answer := lease.Answer{Outcome: lease.Done, Detail: "resigned"}
+		switch {
+		case r.Verb != lease.Transfer || r.To == to:
+		case to == "":
+			answer = lease.Answer{Outcome: lease.Refused, Detail: fmt.Sprintf("candidate %q left or may not lead; the group was released", r.To)}
+		default:
+			answer = lease.Answer{Outcome: lease.Refused, Detail: fmt.Sprintf("the group was handed to %q", to)}
+		}
+		err := s.Answer(ctx, c.Session, r.ID, answer)
+		if err != nil && !errors.Is(err, lease.ErrNotFound) && !errors.Is(err, lease.ErrSessionDead) {
+			failed = fmt.Errorf("answer request %s: %w", r.ID, err)
+		}
+	}
+	return failed
+}
