@@ -1,0 +1,387 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/mem"
+)
+
+const (
+	billing  = "billing"
+	instance = "instance-0123456789"
+)
+
+// world is a store, and calls that campaign in it one at a time.
+type world struct {
+	t     *testing.T
+	store *mem.Store
+	time  clock.Instant
+}
+
+func newWorld(t *testing.T) *world {
+	s := mem.New(mem.Options{})
+	t.Cleanup(s.Shutdown)
+	return &world{t: t, store: s, time: 1}
+}
+
+func options() lease.OpenOptions {
+	return lease.OpenOptions{Scope: lease.Scope{"*"}, Instance: instance, Attempt: "campaign"}
+}
+
+func (w *world) open(node string, o lease.OpenOptions) lease.Session {
+	w.t.Helper()
+	s, err := w.store.Open(w.t.Context(), tenure.Candidate{ID: node}, time.Hour, o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+// seize lets a session lead a group.
+func (w *world) seize(id lease.SessionID, group string) lease.Record {
+	w.t.Helper()
+	v, err := w.store.Read(w.t.Context(), group)
+	var got []lease.Record
+	if err == nil {
+		got, err = w.store.Acquire(w.t.Context(), id, v.Record)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return got[0]
+}
+
+func (w *world) lives(id lease.SessionID) bool {
+	_, err := w.store.Session(w.t.Context(), id)
+	return err == nil
+}
+
+// driver steps a campaign and makes its calls.
+type driver struct {
+	*world
+	*Campaign
+	made []lease.CallKind
+	// before happens before a call is made. If it returns an error, that is the answer.
+	before func(*lease.Call) error
+	// after happens after it was made. If it returns an error, that is the answer.
+	after func(*lease.Call) error
+}
+
+func (w *world) campaign(cfg Config) *driver {
+	if cfg.Groups == nil {
+		cfg.Groups = []string{billing}
+	}
+	cfg.Machine.Candidate, cfg.Machine.Scope = tenure.Candidate{ID: "a"}, lease.Scope{"*"}
+	cfg.Machine.Timing, cfg.Machine.Attempt, cfg.Machine.Caps = lease.Timing{TTL: time.Hour}.Resolve(), "campaign", w.store.Caps()
+	if cfg.Deadline == 0 {
+		cfg.Deadline = w.time.Add(time.Minute)
+	}
+	return &driver{world: w, Campaign: New(cfg)}
+}
+
+// steps goes on until the campaign is over, or is idle before the given time.
+func (d *driver) steps(until clock.Instant, events ...lease.Event) (Outcome, bool) {
+	d.t.Helper()
+	for range 1000 {
+		actions := append([]lease.Action(nil), d.Step(d.time, events...)...)
+		events = nil
+		for _, a := range actions {
+			switch a.Kind {
+			case lease.DoCall:
+				events = append(events, lease.Event{Kind: lease.OnReply, Reply: d.call(a.Call)})
+			case lease.DoWatch:
+				for _, g := range d.cfg.Groups {
+					v, err := d.store.Read(d.t.Context(), g)
+					if err != nil {
+						d.t.Fatal(err)
+					}
+					events = append(events, lease.Event{Kind: lease.OnView, View: &v})
+				}
+				events = append(events, lease.Event{Kind: lease.OnView, View: &lease.View{}})
+			default:
+			}
+		}
+		if len(events) > 0 {
+			continue
+		}
+		if out, done := d.Done(); done {
+			return out, true
+		}
+		if d.Next() > until {
+			d.time = until
+			return Outcome{}, false
+		}
+		d.time = max(d.time, d.Next())
+	}
+	d.t.Fatal("it does not end")
+	return Outcome{}, false
+}
+
+func (d *driver) run(events ...lease.Event) Outcome {
+	d.t.Helper()
+	out, _ := d.steps(clock.Never-1, events...)
+	return out
+}
+
+func (d *driver) call(c *lease.Call) *lease.Reply {
+	d.made = append(d.made, c.Kind)
+	if d.before != nil {
+		if err := d.before(c); err != nil {
+			return &lease.Reply{ID: c.ID, Err: err}
+		}
+	}
+	r := c.Do(context.Background(), d.store, tenure.Candidate{ID: "a"}, options())
+	if d.after != nil {
+		if err := d.after(c); err != nil {
+			return &lease.Reply{ID: c.ID, Err: err}
+		}
+	}
+	return r
+}
+
+func left() lease.Event { return lease.Event{Kind: OnGone, Cause: context.Canceled} }
+
+var errLost = errors.New("no answer")
+
+// A vacant group is led with two calls, and the session stays open for the client.
+func TestVacant(t *testing.T) {
+	d := newWorld(t).campaign(Config{})
+	out := d.run()
+	if out.Led[billing].Token != 1 || out.Err != nil || !d.lives(out.Session.ID) || len(d.made) != 2 {
+		t.Errorf("%+v with %v", out, d.made)
+	}
+}
+
+// A call that is repeated has the same answer, and the term goes on.
+func TestRepeated(t *testing.T) {
+	w := newWorld(t)
+	first := w.campaign(Config{Retriable: true}).run()
+	for _, wait := range []bool{false, true} {
+		again := w.campaign(Config{Retriable: true, Wait: wait}).run()
+		if again.Led[billing].Token != 1 || again.Session.ID != first.Session.ID {
+			t.Errorf("%+v, and again %+v", first, again)
+		}
+	}
+}
+
+// A campaign that ends without a term closes its session: at the deadline, when the client
+// goes away, and when another was faster.
+func TestNotElected(t *testing.T) {
+	w := newWorld(t)
+	w.seize(w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}}).ID, billing)
+	for name, tt := range map[string]struct {
+		wait, gone bool
+	}{"deadline": {wait: true}, "gone": {wait: true, gone: true}, "at once": {}} {
+		for _, retriable := range []bool{false, true} {
+			d := w.campaign(Config{Wait: tt.wait, Retriable: retriable, Deadline: w.time.Add(time.Minute)})
+			out, over := d.steps(d.time + 1)
+			if over == tt.wait {
+				t.Fatalf("%s: over: %v", name, over)
+			}
+			if tt.gone {
+				out = d.run(left())
+			} else if tt.wait {
+				out = d.run()
+			}
+			if len(out.Led) > 0 || out.Session.ID == "" || d.lives(out.Session.ID) || out.Views[billing].Candidate.ID != "b" || (out.Err != nil) != tt.gone {
+				t.Errorf("%s, retriable %v: %+v", name, retriable, out)
+			}
+		}
+	}
+}
+
+// While the session is being closed, a retry at another instance of the service comes to lead
+// with it. If the client chose the instance the session is left alone; a client that waits is
+// told of the term. Otherwise nobody can know of the term, and it ends.
+func TestAbandonRaces(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		for _, retriable := range []bool{false, true} {
+			w := newWorld(t)
+			b := w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}})
+			w.seize(b.ID, billing)
+			d := w.campaign(Config{Wait: true, Retriable: retriable})
+			d.before = func(c *lease.Call) error {
+				if c.Kind == lease.CallClose && w.lives(b.ID) {
+					if err := w.store.Close(t.Context(), b.ID, lease.Closed); err != nil {
+						t.Fatal(err)
+					}
+					w.seize(c.Session, billing)
+				}
+				return nil
+			}
+			d.steps(d.time + 1)
+			var out Outcome
+			if gone {
+				out = d.run(left())
+			} else {
+				out = d.run()
+			}
+			if stays := !gone || retriable; d.lives(out.Session.ID) != stays {
+				t.Errorf("gone %v, retriable %v: the session lives: %v", gone, retriable, !stays)
+			}
+			if told := out.Led[billing].Token == 2; told == gone {
+				t.Errorf("gone %v, retriable %v: %+v", gone, retriable, out)
+			}
+		}
+	}
+}
+
+// A try whose answer is lost when the time is up is resolved by the close: it has succeeded,
+// and the client is told, or it never will.
+func TestLostWin(t *testing.T) {
+	for _, effect := range []bool{true, false} {
+		w := newWorld(t)
+		d := w.campaign(Config{Retriable: true})
+		lose := func(c *lease.Call) error {
+			if c.Kind == lease.CallAcquire {
+				d.time = d.cfg.Deadline
+				return errLost
+			}
+			return nil
+		}
+		if effect {
+			d.after = lose
+		} else {
+			d.before = lose
+		}
+		out := d.run()
+		if _, led := out.Led[billing]; led != effect || d.lives(out.Session.ID) != effect || !effect && out.Err == nil {
+			t.Errorf("effect %v: %+v", effect, out)
+		}
+	}
+}
+
+// A client that goes away while its session is being opened leaves no candidate behind.
+func TestGoneWhileOpening(t *testing.T) {
+	d := newWorld(t).campaign(Config{})
+	var open *lease.Call
+	for _, a := range d.Step(d.time) {
+		if a.Kind == lease.DoCall && a.Call.Kind == lease.CallOpen {
+			open = a.Call
+		}
+	}
+	d.Step(d.time, left())
+	if _, over := d.Done(); over || open == nil {
+		t.Fatal("it did not wait for the session")
+	}
+	out := d.run(lease.Event{Kind: lease.OnReply, Reply: d.call(open)})
+	if out.Session.ID == "" || d.lives(out.Session.ID) {
+		t.Errorf("%+v", out)
+	}
+}
+
+// A client that is gone when its campaign is won gets no term that nobody knows of, unless it
+// can ask again.
+func TestGoneWhenWon(t *testing.T) {
+	for _, retriable := range []bool{false, true} {
+		d := newWorld(t).campaign(Config{Retriable: retriable})
+		d.run()
+		if out := d.run(left()); d.lives(out.Session.ID) != retriable {
+			t.Errorf("retriable %v: %+v", retriable, out)
+		}
+	}
+}
+
+// A session that is the client's is never closed, nor opened again when it is dead.
+func TestLent(t *testing.T) {
+	w := newWorld(t)
+	b := w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}})
+	w.seize(b.ID, billing)
+	a := w.open("a", options())
+	lent := lease.MachineConfig{Session: &a, Sent: w.time, Lent: true}
+	for _, event := range [][]lease.Event{nil, {left()}} {
+		d := w.campaign(Config{Machine: lent, Wait: true})
+		d.steps(d.time + 1)
+		if out := d.run(event...); len(out.Led) > 0 || len(d.made) > 0 || !w.lives(a.ID) {
+			t.Errorf("%+v with %v", out, d.made)
+		}
+	}
+	if err := w.store.Close(t.Context(), a.ID, lease.Closed); err != nil {
+		t.Fatal(err)
+	}
+	d := w.campaign(Config{Machine: lent, Groups: []string{"vacant"}})
+	if out := d.run(); !errors.Is(out.Failed["vacant"], lease.ErrSessionDead) || len(d.made) != 1 {
+		t.Errorf("in a dead session: %+v with %v", out, d.made)
+	}
+}
+
+// Of many groups the vacant ones are led, who leads the others is told, and so is what nobody
+// knows yet.
+func TestMany(t *testing.T) {
+	w := newWorld(t)
+	b := w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}})
+	w.seize(b.ID, "taken")
+	a := w.open("a", options())
+	w.seize(a.ID, "held")
+	lent := lease.MachineConfig{Session: &a, Sent: w.time, Lent: true}
+	d := w.campaign(Config{Machine: lent, Groups: []string{"taken", "held", "vacant", "late"}})
+	d.before = func(c *lease.Call) error {
+		// Somebody is faster.
+		if v, err := w.store.Read(t.Context(), "late"); c.Kind == lease.CallAcquire && err == nil && v.Version == 0 {
+			w.seize(b.ID, "late")
+		}
+		return nil
+	}
+	out := d.run()
+	if len(out.Led) != 2 || out.Led["held"].Token != 1 || out.Led["vacant"].Token != 1 || out.Views["taken"].Holder != b.ID || out.Views["late"].Holder != b.ID || out.Err != nil {
+		t.Errorf("%+v", out)
+	}
+	d = w.campaign(Config{Machine: lent, Groups: []string{"held", "unsure"}})
+	d.before = func(c *lease.Call) error {
+		if c.Kind == lease.CallAcquire {
+			return errLost
+		}
+		return nil
+	}
+	if out := d.run(); len(out.Led) != 1 || !out.Unsure["unsure"] || len(d.made) != 1+tries {
+		t.Errorf("%+v with %v", out, d.made)
+	}
+}
+
+// What definitely cannot be is not tried again.
+func TestRefused(t *testing.T) {
+	for kind, err := range map[lease.CallKind]error{lease.CallOpen: lease.ErrRewound, lease.CallAcquire: &lease.BarError{Code: "cordoned", Detail: "no"}} {
+		d := newWorld(t).campaign(Config{Wait: true})
+		d.before = func(c *lease.Call) error {
+			if c.Kind == kind {
+				return err
+			}
+			return nil
+		}
+		out := d.run()
+		if got := errors.Join(out.Err, out.Failed[billing]); !errors.Is(got, err) || d.time != 1 || d.lives(out.Session.ID) {
+			t.Errorf("%v: %+v", kind, out)
+		}
+	}
+}
+
+// Calls that are never answered hold nothing up for longer than their time, and a beat that is
+// acknowledged counts from its sending.
+func TestSilence(t *testing.T) {
+	w := newWorld(t)
+	w.seize(w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}}).ID, billing)
+	d := w.campaign(Config{Wait: true, Deadline: clock.Never - 1})
+	d.cfg.Deadline = w.time.Add(20 * time.Minute)
+	d.steps(w.time.Add(16 * time.Minute)) // TTL/4 is a beat
+	if got := d.outcome.Sent; got != 1+clock.Instant(15*time.Minute) {
+		t.Errorf("the last beat counts from %v", got)
+	}
+	for i, a := range d.Step(d.cfg.Deadline) {
+		if i > 0 || a.Call.Kind != lease.CallClose {
+			t.Fatalf("%+v", a)
+		}
+	}
+	for range 10 {
+		if _, over := d.Done(); over {
+			return
+		}
+		d.Step(d.Next())
+	}
+	t.Error("it waits for ever")
+}
