@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"github.com/tenurehq/tenure/app/ledger/client"
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/internal/enginetest"
+	"github.com/tenurehq/tenure/internal/servertest"
 )
 
 const ttl = 3 * time.Second
@@ -255,13 +257,18 @@ func (f *onEtcd) metrics(p *process) {
 	_, body := ask(f.t, "GET", p.URL+"/metrics", "", nil)
 	for _, want := range []string{
 		`tenure_is_leader{group="billing"} 1`, "tenure_token{", "tenure_terms_total{", "tenure_keepalive_seconds_count{", "tenure_trust_remaining_seconds{",
-		`tenure_fence_rejected_total{group="billing",reason="stale",sink="ledger"} 0`, "tenure_time_to_elect_ms_count{", "tenure_leader_changes_total{",
-		`tenure_renew_failures_total{group="billing",reason="timeout"}`, `tenure_store_quorum_health{group="billing"} 1`,
+		`tenure_fence_rejected_total{group="billing",reason="stale",sink="ledger"} 0`, "tenure_time_to_elect_seconds_count{", "tenure_leader_changes_total{",
+		`tenure_renew_failures_total{group="billing",reason="BACKEND_DOWN"}`, `tenure_store_quorum_health{group="billing"} 1`,
 		"tenure_fleet_batches_total{", "tenure_failover_phase_seconds{", "tenure_pause_max_seconds{", "tenure_fleet_tick_late_seconds_count{",
 	} {
 		if !strings.Contains(string(body), want) {
 			f.t.Errorf("no %s in /metrics", want)
 		}
+	}
+	cmd := servertest.Command(f.t, "promtool", "check", "metrics")
+	cmd.Stdin = bytes.NewReader(body)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		f.t.Errorf("promtool: %v\n%s", err, out)
 	}
 }
 

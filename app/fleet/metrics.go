@@ -10,6 +10,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/fleet/api"
 	ledgerapi "github.com/tenurehq/tenure/app/ledger/api"
+	"github.com/tenurehq/tenure/app/metric"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -58,7 +59,7 @@ func newMetrics(n *Node) *metrics {
 		keepalive: histogram("tenure_keepalive_seconds", "How long acknowledged keep-alives took.", seconds),
 		renewals:  counters("tenure_renew_failures_total", "Keep-alives that failed, by reason.", "reason"),
 		calls:     counters("tenure_engine_calls_total", "Calls of this node to the engine, by what was called.", "call"),
-		elect:     histogram("tenure_time_to_elect_ms", "From when the end of a term was seen here until a term of this node began.", prometheus.ExponentialBuckets(0.25, 2, 18)),
+		elect:     histogram("tenure_time_to_elect_seconds", "From when the end of a term was seen here until a term of this node began.", prometheus.ExponentialBuckets(0.00025, 2, 18)),
 		health:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "tenure_store_quorum_health", Help: "1 while the engine answers, 0 while it cannot be seen.", ConstLabels: group}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tenure_fence_rejected_total", Help: "Writes of this node that were refused, by reason.", ConstLabels: group}, []string{"sink", "reason"}),
@@ -79,7 +80,7 @@ func newMetrics(n *Node) *metrics {
 		m.writes.WithLabelValues(o)
 		m.batches.WithLabelValues(o)
 	}
-	for _, r := range []string{renewTimeout, renewDead, renewOther} {
+	for _, r := range metric.RenewReasons() {
 		m.renewals.WithLabelValues(r)
 	}
 	for _, s := range shares {
@@ -108,33 +109,14 @@ func newMetrics(n *Node) *metrics {
 	return m
 }
 
-// Why a keep-alive failed.
-const (
-	renewTimeout = "timeout"
-	renewDead    = "session_dead"
-	renewOther   = "error"
-)
-
 // note takes what the lease's machine did.
 func (m *metrics) note(n lease.Note) {
 	switch n.Kind {
 	case lease.NoteBeat:
 		m.keepalive.Observe(n.Took.Seconds())
 	case lease.NoteMissed:
-		reason := renewOther
-		switch {
-		case errors.Is(n.Err, lease.ErrSessionDead):
-			reason = renewDead
-		case isTimeout(n.Err):
-			reason = renewTimeout
-		}
-		m.renewals.WithLabelValues(reason).Inc()
+		m.renewals.WithLabelValues(metric.RenewReason(n.Err)).Inc()
 	}
-}
-
-func isTimeout(err error) bool {
-	var t interface{ Timeout() bool }
-	return errors.As(err, &t) && t.Timeout()
 }
 
 func (m *metrics) quorum(ok bool) {
@@ -147,7 +129,7 @@ func (m *metrics) quorum(ok bool) {
 
 func (m *metrics) began(electing time.Duration) {
 	m.terms.Inc()
-	m.elect.Observe(float64(electing) / float64(time.Millisecond))
+	m.elect.Observe(electing.Seconds())
 }
 
 func (m *metrics) ended(cause string) {

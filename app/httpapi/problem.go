@@ -1,12 +1,10 @@
 package httpapi
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
+	"regexp"
 	"strconv"
 	"time"
 )
@@ -24,9 +22,16 @@ type Problem struct {
 	Retryable bool
 	// RetryAfter is rounded up to seconds; zero sends none.
 	RetryAfter time.Duration
-	// More are further members of the object, such as current_token.
+	// More are further members of the object, such as leader_node_id.
 	More map[string]any
 }
+
+// packageName is what Go errors begin with.
+var packageName = regexp.MustCompile(`(?m)^(json|fence|lease|tenure): `)
+
+// Plain is what an error says without the names of packages: callers over HTTP do not know
+// them.
+func Plain(err error) string { return packageName.ReplaceAllString(err.Error(), "") }
 
 func (p *Problem) Error() string {
 	if p.Detail == "" {
@@ -90,38 +95,4 @@ func WriteBody(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
-}
-
-// ReadJSON reads the body, one JSON value of at most limit bytes, into v. Fields
-// that v does not have are refused: a misspelt option must not be ignored. The
-// error is a *Problem. An empty body leaves v as it is, if that is allowed.
-func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed bool, v any) error {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return &Problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Detail: fmt.Sprintf("the body is larger than %d bytes", limit)}
-	case err != nil:
-		return &Problem{Status: http.StatusBadRequest, Code: "body_incomplete", Detail: "the body ended early or came too slowly"}
-	case emptyAllowed && len(bytes.TrimSpace(body)) == 0:
-		return nil
-	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return badBody(err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return badBody(errors.New("something follows the JSON value"))
-	}
-	return nil
-}
-
-func badBody(err error) *Problem {
-	const most = 200
-	said := err.Error()
-	if len(said) > most {
-		said = said[:most] + "…"
-	}
-	return &Problem{Status: http.StatusBadRequest, Code: "bad_body", Detail: "the body is not the JSON that is wanted: " + said}
 }

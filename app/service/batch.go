@@ -51,7 +51,7 @@ func (s *Service) batch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	answer.TTLMS, answer.HeldMS = out.Session.TTL.Milliseconds(), max(0, out.Sent.Sub(arrived)).Milliseconds()
+	answer.TTLMS, answer.HeldMS, answer.Expiry = out.Session.TTL.Milliseconds(), s.held(arrived, out.Sent), s.expiry(out.Sent, out.Session.TTL)
 	httpapi.WriteJSON(w, http.StatusOK, answer)
 	return nil
 }

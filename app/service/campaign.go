@@ -73,7 +73,7 @@ func (s *Service) campaign(w http.ResponseWriter, r *http.Request) error {
 	s.fulfil(r.Context(), c)
 	httpapi.WriteJSON(w, http.StatusOK, Leading{
 		Group: c.group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: c.session.TTL.Milliseconds(),
-		HeldMS: max(0, c.sent.Sub(c.arrived)).Milliseconds(), Handle: s.handleFor(c),
+		HeldMS: s.held(c.arrived, c.sent), Expiry: s.expiry(c.sent, c.session.TTL), Handle: s.handleFor(c),
 		Metadata: orEmpty(v.Candidate.Metadata), Deployment: s.deployment, Fenced: c.policy.Fenced,
 	})
 	return nil

@@ -20,10 +20,10 @@ func TestCampaign(t *testing.T) {
 	}
 	type lost struct {
 		Leader       string `json:"leader_node_id"`
-		CurrentToken uint64 `json:"current_token"`
+		Term         uint64 `json:"term"`
 		RetryAfterMS int64  `json:"retry_after_ms"`
 	}
-	if l := want[lost](in, 409, "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "b"}); l.Leader != "a" || l.CurrentToken != 1 || l.RetryAfterMS <= 0 {
+	if l := want[lost](in, 409, "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "b"}); l.Leader != "a" || l.Term != 1 || l.RetryAfterMS <= 0 {
 		t.Errorf("who loses is told %+v", l)
 	}
 	resign(in, first)
@@ -140,22 +140,6 @@ func TestRenewTouchesNothingForeign(t *testing.T) {
 		if now := store.beats.Load(); now != before {
 			t.Errorf("%d keep-alives were sent for a stranger", now-before)
 		}
-	}
-}
-
-// A wish for another TTL is answered with what the policy allows, and the next session
-// has it.
-func TestExtend(t *testing.T) {
-	in := serve(t, memStore(t))
-	want[Group](in, 201, "PUT", "/v1/groups/billing", GroupPolicy{MaxTTLMS: 9000})
-	l := lead(in, "billing", "a")
-	ask := RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle, ExtendByMS: 60_000}
-	if r := want[Renewed](in, 200, "POST", "/v1/groups/billing/renew", ask); r.TTLMS != 5000 || r.GrantedTTLMS != 9000 {
-		t.Errorf("renewed: %+v", r)
-	}
-	resign(in, l)
-	if next := lead(in, "billing", "a"); next.TTLMS != 9000 || next.Term != 2 {
-		t.Errorf("the next session: %+v", next)
 	}
 }
 

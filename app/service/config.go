@@ -37,6 +37,9 @@ type Config struct {
 	MaxWait time.Duration
 	// Step is how far apart those who wait in line here try. Default 25 ms.
 	Step time.Duration
+	// Drift is the largest difference of rate between the clock of this instance and that of
+	// a client, as a fraction. Default 0.02.
+	Drift float64
 	// Heartbeat is how often a stream without news says that it lives. Default 15 s.
 	Heartbeat time.Duration
 	// WriteTimeout is how long a stream may take to read what was sent to it, half of it at
@@ -46,7 +49,7 @@ type Config struct {
 	MaxBody int64
 	// Clock measures ages and waits. Default clock.System().
 	Clock clock.Clock
-	// Tracer gets a span for each request. Nil: none is made.
+	// Tracer gets a span for each request, term, election and handover. Nil: none is made.
 	Tracer trace.Tracer
 	// Log is for people. Default slog.Default().
 	Log *slog.Logger
@@ -63,6 +66,7 @@ func (c Config) withDefaults() Config {
 	def(&c.CallTimeout, 2*time.Second)
 	def(&c.MaxWait, time.Minute)
 	def(&c.Step, 25*time.Millisecond)
+	def(&c.Drift, 0.02)
 	def(&c.Heartbeat, 15*time.Second)
 	def(&c.WriteTimeout, 10*time.Second)
 	def(&c.MaxBody, 128<<10)
@@ -100,6 +104,7 @@ func (c Config) Validate() error {
 	rule(c.CallTimeout > 0 && c.CallTimeout <= 30*time.Second, "CallTimeout = %v must be more than 0 and at most 30s", c.CallTimeout)
 	rule(c.MaxWait > 0 && c.MaxWait <= 10*time.Minute, "MaxWait = %v must be more than 0 and at most 10m", c.MaxWait)
 	rule(c.Step > 0 && c.Step <= time.Second, "Step = %v must be more than 0 and at most 1s", c.Step)
+	rule(c.Drift > 0 && c.Drift < 0.5, "Drift = %v must be more than 0 and below 0.5", c.Drift)
 	rule(c.Heartbeat > 0 && c.Heartbeat <= 5*time.Minute, "Heartbeat = %v must be more than 0 and at most 5m", c.Heartbeat)
 	rule(c.WriteTimeout > 0, "WriteTimeout = %v must be positive", c.WriteTimeout)
 	rule(c.MaxBody >= 1024, "MaxBody = %d must be at least 1024", c.MaxBody)

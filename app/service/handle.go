@@ -40,8 +40,11 @@ func (s *Service) sessionHandle(l lease.Session) string {
 
 // parseHandle reads a handle of this deployment.
 func (s *Service) parseHandle(text string) (handle, error) {
+	if text == "" {
+		return handle{}, required("handle", true)
+	}
 	wrong := bad("bad_handle", "the handle is none that this service has given out: use the one of the last campaign or session, unchanged")
-	if text == "" || len(text) > maxHandle {
+	if len(text) > maxHandle {
 		return handle{}, wrong
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(text)

@@ -114,6 +114,7 @@ func (in *instance) ask(method, path string, body any, headers ...header) reply 
 		in.t.Fatalf("%s %s: %v", method, path, err)
 	}
 	conforms(in.t, in.doc, method, path, r)
+	spoken(in.t, method+" "+path, r)
 	return r
 }
 

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -40,7 +41,7 @@ func (s *Service) leader(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
-	say := func() ([]byte, error) { return httpapi.EncodeJSON(s.describeLeader(group, seen)) }
+	say := func() ([]byte, error) { return httpapi.EncodeJSON(s.describeLeader(r.Context(), group, seen)) }
 	var body []byte
 	if seen.kept != nil {
 		body, err = seen.kept.Say(seen.age.Milliseconds(), say)
@@ -54,15 +55,22 @@ func (s *Service) leader(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *Service) describeLeader(group string, seen sight) Leader {
+func (s *Service) describeLeader(ctx context.Context, group string, seen sight) Leader {
 	v := seen.View
 	out := Leader{
 		Group: group, LeaderNodeID: v.Candidate.ID, Address: v.Candidate.Address, Term: v.Token,
 		Metadata: orEmpty(v.Candidate.Metadata),
 	}
-	if left, told := s.sessions.remaining(v.Holder, s.clock.Now()); told {
+	left, told := s.sessions.remaining(v.Holder, s.clock.Now())
+	if !told && seen.kept == nil {
+		// The feed is behind. Without the session the answer is as true.
+		if l, err := s.engine.Session(ctx, v.Holder); err == nil {
+			left, told = l.TTL, true
+		}
+	}
+	if told {
 		ms := left.Milliseconds()
-		out.LeaseRemainingMS = &ms
+		out.LeaseRemainingMS, out.Expiry = &ms, s.expiry(s.clock.Now(), left)
 	}
 	if n := len(v.Terms); n > 0 {
 		out.SinceMS = v.Terms[n-1].Begin.UnixMilli()

@@ -2,7 +2,9 @@ package service
 
 import (
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -12,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tenurehq/tenure/app/httpapi"
+	"github.com/tenurehq/tenure/app/metric"
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -35,20 +39,21 @@ type metrics struct {
 
 	mu      sync.Mutex
 	groups  map[string]bool
+	reports map[string]fence.Token // by group: the newest report of a sink that was counted
 	healthy bool
 }
 
 func newMetrics(s *Service) *metrics {
 	m := &metrics{
-		registry: prometheus.NewRegistry(), groups: make(map[string]bool),
+		registry: prometheus.NewRegistry(), groups: make(map[string]bool), reports: make(map[string]fence.Token),
 		toElect: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "tenure_time_to_elect_ms", Help: "How long groups had no leader, where this instance saw both ends: a vacancy too short for the watch is not counted.", Buckets: prometheus.ExponentialBuckets(1, 2, 18)}),
+			Name: "tenure_time_to_elect_seconds", Help: "How long groups had no leader, where this instance saw both ends: a vacancy too short for the watch is not counted.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 18)}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tenure_leader_changes_total", Help: "Terms that began, as this instance saw it; groups beyond the first 500 share the label \"other\"."}, []string{"group"}),
 		renewFailure: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tenure_renew_failures_total", Help: "Renewals and keep-alives that failed."}, []string{"reason"}),
 		splitBrain: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tenure_split_brain_detected_total", Help: "Groups seen with a lower token after a higher one: the engine was restored from a backup, or is broken."}),
+			Name: "tenure_split_brain_detected_total", Help: "Groups seen with a lower token after a higher one, and reports of sinks that saw a token which contradicts the newest grant: the engine was restored from a backup, or is broken."}),
 		duplicates: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "tenure_duplicate_node_ids_total", Help: "Times a process was met whose node id another living session uses for the same group."}),
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -59,7 +64,7 @@ func newMetrics(s *Service) *metrics {
 		quorum: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "tenure_store_quorum_health", Help: "1 if the engine answered the last call, 0 if it did not."}),
 	}
-	for _, reason := range []string{"NOT_LEADER", "BACKEND_DOWN", "DENIED", "OTHER"} {
+	for _, reason := range metric.RenewReasons() {
 		m.renewFailure.WithLabelValues(reason)
 	}
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
@@ -79,6 +84,7 @@ func newMetrics(s *Service) *metrics {
 		denials("busy", func() float64 { return float64(s.gate.Stats().Busy) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "tenure_audit_lost_total", Help: "Entries of the audit that were lost."},
 			func() float64 { return float64(s.gate.Stats().AuditLost) }),
+		&roles{m, s},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -98,7 +104,7 @@ func (m *metrics) label(group string) string {
 	return otherGroups
 }
 
-// changed hears of every change that the feed brings.
+// changed counts a change that the feed brings.
 func (m *metrics) changed(v lease.View, terms int, vacant time.Duration, back bool) {
 	if back {
 		m.splitBrain.Inc()
@@ -107,7 +113,80 @@ func (m *metrics) changed(v lease.View, terms int, vacant time.Duration, back bo
 		m.changes.WithLabelValues(m.label(v.Group)).Add(float64(terms))
 	}
 	if vacant > 0 {
-		m.toElect.Observe(float64(vacant) / float64(time.Millisecond))
+		m.toElect.Observe(vacant.Seconds())
+	}
+}
+
+// suspected counts a report of a sink that the engine believes, once.
+func (m *metrics) suspected(group string, seen fence.Token) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.reports[group] == seen {
+		return
+	}
+	if len(m.reports) >= labelled {
+		clear(m.reports)
+	}
+	m.reports[group] = seen
+	m.splitBrain.Inc()
+}
+
+// roles says at each scrape who leads which group and what each node does.
+type roles struct {
+	m *metrics
+	s *Service
+}
+
+var (
+	groupLeader = prometheus.NewDesc("tenure_group_leader", "1 for the node that leads a group, 0 without one; groups without a label of their own are counted as \"other\" while they are led.", []string{"group", "leader_node_id"}, nil)
+	nodeRole    = prometheus.NewDesc("tenure_node_role", "1 for the role of each node: leader of a group at least, or candidate; nodes beyond the first 500 are counted as \"other\".", []string{"node_id", "role"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (r *roles) Describe(to chan<- *prometheus.Desc) {
+	to <- groupLeader
+	to <- nodeRole
+}
+
+// Collect implements prometheus.Collector.
+func (r *roles) Collect(to chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	leaders, nodes := r.s.feed.Leaders()
+	others, rest := 0, make(map[string]int)
+	for _, group := range slices.Sorted(maps.Keys(leaders)) {
+		node, led := leaders[group], 0
+		if node != "" {
+			led = 1
+		}
+		if r.m.label(group) == group {
+			gauge(groupLeader, led, group, node)
+		} else {
+			others += led
+		}
+	}
+	if others > 0 {
+		gauge(groupLeader, others, otherGroups, otherGroups)
+	}
+	r.s.sessions.mu.Lock()
+	for node := range r.s.sessions.nodes {
+		nodes[node] += 0
+	}
+	r.s.sessions.mu.Unlock()
+	for i, node := range slices.Sorted(maps.Keys(nodes)) {
+		role := "candidate"
+		if nodes[node] > 0 {
+			role = "leader"
+		}
+		if i < labelled {
+			gauge(nodeRole, 1, node, role)
+		} else {
+			rest[role]++
+		}
+	}
+	for role, n := range rest {
+		gauge(nodeRole, n, otherGroups, role)
 	}
 }
 
@@ -141,15 +220,17 @@ func (m *metrics) reachable() bool {
 }
 
 func (m *metrics) renewFailed(err error) {
-	reason := "OTHER"
+	reason := metric.RenewReason(err)
 	var p *httpapi.Problem
-	switch {
-	case errors.As(err, &p) && p.Code == "not_leader", errors.Is(err, lease.ErrSessionDead):
-		reason = "NOT_LEADER"
-	case errors.As(err, &p) && p.Status == http.StatusForbidden:
-		reason = "DENIED"
-	case p == nil && !lease.Definite(err):
-		reason = "BACKEND_DOWN"
+	if errors.As(err, &p) {
+		switch {
+		case p.Code == "not_leader":
+			reason = metric.NotLeader
+		case p.Status == http.StatusForbidden:
+			reason = metric.Denied
+		default:
+			reason = metric.Other
+		}
 	}
 	m.renewFailure.WithLabelValues(reason).Inc()
 }

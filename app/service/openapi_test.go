@@ -126,7 +126,7 @@ func TestMetrics(t *testing.T) {
 	var text string
 	eventually(t, "the change is counted", func() bool {
 		text = string(in.ask("GET", "/metrics", nil).body)
-		return contains(text, "tenure_time_to_elect_ms_count 1")
+		return contains(text, "tenure_time_to_elect_seconds_count 1")
 	})
 	for _, name := range []string{
 		`tenure_leader_changes_total{group="other"}`, `tenure_renew_failures_total{reason="BACKEND_DOWN"} 0`, `tenure_renew_failures_total{reason="NOT_LEADER"} 1`, "tenure_split_brain_detected_total 0",
@@ -183,10 +183,10 @@ func TestMetricsMove(t *testing.T) {
 	becomes("tenure_store_quorum_health", "1")
 	want[Resigned](in, 200, "POST", "/v1/groups/billing/resign", ResignRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}, a.auth())
 	becomes("tenure_groups_without_leader", "1")
-	becomes("tenure_time_to_elect_ms_count", "0")
+	becomes("tenure_time_to_elect_seconds_count", "0")
 	want[Leading](in, 200, "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "a"}, a.auth())
 	becomes("tenure_groups_without_leader", "0")
-	becomes("tenure_time_to_elect_ms_count", "1")
+	becomes("tenure_time_to_elect_seconds_count", "1")
 	becomes(`tenure_leader_changes_total{group="billing"}`, "2")
 }
 

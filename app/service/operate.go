@@ -40,7 +40,7 @@ func (s *Service) stepDown(w http.ResponseWriter, r *http.Request) error {
 	}
 	if r.Header.Get("If-Match") == "" {
 		return &httpapi.Problem{
-			Status: http.StatusPreconditionRequired, Code: "token_required",
+			Status: http.StatusPreconditionRequired, Code: "term_required",
 			Detail: `say which leader is meant, with If-Match: "<term>" as GET leader answers it: another may lead by now`,
 		}
 	}
@@ -115,6 +115,7 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error
 		}
 	}
 	var out SteppedDown
+	began := time.Now()
 	if o.force {
 		out, err = s.force(ctx, o, v, to)
 		out.AlsoEnded = also
@@ -132,6 +133,7 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error
 	if err != nil {
 		return err
 	}
+	s.traceHandover(ctx, began, o.group, v.Token, o.to, out.Outcome)
 	status := http.StatusOK
 	if out.Outcome == "waiting" {
 		status = http.StatusAccepted
@@ -162,8 +164,8 @@ func (s *Service) meant(r *http.Request, group string) (lease.View, error) {
 		return lease.View{}, err
 	case want > 0 && a.Token != fence.Token(want):
 		return a.View, led(&httpapi.Problem{
-			Status: http.StatusPreconditionFailed, Code: "stale_token",
-			Detail: fmt.Sprintf("the leader that is meant (token %d) is not the newest: %s; look again before you act", want, whoLeads(a.View)),
+			Status: http.StatusPreconditionFailed, Code: "stale_term",
+			Detail: fmt.Sprintf("the leader that is meant (term %d) is not the newest: %s; look again before you act", want, whoLeads(a.View)),
 		}, a.View, 0)
 	case a.State != tenure.Led:
 		return a.View, led(&httpapi.Problem{

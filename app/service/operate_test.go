@@ -32,8 +32,8 @@ func TestStepDown(t *testing.T) {
 	in, other := serve(t, store), serve(t, store)
 	l := lead(in, "billing", "a")
 	const path = "/v1/groups/billing/step-down"
-	refused(in, 428, "token_required", "POST", path, nil)
-	refused(in, 412, "stale_token", "POST", path, nil, header{"If-Match": `"9"`})
+	refused(in, 428, "term_required", "POST", path, nil)
+	refused(in, 412, "stale_term", "POST", path, nil, header{"If-Match": `"9"`})
 	refused(in, 400, "bad_precondition", "POST", path, nil, header{"If-Match": "x"})
 	refused(in, 409, "no_leader", "POST", "/v1/groups/nobody/transfer?to=a", nil)
 
@@ -140,7 +140,7 @@ func TestPolicy(t *testing.T) {
 		RetryAfterMS int64 `json:"retry_after_ms"`
 	}
 	_ = json.Unmarshal(refused(in, 409, "not_leader", "POST", path, CampaignRequest{NodeID: "b"}).body, &p)
-	if p.RetryAfterMS != 777 {
+	if p.RetryAfterMS < 777 || p.RetryAfterMS > 777*3/2+1 {
 		t.Errorf("retry after %d", p.RetryAfterMS)
 	}
 	refused(in, 412, "version_conflict", "PUT", "/v1/groups/billing", GroupPolicy{}, header{"If-Match": `"999"`})

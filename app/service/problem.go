@@ -31,9 +31,9 @@ func explain(err error) *httpapi.Problem {
 	case errors.As(err, &bar):
 		return barred(bar)
 	case errors.As(err, &argument):
-		return bad("bad_argument", "%s", argument)
+		return bad("bad_argument", "%s", httpapi.Plain(argument))
 	case errors.Is(err, lease.ErrInvalid):
-		return bad("bad_argument", "%s", err)
+		return bad("bad_argument", "%s", httpapi.Plain(err))
 	case errors.Is(err, steer.ErrRegisterFull):
 		return &httpapi.Problem{
 			Status: http.StatusTooManyRequests, Code: "quota_created_groups", RetryAfter: time.Minute,
@@ -79,9 +79,8 @@ func explain(err error) *httpapi.Problem {
 
 // led adds who leads to a problem.
 func led(p *httpapi.Problem, v lease.View, retry time.Duration) *httpapi.Problem {
-	more := map[string]any{"group": v.Group, "current_token": v.Token, "state": v.State.String()}
+	more := map[string]any{"group": v.Group, "term": v.Token, "state": v.State.String()}
 	if v.State == tenure.Led {
-		more["leader"] = v.Candidate.ID
 		more["leader_node_id"] = v.Candidate.ID
 		if v.Candidate.Address != "" {
 			more["leader_address"] = v.Candidate.Address
@@ -109,18 +108,18 @@ func knowing(err error, v lease.View) error {
 // whoLeads says it in words.
 func whoLeads(v lease.View) string {
 	if v.State != tenure.Led {
-		return fmt.Sprintf("group %q has no leader (newest token %d)", v.Group, v.Token)
+		return fmt.Sprintf("group %q has no leader (newest term %d)", v.Group, v.Token)
 	}
 	since := ""
 	if n := len(v.Terms); n > 0 {
 		since = ", since " + v.Terms[n-1].Begin.UTC().Format(time.RFC3339)
 	}
-	return fmt.Sprintf("group %q is led by %q (token %d%s)", v.Group, v.Candidate.ID, v.Token, since)
+	return fmt.Sprintf("group %q is led by %q (term %d%s)", v.Group, v.Candidate.ID, v.Token, since)
 }
 
 // notElected is the answer to a campaign that another has won.
 func (s *Service) notElected(c *contest, v lease.View) *httpapi.Problem {
-	retry := s.backoff(c.policy, v)
+	retry := jittered(s.backoff(c.policy, v)).Round(time.Millisecond)
 	if s.otherProcess(c, v) {
 		return led(&httpapi.Problem{
 			Status: http.StatusConflict, Code: "node_id_in_use", Retryable: true, RetryAfter: retry,

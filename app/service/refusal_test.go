@@ -58,10 +58,11 @@ func TestRefusals(t *testing.T) {
 	judge := func(path string, r reply) {
 		t.Helper()
 		var p struct {
-			Title, Code, Detail, Leader, State string
-			Status                             int
-			Retryable                          *bool
-			CurrentToken                       *uint64 `json:"current_token"`
+			Title, Code, Detail, State string
+			Leader                     string `json:"leader_node_id"`
+			Status                     int
+			Retryable                  *bool
+			Term                       *uint64 `json:"term"`
 		}
 		if err := json.Unmarshal(r.body, &p); err != nil || r.header.Get("Content-Type") != httpapi.ContentTypeProblem {
 			t.Errorf("%s: %v is no problem", path, r)
@@ -71,7 +72,7 @@ func TestRefusals(t *testing.T) {
 		if p.Status != r.status || p.Title == "" || p.Retryable == nil || len(p.Detail) < 15 || !slices.Contains(explained(t), p.Code) {
 			t.Errorf("%s: %v", path, r)
 		}
-		if slices.Contains([]string{"not_leader", "node_id_in_use", "stale_token", "group_is_led"}, p.Code) && (p.Leader != "a" || p.CurrentToken == nil) {
+		if slices.Contains([]string{"not_leader", "node_id_in_use", "stale_term", "group_is_led"}, p.Code) && (p.Leader != "a" || p.Term == nil) {
 			t.Errorf("%s: it does not say who leads: %v", path, r)
 		}
 		if (r.status == 429 || r.status == 503) && r.header.Get("Retry-After") == "" {
@@ -97,8 +98,8 @@ func TestRefusals(t *testing.T) {
 	ask(all, 400, "ttl_out_of_bounds", "POST", group("empty", "/campaign"), CampaignRequest{NodeID: "a", TTLMS: 1 << 50})
 	ask(all, 409, "no_successor", "POST", group("led", "/transfer?to=x"), nil)
 	ask(all, 409, "out_of_scope", "POST", group("empty", "/campaign"), CampaignRequest{NodeID: "a", Session: wide.Handle})
-	ask(all, 412, "stale_token", "POST", group("led", "/step-down"), nil, header{"If-Match": `"77"`})
-	ask(all, 428, "token_required", "POST", group("led", "/step-down"), nil)
+	ask(all, 412, "stale_term", "POST", group("led", "/step-down"), nil, header{"If-Match": `"77"`})
+	ask(all, 428, "term_required", "POST", group("led", "/step-down"), nil)
 	ask(all, 412, "version_conflict", "PUT", group("closed", ""), nil, header{"If-Match": `"77"`})
 	ask(all, 409, "group_is_led", "DELETE", group("led", ""), nil)
 	ask(&caller{}, 401, "unauthenticated", "GET", group("led", "/leader"), nil)
@@ -107,7 +108,8 @@ func TestRefusals(t *testing.T) {
 	ask(b, 403, "not_your_session", "POST", group("led", "/renew"), RenewRequest{NodeID: "b", Term: l.Term, Handle: l.Handle})
 	ask(all, 409, "other_deployment", "POST", group("led", "/renew"), RenewRequest{NodeID: "a", Term: l.Term, Handle: foreign})
 	ask(all, 421, "other_deployment", "POST", "/v1/store/meta", "{}", header{"Tenure-Deployment": "elsewhere"})
-	ask(all, 400, "bad_argument", "POST", group("led", "/renew"), RenewRequest{NodeID: "a", Handle: l.Handle})
+	ask(all, 400, "bad_argument", "POST", group("led", "/renew"), RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle, ExtendByMS: -1})
+	ask(all, 400, "missing_field", "POST", group("led", "/resign"), ResignRequest{NodeID: "a", Term: l.Term})
 	ask(all, 400, "invalid_argument", "POST", "/v1/store/read", `{"group":"X"}`)
 	ask(all, 409, "conflict", "POST", "/v1/store/set-attributes", `{"name":"group/led","version":99,"values":{"a":"b"}}`)
 	ask(all, 404, "not_found", "POST", "/v1/store/answered", `{"session":"`+string(sessionOf(t, in, l.Handle))+`","request":"never"}`)

@@ -66,6 +66,7 @@ func (s *Service) storeRoutes() ([]Route, error) {
 		Heard: func(r *http.Request, h storeapi.Heard) {
 			s.record(r.Context(), "store "+string(h.Method), strings.Join(h.Groups[:min(len(h.Groups), 8)], ","), fence.Token(h.Token), h.Err, h.Reason)
 		},
+		Suspected:    s.metrics.suspected,
 		WriteTimeout: s.cfg.WriteTimeout,
 		Stopping:     s.ctx.Done(),
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// claim reads what a caller says it holds.
+// claim reads what a caller says it holds. Without a handle the session is not known yet.
 func (s *Service) claim(r *http.Request, node string, term fence.Token, text string) (election.Claim, handle, error) {
 	c := election.Claim{Group: groupOf(r), Node: node, Term: term}
 	if err := access.From(r.Context()).Is(node); err != nil {
@@ -30,6 +30,9 @@ func (s *Service) claim(r *http.Request, node string, term fence.Token, text str
 	}
 	if !term.Valid() {
 		return c, handle{}, bad("bad_argument", "term: the number that the campaign answered")
+	}
+	if text == "" {
+		return c, handle{}, nil
 	}
 	h, err := s.parseHandle(text)
 	c.Session = h.session
@@ -54,9 +57,13 @@ func (s *Service) renew(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	began := s.clock.Now()
 	var v lease.View
 	var beat lease.Beat
-	if err = s.entitled(r.Context(), c); err == nil || errors.Is(err, lease.ErrSessionDead) {
+	if err = s.byTerm(r.Context(), &c); err == nil {
+		err = s.entitled(r.Context(), c)
+	}
+	if err == nil || errors.Is(err, lease.ErrSessionDead) {
 		v, beat, err = election.Renew(r.Context(), s.engine, c)
 	}
 	if err = notLeading(err); err != nil {
@@ -65,10 +72,11 @@ func (s *Service) renew(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := Renewed{
-		Group: c.Group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: beat.TTL.Milliseconds(), Requests: requestsFor(beat.Requests, c.Group, v.Token),
+		Group: c.Group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: beat.TTL.Milliseconds(), Expiry: s.expiry(began, beat.TTL),
+		Requests: requestsFor(beat.Requests, c.Group, v.Token),
 	}
 	if in.ExtendByMS != 0 {
-		out.GrantedTTLMS = s.grantWish(r.Context(), c, beat.TTL, in.ExtendByMS).Milliseconds()
+		out.ExtendedByMS, out.GroupsExtended = out.TTLMS, max(1, s.feed.Holds(v.Holder))
 	}
 	httpapi.WriteJSON(w, http.StatusOK, out)
 	return nil
@@ -92,27 +100,6 @@ func (s *Service) entitled(ctx context.Context, c election.Claim) error {
 		}
 	}
 	return nil
-}
-
-// grantWish writes down the TTL that the node's next session for the group shall have,
-// and returns it. The renewal stands whatever becomes of the wish.
-func (s *Service) grantWish(ctx context.Context, c election.Claim, now time.Duration, byMS int64) time.Duration {
-	pol, err := s.policy(ctx, c.Group)
-	if err != nil {
-		return now
-	}
-	least, most := s.bounds(pol)
-	by := min(max(byMS, -most.Milliseconds()), most.Milliseconds())
-	granted := min(max(now+time.Duration(by)*time.Millisecond, least, s.store.Caps().MinTTL), most)
-	err = s.change(ctx, steer.Wishes(c.Node), func(values map[string]string) error {
-		steer.SetWish(values, c.Group, granted, time.Now())
-		return nil
-	})
-	if err != nil {
-		s.cfg.Log.Warn("a wish for another TTL could not be written down", "node", c.Node, "group", c.Group, "err", err)
-		return now
-	}
-	return granted
 }
 
 // wish reads what the candidate wished for when it last led the group. Who leads within a
@@ -151,7 +138,7 @@ func (s *Service) resign(w http.ResponseWriter, r *http.Request) error {
 	if in.Successor != "" && !lease.ValidName(in.Successor) {
 		return bad("bad_argument", "successor: %q is no name of a node", clip(in.Successor))
 	}
-	ctx := r.Context()
+	ctx, began := r.Context(), time.Now()
 	c.Own = s.endsWithTerm(ctx, h, c.Group)
 	find := func(ctx context.Context, node string) (lease.Session, error) { return s.successor(ctx, c.Group, node) }
 	out, err := election.Resign(ctx, s.engine, find, c, in.Successor)
@@ -166,6 +153,7 @@ func (s *Service) resign(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	s.traceHandover(ctx, began, c.Group, c.Term, out.To, string(lease.Done))
 	httpapi.WriteJSON(w, http.StatusOK, Resigned{Group: c.Group, Term: out.Term, LeaderNodeID: out.To})
 	return nil
 }

@@ -25,6 +25,7 @@ type Service struct {
 	reader     *feed.Reader
 	feed       *feed.Feed
 	metrics    *metrics
+	spans      *termSpans
 	sessions   *sessions
 	duplicates *duplicates
 	created    *steer.Register
@@ -60,12 +61,12 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		}
 		s.ownGate = true
 	}
-	s.metrics = newMetrics(s)
+	s.metrics, s.spans = newMetrics(s), &termSpans{tracer: cfg.Tracer, open: make(map[string]openTerm)}
 	s.sessions, s.duplicates = newSessions(s), &duplicates{s: s, told: make(map[string]bool)}
 	s.reader = feed.NewReader(cfg.Store, cfg.Clock, cfg.CallTimeout, s.metrics.read)
 	s.feed = feed.New(feed.Config{
 		Store: cfg.Store, Reader: s.reader, Deployment: meta.Deployment, Timeout: cfg.CallTimeout, Clock: cfg.Clock, Log: cfg.Log,
-		OnChange: s.metrics.changed, OnSight: s.metrics.sight, Sessions: s.sessions.feed,
+		OnChange: s.changed, OnSight: s.metrics.sight, Sessions: s.sessions.feed,
 	})
 	s.engine, s.created = engine{s.store, s}, steer.NewRegister(steer.Store{Store: s.store, Call: cfg.CallTimeout})
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -76,6 +77,12 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	s.work.Go(func() { s.feed.Run(s.ctx) })
 	s.work.Go(s.probe)
 	return s, nil
+}
+
+// changed hears of every change that the feed brings.
+func (s *Service) changed(v lease.View, terms int, vacant time.Duration, back bool) {
+	s.metrics.changed(v, terms, vacant, back)
+	s.spans.changed(v, vacant)
 }
 
 // ServeHTTP implements http.Handler.
@@ -93,6 +100,7 @@ func (s *Service) Close() {
 	s.stop()
 	s.reader.Close()
 	s.work.Wait()
+	s.spans.close()
 	if s.ownGate {
 		s.gate.Close()
 	}
@@ -130,7 +138,13 @@ func (s *Service) call(ctx context.Context) (context.Context, context.CancelFunc
 
 // body reads the body of a request.
 func (s *Service) body(w http.ResponseWriter, r *http.Request, emptyAllowed bool, v any) error {
-	return httpapi.ReadJSON(w, r, s.cfg.MaxBody, emptyAllowed, v)
+	if err := httpapi.ReadJSON(w, r, s.cfg.MaxBody, emptyAllowed, v); err != nil {
+		return err
+	}
+	if f, ok := v.(form); ok {
+		return f.settle()
+	}
+	return nil
 }
 
 func groupOf(r *http.Request) string { return r.PathValue("group") }

@@ -110,8 +110,9 @@ func (s *Service) keepSession(w http.ResponseWriter, r *http.Request) error {
 	session, err := s.mine(r.Context(), h)
 	if err == nil {
 		var beat lease.Beat
+		sent := s.clock.Now()
 		if beat, err = s.engine.KeepAlive(r.Context(), session.ID); err == nil {
-			httpapi.WriteJSON(w, http.StatusOK, Beat{TTLMS: beat.TTL.Milliseconds(), Requests: requestsFor(beat.Requests, "", 0)})
+			httpapi.WriteJSON(w, http.StatusOK, Beat{TTLMS: beat.TTL.Milliseconds(), Expiry: s.expiry(sent, beat.TTL), Requests: requestsFor(beat.Requests, "", 0)})
 			return nil
 		}
 	}

@@ -11,6 +11,7 @@ type CampaignRequest struct {
 	NodeID string `json:"node_id" doc:"who wants to lead; must be the caller's own identity"`
 	// TTLMS is how long the lease outlives the last renewal.
 	TTLMS    int64             `json:"ttl_ms,omitempty" doc:"how long the lease outlives the last renewal; 0 is the default of the deployment"`
+	TTL      Duration          `json:"ttl,omitempty" doc:"the same as a duration such as 15s, or in seconds"`
 	Metadata map[string]string `json:"metadata,omitempty" doc:"passed on to observers, at most 4 KiB in all"`
 	Address  string            `json:"address,omitempty" doc:"where others reach the node; passed on as it is"`
 	Priority int               `json:"priority,omitempty" doc:"higher first in line"`
@@ -27,7 +28,8 @@ type Leading struct {
 	Term         fence.Token `json:"term" doc:"the fencing token: show it with every write"`
 	TTLMS        int64       `json:"ttl_ms" doc:"count it from when the request was sent, plus held_ms"`
 	// HeldMS is how long the service held the request before the lease began.
-	HeldMS     int64             `json:"held_ms" doc:"how long the request had waited here when the lease began"`
+	HeldMS     int64             `json:"held_ms" doc:"how long the request had waited here when the lease began, less what the clocks of service and client may differ by"`
+	Expiry     string            `json:"expiry" doc:"when the lease ends without a renewal, by this instance's wall clock: for people; count ttl_ms on your own clock"`
 	Handle     string            `json:"handle" doc:"opaque; renew and resign with it, on any instance"`
 	Metadata   map[string]string `json:"metadata"`
 	Deployment string            `json:"deployment" doc:"for stamps"`
@@ -38,9 +40,10 @@ type Leading struct {
 type RenewRequest struct {
 	NodeID string      `json:"node_id"`
 	Term   fence.Token `json:"term"`
-	Handle string      `json:"handle"`
-	// ExtendByMS is a wish for the next session.
-	ExtendByMS int64 `json:"extend_by_ms,omitempty" doc:"a wish: the node's next session for this group shall have a TTL that much longer (or shorter); the session at hand stays as it is"`
+	Handle string      `json:"handle,omitempty" doc:"as the campaign answered it; without it the session is found by the term, which takes one more read"`
+	// ExtendByMS asks that the lease ends so long after now.
+	ExtendByMS int64    `json:"extend_by_ms,omitempty" doc:"how long the lease shall last from now on. The TTL of a session is fixed when it is opened, so it is granted as that TTL: see extended_by_ms"`
+	ExtendBy   Duration `json:"extend_by,omitempty" doc:"the same as a duration such as 15s, or in seconds"`
 }
 
 // Renewed is the answer to a renewal.
@@ -49,9 +52,11 @@ type Renewed struct {
 	LeaderNodeID string      `json:"leader_node_id"`
 	Term         fence.Token `json:"term"`
 	TTLMS        int64       `json:"ttl_ms" doc:"count it from when the request was sent"`
-	// GrantedTTLMS answers a wish.
-	GrantedTTLMS int64     `json:"granted_ttl_ms,omitempty" doc:"what was granted of the wish: the TTL of the next session"`
-	Requests     []Request `json:"requests,omitempty" doc:"what is asked of the leader: stop work, then resign"`
+	Expiry       string      `json:"expiry" doc:"as in the answer to a campaign"`
+	// ExtendedByMS and GroupsExtended answer extend_by.
+	ExtendedByMS   int64     `json:"extended_by_ms,omitempty" doc:"with extend_by: what was granted, the TTL of the session"`
+	GroupsExtended int       `json:"groups_extended,omitempty" doc:"with extend_by: how many groups the session leads, as far as this instance knows; a session is extended as a whole"`
+	Requests       []Request `json:"requests,omitempty" doc:"what is asked of the leader: stop work, then resign"`
 }
 
 // Request is what an operator asks of a leader.
@@ -86,6 +91,7 @@ type Leader struct {
 	LeaderNodeID     string            `json:"leader_node_id"`
 	Address          string            `json:"address,omitempty"`
 	Term             fence.Token       `json:"term"`
+	Expiry           string            `json:"expiry,omitempty" doc:"when the lease ends at most without another renewal, by this instance's wall clock; not there while it knows nothing; never a permission"`
 	LeaseRemainingMS *int64            `json:"lease_remaining_ms,omitempty" doc:"how long the lease lasts at most without another renewal, as far as this instance knows; not there while it knows nothing; never a permission"`
 	Metadata         map[string]string `json:"metadata"`
 	SinceMS          int64             `json:"since_ms" doc:"when the term began, by the engine's wall clock"`
@@ -103,6 +109,7 @@ type SessionRequest struct {
 	NodeID   string            `json:"node_id"`
 	Groups   []string          `json:"groups" doc:"names, or beginnings followed by *"`
 	TTLMS    int64             `json:"ttl_ms,omitempty"`
+	TTL      Duration          `json:"ttl,omitempty" doc:"the same as a duration such as 15s, or in seconds"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Address  string            `json:"address,omitempty"`
 	Priority int               `json:"priority,omitempty"`
@@ -121,6 +128,7 @@ type Session struct {
 // Beat is the answer to a keep-alive.
 type Beat struct {
 	TTLMS    int64     `json:"ttl_ms" doc:"count it from when the request was sent"`
+	Expiry   string    `json:"expiry" doc:"as in the answer to a campaign"`
 	Requests []Request `json:"requests,omitempty"`
 }
 
@@ -135,6 +143,7 @@ type Batch struct {
 	Refused []BatchRefuse `json:"refused"`
 	TTLMS   int64         `json:"ttl_ms" doc:"count it from when the request was sent, plus held_ms"`
 	HeldMS  int64         `json:"held_ms"`
+	Expiry  string        `json:"expiry" doc:"as in the answer to a campaign"`
 }
 
 // BatchTerm is a group that the session leads.
@@ -180,7 +189,7 @@ type Groups struct {
 // Term is an ended or present term.
 type Term struct {
 	Term       fence.Token `json:"term"`
-	NodeID     string      `json:"node_id"`
+	NodeID     string      `json:"leader_node_id"`
 	BeginMS    int64       `json:"begin_ms"`
 	EndMS      int64       `json:"end_ms,omitempty" doc:"absent while it lasts"`
 	DurationMS int64       `json:"duration_ms"`

@@ -3,6 +3,9 @@
 package upgrade
 
 import (
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -26,8 +29,21 @@ type member struct {
 // term is one as everybody must tell it.
 type term struct {
 	Term   uint64 `json:"term"`
-	NodeID string `json:"node_id"`
+	NodeID string `json:"leader_node_id"`
 	Reason string `json:"reason"`
+}
+
+// UnmarshalJSON also reads node_id, which the previous version writes for leader_node_id.
+func (t *term) UnmarshalJSON(b []byte) error {
+	type plain term
+	var former struct {
+		NodeID string `json:"node_id"`
+	}
+	if err := errors.Join(json.Unmarshal(b, (*plain)(t)), json.Unmarshal(b, &former)); err != nil {
+		return err
+	}
+	t.NodeID = cmp.Or(t.NodeID, former.NodeID)
+	return nil
 }
 
 // crew is the members of one group, and the file into which each writes when it leads.

@@ -26,9 +26,9 @@ type Event struct {
 	// lead on.
 	State string `json:"state"`
 	// Token belongs to the newest term, ended or not; 0 is none.
-	Token fence.Token `json:"token"`
+	Token fence.Token `json:"term"`
 	// Holder leads, or led last.
-	Holder   string            `json:"holder"`
+	Holder   string            `json:"leader_node_id"`
 	Address  string            `json:"address,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// SinceMS is when the term began, by the engine's wall clock: for people.

@@ -45,6 +45,7 @@ type Feed struct {
 	synced bool // the watch runs, and its snapshot is complete
 	topics map[string]*topic
 	leads  map[string]int // by candidate: how many groups it leads
+	holds  map[lease.SessionID]int
 }
 
 // topic is a group that the engine has a record of, or that somebody asks about.
@@ -80,7 +81,7 @@ func New(cfg Config) *Feed {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = 5 * time.Second
 	}
-	return &Feed{cfg: cfg, topics: make(map[string]*topic), leads: make(map[string]int)}
+	return &Feed{cfg: cfg, topics: make(map[string]*topic), leads: make(map[string]int), holds: make(map[lease.SessionID]int)}
 }
 
 const (
@@ -256,6 +257,9 @@ func (f *Feed) count(v lease.View, by int) {
 	if f.leads[v.Candidate.ID] += by; f.leads[v.Candidate.ID] <= 0 {
 		delete(f.leads, v.Candidate.ID)
 	}
+	if f.holds[v.Holder] += by; f.holds[v.Holder] <= 0 {
+		delete(f.holds, v.Holder)
+	}
 }
 
 // Leads says how many groups a candidate leads.
@@ -263,6 +267,13 @@ func (f *Feed) Leads(candidate string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.leads[candidate]
+}
+
+// Holds says how many groups a session leads.
+func (f *Feed) Holds(id lease.SessionID) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.holds[id]
 }
 
 // Followers says how many follow a group.

@@ -89,7 +89,7 @@ func New(title, version, about string) *Document {
 func problemSchema() map[string]any {
 	text := map[string]any{"type": "string"}
 	return map[string]any{
-		"type": "object", "description": "A refusal (RFC 9457). Further members say more, such as leader, current_token, retry_after_ms.",
+		"type": "object", "description": "A refusal (RFC 9457). Further members say more, such as leader_node_id, term, retry_after_ms.",
 		"required": []string{"type", "title", "status", "code", "retryable"},
 		"properties": map[string]any{
 			"type": text, "title": text, "detail": text,

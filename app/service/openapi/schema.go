@@ -13,7 +13,13 @@ func (d *Document) schema(v any) any {
 	return d.typ(reflect.TypeOf(v))
 }
 
+// described is a type that encoding/json writes or reads in its own way.
+type described interface{ OpenAPISchema() map[string]any }
+
 func (d *Document) typ(t reflect.Type) any {
+	if own, ok := reflect.Zero(t).Interface().(described); ok {
+		return own.OpenAPISchema()
+	}
 	switch t.Kind() {
 	case reflect.Pointer:
 		return d.typ(t.Elem())

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
@@ -39,6 +40,8 @@ type Config struct {
 	Policy Policy
 	// Heard is told, if set, of every call that changes something or was denied.
 	Heard func(r *http.Request, h Heard)
+	// Suspected is told, if set, of a report that stopped all grants.
+	Suspected func(group string, seen fence.Token)
 	// WriteTimeout is how long a reader of a stream may not take anything. Default 10 s.
 	WriteTimeout time.Duration
 	// Stopping, when closed, ends the streams, so that their callers go to another

@@ -335,5 +335,12 @@ func (a *API) suspect(ctx context.Context, v *visit, in wire.SuspectCall) (wire.
 	if err := v.may(Campaign, in.Group); err != nil {
 		return wire.Nothing{}, err
 	}
-	return wire.Nothing{}, a.cfg.Store.Suspect(ctx, in.Group, in.Seen)
+	if err := a.cfg.Store.Suspect(ctx, in.Group, in.Seen); err != nil || a.cfg.Suspected == nil {
+		return wire.Nothing{}, err
+	}
+	// A late report changes nothing.
+	if m, err := a.cfg.Store.Meta(ctx); err == nil && m.Rewound {
+		a.cfg.Suspected(in.Group, in.Seen)
+	}
+	return wire.Nothing{}, nil
 }

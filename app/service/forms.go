@@ -1,0 +1,141 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/election"
+)
+
+// Duration is a time span in a request: a string such as "15s", or a number of seconds.
+type Duration time.Duration
+
+// maxSeconds keeps a number of seconds within a time.Duration.
+const maxSeconds = 1e9
+
+// UnmarshalJSON reads both forms.
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	wrong := errors.New(`want a duration such as "15s", or a number of seconds`)
+	var text string
+	if json.Unmarshal(b, &text) == nil {
+		span, err := time.ParseDuration(text)
+		if err != nil {
+			return wrong
+		}
+		*d = Duration(span)
+		return nil
+	}
+	seconds, err := strconv.ParseFloat(string(b), 64)
+	if err != nil || seconds > maxSeconds || seconds < -maxSeconds {
+		return wrong
+	}
+	*d = Duration(seconds * float64(time.Second))
+	return nil
+}
+
+// MarshalJSON writes the string.
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+
+// OpenAPISchema describes both forms.
+func (Duration) OpenAPISchema() map[string]any {
+	return map[string]any{"type": []string{"string", "number"}}
+}
+
+// into sets the field in milliseconds that means the same.
+func (d Duration) into(ms *int64, name string) error {
+	switch got := time.Duration(d); {
+	case d == 0:
+		return nil
+	case got%time.Millisecond != 0:
+		return bad("bad_argument", "%s: %v is not a number of whole milliseconds", name, got)
+	case *ms != 0 && *ms != got.Milliseconds():
+		return bad("bad_argument", "%s and %s_ms differ: send one of them", name, name)
+	default:
+		*ms = got.Milliseconds()
+		return nil
+	}
+}
+
+// A form is a request that can be written in several ways. settle turns it into the one
+// that the handlers read, and says what is missing.
+type form interface{ settle() error }
+
+func (in *CampaignRequest) settle() error {
+	return firstOf(required("node_id", in.NodeID == ""), in.TTL.into(&in.TTLMS, "ttl"))
+}
+
+func (in *SessionRequest) settle() error {
+	return firstOf(required("node_id", in.NodeID == ""), in.TTL.into(&in.TTLMS, "ttl"))
+}
+
+func (in *RenewRequest) settle() error {
+	err := firstOf(required("node_id", in.NodeID == ""), required("term", in.Term == 0), in.ExtendBy.into(&in.ExtendByMS, "extend_by"))
+	if err == nil && in.ExtendByMS < 0 {
+		err = bad("bad_argument", "extend_by: must be positive")
+	}
+	return err
+}
+
+func (in *ResignRequest) settle() error {
+	return firstOf(required("node_id", in.NodeID == ""), required("term", in.Term == 0), required("handle", in.Handle == ""))
+}
+
+// required reports a field that is missing.
+func required(name string, missing bool) error {
+	if !missing {
+		return nil
+	}
+	where := map[string]string{
+		"node_id": "the name of the node that sends the request",
+		"term":    "the number that the campaign answered",
+		"handle":  "the text that the campaign or POST /sessions answered",
+	}
+	return bad("missing_field", "%s: missing; send %s", name, where[name])
+}
+
+func firstOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// byTerm finds the session of a claim that has no handle. It is enough that node and term
+// fit: a renewal by mistake only lets the term last.
+func (s *Service) byTerm(ctx context.Context, c *election.Claim) error {
+	if c.Session != "" {
+		return nil
+	}
+	a, err := s.reader.Read(ctx, c.Group)
+	if err != nil {
+		return err
+	}
+	if a.State != tenure.Led || a.Token != c.Term || a.Candidate.ID != c.Node {
+		return notLeader(a.View)
+	}
+	c.Session = a.Holder
+	return nil
+}
+
+// expiry is when a lease ends that began at an instant, for people.
+func (s *Service) expiry(began clock.Instant, ttl time.Duration) string {
+	return time.Now().Add(ttl - s.clock.Now().Sub(began)).UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+// held is how long a request had waited when its lease began, in milliseconds. The client
+// adds it to a time of its own clock, which may run slower than ours by the drift.
+func (s *Service) held(arrived, began clock.Instant) int64 {
+	return int64(float64(max(0, began.Sub(arrived)).Milliseconds()) * (1 - s.cfg.Drift))
+}
+
+// jittered is d and up to half as much again, so that those who were refused together do not
+// come back together.
+func jittered(d time.Duration) time.Duration { return d + rand.N(d/2+1) }

@@ -1,0 +1,112 @@
+package service
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/servertest"
+)
+
+// series reads one value of /metrics, "" if it is not there.
+func (in *instance) series(name string) string {
+	for line := range strings.Lines(string(in.ask("GET", "/metrics", nil).body)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// becomes waits for a value of /metrics.
+func (in *instance) becomes(name, value string) {
+	in.t.Helper()
+	eventually(in.t, name+" becomes "+value, func() bool { return in.series(name) == value })
+}
+
+// promtool has nothing to say about the metrics, with something in each of them.
+func TestMetricsAreWellFormed(t *testing.T) {
+	in := serve(t, memStore(t))
+	resign(in, lead(in, "billing", "a"))
+	in.becomes("tenure_groups_without_leader", "1")
+	l := lead(in, "billing", "b")
+	refused(in, 409, "not_leader", "POST", "/groups/billing/renew", RenewRequest{NodeID: "b", Term: 99, Handle: l.Handle})
+	in.becomes("tenure_time_to_elect_seconds_count", "1")
+	cmd := servertest.Command(t, "promtool", "check", "metrics")
+	cmd.Stdin = bytes.NewReader(in.ask("GET", "/metrics", nil).body)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("promtool: %v\n%s", err, out)
+	}
+}
+
+// Who leads a group and what each node does can be read off the metrics, and neither grows
+// with the number of groups and nodes.
+func TestRoleMetrics(t *testing.T) {
+	in := serve(t, memStore(t))
+	l := lead(in, "billing", "a")
+	s := want[Session](in, 201, "POST", "/sessions", SessionRequest{NodeID: "b", Groups: []string{"*"}})
+	in.becomes(`tenure_group_leader{group="billing",leader_node_id="a"}`, "1")
+	in.becomes(`tenure_node_role{node_id="a",role="leader"}`, "1")
+	in.becomes(`tenure_node_role{node_id="b",role="candidate"}`, "1")
+	want[Resigned](in, 200, "POST", "/groups/billing/resign", ResignRequest{NodeID: "a", Term: l.Term, Handle: l.Handle, Successor: "b"})
+	in.becomes(`tenure_group_leader{group="billing",leader_node_id="b"}`, "1")
+	in.becomes(`tenure_group_leader{group="billing",leader_node_id="a"}`, "")
+	in.becomes(`tenure_node_role{node_id="a",role="leader"}`, "")
+	in.becomes(`tenure_node_role{node_id="b",role="leader"}`, "1")
+	in.becomes(`tenure_node_role{node_id="b",role="candidate"}`, "")
+	want[Closed](in, 200, "DELETE", "/sessions/"+s.Handle, nil)
+	in.becomes(`tenure_group_leader{group="billing",leader_node_id=""}`, "0")
+	in.becomes(`tenure_node_role{node_id="b",role="leader"}`, "")
+
+	many := want[Session](in, 201, "POST", "/sessions", SessionRequest{NodeID: "z", Groups: []string{"*"}})
+	var groups []string
+	for i := range labelled + 20 {
+		groups = append(groups, fmt.Sprintf("g%03d", i))
+		want[Session](in, 201, "POST", "/sessions", SessionRequest{NodeID: fmt.Sprintf("n%03d", i), Groups: []string{"*"}})
+	}
+	want[Batch](in, 200, "POST", "/sessions/"+many.Handle+"/campaign", BatchRequest{Groups: groups})
+	in.becomes(`tenure_group_leader{group="other",leader_node_id="other"}`, "21") // billing has a label too
+	in.becomes(`tenure_node_role{node_id="other",role="candidate"}`, "20")
+	in.becomes(`tenure_node_role{node_id="other",role="leader"}`, "1") // z comes last
+	text := string(in.ask("GET", "/metrics", nil).body)
+	for _, name := range []string{"tenure_group_leader{", "tenure_node_role{"} {
+		if n := strings.Count(text, name); n > labelled+2 {
+			t.Errorf("%s is there %d times", name, n)
+		}
+	}
+}
+
+// Each failed renewal has one of the reasons that are documented.
+func TestRenewFailureReasons(t *testing.T) {
+	in := serve(t, memStore(t))
+	l := lead(in, "billing", "a")
+	refused(in, 409, "not_leader", "POST", "/groups/billing/renew", RenewRequest{NodeID: "a", Term: 9})
+	refused(in, 403, "not_your_session", "POST", "/groups/billing/renew", RenewRequest{NodeID: "b", Term: l.Term, Handle: l.Handle})
+	in.becomes(`tenure_renew_failures_total{reason="NOT_LEADER"}`, "1")
+	in.becomes(`tenure_renew_failures_total{reason="DENIED"}`, "1")
+	in.becomes(`tenure_renew_failures_total{reason="BACKEND_DOWN"}`, "0")
+	in.becomes(`tenure_renew_failures_total{reason="OTHER"}`, "0")
+}
+
+// A split brain is counted when a sink reports a token that contradicts the newest grant, once
+// however often it is reported, and not when the report is late.
+func TestSplitBrainReports(t *testing.T) {
+	in := serve(t, memStore(t))
+	l := lead(in, "billing", "a")
+	remote := client(in, nil)
+	report := func(seen fence.Token) {
+		t.Helper()
+		if err := remote.Suspect(bound(t), "billing", seen); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resign(in, l)
+	l = lead(in, "billing", "b")
+	report(l.Term - 1) // it was granted before this one, so nothing is wrong
+	in.becomes("tenure_split_brain_detected_total", "0")
+	report(l.Term + 7)
+	report(l.Term + 7)
+	in.becomes("tenure_split_brain_detected_total", "1")
+}

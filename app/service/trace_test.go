@@ -1,0 +1,97 @@
+package service
+
+import (
+	"strings"
+	"testing"
+
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+)
+
+// ended returns the spans of a name that have ended, as "attribute=value …" without order of time.
+func ended(rec *tracetest.SpanRecorder, name string) (all []sdk.ReadOnlySpan) {
+	for _, s := range rec.Ended() {
+		if s.Name() == name {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func attributes(s sdk.ReadOnlySpan) map[string]string {
+	all := map[string]string{}
+	for _, a := range s.Attributes() {
+		all[string(a.Key)] = a.Value.String()
+	}
+	return all
+}
+
+// A term is a span from its beginning to its end, with the election before it as a child; a
+// handover is a span within the request that makes it. A term that lasts when the instance
+// stops is not lost.
+func TestTermSpans(t *testing.T) {
+	rec := tracetest.NewSpanRecorder()
+	in := serve(t, memStore(t), func(c *Config) {
+		c.Tracer = sdk.NewTracerProvider(sdk.WithSpanProcessor(rec)).Tracer("test")
+	})
+	a := lead(in, "billing", "a")
+	in.becomes(`tenure_group_leader{group="billing",leader_node_id="a"}`, "1")
+	resign(in, a)
+	in.becomes("tenure_groups_without_leader", "1")
+	b := lead(in, "billing", "b")
+	want[Session](in, 201, "POST", "/sessions", SessionRequest{NodeID: "c", Groups: []string{"*"}})
+	want[Resigned](in, 200, "POST", "/groups/billing/resign", ResignRequest{NodeID: "b", Term: b.Term, Handle: b.Handle, Successor: "c"})
+	in.becomes(`tenure_group_leader{group="billing",leader_node_id="c"}`, "1")
+	in.stop()
+
+	terms, elections, handovers := ended(rec, "term"), ended(rec, "election"), ended(rec, "handover")
+	if len(terms) != 3 || len(elections) != 1 || len(handovers) != 1 {
+		t.Fatalf("%d terms, %d elections, %d handovers", len(terms), len(elections), len(handovers))
+	}
+	for i, want := range []map[string]string{
+		{"tenure.group": "billing", "tenure.term": "1", "tenure.leader_node_id": "a", "tenure.reason": "resigned"},
+		{"tenure.group": "billing", "tenure.term": "2", "tenure.leader_node_id": "b", "tenure.reason": "transferred"},
+		{"tenure.group": "billing", "tenure.term": "3", "tenure.leader_node_id": "c", "tenure.unfinished": "true"},
+	} {
+		got := attributes(terms[i])
+		for k, v := range want {
+			if got[k] != v {
+				t.Errorf("term %d: %s is %q, want %q", i+1, k, got[k], v)
+			}
+		}
+		if got["tenure.unfinished"] != want["tenure.unfinished"] || terms[i].Parent().IsValid() || terms[i].EndTime().Before(terms[i].StartTime()) {
+			t.Errorf("term %d: %v", i+1, terms[i])
+		}
+	}
+	e := elections[0]
+	if e.Parent().SpanID() != terms[1].SpanContext().SpanID() || !e.EndTime().After(e.StartTime()) || e.StartTime().Before(terms[0].EndTime().Add(-1e9)) {
+		t.Errorf("the election: %v", e)
+	}
+	h := handovers[0]
+	if got := attributes(h); got["tenure.group"] != "billing" || got["tenure.term"] != "2" || got["tenure.to"] != "c" || got["tenure.outcome"] != "done" {
+		t.Errorf("the handover: %v", got)
+	}
+	for _, s := range rec.Ended() {
+		if s.SpanContext().SpanID() == h.Parent().SpanID() && !strings.HasSuffix(s.Name(), "/resign") {
+			t.Errorf("the handover is part of %s", s.Name())
+		}
+	}
+	if !h.Parent().IsValid() {
+		t.Error("the handover is part of nothing")
+	}
+}
+
+// A transfer that an operator asks for is a handover, with what became of it.
+func TestTransferSpan(t *testing.T) {
+	rec := tracetest.NewSpanRecorder()
+	in := serve(t, memStore(t), func(c *Config) {
+		c.Tracer = sdk.NewTracerProvider(sdk.WithSpanProcessor(rec)).Tracer("test")
+	})
+	lead(in, "billing", "a")
+	want[Session](in, 201, "POST", "/sessions", SessionRequest{NodeID: "b", Groups: []string{"*"}})
+	want[SteppedDown](in, 202, "POST", "/groups/billing/transfer?to=b&wait=1ms", nil)
+	h := ended(rec, "handover")
+	if len(h) != 1 || attributes(h[0])["tenure.outcome"] != "waiting" || attributes(h[0])["tenure.to"] != "b" {
+		t.Errorf("%v", h)
+	}
+}
