@@ -263,7 +263,7 @@ func (f *feed) change(ctx context.Context, c Change) error {
 		return f.record(ctx, *c.Item)
 	case c.Item != nil && isBeat:
 		if c.Item.Version == 0 {
-			f.died(lease.SessionID(id))
+			f.died(lease.SessionID(id), true)
 		}
 		return nil
 	case c.Item != nil:
@@ -402,9 +402,9 @@ func (f *feed) tell(u lease.Update) {
 	}
 }
 
-// died takes a session out and returns the groups that it held. Where changes come in their
-// order, these are vacant.
-func (f *feed) died(id lease.SessionID) []string {
+// died takes a session out and returns the groups that it held. If the death was told in the
+// order of changes, these are vacant; else they may have been handed over before.
+func (f *feed) died(id lease.SessionID, inOrder bool) []string {
 	why := f.s.reason(id)
 	f.s.mu.Lock()
 	f.s.ended.put(id, why)
@@ -421,7 +421,7 @@ func (f *feed) died(id lease.SessionID) []string {
 		vacant = append(vacant, f.views[g])
 	}
 	f.mu.Unlock()
-	if f.s.caps.Ordered && !f.s.cfg.plant.Has(plant.WatchForgetsDeath) {
+	if inOrder && !f.s.cfg.plant.Has(plant.WatchForgetsDeath) {
 		for _, v := range vacant {
 			f.set(f.s.view(v.Record, false))
 		}
@@ -492,7 +492,7 @@ func (f *feed) look(ctx context.Context, ids []lease.SessionID) error {
 			if !known && session.Version != 0 && f.s.reason(id) == lease.Expired {
 				continue // being opened: its beat comes last
 			}
-			groups := f.died(id)
+			groups := f.died(id, false)
 			if f.s.cfg.plant.Has(plant.WatchForgetsDeath) {
 				continue
 			}
@@ -541,7 +541,7 @@ func (f *feed) refresh(ctx context.Context) error {
 		return err
 	}
 	for _, id := range f.replace(lives, mine) {
-		if err := f.resolve(ctx, f.died(id)); err != nil {
+		if err := f.resolve(ctx, f.died(id, false)); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package kv_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ const patience = 30 * time.Second
 // bent is a memory driver that does what the test wants around its calls.
 type bent struct {
 	*mem.Driver
+	stall   sync.Mutex
 	mu      sync.Mutex
 	listed  func(prefix string)       // after a listing, before it is returned
 	commits func(kv.Txn, kv.Result)   // after a commit, before it is returned
@@ -52,6 +54,19 @@ func (b *bent) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 		f(t, r)
 	}
 	return r, err
+}
+
+// Watch stops while the test holds stall.
+func (b *bent) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
+	return func(yield func(kv.Change, error) bool) {
+		for c, err := range b.Driver.Watch(ctx, tick, prefixes...) {
+			b.stall.Lock()
+			b.stall.Unlock() //nolint:staticcheck // it only waits
+			if !yield(c, err) {
+				return
+			}
+		}
+	}
 }
 
 func (b *bent) Revoke(ctx context.Context, id string) error {
@@ -220,6 +235,40 @@ func TestDeathWhileWatchBegins(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A store whose watch lags behind learns from another one's beginning that the giver of a
+// group has died. It shows no vacancy: the group was handed over before.
+func TestNoVacancyWhileWatchLags(t *testing.T) {
+	d := newBent(t, mem.Options{})
+	s, other := client(t, d), client(t, d.Driver)
+	giver, next := session(t, other, "giver"), session(t, other, "next")
+	w := subscribe(t, s)
+	held := take(t, other, giver)
+	led := func(r lease.Record) func(lease.Update) bool {
+		return func(u lease.Update) bool { return u.View.Version == r.Version && u.View.State == tenure.Led }
+	}
+	w.until("waiting for the grant", led(held))
+	d.stall.Lock()
+	given, err := other.Release(t.Context(), giver, next, "", held)
+	must(t, err)
+	must(t, other.Close(t.Context(), giver, lease.Closed))
+	var told []lease.Update
+	take := func() {
+		updates, err := w.Take()
+		must(t, err)
+		told = append(told, updates...)
+	}
+	d.set(func() { d.commits = func(kv.Txn, kv.Result) { take() } }) // whenever the store reads
+	late := subscribe(t, s)
+	d.set(func() { d.commits = nil })
+	take()
+	d.stall.Unlock()
+	for _, u := range append(told, late.until("waiting for the snapshot", led(given[0]))...) {
+		if u.Kind == lease.GroupChanged && u.View.State == tenure.Vacant {
+			t.Errorf("shown as vacant at version %d, handed over at version %d", u.View.Version, given[0].Version)
+		}
 	}
 }
 
