@@ -325,8 +325,9 @@ func (w *world) firstInLine(but *node) *node {
 		}
 	}
 	for _, l := range living {
-		if n := w.store.owner[l.ID]; n != but && n.sess == l.ID && line.Ahead(l, w.groups[0], "") == 0 {
-			return n
+		n := w.store.owner[l.ID]
+		if n != but && n.sess == l.ID && (len(w.groups) == 1 || line.Ahead(l, w.groups[0], "") == 0) {
+			return n // candidates for one group are listed as they stand in line
 		}
 	}
 	return nil
