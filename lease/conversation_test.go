@@ -436,12 +436,13 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 		r.Session = c.opened(rest[0])
 	case "beat":
 		r.Beat.TTL = c.cfg.Timing.TTL
-		if len(rest) == 2 && rest[0] == "for" {
+		switch {
+		case len(rest) == 2 && rest[0] == "for":
 			var err error
 			if r.Beat.TTL, err = time.ParseDuration(rest[1]); err != nil {
 				return nil, err
 			}
-		} else if len(rest) > 0 && rest[0] == "read" {
+		case len(rest) > 0 && rest[0] == "read":
 			for _, part := range parts(rest[1:]) {
 				v, err := viewOf(part)
 				if err != nil {
@@ -452,7 +453,7 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 				}
 				r.Beat.Records = append(r.Beat.Records, v.Record)
 			}
-		} else if len(rest) > 0 {
+		case len(rest) > 0:
 			for _, part := range parts(rest[1:]) {
 				q, err := requestOf(part)
 				if err != nil {

@@ -527,11 +527,6 @@ func (m *Machine) backoffUpTo(fails int, ceiling time.Duration) time.Duration {
 	return time.Duration(m.rand.Int64N(int64(ceiling) + 1))
 }
 
-// jitter spreads what many processes would do at the same moment.
-func (m *Machine) jitter(d time.Duration) time.Duration {
-	return time.Duration(m.rand.Int64N(int64(d) + 1))
-}
-
 // step is how long each candidate in line waits for the one before it: long
 // enough for that one's commit to be seen, as far as we have seen commits.
 func (m *Machine) step() time.Duration {

@@ -230,11 +230,14 @@ func TestRestIsKeepAlives(t *testing.T) {
 // candidate is the first for its part of them.
 func TestMassVacancy(t *testing.T) {
 	bubble(t, func(w *world) {
-		const groups = 3000
+		const groups = 1500
 		a := w.node(w.mem, "a")
-		for _, term := range w.winAll(a, groups) {
-			defer func() { _ = term.Resign(context.Background()) }()
-		}
+		terms := w.winAll(a, groups)
+		defer func() {
+			for _, term := range terms {
+				_ = term.Resign(context.Background())
+			}
+		}()
 		holder := w.read("g0").Holder
 		var tries, conflicts atomic.Int64
 		count := func(_ context.Context, m method, apply func() error) error {

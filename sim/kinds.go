@@ -225,6 +225,7 @@ func (w *world) lagWatches(n *node) bool {
 			st.lose(100 * time.Millisecond)
 		}
 	}
+	w.ask(n, lease.Transfer) // for which the sessions are listed
 	return true
 }
 
@@ -350,8 +351,9 @@ func (w *world) firstInLine(but *node) *node {
 		}
 	}
 	for _, l := range living {
-		if n := w.store.owner(l.ID); n != but && n.sess == l.ID && line.Ahead(l, w.groups[0], "") == 0 {
-			return n
+		n := w.store.owner(l.ID)
+		if n != but && n.sess == l.ID && (len(w.groups) == 1 || line.Ahead(l, w.groups[0], "") == 0) {
+			return n // candidates for one group are listed as they stand in line
 		}
 	}
 	return nil
