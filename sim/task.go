@@ -58,7 +58,7 @@ func newWorker() *worker {
 
 // op is an operation of the driver under way.
 type op struct {
-	ctx    context.Context // nil: it does not end by itself
+	ctx    context.Context
 	write  bool
 	do     func() func() // at the engine; what it returns hands over the answer
 	fail   func(error)
@@ -173,7 +173,7 @@ func (n *node) overdue() {
 		}
 		switch {
 		case o == nil:
-		case o.ctx != nil && o.ctx.Err() != nil:
+		case o.ctx.Err() != nil:
 			t.answer(o, func() { o.fail(context.Cause(o.ctx)) })
 		case o.stream == nil && n.w.now > o.sent.add(limit):
 			t.answer(o, func() { o.fail(errNoReply) })
@@ -273,8 +273,9 @@ func (d driver) Renew(ctx context.Context, id string, read []string) (time.Durat
 	return r.ttl, r.Result, err
 }
 
+// Revoke ignores its context, which ends in real time.
 func (d driver) Revoke(_ context.Context, id string) error {
-	_, err := ask(nil, d, true, func(*task) (struct{}, error) {
+	_, err := ask(background, d, true, func(*task) (struct{}, error) {
 		d.n.w.store.revoke(d.n, id)
 		return struct{}{}, nil
 	})

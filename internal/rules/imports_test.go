@@ -71,7 +71,7 @@ var layers = []layer{
 		why: "raft elects by itself: it has no use for leases"},
 	{path: "tenuretest", may: []string{".", "fence", "clock", "lease", "store/mem"}, testsToo: []string{"electortest"},
 		why: "the double for users' tests is the real thing on the engine in memory"},
-	{path: "sim/...", may: []string{".", "fence", "clock", "lease", "store/mem", "internal/plant", "internal/election"},
+	{path: "sim/...", may: []string{".", "fence", "clock", "lease", "store/kv", "store/mem", "internal/plant", "internal/election"},
 		why: "the simulated world drives the real machine and the real store"},
 	{path: "examples/...", may: []string{".", "fence", "clock", "lease", "store/mem", "tenuretest"},
 		why: "an example shows what a user could write, so nothing internal"},
