@@ -194,7 +194,7 @@ func (s *Store) compare(ctx context.Context, seen []lease.Record, also func(leas
 	}
 	views, err := s.views(ctx, groups)
 	if err != nil {
-		return &lease.ConflictError{}
+		return err // what stands in the way is not known
 	}
 	c := &lease.ConflictError{}
 	for i, v := range views {
@@ -544,7 +544,7 @@ func (s *Store) whyNot(ctx context.Context, to lease.SessionID, held []lease.Rec
 	for _, h := range held {
 		v, err := s.Read(ctx, h.Group)
 		if err != nil {
-			return c
+			return err // perhaps only the successor is dead
 		}
 		if v.Version != h.Version {
 			c.Current = append(c.Current, v)
@@ -567,7 +567,7 @@ func (s *Store) notHeld(ctx context.Context, id lease.SessionID, held []lease.Re
 	}
 	views, err := s.views(ctx, groups)
 	if err != nil {
-		return &lease.ConflictError{}
+		return err
 	}
 	return &lease.ConflictError{Current: slices.DeleteFunc(views, func(v lease.View) bool { return v.Holder == id })}
 }
