@@ -231,7 +231,10 @@ func (s *store) serve(n *node, c *lease.Call) *lease.Reply {
 func (s *store) keepAlive(now clock.Instant, c *lease.Call, r *lease.Reply) {
 	lived := s.alive(c.Session)
 	r.Beat, r.Err = s.state.KeepAlive(now, c.Session, c.Groups...)
+	meta, _ := s.state.Meta(now)
 	switch {
+	case r.Err == nil && meta.Rewound:
+		s.w.broken("S3", "a keep-alive of session %s was acknowledged though the store went back and the epoch was not raised", c.Session)
 	case r.Err == nil && !lived:
 		s.w.broken("S1", "a keep-alive brought session %s back", c.Session)
 	case errors.Is(r.Err, lease.ErrSessionDead) && lived:
