@@ -238,6 +238,11 @@ func (s *store) renew(t *task, id string, read []string) (renewal, error) {
 	s.publish()
 	i, lives := s.sessions[lease.SessionID(id)], s.alive(lease.SessionID(id))
 	t.renewed = lives
+	var meta struct {
+		Rewound bool `json:"rewound"`
+	}
+	_ = json.Unmarshal(s.engine.Get("meta").Value, &meta)
+	t.rewound = meta.Rewound
 	if n.deposed && lives && !s.w.rewound {
 		n.deposed = false
 		ago := s.w.between(0, s.w.timing.Margin*9/10)
@@ -482,8 +487,11 @@ func (s *store) answered(t *task, r *lease.Reply) {
 	c, w := t.call, s.w
 	switch c.Kind {
 	case lease.CallBeat:
-		if r.Err == nil && !t.renewed {
+		switch {
+		case r.Err == nil && !t.renewed:
 			w.broken("S1", "a keep-alive brought session %s back", c.Session)
+		case r.Err == nil && t.rewound:
+			w.broken("S3", "a keep-alive of session %s was acknowledged though the store went back and the epoch was not raised", c.Session)
 		}
 	case lease.CallOpen:
 		if i := s.sessions[r.Session.ID]; r.Err == nil && (i == nil || i.owner != t.n || i.instance != t.n.instance()) {

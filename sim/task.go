@@ -30,6 +30,7 @@ type task struct {
 	// What the engine did for it.
 	won     map[string]fence.Token
 	renewed bool // a keep-alive of a living session
+	rewound bool // keep-alive: the deployment was marked as rewound then
 }
 
 // worker is a coroutine. It runs one task after the other: a new one costs more.
