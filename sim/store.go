@@ -237,7 +237,7 @@ func (s *store) renew(t *task, id string, read []string) (renewal, error) {
 	s.engine.Expire(now)
 	s.publish()
 	i, lives := s.sessions[lease.SessionID(id)], s.alive(lease.SessionID(id))
-	t.renewed = lives
+	t.renewed = t.renewed || lives // it may arrive twice
 	if n.deposed && lives && !s.w.rewound {
 		n.deposed = false
 		ago := s.w.between(0, s.w.timing.Margin*9/10)
