@@ -237,12 +237,12 @@ func (s *store) renew(t *task, id string, read []string) (renewal, error) {
 	s.engine.Expire(now)
 	s.publish()
 	i, lives := s.sessions[lease.SessionID(id)], s.alive(lease.SessionID(id))
-	t.renewed = lives
 	var meta struct {
 		Rewound bool `json:"rewound"`
 	}
 	_ = json.Unmarshal(s.engine.Get("meta").Value, &meta)
-	t.rewound = meta.Rewound
+	t.rewound = meta.Rewound && (t.rewound || !t.arrived)
+	t.arrived, t.renewed = true, t.renewed || lives // it may arrive twice
 	if n.deposed && lives && !s.w.rewound {
 		n.deposed = false
 		ago := s.w.between(0, s.w.timing.Margin*9/10)

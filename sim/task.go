@@ -30,7 +30,8 @@ type task struct {
 	// What the engine did for it.
 	won     map[string]fence.Token
 	renewed bool // a keep-alive of a living session
-	rewound bool // keep-alive: the deployment was marked as rewound then
+	arrived bool // a keep-alive, perhaps the second copy
+	rewound bool // a keep-alive: the deployment was marked as rewound then
 }
 
 // worker is a coroutine. It runs one task after the other: a new one costs more.
