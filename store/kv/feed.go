@@ -3,6 +3,7 @@ package kv
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -199,9 +200,14 @@ func (f *feed) tick() time.Duration {
 
 func (f *feed) run(ctx context.Context, life uint64) {
 	err := errors.New("kv: the engine's watch ended")
+	lost := f.s.lostData()
 	for c, e := range f.s.driver.Watch(ctx, f.tick(), recordAt, sessionAt, beatAt) {
 		if e == nil {
 			e = f.take(ctx, c)
+		}
+		if now := f.s.lostData(); e == nil && now != "" && now != lost {
+			// What was yielded is not so any more.
+			e = fmt.Errorf("kv: watch: %s: %w", now, lease.ErrRewound)
 		}
 		if e != nil {
 			err = e

@@ -422,6 +422,13 @@ func (s *Store) behind(r Result) error {
 	return nil
 }
 
+// lostData says what shows that the engine lost data; "": nothing.
+func (s *Store) lostData() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost
+}
+
 // report tells everybody, through the description, that the engine lost data.
 func (s *Store) report(ctx context.Context) error {
 	s.mu.Lock()
