@@ -478,9 +478,13 @@ func (f *feed) look(ctx context.Context, ids []lease.SessionID) error {
 	begun := f.now()
 	for part := range slices.Chunk(ids, max(1, f.s.caps.Keys/2)) {
 		var keys []string
+		known := map[lease.SessionID]bool{} // to have lived, before the read
+		f.mu.Lock()
 		for _, id := range part {
 			keys = append(keys, sessionKey(id), beatKey(id))
+			_, known[id] = f.sessions[id]
 		}
+		f.mu.Unlock()
 		items, err := f.s.read(ctx, keys...)
 		if err != nil {
 			return err
@@ -492,11 +496,8 @@ func (f *feed) look(ctx context.Context, ids []lease.SessionID) error {
 				f.described(session, begun)
 				continue
 			}
-			f.mu.Lock()
-			_, known := f.sessions[id]
-			f.mu.Unlock()
-			if !known && session.Version != 0 && f.s.reason(id) == lease.Expired {
-				continue // being opened: its beat comes last
+			if !known[id] && session.Version != 0 && f.s.reason(id) == lease.Expired {
+				continue // it was being opened: its beat comes last
 			}
 			groups := f.died(id, false)
 			if f.s.cfg.plant.Has(plant.WatchForgetsDeath) {
