@@ -69,7 +69,7 @@ func TestRoundTrip(t *testing.T) {
 	record := lease.Record{Group: "g", Version: 9, Token: 4, Holder: "s1", Candidate: who, Terms: []lease.Term{term}}
 	request := lease.Request{ID: "r", Verb: lease.Transfer, Group: "g", Token: 4, To: "b", Reason: "why", CoolDown: time.Second, TTL: time.Minute}
 	for _, v := range []any{
-		lease.Session{ID: "s1", Candidate: who, Instance: "i", Fenced: true, Scope: lease.Scope{"g"}, TTL: time.Second, Deployment: "d", Opened: 8},
+		lease.Session{ID: "s1", Candidate: who, Instance: "i", Fenced: true, Successor: true, Scope: lease.Scope{"g"}, TTL: time.Second, Deployment: "d", Opened: 8},
 		lease.Beat{TTL: time.Second, Requests: []lease.Request{request}, Records: []lease.Record{record}},
 		lease.View{Record: record, State: tenure.Led},
 		lease.Attributes{Name: "n", Version: 3, Values: who.Metadata},
