@@ -40,11 +40,11 @@ type feed struct {
 	corpses map[string]clock.Instant // keys of dead sessions: when they were first seen
 }
 
-// living is a session of the picture. A refresh that began later and does not list it shows
-// that it has died.
+// living is a session of the picture. A refresh that begins later and does not list it shows
+// that it has died; one that had begun already may have listed before it was opened.
 type living struct {
 	described
-	begun uint64 // refreshes that had begun when it was read
+	begun uint64 // refreshes that had begun when it was last found alive
 }
 
 func newFeed(s *Store) *feed {
@@ -273,7 +273,7 @@ func (f *feed) change(ctx context.Context, c Change) error {
 		}
 		return nil
 	case c.Item != nil:
-		f.described(*c.Item, f.now())
+		f.described(*c.Item)
 		return nil
 	case isRecord:
 		return f.resolve(ctx, []string{group})
@@ -282,13 +282,6 @@ func (f *feed) change(ctx context.Context, c Change) error {
 	default:
 		return f.look(ctx, []lease.SessionID{lease.SessionID(strings.TrimPrefix(c.Key, sessionAt))})
 	}
-}
-
-// now counts the refreshes that have begun.
-func (f *feed) now() uint64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.begun
 }
 
 // record takes in a record in the order of changes: its holder began before it was granted
@@ -321,8 +314,8 @@ func (f *feed) record(ctx context.Context, i Item) error {
 	return nil
 }
 
-// described takes in a session, or why it ended. It was read when so many refreshes had begun.
-func (f *feed) described(i Item, begun uint64) {
+// described takes in a session, or why it ended.
+func (f *feed) described(i Item) {
 	if i.Version == 0 {
 		return // its beat tells
 	}
@@ -340,7 +333,7 @@ func (f *feed) described(i Item, begun uint64) {
 	if d.ended == "" {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.began(d, begun)
+		f.began(d)
 	}
 }
 
@@ -388,16 +381,16 @@ func (f *feed) over(id lease.SessionID) bool {
 }
 
 // began puts a session into the picture. f.mu is held.
-func (f *feed) began(d described, begun uint64) {
+func (f *feed) began(d described) {
 	if f.over(d.ID) {
 		return
 	}
 	if known, ok := f.sessions[d.ID]; ok {
-		known.begun = max(known.begun, begun)
+		known.begun = f.begun
 		f.sessions[d.ID] = known
 		return
 	}
-	f.sessions[d.ID] = living{d, begun}
+	f.sessions[d.ID] = living{d, f.begun}
 	f.tell(lease.Update{Kind: lease.SessionBegan, Session: d.Session})
 }
 
@@ -475,7 +468,6 @@ func (f *feed) resolve(ctx context.Context, groups []string) error {
 
 // look reads sessions: one that is gone has died, and what it held is looked at.
 func (f *feed) look(ctx context.Context, ids []lease.SessionID) error {
-	begun := f.now()
 	for part := range slices.Chunk(ids, max(1, f.s.caps.Keys/2)) {
 		var keys []string
 		known := map[lease.SessionID]bool{} // to have lived, before the read
@@ -493,7 +485,7 @@ func (f *feed) look(ctx context.Context, ids []lease.SessionID) error {
 			session, beat := items[2*i], items[2*i+1]
 			f.s.sawSession(id, beat, session)
 			if beat.Version != 0 {
-				f.described(session, begun)
+				f.described(session)
 				continue
 			}
 			if !known[id] && session.Version != 0 && f.s.reason(id) == lease.Expired {
@@ -547,10 +539,14 @@ func (f *feed) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, id := range f.replace(lives, mine) {
+	gone, unlisted := f.replace(lives, mine)
+	for _, id := range gone {
 		if err := f.resolve(ctx, f.died(id, false)); err != nil {
 			return err
 		}
+	}
+	if err := f.look(ctx, unlisted); err != nil {
+		return err
 	}
 	var moved []string
 	unclear := map[string]uint64{}
@@ -595,26 +591,29 @@ func (f *feed) refresh(ctx context.Context) error {
 	return nil
 }
 
-// replace puts the sessions that a refresh has listed into the picture and returns those that
-// were there before and have died, unless a later refresh was faster.
-func (f *feed) replace(lives map[lease.SessionID]described, mine uint64) []lease.SessionID {
+// replace puts the sessions that a refresh has listed into the picture, unless a later refresh
+// was faster. It returns those that were there before and have died, and those that are not
+// listed although they were found alive since.
+func (f *feed) replace(lives map[lease.SessionID]described, mine uint64) (gone, unlisted []lease.SessionID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.told > mine {
-		return nil
+		return nil, nil
 	}
 	f.told = mine
 	for _, id := range slices.Sorted(maps.Keys(lives)) {
-		f.began(lives[id], mine)
+		f.began(lives[id])
 	}
-	var gone []lease.SessionID
-	for id, l := range f.sessions {
-		if _, ok := lives[id]; !ok && l.begun < mine {
+	for _, id := range slices.Sorted(maps.Keys(f.sessions)) {
+		switch _, listed := lives[id]; {
+		case listed:
+		case f.sessions[id].begun < mine:
 			gone = append(gone, id)
+		default:
+			unlisted = append(unlisted, id)
 		}
 	}
-	slices.Sort(gone)
-	return gone
+	return gone, unlisted
 }
 
 // ticked does what is done from time to time: observe sessions and sweep up.
