@@ -76,7 +76,8 @@ type Store interface {
 	// that it is still waiting. ErrNotFound: never asked, or expired.
 	Answered(ctx context.Context, id SessionID, request string) (Answer, error)
 
-	// Read answers linearizably. A group that was never granted has version 0.
+	// Read answers linearizably. A group that was never granted has version 0. While
+	// Rewound, a group that is held by a session of this store is ErrRewound.
 	Read(ctx context.Context, group string) (View, error)
 
 	// Watch yields the living sessions and the view of every group in scope that has

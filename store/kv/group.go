@@ -18,19 +18,31 @@ func (s *Store) Read(ctx context.Context, group string) (lease.View, error) {
 	if err := lease.CheckGroup(group); err != nil {
 		return lease.View{}, err
 	}
-	views, err := s.views(ctx, []string{group})
+	views, meta, err := s.viewsAndMeta(ctx, []string{group})
 	if err != nil {
 		return lease.View{}, err
+	}
+	if views[0].State == tenure.Led && s.mine(views[0].Holder) {
+		// Who confirms that it leads must not rely on an engine that lost data.
+		if err := s.stands(ctx, meta); err != nil {
+			return lease.View{}, err
+		}
 	}
 	return views[0], nil
 }
 
-// views reads groups and whether their holders live. A holder's beat is read before the
+// views reads groups and whether their holders live.
+func (s *Store) views(ctx context.Context, groups []string) ([]lease.View, error) {
+	views, _, err := s.viewsAndMeta(ctx, groups)
+	return views, err
+}
+
+// viewsAndMeta reads groups and whether their holders live. A holder's beat is read before the
 // record, so one call is enough if the holder is the one that was expected:
 // a beat that is gone stays gone, so a record that names its session afterwards is vacant;
 // and a beat that was there makes the group led at that moment, or at the later one when
 // the record was granted to it.
-func (s *Store) views(ctx context.Context, groups []string) ([]lease.View, error) {
+func (s *Store) viewsAndMeta(ctx context.Context, groups []string) ([]lease.View, Item, error) {
 	views := make([]lease.View, len(groups))
 	s.mu.Lock()
 	var expected []lease.SessionID
@@ -49,10 +61,11 @@ func (s *Store) views(ctx context.Context, groups []string) ([]lease.View, error
 		for _, g := range open {
 			keys = append(keys, recordKey(g))
 		}
-		items, err := s.read(ctx, keys...)
+		items, err := s.read(ctx, append(keys, metaKey)...)
 		if err != nil {
-			return nil, err
+			return nil, Item{}, err
 		}
+		meta := items[len(items)-1]
 		lives := map[lease.SessionID]bool{}
 		for i, h := range expected {
 			lives[h] = items[2*i].Version != 0
@@ -60,7 +73,7 @@ func (s *Store) views(ctx context.Context, groups []string) ([]lease.View, error
 		}
 		if s.leaser == nil && len(s.silent()) > 0 {
 			if err := s.expire(ctx); err != nil {
-				return nil, err
+				return nil, Item{}, err
 			}
 			continue // a holder may have ended just now
 		}
@@ -70,7 +83,7 @@ func (s *Store) views(ctx context.Context, groups []string) ([]lease.View, error
 		for i, g := range open {
 			r, err := s.parsedRecords.get(items[i])
 			if err != nil {
-				return nil, err
+				return nil, Item{}, err
 			}
 			alive, looked := lives[r.Holder]
 			if r.Holder != "" && !looked {
@@ -83,10 +96,10 @@ func (s *Store) views(ctx context.Context, groups []string) ([]lease.View, error
 			views[slices.Index(groups, g)] = s.view(r.Record, alive)
 		}
 		if open = left; len(open) == 0 {
-			return views, nil
+			return views, meta, nil
 		}
 	}
-	return nil, errHands
+	return nil, Item{}, errHands
 }
 
 var errHands = errors.New("kv: the group changes hands faster than it can be read")
