@@ -153,7 +153,7 @@ func (f Facts) members(out *findings) {
 
 func (f Facts) format(out *findings) {
 	if f.Format > 0 {
-		out.add(OK, "format", "", "records are of format %d or older, which this program reads and writes", f.Format)
+		out.add(OK, "format", "", "records are of format %d, which this program reads and writes", f.Format)
 	}
 }
 

@@ -39,7 +39,7 @@ func TestBodyMistakes(t *testing.T) {
 		`{"nodeId":"a"}`:                                `unknown field "nodeId"; did you mean "node_id"?`,
 		`{"NODE_ID":"a"}`:                               `unknown field "NODE_ID"; did you mean "node_id"?`,
 		`{"colour":"red"}`:                              `unknown field "colour"; known fields: `,
-		`{"seen":[{"version":1},{"verison":1}]}`:        `unknown field "seen[1].verison"; did you mean "version"?`,
+		`{"seen":[{"version":1},{"versio":1}]}`:         `unknown field "seen[1].versio"; did you mean "version"?`,
 		`{"sesion":"s"}`:                                `did you mean "session"?`,
 		`{"node_id":"a","node_id":"b"}`:                 `field "node_id" is there twice`,
 		`{"node_id":"a","node_\u0069d":"b"}`:            `field "node_id" is there twice`,

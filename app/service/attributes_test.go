@@ -25,9 +25,7 @@ func TestAttributesByRole(t *testing.T) {
 		{"once/mine-1/report", true, true},
 		{"once/theirs/report", false, false},
 		{"node/n", true, false},
-		{"wish/n", true, false},
 		{"node/another", false, false},
-		{"wish/another", false, false},
 		{"service/groups-0", false, false},
 	} {
 		ctx := t.Context()

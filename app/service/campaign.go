@@ -13,7 +13,6 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/service/access"
-	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/election"
@@ -27,8 +26,7 @@ type contest struct {
 	candidate tenure.Candidate
 	instance  string        // the process that campaigns
 	chosen    bool          // the client chose the instance, so it can retry
-	wish      time.Duration // for the TTL; 0: none
-	earlier   steer.Wish    // of the node, in its last term
+	asked     time.Duration // the TTL; 0: the default
 	within    handle        // the session to lead in; zero: one for node and group
 	arrived   clock.Instant
 	wait      time.Duration
@@ -53,7 +51,7 @@ func (s *Service) campaign(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var err error
-	if c.wish, err = s.wishOf(in.TTLMS); err != nil {
+	if c.asked, err = s.askedTTL(in.TTLMS); err != nil {
 		return err
 	}
 	if in.Session != "" {
@@ -70,7 +68,6 @@ func (s *Service) campaign(w http.ResponseWriter, r *http.Request) error {
 		return knowing(err, v)
 	}
 	s.audit(r.Context(), "campaign", c.group, v.Token, nil, "")
-	s.fulfil(r.Context(), c)
 	httpapi.WriteJSON(w, http.StatusOK, Leading{
 		Group: c.group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: c.session.TTL.Milliseconds(),
 		HeldMS: s.held(c.arrived, c.sent), Expiry: s.expiry(c.sent, c.session.TTL), Handle: s.handleFor(c),
@@ -93,8 +90,8 @@ func orEmpty(m map[string]string) map[string]string {
 	return m
 }
 
-// wishOf checks a ttl_ms.
-func (s *Service) wishOf(ms int64) (time.Duration, error) {
+// askedTTL checks a ttl_ms.
+func (s *Service) askedTTL(ms int64) (time.Duration, error) {
 	if ms < 0 || ms > s.cfg.MaxTTL.Milliseconds() {
 		return 0, ttlProblem(ms, s.store.Caps().MinTTL, s.cfg.MaxTTL)
 	}
@@ -117,18 +114,13 @@ func (s *Service) bounds(p policy) (least, most time.Duration) {
 }
 
 // ttl decides how long a new session shall last. What was asked for is granted or
-// refused; what was wished for in an earlier term, and the default, are fitted in.
+// refused; the default is fitted in.
 func (s *Service) ttl(c *contest) (time.Duration, error) {
 	least, most := s.bounds(c.policy)
-	if c.wish > 0 && (c.wish < least || c.wish > most) {
-		return 0, ttlProblem(c.wish.Milliseconds(), least, most)
+	if c.asked > 0 && (c.asked < least || c.asked > most) {
+		return 0, ttlProblem(c.asked.Milliseconds(), least, most)
 	}
-	ttl := c.wish
-	if c.earlier.TTL > 0 {
-		ttl = c.earlier.TTL
-	}
-	def(&ttl, s.cfg.TTL)
-	return min(max(ttl, least), most), nil
+	return min(max(cmp.Or(c.asked, s.cfg.TTL), least), most), nil
 }
 
 // waitOf reads ?wait= and sees to it that the connection lasts that long.
@@ -169,17 +161,16 @@ func (s *Service) backoff(p policy, v lease.View) time.Duration {
 func (s *Service) scene(ctx context.Context, c *contest) (v lease.View, node lease.Attributes, err error) {
 	var all sync.WaitGroup
 	var policies []policy
-	var viewErr, wishErr error
+	var viewErr error
 	all.Go(func() {
 		a, err := s.reader.Read(ctx, c.group)
 		v, viewErr = a.View, err
 	})
-	all.Go(func() { c.earlier, wishErr = s.wish(ctx, c) })
 	if policies, node, err = s.policiesOf(ctx, c.candidate.ID, c.group); err == nil {
 		c.policy = policies[0]
 	}
 	all.Wait()
-	return v, node, errors.Join(err, viewErr, wishErr)
+	return v, node, errors.Join(err, viewErr)
 }
 
 // contend campaigns, and returns the view in which the candidate leads. Where it fails,
@@ -214,7 +205,7 @@ func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
 		}
 		cfg.Machine = lease.MachineConfig{Candidate: c.candidate, Scope: lease.Scope{c.group}, Timing: s.timing(ttl), Attempt: c.opening().Attempt}
 		who.open = func(ctx context.Context) (lease.Session, error) {
-			return s.open(ctx, c.candidate, c.wish, ttl, c.opening())
+			return s.open(ctx, c.candidate, c.asked, ttl, c.opening())
 		}
 	}
 	out := s.run(ctx, cfg, who, v)

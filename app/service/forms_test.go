@@ -86,10 +86,11 @@ func TestWithoutHandle(t *testing.T) {
 // answer says so. A session is extended as a whole, and the answer says of how many groups.
 func TestExtendBy(t *testing.T) {
 	in := serve(t, memStore(t))
-	s := want[Session](in, 201, "POST", "/sessions", SessionRequest{NodeID: "a", Groups: []string{"*"}, TTLMS: 4000})
+	s := want[Session](in, 201, "POST", "/sessions", SessionRequest{NodeID: "a", Groups: []string{"*"}, TTLMS: 60_000})
 	b := want[Batch](in, 200, "POST", "/sessions/"+s.Handle+"/campaign", BatchRequest{Groups: []string{"g1", "g2", "g3"}})
 	eventually(t, "the feed has seen them", func() bool { return in.svc.feed.Leads("a") == 3 })
-	for by, granted := range map[string]int64{`"4s"`: 4000, `"1s"`: 4000, `"60s"`: 4000, `60`: 4000} {
+	const granted = 60_000
+	for _, by := range []string{`"1m"`, `"1s"`, `"1h"`, `3600`} {
 		r := want[Renewed](in, 200, "POST", "/groups/g1/renew", fmt.Sprintf(`{"node_id":"a","term":%d,"extend_by":%s}`, b.Led[0].Term, by))
 		if r.ExtendedByMS != granted || r.TTLMS != granted || r.GroupsExtended != 3 {
 			t.Errorf("extend_by %s: %+v", by, r)
@@ -100,6 +101,27 @@ func TestExtendBy(t *testing.T) {
 	}
 	refused(in, 400, "bad_argument", "POST", "/groups/g1/renew", fmt.Sprintf(`{"node_id":"a","term":%d,"extend_by":"-1s"}`, b.Led[0].Term))
 	refused(in, 400, "bad_argument", "POST", "/groups/g1/renew", fmt.Sprintf(`{"node_id":"a","term":%d,"extend_by":"1s","extend_by_ms":2}`, b.Led[0].Term))
+}
+
+// extend_by prolongs nothing beyond what the answer says: the next one leads after the TTL,
+// and then the former leader cannot extend its term.
+func TestExtendByEnds(t *testing.T) {
+	t.Parallel()
+	in := serve(t, memStore(t))
+	l := want[Leading](in, 200, "POST", "/groups/billing/campaign", CampaignRequest{NodeID: "a", TTLMS: 3000})
+	extend := fmt.Sprintf(`{"node_id":"a","term":%d,"extend_by":"1h"}`, l.Term)
+	r := want[Renewed](in, 200, "POST", "/groups/billing/renew", extend)
+	if end, err := time.Parse(time.RFC3339Nano, r.Expiry); err != nil || r.ExtendedByMS != 3000 || time.Until(end) > 3*time.Second {
+		t.Errorf("%+v: %v", r, err)
+	}
+	next := want[Leading](in, 200, "POST", "/groups/billing/campaign?wait=30s", CampaignRequest{NodeID: "b", TTLMS: 60_000})
+	if next.Term <= l.Term {
+		t.Errorf("term %v after %v", next.Term, l.Term)
+	}
+	refused(in, 409, "not_leader", "POST", "/groups/billing/renew", extend)
+	if now := want[Leader](in, 200, "GET", "/groups/billing/leader", nil); now.LeaderNodeID != "b" || now.Term != next.Term {
+		t.Errorf("%+v", now)
+	}
 }
 
 // Every answer to or about a leader has an expiry: a time of day that moves with renewals, no

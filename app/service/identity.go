@@ -64,7 +64,6 @@ func (s *Service) retried(ctx context.Context, c *contest, v lease.View) (holder
 	if s.duplicates.met(holder, caller) || !slices.Equal(holder.Scope, o.Scope) {
 		return holder, false, nil
 	}
-	c.earlier = steer.Wish{} // a wish is for the session after this one
 	return holder, true, nil
 }
 

@@ -121,9 +121,3 @@ func clip(s string) string {
 	}
 	return s
 }
-
-// change writes attributes by compare-and-set until it gets through.
-func (s *Service) change(ctx context.Context, name string, f func(map[string]string) error) error {
-	_, err := s.hand().Change(ctx, name, 0, f)
-	return err
-}

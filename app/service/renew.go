@@ -10,7 +10,6 @@ import (
 
 	"github.com/tenurehq/tenure/app/httpapi"
 	"github.com/tenurehq/tenure/app/service/access"
-	"github.com/tenurehq/tenure/app/steer"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/election"
 	"github.com/tenurehq/tenure/lease"
@@ -100,30 +99,6 @@ func (s *Service) entitled(ctx context.Context, c election.Claim) error {
 		}
 	}
 	return nil
-}
-
-// wish reads what the candidate wished for when it last led the group. Who leads within a
-// session that is open has its TTL already.
-func (s *Service) wish(ctx context.Context, c *contest) (steer.Wish, error) {
-	if c.within.session != "" {
-		return steer.Wish{}, nil
-	}
-	ctx, cancel := s.call(ctx)
-	defer cancel()
-	a, err := s.store.Attributes(ctx, steer.Wishes(c.candidate.ID))
-	return steer.WishFor(a, c.group), err
-}
-
-// fulfil forgets the wish that the session of a campaign was opened with, now that it
-// leads: it was for that session and no other. While the candidate stands in line the wish
-// stays, or each call of a repeated campaign would be for another session.
-func (s *Service) fulfil(ctx context.Context, c *contest) {
-	if c.earlier.TTL == 0 {
-		return
-	}
-	if err := s.hand().Fulfil(ctx, c.candidate.ID, c.group, c.earlier); err != nil {
-		s.cfg.Log.Warn("a wish for another TTL that was honoured could not be removed: the next session will have it too", "node", c.candidate.ID, "group", c.group, "err", err)
-	}
 }
 
 func (s *Service) resign(w http.ResponseWriter, r *http.Request) error {

@@ -60,7 +60,7 @@ func (s *Service) openSession(w http.ResponseWriter, r *http.Request) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	asked, err := s.wishOf(in.TTLMS)
+	asked, err := s.askedTTL(in.TTLMS)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@
 package steer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,10 +20,6 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// Everything lies in the store's attributes: see package policy. What a node wishes is under
-// "wish/NAME", so that nothing a node can write takes the room of what is laid down for it.
-const keyWish = "ttl/" // and a group: the TTL that the node wished for and when, as "MS@MS since 1970"
-
 // MaxReason bounds what an operator says.
 const MaxReason = 256
 
@@ -33,9 +28,6 @@ func Group(group string) string { return policy.Group(group) }
 
 // Node names the attributes of a node.
 func Node(node string) string { return policy.Node(node) }
-
-// Wishes names the attributes with a node's wishes.
-func Wishes(node string) string { return "wish/" + node }
 
 // Policy is what is laid down for a group.
 type Policy struct {
@@ -117,48 +109,6 @@ func (g GroupPolicy) Check(limits lease.Caps, maxTTL time.Duration) error {
 func Cordoned(a lease.Attributes) (why string, is bool) {
 	why, is = a.Values[policy.KeyCordon]
 	return why, is
-}
-
-// MaxWishes is how many groups a node has wishes for; the oldest makes room.
-const MaxWishes = 32
-
-// Wish is the TTL that a node wished for when it last led a group.
-type Wish struct {
-	TTL  time.Duration // 0: it has none
-	text string
-}
-
-// WishFor finds a wish among a node's.
-func WishFor(a lease.Attributes, group string) Wish {
-	text := a.Values[keyWish+group]
-	ms, _, _ := strings.Cut(text, "@")
-	return Wish{policy.Millis(ms), text}
-}
-
-// SetWish writes a wish down.
-func SetWish(values map[string]string, group string, ttl time.Duration, now time.Time) {
-	delete(values, keyWish+group)
-	since := func(key string) int64 {
-		_, at, _ := strings.Cut(values[key], "@")
-		ms, _ := strconv.ParseInt(at, 10, 64)
-		return ms
-	}
-	for len(values) >= MaxWishes {
-		oldest := slices.MinFunc(slices.Sorted(maps.Keys(values)), func(a, b string) int { return cmp.Compare(since(a), since(b)) })
-		delete(values, oldest)
-	}
-	values[keyWish+group] = fmt.Sprintf("%d@%d", ttl.Milliseconds(), now.UnixMilli())
-}
-
-// Fulfil removes a wish that the node's session for the group has; a newer one stays.
-func (s Store) Fulfil(ctx context.Context, node, group string, w Wish) error {
-	_, err := s.Change(ctx, Wishes(node), 0, func(values map[string]string) error {
-		if values[keyWish+group] == w.text {
-			delete(values, keyWish+group)
-		}
-		return nil
-	})
-	return err
 }
 
 // Store is an engine whose calls are bounded.

@@ -30,6 +30,7 @@
 //	history/{group}/{slot}      terms that no longer fit the record
 //	requests/{session}          what was asked of a session
 //	attribute/{name}            attributes
+//	rules                       written with each policy, cool-down and cordon: its version is compared by grants
 //	meta                        deployment, epoch, incarnation, format; rewound and why
 //
 // A key's version is its mod revision, a session's id that of its lease, which the

@@ -139,11 +139,14 @@ func without(found []advise.Finding, checks ...string) []advise.Finding {
 func unopened(err error) advise.Finding {
 	f := advise.Finding{Level: advise.Broken, Check: "store", Says: strings.ReplaceAll(err.Error(), "\n", "; "), Fix: "see that the engine or service runs, and that --store names it"}
 	var nobody *nobodyError
+	var wrong *lease.ArgumentError
 	switch {
 	case errors.As(err, &nobody):
 		f.Says, f.Fix = strings.ReplaceAll(nobody.error.Error(), "\n", "; "), nobody.todo
 	case errors.Is(err, lease.ErrNewer):
 		f.Check, f.Fix = "format", "upgrade this program: one that does not know the format must not write"
+	case errors.As(err, &wrong) && strings.Contains(wrong.Rule, "a former version"):
+		f.Check, f.Fix = "format", "use another --store-prefix, and raise the epoch: see docs/operations.md, Upgrade"
 	case denied(err):
 		f.Check, f.Fix = "permission", "read and write on the prefix for the user of --store-user; for a service --store-token-file or --store-cert"
 	case strings.Contains(f.Says, "TLS"), strings.Contains(f.Says, "certificate"), strings.Contains(f.Says, "https://") && strings.Contains(f.Says, "EOF"):

@@ -51,7 +51,7 @@ func subjectOf(name string) subject {
 		if lease.ValidName(group) && lease.ValidName(key) {
 			return subject{group: group, mark: true}
 		}
-	case "node", "wish":
+	case "node":
 		if lease.ValidName(rest) {
 			return subject{node: rest}
 		}

@@ -179,17 +179,14 @@ func TestRights(t *testing.T) {
 		{wire.Attributes, "observe[g]", func() error { return second2(s.Attributes(ctx, "group/g")) }},
 		{wire.Attributes, "observe[g]", func() error { return second2(s.Attributes(ctx, "once/g/job")) }},
 		{wire.Attributes, "observe[]", func() error { return second2(s.Attributes(ctx, "node/a")) }},
-		{wire.Attributes, "observe[]", func() error { return second2(s.Attributes(ctx, "wish/a")) }},
 		{wire.Attributes, "observe[]", func() error { return second2(s.Attributes(ctx, "else")) }},
 		{wire.Attributes, "observe[*]", func() error { return second2(s.Attributes(ctx, "node/b")) }},
-		{wire.Attributes, "observe[*]", func() error { return second2(s.Attributes(ctx, "wish/b")) }},
 		{wire.Attributes, "observe[*]", func() error { return second2(s.Attributes(ctx, "node/a/b")) }},
 		{wire.Attributes, "observe[*]", func() error { return second2(s.Attributes(ctx, "service/groups-0")) }},
 		{wire.SetAttributes, "admin[g]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "group/g"})) }},
 		{wire.SetAttributes, "campaign[g]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "once/g/job"})) }},
 		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "once/g"})) }},
 		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "node/a"})) }},
-		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "wish/a"})) }},
 		{wire.RaiseEpoch, "admin[*]", func() error { return second2(s.RaiseEpoch(ctx, 1)) }},
 		{wire.Suspect, "campaign[g]", func() error { return s.Suspect(ctx, "g", 1) }}, // of the epoch before: without effect
 		{wire.Watch, "observe[x*]", func() error {
