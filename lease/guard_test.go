@@ -84,18 +84,30 @@ func TestGuardedTermGoesOn(t *testing.T) {
 	})
 }
 
-// A group that a node may not lead does not keep it from leading the others.
+// A group that a node may not lead keeps it from no other of the same batch: these are
+// acquired at once, in one call.
 func TestGuardedBatch(t *testing.T) {
 	bubble(t, func(w *world) {
 		w.lay("group/b", map[string]string{"members": "another"})
-		n := w.node(w.mem, "a")
+		hung := newHungStore(w, lease.Guard(w.mem, lease.GuardConfig{}))
+		store := newCountingStore(hung)
+		n := w.node(store, "a")
 		ctx, cancel := context.WithCancel(w.Context())
 		defer cancel()
-		barred := w.campaign(ctx, n, "b")
-		for _, group := range []string{"a", "c", "d"} {
-			obedient(w.won(w.campaign(ctx, n, group)).term)
+		hung.hang(open)
+		campaigns := map[string]<-chan result{}
+		for _, group := range []string{"a", "b", "c", "d"} {
+			campaigns[group] = w.campaign(ctx, n, group)
 		}
-		w.waits(barred)
+		synctest.Wait()
+		hung.letGo()
+		for _, group := range []string{"a", "c", "d"} {
+			obedient(w.won(campaigns[group]).term)
+		}
+		if calls := store.counted(acquire); calls != 2 {
+			t.Errorf("%d acquires, want one of four groups and one of three", calls)
+		}
+		w.waits(campaigns["b"])
 	})
 }
 

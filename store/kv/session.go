@@ -624,6 +624,9 @@ func (s *Store) listRecords(ctx context.Context) ([]Item, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, i := range items {
+		_, _ = s.parsedRecords.get(i) // not under s.mu: there may be many, and every call needs it
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.epoch != epoch {

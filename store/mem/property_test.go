@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,10 +16,10 @@ import (
 )
 
 // handClock moves only when a test moves it. Its timers never fire: the engine expires
-// leases with every call.
-type handClock struct{ now clock.Instant }
+// leases with every call. Stores read it beside the test, when they revoke a lease.
+type handClock struct{ now atomic.Int64 }
 
-func (c *handClock) Now() clock.Instant    { return c.now }
+func (c *handClock) Now() clock.Instant    { return clock.Instant(c.now.Load()) }
 func (c *handClock) NewTimer() clock.Timer { return stillTimer{} }
 
 type stillTimer struct{}
@@ -48,11 +49,12 @@ type world struct {
 
 func newWorld(t testing.TB, choose func(int) int, o Options) *world {
 	w := &world{
-		t: t, choose: choose, clock: &handClock{now: 1},
+		t: t, choose: choose, clock: &handClock{},
 		deadlines: make(map[lease.SessionID]clock.Instant),
 		ids:       []lease.SessionID{"nobody"},
 		owners:    make(map[string]map[fence.Token]lease.SessionID),
 	}
+	w.clock.now.Store(1)
 	o.Clock, o.MinTTL = w.clock, worldTTL
 	w.driver = NewDriver(o)
 	t.Cleanup(w.driver.Shutdown)
@@ -85,7 +87,7 @@ func (w *world) fail(format string, args ...any) {
 
 func (w *world) id() lease.SessionID { return w.ids[w.choose(len(w.ids))] }
 
-func (w *world) alive(id lease.SessionID) bool { return w.deadlines[id] > w.clock.now }
+func (w *world) alive(id lease.SessionID) bool { return w.deadlines[id] > w.clock.Now() }
 
 func (w *world) read(group string) lease.View {
 	v, err := w.clients[w.choose(2)].Read(context.Background(), group)
@@ -118,7 +120,7 @@ func (w *world) some() (seen []lease.Record) {
 func (w *world) step() {
 	ctx := context.Background()
 	s := w.clients[w.choose(2)]
-	w.clock.now += clock.Instant(w.choose(30))
+	w.clock.now.Add(int64(w.choose(30)))
 	before := make(map[string]lease.View)
 	for _, g := range w.groups {
 		before[g] = w.read(g)
@@ -136,17 +138,17 @@ func (w *world) step() {
 		if _, used := w.deadlines[n.ID]; used {
 			w.fail("S1: id %s was used again", n.ID)
 		}
-		w.deadlines[n.ID] = w.clock.now.Add(n.TTL)
+		w.deadlines[n.ID] = w.clock.Now().Add(n.TTL)
 		w.ids = append(w.ids, n.ID)
 	case 1, 2:
 		id := w.id()
 		_, err = s.KeepAlive(ctx, id)
 		said = fmt.Sprintf("keep-alive %s: %v", id, err)
 		if w.alive(id) != (err == nil) {
-			w.fail("S1, S5: at %d: %s, but alive is %v (deadline %d)", w.clock.now, said, w.alive(id), w.deadlines[id])
+			w.fail("S1, S5: at %d: %s, but alive is %v (deadline %d)", w.clock.Now(), said, w.alive(id), w.deadlines[id])
 		}
 		if err == nil {
-			w.deadlines[id] = w.clock.now.Add(worldTTL)
+			w.deadlines[id] = w.clock.Now().Add(worldTTL)
 		}
 	case 3:
 		id := w.id()
@@ -181,7 +183,7 @@ func (w *world) step() {
 		said = "restart"
 		for id := range w.deadlines {
 			if w.alive(id) {
-				w.deadlines[id] = w.clock.now.Add(worldTTL)
+				w.deadlines[id] = w.clock.Now().Add(worldTTL)
 			}
 		}
 	case 8:
@@ -198,7 +200,7 @@ func (w *world) step() {
 			w.deadlines[id] = 0
 		}
 	}
-	w.trace = append(w.trace, fmt.Sprintf("%d: %s", w.clock.now, said))
+	w.trace = append(w.trace, fmt.Sprintf("%d: %s", w.clock.Now(), said))
 	if err != nil && !lease.Definite(err) {
 		w.fail("an answer that is not definite: %v", err)
 	}
@@ -223,12 +225,12 @@ func (w *world) check(before map[string]lease.View, seen []lease.Record, granted
 	for _, n := range sessions {
 		living[n.ID] = true
 		if !w.alive(n.ID) {
-			w.fail("S1: %s is listed at %d, its deadline was %d", n.ID, w.clock.now, w.deadlines[n.ID])
+			w.fail("S1: %s is listed at %d, its deadline was %d", n.ID, w.clock.Now(), w.deadlines[n.ID])
 		}
 	}
 	for id := range w.deadlines {
 		if w.alive(id) && !living[id] {
-			w.fail("S5: %s is not listed at %d, its deadline is %d", id, w.clock.now, w.deadlines[id])
+			w.fail("S5: %s is not listed at %d, its deadline is %d", id, w.clock.Now(), w.deadlines[id])
 		}
 	}
 	changed := make(map[string]bool)
