@@ -205,8 +205,9 @@ func (s *store) grant(id string, ttl time.Duration) time.Duration {
 		s.w.saw(lessTTL)
 	}
 	now := s.now()
+	lives := s.engine.Lives(now, id) // then this changes nothing
 	granted := s.engine.Grant(now, id, ttl)
-	if s.leased[id] <= now { // else it lives, and this changes nothing
+	if !lives {
 		s.leased[id] = now.Add(granted)
 	}
 	s.publish()

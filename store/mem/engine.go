@@ -162,6 +162,12 @@ func (e *Engine) Grant(now clock.Instant, id string, ttl time.Duration) time.Dur
 	return ttl
 }
 
+// Lives reports whether there is a lease.
+func (e *Engine) Lives(now clock.Instant, id string) bool {
+	e.Expire(now)
+	return e.leases[id] != nil
+}
+
 func (e *Engine) extend(now clock.Instant, l *leased) {
 	ttl := l.ttl
 	if e.plant.Has(plant.ExpireEarly) {
