@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -111,7 +112,9 @@ func (w *world) checkOrphan(group string) {
 	if len(w.groups) > 20 {
 		bound += w.timing.TTL // hundreds of groups share the calls
 	}
-	if l.vacantAt != never || n == nil || n.sess != l.by[l.top] || n.sessOver || !w.store.alive(n.sess) {
+	var rec stored // grants of an engine that went back are not in the ledger
+	_ = json.Unmarshal(w.store.engine.Get("record/"+group).Value, &rec)
+	if rec.Session != l.by[l.top] || l.vacantAt != never || n == nil || n.sess != l.by[l.top] || n.sessOver || !w.store.alive(n.sess) {
 		return
 	}
 	if l.handedOver && n.deaf() {
