@@ -128,9 +128,6 @@ func Resign(ctx context.Context, s lease.Store, find Successor, c Claim, to stri
 		}
 		return out, err
 	}
-	if len(released) == 0 {
-		return out, nil
-	}
 	out.Left = c.settle(ctx, s, asked, next.Candidate.ID)
 	if c.Own {
 		// Not if the session leads again: a retry of the campaign has the same session.
@@ -145,14 +142,10 @@ func Resign(ctx context.Context, s lease.Store, find Successor, c Claim, to stri
 	return out, nil
 }
 
-// release gives the record up. Where nobody is to be answered, the end of the session does:
-// then nothing is returned.
+// release gives the record up. The end of a session alone would not write down when and why
+// the term ended.
 func (c Claim) release(ctx context.Context, s lease.Store, to lease.SessionID, asked []lease.Request, held lease.Record) ([]lease.Record, error) {
-	why := c.reason(asked, to)
-	if to == "" && c.Own && len(asked) == 0 {
-		return nil, s.Close(ctx, c.Session, why, held)
-	}
-	return s.Release(ctx, c.Session, to, why, held)
+	return s.Release(ctx, c.Session, to, c.reason(asked, to), held)
 }
 
 // Concerns reports whether a request is about a term of the group. One that was left with an

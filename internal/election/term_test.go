@@ -59,6 +59,10 @@ func TestResign(t *testing.T) {
 	if err != nil || h[0].Reason != lease.Resigned || h[0].End.IsZero() {
 		t.Errorf("%+v, %v", h, err)
 	}
+	// It is written down: else the term would last until somebody reads it.
+	if v, err := w.store.Read(t.Context(), billing); err != nil || v.Holder != "" {
+		t.Errorf("%+v, %v", v, err)
+	}
 	next := w.term()
 	if _, err := Resign(t.Context(), w.store, nobody, c, ""); err != nil || !w.lives(next.Session) || next.Term != 2 {
 		t.Errorf("%+v, %v", next, err)
@@ -86,8 +90,8 @@ func (s regaining) Release(ctx context.Context, id, to lease.SessionID, why leas
 	return released, err
 }
 
-// A resignation that answers a request does not close a session that leads again: a retry of
-// the campaign has come to lead with it.
+// A resignation does not close a session that leads again: a retry of the campaign has come
+// to lead with it.
 func TestResignRaces(t *testing.T) {
 	w := newWorld(t)
 	c := w.term()
