@@ -2,6 +2,7 @@ package kv_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"sync"
@@ -126,8 +127,10 @@ func must(t *testing.T, err error) {
 // sub is a watch that the test takes from when it wants.
 type sub struct {
 	*kv.Sub
-	t    *testing.T
-	wake chan struct{}
+	t     *testing.T
+	s     *kv.Store
+	scope lease.Scope
+	wake  chan struct{}
 }
 
 func subscribe(t *testing.T, s *kv.Store, scope ...string) sub {
@@ -135,7 +138,7 @@ func subscribe(t *testing.T, s *kv.Store, scope ...string) sub {
 	if len(scope) == 0 {
 		scope = []string{"*"}
 	}
-	w := sub{t: t, wake: make(chan struct{}, 1)}
+	w := sub{t: t, s: s, scope: scope, wake: make(chan struct{}, 1)}
 	var err error
 	w.Sub, err = s.Subscribe(t.Context(), scope, func() {
 		select {
@@ -148,12 +151,17 @@ func subscribe(t *testing.T, s *kv.Store, scope ...string) sub {
 	return w
 }
 
-// until takes updates until one is right, and returns all.
+// until takes updates until one is right, and returns all. A watch that ends because the
+// engine lost data is begun again, as users must.
 func (w sub) until(what string, right func(lease.Update) bool) (all []lease.Update) {
 	w.t.Helper()
 	limit := time.After(patience)
 	for {
 		updates, err := w.Take()
+		if errors.Is(err, lease.ErrRewound) {
+			w = subscribe(w.t, w.s, w.scope...)
+			continue
+		}
 		must(w.t, err)
 		all = append(all, updates...)
 		for _, u := range updates {
@@ -290,6 +298,7 @@ func TestWatchAfterRaise(t *testing.T) {
 				must(t, err)
 			}
 			w.until("waiting for the last term", func(u lease.Update) bool { return u.View.Token == last.Token })
+			d.stall.Lock() // a watch that sees the rewind before the raise ends
 			d.Do(func(now clock.Instant, e *mem.Engine) { e.Restore(now, backup) })
 			if m, err := other.Meta(t.Context()); err != nil || !m.Rewound {
 				t.Fatalf("%+v, %v", m, err)
@@ -298,6 +307,7 @@ func TestWatchAfterRaise(t *testing.T) {
 			must(t, err)
 			_, err = s.Meta(t.Context())
 			must(t, err)
+			d.stall.Unlock()
 			held := take(t, other, id)
 			if held.Version >= last.Version {
 				t.Fatalf("version %d after %d: it did not go back", held.Version, last.Version)
