@@ -36,8 +36,8 @@ func (c *changing) resign() {
 func (c *changing) told(w *aide, n int) series {
 	c.t.Helper()
 	return append(
-		c.heard(w, n, fmt.Sprintf(`"state":"vacant","token":%d,`, c.leading.Term), c.resign),
-		c.heard(w, n, fmt.Sprintf(`"state":"led","token":%d,`, c.leading.Term+1), c.lead)...)
+		c.heard(w, n, fmt.Sprintf(`"state":"vacant","term":%d,`, c.leading.Term), c.resign),
+		c.heard(w, n, fmt.Sprintf(`"state":"led","term":%d,`, c.leading.Term+1), c.lead)...)
 }
 
 // heard has watchers wait for what f brings about.
@@ -92,7 +92,7 @@ func TestServiceWatchers(t *testing.T) {
 	beside := task{Kind: watchers, URL: bare.url + "/", N: n}.start(t)
 	said := 0
 	say := func() {
-		frame := fmt.Appendf(nil, "event: LEADER_CHANGED\nid: %s\ndata: {\"group\":\"watched\",\"state\":\"led\",\"token\":%d,\"holder\":\"bench\",\"metadata\":{\"zone\":%q},\"since_ms\":1700000000000}\n\n",
+		frame := fmt.Appendf(nil, "event: LEADER_CHANGED\nid: %s\ndata: {\"group\":\"watched\",\"state\":\"led\",\"term\":%d,\"leader_node_id\":\"bench\",\"metadata\":{\"zone\":%q},\"since_ms\":1700000000000}\n\n",
 			strings.Repeat("c", 90), said, c.metadata["zone"])
 		resp, err := c.http.Post(bare.url, "text/plain", bytes.NewReader(frame))
 		if err != nil {
@@ -103,7 +103,7 @@ func TestServiceWatchers(t *testing.T) {
 	twice := func() (s series) { // as often as a change of leader is told
 		for range 2 {
 			said++
-			s = append(s, c.heard(beside, n, fmt.Sprintf(`"token":%d,`, said), say)...)
+			s = append(s, c.heard(beside, n, fmt.Sprintf(`"term":%d,`, said), say)...)
 		}
 		return s
 	}

@@ -628,7 +628,7 @@ func (s *Store) History(ctx context.Context, group string, p lease.Page) ([]leas
 	if err != nil {
 		return nil, err
 	}
-	terms := v.Terms
+	terms := slices.Clone(v.Terms) // the record in memory has them too
 	if len(terms) == lease.TermsKept {
 		items, err := s.list(ctx, historyAt+group+"/")
 		if err != nil {

@@ -128,3 +128,33 @@ func TestOpenTwiceAtOnce(t *testing.T) {
 		t.Errorf("the first call has session %s, the second %s, revoked %q", first.ID, second.ID, d.revoked)
 	}
 }
+
+// History leaves the records that it read as they are.
+func TestHistoryChangesNothing(t *testing.T) {
+	s := client(t, newBent(t, mem.Options{}).Driver)
+	for range 3 {
+		n, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"*"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := s.Read(t.Context(), "g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		won, err := s.Acquire(t.Context(), n.ID, v.Record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Release(t.Context(), n.ID, "", "", won...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, after := range []string{"", "3"} {
+		if _, err := s.History(t.Context(), "g", lease.Page{After: after}); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := s.Read(t.Context(), "g"); err != nil || len(v.Terms) != 3 || v.Terms[0].Token != 1 || v.Terms[2].Token != 3 {
+			t.Errorf("after %q: %+v, %v", after, v, err)
+		}
+	}
+}
