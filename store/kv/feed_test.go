@@ -62,7 +62,7 @@ func (b *bent) Watch(ctx context.Context, tick time.Duration, prefixes ...string
 	return func(yield func(kv.Change, error) bool) {
 		for c, err := range b.Driver.Watch(ctx, tick, prefixes...) {
 			b.stall.Lock()
-			b.stall.Unlock() //nolint:staticcheck // it only waits
+			b.stall.Unlock() //nolint:staticcheck,gocritic // it only waits
 			if !yield(c, err) {
 				return
 			}
