@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -334,7 +335,7 @@ func TestAnswerFromBeforeRaise(t *testing.T) {
 	var once sync.Once
 	d.set(func() {
 		d.commits = func(txn kv.Txn, _ kv.Result) {
-			if len(txn.Read) > 0 && txn.Read[len(txn.Read)-1] == "record/g" {
+			if slices.Contains(txn.Read, "record/g") {
 				once.Do(func() { close(read); <-let })
 			}
 		}

@@ -554,19 +554,10 @@ func cannotTake(to lease.SessionID, group string) error {
 // whyNot explains a release that was refused although its session lives.
 func (s *Store) whyNot(ctx context.Context, to lease.SessionID, held []lease.Record) error {
 	c := &lease.ConflictError{}
-	for _, h := range held {
-		v, err := s.Read(ctx, h.Group)
-		if err != nil {
-			return err // perhaps only the successor is dead
-		}
-		if v.Version != h.Version {
-			c.Current = append(c.Current, v)
-		}
+	if err := s.changed(ctx, held); err != nil || to == "" {
+		return cmp.Or(err, error(c)) // without evidence perhaps only the successor is dead
 	}
-	if len(c.Current) == 0 && to != "" {
-		return cannotTake(to, held[0].Group)
-	}
-	return c
+	return cannotTake(to, held[0].Group)
 }
 
 // notHeld is the answer to a release of what the session does not hold.
@@ -624,10 +615,11 @@ func (s *Store) History(ctx context.Context, group string, p lease.Page) ([]leas
 			return nil, &lease.ArgumentError{Field: "page after", Value: p.After, Rule: "must be the token of a term"}
 		}
 	}
-	v, err := s.Read(ctx, group)
+	views, err := s.views(ctx, []string{group})
 	if err != nil {
 		return nil, err
 	}
+	v := views[0]
 	terms := slices.Clone(v.Terms) // the record in memory has them too
 	if len(terms) == lease.TermsKept {
 		items, err := s.list(ctx, historyAt+group+"/")

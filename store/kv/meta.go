@@ -248,10 +248,11 @@ func (s *Store) Suspect(ctx context.Context, group string, seen fence.Token) err
 		return err
 	}
 	for range 5 {
-		v, err := s.Read(ctx, group)
+		views, err := s.views(ctx, []string{group})
 		if err != nil {
 			return err
 		}
+		v := views[0]
 		m, err := s.loadMeta(ctx)
 		if err != nil || m.Rewound || m.Epoch > seen.Epoch() || v.Token > seen {
 			return err
