@@ -151,6 +151,16 @@ func (c *check) read(group string) lease.View {
 	return v
 }
 
+// shown is a group as a listing shows it, also while data is lost.
+func (c *check) shown(group string) lease.View {
+	views, err := c.store.Groups(c.ctx, lease.Scope{group}, lease.Page{})
+	c.must("list", err)
+	if len(views) != 1 || views[0].Group != group {
+		c.fatalf("a listing of %q answered %+v", group, views)
+	}
+	return views[0]
+}
+
 // take acquires a group from its present version.
 func (c *check) take(id lease.SessionID, group string) lease.Record {
 	v := c.read(group)

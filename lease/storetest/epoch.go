@@ -117,14 +117,14 @@ func rewindRefused(c *check) {
 	}
 	_, err := c.store.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, lease.OpenOptions{Scope: c.scope("")})
 	c.wants("opening a session before the epoch is raised", err, lease.ErrRewound)
-	if v := c.read(old); v.State == tenure.Led {
+	if v := c.shown(old); v.State == tenure.Led {
 		_, err := c.store.KeepAlive(c.ctx, v.Holder)
 		c.wants("keep-alive before the epoch is raised", err, lease.ErrRewound)
 		_, err = c.store.Acquire(c.ctx, v.Holder, c.read(c.group("new")).Record)
 		c.wants("acquire before the epoch is raised", err, lease.ErrRewound)
 		_, err = one(c.store).release(c.ctx, v.Holder, v.Record, b, "")
 		c.wants("transfer before the epoch is raised", err, lease.ErrRewound)
-		_, err = one(c.store).release(c.ctx, v.Holder, c.read(old).Record, "", "")
+		_, err = one(c.store).release(c.ctx, v.Holder, c.shown(old).Record, "", "")
 		c.wants("plain release before the epoch is raised", err, nil)
 	}
 
