@@ -279,7 +279,7 @@ func TestMassVacancy(t *testing.T) {
 			}
 		}
 		w.Logf("all are led after %v: %d batches, %d conflicts", time.Since(begin), tries.Load(), conflicts.Load())
-		if conflicts.Load() > tries.Load()/20 {
+		if conflicts.Load() > max(2, tries.Load()/20) { // without turns nearly all do
 			w.Errorf("%d of %d batches conflict", conflicts.Load(), tries.Load())
 		}
 	})
