@@ -231,6 +231,8 @@ func TestRestIsKeepAlives(t *testing.T) {
 func TestMassVacancy(t *testing.T) {
 	bubble(t, func(w *world) {
 		const groups = 1500
+		w.mem = mem.New(mem.Options{Clock: w.clock, Keys: 30}) // small batches, so that they are many
+		w.Cleanup(w.mem.Shutdown)
 		a := w.node(w.mem, "a")
 		terms := w.winAll(a, groups)
 		defer func() {
@@ -279,7 +281,7 @@ func TestMassVacancy(t *testing.T) {
 			}
 		}
 		w.Logf("all are led after %v: %d batches, %d conflicts", time.Since(begin), tries.Load(), conflicts.Load())
-		if conflicts.Load() > max(2, tries.Load()/20) { // without turns nearly all do
+		if conflicts.Load() > tries.Load()/20 || tries.Load() < 100 {
 			w.Errorf("%d of %d batches conflict", conflicts.Load(), tries.Load())
 		}
 	})

@@ -29,7 +29,7 @@ type feed struct {
 	life     uint64             // counts the loops
 	views    map[string]lease.View
 	holds    map[lease.SessionID]map[string]bool
-	sessions map[lease.SessionID]living
+	sessions map[lease.SessionID]described
 	epoch    uint64 // that the picture is of
 	begun    uint64 // refreshes so far
 	told     uint64 // the newest of them whose sessions are in the picture
@@ -38,13 +38,6 @@ type feed struct {
 
 	swept   clock.Instant
 	corpses map[string]clock.Instant // keys of dead sessions: when they were first seen
-}
-
-// living is a session of the picture. A refresh that begins later and does not list it shows
-// that it has died; one that had begun already may have listed before it was opened.
-type living struct {
-	described
-	begun uint64 // refreshes that had begun when it was last found alive
 }
 
 func newFeed(s *Store) *feed {
@@ -56,7 +49,7 @@ func newFeed(s *Store) *feed {
 func (f *feed) reset() {
 	f.views = map[string]lease.View{}
 	f.holds = map[lease.SessionID]map[string]bool{}
-	f.sessions = map[lease.SessionID]living{}
+	f.sessions = map[lease.SessionID]described{}
 }
 
 // Sub is one watch. Updates wait in it until they are taken, each group and session once: a
@@ -385,12 +378,10 @@ func (f *feed) began(d described) {
 	if f.over(d.ID) {
 		return
 	}
-	if known, ok := f.sessions[d.ID]; ok {
-		known.begun = f.begun
-		f.sessions[d.ID] = known
+	if _, ok := f.sessions[d.ID]; ok {
 		return
 	}
-	f.sessions[d.ID] = living{d, f.begun}
+	f.sessions[d.ID] = d
 	f.tell(lease.Update{Kind: lease.SessionBegan, Session: d.Session})
 }
 
@@ -473,7 +464,7 @@ func (f *feed) look(ctx context.Context, ids []lease.SessionID) error {
 		known := map[lease.SessionID]bool{} // to have lived, before the read
 		f.mu.Lock()
 		for _, id := range part {
-			keys = append(keys, sessionKey(id), beatKey(id))
+			keys = append(keys, beatKey(id), sessionKey(id)) // in this order: a session says why it ends before it does
 			_, known[id] = f.sessions[id]
 		}
 		f.mu.Unlock()
@@ -482,7 +473,7 @@ func (f *feed) look(ctx context.Context, ids []lease.SessionID) error {
 			return err
 		}
 		for i, id := range part {
-			session, beat := items[2*i], items[2*i+1]
+			beat, session := items[2*i], items[2*i+1]
 			f.s.sawSession(id, beat, session)
 			if beat.Version != 0 {
 				f.described(session)
@@ -539,13 +530,7 @@ func (f *feed) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	gone, unlisted := f.replace(lives, mine)
-	for _, id := range gone {
-		if err := f.resolve(ctx, f.died(id, false)); err != nil {
-			return err
-		}
-	}
-	if err := f.look(ctx, unlisted); err != nil {
+	if err := f.look(ctx, f.replace(lives, mine)); err != nil {
 		return err
 	}
 	var moved []string
@@ -592,28 +577,24 @@ func (f *feed) refresh(ctx context.Context) error {
 }
 
 // replace puts the sessions that a refresh has listed into the picture, unless a later refresh
-// was faster. It returns those that were there before and have died, and those that are not
-// listed although they were found alive since.
-func (f *feed) replace(lives map[lease.SessionID]described, mine uint64) (gone, unlisted []lease.SessionID) {
+// was faster. It returns those of the picture that are not listed: they have died, or were
+// opened since.
+func (f *feed) replace(lives map[lease.SessionID]described, mine uint64) (unlisted []lease.SessionID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.told > mine {
-		return nil, nil
+		return nil
 	}
 	f.told = mine
 	for _, id := range slices.Sorted(maps.Keys(lives)) {
 		f.began(lives[id])
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.sessions)) {
-		switch _, listed := lives[id]; {
-		case listed:
-		case f.sessions[id].begun < mine:
-			gone = append(gone, id)
-		default:
+		if _, listed := lives[id]; !listed {
 			unlisted = append(unlisted, id)
 		}
 	}
-	return gone, unlisted
+	return unlisted
 }
 
 // ticked does what is done from time to time: observe sessions and sweep up.

@@ -87,7 +87,8 @@ type sessionJSON struct {
 	Attempt    string            `json:"attempt,omitempty"`
 	Fenced     bool              `json:"fenced,omitempty"`
 	Successor  bool              `json:"successor,omitempty"`
-	Ended      string            `json:"ended,omitempty"` // why, when it has
+	Ending     string            `json:"ending,omitempty"` // why, if its beat is gone
+	Ended      string            `json:"ended,omitempty"`  // why, when it has
 }
 
 type grantJSON struct {
@@ -202,6 +203,7 @@ func (t termJSON) term() lease.Term {
 type described struct {
 	lease.Session
 	attempt string       // digest
+	ending  lease.Reason // somebody is about to end it: why
 	ended   lease.Reason // "": it may live
 }
 
@@ -211,7 +213,7 @@ func decodeSession(i Item) (described, error) {
 	if err := decode(i, &j); err != nil {
 		return described{Session: lease.Session{ID: id}}, err
 	}
-	return described{attempt: j.Attempt, ended: lease.Reason(j.Ended), Session: lease.Session{
+	return described{attempt: j.Attempt, ending: lease.Reason(j.Ending), ended: lease.Reason(j.Ended), Session: lease.Session{
 		ID:        id,
 		Candidate: tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
 		Instance:  j.Instance, Scope: j.Scope, TTL: time.Duration(j.TTL) * time.Millisecond, Fenced: j.Fenced, Successor: j.Successor,
@@ -223,7 +225,7 @@ func encodeSession(d described) []byte {
 	c := d.Candidate
 	return encode(sessionJSON{
 		Format: Format, Deployment: d.Deployment, NodeID: c.ID, Address: c.Address, Metadata: c.Metadata, Priority: c.Priority,
-		Scope: d.Scope, TTL: d.TTL.Milliseconds(), Instance: d.Instance, Attempt: d.attempt, Fenced: d.Fenced, Successor: d.Successor, Ended: string(d.ended),
+		Scope: d.Scope, TTL: d.TTL.Milliseconds(), Instance: d.Instance, Attempt: d.attempt, Fenced: d.Fenced, Successor: d.Successor, Ending: string(d.ending), Ended: string(d.ended),
 	})
 }
 

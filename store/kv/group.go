@@ -41,7 +41,8 @@ func (s *Store) views(ctx context.Context, groups []string) ([]lease.View, error
 // record, so one call is enough if the holder is the one that was expected:
 // a beat that is gone stays gone, so a record that names its session afterwards is vacant;
 // and a beat that was there makes the group led at that moment, or at the later one when
-// the record was granted to it.
+// the record was granted to it. Holders that were seen stay expected, so a group that goes to
+// and fro is read as well.
 func (s *Store) viewsAndMeta(ctx context.Context, groups []string) ([]lease.View, Item, error) {
 	views := make([]lease.View, len(groups))
 	s.mu.Lock()
@@ -78,7 +79,6 @@ func (s *Store) viewsAndMeta(ctx context.Context, groups []string) ([]lease.View
 			continue // a holder may have ended just now
 		}
 		items = items[2*len(expected):]
-		expected = nil
 		var left []string
 		for i, g := range open {
 			r, err := s.parsedRecords.get(items[i])
@@ -142,6 +142,8 @@ func (s *Store) sawSession(id lease.SessionID, beat, session Item) {
 	case d.ended != "":
 		s.ended.put(id, d.ended)
 		delete(s.silences, id)
+	case beat.Version == 0 && d.ending != "":
+		s.ended.put(id, d.ending)
 	case beat.Version != 0:
 		s.sessions.put(id, d)
 		s.observeLocked(id, beat.Version, d.TTL)

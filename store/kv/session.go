@@ -466,8 +466,11 @@ func (s *Store) end(ctx context.Context, d described, beat uint64, why lease.Rea
 		show:   []string{beatKey(d.ID)},
 	}
 	if s.caps.Keys == 1 {
-		// Only after the decision: until then the session lives.
-		p.first, p.last = nil, p.first
+		// Only after the decision: until then the session lives. But whoever finds it dead
+		// before must find why.
+		p.last = p.first
+		d.ended, d.ending = "", why
+		p.first = []Write{{Key: sessionKey(d.ID), Value: encodeSession(d), Lease: s.leaseOf(d.ID)}}
 	}
 	if d.attempt != "" {
 		p.last = append(p.last, Write{Key: attemptAt + d.attempt})
