@@ -259,6 +259,29 @@ BEGIN
 END
 $$;
 
+-- The marks of the resources in a JSON array, as JSON, held alone until the transaction
+-- ends: for a writer that puts the writes of many callers into one transaction and applies
+-- the rule itself. All take the locks in one order, and the gates before the tokens.
+CREATE OR REPLACE FUNCTION tenure_hold(a_resources text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+  names text[] := ARRAY(SELECT DISTINCT r COLLATE "C" FROM jsonb_array_elements_text(a_resources::jsonb) AS r ORDER BY 1);
+  name text;
+  held text;
+BEGIN
+  FOREACH name IN ARRAY names LOOP
+    PERFORM pg_advisory_xact_lock(tenure_lock_key(name, 0));
+  END LOOP;
+  FOREACH name IN ARRAY names LOOP
+    PERFORM tenure_alone(name);
+  END LOOP;
+  SELECT json_agg(json_build_object('resource', resource, 'deployment', deployment, 'group', grp, 'token', token,
+    'seq', seq, 'digest', digest, 'session', session, 'answer', coalesce(encode(answer, 'hex'), ''))) INTO held
+    FROM tenure_mark WHERE resource = ANY (names);
+  RETURN coalesce(held, '[]');
+END
+$$;
+
 -- fence.Mark.AdmitStrict, in SQL. The answer is that of the write that is retried.
 CREATE OR REPLACE FUNCTION tenure_admit_strict(
   a_resource text, a_deployment text, a_group text, a_token bigint, a_seq bigint, a_digest text, a_session text, OUT said text, OUT stored bytea
