@@ -38,7 +38,7 @@ func TestHealthyCanWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	l.store.commit = func(ctx context.Context, x *tx) error {
+	l.db.commit = func(ctx context.Context, x *tx) error {
 		commits.Add(1)
 		if full.Load() {
 			return errors.New("database or disk is full")

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"database/sql"
 
 	"github.com/tenurehq/tenure/app/ledger/api"
 	"github.com/tenurehq/tenure/fence"
@@ -127,39 +126,26 @@ const (
 	trimFirings = `DELETE FROM firing {by_state} WHERE resource = $1 AND pending = 0 AND n <= $2`
 )
 
-func (s *store) loadJobs(ctx context.Context, t *tx, on touched, into *state) error {
-	if len(on.jobs) > 0 {
-		into.jobs = make(map[at]jobRow, len(on.jobs))
-		if err := s.query(ctx, t, selectJobRows, keys(on.jobs), func(rows *sql.Rows) error {
-			var k at
-			r := jobRow{exists: true}
-			err := rows.Scan(&k.resource, &k.name, &r.schedule, &r.misfire, &r.payload, &r.nextMS)
-			into.jobs[k] = r
-			return err
-		}); err != nil {
-			return err
-		}
+func (t *tx) loadJobs(ctx context.Context, on touched, into *state) error {
+	into.jobs, into.firings = make(map[at]jobRow, len(on.jobs)), make(map[moment]firingRow, len(on.firings))
+	err := readRows(ctx, t, selectJobRows, keys(on.jobs), into.jobs, func(k *at, r *jobRow) []any {
+		r.exists = true
+		return []any{&k.resource, &k.name, &r.schedule, &r.misfire, &r.payload, &r.nextMS}
+	})
+	if err != nil {
+		return err
 	}
-	if len(on.firings) == 0 {
-		return nil
-	}
-	into.firings = make(map[moment]firingRow, len(on.firings))
 	wanted := make([]row, 0, len(on.firings))
 	for k := range on.firings {
 		wanted = append(wanted, row{k.resource, k.job, k.atMS})
 	}
-	return s.query(ctx, t, selectFiringRows, wanted, func(rows *sql.Rows) error {
-		var k moment
-		var r firingRow
-		err := rows.Scan(&k.resource, &k.job, &k.atMS, &r.n, truth{&r.pending})
-		into.firings[k] = r
-		return err
+	return readRows(ctx, t, selectFiringRows, wanted, into.firings, func(k *moment, r *firingRow) []any {
+		return []any{&k.resource, &k.job, &k.atMS, &r.n, truth{&r.pending}}
 	})
 }
 
-// saveJobs writes the jobs and firings that the group changed. It reports whether
-// there were any.
-func (s *store) saveJobs(ctx context.Context, t *tx, from *state, history int) (changed bool, err error) {
+// jobWrites are the jobs and firings that the group changed.
+func jobWrites(from *state) []rowsWrite {
 	var jobs, gone, fired, delivered []row
 	for k, r := range from.jobs {
 		switch {
@@ -177,21 +163,5 @@ func (s *store) saveJobs(ctx context.Context, t *tx, from *state, history int) (
 			delivered = append(delivered, row{k.resource, r.n, r.worker, r.deliveredMS})
 		}
 	}
-	for _, w := range []struct {
-		statement string
-		rows      []row
-	}{{upsertJobs, jobs}, {deleteJobs, gone}, {insertFirings, fired}, {updateFirings, delivered}} {
-		if err := s.exec(ctx, t, w.statement, w.rows); err != nil {
-			return false, err
-		}
-		changed = changed || len(w.rows) > 0
-	}
-	for k, r := range from.firings {
-		if upTo, due := oldest(r.n, history); r.fresh && due {
-			if err := t.exec(ctx, s.words(trimFirings), k.resource, upTo); err != nil {
-				return false, err
-			}
-		}
-	}
-	return changed, nil
+	return []rowsWrite{{upsertJobs, jobs}, {deleteJobs, gone}, {insertFirings, fired}, {updateFirings, delivered}}
 }

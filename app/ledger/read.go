@@ -16,12 +16,12 @@ import (
 // read bounds a read, and says what its failure means. It sees everything that was
 // answered before it began.
 func (l *Ledger) read(ctx context.Context, f func(context.Context, *sql.DB) error) error {
-	if err := l.store.intact(); err != nil {
+	if err := l.db.intact(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	err := f(ctx, l.store.reader)
+	err := f(ctx, l.db.reader)
 	switch {
 	case err == nil:
 		return nil
@@ -36,7 +36,7 @@ func (l *Ledger) row(ctx context.Context, query string, args []any, dest ...any)
 		return api.ErrNotFound
 	}
 	return l.read(ctx, func(ctx context.Context, db *sql.DB) error {
-		return db.QueryRowContext(ctx, l.store.words(query), args...).Scan(dest...)
+		return db.QueryRowContext(ctx, translate(l.db.dialect, query), args...).Scan(dest...)
 	})
 }
 
@@ -59,7 +59,7 @@ func list[T any](ctx context.Context, l *Ledger, limit int, query string, args [
 		return page, nil
 	}
 	err := l.read(ctx, func(ctx context.Context, db *sql.DB) error {
-		rows, err := db.QueryContext(ctx, l.store.words(query+" LIMIT "+strconv.Itoa(limit+1)), args...)
+		rows, err := db.QueryContext(ctx, translate(l.db.dialect, query+" LIMIT "+strconv.Itoa(limit+1)), args...)
 		if err != nil {
 			return err
 		}
@@ -104,7 +104,9 @@ func badCursor(after string) error {
 	return &api.RequestError{Field: "after", Value: after[:min(len(after), 32)], Rule: "the next of an earlier page"}
 }
 
-const resourceColumns = "name, deployment, grp, max_token, seq, digest, " + markSession + ", last_tick, jobs, jobs_version, firings, firings_pending, updated_ms"
+const selectResources = `SELECT r.name, COALESCE(m.deployment, ''), COALESCE(m.grp, ''), COALESCE(m.token, 0), COALESCE(m.seq, 0), COALESCE(m.digest, ''), COALESCE(m.session, ''),
+	r.last_tick, r.jobs, r.jobs_version, r.firings, r.firings_pending, r.updated_ms
+	FROM fenced_resource r LEFT JOIN tenure_mark m ON m.resource = r.name `
 
 func resourceDest(r *api.Resource) []any {
 	return []any{&r.Name, &r.Deployment, &r.Group, &r.Token, &r.Seq, &r.Digest, &r.Session, &r.LastTick, &r.Jobs, &r.JobsVersion, &r.Firings, &r.FiringsPending, &r.UpdatedMS}
@@ -112,20 +114,20 @@ func resourceDest(r *api.Resource) []any {
 
 // Resource returns a resource and its mark.
 func (l *Ledger) Resource(ctx context.Context, name string) (r api.Resource, err error) {
-	err = l.row(ctx, "SELECT "+resourceColumns+" FROM fenced_resource WHERE name = $1", []any{name}, resourceDest(&r)...)
+	err = l.row(ctx, selectResources+"WHERE r.name = $1", []any{name}, resourceDest(&r)...)
 	return r, err
 }
 
 // Resources lists the resources by name.
 func (l *Ledger) Resources(ctx context.Context, after string, limit int) (api.Page[api.Resource], error) {
-	return list(ctx, l, limit, "SELECT "+resourceColumns+" FROM fenced_resource WHERE name > $1 ORDER BY name", []any{after},
+	return list(ctx, l, limit, selectResources+"WHERE r.name > $1 ORDER BY r.name", []any{after},
 		func(r api.Resource) string { return r.Name }, resourceDest)
 }
 
 func (l *Ledger) knownResources(ctx context.Context) (known map[string]counters, err error) {
 	known = make(map[string]counters)
 	err = l.read(ctx, func(ctx context.Context, db *sql.DB) error {
-		rows, err := db.QueryContext(ctx, l.store.words("SELECT name, jobs, jobs_version, firings, firings_pending FROM fenced_resource ORDER BY name LIMIT $1"), l.cfg.Resources)
+		rows, err := db.QueryContext(ctx, translate(l.db.dialect, "SELECT name, jobs, jobs_version, firings, firings_pending FROM fenced_resource ORDER BY name LIMIT $1"), l.cfg.Resources)
 		if err != nil {
 			return err
 		}

@@ -119,6 +119,12 @@ func heldMarks(t *testing.T, a adapter) {
 		h.Set(names[1], fence.Mark{Deployment: "prod", Group: "g", Token: 4}, nil)
 		return h.Store(ctx)
 	}))
+	// Nothing is held, nothing is stored.
+	must(t, a.tx(ctx, func(tx *sql.Tx) error {
+		h, err := a.dialect.Hold(ctx, tx)
+		must(t, err)
+		return h.Store(ctx)
+	}))
 	hold := func(f func(h *sqlfence.Held) error) error {
 		return a.tx(ctx, func(tx *sql.Tx) error {
 			h, err := a.dialect.Hold(ctx, tx, names...)

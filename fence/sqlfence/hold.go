@@ -58,8 +58,8 @@ func (b Bound) Hold(ctx context.Context, resources ...string) (*Held, error) {
 		}
 		h.marks[r] = &heldMark{}
 	}
-	if err := b.inTx(); err != nil {
-		return nil, err
+	if err := b.inTx(); err != nil || len(h.marks) == 0 {
+		return h, err
 	}
 	names, err := json.Marshal(slices.Sorted(maps.Keys(h.marks)))
 	if err != nil {
