@@ -122,7 +122,7 @@ func (l *Ledger) attempt(ctx context.Context, group []*op) ([]verdict, error) {
 		}
 		// The last statement, because ledgers on one PostgreSQL wait for each other here.
 		// It also makes a probe change something: SQLite writes no page that stays as it is.
-		return t.scan(ctx, "UPDATE ledger_identity SET revision = revision + 1 RETURNING revision", nil, &now.Revision)
+		return t.QueryRow(ctx, "UPDATE ledger_identity SET revision = revision + 1 RETURNING revision").Scan(&now.Revision)
 	})
 	if err == nil && changed {
 		l.wrote.Store(int64(l.cfg.Clock.Now()))

@@ -42,39 +42,46 @@ type tx struct {
 	prepared map[string]*sql.Stmt
 }
 
-// prepare returns a statement of the ledger's own, see translate.
 func (t *tx) prepare(ctx context.Context, statement string) (*sql.Stmt, error) {
 	if p := t.prepared[statement]; p != nil {
 		return p, nil
 	}
-	return t.prepareAs(ctx, statement, translate(t.dialect, statement))
-}
-
-func (t *tx) prepareAs(ctx context.Context, name, statement string) (*sql.Stmt, error) {
-	if p := t.prepared[name]; p != nil {
-		return p, nil
-	}
-	p, err := t.conn.PrepareContext(ctx, statement)
+	p, err := t.conn.PrepareContext(ctx, translate(t.dialect, statement))
 	if err == nil {
-		t.prepared[name] = p
+		t.prepared[statement] = p
 	}
 	return p, err
 }
 
-func (t *tx) exec(ctx context.Context, statement string, args ...any) error {
+// Exec and QueryRow make tx a sqlfence.Runner. They take the ledger's statements, see
+// translate, and those of the fence, which have nothing to translate.
+func (t *tx) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
 	p, err := t.prepare(ctx, statement)
-	if err == nil {
-		_, err = p.ExecContext(ctx, args...)
+	if err != nil {
+		return 0, err
 	}
-	return err
+	done, err := p.ExecContext(ctx, args...)
+	if err != nil {
+		return 0, err
+	}
+	return done.RowsAffected()
 }
 
-// scan reads one row.
-func (t *tx) scan(ctx context.Context, statement string, args []any, dest ...any) error {
+// QueryRow reads one row.
+func (t *tx) QueryRow(ctx context.Context, statement string, args ...any) sqlfence.Row {
 	p, err := t.prepare(ctx, statement)
-	if err == nil {
-		err = p.QueryRowContext(ctx, args...).Scan(dest...)
+	if err != nil {
+		return failedRow{err}
 	}
+	return p.QueryRowContext(ctx, args...)
+}
+
+type failedRow struct{ err error }
+
+func (r failedRow) Scan(...any) error { return r.err }
+
+func (t *tx) exec(ctx context.Context, statement string, args ...any) error {
+	_, err := t.Exec(ctx, statement, args...)
 	return err
 }
 
@@ -123,36 +130,6 @@ func readRows[K comparable, V any](ctx context.Context, t *tx, query string, key
 	}
 	return rows.Err()
 }
-
-// fence is the fence in this transaction.
-func (t *tx) fence() sqlfence.Bound { return t.dialect.On(fenceRunner{t}) }
-
-// fenceRunner prepares the statements of sqlfence like the ledger's own.
-type fenceRunner struct{ t *tx }
-
-func (r fenceRunner) QueryRow(ctx context.Context, query string, args ...any) sqlfence.Row {
-	p, err := r.t.prepareAs(ctx, query, query)
-	if err != nil {
-		return failedRow{err}
-	}
-	return p.QueryRowContext(ctx, args...)
-}
-
-func (r fenceRunner) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	p, err := r.t.prepareAs(ctx, query, query)
-	if err != nil {
-		return 0, err
-	}
-	done, err := p.ExecContext(ctx, args...)
-	if err != nil {
-		return 0, err
-	}
-	return done.RowsAffected()
-}
-
-type failedRow struct{ err error }
-
-func (r failedRow) Scan(...any) error { return r.err }
 
 // discard closes the connection, whatever state it is in. SQLite would keep one with
 // open statements, and its lock.

@@ -184,7 +184,7 @@ func TestPostgresShared(t *testing.T) {
 	if _, err := all[0].Apply(t.Context(), numbers(1)); !errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrUnknown) {
 		t.Errorf("without a database: %v", err)
 	}
-	if err := all[0].Healthy(t.Context()); !errors.Is(err, api.ErrUnavailable) {
+	if _, err := all[0].Health(t.Context(), api.Identity{}); !errors.Is(err, api.ErrUnavailable) {
 		t.Errorf("without a database: %v", err)
 	}
 	server.Start()
@@ -193,7 +193,7 @@ func TestPostgresShared(t *testing.T) {
 			_, err := l.Apply(t.Context(), numbers(1))
 			return err == nil
 		})
-		if err := l.Healthy(t.Context()); err != nil {
+		if _, err := l.Health(t.Context(), api.Identity{}); err != nil {
 			t.Errorf("ledger %d: %v", i, err)
 		}
 	}

@@ -2,33 +2,50 @@ package ledger
 
 import (
 	"fmt"
-	"maps"
+	"slices"
 
 	"github.com/tenurehq/tenure/app/ledger/api"
 )
 
-// draft is the writes of one batch before it is known that all can be made.
+// draft makes the writes of one batch in the state, and can take them back.
 type draft struct {
-	state *state
-	batch api.Batch
+	*state
+	batch    api.Batch
+	lastTick uint64
+	counters counters
 
-	lastTick    uint64
-	counters    counters
-	ticks       []tickRow
-	keyed       map[at]uint64
-	sequences   map[at]sequenceRow
-	allocations []allocationRow
-	checkpoints map[at]versionRow
-	records     map[at]versionRow
-	jobs        map[at]jobRow
-	firings     map[moment]firingRow
+	undo                     []func()
+	ticksHad, allocationsHad int
 }
 
+// set changes the state until the draft is taken back.
+func set[K comparable, V any](d *draft, m map[K]V, k K, v V) {
+	was, had := m[k]
+	d.undo = append(d.undo, func() {
+		if had {
+			m[k] = was
+		} else {
+			delete(m, k)
+		}
+	})
+	m[k] = v
+}
+
+func (d *draft) takeBack() {
+	for _, undo := range slices.Backward(d.undo) {
+		undo()
+	}
+	d.ticks, d.allocations = d.ticks[:d.ticksHad], d.allocations[:d.allocationsHad]
+}
+
+// writes makes all writes or, on an error, none.
 func (d *draft) writes() (api.Answer, error) {
-	a := api.Answer{Resource: d.batch.Resource, Token: d.batch.Stamp.Token, Seq: d.batch.Stamp.Seq, AtMS: d.state.nowMS, Outcomes: make([]api.Outcome, 0, len(d.batch.Writes))}
+	d.ticksHad, d.allocationsHad = len(d.ticks), len(d.allocations)
+	a := api.Answer{Resource: d.batch.Resource, Token: d.batch.Stamp.Token, Seq: d.batch.Stamp.Seq, AtMS: d.nowMS, Outcomes: make([]api.Outcome, 0, len(d.batch.Writes))}
 	for i, w := range d.batch.Writes {
 		o, err := d.write(w)
 		if err != nil {
+			d.takeBack()
 			if len(d.batch.Writes) > 1 {
 				err = fmt.Errorf("write %d: %w", i, err)
 			}
@@ -45,9 +62,9 @@ func (d *draft) write(w api.Write) (o api.Outcome, err error) {
 		o.Tick = d.tick(*w.Tick)
 	case w.Checkpoint != nil:
 		here := at{d.batch.Resource, w.Checkpoint.Name}
-		row := get(here, d.checkpoints, d.state.checkpoints)
+		row := d.checkpoints[here]
 		o.Checkpoint = &api.VersionOutcome{Version: row.version + 1}
-		put(&d.checkpoints, here, versionRow{row.version + 1, d.batch.Stamp.Token, string(w.Checkpoint.Value), true})
+		set(d, d.checkpoints, here, versionRow{row.version + 1, d.batch.Stamp.Token, string(w.Checkpoint.Value), true})
 	case w.Record != nil:
 		o.Record, err = d.record(*w.Record)
 	case w.Sequence != nil:
@@ -65,24 +82,24 @@ func (d *draft) write(w api.Write) (o api.Outcome, err error) {
 func (d *draft) tick(w api.TickWrite) *api.TickOutcome {
 	here := at{d.batch.Resource, w.Key}
 	if w.Key != "" {
-		if n := get(here, d.keyed, d.state.keyed); n != 0 {
+		if n := d.keyed[here]; n != 0 {
 			return &api.TickOutcome{N: n, Duplicate: true}
 		}
-		put(&d.keyed, here, d.lastTick+1)
+		set(d, d.keyed, here, d.lastTick+1)
 	}
 	d.lastTick++
 	s := d.batch.Stamp
-	d.ticks = append(d.ticks, tickRow{d.batch.Resource, api.Tick{N: d.lastTick, Token: s.Token, Seq: s.Seq, Key: w.Key, Payload: w.Payload, AtMS: d.state.nowMS}})
+	d.ticks = append(d.ticks, tickRow{d.batch.Resource, api.Tick{N: d.lastTick, Token: s.Token, Seq: s.Seq, Key: w.Key, Payload: w.Payload, AtMS: d.nowMS}})
 	return &api.TickOutcome{N: d.lastTick}
 }
 
 func (d *draft) record(w api.RecordWrite) (*api.VersionOutcome, error) {
 	here := at{d.batch.Resource, w.Key}
-	row := get(here, d.records, d.state.records)
+	row := d.records[here]
 	if w.Version != nil && *w.Version != row.version {
 		return nil, &api.VersionError{Key: w.Key, Version: *w.Version, Current: row.version}
 	}
-	put(&d.records, here, versionRow{row.version + 1, d.batch.Stamp.Token, string(w.Value), true})
+	set(d, d.records, here, versionRow{row.version + 1, d.batch.Stamp.Token, string(w.Value), true})
 	return &api.VersionOutcome{Version: row.version + 1}, nil
 }
 
@@ -90,57 +107,27 @@ func (d *draft) record(w api.RecordWrite) (*api.VersionOutcome, error) {
 // the leader, and then it may not.
 func (d *draft) sequence(w api.SequenceWrite) (*api.Range, error) {
 	here := at{d.batch.Resource, w.Name}
-	row := get(here, d.sequences, d.state.sequences)
+	row := d.sequences[here]
 	given := api.Range{First: w.First, Last: w.Last}
 	if w.N > 0 {
 		given = api.Range{First: row.lastSeq + 1, Last: row.lastSeq + w.N}
 	}
-	if given.First != row.lastSeq+1 && !d.state.unfenced || given.Last > api.MaxSequence {
+	if given.First != row.lastSeq+1 && !d.unfenced || given.Last > api.MaxSequence {
 		return nil, &api.SequenceError{Name: w.Name, First: given.First, LastSeq: row.lastSeq}
 	}
 	token := d.batch.Stamp.Token
 	// Ranges that follow each other in one commit are one allocation.
 	if row.changed && row.token == token && row.lastSeq+1 == given.First {
-		d.allocations = append(d.allocations, allocationRow{here, api.Allocation{First: given.First, Last: given.Last, Token: token}})
+		i := d.open[here]
+		was := d.allocations[i].Last
+		d.undo = append(d.undo, func() { d.allocations[i].Last = was })
+		d.allocations[i].Last = given.Last
 	} else {
 		row.allocations++
-		d.allocations = append(d.allocations, allocationRow{here, api.Allocation{N: row.allocations, First: given.First, Last: given.Last, Token: token, AtMS: d.state.nowMS}})
+		set(d, d.open, here, len(d.allocations))
+		d.allocations = append(d.allocations, allocationRow{here, api.Allocation{N: row.allocations, First: given.First, Last: given.Last, Token: token, AtMS: d.nowMS}})
 	}
 	row.lastSeq, row.token, row.changed = given.Last, token, true
-	put(&d.sequences, here, row)
+	set(d, d.sequences, here, row)
 	return &given, nil
-}
-
-// keep makes the draft part of the state.
-func (d *draft) keep() {
-	s := d.state
-	s.ticks = append(s.ticks, d.ticks...)
-	for _, a := range d.allocations {
-		if i, ok := s.open[a.at]; ok && a.N == 0 {
-			s.allocations[i].Last = a.Last
-			continue
-		}
-		s.open[a.at] = len(s.allocations)
-		s.allocations = append(s.allocations, a)
-	}
-	maps.Copy(s.keyed, d.keyed)
-	maps.Copy(s.sequences, d.sequences)
-	maps.Copy(s.checkpoints, d.checkpoints)
-	maps.Copy(s.records, d.records)
-	maps.Copy(s.jobs, d.jobs)
-	maps.Copy(s.firings, d.firings)
-}
-
-func get[K comparable, V any](k K, first, then map[K]V) V {
-	if v, ok := first[k]; ok {
-		return v
-	}
-	return then[k]
-}
-
-func put[K comparable, V any](m *map[K]V, k K, v V) {
-	if *m == nil {
-		*m = make(map[K]V)
-	}
-	(*m)[k] = v
 }

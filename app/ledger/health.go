@@ -14,12 +14,6 @@ import (
 // probe, so however many ask, there are no more than that.
 const probeEvery = 500 * time.Millisecond
 
-// Healthy says whether the ledger can read and write.
-func (l *Ledger) Healthy(ctx context.Context) error {
-	_, err := l.Health(ctx, api.Identity{})
-	return err
-}
-
 // Health says whether the ledger can read, is not stuck in a commit, can write, and has
 // everything that the caller has seen. If nothing was written lately, it writes a probe: a
 // full disk can be read, and nobody else may write before the ledger is known to be well.
@@ -48,7 +42,7 @@ func (l *Ledger) verify(ctx context.Context, seen api.Identity) (api.Identity, e
 		return now.Identity, nil
 	}
 	// The commit decides, and notes it.
-	v := l.wait(ctx, &op{kind: probe, seen: seen, size: overhead, done: make(chan struct{})})
+	v := l.wait(ctx, &op{kind: probe, seen: seen})
 	return v.answer.Ledger, v.err
 }
 
@@ -67,7 +61,7 @@ func (l *Ledger) writable(ctx context.Context) error {
 	if fresh(l.probed) {
 		return l.probeErr
 	}
-	v := l.wait(ctx, &op{kind: probe, size: overhead, done: make(chan struct{})})
+	v := l.wait(ctx, &op{kind: probe})
 	if errors.Is(v.err, api.ErrBusy) && !l.unmade.Load() {
 		return nil // others write
 	}

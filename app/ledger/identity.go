@@ -22,7 +22,7 @@ type identity struct {
 const selectIdentity = "SELECT id, revision, seen FROM ledger_identity"
 
 func (t *tx) identity(ctx context.Context) (i identity, err error) {
-	err = t.scan(ctx, selectIdentity, nil, &i.ID, &i.Revision, &i.seen)
+	err = t.QueryRow(ctx, selectIdentity).Scan(&i.ID, &i.Revision, &i.seen)
 	return i, err
 }
 
@@ -37,7 +37,7 @@ func (t *tx) expected(ctx context.Context, i identity, seen api.Identity) error 
 		return nil
 	}
 	var accepted int
-	if err := t.scan(ctx, "SELECT COUNT(*) FROM ledger_acceptance WHERE replaced = $1", []any{seen.ID}, &accepted); err != nil || accepted > 0 {
+	if err := t.QueryRow(ctx, "SELECT COUNT(*) FROM ledger_acceptance WHERE replaced = $1", seen.ID).Scan(&accepted); err != nil || accepted > 0 {
 		return err
 	}
 	return fmt.Errorf("%w: this is ledger %s, and the caller has seen ledger %s", api.ErrDataLost, i.ID, seen.ID)
@@ -86,7 +86,7 @@ func (l *Ledger) Accept(ctx context.Context, replaces, holder string) (api.Ident
 			return api.Identity{}, err
 		}
 	}
-	v := l.wait(ctx, &op{kind: accept, replaces: replaces, batch: api.Batch{Holder: holder}, size: overhead, done: make(chan struct{})})
+	v := l.wait(ctx, &op{kind: accept, replaces: replaces, batch: api.Batch{Holder: holder}})
 	if v.err == nil {
 		l.cfg.Logger.Warn("an operator accepted the state of the ledger", "id", v.answer.Ledger.ID, "revision", v.answer.Ledger.Revision, "replaces", replaces, "by", holder)
 	}

@@ -42,7 +42,7 @@ type firingRow struct {
 
 func (d *draft) job(w api.JobWrite) *api.JobOutcome {
 	here := at{d.batch.Resource, w.Key}
-	row := get(here, d.jobs, d.state.jobs)
+	row := d.jobs[here]
 	d.counters.jobsVersion++
 	o := &api.JobOutcome{Version: d.counters.jobsVersion, Existed: row.exists}
 	switch {
@@ -50,7 +50,7 @@ func (d *draft) job(w api.JobWrite) *api.JobOutcome {
 		return o
 	case w.Delete:
 		d.counters.jobs--
-		put(&d.jobs, here, jobRow{changed: true})
+		set(d, d.jobs, here, jobRow{changed: true})
 		return o
 	case !row.exists:
 		d.counters.jobs++
@@ -66,7 +66,7 @@ func (d *draft) job(w api.JobWrite) *api.JobOutcome {
 		next = min(next, row.nextMS)
 	}
 	o.NextMS = next
-	put(&d.jobs, here, jobRow{exists: true, schedule: w.Schedule, misfire: misfire, payload: string(w.Payload), nextMS: next, token: d.batch.Stamp.Token, changed: true})
+	set(d, d.jobs, here, jobRow{exists: true, schedule: w.Schedule, misfire: misfire, payload: string(w.Payload), nextMS: next, token: d.batch.Stamp.Token, changed: true})
 	return o
 }
 
@@ -74,10 +74,10 @@ func (d *draft) job(w api.JobWrite) *api.JobOutcome {
 // it, or of two attempts of one, one does.
 func (d *draft) fire(w api.FireWrite) *api.FireOutcome {
 	here, when := at{d.batch.Resource, w.Job}, moment{d.batch.Resource, w.Job, w.AtMS}
-	row := get(here, d.jobs, d.state.jobs)
+	row := d.jobs[here]
 	o := &api.FireOutcome{Moved: !row.exists || row.nextMS != w.DueMS}
 	if !w.Skip {
-		o.Duplicate = get(when, d.firings, d.state.firings).n != 0
+		o.Duplicate = d.firings[when].n != 0
 	}
 	if o.Moved {
 		return o
@@ -85,25 +85,25 @@ func (d *draft) fire(w api.FireWrite) *api.FireOutcome {
 	if !w.Skip && !o.Duplicate {
 		d.counters.firings++
 		d.counters.pending++
-		put(&d.firings, when, firingRow{n: d.counters.firings, pending: true, changed: true, fresh: true, token: d.batch.Stamp.Token, payload: row.payload})
+		set(d, d.firings, when, firingRow{n: d.counters.firings, pending: true, changed: true, fresh: true, token: d.batch.Stamp.Token, payload: row.payload})
 	}
 	row.nextMS, row.token, row.changed = w.NextMS, d.batch.Stamp.Token, true
 	if w.NextMS == 0 {
 		d.counters.jobs--
 		row = jobRow{changed: true}
 	}
-	put(&d.jobs, here, row)
+	set(d, d.jobs, here, row)
 	return o
 }
 
 func (d *draft) delivered(w api.DeliveredWrite) *api.DeliveredOutcome {
 	when := moment{d.batch.Resource, w.Job, w.AtMS}
-	row := get(when, d.firings, d.state.firings)
+	row := d.firings[when]
 	o := &api.DeliveredOutcome{Missing: row.n == 0, Duplicate: row.n != 0 && !row.pending}
 	if row.pending {
 		d.counters.pending--
-		row.pending, row.worker, row.deliveredMS, row.changed = false, w.Worker, d.state.nowMS, true
-		put(&d.firings, when, row)
+		row.pending, row.worker, row.deliveredMS, row.changed = false, w.Worker, d.nowMS, true
+		set(d, d.firings, when, row)
 	}
 	return o
 }

@@ -121,13 +121,14 @@ func (l *Ledger) do(ctx context.Context, k kind, b api.Batch) (api.Answer, error
 		l.metrics.refused(err)
 		return api.Answer{}, err
 	}
-	v := l.wait(ctx, &op{kind: k, batch: b, seen: b.Seen, size: sizeOf(b), done: make(chan struct{})})
+	v := l.wait(ctx, &op{kind: k, batch: b, seen: b.Seen, size: sizeOf(b)})
 	return v.answer, v.err
 }
 
 // wait waits for the op's commit. A caller who goes away while it still waits takes
 // it back; once it is being committed, only the outcome is unknown to them.
 func (l *Ledger) wait(ctx context.Context, o *op) verdict {
+	o.size, o.done = o.size+overhead, make(chan struct{})
 	if err := l.queue.push(o); err != nil {
 		l.metrics.turnedAway.Inc()
 		return verdict{err: err}
@@ -143,11 +144,11 @@ func (l *Ledger) wait(ctx context.Context, o *op) verdict {
 	return verdict{err: fmt.Errorf("%w: the caller went away during the commit: %w", api.ErrUnknown, context.Cause(ctx))}
 }
 
-// overhead is about what a write takes besides its value.
+// overhead is about what an op or a write takes besides its values.
 const overhead = 256
 
 func sizeOf(b api.Batch) int {
-	n := overhead
+	n := 0
 	for _, w := range b.Writes {
 		n += overhead
 		switch {

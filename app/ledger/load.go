@@ -22,7 +22,7 @@ func touch(group []*op, verdicts []verdict) touched {
 		case verdicts[i].err != nil, o.kind == probe, o.kind == accept:
 			continue
 		case o.kind == share:
-			put(&t.shared, keyOf(*o.shared), true)
+			put(&t.shared, keyOf(*o.shared))
 			continue
 		}
 		r := o.batch.Resource
@@ -30,26 +30,33 @@ func touch(group []*op, verdicts []verdict) touched {
 		for _, w := range o.batch.Writes {
 			switch {
 			case w.Sequence != nil:
-				put(&t.sequences, at{r, w.Sequence.Name}, true)
+				put(&t.sequences, at{r, w.Sequence.Name})
 			case w.Checkpoint != nil:
-				put(&t.checkpoints, at{r, w.Checkpoint.Name}, true)
+				put(&t.checkpoints, at{r, w.Checkpoint.Name})
 			case w.Record != nil:
-				put(&t.records, at{r, w.Record.Key}, true)
+				put(&t.records, at{r, w.Record.Key})
 			case w.Tick != nil && w.Tick.Key != "":
-				put(&t.tickKeys, at{r, w.Tick.Key}, true)
+				put(&t.tickKeys, at{r, w.Tick.Key})
 			case w.Job != nil:
-				put(&t.jobs, at{r, w.Job.Key}, true)
+				put(&t.jobs, at{r, w.Job.Key})
 			case w.Fire != nil:
-				put(&t.jobs, at{r, w.Fire.Job}, true)
+				put(&t.jobs, at{r, w.Fire.Job})
 				if !w.Fire.Skip {
-					put(&t.firings, moment{r, w.Fire.Job, w.Fire.AtMS}, true)
+					put(&t.firings, moment{r, w.Fire.Job, w.Fire.AtMS})
 				}
 			case w.Delivered != nil:
-				put(&t.firings, moment{r, w.Delivered.Job, w.Delivered.AtMS}, true)
+				put(&t.firings, moment{r, w.Delivered.Job, w.Delivered.AtMS})
 			}
 		}
 	}
 	return t
+}
+
+func put[K comparable](m *map[K]bool, k K) {
+	if *m == nil {
+		*m = make(map[K]bool)
+	}
+	(*m)[k] = true
 }
 
 func keys(m map[at]bool) []row {
@@ -64,7 +71,7 @@ func keys(m map[at]bool) []row {
 // until the transaction ends, and a mark guards everything that belongs to its resource.
 func (t *tx) load(ctx context.Context, on touched, into *state) (err error) {
 	names := slices.Collect(maps.Keys(on.resources))
-	if into.marks, err = t.fence().Hold(ctx, names...); err != nil {
+	if into.marks, err = t.dialect.On(t).Hold(ctx, names...); err != nil {
 		return err
 	}
 	found := make(map[string]resourceRow, len(names))
@@ -81,7 +88,7 @@ func (t *tx) load(ctx context.Context, on touched, into *state) (err error) {
 		return err
 	}
 	if len(found) < len(names) {
-		if err := t.scan(ctx, "SELECT COUNT(*) FROM fenced_resource", nil, &into.count); err != nil {
+		if err := t.QueryRow(ctx, "SELECT COUNT(*) FROM fenced_resource").Scan(&into.count); err != nil {
 			return err
 		}
 	}

@@ -127,7 +127,7 @@ func (t *tx) trim(ctx context.Context, from *state, history int) error {
 // saveRejections numbers the refused writes by a counter that outlives them.
 func (t *tx) saveRejections(ctx context.Context, rejected []api.Rejection, keep int) error {
 	var total uint64
-	if err := t.scan(ctx, "SELECT value FROM ledger_counter WHERE name = 'rejections' {lock}", nil, &total); err != nil {
+	if err := t.QueryRow(ctx, "SELECT value FROM ledger_counter WHERE name = 'rejections' {lock}").Scan(&total); err != nil {
 		return err
 	}
 	rows := make([]row, 0, len(rejected))

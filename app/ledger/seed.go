@@ -76,7 +76,7 @@ func (d *database) seed(ctx context.Context, cfg Config, b api.Batch, n uint64, 
 			return err
 		}
 		var last string
-		if err := t.scan(ctx, "SELECT COALESCE(MAX(name), 'seed-0') FROM job WHERE resource = $1 AND name >= 'seed-' AND name < 'seed-A'", []any{b.Resource}, &last); err != nil {
+		if err := t.QueryRow(ctx, "SELECT COALESCE(MAX(name), 'seed-0') FROM job WHERE resource = $1 AND name >= 'seed-' AND name < 'seed-A'", b.Resource).Scan(&last); err != nil {
 			return err
 		}
 		made, err := strconv.ParseInt(strings.TrimPrefix(last, "seed-"), 10, 64)

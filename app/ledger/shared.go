@@ -66,10 +66,10 @@ func (t *tx) loadShared(ctx context.Context, on map[sharedKey]bool, into *shared
 	if len(on) == 0 {
 		return nil
 	}
-	if err := t.scan(ctx, "SELECT value FROM ledger_counter WHERE name = 'shared' {lock}", nil, &into.count); err != nil {
+	if err := t.QueryRow(ctx, "SELECT value FROM ledger_counter WHERE name = 'shared' {lock}").Scan(&into.count); err != nil {
 		return err
 	}
-	if err := t.scan(ctx, "SELECT value FROM ledger_counter WHERE name = 'shared_floor'", nil, &into.floor); err != nil {
+	if err := t.QueryRow(ctx, "SELECT value FROM ledger_counter WHERE name = 'shared_floor'").Scan(&into.floor); err != nil {
 		return err
 	}
 	into.records, into.marks = make(map[sharedKey]sharedRow, len(on)), make(map[string]fence.Mark)
@@ -137,6 +137,6 @@ func (l *Ledger) share(ctx context.Context, w api.SharedWrite) (api.SharedAnswer
 	if err := w.Validate(); err != nil {
 		return api.SharedAnswer{}, err
 	}
-	v := l.wait(ctx, &op{kind: share, shared: &w, seen: w.Seen, size: overhead + len(w.Value), done: make(chan struct{})})
+	v := l.wait(ctx, &op{kind: share, shared: &w, seen: w.Seen, size: len(w.Value)})
 	return api.SharedAnswer{Deployment: w.Deployment, Space: w.Space, Key: w.Key, Version: v.version, AtMS: v.answer.AtMS}, v.err
 }

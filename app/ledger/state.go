@@ -127,6 +127,7 @@ func (s *state) apply(k kind, b api.Batch) verdict {
 		next = mark
 	case strict(k, b):
 		if stored, werr = json.Marshal(answer); werr != nil {
+			d.takeBack()
 			return verdict{err: werr}
 		}
 	}
@@ -137,7 +138,6 @@ func (s *state) apply(k kind, b api.Batch) verdict {
 		*r = resourceRow{exists: true, lastTick: d.lastTick, counters: d.counters, changed: true}
 	}
 	s.marks.Set(b.Resource, next, stored)
-	d.keep()
 	return v
 }
 
