@@ -101,6 +101,7 @@ func postgresHeld(t *testing.T, l *lazy) {
 	heldMarks(t, dial(t, sqlfence.Postgres, l.server().URL()))
 	heldWaits(t, dial(t, sqlfence.Postgres, l.server().URL()))
 	heldInOrder(t, dial(t, sqlfence.Postgres, l.server().URL()))
+	heldSnapshots(t, dial(t, sqlfence.Postgres, l.server().URL()))
 	outdatedHold(t, dial(t, sqlfence.Postgres, l.server().URL()))
 }
 
@@ -199,6 +200,42 @@ func heldWaits(t *testing.T, a adapter) {
 	must(t, tx.Commit())
 	if err := <-guarded; word(err) != "stale" {
 		t.Errorf("a guard that waited for a holder who raised the mark: %v", err)
+	}
+}
+
+// A transaction whose snapshot is older than the mark may be repeated, and does not judge by
+// what it sees; also where it sees no mark at all.
+func heldSnapshots(t *testing.T, a adapter) {
+	t.Helper()
+	ctx := t.Context()
+	for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
+		for _, sealed := range []fence.Token{0, 4} {
+			a.resource = fresh()
+			sink := a.dialect.Sink(a.db, a.resource)
+			if sealed > 0 {
+				must(t, sink.Seal(ctx, at(sealed)))
+			}
+			tx, err := a.db.BeginTx(ctx, &sql.TxOptions{Isolation: level})
+			must(t, err)
+			var n int
+			must(t, tx.QueryRowContext(ctx, "SELECT count(*) FROM effects").Scan(&n))
+			must(t, sink.Seal(ctx, at(7)))
+			h, err := a.dialect.Hold(ctx, tx, a.resource)
+			if err == nil {
+				var next fence.Mark
+				next, err = h.Mark(a.resource).Admit(at(5))
+				must(t, err)
+				h.Set(a.resource, next, nil)
+				err = h.Store(ctx)
+			}
+			if !sqlfence.Repeatable(err) {
+				t.Errorf("%v, sealed with %d before: %v", level, sealed, err)
+			}
+			must(t, tx.Rollback())
+			if m, err := sink.Mark(ctx); err != nil || m.Token != 7 {
+				t.Errorf("%v: the mark is %+v, %v", level, m, err)
+			}
+		}
 	}
 }
 

@@ -266,15 +266,16 @@ CREATE OR REPLACE FUNCTION tenure_hold(a_resources text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
   names text[] := ARRAY(SELECT DISTINCT r COLLATE "C" FROM jsonb_array_elements_text(a_resources::jsonb) AS r ORDER BY 1);
-  name text;
   held text;
 BEGIN
-  FOREACH name IN ARRAY names LOOP
-    PERFORM pg_advisory_xact_lock(tenure_lock_key(name, 0));
-  END LOOP;
-  FOREACH name IN ARRAY names LOOP
-    PERFORM tenure_alone(name);
-  END LOOP;
+  PERFORM pg_advisory_xact_lock(tenure_lock_key(name, 0)) FROM unnest(names) AS name;
+  PERFORM pg_advisory_xact_lock(tenure_lock_key(m.resource, m.token))
+    FROM (SELECT resource, token FROM tenure_mark WHERE resource = ANY (names) ORDER BY resource COLLATE "C") AS m;
+  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+    -- Here the look below may be older than the locks. But to ask for the rows fails if they
+    -- have changed (40001), and so does the insertion of a row that this snapshot lacks.
+    PERFORM FROM tenure_mark WHERE resource = ANY (names) FOR UPDATE;
+  END IF;
   SELECT json_agg(json_build_object('resource', resource, 'deployment', deployment, 'group', grp, 'token', token,
     'seq', seq, 'digest', digest, 'session', session, 'answer', coalesce(encode(answer, 'hex'), ''))) INTO held
     FROM tenure_mark WHERE resource = ANY (names);
