@@ -44,7 +44,7 @@ func Seed(ctx context.Context, cfg SeedConfig) error {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	if _, err := db.ExecContext(ctx, "UPDATE fenced_resource SET max_token = 0, seq = 0, deployment = '', grp = '' WHERE name = $1 AND deployment = 'seed'", cfg.Resource); err != nil {
+	if _, err := db.ExecContext(ctx, "DELETE FROM tenure_mark WHERE resource = $1 AND deployment = 'seed'", cfg.Resource); err != nil {
 		return fmt.Errorf("the mark that was needed to fill the ledger cannot be taken back: %w", err)
 	}
 	return nil

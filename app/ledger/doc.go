@@ -4,8 +4,8 @@
 // A ledger keeps resources. Each has a mark (package fence) and, guarded by it, a
 // log of ticks, sequences of numbers, checkpoints, versioned records, and jobs with
 // their firings. Every write carries a stamp; the check and the write are one transaction of the database,
-// SQLite in the process or PostgreSQL by URL. The mark is durable before an answer is
-// sent.
+// SQLite in the process or PostgreSQL by URL. The marks are those of package sqlfence. The
+// mark is durable before an answer is sent.
 //
 // What is not guaranteed: tokens guard against mistakes, not attackers; whoever can
 // reach the ledger can write to it. A database that is restored from a backup has
@@ -50,6 +50,17 @@
 // # Several ledgers
 //
 // One SQLite file is served by one process, which holds a lock beside it. On
-// PostgreSQL several may serve one database: the rows of the marks are locked while
-// they are judged. Each tells in its metrics of what went through itself.
+// PostgreSQL several may serve one database: each group holds the marks of its resources
+// until its transaction ends. Each ledger counts in its metrics what went through itself.
+// A ledger in the same schema as other users of sqlfence shares their table of marks, so
+// their resources must have other names.
+//
+// # Where to find what
+//
+//   - A write: http.go or [Ledger.Apply], then queue.go (waits for its group), commit.go
+//     (one transaction per group), load.go (holds the marks, reads what the group touches),
+//     state.go (the rule) and draft.go (the writes), save.go.
+//   - A read: read.go and readjobs.go.
+//   - The database: database.go, sqlite.go, postgres.go, schema.go.
+//   - Lost data: identity.go. Health checks: health.go.
 package ledger

@@ -38,7 +38,7 @@ func TestHealthyCanWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	l.store.commit = func(ctx context.Context, x *tx) error {
+	l.db.commit = func(ctx context.Context, x *tx) error {
 		commits.Add(1)
 		if full.Load() {
 			return errors.New("database or disk is full")
@@ -54,7 +54,7 @@ func TestHealthyCanWrite(t *testing.T) {
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
-				err := l.Healthy(t.Context())
+				_, err := l.Health(t.Context(), api.Identity{})
 				if wantErr == "" && err != nil || wantErr != "" && (!errors.Is(err, api.ErrUnavailable) || !strings.Contains(err.Error(), wantErr)) {
 					t.Errorf("%s: %v", what, err)
 				}

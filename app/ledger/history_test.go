@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenurehq/tenure/app/ledger/api"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/sqlfence"
 	"github.com/tenurehq/tenure/internal/servertest"
 )
 
@@ -40,7 +41,7 @@ func TestPendingFiringsAreKept(t *testing.T) {
 	}
 	count := func() (all, pending int) {
 		t.Helper()
-		err := l.store.reader.QueryRowContext(ctx, "SELECT COUNT(*), COALESCE(SUM(pending), 0) FROM firing").Scan(&all, &pending)
+		err := l.db.reader.QueryRowContext(ctx, "SELECT COUNT(*), COALESCE(SUM(pending), 0) FROM firing").Scan(&all, &pending)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +77,7 @@ func TestMigrates(t *testing.T) {
 	old := append([]string{"CREATE TABLE ledger_migration (version BIGINT PRIMARY KEY)", "INSERT INTO ledger_migration VALUES (1)"}, migrations[0]...)
 	old = append(old, "INSERT INTO fenced_resource VALUES ('r', 'prod', 'billing', 7, 0, '', 3, '', 5)", "INSERT INTO sequence VALUES ('r', 'ids', 41, 7, 1, 5)")
 	for _, statement := range old {
-		if _, err := db.ExecContext(t.Context(), (&store{}).words(statement)); err != nil {
+		if _, err := db.ExecContext(t.Context(), translate(sqlfence.SQLite, statement)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -102,31 +103,72 @@ func TestMigrates(t *testing.T) {
 	}
 }
 
-// A ledger of an older version on the same PostgreSQL raises the token and does not know
-// the column of the session. The session of the lower token then counts no more.
-func TestOlderVersionRaises(t *testing.T) {
-	l := opened(t, Config{DB: servertest.Postgres(t).URL()})
+// The marks of a database of the version before move to the fence's table with everything
+// that they are: a stale write, a clone and a retry are recognised as before. A ledger of
+// that version that still runs on the same PostgreSQL fails.
+func TestMigratesMarks(t *testing.T) {
+	t.Run("SQLite", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "l.db")
+		marksMove(t, path, "sqlite", path, sqlfence.SQLite)
+	})
+	t.Run("PostgreSQL", func(t *testing.T) {
+		url := servertest.Postgres(t).URL()
+		marksMove(t, url, "pgx", url, sqlfence.Postgres)
+	})
+}
+
+func marksMove(t *testing.T, config, driver, source string, d sqlfence.Dialect) {
+	t.Helper()
 	ctx := t.Context()
-	seal := func(token fence.Token, session string) error {
-		s := stampAt(token, 0)
-		s.Session = session
-		return l.Seal(ctx, "r", s, "n")
-	}
-	if err := seal(1, "first"); err != nil {
+	db, err := sql.Open(driver, source)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.store.reader.ExecContext(ctx, "UPDATE fenced_resource SET max_token = 2"); err != nil {
-		t.Fatal(err)
+	defer func() { _ = db.Close() }()
+	strict := tick(7, 3, "é")
+	strict.Digest, strict.Stamp.Session = "d", "first"
+	old := []string{"CREATE TABLE ledger_migration (version BIGINT PRIMARY KEY)", "INSERT INTO ledger_migration VALUES (1), (2), (3), (4)"}
+	for _, m := range migrations[:4] {
+		old = append(old, m...)
 	}
-	if r, err := l.Resource(ctx, "r"); err != nil || r.Mark() != (fence.Mark{Deployment: "prod", Group: "billing", Token: 2}) {
-		t.Errorf("the mark is %+v, %v", r.Mark(), err)
+	const columns = "INSERT INTO fenced_resource (name, deployment, grp, max_token, seq, digest, last_tick, answer, updated_ms, session, session_token) VALUES "
+	old = append(old, "INSERT INTO ledger_identity VALUES (1, 'l1', 41, 0)",
+		columns+`('r', 'prod', 'billing', 7, 3, 'd', 5, '{"resource":"r","token":7,"seq":3,"at_ms":99,"outcomes":[{"tick":{"n":5}}]}', 6, 'first', 7)`,
+		columns+`('raised', 'prod', 'billing', 8, 0, '', 0, '', 6, 'older', 7)`,
+		columns+`('unmarked', '', '', 0, 0, '', 0, '', 6, '', 0)`)
+	for _, statement := range old {
+		if _, err := db.ExecContext(ctx, translate(d, statement)); err != nil {
+			t.Fatalf("%v in %s", err, statement)
+		}
 	}
-	if err := seal(2, "second"); err != nil {
-		t.Errorf("seal by the session of the higher token: %v", err)
+	l := opened(t, Config{DB: config})
+	for _, want := range []api.Resource{
+		{Name: "r", Deployment: "prod", Group: "billing", Token: 7, Seq: 3, Digest: "d", Session: "first", LastTick: 5, UpdatedMS: 6},
+		// The session was that of a lower token.
+		{Name: "raised", Deployment: "prod", Group: "billing", Token: 8, UpdatedMS: 6},
+		{Name: "unmarked", UpdatedMS: 6},
+	} {
+		if got, err := l.Resource(ctx, want.Name); err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", want.Name, got, err, want)
+		}
 	}
+	if now, err := l.Identity(ctx); err != nil || now != (api.Identity{ID: "l1", Revision: 41}) {
+		t.Errorf("the identity is %+v, %v", now, err)
+	}
+	if a, err := l.Apply(ctx, strict); err != nil || !a.Retried || a.AtMS != 99 || a.Outcomes[0].Tick.N != 5 {
+		t.Errorf("a retry is answered with %+v, %v", a, err)
+	}
+	var stale *fence.StaleError
+	if _, err := l.Apply(ctx, tick(6, 0, "")); !errors.As(err, &stale) || stale.Mark != (fence.Mark{Deployment: "prod", Group: "billing", Token: 7, Seq: 3, Digest: "d", Session: "first"}) {
+		t.Errorf("a stale write: %v", err)
+	}
+	strict.Stamp.Session = "other"
 	var clone *fence.CloneError
-	if err := seal(2, "first"); !errors.As(err, &clone) {
-		t.Errorf("seal by the session of the lower token: %v", err)
+	if _, err := l.Apply(ctx, strict); !errors.As(err, &clone) || clone.Stamp != strict.Stamp {
+		t.Errorf("a clone: %v", err)
+	}
+	if _, err := db.ExecContext(ctx, "UPDATE fenced_resource SET max_token = 9"); err == nil {
+		t.Error("a ledger of the version before can still raise its marks")
 	}
 }
 
@@ -155,11 +197,11 @@ func TestSharedGathers(t *testing.T) {
 	if n := len(h.reached); n != 1 {
 		t.Errorf("what waited took %d commits, want 1", n)
 	}
-	l.store.commit = func(context.Context, *tx) error { return sql.ErrConnDone }
+	l.db.commit = func(context.Context, *tx) error { return sql.ErrConnDone }
 	if version, err := l.PutShared(t.Context(), "prod", "s", "0", []byte("2"), nil); err == nil || version != 0 {
 		t.Errorf("a commit that failed gave version %d, %v", version, err)
 	}
-	l.store.commit = commit
+	l.db.commit = commit
 	if r, err := l.Shared(t.Context(), "prod", "s", "0"); err != nil || r.Version != 1 {
 		t.Errorf("after it: %+v, %v", r, err)
 	}

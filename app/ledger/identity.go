@@ -3,11 +3,7 @@ package ledger
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/tenurehq/tenure/app/ledger/api"
@@ -26,10 +22,7 @@ type identity struct {
 const selectIdentity = "SELECT id, revision, seen FROM ledger_identity"
 
 func (t *tx) identity(ctx context.Context) (i identity, err error) {
-	p, err := t.prepare(ctx, selectIdentity)
-	if err == nil {
-		err = p.QueryRowContext(ctx).Scan(&i.ID, &i.Revision, &i.seen)
-	}
+	err = t.QueryRow(ctx, selectIdentity).Scan(&i.ID, &i.Revision, &i.seen)
 	return i, err
 }
 
@@ -39,16 +32,12 @@ func (i identity) lost() error {
 
 // expected refuses a caller that has seen another ledger, unless an operator has said
 // that this one takes its place.
-func (s *store) expected(ctx context.Context, t *tx, i identity, seen api.Identity) error {
+func (t *tx) expected(ctx context.Context, i identity, seen api.Identity) error {
 	if seen.ID == "" || seen.ID == i.ID {
 		return nil
 	}
-	p, err := t.prepare(ctx, s.words("SELECT COUNT(*) FROM ledger_acceptance WHERE replaced = $1"))
-	if err != nil {
-		return err
-	}
 	var accepted int
-	if err := p.QueryRowContext(ctx, seen.ID).Scan(&accepted); err != nil || accepted > 0 {
+	if err := t.QueryRow(ctx, "SELECT COUNT(*) FROM ledger_acceptance WHERE replaced = $1", seen.ID).Scan(&accepted); err != nil || accepted > 0 {
 		return err
 	}
 	return fmt.Errorf("%w: this is ledger %s, and the caller has seen ledger %s", api.ErrDataLost, i.ID, seen.ID)
@@ -56,7 +45,7 @@ func (s *store) expected(ctx context.Context, t *tx, i identity, seen api.Identi
 
 // accept makes the state of the database the valid one, under a new id: callers that have
 // seen the replaced ledger begin anew.
-func (s *store) accept(ctx context.Context, t *tx, i *identity, replaces, holder string, nowMS int64) error {
+func (t *tx) accept(ctx context.Context, i *identity, replaces, holder string, nowMS int64) error {
 	switch {
 	case replaces == "" && i.seen == 0:
 		return &api.RequestError{Field: "replaces", Rule: "must name the ledger whose place this one takes: this one has lost nothing that it knows of"}
@@ -66,49 +55,14 @@ func (s *store) accept(ctx context.Context, t *tx, i *identity, replaces, holder
 	next := identity{Identity: api.Identity{ID: newID(), Revision: i.Revision}}
 	// Those that have seen this ledger until now go on as well.
 	for _, replaced := range []string{replaces, i.ID} {
-		err := t.exec(ctx, s.words("INSERT INTO ledger_acceptance (replaced, id, revision, seen, holder, at_ms) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING"),
+		err := t.exec(ctx, "INSERT INTO ledger_acceptance (replaced, id, revision, seen, holder, at_ms) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
 			replaced, next.ID, int64(i.Revision), int64(i.seen), holder, nowMS)
 		if err != nil {
 			return err
 		}
 	}
 	*i = next
-	return t.exec(ctx, s.words("UPDATE ledger_identity SET id = $1, seen = 0"), next.ID)
-}
-
-// file is a file of the database as it was when it was opened.
-type file struct {
-	path string
-	info fs.FileInfo
-}
-
-// remember notes which files the connections have open.
-func (s *store) remember(paths ...string) error {
-	for _, path := range paths {
-		info, err := os.Stat(path)
-		if err != nil {
-			return err
-		}
-		s.files = append(s.files, file{path, info})
-	}
-	return nil
-}
-
-// intact is an error if a file of the database was deleted or replaced: what is written
-// then goes to a file that nobody will find.
-func (s *store) intact() error {
-	for _, f := range s.files {
-		info, err := os.Stat(f.path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%w: the file %s was deleted while it was served", api.ErrDataLost, filepath.Base(f.path))
-		case err != nil:
-			return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
-		case !os.SameFile(info, f.info):
-			return fmt.Errorf("%w: the file %s was replaced while it was served", api.ErrDataLost, filepath.Base(f.path))
-		}
-	}
-	return nil
+	return t.exec(ctx, "UPDATE ledger_identity SET id = $1, seen = 0", next.ID)
 }
 
 // Identity returns which ledger this is and how far it has got.
@@ -132,7 +86,7 @@ func (l *Ledger) Accept(ctx context.Context, replaces, holder string) (api.Ident
 			return api.Identity{}, err
 		}
 	}
-	v := l.wait(ctx, &op{kind: accept, replaces: replaces, batch: api.Batch{Holder: holder}, size: overhead, done: make(chan struct{})})
+	v := l.wait(ctx, &op{kind: accept, replaces: replaces, batch: api.Batch{Holder: holder}})
 	if v.err == nil {
 		l.cfg.Logger.Warn("an operator accepted the state of the ledger", "id", v.answer.Ledger.ID, "revision", v.answer.Ledger.Revision, "replaces", replaces, "by", holder)
 	}

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"database/sql"
 
 	"github.com/tenurehq/tenure/app/ledger/api"
 	"github.com/tenurehq/tenure/fence"
@@ -43,7 +42,7 @@ type firingRow struct {
 
 func (d *draft) job(w api.JobWrite) *api.JobOutcome {
 	here := at{d.batch.Resource, w.Key}
-	row := get(here, d.jobs, d.state.jobs)
+	row := d.jobs[here]
 	d.counters.jobsVersion++
 	o := &api.JobOutcome{Version: d.counters.jobsVersion, Existed: row.exists}
 	switch {
@@ -51,7 +50,7 @@ func (d *draft) job(w api.JobWrite) *api.JobOutcome {
 		return o
 	case w.Delete:
 		d.counters.jobs--
-		put(&d.jobs, here, jobRow{changed: true})
+		set(d, d.jobs, here, jobRow{changed: true})
 		return o
 	case !row.exists:
 		d.counters.jobs++
@@ -67,7 +66,7 @@ func (d *draft) job(w api.JobWrite) *api.JobOutcome {
 		next = min(next, row.nextMS)
 	}
 	o.NextMS = next
-	put(&d.jobs, here, jobRow{exists: true, schedule: w.Schedule, misfire: misfire, payload: string(w.Payload), nextMS: next, token: d.batch.Stamp.Token, changed: true})
+	set(d, d.jobs, here, jobRow{exists: true, schedule: w.Schedule, misfire: misfire, payload: string(w.Payload), nextMS: next, token: d.batch.Stamp.Token, changed: true})
 	return o
 }
 
@@ -75,10 +74,10 @@ func (d *draft) job(w api.JobWrite) *api.JobOutcome {
 // it, or of two attempts of one, one does.
 func (d *draft) fire(w api.FireWrite) *api.FireOutcome {
 	here, when := at{d.batch.Resource, w.Job}, moment{d.batch.Resource, w.Job, w.AtMS}
-	row := get(here, d.jobs, d.state.jobs)
+	row := d.jobs[here]
 	o := &api.FireOutcome{Moved: !row.exists || row.nextMS != w.DueMS}
 	if !w.Skip {
-		o.Duplicate = get(when, d.firings, d.state.firings).n != 0
+		o.Duplicate = d.firings[when].n != 0
 	}
 	if o.Moved {
 		return o
@@ -86,25 +85,25 @@ func (d *draft) fire(w api.FireWrite) *api.FireOutcome {
 	if !w.Skip && !o.Duplicate {
 		d.counters.firings++
 		d.counters.pending++
-		put(&d.firings, when, firingRow{n: d.counters.firings, pending: true, changed: true, fresh: true, token: d.batch.Stamp.Token, payload: row.payload})
+		set(d, d.firings, when, firingRow{n: d.counters.firings, pending: true, changed: true, fresh: true, token: d.batch.Stamp.Token, payload: row.payload})
 	}
 	row.nextMS, row.token, row.changed = w.NextMS, d.batch.Stamp.Token, true
 	if w.NextMS == 0 {
 		d.counters.jobs--
 		row = jobRow{changed: true}
 	}
-	put(&d.jobs, here, row)
+	set(d, d.jobs, here, row)
 	return o
 }
 
 func (d *draft) delivered(w api.DeliveredWrite) *api.DeliveredOutcome {
 	when := moment{d.batch.Resource, w.Job, w.AtMS}
-	row := get(when, d.firings, d.state.firings)
+	row := d.firings[when]
 	o := &api.DeliveredOutcome{Missing: row.n == 0, Duplicate: row.n != 0 && !row.pending}
 	if row.pending {
 		d.counters.pending--
-		row.pending, row.worker, row.deliveredMS, row.changed = false, w.Worker, d.state.nowMS, true
-		put(&d.firings, when, row)
+		row.pending, row.worker, row.deliveredMS, row.changed = false, w.Worker, d.nowMS, true
+		set(d, d.firings, when, row)
 	}
 	return o
 }
@@ -127,39 +126,26 @@ const (
 	trimFirings = `DELETE FROM firing {by_state} WHERE resource = $1 AND pending = 0 AND n <= $2`
 )
 
-func (s *store) loadJobs(ctx context.Context, t *tx, on touched, into *state) error {
-	if len(on.jobs) > 0 {
-		into.jobs = make(map[at]jobRow, len(on.jobs))
-		if err := s.query(ctx, t, selectJobRows, keys(on.jobs), func(rows *sql.Rows) error {
-			var k at
-			r := jobRow{exists: true}
-			err := rows.Scan(&k.resource, &k.name, &r.schedule, &r.misfire, &r.payload, &r.nextMS)
-			into.jobs[k] = r
-			return err
-		}); err != nil {
-			return err
-		}
+func (t *tx) loadJobs(ctx context.Context, on touched, into *state) error {
+	into.jobs, into.firings = make(map[at]jobRow, len(on.jobs)), make(map[moment]firingRow, len(on.firings))
+	err := readRows(ctx, t, selectJobRows, keys(on.jobs), into.jobs, func(k *at, r *jobRow) []any {
+		r.exists = true
+		return []any{&k.resource, &k.name, &r.schedule, &r.misfire, &r.payload, &r.nextMS}
+	})
+	if err != nil {
+		return err
 	}
-	if len(on.firings) == 0 {
-		return nil
-	}
-	into.firings = make(map[moment]firingRow, len(on.firings))
 	wanted := make([]row, 0, len(on.firings))
 	for k := range on.firings {
 		wanted = append(wanted, row{k.resource, k.job, k.atMS})
 	}
-	return s.query(ctx, t, selectFiringRows, wanted, func(rows *sql.Rows) error {
-		var k moment
-		var r firingRow
-		err := rows.Scan(&k.resource, &k.job, &k.atMS, &r.n, truth{&r.pending})
-		into.firings[k] = r
-		return err
+	return readRows(ctx, t, selectFiringRows, wanted, into.firings, func(k *moment, r *firingRow) []any {
+		return []any{&k.resource, &k.job, &k.atMS, &r.n, truth{&r.pending}}
 	})
 }
 
-// saveJobs writes the jobs and firings that the group changed. It reports whether
-// there were any.
-func (s *store) saveJobs(ctx context.Context, t *tx, from *state, history int) (changed bool, err error) {
+// jobWrites are the jobs and firings that the group changed.
+func jobWrites(from *state) []rowsWrite {
 	var jobs, gone, fired, delivered []row
 	for k, r := range from.jobs {
 		switch {
@@ -177,21 +163,5 @@ func (s *store) saveJobs(ctx context.Context, t *tx, from *state, history int) (
 			delivered = append(delivered, row{k.resource, r.n, r.worker, r.deliveredMS})
 		}
 	}
-	for _, w := range []struct {
-		statement string
-		rows      []row
-	}{{upsertJobs, jobs}, {deleteJobs, gone}, {insertFirings, fired}, {updateFirings, delivered}} {
-		if err := s.exec(ctx, t, w.statement, w.rows); err != nil {
-			return false, err
-		}
-		changed = changed || len(w.rows) > 0
-	}
-	for k, r := range from.firings {
-		if upTo, due := oldest(r.n, history); r.fresh && due {
-			if err := t.exec(ctx, s.words(trimFirings), k.resource, upTo); err != nil {
-				return false, err
-			}
-		}
-	}
-	return changed, nil
+	return []rowsWrite{{upsertJobs, jobs}, {deleteJobs, gone}, {insertFirings, fired}, {updateFirings, delivered}}
 }

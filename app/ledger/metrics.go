@@ -42,45 +42,50 @@ type actor struct {
 }
 
 func newMetrics(cfg Config, queued func() int) *metrics {
+	registry := prometheus.NewRegistry()
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		registry.MustRegister(c)
+		return c
+	}
+	counters := func(name, help, label string, values ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+		for _, v := range values {
+			c.WithLabelValues(v)
+		}
+		registry.MustRegister(c)
+		return c
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+		registry.MustRegister(h)
+		return h
+	}
+	byResource := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, []string{"resource"}, nil)
+	}
 	m := &metrics{
-		registry: prometheus.NewRegistry(), clock: cfg.Clock, window: cfg.ActingWindow, actors: make(map[string]*actor),
+		registry: registry, clock: cfg.Clock, window: cfg.ActingWindow, actors: make(map[string]*actor),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tenure_fence_rejected_total", Help: "Writes that the rule refuses, by reason; with fencing off they were made all the same."}, []string{"sink", "reason"}),
-		violations: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tenure_split_brain_detected_total", Help: "Writes that took effect after one of a higher token."}),
-		accepted: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tenure_ledger_batches_total", Help: "Batches and seals that took effect."}),
-		turnedAway: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tenure_ledger_turned_away_total", Help: "Batches that found the queue full or closed."}),
-		commits: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tenure_ledger_commits_total", Help: "Transactions, by outcome: ok, failed, unknown."}, []string{"outcome"}),
-		group: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "tenure_ledger_group_size", Help: "Batches that shared a transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 12)}),
-		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "tenure_ledger_commit_seconds", Help: "How long a transaction took, fsync included.", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 17)}),
-		fires: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tenure_ledger_fires_total", Help: "Jobs that a leader fired, by outcome: fired, skipped, duplicate (recorded before), moved (nothing was done)."}, []string{"outcome"}),
-		delivered: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tenure_ledger_delivered_total", Help: "Firings that were said to be delivered, each counted once."}),
-		shared: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tenure_ledger_shared_writes_total", Help: "Writes to shared records, by outcome: ok, conflict (another version), failed."}, []string{"outcome"}),
-		jobs:    prometheus.NewDesc("tenure_ledger_jobs", "Jobs that there are.", []string{"resource"}, nil),
-		pending: prometheus.NewDesc("tenure_ledger_firings_pending", "Firings that were not delivered yet.", []string{"resource"}, nil),
-		acting:  prometheus.NewDesc("leaders_acting", "Leaders whose writes took effect within the acting window: 2 or more means a split brain.", []string{"resource"}, nil),
+		violations: counter("tenure_split_brain_detected_total", "Writes that took effect after one of a higher token."),
+		accepted:   counter("tenure_ledger_batches_total", "Batches and seals that took effect."),
+		turnedAway: counter("tenure_ledger_turned_away_total", "Batches that found the queue full or closed."),
+		commits:    counters("tenure_ledger_commits_total", "Transactions, by outcome: ok, failed, unknown.", "outcome", "ok", "failed", "unknown"),
+		group:      histogram("tenure_ledger_group_size", "Batches that shared a transaction.", prometheus.ExponentialBuckets(1, 2, 12)),
+		latency:    histogram("tenure_ledger_commit_seconds", "How long a transaction took, fsync included.", prometheus.ExponentialBuckets(0.0001, 2, 17)),
+		fires: counters("tenure_ledger_fires_total", "Jobs that a leader fired, by outcome: fired, skipped, duplicate (recorded before), moved (nothing was done).",
+			"outcome", "fired", "skipped", "duplicate", "moved"),
+		delivered: counter("tenure_ledger_delivered_total", "Firings that were said to be delivered, each counted once."),
+		shared:    counters("tenure_ledger_shared_writes_total", "Writes to shared records, by outcome: ok, conflict (another version), failed.", "outcome", "ok", "conflict", "failed"),
+		jobs:      byResource("tenure_ledger_jobs", "Jobs that there are."),
+		pending:   byResource("tenure_ledger_firings_pending", "Firings that were not delivered yet."),
+		acting:    byResource("leaders_acting", "Leaders whose writes took effect within the acting window: 2 or more means a split brain."),
 	}
 	for _, reason := range []string{"stale", "slip", "foreign", "clone", "invalid"} {
 		m.rejected.WithLabelValues("ledger", reason)
 	}
-	for _, outcome := range []string{"ok", "failed", "unknown"} {
-		m.commits.WithLabelValues(outcome)
-	}
-	for _, outcome := range []string{"fired", "skipped", "duplicate", "moved"} {
-		m.fires.WithLabelValues(outcome)
-	}
-	for _, outcome := range []string{"ok", "conflict", "failed"} {
-		m.shared.WithLabelValues(outcome)
-	}
-	m.registry.MustRegister(m.fires, m.delivered, m.shared, m.rejected, m.violations, m.accepted, m.turnedAway, m.commits, m.group, m.latency, m,
+	registry.MustRegister(m.rejected, m,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tenure_ledger_queue", Help: "Batches that wait for a commit."}, func() float64 { return float64(queued()) }),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

@@ -66,7 +66,7 @@ type held struct {
 
 func hold(l *Ledger) *held {
 	h := &held{make(chan struct{}, 100), make(chan struct{})}
-	l.store.commit = func(ctx context.Context, c *tx) error {
+	l.db.commit = func(ctx context.Context, c *tx) error {
 		h.reached <- struct{}{}
 		<-h.release
 		return commit(ctx, c)
@@ -125,7 +125,7 @@ func TestGroupGathers(t *testing.T) {
 func TestPoisonedBatch(t *testing.T) {
 	l := opened(t, Config{})
 	// A tick that nobody made is in the place of the resource's first.
-	if _, err := l.store.conn.conn.ExecContext(t.Context(), "INSERT INTO tick VALUES ('damaged', 1, 1, 0, '', '', 0)"); err != nil {
+	if _, err := l.db.conn.conn.ExecContext(t.Context(), "INSERT INTO tick VALUES ('damaged', 1, 1, 0, '', '', 0)"); err != nil {
 		t.Fatal(err)
 	}
 	var group []*op
@@ -241,7 +241,7 @@ func TestCommitFails(t *testing.T) {
 			if _, err := l.Apply(t.Context(), tick(1, 1, "a")); err != nil {
 				t.Fatal(err)
 			}
-			l.store.commit = func(ctx context.Context, c *tx) error {
+			l.db.commit = func(ctx context.Context, c *tx) error {
 				if tt.made {
 					if err := commit(ctx, c); err != nil {
 						t.Error(err)
@@ -257,7 +257,7 @@ func TestCommitFails(t *testing.T) {
 			if _, err := l.Apply(t.Context(), numbers(1)); !errors.Is(err, api.ErrUnknown) {
 				t.Errorf("numbers: %v", err)
 			}
-			l.store.commit = commit
+			l.db.commit = commit
 			again, err := l.Apply(t.Context(), tick(1, 2, "b"))
 			if err != nil || again.Retried != tt.made || again.Outcomes[0].Tick.N != 2 {
 				t.Errorf("repeated, it is answered %+v, %v", again, err)
@@ -314,7 +314,7 @@ func TestSequenceOfMany(t *testing.T) {
 	if len(seen) != callers*each*3 {
 		t.Errorf("%d numbers, want %d", len(seen), callers*each*3)
 	}
-	assertContinuous(t, l.store.reader, callers*each*3)
+	assertContinuous(t, l.db.reader, callers*each*3)
 }
 
 // assertContinuous asks the database itself.

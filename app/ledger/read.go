@@ -16,12 +16,12 @@ import (
 // read bounds a read, and says what its failure means. It sees everything that was
 // answered before it began.
 func (l *Ledger) read(ctx context.Context, f func(context.Context, *sql.DB) error) error {
-	if err := l.store.intact(); err != nil {
+	if err := l.db.intact(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
-	err := f(ctx, l.store.reader)
+	err := f(ctx, l.db.reader)
 	switch {
 	case err == nil:
 		return nil
@@ -36,7 +36,7 @@ func (l *Ledger) row(ctx context.Context, query string, args []any, dest ...any)
 		return api.ErrNotFound
 	}
 	return l.read(ctx, func(ctx context.Context, db *sql.DB) error {
-		return db.QueryRowContext(ctx, l.store.words(query), args...).Scan(dest...)
+		return db.QueryRowContext(ctx, translate(l.db.dialect, query), args...).Scan(dest...)
 	})
 }
 
@@ -51,6 +51,23 @@ func storable(args []any) bool {
 	return true
 }
 
+// each runs a query and calls scan for every row.
+func (l *Ledger) each(ctx context.Context, query string, args []any, scan func(*sql.Rows) error) error {
+	return l.read(ctx, func(ctx context.Context, db *sql.DB) error {
+		rows, err := db.QueryContext(ctx, translate(l.db.dialect, query), args...)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = rows.Close() }()
+		for rows.Next() {
+			if err := scan(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
+}
+
 // list reads one item more than is asked for, to know whether there are more.
 func list[T any](ctx context.Context, l *Ledger, limit int, query string, args []any, cursor func(T) string, dest func(*T) []any) (api.Page[T], error) {
 	limit = pageSize(limit)
@@ -58,20 +75,11 @@ func list[T any](ctx context.Context, l *Ledger, limit int, query string, args [
 	if !storable(args) {
 		return page, nil
 	}
-	err := l.read(ctx, func(ctx context.Context, db *sql.DB) error {
-		rows, err := db.QueryContext(ctx, l.store.words(query+" LIMIT "+strconv.Itoa(limit+1)), args...)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = rows.Close() }()
-		for rows.Next() {
-			var item T
-			if err := rows.Scan(dest(&item)...); err != nil {
-				return err
-			}
-			page.Items = append(page.Items, item)
-		}
-		return rows.Err()
+	err := l.each(ctx, query+" LIMIT "+strconv.Itoa(limit+1), args, func(rows *sql.Rows) error {
+		var item T
+		err := rows.Scan(dest(&item)...)
+		page.Items = append(page.Items, item)
+		return err
 	})
 	if len(page.Items) > limit {
 		page.Items = page.Items[:limit]
@@ -88,7 +96,15 @@ func pageSize(limit int) int {
 	return min(limit, api.MaxPage)
 }
 
-// position reads a cursor that is a number.
+// listNumbered is list where the cursor is a number, the last parameter of the query.
+func listNumbered[T any](ctx context.Context, l *Ledger, limit int, query string, args []any, after string, first int64, number func(T) uint64, dest func(*T) []any) (api.Page[T], error) {
+	n, err := position(after, first)
+	if err != nil {
+		return api.Page[T]{}, err
+	}
+	return list(ctx, l, limit, query, append(args, n), func(v T) string { return strconv.FormatUint(number(v), 10) }, dest)
+}
+
 func position(after string, first int64) (int64, error) {
 	if after == "" {
 		return first, nil
@@ -104,7 +120,9 @@ func badCursor(after string) error {
 	return &api.RequestError{Field: "after", Value: after[:min(len(after), 32)], Rule: "the next of an earlier page"}
 }
 
-const resourceColumns = "name, deployment, grp, max_token, seq, digest, " + markSession + ", last_tick, jobs, jobs_version, firings, firings_pending, updated_ms"
+const selectResources = `SELECT r.name, COALESCE(m.deployment, ''), COALESCE(m.grp, ''), COALESCE(m.token, 0), COALESCE(m.seq, 0), COALESCE(m.digest, ''), COALESCE(m.session, ''),
+	r.last_tick, r.jobs, r.jobs_version, r.firings, r.firings_pending, r.updated_ms
+	FROM fenced_resource r LEFT JOIN tenure_mark m ON m.resource = r.name `
 
 func resourceDest(r *api.Resource) []any {
 	return []any{&r.Name, &r.Deployment, &r.Group, &r.Token, &r.Seq, &r.Digest, &r.Session, &r.LastTick, &r.Jobs, &r.JobsVersion, &r.Firings, &r.FiringsPending, &r.UpdatedMS}
@@ -112,33 +130,24 @@ func resourceDest(r *api.Resource) []any {
 
 // Resource returns a resource and its mark.
 func (l *Ledger) Resource(ctx context.Context, name string) (r api.Resource, err error) {
-	err = l.row(ctx, "SELECT "+resourceColumns+" FROM fenced_resource WHERE name = $1", []any{name}, resourceDest(&r)...)
+	err = l.row(ctx, selectResources+"WHERE r.name = $1", []any{name}, resourceDest(&r)...)
 	return r, err
 }
 
 // Resources lists the resources by name.
 func (l *Ledger) Resources(ctx context.Context, after string, limit int) (api.Page[api.Resource], error) {
-	return list(ctx, l, limit, "SELECT "+resourceColumns+" FROM fenced_resource WHERE name > $1 ORDER BY name", []any{after},
+	return list(ctx, l, limit, selectResources+"WHERE r.name > $1 ORDER BY r.name", []any{after},
 		func(r api.Resource) string { return r.Name }, resourceDest)
 }
 
 func (l *Ledger) knownResources(ctx context.Context) (known map[string]counters, err error) {
 	known = make(map[string]counters)
-	err = l.read(ctx, func(ctx context.Context, db *sql.DB) error {
-		rows, err := db.QueryContext(ctx, l.store.words("SELECT name, jobs, jobs_version, firings, firings_pending FROM fenced_resource ORDER BY name LIMIT $1"), l.cfg.Resources)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = rows.Close() }()
-		for rows.Next() {
-			var name string
-			var c counters
-			if err := rows.Scan(&name, &c.jobs, &c.jobsVersion, &c.firings, &c.pending); err != nil {
-				return err
-			}
-			known[name] = c
-		}
-		return rows.Err()
+	err = l.each(ctx, "SELECT name, jobs, jobs_version, firings, firings_pending FROM fenced_resource ORDER BY name LIMIT $1", []any{l.cfg.Resources}, func(rows *sql.Rows) error {
+		var name string
+		var c counters
+		err := rows.Scan(&name, &c.jobs, &c.jobsVersion, &c.firings, &c.pending)
+		known[name] = c
+		return err
 	})
 	return known, err
 }
@@ -155,13 +164,8 @@ func (l *Ledger) Sequence(ctx context.Context, resource, name string) (s api.Seq
 
 // Allocations lists what was taken of a sequence, oldest first.
 func (l *Ledger) Allocations(ctx context.Context, resource, name, after string, limit int) (api.Page[api.Allocation], error) {
-	n, err := position(after, 0)
-	if err != nil {
-		return api.Page[api.Allocation]{}, err
-	}
-	return list(ctx, l, limit, "SELECT n, first_seq, last_seq, token, at_ms FROM allocation WHERE resource = $1 AND name = $2 AND n > $3 ORDER BY n",
-		[]any{resource, name, n},
-		func(a api.Allocation) string { return strconv.FormatUint(a.N, 10) },
+	return listNumbered(ctx, l, limit, "SELECT n, first_seq, last_seq, token, at_ms FROM allocation WHERE resource = $1 AND name = $2 AND n > $3 ORDER BY n",
+		[]any{resource, name}, after, 0, func(a api.Allocation) uint64 { return a.N },
 		func(a *api.Allocation) []any { return []any{&a.N, &a.First, &a.Last, &a.Token, &a.AtMS} })
 }
 
@@ -192,26 +196,16 @@ func (l *Ledger) Records(ctx context.Context, resource, after string, limit int)
 
 // Ticks lists the log of a resource, oldest first.
 func (l *Ledger) Ticks(ctx context.Context, resource, after string, limit int) (api.Page[api.Tick], error) {
-	n, err := position(after, 0)
-	if err != nil {
-		return api.Page[api.Tick]{}, err
-	}
-	return list(ctx, l, limit, "SELECT n, token, seq, tick_key, payload, at_ms FROM tick WHERE resource = $1 AND n > $2 ORDER BY n",
-		[]any{resource, n},
-		func(t api.Tick) string { return strconv.FormatUint(t.N, 10) },
+	return listNumbered(ctx, l, limit, "SELECT n, token, seq, tick_key, payload, at_ms FROM tick WHERE resource = $1 AND n > $2 ORDER BY n",
+		[]any{resource}, after, 0, func(t api.Tick) uint64 { return t.N },
 		func(t *api.Tick) []any { return []any{&t.N, &t.Token, &t.Seq, &t.Key, raw{&t.Payload}, &t.AtMS} })
 }
 
 // Rejections lists refused writes, newest first.
 func (l *Ledger) Rejections(ctx context.Context, before string, limit int) (r api.Rejections, err error) {
 	const all = 1 << 62
-	n, err := position(before, all)
-	if err != nil {
-		return r, err
-	}
-	r.Page, err = list(ctx, l, limit, `SELECT id, resource, deployment, grp, token, seq, holder, reason, current_token, applied, at_ms
-		FROM rejection WHERE id < $1 ORDER BY id DESC`, []any{n},
-		func(r api.Rejection) string { return strconv.FormatUint(r.ID, 10) },
+	r.Page, err = listNumbered(ctx, l, limit, `SELECT id, resource, deployment, grp, token, seq, holder, reason, current_token, applied, at_ms
+		FROM rejection WHERE id < $1 ORDER BY id DESC`, nil, before, all, func(r api.Rejection) uint64 { return r.ID },
 		func(r *api.Rejection) []any {
 			return []any{&r.ID, &r.Resource, &r.Deployment, &r.Group, &r.Token, &r.Seq, &r.Holder, &r.Reason, &r.CurrentToken, truth{&r.Applied}, &r.AtMS}
 		})

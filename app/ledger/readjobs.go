@@ -71,16 +71,11 @@ const (
 // Firings lists the firings of a resource, or those that were not delivered yet,
 // oldest first.
 func (l *Ledger) Firings(ctx context.Context, resource string, pendingOnly bool, after string, limit int) (api.Page[api.Firing], error) {
-	n, err := position(after, 0)
-	if err != nil {
-		return api.Page[api.Firing]{}, err
-	}
 	query := selectFirings
 	if pendingOnly {
 		query = selectPendingFirings
 	}
-	return list(ctx, l, limit, query, []any{resource, n},
-		func(f api.Firing) string { return strconv.FormatUint(f.N, 10) },
+	return listNumbered(ctx, l, limit, query, []any{resource}, after, 0, func(f api.Firing) uint64 { return f.N },
 		func(f *api.Firing) []any {
 			return []any{&f.N, &f.Job, &f.AtMS, &f.Token, &f.FiredMS, raw{&f.Payload}, &f.Worker, &f.DeliveredMS}
 		})

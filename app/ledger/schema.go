@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"strings"
+
+	"github.com/tenurehq/tenure/fence/sqlfence"
 )
 
 // migrations take a database from one version to the next. What was released is
@@ -160,6 +162,22 @@ var migrations = [...][]string{{
 	// version on the same database raises max_token only; the session is then unknown.
 	`ALTER TABLE fenced_resource ADD COLUMN session TEXT NOT NULL DEFAULT ''`,
 	`ALTER TABLE fenced_resource ADD COLUMN session_token BIGINT NOT NULL DEFAULT 0`,
+}, {
+	// The marks move to the table of package sqlfence. The columns are dropped so that a
+	// ledger of an older version that still runs on the same database fails, and does not
+	// judge by marks that nobody raises any more.
+	`INSERT INTO tenure_mark (resource, deployment, grp, token, seq, digest, session, answer)
+		SELECT name, deployment, grp, max_token, seq, digest, CASE WHEN session_token = max_token THEN session ELSE '' END,
+			CASE WHEN answer <> '' THEN {answer} END
+		FROM fenced_resource WHERE max_token > 0`,
+	`ALTER TABLE fenced_resource DROP COLUMN deployment`,
+	`ALTER TABLE fenced_resource DROP COLUMN grp`,
+	`ALTER TABLE fenced_resource DROP COLUMN max_token`,
+	`ALTER TABLE fenced_resource DROP COLUMN seq`,
+	`ALTER TABLE fenced_resource DROP COLUMN digest`,
+	`ALTER TABLE fenced_resource DROP COLUMN answer`,
+	`ALTER TABLE fenced_resource DROP COLUMN session`,
+	`ALTER TABLE fenced_resource DROP COLUMN session_token`,
 }}
 
 // SchemaError: the database was written by a later program, or by another.
@@ -172,43 +190,51 @@ const migrationLock int64 = 7596553796441985139
 
 // migrate brings the database to the version of this program, and refuses one that
 // is further.
-func (s *store) migrate(ctx context.Context) error {
-	return s.within(ctx, func(t *tx) error {
-		c := t.conn
-		if s.postgres {
-			if _, err := c.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", migrationLock); err != nil {
+func (d *database) migrate(ctx context.Context) error {
+	return d.within(ctx, func(t *tx) error {
+		exec := func(statement string, args ...any) error {
+			_, err := t.conn.ExecContext(ctx, translate(d.dialect, statement), args...)
+			if err != nil {
+				return fmt.Errorf("%w in %.60q", err, statement)
+			}
+			return nil
+		}
+		if d.dialect == sqlfence.SQLite {
+			if err := ours(ctx, t.conn); err != nil {
 				return err
 			}
-		} else if err := s.ours(ctx, c); err != nil {
+		} else if err := exec("SELECT pg_advisory_xact_lock($1), set_config('tenure.apart', 'on', true)", migrationLock); err != nil {
 			return err
 		}
-		if _, err := c.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS ledger_migration (version BIGINT PRIMARY KEY)"); err != nil {
+		if err := exec("CREATE TABLE IF NOT EXISTS ledger_migration (version BIGINT PRIMARY KEY)"); err != nil {
 			return err
 		}
 		var version int
-		if err := c.QueryRowContext(ctx, "SELECT COALESCE(MAX(version), 0) FROM ledger_migration").Scan(&version); err != nil {
+		if err := t.conn.QueryRowContext(ctx, "SELECT COALESCE(MAX(version), 0) FROM ledger_migration").Scan(&version); err != nil {
 			return err
 		}
 		if version > len(migrations) {
 			return &SchemaError{fmt.Sprintf("the database has schema version %d, and this program knows %d: run the program that wrote it, or a later one", version, len(migrations))}
 		}
+		if err := d.dialect.OnConn(t.conn).Migrate(ctx); err != nil {
+			return err
+		}
 		for ; version < len(migrations); version++ {
 			for _, statement := range migrations[version] {
-				if _, err := c.ExecContext(ctx, s.words(statement)); err != nil {
-					return fmt.Errorf("%w in %.60q", err, statement)
+				if err := exec(statement); err != nil {
+					return err
 				}
 			}
-			if _, err := c.ExecContext(ctx, s.words("INSERT INTO ledger_migration (version) VALUES ($1)"), version+1); err != nil {
+			if err := exec("INSERT INTO ledger_migration (version) VALUES ($1)", version+1); err != nil {
 				return err
 			}
 		}
-		_, err := c.ExecContext(ctx, s.words("INSERT INTO ledger_identity (one, id, revision, seen) VALUES (1, $1, 0, 0) ON CONFLICT DO NOTHING"), newID())
-		return err
+		return exec("INSERT INTO ledger_identity (one, id, revision, seen) VALUES (1, $1, 0, 0) ON CONFLICT DO NOTHING", newID())
 	})
 }
 
 // ours refuses a file that belongs to somebody else.
-func (s *store) ours(ctx context.Context, c *sql.Conn) error {
+func ours(ctx context.Context, c *sql.Conn) error {
 	var tables, known int
 	err := c.QueryRowContext(ctx, "SELECT COUNT(*), COUNT(*) FILTER (WHERE name = 'ledger_migration') FROM sqlite_master WHERE type = 'table'").Scan(&tables, &known)
 	if err == nil && tables > 0 && known == 0 {
@@ -217,24 +243,26 @@ func (s *store) ours(ctx context.Context, c *sql.Conn) error {
 	return err
 }
 
-// words puts the dialect's words into a statement: $1 is a parameter, {rows} a table
+// translate puts the dialect's words into a statement: $1 is a parameter, {rows} a table
 // of one column e, made of the JSON array that is the first parameter.
-func (s *store) words(statement string) string {
-	if s.postgres {
-		return pgWords.Replace(statement)
+func translate(d sqlfence.Dialect, statement string) string {
+	if d == sqlfence.Postgres {
+		return postgresWords.Replace(statement)
 	}
 	return sqliteWords.Replace(statement)
 }
 
 var (
-	pgWords = strings.NewReplacer(
+	postgresWords = strings.NewReplacer(
 		"{rows}", "jsonb_array_elements($1::jsonb) AS rows_of(e)",
 		"{lock}", "FOR UPDATE",
+		"{answer}", "convert_to(answer, 'UTF8')",
 		"{by_state}", "",
 		"{strict}", "", "{rowless}", "")
 	sqliteWords = strings.NewReplacer(
 		"{rows}", "(SELECT value AS e FROM json_each(?1)) AS rows_of",
 		"{lock}", "",
+		"{answer}", "CAST(answer AS BLOB)",
 		// Without statistics SQLite takes the primary key for as good.
 		"{by_state}", "INDEXED BY firing_by_state",
 		"{strict}", " STRICT", "{rowless}", " STRICT, WITHOUT ROWID",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenurehq/tenure/app/ledger/api"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/sqlfence"
 )
 
 // seedChunk is how many jobs share a transaction: what is held in memory at once.
@@ -42,14 +43,14 @@ func Seed(ctx context.Context, cfg Config, resource string, stamp fence.Stamp, n
 		return err
 	}
 	b.Writes = nil
-	s, err := openStore(ctx, cfg)
+	d, err := openDatabase(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() { err = errors.Join(err, d.close()) }()
 	for done := uint64(0); done < n; {
 		size := min(seedChunk, n-done)
-		if err := s.seed(ctx, cfg, b, size, firstMS+int64(done)*everyMS, everyMS, string(payload)); err != nil {
+		if err := d.seed(ctx, cfg, b, size, firstMS+int64(done)*everyMS, everyMS, string(payload)); err != nil {
 			return fmt.Errorf("ledger: %d of %d jobs were made: %w", done, n, err)
 		}
 		done += size
@@ -57,13 +58,13 @@ func Seed(ctx context.Context, cfg Config, resource string, stamp fence.Stamp, n
 			progress(done)
 		}
 	}
-	return s.settle(ctx)
+	return d.settle(ctx)
 }
 
-func (s *store) seed(ctx context.Context, cfg Config, b api.Batch, n uint64, firstMS, everyMS int64, payload string) error {
-	return s.within(ctx, func(t *tx) error {
+func (d *database) seed(ctx context.Context, cfg Config, b api.Batch, n uint64, firstMS, everyMS int64, payload string) error {
+	return d.within(ctx, func(t *tx) error {
 		st := &state{unfenced: cfg.Unfenced, maxResources: cfg.Resources, nowMS: cfg.Now().UnixMilli()}
-		if err := s.load(ctx, t, touched{resources: map[string]bool{b.Resource: true}}, st); err != nil {
+		if err := t.load(ctx, touched{resources: map[string]bool{b.Resource: true}}, st); err != nil {
 			return err
 		}
 		if v := st.apply(seal, b); v.err != nil {
@@ -71,11 +72,11 @@ func (s *store) seed(ctx context.Context, cfg Config, b api.Batch, n uint64, fir
 		}
 		r := st.resources[b.Resource]
 		r.counters.jobs, r.counters.jobsVersion, r.changed = r.counters.jobs+n, r.counters.jobsVersion+1, true
-		if _, err := s.save(ctx, t, st, cfg.History, cfg.Rejections); err != nil {
+		if _, err := t.save(ctx, st, cfg.History, cfg.Rejections); err != nil {
 			return err
 		}
 		var last string
-		if err := t.conn.QueryRowContext(ctx, s.words("SELECT COALESCE(MAX(name), 'seed-0') FROM job WHERE resource = $1 AND name >= 'seed-' AND name < 'seed-A'"), b.Resource).Scan(&last); err != nil {
+		if err := t.QueryRow(ctx, "SELECT COALESCE(MAX(name), 'seed-0') FROM job WHERE resource = $1 AND name >= 'seed-' AND name < 'seed-A'", b.Resource).Scan(&last); err != nil {
 			return err
 		}
 		made, err := strconv.ParseInt(strings.TrimPrefix(last, "seed-"), 10, 64)
@@ -83,20 +84,20 @@ func (s *store) seed(ctx context.Context, cfg Config, b api.Batch, n uint64, fir
 			return &api.RequestError{Field: "resource", Value: b.Resource, Rule: fmt.Sprintf("has a job %q where those that are seeded go", last)}
 		}
 		// A number of 13 digits without its first has leading zeros, in every dialect.
-		return t.exec(ctx, s.words(`WITH RECURSIVE c(i) AS (SELECT CAST(0 AS BIGINT) UNION ALL SELECT i + 1 FROM c WHERE i + 1 < CAST($2 AS BIGINT))
+		return t.exec(ctx, `WITH RECURSIVE c(i) AS (SELECT CAST(0 AS BIGINT) UNION ALL SELECT i + 1 FROM c WHERE i + 1 < CAST($2 AS BIGINT))
 			INSERT INTO job (resource, name, next_ms, schedule, misfire, payload, token, updated_ms)
 			SELECT CAST($1 AS TEXT), 'seed-' || substr(CAST(1000000000001 + CAST($3 AS BIGINT) + i AS TEXT), 2), CAST($4 AS BIGINT) + i * CAST($5 AS BIGINT),
-				'', 'once', CAST($6 AS TEXT), CAST($7 AS BIGINT), CAST($8 AS BIGINT) FROM c`),
+				'', 'once', CAST($6 AS TEXT), CAST($7 AS BIGINT), CAST($8 AS BIGINT) FROM c`,
 			b.Resource, int64(n), made, firstMS, everyMS, payload, int64(b.Stamp.Token), st.nowMS)
 	})
 }
 
 // settle leaves the database as one that has long had these jobs.
-func (s *store) settle(ctx context.Context) error {
+func (d *database) settle(ctx context.Context) error {
 	statement := "PRAGMA wal_checkpoint(TRUNCATE)"
-	if s.postgres {
+	if d.dialect == sqlfence.Postgres {
 		statement = "ANALYZE job"
 	}
-	_, err := s.conn.conn.ExecContext(ctx, statement)
+	_, err := d.conn.conn.ExecContext(ctx, statement)
 	return err
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tenurehq/tenure/app/ledger/api"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/sqlfence"
 	"github.com/tenurehq/tenure/internal/servertest"
 )
 
@@ -98,7 +99,7 @@ func seeded(t *testing.T, cfg Config, n uint64) {
 		b.Writes = append(b.Writes, api.Write{Fire: &api.FireWrite{Job: fmt.Sprintf("seed-%012d", i+1), DueMS: first + int64(i)*every, AtMS: first + int64(i)*every}})
 	}
 	commits := 0
-	l.store.commit = func(ctx context.Context, c *tx) error { commits++; return commit(ctx, c) }
+	l.db.commit = func(ctx context.Context, c *tx) error { commits++; return commit(ctx, c) }
 	began = time.Now()
 	a, err := l.Apply(ctx, b)
 	if err != nil || commits != 1 || *a.Outcomes[1000].Fire != (api.FireOutcome{}) {
@@ -115,7 +116,7 @@ func seeded(t *testing.T, cfg Config, n uint64) {
 func exact(t *testing.T, l *Ledger) {
 	t.Helper()
 	var wrong int
-	err := l.store.reader.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM fenced_resource r WHERE jobs <> (SELECT COUNT(*) FROM job WHERE resource = r.name)
+	err := l.db.reader.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM fenced_resource r WHERE jobs <> (SELECT COUNT(*) FROM job WHERE resource = r.name)
 		OR firings_pending <> (SELECT COUNT(*) FROM firing WHERE resource = r.name AND pending = 1)
 		OR EXISTS (SELECT 1 FROM firing WHERE resource = r.name AND (n > firings OR (pending = 1) <> (delivered_ms = 0)))`).Scan(&wrong)
 	if err != nil || wrong != 0 {
@@ -143,7 +144,7 @@ func usesIndexes(t *testing.T, l *Ledger) {
 		{trimFirings, "firing USING INDEX firing_by_state (resource=? AND pending=? AND n<?)", "firing_by_state", []any{"r", 5}},
 	} {
 		got, want := plan(t, l, tt.query, tt.args), "SEARCH "+tt.sqlite
-		if l.store.postgres {
+		if l.db.dialect == sqlfence.Postgres {
 			want = "Index Scan using " + tt.postgres + " on "
 		}
 		if !strings.Contains(got, want) || strings.Contains(got, "TEMP B-TREE") || strings.Contains(got, "Sort") || strings.Contains(got, "Seq Scan") {
@@ -155,10 +156,10 @@ func usesIndexes(t *testing.T, l *Ledger) {
 func plan(t *testing.T, l *Ledger, query string, args []any) string {
 	t.Helper()
 	explain := "EXPLAIN QUERY PLAN "
-	if l.store.postgres {
+	if l.db.dialect == sqlfence.Postgres {
 		explain = "EXPLAIN "
 	}
-	rows, err := l.store.reader.QueryContext(t.Context(), explain+l.store.words(query), args...)
+	rows, err := l.db.reader.QueryContext(t.Context(), explain+translate(l.db.dialect, query), args...)
 	if err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
@@ -168,7 +169,7 @@ func plan(t *testing.T, l *Ledger, query string, args []any) string {
 		var id, parent, unused int
 		var line string
 		dest := []any{&id, &parent, &unused, &line}
-		if l.store.postgres {
+		if l.db.dialect == sqlfence.Postgres {
 			dest = dest[3:]
 		}
 		if err := rows.Scan(dest...); err != nil {

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 
 	"github.com/tenurehq/tenure/app/ledger/api"
@@ -63,15 +62,14 @@ func (s *sharedState) apply(w api.SharedWrite) (version uint64, err error) {
 
 // loadShared locks the counters before it reads: what is not there yet cannot be
 // locked itself.
-func (s *store) loadShared(ctx context.Context, t *tx, on map[sharedKey]bool, into *sharedState) error {
+func (t *tx) loadShared(ctx context.Context, on map[sharedKey]bool, into *sharedState) error {
 	if len(on) == 0 {
 		return nil
 	}
-	var err error
-	if into.count, err = t.number(ctx, s.words("SELECT value FROM ledger_counter WHERE name = 'shared' {lock}")); err != nil {
+	if err := t.QueryRow(ctx, "SELECT value FROM ledger_counter WHERE name = 'shared' {lock}").Scan(&into.count); err != nil {
 		return err
 	}
-	if into.floor, err = t.number(ctx, "SELECT value FROM ledger_counter WHERE name = 'shared_floor'"); err != nil {
+	if err := t.QueryRow(ctx, "SELECT value FROM ledger_counter WHERE name = 'shared_floor'").Scan(&into.floor); err != nil {
 		return err
 	}
 	into.records, into.marks = make(map[sharedKey]sharedRow, len(on)), make(map[string]fence.Mark)
@@ -79,27 +77,20 @@ func (s *store) loadShared(ctx context.Context, t *tx, on map[sharedKey]bool, in
 	for k := range on {
 		keys, spaces = append(keys, row{k.deployment, k.space, k.name}), append(spaces, row{k.space})
 	}
-	err = s.query(ctx, t, "SELECT name, deployment, grp, max_token FROM fenced_resource WHERE name IN (SELECT e->>0 FROM {rows})", spaces, func(rows *sql.Rows) error {
-		var name string
-		var m fence.Mark
-		err := rows.Scan(&name, &m.Deployment, &m.Group, &m.Token)
-		into.marks[name] = m
-		return err
+	err := readRows(ctx, t, "SELECT resource, deployment, grp, token FROM tenure_mark WHERE resource IN (SELECT e->>0 FROM {rows})", spaces, into.marks, func(name *string, m *fence.Mark) []any {
+		return []any{name, &m.Deployment, &m.Group, &m.Token}
 	})
 	if err != nil {
 		return err
 	}
-	return s.query(ctx, t, "SELECT s.deployment, s.space, s.name, s.version FROM {rows} JOIN shared s ON s.deployment = e->>0 AND s.space = e->>1 AND s.name = e->>2", keys, func(rows *sql.Rows) error {
-		var k sharedKey
-		var r sharedRow
-		err := rows.Scan(&k.deployment, &k.space, &k.name, &r.version)
-		into.records[k] = r
-		return err
+	return readRows(ctx, t, "SELECT s.deployment, s.space, s.name, s.version FROM {rows} JOIN shared s ON s.deployment = e->>0 AND s.space = e->>1 AND s.name = e->>2", keys, into.records, func(k *sharedKey, r *sharedRow) []any {
+		return []any{&k.deployment, &k.space, &k.name, &r.version}
 	})
 }
 
-func (s *store) saveShared(ctx context.Context, t *tx, from *sharedState, nowMS int64) (changed bool, err error) {
-	var made, gone []row
+// sharedWrites are the shared records that the group changed.
+func sharedWrites(from *sharedState, nowMS int64) []rowsWrite {
+	var made, gone, counters []row
 	for k, r := range from.records {
 		switch {
 		case r.changed && r.version != 0:
@@ -108,19 +99,16 @@ func (s *store) saveShared(ctx context.Context, t *tx, from *sharedState, nowMS 
 			gone = append(gone, row{k.deployment, k.space, k.name})
 		}
 	}
-	if err := s.exec(ctx, t, `INSERT INTO shared (deployment, space, name, version, value, updated_ms)
-		SELECT e->>0, e->>1, e->>2, CAST(e->>3 AS BIGINT), e->>4, CAST(e->>5 AS BIGINT) FROM {rows} WHERE true
-		ON CONFLICT (deployment, space, name) DO UPDATE SET version = excluded.version, value = excluded.value, updated_ms = excluded.updated_ms`, made); err != nil {
-		return false, err
-	}
-	if err := s.exec(ctx, t, "DELETE FROM shared WHERE (deployment, space, name) IN (SELECT e->>0, e->>1, e->>2 FROM {rows})", gone); err != nil {
-		return false, err
-	}
 	if from.counted {
-		err = s.exec(ctx, t, "UPDATE ledger_counter SET value = CAST(e->>1 AS BIGINT) FROM {rows} WHERE name = e->>0",
-			[]row{{"shared", from.count}, {"shared_floor", from.floor}})
+		counters = []row{{"shared", from.count}, {"shared_floor", from.floor}}
 	}
-	return len(made)+len(gone) > 0, err
+	return []rowsWrite{
+		{`INSERT INTO shared (deployment, space, name, version, value, updated_ms)
+			SELECT e->>0, e->>1, e->>2, CAST(e->>3 AS BIGINT), e->>4, CAST(e->>5 AS BIGINT) FROM {rows} WHERE true
+			ON CONFLICT (deployment, space, name) DO UPDATE SET version = excluded.version, value = excluded.value, updated_ms = excluded.updated_ms`, made},
+		{"DELETE FROM shared WHERE (deployment, space, name) IN (SELECT e->>0, e->>1, e->>2 FROM {rows})", gone},
+		{"UPDATE ledger_counter SET value = CAST(e->>1 AS BIGINT) FROM {rows} WHERE name = e->>0", counters},
+	}
 }
 
 // Shared returns a shared record.
@@ -149,6 +137,6 @@ func (l *Ledger) share(ctx context.Context, w api.SharedWrite) (api.SharedAnswer
 	if err := w.Validate(); err != nil {
 		return api.SharedAnswer{}, err
 	}
-	v := l.wait(ctx, &op{kind: share, shared: &w, seen: w.Seen, size: overhead + len(w.Value), done: make(chan struct{})})
+	v := l.wait(ctx, &op{kind: share, shared: &w, seen: w.Seen, size: len(w.Value)})
 	return api.SharedAnswer{Deployment: w.Deployment, Space: w.Space, Key: w.Key, Version: v.version, AtMS: v.answer.AtMS}, v.err
 }

@@ -14,15 +14,14 @@ import (
 
 // allocate is what callers ask for most. To read and write its few bytes by way of
 // reflection would cost more than the rest of it.
-func (h *handler) allocate(w http.ResponseWriter, r *http.Request) {
+func (h *handler) allocate(w http.ResponseWriter, r *http.Request) error {
 	b, err := h.stamp(r)
-	var body api.RangeBody
-	if err == nil {
-		body, err = h.rangeBody(w, r)
-	}
 	if err != nil {
-		h.fail(w, r, err)
-		return
+		return err
+	}
+	body, err := h.rangeBody(w, r)
+	if err != nil {
+		return err
 	}
 	name := r.PathValue("name")
 	b.Digest = body.Digest
@@ -32,13 +31,13 @@ func (h *handler) allocate(w http.ResponseWriter, r *http.Request) {
 		err = errors.New("the batch that had this stamp took no numbers")
 	}
 	if err != nil {
-		h.fail(w, r, err)
-		return
+		return err
 	}
 	headers(w, a)
 	w.Header().Set("Content-Type", "application/json")
 	taken := a.Outcomes[0].Sequence
 	_, _ = w.Write(appendRange(make([]byte, 0, 256), api.RangeAnswer{Resource: a.Resource, Sequence: name, Token: a.Token, First: taken.First, Last: taken.Last, AtMS: a.AtMS}))
+	return nil
 }
 
 // rangeBody reads the body as our clients write it, and leaves any other to

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure/app/ledger/api"
+	"github.com/tenurehq/tenure/fence/sqlfence"
 	"github.com/tenurehq/tenure/internal/servertest"
 )
 
@@ -171,7 +172,7 @@ func TestPostgresShared(t *testing.T) {
 	}
 	callers.Wait()
 	var wrong, last int
-	err := all[0].store.reader.QueryRowContext(t.Context(), `SELECT COUNT(*) FILTER (WHERE first_seq <> before + 1), MAX(last_seq) FROM (
+	err := all[0].db.reader.QueryRowContext(t.Context(), `SELECT COUNT(*) FILTER (WHERE first_seq <> before + 1), MAX(last_seq) FROM (
 		SELECT first_seq, last_seq, LAG(last_seq, 1, 0::bigint) OVER (ORDER BY n) AS before FROM allocation WHERE resource = 'r') AS a`).Scan(&wrong, &last)
 	if err != nil || wrong != 0 || last != 240 {
 		t.Errorf("%d allocations do not follow the one before, the last number is %d; %v", wrong, last, err)
@@ -183,7 +184,7 @@ func TestPostgresShared(t *testing.T) {
 	if _, err := all[0].Apply(t.Context(), numbers(1)); !errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrUnknown) {
 		t.Errorf("without a database: %v", err)
 	}
-	if err := all[0].Healthy(t.Context()); !errors.Is(err, api.ErrUnavailable) {
+	if _, err := all[0].Health(t.Context(), api.Identity{}); !errors.Is(err, api.ErrUnavailable) {
 		t.Errorf("without a database: %v", err)
 	}
 	server.Start()
@@ -192,7 +193,7 @@ func TestPostgresShared(t *testing.T) {
 			_, err := l.Apply(t.Context(), numbers(1))
 			return err == nil
 		})
-		if err := l.Healthy(t.Context()); err != nil {
+		if _, err := l.Health(t.Context(), api.Identity{}); err != nil {
 			t.Errorf("ledger %d: %v", i, err)
 		}
 	}
@@ -215,13 +216,13 @@ func deadlocked(t *testing.T, l *Ledger) {
 func deadlock(t *testing.T, l *Ledger) bool {
 	t.Helper()
 	ctx := t.Context()
-	other, err := l.store.reader.BeginTx(ctx, nil)
+	other, err := l.db.reader.BeginTx(ctx, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Rollback() }()
 	lock := func(name string) error {
-		_, err := other.ExecContext(ctx, "SELECT 1 FROM fenced_resource WHERE name = $1 FOR UPDATE", name)
+		_, err := sqlfence.Postgres.Hold(ctx, other, name)
 		return err
 	}
 	group := []*op{{kind: write, batch: numbers(1)}, {kind: write, batch: numbers(1)}}
@@ -233,7 +234,7 @@ func deadlock(t *testing.T, l *Ledger) bool {
 	go func() { _, err := l.transact(group); done <- err }()
 	until(t, func() bool {
 		var waiting int
-		err := l.store.reader.QueryRowContext(ctx, "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").Scan(&waiting)
+		err := l.db.reader.QueryRowContext(ctx, "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").Scan(&waiting)
 		return err == nil && waiting > 0
 	})
 	lost := lock("r1")
@@ -242,7 +243,7 @@ func deadlock(t *testing.T, l *Ledger) bool {
 	} else if err := other.Rollback(); err != nil {
 		t.Error(err)
 	}
-	if lost != nil && !again(lost) {
+	if lost != nil && !repeatable(lost) {
 		t.Errorf("the other transaction: %v", lost)
 	}
 	if err := <-done; err != nil {
