@@ -1,7 +1,7 @@
 package chaos
 
 // OnFound sets what is called between finding the leader and setting the fault.
-func (f *Fleet) OnFound(do func(Leader)) { f.found = do }
+func (f *Fleet) OnFound(do func(Target)) { f.found = do }
 
 // LoseGuard sets a guard on a process and leaves it as one that died would.
 func LoseGuard(pid int, armed bool) (wait func() error, err error) {

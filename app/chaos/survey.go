@@ -102,13 +102,7 @@ func ended(pid int) []string {
 }
 
 // others are the processes that are no nodes.
-func others(file api.FleetFile) (all []Leader) {
-	for _, id := range ids(file)[:len(file.Engines)+1] {
-		l, _ := find(file, id)
-		all = append(all, l)
-	}
-	return all
-}
+func others(file api.FleetFile) []Target { return processes(file)[:len(file.Engines)+1] }
 
 // standing is something in a proxy.
 type standing struct{ what, name, at string }
@@ -168,7 +162,7 @@ func (f *Fleet) Heal(ctx context.Context) error {
 		all = errors.Join(all, f.wake(n.ID, n.Process))
 		if alive(n.PID) {
 			_ = f.call(ctx, http.MethodDelete, n.URL+"/lab/pause", nil, nil, nil) // a node that knows no such thing
-			all = errors.Join(all, f.turn(ctx, Leader{ID: n.ID, URL: n.URL}, api.LabClock{}))
+			all = errors.Join(all, f.SetClock(ctx, n.URL, 0, 0))
 		}
 	}
 	for _, o := range others(file) {

@@ -199,7 +199,7 @@ func (s *stage) collecting(ctx context.Context) (string, error) {
 		nodes.Go(func() {
 			for left := ends.Sub(now()); left > 0 && ctx.Err() == nil; left = ends.Sub(now()) {
 				var got api.Collected
-				err := ask(ctx, http.MethodPost, n.URL+"/lab/garbage", api.Garbage{HeapMB: garbageHeapMB, ForMS: max(1, min(left, once).Milliseconds())}, &got)
+				err := s.chaos.Call(ctx, 3*once, http.MethodPost, n.URL+"/lab/garbage", nil, api.Garbage{HeapMB: garbageHeapMB, ForMS: max(1, min(left, once).Milliseconds())}, &got)
 				if err != nil {
 					_ = s.hold(ctx, 100*time.Millisecond)
 					continue

@@ -20,7 +20,9 @@ var rewrite = flag.Bool("rewrite", false, "write testdata/inventory.txt instead 
 // check, and the storm's kinds of faults with the plan that a seed gives.
 func inventory(t *testing.T) (lines []string) {
 	t.Helper()
-	add := func(format string, args ...any) { lines = append(lines, strings.TrimSpace(fmt.Sprintf(format, args...))) }
+	add := func(format string, args ...any) {
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf(format, args...)))
+	}
 	for _, e := range All() {
 		add("experiment %s: %s, seed %d; %s; %s", e.Name, e.Title, e.Seed, e.Question, e.Expectation)
 		for _, size := range []Size{Quick, Full} {

@@ -122,11 +122,6 @@ func (s *stage) hold(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// somewhere lets up to one beat pass, so that faults do not hit at the same place in it.
-func (s *stage) somewhere(ctx context.Context) error {
-	return s.hold(ctx, 500*time.Millisecond+time.Duration(s.rng.Int64N(int64(s.trial.TTL/4))))
-}
-
 // await looks until it is seen.
 func await(ctx context.Context, what string, seen func(context.Context) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%w within %v: %s", ErrNotSeen, patience, what))
@@ -192,17 +187,28 @@ func (s *stage) sealed(ctx context.Context, old fence.Token) (fleetclient.Leader
 	return s.leader(ctx, old)
 }
 
-// take lets callers take numbers from one node, which they believe to lead.
-func (s *stage) take(ctx context.Context, from fleetclient.Leader, count int64) error {
+// take lets callers take numbers from one node, which they believe to lead. It fails if
+// none was answered in time.
+func (s *stage) take(ctx context.Context, from fleetclient.Leader, count int64, within time.Duration) error {
 	s.loads++
 	r, err := load.Run(ctx, load.Config{
-		URLs: []string{from.URL}, Rate: 400, Connections: 8, Count: count, For: 10 * time.Second, Timeout: s.trial.Patience,
-		Patience: 10 * time.Second, Calls: s.calls, Name: fmt.Sprintf("visitor-%d-", s.loads),
+		URLs: []string{from.URL}, Rate: 400, Connections: 8, Count: count, For: within, Timeout: s.trial.Patience,
+		Patience: within, Calls: s.calls, Name: fmt.Sprintf("visitor-%d-", s.loads),
 	})
 	if err == nil && r.Calls == 0 {
 		err = fmt.Errorf("%w: %s answered none of %d calls (%s)", ErrNotSeen, from.ID, count, r.FirstTrouble)
 	}
 	return err
+}
+
+// writes waits until the ledger takes a write again, and returns whose.
+func (s *stage) writes(ctx context.Context) (l fleetclient.Leader, err error) {
+	err = await(ctx, "a number from the leader", func(ctx context.Context) bool {
+		var lerr error
+		l, lerr = s.leader(ctx, 0)
+		return lerr == nil && s.take(ctx, l, 1, time.Second) == nil
+	})
+	return l, err
 }
 
 // refusal waits until the ledger lists a stale write of a term that is over.
@@ -230,46 +236,6 @@ func (s *stage) down(ctx context.Context, id string, token fence.Token) error {
 		st, ok := s.status(ctx, s.url(id))
 		return ok && (st.Role != api.Leader || st.FenceToken != token)
 	})
-}
-
-// broken sets a fault and writes it down. If the leader changed while it was being set,
-// which a loaded machine may do, it is set again.
-func (s *stage) broken(class string, set func() (chaos.Fault, error)) (chaos.Fault, error) {
-	const tries = 3
-	for try := 1; ; try++ {
-		f, err := set()
-		changed := errors.Is(err, chaos.ErrChanged)
-		switch {
-		case errors.Is(err, chaos.ErrNoBite):
-			return f, fmt.Errorf("%w: %w", ErrNotSeen, err)
-		case err != nil && (!changed || try == tries):
-			return f, err
-		case changed:
-			s.say("%v; once more", err)
-		default:
-			s.say("healed: %s of %s; %s", f.Name, f.Target, f.Evidence)
-		}
-		if f.Begun > 0 {
-			x := inHistory(f, class)
-			if changed {
-				x.Missed = "the leader changed while it was being set"
-			}
-			if err := s.faults.Write(x); err != nil {
-				return f, err
-			}
-		}
-		if !changed {
-			return f, nil
-		}
-	}
-}
-
-// inHistory is a fault in the words of a history.
-func inHistory(f chaos.Fault, class string) check.Fault {
-	return check.Fault{
-		Name: f.Name, Class: class, Target: f.Target, Begun: f.Begun, Healed: f.Healed, Set: f.Set, Held: f.Held, Evidence: f.Evidence,
-		Proof: check.Proof{Kind: string(f.Shown), PIDs: f.PIDs, Token: f.Token},
-	}
 }
 
 func now() clock.Instant { return clock.System().Now() }

@@ -117,13 +117,13 @@ func TestStormHistory(t *testing.T) {
 		name   string
 		healed bool
 	}{
-		{struck{Kind: "pause-between", Target: "node-1", Begun: 10, Healed: 20, Bit: true, Evidence: "x"}, check.ClassPause, 1, "pause-between", true},
-		{struck{Kind: "pause-leader-long", Target: "node-1", Begun: 10, Healed: 20, Problem: "changed"}, check.ClassPause, 1, "pause-leader-long", true},
-		{struck{Kind: "kill-granted", Target: "node-1", Begun: 10, Healed: 20, Bit: true, Evidence: "x"}, check.ClassKill, 1, "kill-granted", false},
-		{struck{Kind: "kill-leader", Target: "node-1", Begun: 10, Healed: 20, Problem: "changed"}, "", 0, "", false},
-		{struck{Kind: "stop-leader", Target: "node-1", Begun: 10, Healed: 20, Bit: true, Evidence: "x"}, "", 2, "stop-leader", true},
-		{struck{Kind: "kill-ledger", Target: "ledger", Begun: 10, Healed: 20, Bit: true, Evidence: "x"}, "", 1, "kill-ledger", true},
-		{struck{Kind: "quorum-lost", Target: "engine-1,engine-2", Begun: 10, Healed: 20, Bit: true, Evidence: "x"}, check.ClassQuorum, 3, "quorum-lost", true},
+		{struck{Kind: "pause-between", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, check.ClassPause, 1, "pause-between", true},
+		{struck{Kind: "pause-leader-long", Problem: "changed", Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20}}, check.ClassPause, 1, "pause-leader-long", true},
+		{struck{Kind: "kill-granted", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, check.ClassKill, 1, "kill-granted", false},
+		{struck{Kind: "kill-leader", Problem: "changed", Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20}}, "", 0, "", false},
+		{struck{Kind: "stop-leader", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, "", 2, "stop-leader", true},
+		{struck{Kind: "kill-ledger", Bit: true, Fault: chaos.Fault{Target: "ledger", Begun: 10, Healed: 20, Evidence: "x"}}, "", 1, "kill-ledger", true},
+		{struck{Kind: "quorum-lost", Bit: true, Fault: chaos.Fault{Target: "engine-1,engine-2", Begun: 10, Healed: 20, Evidence: "x"}}, check.ClassQuorum, 3, "quorum-lost", true},
 		{struck{Kind: "cut-engine", Problem: "nobody leads"}, "", 0, "", false},
 	} {
 		got := tt.in.inHistory()
@@ -148,7 +148,7 @@ func TestStormJudged(t *testing.T) {
 		var b strings.Builder
 		out := json.NewEncoder(&b)
 		for i := range n {
-			s := struck{Step: i, Kind: fmt.Sprint("kind-", i%10), Aim: aimLeader, Begun: 1 + 0, Healed: 2, Bit: true, Evidence: "x"}
+			s := struck{Step: i, Kind: fmt.Sprint("kind-", i%10), Aim: aimLeader, Bit: true, Fault: chaos.Fault{Begun: 1, Healed: 2, Evidence: "x"}}
 			if change != nil {
 				change(i, &s)
 			}
@@ -209,8 +209,8 @@ func TestStormMoments(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			w.step(ctx, 1, step{Blows: []blow{{Kind: "pause-" + api.MomentResigning, Aim: aimChange, Trigger: triggerResign, For: time.Second, Sealed: true}}})
-			w.step(ctx, 2, step{Blows: []blow{{Kind: "kill-" + api.MomentGranted, Aim: aimChange, Trigger: triggerResign}}})
+			w.step(ctx, 1, step{Blows: []blow{{Kind: "pause-" + api.MomentResigning, Aim: aimChange, Sealed: true, Spec: chaos.Spec{Kind: chaos.PauseAtMoment, At: api.MomentResigning, For: time.Second}}}})
+			w.step(ctx, 2, step{Blows: []blow{{Kind: "kill-" + api.MomentGranted, Aim: aimChange, Spec: chaos.Spec{Kind: chaos.KillAtMoment, At: api.MomentGranted}}}})
 			if err := done(); err != nil {
 				return err
 			}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,7 +16,6 @@ import (
 	"github.com/tenurehq/tenure/app/chaos"
 	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/fence"
 )
 
 // The files of a storm beside its history: what was planned, and what became of it.
@@ -28,20 +26,12 @@ const (
 
 // struck is a fault that was set, or was to be.
 type struck struct {
-	Step   int           `json:"step"`
-	Kind   string        `json:"kind"`
-	Aim    string        `json:"aim"`
-	Target string        `json:"target,omitempty"`
-	Token  fence.Token   `json:"token,omitempty"`
-	Begun  clock.Instant `json:"begun,omitempty"`
-	Healed clock.Instant `json:"healed,omitempty"`
-	Set    clock.Instant `json:"set,omitempty"`
-	Held   clock.Instant `json:"held,omitempty"`
+	Step int    `json:"step"`
+	Kind string `json:"kind"`
+	Aim  string `json:"aim"`
+	chaos.Fault
 	// Bit: the evidence shows it. Only these count.
-	Bit      bool        `json:"bit"`
-	Evidence string      `json:"evidence,omitempty"`
-	Shown    chaos.Shown `json:"shown,omitempty"`
-	PIDs     []int       `json:"pids,omitempty"`
+	Bit bool `json:"bit"`
 	// Problem is why it could not be set, did not bite, or ended in another way than it
 	// was to. Unhealed: something of it may be left.
 	Problem  string `json:"problem,omitempty"`
@@ -54,7 +44,6 @@ type weather struct {
 	begun clock.Instant
 	lasts time.Duration
 	about int // how many faults are planned
-	http  *http.Client
 
 	mu    sync.Mutex
 	out   *json.Encoder
@@ -101,10 +90,7 @@ func (s *stage) weather(plan []step) (w *weather, done func() error, err error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("the record of faults cannot be kept: %w", err)
 	}
-	w = &weather{
-		stage: s, kinds: map[string]bool{}, out: json.NewEncoder(f),
-		http: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
-	}
+	w = &weather{stage: s, kinds: map[string]bool{}, out: json.NewEncoder(f)}
 	for _, st := range plan[:min(s.trial.Rounds, len(plan))] {
 		w.about += len(st.Blows)
 	}
@@ -170,17 +156,15 @@ func (w *weather) progress() string {
 func (w *weather) strike(ctx context.Context, n int, b blow) {
 	const tries = 3
 	b.step = n
-	for try := 1; try <= tries && ctx.Err() == nil; try++ {
-		var err error
-		if b.Kind == "churn" {
-			_, err = w.chaos.Churn(ctx, chaos.Churn{Every: 200 * time.Millisecond, For: b.For, Each: func(f chaos.Fault, err error) { w.note(b, f, err) }})
-			if err != nil && ctx.Err() == nil {
-				w.say("step %d, churn: %v", n, err)
-			}
-			return
+	if b.Kind == churnKind {
+		spec := chaos.Spec{Every: 200 * time.Millisecond, For: b.For, Each: func(f chaos.Fault, err error) { w.note(b, f, err) }}
+		if _, err := w.chaos.Churn(ctx, spec); err != nil && ctx.Err() == nil {
+			w.say("step %d, churn: %v", n, err)
 		}
-		var f chaos.Fault
-		f, err = w.set(ctx, b)
+		return
+	}
+	for try := 1; try <= tries && ctx.Err() == nil; try++ {
+		f, err := w.set(ctx, b)
 		if f.Begun == 0 && ctx.Err() != nil {
 			return // stopped before it began
 		}
@@ -189,6 +173,42 @@ func (w *weather) strike(ctx context.Context, n int, b blow) {
 			return
 		}
 	}
+}
+
+// set sets the fault of a blow and returns when it is over.
+func (w *weather) set(ctx context.Context, b blow) (chaos.Fault, error) {
+	spec := b.Spec
+	if slices.Contains(spec.Targets, chaos.Quorum) {
+		if err := w.all(ctx); err != nil {
+			return chaos.Fault{}, err
+		}
+	}
+	// The kill that makes the leader change is a fault of its own.
+	spec.Each = func(f chaos.Fault, err error) { w.note(blow{Kind: chaos.KillLeader, Aim: b.Aim, step: b.step}, f, err) }
+	if b.Kind == "flap" {
+		spec.Each = nil
+	}
+	if b.Sealed {
+		spec.Until = func(ctx context.Context, at chaos.Target) error {
+			// Other faults may stand meanwhile: the wait is bounded.
+			const bound = 20 * time.Second
+			ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("%w within %v: a seal above token %d", ErrNotSeen, bound, at.Token))
+			defer cancel()
+			above := at.Token
+			if spec.At != "" { // whoever has sealed has a mark of its own there already
+				r, err := w.ledger.Resource(ctx, group)
+				if err != nil {
+					return err
+				}
+				above = max(above, r.Token)
+			}
+			return await(ctx, "a seal", func(ctx context.Context) bool {
+				r, err := w.ledger.Resource(ctx, group)
+				return err == nil && r.Token > above
+			})
+		}
+	}
+	return w.chaos.Inject(ctx, spec)
 }
 
 // final: to try once more would be no use, or the fault was set. Any other error means
@@ -200,8 +220,7 @@ func final(err error) bool {
 // note takes a fault down: in the storm's record, and in the history if it stood at all.
 func (w *weather) note(b blow, f chaos.Fault, err error) {
 	missed := errors.Is(err, chaos.ErrNoBite) || errors.Is(err, chaos.ErrChanged)
-	r := struck{Step: b.step, Kind: b.Kind, Aim: b.Aim, Target: f.Target, Token: f.Token, Begun: f.Begun, Healed: f.Healed, Set: f.Set, Held: f.Held, Evidence: f.Evidence, Shown: f.Shown, PIDs: f.PIDs,
-		Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
+	r := struck{Step: b.step, Kind: b.Kind, Aim: b.Aim, Fault: f, Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
 	if err != nil {
 		r.Problem = err.Error()
 	}
@@ -227,7 +246,8 @@ func (r struck) inHistory() []check.Fault {
 	if r.Begun == 0 {
 		return nil
 	}
-	f := inHistory(chaos.Fault{Name: r.Kind, Target: r.Target, Token: r.Token, Begun: r.Begun, Healed: r.Healed, Set: r.Set, Held: r.Held, Evidence: r.Evidence, Shown: r.Shown, PIDs: r.PIDs}, classOf(r.Kind))
+	f := inHistory(r.Fault, classOf(r.Kind))
+	f.Name = r.Kind
 	switch {
 	case !r.Bit && f.Class == check.ClassKill:
 		return nil // nobody was killed
@@ -237,6 +257,13 @@ func (r struck) inHistory() []check.Fault {
 		f.Healed, f.Set, f.Held = f.Begun, 0, 0 // what the node does when it is started again is not held against it
 	}
 	all := []check.Fault{f}
+	if r.Bit && r.Stopped > 0 {
+		// Until it was killed it stood still, and could not see its term end.
+		part := f
+		part.Name, part.PartOf, part.Class, part.Begun, part.Healed = f.Name+": stood still", f.Name, check.ClassPause, r.Stopped, r.Begun
+		part.Proof.Kind = check.ProofStopped
+		all = append(all, part)
+	}
 	if r.Bit && r.Kind == "stop-leader" {
 		// A process that does not stop in time ends without a word about its term.
 		end := f
@@ -251,19 +278,4 @@ func (r struck) inHistory() []check.Fault {
 		}
 	}
 	return all
-}
-
-// classOf is what a kind does to the guarantees of the node that it hits.
-func classOf(kind string) string {
-	switch {
-	case kind == "quorum-lost":
-		return check.ClassQuorum
-	case strings.HasSuffix(kind, "-ledger"), strings.HasSuffix(kind, "-member"):
-		return ""
-	case strings.HasPrefix(kind, "kill-"), kind == "churn":
-		return check.ClassKill
-	case strings.HasPrefix(kind, "pause-"):
-		return check.ClassPause
-	}
-	return ""
 }

@@ -1,9 +1,7 @@
 package experiment
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"sync"
@@ -47,7 +45,7 @@ func (s *stage) watchWorkers(ctx context.Context) (stop func(), err error) {
 	if err := await(ctx, "every worker with its standing order and a job taken", func(ctx context.Context) bool {
 		jobs := uint64(0)
 		for _, w := range s.file.Workers {
-			st, err := workerStatus(ctx, w.URL)
+			st, err := s.workerStatus(ctx, w.URL)
 			if err != nil || len(st.Orders) == 0 {
 				return false
 			}
@@ -64,7 +62,7 @@ func (s *stage) watchWorkers(ctx context.Context) (stop func(), err error) {
 		looking.Go(func() {
 			var last orders
 			for ; ctx.Err() == nil; _ = s.hold(ctx, lookEvery) {
-				st, err := workerStatus(ctx, w.URL)
+				st, err := s.workerStatus(ctx, w.URL)
 				if err != nil {
 					continue
 				}
@@ -99,42 +97,11 @@ func (s *stage) standing(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(api.Fleet{Orders: []api.Order{{Name: "sweep", Run: "count", EveryMS: 500}}})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPut, l.URL+"/fleet", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", l.ID, resp.Status)
-	}
-	return nil
+	orders := api.Fleet{Orders: []api.Order{{Name: "sweep", Run: "count", EveryMS: 500}}}
+	return s.chaos.Call(ctx, 10*time.Second, http.MethodPut, l.URL+"/fleet", nil, orders, nil)
 }
 
-func workerStatus(ctx context.Context, url string) (worker.Status, error) {
-	var st worker.Status
-	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/status", http.NoBody)
-	if err != nil {
-		return st, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return st, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	const most = 1 << 20
-	err = json.NewDecoder(http.MaxBytesReader(nil, resp.Body, most)).Decode(&st)
+func (s *stage) workerStatus(ctx context.Context, url string) (st worker.Status, err error) {
+	err = s.chaos.Call(ctx, 500*time.Millisecond, http.MethodGet, url+"/status", nil, nil, &st)
 	return st, err
 }
