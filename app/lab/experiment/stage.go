@@ -66,8 +66,26 @@ func (s *stage) url(id string) string {
 	return ""
 }
 
-// rehearse runs the script under load.
+// rehearse runs the script under load, with jobs that must fire meanwhile.
 func (s *stage) rehearse(ctx context.Context) error {
+	return s.underLoad(ctx, func(ctx context.Context) error {
+		if err := errors.Join(s.putJobs(ctx), s.hold(ctx, time.Second)); err != nil {
+			return err
+		}
+		if err := s.trial.play(ctx, s); err != nil {
+			return err
+		}
+		// What was healed last shall be seen to be well.
+		if err := errors.Join(s.all(ctx), s.hold(ctx, time.Second)); err != nil {
+			return err
+		}
+		return s.endJobs(ctx)
+	})
+}
+
+// underLoad connects to the fleet, waits for a leader, and lets callers call while do
+// runs.
+func (s *stage) underLoad(ctx context.Context, do func(context.Context) error) error {
 	var err error
 	if s.nodes, err = fleetclient.New(fleetclient.Config{URLs: s.urls(), Timeout: 2 * time.Second}); err != nil {
 		return err
@@ -93,17 +111,7 @@ func (s *stage) rehearse(ctx context.Context) error {
 			URLs: s.urls(), Rate: s.trial.Rate, Connections: 64, For: 24 * time.Hour, Timeout: s.trial.Patience, Calls: s.calls, Name: "caller-",
 		})
 	})
-	err = errors.Join(s.putJobs(ctx), s.hold(ctx, time.Second))
-	if err == nil {
-		err = s.trial.play(ctx, s)
-	}
-	if err == nil {
-		// What was healed last shall be seen to be well.
-		err = errors.Join(s.all(ctx), s.hold(ctx, time.Second))
-	}
-	if err == nil {
-		err = s.endJobs(ctx)
-	}
+	err = do(ctx)
 	stop()
 	callers.Wait()
 	if err == nil {
@@ -179,7 +187,7 @@ func (s *stage) all(ctx context.Context) error {
 // leader, and returns who leads with it.
 func (s *stage) sealed(ctx context.Context, old fence.Token) (fleetclient.Leader, error) {
 	if err := await(ctx, "the successor's seal", func(ctx context.Context) bool {
-		r, err := s.ledger.Resource(ctx, group)
+		r, err := s.ledger.Resource(ctx, s.file.Group)
 		return err == nil && r.Token > old
 	}); err != nil {
 		return fleetclient.Leader{}, err
@@ -220,7 +228,7 @@ func (s *stage) refusal(ctx context.Context, node string, token fence.Token) (le
 			return false
 		}
 		for _, r := range page.Items {
-			if r.Resource == group && r.Token == token && r.Holder == node && r.CurrentToken > token {
+			if r.Resource == s.file.Group && r.Token == token && r.Holder == node && r.CurrentToken > token {
 				found = r
 				return true
 			}
