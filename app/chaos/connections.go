@@ -20,7 +20,7 @@ import (
 // an effect when a keep-alive or a write of it failed or its term ended. For processes
 // that were named it has one also when a proxy lets nothing through although the process
 // behind it answers, or when a node on the other side of a split missed something.
-func cutOff(f *Fleet, s Spec, targets []Target) (*work, error) {
+func cutOff(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 	c, err := f.cutting(targets, s.From, s.Way)
 	if err != nil {
 		return nil, err
@@ -34,9 +34,9 @@ func cutOff(f *Fleet, s Spec, targets []Target) (*work, error) {
 			return nil, err
 		}
 	}
-	var all []hit
+	var all []cutNode
 	unheard := ""
-	return &work{
+	return &procedure{
 		heal: c.heal, healed: "reaches the " + from + " again",
 		set: func(ctx context.Context) (string, clock.Instant, error) {
 			for _, t := range sides {
@@ -44,7 +44,7 @@ func cutOff(f *Fleet, s Spec, targets []Target) (*work, error) {
 				if err != nil {
 					return "", 0, err
 				}
-				all = append(all, hit{t, before})
+				all = append(all, cutNode{t, before})
 			}
 			begun := f.host.Now()
 			return fmt.Sprintf("cut off the %s, %s, for %v", from, directionWords(s.Way), s.For), begun, c.make(ctx)
@@ -53,22 +53,22 @@ func cutOff(f *Fleet, s Spec, targets []Target) (*work, error) {
 			if named && !healed && unheard == "" {
 				unheard = c.unheard(ctx)
 			}
-			return words(unheard, f.missedBy(ctx, all, s.From, named))
+			return joinWords(unheard, f.missedBy(ctx, all, s.From, named))
 		},
 	}, nil
 }
 
-// hit is a node that was cut off, and its metrics before.
-type hit struct {
+// cutNode is a node that was cut off, and its metrics before.
+type cutNode struct {
 	node   Target
 	before reading
 }
 
 // flap makes a connection of the leader come and go, for half to one and a half TTL each
 // time, at random by the seed. It has an effect as cutOff has.
-func flap(f *Fleet, s Spec, targets []Target) (*work, error) {
+func flap(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 	l := &flapping{fleet: f, Spec: s, target: targets[0], chance: rand.New(rand.NewPCG(s.Seed, 0))}
-	w := &work{healed: "reaches the " + string(s.From) + " for good", hold: l.hold, heal: l.mend, felt: l.felt}
+	w := &procedure{healed: "reaches the " + string(s.From) + " for good", hold: l.hold, heal: l.mend, felt: l.felt}
 	who := "its"
 	if s.Follow {
 		w.shown, who = Measured, "the leader's" // others than the target may feel it
@@ -92,9 +92,9 @@ type flapping struct {
 	cut    *cut
 	stands Fault // the cut that stands; without a beginning none does
 
-	mu   sync.Mutex
-	cuts int
-	hit  []hit
+	mu    sync.Mutex
+	cuts  int
+	nodes []cutNode
 }
 
 // sever cuts the target off.
@@ -109,8 +109,8 @@ func (l *flapping) sever(ctx context.Context) (clock.Instant, error) {
 	}
 	l.mu.Lock()
 	l.cuts++
-	if !slices.ContainsFunc(l.hit, func(h hit) bool { return h.node.ID == l.target.ID }) {
-		l.hit = append(l.hit, hit{l.target, before})
+	if !slices.ContainsFunc(l.nodes, func(h cutNode) bool { return h.node.ID == l.target.ID }) {
+		l.nodes = append(l.nodes, cutNode{l.target, before})
 	}
 	l.mu.Unlock()
 	l.cut, l.stands = c, Fault{Name: l.Kind, Target: l.target.ID, Token: l.target.Token, Begun: l.fleet.host.Now()}
@@ -170,13 +170,13 @@ func (l *flapping) hold(ctx context.Context, begun clock.Instant) error {
 // felt is what the nodes that were cut off have missed.
 func (l *flapping) felt(ctx context.Context, healed bool) string {
 	l.mu.Lock()
-	cuts, all := l.cuts, slices.Clone(l.hit)
+	cuts, all := l.cuts, slices.Clone(l.nodes)
 	l.mu.Unlock()
 	found := l.fleet.missedBy(ctx, all, l.From, l.Follow)
 	if found == "" || !healed {
 		return found
 	}
-	return words(fmt.Sprintf("cuts: %d", cuts), found)
+	return joinWords(fmt.Sprintf("cuts: %d", cuts), found)
 }
 
 func directionWords(w Way) string {
@@ -190,7 +190,7 @@ func directionWords(w Way) string {
 }
 
 // missedBy is what nodes say that they have missed, with their ids where wanted.
-func (f *Fleet) missedBy(ctx context.Context, all []hit, from From, withIDs bool) string {
+func (f *Fleet) missedBy(ctx context.Context, all []cutNode, from From, withIDs bool) string {
 	var found []string
 	for _, h := range all {
 		m := f.missed(ctx, h, from)
@@ -199,11 +199,11 @@ func (f *Fleet) missedBy(ctx context.Context, all []hit, from From, withIDs bool
 		}
 		found = append(found, m)
 	}
-	return words(found...)
+	return joinWords(found...)
 }
 
 // missed is what a node says that it has missed since a reading.
-func (f *Fleet) missed(ctx context.Context, h hit, from From) string {
+func (f *Fleet) missed(ctx context.Context, h cutNode, from From) string {
 	now, err := f.read(ctx, h.node)
 	if err != nil {
 		return ""
@@ -218,7 +218,7 @@ func (f *Fleet) missed(ctx context.Context, h hit, from From) string {
 	for _, orderly := range []lease.Reason{lease.Resigned, lease.Transferred} { // not by this fault
 		delete(ended, string(orderly))
 	}
-	return words(failed, counted(ended, "terms ended"), refusals(now, h.before))
+	return joinWords(failed, counted(ended, "terms ended"), refusals(now, h.before))
 }
 
 const refusedWords = "writes refused"

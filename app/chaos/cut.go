@@ -157,7 +157,7 @@ func (f *Fleet) remove(ctx context.Context, toxic string) error {
 		if err == nil || errors.As(err, &a) && a.status == http.StatusNotFound {
 			return nil
 		}
-		if f.over() || !pause(ctx, look) {
+		if f.fleetEnded() || !pause(ctx, pollEvery) {
 			return fmt.Errorf("%w; curl -X DELETE %s heals it", err, toxic)
 		}
 	}

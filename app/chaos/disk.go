@@ -18,14 +18,14 @@ import (
 // for want of space. It has an effect when such calls were made. It needs strace and the
 // permission to trace the process; when strace ends, however it ends, the process has its
 // disk back.
-func failDisk(calls, with, what string) func(*Fleet, Spec, []Target) (*work, error) {
-	return func(f *Fleet, s Spec, targets []Target) (*work, error) {
+func failDisk(calls, with, what string) func(*Fleet, Spec, []Target) (*procedure, error) {
+	return func(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 		path, err := exec.LookPath("strace")
 		if err != nil {
 			return nil, fmt.Errorf("%w: the disk is made to fail by strace, which is not installed: %w", ErrCannot, err)
 		}
 		t := &tracer{fleet: f, target: targets[0], args: []string{path, "-f", "-q", "-e", "trace=" + calls, "-e", "inject=" + calls + ":error=" + with}}
-		return &work{
+		return &procedure{
 			healed: "has its disk back", heal: t.detach,
 			set: func(ctx context.Context) (string, clock.Instant, error) {
 				begun := f.host.Now()
@@ -86,7 +86,7 @@ func (t *tracer) attach(ctx context.Context) error {
 			return fmt.Errorf("%w: strace may not trace %s (pid %d); root may, and so may its user where kernel.yama.ptrace_scope is 0: %s", ErrCannot, t.target.ID, t.target.PID, bytes.TrimSpace(t.said.Bytes()))
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(look / 4):
+		case <-time.After(pollEvery / 4):
 		}
 		if t.fleet.host.Now() > end {
 			return fmt.Errorf("%w: strace has not attached to %s (pid %d) within %v", ErrCannot, t.target.ID, t.target.PID, bound)

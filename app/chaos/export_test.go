@@ -14,7 +14,7 @@ func LoseGuard(pid int, armed bool) (wait func() error, err error) {
 
 // Still, Alive, RunningIn and Allowed are what tests look with.
 var (
-	Still     = still
+	Still     = isStopped
 	Alive     = alive
 	RunningIn = runningIn
 	Allowed   = allowed

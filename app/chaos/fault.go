@@ -153,7 +153,7 @@ type Kind struct {
 	// lasts is the default of Spec.For in TTLs; 0: twice.
 	lasts time.Duration
 	// prepare returns how to set, hold and heal it, and what must be seen.
-	prepare func(f *Fleet, s Spec, targets []Target) (*work, error)
+	prepare func(f *Fleet, s Spec, targets []Target) (*procedure, error)
 }
 
 // The kinds of faults.

@@ -38,10 +38,10 @@ type Fleet struct {
 // How long a node may take to answer, how long to wait for somebody to lead, beside
 // some TTLs, and how long healing may take.
 const (
-	askTime  = time.Second
-	patience = 15 * time.Second
-	healTime = 10 * time.Second
-	look     = 20 * time.Millisecond
+	askTime   = time.Second
+	patience  = 15 * time.Second
+	healTime  = 10 * time.Second
+	pollEvery = 20 * time.Millisecond
 )
 
 // errSlow is why healing is given up.
@@ -119,13 +119,13 @@ func (f *Fleet) Leader(ctx context.Context, above fence.Token) (Target, error) {
 				what = "no node answers: does the fleet run?"
 			}
 			return Target{}, fmt.Errorf("%w: %s (%w)", ErrNoLeader, what, context.Cause(ctx))
-		case <-time.After(look):
+		case <-time.After(pollEvery):
 		}
 	}
 }
 
 // ask asks all nodes at once; the first that leads ends it, so that one that stands
-// still keeps nobody waiting.
+// isStopped keeps nobody waiting.
 func (f *Fleet) ask(ctx context.Context, above fence.Token) (leader Target, answers int, err error) {
 	file, err := f.file()
 	if err != nil {
@@ -183,9 +183,9 @@ func (f *Fleet) highest() fence.Token {
 	return f.seen
 }
 
-// over reports whether the fleet has ended: then it has taken its file along, and its
+// fleetEnded reports whether the fleet has ended: then it has taken its file along, and its
 // proxies.
-func (f *Fleet) over() bool {
+func (f *Fleet) fleetEnded() bool {
 	_, err := os.Stat(f.path)
 	return errors.Is(err, fs.ErrNotExist)
 }
@@ -199,7 +199,7 @@ func (f *Fleet) deposed(ctx context.Context, target Target, silent bool) (string
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime/2)
 	defer cancel()
-	words := make(chan string, len(file.Nodes))
+	joinWords := make(chan string, len(file.Nodes))
 	for _, n := range file.Nodes {
 		go func() {
 			word := ""
@@ -213,12 +213,12 @@ func (f *Fleet) deposed(ctx context.Context, target Target, silent bool) (string
 					word = fmt.Sprintf("%s no longer leads", n.ID)
 				}
 			}
-			words <- word
+			joinWords <- word
 		}()
 	}
 	var word string
 	for range file.Nodes {
-		if w := <-words; w != "" {
+		if w := <-joinWords; w != "" {
 			word = w
 			cancel() // one that stands still is not waited for
 		}

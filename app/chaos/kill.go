@@ -14,12 +14,12 @@ import (
 // endProcesses kills processes, all at once, or asks them to end ("stop"). It has an
 // effect when they are gone. Processes that were named are healed when whoever runs the
 // fleet has started them again; a leader may stay away.
-func endProcesses(how string) func(*Fleet, Spec, []Target) (*work, error) {
+func endProcesses(how string) func(*Fleet, Spec, []Target) (*procedure, error) {
 	signal, what := (*os.Process).Kill, "killed"
 	if how == "stop" {
 		signal, what = terminate, "asked to end"
 	}
-	return func(f *Fleet, s Spec, targets []Target) (*work, error) {
+	return func(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 		done, back := false, ""
 		started := func(ctx context.Context) error {
 			if !done || back != "" || s.Kind != Kill {
@@ -31,7 +31,7 @@ func endProcesses(how string) func(*Fleet, Spec, []Target) (*work, error) {
 			}
 			return err
 		}
-		w := &work{
+		w := &procedure{
 			silent: how == "kill", deposes: true, pids: numbers(targets), heal: started,
 			set: func(ctx context.Context) (string, clock.Instant, error) {
 				var all []*os.Process
@@ -71,7 +71,7 @@ func endProcesses(how string) func(*Fleet, Spec, []Target) (*work, error) {
 				case !healed:
 					return pids(targets) + " gone"
 				}
-				return words(pids(targets)+" gone", back)
+				return joinWords(pids(targets)+" gone", back)
 			},
 		}
 		if s.Kind == Kill {
@@ -91,7 +91,7 @@ func (f *Fleet) gone(ctx context.Context, targets []Target) error {
 			return nil
 		case f.host.Now() > end:
 			return fmt.Errorf("%w: %s (pid %d) lives on", ErrNoBite, targets[i].ID, targets[i].PID)
-		case !pause(ctx, look/10):
+		case !pause(ctx, pollEvery/10):
 			return nil
 		}
 	}
@@ -116,7 +116,7 @@ func (f *Fleet) back(ctx context.Context, targets []Target) ([]Target, error) {
 			return again, nil
 		case f.host.Now() > end:
 			return nil, fmt.Errorf("nobody has started it again within %v: %s", most, pids(targets))
-		case !pause(ctx, look):
+		case !pause(ctx, pollEvery):
 			return nil, fmt.Errorf("nobody has started it again: %s (%w)", pids(targets), context.Cause(ctx))
 		}
 	}

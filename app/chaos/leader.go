@@ -15,10 +15,10 @@ import (
 
 // handOver asks the leader to resign, or to transfer the group to a follower. It has an
 // effect when the node says that the term is over. Nothing is to be healed.
-func handOver(f *Fleet, s Spec, targets []Target) (*work, error) {
+func handOver(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 	var ended api.Ended
 	leader, to := targets[0], ""
-	return &work{
+	return &procedure{
 		deposes: true,
 		set: func(ctx context.Context) (string, clock.Instant, error) {
 			path, what := "/resign", "asked to resign"
@@ -63,14 +63,14 @@ func ofTerm(leader Target) http.Header {
 
 // skewClock gives the leader's node a wrong clock. It has an effect when the node's clock
 // is seen to be off by what was asked for, which needs some milliseconds.
-func skewClock(f *Fleet, s Spec, targets []Target) (*work, error) {
+func skewClock(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 	if s.Offset.Milliseconds() == 0 && s.PPM == 0 {
 		return nil, fmt.Errorf("%w: by nothing: give an offset of a millisecond or more, or a rate", ErrCannot)
 	}
 	target := targets[0]
 	var before time.Duration // how far the clock was off
 	var begun clock.Instant
-	return &work{
+	return &procedure{
 		healed: "has the host's clock again",
 		set: func(ctx context.Context) (string, clock.Instant, error) {
 			var err error
@@ -87,7 +87,7 @@ func skewClock(f *Fleet, s Spec, targets []Target) (*work, error) {
 				if err == nil {
 					break
 				}
-				if !pause(ctx, look) {
+				if !pause(ctx, pollEvery) {
 					return errors.Join(err, errors.New("its clock may be wrong still"))
 				}
 			}

@@ -17,7 +17,7 @@ import (
 
 // stopProcesses stops processes, all at once, and lets them go on. It has an effect when
 // all were seen to be stopped. Only the leader can be stopped between a check and a write.
-func stopProcesses(f *Fleet, s Spec, targets []Target) (*work, error) {
+func stopProcesses(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 	leader, at, where := s.Kind == PauseLeader, "", ""
 	if s.Between {
 		if !leader {
@@ -28,7 +28,7 @@ func stopProcesses(f *Fleet, s Spec, targets []Target) (*work, error) {
 	var stops []*stop
 	var before reading
 	seen := ""
-	w := &work{
+	w := &procedure{
 		silent: true, pids: numbers(targets), healed: "goes on",
 		set: func(ctx context.Context) (_ string, begun clock.Instant, err error) {
 			if leader {
@@ -62,7 +62,7 @@ func stopProcesses(f *Fleet, s Spec, targets []Target) (*work, error) {
 			return err
 		},
 		felt: func(ctx context.Context, healed bool) string {
-			if !healed && len(stops) == len(targets) && !slices.ContainsFunc(targets, func(t Target) bool { return !still(t.PID) }) {
+			if !healed && len(stops) == len(targets) && !slices.ContainsFunc(targets, func(t Target) bool { return !isStopped(t.PID) }) {
 				seen = pids(targets) + " stood still (state T)"
 			}
 			if !healed || !leader {
@@ -76,7 +76,7 @@ func stopProcesses(f *Fleet, s Spec, targets []Target) (*work, error) {
 			if longest := now["tenure_pause_max_seconds"]; longest > before["tenure_pause_max_seconds"] {
 				own = fmt.Sprintf("it noticed a pause of %.3fs", longest)
 			}
-			return words(seen, own, refusals(now, before), counted(now.grown(before, "tenure_terms_ended_total", "reason"), "terms ended"))
+			return joinWords(seen, own, refusals(now, before), counted(now.grown(before, "tenure_terms_ended_total", "reason"), "terms ended"))
 		},
 	}
 	if leader {
@@ -131,7 +131,7 @@ func (s *stop) stopped(ctx context.Context) error {
 	if s.at != "" {
 		bound = 10 * time.Second // it writes with every tick
 	}
-	for end := s.fleet.host.Now().Add(bound); !still(s.target.PID); {
+	for end := s.fleet.host.Now().Add(bound); !isStopped(s.target.PID); {
 		if s.fleet.host.Now() > end {
 			return fmt.Errorf("%w: %s (pid %d) did not stop within %v", ErrNoBite, s.target.ID, s.target.PID, bound)
 		}
@@ -158,7 +158,7 @@ func (s *stop) heal(ctx context.Context) error {
 	}
 	for {
 		rerr := resume(p)
-		if errors.Is(rerr, os.ErrProcessDone) || rerr == nil && !still(s.target.PID) {
+		if errors.Is(rerr, os.ErrProcessDone) || rerr == nil && !isStopped(s.target.PID) {
 			return err
 		}
 		if !pause(ctx, time.Millisecond) {
@@ -172,15 +172,15 @@ func (s *stop) heal(ctx context.Context) error {
 func (s *stop) disarm(ctx context.Context) error {
 	f, pid := s.fleet, s.target.PID
 	const bound = 3 * time.Second
-	for end := f.host.Now().Add(bound); f.host.Now() < end && ctx.Err() == nil; pause(ctx, look) {
-		if still(pid) || !alive(pid) || f.call(ctx, http.MethodDelete, s.target.URL+"/lab/pause", nil, nil, nil) == nil {
+	for end := f.host.Now().Add(bound); f.host.Now() < end && ctx.Err() == nil; pause(ctx, pollEvery) {
+		if isStopped(pid) || !alive(pid) || f.call(ctx, http.MethodDelete, s.target.URL+"/lab/pause", nil, nil, nil) == nil {
 			return nil
 		}
 		asked, cancel := context.WithTimeout(ctx, askTime/4)
 		_ = f.call(asked, http.MethodPost, s.target.URL+"/next", nil, nil, nil)
 		cancel()
 	}
-	if still(pid) || !alive(pid) {
+	if isStopped(pid) || !alive(pid) {
 		return nil
 	}
 	return fmt.Errorf("%s is armed still: it will stop itself when it leads again; kill -CONT %d lets it go on then, or start it anew", s.target.ID, pid)
@@ -190,15 +190,15 @@ func (s *stop) disarm(ctx context.Context) error {
 // that no signal from outside would hit. There it is killed, or it stays stopped until
 // the fault ends. The leader comes to the moment of resigning, the others to those of the
 // next leader.
-func stopAtMoment(kill bool) func(*Fleet, Spec, []Target) (*work, error) {
-	return func(f *Fleet, s Spec, targets []Target) (*work, error) {
+func stopAtMoment(kill bool) func(*Fleet, Spec, []Target) (*procedure, error) {
+	return func(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 		if !slices.Contains(Moments(), s.At) {
 			return nil, fmt.Errorf("%w: moment %q: one of %s", ErrCannot, s.At, strings.Join(Moments(), ", "))
 		}
 		leader := targets[0]
 		var stops []*stop
 		seen := ""
-		w := &work{silent: true, deposes: true, healed: "goes on"}
+		w := &procedure{silent: true, deposes: true, healed: "goes on"}
 		w.heal = func(ctx context.Context) (err error) {
 			for _, one := range stops {
 				err = errors.Join(err, one.heal(ctx))
@@ -238,7 +238,7 @@ func stopAtMoment(kill bool) func(*Fleet, Spec, []Target) (*work, error) {
 				return f.gone(ctx, []Target{*w.hit})
 			}
 			err := lasting(ctx, begun)
-			if !still(w.hit.PID) {
+			if !isStopped(w.hit.PID) {
 				err = errors.Join(err, fmt.Errorf("%w: %s did not stand still to the end", ErrNoBite, w.hit.ID))
 			}
 			return err
@@ -280,7 +280,7 @@ func (f *Fleet) change(ctx context.Context, s Spec, leader Target, stops []*stop
 	})
 	bound := 2*f.ttl + 4*time.Second
 	for end := f.host.Now().Add(bound); hit == nil && f.host.Now() < end && pause(ctx, time.Millisecond); {
-		if i := slices.IndexFunc(stops, func(one *stop) bool { return still(one.target.PID) }); i >= 0 {
+		if i := slices.IndexFunc(stops, func(one *stop) bool { return isStopped(one.target.PID) }); i >= 0 {
 			hit = stops[i]
 			hit.armed = false
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
-// work is how a fault is set, held and healed, and what shows its effect.
-type work struct {
+// procedure is how a fault is set, held and healed, and what shows its effect.
+type procedure struct {
 	// silent: the target cannot answer while the fault stands. deposes: the fault ends the
 	// term, so a new leader does not mean that it hit the wrong one.
 	silent, deposes bool
@@ -76,14 +76,14 @@ func (f *Fleet) targets(ctx context.Context, k Kind, s Spec) ([]Target, error) {
 	case k.Name == DiskSync || k.Name == DiskFull:
 		return f.named([]string{theLedger})
 	}
-	what, err := f.cast(ctx, s.Targets, s.Nth)
+	what, err := f.resolveRoles(ctx, s.Targets, s.Nth)
 	if err != nil {
 		return nil, err
 	}
 	return f.named(what)
 }
 
-func (f *Fleet) run(ctx context.Context, s Spec, fault Fault, targets []Target, w *work) (_ Fault, err error) {
+func (f *Fleet) run(ctx context.Context, s Spec, fault Fault, targets []Target, w *procedure) (_ Fault, err error) {
 	target := targets[0]
 	fault.Begun, fault.Shown, fault.PIDs = f.host.Now(), cmp.Or(w.shown, fault.Shown), w.pids
 	stood := false
@@ -101,7 +101,7 @@ func (f *Fleet) run(ctx context.Context, s Spec, fault Fault, targets []Target, 
 			}
 			fault.Healed = f.host.Now()
 			switch {
-			case herr != nil && f.over():
+			case herr != nil && f.fleetEnded():
 				err = errors.Join(err, fmt.Errorf("%w: it has ended meanwhile, and %s on %s with it", ErrFleet, fault.Name, fault.Target))
 			case herr != nil:
 				err = errors.Join(err, fmt.Errorf("%w: %s on %s: %w", ErrNotHealed, fault.Name, fault.Target, herr))
@@ -131,7 +131,7 @@ func (f *Fleet) run(ctx context.Context, s Spec, fault Fault, targets []Target, 
 		f.say(fault.Begun, "%s: %s", fault.Target, what)
 	} else {
 		f.say(fault.Begun, "%s (token %d): %s", fault.Target, fault.Token, what)
-		if word, changed := f.overtaken(ctx, target, w); changed && f.host.Now().Sub(fault.Begun) < f.soon() {
+		if word, changed := f.overtaken(ctx, target, w); changed && f.host.Now().Sub(fault.Begun) < f.tooSoonTime() {
 			heal()
 			return fault, errors.Join(fmt.Errorf("%w: it was meant for %s with token %d, but %s", ErrChanged, target.ID, target.Token, word), err)
 		}
@@ -146,7 +146,7 @@ func (f *Fleet) run(ctx context.Context, s Spec, fault Fault, targets []Target, 
 	fault.Evidence = watch.stop()
 	heal()
 	// A node may notice what it missed only when one of its calls has timed out.
-	for latest := fault.Healed.Add(f.late()); ; pause(ctx, look) {
+	for latest := fault.Healed.Add(f.noticeTime()); ; pause(ctx, pollEvery) {
 		if e := w.felt(ctx, true); e != "" {
 			fault.Evidence = e
 		}
@@ -172,7 +172,7 @@ func (f *Fleet) run(ctx context.Context, s Spec, fault Fault, targets []Target, 
 }
 
 // overtaken says who has led since, if that means that the fault hit the wrong term.
-func (f *Fleet) overtaken(ctx context.Context, target Target, w *work) (string, bool) {
+func (f *Fleet) overtaken(ctx context.Context, target Target, w *procedure) (string, bool) {
 	if w.deposes {
 		return "", false
 	}
@@ -192,15 +192,15 @@ func (f *Fleet) lasting(s Spec, target Target) func(context.Context, clock.Insta
 	}
 }
 
-// soon is how long after a fault a new leader cannot be its effect.
-func (f *Fleet) soon() time.Duration {
+// tooSoonTime is how long after a fault a new leader cannot be its effect.
+func (f *Fleet) tooSoonTime() time.Duration {
 	const raft = time.Second // the least that followers wait
 	return min(f.ttl, raft) / 2
 }
 
-// late is how long after it was healed a fault may be noticed: the longest call of a
+// noticeTime is how long after it was healed a fault may be noticed: the longest call of a
 // node, and some time to look.
-func (f *Fleet) late() time.Duration {
+func (f *Fleet) noticeTime() time.Duration {
 	const call = 5 * time.Second // at Raft, whatever the TTL
 	if f.raft {
 		return call + time.Second
@@ -215,7 +215,7 @@ type watcher struct {
 	last   string
 }
 
-func (f *Fleet) watch(ctx context.Context, w *work) *watcher {
+func (f *Fleet) watch(ctx context.Context, w *procedure) *watcher {
 	ctx, cancel := context.WithCancel(ctx)
 	v := &watcher{cancel: cancel, ended: make(chan struct{})}
 	go func() {
@@ -224,7 +224,7 @@ func (f *Fleet) watch(ctx context.Context, w *work) *watcher {
 			if e := w.felt(ctx, false); e != "" {
 				v.last = e
 			}
-			if !pause(ctx, 2*look) {
+			if !pause(ctx, 2*pollEvery) {
 				return
 			}
 		}
@@ -277,7 +277,7 @@ func (f *Fleet) Churn(ctx context.Context, s Spec) ([]Fault, error) {
 }
 
 // words joins what is not empty.
-func words(all ...string) string {
+func joinWords(all ...string) string {
 	var some []string
 	for _, w := range all {
 		if w != "" {

@@ -28,7 +28,7 @@ func state(pid int) byte {
 	return stat[i+2]
 }
 
-func still(pid int) bool { return state(pid) == 'T' }
+func isStopped(pid int) bool { return state(pid) == 'T' }
 
 // alive: a process that has ended and was not waited for yet is not.
 func alive(pid int) bool {
@@ -103,8 +103,8 @@ func traced(pid int) (n, all int) {
 	return n, all
 }
 
-// mine reports whether a file is this user's.
-func mine(info fs.FileInfo) bool {
+// ownedByUser reports whether a file is this user's.
+func ownedByUser(info fs.FileInfo) bool {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(s.Uid) == os.Getuid()
 }

@@ -29,7 +29,7 @@ func suspend(*os.Process) error { return errors.ErrUnsupported }
 
 func resume(*os.Process) error { return errors.ErrUnsupported }
 
-func still(int) bool { return false }
+func isStopped(int) bool { return false }
 
 func alive(pid int) bool {
 	p, err := os.FindProcess(pid)
@@ -46,4 +46,4 @@ func endWithParent(*exec.Cmd) {}
 
 func traced(int) (n, all int) { return 0, 0 }
 
-func mine(fs.FileInfo) bool { return true }
+func ownedByUser(fs.FileInfo) bool { return true }

@@ -86,8 +86,8 @@ func (f *Fleet) named(what []string) (found []Target, err error) {
 	return found, nil
 }
 
-// cast replaces a role by the ids of those who have it now.
-func (f *Fleet) cast(ctx context.Context, what []string, nth int) ([]string, error) {
+// resolveRoles replaces a role by the ids of those who have it now.
+func (f *Fleet) resolveRoles(ctx context.Context, what []string, nth int) ([]string, error) {
 	if len(what) != 1 || !slices.Contains([]string{Follower, Member, Quorum}, what[0]) {
 		return what, nil
 	}

@@ -26,7 +26,7 @@ const proposals = "commits"
 type counted map[string]float64
 
 // engineCalls asks etcd itself.
-func (s *stage) engineCalls(ctx context.Context) (counted, error) {
+func (s *trialRun) engineCalls(ctx context.Context) (counted, error) {
 	var text string
 	if err := s.chaos.Call(ctx, 10*time.Second, http.MethodGet, s.file.Engine.URL+"/metrics", nil, nil, &text); err != nil {
 		return nil, fmt.Errorf("the engine's metrics: %w", err)

@@ -60,8 +60,8 @@ const (
 	atOnceName = "all-at-once"
 )
 
-// churned is what a trial of churn has besides rounds.
-type churned struct {
+// churnCost is what a trial of churn has besides rounds.
+type churnCost struct {
 	// Seconds that the storm took, and what the engine was asked in each second of it and
 	// of the calm before, by its own count.
 	Seconds float64 `json:"seconds"`
@@ -72,12 +72,12 @@ type churned struct {
 	Calls []int `json:"calls"`
 }
 
-func churnRounds(ctx context.Context, s *stage) error {
+func churnRounds(ctx context.Context, s *trialRun) error {
 	if err := s.all(ctx); err != nil {
 		return err
 	}
-	c := &churned{}
-	s.churned = c
+	c := &churnCost{}
+	s.churnCost = c
 	ask := func() (counted, error) {
 		if s.trial.Engine == raftEngine {
 			return nil, nil // it has no engine that could be asked
@@ -104,7 +104,7 @@ func churnRounds(ctx context.Context, s *stage) error {
 	began := now()
 	if err := (loop{
 		what: "killing the leader", busy: true, do: churnRound,
-		wait: func(s *stage, i int) time.Duration {
+		wait: func(s *trialRun, i int) time.Duration {
 			return max(0, began.Add(time.Duration(i)*s.trial.Every).Sub(now()))
 		},
 	}).play(ctx, s); err != nil {
@@ -119,7 +119,7 @@ func churnRounds(ctx context.Context, s *stage) error {
 // few rounds are enough to see that it runs, and not to judge who gets a turn.
 const few = 10
 
-func churnRound(ctx context.Context, s *stage, i int, r *Round) error {
+func churnRound(ctx context.Context, s *trialRun, i int, r *Round) error {
 	r.Kind = "kill"
 	f, err := s.inject(ctx, r, chaos.Spec{Kind: chaos.KillLeader})
 	if err != nil {
@@ -163,7 +163,7 @@ func churnRound(ctx context.Context, s *stage, i int, r *Round) error {
 }
 
 // another lets one of the others leave, at random. Empty: nobody else is there.
-func (s *stage) another(ctx context.Context, but string) (string, error) {
+func (s *trialRun) another(ctx context.Context, but string) (string, error) {
 	nodes := s.fleet.File().Nodes
 	for _, i := range s.rng.Perm(len(nodes)) {
 		if nodes[i].ID == but {
@@ -178,7 +178,7 @@ func (s *stage) another(ctx context.Context, but string) (string, error) {
 
 // leave lets a node end in order; it is started again as those are that were killed.
 // False: it does not run now.
-func (s *stage) leave(ctx context.Context, n api.NodeFile) (bool, error) {
+func (s *trialRun) leave(ctx context.Context, n api.NodeFile) (bool, error) {
 	if st, ok := s.status(ctx, n.URL); !ok || st.PID != n.PID {
 		return false, nil
 	}

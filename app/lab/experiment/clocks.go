@@ -134,7 +134,7 @@ func (w wrong) flags() func(int) []string {
 
 // round cuts the leader off; meanwhile its clock is slow and jumps back or, in every third
 // round, is fast and jumps forth.
-func (w wrong) round(ctx context.Context, s *stage, i int, r *Round) error {
+func (w wrong) round(ctx context.Context, s *trialRun, i int, r *Round) error {
 	// A clock that is slow and set back makes its leader believe longest.
 	first, own, others := w.offset, -w.slow, w.others
 	if w.offset != 0 && !w.back && i%3 == 2 {

@@ -21,7 +21,7 @@ func Demo(ctx context.Context, cfg lab.Config, line *lab.Timeline) (err error) {
 	defer cancel()
 	cfg.TTL = 2 * time.Second // the shortest that etcd has
 	cfg.Event = func(what string) { line.Say("%s", what) }
-	s := &stage{trial: Trial{TTL: cfg.TTL, Rate: 200, Patience: time.Second}, say: line.Say}
+	s := &trialRun{trial: Trial{TTL: cfg.TTL, Rate: 200, Patience: time.Second}, say: line.Say}
 	if s.fleet, err = lab.Start(ctx, cfg); err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func Demo(ctx context.Context, cfg lab.Config, line *lab.Timeline) (err error) {
 }
 
 // demo is the demonstration itself, from a leader to its refused write.
-func (s *stage) demo(ctx context.Context) error {
+func (s *trialRun) demo(ctx context.Context) error {
 	const toRead = 2 * time.Second // for the reader, and for the callers
 	before, err := s.nodes.Next(ctx, 1)
 	if err != nil {

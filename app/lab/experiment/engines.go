@@ -24,7 +24,7 @@ func quorum() Experiment {
 		Question:    "What happens when the engine loses its quorum, and when five Raft nodes are split two to three with the leader among the two?",
 		Expectation: "Without a quorum nothing is granted, and the leader stops believing within the TTL, counted from the loss. When the quorum is back somebody leads by itself, within G7's bound. In the split the three elect one, after the two have stopped believing, and all five are one fleet again when it heals.",
 		Trials: func(size Size) []Trial {
-			trial := func(kind, engine string, ttl time.Duration, do func(context.Context, *stage, int, *Round) error) Trial {
+			trial := func(kind, engine string, ttl time.Duration, do func(context.Context, *trialRun, int, *Round) error) Trial {
 				t := newTrial(engine, ttl, pick(size, 300.0, 2000), pick(size, 1, 5), loop{what: "the quorum is lost: " + kind, do: do})
 				t.Name, t.Pass = engine+"-"+kind, safe("evidence", "refusal")
 				if engine == etcdEngine {
@@ -54,7 +54,7 @@ func (t Trial) outage() time.Duration {
 }
 
 // others are the nodes but one.
-func (s *stage) others(but string) (ids []string) {
+func (s *trialRun) others(but string) (ids []string) {
 	for _, n := range s.file.Nodes {
 		if n.ID != but {
 			ids = append(ids, n.ID)
@@ -65,7 +65,7 @@ func (s *stage) others(but string) (ids []string) {
 
 // pauseQuorum stops a majority for as long as an outage is, another pair of members each
 // time, and notes the time in which there was surely no quorum.
-func pauseQuorum(ctx context.Context, s *stage, i int, r *Round) error {
+func pauseQuorum(ctx context.Context, s *trialRun, i int, r *Round) error {
 	r.Kind = quorumPaused
 	f, err := s.inject(ctx, r, chaos.Spec{Kind: chaos.Pause, Targets: []string{chaos.Quorum}, Nth: i, For: time.Millisecond, Until: func(ctx context.Context, _ chaos.Target) error {
 		r.Begun = now()
@@ -83,7 +83,7 @@ func pauseQuorum(ctx context.Context, s *stage, i int, r *Round) error {
 }
 
 // killQuorum kills a majority. They are started again an outage later, not earlier.
-func killQuorum(ctx context.Context, s *stage, i int, r *Round) error {
+func killQuorum(ctx context.Context, s *trialRun, i int, r *Round) error {
 	r.Kind = quorumKilled
 	f, err := s.inject(ctx, r, chaos.Spec{Kind: chaos.Kill, Targets: []string{chaos.Quorum}, Nth: i})
 	if err != nil {
@@ -94,14 +94,14 @@ func killQuorum(ctx context.Context, s *stage, i int, r *Round) error {
 }
 
 // without writes down that there was no quorum.
-func (s *stage) without(f chaos.Fault, r *Round) error {
+func (s *trialRun) without(f chaos.Fault, r *Round) error {
 	x := inHistory(f, check.ClassQuorum)
 	x.Name, x.PartOf, x.Begun, x.Healed, x.Set, x.Held = "no-quorum", f.Name, r.Begun, r.Healed, 0, 0
 	return s.faults.Write(x)
 }
 
 // splitFleet cuts the leader and one more off the other nodes.
-func splitFleet(ctx context.Context, s *stage, i int, r *Round) error {
+func splitFleet(ctx context.Context, s *trialRun, i int, r *Round) error {
 	beside := s.others(r.Node)
 	r.Kind, r.Other = splitNodes, beside[i%len(beside)]
 	_, err := s.inject(ctx, r, chaos.Spec{Kind: chaos.Partition, From: chaos.Peers, Targets: []string{r.Node, r.Other}, For: 2 * s.trial.TTL, Until: func(ctx context.Context, _ chaos.Target) error {
@@ -199,7 +199,7 @@ func member() Experiment {
 // away is how long a member is: longer than a term lasts without a keep-alive.
 func away(ttl time.Duration) time.Duration { return ttl + 500*time.Millisecond }
 
-func memberAway(ctx context.Context, s *stage, i int, r *Round) error {
+func memberAway(ctx context.Context, s *trialRun, i int, r *Round) error {
 	fates := memberFates()
 	r.Kind = fates[i%len(fates)]
 	spec := chaos.Spec{Kind: []string{chaos.Pause, chaos.Kill, chaos.Partition}[i%len(fates)], For: away(s.trial.TTL)}

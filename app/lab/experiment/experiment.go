@@ -89,11 +89,11 @@ type Trial struct {
 	// fleet, if given, changes how the fleet is started.
 	fleet func(*lab.Config)
 	// play is called when somebody leads and callers call.
-	play func(context.Context, *stage) error
+	play func(context.Context, *trialRun) error
 	// after, if there is one, is called with the nodes' traces before they are removed.
 	after func(traces string, o *Outcome) error
 	// with are the trials that run at the same time; nil: none.
-	with *together
+	with *trialBatch
 }
 
 // All are the experiments, in order.

@@ -18,7 +18,7 @@ func flap() Experiment {
 		Expectation: "No guarantee is broken. Only a term whose leader was cut off ends: whoever follows is not unseated by the others' recovery. Two changes are never closer together than the TTL less a beat, because with etcd a session has to expire and with Raft a follower's patience has to end first. " +
 			"With etcd calls that fail are made no more often than they time out, so that an engine in trouble is not called more than one that is well; with Raft there is no engine to call, and the nodes' heartbeats have a rate of their own.",
 		Trials: func(size Size) []Trial {
-			script := comingAndGoing(pick(size, 5*time.Second, 30*time.Second))
+			script := flapScript(pick(size, 5*time.Second, 30*time.Second))
 			return []Trial{
 				newTrial(etcdEngine, pick(size, 2*time.Second, 3*time.Second), pick(size, 300.0, 2000), pick(size, 1, 3), script),
 				newTrial(raftEngine, time.Second, pick(size, 300.0, 2000), pick(size, 1, 3), script),
@@ -35,9 +35,9 @@ const (
 	flapAll = "flap"
 )
 
-// comingAndGoing lets the connection of whoever leads come and go for d.
-func comingAndGoing(d time.Duration) loop {
-	return loop{what: fmt.Sprintf("the leader's connection comes and goes for %v", d), do: func(ctx context.Context, s *stage, _ int, r *Round) error {
+// flapScript lets the connection of whoever leads come and go for d.
+func flapScript(d time.Duration) loop {
+	return loop{what: fmt.Sprintf("the leader's connection comes and goes for %v", d), do: func(ctx context.Context, s *trialRun, _ int, r *Round) error {
 		r.Kind = flapAll
 		var cuts []Round
 		f, err := s.inject(ctx, r, chaos.Spec{Kind: chaos.FlapLeader, For: d, Seed: s.rng.Uint64(), Follow: true, Each: func(c chaos.Fault, _ error) {
@@ -119,7 +119,7 @@ func judgeFlap(all []Outcome) (bars []Threshold, _ []Table) {
 		timeout := max(1, time.Duration(o.Report.Run.CallTimeoutMS)) * time.Millisecond
 		for _, r := range o.Rounds {
 			if r.Kind == flapAll {
-				failed += said(r.Seen, "keep-alives failed")
+				failed += sumAfter(r.Seen, "keep-alives failed")
 				continue
 			}
 			cuts++

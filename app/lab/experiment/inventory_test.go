@@ -63,7 +63,7 @@ func inventory(t *testing.T) (lines []string) {
 		}
 		kinds := map[string]bool{}
 		for _, st := range planOf(engine, 1, stormTrial(context.Background(), engine, fullStorm).Rounds) {
-			for _, b := range st.Blows {
+			for _, b := range st.Faults {
 				kinds[b.Aim+": "+b.Kind] = true
 			}
 		}

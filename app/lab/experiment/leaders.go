@@ -30,11 +30,11 @@ func kill() Experiment {
 		Trials: func(size Size) []Trial {
 			rate := pick(size, 500.0, 5000)
 			if size == Quick {
-				return []Trial{newTrial(etcdEngine, 2*time.Second, rate, 2, killing()), newTrial(raftEngine, 500*time.Millisecond, rate, 3, killing())}
+				return []Trial{newTrial(etcdEngine, 2*time.Second, rate, 2, killScript()), newTrial(raftEngine, 500*time.Millisecond, rate, 3, killScript())}
 			}
 			return []Trial{
-				newTrial(etcdEngine, 2*time.Second, rate, 20, killing()), newTrial(etcdEngine, 3*time.Second, rate, 20, killing()),
-				newTrial(etcdEngine, 10*time.Second, rate, 5, killing()), newTrial(raftEngine, 500*time.Millisecond, rate, 20, killing()),
+				newTrial(etcdEngine, 2*time.Second, rate, 20, killScript()), newTrial(etcdEngine, 3*time.Second, rate, 20, killScript()),
+				newTrial(etcdEngine, 10*time.Second, rate, 5, killScript()), newTrial(raftEngine, 500*time.Millisecond, rate, 20, killScript()),
 			}
 		},
 		Judge: func(all []Outcome) (bars []Threshold, _ []Table) {
@@ -56,8 +56,8 @@ func kill() Experiment {
 	}
 }
 
-func killing() loop {
-	return loop{what: "killing the leader", do: func(ctx context.Context, s *stage, _ int, r *Round) error {
+func killScript() loop {
+	return loop{what: "killing the leader", do: func(ctx context.Context, s *trialRun, _ int, r *Round) error {
 		r.Kind = "kill"
 		if _, err := s.inject(ctx, r, chaos.Spec{Kind: chaos.KillLeader}); err != nil {
 			return err
@@ -88,7 +88,7 @@ func cut() Experiment {
 		Question:    "Does a leader that the engine no longer hears stop before the next one is granted?",
 		Expectation: "Its own trust ends before its lease, or its followers' patience, can: no two believe at once, it makes no attempt to write after the successor's term began, so the ledger has nothing to refuse. Raft's own lease, which would unseat the leader even earlier, is set to the followers' patience, so that it does not hide that.",
 		Trials: func(size Size) (all []Trial) {
-			script := cutting(func(ctx context.Context, s *stage, r *Round, _ fleetclient.Leader) error {
+			script := cutScript(func(ctx context.Context, s *trialRun, r *Round, _ fleetclient.Leader) error {
 				return s.down(ctx, r.Node, r.old())
 			})
 			for _, t := range []Trial{
@@ -164,8 +164,8 @@ func trustFirst(engine string, ttl time.Duration) func(*lab.Config) {
 
 // cutting cuts the leader off what elects it until another leads and meanwhile has
 // returned.
-func cutting(meanwhile func(ctx context.Context, s *stage, r *Round, next fleetclient.Leader) error) loop {
-	return loop{what: "cutting the leader off", do: func(ctx context.Context, s *stage, _ int, r *Round) error {
+func cutScript(meanwhile func(ctx context.Context, s *trialRun, r *Round, next fleetclient.Leader) error) loop {
+	return loop{what: "cutting the leader off", do: func(ctx context.Context, s *trialRun, _ int, r *Round) error {
 		r.Kind = "cut"
 		_, err := s.inject(ctx, r, chaos.Spec{Kind: chaos.PartitionLeader, For: s.trial.TTL, Until: s.overtaken(r, func(ctx context.Context, next fleetclient.Leader) error {
 			return meanwhile(ctx, s, r, next)
@@ -214,7 +214,7 @@ func effective() []string {
 const visits = 200
 
 func believeTrial(size Size, rounds int) Trial {
-	t := newTrial(etcdEngine, pick(size, 2*time.Second, 3*time.Second), 500, rounds, cutting(func(ctx context.Context, s *stage, r *Round, next fleetclient.Leader) error {
+	t := newTrial(etcdEngine, pick(size, 2*time.Second, 3*time.Second), 500, rounds, cutScript(func(ctx context.Context, s *trialRun, r *Round, next fleetclient.Leader) error {
 		// Callers that have found the successor; the others still call the old leader.
 		if err := s.take(ctx, next, visits, 10*time.Second); err != nil {
 			return err
@@ -303,7 +303,7 @@ func pauseTrial(engine string, ttl time.Duration, rounds int, least time.Duratio
 	if least == 0 {
 		least = ttl + 500*time.Millisecond
 	}
-	script := loop{what: "stopping the leader between a check and its write", do: func(ctx context.Context, s *stage, _ int, r *Round) error {
+	script := loop{what: "stopping the leader between a check and its write", do: func(ctx context.Context, s *trialRun, _ int, r *Round) error {
 		r.Kind = "pause"
 		_, err := s.inject(ctx, r, chaos.Spec{Kind: chaos.PauseLeader, For: least, Between: true, Until: s.overtaken(r, func(ctx context.Context, next fleetclient.Leader) error {
 			return s.take(ctx, next, visits, 10*time.Second)
@@ -318,7 +318,7 @@ func pauseTrial(engine string, ttl time.Duration, rounds int, least time.Duratio
 	}}
 	t := newTrial(engine, ttl, 500, rounds, script)
 	t.Patience = patience // a caller that waits for longer than the pause gets what the late write brings
-	t.play = func(ctx context.Context, s *stage) error {
+	t.play = func(ctx context.Context, s *trialRun) error {
 		watched, err := s.watchWorkers(ctx)
 		if err != nil {
 			return err
@@ -373,8 +373,8 @@ func handover() Experiment {
 		Expectation: "The old leader's last attempt comes before the new one's first in every round, by some milliseconds; it stops within one beat of being asked.",
 		Trials: func(size Size) (all []Trial) {
 			for _, t := range []Trial{
-				newTrial(etcdEngine, pick(size, 2*time.Second, 3*time.Second), pick(size, 500.0, 5000), pick(size, 10, 200), handingOver()),
-				newTrial(raftEngine, time.Second, pick(size, 500.0, 5000), pick(size, 10, 200), handingOver()),
+				newTrial(etcdEngine, pick(size, 2*time.Second, 3*time.Second), pick(size, 500.0, 5000), pick(size, 10, 200), handoverScript()),
+				newTrial(raftEngine, time.Second, pick(size, 500.0, 5000), pick(size, 10, 200), handoverScript()),
 			} {
 				t.Pass = safe("baton")
 				all = append(all, t)
@@ -386,14 +386,14 @@ func handover() Experiment {
 	}
 }
 
-// handingOver is no fault: the history of these rounds has none.
-func handingOver() loop {
+// handoverScript is no fault: the history of these rounds has none.
+func handoverScript() loop {
 	return loop{
 		what: "the leader hands over", busy: true,
-		wait: func(s *stage, _ int) time.Duration {
+		wait: func(s *trialRun, _ int) time.Duration {
 			return 200*time.Millisecond + time.Duration(s.rng.Int64N(int64(200*time.Millisecond)))
 		},
-		do: func(ctx context.Context, s *stage, i int, r *Round) error {
+		do: func(ctx context.Context, s *trialRun, i int, r *Round) error {
 			r.Kind = stepDown
 			// The client may remember another node: it is to look again first.
 			_, err := s.nodes.Leader(ctx)

@@ -74,7 +74,7 @@ func ledgerKilled() Experiment {
 // longName marks trials in which the ledger stays away for longer than a leader waits.
 const longName = "-long"
 
-func killLedger(ctx context.Context, s *stage, _ int, r *Round) error {
+func killLedger(ctx context.Context, s *trialRun, _ int, r *Round) error {
 	r.Kind = "kill"
 	f, err := s.inject(ctx, r, chaos.Spec{Kind: chaos.Kill, Targets: []string{"ledger"}})
 	if err != nil {
@@ -100,7 +100,7 @@ func disk() Experiment {
 		Trials: func(size Size) []Trial {
 			trial := func(engine, kind string) Trial {
 				const ttl = 2 * time.Second
-				t := newTrial(engine, ttl, 300, pick(size, 1, 5), failingDisk(kind))
+				t := newTrial(engine, ttl, 300, pick(size, 1, 5), diskScript(kind))
 				t.Name, t.Pass = engine+"-"+kind, safe("evidence", "baton")
 				t.after = func(_ string, o *Outcome) error { return countAsked(filepath.Join(o.Dir, historyDir), o.Rounds) }
 				t.fleet = func(c *lab.Config) {
@@ -158,8 +158,8 @@ func disk() Experiment {
 	}
 }
 
-func failingDisk(kind string) loop {
-	return loop{what: "the ledger's disk fails", do: func(ctx context.Context, s *stage, i int, r *Round) error {
+func diskScript(kind string) loop {
+	return loop{what: "the ledger's disk fails", do: func(ctx context.Context, s *trialRun, i int, r *Round) error {
 		r.Kind = kind
 		// For more than a leader waits, and for less, in turn.
 		d := s.trial.TTL + 2*time.Second
@@ -298,7 +298,7 @@ func copyFile(to, from string) error {
 
 // fillDisk fills the small file system, keeps it full until the caller has seen what it
 // wants to see, and frees it again.
-func (s *stage) fillDisk(ctx context.Context, spec chaos.Spec) (f chaos.Fault, err error) {
+func (s *trialRun) fillDisk(ctx context.Context, spec chaos.Spec) (f chaos.Fault, err error) {
 	f = chaos.Fault{Name: chaos.DiskFull, Target: "ledger", Begun: now(), Shown: chaos.Measured}
 	path := filepath.Join(filepath.Dir(s.file.Ledger.DB), "ballast")
 	ballast, err := os.Create(path)

@@ -61,18 +61,18 @@ type loop struct {
 	// busy: a round begins also if not every node answers.
 	busy bool
 	// wait, if given, is how long to wait before a round.
-	wait func(s *stage, i int) time.Duration
+	wait func(s *trialRun, i int) time.Duration
 	// lasts, if given, is how long rounds are repeated, beyond those of the trial.
 	lasts time.Duration
 	// do injects the fault and notes what it saw. The round has Node and Token already; a
 	// round that gets no Kind is not kept.
-	do func(ctx context.Context, s *stage, i int, r *Round) error
+	do func(ctx context.Context, s *trialRun, i int, r *Round) error
 }
 
 // errAgain: the round did not begin as it should have; it is done once more.
 var errAgain = errors.New("once more")
 
-func (l loop) play(ctx context.Context, s *stage) error {
+func (l loop) play(ctx context.Context, s *trialRun) error {
 	for i, end := 0, now().Add(l.lasts); i < s.trial.Rounds || now() < end; i++ {
 		if !l.busy {
 			if err := s.all(ctx); err != nil {
@@ -119,7 +119,7 @@ func (l loop) play(ctx context.Context, s *stage) error {
 }
 
 // inject injects a fault, notes it in the round and writes it to the history.
-func (s *stage) inject(ctx context.Context, r *Round, spec chaos.Spec) (chaos.Fault, error) {
+func (s *trialRun) inject(ctx context.Context, r *Round, spec chaos.Spec) (chaos.Fault, error) {
 	kind, _ := chaos.KindOf(spec.Kind)
 	f, err := s.written(kind.Class, func() (chaos.Fault, error) { return s.chaos.Inject(ctx, spec) })
 	if !kind.Named && f.Target != "" {
@@ -133,7 +133,7 @@ func (s *stage) inject(ctx context.Context, r *Round, spec chaos.Spec) (chaos.Fa
 
 // written injects a fault and writes it to the history. If the leader changed meanwhile,
 // as it may on a loaded machine, the fault is injected again.
-func (s *stage) written(class string, inject func() (chaos.Fault, error)) (chaos.Fault, error) {
+func (s *trialRun) written(class string, inject func() (chaos.Fault, error)) (chaos.Fault, error) {
 	const tries = 3
 	for try := 1; ; try++ {
 		f, err := inject()
@@ -173,7 +173,7 @@ func inHistory(f chaos.Fault, class string) check.Fault {
 
 // overtaken is a Spec.Until: it waits until a successor has sealed the ledger, notes it,
 // and does what is to be done meanwhile.
-func (s *stage) overtaken(r *Round, meanwhile func(ctx context.Context, next fleetclient.Leader) error) func(context.Context, chaos.Target) error {
+func (s *trialRun) overtaken(r *Round, meanwhile func(ctx context.Context, next fleetclient.Leader) error) func(context.Context, chaos.Target) error {
 	return func(ctx context.Context, at chaos.Target) error {
 		r.Node, r.Token = at.ID, uint64(at.Token)
 		next, err := s.sealed(ctx, at.Token)
@@ -190,7 +190,7 @@ func (s *stage) overtaken(r *Round, meanwhile func(ctx context.Context, next fle
 }
 
 // stale waits for the old leader's late write and notes what the ledger did with it.
-func (s *stage) stale(ctx context.Context, r *Round) error {
+func (s *trialRun) stale(ctx context.Context, r *Round) error {
 	late, err := s.refusal(ctx, r.Node, r.old())
 	if err != nil {
 		return err
@@ -206,7 +206,7 @@ func (s *stage) stale(ctx context.Context, r *Round) error {
 }
 
 // recovered waits until a write is taken again, and notes whose.
-func (s *stage) recovered(ctx context.Context, r *Round) error {
+func (s *trialRun) recovered(ctx context.Context, r *Round) error {
 	next, err := s.writes(ctx)
 	r.followed(next)
 	return err

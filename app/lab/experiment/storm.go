@@ -80,7 +80,7 @@ func (s Storm) Plan() ([]string, error) {
 	t := stormTrial(context.Background(), s.Engine, s.For)
 	var lines []string
 	for i, st := range newPlanner(t, rand.New(rand.NewPCG(s.Seed, hashOf(t.Name)))).plan(t.Rounds) {
-		lines = append(lines, fmt.Sprintf("%3d %-9s %s", i+1, st.Blows[0].Aim, st))
+		lines = append(lines, fmt.Sprintf("%3d %-9s %s", i+1, st.Faults[0].Aim, st))
 	}
 	return lines, nil
 }
@@ -98,7 +98,7 @@ func stormTrial(stop context.Context, engine string, lasts time.Duration) Trial 
 	}
 	t.Name = fmt.Sprintf("%s-%v", engine, t.TTL)
 	t.Rounds = int(lasts / stormStep(t))
-	t.play = func(ctx context.Context, s *stage) error {
+	t.play = func(ctx context.Context, s *trialRun) error {
 		const spare = 4 // a quiet machine is quicker
 		plan := newPlanner(t, s.rng).plan(spare * t.Rounds)
 		return s.storm(ctx, stop, plan, lasts)
@@ -106,16 +106,16 @@ func stormTrial(stop context.Context, engine string, lasts time.Duration) Trial 
 	return t
 }
 
-func readStruck(dir string) ([]struck, error) {
-	f, err := os.Open(filepath.Join(dir, struckFile))
+func readInjected(dir string) ([]injectedFault, error) {
+	f, err := os.Open(filepath.Join(dir, injectedFile))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	var all []struck
+	var all []injectedFault
 	in := bufio.NewScanner(f)
 	for in.Scan() {
-		var s struck
+		var s injectedFault
 		if err := json.Unmarshal(in.Bytes(), &s); err != nil {
 			return nil, err
 		}
@@ -128,7 +128,7 @@ func judgeStorm(all []Outcome) ([]Threshold, []Table) {
 	var bars []Threshold
 	var tables []Table
 	for _, o := range all {
-		faults, err := readStruck(o.Dir)
+		faults, err := readInjected(o.Dir)
 		if err != nil {
 			bars = append(bars, Threshold{Name: o.Name + ": faults", Value: err.Error(), Bar: "a record", OK: false})
 			continue
@@ -180,10 +180,10 @@ func atLeast(name string, got, want int) Threshold {
 
 // kindTable counts by kind. A refused write and a change of leader are put down to the
 // fault that began last before it.
-func kindTable(o Outcome, faults []struck) Table {
+func kindTable(o Outcome, faults []injectedFault) Table {
 	type row struct{ set, bit, refused, failovers int }
 	rows := map[string]*row{}
-	var bit []struck
+	var bit []injectedFault
 	for _, f := range faults {
 		if rows[f.Kind] == nil {
 			rows[f.Kind] = &row{}
@@ -194,9 +194,9 @@ func kindTable(o Outcome, faults []struck) Table {
 			bit = append(bit, f)
 		}
 	}
-	slices.SortStableFunc(bit, func(a, b struck) int { return cmp.Compare(a.Begun, b.Begun) })
+	slices.SortStableFunc(bit, func(a, b injectedFault) int { return cmp.Compare(a.Begun, b.Begun) })
 	by := func(at clock.Instant) *row {
-		i, _ := slices.BinarySearchFunc(bit, at, func(f struck, at clock.Instant) int { return cmp.Compare(f.Begun, at) })
+		i, _ := slices.BinarySearchFunc(bit, at, func(f injectedFault, at clock.Instant) int { return cmp.Compare(f.Begun, at) })
 		if i == 0 {
 			return &row{} // before the first fault
 		}
@@ -222,7 +222,7 @@ func kindTable(o Outcome, faults []struck) Table {
 }
 
 // aimTable counts by aim, and says why some did not count.
-func aimTable(o Outcome, faults []struck) Table {
+func aimTable(o Outcome, faults []injectedFault) Table {
 	bit, apart := map[string]int{}, map[string]int{}
 	for _, f := range faults {
 		if f.Bit {

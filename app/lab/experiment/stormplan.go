@@ -18,8 +18,8 @@ const (
 	aimChange   = "change" // the moment at which another comes to lead
 )
 
-// blow is one fault of a plan. Whom it hits is a role: who has it is seen when it is set.
-type blow struct {
+// plannedFault is one fault of a plan. Whom it hits is a role: who has it is seen when it is set.
+type plannedFault struct {
 	Kind string `json:"kind"`
 	Aim  string `json:"aim"`
 	// Sealed: it stands for at least Spec.For and until a successor has sealed the ledger.
@@ -29,7 +29,7 @@ type blow struct {
 	step int // in which it is set
 }
 
-func (b blow) String() string {
+func (b plannedFault) String() string {
 	s := b.Kind
 	if b.For > 0 {
 		s += fmt.Sprintf(" for %v", b.For)
@@ -47,30 +47,30 @@ func (b blow) String() string {
 // is over, while the fleet recovers from it.
 type step struct {
 	// Calm is how long the fleet is left alone before, once somebody leads.
-	Calm  time.Duration `json:"calm"`
-	Blows []blow        `json:"blows"`
-	After bool          `json:"after,omitempty"`
-	Delay time.Duration `json:"delay,omitempty"`
+	Calm   time.Duration  `json:"calm"`
+	Faults []plannedFault `json:"blows"`
+	After  bool           `json:"after,omitempty"`
+	Delay  time.Duration  `json:"delay,omitempty"`
 }
 
 func (s step) String() string {
-	if len(s.Blows) == 1 {
-		return s.Blows[0].String()
+	if len(s.Faults) == 1 {
+		return s.Faults[0].String()
 	}
 	how := ", together with "
 	if s.After {
 		how = fmt.Sprintf(", and %v after it ", s.Delay)
 	}
-	return s.Blows[0].String() + how + s.Blows[1].String()
+	return s.Faults[0].String() + how + s.Faults[1].String()
 }
 
-// card is a kind of fault of the storm: a row of chaos.Kinds with its options, how often
+// stormKind is a kind of fault of the storm: a row of chaos.Kinds with its options, how often
 // it is dealt, and how the rest is drawn.
-type card struct {
+type stormKind struct {
 	kind, aim string
 	weight    int
 	spec      chaos.Spec
-	draw      func(*planner, *blow)
+	draw      func(*planner, *plannedFault)
 	// pauses: a node stands still. Two such at once could be the same node, and the end
 	// of one pause would end the other.
 	pauses bool
@@ -79,7 +79,7 @@ type card struct {
 }
 
 // class is what it does to the guarantees of the node that it hits.
-func (c card) class() string {
+func (c stormKind) class() string {
 	kind, _ := chaos.KindOf(c.spec.Kind)
 	switch {
 	case c.kind == churnKind:
@@ -114,8 +114,8 @@ type planner struct {
 	ttl time.Duration
 	// silence is how long belief lasts at most without a quorum.
 	silence time.Duration
-	piles   map[string][]card
-	left    map[string][]card
+	decks   map[string][]stormKind
+	left    map[string][]stormKind
 	aims    []string
 }
 
@@ -129,28 +129,28 @@ func (p *planner) sign() int64 { return 2*p.rng.Int64N(2) - 1 }
 // anyOf is divided by every number of nodes or members that a fleet of a storm has.
 const anyOf = 60
 
-func drawAnyone(p *planner, b *blow) { b.Nth = p.rng.IntN(anyOf) }
+func drawAnyone(p *planner, b *plannedFault) { b.Nth = p.rng.IntN(anyOf) }
 
 // drawTime draws how long a fault stands, as a multiple of the TTL.
-func drawTime(low, high float64) func(*planner, *blow) {
-	return func(p *planner, b *blow) { b.For = p.around(low, high) }
+func drawTime(low, high float64) func(*planner, *plannedFault) {
+	return func(p *planner, b *plannedFault) { b.For = p.around(low, high) }
 }
 
 // drawBoth draws how long it stands and whom it hits.
-func drawBoth(low, high float64) func(*planner, *blow) {
-	return func(p *planner, b *blow) {
+func drawBoth(low, high float64) func(*planner, *plannedFault) {
+	return func(p *planner, b *plannedFault) {
 		b.For = p.around(low, high)
 		drawAnyone(p, b)
 	}
 }
 
 // drawChange draws what makes the leader change while a node stops itself.
-func drawChange(p *planner, b *blow) {
+func drawChange(p *planner, b *plannedFault) {
 	b.Trigger = []string{chaos.ByResignation, chaos.ByKill}[p.rng.IntN(2)]
 }
 
 // drawLate draws also how long the node stands still: mostly until it is late.
-func drawLate(p *planner, b *blow) {
+func drawLate(p *planner, b *plannedFault) {
 	if b.Trigger == "" {
 		drawChange(p, b)
 	}
@@ -161,23 +161,23 @@ func drawLate(p *planner, b *blow) {
 	}
 }
 
-func drawNothing(*planner, *blow) {}
+func drawNothing(*planner, *plannedFault) {}
 
 // stormKinds is the storm's table: the faults of chaos.Kinds by aim and weight.
-func stormKinds(engine string) []card {
+func stormKinds(engine string) []stormKind {
 	cut := "cut-engine"
 	if engine == raftEngine {
 		cut = "cut-peers"
 	}
-	leader := func(kind string, weight int, spec chaos.Spec, draw func(*planner, *blow)) card {
-		return card{kind: kind, aim: aimLeader, weight: weight, spec: spec, draw: draw, pauses: spec.Kind == chaos.PauseLeader}
+	leader := func(kind string, weight int, spec chaos.Spec, draw func(*planner, *plannedFault)) stormKind {
+		return stormKind{kind: kind, aim: aimLeader, weight: weight, spec: spec, draw: draw, pauses: spec.Kind == chaos.PauseLeader}
 	}
-	anywhere := func(kind string, weight int, spec chaos.Spec, draw func(*planner, *blow), whom string) card {
+	anywhere := func(kind string, weight int, spec chaos.Spec, draw func(*planner, *plannedFault), whom string) stormKind {
 		spec.Targets = []string{whom}
-		return card{kind: kind, aim: aimAnywhere, weight: weight, spec: spec, draw: draw, pauses: spec.Kind == chaos.Pause && (whom == chaos.Follower || whom == chaos.Quorum), alone: whom == chaos.Quorum}
+		return stormKind{kind: kind, aim: aimAnywhere, weight: weight, spec: spec, draw: draw, pauses: spec.Kind == chaos.Pause && (whom == chaos.Follower || whom == chaos.Quorum), alone: whom == chaos.Quorum}
 	}
-	change := func(act, moment string, weight int, draw func(*planner, *blow)) card {
-		c := card{kind: act + "-" + moment, aim: aimChange, weight: weight, draw: draw, pauses: true, spec: chaos.Spec{Kind: chaos.PauseAtMoment, At: moment}}
+	change := func(act, moment string, weight int, draw func(*planner, *plannedFault)) stormKind {
+		c := stormKind{kind: act + "-" + moment, aim: aimChange, weight: weight, draw: draw, pauses: true, spec: chaos.Spec{Kind: chaos.PauseAtMoment, At: moment}}
 		if act == "kill" {
 			c.spec.Kind = chaos.KillAtMoment
 		}
@@ -187,33 +187,33 @@ func stormKinds(engine string) []card {
 		return c
 	}
 	kill, pause := chaos.Spec{Kind: chaos.Kill}, chaos.Spec{Kind: chaos.Pause}
-	all := []card{
+	all := []stormKind{
 		leader("kill-leader", 3, chaos.Spec{Kind: chaos.KillLeader}, drawAnyone),
 		leader("stop-leader", 2, chaos.Spec{Kind: chaos.StopLeader}, drawAnyone),
 		leader("resign-leader", 2, chaos.Spec{Kind: chaos.ResignLeader}, drawAnyone),
 		leader("transfer-leader", 2, chaos.Spec{Kind: chaos.TransferLeader}, drawAnyone),
 		leader("pause-leader-short", 2, chaos.Spec{Kind: chaos.PauseLeader}, drawBoth(0.2, 0.5)),
 		leader("pause-leader-long", 2, chaos.Spec{Kind: chaos.PauseLeader}, drawBoth(1.2, 1.8)),
-		leader("pause-between", 3, chaos.Spec{Kind: chaos.PauseLeader, Between: true}, func(p *planner, b *blow) { b.For, b.Sealed = p.ttl+500*time.Millisecond, true }),
+		leader("pause-between", 3, chaos.Spec{Kind: chaos.PauseLeader, Between: true}, func(p *planner, b *plannedFault) { b.For, b.Sealed = p.ttl+500*time.Millisecond, true }),
 		leader(cut, 2, chaos.Spec{Kind: chaos.PartitionLeader}, drawTime(1.1, 1.7)),
 		leader(cut+"-up", 1, chaos.Spec{Kind: chaos.PartitionLeader, Way: chaos.Up}, drawTime(1.1, 1.7)),
 		leader(cut+"-down", 1, chaos.Spec{Kind: chaos.PartitionLeader, Way: chaos.Down}, drawTime(1.1, 1.7)),
 		leader("cut-ledger", 2, chaos.Spec{Kind: chaos.PartitionLeader, From: chaos.Ledger}, drawTime(1.1, 1.8)),
-		leader("clock-offset", 1, chaos.Spec{Kind: chaos.SkewLeader}, func(p *planner, b *blow) {
+		leader("clock-offset", 1, chaos.Spec{Kind: chaos.SkewLeader}, func(p *planner, b *plannedFault) {
 			b.For = p.around(0.3, 0.8)
 			b.Offset = time.Duration(p.sign()*(100+p.rng.Int64N(300_000))) * time.Millisecond
 		}),
 		// Within the bound of docs/guarantees.md, so that nothing is excused by it.
-		leader("clock-rate", 1, chaos.Spec{Kind: chaos.SkewLeader}, func(p *planner, b *blow) {
+		leader("clock-rate", 1, chaos.Spec{Kind: chaos.SkewLeader}, func(p *planner, b *plannedFault) {
 			b.For = max(p.around(0.7, 1.2), 2*time.Second)
 			b.PPM = p.sign() * 10_000
 		}),
-		leader("flap", 1, chaos.Spec{Kind: chaos.FlapLeader}, func(p *planner, b *blow) { b.For, b.Seed = p.around(2, 3), p.rng.Uint64() }),
+		leader("flap", 1, chaos.Spec{Kind: chaos.FlapLeader}, func(p *planner, b *plannedFault) { b.For, b.Seed = p.around(2, 3), p.rng.Uint64() }),
 		anywhere("kill-follower", 2, kill, drawAnyone, chaos.Follower),
 		anywhere("pause-follower", 1, pause, drawBoth(0.3, 1.5), chaos.Follower),
 		anywhere("kill-ledger", 2, kill, drawAnyone, "ledger"),
 		anywhere("pause-ledger", 2, pause, drawBoth(0.3, 1.5), "ledger"),
-		anywhere("quorum-lost", 1, pause, func(p *planner, b *blow) {
+		anywhere("quorum-lost", 1, pause, func(p *planner, b *plannedFault) {
 			b.For = p.silence + p.around(0.3, 0.6)
 			drawAnyone(p, b)
 		}, chaos.Quorum),
@@ -231,33 +231,33 @@ func stormKinds(engine string) []card {
 }
 
 func newPlanner(t Trial, rng *rand.Rand) *planner {
-	p := &planner{rng: rng, ttl: t.TTL, silence: t.describe(Experiment{}, Full).SilentAfter(), piles: map[string][]card{}, left: map[string][]card{}}
+	p := &planner{rng: rng, ttl: t.TTL, silence: t.describe(Experiment{}, Full).SilentAfter(), decks: map[string][]stormKind{}, left: map[string][]stormKind{}}
 	for _, c := range stormKinds(t.Engine) {
-		p.piles[c.aim] = append(p.piles[c.aim], c)
+		p.decks[c.aim] = append(p.decks[c.aim], c)
 	}
 	return p
 }
 
 // deal draws the next fault that suits.
-func (p *planner) deal(aim string, suits func(card) bool) (card, blow) {
+func (p *planner) deal(aim string, suits func(stormKind) bool) (stormKind, plannedFault) {
 	for {
 		if len(p.left[aim]) == 0 {
-			var pile []card
-			for _, s := range p.piles[aim] {
-				pile = append(pile, slices.Repeat([]card{s}, s.weight)...)
+			var deck []stormKind
+			for _, s := range p.decks[aim] {
+				deck = append(deck, slices.Repeat([]stormKind{s}, s.weight)...)
 			}
-			p.rng.Shuffle(len(pile), func(i, j int) { pile[i], pile[j] = pile[j], pile[i] })
-			p.left[aim] = pile
+			p.rng.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+			p.left[aim] = deck
 		}
-		pile := p.left[aim]
-		i := slices.IndexFunc(pile, suits)
+		deck := p.left[aim]
+		i := slices.IndexFunc(deck, suits)
 		if i < 0 {
 			p.left[aim] = nil
 			continue
 		}
-		s := pile[i]
-		p.left[aim] = slices.Delete(pile, i, i+1)
-		b := blow{Kind: s.kind, Aim: aim, Spec: s.spec}
+		s := deck[i]
+		p.left[aim] = slices.Delete(deck, i, i+1)
+		b := plannedFault{Kind: s.kind, Aim: aim, Spec: s.spec}
 		s.draw(p, &b)
 		return s, b
 	}
@@ -281,9 +281,9 @@ func (p *planner) plan(n int) []step {
 	steps := make([]step, 0, n)
 	for i := range n {
 		s := step{Calm: 200*time.Millisecond + time.Duration(p.rng.Int64N(600))*time.Millisecond}
-		aim, suits := "", func(card) bool { return true }
+		aim, suits := "", func(stormKind) bool { return true }
 		if i < len(first) {
-			suits = func(s card) bool { return s.kind == first[i] }
+			suits = func(s stormKind) bool { return s.kind == first[i] }
 			aim = aimLeader
 			if first[i] == "quorum-lost" {
 				aim = aimAnywhere
@@ -292,7 +292,7 @@ func (p *planner) plan(n int) []step {
 			aim = p.aim()
 		}
 		one, b := p.deal(aim, suits)
-		s.Blows = []blow{b}
+		s.Faults = []plannedFault{b}
 		if i >= len(first) && !one.alone && p.rng.IntN(10) < 3 {
 			s.After = p.rng.IntN(2) == 0
 			if s.After {
@@ -302,10 +302,10 @@ func (p *planner) plan(n int) []step {
 			if one.pauses && !s.After && next == aimChange {
 				next = aimLeader // at a change somebody stands still, and must not twice
 			}
-			_, b := p.deal(next, func(o card) bool {
+			_, b := p.deal(next, func(o stormKind) bool {
 				return !o.alone && (s.After || o.kind != one.kind && (!o.pauses || !one.pauses))
 			})
-			s.Blows = append(s.Blows, b)
+			s.Faults = append(s.Faults, b)
 		}
 		steps = append(steps, s)
 	}

@@ -20,12 +20,12 @@ import (
 
 // The files of a storm beside its history: what was planned, and what became of it.
 const (
-	planFile   = "plan.json"
-	struckFile = "struck.jsonl"
+	planFile     = "plan.json"
+	injectedFile = "struck.jsonl"
 )
 
-// struck is a fault that was set, or was to be.
-type struck struct {
+// injectedFault is a fault that was set, or was to be.
+type injectedFault struct {
 	Step int    `json:"step"`
 	Kind string `json:"kind"`
 	Aim  string `json:"aim"`
@@ -38,9 +38,9 @@ type struck struct {
 	Unhealed bool   `json:"unhealed,omitempty"`
 }
 
-// weather is a storm at work.
-type weather struct {
-	*stage
+// stormRun is a storm at work.
+type stormRun struct {
+	*trialRun
 	begun clock.Instant
 	lasts time.Duration
 	about int // how many faults are planned
@@ -54,21 +54,21 @@ type weather struct {
 
 // storm plays a plan for a time, heals everything, and waits as long as recovery may
 // take. When stop ends, the rest of the plan is left out.
-func (s *stage) storm(ctx, stop context.Context, plan []step, lasts time.Duration) (err error) {
-	w, done, err := s.weather(plan)
+func (s *trialRun) storm(ctx, stop context.Context, plan []step, lasts time.Duration) (err error) {
+	w, done, err := s.stormRun(plan)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	windy, calm := context.WithCancelCause(ctx)
+	storming, calm := context.WithCancelCause(ctx)
 	defer calm(nil)
 	defer context.AfterFunc(stop, func() { calm(context.Cause(stop)) })()
 	w.begun, w.lasts = now(), lasts
 	for i, st := range plan {
-		if now().Sub(w.begun) >= lasts || windy.Err() != nil {
+		if now().Sub(w.begun) >= lasts || storming.Err() != nil {
 			break
 		}
-		w.step(windy, i+1, st)
+		w.step(storming, i+1, st)
 		if i < s.trial.Rounds {
 			s.round()
 		}
@@ -79,27 +79,27 @@ func (s *stage) storm(ctx, stop context.Context, plan []step, lasts time.Duratio
 	return w.clear(ctx)
 }
 
-// weather writes the plan down and opens the record. Done says whether everything is in
+// stormRun writes the plan down and opens the record. Done says whether everything is in
 // it and in the history.
-func (s *stage) weather(plan []step) (w *weather, done func() error, err error) {
+func (s *trialRun) stormRun(plan []step) (w *stormRun, done func() error, err error) {
 	dir := filepath.Dir(s.file.Dir)
 	if err := writeJSON(filepath.Join(dir, planFile), plan, nil); err != nil {
 		return nil, nil, fmt.Errorf("the plan cannot be kept: %w", err)
 	}
-	f, err := os.Create(filepath.Join(dir, struckFile))
+	f, err := os.Create(filepath.Join(dir, injectedFile))
 	if err != nil {
 		return nil, nil, fmt.Errorf("the record of faults cannot be kept: %w", err)
 	}
-	w = &weather{stage: s, kinds: map[string]bool{}, out: json.NewEncoder(f)}
+	w = &stormRun{trialRun: s, kinds: map[string]bool{}, out: json.NewEncoder(f)}
 	for _, st := range plan[:min(s.trial.Rounds, len(plan))] {
-		w.about += len(st.Blows)
+		w.about += len(st.Faults)
 	}
 	return w, func() error { return errors.Join(w.wrong, f.Close()) }, nil
 }
 
 // clear ends a storm: nothing is broken any more, and the fleet has the time that it may
 // take to recover.
-func (w *weather) clear(ctx context.Context) error {
+func (w *stormRun) clear(ctx context.Context) error {
 	w.say("healing everything")
 	var left error
 	err := await(ctx, "everything healed", func(ctx context.Context) bool {
@@ -115,7 +115,7 @@ func (w *weather) clear(ctx context.Context) error {
 }
 
 // step waits for somebody to lead and plays one step.
-func (w *weather) step(ctx context.Context, n int, st step) {
+func (w *stormRun) step(ctx context.Context, n int, st step) {
 	if l, err := w.chaos.Leader(ctx, 0); err != nil {
 		w.say("step %d: %v", n, err)
 	} else if w.hold(ctx, st.Calm) == nil {
@@ -124,24 +124,24 @@ func (w *weather) step(ctx context.Context, n int, st step) {
 	if ctx.Err() != nil {
 		return
 	}
-	if len(st.Blows) > 1 && !st.After {
+	if len(st.Faults) > 1 && !st.After {
 		var both sync.WaitGroup
-		for _, b := range st.Blows {
-			both.Go(func() { w.strike(ctx, n, b) })
+		for _, b := range st.Faults {
+			both.Go(func() { w.injectPlanned(ctx, n, b) })
 		}
 		both.Wait()
 		return
 	}
-	for i, b := range st.Blows {
+	for i, b := range st.Faults {
 		if i > 0 && w.hold(ctx, st.Delay) != nil {
 			return
 		}
-		w.strike(ctx, n, b)
+		w.injectPlanned(ctx, n, b)
 	}
 }
 
 // progress is how far the storm has come: at first by the plan, then by its pace.
-func (w *weather) progress() string {
+func (w *stormRun) progress() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	about := w.about
@@ -152,8 +152,8 @@ func (w *weather) progress() string {
 	return fmt.Sprintf("fault %d of about %d, %d kinds so far", w.bits+1, max(about, w.bits+1), len(w.kinds))
 }
 
-// strike sets a fault, once more if its target went away meanwhile, and takes it down.
-func (w *weather) strike(ctx context.Context, n int, b blow) {
+// injectPlanned sets a fault, once more if its target went away meanwhile, and takes it down.
+func (w *stormRun) injectPlanned(ctx context.Context, n int, b plannedFault) {
 	const tries = 3
 	b.step = n
 	if b.Kind == churnKind {
@@ -176,7 +176,7 @@ func (w *weather) strike(ctx context.Context, n int, b blow) {
 }
 
 // set sets the fault of a blow and returns when it is over.
-func (w *weather) set(ctx context.Context, b blow) (chaos.Fault, error) {
+func (w *stormRun) set(ctx context.Context, b plannedFault) (chaos.Fault, error) {
 	spec := b.Spec
 	if slices.Contains(spec.Targets, chaos.Quorum) {
 		if err := w.all(ctx); err != nil {
@@ -184,7 +184,9 @@ func (w *weather) set(ctx context.Context, b blow) (chaos.Fault, error) {
 		}
 	}
 	// The kill that makes the leader change is a fault of its own.
-	spec.Each = func(f chaos.Fault, err error) { w.note(blow{Kind: chaos.KillLeader, Aim: b.Aim, step: b.step}, f, err) }
+	spec.Each = func(f chaos.Fault, err error) {
+		w.note(plannedFault{Kind: chaos.KillLeader, Aim: b.Aim, step: b.step}, f, err)
+	}
 	if b.Kind == "flap" {
 		spec.Each = nil
 	}
@@ -218,9 +220,9 @@ func final(err error) bool {
 }
 
 // note takes a fault down: in the storm's record, and in the history if it stood at all.
-func (w *weather) note(b blow, f chaos.Fault, err error) {
+func (w *stormRun) note(b plannedFault, f chaos.Fault, err error) {
 	missed := errors.Is(err, chaos.ErrNoBite) || errors.Is(err, chaos.ErrChanged)
-	r := struck{Step: b.step, Kind: b.Kind, Aim: b.Aim, Fault: f, Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
+	r := injectedFault{Step: b.step, Kind: b.Kind, Aim: b.Aim, Fault: f, Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
 	if err != nil {
 		r.Problem = err.Error()
 	}
@@ -242,7 +244,7 @@ func (w *weather) note(b blow, f chaos.Fault, err error) {
 // inHistory returns the lines of a fault in the history. One that does not count is there
 // too: it may have stood for a moment, which can excuse something. A kill that does not
 // count was not made.
-func (r struck) inHistory() []check.Fault {
+func (r injectedFault) inHistory() []check.Fault {
 	if r.Begun == 0 {
 		return nil
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// orders is what a worker had taken and refused at an instant. The instant is when that
+// workerCounts is what a worker had taken and refused at an instant. The instant is when that
 // was first seen, up to lookEvery later than it was so.
-type orders struct {
+type workerCounts struct {
 	Worker string        `json:"worker"`
 	At     clock.Instant `json:"at"`
 	// Token is the highest that it had seen.
@@ -35,7 +35,7 @@ const (
 // watchWorkers gives the workers a standing order besides the jobs of every trial, and
 // writes down what they take until the returned function is called. Without workers it
 // does nothing.
-func (s *stage) watchWorkers(ctx context.Context) (stop func(), err error) {
+func (s *trialRun) watchWorkers(ctx context.Context) (stop func(), err error) {
 	if s.trial.Workers == 0 {
 		return func() {}, nil
 	}
@@ -60,13 +60,13 @@ func (s *stage) watchWorkers(ctx context.Context) (stop func(), err error) {
 	var mu sync.Mutex
 	for _, w := range s.file.Workers {
 		looking.Go(func() {
-			var last orders
+			var last workerCounts
 			for ; ctx.Err() == nil; _ = s.hold(ctx, lookEvery) {
 				st, err := s.workerStatus(ctx, w.URL)
 				if err != nil {
 					continue
 				}
-				seen := orders{Worker: w.ID, Token: st.Token, Accepted: st.Accepted, Refused: st.Refused, Duplicates: st.Duplicates}
+				seen := workerCounts{Worker: w.ID, Token: st.Token, Accepted: st.Accepted, Refused: st.Refused, Duplicates: st.Duplicates}
 				same := last
 				same.At, same.Runs = 0, 0
 				if seen == same {
@@ -78,8 +78,8 @@ func (s *stage) watchWorkers(ctx context.Context) (stop func(), err error) {
 				}
 				last = seen
 				mu.Lock()
-				if len(s.orders) < maxOrders {
-					s.orders = append(s.orders, seen)
+				if len(s.workerCounts) < maxOrders {
+					s.workerCounts = append(s.workerCounts, seen)
 				}
 				mu.Unlock()
 			}
@@ -92,16 +92,16 @@ func (s *stage) watchWorkers(ctx context.Context) (stop func(), err error) {
 }
 
 // standing tells the leader what all workers do on and on.
-func (s *stage) standing(ctx context.Context) error {
+func (s *trialRun) standing(ctx context.Context) error {
 	l, err := s.leader(ctx, 0)
 	if err != nil {
 		return err
 	}
-	orders := api.Fleet{Orders: []api.Order{{Name: "sweep", Run: "count", EveryMS: 500}}}
-	return s.chaos.Call(ctx, 10*time.Second, http.MethodPut, l.URL+"/fleet", nil, orders, nil)
+	workerCounts := api.Fleet{Orders: []api.Order{{Name: "sweep", Run: "count", EveryMS: 500}}}
+	return s.chaos.Call(ctx, 10*time.Second, http.MethodPut, l.URL+"/fleet", nil, workerCounts, nil)
 }
 
-func (s *stage) workerStatus(ctx context.Context, url string) (st worker.Status, err error) {
+func (s *trialRun) workerStatus(ctx context.Context, url string) (st worker.Status, err error) {
 	err = s.chaos.Call(ctx, 500*time.Millisecond, http.MethodGet, url+"/status", nil, nil, &st)
 	return st, err
 }
