@@ -276,7 +276,7 @@ func (f *Fleet) Churn(ctx context.Context, s Spec) ([]Fault, error) {
 	return faults, wrong
 }
 
-// words joins what is not empty.
+// joinWords joins what is not empty.
 func joinWords(all ...string) string {
 	var some []string
 	for _, w := range all {

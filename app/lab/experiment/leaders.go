@@ -162,7 +162,7 @@ func trustFirst(engine string, ttl time.Duration) func(*lab.Config) {
 	}
 }
 
-// cutting cuts the leader off what elects it until another leads and meanwhile has
+// cutScript cuts the leader off what elects it until another leads and meanwhile has
 // returned.
 func cutScript(meanwhile func(ctx context.Context, s *trialRun, r *Round, next fleetclient.Leader) error) loop {
 	return loop{what: "cutting the leader off", do: func(ctx context.Context, s *trialRun, _ int, r *Round) error {

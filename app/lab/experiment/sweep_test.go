@@ -254,7 +254,7 @@ func TestDisturbance(t *testing.T) {
 	for _, none := range []*disturbance{{kind: busyCPU, burning: []*child.Process{idle}}, {kind: busyDisk}} {
 		none.begun, none.cancel = now().Add(-time.Minute), func() {}
 		if none.stop(); !errors.Is(none.wrong, ErrNotSeen) {
-			t.Errorf("%s by nobody: %v, said %q", none.kind, none.wrong, none.sumAfter)
+			t.Errorf("%s by nobody: %v, said %q", none.kind, none.wrong, none.evidence)
 		}
 	}
 
