@@ -1,6 +1,7 @@
 package check
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/tenurehq/tenure/app/fleet/api"
@@ -277,11 +278,4 @@ func (c *fencing) verdict() Verdict {
 	return c.tally.verdict()
 }
 
-func sorted[V any](m map[fence.Token]V) []fence.Token {
-	tokens := make([]fence.Token, 0, len(m))
-	for token := range m {
-		tokens = append(tokens, token)
-	}
-	slices.Sort(tokens)
-	return tokens
-}
+func sorted[V any](m map[fence.Token]V) []fence.Token { return slices.Sorted(maps.Keys(m)) }

@@ -1,14 +1,10 @@
 package experiment
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -97,36 +93,20 @@ func nodeCalls(traces string) ([]nodeCall, error) {
 	}
 	var all []nodeCall
 	for _, path := range paths {
-		if all, err = addCalls(all, path); err != nil {
+		node := strings.TrimSuffix(filepath.Base(path), ".trace")
+		// Most lines are writes.
+		err := eachLine(path, `"`+api.TraceCall+`"`, func(l api.TraceLine) error {
+			if l.Kind == api.TraceCall {
+				all = append(all, nodeCall{node, l.PID, l.At, l.What})
+			}
+			return nil
+		})
+		if err != nil {
 			return nil, err
 		}
 	}
 	slices.SortStableFunc(all, func(a, b nodeCall) int { return cmp.Compare(a.at, b.at) })
 	return all, nil
-}
-
-func addCalls(all []nodeCall, path string) ([]nodeCall, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	node := strings.TrimSuffix(filepath.Base(path), ".trace")
-	in := bufio.NewScanner(f)
-	for in.Scan() {
-		// Most lines are writes.
-		if !bytes.Contains(in.Bytes(), []byte(`"`+api.TraceCall+`"`)) {
-			continue
-		}
-		var l api.TraceLine
-		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		if l.Kind == api.TraceCall {
-			all = append(all, nodeCall{node, l.PID, l.At, l.What})
-		}
-	}
-	return all, in.Err()
 }
 
 // aftermath is for how long after a term began calls are still its vacancy's.

@@ -288,7 +288,7 @@ func drawElections(all []Outcome, note string) figure {
 		if o.Engine == raftEngine {
 			continue // it is measured from the kill
 		}
-		e.Series = append(e.Series, plot.ElectionSeries{Name: o.Name, Samples: elections(o)})
+		e.Series = append(e.Series, plot.Series{Name: o.Name, Samples: elections(o)})
 	}
 	return e
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,7 +68,7 @@ func inventory(t *testing.T) (lines []string) {
 				kinds[b.Aim+": "+b.Kind] = true
 			}
 		}
-		for _, kind := range sortedKeys(kinds) {
+		for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 			add("storm on %s, fault at %s", engine, kind)
 		}
 	}

@@ -1,10 +1,8 @@
 package experiment
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -201,17 +199,7 @@ func diskScript(kind string) loop {
 // countAsked counts, for each round, the callers' calls that were made and over while the
 // fault stood, and those of them that were answered with numbers.
 func countAsked(history string, rounds []Round) error {
-	f, err := os.Open(filepath.Join(history, callsName+".ndjson"))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	in := bufio.NewScanner(f)
-	for in.Scan() {
-		var c check.Call
-		if err := json.Unmarshal(in.Bytes(), &c); err != nil {
-			return fmt.Errorf("%s: %w", f.Name(), err)
-		}
+	return eachLine(filepath.Join(history, callsName+".ndjson"), "", func(c check.Call) error {
 		for i := range rounds {
 			if r := &rounds[i]; c.Start >= r.Begun && c.End <= r.Healed && c.Start > 0 {
 				if r.Asked++; c.Error == "" && !c.Unknown {
@@ -219,8 +207,8 @@ func countAsked(history string, rounds []Round) error {
 				}
 			}
 		}
-	}
-	return in.Err()
+		return nil
+	})
 }
 
 // diskSize is that of the file system that is filled: some megabytes, for the database

@@ -1,12 +1,11 @@
 package experiment
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -106,22 +105,12 @@ func stormTrial(stop context.Context, engine string, lasts time.Duration) Trial 
 	return t
 }
 
-func readInjected(dir string) ([]injectedFault, error) {
-	f, err := os.Open(filepath.Join(dir, injectedFile))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	var all []injectedFault
-	in := bufio.NewScanner(f)
-	for in.Scan() {
-		var s injectedFault
-		if err := json.Unmarshal(in.Bytes(), &s); err != nil {
-			return nil, err
-		}
-		all = append(all, s)
-	}
-	return all, in.Err()
+func readInjected(dir string) (all []injectedFault, err error) {
+	err = eachLine(filepath.Join(dir, injectedFile), "", func(f injectedFault) error {
+		all = append(all, f)
+		return nil
+	})
+	return all, err
 }
 
 func judgeStorm(all []Outcome) ([]Threshold, []Table) {
@@ -212,7 +201,7 @@ func kindTable(o Outcome, faults []injectedFault) Table {
 	}
 	table := Table{Title: o.Name + ": faults by kind", Head: []string{"kind", "set", "bit", "writes refused", "changes of leader"}}
 	var sum row
-	for _, kind := range sortedKeys(rows) {
+	for _, kind := range slices.Sorted(maps.Keys(rows)) {
 		r := rows[kind]
 		table.Rows = append(table.Rows, []string{kind, fmt.Sprint(r.set), fmt.Sprint(r.bit), fmt.Sprint(r.refused), fmt.Sprint(r.failovers)})
 		sum = row{sum.set + r.set, sum.bit + r.bit, sum.refused + r.refused, sum.failovers + r.failovers}
@@ -239,20 +228,11 @@ func aimTable(o Outcome, faults []injectedFault) Table {
 		apart[why]++
 	}
 	table := Table{Title: o.Name + ": where they were aimed, and those that do not count", Head: []string{"what", "faults"}}
-	for _, aim := range sortedKeys(bit) {
+	for _, aim := range slices.Sorted(maps.Keys(bit)) {
 		table.Rows = append(table.Rows, []string{"bit, aimed: " + aim, fmt.Sprint(bit[aim])})
 	}
-	for _, why := range sortedKeys(apart) {
+	for _, why := range slices.Sorted(maps.Keys(apart)) {
 		table.Rows = append(table.Rows, []string{"does not count: " + why, fmt.Sprint(apart[why])})
 	}
 	return table
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -60,9 +60,9 @@ func (s *trialRun) storm(ctx, stop context.Context, plan []step, lasts time.Dura
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	storming, calm := context.WithCancelCause(ctx)
-	defer calm(nil)
-	defer context.AfterFunc(stop, func() { calm(context.Cause(stop)) })()
+	storming, endStorm := context.WithCancelCause(ctx)
+	defer endStorm(nil)
+	defer context.AfterFunc(stop, func() { endStorm(context.Cause(stop)) })()
 	w.begun, w.lasts = now(), lasts
 	for i, st := range plan {
 		if now().Sub(w.begun) >= lasts || storming.Err() != nil {
