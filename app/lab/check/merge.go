@@ -21,12 +21,18 @@ func ordered(ctx context.Context, dir string, want func(string) bool, see func(E
 		return err
 	}
 	next := &entries{}
+	var opened []*lines
+	defer func() {
+		for _, l := range opened {
+			l.close()
+		}
+	}()
 	for _, path := range paths {
 		l, err := open(path)
 		if err != nil {
 			return err
 		}
-		defer l.close()
+		opened = append(opened, l)
 		s := &source{lines: l, want: want, broken: broken}
 		for range reorder {
 			if err := s.fill(next); err != nil {

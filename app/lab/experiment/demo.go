@@ -33,7 +33,10 @@ func Demo(ctx context.Context, cfg lab.Config, line *lab.Timeline) (err error) {
 		return err
 	}
 	err = s.calls.Write(check.Run{Experiment: "demo", Group: s.file.Group, Checks: []string{"sequence", "linearizable", "ledger"}})
-	if err = errors.Join(err, s.underLoad(ctx, func(ctx context.Context) error { return s.demo(ctx) }), s.calls.Close()); err != nil {
+	if err == nil {
+		err = s.underLoad(ctx, s.demo)
+	}
+	if err := errors.Join(err, s.calls.Close()); err != nil {
 		return err
 	}
 	if err := check.WriteManifest(history); err != nil {
