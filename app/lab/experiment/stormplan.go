@@ -18,7 +18,8 @@ const (
 	aimChange   = "change" // the moment at which another comes to lead
 )
 
-// plannedFault is one fault of a plan. Whom it hits is a role: who has it is seen when it is set.
+// plannedFault is one fault of a plan. Whom it hits is a role: who has it is seen when it
+// is injected.
 type plannedFault struct {
 	Kind string `json:"kind"`
 	Aim  string `json:"aim"`
@@ -43,12 +44,12 @@ func (b plannedFault) String() string {
 	return s
 }
 
-// step is one blow, or two: the second at once with the first, or Delay after the first
+// step is one fault, or two: the second at once with the first, or Delay after the first
 // is over, while the fleet recovers from it.
 type step struct {
 	// Calm is how long the fleet is left alone before, once somebody leads.
 	Calm   time.Duration  `json:"calm"`
-	Faults []plannedFault `json:"blows"`
+	Faults []plannedFault `json:"faults"`
 	After  bool           `json:"after,omitempty"`
 	Delay  time.Duration  `json:"delay,omitempty"`
 }
@@ -64,8 +65,8 @@ func (s step) String() string {
 	return s.Faults[0].String() + how + s.Faults[1].String()
 }
 
-// stormKind is a kind of fault of the storm: a row of chaos.Kinds with its options, how often
-// it is dealt, and how the rest is drawn.
+// stormKind is a kind of fault of the storm: a row of chaos.Kinds with its options, how
+// often it is dealt, and how the rest is drawn.
 type stormKind struct {
 	kind, aim string
 	weight    int
@@ -107,7 +108,7 @@ func classOf(kind string) string {
 // churnKind is one leader killed after the other.
 const churnKind = "churn"
 
-// planner deals faults by a seed. Each aim has its pile, which is shuffled and dealt to
+// planner deals faults by a seed. Each aim has its deck, which is shuffled and dealt to
 // its end before it is shuffled again: so every kind comes, and comes again.
 type planner struct {
 	rng *rand.Rand

@@ -45,11 +45,11 @@ type stormRun struct {
 	lasts time.Duration
 	about int // how many faults are planned
 
-	mu    sync.Mutex
-	out   *json.Encoder
-	bits  int
-	kinds map[string]bool
-	wrong error // of the history
+	mu        sync.Mutex
+	out       *json.Encoder
+	effective int // faults that had an effect
+	kinds     map[string]bool
+	wrong     error // of the history
 }
 
 // storm plays a plan for a time, heals everything, and waits as long as recovery may
@@ -146,37 +146,38 @@ func (w *stormRun) progress() string {
 	defer w.mu.Unlock()
 	about := w.about
 	const few = 10
-	if w.bits > few {
-		about = int(float64(w.bits) * float64(w.lasts) / float64(now().Sub(w.begun)))
+	if w.effective > few {
+		about = int(float64(w.effective) * float64(w.lasts) / float64(now().Sub(w.begun)))
 	}
-	return fmt.Sprintf("fault %d of about %d, %d kinds so far", w.bits+1, max(about, w.bits+1), len(w.kinds))
+	return fmt.Sprintf("fault %d of about %d, %d kinds so far", w.effective+1, max(about, w.effective+1), len(w.kinds))
 }
 
-// injectPlanned sets a fault, once more if its target went away meanwhile, and takes it down.
+// injectPlanned injects a planned fault, again if its target went away meanwhile, and
+// records it.
 func (w *stormRun) injectPlanned(ctx context.Context, n int, b plannedFault) {
 	const tries = 3
 	b.step = n
 	if b.Kind == churnKind {
-		spec := chaos.Spec{Every: 200 * time.Millisecond, For: b.For, Each: func(f chaos.Fault, err error) { w.note(b, f, err) }}
+		spec := chaos.Spec{Every: 200 * time.Millisecond, For: b.For, Each: func(f chaos.Fault, err error) { w.record(b, f, err) }}
 		if _, err := w.chaos.Churn(ctx, spec); err != nil && ctx.Err() == nil {
 			w.say("step %d, churn: %v", n, err)
 		}
 		return
 	}
 	for try := 1; try <= tries && ctx.Err() == nil; try++ {
-		f, err := w.set(ctx, b)
+		f, err := w.injectOnce(ctx, b)
 		if f.Begun == 0 && ctx.Err() != nil {
 			return // stopped before it began
 		}
-		w.note(b, f, err)
+		w.record(b, f, err)
 		if err == nil || final(err) {
 			return
 		}
 	}
 }
 
-// set sets the fault of a blow and returns when it is over.
-func (w *stormRun) set(ctx context.Context, b plannedFault) (chaos.Fault, error) {
+// injectOnce injects a planned fault and returns when it is over.
+func (w *stormRun) injectOnce(ctx context.Context, b plannedFault) (chaos.Fault, error) {
 	spec := b.Spec
 	if slices.Contains(spec.Targets, chaos.Quorum) {
 		if err := w.all(ctx); err != nil {
@@ -185,7 +186,7 @@ func (w *stormRun) set(ctx context.Context, b plannedFault) (chaos.Fault, error)
 	}
 	// The kill that makes the leader change is a fault of its own.
 	spec.Each = func(f chaos.Fault, err error) {
-		w.note(plannedFault{Kind: chaos.KillLeader, Aim: b.Aim, step: b.step}, f, err)
+		w.record(plannedFault{Kind: chaos.KillLeader, Aim: b.Aim, step: b.step}, f, err)
 	}
 	if b.Kind == "flap" {
 		spec.Each = nil
@@ -219,8 +220,8 @@ func final(err error) bool {
 	return slices.ContainsFunc([]error{chaos.ErrNoBite, chaos.ErrCannot, chaos.ErrNoLeader, chaos.ErrFleet, chaos.ErrNotHealed, ErrNotSeen}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// note takes a fault down: in the storm's record, and in the history if it stood at all.
-func (w *stormRun) note(b plannedFault, f chaos.Fault, err error) {
+// record writes a fault to the storm's record, and to the history if it stood at all.
+func (w *stormRun) record(b plannedFault, f chaos.Fault, err error) {
 	missed := errors.Is(err, chaos.ErrNoBite) || errors.Is(err, chaos.ErrChanged)
 	r := injectedFault{Step: b.step, Kind: b.Kind, Aim: b.Aim, Fault: f, Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
 	if err != nil {
@@ -229,7 +230,7 @@ func (w *stormRun) note(b plannedFault, f chaos.Fault, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if r.Bit {
-		w.bits++
+		w.effective++
 		w.kinds[b.Kind] = true
 		w.say("it bit: %s of %s: %s", b.Kind, f.Target, f.Evidence)
 	} else {
@@ -259,7 +260,7 @@ func (r injectedFault) inHistory() []check.Fault {
 		f.Healed, f.Set, f.Held = f.Begun, 0, 0 // what the node does when it is started again is not held against it
 	}
 	all := []check.Fault{f}
-	if r.Bit && r.Stopped > 0 {
+	if r.Bit && r.Stopped > 0 && r.Stopped < r.Begun {
 		// Until it was killed it stood still, and could not see its term end.
 		part := f
 		part.Name, part.PartOf, part.Class, part.Begun, part.Healed = f.Name+": stood still", f.Name, check.ClassPause, r.Stopped, r.Begun
