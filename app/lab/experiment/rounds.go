@@ -79,12 +79,11 @@ func (l loop) play(ctx context.Context, s *trialRun) error {
 				return err
 			}
 		}
-		// Faults must not hit at the same place of the beat.
-		wait := 500*time.Millisecond + time.Duration(s.rng.Int64N(int64(s.trial.TTL/4)))
+		wait := anyPlaceOfBeat
 		if l.wait != nil {
-			wait = l.wait(s, i)
+			wait = l.wait
 		}
-		if err := s.hold(ctx, wait); err != nil {
+		if err := s.hold(ctx, wait(s, i)); err != nil {
 			return err
 		}
 		leader, err := s.leader(ctx, 0)
@@ -116,6 +115,11 @@ func (l loop) play(ctx context.Context, s *trialRun) error {
 		}
 	}
 	return nil
+}
+
+// anyPlaceOfBeat waits up to one beat, so that faults do not hit at the same place of it.
+func anyPlaceOfBeat(s *trialRun, _ int) time.Duration {
+	return 500*time.Millisecond + time.Duration(s.rng.Int64N(int64(s.trial.TTL/4)))
 }
 
 // inject injects a fault, notes it in the round and writes it to the history.
