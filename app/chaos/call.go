@@ -1,7 +1,6 @@
 package chaos
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -10,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // answerError is an answer that is no success.
@@ -20,9 +20,21 @@ type answerError struct {
 
 func (e *answerError) Error() string { return e.what }
 
-// call makes one call and decodes its answer.
+// call makes one call that answers soon.
 func (f *Fleet) call(ctx context.Context, method, to string, header http.Header, body, into any) error {
+	return f.Call(ctx, 2*askTime, method, to, header, body, into)
+}
+
+// Call calls a program of the fleet over HTTP within a time limit and decodes its answer.
+// A *string takes the answer as it is.
+func (f *Fleet) Call(ctx context.Context, within time.Duration, method, to string, header http.Header, body, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
 	data, err := f.raw(ctx, method, to, header, body)
+	if text, ok := into.(*string); ok && err == nil {
+		*text = string(data)
+		return nil
+	}
 	if err != nil || into == nil {
 		return err
 	}
@@ -33,8 +45,6 @@ func (f *Fleet) call(ctx context.Context, method, to string, header http.Header,
 }
 
 func (f *Fleet) raw(ctx context.Context, method, to string, header http.Header, body any) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*askTime)
-	defer cancel()
 	var in io.Reader = http.NoBody
 	if body != nil {
 		data, err := json.Marshal(body)
@@ -58,7 +68,7 @@ func (f *Fleet) raw(ctx context.Context, method, to string, header http.Header, 
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	const most = 4 << 20
+	const most = 8 << 20
 	data, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	if err != nil {
 		return nil, err
@@ -74,31 +84,23 @@ func (f *Fleet) raw(ctx context.Context, method, to string, header http.Header, 
 type reading map[string]float64
 
 // read asks a node for its metrics.
-func (f *Fleet) read(ctx context.Context, node Leader) (reading, error) {
-	data, err := f.raw(ctx, http.MethodGet, node.URL+"/metrics", nil, nil)
-	if err != nil {
+func (f *Fleet) read(ctx context.Context, node Target) (reading, error) {
+	var text string
+	if err := f.call(ctx, http.MethodGet, node.URL+"/metrics", nil, nil, &text); err != nil {
 		return nil, err
 	}
 	r := reading{}
-	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
-		line := lines.Text()
-		series, value, ok := cutLast(line, " ")
-		if !ok || strings.HasPrefix(line, "#") || !strings.HasPrefix(line, "tenure_") {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		i := strings.LastIndexByte(line, ' ')
+		if i < 0 || !strings.HasPrefix(line, "tenure_") {
 			continue
 		}
-		if v, err := strconv.ParseFloat(value, 64); err == nil {
-			r[series] = v
+		if v, err := strconv.ParseFloat(line[i+1:], 64); err == nil {
+			r[line[:i]] = v
 		}
 	}
 	return r, nil
-}
-
-func cutLast(s, sep string) (before, after string, ok bool) {
-	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+len(sep):], true
 }
 
 // grown is by how much the series of a name have grown since another reading, by the

@@ -105,12 +105,12 @@ func TestFaults(t *testing.T) {
 	now := clock.System().Now
 
 	began := now()
-	fault, err := f.ResignLeader(t.Context())
+	fault, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.ResignLeader})
 	bit(t, "resign-leader", began, fault, err, "is over")
 	after(t, f, fault.Token)
 
 	began = now()
-	fault, err = f.PartitionLeader(t.Context(), chaos.Partition{For: ttl, Until: func(ctx context.Context, l chaos.Leader) error {
+	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, For: ttl, Until: func(ctx context.Context, l chaos.Target) error {
 		_, err := f.Leader(ctx, l.Token) // another leads while it is cut off
 		return err
 	}})
@@ -121,12 +121,12 @@ func TestFaults(t *testing.T) {
 	whole(t, f)
 
 	began = now()
-	fault, err = f.PauseLeader(t.Context(), chaos.Pause{For: 200 * time.Millisecond})
+	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.PauseLeader, For: 200 * time.Millisecond})
 	bit(t, "gc-pause-leader", began, fault, err, "state T")
 	whole(t, f)
 
 	began = now()
-	fault, err = f.PauseLeader(t.Context(), chaos.Pause{For: ttl + ttl/4, Between: true, Until: func(ctx context.Context, l chaos.Leader) error {
+	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.PauseLeader, For: ttl + ttl/4, Between: true, Until: func(ctx context.Context, l chaos.Target) error {
 		_, err := f.Leader(ctx, l.Token)
 		return err
 	}})
@@ -137,7 +137,7 @@ func TestFaults(t *testing.T) {
 	whole(t, f)
 
 	began = now()
-	fault, err = f.SkewLeader(t.Context(), chaos.Skew{Offset: -700 * time.Millisecond, For: 300 * time.Millisecond, Until: func(ctx context.Context, l chaos.Leader) error {
+	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.SkewLeader, Offset: -700 * time.Millisecond, For: 300 * time.Millisecond, Until: func(ctx context.Context, l chaos.Target) error {
 		if s, err := f.Survey(ctx); err != nil || !strings.Contains(fmt.Sprint(s.Nodes), "its clock is off by -") {
 			t.Errorf("a wrong clock is not seen: %+v, %v", s.Nodes, err)
 		}
@@ -147,14 +147,14 @@ func TestFaults(t *testing.T) {
 	whole(t, f)
 
 	began = now()
-	fault, err = f.FlapLeader(t.Context(), chaos.Flap{From: chaos.Ledger, Way: chaos.Down, For: 3 * time.Second, Seed: 3})
+	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.FlapLeader, From: chaos.Ledger, Way: chaos.Down, For: 3 * time.Second, Seed: 3})
 	bit(t, "flap-leader", began, fault, err, "writes failed")
 	whole(t, f)
 
 	// The first cut outlasts the TTL, so that another leads by the second, which follows.
 	var cuts []chaos.Fault
 	began = now()
-	fault, err = f.FlapLeader(t.Context(), chaos.Flap{For: 9 * time.Second, Seed: 223, Follow: true, Each: func(c chaos.Fault) { cuts = append(cuts, c) }})
+	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.FlapLeader, For: 9 * time.Second, Seed: 223, Follow: true, Each: func(c chaos.Fault, _ error) { cuts = append(cuts, c) }})
 	bit(t, "flap-leader", began, fault, err, fmt.Sprintf("cuts: %d; %s: ", len(cuts), fault.Target))
 	if len(cuts) < 2 || cuts[1].Token <= cuts[0].Token || cuts[1].Target == cuts[0].Target {
 		t.Errorf("cuts do not follow the leader: %+v", cuts)
@@ -165,7 +165,7 @@ func TestFaults(t *testing.T) {
 	whole(t, f)
 
 	var each int
-	faults, err := f.Churn(t.Context(), chaos.Churn{Every: 100 * time.Millisecond, For: 200 * time.Millisecond, Each: func(chaos.Fault, error) { each++ }})
+	faults, err := f.Churn(t.Context(), chaos.Spec{Every: 100 * time.Millisecond, For: 200 * time.Millisecond, Each: func(chaos.Fault, error) { each++ }})
 	if err != nil || len(faults) == 0 || each != len(faults) {
 		t.Fatalf("churn: %d faults, told of %d: %v", len(faults), each, err)
 	}
@@ -181,13 +181,13 @@ func TestFaultsThatFail(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 
-	_, err := f.SkewLeader(t.Context(), chaos.Skew{Offset: time.Millisecond, For: time.Millisecond})
+	_, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.SkewLeader, Offset: time.Millisecond, For: time.Millisecond})
 	if !errors.Is(err, chaos.ErrNoBite) {
 		t.Errorf("a clock that is off by less than can be told: %v, want %v", err, chaos.ErrNoBite)
 	}
 	whole(t, f)
 
-	if _, err := f.PartitionLeader(t.Context(), chaos.Partition{From: chaos.Peers}); !errors.Is(err, chaos.ErrCannot) {
+	if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, From: chaos.Peers}); !errors.Is(err, chaos.ErrCannot) {
 		t.Errorf("cut off the peers of a fleet that has none: %v", err)
 	}
 
@@ -202,14 +202,16 @@ func TestFaultsThatFail(t *testing.T) {
 	}
 	for name, strike := range map[string]func() (chaos.Fault, error){
 		"partition": func() (chaos.Fault, error) {
-			return f.PartitionLeader(t.Context(), chaos.Partition{For: time.Minute})
+			return f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, For: time.Minute})
 		},
-		"pause":  func() (chaos.Fault, error) { return f.PauseLeader(t.Context(), chaos.Pause{For: time.Minute}) },
-		"resign": func() (chaos.Fault, error) { return f.ResignLeader(t.Context()) },
-		"kill":   func() (chaos.Fault, error) { return f.KillLeader(t.Context()) },
+		"pause": func() (chaos.Fault, error) {
+			return f.Inject(t.Context(), chaos.Spec{Kind: chaos.PauseLeader, For: time.Minute})
+		},
+		"resign": func() (chaos.Fault, error) { return f.Inject(t.Context(), chaos.Spec{Kind: chaos.ResignLeader}) },
+		"kill":   func() (chaos.Fault, error) { return f.Inject(t.Context(), chaos.Spec{Kind: chaos.KillLeader}) },
 	} {
-		var meant chaos.Leader
-		f.OnFound(func(l chaos.Leader) { meant = l; post(l.URL + "/resign") })
+		var meant chaos.Target
+		f.OnFound(func(l chaos.Target) { meant = l; post(l.URL + "/resign") })
 		fault, err := strike()
 		f.OnFound(nil)
 		if name != "partition" && fault.Begun != 0 {
@@ -230,21 +232,21 @@ func TestFaultsThatFail(t *testing.T) {
 	if l.ID == beside {
 		beside = "node-2"
 	}
-	if _, err := f.Pause(t.Context(), chaos.Pause{For: time.Millisecond, Until: func(context.Context, chaos.Leader) error {
-		f.OnFound(func(l chaos.Leader) { post(l.URL + "/resign") })
+	if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.Pause, Targets: []string{beside}, For: time.Millisecond, Until: func(context.Context, chaos.Target) error {
+		f.OnFound(func(l chaos.Target) { post(l.URL + "/resign") })
 		defer f.OnFound(nil)
-		if _, err := f.PartitionLeader(t.Context(), chaos.Partition{For: 2 * time.Second}); !errors.Is(err, chaos.ErrChanged) {
+		if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, For: 2 * time.Second}); !errors.Is(err, chaos.ErrChanged) {
 			t.Errorf("while %s stands still: %v, want %v", beside, err, chaos.ErrChanged)
 		}
 		return nil
-	}}, beside); err != nil {
+	}}); err != nil {
 		t.Error(err)
 	}
 	whole(t, f)
 
 	ctx, stop := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
-	_, err = f.PartitionLeader(ctx, chaos.Partition{For: time.Minute, Until: func(context.Context, chaos.Leader) error { stop(enough); return nil }})
+	_, err = f.Inject(ctx, chaos.Spec{Kind: chaos.PartitionLeader, For: time.Minute, Until: func(context.Context, chaos.Target) error { stop(enough); return nil }})
 	if !errors.Is(err, enough) {
 		t.Errorf("stopped: %v", err)
 	}
@@ -252,8 +254,8 @@ func TestFaultsThatFail(t *testing.T) {
 
 	// Stopped while the node is to stop itself: it does not do so later.
 	ctx, cancel := context.WithCancel(t.Context())
-	f.OnFound(func(chaos.Leader) { time.AfterFunc(20*time.Millisecond, cancel) })
-	fault, err := f.PauseLeader(ctx, chaos.Pause{For: time.Minute, Between: true})
+	f.OnFound(func(chaos.Target) { time.AfterFunc(20*time.Millisecond, cancel) })
+	fault, err := f.Inject(ctx, chaos.Spec{Kind: chaos.PauseLeader, For: time.Minute, Between: true})
 	f.OnFound(nil)
 	if !errors.Is(err, context.Canceled) || errors.Is(err, chaos.ErrNotHealed) {
 		t.Errorf("stopped while it waits for a write: %v", err)
@@ -268,7 +270,7 @@ func TestFaultsThatFail(t *testing.T) {
 	var pid int
 	func() {
 		defer func() { _ = recover() }()
-		_, _ = f.PauseLeader(t.Context(), chaos.Pause{For: time.Minute, Until: func(_ context.Context, l chaos.Leader) error {
+		_, _ = f.Inject(t.Context(), chaos.Spec{Kind: chaos.PauseLeader, For: time.Minute, Until: func(_ context.Context, l chaos.Target) error {
 			if pid = l.PID; !chaos.Still(pid) {
 				t.Errorf("%d does not stand still", pid)
 			}
@@ -288,7 +290,7 @@ func TestFaultsAtOnce(t *testing.T) {
 	var wait sync.WaitGroup
 	for _, from := range []chaos.From{chaos.Engine, chaos.Ledger, chaos.Ledger} {
 		wait.Go(func() {
-			if _, err := f.PartitionLeader(t.Context(), chaos.Partition{From: from, For: ttl}); err != nil {
+			if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, From: from, For: ttl}); err != nil {
 				t.Error(fmt.Errorf("%s: %w", from, err))
 			}
 		})
@@ -310,7 +312,7 @@ func TestFleetEnds(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	_, err := f.FlapLeader(t.Context(), chaos.Flap{For: 10 * time.Minute, Seed: 3})
+	_, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.FlapLeader, For: 10 * time.Minute, Seed: 3})
 	if !errors.Is(err, chaos.ErrFleet) || errors.Is(err, chaos.ErrNotHealed) {
 		t.Errorf("%v, want %v", err, chaos.ErrFleet)
 	}

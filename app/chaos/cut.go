@@ -38,7 +38,7 @@ const ours = "chaos-"
 // cutting prepares a cut; nothing is cut yet. Nodes are cut off what from says: off
 // Peers means off every node that is not named beside them. The others are cut off the
 // nodes.
-func (f *Fleet) cutting(targets []Leader, from From, way Way) (*cut, error) {
+func (f *Fleet) cutting(targets []Target, from From, way Way) (*cut, error) {
 	file, err := f.file()
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (f *Fleet) cutting(targets []Leader, from From, way Way) (*cut, error) {
 }
 
 // cutOff adds what cuts one of the targets off.
-func (c *cut) cutOff(file api.FleetFile, t Leader, targets []Leader, from From, way Way) error {
+func (c *cut) cutOff(file api.FleetFile, t Target, targets []Target, from From, way Way) error {
 	if t.kind != isNode {
 		for _, n := range file.Nodes {
 			proxy := n.Proxies.Ledger
@@ -90,7 +90,7 @@ func (c *cut) cutOff(file api.FleetFile, t Leader, targets []Leader, from From, 
 		}
 		before := len(c.drops)
 		for _, n := range file.Nodes {
-			if slices.ContainsFunc(targets, func(t Leader) bool { return t.ID == n.ID }) {
+			if slices.ContainsFunc(targets, func(t Target) bool { return t.ID == n.ID }) {
 				continue
 			}
 			c.add(file, t.proxies.Peers[n.ID], way, upstream, downstream)
@@ -157,7 +157,7 @@ func (f *Fleet) remove(ctx context.Context, toxic string) error {
 		if err == nil || errors.As(err, &a) && a.status == http.StatusNotFound {
 			return nil
 		}
-		if f.over() || !pause(ctx, look) {
+		if f.fleetEnded() || !pause(ctx, pollEvery) {
 			return fmt.Errorf("%w; curl -X DELETE %s heals it", err, toxic)
 		}
 	}

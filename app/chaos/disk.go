@@ -13,53 +13,38 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
-// Disk makes the ledger's disk fail, for twice the TTL by default: every sync with an
-// I/O error, which loses nothing and promises nothing, or with Full every write for want
-// of space.
-type Disk struct {
-	Full  bool
-	For   time.Duration
-	Until Until
-}
-
-// FailDisk makes the disk fail for the ledger: its system calls are answered by strace
-// instead of the kernel. It has bitten when such calls were made. It needs strace and
-// the permission to trace the process; when strace ends, however it ends, the process
-// has its disk back.
-func (f *Fleet) FailDisk(ctx context.Context, d Disk) (Fault, error) {
-	d.For = or(d.For, 2*f.ttl)
-	name, calls, with, what := "disk-sync", "fsync,fdatasync", "EIO", "syncs"
-	if d.Full {
-		name, calls, with, what = "disk-full", "pwrite64,pwritev,fallocate,ftruncate", "ENOSPC", "writes"
-	}
-	return f.strikeNamed(ctx, name, []string{theLedger}, func(targets []Leader) (work, error) {
+// failDisk makes the ledger's disk fail: strace answers its system calls instead of the
+// kernel. Syncs end with an I/O error, which loses nothing and promises nothing, or writes
+// for want of space. It has an effect when such calls were made. It needs strace and the
+// permission to trace the process; when strace ends, however it ends, the process has its
+// disk back.
+func failDisk(calls, with, what string) func(*Fleet, Spec, []Target) (*procedure, error) {
+	return func(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 		path, err := exec.LookPath("strace")
 		if err != nil {
-			return work{}, fmt.Errorf("%w: the disk is made to fail by strace, which is not installed: %w", ErrCannot, err)
+			return nil, fmt.Errorf("%w: the disk is made to fail by strace, which is not installed: %w", ErrCannot, err)
 		}
 		t := &tracer{fleet: f, target: targets[0], args: []string{path, "-f", "-q", "-e", "trace=" + calls, "-e", "inject=" + calls + ":error=" + with}}
-		return work{
-			shown: Measured, healed: "has its disk back",
-			set: func(ctx context.Context, _ Leader) (string, clock.Instant, error) {
+		return &procedure{
+			healed: "has its disk back", heal: t.detach,
+			set: func(ctx context.Context) (string, clock.Instant, error) {
 				begun := f.host.Now()
-				return fmt.Sprintf("its %s fail (%s) for %v", what, with, d.For), begun, t.attach(ctx)
+				return fmt.Sprintf("its %s fail (%s) for %v", what, with, s.For), begun, t.attach(ctx)
 			},
-			hold: f.lasting(d.For, d.Until),
-			heal: t.detach,
-			felt: func(_ context.Context, _ Leader, healed bool) string {
+			felt: func(_ context.Context, healed bool) string {
 				if !healed || t.hits == 0 {
 					return ""
 				}
 				return fmt.Sprintf("%s that failed (%s): %d", what, with, t.hits)
 			},
 		}, nil
-	})
+	}
 }
 
 // tracer is a strace on a process.
 type tracer struct {
 	fleet  *Fleet
-	target Leader
+	target Target
 	args   []string
 
 	cmd    *exec.Cmd // nil: it was not started
@@ -101,7 +86,7 @@ func (t *tracer) attach(ctx context.Context) error {
 			return fmt.Errorf("%w: strace may not trace %s (pid %d); root may, and so may its user where kernel.yama.ptrace_scope is 0: %s", ErrCannot, t.target.ID, t.target.PID, bytes.TrimSpace(t.said.Bytes()))
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(look / 4):
+		case <-time.After(pollEvery / 4):
 		}
 		if t.fleet.host.Now() > end {
 			return fmt.Errorf("%w: strace has not attached to %s (pid %d) within %v", ErrCannot, t.target.ID, t.target.PID, bound)

@@ -1,7 +1,7 @@
 package chaos
 
 // OnFound sets what is called between finding the leader and setting the fault.
-func (f *Fleet) OnFound(do func(Leader)) { f.found = do }
+func (f *Fleet) OnFound(do func(Target)) { f.found = do }
 
 // LoseGuard sets a guard on a process and leaves it as one that died would.
 func LoseGuard(pid int, armed bool) (wait func() error, err error) {
@@ -14,7 +14,7 @@ func LoseGuard(pid int, armed bool) (wait func() error, err error) {
 
 // Still, Alive, RunningIn and Allowed are what tests look with.
 var (
-	Still     = still
+	Still     = isStopped
 	Alive     = alive
 	RunningIn = runningIn
 	Allowed   = allowed

@@ -28,32 +28,20 @@ type Fleet struct {
 	raft  bool
 	host  clock.Clock
 	http  *http.Client
-	found func(Leader) // called between finding the leader and setting the fault; for tests
+	found func(Target) // called between finding the leader and setting the fault; for tests
 
 	mu    sync.Mutex
 	seen  fence.Token // the highest that any node named
 	count int         // of cuts, which are named by it
 }
 
-// Leader is the node that leads. Where processes are named it is the one that was named,
-// without a token; of several it has only the ids.
-type Leader struct {
-	ID    string      `json:"id"`
-	URL   string      `json:"url"`
-	PID   int         `json:"pid"`
-	Token fence.Token `json:"token"`
-
-	proxies api.NodeProxies
-	kind    kind
-}
-
 // How long a node may take to answer, how long to wait for somebody to lead, beside
 // some TTLs, and how long healing may take.
 const (
-	askTime  = time.Second
-	patience = 15 * time.Second
-	healTime = 10 * time.Second
-	look     = 20 * time.Millisecond
+	askTime   = time.Second
+	patience  = 15 * time.Second
+	healTime  = 10 * time.Second
+	pollEvery = 20 * time.Millisecond
 )
 
 // errSlow is why healing is given up.
@@ -111,7 +99,7 @@ func loopback(raw string) bool {
 }
 
 // Leader waits for a leader that works and has a token above the given one.
-func (f *Fleet) Leader(ctx context.Context, above fence.Token) (Leader, error) {
+func (f *Fleet) Leader(ctx context.Context, above fence.Token) (Target, error) {
 	bound := patience + 3*f.ttl
 	whole := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("within %v", bound))
@@ -124,21 +112,21 @@ func (f *Fleet) Leader(ctx context.Context, above fence.Token) (Leader, error) {
 		select {
 		case <-ctx.Done():
 			if errors.Is(whole.Err(), context.Canceled) {
-				return Leader{}, context.Cause(whole)
+				return Target{}, context.Cause(whole)
 			}
 			what := fmt.Sprintf("none of the nodes that answer (%d) leads with a token above %d", answers, above)
 			if answers == 0 {
 				what = "no node answers: does the fleet run?"
 			}
-			return Leader{}, fmt.Errorf("%w: %s (%w)", ErrNoLeader, what, context.Cause(ctx))
-		case <-time.After(look):
+			return Target{}, fmt.Errorf("%w: %s (%w)", ErrNoLeader, what, context.Cause(ctx))
+		case <-time.After(pollEvery):
 		}
 	}
 }
 
 // ask asks all nodes at once; the first that leads ends it, so that one that stands
-// still keeps nobody waiting.
-func (f *Fleet) ask(ctx context.Context, above fence.Token) (leader Leader, answers int, err error) {
+// isStopped keeps nobody waiting.
+func (f *Fleet) ask(ctx context.Context, above fence.Token) (leader Target, answers int, err error) {
 	file, err := f.file()
 	if err != nil {
 		return leader, 0, err
@@ -171,7 +159,7 @@ func (f *Fleet) ask(ctx context.Context, above fence.Token) (leader Leader, answ
 			err = fmt.Errorf("%w: at %s answers node %q of group %q (lab %v), not %s of %s: the fleet file is old", ErrFleet, a.node.URL, s.NodeID, s.Group, s.Lab, a.node.ID, file.Group)
 			continue
 		}
-		leader = Leader{ID: s.NodeID, URL: a.node.URL, PID: s.PID, Token: s.FenceToken, proxies: a.node.Proxies}
+		leader = Target{ID: s.NodeID, URL: a.node.URL, PID: s.PID, Token: s.FenceToken, proxies: a.node.Proxies}
 		err = nil
 		cancel()
 	}
@@ -195,23 +183,23 @@ func (f *Fleet) highest() fence.Token {
 	return f.seen
 }
 
-// over reports whether the fleet has ended: then it has taken its file along, and its
+// fleetEnded reports whether the fleet has ended: then it has taken its file along, and its
 // proxies.
-func (f *Fleet) over() bool {
+func (f *Fleet) fleetEnded() bool {
 	_, err := os.Stat(f.path)
 	return errors.Is(err, fs.ErrNotExist)
 }
 
 // deposed says who has led since, if somebody has. The target itself is asked only if
 // it can answer.
-func (f *Fleet) deposed(ctx context.Context, target Leader, silent bool) (string, bool) {
+func (f *Fleet) deposed(ctx context.Context, target Target, silent bool) (string, bool) {
 	file, err := f.file()
 	if err != nil {
 		return "", false
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime/2)
 	defer cancel()
-	words := make(chan string, len(file.Nodes))
+	joinWords := make(chan string, len(file.Nodes))
 	for _, n := range file.Nodes {
 		go func() {
 			word := ""
@@ -225,12 +213,12 @@ func (f *Fleet) deposed(ctx context.Context, target Leader, silent bool) (string
 					word = fmt.Sprintf("%s no longer leads", n.ID)
 				}
 			}
-			words <- word
+			joinWords <- word
 		}()
 	}
 	var word string
 	for range file.Nodes {
-		if w := <-words; w != "" {
+		if w := <-joinWords; w != "" {
 			word = w
 			cancel() // one that stands still is not waited for
 		}

@@ -20,7 +20,7 @@ func TestNamed(t *testing.T) {
 	t.Parallel()
 	f := startWith(t, lab.Config{Engines: 3})
 	now := clock.System().Now
-	leads := func() chaos.Leader {
+	leads := func() chaos.Target {
 		t.Helper()
 		l, err := f.Leader(t.Context(), 0)
 		if err != nil {
@@ -39,25 +39,33 @@ func TestNamed(t *testing.T) {
 		name, evidence string
 		set            func(context.Context) (chaos.Fault, error)
 	}{
-		{"kill", "back", func(ctx context.Context) (chaos.Fault, error) { return f.Kill(ctx, "engine-2") }},
-		{"kill", "back", func(ctx context.Context) (chaos.Fault, error) { return f.Kill(ctx, "ledger") }},
-		{"kill", "back", func(ctx context.Context) (chaos.Fault, error) { return f.Kill(ctx, follower()) }},
-		{"pause", "state T", func(ctx context.Context) (chaos.Fault, error) {
-			return f.Pause(ctx, chaos.Pause{For: short}, "engine-1", "engine-3")
+		{"kill", "back", func(ctx context.Context) (chaos.Fault, error) {
+			return f.Inject(ctx, chaos.Spec{Kind: chaos.Kill, Targets: []string{"engine-2"}})
+		}},
+		{"kill", "back", func(ctx context.Context) (chaos.Fault, error) {
+			return f.Inject(ctx, chaos.Spec{Kind: chaos.Kill, Targets: []string{"ledger"}})
+		}},
+		{"kill", "back", func(ctx context.Context) (chaos.Fault, error) {
+			return f.Inject(ctx, chaos.Spec{Kind: chaos.Kill, Targets: []string{follower()}})
 		}},
 		{"pause", "state T", func(ctx context.Context) (chaos.Fault, error) {
-			return f.Pause(ctx, chaos.Pause{For: short}, "ledger")
+			return f.Inject(ctx, chaos.Spec{Kind: chaos.Pause, Targets: []string{"engine-1", "engine-3"}, For: short})
+		}},
+		{"pause", "state T", func(ctx context.Context) (chaos.Fault, error) {
+			return f.Inject(ctx, chaos.Spec{Kind: chaos.Pause, Targets: []string{"ledger"}, For: short})
 		}},
 		{"partition", "nothing comes through node-1-engine-1", func(ctx context.Context) (chaos.Fault, error) {
-			return f.Partition(ctx, chaos.Partition{For: ttl}, "engine-1")
+			return f.Inject(ctx, chaos.Spec{Kind: chaos.Partition, Targets: []string{"engine-1"}, For: ttl})
 		}},
 		{"partition", "nothing comes through node-1-ledger", func(ctx context.Context) (chaos.Fault, error) {
-			return f.Partition(ctx, chaos.Partition{For: ttl}, "ledger")
+			return f.Inject(ctx, chaos.Spec{Kind: chaos.Partition, Targets: []string{"ledger"}, For: ttl})
 		}},
 		{"partition", "keep-alives failed", func(ctx context.Context) (chaos.Fault, error) {
-			return f.Partition(ctx, chaos.Partition{For: ttl}, follower())
+			return f.Inject(ctx, chaos.Spec{Kind: chaos.Partition, Targets: []string{follower()}, For: ttl})
 		}},
-		{"stop-leader", "is gone", f.StopLeader},
+		{"stop-leader", "is gone", func(ctx context.Context) (chaos.Fault, error) {
+			return f.Inject(ctx, chaos.Spec{Kind: chaos.StopLeader})
+		}},
 	} {
 		leads()
 		began := now()
@@ -72,7 +80,7 @@ func TestNamed(t *testing.T) {
 
 	// A disk fails for the ledger alone, where it can be made to.
 	began := now()
-	fault, err := f.FailDisk(t.Context(), chaos.Disk{For: ttl})
+	fault, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.DiskSync, For: ttl})
 	if _, missing := exec.LookPath("strace"); missing != nil {
 		if !errors.Is(err, chaos.ErrCannot) || !strings.Contains(err.Error(), "strace") {
 			t.Errorf("without strace: %v", err)
@@ -89,7 +97,7 @@ func TestNamed(t *testing.T) {
 		"has several members": {"engine"},
 		"named twice":         {"ledger", "ledger"},
 	} {
-		if _, err := f.Kill(t.Context(), what...); !errors.Is(err, chaos.ErrCannot) || !strings.Contains(err.Error(), want) {
+		if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.Kill, Targets: what}); !errors.Is(err, chaos.ErrCannot) || !strings.Contains(err.Error(), want) {
 			t.Errorf("kill %v: %v, want %q", what, err, want)
 		}
 	}
@@ -102,7 +110,7 @@ func TestNamed(t *testing.T) {
 			stop()
 		}
 	}
-	fault, err = f.Kill(ctx, "ledger")
+	fault, err = f.Inject(ctx, chaos.Spec{Kind: chaos.Kill, Targets: []string{"ledger"}})
 	f.Event = say
 	if !errors.Is(err, context.Canceled) || errors.Is(err, chaos.ErrNotHealed) || !strings.Contains(fault.Evidence, "gone") || !strings.Contains(fault.Evidence, "back") {
 		t.Errorf("a kill that is stopped: %v, %+v", err, fault)
@@ -111,7 +119,7 @@ func TestNamed(t *testing.T) {
 
 	// A pause that is stopped is healed.
 	ctx, stop = context.WithCancel(t.Context())
-	_, err = f.Pause(ctx, chaos.Pause{For: time.Minute, Until: func(context.Context, chaos.Leader) error { stop(); return nil }}, "engine-1")
+	_, err = f.Inject(ctx, chaos.Spec{Kind: chaos.Pause, Targets: []string{"engine-1"}, For: time.Minute, Until: func(context.Context, chaos.Target) error { stop(); return nil }})
 	if !errors.Is(err, context.Canceled) || errors.Is(err, chaos.ErrNotHealed) {
 		t.Errorf("stopped: %v", err)
 	}
@@ -135,10 +143,10 @@ func TestNamed(t *testing.T) {
 // A fleet of another user is left alone, and that is said.
 func TestNoPermission(t *testing.T) {
 	t.Parallel()
-	if err := chaos.Allowed(chaos.Leader{ID: "node-1", PID: 7}, nil); err != nil {
+	if err := chaos.Allowed(chaos.Target{ID: "node-1", PID: 7}, nil); err != nil {
 		t.Error(err)
 	}
-	err := chaos.Allowed(chaos.Leader{ID: "node-1", PID: 7}, syscall.EPERM)
+	err := chaos.Allowed(chaos.Target{ID: "node-1", PID: 7}, syscall.EPERM)
 	if !errors.Is(err, chaos.ErrCannot) || !strings.Contains(err.Error(), "node-1 (pid 7) is another user's") {
 		t.Errorf("no permission: %v", err)
 	}

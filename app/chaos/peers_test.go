@@ -36,7 +36,7 @@ func TestPeers(t *testing.T) {
 	f.Event = func(_ clock.Instant, what string) { t.Log(what) }
 	for _, way := range []chaos.Way{chaos.Both, chaos.Up, chaos.Down} {
 		began := clock.System().Now()
-		fault, err := f.PartitionLeader(t.Context(), chaos.Partition{From: chaos.Peers, Way: way, For: time.Second, Until: func(ctx context.Context, l chaos.Leader) error {
+		fault, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, From: chaos.Peers, Way: way, For: time.Second, Until: func(ctx context.Context, l chaos.Target) error {
 			_, err := f.Leader(ctx, l.Token)
 			return err
 		}})
@@ -56,10 +56,10 @@ func TestPeers(t *testing.T) {
 		}
 	}
 	began := clock.System().Now()
-	fault, err := f.Partition(t.Context(), chaos.Partition{For: time.Second, Until: func(ctx context.Context, _ chaos.Leader) error {
+	fault, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.Partition, Targets: others, For: time.Second, Until: func(ctx context.Context, _ chaos.Target) error {
 		_, err := f.Leader(ctx, l.Token) // the two have one among them
 		return err
-	}}, others...)
+	}})
 	bit(t, "partition", began, fault, err, "nothing comes through")
 	whole(t, f)
 }

@@ -24,7 +24,7 @@ func runningIn(dir string) (string, error) {
 	var live []string
 	for _, path := range paths {
 		info, err := os.Stat(path)
-		if err != nil || !mine(info) {
+		if err != nil || !ownedByUser(info) {
 			continue
 		}
 		if file, err := api.ReadFleetFile(path); err == nil && answers(file) {
@@ -50,7 +50,7 @@ func answers(file api.FleetFile) bool {
 		if !loopback(n.URL) || !alive(n.PID) {
 			continue
 		}
-		if still(n.PID) && startedFor(n.PID, n.URL) { // it cannot answer, and is there
+		if isStopped(n.PID) && startedFor(n.PID, n.URL) { // it cannot answer, and is there
 			return true
 		}
 		if s, err := f.status(ctx, n.URL); err == nil && s.NodeID == n.ID && s.Group == file.Group {

@@ -47,11 +47,11 @@ func TestRunning(t *testing.T) {
 	defer node.Close()
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, "tenure-lab-"+name, "fleet.json") }
-	want := func(path, words string) {
+	want := func(path, joinWords string) {
 		t.Helper()
 		got, err := chaos.RunningIn(dir)
-		if got != path || words == "" && err != nil || words != "" && (!errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), words)) {
-			t.Errorf("%q, %v; want %q, %q", got, err, path, words)
+		if got != path || joinWords == "" && err != nil || joinWords != "" && (!errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), joinWords)) {
+			t.Errorf("%q, %v; want %q, %q", got, err, path, joinWords)
 		}
 	}
 	want("", "no fleet of yours runs")
@@ -68,15 +68,15 @@ func TestRunning(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "fleet.json")
-	for words, change := range map[string]func(*api.FleetFile){
+	for joinWords, change := range map[string]func(*api.FleetFile){
 		"not a lab's":                          func(f *api.FleetFile) { f.Lab = false },
 		"names no nodes":                       func(f *api.FleetFile) { f.Nodes = nil },
 		"http://10.1.2.3:80\", which is not":   func(f *api.FleetFile) { f.Nodes[0].URL = "http://10.1.2.3:80" },
 		"controlled at \"http://example.com\"": func(f *api.FleetFile) { f.Proxies.API = "http://example.com" },
 	} {
 		put(t, path, "http://127.0.0.1:1", change)
-		if _, err := chaos.Open(path); !errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), words) {
-			t.Errorf("%v, want %q", err, words)
+		if _, err := chaos.Open(path); !errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), joinWords) {
+			t.Errorf("%v, want %q", err, joinWords)
 		}
 	}
 	if _, err := chaos.Open(path + "-none"); !errors.Is(err, chaos.ErrFleet) {

@@ -53,8 +53,8 @@ func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 	for i, n := range file.Nodes {
 		wait.Go(func() {
 			s := NodeSurvey{ID: n.ID, PID: n.PID}
-			if s.Standing = ended(n.PID); s.Standing == nil {
-				f.look(ctx, n, &s)
+			if s.Standing = notRunning(n.PID); s.Standing == nil {
+				f.surveyNode(ctx, n, &s)
 			}
 			cuts, err := f.cuts(ctx, file, n)
 			for _, c := range cuts {
@@ -68,13 +68,13 @@ func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 	}
 	wait.Wait()
 	for _, o := range others(file) {
-		out.Others = append(out.Others, NodeSurvey{ID: o.ID, PID: o.PID, Standing: ended(o.PID)})
+		out.Others = append(out.Others, NodeSurvey{ID: o.ID, PID: o.PID, Standing: notRunning(o.PID)})
 	}
 	return out, nil
 }
 
-// look asks a node how it is.
-func (f *Fleet) look(ctx context.Context, n api.NodeFile, s *NodeSurvey) {
+// surveyNode asks a node how it is.
+func (f *Fleet) surveyNode(ctx context.Context, n api.NodeFile, s *NodeSurvey) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	sent := time.Now()
@@ -90,25 +90,19 @@ func (f *Fleet) look(ctx context.Context, n api.NodeFile, s *NodeSurvey) {
 	}
 }
 
-// ended says whether a process does not run.
-func ended(pid int) []string {
+// notRunning says whether a process does not run.
+func notRunning(pid int) []string {
 	switch {
 	case !alive(pid):
 		return []string{"gone"}
-	case still(pid):
+	case isStopped(pid):
 		return []string{"stands still"}
 	}
 	return nil
 }
 
 // others are the processes that are no nodes.
-func others(file api.FleetFile) (all []Leader) {
-	for _, id := range ids(file)[:len(file.Engines)+1] {
-		l, _ := find(file, id)
-		all = append(all, l)
-	}
-	return all
-}
+func others(file api.FleetFile) []Target { return processes(file)[:len(file.Engines)+1] }
 
 // standing is something in a proxy.
 type standing struct{ what, name, at string }
@@ -168,7 +162,7 @@ func (f *Fleet) Heal(ctx context.Context) error {
 		all = errors.Join(all, f.wake(n.ID, n.Process))
 		if alive(n.PID) {
 			_ = f.call(ctx, http.MethodDelete, n.URL+"/lab/pause", nil, nil, nil) // a node that knows no such thing
-			all = errors.Join(all, f.turn(ctx, Leader{ID: n.ID, URL: n.URL}, api.LabClock{}))
+			all = errors.Join(all, f.SetClock(ctx, n.URL, 0, 0))
 		}
 	}
 	for _, o := range others(file) {
@@ -182,7 +176,7 @@ func (f *Fleet) Heal(ctx context.Context) error {
 
 // wake lets a process go on that stands still, if it is still the one that it was.
 func (f *Fleet) wake(id string, at api.Process) error {
-	if !still(at.PID) || !startedFor(at.PID, at.URL) {
+	if !isStopped(at.PID) || !startedFor(at.PID, at.URL) {
 		return nil
 	}
 	p, err := os.FindProcess(at.PID)

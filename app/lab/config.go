@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -57,27 +58,9 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	if c.Group == "" {
-		c.Group = "billing"
-	}
-	if c.Backend == "" {
-		c.Backend = "etcd"
-	}
-	if c.Nodes == 0 {
-		c.Nodes = 3
-	}
-	if c.Engines == 0 {
-		c.Engines = 1
-	}
-	if c.RestartWait == 0 {
-		c.RestartWait = time.Second
-	}
-	if c.Workers == 0 {
-		c.Workers = 2
-	}
-	if c.TTL == 0 {
-		c.TTL = 3 * time.Second
-	}
+	c.Group, c.Backend = cmp.Or(c.Group, "billing"), cmp.Or(c.Backend, "etcd")
+	c.Nodes, c.Engines, c.Workers = cmp.Or(c.Nodes, 3), cmp.Or(c.Engines, 1), cmp.Or(c.Workers, 2)
+	c.TTL, c.RestartWait = cmp.Or(c.TTL, 3*time.Second), cmp.Or(c.RestartWait, time.Second)
 	if c.Event == nil {
 		c.Event = func(string) {}
 	}

@@ -232,13 +232,14 @@ func (n *Narrator) refusals(ctx context.Context) {
 	}
 	for i := len(r.Items) - 1; i >= 0; i-- {
 		if item := r.Items[i]; item.ID > n.refused {
-			n.line.Say("%s", refusal(item))
+			n.line.Say("%s", Refusal(item))
 		}
 	}
 	n.refused = max(n.refused, r.Total)
 }
 
-func refusal(r ledgerapi.Rejection) string {
+// Refusal is a stale write that the ledger refused, or took without its fence, in words.
+func Refusal(r ledgerapi.Rejection) string {
 	what := "refused a write"
 	if r.Applied {
 		what = "has no fence and TOOK a write"

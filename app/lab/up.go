@@ -23,7 +23,7 @@ func Up(ctx context.Context, cfg Config, rate float64, line *Timeline) error {
 		return err
 	}
 	file := f.File()
-	line.Say("%s; the fleet file is %s", inventory(file), f.Path())
+	line.Say("%s; the fleet file is %s", Inventory(file), f.Path())
 	narrator, err := NewNarrator(file, line)
 	if err != nil {
 		_ = f.Stop() // the first error is the one to be told
@@ -49,8 +49,8 @@ func Up(ctx context.Context, cfg Config, rate float64, line *Timeline) error {
 	return nil
 }
 
-// inventory is what runs, in words.
-func inventory(file api.FleetFile) string {
+// Inventory is what runs, in words.
+func Inventory(file api.FleetFile) string {
 	engine := "embedded etcd (leases last " + (time.Duration(file.TTLMS) * time.Millisecond).String() + ")"
 	if file.Engine.PID == 0 {
 		engine = "Raft among the nodes"

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,23 +15,16 @@ import (
 
 type verb struct{ name, what, flags string }
 
-// verbs are what the program can do, in the order in which they are listed.
-func verbs() []verb {
-	return []verb{
-		{"kill-leader", "kill the leader's process", ""},
-		{"partition-leader", "cut the leader off the engine, the ledger or its peers", "secs from way"},
-		{"gc-pause-leader", "stop the leader's process, as a garbage collector that stops the world does", "ms between"},
-		{"skew-leader", "give the leader's node a wrong clock", "ms ppm secs"},
-		{"resign-leader", "ask the leader to resign", ""},
-		{"flap-leader", "let a connection of the leader come and go near the TTL", "from way for seed"},
-		{"stop-leader", "ask the leader's process to end (SIGTERM): it hands over", ""},
-		{"kill", "kill members of the engine, the ledger or nodes; the fleet starts them again", "what"},
-		{"pause", "stop such processes and let them go on", "what ms"},
-		{"partition", "cut them off: nodes off the engine, the ledger or all other nodes, the others off the nodes", "what secs from way"},
-		{"churn", "kill one leader after the other", "every for"},
-		{"list", "show the fleet, what faults stand, and what can be done", ""},
-		{"heal", "undo what a chaos that was killed has left", ""},
+// verbs are what the program can do, in the order in which they are listed: every kind of
+// fault in the table, and what is no single fault.
+func verbs() (all []verb) {
+	for _, k := range chaos.Kinds() {
+		all = append(all, verb{k.Name, k.What, k.Options})
 	}
+	return append(all,
+		verb{"churn", "kill one leader after the other", "every for"},
+		verb{"list", "show the fleet, what faults stand, and what can be done", ""},
+		verb{"heal", "undo what a chaos that was killed has left", ""})
 }
 
 type settings struct {
@@ -37,6 +32,7 @@ type settings struct {
 	secs                float64
 	ms, ppm             int64
 	from, way, what     string
+	to, at, trigger     string
 	between             bool
 	every, length       time.Duration
 	seed                uint64
@@ -103,7 +99,7 @@ func (s *settings) define(own []string, stderr io.Writer) *flag.FlagSet {
 			fs.StringVar(&s.what, name, "", "whom, by the names that list shows, separated by commas: all at once")
 		case "from":
 			def := string(chaos.Engine)
-			if s.verb == "partition" {
+			if s.verb == chaos.Partition {
 				def = ""
 			}
 			fs.StringVar(&s.from, name, def, "engine, ledger or peers")
@@ -111,7 +107,7 @@ func (s *settings) define(own []string, stderr io.Writer) *flag.FlagSet {
 			fs.StringVar(&s.way, name, string(chaos.Both), "both, up (what the node sends is lost) or down (what it is answered)")
 		case "ms":
 			what := "how long, in milliseconds (default twice the TTL)"
-			if s.verb == "skew-leader" {
+			if s.verb == chaos.SkewLeader {
 				what = "how far the clock is off, in milliseconds, ahead or behind"
 			}
 			fs.Int64Var(&s.ms, name, 0, what)
@@ -127,6 +123,12 @@ func (s *settings) define(own []string, stderr io.Writer) *flag.FlagSet {
 				what = "how long (default 1m)"
 			}
 			fs.DurationVar(&s.length, name, 0, what)
+		case "to":
+			fs.StringVar(&s.to, name, "", "the node that is to lead (default one of the followers)")
+		case "at":
+			fs.StringVar(&s.at, name, chaos.Moments()[0], "the moment: "+strings.Join(chaos.Moments(), ", "))
+		case "trigger":
+			fs.StringVar(&s.trigger, name, chaos.ByResignation, "what makes the leader change: resignation or kill")
 		case "seed":
 			fs.Uint64Var(&s.seed, name, 1, "of the times between cuts")
 		}
@@ -158,10 +160,8 @@ func fromEnvironment(fs *flag.FlagSet, env func(string) (string, bool)) error {
 func (s *settings) validate() error {
 	const day = 24 * time.Hour
 	one := func(field, value string, of ...string) error {
-		for _, v := range of {
-			if v == value {
-				return nil
-			}
+		if slices.Contains(of, value) {
+			return nil
 		}
 		return fmt.Errorf("%s: %q: one of %s", field, value, strings.Join(of, ", "))
 	}
@@ -172,16 +172,19 @@ func (s *settings) validate() error {
 	if s.way != "" {
 		err = errors.Join(err, one("way", s.way, "both", "up", "down"))
 	}
-	if named := s.verb == "kill" || s.verb == "pause" || s.verb == "partition"; named && s.what == "" {
+	if s.at != "" {
+		err = errors.Join(err, one("at", s.at, chaos.Moments()...), one("trigger", cmp.Or(s.trigger, chaos.ByResignation), chaos.ByResignation, chaos.ByKill))
+	}
+	if named := slices.Contains([]string{chaos.Kill, chaos.Pause, chaos.Partition}, s.verb); named && s.what == "" {
 		err = errors.Join(err, errors.New("whom? give --what, with names that list shows"))
 	}
 	if s.secs < 0 || s.secs > day.Seconds() {
 		err = errors.Join(err, fmt.Errorf("secs: %v: above 0, at most a day", s.secs))
 	}
-	if (s.verb == "gc-pause-leader" || s.verb == "pause") && (s.ms < 0 || s.ms > day.Milliseconds()) {
+	if s.verb != chaos.SkewLeader && (s.ms < 0 || s.ms > day.Milliseconds()) {
 		err = errors.Join(err, fmt.Errorf("ms: %d: above 0, at most a day", s.ms))
 	}
-	if s.verb == "skew-leader" && s.ms == 0 && s.ppm == 0 {
+	if s.verb == chaos.SkewLeader && s.ms == 0 && s.ppm == 0 {
 		err = errors.Join(err, errors.New("by how much? give --ms or --ppm"))
 	}
 	if s.length < 0 || s.length > day || s.every < 0 || s.verb == "churn" && s.every < 100*time.Millisecond {

@@ -5,12 +5,15 @@
 //	chaos partition-leader --secs=6 --from=engine --way=both
 //	chaos gc-pause-leader --ms=3000 [--between]        SIGSTOP, SIGCONT
 //	chaos skew-leader --ms=500 [--ppm=10000] --secs=6  a wrong clock
-//	chaos resign-leader                                asked to go
+//	chaos resign-leader                                asked to resign
+//	chaos transfer-leader --to=node-2                  asked to hand over
 //	chaos flap-leader --for=20s --seed=1               a connection that comes and goes
 //	chaos stop-leader                                  SIGTERM: it hands over
 //	chaos kill --what=engine-1,engine-2                SIGKILL, and back by the fleet
 //	chaos pause --what=ledger --ms=3000
 //	chaos partition --what=node-1,node-2 --from=peers --secs=6
+//	chaos disk-sync --secs=6                           the ledger's syncs fail; disk-full: its writes
+//	chaos kill-at-moment --at=granted --trigger=kill   in the middle of a change of leader; pause-at-moment
 //	chaos churn --every=5s --for=10m                   one leader after the other killed
 //	chaos list                                         the fleet, and what faults stand
 //	chaos heal                                         undoes what a killed chaos has left

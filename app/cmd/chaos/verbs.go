@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,7 +21,7 @@ type answer struct {
 	Fleet  string        `json:"fleet"`
 	Faults []chaos.Fault `json:"faults"`
 	// After is who leads when it is over, AtNS when that was seen.
-	After *chaos.Leader `json:"leader_after,omitempty"`
+	After *chaos.Target `json:"leader_after,omitempty"`
 	AtNS  clock.Instant `json:"leader_after_at,omitempty"`
 	Error string        `json:"error,omitempty"`
 }
@@ -92,37 +93,24 @@ func (s *settings) run(ctx context.Context, stdout, stderr io.Writer) error {
 	return err
 }
 
-// faults sets what the verb says and returns what was set.
+// faults injects what the verb says and returns what was injected.
 func (s *settings) faults(ctx context.Context, f *chaos.Fleet) ([]chaos.Fault, error) {
-	secs := time.Duration(s.secs * float64(time.Second))
-	ms := time.Duration(s.ms) * time.Millisecond
-	what := strings.Split(s.what, ",")
-	var fault chaos.Fault
-	var err error
-	switch s.verb {
-	case "churn":
-		return f.Churn(ctx, chaos.Churn{Every: s.every, For: s.length})
-	case "kill-leader":
-		fault, err = f.KillLeader(ctx)
-	case "partition-leader":
-		fault, err = f.PartitionLeader(ctx, chaos.Partition{From: chaos.From(s.from), Way: chaos.Way(s.way), For: secs})
-	case "gc-pause-leader":
-		fault, err = f.PauseLeader(ctx, chaos.Pause{For: ms, Between: s.between})
-	case "skew-leader":
-		fault, err = f.SkewLeader(ctx, chaos.Skew{Offset: ms, PPM: s.ppm, For: secs})
-	case "resign-leader":
-		fault, err = f.ResignLeader(ctx)
-	case "stop-leader":
-		fault, err = f.StopLeader(ctx)
-	case "kill":
-		fault, err = f.Kill(ctx, what...)
-	case "pause":
-		fault, err = f.Pause(ctx, chaos.Pause{For: ms}, what...)
-	case "partition":
-		fault, err = f.Partition(ctx, chaos.Partition{From: chaos.From(s.from), Way: chaos.Way(s.way), For: secs}, what...)
-	case "flap-leader":
-		fault, err = f.FlapLeader(ctx, chaos.Flap{From: chaos.From(s.from), Way: chaos.Way(s.way), For: s.length, Seed: s.seed})
+	spec := chaos.Spec{
+		Kind: s.verb, For: s.length, From: chaos.From(s.from), Way: chaos.Way(s.way), PPM: s.ppm, Between: s.between, Seed: s.seed,
+		To: s.to, At: s.at, Trigger: s.trigger, Every: s.every,
 	}
+	if s.what != "" {
+		spec.Targets = strings.Split(s.what, ",")
+	}
+	ms := time.Duration(s.ms) * time.Millisecond
+	if s.verb == chaos.SkewLeader {
+		spec.Offset, ms = ms, 0
+	}
+	spec.For = cmp.Or(spec.For, ms, time.Duration(s.secs*float64(time.Second)))
+	if s.verb == "churn" {
+		return f.Churn(ctx, spec)
+	}
+	fault, err := f.Inject(ctx, spec)
 	if fault.Begun == 0 {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tenurehq/tenure/app/lab"
+	"github.com/tenurehq/tenure/app/lab/experiment"
 )
 
 // fleetFlags are those of every verb that starts a fleet.
@@ -87,8 +88,8 @@ only if all of that was seen, and 99 if something was not.`,
 			}
 			cfg.Bin = bin
 			line = lab.NewTimeline(cmd.OutOrStdout())
-			switch err := lab.Demo(cmd.Context(), cfg, line); {
-			case errors.Is(err, lab.ErrNotSeen):
+			switch err := experiment.Demo(cmd.Context(), cfg, line); {
+			case errors.Is(err, experiment.ErrNotSeen):
 				return &exitError{exitThreshold, err}
 			case err != nil:
 				return &exitError{exitFailure, err}

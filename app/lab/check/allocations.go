@@ -26,11 +26,8 @@ type allocation struct {
 // maxAllocations is how many are kept in memory.
 const maxAllocations = 1 << 24
 
-// add reports whether there was room.
-func (a *allocations) add(token fence.Token, x allocation) bool {
-	if a.n++; a.n > maxAllocations {
-		return false
-	}
+func (a *allocations) add(token fence.Token, x allocation) {
+	a.n++
 	if a.byToken == nil {
 		a.byToken = map[fence.Token][]allocation{}
 	}
@@ -39,7 +36,6 @@ func (a *allocations) add(token fence.Token, x allocation) bool {
 	}
 	a.sum += x.last - x.first + 1
 	a.byToken[token] = append(a.byToken[token], x)
-	return true
 }
 
 // holding returns the allocation of a token in which a range lies; nil: there is none.

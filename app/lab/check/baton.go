@@ -37,7 +37,7 @@ func (c *baton) attempt(a Attempt, at Place) {
 	c.count("attempts")
 	s := c.spans[a.Token]
 	if s == nil {
-		if len(c.spans) >= maxFacts {
+		if c.tooMany(len(c.spans), maxFacts, at) {
 			return
 		}
 		s = &attemptSpan{first: a, last: a, firstAt: at, lastAt: at}
@@ -62,18 +62,12 @@ func (c *baton) attempt(a Attempt, at Place) {
 }
 
 func (c *baton) verdict() Verdict {
-	if len(c.spans) >= maxFacts {
-		c.doubt(nil, "more than %d tokens to keep apart", maxFacts)
-	}
-	handed := map[fence.Token]*term{}
+	begins, handed := map[fence.Token]*term{}, map[fence.Token]*term{}
 	for _, t := range c.f.terms {
+		begins[t.token] = t
 		if orderly(t.cause) {
 			handed[t.token] = t
 		}
-	}
-	begins := map[fence.Token]*term{}
-	for _, t := range c.f.terms {
-		begins[t.token] = t
 	}
 	tokens := sorted(c.spans)
 	var least, most time.Duration

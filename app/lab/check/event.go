@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
@@ -300,26 +301,11 @@ func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
 func (r Run) ttl() time.Duration { return ms(r.TTLMS) }
 
-func (r Run) wake() time.Duration {
-	if r.WakeMS == 0 {
-		return 150 * time.Millisecond
-	}
-	return ms(r.WakeMS)
-}
+func (r Run) wake() time.Duration { return ms(cmp.Or(r.WakeMS, 150)) }
 
-func (r Run) late() time.Duration {
-	if r.LateMS == 0 {
-		return 20 * time.Millisecond
-	}
-	return ms(r.LateMS)
-}
+func (r Run) late() time.Duration { return ms(cmp.Or(r.LateMS, 20)) }
 
-func (r Run) seen() time.Duration {
-	if r.SeenMS == 0 {
-		return 500 * time.Millisecond
-	}
-	return ms(r.SeenMS)
-}
+func (r Run) seen() time.Duration { return ms(cmp.Or(r.SeenMS, 500)) }
 
 // CrashBound is the longest failover after a crash and nothing else, with a round trip
 // to the engine: TTL·(1 + Drift) + 3 round trips, and what the engine adds.

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/tenurehq/tenure/app/fleet/api"
@@ -18,7 +19,6 @@ type fencing struct {
 	effects map[fence.Token]*effectSpan
 	ordered map[fence.Token]*okSpan
 	seals   map[fence.Token]sealAt
-	full    bool
 
 	// took are the effects of the sequence that callers take numbers from, others all
 	// further ones with how often they were tried, file is where they are.
@@ -108,16 +108,13 @@ func (c *fencing) effect(e Effect, at Place) {
 		case known && e.Token < last.Token:
 			c.violated([]Place{at, last.at}, "%s %s %d took effect with token %d after %d with token %d", e.What, e.Name, e.N, e.Token, last.N, last.Token)
 		}
-		if known || len(c.streams) < maxFacts {
+		if known || !c.tooMany(len(c.streams), maxFacts, at) {
 			c.streams[name] = now
-		} else {
-			c.tooMany(at)
 		}
 	}
 	s := c.effects[e.Token]
 	switch {
-	case s == nil && len(c.effects) >= maxFacts:
-		c.tooMany(at)
+	case s == nil && c.tooMany(len(c.effects), maxFacts, at):
 	case s == nil:
 		c.effects[e.Token] = &effectSpan{now, now}
 	default:
@@ -132,19 +129,14 @@ func (c *fencing) effect(e Effect, at Place) {
 
 // account keeps an effect, to be compared with the attempts.
 func (c *fencing) account(e Effect, at Place) {
-	room := true
 	switch w := (write{Write{e.What, e.Name, e.First, e.Last, e.InstantMS}, e.Token}); {
 	case !c.whole || e.Applied:
 	case e.What == EffectSequence && e.Name == api.Sequence:
-		c.file = at.File
-		room = c.took.add(e.Token, allocation{numbers: numbers{e.First, e.Last}, line: at.Line})
-	case len(c.others) < maxFacts:
+		if c.file = at.File; !c.tooMany(c.took.n, maxAllocations, at) {
+			c.took.add(e.Token, allocation{numbers: numbers{e.First, e.Last}, line: at.Line})
+		}
+	case !c.tooMany(len(c.others), maxFacts, at):
 		c.others[w] = &effectTried{at: at}
-	default:
-		room = false
-	}
-	if !room {
-		c.tooMany(at)
 	}
 }
 
@@ -173,13 +165,11 @@ func (c *fencing) tried(a Attempt, at Place) {
 
 func (c *fencing) refusal(of termName) *refusals {
 	n := c.refused[of]
-	switch {
-	case n == nil && len(c.refused) >= maxFacts:
-		c.tooMany(Place{})
-		return &refusals{}
-	case n == nil:
+	if n == nil {
 		n = &refusals{}
-		c.refused[of] = n
+		if !c.tooMany(len(c.refused), maxFacts) {
+			c.refused[of] = n
+		}
 	}
 	return n
 }
@@ -210,13 +200,6 @@ func (c *fencing) untried() {
 	}
 }
 
-func (c *fencing) tooMany(at Place) {
-	if !c.full {
-		c.full = true
-		c.doubt([]Place{at}, "more than %d things to keep apart", maxFacts)
-	}
-}
-
 func (c *fencing) attempt(a Attempt, at Place) {
 	if s, known := c.seals[a.Token]; known && a.At < s.End {
 		c.violated([]Place{at, s.at}, "%s writes with token %d before the ledger was sealed with it", a.Node, a.Token)
@@ -230,8 +213,7 @@ func (c *fencing) attempt(a Attempt, at Place) {
 	c.count("attempts acknowledged")
 	s := c.ordered[a.Token]
 	switch {
-	case s == nil && len(c.ordered) >= maxFacts:
-		c.tooMany(at)
+	case s == nil && c.tooMany(len(c.ordered), maxFacts, at):
 	case s == nil:
 		c.ordered[a.Token] = &okSpan{a, a, at, at}
 	default:
@@ -277,11 +259,4 @@ func (c *fencing) verdict() Verdict {
 	return c.tally.verdict()
 }
 
-func sorted[V any](m map[fence.Token]V) []fence.Token {
-	tokens := make([]fence.Token, 0, len(m))
-	for token := range m {
-		tokens = append(tokens, token)
-	}
-	slices.Sort(tokens)
-	return tokens
-}
+func sorted[V any](m map[fence.Token]V) []fence.Token { return slices.Sorted(maps.Keys(m)) }

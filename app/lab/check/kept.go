@@ -36,9 +36,8 @@ func (k *kept) allocations(ctx context.Context, tx *sql.Tx) error {
 		if err != nil || e.What != EffectSequence || e.Name != api.Sequence {
 			return err
 		}
-		if !k.all.add(e.Token, allocation{numbers: numbers{e.First, e.Last}}) {
-			k.unread = true
-			k.doubt(nil, "more than %d allocations to compare with", maxAllocations)
+		if k.unread = k.tooMany(k.all.n, maxAllocations); !k.unread {
+			k.all.add(e.Token, allocation{numbers: numbers{e.First, e.Last}})
 		}
 		return nil
 	})

@@ -20,7 +20,7 @@ func ordered(ctx context.Context, dir string, want func(string) bool, see func(E
 	if err != nil {
 		return err
 	}
-	var all merged
+	next := &entries{}
 	var opened []*lines
 	defer func() {
 		for _, l := range opened {
@@ -34,71 +34,66 @@ func ordered(ctx context.Context, dir string, want func(string) bool, see func(E
 		}
 		opened = append(opened, l)
 		s := &source{lines: l, want: want, broken: broken}
-		if err := s.fill(); err != nil {
-			return err
-		}
-		if len(s.early) > 0 {
-			all = append(all, s)
+		for range reorder {
+			if err := s.fill(next); err != nil {
+				return err
+			}
 		}
 	}
-	heap.Init(&all)
-	for n := 0; len(all) > 0; n++ {
+	for n := 0; next.Len() > 0; n++ {
 		if n%1024 == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		s := all[0]
-		first := heap.Pop(&s.early).(entry)
-		if first.event.when() < s.passed {
+		first := heap.Pop(next).(entry)
+		if s := first.from; first.event.when() < s.passed {
 			broken(&historyError{first.at, fmt.Sprintf("more than %d lines too late for its instant: sort the file", reorder)})
 		} else {
 			s.passed = first.event.when()
 			see(first.event, first.at)
 		}
-		if err := s.fill(); err != nil {
+		if err := first.from.fill(next); err != nil {
 			return err
 		}
-		if len(s.early) == 0 {
-			heap.Pop(&all)
-		} else {
-			heap.Fix(&all, 0)
-		}
 	}
+	return nil
+}
+
+// source is a file of which up to reorder lines are among the entries.
+type source struct {
+	lines  *lines
+	want   func(string) bool
+	broken func(*historyError)
+	passed clock.Instant // of the last event that was seen
+	over   bool
+}
+
+// fill adds the next line of the file, if there is one.
+func (s *source) fill(to *entries) error {
+	if s.over {
+		return nil
+	}
+	e, err := s.lines.next(s.want)
+	var h *historyError
+	switch {
+	case err == nil:
+		heap.Push(to, entry{e, s.lines.at, s})
+		return nil
+	case errors.As(err, &h):
+		s.broken(h)
+	case !errors.Is(err, io.EOF):
+		return err
+	}
+	s.over = true
 	return nil
 }
 
 type entry struct {
 	event Event
 	at    Place
+	from  *source
 }
 
-// source is a file whose next lines are put in order.
-type source struct {
-	lines  *lines
-	want   func(string) bool
-	broken func(*historyError)
-	early  entries
-	passed clock.Instant
-	over   bool
-}
-
-func (s *source) fill() error {
-	for !s.over && len(s.early) < reorder {
-		e, err := s.lines.next(s.want)
-		var h *historyError
-		switch {
-		case err == nil:
-			heap.Push(&s.early, entry{e, s.lines.at})
-			continue
-		case errors.As(err, &h):
-			s.broken(h)
-		case !errors.Is(err, io.EOF):
-			return err
-		}
-		s.over = true
-	}
-	return nil
-}
-
+// entries is a heap of the next events of all files, the earliest first.
 type entries []entry
 
 func (h entries) Len() int { return len(h) }
@@ -114,19 +109,6 @@ func (h *entries) Pop() any {
 	last := len(*h) - 1
 	x := (*h)[last]
 	(*h)[last] = entry{}
-	*h = (*h)[:last]
-	return x
-}
-
-type merged []*source
-
-func (h merged) Len() int           { return len(h) }
-func (h merged) Less(i, j int) bool { return h[i].early[0].event.when() < h[j].early[0].event.when() }
-func (h merged) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *merged) Push(x any)        { *h = append(*h, x.(*source)) }
-func (h *merged) Pop() any {
-	last := len(*h) - 1
-	x := (*h)[last]
 	*h = (*h)[:last]
 	return x
 }

@@ -11,7 +11,6 @@ type once struct {
 	runAt Place
 	jobs  map[string]*jobState
 	tick  effectAt
-	full  bool
 }
 
 type jobState struct {
@@ -76,11 +75,7 @@ func (c *once) ticked(now effectAt) {
 func (c *once) fired(e Effect, at Place) {
 	j := c.jobs[e.Name]
 	if j == nil {
-		if len(c.jobs) >= maxFacts {
-			if !c.full {
-				c.full = true
-				c.doubt([]Place{at}, "more than %d jobs to keep apart", maxFacts)
-			}
+		if c.tooMany(len(c.jobs), maxFacts, at) {
 			return
 		}
 		j = &jobState{}

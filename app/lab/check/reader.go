@@ -146,28 +146,18 @@ func kindOf(line []byte) (string, error) {
 	return k.Kind, nil
 }
 
+// decoders are by kind of event.
+var decoders = map[string]func([]byte) (Event, error){
+	"run": into[Run], "process": into[Process], "call": into[Call], "belief": into[Belief], "seal": into[Seal],
+	"attempt": into[Attempt], "effect": into[Effect], "grant": into[Grant], "fault": into[Fault],
+}
+
 func decode(kind string, line []byte) (Event, error) {
-	switch kind {
-	case "run":
-		return into[Run](line)
-	case "process":
-		return into[Process](line)
-	case "call":
-		return into[Call](line)
-	case "belief":
-		return into[Belief](line)
-	case "seal":
-		return into[Seal](line)
-	case "attempt":
-		return into[Attempt](line)
-	case "effect":
-		return into[Effect](line)
-	case "grant":
-		return into[Grant](line)
-	case "fault":
-		return into[Fault](line)
+	read := decoders[kind]
+	if read == nil {
+		return nil, fmt.Errorf("no event: unknown kind %q", kind)
 	}
-	return nil, fmt.Errorf("no event: unknown kind %q", kind)
+	return read(line)
 }
 
 func into[E Event](line []byte) (Event, error) {

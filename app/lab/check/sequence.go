@@ -94,8 +94,7 @@ func (c *sequence) call(call Call, at Place) (now, before callAt, answered bool)
 	}
 	c.most = max(c.most, now.last-now.first+1)
 
-	fresh, room := c.used.add(now.first, now.last)
-	if !room {
+	if fresh, room := c.used.add(now.first, now.last); !room {
 		c.doubt([]Place{at}, "more than %d holes in the numbers", maxRanges)
 	} else if !fresh {
 		c.v.Violations++
@@ -125,7 +124,7 @@ func (c *sequence) seen(now callAt) {
 func (c *sequence) spans(now callAt) {
 	s := c.byToken[now.token]
 	if s == nil {
-		if len(c.byToken) >= maxFacts {
+		if c.tooMany(len(c.byToken), maxFacts, now.at) {
 			return
 		}
 		s = &numberSpan{low: now, high: now, first: now.end}
@@ -176,9 +175,6 @@ func (c *sequence) resolve(ctx context.Context, dir string) error {
 func (c *sequence) verdict() Verdict {
 	tokens := sorted(c.byToken)
 	c.counts["tokens"] = int64(len(tokens))
-	if len(tokens) >= maxFacts {
-		c.doubt(nil, "more than %d tokens to keep apart", maxFacts)
-	}
 	// Every number that took effect was answered, or the outcome of its call is unknown.
 	if open := uint64(c.counts["calls of unknown outcome"]) * max(c.most, 1); c.took != nil && c.took.sum > c.callers.Numbers+open {
 		c.violated(nil, "%d numbers took effect, and callers have %d of them and %d calls of unknown outcome: calls are missing", c.took.sum, c.callers.Numbers, c.counts["calls of unknown outcome"])

@@ -170,6 +170,7 @@ type tally struct {
 	v      Verdict
 	counts map[string]int64
 	order  []string
+	full   bool
 }
 
 func newTally(guarantee, check string, looked ...string) *tally {
@@ -177,6 +178,16 @@ func newTally(guarantee, check string, looked ...string) *tally {
 }
 
 func (t *tally) count(what string) { t.counts[what]++ }
+
+// tooMany reports whether n things are more than are kept in memory, and tells that once:
+// what is not kept is not compared.
+func (t *tally) tooMany(n, most int, at ...Place) bool {
+	if n >= most && !t.full {
+		t.full = true
+		t.doubt(at, "more than %d things to compare", most)
+	}
+	return n >= most
+}
 
 func (t *tally) violated(at []Place, format string, args ...any) {
 	t.v.Violations++

@@ -1,15 +1,10 @@
 package experiment
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -20,45 +15,6 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
-// ask calls a program of the fleet over HTTP, for what no client of ours is made for. A
-// *string takes the answer as it is.
-func ask(ctx context.Context, method, url string, body, into any) error {
-	const bound, most = 30 * time.Second, 8 << 20
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	var in io.Reader = http.NoBody
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return err
-		}
-		in = bytes.NewReader(data)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, url, in)
-	if err != nil {
-		return err
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, most))
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		const few = 300
-		return fmt.Errorf("%s %s: %s: %.*s", method, url, resp.Status, few, data)
-	}
-	if text, ok := into.(*string); ok {
-		*text = string(data)
-		return nil
-	}
-	return json.Unmarshal(data, into)
-}
-
 // proposals is the name under which counted keeps what etcd has committed.
 const proposals = "commits"
 
@@ -66,9 +22,9 @@ const proposals = "commits"
 type counted map[string]float64
 
 // engineCalls asks etcd itself.
-func (s *stage) engineCalls(ctx context.Context) (counted, error) {
+func (s *trialRun) engineCalls(ctx context.Context) (counted, error) {
 	var text string
-	if err := ask(ctx, http.MethodGet, s.file.Engine.URL+"/metrics", nil, &text); err != nil {
+	if err := s.chaos.Call(ctx, 10*time.Second, http.MethodGet, s.file.Engine.URL+"/metrics", nil, nil, &text); err != nil {
 		return nil, fmt.Errorf("the engine's metrics: %w", err)
 	}
 	return readCounted(text), nil
@@ -137,36 +93,20 @@ func nodeCalls(traces string) ([]nodeCall, error) {
 	}
 	var all []nodeCall
 	for _, path := range paths {
-		if all, err = addCalls(all, path); err != nil {
+		node := strings.TrimSuffix(filepath.Base(path), ".trace")
+		// Most lines are writes.
+		err := eachLine(path, `"`+api.TraceCall+`"`, func(l api.TraceLine) error {
+			if l.Kind == api.TraceCall {
+				all = append(all, nodeCall{node, l.PID, l.At, l.What})
+			}
+			return nil
+		})
+		if err != nil {
 			return nil, err
 		}
 	}
 	slices.SortStableFunc(all, func(a, b nodeCall) int { return cmp.Compare(a.at, b.at) })
 	return all, nil
-}
-
-func addCalls(all []nodeCall, path string) ([]nodeCall, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	node := strings.TrimSuffix(filepath.Base(path), ".trace")
-	in := bufio.NewScanner(f)
-	for in.Scan() {
-		// Most lines are writes.
-		if !bytes.Contains(in.Bytes(), []byte(`"`+api.TraceCall+`"`)) {
-			continue
-		}
-		var l api.TraceLine
-		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		if l.Kind == api.TraceCall {
-			all = append(all, nodeCall{node, l.PID, l.At, l.What})
-		}
-	}
-	return all, in.Err()
 }
 
 // aftermath is for how long after a term began calls are still its vacancy's.

@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,8 +60,8 @@ const (
 	atOnceName = "all-at-once"
 )
 
-// churned is what a trial of churn has besides rounds.
-type churned struct {
+// churnCost is what a trial of churn has besides rounds.
+type churnCost struct {
 	// Seconds that the storm took, and what the engine was asked in each second of it and
 	// of the calm before, by its own count.
 	Seconds float64 `json:"seconds"`
@@ -71,12 +72,12 @@ type churned struct {
 	Calls []int `json:"calls"`
 }
 
-func churnRounds(ctx context.Context, s *stage) error {
+func churnRounds(ctx context.Context, s *trialRun) error {
 	if err := s.all(ctx); err != nil {
 		return err
 	}
-	c := &churned{}
-	s.churned = c
+	c := &churnCost{}
+	s.churnCost = c
 	ask := func() (counted, error) {
 		if s.trial.Engine == raftEngine {
 			return nil, nil // it has no engine that could be asked
@@ -101,14 +102,13 @@ func churnRounds(ctx context.Context, s *stage) error {
 	}
 	c.Calm = before.rate(first, calm)
 	began := now()
-	for i := range s.trial.Rounds {
-		if err := s.hold(ctx, max(0, began.Add(time.Duration(i)*s.trial.Every).Sub(now()))); err != nil {
-			return err
-		}
-		if err := s.churnRound(ctx, i); err != nil {
-			return err
-		}
-		s.round()
+	if err := (loop{
+		what: "killing the leader", busy: true, do: churnRound,
+		wait: func(s *trialRun, i int) time.Duration {
+			return max(0, began.Add(time.Duration(i)*s.trial.Every).Sub(now()))
+		},
+	}).play(ctx, s); err != nil {
+		return err
 	}
 	over := now().Sub(began)
 	after, err := ask()
@@ -119,12 +119,12 @@ func churnRounds(ctx context.Context, s *stage) error {
 // few rounds are enough to see that it runs, and not to judge who gets a turn.
 const few = 10
 
-func (s *stage) churnRound(ctx context.Context, i int) error {
-	f, err := s.broken(check.ClassKill, func() (chaos.Fault, error) { return s.chaos.KillLeader(ctx) })
+func churnRound(ctx context.Context, s *trialRun, i int, r *Round) error {
+	r.Kind = "kill"
+	f, err := s.inject(ctx, r, chaos.Spec{Kind: chaos.KillLeader})
 	if err != nil {
 		return err
 	}
-	r := Round{Kind: "kill", Node: f.Target, Token: uint64(f.Token)}
 	// The last round has a handover in order too, however few there are.
 	hands := i%10 == 9 || i == s.trial.Rounds-1
 	if i%2 == 1 && !hands {
@@ -136,7 +136,7 @@ func (s *stage) churnRound(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	r.Successor, r.Next = next.ID, uint64(next.Token)
+	r.followed(next)
 	if hands {
 		if err := s.hold(ctx, aftermath); err != nil {
 			return err
@@ -158,20 +158,12 @@ func (s *stage) churnRound(ctx context.Context, i int) error {
 			}
 		}
 	}
-	s.say("round %d of %d: %s killed, %s left, %s leads with token %d", i+1, s.trial.Rounds, r.Node, orNobody(r.Left), r.Successor, r.Next)
-	s.rounds = append(s.rounds, r)
+	s.say("%s killed, %s left", r.Node, cmp.Or(r.Left, "nobody"))
 	return nil
 }
 
-func orNobody(id string) string {
-	if id == "" {
-		return "nobody"
-	}
-	return id
-}
-
 // another lets one of the others leave, at random. Empty: nobody else is there.
-func (s *stage) another(ctx context.Context, but string) (string, error) {
+func (s *trialRun) another(ctx context.Context, but string) (string, error) {
 	nodes := s.fleet.File().Nodes
 	for _, i := range s.rng.Perm(len(nodes)) {
 		if nodes[i].ID == but {
@@ -186,7 +178,7 @@ func (s *stage) another(ctx context.Context, but string) (string, error) {
 
 // leave lets a node end in order; it is started again as those are that were killed.
 // False: it does not run now.
-func (s *stage) leave(ctx context.Context, n api.NodeFile) (bool, error) {
+func (s *trialRun) leave(ctx context.Context, n api.NodeFile) (bool, error) {
 	if st, ok := s.status(ctx, n.URL); !ok || st.PID != n.PID {
 		return false, nil
 	}

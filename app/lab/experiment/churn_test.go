@@ -44,7 +44,7 @@ func TestTurns(t *testing.T) {
 // an election takes 5 ms, and a term 8 s: a kill comes 3 s before the next.
 func storming(name string, nodes, triesEach int) Outcome {
 	const rounds = 12
-	o := Outcome{Trial: Trial{Name: name, Engine: etcdEngine, TTL: 2 * sec, Nodes: nodes, Rounds: rounds}, Churn: &churned{Seconds: 120, Calm: counted{"Txn": float64(nodes)}, Storm: counted{"Txn": float64(nodes + 1)}}}
+	o := Outcome{Trial: Trial{Name: name, Engine: etcdEngine, TTL: 2 * sec, Nodes: nodes, Rounds: rounds}, Churn: &churnCost{Seconds: 120, Calm: counted{"Txn": float64(nodes)}, Storm: counted{"Txn": float64(nodes + 1)}}}
 	o.Report.Terms = []check.Term{{Token: 1, Node: "node-1", Began: at(sec), Ended: at(8 * sec)}}
 	ids := nodeNames(nodes)
 	for i := range rounds {

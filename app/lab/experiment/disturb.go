@@ -45,11 +45,11 @@ type disturbance struct {
 	burning []*child.Process
 	writing sync.WaitGroup
 
-	mu      sync.Mutex
-	syncs   int
-	slowest time.Duration
-	wrong   error
-	said    string
+	mu       sync.Mutex
+	syncs    int
+	slowest  time.Duration
+	wrong    error
+	evidence string
 }
 
 // start starts the neighbours; dir is a folder on the disk that they sync.
@@ -135,36 +135,36 @@ func (d *disturbance) stop() {
 	if d.syncs > 0 {
 		words = append(words, fmt.Sprintf("%d synced writes of %d KiB, the slowest %v", d.syncs, syncBytes>>10, d.slowest.Round(time.Millisecond)))
 	}
-	d.said = strings.Join(words, "; ")
+	d.evidence = strings.Join(words, "; ")
 }
 
 // disturbed is the script of a trial that is disturbed with others: everybody works for
 // a while, nobody is harmed.
-func disturbed(ctx context.Context, s *stage) error {
+func disturbed(ctx context.Context, s *trialRun) error {
 	if err := s.all(ctx); err != nil {
 		return err
 	}
 	w := s.trial.with
 	d := w.disturbance
-	if err := w.begin.meet(ctx, w.all, func() error { return d.start(ctx, s.file.Dir) }); err != nil {
+	if err := w.begin.wait(ctx, w.all, func() error { return d.start(ctx, s.file.Dir) }); err != nil {
 		return err
 	}
 	s.say("%s for %v", d.kind, s.trial.For)
-	own, err := s.suffer(ctx, d.kind)
+	own, err := s.disturbFleet(ctx, d.kind)
 	if err != nil {
 		return err
 	}
-	if err := w.end.meet(ctx, w.all, func() error { d.stop(); return d.wrong }); err != nil {
+	if err := w.end.wait(ctx, w.all, func() error { d.stop(); return d.wrong }); err != nil {
 		return err
 	}
-	evidence := strings.Trim(d.said+"; "+own, "; ")
+	evidence := strings.Trim(d.evidence+"; "+own, "; ")
 	s.say("healed: %s", evidence)
 	s.round()
 	return s.faults.Write(check.Fault{Name: "busy-" + d.kind, Target: "machine", Begun: d.begun, Healed: d.healed, Evidence: evidence, Proof: check.Proof{Kind: check.ProofMeasured}})
 }
 
-// suffer is what a fleet has of a disturbance for itself.
-func (s *stage) suffer(ctx context.Context, kind string) (evidence string, err error) {
+// disturbFleet is what a fleet has of a disturbance for itself.
+func (s *trialRun) disturbFleet(ctx context.Context, kind string) (evidence string, err error) {
 	switch kind {
 	case busyGC:
 		return s.collecting(ctx)
@@ -188,7 +188,7 @@ func (s *stage) suffer(ctx context.Context, kind string) (evidence string, err e
 }
 
 // collecting keeps the collectors of all nodes busy.
-func (s *stage) collecting(ctx context.Context) (string, error) {
+func (s *trialRun) collecting(ctx context.Context) (string, error) {
 	const once = 10 * time.Second // a node that was started again is asked again soon
 	ends := now().Add(s.trial.For)
 	var mu sync.Mutex
@@ -199,7 +199,7 @@ func (s *stage) collecting(ctx context.Context) (string, error) {
 		nodes.Go(func() {
 			for left := ends.Sub(now()); left > 0 && ctx.Err() == nil; left = ends.Sub(now()) {
 				var got api.Collected
-				err := ask(ctx, http.MethodPost, n.URL+"/lab/garbage", api.Garbage{HeapMB: garbageHeapMB, ForMS: max(1, min(left, once).Milliseconds())}, &got)
+				err := s.chaos.Call(ctx, 3*once, http.MethodPost, n.URL+"/lab/garbage", nil, api.Garbage{HeapMB: garbageHeapMB, ForMS: max(1, min(left, once).Milliseconds())}, &got)
 				if err != nil {
 					_ = s.hold(ctx, 100*time.Millisecond)
 					continue

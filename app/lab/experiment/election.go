@@ -238,11 +238,11 @@ func sinceKill(o Outcome) (s series) {
 
 // perVacancy is how many calls each vacancy cost beyond those of a calm, by etcd's count.
 // Beats are left out: that the dead send none is nothing that a vacancy saves.
-func (c *churned) perVacancy(rounds int) float64 {
+func (c *churnCost) perVacancy(rounds int) float64 {
 	return (c.Storm.calls() - c.Storm.beats() - c.Calm.calls() + c.Calm.beats()) * c.Seconds / float64(max(1, rounds))
 }
 
-func (c *churned) row(name string, rounds int) []string {
+func (c *churnCost) row(name string, rounds int) []string {
 	most := 0
 	for _, n := range c.Tries {
 		most = max(most, n)
@@ -262,7 +262,7 @@ func judgeCalls(all []Outcome) (bars []Threshold) {
 				return o
 			}
 		}
-		return Outcome{Churn: &churned{}}
+		return Outcome{Churn: &churnCost{}}
 	}
 	nine, three, herd := find("etcd-9/"+inLine), find("etcd-3/"+inLine), find("etcd-9/"+atOnceName)
 	compare := func(name string, a, b float64, bar string, good func(float64) bool) {
@@ -288,7 +288,7 @@ func drawElections(all []Outcome, note string) figure {
 		if o.Engine == raftEngine {
 			continue // it is measured from the kill
 		}
-		e.Series = append(e.Series, plot.ElectionSeries{Name: o.Name, Samples: elections(o)})
+		e.Series = append(e.Series, plot.Series{Name: o.Name, Samples: elections(o)})
 	}
 	return e
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tenurehq/tenure/app/lab"
 	"github.com/tenurehq/tenure/app/lab/check"
-	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
 )
@@ -90,44 +89,11 @@ type Trial struct {
 	// fleet, if given, changes how the fleet is started.
 	fleet func(*lab.Config)
 	// play is called when somebody leads and callers call.
-	play func(context.Context, *stage) error
+	play func(context.Context, *trialRun) error
 	// after, if there is one, is called with the nodes' traces before they are removed.
 	after func(traces string, o *Outcome) error
 	// with are the trials that run at the same time; nil: none.
-	with *together
-}
-
-// Round is one round of a trial as the script saw it.
-type Round struct {
-	Kind string `json:"kind"`
-	// Node led with Token before, and Successor with Next after.
-	Node      string `json:"node"`
-	Token     uint64 `json:"token"`
-	Successor string `json:"successor"`
-	Next      uint64 `json:"next"`
-	// Other is the other node that was named: whom the group was to be handed to, or who
-	// was cut off beside Node.
-	Other string `json:"other,omitempty"`
-	// Left is who left in order meanwhile.
-	Left string `json:"left,omitempty"`
-	// AskedAt is when a handover was asked for, on the host's clock.
-	AskedAt int64 `json:"asked_at,omitempty"`
-	// Refused: the ledger's list of refused writes has one of Node with Token, below
-	// Mark, and it was not applied. Applied: it has, and it was.
-	Refused bool   `json:"refused,omitempty"`
-	Applied bool   `json:"applied,omitempty"`
-	Mark    uint64 `json:"mark,omitempty"`
-	// SteppedDown: the node did so by itself.
-	SteppedDown bool `json:"stepped_down,omitempty"`
-	// Begun and Healed are those of the fault, and of its part that is sure: the one
-	// after everything was set, the other before anything was undone.
-	Begun  clock.Instant `json:"begun,omitempty"`
-	Healed clock.Instant `json:"healed,omitempty"`
-	// Asked calls were made while the fault stood, and Answered of them were answered.
-	Asked    int64 `json:"asked,omitempty"`
-	Answered int64 `json:"answered,omitempty"`
-	// Seen is what else the script saw, in words.
-	Seen string `json:"seen,omitempty"`
+	with *trialBatch
 }
 
 // All are the experiments, in order.

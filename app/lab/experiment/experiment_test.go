@@ -104,7 +104,7 @@ func TestNotSeen(t *testing.T) {
 	var pid int
 	e.Trials = func(size Size) []Trial {
 		trials := few(size)
-		trials[0].play = func(ctx context.Context, s *stage) error {
+		trials[0].play = func(ctx context.Context, s *trialRun) error {
 			pid = s.file.Nodes[0].PID
 			ctx, cancel := context.WithTimeoutCause(ctx, 200*time.Millisecond, ErrNotSeen)
 			defer cancel()

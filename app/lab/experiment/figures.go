@@ -74,7 +74,7 @@ func drawGaps(all []Outcome, note string) figure {
 	for _, o := range all {
 		gaps, _ := gapsOf(o)
 		for _, kind := range []string{stepDown, transfer} {
-			g.Series = append(g.Series, plot.GapSeries{Name: o.Name + " " + kind, Samples: gaps[kind]})
+			g.Series = append(g.Series, plot.Series{Name: o.Name + " " + kind, Samples: gaps[kind]})
 		}
 	}
 	return g

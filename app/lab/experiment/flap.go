@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/app/chaos"
-	fleetclient "github.com/tenurehq/tenure/app/fleet/client"
 	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/clock"
 )
@@ -19,27 +18,44 @@ func flap() Experiment {
 		Expectation: "No guarantee is broken. Only a term whose leader was cut off ends: whoever follows is not unseated by the others' recovery. Two changes are never closer together than the TTL less a beat, because with etcd a session has to expire and with Raft a follower's patience has to end first. " +
 			"With etcd calls that fail are made no more often than they time out, so that an engine in trouble is not called more than one that is well; with Raft there is no engine to call, and the nodes' heartbeats have a rate of their own.",
 		Trials: func(size Size) []Trial {
-			trial := func(engine string, ttl time.Duration) Trial {
-				return Trial{
-					Name: fmt.Sprintf("%s-%v", engine, ttl), Engine: engine, TTL: ttl, Nodes: 3, Rate: pick(size, 300.0, 2000), Rounds: pick(size, 1, 3),
-					Patience: time.Second, Pass: safe("evidence"), play: func(ctx context.Context, s *stage) error {
-						return s.flap(ctx, pick(size, 5*time.Second, 30*time.Second))
-					},
-				}
+			script := flapScript(pick(size, 5*time.Second, 30*time.Second))
+			return []Trial{
+				newTrial(etcdEngine, pick(size, 2*time.Second, 3*time.Second), pick(size, 300.0, 2000), pick(size, 1, 3), script),
+				newTrial(raftEngine, time.Second, pick(size, 300.0, 2000), pick(size, 1, 3), script),
 			}
-			return []Trial{trial(etcdEngine, pick(size, 2*time.Second, 3*time.Second)), trial(raftEngine, time.Second)}
 		},
 		Takes: func(size Size) time.Duration { return pick(size, 20*time.Second, 4*time.Minute) },
 		Judge: judgeFlap,
 	}
 }
 
-// flapped is a round that is one cut, and a round that is the whole of them, whose
-// evidence it has.
+// A round that is one cut, and a round that is the whole of them, whose evidence it has.
 const (
 	flapCut = "cut"
 	flapAll = "flap"
 )
+
+// flapScript lets the connection of whoever leads come and go for d.
+func flapScript(d time.Duration) loop {
+	return loop{what: fmt.Sprintf("the leader's connection comes and goes for %v", d), do: func(ctx context.Context, s *trialRun, _ int, r *Round) error {
+		r.Kind = flapAll
+		var cuts []Round
+		f, err := s.inject(ctx, r, chaos.Spec{Kind: chaos.FlapLeader, For: d, Seed: s.rng.Uint64(), Follow: true, Each: func(c chaos.Fault, _ error) {
+			cuts = append(cuts, Round{Kind: flapCut, Node: c.Target, Token: uint64(c.Token), Begun: c.Begun, Healed: c.Healed})
+		}})
+		if err != nil {
+			return err
+		}
+		// Of an attempt that hit the wrong leader there may be a cut before the fault began.
+		for _, c := range cuts {
+			if c.Begun >= f.Begun {
+				s.rounds = append(s.rounds, c)
+			}
+		}
+		r.Seen = f.Evidence
+		return s.recovered(ctx, r)
+	}}
+}
 
 // unseated are the terms that ended while connections came and went, as far as another
 // followed, and those among them whose leader had not been cut off. Cuts are counted that
@@ -81,7 +97,7 @@ func leadsAt(terms []check.Term, token uint64, at clock.Instant) bool {
 	return leads
 }
 
-// apart is the least time between the beginnings of two terms.
+// apart are the times between the beginnings of two terms.
 func apart(terms []check.Term) (s series) {
 	var last clock.Instant
 	for _, t := range terms {
@@ -95,8 +111,7 @@ func apart(terms []check.Term) (s series) {
 	return s
 }
 
-func judgeFlap(all []Outcome) ([]Threshold, []Table) {
-	var bars []Threshold
+func judgeFlap(all []Outcome) (bars []Threshold, _ []Table) {
 	t := Table{Title: "flaps", Head: []string{"trial", "cuts", "cut off for", "changes of leader", "of leaders that were not cut off", "least between changes", "keep-alives failed"}}
 	for _, o := range all {
 		var cuts, failed, calls int64
@@ -104,7 +119,7 @@ func judgeFlap(all []Outcome) ([]Threshold, []Table) {
 		timeout := max(1, time.Duration(o.Report.Run.CallTimeoutMS)) * time.Millisecond
 		for _, r := range o.Rounds {
 			if r.Kind == flapAll {
-				failed += said(r.Seen, "keep-alives failed")
+				failed += sumAfter(r.Seen, "keep-alives failed")
 				continue
 			}
 			cuts++
@@ -127,33 +142,7 @@ func judgeFlap(all []Outcome) ([]Threshold, []Table) {
 		if o.Engine == etcdEngine {
 			bars = append(bars, atMost(o.Name+": keep-alives that failed, one a timeout at most", failed, calls))
 		}
-		t.Rows = append(t.Rows, []string{o.Name, fmt.Sprint(cuts), ms(length), fmt.Sprint(ended), fmt.Sprint(uncut), ms(between.at(0)), fmt.Sprint(failed)})
+		t.add(o.Name, cuts, length, ended, uncut, between.at(0), failed)
 	}
 	return bars, []Table{t}
-}
-
-// flap lets the connection of whoever leads come and go for d, round by round.
-func (s *stage) flap(ctx context.Context, d time.Duration) error {
-	from := chaos.Engine
-	if s.trial.Engine == raftEngine {
-		from = chaos.Peers
-	}
-	return s.again(ctx, fmt.Sprintf("the leader's connection comes and goes for %v", d), func(ctx context.Context, _ int, _ fleetclient.Leader) (Round, error) {
-		r := Round{Kind: flapAll}
-		var cuts []Round
-		f, err := s.broken("", func() (chaos.Fault, error) {
-			cuts = nil
-			return s.chaos.FlapLeader(ctx, chaos.Flap{From: from, For: d, Seed: s.rng.Uint64(), Follow: true, Each: func(c chaos.Fault) {
-				cuts = append(cuts, Round{Kind: flapCut, Node: c.Target, Token: uint64(c.Token), Begun: c.Begun, Healed: c.Healed})
-			}})
-		})
-		if err != nil {
-			return r, err
-		}
-		s.rounds = append(s.rounds, cuts...)
-		r.Begun, r.Healed, r.Seen = f.Begun, f.Healed, f.Evidence
-		next, err := s.writes(ctx)
-		r.Successor, r.Next = next.ID, uint64(next.Token)
-		return r, err
-	})
 }

@@ -19,7 +19,7 @@ func jobSeconds() []int64 { return []int64{1, 3} }
 
 // putJobs gives the fleet a few jobs whose instants must all fire, once each: what
 // nobody was there for is made up for. They are so few that a tick is no heavier.
-func (s *stage) putJobs(ctx context.Context) error {
+func (s *trialRun) putJobs(ctx context.Context) error {
 	for _, every := range jobSeconds() {
 		if err := s.putJob(ctx, every); err != nil {
 			return fmt.Errorf("the fleet can be given no job: %w", err)
@@ -28,7 +28,7 @@ func (s *stage) putJobs(ctx context.Context) error {
 	return nil
 }
 
-func (s *stage) putJob(ctx context.Context, seconds int64) (err error) {
+func (s *trialRun) putJob(ctx context.Context, seconds int64) (err error) {
 	const tries = 3
 	for try := range tries {
 		// Each try has a key of its own: one of unknown outcome may fire before the next.
@@ -50,7 +50,7 @@ func (s *stage) putJob(ctx context.Context, seconds int64) (err error) {
 
 // endJobs says until when the jobs must have fired, and leaves time for the last of it.
 // What has not fired by then is left to the check.
-func (s *stage) endJobs(ctx context.Context) error {
+func (s *trialRun) endJobs(ctx context.Context) error {
 	var nowMS int64
 	if err := await(ctx, "the ledger's time", func(ctx context.Context) bool {
 		page, err := s.ledger.Jobs(ctx, group, 0, "", 1)

@@ -123,8 +123,8 @@ func atMost(name string, got, most int64) Threshold {
 	return Threshold{Name: name, Value: fmt.Sprint(got), Bar: fmt.Sprintf("<= %d", most), OK: got <= most && most > 0}
 }
 
-// said sums the numbers of a name in what is said as evidence; 0: there is none.
-func said(evidence, before string) (sum int64) {
+// sumAfter sums the numbers of a name in what is said as evidence; 0: there is none.
+func sumAfter(evidence, before string) (sum int64) {
 	for _, rest := range strings.Split(evidence, before+": ")[1:] {
 		var n int64
 		_, _ = fmt.Sscanf(rest, "%d", &n) // what is no number is none

@@ -29,6 +29,18 @@ type Table struct {
 	Rows  [][]string `json:"rows"`
 }
 
+// add adds a row; durations are written in milliseconds.
+func (t *Table) add(cells ...any) {
+	row := make([]string, len(cells))
+	for i, c := range cells {
+		if d, ok := c.(time.Duration); ok {
+			c = ms(d)
+		}
+		row[i] = fmt.Sprint(c)
+	}
+	t.Rows = append(t.Rows, row)
+}
+
 // Result is what an experiment has shown.
 type Result struct {
 	// Digest is that of the file in which the result is kept.

@@ -43,9 +43,9 @@ func Recorded(history string) (check.Report, bool) {
 	return o.Outcome.Report, true
 }
 
-// alone keeps others from an experiment's folder: what they removed there, and the fleet
+// lockFolder keeps others from an experiment's folder: what they removed there, and the fleet
 // file that they wrote, would be ours.
-func alone(dir string) (release func(), err error) {
+func lockFolder(dir string) (release func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, err
 	}

@@ -84,7 +84,7 @@ func TestResume(t *testing.T) {
 			trial := one(size)[0]
 			// Nothing is done to the fleet, and nothing is asked that a busy machine could spoil.
 			trial.Name, trial.Rounds, trial.TTL, trial.Pass = name, 1, 20*time.Second, []string{"sequence", "history"}
-			trial.play = func(_ context.Context, s *stage) error {
+			trial.play = func(_ context.Context, s *trialRun) error {
 				played[name]++
 				if name == "second" && broken {
 					return stopped
@@ -113,7 +113,7 @@ func TestResume(t *testing.T) {
 	if !Finished(t.Context(), cfg, e) || Estimate(cfg.Out, cfg.Size, e) != time.Duration(r.Seconds*float64(time.Second)) {
 		t.Error("the result is not known to be there, or how long it took")
 	}
-	release, err := alone(r.Dir)
+	release, err := lockFolder(r.Dir)
 	if err != nil {
 		t.Fatal(err)
 	}

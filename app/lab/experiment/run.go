@@ -52,9 +52,9 @@ type Outcome struct {
 	Damage  damage       `json:"damage"`
 	Effects []effect     `json:"effects"`
 	// Orders is what the workers took and refused, whenever it changed.
-	Orders []orders `json:"orders,omitempty"`
+	Orders []workerCounts `json:"orders,omitempty"`
 	// Churn is what a storm of kills cost the engine.
-	Churn *churned `json:"churn,omitempty"`
+	Churn *churnCost `json:"churn,omitempty"`
 }
 
 // A trial's folder of its history, and the name of what callers saw in there.
@@ -83,7 +83,7 @@ func Run(ctx context.Context, cfg Config, e Experiment) (Result, error) {
 		r.Kept = true
 		return r, nil
 	}
-	release, err := alone(dir)
+	release, err := lockFolder(dir)
 	if err != nil {
 		return Result{}, err
 	}
@@ -108,7 +108,7 @@ func Run(ctx context.Context, cfg Config, e Experiment) (Result, error) {
 			}
 			continue
 		}
-		outcomes, err := atOnce(ctx, batch, func(ctx context.Context, t Trial) (Outcome, error) {
+		outcomes, err := runBatch(ctx, batch, func(ctx context.Context, t Trial) (Outcome, error) {
 			// Of those that run together some may have been kept: all are run again.
 			if err := os.RemoveAll(filepath.Join(dir, t.Name)); err != nil {
 				return Outcome{}, err
@@ -235,7 +235,7 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 	began := time.Now()
 	run := t.describe(e, cfg.Size)
 	run.At = now()
-	s := &stage{trial: t, rng: rand.New(rand.NewPCG(e.Seed, hashOf(t.Name))), say: say, round: round}
+	s := &trialRun{trial: t, rng: rand.New(rand.NewPCG(e.Seed, hashOf(t.Name))), say: say, round: round}
 	var err error
 	if s.calls, err = check.Create(history, callsName, 0); err != nil {
 		return o, err
@@ -248,7 +248,7 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 		undo, err = t.prepare(dir)
 	}
 	if err == nil {
-		err = errors.Join(s.perform(ctx, fc), undo())
+		err = errors.Join(s.runFleet(ctx, fc), undo())
 	}
 	run.Jobs = s.jobs // until when they must have fired is known now
 	if err := errors.Join(err, s.faults.Write(run), s.calls.Close(), s.faults.Close()); err != nil {
@@ -258,7 +258,7 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 	if o.Effects, err = collect(ctx, history, traces, db); err != nil {
 		return o, err
 	}
-	o.Rounds, o.Load, o.Orders, o.Churn = s.rounds, s.load, s.orders, s.churned
+	o.Rounds, o.Load, o.Orders, o.Churn = s.rounds, s.load, s.workerCounts, s.churnCost
 	if err := check.WriteManifest(history); err != nil {
 		return o, err
 	}
@@ -283,8 +283,8 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 	return o, gone
 }
 
-// perform runs the fleet around the script.
-func (s *stage) perform(ctx context.Context, fc lab.Config) (err error) {
+// runFleet runs the fleet around the script.
+func (s *trialRun) runFleet(ctx context.Context, fc lab.Config) (err error) {
 	s.say("starting the fleet")
 	over := s.trial.with.turn()
 	s.fleet, err = lab.Start(ctx, fc)
@@ -294,7 +294,7 @@ func (s *stage) perform(ctx context.Context, fc lab.Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.fleet.Stop()) }()
 	s.file = s.fleet.File()
-	return s.rehearse(ctx)
+	return s.runScript(ctx)
 }
 
 // hashOf gives trials of one experiment different chances. Those whose names differ

@@ -1,12 +1,11 @@
 package experiment
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -80,7 +79,7 @@ func (s Storm) Plan() ([]string, error) {
 	t := stormTrial(context.Background(), s.Engine, s.For)
 	var lines []string
 	for i, st := range newPlanner(t, rand.New(rand.NewPCG(s.Seed, hashOf(t.Name)))).plan(t.Rounds) {
-		lines = append(lines, fmt.Sprintf("%3d %-9s %s", i+1, st.Blows[0].Aim, st))
+		lines = append(lines, fmt.Sprintf("%3d %-9s %s", i+1, st.Faults[0].Aim, st))
 	}
 	return lines, nil
 }
@@ -98,7 +97,7 @@ func stormTrial(stop context.Context, engine string, lasts time.Duration) Trial 
 	}
 	t.Name = fmt.Sprintf("%s-%v", engine, t.TTL)
 	t.Rounds = int(lasts / stormStep(t))
-	t.play = func(ctx context.Context, s *stage) error {
+	t.play = func(ctx context.Context, s *trialRun) error {
 		const spare = 4 // a quiet machine is quicker
 		plan := newPlanner(t, s.rng).plan(spare * t.Rounds)
 		return s.storm(ctx, stop, plan, lasts)
@@ -106,29 +105,19 @@ func stormTrial(stop context.Context, engine string, lasts time.Duration) Trial 
 	return t
 }
 
-func readStruck(dir string) ([]struck, error) {
-	f, err := os.Open(filepath.Join(dir, struckFile))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	var all []struck
-	in := bufio.NewScanner(f)
-	for in.Scan() {
-		var s struck
-		if err := json.Unmarshal(in.Bytes(), &s); err != nil {
-			return nil, err
-		}
-		all = append(all, s)
-	}
-	return all, in.Err()
+func readInjected(dir string) (all []injectedFault, err error) {
+	err = eachLine(filepath.Join(dir, injectedFile), "", func(f injectedFault) error {
+		all = append(all, f)
+		return nil
+	})
+	return all, err
 }
 
 func judgeStorm(all []Outcome) ([]Threshold, []Table) {
 	var bars []Threshold
 	var tables []Table
 	for _, o := range all {
-		faults, err := readStruck(o.Dir)
+		faults, err := readInjected(o.Dir)
 		if err != nil {
 			bars = append(bars, Threshold{Name: o.Name + ": faults", Value: err.Error(), Bar: "a record", OK: false})
 			continue
@@ -180,10 +169,10 @@ func atLeast(name string, got, want int) Threshold {
 
 // kindTable counts by kind. A refused write and a change of leader are put down to the
 // fault that began last before it.
-func kindTable(o Outcome, faults []struck) Table {
+func kindTable(o Outcome, faults []injectedFault) Table {
 	type row struct{ set, bit, refused, failovers int }
 	rows := map[string]*row{}
-	var bit []struck
+	var bit []injectedFault
 	for _, f := range faults {
 		if rows[f.Kind] == nil {
 			rows[f.Kind] = &row{}
@@ -194,9 +183,9 @@ func kindTable(o Outcome, faults []struck) Table {
 			bit = append(bit, f)
 		}
 	}
-	slices.SortStableFunc(bit, func(a, b struck) int { return cmp.Compare(a.Begun, b.Begun) })
+	slices.SortStableFunc(bit, func(a, b injectedFault) int { return cmp.Compare(a.Begun, b.Begun) })
 	by := func(at clock.Instant) *row {
-		i, _ := slices.BinarySearchFunc(bit, at, func(f struck, at clock.Instant) int { return cmp.Compare(f.Begun, at) })
+		i, _ := slices.BinarySearchFunc(bit, at, func(f injectedFault, at clock.Instant) int { return cmp.Compare(f.Begun, at) })
 		if i == 0 {
 			return &row{} // before the first fault
 		}
@@ -212,7 +201,7 @@ func kindTable(o Outcome, faults []struck) Table {
 	}
 	table := Table{Title: o.Name + ": faults by kind", Head: []string{"kind", "set", "bit", "writes refused", "changes of leader"}}
 	var sum row
-	for _, kind := range sortedKeys(rows) {
+	for _, kind := range slices.Sorted(maps.Keys(rows)) {
 		r := rows[kind]
 		table.Rows = append(table.Rows, []string{kind, fmt.Sprint(r.set), fmt.Sprint(r.bit), fmt.Sprint(r.refused), fmt.Sprint(r.failovers)})
 		sum = row{sum.set + r.set, sum.bit + r.bit, sum.refused + r.refused, sum.failovers + r.failovers}
@@ -222,7 +211,7 @@ func kindTable(o Outcome, faults []struck) Table {
 }
 
 // aimTable counts by aim, and says why some did not count.
-func aimTable(o Outcome, faults []struck) Table {
+func aimTable(o Outcome, faults []injectedFault) Table {
 	bit, apart := map[string]int{}, map[string]int{}
 	for _, f := range faults {
 		if f.Bit {
@@ -239,20 +228,11 @@ func aimTable(o Outcome, faults []struck) Table {
 		apart[why]++
 	}
 	table := Table{Title: o.Name + ": where they were aimed, and those that do not count", Head: []string{"what", "faults"}}
-	for _, aim := range sortedKeys(bit) {
+	for _, aim := range slices.Sorted(maps.Keys(bit)) {
 		table.Rows = append(table.Rows, []string{"bit, aimed: " + aim, fmt.Sprint(bit[aim])})
 	}
-	for _, why := range sortedKeys(apart) {
+	for _, why := range slices.Sorted(maps.Keys(apart)) {
 		table.Rows = append(table.Rows, []string{"does not count: " + why, fmt.Sprint(apart[why])})
 	}
 	return table
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -59,9 +59,9 @@ func TestStormPlan(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{etcdEngine, raftEngine} {
 		trial := stormTrial(context.Background(), engine, fullStorm)
-		cards := map[string]card{}
-		for _, pile := range newPlanner(trial, rand.New(rand.NewPCG(1, 1))).piles {
-			for _, c := range pile {
+		cards := map[string]stormKind{}
+		for _, deck := range newPlanner(trial, rand.New(rand.NewPCG(1, 1))).decks {
+			for _, c := range deck {
 				cards[c.kind] = c
 			}
 		}
@@ -69,7 +69,7 @@ func TestStormPlan(t *testing.T) {
 			aims, kinds := map[string]int{}, map[string]int{}
 			blows, together, after := 0, 0, 0
 			for i, st := range planOf(engine, seed, trial.Rounds) {
-				for _, b := range st.Blows {
+				for _, b := range st.Faults {
 					blows++
 					aims[b.Aim]++
 					kinds[b.Kind]++
@@ -77,10 +77,10 @@ func TestStormPlan(t *testing.T) {
 						t.Fatalf("%s, seed %d, step %d: %+v", engine, seed, i+1, b)
 					}
 				}
-				if len(st.Blows) == 1 {
+				if len(st.Faults) == 1 {
 					continue
 				}
-				one, two := cards[st.Blows[0].Kind], cards[st.Blows[1].Kind]
+				one, two := cards[st.Faults[0].Kind], cards[st.Faults[1].Kind]
 				if one.alone || two.alone || !st.After && (one.pauses && two.pauses || one.kind == two.kind) {
 					t.Errorf("%s, seed %d, step %d: %s", engine, seed, i+1, st)
 				}
@@ -111,20 +111,20 @@ func TestStormPlan(t *testing.T) {
 func TestStormHistory(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		in     struck
+		in     injectedFault
 		class  string
 		lines  int
 		name   string
 		healed bool
 	}{
-		{struck{Kind: "pause-between", Target: "node-1", Begun: 10, Healed: 20, Bit: true, Evidence: "x"}, check.ClassPause, 1, "pause-between", true},
-		{struck{Kind: "pause-leader-long", Target: "node-1", Begun: 10, Healed: 20, Problem: "changed"}, check.ClassPause, 1, "pause-leader-long", true},
-		{struck{Kind: "kill-granted", Target: "node-1", Begun: 10, Healed: 20, Bit: true, Evidence: "x"}, check.ClassKill, 1, "kill-granted", false},
-		{struck{Kind: "kill-leader", Target: "node-1", Begun: 10, Healed: 20, Problem: "changed"}, "", 0, "", false},
-		{struck{Kind: "stop-leader", Target: "node-1", Begun: 10, Healed: 20, Bit: true, Evidence: "x"}, "", 2, "stop-leader", true},
-		{struck{Kind: "kill-ledger", Target: "ledger", Begun: 10, Healed: 20, Bit: true, Evidence: "x"}, "", 1, "kill-ledger", true},
-		{struck{Kind: "quorum-lost", Target: "engine-1,engine-2", Begun: 10, Healed: 20, Bit: true, Evidence: "x"}, check.ClassQuorum, 3, "quorum-lost", true},
-		{struck{Kind: "cut-engine", Problem: "nobody leads"}, "", 0, "", false},
+		{injectedFault{Kind: "pause-between", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, check.ClassPause, 1, "pause-between", true},
+		{injectedFault{Kind: "pause-leader-long", Problem: "changed", Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20}}, check.ClassPause, 1, "pause-leader-long", true},
+		{injectedFault{Kind: "kill-granted", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, check.ClassKill, 1, "kill-granted", false},
+		{injectedFault{Kind: "kill-leader", Problem: "changed", Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20}}, "", 0, "", false},
+		{injectedFault{Kind: "stop-leader", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, "", 2, "stop-leader", true},
+		{injectedFault{Kind: "kill-ledger", Bit: true, Fault: chaos.Fault{Target: "ledger", Begun: 10, Healed: 20, Evidence: "x"}}, "", 1, "kill-ledger", true},
+		{injectedFault{Kind: "quorum-lost", Bit: true, Fault: chaos.Fault{Target: "engine-1,engine-2", Begun: 10, Healed: 20, Evidence: "x"}}, check.ClassQuorum, 3, "quorum-lost", true},
+		{injectedFault{Kind: "cut-engine", Problem: "nobody leads"}, "", 0, "", false},
 	} {
 		got := tt.in.inHistory()
 		if len(got) != tt.lines {
@@ -143,12 +143,12 @@ func TestStormHistory(t *testing.T) {
 func TestStormJudged(t *testing.T) {
 	t.Parallel()
 	trial := stormTrial(context.Background(), raftEngine, fullStorm)
-	record := func(n int, change func(i int, s *struck)) Outcome {
+	record := func(n int, change func(i int, s *injectedFault)) Outcome {
 		o := Outcome{Trial: trial, Dir: t.TempDir(), Damage: damage{Refused: 1}}
 		var b strings.Builder
 		out := json.NewEncoder(&b)
 		for i := range n {
-			s := struck{Step: i, Kind: fmt.Sprint("kind-", i%10), Aim: aimLeader, Begun: 1 + 0, Healed: 2, Bit: true, Evidence: "x"}
+			s := injectedFault{Step: i, Kind: fmt.Sprint("kind-", i%10), Aim: aimLeader, Bit: true, Fault: chaos.Fault{Begun: 1, Healed: 2, Evidence: "x"}}
 			if change != nil {
 				change(i, &s)
 			}
@@ -156,7 +156,7 @@ func TestStormJudged(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := os.WriteFile(filepath.Join(o.Dir, struckFile), []byte(b.String()), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(o.Dir, injectedFile), []byte(b.String()), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return o
@@ -179,9 +179,9 @@ func TestStormJudged(t *testing.T) {
 	}{
 		{record(200, nil), ""},
 		{record(199, nil), "faults that bit"},
-		{record(300, func(i int, s *struck) { s.Bit = i%2 == 0 }), "faults that bit; raft-1s: kinds of them"},
-		{record(200, func(_ int, s *struck) { s.Kind = "kill-leader" }), "kinds of them"},
-		{record(201, func(i int, s *struck) { s.Unhealed = i == 200 }), "not healed"},
+		{record(300, func(i int, s *injectedFault) { s.Bit = i%2 == 0 }), "faults that bit; raft-1s: kinds of them"},
+		{record(200, func(_ int, s *injectedFault) { s.Kind = "kill-leader" }), "kinds of them"},
+		{record(201, func(i int, s *injectedFault) { s.Unhealed = i == 200 }), "not healed"},
 		{unrefused, "stale writes refused"},
 		{Outcome{Trial: trial, Dir: t.TempDir()}, "faults"},
 	} {
@@ -200,21 +200,21 @@ func TestStormMoments(t *testing.T) {
 	cfg := config(t, t.TempDir())
 	e := storm()
 	e.Name = "moments"
-	var seen []struck
+	var seen []injectedFault
 	e.Trials = func(Size) []Trial {
 		trial := stormTrial(context.Background(), raftEngine, time.Minute)
 		trial.Rounds, trial.Rate, trial.Pass = 2, 200, safe("evidence", "baton")
-		trial.play = func(ctx context.Context, s *stage) error {
-			w, done, err := s.weather(nil)
+		trial.play = func(ctx context.Context, s *trialRun) error {
+			w, done, err := s.stormRun(nil)
 			if err != nil {
 				return err
 			}
-			w.step(ctx, 1, step{Blows: []blow{{Kind: "pause-" + api.MomentResigning, Aim: aimChange, Trigger: triggerResign, For: time.Second, Sealed: true}}})
-			w.step(ctx, 2, step{Blows: []blow{{Kind: "kill-" + api.MomentGranted, Aim: aimChange, Trigger: triggerResign}}})
+			w.step(ctx, 1, step{Faults: []plannedFault{{Kind: "pause-" + api.MomentResigning, Aim: aimChange, Sealed: true, Spec: chaos.Spec{Kind: chaos.PauseAtMoment, At: api.MomentResigning, For: time.Second}}}})
+			w.step(ctx, 2, step{Faults: []plannedFault{{Kind: "kill-" + api.MomentGranted, Aim: aimChange, Spec: chaos.Spec{Kind: chaos.KillAtMoment, At: api.MomentGranted}}}})
 			if err := done(); err != nil {
 				return err
 			}
-			seen, err = readStruck(filepath.Dir(s.file.Dir))
+			seen, err = readInjected(filepath.Dir(s.file.Dir))
 			return err
 		}
 		return []Trial{trial}
@@ -276,7 +276,7 @@ func TestStorm(t *testing.T) {
 // Faults that do not count are told by cause, whatever else their errors say.
 func TestAimTable(t *testing.T) {
 	t.Parallel()
-	table := aimTable(Outcome{}, []struck{
+	table := aimTable(Outcome{}, []injectedFault{
 		{Aim: aimLeader, Bit: true},
 		{Problem: chaos.ErrChanged.Error() + ": node-1 no longer leads"},
 		{Problem: chaos.ErrChanged.Error() + ": node-2 no longer leads"},

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,69 +16,59 @@ import (
 	"github.com/tenurehq/tenure/app/chaos"
 	"github.com/tenurehq/tenure/app/lab/check"
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/fence"
 )
 
 // The files of a storm beside its history: what was planned, and what became of it.
 const (
-	planFile   = "plan.json"
-	struckFile = "struck.jsonl"
+	planFile     = "plan.json"
+	injectedFile = "struck.jsonl"
 )
 
-// struck is a fault that was set, or was to be.
-type struck struct {
-	Step   int           `json:"step"`
-	Kind   string        `json:"kind"`
-	Aim    string        `json:"aim"`
-	Target string        `json:"target,omitempty"`
-	Token  fence.Token   `json:"token,omitempty"`
-	Begun  clock.Instant `json:"begun,omitempty"`
-	Healed clock.Instant `json:"healed,omitempty"`
-	Set    clock.Instant `json:"set,omitempty"`
-	Held   clock.Instant `json:"held,omitempty"`
+// injectedFault is a fault that was set, or was to be.
+type injectedFault struct {
+	Step int    `json:"step"`
+	Kind string `json:"kind"`
+	Aim  string `json:"aim"`
+	chaos.Fault
 	// Bit: the evidence shows it. Only these count.
-	Bit      bool        `json:"bit"`
-	Evidence string      `json:"evidence,omitempty"`
-	Shown    chaos.Shown `json:"shown,omitempty"`
-	PIDs     []int       `json:"pids,omitempty"`
+	Bit bool `json:"bit"`
 	// Problem is why it could not be set, did not bite, or ended in another way than it
 	// was to. Unhealed: something of it may be left.
 	Problem  string `json:"problem,omitempty"`
 	Unhealed bool   `json:"unhealed,omitempty"`
 }
 
-// weather is a storm at work.
-type weather struct {
-	*stage
+// stormRun is a storm at work.
+type stormRun struct {
+	*trialRun
 	begun clock.Instant
 	lasts time.Duration
 	about int // how many faults are planned
-	http  *http.Client
 
-	mu    sync.Mutex
-	out   *json.Encoder
-	bits  int
-	kinds map[string]bool
-	wrong error // of the history
+	mu        sync.Mutex
+	out       *json.Encoder
+	effective int // faults that had an effect
+	kinds     map[string]bool
+	wrong     error // of the history
 }
 
 // storm plays a plan for a time, heals everything, and waits as long as recovery may
 // take. When stop ends, the rest of the plan is left out.
-func (s *stage) storm(ctx, stop context.Context, plan []step, lasts time.Duration) (err error) {
-	w, done, err := s.weather(plan)
+func (s *trialRun) storm(ctx, stop context.Context, plan []step, lasts time.Duration) (err error) {
+	w, done, err := s.stormRun(plan)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	windy, calm := context.WithCancelCause(ctx)
-	defer calm(nil)
-	defer context.AfterFunc(stop, func() { calm(context.Cause(stop)) })()
+	storming, endStorm := context.WithCancelCause(ctx)
+	defer endStorm(nil)
+	defer context.AfterFunc(stop, func() { endStorm(context.Cause(stop)) })()
 	w.begun, w.lasts = now(), lasts
 	for i, st := range plan {
-		if now().Sub(w.begun) >= lasts || windy.Err() != nil {
+		if now().Sub(w.begun) >= lasts || storming.Err() != nil {
 			break
 		}
-		w.step(windy, i+1, st)
+		w.step(storming, i+1, st)
 		if i < s.trial.Rounds {
 			s.round()
 		}
@@ -90,30 +79,27 @@ func (s *stage) storm(ctx, stop context.Context, plan []step, lasts time.Duratio
 	return w.clear(ctx)
 }
 
-// weather writes the plan down and opens the record. Done says whether everything is in
+// stormRun writes the plan down and opens the record. Done says whether everything is in
 // it and in the history.
-func (s *stage) weather(plan []step) (w *weather, done func() error, err error) {
+func (s *trialRun) stormRun(plan []step) (w *stormRun, done func() error, err error) {
 	dir := filepath.Dir(s.file.Dir)
 	if err := writeJSON(filepath.Join(dir, planFile), plan, nil); err != nil {
 		return nil, nil, fmt.Errorf("the plan cannot be kept: %w", err)
 	}
-	f, err := os.Create(filepath.Join(dir, struckFile))
+	f, err := os.Create(filepath.Join(dir, injectedFile))
 	if err != nil {
 		return nil, nil, fmt.Errorf("the record of faults cannot be kept: %w", err)
 	}
-	w = &weather{
-		stage: s, kinds: map[string]bool{}, out: json.NewEncoder(f),
-		http: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
-	}
+	w = &stormRun{trialRun: s, kinds: map[string]bool{}, out: json.NewEncoder(f)}
 	for _, st := range plan[:min(s.trial.Rounds, len(plan))] {
-		w.about += len(st.Blows)
+		w.about += len(st.Faults)
 	}
 	return w, func() error { return errors.Join(w.wrong, f.Close()) }, nil
 }
 
 // clear ends a storm: nothing is broken any more, and the fleet has the time that it may
 // take to recover.
-func (w *weather) clear(ctx context.Context) error {
+func (w *stormRun) clear(ctx context.Context) error {
 	w.say("healing everything")
 	var left error
 	err := await(ctx, "everything healed", func(ctx context.Context) bool {
@@ -129,7 +115,7 @@ func (w *weather) clear(ctx context.Context) error {
 }
 
 // step waits for somebody to lead and plays one step.
-func (w *weather) step(ctx context.Context, n int, st step) {
+func (w *stormRun) step(ctx context.Context, n int, st step) {
 	if l, err := w.chaos.Leader(ctx, 0); err != nil {
 		w.say("step %d: %v", n, err)
 	} else if w.hold(ctx, st.Calm) == nil {
@@ -138,57 +124,94 @@ func (w *weather) step(ctx context.Context, n int, st step) {
 	if ctx.Err() != nil {
 		return
 	}
-	if len(st.Blows) > 1 && !st.After {
+	if len(st.Faults) > 1 && !st.After {
 		var both sync.WaitGroup
-		for _, b := range st.Blows {
-			both.Go(func() { w.strike(ctx, n, b) })
+		for _, b := range st.Faults {
+			both.Go(func() { w.injectPlanned(ctx, n, b) })
 		}
 		both.Wait()
 		return
 	}
-	for i, b := range st.Blows {
+	for i, b := range st.Faults {
 		if i > 0 && w.hold(ctx, st.Delay) != nil {
 			return
 		}
-		w.strike(ctx, n, b)
+		w.injectPlanned(ctx, n, b)
 	}
 }
 
 // progress is how far the storm has come: at first by the plan, then by its pace.
-func (w *weather) progress() string {
+func (w *stormRun) progress() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	about := w.about
 	const few = 10
-	if w.bits > few {
-		about = int(float64(w.bits) * float64(w.lasts) / float64(now().Sub(w.begun)))
+	if w.effective > few {
+		about = int(float64(w.effective) * float64(w.lasts) / float64(now().Sub(w.begun)))
 	}
-	return fmt.Sprintf("fault %d of about %d, %d kinds so far", w.bits+1, max(about, w.bits+1), len(w.kinds))
+	return fmt.Sprintf("fault %d of about %d, %d kinds so far", w.effective+1, max(about, w.effective+1), len(w.kinds))
 }
 
-// strike sets a fault, once more if its target went away meanwhile, and takes it down.
-func (w *weather) strike(ctx context.Context, n int, b blow) {
+// injectPlanned injects a planned fault, again if its target went away meanwhile, and
+// records it.
+func (w *stormRun) injectPlanned(ctx context.Context, n int, b plannedFault) {
 	const tries = 3
 	b.step = n
-	for try := 1; try <= tries && ctx.Err() == nil; try++ {
-		var err error
-		if b.Kind == "churn" {
-			_, err = w.chaos.Churn(ctx, chaos.Churn{Every: 200 * time.Millisecond, For: b.For, Each: func(f chaos.Fault, err error) { w.note(b, f, err) }})
-			if err != nil && ctx.Err() == nil {
-				w.say("step %d, churn: %v", n, err)
-			}
-			return
+	if b.Kind == churnKind {
+		spec := chaos.Spec{Every: 200 * time.Millisecond, For: b.For, Each: func(f chaos.Fault, err error) { w.record(b, f, err) }}
+		if _, err := w.chaos.Churn(ctx, spec); err != nil && ctx.Err() == nil {
+			w.say("step %d, churn: %v", n, err)
 		}
-		var f chaos.Fault
-		f, err = w.set(ctx, b)
+		return
+	}
+	for try := 1; try <= tries && ctx.Err() == nil; try++ {
+		f, err := w.injectOnce(ctx, b)
 		if f.Begun == 0 && ctx.Err() != nil {
 			return // stopped before it began
 		}
-		w.note(b, f, err)
+		w.record(b, f, err)
 		if err == nil || final(err) {
 			return
 		}
 	}
+}
+
+// injectOnce injects a planned fault and returns when it is over.
+func (w *stormRun) injectOnce(ctx context.Context, b plannedFault) (chaos.Fault, error) {
+	spec := b.Spec
+	if slices.Contains(spec.Targets, chaos.Quorum) {
+		if err := w.all(ctx); err != nil {
+			return chaos.Fault{}, err
+		}
+	}
+	// The kill that makes the leader change is a fault of its own.
+	spec.Each = func(f chaos.Fault, err error) {
+		w.record(plannedFault{Kind: chaos.KillLeader, Aim: b.Aim, step: b.step}, f, err)
+	}
+	if b.Kind == "flap" {
+		spec.Each = nil
+	}
+	if b.Sealed {
+		spec.Until = func(ctx context.Context, at chaos.Target) error {
+			// Other faults may stand meanwhile: the wait is bounded.
+			const bound = 20 * time.Second
+			ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("%w within %v: a seal above token %d", ErrNotSeen, bound, at.Token))
+			defer cancel()
+			above := at.Token
+			if spec.At != "" { // whoever has sealed has a mark of its own there already
+				r, err := w.ledger.Resource(ctx, group)
+				if err != nil {
+					return err
+				}
+				above = max(above, r.Token)
+			}
+			return await(ctx, "a seal", func(ctx context.Context) bool {
+				r, err := w.ledger.Resource(ctx, group)
+				return err == nil && r.Token > above
+			})
+		}
+	}
+	return w.chaos.Inject(ctx, spec)
 }
 
 // final: to try once more would be no use, or the fault was set. Any other error means
@@ -197,18 +220,17 @@ func final(err error) bool {
 	return slices.ContainsFunc([]error{chaos.ErrNoBite, chaos.ErrCannot, chaos.ErrNoLeader, chaos.ErrFleet, chaos.ErrNotHealed, ErrNotSeen}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// note takes a fault down: in the storm's record, and in the history if it stood at all.
-func (w *weather) note(b blow, f chaos.Fault, err error) {
+// record writes a fault to the storm's record, and to the history if it stood at all.
+func (w *stormRun) record(b plannedFault, f chaos.Fault, err error) {
 	missed := errors.Is(err, chaos.ErrNoBite) || errors.Is(err, chaos.ErrChanged)
-	r := struck{Step: b.step, Kind: b.Kind, Aim: b.Aim, Target: f.Target, Token: f.Token, Begun: f.Begun, Healed: f.Healed, Set: f.Set, Held: f.Held, Evidence: f.Evidence, Shown: f.Shown, PIDs: f.PIDs,
-		Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
+	r := injectedFault{Step: b.step, Kind: b.Kind, Aim: b.Aim, Fault: f, Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
 	if err != nil {
 		r.Problem = err.Error()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if r.Bit {
-		w.bits++
+		w.effective++
 		w.kinds[b.Kind] = true
 		w.say("it bit: %s of %s: %s", b.Kind, f.Target, f.Evidence)
 	} else {
@@ -223,11 +245,12 @@ func (w *weather) note(b blow, f chaos.Fault, err error) {
 // inHistory returns the lines of a fault in the history. One that does not count is there
 // too: it may have stood for a moment, which can excuse something. A kill that does not
 // count was not made.
-func (r struck) inHistory() []check.Fault {
+func (r injectedFault) inHistory() []check.Fault {
 	if r.Begun == 0 {
 		return nil
 	}
-	f := inHistory(chaos.Fault{Name: r.Kind, Target: r.Target, Token: r.Token, Begun: r.Begun, Healed: r.Healed, Set: r.Set, Held: r.Held, Evidence: r.Evidence, Shown: r.Shown, PIDs: r.PIDs}, classOf(r.Kind))
+	f := inHistory(r.Fault, classOf(r.Kind))
+	f.Name = r.Kind
 	switch {
 	case !r.Bit && f.Class == check.ClassKill:
 		return nil // nobody was killed
@@ -237,6 +260,13 @@ func (r struck) inHistory() []check.Fault {
 		f.Healed, f.Set, f.Held = f.Begun, 0, 0 // what the node does when it is started again is not held against it
 	}
 	all := []check.Fault{f}
+	if r.Bit && r.Stopped > 0 && r.Stopped < r.Begun {
+		// Until it was killed it stood still, and could not see its term end.
+		part := f
+		part.Name, part.PartOf, part.Class, part.Begun, part.Healed = f.Name+": stood still", f.Name, check.ClassPause, r.Stopped, r.Begun
+		part.Proof.Kind = check.ProofStopped
+		all = append(all, part)
+	}
 	if r.Bit && r.Kind == "stop-leader" {
 		// A process that does not stop in time ends without a word about its term.
 		end := f
@@ -251,19 +281,4 @@ func (r struck) inHistory() []check.Fault {
 		}
 	}
 	return all
-}
-
-// classOf is what a kind does to the guarantees of the node that it hits.
-func classOf(kind string) string {
-	switch {
-	case kind == "quorum-lost":
-		return check.ClassQuorum
-	case strings.HasSuffix(kind, "-ledger"), strings.HasSuffix(kind, "-member"):
-		return ""
-	case strings.HasPrefix(kind, "kill-"), kind == "churn":
-		return check.ClassKill
-	case strings.HasPrefix(kind, "pause-"):
-		return check.ClassPause
-	}
-	return ""
 }

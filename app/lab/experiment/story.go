@@ -9,17 +9,17 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
-// tale is what each saw, and when.
-type tale []moment
+// storyEvents is what each saw, and when.
+type storyEvents []storyEvent
 
-type moment struct {
+type storyEvent struct {
 	at        clock.Instant
 	who, what string
 }
 
-func (t *tale) add(at clock.Instant, who, format string, args ...any) {
+func (t *storyEvents) add(at clock.Instant, who, format string, args ...any) {
 	if at > 0 {
-		*t = append(*t, moment{at, who, fmt.Sprintf(format, args...)})
+		*t = append(*t, storyEvent{at, who, fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -34,7 +34,7 @@ func story(o Outcome) Table {
 	if !ok {
 		return t
 	}
-	var all tale
+	var all storyEvents
 	stood := o.Report.Faults[0]
 	all.add(stood.Begun, "leader "+c.old.Node, "has checked its term, token %d, and stands still before its write", c.old.Token)
 	if c.next.Vacant < c.next.Began { // later it is what the old leader saw when it woke up
@@ -64,7 +64,7 @@ func story(o Outcome) Table {
 	for _, name := range workers {
 		all.worker(o, name, c, stood.Begun, until)
 	}
-	slices.SortStableFunc(all, func(a, b moment) int { return cmp.Compare(a.at, b.at) })
+	slices.SortStableFunc(all, func(a, b storyEvent) int { return cmp.Compare(a.at, b.at) })
 	for _, m := range all {
 		t.Rows = append(t.Rows, []string{fmt.Sprintf("%.3f", m.at.Sub(stood.Begun).Seconds()), m.who, m.what})
 	}
@@ -73,8 +73,8 @@ func story(o Outcome) Table {
 
 // worker adds what one worker took and refused in a change of leader: the last order of
 // the old leader, the first of the new, and whatever came of the old one afterwards.
-func (t *tale) worker(o Outcome, name string, c change, stood, until clock.Instant) {
-	var before, last orders // of the old leader; of all
+func (t *storyEvents) worker(o Outcome, name string, c change, stood, until clock.Instant) {
+	var before, last workerCounts // of the old leader; of all
 	for _, s := range o.Orders {
 		if s.Worker != name || s.At > until {
 			continue

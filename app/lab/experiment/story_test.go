@@ -26,7 +26,7 @@ func TestStory(t *testing.T) {
 				{Token: 2, Node: "node-2", Vacant: s(8), Began: s(8.01), FirstAttempt: s(8.02), FirstAnswer: s(8.03), Attempts: 5},
 			},
 		},
-		Orders: []orders{
+		Orders: []workerCounts{
 			{Worker: "worker-1", At: s(-2), Token: 1, Accepted: 3, Runs: 10},
 			{Worker: "worker-2", At: s(-1), Token: 1, Accepted: 1, Runs: 12},
 			{Worker: "worker-1", At: s(8.2), Token: 2, Accepted: 4, Runs: 30},

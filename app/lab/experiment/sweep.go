@@ -57,7 +57,7 @@ func sweepTrials(size Size) (all []Trial) {
 	kills := func(engine string, rounds int, t timing) Trial {
 		return Trial{
 			Name: fmt.Sprintf("kill-%s-%v", engine, t), Engine: engine, TTL: t.ttl, Beat: t.beat, Misses: t.misses, Nodes: 3, Rate: 50, Rounds: rounds,
-			Patience: s, Pass: safe("evidence"), play: killRounds,
+			Patience: s, Pass: safe("evidence"), play: killScript().play,
 		}
 	}
 	// A node that a busy machine does not let run has paused, which G3 excepts, and no

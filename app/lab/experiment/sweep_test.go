@@ -189,18 +189,18 @@ func TestTogether(t *testing.T) {
 	}
 	var acted atomic.Int32
 	batch := batches(trials)[1]
-	outcomes, err := atOnce(t.Context(), batch, func(ctx context.Context, trial Trial) (Outcome, error) {
-		return Outcome{Trial: trial, Seconds: 3}, trial.with.begin.meet(ctx, trial.with.all, func() error { acted.Add(1); return nil })
+	outcomes, err := runBatch(t.Context(), batch, func(ctx context.Context, trial Trial) (Outcome, error) {
+		return Outcome{Trial: trial, Seconds: 3}, trial.with.begin.wait(ctx, trial.with.all, func() error { acted.Add(1); return nil })
 	})
 	if err != nil || acted.Load() != 1 || outcomes[2].Name != "c" || outcomes[2].Seconds != 1 {
 		t.Errorf("%v, acted %d times, %+v", err, acted.Load(), outcomes)
 	}
 	broken := errors.New("broken")
-	_, err = atOnce(t.Context(), share(nil, Trial{Name: "a"}, Trial{Name: "b"}), func(ctx context.Context, trial Trial) (Outcome, error) {
+	_, err = runBatch(t.Context(), share(nil, Trial{Name: "a"}, Trial{Name: "b"}), func(ctx context.Context, trial Trial) (Outcome, error) {
 		if trial.Name == "b" {
 			return Outcome{}, broken
 		}
-		return Outcome{}, trial.with.begin.meet(ctx, 2, func() error { return nil })
+		return Outcome{}, trial.with.begin.wait(ctx, 2, func() error { return nil })
 	})
 	if !errors.Is(err, broken) {
 		t.Errorf("%v, want that of the one that failed", err)
@@ -233,8 +233,8 @@ func TestDisturbance(t *testing.T) {
 	}
 	d.stop()
 	d.stop()
-	if !strings.Contains(d.said, "s of CPU") || !strings.Contains(d.said, "synced writes") || d.wrong != nil {
-		t.Errorf("it says %q, %v", d.said, d.wrong)
+	if !strings.Contains(d.evidence, "s of CPU") || !strings.Contains(d.evidence, "synced writes") || d.wrong != nil {
+		t.Errorf("it says %q, %v", d.evidence, d.wrong)
 	}
 	for _, p := range d.burning {
 		select {
@@ -254,7 +254,7 @@ func TestDisturbance(t *testing.T) {
 	for _, none := range []*disturbance{{kind: busyCPU, burning: []*child.Process{idle}}, {kind: busyDisk}} {
 		none.begun, none.cancel = now().Add(-time.Minute), func() {}
 		if none.stop(); !errors.Is(none.wrong, ErrNotSeen) {
-			t.Errorf("%s by nobody: %v, said %q", none.kind, none.wrong, none.said)
+			t.Errorf("%s by nobody: %v, said %q", none.kind, none.wrong, none.evidence)
 		}
 	}
 

@@ -1,9 +1,7 @@
 package experiment
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"sync"
@@ -15,9 +13,9 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// orders is what a worker had taken and refused at an instant. The instant is when that
+// workerCounts is what a worker had taken and refused at an instant. The instant is when that
 // was first seen, up to lookEvery later than it was so.
-type orders struct {
+type workerCounts struct {
 	Worker string        `json:"worker"`
 	At     clock.Instant `json:"at"`
 	// Token is the highest that it had seen.
@@ -37,7 +35,7 @@ const (
 // watchWorkers gives the workers a standing order besides the jobs of every trial, and
 // writes down what they take until the returned function is called. Without workers it
 // does nothing.
-func (s *stage) watchWorkers(ctx context.Context) (stop func(), err error) {
+func (s *trialRun) watchWorkers(ctx context.Context) (stop func(), err error) {
 	if s.trial.Workers == 0 {
 		return func() {}, nil
 	}
@@ -47,7 +45,7 @@ func (s *stage) watchWorkers(ctx context.Context) (stop func(), err error) {
 	if err := await(ctx, "every worker with its standing order and a job taken", func(ctx context.Context) bool {
 		jobs := uint64(0)
 		for _, w := range s.file.Workers {
-			st, err := workerStatus(ctx, w.URL)
+			st, err := s.workerStatus(ctx, w.URL)
 			if err != nil || len(st.Orders) == 0 {
 				return false
 			}
@@ -62,13 +60,13 @@ func (s *stage) watchWorkers(ctx context.Context) (stop func(), err error) {
 	var mu sync.Mutex
 	for _, w := range s.file.Workers {
 		looking.Go(func() {
-			var last orders
+			var last workerCounts
 			for ; ctx.Err() == nil; _ = s.hold(ctx, lookEvery) {
-				st, err := workerStatus(ctx, w.URL)
+				st, err := s.workerStatus(ctx, w.URL)
 				if err != nil {
 					continue
 				}
-				seen := orders{Worker: w.ID, Token: st.Token, Accepted: st.Accepted, Refused: st.Refused, Duplicates: st.Duplicates}
+				seen := workerCounts{Worker: w.ID, Token: st.Token, Accepted: st.Accepted, Refused: st.Refused, Duplicates: st.Duplicates}
 				same := last
 				same.At, same.Runs = 0, 0
 				if seen == same {
@@ -80,8 +78,8 @@ func (s *stage) watchWorkers(ctx context.Context) (stop func(), err error) {
 				}
 				last = seen
 				mu.Lock()
-				if len(s.orders) < maxOrders {
-					s.orders = append(s.orders, seen)
+				if len(s.workerCounts) < maxOrders {
+					s.workerCounts = append(s.workerCounts, seen)
 				}
 				mu.Unlock()
 			}
@@ -94,47 +92,16 @@ func (s *stage) watchWorkers(ctx context.Context) (stop func(), err error) {
 }
 
 // standing tells the leader what all workers do on and on.
-func (s *stage) standing(ctx context.Context) error {
+func (s *trialRun) standing(ctx context.Context) error {
 	l, err := s.leader(ctx, 0)
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(api.Fleet{Orders: []api.Order{{Name: "sweep", Run: "count", EveryMS: 500}}})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPut, l.URL+"/fleet", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", l.ID, resp.Status)
-	}
-	return nil
+	workerCounts := api.Fleet{Orders: []api.Order{{Name: "sweep", Run: "count", EveryMS: 500}}}
+	return s.chaos.Call(ctx, 10*time.Second, http.MethodPut, l.URL+"/fleet", nil, workerCounts, nil)
 }
 
-func workerStatus(ctx context.Context, url string) (worker.Status, error) {
-	var st worker.Status
-	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/status", http.NoBody)
-	if err != nil {
-		return st, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return st, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	const most = 1 << 20
-	err = json.NewDecoder(http.MaxBytesReader(nil, resp.Body, most)).Decode(&st)
+func (s *trialRun) workerStatus(ctx context.Context, url string) (st worker.Status, err error) {
+	err = s.chaos.Call(ctx, 500*time.Millisecond, http.MethodGet, url+"/status", nil, nil, &st)
 	return st, err
 }

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -40,21 +41,8 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Connections == 0 {
-		c.Connections = 256
-	}
-	if c.For == 0 {
-		c.For = 30 * time.Second
-	}
-	if c.N == 0 {
-		c.N = 1
-	}
-	if c.Timeout == 0 {
-		c.Timeout = 2 * time.Second
-	}
-	if c.Patience == 0 {
-		c.Patience = 30 * time.Second
-	}
+	c.Connections, c.N = cmp.Or(c.Connections, 256), cmp.Or(c.N, 1)
+	c.For, c.Timeout, c.Patience = cmp.Or(c.For, 30*time.Second), cmp.Or(c.Timeout, 2*time.Second), cmp.Or(c.Patience, 30*time.Second)
 	return c
 }
 

@@ -13,16 +13,10 @@ import (
 // when a node first saw the vacancy to the beginning of the next term.
 type Elections struct {
 	Note   string
-	Series []ElectionSeries
+	Series []Series
 	// Bar, if given, is where BarQuantile (0.95) of the first series shall be below.
 	Bar         time.Duration
 	BarQuantile float64
-}
-
-// ElectionSeries is one way of electing.
-type ElectionSeries struct {
-	Name    string
-	Samples []time.Duration
 }
 
 // Figure draws, for every latency, which share of the elections was faster.

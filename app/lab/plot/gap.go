@@ -12,13 +12,7 @@ import (
 // old leader to the first of the new, on one clock. Below zero both wrote.
 type Gaps struct {
 	Note   string
-	Series []GapSeries
-}
-
-// GapSeries is one kind of handover.
-type GapSeries struct {
-	Name    string
-	Samples []time.Duration
+	Series []Series
 }
 
 // Figure draws them.
@@ -74,7 +68,7 @@ func (g Gaps) Figure() (*Figure, error) {
 	return fig, nil
 }
 
-func (g Gaps) lane(c draw.Canvas, s GapSeries, i int, mid float64, x, y func(float64) vg.Length) {
+func (g Gaps) lane(c draw.Canvas, s Series, i int, mid float64, x, y func(float64) vg.Length) {
 	if len(s.Samples) == 0 {
 		return
 	}

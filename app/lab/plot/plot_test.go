@@ -74,11 +74,11 @@ func examples() map[string]figure {
 		"timeline-storm": storm,
 		"election": Elections{
 			Note: "9 nodes on etcd, leader killed every 5 s for 10 minutes, TTL 2 s, seed 3", Bar: 500 * ms,
-			Series: []ElectionSeries{{"in line", around(rng, 120, 3*ms, 60*ms)}, {"all at once", around(rng, 120, 8*ms, 900*ms)}},
+			Series: []Series{{"in line", around(rng, 120, 3*ms, 60*ms)}, {"all at once", around(rng, 120, 8*ms, 900*ms)}},
 		},
 		"gaps": Gaps{
 			Note:   "100 rounds each, attempts to write on one clock, gap < 0 & overlap = \"both write\", TTL 3 s, seed 5",
-			Series: []GapSeries{{"resign, etcd", around(rng, 100, 4*ms, 40*ms)}, {"transfer, etcd", around(rng, 100, 3*ms, 22*ms)}, {"transfer, raft", around(rng, 100, 2*ms, 15*ms)}},
+			Series: []Series{{"resign, etcd", around(rng, 100, 4*ms, 40*ms)}, {"transfer, etcd", around(rng, 100, 3*ms, 22*ms)}, {"transfer, raft", around(rng, 100, 2*ms, 15*ms)}},
 		},
 	}
 }
@@ -150,10 +150,10 @@ func TestTitles(t *testing.T) {
 		"Two leaders took effect at once":         Timeline{Length: s, Effect: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
 		"took effect, over 3 terms":               Timeline{Length: s, Show: 2 * ms, Effect: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, 3 * ms}, {"a", 3, 4 * ms, s}}},
 		"1 late write refused":                    Timeline{Length: s, Effect: []Stretch{{"a", 1, 0, ms}}, Refused: []Mark{{"a", ms}}},
-		"within the bar of 500 ms":                Elections{Bar: 500 * ms, Series: []ElectionSeries{{"x", []time.Duration{ms, 2 * ms}}}},
-		"MISSING the bar":                         Elections{Bar: 500 * ms, Series: []ElectionSeries{{"x", []time.Duration{ms, s}}}},
-		"1 of 2 handovers":                        Gaps{Series: []GapSeries{{"x", []time.Duration{-ms, ms}}}},
-		"2 of 2 handovers":                        Gaps{Series: []GapSeries{{"x", []time.Duration{0, ms}}}},
+		"within the bar of 500 ms":                Elections{Bar: 500 * ms, Series: []Series{{"x", []time.Duration{ms, 2 * ms}}}},
+		"MISSING the bar":                         Elections{Bar: 500 * ms, Series: []Series{{"x", []time.Duration{ms, s}}}},
+		"1 of 2 handovers":                        Gaps{Series: []Series{{"x", []time.Duration{-ms, ms}}}},
+		"2 of 2 handovers":                        Gaps{Series: []Series{{"x", []time.Duration{0, ms}}}},
 	} {
 		f, err := e.Figure()
 		if err != nil {
@@ -173,7 +173,7 @@ func TestTitles(t *testing.T) {
 func TestNothing(t *testing.T) {
 	for _, e := range []figure{
 		Failovers{}, Failovers{Series: []FailoverSeries{{Engine: "etcd", At: []FailoverPoint{{TTL: 1}}}}}, Knee{}, Timeline{Length: 1}, Elections{},
-		Elections{Series: []ElectionSeries{{Name: "x"}}}, Gaps{}, Gaps{Series: []GapSeries{{Name: "x"}}},
+		Elections{Series: []Series{{Name: "x"}}}, Gaps{}, Gaps{Series: []Series{{Name: "x"}}},
 	} {
 		if _, err := e.Figure(); !errors.Is(err, ErrNothing) {
 			t.Errorf("%+v: %v", e, err)

@@ -8,6 +8,12 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
+// Series is measurements of one kind.
+type Series struct {
+	Name    string
+	Samples []time.Duration
+}
+
 // maxDots is how many dots stand for one set of measurements: the extremes, and the
 // others evenly by rank.
 const maxDots = 400

@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -77,26 +78,16 @@ type attemptName struct {
 
 // collectNode reads the trace of one node, which may have been several processes.
 func collectNode(history, path string) ([]effect, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
 	node := strings.TrimSuffix(filepath.Base(path), ".trace")
 	var events []check.Event
 	var effects []effect
 	open := map[attemptName]int{}
 	whole := map[int]bool{}
 	lines := map[int]uint64{} // by process
-	in := bufio.NewScanner(f)
-	for in.Scan() {
-		var l api.TraceLine
-		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
+	err := eachLine(path, "", func(l api.TraceLine) error {
 		if !whole[l.PID] {
 			if _, err := os.Stat(filepath.Join(filepath.Dir(path), api.TraceWhole(node, l.PID))); err != nil {
-				return nil, fmt.Errorf("%s (pid %d) could not write everything down, its log says why: %w", node, l.PID, err)
+				return fmt.Errorf("%s (pid %d) could not write everything down, its log says why: %w", node, l.PID, err)
 			}
 			whole[l.PID] = true
 		}
@@ -104,7 +95,7 @@ func collectNode(history, path string) ([]effect, error) {
 			lines[l.PID] = 0
 		}
 		if lines[l.PID]++; l.N != lines[l.PID] {
-			return nil, fmt.Errorf("%s (pid %d) wrote line %d, and line %d is missing in %s", node, l.PID, l.N, lines[l.PID], path)
+			return fmt.Errorf("%s (pid %d) wrote line %d, and line %d is missing", node, l.PID, l.N, lines[l.PID])
 		}
 		name := attemptName{l.PID, l.Token, l.At}
 		switch l.Kind {
@@ -114,7 +105,7 @@ func collectNode(history, path string) ([]effect, error) {
 		case api.TraceDone:
 			i, ok := open[name]
 			if !ok {
-				return nil, fmt.Errorf("%s: a write ended that had not begun: %s", path, in.Text())
+				return fmt.Errorf("a write of %s with token %d ended that had not begun", node, l.Token)
 			}
 			delete(open, name)
 			a := events[i].(check.Attempt)
@@ -141,9 +132,10 @@ func collectNode(history, path string) ([]effect, error) {
 			}
 			events = append(events, g)
 		}
-	}
-	if err := in.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	w, err := check.Create(history, node, 0)
 	if err != nil {
@@ -155,6 +147,31 @@ func collectNode(history, path string) ([]effect, error) {
 		}
 	}
 	return effects, w.Close()
+}
+
+// eachLine reads a file with one JSON value a line. Lines without the given text are
+// passed over unread.
+func eachLine[T any](path, with string, see func(T) error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	in := bufio.NewScanner(f)
+	for in.Scan() {
+		if !bytes.Contains(in.Bytes(), []byte(with)) {
+			continue
+		}
+		var v T
+		err := json.Unmarshal(in.Bytes(), &v)
+		if err == nil {
+			err = see(v)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return in.Err()
 }
 
 // writesOf are the effects that an attempt asks for.

@@ -27,8 +27,8 @@ var ErrNotSeen = errors.New("not seen")
 // to have seen nothing.
 const patience = 60 * time.Second
 
-// stage is a fleet at work, for the script of a trial.
-type stage struct {
+// trialRun is a fleet at work, for the script of a trial.
+type trialRun struct {
 	trial  Trial
 	rng    *rand.Rand
 	say    func(format string, args ...any)
@@ -41,23 +41,23 @@ type stage struct {
 	calls  *check.Writer
 	faults *check.Writer
 
-	jobs   []check.Job
-	rounds []Round
-	orders []orders
-	load   load.Report
-	loads  int
+	jobs         []check.Job
+	rounds       []Round
+	workerCounts []workerCounts
+	load         load.Report
+	loads        int
 
-	churned *churned // nil: it was no storm of kills
+	churnCost *churnCost // nil: it was no storm of kills
 }
 
-func (s *stage) urls() (urls []string) {
+func (s *trialRun) urls() (urls []string) {
 	for _, n := range s.file.Nodes {
 		urls = append(urls, n.URL)
 	}
 	return urls
 }
 
-func (s *stage) url(id string) string {
+func (s *trialRun) url(id string) string {
 	for _, n := range s.file.Nodes {
 		if n.ID == id {
 			return n.URL
@@ -66,8 +66,26 @@ func (s *stage) url(id string) string {
 	return ""
 }
 
-// rehearse runs the script under load.
-func (s *stage) rehearse(ctx context.Context) error {
+// runScript runs the script under load, with jobs that must fire meanwhile.
+func (s *trialRun) runScript(ctx context.Context) error {
+	return s.underLoad(ctx, func(ctx context.Context) error {
+		if err := errors.Join(s.putJobs(ctx), s.hold(ctx, time.Second)); err != nil {
+			return err
+		}
+		if err := s.trial.play(ctx, s); err != nil {
+			return err
+		}
+		// What was healed last shall be seen to be well.
+		if err := errors.Join(s.all(ctx), s.hold(ctx, time.Second)); err != nil {
+			return err
+		}
+		return s.endJobs(ctx)
+	})
+}
+
+// underLoad connects to the fleet, waits for a leader, and lets callers call while do
+// runs.
+func (s *trialRun) underLoad(ctx context.Context, do func(context.Context) error) error {
 	var err error
 	if s.nodes, err = fleetclient.New(fleetclient.Config{URLs: s.urls(), Timeout: 2 * time.Second}); err != nil {
 		return err
@@ -93,17 +111,7 @@ func (s *stage) rehearse(ctx context.Context) error {
 			URLs: s.urls(), Rate: s.trial.Rate, Connections: 64, For: 24 * time.Hour, Timeout: s.trial.Patience, Calls: s.calls, Name: "caller-",
 		})
 	})
-	err = errors.Join(s.putJobs(ctx), s.hold(ctx, time.Second))
-	if err == nil {
-		err = s.trial.play(ctx, s)
-	}
-	if err == nil {
-		// What was healed last shall be seen to be well.
-		err = errors.Join(s.all(ctx), s.hold(ctx, time.Second))
-	}
-	if err == nil {
-		err = s.endJobs(ctx)
-	}
+	err = do(ctx)
 	stop()
 	callers.Wait()
 	if err == nil {
@@ -113,18 +121,13 @@ func (s *stage) rehearse(ctx context.Context) error {
 }
 
 // hold lets time pass.
-func (s *stage) hold(ctx context.Context, d time.Duration) error {
+func (s *trialRun) hold(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-time.After(d):
 		return nil
 	}
-}
-
-// somewhere lets up to one beat pass, so that faults do not hit at the same place in it.
-func (s *stage) somewhere(ctx context.Context) error {
-	return s.hold(ctx, 500*time.Millisecond+time.Duration(s.rng.Int64N(int64(s.trial.TTL/4))))
 }
 
 // await looks until it is seen.
@@ -142,7 +145,7 @@ func await(ctx context.Context, what string, seen func(context.Context) bool) er
 }
 
 // leader waits for one that works, with a token above.
-func (s *stage) leader(ctx context.Context, above fence.Token) (fleetclient.Leader, error) {
+func (s *trialRun) leader(ctx context.Context, above fence.Token) (fleetclient.Leader, error) {
 	var l fleetclient.Leader
 	err := await(ctx, fmt.Sprintf("a leader with a token above %d", above), func(ctx context.Context) bool {
 		for _, n := range s.file.Nodes {
@@ -157,7 +160,7 @@ func (s *stage) leader(ctx context.Context, above fence.Token) (fleetclient.Lead
 	return l, err
 }
 
-func (s *stage) status(ctx context.Context, url string) (api.Status, bool) {
+func (s *trialRun) status(ctx context.Context, url string) (api.Status, bool) {
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
 	st, err := s.nodes.Status(ctx, url)
@@ -165,7 +168,7 @@ func (s *stage) status(ctx context.Context, url string) (api.Status, bool) {
 }
 
 // all waits until every node answers, and one of them leads.
-func (s *stage) all(ctx context.Context) error {
+func (s *trialRun) all(ctx context.Context) error {
 	if err := await(ctx, "every node answering", func(ctx context.Context) bool {
 		for _, n := range s.file.Nodes {
 			if _, ok := s.status(ctx, n.URL); !ok {
@@ -182,9 +185,9 @@ func (s *stage) all(ctx context.Context) error {
 
 // sealed waits until the ledger takes nothing below a token above that of the old
 // leader, and returns who leads with it.
-func (s *stage) sealed(ctx context.Context, old fence.Token) (fleetclient.Leader, error) {
+func (s *trialRun) sealed(ctx context.Context, old fence.Token) (fleetclient.Leader, error) {
 	if err := await(ctx, "the successor's seal", func(ctx context.Context) bool {
-		r, err := s.ledger.Resource(ctx, group)
+		r, err := s.ledger.Resource(ctx, s.file.Group)
 		return err == nil && r.Token > old
 	}); err != nil {
 		return fleetclient.Leader{}, err
@@ -192,12 +195,13 @@ func (s *stage) sealed(ctx context.Context, old fence.Token) (fleetclient.Leader
 	return s.leader(ctx, old)
 }
 
-// take lets callers take numbers from one node, which they believe to lead.
-func (s *stage) take(ctx context.Context, from fleetclient.Leader, count int64) error {
+// take lets callers take numbers from one node, which they believe to lead. It fails if
+// none was answered in time.
+func (s *trialRun) take(ctx context.Context, from fleetclient.Leader, count int64, within time.Duration) error {
 	s.loads++
 	r, err := load.Run(ctx, load.Config{
-		URLs: []string{from.URL}, Rate: 400, Connections: 8, Count: count, For: 10 * time.Second, Timeout: s.trial.Patience,
-		Patience: 10 * time.Second, Calls: s.calls, Name: fmt.Sprintf("visitor-%d-", s.loads),
+		URLs: []string{from.URL}, Rate: 400, Connections: 8, Count: count, For: within, Timeout: s.trial.Patience,
+		Patience: within, Calls: s.calls, Name: fmt.Sprintf("visitor-%d-", s.loads),
 	})
 	if err == nil && r.Calls == 0 {
 		err = fmt.Errorf("%w: %s answered none of %d calls (%s)", ErrNotSeen, from.ID, count, r.FirstTrouble)
@@ -205,8 +209,18 @@ func (s *stage) take(ctx context.Context, from fleetclient.Leader, count int64) 
 	return err
 }
 
+// writes waits until the ledger takes a write again, and returns whose.
+func (s *trialRun) writes(ctx context.Context) (l fleetclient.Leader, err error) {
+	err = await(ctx, "a number from the leader", func(ctx context.Context) bool {
+		var lerr error
+		l, lerr = s.leader(ctx, 0)
+		return lerr == nil && s.take(ctx, l, 1, time.Second) == nil
+	})
+	return l, err
+}
+
 // refusal waits until the ledger lists a stale write of a term that is over.
-func (s *stage) refusal(ctx context.Context, node string, token fence.Token) (ledgerapi.Rejection, error) {
+func (s *trialRun) refusal(ctx context.Context, node string, token fence.Token) (ledgerapi.Rejection, error) {
 	var found ledgerapi.Rejection
 	err := await(ctx, fmt.Sprintf("a stale write of %s with token %d", node, token), func(ctx context.Context) bool {
 		page, err := s.ledger.Rejections(ctx, "", ledgerapi.MaxPage)
@@ -214,7 +228,7 @@ func (s *stage) refusal(ctx context.Context, node string, token fence.Token) (le
 			return false
 		}
 		for _, r := range page.Items {
-			if r.Resource == group && r.Token == token && r.Holder == node && r.CurrentToken > token {
+			if r.Resource == s.file.Group && r.Token == token && r.Holder == node && r.CurrentToken > token {
 				found = r
 				return true
 			}
@@ -225,51 +239,11 @@ func (s *stage) refusal(ctx context.Context, node string, token fence.Token) (le
 }
 
 // down waits until a node no longer says that it leads with a token.
-func (s *stage) down(ctx context.Context, id string, token fence.Token) error {
+func (s *trialRun) down(ctx context.Context, id string, token fence.Token) error {
 	return await(ctx, id+" stepping down", func(ctx context.Context) bool {
 		st, ok := s.status(ctx, s.url(id))
 		return ok && (st.Role != api.Leader || st.FenceToken != token)
 	})
-}
-
-// broken sets a fault and writes it down. If the leader changed while it was being set,
-// which a loaded machine may do, it is set again.
-func (s *stage) broken(class string, set func() (chaos.Fault, error)) (chaos.Fault, error) {
-	const tries = 3
-	for try := 1; ; try++ {
-		f, err := set()
-		changed := errors.Is(err, chaos.ErrChanged)
-		switch {
-		case errors.Is(err, chaos.ErrNoBite):
-			return f, fmt.Errorf("%w: %w", ErrNotSeen, err)
-		case err != nil && (!changed || try == tries):
-			return f, err
-		case changed:
-			s.say("%v; once more", err)
-		default:
-			s.say("healed: %s of %s; %s", f.Name, f.Target, f.Evidence)
-		}
-		if f.Begun > 0 {
-			x := inHistory(f, class)
-			if changed {
-				x.Missed = "the leader changed while it was being set"
-			}
-			if err := s.faults.Write(x); err != nil {
-				return f, err
-			}
-		}
-		if !changed {
-			return f, nil
-		}
-	}
-}
-
-// inHistory is a fault in the words of a history.
-func inHistory(f chaos.Fault, class string) check.Fault {
-	return check.Fault{
-		Name: f.Name, Class: class, Target: f.Target, Begun: f.Begun, Healed: f.Healed, Set: f.Set, Held: f.Held, Evidence: f.Evidence,
-		Proof: check.Proof{Kind: string(f.Shown), PIDs: f.PIDs, Token: f.Token},
-	}
 }
 
 func now() clock.Instant { return clock.System().Now() }

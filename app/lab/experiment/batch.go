@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// together is what trials share that are run at the same time, on one machine.
-type together struct {
+// trialBatch is what trials share that are run at the same time, on one machine.
+type trialBatch struct {
 	// all is how many they are.
 	all int
 	// What disturbs the machine while they run; nil: nothing.
 	disturbance *disturbance
 
 	starting   sync.Mutex
-	begin, end gathering
+	begin, end barrier
 }
 
 // turn lets fleets be started one after the other: each looks for ports that are free.
-func (w *together) turn() (over func()) {
+func (w *trialBatch) turn() (over func()) {
 	if w == nil {
 		return func() {}
 	}
@@ -30,24 +30,24 @@ func (w *together) turn() (over func()) {
 
 // share marks trials as run together.
 func share(d *disturbance, trials ...Trial) []Trial {
-	w := &together{all: len(trials), disturbance: d}
+	w := &trialBatch{all: len(trials), disturbance: d}
 	for i := range trials {
 		trials[i].with = w
 	}
 	return trials
 }
 
-// gathering is where those who are together wait for each other.
-type gathering struct {
+// barrier is where those who are together wait for each other.
+type barrier struct {
 	mu   sync.Mutex
 	here int
 	met  chan struct{}
 	err  error
 }
 
-// meet waits until all are here. The last to come acts for all, before they go on; its
+// wait waits until all are here. The last to come acts for all, before they go on; its
 // error is everybody's.
-func (g *gathering) meet(ctx context.Context, all int, act func() error) error {
+func (g *barrier) wait(ctx context.Context, all int, act func() error) error {
 	g.mu.Lock()
 	if g.met == nil {
 		g.met = make(chan struct{})
@@ -109,8 +109,8 @@ func (t Trial) args() (args []string) {
 
 var errOther = errors.New("a trial that runs at the same time has failed")
 
-// atOnce runs trials at the same time; the first that fails ends the others.
-func atOnce(ctx context.Context, trials []Trial, run func(context.Context, Trial) (Outcome, error)) ([]Outcome, error) {
+// runBatch runs trials at the same time; the first that fails ends the others.
+func runBatch(ctx context.Context, trials []Trial, run func(context.Context, Trial) (Outcome, error)) ([]Outcome, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	outcomes, errs := make([]Outcome, len(trials)), make([]error, len(trials))
