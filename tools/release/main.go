@@ -87,6 +87,9 @@ func Make(repository, version, folder string) ([]Module, error) {
 		if _, err := run(filepath.Join(source, m.Dir), env, "go", "mod", "tidy"); err != nil {
 			return nil, fmt.Errorf("%s: %w", m.Path, err)
 		}
+		if err := m.include(source); err != nil {
+			return nil, err
+		}
 		if err := m.publish(source, version, proxy); err != nil {
 			return nil, fmt.Errorf("%s: %w", m.Path, err)
 		}
@@ -187,6 +190,30 @@ func (m Module) detach(source, version string, all []Module) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(source, m.Dir, "go.mod"), data, 0o644)
+}
+
+// include drops what go mod tidy had to be told to leave out: go install refuses to build a
+// module that excludes anything.
+func (m Module) include(source string) error {
+	path := filepath.Join(source, m.Dir, "go.mod")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	file, err := modfile.Parse(path, data, nil)
+	if err != nil {
+		return err
+	}
+	for _, e := range slices.Clone(file.Exclude) {
+		if err := file.DropExclude(e.Mod.Path, e.Mod.Version); err != nil {
+			return err
+		}
+	}
+	file.Cleanup()
+	if data, err = file.Format(); err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o644)
 }
 
 // publish puts the module into the proxy.
