@@ -80,7 +80,7 @@ func TestLoad(t *testing.T) {
 	srv := httptest.NewServer(load.Bare())
 	defer srv.Close()
 	env := map[string]string{"LAB_LOAD_COUNT": "50", "LAB_LOAD_URL": srv.URL}
-	code, stdout, stderr := labRun(t, env, "load", "-connections=2", "-for", "20s", "-o", "json", "--timeout", "20s")
+	code, stdout, stderr := labRun(t, env, "load", "--connections=2", "--for", "20s", "-o", "json", "--timeout", "20s")
 	var r load.Report
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil || r.Calls != 50 || r.Connections != 2 {
 		t.Fatalf("code %d, %q, %q (%v)", code, stdout, stderr, err)
@@ -167,7 +167,7 @@ func TestCheck(t *testing.T) {
 // A ledger is filled with as many jobs as were asked for.
 func TestJobs(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "l.db")
-	code, stdout, stderr := labRun(t, nil, "jobs", "-db", db, "-n", "2000")
+	code, stdout, stderr := labRun(t, nil, "jobs", "--db", db, "--n", "2000")
 	if code != exitOK || !strings.Contains(stdout, "2000 jobs") {
 		t.Errorf("code %d, %q, %q", code, stdout, stderr)
 	}

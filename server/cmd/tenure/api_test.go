@@ -30,7 +30,7 @@ func TestServeToken(t *testing.T) {
 	if code := run(t.Context(), []string{"serve", "token", "Node 1"}, environment(), strings.NewReader(""), &stdout, &stderr); code != exitUsage || stdout.Len() > 0 {
 		t.Errorf("%d, %s", code, &stderr)
 	}
-	made := makeToken(t, "node-1", "-expires", "1h")
+	made := makeToken(t, "node-1", "--expires", "1h")
 	if made.Entry.Name != "node-1" || len(made.Entry.SHA256) != 64 || strings.Contains(made.Token, made.Entry.SHA256) || time.Until(made.Entry.Expires) < 30*time.Minute {
 		t.Errorf("%+v", made.Entry)
 	}
@@ -77,7 +77,7 @@ func guardedServe(t *testing.T, policy string, names ...string) (*serveProcess, 
 			t.Fatal(err)
 		}
 	}
-	return startServe(t, "-data-dir", filepath.Join(dir, "data"), "-tokens", filepath.Join(dir, "tokens.json"), "-policy", filepath.Join(dir, "policy.json")), tokens
+	return startServe(t, "--data-dir", filepath.Join(dir, "data"), "--tokens", filepath.Join(dir, "tokens.json"), "--policy", filepath.Join(dir, "policy.json")), tokens
 }
 
 // said is a line and when it came.
@@ -283,7 +283,7 @@ func TestClientsOfTheDocs(t *testing.T) {
 // The clients of docs/api.md obey a request to transfer: the node that it names leads next,
 // past one that has waited for longer.
 func TestClientsObeyTransfer(t *testing.T) {
-	p := startServe(t, "-data-dir", filepath.Join(t.TempDir(), "data"))
+	p := startServe(t, "--data-dir", filepath.Join(t.TempDir(), "data"))
 	for _, d := range dialects() {
 		t.Run(d.program, func(t *testing.T) {
 			t.Parallel()

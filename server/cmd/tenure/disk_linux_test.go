@@ -20,7 +20,7 @@ func TestServeFailingDisk(t *testing.T) {
 	for _, force := range []bool{false, true} {
 		t.Run(fmt.Sprintf("force %v", force), func(t *testing.T) {
 			data := filepath.Join(t.TempDir(), "data")
-			p := startServe(t, "-data-dir", data, "-ttl", "20s")
+			p := startServe(t, "--data-dir", data, "--ttl", "20s")
 			var l service.Leading
 			p.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a"}, &l)
 			var b service.Session

@@ -34,7 +34,7 @@ func TestFlood(t *testing.T) {
 		}
 	}
 	const leaders, connections, ttl = 20, 300, 3 * time.Second
-	p := startServe(t, "-data-dir", filepath.Join(t.TempDir(), "data"), "-ttl", ttl.String())
+	p := startServe(t, "--data-dir", filepath.Join(t.TempDir(), "data"), "--ttl", ttl.String())
 	over, cancel := context.WithCancel(t.Context())
 	defer cancel()
 

@@ -103,7 +103,7 @@ func tokensIn(text string) []string {
 // engine itself.
 func TestTwoProcessesOneNodeID(t *testing.T) {
 	engine := enginetest.Cluster(t, 1).Members[0].Addr()
-	p := startServe(t, "-store", etcdURL(engine))
+	p := startServe(t, "--store", etcdURL(engine))
 	wrap := func(store, to string) func(*testing.T, string) candidacy {
 		return func(t *testing.T, group string) candidacy {
 			l := newLink(t, to)

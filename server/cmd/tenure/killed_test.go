@@ -251,7 +251,7 @@ func (b bases) watch(ctx context.Context, t *testing.T, witnesses []*witness, be
 func TestServiceAndEngineKilled(t *testing.T) {
 	e := enginetest.Cluster(t, 1)
 	store := "etcd://" + e.Members[0].Addr()
-	services := []*serveProcess{startServe(t, "-store", store), startServe(t, "-store", store)}
+	services := []*serveProcess{startServe(t, "--store", store), startServe(t, "--store", store)}
 	var at bases
 	for _, s := range services {
 		at = append(at, s.ready.URL)

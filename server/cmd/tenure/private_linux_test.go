@@ -38,7 +38,7 @@ func TestServePrivate(t *testing.T) {
 	}
 	data := filepath.Join(public, "data")
 
-	p := startServe(t, "-data-dir", data, "-ttl", "3s", "-engine-listen", "127.0.0.1:0")
+	p := startServe(t, "--data-dir", data, "--ttl", "3s", "--engine-listen", "127.0.0.1:0")
 	var l service.Leading
 	p.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a"}, &l)
 	var out service.Resigned
@@ -49,7 +49,7 @@ func TestServePrivate(t *testing.T) {
 	}
 	p.stop()
 
-	p.args = []string{"-data-dir", data, "-ttl", "3s"}
+	p.args = []string{"--data-dir", data, "--ttl", "3s"}
 	for term := 2; term <= 3; term++ {
 		p.ready.Store = nil
 		p.launch("127.0.0.1:0")

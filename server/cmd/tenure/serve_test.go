@@ -32,12 +32,12 @@ func TestServeExitCodes(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"other hosts, no credentials", []string{"-listen", "0.0.0.0:0"}, "no credentials"},
-		{"no such store", []string{"-store", "redis://x"}, "neither embedded nor etcd://"},
-		{"an empty host", []string{"-store", "etcd://a:1,,b:1"}, "empty host"},
-		{"groups maybe", []string{"-groups", "maybe"}, "neither open nor declared"},
-		{"policy alone", []string{"-policy", "x"}, "policy without credentials"},
-		{"tls without authority", []string{"-store", "etcds://a:1"}, "--store-ca"},
+		{"other hosts, no credentials", []string{"--listen", "0.0.0.0:0"}, "no credentials"},
+		{"no such store", []string{"--store", "redis://x"}, "neither embedded nor etcd://"},
+		{"an empty host", []string{"--store", "etcd://a:1,,b:1"}, "empty host"},
+		{"groups maybe", []string{"--groups", "maybe"}, "neither open nor declared"},
+		{"policy alone", []string{"--policy", "x"}, "policy without credentials"},
+		{"tls without authority", []string{"--store", "etcds://a:1"}, "--store-ca"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
@@ -80,7 +80,7 @@ func (p *serveProcess) launch(listen string) {
 	var said string
 	// Its port may be somebody else's for a moment.
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		p.Cmd = exec.Command(self, append([]string{"serve", "-listen", listen, "-until-eof"}, p.args...)...)
+		p.Cmd = exec.Command(self, append([]string{"serve", "--listen", listen, "--until-eof"}, p.args...)...)
 		p.stderr = &child.Buffer{}
 		p.Env, p.Stderr = append(os.Environ(), mainEnv+"=1"), p.stderr
 		if p.stdin, err = p.StdinPipe(); err != nil {
@@ -189,8 +189,8 @@ func follow(ctx context.Context, url, last string, f func(id string, kind feed.K
 // The embedded engine keeps terms over a stop and a restart, a second instance serves
 // beside it where it was given an address, and both stop in order.
 func TestServeEmbedded(t *testing.T) {
-	p := startServe(t, "-data-dir", filepath.Join(t.TempDir(), "data"), "-ttl", "3s", "-engine-listen", "127.0.0.1:0")
-	second := startServe(t, "-store", "etcd://"+strings.TrimPrefix(p.ready.Store[0], "http://"))
+	p := startServe(t, "--data-dir", filepath.Join(t.TempDir(), "data"), "--ttl", "3s", "--engine-listen", "127.0.0.1:0")
+	second := startServe(t, "--store", "etcd://"+strings.TrimPrefix(p.ready.Store[0], "http://"))
 	if second.ready.Deployment != p.ready.Deployment || p.ready.PID != p.Process.Pid {
 		t.Errorf("%+v beside %+v", second.ready, p.ready)
 	}
@@ -227,7 +227,7 @@ func TestServeEmbedded(t *testing.T) {
 func TestServeInstanceKilled(t *testing.T) {
 	e := enginetest.Cluster(t, 1)
 	store := "etcd://" + e.Members[0].Addr()
-	one, two := startServe(t, "-store", store), startServe(t, "-store", store)
+	one, two := startServe(t, "--store", store), startServe(t, "--store", store)
 	var l service.Leading
 	one.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a", Instance: "process-a-of-the-test", TTLMS: 20_000}, &l)
 	var last string
@@ -302,7 +302,7 @@ func (j *journal) place() string {
 // token is given twice, the history has every term, and a watcher that reconnects is
 // told each change once.
 func TestServeKilled(t *testing.T) {
-	p := startServe(t, "-data-dir", filepath.Join(t.TempDir(), "data"))
+	p := startServe(t, "--data-dir", filepath.Join(t.TempDir(), "data"))
 	addr := p.ready.Addr
 	j := &journal{told: make(map[string]int)}
 	ctx, cancel := context.WithCancel(t.Context())

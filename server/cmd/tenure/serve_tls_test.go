@@ -110,8 +110,8 @@ func TestServeSecureStore(t *testing.T) {
 	dir := t.TempDir()
 	ca, cert, key := issue(t, dir)
 	addr := secureEngine(t, dir, ca, cert, key)
-	store := []string{"-store", "etcds://" + addr}
-	p := startServe(t, append(store, "-store-ca", ca, "-store-cert", cert, "-store-key", key)...)
+	store := []string{"--store", "etcds://" + addr}
+	p := startServe(t, append(store, "--store-ca", ca, "--store-cert", cert, "--store-key", key)...)
 	var l service.Leading
 	p.until("POST", "/v1/groups/billing/campaign", service.CampaignRequest{NodeID: "a", Instance: "process-a-of-the-test"}, &l)
 	if l.Term != 1 {
@@ -119,12 +119,12 @@ func TestServeSecureStore(t *testing.T) {
 	}
 	otherCA, _, _ := issue(t, t.TempDir())
 	for name, args := range map[string][]string{
-		"no certificate":    {"-store-ca", ca},
-		"another authority": {"-store-ca", otherCA, "-store-cert", cert, "-store-key", key},
+		"no certificate":    {"--store-ca", ca},
+		"another authority": {"--store-ca", otherCA, "--store-cert", cert, "--store-key", key},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		var stdout, stderr bytes.Buffer
-		code := run(ctx, append(append([]string{"serve", "-listen", "127.0.0.1:0"}, store...), args...), environment(), strings.NewReader(""), &stdout, &stderr)
+		code := run(ctx, append(append([]string{"serve", "--listen", "127.0.0.1:0"}, store...), args...), environment(), strings.NewReader(""), &stdout, &stderr)
 		cancel()
 		if code != exitUnavailable || stdout.Len() > 0 {
 			t.Errorf("%s: %d, %s%s", name, code, &stdout, &stderr)

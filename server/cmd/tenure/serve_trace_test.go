@@ -66,7 +66,7 @@ func TestServeTraces(t *testing.T) {
 	c := &receiver{}
 	at := httptest.NewServer(c)
 	defer at.Close()
-	p := startServe(t, "-data-dir", filepath.Join(t.TempDir(), "data"), "-otlp-endpoint", at.URL)
+	p := startServe(t, "--data-dir", filepath.Join(t.TempDir(), "data"), "--otlp-endpoint", at.URL)
 	const traceID, spanID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	var l service.Leading
 	parent := http.Header{"Traceparent": {"00-" + traceID + "-" + spanID + "-01"}}
