@@ -75,6 +75,8 @@ var layers = []layer{
 		why: "the simulated world drives the real machine and the real store"},
 	{path: "examples/...", may: []string{".", "fence", "clock", "lease", "store/mem", "tenuretest"},
 		why: "an example shows what a user could write, so nothing internal"},
+	{path: "tools/...",
+		why: "tools work on files and run commands; they need no package of ours"},
 	{path: "deploy", testsToo: []string{"internal/servertest"},
 		why: "files for operators: only their tests are Go"},
 	{path: "server/...", may: []string{".", "fence/...", "clock", "lease", "store/...", "raft", "internal/plant", "internal/policy", "internal/election"}, testsToo: []string{"electortest", "lease/storetest", "tenuretest", "internal/child", "internal/enginetest", "internal/servertest"},

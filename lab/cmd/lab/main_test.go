@@ -52,7 +52,7 @@ func TestUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, "which verb"},
+		{nil, "missing command"},
 		{[]string{"fly"}, "fly"},
 		{[]string{"load"}, "no node to call"},
 		{[]string{"load", "--url", "https://127.0.0.1:1"}, "http://host:port"},
