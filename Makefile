@@ -16,7 +16,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path './.*' -not -path
 CODE := $(filter-out ./tools/,$(MODULES))
 
 # The packages in which bugs can be planted.
-PLANTED := ./sim/... ./lease/... ./store/...
+PLANTED := ./sim/... ./lease/... ./internal/... ./store/...
 
 SEEDS ?= 10000
 
@@ -58,11 +58,35 @@ build: ## build every package of every module
 
 # Under the race detector a process waits for a second before it ends, and the tests
 # start hundreds.
+RACE := GORACE=atexit_sleep_ms=10 go test -race
+
+# Packages of the root module that take long under the race detector, or start programs.
+SLOW := ./electortest ./sim/... ./store/mem ./internal/enginetest ./internal/servertest ./deploy ./tools/release
+# Packages of the other modules that start no program.
+SERVER_UNIT := ./advise ./auth ./cli ./feed ./httpapi ./inventory ./metric ./openapi ./operator ./service ./storeapi ./supervise
+REFERENCE_UNIT := ./api ./client ./compactor ./fencedwriter ./sequencer ./worker ./ledger/api
+LAB_UNIT := ./check ./load ./plot ./report
+
+# rest lists the packages of the module here that are not in a list.
+rest = $$(go list ./... | grep -vxF "$$(go list $(1))")
+
 .PHONY: test
-test: ## test every module with the race detector, then the planted build, then 2,000 seeds, then lab-quick
-	@for m in $(CODE); do echo "test $$m"; (cd $$m && GORACE=atexit_sleep_ms=10 go test -race ./...); done
-	@echo "test -tags planted $(PLANTED)"
-	@go test -tags planted $(PLANTED)
+test: programs ## five minutes: unit tests, contracts in memory, the simulator, planted bugs, and a fleet that survives a paused leader
+	@echo "test the library"; $(RACE) $(call rest,$(SLOW))
+	@echo "test the contracts and the simulator"; go test ./electortest ./sim/... ./store/mem
+	@echo "test the planted bugs"; go test -tags planted -run Plant $(PLANTED)
+	@echo "test server"; cd server && $(RACE) $(SERVER_UNIT)
+	@echo "test reference"; cd reference && $(RACE) $(REFERENCE_UNIT)
+	@echo "test lab"; cd lab && go test $(LAB_UNIT)
+	@.cache/bin/lab demo
+
+.PHONY: test-system
+test-system: programs ## twenty minutes: everything else, with real servers, processes and faults
+	@echo "test the library: real time and release"; $(RACE) $(SLOW)
+	@for m in $(filter-out ./ ./server/ ./reference/ ./lab/,$(CODE)); do echo "test $$m"; (cd $$m && $(RACE) ./...); done
+	@echo "test server"; cd server && $(RACE) $(call rest,$(SERVER_UNIT))
+	@echo "test reference"; cd reference && $(RACE) $(call rest,$(REFERENCE_UNIT))
+	@echo "test lab"; cd lab && $(RACE) $(call rest,$(LAB_UNIT))
 	@go run ./sim/cmd/sim -seeds 2000
 	@$(MAKE) lab-quick
 
