@@ -65,7 +65,8 @@ func (w *world) misfortune() {
 	case x < 0.6:
 		w.strike(f, w.leader(w.groups[w.rand.IntN(len(w.groups))]))
 	case x < 0.8:
-		w.strike(f, w.nodes[w.rand.IntN(len(w.nodes))])
+		all := w.processes()
+		w.strike(f, all[w.rand.IntN(len(all))])
 	case len(w.armed) < 8:
 		w.armed = append(w.armed, func(n *node) { w.strike(f, n) })
 	}
@@ -81,6 +82,11 @@ func (w *world) pickDeck() {
 	for i := range faults {
 		add(&faults[i])
 	}
+	for i := range servedFaults {
+		if w.kind == served {
+			add(&servedFaults[i])
+		}
+	}
 	for t, f := range traitFaults {
 		if f != nil && w.has(trait(t)) {
 			add(f)
@@ -91,6 +97,9 @@ func (w *world) pickDeck() {
 func (w *world) strike(f *fault, n *node) {
 	if n == nil || !n.up || w.now >= w.healAt {
 		return
+	}
+	if n.serves != nil {
+		f = &instanceFaults[w.rand.IntN(len(instanceFaults))]
 	}
 	if f.do(w, n) {
 		w.result.Faults[f.name]++
@@ -249,12 +258,12 @@ func (w *world) loss(n *node) bool {
 }
 
 func (w *world) doubling(*node) bool {
-	for _, o := range w.nodes {
+	for _, o := range w.processes() {
 		o.road.doubling = 0.3
 		o.road.lossy = max(o.road.lossy, 0.05)
 	}
 	w.after(w.until(w.between(time.Second, 4*w.timing.TTL)), func() {
-		for _, o := range w.nodes {
+		for _, o := range w.processes() {
 			o.road.doubling, o.road.lossy = 0, 0
 		}
 	})
@@ -287,6 +296,7 @@ func (w *world) rewind(n *node) bool {
 	}
 	w.rewound = true
 	w.store.rewind()
+	w.relay()
 	// An operator looks at the deployment and at the sinks, and so notices if nobody else has.
 	w.after(w.between(0, w.timing.TTL/4), w.suspect)
 	w.after(wait, w.raiseWhenUp)
@@ -377,11 +387,20 @@ func (w *world) force(n *node) bool {
 // forceSession closes the session of a process that may lead nothing.
 func (w *world) forceSession(name string) {
 	for _, n := range w.nodes {
-		if n.candidate.ID == name && n.sess != "" && !w.store.down && w.now < w.healAt {
+		if n.candidate.ID != name || w.store.down || w.now >= w.healAt {
+			continue
+		}
+		ids := []lease.SessionID{n.sess}
+		if n.client != nil {
+			ids = n.client.holds()
+		}
+		for _, id := range ids {
 			for _, t := range n.terms {
-				t.forced = t.forced || t.session == n.sess
+				t.forced = t.forced || t.session == id
 			}
-			w.closeByForce(n.sess)
+			if id != "" {
+				w.closeByForce(id)
+			}
 		}
 	}
 }
@@ -394,6 +413,9 @@ func (w *world) closeByForce(id lease.SessionID) {
 }
 
 func (w *world) sicken(n *node) bool {
+	if n.client != nil {
+		return false // a client of the service has no health check
+	}
 	n.sick = true
 	n.deliver(lease.Event{Kind: lease.OnHealth, Cause: errReset})
 	n.checkSick()
@@ -465,6 +487,9 @@ func (w *world) leave(n *node) bool {
 	g := w.groups[w.rand.IntN(len(w.groups))]
 	if n.away[g] || !n.up {
 		return false
+	}
+	if n.client != nil && n.client.way == lends {
+		return !n.paused && n.client.quit(n.client.session)
 	}
 	n.away[g] = true
 	life := n.life
