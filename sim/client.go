@@ -16,16 +16,18 @@ import (
 // ways: it waits in line, asks again and again, or campaigns for all groups within one session.
 type client struct {
 	*node
-	way     way
-	chosen  bool // it sends an instance
-	at      int  // the instance of the service that it asks
-	open    []*exchange
-	busy    map[string]bool        // a campaign, or a resignation, is under way
-	spent   map[string]fence.Token // resigned, answered or not
-	session lease.SessionID        // of its own
-	closed  lease.SessionID        // the last one that it has closed, answered or not
-	sent    clock.Instant          // the last keep-alive of it
-	keeping bool
+	way       way
+	chosen    bool // it sends an instance
+	at        int  // the instance of the service that it asks
+	open      []*exchange
+	busy      map[string]bool // a campaign is under way, or was refused just now
+	resigning map[string]bool
+	spent     map[string]fence.Token // resigned, answered or not
+	session   lease.SessionID        // of its own
+	closed    lease.SessionID        // the last one that it has closed, answered or not
+	sent      clock.Instant          // the last keep-alive of it
+	kept      clock.Instant          // until when it lives at least
+	keeping   bool
 }
 
 type way uint8
@@ -55,7 +57,7 @@ const all = "*"
 func (c *client) start() {
 	w := c.w
 	c.way, c.chosen, c.at = way(w.rand.IntN(int(ways))), w.chance(0.8), w.rand.IntN(len(w.instances))
-	c.busy, c.spent, c.open = map[string]bool{}, map[string]fence.Token{}, nil
+	c.busy, c.resigning, c.spent, c.open = map[string]bool{}, map[string]bool{}, map[string]fence.Token{}, nil
 	c.session, c.closed, c.keeping = "", "", false
 }
 
@@ -186,19 +188,18 @@ func (c *client) contest(group string) {
 		}
 		key, groups = all, nil
 		for _, g := range c.w.groups {
-			if c.wants[g] && !c.busy[g] {
+			if c.wants[g] && !c.resigning[g] {
 				groups = append(groups, g)
 			}
 		}
 	}
-	if c.busy[key] || c.busy[group] || !c.wants[group] || len(groups) == 0 {
+	if c.busy[key] || c.resigning[group] || !c.wants[group] || len(groups) == 0 {
 		return
 	}
 	c.busy[key] = true
 	req := request{verb: doCampaign, groups: groups, wait: c.waiting(), session: c.session}
 	var x *exchange
 	x = c.call(req, req.wait+3*t.CallTimeout, func(r *response) {
-		c.busy[key] = false
 		pause := c.w.between(t.TTL/4, 3*t.TTL/8) // retry_after_ms
 		if r == nil {
 			pause = c.w.between(0, t.BackoffMin)
@@ -211,7 +212,10 @@ func (c *client) contest(group string) {
 				c.won(x, r, g)
 			}
 		}
-		c.soon(pause, c.campaigns)
+		c.soon(pause, func() {
+			c.busy[key] = false
+			c.campaigns()
+		})
 	})
 }
 
@@ -221,6 +225,9 @@ func (c *client) won(x *exchange, r *response, group string) {
 	until, holder := c.until(x, r), r.session
 	if x.req.session != "" {
 		holder = x.req.session // a client knows no other
+	}
+	if holder == c.session {
+		until = max(until, c.kept)
 	}
 	switch {
 	case !led || !c.wants[group] || c.now() >= until: // it expires, or is asked for again
@@ -305,17 +312,15 @@ func (c *client) resign(group string, token fence.Token, id lease.SessionID, to 
 	if tries == 0 || c.ledBy(group) {
 		return
 	}
-	c.busy[group] = true
+	c.resigning[group] = true
 	c.spent[group] = max(c.spent[group], token)
 	req := request{verb: doResign, groups: []string{group}, term: token, session: id, own: c.way != lends, to: to}
 	c.call(req, c.w.timing.CallTimeout, func(r *response) {
-		c.busy[group] = false
+		c.resigning[group] = false
 		if r == nil || !r.ok && !r.dead {
 			c.resign(group, token, id, "", tries-1)
 		}
-		if !c.busy[group] {
-			c.contest(group)
-		}
+		c.contest(group)
 	})
 }
 
@@ -340,7 +345,7 @@ func (c *client) openSession() {
 			c.quit(r.session) // what was closed is over, whoever says otherwise
 			return
 		}
-		c.session, c.sent = r.session, x.sent
+		c.session, c.sent, c.kept = r.session, x.sent, c.until(x, r)
 		c.keep()
 		c.campaigns()
 	})
@@ -348,7 +353,7 @@ func (c *client) openSession() {
 
 // quit closes the session of a client that leads nothing, and begins again.
 func (c *client) quit(id lease.SessionID) bool {
-	if id == "" || c.busy[all] || len(c.terms) > 0 || slices.ContainsFunc(c.w.groups, func(g string) bool { return c.busy[g] }) {
+	if id == "" || c.busy[all] || len(c.terms) > 0 || slices.ContainsFunc(c.w.groups, func(g string) bool { return c.resigning[g] }) {
 		return false
 	}
 	c.busy[all], c.session, c.closed = true, "", id
@@ -386,10 +391,10 @@ func (c *client) keep() {
 			case r.dead:
 				c.lost(id)
 			default:
-				c.sent = x.sent
+				c.sent, c.kept = x.sent, max(c.kept, c.until(x, r))
 				for _, t := range c.terms {
 					if t.session == id && !t.ended {
-						t.until = max(t.until, c.until(x, r))
+						t.until = max(t.until, c.kept)
 					}
 				}
 				c.asked(r.requests)

@@ -494,7 +494,7 @@ func (w *world) leave(n *node) bool {
 	n.away[g] = true
 	life := n.life
 	n.doing(life, func() { n.withdraw(g) })
-	if w.chance(0.7) {
+	if w.chance(0.7) || n.client != nil {
 		w.after(w.between(100*time.Millisecond, 2*w.timing.TTL), func() {
 			n.away[g] = false
 			n.campaign(g, 0)

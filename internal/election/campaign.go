@@ -206,7 +206,11 @@ func (c *Campaign) step(events ...lease.Event) {
 		a := &actions[i]
 		switch a.Kind {
 		case lease.DoCall:
-			c.send(a.Call)
+			if a.Call.Kind == lease.CallClose && c.cfg.Retriable {
+				c.giveUp(a.Call)
+			} else {
+				c.send(a.Call)
+			}
 		case lease.DoWatch, lease.DoNote:
 			c.out = append(c.out, *a)
 		case lease.DoBegin:
@@ -221,6 +225,18 @@ func (c *Campaign) step(events ...lease.Event) {
 		default:
 		}
 	}
+}
+
+// giveUp closes a session that the machine does not trust any more, unless it leads: a retry
+// elsewhere was told so. One that is not closed expires.
+func (c *Campaign) giveUp(f *lease.Call) {
+	seen := c.groups[c.cfg.Groups[0]].view.Record
+	if seen.Holder == f.Session {
+		c.step(lease.Event{Kind: lease.OnReply, Reply: &lease.Reply{ID: f.ID}})
+		return
+	}
+	f.Seen = []lease.Record{{Group: seen.Group, Version: seen.Version}}
+	c.send(f)
 }
 
 func (c *Campaign) send(f *lease.Call) {
