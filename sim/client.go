@@ -103,6 +103,10 @@ func (c *client) call(req request, limit time.Duration, back func(*response)) *e
 		to.serve(x, copied)
 		copied = true
 	}, func(error) { x.finish(nil) })
+	if w.faulty && w.chance(0.1) {
+		w.saw(lateCopy)
+		w.after(w.between(time.Millisecond, 2*w.timing.TTL), func() { to.serve(x, true) })
+	}
 	w.after(limit, func() { c.doing(x.life, func() { x.finish(nil) }) })
 	return x
 }
