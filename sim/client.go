@@ -2,7 +2,6 @@ package sim
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -89,10 +88,6 @@ func (c *client) returned(t *term) {
 func (c *client) call(req request, limit time.Duration, back func(*response)) *exchange {
 	w := c.w
 	req.by, req.instance, req.chosen = c.node, c.instance(), c.chosen || req.verb != doCampaign
-	if !req.chosen {
-		w.ids++
-		req.instance = fmt.Sprintf("call-%016d", w.ids)
-	}
 	x := &exchange{c: c, req: &req, life: c.life, sent: c.now(), back: back}
 	c.open = append(c.open, x)
 	to, copied := w.instances[c.at], false

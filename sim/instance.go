@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -157,7 +158,12 @@ func (i *instance) serve(x *exchange, copied bool) {
 		return
 	}
 	i.doing(i.life, func() {
-		s := &serving{i: i, life: i.life, req: x.req, arrived: i.now(), at: i.w.now, wakeAt: never}
+		req := *x.req
+		if !req.chosen { // each call is a process of its own
+			i.w.ids++
+			req.instance = fmt.Sprintf("call-%016d", i.w.ids)
+		}
+		s := &serving{i: i, life: i.life, req: &req, arrived: i.now(), at: i.w.now, wakeAt: never}
 		if !copied {
 			s.x, x.at = x, s
 		}
