@@ -23,7 +23,6 @@ type client struct {
 	resigning map[string]bool
 	spent     map[string]fence.Token // resigned, answered or not
 	session   lease.SessionID        // of its own
-	closed    lease.SessionID        // the last one that it has closed, answered or not
 	sent      clock.Instant          // the last keep-alive of it
 	kept      clock.Instant          // until when it lives at least
 	keeping   bool
@@ -57,7 +56,7 @@ func (c *client) start() {
 	w := c.w
 	c.way, c.chosen, c.at = way(w.rand.IntN(int(ways))), w.chance(0.8), w.rand.IntN(len(w.instances))
 	c.busy, c.resigning, c.spent, c.open = map[string]bool{}, map[string]bool{}, map[string]fence.Token{}, nil
-	c.session, c.closed, c.keeping = "", "", false
+	c.session, c.keeping = "", false
 }
 
 // step does what the process wants.
@@ -241,7 +240,7 @@ func (c *client) won(x *exchange, r *response, group string) {
 			c.w.saw(retryWin)
 		}
 		t := c.begin(lease.Record{Group: group, Token: token, Holder: holder}, until)
-		c.alarm(t)
+		c.expires(t)
 		if x.req.session == "" {
 			c.renew(t, x.sent)
 		}
@@ -254,21 +253,15 @@ func (c *client) until(x *exchange, r *response) clock.Instant {
 	return x.sent.Add(r.held + time.Duration(float64(r.ttl)*(1-tm.Drift)) - tm.Margin - tm.Grace)
 }
 
-// alarm ends a term when its time is over.
-func (c *client) alarm(t *term) {
-	at := c.clock.when(t.until + clock.Instant(c.asleep) - clock.Instant(c.wall))
-	life := c.life
-	c.w.at(at, func() {
-		c.doing(life, func() {
-			switch {
-			case t.ended:
-			case c.now() >= t.until:
-				c.checkExpired(t, tenure.ErrExpired)
-				c.endHere(t, tenure.ErrExpired)
-			default:
-				c.alarm(t)
-			}
-		})
+// expires ends a term when its time is over.
+func (c *client) expires(t *term) {
+	c.wake(&t.wakeAt, func() clock.Instant { return t.until }, func() {
+		switch {
+		case t.ended:
+		case c.now() >= t.until:
+			c.checkExpired(t, tenure.ErrExpired)
+			c.endHere(t, tenure.ErrExpired)
+		}
 	})
 }
 
@@ -340,27 +333,10 @@ func (c *client) openSession() {
 			c.soon(c.w.between(0, c.w.timing.Beat), c.campaigns)
 			return
 		}
-		if r.session == c.closed {
-			c.quit(r.session) // what was closed is over, whoever says otherwise
-			return
-		}
 		c.session, c.sent, c.kept = r.session, x.sent, c.until(x, r)
 		c.keep()
 		c.campaigns()
 	})
-}
-
-// quit closes the session of a client that leads nothing, and begins again.
-func (c *client) quit(id lease.SessionID) bool {
-	if id == "" || c.busy[all] || len(c.terms) > 0 || slices.ContainsFunc(c.w.groups, func(g string) bool { return c.resigning[g] }) {
-		return false
-	}
-	c.busy[all], c.session, c.closed = true, "", id
-	c.call(request{verb: doClose, session: id}, c.w.timing.CallTimeout, func(*response) {
-		c.busy[all] = false
-		c.campaigns()
-	})
-	return true
 }
 
 // campaigns goes on with all campaigns.

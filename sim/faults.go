@@ -489,7 +489,7 @@ func (w *world) leave(n *node) bool {
 		return false
 	}
 	if n.client != nil && n.client.way == lends {
-		return !n.paused && n.client.quit(n.client.session)
+		return false // what a campaign in its session has won it could not tell
 	}
 	n.away[g] = true
 	life := n.life

@@ -32,11 +32,10 @@ const (
 	doResign
 	doOpen
 	doKeepAlive
-	doClose
 )
 
 func (v verb) String() string {
-	return [...]string{"campaign", "renew", "resign", "open", "keep-alive", "close"}[v]
+	return [...]string{"campaign", "renew", "resign", "open", "keep-alive"}[v]
 }
 
 // request is what a client asks for, as docs/api.md describes it.
@@ -243,8 +242,6 @@ func (s *serving) serve() {
 			beat, err = e.KeepAlive(background, s.req.session)
 			r.ttl, r.requests = beat.TTL, beat.Requests
 		}, reply)
-	case doClose:
-		s.work(func(e lease.Store) { err = e.Close(background, s.req.session, lease.Closed) }, reply)
 	}
 }
 
@@ -353,37 +350,10 @@ func (s *serving) step(events ...lease.Event) {
 		}
 		events = append(events, lease.Event{Kind: lease.OnView, View: &lease.View{}})
 	}
-	s.alarm()
-}
-
-// alarm wakes the campaign when it wants to be.
-func (s *serving) alarm() {
-	i, next := s.i, s.campaign.Next()
-	if next == clock.Never {
-		if s.answered {
-			i.forget(s)
-		}
-		return
+	if s.answered && s.campaign.Next() == clock.Never {
+		s.i.forget(s)
 	}
-	at := max(i.clock.when(next+clock.Instant(i.asleep)-clock.Instant(i.wall)), i.w.now)
-	if s.wakeAt > i.w.now && s.wakeAt <= at {
-		return
-	}
-	s.wakeAt = at
-	life := i.life
-	i.w.at(at, func() {
-		if s.wakeAt != at || i.life != life {
-			return
-		}
-		s.wakeAt = never
-		i.doing(life, func() {
-			if s.campaign.Next() <= i.now() {
-				s.step()
-			} else {
-				s.alarm()
-			}
-		})
-	})
+	s.i.wake(&s.wakeAt, s.campaign.Next, func() { s.step() })
 }
 
 func (i *instance) forget(s *serving) {

@@ -99,6 +99,7 @@ type term struct {
 	sealed   bool
 	full     bool          // the sink could not write
 	until    clock.Instant // a client of the service believes
+	wakeAt   instant
 }
 
 func newNode(w *world, name string) *node {
@@ -302,27 +303,31 @@ func (n *node) step(events ...lease.Event) {
 }
 
 // alarm makes sure that the machine is stepped when it wants to be.
-func (n *node) alarm() {
-	next := n.machine.Next()
-	if next != clock.Never {
-		next += clock.Instant(n.asleep) - clock.Instant(n.wall)
+func (n *node) alarm() { n.wake(&n.wakeAt, n.machine.Next, func() { n.step() }) }
+
+// wake runs f at the instant that next tells, by the clock of the process. set is for when
+// that is planned.
+func (n *node) wake(set *instant, next func() clock.Instant, f func()) {
+	i := next()
+	if i != clock.Never {
+		i += clock.Instant(n.asleep) - clock.Instant(n.wall)
 	}
-	at := max(n.clock.when(next), n.w.now)
-	if at == never || n.wakeAt > n.w.now && n.wakeAt <= at {
+	at := max(n.clock.when(i), n.w.now)
+	if at == never || *set > n.w.now && *set <= at {
 		return // an earlier alarm is set, and will set the next
 	}
-	n.wakeAt = at
+	*set = at
 	life := n.life
 	n.w.at(at, func() {
-		if n.wakeAt != at || n.life != life {
+		if *set != at || n.life != life {
 			return
 		}
-		n.wakeAt = never
+		*set = never
 		n.doing(life, func() {
-			if n.machine.Next() <= n.now() {
-				n.step()
+			if next() <= n.now() {
+				f()
 			} else {
-				n.alarm()
+				n.wake(set, next, f)
 			}
 		})
 	})
