@@ -9,9 +9,9 @@ export GOWORK := off
 # stamped with its revision: go build would fail on it.
 export GOFLAGS := $(strip $(GOFLAGS) $(if $(findstring -buildvcs,$(GOFLAGS)),,-buildvcs=false))
 
-# Not compare/: client-go alone is hundreds of packages to fetch and compile, for code that
-# nobody imports. It is checked by make vet lint tidy MODULES=./compare/ and by its own run.
-MODULES := $(sort $(dir $(shell find . -name go.mod -not -path './.*' -not -path './compare/*' -not -path '*/testdata/*' -not -path '*/node_modules/*')))
+# Not lab/comparison/: client-go alone is hundreds of packages to fetch and compile, for code that
+# nobody imports. It is checked by make vet lint tidy MODULES=./lab/comparison/ and by its own run.
+MODULES := $(sort $(dir $(shell find . -name go.mod -not -path './.*' -not -path './lab/comparison/*' -not -path '*/testdata/*' -not -path '*/node_modules/*')))
 # The tools module has no code of ours, only versions.
 CODE := $(filter-out ./tools/,$(MODULES))
 
@@ -27,7 +27,7 @@ help: ## list the targets
 # The programs of a fleet, side by side, where the lab finds them.
 .PHONY: programs
 programs:
-	@echo "building"; cd app && go build -o ../.cache/bin/ ./cmd/engine ./cmd/node ./cmd/tenure ./cmd/lab ./cmd/chaos
+	@echo "building"; for p in server/cmd/engine server/cmd/tenure reference/cmd/node reference/cmd/fleet lab/cmd/lab lab/cmd/chaos; do go build -C $${p%%/*} -o $(CURDIR)/.cache/bin/ ./$${p#*/}; done
 
 .PHONY: run
 run: programs ## start a fleet (etcd, ledger, three nodes, two workers) and tell what happens, until Ctrl-C
@@ -70,44 +70,44 @@ test: ## test every module with the race detector, then the planted build, then 
 .PHONY: test-flaky
 test-flaky: ## ten minutes: tests that have failed under load, COUNT (40) times each while both cores are busy
 	@trap 'kill $$(jobs -p)' EXIT; for i in 1 2; do (while :; do :; done) & done; \
-	cd app && go test -count=$(or $(COUNT),40) -run '^TestReadyAndStop$$' ./cmd/tenure ./cmd/engine && go test -count=$(or $(COUNT),40) -run '^TestRewound' ./service
+	cd server && go test -count=$(or $(COUNT),40) -run '^TestReadyAndStop$$' ./cmd/tenure ./cmd/engine && go test -count=$(or $(COUNT),40) -run '^TestRewound' ./service
 
 .PHONY: test-flood
 test-flood: ## five minutes (FLOOD): 300 connections campaign in a loop, and none of 20 leaders loses its lease of 3 s
-	@cd app && TENURE_FLOOD=$(or $(FLOOD),5m) go test -count=1 -v -timeout 60m -run '^TestFlood$$' ./cmd/tenure
+	@cd server && TENURE_FLOOD=$(or $(FLOOD),5m) go test -count=1 -v -timeout 60m -run '^TestFlood$$' ./cmd/tenure
 
 .PHONY: test-long
 test-long: ## half an hour: 200 rounds of a leader that is cut off, 50 of a ledger that is killed, 100 of a service and its engine, 10 minutes of Raft on busy cores
 	@cd store/etcd && TENURE_ROUNDS=200 go test -count=1 -v -timeout 60m -run 'TestNoOverlap' .
-	@cd app && TENURE_ROUNDS=50 go test -count=1 -v -timeout 60m -run 'TestKilledLedger' ./ledger
-	@cd app && TENURE_ROUNDS=20 TENURE_DISK_SECONDS=20 go test -count=1 -v -timeout 60m -run '^(TestLedgerLost|TestLedgerShared|TestDiskError)$$' ./fleet
-	@cd app && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -run '^TestServiceAndEngineKilled$$' ./cmd/tenure
+	@cd reference && TENURE_ROUNDS=50 go test -count=1 -v -timeout 60m -run 'TestKilledLedger' ./ledger
+	@cd reference && TENURE_ROUNDS=20 TENURE_DISK_SECONDS=20 go test -count=1 -v -timeout 60m -run '^(TestLedgerLost|TestLedgerShared|TestDiskError)$$' ./node
+	@cd server && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -run '^TestServiceAndEngineKilled$$' ./cmd/tenure
 	@cd raft && TENURE_BURN=10m go test -count=1 -v -timeout 60m -run 'TestLANBurner' .
 
 FUZZTIME ?= 5m
 
 .PHONY: fuzz-service
 fuzz-service: ## five minutes (FUZZTIME) of whatever can be sent to the service: no panic, no 5xx, every refusal a problem
-	@cd app && go test -run '^$$' -fuzz '^FuzzRequest$$' -fuzztime $(FUZZTIME) ./service
+	@cd server && go test -run '^$$' -fuzz '^FuzzRequest$$' -fuzztime $(FUZZTIME) ./service
 
 ROUNDS ?= 30
 
 .PHONY: bench-failover
 bench-failover: ## crash, resign and transfer on every engine, beside etcd's own election: about six minutes, on a machine that does nothing else
-	@cd app && TENURE_BENCH=$(ROUNDS) go test -count=1 -timeout 60m -parallel 9 -run '^TestFailover$$' ./bench -v 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
+	@cd lab && TENURE_BENCH=$(ROUNDS) go test -count=1 -timeout 60m -parallel 9 -run '^TestFailover$$' ./bench -v 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 
 .PHONY: bench-fence
 bench-fence: ## what the fence costs in PostgreSQL, and what group commit gains in the ledger: two minutes, on a machine that does nothing else
 	@cd fence/pgxfence && go test -run '^$$' -bench Guard -benchtime 1x . | grep -e '×' -e FAIL
-	@cd app && TENURE_BENCH=1 go test -count=1 -v -run '^TestGroupCommitBar$$' ./ledger | grep -v -e '^=== '
+	@cd reference && TENURE_BENCH=1 go test -count=1 -v -run '^TestGroupCommitBar$$' ./ledger | grep -v -e '^=== '
 
 .PHONY: bench-fleet
 bench-fleet: ## the fleet's bars: calls, failovers, handovers, ten million jobs, nine nodes: twenty minutes, on a machine that does nothing else
-	@cd app && TENURE_BENCH_FLEET=50 go test -count=1 -v -timeout 60m -run '^TestFleet' ./bench 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
+	@cd lab && TENURE_BENCH_FLEET=50 go test -count=1 -v -timeout 60m -run '^TestFleet' ./bench 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 
 .PHONY: bench-service
 bench-service: ## the service's bars: campaigns, reads, 10,000 groups, 5,000 watchers: four minutes, on a machine that does nothing else
-	@cd app && TENURE_BENCH_SERVICE=30 go test -count=1 -v -timeout 30m -run '^TestService' ./bench 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
+	@cd lab && TENURE_BENCH_SERVICE=30 go test -count=1 -v -timeout 30m -run '^TestService' ./bench 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 
 .PHONY: bench-scale
 bench-scale: ## a thousand candidates on etcd: at rest, on busy cores, after an outage: twenty minutes (BUSY=10m), on a machine that does nothing else
@@ -116,8 +116,8 @@ bench-scale: ## a thousand candidates on etcd: at rest, on busy cores, after an 
 
 .PHONY: bench-exec
 bench-exec: ## what `tenure exec` costs, then 100 rounds of each of its misfortunes with deadlines to the letter: fifteen minutes, on a machine that does nothing else
-	@cd app && TENURE_BENCH_EXEC=100 go test -count=1 -v -timeout 30m -run '^TestExecCost$$' ./cmd/tenure 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
-	@cd app && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -parallel 10 -run '^(TestExecStops|TestExecEngineGone)$$' ./cmd/tenure 2>&1 | grep --line-buffered -e 'rounds;' -e FAIL -e 'past the deadline' -e '^ok'
+	@cd server && TENURE_BENCH_EXEC=100 go test -count=1 -v -timeout 30m -run '^TestExecCost$$' ./cmd/tenure 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
+	@cd server && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -parallel 10 -run '^(TestExecStops|TestExecEngineGone)$$' ./cmd/tenure 2>&1 | grep --line-buffered -e 'rounds;' -e FAIL -e 'past the deadline' -e '^ok'
 
 RUN ?= ^Test
 
@@ -125,8 +125,8 @@ RUN ?= ^Test
 .PHONY: compare
 compare: ## Tenure beside etcdctl lock, consul lock, client-go and redsync, into docs/comparison.md: ten minutes, after a quarter of an hour to build them, once; RUN=TestResign for one row
 	@echo "what is not in .cache/compare yet is built first: on two cores that takes a quarter of an hour"
-	@cd compare && go test -count=1 -v -timeout 3h -parallel 6 -run '$(RUN)' . 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
-	@cd compare && go run .
+	@cd lab/comparison && go test -count=1 -v -timeout 3h -parallel 6 -run '$(RUN)' . 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
+	@cd lab/comparison && go run .
 
 .PHONY: sim
 sim: ## simulate SEEDS worlds (10000): loss, delay, drift, pause, crash

@@ -37,8 +37,8 @@ func TestAlerts(t *testing.T) {
 // The rules speak of series that the programs export.
 func TestAlertsNameSeries(t *testing.T) {
 	var code strings.Builder
-	for _, dir := range []string{"fleet", "service"} {
-		files, err := filepath.Glob(filepath.Join("..", "app", dir, "*.go"))
+	for _, dir := range []string{"reference/node", "server/service"} {
+		files, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,6 +33,7 @@ func TestPostgres(t *testing.T) {
 	t.Run("once", func(t *testing.T) {
 		onceOn(t, func(t *testing.T) adapter { return dial(t, sqlfence.Postgres, l.server().URL()) })
 	})
+	t.Run("held", func(t *testing.T) { postgresHeld(t, l) })
 	t.Run("contract", func(t *testing.T) { postgresContract(t, l) })
 }
 

@@ -453,7 +453,7 @@ func twins(d sqlfence.Dialect, of fencetest.Sink) []broken {
 }
 
 func TestMain(m *testing.M) {
-	all := []fencetest.Sink{postgres(nil), postgresPgx(nil), sqlite()}
+	all := []fencetest.Sink{postgres(nil), postgresPgx(nil), sqlite(), holding(sqlfence.Postgres, postgres(nil)), holding(sqlfence.SQLite, sqlite()), forgetful(sqlfence.SQLite, sqlite())}
 	for _, b := range append(twins(sqlfence.Postgres, postgres(nil)), twins(sqlfence.SQLite, sqlite())...) {
 		all = append(all, b.sink)
 	}

@@ -215,10 +215,15 @@ func (b Bound) read(ctx context.Context, resource string) (m fence.Mark, err err
 // lockRow takes SQLite's write lock, by a write that changes nothing, and reads the
 // mark under it. A transaction that has read an older state fails as busy.
 func (b Bound) lockRow(ctx context.Context, resource string) (fence.Mark, error) {
-	if _, err := b.run.Exec(ctx, "UPDATE tenure_mark SET token = token WHERE resource = ?1 AND 0", resource); err != nil {
+	if err := b.lockDatabase(ctx); err != nil {
 		return fence.Mark{}, err
 	}
 	return b.read(ctx, resource)
+}
+
+func (b Bound) lockDatabase(ctx context.Context) error {
+	_, err := b.run.Exec(ctx, "UPDATE tenure_mark SET token = token WHERE 0")
+	return err
 }
 
 func (b Bound) store(ctx context.Context, resource string, m, next fence.Mark) error {

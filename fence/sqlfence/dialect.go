@@ -72,35 +72,51 @@ const MigrationLock int64 = 7596553796441985138
 // Migrate installs the tables and functions. It may be run by many at once, and
 // again.
 func (d Dialect) Migrate(ctx context.Context, db *sql.DB) error {
-	err := within(ctx, d, db, func(c *sql.Conn) error {
-		if d == Postgres {
-			if _, err := c.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", MigrationLock); err != nil {
-				return err
-			}
-		}
-		for _, statement := range d.Statements() {
-			if _, err := c.ExecContext(ctx, statement); err != nil {
-				return fmt.Errorf("%w in %.60q", err, statement)
-			}
-		}
-		if d == SQLite {
-			return addSession(ctx, c)
-		}
-		return nil
-	})
+	err := within(ctx, d, db, func(c *sql.Conn) error { return d.OnConn(c).migrate(ctx) })
 	if err != nil {
 		return fmt.Errorf("sqlfence: migrate: %w", err)
 	}
 	return nil
 }
 
+// Migrate is Dialect.Migrate in a transaction of the caller, for those who install tables
+// of their own with those of the fence. On SQLite it holds the write lock from the
+// beginning.
+func (b Bound) Migrate(ctx context.Context) error {
+	err := b.inTx()
+	if err == nil {
+		err = b.migrate(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("sqlfence: migrate: %w", err)
+	}
+	return nil
+}
+
+func (b Bound) migrate(ctx context.Context) error {
+	if b.dialect == Postgres {
+		if _, err := b.run.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", MigrationLock); err != nil {
+			return err
+		}
+	}
+	for _, statement := range b.dialect.Statements() {
+		if _, err := b.run.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%w in %.60q", err, statement)
+		}
+	}
+	if b.dialect == SQLite {
+		return b.addSession(ctx)
+	}
+	return nil
+}
+
 // addSession upgrades a table of an older version: SQLite has no ADD COLUMN IF NOT
 // EXISTS.
-func addSession(ctx context.Context, c *sql.Conn) error {
+func (b Bound) addSession(ctx context.Context) error {
 	var n int
-	err := c.QueryRowContext(ctx, "SELECT count(*) FROM pragma_table_info('tenure_mark') WHERE name = 'session'").Scan(&n)
+	err := b.run.QueryRow(ctx, "SELECT count(*) FROM pragma_table_info('tenure_mark') WHERE name = 'session'").Scan(&n)
 	if err == nil && n == 0 {
-		_, err = c.ExecContext(ctx, "ALTER TABLE tenure_mark ADD COLUMN session TEXT NOT NULL DEFAULT ''")
+		_, err = b.run.Exec(ctx, "ALTER TABLE tenure_mark ADD COLUMN session TEXT NOT NULL DEFAULT ''")
 	}
 	return err
 }

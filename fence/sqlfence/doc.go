@@ -39,6 +39,9 @@
 // _txlock=immediate) and set a busy timeout: a transaction that has read before it
 // is guarded may otherwise fail as busy.
 //
+// A writer that commits the writes of many callers in one transaction does not guard each
+// of them: it holds the marks of their resources and applies the rule itself. See [Held].
+//
 // The refusals are those of package fence, by errors.As. On PostgreSQL a refusal
 // of Guard does not abort the transaction; the SQL function tenure_guard, for
 // other languages, does. [Dialect.Migration] is the text that installs it all.

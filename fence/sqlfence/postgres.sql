@@ -259,6 +259,30 @@ BEGIN
 END
 $$;
 
+-- The marks of the resources in a JSON array, as JSON, held alone until the transaction
+-- ends: for a writer that puts the writes of many callers into one transaction and applies
+-- the rule itself. All take the locks in one order, and the gates before the tokens.
+CREATE OR REPLACE FUNCTION tenure_hold(a_resources text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+  names text[] := ARRAY(SELECT DISTINCT r COLLATE "C" FROM jsonb_array_elements_text(a_resources::jsonb) AS r ORDER BY 1);
+  held text;
+BEGIN
+  PERFORM pg_advisory_xact_lock(tenure_lock_key(name, 0)) FROM unnest(names) AS name;
+  PERFORM pg_advisory_xact_lock(tenure_lock_key(m.resource, m.token))
+    FROM (SELECT resource, token FROM tenure_mark WHERE resource = ANY (names) ORDER BY resource COLLATE "C") AS m;
+  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+    -- Here the look below may be older than the locks. But to ask for the rows fails if they
+    -- have changed (40001), and so does the insertion of a row that this snapshot lacks.
+    PERFORM FROM tenure_mark WHERE resource = ANY (names) FOR UPDATE;
+  END IF;
+  SELECT json_agg(json_build_object('resource', resource, 'deployment', deployment, 'group', grp, 'token', token,
+    'seq', seq, 'digest', digest, 'session', session, 'answer', coalesce(encode(answer, 'hex'), ''))) INTO held
+    FROM tenure_mark WHERE resource = ANY (names);
+  RETURN coalesce(held, '[]');
+END
+$$;
+
 -- fence.Mark.AdmitStrict, in SQL. The answer is that of the write that is retried.
 CREATE OR REPLACE FUNCTION tenure_admit_strict(
   a_resource text, a_deployment text, a_group text, a_token bigint, a_seq bigint, a_digest text, a_session text, OUT said text, OUT stored bytea

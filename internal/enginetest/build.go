@@ -1,10 +1,8 @@
 package enginetest
 
 import (
-	"bytes"
-	"fmt"
+	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -61,14 +59,5 @@ func build() (string, error) {
 		return "", err
 	}
 	defer unlock()
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "./cmd/engine")
-	cmd.Dir = filepath.Join(top, "app")
-	// What app/go.mod says, whatever is being edited beside it.
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("go build ./cmd/engine in %s: %w\n%s", cmd.Dir, err, &out)
-	}
-	return path, nil
+	return path, child.Build(context.Background(), top, path, nil, "server/cmd/engine")
 }

@@ -31,7 +31,7 @@ func FastTicks() Option {
 	return func(o *options) { o.args = append(o.args, "-tick", "20ms", "-election", "200ms") }
 }
 
-// Args adds flags of the program app/cmd/engine.
+// Args adds flags of the program server/cmd/engine.
 func Args(args ...string) Option {
 	return func(o *options) { o.args = append(o.args, args...) }
 }

@@ -6,7 +6,7 @@
 //	client := connect(e.Endpoints())
 //	e.Members[0].Kill()
 //
-// The members run the program app/cmd/engine of this repository, which is built on
+// The members run the program server/cmd/engine of this repository, which is built on
 // first use. The package itself needs only the standard library, so that the tests
 // of a module may use it without requiring the module that contains etcd. Where
 // the program cannot be built a test is skipped, and fails if CI is set.

@@ -243,7 +243,7 @@ func TestRepository(t *testing.T) {
 		t.Fatal(err)
 	}
 	top := filepath.Dir(filepath.Dir(dir))
-	for _, from := range []string{top, dir, filepath.Join(top, "app", "cmd", "engine")} {
+	for _, from := range []string{top, dir, filepath.Join(top, "server", "cmd", "engine")} {
 		if got, err := child.Repository(from); err != nil || got != top {
 			t.Errorf("from %s: %q, %v", from, got, err)
 		}

@@ -1,0 +1,110 @@
+package chaos
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/tenurehq/tenure/reference/api"
+)
+
+// state is the letter of a process's state; 0: there is no such process. It follows the
+// name in parentheses, which may hold anything.
+func state(pid int) byte {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	i := bytes.LastIndex(stat, []byte(") "))
+	if i < 0 || i+2 >= len(stat) {
+		return 0
+	}
+	return stat[i+2]
+}
+
+func isStopped(pid int) bool { return state(pid) == 'T' }
+
+// alive: a process that has ended and was not waited for yet is not.
+func alive(pid int) bool {
+	s := state(pid)
+	return s != 0 && s != 'Z' && s != 'X'
+}
+
+// startedFor reports whether a process was told the address of a URL when it was started.
+func startedFor(pid int, at string) bool {
+	_, address, _ := strings.Cut(at, "://")
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && address != "" && bytes.Contains(args, []byte(address))
+}
+
+// guard lets a process go on when this one ends, however that ends: a shell that waits
+// for the end of its input.
+type guard struct {
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+}
+
+// newGuard guards a process; armed: it may stop itself later, for as long as a node is
+// armed.
+func newGuard(pid int, armed bool) (*guard, error) {
+	again := 0
+	if armed {
+		again = int(api.ArmedFor.Seconds()) + 1
+	}
+	cmd := exec.Command("/bin/sh", "-c", fmt.Sprintf("read done && exit; i=0; while kill -CONT %d && [ $i -lt %d ]; do i=$((i+1)); sleep 1; done", pid, again))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	return &guard{cmd, stdin}, cmd.Start()
+}
+
+// end dismisses it: the process goes on.
+func (g *guard) end() {
+	_, _ = io.WriteString(g.stdin, "done\n")
+	_ = g.stdin.Close()
+	_ = g.cmd.Wait()
+}
+
+func terminate(p *os.Process) error { return p.Signal(syscall.SIGTERM) }
+
+func suspend(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
+
+func resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
+
+// endWithParent ends a program when this one ends, however that ends, and keeps Ctrl-C
+// from it.
+func endWithParent(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+}
+
+// traced is how many threads of a process another one traces, and how many there are.
+func traced(pid int) (n, all int) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil {
+		return 0, 0
+	}
+	for _, path := range tasks {
+		status, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		if all++; !bytes.Contains(status, []byte("\nTracerPid:\t0\n")) {
+			n++
+		}
+	}
+	return n, all
+}
+
+// ownedByUser reports whether a file is this user's.
+func ownedByUser(info fs.FileInfo) bool {
+	s, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(s.Uid) == os.Getuid()
+}

@@ -1,0 +1,195 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/reference/api"
+)
+
+// Target is a process of the fleet. Token is that of the leader's term; a process that
+// was named has none.
+type Target struct {
+	ID    string      `json:"id"`
+	URL   string      `json:"url"`
+	PID   int         `json:"pid"`
+	Token fence.Token `json:"token"`
+
+	proxies api.NodeProxies
+	kind    processKind
+}
+
+type processKind int
+
+const (
+	isNode processKind = iota
+	isMember
+	isLedger
+)
+
+// The names that are none of a node or of one member among several.
+const (
+	theLedger = "ledger"
+	theEngine = "engine"
+)
+
+// processes are those of a fleet file: members of the engine, the ledger, nodes.
+func processes(file api.FleetFile) (all []Target) {
+	for _, e := range file.Engines {
+		all = append(all, Target{ID: e.ID, URL: e.URL, PID: e.PID, kind: isMember})
+	}
+	all = append(all, Target{ID: theLedger, URL: file.Ledger.URL, PID: file.Ledger.PID, kind: isLedger})
+	for _, n := range file.Nodes {
+		all = append(all, Target{ID: n.ID, URL: n.URL, PID: n.PID, proxies: n.Proxies})
+	}
+	return all
+}
+
+func ids(of []Target) string {
+	var all []string
+	for _, t := range of {
+		all = append(all, t.ID)
+	}
+	return strings.Join(all, ",")
+}
+
+// named finds processes by their ids.
+func (f *Fleet) named(what []string) (found []Target, err error) {
+	file, err := f.file()
+	if err != nil {
+		return nil, err
+	}
+	all := processes(file)
+	if len(what) == 0 {
+		return nil, fmt.Errorf("%w: nobody was named: %s", ErrCannot, ids(all))
+	}
+	for i, id := range what {
+		at := slices.IndexFunc(all, func(t Target) bool { return t.ID == id })
+		switch {
+		case slices.Contains(what[:i], id):
+			return nil, fmt.Errorf("%w: %s is named twice", ErrCannot, id)
+		case at < 0 && id == theEngine && len(file.Engines) > 1:
+			return nil, fmt.Errorf("%w: the engine has several members: name one of %s", ErrCannot, ids(all[:len(file.Engines)]))
+		case at < 0:
+			return nil, fmt.Errorf("%w: the fleet has no %q: it has %s", ErrCannot, id, ids(all))
+		case all[at].PID == 0 || !alive(all[at].PID):
+			return nil, fmt.Errorf("%w: %s does not run now", ErrChanged, id)
+		}
+		found = append(found, all[at])
+	}
+	return found, nil
+}
+
+// resolveRoles replaces a role by the ids of those who have it now.
+func (f *Fleet) resolveRoles(ctx context.Context, what []string, nth int) ([]string, error) {
+	if len(what) != 1 || !slices.Contains([]string{Follower, Member, Quorum}, what[0]) {
+		return what, nil
+	}
+	file, err := f.file()
+	if err != nil {
+		return nil, err
+	}
+	if what[0] == Member || what[0] == Quorum && !f.raft {
+		if len(file.Engines) == 0 {
+			return nil, fmt.Errorf("%w: the engine has no members apart from the nodes", ErrCannot)
+		}
+		one := nth % len(file.Engines)
+		if what[0] == Member {
+			return []string{file.Engines[one].ID}, nil
+		}
+		all := strings.Split(ids(processes(file)[:len(file.Engines)]), ",")
+		return slices.Delete(all, one, one+1), nil
+	}
+	all, err := f.followers(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case what[0] == Follower:
+		return []string{all[nth%len(all)].ID}, nil
+	case len(all) != len(file.Nodes)-1:
+		return nil, fmt.Errorf("%w: of %d nodes %d follow", ErrChanged, len(file.Nodes), len(all))
+	}
+	return strings.Split(ids(all), ","), nil
+}
+
+// followers are the nodes that answer and do not lead, in the order of the fleet file.
+func (f *Fleet) followers(ctx context.Context) (all []Target, err error) {
+	file, err := f.file()
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range file.Nodes {
+		asked, cancel := context.WithTimeout(ctx, askTime/2)
+		s, serr := f.status(asked, n.URL)
+		cancel()
+		if serr == nil && s.Role != api.Leader {
+			all = append(all, Target{ID: n.ID, URL: n.URL, PID: s.PID, proxies: n.Proxies})
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%w: no follower answers", ErrCannot)
+	}
+	return all, nil
+}
+
+// nodes are all nodes.
+func (f *Fleet) nodes() ([]Target, error) {
+	file, err := f.file()
+	if err != nil {
+		return nil, err
+	}
+	return processes(file)[len(file.Engines)+1:], nil
+}
+
+// handle opens a target's process. Its pid may belong to another process by now: a node
+// is asked for its own (and a leader whether it still leads), the others must have been
+// started for the address that they are called at.
+func (f *Fleet) handle(ctx context.Context, t Target) (*os.Process, error) {
+	p, err := os.FindProcess(t.PID)
+	if err != nil {
+		return nil, fmt.Errorf("the process of %s: %w", t.ID, err)
+	}
+	if t.kind != isNode {
+		if !startedFor(t.PID, t.URL) {
+			err = fmt.Errorf("%w: pid %d is not that of %s at %s: the fleet file is old", ErrChanged, t.PID, t.ID, t.URL)
+		}
+	} else if s, serr := f.status(ctx, t.URL); serr != nil || s.PID != t.PID || s.NodeID != t.ID {
+		err = fmt.Errorf("%w: pid %d does not answer as %s", ErrChanged, t.PID, t.ID)
+	} else if t.Token > 0 && (s.Role != api.Leader || s.FenceToken != t.Token) {
+		err = fmt.Errorf("%w: %s no longer leads with token %d; nothing was set", ErrChanged, t.ID, t.Token)
+	}
+	if err != nil {
+		_ = p.Release()
+		return nil, err
+	}
+	return p, nil
+}
+
+// allowed says what to do when a process may not be signalled.
+func allowed(t Target, err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: %s (pid %d) is another user's: run this as the user who runs the fleet: %w", ErrCannot, t.ID, t.PID, err)
+	}
+	return err
+}
+
+func numbers(of []Target) (all []int) {
+	for _, t := range of {
+		all = append(all, t.PID)
+	}
+	return all
+}
+
+func pids(of []Target) string {
+	var all []string
+	for _, t := range of {
+		all = append(all, fmt.Sprint("pid ", t.PID))
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,178 @@
+package check
+
+import (
+	"database/sql"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/reference/ledger"
+	"github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+// fill writes as two leaders, the first of which comes back after the second.
+func fill(t *testing.T, path string, unfenced bool) {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), ledger.Config{DB: path, Lab: true, Unfenced: unfenced, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	write := func(token fence.Token, writes ...api.Write) error {
+		_, err := l.Apply(t.Context(), api.Batch{Resource: "billing", Stamp: fence.Stamp{Deployment: "lab", Group: "billing", Token: token}, Writes: writes})
+		return err
+	}
+	next := func(first uint64) api.Write {
+		return api.Write{Sequence: &api.SequenceWrite{Name: "next", First: first, Last: first + 4}}
+	}
+	for i, token := range []fence.Token{1, 1, 2, 2} {
+		if err := write(token, next(uint64(5*i+1)), api.Write{Tick: &api.TickWrite{}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := write(1, next(11), api.Write{Tick: &api.TickWrite{}}); (err == nil) != unfenced {
+		t.Fatalf("the zombie's write: %v", err)
+	}
+}
+
+// The SQL query finds nothing in a ledger that fences, and in one that does not the
+// rows where a zombie wrote.
+func TestLedger(t *testing.T) {
+	dir := t.TempDir()
+	fenced := filepath.Join(dir, "fenced.db")
+	fill(t, fenced, false)
+	if v := Ledger(t.Context(), fenced); v.Result != Pass || v.Count("allocations") != 4 || v.Count("ticks") != 4 || v.Count("numbers") != 20 {
+		t.Errorf("%v", v)
+	}
+	open := filepath.Join(dir, "open.db")
+	fill(t, open, true)
+	v := Ledger(t.Context(), open)
+	if v.Result != Fail || v.Guarantee != "G6" || v.Violations != 2 {
+		t.Fatalf("%v", v)
+	}
+	if at := v.Findings[0].At[0]; at != (Place{"open.db allocation", 5}) {
+		t.Errorf("%v", v.Findings[0])
+	}
+	if at := v.Findings[1].At[0]; at != (Place{"open.db tick", 5}) {
+		t.Errorf("%v", v.Findings[1])
+	}
+}
+
+// A ledger that cannot be read, is missing or is empty is unknown, and a missing file
+// is not made.
+func TestLedgerUnknown(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.db")
+	other := filepath.Join(t.TempDir(), "other.db")
+	db, err := sql.Open("sqlite", other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), "CREATE TABLE x (y)"); err != nil {
+		t.Fatal(err)
+	}
+	_ = db.Close()
+	for _, path := range []string{"", missing, other, "postgres://user:secret@127.0.0.1:1/none?connect_timeout=1"} {
+		v := Ledger(t.Context(), path)
+		if v.Result != Unknown {
+			t.Errorf("%q: %v", path, v)
+		}
+		if strings.Contains(v.String(), "secret") {
+			t.Errorf("the password is in %q", v)
+		}
+	}
+	if _, err := os.Stat(missing); err == nil {
+		t.Error("the check made the file that was missing")
+	}
+}
+
+// A ledger that has forgotten what it once had is not taken for whole, nor is a call
+// that is older than what it keeps.
+func TestLedgerForgets(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	fill(t, path, false)
+	db, err := OpenLedger(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	forgotten := func() string {
+		t.Helper()
+		what, err := Forgotten(t.Context(), db)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(what, ", ")
+	}
+	if got := forgotten(); got != "" {
+		t.Errorf("a whole ledger has forgotten %s", got)
+	}
+	for _, statement := range []string{"DELETE FROM allocation WHERE n = 1", "DELETE FROM tick WHERE n = 1", "DELETE FROM rejection"} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := forgotten(); got != "refused writes, allocations, ticks" {
+		t.Errorf("forgotten: %s", got)
+	}
+	h := history{"calls": {
+		Run{Experiment: "load", Group: "billing", At: 1, Checks: []string{"sequence", "ledger"}},
+		Call{Start: 10, End: 20, Token: 1, First: 3, Last: 3},
+		Call{Start: 30, End: 40, Token: 2, First: 11, Last: 14},
+	}}
+	r, err := Dir(t.Context(), h.save(t), Options{DB: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, _ := r.Verdict("ledger")
+	if v.Result != Unknown || v.Doubts != 3 || v.Count("calls not compared") != 1 || v.Count("calls compared") != 1 {
+		t.Errorf("%v", v)
+	}
+	if last := v.Findings[len(v.Findings)-1]; len(last.At) != 1 || last.At[0] != (Place{"calls.ndjson", 2}) {
+		t.Errorf("%v", v.Findings)
+	}
+}
+
+// What callers have is compared with the ledger: an answer that no allocation of its
+// token holds is named with its line, and what the callers saw is told.
+func TestLedgerKnowsAnswers(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "ledger.db")
+	fill(t, db, false)
+	for _, tt := range []struct {
+		name string
+		last Call
+		want Result
+	}{
+		{"honest", Call{Start: 50, End: 70, Token: 2, First: 16, Last: 20}, Pass},
+		{"unheard of", Call{Start: 50, End: 70, Token: 2, First: 21, Last: 21}, Fail},
+		{"of another token", Call{Start: 50, End: 70, Token: 3, First: 16, Last: 20}, Fail},
+		{"across two allocations", Call{Start: 50, End: 70, Token: 2, First: 15, Last: 16}, Fail},
+	} {
+		h := history{"calls": {
+			Run{Experiment: "load", Group: "billing", At: 1, Checks: []string{"sequence", "ledger"}},
+			Call{Start: 10, End: 20, Token: 1, First: 3, Last: 3},
+			Call{Start: 30, End: 40, Token: 2, First: 11, Last: 14},
+			tt.last,
+		}}
+		r, err := Dir(t.Context(), h.save(t), Options{DB: db})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, _ := r.Verdict("ledger")
+		if v.Result != tt.want || v.Count("calls compared") != 3 {
+			t.Errorf("%s: %v", tt.name, v)
+		}
+		if tt.want == Fail && v.Findings[0].At[0] != (Place{"calls.ndjson", 4}) {
+			t.Errorf("%s: %v", tt.name, v.Findings)
+		}
+		if tt.want == Pass && (!r.Passed() || r.Callers != Callers{Calls: 3, Numbers: 10, First: 3, Last: 20, Tokens: 2, SilenceMS: 0.00003}) {
+			t.Errorf("%+v, %v", r.Callers, r.Verdicts)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package lab
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config says what fleet to run. The zero value of a field is its default.
+type Config struct {
+	// Bin is the folder of the programs; see FindPrograms.
+	Bin string
+	// Dir is for data and logs; empty: a temporary one, removed at the end.
+	Dir string
+	// File is where the fleet file is written. Default fleet.json in Dir.
+	File string
+
+	// Group is what the nodes elect a leader of. Default billing.
+	Group string
+	// Backend is etcd (the default) or raft.
+	Backend string
+	// Nodes and Workers are how many. Default 3 and 2; -1 workers is none.
+	Nodes, Workers int
+	// Engines is how many members the engine has, if it is etcd. Default 1.
+	Engines int
+	// TTL of the lease. Default 3s.
+	TTL time.Duration
+	// DB is the ledger's database. Default a SQLite file in Dir.
+	DB string
+	// Unfenced takes the fence away from the ledger, for experiments.
+	Unfenced bool
+	// KeepAll lets the ledger forget nothing that a run can write, so that what it has
+	// can be counted.
+	KeepAll bool
+	// NodeArgs and LedgerArgs are given to each node and to the ledger as they are.
+	NodeArgs, LedgerArgs []string
+	// EachNode, if given, are further flags for the node of that number, from 1.
+	EachNode func(int) []string
+
+	// Direct does without proxies between the nodes and what they lean on.
+	Direct bool
+	// ClientProxies puts proxies before the nodes too: callers are sent there.
+	ClientProxies bool
+
+	// Restart starts a program again that ended without having been asked to.
+	Restart bool
+	// RestartWait is how long it stays away then. Default 1s.
+	RestartWait time.Duration
+	// Event, if given, is told what becomes of the programs, in words.
+	Event func(string)
+}
+
+// startTime bounds the start of each program, stopTime its end.
+const (
+	startTime = 30 * time.Second
+	stopTime  = 4 * time.Second
+)
+
+func (c Config) withDefaults() Config {
+	c.Group, c.Backend = cmp.Or(c.Group, "billing"), cmp.Or(c.Backend, "etcd")
+	c.Nodes, c.Engines, c.Workers = cmp.Or(c.Nodes, 3), cmp.Or(c.Engines, 1), cmp.Or(c.Workers, 2)
+	c.TTL, c.RestartWait = cmp.Or(c.TTL, 3*time.Second), cmp.Or(c.RestartWait, time.Second)
+	if c.Event == nil {
+		c.Event = func(string) {}
+	}
+	return c
+}
+
+// Validate says which rules are broken.
+func (c Config) Validate() error {
+	var all []error
+	bad := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
+	const most = 64
+	if c.Backend != "" && c.Backend != "etcd" && c.Backend != "raft" {
+		bad("backend: %q: etcd or raft", c.Backend)
+	}
+	if c.Nodes < 0 || c.Nodes > most || c.Workers < -1 || c.Workers > most {
+		bad("nodes and workers: %d and %d: at most %d each", c.Nodes, c.Workers, most)
+	}
+	const members = 7
+	if c.Engines < 0 || c.Engines > members || c.Engines > 1 && c.Backend == "raft" {
+		bad("engines: %d: at most %d, and none apart from the nodes with raft", c.Engines, members)
+	}
+	if c.TTL < 0 || c.RestartWait < 0 {
+		bad("ttl and restart wait: %v and %v: not negative", c.TTL, c.RestartWait)
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,313 @@
+package report
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/experiment"
+)
+
+// comments is the template, beside the records.
+const comments = "findings.tmpl"
+
+// notRun stands for a number that there is not.
+const notRun = "*not run*"
+
+// Findings makes the text of docs/findings.md from the records and the comments in
+// docs. Missing are numbers that the comments name and an experiment that was run in
+// full does not have: they read "not run", and the comments should be changed.
+func Findings(docs string) (text string, missing []string, err error) {
+	f := &findings{docs: docs}
+	if f.records, err = records(docs); err != nil {
+		return "", nil, err
+	}
+	source, err := os.ReadFile(filepath.Join(docs, folder, comments))
+	if err != nil {
+		return "", nil, fmt.Errorf("the comments: %w", err)
+	}
+	if f.template, err = template.New(comments).Funcs(f.funcs()).Parse(string(source)); err != nil {
+		return "", nil, fmt.Errorf("the comments: %w", err)
+	}
+	var b strings.Builder
+	if err := f.template.Execute(&b, f.totals()); err != nil {
+		return "", nil, fmt.Errorf("the comments: %w", err)
+	}
+	return tidy(b.String()), f.missing, nil
+}
+
+// tidy leaves no more than one empty line where a template was silent.
+func tidy(s string) string {
+	s = regexp.MustCompile(`[ \t]+\n`).ReplaceAllString(s, "\n")
+	return strings.TrimSpace(regexp.MustCompile(`\n{3,}`).ReplaceAllString(s, "\n\n")) + "\n"
+}
+
+type findings struct {
+	docs     string
+	records  map[string]Record
+	template *template.Template
+	missing  []string
+}
+
+func (f *findings) funcs() template.FuncMap {
+	return template.FuncMap{
+		"experiments": f.names,
+		"show":        f.show,
+		"about":       f.about,
+		"ran":         func(name string) bool { _, ok := f.records[name]; return ok },
+		"value":       f.value,
+		"each":        f.each,
+		"cell":        f.cell,
+		"source":      f.source,
+		"guarantees":  f.guarantees,
+		"measured":    f.measured,
+		"bound":       bound,
+		"available":   available,
+		"budget":      budget,
+		"times":       times,
+		"count":       thousands,
+	}
+}
+
+// names are those of all experiments, in order, also of those that were not run.
+func (f *findings) names() []string {
+	var names []string
+	for _, e := range experiment.All() {
+		names = append(names, e.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.records)) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// about is our comment on an experiment that was run, if there is one.
+func (f *findings) about(name string) (string, error) {
+	t := f.template.Lookup("about " + name)
+	if _, ran := f.records[name]; t == nil || !ran {
+		return "", nil
+	}
+	var b strings.Builder
+	err := t.Execute(&b, f.totals())
+	return b.String(), err
+}
+
+func (f *findings) lacking(r Record, what string) string {
+	if r.Size == experiment.Full {
+		f.missing = append(f.missing, fmt.Sprintf("experiment %s has no %s", r.Name, what))
+	}
+	return notRun
+}
+
+// value is that of a threshold.
+func (f *findings) value(name, threshold string) string {
+	r, ok := f.records[name]
+	if !ok {
+		return notRun
+	}
+	for _, t := range r.Thresholds {
+		if t.Name == threshold {
+			return t.Value
+		}
+	}
+	return f.lacking(r, fmt.Sprintf("threshold %q", threshold))
+}
+
+// each is the value of a threshold in every trial that has it.
+func (f *findings) each(name, threshold string) string {
+	r, ok := f.records[name]
+	if !ok {
+		return notRun
+	}
+	var all []string
+	for _, t := range r.Thresholds {
+		if trial, ok := strings.CutSuffix(t.Name, ": "+threshold); ok {
+			all = append(all, trial+" "+t.Value)
+		}
+	}
+	if len(all) == 0 {
+		return f.lacking(r, fmt.Sprintf("threshold %q in any trial", threshold))
+	}
+	return strings.Join(all, "; ")
+}
+
+// cell is one of a table whose title begins so: in the row that begins with row, below
+// the head column.
+func (f *findings) cell(name, title, row, column string) string {
+	r, ok := f.records[name]
+	if !ok {
+		return notRun
+	}
+	for _, t := range r.Tables {
+		at := slices.Index(t.Head, column)
+		if !strings.HasPrefix(t.Title, title) || at < 0 {
+			continue
+		}
+		for _, cells := range t.Rows {
+			if cells[0] == row && at < len(cells) {
+				return cells[at]
+			}
+		}
+	}
+	return f.lacking(r, fmt.Sprintf("%q of %q in a table %q", column, row, title))
+}
+
+// source says where a number is from.
+func (f *findings) source(name string) string {
+	r, ok := f.records[name]
+	if !ok {
+		return "[experiment " + name + "](#experiment-" + name + "): " + notRun
+	}
+	return fmt.Sprintf("[experiment %s](#experiment-%s), %#q", name, name, r.Command)
+}
+
+// measured is a value of the block in docs/fleet.md that make bench-fleet has printed:
+// the line that begins so, without its bar.
+func (f *findings) measured(name string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(f.docs, "fleet.md"))
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.SplitSeq(string(data), "\n") {
+		columns := regexp.MustCompile(` {2,}`).Split(line, -1)
+		if strings.HasPrefix(line, name) && len(columns) >= 3 {
+			return columns[1], nil
+		}
+	}
+	return "", fmt.Errorf("docs/fleet.md has no measurement that begins %q", name)
+}
+
+// bound is what the configuration promises after a crash.
+func bound(engine, ttl string) (string, error) {
+	d, err := time.ParseDuration(ttl)
+	return fmt.Sprintf("%.1f s", experiment.CrashBound(engine, d).Seconds()), err
+}
+
+const month = 30 * 24 * time.Hour
+
+// available is the availability if each of n crashes a month costs what the
+// configuration promises.
+func available(engine, ttl string, n int) (string, error) {
+	d, err := time.ParseDuration(ttl)
+	away := float64(n) * experiment.CrashBound(engine, d).Seconds()
+	return fmt.Sprintf("%.4f %%", 100*(1-away/month.Seconds())), err
+}
+
+// budget is how long each of n crashes a month may take at an availability.
+func budget(percent float64, n int) string {
+	return fmt.Sprintf("%.1f s", (1-percent/100)*month.Seconds()/float64(n))
+}
+
+// times is what n crashes cost.
+func times(engine, ttl string, n int) (string, error) {
+	d, err := time.ParseDuration(ttl)
+	return fmt.Sprintf("%.0f s", float64(n)*experiment.CrashBound(engine, d).Seconds()), err
+}
+
+// thousands writes a number for people.
+func thousands(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// totals are sums over all records.
+type totals struct {
+	Experiments, Full, Trials, Terms, Kinds int
+	// Loose were recorded before the stricter checks.
+	Loose                  int
+	Faults, Calls, Unknown int64
+	// With the fence on.
+	Refused, Accepted, Reused, Interleaved int64
+	// With the fence off.
+	OpenAccepted, OpenReused int64
+	Machines                 string
+}
+
+func (f *findings) totals() totals {
+	var t totals
+	kinds, machines := map[string]bool{}, map[string]bool{}
+	for _, r := range f.records {
+		t.Experiments++
+		if r.Size == experiment.Full {
+			t.Full++
+		}
+		if !r.strict() {
+			t.Loose++
+		}
+		machines[r.Machine] = true
+		for _, trial := range r.Trials {
+			t.Trials++
+			t.Terms += trial.Terms
+			t.Calls += trial.Answered
+			t.Unknown += trial.Unknown
+			for kind, n := range trial.Faults {
+				kinds[kind] = true
+				t.Faults += int64(n)
+			}
+			if trial.Unfenced {
+				t.OpenAccepted, t.OpenReused = t.OpenAccepted+trial.Accepted, t.OpenReused+trial.Reused
+				continue
+			}
+			t.Refused, t.Accepted, t.Reused = t.Refused+trial.Refused, t.Accepted+trial.Accepted, t.Reused+trial.Reused
+			for _, c := range trial.Checks {
+				if c.Check == "fence" {
+					t.Interleaved += int64(c.Violations)
+				}
+			}
+		}
+	}
+	t.Kinds = len(kinds)
+	t.Machines = strings.Join(slices.Sorted(maps.Keys(machines)), "; ")
+	return t
+}
+
+// guarantees is a table of what every check said, over all trials that must pass it.
+func (f *findings) guarantees() string {
+	type sum struct {
+		guarantee, what string
+		passed, asked   int
+		n               int64
+	}
+	sums := map[string]*sum{}
+	for _, r := range f.records {
+		for _, t := range r.Trials {
+			for _, c := range t.Checks {
+				if c.Want != check.Pass {
+					continue
+				}
+				s := sums[c.Check]
+				if s == nil {
+					s = &sum{guarantee: c.Guarantee, what: c.What}
+					sums[c.Check] = s
+				}
+				s.asked++
+				s.n += c.N
+				if c.Result == check.Pass {
+					s.passed++
+				}
+			}
+		}
+	}
+	rows := [][]string{}
+	for _, name := range check.Names() {
+		if s := sums[name]; s != nil {
+			rows = append(rows, []string{s.guarantee, "`" + name + "`", fmt.Sprintf("%d of %d", s.passed, s.asked), thousands(s.n) + " " + s.what})
+		} else {
+			rows = append(rows, []string{"", "`" + name + "`", notRun, ""})
+		}
+	}
+	return markdown([]string{"guarantee", "check", "trials that passed", "looked at"}, rows)
+}

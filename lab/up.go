@@ -1,0 +1,114 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure/lab/load"
+	"github.com/tenurehq/tenure/reference/api"
+	fleetclient "github.com/tenurehq/tenure/reference/client"
+)
+
+// Up runs a fleet until ctx ends, says what happens in it, and stops it. Calls of
+// /next are made at a modest rate, so that there is something to see; 0 makes none.
+func Up(ctx context.Context, cfg Config, rate float64, line *Timeline) error {
+	cfg.Event = func(s string) { line.Say("%s", s) }
+	cfg.Restart = true
+	f, err := Start(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	file := f.File()
+	line.Say("%s; the fleet file is %s", Inventory(file), f.Path())
+	narrator, err := NewNarrator(file, line)
+	if err != nil {
+		_ = f.Stop() // the first error is the one to be told
+		return err
+	}
+	var wait sync.WaitGroup
+	wait.Go(func() { narrator.Run(ctx) })
+	wait.Go(func() {
+		if l, err := narrator.fleet.Leader(ctx); err == nil {
+			line.Show(hints(file, f.Path(), l))
+		}
+	})
+	if rate > 0 {
+		wait.Go(func() { callers(ctx, nodeURLs(file), rate) })
+	}
+	<-ctx.Done()
+	line.Say("stopping everything: %v", context.Cause(ctx))
+	wait.Wait()
+	if err := f.Stop(); err != nil {
+		return err
+	}
+	line.Say("nothing is left behind")
+	return nil
+}
+
+// Inventory is what runs, in words.
+func Inventory(file api.FleetFile) string {
+	engine := "embedded etcd (leases last " + (time.Duration(file.TTLMS) * time.Millisecond).String() + ")"
+	if file.Engine.PID == 0 {
+		engine = "Raft among the nodes"
+	}
+	return fmt.Sprintf("running: %s, the ledger, %d nodes, %d workers", engine, len(file.Nodes), len(file.Workers))
+}
+
+// callers take numbers until ctx ends.
+func callers(ctx context.Context, urls []string, rate float64) {
+	const few = 16
+	for ctx.Err() == nil {
+		cfg := load.Config{URLs: urls, Rate: rate, Connections: few, For: time.Hour, Timeout: 2 * time.Second}
+		if _, err := load.Run(ctx, cfg); err != nil {
+			select { // nobody leads: the narrator says so
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}
+}
+
+func nodeURLs(file api.FleetFile) (urls []string) {
+	for _, n := range file.Nodes {
+		urls = append(urls, n.URL)
+	}
+	return urls
+}
+
+// hints say what to try next, ready to be pasted.
+func hints(file api.FleetFile, path string, leader fleetclient.Leader) string {
+	other := file.Nodes[0]
+	var pid int
+	var cut string
+	for _, n := range file.Nodes {
+		if n.ID != leader.ID {
+			other = n
+			continue
+		}
+		pid = n.PID
+		if n.Proxies.Engine != "" {
+			cut = file.Proxies.API + "/proxies/" + n.Proxies.Engine + "/toxics"
+		}
+	}
+	var b strings.Builder
+	try := func(what, why string) { fmt.Fprintf(&b, "    %s\n        %s\n", what, why) }
+	b.WriteString("\nwhat to try next:\n")
+	try("curl -s -X POST "+leader.URL+"/next", "a number; the other nodes answer 409 and say who leads")
+	try("curl -s "+other.URL+"/status", "what a node knows")
+	try("curl -s -X PUT -d '{\"limit\":5}' "+other.URL+"/records/limits", "a record needs no leader: any node takes it")
+	if other.ID != leader.ID {
+		try(fmt.Sprintf("curl -s -X POST '%s/transfer?to=%s'", leader.URL, other.ID), "hand over")
+	}
+	try(fmt.Sprintf("kill -9 %d", pid), "kill "+leader.ID+", which leads now; the fleet file has the other numbers")
+	try(fmt.Sprintf("kill -STOP %d; sleep 6; kill -CONT %d", pid, pid), "stop it for longer than its lease, and let it go on")
+	if cut != "" {
+		try(fmt.Sprintf("curl -s -d '{\"name\":\"cut\",\"type\":\"timeout\",\"attributes\":{\"timeout\":0}}' %s", cut), "cut it off the engine; curl -s -X DELETE "+cut+"/cut heals it")
+	}
+	try(os.Args[0]+" load --fleet "+path+" --rate 2000 --for 10s", "take numbers and see how long that takes")
+	b.WriteString("Ctrl-C stops everything.\n\n")
+	return b.String()
+}

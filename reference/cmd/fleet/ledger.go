@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurehq/tenure/reference/ledger"
+	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/client"
+	"github.com/tenurehq/tenure/server/cli"
+)
+
+// ledgerReady is the line on standard output.
+type ledgerReady struct {
+	Addr    string `json:"addr"`
+	URL     string `json:"url"`
+	Fencing bool   `json:"fencing"`
+	PID     int    `json:"pid"`
+}
+
+func newLedger() *cobra.Command {
+	var cfg ledger.ServeConfig
+	var fencing string
+	var insecure, untilEOF bool
+	cmd := &cobra.Command{
+		Use:   "ledger",
+		Short: "Run the fenced resource: ticks, sequences, checkpoints and records that a stale leader cannot write",
+		Long: `Run the fenced resource as a process. Leaders write to it over HTTP with their
+fencing token; it refuses whoever is below the highest token that it has seen, in the
+same transaction as the write. When it serves, it prints one line of JSON.
+
+There is no authentication: whoever reaches the port can write. Every flag --x-y can
+be given as FLEET_LEDGER_X_Y.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch fencing {
+			case "on":
+			case "off":
+				cfg.Unfenced = true
+			default:
+				return cli.Exit(cli.ExitUsage, fmt.Errorf("fencing: %q is neither on nor off", fencing))
+			}
+			if err := errors.Join(cfg.Validate(), cli.Loopback(cfg.Listen, insecure)); err != nil {
+				return cli.Exit(cli.ExitUsage, err)
+			}
+			cfg.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			ctx, cancel := cli.UntilEOF(cmd, untilEOF)
+			defer cancel()
+			return serveLedger(ctx, cfg, cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:7420", "host:port to serve on, port 0 is a free one")
+	f.StringSliceVar(&cfg.Hosts, "hosts", nil, "further names by which callers reach it, besides localhost and IP addresses")
+	f.BoolVar(&insecure, "insecure", false, "listen beyond loopback, where everybody can write")
+	f.StringVar(&cfg.DB, "db", "tenure-ledger.db", "path of a SQLite file, created if missing, or a postgres:// URL")
+	f.StringVar(&fencing, "fencing", "on", "on, or off: take stale writes too, for experiments, with --lab")
+	f.BoolVar(&cfg.Lab, "lab", false, "this is an experiment: nothing of value is kept here")
+	f.DurationVar(&cfg.ActingWindow, "acting-window", 0, "how far back leaders_acting looks (default 2s)")
+	f.IntVar(&cfg.Rejections, "rejections", 0, "how many refused writes are kept (default 1000)")
+	f.IntVar(&cfg.History, "history", 0, "how many ticks and delivered firings of a resource and allocations of a sequence are kept (default 1000000)")
+	f.IntVar(&cfg.Shared, "shared", 0, "how many shared records there may be (default 100000)")
+	f.IntVar(&cfg.Resources, "resources", 0, "how many resources there may be (default 10000)")
+	f.IntVar(&cfg.Group, "group", 0, "how many batches share a commit at most (default 1024)")
+	f.IntVar(&cfg.Queue, "queue", 0, "how many batches may wait for their commit (default 4096)")
+	f.IntVar(&cfg.QueueBytes, "queue-bytes", 0, "how large they may be together (default 64 MiB)")
+	f.DurationVar(&cfg.Timeout, "timeout", 0, "longest transaction on PostgreSQL, longest read (default 10s)")
+	f.Int64Var(&cfg.MaxBody, "max-body", 0, "largest body of a request in bytes (default 4 MiB)")
+	f.IntVar(&cfg.HTTP.Connections, "connections", 0, "how many connections may be open (default 4096)")
+	f.DurationVar(&cfg.HTTP.Grace, "grace", 0, "how long requests under way may take when it stops (default 15s)")
+	f.BoolVar(&untilEOF, "until-eof", false, "stop when standard input ends, for programs that start a ledger and may die")
+	cmd.AddCommand(newLedgerAccept())
+	return cmd
+}
+
+func newLedgerAccept() *cobra.Command {
+	var at, replaces, by string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "accept",
+		Short: "Accept the state of a ledger that has lost data",
+		Long: `Accept the state of a ledger that was restored from an older backup, or that is new and
+takes the place of another. Until then it takes no writes, because callers have seen
+more than it holds. Restore the lost data instead if you can: what is lost is lost for
+good after this, and numbers that were given out may be given out again unless the
+nodes have been running all the time.
+
+Run it on the ledger's own machine. The ledger keeps a record of it and logs it.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
+			defer cancel()
+			c, err := client.New(client.Config{URL: at, Holder: by})
+			if err != nil {
+				return cli.Exit(cli.ExitUsage, err)
+			}
+			defer c.Close()
+			if replaces == "" {
+				cli.Say(cmd, "the ledger at %s will take writes again in the state that it has", at)
+			} else {
+				cli.Say(cmd, "the ledger at %s will take the place of ledger %s", at, replaces)
+			}
+			if err := cli.Confirm(cmd, yes); err != nil {
+				return err
+			}
+			now, err := c.Accept(ctx, replaces)
+			var wrong *api.RequestError
+			switch {
+			case errors.As(err, &wrong):
+				return cli.Exit(cli.ExitUsage, err)
+			case errors.Is(err, api.ErrUnavailable):
+				return cli.Exit(cli.ExitUnavailable, err)
+			case err != nil:
+				return cli.Exit(cli.ExitFailure, err)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "ledger %s revision %d\n", now.ID, now.Revision)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&at, "ledger", "http://127.0.0.1:7420", "URL of the ledger")
+	f.StringVar(&replaces, "replaces", "", "id of the ledger whose place it takes, as the refused callers log it (default its own)")
+	f.StringVar(&by, "by", os.Getenv("USER"), "who accepts it, for the record")
+	f.BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+func serveLedger(ctx context.Context, cfg ledger.ServeConfig, stdout io.Writer) error {
+	err := ledger.Serve(ctx, cfg, func(addr string) error {
+		line := ledgerReady{Addr: addr, URL: "http://" + addr, Fencing: !cfg.Unfenced, PID: os.Getpid()}
+		if err := json.NewEncoder(stdout).Encode(line); err != nil {
+			return fmt.Errorf("standard output: %w", err)
+		}
+		return nil
+	})
+	var wrong *ledger.ConfigError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &wrong):
+		return cli.Exit(cli.ExitUsage, err)
+	case errors.Is(err, api.ErrUnavailable):
+		return cli.Exit(cli.ExitUnavailable, err)
+	}
+	return cli.Exit(cli.ExitFailure, err)
+}

@@ -1,0 +1,44 @@
+// Command fleet runs the parts of the reference fleet that are not nodes:
+//
+//	fleet ledger    the resource that the leader writes to
+//	fleet worker    executes the leader's orders
+//
+// Data goes to standard output, everything else to standard error. Every flag can be
+// given in the environment, after the command: --db of ledger is FLEET_LEDGER_DB. The
+// first SIGINT or SIGTERM stops a command in order, the second ends it at once.
+//
+// Exit codes: 0 ok, 1 failure, 2 wrong usage, 6 unavailable, try again.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurehq/tenure/server/cli"
+)
+
+func main() {
+	os.Exit(run(cli.UntilSignal(), os.Args[1:], os.LookupEnv, os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is the program without its process.
+func run(ctx context.Context, args []string, env func(string) (string, bool), stdin io.Reader, stdout, stderr io.Writer) int {
+	return cli.Run(ctx, newRoot(env), args, stdin, stdout, stderr)
+}
+
+func newRoot(env func(string) (string, bool)) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "fleet",
+		Short:         "Run the ledger or a worker of the reference fleet",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          cli.MissingCommand,
+	}
+	root.AddCommand(newLedger(), newWorker())
+	cli.FromEnvironment(root, env)
+	return root
+}

@@ -1,0 +1,188 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tenurehq/tenure/fence/sqlfence"
+	"github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+// patience bounds how long a group gathers.
+const patience = 10 * time.Millisecond
+
+// run commits group after group until the queue is closed and empty.
+func (l *Ledger) run() {
+	defer close(l.stopped)
+	size, took := 0, time.Duration(0)
+	for !l.queue.drained() {
+		group := l.queue.take(l.cfg.Group, size, min(took/2, patience))
+		if len(group) == 0 {
+			continue
+		}
+		began := time.Now()
+		l.commit(group)
+		size, took = len(group), time.Since(began)
+	}
+}
+
+// commit makes a group durable, and only then answers.
+func (l *Ledger) commit(group []*op) {
+	l.began.Store(int64(l.cfg.Clock.Now()))
+	defer l.began.Store(0)
+	began := time.Now()
+	verdicts, err := l.transact(group)
+	l.metrics.committed(len(group), time.Since(began), err)
+	if poisoned(err) && len(group) > 1 {
+		half := len(group) / 2
+		l.commit(group[:half])
+		l.commit(group[half:])
+		return
+	}
+	if err != nil {
+		l.unmade.Store(!poisoned(err))
+		l.cfg.Logger.Error("commit failed", "batches", len(group), "err", err)
+		for _, o := range group {
+			o.finish(verdict{err: err})
+		}
+		return
+	}
+	now := l.cfg.Clock.Now()
+	if l.wrote.Load() >= l.began.Load() {
+		l.unmade.Store(false)
+	}
+	for i, o := range group {
+		l.metrics.judged(o, verdicts[i], now)
+		o.finish(verdicts[i])
+	}
+}
+
+// transact runs the group's transaction. An error is api.ErrUnknown or
+// api.ErrUnavailable.
+func (l *Ledger) transact(group []*op) ([]verdict, error) {
+	ctx := context.Background()
+	if l.db.dialect == sqlfence.Postgres {
+		// SQLite is in this process: it cannot be left waiting, and to interrupt a
+		// commit would only make its outcome unknown.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, l.cfg.Timeout)
+		defer cancel()
+	}
+	const attempts = 3
+	for attempt := 1; ; attempt++ {
+		verdicts, err := l.attempt(ctx, group)
+		switch {
+		case err == nil:
+			return verdicts, nil
+		case errors.Is(err, api.ErrUnknown), errors.Is(err, api.ErrDataLost):
+			return nil, err
+		case repeatable(err) && attempt < attempts:
+			continue
+		}
+		return nil, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
+	}
+}
+
+func (l *Ledger) attempt(ctx context.Context, group []*op) ([]verdict, error) {
+	if err := l.db.intact(); err != nil {
+		return nil, err
+	}
+	verdicts := make([]verdict, len(group))
+	changed := false
+	var now identity
+	err := l.db.within(ctx, func(t *tx) (err error) {
+		s := &state{unfenced: l.cfg.Unfenced, maxResources: l.cfg.Resources, nowMS: l.cfg.Now().UnixMilli()}
+		s.shared.most = uint64(l.cfg.Shared)
+		if now, changed, err = l.identify(ctx, t, group, verdicts, s.nowMS); err != nil {
+			return err
+		}
+		if err := t.load(ctx, touch(group, verdicts), s); err != nil {
+			return err
+		}
+		for i, o := range group {
+			switch {
+			case verdicts[i].err != nil:
+			case o.kind == probe:
+				changed = true
+			case o.kind == share:
+				verdicts[i].answer.AtMS = s.nowMS
+				verdicts[i].version, verdicts[i].err = s.shared.apply(*o.shared)
+			case o.kind != accept:
+				verdicts[i] = s.apply(o.kind, o.batch)
+			}
+		}
+		saved, err := t.save(ctx, s, l.cfg.History, l.cfg.Rejections)
+		if err != nil {
+			return err
+		}
+		if changed = changed || saved; !changed {
+			return errNothing
+		}
+		// The last statement, because ledgers on one PostgreSQL wait for each other here.
+		// It also makes a probe change something: SQLite writes no page that stays as it is.
+		return t.QueryRow(ctx, "UPDATE ledger_identity SET revision = revision + 1 RETURNING revision").Scan(&now.Revision)
+	})
+	if err == nil && changed {
+		l.wrote.Store(int64(l.cfg.Clock.Now()))
+		if gone := l.db.intact(); gone != nil {
+			err = fmt.Errorf("%w: %w", api.ErrUnknown, gone)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.known.Store(&now.Identity)
+	for i := range verdicts {
+		verdicts[i].answer.Ledger = now.Identity
+	}
+	return verdicts, nil
+}
+
+// identify reads which ledger the database holds, refuses the ops of callers that have
+// seen another, and all of them if anybody has seen a later revision: then it notes that,
+// so that callers who have seen less are refused as well, also after a restart.
+func (l *Ledger) identify(ctx context.Context, t *tx, group []*op, verdicts []verdict, nowMS int64) (now identity, changed bool, err error) {
+	if now, err = t.identity(ctx); err != nil {
+		return now, false, err
+	}
+	if err := t.expected(ctx, now, *l.known.Load()); err != nil {
+		return now, false, err
+	}
+	before := now.seen
+	behind := func(seen api.Identity) {
+		if seen.ID == now.ID && seen.Revision > now.Revision {
+			now.seen = max(now.seen, seen.Revision)
+		}
+	}
+	behind(*l.known.Load())
+	for i, o := range group {
+		behind(o.seen)
+		if err := t.expected(ctx, now, o.seen); errors.Is(err, api.ErrDataLost) {
+			verdicts[i].err = err
+		} else if err != nil {
+			return now, false, err
+		}
+	}
+	if now.seen > 0 {
+		for i := range group {
+			verdicts[i].err = now.lost()
+		}
+	}
+	if now.seen > before {
+		changed = true
+		l.cfg.Logger.Error("the database has lost data; writes are refused until an operator accepts its state", "id", now.ID, "revision", now.Revision, "seen", now.seen)
+		if err := t.exec(ctx, "UPDATE ledger_identity SET seen = $1", int64(now.seen)); err != nil {
+			return now, false, err
+		}
+	}
+	for i, o := range group {
+		if o.kind == accept {
+			if verdicts[i].err = t.accept(ctx, &now, o.replaces, o.batch.Holder, nowMS); verdicts[i].err == nil {
+				changed = true
+			}
+		}
+	}
+	return now, changed, nil
+}

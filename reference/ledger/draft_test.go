@@ -1,0 +1,59 @@
+package ledger
+
+import (
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+// A batch whose last write fails leaves the state as the batches before it made it, also
+// where it has changed what they made.
+func TestDraftTakenBack(t *testing.T) {
+	s := &state{
+		nowMS: 1, sequences: map[at]sequenceRow{}, checkpoints: map[at]versionRow{}, records: map[at]versionRow{}, keyed: map[at]uint64{}, open: map[at]int{},
+		jobs: map[at]jobRow{}, firings: map[moment]firingRow{},
+	}
+	writes := func() []api.Write {
+		return []api.Write{
+			{Sequence: &api.SequenceWrite{Name: "ids", N: 2}},
+			{Sequence: &api.SequenceWrite{Name: "ids", N: 3}},
+			{Tick: &api.TickWrite{Payload: []byte("1")}},
+			{Checkpoint: &api.CheckpointWrite{Name: "c", Value: []byte("1")}},
+			{Record: &api.RecordWrite{Key: "k", Value: []byte("1")}},
+			{Job: &api.JobWrite{Key: "j", Schedule: "s", NextMS: 5}},
+			{Fire: &api.FireWrite{Job: "j", DueMS: 5, AtMS: 5, NextMS: 6}},
+			{Fire: &api.FireWrite{Job: "j", DueMS: 6, AtMS: 6, NextMS: 7}},
+			{Delivered: &api.DeliveredWrite{Job: "j", AtMS: 5}},
+		}
+	}
+	batch := func(token fence.Token, writes ...api.Write) *draft {
+		return &draft{state: s, batch: api.Batch{Resource: "r", Stamp: stampAt(token, 0), Writes: writes}}
+	}
+	if _, err := batch(1, writes()...).writes(); err != nil {
+		t.Fatal(err)
+	}
+	before := state{
+		nowMS: s.nowMS, sequences: maps.Clone(s.sequences), checkpoints: maps.Clone(s.checkpoints), records: maps.Clone(s.records), keyed: maps.Clone(s.keyed), open: maps.Clone(s.open),
+		jobs: maps.Clone(s.jobs), firings: maps.Clone(s.firings), ticks: slices.Clone(s.ticks), allocations: slices.Clone(s.allocations),
+	}
+	for _, token := range []fence.Token{1, 2} { // of the same leader, whose allocation goes on, and of the next
+		more := append(writes(), writes()...)
+		for _, name := range []string{"a", "b", "c", "d"} { // the slices grow
+			more = append(more, api.Write{Sequence: &api.SequenceWrite{Name: name, N: 1}}, api.Write{Tick: &api.TickWrite{Key: name}}, api.Write{Job: &api.JobWrite{Key: "j", Delete: true}})
+		}
+		wrong := uint64(99)
+		more = append(more, api.Write{Record: &api.RecordWrite{Key: "k", Version: &wrong}})
+		var version *api.VersionError
+		if _, err := batch(token, more...).writes(); !errors.As(err, &version) {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(*s, before) {
+			t.Errorf("token %d: the state is\n%+v\nwant\n%+v", token, *s, before)
+		}
+	}
+}

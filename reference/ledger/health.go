@@ -1,0 +1,75 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+// probeEvery is how old the last proof of a working disk may be. Health checks share a
+// probe, so however many ask, there are no more than that.
+const probeEvery = 500 * time.Millisecond
+
+// Health says whether the ledger can read, is not stuck in a commit, can write, and has
+// everything that the caller has seen. If nothing was written lately, it writes a probe: a
+// full disk can be read, and nobody else may write before the ledger is known to be well.
+func (l *Ledger) Health(ctx context.Context, seen api.Identity) (api.Identity, error) {
+	if began := l.began.Load(); began != 0 {
+		if stuck := time.Duration(int64(l.cfg.Clock.Now()) - began); stuck > 2*l.cfg.Timeout {
+			return api.Identity{}, fmt.Errorf("%w: a commit has been under way for %v", api.ErrUnavailable, stuck)
+		}
+	}
+	now, err := l.verify(ctx, seen)
+	if err == nil {
+		err = l.writable(ctx)
+	}
+	return now, err
+}
+
+// verify is an error if the ledger has lost data, as far as it knows or the caller does.
+func (l *Ledger) verify(ctx context.Context, seen api.Identity) (api.Identity, error) {
+	now, err := l.identity(ctx)
+	switch {
+	case err != nil:
+		return now.Identity, err
+	case now.seen > 0:
+		return now.Identity, now.lost()
+	case seen.ID == "" || seen.ID == now.ID && seen.Revision <= now.Revision:
+		return now.Identity, nil
+	}
+	// The commit decides, and notes it.
+	v := l.wait(ctx, &op{kind: probe, seen: seen})
+	return v.answer.Ledger, v.err
+}
+
+// writable is an error if the ledger cannot write.
+func (l *Ledger) writable(ctx context.Context) error {
+	fresh := func(at int64) bool { return at != 0 && l.cfg.Clock.Now().Sub(clock.Instant(at)) < probeEvery }
+	if fresh(l.wrote.Load()) && !l.unmade.Load() {
+		return nil
+	}
+	select {
+	case l.probing <- struct{}{}:
+		defer func() { <-l.probing }()
+	case <-ctx.Done():
+		return fmt.Errorf("%w: another health check has not ended: %w", api.ErrUnavailable, context.Cause(ctx))
+	}
+	if fresh(l.probed) {
+		return l.probeErr
+	}
+	v := l.wait(ctx, &op{kind: probe})
+	if errors.Is(v.err, api.ErrBusy) && !l.unmade.Load() {
+		return nil // others write
+	}
+	if v.err != nil && !errors.Is(v.err, api.ErrDataLost) {
+		v.err = fmt.Errorf("%w: it cannot write: %s", api.ErrUnavailable, v.err.Error()) // whether a probe was made matters to nobody
+	}
+	if ctx.Err() == nil {
+		l.probed, l.probeErr = int64(l.cfg.Clock.Now()), v.err
+	}
+	return v.err
+}

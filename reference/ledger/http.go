@@ -1,0 +1,305 @@
+package ledger
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tenurehq/tenure/fence/httpfence"
+	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/server/httpapi"
+)
+
+// Handler serves the ledger over HTTP. Bodies are at most maxBody bytes; 0 means
+// 4 MiB.
+func (l *Ledger) Handler(maxBody int64) http.Handler {
+	if maxBody <= 0 {
+		maxBody = 4 << 20
+	}
+	h := &handler{l, maxBody}
+	mux := httpapi.NewMux()
+	mux.Handle("POST", "/resources/{resource}/batch", h.answer(h.batch))
+	mux.Handle("POST", "/resources/{resource}/seal", h.answer(h.seal))
+	mux.Handle("POST", "/resources/{resource}/advance", h.answer(h.advance))
+	mux.Handle("POST", "/resources/{resource}/sequences/{name}", h.answer(h.allocate))
+
+	mux.Handle("GET", "/resources", reading(h, paged(h.resources)))
+	mux.Handle("GET", "/resources/{resource}", reading(h, h.resource))
+	mux.Handle("GET", "/resources/{resource}/sequences/{name}", reading(h, h.sequence))
+	mux.Handle("GET", "/resources/{resource}/sequences/{name}/allocations", reading(h, paged(h.allocations)))
+	mux.Handle("GET", "/resources/{resource}/checkpoints/{name}", reading(h, h.checkpoint))
+	mux.Handle("GET", "/resources/{resource}/records", reading(h, paged(h.records)))
+	mux.Handle("GET", "/resources/{resource}/records/{name}", h.answer(h.record))
+	mux.Handle("GET", "/resources/{resource}/ticks", reading(h, paged(h.ticks)))
+	mux.Handle("GET", "/resources/{resource}/jobs", reading(h, paged(h.jobs)))
+	mux.Handle("GET", "/resources/{resource}/jobs/{name}", reading(h, h.job))
+	mux.Handle("GET", "/resources/{resource}/firings", reading(h, paged(h.firings)))
+	mux.Handle("GET", "/shared/{deployment}/{space}/{name}", h.answer(h.shared))
+	mux.Handle("PUT", "/shared/{deployment}/{space}/{name}", h.answer(h.putShared))
+	mux.Handle("DELETE", "/shared/{deployment}/{space}/{name}", h.answer(h.deleteShared))
+	mux.Handle("POST", "/accept", h.answer(h.accept))
+	mux.Handle("GET", "/rejections", reading(h, paged(h.rejections)))
+	mux.Handle("GET", "/healthz", h.answer(h.healthz))
+	mux.Handle("GET", "/metrics", promhttp.HandlerFor(l.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP)
+	if !l.cfg.Unfenced {
+		return mux
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(api.HeaderFencing, "off")
+		mux.ServeHTTP(w, r)
+	})
+}
+
+type handler struct {
+	l       *Ledger
+	maxBody int64
+}
+
+// answer turns a handler that returns its error into one that writes it. What the
+// database says about itself, such as its user and address, is logged and not sent.
+func (h *handler) answer(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		err := f(w, r)
+		if err == nil {
+			return
+		}
+		if api.Internal(err) {
+			h.l.cfg.Logger.Warn("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+		}
+		api.WriteError(w, err)
+	}
+}
+
+// reading answers with what a read returns. It refuses a caller that has seen more than
+// there is, as a commit does for writes.
+func reading[T any](h *handler, read func(*http.Request) (T, error)) http.HandlerFunc {
+	return h.answer(func(w http.ResponseWriter, r *http.Request) error {
+		if err := h.verify(r); err != nil {
+			return err
+		}
+		v, err := read(r)
+		if err == nil {
+			httpapi.WriteJSON(w, http.StatusOK, v)
+		}
+		return err
+	})
+}
+
+func (h *handler) verify(r *http.Request) error {
+	seen, err := api.ParseIdentity(r.Header.Get(api.HeaderIdentity))
+	if now := h.l.known.Load(); err != nil || seen.ID == "" || seen.ID == now.ID && seen.Revision <= now.Revision {
+		return err
+	}
+	_, err = h.l.verify(r.Context(), seen)
+	return err
+}
+
+// paged reads ?after= and ?limit=.
+func paged[T any](list func(r *http.Request, after string, limit int) (T, error)) func(*http.Request) (T, error) {
+	return func(r *http.Request) (page T, err error) {
+		q, limit := r.URL.Query(), 0
+		if s := q.Get("limit"); s != "" {
+			if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > api.MaxPage {
+				return page, &api.RequestError{Field: "limit", Value: s[:min(len(s), 32)], Rule: "from 1 to " + strconv.Itoa(api.MaxPage)}
+			}
+		}
+		return list(r, q.Get("after"), limit)
+	}
+}
+
+// stamp reads what every write has in its headers.
+func (h *handler) stamp(r *http.Request) (api.Batch, error) {
+	b := api.Batch{Resource: r.PathValue("resource"), Holder: holder(r)}
+	var err error
+	if b.Seen, err = api.ParseIdentity(r.Header.Get(api.HeaderIdentity)); err != nil {
+		return b, err
+	}
+	if b.Stamp, err = httpfence.Parse(r.Header.Values); err != nil {
+		h.l.metrics.refused(err)
+	}
+	return b, err
+}
+
+// holder is who asks, by their own word or by their address.
+func holder(r *http.Request) string {
+	name, err := url.PathUnescape(r.Header.Get(api.HeaderHolder))
+	if err != nil || name == "" {
+		name, _, _ = net.SplitHostPort(r.RemoteAddr)
+	}
+	return name
+}
+
+func (h *handler) batch(w http.ResponseWriter, r *http.Request) error {
+	b, err := h.stamp(r)
+	if err != nil {
+		return err
+	}
+	var body api.BatchBody
+	if err := httpapi.ReadJSON(w, r, h.maxBody, false, &body); err != nil {
+		return err
+	}
+	b.Digest, b.Writes = body.Digest, body.Writes
+	a, err := h.l.Apply(r.Context(), b)
+	if err != nil {
+		return err
+	}
+	headers(w, a)
+	httpapi.WriteJSON(w, http.StatusOK, a)
+	return nil
+}
+
+// headers sets what an answer has besides its body.
+func headers(w http.ResponseWriter, a api.Answer) {
+	w.Header().Set(api.HeaderIdentity, a.Ledger.String())
+	if a.Retried {
+		w.Header().Set(api.HeaderRetried, "true")
+	}
+}
+
+func (h *handler) seal(w http.ResponseWriter, r *http.Request) error { return h.raise(w, r, seal) }
+
+// advance is for an operator on the machine itself: a leader must not be able to
+// get past the slip rule by asking.
+func (h *handler) advance(w http.ResponseWriter, r *http.Request) error {
+	if err := local(r); err != nil {
+		return err
+	}
+	return h.raise(w, r, advance)
+}
+
+func (h *handler) raise(w http.ResponseWriter, r *http.Request, k kind) error {
+	b, err := h.stamp(r)
+	if err != nil {
+		return err
+	}
+	if err := httpapi.ReadJSON(w, r, h.maxBody, true, &struct{}{}); err != nil {
+		return err
+	}
+	a, err := h.l.raise(r.Context(), k, b)
+	if err != nil {
+		return err
+	}
+	headers(w, a)
+	httpapi.WriteJSON(w, http.StatusOK, a)
+	return nil
+}
+
+// local refuses a caller that is not on this machine.
+func local(r *http.Request) error {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err == nil && net.ParseIP(host).IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("%w: only an operator on the ledger's own machine may do this", api.ErrDenied)
+}
+
+func (h *handler) accept(w http.ResponseWriter, r *http.Request) error {
+	if err := local(r); err != nil {
+		return err
+	}
+	var body api.AcceptBody
+	if err := httpapi.ReadJSON(w, r, h.maxBody, true, &body); err != nil {
+		return err
+	}
+	now, err := h.l.Accept(r.Context(), body.Replaces, holder(r))
+	if err == nil {
+		httpapi.WriteJSON(w, http.StatusOK, now)
+	}
+	return err
+}
+
+func (h *handler) resources(r *http.Request, after string, limit int) (api.Page[api.Resource], error) {
+	return h.l.Resources(r.Context(), after, limit)
+}
+
+func (h *handler) resource(r *http.Request) (api.ResourceBody, error) {
+	name := r.PathValue("resource")
+	res, err := h.l.Resource(r.Context(), name)
+	return api.ResourceBody{Resource: res, LeadersActing: h.l.LeadersActing(name), NowMS: h.l.nowMS()}, err
+}
+
+func (h *handler) sequence(r *http.Request) (api.Sequence, error) {
+	return h.l.Sequence(r.Context(), r.PathValue("resource"), r.PathValue("name"))
+}
+
+func (h *handler) allocations(r *http.Request, after string, limit int) (api.Page[api.Allocation], error) {
+	return h.l.Allocations(r.Context(), r.PathValue("resource"), r.PathValue("name"), after, limit)
+}
+
+func (h *handler) checkpoint(r *http.Request) (api.Checkpoint, error) {
+	return h.l.Checkpoint(r.Context(), r.PathValue("resource"), r.PathValue("name"))
+}
+
+func (h *handler) records(r *http.Request, after string, limit int) (api.Page[api.Record], error) {
+	return h.l.Records(r.Context(), r.PathValue("resource"), after, limit)
+}
+
+func (h *handler) record(w http.ResponseWriter, r *http.Request) error {
+	rec, err := h.l.Record(r.Context(), r.PathValue("resource"), r.PathValue("name"))
+	if err == nil {
+		versioned(w, r, rec.Version, rec)
+	}
+	return err
+}
+
+// versioned answers with v, or that the caller has it.
+func versioned(w http.ResponseWriter, r *http.Request, version uint64, v any) {
+	w.Header().Set("ETag", etag(version))
+	if r.Header.Get("If-None-Match") == etag(version) {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	httpapi.WriteJSON(w, http.StatusOK, v)
+}
+
+func etag(version uint64) string { return strconv.Quote(strconv.FormatUint(version, 10)) }
+
+func (h *handler) ticks(r *http.Request, after string, limit int) (api.Page[api.Tick], error) {
+	return h.l.Ticks(r.Context(), r.PathValue("resource"), after, limit)
+}
+
+func (h *handler) jobs(r *http.Request, after string, limit int) (p api.Jobs, err error) {
+	var beforeMS int64
+	if s := r.URL.Query().Get("before_ms"); s != "" {
+		if beforeMS, err = strconv.ParseInt(s, 10, 64); err != nil || beforeMS < 1 {
+			return p, &api.RequestError{Field: "before_ms", Value: s[:min(len(s), 32)], Rule: "milliseconds since 1970, from 1 to 2^53-1"}
+		}
+	}
+	return h.l.Jobs(r.Context(), r.PathValue("resource"), beforeMS, after, limit)
+}
+
+func (h *handler) job(r *http.Request) (api.Job, error) {
+	return h.l.Job(r.Context(), r.PathValue("resource"), r.PathValue("name"))
+}
+
+func (h *handler) firings(r *http.Request, after string, limit int) (p api.Page[api.Firing], err error) {
+	pending := false
+	if s := r.URL.Query().Get("pending"); s != "" {
+		if pending, err = strconv.ParseBool(s); err != nil {
+			return p, &api.RequestError{Field: "pending", Value: s[:min(len(s), 32)], Rule: "true or false"}
+		}
+	}
+	return h.l.Firings(r.Context(), r.PathValue("resource"), pending, after, limit)
+}
+
+func (h *handler) rejections(r *http.Request, after string, limit int) (api.Rejections, error) {
+	return h.l.Rejections(r.Context(), after, limit)
+}
+
+func (h *handler) healthz(w http.ResponseWriter, r *http.Request) error {
+	seen, err := api.ParseIdentity(r.Header.Get(api.HeaderIdentity))
+	if err != nil {
+		return err
+	}
+	now, err := h.l.Health(r.Context(), seen)
+	if err != nil {
+		return err
+	}
+	w.Header().Set(api.HeaderIdentity, now.String())
+	httpapi.WriteJSON(w, http.StatusOK, map[string]any{"status": "ok", "fencing": !h.l.cfg.Unfenced, "ledger": now})
+	return nil
+}

@@ -1,0 +1,94 @@
+package ledger
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+
+	"github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+func newID() string { return "l" + strings.ToLower(rand.Text()[:12]) }
+
+// identity is the row that says which ledger this is.
+type identity struct {
+	api.Identity
+	// seen is the highest revision that a caller has seen and that this database does
+	// not have; 0: there is none. While it is set every write is refused.
+	seen uint64
+}
+
+const selectIdentity = "SELECT id, revision, seen FROM ledger_identity"
+
+func (t *tx) identity(ctx context.Context) (i identity, err error) {
+	err = t.QueryRow(ctx, selectIdentity).Scan(&i.ID, &i.Revision, &i.seen)
+	return i, err
+}
+
+func (i identity) lost() error {
+	return fmt.Errorf("%w: ledger %s is at revision %d, and revision %d was acknowledged", api.ErrDataLost, i.ID, i.Revision, i.seen)
+}
+
+// expected refuses a caller that has seen another ledger, unless an operator has said
+// that this one takes its place.
+func (t *tx) expected(ctx context.Context, i identity, seen api.Identity) error {
+	if seen.ID == "" || seen.ID == i.ID {
+		return nil
+	}
+	var accepted int
+	if err := t.QueryRow(ctx, "SELECT COUNT(*) FROM ledger_acceptance WHERE replaced = $1", seen.ID).Scan(&accepted); err != nil || accepted > 0 {
+		return err
+	}
+	return fmt.Errorf("%w: this is ledger %s, and the caller has seen ledger %s", api.ErrDataLost, i.ID, seen.ID)
+}
+
+// accept makes the state of the database the valid one, under a new id: callers that have
+// seen the replaced ledger begin anew.
+func (t *tx) accept(ctx context.Context, i *identity, replaces, holder string, nowMS int64) error {
+	switch {
+	case replaces == "" && i.seen == 0:
+		return &api.RequestError{Field: "replaces", Rule: "must name the ledger whose place this one takes: this one has lost nothing that it knows of"}
+	case replaces == "":
+		replaces = i.ID
+	}
+	next := identity{Identity: api.Identity{ID: newID(), Revision: i.Revision}}
+	// Those that have seen this ledger until now go on as well.
+	for _, replaced := range []string{replaces, i.ID} {
+		err := t.exec(ctx, "INSERT INTO ledger_acceptance (replaced, id, revision, seen, holder, at_ms) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+			replaced, next.ID, int64(i.Revision), int64(i.seen), holder, nowMS)
+		if err != nil {
+			return err
+		}
+	}
+	*i = next
+	return t.exec(ctx, "UPDATE ledger_identity SET id = $1, seen = 0", next.ID)
+}
+
+// Identity returns which ledger this is and how far it has got.
+func (l *Ledger) Identity(ctx context.Context) (api.Identity, error) {
+	i, err := l.identity(ctx)
+	return i.Identity, err
+}
+
+func (l *Ledger) identity(ctx context.Context) (i identity, err error) {
+	err = l.row(ctx, selectIdentity, nil, &i.ID, &i.Revision, &i.seen)
+	return i, err
+}
+
+// Accept is the operator's word that the state of this ledger is the valid one, although
+// it is not what callers have seen. Replaces names the ledger whose place it takes; empty:
+// this one, before it lost data. The ledger gets a new id, keeps a record of the
+// acceptance, and callers of the replaced ledger are served again.
+func (l *Ledger) Accept(ctx context.Context, replaces, holder string) (api.Identity, error) {
+	if replaces != "" {
+		if err := api.Name("replaces", replaces); err != nil {
+			return api.Identity{}, err
+		}
+	}
+	v := l.wait(ctx, &op{kind: accept, replaces: replaces, batch: api.Batch{Holder: holder}})
+	if v.err == nil {
+		l.cfg.Logger.Warn("an operator accepted the state of the ledger", "id", v.answer.Ledger.ID, "revision", v.answer.Ledger.Revision, "replaces", replaces, "by", holder)
+	}
+	return v.answer.Ledger, v.err
+}

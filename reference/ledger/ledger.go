@@ -1,0 +1,166 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+// Ledger is an open ledger. It is safe for concurrent use.
+type Ledger struct {
+	cfg     Config
+	db      *database
+	queue   *queue
+	metrics *metrics
+	stopped chan struct{}
+	began   atomic.Int64 // the commit under way, as an instant; 0: none
+	wrote   atomic.Int64 // the last commit that wrote something, as an instant; 0: none
+	unmade  atomic.Bool  // the last commit that had something to write failed
+
+	// known is what the last commit saw of the database.
+	known atomic.Pointer[api.Identity]
+
+	probing  chan struct{} // held by the one that probes
+	probed   int64         // when the last probe ended, and how
+	probeErr error
+
+	closing sync.Once
+	closed  error
+}
+
+// Open opens the database, brings its schema up to date and begins to commit.
+// api.ErrUnavailable means that it may work later: the database does not answer, or
+// another process serves the file.
+func Open(ctx context.Context, cfg Config) (*Ledger, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	db, err := openDatabase(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	l := &Ledger{cfg: cfg, db: db, queue: newQueue(cfg.Queue, cfg.QueueBytes), stopped: make(chan struct{}), probing: make(chan struct{}, 1)}
+	l.metrics = newMetrics(cfg, l.queue.len)
+	known, err := l.knownResources(ctx)
+	if err != nil {
+		return nil, errors.Join(err, db.close())
+	}
+	l.metrics.know(known)
+	first, err := l.Identity(ctx)
+	if err != nil {
+		return nil, errors.Join(err, db.close())
+	}
+	l.known.Store(&first)
+	if cfg.Unfenced {
+		cfg.Logger.Warn("FENCING IS OFF: stale writes are taken as they come; for experiments only", "db", describe(cfg.DB))
+	}
+	go l.run()
+	return l, nil
+}
+
+// Close commits what waits, and closes the database. Writes that come later are
+// refused.
+func (l *Ledger) Close() error {
+	l.closing.Do(func() {
+		l.queue.close()
+		<-l.stopped
+		l.closed = l.db.close()
+	})
+	return l.closed
+}
+
+// Apply makes a batch of writes, durable when it returns. The errors are those of
+// package fence, and those of package api.
+func (l *Ledger) Apply(ctx context.Context, b api.Batch) (api.Answer, error) {
+	if len(b.Writes) == 0 {
+		return api.Answer{}, &api.RequestError{Field: "writes", Rule: "there must be one; to raise the mark alone, seal"}
+	}
+	if b.Stamp.Seq > 0 && b.Digest == "" {
+		sum, err := api.Sum(b.Writes)
+		if err != nil {
+			return api.Answer{}, &api.RequestError{Field: "writes", Rule: err.Error()}
+		}
+		b.Digest = sum
+	}
+	return l.do(ctx, write, b)
+}
+
+// Seal raises the resource's mark to the stamp's token. The seq is not looked at.
+func (l *Ledger) Seal(ctx context.Context, resource string, s fence.Stamp, holder string) error {
+	_, err := l.raise(ctx, seal, api.Batch{Resource: resource, Stamp: s, Holder: holder})
+	return err
+}
+
+// Advance is the operator's way past the slip rule: it moves a mark up to any token,
+// never down.
+func (l *Ledger) Advance(ctx context.Context, resource string, s fence.Stamp, holder string) error {
+	_, err := l.raise(ctx, advance, api.Batch{Resource: resource, Stamp: s, Holder: holder})
+	return err
+}
+
+func (l *Ledger) raise(ctx context.Context, k kind, b api.Batch) (api.Answer, error) {
+	b.Stamp.Seq = 0
+	a, err := l.do(ctx, k, b)
+	if err == nil && k == advance {
+		l.cfg.Logger.Warn("the mark was advanced by hand", "resource", b.Resource, "stamp", b.Stamp.String(), "by", b.Holder)
+	}
+	return a, err
+}
+
+func (l *Ledger) do(ctx context.Context, k kind, b api.Batch) (api.Answer, error) {
+	if err := b.Validate(); err != nil {
+		return api.Answer{}, err
+	}
+	if err := b.Stamp.Validate(); err != nil {
+		l.metrics.refused(err)
+		return api.Answer{}, err
+	}
+	v := l.wait(ctx, &op{kind: k, batch: b, seen: b.Seen, size: sizeOf(b)})
+	return v.answer, v.err
+}
+
+// wait waits for the op's commit. A caller who goes away while it still waits takes
+// it back; once it is being committed, only the outcome is unknown to them.
+func (l *Ledger) wait(ctx context.Context, o *op) verdict {
+	o.size, o.done = o.size+overhead, make(chan struct{})
+	if err := l.queue.push(o); err != nil {
+		l.metrics.turnedAway.Inc()
+		return verdict{err: err}
+	}
+	select {
+	case <-o.done:
+		return o.verdict
+	case <-ctx.Done():
+	}
+	if o.claim() {
+		return verdict{err: fmt.Errorf("%w: the caller went away first: %w", api.ErrUnavailable, context.Cause(ctx))}
+	}
+	return verdict{err: fmt.Errorf("%w: the caller went away during the commit: %w", api.ErrUnknown, context.Cause(ctx))}
+}
+
+// overhead is about what an op or a write takes besides its values.
+const overhead = 256
+
+func sizeOf(b api.Batch) int {
+	n := 0
+	for _, w := range b.Writes {
+		n += overhead
+		switch {
+		case w.Tick != nil:
+			n += len(w.Tick.Payload)
+		case w.Checkpoint != nil:
+			n += len(w.Checkpoint.Value)
+		case w.Record != nil:
+			n += len(w.Record.Value)
+		case w.Job != nil:
+			n += len(w.Job.Payload)
+		}
+	}
+	return n
+}

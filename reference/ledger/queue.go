@@ -1,0 +1,145 @@
+package ledger
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+// op is a batch on its way.
+type op struct {
+	kind  kind
+	batch api.Batch
+	// shared is what a share asks for, in place of the batch.
+	shared *api.SharedWrite
+	// seen is what the caller has seen of the ledger; zero: nothing.
+	seen api.Identity
+	// replaces is what an accept is about.
+	replaces string
+	size     int
+
+	taken atomic.Bool   // by the committer, or back by its caller
+	done  chan struct{} // closed when verdict is there
+	verdict
+}
+
+// claim decides a race: the committer takes the op, or its caller takes it back,
+// and whoever does knows for sure.
+func (o *op) claim() bool { return o.taken.CompareAndSwap(false, true) }
+
+func (o *op) finish(v verdict) {
+	o.verdict = v
+	close(o.done)
+}
+
+// queue is the ops that wait for the next commit.
+type queue struct {
+	most, mostBytes int
+	wake            chan struct{} // the committer may want to look
+
+	mu     sync.Mutex
+	ops    []*op
+	bytes  int
+	want   int // worth waking the committer for
+	closed bool
+}
+
+func newQueue(most, mostBytes int) *queue {
+	return &queue{most: most, mostBytes: mostBytes, want: 1, wake: make(chan struct{}, 1)}
+}
+
+// push refuses rather than waits: a caller who must wait for a place cannot be told
+// how long.
+func (q *queue) push(o *op) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.closed:
+		return api.ErrUnavailable
+	case len(q.ops) >= q.most, len(q.ops) > 0 && q.bytes+o.size > q.mostBytes:
+		return api.ErrBusy
+	}
+	q.ops = append(q.ops, o)
+	q.bytes += o.size
+	if len(q.ops) >= q.want {
+		q.poke()
+	}
+	return nil
+}
+
+func (q *queue) poke() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// close lets nobody in any more; what waits is still taken.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.poke()
+}
+
+func (q *queue) len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.ops)
+}
+
+// take waits for ops and returns up to most of them; none when the queue is closed
+// and empty. Callers that were answered together come back together, a moment
+// apart: where the last group was of several, it waits up to patience for as many.
+func (q *queue) take(most, lately int, patience time.Duration) []*op {
+	q.await(1, nil)
+	if lately > 1 && patience > 0 {
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		q.await(min(lately, most), timer.C)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := min(most, len(q.ops))
+	group := make([]*op, 0, n)
+	for _, o := range q.ops[:n] {
+		q.bytes -= o.size
+		if o.claim() {
+			group = append(group, o)
+		}
+	}
+	rest := copy(q.ops, q.ops[n:])
+	clear(q.ops[rest:])
+	q.ops = q.ops[:rest]
+	return group
+}
+
+// await returns when n ops are there, the queue is closed, or the time is up.
+func (q *queue) await(n int, up <-chan time.Time) {
+	for {
+		q.mu.Lock()
+		enough := len(q.ops) >= n || q.closed
+		q.want = n
+		if enough {
+			q.want = 1
+		}
+		q.mu.Unlock()
+		if enough {
+			return
+		}
+		select {
+		case <-q.wake:
+		case <-up:
+			return
+		}
+	}
+}
+
+// drained reports that there is nothing more to come.
+func (q *queue) drained() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.closed && len(q.ops) == 0
+}

@@ -1,0 +1,103 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/sqlfence"
+	"github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+// seedChunk is how many jobs share a transaction: what is held in memory at once.
+const seedChunk = 100_000
+
+// Seed gives a resource n jobs more, each to be fired once: the first at firstMS, each
+// of the others everyMS later. Their keys are seed-000000000001 and so on, and go on
+// where those of an earlier call ended. The database makes them itself, in chunks that
+// are each one fenced transaction; progress, if given, is told how many there are.
+//
+// It is for experiments and needs Lab. A SQLite file must not be served meanwhile.
+func Seed(ctx context.Context, cfg Config, resource string, stamp fence.Stamp, n uint64, firstMS, everyMS int64, payload json.RawMessage, progress func(done uint64)) (err error) {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if !cfg.Lab {
+		return &ConfigError{Field: "seed", Rule: "is for experiments only and needs -lab"}
+	}
+	cfg = cfg.withDefaults()
+	// The range is given as its first and last job, which are to be valid as any.
+	const most = 1_000_000_000
+	if n < 1 || n > most || everyMS < 0 || everyMS > int64(api.MaxSequence)/most {
+		return &api.RequestError{Field: "n", Value: fmt.Sprintf("%d every %d ms", n, everyMS), Rule: "from 1 to 10^9 jobs, not more than hours apart"}
+	}
+	b := api.Batch{Resource: resource, Stamp: stamp, Writes: []api.Write{
+		{Job: &api.JobWrite{Key: "seed", Payload: payload, NextMS: firstMS}},
+		{Job: &api.JobWrite{Key: "seed", NextMS: firstMS + int64(n-1)*everyMS}},
+	}}
+	if err := errors.Join(b.Validate(), stamp.Validate()); err != nil {
+		return err
+	}
+	b.Writes = nil
+	d, err := openDatabase(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	for done := uint64(0); done < n; {
+		size := min(seedChunk, n-done)
+		if err := d.seed(ctx, cfg, b, size, firstMS+int64(done)*everyMS, everyMS, string(payload)); err != nil {
+			return fmt.Errorf("ledger: %d of %d jobs were made: %w", done, n, err)
+		}
+		done += size
+		if progress != nil {
+			progress(done)
+		}
+	}
+	return d.settle(ctx)
+}
+
+func (d *database) seed(ctx context.Context, cfg Config, b api.Batch, n uint64, firstMS, everyMS int64, payload string) error {
+	return d.within(ctx, func(t *tx) error {
+		st := &state{unfenced: cfg.Unfenced, maxResources: cfg.Resources, nowMS: cfg.Now().UnixMilli()}
+		if err := t.load(ctx, touched{resources: map[string]bool{b.Resource: true}}, st); err != nil {
+			return err
+		}
+		if v := st.apply(seal, b); v.err != nil {
+			return v.err
+		}
+		r := st.resources[b.Resource]
+		r.counters.jobs, r.counters.jobsVersion, r.changed = r.counters.jobs+n, r.counters.jobsVersion+1, true
+		if _, err := t.save(ctx, st, cfg.History, cfg.Rejections); err != nil {
+			return err
+		}
+		var last string
+		if err := t.QueryRow(ctx, "SELECT COALESCE(MAX(name), 'seed-0') FROM job WHERE resource = $1 AND name >= 'seed-' AND name < 'seed-A'", b.Resource).Scan(&last); err != nil {
+			return err
+		}
+		made, err := strconv.ParseInt(strings.TrimPrefix(last, "seed-"), 10, 64)
+		if err != nil {
+			return &api.RequestError{Field: "resource", Value: b.Resource, Rule: fmt.Sprintf("has a job %q where those that are seeded go", last)}
+		}
+		// A number of 13 digits without its first has leading zeros, in every dialect.
+		return t.exec(ctx, `WITH RECURSIVE c(i) AS (SELECT CAST(0 AS BIGINT) UNION ALL SELECT i + 1 FROM c WHERE i + 1 < CAST($2 AS BIGINT))
+			INSERT INTO job (resource, name, next_ms, schedule, misfire, payload, token, updated_ms)
+			SELECT CAST($1 AS TEXT), 'seed-' || substr(CAST(1000000000001 + CAST($3 AS BIGINT) + i AS TEXT), 2), CAST($4 AS BIGINT) + i * CAST($5 AS BIGINT),
+				'', 'once', CAST($6 AS TEXT), CAST($7 AS BIGINT), CAST($8 AS BIGINT) FROM c`,
+			b.Resource, int64(n), made, firstMS, everyMS, payload, int64(b.Stamp.Token), st.nowMS)
+	})
+}
+
+// settle leaves the database as one that has long had these jobs.
+func (d *database) settle(ctx context.Context) error {
+	statement := "PRAGMA wal_checkpoint(TRUNCATE)"
+	if d.dialect == sqlfence.Postgres {
+		statement = "ANALYZE job"
+	}
+	_, err := d.conn.conn.ExecContext(ctx, statement)
+	return err
+}

@@ -1,0 +1,45 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/tenurehq/tenure/server/httpapi"
+)
+
+// ServeConfig says where a ledger is served.
+type ServeConfig struct {
+	Config
+	// Listen is host:port; port 0 is a free one.
+	Listen string
+	// Hosts are names by which callers reach the ledger, besides localhost, the host of
+	// Listen and every IP address. Requests to other names are refused: see
+	// httpapi.OnlyHosts.
+	Hosts []string
+	// MaxBody is the largest body in bytes. Default 4 MiB.
+	MaxBody int64
+	// HTTP are the limits of the server.
+	HTTP httpapi.Limits
+}
+
+// Serve opens a ledger and serves it over HTTP until ctx ends; then requests under
+// way are answered and what waits is committed. It calls ready once it listens.
+func Serve(ctx context.Context, cfg ServeConfig, ready func(addr string) error) (err error) {
+	// The port first: what cannot be served leaves no database behind.
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	l, err := Open(ctx, cfg.Config)
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	if err := ready(ln.Addr().String()); err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	return httpapi.Serve(ctx, ln, httpapi.OnlyHosts(l.Handler(cfg.MaxBody), append(cfg.Hosts, cfg.Listen)...), cfg.HTTP, l.cfg.Logger)
+}

@@ -1,0 +1,192 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+// synchronous is SQLite's FULL: it syncs its log at every commit. NORMAL (1) would be
+// enough for a killed process, but not for a machine that loses power.
+const synchronous = 2
+
+func (d *database) openSQLite(ctx context.Context, path string) error {
+	path, err := realPath(path)
+	if err != nil {
+		return err
+	}
+	if err := d.lockFile(ctx, path); err != nil {
+		return err
+	}
+	// Connections do not create the file: one that was deleted must not come back empty.
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	// A reader waits only for a checkpoint that ends the log.
+	pragmas := fmt.Sprintf("mode=rw&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(%d)&_pragma=foreign_keys(1)", synchronous)
+	if d.writer, err = sql.Open("sqlite", fileURL(path, pragmas)); err != nil {
+		return err
+	}
+	d.writer.SetMaxOpenConns(1)
+	if d.reader, err = sql.Open("sqlite", fileURL(path, "mode=rw&_pragma=busy_timeout(10000)&_pragma=query_only(1)")); err != nil {
+		return err
+	}
+	d.reader.SetMaxOpenConns(readers + 1)
+	d.reader.SetMaxIdleConns(readers)
+	var mode string
+	var sync int
+	if err := d.writer.QueryRowContext(ctx, "SELECT journal_mode, synchronous FROM pragma_journal_mode, pragma_synchronous").Scan(&mode, &sync); err != nil {
+		return d.failedToOpen(path, err)
+	}
+	if mode != "wal" || sync != synchronous {
+		return fmt.Errorf("ledger: %s: the file system gives journal mode %s and synchronous %d, wanted are wal and %d", path, mode, sync, synchronous)
+	}
+	// While a connection is open SQLite keeps its log, so that the log's file stays the same.
+	if d.pinned, err = d.reader.Conn(ctx); err != nil {
+		return err
+	}
+	if err := d.pinned.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_master").Scan(&sync); err != nil {
+		return d.failedToOpen(path, err)
+	}
+	return d.remember(path, path+"-wal")
+}
+
+// logBytes is more than SQLite's log grows to from one checkpoint to the next.
+const logBytes = 5 << 20
+
+// reserveLog makes SQLite's log as long as it will be, before anybody waits for it. To
+// sync a file that grows is to find it room as well, which takes seconds where
+// processes compute on every core. After a checkpoint SQLite writes its log over, from
+// the beginning; what a transaction wrote that was then rolled back is room like any
+// other. On a full disk the log is left to grow as it can.
+func (d *database) reserveLog(ctx context.Context) error {
+	var cache int
+	err := d.within(ctx, func(t *tx) error {
+		if err := t.conn.QueryRowContext(ctx, "PRAGMA cache_size").Scan(&cache); err != nil {
+			return err
+		}
+		// What does not fit into the cache goes to the log before the transaction ends.
+		for _, statement := range []string{"PRAGMA cache_size = 16", "CREATE TABLE reserved (room BLOB)", fmt.Sprintf("INSERT INTO reserved VALUES (zeroblob(%d))", logBytes)} {
+			if _, err := t.conn.ExecContext(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return errNothing
+	})
+	if sqliteCode(err) == sqlite3.SQLITE_FULL {
+		return nil
+	}
+	if err == nil {
+		_, err = d.conn.conn.ExecContext(ctx, fmt.Sprintf("PRAGMA cache_size = %d", cache))
+	}
+	return err
+}
+
+// realPath is the one name of a file that may have several.
+func realPath(path string) (string, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && info.IsDir():
+		return "", fmt.Errorf("ledger: %s is a directory: give the path of a file in it", path)
+	case err == nil:
+		path, err = filepath.EvalSymlinks(path)
+	case errors.Is(err, fs.ErrNotExist):
+		var dir string
+		if dir, err = filepath.EvalSymlinks(filepath.Dir(path)); errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("ledger: there is no directory %s for %s: create it", filepath.Dir(path), filepath.Base(path))
+		}
+		path = filepath.Join(dir, filepath.Base(path))
+	}
+	if err != nil {
+		return "", fmt.Errorf("ledger: %w", err)
+	}
+	return filepath.Abs(path)
+}
+
+func fileURL(path, query string) string {
+	return "file:" + (&url.URL{Path: filepath.ToSlash(path)}).EscapedPath() + "?" + query
+}
+
+// lockFile keeps a second ledger from the file. The lock is SQLite's own, on an
+// empty database beside it, so it works wherever SQLite does and ends with the
+// process.
+func (d *database) lockFile(ctx context.Context, path string) error {
+	db, err := sql.Open("sqlite", fileURL(path+"-lock", "_pragma=busy_timeout(0)"))
+	if err != nil {
+		return err
+	}
+	db.SetMaxOpenConns(1)
+	conn, err := db.Conn(ctx)
+	if err == nil {
+		_, err = conn.ExecContext(ctx, "BEGIN EXCLUSIVE")
+	}
+	if err == nil {
+		d.unlock = func() error { return errors.Join(conn.Close(), db.Close()) }
+		return nil
+	}
+	if conn != nil {
+		_ = conn.Close()
+	}
+	_ = db.Close()
+	if sqliteCode(err) == sqlite3.SQLITE_BUSY {
+		return fmt.Errorf("%w: %s is served by another ledger: stop that one, or give this one a file of its own", api.ErrUnavailable, path)
+	}
+	return fmt.Errorf("ledger: %s-lock: %w", path, err)
+}
+
+func sqliteCode(err error) int {
+	var e *sqlite.Error
+	if errors.As(err, &e) {
+		return e.Code() & 0xff // without the extension
+	}
+	return 0
+}
+
+// file is a file of the database as it was when it was opened.
+type file struct {
+	path string
+	info fs.FileInfo
+}
+
+// remember notes which files the connections have open.
+func (d *database) remember(paths ...string) error {
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		d.files = append(d.files, file{path, info})
+	}
+	return nil
+}
+
+// intact is an error if a file of the database was deleted or replaced: what is written
+// then goes to a file that nobody will find.
+func (d *database) intact() error {
+	for _, f := range d.files {
+		info, err := os.Stat(f.path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("%w: the file %s was deleted while it was served", api.ErrDataLost, filepath.Base(f.path))
+		case err != nil:
+			return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
+		case !os.SameFile(info, f.info):
+			return fmt.Errorf("%w: the file %s was replaced while it was served", api.ErrDataLost, filepath.Base(f.path))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package ledger
+
+import (
+	"database/sql"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/tenurehq/tenure/internal/servertest"
+)
+
+// On PostgreSQL a commit is on disk when it is answered, also where the server's or the
+// URL's default is not to wait for that.
+func TestSynchronousCommit(t *testing.T) {
+	server := servertest.Postgres(t)
+	// options=-c synchronous_commit=off
+	url := server.URL() + "&options=-c%20synchronous_commit%3Doff"
+	if !strings.Contains(server.URL(), "?") {
+		t.Fatalf("the URL %s has no query to add to", server.URL())
+	}
+	raw, err := sql.Open("pgx", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = raw.Close() }()
+	setting := func(q interface{ QueryRow(string, ...any) *sql.Row }) (now string) {
+		t.Helper()
+		if err := q.QueryRow("SELECT current_setting('synchronous_commit')").Scan(&now); err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+	if now := setting(raw); now != "off" {
+		t.Fatalf("the default is %s, so this shows nothing", now)
+	}
+	l, err := Open(t.Context(), Config{DB: url, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The connection that writes is the ledger's own until it is closed.
+	var now string
+	if err := l.db.conn.conn.QueryRowContext(t.Context(), "SELECT current_setting('synchronous_commit')").Scan(&now); err != nil || now != "on" {
+		t.Errorf("the ledger commits with %q, %v", now, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}

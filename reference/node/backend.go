@@ -1,0 +1,279 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/raft"
+	"github.com/tenurehq/tenure/reference/api"
+	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/store/etcd"
+	"github.com/tenurehq/tenure/store/mem"
+)
+
+// backend is an elector and what a node needs around it.
+type backend struct {
+	elector tenure.Elector
+	// standbys are the candidates that could take over, best first.
+	standbys func(ctx context.Context) ([]tenure.Candidate, error)
+	// deployment is the name that the stamps of this fleet carry; empty: not known yet.
+	deployment func(ctx context.Context) (string, error)
+	// close ends what the elector has started. Terms have ended before.
+	close func(ctx context.Context) error
+}
+
+var (
+	// ErrTwin: another process runs under the same id.
+	ErrTwin = errors.New("fleet: the id is in use")
+	// ErrEngine: the engine did not let this node in, or did not answer.
+	ErrEngine = errors.New("fleet: the engine cannot be used")
+)
+
+// open opens the backend of the configuration, for a node that is reached at address.
+func (n *Node) open(ctx context.Context, address string) (*backend, error) {
+	candidate := tenure.Candidate{ID: n.cfg.ID, Address: address}
+	switch n.cfg.Backend {
+	case BackendEtcd:
+		tlsConfig, err := n.cfg.TLS.load()
+		if err != nil {
+			return nil, err
+		}
+		octx, cancel := context.WithTimeout(ctx, openTimeout)
+		defer cancel()
+		store, err := etcd.Open(octx, etcd.Config{
+			Endpoints: n.cfg.Endpoints, Prefix: n.cfg.Prefix, TLS: tlsConfig, Username: n.cfg.Username, Password: n.cfg.Password,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrEngine, err)
+		}
+		b, err := n.openLease(ctx, store, candidate)
+		if err != nil {
+			store.Shutdown()
+			return nil, err
+		}
+		closeLease := b.close
+		b.close = func(ctx context.Context) error { defer store.Shutdown(); return closeLease(ctx) }
+		return b, nil
+	case BackendRaft:
+		cfg := n.cfg.raft(address)
+		cfg.Clock, cfg.Log, cfg.Dial = n.clock, n.cfg.Log, n.cfg.dialPeer()
+		var err error
+		if cfg.TLS, err = n.cfg.TLS.load(); err != nil {
+			return nil, err
+		}
+		node, err := raft.Open(cfg)
+		if err != nil {
+			return nil, err
+		}
+		return &backend{elector: node, close: node.Close, deployment: func(context.Context) (string, error) { return node.Deployment(), nil }, standbys: func(context.Context) ([]tenure.Candidate, error) {
+			// Raft knows its own line: whoever is first in it takes over.
+			return nil, nil
+		}}, nil
+	default:
+		store := mem.New(mem.Options{Clock: n.clock})
+		err := n.resume(ctx, store)
+		var b *backend
+		if err == nil {
+			b, err = n.openLease(ctx, store, candidate)
+		}
+		if err != nil {
+			store.Shutdown()
+			return nil, err
+		}
+		closeLease := b.close
+		b.close = func(ctx context.Context) error { defer store.Shutdown(); return closeLease(ctx) }
+		return b, nil
+	}
+}
+
+// resume lifts the tokens of a store in memory above those of the processes before it:
+// the ledger remembers them.
+func (n *Node) resume(ctx context.Context, store *mem.Store) error {
+	r, err := n.ledger.Resource(ctx, n.cfg.Group)
+	switch {
+	case errors.Is(err, ledgerapi.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	}
+	_, err = store.RaiseEpoch(ctx, r.Token.Epoch()+1)
+	return err
+}
+
+const openTimeout = 5 * time.Second
+
+func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenure.Candidate) (*backend, error) {
+	store = counted{lease.Guard(store, lease.GuardConfig{}), n}
+	cfg := lease.Config{
+		Candidate: candidate, Scope: lease.Scope{n.cfg.Group}, Timing: n.cfg.Timing,
+		Health: n.health, OnNote: n.noted, Log: n.cfg.Log, Clock: n.clock,
+	}
+	if err := n.awaitTwin(ctx, store, candidate); err != nil {
+		return nil, err
+	}
+	node, err := lease.New(store, n.cfg.planted(cfg))
+	if err != nil {
+		return nil, err
+	}
+	elector, err := node.Elector(n.cfg.Group)
+	if err != nil {
+		return nil, errors.Join(err, node.Close(ctx))
+	}
+	deployment := func(ctx context.Context) (string, error) {
+		m, err := store.Meta(ctx)
+		return m.Deployment, err
+	}
+	return &backend{elector: elector, close: node.Close, deployment: deployment, standbys: func(ctx context.Context) ([]tenure.Candidate, error) {
+		line, err := store.Sessions(ctx, lease.Scope{n.cfg.Group}, lease.Page{})
+		var others []tenure.Candidate
+		for _, s := range line {
+			if s.Candidate.ID != n.cfg.ID {
+				others = append(others, s.Candidate)
+			}
+		}
+		return others, err
+	}}, nil
+}
+
+// health is what the machine is told about the ledger. A leader waits for its patience to
+// end; a node that does not lead is not to win while the ledger cannot be used.
+func (n *Node) health(context.Context) error {
+	if t := n.term.Load(); t != nil && t.Remaining() > 0 {
+		return n.sink.health()
+	}
+	return n.sink.ready()
+}
+
+// deployment is the name that the stamps of this fleet carry.
+func (n *Node) deployment(ctx context.Context) (string, error) {
+	if d := n.deployed.Load(); d != nil {
+		return *d, nil
+	}
+	d, err := n.backend.deployment(ctx)
+	if err == nil && d == "" {
+		err = errors.New("nobody has led yet")
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w: the name of the deployment is not known: %w", ledgerapi.ErrUnavailable, err)
+	}
+	n.deployed.Store(&d)
+	return d, nil
+}
+
+func (n *Node) noted(note lease.Note) {
+	n.metrics.note(note)
+	n.trace.note(note, n.host.Now())
+}
+
+func (c Config) raft(address string) raft.Config {
+	// Raft is to know before trust ends: see raft.Default.
+	t := raft.Timing{Heartbeat: c.ElectionTimeout, LeaderLease: cmp.Or(c.RaftLease, 3*c.ElectionTimeout/4)}
+	return raft.Config{
+		Candidate: tenure.Candidate{ID: c.ID, Address: address}, Group: c.Group, Peers: c.Peers, DataDir: c.DataDir, Timing: t.Resolve(),
+	}
+}
+
+// dialPeer reaches peers through their proxies; nil: there are none.
+func (c Config) dialPeer() func(ctx context.Context, network, address string) (net.Conn, error) {
+	if len(c.PeerProxies) == 0 {
+		return nil
+	}
+	through := map[string]string{}
+	for id, proxy := range c.PeerProxies {
+		through[c.Peers[id]] = proxy
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if proxy, ok := through[address]; ok {
+			address = proxy
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+}
+
+// awaitTwin refuses to run beside another process of the same id. A session of this id
+// may also be what a killed process left behind: it is gone within its TTL, so a node
+// that finds one waits that long, unless its owner answers.
+func (n *Node) awaitTwin(ctx context.Context, store lease.Store, me tenure.Candidate) error {
+	const slack = 2 * time.Second // engines look for the dead now and then only
+	var deadline time.Time
+	for {
+		twin, found, err := n.twin(ctx, store)
+		if err != nil || !found {
+			return err
+		}
+		where := twin.Candidate.Address
+		if status, ok := askStatus(ctx, where); where != me.Address && ok && status.NodeID == me.ID && status.Group == n.cfg.Group {
+			return fmt.Errorf("%w: node %q of group %q runs at %s: give this one another -id, or stop that one", ErrTwin, me.ID, n.cfg.Group, where)
+		}
+		if deadline.IsZero() {
+			wait := twin.TTL + slack
+			n.cfg.Log.Warn("a session of this id has not ended yet: waiting for it to expire, in case its process was killed",
+				"id", me.ID, "session", twin.ID, "address", where, "at_most", wait)
+			deadline = time.Now().Add(wait)
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%w: a session of node %q in group %q (at %q) is kept alive by somebody: give this one another -id, or stop that one", ErrTwin, me.ID, n.cfg.Group, where)
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (n *Node) twin(ctx context.Context, store lease.Store) (lease.Session, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	line, err := store.Sessions(ctx, lease.Scope{n.cfg.Group}, lease.Page{})
+	if err != nil {
+		return lease.Session{}, false, fmt.Errorf("fleet: looking for another node %q: %w", n.cfg.ID, err)
+	}
+	for _, s := range line {
+		if s.Candidate.ID == n.cfg.ID {
+			return s, true, nil
+		}
+	}
+	return lease.Session{}, false, nil
+}
+
+// askStatus asks a node how it is; ok: it answered soon.
+func askStatus(ctx context.Context, address string) (status api.Status, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"/status", http.NoBody)
+	if err != nil {
+		return status, false
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		return status, false
+	}
+	defer func() { _ = resp.Body.Close() }()
+	const most = 1 << 20
+	return status, json.NewDecoder(io.LimitReader(resp.Body, most)).Decode(&status) == nil
+}
+
+// successor is the best standby that is alive: a session outlives its process, and a
+// group that is handed to a dead one is vacant until that is noticed.
+func (n *Node) successor(ctx context.Context) (string, error) {
+	others, err := n.backend.standbys(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, c := range others {
+		if s, ok := askStatus(ctx, c.Address); ok && s.NodeID == c.ID && s.Group == n.cfg.Group && s.LedgerOK {
+			return c.ID, nil
+		}
+	}
+	return "", fmt.Errorf("none of %d in line is alive and reaches the ledger", len(others))
+}

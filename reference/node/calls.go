@@ -1,0 +1,63 @@
+package node
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/reference/api"
+)
+
+// counted is a store whose calls are counted and traced: what an election costs the
+// engine. Calls of operators, which a node does not make, are not told apart.
+type counted struct {
+	lease.Store
+	n *Node
+}
+
+func (c counted) calls(what string) {
+	c.n.metrics.calls.WithLabelValues(what).Inc()
+	c.n.trace.add(api.TraceLine{Kind: api.TraceCall, At: c.n.host.Now(), What: what})
+}
+
+func (c counted) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+	c.calls(api.CallOpen)
+	return c.Store.Open(ctx, who, ttl, o)
+}
+
+func (c counted) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+	c.calls(api.CallKeepAlive)
+	return c.Store.KeepAlive(ctx, id, groups...)
+}
+
+func (c counted) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+	c.calls(api.CallClose)
+	return c.Store.Close(ctx, id, why, seen...)
+}
+
+func (c counted) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	c.calls(api.CallAcquire)
+	return c.Store.Acquire(ctx, id, seen...)
+}
+
+func (c counted) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+	c.calls(api.CallRelease)
+	return c.Store.Release(ctx, id, to, why, held...)
+}
+
+func (c counted) Read(ctx context.Context, group string) (lease.View, error) {
+	c.calls(api.CallRead)
+	return c.Store.Read(ctx, group)
+}
+
+func (c counted) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.Session, error) {
+	c.calls(api.CallLine)
+	return c.Store.Sessions(ctx, scope, p)
+}
+
+func (c counted) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
+	c.calls(api.CallWatch)
+	return c.Store.Watch(ctx, scope)
+}

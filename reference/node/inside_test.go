@@ -1,0 +1,355 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/reference/api"
+	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+// handClock is moved by hand; its timers are set and never fire.
+type handClock struct{ at atomic.Int64 }
+
+func handAt(at clock.Instant) *handClock {
+	c := &handClock{}
+	c.set(at)
+	return c
+}
+
+func (c *handClock) Now() clock.Instant    { return clock.Instant(c.at.Load()) }
+func (c *handClock) set(at clock.Instant)  { c.at.Store(int64(at)) }
+func (c *handClock) pass(d time.Duration)  { c.at.Add(int64(d)) }
+func (c *handClock) NewTimer() clock.Timer { return &handTimer{} }
+
+type handTimer struct{ at clock.Instant }
+
+func (t *handTimer) C() <-chan struct{}   { return nil }
+func (t *handTimer) Set(at clock.Instant) { t.at = at }
+func (t *handTimer) Stop()                {}
+
+// The lab's clock runs at the rate that is set from then on, without a jump; its timers
+// follow; and only its wall clock knows of an offset.
+func TestLabClock(t *testing.T) {
+	host := handAt(1000)
+	c := newLabClock(host, time.Hour, 0.5)
+	timer, _ := c.NewTimer().(*labTimer)
+	under, _ := timer.timer.(*handTimer)
+	timer.Set(c.Now().Add(3 * time.Second))
+	if want := host.Now().Add(2*time.Second + time.Microsecond); under.at != want {
+		t.Errorf("a timer of 3 s on a clock that is half as fast again is set to %v, want %v", under.at, want)
+	}
+	host.pass(time.Second)
+	if got := c.Now().Sub(1000); got != 1500*time.Millisecond {
+		t.Errorf("after a second of the host it is %v later", got)
+	}
+	c.set(api.LabClock{SkewMS: -5000, DriftPPM: -500_000})
+	if got := c.Now().Sub(1000); got != 1500*time.Millisecond {
+		t.Errorf("it jumped to %v when it was set", got)
+	}
+	if want := host.Now().Add(3*time.Second + time.Microsecond); under.at != want {
+		t.Errorf("what was left of the timer, 1.5 s at half the rate, is set to %v, want %v", under.at, want)
+	}
+	host.pass(time.Second)
+	if got := c.Now().Sub(1000); got != 2*time.Second {
+		t.Errorf("at half the rate it is %v later", got)
+	}
+	now := time.Unix(1000, 0)
+	if got := c.wall(now).Sub(now); got != -5*time.Second {
+		t.Errorf("the wall clock is off by %v", got)
+	}
+	timer.Set(clock.Never)
+	if under.at != clock.Never {
+		t.Error("Never is not never")
+	}
+	timer.Stop()
+	if len(c.timers) != 0 {
+		t.Error("a timer that was stopped is kept")
+	}
+}
+
+// The ledger is out of reach when calls have failed for longer than the patience, seen
+// from the first failure; an answer of any kind ends that; and who waits is woken.
+func TestSink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := handAt(1)
+		s := newSink(host, time.Second, slog.New(slog.DiscardHandler))
+		if s.health() != nil || s.ok() {
+			t.Error("before the first call it is neither known to be bad nor to be good")
+		}
+		s.saw(nil)
+		host.pass(time.Hour) // this process was paused, or nobody asked
+		if s.health() != nil || !s.ok() {
+			t.Error("silence is taken for a failure")
+		}
+		s.saw(fmt.Errorf("%w: refused", ledgerapi.ErrUnavailable))
+		host.pass(time.Second)
+		s.saw(ledgerapi.ErrUnknown)
+		if err := s.health(); err != nil {
+			t.Errorf("within the patience: %v", err)
+		}
+		host.pass(1)
+		if err := s.health(); !errors.Is(err, ledgerapi.ErrUnknown) {
+			t.Errorf("beyond the patience: %v", err)
+		}
+		woken := make(chan error, 1)
+		go func() { woken <- s.await(t.Context()) }()
+		synctest.Wait()
+		if len(woken) > 0 {
+			t.Error("who waits for the ledger did not")
+		}
+		s.saw(ledgerapi.ErrNotFound)
+		if err := <-woken; err != nil || s.health() != nil {
+			t.Errorf("after an answer: %v", err)
+		}
+		s.saw(ledgerapi.ErrUnavailable)
+		gone, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("enough"))
+		if err := s.await(gone); err == nil || err.Error() != "enough" {
+			t.Errorf("who waits and is told not to: %v", err)
+		}
+	})
+}
+
+// A ledger that answers reads and takes no write is given up after the patience, by the
+// term that saw it; reads do not speak for writes.
+func TestUnwritable(t *testing.T) {
+	host := handAt(1)
+	s := newSink(host, time.Second, slog.New(slog.DiscardHandler))
+	s.wrote(fmt.Errorf("%w: disk full", ledgerapi.ErrUnavailable))
+	host.pass(time.Second)
+	s.saw(nil)
+	if err := s.writable(); err != nil {
+		t.Errorf("within the patience: %v", err)
+	}
+	host.pass(1)
+	s.saw(nil)
+	if err := s.writable(); !errors.Is(err, ledgerapi.ErrUnavailable) || s.health() != nil {
+		t.Errorf("beyond the patience: %v, %v", err, s.health())
+	}
+	s.wrote(ledgerapi.ErrNotFound)
+	if err := s.writable(); err != nil {
+		t.Errorf("after an answer: %v", err)
+	}
+	s.wrote(ledgerapi.ErrUnknown)
+	host.pass(time.Minute)
+	s.begin()
+	if err := s.writable(); err != nil {
+		t.Errorf("what the term before saw counts: %v", err)
+	}
+}
+
+// The pause meter notices that the process did not get to run.
+func TestPauseMeter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := handAt(1)
+		p := &pauseMeter{clock: host}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go p.run(ctx)
+		synctest.Wait()
+		host.pass(700 * time.Millisecond)
+		time.Sleep(pauseEvery) // of the bubble's time: one look
+		synctest.Wait()
+		if got := p.longest(); got < 690*time.Millisecond || got > 700*time.Millisecond {
+			t.Errorf("a pause of 690 ms was measured as %v", got)
+		}
+	})
+}
+
+func testNode(t *testing.T) (*Node, *handClock) {
+	t.Helper()
+	n, err := newNode(Config{
+		ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Backend: BackendMem, Ledger: "http://127.0.0.1:1", RTO: 30 * time.Second,
+		Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := handAt(clock.Instant(time.Hour))
+	n.host = host
+	return n, host
+}
+
+// A failover is cut into phases that follow each other without a gap: from the old
+// leader's last write, by the ledger's clock, over the vacancy, the term, the load and
+// the first write to the first answer; what outgrew its share is marked.
+func TestPhases(t *testing.T) {
+	n, host := testNode(t)
+	term, _ := tenure.NewTerm(tenure.TermConfig{Group: "billing", Token: 8, Trust: tenure.NewTrust(host)})
+	at := func(ms int) clock.Instant { return clock.Instant(time.Hour).Add(time.Duration(ms) * time.Millisecond) }
+	n.vacancy.Store(&vacancy{token: 7, at: at(10_000), reason: "expired", holder: "n0"})
+	// The ledger's clock shows 5,000,000 ms when the host's shows an hour.
+	const ledgerMS = 5_000_000
+	r := n.newRecorder(&begun{term, at(10_500)}, nil, past{lastWrite: ledgerMS, offset: time.Hour - ledgerMS*time.Millisecond, began: at(10_900), atMS: 1})
+	for _, p := range []struct {
+		phase string
+		ms    int
+	}{{api.PhaseLoad, 11_000}, {api.PhaseWarm, 12_000}, {api.PhaseWarm, 12_500}, {api.PhaseFound, 18_000}} {
+		host.set(at(p.ms))
+		r.reached(p.phase)
+	}
+	f, _ := r.state()
+	var got []string
+	for _, p := range f.Phases {
+		got = append(got, fmt.Sprintf("%s %d of %d %v", p.Name, p.TookUS/1000, p.ShareUS/1000, p.Over))
+	}
+	want := "detect 10000 of 9000 true; elect 500 of 1000 false; seal_load 500 of 2000 false; warm 1000 of 10000 false; found 6000 of 5000 true"
+	if strings.Join(got, "; ") != want || f.TotalUS != 18_000_000 || !f.Over || f.Cause != "expired" || f.Previous != "n0" || f.GapUS != nil {
+		t.Errorf("%s\nin %+v, want\n%s", strings.Join(got, "; "), f, want)
+	}
+
+	// A handover in order: the gap is between two instants of one clock.
+	h := &api.Handover{Node: "n0", Token: 7, StoppedAt: at(10_400), Reason: "transferred"}
+	f, _ = n.newRecorder(&begun{term, at(10_500)}, nil, past{lastWrite: ledgerMS, began: at(10_520), handover: h}).state()
+	if f.GapUS == nil || *f.GapUS != 120_000 || f.Cause != "transferred" {
+		t.Errorf("a handover: %+v", f)
+	}
+	// One of an older term says nothing about this change.
+	h.Token = 6
+	if f, _ = n.newRecorder(&begun{term, at(10_500)}, nil, past{lastWrite: ledgerMS, began: at(10_520), handover: h}).state(); f.GapUS != nil {
+		t.Errorf("the handover of another term: %+v", f)
+	}
+	if f, _ = n.newRecorder(&begun{term, at(10_500)}, nil, past{}).state(); f.Cause != "first" || f.TotalUS != 500_000 {
+		t.Errorf("the first leader: %+v", f)
+	}
+}
+
+// The newest failovers are kept, each once.
+func TestMerge(t *testing.T) {
+	var all []api.Failover
+	for token := range 150 {
+		for range 2 {
+			all = merge(all, api.Failover{Token: fence.Token(1 + token)})
+		}
+	}
+	if len(all) != maxFailovers || all[0].Token != 51 || all[99].Token != 150 {
+		t.Errorf("%d kept, from %d", len(all), all[0].Token)
+	}
+}
+
+// Who may ask a leader to give up: those on the machine who speak for themselves, and
+// those with the credential.
+func TestOperator(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("correct horse battery\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n, _ := testNode(t)
+	var err error
+	if n.secret, err = readSecret(file); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		from    string
+		headers []string
+		secret  bool
+		want    bool
+	}{
+		{"127.0.0.1:5", nil, true, true},
+		{"[::1]:5", nil, true, true},
+		{"192.0.2.1:5", nil, true, false},
+		{"192.0.2.1:5", []string{"Authorization", "Bearer correct horse battery"}, true, true},
+		{"192.0.2.1:5", []string{"Authorization", "Bearer correct horse"}, true, false},
+		{"192.0.2.1:5", []string{"Authorization", "Bearer "}, false, false},
+		{"192.0.2.1:5", []string{"Authorization", "correct horse battery"}, true, false},
+		{"127.0.0.1:5", []string{"X-Forwarded-For", "192.0.2.1"}, true, false},
+		{"127.0.0.1:5", []string{"Origin", "http://example.com"}, true, false},
+		{"somewhere", nil, true, false},
+	} {
+		secret := n.secret
+		if !tt.secret {
+			n.secret = nil
+		}
+		for _, path := range []string{"/resign", "/v1/transfer?to=x"} {
+			r := httptest.NewRequest("POST", path, nil)
+			r.RemoteAddr = tt.from
+			for i := 0; i+1 < len(tt.headers); i += 2 {
+				r.Header.Set(tt.headers[i], tt.headers[i+1])
+			}
+			w := httptest.NewRecorder()
+			n.handler().ServeHTTP(w, r)
+			// Whoever is let through is told that this node does not lead.
+			if let := w.Code != 403; let != tt.want {
+				t.Errorf("%s from %s with %s: %d %s", path, tt.from, tt.headers, w.Code, w.Body)
+			}
+		}
+		n.secret = secret
+	}
+	if err := os.WriteFile(file, []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readSecret(file); err == nil || strings.Contains(err.Error(), "short") {
+		t.Errorf("a short credential: %v", err)
+	}
+}
+
+// Configurations that cannot work are refused with the flag and the reason.
+func TestValidate(t *testing.T) {
+	good := Config{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Backend: BackendEtcd, Endpoints: []string{"http://127.0.0.1:1"}, Ledger: "http://127.0.0.1:2"}
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(*Config){
+		"id: \"\"":                     func(c *Config) { c.ID = "" },
+		"id: \"N 1\"":                  func(c *Config) { c.ID = "N 1" },
+		"group: ":                      func(c *Config) { c.Group = "../x" },
+		"is not host:port":             func(c *Config) { c.Listen = "here" },
+		"can be reached from other":    func(c *Config) { c.Listen = "0.0.0.0:1" },
+		"advertise: ":                  func(c *Config) { c.Advertise = "here:1" },
+		"ledger: the URL of":           func(c *Config) { c.Ledger = "" },
+		"ledger: \"x\" is not":         func(c *Config) { c.Ledger = "x" },
+		"workers: \"w\" is not":        func(c *Config) { c.Workers = []string{"w"} },
+		"backend: \"zk\" is not known": func(c *Config) { c.Backend = "zk" },
+		"backend: must be given":       func(c *Config) { c.Backend = "" },
+		"endpoints: where etcd is":     func(c *Config) { c.Endpoints = nil },
+		"peers: belongs to":            func(c *Config) { c.Peers = map[string]string{"a": "b:1"} },
+		"Raft has no lease":            func(c *Config) { c.Backend, c.TTL = BackendRaft, time.Second },
+		"data directory": func(c *Config) {
+			c.Backend, c.Endpoints, c.Peers = BackendRaft, nil, map[string]string{"n1": "127.0.0.1:1"}
+		},
+		"Misses × Beat = 3 × 2s": func(c *Config) { c.TTL, c.Beat = 3*time.Second, 2*time.Second },
+		"tick: ":                 func(c *Config) { c.Tick = -1 },
+		"raise -rto to 8s":       func(c *Config) { c.TTL, c.RTO = 2*time.Second, time.Second },
+		"clock-skew: is for":     func(c *Config) { c.ClockSkew = 1 },
+		"clock-drift: is for":    func(c *Config) { c.ClockDrift = 0.01 },
+		"clock-drift: -1 must":   func(c *Config) { c.Lab, c.ClockDrift = true, -1 },
+		"clock-drift: NaN must":  func(c *Config) { c.Lab, c.ClockDrift = true, math.NaN() },
+		"is not the URL of a l":  func(c *Config) { c.Ledger = "http://user:secret@127.0.0.1:2" },
+		"is not the URL of a w":  func(c *Config) { c.Workers = []string{"http://w/" + strings.Repeat("x", 300)} },
+		"stop-delay: is for":     func(c *Config) { c.StopDelay = 1 },
+	} {
+		c := good
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// The query of /next is read as any other would be.
+func TestHowMany(t *testing.T) {
+	for query, want := range map[string]uint64{
+		"": 1, "n=1": 1, "n=100": 100, "n=100000": 100000, "x=1": 1, "x=1&n=5": 5, "n=%35": 5,
+		"n=": 0, "n=0": 0, "n=-1": 0, "n=100001": 0, "n=9999999999999999999999": 0, "n=1e3": 0, "n=%zz": 0,
+	} {
+		got, err := howMany(query)
+		if (err == nil) != (want > 0) || got != want {
+			t.Errorf("%q: %d, %v, want %d", query, got, err, want)
+		}
+	}
+}

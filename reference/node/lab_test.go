@@ -1,0 +1,57 @@
+package node
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/tenurehq/tenure/reference/api"
+)
+
+// A pause that was armed comes once, at its moment alone; it comes neither after it was
+// taken back nor when whoever armed it has been silent for too long.
+func TestArmed(t *testing.T) {
+	t.Parallel()
+	host := handAt(1000)
+	n := &Node{cfg: Config{ID: "node-1", Lab: true, Log: slog.New(slog.DiscardHandler)}, host: host}
+	n.metrics = newMetrics(n)
+	handler := n.handler()
+	call := func(method, query string) int {
+		r := httptest.NewRequest(method, "/lab/pause"+query, nil)
+		r.RemoteAddr = "127.0.0.1:1"
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return w.Code
+	}
+	if n.hook.hit(api.MomentWrite, host.Now()) {
+		t.Error("it stops though nothing is armed")
+	}
+	for _, tt := range []struct{ query, at, other string }{
+		{"", api.MomentWrite, api.MomentGranted},
+		{"?at=granted", api.MomentGranted, api.MomentWrite},
+		{"?at=sealed", api.MomentSealed, api.MomentResigning},
+		{"?at=resigning", api.MomentResigning, api.MomentSealed},
+	} {
+		arm := func() {
+			if code := call(http.MethodPost, tt.query); code != http.StatusOK {
+				t.Errorf("arming %q: %d", tt.query, code)
+			}
+		}
+		arm()
+		if n.hook.hit(tt.other, host.Now()) || !n.hook.hit(tt.at, host.Now()) || n.hook.hit(tt.at, host.Now()) {
+			t.Errorf("%s: it does not stop once, and there", tt.at)
+		}
+		arm()
+		if code := call(http.MethodDelete, ""); code != http.StatusOK || n.hook.hit(tt.at, host.Now()) {
+			t.Errorf("%s: %d, or it stops though it was taken back", tt.at, code)
+		}
+		arm()
+		if host.pass(api.ArmedFor + 1); n.hook.hit(tt.at, host.Now()) {
+			t.Errorf("%s: it stops long after it was armed", tt.at)
+		}
+	}
+	if code := call(http.MethodPost, "?at=noon"); code != http.StatusBadRequest || n.hook.armed.Load() != nil {
+		t.Errorf("an unknown moment: %d", code)
+	}
+}

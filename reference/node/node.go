@@ -1,0 +1,295 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/ledger/client"
+	"github.com/tenurehq/tenure/reference/scheduler"
+	"github.com/tenurehq/tenure/server/httpapi"
+)
+
+// Node is one process of a fleet.
+type Node struct {
+	cfg       Config
+	host      clock.Clock // for comparing with other processes
+	clock     clock.Clock // for the lease: the host's, or an experiment's
+	lab       *labClock   // nil without Lab
+	secret    []byte      // of AdminTokenFile
+	ledger    *client.Client
+	sink      *sink
+	metrics   *metrics
+	pauses    *pauseMeter
+	attempts  *attempts
+	trace     *trace // nil: none
+	scheduler *scheduler.Scheduler
+	backend   *backend
+	address   string
+
+	view    atomic.Pointer[view]
+	vacancy atomic.Pointer[vacancy]
+	warm    atomic.Pointer[warm]
+	term    atomic.Pointer[begun]   // of this node, from its begin until work has returned
+	leading atomic.Pointer[leading] // while calls are taken
+	buffers sync.Pool               // of *[]byte, for the answers of /next
+	// unsealed counts the terms in a row whose work could not begin.
+	unsealed atomic.Int32
+	hook     hook
+	littered atomic.Bool // the collector is kept busy
+	// leaders are the addresses of nodes that were seen to lead.
+	leaders leaders
+	// deployed is the name of the deployment, once it is known.
+	deployed atomic.Pointer[string]
+	// highest is the highest number that this node knows to be taken.
+	highest atomic.Uint64
+}
+
+// begun is a term of this node and when it began, on the host's clock.
+type begun struct {
+	*tenure.Term
+	at clock.Instant
+}
+
+// Run runs a node until ctx ends. Then the group, if this node leads it, is handed over,
+// and the last request is answered. It calls ready when it can be called. A
+// ConfigError says that it could not work whatever the others do.
+func Run(ctx context.Context, cfg Config, ready func(api.Ready) error) (err error) {
+	n, err := newNode(cfg)
+	if err != nil {
+		return err
+	}
+	defer n.ledger.Close()
+	defer n.trace.close()
+	// The port first: that it is taken is known at once, and by nobody else.
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", n.cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	defer func() { _ = ln.Close() }()
+	n.address = n.cfg.Advertise
+	if n.address == "" {
+		n.address = "http://" + ln.Addr().String()
+	}
+	if err := n.greet(ctx); err != nil {
+		return err
+	}
+	if n.backend, err = n.open(ctx, n.address); err != nil {
+		return err
+	}
+
+	// What serves goes on until the group was handed over.
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	served := make(chan error, 1)
+	running.Go(func() {
+		served <- httpapi.Serve(serving, ln, httpapi.OnlyHosts(n.handler(), n.names()...), n.cfg.HTTP, n.cfg.Log)
+	})
+	running.Go(func() { n.observe(serving) })
+	running.Go(func() { n.pauses.run(serving) })
+	running.Go(func() { n.keepWarm(serving) })
+	err = ready(api.Ready{ID: n.cfg.ID, Addr: ln.Addr().String(), URL: "http://" + ln.Addr().String(), PID: os.Getpid()})
+	if err == nil {
+		err = n.campaign(ctx, served)
+	}
+
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	err = errors.Join(err, n.backend.close(closing))
+	stop()
+	running.Wait()
+	return err
+}
+
+const (
+	// greetTimeout is how long a ledger may take to answer a node that starts.
+	greetTimeout = 5 * time.Second
+	closeTimeout = 5 * time.Second
+)
+
+func newNode(cfg Config) (*Node, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	cfg.Log = cfg.Log.With("node", cfg.ID)
+	n := &Node{cfg: cfg, host: clock.System(), attempts: newAttempts()}
+	n.clock = n.host
+	if cfg.Lab {
+		n.lab = newLabClock(n.host, cfg.ClockSkew, cfg.ClockDrift)
+		n.lab.jumps = cfg.byWallClock()
+		n.clock = n.lab
+	}
+	var err error
+	if n.secret, err = readSecret(cfg.AdminTokenFile); err != nil {
+		return nil, err
+	}
+	n.sink = newSink(n.host, cfg.SinkPatience, cfg.Log)
+	n.pauses = &pauseMeter{clock: n.host}
+	n.metrics = newMetrics(n)
+	if n.ledger, err = client.New(client.Config{URL: cfg.Ledger, Holder: cfg.ID, Timeout: cfg.WriteTimeout}); err != nil {
+		return nil, &ConfigError{"ledger", err.Error()}
+	}
+	if n.scheduler, err = n.newScheduler(); err != nil {
+		return nil, err
+	}
+	n.trace, err = openTrace(cfg.Trace, cfg.ID, cfg.Log)
+	return n, err
+}
+
+// greet asks the ledger whether it is there: a node without one would be elected and
+// could do nothing.
+func (n *Node) greet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
+	defer cancel()
+	began := n.host.Now()
+	err := n.ledger.Healthy(ctx)
+	n.sink.probed(began, err)
+	if err != nil {
+		return fmt.Errorf("no ledger at %s: %w; start one with `fleet ledger`, or give its URL with -ledger", n.cfg.Ledger, err)
+	}
+	return nil
+}
+
+// campaign leads whenever this node is elected, until ctx ends or nothing can be served
+// any more.
+func (n *Node) campaign(ctx context.Context, served <-chan error) error {
+	lctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(nil)
+	led := make(chan error, 1)
+	go func() {
+		led <- tenure.Lead(lctx, observed{n.backend.elector, n}, n.work,
+			tenure.WithSinks(sealing{n.ledger.Sealer(n.cfg.Group), n}), tenure.WithLog(n.cfg.Log),
+			tenure.WithSealTimeout(n.cfg.WriteTimeout), tenure.WithBackoff(50*time.Millisecond, 200*time.Millisecond))
+	}()
+	select {
+	case <-ctx.Done():
+		if n.cfg.Exit != nil {
+			overrun := time.AfterFunc(n.cfg.StopTimeout, func() {
+				n.cfg.Log.Error("the work has not stopped in time: ending the process", "after", n.cfg.StopTimeout)
+				n.cfg.Exit(lease.OverrunExitCode)
+			})
+			defer overrun.Stop()
+		}
+		n.handOver(ctx)
+		stop(context.Cause(ctx))
+		<-led // says why it was stopped, which is known
+		return nil
+	case err := <-served:
+		stop(err)
+		<-led
+		return err
+	case err := <-led:
+		return err
+	}
+}
+
+// handOver gives the group to the best standby that is known; without one it is left
+// to whoever is next in line.
+func (n *Node) handOver(ctx context.Context) {
+	t := n.term.Load()
+	if t == nil || t.Check() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.cfg.WriteTimeout)
+	defer cancel()
+	to, err := n.successor(ctx)
+	if err == nil {
+		if err = t.TransferTo(ctx, to); err == nil || t.Check() != nil {
+			return
+		}
+	}
+	n.cfg.Log.Info("resigning: no successor is known", "group", n.cfg.Group, "token", t.Token(), "reason", err)
+	_ = t.Resign(ctx)
+}
+
+// sealing writes down when the ledger was sealed.
+type sealing struct {
+	fence.Sealer
+	n *Node
+}
+
+func (s sealing) Seal(ctx context.Context, stamp fence.Stamp) error {
+	at := s.n.host.Now()
+	err := s.Sealer.Seal(ctx, stamp)
+	s.n.sink.sealed(err)
+	if err == nil {
+		s.n.trace.sealed(at, s.n.host.Now(), stamp.Token)
+	}
+	return err
+}
+
+// observed is the backend's elector. It notes when terms begin, and campaigns only while
+// the ledger can be used.
+type observed struct {
+	tenure.Elector
+	n *Node
+}
+
+func (o observed) Campaign(ctx context.Context) (*tenure.Term, error) {
+	n := o.n
+	// Lead pauses for a moment only, so that a group can be handed back soon. A ledger
+	// that refuses to be sealed, because it belongs to others or remembers more than the
+	// engine does, refuses again: others are given their chance first.
+	if k := n.unsealed.Load(); k > 0 {
+		select {
+		case <-time.After(min(100*time.Millisecond<<min(k, 10), 5*time.Second)):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	term, err := o.whileUsable(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n.unsealed.Add(1)
+	t := &begun{term, n.host.Now()}
+	n.term.Store(t)
+	n.metrics.began(n.electing(t))
+	n.trace.add(api.TraceLine{Kind: api.TraceBegan, At: t.at, Token: term.Token()})
+	context.AfterFunc(term.Context(), func() {
+		cause := ending(context.Cause(term.Context()))
+		n.trace.add(api.TraceLine{Kind: api.TraceEnded, At: n.host.Now(), Token: term.Token(), What: cause})
+		n.metrics.ended(cause)
+	})
+	n.cfg.Log.Info("term begun", "group", term.Group(), "token", term.Token())
+	n.stopAt(api.MomentGranted)
+	return term, nil
+}
+
+// whileUsable leaves the line when the ledger can no longer be used: a term that cannot be
+// sealed costs a token and helps nobody.
+func (o observed) whileUsable(ctx context.Context) (*tenure.Term, error) {
+	for {
+		if err := o.n.sink.await(ctx); err != nil {
+			return nil, err
+		}
+		ready, done := o.n.sink.whileReady(ctx)
+		term, err := o.Elector.Campaign(ready)
+		unusable := errors.Is(context.Cause(ready), errUnusable)
+		done()
+		if err == nil || ctx.Err() != nil || !unusable {
+			return term, err
+		}
+	}
+}
+
+// electing is how long the election took: from when the end of the term before was
+// seen here. Without that, as after a transfer, it took no time that could be seen.
+func (n *Node) electing(t *begun) time.Duration {
+	if v := n.vacancy.Load(); v != nil && v.token+1 == t.Token() && v.at < t.at {
+		return t.at.Sub(v.at)
+	}
+	return 0
+}

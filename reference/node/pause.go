@@ -1,0 +1,70 @@
+package node
+
+import (
+	"context"
+	"math"
+	runtimemetrics "runtime/metrics"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurehq/tenure/clock"
+)
+
+// pauseMeter measures how long the process stood still: the longest that a goroutine
+// overslept, which a busy machine, a stop of the process or of the machine causes, and
+// the longest stop of the garbage collector. A TTL must be longer than both.
+type pauseMeter struct {
+	clock   clock.Clock
+	slept   atomic.Int64
+	stopped atomic.Int64
+}
+
+const pauseEvery = 10 * time.Millisecond
+
+// run measures until ctx ends. The clock is the host's: it counts a suspend.
+func (p *pauseMeter) run(ctx context.Context) {
+	tick := time.NewTicker(pauseEvery)
+	defer tick.Stop()
+	last := p.clock.Now()
+	for n := 0; ; n++ {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		now := p.clock.Now()
+		if over := now.Sub(last) - pauseEvery; int64(over) > p.slept.Load() {
+			p.slept.Store(int64(over))
+		}
+		last = now
+		if n%100 == 0 {
+			p.collector()
+		}
+	}
+}
+
+// collector reads the collector's stops from the runtime, whose histogram gives the
+// upper bound of the longest.
+func (p *pauseMeter) collector() {
+	sample := []runtimemetrics.Sample{{Name: "/sched/pauses/total/gc:seconds"}}
+	runtimemetrics.Read(sample)
+	if sample[0].Value.Kind() != runtimemetrics.KindFloat64Histogram {
+		return
+	}
+	h := sample[0].Value.Float64Histogram()
+	for i := len(h.Counts) - 1; i >= 0; i-- {
+		if h.Counts[i] == 0 {
+			continue
+		}
+		bound := h.Buckets[i+1]
+		if math.IsInf(bound, 1) {
+			bound = h.Buckets[i]
+		}
+		p.stopped.Store(int64(bound * float64(time.Second)))
+		return
+	}
+}
+
+func (p *pauseMeter) longest() time.Duration {
+	return time.Duration(max(p.slept.Load(), p.stopped.Load()))
+}

@@ -1,0 +1,199 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/fencedwriter"
+	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+const detectOf30 = 9
+
+// shares are the parts of the target that belong to each phase, of 30; the rest is
+// reserve.
+var shares = [...]struct {
+	phase string
+	of30  int64
+}{{api.PhaseDetect, detectOf30}, {api.PhaseElect, 1}, {api.PhaseLoad, 2}, {api.PhaseWarm, 10}, {api.PhaseFound, 5}}
+
+// maxFailovers is how many changes of leader are kept.
+const maxFailovers = 100
+
+// recorder dates the phases of the failover that made this node the leader, and writes
+// them down.
+type recorder struct {
+	n     *Node
+	pen   *fencedwriter.Pen
+	begun clock.Instant
+
+	mu   sync.Mutex
+	ends map[string]clock.Instant
+	what api.Failover
+	last clock.Instant // the end of the phase that ended last
+	wake chan struct{}
+}
+
+func (n *Node) newRecorder(b *begun, p *fencedwriter.Pen, past past) *recorder {
+	r := &recorder{
+		n: n, pen: p, begun: b.at, ends: map[string]clock.Instant{}, wake: make(chan struct{}, 1),
+		what: api.Failover{Token: b.Token(), Node: n.cfg.ID, AtMS: past.atMS, TargetUS: n.cfg.RTO.Microseconds(), Cause: "unknown"},
+	}
+	seen := b.at
+	if v := n.vacancy.Load(); v != nil && v.token+1 == b.Token() && v.at < b.at {
+		seen = v.at
+		r.what.Cause, r.what.Previous = v.reason, v.holder
+	}
+	if h := past.handover; h != nil && h.Token+1 == b.Token() {
+		gap := past.began.Sub(h.StoppedAt).Microseconds()
+		r.what.Cause, r.what.Previous, r.what.GapUS = h.Reason, h.Node, &gap
+		n.metrics.gap(past.began.Sub(h.StoppedAt))
+	}
+	if past.lastWrite == 0 {
+		r.what.Cause = "first"
+		r.last = seen
+	} else {
+		r.last = min(seen, clock.Instant(time.Duration(past.lastWrite)*time.Millisecond+past.offset))
+	}
+	r.end(api.PhaseDetect, seen)
+	r.end(api.PhaseElect, b.at)
+	return r
+}
+
+// reached ends a phase now, if it has not ended.
+func (r *recorder) reached(phase string) {
+	r.mu.Lock()
+	_, done := r.ends[phase]
+	r.mu.Unlock()
+	if !done {
+		r.end(phase, r.n.host.Now())
+	}
+}
+
+func (r *recorder) end(phase string, at clock.Instant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, done := r.ends[phase]; done {
+		return
+	}
+	r.ends[phase] = at
+	took := max(0, at.Sub(r.last))
+	r.last = max(r.last, at)
+	p := api.Phase{Name: phase, TookUS: took.Microseconds()}
+	for _, s := range shares {
+		if s.phase == phase {
+			p.ShareUS = r.what.TargetUS * s.of30 / 30
+		}
+	}
+	p.Over = p.TookUS > p.ShareUS
+	r.what.Phases = append(r.what.Phases, p)
+	r.what.TotalUS += p.TookUS
+	r.what.Over = r.what.Over || p.Over || r.what.TotalUS > r.what.TargetUS
+	r.n.metrics.phase(p)
+	if p.Over {
+		r.n.cfg.Log.Warn("a phase of the failover outgrew its share", "group", r.n.cfg.Group, "token", r.what.Token,
+			"phase", phase, "took", took, "share", time.Duration(p.ShareUS)*time.Microsecond, "target", r.n.cfg.RTO)
+	}
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *recorder) state() (f api.Failover, phases int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f = r.what
+	f.Phases = append([]api.Phase(nil), f.Phases...)
+	return f, len(f.Phases)
+}
+
+// run writes the failover down when the work is warm, and again when a client has found
+// it. It waits a moment first: a new leader has more urgent things to write.
+func (r *recorder) run(ctx context.Context) error {
+	const patience, most = 50 * time.Millisecond, 5 * time.Second
+	written, wait := 0, patience
+	for {
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+			return nil
+		}
+		f, phases := r.state()
+		if phases < len(shares)-1 || phases == written {
+			continue
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+		f, phases = r.state()
+		err := r.write(ctx, f)
+		switch {
+		case err == nil:
+			written, wait = phases, patience
+		case fencedwriter.Stop(err):
+			return err
+		default:
+			wait = min(2*wait, most)
+			r.n.cfg.Log.Warn("the failover could not be written down", "group", r.n.cfg.Group, "token", f.Token, "error", err, "again_in", wait)
+			r.poke()
+		}
+		if written == len(shares) {
+			r.n.cfg.Log.Info("failover", "group", r.n.cfg.Group, "token", f.Token, "cause", f.Cause, "took", time.Duration(f.TotalUS)*time.Microsecond)
+			return nil
+		}
+	}
+}
+
+func (r *recorder) poke() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *recorder) write(ctx context.Context, f api.Failover) error {
+	all, err := r.n.failovers(ctx)
+	if err != nil {
+		return err
+	}
+	value, err := json.Marshal(api.Failovers{Items: merge(all, f)})
+	if err != nil {
+		return err
+	}
+	_, err = r.pen.Write(ctx, ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: api.FailoversCheckpoint, Value: value}})
+	return err
+}
+
+// merge puts a failover in its place: the last, or instead of what was known of it.
+func merge(all []api.Failover, f api.Failover) []api.Failover {
+	if k := len(all); k > 0 && all[k-1].Token == f.Token {
+		all = all[:k-1]
+	}
+	all = append(all, f)
+	return all[max(0, len(all)-maxFailovers):]
+}
+
+// failovers are those that the ledger knows.
+func (n *Node) failovers(ctx context.Context) ([]api.Failover, error) {
+	c, err := n.ledger.Checkpoint(ctx, n.cfg.Group, api.FailoversCheckpoint)
+	switch {
+	case errors.Is(err, ledgerapi.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	var all api.Failovers
+	if err := json.Unmarshal(c.Value, &all); err != nil {
+		n.cfg.Log.Warn("what is known of earlier failovers cannot be read", "error", err)
+		return nil, nil
+	}
+	return all.Items, nil
+}

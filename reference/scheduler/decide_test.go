@@ -1,0 +1,213 @@
+package scheduler
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+// What is written about a job depends on its schedule, its word about misfires and how
+// late it is, and on nothing else: written as due>at→next, with ! where it is skipped.
+func TestDecide(t *testing.T) {
+	const (
+		sec   = int64(1000)
+		grace = 60 * sec
+	)
+	for _, tt := range []struct {
+		name, schedule, misfire string
+		due, now                int64
+		room                    int
+		want                    string
+	}{
+		{"not yet", "@every 10s", "once", 100, 99, 9, ""},
+		{"on time", "@every 10s", "once", 100, 100, 9, "100>100→110"},
+		{"late within the grace", "@every 10s", "skip", 100, 160, 9, "100>100→110 110>110→120 120>120→130 130>130→140 140>140→150 150>150→160 160>160→170"},
+		{"late within the grace, little room", "@every 10s", "once", 100, 160, 2, "100>100→110 110>110→120"},
+		{"misfires, all", "@every 50s", "all", 100, 261, 9, "100>100→150 150>150→200 200>200→250 250>250→300"},
+		{"misfires, once", "@every 50s", "once", 100, 261, 9, "100>200→250 250>250→300"},
+		{"misfires, skip", "@every 50s", "skip", 100, 261, 9, "100>200→250! 250>250→300"},
+		{"one misfire, once", "@every 200s", "once", 100, 161, 9, "100>100→300"},
+		{"one misfire, skip", "@every 200s", "skip", 100, 161, 9, "100>100→300!"},
+		{"at the edge of the grace", "@every 200s", "skip", 100, 160, 9, "100>100→300"},
+		{"an instant", "", "once", 100, 100, 9, "100>100→0"},
+		{"an instant, late", "", "once", 100, 1000, 9, "100>100→0"},
+		{"an instant, late and skipped", "", "skip", 100, 1000, 9, "100>100→0!"},
+		{"no word is once", "@every 50s", "", 100, 261, 9, "100>200→250 250>250→300"},
+		{"cron", "* * * * *", "once", 60, 100, 9, "60>60→120"},
+		{"cron misfires", "* * * * *", "once", 60, 100_000, 9, "60>99900→99960 99960>99960→100020"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var spec Spec
+			if tt.schedule != "" {
+				var err error
+				if spec, err = ParseSpec(tt.schedule); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var got []string
+			for _, f := range decide("j", tt.misfire, spec, tt.due*sec, tt.now*sec, grace, tt.room) {
+				s := fmt.Sprintf("%d>%d→%d", f.DueMS/sec, f.AtMS/sec, f.NextMS/sec)
+				if f.Skip {
+					s += "!"
+				}
+				got = append(got, s)
+			}
+			if got := strings.Join(got, " "); got != tt.want {
+				t.Errorf("%s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// Ticks are on multiples of their distance, never twice at one, never made up for, and
+// go on when the ledger's clock is set back.
+func TestNextTick(t *testing.T) {
+	for _, tt := range []struct {
+		name            string
+		now, last, next int64
+		missed          int64
+	}{
+		{"the first", 10_400, 0, 10_000, 0},
+		{"in time", 10_400, 10_000, 11_000, 0},
+		{"exactly", 11_000, 10_000, 11_000, 0},
+		{"time was learned anew and is a little behind", 9_999, 10_000, 11_000, 0},
+		{"a failover later", 15_300, 10_000, 15_000, 4},
+		{"the clock was set back", 7_300, 10_000, 8_000, 0},
+	} {
+		next := nextTick(tt.now, tt.last, 1000)
+		if missed := missedTicks(tt.last, next, 1000); next != tt.next || missed != tt.missed {
+			t.Errorf("%s: %d, %d missed; want %d, %d", tt.name, next, missed, tt.next, tt.missed)
+		}
+	}
+}
+
+func at(key string, next int64) ledgerapi.Job {
+	return ledgerapi.Job{Key: key, Schedule: "@every 10s", Misfire: ledgerapi.MisfireAll, NextMS: next}
+}
+
+// A tick takes the oldest first, leaves room for others beside a job with a long past,
+// and gives that job what nobody else wants.
+func TestPlanIsFair(t *testing.T) {
+	w := newWindow([]ledgerapi.Job{at("old", 10_000), at("new", 990_000)}, 2_000_000, false, 1, 2)
+	count := func(all []planned) map[string]int {
+		n := make(map[string]int)
+		for _, p := range all {
+			n[p.job.Key]++
+		}
+		return n
+	}
+	if got := count(w.plan(1_000_000, 0, 32)); !reflect.DeepEqual(got, map[string]int{"old": 30, "new": 2}) {
+		t.Errorf("with room for 32: %v", got)
+	}
+	if got := count(w.plan(1_000_000, 0, 1000)); !reflect.DeepEqual(got, map[string]int{"old": 100, "new": 2}) {
+		t.Errorf("with room for all: %v", got)
+	}
+}
+
+// The window knows when it has not enough: it ends, it was found wrong, or it was cut
+// off in the middle of an instant with more jobs than it takes.
+func TestWindowEnough(t *testing.T) {
+	whole := newWindow([]ledgerapi.Job{at("a", 100)}, 1000, false, 1, 1)
+	cut := newWindow([]ledgerapi.Job{at("a", 500), at("b", 500)}, 1000, true, 1, 9)
+	for _, tt := range []struct {
+		name  string
+		w     *window
+		until int64
+		room  int
+		want  bool
+	}{
+		{"whole", whole, 999, 5, true},
+		{"whole, at its end", whole, 1000, 5, false},
+		{"cut, before", cut, 499, 5, true},
+		{"cut, at it", cut, 500, 5, false},
+		{"cut, at it, but as many as fit", cut, 500, 2, true},
+	} {
+		if got := tt.w.enough(tt.until, tt.room); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+	p := whole.plan(100, 0, 5)
+	if f := whole.apply(p[0], ledgerapi.FireOutcome{Moved: true}); f != nil || whole.enough(1, 1) {
+		t.Error("a job that was moved by another leader leaves the window as it is")
+	}
+	// It leaves the window, and what was fired is sent all the same.
+	p = cut.plan(500, 0, 5)
+	if f := cut.apply(p[0], ledgerapi.FireOutcome{}); f == nil || f.at != 500 || cut.jobs[f.job] != nil {
+		t.Errorf("fired: %+v", f)
+	}
+}
+
+// A job whose schedule is none does not keep the others from being fired, and is not
+// lost.
+func TestUnreadableJob(t *testing.T) {
+	broken := at("broken", 50)
+	broken.Schedule = "whenever"
+	w := newWindow([]ledgerapi.Job{broken, at("good", 60)}, 1000, false, 1, 2)
+	p := w.plan(100, 1000, 5)
+	if len(p) != 2 || p[0].job.Key != "broken" || !p[0].write.Skip || p[0].write.NextMS != 100+parked || p[1].write.AtMS != 60 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// What waits for a worker that is down goes to one that is up, and comes back to its
+// own when that is; what may have arrived stays with its worker.
+func TestOutboxLanes(t *testing.T) {
+	o := newOutbox(2, 100)
+	var all []*firing
+	for i := range 40 {
+		all = append(all, &firing{job: fmt.Sprint("job-", i), at: 1})
+	}
+	o.offer(all)
+	o.offer(all)
+	left, right := len(o.lanes[0].queue), len(o.lanes[1].queue)
+	if left+right != 40 || left == 0 || right == 0 || o.size() != 40 {
+		t.Fatalf("%d and %d of 40", left, right)
+	}
+	unsure := o.take(0, 3)
+	for _, f := range unsure {
+		f.unsure = 1
+	}
+	o.again(0, unsure)
+	o.mark(0, true)
+	if a, b := len(o.lanes[0].queue), len(o.lanes[1].queue); a != 3 || b != 37 {
+		t.Fatalf("lane 0 is down: %d and %d", a, b)
+	}
+	o.mark(1, true)
+	if a, b := len(o.lanes[0].queue), len(o.lanes[1].queue); a+b != 40 || b > 37 {
+		t.Fatalf("both are down: %d and %d", a, b)
+	}
+	o.mark(0, false)
+	if a, b := len(o.lanes[0].queue), len(o.lanes[1].queue); a != 40 || b != 0 {
+		t.Fatalf("lane 0 is up: %d and %d", a, b)
+	}
+	batch := o.take(0, 100)
+	o.done(batch, "w")
+	if d := o.unrecorded(7); len(d) != 7 || d[0].Worker != "w" {
+		t.Fatalf("%+v", d)
+	}
+	o.recorded(7)
+	if o.size() != 33 {
+		t.Errorf("%d are known", o.size())
+	}
+}
+
+// The outbox is bounded: what does not fit is left in the ledger and asked for when
+// there is room.
+func TestOutboxIsBounded(t *testing.T) {
+	o := newOutbox(1, 4)
+	o.setMore(false)
+	for i := range 9 {
+		o.offer([]*firing{{job: fmt.Sprint(i), at: 1}})
+	}
+	if o.size() != 4 || o.wantsMore() {
+		t.Fatalf("%d are known, wants more: %v", o.size(), o.wantsMore())
+	}
+	o.done(o.take(0, 2), "w")
+	o.recorded(2)
+	if !o.wantsMore() {
+		t.Error("half is empty, and nothing is asked for")
+	}
+}

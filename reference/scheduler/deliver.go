@@ -1,0 +1,62 @@
+package scheduler
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/tenurehq/tenure/reference/fencedwriter"
+	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+// recordDelivered records what did not fit into the tick.
+func (t *term) recordDelivered(ctx context.Context) error {
+	for ctx.Err() == nil {
+		delivered := t.d.outbox.unrecorded(ledgerapi.MaxWrites)
+		if len(delivered) < ledgerapi.MaxWrites {
+			return nil // the next tick takes them along
+		}
+		if err := t.writeDelivered(ctx, t.w, delivered); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *term) writeDelivered(ctx context.Context, w fencedwriter.Writer, delivered []ledgerapi.DeliveredWrite) error {
+	writes := make([]ledgerapi.Write, len(delivered))
+	for i := range delivered {
+		writes[i] = ledgerapi.Write{Delivered: &delivered[i]}
+	}
+	_, err := w.Write(ctx, writes...)
+	if err == nil {
+		t.d.outbox.recorded(len(delivered))
+	}
+	return err
+}
+
+// parting is for how long a leader that goes begins to write what was delivered.
+const parting = 2 * time.Second
+
+// leave records what was delivered and is not recorded, when nothing is sent any more.
+func (t *term) leave(ctx context.Context, last fencedwriter.Writer) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parting)
+	defer cancel()
+	var err error
+	for pause := 20 * time.Millisecond; ctx.Err() == nil && !fencedwriter.Stop(err); {
+		delivered := t.d.outbox.unrecorded(ledgerapi.MaxWrites)
+		if len(delivered) == 0 {
+			return
+		}
+		if err = t.writeDelivered(ctx, last, delivered); err != nil && !fencedwriter.Stop(err) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+				pause *= 2
+			}
+		}
+	}
+	if left := len(t.d.outbox.unrecorded(math.MaxInt)); left > 0 {
+		t.cfg.Log.Warn("it was not recorded that firings were delivered, the next leader sends them again", "resource", t.cfg.Resource, "firings", left, "error", err)
+	}
+}

@@ -1,0 +1,285 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/reference/api"
+)
+
+// orders is the body of POST /orders of a worker. Replace makes the standing orders
+// those given; without it they are added to.
+type orders struct {
+	Replace bool        `json:"replace,omitempty"`
+	Orders  []api.Order `json:"orders"`
+}
+
+// DefaultRun is what a job does whose payload has no member "run".
+const DefaultRun = "count"
+
+// undeliverable is the worker of a firing that every worker would refuse.
+const undeliverable = "(refused)"
+
+// MaxOrders is how many orders are sent at once.
+const MaxOrders = 100
+
+// dispatcher sends firings and standing orders to the workers for one term.
+type dispatcher struct {
+	cfg      Config
+	stamp    fence.Stamp
+	client   *http.Client
+	outbox   *outbox
+	counters *counters
+
+	mu       sync.Mutex
+	standing orders
+	version  uint64 // of the record they are from
+	changes  int    // of the standing orders, seen by the lanes
+}
+
+// order is what a firing asks of a worker.
+func (f *firing) order() api.Order {
+	var p struct {
+		Run string `json:"run"`
+	}
+	if json.Unmarshal(f.payload, &p) != nil || p.Run == "" {
+		p.Run = DefaultRun
+	}
+	return api.Order{Name: f.job, Run: p.Run, Payload: f.payload, Job: f.job, AtMS: f.at}
+}
+
+// drain is how long requests that are under way may take once nothing more is sent: a
+// request that is cut off leaves it open whether its worker acts on it.
+const drain = time.Second
+
+// run sends until ctx ends or a worker says that another leads; that is its error.
+func (d *dispatcher) run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	sending, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	var wait sync.WaitGroup
+	refused := make([]error, len(d.cfg.Workers))
+	for i := range d.cfg.Workers {
+		wait.Go(func() {
+			if refused[i] = d.lane(ctx, sending, i); refused[i] != nil {
+				stop()
+			}
+		})
+	}
+	d.fetch(ctx)
+	defer time.AfterFunc(drain, cut).Stop()
+	wait.Wait()
+	return errors.Join(refused...)
+}
+
+// command sets the standing orders, once per version of their record.
+func (d *dispatcher) command(o orders, version uint64) {
+	d.mu.Lock()
+	changed := version != d.version
+	if changed {
+		d.standing, d.version = o, version
+		d.changes++
+	}
+	d.mu.Unlock()
+	if changed {
+		for i := range d.outbox.lanes {
+			nudge(d.outbox.lanes[i].wake)
+		}
+	}
+}
+
+func (d *dispatcher) commands() (orders, int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.standing, d.changes
+}
+
+// fetch fills the outbox from the ledger while there is more there.
+func (d *dispatcher) fetch(ctx context.Context) {
+	for ctx.Err() == nil {
+		pause := time.Hour
+		if d.outbox.wantsMore() {
+			d.outbox.setMore(false)
+			if left, err := d.fetchAll(ctx); err != nil {
+				d.outbox.setMore(true)
+				pause = time.Second
+				d.cfg.Log.Warn("pending firings cannot be read, trying again", "error", err)
+			} else if left {
+				d.outbox.setMore(true)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-d.outbox.taken:
+		case <-time.After(pause):
+		}
+	}
+}
+
+// fetchAll reads pending firings, the oldest first, and says whether some did not fit.
+func (d *dispatcher) fetchAll(ctx context.Context) (left bool, err error) {
+	for after := ""; ; {
+		d.outbox.reading()
+		page, err := d.cfg.Ledger.Firings(ctx, d.cfg.Resource, true, after, pageItems)
+		if err != nil {
+			d.outbox.read(nil)
+			return true, err
+		}
+		found := make([]*firing, len(page.Items))
+		for i, f := range page.Items {
+			found[i] = &firing{job: f.Job, at: f.AtMS, payload: f.Payload}
+		}
+		full := d.outbox.read(found)
+		if after = page.Next; after == "" {
+			return false, nil
+		}
+		if full {
+			return true, nil
+		}
+	}
+}
+
+const (
+	shortRest = 100 * time.Millisecond
+	longRest  = 5 * time.Second
+)
+
+// lane serves one worker: the standing orders whenever they change and whenever the
+// worker comes back, and the firings that are its. It begins nothing when ctx has
+// ended; a request that is under way then ends with sending.
+func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
+	worker, sent, rest := d.cfg.Workers[l], 0, shortRest
+	wake := d.outbox.lanes[l].wake
+	for down := true; ctx.Err() == nil; {
+		standing, changes := d.commands()
+		var batch []*firing
+		body := standing
+		if !down && sent == changes {
+			if batch = d.outbox.take(l, MaxOrders); len(batch) == 0 {
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-wake:
+				}
+				continue
+			}
+			body = orders{Orders: make([]api.Order, len(batch))}
+			for i, f := range batch {
+				body.Orders[i] = f.order()
+			}
+		}
+		under := sending
+		if batch == nil {
+			under = ctx // nothing would have to be recorded
+		}
+		answer := d.send(under, worker, body)
+		if batch == nil && ctx.Err() != nil {
+			return nil
+		}
+		var stale *fence.StaleError
+		if errors.As(answer.err, &stale) {
+			return fmt.Errorf("worker %s: %w", worker, answer.err)
+		}
+		d.settle(l, batch, answer)
+		switch {
+		case answer.err == nil:
+			if batch == nil {
+				sent = changes
+			}
+			down, rest = false, shortRest
+			d.outbox.mark(l, false)
+			continue
+		case answer.bad, answer.busy && batch == nil:
+			if batch == nil {
+				// The firings do not wait for somebody to mend the record.
+				d.cfg.Log.Error("the standing orders are refused for what they are, the worker keeps its own", "worker", worker, "error", answer.err)
+				sent, down = changes, false
+				d.outbox.mark(l, false)
+			}
+			continue
+		}
+		if !down || rest == shortRest {
+			d.cfg.Log.Warn("a worker cannot be given its orders", "worker", worker, "error", answer.err)
+		}
+		down = true
+		d.outbox.mark(l, true)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(rest):
+		}
+		rest = min(2*rest, longRest)
+	}
+	return nil
+}
+
+// settle says what becomes of a batch.
+func (d *dispatcher) settle(l int, batch []*firing, a answer) {
+	worker := d.cfg.Workers[l]
+	if len(batch) == 0 {
+		return
+	}
+	d.counters.dispatched(worker, len(batch), a.took, a.err)
+	switch {
+	case a.err == nil:
+		d.outbox.done(batch, worker)
+	case a.bad && len(batch) == 1:
+		d.cfg.Log.Error("a firing is refused for what it is, and not sent again", "job", batch[0].job, "at_ms", batch[0].at, "worker", worker, "error", a.err)
+		d.outbox.done(batch, undeliverable)
+	case a.bad:
+		for _, f := range batch {
+			f.alone = true
+		}
+		d.outbox.again(l, batch)
+	case a.definite:
+		d.spread(l, batch)
+	default:
+		now := d.cfg.Clock.Now()
+		for _, f := range batch {
+			if f.unsure == 0 {
+				f.unsure = now
+			}
+		}
+		d.spread(l, batch)
+	}
+}
+
+// spread queues what was not delivered: for another worker, or for this one again where
+// it may have arrived.
+func (d *dispatcher) spread(l int, batch []*firing) {
+	now := d.cfg.Clock.Now()
+	free := func(f *firing) bool { return f.unsure == 0 || now.Sub(f.unsure) > d.cfg.Patience }
+	var stay, leave []*firing
+	for _, f := range batch {
+		if free(f) {
+			leave = append(leave, f)
+		} else {
+			stay = append(stay, f)
+		}
+	}
+	if i := slices.IndexFunc(leave, func(f *firing) bool { return f.unsure != 0 }); i >= 0 {
+		d.cfg.Log.Warn("a worker does not say whether it has firings, they go to another", "worker", d.cfg.Workers[l], "job", leave[i].job, "firings", len(leave))
+	}
+	d.outbox.mark(l, true)
+	d.outbox.again(l, stay)
+	d.outbox.elsewhere(l, leave)
+}
+
+// decodeFleet reads the standing orders from their record.
+func decodeFleet(value json.RawMessage, log *slog.Logger) orders {
+	var f api.Fleet
+	if err := json.Unmarshal(value, &f); err != nil {
+		log.Error("the record of the fleet's orders cannot be read, the workers keep theirs", "record", api.FleetRecord, "error", err)
+		return orders{}
+	}
+	return orders{Replace: true, Orders: f.Orders}
+}

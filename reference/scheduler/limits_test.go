@@ -1,0 +1,161 @@
+package scheduler
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/fence"
+	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+)
+
+func newLeaderDouble(t *testing.T, l *ledgerDouble) *leaderDouble {
+	t.Helper()
+	w := newWorld(t, 1)
+	w.l, w.healed = l, true
+	s, err := New(Config{Ledger: l, Resource: "g", Clock: l, Log: slog.New(slog.DiscardHandler), Workers: []string{"http://127.0.0.1:1", "http://127.0.0.1:2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &leaderDouble{w: w, token: 1}
+	d.term = s.newTerm(d, fence.Stamp{Deployment: "d", Group: "g", Token: 1})
+	w.leaders = append(w.leaders, d)
+	return d
+}
+
+// Whatever the payloads, what is read ahead, what a tick fires and what waits for the
+// workers is bounded in bytes, and all jobs are fired and delivered all the same.
+func TestBoundsInBytes(t *testing.T) {
+	l := newLedgerDouble()
+	large := json.RawMessage(`"` + strings.Repeat("x", ledgerapi.MaxPayload-2) + `"`)
+	const jobs = 1200 // 75 MiB
+	for i := range jobs {
+		key := fmt.Sprint("j-", i)
+		l.jobs[key] = ledgerapi.Job{Key: key, Payload: large, NextMS: l.nowMS}
+	}
+	late := "late" // it has a long past, and does not keep the others from theirs
+	l.jobs[late] = ledgerapi.Job{Key: late, Schedule: "@every 1s", Misfire: ledgerapi.MisfireAll, Payload: large, NextMS: l.nowMS - 100_000}
+	d := newLeaderDouble(t, l)
+	if err := d.Preload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	most := 0
+	window := func(w *window) {
+		t.Helper()
+		bytes := 0
+		for _, e := range w.jobs {
+			bytes += len(e.job.Payload)
+		}
+		if bytes > windowBytes || bytes == 0 {
+			t.Fatalf("a window of %d bytes", bytes)
+		}
+	}
+	window(d.warm)
+	if err := d.load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; len(l.jobs) > 1; i++ {
+		window(d.window)
+		fired := len(l.firings)
+		l.nowMS += 1000
+		if err := d.tick(t.Context(), l.nowMS); err != nil {
+			t.Fatal(err)
+		}
+		of := make(map[string]int)
+		for _, f := range l.firings[fired:] {
+			of[f.Job]++
+		}
+		if n := len(l.firings) - fired; n == 0 || n*len(large) > tickBytes || i == 0 && of[late] > n/2 {
+			t.Fatalf("tick %d fired %d, %d of one", i, n, of[late])
+		}
+		if err := d.refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		most = max(most, d.d.outbox.bytes)
+	}
+	if most > outboxBytes || most < outboxBytes*9/10 {
+		t.Errorf("%d bytes waited for the workers", most)
+	}
+	for i := 0; len(l.delivered()) < len(l.firings); i++ {
+		d.step(4)
+		for lane := range workers {
+			for _, f := range d.d.outbox.take(lane, MaxOrders) {
+				d.d.outbox.done([]*firing{f}, "w")
+			}
+		}
+		d.leave(t.Context(), lastDouble{d})
+		if i > 100 {
+			t.Fatalf("%d of %d are delivered", len(l.delivered()), len(l.firings))
+		}
+	}
+	if d.d.outbox.bytes != 0 || d.d.outbox.size() != 0 {
+		t.Errorf("%d bytes of %d firings are left", d.d.outbox.bytes, d.d.outbox.size())
+	}
+}
+
+func (l *ledgerDouble) delivered() (all []string) {
+	for _, f := range l.firings {
+		if f.DeliveredMS != 0 {
+			all = append(all, f.Job)
+		}
+	}
+	return all
+}
+
+// One job is taken however large it is.
+func TestOneAlwaysFits(t *testing.T) {
+	huge := json.RawMessage(`"` + strings.Repeat("x", outboxBytes) + `"`)
+	w := newWindow([]ledgerapi.Job{{Key: "a", Payload: huge, NextMS: 1}, {Key: "b", NextMS: 2}}, 10, false, 1, 2)
+	plan := w.plan(5, 1000, 100)
+	if len(plan) != 1 || plan[0].job.Key != "a" {
+		t.Fatalf("%d are planned", len(plan))
+	}
+	o := newOutbox(1, 10)
+	o.offer([]*firing{{job: "a", at: 1, payload: huge}, {job: "b", at: 2}})
+	if batch := o.take(0, 10); len(batch) != 1 || !o.more {
+		t.Errorf("%d are taken, more is %v", len(batch), o.more)
+	}
+}
+
+// What is recorded as delivered while pending firings are read is not brought back by
+// what was read before.
+func TestReadDoesNotBringBack(t *testing.T) {
+	l := newLedgerDouble()
+	d := newLeaderDouble(t, l)
+	for i := range 10 {
+		l.post(1, fmt.Sprint("j-", i), "", "", l.nowMS)
+	}
+	if err := d.load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.tick(t.Context(), l.nowMS); err != nil || len(l.firings) != 10 {
+		t.Fatal(err, len(l.firings))
+	}
+	l.reading = func() {
+		for lane := range workers {
+			d.deliver(lane, MaxOrders)
+		}
+		l.nowMS += 1000
+		if err := d.tick(t.Context(), l.nowMS); err != nil || len(l.delivered()) != 10 {
+			t.Error(err, len(l.delivered()))
+		}
+	}
+	if _, err := d.d.fetchAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := d.d.outbox.size(); n != 0 {
+		t.Errorf("%d firings came back", n)
+	}
+}
+
+// A misfire is what two ticks do not explain.
+func TestDefaultGrace(t *testing.T) {
+	for tick, want := range map[time.Duration]time.Duration{0: 2 * time.Second, 100 * time.Millisecond: 2 * time.Second, 5 * time.Second: 10 * time.Second} {
+		if got := (Config{Tick: tick}).withDefaults().Grace; got != want {
+			t.Errorf("tick %v: %v, want %v", tick, got, want)
+		}
+	}
+}

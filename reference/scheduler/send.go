@@ -1,0 +1,85 @@
+package scheduler
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/tenurehq/tenure/fence/httpfence"
+)
+
+// answer is how a request to a worker ended. An error is bad (the orders are, and will
+// be), or definite (nothing was done), or it may have been done. Busy is definite too:
+// there is no room for them.
+type answer struct {
+	err      error
+	bad      bool
+	definite bool
+	busy     bool
+	took     time.Duration
+}
+
+// send posts orders to a worker.
+func (d *dispatcher) send(ctx context.Context, worker string, body orders) answer {
+	began := d.cfg.Clock.Now()
+	data, err := json.Marshal(body)
+	if err != nil {
+		return answer{err: err, bad: true}
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.WorkerTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, worker+"/v1/orders", bytes.NewReader(data))
+	if err == nil {
+		err = httpfence.Format(d.stamp, req.Header.Set)
+	}
+	if err != nil {
+		return answer{err: err, definite: true}
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := d.client.Do(req)
+	if err != nil {
+		var op *net.OpError
+		return answer{err: err, definite: errors.As(err, &op) && op.Op == "dial" || errors.Is(err, syscall.ECONNREFUSED)}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	a := d.judge(resp)
+	const most = 1 << 20
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, most)) // so that the connection is kept
+	a.took = d.cfg.Clock.Now().Sub(began)
+	return a
+}
+
+func (d *dispatcher) judge(resp *http.Response) answer {
+	switch {
+	case resp.StatusCode == http.StatusOK:
+		return answer{}
+	case httpfence.Refusal(resp) != nil:
+		return answer{err: httpfence.Refusal(resp), definite: true}
+	}
+	err := fmt.Errorf("it answered %s", resp.Status)
+	switch resp.StatusCode {
+	case http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge:
+		return answer{err: err, bad: true}
+	case http.StatusTooManyRequests:
+		return answer{err: err, definite: true, busy: true}
+	case http.StatusServiceUnavailable, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusBadRequest:
+		return answer{err: err, definite: true}
+	}
+	return answer{err: err}
+}
+
+func newWorkerClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: 4,
+		IdleConnTimeout:     time.Minute,
+		DisableCompression:  true,
+	}}
+}

@@ -1,0 +1,130 @@
+package auth
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/tenurehq/tenure/lease"
+)
+
+// Whatever a policy file says, it is refused or gives verbs only by the rules: nobody
+// who has no role may do anything.
+func FuzzPolicy(f *testing.F) {
+	f.Add([]byte(somePolicy), "node-1", "billing-eu")
+	f.Add([]byte(`{"roles":{"a":[{"prefix":"","verbs":["admin"]}]},"names":{"*":["a"]}}`), "x", "y")
+	f.Add([]byte(`{"roles":{"a":[{"prefix":null,"verbs":null}]}}`), "", "")
+	f.Fuzz(func(t *testing.T, text []byte, name, group string) {
+		p, err := parsePolicy(text)
+		if err != nil {
+			if p != nil || len(err.Error()) > 1000 {
+				t.Fatalf("%v, %v", p, err)
+			}
+			return
+		}
+		roles := p.rolesOf(name)
+		for _, verb := range append(Verbs(), Open, "") {
+			all, one, some := p.allows(roles, verb, AllGroups), p.allows(roles, verb, group), p.allows(roles, verb, SomeGroup)
+			if len(roles) == 0 && (all || one || some) || (verb == Open || verb == "") && some || one && !some || all && !one {
+				t.Fatalf("%q with roles %v and verb %q: all %v, %q %v, some %v", name, roles, verb, all, group, one, some)
+			}
+		}
+	})
+}
+
+// Whatever a file of tokens says, it is refused or holds valid names only.
+func FuzzTokens(f *testing.F) {
+	_, hash := NewToken()
+	f.Add([]byte(`{"tokens":[{"name":"node-1","sha256":"` + hash + `","expires":"2027-01-01T00:00:00Z","note":"x"}]}`))
+	f.Add([]byte(`{"tokens":null}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		all, err := parseTokens(text)
+		for _, h := range all {
+			if err != nil || !lease.ValidName(h.name) {
+				t.Fatalf("%v, %v", h, err)
+			}
+		}
+	})
+}
+
+// Whatever a file of keys says, it is refused or holds public keys with algorithms
+// that are not symmetric.
+func FuzzKeys(f *testing.F) {
+	f.Add([]byte(publicPEM(f, &newKey(f).PublicKey, "k")))
+	f.Add([]byte(`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}`))
+	f.Add([]byte(`{"keys":[{"kty":"RSA","kid":"a","n":"AQAB","e":"AQAB"}]}`))
+	f.Add([]byte(`{"keys":[{"kty":"EC","crv":"P-256","kid":"a","x":"AA","y":"AA"}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		keys, err := parseKeys(text)
+		if (err == nil) != (len(keys) > 0) {
+			t.Fatalf("%v, %v", keys, err)
+		}
+		for kid, k := range keys {
+			if kid == "" || len(k.algorithms) == 0 || strings.HasPrefix(k.algorithms[0], "HS") {
+				t.Fatalf("%q: %v", kid, k)
+			}
+		}
+	})
+}
+
+// Whatever a caller who knows no secret puts into the header and the query, it stays
+// unknown: 401 or 429, never an identity and never a panic.
+func FuzzRequest(f *testing.F) {
+	key := newKey(f)
+	keys, err := parseKeys([]byte(publicPEM(f, &key.PublicKey, "k")))
+	if err != nil {
+		f.Fatal(err)
+	}
+	token, hash := NewToken()
+	known, err := parseTokens([]byte(`{"tokens":[{"name":"node-1","sha256":"` + hash + `"}]}`))
+	if err != nil {
+		f.Fatal(err)
+	}
+	rules, err := parsePolicy([]byte(somePolicy))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("Bearer "+token[:len(token)-1], "")
+	f.Add("Bearer "+sign(f, jwt.SigningMethodES256, map[string]any{"kid": "k"}, jwt.MapClaims{"iss": "i", "aud": "a", "sub": "node-1", "exp": 1 << 40}, newKey(f)), "wait=1s")
+	f.Add("Bearer "+sign(f, jwt.SigningMethodNone, map[string]any{"kid": "k"}, jwt.MapClaims{"sub": "node-1"}, jwt.UnsafeAllowNoneSignatureType), "access_token=x")
+	f.Add("Basic bm9kZS0xOng=", "%zz=1;2")
+	now := time.Now
+	cfg := Config{Listen: "127.0.0.1:0", Tokens: "t", Policy: "p", JWT: JWT{Keys: "k", Issuer: "i", Audience: "a"}, Now: now}.withDefaults()
+	g := &Gate{cfg: cfg, jwt: newJWTReader(cfg.JWT, now), known: newCallers(cfg.Limits), strangers: newCallers(cfg.Limits)}
+	g.jwt.use(keys)
+	g.tokens.Store(&known)
+	g.policy.Store(rules)
+	f.Fuzz(func(t *testing.T, header, query string) {
+		if strings.Contains(header, token) {
+			t.Skip()
+		}
+		req := ask("")
+		req.Header = http.Header{"Authorization": {header}}
+		req.URL.RawQuery = query
+		id, err := g.Check(req, Observe, "billing-eu")
+		if code := status(err); code != 401 && code != 429 || id.Name != "" {
+			t.Fatalf("%v, %v", id, err)
+		}
+	})
+}
+
+// Whatever is audited is one line of JSON with what was said in it, and no secret.
+func FuzzAuditLine(f *testing.F) {
+	token, _ := NewToken()
+	f.Add("because\n{\"at\":1}\u2028"+token, "billing")
+	f.Fuzz(func(t *testing.T, reason, group string) {
+		b := encode(line{What: "x", Result: Done, Reason: atMost(Redact(reason), 512), Group: atMost(Redact(group), 512)})
+		var back line
+		if err := json.Unmarshal(b, &back); err != nil || bytes.Count(b, []byte("\n")) != 1 || b[len(b)-1] != '\n' || back.Result != Done {
+			t.Fatalf("%q: %v", b, err)
+		}
+		if bytes.Contains(b, []byte(token)) {
+			t.Fatalf("%q", b)
+		}
+	})
+}

@@ -1,0 +1,233 @@
+package auth
+
+import (
+	"crypto/sha256"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/tenurehq/tenure/server/httpapi"
+)
+
+// identify says who is asking. On an error the identity may still say what is known,
+// for the audit.
+func (g *Gate) identify(r *http.Request) (Identity, error) {
+	if err := noTokenInQuery(r); err != nil {
+		return Identity{}, err
+	}
+	if !g.cfg.credentials() {
+		return g.anonymous(r)
+	}
+	cert, err := g.byCert(r)
+	if err != nil {
+		return Identity{}, unauthenticated(err.Error())
+	}
+	bearer, err := g.byBearer(r)
+	var p *httpapi.Problem
+	switch {
+	case errors.As(err, &p):
+		return Identity{}, p
+	case err != nil:
+		return Identity{}, unauthenticated(err.Error())
+	case cert.Name != "" && bearer.Name != "" && cert.Name != bearer.Name:
+		return Identity{}, unauthenticated("the certificate and the token name two different callers")
+	}
+	id := bearer
+	if cert.Name != "" {
+		id = cert
+		if !bearer.Until.IsZero() && bearer.Until.Before(id.Until) {
+			id.Until = bearer.Until
+		}
+		if bearer.valid != nil {
+			id.valid = func() error { return errors.Join(cert.valid(), bearer.valid()) }
+		}
+	}
+	if id.Name == "" {
+		return Identity{}, unauthenticated("the request carries no credentials: " + g.wanted())
+	}
+	id.key = id.Name
+	rules := g.policy.Load()
+	if rules.refused[id.Name] {
+		return id, &httpapi.Problem{Status: http.StatusForbidden, Code: "denied", Detail: id.Name + " is refused by the policy of this service"}
+	}
+	id.Roles = rules.rolesOf(id.Name)
+	return id, nil
+}
+
+func (g *Gate) wanted() string {
+	switch {
+	case !g.cfg.bearer():
+		return "show a client certificate"
+	case g.cfg.TLS.ClientCAs == "":
+		return "send Authorization: Bearer with a token"
+	}
+	return "show a client certificate, or send Authorization: Bearer with a token"
+}
+
+func unauthenticated(why string) *httpapi.Problem {
+	return &httpapi.Problem{Status: http.StatusUnauthorized, Code: "unauthenticated", Detail: why}
+}
+
+// anonymous takes callers as given. On loopback they must also mean loopback: a page
+// in a browser on this machine can have its own name resolve to 127.0.0.1, or just post
+// there.
+func (g *Gate) anonymous(r *http.Request) (Identity, error) {
+	if !onLoopback(g.cfg.Listen) {
+		return Identity{How: Insecure, key: host(r.RemoteAddr)}, nil
+	}
+	no := func(why string) (Identity, error) {
+		return Identity{}, &httpapi.Problem{Status: http.StatusForbidden, Code: "denied", Detail: why}
+	}
+	if !loopbackHost(host(r.RemoteAddr)) {
+		return no("without credentials this service answers callers on its own machine only")
+	}
+	if !loopbackHost(host(r.Host)) {
+		return no("without credentials this service is to be addressed as localhost or 127.0.0.1")
+	}
+	if g.origins.Check(r) != nil {
+		return no("without credentials this service does not take what pages of other origins send")
+	}
+	return Identity{How: Loopback, key: string(Loopback)}, nil
+}
+
+func host(addr string) string {
+	h, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	return h
+}
+
+// noTokenInQuery refuses a token where proxies and histories write it down, also one
+// that would not have been needed: its owner must learn that it is in the open.
+func noTokenInQuery(r *http.Request) error {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
+	for name, value := range httpapi.Query(r.URL) {
+		switch strings.ToLower(name) {
+		case "access_token", "id_token", "bearer", "bearer_token", "authorization", "jwt":
+		default:
+			if !hasToken(value) {
+				continue
+			}
+		}
+		return unauthenticated("a token in a query string ends in logs: replace that token, and send the new one in the Authorization header")
+	}
+	return nil
+}
+
+func (g *Gate) byCert(r *http.Request) (Identity, error) {
+	cas := g.cas.Load()
+	if cas == nil || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return Identity{}, nil
+	}
+	var err error
+	// Any chain that still holds will do: CAs may be cross-signed while they change.
+	for _, chain := range r.TLS.VerifiedChains {
+		if err = cas.holds(chain, g.cfg.Now()); err != nil {
+			continue
+		}
+		name, err := certName(chain[0], g.cfg.TLS.Name)
+		if err != nil {
+			return Identity{}, err
+		}
+		until := chain[0].NotAfter
+		for _, c := range chain {
+			if c.NotAfter.Before(until) {
+				until = c.NotAfter
+			}
+		}
+		valid := func() error { return g.cas.Load().holds(chain, g.cfg.Now()) }
+		return Identity{Name: name, How: ByCert, Until: until, valid: valid}, nil
+	}
+	return Identity{}, err
+}
+
+func (g *Gate) byBearer(r *http.Request) (Identity, error) {
+	headers := r.Header.Values("Authorization")
+	if len(headers) == 0 {
+		return Identity{}, nil
+	}
+	scheme, token, _ := strings.Cut(headers[0], " ")
+	switch {
+	case len(headers) > 1:
+		return Identity{}, errors.New("the request has several Authorization headers")
+	case !strings.EqualFold(scheme, "Bearer") || token == "":
+		return Identity{}, errors.New("the Authorization header is not Bearer and a token")
+	case !g.cfg.bearer():
+		return Identity{}, errors.New("this service takes no bearer tokens: " + g.wanted())
+	case len(token) > maxBearer:
+		return Identity{}, errors.New("the token is too long")
+	}
+	d := sha256.Sum256([]byte(token))
+	if strings.HasPrefix(token, tokenBegin) || g.cfg.JWT.Keys == "" {
+		return g.byToken(token, d)
+	}
+	s, ok := g.jwt.recall(d)
+	if !ok {
+		leave, err := g.patience(r)
+		if err != nil {
+			return Identity{}, err
+		}
+		s, err = g.jwt.read(token, d)
+		leave()
+		if err != nil {
+			g.failed(r)
+			return Identity{}, err
+		}
+	}
+	return Identity{Name: s.name, How: ByJWT, Until: s.until, valid: func() error { return g.jwt.holds(s) }}, nil
+}
+
+// patience has signatures from an address that sent too many wrong ones looked at a few at a
+// time: each costs more than its sender paid, and others may be behind that address who
+// have a right one. Who is known already is not asked.
+func (g *Gate) patience(r *http.Request) (leave func(), err error) {
+	now, suspect := g.cfg.Now(), false
+	g.strangers.with(host(r.RemoteAddr), now, func(c *caller) {
+		suspect = c.failures.level(now)+1 > float64(c.failures.burst)
+	})
+	if !suspect {
+		return func() {}, nil
+	}
+	if !g.suspects.enter(r.Context()) {
+		return nil, tooMany("too_many_failures", time.Second, "too many wrong credentials come from this address")
+	}
+	return g.suspects.leave, nil
+}
+
+func (g *Gate) failed(r *http.Request) {
+	now := g.cfg.Now()
+	g.strangers.with(host(r.RemoteAddr), now, func(c *caller) { c.failures.take(now) })
+}
+
+func (g *Gate) byToken(token string, d digest) (Identity, error) {
+	if err := checkToken(token); err != nil {
+		return Identity{}, errors.New("the token is not one of this service: " + err.Error())
+	}
+	valid := func() error {
+		all := g.tokens.Load()
+		if all == nil {
+			return errors.New("this service takes no static tokens")
+		}
+		h, ok := (*all)[d]
+		switch {
+		case !ok:
+			return errors.New("the token is not known here; it may have been taken back")
+		case !h.expires.IsZero() && !g.cfg.Now().Before(h.expires):
+			return errors.New("the token has expired")
+		}
+		return nil
+	}
+	if err := valid(); err != nil {
+		return Identity{}, err
+	}
+	h, ok := (*g.tokens.Load())[d]
+	if !ok {
+		return Identity{}, errors.New("the token was taken back just now")
+	}
+	return Identity{Name: h.name, How: ByToken, Until: h.expires, valid: valid}, nil
+}

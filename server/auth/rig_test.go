@@ -1,0 +1,309 @@
+package auth
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/tenurehq/tenure/server/httpapi"
+)
+
+const somePolicy = `{
+	"roles": {
+		"node":     [{"prefix": "billing-", "verbs": ["campaign", "observe"]}],
+		"reader":   [{"prefix": "", "verbs": ["observe"]}],
+		"operator": [{"prefix": "billing-", "verbs": ["step-down"]}, {"prefix": "", "verbs": ["admin"]}]
+	},
+	"names": {"node-*": ["node"], "alice": ["operator"], "*": [], "rita": ["reader"]},
+	"refused": ["node-7"]
+}`
+
+// rig is a directory of files and what was logged.
+type rig struct {
+	t    *testing.T
+	dir  string
+	log  *logged
+	time *hands
+}
+
+// logged is what went to the log.
+type logged struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// hands of a clock that stands still unless moved.
+type hands struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (h *hands) Now() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.now
+}
+
+func (h *hands) move(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.now = h.now.Add(d)
+}
+
+func newRig(t *testing.T) *rig {
+	return &rig{t: t, dir: t.TempDir(), log: &logged{}, time: &hands{now: time.Now()}}
+}
+
+func (r *rig) path(name string) string { return filepath.Join(r.dir, name) }
+
+// put writes a file as a careful operator does, by renaming.
+func (r *rig) put(name, text string) string {
+	r.t.Helper()
+	next := r.path(name + ".next")
+	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.Rename(next, r.path(name)); err != nil {
+		r.t.Fatal(err)
+	}
+	return r.path(name)
+}
+
+// gate opens a gate on loopback with the test's clock; it is closed with the test.
+func (r *rig) gate(cfg Config) *Gate {
+	r.t.Helper()
+	def(&cfg.Listen, "127.0.0.1:0")
+	cfg.Log = slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	cfg.Now = r.time.Now
+	def(&cfg.Poll, time.Hour)
+	g, err := New(cfg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(g.Close)
+	return g
+}
+
+// token adds a static token for name to the rig's file of tokens.
+func (r *rig) tokenFile(hashes map[string]string) string {
+	var lines []string
+	for hash, name := range hashes {
+		lines = append(lines, fmt.Sprintf(`{"name": %q, "sha256": %q}`, name, hash))
+	}
+	return r.put("tokens", `{"tokens": [`+strings.Join(lines, ",")+`]}`)
+}
+
+// withTokens is a gate that knows one token for each name.
+func (r *rig) withTokens(cfg Config, names ...string) (*Gate, map[string]string) {
+	r.t.Helper()
+	hashes, byName := make(map[string]string), make(map[string]string)
+	for _, name := range names {
+		token, hash := NewToken()
+		hashes[hash], byName[name] = name, token
+	}
+	cfg.Tokens = r.tokenFile(hashes)
+	if cfg.Policy == "" {
+		cfg.Policy = r.put("policy", somePolicy)
+	}
+	return r.gate(cfg), byName
+}
+
+func ask(bearer string) *http.Request {
+	req := httptest.NewRequest("POST", "http://127.0.0.1/v1/groups/billing-eu/campaign", http.NoBody)
+	req.RemoteAddr = "127.0.0.1:4711"
+	if bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+bearer)
+	}
+	return req
+}
+
+// status is that of the problem that an error is, or 200.
+func status(err error) int {
+	var p *httpapi.Problem
+	switch {
+	case err == nil:
+		return http.StatusOK
+	case errors.As(err, &p):
+		return p.Status
+	}
+	return -1
+}
+
+// eventually polls with a generous bound.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("it did not come about: %s", what)
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func publicPEM(t testing.TB, key any, kid string) string {
+	t.Helper()
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &pem.Block{Type: "PUBLIC KEY", Bytes: der}
+	if kid != "" {
+		b.Headers = map[string]string{"Key-Id": kid}
+	}
+	return string(pem.EncodeToMemory(b))
+}
+
+func (r *rig) goodClaims() jwt.MapClaims {
+	now := r.time.Now()
+	return jwt.MapClaims{"iss": "https://issuer.test", "aud": "tenure", "sub": "node-1", "iat": now.Unix(), "exp": now.Add(time.Hour).Unix()}
+}
+
+func sign(t testing.TB, method jwt.SigningMethod, header map[string]any, claims jwt.MapClaims, key any) string {
+	t.Helper()
+	tok := jwt.NewWithClaims(method, claims)
+	for k, v := range header {
+		tok.Header[k] = v
+	}
+	s, err := tok.SignedString(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// ca makes certificates.
+type ca struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	n    int64
+}
+
+func newCA(t *testing.T, name string) *ca {
+	t.Helper()
+	c := &ca{t: t, key: newKey(t)}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &c.key.PublicKey, c.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.cert, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *ca) pem() string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.cert.Raw}))
+}
+
+// issue signs what tmpl says, for a client unless it says otherwise.
+func (c *ca) issue(tmpl x509.Certificate) (certPEM, keyPEM string) {
+	c.t.Helper()
+	c.n++
+	tmpl.SerialNumber = big.NewInt(100 + c.n)
+	def(&tmpl.NotBefore, time.Now().Add(-time.Hour))
+	def(&tmpl.NotAfter, time.Now().Add(time.Hour))
+	if tmpl.ExtKeyUsage == nil {
+		tmpl.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	}
+	key := newKey(c.t)
+	der, err := x509.CreateCertificate(rand.Reader, &tmpl, c.cert, &key.PublicKey, c.key)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	k, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k}))
+}
+
+func (c *ca) client(tmpl x509.Certificate) tls.Certificate {
+	c.t.Helper()
+	cert, key := c.issue(tmpl)
+	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return pair
+}
+
+func (c *ca) server() (certPEM, keyPEM string) {
+	return c.issue(x509.Certificate{DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+}
+
+func mustURL(t *testing.T, s string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// auditLines reads a file of lines, each of which must be JSON.
+func auditLines(t *testing.T, path string) []line {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []line
+	for _, l := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
+		if l == "" {
+			continue
+		}
+		var v line
+		if err := json.Unmarshal([]byte(l), &v); err != nil {
+			t.Fatalf("the audit has the line %q: %v", l, err)
+		}
+		all = append(all, v)
+	}
+	return all
+}

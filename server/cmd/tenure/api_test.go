@@ -1,0 +1,349 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/internal/servertest"
+	"github.com/tenurehq/tenure/server/feed"
+	"github.com/tenurehq/tenure/server/service"
+)
+
+// A new token is shown once, with its hash for the file, and works; what cannot be a name
+// is refused.
+func TestServeToken(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	if code := run(t.Context(), []string{"serve", "token", "Node 1"}, environment(), strings.NewReader(""), &stdout, &stderr); code != exitUsage || stdout.Len() > 0 {
+		t.Errorf("%d, %s", code, &stderr)
+	}
+	made := makeToken(t, "node-1", "--expires", "1h")
+	if made.Entry.Name != "node-1" || len(made.Entry.SHA256) != 64 || strings.Contains(made.Token, made.Entry.SHA256) || time.Until(made.Entry.Expires) < 30*time.Minute {
+		t.Errorf("%+v", made.Entry)
+	}
+	if again := makeToken(t, "node-1"); again.Token == made.Token || !again.Entry.Expires.IsZero() {
+		t.Errorf("%+v", again.Entry)
+	}
+}
+
+func makeToken(t *testing.T, args ...string) newToken {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	if code := run(t.Context(), append([]string{"serve", "token"}, args...), environment(), strings.NewReader(""), &stdout, &stderr); code != exitOK {
+		t.Fatalf("%d, %s", code, &stderr)
+	}
+	var made newToken
+	if err := json.Unmarshal(stdout.Bytes(), &made); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(stderr.String(), made.Token) {
+		t.Error("the token is on standard error as well, where logs are kept")
+	}
+	return made
+}
+
+// guardedServe starts a service that knows names by tokens, which it returns.
+func guardedServe(t *testing.T, policy string, names ...string) (*serveProcess, map[string]string) {
+	t.Helper()
+	dir := t.TempDir()
+	var file struct {
+		Tokens []tokenEntry `json:"tokens"`
+	}
+	tokens := make(map[string]string)
+	for _, n := range names {
+		made := makeToken(t, n)
+		tokens[n] = made.Token
+		file.Tokens = append(file.Tokens, made.Entry)
+	}
+	text, err := json.Marshal(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{"tokens.json": text, "policy.json": []byte(policy)} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return startServe(t, "--data-dir", filepath.Join(dir, "data"), "--tokens", filepath.Join(dir, "tokens.json"), "--policy", filepath.Join(dir, "policy.json")), tokens
+}
+
+// said is a line and when it came.
+type said struct {
+	at   time.Time
+	text string
+}
+
+// script is one of the clients of docs/api.md, as a process.
+type script struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	done chan struct{}
+
+	mu    sync.Mutex
+	lines []said
+}
+
+// startScript runs a program of examples/api in a group of its own, so that what it
+// starts ends with the test.
+func startScript(t *testing.T, env []string, program string, args ...string) *script {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("..", "..", "..", "examples", "api", program))
+	if err != nil {
+		t.Fatal(err)
+	}
+	needs := servertest.Command(t, map[string]string{"lead.sh": "curl", "lead.py": "python3"}[program])
+	s := &script{t: t, cmd: exec.Command(path, args...), done: make(chan struct{})}
+	s.cmd.Env = slices.Concat(needs.Env, []string{"PATH=" + filepath.Dir(needs.Path) + string(filepath.ListSeparator) + os.Getenv("PATH")}, env)
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cmd.Stdout, s.cmd.Stderr = in, in
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = in.Close()
+	go func() {
+		defer close(s.done)
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			s.mu.Lock()
+			s.lines = append(s.lines, said{time.Now(), lines.Text()})
+			s.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() {
+		// What it runs is in another group, and ends with it if it is asked to.
+		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGTERM)
+		select {
+		case <-s.done:
+		case <-time.After(15 * time.Second):
+			t.Errorf("%s %v does not end", program, args)
+		}
+		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
+		_ = s.cmd.Wait()
+		_ = out.SetReadDeadline(time.Now())
+		<-s.done
+		_ = out.Close()
+		if t.Failed() {
+			t.Logf("%s %v said:\n%s", program, args, s.tail())
+		}
+	})
+	return s
+}
+
+func (s *script) tail() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var b strings.Builder
+	for _, l := range s.lines[max(0, len(s.lines)-20):] {
+		_, _ = fmt.Fprintf(&b, "%s %s\n", l.at.Format("05.000"), l.text)
+	}
+	return b.String()
+}
+
+// last returns the last line that has every part.
+func (s *script) last(parts ...string) (said, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range slices.Backward(s.lines) {
+		if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(l.text, p) }) {
+			return l, true
+		}
+	}
+	return said{}, false
+}
+
+func (s *script) says(parts ...string) {
+	s.t.Helper()
+	within(s.t, fmt.Sprintf("%s says %q", filepath.Base(s.cmd.Path), parts), func() bool { _, ok := s.last(parts...); return ok })
+}
+
+// exits waits for its end.
+func (s *script) exits() int {
+	s.t.Helper()
+	select {
+	case <-s.done:
+	case <-time.After(time.Minute):
+		s.t.Fatalf("it does not end: %s", s.tail())
+	}
+	_ = s.cmd.Wait()
+	return s.cmd.ProcessState.ExitCode()
+}
+
+// dialect is how one of the clients is started, and how it says things.
+type dialect struct {
+	program, group string
+	long, short    []string // work for ever, and for a moment
+	works          string   // with a term
+	asked          int      // exit code when it was asked to give up
+}
+
+func dialects() []dialect {
+	return []dialect{
+		{
+			"lead.sh", "by-curl", []string{"sh", "-c", `while :; do echo "works $TENURE_TERM"; sleep 0.05; done & wait`}, []string{"sh", "-c", `echo "works $TENURE_TERM"`},
+			"works %d", 128 + int(syscall.SIGTERM),
+		},
+		{"lead.py", "by-python", nil, []string{"0.2"}, `"works", "term": %d`, 0},
+	}
+}
+
+// The clients of docs/api.md lead, stand in line, renew, give up when they are asked to,
+// stop in time when the service does not answer, resign, and watch.
+func TestClientsOfTheDocs(t *testing.T) {
+	all := dialects()
+	p, tokens := guardedServe(t, `{"roles":{"node":[{"prefix":"by-","verbs":["campaign","observe"]}],"operator":[{"prefix":"","verbs":["step-down","observe"]}]},
+		"names":{"node-*":["node"],"op":["operator"]}}`, "node-a", "node-b", "node-c", "op")
+	start := func(d dialect, node string, work []string) *script {
+		env := []string{"TENURE_URL=" + p.ready.URL, "TENURE_TOKEN=" + tokens[node], "TENURE_TTL_MS=3000"}
+		return startScript(t, env, d.program, append([]string{d.group, node}, work...)...)
+	}
+	works := func(d dialect, term int) string { return fmt.Sprintf(d.works, term) }
+	first, second, watcher := make([]*script, len(all)), make([]*script, len(all)), make([]*script, len(all))
+	for i, d := range all {
+		watcher[i] = startScript(t, []string{"TENURE_URL=" + p.ready.URL, "TENURE_TOKEN=" + tokens["op"]}, d.program, "watch", d.group)
+		first[i] = start(d, "node-a", d.long)
+	}
+	for i, d := range all {
+		first[i].says(works(d, 1))
+		second[i] = start(d, "node-b", d.long)
+	}
+	for i, d := range all {
+		within(t, "node-b stands in line", func() bool {
+			var c service.Candidates
+			return askAs(t, p, tokens["op"], "GET", "/v1/groups/"+d.group+"/candidates", nil, nil, &c) == 200 && len(c.Candidates) == 2
+		})
+		var out service.SteppedDown
+		status := askAs(t, p, tokens["op"], "POST", "/v1/groups/"+d.group+"/step-down?wait=30s", http.Header{"If-Match": {`"1"`}}, service.StepDownRequest{Reason: "test"}, &out)
+		if status != 200 || out.Outcome != "done" {
+			t.Errorf("%s: step-down: %d %+v", d.program, status, out)
+		}
+		if code := first[i].exits(); code != d.asked {
+			t.Errorf("%s: exit code %d after it was asked to give up, want %d", d.program, code, d.asked)
+		}
+		second[i].says(works(d, 2))
+	}
+	// Nobody answers any more: whoever leads stops before its TTL, counted from the last
+	// renewal that was answered, is over.
+	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	stopped := time.Now()
+	for i, d := range all {
+		code := second[i].exits()
+		last, _ := second[i].last(works(d, 2))
+		if after := last.at.Sub(stopped); code != 75 || after > 3*time.Second || after < 500*time.Millisecond {
+			t.Errorf("%s: without the service it worked for another %v and exited with %d, want less than the TTL of 3s, and 75", d.program, after, code)
+		}
+	}
+	if err := p.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range all {
+		third := start(d, "node-c", d.short)
+		if code := third.exits(); code != 0 {
+			t.Errorf("%s: exit code %d", d.program, code)
+		}
+		third.says(works(d, 3))
+		var h service.History
+		if askAs(t, p, tokens["op"], "GET", "/v1/groups/"+d.group+"/history", nil, nil, &h); len(h.Terms) != 3 || h.Terms[0].Reason != "resigned" || h.Terms[2].Reason != "stepped-down" {
+			t.Errorf("%s: %+v", d.program, h.Terms)
+		}
+		for _, state := range []string{"led", "vacant"} {
+			within(t, d.program+" is told of term 3", func() bool {
+				watcher[i].mu.Lock()
+				defer watcher[i].mu.Unlock()
+				for _, l := range watcher[i].lines {
+					var e feed.Event
+					if json.Unmarshal([]byte(l.text), &e) == nil && e.State == state && e.Token == 3 {
+						return true
+					}
+				}
+				return false
+			})
+		}
+	}
+}
+
+// The clients of docs/api.md obey a request to transfer: the node that it names leads next,
+// past one that has waited for longer.
+func TestClientsObeyTransfer(t *testing.T) {
+	p := startServe(t, "--data-dir", filepath.Join(t.TempDir(), "data"))
+	for _, d := range dialects() {
+		t.Run(d.program, func(t *testing.T) {
+			t.Parallel()
+			candidates := 0
+			start := func(node string) *script {
+				s := startScript(t, []string{"TENURE_URL=" + p.ready.URL, "TENURE_TTL_MS=3000"}, d.program, append([]string{d.group, node}, d.long...)...)
+				candidates++
+				within(t, node+" is a candidate", func() bool {
+					var c service.Candidates
+					return askAs(t, p, "", "GET", "/v1/groups/"+d.group+"/candidates", nil, nil, &c) == 200 && len(c.Candidates) == candidates
+				})
+				return s
+			}
+			first := start("node-a")
+			start("node-b")
+			third := start("node-c")
+			first.says(fmt.Sprintf(d.works, 1))
+			var out service.SteppedDown
+			status := askAs(t, p, "", "POST", "/v1/groups/"+d.group+"/transfer?wait=30s&to=node-c", nil, nil, &out)
+			if status != 200 || out.Outcome != "done" || out.LeaderNodeID != "node-c" {
+				t.Errorf("transfer: %d %+v", status, out)
+			}
+			if code := first.exits(); code != d.asked {
+				t.Errorf("exit code %d after it was asked to give up, want %d", code, d.asked)
+			}
+			third.says(fmt.Sprintf(d.works, 2))
+		})
+	}
+}
+
+// askAs makes a call in somebody's name.
+func askAs(t *testing.T, p *serveProcess, token, method, path string, h http.Header, in, out any) int {
+	t.Helper()
+	body := io.Reader(http.NoBody)
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body = bytes.NewReader(data)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, p.ready.URL+path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range h {
+		req.Header[k] = v
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode
+}

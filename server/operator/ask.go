@@ -1,0 +1,204 @@
+package operator
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/policy"
+	"github.com/tenurehq/tenure/lease"
+)
+
+const (
+	// requestLife is how long a request waits for its leader at least.
+	requestLife = time.Minute
+	answerPause = 100 * time.Millisecond
+)
+
+const (
+	gaveUp       = "it has given up the group"
+	sessionEnded = "its session has ended"
+	nobodyLeads  = "the term ended without the transfer: nobody leads"
+)
+
+// MaxCoolDown is the longest.
+const MaxCoolDown = 24 * time.Hour
+
+// Order is what an operator wants of the leader of a group.
+type Order struct {
+	Verb     lease.Verb
+	To       string // transfer
+	Reason   string
+	CoolDown time.Duration
+	// Wait is how long to wait for the leader's answer.
+	Wait time.Duration
+	// Look tells, if it can, who leads: a hint when to read the store, which alone tells
+	// that the leader has given up. Default: it is read every time.
+	Look func(context.Context) (v lease.View, known bool)
+}
+
+// Asked is what came of it: an outcome of the leader's, Waiting or Ended.
+type Asked struct {
+	Outcome lease.Outcome
+	Detail  string
+}
+
+const (
+	// Waiting: the leader has been asked and has not answered yet.
+	Waiting lease.Outcome = "waiting"
+	// Ended: the term is over, and the group was not handed to the successor that a
+	// transfer named.
+	Ended lease.Outcome = "ended"
+)
+
+// Ask leaves a request with the session that leads in the view, for that term and no
+// other, and waits for what becomes of it. Nobody takes a group out of a living session:
+// its owner learns of the request with its next beat, stops its work, and answers. Whether
+// a transfer succeeded is read from the record: what counts is who leads next.
+func (s Store) Ask(ctx context.Context, v lease.View, o Order) (Asked, error) {
+	request := lease.Request{
+		ID: strings.ToLower(rand.Text()), Verb: o.Verb, Group: v.Group, Token: v.Token, To: o.To, Reason: o.Reason,
+		CoolDown: o.CoolDown, TTL: max(requestLife, 2*o.Wait),
+	}
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Call)
+	err := s.Store.Ask(call, v.Holder, request)
+	cancel()
+	if err != nil && !errors.Is(err, lease.ErrSessionDead) {
+		return Asked{}, err
+	}
+	if err != nil && o.Verb != lease.Transfer {
+		return Asked{lease.Done, "its session had ended already"}, nil
+	}
+	waiting, cancel := context.WithTimeout(ctx, o.Wait)
+	defer cancel()
+	tick := time.NewTicker(answerPause)
+	defer tick.Stop()
+	pending := Asked{Waiting, "the leader was asked and has not answered yet: it learns of the request with its next renewal"}
+	for {
+		select {
+		case <-tick.C:
+		case <-waiting.Done():
+			return pending, nil
+		}
+		out, ok := s.answered(waiting, v, request.ID, o)
+		if ok && o.Verb == lease.Transfer {
+			pending = Asked{Ended, nobodyLeads}
+			out, ok = s.transferred(waiting, v, o.To, out)
+		}
+		if ok {
+			return out, nil
+		}
+	}
+}
+
+func (s Store) answered(ctx context.Context, v lease.View, request string, o Order) (Asked, bool) {
+	ctx, cancel := context.WithTimeout(ctx, s.Call)
+	defer cancel()
+	answer, err := s.Answered(ctx, v.Holder, request)
+	switch {
+	case err == nil && answer.Outcome == lease.Done && answer.Detail == "":
+		return Asked{lease.Done, gaveUp}, true
+	case err == nil && answer.Outcome != "":
+		return Asked{answer.Outcome, answer.Detail}, true
+	case errors.Is(err, lease.ErrSessionDead):
+		return Asked{lease.Done, sessionEnded}, true
+	}
+	if o.Look != nil {
+		if now, known := o.Look(ctx); !known || !over(v, now) {
+			return Asked{}, false
+		}
+	}
+	if now, err := s.Read(ctx, v.Group); err != nil || !over(v, now) {
+		return Asked{}, false
+	}
+	return Asked{lease.Done, gaveUp}, true
+}
+
+// transferred says how a transfer ended of which the leader has said how it ended. While
+// nobody leads it is not known: the target may lead in a moment. But a session that ended
+// hands nothing over any more.
+func (s Store) transferred(ctx context.Context, v lease.View, to string, said Asked) (Asked, bool) {
+	ctx, cancel := context.WithTimeout(ctx, s.Call)
+	defer cancel()
+	now, err := s.Read(ctx, v.Group)
+	if err != nil {
+		return Asked{}, false
+	}
+	if !over(v, now) {
+		return said, said.Outcome == lease.Refused
+	}
+	if now.State == tenure.Led && now.Candidate.ID == to {
+		return Asked{lease.Done, gaveUp}, true
+	}
+	for _, t := range now.Terms {
+		switch {
+		case t.Token <= v.Token:
+		case t.Candidate == to:
+			return Asked{lease.Done, fmt.Sprintf("%q led with token %d, and has given up the group since", to, t.Token)}, true
+		default:
+			return Asked{Ended, fmt.Sprintf("the term ended without the transfer: %s leads with token %d, not %s", t.Candidate, t.Token, to)}, true
+		}
+	}
+	if said.Detail == sessionEnded {
+		return Asked{Ended, nobodyLeads}, true
+	}
+	return said, said.Outcome == lease.Refused
+}
+
+// over reports whether the term of v has ended, as a later view shows it. A view of an
+// earlier term shows nothing.
+func over(v, now lease.View) bool {
+	return now.Token > v.Token || now.Token == v.Token && now.State != tenure.Led
+}
+
+// Bar returns the *lease.BarError that keeps a node from beginning to lead a group now; nil if
+// nothing does. Any other error is the store's.
+func (s Store) Bar(ctx context.Context, group, node string) error {
+	laid, err := s.read(ctx, Group(group))
+	if err != nil {
+		return err
+	}
+	attributes, err := s.read(ctx, Node(node))
+	if err != nil {
+		return err
+	}
+	if bar := Check(policy.Claim{Group: group, Node: node, Now: time.Now()}, laid, attributes); bar != nil {
+		return bar
+	}
+	return nil
+}
+
+// Check says what keeps a claim from being granted, from the attributes of the group and of
+// the node. nil: nothing does.
+func Check(c policy.Claim, group, node lease.Attributes) *lease.BarError {
+	b := c.Check(group.Values, node.Values)
+	if b == nil {
+		return nil
+	}
+	return &lease.BarError{Code: b.Code, Group: b.Group, Detail: b.Detail, Left: b.Left, TTL: b.TTL, MinTTL: b.MinTTL, MaxTTL: b.MaxTTL}
+}
+
+// Duplicate reports whether two sessions are of different processes that use one node id for
+// the same group. Sessions that do not say which process opened them cannot be told apart.
+func Duplicate(a, b lease.Session) bool {
+	return a.Candidate.ID == b.Candidate.ID && a.Instance != b.Instance && a.Scope.Overlaps(b.Scope)
+}
+
+// Newest is the youngest living session of a candidate that stands for the group, and the
+// zero Session if there is none.
+func (s Store) Newest(ctx context.Context, group, candidate string) (lease.Session, error) {
+	var found lease.Session
+	for l, err := range s.Line(ctx, lease.Scope{group}) {
+		if err != nil {
+			return lease.Session{}, err
+		}
+		if l.Candidate.ID == candidate && l.Scope.Covers(group) && (found.ID == "" || l.Opened > found.Opened) {
+			found = l
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,75 @@
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/server/operator"
+)
+
+// Who looks at what may be behind, or wrong, is not told that the leader has given up while
+// it leads.
+func TestAskOfOneBehind(t *testing.T) {
+	s := newStore(t)
+	first, v := lead(t, s, "a", "billing")
+	if err := s.Close(t.Context(), first.ID, lease.Closed); err != nil {
+		t.Fatal(err)
+	}
+	before := v
+	before.State = tenure.Vacant
+	session, v := lead(t, s, "a", "billing")
+	ended := v
+	ended.State = tenure.Vacant
+	for name, look := range map[string]lease.View{"the term before": before, "never led": {}, "what is not so": ended} {
+		order := operator.Order{
+			Verb: lease.StepDown, Wait: 300 * time.Millisecond,
+			Look: func(context.Context) (lease.View, bool) { return look, true },
+		}
+		if got, err := s.Ask(t.Context(), v, order); err != nil || got.Outcome != operator.Waiting {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	if _, err := s.Release(t.Context(), session.ID, "", lease.Resigned, v.Record); err != nil {
+		t.Fatal(err)
+	}
+	order := operator.Order{Verb: lease.StepDown, Wait: time.Minute, Look: func(context.Context) (lease.View, bool) { return ended, true }}
+	if got, err := s.Ask(t.Context(), v, order); err != nil || got.Outcome != lease.Done {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// On a guarded engine a session whose TTL is out of a group's bounds is not granted the
+// group, and is granted it when the policy allows.
+func TestGuardedTTL(t *testing.T) {
+	s := newStore(t)
+	b := lease.Guard(s.Store, lease.GuardConfig{})
+	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, 10*time.Second, lease.OpenOptions{Scope: lease.Scope{"billing"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		least, most int64
+		granted     bool
+	}{{20_000, 0, false}, {0, 5000, false}, {10_000, 10_000, true}} {
+		_, err := s.Change(t.Context(), operator.Group("billing"), 0, func(values map[string]string) error {
+			clear(values)
+			for k, v := range (operator.GroupPolicy{MinTTLMS: tt.least, MaxTTLMS: tt.most}).Values(nil) {
+				values[k] = v
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strconv.FormatInt(tt.least, 10) + " to " + strconv.FormatInt(tt.most, 10)
+		_, err = b.Acquire(t.Context(), session.ID, lease.Record{Group: "billing"})
+		if tt.granted != (err == nil) || err != nil && (!errors.Is(err, lease.ErrInvalid) || !lease.Definite(err)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

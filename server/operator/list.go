@@ -1,0 +1,90 @@
+package operator
+
+import (
+	"context"
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// Line yields the living sessions in scope, in line, page by page.
+func (s Store) Line(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Session, error] {
+	return pages(ctx, s, func(ctx context.Context, p lease.Page) ([]lease.Session, error) { return s.Sessions(ctx, scope, p) },
+		func(l lease.Session) string { return string(l.ID) })
+}
+
+// Views yields the groups in scope that were ever led, by name.
+func (s Store) Views(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
+	return pages(ctx, s, func(ctx context.Context, p lease.Page) ([]lease.View, error) { return s.Groups(ctx, scope, p) },
+		func(v lease.View) string { return v.Group })
+}
+
+// Terms yields the terms of a group, newest first.
+func (s Store) Terms(ctx context.Context, group string) iter.Seq2[lease.Term, error] {
+	return pages(ctx, s, func(ctx context.Context, p lease.Page) ([]lease.Term, error) { return s.History(ctx, group, p) },
+		func(t lease.Term) string { return t.Token.String() })
+}
+
+func pages[T any](ctx context.Context, s Store, list func(context.Context, lease.Page) ([]T, error), name func(T) string) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for page := (lease.Page{}); ; {
+			call, cancel := context.WithTimeout(ctx, s.Call)
+			all, err := list(call, page)
+			cancel()
+			if err != nil {
+				var none T
+				yield(none, err)
+				return
+			}
+			for _, one := range all {
+				if !yield(one, nil) {
+					return
+				}
+			}
+			if len(all) < lease.MaxPage {
+				return
+			}
+			page.After = name(all[len(all)-1])
+		}
+	}
+}
+
+// Duplicates returns the living sessions in scope of each node id that more than one
+// process uses for the same group.
+func (s Store) Duplicates(ctx context.Context, scope lease.Scope) ([][]lease.Session, error) {
+	nodes := make(map[string][]lease.Session)
+	for l, err := range s.Line(ctx, scope) {
+		if err != nil {
+			return nil, err
+		}
+		nodes[l.Candidate.ID] = append(nodes[l.Candidate.ID], l)
+	}
+	var out [][]lease.Session
+	for _, node := range slices.Sorted(maps.Keys(nodes)) {
+		all := nodes[node]
+		doubled := slices.DeleteFunc(slices.Clone(all), func(a lease.Session) bool {
+			return !slices.ContainsFunc(all, func(b lease.Session) bool { return Duplicate(a, b) })
+		})
+		if len(doubled) > 0 {
+			out = append(out, doubled)
+		}
+	}
+	return out, nil
+}
+
+// Held are the groups that a session leads.
+func (s Store) Held(ctx context.Context, scope lease.Scope, id lease.SessionID) ([]string, error) {
+	var out []string
+	for v, err := range s.Views(ctx, scope) {
+		if err != nil {
+			return nil, err
+		}
+		if v.State == tenure.Led && v.Holder == id {
+			out = append(out, v.Group)
+		}
+	}
+	return out, nil
+}

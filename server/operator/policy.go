@@ -1,0 +1,202 @@
+// Package operator is what operators do to elections, over any lease.Store: policies of
+// groups, cordons of nodes, cool-downs, and asking a leader to step down. The service and
+// the command both do it through this package, so that what one lays down the other
+// understands.
+//
+// lease.Guard enforces what is laid down, for every candidate that does not opt out.
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tenurehq/tenure/internal/policy"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// MaxReason bounds what an operator says.
+const MaxReason = 256
+
+// Group names the attributes of a group.
+func Group(group string) string { return policy.Group(group) }
+
+// Node names the attributes of a node.
+func Node(node string) string { return policy.Node(node) }
+
+// Policy is what is laid down for a group.
+type Policy struct {
+	policy.Policy
+	Attributes lease.Attributes
+}
+
+// ParsePolicy reads the attributes of a group.
+func ParsePolicy(a lease.Attributes) Policy { return Policy{policy.Parse(a.Values), a} }
+
+// GroupPolicy is a policy as operators see and write it.
+type GroupPolicy struct {
+	MinTTLMS  int64    `json:"min_ttl_ms,omitempty" doc:"shorter TTLs are refused"`
+	MaxTTLMS  int64    `json:"max_ttl_ms,omitempty" doc:"longer TTLs are refused; 0 is the bound of the deployment"`
+	BackoffMS int64    `json:"backoff_ms,omitempty" doc:"how long a refused candidate is told to wait"`
+	Members   []string `json:"members,omitempty" doc:"the nodes that may lead; none means every node"`
+	Fenced    *bool    `json:"fenced,omitempty" doc:"whether its resources check the term; default true"`
+}
+
+// Wire is the policy as operators see it.
+func (p Policy) Wire() *GroupPolicy {
+	return &GroupPolicy{
+		MinTTLMS: p.MinTTL.Milliseconds(), MaxTTLMS: p.MaxTTL.Milliseconds(), BackoffMS: p.Backoff.Milliseconds(),
+		Members: p.Members, Fenced: &p.Fenced,
+	}
+}
+
+// Values writes a policy over the attributes; cool-downs stay.
+func (g GroupPolicy) Values(old map[string]string) map[string]string {
+	out := make(map[string]string)
+	for k, v := range old {
+		if strings.HasPrefix(k, policy.KeyCool) {
+			out[k] = v
+		}
+	}
+	out[policy.KeyDeclared] = policy.Yes
+	number := func(key string, ms int64) {
+		if ms > 0 {
+			out[key] = strconv.FormatInt(ms, 10)
+		}
+	}
+	number(policy.KeyMinTTL, g.MinTTLMS)
+	number(policy.KeyMaxTTL, g.MaxTTLMS)
+	number(policy.KeyBackoff, g.BackoffMS)
+	out[policy.KeyMembers] = strings.Join(g.Members, ",")
+	if g.Fenced != nil && !*g.Fenced {
+		out[policy.KeyFenced] = policy.No
+	}
+	return out
+}
+
+// Deleted are the attributes of a group that nobody can lead until it is declared again.
+func Deleted() map[string]string { return map[string]string{policy.KeyDeleted: policy.Yes} }
+
+// Check says which rule a policy breaks, on an engine with such limits, in a deployment
+// whose longest TTL is maxTTL.
+func (g GroupPolicy) Check(limits lease.Caps, maxTTL time.Duration) error {
+	most := maxTTL.Milliseconds()
+	switch {
+	case g.MinTTLMS < 0 || g.MinTTLMS > most || g.MaxTTLMS < 0 || g.MaxTTLMS > most:
+		return fmt.Errorf("min_ttl_ms and max_ttl_ms must be from 0 to %d, the bound of this deployment", most)
+	case g.MaxTTLMS > 0 && g.MinTTLMS > g.MaxTTLMS:
+		return fmt.Errorf("min_ttl_ms = %d must not be above max_ttl_ms = %d", g.MinTTLMS, g.MaxTTLMS)
+	case g.BackoffMS < 0 || g.BackoffMS > time.Hour.Milliseconds():
+		return errors.New("backoff_ms must be from 0 to an hour")
+	}
+	if slow := limits.MinTTL.Milliseconds(); g.MaxTTLMS > 0 && g.MaxTTLMS < slow {
+		return fmt.Errorf("max_ttl_ms = %d: this engine grants no less than %d", g.MaxTTLMS, slow)
+	}
+	for i, m := range g.Members {
+		if !lease.ValidName(m) || slices.Contains(g.Members[:i], m) {
+			return fmt.Errorf("members: %.100q is no name of a node, or is there twice", m)
+		}
+	}
+	return nil
+}
+
+// Cordoned returns why a node may not begin to lead anything, from its attributes.
+func Cordoned(a lease.Attributes) (why string, is bool) {
+	why, is = a.Values[policy.KeyCordon]
+	return why, is
+}
+
+// Store is an engine whose calls are bounded.
+type Store struct {
+	lease.Store
+	// Call bounds each.
+	Call time.Duration
+}
+
+// VersionError: attributes are not of the version that was meant.
+type VersionError struct{ Have uint64 }
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("it was changed meanwhile, and is of version %d: read it again, then write it again", e.Have)
+}
+
+// Change writes attributes by compare-and-set, until it gets through: from the version
+// that is wanted or, with 0, from whichever there is.
+func (s Store) Change(ctx context.Context, name string, want uint64, f func(map[string]string) error) (lease.Attributes, error) {
+	for try := 0; ; try++ {
+		a, err := s.read(ctx, name)
+		if err != nil {
+			return a, err
+		}
+		if want > 0 && a.Version != want {
+			return a, &VersionError{a.Version}
+		}
+		values := make(map[string]string, len(a.Values)+1)
+		maps.Copy(values, a.Values)
+		if err := f(values); err != nil {
+			return a, err
+		}
+		a.Values = values
+		written, err := s.write(ctx, a)
+		if err == nil || try == 4 || !errors.Is(err, lease.ErrConflict) {
+			return written, err
+		}
+	}
+}
+
+func (s Store) read(ctx context.Context, name string) (lease.Attributes, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Call)
+	defer cancel()
+	return s.Attributes(ctx, name)
+}
+
+// write is not given up half way when its caller loses interest.
+func (s Store) write(ctx context.Context, a lease.Attributes) (lease.Attributes, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Call)
+	defer cancel()
+	return s.SetAttributes(ctx, a)
+}
+
+// Cordon keeps a node from beginning to lead, until why is empty.
+func (s Store) Cordon(ctx context.Context, node, why string) (lease.Attributes, error) {
+	return s.Change(ctx, Node(node), 0, func(values map[string]string) error {
+		if values[policy.KeyCordon] = why; why == "" {
+			delete(values, policy.KeyCordon)
+		}
+		return nil
+	})
+}
+
+// Cool notes until when a node is not to lead the group again, and drops notes that are
+// over. What it returns takes the note back, with Warm.
+func (s Store) Cool(ctx context.Context, group, node string, d time.Duration) (until string, err error) {
+	_, err = s.Change(ctx, Group(group), 0, func(values map[string]string) error {
+		now := time.Now()
+		for k, v := range values {
+			if ms, err := strconv.ParseInt(v, 10, 64); strings.HasPrefix(k, policy.KeyCool) && (err != nil || ms < now.UnixMilli()) {
+				delete(values, k)
+			}
+		}
+		until = strconv.FormatInt(now.Add(d).UnixMilli(), 10)
+		values[policy.KeyCool+node] = until
+		return nil
+	})
+	return until, err
+}
+
+// Warm takes a cool-down back, unless another was set since: a leader that refused leads
+// on, and there is nothing to cool down from.
+func (s Store) Warm(ctx context.Context, group, node, until string) error {
+	_, err := s.Change(ctx, Group(group), 0, func(values map[string]string) error {
+		if values[policy.KeyCool+node] == until {
+			delete(values, policy.KeyCool+node)
+		}
+		return nil
+	})
+	return err
+}

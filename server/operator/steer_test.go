@@ -1,0 +1,439 @@
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/server/operator"
+	"github.com/tenurehq/tenure/store/mem"
+)
+
+func newStore(t *testing.T) operator.Store {
+	t.Helper()
+	return operator.Store{Store: mem.New(mem.Options{}), Call: 30 * time.Second}
+}
+
+// lead lets a node lead a group, with a session that nobody keeps alive.
+func lead(t *testing.T, s operator.Store, node, group string) (lease.Session, lease.View) {
+	t.Helper()
+	session, err := s.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, lease.OpenOptions{Scope: lease.Scope{group}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := s.Read(t.Context(), group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted, err := s.Acquire(t.Context(), session.ID, v.Record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return session, lease.View{Record: granted[0], State: tenure.Led}
+}
+
+// What was asked of a leader ends as it answers, as its session ends, as it is seen to
+// have given up, or, without an answer, as waiting.
+func TestAsk(t *testing.T) {
+	order := operator.Order{Verb: lease.StepDown, Wait: time.Minute}
+	answer := func(a lease.Answer) func(*testing.T, operator.Store, lease.Session) {
+		return func(t *testing.T, s operator.Store, l lease.Session) {
+			for {
+				beat, err := s.KeepAlive(t.Context(), l.ID)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, r := range beat.Requests {
+					if err := s.Answer(t.Context(), l.ID, r.ID, a); err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	for name, tt := range map[string]struct {
+		leader func(*testing.T, operator.Store, lease.Session)
+		wait   time.Duration
+		want   operator.Asked
+	}{
+		"done":    {answer(lease.Answer{Outcome: lease.Done}), time.Minute, operator.Asked{Outcome: lease.Done, Detail: "it has given up the group"}},
+		"refused": {answer(lease.Answer{Outcome: lease.Refused, Detail: "busy"}), time.Minute, operator.Asked{Outcome: lease.Refused, Detail: "busy"}},
+		"closed": {func(t *testing.T, s operator.Store, l lease.Session) {
+			if err := s.Close(t.Context(), l.ID, lease.Closed); err != nil {
+				t.Error(err)
+			}
+		}, time.Minute, operator.Asked{Outcome: lease.Done}},
+		"released": {func(t *testing.T, s operator.Store, l lease.Session) {
+			v, err := s.Read(t.Context(), "billing")
+			if err == nil {
+				_, err = s.Release(t.Context(), l.ID, "", lease.Resigned, v.Record)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}, time.Minute, operator.Asked{Outcome: lease.Done, Detail: "it has given up the group"}},
+		"silent": {func(*testing.T, operator.Store, lease.Session) {}, 150 * time.Millisecond, operator.Asked{Outcome: operator.Waiting}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t)
+			session, v := lead(t, s, "a", "billing")
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				tt.leader(t, s, session)
+			}()
+			o := order
+			o.Wait = tt.wait
+			got, err := s.Ask(t.Context(), v, o)
+			<-done
+			if err != nil || got.Outcome != tt.want.Outcome || tt.want.Detail != "" && got.Detail != tt.want.Detail {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// A transfer is done when the successor has the group. A term that ended in another way is
+// not: the session may have expired before the transfer was committed.
+func TestAskTransfer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		next string // who takes the group after the leader's session has ended
+		want lease.Outcome
+	}{
+		"to the successor": {"b", lease.Done},
+		"to another":       {"c", operator.Ended},
+		"to nobody":        {"", operator.Ended},
+	} {
+		for _, asked := range []bool{true, false} { // before the session ended, and after
+			s := newStore(t)
+			session, v := lead(t, s, "a", "billing")
+			end := func() {
+				if err := s.Close(t.Context(), session.ID, lease.Expired); err != nil {
+					t.Error(err)
+				}
+				if tt.next != "" {
+					lead(t, s, tt.next, "billing")
+				}
+			}
+			done := make(chan struct{})
+			if !asked {
+				end()
+				close(done)
+			} else {
+				go func() {
+					defer close(done)
+					for {
+						if beat, err := s.KeepAlive(t.Context(), session.ID); err != nil || len(beat.Requests) > 0 {
+							break
+						}
+						time.Sleep(time.Millisecond)
+					}
+					end()
+				}()
+			}
+			got, err := s.Ask(t.Context(), v, operator.Order{Verb: lease.Transfer, To: "b", Wait: time.Minute})
+			<-done
+			if err != nil || got.Outcome != tt.want && !(asked && tt.next != "" && got.Outcome == operator.Ended) {
+				t.Errorf("%s, asked before %v: %+v, %v", name, asked, got, err)
+			}
+		}
+	}
+}
+
+// A node is barred by a policy without it, by a cool-down until that is over, by a cordon
+// until that is lifted, and by nothing else.
+func TestBar(t *testing.T) {
+	s := newStore(t)
+	ctx := t.Context()
+	bar := func(code string) {
+		t.Helper()
+		err := s.Bar(ctx, "billing", "a")
+		var is *lease.BarError
+		if code == "" && err != nil || code != "" && (!errors.As(err, &is) || is.Code != code) {
+			t.Errorf("%v, not %q", err, code)
+		}
+	}
+	bar("")
+	if _, err := s.Cordon(ctx, "a", "disk"); err != nil {
+		t.Fatal(err)
+	}
+	bar("cordoned")
+	if err := s.Bar(ctx, "billing", "b"); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Cordon(ctx, "a", ""); err != nil {
+		t.Fatal(err)
+	}
+	bar("")
+	until, err := s.Cool(ctx, "billing", "a", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bar("cooling_down")
+	if err := s.Warm(ctx, "billing", "a", "another"); err != nil {
+		t.Fatal(err)
+	}
+	bar("cooling_down")
+	if err := s.Warm(ctx, "billing", "a", until); err != nil {
+		t.Fatal(err)
+	}
+	bar("")
+	if _, err := s.Cool(ctx, "billing", "a", -time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	bar("")
+	set := func(g operator.GroupPolicy) {
+		t.Helper()
+		_, err := s.Change(ctx, operator.Group("billing"), 0, func(values map[string]string) error {
+			next := g.Values(values)
+			clear(values)
+			maps.Copy(values, next)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(operator.GroupPolicy{Members: []string{"b"}})
+	bar("not_a_member")
+	set(operator.GroupPolicy{Members: []string{"a", "b"}})
+	bar("")
+}
+
+// A policy survives being written and read; cool-downs survive a new policy; a version
+// that is not the present one is refused.
+func TestPolicy(t *testing.T) {
+	s := newStore(t)
+	ctx := t.Context()
+	if _, err := s.Cool(ctx, "billing", "a", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	off := false
+	want := operator.GroupPolicy{MinTTLMS: 2000, MaxTTLMS: 9000, BackoffMS: 5, Members: []string{"a", "b"}, Fenced: &off}
+	write := func(values map[string]string) error {
+		next := want.Values(values)
+		clear(values)
+		maps.Copy(values, next)
+		return nil
+	}
+	a, err := s.Change(ctx, operator.Group("billing"), 0, write)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := operator.ParsePolicy(a)
+	if got := p.Wire(); got.MinTTLMS != 2000 || got.MaxTTLMS != 9000 || got.BackoffMS != 5 || strings.Join(got.Members, ",") != "a,b" || *got.Fenced || !p.Declared || p.Deleted {
+		t.Errorf("%+v", got)
+	}
+	if p.Cooling("a").IsZero() || !p.Cooling("b").IsZero() {
+		t.Error("the cool-down is gone")
+	}
+	var changed *operator.VersionError
+	if _, err := s.Change(ctx, operator.Group("billing"), a.Version+1, write); !errors.As(err, &changed) || changed.Have != a.Version {
+		t.Errorf("%v", err)
+	}
+	for says, g := range map[string]operator.GroupPolicy{
+		"min_ttl_ms = 9 must not be above max_ttl_ms = 8": {MinTTLMS: 9, MaxTTLMS: 8},
+		"the bound of this deployment":                    {MaxTTLMS: 1 << 40},
+		"backoff_ms":                                      {BackoffMS: -1},
+		"grants no less than 2000":                        {MaxTTLMS: 1999},
+		"is there twice":                                  {Members: []string{"a", "a"}},
+	} {
+		if err := g.Check(lease.Caps{MinTTL: 2 * time.Second}, time.Hour); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, not %q", err, says)
+		}
+	}
+}
+
+// Listings go on over pages, and end where they are told to.
+func TestListings(t *testing.T) {
+	s := newStore(t)
+	session, _ := lead(t, s, "a", "billing")
+	lead(t, s, "b", "shard-1")
+	held, err := s.Held(t.Context(), lease.Scope{"*"}, session.ID)
+	if err != nil || len(held) != 1 || held[0] != "billing" {
+		t.Errorf("%v %v", held, err)
+	}
+	newest, err := s.Newest(t.Context(), "billing", "a")
+	if err != nil || newest.ID != session.ID {
+		t.Errorf("%v %v", newest, err)
+	}
+	if none, err := s.Newest(t.Context(), "billing", "b"); err != nil || none.ID != "" {
+		t.Errorf("%v %v", none, err)
+	}
+	n := 0
+	for range s.Terms(t.Context(), "billing") {
+		n++
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, err := range s.Views(ended, lease.Scope{"*"}) {
+		if err == nil {
+			t.Error("a call without time succeeds")
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d terms", n)
+	}
+}
+
+// On a guarded engine a node that is cordoned is granted nothing, definitely, until it is
+// uncordoned.
+func TestGuarded(t *testing.T) {
+	s := newStore(t)
+	b := lease.Guard(s.Store, lease.GuardConfig{})
+	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"billing"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Cordon(t.Context(), "a", "disk"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Acquire(t.Context(), session.ID, lease.Record{Group: "billing"})
+	if !errors.Is(err, lease.ErrBusy) || !lease.Definite(err) || !strings.Contains(err.Error(), "disk") {
+		t.Errorf("%v", err)
+	}
+	if _, err := s.Cordon(t.Context(), "a", ""); err != nil {
+		t.Fatal(err)
+	}
+	granted, err := b.Acquire(t.Context(), session.ID, lease.Record{Group: "billing"})
+	if err != nil || granted[0].Holder != session.ID {
+		t.Errorf("%+v %v", granted, err)
+	}
+}
+
+// What came of a transfer is what the record says, whatever the leader answered: it is done
+// if the target leads next, and not if another node does.
+func TestTransferOutcome(t *testing.T) {
+	release := func(t *testing.T, s operator.Store, l lease.Session, to lease.SessionID) {
+		v, err := s.Read(t.Context(), "billing")
+		if err == nil {
+			_, err = s.Release(t.Context(), l.ID, to, lease.Transferred, v.Record)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	answer := func(t *testing.T, s operator.Store, l lease.Session, o lease.Outcome) {
+		beat, err := s.KeepAlive(t.Context(), l.ID)
+		if err != nil || len(beat.Requests) != 1 {
+			t.Errorf("%+v, %v", beat, err)
+			return
+		}
+		if err := s.Answer(t.Context(), l.ID, beat.Requests[0].ID, lease.Answer{Outcome: o, Detail: "said so"}); err != nil {
+			t.Error(err)
+		}
+	}
+	elect := func(t *testing.T, s operator.Store, l lease.Session) {
+		v, err := s.Read(t.Context(), "billing")
+		if err == nil {
+			_, err = s.Acquire(t.Context(), l.ID, v.Record)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	type nodes struct{ a, b, c lease.Session }
+	for name, tt := range map[string]struct {
+		leader func(*testing.T, operator.Store, nodes)
+		want   lease.Outcome
+	}{
+		"handed to it": {func(t *testing.T, s operator.Store, n nodes) {
+			release(t, s, n.a, n.b.ID)
+			answer(t, s, n.a, lease.Done)
+		}, lease.Done},
+		"handed to it, and on": {func(t *testing.T, s operator.Store, n nodes) { release(t, s, n.a, n.b.ID); release(t, s, n.b, n.c.ID) }, lease.Done},
+		"handed to another": {func(t *testing.T, s operator.Store, n nodes) {
+			release(t, s, n.a, n.c.ID)
+			answer(t, s, n.a, lease.Done)
+		}, operator.Ended},
+		"another was faster": {func(t *testing.T, s operator.Store, n nodes) { release(t, s, n.a, ""); elect(t, s, n.c) }, operator.Ended},
+		"refused, and another elected": {func(t *testing.T, s operator.Store, n nodes) {
+			release(t, s, n.a, n.c.ID)
+			answer(t, s, n.a, lease.Refused)
+		}, operator.Ended},
+		"refused": {func(t *testing.T, s operator.Store, n nodes) { answer(t, s, n.a, lease.Refused) }, lease.Refused},
+		"its session ended": {func(t *testing.T, s operator.Store, n nodes) {
+			if err := s.Close(t.Context(), n.a.ID, lease.Closed); err != nil {
+				t.Error(err)
+			}
+		}, operator.Ended},
+		"nobody leads": {func(t *testing.T, s operator.Store, n nodes) { answer(t, s, n.a, lease.Done); release(t, s, n.a, "") }, operator.Ended},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			var n nodes
+			var v lease.View
+			n.a, v = lead(t, s, "a", "billing")
+			for node, to := range map[string]*lease.Session{"b": &n.b, "c": &n.c} {
+				var err error
+				if *to, err = s.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"billing"}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			o := operator.Order{Verb: lease.Transfer, To: "b", Wait: time.Minute}
+			if name == "nobody leads" {
+				o.Wait = 500 * time.Millisecond
+			}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for {
+					beat, err := s.KeepAlive(t.Context(), n.a.ID)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if len(beat.Requests) > 0 {
+						break
+					}
+					time.Sleep(time.Millisecond)
+				}
+				tt.leader(t, s, n)
+			}()
+			got, err := s.Ask(t.Context(), v, o)
+			<-done
+			if err != nil || got.Outcome != tt.want {
+				t.Errorf("%+v, %v, want %s", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// Node ids that several processes use for the same group are found, and nothing else: one
+// process may have several sessions, and two may use one id for different groups.
+func TestDuplicates(t *testing.T) {
+	s := newStore(t)
+	for _, o := range []struct {
+		node, instance string
+		scope          lease.Scope
+	}{
+		{"twice", "instance-1-of-twice", lease.Scope{"billing"}},
+		{"twice", "instance-2-of-twice", lease.Scope{"bill*"}},
+		{"twice", "instance-2-of-twice", lease.Scope{"other"}},
+		{"unknown", "", lease.Scope{"billing"}},
+		{"unknown", "", lease.Scope{"billing"}},
+		{"known", "", lease.Scope{"billing"}},
+		{"known", "instance-1-of-known", lease.Scope{"billing"}},
+		{"many", "instance-1-of-many", lease.Scope{"billing"}},
+		{"many", "instance-1-of-many", lease.Scope{"*"}},
+		{"apart", "instance-1-of-apart", lease.Scope{"billing"}},
+		{"apart", "instance-2-of-apart", lease.Scope{"other"}},
+	} {
+		if _, err := s.Open(t.Context(), tenure.Candidate{ID: o.node}, time.Hour, lease.OpenOptions{Scope: o.scope, Instance: o.instance}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := s.Duplicates(t.Context(), lease.Scope{"*"})
+	if err != nil || len(found) != 2 || found[0][0].Candidate.ID != "known" || found[1][0].Candidate.ID != "twice" || len(found[1]) != 2 {
+		t.Errorf("%+v, %v", found, err)
+	}
+}

@@ -1,0 +1,45 @@
+package service
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/store/remote"
+)
+
+// The store's route for attributes shows no more than the others do, and lets a candidate
+// write marks of what it did for its groups, and nothing that is laid down.
+func TestAttributesByRole(t *testing.T) {
+	node := &caller{name: "n", rules: []rule{{"mine-", []auth.Verb{auth.Campaign, auth.Observe}}}}
+	reader := &caller{name: "r", rules: []rule{{"", []auth.Verb{auth.Observe}}}}
+	in, _ := gated(t, []*caller{node, reader})
+	n, r := client(in, node), client(in, reader)
+	for _, tt := range []struct {
+		name          string
+		seen, written bool // by the node
+	}{
+		{"group/mine-1", true, false},
+		{"group/theirs", false, false},
+		{"once/mine-1/report", true, true},
+		{"once/theirs/report", false, false},
+		{"node/n", true, false},
+		{"node/another", false, false},
+		{"service/groups-0", false, false},
+	} {
+		ctx := t.Context()
+		if _, err := n.Attributes(ctx, tt.name); (err == nil) != tt.seen || err != nil && !errors.Is(err, remote.ErrDenied) {
+			t.Errorf("%s, read by the node: %v", tt.name, err)
+		}
+		if _, err := n.SetAttributes(ctx, lease.Attributes{Name: tt.name, Values: map[string]string{"k": "v"}}); (err == nil) != tt.written || err != nil && !errors.Is(err, remote.ErrDenied) {
+			t.Errorf("%s, written by the node: %v", tt.name, err)
+		}
+		if _, err := r.Attributes(ctx, tt.name); err != nil {
+			t.Errorf("%s, read by one who may observe everything: %v", tt.name, err)
+		}
+		if _, err := r.SetAttributes(ctx, lease.Attributes{Name: tt.name}); !errors.Is(err, remote.ErrDenied) {
+			t.Errorf("%s, written by one who may only observe: %v", tt.name, err)
+		}
+	}
+}

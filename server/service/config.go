@@ -1,0 +1,112 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/server/auth"
+)
+
+// Config is what an instance is made of. Store is required; everything else has a
+// default.
+type Config struct {
+	// Store is the engine. The caller opens and closes it.
+	Store lease.Store
+	// Gate decides who may what. The caller closes it. Default: callers on loopback may
+	// everything, and nobody else anything.
+	Gate *auth.Gate
+
+	// Declared: a group must have been created before somebody can lead it. Otherwise
+	// the first campaign creates it.
+	Declared bool
+	// TTL of sessions whose opener names none. Default 8 s.
+	TTL time.Duration
+	// MaxTTL is the longest that a policy may allow: a crash costs the group that much.
+	// Default 10 min.
+	MaxTTL time.Duration
+	// CallTimeout bounds each call to the engine. Default 2 s, which is inside the
+	// default TTL with room for another try.
+	CallTimeout time.Duration
+	// MaxWait bounds ?wait=. Default 60 s.
+	MaxWait time.Duration
+	// Step is how far apart those who wait in line here try. Default 25 ms.
+	Step time.Duration
+	// Drift is the largest difference of rate between the clock of this instance and that of
+	// a client, as a fraction. Default 0.02.
+	Drift float64
+	// Heartbeat is how often a stream without news says that it lives. Default 15 s.
+	Heartbeat time.Duration
+	// WriteTimeout is how long a stream may take to read what was sent to it, half of it at
+	// least. Default 10 s.
+	WriteTimeout time.Duration
+	// MaxBody is the largest body of a request in bytes. Default 128 KiB.
+	MaxBody int64
+	// Clock measures ages and waits. Default clock.System().
+	Clock clock.Clock
+	// Tracer gets a span for each request, term, election and handover. Nil: none is made.
+	Tracer trace.Tracer
+	// Log is for people. Default slog.Default().
+	Log *slog.Logger
+}
+
+const (
+	// maxBatch is how many groups one campaign names.
+	maxBatch = 1000
+)
+
+func (c Config) withDefaults() Config {
+	def(&c.TTL, 8*time.Second)
+	def(&c.MaxTTL, 10*time.Minute)
+	def(&c.CallTimeout, 2*time.Second)
+	def(&c.MaxWait, time.Minute)
+	def(&c.Step, 25*time.Millisecond)
+	def(&c.Drift, 0.02)
+	def(&c.Heartbeat, 15*time.Second)
+	def(&c.WriteTimeout, 10*time.Second)
+	def(&c.MaxBody, 128<<10)
+	if c.Clock == nil {
+		c.Clock = clock.System()
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return c
+}
+
+func def[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Validate names each rule that a complete Config breaks.
+func (c Config) Validate() error {
+	if c.Store == nil {
+		return errors.New("service: no store")
+	}
+	c = c.withDefaults()
+	limits := c.Store.Caps()
+	var errs []error
+	rule := func(holds bool, format string, args ...any) {
+		if !holds {
+			errs = append(errs, fmt.Errorf("service: "+format, args...))
+		}
+	}
+	rule(c.MaxTTL >= limits.MinTTL && c.MaxTTL <= limits.MaxTTL, "MaxTTL = %v: this store grants from %v to %v", c.MaxTTL, limits.MinTTL, limits.MaxTTL)
+	rule(c.TTL > 0 && c.TTL <= c.MaxTTL, "TTL = %v must be more than 0 and at most MaxTTL = %v", c.TTL, c.MaxTTL)
+	rule(c.CallTimeout > 0 && c.CallTimeout <= 30*time.Second, "CallTimeout = %v must be more than 0 and at most 30s", c.CallTimeout)
+	rule(c.MaxWait > 0 && c.MaxWait <= 10*time.Minute, "MaxWait = %v must be more than 0 and at most 10m", c.MaxWait)
+	rule(c.Step > 0 && c.Step <= time.Second, "Step = %v must be more than 0 and at most 1s", c.Step)
+	rule(c.Drift > 0 && c.Drift < 0.5, "Drift = %v must be more than 0 and below 0.5", c.Drift)
+	rule(c.Heartbeat > 0 && c.Heartbeat <= 5*time.Minute, "Heartbeat = %v must be more than 0 and at most 5m", c.Heartbeat)
+	rule(c.WriteTimeout > 0, "WriteTimeout = %v must be positive", c.WriteTimeout)
+	rule(c.MaxBody >= 1024, "MaxBody = %d must be at least 1024", c.MaxBody)
+	return errors.Join(errs...)
+}

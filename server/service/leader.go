@@ -1,0 +1,211 @@
+package service
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/server/feed"
+	"github.com/tenurehq/tenure/server/httpapi"
+)
+
+func (s *Service) leader(w http.ResponseWriter, r *http.Request) error {
+	group := groupOf(r)
+	if err := lease.CheckGroup(group); err != nil {
+		return err
+	}
+	seen, err := s.look(r, group)
+	if err != nil {
+		return err
+	}
+	v := seen.View
+	if v.State != tenure.Led {
+		p := &httpapi.Problem{
+			Status: http.StatusNotFound, Code: "no_leader", Retryable: true,
+			Detail: whoLeads(v) + ": campaign to lead it, or watch it",
+		}
+		if seen.aged {
+			p.More = map[string]any{"age_ms": seen.age.Milliseconds()}
+		}
+		return led(p, v, 0)
+	}
+	tag := etag(uint64(v.Token))
+	h := w.Header()
+	h.Set("ETag", tag)
+	h.Set("Cache-Control", "no-cache")
+	if r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	say := func() ([]byte, error) { return httpapi.EncodeJSON(s.describeLeader(r.Context(), group, seen)) }
+	var body []byte
+	if seen.kept != nil {
+		body, err = seen.kept.Say(seen.age.Milliseconds(), say)
+	} else {
+		body, err = say()
+	}
+	if err != nil {
+		return err
+	}
+	httpapi.WriteBody(w, http.StatusOK, body)
+	return nil
+}
+
+func (s *Service) describeLeader(ctx context.Context, group string, seen sight) Leader {
+	v := seen.View
+	out := Leader{
+		Group: group, LeaderNodeID: v.Candidate.ID, Address: v.Candidate.Address, Term: v.Token,
+		Metadata: orEmpty(v.Candidate.Metadata),
+	}
+	left, told := s.sessions.remaining(v.Holder, s.clock.Now())
+	if !told && seen.kept == nil {
+		// The feed is behind. Without the session the answer is as true.
+		if l, err := s.engine.Session(ctx, v.Holder); err == nil {
+			left, told = l.TTL, true
+		}
+	}
+	if told {
+		ms := left.Milliseconds()
+		out.LeaseRemainingMS, out.Expiry = &ms, s.expiry(s.clock.Now(), left)
+	}
+	if n := len(v.Terms); n > 0 {
+		out.SinceMS = v.Terms[n-1].Begin.UnixMilli()
+	}
+	if seen.aged {
+		ms := seen.age.Milliseconds()
+		out.AgeMS = &ms
+	}
+	return out
+}
+
+// sight is a view of a group, and how old it is where the caller allowed an age.
+type sight struct {
+	feed.Answer
+	age  time.Duration
+	aged bool
+	kept *feed.Remembered // where the view was remembered, if it was
+}
+
+// look reads a group: linearizably, or with ?stale from what was read last, if that is
+// young enough. More than a quarter of the TTL is not allowed, however much is asked.
+func (s *Service) look(r *http.Request, group string) (sight, error) {
+	text, _ := httpapi.Parameter(r.URL, "stale")
+	if text == "" {
+		answer, err := s.reader.Read(r.Context(), group)
+		return sight{Answer: answer}, err
+	}
+	stale, err := time.ParseDuration(text)
+	if err != nil || stale < 0 {
+		return sight{}, bad("bad_stale", "stale: a duration such as 500ms; at most a quarter of the TTL counts")
+	}
+	kept, age, known := s.reader.Recent(group)
+	if known && age <= min(stale, s.stalest(kept.View)) {
+		return sight{kept.Answer, age, true, kept}, nil
+	}
+	answer, err := s.reader.Read(r.Context(), group)
+	return sight{answer, s.clock.Now().Sub(answer.Asked), true, nil}, err
+}
+
+// stalest is how old an answer may be: a quarter of the leader's TTL, or of the least that
+// the engine grants while the leader's is not known here.
+func (s *Service) stalest(v lease.View) time.Duration {
+	if v.State != tenure.Led {
+		return s.cfg.TTL / 4
+	}
+	if holder, known := s.sessions.known(v.Holder); known {
+		return holder.TTL / 4
+	}
+	return s.store.Caps().MinTTL / 4
+}
+
+func pageOf(r *http.Request) (lease.Page, error) {
+	q := r.URL.Query()
+	p := lease.Page{After: q.Get("after"), Limit: 100}
+	if text := q.Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > lease.MaxPage {
+			return p, bad("bad_page", "limit: from 1 to %d", lease.MaxPage)
+		}
+		p.Limit = n
+	}
+	return p, nil
+}
+
+func (s *Service) history(w http.ResponseWriter, r *http.Request) error {
+	page, err := pageOf(r)
+	if err != nil {
+		return err
+	}
+	if page.After != "" {
+		if _, err := fence.ParseToken(page.After); err != nil {
+			return bad("bad_page", "after: the term of the last page's last entry")
+		}
+	}
+	ctx, cancel := s.call(r.Context())
+	defer cancel()
+	terms, err := s.store.History(ctx, groupOf(r), page)
+	if err != nil {
+		return err
+	}
+	out := History{Group: groupOf(r), Terms: make([]Term, len(terms))}
+	for i, t := range terms {
+		out.Terms[i] = termOf(t, time.Now())
+	}
+	if len(terms) == page.Limit {
+		out.Next = terms[len(terms)-1].Token.String()
+	}
+	httpapi.WriteJSON(w, http.StatusOK, out)
+	return nil
+}
+
+func termOf(t lease.Term, now time.Time) Term {
+	out := Term{Term: t.Token, NodeID: t.Candidate, BeginMS: t.Begin.UnixMilli(), Reason: string(t.Reason)}
+	if !t.End.IsZero() {
+		now = t.End
+		out.EndMS = t.End.UnixMilli()
+	}
+	out.DurationMS = max(0, now.Sub(t.Begin).Milliseconds())
+	return out
+}
+
+func (s *Service) candidates(w http.ResponseWriter, r *http.Request) error {
+	page, err := pageOf(r)
+	if err != nil {
+		return err
+	}
+	if page.After != "" {
+		h, err := s.parseHandle(page.After)
+		if err != nil {
+			return err
+		}
+		page.After = string(h.session)
+	}
+	group := groupOf(r)
+	a, err := s.reader.Read(r.Context(), group)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.call(r.Context())
+	defer cancel()
+	line, err := s.store.Sessions(ctx, lease.Scope{group}, page)
+	if err != nil {
+		return err
+	}
+	out := Candidates{Group: group, Candidates: make([]Candidate, len(line))}
+	for i, l := range line {
+		c := l.Candidate
+		out.Candidates[i] = Candidate{
+			NodeID: c.ID, Address: c.Address, Priority: c.Priority, Metadata: c.Metadata, TTLMS: l.TTL.Milliseconds(),
+			Leads: a.State == tenure.Led && a.Holder == l.ID,
+		}
+	}
+	if len(line) == page.Limit {
+		out.Next = s.handleOf(line[len(line)-1].ID, group)
+	}
+	httpapi.WriteJSON(w, http.StatusOK, out)
+	return nil
+}

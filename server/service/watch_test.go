@@ -1,0 +1,380 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/server/feed"
+)
+
+// A stream begins with how things stand and tells every change after it once, in order.
+func TestWatch(t *testing.T) {
+	in := serve(t, memStore(t))
+	w := in.listen("/v1/groups/billing/watch", "")
+	if e := w.hears("billing", "vacant", 0); !e.Snapshot {
+		t.Errorf("the first event is no snapshot: %+v", e)
+	}
+	l := lead(in, "billing", "a")
+	if e := w.hears("billing", "led", 1); e.Holder != "a" || e.Snapshot {
+		t.Errorf("%+v", e)
+	}
+	resign(in, l)
+	if e := w.hears("billing", "vacant", 1); e.Reason != "resigned" || e.Holder != "a" {
+		t.Errorf("%+v", e)
+	}
+	lead(in, "billing", "b")
+	w.hears("billing", "led", 2)
+	late := in.listen("/v1/groups/billing/watch", "")
+	if e := late.hears("billing", "led", 2); !e.Snapshot {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A stream resumes where it was, on another instance and after any number of changes that
+// the record and the history remember; nothing is told twice and nothing is missed.
+func TestWatchResumes(t *testing.T) {
+	store := memStore(t)
+	one, two := serve(t, store), serve(t, store)
+	w := one.listen("/v1/groups/billing/watch", "")
+	w.hears("billing", "vacant", 0)
+	l := lead(one, "billing", "a")
+	id := w.hears("billing", "led", 1).id
+	w.close()
+	resign(two, l)
+	for range 20 { // more than a record remembers
+		resign(two, lead(two, "billing", "b"))
+	}
+	again := two.listen("/v1/groups/billing/watch", id)
+	again.hears("billing", "vacant", 1)
+	for token := uint64(2); token <= 21; token++ {
+		again.hears("billing", "led", token)
+		id = again.hears("billing", "vacant", token).id
+	}
+	again.close()
+	nothing := one.listen("/v1/groups/billing/watch", id)
+	lead(two, "billing", "c")
+	nothing.hears("billing", "led", 22)
+}
+
+// Several groups go in one stream, with ids that name a place in each of them.
+func TestWatchSeveral(t *testing.T) {
+	store := memStore(t)
+	in := serve(t, store)
+	lead(in, "a", "n1")
+	w := in.listen("/v1/watch?group=a&group=b", "")
+	seen := map[string]string{}
+	for range 2 {
+		e := w.next()
+		seen[e.Group] = e.State
+	}
+	if seen["a"] != "led" || seen["b"] != "vacant" {
+		t.Errorf("snapshot: %v", seen)
+	}
+	lead(in, "b", "n2")
+	id := w.hears("b", "led", 1).id
+	w.close()
+	lead(in, "c", "n2")
+	resume := serve(t, store).listen("/v1/watch?group=a&group=b&group=c", id)
+	if e := resume.hears("c", "led", 1); !e.Snapshot {
+		t.Errorf("a group that the id does not name begins with a snapshot: %+v", e)
+	}
+	refused(in, 400, "no_group", "GET", "/v1/watch", nil)
+	refused(in, 400, "bad_argument", "GET", "/v1/watch?"+manyGroups(feed.MaxGroups+1), nil)
+}
+
+func manyGroups(n int) string {
+	q := url.Values{}
+	for i := range n {
+		q.Add("group", "g"+strings.Repeat("x", i%50)+string(rune('a'+i%26))+string(rune('a'+i/26)))
+	}
+	return q.Encode()
+}
+
+// turn leads a group and gives it up.
+func turn(t *testing.T, store lease.Store, id lease.SessionID, group string) {
+	t.Helper()
+	v, err := store.Read(t.Context(), group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := store.Acquire(t.Context(), id, v.Record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Release(t.Context(), id, "", lease.Resigned, held[0]); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A cursor that is too old, from before the history or of another deployment, is
+// answered with a reset and the present.
+func TestWatchReset(t *testing.T) {
+	store := memStore(t)
+	in := serve(t, store)
+	old := want[Poll](in, 200, "GET", "/v1/groups/billing/watch?wait=1s", nil).Cursor
+	s, err := store.Open(t.Context(), candidate("a"), time.Minute, lease.OpenOptions{Scope: lease.Scope{"billing"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const terms = 2100 // the history of this engine reaches back 1024
+	for range terms {
+		turn(t, store, s.ID, "billing")
+	}
+	foreign := feed.Cursor{Deployment: "elsewhere", Places: []feed.Place{{Group: "billing", Cursor: lease.Cursor{Token: 1, State: 2}}}}.String()
+	ahead := feed.Cursor{Deployment: "here", Places: []feed.Place{{Group: "billing", Cursor: lease.Cursor{Token: 1 << 50, State: 2}}}}.String()
+	for name, cursor := range map[string]string{"old": old, "foreign": foreign, "ahead": ahead} {
+		w := in.listen("/v1/groups/billing/watch", cursor)
+		if e := w.next(); e.kind != "reset" || e.Reason == "" {
+			t.Errorf("%s: %+v, want a reset", name, e)
+		}
+		if e := w.hears("billing", "vacant", terms); !e.Snapshot {
+			t.Errorf("%s: %+v", name, e)
+		}
+		refused(in, 410, "cursor_too_old", "GET", "/v1/groups/billing/watch?after="+cursor, nil)
+	}
+	refused(in, 400, "bad_cursor", "GET", "/v1/groups/billing/watch?after=x", nil)
+}
+
+// A long poll answers at once with what it missed, waits for what is to come, and ends
+// with its wait.
+func TestPoll(t *testing.T) {
+	store := memStore(t)
+	in, other := serve(t, store), serve(t, store)
+	p := want[Poll](in, 200, "GET", "/v1/groups/billing/watch?wait=20s", nil)
+	if len(p.Events) != 1 || p.Events[0].State != "vacant" {
+		t.Fatalf("the snapshot: %+v", p)
+	}
+	l := lead(other, "billing", "a")
+	p = want[Poll](in, 200, "GET", "/v1/groups/billing/watch?wait=20s&after="+p.Cursor, nil)
+	if len(p.Events) != 1 || p.Events[0].State != "led" || p.Events[0].Holder != "a" {
+		t.Fatalf("the change: %+v", p)
+	}
+	if none := want[Poll](other, 200, "GET", "/v1/groups/billing/watch?wait=50ms&after="+p.Cursor, nil); len(none.Events) != 0 || none.Cursor != p.Cursor {
+		t.Errorf("nothing: %+v", none)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		r, err := in.try("GET", "/v1/groups/billing/watch?wait=20s&after="+p.Cursor, nil)
+		if got := decode[Poll](t, r); err != nil || len(got.Events) != 1 || got.Events[0].State != "vacant" {
+			t.Errorf("%v, %v", r, err)
+		}
+	})
+	resign(other, l)
+	all.Wait()
+}
+
+// blindStore can lose its watch.
+type blindStore struct {
+	lease.Store
+	mu    sync.Mutex
+	cut   chan struct{}
+	blind bool
+}
+
+func (s *blindStore) set(blind bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.blind = blind; blind {
+		close(s.cut)
+	} else {
+		s.cut = make(chan struct{})
+	}
+}
+
+func (s *blindStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
+	s.mu.Lock()
+	cut, blind := s.cut, s.blind
+	s.mu.Unlock()
+	return func(yield func(lease.Update, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() {
+			select {
+			case <-cut:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		if blind {
+			yield(lease.Update{}, errors.New("blind"))
+			return
+		}
+		s.Store.Watch(ctx, scope)(yield)
+	}
+}
+
+// While the engine cannot be seen, observers are told that nothing is known, once; when
+// it can be seen again they are told what happened meanwhile, or that all is as it was.
+func TestWatchUnknown(t *testing.T) {
+	store := &blindStore{Store: memStore(t), cut: make(chan struct{})}
+	in := serve(t, store)
+	l, calm := lead(in, "busy", "a"), lead(in, "calm", "a")
+	w, c := in.listen("/v1/groups/busy/watch", ""), in.listen("/v1/groups/calm/watch", "")
+	w.hears("busy", "led", 1)
+	c.hears("calm", "led", 1)
+	store.set(true)
+	w.hears("busy", "unknown", 1)
+	c.hears("calm", "unknown", 1)
+	resign(in, l)
+	lead(in, "busy", "b")
+	store.set(false)
+	w.hears("busy", "vacant", 1)
+	w.hears("busy", "led", 2)
+	if e := c.hears("calm", "led", uint64(calm.Term)); !e.Snapshot {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A stream that was told of a term which the instance's watch never saw is reset when the
+// engine is restored to a time before that term.
+func TestRewoundUnseen(t *testing.T) {
+	inner := memStore(t)
+	store := &blindStore{Store: inner, cut: make(chan struct{})}
+	store.set(true)
+	in := serve(t, store)
+	restore := backup(inner)
+	lead(in, "billing", "a")
+	w := in.listen("/v1/groups/billing/watch", "")
+	w.hears("billing", "led", 1)
+	restore()
+	store.set(false)
+	if e := w.next(); e.kind != "reset" {
+		t.Errorf("%+v, want a reset", e)
+	}
+	w.hears("billing", "vacant", 0)
+}
+
+// All streams of an instance cost the engine one watch, and concurrent reads of one group
+// share: each is answered by a read that began after it had asked.
+func TestSharing(t *testing.T) {
+	store := &countingStore{Store: memStore(t)}
+	in := serve(t, store)
+	lead(in, "billing", "a")
+	for range 20 {
+		in.listen("/v1/groups/billing/watch", "").hears("billing", "led", 1)
+	}
+	if n := store.watches.Load(); n != 1 {
+		t.Errorf("%d watches of the engine", n)
+	}
+	store.slow.Store(int64(100 * time.Millisecond))
+	before := store.reads.Load()
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			if r, err := in.try("GET", "/v1/groups/billing/leader", nil); err != nil || r.status != 200 {
+				t.Errorf("%v, %v", r, err)
+			}
+		})
+	}
+	all.Wait()
+	if n := store.reads.Load() - before; n > 10 {
+		t.Errorf("50 concurrent reads cost %d of the engine", n)
+	}
+}
+
+// A read never answers from before it was asked, however many share.
+func TestReadIsFresh(t *testing.T) {
+	store := &countingStore{Store: memStore(t)}
+	in := serve(t, store)
+	store.slow.Store(int64(5 * time.Millisecond))
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					_, _ = in.try("GET", "/v1/groups/billing/leader", nil)
+				}
+			}
+		})
+	}
+	for token := uint64(1); token <= 8; token++ {
+		l := lead(in, "billing", "a")
+		if got := want[Leader](in, 200, "GET", "/v1/groups/billing/leader", nil); uint64(got.Term) != token {
+			t.Errorf("term %d, read %d", token, got.Term)
+		}
+		resign(in, l)
+		refused(in, 404, "no_leader", "GET", "/v1/groups/billing/leader", nil)
+	}
+	close(stop)
+	all.Wait()
+}
+
+// Watchers that never read do not keep the others waiting, and are cut off.
+func TestWatchersThatNeverRead(t *testing.T) {
+	store := memStore(t)
+	in := serve(t, store, func(c *Config) { c.WriteTimeout = 300 * time.Millisecond })
+	for range 10 {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(in.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.(*net.TCPConn).SetReadBuffer(4096)
+		if _, err := conn.Write([]byte("GET /v1/groups/billing/watch HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	w := in.listen("/v1/groups/billing/watch", "")
+	w.hears("billing", "vacant", 0)
+	eventually(t, "all are there", func() bool { return in.gauge("tenure_streams") == "11" })
+	big := candidate("a")
+	big.Metadata = map[string]string{"pad": strings.Repeat("x", lease.MaxMetadata-3)}
+	session, err := store.Open(t.Context(), big, time.Minute, lease.OpenOptions{Scope: lease.Scope{"billing"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := false
+	for token := uint64(1); token <= 5000 && !cut; token++ {
+		begin := time.Now()
+		turn(t, store, session.ID, "billing")
+		w.hears("billing", "led", token)
+		w.hears("billing", "vacant", token)
+		if took := time.Since(begin); took > patience/2 {
+			t.Fatalf("a reader waited %v", took)
+		}
+		if token%100 == 0 {
+			cut = in.gauge("tenure_streams") == "1"
+		}
+	}
+	if !cut {
+		t.Error("those that never read are still there")
+	}
+}
+
+// An instance that stops ends its streams and waits at once, so that their callers go on
+// elsewhere.
+func TestStop(t *testing.T) {
+	store := memStore(t)
+	in := serve(t, store)
+	lead(in, "billing", "a")
+	w := in.listen("/v1/groups/billing/watch", "")
+	w.hears("billing", "led", 1)
+	answer := make(chan reply, 1)
+	go func() {
+		r, _ := in.try("POST", "/v1/groups/billing/campaign?wait=60s", CampaignRequest{NodeID: "b"})
+		answer <- r
+	}()
+	eventually(t, "b waits", func() bool { return nodesOf(in, "billing") == "a b" })
+	begin := time.Now()
+	in.stop()
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("stopping took %v", took)
+	}
+	if r := <-answer; r.status != 503 || r.code() != "stopping" {
+		t.Errorf("who waited: %v", r)
+	}
+	for range w.events {
+	}
+}

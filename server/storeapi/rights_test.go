@@ -1,0 +1,275 @@
+package storeapi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/server/storeapi"
+	"github.com/tenurehq/tenure/store/mem"
+	"github.com/tenurehq/tenure/store/remote"
+	"github.com/tenurehq/tenure/store/remote/wire"
+)
+
+// gate believes the bearer token to be the caller's name, and writes down what it
+// was asked.
+type gate struct {
+	mu    sync.Mutex
+	asked []string
+	heard []storeapi.Heard
+	admin string // who may everything
+	deny  bool
+}
+
+func who(r *http.Request) string { return r.Header.Get("Authorization")[len("Bearer "):] }
+
+func (g *gate) config(s lease.Store) storeapi.Config {
+	return storeapi.Config{
+		Store: s,
+		Own: func(r *http.Request, candidate string) error {
+			if who(r) != candidate {
+				return fmt.Errorf("%s is not %s", who(r), candidate)
+			}
+			return nil
+		},
+		May: func(r *http.Request, right storeapi.Right, scope lease.Scope) error {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.asked = append(g.asked, fmt.Sprint(right, scope))
+			if g.deny || right == storeapi.Admin && who(r) != g.admin {
+				return errors.New("not allowed")
+			}
+			return nil
+		},
+		Heard: func(_ *http.Request, h storeapi.Heard) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.heard = append(g.heard, h)
+		},
+	}
+}
+
+func (g *gate) take() (asked []string, heard []storeapi.Heard) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	asked, heard = g.asked, g.heard
+	g.asked, g.heard = nil, nil
+	return asked, heard
+}
+
+func as(t *testing.T, name, url string) *remote.Store {
+	t.Helper()
+	return connect(t, remote.Config{URLs: []string{url}, Bearer: func(context.Context) (string, error) { return name, nil }})
+}
+
+// Nobody keeps alive, closes, acquires, releases or answers with the session of
+// another, at whichever instance; what it tried is heard, and has no effect. An
+// admin may close it.
+func TestSessionsAreTheirOwners(t *testing.T) {
+	engine := mem.New(mem.Options{})
+	t.Cleanup(engine.Shutdown)
+	g := &gate{admin: "root"}
+	first, second := instance(t, g.config(engine)), instance(t, g.config(engine))
+	a := as(t, "a", first)
+	ctx := t.Context()
+	if _, err := a.Open(ctx, tenure.Candidate{ID: "b"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g"}}); !errors.Is(err, remote.ErrDenied) {
+		t.Errorf("a opened a session for b: %v", err)
+	}
+	session, err := a.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := a.Acquire(ctx, session.ID, lease.Record{Group: "g"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Ask(ctx, session.ID, lease.Request{ID: "r", Verb: lease.StepDown, Group: "g", TTL: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Ask(ctx, session.ID, lease.Request{ID: "r", Verb: lease.StepDown, Group: "h", TTL: time.Minute}); !errors.Is(err, lease.ErrInvalid) {
+		t.Errorf("asked for a group that the session does not stand for: %v", err)
+	}
+	for _, url := range []string{first, second} {
+		b := as(t, "b", url)
+		g.take()
+		for m, err := range map[wire.Method]error{
+			wire.KeepAlive: second2(b.KeepAlive(ctx, session.ID)),
+			wire.Close:     b.Close(ctx, session.ID, ""),
+			wire.Acquire:   second2(b.Acquire(ctx, session.ID, lease.Record{Group: "h"})),
+			wire.Release:   second2(b.Release(ctx, session.ID, "", "", held[0])),
+			wire.Answer:    b.Answer(ctx, session.ID, "r", lease.Answer{Outcome: lease.Done}),
+		} {
+			if !errors.Is(err, remote.ErrDenied) || !errors.Is(err, lease.ErrDenied) {
+				t.Errorf("%s by another: %v", m, err)
+			}
+		}
+		_, heard := g.take()
+		if len(heard) != 5 || slices.ContainsFunc(heard, func(h storeapi.Heard) bool { return h.Err == nil || h.Candidate != "a" }) {
+			t.Errorf("heard was %+v", heard)
+		}
+	}
+	if v, err := engine.Read(ctx, "g"); err != nil || v.Version != held[0].Version || v.State != tenure.Led {
+		t.Errorf("the record is %+v, %v", v, err)
+	}
+	if v, err := engine.Read(ctx, "h"); err != nil || v.Version != 0 {
+		t.Errorf("another record is %+v, %v", v, err)
+	}
+	// The other instance knows whose it is: its owner goes on there.
+	if beat, err := as(t, "a", second).KeepAlive(ctx, session.ID); err != nil || len(beat.Requests) != 1 {
+		t.Errorf("the owner at the other instance: %+v, %v", beat, err)
+	}
+	if err := as(t, "root", second).Close(ctx, session.ID, lease.Forced); err != nil {
+		t.Errorf("an admin: %v", err)
+	}
+	if _, err := a.KeepAlive(ctx, session.ID); !errors.Is(err, lease.ErrSessionDead) {
+		t.Errorf("after that: %v", err)
+	}
+}
+
+func second2(_ any, err error) error { return err }
+
+// Every route asks for the right to exactly the groups that the call is about, and
+// none answers whom May denies.
+func TestRights(t *testing.T) {
+	engine := mem.New(mem.Options{})
+	t.Cleanup(engine.Shutdown)
+	g := &gate{admin: "a"}
+	s := as(t, "a", instance(t, g.config(engine)))
+	ctx := t.Context()
+	session, err := s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g", "x*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held lease.Record
+	ask := lease.Request{ID: "r", Verb: lease.StepDown, Group: "g", TTL: time.Minute}
+	calls := []struct {
+		m    wire.Method
+		want string
+		call func() error
+	}{
+		{wire.Open, "campaign[g x*]", func() error {
+			return second2(s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g", "x*"}}))
+		}},
+		{wire.Acquire, "campaign[g x1]", func() error {
+			got, err := s.Acquire(ctx, session.ID, lease.Record{Group: "g"}, lease.Record{Group: "x1"})
+			if err == nil {
+				held = got[0]
+			}
+			return err
+		}},
+		{wire.Release, "campaign[g]", func() error {
+			return second2(s.Release(ctx, session.ID, "", "", lease.Record{Group: "g", Version: held.Version}))
+		}},
+		{wire.FindSession, "observe[g x*]", func() error { return second2(s.Session(ctx, session.ID)) }},
+		{wire.Ask, "step-down[g]", func() error { return s.Ask(ctx, session.ID, ask) }},
+		{wire.Answered, "step-down[]", func() error { return second2(s.Answered(ctx, session.ID, "r")) }},
+		{wire.Read, "observe[g]", func() error { return second2(s.Read(ctx, "g")) }},
+		{wire.Groups, "observe[x*]", func() error { return second2(s.Groups(ctx, lease.Scope{"x*"}, lease.Page{})) }},
+		{wire.Sessions, "observe[x*]", func() error { return second2(s.Sessions(ctx, lease.Scope{"x*"}, lease.Page{})) }},
+		{wire.History, "observe[g]", func() error { return second2(s.History(ctx, "g", lease.Page{})) }},
+		{wire.Meta, "observe[]", func() error { return second2(s.Meta(ctx)) }},
+		{wire.Attributes, "observe[g]", func() error { return second2(s.Attributes(ctx, "group/g")) }},
+		{wire.Attributes, "observe[g]", func() error { return second2(s.Attributes(ctx, "once/g/job")) }},
+		{wire.Attributes, "observe[]", func() error { return second2(s.Attributes(ctx, "node/a")) }},
+		{wire.Attributes, "observe[]", func() error { return second2(s.Attributes(ctx, "else")) }},
+		{wire.Attributes, "observe[*]", func() error { return second2(s.Attributes(ctx, "node/b")) }},
+		{wire.Attributes, "observe[*]", func() error { return second2(s.Attributes(ctx, "node/a/b")) }},
+		{wire.Attributes, "observe[*]", func() error { return second2(s.Attributes(ctx, "service/groups-0")) }},
+		{wire.SetAttributes, "admin[g]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "group/g"})) }},
+		{wire.SetAttributes, "campaign[g]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "once/g/job"})) }},
+		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "once/g"})) }},
+		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "node/a"})) }},
+		{wire.RaiseEpoch, "admin[*]", func() error { return second2(s.RaiseEpoch(ctx, 1)) }},
+		{wire.Suspect, "campaign[g]", func() error { return s.Suspect(ctx, "g", 1) }}, // of the epoch before: without effect
+		{wire.Watch, "observe[x*]", func() error {
+			for _, err := range s.Watch(ctx, lease.Scope{"x*"}) {
+				return err
+			}
+			return nil
+		}},
+	}
+	covered := []wire.Method{wire.Caps, wire.KeepAlive, wire.Close, wire.Answer} // its own, above, and caps below
+	for _, c := range calls {
+		covered = append(covered, c.m)
+		g.take()
+		if err := c.call(); err != nil {
+			t.Errorf("%s: %v", c.m, err)
+		}
+		if asked, _ := g.take(); len(asked) != 1 || asked[0] != c.want {
+			t.Errorf("%s asked for %v, want %s", c.m, asked, c.want)
+		}
+	}
+	g.deny = true
+	for _, c := range calls {
+		if err := c.call(); !errors.Is(err, remote.ErrDenied) {
+			t.Errorf("%s, denied: %v", c.m, err)
+		}
+	}
+	api, err := storeapi.New(g.config(engine))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range api.Routes() {
+		if r.Right == "" || !slices.Contains(covered, r.Method) {
+			t.Errorf("%s has no right, or is not tested", r.Method)
+		}
+	}
+	if _, err := storeapi.New(storeapi.Config{Store: engine}); !errors.Is(err, lease.ErrInvalid) {
+		t.Errorf("without hooks: %v", err)
+	}
+}
+
+// recordingStore writes down the records that it is given.
+type recordingStore struct {
+	lease.Store
+	given []lease.Record
+}
+
+func (s *recordingStore) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	s.given = append(s.given, seen...)
+	return s.Store.Acquire(ctx, id, seen...)
+}
+
+func (s *recordingStore) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+	s.given = append(s.given, held...)
+	return s.Store.Release(ctx, id, to, why, held...)
+}
+
+// What a caller makes up about a record does not reach the engine: only its group and its
+// version do.
+func TestForgedRecords(t *testing.T) {
+	engine := mem.New(mem.Options{})
+	t.Cleanup(engine.Shutdown)
+	spy := &recordingStore{Store: engine}
+	s := connect(t, remote.Config{URLs: []string{instance(t, trusting(spy))}})
+	ctx := t.Context()
+	session, err := s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	forge := func(version uint64) lease.Record {
+		return lease.Record{
+			Group: "g", Version: version, Token: 1000, Holder: session.ID,
+			Candidate: tenure.Candidate{ID: "mallory"}, Terms: []lease.Term{{Token: 1, Candidate: "mallory"}},
+		}
+	}
+	granted, err := s.Acquire(ctx, session.ID, forge(0))
+	if err != nil || granted[0].Token != 1 || granted[0].Candidate.ID != "a" {
+		t.Fatalf("%+v, %v", granted, err)
+	}
+	if _, err := s.Release(ctx, session.ID, "", "", forge(granted[0].Version)); err != nil {
+		t.Error(err)
+	}
+	want := []lease.Record{{Group: "g"}, {Group: "g", Version: granted[0].Version}}
+	if !reflect.DeepEqual(spy.given, want) {
+		t.Errorf("the engine was given %+v", spy.given)
+	}
+}

@@ -1,0 +1,166 @@
+package storeapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store/remote/wire"
+)
+
+const (
+	defaultHeartbeat = 5 * time.Second
+	minHeartbeat     = 100 * time.Millisecond
+	maxHeartbeat     = 15 * time.Second
+	defaultWrite     = 10 * time.Second
+	// recheck is how often a stream asks whether it is still allowed.
+	recheck = 5 * time.Second
+	// ahead is how many updates are taken from the engine before they are written,
+	// so that many of them make one write.
+	ahead = 64
+)
+
+var errStopping = errors.New("this instance of the service stops: watch at another")
+
+// watched is what an engine's watch yields.
+type watched struct {
+	lease.Update
+	err error
+}
+
+// watch streams until its caller leaves, the engine's watch ends, or the service
+// stops.
+func (a *API) watch(w http.ResponseWriter, r *http.Request) {
+	v := &visit{API: a, r: r, method: wire.Watch, heard: Heard{Method: wire.Watch}}
+	in, err := a.beginWatch(w, v)
+	v.report(err)
+	if err != nil {
+		httpapi.WriteProblem(w, problem(wire.Watch, err))
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	updates := make(chan watched, ahead)
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		defer close(updates)
+		for u, err := range a.cfg.Store.Watch(ctx, in.Scope) {
+			select {
+			case updates <- watched{u, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	defer reader.Wait()
+	defer cancel()
+	out := &lines{to: w, control: http.NewResponseController(w), within: a.cfg.WriteTimeout, h2: r.ProtoMajor == 2}
+	w.Header().Set("Content-Type", wire.ContentTypeStream)
+	w.Header().Set("Cache-Control", "no-store")
+	if !out.h2 {
+		w.Header().Set("Connection", "close") // its write deadline must not outlive it
+	}
+	heartbeat := wire.Duration(in.Heartbeat)
+	if heartbeat == 0 {
+		heartbeat = defaultHeartbeat
+	}
+	a.stream(ctx, v, in.Scope, out, updates, min(max(heartbeat, minHeartbeat), maxHeartbeat))
+}
+
+func (a *API) beginWatch(w http.ResponseWriter, v *visit) (in wire.WatchCall, err error) {
+	if err := httpapi.ReadJSON(w, v.r, maxBody, false, &in); err != nil {
+		return in, err
+	}
+	ctx, cancel := context.WithTimeout(v.r.Context(), defaultCall)
+	defer cancel()
+	if err := a.meant(ctx, v.r); err != nil {
+		return in, err
+	}
+	return in, v.list(wire.ListCall{Scope: in.Scope})
+}
+
+func (a *API) stream(ctx context.Context, v *visit, scope lease.Scope, out *lines, updates <-chan watched, heartbeat time.Duration) {
+	ticker := time.NewTicker(heartbeat)
+	defer ticker.Stop()
+	look := time.NewTicker(recheck)
+	defer look.Stop()
+	// The first says that the stream has begun.
+	next := wire.Line{Heartbeat: true}
+	for {
+		if out.add(next) != nil || len(updates) == 0 && out.flush() != nil || next.Problem != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.cfg.Stopping:
+			next = line(wire.Watch, errStopping)
+			continue
+		case <-ticker.C:
+			next = wire.Line{Heartbeat: true}
+			continue
+		case <-look.C:
+			if v.may(Observe, scope...) != nil {
+				return // the next watch is told why
+			}
+			next = wire.Line{Heartbeat: true}
+			continue
+		case got, ok := <-updates:
+			switch {
+			case !ok:
+				next = line(wire.Watch, errors.New("the engine's watch ended"))
+			case got.err != nil:
+				next = line(wire.Watch, got.err)
+			default:
+				next = wire.LineOf(got.Update)
+			}
+		}
+	}
+}
+
+// lines writes several at once.
+type lines struct {
+	to      http.ResponseWriter
+	control *http.ResponseController
+	within  time.Duration // one write
+	h2      bool
+	buffer  bytes.Buffer
+}
+
+// enough is when what has gathered is written although more follows.
+const enough = 64 << 10
+
+func (l *lines) add(line wire.Line) error {
+	if err := json.NewEncoder(&l.buffer).Encode(line); err != nil {
+		return err
+	}
+	if line.Problem != nil || l.buffer.Len() >= enough {
+		return l.flush()
+	}
+	return nil
+}
+
+func (l *lines) flush() error {
+	if l.buffer.Len() == 0 {
+		return nil
+	}
+	// The server's deadline is that of a call; a stream has one for each write.
+	_ = l.control.SetWriteDeadline(time.Now().Add(l.within))
+	if _, err := l.buffer.WriteTo(l.to); err != nil {
+		return err
+	}
+	err := l.control.Flush()
+	if l.h2 {
+		// There a deadline ends the stream when it passes, whether or not a write is waiting.
+		_ = l.control.SetWriteDeadline(time.Time{})
+	}
+	return err
+}

@@ -1,0 +1,100 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/mem"
+)
+
+// lossyStore does what it is told to an attribute and says that it does not know.
+type lossyStore struct {
+	lease.Store
+	lose int
+}
+
+func (s *lossyStore) SetAttributes(ctx context.Context, a lease.Attributes) (lease.Attributes, error) {
+	got, err := s.Store.SetAttributes(ctx, a)
+	if s.lose > 0 && err == nil {
+		s.lose--
+		return lease.Attributes{}, errors.New("the answer was lost")
+	}
+	return got, err
+}
+
+func won(t *testing.T, store lease.Store, id string) *tenure.Term {
+	t.Helper()
+	node, err := lease.New(store, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: lease.Scope{"g"}, Timing: lease.Timing{TTL: time.Minute}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = node.Close(context.Background()) })
+	e, err := node.Elector("g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	term, err := e.Campaign(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = term.Resign(context.Background()) })
+	return term
+}
+
+// What is done is done for everybody, also when the answers to both writes were lost.
+func TestOnceDone(t *testing.T) {
+	store := &lossyStore{Store: mem.New(mem.Options{})}
+	term := won(t, store, "a")
+	o := &once{store: store, name: "once/g/k", call: time.Second}
+	store.lose = 1
+	if done, err := o.begin(t.Context(), term); done || err != nil {
+		t.Fatalf("begin: %v, %v", done, err)
+	}
+	store.lose = 1
+	if err := o.finish(t.Context(), term); err != nil {
+		t.Fatalf("finish: %v", err)
+	}
+	other := &once{store: store, name: "once/g/k", call: time.Second}
+	if done, err := other.look(t.Context()); !done || err != nil || other.seen.Values["node"] != "a" {
+		t.Errorf("another sees %v, %v, %v", done, other.seen, err)
+	}
+	if done, err := other.begin(t.Context(), term); !done || err != nil {
+		t.Errorf("another begins: %v, %v", done, err)
+	}
+}
+
+// Whoever was overtaken cannot say that it is done: the one who began anew can.
+func TestOnceOvertaken(t *testing.T) {
+	store := mem.New(mem.Options{})
+	first := won(t, store, "a")
+	slow := &once{store: store, name: "once/g/k", call: time.Second}
+	if _, err := slow.begin(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	// The first is not told that its session is closed before its next beat, in fifteen
+	// seconds.
+	view, err := store.Read(t.Context(), "g")
+	if err == nil {
+		err = store.Close(t.Context(), view.Holder, lease.Forced)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := won(t, store, "b")
+	quick := &once{store: store, name: "once/g/k", call: time.Second}
+	if _, err := quick.begin(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	if err := slow.finish(t.Context(), first); err == nil || !strings.Contains(err.Error(), "b has begun it anew") {
+		t.Errorf("the one that was overtaken: %v", err)
+	}
+	if err := quick.finish(t.Context(), second); err != nil {
+		t.Errorf("the one who leads: %v", err)
+	}
+}
