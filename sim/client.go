@@ -25,7 +25,6 @@ type client struct {
 	session   lease.SessionID        // of its own
 	sent      clock.Instant          // the last keep-alive of it
 	kept      clock.Instant          // until when it lives at least
-	keeping   bool
 }
 
 type way uint8
@@ -56,7 +55,7 @@ func (c *client) start() {
 	w := c.w
 	c.way, c.chosen, c.at = way(w.rand.IntN(int(ways))), w.chance(0.8), w.rand.IntN(len(w.instances))
 	c.busy, c.resigning, c.spent, c.open = map[string]bool{}, map[string]bool{}, map[string]fence.Token{}, nil
-	c.session, c.keeping = "", false
+	c.session = ""
 }
 
 // step does what the process wants.
@@ -101,7 +100,7 @@ func (c *client) call(req request, limit time.Duration, back func(*response)) *e
 		w.saw(lateCopy)
 		w.after(w.between(time.Millisecond, 2*w.timing.TTL), func() { to.serve(x, true) })
 	}
-	w.after(limit, func() { c.doing(x.life, func() { x.finish(nil) }) })
+	w.after(limit, func() { x.finish(nil) })
 	return x
 }
 
@@ -146,8 +145,11 @@ func (x *exchange) drop() {
 		late = w.between(0, 2*w.timing.TTL)
 	}
 	w.after(late, func() {
-		if x.at != nil {
-			x.at.leave()
+		if s := x.at; s != nil {
+			s.i.doing(s.life, func() {
+				s.gone = true
+				s.end(errReset)
+			})
 		}
 	})
 }
@@ -157,12 +159,6 @@ func (c *client) crashed() {
 	for _, x := range slices.Clone(c.open) {
 		x.abandon()
 	}
-}
-
-// soon runs f after a while if the process is still there.
-func (c *client) soon(d time.Duration, f func()) {
-	life := c.life
-	c.w.after(d, func() { c.doing(life, f) })
 }
 
 // maxWait bounds ?wait=.
@@ -256,9 +252,7 @@ func (c *client) until(x *exchange, r *response) clock.Instant {
 // expires ends a term when its time is over.
 func (c *client) expires(t *term) {
 	c.wake(&t.wakeAt, func() clock.Instant { return t.until }, func() {
-		switch {
-		case t.ended:
-		case c.now() >= t.until:
+		if !t.ended {
 			c.checkExpired(t, tenure.ErrExpired)
 			c.endHere(t, tenure.ErrExpired)
 		}
@@ -350,15 +344,10 @@ func (c *client) campaigns() {
 
 // keep sends the keep-alives of the session: one for all groups.
 func (c *client) keep() {
-	if c.keeping {
-		return
-	}
-	c.keeping = true
 	tm, id := c.w.timing, c.session
 	c.soon(max(0, tm.Beat-c.now().Sub(c.sent)), func() {
 		var x *exchange
 		x = c.call(request{verb: doKeepAlive, session: id}, tm.CallTimeout, func(r *response) {
-			c.keeping = false
 			switch {
 			case c.session != id:
 			case r == nil, !r.ok && !r.dead:
@@ -374,7 +363,7 @@ func (c *client) keep() {
 				}
 				c.asked(r.requests)
 			}
-			if c.session != "" {
+			if c.session == id {
 				c.keep()
 			}
 		})
@@ -390,14 +379,4 @@ func (c *client) lost(id lease.SessionID) {
 		}
 	}
 	c.campaigns()
-}
-
-// holds are the sessions that the client leads with.
-func (c *client) holds() []lease.SessionID {
-	ids := []lease.SessionID{c.session}
-	for _, t := range c.terms {
-		ids = append(ids, t.session)
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids)
 }

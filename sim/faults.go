@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure"
@@ -283,6 +284,9 @@ func (w *world) outage(*node) bool {
 // epoch: whoever led before has stopped believing by then.
 func (w *world) rewind(n *node) bool {
 	wait := w.between(2*w.timing.TTL, 3*w.timing.TTL)
+	if len(w.cordons) > 0 {
+		return false
+	}
 	if w.store.backup == nil {
 		w.store.backup = w.store.engine.Snapshot()
 		return false
@@ -296,7 +300,6 @@ func (w *world) rewind(n *node) bool {
 	}
 	w.rewound = true
 	w.store.rewind()
-	w.relay()
 	// An operator looks at the deployment and at the sinks, and so notices if nobody else has.
 	w.after(w.between(0, w.timing.TTL/4), w.suspect)
 	w.after(wait, w.raiseWhenUp)
@@ -391,13 +394,13 @@ func (w *world) forceSession(name string) {
 			continue
 		}
 		ids := []lease.SessionID{n.sess}
-		if n.client != nil {
-			ids = n.client.holds()
+		for _, t := range n.terms {
+			if n.client != nil {
+				ids = append(ids, t.session)
+			}
+			t.forced = t.forced || slices.Contains(ids, t.session)
 		}
 		for _, id := range ids {
-			for _, t := range n.terms {
-				t.forced = t.forced || t.session == id
-			}
 			if id != "" {
 				w.closeByForce(id)
 			}

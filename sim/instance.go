@@ -76,7 +76,7 @@ type serving struct {
 	watching bool
 	seen     []lease.View
 	gone     bool // the instance has noticed that its client left
-	told     bool // and the campaign knows
+	told     bool // the campaign was ended
 	answered bool
 	wakeAt   instant
 }
@@ -116,14 +116,7 @@ func (i *instance) step(events []lease.Event) {
 		switch {
 		case e.Kind == lease.OnWatchLost:
 			i.synced = false
-			life, stream := i.life, i.stream
-			i.w.after(i.w.between(50*time.Millisecond, 2*time.Second), func() {
-				i.doing(life, func() {
-					if i.stream == stream {
-						i.watch()
-					}
-				})
-			})
+			i.soon(i.w.between(50*time.Millisecond, 2*time.Second), i.watch)
 		case e.Kind != lease.OnView:
 		case e.View.Group == "":
 			i.synced = true
@@ -136,12 +129,9 @@ func (i *instance) step(events []lease.Event) {
 		return
 	}
 	for _, s := range slices.Clone(i.calls) {
-		var mine []lease.Event
-		for _, e := range moved {
-			if !s.watching && slices.Contains(s.req.groups, e.View.Group) {
-				mine = append(mine, e)
-			}
-		}
+		mine := slices.DeleteFunc(slices.Clone(moved), func(e lease.Event) bool {
+			return s.watching || !slices.Contains(s.req.groups, e.View.Group)
+		})
 		if s.campaign != nil && (s.watching || len(mine) > 0) {
 			s.step(mine...)
 		}
@@ -230,7 +220,7 @@ func (s *serving) serve() {
 			reply()
 		})
 	case doResign:
-		s.work(func(e lease.Store) { _, err = election.Resign(background, e, s.successor(e), s.claim(), s.req.to) }, reply)
+		s.work(func(e lease.Store) { _, err = election.Resign(background, e, s.successor, s.claim(), s.req.to) }, reply)
 	case doOpen:
 		s.work(func(e lease.Store) {
 			session, err = e.Open(background, s.candidate(), s.i.w.timing.TTL, lease.OpenOptions{Scope: s.req.groups, Instance: s.req.instance, Attempt: "session"})
@@ -246,20 +236,12 @@ func (s *serving) serve() {
 }
 
 // successor finds the youngest session of a node.
-func (s *serving) successor(e lease.Store) election.Successor {
-	return func(ctx context.Context, node string) (lease.Session, error) {
-		line, err := e.Sessions(ctx, s.req.groups, lease.Page{})
-		var found lease.Session
-		for _, l := range line {
-			if l.Candidate.ID == node && (found.ID == "" || l.Opened > found.Opened) {
-				found = l
-			}
-		}
-		if err == nil && found.ID == "" {
-			err = lease.ErrSuccessor
-		}
-		return found, err
+func (s *serving) successor(_ context.Context, node string) (lease.Session, error) {
+	id, found := s.i.roster.Newest(s.req.groups[0], node, s.req.session)
+	if !found {
+		return lease.Session{}, lease.ErrSuccessor
 	}
+	return lease.Session{ID: id, Candidate: tenure.Candidate{ID: node}}, nil
 }
 
 // contend campaigns in a session of the call's own.
@@ -330,19 +312,12 @@ func (s *serving) step(events ...lease.Event) {
 		if done || !s.watching {
 			break
 		}
-		views := s.seen
-		if views == nil && !s.i.synced {
-			break
+		if s.seen == nil && !s.i.synced {
+			break // what cannot be seen is not vacant
 		}
-		for _, g := range s.req.groups {
-			if s.seen != nil {
-				break
-			}
-			v, known := s.i.views[g]
-			if !known {
-				v = lease.View{Record: lease.Record{Group: g}, State: tenure.Vacant}
-			}
-			views = append(views, v)
+		views := s.seen
+		for k := 0; s.seen == nil && k < len(s.req.groups); k++ {
+			views = append(views, s.i.view(s.req.groups[k]))
 		}
 		s.watching, s.seen = false, nil
 		for k := range views {
@@ -354,6 +329,14 @@ func (s *serving) step(events ...lease.Event) {
 		s.i.forget(s)
 	}
 	s.i.wake(&s.wakeAt, s.campaign.Next, func() { s.step() })
+}
+
+// view is what the watch has shown of a group.
+func (i *instance) view(group string) lease.View {
+	if v, known := i.views[group]; known {
+		return v
+	}
+	return lease.View{Record: lease.Record{Group: group}, State: tenure.Vacant}
 }
 
 func (i *instance) forget(s *serving) {
@@ -405,10 +388,8 @@ func (s *serving) over(out *election.Outcome) {
 			w.broken(f.guarantee, "%s", f.text)
 		}
 	}
-	for _, err := range out.Failed {
-		r.dead = r.dead || s.lent && errors.Is(err, lease.ErrSessionDead)
-	}
 	if !r.ok {
+		r.dead = s.lent && errors.Is(out.Failed[s.req.groups[0]], lease.ErrSessionDead)
 		w.checkLeft(s, out)
 	}
 	s.reply(r)
@@ -426,14 +407,11 @@ func (s *serving) reply(r *response) {
 	}
 }
 
-// leave: the instance notices that the client of a call has left.
-func (s *serving) leave() {
-	s.i.doing(s.life, func() {
-		s.gone = true
-		if s.campaign != nil && !s.answered && !s.told {
-			s.told = true
-			s.i.w.saw(waiterLeft)
-			s.step(lease.Event{Kind: election.OnGone, Cause: context.Canceled})
-		}
-	})
+// end ends a campaign whose client has left, or whose instance stops.
+func (s *serving) end(cause error) {
+	if s.campaign != nil && !s.answered && !s.told {
+		s.told = true
+		s.i.w.saw(callEnded)
+		s.step(lease.Event{Kind: election.OnGone, Cause: cause})
+	}
 }

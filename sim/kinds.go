@@ -94,7 +94,7 @@ const (
 	dropLate      = "dropped connection noticed late"
 	dropUnseen    = "dropped connection never noticed"
 	lateCopy      = "late copy of a client's call"
-	waiterLeft    = "client left while its call was served"
+	callEnded     = "campaign ended because its client left or its instance stopped"
 	lentWin       = "client led within its own session"
 	retryWin      = "retry answered with the same term"
 )
@@ -103,7 +103,7 @@ const (
 func Kinds() []string {
 	names := []string{
 		deposedAck, raisedAgain, lessTTL, sameID, batched, batchReleased, driftOverlap, slipAdvanced,
-		observedEnd, lateBeat, refusedFull, orderKept, coolDownKept, dropLate, dropUnseen, lateCopy, waiterLeft, lentWin, retryWin,
+		observedEnd, lateBeat, refusedFull, orderKept, coolDownKept, dropLate, dropUnseen, lateCopy, callEnded, lentWin, retryWin,
 	}
 	for _, f := range slices.Concat(faults, servedFaults, instanceFaults) {
 		names = append(names, f.name)

@@ -223,6 +223,12 @@ func (n *node) doing(life int, f func()) {
 	}
 }
 
+// soon runs a piece of the process's code after a while.
+func (n *node) soon(d time.Duration, f func()) {
+	life := n.life
+	n.w.after(d, func() { n.doing(life, f) })
+}
+
 func (n *node) deliver(e ...lease.Event) {
 	switch {
 	case !n.up:

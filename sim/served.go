@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/internal/election"
-	"github.com/tenurehq/tenure/lease"
 )
 
 // buildService makes the processes of a served world. Most clocks differ by as much as they
@@ -84,26 +83,13 @@ var instanceFaults = []fault{
 
 // cordon keeps a node from beginning to lead, for a while.
 func (w *world) cordon(n *node) bool {
-	if w.store.down || w.cordons[n.candidate.ID] || !w.setCordon(n.candidate.ID, "maintenance") {
+	// A backup may be restored: then the cordon would be lost.
+	if w.store.down || w.store.backup != nil || w.rewound || w.cordons[n.candidate.ID] || !w.setCordon(n.candidate.ID, "maintenance") {
 		return false
 	}
 	w.cordons[n.candidate.ID] = true
 	w.after(w.until(w.between(time.Second, 2*w.timing.TTL)), func() { w.lift(n.candidate.ID) })
 	return true
-}
-
-// relay lays the cordons again that a rewind took back, and lifts those that it brought back.
-func (w *world) relay() {
-	if w.kind != served {
-		return
-	}
-	for _, n := range w.nodes {
-		why := ""
-		if w.cordons[n.candidate.ID] {
-			why = "maintenance"
-		}
-		w.setCordon(n.candidate.ID, why)
-	}
 }
 
 func (w *world) lift(id string) {
@@ -156,7 +142,7 @@ func (w *world) stopInstance(n *node) bool {
 		return false
 	}
 	for _, s := range slices.Clone(n.serves.calls) {
-		s.stop()
+		s.end(errStopping)
 	}
 	life := n.life
 	w.after(w.between(0, w.timing.CallTimeout), func() {
@@ -205,12 +191,4 @@ func (w *world) checkLeft(s *serving, out *election.Outcome) {
 		}
 	}
 	w.broken("E4", "%s ended a call of %s without a leader, and did not close its session %s", i.name, s.req.by.name, id)
-}
-
-// stop ends a call because its instance stops. Its client is still there.
-func (s *serving) stop() {
-	if s.campaign != nil && !s.answered && !s.told {
-		s.told = true
-		s.step(lease.Event{Kind: election.OnGone, Cause: errStopping})
-	}
 }
