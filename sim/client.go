@@ -166,7 +166,7 @@ func (w *world) maxWait() time.Duration { return 4 * w.timing.TTL }
 
 func (c *client) waiting() time.Duration {
 	if c.way == waits || c.way == lends && c.w.chance(0.5) {
-		return c.w.between(c.w.timing.TTL/2, c.w.maxWait())
+		return c.w.between(c.w.timing.TTL, c.w.maxWait())
 	}
 	return 0
 }
@@ -238,7 +238,10 @@ func (c *client) won(x *exchange, r *response, group string) {
 		t := c.begin(lease.Record{Group: group, Token: token, Holder: holder}, until)
 		c.expires(t)
 		if x.req.session == "" {
-			c.renew(t, x.sent)
+			c.renew(t, x.sent.Add(r.held))
+		}
+		if c.w.faulty && r.held > c.w.timing.TTL && c.w.chance(0.3) {
+			c.w.cut(c.node, true, true) // its time depends on held_ms alone
 		}
 	}
 }
@@ -259,7 +262,7 @@ func (c *client) expires(t *term) {
 	})
 }
 
-// renew extends a term, a quarter of the TTL after the last call was sent.
+// renew extends a term, a quarter of the TTL after its time began.
 func (c *client) renew(t *term, last clock.Instant) {
 	tm := c.w.timing
 	c.soon(max(0, tm.Beat-c.now().Sub(last)), func() {
