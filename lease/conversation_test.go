@@ -58,7 +58,7 @@ func TestConversationsNoticePlantedBugs(t *testing.T) {
 	if !plant.Enabled {
 		t.Skip("nothing can be planted in this build")
 	}
-	bugs := plant.Spoken()
+	var bugs []plant.Bug
 	for bug := plant.TrustFromReply; bug <= plant.TrustSilentWatch; bug++ {
 		bugs = append(bugs, bug)
 	}

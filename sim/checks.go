@@ -22,13 +22,14 @@ import (
 // E5: an answer that grants a group is not ignored, and no grant is left unused.
 // E6: the first in line leads next.
 // E7: requests and health checks are obeyed: cool-downs are kept, and an unhealthy process does not lead.
+// E8: nothing is granted to a node after its cordon was acknowledged.
 
 // glance is how often the checks that need no event are made.
 const glance = 250 * time.Millisecond
 
 // watchOver makes the checks that depend on time.
 func (w *world) watchOver() {
-	for _, n := range w.nodes {
+	for _, n := range w.processes() {
 		if n.disturbed() {
 			n.quietAt = w.now
 		}
@@ -49,6 +50,7 @@ func (w *world) watchOver() {
 		for _, g := range w.groups {
 			w.checkVacancy(g)
 			w.checkOrphan(g)
+			w.checkClients(g)
 		}
 	}
 	w.after(glance, w.watchOver)
@@ -58,7 +60,10 @@ func (w *world) watchOver() {
 // is silent does not count: the machine must cope with that.
 func (n *node) disturbed() bool {
 	r, s := &n.road, n.w.store
-	return !n.up || n.paused || n.sick || r.cutOut || r.cutIn || r.slowIn > 0 || r.slowOut > 0 || r.lossy > 0 ||
+	if n.client != nil && slices.ContainsFunc(n.w.instances, func(i *instance) bool { return i.disturbed() }) {
+		return true
+	}
+	return !n.up || n.paused || n.w.cordons[n.candidate.ID] || n.sick || r.cutOut || r.cutIn || r.slowIn > 0 || r.slowOut > 0 || r.lossy > 0 ||
 		s.down || s.slow > 0 || s.disk > 0 || s.busyUntil > n.w.now || s.lag > 0 || s.refuseWatches > 0 || n.w.rewound
 }
 
@@ -75,6 +80,9 @@ func (w *world) noticeBound() time.Duration {
 // checkVacancy is G7 during the faults.
 func (w *world) checkVacancy(group string) {
 	l, bound := w.store.grants[group], w.noticeBound()
+	if w.kind == served {
+		bound += w.maxWait() // a call waits so long for a watch that is silent
+	}
 	if l.vacantAt == never || w.now < l.vacantAt.add(bound) {
 		return
 	}
@@ -92,7 +100,7 @@ func (w *world) checkSession(n *node) {
 	if w.store.alive(n.sess) {
 		n.livedAt = w.now
 	}
-	if w.lenient || w.now < max(n.quietAt, n.livedAt).add(bound) {
+	if w.lenient || n.client != nil || n.serves != nil || w.now < max(n.quietAt, n.livedAt).add(bound) {
 		return
 	}
 	for _, g := range w.groups {
@@ -186,9 +194,7 @@ func (n *node) checkCall(c *lease.Call) {
 	}
 	switch c.Kind {
 	case lease.CallClose:
-		if i := w.store.sessions[c.Session]; i != nil {
-			i.closing = true
-		}
+		w.store.closing(c.Session)
 		n.gaveUp = slices.DeleteFunc(n.gaveUp, func(g gaveUp) bool { return g.id == c.Session })
 	case lease.CallOpen:
 	default:

@@ -7,14 +7,20 @@
 // goes away and is rewound, operators interfere. Time and chance come from one seed, so a
 // run repeats to the last event.
 //
-// Six seeds of ten are plain worlds. Three are rich: they have some of the traits in
+// Four seeds of ten are plain worlds. Three are rich: they have some of the traits in
 // kinds.go as well. One is a drill: one disturbance at a time, with strict expectations.
+//
+// Two are served: two instances of the election service run the real code of
+// internal/election, and three clients lead over HTTP as docs/api.md describes, beside two
+// candidates that use the library. Calls between client and instance are lost, late and
+// repeated, connections break and nobody notices, instances restart, operators cordon nodes,
+// and clocks differ by as much as they may.
 //
 // The seed also decides what the engine can do: expire sessions by itself or leave that to
 // the processes, one key in a transaction or many, watches with values in order or hints in
 // any order, with or without gaps.
 //
-// The guarantees G1 to G8, the checks E1 to E7 (docs/guarantees.md) and the promises S1 to S5 of
+// The guarantees G1 to G8, the checks E1 to E8 (docs/guarantees.md) and the promises S1 to S5 of
 // lease.Store are asserted by name at every event that could break them. A
 // broken one ends the run, and the seed replays it:
 //

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure"
@@ -65,7 +66,8 @@ func (w *world) misfortune() {
 	case x < 0.6:
 		w.strike(f, w.leader(w.groups[w.rand.IntN(len(w.groups))]))
 	case x < 0.8:
-		w.strike(f, w.nodes[w.rand.IntN(len(w.nodes))])
+		all := w.processes()
+		w.strike(f, all[w.rand.IntN(len(all))])
 	case len(w.armed) < 8:
 		w.armed = append(w.armed, func(n *node) { w.strike(f, n) })
 	}
@@ -81,6 +83,11 @@ func (w *world) pickDeck() {
 	for i := range faults {
 		add(&faults[i])
 	}
+	for i := range servedFaults {
+		if w.kind == served {
+			add(&servedFaults[i])
+		}
+	}
 	for t, f := range traitFaults {
 		if f != nil && w.has(trait(t)) {
 			add(f)
@@ -91,6 +98,9 @@ func (w *world) pickDeck() {
 func (w *world) strike(f *fault, n *node) {
 	if n == nil || !n.up || w.now >= w.healAt {
 		return
+	}
+	if n.serves != nil {
+		f = &instanceFaults[w.rand.IntN(len(instanceFaults))]
 	}
 	if f.do(w, n) {
 		w.result.Faults[f.name]++
@@ -249,12 +259,12 @@ func (w *world) loss(n *node) bool {
 }
 
 func (w *world) doubling(*node) bool {
-	for _, o := range w.nodes {
+	for _, o := range w.processes() {
 		o.road.doubling = 0.3
 		o.road.lossy = max(o.road.lossy, 0.05)
 	}
 	w.after(w.until(w.between(time.Second, 4*w.timing.TTL)), func() {
-		for _, o := range w.nodes {
+		for _, o := range w.processes() {
 			o.road.doubling, o.road.lossy = 0, 0
 		}
 	})
@@ -274,6 +284,9 @@ func (w *world) outage(*node) bool {
 // epoch: whoever led before has stopped believing by then.
 func (w *world) rewind(n *node) bool {
 	wait := w.between(2*w.timing.TTL, 3*w.timing.TTL)
+	if len(w.cordons) > 0 {
+		return false
+	}
 	if w.store.backup == nil {
 		w.store.backup = w.store.engine.Snapshot()
 		return false
@@ -377,11 +390,20 @@ func (w *world) force(n *node) bool {
 // forceSession closes the session of a process that may lead nothing.
 func (w *world) forceSession(name string) {
 	for _, n := range w.nodes {
-		if n.candidate.ID == name && n.sess != "" && !w.store.down && w.now < w.healAt {
-			for _, t := range n.terms {
-				t.forced = t.forced || t.session == n.sess
+		if n.candidate.ID != name || w.store.down || w.now >= w.healAt {
+			continue
+		}
+		ids := []lease.SessionID{n.sess}
+		for _, t := range n.terms {
+			if n.client != nil {
+				ids = append(ids, t.session)
 			}
-			w.closeByForce(n.sess)
+			t.forced = t.forced || slices.Contains(ids, t.session)
+		}
+		for _, id := range ids {
+			if id != "" {
+				w.closeByForce(id)
+			}
 		}
 	}
 }
@@ -394,6 +416,9 @@ func (w *world) closeByForce(id lease.SessionID) {
 }
 
 func (w *world) sicken(n *node) bool {
+	if n.client != nil {
+		return false // a client of the service has no health check
+	}
 	n.sick = true
 	n.deliver(lease.Event{Kind: lease.OnHealth, Cause: errReset})
 	n.checkSick()
@@ -466,10 +491,13 @@ func (w *world) leave(n *node) bool {
 	if n.away[g] || !n.up {
 		return false
 	}
+	if n.client != nil && n.client.way == lends {
+		return false // what a campaign in its session has won it could not tell
+	}
 	n.away[g] = true
 	life := n.life
 	n.doing(life, func() { n.withdraw(g) })
-	if w.chance(0.7) {
+	if w.chance(0.7) || n.client != nil {
 		w.after(w.between(100*time.Millisecond, 2*w.timing.TTL), func() {
 			n.away[g] = false
 			n.campaign(g, 0)

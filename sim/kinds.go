@@ -21,15 +21,20 @@ const (
 	rich
 	// A drill has one disturbance at a time and strict expectations.
 	drill
+	// A served world has two instances of the election service with three clients, beside
+	// two candidates that use the library.
+	served
 )
 
-// kindOf: three seeds of ten are rich worlds and one is a drill.
+// kindOf: of ten seeds three are rich worlds, two are served worlds and one is a drill.
 func kindOf(seed uint64) kind {
 	switch seed % 10 {
 	case 0, 1, 2:
 		return rich
 	case 3:
 		return drill
+	case 7, 9:
+		return served
 	default:
 		return plain
 	}
@@ -86,16 +91,22 @@ const (
 	refusedFull   = "write refused by a full sink"
 	orderKept     = "first in line led after a vacancy"
 	coolDownKept  = "cool-down respected"
+	dropLate      = "dropped connection noticed late"
+	dropUnseen    = "dropped connection never noticed"
+	lateCopy      = "late copy of a client's call"
+	callEnded     = "campaign ended because its client left or its instance stopped"
+	lentWin       = "client led within its own session"
+	retryWin      = "retry answered with the same term"
 )
 
 // Kinds lists everything that must occur at least once in a run of many seeds.
 func Kinds() []string {
 	names := []string{
 		deposedAck, raisedAgain, lessTTL, sameID, batched, batchReleased, driftOverlap, slipAdvanced,
-		observedEnd, lateBeat, refusedFull, orderKept, coolDownKept,
+		observedEnd, lateBeat, refusedFull, orderKept, coolDownKept, dropLate, dropUnseen, lateCopy, callEnded, lentWin, retryWin,
 	}
-	for i := range faults {
-		names = append(names, faults[i].name)
+	for _, f := range slices.Concat(faults, servedFaults, instanceFaults) {
+		names = append(names, f.name)
 	}
 	for _, f := range traitFaults {
 		if f != nil {
@@ -173,7 +184,7 @@ func (w *world) pickEngine() {
 
 // pickNodes gives priorities, and two processes one id.
 func (w *world) pickNodes() {
-	if w.kind == plain {
+	if w.kind == plain || w.kind == served {
 		return
 	}
 	for _, n := range w.nodes {

@@ -17,7 +17,10 @@ type road struct {
 	doubling float64
 }
 
-var errReset = errors.New("connection reset")
+var (
+	errReset    = errors.New("connection reset")
+	errStopping = errors.New("the instance stops")
+)
 
 // delay is mostly a millisecond, and now and then much more.
 func (r *road) delay(slow time.Duration) time.Duration {

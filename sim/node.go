@@ -31,7 +31,10 @@ type node struct {
 	machine *lease.Machine
 	roster  *lease.Roster
 	store   *kv.Store
-	sub     *kv.Sub // the present watch
+	engine  lease.Store // the store, with the rules enforced in worlds with a service
+	client  *client     // of the service, instead of a machine
+	serves  *instance   // of the service, instead of a machine
+	sub     *kv.Sub     // the present watch
 	wakeAt  instant
 
 	tasks   []*task
@@ -94,13 +97,15 @@ type term struct {
 	toSess   lease.SessionID // as it was when the transfer was asked for
 	forced   bool            // an operator closed the session: G3 says nothing of it
 	sealed   bool
-	full     bool // the sink could not write
+	full     bool          // the sink could not write
+	until    clock.Instant // a client of the service believes
+	wakeAt   instant
 }
 
-func newNode(w *world, i int) *node {
+func newNode(w *world, name string) *node {
 	n := &node{
 		w:         w,
-		name:      fmt.Sprintf("n%d", i),
+		name:      name,
 		scope:     slices.Clone(w.groups),
 		clock:     wheel{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))) + 1, ppm: w.ppm()},
 		begun:     map[string]fence.Token{},
@@ -110,7 +115,7 @@ func newNode(w *world, i int) *node {
 		road:      road{w: w},
 		sinkRoad:  road{w: w},
 		wakeAt:    never,
-		candidate: tenure.Candidate{ID: fmt.Sprintf("n%d", i)},
+		candidate: tenure.Candidate{ID: name},
 	}
 	return n
 }
@@ -133,13 +138,27 @@ func (n *node) start() {
 	n.gaveUp, n.quietAt, n.synced, n.refused = nil, n.w.now, false, map[string]refusal{}
 	n.stream++
 	n.sub, n.high, n.incarnation = nil, 0, ""
-	n.store = n.w.store.open(driver{n}, processClock{n}, n.spawn)
-	n.roster = &lease.Roster{}
-	n.machine = lease.NewMachine(lease.MachineConfig{
-		Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Caps: n.store.Caps(), Line: n.roster,
-		Seed: n.w.rand.Uint64(), Plant: n.w.cfg.Plant,
-	})
 	n.wakeAt = never
+	if n.client != nil {
+		n.client.start()
+	} else {
+		n.store = n.w.store.open(driver{n}, processClock{n}, n.spawn)
+		n.roster = &lease.Roster{}
+		n.engine = n.store
+	}
+	if n.w.kind == served {
+		n.engine = lease.Guard(n.engine, guardConfig(n.w.cfg.Plant))
+	}
+	if n.serves != nil {
+		n.serves.start()
+		return
+	}
+	if n.client == nil {
+		n.machine = lease.NewMachine(lease.MachineConfig{
+			Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Caps: n.store.Caps(), Line: n.roster,
+			Seed: n.w.rand.Uint64(), Plant: n.w.cfg.Plant,
+		})
+	}
 	for _, g := range n.w.groups {
 		n.wants[g] = false
 		n.campaign(g, n.w.between(0, 100*time.Millisecond))
@@ -160,6 +179,9 @@ func (n *node) crash() {
 	n.stream++
 	n.terms = nil
 	n.machine = nil
+	if n.client != nil {
+		n.client.crashed()
+	}
 	n.w.log("%-8s crashes", n.name)
 }
 
@@ -199,6 +221,12 @@ func (n *node) doing(life int, f func()) {
 	default:
 		f()
 	}
+}
+
+// soon runs a piece of the process's code after a while.
+func (n *node) soon(d time.Duration, f func()) {
+	life := n.life
+	n.w.after(d, func() { n.doing(life, f) })
 }
 
 func (n *node) deliver(e ...lease.Event) {
@@ -254,7 +282,14 @@ func (n *node) pause(d time.Duration, suspend bool) {
 
 // step is the shell: it steps the machine and does what it says.
 func (n *node) step(events ...lease.Event) {
-	if !n.up {
+	switch {
+	case !n.up:
+		return
+	case n.client != nil:
+		n.client.step(events)
+		return
+	case n.serves != nil:
+		n.serves.step(events)
 		return
 	}
 	for i := range events {
@@ -274,27 +309,31 @@ func (n *node) step(events ...lease.Event) {
 }
 
 // alarm makes sure that the machine is stepped when it wants to be.
-func (n *node) alarm() {
-	next := n.machine.Next()
-	if next != clock.Never {
-		next += clock.Instant(n.asleep) - clock.Instant(n.wall)
+func (n *node) alarm() { n.wake(&n.wakeAt, n.machine.Next, func() { n.step() }) }
+
+// wake runs f at the instant that next tells, by the clock of the process. set is for when
+// that is planned.
+func (n *node) wake(set *instant, next func() clock.Instant, f func()) {
+	i := next()
+	if i != clock.Never {
+		i += clock.Instant(n.asleep) - clock.Instant(n.wall)
 	}
-	at := max(n.clock.when(next), n.w.now)
-	if at == never || n.wakeAt > n.w.now && n.wakeAt <= at {
+	at := max(n.clock.when(i), n.w.now)
+	if at == never || *set > n.w.now && *set <= at {
 		return // an earlier alarm is set, and will set the next
 	}
-	n.wakeAt = at
+	*set = at
 	life := n.life
 	n.w.at(at, func() {
-		if n.wakeAt != at || n.life != life {
+		if *set != at || n.life != life {
 			return
 		}
-		n.wakeAt = never
+		*set = never
 		n.doing(life, func() {
-			if n.machine.Next() <= n.now() {
-				n.step()
+			if next() <= n.now() {
+				f()
 			} else {
-				n.alarm()
+				n.wake(set, next, f)
 			}
 		})
 	})
@@ -310,7 +349,7 @@ func (n *node) act(a *lease.Action) {
 		n.sessOver = n.sessOver && n.sess == a.Session.ID
 		n.trust, n.sess = a.Until, a.Session.ID
 	case lease.DoBegin:
-		n.begin(a.Record)
+		n.begin(a.Record, 0)
 	case lease.DoEnd:
 		for _, t := range n.terms {
 			if t.group == a.Group && t.token == a.Token && !t.ended {
@@ -396,7 +435,7 @@ func (n *node) ask(c *lease.Call) *lease.Reply {
 	if c.Kind == lease.CallRelease && len(c.Held) > 1 {
 		n.w.saw(batchReleased)
 	}
-	return c.Do(background, n.store, n.candidate, lease.OpenOptions{Scope: n.scope, Instance: n.instance(), Successor: len(n.scope) == 1})
+	return c.Do(background, n.engine, n.candidate, lease.OpenOptions{Scope: n.scope, Instance: n.instance(), Successor: len(n.scope) == 1})
 }
 
 // adopt is planted: a candidate gets the session that it has already, whichever process
@@ -479,12 +518,21 @@ func (n *node) take(feed func(lease.Update)) {
 
 // believes is what Term.Check would say now.
 func (n *node) believes(t *term) bool {
-	return n.up && n.life == t.life && !t.ended && n.now() < n.trust
+	return n.up && n.life == t.life && !t.ended && n.now() < n.trusts(t)
 }
 
-func (n *node) begin(rec lease.Record) {
+// trusts is until when the process believes in a term.
+func (n *node) trusts(t *term) clock.Instant {
+	if n.client != nil {
+		return t.until
+	}
+	return n.trust
+}
+
+// begin begins a term. A client of the service believes in it until an instant.
+func (n *node) begin(rec lease.Record, until clock.Instant) *term {
 	w := n.w
-	t := &term{n: n, life: n.life, group: rec.Group, token: rec.Token, session: rec.Holder, forced: w.store.forced(rec.Holder)}
+	t := &term{n: n, life: n.life, group: rec.Group, token: rec.Token, session: rec.Holder, forced: w.store.forced(rec.Holder), until: until}
 	w.result.Terms++
 	w.mix(2, uint64(t.token))
 	w.log("%-8s begins %s token %d", n.name, t.group, t.token)
@@ -497,7 +545,7 @@ func (n *node) begin(rec lease.Record) {
 	switch {
 	case !n.wants[t.group]:
 		w.broken("G4", "%s begins a term of %s with token %d without a campaign", n.name, t.group, t.token)
-	case t.token <= n.begun[t.group]:
+	case t.token <= n.begun[t.group] && !(n.client != nil && t.token > n.client.spent[t.group]):
 		w.broken("G4", "%s begins a term of %s with token %d after token %d", n.name, t.group, t.token, n.begun[t.group])
 	case l.by[t.token] != t.session && !t.forced:
 		w.broken("G4", "%s begins a term of %s with token %d, which was granted to session %q, not %q", n.name, t.group, t.token, l.by[t.token], t.session)
@@ -505,7 +553,7 @@ func (n *node) begin(rec lease.Record) {
 		w.broken("G4", "%s begins a term of %s with token %d, which only its watch has shown", n.name, t.group, t.token)
 	case w.store.owner(t.session) != n:
 		w.broken("G4", "%s begins a term of %s with token %d on the session %s of another process", n.name, t.group, t.token, t.session)
-	case t.session != n.sess || n.now() >= n.trust:
+	case n.client == nil && t.session != n.sess || n.now() >= n.trusts(t):
 		w.broken("G4", "%s begins a term of %s with token %d on session %s that it does not trust", n.name, t.group, t.token, t.session)
 	}
 	n.begun[t.group] = t.token
@@ -523,7 +571,7 @@ func (n *node) begin(rec lease.Record) {
 				}
 			case o.believes(other):
 				w.broken("G3", "%s begins to lead %s with token %d while %s believes in its token %d for another %v",
-					n.name, t.group, t.token, o.name, other.token, o.trust.Sub(o.now()))
+					n.name, t.group, t.token, o.name, other.token, o.trusts(other).Sub(o.now()))
 			case other.ended || !o.up || o.life != other.life:
 			case o.paused:
 				w.result.Overlaps++
@@ -538,9 +586,10 @@ func (n *node) begin(rec lease.Record) {
 	if w.cfg.Plant.Has(plant.NoSeal) {
 		t.sealed = true
 		w.after(0, func() { n.doing(t.life, func() { n.tick(t) }) })
-		return
+		return t
 	}
 	n.seal(t)
+	return t
 }
 
 // seal closes the sink to older leaders before the first write, as Lead does.
@@ -668,7 +717,11 @@ func (n *node) end(t *term, cause error) {
 		n.doing(t.life, func() {
 			t.returned = true
 			n.terms = slices.DeleteFunc(n.terms, func(o *term) bool { return o == t })
-			n.step(lease.Event{Kind: lease.OnReturned, Group: t.group, Token: t.token, To: t.to, Session: t.toSess})
+			if n.client != nil {
+				n.client.returned(t)
+			} else {
+				n.step(lease.Event{Kind: lease.OnReturned, Group: t.group, Token: t.token, To: t.to, Session: t.toSess})
+			}
 			n.campaign(t.group, n.rest(t))
 		})
 	})

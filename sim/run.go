@@ -112,11 +112,15 @@ func Run(cfg Config) *Result {
 	for _, g := range w.groups {
 		w.sinks[g] = &sink{w: w, group: g, given: map[uint64]bool{}}
 	}
-	for i := range cfg.Candidates {
-		w.nodes = append(w.nodes, newNode(w, i+1))
+	if w.kind == served {
+		w.buildService()
+	} else {
+		for i := range cfg.Candidates {
+			w.nodes = append(w.nodes, newNode(w, fmt.Sprintf("n%d", i+1)))
+		}
 	}
 	w.pickNodes()
-	for _, n := range w.nodes {
+	for _, n := range w.processes() {
 		w.after(w.between(0, time.Second), n.start)
 	}
 	w.after(0, w.watchOver)
@@ -128,7 +132,7 @@ func Run(cfg Config) *Result {
 	default:
 		w.storm()
 	}
-	for _, n := range w.nodes {
+	for _, n := range w.processes() {
 		n.kill()
 	}
 	for _, c := range w.idle {
@@ -153,7 +157,11 @@ func (w *world) expiry() time.Duration {
 // the line, and calls and pauses take their longest.
 func (w *world) recovery() time.Duration {
 	t := w.timing
-	return w.expiry() + t.TTL/10 + 7*t.Beat + 2*t.CallTimeout + 2*t.BackoffMax + 12*time.Second
+	d := w.expiry() + t.TTL/10 + 7*t.Beat + 2*t.CallTimeout + 2*t.BackoffMax + 12*time.Second
+	if w.kind == served {
+		d += w.orphaned()
+	}
+	return d
 }
 
 // storm injects faults, heals, and sees that the world recovers; then it kills
@@ -162,6 +170,9 @@ func (w *world) storm() {
 	clean := w.expiry() + time.Second
 	if w.has(epochRaised) {
 		clean += operatorDelay // the sinks may refuse tokens of the second epoch after theirs
+	}
+	if w.kind == served {
+		clean += w.timing.TTL // clients ask again after a while
 	}
 	end := instant(w.cfg.Duration)
 	check := end.add(-clean - time.Second)
@@ -215,7 +226,8 @@ func (w *world) heal() {
 	for _, g := range w.groups {
 		w.sinks[g].slow, w.sinks[g].full = 0, false
 	}
-	for _, n := range w.nodes {
+	for _, n := range w.processes() {
+		w.lift(n.candidate.ID)
 		w.mend(n)
 		n.sinkRoad.heal()
 		n.preWrite, n.hang, n.deposed, n.loseNext = 0, 0, false, false

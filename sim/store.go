@@ -70,8 +70,9 @@ type ledger struct {
 	version  uint64
 	holder   lease.SessionID
 	by       map[fence.Token]lease.SessionID
-	vacantAt instant // never: led
-	tries    int     // acquires since the vacancy
+	over     map[fence.Token]instant // when terms ended
+	vacantAt instant                 // never: led
+	tries    int                     // acquires since the vacancy
 	// wrong are grants that must not be relied on, by token and session: what is broken if
 	// somebody does. Where a step has one key only, a grant is made before it is checked,
 	// and an engine that lost data grants until somebody notices.
@@ -114,7 +115,7 @@ func newStore(w *world) *store {
 	}
 	s.admin = s.open(operator{s}, operatorClock{s}, func(f func()) { w.after(0, f) })
 	for _, g := range w.groups {
-		s.grants[g] = &ledger{by: map[fence.Token]lease.SessionID{}, wrong: map[grantKey]*misgrant{}, vacantAt: 0}
+		s.grants[g] = &ledger{by: map[fence.Token]lease.SessionID{}, over: map[fence.Token]instant{}, wrong: map[grantKey]*misgrant{}, vacantAt: 0}
 	}
 	return s
 }
@@ -219,7 +220,7 @@ func (s *store) revoke(n *node, id string) {
 	if i := s.sessions[lease.SessionID(id)]; s.alive(lease.SessionID(id)) && (n == nil || i.closing) {
 		i.ended, i.forced = true, n == nil
 		if n != nil {
-			s.closed(n, lease.SessionID(id))
+			s.closed(lease.SessionID(id))
 		}
 	}
 	if s.w.trace != nil {
@@ -319,7 +320,8 @@ func (s *store) wroteBeat(t *task, id lease.SessionID, before, after kv.Item) {
 		}
 		_ = json.Unmarshal(s.engine.Get("session/"+string(id)).Value, &d)
 		ttl := time.Duration(d.TTL) * time.Millisecond
-		s.sessions[id] = &session{owner: t.n, instance: t.n.instance(), ttl: ttl, beatAt: s.w.now, deadline: s.leased[string(id)]}
+		owner, start := t.owner()
+		s.sessions[id] = &session{owner: owner, instance: start, ttl: ttl, beatAt: s.w.now, deadline: s.leased[string(id)]}
 	case after.Version != 0:
 		i.beatAt = s.w.now
 		if t != nil && t.call != nil && t.call.Kind == lease.CallBeat {
@@ -331,15 +333,23 @@ func (s *store) wroteBeat(t *task, id lease.SessionID, before, after kv.Item) {
 		case t == nil:
 			i.forced = true
 		case t.call != nil && t.call.Kind == lease.CallClose && t.call.Session == id:
-			s.closed(t.n, id)
+			s.closed(id)
 		default:
 			s.expired(t.n, id, i)
 		}
 	}
 }
 
+// closing: the owner of a session is about to close it.
+func (s *store) closing(id lease.SessionID) {
+	if i := s.sessions[id]; i != nil {
+		i.closing = true
+	}
+}
+
 // closed is G5: what is closed by its owner is not being worked on.
-func (s *store) closed(n *node, id lease.SessionID) {
+func (s *store) closed(id lease.SessionID) {
+	n := s.owner(id)
 	for _, t := range n.terms {
 		if t.session == id && !t.returned && n.up {
 			s.w.broken("G5", "%s closes session %s while work of %s with token %d still runs", n.name, id, t.group, t.token)
@@ -392,12 +402,12 @@ func (s *store) wroteRecord(t *task, group string, before, after kv.Item) {
 		case !release || before.Version != seen || b.Session != c.Session:
 			w.broken("S4", "a late release of version %d freed version %d of group %s", seen, before.Version, group)
 		default:
-			s.checkReturned(t.n, group, c.Session, b.Token)
+			s.checkReturned(group, c.Session, b.Token)
 		}
 		return
 	}
 	if release {
-		s.checkReturned(t.n, group, c.Session, b.Token)
+		s.checkReturned(group, c.Session, b.Token)
 	}
 	lives := s.alive(a.Session)
 	handed := release && b.Session == c.Session
@@ -431,7 +441,8 @@ func heldBy(c *lease.Call) []lease.Record {
 }
 
 // checkReturned is G5.
-func (s *store) checkReturned(n *node, group string, id lease.SessionID, token fence.Token) {
+func (s *store) checkReturned(group string, id lease.SessionID, token fence.Token) {
+	n := s.owner(id)
 	for _, t := range n.terms {
 		if t.group == group && t.session == id && t.token == token && !t.returned && n.up {
 			s.w.broken("G5", "%s releases %s with token %d while its work still runs", n.name, t.group, t.token)
@@ -454,6 +465,8 @@ func (s *store) granted(t *task, group string, token fence.Token, to lease.Sessi
 		w.broken("G1", "group %s was granted with token %d after token %d", group, token, l.top)
 	case token.Epoch() < s.epoch:
 		wrong.guarantee, wrong.text = "G1", fmt.Sprintf("group %s was granted with token %d of epoch %d, though the epoch was raised to %d", group, token, token.Epoch(), s.epoch)
+	case s.cordoned(to):
+		wrong.guarantee, wrong.text = "E8", fmt.Sprintf("group %s was granted with token %d to %s after its cordon was acknowledged", group, token, s.owner(to).candidate.ID)
 	case !s.alive(to) && t.call.Kind == lease.CallAcquire:
 		wrong.guarantee, wrong.text = "S1", fmt.Sprintf("group %s was granted to the dead session %s", group, to)
 	}
@@ -470,6 +483,9 @@ func (s *store) granted(t *task, group string, token fence.Token, to lease.Sessi
 		w.log("store    grants %s token %d to %s after it went back", group, token, to)
 		return
 	}
+	if l.vacantAt == never {
+		l.over[l.top] = w.now
+	}
 	l.top = max(l.top, token)
 	l.by[token] = to
 	l.grantedAt = w.now
@@ -481,6 +497,12 @@ func (s *store) granted(t *task, group string, token fence.Token, to lease.Sessi
 	if w.trace != nil {
 		w.log("store    grants %s token %d to %s of %s", group, token, to, s.owner(to).name)
 	}
+}
+
+// cordoned: nothing may begin on the session.
+func (s *store) cordoned(id lease.SessionID) bool {
+	o := s.owner(id)
+	return o != nil && s.w.cordons[o.candidate.ID]
 }
 
 // answered checks what a process is told.
@@ -495,7 +517,8 @@ func (s *store) answered(t *task, r *lease.Reply) {
 			w.broken("S3", "a keep-alive of session %s was acknowledged though the store went back and the epoch was not raised", c.Session)
 		}
 	case lease.CallOpen:
-		if i := s.sessions[r.Session.ID]; r.Err == nil && (i == nil || i.owner != t.n || i.instance != t.n.instance()) {
+		owner, start := t.owner()
+		if i := s.sessions[r.Session.ID]; r.Err == nil && (i == nil || i.owner != owner || i.instance != start) {
 			w.broken("S1", "session id %s was used before", r.Session.ID)
 		}
 	case lease.CallAcquire:
@@ -514,6 +537,15 @@ func (s *store) answered(t *task, r *lease.Reply) {
 		if f := s.grants[rec.Group].wrong[grantKey{rec.Token, rec.Holder}]; f != nil && !f.excused {
 			w.broken(f.guarantee, "%s", f.text)
 		}
+	}
+}
+
+// renewed is G4 for clients of the service: a renewal is acknowledged only for a term that
+// was not over when the call arrived.
+func (s *store) renewed(r *request, arrived instant) {
+	l := s.grants[r.groups[0]]
+	if end, over := l.over[r.term]; (over && end < arrived || l.by[r.term] != r.session) && !s.w.rewound {
+		s.w.broken("G4", "a renewal of %s for group %s with token %d was acknowledged, though that term was over", r.by.name, r.groups[0], r.term)
 	}
 }
 
@@ -577,6 +609,7 @@ func (s *store) vacant(group string) {
 		// Those who tried after the winner count too.
 		s.w.result.Tries = append(s.w.result.Tries, l.tries)
 		l.vacantAt, l.tries = s.w.now, 0
+		l.over[l.top] = s.w.now
 		s.w.log("store    %s is vacant after token %d", group, l.top)
 	}
 }
@@ -654,6 +687,7 @@ func (s *store) rewind() {
 	}
 	for _, g := range s.w.groups {
 		s.show(g)
+		clear(s.grants[g].over)
 	}
 	s.engine.Changed()
 	s.publish()

@@ -26,12 +26,23 @@ type task struct {
 	op      *op  // under way
 	mute    bool // what it writes is not answered
 	watches bool // begins a watch
+	// An instance of the service works for a client, which gave an instance id.
+	by       *node
+	instance string
 
 	// What the engine did for it.
 	won     map[string]fence.Token
 	renewed bool // a keep-alive of a living session
 	arrived bool // a keep-alive, perhaps the second copy
 	rewound bool // a keep-alive: the deployment was marked as rewound then
+}
+
+// owner is the process that the task works for, and start the id of its start.
+func (t *task) owner() (n *node, start string) {
+	if t.by != nil {
+		return t.by, t.instance
+	}
+	return t.n, t.n.instance()
 }
 
 // worker is a coroutine. It runs one task after the other: a new one costs more.

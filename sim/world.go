@@ -27,9 +27,12 @@ type world struct {
 	running *task
 	idle    []*worker
 	ids     uint64
-	nodes   []*node
+	nodes   []*node // candidates
 	store   *store
 	sinks   map[string]*sink
+	// In worlds with a service:
+	instances []*instance
+	cordons   map[string]bool // by candidate
 
 	result  *Result
 	faulty  bool // faults are being injected

@@ -3,9 +3,11 @@ package election
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -44,6 +46,18 @@ type Outcome struct {
 	// Err is why it ended without a leader, or the last failure of the engine. Nil: the
 	// groups are led by others.
 	Err error
+
+	planted plant.Set
+}
+
+// Held is how long a call had waited on the service's clock when the lease began that it is
+// answered with. The client adds it to a time of its own clock, which may run slower than the
+// service's by the drift, so it is reduced by that.
+func (o *Outcome) Held(arrived clock.Instant, drift float64) time.Duration {
+	if o.planted.Has(plant.HeldUnreduced) {
+		drift = 0
+	}
+	return time.Duration(float64(max(0, o.Sent.Sub(arrived))) * (1 - drift)).Truncate(time.Millisecond)
 }
 
 type phase uint8
@@ -121,6 +135,7 @@ func (c *Campaign) Done() (Outcome, bool) {
 		return Outcome{}, false
 	}
 	out := c.outcome
+	out.planted = c.cfg.Machine.Plant
 	out.Views, out.Unsure = map[string]lease.View{}, map[string]bool{}
 	for name, g := range c.groups {
 		if _, led := out.Led[name]; led {
@@ -140,9 +155,11 @@ func (c *Campaign) Done() (Outcome, bool) {
 // Next is when Step must be called again if nothing happens.
 func (c *Campaign) Next() clock.Instant {
 	next := clock.Never
-	switch c.phase {
-	case done:
-	case campaigning:
+	switch {
+	case c.beatsOn():
+		next = c.machine.Next()
+	case c.phase == done:
+	case c.phase == campaigning:
 		next = min(c.machine.Next(), c.cfg.Deadline)
 		fallthrough
 	default:
@@ -169,7 +186,7 @@ func (c *Campaign) Step(now clock.Instant, events ...lease.Event) []lease.Action
 	for i := range events {
 		c.take(&events[i])
 	}
-	if c.phase == campaigning {
+	if c.phase == campaigning || c.beatsOn() {
 		c.step()
 	}
 	c.timeOut()
@@ -189,7 +206,11 @@ func (c *Campaign) step(events ...lease.Event) {
 		a := &actions[i]
 		switch a.Kind {
 		case lease.DoCall:
-			c.send(a.Call)
+			if a.Call.Kind == lease.CallClose && c.cfg.Retriable {
+				c.giveUp(a.Call)
+			} else {
+				c.send(a.Call)
+			}
 		case lease.DoWatch, lease.DoNote:
 			c.out = append(c.out, *a)
 		case lease.DoBegin:
@@ -204,6 +225,18 @@ func (c *Campaign) step(events ...lease.Event) {
 		default:
 		}
 	}
+}
+
+// giveUp closes a session that the machine does not trust any more, unless it leads: a retry
+// elsewhere was told so. One that is not closed expires.
+func (c *Campaign) giveUp(f *lease.Call) {
+	seen := c.groups[c.cfg.Groups[0]].view.Record
+	if seen.Holder == f.Session {
+		c.step(lease.Event{Kind: lease.OnReply, Reply: &lease.Reply{ID: f.ID}})
+		return
+	}
+	f.Seen = []lease.Record{{Group: seen.Group, Version: seen.Version}}
+	c.send(f)
 }
 
 func (c *Campaign) send(f *lease.Call) {
@@ -241,9 +274,14 @@ func (c *Campaign) take(e *lease.Event) {
 			return
 		}
 	}
-	if c.phase == campaigning {
+	if c.phase == campaigning || c.beatsOn() {
 		c.step(*e)
 	}
+}
+
+// beatsOn is planted: the campaign does not stop when its client owns the session.
+func (c *Campaign) beatsOn() bool {
+	return c.phase == done && len(c.outcome.Led) > 0 && c.cfg.Machine.Plant.Has(plant.BeatAfterWin)
 }
 
 // timeOut treats calls without an answer as calls of unknown outcome.
@@ -402,7 +440,7 @@ func (c *Campaign) leave(cause error) {
 	}
 	c.gone, c.outcome.Err = true, cause
 	switch {
-	case c.cfg.Machine.Lent, len(c.outcome.Led) > 0 && c.cfg.Retriable:
+	case c.cfg.Machine.Lent, len(c.outcome.Led) > 0 && c.cfg.Retriable, c.cfg.Machine.Plant.Has(plant.WaiterStays):
 		c.phase = done // a retry has the same answer
 	case c.phase != closing:
 		clear(c.outcome.Led)
@@ -424,7 +462,7 @@ func (c *Campaign) close() {
 	}
 	c.closes++
 	f := &lease.Call{Kind: lease.CallClose, Session: c.outcome.Session.ID, Reason: lease.Closed}
-	if c.cfg.Retriable || !c.gone {
+	if (c.cfg.Retriable || !c.gone) && !c.cfg.Machine.Plant.Has(plant.CloseOnDrop) {
 		seen := c.groups[c.cfg.Groups[0]].view.Record
 		if seen.Holder == c.outcome.Session.ID {
 			c.read() // the watch has shown it, which is no proof

@@ -410,3 +410,45 @@ func TestAdoptNobody(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 }
+
+// A call that stood still for longer than its session lasts gives the session up. It does not
+// close it if a retry elsewhere leads with it by now, whether the watch has shown that or not.
+func TestStaleWaiter(t *testing.T) {
+	for _, shown := range []bool{false, true} {
+		w := newWorld(t)
+		b := w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}})
+		w.seize(b.ID, billing)
+		d := w.campaign(Config{Wait: true, Retriable: true, Deadline: clock.Instant(3 * time.Hour)})
+		d.steps(w.time.Add(time.Minute))
+		if err := w.store.Close(t.Context(), b.ID, lease.Closed); err != nil {
+			t.Fatal(err)
+		}
+		retry := w.open("a", options())
+		w.seize(retry.ID, billing)
+		w.time = w.time.Add(2 * time.Hour)
+		var events []lease.Event
+		if shown {
+			v, err := w.store.Read(t.Context(), billing)
+			if err != nil {
+				t.Fatal(err)
+			}
+			events = append(events, lease.Event{Kind: lease.OnView, View: &v})
+		}
+		d.steps(w.time, events...)
+		if v, err := w.store.Read(t.Context(), billing); err != nil || v.State != tenure.Led || v.Holder != retry.ID {
+			t.Errorf("shown %v: %+v, %v after %v", shown, v, err, d.made)
+		}
+	}
+}
+
+// What a call was held for counts less than it took, and a lease that began before the call
+// arrived counts nothing.
+func TestHeld(t *testing.T) {
+	out := Outcome{Sent: clock.Instant(10 * time.Second)}
+	if got := out.Held(0, 0.02); got != 9800*time.Millisecond {
+		t.Errorf("held for %v", got)
+	}
+	if got := out.Held(clock.Instant(11*time.Second), 0.02); got != 0 {
+		t.Errorf("held for %v", got)
+	}
+}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
 )
 
@@ -19,7 +20,8 @@ type Claim struct {
 	Session lease.SessionID
 	// Own: a campaign opened the session for this group. It ends with the term, so that
 	// nobody hands the group to a client that has left.
-	Own bool
+	Own   bool
+	Plant plant.Set
 }
 
 // Holds reports whether the record says what the client says.
@@ -48,7 +50,11 @@ func Renew(ctx context.Context, s lease.Store, c Claim) (lease.View, lease.Beat,
 	beat, err := s.KeepAlive(ctx, c.Session, c.Group)
 	switch {
 	case err == nil:
-		if v := (lease.View{Record: beat.Records[0], State: tenure.Led}); c.Holds(v) {
+		v := lease.View{Record: beat.Records[0], State: tenure.Led}
+		if c.Plant.Has(plant.RenewAnyTerm) {
+			c.Term = v.Token
+		}
+		if c.Holds(v) {
 			return v, beat, nil
 		}
 	case !errors.Is(err, lease.ErrSessionDead):
@@ -88,6 +94,9 @@ type Successor func(ctx context.Context, node string) (lease.Session, error)
 func Resign(ctx context.Context, s lease.Store, find Successor, c Claim, to string) (Resigned, error) {
 	out := Resigned{Term: c.Term}
 	v, err := s.Read(ctx, c.Group)
+	if c.Plant.Has(plant.ResignAnyTerm) {
+		c.Term = v.Token
+	}
 	switch {
 	case err != nil:
 		return out, err

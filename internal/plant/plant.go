@@ -27,7 +27,20 @@ const (
 	ForgetUnsure      // an acquire of unknown outcome is forgotten on withdrawal
 	HungCallBlocks    // a call without an answer stands before every timer
 	Herd              // everybody tries at every vacancy at once
+	ReopenLent        // a machine keeps a lent session alive, closes it, and opens another
 	TrustSilentWatch  // a watch that shows nothing is believed to show everything
+
+	// In the service's campaigns.
+
+	AdoptByNode    // a session is found by its node id, whichever process opened it
+	AdoptUnrenewed // a retry gets the session that it has already, and it is not renewed
+	CloseOnDrop    // a call whose client left closes its session, even if a retry leads with it
+	WaiterStays    // a call whose client left leaves its session open
+	HeldUnreduced  // held_ms is not reduced by the drift
+	BeatAfterWin   // a call goes on with keep-alives after its client was told that it leads
+	RenewAnyTerm   // a renewal does not compare the term
+	ResignAnyTerm  // a resignation does not compare the term
+	GuardStale     // policies and cordons are checked when a call arrives, and not when it grants
 
 	// In the store.
 
@@ -68,11 +81,6 @@ const (
 
 	RetryStaleSeal // Lead campaigns again although a refused seal proves that the store lost data
 	EqualTokenSeal // a stamp does not say which session its token was granted to
-	GuardStale     // policies and cordons are checked when a call arrives, and not when it grants
-
-	spoken // the conversations in lease catch what follows: see Spoken
-
-	ReopenLent // a machine keeps a lent session alive, closes it, and opens another
 
 	end
 )
@@ -94,6 +102,16 @@ var names = [...]string{
 	HungCallBlocks:     "hung-call-blocks",
 	Herd:               "herd",
 	TrustSilentWatch:   "trust-silent-watch",
+	ReopenLent:         "reopen-lent",
+	AdoptByNode:        "adopt-by-node",
+	AdoptUnrenewed:     "adopt-unrenewed",
+	CloseOnDrop:        "close-on-drop",
+	WaiterStays:        "waiter-stays",
+	HeldUnreduced:      "held-unreduced",
+	BeatAfterWin:       "beat-after-win",
+	RenewAnyTerm:       "renew-any-term",
+	ResignAnyTerm:      "resign-any-term",
+	GuardStale:         "guard-stale",
 	TokenReset:         "token-reset",
 	TokenNotRaised:     "token-not-raised",
 	KeepAliveRevives:   "keep-alive-revives",
@@ -122,8 +140,6 @@ var names = [...]string{
 	RestoreAsIs:        "restore-as-is",
 	RetryStaleSeal:     "retry-stale-seal",
 	EqualTokenSeal:     "equal-token-seal",
-	ReopenLent:         "reopen-lent",
-	GuardStale:         "guard-stale",
 }
 
 func (b Bug) String() string { return names[b] }
@@ -131,12 +147,9 @@ func (b Bug) String() string { return names[b] }
 // All lists every bug that the simulator must catch.
 func All() []Bug { return between(None, elsewhere) }
 
-// Elsewhere lists the bugs that sit in code which the simulator does not run. Named
-// tests catch them: TestDataLossPlanted in lease, TestGuardPlanted in store/mem.
-func Elsewhere() []Bug { return between(elsewhere, spoken) }
-
-// Spoken lists the bugs that only the conversations with the machine catch.
-func Spoken() []Bug { return between(spoken, end) }
+// Elsewhere lists the bugs that sit in code which the simulator does not run. A named test
+// catches them: TestDataLossPlanted in lease.
+func Elsewhere() []Bug { return between(elsewhere, end) }
 
 func between(after, before Bug) []Bug {
 	var all []Bug

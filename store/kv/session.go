@@ -33,6 +33,9 @@ func (s *Store) begin(ctx context.Context, rules []Cond, c tenure.Candidate, ttl
 	if _, err := s.fresh(ctx); err != nil {
 		return lease.Session{}, err
 	}
+	if s.cfg.plant.Has(plant.AdoptByNode) && o.Instance != "" {
+		o.Instance = "whichever process"
+	}
 	c.Metadata = maps.Clone(c.Metadata)
 	d := described{attempt: o.AttemptDigest(c.ID), Session: lease.Session{
 		Candidate: c, Instance: lease.InstanceDigest(o.Instance), Scope: slices.Clone(o.Scope), TTL: max(ttl, s.caps.MinTTL),
@@ -232,6 +235,9 @@ func (s *Store) living(ctx context.Context, id lease.SessionID, d described, o l
 	if err == nil {
 		if err := session.SameOpening(d.Candidate, o); err != nil {
 			return lease.Session{}, err
+		}
+		if s.cfg.plant.Has(plant.AdoptUnrenewed) {
+			return session, nil
 		}
 		var beat lease.Beat
 		beat, err = s.KeepAlive(ctx, id)

@@ -1,0 +1,385 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// client is a process that leads over HTTP. It does what docs/api.md says, in one of three
+// ways: it waits in line, asks again and again, or campaigns for all groups within one session.
+type client struct {
+	*node
+	way       way
+	chosen    bool // it sends an instance
+	at        int  // the instance of the service that it asks
+	open      []*exchange
+	busy      map[string]bool // a campaign is under way, or was refused just now
+	resigning map[string]bool
+	spent     map[string]fence.Token // resigned, answered or not
+	session   lease.SessionID        // of its own
+	sent      clock.Instant          // the last keep-alive of it
+	kept      clock.Instant          // until when it lives at least
+}
+
+type way uint8
+
+const (
+	waits way = iota
+	asks
+	lends
+	ways
+)
+
+// exchange is one call of a client.
+type exchange struct {
+	c      *client
+	req    *request
+	life   int
+	sent   clock.Instant
+	at     *serving
+	broken bool // no answer comes through
+	over   bool
+	back   func(*response)
+}
+
+// all stands for every group in busy: a session has one campaign at a time.
+const all = "*"
+
+func (c *client) start() {
+	w := c.w
+	c.way, c.chosen, c.at = way(w.rand.IntN(int(ways))), w.chance(0.8), w.rand.IntN(len(w.instances))
+	c.busy, c.resigning, c.spent, c.open = map[string]bool{}, map[string]bool{}, map[string]fence.Token{}, nil
+	c.session = ""
+}
+
+// step does what the process wants.
+func (c *client) step(events []lease.Event) {
+	for _, e := range events {
+		switch e.Kind {
+		case lease.OnCampaign:
+			c.contest(e.Group)
+		case lease.OnWithdraw:
+			for _, x := range slices.Clone(c.open) {
+				if x.req.verb == doCampaign && x.req.session == "" && x.req.groups[0] == e.Group {
+					x.abandon()
+					c.busy[e.Group] = false
+				}
+			}
+		}
+	}
+}
+
+// returned: work has stopped, so the term is given up, unless it is known to be over.
+func (c *client) returned(t *term) {
+	if !errors.Is(t.cause, tenure.ErrLost) {
+		c.resign(t.group, t.token, t.session, t.to, 3)
+	}
+}
+
+// call sends a request. back gets nil if there was no answer in time.
+func (c *client) call(req request, limit time.Duration, back func(*response)) *exchange {
+	w := c.w
+	req.by, req.instance, req.chosen = c.node, c.instance(), c.chosen || req.verb != doCampaign
+	x := &exchange{c: c, req: &req, life: c.life, sent: c.now(), back: back}
+	c.open = append(c.open, x)
+	to, copied := w.instances[c.at], false
+	if w.trace != nil {
+		w.log("%-8s asks %s to %s %v %d %s", c.name, to.name, req.verb, req.groups, req.term, req.session)
+	}
+	c.road.there(func() {
+		to.serve(x, copied)
+		copied = true
+	}, func(error) { x.finish(nil) })
+	if w.faulty && w.chance(0.1) {
+		w.saw(lateCopy)
+		w.after(w.between(time.Millisecond, 2*w.timing.TTL), func() { to.serve(x, true) })
+	}
+	w.after(limit, func() { x.finish(nil) })
+	return x
+}
+
+// finish hands over the answer. Without one the client asks the other instance next.
+func (x *exchange) finish(r *response) {
+	c := x.c
+	c.doing(x.life, func() {
+		if x.over {
+			return
+		}
+		if r == nil {
+			x.abandon()
+			c.at = (c.at + 1) % len(c.w.instances)
+		}
+		x.close()
+		x.back(r)
+	})
+}
+
+func (x *exchange) close() {
+	x.over = true
+	x.c.open = slices.DeleteFunc(x.c.open, func(o *exchange) bool { return o == x })
+}
+
+// abandon closes the connection.
+func (x *exchange) abandon() {
+	x.close()
+	x.drop()
+}
+
+// drop breaks the connection. The instance notices at once, late or never.
+func (x *exchange) drop() {
+	x.broken = true
+	w := x.c.w
+	late := w.between(0, 50*time.Millisecond)
+	switch p := w.rand.Float64(); {
+	case p < 0.2:
+		w.saw(dropUnseen)
+		return
+	case p < 0.5:
+		w.saw(dropLate)
+		late = w.between(0, 2*w.timing.TTL)
+	}
+	w.after(late, func() {
+		if s := x.at; s != nil {
+			s.i.doing(s.life, func() {
+				s.gone = true
+				s.end(errReset)
+			})
+		}
+	})
+}
+
+// crashed: the connections of a process end with it.
+func (c *client) crashed() {
+	for _, x := range slices.Clone(c.open) {
+		x.abandon()
+	}
+}
+
+// maxWait bounds ?wait=.
+func (w *world) maxWait() time.Duration { return 4 * w.timing.TTL }
+
+func (c *client) waiting() time.Duration {
+	if c.way == waits || c.way == lends && c.w.chance(0.5) {
+		return c.w.between(c.w.timing.TTL, c.w.maxWait())
+	}
+	return 0
+}
+
+// contest campaigns for a group that the process wants.
+func (c *client) contest(group string) {
+	t := c.w.timing
+	key, groups := group, []string{group}
+	if c.way == lends {
+		if c.session == "" {
+			c.openSession()
+			return
+		}
+		key, groups = all, nil
+		for _, g := range c.w.groups {
+			if c.wants[g] && !c.resigning[g] {
+				groups = append(groups, g)
+			}
+		}
+	}
+	if c.busy[key] || c.resigning[group] || !c.wants[group] || len(groups) == 0 {
+		return
+	}
+	c.busy[key] = true
+	req := request{verb: doCampaign, groups: groups, wait: c.waiting(), session: c.session}
+	var x *exchange
+	x = c.call(req, req.wait+3*t.CallTimeout, func(r *response) {
+		pause := c.w.between(t.TTL/4, 3*t.TTL/8) // retry_after_ms
+		if r == nil {
+			pause = c.w.between(0, t.BackoffMin)
+		}
+		if r != nil && r.dead && c.session == req.session {
+			c.lost(req.session)
+		}
+		if r != nil && r.ok {
+			for _, g := range groups {
+				c.won(x, r, g)
+			}
+		}
+		c.soon(pause, func() {
+			c.busy[key] = false
+			c.campaigns()
+		})
+	})
+}
+
+// won: the service says that the client leads the group.
+func (c *client) won(x *exchange, r *response, group string) {
+	token, led := r.led[group]
+	until, holder := c.until(x, r), r.session
+	if x.req.session != "" {
+		holder = x.req.session // a client knows no other
+	}
+	if holder == c.session {
+		until = max(until, c.kept)
+	}
+	switch {
+	case !led || !c.wants[group] || c.now() >= until: // it expires, or is asked for again
+	case token <= c.spent[group]:
+		c.resign(group, token, holder, "", 1) // what was resigned is over, whoever says otherwise
+	default:
+		c.confirmed[group] = max(c.confirmed[group], token)
+		if x.req.session != "" {
+			c.w.saw(lentWin)
+		}
+		if token == c.begun[group] {
+			c.w.saw(retryWin)
+		}
+		t := c.begin(lease.Record{Group: group, Token: token, Holder: holder}, until)
+		c.expires(t)
+		if x.req.session == "" {
+			c.renew(t, x.sent.Add(r.held))
+		}
+		if c.w.faulty && r.held > c.w.timing.TTL && c.w.chance(0.3) {
+			c.w.cut(c.node, true, true) // its time depends on held_ms alone
+		}
+	}
+}
+
+// until is how long an answer lets the client believe.
+func (c *client) until(x *exchange, r *response) clock.Instant {
+	tm := c.w.timing
+	return x.sent.Add(r.held + time.Duration(float64(r.ttl)*(1-tm.Drift)) - tm.Margin - tm.Grace)
+}
+
+// expires ends a term when its time is over.
+func (c *client) expires(t *term) {
+	c.wake(&t.wakeAt, func() clock.Instant { return t.until }, func() {
+		if !t.ended {
+			c.checkExpired(t, tenure.ErrExpired)
+			c.endHere(t, tenure.ErrExpired)
+		}
+	})
+}
+
+// renew extends a term, a quarter of the TTL after its time began.
+func (c *client) renew(t *term, last clock.Instant) {
+	tm := c.w.timing
+	c.soon(max(0, tm.Beat-c.now().Sub(last)), func() {
+		if t.ended {
+			return
+		}
+		var x *exchange
+		x = c.call(request{verb: doRenew, groups: []string{t.group}, term: t.token, session: t.session}, tm.CallTimeout, func(r *response) {
+			switch {
+			case t.ended:
+			case r == nil, !r.ok && !r.dead:
+				c.renew(t, c.now().Add(c.w.between(0, tm.BackoffMin)-tm.Beat))
+			case r.dead:
+				c.endHere(t, tenure.ErrLost)
+			default:
+				t.until = max(t.until, c.until(x, r))
+				c.asked(r.requests)
+				c.renew(t, x.sent)
+			}
+		})
+	})
+}
+
+// asked: an operator wants groups. The service hands them over when they are resigned.
+func (c *client) asked(requests []lease.Request) {
+	for _, r := range requests {
+		if t := c.term(r.Group); t != nil {
+			c.endHere(t, tenure.ErrResigned)
+		}
+	}
+}
+
+// resign gives a term up after its work has returned. Nothing else is asked about the group
+// until that is answered, or was tried often enough.
+func (c *client) resign(group string, token fence.Token, id lease.SessionID, to string, tries int) {
+	if tries == 0 || c.ledBy(group) {
+		return
+	}
+	c.resigning[group] = true
+	c.spent[group] = max(c.spent[group], token)
+	req := request{verb: doResign, groups: []string{group}, term: token, session: id, own: c.way != lends, to: to}
+	c.call(req, c.w.timing.CallTimeout, func(r *response) {
+		c.resigning[group] = false
+		if r == nil || !r.ok && !r.dead {
+			c.resign(group, token, id, "", tries-1)
+		}
+		c.contest(group)
+	})
+}
+
+func (c *client) ledBy(group string) bool {
+	return slices.ContainsFunc(c.terms, func(t *term) bool { return t.group == group && !t.returned })
+}
+
+// openSession opens the session of a client that campaigns for many groups.
+func (c *client) openSession() {
+	if c.busy[all] {
+		return
+	}
+	c.busy[all] = true
+	var x *exchange
+	x = c.call(request{verb: doOpen, groups: c.scope}, 2*c.w.timing.CallTimeout, func(r *response) {
+		c.busy[all] = false
+		if r == nil || !r.ok {
+			c.soon(c.w.between(0, c.w.timing.Beat), c.campaigns)
+			return
+		}
+		c.session, c.sent, c.kept = r.session, x.sent, c.until(x, r)
+		c.keep()
+		c.campaigns()
+	})
+}
+
+// campaigns goes on with all campaigns.
+func (c *client) campaigns() {
+	for _, g := range c.w.groups {
+		if c.wants[g] {
+			c.contest(g)
+		}
+	}
+}
+
+// keep sends the keep-alives of the session: one for all groups.
+func (c *client) keep() {
+	tm, id := c.w.timing, c.session
+	c.soon(max(0, tm.Beat-c.now().Sub(c.sent)), func() {
+		var x *exchange
+		x = c.call(request{verb: doKeepAlive, session: id}, tm.CallTimeout, func(r *response) {
+			switch {
+			case c.session != id:
+			case r == nil, !r.ok && !r.dead:
+				c.sent = c.now().Add(c.w.between(0, tm.BackoffMin) - tm.Beat)
+			case r.dead:
+				c.lost(id)
+			default:
+				c.sent, c.kept = x.sent, max(c.kept, c.until(x, r))
+				for _, t := range c.terms {
+					if t.session == id && !t.ended {
+						t.until = max(t.until, c.kept)
+					}
+				}
+				c.asked(r.requests)
+			}
+			if c.session == id {
+				c.keep()
+			}
+		})
+	})
+}
+
+// lost: the session is dead, and with it everything that it led.
+func (c *client) lost(id lease.SessionID) {
+	c.session = ""
+	for _, t := range slices.Clone(c.terms) {
+		if t.session == id && !t.ended {
+			c.endHere(t, tenure.ErrLost)
+		}
+	}
+	c.campaigns()
+}

@@ -1,0 +1,10 @@
+//go:build !planted
+
+package sim
+
+import (
+	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/lease"
+)
+
+func guardConfig(plant.Set) lease.GuardConfig { return lease.GuardConfig{} }

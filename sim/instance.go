@@ -1,0 +1,417 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/election"
+	"github.com/tenurehq/tenure/lease"
+)
+
+// instance is one instance of the election service: the real campaigns, renewals and
+// resignations of internal/election behind a shell of a few lines. It is a process without a
+// machine of its own. Each call has one.
+type instance struct {
+	*node
+	views  map[string]lease.View // of the watch
+	synced bool
+	calls  []*serving
+}
+
+type verb uint8
+
+const (
+	doCampaign verb = iota // Group, or Groups with a Session
+	doRenew
+	doResign
+	doOpen
+	doKeepAlive
+)
+
+func (v verb) String() string {
+	return [...]string{"campaign", "renew", "resign", "open", "keep-alive"}[v]
+}
+
+// request is what a client asks for, as docs/api.md describes it.
+type request struct {
+	verb
+	by       *node
+	instance string
+	chosen   bool // the client chose the instance
+	groups   []string
+	wait     time.Duration
+	session  lease.SessionID // the handle
+	own      bool            // the session is that of a campaign
+	term     fence.Token
+	to       string
+}
+
+// response is the service's answer. ok is a 200.
+type response struct {
+	ok       bool
+	dead     bool // 409: the session or the term is over
+	session  lease.SessionID
+	led      map[string]fence.Token
+	ttl      time.Duration
+	held     time.Duration
+	requests []lease.Request
+}
+
+// serving is one call at an instance.
+type serving struct {
+	i        *instance
+	life     int       // of the instance
+	x        *exchange // nil: a copy of a call, nobody waits for its answer
+	req      *request
+	arrived  clock.Instant
+	at       instant
+	campaign *election.Campaign
+	lent     bool
+	watching bool
+	seen     []lease.View
+	gone     bool // the instance has noticed that its client left
+	told     bool // the campaign was ended
+	answered bool
+	wakeAt   instant
+}
+
+// behalf is the store of an instance as a handler uses it. It says for whom each call is.
+type behalf struct {
+	lease.Store
+	t *task
+}
+
+func (s behalf) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+	s.t.call = &lease.Call{Kind: lease.CallBeat, Session: id}
+	return s.Store.KeepAlive(ctx, id, groups...)
+}
+
+func (s behalf) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+	s.t.call = &lease.Call{Kind: lease.CallRelease, Session: id, To: to, Held: held}
+	return s.Store.Release(ctx, id, to, why, held...)
+}
+
+func (s behalf) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+	s.t.call = &lease.Call{Kind: lease.CallClose, Session: id, Seen: seen}
+	s.t.n.w.store.closing(id)
+	return s.Store.Close(ctx, id, why, seen...)
+}
+
+// start begins to watch.
+func (i *instance) start() {
+	i.views, i.synced, i.calls = map[string]lease.View{}, false, nil
+	i.watch()
+}
+
+// step takes what the watch has seen.
+func (i *instance) step(events []lease.Event) {
+	var moved []lease.Event
+	for _, e := range events {
+		switch {
+		case e.Kind == lease.OnWatchLost:
+			i.synced = false
+			i.soon(i.w.between(50*time.Millisecond, 2*time.Second), i.watch)
+		case e.Kind != lease.OnView:
+		case e.View.Group == "":
+			i.synced = true
+		default:
+			i.views[e.View.Group] = *e.View
+			moved = append(moved, e)
+		}
+	}
+	if !i.synced {
+		return
+	}
+	for _, s := range slices.Clone(i.calls) {
+		mine := slices.DeleteFunc(slices.Clone(moved), func(e lease.Event) bool {
+			return s.watching || !slices.Contains(s.req.groups, e.View.Group)
+		})
+		if s.campaign != nil && (s.watching || len(mine) > 0) {
+			s.step(mine...)
+		}
+	}
+}
+
+// serve takes a call that has arrived. A copy has nobody who waits for the answer.
+func (i *instance) serve(x *exchange, copied bool) {
+	if !i.up {
+		if !copied && i.w.chance(0.5) {
+			x.c.road.back(func() { x.finish(nil) })
+		}
+		return
+	}
+	i.doing(i.life, func() {
+		req := *x.req
+		if !req.chosen { // each call is a process of its own
+			i.w.ids++
+			req.instance = fmt.Sprintf("call-%016d", i.w.ids)
+		}
+		s := &serving{i: i, life: i.life, req: &req, arrived: i.now(), at: i.w.now, wakeAt: never}
+		if !copied {
+			s.x, x.at = x, s
+		}
+		i.calls = append(i.calls, s)
+		s.serve()
+	})
+}
+
+// work runs a handler's code, then done.
+func (s *serving) work(f func(lease.Store), done func()) {
+	t := &task{by: s.req.by, instance: s.req.instance}
+	s.i.run(t, func() { f(behalf{s.i.engine, t}) }, done)
+}
+
+func (s *serving) candidate() tenure.Candidate { return s.req.by.candidate }
+
+func (s *serving) claim() election.Claim {
+	return election.Claim{
+		Group: s.req.groups[0], Node: s.candidate().ID, Term: s.req.term, Session: s.req.session, Own: s.req.own, Plant: s.i.w.cfg.Plant,
+	}
+}
+
+func (s *serving) serve() {
+	var r response
+	var err error
+	var session lease.Session
+	var sent clock.Instant
+	reply := func() {
+		var over *election.NotLeaderError
+		r.ok, r.dead = err == nil, errors.As(err, &over) || errors.Is(err, lease.ErrSessionDead)
+		s.reply(&r)
+	}
+	switch s.req.verb {
+	case doCampaign:
+		if s.req.session == "" {
+			s.contend()
+			return
+		}
+		s.work(func(e lease.Store) {
+			var beat lease.Beat
+			if session, err = e.Session(background, s.req.session); err == nil {
+				sent = s.i.now()
+				beat, err = e.KeepAlive(background, session.ID)
+				session.TTL = beat.TTL
+			}
+		}, func() {
+			if err != nil {
+				reply()
+				return
+			}
+			s.lent = true
+			s.begin(election.Config{Machine: lease.MachineConfig{
+				Candidate: session.Candidate, Scope: session.Scope, Session: &session, Sent: sent, Lent: true,
+			}})
+		})
+	case doRenew:
+		s.work(func(e lease.Store) {
+			var beat lease.Beat
+			_, beat, err = election.Renew(background, e, s.claim())
+			r.ttl, r.requests = beat.TTL, beat.Requests
+		}, func() {
+			if err == nil {
+				s.i.w.store.renewed(s.req, s.at)
+			}
+			reply()
+		})
+	case doResign:
+		s.work(func(e lease.Store) { _, err = election.Resign(background, e, s.successor, s.claim(), s.req.to) }, reply)
+	case doOpen:
+		s.work(func(e lease.Store) {
+			session, err = e.Open(background, s.candidate(), s.i.w.timing.TTL, lease.OpenOptions{Scope: s.req.groups, Instance: s.req.instance, Attempt: "session"})
+			r.session, r.ttl = session.ID, session.TTL
+		}, reply)
+	case doKeepAlive:
+		s.work(func(e lease.Store) {
+			var beat lease.Beat
+			beat, err = e.KeepAlive(background, s.req.session)
+			r.ttl, r.requests = beat.TTL, beat.Requests
+		}, reply)
+	}
+}
+
+// successor finds the youngest session of a node.
+func (s *serving) successor(_ context.Context, node string) (lease.Session, error) {
+	id, found := s.i.roster.Newest(s.req.groups[0], node, s.req.session)
+	if !found {
+		return lease.Session{}, lease.ErrSuccessor
+	}
+	return lease.Session{ID: id, Candidate: tenure.Candidate{ID: node}}, nil
+}
+
+// contend campaigns in a session of the call's own.
+func (s *serving) contend() {
+	var v lease.View
+	var err error
+	ours, group := false, s.req.groups[0]
+	s.work(func(e lease.Store) {
+		if v, err = e.Read(background, group); err != nil || v.State != tenure.Led || v.Candidate.ID != s.candidate().ID {
+			return
+		}
+		var holder lease.Session
+		holder, err = e.Session(background, v.Holder)
+		if errors.Is(err, lease.ErrSessionDead) {
+			v.State, err = tenure.Vacant, nil // it died just now
+			return
+		}
+		ours = holder.Instance == lease.InstanceDigest(s.req.instance) && slices.Equal(holder.Scope, s.req.groups)
+	}, func() {
+		if err != nil || !ours && v.State == tenure.Led && s.req.wait == 0 {
+			s.reply(&response{})
+			return
+		}
+		s.seen = []lease.View{v}
+		s.begin(election.Config{Retriable: s.req.chosen, Machine: lease.MachineConfig{
+			Candidate: s.candidate(), Scope: s.req.groups, Attempt: "campaign " + group,
+		}})
+	})
+}
+
+func (s *serving) begin(cfg election.Config) {
+	i := s.i
+	if s.gone {
+		s.reply(&response{})
+		return
+	}
+	cfg.Groups, cfg.Wait = s.req.groups, s.req.wait > 0
+	cfg.Deadline = i.now().Add(2 * i.w.timing.CallTimeout)
+	m := &cfg.Machine
+	if cfg.Wait {
+		cfg.Deadline, m.Line = s.arrived.Add(s.req.wait), i.roster
+	}
+	m.Timing, m.Caps, m.Seed, m.Plant = i.w.timing, i.store.Caps(), i.w.rand.Uint64(), i.w.cfg.Plant
+	s.campaign = election.New(cfg)
+	s.step()
+}
+
+// step is the shell of a campaign: it makes the calls, shows what the watch sees, and answers.
+func (s *serving) step(events ...lease.Event) {
+	for {
+		for _, a := range slices.Clone(s.campaign.Step(s.i.now(), events...)) {
+			switch a.Kind {
+			case lease.DoCall:
+				s.make(a.Call)
+			case lease.DoWatch:
+				s.watching = true
+			}
+		}
+		events = nil
+		out, done := s.campaign.Done()
+		if done && len(out.Led) > 0 && s.gone && !s.told {
+			s.told, events = true, []lease.Event{{Kind: election.OnGone, Cause: context.Canceled}}
+			continue
+		}
+		if done && !s.answered {
+			s.over(&out)
+		}
+		if done || !s.watching {
+			break
+		}
+		if s.seen == nil && !s.i.synced {
+			break // what cannot be seen is not vacant
+		}
+		views := s.seen
+		for k := 0; s.seen == nil && k < len(s.req.groups); k++ {
+			views = append(views, s.i.view(s.req.groups[k]))
+		}
+		s.watching, s.seen = false, nil
+		for k := range views {
+			events = append(events, lease.Event{Kind: lease.OnView, View: &views[k]})
+		}
+		events = append(events, lease.Event{Kind: lease.OnView, View: &lease.View{}})
+	}
+	if s.answered && s.campaign.Next() == clock.Never {
+		s.i.forget(s)
+	}
+	s.i.wake(&s.wakeAt, s.campaign.Next, func() { s.step() })
+}
+
+// view is what the watch has shown of a group.
+func (i *instance) view(group string) lease.View {
+	if v, known := i.views[group]; known {
+		return v
+	}
+	return lease.View{Record: lease.Record{Group: group}, State: tenure.Vacant}
+}
+
+func (i *instance) forget(s *serving) {
+	i.calls = slices.DeleteFunc(i.calls, func(o *serving) bool { return o == s })
+}
+
+// make makes a call of the campaign.
+func (s *serving) make(c *lease.Call) {
+	i, w := s.i, s.i.w
+	w.result.Calls++
+	if w.trace != nil {
+		w.log("%-8s sends %s %s for %s", i.name, c.Kind, c.Session, s.req.by.name)
+	}
+	switch c.Kind {
+	case lease.CallClose:
+		w.store.closing(c.Session)
+	case lease.CallAcquire:
+		for _, seen := range c.Seen {
+			w.store.grants[seen.Group].tries++
+		}
+		if w.chance(0.5) {
+			w.atChange(i.node)
+		} else {
+			w.atChange(s.req.by)
+		}
+	}
+	t := &task{call: c, by: s.req.by, instance: s.req.instance}
+	var r *lease.Reply
+	i.run(t, func() {
+		r = c.Do(background, i.engine, s.candidate(), lease.OpenOptions{Scope: s.req.groups, Instance: s.req.instance})
+	}, func() {
+		if r.Err != nil && w.trace != nil {
+			w.log("%-8s is told of %s for %s: %v", i.name, c.Kind, s.req.by.name, r.Err)
+		}
+		w.store.answered(t, r)
+		if s.campaign.Next() != clock.Never {
+			s.step(lease.Event{Kind: lease.OnReply, Reply: r})
+		}
+	})
+}
+
+// over answers a campaign that has ended.
+func (s *serving) over(out *election.Outcome) {
+	w := s.i.w
+	r := &response{ok: len(out.Led) > 0, session: out.Session.ID, led: map[string]fence.Token{}, ttl: out.Session.TTL, held: out.Held(s.arrived, w.timing.Drift)}
+	for g, rec := range out.Led {
+		r.led[g] = rec.Token
+		if f := w.store.grants[g].wrong[grantKey{rec.Token, rec.Holder}]; f != nil && !f.excused {
+			w.broken(f.guarantee, "%s", f.text)
+		}
+	}
+	if !r.ok {
+		r.dead = s.lent && errors.Is(out.Failed[s.req.groups[0]], lease.ErrSessionDead)
+		w.checkLeft(s, out)
+	}
+	s.reply(r)
+}
+
+// reply answers the client, if it is there.
+func (s *serving) reply(r *response) {
+	s.answered = true
+	if s.campaign == nil || s.campaign.Next() == clock.Never {
+		s.i.forget(s)
+	}
+	if x := s.x; x != nil && !x.broken && !s.gone {
+		s.i.w.log("%-8s answers %s of %s: %v %v %s", s.i.name, s.req.verb, s.req.by.name, r.ok, r.led, r.session)
+		x.c.road.back(func() { x.finish(r) })
+	}
+}
+
+// end ends a campaign whose client has left, or whose instance stops.
+func (s *serving) end(cause error) {
+	if s.campaign != nil && !s.answered && !s.told {
+		s.told = true
+		s.i.w.saw(callEnded)
+		s.step(lease.Event{Kind: election.OnGone, Cause: cause})
+	}
+}
