@@ -83,6 +83,7 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	if err != nil {
 		return kv.Result{}, err
 	}
+	d.sawTerm(resp.Header.RaftTerm)
 	r := kv.Result{OK: resp.Succeeded, Index: uint64(resp.Header.Revision), Incarnation: incarnation(resp.Header)}
 	answers := resp.Responses
 	if r.OK {
@@ -217,6 +218,7 @@ func (d *Driver) Renew(ctx context.Context, id string, read []string) (time.Dura
 		case resp.Header.RaftTerm != renewed.Header.RaftTerm:
 			return errQuorum
 		}
+		d.sawTerm(resp.Header.RaftTerm)
 		r = kv.Result{OK: true, Index: uint64(resp.Header.Revision), Incarnation: incarnation(resp.Header), Items: d.items(read, resp.Responses)}
 		if renewed.TTL <= 0 {
 			// Only a quorum can say that a lease is dead; the first key is the session's.

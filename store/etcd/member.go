@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -38,6 +39,8 @@ const (
 	dial = 2 * time.Second
 	// redial is how long at most a member that is back waits to be noticed.
 	redial = time.Second
+	// search bounds how long the leader is looked for.
+	search = time.Second / 2
 )
 
 // connect returns the client. The first call makes it, which with a password takes
@@ -104,6 +107,40 @@ func (m *member) close() {
 	}
 	m.mu.Unlock()
 	m.work.Wait()
+}
+
+// sawTerm looks for the leader when the cluster has elected one.
+func (d *Driver) sawTerm(term uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if term > d.term && len(d.members) > 1 && d.ctx.Err() == nil {
+		d.term = term
+		d.work.Go(d.preferLeader)
+	}
+}
+
+// preferLeader makes the member that leads the cluster the first to be asked. It applies a
+// commit before the others do, and a keep-alive or a linearizable read at another member asks it anyway.
+func (d *Driver) preferLeader() {
+	ctx, cancel := context.WithTimeout(d.ctx, search)
+	defer cancel()
+	var all sync.WaitGroup
+	for i, m := range d.members {
+		all.Go(func() {
+			c, err := m.connect(ctx)
+			if err != nil {
+				return
+			}
+			r, err := pb.NewMaintenanceClient(c.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
+			if err == nil && r.Leader == r.Header.MemberId {
+				d.mu.Lock()
+				d.preferred = i
+				d.mu.Unlock()
+				cancel()
+			}
+		})
+	}
+	all.Wait()
 }
 
 // each gives a call to one member after the other until one answers. The time
