@@ -31,6 +31,10 @@ type member struct {
 	err    error         // of the last attempt
 	closed bool
 	work   sync.WaitGroup
+
+	// revision is what the last answer to a call had, and answered when that came.
+	revision int64
+	answered time.Time
 }
 
 const (
@@ -109,14 +113,35 @@ func (m *member) close() {
 	m.work.Wait()
 }
 
-// sawTerm looks for the leader when the cluster has elected one.
-func (d *Driver) sawTerm(term uint64) {
+// heardFrom takes note of an answer: its member lives, and the cluster may have elected another
+// leader since.
+func (d *Driver) heardFrom(c *clientv3.Client, h *pb.ResponseHeader) {
+	for _, m := range d.members {
+		m.mu.Lock()
+		if m.client == c {
+			m.revision, m.answered = h.Revision, time.Now()
+		}
+		m.mu.Unlock()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if term > d.term && len(d.members) > 1 && d.ctx.Err() == nil {
-		d.term = term
+	if h.RaftTerm > d.term && len(d.members) > 1 && d.ctx.Err() == nil {
+		d.term = h.RaftTerm
 		d.work.Go(d.preferLeader)
 	}
+}
+
+// missedNothing returns when the member last answered a call, if a watch at it that knows the
+// revision had missed nothing by then.
+func (d *Driver) missedNothing(c *clientv3.Client, revision int64) (at time.Time) {
+	for _, m := range d.members {
+		m.mu.Lock()
+		if m.client == c && m.revision == revision {
+			at = m.answered
+		}
+		m.mu.Unlock()
+	}
+	return at
 }
 
 // preferLeader makes the member that leads the cluster the first to be asked. It applies a

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -193,16 +194,26 @@ func used(t *testing.T, pid int) time.Duration {
 // time of etcd beside as many that wait in etcd's own Election.
 func TestScaleAtRest(t *testing.T) {
 	scale(t)
-	const candidates, window = 1000, 40 * time.Second
+	candidates, window := 1000, 40*time.Second
+	if n, err := strconv.Atoi(os.Getenv("TENURE_CANDIDATES")); err == nil {
+		candidates = n
+	}
 	cluster := enginetest.Cluster(t, 1)
-	pid := cluster.Members[0].PID()
+	pid, endpoint := cluster.Members[0].PID(), cluster.Endpoints()[0]
 
 	c := newCrowd(t, cluster.Endpoints(), "rest", candidates)
 	here(t, open(t, cluster.Endpoints()), "rest", candidates)
 	wait(t, 2*scaleTTL)
+	before := messages(t, endpoint)
 	beats, other, cpu := c.beats.Load(), c.other.Load(), used(t, pid)
 	wait(t, window)
 	beats, other, cpu = c.beats.Load()-beats, c.other.Load()-other, used(t, pid)-cpu
+	after := messages(t, endpoint)
+	for _, kind := range slices.Sorted(maps.Keys(after)) {
+		if n := after[kind] - before[kind]; n > 0 {
+			t.Logf("etcd received %d of %s, %.2f for each keep-alive", n, kind, float64(n)/float64(beats))
+		}
+	}
 	c.end()
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -225,7 +236,7 @@ func TestScaleAtRest(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		r, err := raw(t, cluster.Endpoints()).Get(ctx, "/stock/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-		if err == nil && r.Count < candidates {
+		if err == nil && r.Count < int64(candidates) {
 			time.Sleep(time.Second)
 			err = fmt.Errorf("%d of %d campaign", r.Count, candidates)
 		}

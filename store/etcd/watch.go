@@ -17,10 +17,12 @@ import (
 )
 
 const (
-	// probeEvery is how often a watch asks for a sign of life, silentFor how long it goes
-	// without one before it moves to another member.
+	// probeEvery is how often a watch looks for a sign of life. It asks for one after quietFor
+	// without, and moves to another member after silentFor. The answers of a member to other
+	// calls are signs too, so candidates with the default timing need not ask.
 	probeEvery = time.Second
-	silentFor  = 3 * time.Second
+	quietFor   = 5 * time.Second / 2
+	silentFor  = 4 * time.Second
 	// giveUpAfter is how long a watch goes without any member before it ends.
 	giveUpAfter = 10 * time.Second
 )
@@ -192,6 +194,13 @@ func (w *watch) hear(ctx context.Context, s *stream, heard *time.Time) error {
 				return err
 			}
 		case <-probe.C:
+			if at := w.d.missedNothing(s.client, w.revision); at.After(here) {
+				here = at
+				*heard = here
+			}
+			if time.Since(here) < quietFor {
+				continue
+			}
 			if time.Since(here) > silentFor {
 				// etcd gives no sign of life to a watch that waits for a revision to come:
 				// then there must be none yet.
