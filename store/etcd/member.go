@@ -145,7 +145,7 @@ func (d *Driver) missedNothing(c *clientv3.Client, revision int64) (at time.Time
 }
 
 // preferLeader makes the member that leads the cluster the first to be asked. It applies a
-// commit before the others do, and a keep-alive or a linearizable read at another member asks it anyway.
+// commit before the others do, and they ask it about keep-alives and linearizable reads anyway.
 func (d *Driver) preferLeader() {
 	ctx, cancel := context.WithTimeout(d.ctx, search)
 	defer cancel()
