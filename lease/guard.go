@@ -13,7 +13,7 @@ import (
 )
 
 // Ruled is a Store that can make its grants depend on the rules: what operators lay down in
-// the attributes of "group/..." and "node/...". A type that wraps a Ruled must pass both
+// the attributes of "group/..." and "node/...". A type that wraps a Ruled must pass these
 // methods on, or nothing enforces the rules.
 type Ruled interface {
 	Store
@@ -23,6 +23,9 @@ type Ruled interface {
 	// Under returns the same store, but its Open, its Acquire, and its Release to a
 	// successor succeed only while the rules have that version: ErrRules otherwise.
 	Under(version uint64) Store
+	// Describe returns a session as it was opened, from memory if the store has seen it.
+	// The session may have ended since. ErrSessionDead: it has.
+	Describe(ctx context.Context, id SessionID) (Session, error)
 }
 
 // GuardConfig sets what a guard does not read from the store. The zero value is complete.
@@ -95,7 +98,7 @@ func Guard(s Store, cfg GuardConfig) Store {
 	if !ok {
 		return s
 	}
-	return &guard{Store: s, ruled: r, cfg: cfg, laid: map[string]Attributes{}, sessions: map[SessionID]Session{}}
+	return &guard{Store: s, ruled: r, cfg: cfg, laid: map[string]Attributes{}}
 }
 
 type guard struct {
@@ -103,14 +106,13 @@ type guard struct {
 	ruled Ruled
 	cfg   GuardConfig
 
-	mu       sync.Mutex
-	version  uint64                // of the rules; 0: there are none
-	laid     map[string]Attributes // rules of that version
-	sessions map[SessionID]Session
+	mu      sync.Mutex
+	version uint64                // of the rules; 0: there are none
+	laid    map[string]Attributes // rules of that version
 }
 
 const (
-	// guardKept bounds the rules and the sessions that a guard keeps.
+	// guardKept bounds the rules that a guard keeps.
 	guardKept = 1 << 16
 	// ruleTries is how often a grant is tried while the rules keep changing.
 	ruleTries = 3
@@ -118,16 +120,12 @@ const (
 
 // Open implements Store. A cordoned node gets no session, so nobody takes it for a successor.
 func (g *guard) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o OpenOptions) (Session, error) {
-	s, err := under(ctx, g, Session{Candidate: c}, nil, func(s Store) (Session, error) { return s.Open(ctx, c, ttl, o) })
-	if err == nil {
-		g.remember(s)
-	}
-	return s, err
+	return under(ctx, g, Session{Candidate: c}, nil, func(s Store) (Session, error) { return s.Open(ctx, c, ttl, o) })
 }
 
 // Acquire implements Store.
 func (g *guard) Acquire(ctx context.Context, id SessionID, seen ...Record) ([]Record, error) {
-	to, err := g.session(ctx, id)
+	to, err := g.ruled.Describe(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +138,7 @@ func (g *guard) Release(ctx context.Context, id, to SessionID, why Reason, held 
 	if to == "" {
 		return release(g.Store)
 	}
-	next, err := g.session(ctx, to)
+	next, err := g.ruled.Describe(ctx, to)
 	switch {
 	case errors.Is(err, ErrSessionDead):
 		return release(g.Store) // which knows what to answer
@@ -240,28 +238,4 @@ func (g *guard) check(to Session, records []Record, rules []Attributes) error {
 // Rules reads rules as they are now, past what is kept.
 func (g *guard) Rules(ctx context.Context, names ...string) (uint64, []Attributes, error) {
 	return g.ruled.Rules(ctx, names...)
-}
-
-// session returns who has a session, and its TTL. Neither changes, and no id is used again.
-func (g *guard) session(ctx context.Context, id SessionID) (Session, error) {
-	g.mu.Lock()
-	s, ok := g.sessions[id]
-	g.mu.Unlock()
-	if ok {
-		return s, nil
-	}
-	s, err := g.Store.Session(ctx, id)
-	if err == nil {
-		g.remember(s)
-	}
-	return s, err
-}
-
-func (g *guard) remember(s Session) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.sessions) >= guardKept {
-		clear(g.sessions)
-	}
-	g.sessions[s.ID] = Session{Candidate: tenure.Candidate{ID: s.Candidate.ID}, TTL: s.TTL}
 }

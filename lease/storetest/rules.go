@@ -43,6 +43,15 @@ func rulesCompared(c *check) {
 		c.errorf("the rule reads as %+v, %v", laid, err)
 	}
 	a, b := c.session("a"), c.session("b")
+	for _, id := range []lease.SessionID{a, b} {
+		living, err := s.Session(c.ctx, id)
+		c.must("session", err)
+		if d, err := s.Describe(c.ctx, id); err != nil || d.ID != id || d.Candidate.ID != living.Candidate.ID || d.TTL != living.TTL {
+			c.errorf("the session %+v is described as %+v, %v", living, d, err)
+		}
+	}
+	_, err := s.Describe(c.ctx, "0123456789abcdef")
+	c.wants("describe a session that never was", err, lease.ErrSessionDead)
 	held := c.take(a, c.group("held"))
 	free := c.read(c.group("g")).Record
 	open := func(version uint64) error {
@@ -72,7 +81,7 @@ func rulesCompared(c *check) {
 	if now := c.read(held.Group); now.Holder != b {
 		c.errorf("the group was not handed over: %+v", now)
 	}
-	_, err := s.Under(old).Release(c.ctx, b, "", "", c.read(held.Group).Record)
+	_, err = s.Under(old).Release(c.ctx, b, "", "", c.read(held.Group).Record)
 	c.wants("release to nobody under old rules", err, nil)
 }
 

@@ -34,8 +34,8 @@
 //	meta                        deployment, epoch, incarnation, format; rewound and why
 //
 // A key's version is its mod revision, a session's id that of its lease, which the
-// client chooses: the retries of an Open ask for the same lease. One watch sees all keys
-// in the order in which they changed: a vacancy that it announces needs no second look.
+// client chooses: the retries of an Open ask for the same lease. One watch sees sessions and
+// records in the order in which they changed: a vacancy that it announces needs no second look.
 //
 // # Upgrading
 //
@@ -56,5 +56,6 @@
 //
 // Each call is given to one member and moves on to the next when that one fails
 // or is slow, within the call's deadline; the one that answered is asked first
-// next time. A member that is stopped, black-holed or killed costs one try.
+// next time. A member that is stopped, black-holed or killed costs one try. When etcd has
+// elected a leader, that member is asked first, because it applies commits before the others.
 package etcd

@@ -71,7 +71,9 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	then = append(then, d.gets(t.Read)...)
 	var resp *clientv3.TxnResponse
 	err := d.each(ctx, "commit", func(ctx context.Context, c *clientv3.Client) (err error) {
-		resp, err = c.Txn(ctx).If(cmps...).Then(then...).Else(otherwise...).Commit()
+		if resp, err = c.Txn(ctx).If(cmps...).Then(then...).Else(otherwise...).Commit(); err == nil {
+			d.heardFrom(c, resp.Header)
+		}
 		return err
 	})
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
@@ -217,6 +219,7 @@ func (d *Driver) Renew(ctx context.Context, id string, read []string) (time.Dura
 		case resp.Header.RaftTerm != renewed.Header.RaftTerm:
 			return errQuorum
 		}
+		d.heardFrom(c, resp.Header)
 		r = kv.Result{OK: true, Index: uint64(resp.Header.Revision), Incarnation: incarnation(resp.Header), Items: d.items(read, resp.Responses)}
 		if renewed.TTL <= 0 {
 			// Only a quorum can say that a lease is dead; the first key is the session's.

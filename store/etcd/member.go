@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -30,6 +31,10 @@ type member struct {
 	err    error         // of the last attempt
 	closed bool
 	work   sync.WaitGroup
+
+	// revision is what the last answer to a call had, and answered when that came.
+	revision int64
+	answered time.Time
 }
 
 const (
@@ -38,6 +43,8 @@ const (
 	dial = 2 * time.Second
 	// redial is how long at most a member that is back waits to be noticed.
 	redial = time.Second
+	// search bounds how long the leader is looked for.
+	search = time.Second / 2
 )
 
 // connect returns the client. The first call makes it, which with a password takes
@@ -104,6 +111,61 @@ func (m *member) close() {
 	}
 	m.mu.Unlock()
 	m.work.Wait()
+}
+
+// heardFrom takes note of an answer: its member lives, and the cluster may have elected another
+// leader since.
+func (d *Driver) heardFrom(c *clientv3.Client, h *pb.ResponseHeader) {
+	for _, m := range d.members {
+		m.mu.Lock()
+		if m.client == c {
+			m.revision, m.answered = h.Revision, time.Now()
+		}
+		m.mu.Unlock()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if h.RaftTerm > d.term && len(d.members) > 1 && d.ctx.Err() == nil {
+		d.term = h.RaftTerm
+		d.work.Go(d.preferLeader)
+	}
+}
+
+// missedNothing returns when the member last answered a call, if a watch at it that knows the
+// revision had missed nothing by then.
+func (d *Driver) missedNothing(c *clientv3.Client, revision int64) (at time.Time) {
+	for _, m := range d.members {
+		m.mu.Lock()
+		if m.client == c && m.revision == revision {
+			at = m.answered
+		}
+		m.mu.Unlock()
+	}
+	return at
+}
+
+// preferLeader makes the member that leads the cluster the first to be asked. It applies a
+// commit before the others do, and they ask it about keep-alives and linearizable reads anyway.
+func (d *Driver) preferLeader() {
+	ctx, cancel := context.WithTimeout(d.ctx, search)
+	defer cancel()
+	var all sync.WaitGroup
+	for i, m := range d.members {
+		all.Go(func() {
+			c, err := m.connect(ctx)
+			if err != nil {
+				return
+			}
+			r, err := pb.NewMaintenanceClient(c.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
+			if err == nil && r.Leader == r.Header.MemberId {
+				d.mu.Lock()
+				d.preferred = i
+				d.mu.Unlock()
+				cancel()
+			}
+		})
+	}
+	all.Wait()
 }
 
 // each gives a call to one member after the other until one answers. The time

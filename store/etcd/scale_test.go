@@ -4,8 +4,10 @@ package etcd_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -193,16 +195,26 @@ func used(t *testing.T, pid int) time.Duration {
 // time of etcd beside as many that wait in etcd's own Election.
 func TestScaleAtRest(t *testing.T) {
 	scale(t)
-	const candidates, window = 1000, 40 * time.Second
+	candidates, window := 1000, 40*time.Second
+	if n, err := strconv.Atoi(os.Getenv("TENURE_CANDIDATES")); err == nil {
+		candidates = n
+	}
 	cluster := enginetest.Cluster(t, 1)
-	pid := cluster.Members[0].PID()
+	pid, endpoint := cluster.Members[0].PID(), cluster.Endpoints()[0]
 
 	c := newCrowd(t, cluster.Endpoints(), "rest", candidates)
 	here(t, open(t, cluster.Endpoints()), "rest", candidates)
 	wait(t, 2*scaleTTL)
+	before := messages(t, endpoint)
 	beats, other, cpu := c.beats.Load(), c.other.Load(), used(t, pid)
 	wait(t, window)
 	beats, other, cpu = c.beats.Load()-beats, c.other.Load()-other, used(t, pid)-cpu
+	after := messages(t, endpoint)
+	for _, kind := range slices.Sorted(maps.Keys(after)) {
+		if n := after[kind] - before[kind]; n > 0 {
+			t.Logf("etcd received %d of %s, %.2f for each keep-alive", n, kind, float64(n)/float64(beats))
+		}
+	}
 	c.end()
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -225,7 +237,7 @@ func TestScaleAtRest(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		r, err := raw(t, cluster.Endpoints()).Get(ctx, "/stock/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-		if err == nil && r.Count < candidates {
+		if err == nil && r.Count < int64(candidates) {
 			time.Sleep(time.Second)
 			err = fmt.Errorf("%d of %d campaign", r.Count, candidates)
 		}
@@ -244,6 +256,107 @@ func TestScaleAtRest(t *testing.T) {
 	if calls > 1.1 || ratio > 2 {
 		t.Error("a bar is missed")
 	}
+}
+
+// trying counts the groups that a candidate tries to acquire, and those that conflict.
+type trying struct {
+	lease.Store
+	tried, conflicted *atomic.Int64
+}
+
+func (s trying) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+	s.tried.Add(int64(len(seen)))
+	got, err := s.Store.Acquire(ctx, id, seen...)
+	if errors.Is(err, lease.ErrConflict) {
+		s.conflicted.Add(int64(len(seen)))
+	}
+	return got, err
+}
+
+// The groups of one process that dies are led by three others soon after its session has
+// expired. TENURE_GROUPS sets their number.
+func TestScaleTakeover(t *testing.T) {
+	scale(t)
+	groups := 10_000
+	if n, err := strconv.Atoi(os.Getenv("TENURE_GROUPS")); err == nil {
+		groups = n
+	}
+	cluster := enginetest.Cluster(t, 3)
+	var tried, conflicted atomic.Int64
+	led := make(chan time.Time, groups)
+	var all sync.WaitGroup
+	defer all.Wait()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	campaign := func(store lease.Store, id string, led chan<- time.Time) {
+		// Unguarded: a type around the store hides its rules, and there are none.
+		n, err := lease.New(store, lease.Config{
+			Candidate: tenure.Candidate{ID: id}, Scope: lease.Scope{"shard-*"}, Timing: lease.Timing{TTL: 3 * time.Second},
+			Log: slog.New(slog.DiscardHandler), Unguarded: true,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range groups {
+			e := elector(t, n, fmt.Sprintf("shard-%d", i))
+			all.Go(func() {
+				if term, err := e.Campaign(ctx); err == nil {
+					led <- time.Now()
+					select {
+					case <-term.Context().Done():
+					case <-ctx.Done():
+					}
+					_ = term.Resign(context.WithoutCancel(ctx))
+				}
+			})
+		}
+		t.Cleanup(func() {
+			closing, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			_ = n.Close(closing)
+		})
+	}
+	victim := open(t, cluster.Endpoints())
+	first := make(chan time.Time, groups)
+	campaign(victim, "victim", first)
+	for range groups {
+		<-first
+	}
+	for i := range 3 {
+		campaign(trying{open(t, cluster.Endpoints()), &tried, &conflicted}, fmt.Sprintf("survivor-%d", i), led)
+	}
+	wait(t, 5*time.Second)
+	vacant := make(chan time.Time, 1)
+	observer := open(t, cluster.Endpoints())
+	synced := make(chan struct{})
+	all.Go(func() {
+		for u, err := range observer.Watch(ctx, lease.Scope{"shard-*"}) {
+			switch {
+			case err != nil:
+				return
+			case u.Kind == lease.Synced:
+				close(synced)
+			case u.Kind == lease.GroupChanged && u.View.State == tenure.Vacant:
+				vacant <- time.Now()
+				return
+			}
+		}
+	})
+	<-synced
+	tried.Store(0)
+	conflicted.Store(0)
+	victim.Shutdown() // no keep-alive leaves it any more
+	from := <-vacant
+	var last time.Time
+	for range groups {
+		last = <-led
+	}
+	took, share := last.Sub(from), float64(conflicted.Load())/float64(tried.Load())
+	t.Logf("%d groups: all led %v after the first was vacant (bar 1.2 s for 10,000), %.1f %% of %d tries conflicted (bar 5 %%)", groups, took, 100*share, tried.Load())
+	if took > 1200*time.Millisecond || share > 0.05 {
+		t.Error("a bar is missed")
+	}
+	stop()
 }
 
 // burn keeps every core busy until the test ends.

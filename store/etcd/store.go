@@ -69,6 +69,8 @@ type Driver struct {
 
 	mu        sync.Mutex
 	preferred int
+	term      uint64         // Raft term in which the leader was looked for
+	work      sync.WaitGroup // looks for the leader
 }
 
 var _ lease.Store = (*Store)(nil)
@@ -90,6 +92,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		d.Shutdown()
 		return nil, fmt.Errorf("etcd: opening %s: %w", strings.Join(cfg.Endpoints, ","), err)
 	}
+	d.work.Wait() // so that a watch begins at the leader
 	return &Store{s, d}, nil
 }
 
@@ -153,7 +156,10 @@ func (s *Store) Shutdown() {
 
 // Shutdown closes the connections.
 func (d *Driver) Shutdown() {
+	d.mu.Lock()
 	d.cancel()
+	d.mu.Unlock()
+	d.work.Wait()
 	d.beats.close()
 	for _, m := range d.members {
 		m.close()

@@ -17,10 +17,12 @@ import (
 )
 
 const (
-	// probeEvery is how often a watch asks for a sign of life, silentFor how long it goes
-	// without one before it moves to another member.
+	// probeEvery is how often a watch looks for a sign of life. It asks for one after quietFor
+	// without, and moves to another member after silentFor. The answers of a member to other
+	// calls are signs too, so candidates with the default timing need not ask.
 	probeEvery = time.Second
-	silentFor  = 3 * time.Second
+	quietFor   = 5 * time.Second / 2
+	silentFor  = 4 * time.Second
 	// giveUpAfter is how long a watch goes without any member before it ends.
 	giveUpAfter = 10 * time.Second
 )
@@ -31,8 +33,8 @@ var (
 	errBack    = errors.New("etcd: the cluster went back behind what it had told us")
 )
 
-// Watch implements kv.Driver with one etcd watch over all keys, so changes come in their
-// order. It moves to another member when one falls silent.
+// Watch implements kv.Driver with one etcd watch over one range of keys, so changes come in
+// their order. It moves to another member when one falls silent.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
 	return func(yield func(kv.Change, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -64,7 +66,7 @@ type watch struct {
 // run establishes the watch, and again when what it missed was compacted.
 func (w *watch) run(ctx context.Context) error {
 	for {
-		s, err := w.d.listen(ctx)
+		s, err := w.listen(ctx)
 		if err == nil {
 			w.revision = max(w.revision, s.revision)
 			err = w.yield(kv.Change{})
@@ -88,10 +90,12 @@ type stream struct {
 
 // stream begins a watch that lasts as long as ctx. The member has until the end of call to
 // confirm it: the client alone would wait for ever.
-func (d *Driver) stream(ctx, call context.Context, c *clientv3.Client, opts ...clientv3.OpOption) (*stream, error) {
+func (w *watch) stream(ctx, call context.Context, c *clientv3.Client, opts ...clientv3.OpOption) (*stream, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	giveUp := context.AfterFunc(call, cancel)
-	events := c.Watch(ctx, d.key(""), append(opts, clientv3.WithPrefix(), clientv3.WithFragment())...)
+	// The keys of attempts come before all prefixes that are watched, so their events stay at etcd.
+	end := clientv3.GetPrefixRangeEnd(w.d.key(slices.Max(w.prefixes)))
+	events := c.Watch(ctx, w.d.key(slices.Min(w.prefixes)), append(opts, clientv3.WithRange(end), clientv3.WithFragment())...)
 	if !giveUp() {
 		cancel()
 		return nil, call.Err()
@@ -100,10 +104,10 @@ func (d *Driver) stream(ctx, call context.Context, c *clientv3.Client, opts ...c
 }
 
 // listen watches from now on.
-func (d *Driver) listen(ctx context.Context) (*stream, error) {
+func (w *watch) listen(ctx context.Context) (*stream, error) {
 	var s *stream
-	err := d.each(ctx, "watch", func(call context.Context, c *clientv3.Client) (err error) {
-		if s, err = d.stream(ctx, call, c, clientv3.WithCreatedNotify()); err != nil {
+	err := w.d.each(ctx, "watch", func(call context.Context, c *clientv3.Client) (err error) {
+		if s, err = w.stream(ctx, call, c, clientv3.WithCreatedNotify()); err != nil {
 			return err
 		}
 		err = errSilent
@@ -159,7 +163,7 @@ func (w *watch) follow(ctx context.Context, s *stream) error {
 		// something else.
 		if _, err = w.now(ctx, c); err == nil {
 			call, done := context.WithTimeout(ctx, probeEvery)
-			s, err = w.d.stream(ctx, call, c, clientv3.WithRev(w.revision+1))
+			s, err = w.stream(ctx, call, c, clientv3.WithRev(w.revision+1))
 			done()
 		}
 	}
@@ -192,6 +196,13 @@ func (w *watch) hear(ctx context.Context, s *stream, heard *time.Time) error {
 				return err
 			}
 		case <-probe.C:
+			if at := w.d.missedNothing(s.client, w.revision); at.After(here) {
+				here = at
+				*heard = here
+			}
+			if time.Since(here) < quietFor {
+				continue
+			}
 			if time.Since(here) > silentFor {
 				// etcd gives no sign of life to a watch that waits for a revision to come:
 				// then there must be none yet.

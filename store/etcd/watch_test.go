@@ -1,7 +1,11 @@
 package etcd_test
 
 import (
+	"bufio"
 	"context"
+	"net/http"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,5 +88,46 @@ func TestWatchMoves(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// messages counts what a member has received so far, by method.
+func messages(t *testing.T, endpoint string) map[string]int {
+	t.Helper()
+	resp, err := http.Get(endpoint + "/metrics") //nolint:noctx // it answers or the test ends
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	all := map[string]int{}
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		rest, ok := strings.CutPrefix(lines.Text(), "grpc_server_msg_received_total{")
+		if _, method, found := strings.Cut(rest, `grpc_method="`); ok && found {
+			name, _, _ := strings.Cut(method, `"`)
+			n, _ := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
+			all[name] += int(n)
+		}
+	}
+	return all
+}
+
+// Candidates at rest send a keep-alive and the read behind it, and hardly anything else: their
+// watches ask for no sign of life while keep-alives are answered.
+func TestMessagesAtRest(t *testing.T) {
+	cluster := enginetest.Cluster(t, 1)
+	endpoint := cluster.Endpoints()[0]
+	leading := lead(t, elector(t, node(t, open(t, cluster.Endpoints()), "a", lease.Timing{TTL: 4 * time.Second}, "g"), "g"))
+	b := elector(t, node(t, open(t, cluster.Endpoints()), "b", lease.Timing{TTL: 4 * time.Second}, "g"), "g")
+	go func() { _, _ = b.Campaign(t.Context()) }()
+	wait(t, 3*time.Second)
+	before := messages(t, endpoint)
+	wait(t, 10*time.Second)
+	after := messages(t, endpoint)
+	beats, reads, watches := after["LeaseKeepAlive"]-before["LeaseKeepAlive"], after["Txn"]-before["Txn"], after["Watch"]-before["Watch"]
+	if err := leading.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if beats == 0 || reads > beats+2 || watches > beats/4 {
+		t.Errorf("%d keep-alives, %d reads, %d messages of watches", beats, reads, watches)
 	}
 }

@@ -304,6 +304,12 @@ func (s *Store) Session(ctx context.Context, id lease.SessionID) (lease.Session,
 	return d.Session, nil
 }
 
+// Describe implements lease.Ruled.
+func (s *Store) Describe(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+	d, err := s.describe(ctx, id)
+	return d.Session, err
+}
+
 // describe is what a session said when it was opened. It may be dead.
 func (s *Store) describe(ctx context.Context, id lease.SessionID) (described, error) {
 	s.mu.Lock()
