@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -8,40 +9,31 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
-	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/operator"
 )
 
-// maxPages bounds how many pages of the engine one listing looks through for groups
-// that the caller may see.
+// maxPages bounds how many pages of the engine one listing reads to find groups that the
+// caller may observe.
 const maxPages = 10
 
-// groups lists those that were created or ever led, and that the caller may observe.
-func (s *Service) groups(w http.ResponseWriter, r *http.Request) error {
+// groups lists the groups that were created or led, and that the caller may observe.
+func (s *Service) groups(_ http.ResponseWriter, r *http.Request) (any, error) {
 	page, err := pageOf(r)
-	if err != nil {
-		return err
-	}
 	prefix := r.URL.Query().Get("prefix")
-	if err := (lease.Scope{prefix + "*"}).Validate(); err != nil {
-		return err
+	if err = cmp.Or(err, (lease.Scope{prefix + "*"}).Validate()); err != nil {
+		return nil, err
 	}
 	if page.After != "" && !lease.ValidName(page.After) {
-		return bad("bad_page", "after: the name of the last page's last group")
+		return nil, bad("bad_page", "after: want the name of the last group of the last page")
 	}
-	out, err := s.visible(r.Context(), prefix, page)
-	if err != nil {
-		return err
-	}
-	httpapi.WriteJSON(w, http.StatusOK, out)
-	return nil
+	return s.visible(r.Context(), prefix, page)
 }
 
-// shelf is a listing under way.
-type shelf struct {
+// listing collects the groups of one page.
+type listing struct {
 	s       *Service
 	id      auth.Identity
-	created []string // what was created and not shown yet, in order
+	created []string // created groups that are not in out yet, in order
 	limit   int
 	out     Groups
 	full    bool
@@ -54,7 +46,7 @@ func (s *Service) visible(ctx context.Context, prefix string, page lease.Page) (
 	}
 	id := auth.From(ctx)
 	names = slices.DeleteFunc(names, func(g string) bool { return !s.gate.May(id, auth.Observe, g) })
-	l := &shelf{s: s, id: id, created: names, limit: page.Limit, out: Groups{Groups: []Group{}}}
+	l := &listing{s: s, id: id, created: names, limit: page.Limit, out: Groups{Groups: []Group{}}}
 	for range maxPages {
 		cctx, cancel := s.call(ctx)
 		views, err := s.store.Groups(cctx, lease.Scope{prefix + "*"}, lease.Page{After: page.After})
@@ -81,8 +73,8 @@ func (s *Service) visible(ctx context.Context, prefix string, page lease.Page) (
 	return l.out, nil
 }
 
-// show adds a group that the caller may see; one too many says that there are more.
-func (l *shelf) show(g Group) {
+// show adds a group if the caller may observe it. If the page is full it sets full.
+func (l *listing) show(g Group) {
 	switch {
 	case !l.s.gate.May(l.id, auth.Observe, g.Group):
 	case len(l.out.Groups) == l.limit:
@@ -93,12 +85,12 @@ func (l *shelf) show(g Group) {
 	}
 }
 
-// createdRead is how many policies are looked at before the next are.
+// createdRead is how many policies are read at once.
 const createdRead = 64
 
-// createdBefore shows what was created, never led, and comes before a group; "" is all
-// that is left.
-func (l *shelf) createdBefore(ctx context.Context, group string) error {
+// createdBefore shows the groups that were created, never led, and sort before a group;
+// "": all that are left.
+func (l *listing) createdBefore(ctx context.Context, group string) error {
 	for !l.full {
 		n := 0
 		for n < min(len(l.created), createdRead) && (group == "" || l.created[n] < group) {
@@ -111,12 +103,12 @@ func (l *shelf) createdBefore(ctx context.Context, group string) error {
 		for i, g := range l.created[:n] {
 			names[i] = operator.Group(g)
 		}
-		laid, err := l.s.laid(ctx, names...)
+		policies, err := l.s.attributes(ctx, names...)
 		if err != nil {
 			return err
 		}
 		for i, g := range l.created[:n] {
-			if p := operator.ParsePolicy(laid[i]); p.Declared && !p.Deleted && !l.full {
+			if p := operator.ParsePolicy(policies[i]); p.Declared && !p.Deleted && !l.full {
 				l.show(Group{Group: g, State: tenure.Vacant.String(), Declared: true})
 			}
 		}
