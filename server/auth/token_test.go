@@ -46,7 +46,7 @@ func TestTokens(t *testing.T) {
 		{"short", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+short) }, "32 random bytes"},
 		{"cut", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token[:len(token)-1]) }, "32 random bytes"},
 		{"longer", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token+"A") }, "32 random bytes"},
-		{"unknown", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+unknown) }, "not known"},
+		{"unknown", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+unknown) }, "unknown"},
 		{"the hash", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+hash) }, "begin with"},
 		{"expired", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+old) }, "expired"},
 		{"twice", func(r *http.Request) {
