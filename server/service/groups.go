@@ -121,9 +121,6 @@ func (s *Service) deleteGroup(w http.ResponseWriter, r *http.Request) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := s.created.Remove(r.Context(), group); err != nil {
-		s.cfg.Log.Warn("could not remove a deleted group from the list of created groups; listings do not show it", "group", group, "err", err)
-	}
 	return s.getGroup(w, r)
 }
 

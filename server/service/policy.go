@@ -15,7 +15,7 @@ type policy = operator.Policy
 
 // operations are what operators do, on the engine of this instance.
 func (s *Service) operations() operator.Store {
-	return operator.Store{Store: s.created, Call: s.cfg.CallTimeout}
+	return operator.Store{Store: s.store, Call: s.cfg.CallTimeout}
 }
 
 // attributes reads attributes as they are now.

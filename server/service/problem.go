@@ -13,7 +13,6 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/httpapi"
-	"github.com/tenurehq/tenure/server/operator"
 )
 
 // engineRetry is when to retry if the engine did not answer.
@@ -38,10 +37,6 @@ func explain(err error) *httpapi.Problem {
 			err = argument
 		}
 		return bad("bad_argument", "%s", httpapi.Plain(err))
-	case is(operator.ErrRegisterFull):
-		p = httpapi.Refuse(http.StatusTooManyRequests, "quota_created_groups", "this deployment cannot list more created groups: delete some, or let campaigns create groups (--groups=open)")
-		p.RetryAfter = time.Minute
-		return p
 	case is(lease.ErrRewound):
 		return httpapi.Refuse(http.StatusServiceUnavailable, "rewound", "the engine lost data that it had acknowledged, so nobody may lead: an operator must raise the epoch").Retry(engineRetry)
 	case is(lease.ErrNewer):

@@ -148,7 +148,7 @@ func TestRefusals(t *testing.T) {
 
 	// Those of which other tests make sure, or that nobody can bring about at will.
 	elsewhere := []string{
-		"rewound", "cursor_too_old", "busy", "too_many_requests", "too_many_failures", "quota_created_groups",
+		"rewound", "cursor_too_old", "busy", "too_many_requests", "too_many_failures",
 		"stopping", "body_incomplete", "internal", "outcome_unknown",
 	}
 	for _, code := range explained(t) {

@@ -78,7 +78,7 @@ func (b quotas) Begins(ctx context.Context, l lease.Session, groups ...string) e
 // storeRoutes are the routes of store/remote, behind the same gate.
 func (s *Service) storeRoutes() ([]Route, error) {
 	api, err := storeapi.New(storeapi.Config{
-		Store: served{s.created, s}, Session: s.sessions.find,
+		Store: served{s.store, s}, Session: s.sessions.find,
 		Own: func(r *http.Request, candidate string) error { return auth.From(r.Context()).Is(candidate) },
 		May: func(r *http.Request, right storeapi.Right, scope lease.Scope) error {
 			id := auth.From(r.Context())

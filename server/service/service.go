@@ -15,7 +15,6 @@ import (
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/httpapi"
-	"github.com/tenurehq/tenure/server/operator"
 )
 
 // Service is one instance of the service. It is an http.Handler.
@@ -31,7 +30,6 @@ type Service struct {
 	spans      *termSpans
 	sessions   *sessions
 	duplicates *duplicates
-	created    *operator.Register
 	gate       *auth.Gate
 	ownGate    bool // New made the gate, so Close closes it
 	routes     []Route
@@ -76,7 +74,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		},
 	})
 	s.spans.feed = s.feed
-	s.engine, s.created = engine{s.store, s}, operator.NewRegister(operator.Store{Store: s.store, Call: cfg.CallTimeout})
+	s.engine = engine{s.store, s}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := s.mount(); err != nil {
 		s.Close()

@@ -156,6 +156,7 @@ func (a *API) Routes() []Route {
 		row(wire.RaiseEpoch, Admin, serve(a, wire.RaiseEpoch, a.raiseEpoch)),
 		row(wire.Suspect, Campaign, serve(a, wire.Suspect, a.suspect)),
 		row(wire.Attributes, Observe, serve(a, wire.Attributes, a.attributes)),
+		row(wire.ListAttributes, Observe, serve(a, wire.ListAttributes, a.listAttributes)),
 		set,
 	}
 }

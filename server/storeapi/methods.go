@@ -309,6 +309,20 @@ func (a *API) attributes(ctx context.Context, v *visit, in wire.AttributesCall) 
 	return a.cfg.Store.Attributes(ctx, in.Name)
 }
 
+// listAttributes needs the right to observe every group with the prefix, or all groups if the
+// prefix is not that of groups.
+func (a *API) listAttributes(ctx context.Context, v *visit, in wire.ListAttributesCall) (wire.AttributesAnswer, error) {
+	scope := "*"
+	if group, ok := strings.CutPrefix(in.Prefix, "group/"); ok {
+		scope = group + "*"
+	}
+	if err := cmp.Or(lease.Attributes{Name: in.Prefix}.Validate(), v.may(Observe, scope)); err != nil {
+		return wire.AttributesAnswer{}, err
+	}
+	all, err := a.cfg.Store.ListAttributes(ctx, in.Prefix, lease.Page{After: in.After, Limit: in.Limit})
+	return wire.AttributesAnswer{Attributes: all}, err
+}
+
 func (a *API) setAttributes(ctx context.Context, v *visit, in lease.Attributes) (lease.Attributes, error) {
 	if err := cmp.Or(in.Validate(), v.mayWrite(subjectOf(in.Name))); err != nil {
 		return lease.Attributes{}, err

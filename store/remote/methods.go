@@ -148,6 +148,12 @@ func (s *Store) Attributes(ctx context.Context, name string) (lease.Attributes, 
 	return call[lease.Attributes](ctx, s, wire.Attributes, wire.AttributesCall{Name: name})
 }
 
+// ListAttributes implements lease.Store.
+func (s *Store) ListAttributes(ctx context.Context, prefix string, p lease.Page) ([]lease.Attributes, error) {
+	a, err := call[wire.AttributesAnswer](ctx, s, wire.ListAttributes, wire.ListAttributesCall{Prefix: prefix, After: p.After, Limit: p.Limit})
+	return a.Attributes, err
+}
+
 // SetAttributes implements lease.Store.
 func (s *Store) SetAttributes(ctx context.Context, seen lease.Attributes) (lease.Attributes, error) {
 	return call[lease.Attributes](ctx, s, wire.SetAttributes, seen)

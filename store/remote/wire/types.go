@@ -332,5 +332,17 @@ type AttributesCall struct {
 	Name string `json:"name"`
 }
 
+// ListAttributesCall asks for a page of attributes.
+type ListAttributesCall struct {
+	Prefix string `json:"prefix"`
+	After  string `json:"after,omitempty"`
+	Limit  int    `json:"limit,omitempty"`
+}
+
+// AttributesAnswer is a page.
+type AttributesAnswer struct {
+	Attributes []lease.Attributes `json:"attributes"`
+}
+
 // Nothing is the body of a call without arguments, and of an answer without a result.
 type Nothing struct{}
