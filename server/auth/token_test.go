@@ -79,7 +79,7 @@ func TestBadTokenFile(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"tokens":[{"name":"n","sha256":"` + token + `"}]}`:                                     "put the hash there",
 		`{"tokens":[{"name":"n","` + token + `":1}]}`:                                            "unknown field",
-		`{"tokens":[{"name":"n","sha256":"` + hash + `"},{"name":"m","sha256":"` + hash + `"}]}`: "given to n",
+		`{"tokens":[{"name":"n","sha256":"` + hash + `"},{"name":"m","sha256":"` + hash + `"}]}`: "listed for n",
 		`{"tokens":[{"name":"` + token + `","sha256":"` + hash + `"}]}`:                          "not a node id",
 		`{"tokens":[{"sha256":"` + hash + `"}]}`:                                                 "not a node id",
 		`{"tokens":[{"name":"n","sha256":"` + hash + `","expires":"soon"}]}`:                     "JSON",
