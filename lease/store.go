@@ -114,6 +114,9 @@ type Store interface {
 
 	// Attributes reads what is attached to a name; never set is version 0.
 	Attributes(ctx context.Context, name string) (Attributes, error)
+	// ListAttributes lists the attributes whose names begin with prefix, such as "group/", by
+	// name. Attributes that were removed may be listed, without values.
+	ListAttributes(ctx context.Context, prefix string, p Page) ([]Attributes, error)
 	// SetAttributes writes from the version seen; another version is a
 	// ConflictError. Empty values remove.
 	SetAttributes(ctx context.Context, seen Attributes) (Attributes, error)
@@ -190,17 +193,18 @@ type OpenOptions struct {
 	Successor bool
 }
 
-// Session is the store's evidence that one instance of a candidate is alive.
+// Session is the store's evidence that one instance of a candidate is alive. Its JSON form
+// has no TTL: package wire adds it in milliseconds.
 type Session struct {
-	ID         SessionID
-	Candidate  tenure.Candidate
-	Instance   string        // digest of the instance, "" if it gave none
-	Scope      Scope         // the groups it may lead
-	TTL        time.Duration // granted
-	Fenced     bool          // see OpenOptions
-	Successor  bool          // see OpenOptions
-	Deployment string        // of the store, for stamps
-	Opened     uint64        // larger is younger
+	ID         SessionID        `json:"session"`
+	Candidate  tenure.Candidate `json:"candidate"`
+	Instance   string           `json:"instance,omitempty"`  // digest of the instance, "" if it gave none
+	Scope      Scope            `json:"scope"`               // the groups it may lead
+	TTL        time.Duration    `json:"-"`                   // granted
+	Fenced     bool             `json:"fenced,omitempty"`    // see OpenOptions
+	Successor  bool             `json:"successor,omitempty"` // see OpenOptions
+	Deployment string           `json:"deployment"`          // of the store, for stamps
+	Opened     uint64           `json:"opened"`              // larger is younger
 }
 
 // Beat is the answer to a keep-alive.
@@ -227,26 +231,26 @@ const (
 
 // Record is the election's memory of one group.
 type Record struct {
-	Group   string
-	Version uint64      // grows with every change, in steps of the engine's own; 0: never granted
-	Token   fence.Token // of the newest grant, 0: none
-	Holder  SessionID   // "": released
+	Group   string      `json:"group"`
+	Version uint64      `json:"version"`          // grows with every change, in steps of the engine's own; 0: never granted
+	Token   fence.Token `json:"token"`            // of the newest grant, 0: none
+	Holder  SessionID   `json:"holder,omitempty"` // "": released
 	// Candidate holds the group, or held it last.
-	Candidate tenure.Candidate
+	Candidate tenure.Candidate `json:"candidate"`
 	// Terms are the newest TermsKept terms, oldest first. The last one is the
 	// present one while it has no end.
-	Terms []Term
+	Terms []Term `json:"terms,omitempty"`
 }
 
 // Term is what remains of a term in the record. Its times are the engine's wall
 // clock: for people, never for decisions.
 type Term struct {
-	Token     fence.Token
-	Candidate string
-	Session   SessionID
-	Begin     time.Time
-	End       time.Time // zero: not ended, or its end is not recorded yet
-	Reason    Reason
+	Token     fence.Token `json:"token"`
+	Candidate string      `json:"candidate"`
+	Session   SessionID   `json:"session"`
+	Begin     time.Time   `json:"begin"`
+	End       time.Time   `json:"end,omitzero"` // zero: not ended, or its end is not recorded yet
+	Reason    Reason      `json:"reason,omitempty"`
 }
 
 // View is a record and whether its holder lives.
@@ -265,22 +269,23 @@ const (
 )
 
 // Request is what somebody asks of the owner of a session. Nobody takes one
-// grant out of a living session: its owner is asked, and answers.
+// grant out of a living session: its owner is asked, and answers. Its JSON form has no
+// durations: package wire adds them in milliseconds.
 type Request struct {
-	ID       string
-	Verb     Verb
-	Group    string
-	Token    fence.Token   // the term that is meant; 0: whichever
-	To       string        // transfer: candidate
-	Reason   string        // for people
-	CoolDown time.Duration // how long the owner does not campaign for the group
-	TTL      time.Duration // how long the request waits
+	ID       string        `json:"id"`
+	Verb     Verb          `json:"verb"`
+	Group    string        `json:"group"`
+	Token    fence.Token   `json:"token,omitempty"`  // the term that is meant; 0: whichever
+	To       string        `json:"to,omitempty"`     // transfer: candidate
+	Reason   string        `json:"reason,omitempty"` // for people
+	CoolDown time.Duration `json:"-"`                // how long the owner does not campaign for the group
+	TTL      time.Duration `json:"-"`                // how long the request waits
 }
 
 // Answer is the owner's.
 type Answer struct {
-	Outcome Outcome
-	Detail  string
+	Outcome Outcome `json:"outcome,omitempty"`
+	Detail  string  `json:"detail,omitempty"`
 }
 
 // Outcome of a request.
@@ -300,23 +305,23 @@ type Page struct {
 
 // Meta describes a deployment: one store, with its groups, for ever.
 type Meta struct {
-	Deployment string
-	Epoch      uint64
+	Deployment string `json:"deployment"`
+	Epoch      uint64 `json:"epoch"`
 	// Index is the highest the engine was seen at.
-	Index uint64
+	Index uint64 `json:"index"`
 	// Rewound: the engine went back behind what it had acknowledged. Until the
 	// epoch is raised Open, KeepAlive, Acquire, and Release to a successor answer
 	// ErrRewound: who led before stops, and nobody begins. Whoever raises it waits
 	// for one TTL first.
-	Rewound bool
+	Rewound bool `json:"rewound"`
 	// Why says what shows that it went back, for people. It may be empty.
-	Why string
+	Why string `json:"why,omitempty"`
 }
 
 // Attributes are small values attached to a name such as "group/billing" or
 // "node/a": policy, cool-down, cordon.
 type Attributes struct {
-	Name    string
-	Version uint64
-	Values  map[string]string
+	Name    string            `json:"name"`
+	Version uint64            `json:"version"`
+	Values  map[string]string `json:"values,omitempty"`
 }

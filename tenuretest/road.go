@@ -184,6 +184,10 @@ func (r *road) Attributes(ctx context.Context, name string) (lease.Attributes, e
 	return travel(ctx, r, anyone, func() (lease.Attributes, error) { return r.store.Attributes(ctx, name) })
 }
 
+func (r *road) ListAttributes(ctx context.Context, prefix string, p lease.Page) ([]lease.Attributes, error) {
+	return travel(ctx, r, anyone, func() ([]lease.Attributes, error) { return r.store.ListAttributes(ctx, prefix, p) })
+}
+
 func (r *road) SetAttributes(ctx context.Context, seen lease.Attributes) (lease.Attributes, error) {
 	return travel(ctx, r, anyone, func() (lease.Attributes, error) { return r.store.SetAttributes(ctx, seen) })
 }

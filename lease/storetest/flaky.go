@@ -252,6 +252,9 @@ func contextObeyed(c *check) {
 		"RaiseEpoch": func(ctx context.Context) error { return second(s.RaiseEpoch(ctx, meta.Epoch+1)) },
 		"Suspect":    func(ctx context.Context) error { return s.Suspect(ctx, held.Group, held.Token) },
 		"Attributes": func(ctx context.Context) error { return second(s.Attributes(ctx, "group/"+held.Group)) },
+		"ListAttributes": func(ctx context.Context) error {
+			return second(s.ListAttributes(ctx, "group/", lease.Page{}))
+		},
 		"SetAttributes": func(ctx context.Context) error {
 			return second(s.SetAttributes(ctx, lease.Attributes{Name: "group/" + held.Group}))
 		},

@@ -169,6 +169,38 @@ func attributesCompared(c *check) {
 	is("read after the removal", got, false, nil)
 }
 
+// Attributes are listed by prefix, in the order of their names, in pages, with their values.
+func attributesListed(c *check) {
+	var want []string
+	for _, n := range []string{"c", "a", "b"} {
+		name := "group/" + c.group(n)
+		want = append(want, name)
+		_, err := c.store.SetAttributes(c.ctx, lease.Attributes{Name: name, Values: map[string]string{"name": name}})
+		c.must("write", err)
+	}
+	_, err := c.store.SetAttributes(c.ctx, lease.Attributes{Name: "node/" + c.group("a"), Values: map[string]string{"name": ""}})
+	c.must("write of another kind", err)
+	slices.Sort(want)
+	var got []string
+	for page := (lease.Page{Limit: 2}); ; {
+		all, err := c.engine.Open(c.t).ListAttributes(c.ctx, "group/"+c.group(""), page)
+		c.must("list", err)
+		for _, a := range all {
+			got = append(got, a.Name)
+			if a.Version == 0 || a.Values["name"] != a.Name {
+				c.errorf("listed as %+v", a)
+			}
+		}
+		if len(all) < page.Limit || len(got) > len(want) {
+			break
+		}
+		page.After = got[len(got)-1]
+	}
+	if !slices.Equal(got, want) {
+		c.errorf("listed %v, want %v", got, want)
+	}
+}
+
 // Arguments that break a rule are refused definitely, as what they are, and
 // leave no trace.
 func argumentsRefused(c *check) {
@@ -217,6 +249,7 @@ func argumentsRefused(c *check) {
 		"history of a bad group":  second(s.History(c.ctx, "", lease.Page{})),
 		"history after no token":  second(s.History(c.ctx, group, lease.Page{After: "x"})),
 		"attributes without name": second(s.Attributes(c.ctx, "")),
+		"list without prefix":     second(s.ListAttributes(c.ctx, "", lease.Page{})),
 		"attributes of a bad one": second(s.Attributes(c.ctx, "Group/?")),
 		"too many attributes":     second(s.SetAttributes(c.ctx, lease.Attributes{Name: "group/" + group, Values: map[string]string{"k": long}})),
 	} {

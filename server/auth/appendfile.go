@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// appendFile is a file of lines that is only appended to, and put aside when full. One
-// goroutine uses it.
+// appendFile is a file of lines that is appended to and rotated when full. One goroutine uses
+// it.
 type appendFile struct {
 	path  string
 	most  int64
@@ -18,7 +18,7 @@ type appendFile struct {
 
 	f     *os.File
 	size  int64
-	torn  bool // the last line may be without its end
+	torn  bool // the last line may be incomplete
 	dirty bool // written and not synced
 }
 
@@ -34,7 +34,7 @@ func (a *appendFile) open() error {
 	}
 	a.f, a.size, a.torn = f, info.Size(), false
 	if a.size > 0 {
-		// A process that was killed while it wrote.
+		// A process may have been killed while it wrote.
 		last := make([]byte, 1)
 		_, err := f.ReadAt(last, a.size-1)
 		a.torn = err != nil || last[0] != '\n'
@@ -42,8 +42,8 @@ func (a *appendFile) open() error {
 	return nil
 }
 
-// append writes whole lines, or as good as none: what was written of them when the disk
-// refused is taken back, or ended before the next.
+// append writes whole lines. If the write fails part way, the part is truncated, or ended with
+// a line break before the next write.
 func (a *appendFile) append(lines []byte) error {
 	if err := a.ready(int64(len(lines))); err != nil {
 		return err
@@ -65,10 +65,10 @@ func (a *appendFile) append(lines []byte) error {
 	return err
 }
 
-// ready sees to it that the file at the path is open and has room.
+// ready opens the file at the path if necessary, and rotates it if it is full.
 func (a *appendFile) ready(more int64) error {
 	if a.f != nil {
-		// Somebody may have moved it away: their rotation is as good as ours.
+		// Another program may have rotated the file.
 		here, err := os.Stat(a.path)
 		if mine, err2 := a.f.Stat(); err != nil || err2 != nil || !os.SameFile(here, mine) {
 			_ = a.close()
@@ -99,14 +99,14 @@ func (a *appendFile) rotate() error {
 			from = a.path
 		}
 		if err := os.Rename(from, old(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("put a full file aside: %w", err)
+			return fmt.Errorf("rotate the audit file: %w", err)
 		}
 	}
 	if err := a.open(); err != nil {
 		return err
 	}
 	if dir, err := os.Open(filepath.Dir(a.path)); err == nil {
-		_ = dir.Sync() // not every file system can
+		_ = dir.Sync() // not every file system supports it
 		_ = dir.Close()
 	}
 	return nil
@@ -117,8 +117,8 @@ func (a *appendFile) sync() error {
 		return nil
 	}
 	if err := a.f.Sync(); err != nil {
-		// The kernel may have dropped the pages: another sync of this file would
-		// succeed without them. A new one at least tells the truth from here on.
+		// The kernel may have dropped the pages, and another sync of this file would succeed
+		// without them. A newly opened file reports errors correctly.
 		f := a.f
 		a.f = nil
 		return errors.Join(err, f.Close())

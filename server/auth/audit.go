@@ -13,16 +13,16 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// AuditFile is where the audit goes. Each instance has a file of its own.
+// AuditFile configures the audit file. Each instance needs a file of its own.
 type AuditFile struct {
-	// Path of the file that is appended to; full ones become Path.1, Path.2 and so on,
-	// the oldest with the highest number. Empty: entries go to the log instead.
+	// Path of the file. Full files become Path.1, Path.2 and so on; the oldest has the
+	// highest number. Empty: entries go to the log instead.
 	Path string
 	// MaxBytes of one file. Default 64 MiB, at least 4 KiB.
 	MaxBytes int64
 	// Files kept in all. Default 8, at least 2.
 	Files int
-	// Queue is how many entries wait while the disk does not take them. Default 8192.
+	// Queue is how many entries wait while the disk is full or broken. Default 8192.
 	Queue int
 }
 
@@ -35,17 +35,17 @@ func (a AuditFile) withDefaults() AuditFile {
 
 func (a AuditFile) check() error {
 	if a.MaxBytes < 4<<10 || a.Files < 2 || a.Files > 1000 || a.Queue < 1 {
-		return fmt.Errorf("access: an audit of %d files with %d bytes each and a queue of %d: wanted 2 to 1000, at least 4096, at least 1", a.Files, a.MaxBytes, a.Queue)
+		return fmt.Errorf("auth: the audit has %d files of %d bytes and a queue of %d; want 2 to 1000 files, at least 4096 bytes and a queue of at least 1", a.Files, a.MaxBytes, a.Queue)
 	}
 	return nil
 }
 
-// What became of something that is audited.
+// The results of an audit entry.
 const (
 	Done    = "done"
-	Denied  = "denied"  // not identified, or not allowed
-	Limited = "limited" // too much or too often
-	Failed  = "failed"  // allowed, and it did not come about
+	Denied  = "denied"  // not authenticated, or not allowed
+	Limited = "limited" // over a limit
+	Failed  = "failed"  // allowed, but it failed
 )
 
 // Entry is one line of the audit.
@@ -54,12 +54,12 @@ type Entry struct {
 	Who    string
 	How    How
 	Remote string
-	// What was asked, in the service's words: "campaign", "POST /v1/groups/{group}/resign".
+	// What is the operation: "campaign", "POST /v1/groups/{group}/resign".
 	What   string
 	Group  string
 	Token  fence.Token
 	Result string
-	// Reason is what the caller gave or why it was refused.
+	// Reason is that of the caller, or why the request was refused.
 	Reason string
 }
 
@@ -74,15 +74,14 @@ type line struct {
 	Token  fence.Token `json:"token,omitempty"`
 	Result string      `json:"result"`
 	Reason string      `json:"reason,omitempty"`
-	// Omitted are denials and failures of this caller before this one that have no line.
+	// Omitted counts earlier denials and failures of this caller that have no line.
 	Omitted int `json:"omitted,omitempty"`
-	// Lost are lines before this one that could not be written.
+	// Lost counts earlier lines that could not be written.
 	Lost uint64 `json:"lost,omitempty"`
 }
 
-// Audit writes an entry down. It does not block and does not fail; see the package
-// comment for what that costs. What a caller failed to do counts as its denials do, and
-// is left out beyond their rate.
+// Audit writes an entry. It does not block and does not fail; the package comment says what
+// that costs. Failures of a caller count as denials, and are omitted above their rate.
 func (g *Gate) Audit(ctx context.Context, e Entry) {
 	a, ok := ctx.Value(callerKey{}).(*admitted)
 	if ok {
@@ -113,12 +112,12 @@ func (g *Gate) write(e Entry, omitted int) {
 }
 
 func encode(l line) []byte {
-	// Only strings and numbers: it cannot fail. Bytes that are no UTF-8 are replaced.
+	// A struct of strings and numbers cannot fail. Invalid UTF-8 is replaced.
 	b, _ := json.Marshal(l)
 	return append(b, '\n')
 }
 
-// auditor moves entries from a bounded queue to the file.
+// auditor writes entries from a bounded queue to the file.
 type auditor struct {
 	file  *appendFile
 	log   *slog.Logger
@@ -127,7 +126,7 @@ type auditor struct {
 
 	mu    sync.Mutex
 	held  [][]byte
-	lost  uint64 // since the last line that said so
+	lost  uint64 // since the last line that reported it
 	total uint64 // lost since the start
 	fault string
 
@@ -137,7 +136,7 @@ type auditor struct {
 func newAuditor(cfg AuditFile, log *slog.Logger, now func() time.Time) (*auditor, error) {
 	f := &appendFile{path: cfg.Path, most: cfg.MaxBytes, files: cfg.Files}
 	if err := f.open(); err != nil {
-		return nil, fmt.Errorf("access: audit: %w", err)
+		return nil, fmt.Errorf("auth: open the audit file: %w", err)
 	}
 	return &auditor{file: f, log: log, now: now, queue: cfg.Queue, wake: make(chan struct{}, 1)}, nil
 }
@@ -157,11 +156,10 @@ func (a *auditor) add(b []byte) {
 	}
 }
 
-// syncEvery is how long a line may be written and not synced, and how long a disk
-// that refused is left alone.
+// syncEvery is how often the file is synced, and how often a write is retried after an error.
 const syncEvery = time.Second
 
-// run writes until closed, then writes what is left.
+// run writes entries until closed, then writes the rest.
 func (a *auditor) run(closed <-chan struct{}) {
 	t := time.NewTicker(syncEvery)
 	defer t.Stop()
@@ -169,7 +167,7 @@ func (a *auditor) run(closed <-chan struct{}) {
 	for {
 		select {
 		case <-a.wake:
-			// Each entry would knock at a broken disk; the tick does it once a second.
+			// After an error only the tick retries, once a second.
 			if !broken {
 				broken = !a.told(a.drain())
 			}
@@ -178,14 +176,14 @@ func (a *auditor) run(closed <-chan struct{}) {
 		case <-closed:
 			a.told(errors.Join(a.drain(), a.file.close()))
 			if waiting, lost, _ := a.state(); waiting > 0 {
-				a.log.Error("audit entries are lost", "at_the_end", waiting, "before", lost)
+				a.log.Error("audit entries are lost", "waiting_at_shutdown", waiting, "lost_before", lost)
 			}
 			return
 		}
 	}
 }
 
-// drain writes what is held, in pieces.
+// drain writes the held entries, in pieces.
 func (a *auditor) drain() error {
 	piece := int(min(256<<10, a.file.most))
 	for {
@@ -217,14 +215,14 @@ func (a *auditor) drain() error {
 	}
 }
 
-// told logs the first of a row of failures, and their end.
+// told logs the first failure of a series, and its end. It reports whether err is nil.
 func (a *auditor) told(err error) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
 	case err != nil && a.fault == "":
 		a.fault = err.Error()
-		a.log.Error("the audit cannot be written: entries wait, elections go on; make room on the disk", "error", err, "waiting", len(a.held))
+		a.log.Error("cannot write the audit; entries wait and elections go on; check the disk", "error", err, "waiting", len(a.held))
 	case err == nil && a.fault != "":
 		a.fault = ""
 		a.log.Info("the audit is written again")

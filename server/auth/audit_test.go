@@ -112,7 +112,7 @@ func TestAuditOnFullDisk(t *testing.T) {
 	if s := g.Stats(); s.AuditWaiting != 5 || s.AuditLost != 3 || !strings.Contains(s.AuditFault, "no space") {
 		t.Errorf("%+v", s)
 	}
-	if !strings.Contains(r.log.String(), "cannot be written") {
+	if !strings.Contains(r.log.String(), "level=ERROR") {
 		t.Errorf("the log does not say so: %s", r.log)
 	}
 	if err := os.Remove(path); err != nil {

@@ -36,14 +36,14 @@ func certName(leaf *x509.Certificate, from CertName) (string, error) {
 	}
 	switch {
 	case len(names) != 1:
-		return "", fmt.Errorf("the certificate has %d names of the kind %q, and one is wanted", len(names), from)
+		return "", fmt.Errorf("the certificate has %d names of the kind %q; want one", len(names), from)
 	case !lease.ValidName(names[0]):
 		return "", fmt.Errorf("the certificate's name of the kind %q is not a node id", from)
 	}
 	return names[0], nil
 }
 
-// authorities are the CAs whose client certificates are believed.
+// authorities are the trusted client CAs.
 type authorities struct {
 	pool  *x509.CertPool
 	certs []*x509.Certificate
@@ -57,11 +57,11 @@ func parseAuthorities(text []byte) (*authorities, error) {
 			break
 		}
 		if block.Type != "CERTIFICATE" {
-			return nil, errors.New("it holds something other than certificates")
+			return nil, errors.New("the file has a PEM block that is not a certificate")
 		}
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, errors.New("it holds a certificate that cannot be read")
+			return nil, errors.New("the file has a certificate that cannot be read")
 		}
 		if !c.IsCA {
 			return nil, fmt.Errorf("the certificate of %q is not that of a CA", clip(c.Subject.String()))
@@ -70,13 +70,13 @@ func parseAuthorities(text []byte) (*authorities, error) {
 		a.certs = append(a.certs, c)
 	}
 	if len(a.certs) == 0 {
-		return nil, errors.New("no certificate in it")
+		return nil, errors.New("the file has no certificate")
 	}
 	return a, nil
 }
 
-// holds reports whether a chain, verified when its connection was made, still holds: a
-// connection may outlive a certificate and the trust in a CA.
+// holds returns an error if a chain is not valid any more. It was verified when the connection
+// was made, but a connection may outlive a certificate or the trust in a CA.
 func (a *authorities) holds(chain []*x509.Certificate, now time.Time) error {
 	for _, c := range chain {
 		if now.Before(c.NotBefore) || now.After(c.NotAfter) {
@@ -101,10 +101,9 @@ func parsePair(cert, key []byte, now time.Time) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// TLS returns the configuration for the listener; nil if none was configured. Each
-// handshake uses the files that are in force then. A client certificate is optional at
-// the handshake, so that a caller without one is told what is wanted instead of losing
-// the connection; one that is shown must verify.
+// TLS returns the configuration for the listener; nil if TLS is not configured. Each handshake
+// uses the current files. A client certificate is optional in the handshake, so that a caller
+// without one gets a helpful error. A certificate that is sent must be valid.
 func (g *Gate) TLS() *tls.Config {
 	if g.cfg.TLS.Cert == "" {
 		return nil

@@ -106,7 +106,7 @@ func TestClientCertificate(t *testing.T) {
 		{"a server's certificate", CertDNS, clients, x509.Certificate{DNSNames: []string{"node-1"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, 0, "tls"},
 		{"expired", CertDNS, clients, x509.Certificate{DNSNames: []string{"node-1"}, NotAfter: time.Now().Add(-time.Minute)}, 0, "tls"},
 		{"known and not allowed", CertDNS, clients, x509.Certificate{DNSNames: []string{"stranger"}}, 403, "stranger (cert) may not campaign"},
-		{"refused by name", CertDNS, clients, x509.Certificate{DNSNames: []string{"node-7"}}, 403, "refused"},
+		{"refused by name", CertDNS, clients, x509.Certificate{DNSNames: []string{"node-7"}}, 403, "refuses"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)

@@ -10,67 +10,63 @@ import (
 	"time"
 )
 
-// Config says who is believed, and where the files are. The zero Config on a loopback
-// address is open to everybody on the machine.
+// Config configures how callers are authenticated, and the files. The zero Config on a
+// loopback address allows everybody on the machine everything.
 type Config struct {
 	// Listen is the address the service listens on, host:port.
 	Listen string
-	// Insecure allows off loopback what is refused otherwise: no credentials at all, or
-	// tokens over plain HTTP (as behind a proxy that ends TLS). Credentials that are
-	// configured are checked all the same.
+	// Insecure allows on other addresses than loopback what New refuses otherwise: no
+	// credentials, or tokens over plain HTTP (behind a proxy that ends TLS). Configured
+	// credentials are still checked.
 	Insecure bool
 
 	TLS TLS
 	JWT JWT
 	// Tokens is the file of hashed static tokens.
 	Tokens string
-	// Policy is the file that says who may do what. Required with credentials, and
-	// refused without: there would be nobody to apply it to.
+	// Policy is the file of permissions. Required with credentials, and refused without.
 	Policy string
 
 	Limits Limits
 	Audit  AuditFile
 
-	// Poll is how often the files are looked at. Default 5s, at least 10ms.
+	// Poll is how often the files are checked for changes. Default 5s, at least 10ms.
 	Poll time.Duration
-	// Log hears of reloads, of files that are broken and of audit entries that are lost.
-	// Default: nobody.
+	// Log gets reloads, broken files and lost audit entries. Default: discarded.
 	Log *slog.Logger
-	// Now is the time by which credentials expire and rates are counted. Default time.Now.
+	// Now is the clock for expiry and rates. Default time.Now.
 	Now func() time.Time
 }
 
-// TLS are the files of the service's own certificate and of the CAs whose client
-// certificates are believed. All are PEM.
+// TLS names the PEM files of the certificate of the service and of the trusted client CAs.
 type TLS struct {
 	Cert, Key string
-	// ClientCAs is optional: without it certificates are no credentials.
+	// ClientCAs is optional: without it client certificates are not credentials.
 	ClientCAs string
-	// Name is where in a client certificate the node id stands. Default CertDNS.
+	// Name says which part of a client certificate is the node id. Default CertDNS.
 	Name CertName
 }
 
-// CertName is the place of the node id in a client certificate: CertDNS, CertCN, or
-// "uri:" and the prefix of the URI that is followed by the id.
+// CertName is the part of a client certificate that is the node id: CertDNS, CertCN, or
+// "uri:" and the prefix of the URI before the id.
 type CertName string
 
-// The places. A certificate with none or several of what is wanted is refused.
+// The parts. A certificate must have exactly one of the configured part.
 const (
-	CertDNS CertName = "dns"  // the one DNS name among the alternative names
+	CertDNS CertName = "dns"  // the DNS name among the subject alternative names
 	CertCN  CertName = "cn"   // the subject's common name
 	CertURI CertName = "uri:" // with a prefix: uri:spiffe://example.org/node/
 )
 
-// JWT says which tokens are believed.
+// JWT says which JWTs are accepted.
 type JWT struct {
-	// Keys is the file of public keys, a JWK set or PEM. In PEM the key id is a header
-	// "Key-Id" of the block, or the key's RFC 7638 thumbprint.
+	// Keys is the file of public keys, a JWK set or PEM. In PEM the key id is the header
+	// "Key-Id" of the block, or else the RFC 7638 thumbprint of the key.
 	Keys string
 	// Issuer and Audience that a token must name.
 	Issuer, Audience string
-	// Algorithms that are taken, of RS, PS and ES with 256, 384, 512, and EdDSA.
-	// Default ES256 and EdDSA. A key works with one family of them, or with the one that
-	// its alg says.
+	// Algorithms that are accepted: RS, PS or ES with 256, 384 or 512, and EdDSA. Default
+	// ES256 and EdDSA. A key works with one family, or only with the one in its alg.
 	Algorithms []string
 	// Claim that is the node id. Default sub.
 	Claim string
@@ -112,77 +108,40 @@ func (c Config) credentials() bool { return c.TLS.ClientCAs != "" || c.bearer() 
 
 func (c Config) bearer() bool { return c.JWT.Keys != "" || c.Tokens != "" }
 
-// Validate checks what can be checked without the files; New does it too.
+// Validate checks everything that does not need the files. New calls it too.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	return errors.Join(c.checkExposure(), c.TLS.check(), c.JWT.check(), c.Limits.check(), c.Audit.check(), c.checkRest())
-}
-
-func (c Config) checkExposure() error {
-	if c.Listen == "" {
-		return errors.New("access: Listen is empty: say which address is served, such as 127.0.0.1:7600")
-	}
-	if c.Insecure || onLoopback(c.Listen) {
-		return nil
-	}
-	switch {
-	case !c.credentials():
-		return fmt.Errorf("access: %s is reachable from other machines and no credentials are configured: "+
-			"give client CAs, JWT keys or a token file, listen on 127.0.0.1, or say insecure if everybody there may do everything", c.Listen)
-	case c.TLS.Cert == "":
-		return fmt.Errorf("access: %s is reachable from other machines and tokens would travel in the clear: "+
-			"give a TLS certificate, or say insecure if something in front of it ends TLS", c.Listen)
-	}
-	return nil
-}
-
-func (c Config) checkRest() error {
-	switch {
-	case c.credentials() && c.Policy == "":
-		return errors.New("access: credentials without a policy let nobody do anything: give a policy file")
-	case !c.credentials() && c.Policy != "":
-		return errors.New("access: a policy without credentials applies to nobody: give client CAs, JWT keys or a token file")
-	case c.Poll < 10*time.Millisecond:
-		return fmt.Errorf("access: Poll is %v, at least 10ms is wanted", c.Poll)
-	}
-	return nil
-}
-
-func (t TLS) check() error {
-	switch {
-	case (t.Cert == "") != (t.Key == ""):
-		return errors.New("access: a TLS certificate needs its key, and the key its certificate")
-	case t.ClientCAs != "" && t.Cert == "":
-		return errors.New("access: client certificates need TLS: give the service's own certificate and key")
-	case t.Name != CertDNS && t.Name != CertCN && !strings.HasPrefix(string(t.Name), string(CertURI)):
-		return fmt.Errorf("access: the name in a certificate is %q, wanted dns, cn or uri:PREFIX", t.Name)
-	case t.Name == CertURI:
-		return errors.New("access: uri: needs the prefix before the node id, such as uri:spiffe://example.org/node/")
-	}
-	return nil
-}
-
-func (j JWT) check() error {
-	if j.Keys == "" {
-		if j.Issuer != "" || j.Audience != "" {
-			return errors.New("access: a JWT issuer or audience without a key file believes nobody: give the keys")
-		}
-		return nil
-	}
-	for _, a := range j.Algorithms {
-		if !slices.Contains(jwtAlgorithms(), a) {
-			return fmt.Errorf("access: JWT algorithm %q is not one of %s", a, strings.Join(jwtAlgorithms(), ", "))
+	errs := []error{c.Limits.check(), c.Audit.check()}
+	refuse := func(broken bool, format string, args ...any) {
+		if broken {
+			errs = append(errs, fmt.Errorf("auth: "+format, args...))
 		}
 	}
-	switch {
-	case j.Issuer == "" || j.Audience == "":
-		return errors.New("access: JWT keys need the issuer and the audience that tokens must name")
-	case j.Leeway < 0 || j.Leeway > 5*time.Minute:
-		return fmt.Errorf("access: JWT leeway is %v, wanted 0 to 5m", j.Leeway)
-	case j.Lifetime < time.Second:
-		return fmt.Errorf("access: JWT lifetime is %v, at least 1s is wanted", j.Lifetime)
+	reachable, credentials := c.Listen != "" && !c.Insecure && !onLoopback(c.Listen), c.credentials()
+	refuse(c.Listen == "", "Listen is empty: give the address to serve, such as 127.0.0.1:7600")
+	refuse(reachable && !credentials, "%s is reachable from other machines and no credentials are configured: "+
+		"configure client CAs, JWT keys or a token file, listen on 127.0.0.1, or set insecure to allow everybody everything", c.Listen)
+	refuse(reachable && credentials && c.TLS.Cert == "", "%s is reachable from other machines and would receive tokens unencrypted: "+
+		"configure a TLS certificate, or set insecure if a proxy in front of it ends TLS", c.Listen)
+	refuse(credentials && c.Policy == "", "credentials without a policy allow nobody anything: configure a policy file")
+	refuse(!credentials && c.Policy != "", "a policy without credentials applies to nobody: configure client CAs, JWT keys or a token file")
+	refuse(c.Poll < 10*time.Millisecond, "Poll is %v; want at least 10ms", c.Poll)
+
+	t, j := c.TLS, c.JWT
+	refuse((t.Cert == "") != (t.Key == ""), "configure both the TLS certificate and its key")
+	refuse(t.ClientCAs != "" && t.Cert == "", "client certificates need TLS: configure a certificate and key for the service")
+	refuse(t.Name != CertDNS && t.Name != CertCN && !strings.HasPrefix(string(t.Name), string(CertURI)), "certificate name %q: want dns, cn or uri:PREFIX", t.Name)
+	refuse(t.Name == CertURI, "certificate name uri: needs the prefix before the node id, such as uri:spiffe://example.org/node/")
+	refuse(j.Keys == "" && (j.Issuer != "" || j.Audience != ""), "a JWT issuer or audience needs a key file")
+	if j.Keys != "" {
+		for _, a := range j.Algorithms {
+			refuse(!slices.Contains(jwtAlgorithms(), a), "JWT algorithm %q is not one of %s", a, strings.Join(jwtAlgorithms(), ", "))
+		}
+		refuse(j.Issuer == "" || j.Audience == "", "JWT keys need the issuer and the audience that tokens must name")
+		refuse(j.Leeway < 0 || j.Leeway > 5*time.Minute, "JWT leeway is %v; want 0 to 5m", j.Leeway)
+		refuse(j.Lifetime < time.Second, "JWT lifetime is %v; want at least 1s", j.Lifetime)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func onLoopback(addr string) bool {

@@ -25,7 +25,7 @@ func TestExposure(t *testing.T) {
 		{"a name that only begins like loopback", Config{Listen: "127.0.0.1.example.org:1"}, "no credentials"},
 		{"TLS is no credential", Config{Listen: ":1", TLS: TLS{Cert: "c", Key: "k"}}, "no credentials"},
 		{"insecure", Config{Listen: ":1", Insecure: true}, ""},
-		{"tokens in the clear", Config{Listen: ":1", Tokens: "t", Policy: "p"}, "in the clear"},
+		{"tokens in the clear", Config{Listen: ":1", Tokens: "t", Policy: "p"}, "unencrypted"},
 		{"tokens behind a proxy", Config{Listen: ":1", Tokens: "t", Policy: "p", Insecure: true}, ""},
 		{"certificates", Config{Listen: ":1", TLS: full, Policy: "p"}, ""},
 		{"nowhere", Config{}, "Listen"},

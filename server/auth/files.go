@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -23,62 +24,51 @@ type source struct {
 	failure string
 }
 
-// Source tells how one of the files is doing.
+// Source is the state of one of the files.
 type Source struct {
 	Name string
-	// Loaded is when what is in force was read.
+	// Loaded is when the content in force was read.
 	Loaded time.Time
-	// Failure says why the file that is there now is not in force; empty if it is.
+	// Failure says why the current file is not in force; empty if it is.
 	Failure string
 }
 
 func (g *Gate) sources() []*source {
-	var all []*source
-	add := func(name string, use func([][]byte) error, paths ...string) {
-		if paths[0] != "" {
-			all = append(all, &source{name: name, paths: paths, use: use})
-		}
+	all := []*source{
+		{name: "certificate", paths: []string{g.cfg.TLS.Cert, g.cfg.TLS.Key}, use: func(t [][]byte) error {
+			pair, err := parsePair(t[0], t[1], g.cfg.Now())
+			return store(pair, err, g.pair.Store)
+		}},
+		{name: "client CAs", paths: []string{g.cfg.TLS.ClientCAs}, use: func(t [][]byte) error {
+			cas, err := parseAuthorities(t[0])
+			return store(cas, err, g.cas.Store)
+		}},
+		{name: "JWT keys", paths: []string{g.cfg.JWT.Keys}, use: func(t [][]byte) error {
+			keys, err := parseKeys(t[0])
+			return store(keys, err, g.jwt.use)
+		}},
+		{name: "tokens", paths: []string{g.cfg.Tokens}, use: func(t [][]byte) error {
+			tokens, err := parseTokens(t[0])
+			return store(&tokens, err, g.tokens.Store)
+		}},
+		{name: "policy", paths: []string{g.cfg.Policy}, use: func(t [][]byte) error {
+			p, err := parsePolicy(t[0])
+			return store(p, err, g.policy.Store)
+		}},
 	}
-	add("certificate", func(t [][]byte) error {
-		pair, err := parsePair(t[0], t[1], g.cfg.Now())
-		if err == nil {
-			g.pair.Store(pair)
-		}
-		return err
-	}, g.cfg.TLS.Cert, g.cfg.TLS.Key)
-	add("client CAs", func(t [][]byte) error {
-		a, err := parseAuthorities(t[0])
-		if err == nil {
-			g.cas.Store(a)
-		}
-		return err
-	}, g.cfg.TLS.ClientCAs)
-	add("JWT keys", func(t [][]byte) error {
-		keys, err := parseKeys(t[0])
-		if err == nil {
-			g.jwt.use(keys)
-		}
-		return err
-	}, g.cfg.JWT.Keys)
-	add("tokens", func(t [][]byte) error {
-		all, err := parseTokens(t[0])
-		if err == nil {
-			g.tokens.Store(&all)
-		}
-		return err
-	}, g.cfg.Tokens)
-	add("policy", func(t [][]byte) error {
-		p, err := parsePolicy(t[0])
-		if err == nil {
-			g.policy.Store(p)
-		}
-		return err
-	}, g.cfg.Policy)
-	return all
+	return slices.DeleteFunc(all, func(s *source) bool { return s.paths[0] == "" })
 }
 
-// Reload reads the files and puts into force what has changed. The error names those
-// that are broken; what was in force before them still is.
+// store puts what was parsed into force.
+func store[T any](parsed T, err error, use func(T)) error {
+	if err == nil {
+		use(parsed)
+	}
+	return err
+}
+
+// Reload reads the files and puts changed ones into force. The error names broken files; their
+// previous content stays in force.
 func (g *Gate) Reload() error {
 	g.filesMu.Lock()
 	defer g.filesMu.Unlock()
@@ -89,25 +79,25 @@ func (g *Gate) Reload() error {
 		case err != nil && err.Error() != s.failure:
 			s.failure = err.Error()
 			if !s.loaded.IsZero() {
-				g.cfg.Log.Error("a file is broken: the one before stays in force", "what", s.name, "error", s.failure, "in_force_since", s.loaded)
+				g.cfg.Log.Error("a file is broken; its previous content stays in force", "what", s.name, "error", s.failure, "in_force_since", s.loaded)
 			}
 		case err == nil && (changed || s.failure != ""):
 			s.failure = ""
-			g.cfg.Log.Info("read", "what", s.name, "sha256", fmt.Sprintf("%x", s.inForce[:4]))
+			g.cfg.Log.Info("read a file", "what", s.name, "sha256", fmt.Sprintf("%x", s.inForce[:4]))
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// load reads the files; by content, not by their times: a file can be replaced twice
-// within one tick of its clock, or by an older one.
+// load reads the files. It compares contents, not times: a file can be replaced twice within
+// one tick of its clock, or by an older one.
 func (s *source) load(now time.Time) (changed bool, err error) {
 	texts := make([][]byte, len(s.paths))
 	sum := sha256.New()
 	for i, path := range s.paths {
 		if texts[i], err = readFile(path); err != nil {
-			return false, fmt.Errorf("access: %s: %w", s.name, err)
+			return false, fmt.Errorf("auth: read %s: %w", s.name, err)
 		}
 		sum.Write(binary.BigEndian.AppendUint64(nil, uint64(len(texts[i]))))
 		sum.Write(texts[i])
@@ -117,14 +107,14 @@ func (s *source) load(now time.Time) (changed bool, err error) {
 		return false, nil
 	}
 	if err := s.use(texts); err != nil {
-		return false, fmt.Errorf("access: %s %s: %w", s.name, s.paths[0], err)
+		return false, fmt.Errorf("auth: %s %s: %w", s.name, s.paths[0], err)
 	}
 	s.inForce, s.loaded = d, now
 	return true, nil
 }
 
 func readFile(path string) ([]byte, error) {
-	// A pipe would block here for ever.
+	// Opening a pipe would block forever.
 	if info, err := os.Stat(path); err != nil {
 		return nil, err
 	} else if !info.Mode().IsRegular() {
@@ -142,7 +132,7 @@ func readFile(path string) ([]byte, error) {
 	return text, err
 }
 
-// Status tells how each file is doing.
+// Status returns the state of each file.
 func (g *Gate) Status() []Source {
 	g.filesMu.Lock()
 	defer g.filesMu.Unlock()
@@ -160,7 +150,7 @@ func (g *Gate) poll() {
 	for {
 		select {
 		case <-tick.C:
-			_ = g.Reload() // it has been logged
+			_ = g.Reload() // Reload has logged the error
 		case <-g.closed:
 			return
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// Gate stands before every route of the service. It is safe for concurrent use.
+// Gate checks every request to the service. It is safe for concurrent use.
 type Gate struct {
 	cfg     Config
 	origins *http.CrossOriginProtection
@@ -29,12 +29,12 @@ type Gate struct {
 
 	known     *callers // by identity
 	strangers *callers // by address
-	ordinary  *lane
-	renewals  *lane
-	campaigns *lane
-	streams   *lane
-	open      *lane
-	suspects  *lane // unknown JWTs, from addresses that sent many wrong ones
+	ordinary  *slots
+	renewals  *slots
+	campaigns *slots
+	streams   *slots
+	open      *slots
+	suspects  *slots // unknown JWTs from addresses that sent many invalid ones
 	audit     *auditor
 
 	unidentified, denied, limited, busy, omitted atomic.Uint64
@@ -44,8 +44,8 @@ type Gate struct {
 	running   sync.WaitGroup
 }
 
-// New reads the files and returns a gate that keeps reading them until it is closed. It
-// refuses a configuration that would leave the service open to other machines.
+// New reads the files and returns a gate that reads them again until it is closed. It refuses
+// a configuration that would leave the service open to other machines.
 func New(cfg Config) (*Gate, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -58,12 +58,12 @@ func New(cfg Config) (*Gate, error) {
 		jwt:       newJWTReader(cfg.JWT, cfg.Now),
 		known:     newCallers(l),
 		strangers: newCallers(l),
-		ordinary:  newLane(l.InFlight, l.Line, l.Patience),
-		renewals:  newLane(l.Renewals, l.Line, l.Patience),
-		campaigns: newLane(l.Campaigns, l.Line, l.Patience),
-		streams:   newLane(l.Streams, 0, 0),
-		open:      newLane(openPlaces, openPlaces, l.Patience),
-		suspects:  newLane(suspectPlaces, suspectPlaces*128, l.Patience),
+		ordinary:  newSlots(l.InFlight, l.Line, l.Patience),
+		renewals:  newSlots(l.Renewals, l.Line, l.Patience),
+		campaigns: newSlots(l.Campaigns, l.Line, l.Patience),
+		streams:   newSlots(l.Streams, 0, 0),
+		open:      newSlots(openSlots, openSlots, l.Patience),
+		suspects:  newSlots(suspectSlots, suspectSlots*128, l.Patience),
 		closed:    make(chan struct{}),
 	}
 	g.files = g.sources()
@@ -87,34 +87,33 @@ func New(cfg Config) (*Gate, error) {
 }
 
 const (
-	// openPlaces is how many requests without identity are handled at once.
-	openPlaces = 64
-	// suspectPlaces is how many signatures of suspects are looked at at once: a flood of
-	// them costs two processors at most, and a valid token in it waits for a moment.
-	suspectPlaces = 2
+	// openSlots is how many requests without an identity are handled at once.
+	openSlots = 64
+	// suspectSlots is how many JWTs of suspect addresses are verified at once: a flood of them
+	// uses two processors at most, and a valid JWT among them waits a moment.
+	suspectSlots = 2
 )
 
-// Close writes down what is left of the audit and waits for that. Requests may still
-// be checked after it; they are not audited.
+// Close writes the rest of the audit and waits for it. Requests may still be checked after
+// Close; they are not audited.
 func (g *Gate) Close() {
 	g.closeOnce.Do(func() { close(g.closed) })
 	g.running.Wait()
 }
 
-// Check returns who is asking, if they may do verb to group ([AllGroups] and [SomeGroup]
-// included) and not too often. The error is a *httpapi.Problem: 400 for a name that cannot
-// be a group's, 401, 403, or 429 with Retry-After. A refusal is audited.
+// Check returns the caller if it may do verb to the group ([AllGroups] and [SomeGroup]
+// included) and is within its rate. The error is a *httpapi.Problem: 400 for an invalid name,
+// 401, 403, or 429 with Retry-After. A refusal is audited.
 func (g *Gate) Check(r *http.Request, verb Verb, group string) (Identity, error) {
 	return g.check(r, Rule{Verb: verb, Groups: func(*http.Request) []string { return []string{group} }})
 }
 
 func (g *Gate) check(r *http.Request, rule Rule) (Identity, error) {
 	id, err := g.identify(r)
-	if err != nil {
-		g.refused(r, id, "", err)
-		return Identity{}, err
+	if err == nil {
+		err = g.rate(id, rule.Renewal)
 	}
-	if err := g.rate(id, rule.Renewal); err != nil {
+	if err != nil {
 		g.refused(r, id, "", err)
 		return Identity{}, err
 	}
@@ -123,8 +122,7 @@ func (g *Gate) check(r *http.Request, rule Rule) (Identity, error) {
 		groups = rule.Groups(r)
 	}
 	if len(groups) == 0 {
-		err := &httpapi.Problem{Status: http.StatusBadRequest, Code: "no_group", Detail: "the request names no group"}
-		return Identity{}, err
+		return Identity{}, httpapi.Refuse(http.StatusBadRequest, "no_group", "the request names no group")
 	}
 	for _, group := range groups {
 		if err := g.allowedAny(id, rule, group); err != nil {
@@ -135,7 +133,7 @@ func (g *Gate) check(r *http.Request, rule Rule) (Identity, error) {
 	return id, nil
 }
 
-// allowedAny returns a problem unless one of the rule's verbs is allowed on the group.
+// allowedAny returns a problem unless one of the verbs of the rule is allowed on the group.
 func (g *Gate) allowedAny(id Identity, rule Rule, group string) error {
 	for _, verb := range rule.Or {
 		if g.allowed(id, verb, group) == nil {
@@ -148,7 +146,7 @@ func (g *Gate) allowedAny(id Identity, rule Rule, group string) error {
 // allowed returns a problem unless id has the verb on the group.
 func (g *Gate) allowed(id Identity, verb Verb, group string) error {
 	if group != AllGroups && group != SomeGroup && !lease.ValidName(group) {
-		return &httpapi.Problem{Status: http.StatusBadRequest, Code: "bad_name", Detail: "the group's name is not lower-case letters, digits, dots, underscores and dashes, at most 63"}
+		return httpapi.Refuse(http.StatusBadRequest, "bad_name", "the name of the group must be lower-case letters, digits, dots, underscores and dashes, at most 63")
 	}
 	if g.May(id, verb, group) {
 		return nil
@@ -160,29 +158,25 @@ func (g *Gate) allowed(id Identity, verb Verb, group string) error {
 	case SomeGroup:
 		on = "any group"
 	}
-	return &httpapi.Problem{
-		Status: http.StatusForbidden, Code: "denied",
-		Detail: fmt.Sprintf("%s may not %s on %s: the policy of this service does not allow it; ask its operator", id, verb, on),
-	}
+	return refuse("%s may not %s on %s: the policy of this service does not allow it; ask its operator", id, verb, on)
 }
 
-// May reports whether the policy in force gives id the verb on group. It counts and
-// audits nothing: it is for choosing what to show.
+func refuse(format string, args ...any) *httpapi.Problem {
+	return httpapi.Refuse(http.StatusForbidden, "denied", format, args...)
+}
+
+// May reports whether the policy gives id the verb on the group. It counts and audits nothing:
+// it is for choosing what to show.
 func (g *Gate) May(id Identity, verb Verb, group string) bool {
-	switch {
-	case verb == Open:
+	if verb == Open || id.Anonymous() && !g.cfg.credentials() {
 		return true
-	case id.Anonymous() && !g.cfg.credentials():
-		return true
-	case id.Name == "":
-		return false
 	}
 	p := g.policy.Load()
-	return p != nil && !p.refused[id.Name] && p.allows(p.rolesOf(id.Name), verb, group)
+	return id.Name != "" && p != nil && !p.refused[id.Name] && p.allows(p.rolesOf(id.Name), verb, group)
 }
 
-// Recheck returns a problem (401 or 403) when what was allowed at the beginning of a
-// stream or a wait is not any more: the credential has ended or is gone from the
+// Recheck returns a problem (401 or 403) if something that was allowed at the beginning of a
+// stream or a wait is not allowed any more: the credential has expired or was removed from the
 // files, or the policy has changed.
 func (g *Gate) Recheck(id Identity, verb Verb, group string) error {
 	if id.valid != nil {
@@ -196,42 +190,39 @@ func (g *Gate) Recheck(id Identity, verb Verb, group string) error {
 	return g.allowed(id, verb, group)
 }
 
+// table returns the counters that include the caller.
+func (g *Gate) table(id Identity) *callers {
+	if id.Anonymous() {
+		return g.strangers
+	}
+	return g.known
+}
+
 func (g *Gate) rate(id Identity, renewal bool) error {
 	if id.How == Loopback {
 		return nil
 	}
-	table := g.known
-	if id.Anonymous() {
-		table = g.strangers
-	}
 	var wait time.Duration
-	now := g.cfg.Now()
-	table.with(id.key, now, func(c *caller) {
+	what, now := "requests", g.cfg.Now()
+	g.table(id).with(id.key, now, func(c *caller) {
 		if renewal {
-			wait = c.renewals.take(now)
+			what, wait = "renewals", c.renewals.take(now)
 		} else {
 			wait = c.ordinary.take(now)
 		}
 	})
 	if wait > 0 {
-		what := "requests"
-		if renewal {
-			what = "renewals"
-		}
 		return tooMany("too_many_requests", wait, fmt.Sprintf("%s makes more %s than it is allowed", id, what))
 	}
 	return nil
 }
 
 func tooMany(code string, wait time.Duration, detail string) *httpapi.Problem {
-	return &httpapi.Problem{
-		Status: http.StatusTooManyRequests, Code: code, Retryable: true, RetryAfter: wait,
-		Detail: fmt.Sprintf("%s; try again in %v", detail, wait.Round(time.Millisecond)),
-		More:   map[string]any{"retry_after_ms": (wait + time.Millisecond - 1).Milliseconds()},
-	}
+	return httpapi.Refuse(http.StatusTooManyRequests, code, "%s; retry in %v", detail, wait.Round(time.Millisecond)).Retry(wait).
+		With(map[string]any{"retry_after_ms": (wait + time.Millisecond - 1).Milliseconds()})
 }
 
-// refused counts and audits.
+// refused counts and audits a refusal.
 func (g *Gate) refused(r *http.Request, id Identity, group string, err error) {
 	result := Denied
 	var p *httpapi.Problem
@@ -244,11 +235,11 @@ func (g *Gate) refused(r *http.Request, id Identity, group string, err error) {
 		g.limited.Add(1)
 	case p.Status == http.StatusServiceUnavailable:
 		g.busy.Add(1)
-		return // the service's trouble, not a denial
+		return // not a denial
 	case p.Status == http.StatusForbidden:
 		g.denied.Add(1)
 	case p.Code == codeIncomplete || p.Code == codeTooLarge:
-		return // nothing was asked yet
+		return // there is no request yet
 	}
 	what := r.Pattern
 	if what == "" {
@@ -257,8 +248,8 @@ func (g *Gate) refused(r *http.Request, id Identity, group string, err error) {
 	g.tell(id, Entry{Who: id.Name, How: id.How, Remote: host(r.RemoteAddr), What: what, Group: group, Result: result, Reason: err.Error()})
 }
 
-// tell audits what did not come about, up to a rate for each caller: nobody can push the
-// rest out of the audit by being refused.
+// tell audits a denial or failure, up to a rate for each caller, so that nobody can push other
+// entries out of the audit with refused requests.
 func (g *Gate) tell(id Identity, e Entry) {
 	table, key := g.known, id.key
 	if id.Name == "" {
@@ -279,24 +270,24 @@ func (g *Gate) tell(id Identity, e Entry) {
 	g.write(e, omitted)
 }
 
-// Stats are numbers for the metrics; the counts are since the start.
+// Stats are numbers for the metrics. Counts are since the start.
 type Stats struct {
-	// Refused: without credentials that hold, by the policy, by a rate or quota, for want of a place.
+	// Refusals: no valid credentials, not allowed, over a rate or quota, no free slot.
 	Unauthenticated, Denied, Limited, Busy uint64
-	// Omitted are refusals and failures that were counted and not written to the audit.
+	// Omitted counts refusals and failures that were not written to the audit.
 	Omitted uint64
-	// AuditLost are entries that could not be written; AuditWaiting those that may yet be.
+	// AuditLost counts entries that could not be written; AuditWaiting those that still may be.
 	AuditLost    uint64
 	AuditWaiting int
-	// AuditFault says why the audit is not being written; empty if it is.
+	// AuditFault says why the audit cannot be written; empty if it can.
 	AuditFault string
-	// Identities and Addresses whose use is remembered.
+	// Identities and Addresses that have counters.
 	Identities, Addresses int
-	// InFlight, Renewals, Campaigns and Streams are under way.
+	// Requests that are being handled.
 	InFlight, Renewals, Campaigns, Streams int
 }
 
-// Stats returns the numbers as they are now.
+// Stats returns the current numbers.
 func (g *Gate) Stats() Stats {
 	s := Stats{
 		Unauthenticated: g.unidentified.Load(), Denied: g.denied.Load(), Limited: g.limited.Load(), Busy: g.busy.Load(), Omitted: g.omitted.Load(),

@@ -11,8 +11,7 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// identify says who is asking. On an error the identity may still say what is known,
-// for the audit.
+// identify returns the caller. On an error the identity may have what is known, for the audit.
 func (g *Gate) identify(r *http.Request) (Identity, error) {
 	if err := noTokenInQuery(r); err != nil {
 		return Identity{}, err
@@ -50,7 +49,7 @@ func (g *Gate) identify(r *http.Request) (Identity, error) {
 	id.key = id.Name
 	rules := g.policy.Load()
 	if rules.refused[id.Name] {
-		return id, &httpapi.Problem{Status: http.StatusForbidden, Code: "denied", Detail: id.Name + " is refused by the policy of this service"}
+		return id, refuse("the policy of this service refuses %s", id.Name)
 	}
 	id.Roles = rules.rolesOf(id.Name)
 	return id, nil
@@ -67,27 +66,22 @@ func (g *Gate) wanted() string {
 }
 
 func unauthenticated(why string) *httpapi.Problem {
-	return &httpapi.Problem{Status: http.StatusUnauthorized, Code: "unauthenticated", Detail: why}
+	return httpapi.Refuse(http.StatusUnauthorized, "unauthenticated", "%s", why)
 }
 
-// anonymous takes callers as given. On loopback they must also mean loopback: a page
-// in a browser on this machine can have its own name resolve to 127.0.0.1, or just post
-// there.
+// anonymous accepts callers without credentials. On loopback the request must also address
+// loopback: a web page can make its own name resolve to 127.0.0.1, or post there.
 func (g *Gate) anonymous(r *http.Request) (Identity, error) {
 	if !onLoopback(g.cfg.Listen) {
 		return Identity{How: Insecure, key: host(r.RemoteAddr)}, nil
 	}
-	no := func(why string) (Identity, error) {
-		return Identity{}, &httpapi.Problem{Status: http.StatusForbidden, Code: "denied", Detail: why}
-	}
-	if !loopbackHost(host(r.RemoteAddr)) {
-		return no("without credentials this service answers callers on its own machine only")
-	}
-	if !loopbackHost(host(r.Host)) {
-		return no("without credentials this service is to be addressed as localhost or 127.0.0.1")
-	}
-	if g.origins.Check(r) != nil {
-		return no("without credentials this service does not take what pages of other origins send")
+	switch {
+	case !loopbackHost(host(r.RemoteAddr)):
+		return Identity{}, refuse("without credentials this service answers callers on its own machine only")
+	case !loopbackHost(host(r.Host)):
+		return Identity{}, refuse("without credentials this service must be addressed as localhost or 127.0.0.1")
+	case g.origins.Check(r) != nil:
+		return Identity{}, refuse("without credentials this service refuses requests from web pages of other origins")
 	}
 	return Identity{How: Loopback, key: string(Loopback)}, nil
 }
@@ -100,8 +94,8 @@ func host(addr string) string {
 	return h
 }
 
-// noTokenInQuery refuses a token where proxies and histories write it down, also one
-// that would not have been needed: its owner must learn that it is in the open.
+// noTokenInQuery refuses a token in the query string, where proxies log it. It does so even if
+// the token is not needed, so that its owner learns that the token is exposed.
 func noTokenInQuery(r *http.Request) error {
 	if r.URL.RawQuery == "" {
 		return nil
@@ -114,7 +108,7 @@ func noTokenInQuery(r *http.Request) error {
 				continue
 			}
 		}
-		return unauthenticated("a token in a query string ends in logs: replace that token, and send the new one in the Authorization header")
+		return unauthenticated("a token in a query string ends up in logs: replace that token, and send the new one in the Authorization header")
 	}
 	return nil
 }
@@ -125,7 +119,7 @@ func (g *Gate) byCert(r *http.Request) (Identity, error) {
 		return Identity{}, nil
 	}
 	var err error
-	// Any chain that still holds will do: CAs may be cross-signed while they change.
+	// One valid chain is enough: CAs may be cross-signed while they are replaced.
 	for _, chain := range r.TLS.VerifiedChains {
 		if err = cas.holds(chain, g.cfg.Now()); err != nil {
 			continue
@@ -158,7 +152,7 @@ func (g *Gate) byBearer(r *http.Request) (Identity, error) {
 	case !strings.EqualFold(scheme, "Bearer") || token == "":
 		return Identity{}, errors.New("the Authorization header is not Bearer and a token")
 	case !g.cfg.bearer():
-		return Identity{}, errors.New("this service takes no bearer tokens: " + g.wanted())
+		return Identity{}, errors.New("this service accepts no bearer tokens: " + g.wanted())
 	case len(token) > maxBearer:
 		return Identity{}, errors.New("the token is too long")
 	}
@@ -182,19 +176,19 @@ func (g *Gate) byBearer(r *http.Request) (Identity, error) {
 	return Identity{Name: s.name, How: ByJWT, Until: s.until, valid: func() error { return g.jwt.holds(s) }}, nil
 }
 
-// patience has signatures from an address that sent too many wrong ones looked at a few at a
-// time: each costs more than its sender paid, and others may be behind that address who
-// have a right one. Who is known already is not asked.
+// patience lets only a few JWTs at a time be verified for an address that sent too many invalid
+// ones: verifying costs more than sending, and valid callers may share the address. Known
+// JWTs do not pass here.
 func (g *Gate) patience(r *http.Request) (leave func(), err error) {
 	now, suspect := g.cfg.Now(), false
 	g.strangers.with(host(r.RemoteAddr), now, func(c *caller) {
-		suspect = c.failures.level(now)+1 > float64(c.failures.burst)
+		suspect = c.failures.TokensAt(now) < 1
 	})
 	if !suspect {
 		return func() {}, nil
 	}
 	if !g.suspects.enter(r.Context()) {
-		return nil, tooMany("too_many_failures", time.Second, "too many wrong credentials come from this address")
+		return nil, tooMany("too_many_failures", time.Second, "this address sends too many invalid credentials")
 	}
 	return g.suspects.leave, nil
 }
@@ -211,12 +205,12 @@ func (g *Gate) byToken(token string, d digest) (Identity, error) {
 	valid := func() error {
 		all := g.tokens.Load()
 		if all == nil {
-			return errors.New("this service takes no static tokens")
+			return errors.New("this service accepts no static tokens")
 		}
 		h, ok := (*all)[d]
 		switch {
 		case !ok:
-			return errors.New("the token is not known here; it may have been taken back")
+			return errors.New("the token is unknown; it may have been revoked")
 		case !h.expires.IsZero() && !g.cfg.Now().Before(h.expires):
 			return errors.New("the token has expired")
 		}
@@ -227,7 +221,7 @@ func (g *Gate) byToken(token string, d digest) (Identity, error) {
 	}
 	h, ok := (*g.tokens.Load())[d]
 	if !ok {
-		return Identity{}, errors.New("the token was taken back just now")
+		return Identity{}, errors.New("the token was revoked just now")
 	}
 	return Identity{Name: h.name, How: ByToken, Until: h.expires, valid: valid}, nil
 }

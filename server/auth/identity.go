@@ -2,7 +2,6 @@ package auth
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -18,23 +17,23 @@ const (
 	Open Verb = "open"
 	// Observe: read and watch leaders, terms and candidates.
 	Observe Verb = "observe"
-	// Campaign: stand, lead, renew and resign, under one's own name.
+	// Campaign: campaign, lead, renew and resign, under the caller's own name.
 	Campaign Verb = "campaign"
-	// StepDown: ask or force another to give up leadership.
+	// StepDown: ask a leader to step down, or force it.
 	StepDown Verb = "step-down"
 	// Admin: create, change and delete groups and their policies.
 	Admin Verb = "admin"
 )
 
-// Verbs returns those that a policy can give, in the order of the documents.
+// Verbs returns the verbs that a policy can give.
 func Verbs() []Verb { return []Verb{Observe, Campaign, StepDown, Admin} }
 
 const (
-	// AllGroups asks for a verb on every group there is or will be: a policy allows it
-	// by the empty prefix only.
+	// AllGroups stands for every present and future group: a policy allows it with the empty
+	// prefix only.
 	AllGroups = ""
-	// SomeGroup asks for a verb on at least one prefix. Whoever asks so must ask
-	// [Gate.May] for each group that it then touches or shows.
+	// SomeGroup stands for at least one prefix. The handler must then check [Gate.May] for
+	// each group that it uses or shows.
 	SomeGroup = "*"
 )
 
@@ -46,37 +45,33 @@ const (
 	ByCert   How = "cert"
 	ByJWT    How = "jwt"
 	ByToken  How = "token"
-	Loopback How = "loopback" // nobody is known: no credentials are configured
-	Insecure How = "insecure" // as Loopback, but reachable from elsewhere
+	Loopback How = "loopback" // no credentials are configured
+	Insecure How = "insecure" // as Loopback, but reachable from other machines
 )
 
-// Identity is who is asking.
+// Identity is a caller.
 type Identity struct {
-	// Name is the node id; empty if names are taken as given.
+	// Name is the node id; empty if no credentials are configured.
 	Name string
 	How  How
 	// Roles that the policy gave at the time of the request.
 	Roles []string
-	// Until is when the credential ends; zero: never.
+	// Until is when the credential expires; zero: never.
 	Until time.Time
 
-	key   string       // what the limits are counted by
-	valid func() error // whether the credential still holds; nil: always
+	key   string       // for the limits
+	valid func() error // whether the credential is still valid; nil: always
 }
 
-// Anonymous reports whether names are taken as given.
+// Anonymous reports whether the caller may use any name.
 func (id Identity) Anonymous() bool { return id.How == Loopback || id.How == Insecure }
 
-// Is returns a problem (403) unless the caller may speak for node, which is what a
-// request's node_id says.
+// Is returns a problem (403) unless the caller may act as the node.
 func (id Identity) Is(node string) error {
 	if id.Anonymous() || node != "" && node == id.Name {
 		return nil
 	}
-	return &httpapi.Problem{
-		Status: http.StatusForbidden, Code: "not_your_node",
-		Detail: fmt.Sprintf("the credentials are those of %q, and node_id says %q: a node speaks for itself only", id.Name, glimpseUnlessName(node)),
-	}
+	return httpapi.Refuse(http.StatusForbidden, "not_your_node", "the credentials are those of %q, but node_id is %q: a node may act as itself only", id.Name, glimpseUnlessName(node))
 }
 
 // String is for logs.
@@ -89,14 +84,14 @@ func (id Identity) String() string {
 
 type callerKey struct{}
 
-// admitted is who [Gate.Guard] let pass, and from where.
+// admitted is a caller that [Gate.Guard] has admitted.
 type admitted struct {
 	id     Identity
 	remote string
-	yield  func() // gives the place of a campaign back; nil: it has none
+	yield  func() // gives the slot of a campaign back; nil: it has none
 }
 
-// Yield gives the place of a campaign back before it begins to wait: places are for those
+// Yield gives the slot of a campaign back before the campaign waits: slots are for campaigns
 // that use the engine. Calling it twice, or for another request, does nothing.
 func Yield(ctx context.Context) {
 	if a, ok := ctx.Value(callerKey{}).(*admitted); ok && a.yield != nil {

@@ -15,7 +15,7 @@ import (
 
 const maxBearer = 8 << 10
 
-// seal is what a JWT was found to say.
+// seal is the result of verifying a JWT.
 type seal struct {
 	name  string
 	kid   string
@@ -23,8 +23,8 @@ type seal struct {
 	until time.Time
 }
 
-// jwtReader checks tokens. What was found good is remembered by hash, so that a caller
-// who is known costs no signature and cannot be locked out by strangers' failures.
+// jwtReader verifies JWTs. It caches valid ones by hash, so that a known caller costs no
+// signature check and the failures of strangers cannot lock it out.
 type jwtReader struct {
 	cfg    JWT
 	now    func() time.Time
@@ -32,7 +32,7 @@ type jwtReader struct {
 
 	mu    sync.Mutex
 	keys  keySet
-	turn  int // how often keys were put into force
+	turn  int // how often the keys were replaced
 	known map[digest]seal
 }
 
@@ -54,7 +54,7 @@ func newJWTReader(cfg JWT, now func() time.Time) *jwtReader {
 	}
 }
 
-// use puts keys into force. Tokens are judged anew by them.
+// use replaces the keys. All tokens are verified again.
 func (j *jwtReader) use(keys keySet) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -63,7 +63,7 @@ func (j *jwtReader) use(keys keySet) {
 	clear(j.known)
 }
 
-// recall returns what a token said that was found good before and still is.
+// recall returns a token from the cache if it is still valid.
 func (j *jwtReader) recall(d digest) (seal, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -71,7 +71,7 @@ func (j *jwtReader) recall(d digest) (seal, bool) {
 	return s, ok && j.now().Before(s.until)
 }
 
-// read checks a token and remembers it.
+// read verifies a token and caches it.
 func (j *jwtReader) read(token string, d digest) (seal, error) {
 	j.mu.Lock()
 	keys, turn := j.keys, j.turn
@@ -82,7 +82,7 @@ func (j *jwtReader) read(token string, d digest) (seal, error) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	// Keys that came meanwhile have not judged this token.
+	// If the keys were replaced meanwhile, they have not verified this token.
 	if turn != j.turn {
 		return s, nil
 	}
@@ -96,13 +96,13 @@ func (j *jwtReader) read(token string, d digest) (seal, error) {
 	return s, nil
 }
 
-// holds reports whether the key that vouched for s is still one of ours.
+// holds returns an error if the key that verified s is not in force any more.
 func (j *jwtReader) holds(s seal) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	now, ok := j.keys[s.kid].key.(interface{ Equal(crypto.PublicKey) bool })
 	if !ok || !now.Equal(s.key) {
-		return errors.New("the key of the token is not known any more")
+		return errors.New("the key of the token was removed")
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func (j *jwtReader) verify(token string, keys keySet) (seal, error) {
 	var s seal
 	claims := jwt.MapClaims{}
 	_, err := j.parser.ParseWithClaims(token, claims, func(t *jwt.Token) (any, error) {
-		// Extensions that must be understood, and none is.
+		// crit lists extensions that must be understood. None is.
 		if _, ok := t.Header["crit"]; ok {
 			return nil, errors.New("crit")
 		}
@@ -149,14 +149,13 @@ var (
 	errKeyAlgorithm = errors.New("the token's algorithm is not that of its key")
 )
 
-// explainJWT says what is wrong with a token in our words: the library's errors can
-// quote it.
+// explainJWT replaces errors of the library, which can quote the token.
 func explainJWT(err error) error {
 	for _, known := range []struct{ is, say error }{
 		{errUnknownKey, errUnknownKey},
 		{errKeyAlgorithm, errKeyAlgorithm},
-		{jwt.ErrTokenMalformed, errors.New("it is neither a JWT nor a token of this service")},
-		{jwt.ErrTokenUnverifiable, errors.New("the token's header asks for what is not taken here")},
+		{jwt.ErrTokenMalformed, errors.New("the credential is neither a JWT nor a token of this service")},
+		{jwt.ErrTokenUnverifiable, errors.New("the token's header has an unsupported algorithm or extension")},
 		{jwt.ErrTokenSignatureInvalid, errors.New("the token's signature or algorithm is not valid")},
 		{jwt.ErrTokenExpired, errors.New("the token has expired")},
 		{jwt.ErrTokenNotValidYet, errors.New("the token is not valid yet")},

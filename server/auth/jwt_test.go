@@ -194,7 +194,7 @@ func TestJWTFlood(t *testing.T) {
 	if _, err := g.Check(ask(fresh("one")), Campaign, "billing-eu"); err != nil {
 		t.Errorf("somebody new, at the same address: %v", err)
 	}
-	for range suspectPlaces { // others are being looked at, for long
+	for range suspectSlots { // others are being looked at, for long
 		if !g.suspects.enter(t.Context()) {
 			t.Fatal("a place is taken that nobody has")
 		}

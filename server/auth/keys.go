@@ -29,8 +29,8 @@ func jwtAlgorithms() []string {
 	return []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 }
 
-// publicKey is a key and the algorithms it may be used with: what a token's header says
-// never chooses how a key is read.
+// publicKey is a key and the algorithms that it may be used with. The header of a token never
+// decides that.
 type publicKey struct {
 	key        crypto.PublicKey
 	algorithms []string
@@ -39,15 +39,15 @@ type publicKey struct {
 // keySet are the keys by their id.
 type keySet map[string]publicKey
 
-// jwk is a public key of RFC 7517. Members that we do not use are ignored, as that RFC
-// demands; secret ones are known in order to be refused.
+// jwk is a public key of RFC 7517. Other members are ignored, as the RFC requires. Secret ones
+// are decoded in order to refuse them.
 type jwk struct {
 	Kty, Kid, Use, Alg, Crv string
 	N, E, X, Y              string
 	D, K                    json.RawMessage
 }
 
-// parseKeys reads a JWK set or PEM blocks.
+// parseKeys decodes a JWK set or PEM blocks.
 func parseKeys(text []byte) (keySet, error) {
 	keys := make(keySet)
 	read := keys.readPEM
@@ -58,7 +58,7 @@ func parseKeys(text []byte) (keySet, error) {
 		return nil, err
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("no public key in it: wanted a JWK set or PEM blocks PUBLIC KEY")
+		return nil, errors.New("the file has no public key; want a JWK set or PEM blocks of type PUBLIC KEY")
 	}
 	return keys, nil
 }
@@ -87,7 +87,7 @@ func algorithmsOf(key crypto.PublicKey) ([]string, error) {
 	switch k := key.(type) {
 	case *rsa.PublicKey:
 		if bits := k.N.BitLen(); bits < minRSABits || bits > maxRSABits || k.E < 3 || k.E&1 == 0 {
-			return nil, fmt.Errorf("an RSA key of %d bits, wanted %d to %d", k.N.BitLen(), minRSABits, maxRSABits)
+			return nil, fmt.Errorf("an RSA key of %d bits; want %d to %d", k.N.BitLen(), minRSABits, maxRSABits)
 		}
 		return []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}, nil
 	case *ecdsa.PublicKey:
@@ -102,21 +102,21 @@ func algorithmsOf(key crypto.PublicKey) ([]string, error) {
 	case ed25519.PublicKey:
 		return []string{"EdDSA"}, nil
 	}
-	return nil, fmt.Errorf("a key of type %T, wanted RSA, ECDSA on P-256, P-384 or P-521, or Ed25519", key)
+	return nil, fmt.Errorf("a key of type %T; want RSA, ECDSA on P-256, P-384 or P-521, or Ed25519", key)
 }
 
 func (ks keySet) readJWKS(text []byte) error {
 	var set struct {
 		Keys []jwk `json:"keys"`
 	}
-	// Not strict: the RFC has issuers add members.
+	// Unknown members are allowed by the RFC.
 	if err := json.Unmarshal(text, &set); err != nil {
 		return errors.New("not a JWK set: " + clip(err.Error()))
 	}
 	for i, k := range set.Keys {
 		switch {
 		case k.D != nil || k.K != nil || k.Kty == "oct":
-			return fmt.Errorf("key %d is a secret: only public keys belong here; replace it where it is used, it has been on this disk", i+1)
+			return fmt.Errorf("key %d is a secret key; only public keys are allowed: revoke it, because it was stored on this disk", i+1)
 		case k.Use != "" && k.Use != "sig":
 			continue // for encryption
 		}
@@ -161,7 +161,7 @@ func (k jwk) public() (crypto.PublicKey, error) {
 	case "OKP":
 		x := b64(k.X)
 		if k.Crv != "Ed25519" || len(x) != ed25519.PublicKeySize {
-			return nil, errors.New("wanted Ed25519 with 32 bytes in base64url")
+			return nil, errors.New("want Ed25519 with 32 bytes in base64url")
 		}
 		return ed25519.PublicKey(x), nil
 	}
@@ -173,17 +173,17 @@ func (ks keySet) readPEM(text []byte) error {
 		block, rest := pem.Decode(text)
 		if block == nil {
 			if len(bytes.TrimSpace(text)) > 0 {
-				return fmt.Errorf("what stands after PEM block %d cannot be read", n-1)
+				return fmt.Errorf("the text after PEM block %d cannot be read", n-1)
 			}
 			return nil
 		}
 		text = rest
 		if block.Type != "PUBLIC KEY" {
-			return fmt.Errorf("PEM block %d is not a PUBLIC KEY; a private key has no place here", n)
+			return fmt.Errorf("PEM block %d is not a PUBLIC KEY; private keys are not allowed", n)
 		}
 		key, err := x509.ParsePKIXPublicKey(block.Bytes)
 		if err != nil {
-			return fmt.Errorf("PEM block %d is not a public key that can be read", n)
+			return fmt.Errorf("PEM block %d: the public key cannot be read", n)
 		}
 		kid := block.Headers["Key-Id"]
 		if kid == "" {
@@ -195,7 +195,7 @@ func (ks keySet) readPEM(text []byte) error {
 	}
 }
 
-// thumbprint is that of RFC 7638; empty for a key of a kind that we do not take.
+// thumbprint is the thumbprint of RFC 7638; empty for an unsupported type of key.
 func thumbprint(key crypto.PublicKey) string {
 	b64 := base64.RawURLEncoding.EncodeToString
 	var canonical string

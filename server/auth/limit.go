@@ -2,52 +2,56 @@ package auth
 
 import (
 	"container/list"
+	"context"
 	"errors"
+	"reflect"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Limits bound what callers can make the service do and hold. Zero means the default.
 type Limits struct {
 	// BodyBytes of one request, before identity. Default 1 MiB.
 	BodyBytes int64
-	// Rate is how many requests a second one identity may make, renewals apart, and
-	// Burst how many at once. Default 500 and 1000. On loopback without credentials
-	// there is no rate.
+	// Rate is how many requests a second one identity may make, without renewals, and Burst
+	// how many at once. Default 500 and 1000. On loopback without credentials there is no
+	// limit.
 	Rate, Burst int
 	// RenewRate and RenewBurst are the same for renewals. Default 1000 and 2000.
 	RenewRate, RenewBurst int
-	// FailRate and FailBurst are how many wrong JWTs a second come from an address before
-	// those that it sends, and that are not known yet, are looked at a few at a time.
-	// Default 20 and 100.
+	// FailRate and FailBurst are how many invalid JWTs a second an address may send before
+	// its unknown JWTs are verified only a few at a time. Default 20 and 100.
 	FailRate, FailBurst int
-	// Identities whose use is counted one by one, and as many addresses of callers
-	// without one; those beyond share one allowance. Default 10,000.
+	// Identities that are counted one by one, and as many addresses of callers without an
+	// identity. Further ones share one allowance. Default 10,000.
 	Identities int
-	// InFlight is how many requests are handled at once, renewals, campaigns and streams
-	// apart. Default 1024.
+	// InFlight is how many requests are handled at once, without renewals, campaigns and
+	// streams. Default 1024.
 	InFlight int
-	// Campaigns is how many campaigns use the engine at once. More of them would not be
-	// done sooner, and would delay renewals. Those that wait for a vacancy do not count.
-	// Default 8 for each processor, at least 16. CampaignsEach is how many of them one
-	// identity or address may have (on loopback without credentials there is no such
-	// limit). Default half of them.
+	// Campaigns is how many campaigns use the engine at once. More would not finish sooner
+	// and would delay renewals. Campaigns that wait for a vacancy do not count. Default 8
+	// per processor, at least 16. CampaignsEach is how many of them one identity or address
+	// may have (on loopback without credentials there is no limit). Default half of them.
 	Campaigns, CampaignsEach int
-	// Renewals is how many renewals and resignations are handled at once, in places that
-	// nothing else can take. Default 1024. RenewalsEach is how many of them one identity may have under
-	// way (on loopback without credentials there is no such limit). Default half of them.
+	// Renewals is how many renewals and resignations are handled at once. Nothing else can
+	// use their slots. Default 1024. RenewalsEach is how many of them one identity may have
+	// (on loopback without credentials there is no limit). Default half of them.
 	Renewals, RenewalsEach int
-	// Line is how many requests, and as many renewals and campaigns, wait for a place, for
-	// at most Patience. Default 4096, 1s.
+	// Line is how many requests, and as many renewals and campaigns, wait for a slot, for at
+	// most Patience. Default 4096, 1s.
 	Line     int
 	Patience time.Duration
-	// Streams open at once, waiting calls among them, in all and of one identity (which
-	// on loopback without credentials has no limit of its own). Default 20,000 and 100.
+	// Streams is how many streams and waiting calls may be open, and StreamsEach how many of
+	// one identity (on loopback without credentials there is no limit). Default 20,000 and
+	// 100.
 	Streams, StreamsEach int
 	// GroupsEach is how many groups one identity may hold. Default 10,000.
 	GroupsEach int
-	// Candidates that may stand for one group. Default 1000.
+	// Candidates is how many candidates one group may have. Default 1000.
 	Candidates int
 }
 
@@ -75,61 +79,53 @@ func (l Limits) withDefaults() Limits {
 }
 
 func (l Limits) check() error {
-	for _, n := range []int64{
-		l.BodyBytes, int64(l.Rate), int64(l.Burst), int64(l.RenewRate), int64(l.RenewBurst), int64(l.FailRate), int64(l.FailBurst), int64(l.Identities),
-		int64(l.InFlight), int64(l.Campaigns), int64(l.CampaignsEach), int64(l.Renewals), int64(l.RenewalsEach), int64(l.Line), int64(l.Patience), int64(l.Streams), int64(l.StreamsEach), int64(l.GroupsEach), int64(l.Candidates),
-	} {
-		if n < 0 {
-			return errors.New("access: a limit is negative; zero is the default, and a large number is as good as none")
+	for v, i := reflect.ValueOf(l), 0; i < v.NumField(); i++ {
+		if v.Field(i).Int() < 0 {
+			return errors.New("auth: a limit is negative; zero means the default, and a large number means no limit")
 		}
 	}
 	return nil
 }
 
-// bucket allows burst things at once and rate a second after that.
-type bucket struct {
-	rate, burst int
-	used        float64
-	at          time.Time
+// bucket allows burst events at once and rate events a second after that.
+type bucket struct{ *rate.Limiter }
+
+func newBucket(perSecond, burst int) bucket {
+	return bucket{rate.NewLimiter(rate.Limit(perSecond), burst)}
 }
 
-func (b *bucket) level(now time.Time) float64 {
-	// A clock that was set back gives nothing and takes nothing.
-	gone := max(0, now.Sub(b.at).Seconds())
-	return max(0, b.used-gone*float64(b.rate))
-}
-
-// take answers zero, or how long to wait for the next.
-func (b *bucket) take(now time.Time) time.Duration {
-	b.used = b.level(now)
-	b.at = now
-	if over := b.used + 1 - float64(b.burst); over > 0 {
-		return max(time.Millisecond, time.Duration(over/float64(b.rate)*float64(time.Second)))
+// take returns zero, or how long to wait for the next event.
+func (b bucket) take(now time.Time) time.Duration {
+	r := b.ReserveN(now, 1)
+	wait := r.DelayFrom(now)
+	if wait <= 0 {
+		return 0
 	}
-	b.used++
-	return 0
+	r.CancelAt(now)
+	return max(time.Millisecond, wait)
 }
 
-// caller is what is counted of one identity or address.
+func (b bucket) full(now time.Time) bool { return b.TokensAt(now) >= float64(b.Burst()) }
+
+// caller has the counters of one identity or address.
 type caller struct {
 	key      string
 	ordinary bucket
 	renewals bucket
 	failures bucket
-	denials  bucket // lines of the audit: denials and failures
-	silent   int    // those since the last line that were not written
+	denials  bucket // audit lines for denials and failures
+	silent   int    // denials and failures without a line since the last line
 	streams  int
-	renewing int // under way
+	renewing int // renewals being handled
 	running  int // campaigns that use the engine
 }
 
 func (c *caller) idle(now time.Time) bool {
-	return c.streams+c.renewing+c.running == 0 &&
-		c.ordinary.level(now)+c.renewals.level(now)+c.failures.level(now)+c.denials.level(now) == 0
+	return c.streams+c.renewing+c.running == 0 && c.ordinary.full(now) && c.renewals.full(now) && c.failures.full(now) && c.denials.full(now)
 }
 
-// callers remembers a bounded number of them. One that has nothing to its debit is
-// forgotten without loss; when none is, newcomers share one.
+// callers remembers a bounded number of callers. An idle caller can be forgotten without loss.
+// If none is idle, new callers share one entry.
 type callers struct {
 	limits Limits
 	mu     sync.Mutex
@@ -151,15 +147,12 @@ const (
 
 func (c *callers) fresh(key string) *caller {
 	return &caller{
-		key:      key,
-		ordinary: bucket{rate: c.limits.Rate, burst: c.limits.Burst},
-		renewals: bucket{rate: c.limits.RenewRate, burst: c.limits.RenewBurst},
-		failures: bucket{rate: c.limits.FailRate, burst: c.limits.FailBurst},
-		denials:  bucket{rate: denialRate, burst: denialBurst},
+		key: key, ordinary: newBucket(c.limits.Rate, c.limits.Burst), renewals: newBucket(c.limits.RenewRate, c.limits.RenewBurst),
+		failures: newBucket(c.limits.FailRate, c.limits.FailBurst), denials: newBucket(denialRate, denialBurst),
 	}
 }
 
-// with runs f on what is known of key.
+// with calls f with the counters of key.
 func (c *callers) with(key string, now time.Time, f func(*caller)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,8 +172,8 @@ func (c *callers) find(key string, now time.Time) *caller {
 	return e.Value.(*caller)
 }
 
-// forget drops one of the callers that were not seen for longest. It looks at a few
-// only: a flood of names must not make each of them a walk through all.
+// forget removes one of the callers that were not seen for longest. It checks a few only, so
+// that a flood of names does not search all callers each time.
 func (c *callers) forget(now time.Time) bool {
 	const few = 8
 	for range few {
@@ -201,3 +194,41 @@ func (c *callers) count() int {
 	defer c.mu.Unlock()
 	return len(c.by)
 }
+
+// slots bounds how many requests are handled at once. A few more wait for a slot, for a short
+// time.
+type slots struct {
+	taken    chan struct{}
+	waiting  atomic.Int64
+	most     int64 // waiting
+	patience time.Duration
+}
+
+func newSlots(n, waiting int, patience time.Duration) *slots {
+	return &slots{taken: make(chan struct{}, n), most: int64(waiting), patience: patience}
+}
+
+// enter takes a slot, or reports that there was none.
+func (l *slots) enter(ctx context.Context) bool {
+	select {
+	case l.taken <- struct{}{}:
+		return true
+	default:
+	}
+	defer l.waiting.Add(-1)
+	if l.waiting.Add(1) > l.most {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.patience)
+	defer cancel()
+	select {
+	case l.taken <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (l *slots) leave() { <-l.taken }
+
+func (l *slots) used() int { return len(l.taken) }

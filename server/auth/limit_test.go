@@ -144,7 +144,7 @@ func TestReservedLane(t *testing.T) {
 	for range 4 + 2 {
 		start("/slow")
 	}
-	eventually(t, "every place is taken and the line is full", func() bool { return g.Stats().InFlight == 4 && g.ordinary.line.Load() == 2 })
+	eventually(t, "every place is taken and the line is full", func() bool { return g.Stats().InFlight == 4 && g.ordinary.waiting.Load() == 2 })
 	if code, said := get("/slow"); code != 503 || said[0] < '1' || said[0] > '3' || said[1] != '{' || !strings.Contains(said, `"busy"`) {
 		t.Errorf("one more: %d %s", code, said)
 	}
@@ -315,7 +315,7 @@ func TestCampaignPlaces(t *testing.T) {
 	}
 	start("node-2", "/campaign")
 	start("node-2", "/campaign")
-	eventually(t, "all places are taken and one waits for a place", func() bool { return g.Stats().Campaigns == 3 && g.campaigns.line.Load() == 1 })
+	eventually(t, "all places are taken and one waits for a place", func() bool { return g.Stats().Campaigns == 3 && g.campaigns.waiting.Load() == 1 })
 	if code, said := ask("node-3", "/campaign"); code != 503 || !strings.Contains(said, `"busy"`) {
 		t.Errorf("one more: %d %s", code, said)
 	}

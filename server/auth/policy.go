@@ -13,7 +13,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// policyFile is the policy as written; the package comment has an example.
+// policyFile is the policy file; the package comment has an example.
 type policyFile struct {
 	Roles   map[string][]allow  `json:"roles"`
 	Names   map[string][]string `json:"names"`
@@ -28,7 +28,7 @@ type allow struct {
 type policy struct {
 	roles    map[string][]allow
 	exact    map[string][]string // name: its roles
-	prefixes map[string][]string // beginning of names: their roles
+	prefixes map[string][]string // prefix of names: their roles
 	refused  map[string]bool
 }
 
@@ -55,7 +55,7 @@ func parsePolicy(text []byte) (*policy, error) {
 	for _, name := range slices.Sorted(maps.Keys(f.Names)) {
 		for _, role := range f.Names[name] {
 			if _, ok := f.Roles[role]; !ok {
-				return nil, fmt.Errorf("name %q has role %q, which is not among the roles", glimpseUnlessName(name), glimpseUnlessName(role))
+				return nil, fmt.Errorf("name %q has role %q, which is not defined", glimpseUnlessName(name), glimpseUnlessName(role))
 			}
 		}
 		begin, many := strings.CutSuffix(name, "*")
@@ -65,7 +65,7 @@ func parsePolicy(text []byte) (*policy, error) {
 		case !many && lease.ValidName(name):
 			p.exact[name] = f.Names[name]
 		default:
-			return nil, fmt.Errorf("%q is neither a name nor the beginning of one followed by *", glimpse(name))
+			return nil, fmt.Errorf("%q is neither a name nor a prefix followed by *", glimpse(name))
 		}
 	}
 	for _, name := range f.Refused {
@@ -86,7 +86,7 @@ func checkRole(role string, allows []allow) error {
 	}
 	for _, a := range allows {
 		switch {
-		// A prefix that was forgotten must not mean every group.
+		// A missing prefix must not mean every group.
 		case a.Prefix == nil:
 			return fmt.Errorf(`role %q has a rule without a prefix; "" means every group`, role)
 		case *a.Prefix != "" && !lease.ValidName(*a.Prefix):
@@ -129,16 +129,16 @@ func (p *policy) allows(roles []string, verb Verb, group string) bool {
 	return false
 }
 
-// strictJSON reads one value without unknown fields. Its errors carry nothing of the
-// text that could be a secret.
+// strictJSON decodes one value without unknown fields. Its errors quote no text that could be
+// a secret.
 func strictJSON(text []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return errors.New("not the JSON that is wanted: " + clip(err.Error()))
+		return errors.New("invalid JSON: " + clip(err.Error()))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("not the JSON that is wanted: something follows the value")
+		return errors.New("invalid JSON: there is text after the value")
 	}
 	return nil
 }

@@ -89,8 +89,8 @@ func TestIs(t *testing.T) {
 func TestBadPolicy(t *testing.T) {
 	for text, want := range map[string]string{
 		``:                                      "JSON",
-		`{}x`:                                   "follows",
-		`{}{}`:                                  "follows",
+		`{}x`:                                   "after the value",
+		`{}{}`:                                  "after the value",
 		`[]`:                                    "JSON",
 		`{"r":1}`:                               "unknown field",
 		`{"roles":{"a":[{"verbs":["admin"]}]}}`: "without a prefix",
@@ -100,7 +100,7 @@ func TestBadPolicy(t *testing.T) {
 		`{"roles":{"a":[{"prefix":"*","verbs":["admin"]}]}}`:             "begins with",
 		`{"roles":{"a":[{"prefix":"-x","verbs":["admin"]}]}}`:            "begins with",
 		`{"roles":{"A":[]}}`:                                             "not a name",
-		`{"names":{"n":["a"]}}`:                                          "not among the roles",
+		`{"names":{"n":["a"]}}`:                                          "not defined",
 		`{"roles":{"a":[]},"names":{"n*m":["a"]}}`:                       "neither a name",
 		`{"roles":{"a":[]},"names":{"":["a"]}}`:                          "neither a name",
 		`{"roles":{"a":[]},"names":{"**":["a"]}}`:                        "neither a name",

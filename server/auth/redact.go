@@ -9,22 +9,21 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// tokenShapes find our static tokens and JWTs, also cut off in the middle: the claims
-// of one are readable.
+// tokenShapes match our static tokens and JWTs, also truncated ones: their claims are readable.
 var tokenShapes = regexp.MustCompile(`tnr_[A-Za-z0-9_-]{8,}|eyJ[A-Za-z0-9_=-]{8,}\.[A-Za-z0-9_.=-]*`)
 
-// secretShapes find private keys in PEM, and long runs that may be a key or token of
-// another make.
+// secretShapes match private keys in PEM, and long words that may be a key or token of another
+// kind.
 var secretShapes = regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)|[A-Za-z0-9+/_=-]{40,}`)
 
-// shortest is the length of the shortest that tokenShapes finds.
+// shortest is the length of the shortest match of tokenShapes.
 const shortest = 12
 
 func hasToken(s string) bool { return len(s) >= shortest && tokenShapes.MatchString(s) }
 
-// Redact replaces whatever in s looks like a secret by its fingerprint, the first
-// bytes of a SHA-256, by which an operator can find it and nobody can use it. A long run
-// of letters and digits looks like one if it has capitals, small letters and digits.
+// Redact replaces everything in s that looks like a secret by the first bytes of its SHA-256,
+// by which an operator can identify the secret. A long word looks like one if it has upper-case
+// letters, lower-case letters and digits.
 func Redact(s string) string {
 	if len(s) < shortest {
 		return s
@@ -44,11 +43,10 @@ func hide(secret string) string {
 	return "[secret " + hex.EncodeToString(sum[:4]) + "]"
 }
 
-// clip is s for people: redacted, and not longer than a line.
+// clip redacts and shortens s.
 func clip(s string) string { return atMost(Redact(s), 128) }
 
-// glimpse is the beginning of something that should have been a name, and so may be
-// anything.
+// glimpse is the beginning of a text that should have been a name, and may be anything.
 func glimpse(s string) string { return atMost(Redact(s), 12) }
 
 // glimpseUnlessName is a name as it is, and a glimpse of anything else.

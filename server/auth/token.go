@@ -13,20 +13,20 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// A static token is tokenBegin and 32 random bytes in base64url. The beginning lets
-// scanners, and Redact, find one that was left somewhere.
+// A static token is tokenBegin and 32 random bytes in base64url. Scanners, and Redact, find
+// leaked tokens by their prefix.
 const (
 	tokenBegin = "tnr_"
 	tokenBytes = 32
 	maxTokens  = 100_000
 )
 
-// NewToken makes a token for its holder, and the hash that goes into the file of tokens:
+// NewToken returns a new token, and its hash for the file of tokens:
 //
 //	{"tokens": [{"name": "node-1", "sha256": "…", "expires": "2027-01-01T00:00:00Z"}]}
 //
-// The expiry is optional. Several tokens may have one name, so that they can be changed
-// without a gap.
+// The expiry is optional. Several tokens may have one name, so that a token can be replaced
+// without an interruption.
 func NewToken() (token, sha256Hex string) {
 	var b [tokenBytes]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -35,8 +35,8 @@ func NewToken() (token, sha256Hex string) {
 	return token, hex.EncodeToString(sum[:])
 }
 
-// checkToken refuses what NewToken did not make: a short or invented token could be
-// found by trying, its hash being fast.
+// checkToken refuses a token that NewToken did not make: a short token could be guessed,
+// because its hash is fast.
 func checkToken(token string) error {
 	rest, ok := strings.CutPrefix(token, tokenBegin)
 	if !ok {
@@ -66,8 +66,8 @@ type holder struct {
 	expires time.Time // zero: never
 }
 
-// tokens are the static tokens by their hash. That a lookup's time depends on the hash
-// tells nothing of the token.
+// tokens are the static tokens by their hash. The time of a lookup depends on the hash, which
+// reveals nothing about the token.
 type tokens map[digest]holder
 
 func parseTokens(text []byte) (tokens, error) {
@@ -84,13 +84,13 @@ func parseTokens(text []byte) (tokens, error) {
 			return nil, fmt.Errorf("token %d: its name is not a node id", i+1)
 		}
 		sum, err := hex.DecodeString(t.SHA256)
-		// Not quoted: somebody may have put the token itself there.
+		// The error does not quote it: it may be the token itself.
 		if err != nil || len(sum) != sha256.Size {
 			return nil, fmt.Errorf("token %d (%s): its sha256 is not 64 hexadecimal digits; put the hash there, not the token", i+1, t.Name)
 		}
 		d := digest(sum)
 		if was, ok := all[d]; ok {
-			return nil, fmt.Errorf("token %d (%s): the token before was given to %s", i+1, t.Name, was.name)
+			return nil, fmt.Errorf("token %d (%s): the same token is listed for %s", i+1, t.Name, was.name)
 		}
 		all[d] = holder{t.Name, t.Expires}
 	}

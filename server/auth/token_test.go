@@ -46,7 +46,7 @@ func TestTokens(t *testing.T) {
 		{"short", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+short) }, "32 random bytes"},
 		{"cut", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token[:len(token)-1]) }, "32 random bytes"},
 		{"longer", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token+"A") }, "32 random bytes"},
-		{"unknown", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+unknown) }, "not known"},
+		{"unknown", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+unknown) }, "unknown"},
 		{"the hash", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+hash) }, "begin with"},
 		{"expired", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+old) }, "expired"},
 		{"twice", func(r *http.Request) {
@@ -79,7 +79,7 @@ func TestBadTokenFile(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"tokens":[{"name":"n","sha256":"` + token + `"}]}`:                                     "put the hash there",
 		`{"tokens":[{"name":"n","` + token + `":1}]}`:                                            "unknown field",
-		`{"tokens":[{"name":"n","sha256":"` + hash + `"},{"name":"m","sha256":"` + hash + `"}]}`: "given to n",
+		`{"tokens":[{"name":"n","sha256":"` + hash + `"},{"name":"m","sha256":"` + hash + `"}]}`: "listed for n",
 		`{"tokens":[{"name":"` + token + `","sha256":"` + hash + `"}]}`:                          "not a node id",
 		`{"tokens":[{"sha256":"` + hash + `"}]}`:                                                 "not a node id",
 		`{"tokens":[{"name":"n","sha256":"` + hash + `","expires":"soon"}]}`:                     "JSON",

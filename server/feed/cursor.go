@@ -12,22 +12,21 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// MaxGroups is how many groups one subscription names: a cursor names them all, and
-// comes back in a header.
+// MaxGroups is how many groups one stream may have: a cursor names them all, and clients send
+// it in a header.
 const MaxGroups = 64
 
-// ErrCursor: the text is no cursor of ours.
-var ErrCursor = errors.New("no cursor that this service has given out")
+// ErrCursor: the text is not a cursor.
+var ErrCursor = errors.New("not a cursor of this service")
 
-// Place is where an observer stands in the history of one group.
+// Place is a position in the history of one group.
 type Place struct {
 	Group string
 	lease.Cursor
 }
 
-// Cursor is where an observer stands in each of its groups. It holds on every instance
-// of the service, for the places are the engine's: a token, and whether it was led or
-// vacant after it.
+// Cursor is the position of an observer in each of its groups. It is valid on every instance
+// of the service: a position is a token, and whether the group was led or vacant after it.
 type Cursor struct {
 	Deployment string
 	Places     []Place
@@ -35,24 +34,17 @@ type Cursor struct {
 
 const cursorVersion = "1"
 
-// String writes the cursor as callers get it, opaque.
+// String encodes the cursor. It is opaque to clients.
 func (c Cursor) String() string {
 	var b strings.Builder
 	b.WriteString(cursorVersion + ";" + c.Deployment)
 	for _, p := range c.Places {
-		state := "u"
-		switch p.State {
-		case tenure.Led:
-			state = "l"
-		case tenure.Vacant:
-			state = "v"
-		}
-		b.WriteString(";" + p.Group + "=" + p.Token.String() + state)
+		b.WriteString(";" + p.Group + "=" + p.Token.String() + p.State.String()[:1])
 	}
 	return base64.RawURLEncoding.EncodeToString([]byte(b.String()))
 }
 
-// ParseCursor reads what String wrote. ErrCursor: anything else.
+// ParseCursor decodes what String encoded. ErrCursor: anything else.
 func ParseCursor(s string) (Cursor, error) {
 	const most = MaxGroups * 128
 	if len(s) > most {
@@ -82,34 +74,20 @@ func parsePlace(s string) (Place, error) {
 	if !found || !lease.ValidName(group) || len(at) < 2 {
 		return Place{}, ErrCursor
 	}
-	p := Place{Group: group}
-	switch at[len(at)-1] {
-	case 'l':
-		p.State = tenure.Led
-	case 'v':
-		p.State = tenure.Vacant
-	case 'u':
-		p.State = tenure.Unknown
-	default:
+	states := []tenure.State{tenure.Unknown, tenure.Vacant, tenure.Led}
+	i := slices.IndexFunc(states, func(s tenure.State) bool { return s.String()[0] == at[len(at)-1] })
+	token, err := fence.ParseToken(at[:len(at)-1])
+	if i < 0 || err != nil && at[:len(at)-1] != "0" {
 		return Place{}, ErrCursor
 	}
-	digits := at[:len(at)-1]
-	if digits == "0" {
-		return p, nil
-	}
-	token, err := fence.ParseToken(digits)
-	if err != nil {
-		return Place{}, ErrCursor
-	}
-	p.Token = token
-	return p, nil
+	return Place{Group: group, Cursor: lease.Cursor{Token: token, State: states[i]}}, nil
 }
 
 func (c Cursor) has(group string) bool {
 	return slices.ContainsFunc(c.Places, func(p Place) bool { return p.Group == group })
 }
 
-// place returns where the cursor stands in a group; a zero State is nowhere.
+// place returns the position in a group; a zero State means that there is none.
 func (c Cursor) place(group string) lease.Cursor {
 	for _, p := range c.Places {
 		if p.Group == group {
@@ -119,10 +97,10 @@ func (c Cursor) place(group string) lease.Cursor {
 	return lease.Cursor{}
 }
 
-// at is the place that a view stands for.
+// at is the position of a view.
 func at(v lease.View) lease.Cursor { return lease.Cursor{Token: v.Token, State: v.State} }
 
-// before reports whether a is an earlier place than b in the history of one group.
+// before reports whether a is an earlier position than b in the history of one group.
 func before(a, b lease.Cursor) bool {
 	if a.Token != b.Token {
 		return a.Token < b.Token

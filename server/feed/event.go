@@ -1,29 +1,28 @@
 package feed
 
 import (
-	"bytes"
 	"encoding/json"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 )
 
-// Kind is the type of a message, as it stands in a stream.
+// Kind is the type of a message in a stream.
 type Kind string
 
 // The kinds.
 const (
-	// Changed: somebody began or ceased to lead, or it is not known who does.
+	// Changed: a term began or ended, or the leader is unknown.
 	Changed Kind = "LEADER_CHANGED"
-	// Reset: changes were missed that nobody remembers; the present follows.
+	// Reset: changes were missed and are not available; the current state follows.
 	Reset Kind = "reset"
 )
 
-// Event is what observers are told about one group.
+// Event is a change of one group.
 type Event struct {
 	Group string `json:"group"`
-	// State is led, vacant or unknown: the engine cannot be seen, and whoever led may
-	// lead on.
+	// State is led, vacant or unknown. Unknown: the engine cannot be watched, and the last
+	// leader may still lead.
 	State string `json:"state"`
 	// Token belongs to the newest term, ended or not; 0 is none.
 	Token fence.Token `json:"term"`
@@ -35,7 +34,7 @@ type Event struct {
 	SinceMS int64 `json:"since_ms,omitempty"`
 	// Reason says why the term ended.
 	Reason string `json:"reason,omitempty"`
-	// Snapshot: this is how things stand, and need not have changed just now.
+	// Snapshot: this is the current state, which need not have changed just now.
 	Snapshot bool `json:"snapshot,omitempty"`
 }
 
@@ -54,7 +53,7 @@ func eventOf(l tenure.Leader) Event {
 type Message struct {
 	Kind Kind
 	Event
-	// ID is the cursor after it; empty if it leads nowhere.
+	// ID is the cursor after the message; empty if it has none.
 	ID    string
 	frame []byte
 }
@@ -62,18 +61,15 @@ type Message struct {
 func newMessage(kind Kind, e Event, id string) Message {
 	data, err := json.Marshal(e)
 	if err != nil {
-		data = []byte("{}") // strings, numbers and a map of strings
+		data = []byte("{}") // cannot happen: strings, numbers and a map of strings
 	}
-	var b bytes.Buffer
-	b.WriteString("event: " + string(kind) + "\n")
+	frame := "event: " + string(kind) + "\n"
 	if id != "" {
-		b.WriteString("id: " + id + "\n")
+		frame += "id: " + id + "\n"
 	}
-	b.WriteString("data: ")
-	b.Write(data) // JSON has no line break in it
-	b.WriteString("\n\n")
-	return Message{Kind: kind, Event: e, ID: id, frame: b.Bytes()}
+	frame += "data: " + string(data) + "\n\n" // JSON has no line breaks
+	return Message{Kind: kind, Event: e, ID: id, frame: []byte(frame)}
 }
 
-// Frame is the message as a Server-Sent Event. It is shared: not to be written to.
+// Frame returns the message as a Server-Sent Event. It is shared: do not change it.
 func (m Message) Frame() []byte { return m.frame }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,63 +15,62 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// Config is what a feed is made of. Store, Reader and Deployment are required.
+// Config configures a feed. Store, Reader and Deployment are required.
 type Config struct {
 	Store      lease.Store
 	Reader     *Reader
-	Deployment string // for cursors: those of another deployment begin anew
+	Deployment string // for cursors: a cursor of another deployment is reset
 	// Timeout bounds a read of the history. Default 5 s.
 	Timeout time.Duration
 	Clock   clock.Clock  // default clock.System()
 	Log     *slog.Logger // default slog.Default()
-	// OnChange is told each change that the watch brings, in order, while nothing else
-	// of the feed goes on: it must be quick. terms is how many began since the change
-	// before, for a watch may skip some. vacant is how long the group had no leader,
-	// where it has one again and the feed saw both. back: the token went back, which a
-	// store never does unless it was restored from a backup.
+	// OnChange gets each change of the watch, in order. The feed waits for it, so it must be
+	// quick. terms is how many terms began since the last change: a watch may skip some.
+	// vacant is how long the group had no leader, if it has one again and the feed saw both
+	// ends. back: the token went back, because the store was restored from a backup.
 	OnChange func(v lease.View, terms int, vacant time.Duration, back bool)
-	// Sessions, if set, begins to take the updates of each watch, in order: those of groups
-	// too.
+	// Sessions, if set, is called for each watch and returns a function that gets all its
+	// updates, in order.
 	Sessions func() func(lease.Update)
-	// OnSight is told when the engine can be watched (nil) and when no longer.
+	// OnSight gets nil when the engine can be watched, and an error when it cannot.
 	OnSight func(error)
 }
 
-// Feed follows every group with one watch. Run makes it go; its methods are safe for
-// concurrent use.
+// Feed watches every group with one watch. Run runs it. Its methods are safe for concurrent
+// use.
 type Feed struct {
 	cfg Config
 
 	mu     sync.Mutex
-	synced bool // the watch runs, and its snapshot is complete
+	synced bool // the snapshot of the watch is complete
 	topics map[string]*topic
 	leads  map[string]int // by candidate: how many groups it leads
 	holds  map[lease.SessionID]int
 }
 
-// topic is a group that the engine has a record of, or that somebody asks about.
+// topic is a group that has a record or subscribers.
 type topic struct {
 	look
 	subs       map[*Sub]struct{}
-	emptySince clock.Instant // Never: it is led, or its vacancy began unseen
-	// now is the look that subscribers see. They do not take the feed's lock: thousands of
-	// them are woken at once.
+	emptySince clock.Instant // Never: it is led, or the feed did not see the vacancy begin
+	// now is the look for subscribers. Thousands of them may be woken at once, so they read
+	// it without the lock of the feed.
 	now atomic.Pointer[look]
 }
 
-// look is a group at one moment.
+// look is the state of a group at one moment.
 type look struct {
 	moves  uint64 // how often subscribers were woken
 	view   lease.View
 	era    int // how often the token went back
 	synced bool
-	// step is what the last change means to a subscriber that had seen all before it, and
-	// to no other group.
+	// step has the messages of the last change, for subscribers of this group alone that have
+	// seen everything before it.
 	step     []Message
 	from, to lease.Cursor
 }
 
-// New returns a feed that knows nothing yet.
+// New returns an empty feed.
 func New(cfg Config) *Feed {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.System()
@@ -89,12 +89,12 @@ const (
 	retryMax = 2 * time.Second
 )
 
-// Run follows the engine until ctx ends, through every interruption.
+// Run watches the engine until ctx ends, and starts again after interruptions.
 func (f *Feed) Run(ctx context.Context) {
 	wait := retryMin
 	for ctx.Err() == nil {
 		err := errors.New("the watch ended")
-		pictured := make(map[string]bool) // nil when the snapshot is complete
+		snapshot := make(map[string]bool) // nil after Synced
 		sessions := func(lease.Update) {}
 		if f.cfg.Sessions != nil {
 			sessions = f.cfg.Sessions()
@@ -108,12 +108,12 @@ func (f *Feed) Run(ctx context.Context) {
 			switch u.Kind {
 			case lease.Synced:
 				wait = retryMin
-				f.lose(pictured)
-				pictured = nil
+				f.lose(snapshot)
+				snapshot = nil
 				f.sight(true, nil)
 			case lease.GroupChanged:
-				if pictured != nil {
-					pictured[u.View.Group] = true
+				if snapshot != nil {
+					snapshot[u.View.Group] = true
 				}
 				f.apply(u.View)
 			case lease.SessionBegan, lease.SessionEnded:
@@ -123,7 +123,7 @@ func (f *Feed) Run(ctx context.Context) {
 			break
 		}
 		if f.sight(false, err) {
-			f.cfg.Log.Warn("the engine cannot be watched; trying again", "err", err)
+			f.cfg.Log.Warn("cannot watch the engine; retrying", "err", err)
 		}
 		select {
 		case <-time.After(wait):
@@ -134,8 +134,7 @@ func (f *Feed) Run(ctx context.Context) {
 	f.sight(false, context.Cause(ctx))
 }
 
-// lose takes back the groups that the engine has no record of any more: a restore can
-// undo that they were ever led.
+// lose resets the groups that have no record any more: a restore can remove records.
 func (f *Feed) lose(except map[string]bool) {
 	f.mu.Lock()
 	var gone []string
@@ -150,8 +149,8 @@ func (f *Feed) lose(except map[string]bool) {
 	}
 }
 
-// sight notes whether what is known is the present, and wakes everybody. It reports
-// whether that is news.
+// sight sets whether the feed is up to date, and wakes all subscribers. It reports whether that
+// has changed.
 func (f *Feed) sight(synced bool, err error) bool {
 	f.mu.Lock()
 	news := f.synced != synced
@@ -159,7 +158,7 @@ func (f *Feed) sight(synced bool, err error) bool {
 	if news {
 		for _, t := range f.topics {
 			if !synced {
-				t.emptySince = clock.Never // what happens now is not seen
+				t.emptySince = clock.Never // changes are not seen now
 			}
 			f.mark(t)
 		}
@@ -185,7 +184,7 @@ func (f *Feed) topic(group string) *topic {
 	return t
 }
 
-// mark shows subscribers how the topic is, and wakes them.
+// mark publishes the state of the topic to its subscribers, and wakes them.
 func (f *Feed) mark(t *topic) {
 	t.moves++
 	t.synced = f.synced
@@ -200,7 +199,7 @@ func (t *topic) show() {
 	t.now.Store(&now)
 }
 
-// apply takes a view from the watch.
+// apply applies a view from the watch.
 func (f *Feed) apply(v lease.View) {
 	now := f.cfg.Clock.Now()
 	f.mu.Lock()
@@ -212,7 +211,7 @@ func (f *Feed) apply(v lease.View) {
 	case back:
 		t.era++
 	case old == next:
-		// The same place, perhaps with more known about it: its reason, say.
+		// The same state, perhaps with more details, such as a reason.
 		t.view = v
 		t.show()
 		return
@@ -236,7 +235,7 @@ func (f *Feed) apply(v lease.View) {
 	if f.cfg.OnChange != nil && (f.synced || back) {
 		f.cfg.OnChange(v, begun(changes), vacant, back)
 	}
-	f.mark(t) // last: a subscriber that sees the change finds it counted
+	f.mark(t) // last, so that a subscriber that sees the change finds it counted
 }
 
 // begun counts the terms that began.
@@ -262,21 +261,21 @@ func (f *Feed) count(v lease.View, by int) {
 	}
 }
 
-// Leads says how many groups a candidate leads.
+// Leads returns how many groups a candidate leads.
 func (f *Feed) Leads(candidate string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.leads[candidate]
 }
 
-// Holds says how many groups a session leads.
+// Holds returns how many groups a session leads.
 func (f *Feed) Holds(id lease.SessionID) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.holds[id]
 }
 
-// Followers says how many follow a group.
+// Followers returns how many subscribers a group has.
 func (f *Feed) Followers(group string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -300,7 +299,7 @@ func (f *Feed) Held(id lease.SessionID) []string {
 	return groups
 }
 
-// messages writes the changes of one group for subscribers of that group alone.
+// messages encodes the changes of one group for subscribers of that group alone.
 func (f *Feed) messages(group string, changes []tenure.Leader) []Message {
 	step := make([]Message, len(changes))
 	for i, l := range changes {
@@ -310,7 +309,7 @@ func (f *Feed) messages(group string, changes []tenure.Leader) []Message {
 	return step
 }
 
-// View returns what the feed knows of a group, and whether that is the present.
+// View returns the last view of a group, and whether the feed is up to date.
 func (f *Feed) View(group string) (lease.View, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -320,18 +319,31 @@ func (f *Feed) View(group string) (lease.View, bool) {
 	return lease.View{Record: lease.Record{Group: group}, State: tenure.Vacant}, f.synced
 }
 
-// Counts says how many groups have had a leader, and how many of them have none now.
+// Counts returns how many groups have had a leader, and how many of them have none now.
 func (f *Feed) Counts() (groups, vacant int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, t := range f.topics {
-		if t.view.Version == 0 {
-			continue
-		}
-		groups++
-		if t.view.State != tenure.Led {
+	leaders, _ := f.Leaders()
+	for _, node := range leaders {
+		if node == "" {
 			vacant++
 		}
 	}
-	return groups, vacant
+	return len(leaders), vacant
+}
+
+// Leaders returns who leads each group that was ever led ("" is nobody), and how many groups
+// each candidate leads.
+func (f *Feed) Leaders() (groups map[string]string, candidates map[string]int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	groups = make(map[string]string, len(f.topics))
+	for g, t := range f.topics {
+		switch {
+		case t.view.Version == 0:
+		case t.view.State == tenure.Led:
+			groups[g] = t.view.Candidate.ID
+		default:
+			groups[g] = ""
+		}
+	}
+	return groups, maps.Clone(f.leads)
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// readsKept bounds what a Reader remembers; beyond it, it begins anew.
+// readsKept bounds the cache of a Reader; when it is full, it is cleared.
 const readsKept = 1 << 16
 
-// Reader reads groups linearizably, and lets callers share. Its methods are safe for
+// Reader reads groups linearizably and shares reads between callers. Its methods are safe for
 // concurrent use.
 type Reader struct {
 	store   lease.Store
@@ -27,17 +27,17 @@ type Reader struct {
 
 	mu     sync.Mutex
 	closed bool
-	lanes  map[string]*lane
+	reads  map[string]*reads
 	last   map[string]*Remembered
 }
 
-// Answer is a view and when it was asked for: it is no older than that.
+// Answer is a view and when the read began: the view is not older.
 type Answer struct {
 	lease.View
 	Asked clock.Instant
 }
 
-// Remembered is the last answer about a group.
+// Remembered is the last answer for a group.
 type Remembered struct {
 	Answer
 	said atomic.Pointer[said]
@@ -48,8 +48,8 @@ type said struct {
 	body []byte
 }
 
-// Say returns the answer as bytes. They change with its age, in milliseconds: within one
-// they are made once, however many ask.
+// Say returns the encoded answer. It includes the age in milliseconds, so it is encoded once
+// per millisecond, however many callers ask.
 func (r *Remembered) Say(ageMS int64, encode func() ([]byte, error)) ([]byte, error) {
 	if s := r.said.Load(); s != nil && s.ms == ageMS {
 		return s.body, nil
@@ -67,19 +67,19 @@ type flight struct {
 	err    error
 }
 
-// lane is the reads of one group: the one under way, and the one after it, which
-// everybody joins who came too late for the first.
-type lane struct{ now, next *flight }
+// reads are the reads of one group: the current one, and the next one, for callers that came
+// after the current one began.
+type reads struct{ now, next *flight }
 
-// NewReader returns a reader whose reads take at most timeout each. report, if set, is
-// told how each went. Close ends it.
+// NewReader returns a reader whose reads take at most timeout each. report, if set, gets the
+// result of each read. Close stops it.
 func NewReader(store lease.Store, c clock.Clock, timeout time.Duration, report func(time.Duration, error)) *Reader {
-	r := &Reader{store: store, clock: c, timeout: timeout, report: report, lanes: make(map[string]*lane), last: make(map[string]*Remembered)}
+	r := &Reader{store: store, clock: c, timeout: timeout, report: report, reads: make(map[string]*reads), last: make(map[string]*Remembered)}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	return r
 }
 
-// Read answers with the view of a group as of an instant after the call began.
+// Read returns the view of a group at a moment after the call began.
 func (r *Reader) Read(ctx context.Context, group string) (Answer, error) {
 	f, err := r.join(group)
 	if err != nil {
@@ -89,7 +89,7 @@ func (r *Reader) Read(ctx context.Context, group string) (Answer, error) {
 	case <-f.done:
 		return f.answer, f.err
 	case <-ctx.Done():
-		return Answer{}, fmt.Errorf("reading group %q: %w", group, context.Cause(ctx))
+		return Answer{}, fmt.Errorf("read group %q: %w", group, context.Cause(ctx))
 	}
 }
 
@@ -99,22 +99,22 @@ func (r *Reader) join(group string) (*flight, error) {
 	if r.closed {
 		return nil, context.Canceled
 	}
-	l := r.lanes[group]
+	l := r.reads[group]
 	if l == nil {
-		l = &lane{now: &flight{done: make(chan struct{})}}
-		r.lanes[group] = l
+		l = &reads{now: &flight{done: make(chan struct{})}}
+		r.reads[group] = l
 		r.work.Go(func() { r.fly(group, l) })
 		return l.now, nil
 	}
-	// The one under way may have been answered by the engine before we asked.
+	// The engine may have answered the current read before this call.
 	if l.next == nil {
 		l.next = &flight{done: make(chan struct{})}
 	}
 	return l.next, nil
 }
 
-// fly makes the reads of a lane until nobody waits any more.
-func (r *Reader) fly(group string, l *lane) {
+// fly reads a group until nobody waits any more.
+func (r *Reader) fly(group string, l *reads) {
 	for f := l.now; f != nil; {
 		ctx, cancel := context.WithTimeout(r.ctx, r.timeout)
 		asked := r.clock.Now()
@@ -134,15 +134,15 @@ func (r *Reader) fly(group string, l *lane) {
 		done := f.done
 		l.now, l.next = l.next, nil
 		if f = l.now; f == nil {
-			delete(r.lanes, group)
+			delete(r.reads, group)
 		}
 		r.mu.Unlock()
 		close(done)
 	}
 }
 
-// Recent returns the last answer about a group and how old it is at most, if there is
-// one. It makes no call, so it works without a quorum too.
+// Recent returns the last answer for a group, if there is one, and its greatest possible age.
+// It makes no call, so it works without a quorum too.
 func (r *Reader) Recent(group string) (last *Remembered, age time.Duration, known bool) {
 	r.mu.Lock()
 	last, known = r.last[group]
@@ -153,7 +153,7 @@ func (r *Reader) Recent(group string) (last *Remembered, age time.Duration, know
 	return last, r.clock.Now().Sub(last.Asked), true
 }
 
-// Close ends the reads under way and returns when they have ended.
+// Close cancels all reads and waits for them.
 func (r *Reader) Close() {
 	r.mu.Lock()
 	r.closed = true

@@ -10,26 +10,26 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// Stream is a subscription with a memory: it yields every change of its groups after
-// its cursor, once and in order. It is for one goroutine.
+// Stream yields every change of its groups after a cursor, once and in order. It is for one
+// goroutine.
 type Stream struct {
 	feed   *Feed
 	sub    *Sub
 	cursor Cursor
-	legs   []leg     // as the cursor's places
-	ready  []Message // made, and not taken yet
+	states []streamed // one for each place of the cursor
+	ready  []Message  // not taken yet
 }
 
-// leg is where a stream stands with one group.
-type leg struct {
+// streamed is the state of one group of a stream.
+type streamed struct {
 	begun bool
 	era   int
 	told  tenure.State
 }
 
-// Stream follows the groups, at most MaxGroups, from the cursor on; groups that the
-// cursor does not name, and all of them if it is another deployment's, begin with a
-// snapshot. Close ends it.
+// Stream streams the groups, at most MaxGroups, from the cursor on. Groups that are not in the
+// cursor begin with a snapshot; so do all groups if the cursor is of another deployment. Close
+// ends the stream.
 func (f *Feed) Stream(groups []string, from Cursor) *Stream {
 	foreign := from.Deployment != f.cfg.Deployment && len(from.Places) > 0
 	s := &Stream{feed: f, cursor: Cursor{Deployment: f.cfg.Deployment}}
@@ -43,11 +43,11 @@ func (f *Feed) Stream(groups []string, from Cursor) *Stream {
 		if !foreign {
 			p.Cursor = from.place(g)
 		} else if from.has(g) {
-			s.ready = append(s.ready, newMessage(Reset, Event{Group: g, State: tenure.Unknown.String(), Reason: "the cursor is of another deployment"}, ""))
+			s.ready = append(s.ready, newMessage(Reset, Event{Group: g, State: tenure.Unknown.String(), Reason: "the cursor belongs to another deployment"}, ""))
 		}
 		s.cursor.Places = append(s.cursor.Places, p)
 	}
-	s.legs = make([]leg, len(once))
+	s.states = make([]streamed, len(once))
 	s.sub = f.Subscribe(once...)
 	return s
 }
@@ -55,27 +55,26 @@ func (f *Feed) Stream(groups []string, from Cursor) *Stream {
 // Close ends the stream.
 func (s *Stream) Close() { s.sub.Close() }
 
-// Cursor is where the stream stands after all that Next has returned.
+// Cursor is the position after everything that Next has returned.
 func (s *Stream) Cursor() Cursor { return s.cursor }
 
 // Wake receives when Next may have something to return, and after Nudge.
 func (s *Stream) Wake() <-chan struct{} { return s.sub.Wake() }
 
-// Nudge makes Wake receive, so that its owner can wait for that alone. It may be called
-// from anywhere.
+// Nudge makes Wake receive. It may be called from any goroutine.
 func (s *Stream) Nudge() { s.sub.nudge() }
 
-// Next returns what there is to tell now, perhaps nothing. It waits for the engine
-// where it must read, at first and when a long gap is filled, not longer than ctx.
+// Next returns the messages that are due, perhaps none. The first call, and a call after a long
+// gap, read the engine, not longer than ctx allows.
 func (s *Stream) Next(ctx context.Context) []Message {
 	out := s.ready
 	s.ready = nil
-	moved := make([]*look, 0, 4) // one of them, mostly: it stays on the stack
+	moved := make([]*look, 0, 4) // usually one group: it stays on the stack
 	first := false
-	for i := range s.legs {
+	for i := range s.states {
 		m := s.sub.moved(i)
 		moved = append(moved, m)
-		first = first || m != nil && !s.legs[i].begun
+		first = first || m != nil && !s.states[i].begun
 	}
 	var present []lease.View
 	if first {
@@ -86,7 +85,7 @@ func (s *Stream) Next(ctx context.Context) []Message {
 			continue
 		}
 		var told []Message
-		if l := &s.legs[i]; l.begun {
+		if l := &s.states[i]; l.begun {
 			told = s.next(ctx, i, m)
 		} else {
 			l.begun, l.era = true, m.era
@@ -101,13 +100,13 @@ func (s *Stream) Next(ctx context.Context) []Message {
 	return out
 }
 
-// begin reads the groups that are looked at for the first time: the feed may be behind
-// what the subscriber has seen on another instance.
+// begin reads the groups that are new to the stream: the feed may be behind what the client
+// has seen on another instance.
 func (s *Stream) begin(ctx context.Context, moved []*look) []lease.View {
 	present := make([]lease.View, len(moved))
 	var all sync.WaitGroup
 	for i, m := range moved {
-		if m == nil || s.legs[i].begun {
+		if m == nil || s.states[i].begun {
 			continue
 		}
 		all.Go(func() {
@@ -129,19 +128,19 @@ func (s *Stream) first(ctx context.Context, i int, read lease.View, m *look) []M
 		return s.unknown(i)
 	}
 	place := s.cursor.Places[i].Cursor
-	s.legs[i].told = place.State // whoever resumes where nothing has changed is told nothing
+	s.states[i].told = place.State // a client that resumes gets nothing if nothing has changed
 	switch {
 	case place.State == tenure.Unknown:
 		return []Message{s.snapshot(v, i)}
 	case read.Group != "" && before(at(v), place):
-		return s.reset(v, i, "the engine went back behind the cursor")
+		return s.reset(v, i, "the engine lost data after the cursor")
 	}
 	return s.since(ctx, v, i)
 }
 
-// next is what a change means after all that was told.
+// next returns the messages for a change.
 func (s *Stream) next(ctx context.Context, i int, m *look) []Message {
-	l, place := &s.legs[i], s.cursor.Places[i].Cursor
+	l, place := &s.states[i], s.cursor.Places[i].Cursor
 	switch {
 	case !m.synced:
 		if l.told == tenure.Unknown {
@@ -150,18 +149,18 @@ func (s *Stream) next(ctx context.Context, i int, m *look) []Message {
 		return s.unknown(i)
 	case l.era != m.era:
 		l.era = m.era
-		return s.reset(m.view, i, "the engine went back behind what was told")
+		return s.reset(m.view, i, "the engine lost data that was sent")
 	case place.State == tenure.Unknown:
 		return []Message{s.snapshot(m.view, i)}
 	case before(at(m.view), place):
-		// The feed has not seen what this stream was told by a read. It catches up, unless the
-		// engine was restored meanwhile: only another read can tell.
+		// The feed is behind a read that this stream made. It will catch up, unless the engine
+		// was restored meanwhile: only another read can tell.
 		a, err := s.feed.cfg.Reader.Read(ctx, s.cursor.Places[i].Group)
 		if err != nil || !before(at(a.View), place) {
 			return nil
 		}
-		return s.reset(a.View, i, "the engine went back behind what was told")
-	case len(m.step) > 0 && m.from == place && len(s.legs) == 1 && l.told != tenure.Unknown:
+		return s.reset(a.View, i, "the engine lost data that was sent")
+	case len(m.step) > 0 && m.from == place && len(s.states) == 1 && l.told != tenure.Unknown:
 		s.cursor.Places[i].Cursor = m.to
 		l.told = m.to.State
 		return m.step
@@ -169,37 +168,37 @@ func (s *Stream) next(ctx context.Context, i int, m *look) []Message {
 	return s.since(ctx, m.view, i)
 }
 
-// since tells every change up to the view. After a blind spell without one, it says
-// that things are as they were.
+// since returns every change up to the view. If there is none after an interruption, it returns
+// a snapshot.
 func (s *Stream) since(ctx context.Context, v lease.View, i int) []Message {
 	place := &s.cursor.Places[i].Cursor
 	changes, complete := s.feed.changes(ctx, v, *place)
 	if !complete {
-		return s.reset(v, i, "the changes since the cursor are no longer remembered")
+		return s.reset(v, i, "the changes after the cursor are no longer available")
 	}
 	var out []Message
 	for _, c := range changes {
 		*place = lease.Cursor{Token: c.Token, State: c.State}
 		out = append(out, newMessage(Changed, eventOf(c), s.cursor.String()))
 	}
-	if len(out) == 0 && s.legs[i].told == tenure.Unknown && !before(at(v), *place) {
+	if len(out) == 0 && s.states[i].told == tenure.Unknown && !before(at(v), *place) {
 		e := eventOf(v.Leader())
 		e.Snapshot = true
 		out = append(out, newMessage(Changed, e, s.cursor.String()))
 	}
-	s.legs[i].told = v.State
+	s.states[i].told = v.State
 	return out
 }
 
 func (s *Stream) unknown(i int) []Message {
-	s.legs[i].told = tenure.Unknown
+	s.states[i].told = tenure.Unknown
 	p := s.cursor.Places[i]
-	return []Message{newMessage(Changed, Event{Group: p.Group, State: tenure.Unknown.String(), Token: p.Token, Reason: "the engine cannot be seen"}, "")}
+	return []Message{newMessage(Changed, Event{Group: p.Group, State: tenure.Unknown.String(), Token: p.Token, Reason: "the engine cannot be watched"}, "")}
 }
 
 func (s *Stream) snapshot(v lease.View, i int) Message {
 	s.cursor.Places[i].Cursor = at(v)
-	s.legs[i].told = v.State
+	s.states[i].told = v.State
 	e := eventOf(v.Leader())
 	e.Snapshot = true
 	return newMessage(Changed, e, s.cursor.String())
@@ -210,8 +209,8 @@ func (s *Stream) reset(v lease.View, i int, why string) []Message {
 	return []Message{newMessage(Reset, e, ""), s.snapshot(v, i)}
 }
 
-// changes lists what happened after the place, from the record and where that does not
-// reach from the history beside it; complete is false if that does not reach either.
+// changes lists the changes after the place, from the record and, if that is not enough, from
+// the history. It reports false if the history is not enough either.
 func (f *Feed) changes(ctx context.Context, v lease.View, place lease.Cursor) ([]tenure.Leader, bool) {
 	if before(at(v), place) {
 		return nil, true
@@ -224,7 +223,7 @@ func (f *Feed) changes(ctx context.Context, v lease.View, place lease.Cursor) ([
 	defer cancel()
 	older, err := f.cfg.Store.History(ctx, v.Group, lease.Page{})
 	if err != nil {
-		f.cfg.Log.Warn("the history cannot be read; a stream begins anew", "group", v.Group, "err", fmt.Errorf("after token %d: %w", place.Token, err))
+		f.cfg.Log.Warn("cannot read the history; a stream is reset", "group", v.Group, "err", fmt.Errorf("after token %d: %w", place.Token, err))
 		return nil, false
 	}
 	slices.Reverse(older)

@@ -2,29 +2,29 @@ package feed
 
 import "github.com/tenurehq/tenure/lease"
 
-// Sub is told when any of its groups changes. It is for one goroutine.
+// Sub is a subscription to changes of some groups. It is for one goroutine.
 type Sub struct {
-	feed  *Feed
-	seats []seat
-	wake  chan struct{} // buffered by one
+	feed   *Feed
+	topics []subscribed
+	wake   chan struct{} // buffered by one
 }
 
-// seat is a subscriber's interest in one group.
-type seat struct {
+// subscribed is one group of a subscription.
+type subscribed struct {
 	topic *topic
-	seen  uint64 // the move of the topic that was looked at last
+	seen  uint64 // the last move of the topic that was seen
 }
 
-// Subscribe begins to follow the groups. All of them count as changed at first. Close
-// ends it.
+// Subscribe subscribes to the groups. All of them count as changed at first. Close ends the
+// subscription.
 func (f *Feed) Subscribe(groups ...string) *Sub {
-	s := &Sub{feed: f, seats: make([]seat, len(groups)), wake: make(chan struct{}, 1)}
+	s := &Sub{feed: f, topics: make([]subscribed, len(groups)), wake: make(chan struct{}, 1)}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i, g := range groups {
 		t := f.topic(g)
 		t.subs[s] = struct{}{}
-		s.seats[i].topic = t
+		s.topics[i].topic = t
 	}
 	s.nudge()
 	return s
@@ -40,9 +40,9 @@ func (s *Sub) nudge() {
 // Wake receives when something may have changed.
 func (s *Sub) Wake() <-chan struct{} { return s.wake }
 
-// moved returns the i-th group as it is now, nil if it has not moved since the last call.
+// moved returns the i-th group if it has changed since the last call, and nil otherwise.
 func (s *Sub) moved(i int) *look {
-	at := &s.seats[i]
+	at := &s.topics[i]
 	now := at.topic.now.Load()
 	if now.moves == at.seen {
 		return nil
@@ -51,13 +51,13 @@ func (s *Sub) moved(i int) *look {
 	return now
 }
 
-// Take returns the groups that have changed since the last call, as they are now, and
-// whether that is the present.
+// Take returns the groups that have changed since the last call, and whether the feed is up to
+// date.
 func (s *Sub) Take() ([]lease.View, bool) {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
 	var views []lease.View
-	for i := range s.seats {
+	for i := range s.topics {
 		if now := s.moved(i); now != nil {
 			views = append(views, now.view)
 		}
@@ -69,13 +69,13 @@ func (s *Sub) Take() ([]lease.View, bool) {
 func (s *Sub) Close() {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
-	for _, at := range s.seats {
+	for _, at := range s.topics {
 		t := at.topic
 		delete(t.subs, s)
-		// A name that somebody asked for and nobody has led is not kept.
+		// A group without a record is not kept for nobody.
 		if len(t.subs) == 0 && t.view.Version == 0 && s.feed.topics[t.view.Group] == t {
 			delete(s.feed.topics, t.view.Group)
 		}
 	}
-	s.seats = nil
+	s.topics = nil
 }

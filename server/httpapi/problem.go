@@ -3,6 +3,7 @@ package httpapi
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -12,10 +13,9 @@ import (
 // ContentTypeProblem is the media type of an error (RFC 9457).
 const ContentTypeProblem = "application/problem+json"
 
-// Problem is the answer to a request that was not done, and an error. Code is for
-// programs, Detail for people.
+// Problem is an error and the answer to a request that failed. Code is for programs, Detail
+// for people.
 type Problem struct {
-	Title     string
 	Status    int
 	Detail    string
 	Code      string
@@ -26,16 +26,32 @@ type Problem struct {
 	More map[string]any
 }
 
+// Refuse returns a Problem. Detail is fmt.Sprintf of format and args.
+func Refuse(status int, code, format string, args ...any) *Problem {
+	return &Problem{Status: status, Code: code, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Retry marks the problem as one that the same request may not meet after some time.
+func (p *Problem) Retry(after time.Duration) *Problem {
+	p.Retryable, p.RetryAfter = true, after
+	return p
+}
+
+// With adds members to the problem.
+func (p *Problem) With(more map[string]any) *Problem {
+	p.More = more
+	return p
+}
+
 // packageName is what Go errors begin with.
 var packageName = regexp.MustCompile(`(?m)^(json|fence|lease|tenure): `)
 
-// Plain is what an error says without the names of packages: callers over HTTP do not know
-// them.
+// Plain returns the text of an error without package names: callers over HTTP do not know them.
 func Plain(err error) string { return packageName.ReplaceAllString(err.Error(), "") }
 
 func (p *Problem) Error() string {
 	if p.Detail == "" {
-		return fmt.Sprintf("%d %s", p.Status, p.Title)
+		return fmt.Sprintf("%d %s", p.Status, http.StatusText(p.Status))
 	}
 	return p.Detail
 }
@@ -43,14 +59,8 @@ func (p *Problem) Error() string {
 // MarshalJSON writes one flat object; a member of More does not replace ours.
 func (p *Problem) MarshalJSON() ([]byte, error) {
 	all := make(map[string]any, len(p.More)+6)
-	for k, v := range p.More {
-		all[k] = v
-	}
-	title := p.Title
-	if title == "" {
-		title = http.StatusText(p.Status)
-	}
-	all["type"], all["title"], all["status"], all["code"], all["retryable"] = "about:blank", title, p.Status, p.Code, p.Retryable
+	maps.Copy(all, p.More)
+	all["type"], all["title"], all["status"], all["code"], all["retryable"] = "about:blank", http.StatusText(p.Status), p.Status, p.Code, p.Retryable
 	if p.Detail != "" {
 		all["detail"] = p.Detail
 	}
@@ -78,7 +88,7 @@ func WriteProblem(w http.ResponseWriter, p *Problem) {
 func WriteJSON(w http.ResponseWriter, status int, v any) {
 	body, err := EncodeJSON(v)
 	if err != nil {
-		WriteProblem(w, &Problem{Status: http.StatusInternalServerError, Code: "internal", Detail: "the answer cannot be written as JSON"})
+		WriteProblem(w, Refuse(http.StatusInternalServerError, "internal", "encoding the answer as JSON failed"))
 		return
 	}
 	WriteBody(w, status, body)

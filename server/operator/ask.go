@@ -192,7 +192,7 @@ func Duplicate(a, b lease.Session) bool {
 // zero Session if there is none.
 func (s Store) Newest(ctx context.Context, group, candidate string) (lease.Session, error) {
 	var found lease.Session
-	for l, err := range s.Line(ctx, lease.Scope{group}) {
+	for l, err := range s.Candidates(ctx, lease.Scope{group}) {
 		if err != nil {
 			return lease.Session{}, err
 		}

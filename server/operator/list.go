@@ -5,32 +5,51 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
 )
 
-// Line yields the living sessions in scope, in line, page by page.
-func (s Store) Line(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Session, error] {
-	return pages(ctx, s, func(ctx context.Context, p lease.Page) ([]lease.Session, error) { return s.Sessions(ctx, scope, p) },
+// Candidates yields the living sessions in scope, in order of succession.
+func (s Store) Candidates(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Session, error] {
+	return pages(ctx, s, "", func(ctx context.Context, p lease.Page) ([]lease.Session, error) { return s.Sessions(ctx, scope, p) },
 		func(l lease.Session) string { return string(l.ID) })
 }
 
-// Views yields the groups in scope that were ever led, by name.
-func (s Store) Views(ctx context.Context, scope lease.Scope) iter.Seq2[lease.View, error] {
-	return pages(ctx, s, func(ctx context.Context, p lease.Page) ([]lease.View, error) { return s.Groups(ctx, scope, p) },
+// Views yields the groups in scope that were ever led, by name, after a name.
+func (s Store) Views(ctx context.Context, scope lease.Scope, after string) iter.Seq2[lease.View, error] {
+	return pages(ctx, s, after, func(ctx context.Context, p lease.Page) ([]lease.View, error) { return s.Groups(ctx, scope, p) },
 		func(v lease.View) string { return v.Group })
 }
 
 // Terms yields the terms of a group, newest first.
 func (s Store) Terms(ctx context.Context, group string) iter.Seq2[lease.Term, error] {
-	return pages(ctx, s, func(ctx context.Context, p lease.Page) ([]lease.Term, error) { return s.History(ctx, group, p) },
+	return pages(ctx, s, "", func(ctx context.Context, p lease.Page) ([]lease.Term, error) { return s.History(ctx, group, p) },
 		func(t lease.Term) string { return t.Token.String() })
 }
 
-func pages[T any](ctx context.Context, s Store, list func(context.Context, lease.Page) ([]T, error), name func(T) string) iter.Seq2[T, error] {
+// Declared yields the names of the declared groups that begin with prefix, after a name.
+func (s Store) Declared(ctx context.Context, prefix, after string) iter.Seq2[string, error] {
+	if after != "" {
+		after = Group(after)
+	}
+	laid := pages(ctx, s, after, func(ctx context.Context, p lease.Page) ([]lease.Attributes, error) {
+		return s.ListAttributes(ctx, Group(prefix), p)
+	}, func(a lease.Attributes) string { return a.Name })
+	return func(yield func(string, error) bool) {
+		for a, err := range laid {
+			p := ParsePolicy(a)
+			if (err != nil || p.Declared && !p.Deleted) && !yield(strings.TrimPrefix(a.Name, Group("")), err) {
+				return
+			}
+		}
+	}
+}
+
+func pages[T any](ctx context.Context, s Store, after string, list func(context.Context, lease.Page) ([]T, error), name func(T) string) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		for page := (lease.Page{}); ; {
+		for page := (lease.Page{After: after}); ; {
 			call, cancel := context.WithTimeout(ctx, s.Call)
 			all, err := list(call, page)
 			cancel()
@@ -52,11 +71,11 @@ func pages[T any](ctx context.Context, s Store, list func(context.Context, lease
 	}
 }
 
-// Duplicates returns the living sessions in scope of each node id that more than one
-// process uses for the same group.
+// Duplicates returns the living sessions in scope of each node id that more than one process
+// uses for the same group.
 func (s Store) Duplicates(ctx context.Context, scope lease.Scope) ([][]lease.Session, error) {
 	nodes := make(map[string][]lease.Session)
-	for l, err := range s.Line(ctx, scope) {
+	for l, err := range s.Candidates(ctx, scope) {
 		if err != nil {
 			return nil, err
 		}
@@ -75,10 +94,10 @@ func (s Store) Duplicates(ctx context.Context, scope lease.Scope) ([][]lease.Ses
 	return out, nil
 }
 
-// Held are the groups that a session leads.
+// Held returns the groups that a session leads.
 func (s Store) Held(ctx context.Context, scope lease.Scope, id lease.SessionID) ([]string, error) {
 	var out []string
-	for v, err := range s.Views(ctx, scope) {
+	for v, err := range s.Views(ctx, scope, "") {
 		if err != nil {
 			return nil, err
 		}

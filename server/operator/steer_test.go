@@ -274,7 +274,7 @@ func TestListings(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, err := range s.Views(ended, lease.Scope{"*"}) {
+	for _, err := range s.Views(ended, lease.Scope{"*"}, "") {
 		if err == nil {
 			t.Error("a call without time succeeds")
 		}

@@ -10,50 +10,39 @@ import (
 	"github.com/tenurehq/tenure/internal/election"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
-	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// batch campaigns for many groups within a session: one keep-alive carries them all,
-// and what falls vacant at once is taken in few steps.
-func (s *Service) batch(w http.ResponseWriter, r *http.Request) error {
-	arrived := s.clock.Now()
-	h, err := s.parseHandle(r.PathValue("handle"))
-	if err != nil {
-		return err
-	}
-	var in BatchRequest
-	if err := s.body(w, r, false, &in); err != nil {
-		return err
-	}
+// maxBatch is how many groups one campaign may name.
+const maxBatch = 1000
+
+// batch campaigns for many groups within a session. One keep-alive renews them all, and
+// groups that become vacant at once are acquired in few calls.
+func (s *Service) batch(w http.ResponseWriter, r *http.Request, in BatchRequest) (any, error) {
+	arrived, ctx := s.clock.Now(), r.Context()
 	if len(in.Groups) == 0 || len(in.Groups) > maxBatch {
-		return bad("bad_argument", "groups: from 1 to %d names", maxBatch)
+		return nil, bad("bad_argument", "groups: from 1 to %d names", maxBatch)
 	}
 	wait, err := s.waitOf(w, r)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ctx := r.Context()
-	session, err := s.mine(ctx, h)
+	session, err := s.mine(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	id := auth.From(ctx)
 	if err := s.mayLead(id, session, in.Groups); err != nil {
-		return err
+		return nil, err
 	}
 	cfg := election.Config{Groups: slices.Compact(slices.Sorted(slices.Values(in.Groups))), Wait: wait > 0, Deadline: s.deadline(arrived, wait)}
 	if cfg.Machine, err = s.lent(ctx, session); err != nil {
-		return err
+		return nil, err
 	}
 	out := s.run(ctx, cfg, campaigner{id: id})
 	answer, err := batchOf(out)
 	s.audit(ctx, "campaign for many", "", 0, err, "")
-	if err != nil {
-		return err
-	}
 	answer.TTLMS, answer.HeldMS, answer.Expiry = out.Session.TTL.Milliseconds(), s.held(arrived, out.Sent), s.expiry(out.Sent, out.Session.TTL)
-	httpapi.WriteJSON(w, http.StatusOK, answer)
-	return nil
+	return answer, err
 }
 
 // mayLead checks that the session may campaign for the groups.
@@ -76,12 +65,11 @@ func (s *Service) mayLead(id auth.Identity, l lease.Session, groups []string) er
 	return s.room(id, l.Candidate.ID, more)
 }
 
-// errUnsure: a try got no answer and may still succeed.
-var errUnsure = errors.New("service: the outcome of a try for a group is unknown")
+// errUnsure: an attempt got no answer and may still succeed.
+var errUnsure = errors.New("service: the outcome of an attempt for a group is unknown")
 
-// batchOf says what the session leads, who leads the rest, and of which groups nobody can
-// tell yet. Whatever else went wrong, what it leads is told: the caller keeps it alive
-// unknowingly otherwise.
+// batchOf lists the groups that the session leads and those that it does not. If it leads any,
+// that is the answer whatever else failed: the caller must know what its keep-alives renew.
 func batchOf(o election.Outcome) (Batch, error) {
 	out := Batch{Led: []BatchTerm{}, Refused: []BatchRefuse{}}
 	for g, r := range o.Led {
@@ -102,11 +90,10 @@ func batchOf(o election.Outcome) (Batch, error) {
 		}
 		out.Refused = append(out.Refused, no)
 	}
-	switch {
-	case len(o.Led) > 0:
-	case o.Err != nil:
+	if len(o.Led) == 0 && o.Err != nil {
 		return out, o.Err
-	case len(o.Unsure) > 0:
+	}
+	if len(o.Led) == 0 && len(o.Unsure) > 0 {
 		return out, errUnsure
 	}
 	slices.SortFunc(out.Led, func(a, b BatchTerm) int { return cmp.Compare(a.Group, b.Group) })

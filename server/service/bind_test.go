@@ -76,7 +76,7 @@ func TestPolicyBindsTheStore(t *testing.T) {
 	want[Group](in, 201, "PUT", "/v1/groups/slow", GroupPolicy{MinTTLMS: 20_000})
 	want[Group](in, 201, "PUT", "/v1/groups/gone", nil)
 	want[Group](in, 200, "DELETE", "/v1/groups/gone", nil)
-	if _, err := in.svc.hand().Cool(ctx, "cooling", "a", time.Minute); err != nil {
+	if _, err := in.svc.operations().Cool(ctx, "cooling", "a", time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	a := open("a", 10*time.Second)

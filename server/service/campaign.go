@@ -3,23 +3,24 @@ package service
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/http"
-	"strconv"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/election"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
-	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// contest is one candidate's campaign for one group.
+// contest is the campaign of one candidate for one group.
 type contest struct {
 	id        auth.Identity
 	group     string
@@ -27,60 +28,46 @@ type contest struct {
 	instance  string        // the process that campaigns
 	chosen    bool          // the client chose the instance, so it can retry
 	asked     time.Duration // the TTL; 0: the default
-	within    handle        // the session to lead in; zero: one for node and group
+	within    handle        // the session to lead in; zero: one for this node and group
 	arrived   clock.Instant
 	wait      time.Duration
 
 	policy  policy
 	session lease.Session
-	sent    clock.Instant // when the session's last acknowledged beat was sent
+	sent    clock.Instant // when the last acknowledged keep-alive of the session was sent
 }
 
-func (s *Service) campaign(w http.ResponseWriter, r *http.Request) error {
+func (s *Service) campaign(w http.ResponseWriter, r *http.Request, in CampaignRequest) (any, error) {
 	c := &contest{id: auth.From(r.Context()), group: groupOf(r), arrived: s.clock.Now()}
-	var in CampaignRequest
-	if err := s.body(w, r, false, &in); err != nil {
-		return err
-	}
-	if err := c.id.Is(in.NodeID); err != nil {
-		return err
-	}
 	c.candidate = tenure.Candidate{ID: in.NodeID, Address: in.Address, Metadata: in.Metadata, Priority: in.Priority}
 	c.instance, c.chosen = instanceOf(in.Instance)
-	if err := errors.Join(lease.CheckGroup(c.group), lease.CheckCandidate(c.candidate), c.opening().Validate()); err != nil {
-		return err
+	err := cmp.Or(c.id.Is(in.NodeID), errors.Join(lease.CheckGroup(c.group), lease.CheckCandidate(c.candidate), c.opening().Validate()))
+	if err == nil {
+		c.asked, err = s.askedTTL(in.TTLMS)
 	}
-	var err error
-	if c.asked, err = s.askedTTL(in.TTLMS); err != nil {
-		return err
+	if err == nil && in.Session != "" {
+		c.within, err = s.parseHandle(in.Session)
 	}
-	if in.Session != "" {
-		if c.within, err = s.parseHandle(in.Session); err != nil {
-			return err
-		}
+	if err == nil {
+		c.wait, err = s.waitOf(w, r)
 	}
-	if c.wait, err = s.waitOf(w, r); err != nil {
-		return err
+	if err != nil {
+		return nil, err
 	}
 	v, err := s.contend(r.Context(), c)
+	s.audit(r.Context(), "campaign", c.group, v.Token, err, "")
 	if err != nil {
-		s.audit(r.Context(), "campaign", c.group, v.Token, err, "")
-		return knowing(err, v)
+		return nil, knowing(err, v)
 	}
-	s.audit(r.Context(), "campaign", c.group, v.Token, nil, "")
-	httpapi.WriteJSON(w, http.StatusOK, Leading{
+	h := c.within.String()
+	if c.within.session == "" {
+		h = s.handleOf(c.session.ID, c.group)
+	}
+	return Leading{
 		Group: c.group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: c.session.TTL.Milliseconds(),
-		HeldMS: s.held(c.arrived, c.sent), Expiry: s.expiry(c.sent, c.session.TTL), Handle: s.handleFor(c),
+		HeldMS: s.held(c.arrived, c.sent), Expiry: s.expiry(c.sent, c.session.TTL), Handle: h,
 		Metadata: orEmpty(v.Candidate.Metadata), Deployment: s.deployment, Fenced: c.policy.Fenced,
-	})
-	return nil
-}
-
-func (s *Service) handleFor(c *contest) string {
-	if c.within.session != "" {
-		return c.within.String()
-	}
-	return s.handleOf(c.session.ID, c.group)
+	}, nil
 }
 
 func orEmpty(m map[string]string) map[string]string {
@@ -98,32 +85,20 @@ func (s *Service) askedTTL(ms int64) (time.Duration, error) {
 	return time.Duration(ms) * time.Millisecond, nil
 }
 
-func ttlProblem(ms int64, least, most time.Duration) *httpapi.Problem {
-	p := bad("ttl_out_of_bounds", "ttl_ms = %d must be from %d to %d", ms, least.Milliseconds(), most.Milliseconds())
-	p.More = map[string]any{"min_ttl_ms": least.Milliseconds(), "max_ttl_ms": most.Milliseconds()}
-	return p
-}
-
-// bounds are those of a group's TTL.
-func (s *Service) bounds(p policy) (least, most time.Duration) {
-	least, most = max(p.MinTTL, 1), s.cfg.MaxTTL
-	if p.MaxTTL > 0 {
-		most = min(most, p.MaxTTL)
-	}
-	return least, most
-}
-
-// ttl decides how long a new session shall last. What was asked for is granted or
-// refused; the default is fitted in.
+// ttl returns the TTL of a new session. A TTL that the client asked for is granted or refused;
+// the default is fitted into the bounds.
 func (s *Service) ttl(c *contest) (time.Duration, error) {
-	least, most := s.bounds(c.policy)
+	least, most := max(c.policy.MinTTL, 1), s.cfg.MaxTTL
+	if c.policy.MaxTTL > 0 {
+		most = min(most, c.policy.MaxTTL)
+	}
 	if c.asked > 0 && (c.asked < least || c.asked > most) {
 		return 0, ttlProblem(c.asked.Milliseconds(), least, most)
 	}
 	return min(max(cmp.Or(c.asked, s.cfg.TTL), least), most), nil
 }
 
-// waitOf reads ?wait= and sees to it that the connection lasts that long.
+// waitOf reads ?wait= and makes the connection last that long.
 func (s *Service) waitOf(w http.ResponseWriter, r *http.Request) (time.Duration, error) {
 	text := r.URL.Query().Get("wait")
 	if text == "" {
@@ -131,21 +106,21 @@ func (s *Service) waitOf(w http.ResponseWriter, r *http.Request) (time.Duration,
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 || d > s.cfg.MaxWait {
-		return 0, bad("bad_wait", "wait: a duration from 0 to %v, such as 30s", s.cfg.MaxWait)
+		return 0, bad("bad_wait", "wait: want a duration from 0 to %v, such as 30s", s.cfg.MaxWait)
 	}
 	s.outlast(w, d)
 	return d, nil
 }
 
-// outlast moves the deadlines of the connection behind a wait. The server's deadline for
-// reading would otherwise pass for the caller's going away.
+// outlast moves the deadlines of the connection behind a wait. If the read deadline of the
+// server passed, it would look as if the caller had gone.
 func (s *Service) outlast(w http.ResponseWriter, d time.Duration) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})
 	_ = rc.SetWriteDeadline(time.Now().Add(d + 3*s.cfg.CallTimeout + s.cfg.WriteTimeout))
 }
 
-// backoff is when a candidate that lost should ask again.
+// backoff is when a candidate that lost should retry.
 func (s *Service) backoff(p policy, v lease.View) time.Duration {
 	if p.Backoff > 0 {
 		return p.Backoff
@@ -157,15 +132,12 @@ func (s *Service) backoff(p policy, v lease.View) time.Duration {
 	return max(ttl/4, 100*time.Millisecond)
 }
 
-// scene is what a campaign must know before it does anything, read at one time.
-func (s *Service) scene(ctx context.Context, c *contest) (v lease.View, node lease.Attributes, err error) {
+// look reads the group and the rules for it at the same time.
+func (s *Service) look(ctx context.Context, c *contest) (v lease.View, node lease.Attributes, err error) {
 	var all sync.WaitGroup
 	var policies []policy
 	var viewErr error
-	all.Go(func() {
-		a, err := s.reader.Read(ctx, c.group)
-		v, viewErr = a.View, err
-	})
+	all.Go(func() { v, viewErr = s.engine.Read(ctx, c.group) })
 	if policies, node, err = s.policiesOf(ctx, c.candidate.ID, c.group); err == nil {
 		c.policy = policies[0]
 	}
@@ -173,10 +145,10 @@ func (s *Service) scene(ctx context.Context, c *contest) (v lease.View, node lea
 	return v, node, errors.Join(err, viewErr)
 }
 
-// contend campaigns, and returns the view in which the candidate leads. Where it fails,
-// the view is what is known of who does.
+// contend campaigns and returns the view in which the candidate leads. If it fails, the view
+// is what is known of the leader.
 func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
-	v, node, err := s.scene(ctx, c)
+	v, node, err := s.look(ctx, c)
 	if err != nil {
 		return lease.View{}, err
 	}
@@ -196,31 +168,35 @@ func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
 	cfg := election.Config{Groups: []string{c.group}, Wait: c.wait > 0, Retriable: c.chosen, Deadline: s.deadline(c.arrived, c.wait)}
 	who := campaigner{id: c.id}
 	if c.within.session != "" {
-		if cfg.Machine, err = s.within(ctx, c, ours); err != nil {
-			return v, err
-		}
+		cfg.Machine, err = s.within(ctx, c, ours)
 	} else {
-		if err := s.sessions.room(c.candidate.ID, c.opening()); err != nil {
-			return v, err
-		}
+		err = s.sessions.room(c.candidate.ID, c.opening())
 		cfg.Machine = lease.MachineConfig{Candidate: c.candidate, Scope: lease.Scope{c.group}, Timing: s.timing(ttl), Attempt: c.opening().Attempt}
 		who.open = func(ctx context.Context) (lease.Session, error) {
 			return s.open(ctx, c.candidate, c.asked, ttl, c.opening())
 		}
 	}
-	out := s.run(ctx, cfg, who, v)
-	c.session, c.sent = out.Session, out.Sent
-	if led, ok := out.Led[c.group]; ok {
-		return lease.View{Record: led, State: tenure.Led}, nil
-	}
-	v = out.Views[c.group]
-	if err := cmp.Or(out.Failed[c.group], out.Err); err != nil {
+	if err != nil {
 		return v, err
 	}
-	return v, s.notElected(c, v)
+	out := s.run(ctx, cfg, who, v)
+	c.session, c.sent = out.Session, out.Sent
+	v, won, err := outcomeFor(out, c.group)
+	if err == nil && !won {
+		err = s.notElected(c, v)
+	}
+	return v, err
 }
 
-// deadline is when a campaign is over: those who do not wait have the time of two calls.
+// outcomeFor returns what a campaign found about one of its groups, and whether it leads it.
+func outcomeFor(out election.Outcome, group string) (v lease.View, won bool, err error) {
+	if led, ok := out.Led[group]; ok {
+		return lease.View{Record: led, State: tenure.Led}, true, nil
+	}
+	return out.Views[group], false, cmp.Or(out.Failed[group], out.Err)
+}
+
+// deadline is when a campaign ends. One that does not wait has time for two calls.
 func (s *Service) deadline(arrived clock.Instant, wait time.Duration) clock.Instant {
 	if wait > 0 {
 		return arrived.Add(wait)
@@ -243,14 +219,14 @@ func (s *Service) eligible(c *contest, v lease.View, node lease.Attributes) (tim
 	return ttl, s.room(c.id, c.candidate.ID, 1)
 }
 
-// within campaigns in the session of the client.
+// within campaigns in a session that the client opened.
 func (s *Service) within(ctx context.Context, c *contest, ours bool) (lease.MachineConfig, error) {
-	session, err := s.own(ctx, c.within, c.candidate.ID)
+	session, err := s.owned(ctx, c.within, c.candidate.ID)
+	if err == nil && !session.Scope.Covers(c.group) {
+		err = outOfScope(c.group)
+	}
 	if err != nil {
 		return lease.MachineConfig{}, err
-	}
-	if !session.Scope.Covers(c.group) {
-		return lease.MachineConfig{}, outOfScope(c.group)
 	}
 	if p := s.admits(c.policy, lease.Attributes{}, c.group, session); p != nil && !ours {
 		return lease.MachineConfig{}, p
@@ -258,7 +234,7 @@ func (s *Service) within(ctx context.Context, c *contest, ours bool) (lease.Mach
 	return s.lent(ctx, session)
 }
 
-// lent keeps the session of a client alive, and campaigns in it.
+// lent renews a session that the client opened, and returns the machine that campaigns in it.
 func (s *Service) lent(ctx context.Context, session lease.Session) (lease.MachineConfig, error) {
 	sent := s.clock.Now()
 	beat, err := s.engine.KeepAlive(ctx, session.ID)
@@ -266,15 +242,12 @@ func (s *Service) lent(ctx context.Context, session lease.Session) (lease.Machin
 		return lease.MachineConfig{}, err
 	}
 	session.TTL = beat.TTL
-	return lease.MachineConfig{
-		Candidate: session.Candidate, Scope: session.Scope, Timing: s.timing(session.TTL), Session: &session, Sent: sent, Lent: true,
-	}, nil
+	return s.lentMachine(session, sent), nil
 }
 
-func outOfScope(group string) *httpapi.Problem {
-	return &httpapi.Problem{
-		Status: http.StatusConflict, Code: "out_of_scope",
-		Detail: fmt.Sprintf("the session does not stand for group %q: open one that does", group),
+func (s *Service) lentMachine(session lease.Session, sent clock.Instant) lease.MachineConfig {
+	return lease.MachineConfig{
+		Candidate: session.Candidate, Scope: session.Scope, Timing: s.timing(session.TTL), Session: &session, Sent: sent, Lent: true,
 	}
 }
 
@@ -289,24 +262,51 @@ func (s *Service) room(id auth.Identity, node string, more int) error {
 // leads reports whether a living session of the node holds the group.
 func leads(v lease.View, node string) bool { return v.State == tenure.Led && v.Candidate.ID == node }
 
-// audit writes down what was done and what failed; what was denied is written by answer.
-func (s *Service) audit(ctx context.Context, what, group string, token fence.Token, err error, reason string) {
-	if err != nil && explain(err).Status == http.StatusForbidden {
-		return
+// instanceOf returns the instance that the client chose. A client that chose none gets a new
+// one for each call, so its retry counts as another process.
+func instanceOf(given string) (instance string, chosen bool) {
+	if given != "" {
+		return given, true
 	}
-	s.record(ctx, what, group, token, err, reason)
+	return rand.Text(), false
 }
 
-func (s *Service) record(ctx context.Context, what, group string, token fence.Token, err error, reason string) {
-	e := auth.Entry{What: what, Group: group, Token: token, Result: auth.Done, Reason: reason}
-	if err != nil {
-		p := explain(err)
-		e.Result, e.Reason = auth.Failed, p.Code
-		if p.Status == http.StatusForbidden {
-			e.Result = auth.Denied
-		}
-	}
-	s.gate.Audit(ctx, e)
+// attempt names a session among those of an instance, so that the call that opens it can be
+// retried. A session that a client opens and the session of a campaign, which ends with its
+// term, have different attempts.
+func attempt(purpose string, scope lease.Scope) string {
+	sum := sha256.Sum256([]byte(purpose + "\x00" + strings.Join(scope, "\x00")))
+	return hex.EncodeToString(sum[:16])
 }
 
-func etag(n uint64) string { return `"` + strconv.FormatUint(n, 10) + `"` }
+// opening returns the options for the session of a campaign.
+func (c *contest) opening() lease.OpenOptions {
+	scope := lease.Scope{c.group}
+	return lease.OpenOptions{Scope: scope, Instance: c.instance, Attempt: attempt("campaign", scope)}
+}
+
+// retried reports whether the leader is the session of this very campaign, because the client
+// sent the call again. A session of the same node that another process opened is not.
+func (s *Service) retried(ctx context.Context, c *contest, v lease.View) (holder lease.Session, ours bool, err error) {
+	if !leads(v, c.candidate.ID) {
+		return lease.Session{}, false, nil
+	}
+	if holder, err = s.sessions.find(ctx, v.Holder); err != nil {
+		return holder, false, err
+	}
+	if c.within.session != "" {
+		return holder, v.Holder == c.within.session, nil
+	}
+	o := c.opening()
+	caller := lease.Session{Candidate: c.candidate, Instance: lease.InstanceDigest(c.instance), Scope: o.Scope}
+	return holder, !s.duplicates.met(holder, caller) && slices.Equal(holder.Scope, o.Scope), nil
+}
+
+// otherProcess reports whether another process with the node id of the campaign leads.
+func (s *Service) otherProcess(c *contest, v lease.View) bool {
+	if !leads(v, c.candidate.ID) || c.within.session != "" || v.Holder == c.session.ID {
+		return false
+	}
+	holder, known := s.sessions.known(v.Holder)
+	return !known || holder.Instance != lease.InstanceDigest(c.instance)
+}

@@ -13,52 +13,47 @@ import (
 	"github.com/tenurehq/tenure/server/auth"
 )
 
-// Config is what an instance is made of. Store is required; everything else has a
-// default.
+// Config configures an instance. Store is required; everything else has a default.
 type Config struct {
 	// Store is the engine. The caller opens and closes it.
 	Store lease.Store
-	// Gate decides who may what. The caller closes it. Default: callers on loopback may
-	// everything, and nobody else anything.
+	// Gate authenticates and authorises callers. The caller of New closes it. Default:
+	// callers on loopback may do everything, and others nothing.
 	Gate *auth.Gate
 
-	// Declared: a group must have been created before somebody can lead it. Otherwise
-	// the first campaign creates it.
+	// Declared: a group must be created before a node can lead it. Otherwise the first
+	// campaign creates it.
 	Declared bool
-	// TTL of sessions whose opener names none. Default 8 s.
+	// TTL of sessions that are opened without one. Default 8 s.
 	TTL time.Duration
-	// MaxTTL is the longest that a policy may allow: a crash costs the group that much.
-	// Default 10 min.
+	// MaxTTL is the longest TTL: after a crash a group has no leader for so long. Default
+	// 10 min.
 	MaxTTL time.Duration
-	// CallTimeout bounds each call to the engine. Default 2 s, which is inside the
-	// default TTL with room for another try.
+	// CallTimeout bounds each call to the engine. Default 2 s, which allows a retry within
+	// the default TTL.
 	CallTimeout time.Duration
 	// MaxWait bounds ?wait=. Default 60 s.
 	MaxWait time.Duration
-	// Step is how far apart those who wait in line here try. Default 25 ms.
+	// Step is the time between the attempts of candidates that wait here. Default 25 ms.
 	Step time.Duration
-	// Drift is the largest difference of rate between the clock of this instance and that of
-	// a client, as a fraction. Default 0.02.
+	// Drift is the largest difference in rate between the clocks of this instance and of a
+	// client, as a fraction. Default 0.02.
 	Drift float64
-	// Heartbeat is how often a stream without news says that it lives. Default 15 s.
+	// Heartbeat is how often a stream without events sends a comment. Default 15 s.
 	Heartbeat time.Duration
-	// WriteTimeout is how long a stream may take to read what was sent to it, half of it at
-	// least. Default 10 s.
+	// WriteTimeout cuts off a stream whose client does not read. The client has at least half
+	// of it. Default 10 s.
 	WriteTimeout time.Duration
 	// MaxBody is the largest body of a request in bytes. Default 128 KiB.
 	MaxBody int64
 	// Clock measures ages and waits. Default clock.System().
 	Clock clock.Clock
-	// Tracer gets a span for each request, term, election and handover. Nil: none is made.
+	// Tracer gets a span for each request and handover, and for each term that this instance
+	// granted and its election. Nil: no spans.
 	Tracer trace.Tracer
-	// Log is for people. Default slog.Default().
+	// Log is the log. Default slog.Default().
 	Log *slog.Logger
 }
-
-const (
-	// maxBatch is how many groups one campaign names.
-	maxBatch = 1000
-)
 
 func (c Config) withDefaults() Config {
 	def(&c.TTL, 8*time.Second)
@@ -86,10 +81,10 @@ func def[T comparable](v *T, d T) {
 	}
 }
 
-// Validate names each rule that a complete Config breaks.
+// Validate returns an error for each rule that the Config, with its defaults, breaks.
 func (c Config) Validate() error {
 	if c.Store == nil {
-		return errors.New("service: no store")
+		return errors.New("service: Config.Store is nil")
 	}
 	c = c.withDefaults()
 	limits := c.Store.Caps()

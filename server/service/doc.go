@@ -1,41 +1,40 @@
-// Package service is the election over HTTP: for programs that are not written in Go,
-// or should not hold an engine's credentials, and for operators.
+// Package service serves elections over HTTP: for programs that are not written in Go or
+// should not hold the credentials of an engine, and for operators.
 //
-// What it does not promise first. A caller that leads knows it until its TTL has passed,
-// counted on its own clock from when it sent the last request that was answered well, and
-// not a moment longer; nothing calls it back. Whatever it writes to must check the term,
-// which is the fencing token. The answer of GET leader is a hint, never a permission.
+// # State
 //
-// # Stateless
-//
-// Everything that matters lies in the engine: records, sessions, policies, cool-downs.
-// An instance keeps only what it can learn again, so any instance answers any call, and
-// one that dies takes nothing with it but the connections it had. A handle names a
-// session of a deployment; it is no secret and no permission: what it names is compared
-// with the caller's identity, the node and the record each time.
+// Records, sessions, policies and cool-downs are in the engine. An instance only has caches,
+// so every instance answers every call, and an instance that stops loses nothing but its
+// connections. A handle names a session of a deployment. It is neither a secret nor a
+// permission: each call compares it with the identity of the caller, the node and the record.
 //
 // # Campaigns
 //
-// A campaign finds the group led by the caller's node and says so again (the same call
-// repeated has the same answer), or finds it vacant, opens a session for node and group
-// and takes it, or answers 409 with who leads. With ?wait= it stands in line: it keeps
-// its session alive while the caller waits, and no longer. Whoever waits on one instance
-// tries in the order of priority, then age, one step apart.
+// If the caller's node leads the group already, a campaign answers that again: a repeated call
+// has the same answer. If the group is vacant, the campaign opens a session for node and group
+// and acquires it. Otherwise it answers 409 and the leader. With ?wait= it waits, and keeps
+// its session alive only while the caller waits. Candidates that wait on one instance try in
+// the order of priority, then age, one step apart.
 //
-// Sessions are never closed by the service on its own account, for somebody may trust
-// them; one that is not needed any more runs out.
-//
-// A session that a caller opens itself carries many groups with one keep-alive.
+// The service never closes a session by itself, because the client may still trust it. A
+// session that is not needed any more expires. A session that a client opens renews many
+// groups with one keep-alive.
 //
 // # Requests to a leader
 //
-// Nobody takes one group out of a living session. Step-down and transfer are asked of the
-// leader: it finds the request in the answer to its next renewal or keep-alive, stops, and
-// resigns, which answers the request. Force closes the whole session, says what else
-// that ends, and breaks the promise that no two believe to lead.
+// Nobody takes one group out of a living session. Step-down and transfer are requests to the
+// leader. It gets them in the answer to its next renewal or keep-alive, stops its work and
+// resigns, which answers the request. Force closes the whole session, reports what else that
+// ends, and breaks the promise that no two nodes believe that they lead.
 //
 // # Watching
 //
-// One watch of the engine per instance feeds all streams (package feed). Ids in a stream
-// are cursors that hold on every instance.
+// One watch of the engine per instance serves all streams (package feed). The ids in a stream
+// are cursors that are valid on every instance.
+//
+// # Limitations
+//
+// A leader may act until its TTL has passed, counted on its own clock from when it sent the
+// last request that succeeded; nothing calls it back. What it writes to must check the term,
+// which is the fencing token. The answer of GET leader is a hint, never a permission.
 package service

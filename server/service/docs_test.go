@@ -98,8 +98,8 @@ func TestRouteTable(t *testing.T) {
 	}
 }
 
-// codesIn finds the codes that the source of a package gives to problems: a Code of a
-// composite literal, the first argument of the helpers, and the constants of the wire.
+// codesIn finds the codes of problems in the source of a package: a Code of a composite
+// literal, the argument of a helper, and the constants of the wire.
 func codesIn(t *testing.T, dir string) (codes []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -128,8 +128,15 @@ func codesIn(t *testing.T, dir string) (codes []string) {
 					add(n.Value)
 				}
 			case *ast.CallExpr:
-				if f, ok := n.Fun.(*ast.Ident); ok && len(n.Args) > 0 && slices.Contains([]string{"bad", "tooMany"}, f.Name) {
-					add(n.Args[0])
+				name := ""
+				switch f := n.Fun.(type) {
+				case *ast.Ident:
+					name = f.Name
+				case *ast.SelectorExpr:
+					name = f.Sel.Name
+				}
+				if at, known := map[string]int{"bad": 0, "tooMany": 0, "Refuse": 1}[name]; known {
+					add(n.Args[at])
 				}
 			case *ast.ValueSpec:
 				for i, name := range n.Names {
@@ -148,7 +155,7 @@ func codesIn(t *testing.T, dir string) (codes []string) {
 func TestCodeTable(t *testing.T) {
 	listed := explained(t)
 	given := []string{"quota_" + string(auth.GroupsHeld), "quota_" + string(auth.CandidateIn), rules.NotAMember, rules.CoolingDown, rules.Cordoned}
-	for _, dir := range []string{".", "access", "storeapi", "../httpapi", "../../store/remote/wire"} {
+	for _, dir := range []string{".", "../auth", "../storeapi", "../httpapi", "../../store/remote/wire"} {
 		given = append(given, codesIn(t, dir)...)
 	}
 	// The ledger, nodes and workers alone give these.

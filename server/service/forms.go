@@ -1,25 +1,23 @@
 package service
 
 import (
-	"context"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"strconv"
 	"time"
 
-	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/internal/election"
 )
 
-// Duration is a time span in a request: a string such as "15s", or a number of seconds.
+// Duration is a duration in a request: a string such as "15s", or a number of seconds.
 type Duration time.Duration
 
 // maxSeconds keeps a number of seconds within a time.Duration.
 const maxSeconds = 1e9
 
-// UnmarshalJSON reads both forms.
+// UnmarshalJSON decodes both forms.
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	wrong := errors.New(`want a duration such as "15s", or a number of seconds`)
 	var text string
@@ -39,7 +37,7 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// MarshalJSON writes the string.
+// MarshalJSON encodes the string.
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
 
 // OpenAPISchema describes both forms.
@@ -62,20 +60,19 @@ func (d Duration) into(ms *int64, name string) error {
 	}
 }
 
-// A form is a request that can be written in several ways. settle turns it into the one
-// that the handlers read, and says what is missing.
-type form interface{ settle() error }
+// The settle methods turn a request that can be written in several ways into the form that
+// the handlers read, and report missing fields.
 
 func (in *CampaignRequest) settle() error {
-	return firstOf(required("node_id", in.NodeID == ""), in.TTL.into(&in.TTLMS, "ttl"))
+	return cmp.Or(required("node_id", in.NodeID == ""), in.TTL.into(&in.TTLMS, "ttl"))
 }
 
 func (in *SessionRequest) settle() error {
-	return firstOf(required("node_id", in.NodeID == ""), in.TTL.into(&in.TTLMS, "ttl"))
+	return cmp.Or(required("node_id", in.NodeID == ""), in.TTL.into(&in.TTLMS, "ttl"))
 }
 
 func (in *RenewRequest) settle() error {
-	err := firstOf(required("node_id", in.NodeID == ""), required("term", in.Term == 0), in.ExtendBy.into(&in.ExtendByMS, "extend_by"))
+	err := cmp.Or(required("node_id", in.NodeID == ""), required("term", in.Term == 0), in.ExtendBy.into(&in.ExtendByMS, "extend_by"))
 	if err == nil && in.ExtendByMS < 0 {
 		err = bad("bad_argument", "extend_by: must be positive")
 	}
@@ -83,7 +80,7 @@ func (in *RenewRequest) settle() error {
 }
 
 func (in *ResignRequest) settle() error {
-	return firstOf(required("node_id", in.NodeID == ""), required("term", in.Term == 0), required("handle", in.Handle == ""))
+	return cmp.Or(required("node_id", in.NodeID == ""), required("term", in.Term == 0), required("handle", in.Handle == ""))
 }
 
 // required reports a field that is missing.
@@ -93,49 +90,23 @@ func required(name string, missing bool) error {
 	}
 	where := map[string]string{
 		"node_id": "the name of the node that sends the request",
-		"term":    "the number that the campaign answered",
-		"handle":  "the text that the campaign or POST /sessions answered",
+		"term":    "the number from the answer of the campaign",
+		"handle":  "the text from the answer of the campaign or of POST /sessions",
 	}
 	return bad("missing_field", "%s: missing; send %s", name, where[name])
 }
 
-func firstOf(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// byTerm finds the session of a claim that has no handle. It is enough that node and term
-// fit: a renewal by mistake only lets the term last.
-func (s *Service) byTerm(ctx context.Context, c *election.Claim) error {
-	if c.Session != "" {
-		return nil
-	}
-	a, err := s.reader.Read(ctx, c.Group)
-	if err != nil {
-		return err
-	}
-	if a.State != tenure.Led || a.Token != c.Term || a.Candidate.ID != c.Node {
-		return notLeader(a.View)
-	}
-	c.Session = a.Holder
-	return nil
-}
-
-// expiry is when a lease ends that began at an instant, for people.
+// expiry is the wall-clock time, for people, at which a lease ends that began at an instant.
 func (s *Service) expiry(began clock.Instant, ttl time.Duration) string {
 	return time.Now().Add(ttl - s.clock.Now().Sub(began)).UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// held is how long a request had waited when its lease began, in milliseconds. The client
-// adds it to a time of its own clock, which may run slower than ours by the drift.
+// held is how many milliseconds a request had waited when its lease began. The client adds it
+// to a time of its own clock, which may be slower than ours by the drift.
 func (s *Service) held(arrived, began clock.Instant) int64 {
 	return int64(float64(max(0, began.Sub(arrived)).Milliseconds()) * (1 - s.cfg.Drift))
 }
 
-// jittered is d and up to half as much again, so that those who were refused together do not
-// come back together.
+// jittered adds up to half of d, so that callers that were refused together do not retry
+// together.
 func jittered(d time.Duration) time.Duration { return d + rand.N(d/2+1) }

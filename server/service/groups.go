@@ -1,10 +1,12 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/tenurehq/tenure"
@@ -14,6 +16,8 @@ import (
 	"github.com/tenurehq/tenure/server/operator"
 )
 
+func etag(n uint64) string { return `"` + strconv.FormatUint(n, 10) + `"` }
+
 // ifMatch reads the number of an If-Match header; 0: there is none.
 func ifMatch(r *http.Request) (uint64, error) {
 	text := r.Header.Get("If-Match")
@@ -22,34 +26,19 @@ func ifMatch(r *http.Request) (uint64, error) {
 	}
 	n, err := fence.ParseToken(strings.Trim(text, `"`))
 	if err != nil {
-		return 0, bad("bad_precondition", `If-Match: one number in quotes, such as "43"`)
+		return 0, bad("bad_precondition", `If-Match: want one number in quotes, such as "43"`)
 	}
 	return uint64(n), nil
 }
 
-func versionProblem(have uint64) *httpapi.Problem {
-	return &httpapi.Problem{
-		Status: http.StatusPreconditionFailed, Code: "version_conflict",
-		Detail: "the policy was changed meanwhile: read it again, then write it again",
-		More:   map[string]any{"current_version": have},
-	}
-}
-
-func (s *Service) putGroup(w http.ResponseWriter, r *http.Request) error {
+func (s *Service) putGroup(w http.ResponseWriter, r *http.Request, in GroupPolicy) (any, error) {
 	group := groupOf(r)
-	if err := lease.CheckGroup(group); err != nil {
-		return err
-	}
-	var in GroupPolicy
-	if err := s.body(w, r, true, &in); err != nil {
-		return err
-	}
-	if err := s.checkPolicy(in); err != nil {
-		return err
-	}
 	want, err := ifMatch(r)
-	if err != nil {
-		return err
+	if err = cmp.Or(lease.CheckGroup(group), err); err != nil {
+		return nil, err
+	}
+	if err := in.Check(s.store.Caps(), s.cfg.MaxTTL); err != nil {
+		return nil, bad("bad_policy", "%s", err)
 	}
 	created := false
 	err = s.rewrite(r.Context(), group, want, func(old policy) (map[string]string, error) {
@@ -58,19 +47,18 @@ func (s *Service) putGroup(w http.ResponseWriter, r *http.Request) error {
 	})
 	s.audit(r.Context(), "put group", group, 0, err, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	status := http.StatusOK
+	out, err := s.getGroup(w, r)
 	if created {
-		status = http.StatusCreated
+		out = withStatus{http.StatusCreated, out}
 	}
-	return s.showGroup(w, r, status)
+	return out, err
 }
 
-// rewrite replaces a group's attributes, from the version that is wanted or, with 0, from
-// whichever there is.
+// rewrite replaces the attributes of a group if they have the wanted version; 0: any version.
 func (s *Service) rewrite(ctx context.Context, group string, want uint64, f func(policy) (map[string]string, error)) error {
-	_, err := s.hand().Change(ctx, operator.Group(group), want, func(values map[string]string) error {
+	_, err := s.operations().Change(ctx, operator.Group(group), want, func(values map[string]string) error {
 		next, err := f(operator.ParsePolicy(lease.Attributes{Values: values}))
 		if err == nil {
 			clear(values)
@@ -80,123 +68,105 @@ func (s *Service) rewrite(ctx context.Context, group string, want uint64, f func
 	})
 	var changed *operator.VersionError
 	if errors.As(err, &changed) {
-		return versionProblem(changed.Have)
+		return httpapi.Refuse(http.StatusPreconditionFailed, "version_conflict", "the policy was changed: read it again, then write it again").
+			With(map[string]any{"current_version": changed.Have})
 	}
 	return err
 }
 
-func (s *Service) getGroup(w http.ResponseWriter, r *http.Request) error {
-	return s.showGroup(w, r, http.StatusOK)
-}
-
-func (s *Service) showGroup(w http.ResponseWriter, r *http.Request, status int) error {
+func (s *Service) getGroup(w http.ResponseWriter, r *http.Request) (any, error) {
 	group := groupOf(r)
 	if err := lease.CheckGroup(group); err != nil {
-		return err
+		return nil, err
 	}
-	a, err := s.reader.Read(r.Context(), group)
+	v, err := s.engine.Read(r.Context(), group)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	pol, err := s.policy(r.Context(), group)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if a.Version == 0 && pol.Attributes.Version == 0 {
-		return unknownGroup(group, "it was never created and never led")
+	if v.Version == 0 && pol.Attributes.Version == 0 {
+		return nil, unknownGroup(group)
 	}
-	out := groupWire(a.View)
+	out := groupWire(v)
 	out.Declared, out.Deleted, out.Policy, out.Version = pol.Declared, pol.Deleted, pol.Wire(), pol.Attributes.Version
 	w.Header().Set("ETag", etag(out.Version))
-	httpapi.WriteJSON(w, status, out)
-	return nil
+	return out, nil
 }
 
-// deleteGroup marks a group: nobody can lead it until it is created again. Its record
-// stays, and with it the token, which must not be given twice.
-func (s *Service) deleteGroup(w http.ResponseWriter, r *http.Request) error {
+// deleteGroup marks a group as deleted: nobody can lead it until it is created again. Its
+// record stays, because its tokens must not be granted twice.
+func (s *Service) deleteGroup(w http.ResponseWriter, r *http.Request) (any, error) {
 	group := groupOf(r)
-	if err := lease.CheckGroup(group); err != nil {
-		return err
-	}
 	want, err := ifMatch(r)
-	if err != nil {
-		return err
+	if err = cmp.Or(lease.CheckGroup(group), err); err != nil {
+		return nil, err
 	}
-	a, err := s.reader.Read(r.Context(), group)
+	v, err := s.engine.Read(r.Context(), group)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if a.State == tenure.Led {
-		return led(&httpapi.Problem{
-			Status: http.StatusConflict, Code: "group_is_led",
-			Detail: whoLeads(a.View) + ": ask it to step down first",
-		}, a.View, 0)
+	if v.State == tenure.Led {
+		return nil, led(httpapi.Refuse(http.StatusConflict, "group_is_led", "%s: ask it to step down first", whoLeads(v)), v, 0)
 	}
 	err = s.rewrite(r.Context(), group, want, func(old policy) (map[string]string, error) {
-		if !old.Declared && a.Version == 0 {
-			return nil, unknownGroup(group, "it was never created and never led")
+		if !old.Declared && v.Version == 0 {
+			return nil, unknownGroup(group)
 		}
 		return operator.Deleted(), nil
 	})
-	s.audit(r.Context(), "delete group", group, a.Token, err, "")
+	s.audit(r.Context(), "delete group", group, v.Token, err, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := s.created.Remove(r.Context(), group); err != nil {
-		s.cfg.Log.Warn("a deleted group could not be taken out of the list of created ones; it is not shown all the same", "group", group, "err", err)
-	}
-	return s.showGroup(w, r, http.StatusOK)
+	return s.getGroup(w, r)
 }
 
-func (s *Service) getNode(w http.ResponseWriter, r *http.Request) error {
+// nodeOf returns the node in the path.
+func nodeOf(r *http.Request) (string, error) {
 	node := r.PathValue("node")
 	if !lease.ValidName(node) {
-		return bad("bad_argument", "%q is no name of a node", clip(node))
+		return "", badNode("node", node)
 	}
-	laid, err := s.laid(r.Context(), operator.Node(node))
-	if err != nil {
-		return err
-	}
-	writeNode(w, node, laid[0])
-	return nil
+	return node, nil
 }
 
-func writeNode(w http.ResponseWriter, node string, a lease.Attributes) {
+func (s *Service) getNode(_ http.ResponseWriter, r *http.Request) (any, error) {
+	node, err := nodeOf(r)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.attributes(r.Context(), operator.Node(node))
+	if err != nil {
+		return nil, err
+	}
+	return nodeWire(node, all[0]), nil
+}
+
+func nodeWire(node string, a lease.Attributes) Node {
 	why, is := operator.Cordoned(a)
-	httpapi.WriteJSON(w, http.StatusOK, Node{NodeID: node, Cordoned: is, Reason: why})
+	return Node{NodeID: node, Cordoned: is, Reason: why}
 }
 
-func (s *Service) cordon(w http.ResponseWriter, r *http.Request) error {
-	var in CordonRequest
-	if err := s.body(w, r, true, &in); err != nil {
-		return err
-	}
-	def(&in.Reason, "by an operator")
+func (s *Service) cordon(_ http.ResponseWriter, r *http.Request, in CordonRequest) (any, error) {
 	if len(in.Reason) > operator.MaxReason {
-		return bad("bad_argument", "reason: at most %d bytes", operator.MaxReason)
+		return nil, bad("bad_argument", "reason: at most %d bytes", operator.MaxReason)
 	}
-	return s.setCordon(w, r, in.Reason)
+	return s.setCordon(r, "cordon ", cmp.Or(in.Reason, "by an operator"))
 }
 
-func (s *Service) uncordon(w http.ResponseWriter, r *http.Request) error {
-	return s.setCordon(w, r, "")
+func (s *Service) uncordon(_ http.ResponseWriter, r *http.Request) (any, error) {
+	return s.setCordon(r, "uncordon ", "")
 }
 
-func (s *Service) setCordon(w http.ResponseWriter, r *http.Request, why string) error {
-	node := r.PathValue("node")
-	if !lease.ValidName(node) {
-		return bad("bad_argument", "%q is no name of a node", clip(node))
-	}
-	a, err := s.hand().Cordon(r.Context(), node, why)
-	what := "cordon"
-	if why == "" {
-		what = "uncordon"
-	}
-	s.audit(r.Context(), what+" "+node, "", 0, err, why)
+func (s *Service) setCordon(r *http.Request, what, why string) (any, error) {
+	node, err := nodeOf(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	writeNode(w, node, a)
-	return nil
+	a, err := s.operations().Cordon(r.Context(), node, why)
+	s.audit(r.Context(), what+node, "", 0, err, why)
+	return nodeWire(node, a), err
 }

@@ -13,46 +13,38 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-func (s *Service) leader(w http.ResponseWriter, r *http.Request) error {
+func (s *Service) leader(w http.ResponseWriter, r *http.Request) (any, error) {
 	group := groupOf(r)
 	if err := lease.CheckGroup(group); err != nil {
-		return err
+		return nil, err
 	}
-	seen, err := s.look(r, group)
+	seen, err := s.sight(r, group)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	v := seen.View
 	if v.State != tenure.Led {
-		p := &httpapi.Problem{
-			Status: http.StatusNotFound, Code: "no_leader", Retryable: true,
-			Detail: whoLeads(v) + ": campaign to lead it, or watch it",
-		}
+		p := httpapi.Refuse(http.StatusNotFound, "no_leader", "%s: campaign to lead it, or watch it", whoLeads(v)).Retry(0)
 		if seen.aged {
 			p.More = map[string]any{"age_ms": seen.age.Milliseconds()}
 		}
-		return led(p, v, 0)
+		return nil, led(p, v, 0)
 	}
 	tag := etag(uint64(v.Token))
-	h := w.Header()
-	h.Set("ETag", tag)
-	h.Set("Cache-Control", "no-cache")
+	w.Header().Set("ETag", tag)
+	w.Header().Set("Cache-Control", "no-cache")
 	if r.Header.Get("If-None-Match") == tag {
 		w.WriteHeader(http.StatusNotModified)
-		return nil
+		return nil, nil
 	}
-	say := func() ([]byte, error) { return httpapi.EncodeJSON(s.describeLeader(r.Context(), group, seen)) }
-	var body []byte
-	if seen.kept != nil {
-		body, err = seen.kept.Say(seen.age.Milliseconds(), say)
-	} else {
-		body, err = say()
+	if seen.kept == nil {
+		return s.describeLeader(r.Context(), group, seen), nil
 	}
-	if err != nil {
-		return err
+	body, err := seen.kept.Say(seen.age.Milliseconds(), func() ([]byte, error) { return httpapi.EncodeJSON(s.describeLeader(r.Context(), group, seen)) })
+	if err == nil {
+		httpapi.WriteBody(w, http.StatusOK, body)
 	}
-	httpapi.WriteBody(w, http.StatusOK, body)
-	return nil
+	return nil, err
 }
 
 func (s *Service) describeLeader(ctx context.Context, group string, seen sight) Leader {
@@ -61,14 +53,14 @@ func (s *Service) describeLeader(ctx context.Context, group string, seen sight) 
 		Group: group, LeaderNodeID: v.Candidate.ID, Address: v.Candidate.Address, Term: v.Token,
 		Metadata: orEmpty(v.Candidate.Metadata),
 	}
-	left, told := s.sessions.remaining(v.Holder, s.clock.Now())
-	if !told && seen.kept == nil {
-		// The feed is behind. Without the session the answer is as true.
+	left, known := s.sessions.remaining(v.Holder, s.clock.Now())
+	if !known && seen.kept == nil {
+		// The feed is behind. The answer is also true without the session.
 		if l, err := s.engine.Session(ctx, v.Holder); err == nil {
-			left, told = l.TTL, true
+			left, known = l.TTL, true
 		}
 	}
-	if told {
+	if known {
 		ms := left.Milliseconds()
 		out.LeaseRemainingMS, out.Expiry = &ms, s.expiry(s.clock.Now(), left)
 	}
@@ -82,17 +74,17 @@ func (s *Service) describeLeader(ctx context.Context, group string, seen sight) 
 	return out
 }
 
-// sight is a view of a group, and how old it is where the caller allowed an age.
+// sight is a view of a group, and its age if the caller allowed one.
 type sight struct {
 	feed.Answer
 	age  time.Duration
 	aged bool
-	kept *feed.Remembered // where the view was remembered, if it was
+	kept *feed.Remembered // set if the view comes from the cache
 }
 
-// look reads a group: linearizably, or with ?stale from what was read last, if that is
-// young enough. More than a quarter of the TTL is not allowed, however much is asked.
-func (s *Service) look(r *http.Request, group string) (sight, error) {
+// sight reads a group linearizably or, with ?stale, from the cache if that is fresh enough. A
+// quarter of the TTL is the most that counts.
+func (s *Service) sight(r *http.Request, group string) (sight, error) {
 	text, _ := httpapi.Parameter(r.URL, "stale")
 	if text == "" {
 		answer, err := s.reader.Read(r.Context(), group)
@@ -100,7 +92,7 @@ func (s *Service) look(r *http.Request, group string) (sight, error) {
 	}
 	stale, err := time.ParseDuration(text)
 	if err != nil || stale < 0 {
-		return sight{}, bad("bad_stale", "stale: a duration such as 500ms; at most a quarter of the TTL counts")
+		return sight{}, bad("bad_stale", "stale: want a duration such as 500ms; at most a quarter of the TTL counts")
 	}
 	kept, age, known := s.reader.Recent(group)
 	if known && age <= min(stale, s.stalest(kept.View)) {
@@ -110,8 +102,8 @@ func (s *Service) look(r *http.Request, group string) (sight, error) {
 	return sight{answer, s.clock.Now().Sub(answer.Asked), true, nil}, err
 }
 
-// stalest is how old an answer may be: a quarter of the leader's TTL, or of the least that
-// the engine grants while the leader's is not known here.
+// stalest is how old an answer may be: a quarter of the leader's TTL or, while that is not
+// known, a quarter of the shortest TTL of the engine.
 func (s *Service) stalest(v lease.View) time.Duration {
 	if v.State != tenure.Led {
 		return s.cfg.TTL / 4
@@ -135,21 +127,21 @@ func pageOf(r *http.Request) (lease.Page, error) {
 	return p, nil
 }
 
-func (s *Service) history(w http.ResponseWriter, r *http.Request) error {
+func (s *Service) history(_ http.ResponseWriter, r *http.Request) (any, error) {
 	page, err := pageOf(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if page.After != "" {
 		if _, err := fence.ParseToken(page.After); err != nil {
-			return bad("bad_page", "after: the term of the last page's last entry")
+			return nil, bad("bad_page", "after: want the term of the last entry of the last page")
 		}
 	}
 	ctx, cancel := s.call(r.Context())
 	defer cancel()
 	terms, err := s.store.History(ctx, groupOf(r), page)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out := History{Group: groupOf(r), Terms: make([]Term, len(terms))}
 	for i, t := range terms {
@@ -158,8 +150,7 @@ func (s *Service) history(w http.ResponseWriter, r *http.Request) error {
 	if len(terms) == page.Limit {
 		out.Next = terms[len(terms)-1].Token.String()
 	}
-	httpapi.WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
 func termOf(t lease.Term, now time.Time) Term {
@@ -172,40 +163,37 @@ func termOf(t lease.Term, now time.Time) Term {
 	return out
 }
 
-func (s *Service) candidates(w http.ResponseWriter, r *http.Request) error {
+func (s *Service) candidates(_ http.ResponseWriter, r *http.Request) (any, error) {
+	group := groupOf(r)
 	page, err := pageOf(r)
-	if err != nil {
-		return err
-	}
-	if page.After != "" {
-		h, err := s.parseHandle(page.After)
-		if err != nil {
-			return err
-		}
+	if err == nil && page.After != "" {
+		var h handle
+		h, err = s.parseHandle(page.After)
 		page.After = string(h.session)
 	}
-	group := groupOf(r)
-	a, err := s.reader.Read(r.Context(), group)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	v, err := s.engine.Read(r.Context(), group)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := s.call(r.Context())
 	defer cancel()
 	line, err := s.store.Sessions(ctx, lease.Scope{group}, page)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out := Candidates{Group: group, Candidates: make([]Candidate, len(line))}
 	for i, l := range line {
 		c := l.Candidate
 		out.Candidates[i] = Candidate{
 			NodeID: c.ID, Address: c.Address, Priority: c.Priority, Metadata: c.Metadata, TTLMS: l.TTL.Milliseconds(),
-			Leads: a.State == tenure.Led && a.Holder == l.ID,
+			Leads: v.State == tenure.Led && v.Holder == l.ID,
 		}
 	}
 	if len(line) == page.Limit {
 		out.Next = s.handleOf(line[len(line)-1].ID, group)
 	}
-	httpapi.WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }

@@ -1,131 +1,78 @@
 package service
 
 import (
+	"cmp"
 	"context"
+	"iter"
 	"net/http"
-	"slices"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
-	"github.com/tenurehq/tenure/server/httpapi"
-	"github.com/tenurehq/tenure/server/operator"
 )
 
-// maxPages bounds how many pages of the engine one listing looks through for groups
-// that the caller may see.
-const maxPages = 10
+// maxLooked bounds how many groups one listing reads to find those that the caller may observe.
+const maxLooked = 10 * lease.MaxPage
 
-// groups lists those that were created or ever led, and that the caller may observe.
-func (s *Service) groups(w http.ResponseWriter, r *http.Request) error {
+// groups lists the groups that were created or led, and that the caller may observe.
+func (s *Service) groups(_ http.ResponseWriter, r *http.Request) (any, error) {
 	page, err := pageOf(r)
-	if err != nil {
-		return err
-	}
 	prefix := r.URL.Query().Get("prefix")
-	if err := (lease.Scope{prefix + "*"}).Validate(); err != nil {
-		return err
+	if err = cmp.Or(err, (lease.Scope{prefix + "*"}).Validate()); err != nil {
+		return nil, err
 	}
 	if page.After != "" && !lease.ValidName(page.After) {
-		return bad("bad_page", "after: the name of the last page's last group")
+		return nil, bad("bad_page", "after: want the name of the last group of the last page")
 	}
-	out, err := s.visible(r.Context(), prefix, page)
-	if err != nil {
-		return err
-	}
-	httpapi.WriteJSON(w, http.StatusOK, out)
-	return nil
-}
-
-// shelf is a listing under way.
-type shelf struct {
-	s       *Service
-	id      auth.Identity
-	created []string // what was created and not shown yet, in order
-	limit   int
-	out     Groups
-	full    bool
-}
-
-func (s *Service) visible(ctx context.Context, prefix string, page lease.Page) (Groups, error) {
-	names, err := s.created.Names(ctx, prefix, page.After)
-	if err != nil {
-		return Groups{}, err
-	}
-	id := auth.From(ctx)
-	names = slices.DeleteFunc(names, func(g string) bool { return !s.gate.May(id, auth.Observe, g) })
-	l := &shelf{s: s, id: id, created: names, limit: page.Limit, out: Groups{Groups: []Group{}}}
-	for range maxPages {
-		cctx, cancel := s.call(ctx)
-		views, err := s.store.Groups(cctx, lease.Scope{prefix + "*"}, lease.Page{After: page.After})
-		cancel()
-		if err != nil {
-			return l.out, err
+	out, looked, last := Groups{Groups: []Group{}}, 0, ""
+	for g, err := range s.everyGroup(r.Context(), prefix, page.After) {
+		switch {
+		case err != nil:
+			return nil, err
+		case looked == maxLooked:
+			out.Next = last
+			return out, nil
+		case !s.gate.May(auth.From(r.Context()), auth.Observe, g.Group):
+		case len(out.Groups) == page.Limit:
+			out.Next = out.Groups[page.Limit-1].Group
+			return out, nil
+		default:
+			out.Groups = append(out.Groups, g)
 		}
-		for _, v := range views {
-			page.After = v.Group
-			if err := l.createdBefore(ctx, v.Group); err != nil || l.full {
-				return l.out, err
+		looked, last = looked+1, g.Group
+	}
+	return out, nil
+}
+
+// everyGroup yields the groups that were led and those that were only created, by name.
+func (s *Service) everyGroup(ctx context.Context, prefix, after string) iter.Seq2[Group, error] {
+	return func(yield func(Group, error) bool) {
+		created, stop := iter.Pull2(s.operations().Declared(ctx, prefix, after))
+		defer stop()
+		name, cerr, more := created()
+		// createdBefore yields the created groups before a name; "": all that are left.
+		createdBefore := func(next string) bool {
+			for ; more && (cerr != nil || next == "" || name < next); name, cerr, more = created() {
+				if !yield(Group{Group: name, State: tenure.Vacant.String(), Declared: true}, cerr) {
+					return false
+				}
 			}
-			l.show(groupWire(v))
-			if l.full {
-				return l.out, nil
+			if more && name == next {
+				name, cerr, more = created() // it was led as well
 			}
+			return true
 		}
-		if len(views) < lease.MaxPage {
-			err := l.createdBefore(ctx, "")
-			return l.out, err
-		}
-	}
-	l.out.Next = page.After
-	return l.out, nil
-}
-
-// show adds a group that the caller may see; one too many says that there are more.
-func (l *shelf) show(g Group) {
-	switch {
-	case !l.s.gate.May(l.id, auth.Observe, g.Group):
-	case len(l.out.Groups) == l.limit:
-		l.out.Next = l.out.Groups[l.limit-1].Group
-		l.full = true
-	default:
-		l.out.Groups = append(l.out.Groups, g)
-	}
-}
-
-// createdRead is how many policies are looked at before the next are.
-const createdRead = 64
-
-// createdBefore shows what was created, never led, and comes before a group; "" is all
-// that is left.
-func (l *shelf) createdBefore(ctx context.Context, group string) error {
-	for !l.full {
-		n := 0
-		for n < min(len(l.created), createdRead) && (group == "" || l.created[n] < group) {
-			n++
-		}
-		if n == 0 {
-			break
-		}
-		names := make([]string, n)
-		for i, g := range l.created[:n] {
-			names[i] = operator.Group(g)
-		}
-		laid, err := l.s.laid(ctx, names...)
-		if err != nil {
-			return err
-		}
-		for i, g := range l.created[:n] {
-			if p := operator.ParsePolicy(laid[i]); p.Declared && !p.Deleted && !l.full {
-				l.show(Group{Group: g, State: tenure.Vacant.String(), Declared: true})
+		for v, err := range s.operations().Views(ctx, lease.Scope{prefix + "*"}, after) {
+			if err != nil {
+				yield(Group{}, err)
+				return
+			}
+			if !createdBefore(v.Group) || !yield(groupWire(v), nil) {
+				return
 			}
 		}
-		l.created = l.created[n:]
+		createdBefore("")
 	}
-	if len(l.created) > 0 && l.created[0] == group {
-		l.created = l.created[1:] // it was led as well
-	}
-	return nil
 }
 
 func groupWire(v lease.View) Group {

@@ -7,19 +7,22 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/metric"
 )
 
-// labelled is how many groups have a label of their own; the others share one.
+// labelled is how many groups have a label of their own. The others share one.
 const labelled = 500
 
 const otherGroups = "other"
@@ -35,57 +38,61 @@ type metrics struct {
 	requests     *prometheus.HistogramVec
 	engineTook   prometheus.Histogram
 	streams      prometheus.Gauge
-	quorum       prometheus.Gauge
+
+	healthy atomic.Bool
 
 	mu      sync.Mutex
 	groups  map[string]bool
 	reports map[string]fence.Token // by group: the newest report of a sink that was counted
-	healthy bool
 }
 
 func newMetrics(s *Service) *metrics {
+	registry := prometheus.NewRegistry()
+	made := promauto.With(registry)
+	counter := func(name, help string) prometheus.CounterOpts { return prometheus.CounterOpts{Name: name, Help: help} }
+	histogram := func(name, help string, from float64, buckets int) prometheus.HistogramOpts {
+		return prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(from, 2, buckets)}
+	}
 	m := &metrics{
-		registry: prometheus.NewRegistry(), groups: make(map[string]bool), reports: make(map[string]fence.Token),
-		toElect: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "tenure_time_to_elect_seconds", Help: "How long groups had no leader, where this instance saw both ends: a vacancy too short for the watch is not counted.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 18)}),
-		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tenure_leader_changes_total", Help: "Terms that began, as this instance saw it; groups beyond the first 500 share the label \"other\"."}, []string{"group"}),
-		renewFailure: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tenure_renew_failures_total", Help: "Renewals and keep-alives that failed."}, []string{"reason"}),
-		splitBrain: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tenure_split_brain_detected_total", Help: "Groups seen with a lower token after a higher one, and reports of sinks that saw a token which contradicts the newest grant: the engine was restored from a backup, or is broken."}),
-		duplicates: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tenure_duplicate_node_ids_total", Help: "Times a process was met whose node id another living session uses for the same group."}),
-		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "tenure_request_seconds", Help: "How long requests took that were not held open.", Buckets: prometheus.ExponentialBuckets(0.00025, 2, 16)}, []string{"route", "code"}),
-		engineTook: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "tenure_keepalive_seconds", Help: "How long the engine took to answer keep-alives and changes.", Buckets: prometheus.ExponentialBuckets(0.00025, 2, 16)}),
-		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "tenure_streams", Help: "Streams that are open."}),
-		quorum: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "tenure_store_quorum_health", Help: "1 if the engine answered the last call, 0 if it did not."}),
+		registry: registry, groups: make(map[string]bool), reports: make(map[string]fence.Token),
+		toElect:      made.NewHistogram(histogram("tenure_time_to_elect_seconds", "How long groups had no leader, if this instance saw both ends. Vacancies too short for the watch are not counted.", 0.001, 18)),
+		changes:      made.NewCounterVec(counter("tenure_leader_changes_total", "Terms that began, as this instance saw them. Groups beyond the first 500 share the label \"other\"."), []string{"group"}),
+		renewFailure: made.NewCounterVec(counter("tenure_renew_failures_total", "Renewals and keep-alives that failed."), []string{"reason"}),
+		splitBrain:   made.NewCounter(counter("tenure_split_brain_detected_total", "Groups seen with a lower token after a higher one, and reports of sinks that saw a token which contradicts the newest grant. The engine was restored from a backup, or is broken.")),
+		duplicates:   made.NewCounter(counter("tenure_duplicate_node_ids_total", "Processes whose node id another living session uses for the same group.")),
+		requests:     made.NewHistogramVec(histogram("tenure_request_seconds", "How long requests took that were not held open.", 0.00025, 16), []string{"route", "code"}),
+		engineTook:   made.NewHistogram(histogram("tenure_keepalive_seconds", "How long the engine took to answer keep-alives and changes.", 0.00025, 16)),
+		streams:      made.NewGauge(prometheus.GaugeOpts{Name: "tenure_streams", Help: "Open streams."}),
 	}
 	for _, reason := range metric.RenewReasons() {
 		m.renewFailure.WithLabelValues(reason)
 	}
-	gauge := func(name, help string, f func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
+	gauge := func(name, help string, f func() int) {
+		made.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(f()) })
 	}
-	denials := func(reason string, f func() float64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "tenure_denials_total", Help: "Requests that were refused at the gate.", ConstLabels: prometheus.Labels{"reason": reason}}, f)
+	gauge("tenure_store_quorum_health", "1 if the engine answered the last call, 0 if it did not.", func() int {
+		if m.healthy.Load() {
+			return 1
+		}
+		return 0
+	})
+	gauge("tenure_groups", "Groups that have had a leader.", func() int { n, _ := s.feed.Counts(); return n })
+	gauge("tenure_groups_without_leader", "Groups that have had a leader and have none now.", func() int { _, n := s.feed.Counts(); return n })
+	gauge("tenure_audit_waiting", "Audit entries that are not written yet.", func() int { return s.gate.Stats().AuditWaiting })
+	counted := func(opts prometheus.CounterOpts, f func(auth.Stats) uint64) {
+		made.NewCounterFunc(opts, func() float64 { return float64(f(s.gate.Stats())) })
 	}
-	m.registry.MustRegister(m.toElect, m.changes, m.renewFailure, m.splitBrain, m.duplicates, m.requests, m.engineTook, m.streams, m.quorum,
-		gauge("tenure_groups", "Groups that have had a leader.", func() float64 { n, _ := s.feed.Counts(); return float64(n) }),
-		gauge("tenure_groups_without_leader", "Those of them that have none now.", func() float64 { _, n := s.feed.Counts(); return float64(n) }),
-		gauge("tenure_audit_waiting", "Entries of the audit that could not be written yet.", func() float64 { return float64(s.gate.Stats().AuditWaiting) }),
-		denials("unauthenticated", func() float64 { return float64(s.gate.Stats().Unauthenticated) }),
-		denials("denied", func() float64 { return float64(s.gate.Stats().Denied) }),
-		denials("limited", func() float64 { return float64(s.gate.Stats().Limited) }),
-		denials("busy", func() float64 { return float64(s.gate.Stats().Busy) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "tenure_audit_lost_total", Help: "Entries of the audit that were lost."},
-			func() float64 { return float64(s.gate.Stats().AuditLost) }),
-		&roles{m, s},
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	denials := func(reason string, f func(auth.Stats) uint64) {
+		opts := counter("tenure_denials_total", "Requests that the gate refused.")
+		opts.ConstLabels = prometheus.Labels{"reason": reason}
+		counted(opts, f)
+	}
+	denials("unauthenticated", func(s auth.Stats) uint64 { return s.Unauthenticated })
+	denials("denied", func(s auth.Stats) uint64 { return s.Denied })
+	denials("limited", func(s auth.Stats) uint64 { return s.Limited })
+	denials("busy", func(s auth.Stats) uint64 { return s.Busy })
+	counted(counter("tenure_audit_lost_total", "Audit entries that were lost."), func(s auth.Stats) uint64 { return s.AuditLost })
+	registry.MustRegister(&roles{m, s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -93,7 +100,7 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Timeout: 10 * time.Second, MaxRequestsInFlight: 4})
 }
 
-// label bounds how many groups there are to a scraper.
+// label bounds the number of group labels.
 func (m *metrics) label(group string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,7 +111,7 @@ func (m *metrics) label(group string) string {
 	return otherGroups
 }
 
-// changed counts a change that the feed brings.
+// changed counts a change from the feed.
 func (m *metrics) changed(v lease.View, terms int, vacant time.Duration, back bool) {
 	if back {
 		m.splitBrain.Inc()
@@ -117,7 +124,7 @@ func (m *metrics) changed(v lease.View, terms int, vacant time.Duration, back bo
 	}
 }
 
-// suspected counts a report of a sink that the engine believes, once.
+// suspected counts a report of a sink that the engine accepted, once.
 func (m *metrics) suspected(group string, seen fence.Token) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -131,15 +138,15 @@ func (m *metrics) suspected(group string, seen fence.Token) {
 	m.splitBrain.Inc()
 }
 
-// roles says at each scrape who leads which group and what each node does.
+// roles collects who leads each group and the role of each node.
 type roles struct {
 	m *metrics
 	s *Service
 }
 
 var (
-	groupLeader = prometheus.NewDesc("tenure_group_leader", "1 for the node that leads a group, 0 without one; groups without a label of their own are counted as \"other\" while they are led.", []string{"group", "leader_node_id"}, nil)
-	nodeRole    = prometheus.NewDesc("tenure_node_role", "1 for the role of each node: leader of a group at least, or candidate; nodes beyond the first 500 are counted as \"other\".", []string{"node_id", "role"}, nil)
+	groupLeader = prometheus.NewDesc("tenure_group_leader", "1 for the node that leads a group, 0 if it has no leader. Groups without a label of their own are counted as \"other\" while they are led.", []string{"group", "leader_node_id"}, nil)
+	nodeRole    = prometheus.NewDesc("tenure_node_role", "1 for the role of each node: leader (of at least one group) or candidate. Nodes beyond the first 500 are counted as \"other\".", []string{"node_id", "role"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -190,34 +197,13 @@ func (r *roles) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// sight hears whether the engine can be watched.
-func (m *metrics) sight(err error) { m.engine(err) }
-
-func (m *metrics) read(_ time.Duration, err error) { m.engine(err) }
-
 func (m *metrics) engineCall(took time.Duration, err error) {
 	m.engineTook.Observe(took.Seconds())
 	m.engine(err)
 }
 
-// engine notes whether the engine answered: a definite no is an answer.
-func (m *metrics) engine(err error) {
-	ok := err == nil || lease.Definite(err)
-	m.mu.Lock()
-	m.healthy = ok
-	m.mu.Unlock()
-	if ok {
-		m.quorum.Set(1)
-	} else {
-		m.quorum.Set(0)
-	}
-}
-
-func (m *metrics) reachable() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.healthy
-}
+// engine notes whether the engine answered. A definite error is an answer.
+func (m *metrics) engine(err error) { m.healthy.Store(err == nil || lease.Definite(err)) }
 
 func (m *metrics) renewFailed(err error) {
 	reason := metric.RenewReason(err)
@@ -235,7 +221,7 @@ func (m *metrics) renewFailed(err error) {
 	m.renewFailure.WithLabelValues(reason).Inc()
 }
 
-// server returns what is told how each request of a route went.
+// server returns a function that records the requests of a route.
 func (m *metrics) server(route string) func(status int, took time.Duration) {
 	usual := sync.OnceValue(func() prometheus.Observer { return m.requests.WithLabelValues(route, "200") })
 	return func(status int, took time.Duration) {

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -17,101 +16,83 @@ import (
 	"github.com/tenurehq/tenure/server/operator"
 )
 
-const (
-	// answerWait is how long an operator waits for the leader's answer by default.
-	answerWait = 10 * time.Second
-)
+// answerWait is how long an operator waits for the answer of the leader by default.
+const answerWait = 10 * time.Second
 
-// order is what an operator wants of a leader.
+// order is what an operator wants of the leader of a group.
 type order struct {
-	verb     lease.Verb
-	group    string
-	to       string // transfer
-	reason   string
-	coolDown time.Duration
-	force    bool
-	wait     time.Duration
+	operator.Order
+	group string
+	force bool
 }
 
-func (s *Service) stepDown(w http.ResponseWriter, r *http.Request) error {
-	var in StepDownRequest
-	if err := s.body(w, r, true, &in); err != nil {
-		return err
-	}
+func (s *Service) stepDown(w http.ResponseWriter, r *http.Request, in StepDownRequest) (any, error) {
 	if r.Header.Get("If-Match") == "" {
-		return &httpapi.Problem{
-			Status: http.StatusPreconditionRequired, Code: "term_required",
-			Detail: `say which leader is meant, with If-Match: "<term>" as GET leader answers it: another may lead by now`,
-		}
+		return nil, httpapi.Refuse(http.StatusPreconditionRequired, "term_required",
+			`name the leader that is meant, with If-Match: "<term>" from GET leader: another may lead by now`)
 	}
 	if in.CoolDownMS < 0 || in.CoolDownMS > operator.MaxCoolDown.Milliseconds() {
-		return bad("bad_argument", "cool_down_ms: from 0 to %d", operator.MaxCoolDown.Milliseconds())
+		return nil, bad("bad_argument", "cool_down_ms: from 0 to %d", operator.MaxCoolDown.Milliseconds())
 	}
-	return s.command(w, r, order{verb: lease.StepDown, reason: in.Reason, coolDown: time.Duration(in.CoolDownMS) * time.Millisecond})
+	return s.command(w, r, operator.Order{Verb: lease.StepDown, Reason: in.Reason, CoolDown: time.Duration(in.CoolDownMS) * time.Millisecond})
 }
 
-func (s *Service) transfer(w http.ResponseWriter, r *http.Request) error {
-	var in StepDownRequest
-	if err := s.body(w, r, true, &in); err != nil {
-		return err
-	}
+func (s *Service) transfer(w http.ResponseWriter, r *http.Request, in StepDownRequest) (any, error) {
 	to := r.URL.Query().Get("to")
 	if !lease.ValidName(to) {
-		return bad("bad_argument", "to: the node that is to lead, as ?to=")
+		return nil, bad("bad_argument", "to: want the node that is to lead, as ?to=")
 	}
 	if in.CoolDownMS != 0 {
-		return bad("bad_argument", "cool_down_ms: a transfer has none")
+		return nil, bad("bad_argument", "cool_down_ms: a transfer has none")
 	}
-	return s.command(w, r, order{verb: lease.Transfer, to: to, reason: in.Reason})
+	return s.command(w, r, operator.Order{Verb: lease.Transfer, To: to, Reason: in.Reason})
 }
 
-// command finds the leader that is meant, and asks or forces it.
-func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error {
-	ctx := r.Context()
-	o.group = groupOf(r)
-	switch f := r.URL.Query().Get("force"); f {
-	case "", "false":
-	case "true":
-		o.force = true
-	default:
-		return bad("bad_argument", "force: true or false")
+// command finds the leader that is meant, and asks it or closes its session.
+func (s *Service) command(w http.ResponseWriter, r *http.Request, want operator.Order) (any, error) {
+	ctx, o := r.Context(), order{Order: want, group: groupOf(r)}
+	force := r.URL.Query().Get("force")
+	o.force = force == "true"
+	if force != "" && force != "true" && force != "false" {
+		return nil, bad("bad_argument", "force: true or false")
 	}
-	if len(o.reason) > operator.MaxReason {
-		return bad("bad_argument", "reason: at most %d bytes", operator.MaxReason)
+	if len(o.Reason) > operator.MaxReason {
+		return nil, bad("bad_argument", "reason: at most %d bytes", operator.MaxReason)
 	}
 	var err error
-	if o.wait, err = s.waitOf(w, r); err != nil {
-		return err
+	if o.Wait, err = s.waitOf(w, r); err != nil {
+		return nil, err
 	}
 	if !r.URL.Query().Has("wait") {
-		o.wait = min(answerWait, s.cfg.MaxWait)
-		s.outlast(w, o.wait)
+		o.Wait = min(answerWait, s.cfg.MaxWait)
+		s.outlast(w, o.Wait)
 	}
 	v, err := s.meant(r, o.group)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var to lease.Session
-	if o.verb == lease.Transfer {
-		if o.to == v.Candidate.ID {
-			return noSuccessor(o.group, o.to, "it leads already")
+	if o.Verb == lease.Transfer {
+		if o.To == v.Candidate.ID {
+			return nil, noSuccessor(o.group, o.To, "it leads already")
 		}
-		if to, err = s.successor(ctx, o.group, o.to); err != nil {
-			return err
+		if to, err = s.successor(ctx, o.group, o.To); err != nil {
+			return nil, err
 		}
 	}
+	what := string(o.Verb)
 	var also []string
 	if o.force {
+		what += " by force"
 		if also, err = s.endsToo(ctx, o.group, v.Holder); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	cooled := ""
-	if o.coolDown > 0 {
-		// Before the leader is asked: it must not be back before it is written down.
-		cooled, err = s.hand().Cool(ctx, o.group, v.Candidate.ID, o.coolDown)
-		if err != nil {
-			return err
+	if o.CoolDown > 0 {
+		// The cool-down is written before the leader is asked, so that it cannot lead again first.
+		if cooled, err = s.operations().Cool(ctx, o.group, v.Candidate.ID, o.CoolDown); err != nil {
+			return nil, err
 		}
 	}
 	var out SteppedDown
@@ -123,33 +104,23 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, o order) error
 		out, err = s.ask(ctx, o, v)
 	}
 	if cooled != "" && (err != nil && lease.Definite(err) || err == nil && out.Outcome == string(lease.Refused)) {
-		// It leads on, so there is nothing to cool down from.
-		err := s.hand().Warm(ctx, o.group, v.Candidate.ID, cooled)
-		if err != nil {
-			s.cfg.Log.Warn("a step-down was refused, and its cool-down could not be taken back", "group", o.group, "node", v.Candidate.ID, "err", err)
+		// It still leads, so there is nothing to cool down from.
+		if err := s.operations().Warm(ctx, o.group, v.Candidate.ID, cooled); err != nil {
+			s.cfg.Log.Warn("could not remove the cool-down of a step-down that was refused", "group", o.group, "node", v.Candidate.ID, "err", err)
 		}
 	}
-	s.audit(ctx, string(o.verb)+forced(o.force), o.group, v.Token, err, o.reason)
+	s.audit(ctx, what, o.group, v.Token, err, o.Reason)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.traceHandover(ctx, began, o.group, v.Token, o.to, out.Outcome)
-	status := http.StatusOK
-	if out.Outcome == "waiting" {
-		status = http.StatusAccepted
+	s.traceHandover(ctx, began, o.group, v.Token, o.To, out.Outcome)
+	if out.Outcome == string(operator.Waiting) {
+		return withStatus{http.StatusAccepted, out}, nil
 	}
-	httpapi.WriteJSON(w, status, out)
-	return nil
+	return out, nil
 }
 
-func forced(force bool) string {
-	if force {
-		return " by force"
-	}
-	return ""
-}
-
-// meant reads the group and compares its leader with the one that the operator means.
+// meant reads the group and checks that its leader is the one that the operator means.
 func (s *Service) meant(r *http.Request, group string) (lease.View, error) {
 	if err := lease.CheckGroup(group); err != nil {
 		return lease.View{}, err
@@ -158,33 +129,27 @@ func (s *Service) meant(r *http.Request, group string) (lease.View, error) {
 	if err != nil {
 		return lease.View{}, err
 	}
-	a, err := s.reader.Read(r.Context(), group)
+	v, err := s.engine.Read(r.Context(), group)
 	switch {
 	case err != nil:
 		return lease.View{}, err
-	case want > 0 && a.Token != fence.Token(want):
-		return a.View, led(&httpapi.Problem{
-			Status: http.StatusPreconditionFailed, Code: "stale_term",
-			Detail: fmt.Sprintf("the leader that is meant (term %d) is not the newest: %s; look again before you act", want, whoLeads(a.View)),
-		}, a.View, 0)
-	case a.State != tenure.Led:
-		return a.View, led(&httpapi.Problem{
-			Status: http.StatusConflict, Code: "no_leader", Detail: whoLeads(a.View) + ": there is nobody to ask",
-		}, a.View, 0)
+	case want > 0 && v.Token != fence.Token(want):
+		return v, led(httpapi.Refuse(http.StatusPreconditionFailed, "stale_term",
+			"the leader that is meant (term %d) is not the newest: %s; read it again before you act", want, whoLeads(v)), v, 0)
+	case v.State != tenure.Led:
+		return v, led(httpapi.Refuse(http.StatusConflict, "no_leader", "%s: there is nobody to ask", whoLeads(v)), v, 0)
 	}
-	return a.View, nil
+	return v, nil
 }
 
-// ask leaves a request with the leader's session and waits for what becomes of it.
+// ask leaves a request with the session of the leader and waits for the outcome.
 func (s *Service) ask(ctx context.Context, o order, v lease.View) (SteppedDown, error) {
 	out := SteppedDown{Group: o.group, Term: v.Token}
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	asked, err := s.hand().Ask(waiting, v, operator.Order{
-		Verb: o.verb, To: o.to, Reason: o.reason, CoolDown: o.coolDown, Wait: o.wait,
-		Look: func(context.Context) (lease.View, bool) { return s.feed.View(o.group) },
-	})
+	o.Look = func(context.Context) (lease.View, bool) { return s.feed.View(o.group) }
+	asked, err := s.operations().Ask(waiting, v, o.Order)
 	if err != nil {
 		return out, err
 	}
@@ -192,63 +157,53 @@ func (s *Service) ask(ctx context.Context, o order, v lease.View) (SteppedDown, 
 	if asked.Outcome == operator.Waiting {
 		return out, nil
 	}
-	if a, err := s.reader.Read(ctx, o.group); err == nil && a.State == tenure.Led {
-		out.LeaderNodeID = a.Candidate.ID
+	if now, err := s.engine.Read(ctx, o.group); err == nil && now.State == tenure.Led {
+		out.LeaderNodeID = now.Candidate.ID
 	}
 	return out, nil
 }
 
-// endsToo returns the other groups that end with the session of a leader. Who may not step
-// all of them down may not close it, and is not told which they are.
+// endsToo returns the other groups that end with the session of a leader. A caller that may
+// not step all of them down may not close the session, and does not learn which they are.
 func (s *Service) endsToo(ctx context.Context, group string, id lease.SessionID) ([]string, error) {
-	held, err := s.hand().Held(ctx, lease.Scope{"*"}, id)
+	held, err := s.operations().Held(ctx, lease.Scope{"*"}, id)
 	if err != nil {
 		return nil, err
 	}
-	caller := auth.From(ctx)
 	for _, g := range held {
-		if !s.gate.May(caller, auth.StepDown, g) {
-			return nil, &httpapi.Problem{
-				Status: http.StatusForbidden, Code: "denied",
-				Detail: fmt.Sprintf("the leader of %q leads other groups in the same session, and the policy of this service does not allow the caller to %s on all of them: "+
-					"ask it without force, or ask the operator", clip(group), auth.StepDown),
-			}
+		if !s.gate.May(auth.From(ctx), auth.StepDown, g) {
+			return nil, httpapi.Refuse(http.StatusForbidden, "denied",
+				"the leader of %q leads other groups in the same session, and the policy of this service does not allow the caller to %s on all of them: "+
+					"ask without force, or ask the operator", clip(group), auth.StepDown)
 		}
 	}
 	return slices.DeleteFunc(held, func(g string) bool { return g == group }), nil
 }
 
-// force closes the whole session of the leader, for there is no other way to take a
-// group from it. It may go on believing that it leads until its TTL has passed: only
-// the fence protects what it writes to.
+// force closes the whole session of the leader: there is no other way to take a group from
+// it. The leader may believe that it leads until its TTL has passed; only the fence protects
+// what it writes to.
 func (s *Service) force(ctx context.Context, o order, v lease.View, to lease.Session) (SteppedDown, error) {
-	out := SteppedDown{Group: o.group, Term: v.Token, Outcome: "forced", Detail: "its session was closed; until its TTL has passed it may believe to lead"}
-	if err := s.engine.Close(ctx, v.Holder, lease.Forced); err != nil {
+	out := SteppedDown{Group: o.group, Term: v.Token, Outcome: "forced", Detail: "its session was closed; it may believe that it leads until its TTL has passed"}
+	err := s.engine.Close(ctx, v.Holder, lease.Forced)
+	if err != nil || to.ID == "" {
 		return out, err
 	}
-	if to.ID == "" {
-		return out, nil
-	}
-	// The session is closed. That is half of a transfer: without the other half it has failed.
-	a, err := s.reader.Read(ctx, o.group)
+	// Closing the session is half of a transfer. If the other half fails, the transfer has failed.
+	now, err := s.engine.Read(ctx, o.group)
 	if err != nil {
 		return out, err
 	}
-	won := a.View
-	if won.State != tenure.Led {
-		machine := lease.MachineConfig{Candidate: to.Candidate, Scope: to.Scope, Timing: s.timing(to.TTL), Session: &to, Sent: s.clock.Now(), Lent: true}
-		got := s.run(ctx, election.Config{Machine: machine, Groups: []string{o.group}, Deadline: s.deadline(0, 0)}, campaigner{id: auth.From(ctx)}, a.View)
-		won = got.Views[o.group]
-		if led, ok := got.Led[o.group]; ok {
-			won = lease.View{Record: led, State: tenure.Led}
-		} else if err := cmp.Or(got.Failed[o.group], got.Err); err != nil {
+	if now.State != tenure.Led {
+		got := s.run(ctx, election.Config{Machine: s.lentMachine(to, s.clock.Now()), Groups: []string{o.group}, Deadline: s.deadline(0, 0)}, campaigner{id: auth.From(ctx)}, now)
+		if now, _, err = outcomeFor(got, o.group); err != nil {
 			return out, err
 		}
 	}
-	if won.State == tenure.Led {
-		out.LeaderNodeID = won.Candidate.ID
-		if won.Holder != to.ID {
-			out.Outcome, out.Detail = string(operator.Ended), fmt.Sprintf("%s; %s was elected instead of %s", out.Detail, won.Candidate.ID, o.to)
+	if now.State == tenure.Led {
+		out.LeaderNodeID = now.Candidate.ID
+		if now.Holder != to.ID {
+			out.Outcome, out.Detail = string(operator.Ended), fmt.Sprintf("%s; %s was elected instead of %s", out.Detail, now.Candidate.ID, o.To)
 		}
 	}
 	return out, nil

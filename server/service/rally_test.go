@@ -116,7 +116,7 @@ func TestBatchIsNotBehind(t *testing.T) {
 	}
 	seize(t, store, session(t, store, "b"), "lost")
 	for _, g := range []string{"cooled", "stays"} {
-		if _, err := in.svc.hand().Cool(t.Context(), g, "a", time.Hour); err != nil {
+		if _, err := in.svc.operations().Cool(t.Context(), g, "a", time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -155,7 +155,7 @@ func TestCoolDownAtOnce(t *testing.T) {
 		campaign(groups...)
 		release(t, store, id, groups[0])
 		release(t, store, id, groups[1])
-		if _, err := in.svc.hand().Cool(t.Context(), groups[0], "a", time.Hour); err != nil {
+		if _, err := in.svc.operations().Cool(t.Context(), groups[0], "a", time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		if taken() {

@@ -48,7 +48,7 @@ func TestRefusals(t *testing.T) {
 	want[Group](in, 201, "PUT", group("closed", ""), GroupPolicy{Members: []string{"x"}, MaxTTLMS: 5000}, all.auth())
 	want[Group](in, 201, "PUT", group("gone", ""), nil, all.auth())
 	want[Group](in, 200, "DELETE", group("gone", ""), nil, all.auth())
-	if _, err := in.svc.hand().Cool(bound(t), "cooling", "a", time.Minute); err != nil {
+	if _, err := in.svc.operations().Cool(bound(t), "cooling", "a", time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	foreign := handle{"elsewhere", "s1", "led"}.String()
@@ -148,7 +148,7 @@ func TestRefusals(t *testing.T) {
 
 	// Those of which other tests make sure, or that nobody can bring about at will.
 	elsewhere := []string{
-		"rewound", "cursor_too_old", "busy", "too_many_requests", "too_many_failures", "quota_created_groups",
+		"rewound", "cursor_too_old", "busy", "too_many_requests", "too_many_failures",
 		"stopping", "body_incomplete", "internal", "outcome_unknown",
 	}
 	for _, code := range explained(t) {

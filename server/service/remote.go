@@ -17,52 +17,78 @@ import (
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
-// capped is a store with the longest TTL that the service grants.
-type capped struct {
+// served is the store that store/remote gets: its longest TTL is that of the service.
+type served struct {
 	lease.Store
-	most time.Duration
+	s *Service
 }
 
-func (c capped) Caps() lease.Caps {
+func (c served) Caps() lease.Caps {
 	l := c.Store.Caps()
-	l.MaxTTL = min(l.MaxTTL, c.most)
+	l.MaxTTL = min(l.MaxTTL, c.s.cfg.MaxTTL)
 	return l
 }
 
 // Open implements lease.Store.
-func (c capped) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+func (c served) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
 	s, err := c.Store.Open(ctx, who, ttl, o)
-	return s, said(err)
+	return s, barProblem(err)
 }
 
-// Acquire implements lease.Store. A batch of which some may not be led is a conflict that
-// shows nothing: its caller tries them one by one, and learns which, while the others are not
-// held up.
-func (c capped) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+// Acquire implements lease.Store. If a rule refuses some groups of a batch, the answer is a
+// conflict without records: the caller then tries the groups one by one and learns which of
+// them are refused.
+func (c served) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
 	granted, err := c.Store.Acquire(ctx, id, seen...)
 	if bar := (*lease.BarError)(nil); errors.As(err, &bar) && len(seen) > 1 {
 		return nil, fmt.Errorf("%w: %s", &lease.ConflictError{}, bar.Detail)
 	}
-	return granted, said(err)
+	c.s.spans.granted(granted...)
+	return granted, barProblem(err)
 }
 
-// said turns a bar into the problem that it is in every other route.
-func said(err error) error {
-	if bar := (*lease.BarError)(nil); errors.As(err, &bar) {
-		return barred(bar)
+// Release implements lease.Store.
+func (c served) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+	released, err := c.Store.Release(ctx, id, to, why, held...)
+	if to != "" {
+		c.s.spans.granted(released...)
 	}
-	return err
+	return released, err
 }
 
-// storeRoutes are those of store/remote, under the same gate.
+// quotas implements storeapi.Policy. The store enforces the rules of operators.
+type quotas struct{ s *Service }
+
+// Opens implements storeapi.Policy.
+func (b quotas) Opens(_ context.Context, candidate string, ttl time.Duration, o lease.OpenOptions) error {
+	if most := b.s.cfg.MaxTTL; ttl > most {
+		return ttlProblem(ttl.Milliseconds(), b.s.store.Caps().MinTTL, most)
+	}
+	return b.s.sessions.room(candidate, o)
+}
+
+// Opened implements storeapi.Policy.
+func (b quotas) Opened(l lease.Session) { b.s.sessions.opened(l, b.s.clock.Now(), 0, 0) }
+
+// Begins implements storeapi.Policy.
+func (b quotas) Begins(ctx context.Context, l lease.Session, groups ...string) error {
+	return b.s.room(auth.From(ctx), l.Candidate.ID, len(groups))
+}
+
+// storeRoutes are the routes of store/remote, behind the same gate.
 func (s *Service) storeRoutes() ([]Route, error) {
 	api, err := storeapi.New(storeapi.Config{
-		Store: capped{s.created, s.cfg.MaxTTL}, Session: s.sessions.find,
+		Store: served{s.store, s}, Session: s.sessions.find,
 		Own: func(r *http.Request, candidate string) error { return auth.From(r.Context()).Is(candidate) },
 		May: func(r *http.Request, right storeapi.Right, scope lease.Scope) error {
-			return s.allowed(r, auth.Verb(right), scope)
+			id := auth.From(r.Context())
+			// A stream outlives many credentials.
+			if err := s.gate.Recheck(id, auth.Verb(right), auth.SomeGroup); err != nil {
+				return err
+			}
+			return s.covers(id, auth.Verb(right), scope)
 		},
-		Policy: binding{s},
+		Policy: quotas{s},
 		Heard: func(r *http.Request, h storeapi.Heard) {
 			s.record(r.Context(), "store "+string(h.Method), strings.Join(h.Groups[:min(len(h.Groups), 8)], ","), fence.Token(h.Token), h.Err, h.Reason)
 		},
@@ -89,7 +115,7 @@ func (s *Service) storeRoutes() ([]Route, error) {
 			r.Waits = always
 		}
 		if row.Method == wire.RaiseEpoch {
-			r.Groups = nil // it concerns them all
+			r.Groups = nil // it concerns all of them
 		}
 		out = append(out, r)
 	}

@@ -1,13 +1,14 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"time"
 
+	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/election"
 	"github.com/tenurehq/tenure/lease"
@@ -15,22 +16,18 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// claim reads what a caller says it holds. Without a handle the session is not known yet.
+// claim checks which term a caller says it holds. Without a handle the session is not known yet.
 func (s *Service) claim(r *http.Request, node string, term fence.Token, text string) (election.Claim, handle, error) {
 	c := election.Claim{Group: groupOf(r), Node: node, Term: term}
-	if err := auth.From(r.Context()).Is(node); err != nil {
+	if err := cmp.Or(auth.From(r.Context()).Is(node), lease.CheckGroup(c.Group)); err != nil {
 		return c, handle{}, err
 	}
-	if !lease.ValidName(node) {
-		return c, handle{}, bad("bad_argument", "node_id: %q is no name of a node", clip(node))
-	}
-	if err := lease.CheckGroup(c.Group); err != nil {
-		return c, handle{}, err
-	}
-	if !term.Valid() {
-		return c, handle{}, bad("bad_argument", "term: the number that the campaign answered")
-	}
-	if text == "" {
+	switch {
+	case !lease.ValidName(node):
+		return c, handle{}, badNode("node_id", node)
+	case !term.Valid():
+		return c, handle{}, bad("bad_argument", "term: want the number from the answer of the campaign")
+	case text == "":
 		return c, handle{}, nil
 	}
 	h, err := s.parseHandle(text)
@@ -38,7 +35,7 @@ func (s *Service) claim(r *http.Request, node string, term fence.Token, text str
 	return c, h, err
 }
 
-// notLeading says the end of a term as a problem.
+// notLeading turns the end of a term into a problem.
 func notLeading(err error) error {
 	var over *election.NotLeaderError
 	if errors.As(err, &over) {
@@ -47,14 +44,10 @@ func notLeading(err error) error {
 	return err
 }
 
-func (s *Service) renew(w http.ResponseWriter, r *http.Request) error {
-	var in RenewRequest
-	if err := s.body(w, r, false, &in); err != nil {
-		return err
-	}
+func (s *Service) renew(_ http.ResponseWriter, r *http.Request, in RenewRequest) (any, error) {
 	c, _, err := s.claim(r, in.NodeID, in.Term, in.Handle)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	began := s.clock.Now()
 	var v lease.View
@@ -68,7 +61,7 @@ func (s *Service) renew(w http.ResponseWriter, r *http.Request) error {
 	if err = notLeading(err); err != nil {
 		s.metrics.renewFailed(err)
 		s.audit(r.Context(), "renew", c.Group, c.Term, err, "")
-		return err
+		return nil, err
 	}
 	out := Renewed{
 		Group: c.Group, LeaderNodeID: v.Candidate.ID, Term: v.Token, TTLMS: beat.TTL.Milliseconds(), Expiry: s.expiry(began, beat.TTL),
@@ -77,13 +70,12 @@ func (s *Service) renew(w http.ResponseWriter, r *http.Request) error {
 	if in.ExtendByMS != 0 {
 		out.ExtendedByMS, out.GroupsExtended = out.TTLMS, max(1, s.feed.Holds(v.Holder))
 	}
-	httpapi.WriteJSON(w, http.StatusOK, out)
-	return nil
+	return out, nil
 }
 
-// entitled checks that the session of a claim is the caller's, and that the caller may
-// campaign for all that the session stands for: a renewal of one group keeps them all. For
-// the group itself the gate has asked.
+// entitled checks that the session of a claim belongs to the caller, and that the caller may
+// campaign for everything in its scope: a renewal of one group renews them all. The gate has
+// checked the group itself.
 func (s *Service) entitled(ctx context.Context, c election.Claim) error {
 	session, err := s.sessions.find(ctx, c.Session)
 	if err != nil {
@@ -92,54 +84,38 @@ func (s *Service) entitled(ctx context.Context, c election.Claim) error {
 	if session.Candidate.ID != c.Node {
 		return notYours()
 	}
-	id := auth.From(ctx)
-	for _, p := range session.Scope {
-		if p != c.Group && !s.may(id, auth.Campaign, p) {
-			return denied(auth.Campaign, p)
-		}
-	}
-	return nil
+	return s.covers(auth.From(ctx), auth.Campaign, slices.DeleteFunc(slices.Clone(session.Scope), func(p string) bool { return p == c.Group }))
 }
 
-func (s *Service) resign(w http.ResponseWriter, r *http.Request) error {
-	var in ResignRequest
-	if err := s.body(w, r, false, &in); err != nil {
-		return err
-	}
+func (s *Service) resign(_ http.ResponseWriter, r *http.Request, in ResignRequest) (any, error) {
 	c, h, err := s.claim(r, in.NodeID, in.Term, in.Handle)
-	if err != nil {
-		return err
+	if err == nil && in.Successor != "" && !lease.ValidName(in.Successor) {
+		err = badNode("successor", in.Successor)
 	}
-	if in.Successor != "" && !lease.ValidName(in.Successor) {
-		return bad("bad_argument", "successor: %q is no name of a node", clip(in.Successor))
+	if err != nil {
+		return nil, err
 	}
 	ctx, began := r.Context(), time.Now()
 	c.Own = s.endsWithTerm(ctx, h, c.Group)
 	find := func(ctx context.Context, node string) (lease.Session, error) { return s.successor(ctx, c.Group, node) }
 	out, err := election.Resign(ctx, s.engine, find, c, in.Successor)
-	if errors.Is(err, lease.ErrSuccessor) && !isProblem(err) {
+	if p := (*httpapi.Problem)(nil); errors.Is(err, lease.ErrSuccessor) && !errors.As(err, &p) {
 		err = noSuccessor(c.Group, in.Successor, "it left just now")
 	}
 	if out.Left != nil {
-		s.cfg.Log.Warn("the term is over, and something of it is left until it expires", "group", c.Group, "node", c.Node, "err", out.Left)
+		s.cfg.Log.Warn("the term has ended, but part of it stays until it expires", "group", c.Group, "node", c.Node, "err", out.Left)
 	}
 	err = notLeading(err)
 	s.audit(ctx, "resign", c.Group, c.Term, err, in.Successor)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.traceHandover(ctx, began, c.Group, c.Term, out.To, string(lease.Done))
-	httpapi.WriteJSON(w, http.StatusOK, Resigned{Group: c.Group, Term: out.Term, LeaderNodeID: out.To})
-	return nil
+	return Resigned{Group: c.Group, Term: out.Term, LeaderNodeID: out.To}, nil
 }
 
-func isProblem(err error) bool {
-	var p *httpapi.Problem
-	return errors.As(err, &p)
-}
-
-// endsWithTerm reports whether a campaign opened the session of a handle, for this group and
-// no other. Older versions gave out handles that do not tell, so the session is asked too.
+// endsWithTerm reports whether a campaign opened the session of the handle for this group
+// alone. Older versions made handles that do not tell, so it checks the session too.
 func (s *Service) endsWithTerm(ctx context.Context, h handle, group string) bool {
 	if h.hint != group {
 		return false
@@ -148,18 +124,18 @@ func (s *Service) endsWithTerm(ctx context.Context, h handle, group string) bool
 	return err == nil && slices.Equal(session.Scope, lease.Scope{group})
 }
 
-// successor finds the session of a candidate that may lead the group next.
+// successor returns the session of a candidate that may lead the group next.
 func (s *Service) successor(ctx context.Context, group, node string) (lease.Session, error) {
 	policies, attributes, err := s.policiesOf(ctx, node, group)
 	if err != nil {
 		return lease.Session{}, err
 	}
-	to, err := s.hand().Newest(ctx, group, node)
+	to, err := s.operations().Newest(ctx, group, node)
+	if err == nil && to.ID == "" {
+		err = noSuccessor(group, node, "it is not a candidate")
+	}
 	if err != nil {
 		return to, err
-	}
-	if to.ID == "" {
-		return to, noSuccessor(group, node, "it does not stand in line")
 	}
 	if p := s.admits(policies[0], attributes, group, to); p != nil {
 		return to, noSuccessor(group, node, p.Detail)
@@ -167,9 +143,32 @@ func (s *Service) successor(ctx context.Context, group, node string) (lease.Sess
 	return to, nil
 }
 
-func noSuccessor(group, node, why string) error {
-	return errors.Join(lease.ErrSuccessor, &httpapi.Problem{
-		Status: http.StatusConflict, Code: "no_successor",
-		Detail: fmt.Sprintf("node %q cannot lead group %q next: %s; nothing was changed: resign without it, or name another", node, group, why),
-	})
+// byTerm finds the session of a claim without a handle. Node and term are enough: a renewal
+// by mistake only prolongs the term.
+func (s *Service) byTerm(ctx context.Context, c *election.Claim) error {
+	if c.Session != "" {
+		return nil
+	}
+	a, err := s.reader.Read(ctx, c.Group)
+	if err != nil {
+		return err
+	}
+	if a.State != tenure.Led || a.Token != c.Term || a.Candidate.ID != c.Node {
+		return notLeader(a.View)
+	}
+	c.Session = a.Holder
+	return nil
+}
+
+// requestsFor encodes the requests about a term of the group; with no group, all of them.
+func requestsFor(all []lease.Request, group string, term fence.Token) []Request {
+	var out []Request
+	for _, r := range all {
+		if group == "" || election.Concerns(r, group, term) {
+			out = append(out, Request{
+				ID: r.ID, Verb: string(r.Verb), Group: r.Group, Term: r.Token, To: r.To, Reason: r.Reason, CoolDown: r.CoolDown.Milliseconds(),
+			})
+		}
+	}
+	return out
 }

@@ -11,42 +11,37 @@ import (
 	"github.com/tenurehq/tenure/server/openapi"
 )
 
-// Route is one row of the table: everything that is served is in it, with what it
-// demands of its callers and what it says to them.
+// Route is one row of the table of everything that is served.
 type Route struct {
 	Method, Path string // without /v1, which is served too
-	// Verb that the caller needs, on each of Groups; nil is every group there is.
+	// Verb that the caller needs on each of Groups. A nil Groups means every group.
 	Verb auth.Verb
-	// Or are verbs that do as well, for part of what the route does.
+	// Or are other verbs that are enough for part of the route.
 	Or     []auth.Verb
 	Groups func(*http.Request) []string
-	// Renewal: it keeps leaders leading or ends terms in order, so it has places that
-	// nothing else takes. Campaign: it may begin terms, and few are handled at once.
+	// Renewal: the route keeps terms alive or ends them in order, so it has capacity of its
+	// own. Campaign: it may begin terms, and few run at once.
 	Renewal, Campaign bool
 	// Waits reports whether a request will be held open.
 	Waits  func(*http.Request) bool
 	Handle http.HandlerFunc
-
-	// Doc describes it; what is not described is not answered.
-	Doc openapi.Operation
+	Doc    openapi.Operation
 }
 
 // Routes returns the table.
 func (s *Service) Routes() []Route { return slices.Clone(s.routes) }
 
-// mount puts every row behind the gate. A row without a verb, or without a
-// description, is an error.
+// mount puts every route behind the gate. A route without a verb or a description is an error.
 func (s *Service) mount() error {
-	s.routes = s.table()
 	remote, err := s.storeRoutes()
 	if err != nil {
 		return err
 	}
-	s.routes = append(s.routes, remote...)
+	s.routes = append(s.table(), remote...)
 	mux := httpapi.NewMux()
 	for _, r := range s.routes {
 		if r.Handle == nil || r.Doc.Summary == "" {
-			return fmt.Errorf("service: %s %s has no handler, or no description", r.Method, r.Path)
+			return fmt.Errorf("service: %s %s has no handler or no description", r.Method, r.Path)
 		}
 		inner := s.strictQuery(r.Doc, r.Handle)
 		guarded, err := s.gate.Guard(auth.Rule{Verb: r.Verb, Or: r.Or, Groups: r.Groups, Renewal: r.Renewal, Campaign: r.Campaign, Waits: r.Waits}, inner)
@@ -60,15 +55,15 @@ func (s *Service) mount() error {
 	return err
 }
 
-// strictQuery refuses parameters that a route does not have: a misspelt option must not
-// be ignored.
+// strictQuery refuses parameters that a route does not have: a misspelt option must not be
+// ignored.
 func (s *Service) strictQuery(d openapi.Operation, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		var seen uint64 // one bit for each of the few that a route has
+		var seen uint64 // one bit per parameter of the route
 		for name := range httpapi.Query(r.URL) {
 			i := slices.IndexFunc(d.Query, func(p openapi.Parameter) bool { return p.Name == name })
 			if i < 0 || seen>>i&1 == 1 && !d.Query[i].Many {
-				httpapi.WriteProblem(w, bad("bad_query", "%q is no parameter of this request, or is there twice", clip(name)))
+				httpapi.WriteProblem(w, bad("bad_query", "this request has no parameter %q, or it is given twice", clip(name)))
 				return
 			}
 			seen |= 1 << i
@@ -77,19 +72,51 @@ func (s *Service) strictQuery(d openapi.Operation, next http.HandlerFunc) http.H
 	}
 }
 
-// answer turns a handler that returns its error into one that writes it. What a handler
-// denies, after the gate let it pass, is audited here, so that none can forget to.
-func (s *Service) answer(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+// handler returns the body of the answer, or an error. A nil body: it has written the answer.
+type handler func(http.ResponseWriter, *http.Request) (any, error)
+
+// withStatus is an answer with another status than 200.
+type withStatus struct {
+	status int
+	body   any
+}
+
+// answer writes what a handler returns. It also audits what a handler denies, so that no
+// handler can forget to.
+func (s *Service) answer(f handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		err := f(w, r)
-		if err == nil {
+		out, err := f(w, r)
+		if err != nil {
+			p := explain(err)
+			if p.Status == http.StatusForbidden {
+				s.record(r.Context(), r.Pattern, groupOf(r), 0, p, "")
+			}
+			httpapi.WriteProblem(w, p)
 			return
 		}
-		p := explain(err)
-		if p.Status == http.StatusForbidden {
-			s.record(r.Context(), r.Pattern, groupOf(r), 0, p, "")
+		switch out := out.(type) {
+		case nil:
+		case withStatus:
+			httpapi.WriteJSON(w, out.status, out.body)
+		default:
+			httpapi.WriteJSON(w, http.StatusOK, out)
 		}
-		httpapi.WriteProblem(w, p)
+	}
+}
+
+// reads returns a handler that decodes the body of the request first.
+func reads[In any](s *Service, emptyAllowed bool, f func(http.ResponseWriter, *http.Request, In) (any, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request) (any, error) {
+		var in In
+		if err := httpapi.ReadJSON(w, r, s.cfg.MaxBody, emptyAllowed, &in); err != nil {
+			return nil, err
+		}
+		if form, ok := any(&in).(interface{ settle() error }); ok {
+			if err := form.settle(); err != nil {
+				return nil, err
+			}
+		}
+		return f(w, r, in)
 	}
 }
 
@@ -104,7 +131,7 @@ func (r *recorder) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap lets a ResponseController through.
+// Unwrap is for http.ResponseController.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 func (s *Service) measured(route Route, next http.HandlerFunc) http.HandlerFunc {
@@ -118,6 +145,8 @@ func (s *Service) measured(route Route, next http.HandlerFunc) http.HandlerFunc 
 		}
 	}
 }
+
+func groupOf(r *http.Request) string { return r.PathValue("group") }
 
 func thisGroup(r *http.Request) []string { return []string{groupOf(r)} }
 

@@ -14,14 +14,14 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// campaigner is who campaigns.
+// campaigner is the caller of a campaign.
 type campaigner struct {
 	id auth.Identity
-	// open opens the session of a campaign. Nil: it is lent.
+	// open opens the session of the campaign. Nil: the client lent its own.
 	open func(context.Context) (lease.Session, error)
 }
 
-// refusedError is a problem that says definitely that nothing was done.
+// refusedError is a problem after which nothing was done for certain.
 type refusedError struct{ *httpapi.Problem }
 
 func (e refusedError) Unwrap() []error { return []error{e.Problem, lease.ErrBusy} }
@@ -34,8 +34,8 @@ func (s *Service) timing(ttl time.Duration) lease.Timing {
 	}.Resolve()
 }
 
-// run campaigns to the end. seen are views that were read for it; without any, those of the
-// feed are awaited.
+// run runs a campaign to its end. seen are views that were read for it; without any it waits
+// for those of the feed.
 func (s *Service) run(ctx context.Context, cfg election.Config, who campaigner, seen ...lease.View) election.Outcome {
 	cfg.Machine.Caps, cfg.Machine.Seed = s.store.Caps(), uint64(s.clock.Now())
 	if cfg.Wait {
@@ -53,7 +53,7 @@ func (s *Service) run(ctx context.Context, cfg election.Config, who campaigner, 
 	return r.loop()
 }
 
-// running is a campaign that a handler steps.
+// running is a campaign that runs for a request.
 type running struct {
 	s        *Service
 	ctx      context.Context
@@ -61,11 +61,11 @@ type running struct {
 	campaign *election.Campaign
 	groups   []string
 	seen     []lease.View
-	watching bool // a snapshot is wanted
+	watching bool // the campaign waits for a snapshot
 	sub      *feed.Sub
 	wake     <-chan struct{}
 	replies  chan *lease.Reply
-	ended    chan struct{} // closed: nobody takes replies any more
+	ended    chan struct{} // closed when nobody takes replies any more
 	calls    sync.WaitGroup
 }
 
@@ -81,7 +81,7 @@ func (r *running) loop() election.Outcome {
 		for _, a := range r.campaign.Step(s.clock.Now(), events...) {
 			switch a.Kind {
 			case lease.DoCall:
-				r.make(a.Call)
+				r.start(a.Call)
 			case lease.DoWatch:
 				r.watching = true
 			default:
@@ -103,13 +103,13 @@ func (r *running) loop() election.Outcome {
 		case reply := <-r.replies:
 			events = append(events, lease.Event{Kind: lease.OnReply, Reply: reply})
 		case <-r.wake:
-			events = r.moved(events)
+			if views, synced := r.sub.Take(); synced && !r.watching {
+				events = viewed(events, views)
+			}
 		case <-timer.C:
 		case <-look.C:
-			for _, g := range r.groups {
-				if err := s.gate.Recheck(r.who.id, auth.Campaign, g); err != nil {
-					events = append(events, left(err))
-				}
+			if err := s.recheck(r.who.id, auth.Campaign, r.groups); err != nil {
+				events = append(events, left(err))
 			}
 		case <-gone:
 			events, gone = append(events, left(context.Cause(r.ctx))), nil
@@ -121,7 +121,8 @@ func (r *running) loop() election.Outcome {
 
 func left(cause error) lease.Event { return lease.Event{Kind: election.OnGone, Cause: cause} }
 
-// snapshot shows the groups to a campaign that wants to watch, once the feed sees them.
+// snapshot shows the groups to a campaign that waits for a snapshot, once the feed has them.
+// A group that cannot be seen is not vacant.
 func (r *running) snapshot(events []lease.Event) []lease.Event {
 	if !r.watching {
 		return events
@@ -133,7 +134,7 @@ func (r *running) snapshot(events []lease.Event) []lease.Event {
 		}
 		v, synced := r.s.feed.View(g)
 		if !synced {
-			return events // what cannot be seen is not vacant
+			return events
 		}
 		views = append(views, v)
 	}
@@ -148,34 +149,21 @@ func viewed(events []lease.Event, views []lease.View) []lease.Event {
 	return events
 }
 
-// moved takes what the feed has seen since.
-func (r *running) moved(events []lease.Event) []lease.Event {
-	views, synced := r.sub.Take()
-	if !synced || r.watching {
-		return events
-	}
-	return viewed(events, views)
-}
-
-// make makes a call beside the campaign.
-func (r *running) make(c *lease.Call) {
+// start makes a call in a goroutine of its own.
+func (r *running) start(c *lease.Call) {
 	r.calls.Go(func() {
-		reply := r.ask(c)
+		reply := &lease.Reply{ID: c.ID}
+		if c.Kind != lease.CallOpen {
+			reply = c.Do(r.ctx, r.s.engine, tenure.Candidate{}, lease.OpenOptions{})
+		} else {
+			var p *httpapi.Problem
+			if reply.Session, reply.Err = r.who.open(r.ctx); errors.As(reply.Err, &p) {
+				reply.Err = refusedError{p}
+			}
+		}
 		select {
 		case r.replies <- reply:
 		case <-r.ended:
 		}
 	})
-}
-
-func (r *running) ask(c *lease.Call) *lease.Reply {
-	if c.Kind != lease.CallOpen {
-		return c.Do(r.ctx, r.s.engine, tenure.Candidate{}, lease.OpenOptions{})
-	}
-	reply := &lease.Reply{ID: c.ID}
-	var p *httpapi.Problem
-	if reply.Session, reply.Err = r.who.open(r.ctx); errors.As(reply.Err, &p) {
-		reply.Err = refusedError{p}
-	}
-	return reply
 }

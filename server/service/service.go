@@ -2,24 +2,26 @@ package service
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"net"
 	"net/http"
 	"sync"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/httpapi"
-	"github.com/tenurehq/tenure/server/operator"
 )
 
-// Service is one instance. It is an http.Handler.
+// Service is one instance of the service. It is an http.Handler.
 type Service struct {
 	cfg        Config
 	store      lease.Store
-	engine     engine // the store, with bounds
+	engine     engine // the store, with bounds and metrics
 	deployment string
 	clock      clock.Clock
 	reader     *feed.Reader
@@ -28,20 +30,19 @@ type Service struct {
 	spans      *termSpans
 	sessions   *sessions
 	duplicates *duplicates
-	created    *operator.Register
 	gate       *auth.Gate
-	ownGate    bool // made here, so closed here
+	ownGate    bool // New made the gate, so Close closes it
 	routes     []Route
 	handler    http.Handler
 	document   []byte // OpenAPI
 
-	ctx  context.Context // ends when streams and waits shall end
+	ctx  context.Context // ends streams and waits
 	stop context.CancelFunc
 	work sync.WaitGroup
 }
 
-// New starts an instance: it asks the engine which deployment it is, and begins to
-// watch. Close ends it.
+// New starts an instance: it asks the engine for its deployment and starts to watch it. Close
+// stops it.
 func New(ctx context.Context, cfg Config) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	defer cancel()
 	meta, err := cfg.Store.Meta(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("service: the engine does not say which deployment it is: %w", err)
+		return nil, fmt.Errorf("service: read the deployment from the engine: %w", err)
 	}
 	guarded := lease.Guard(cfg.Store, lease.GuardConfig{Declared: cfg.Declared, MaxTTL: cfg.MaxTTL})
 	s := &Service{cfg: cfg, store: guarded, deployment: meta.Deployment, clock: cfg.Clock, gate: cfg.Gate}
@@ -61,14 +62,19 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		}
 		s.ownGate = true
 	}
-	s.metrics, s.spans = newMetrics(s), &termSpans{tracer: cfg.Tracer, open: make(map[string]openTerm)}
+	s.metrics, s.spans = newMetrics(s), &termSpans{tracer: cfg.Tracer, open: make(map[string]openTerm), seen: make(map[string]vacancy)}
 	s.sessions, s.duplicates = newSessions(s), &duplicates{s: s, told: make(map[string]bool)}
-	s.reader = feed.NewReader(cfg.Store, cfg.Clock, cfg.CallTimeout, s.metrics.read)
+	s.reader = feed.NewReader(cfg.Store, cfg.Clock, cfg.CallTimeout, func(_ time.Duration, err error) { s.metrics.engine(err) })
 	s.feed = feed.New(feed.Config{
 		Store: cfg.Store, Reader: s.reader, Deployment: meta.Deployment, Timeout: cfg.CallTimeout, Clock: cfg.Clock, Log: cfg.Log,
-		OnChange: s.changed, OnSight: s.metrics.sight, Sessions: s.sessions.feed,
+		OnSight: s.metrics.engine, Sessions: s.sessions.feed,
+		OnChange: func(v lease.View, terms int, vacant time.Duration, back bool) {
+			s.metrics.changed(v, terms, vacant, back)
+			s.spans.changed(v, vacant)
+		},
 	})
-	s.engine, s.created = engine{s.store, s}, operator.NewRegister(operator.Store{Store: s.store, Call: cfg.CallTimeout})
+	s.spans.feed = s.feed
+	s.engine = engine{s.store, s}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := s.mount(); err != nil {
 		s.Close()
@@ -79,23 +85,17 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// changed hears of every change that the feed brings.
-func (s *Service) changed(v lease.View, terms int, vacant time.Duration, back bool) {
-	s.metrics.changed(v, terms, vacant, back)
-	s.spans.changed(v, vacant)
-}
-
 // ServeHTTP implements http.Handler.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Deployment is the one that the engine stands for.
+// Deployment returns the deployment of the engine.
 func (s *Service) Deployment() string { return s.deployment }
 
-// Drain ends streams and waits, whose callers go on elsewhere; everything else is
-// answered on. A server that stops calls it first.
+// Drain ends streams and waits, so that their callers go to another instance. Other requests
+// are still answered. A server that stops calls it first.
 func (s *Service) Drain() { s.stop() }
 
-// Close ends what the instance has started. Requests under way may fail.
+// Close stops the instance. Requests that are being served may fail.
 func (s *Service) Close() {
 	s.stop()
 	s.reader.Close()
@@ -106,10 +106,10 @@ func (s *Service) Close() {
 	}
 }
 
-// probePause is how often the engine is asked whether it has a quorum.
+// probePause is how often the instance checks that the engine has a quorum.
 const probePause = 2 * time.Second
 
-// probe keeps the health of the engine known also while nobody asks for anything.
+// probe checks the health of the engine, also while there are no requests.
 func (s *Service) probe() {
 	for {
 		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.CallTimeout)
@@ -127,24 +127,56 @@ func (s *Service) probe() {
 	}
 }
 
-// healthName is a name to read, which nobody writes.
+// healthName is a name that probe reads. Nobody writes it.
 const healthName = "service/health"
 
-// call bounds one call to the engine. What was sent shall have an outcome, so it is not
-// cut off by a caller that goes away.
+// call bounds one call to the engine. A caller that goes away does not cancel it: the call
+// shall have an outcome.
 func (s *Service) call(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CallTimeout)
 }
 
-// body reads the body of a request.
-func (s *Service) body(w http.ResponseWriter, r *http.Request, emptyAllowed bool, v any) error {
-	if err := httpapi.ReadJSON(w, r, s.cfg.MaxBody, emptyAllowed, v); err != nil {
-		return err
+// audit records what was done and what failed. What a handler denied is recorded by answer.
+func (s *Service) audit(ctx context.Context, what, group string, token fence.Token, err error, reason string) {
+	if err == nil || explain(err).Status != http.StatusForbidden {
+		s.record(ctx, what, group, token, err, reason)
 	}
-	if f, ok := v.(form); ok {
-		return f.settle()
-	}
-	return nil
 }
 
-func groupOf(r *http.Request) string { return r.PathValue("group") }
+func (s *Service) record(ctx context.Context, what, group string, token fence.Token, err error, reason string) {
+	e := auth.Entry{What: what, Group: group, Token: token, Result: auth.Done, Reason: reason}
+	if err != nil {
+		p := explain(err)
+		e.Result, e.Reason = auth.Failed, p.Code
+		if p.Status == http.StatusForbidden {
+			e.Result = auth.Denied
+		}
+	}
+	s.gate.Audit(ctx, e)
+}
+
+// Limits suit a service with long-lived streams: they allow as many connections as the gate
+// allows streams, and some for other requests.
+func Limits() httpapi.Limits {
+	return httpapi.Limits{
+		Connections: 25_000, HeaderBytes: 32 << 10, Read: 15 * time.Second, Write: 60 * time.Second, Idle: 2 * time.Minute, Grace: 15 * time.Second,
+		SendBuffer: 64 << 10, // a stream that is not read blocks soon, and is cut off
+	}
+}
+
+// Serve serves the instance on ln until ctx ends. Then it ends streams and waits first, so
+// that their callers go to another instance, and finishes other requests within the grace
+// period. With a TLS configuration it serves TLS.
+func (s *Service) Serve(ctx context.Context, ln net.Listener, t *tls.Config, l httpapi.Limits) error {
+	l.TLS = t
+	drained := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(drained)
+		s.Drain()
+	})
+	err := httpapi.Serve(ctx, ln, s, l, s.cfg.Log)
+	if !stop() {
+		<-drained
+	}
+	return err
+}

@@ -1,10 +1,12 @@
 package service
 
 import (
+	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
-	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
@@ -12,134 +14,148 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-func denied(verb auth.Verb, group string) *httpapi.Problem {
-	return &httpapi.Problem{
-		Status: http.StatusForbidden, Code: "denied",
-		Detail: fmt.Sprintf("the policy of this service does not allow the caller to %s on %q; ask its operator", verb, clip(group)),
-	}
+// handle names a session of a deployment to clients. It is opaque to them. The hint of a
+// session that the client opened is a prefix and "*"; that of a session which a campaign
+// opened is the group.
+type handle struct {
+	deployment string
+	session    lease.SessionID
+	hint       string
 }
 
-// covers checks a verb on every group of a scope.
-func (s *Service) covers(id auth.Identity, verb auth.Verb, scope lease.Scope) error {
-	if err := scope.Validate(); err != nil {
-		return err
+const (
+	handleVersion = "1"
+	maxHandle     = 512
+)
+
+func (h handle) String() string {
+	raw := strings.Join([]string{handleVersion, h.deployment, h.hint, string(h.session)}, "\x00")
+	return base64.RawURLEncoding.EncodeToString([]byte(raw))
+}
+
+// handleOf is the handle of a session with this hint.
+func (s *Service) handleOf(id lease.SessionID, hint string) string {
+	return handle{s.deployment, id, hint}.String()
+}
+
+// parseHandle decodes a handle of this deployment.
+func (s *Service) parseHandle(text string) (handle, error) {
+	if text == "" {
+		return handle{}, required("handle", true)
 	}
+	raw, err := base64.RawURLEncoding.DecodeString(text)
+	parts := strings.Split(string(raw), "\x00")
+	if err != nil || len(text) > maxHandle || len(parts) != 4 || parts[0] != handleVersion || parts[3] == "" || (lease.Scope{parts[2]}).Validate() != nil {
+		return handle{}, bad("bad_handle", "this service did not make this handle: send the one of the last campaign or session, unchanged")
+	}
+	if parts[1] != s.deployment {
+		return handle{}, httpapi.Refuse(http.StatusConflict, "other_deployment", "the handle belongs to another deployment: stop acting, then campaign here")
+	}
+	return handle{parts[1], lease.SessionID(parts[3]), parts[2]}, nil
+}
+
+// covers checks a verb on every pattern of a scope.
+func (s *Service) covers(id auth.Identity, verb auth.Verb, scope lease.Scope) error {
 	for _, p := range scope {
-		if !s.may(id, verb, p) {
+		// A policy that allows a prefix allows every name that begins with it.
+		if !s.gate.May(id, verb, strings.TrimSuffix(p, "*")) {
 			return denied(verb, p)
 		}
 	}
 	return nil
 }
 
-// may reports whether the caller has the verb on a group, or on all that begin so.
-func (s *Service) may(id auth.Identity, verb auth.Verb, pattern string) bool {
-	if n := len(pattern) - 1; n >= 0 && pattern[n] == '*' {
-		// A prefix of a policy that covers the beginning covers all that follow it.
-		return s.gate.May(id, verb, pattern[:n])
-	}
-	return s.gate.May(id, verb, pattern)
-}
-
-func (s *Service) openSession(w http.ResponseWriter, r *http.Request) error {
+func (s *Service) openSession(_ http.ResponseWriter, r *http.Request, in SessionRequest) (any, error) {
 	ctx := r.Context()
 	id := auth.From(ctx)
-	var in SessionRequest
-	if err := s.body(w, r, false, &in); err != nil {
-		return err
-	}
-	if err := id.Is(in.NodeID); err != nil {
-		return err
-	}
 	candidate := tenure.Candidate{ID: in.NodeID, Address: in.Address, Metadata: in.Metadata, Priority: in.Priority}
-	if err := errors.Join(lease.CheckCandidate(candidate), s.covers(id, auth.Campaign, in.Groups)); err != nil {
-		return err
-	}
 	instance, _ := instanceOf(in.Instance)
 	o := lease.OpenOptions{Scope: in.Groups, Instance: instance, Attempt: attempt("session", in.Groups)}
-	if err := o.Validate(); err != nil {
-		return err
+	err := cmp.Or(id.Is(in.NodeID), lease.CheckCandidate(candidate), o.Validate(), s.covers(id, auth.Campaign, in.Groups))
+	if err != nil {
+		return nil, err
 	}
 	asked, err := s.askedTTL(in.TTLMS)
+	if err == nil {
+		err = s.sessions.room(in.NodeID, o)
+	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ttl := asked
-	def(&ttl, s.cfg.TTL)
-	if err := s.sessions.room(in.NodeID, o); err != nil {
-		return err
-	}
-	session, err := s.open(ctx, candidate, asked, ttl, o)
+	session, err := s.open(ctx, candidate, asked, cmp.Or(asked, s.cfg.TTL), o)
 	s.audit(ctx, "open session", "", 0, err, in.NodeID)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	httpapi.WriteJSON(w, http.StatusCreated, Session{
-		Handle: s.sessionHandle(session), NodeID: in.NodeID, Groups: in.Groups, TTLMS: session.TTL.Milliseconds(), Deployment: s.deployment,
-	})
-	return nil
+	return withStatus{http.StatusCreated, Session{
+		Handle: s.handleOf(session.ID, strings.TrimSuffix(session.Scope[0], "*")+"*"),
+		NodeID: in.NodeID, Groups: in.Groups, TTLMS: session.TTL.Milliseconds(), Deployment: s.deployment,
+	}}, nil
 }
 
-// mine returns the session of a handle if it is the caller's, and the caller may still
-// stand for all that the session does: who lost a right must not keep what it leads by it.
-func (s *Service) mine(ctx context.Context, h handle) (lease.Session, error) {
-	session, err := s.whose(ctx, h)
-	if err == nil {
-		err = s.covers(auth.From(ctx), auth.Campaign, session.Scope)
-	}
-	return session, err
-}
-
-// whose returns the session of a handle if it is the caller's.
-func (s *Service) whose(ctx context.Context, h handle) (lease.Session, error) {
+// owned returns the session of a handle if it belongs to the node, and if the caller may still
+// campaign for everything in its scope: a caller that lost a right must not keep what it leads.
+func (s *Service) owned(ctx context.Context, h handle, node string) (lease.Session, error) {
 	session, err := s.sessions.find(ctx, h.session)
 	if err != nil {
 		return lease.Session{}, err
 	}
-	if auth.From(ctx).Is(session.Candidate.ID) != nil {
+	if session.Candidate.ID != node {
 		return lease.Session{}, notYours()
 	}
-	return session, nil
+	return session, s.covers(auth.From(ctx), auth.Campaign, session.Scope)
 }
 
-func (s *Service) keepSession(w http.ResponseWriter, r *http.Request) error {
-	h, err := s.parseHandle(r.PathValue("handle"))
-	if err != nil {
-		return err
-	}
-	session, err := s.mine(r.Context(), h)
+// mine returns the session of the handle in the path, as owned does for the caller.
+func (s *Service) mine(r *http.Request) (lease.Session, error) {
+	session, err := s.whose(r)
 	if err == nil {
-		var beat lease.Beat
-		sent := s.clock.Now()
-		if beat, err = s.engine.KeepAlive(r.Context(), session.ID); err == nil {
-			httpapi.WriteJSON(w, http.StatusOK, Beat{TTLMS: beat.TTL.Milliseconds(), Expiry: s.expiry(sent, beat.TTL), Requests: requestsFor(beat.Requests, "", 0)})
-			return nil
-		}
+		err = s.covers(auth.From(r.Context()), auth.Campaign, session.Scope)
 	}
-	s.metrics.renewFailed(err)
-	s.audit(r.Context(), "keep session alive", "", 0, err, "")
-	return err
+	return session, err
 }
 
-func (s *Service) closeSession(w http.ResponseWriter, r *http.Request) error {
+// whose returns the session of the handle in the path if it belongs to the caller.
+func (s *Service) whose(r *http.Request) (lease.Session, error) {
 	h, err := s.parseHandle(r.PathValue("handle"))
 	if err != nil {
-		return err
+		return lease.Session{}, err
 	}
-	session, err := s.whose(r.Context(), h)
-	if errors.Is(err, lease.ErrSessionDead) {
-		httpapi.WriteJSON(w, http.StatusOK, Closed{Groups: []string{}})
-		return nil
+	session, err := s.sessions.find(r.Context(), h.session)
+	if err == nil && auth.From(r.Context()).Is(session.Candidate.ID) != nil {
+		err = notYours()
+	}
+	return session, err
+}
+
+func (s *Service) keepSession(_ http.ResponseWriter, r *http.Request) (any, error) {
+	if _, err := s.parseHandle(r.PathValue("handle")); err != nil {
+		return nil, err
+	}
+	session, err := s.mine(r)
+	var beat lease.Beat
+	sent := s.clock.Now()
+	if err == nil {
+		beat, err = s.engine.KeepAlive(r.Context(), session.ID)
 	}
 	if err != nil {
-		return err
+		s.metrics.renewFailed(err)
+		s.audit(r.Context(), "keep session alive", "", 0, err, "")
+		return nil, err
+	}
+	return Beat{TTLMS: beat.TTL.Milliseconds(), Expiry: s.expiry(sent, beat.TTL), Requests: requestsFor(beat.Requests, "", 0)}, nil
+}
+
+func (s *Service) closeSession(_ http.ResponseWriter, r *http.Request) (any, error) {
+	session, err := s.whose(r)
+	switch {
+	case errors.Is(err, lease.ErrSessionDead):
+		return Closed{Groups: []string{}}, nil
+	case err != nil:
+		return nil, err
 	}
 	held := s.feed.Held(session.ID)
 	err = s.engine.Close(r.Context(), session.ID, lease.Closed)
 	s.audit(r.Context(), "close session", "", 0, err, session.Candidate.ID)
-	if err != nil {
-		return err
-	}
-	httpapi.WriteJSON(w, http.StatusOK, Closed{Groups: held})
-	return nil
+	return Closed{Groups: held}, err
 }

@@ -2,8 +2,9 @@ package service
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -11,31 +12,29 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/internal/election"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
-	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/server/operator"
 )
 
-// sessions knows the living sessions from the feed's watch. What a session says of itself
-// never changes and its id is never used again, so it cannot be wrong; whether it lives is
-// asked of the engine where that counts.
+// sessions caches the living sessions from the watch of the feed. The data of a session never
+// changes and its id is never reused, so the cache cannot be wrong about them. Whether a
+// session lives is asked of the engine where it matters.
 type sessions struct {
 	s      *Service
 	roster lease.Roster
 
 	mu    sync.Mutex
 	by    map[lease.SessionID]*known
-	names map[string]int // sessions by the names, and by the patterns, of their scope
+	names map[string]int // number of sessions for each name or pattern in a scope
 	nodes map[string][]*known
 }
 
 type known struct {
 	lease.Session
-	asked time.Duration // the TTL that the client asked for, if it was opened from here
-	here  bool          // it was opened from here
-	beat  clock.Instant // when the last acknowledged keep-alive was sent from here
+	asked time.Duration // the TTL that the client asked for, if this instance opened it
+	here  bool          // this instance opened it
+	beat  clock.Instant // when this instance sent the last acknowledged keep-alive
 	beats bool
 }
 
@@ -43,50 +42,50 @@ func newSessions(s *Service) *sessions {
 	return &sessions{s: s, by: make(map[lease.SessionID]*known), names: make(map[string]int), nodes: make(map[string][]*known)}
 }
 
-// feed begins with a new watch, and returns what takes its updates.
+// feed starts with a new watch and returns the function that takes its updates.
 func (m *sessions) feed() func(lease.Update) {
 	roster := m.roster.Feed()
-	pictured := make(map[lease.SessionID]bool) // nil when the snapshot is complete
+	snapshot := make(map[lease.SessionID]bool) // nil after Synced
 	return func(u lease.Update) {
 		roster(u)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		switch u.Kind {
 		case lease.SessionBegan:
-			if pictured != nil {
-				pictured[u.Session.ID] = true
+			if snapshot != nil {
+				snapshot[u.Session.ID] = true
 			}
-			m.learn(u.Session)
+			m.add(u.Session)
 		case lease.SessionEnded:
-			m.forget(u.Session.ID)
+			m.remove(u.Session.ID)
 		case lease.Synced:
 			for id := range m.by {
-				if !pictured[id] {
-					m.forget(id)
+				if !snapshot[id] {
+					m.remove(id)
 				}
 			}
-			pictured = nil
+			snapshot = nil
 		case lease.GroupChanged:
 		}
 	}
 }
 
-// learn takes in a session. m.mu is held.
-func (m *sessions) learn(l lease.Session) *known {
-	if k := m.by[l.ID]; k != nil {
-		return k
-	}
-	k := &known{Session: l}
-	m.by[l.ID] = k
-	m.nodes[l.Candidate.ID] = append(m.nodes[l.Candidate.ID], k)
-	for _, p := range l.Scope {
-		m.names[p]++
+// add adds a session. m.mu is held.
+func (m *sessions) add(l lease.Session) *known {
+	k := m.by[l.ID]
+	if k == nil {
+		k = &known{Session: l}
+		m.by[l.ID] = k
+		m.nodes[l.Candidate.ID] = append(m.nodes[l.Candidate.ID], k)
+		for _, p := range l.Scope {
+			m.names[p]++
+		}
 	}
 	return k
 }
 
-// forget takes a session out. m.mu is held.
-func (m *sessions) forget(id lease.SessionID) {
+// remove removes a session. m.mu is held.
+func (m *sessions) remove(id lease.SessionID) {
 	k := m.by[id]
 	if k == nil {
 		return
@@ -103,15 +102,15 @@ func (m *sessions) forget(id lease.SessionID) {
 	}
 }
 
-// closed takes out a session that was closed from here.
+// closed removes a session that this instance closed.
 func (m *sessions) closed(id lease.SessionID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forget(id)
+	m.remove(id)
 }
 
-// room returns a problem (429) if there are as many candidates for one of the groups in
-// scope as there may be. An opening that is retried needs no more room.
+// room returns a problem (429) if a group in the scope has the most candidates already. A
+// retry of the same opening needs no room.
 func (m *sessions) room(node string, o lease.OpenOptions) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -120,15 +119,15 @@ func (m *sessions) room(node string, o lease.OpenOptions) error {
 		return nil
 	}
 	for _, p := range o.Scope {
-		if err := m.s.gate.Room(auth.CandidateIn, m.stand(p), 1); err != nil {
+		if err := m.s.gate.Room(auth.CandidateIn, m.candidates(p), 1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// stand counts the sessions that stand for a group, or for all that begin so.
-func (m *sessions) stand(pattern string) int {
+// candidates counts the sessions whose scope includes a group, or all groups of a pattern.
+func (m *sessions) candidates(pattern string) int {
 	n := m.names[pattern]
 	for end := len(strings.TrimSuffix(pattern, "*")); end >= 0; end-- {
 		if broader := pattern[:end] + "*"; broader != pattern {
@@ -138,7 +137,7 @@ func (m *sessions) stand(pattern string) int {
 	return n
 }
 
-// beaten notes an acknowledged keep-alive.
+// beaten records an acknowledged keep-alive.
 func (m *sessions) beaten(id lease.SessionID, sent clock.Instant, ttl time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,10 +146,9 @@ func (m *sessions) beaten(id lease.SessionID, sent clock.Instant, ttl time.Durat
 	}
 }
 
-// remaining is how long a session lasts at most without another keep-alive: its whole TTL
-// where others carry all of its beats, nothing when those from here are too old. It is not
-// told of a session that is not known here.
-func (m *sessions) remaining(id lease.SessionID, now clock.Instant) (left time.Duration, told bool) {
+// remaining is how long a session lasts at most without another keep-alive. If this instance
+// has sent none, that is the whole TTL. known is false if the cache does not have the session.
+func (m *sessions) remaining(id lease.SessionID, now clock.Instant) (left time.Duration, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.by[id]
@@ -163,7 +161,7 @@ func (m *sessions) remaining(id lease.SessionID, now clock.Instant) (left time.D
 	return max(0, k.TTL-now.Sub(k.beat)), true
 }
 
-// known returns what a session said of itself, if this instance has heard it.
+// known returns a session from the cache.
 func (m *sessions) known(id lease.SessionID) (lease.Session, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -173,9 +171,9 @@ func (m *sessions) known(id lease.SessionID) (lease.Session, bool) {
 	return lease.Session{}, false
 }
 
-// opened takes in a session that Open returned, which may be an older one of the same
-// attempt, and reports those of other processes with the same node id. It returns whether
-// the client asked for the same TTL then.
+// opened adds a session that Open returned, which may be an older one of the same attempt, and
+// reports other processes with the same node id. It returns whether the client asks for the
+// same TTL as when the session was opened.
 func (m *sessions) opened(l lease.Session, sent clock.Instant, asked, ttl time.Duration) (same bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -186,7 +184,7 @@ func (m *sessions) opened(l lease.Session, sent clock.Instant, asked, ttl time.D
 				break
 			}
 		}
-		k = m.learn(l)
+		k = m.add(l)
 	}
 	k.beat, k.beats = sent, true
 	if k.here {
@@ -197,8 +195,8 @@ func (m *sessions) opened(l lease.Session, sent clock.Instant, asked, ttl time.D
 	return asked == 0 || l.TTL >= ttl && l.TTL < ttl+time.Second // engines may count in seconds
 }
 
-// find returns a session from memory or from the engine. ErrSessionDead: there is none. One
-// that is known may have died since.
+// find returns a session from the cache or from the engine. A cached session may have ended
+// since. ErrSessionDead: there is none.
 func (m *sessions) find(ctx context.Context, id lease.SessionID) (lease.Session, error) {
 	if l, ok := m.known(id); ok {
 		return l, nil
@@ -206,7 +204,7 @@ func (m *sessions) find(ctx context.Context, id lease.SessionID) (lease.Session,
 	return m.s.engine.Session(ctx, id)
 }
 
-// engine is the store of an instance, with the bounds and the metrics of its calls.
+// engine is the store of an instance. It bounds and measures calls.
 type engine struct {
 	lease.Store
 	s *Service
@@ -235,7 +233,7 @@ func (e engine) KeepAlive(ctx context.Context, id lease.SessionID, groups ...str
 }
 
 func (e engine) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
-	_, err := bounded(ctx, e, func(ctx context.Context) (struct{}, error) { return struct{}{}, e.Store.Close(ctx, id, why, seen...) })
+	_, err := bounded(ctx, e, func(ctx context.Context) (any, error) { return nil, e.Store.Close(ctx, id, why, seen...) })
 	if err == nil {
 		e.s.sessions.closed(id)
 	}
@@ -243,15 +241,21 @@ func (e engine) Close(ctx context.Context, id lease.SessionID, why lease.Reason,
 }
 
 func (e engine) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
-	return bounded(ctx, e, func(ctx context.Context) ([]lease.Record, error) { return e.Store.Acquire(ctx, id, seen...) })
+	granted, err := bounded(ctx, e, func(ctx context.Context) ([]lease.Record, error) { return e.Store.Acquire(ctx, id, seen...) })
+	e.s.spans.granted(granted...)
+	return granted, err
 }
 
 func (e engine) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
-	return bounded(ctx, e, func(ctx context.Context) ([]lease.Record, error) { return e.Store.Release(ctx, id, to, why, held...) })
+	released, err := bounded(ctx, e, func(ctx context.Context) ([]lease.Record, error) { return e.Store.Release(ctx, id, to, why, held...) })
+	if to != "" {
+		e.s.spans.granted(released...)
+	}
+	return released, err
 }
 
 func (e engine) Answer(ctx context.Context, id lease.SessionID, request string, a lease.Answer) error {
-	_, err := bounded(ctx, e, func(ctx context.Context) (struct{}, error) { return struct{}{}, e.Store.Answer(ctx, id, request, a) })
+	_, err := bounded(ctx, e, func(ctx context.Context) (any, error) { return nil, e.Store.Answer(ctx, id, request, a) })
 	return err
 }
 
@@ -261,53 +265,55 @@ func (e engine) Read(ctx context.Context, group string) (lease.View, error) {
 	return a.View, err
 }
 
-// open opens a session and notes it. asked is the TTL that the client asked for, ttl the
-// one that it gets.
+// open opens a session and caches it. asked is the TTL that the client asked for, ttl the one
+// that it gets.
 func (s *Service) open(ctx context.Context, c tenure.Candidate, asked, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
 	sent := s.clock.Now()
 	session, err := bounded(ctx, s.engine, func(ctx context.Context) (lease.Session, error) { return s.store.Open(ctx, c, ttl, o) })
 	var argument *lease.ArgumentError
-	switch {
-	case errors.As(err, &argument) && argument.Field == "attempt":
-		return lease.Session{}, instanceReused(c.ID)
-	case err != nil:
-		return lease.Session{}, err
-	}
-	if !s.sessions.opened(session, sent, asked, ttl) {
+	if errors.As(err, &argument) && argument.Field == "attempt" || err == nil && !s.sessions.opened(session, sent, asked, ttl) {
 		return lease.Session{}, instanceReused(c.ID)
 	}
-	return session, nil
+	return session, err
 }
 
-// own returns the session of a handle if it is the node's, which may stand for all that
-// the session does.
-func (s *Service) own(ctx context.Context, h handle, node string) (lease.Session, error) {
-	session, err := s.sessions.find(ctx, h.session)
-	if err != nil {
-		return lease.Session{}, err
-	}
-	if session.Candidate.ID != node {
-		return lease.Session{}, notYours()
-	}
-	return session, s.covers(auth.From(ctx), auth.Campaign, session.Scope)
+// duplicates reports processes that use one node id.
+type duplicates struct {
+	s *Service
+
+	mu   sync.Mutex
+	told map[string]bool // nodes that were logged
 }
 
-func notYours() *httpapi.Problem {
-	return &httpapi.Problem{
-		Status: http.StatusForbidden, Code: "not_your_session",
-		Detail: "the session of the handle belongs to another node: a node speaks for its own only",
+// duplicatesTold bounds told.
+const duplicatesTold = 1024
+
+// met reports whether two sessions belong to different processes with one node id. It counts
+// that, and logs it once for each node.
+func (t *duplicates) met(a, b lease.Session) bool {
+	if !operator.Duplicate(a, b) {
+		return false
 	}
+	t.s.metrics.duplicates.Inc()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	node := a.Candidate.ID
+	if t.told[node] {
+		return true
+	}
+	if len(t.told) >= duplicatesTold {
+		clear(t.told)
+	}
+	t.told[node] = true
+	t.s.cfg.Log.Warn("two processes use one node id, or one was restarted and its old session has not expired; give each process its own id",
+		"node", node, "session", fingerprint(a), "other", fingerprint(b), "address", a.Candidate.Address, "other_address", b.Candidate.Address)
+	return true
 }
 
-// requestsFor are those about a term of the group, or all of them.
-func requestsFor(all []lease.Request, group string, term fence.Token) []Request {
-	var out []Request
-	for _, r := range all {
-		if group == "" || election.Concerns(r, group, term) {
-			out = append(out, Request{
-				ID: r.ID, Verb: string(r.Verb), Group: r.Group, Term: r.Token, To: r.To, Reason: r.Reason, CoolDown: r.CoolDown.Milliseconds(),
-			})
-		}
-	}
-	return out
+// fingerprint names a session in a log without its id, which is a secret of its owner. A
+// caller without a session is named by its instance.
+func fingerprint(l lease.Session) string {
+	const figures = 8
+	sum := sha256.Sum256([]byte("session\x00" + string(l.ID) + "\x00" + l.Instance))
+	return hex.EncodeToString(sum[:])[:figures]
 }

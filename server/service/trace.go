@@ -17,8 +17,8 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// traced makes a span of each request, below the caller's if it names one. Without a
-// tracer there is nothing between the route and its handler.
+// traced makes a span for each request, below the span of the caller if it sends one. Without
+// a tracer it returns the handler itself.
 func (s *Service) traced(route Route, next http.HandlerFunc) http.HandlerFunc {
 	if s.cfg.Tracer == nil {
 		return next
@@ -29,7 +29,7 @@ func (s *Service) traced(route Route, next http.HandlerFunc) http.HandlerFunc {
 		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 		ctx, span := s.cfg.Tracer.Start(ctx, name, always, trace.WithSpanKind(trace.SpanKindServer))
 		defer span.End()
-		// A name that is none could be anything, and a span goes elsewhere.
+		// An invalid name could be anything, and spans leave this process.
 		if g := groupOf(r); lease.ValidName(g) {
 			span.SetAttributes(attribute.String("tenure.group", g))
 		}
@@ -45,58 +45,107 @@ func (s *Service) traced(route Route, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// maxOpenTerms bounds the spans of terms that last; further terms have none.
+// maxOpenTerms bounds the terms that are remembered; further terms have no span.
 const maxOpenTerms = 10_000
 
-// termSpans makes a span of each term that begins while this instance watches, from when
-// it saw the beginning to when it saw the end. The election before it is its child.
+// termSpans makes a span for each term that this instance granted, so that each term has one
+// span however many instances watch it. The election before the term is a child.
 type termSpans struct {
-	tracer trace.Tracer // nil: none are made
-	mu     sync.Mutex
-	open   map[string]openTerm // by group
+	tracer trace.Tracer // nil: no spans
+	feed   interface {
+		View(group string) (lease.View, bool)
+	}
+
+	mu   sync.Mutex
+	open map[string]openTerm // by group: terms that this instance granted
+	seen map[string]vacancy  // by group: the last election, which the feed may show before the grant returns
 }
 
 type openTerm struct {
 	token fence.Token
+	ctx   context.Context
 	span  trace.Span
 }
 
-// changed takes a change that the feed brings. vacant is how long nobody led before it.
+type vacancy struct {
+	token    fence.Token
+	from, to time.Time
+}
+
+func termAttributes(group string, token fence.Token, node string) trace.SpanStartEventOption {
+	return trace.WithAttributes(attribute.String("tenure.group", group), attribute.String("tenure.term", token.String()),
+		attribute.String("tenure.leader_node_id", node))
+}
+
+// granted takes records that this instance has granted.
+func (t *termSpans) granted(records ...lease.Record) {
+	if t.tracer == nil {
+		return
+	}
+	for _, r := range records {
+		t.mu.Lock()
+		if len(t.open) < maxOpenTerms {
+			t.end(r)
+			ctx, span := t.tracer.Start(context.Background(), "term", termAttributes(r.Group, r.Token, r.Candidate.ID))
+			t.open[r.Group] = openTerm{r.Token, ctx, span}
+			t.election(r.Group, r.Token, r.Candidate.ID)
+		}
+		t.mu.Unlock()
+		// The feed may have shown the end of the term before the grant returned.
+		if v, synced := t.feed.View(r.Group); synced {
+			t.changed(v, 0)
+		}
+	}
+}
+
+// election makes the span of the election of a term, once the grant and the vacancy are known.
+func (t *termSpans) election(group string, token fence.Token, node string) {
+	last, seen := t.open[group], t.seen[group]
+	if last.token != token || seen.token != token {
+		return
+	}
+	delete(t.seen, group)
+	ctx := last.ctx
+	_, election := t.tracer.Start(ctx, "election", termAttributes(group, token, node), trace.WithTimestamp(seen.from))
+	election.End(trace.WithTimestamp(seen.to))
+}
+
+// changed takes a change from the feed. vacant is how long nobody led before it.
 func (t *termSpans) changed(v lease.View, vacant time.Duration) {
 	if t.tracer == nil {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	last, lasts := t.open[v.Group]
-	led := v.State == tenure.Led
-	if lasts && led && last.token == v.Token {
-		return
-	}
-	if lasts {
-		for _, old := range v.Terms {
-			if old.Token == last.token && old.Reason != "" {
-				last.span.SetAttributes(attribute.String("tenure.reason", string(old.Reason)))
-			}
+	if v.State == tenure.Led && vacant > 0 {
+		if len(t.seen) >= maxOpenTerms {
+			clear(t.seen)
 		}
-		last.span.End()
-		delete(t.open, v.Group)
+		now := time.Now()
+		t.seen[v.Group] = vacancy{v.Token, now.Add(-vacant), now}
+		t.election(v.Group, v.Token, v.Candidate.ID)
 	}
-	if !led || len(t.open) >= maxOpenTerms {
-		return
-	}
-	now := time.Now()
-	about := trace.WithAttributes(attribute.String("tenure.group", v.Group), attribute.String("tenure.term", v.Token.String()),
-		attribute.String("tenure.leader_node_id", v.Candidate.ID))
-	ctx, span := t.tracer.Start(context.Background(), "term", about, trace.WithTimestamp(now))
-	t.open[v.Group] = openTerm{v.Token, span}
-	if vacant > 0 {
-		_, election := t.tracer.Start(ctx, "election", about, trace.WithTimestamp(now.Add(-vacant)))
-		election.End(trace.WithTimestamp(now))
+	if last := t.open[v.Group]; v.Token > last.token || v.Token == last.token && v.State != tenure.Led {
+		t.end(v.Record)
 	}
 }
 
-// close ends the spans of terms that last, which others go on watching.
+// end ends the span of the term before, if there is one.
+func (t *termSpans) end(r lease.Record) {
+	last, lasts := t.open[r.Group]
+	if !lasts {
+		return
+	}
+	for _, old := range r.Terms {
+		if old.Token == last.token && old.Reason != "" {
+			last.span.SetAttributes(attribute.String("tenure.reason", string(old.Reason)))
+		}
+	}
+	last.span.End()
+	delete(t.open, r.Group)
+}
+
+// close ends the spans of terms that last.
 func (t *termSpans) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -107,7 +156,7 @@ func (t *termSpans) close() {
 	}
 }
 
-// traceHandover makes a span of a handover, within the span of the request that made it.
+// traceHandover makes a span for a handover, within the span of the request that made it.
 func (s *Service) traceHandover(ctx context.Context, began time.Time, group string, term fence.Token, to, outcome string) {
 	if s.cfg.Tracer == nil || to == "" {
 		return
@@ -117,7 +166,7 @@ func (s *Service) traceHandover(ctx context.Context, began time.Time, group stri
 	span.End()
 }
 
-// spanWriter notes the status of an answer, and the code of a refusal.
+// spanWriter notes the status of an answer and the code of a refusal.
 type spanWriter struct {
 	recorder
 	code string

@@ -1,11 +1,17 @@
 package service
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/remote"
 )
 
 // ended returns the spans of a name that have ended, as "attribute=value …" without order of time.
@@ -78,6 +84,48 @@ func TestTermSpans(t *testing.T) {
 	}
 	if !h.Parent().IsValid() {
 		t.Error("the handover is part of nothing")
+	}
+}
+
+// Of several instances that trace, only the one that granted a term makes its spans, also for
+// a grant to store/remote.
+func TestTermSpansOnce(t *testing.T) {
+	store := memStore(t)
+	var recs [2]*tracetest.SpanRecorder
+	var ins [2]*instance
+	for i := range ins {
+		recs[i] = tracetest.NewSpanRecorder()
+		ins[i] = serve(t, store, func(c *Config) {
+			c.Tracer = sdk.NewTracerProvider(sdk.WithSpanProcessor(recs[i])).Tracer("test")
+		})
+	}
+	resign(ins[0], lead(ins[0], "billing", "a"))
+	for _, in := range ins {
+		in.becomes("tenure_groups_without_leader", "1")
+	}
+	far, err := remote.Open(t.Context(), remote.Config{URLs: []string{ins[1].url}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Shutdown()
+	session, err := far.Open(t.Context(), tenure.Candidate{ID: "b"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"billing"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := far.Read(t.Context(), "billing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := far.Acquire(t.Context(), session.ID, v.Record); err != nil {
+		t.Fatal(err)
+	}
+	for i, in := range ins {
+		in.becomes(`tenure_group_leader{group="billing",leader_node_id="b"}`, "1")
+		in.stop()
+		terms, elections := ended(recs[i], "term"), ended(recs[i], "election")
+		if len(terms) != 1 || attributes(terms[0])["tenure.term"] != fmt.Sprint(i+1) || len(elections) != i {
+			t.Errorf("instance %d: %d terms, %d elections: %v", i, len(terms), len(elections), terms)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// watchGroups are those that a request watches: of the path, or of the query.
+// watchGroups returns the groups that a request watches: from the path, or from the query.
 func watchGroups(r *http.Request) []string {
 	if g := groupOf(r); g != "" {
 		return []string{g}
@@ -22,16 +22,14 @@ func watchGroups(r *http.Request) []string {
 	return r.URL.Query()["group"]
 }
 
-func (s *Service) watch(w http.ResponseWriter, r *http.Request) error {
-	groups := slices.Clone(watchGroups(r))
-	slices.Sort(groups)
-	groups = slices.Compact(groups)
+func (s *Service) watch(w http.ResponseWriter, r *http.Request) (any, error) {
+	groups := slices.Compact(slices.Sorted(slices.Values(watchGroups(r))))
 	if len(groups) == 0 || len(groups) > feed.MaxGroups {
-		return bad("bad_argument", "group: name from 1 to %d groups, each as ?group=", feed.MaxGroups)
+		return nil, bad("bad_argument", "group: name from 1 to %d groups, each as ?group=", feed.MaxGroups)
 	}
 	for _, g := range groups {
 		if err := lease.CheckGroup(g); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	q := r.URL.Query()
@@ -44,7 +42,7 @@ func (s *Service) watch(w http.ResponseWriter, r *http.Request) error {
 	if text != "" {
 		var err error
 		if from, err = feed.ParseCursor(text); err != nil {
-			return bad("bad_cursor", "the cursor is none that this service has given out: begin without one")
+			return nil, bad("bad_cursor", "this service did not make this cursor: begin without one")
 		}
 	}
 	if poll {
@@ -54,11 +52,11 @@ func (s *Service) watch(w http.ResponseWriter, r *http.Request) error {
 }
 
 // poll answers with the changes after the cursor as soon as there are any, or with none
-// when the wait is over.
-func (s *Service) poll(w http.ResponseWriter, r *http.Request, groups []string, from feed.Cursor) error {
+// after the wait.
+func (s *Service) poll(w http.ResponseWriter, r *http.Request, groups []string, from feed.Cursor) (any, error) {
 	wait, err := s.waitOf(w, r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	st := s.feed.Stream(groups, from)
 	defer st.Close()
@@ -68,10 +66,8 @@ func (s *Service) poll(w http.ResponseWriter, r *http.Request, groups []string, 
 	for ended := false; ; {
 		for _, m := range st.Next(r.Context()) {
 			if m.Kind == feed.Reset {
-				return &httpapi.Problem{
-					Status: http.StatusGone, Code: "cursor_too_old",
-					Detail: "what happened since the cursor is no longer remembered (" + m.Reason + "): begin again without one; the history has what is left",
-				}
+				return nil, httpapi.Refuse(http.StatusGone, "cursor_too_old",
+					"the changes after the cursor are not available (%s): begin again without a cursor; the history has older terms", m.Reason)
 			}
 			out.Events = append(out.Events, m.Event)
 		}
@@ -83,34 +79,38 @@ func (s *Service) poll(w http.ResponseWriter, r *http.Request, groups []string, 
 		case <-over.C:
 			ended = true
 		case <-s.ctx.Done():
-			ended = true // its caller asks again, elsewhere
+			ended = true // the caller polls again, at another instance
 		case <-r.Context().Done():
-			return r.Context().Err()
-		}
-	}
-	for _, g := range groups {
-		if err := s.gate.Recheck(auth.From(r.Context()), auth.Observe, g); err != nil {
-			return err
+			return nil, r.Context().Err()
 		}
 	}
 	out.Cursor = st.Cursor().String()
-	httpapi.WriteJSON(w, http.StatusOK, out)
+	return out, s.recheck(auth.From(r.Context()), auth.Observe, groups)
+}
+
+// recheck is how often streams and waits check that they are still allowed.
+const recheck = 5 * time.Second
+
+// recheck returns a problem if the caller may not do verb to each of the groups any more.
+func (s *Service) recheck(id auth.Identity, verb auth.Verb, groups []string) error {
+	for _, g := range groups {
+		if err := s.gate.Recheck(id, verb, g); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// recheck is how often a stream asks whether it is still allowed.
-const recheck = 5 * time.Second
-
-// stream sends Server-Sent Events until the caller or the instance goes away. A caller
-// that does not read is cut off by the deadline of a write; meanwhile it costs nobody
-// anything, for what it misses is not kept but computed when it can be sent.
-func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string, from feed.Cursor) error {
+// stream sends Server-Sent Events until the caller leaves or the instance stops. The write
+// deadline cuts off a caller that does not read. Until then it costs little: changes are not
+// queued but computed when they can be sent.
+func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string, from feed.Cursor) (any, error) {
 	ctx := r.Context()
 	id := auth.From(ctx)
 	rc := http.NewResponseController(w)
 	var sent, until time.Time
 	send := func(frame []byte) error {
-		// The timer behind a deadline is not free: it is moved when half of it is gone.
+		// Setting a deadline is not free, so it is moved only when half of it has passed.
 		if sent = time.Now(); until.Sub(sent) < s.cfg.WriteTimeout/2 {
 			until = sent.Add(s.cfg.WriteTimeout)
 			if err := rc.SetWriteDeadline(until); err != nil && !errors.Is(err, http.ErrNotSupported) {
@@ -122,7 +122,7 @@ func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string
 		}
 		err := rc.Flush()
 		if r.ProtoMajor == 2 {
-			// There a deadline ends the stream when it passes, whether or not a write is waiting.
+			// HTTP/2 ends the stream when a deadline passes, even if no write is waiting.
 			_ = rc.SetWriteDeadline(time.Time{})
 			until = time.Time{}
 		}
@@ -138,7 +138,7 @@ func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string
 	defer st.Close()
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
-	// It waits for one thing alone, for there are thousands that do.
+	// A stream waits on one channel only, because there are thousands of streams.
 	defer context.AfterFunc(ctx, st.Nudge)()
 	defer context.AfterFunc(s.ctx, st.Nudge)()
 	looked, due := time.Now(), time.Now()
@@ -149,15 +149,15 @@ func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string
 		<-st.Wake()
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil, nil
 		case s.ctx.Err() != nil:
-			// A client reconnects by itself, with the last id, and finds another instance.
+			// Clients reconnect by themselves, with the last id, and find another instance.
 			_, _ = io.WriteString(w, ": this instance is stopping\n\n")
-			return nil
+			return nil, nil
 		}
 		for _, m := range st.Next(ctx) {
 			if err = send(m.Frame()); err != nil {
-				return nil //nolint:nilerr // the caller is gone: there is nobody to tell
+				return nil, nil //nolint:nilerr // the caller is gone
 			}
 		}
 		now := time.Now()
@@ -165,10 +165,8 @@ func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string
 			continue
 		}
 		if now.Sub(looked) >= recheck {
-			for _, g := range groups {
-				if s.gate.Recheck(id, auth.Observe, g) != nil {
-					return nil // its answer has begun; the connection ends here
-				}
+			if s.recheck(id, auth.Observe, groups) != nil {
+				return nil, nil // the answer has begun, so the connection just ends
 			}
 			looked = now
 		}
@@ -179,5 +177,5 @@ func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string
 		due = now.Add(rest)
 		alarm.Reset(rest)
 	}
-	return nil //nolint:nilerr // the caller is gone: there is nobody to tell
+	return nil, nil //nolint:nilerr // the caller is gone
 }

@@ -8,55 +8,49 @@ import (
 
 // CampaignRequest asks to lead a group.
 type CampaignRequest struct {
-	NodeID string `json:"node_id" doc:"who wants to lead; must be the caller's own identity"`
-	// TTLMS is how long the lease outlives the last renewal.
-	TTLMS    int64             `json:"ttl_ms,omitempty" doc:"how long the lease outlives the last renewal; 0 is the default of the deployment"`
+	NodeID   string            `json:"node_id" doc:"who wants to lead; must be the caller's own identity"`
+	TTLMS    int64             `json:"ttl_ms,omitempty" doc:"how long the lease lasts after the last renewal; 0: the default of the deployment"`
 	TTL      Duration          `json:"ttl,omitempty" doc:"the same as a duration such as 15s, or in seconds"`
 	Metadata map[string]string `json:"metadata,omitempty" doc:"passed on to observers, at most 4 KiB in all"`
 	Address  string            `json:"address,omitempty" doc:"where others reach the node; passed on as it is"`
-	Priority int               `json:"priority,omitempty" doc:"higher first in line"`
-	// Instance identifies one start of a process.
-	Instance string `json:"instance,omitempty" doc:"16 to 64 random characters, chosen once per process start: a retry with the same node_id and instance gets the same answer; without it every call is another process"`
-	// Session is the handle of a session opened before; the group is then led within it.
-	Session string `json:"session,omitempty" doc:"handle of POST /sessions: lead within that session instead of one of its own"`
+	Priority int               `json:"priority,omitempty" doc:"higher values are elected first"`
+	Instance string            `json:"instance,omitempty" doc:"16 to 64 random characters, chosen once per process start: a retry with the same node_id and instance gets the same answer; without it every call counts as another process"`
+	Session  string            `json:"session,omitempty" doc:"handle of POST /sessions: lead within that session instead of a new one"`
 }
 
-// Leading is the answer to a campaign that leads.
+// Leading is the answer to a campaign that was won.
 type Leading struct {
-	Group        string      `json:"group"`
-	LeaderNodeID string      `json:"leader_node_id"`
-	Term         fence.Token `json:"term" doc:"the fencing token: show it with every write"`
-	TTLMS        int64       `json:"ttl_ms" doc:"count it from when the request was sent, plus held_ms"`
-	// HeldMS is how long the service held the request before the lease began.
-	HeldMS     int64             `json:"held_ms" doc:"how long the request had waited here when the lease began, less what the clocks of service and client may differ by"`
-	Expiry     string            `json:"expiry" doc:"when the lease ends without a renewal, by this instance's wall clock: for people; count ttl_ms on your own clock"`
-	Handle     string            `json:"handle" doc:"opaque; renew and resign with it, on any instance"`
-	Metadata   map[string]string `json:"metadata"`
-	Deployment string            `json:"deployment" doc:"for stamps"`
-	Fenced     bool              `json:"fenced" doc:"whether the group's policy says that its resources check the term"`
+	Group        string            `json:"group"`
+	LeaderNodeID string            `json:"leader_node_id"`
+	Term         fence.Token       `json:"term" doc:"the fencing token: send it with every write"`
+	TTLMS        int64             `json:"ttl_ms" doc:"count it from when the request was sent, plus held_ms"`
+	HeldMS       int64             `json:"held_ms" doc:"how long the request had waited here when the lease began, reduced by the possible drift between the clocks of service and client"`
+	Expiry       string            `json:"expiry" doc:"when the lease ends without a renewal, by this instance's wall clock: for people; count ttl_ms on your own clock"`
+	Handle       string            `json:"handle" doc:"opaque; renew and resign with it, on any instance"`
+	Metadata     map[string]string `json:"metadata"`
+	Deployment   string            `json:"deployment" doc:"for stamps"`
+	Fenced       bool              `json:"fenced" doc:"whether the group's policy says that its resources check the term"`
 }
 
 // RenewRequest extends a lease.
 type RenewRequest struct {
-	NodeID string      `json:"node_id"`
-	Term   fence.Token `json:"term"`
-	Handle string      `json:"handle,omitempty" doc:"as the campaign answered it; without it the session is found by the term, which takes one more read"`
-	// ExtendByMS asks that the lease ends so long after now.
-	ExtendByMS int64    `json:"extend_by_ms,omitempty" doc:"how long the lease shall last from now on. The TTL of a session is fixed when it is opened, so it is granted as that TTL: see extended_by_ms"`
-	ExtendBy   Duration `json:"extend_by,omitempty" doc:"the same as a duration such as 15s, or in seconds"`
+	NodeID     string      `json:"node_id"`
+	Term       fence.Token `json:"term"`
+	Handle     string      `json:"handle,omitempty" doc:"as the campaign answered it; without it the session is found by the term, which takes one more read"`
+	ExtendByMS int64       `json:"extend_by_ms,omitempty" doc:"how long the lease shall last from now on. The TTL of a session is fixed when it is opened, so that TTL is granted: see extended_by_ms"`
+	ExtendBy   Duration    `json:"extend_by,omitempty" doc:"the same as a duration such as 15s, or in seconds"`
 }
 
 // Renewed is the answer to a renewal.
 type Renewed struct {
-	Group        string      `json:"group"`
-	LeaderNodeID string      `json:"leader_node_id"`
-	Term         fence.Token `json:"term"`
-	TTLMS        int64       `json:"ttl_ms" doc:"count it from when the request was sent"`
-	Expiry       string      `json:"expiry" doc:"as in the answer to a campaign"`
-	// ExtendedByMS and GroupsExtended answer extend_by.
-	ExtendedByMS   int64     `json:"extended_by_ms,omitempty" doc:"with extend_by: what was granted, the TTL of the session"`
-	GroupsExtended int       `json:"groups_extended,omitempty" doc:"with extend_by: how many groups the session leads, as far as this instance knows; a session is extended as a whole"`
-	Requests       []Request `json:"requests,omitempty" doc:"what is asked of the leader: stop work, then resign"`
+	Group          string      `json:"group"`
+	LeaderNodeID   string      `json:"leader_node_id"`
+	Term           fence.Token `json:"term"`
+	TTLMS          int64       `json:"ttl_ms" doc:"count it from when the request was sent"`
+	Expiry         string      `json:"expiry" doc:"as in the answer to a campaign"`
+	ExtendedByMS   int64       `json:"extended_by_ms,omitempty" doc:"with extend_by: what was granted, the TTL of the session"`
+	GroupsExtended int         `json:"groups_extended,omitempty" doc:"with extend_by: how many groups the session leads, as far as this instance knows; a session is extended as a whole"`
+	Requests       []Request   `json:"requests,omitempty" doc:"requests to the leader: stop work, then resign"`
 }
 
 // Request is what an operator asks of a leader.
@@ -70,18 +64,18 @@ type Request struct {
 	CoolDown int64       `json:"cool_down_ms,omitempty"`
 }
 
-// ResignRequest gives a group up.
+// ResignRequest ends a term.
 type ResignRequest struct {
 	NodeID    string      `json:"node_id"`
 	Term      fence.Token `json:"term"`
 	Handle    string      `json:"handle"`
-	Successor string      `json:"successor,omitempty" doc:"a candidate in line that leads next; default: the one that a pending transfer request names"`
+	Successor string      `json:"successor,omitempty" doc:"the candidate that leads next; default: the one in a pending transfer request"`
 }
 
 // Resigned is the answer to a resignation.
 type Resigned struct {
 	Group        string      `json:"group"`
-	Term         fence.Token `json:"term" doc:"the term that has ended; of the successor, if it was handed over"`
+	Term         fence.Token `json:"term" doc:"the term that has ended, or the term of the successor"`
 	LeaderNodeID string      `json:"leader_node_id" doc:"the successor, or empty"`
 }
 
@@ -91,8 +85,8 @@ type Leader struct {
 	LeaderNodeID     string            `json:"leader_node_id"`
 	Address          string            `json:"address,omitempty"`
 	Term             fence.Token       `json:"term"`
-	Expiry           string            `json:"expiry,omitempty" doc:"when the lease ends at most without another renewal, by this instance's wall clock; not there while it knows nothing; never a permission"`
-	LeaseRemainingMS *int64            `json:"lease_remaining_ms,omitempty" doc:"how long the lease lasts at most without another renewal, as far as this instance knows; not there while it knows nothing; never a permission"`
+	Expiry           string            `json:"expiry,omitempty" doc:"when the lease ends at most without another renewal, by this instance's wall clock; absent if this instance does not know; never a permission"`
+	LeaseRemainingMS *int64            `json:"lease_remaining_ms,omitempty" doc:"how long the lease lasts at most without another renewal, as far as this instance knows; absent if it does not know; never a permission"`
 	Metadata         map[string]string `json:"metadata"`
 	SinceMS          int64             `json:"since_ms" doc:"when the term began, by the engine's wall clock"`
 	AgeMS            *int64            `json:"age_ms,omitempty" doc:"with ?stale: how old the answer is at most"`
@@ -107,7 +101,7 @@ type Poll struct {
 // SessionRequest opens a session for many groups.
 type SessionRequest struct {
 	NodeID   string            `json:"node_id"`
-	Groups   []string          `json:"groups" doc:"names, or beginnings followed by *"`
+	Groups   []string          `json:"groups" doc:"names, or prefixes followed by *"`
 	TTLMS    int64             `json:"ttl_ms,omitempty"`
 	TTL      Duration          `json:"ttl,omitempty" doc:"the same as a duration such as 15s, or in seconds"`
 	Metadata map[string]string `json:"metadata,omitempty"`
@@ -137,7 +131,7 @@ type BatchRequest struct {
 	Groups []string `json:"groups" doc:"at most 1000 names"`
 }
 
-// Batch is the answer to it.
+// Batch is the answer to a BatchRequest.
 type Batch struct {
 	Led     []BatchTerm   `json:"led"`
 	Refused []BatchRefuse `json:"refused"`
@@ -152,7 +146,7 @@ type BatchTerm struct {
 	Term  fence.Token `json:"term"`
 }
 
-// BatchRefuse is a group that it does not lead.
+// BatchRefuse is a group that the session does not lead.
 type BatchRefuse struct {
 	Group        string      `json:"group"`
 	Code         string      `json:"code" doc:"as in a problem"`
@@ -160,12 +154,12 @@ type BatchRefuse struct {
 	Term         fence.Token `json:"term,omitempty"`
 }
 
-// Closed is the answer to the end of a session.
+// Closed is the answer after a session was closed.
 type Closed struct {
-	Groups []string `json:"groups" doc:"what it led"`
+	Groups []string `json:"groups" doc:"the groups that it led"`
 }
 
-// GroupPolicy is what a deployment lays down for a group.
+// GroupPolicy has the rules of a group.
 type GroupPolicy = operator.GroupPolicy
 
 // Group is a group and its policy.
@@ -174,7 +168,7 @@ type Group struct {
 	State        string       `json:"state" enum:"led,vacant"`
 	LeaderNodeID string       `json:"leader_node_id,omitempty"`
 	Term         fence.Token  `json:"term" doc:"of the newest term, ended or not; 0: never led"`
-	Declared     bool         `json:"declared,omitempty" doc:"it was created by PUT"`
+	Declared     bool         `json:"declared,omitempty" doc:"created by PUT"`
 	Deleted      bool         `json:"deleted,omitempty"`
 	Policy       *GroupPolicy `json:"policy,omitempty"`
 	Version      uint64       `json:"version,omitempty" doc:"of the policy; also the ETag"`
@@ -203,7 +197,7 @@ type History struct {
 	Next  string `json:"next,omitempty" doc:"ask again with ?after="`
 }
 
-// Candidate stands in line for a group.
+// Candidate is a candidate of a group.
 type Candidate struct {
 	NodeID   string            `json:"node_id"`
 	Address  string            `json:"address,omitempty"`
@@ -213,43 +207,42 @@ type Candidate struct {
 	Leads    bool              `json:"leads,omitempty"`
 }
 
-// Candidates are those in line, in order.
+// Candidates is a page of candidates, in order.
 type Candidates struct {
 	Group      string      `json:"group"`
 	Candidates []Candidate `json:"candidates"`
 	Next       string      `json:"next,omitempty" doc:"ask again with ?after="`
 }
 
-// StepDownRequest asks a leader to give up.
+// StepDownRequest asks a leader to step down.
 type StepDownRequest struct {
 	Reason     string `json:"reason,omitempty"`
-	CoolDownMS int64  `json:"cool_down_ms,omitempty" doc:"how long the node is not to lead the group again"`
+	CoolDownMS int64  `json:"cool_down_ms,omitempty" doc:"how long the node may not lead the group again"`
 }
 
-// SteppedDown is what came of it.
+// SteppedDown is the outcome of a StepDownRequest.
 type SteppedDown struct {
-	Group   string      `json:"group"`
-	Term    fence.Token `json:"term" doc:"the term that was meant"`
-	Outcome string      `json:"outcome" enum:"done,refused,ended,waiting,forced"`
-	Detail  string      `json:"detail,omitempty"`
-	// AlsoEnded are the other groups of a session that was closed by force.
-	AlsoEnded    []string `json:"also_ended,omitempty" doc:"force: what else the closed session led"`
-	LeaderNodeID string   `json:"leader_node_id,omitempty" doc:"who leads now, if that is known"`
+	Group        string      `json:"group"`
+	Term         fence.Token `json:"term" doc:"the term that was meant"`
+	Outcome      string      `json:"outcome" enum:"done,refused,ended,waiting,forced"`
+	Detail       string      `json:"detail,omitempty"`
+	AlsoEnded    []string    `json:"also_ended,omitempty" doc:"force: the other groups that the closed session led"`
+	LeaderNodeID string      `json:"leader_node_id,omitempty" doc:"who leads now, if that is known"`
 }
 
-// Node is what is laid down for a node.
+// Node has the rules of a node.
 type Node struct {
 	NodeID   string `json:"node_id"`
-	Cordoned bool   `json:"cordoned" doc:"it may not begin to lead anything"`
+	Cordoned bool   `json:"cordoned" doc:"the node may not begin to lead anything"`
 	Reason   string `json:"reason,omitempty"`
 }
 
-// CordonRequest says why.
+// CordonRequest cordons a node.
 type CordonRequest struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Health is how an instance is.
+// Health is the health of an instance.
 type Health struct {
 	Status     string `json:"status" enum:"ok,engine_unreachable"`
 	Deployment string `json:"deployment"`

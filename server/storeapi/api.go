@@ -3,7 +3,7 @@ package storeapi
 import (
 	"context"
 	"net/http"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
@@ -25,84 +25,80 @@ const (
 // Config is what the service supplies. Store, Own and May are required.
 type Config struct {
 	Store lease.Store
-	// Session returns a session, which may have died since; ErrSessionDead is definite.
-	// Default: that of the store. A service that remembers sessions saves a read.
+	// Session returns a session. A cached session may have ended since. ErrSessionDead is
+	// definite. Default: Store.Session.
 	Session func(context.Context, lease.SessionID) (lease.Session, error)
-	// Own returns nil if the caller may speak as the candidate.
+	// Own returns nil if the caller may act as the candidate.
 	Own func(r *http.Request, candidate string) error
-	// May returns nil if the caller has the right to every group in the scope. An
-	// empty scope asks whether it has the right to any group at all.
+	// May returns nil if the caller has the right to every group in the scope. An empty
+	// scope asks whether it has the right to any group at all.
 	//
-	// An error of Own and May that is a *httpapi.Problem is the answer; any other
-	// is a 403.
+	// A *httpapi.Problem from Own or May is the answer. Any other error becomes a 403.
 	May func(r *http.Request, right Right, scope lease.Scope) error
-	// Policy binds whoever begins to lead. Nil binds nobody.
+	// Policy limits who may begin to lead. Nil limits nobody.
 	Policy Policy
-	// Heard is told, if set, of every call that changes something or was denied.
+	// Heard, if set, gets every call that changed something or was denied.
 	Heard func(r *http.Request, h Heard)
-	// Suspected is told, if set, of a report that stopped all grants.
+	// Suspected, if set, gets every report that stopped all grants.
 	Suspected func(group string, seen fence.Token)
-	// WriteTimeout is how long a reader of a stream may not take anything. Default 10 s.
+	// WriteTimeout ends a stream whose reader takes nothing for so long. Default 10 s.
 	WriteTimeout time.Duration
 	// Stopping, when closed, ends the streams, so that their callers go to another
-	// instance before this one is gone. Optional.
+	// instance before this one stops. Optional.
 	Stopping <-chan struct{}
 }
 
-// Policy is what a deployment lays down besides rights: for its groups, and for nodes. An
-// error that is a *httpapi.Problem is the answer; any other is the engine's, which failed
-// before anything was changed. The caller is in the context of the request.
+// Policy checks rules of the deployment that are not rights: quotas and bounds. A
+// *httpapi.Problem is the answer. Any other error is an engine failure before anything was
+// changed. The caller is in the context of the request.
 type Policy interface {
 	// Opens returns nil if the candidate may open such a session.
 	Opens(ctx context.Context, candidate string, ttl time.Duration, o lease.OpenOptions) error
-	// Opened is told of a session that was opened.
+	// Opened is called after a session was opened.
 	Opened(s lease.Session)
-	// Begins returns nil if the session, of which id, candidate id and TTL are known, may
-	// begin to lead the groups.
+	// Begins returns nil if the session may begin to lead the groups. The id, candidate id
+	// and TTL of the session are set.
 	Begins(ctx context.Context, s lease.Session, groups ...string) error
 }
 
-// Anyone is an Own that believes every caller, for a service on loopback without
-// credentials.
+// Anyone is an Own that allows every caller, for a service on loopback without credentials.
 func Anyone(*http.Request, string) error { return nil }
 
 // Anything is a May that allows everything, for such a service.
 func Anything(*http.Request, Right, lease.Scope) error { return nil }
 
-// Heard is what a caller wanted, for the audit log.
+// Heard describes a call for the audit log.
 type Heard struct {
 	Method    wire.Method
-	Candidate string // that it spoke for
+	Candidate string // that the caller acted as
 	Session   lease.SessionID
-	Groups    lease.Scope // that it was about
-	Token     uint64      // that it was about, or that was granted; of the first group
+	Groups    lease.Scope
+	Token     uint64 // of the first group: the one in the call, or the one granted
 	Reason    string
-	Err       error // nil: it was done
+	Err       error // nil: the call succeeded
 }
 
 // Route is one row for the service's table. Each is a POST.
 type Route struct {
 	Method wire.Method
 	Path   string // without /v1
-	// Right that a caller needs for any group at all to get something out of it.
-	// The handler checks for which groups, which the body says.
+	// Right that a caller needs for at least one group. The handler checks it for the groups
+	// in the body.
 	Right Right
-	// Or is another that does as well, for part of what the route does.
+	// Or is another right that is enough for part of the route.
 	Or Right
-	// Renewal marks what keeps leaders leading and what ends terms in order; Campaign what
-	// may begin terms. The service prefers the former under load.
+	// Renewal: the route keeps terms alive or ends them in order. Campaign: it may begin
+	// terms. The service prefers renewals under load.
 	Renewal, Campaign bool
-	// Stream marks the watch, which does not end by itself.
+	// Stream: the answer does not end by itself.
 	Stream bool
 	Handle http.HandlerFunc
 }
 
 // API serves a Store.
 type API struct {
-	cfg Config
-
-	mu         sync.Mutex
-	deployment string
+	cfg        Config
+	deployment atomic.Pointer[string]
 }
 
 // New returns the API.
@@ -123,41 +119,36 @@ func New(cfg Config) (*API, error) {
 }
 
 const (
-	// maxCall bounds a call, whatever its caller says.
+	// maxCall bounds every call.
 	maxCall = 30 * time.Second
-	// defaultCall bounds one that does not say.
+	// defaultCall bounds a call without a timeout.
 	defaultCall = 10 * time.Second
-	// maxBody is enough for the largest scope, the most metadata and the largest
-	// batch of any engine.
+	// maxBody is enough for the largest scope, metadata and batch.
 	maxBody = 256 << 10
 )
 
-// Routes are all routes.
+// Routes returns all routes.
 func (a *API) Routes() []Route {
 	row := func(m wire.Method, right Right, h http.HandlerFunc) Route {
-		r := Route{Method: m, Path: m.Path(), Right: right, Stream: m == wire.Watch, Handle: h}
-		switch m {
-		case wire.KeepAlive, wire.Close, wire.Release, wire.Answer:
-			r.Renewal = true
-		case wire.Open, wire.Acquire:
-			r.Campaign = true
-		default:
-		}
-		return r
+		return Route{Method: m, Path: m.Path(), Right: right, Handle: h}
 	}
-	routes := []Route{
+	renewal := func(r Route) Route { r.Renewal = true; return r }
+	campaign := func(r Route) Route { r.Campaign = true; return r }
+	watch, set := row(wire.Watch, Observe, a.watch), row(wire.SetAttributes, Admin, serve(a, wire.SetAttributes, a.setAttributes))
+	watch.Stream, set.Or = true, Campaign // candidates write marks of what they did
+	return []Route{
 		row(wire.Caps, Observe, serve(a, wire.Caps, a.caps)),
-		row(wire.Open, Campaign, serve(a, wire.Open, a.open)),
+		campaign(row(wire.Open, Campaign, serve(a, wire.Open, a.open))),
 		row(wire.FindSession, Observe, serve(a, wire.FindSession, a.session)),
-		row(wire.KeepAlive, Campaign, serve(a, wire.KeepAlive, a.keepAlive)),
-		row(wire.Close, Campaign, serve(a, wire.Close, a.close)),
-		row(wire.Acquire, Campaign, serve(a, wire.Acquire, a.acquire)),
-		row(wire.Release, Campaign, serve(a, wire.Release, a.release)),
+		renewal(row(wire.KeepAlive, Campaign, serve(a, wire.KeepAlive, a.keepAlive))),
+		renewal(row(wire.Close, Campaign, serve(a, wire.Close, a.close))),
+		campaign(row(wire.Acquire, Campaign, serve(a, wire.Acquire, a.acquire))),
+		renewal(row(wire.Release, Campaign, serve(a, wire.Release, a.release))),
 		row(wire.Ask, StepDown, serve(a, wire.Ask, a.ask)),
-		row(wire.Answer, Campaign, serve(a, wire.Answer, a.answer)),
+		renewal(row(wire.Answer, Campaign, serve(a, wire.Answer, a.answer))),
 		row(wire.Answered, StepDown, serve(a, wire.Answered, a.answered)),
 		row(wire.Read, Observe, serve(a, wire.Read, a.read)),
-		row(wire.Watch, Observe, a.watch),
+		watch,
 		row(wire.Groups, Observe, serve(a, wire.Groups, a.groups)),
 		row(wire.Sessions, Observe, serve(a, wire.Sessions, a.sessions)),
 		row(wire.History, Observe, serve(a, wire.History, a.history)),
@@ -165,26 +156,19 @@ func (a *API) Routes() []Route {
 		row(wire.RaiseEpoch, Admin, serve(a, wire.RaiseEpoch, a.raiseEpoch)),
 		row(wire.Suspect, Campaign, serve(a, wire.Suspect, a.suspect)),
 		row(wire.Attributes, Observe, serve(a, wire.Attributes, a.attributes)),
-		row(wire.SetAttributes, Admin, serve(a, wire.SetAttributes, a.setAttributes)),
+		row(wire.ListAttributes, Observe, serve(a, wire.ListAttributes, a.listAttributes)),
+		set,
 	}
-	routes[len(routes)-1].Or = Campaign // for marks of what its candidates did
-	return routes
 }
 
-// standsFor returns the deployment, which never changes.
-func (a *API) standsFor(ctx context.Context) (string, error) {
-	a.mu.Lock()
-	known := a.deployment
-	a.mu.Unlock()
-	if known != "" {
-		return known, nil
+// servedDeployment returns the deployment of the store, which never changes.
+func (a *API) servedDeployment(ctx context.Context) (string, error) {
+	if known := a.deployment.Load(); known != nil {
+		return *known, nil
 	}
 	m, err := a.cfg.Store.Meta(ctx)
-	if err != nil {
-		return "", err
+	if err == nil {
+		a.deployment.Store(&m.Deployment)
 	}
-	a.mu.Lock()
-	a.deployment = m.Deployment
-	a.mu.Unlock()
-	return m.Deployment, nil
+	return m.Deployment, err
 }

@@ -1,17 +1,15 @@
-// Package storeapi serves lease.Store over HTTP, for store/remote: the routes of
-// package wire under /store/, which the service puts into its table.
+// Package storeapi serves lease.Store over HTTP, for store/remote: the routes of package wire
+// under /store/, which the service adds to its table. It is stateless: every instance answers
+// every call.
 //
-// It is stateless: any instance answers any call.
+// # Access
 //
-// # Who may what
+// A caller opens a session in its own name ([Config].Own). From then on only the owner of the
+// session may keep it alive, acquire and release with it, answer requests for it and close it.
+// The engine says who the owner is, never the caller. Rights to groups are checked as well
+// ([Config].May): campaign to acquire and release, observe to read, watch and list, step-down
+// to ask a leader, and admin to close the session of another, to raise the epoch and to set
+// attributes.
 //
-// Nobody is believed. A session is opened in the name of its caller ([Config].Own),
-// and from then on it is its owner's alone: to keep alive, to acquire and release
-// with, to answer for, to close. The owner of a session is what the engine says it
-// is, never what the caller says. Groups are checked besides ([Config].May): to
-// campaign for what is acquired and released, to observe what is read, watched and
-// listed, step-down for what is asked of a leader, and admin to close the session
-// of another, to raise the epoch, and to set attributes.
-//
-// A caller's record counts for its group and its version; the engine knows the rest.
+// Of a record that a caller sends only the group and the version are used.
 package storeapi

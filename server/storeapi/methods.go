@@ -1,10 +1,12 @@
 package storeapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/httpapi"
@@ -15,28 +17,20 @@ func (a *API) caps(ctx context.Context, v *visit, _ wire.Nothing) (wire.Welcome,
 	if err := v.may(Observe); err != nil {
 		return wire.Welcome{}, err
 	}
-	deployment, err := a.standsFor(ctx)
+	deployment, err := a.servedDeployment(ctx)
 	return wire.WelcomeOf(a.cfg.Store.Caps(), deployment), err
 }
 
 func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Session, error) {
-	options := in.Options()
-	scope := options.Scope
-	if err := errors.Join(lease.CheckCandidate(in.Candidate), options.Validate()); err != nil {
+	o, ttl := in.Options(), wire.Duration(in.TTL)
+	err := cmp.Or(lease.CheckCandidate(in.Candidate), o.Validate(), v.own(in.Candidate.ID), v.may(Campaign, o.Scope...))
+	if err == nil && a.cfg.Policy != nil {
+		err = before(a.cfg.Policy.Opens(ctx, in.Candidate.ID, ttl, o))
+	}
+	if err != nil {
 		return wire.Session{}, err
 	}
-	if err := v.own(in.Candidate.ID); err != nil {
-		return wire.Session{}, err
-	}
-	if err := v.may(Campaign, scope...); err != nil {
-		return wire.Session{}, err
-	}
-	if a.cfg.Policy != nil {
-		if err := a.cfg.Policy.Opens(ctx, in.Candidate.ID, wire.Duration(in.TTL), options); err != nil {
-			return wire.Session{}, before(err)
-		}
-	}
-	s, err := a.cfg.Store.Open(ctx, in.Candidate, wire.Duration(in.TTL), options)
+	s, err := a.cfg.Store.Open(ctx, in.Candidate, ttl, o)
 	if err != nil {
 		return wire.Session{}, err
 	}
@@ -47,113 +41,101 @@ func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Sessio
 	return wire.SessionOf(s), nil
 }
 
-// session shows a session to those who may observe all that it stands for.
+// session shows a session to a caller that may observe everything in its scope.
 func (a *API) session(ctx context.Context, v *visit, in wire.SessionCall) (wire.Session, error) {
-	v.heard.Session = in.Session
-	s, err := a.living(ctx, in.Session)
-	if err != nil {
-		return wire.Session{}, err
+	s, err := v.find(ctx, in.Session, a.cfg.Store.Session)
+	if err == nil {
+		err = v.may(Observe, s.Scope...)
 	}
-	if err := v.may(Observe, s.Scope...); err != nil {
+	if err != nil {
 		return wire.Session{}, err
 	}
 	return wire.SessionOf(s), nil
 }
 
-// keepAlive needs the right to all that the session stands for: who lost one must not keep
-// what it leads by it. Groups that it does not stand for are read as by an observer.
+// keepAlive needs the right to everything in the scope of the session: a caller that lost a
+// right must not keep what it leads. Reading groups outside the scope needs the right to
+// observe them.
 func (a *API) keepAlive(ctx context.Context, v *visit, in wire.KeepAliveCall) (wire.Beat, error) {
 	s, err := v.owned(ctx, in.Session)
+	if err == nil {
+		err = v.may(Campaign, s.Scope...)
+	}
+	if other := slices.DeleteFunc(slices.Clone(in.Groups), s.Scope.Covers); err == nil && len(other) > 0 {
+		err = v.may(Observe, other...)
+	}
 	if err != nil {
 		return wire.Beat{}, err
-	}
-	if err := v.may(Campaign, s.Scope...); err != nil {
-		return wire.Beat{}, err
-	}
-	if other := slices.DeleteFunc(slices.Clone(in.Groups), s.Scope.Covers); len(other) > 0 {
-		if err := v.may(Observe, other...); err != nil {
-			return wire.Beat{}, err
-		}
 	}
 	b, err := a.cfg.Store.KeepAlive(ctx, in.Session, in.Groups...)
 	return wire.BeatOf(b), err
 }
 
-// close is the owner's, or by force that of an admin of all that the session
-// stands for.
-func (a *API) close(ctx context.Context, v *visit, in wire.CloseCall) (wire.Nothing, error) {
-	if err := checkReason(in.Reason); err != nil {
-		return wire.Nothing{}, err
+// close is for the owner of the session, or for an admin of everything in its scope.
+func (a *API) close(ctx context.Context, v *visit, in wire.CloseCall) (none wire.Nothing, err error) {
+	if err := v.reason(in.Reason); err != nil {
+		return none, err
 	}
-	v.heard.Reason = string(in.Reason)
-	_, err := v.owned(ctx, in.Session)
+	_, err = v.owned(ctx, in.Session)
 	var denied deniedError
 	switch {
 	case errors.Is(err, lease.ErrSessionDead):
-		return wire.Nothing{}, nil
+		return none, nil
 	case errors.As(err, &denied):
-		s, lost := a.living(ctx, in.Session)
-		if errors.Is(lost, lease.ErrSessionDead) {
-			return wire.Nothing{}, err // of another's sessions not even that is told
+		s, lost := a.cfg.Store.Session(ctx, in.Session)
+		if lost != nil && !errors.Is(lost, lease.ErrSessionDead) {
+			return none, before(lost)
 		}
-		if lost != nil {
-			return wire.Nothing{}, before(lost)
-		}
-		if v.may(Admin, s.Scope...) != nil {
-			return wire.Nothing{}, err
+		// A caller without the right does not learn whether the session of another has ended.
+		if lost != nil || v.may(Admin, s.Scope...) != nil {
+			return none, err
 		}
 	case err != nil:
-		return wire.Nothing{}, err
+		return none, err
 	}
-	return wire.Nothing{}, a.cfg.Store.Close(ctx, in.Session, in.Reason, wire.LeaseSeen(in.Seen)...)
+	return none, a.cfg.Store.Close(ctx, in.Session, in.Reason, wire.Each(in.Seen, wire.Seen.Lease)...)
 }
 
 func (a *API) acquire(ctx context.Context, v *visit, in wire.AcquireCall) (wire.RecordsAnswer, error) {
 	session, seen, groups, err := v.batch(ctx, in.Session, in.Seen)
+	if err == nil {
+		err = v.begins(ctx, session, groups...)
+	}
 	if err != nil {
 		return wire.RecordsAnswer{}, err
 	}
-	if err := v.begins(ctx, session, groups...); err != nil {
-		return wire.RecordsAnswer{}, err
-	}
-	granted, err := a.cfg.Store.Acquire(ctx, in.Session, seen...)
-	if err != nil {
-		return wire.RecordsAnswer{}, err
-	}
-	v.heard.Token = uint64(granted[0].Token)
-	return wire.RecordsAnswer{Records: wire.RecordsOf(granted)}, nil
+	return v.records(a.cfg.Store.Acquire(ctx, in.Session, seen...))
 }
 
 func (a *API) release(ctx context.Context, v *visit, in wire.ReleaseCall) (wire.RecordsAnswer, error) {
-	if err := checkReason(in.Reason); err != nil {
+	if err := v.reason(in.Reason); err != nil {
 		return wire.RecordsAnswer{}, err
 	}
-	v.heard.Reason = string(in.Reason)
 	_, held, groups, err := v.batch(ctx, in.Session, in.Held)
+	if err == nil {
+		err = a.succeeds(ctx, v, in.To, groups)
+	}
 	if err != nil {
 		return wire.RecordsAnswer{}, err
 	}
-	if err := a.succeeds(ctx, v, in.To, groups); err != nil {
-		return wire.RecordsAnswer{}, err
+	return v.records(a.cfg.Store.Release(ctx, in.Session, in.To, in.Reason, held...))
+}
+
+// records answers with records that were granted or released.
+func (v *visit) records(all []lease.Record, err error) (wire.RecordsAnswer, error) {
+	if err == nil {
+		v.heard.Token = uint64(all[0].Token)
 	}
-	released, err := a.cfg.Store.Release(ctx, in.Session, in.To, in.Reason, held...)
-	if err != nil {
-		return wire.RecordsAnswer{}, err
-	}
-	v.heard.Token = uint64(released[0].Token)
-	return wire.RecordsAnswer{Records: wire.RecordsOf(released)}, nil
+	return wire.RecordsAnswer{Records: all}, err
 }
 
 // batch checks records that the owner of a session acquires or releases.
 func (v *visit) batch(ctx context.Context, id lease.SessionID, seen []wire.Seen) (lease.Session, []lease.Record, []string, error) {
-	records := wire.LeaseSeen(seen)
+	records := wire.Each(seen, wire.Seen.Lease)
 	if err := lease.CheckBatch(v.cfg.Store.Caps(), records); err != nil {
 		return lease.Session{}, nil, nil, err
 	}
-	groups := make([]string, len(records))
-	for i, r := range records {
-		groups[i] = r.Group
-	}
+	groups := wire.Each(records, func(r lease.Record) string { return r.Group })
 	session, err := v.owned(ctx, id)
 	if err == nil {
 		err = v.may(Campaign, groups...)
@@ -161,7 +143,7 @@ func (v *visit) batch(ctx context.Context, id lease.SessionID, seen []wire.Seen)
 	return session, records, groups, err
 }
 
-// succeeds checks that groups may be handed to the session, if to one at all.
+// succeeds checks that the session, if there is one, may take the groups over.
 func (a *API) succeeds(ctx context.Context, v *visit, to lease.SessionID, groups []string) error {
 	switch {
 	case to == "":
@@ -191,156 +173,159 @@ func (a *API) succeeds(ctx context.Context, v *visit, to lease.SessionID, groups
 	return nil
 }
 
-// living reads a session from the engine.
-func (a *API) living(ctx context.Context, id lease.SessionID) (lease.Session, error) {
-	if !plausible(id) {
-		return lease.Session{}, fmt.Errorf("session %.64q never was: %w", id, lease.ErrSessionDead)
-	}
-	return a.cfg.Store.Session(ctx, id)
-}
-
-// plausible: engines make ids of these, and nothing else gets into a key.
+// plausible reports whether an engine can have made the id. Nothing else may become part of
+// a key.
 func plausible(id lease.SessionID) bool {
-	const most = 128
-	if len(id) == 0 || len(id) > most {
-		return false
-	}
-	for _, c := range []byte(id) {
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_', c == '.', c == ':':
-		default:
-			return false
-		}
-	}
-	return true
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:"
+	return len(id) > 0 && len(id) <= 128 && strings.Trim(string(id), letters) == ""
 }
 
-// checkReason keeps what is written into a group's history short and plain.
-func checkReason(why lease.Reason) error {
+// reason checks a reason, which becomes part of the history of groups.
+func (v *visit) reason(why lease.Reason) error {
 	if why != "" && !lease.ValidName(string(why)) {
 		return &lease.ArgumentError{Field: "reason", Value: string(why), Rule: "a short word, such as resigned"}
 	}
+	v.heard.Reason = string(why)
 	return nil
 }
 
-// ask reaches only those who stand for the group: a right to one group must not
-// fill the few places of another's leader.
-func (a *API) ask(ctx context.Context, v *visit, in wire.AskCall) (wire.Nothing, error) {
+// ask reaches only sessions that may lead the group: the right to one group must not be
+// enough to fill the queue of another group's leader.
+func (a *API) ask(ctx context.Context, v *visit, in wire.AskCall) (none wire.Nothing, err error) {
 	r := in.Request.Lease()
 	if err := r.Validate(); err != nil {
-		return wire.Nothing{}, err
+		return none, err
 	}
 	v.heard.Session, v.heard.Token, v.heard.Reason = in.Session, uint64(r.Token), r.Reason
 	if err := v.may(StepDown, r.Group); err != nil {
-		return wire.Nothing{}, err
+		return none, err
 	}
-	s, err := a.living(ctx, in.Session)
+	s, err := v.find(ctx, in.Session, a.cfg.Store.Session)
 	if err != nil {
-		return wire.Nothing{}, before(err)
+		return none, before(err)
 	}
 	v.heard.Candidate = s.Candidate.ID
 	if !s.Scope.Covers(r.Group) {
-		return wire.Nothing{}, &lease.ArgumentError{Field: "request group", Value: r.Group, Rule: "the session does not stand for it"}
+		return none, &lease.ArgumentError{Field: "request group", Value: r.Group, Rule: "the session does not stand for it"}
 	}
-	return wire.Nothing{}, a.cfg.Store.Ask(ctx, in.Session, r)
+	return none, a.cfg.Store.Ask(ctx, in.Session, r)
 }
 
-func (a *API) answer(ctx context.Context, v *visit, in wire.AnswerCall) (wire.Nothing, error) {
+func (a *API) answer(ctx context.Context, v *visit, in wire.AnswerCall) (none wire.Nothing, err error) {
 	out := lease.Answer{Outcome: in.Outcome, Detail: in.Detail}
-	if err := errors.Join(out.Validate(), lease.CheckRequestID(in.Request)); err != nil {
-		return wire.Nothing{}, err
+	if err = errors.Join(out.Validate(), lease.CheckRequestID(in.Request)); err == nil {
+		_, err = v.owned(ctx, in.Session)
 	}
-	if _, err := v.owned(ctx, in.Session); err != nil {
-		return wire.Nothing{}, err
+	if err != nil {
+		return none, err
 	}
-	return wire.Nothing{}, a.cfg.Store.Answer(ctx, in.Session, in.Request, out)
+	return none, a.cfg.Store.Answer(ctx, in.Session, in.Request, out)
 }
 
-func (a *API) answered(ctx context.Context, v *visit, in wire.AnsweredCall) (wire.AnsweredAnswer, error) {
+func (a *API) answered(ctx context.Context, v *visit, in wire.AnsweredCall) (out lease.Answer, err error) {
 	if err := v.may(StepDown); err != nil {
-		return wire.AnsweredAnswer{}, err
+		return out, err
 	}
 	if !plausible(in.Session) {
-		return wire.AnsweredAnswer{}, lease.ErrSessionDead
+		return out, lease.ErrSessionDead
 	}
-	out, err := a.cfg.Store.Answered(ctx, in.Session, in.Request)
-	return wire.AnsweredAnswer(out), err
+	return a.cfg.Store.Answered(ctx, in.Session, in.Request)
 }
 
 func (a *API) read(ctx context.Context, v *visit, in wire.ReadCall) (wire.View, error) {
-	if err := lease.CheckGroup(in.Group); err != nil {
-		return wire.View{}, err
-	}
-	if err := v.may(Observe, in.Group); err != nil {
+	if err := v.observe(in.Group); err != nil {
 		return wire.View{}, err
 	}
 	view, err := a.cfg.Store.Read(ctx, in.Group)
 	return wire.ViewOf(view), err
 }
 
+// observe checks the right to observe a group.
+func (v *visit) observe(group string) error {
+	return cmp.Or(lease.CheckGroup(group), v.may(Observe, group))
+}
+
 func (a *API) groups(ctx context.Context, v *visit, in wire.ListCall) (wire.GroupsAnswer, error) {
-	if err := v.list(in); err != nil {
+	if err := v.list(in.Scope); err != nil {
 		return wire.GroupsAnswer{}, err
 	}
 	views, err := a.cfg.Store.Groups(ctx, in.Scope, lease.Page{After: in.After, Limit: in.Limit})
-	return wire.GroupsAnswer{Groups: wire.ViewsOf(views)}, err
+	return wire.GroupsAnswer{Groups: wire.Each(views, wire.ViewOf)}, err
 }
 
 func (a *API) sessions(ctx context.Context, v *visit, in wire.ListCall) (wire.SessionsAnswer, error) {
-	if err := v.list(in); err != nil {
+	if err := v.list(in.Scope); err != nil {
 		return wire.SessionsAnswer{}, err
 	}
 	sessions, err := a.cfg.Store.Sessions(ctx, in.Scope, lease.Page{After: in.After, Limit: in.Limit})
-	return wire.SessionsAnswer{Sessions: wire.SessionsOf(sessions)}, err
+	return wire.SessionsAnswer{Sessions: wire.Each(sessions, wire.SessionOf)}, err
 }
 
-func (v *visit) list(in wire.ListCall) error {
-	if err := lease.Scope(in.Scope).Validate(); err != nil {
-		return err
-	}
-	return v.may(Observe, in.Scope...)
+// list checks the right to observe everything in the scope.
+func (v *visit) list(scope lease.Scope) error {
+	return cmp.Or(scope.Validate(), v.may(Observe, scope...))
 }
 
 func (a *API) history(ctx context.Context, v *visit, in wire.HistoryCall) (wire.HistoryAnswer, error) {
-	if err := lease.CheckGroup(in.Group); err != nil {
-		return wire.HistoryAnswer{}, err
-	}
-	if err := v.may(Observe, in.Group); err != nil {
+	if err := v.observe(in.Group); err != nil {
 		return wire.HistoryAnswer{}, err
 	}
 	terms, err := a.cfg.Store.History(ctx, in.Group, lease.Page{After: in.After, Limit: in.Limit})
-	return wire.HistoryAnswer{Terms: wire.TermsOf(terms)}, err
+	return wire.HistoryAnswer{Terms: terms}, err
 }
 
-func (a *API) meta(ctx context.Context, v *visit, _ wire.Nothing) (wire.MetaAnswer, error) {
+func (a *API) meta(ctx context.Context, v *visit, _ wire.Nothing) (lease.Meta, error) {
 	if err := v.may(Observe); err != nil {
-		return wire.MetaAnswer{}, err
+		return lease.Meta{}, err
 	}
-	m, err := a.cfg.Store.Meta(ctx)
-	return wire.MetaAnswer(m), err
+	return a.cfg.Store.Meta(ctx)
 }
 
-func (a *API) raiseEpoch(ctx context.Context, v *visit, in wire.EpochCall) (wire.MetaAnswer, error) {
+func (a *API) raiseEpoch(ctx context.Context, v *visit, in wire.EpochCall) (lease.Meta, error) {
 	if err := v.may(Admin, "*"); err != nil {
-		return wire.MetaAnswer{}, err
+		return lease.Meta{}, err
 	}
-	m, err := a.cfg.Store.RaiseEpoch(ctx, in.To)
-	return wire.MetaAnswer(m), err
+	return a.cfg.Store.RaiseEpoch(ctx, in.To)
 }
 
-func (a *API) suspect(ctx context.Context, v *visit, in wire.SuspectCall) (wire.Nothing, error) {
-	if err := errors.Join(lease.CheckGroup(in.Group), lease.CheckToken(in.Seen)); err != nil {
-		return wire.Nothing{}, err
-	}
-	if err := v.may(Campaign, in.Group); err != nil {
-		return wire.Nothing{}, err
+func (a *API) suspect(ctx context.Context, v *visit, in wire.SuspectCall) (none wire.Nothing, err error) {
+	if err := cmp.Or(lease.CheckGroup(in.Group), lease.CheckToken(in.Seen), v.may(Campaign, in.Group)); err != nil {
+		return none, err
 	}
 	if err := a.cfg.Store.Suspect(ctx, in.Group, in.Seen); err != nil || a.cfg.Suspected == nil {
-		return wire.Nothing{}, err
+		return none, err
 	}
 	// A late report changes nothing.
 	if m, err := a.cfg.Store.Meta(ctx); err == nil && m.Rewound {
 		a.cfg.Suspected(in.Group, in.Seen)
 	}
-	return wire.Nothing{}, nil
+	return none, nil
+}
+
+func (a *API) attributes(ctx context.Context, v *visit, in wire.AttributesCall) (lease.Attributes, error) {
+	if err := cmp.Or(lease.Attributes{Name: in.Name}.Validate(), v.mayRead(subjectOf(in.Name))); err != nil {
+		return lease.Attributes{}, err
+	}
+	return a.cfg.Store.Attributes(ctx, in.Name)
+}
+
+// listAttributes needs the right to observe every group with the prefix, or all groups if the
+// prefix is not that of groups.
+func (a *API) listAttributes(ctx context.Context, v *visit, in wire.ListAttributesCall) (wire.AttributesAnswer, error) {
+	scope := "*"
+	if group, ok := strings.CutPrefix(in.Prefix, "group/"); ok {
+		scope = group + "*"
+	}
+	if err := cmp.Or(lease.Attributes{Name: in.Prefix}.Validate(), v.may(Observe, scope)); err != nil {
+		return wire.AttributesAnswer{}, err
+	}
+	all, err := a.cfg.Store.ListAttributes(ctx, in.Prefix, lease.Page{After: in.After, Limit: in.Limit})
+	return wire.AttributesAnswer{Attributes: all}, err
+}
+
+func (a *API) setAttributes(ctx context.Context, v *visit, in lease.Attributes) (lease.Attributes, error) {
+	if err := cmp.Or(in.Validate(), v.mayWrite(subjectOf(in.Name))); err != nil {
+		return lease.Attributes{}, err
+	}
+	return a.cfg.Store.SetAttributes(ctx, in)
 }

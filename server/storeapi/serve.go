@@ -13,7 +13,7 @@ import (
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
-// visit is one call being served: who asks, and what is to be heard of it.
+// visit is one call: the request, and what the audit log will say about it.
 type visit struct {
 	*API
 	r      *http.Request
@@ -21,7 +21,7 @@ type visit struct {
 	heard  Heard
 }
 
-// deniedError is the verdict of Own or May.
+// deniedError is a refusal by Own or May.
 type deniedError struct{ error }
 
 func (e deniedError) Unwrap() error { return e.error }
@@ -31,7 +31,7 @@ type beforeError struct{ error }
 
 func (e beforeError) Unwrap() error { return e.error }
 
-// own checks that the caller may speak as the candidate.
+// own checks that the caller may act as the candidate.
 func (v *visit) own(candidate string) error {
 	v.heard.Candidate = candidate
 	if err := v.cfg.Own(v.r, candidate); err != nil {
@@ -49,22 +49,27 @@ func (v *visit) may(right Right, scope ...string) error {
 	return nil
 }
 
-// owned checks that the session is the caller's.
-func (v *visit) owned(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+// find reads a session.
+func (v *visit) find(ctx context.Context, id lease.SessionID, read func(context.Context, lease.SessionID) (lease.Session, error)) (lease.Session, error) {
 	v.heard.Session = id
 	if !plausible(id) {
-		return lease.Session{}, fmt.Errorf("session %.64q never was: %w", id, lease.ErrSessionDead)
+		return lease.Session{}, fmt.Errorf("no session has the id %.64q: %w", id, lease.ErrSessionDead)
 	}
-	s, err := v.cfg.Session(ctx, id)
+	return read(ctx, id)
+}
+
+// owned returns the session if the caller owns it.
+func (v *visit) owned(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+	s, err := v.find(ctx, id, v.cfg.Session)
 	if err != nil {
 		return s, before(err)
 	}
 	return s, v.own(s.Candidate.ID)
 }
 
-// begins checks that the session may begin to lead the groups. A batch of which some may
-// not be led is a conflict that shows nothing: its caller tries them one by one, and learns
-// which, while the others are not held up.
+// begins checks that the session may begin to lead the groups. If some groups of a batch may
+// not be led, the answer is a conflict without records: the caller then tries the groups one
+// by one and learns which of them are refused.
 func (v *visit) begins(ctx context.Context, s lease.Session, groups ...string) error {
 	if v.cfg.Policy == nil {
 		return nil
@@ -102,7 +107,7 @@ func serve[In, Out any](a *API, m wire.Method, f func(context.Context, *visit, I
 			}
 			ctx, cancel := context.WithTimeout(r.Context(), patience)
 			defer cancel()
-			if err := a.meant(ctx, r); err != nil {
+			if err := a.checkDeployment(ctx, r); err != nil {
 				return out, err
 			}
 			return f(ctx, v, in)
@@ -116,21 +121,19 @@ func serve[In, Out any](a *API, m wire.Method, f func(context.Context, *visit, I
 	}
 }
 
-// meant checks that the caller speaks to the right deployment.
-func (a *API) meant(ctx context.Context, r *http.Request) error {
+// checkDeployment refuses a call that names another deployment.
+func (a *API) checkDeployment(ctx context.Context, r *http.Request) error {
 	meant := r.Header.Get(wire.DeploymentHeader)
 	if meant == "" {
 		return nil
 	}
-	here, err := a.standsFor(ctx)
+	here, err := a.servedDeployment(ctx)
 	if err != nil {
 		return before(err)
 	}
 	if meant != here {
-		return &httpapi.Problem{
-			Status: http.StatusMisdirectedRequest, Code: wire.CodeDeployment,
-			Detail: fmt.Sprintf("this service stands for deployment %q, not %.64q: ask another instance; if all say so the store was replaced, and the client must be started again", here, meant),
-		}
+		return httpapi.Refuse(http.StatusMisdirectedRequest, wire.CodeDeployment,
+			"this service serves deployment %q, not %.64q: ask another instance; if all instances say so, the store was replaced: restart the client", here, meant)
 	}
 	return nil
 }
@@ -147,7 +150,7 @@ func timeout(r *http.Request) (time.Duration, error) {
 	return min(wire.Duration(ms), maxCall), nil
 }
 
-// report tells of what changed something, and of what was denied.
+// report tells Heard about a call that changed something or was denied.
 func (v *visit) report(err error) {
 	var denied deniedError
 	if v.cfg.Heard == nil || v.method.Repeatable() && !errors.As(err, &denied) {
@@ -157,7 +160,7 @@ func (v *visit) report(err error) {
 	v.cfg.Heard(v.r, v.heard)
 }
 
-// problem says an error to the caller.
+// problem returns the answer for an error.
 func problem(m wire.Method, err error) *httpapi.Problem {
 	var said *httpapi.Problem
 	var denied deniedError
@@ -166,9 +169,9 @@ func problem(m wire.Method, err error) *httpapi.Problem {
 	case errors.As(err, &said):
 		return said
 	case errors.As(err, &denied):
-		return &httpapi.Problem{Status: http.StatusForbidden, Code: "denied", Detail: err.Error()}
+		return httpapi.Refuse(http.StatusForbidden, "denied", "%v", err)
 	case errors.As(err, &early):
-		return &httpapi.Problem{Status: http.StatusServiceUnavailable, Code: wire.CodeUnavailable, Detail: err.Error(), Retryable: true, RetryAfter: time.Second}
+		return httpapi.Refuse(http.StatusServiceUnavailable, wire.CodeUnavailable, "%v", err).Retry(time.Second)
 	}
 	p := wire.ProblemOf(m, err)
 	out := &httpapi.Problem{Status: p.Status, Code: p.Code, Detail: p.Detail, Retryable: p.Retryable, More: map[string]any{}}
@@ -182,10 +185,4 @@ func problem(m wire.Method, err error) *httpapi.Problem {
 		out.More["field"], out.More["value"], out.More["rule"] = p.Field, p.Value, p.Rule
 	}
 	return out
-}
-
-// line says it in a stream.
-func line(m wire.Method, err error) wire.Line {
-	p := wire.ProblemOf(m, err)
-	return wire.Line{Problem: &p}
 }

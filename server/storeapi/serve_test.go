@@ -76,7 +76,7 @@ func TestStopping(t *testing.T) {
 		}
 		last = err
 	}
-	if last == nil || !strings.Contains(last.Error(), "stops") || lease.Definite(last) {
+	if last == nil || !strings.Contains(last.Error(), "stopping") || lease.Definite(last) {
 		t.Errorf("it ended with %v", last)
 	}
 	for _, err := range s.Watch(t.Context(), lease.Scope{"g"}) {

@@ -2,6 +2,7 @@ package storeapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,23 +20,22 @@ const (
 	minHeartbeat     = 100 * time.Millisecond
 	maxHeartbeat     = 15 * time.Second
 	defaultWrite     = 10 * time.Second
-	// recheck is how often a stream asks whether it is still allowed.
+	// recheck is how often a stream checks that it is still allowed.
 	recheck = 5 * time.Second
-	// ahead is how many updates are taken from the engine before they are written,
-	// so that many of them make one write.
+	// ahead is how many updates are read before they are written, so that one write can
+	// carry many.
 	ahead = 64
 )
 
-var errStopping = errors.New("this instance of the service stops: watch at another")
+var errStopping = errors.New("this instance of the service is stopping: start the watch at another instance")
 
-// watched is what an engine's watch yields.
+// watched is what the watch of an engine yields.
 type watched struct {
 	lease.Update
 	err error
 }
 
-// watch streams until its caller leaves, the engine's watch ends, or the service
-// stops.
+// watch streams until the caller leaves, the watch of the engine ends, or the service stops.
 func (a *API) watch(w http.ResponseWriter, r *http.Request) {
 	v := &visit{API: a, r: r, method: wire.Watch, heard: Heard{Method: wire.Watch}}
 	in, err := a.beginWatch(w, v)
@@ -68,10 +68,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request) {
 	if !out.h2 {
 		w.Header().Set("Connection", "close") // its write deadline must not outlive it
 	}
-	heartbeat := wire.Duration(in.Heartbeat)
-	if heartbeat == 0 {
-		heartbeat = defaultHeartbeat
-	}
+	heartbeat := cmp.Or(wire.Duration(in.Heartbeat), defaultHeartbeat)
 	a.stream(ctx, v, in.Scope, out, updates, min(max(heartbeat, minHeartbeat), maxHeartbeat))
 }
 
@@ -81,10 +78,10 @@ func (a *API) beginWatch(w http.ResponseWriter, v *visit) (in wire.WatchCall, er
 	}
 	ctx, cancel := context.WithTimeout(v.r.Context(), defaultCall)
 	defer cancel()
-	if err := a.meant(ctx, v.r); err != nil {
+	if err := a.checkDeployment(ctx, v.r); err != nil {
 		return in, err
 	}
-	return in, v.list(wire.ListCall{Scope: in.Scope})
+	return in, v.list(in.Scope)
 }
 
 func (a *API) stream(ctx context.Context, v *visit, scope lease.Scope, out *lines, updates <-chan watched, heartbeat time.Duration) {
@@ -92,7 +89,7 @@ func (a *API) stream(ctx context.Context, v *visit, scope lease.Scope, out *line
 	defer ticker.Stop()
 	look := time.NewTicker(recheck)
 	defer look.Stop()
-	// The first says that the stream has begun.
+	// The first line tells the client that the stream has begun.
 	next := wire.Line{Heartbeat: true}
 	for {
 		if out.add(next) != nil || len(updates) == 0 && out.flush() != nil || next.Problem != nil {
@@ -102,23 +99,20 @@ func (a *API) stream(ctx context.Context, v *visit, scope lease.Scope, out *line
 		case <-ctx.Done():
 			return
 		case <-a.cfg.Stopping:
-			next = line(wire.Watch, errStopping)
-			continue
+			next = failed(errStopping)
 		case <-ticker.C:
 			next = wire.Line{Heartbeat: true}
-			continue
 		case <-look.C:
 			if v.may(Observe, scope...) != nil {
 				return // the next watch is told why
 			}
 			next = wire.Line{Heartbeat: true}
-			continue
 		case got, ok := <-updates:
 			switch {
 			case !ok:
-				next = line(wire.Watch, errors.New("the engine's watch ended"))
+				next = failed(errors.New("the watch of the engine ended"))
 			case got.err != nil:
-				next = line(wire.Watch, got.err)
+				next = failed(got.err)
 			default:
 				next = wire.LineOf(got.Update)
 			}
@@ -126,7 +120,13 @@ func (a *API) stream(ctx context.Context, v *visit, scope lease.Scope, out *line
 	}
 }
 
-// lines writes several at once.
+// failed is the line that ends a stream.
+func failed(err error) wire.Line {
+	p := wire.ProblemOf(wire.Watch, err)
+	return wire.Line{Problem: &p}
+}
+
+// lines collects lines and writes several at once.
 type lines struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
@@ -135,7 +135,7 @@ type lines struct {
 	buffer  bytes.Buffer
 }
 
-// enough is when what has gathered is written although more follows.
+// enough is how many bytes are collected before they are written.
 const enough = 64 << 10
 
 func (l *lines) add(line wire.Line) error {
@@ -152,14 +152,14 @@ func (l *lines) flush() error {
 	if l.buffer.Len() == 0 {
 		return nil
 	}
-	// The server's deadline is that of a call; a stream has one for each write.
+	// The deadline of the server is for a whole call; a stream needs one for each write.
 	_ = l.control.SetWriteDeadline(time.Now().Add(l.within))
 	if _, err := l.buffer.WriteTo(l.to); err != nil {
 		return err
 	}
 	err := l.control.Flush()
 	if l.h2 {
-		// There a deadline ends the stream when it passes, whether or not a write is waiting.
+		// HTTP/2 ends the stream when a deadline passes, even if no write is waiting.
 		_ = l.control.SetWriteDeadline(time.Time{})
 	}
 	return err

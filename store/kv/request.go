@@ -181,6 +181,30 @@ func decodeAttributes(i Item) (lease.Attributes, error) {
 	return a, err
 }
 
+// ListAttributes implements lease.Store.
+func (s *Store) ListAttributes(ctx context.Context, prefix string, p lease.Page) ([]lease.Attributes, error) {
+	limit, err := p.Size()
+	if err := errors.Join(err, lease.Attributes{Name: prefix}.Validate()); err != nil {
+		return nil, err
+	}
+	if s.ctx.Err() != nil {
+		return nil, ErrShutdown
+	}
+	sent := s.sends()
+	items, err := s.driver.List(ctx, attributesAt+prefix, attributesAt+p.After, limit)
+	if err != nil {
+		return nil, err
+	}
+	s.readSent(sent)
+	all := make([]lease.Attributes, len(items))
+	for i, item := range items {
+		if all[i], err = decodeAttributes(item); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
 // Rules implements lease.Ruled. The version is read first: a rule that changes before it is
 // read makes the version old, and nothing is granted under an old one.
 func (s *Store) Rules(ctx context.Context, names ...string) (uint64, []lease.Attributes, error) {

@@ -62,6 +62,7 @@ func bent() map[storetest.Promise]func(lease.Store) lease.Store {
 		storetest.ListsInOrder:       func(s lease.Store) lease.Store { return unordered{s} },
 		storetest.HistoryReaches:     func(s lease.Store) lease.Store { return shortHistory{s} },
 		storetest.AttributesCompared: func(s lease.Store) lease.Store { return lastWriterWins{s} },
+		storetest.AttributesListed:   func(s lease.Store) lease.Store { return unpagedAttributes{s} },
 		storetest.OneWinner:          func(s lease.Store) lease.Store { return twoWinners{s} },
 		storetest.EpochRaised:        func(s lease.Store) lease.Store { return forgetsEpoch{s} },
 		storetest.SuspectStops:       func(s lease.Store) lease.Store { return ignoresReports{s} },
@@ -433,6 +434,12 @@ func (s lastWriterWins) SetAttributes(ctx context.Context, seen lease.Attributes
 	}
 	seen.Version = now.Version
 	return s.Store.SetAttributes(ctx, seen)
+}
+
+type unpagedAttributes struct{ lease.Store }
+
+func (s unpagedAttributes) ListAttributes(ctx context.Context, prefix string, p lease.Page) ([]lease.Attributes, error) {
+	return s.Store.ListAttributes(ctx, prefix, lease.Page{Limit: p.Limit})
 }
 
 // twoWinners tells one who came too late that it won.

@@ -3,10 +3,12 @@ package remote
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/http/httptrace"
 	"strconv"
@@ -17,17 +19,18 @@ import (
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
-// maxAnswer bounds an answer: a page of a thousand views with all the metadata
-// that they may have.
+// maxAnswer bounds an answer: a page of a thousand views with the most metadata.
 const maxAnswer = 64 << 20
 
-// spoken is what a try has come to, if it is not an answer.
-type spoken int
+var errSlow = errors.New("no answer in time (stopped, cut off, or without an engine)")
+
+// result says what is known after one instance was asked.
+type result int
 
 const (
-	answered spoken = iota
-	unsent          // nothing was done there
-	silent          // it may have been done
+	answered result = iota
+	unsent          // the instance has done nothing
+	silent          // the instance may have made the call
 )
 
 // call makes a call and reads its answer.
@@ -42,7 +45,7 @@ func call[Out any](ctx context.Context, s *Store, m wire.Method, in any) (Out, e
 		ctx, cancel = context.WithTimeout(ctx, defaultCall)
 		defer cancel()
 	}
-	err = s.each(ctx, m, func(ctx context.Context, at, left int) (spoken, error) {
+	err = s.each(ctx, m, func(ctx context.Context, at, left int) (result, error) {
 		out = zero
 		return s.try(ctx, m, at, left, body, &out)
 	})
@@ -52,16 +55,13 @@ func call[Out any](ctx context.Context, s *Store, m wire.Method, in any) (Out, e
 	return out, nil
 }
 
-// each gives a call to one instance after the other until one has spoken, or until
-// nobody knows what became of a call that must not be repeated.
-func (s *Store) each(ctx context.Context, m wire.Method, try func(ctx context.Context, at, left int) (spoken, error)) error {
+// each asks one instance after the other until one answers. It stops early if the outcome is
+// unknown and the call must not be repeated.
+func (s *Store) each(ctx context.Context, m wire.Method, try func(ctx context.Context, at, left int) (result, error)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.ctx, func() { cancel(errShutdown) })()
-	s.mu.Lock()
-	first := s.preferred
-	s.mu.Unlock()
-	n := len(s.bases)
+	first, n := int(s.preferred.Load()), len(s.bases)
 	var errs []error
 	for i := range n {
 		if ctx.Err() != nil {
@@ -74,7 +74,7 @@ func (s *Store) each(ctx context.Context, m wire.Method, try func(ctx context.Co
 			return wrap(m, err)
 		}
 		if !errors.Is(context.Cause(ctx), context.Canceled) {
-			// The caller has not lost interest: the instance failed it.
+			// The caller did not cancel the call: the instance failed.
 			s.leave(at)
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", s.cfg.URLs[at], err))
@@ -95,26 +95,15 @@ func wrap(m wire.Method, err error) error {
 	return nil
 }
 
-func (s *Store) prefer(at int) {
-	s.mu.Lock()
-	s.preferred = at
-	s.mu.Unlock()
-}
+func (s *Store) prefer(at int) { s.preferred.Store(int64(at)) }
 
-// leave sees to it that the next call begins elsewhere, also when this one ends
-// here.
-func (s *Store) leave(at int) {
-	s.mu.Lock()
-	if s.preferred == at {
-		s.preferred = (at + 1) % len(s.bases)
-	}
-	s.mu.Unlock()
-}
+// leave makes the next call begin at another instance.
+func (s *Store) leave(at int) { s.preferred.CompareAndSwap(int64(at), int64((at+1)%len(s.bases))) }
 
-// try asks one instance. The time that is left is shared among those that have
-// not been asked: for a call that may be repeated until the answer, for any other
-// until there is a connection, because then it may have been sent.
-func (s *Store) try(ctx context.Context, m wire.Method, at, left int, body []byte, out any) (spoken, error) {
+// try asks one instance. It shares the time that is left with the instances that were not
+// asked yet. A call that may be repeated has its share until the answer; any other call until
+// there is a connection, because after that it may have been sent.
+func (s *Store) try(ctx context.Context, m wire.Method, at, left int, body []byte, out any) (result, error) {
 	deadline, _ := ctx.Deadline()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -127,40 +116,49 @@ func (s *Store) try(ctx context.Context, m wire.Method, at, left int, body []byt
 			patience.Stop()
 		}
 	}})
-	lane := s.calls
+	transport := s.calls
 	if m == wire.KeepAlive {
-		lane = s.beats
+		transport = s.beats
 	}
-	resp, err := s.send(ctx, lane, m, at, body)
-	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
-		if sent.Load() {
-			return silent, explain(err)
-		}
-		return unsent, explain(err)
+	resp, err := s.send(ctx, transport, m, at, body)
+	switch {
+	case err != nil && sent.Load():
+		return silent, explain(ctx, err)
+	case err != nil:
+		return unsent, explain(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	switch {
 	case err != nil:
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
-		return silent, explain(err)
+		return silent, explain(ctx, err)
 	case resp.StatusCode != http.StatusOK:
 		return refused(resp, answer)
 	}
 	if err := json.Unmarshal(answer, out); err != nil {
-		return silent, fmt.Errorf("its answer cannot be read: %w", err)
+		return silent, fmt.Errorf("decode its answer: %w", err)
 	}
 	return answered, nil
 }
 
-// send makes the request and waits for the head of its answer. It follows no
-// redirection: that would be a repetition, and would show others who we are.
-func (s *Store) send(ctx context.Context, lane *http.Transport, m wire.Method, at int, body []byte) (*http.Response, error) {
+// explain returns the cause of a failed request, in words where the error is not enough.
+func explain(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	var record tls.RecordHeaderError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return errSlow
+	case errors.As(err, &record):
+		return errors.New("it does not speak TLS: use a URL that begins with http://")
+	}
+	return err
+}
+
+// send makes the request and waits for the headers of the answer. It follows no redirect:
+// that would repeat the call, and would send the credentials to another server.
+func (s *Store) send(ctx context.Context, transport *http.Transport, m wire.Method, at int, body []byte) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.bases[at]+m.Path(), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -175,31 +173,36 @@ func (s *Store) send(ctx context.Context, lane *http.Transport, m wire.Method, a
 	if s.cfg.Bearer != nil {
 		token, err := s.cfg.Bearer(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("the bearer token cannot be had: %w", err)
+			return nil, fmt.Errorf("get the bearer token: %w", err)
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	return lane.RoundTrip(req)
+	return transport.RoundTrip(req)
 }
 
 // refused reads an answer other than 200.
-func refused(resp *http.Response, body []byte) (spoken, error) {
+func refused(resp *http.Response, body []byte) (result, error) {
 	var p wire.Problem
 	if mediaType(resp) != wire.ContentTypeProblem || json.Unmarshal(body, &p) != nil {
-		// Something between us and the service speaks for itself.
-		return silent, fmt.Errorf("answered %s, which is not of the service", resp.Status)
+		// A proxy between here and the service has answered.
+		return silent, fmt.Errorf("answered %s, but not as the service does", resp.Status)
 	}
 	p.Status = resp.StatusCode
 	return verdict(&p)
 }
 
-func verdict(p *wire.Problem) (spoken, error) {
+func mediaType(resp *http.Response) string {
+	t, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")) // "" if it cannot be parsed
+	return t
+}
+
+func verdict(p *wire.Problem) (result, error) {
 	if err := p.Definite(); err != nil {
 		return answered, err
 	}
 	switch {
 	case p.Code == wire.CodeNotAMember:
-		// A policy, not a permission: an operator may change it at any time.
+		// A policy and not a right: an operator may change it at any time.
 		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, lease.ErrBusy, p)
 	case p.Status == http.StatusUnauthorized:
 		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, lease.ErrUnauthenticated, p)

@@ -18,30 +18,24 @@ func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration,
 	a, err := call[wire.Session](ctx, s, wire.Open, in)
 	var bad *lease.ArgumentError
 	if errors.As(err, &bad) && bad.Field == "body" {
-		// A service of the version before knows no instances, and has done nothing.
+		// An older service does not know these fields and has refused the call.
 		in.Instance, in.Attempt, in.Fenced, in.Successor = "", "", false, false
 		a, err = call[wire.Session](ctx, s, wire.Open, in)
 	}
-	if err != nil {
-		return lease.Session{}, err
-	}
-	return a.Lease(), nil
+	return a.Lease(), err
 }
 
 // Session implements lease.Store.
 func (s *Store) Session(ctx context.Context, id lease.SessionID) (lease.Session, error) {
 	a, err := call[wire.Session](ctx, s, wire.FindSession, wire.SessionCall{Session: id})
-	if err != nil {
-		return lease.Session{}, err
-	}
-	return a.Lease(), nil
+	return a.Lease(), err
 }
 
 // KeepAlive implements lease.Store.
 func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
 	a, err := call[wire.Beat](ctx, s, wire.KeepAlive, wire.KeepAliveCall{Session: id, Groups: groups})
-	if err == nil && len(a.Records) != len(groups) {
-		err = fmt.Errorf("remote: keep-alive: %d records are answered for %d groups", len(a.Records), len(groups))
+	if err == nil {
+		err = count(wire.KeepAlive, a.Records, len(groups))
 	}
 	if err != nil {
 		return lease.Beat{}, err
@@ -51,30 +45,37 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...str
 
 // Close implements lease.Store.
 func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
-	_, err := call[wire.Nothing](ctx, s, wire.Close, wire.CloseCall{Session: id, Reason: why, Seen: wire.SeenAll(seen)})
+	_, err := call[wire.Nothing](ctx, s, wire.Close, wire.CloseCall{Session: id, Reason: why, Seen: wire.Each(seen, wire.SeenOf)})
 	return err
 }
 
 // Acquire implements lease.Store.
 func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
-	return s.records(ctx, wire.Acquire, wire.AcquireCall{Session: id, Seen: wire.SeenAll(seen)}, len(seen))
+	return s.records(ctx, wire.Acquire, wire.AcquireCall{Session: id, Seen: wire.Each(seen, wire.SeenOf)}, len(seen))
 }
 
 // Release implements lease.Store.
 func (s *Store) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
-	return s.records(ctx, wire.Release, wire.ReleaseCall{Session: id, Held: wire.SeenAll(held), To: to, Reason: why}, len(held))
+	return s.records(ctx, wire.Release, wire.ReleaseCall{Session: id, Held: wire.Each(held, wire.SeenOf), To: to, Reason: why}, len(held))
 }
 
-// records makes a call that answers with so many records.
+// records makes a call whose answer must have so many records.
 func (s *Store) records(ctx context.Context, m wire.Method, in any, want int) ([]lease.Record, error) {
 	a, err := call[wire.RecordsAnswer](ctx, s, m, in)
+	if err == nil {
+		err = count(m, a.Records, want)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if len(a.Records) != want {
-		return nil, fmt.Errorf("remote: %s: %d records are answered for %d", m, len(a.Records), want)
+	return a.Records, nil
+}
+
+func count(m wire.Method, got []lease.Record, want int) error {
+	if len(got) != want {
+		return fmt.Errorf("remote: %s: the answer has %d records, want %d", m, len(got), want)
 	}
-	return wire.LeaseRecords(a.Records), nil
+	return nil
 }
 
 // Ask implements lease.Store.
@@ -91,11 +92,7 @@ func (s *Store) Answer(ctx context.Context, id lease.SessionID, request string, 
 
 // Answered implements lease.Store.
 func (s *Store) Answered(ctx context.Context, id lease.SessionID, request string) (lease.Answer, error) {
-	a, err := call[wire.AnsweredAnswer](ctx, s, wire.Answered, wire.AnsweredCall{Session: id, Request: request})
-	if err != nil {
-		return lease.Answer{}, err
-	}
-	return lease.Answer(a), nil
+	return call[lease.Answer](ctx, s, wire.Answered, wire.AnsweredCall{Session: id, Request: request})
 }
 
 // Read implements lease.Store.
@@ -121,37 +118,23 @@ func (s *Store) Groups(ctx context.Context, scope lease.Scope, p lease.Page) ([]
 // Sessions implements lease.Store.
 func (s *Store) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.Session, error) {
 	a, err := call[wire.SessionsAnswer](ctx, s, wire.Sessions, wire.ListCall{Scope: scope, After: p.After, Limit: p.Limit})
-	if err != nil {
-		return nil, err
-	}
-	return wire.LeaseSessions(a.Sessions), nil
+	return wire.Each(a.Sessions, wire.Session.Lease), err
 }
 
 // History implements lease.Store.
 func (s *Store) History(ctx context.Context, group string, p lease.Page) ([]lease.Term, error) {
 	a, err := call[wire.HistoryAnswer](ctx, s, wire.History, wire.HistoryCall{Group: group, After: p.After, Limit: p.Limit})
-	if err != nil {
-		return nil, err
-	}
-	return wire.LeaseTerms(a.Terms), nil
+	return a.Terms, err
 }
 
 // Meta implements lease.Store.
 func (s *Store) Meta(ctx context.Context) (lease.Meta, error) {
-	a, err := call[wire.MetaAnswer](ctx, s, wire.Meta, wire.Nothing{})
-	if err != nil {
-		return lease.Meta{}, err
-	}
-	return lease.Meta(a), nil
+	return call[lease.Meta](ctx, s, wire.Meta, wire.Nothing{})
 }
 
 // RaiseEpoch implements lease.Store.
 func (s *Store) RaiseEpoch(ctx context.Context, to uint64) (lease.Meta, error) {
-	a, err := call[wire.MetaAnswer](ctx, s, wire.RaiseEpoch, wire.EpochCall{To: to})
-	if err != nil {
-		return lease.Meta{}, err
-	}
-	return lease.Meta(a), nil
+	return call[lease.Meta](ctx, s, wire.RaiseEpoch, wire.EpochCall{To: to})
 }
 
 // Suspect implements lease.Store.
@@ -162,18 +145,16 @@ func (s *Store) Suspect(ctx context.Context, group string, seen fence.Token) err
 
 // Attributes implements lease.Store.
 func (s *Store) Attributes(ctx context.Context, name string) (lease.Attributes, error) {
-	a, err := call[wire.AttributesBody](ctx, s, wire.Attributes, wire.AttributesCall{Name: name})
-	if err != nil {
-		return lease.Attributes{}, err
-	}
-	return a.Lease(), nil
+	return call[lease.Attributes](ctx, s, wire.Attributes, wire.AttributesCall{Name: name})
+}
+
+// ListAttributes implements lease.Store.
+func (s *Store) ListAttributes(ctx context.Context, prefix string, p lease.Page) ([]lease.Attributes, error) {
+	a, err := call[wire.AttributesAnswer](ctx, s, wire.ListAttributes, wire.ListAttributesCall{Prefix: prefix, After: p.After, Limit: p.Limit})
+	return a.Attributes, err
 }
 
 // SetAttributes implements lease.Store.
 func (s *Store) SetAttributes(ctx context.Context, seen lease.Attributes) (lease.Attributes, error) {
-	a, err := call[wire.AttributesBody](ctx, s, wire.SetAttributes, wire.AttributesOf(seen))
-	if err != nil {
-		return lease.Attributes{}, err
-	}
-	return a.Lease(), nil
+	return call[lease.Attributes](ctx, s, wire.SetAttributes, seen)
 }

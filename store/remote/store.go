@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurehq/tenure/lease"
@@ -24,34 +24,32 @@ type Config struct {
 	// TLS for https URLs: roots, and the client's certificate if that is its
 	// identity.
 	TLS *tls.Config
-	// Bearer returns the token that says who is asking, for each call anew, so
-	// that one that expires can be replaced. It must be quick: the call waits. It
-	// is sent over https and to loopback only. Optional.
+	// Bearer returns the caller's token. It is called for each call, so that an expired token
+	// can be replaced, and must be quick. The token is sent over https and to loopback only.
+	// Optional.
 	Bearer func(context.Context) (string, error)
-	// Heartbeat is how often a watch must give a sign of life; three of them in
-	// silence end it. From 100 ms to 15 s. Default 1 s, which is right for a TTL
-	// of 4 s and more.
+	// Heartbeat is how often a watch must send a line. Three heartbeats without a line end
+	// it. From 100 ms to 15 s. Default 1 s, which suits a TTL of 4 s and more.
 	Heartbeat time.Duration
 }
 
 const (
 	// defaultCall bounds calls whose context has no deadline.
 	defaultCall = 5 * time.Second
-	// dial bounds the making of a connection; a call waits for it only as long as
-	// its own deadline allows.
+	// dial bounds connecting, besides the deadline of the call.
 	dial             = 5 * time.Second
 	defaultHeartbeat = time.Second
 	minHeartbeat     = 100 * time.Millisecond
 	maxHeartbeat     = 15 * time.Second
-	// silence is how many heartbeats may be missing.
+	// silence is how many heartbeats may be missed.
 	silence = 3
 	// connections to one instance at a time, besides keep-alives and watches.
 	connections = 64
 )
 
-// ErrDenied: the service does not know who is asking (then the error is also a
-// lease.ErrUnauthenticated), or does not allow it (lease.ErrDenied). Nothing was done,
-// and a campaign ends with it.
+// ErrDenied: the service does not accept the credentials (the error is also a
+// lease.ErrUnauthenticated), or the caller lacks the right (lease.ErrDenied). Nothing was
+// done. It ends a campaign.
 var ErrDenied = errors.New("refused by the service")
 
 var errShutdown = errors.New("remote: the store was shut down")
@@ -67,15 +65,13 @@ type Store struct {
 	streams    *http.Transport
 	ctx        context.Context // ends with Shutdown
 	cancel     context.CancelFunc
-
-	mu        sync.Mutex
-	preferred int
+	preferred  atomic.Int64 // the instance to ask first
 }
 
 var _ lease.Store = (*Store)(nil)
 
-// Open asks the service what it can do and for its deployment. It fails within the
-// context's deadline (5 s if it has none) with what each instance said.
+// Open asks the service for its capabilities and its deployment. It fails within the
+// deadline of the context (5 s if it has none) with the error of each instance.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Heartbeat == 0 {
 		cfg.Heartbeat = defaultHeartbeat
@@ -89,11 +85,11 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.calls.MaxConnsPerHost = connections
 	welcome, err := call[wire.Welcome](ctx, s, wire.Caps, wire.Nothing{})
 	if err == nil && (welcome.Deployment == "" || welcome.Batch < 1 || welcome.MaxTTL < 1) {
-		err = fmt.Errorf("it answers caps of %+v: is it an election service?", welcome)
+		err = fmt.Errorf("it answered capabilities %+v; check that the URL is that of an election service", welcome)
 	}
 	if err != nil {
 		s.Shutdown()
-		return nil, fmt.Errorf("remote: opening %s: %w", strings.Join(cfg.URLs, ","), err)
+		return nil, fmt.Errorf("remote: open %s: %w", strings.Join(cfg.URLs, ","), err)
 	}
 	s.caps, s.deployment = welcome.Caps(), welcome.Deployment
 	return s, nil
@@ -113,7 +109,7 @@ func (s *Store) validate() error {
 		case u.Scheme == "http" && s.cfg.TLS != nil:
 			return &lease.ArgumentError{Field: "url", Value: raw, Rule: "must begin with https:// when TLS is set"}
 		case u.Scheme == "http" && s.cfg.Bearer != nil && !loopback(u.Hostname()):
-			return &lease.ArgumentError{Field: "url", Value: raw, Rule: "must begin with https:// when Bearer is set: the token would travel in the clear"}
+			return &lease.ArgumentError{Field: "url", Value: raw, Rule: "must begin with https:// when Bearer is set: the token would be sent unencrypted"}
 		}
 		s.bases = append(s.bases, strings.TrimSuffix(strings.TrimRight(u.String(), "/"), "/v1")+"/v1")
 	}
@@ -135,8 +131,8 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// transport speaks HTTP/1.1: a call that is given up takes its connection with it,
-// and none waits behind another on a connection that is dead.
+// transport uses HTTP/1.1: a cancelled call closes its connection, and no call waits behind
+// another on a dead connection.
 func transport(config *tls.Config) *http.Transport {
 	t := &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: dial, KeepAlive: 15 * time.Second}).DialContext,
@@ -151,8 +147,7 @@ func transport(config *tls.Config) *http.Transport {
 	return t
 }
 
-// Shutdown ends the calls under way and closes the connections. Sessions live on
-// until they expire.
+// Shutdown cancels all calls and closes the connections. Sessions live until they expire.
 func (s *Store) Shutdown() {
 	s.cancel()
 	for _, t := range []*http.Transport{s.calls, s.beats, s.streams} {

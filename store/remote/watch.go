@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,13 +17,12 @@ import (
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
-// maxLine bounds one line of a stream: a view with all the metadata that it may
-// have.
+// maxLine bounds one line of a stream: a view with the most metadata.
 const maxLine = 1 << 20
 
 var (
-	errSilent = errors.New("it fell silent: it is stopped or cut off")
-	errEnded  = errors.New("the stream ended without a word: it was probably stopped")
+	errSilent = errors.New("no heartbeat: the instance is stopped or cut off")
+	errEnded  = errors.New("the stream ended without a reason: the instance was probably stopped")
 )
 
 // Watch implements lease.Store.
@@ -62,8 +62,8 @@ func (s *Store) follow(ctx context.Context, scope lease.Scope) (*stream, error) 
 		return nil, wrap(wire.Watch, err)
 	}
 	var st *stream
-	err = s.each(ctx, wire.Watch, func(_ context.Context, at, _ int) (said spoken, err error) {
-		// On the context of the watch: the stream outlives this call.
+	err = s.each(ctx, wire.Watch, func(_ context.Context, at, _ int) (got result, err error) {
+		// The stream outlives this call, so it uses the context of the watch.
 		st = newStream(ctx, at, silence*s.cfg.Heartbeat)
 		defer func() {
 			if err != nil {
@@ -72,17 +72,14 @@ func (s *Store) follow(ctx context.Context, scope lease.Scope) (*stream, error) 
 		}()
 		resp, err := s.send(st.ctx, s.streams, wire.Watch, at, body) //nolint:bodyclose // the stream is read on, and closed by stop
 		if err != nil {
-			if cause := context.Cause(st.ctx); cause != nil {
-				err = cause
-			}
-			return silent, explain(err)
+			return silent, explain(st.ctx, err)
 		}
 		st.body = resp.Body
 		switch {
 		case resp.StatusCode != http.StatusOK:
 			answer, err := io.ReadAll(io.LimitReader(resp.Body, maxLine))
 			if err != nil {
-				return silent, explain(err)
+				return silent, explain(st.ctx, err)
 			}
 			return refused(resp, answer)
 		case mediaType(resp) != wire.ContentTypeStream:
@@ -93,9 +90,8 @@ func (s *Store) follow(ctx context.Context, scope lease.Scope) (*stream, error) 
 	return st, err
 }
 
-// stream is a watch at one instance. It is read as fast as it comes, and keeps of
-// each group and session the newest until that is taken: a slow consumer costs one
-// update for each.
+// stream is a watch at one instance. It is read at full speed. Of each group and session it
+// keeps the newest update until the consumer takes it.
 type stream struct {
 	at       int
 	patience time.Duration
@@ -127,7 +123,7 @@ func (st *stream) stop(why error) {
 	}
 }
 
-// read takes the lines in until the stream ends, and returns why it did.
+// read reads lines until the stream ends, and returns the cause.
 func (st *stream) read() error {
 	lines := bufio.NewScanner(st.body)
 	lines.Buffer(make([]byte, 0, 4096), maxLine)
@@ -135,7 +131,7 @@ func (st *stream) read() error {
 		st.alive.Reset(st.patience)
 		var line wire.Line
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			return fmt.Errorf("a line cannot be read: %w", err)
+			return fmt.Errorf("decode a line: %w", err)
 		}
 		if line.Problem != nil {
 			_, err := verdict(line.Problem)
@@ -149,13 +145,7 @@ func (st *stream) read() error {
 			st.put(u)
 		}
 	}
-	if cause := context.Cause(st.ctx); cause != nil {
-		return cause
-	}
-	if err := lines.Err(); err != nil {
-		return explain(err)
-	}
-	return errEnded
+	return explain(st.ctx, cmp.Or(lines.Err(), errEnded))
 }
 
 func (st *stream) put(u lease.Update) {
@@ -189,8 +179,8 @@ func (st *stream) rouse() {
 	}
 }
 
-// next waits for an update. What came before the service ended the stream is told
-// before that; what waits when the caller ends it, or when it fell silent, is not.
+// next waits for an update. It yields all updates that came before the service ended the
+// stream. It drops them if the caller ended the watch, or if heartbeats were missing.
 func (st *stream) next() (lease.Update, error) {
 	for {
 		st.mu.Lock()

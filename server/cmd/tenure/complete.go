@@ -61,7 +61,7 @@ func aGroup(ctx context.Context, s operator.Store, before []string, begin string
 	var out []string
 	led := make(map[string]bool)
 	scope := lease.Scope{begin + "*"}
-	for v, err := range s.Views(ctx, scope) {
+	for v, err := range s.Views(ctx, scope, "") {
 		if err != nil || len(out) == maxCompletions {
 			return out, err
 		}
@@ -69,9 +69,13 @@ func aGroup(ctx context.Context, s operator.Store, before []string, begin string
 			out = append(out, v.Group)
 		}
 	}
-	if declared, err := operator.NewRegister(s).Unled(ctx, scope, led); err == nil {
-		declared = slices.DeleteFunc(declared, func(g string) bool { return slices.Contains(before, g) })
-		out = append(out, declared[:min(len(declared), maxCompletions-len(out))]...)
+	for g, err := range s.Declared(ctx, begin, "") {
+		if err != nil || len(out) == maxCompletions {
+			break
+		}
+		if !led[g] && !slices.Contains(before, g) {
+			out = append(out, g)
+		}
 	}
 	slices.Sort(out)
 	return out, nil
@@ -89,7 +93,7 @@ func aCandidate(ctx context.Context, s operator.Store, before []string, begin st
 
 func nodes(ctx context.Context, s operator.Store, scope lease.Scope, begin string) ([]string, error) {
 	var out []string
-	for l, err := range s.Line(ctx, scope) {
+	for l, err := range s.Candidates(ctx, scope) {
 		if err != nil || len(out) == maxCompletions {
 			return out, err
 		}

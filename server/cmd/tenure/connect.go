@@ -19,7 +19,6 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/embeddedetcd"
-	"github.com/tenurehq/tenure/server/operator"
 	"github.com/tenurehq/tenure/store/etcd"
 	"github.com/tenurehq/tenure/store/remote"
 )
@@ -222,8 +221,8 @@ func (c *connection) openEtcd(ctx context.Context, o *opened, at target) error {
 	if err != nil {
 		return err
 	}
-	// A service enforces what operators have laid down; here we do.
-	o.Store = operator.NewRegister(operator.Store{Store: lease.Guard(s, lease.GuardConfig{}), Call: c.timeout})
+	// A service enforces the rules of operators. Without one, this process does.
+	o.Store = lease.Guard(s, lease.GuardConfig{})
 	o.close = append(o.close, s.Shutdown)
 	return nil
 }

@@ -75,7 +75,7 @@ func (d *desk) cordon(cmd *cobra.Command, node, why string, sure bool) error {
 // leadsOn says what a cordoned node still leads, as far as that can be seen.
 func (d *desk) leadsOn(ctx context.Context, cmd *cobra.Command, s operator.Store, node string) {
 	var held []string
-	for v, err := range s.Views(ctx, lease.Scope{"*"}) {
+	for v, err := range s.Views(ctx, lease.Scope{"*"}, "") {
 		if err != nil {
 			return
 		}

@@ -197,7 +197,7 @@ func sessionsAlive(n int) string {
 }
 
 func sessionsOf(ctx context.Context, s operator.Store) (n int, longest time.Duration, err error) {
-	for l, err := range s.Line(ctx, lease.Scope{"*"}) {
+	for l, err := range s.Candidates(ctx, lease.Scope{"*"}) {
 		if err != nil {
 			return 0, 0, err
 		}

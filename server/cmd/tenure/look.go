@@ -159,22 +159,24 @@ A pattern is a name, or a beginning and *, in quotes: a shell knows it too.`,
 			return d.with(cmd, func(ctx context.Context, s operator.Store) error {
 				var rows []leaderRow
 				led := make(map[string]bool)
-				for v, err := range s.Views(ctx, scope) {
+				for v, err := range s.Views(ctx, scope, "") {
 					if err != nil {
 						return err
 					}
 					led[v.Group] = true
 					rows = append(rows, rowOf(v))
 				}
-				declared, err := operator.NewRegister(s).Unled(ctx, scope, led)
-				switch {
-				case denied(err):
-					cli.Say(cmd, "groups that were declared and never led are not shown: that takes the right to observe all groups")
-				case err != nil:
-					return err
-				}
-				for _, g := range declared {
-					rows = append(rows, leaderRow{Group: g, State: tenure.Vacant.String(), Declared: true})
+				for g, err := range s.Declared(ctx, "", "") {
+					if denied(err) {
+						cli.Say(cmd, "groups that were declared and never led are not shown: that needs the right to observe all groups")
+						break
+					}
+					if err != nil {
+						return err
+					}
+					if !led[g] && scope.Covers(g) {
+						rows = append(rows, leaderRow{Group: g, State: tenure.Vacant.String(), Declared: true})
+					}
 				}
 				slices.SortFunc(rows, func(a, b leaderRow) int { return strings.Compare(a.Group, b.Group) })
 				if len(rows) == 0 && d.out.People() {
@@ -273,7 +275,7 @@ func newCandidates(env func(string) (string, bool)) *cobra.Command {
 					return err
 				}
 				var rows []service.Candidate
-				for l, err := range s.Line(ctx, lease.Scope{args[0]}) {
+				for l, err := range s.Candidates(ctx, lease.Scope{args[0]}) {
 					if err != nil {
 						return err
 					}

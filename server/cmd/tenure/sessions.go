@@ -36,7 +36,7 @@ func newSessions(env func(string) (string, bool)) *cobra.Command {
 			}
 			return d.with(cmd, func(ctx context.Context, s operator.Store) error {
 				leads := map[lease.SessionID][]string{}
-				for v, err := range s.Views(ctx, scope) {
+				for v, err := range s.Views(ctx, scope, "") {
 					if err != nil {
 						return err
 					}
@@ -45,7 +45,7 @@ func newSessions(env func(string) (string, bool)) *cobra.Command {
 					}
 				}
 				var rows []sessionRow
-				for l, err := range s.Line(ctx, scope) {
+				for l, err := range s.Candidates(ctx, scope) {
 					if err != nil {
 						return err
 					}

@@ -1,16 +1,14 @@
-// Package wire is what store/remote and the election service say to each other:
+// Package wire defines the messages between store/remote and the election service:
 // lease.Store as routes under /v1/store/, one for each method.
 //
-// Every call is a POST with one JSON object, also where it only reads: scopes do
-// not fit into addresses. Durations are integers of milliseconds, rounded such
-// that nobody is promised more than the engine gave. A call carries in
-// TimeoutHeader how long its caller waits, and in DeploymentHeader which
-// deployment it means; the service of another one does nothing and says so.
+// Every call is a POST with one JSON object, even a read: a scope does not fit into a URL.
+// Durations are integers of milliseconds, rounded so that nobody is promised more than the
+// engine granted. TimeoutHeader says how long the caller waits. DeploymentHeader says which
+// deployment the caller means; a service of another deployment refuses the call.
 //
-// A record goes out as it is, and comes back as its group and the version that was
-// seen: what a caller says about a group must not become its record.
+// A record is sent in full by the service. A caller sends back its group and version only, so
+// that a caller cannot change a record.
 //
-// An answer other than 200 is a [Problem], by whose code, not its status, a
-// client knows the error of lease.Store again. A code that it does not know
-// leaves the outcome unknown.
+// An answer other than 200 is a [Problem]. A client finds the error of lease.Store by the code,
+// not by the status. An unknown code means that the outcome is unknown.
 package wire

@@ -25,16 +25,18 @@ const (
 	Suspect       Method = "suspect"
 	Attributes    Method = "attributes"
 	SetAttributes Method = "set-attributes"
+	// ListAttributes is known to services that list created groups by their attributes.
+	ListAttributes Method = "list-attributes"
 )
 
 // Path of the route, below /v1.
 func (m Method) Path() string { return "/store/" + string(m) }
 
-// Repeatable reports whether the call may be made again although nobody knows
-// what became of it: it only reads, or says the same twice.
+// Repeatable reports whether the call may be repeated after an unknown outcome: it only reads,
+// or has the same effect twice.
 func (m Method) Repeatable() bool {
 	switch m {
-	case Caps, FindSession, KeepAlive, Answered, Read, Watch, Groups, Sessions, History, Meta, Suspect, Attributes:
+	case Caps, FindSession, KeepAlive, Answered, Read, Watch, Groups, Sessions, History, Meta, Suspect, Attributes, ListAttributes:
 		return true
 	default:
 		return false
@@ -42,14 +44,14 @@ func (m Method) Repeatable() bool {
 }
 
 const (
-	// TimeoutHeader is how long the caller waits, in milliseconds.
+	// TimeoutHeader is how many milliseconds the caller waits.
 	TimeoutHeader = "Tenure-Timeout-Ms"
 	// DeploymentHeader is the deployment that the caller means. Optional.
 	DeploymentHeader = "Tenure-Deployment"
 	// ContentType of calls and answers.
 	ContentType = "application/json"
-	// ContentTypeProblem of answers that are a Problem.
+	// ContentTypeProblem of a Problem.
 	ContentTypeProblem = "application/problem+json"
-	// ContentTypeStream of a watch: one Line each.
+	// ContentTypeStream of a watch: one Line per line.
 	ContentTypeStream = "application/x-ndjson"
 )

@@ -26,7 +26,7 @@ type Problem struct {
 	Rule  string `json:"rule,omitempty"`
 }
 
-// The codes that a client knows again.
+// The codes that a client maps to an error of lease.Store.
 const (
 	CodeSessionDead = "session_dead"
 	CodeConflict    = "conflict"
@@ -40,18 +40,18 @@ const (
 	CodeUnknown = "outcome_unknown"
 	// CodeUnavailable: the service cannot answer; nothing was changed.
 	CodeUnavailable = "unavailable"
-	// CodeDeployment: the service stands for another deployment; nothing was done.
+	// CodeDeployment: the service serves another deployment; nothing was done.
 	CodeDeployment = "other_deployment"
 )
 
-// The codes with which a policy keeps a session from leading: nothing was done, and later
-// it may be.
+// The codes of a policy that keeps a session from leading. Nothing was done; the same call may
+// succeed later.
 const (
 	CodeCoolingDown = "cooling_down"
 	CodeCordoned    = "cordoned"
 	CodeNoGroup     = "unknown_group"
 	CodeNotAMember  = "not_a_member"
-	// CodeTTL: the session's TTL is not one that the policy allows.
+	// CodeTTL: the policy does not allow the TTL of the session.
 	CodeTTL = "ttl_out_of_bounds"
 )
 
@@ -75,7 +75,7 @@ func sentinels() []sentinel {
 	}
 }
 
-// ProblemOf says an error of a Store's method.
+// ProblemOf encodes an error of a Store's method.
 func ProblemOf(m Method, err error) Problem {
 	p := Problem{Status: http.StatusServiceUnavailable, Code: CodeUnknown, Detail: clip(err.Error())}
 	if m.Repeatable() {
@@ -89,7 +89,7 @@ func ProblemOf(m Method, err error) Problem {
 	}
 	var conflict *lease.ConflictError
 	if errors.As(err, &conflict) {
-		p.Current = ViewsOf(conflict.Current)
+		p.Current = Each(conflict.Current, ViewOf)
 	}
 	var argument *lease.ArgumentError
 	if errors.As(err, &argument) {
@@ -102,7 +102,7 @@ func ProblemOf(m Method, err error) Problem {
 	return p
 }
 
-// refusal is a definite error in the words of the service.
+// refusal is a definite error with the text of the service.
 type refusal struct {
 	said string
 	is   error
@@ -111,14 +111,13 @@ type refusal struct {
 func (r *refusal) Error() string { return r.said }
 func (r *refusal) Unwrap() error { return r.is }
 
-// Definite returns the error of lease.Store that the problem stands for, or nil if
-// it stands for none.
+// Definite returns the error of lease.Store for the code, or nil if the code has none.
 func (p *Problem) Definite() error {
 	var is error
 	switch p.Code {
 	case CodeConflict:
 		conflict := &lease.ConflictError{}
-		// Views that cannot be read are left out: an engine may show none either.
+		// Without the views it is still a conflict: an engine need not show any.
 		conflict.Current, _ = LeaseViews(p.Current)
 		is = conflict
 	case CodeCoolingDown, CodeCordoned, CodeNoGroup:
@@ -140,7 +139,7 @@ func (p *Problem) Definite() error {
 				is = s.err
 			}
 		}
-		// A limit of the service's own: whatever it calls it, nothing was done.
+		// Another limit of the service: nothing was done.
 		if is == nil && p.Status == http.StatusTooManyRequests {
 			is = lease.ErrBusy
 		}

@@ -1,12 +1,49 @@
 package wire
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 )
+
+// Asked returns the milliseconds of a duration that a caller asks for. It rounds away from
+// zero, so that a value out of bounds stays out of bounds.
+func Asked(d time.Duration) int64 {
+	ms := d.Milliseconds()
+	switch rest := d % time.Millisecond; {
+	case rest > 0:
+		ms++
+	case rest < 0:
+		ms--
+	}
+	return ms
+}
+
+// Given returns the milliseconds of a duration that the engine granted. It rounds towards
+// zero, so that nobody trusts a lease longer than the engine does.
+func Given(d time.Duration) int64 { return d.Milliseconds() }
+
+// Duration returns the duration of ms milliseconds. A value that no duration can hold becomes
+// the longest one, which no bound allows.
+func Duration(ms int64) time.Duration {
+	const most = int64(1<<63-1) / int64(time.Millisecond)
+	return time.Duration(min(max(ms, -most), most)) * time.Millisecond
+}
+
+// Each converts every element. A nil slice stays nil.
+func Each[A, B any](all []A, f func(A) B) []B {
+	if all == nil {
+		return nil
+	}
+	out := make([]B, len(all))
+	for i, a := range all {
+		out[i] = f(a)
+	}
+	return out
+}
 
 // Welcome answers caps: what a client must know before its first call.
 type Welcome struct {
@@ -17,6 +54,19 @@ type Welcome struct {
 	Observed   bool   `json:"observed,omitempty"`
 	Lateness   int64  `json:"lateness_ms,omitempty"`
 	Loses      string `json:"loses,omitempty"`
+}
+
+// WelcomeOf encodes the capabilities of a store. Rounding never makes the range of TTLs wider.
+func WelcomeOf(c lease.Caps, deployment string) Welcome {
+	return Welcome{deployment, Asked(c.MinTTL), Given(c.MaxTTL), c.Batch, c.Observed, Asked(c.Lateness), c.Loses}
+}
+
+// Caps decodes the capabilities of a store.
+func (w Welcome) Caps() lease.Caps {
+	return lease.Caps{
+		MinTTL: Duration(w.MinTTL), MaxTTL: Duration(w.MaxTTL), Batch: w.Batch,
+		Observed: w.Observed, Lateness: Duration(w.Lateness), Loses: w.Loses,
+	}
 }
 
 // OpenCall opens a session.
@@ -30,22 +80,24 @@ type OpenCall struct {
 	Successor bool             `json:"successor,omitempty"`
 }
 
-// Options reads the options of the session.
+// Options returns the options of the session.
 func (c OpenCall) Options() lease.OpenOptions {
 	return lease.OpenOptions{Scope: c.Scope, Instance: c.Instance, Attempt: c.Attempt, Fenced: c.Fenced, Successor: c.Successor}
 }
 
 // Session is a lease.Session.
 type Session struct {
-	ID         lease.SessionID  `json:"session"`
-	Candidate  tenure.Candidate `json:"candidate"`
-	Scope      []string         `json:"scope"`
-	Instance   string           `json:"instance,omitempty"`
-	Fenced     bool             `json:"fenced,omitempty"`
-	Successor  bool             `json:"successor,omitempty"`
-	TTL        int64            `json:"ttl_ms"`
-	Deployment string           `json:"deployment"`
-	Opened     uint64           `json:"opened"`
+	lease.Session
+	TTL int64 `json:"ttl_ms"`
+}
+
+// SessionOf encodes a session.
+func SessionOf(s lease.Session) Session { return Session{s, Given(s.TTL)} }
+
+// Lease decodes a session.
+func (s Session) Lease() lease.Session {
+	s.Session.TTL = Duration(s.TTL)
+	return s.Session
 }
 
 // SessionCall names a session.
@@ -53,7 +105,7 @@ type SessionCall struct {
 	Session lease.SessionID `json:"session"`
 }
 
-// KeepAliveCall names the session, and the groups whose records to read.
+// KeepAliveCall renews a session and reads the records of the groups.
 type KeepAliveCall struct {
 	Session lease.SessionID `json:"session"`
 	Groups  []string        `json:"groups,omitempty"`
@@ -61,33 +113,42 @@ type KeepAliveCall struct {
 
 // Beat is a lease.Beat.
 type Beat struct {
-	TTL      int64     `json:"ttl_ms"`
-	Requests []Request `json:"requests,omitempty"`
-	Records  []Record  `json:"records,omitempty"`
+	TTL      int64          `json:"ttl_ms"`
+	Requests []Request      `json:"requests,omitempty"`
+	Records  []lease.Record `json:"records,omitempty"`
 }
 
-// CloseCall ends a session, with Seen only if none of the records has changed.
+// BeatOf encodes a beat.
+func BeatOf(b lease.Beat) Beat { return Beat{Given(b.TTL), Each(b.Requests, RequestOf), b.Records} }
+
+// Lease decodes a beat.
+func (b Beat) Lease() lease.Beat {
+	return lease.Beat{TTL: Duration(b.TTL), Requests: Each(b.Requests, Request.Lease), Records: b.Records}
+}
+
+// CloseCall closes a session. With Seen it does so only if none of the records has changed.
 type CloseCall struct {
 	Session lease.SessionID `json:"session"`
 	Reason  lease.Reason    `json:"reason,omitempty"`
 	Seen    []Seen          `json:"seen,omitempty"`
 }
 
-// Seen is a record as its caller knows it.
+// Seen names a record and the version that the caller has seen.
 type Seen struct {
 	Group   string `json:"group"`
 	Version uint64 `json:"version"`
 }
 
+// SeenOf encodes what a caller has seen of a record.
+func SeenOf(r lease.Record) Seen { return Seen{Group: r.Group, Version: r.Version} }
+
+// Lease decodes it.
+func (s Seen) Lease() lease.Record { return lease.Record{Group: s.Group, Version: s.Version} }
+
 // AcquireCall asks for the records.
 type AcquireCall struct {
 	Session lease.SessionID `json:"session"`
 	Seen    []Seen          `json:"seen"`
-}
-
-// RecordsAnswer are the records as they were granted or released.
-type RecordsAnswer struct {
-	Records []Record `json:"records"`
 }
 
 // ReleaseCall gives records up.
@@ -98,30 +159,40 @@ type ReleaseCall struct {
 	Reason  lease.Reason    `json:"reason,omitempty"`
 }
 
-// Record is a lease.Record.
-type Record struct {
-	Group     string           `json:"group"`
-	Version   uint64           `json:"version"`
-	Token     fence.Token      `json:"token"`
-	Holder    lease.SessionID  `json:"holder,omitempty"`
-	Candidate tenure.Candidate `json:"candidate"`
-	Terms     []Term           `json:"terms,omitempty"`
-}
-
-// Term is a lease.Term.
-type Term struct {
-	Token     fence.Token     `json:"token"`
-	Candidate string          `json:"candidate"`
-	Session   lease.SessionID `json:"session"`
-	Begin     time.Time       `json:"begin"`
-	End       time.Time       `json:"end,omitzero"`
-	Reason    lease.Reason    `json:"reason,omitempty"`
+// RecordsAnswer has the records that were granted or released.
+type RecordsAnswer struct {
+	Records []lease.Record `json:"records"`
 }
 
 // View is a lease.View. State is led or vacant.
 type View struct {
-	Record
+	lease.Record
 	State string `json:"state"`
+}
+
+// ViewOf encodes a view.
+func ViewOf(v lease.View) View { return View{v.Record, v.State.String()} }
+
+// Lease decodes a view. An unknown state is an error, never a vacancy.
+func (v View) Lease() (lease.View, error) {
+	for _, s := range []tenure.State{tenure.Led, tenure.Vacant} {
+		if v.State == s.String() {
+			return lease.View{Record: v.Record, State: s}, nil
+		}
+	}
+	return lease.View{}, fmt.Errorf("the state of group %q is %.20q; want led or vacant", v.Group, v.State)
+}
+
+// LeaseViews decodes views.
+func LeaseViews(all []View) (out []lease.View, err error) {
+	for _, v := range all {
+		read, err := v.Lease()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, read)
+	}
+	return out, nil
 }
 
 // AskCall leaves a request for the owner of a session.
@@ -132,14 +203,18 @@ type AskCall struct {
 
 // Request is a lease.Request.
 type Request struct {
-	ID       string      `json:"id"`
-	Verb     lease.Verb  `json:"verb"`
-	Group    string      `json:"group"`
-	Token    fence.Token `json:"token,omitempty"`
-	To       string      `json:"to,omitempty"`
-	Reason   string      `json:"reason,omitempty"`
-	CoolDown int64       `json:"cool_down_ms,omitempty"`
-	TTL      int64       `json:"ttl_ms"`
+	lease.Request
+	CoolDown int64 `json:"cool_down_ms,omitempty"`
+	TTL      int64 `json:"ttl_ms"`
+}
+
+// RequestOf encodes a request.
+func RequestOf(r lease.Request) Request { return Request{r, Asked(r.CoolDown), Asked(r.TTL)} }
+
+// Lease decodes a request.
+func (r Request) Lease() lease.Request {
+	r.Request.CoolDown, r.Request.TTL = Duration(r.CoolDown), Duration(r.TTL)
+	return r.Request
 }
 
 // AnswerCall answers a request.
@@ -150,16 +225,11 @@ type AnswerCall struct {
 	Detail  string          `json:"detail,omitempty"`
 }
 
-// AnsweredCall asks for the answer.
+// AnsweredCall asks for the answer. The answer is a lease.Answer; without an outcome the
+// request is still waiting.
 type AnsweredCall struct {
 	Session lease.SessionID `json:"session"`
 	Request string          `json:"request"`
-}
-
-// AnsweredAnswer is a lease.Answer; without an outcome the request waits.
-type AnsweredAnswer struct {
-	Outcome lease.Outcome `json:"outcome,omitempty"`
-	Detail  string        `json:"detail,omitempty"`
 }
 
 // ReadCall names the group.
@@ -167,14 +237,14 @@ type ReadCall struct {
 	Group string `json:"group"`
 }
 
-// WatchCall begins a stream of Lines, at least one in each heartbeat.
+// WatchCall starts a stream of Lines, with at least one line per heartbeat.
 type WatchCall struct {
 	Scope     []string `json:"scope"`
 	Heartbeat int64    `json:"heartbeat_ms,omitempty"`
 }
 
 // Line is one line of a watch: a view, a session that began or ended, the end of the
-// snapshot, a sign of life, or the problem that ends the stream.
+// snapshot, a heartbeat, or the problem that ends the stream.
 type Line struct {
 	View      *View        `json:"view,omitempty"`
 	Began     *Session     `json:"session_began,omitempty"`
@@ -183,6 +253,38 @@ type Line struct {
 	Complete  bool         `json:"complete,omitempty"`
 	Heartbeat bool         `json:"heartbeat,omitempty"`
 	Problem   *Problem     `json:"problem,omitempty"`
+}
+
+// LineOf encodes an update.
+func LineOf(u lease.Update) Line {
+	s := SessionOf(u.Session)
+	switch u.Kind {
+	case lease.GroupChanged:
+		v := ViewOf(u.View)
+		return Line{View: &v}
+	case lease.SessionBegan:
+		return Line{Began: &s}
+	case lease.SessionEnded:
+		return Line{Ended: &s, Reason: u.Reason}
+	default:
+		return Line{Complete: true}
+	}
+}
+
+// Lease decodes an update. A heartbeat has no kind.
+func (l Line) Lease() (lease.Update, error) {
+	switch {
+	case l.View != nil:
+		v, err := l.View.Lease()
+		return lease.Update{Kind: lease.GroupChanged, View: v}, err
+	case l.Began != nil:
+		return lease.Update{Kind: lease.SessionBegan, Session: l.Began.Lease()}, nil
+	case l.Ended != nil:
+		return lease.Update{Kind: lease.SessionEnded, Session: l.Ended.Lease(), Reason: l.Reason}, nil
+	case l.Complete:
+		return lease.Update{Kind: lease.Synced}, nil
+	}
+	return lease.Update{}, nil
 }
 
 // ListCall asks for a page of groups or sessions.
@@ -211,19 +313,10 @@ type HistoryCall struct {
 
 // HistoryAnswer is a page.
 type HistoryAnswer struct {
-	Terms []Term `json:"terms"`
+	Terms []lease.Term `json:"terms"`
 }
 
-// MetaAnswer is a lease.Meta.
-type MetaAnswer struct {
-	Deployment string `json:"deployment"`
-	Epoch      uint64 `json:"epoch"`
-	Index      uint64 `json:"index"`
-	Rewound    bool   `json:"rewound"`
-	Why        string `json:"why,omitempty"`
-}
-
-// EpochCall raises the epoch.
+// EpochCall raises the epoch. The answer is a lease.Meta.
 type EpochCall struct {
 	To uint64 `json:"to"`
 }
@@ -234,18 +327,22 @@ type SuspectCall struct {
 	Seen  fence.Token `json:"seen"`
 }
 
-// AttributesCall names what they are attached to.
+// AttributesCall names what the attributes belong to.
 type AttributesCall struct {
 	Name string `json:"name"`
 }
 
-// AttributesBody is lease.Attributes, as read and as written.
-type AttributesBody struct {
-	Name    string            `json:"name"`
-	Version uint64            `json:"version"`
-	Values  map[string]string `json:"values,omitempty"`
+// ListAttributesCall asks for a page of attributes.
+type ListAttributesCall struct {
+	Prefix string `json:"prefix"`
+	After  string `json:"after,omitempty"`
+	Limit  int    `json:"limit,omitempty"`
 }
 
-// Nothing is the body of a call without arguments, and of an answer that says no
-// more than that it was done.
+// AttributesAnswer is a page.
+type AttributesAnswer struct {
+	Attributes []lease.Attributes `json:"attributes"`
+}
+
+// Nothing is the body of a call without arguments, and of an answer without a result.
 type Nothing struct{}

@@ -91,13 +91,13 @@ func TestRoundTrip(t *testing.T) {
 			}
 			got = read
 		case lease.Attributes:
-			got = travel(t, wire.AttributesOf(v)).Lease()
+			got = travel(t, v)
 		case lease.Caps:
 			got = travel(t, wire.WelcomeOf(v, "d")).Caps()
 		case lease.Meta:
-			got = lease.Meta(travel(t, wire.MetaAnswer(v)))
+			got = travel(t, v)
 		case lease.Answer:
-			got = lease.Answer(travel(t, wire.AnsweredAnswer(v)))
+			got = travel(t, v)
 		}
 		if !reflect.DeepEqual(got, v) {
 			t.Errorf("%+v came out as %+v", v, got)
