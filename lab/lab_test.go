@@ -17,6 +17,7 @@ import (
 
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/client"
@@ -113,11 +114,11 @@ func TestFleet(t *testing.T) {
 	t.Logf("%s leads %v after the start", first.ID, time.Since(began).Round(time.Millisecond))
 
 	hist := filepath.Join(t.TempDir(), "history")
-	w, err := check.Create(hist, "calls", 0)
+	w, err := history.Create(hist, "calls")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Write(check.Run{Experiment: "test", Group: file.Group, Checks: []string{"sequence", "linearizable", "ledger"}}); err != nil {
+	if err := w.Write(history.Run{Experiment: "test", Group: file.Group, Checks: []string{"sequence", "linearizable", "ledger"}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -183,7 +184,7 @@ func TestFleet(t *testing.T) {
 // asked asks the callers' history and the ledger.
 func asked(t *testing.T, dir string, file api.FleetFile) {
 	t.Helper()
-	if err := check.WriteManifest(dir); err != nil {
+	if err := history.WriteManifest(dir); err != nil {
 		t.Fatal(err)
 	}
 	r, err := check.Dir(t.Context(), dir, check.Options{DB: file.Ledger.DB})

@@ -19,6 +19,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
@@ -316,9 +317,9 @@ func TestFleetTwoMillion(t *testing.T) {
 	r := newRig(t, rigConfig{nodes: 3, ttl: 2 * time.Second})
 	id, s := r.leader(0)
 	dir := t.TempDir()
-	w, err := check.Create(dir, "calls", 0)
+	w, err := history.Create(dir, "calls")
 	if err == nil {
-		err = w.Write(check.Run{Experiment: "two million", Group: "billing", Checks: []string{"sequence", "linearizable", "ledger"}})
+		err = w.Write(history.Run{Experiment: "two million", Group: "billing", Checks: []string{"sequence", "linearizable", "ledger"}})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +346,7 @@ func TestFleetTwoMillion(t *testing.T) {
 		r.start(killed)
 		progress("kill %d of %d: %s leads with token %d", kill+1, kills, id, s.FenceToken)
 	}
-	if err := errors.Join(<-loaded, w.Close(), check.WriteManifest(dir)); err != nil {
+	if err := errors.Join(<-loaded, w.Close(), history.WriteManifest(dir)); err != nil {
 		t.Fatal(err)
 	}
 	_ = report.Print(os.Stdout)

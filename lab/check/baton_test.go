@@ -3,6 +3,8 @@ package check
 import (
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // Whoever gives up because a write was refused had been deposed: that is no handover in
@@ -17,12 +19,12 @@ func TestBatonDeposed(t *testing.T) {
 		{"resigned, then refused", time.Second, Fail},
 	} {
 		h := good(1)
-		end := h["nodes"][find(h, "nodes", cause("resigned"))[0]].(Belief)
-		late := Attempt{Node: end.Node, Token: end.Token, At: successor(h, end).At.Add(30 * time.Millisecond)}
-		late.End, late.Outcome = late.At.Add(time.Millisecond), OutcomeRefused
+		end := h["nodes"][find(h, "nodes", cause("resigned"))[0]].(history.Belief)
+		late := history.Attempt{Node: end.Node, Token: end.Token, At: successor(h, end).At.Add(30 * time.Millisecond)}
+		late.End, late.Outcome = late.At.Add(time.Millisecond), history.OutcomeRefused
 		h.inTime(late)
 		if tt.ended < 0 {
-			h.inTime(Attempt{Node: end.Node, Token: end.Token, At: end.At.Add(2 * tt.ended), End: end.At.Add(tt.ended), Outcome: OutcomeRefused})
+			h.inTime(history.Attempt{Node: end.Node, Token: end.Token, At: end.At.Add(2 * tt.ended), End: end.At.Add(tt.ended), Outcome: history.OutcomeRefused})
 		}
 		v, _ := h.check(t).Verdict("baton")
 		if v.Result != tt.want || (v.Count("deposed") == 1) != (tt.want == Pass) {
@@ -46,11 +48,11 @@ func TestBatonPaused(t *testing.T) {
 		{"long after", true, 300 * time.Millisecond, Fail},
 	} {
 		h := good(1)
-		end := h["nodes"][find(h, "nodes", cause("resigned"))[0]].(Belief)
+		end := h["nodes"][find(h, "nodes", cause("resigned"))[0]].(history.Belief)
 		next := successor(h, end)
-		h.inTime(Attempt{Node: end.Node, Token: end.Token, At: next.At.Add(tt.late)})
+		h.inTime(history.Attempt{Node: end.Node, Token: end.Token, At: next.At.Add(tt.late)})
 		if tt.paused {
-			h.insert("faults", len(h["faults"]), Fault{ID: "late", Name: "pause", Class: ClassPause, Target: end.Node, Begun: end.At, Healed: next.At.Add(10 * time.Millisecond), Evidence: "state T"})
+			h.insert("faults", len(h["faults"]), history.Fault{ID: "late", Name: "pause", Class: history.ClassPause, Target: end.Node, Begun: end.At, Healed: next.At.Add(10 * time.Millisecond), Evidence: "state T"})
 		}
 		v, _ := h.check(t).Verdict("baton")
 		if v.Result != tt.want || (v.Count("excepted") == 1) != (tt.want == Pass) {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // A history in which everything holds passes every check, and each has looked at
@@ -27,14 +29,14 @@ func TestGood(t *testing.T) {
 func TestFaultsThatDoNotCount(t *testing.T) {
 	h := good(1)
 	v, _ := h.check(t).Verdict("evidence")
-	all := find(h, "faults", func(f Fault) bool { return f.Healed != 0 })
-	own := find(h, "faults", func(f Fault) bool { return f.Healed != 0 && f.Counts() })
+	all := find(h, "faults", func(f history.Fault) bool { return f.Healed != 0 })
+	own := find(h, "faults", func(f history.Fault) bool { return f.Healed != 0 && f.Counts() })
 	if v.Count("faults") != int64(len(own)) || v.Count("missed") != 1 || len(all) != len(own)+2 {
 		t.Errorf("%v; want %d of %d lines", v, len(own), len(all))
 	}
-	i := find(h, "faults", fault(ClassPause))[0]
+	i := find(h, "faults", fault(history.ClassPause))[0]
 	for _, j := range []int{i - 1, i} {
-		edit(h, "faults", j, func(f *Fault) { f.Missed = "the leader changed" })
+		edit(h, "faults", j, func(f *history.Fault) { f.Missed = "the leader changed" })
 	}
 	r := h.check(t)
 	if v, _ := r.Verdict("evidence"); v.Count("faults") != int64(len(own)-1) || v.Result != Pass {
@@ -51,12 +53,12 @@ func TestSilentWatch(t *testing.T) {
 	for _, tt := range []struct {
 		class string
 		want  Result
-	}{{"", Fail}, {ClassSilent, Pass}} {
+	}{{"", Fail}, {history.ClassSilent, Pass}} {
 		h := good(1)
 		end := silence(h)
-		h["calls"] = append(h["calls"], Call{Start: end, End: end.Add(10 * time.Second), First: 1 << 40, Last: 1 << 40, Token: 1 << 20})
-		i := find(h, "faults", func(f Fault) bool { return f.Name == "partition-leader" })[0]
-		edit(h, "faults", i, func(f *Fault) { f.Class = tt.class })
+		h["calls"] = append(h["calls"], history.Call{Start: end, End: end.Add(10 * time.Second), First: 1 << 40, Last: 1 << 40, Token: 1 << 20})
+		i := find(h, "faults", func(f history.Fault) bool { return f.Name == "partition-leader" })[0]
+		edit(h, "faults", i, func(f *history.Fault) { f.Class = tt.class })
 		v, _ := h.check(t).Verdict("recovery")
 		if v.Result != tt.want || !strings.Contains(v.Note, ", longest 10s") {
 			t.Errorf("%q: %v, want %s", tt.class, v, tt.want)
@@ -67,8 +69,8 @@ func TestSilentWatch(t *testing.T) {
 // Instants that nobody ticked are told.
 func TestInstantsNotTicked(t *testing.T) {
 	h := good(1)
-	for _, i := range find(h, "ledger", func(e Effect) bool { return e.What == EffectTick && e.N > 3 }) {
-		edit(h, "ledger", i, func(e *Effect) { e.InstantMS += 3000 })
+	for _, i := range find(h, "ledger", func(e history.Effect) bool { return e.What == history.EffectTick && e.N > 3 }) {
+		edit(h, "ledger", i, func(e *history.Effect) { e.InstantMS += 3000 })
 	}
 	if v, _ := h.check(t).Verdict("once"); v.Result != Pass || v.Count("instants not ticked") != 3 {
 		t.Errorf("%v", v)
@@ -77,9 +79,9 @@ func TestInstantsNotTicked(t *testing.T) {
 
 // A check that finds nothing to look at has not passed.
 func TestNothingSeen(t *testing.T) {
-	run := good(1)["run"][0].(Run)
+	run := good(1)["run"][0].(history.Run)
 	run.Checks, run.Jobs = nil, nil
-	r := history{"run": {run}}.check(t)
+	r := files{"run": {run}}.check(t)
 	if len(r.Verdicts) != len(Names()) {
 		t.Fatalf("%d verdicts, want one of each check", len(r.Verdicts))
 	}
@@ -105,13 +107,13 @@ func TestUnknownCheck(t *testing.T) {
 func TestTerms(t *testing.T) {
 	h := good(7)
 	r := h.check(t)
-	began := find(h, "nodes", func(b Belief) bool { return b.State == Began })
+	began := find(h, "nodes", func(b history.Belief) bool { return b.State == history.Began })
 	if len(r.Terms) != len(began) {
 		t.Fatalf("%d terms, want %d", len(r.Terms), len(began))
 	}
 	refused := int64(0)
 	for i, x := range r.Terms {
-		b := h["nodes"][began[i]].(Belief)
+		b := h["nodes"][began[i]].(history.Belief)
 		if x.Token != b.Token || x.Node != b.Node || x.Began != b.At || x.Answers == 0 || x.Attempts == 0 ||
 			x.FirstAttempt < x.Began || x.Ended < x.Began || x.LastAnswer < x.FirstAnswer {
 			t.Errorf("term %+v of %+v", x, b)

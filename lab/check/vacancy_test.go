@@ -3,6 +3,8 @@ package check
 import (
 	"slices"
 	"testing"
+
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // A grant whose term never began ended no vacancy: that of the term after it counts from
@@ -14,11 +16,11 @@ func TestVacancyOutlastsGrant(t *testing.T) {
 	if i < 1 || int(before[i].Token) != i+1 {
 		t.Fatalf("no two vacancies in a row: %+v", before)
 	}
-	h["nodes"] = slices.DeleteFunc(h["nodes"], func(e Event) bool {
+	h["nodes"] = slices.DeleteFunc(h["nodes"], func(e history.Event) bool {
 		switch e := e.(type) {
-		case Belief:
+		case history.Belief:
 			return e.Token == before[i].Token
-		case Attempt:
+		case history.Attempt:
 			return e.Token == before[i].Token
 		}
 		return false

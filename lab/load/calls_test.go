@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 )
 
@@ -37,7 +38,7 @@ func TestCalls(t *testing.T) {
 	}))
 	defer srv.Close()
 	dir := filepath.Join(t.TempDir(), "history")
-	w, err := check.Create(dir, "calls", 0)
+	w, err := history.Create(dir, "calls")
 	if err != nil {
 		t.Fatal(err)
 	}

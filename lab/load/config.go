@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -34,7 +34,7 @@ type Config struct {
 	Bare bool
 	// Calls, if given, is told of every call, answered or not, as package check reads
 	// it. Name tells the connections of this run from those of others.
-	Calls *check.Writer
+	Calls *history.Writer
 	Name  string
 	// Progress, if given, is called once a second.
 	Progress func(Progress)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/server/httpapi"
@@ -94,7 +95,7 @@ func (s *standIn) urls() (urls []string) {
 func TestCount(t *testing.T) {
 	s := newStandIn(t, 1)
 	dir := t.TempDir()
-	w, err := check.Create(dir, "calls", 0)
+	w, err := history.Create(dir, "calls")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +131,7 @@ func callers(t *testing.T, dir string) check.Callers {
 func TestFollowsTheLeader(t *testing.T) {
 	s := newStandIn(t, 3)
 	dir := t.TempDir()
-	w, err := check.Create(dir, "calls", 0)
+	w, err := history.Create(dir, "calls")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/client"
 )
@@ -275,7 +275,7 @@ func (w *worker) answered(due, start clock.Instant, to *target, body []byte) err
 	if w.cfg.Calls == nil {
 		return nil
 	}
-	return w.cfg.Calls.Write(check.Call{Client: w.name(), Node: to.id, Start: start, End: end, Token: fence.Token(token), First: first, Last: last})
+	return w.cfg.Calls.Write(history.Call{Client: w.name(), Node: to.id, Start: start, End: end, Token: fence.Token(token), First: first, Last: last})
 }
 
 // failed notes a call that got no numbers: with unknown it may have taken some.
@@ -283,7 +283,7 @@ func (w *worker) failed(start clock.Instant, to *target, why string, unknown boo
 	if w.cfg.Calls == nil {
 		return nil
 	}
-	c := check.Call{Client: w.name(), Start: start, End: w.now(), Error: why, Unknown: unknown}
+	c := history.Call{Client: w.name(), Start: start, End: w.now(), Error: why, Unknown: unknown}
 	if to != nil {
 		c.Node = to.id
 	}
