@@ -182,8 +182,8 @@ func TestFaultsThatFail(t *testing.T) {
 	f := start(t)
 
 	_, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.SkewLeader, Offset: time.Millisecond, For: time.Millisecond})
-	if !errors.Is(err, chaos.ErrNoBite) {
-		t.Errorf("a clock that is off by less than can be told: %v, want %v", err, chaos.ErrNoBite)
+	if !errors.Is(err, chaos.ErrNoEffect) {
+		t.Errorf("a clock that is off by less than can be told: %v, want %v", err, chaos.ErrNoEffect)
 	}
 	whole(t, f)
 

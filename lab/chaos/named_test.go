@@ -92,7 +92,7 @@ func TestNamed(t *testing.T) {
 
 	// What cannot be hit is said, and nothing is touched.
 	for want, what := range map[string][]string{
-		"nobody was named":    nil,
+		"no target":           nil,
 		`no "engine-9"`:       {"engine-9"},
 		"has several members": {"engine"},
 		"named twice":         {"ledger", "ledger"},

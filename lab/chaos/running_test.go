@@ -47,11 +47,11 @@ func TestRunning(t *testing.T) {
 	defer node.Close()
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, "tenure-lab-"+name, "fleet.json") }
-	want := func(path, joinWords string) {
+	want := func(path, says string) {
 		t.Helper()
 		got, err := chaos.RunningIn(dir)
-		if got != path || joinWords == "" && err != nil || joinWords != "" && (!errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), joinWords)) {
-			t.Errorf("%q, %v; want %q, %q", got, err, path, joinWords)
+		if got != path || says == "" && err != nil || says != "" && (!errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%q, %v; want %q, %q", got, err, path, says)
 		}
 	}
 	want("", "no fleet of yours runs")
@@ -68,15 +68,15 @@ func TestRunning(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "fleet.json")
-	for joinWords, change := range map[string]func(*api.FleetFile){
+	for says, change := range map[string]func(*api.FleetFile){
 		"not a lab's":                          func(f *api.FleetFile) { f.Lab = false },
 		"names no nodes":                       func(f *api.FleetFile) { f.Nodes = nil },
 		"http://10.1.2.3:80\", which is not":   func(f *api.FleetFile) { f.Nodes[0].URL = "http://10.1.2.3:80" },
 		"controlled at \"http://example.com\"": func(f *api.FleetFile) { f.Proxies.API = "http://example.com" },
 	} {
 		put(t, path, "http://127.0.0.1:1", change)
-		if _, err := chaos.Open(path); !errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), joinWords) {
-			t.Errorf("%v, want %q", err, joinWords)
+		if _, err := chaos.Open(path); !errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
 		}
 	}
 	if _, err := chaos.Open(path + "-none"); !errors.Is(err, chaos.ErrFleet) {
@@ -103,7 +103,7 @@ func TestHealUnsure(t *testing.T) {
 	if s, err := f.Survey(t.Context()); err != nil || !slices.Contains(s.Nodes[0].Standing, "its proxies do not answer") {
 		t.Errorf("%+v, %v", s.Nodes, err)
 	}
-	if err := f.Heal(t.Context()); !errors.Is(err, chaos.ErrNotHealed) || !strings.Contains(err.Error(), "cannot be seen") {
+	if err := f.Heal(t.Context()); !errors.Is(err, chaos.ErrNotHealed) || !strings.Contains(err.Error(), "cannot see") {
 		t.Errorf("%v, want %v", err, chaos.ErrNotHealed)
 	}
 

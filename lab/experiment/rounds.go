@@ -143,7 +143,7 @@ func (s *trialRun) written(class string, inject func() (chaos.Fault, error)) (ch
 		f, err := inject()
 		changed := errors.Is(err, chaos.ErrChanged)
 		switch {
-		case errors.Is(err, chaos.ErrNoBite):
+		case errors.Is(err, chaos.ErrNoEffect):
 			return f, fmt.Errorf("%w: %w", ErrNotSeen, err)
 		case err != nil && (!changed || try == tries):
 			return f, err

@@ -280,13 +280,13 @@ func TestAimTable(t *testing.T) {
 		{Aim: aimLeader, Bit: true},
 		{Problem: chaos.ErrChanged.Error() + ": node-1 no longer leads"},
 		{Problem: chaos.ErrChanged.Error() + ": node-2 no longer leads"},
-		{Problem: chaos.ErrNoBite.Error() + ": it left no trace"},
+		{Problem: chaos.ErrNoEffect.Error() + ": it left no trace"},
 		{Problem: "Get http://127.0.0.1:1/metrics: EOF"},
 	})
 	want := [][]string{
 		{"bit, aimed: " + aimLeader, "1"},
 		{"does not count: a program did not answer while it was being set", "1"},
-		{"does not count: the fault did not bite", "1"},
+		{"does not count: the fault had no effect", "1"},
 		{"does not count: the leader changed while the fault was being set", "2"},
 	}
 	if !slices.EqualFunc(table.Rows, want, slices.Equal[[]string]) {

@@ -217,12 +217,12 @@ func (w *stormRun) injectOnce(ctx context.Context, b plannedFault) (chaos.Fault,
 // final: to try once more would be no use, or the fault was set. Any other error means
 // that the target went away while it was being set, as in a storm it does.
 func final(err error) bool {
-	return slices.ContainsFunc([]error{chaos.ErrNoBite, chaos.ErrCannot, chaos.ErrNoLeader, chaos.ErrFleet, chaos.ErrNotHealed, ErrNotSeen}, func(e error) bool { return errors.Is(err, e) })
+	return slices.ContainsFunc([]error{chaos.ErrNoEffect, chaos.ErrCannot, chaos.ErrNoLeader, chaos.ErrFleet, chaos.ErrNotHealed, ErrNotSeen}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // record writes a fault to the storm's record, and to the history if it stood at all.
 func (w *stormRun) record(b plannedFault, f chaos.Fault, err error) {
-	missed := errors.Is(err, chaos.ErrNoBite) || errors.Is(err, chaos.ErrChanged)
+	missed := errors.Is(err, chaos.ErrNoEffect) || errors.Is(err, chaos.ErrChanged)
 	r := injectedFault{Step: b.step, Kind: b.Kind, Aim: b.Aim, Fault: f, Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
 	if err != nil {
 		r.Problem = err.Error()

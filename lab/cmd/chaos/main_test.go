@@ -38,8 +38,8 @@ func TestUsage(t *testing.T) {
 		want string
 		code int
 	}{
-		{"", "", "which verb?", exitUsage},
-		{"explode", "", `there is no verb "explode"`, exitUsage},
+		{"", "", "missing command", exitUsage},
+		{"explode", "", `unknown command "explode"`, exitUsage},
 		{"--help", "", "partition-leader", exitOK},
 		{"partition-leader -h", "", "what the node sends is lost", exitOK},
 		{"kill-leader --secs=3", "", "secs", exitUsage},
@@ -48,8 +48,8 @@ func TestUsage(t *testing.T) {
 		{"partition-leader --way=sideways", "", `way: "sideways"`, exitUsage},
 		{"partition-leader --secs=-1", "", "secs: -1", exitUsage},
 		{"gc-pause-leader --ms=-5", "", "ms: -5", exitUsage},
-		{"skew-leader", "", "by how much?", exitUsage},
-		{"kill", "", "whom?", exitUsage},
+		{"skew-leader", "", "missing error of the clock", exitUsage},
+		{"kill", "", "missing target", exitUsage},
 		{"pause --what=ledger --ms=-5", "", "ms: -5", exitUsage},
 		{"partition --what=node-1 --from=moon", "", `from: "moon"`, exitUsage},
 		{"churn --every=1ms", "", "every and for: 1ms", exitUsage},
@@ -98,8 +98,8 @@ func TestProgramEnds(t *testing.T) {
 		standing string
 		told     string
 	}{
-		{"gc-pause-leader -ms 60000 -o json", syscall.SIGINT, "stands still", "stopped by signal: interrupt"},
-		{"gc-pause-leader --ms=60000", syscall.SIGKILL, "stands still", ""},
+		{"gc-pause-leader -ms 60000 -o json", syscall.SIGINT, "stopped", "stopped by signal: interrupt"},
+		{"gc-pause-leader --ms=60000", syscall.SIGKILL, "stopped", ""},
 		{"partition-leader --secs=60 -o=json", syscall.SIGTERM, "cut off the engine", "stopped by signal: terminated"},
 	} {
 		cmd := exec.Command(self, append(strings.Fields(c.args), "--fleet", path)...)
