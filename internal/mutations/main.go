@@ -17,6 +17,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -27,8 +28,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/tenurehq/tenure/internal/child"
 )
 
 func main() {
@@ -217,7 +216,7 @@ func (r *runner) shell(command string) (string, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
-	var out child.Tail
+	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	if ctx.Err() != nil {

@@ -37,8 +37,8 @@ func put(t *testing.T, path, url string, change func(*api.FleetFile)) {
 	}
 }
 
-// The one fleet that runs is found; none, two, and what a killed lab has left are told
-// apart.
+// The one fleet that runs is found. No fleet, two fleets, and the file of a killed lab are
+// distinguished.
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -64,7 +64,7 @@ func TestRunning(t *testing.T) {
 	want("", "2 fleets of yours run")
 }
 
-// A fleet that is no lab's, or not on this machine, is left alone.
+// A fleet that is not a lab's, or not on this machine, is refused.
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "fleet.json")
@@ -84,8 +84,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// What cannot be looked at is not said to be whole, and a process that only has the pid of
-// one that was is left alone.
+// If the proxies cannot be asked, Heal returns an error. It does not touch a process that only
+// has the pid of one of the fleet.
 func TestHealUnsure(t *testing.T) {
 	t.Parallel()
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

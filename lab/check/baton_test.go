@@ -7,8 +7,8 @@ import (
 	"github.com/tenurehq/tenure/lab/history"
 )
 
-// Whoever gives up because a write was refused had been deposed: that is no handover in
-// order. One whose write is refused after it gave up has broken G5.
+// A leader that gives up because a write was refused had been deposed, so G5 does not apply. A
+// leader whose write is refused after it gave up violates G5.
 func TestBatonDeposed(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -33,9 +33,9 @@ func TestBatonDeposed(t *testing.T) {
 	}
 }
 
-// A leader that stood still while it handed over may have lost its session meanwhile:
-// that its last write comes late is excepted. The same write of one that ran is not, nor
-// is one long after it woke up.
+// A leader that was stopped during its handover may have lost its session, so a late last write
+// is excepted. The same write of a running leader is not, nor is a write long after the
+// leader was resumed.
 func TestBatonPaused(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -8,7 +8,7 @@ import (
 	"github.com/tenurehq/tenure/lab/history"
 )
 
-// A history in which everything holds passes every check, and each has looked at
+// A history in which everything holds passes every check, and each check has compared
 // something.
 func TestGood(t *testing.T) {
 	for seed := range uint64(10) {
@@ -24,8 +24,8 @@ func TestGood(t *testing.T) {
 	}
 }
 
-// What missed and what is part of another fault is neither counted nor asked for its
-// evidence, and excuses all the same.
+// Faults that missed or are part of another fault are not counted and need no evidence. They
+// still excuse what their class excuses.
 func TestFaultsThatDoNotCount(t *testing.T) {
 	h := good(1)
 	v, _ := h.check(t).Verdict("evidence")
@@ -47,8 +47,8 @@ func TestFaultsThatDoNotCount(t *testing.T) {
 	}
 }
 
-// The room for a watch that died silently is in G7's bound only if a fault can have done
-// that; and what was seen stands beside the bound.
+// The bound of G7 includes time for a watch that failed unnoticed only if a fault can have
+// caused that. The note has the bound and the longest time that was seen.
 func TestSilentWatch(t *testing.T) {
 	for _, tt := range []struct {
 		class string
@@ -66,7 +66,7 @@ func TestSilentWatch(t *testing.T) {
 	}
 }
 
-// Instants that nobody ticked are told.
+// Instants that nobody ticked are counted.
 func TestInstantsNotTicked(t *testing.T) {
 	h := good(1)
 	for _, i := range find(h, "ledger", func(e history.Effect) bool { return e.What == history.EffectTick && e.N > 3 }) {
@@ -77,7 +77,7 @@ func TestInstantsNotTicked(t *testing.T) {
 	}
 }
 
-// A check that finds nothing to look at has not passed.
+// A check that finds nothing to compare has not passed.
 func TestNothingSeen(t *testing.T) {
 	run := good(1)["run"][0].(history.Run)
 	run.Checks, run.Jobs = nil, nil
@@ -95,7 +95,7 @@ func TestNothingSeen(t *testing.T) {
 	}
 }
 
-// A check that does not exist is said to be so.
+// An unknown check is an error.
 func TestUnknownCheck(t *testing.T) {
 	_, err := Dir(t.Context(), good(1).save(t), Options{Checks: []string{"fense"}})
 	if err == nil || !strings.Contains(err.Error(), `"fense"`) {
@@ -103,7 +103,7 @@ func TestUnknownCheck(t *testing.T) {
 	}
 }
 
-// The terms of a report say when who believed, wrote and answered.
+// The terms of a report say which node believed, wrote and answered, and when.
 func TestTerms(t *testing.T) {
 	h := good(7)
 	r := h.check(t)

@@ -19,16 +19,15 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// recording is a run as the lab leaves it: a history with its manifest, the ledger's
-// database, and what the code of the experiment requires.
+// recording is what a run leaves: a history with its manifest, the ledger's database, and what
+// the code of the experiment requires.
 type recording struct {
 	files
 	dir, db string
 	want    history.Run
 }
 
-// record makes a good recording. The file "ledger" of its history is read from the
-// database, as the lab does it.
+// record makes a good recording. As in the lab, the file "ledger" is read from the database.
 func record(t *testing.T, seed uint64) *recording {
 	t.Helper()
 	h := good(seed)
@@ -56,7 +55,7 @@ func record(t *testing.T, seed uint64) *recording {
 			rows = append(rows, fmt.Sprintf("INSERT INTO tick VALUES ('billing', %d, %d, 'tick-%d', %d)", e.N, e.Token, e.InstantMS, e.AtMS))
 		case e.What == history.EffectFiring:
 			rows = append(rows, fmt.Sprintf("INSERT INTO firing VALUES ('billing', '%s', %d, %d, %d, %d)", e.Name, e.N, e.InstantMS, e.Token, e.AtMS))
-		case e.What == history.EffectCheckpoint: // the last one stays
+		case e.What == history.EffectCheckpoint: // only the last one is kept
 			checkpoint = fmt.Sprintf("INSERT INTO checkpoint VALUES ('billing', '%s', %d, %d, %d)", e.Name, e.N, e.Token, e.AtMS)
 		}
 		n[e.What]++
@@ -125,7 +124,7 @@ func (r *recording) write(t *testing.T, name string) {
 	})
 }
 
-// raw changes a file and nothing else. No content: the file is removed.
+// raw changes a file and nothing else. If change returns nil the file is removed.
 func (r *recording) raw(t *testing.T, file string, change func([]byte) []byte) {
 	t.Helper()
 	path := filepath.Join(r.dir, file)
@@ -148,7 +147,7 @@ func drop[E history.Event](h files, file string, such func(E) bool) {
 	h[file] = slices.DeleteFunc(h[file], func(e history.Event) bool { x, ok := e.(E); return ok && such(x) })
 }
 
-// of is whether an event is of a node.
+// of reports whether an event is of a node.
 func of(e history.Event, node string) bool {
 	switch e := e.(type) {
 	case history.Process:
@@ -173,9 +172,9 @@ func split(data []byte) [][]byte {
 	return bytes.SplitAfter(bytes.TrimSuffix(data, []byte("\n")), []byte("\n"))
 }
 
-// A forged recording is refused, by the check that is named. Three kinds of forger: one
-// edits bytes, one also corrects the last line of the file, and one writes the whole
-// history again with correct digests, but leaves the ledger's database and the code.
+// The named check refuses a forged recording. One kind of forgery edits bytes, another also
+// corrects the last line of the file, and a third writes the whole history again with correct
+// digests, but does not change the ledger's database and the code.
 func TestForged(t *testing.T) {
 	ok := func(a history.Attempt) bool { return a.Outcome == history.OutcomeOK && a.Token > 1 }
 	allocated := func(e history.Effect) bool { return e.What == history.EffectSequence }
@@ -269,7 +268,7 @@ func TestForged(t *testing.T) {
 		}},
 		{"an answered call removed", "sequence: calls are missing", func(t *testing.T, r *recording) {
 			unknown := len(find(r.files, "calls", func(c history.Call) bool { return c.Unknown }))
-			for range 3 * (unknown + 1) { // as many as can be of unknown outcome do not show
+			for range 3 * (unknown + 1) { // fewer could be calls of unknown outcome
 				r.remove("calls", middle(r.files, "calls", isAnswered))
 			}
 			r.again(t)
@@ -475,8 +474,8 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// A window that porcupine does not decide in time is split and decided. If that does not
-// help, the verdict is unknown and the run has not passed.
+// A window that porcupine does not decide in time is split. If porcupine does not decide its
+// parts either, the verdict is unknown and the run has not passed.
 func TestPorcupineTimeout(t *testing.T) {
 	for name, tt := range map[string]struct {
 		decides int // calls that porcupine decides in time

@@ -11,7 +11,8 @@ import (
 	"github.com/tenurehq/tenure/lab/history"
 )
 
-// A history that reaches its limit says so, keeps what it has, and is not whole.
+// A history that reaches its size limit returns an error, keeps what it has, and is not
+// complete.
 func TestLimit(t *testing.T) {
 	dir := t.TempDir()
 	f, err := os.Create(filepath.Join(dir, "calls"+extension))
@@ -38,7 +39,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// A file that is damaged anywhere leaves the history in doubt, with the line.
+// A damaged file makes the check "history" unknown. The finding names the line.
 func TestDamaged(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage func(lines []string) []string
@@ -82,7 +83,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// A directory without a history is said to be one, and a check can be stopped.
+// A directory without a history is an error. A check ends with its context.
 func TestNoHistory(t *testing.T) {
 	dir := t.TempDir()
 	for _, dir := range []string{dir, filepath.Join(dir, "missing")} {
@@ -97,7 +98,7 @@ func TestNoHistory(t *testing.T) {
 	}
 }
 
-// No line, however strange, does more than leave a doubt.
+// No line causes more than a doubt.
 func FuzzLine(f *testing.F) {
 	for _, events := range good(1) {
 		for _, e := range events[:min(3, len(events))] {

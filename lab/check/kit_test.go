@@ -94,7 +94,7 @@ func (w *world) span(from, to int) time.Duration {
 	return time.Duration(from+w.rng.IntN(to-from)) * time.Millisecond
 }
 
-// start begins a process of a node.
+// start starts a process of a node.
 func (w *world) start(n int, at clock.Instant) {
 	w.pids[n] = 100*n + w.pids[n]%100 + 1
 	w.add("nodes", history.Process{Node: fmt.Sprintf("node-%d", n), PID: w.pids[n], At: at})
@@ -111,7 +111,7 @@ func wall(at clock.Instant) int64 { return kWall + at.Sub(kZero).Milliseconds() 
 
 func (w *world) begin() {
 	w.token++
-	w.node = (w.node+w.rng.IntN(2))%3 + 1 // never the same again
+	w.node = (w.node+w.rng.IntN(2))%3 + 1 // another node than before
 	w.add("engine", history.Grant{State: history.Led, Token: w.token, Holder: w.id(), At: w.now})
 	w.now = w.now.Add(time.Millisecond)
 	w.add("nodes", history.Belief{Node: w.id(), Token: w.token, State: history.Began, At: w.now})
@@ -138,7 +138,7 @@ func (w *world) fault(f history.Fault) {
 	w.add("faults", f)
 }
 
-// work commits: an attempt of the leader, its effects, and the calls that it answers.
+// work adds attempts of the leader, their effects, and the calls that they answer.
 func (w *world) work(d time.Duration) {
 	for end := w.now.Add(d); w.now < end; w.now = w.now.Add(w.span(8, 24)) {
 		done := w.now.Add(2 * time.Millisecond)
@@ -162,7 +162,7 @@ func (w *world) work(d time.Duration) {
 	}
 }
 
-// attempt is that of the effects so far.
+// attempt adds the attempt that asks for the effects so far.
 func (w *world) attempt(done clock.Instant) {
 	w.add("nodes", history.Attempt{Node: w.id(), Token: w.token, At: w.now, End: done, Outcome: history.OutcomeOK, Writes: w.writes})
 	w.writes = nil
@@ -186,7 +186,7 @@ func (w *world) call(done clock.Instant) {
 	c.Last = c.First + uint64(w.rng.IntN(3))
 	w.next = c.Last + 1
 	switch w.rng.IntN(40) {
-	case 0: // its numbers are gone
+	case 0: // nobody has its numbers
 		c = history.Call{Start: c.Start, End: c.End, Node: c.Node, Error: "timeout", Unknown: true}
 	case 1:
 		w.add("calls", history.Call{Start: c.Start, End: c.End, Error: "no_leader"})
@@ -263,7 +263,7 @@ func (w *world) skew() {
 	w.resign()
 }
 
-// unsynced hides that it is a file: hundreds of fsyncs cost a test its time.
+// unsynced hides that it is a file, since hundreds of fsyncs would slow the tests down.
 type unsynced struct{ io.WriteCloser }
 
 // save writes a history and returns its directory.

@@ -14,7 +14,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// fill writes as two leaders, the first of which comes back after the second.
+// fill writes as two leaders. The first writes again after the second.
 func fill(t *testing.T, path string, unfenced bool) {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), ledger.Config{DB: path, Lab: true, Unfenced: unfenced, Logger: slog.New(slog.DiscardHandler)})
@@ -43,8 +43,8 @@ func fill(t *testing.T, path string, unfenced bool) {
 	}
 }
 
-// The SQL query finds nothing in a ledger that fences, and in one that does not the
-// rows where a zombie wrote.
+// The SQL query finds nothing in a ledger with fencing. Without fencing it finds the rows that a
+// deposed leader wrote.
 func TestLedger(t *testing.T) {
 	dir := t.TempDir()
 	fenced := filepath.Join(dir, "fenced.db")
@@ -66,8 +66,8 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// A ledger that cannot be read, is missing or is empty is unknown, and a missing file
-// is not made.
+// The verdict on a ledger that cannot be read, is missing or is empty is unknown. A missing
+// file is not created.
 func TestLedgerUnknown(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.db")
 	other := filepath.Join(t.TempDir(), "other.db")
@@ -93,8 +93,8 @@ func TestLedgerUnknown(t *testing.T) {
 	}
 }
 
-// A ledger that has deleted what it once had is not taken for whole, nor is a call
-// that is older than what it keeps.
+// A ledger that has deleted entries is not taken for complete. A call that is older than its
+// entries is not compared.
 func TestLedgerForgets(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	fill(t, path, false)
@@ -140,8 +140,8 @@ func TestLedgerForgets(t *testing.T) {
 	}
 }
 
-// What callers have is compared with the ledger: an answer that no allocation of its
-// token holds is named with its line, and what the callers saw is told.
+// Answers to clients are compared with the ledger. A finding names the line of an answer that
+// no allocation of its token contains.
 func TestLedgerKnowsAnswers(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "ledger.db")
 	fill(t, db, false)

@@ -17,7 +17,7 @@ type planted struct {
 	guarantee string
 	check     string
 	result    Result
-	// says is what the finding must say: other rules of the check may notice as well.
+	// says is part of the finding. Other rules of the check may find something too.
 	says string
 	// plant returns the file and the line (from 0) that must be reported. pick chooses
 	// one of several possible places.
@@ -44,7 +44,7 @@ func fault(class string) func(history.Fault) bool {
 	return func(f history.Fault) bool { return f.Class == class && f.Healed != 0 }
 }
 
-// inTime puts an event of the nodes where its instant belongs, and returns the line.
+// inTime inserts an event of the nodes in the order of time, and returns the line.
 func (h files) inTime(e history.Event) int {
 	i := slices.IndexFunc(h["nodes"], func(o history.Event) bool { return history.When(o) > history.When(e) })
 	if i < 0 {
@@ -107,8 +107,7 @@ func plantReuse(h files, pick func([]int) int) (string, int) {
 	return "calls", i
 }
 
-// plantReuseNear gives a number to two calls that were under way together: no order of
-// time is broken.
+// plantReuseNear gives a number to two concurrent calls: the order of time is not violated.
 func plantReuseNear(h files, pick func([]int) int) (string, int) {
 	all := find(h, "calls", isAnswered)
 	for {
@@ -146,7 +145,7 @@ func plantOutOfOrder(h files, pick func([]int) int) (string, int) {
 
 func abs(n int) int { return max(n, -n) }
 
-// Each planted violation is found by its check, which names the guarantee and the line.
+// Its check finds each planted violation, and names the guarantee and the line.
 func TestPlanted(t *testing.T) {
 	for i, p := range everything() {
 		t.Run(p.name, func(t *testing.T) {
@@ -167,8 +166,7 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
-// A violation at a random place of a random history is found. Checks beside its own
-// may notice too.
+// A violation at a random place of a random history is found. Other checks may find it too.
 func TestPlantedAnywhere(t *testing.T) {
 	for seed := range uint64(15) {
 		rng := rand.New(rand.NewPCG(seed, 3))

@@ -7,7 +7,7 @@ import (
 	"github.com/tenurehq/tenure/lab/history"
 )
 
-// everything is what can be planted.
+// everything returns all planted violations.
 func everything() []planted {
 	return []planted{
 		{"grant goes back", "G1", "token-order", Fail, "after token", func(h files, pick func([]int) int) (string, int) {

@@ -10,8 +10,8 @@ import (
 	"github.com/tenurehq/tenure/lab/history"
 )
 
-// broken says by comparing every two calls what the checks must find out by looking at
-// each once.
+// broken compares every two calls. The checks must come to the same result by looking at each
+// call once.
 func broken(calls []history.Call) bool {
 	for i, a := range calls {
 		for j, b := range calls {
@@ -32,7 +32,7 @@ func broken(calls []history.Call) bool {
 	return false
 }
 
-// judge gives calls, in the order of their ends, to both checks.
+// judge runs both checks on calls, which are in the order of their ends.
 func judge(t testing.TB, calls []history.Call) (scan, porcupine Verdict) {
 	s := newScan(newFacts(), table(t.Context(), ""), []string{"sequence", "linearizable"})
 	for i, c := range calls {
@@ -43,7 +43,7 @@ func judge(t testing.TB, calls []history.Call) (scan, porcupine Verdict) {
 	return both[0], both[1]
 }
 
-// calls are made of bytes: three of them are one call.
+// callsOf makes calls of bytes, one of every three.
 func callsOf(data []byte) []history.Call {
 	var calls []history.Call
 	end, next := clock.Instant(100), uint64(40)
@@ -66,8 +66,7 @@ func callsOf(data []byte) []history.Call {
 	return calls
 }
 
-// Whatever the calls: the scan fails exactly when two calls contradict each other, and
-// so does porcupine.
+// For all calls: both checks fail exactly when two calls contradict each other.
 func FuzzSequence(f *testing.F) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 300 {
@@ -96,22 +95,22 @@ func FuzzSequence(f *testing.F) {
 	})
 }
 
-// Numbers that nobody had may be handed out late, but not to a call that began after a
-// larger one was known.
+// A number may be handed out after a larger one, but not to a call that began after the larger
+// one was known.
 func TestOutOfOrderOnly(t *testing.T) {
 	calls := []history.Call{{Start: 1, End: 5, First: 9, Last: 9, Token: 1}, {Start: 6, End: 8, First: 3, Last: 3, Token: 1}}
 	scan, porcupine := judge(t, calls)
 	if scan.Result != Fail || porcupine.Result != Fail || scan.Findings[0].At[0].Line != 2 {
 		t.Errorf("%v\n%v", scan, porcupine)
 	}
-	calls[1].Start = 5 // they may have been under way together
+	calls[1].Start = 5 // they may be concurrent
 	scan, porcupine = judge(t, calls)
 	if scan.Result != Pass || porcupine.Result != Pass {
 		t.Errorf("%v\n%v", scan, porcupine)
 	}
 }
 
-// The number of a zombie is seen by porcupine although it is many windows behind.
+// Porcupine finds a number that is out of order by many windows.
 func TestLinearizableAcrossWindows(t *testing.T) {
 	var calls []history.Call
 	for i := range clock.Instant(3*window + 10) {
@@ -120,7 +119,7 @@ func TestLinearizableAcrossWindows(t *testing.T) {
 	if scan, porcupine := judge(t, calls); scan.Result != Pass || porcupine.Result != Pass {
 		t.Fatalf("%v\n%v", scan, porcupine)
 	}
-	at := 2 * window // the first of its window: nothing beside it shows that it is wrong
+	at := 2 * window // the first of its window: no other call in it contradicts it
 	calls[at].First, calls[at].Last = 5, 5
 	_, v := judge(t, calls)
 	if v.Result != Fail || v.Findings[0].At[0] != (history.Place{File: "calls", Line: at + 1}) {
@@ -128,7 +127,7 @@ func TestLinearizableAcrossWindows(t *testing.T) {
 	}
 }
 
-// With 256 calls always under way porcupine ends, and soon.
+// With 256 concurrent calls porcupine ends soon.
 func TestLinearizableConcurrent(t *testing.T) {
 	const n, conns = 2 * window, 256
 	rng := rand.New(rand.NewPCG(4, 4))
@@ -149,8 +148,7 @@ func TestLinearizableConcurrent(t *testing.T) {
 	}
 }
 
-// A slow call that began before everything that is still remembered is not passed
-// over: what cannot be told is a doubt.
+// A slow call that began before everything that is still kept is a doubt.
 func TestPeaksPruned(t *testing.T) {
 	var p peaks
 	for i := range clock.Instant(maxPeaks + 1) {
@@ -164,7 +162,7 @@ func TestPeaksPruned(t *testing.T) {
 	}
 }
 
-// The set of numbers knows exactly what was added.
+// The set contains exactly the numbers that were added.
 func TestRanges(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	for range 200 {

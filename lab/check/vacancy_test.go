@@ -7,8 +7,8 @@ import (
 	"github.com/tenurehq/tenure/lab/history"
 )
 
-// A grant whose term never began ended no vacancy: that of the term after it counts from
-// when the last leader that led was gone.
+// A grant whose term never began does not end the vacancy. The vacancy before the next term
+// counts from the end of the last term that began.
 func TestVacancyOutlastsGrant(t *testing.T) {
 	h := good(1)
 	before := h.check(t).Terms

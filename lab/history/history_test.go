@@ -12,7 +12,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
-// What is written by many at once is all there, and read in the order of time.
+// Events of concurrent writers are all read, in the order of time.
 func TestWriteRead(t *testing.T) {
 	dir := t.TempDir()
 	const writers, each = 8, 500
@@ -52,8 +52,7 @@ func TestWriteRead(t *testing.T) {
 	}
 }
 
-// A disk that is full is said so, at once or at Close at the latest, and by every call
-// after it.
+// A full disk is an error, of Close at the latest, and of every call after it.
 func TestDiskFull(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/tenurehq/tenure/lab/load"
 )
 
-// Every call is in the history, whatever became of it: answered, refused, or of unknown
-// outcome.
+// Every call is in the history: answered, refused, or of unknown outcome.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	var n atomic.Int64
