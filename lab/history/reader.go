@@ -102,7 +102,7 @@ func (d *Dir) walk(ctx context.Context, paths []string, ahead int, kinds []strin
 		if err != nil {
 			return err
 		}
-		defer f.close()
+		defer func() { _ = f.close() }()
 		for range ahead {
 			if err := fill(f); err != nil {
 				return err
