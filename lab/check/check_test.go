@@ -1,6 +1,8 @@
 package check
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,5 +130,31 @@ func TestTerms(t *testing.T) {
 	}
 	if refused != 1 {
 		t.Errorf("%d refused, want 1", refused)
+	}
+}
+
+// If a history has more than fits into memory, no check passes.
+func TestFull(t *testing.T) {
+	f := newFacts()
+	if f.room(maxFacts+1, maxFacts) || !f.full {
+		t.Fatal("there is room for more than the limit")
+	}
+	for _, v := range newScan(f, table(t.Context(), ""), Names()).verdicts() {
+		if v.Result != Unknown || !strings.Contains(fmt.Sprint(v.Findings), "limit") {
+			t.Errorf("%v; want unknown", v)
+		}
+	}
+}
+
+// The finding of a number that was handed out twice names both calls.
+func TestReusedNamesBoth(t *testing.T) {
+	h := files{"a": {history.Call{Start: 1, End: 2, First: 7, Last: 9, Token: 1}}, "b": {
+		history.Call{Start: 3, End: 4, First: 12, Last: 12, Token: 1},
+		history.Call{Start: 5, End: 6, First: 8, Last: 8, Token: 1},
+	}}
+	v, _ := h.check(t).Verdict("sequence")
+	want := []history.Place{{File: "b.ndjson", Line: 2}, {File: "a.ndjson", Line: 1}}
+	if !slices.ContainsFunc(v.Findings, func(f Finding) bool { return slices.Equal(f.At, want) }) {
+		t.Errorf("%v; want a finding at %v", v.Findings, want)
 	}
 }
