@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // missed are the bars that were not met.
@@ -123,11 +124,11 @@ func TestJudgeUnfenced(t *testing.T) {
 func TestCountAsked(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	w, err := check.Create(dir, callsName, 0)
+	w, err := history.Create(dir, callsName)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []check.Call{
+	for _, c := range []history.Call{
 		{Start: at(9 * sec), End: at(11 * sec), First: 1, Last: 1},
 		{Start: at(11 * sec), End: at(12 * sec), Error: "nobody leads"},
 		{Start: at(12 * sec), End: at(13 * sec), Unknown: true},

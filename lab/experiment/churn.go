@@ -10,7 +10,7 @@ import (
 
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -201,9 +201,9 @@ func (s *trialRun) leave(ctx context.Context, n api.NodeFile) (bool, error) {
 	}); err != nil {
 		return false, err
 	}
-	return true, s.faults.Write(check.Fault{
+	return true, s.faults.Write(history.Fault{
 		Name: "leave", Target: n.ID, Begun: begun, Healed: now(), Evidence: fmt.Sprintf("pid %d has ended in order", n.PID),
-		Proof: check.Proof{Kind: check.ProofExited, PIDs: []int{n.PID}},
+		Proof: history.Proof{Kind: history.ProofExited, PIDs: []int{n.PID}},
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -50,7 +51,7 @@ func storming(name string, nodes, triesEach int) Outcome {
 	for i := range rounds {
 		o.Rounds = append(o.Rounds, Round{Node: ids[i%nodes], Token: uint64(i + 1), Successor: ids[(i+1)%nodes], Next: uint64(i + 2)})
 		vacant := at(time.Duration(i+1) * 10 * sec)
-		o.Report.Faults = append(o.Report.Faults, check.Fault{Class: check.ClassKill, Target: ids[i%nodes], Begun: vacant.Add(-3 * sec)})
+		o.Report.Faults = append(o.Report.Faults, history.Fault{Class: history.ClassKill, Target: ids[i%nodes], Begun: vacant.Add(-3 * sec)})
 		o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 2), Node: ids[(i+1)%nodes], Vacant: vacant, Began: vacant.Add(5 * time.Millisecond), Ended: vacant.Add(8 * sec)})
 		o.Churn.Tries, o.Churn.Calls = append(o.Churn.Tries, triesEach), append(o.Churn.Calls, triesEach)
 	}
@@ -216,7 +217,7 @@ func TestFairness(t *testing.T) {
 			o.Rounds = append(o.Rounds, Round{Node: nodeNames(9)[i%nodes], Token: uint64(i + 1), Successor: nodeNames(9)[(i+1)%nodes], Next: uint64(i + 2)})
 			when := at(time.Duration(i+2) * 5 * sec)
 			o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 2), Vacant: when, Began: when.Add(time.Millisecond)})
-			o.Report.Faults = append(o.Report.Faults, check.Fault{Class: check.ClassKill, Target: nodeNames(9)[i%nodes], Begun: when.Add(-2 * sec)})
+			o.Report.Faults = append(o.Report.Faults, history.Fault{Class: history.ClassKill, Target: nodeNames(9)[i%nodes], Begun: when.Add(-2 * sec)})
 		}
 		bars, _ := judgeChurn([]Outcome{o})
 		for _, b := range bars {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/child"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -160,7 +160,7 @@ func disturbed(ctx context.Context, s *trialRun) error {
 	evidence := strings.Trim(d.evidence+"; "+own, "; ")
 	s.say("healed: %s", evidence)
 	s.round()
-	return s.faults.Write(check.Fault{Name: "busy-" + d.kind, Target: "machine", Begun: d.begun, Healed: d.healed, Evidence: evidence, Proof: check.Proof{Kind: check.ProofMeasured}})
+	return s.faults.Write(history.Fault{Name: "busy-" + d.kind, Target: "machine", Begun: d.begun, Healed: d.healed, Evidence: evidence, Proof: history.Proof{Kind: history.ProofMeasured}})
 }
 
 // disturbFleet is what a fleet has of a disturbance for itself.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/plot"
 )
 
@@ -43,9 +44,9 @@ func elections(o Outcome) (s series) {
 }
 
 // killedAt is when a node was last killed before an instant.
-func killedAt(faults []check.Fault, node string, before clock.Instant) (at clock.Instant) {
+func killedAt(faults []history.Fault, node string, before clock.Instant) (at clock.Instant) {
 	for _, f := range faults {
-		if f.Class == check.ClassKill && f.Target == node && f.Begun < before {
+		if f.Class == history.ClassKill && f.Target == node && f.Begun < before {
 			at = max(at, f.Begun)
 		}
 	}

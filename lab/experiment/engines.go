@@ -7,7 +7,7 @@ import (
 
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // The ways in which a quorum is lost.
@@ -95,7 +95,7 @@ func killQuorum(ctx context.Context, s *trialRun, i int, r *Round) error {
 
 // without writes down that there was no quorum.
 func (s *trialRun) without(f chaos.Fault, r *Round) error {
-	x := inHistory(f, check.ClassQuorum)
+	x := inHistory(f, history.ClassQuorum)
 	x.Name, x.PartOf, x.Begun, x.Healed, x.Set, x.Held = "no-quorum", f.Name, r.Begun, r.Healed, 0, 0
 	return s.faults.Write(x)
 }

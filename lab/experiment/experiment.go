@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lab"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
 )
@@ -157,8 +157,8 @@ const (
 )
 
 // describe is the trial in the words of a history.
-func (t Trial) describe(e Experiment, size Size) check.Run {
-	r := check.Run{
+func (t Trial) describe(e Experiment, size Size) history.Run {
+	r := history.Run{
 		Experiment: e.Name + " " + t.Name, Seed: e.Seed, Engine: t.Engine, Group: group, Nodes: t.Nodes, Unfenced: t.Unfenced,
 		Command: e.command(size), TTLMS: t.TTL.Milliseconds(), WakeMS: wakeMS, LateMS: lateMS, TickMS: tickMS,
 	}
@@ -180,13 +180,13 @@ func (t Trial) describe(e Experiment, size Size) check.Run {
 }
 
 // LoadRun describes a history of lab load.
-func LoadRun(group string) check.Run {
-	return check.Run{Experiment: "load", Group: group, Checks: []string{"sequence", "linearizable"}}
+func LoadRun(group string) history.Run {
+	return history.Run{Experiment: "load", Group: group, Checks: []string{"sequence", "linearizable"}}
 }
 
 // Expected says what this program requires of the run that a history is of: its
 // configuration and its checks. It fails if this program has no such run.
-func Expected(run check.Run) (check.Run, error) {
+func Expected(run history.Run) (history.Run, error) {
 	if run.Experiment == "load" {
 		return LoadRun(run.Group), nil
 	}
@@ -201,7 +201,7 @@ func Expected(run check.Run) (check.Run, error) {
 		found, err = Find(name)
 	}
 	if err != nil {
-		return check.Run{}, err
+		return history.Run{}, err
 	}
 	size := Full
 	if strings.Contains(run.Command, " --quick") {
@@ -214,11 +214,11 @@ func Expected(run check.Run) (check.Run, error) {
 		want := t.describe(found[0], size)
 		want.Seed, want.Command = run.Seed, run.Command
 		for _, s := range jobSeconds() {
-			want.Jobs = append(want.Jobs, check.Job{EveryMS: 1000 * s})
+			want.Jobs = append(want.Jobs, history.Job{EveryMS: 1000 * s})
 		}
 		return want, nil
 	}
-	return check.Run{}, fmt.Errorf("experiment %s has no trial %q in its %s form", name, trial, size)
+	return history.Run{}, fmt.Errorf("experiment %s has no trial %q in its %s form", name, trial, size)
 }
 
 func (e Experiment) command(size Size) string {

@@ -19,13 +19,14 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
 // collect turns what the nodes wrote down and what the ledger has into files of the
 // history. It fails if a node lost a line, or the ledger has forgotten something: what
 // is counted later would be too little.
-func collect(ctx context.Context, history, traces, db string) ([]effect, error) {
+func collect(ctx context.Context, historyDir, traces, db string) ([]effect, error) {
 	paths, err := filepath.Glob(filepath.Join(traces, "*.trace"))
 	if err != nil {
 		return nil, err
@@ -35,13 +36,13 @@ func collect(ctx context.Context, history, traces, db string) ([]effect, error) 
 	}
 	var effects []effect
 	for _, path := range paths {
-		part, err := collectNode(history, path)
+		part, err := collectNode(historyDir, path)
 		if err != nil {
 			return nil, err
 		}
 		effects = append(effects, part...)
 	}
-	w, err := check.Create(history, "ledger", 0)
+	w, err := history.Create(historyDir, "ledger")
 	if err != nil {
 		return nil, err
 	}
@@ -77,9 +78,9 @@ type attemptName struct {
 }
 
 // collectNode reads the trace of one node, which may have been several processes.
-func collectNode(history, path string) ([]effect, error) {
+func collectNode(historyDir, path string) ([]effect, error) {
 	node := strings.TrimSuffix(filepath.Base(path), ".trace")
-	var events []check.Event
+	var events []history.Event
 	var effects []effect
 	open := map[attemptName]int{}
 	whole := map[int]bool{}
@@ -101,32 +102,32 @@ func collectNode(history, path string) ([]effect, error) {
 		switch l.Kind {
 		case api.TraceAttempt:
 			open[name] = len(events)
-			events = append(events, check.Attempt{Node: node, Token: l.Token, At: l.At, Writes: writesOf(l)})
+			events = append(events, history.Attempt{Node: node, Token: l.Token, At: l.At, Writes: writesOf(l)})
 		case api.TraceDone:
 			i, ok := open[name]
 			if !ok {
 				return fmt.Errorf("a write of %s with token %d ended that had not begun", node, l.Token)
 			}
 			delete(open, name)
-			a := events[i].(check.Attempt)
+			a := events[i].(history.Attempt)
 			a.End, a.Outcome = l.End, l.What
 			events[i] = a
-			if l.What == check.OutcomeOK {
+			if l.What == history.OutcomeOK {
 				effects = acknowledged(effects, node, l.Token, l.At)
 			}
 		case api.TraceOpened:
-			events = append(events, check.Process{Node: node, PID: l.PID, At: l.At})
+			events = append(events, history.Process{Node: node, PID: l.PID, At: l.At})
 		case api.TraceMissed:
-			events = append(events, check.Belief{Node: node, State: check.Missed, At: l.At})
+			events = append(events, history.Belief{Node: node, State: history.Missed, At: l.At})
 		case api.TraceSealed:
-			events = append(events, check.Seal{Node: node, Token: l.Token, At: l.At, End: l.End})
+			events = append(events, history.Seal{Node: node, Token: l.Token, At: l.At, End: l.End})
 		case api.TraceBegan:
-			events = append(events, check.Belief{Node: node, Token: l.Token, State: check.Began, At: l.At})
+			events = append(events, history.Belief{Node: node, Token: l.Token, State: history.Began, At: l.At})
 		case api.TraceEnded:
-			events = append(events, check.Belief{Node: node, Token: l.Token, State: check.Ended, At: l.At, Cause: l.What})
+			events = append(events, history.Belief{Node: node, Token: l.Token, State: history.Ended, At: l.At, Cause: l.What})
 		case api.TraceLed, api.TraceVacant, api.TraceBlind:
 			// Each process is an observer of its own: one that starts again begins anew.
-			g := check.Grant{Observer: fmt.Sprint(node, "/", l.PID), State: l.Kind, Token: l.Token, At: l.At}
+			g := history.Grant{Observer: fmt.Sprint(node, "/", l.PID), State: l.Kind, Token: l.Token, At: l.At}
 			if l.Kind == api.TraceLed {
 				g.Holder = l.What
 			}
@@ -137,7 +138,7 @@ func collectNode(history, path string) ([]effect, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := check.Create(history, node, 0)
+	w, err := history.Create(historyDir, node)
 	if err != nil {
 		return nil, err
 	}
@@ -175,10 +176,10 @@ func eachLine[T any](path, with string, see func(T) error) error {
 }
 
 // writesOf are the effects that an attempt asks for.
-func writesOf(l api.TraceLine) (all []check.Write) {
+func writesOf(l api.TraceLine) (all []history.Write) {
 	for _, w := range l.Writes {
-		x := check.Write{What: w.What, Name: w.Name, First: w.First, Last: w.Last, InstantMS: w.InstantMS}
-		if w.What == check.EffectTick {
+		x := history.Write{What: w.What, Name: w.Name, First: w.First, Last: w.Last, InstantMS: w.InstantMS}
+		if w.What == history.EffectTick {
 			x.Name, x.InstantMS = "", check.TickInstant(w.Name)
 		}
 		all = append(all, x)
@@ -187,20 +188,20 @@ func writesOf(l api.TraceLine) (all []check.Write) {
 }
 
 // collectLedger reads what took effect and what was refused.
-func collectLedger(ctx context.Context, w *check.Writer, path string) error {
+func collectLedger(ctx context.Context, w *history.Writer, path string) error {
 	db, err := openDB(path)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	forgotten, err := check.Forgotten(ctx, db)
+	forgotten, err := check.Deleted(ctx, db)
 	if err != nil {
 		return fmt.Errorf("the ledger's database: %w", err)
 	}
 	if len(forgotten) > 0 {
 		return fmt.Errorf("the ledger has forgotten %s: what it did cannot be counted", strings.Join(forgotten, ", "))
 	}
-	return check.Effects(ctx, db, group, func(e check.Effect) error { return w.Write(e) })
+	return check.Effects(ctx, db, group, func(e history.Effect) error { return w.Write(e) })
 }
 
 func openDB(path string) (*sql.DB, error) {

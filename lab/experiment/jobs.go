@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 )
@@ -38,7 +38,7 @@ func (s *trialRun) putJob(ctx context.Context, seconds int64) (err error) {
 		}
 		var put api.JobAnswer
 		if put, err = s.nodes.PutJob(ctx, job); err == nil {
-			s.jobs = append(s.jobs, check.Job{Key: job.Key, FirstMS: put.NextMS, EveryMS: 1000 * seconds})
+			s.jobs = append(s.jobs, history.Job{Key: job.Key, FirstMS: put.NextMS, EveryMS: 1000 * seconds})
 			return nil
 		}
 		if ctx.Err() != nil {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // ledgerKilled is experiment 10.
@@ -198,8 +198,8 @@ func diskScript(kind string) loop {
 
 // countAsked counts, for each round, the callers' calls that were made and over while the
 // fault stood, and those of them that were answered with numbers.
-func countAsked(history string, rounds []Round) error {
-	return eachLine(filepath.Join(history, callsName+".ndjson"), "", func(c check.Call) error {
+func countAsked(historyDir string, rounds []Round) error {
+	return eachLine(filepath.Join(historyDir, callsName+".ndjson"), "", func(c history.Call) error {
 		for i := range rounds {
 			if r := &rounds[i]; c.Start >= r.Begun && c.End <= r.Healed && c.Start > 0 {
 				if r.Asked++; c.Error == "" && !c.Unknown {

@@ -9,7 +9,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	fleetclient "github.com/tenurehq/tenure/reference/client"
 )
 
@@ -143,7 +143,7 @@ func (s *trialRun) written(class string, inject func() (chaos.Fault, error)) (ch
 		f, err := inject()
 		changed := errors.Is(err, chaos.ErrChanged)
 		switch {
-		case errors.Is(err, chaos.ErrNoBite):
+		case errors.Is(err, chaos.ErrNoEffect):
 			return f, fmt.Errorf("%w: %w", ErrNotSeen, err)
 		case err != nil && (!changed || try == tries):
 			return f, err
@@ -168,10 +168,10 @@ func (s *trialRun) written(class string, inject func() (chaos.Fault, error)) (ch
 }
 
 // inHistory is a fault in the words of a history.
-func inHistory(f chaos.Fault, class string) check.Fault {
-	return check.Fault{
+func inHistory(f chaos.Fault, class string) history.Fault {
+	return history.Fault{
 		Name: f.Name, Class: class, Target: f.Target, Begun: f.Begun, Healed: f.Healed, Set: f.Set, Held: f.Held, Evidence: f.Evidence,
-		Proof: check.Proof{Kind: string(f.Shown), PIDs: f.PIDs, Token: f.Token},
+		Proof: history.Proof{Kind: string(f.Shown), PIDs: f.PIDs, Token: f.Token},
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 )
 
@@ -216,7 +217,7 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 			return o, err
 		}
 	}
-	history, traces := filepath.Join(dir, historyDir), filepath.Join(dir, "traces")
+	historyDir, traces := filepath.Join(dir, historyDir), filepath.Join(dir, "traces")
 	db := filepath.Join(dir, "ledger.db")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return o, err
@@ -237,10 +238,10 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 	run.At = now()
 	s := &trialRun{trial: t, rng: rand.New(rand.NewPCG(e.Seed, hashOf(t.Name))), say: say, round: round}
 	var err error
-	if s.calls, err = check.Create(history, callsName, 0); err != nil {
+	if s.calls, err = history.Create(historyDir, callsName); err != nil {
 		return o, err
 	}
-	if s.faults, err = check.Create(history, "run", 0); err != nil {
+	if s.faults, err = history.Create(historyDir, "run"); err != nil {
 		return o, errors.Join(err, s.calls.Close())
 	}
 	undo := func() error { return nil }
@@ -255,15 +256,15 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 		return o, err
 	}
 	say("checking %d calls", s.load.Calls)
-	if o.Effects, err = collect(ctx, history, traces, db); err != nil {
+	if o.Effects, err = collect(ctx, historyDir, traces, db); err != nil {
 		return o, err
 	}
 	o.Rounds, o.Load, o.Orders, o.Churn = s.rounds, s.load, s.workerCounts, s.churnCost
-	if err := check.WriteManifest(history); err != nil {
+	if err := history.WriteManifest(historyDir); err != nil {
 		return o, err
 	}
-	required := func(check.Run) (check.Run, error) { return run, nil }
-	if o.Report, err = check.Dir(ctx, history, check.Options{DB: db, Expect: required}); err != nil {
+	required := func(history.Run) (history.Run, error) { return run, nil }
+	if o.Report, err = check.Dir(ctx, historyDir, check.Options{DB: db, Expect: required}); err != nil {
 		return o, err
 	}
 	if o.Damage, err = damageOf(ctx, db); err != nil {

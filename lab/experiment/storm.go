@@ -220,7 +220,7 @@ func aimTable(o Outcome, faults []injectedFault) Table {
 		}
 		// The whole of it is in struck.jsonl.
 		why := "a program did not answer while it was being set"
-		for _, known := range []error{chaos.ErrChanged, chaos.ErrNoBite, chaos.ErrNoLeader} {
+		for _, known := range []error{chaos.ErrChanged, chaos.ErrNoEffect, chaos.ErrNoLeader} {
 			if strings.HasPrefix(f.Problem, known.Error()) {
 				why = strings.TrimPrefix(known.Error(), "chaos: ")
 			}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -84,11 +84,11 @@ func (c stormKind) class() string {
 	kind, _ := chaos.KindOf(c.spec.Kind)
 	switch {
 	case c.kind == churnKind:
-		return check.ClassKill
+		return history.ClassKill
 	case !kind.Named:
 		return kind.Class
 	case c.spec.Targets[0] == chaos.Quorum:
-		return check.ClassQuorum
+		return history.ClassQuorum
 	case c.spec.Targets[0] == chaos.Follower:
 		return c.spec.Kind // kill or pause
 	}

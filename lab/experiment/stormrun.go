@@ -15,7 +15,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // The files of a storm beside its history: what was planned, and what became of it.
@@ -217,12 +217,12 @@ func (w *stormRun) injectOnce(ctx context.Context, b plannedFault) (chaos.Fault,
 // final: to try once more would be no use, or the fault was set. Any other error means
 // that the target went away while it was being set, as in a storm it does.
 func final(err error) bool {
-	return slices.ContainsFunc([]error{chaos.ErrNoBite, chaos.ErrCannot, chaos.ErrNoLeader, chaos.ErrFleet, chaos.ErrNotHealed, ErrNotSeen}, func(e error) bool { return errors.Is(err, e) })
+	return slices.ContainsFunc([]error{chaos.ErrNoEffect, chaos.ErrCannot, chaos.ErrNoLeader, chaos.ErrFleet, chaos.ErrNotHealed, ErrNotSeen}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // record writes a fault to the storm's record, and to the history if it stood at all.
 func (w *stormRun) record(b plannedFault, f chaos.Fault, err error) {
-	missed := errors.Is(err, chaos.ErrNoBite) || errors.Is(err, chaos.ErrChanged)
+	missed := errors.Is(err, chaos.ErrNoEffect) || errors.Is(err, chaos.ErrChanged)
 	r := injectedFault{Step: b.step, Kind: b.Kind, Aim: b.Aim, Fault: f, Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
 	if err != nil {
 		r.Problem = err.Error()
@@ -245,38 +245,38 @@ func (w *stormRun) record(b plannedFault, f chaos.Fault, err error) {
 // inHistory returns the lines of a fault in the history. One that does not count is there
 // too: it may have stood for a moment, which can excuse something. A kill that does not
 // count was not made.
-func (r injectedFault) inHistory() []check.Fault {
+func (r injectedFault) inHistory() []history.Fault {
 	if r.Begun == 0 {
 		return nil
 	}
 	f := inHistory(r.Fault, classOf(r.Kind))
 	f.Name = r.Kind
 	switch {
-	case !r.Bit && f.Class == check.ClassKill:
+	case !r.Bit && f.Class == history.ClassKill:
 		return nil // nobody was killed
 	case !r.Bit:
 		f.Missed = cmp.Or(r.Problem, "it left no evidence")
-	case f.Class == check.ClassKill:
+	case f.Class == history.ClassKill:
 		f.Healed, f.Set, f.Held = f.Begun, 0, 0 // what the node does when it is started again is not held against it
 	}
-	all := []check.Fault{f}
+	all := []history.Fault{f}
 	if r.Bit && r.Stopped > 0 && r.Stopped < r.Begun {
 		// Until it was killed it stood still, and could not see its term end.
 		part := f
-		part.Name, part.PartOf, part.Class, part.Begun, part.Healed = f.Name+": stood still", f.Name, check.ClassPause, r.Stopped, r.Begun
-		part.Proof.Kind = check.ProofStopped
+		part.Name, part.PartOf, part.Class, part.Begun, part.Healed = f.Name+": stood still", f.Name, history.ClassPause, r.Stopped, r.Begun
+		part.Proof.Kind = history.ProofStopped
 		all = append(all, part)
 	}
 	if r.Bit && r.Kind == "stop-leader" {
 		// A process that does not stop in time ends without a word about its term.
 		end := f
-		end.Name, end.PartOf, end.Class, end.Begun, end.Set, end.Held = f.Name+": gone", f.Name, check.ClassKill, f.Healed, 0, 0
+		end.Name, end.PartOf, end.Class, end.Begun, end.Set, end.Held = f.Name+": gone", f.Name, history.ClassKill, f.Healed, 0, 0
 		all = append(all, end)
 	}
-	if f.Class == check.ClassQuorum {
+	if f.Class == history.ClassQuorum {
 		for id := range strings.SplitSeq(r.Target, ",") {
 			part := f
-			part.Name, part.PartOf, part.Class, part.Target = f.Name+" by", f.Name, check.ClassPause, id
+			part.Name, part.PartOf, part.Class, part.Target = f.Name+" by", f.Name, history.ClassPause, id
 			all = append(all, part)
 		}
 	}

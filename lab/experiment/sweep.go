@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // sweep is experiment 2.
@@ -121,7 +121,7 @@ func killedOnly(all []Outcome, beats bool) (some []Outcome) {
 // that was lost and not replaced is one, too.
 func falseFailovers(o Outcome) (n int, causes map[string]int) {
 	causes = map[string]int{}
-	var busy check.Fault
+	var busy history.Fault
 	for _, f := range o.Report.Faults {
 		if f.Name == "busy-"+o.Disturbed {
 			busy = f

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
 )
@@ -74,7 +75,7 @@ func TestObjective(t *testing.T) {
 // busied is a trial that was disturbed from 10 s to 20 s.
 func busied(ttl time.Duration, began ...time.Duration) Outcome {
 	o := Outcome{Trial: Trial{Name: "CPU", Engine: etcdEngine, TTL: ttl, Disturbed: busyCPU, For: 10 * time.Minute}}
-	o.Report.Faults = []check.Fault{{Name: "busy-" + busyCPU, Begun: at(10 * sec), Healed: at(20 * sec), Evidence: "x"}}
+	o.Report.Faults = []history.Fault{{Name: "busy-" + busyCPU, Begun: at(10 * sec), Healed: at(20 * sec), Evidence: "x"}}
 	for i, b := range began {
 		o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 1), Began: at(b), Ended: at(30 * sec), Cause: "expired"})
 		if i > 0 {

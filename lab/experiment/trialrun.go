@@ -12,7 +12,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	fleetclient "github.com/tenurehq/tenure/reference/client"
@@ -38,10 +38,10 @@ type trialRun struct {
 	chaos  *chaos.Fleet
 	nodes  *fleetclient.Client
 	ledger *ledgerclient.Client
-	calls  *check.Writer
-	faults *check.Writer
+	calls  *history.Writer
+	faults *history.Writer
 
-	jobs         []check.Job
+	jobs         []history.Job
 	rounds       []Round
 	workerCounts []workerCounts
 	load         load.Report

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/client"
@@ -93,7 +93,7 @@ func (l *loadFlags) run(cmd *cobra.Command) (err error) {
 		l.cfg.Progress = func(p load.Progress) { _, _ = fmt.Fprintln(cmd.ErrOrStderr(), p) }
 	}
 	if l.history != "" {
-		w, err := check.Create(l.history, "calls", 0)
+		w, err := history.Create(l.history, "calls")
 		if err == nil {
 			err = w.Write(experiment.LoadRun(l.group))
 		}
@@ -104,7 +104,7 @@ func (l *loadFlags) run(cmd *cobra.Command) (err error) {
 		defer func() {
 			cerr := w.Close()
 			if cerr == nil {
-				cerr = check.WriteManifest(l.history)
+				cerr = history.WriteManifest(l.history)
 			}
 			if cerr != nil && err == nil {
 				err = cli.Exit(exitFailure, cerr)
