@@ -232,9 +232,6 @@ func (c *client) won(x *exchange, r *response, group string) {
 		if x.req.session != "" {
 			c.w.saw(lentWin)
 		}
-		if token == c.begun[group] {
-			c.w.saw(retryWin)
-		}
 		t := c.begin(lease.Record{Group: group, Token: token, Holder: holder}, until)
 		c.expires(t)
 		if x.req.session == "" {

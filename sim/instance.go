@@ -384,6 +384,9 @@ func (s *serving) over(out *election.Outcome) {
 	r := &response{ok: len(out.Led) > 0, session: out.Session.ID, led: map[string]fence.Token{}, ttl: out.Session.TTL, held: out.Held(s.arrived, w.timing.Drift)}
 	for g, rec := range out.Led {
 		r.led[g] = rec.Token
+		if w.store.grants[g].grantedAt < s.at {
+			w.saw(retryWin)
+		}
 		if f := w.store.grants[g].wrong[grantKey{rec.Token, rec.Holder}]; f != nil && !f.excused {
 			w.broken(f.guarantee, "%s", f.text)
 		}

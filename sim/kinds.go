@@ -96,7 +96,7 @@ const (
 	lateCopy      = "late copy of a client's call"
 	callEnded     = "campaign ended because its client left or its instance stopped"
 	lentWin       = "client led within its own session"
-	retryWin      = "retry answered with the same term"
+	retryWin      = "retry answered with the term of an earlier call"
 )
 
 // Kinds lists everything that must occur at least once in a run of many seeds.

@@ -545,7 +545,7 @@ func (n *node) begin(rec lease.Record, until clock.Instant) *term {
 	switch {
 	case !n.wants[t.group]:
 		w.broken("G4", "%s begins a term of %s with token %d without a campaign", n.name, t.group, t.token)
-	case t.token <= n.begun[t.group] && !(n.client != nil && t.token > n.client.spent[t.group]):
+	case t.token <= n.begun[t.group]:
 		w.broken("G4", "%s begins a term of %s with token %d after token %d", n.name, t.group, t.token, n.begun[t.group])
 	case l.by[t.token] != t.session && !t.forced:
 		w.broken("G4", "%s begins a term of %s with token %d, which was granted to session %q, not %q", n.name, t.group, t.token, l.by[t.token], t.session)

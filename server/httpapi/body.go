@@ -15,18 +15,18 @@ import (
 	"sync"
 )
 
-// ReadJSON reads the body, one JSON value of at most limit bytes, into v. Fields that v
-// does not have are refused, and so is a field that is there twice: an option must not be
-// ignored. Names are case-sensitive. The error is a *Problem that says where the mistake
-// is. An empty body leaves v as it is, if that is allowed.
+// ReadJSON decodes the body, one JSON value of at most limit bytes, into v. It refuses unknown
+// and duplicate fields, because an option must not be ignored. Names are case-sensitive. The
+// error is a *Problem that says where the mistake is. An empty body, if it is allowed, leaves
+// v unchanged.
 func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed bool, v any) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return &Problem{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Detail: fmt.Sprintf("the body is larger than %d bytes", limit)}
+		return Refuse(http.StatusRequestEntityTooLarge, "body_too_large", "the body is larger than %d bytes", limit)
 	case err != nil:
-		return &Problem{Status: http.StatusBadRequest, Code: "body_incomplete", Detail: "the body ended early or came too slowly"}
+		return Refuse(http.StatusBadRequest, "body_incomplete", "the body ended early or arrived too slowly")
 	case emptyAllowed && len(bytes.TrimSpace(body)) == 0:
 		return nil
 	}
@@ -35,8 +35,7 @@ func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed 
 	if errors.As(err, &syntax) {
 		return badBody(syntaxMistake(syntax, len(body)))
 	}
-	// What follows is valid JSON. The decoder accepts more than it should, and its errors
-	// name Go types.
+	// The body is valid JSON. The decoder accepts too much, and its errors name Go types.
 	if m := (&scanner{text: body, failed: err != nil}).value(reflect.TypeOf(v)); m != nil {
 		return badBody(m.String())
 	}
@@ -55,7 +54,7 @@ func badBody(said string) *Problem {
 	if len(said) > most {
 		said = said[:most] + "…"
 	}
-	return &Problem{Status: http.StatusBadRequest, Code: "bad_body", Detail: "request body: " + strings.ToValidUTF8(said, "")}
+	return Refuse(http.StatusBadRequest, "bad_body", "request body: %s", strings.ToValidUTF8(said, ""))
 }
 
 func syntaxMistake(err *json.SyntaxError, size int) string {
@@ -72,7 +71,7 @@ func syntaxMistake(err *json.SyntaxError, size int) string {
 	}
 }
 
-// mistake is what is wrong with the value at a path.
+// mistake describes a mistake in the value at a path.
 type mistake struct{ before, path, after string }
 
 func (m *mistake) String() string {
@@ -82,7 +81,7 @@ func (m *mistake) String() string {
 	return m.before + m.path + m.after
 }
 
-// in puts the mistake below a field or an element.
+// in adds the field or element that contains the mistake to its path.
 func (m *mistake) in(parent string) *mistake {
 	if m != nil && (m.path == "" || m.path[0] == '[') {
 		m.path = parent + m.path
@@ -96,12 +95,12 @@ func wrong(format string, args ...any) *mistake {
 	return &mistake{after: ": " + fmt.Sprintf(format, args...)}
 }
 
-// scanner compares valid JSON with a Go type. It is not a decoder: it only finds what the
-// decoder accepts and we do not, and puts the rest into words.
+// scanner compares valid JSON with a Go type. It is not a decoder: it finds what the decoder
+// should not accept, and describes what the decoder refused.
 type scanner struct {
 	text   []byte
 	at     int
-	failed bool // the decoder found a mistake
+	failed bool // the decoder returned an error
 }
 
 // peek skips white space and returns the next byte.
@@ -207,7 +206,7 @@ func (s *scanner) value(t reflect.Type) *mistake {
 		if t.Kind() == reflect.Array || t.Elem().Kind() != reflect.Uint8 {
 			return s.list(begin, t.Elem())
 		}
-		return s.plain(begin, reflect.TypeFor[string]()) // bytes are written in base64
+		return s.plain(begin, reflect.TypeFor[string]()) // bytes are encoded in base64
 	default:
 		return s.plain(begin, t)
 	}
@@ -311,7 +310,7 @@ type field struct {
 
 var fieldCache sync.Map // of []field by reflect.Type
 
-// fieldsOf lists the fields that encoding/json reads, in their order.
+// fieldsOf lists the fields that encoding/json decodes, in order.
 func fieldsOf(t reflect.Type) []field {
 	if known, ok := fieldCache.Load(t); ok {
 		return known.([]field)
@@ -346,7 +345,7 @@ func lookUp(fields []field, name string) (reflect.Type, *mistake) {
 	return nil, m
 }
 
-// Closest returns the name that somebody may have meant, or "".
+// Closest returns the name that is most similar to a misspelt one, or "".
 func Closest(name string, names []string) string {
 	plain := func(s string) string { return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(s)) }
 	name = plain(name)

@@ -1,4 +1,3 @@
-// Package httpapi is what the HTTP services of this module have in common: errors
-// as problem+json, JSON bodies with a limit, and a server with timeouts that stops
-// in order.
+// Package httpapi has what the HTTP servers of this module share: errors as problem+json, JSON
+// bodies with a limit, and a server with timeouts that stops in order.
 package httpapi

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -10,13 +9,13 @@ import (
 	"strings"
 )
 
-// OnlyHosts refuses requests that a browser sends for a web page of somebody else. Such a
-// page can reach a server on loopback or in a private network in two ways: by its own
-// name, after the name's DNS record was changed to the server's address (rebinding), or
-// by a plain request to another origin. So the Host must be localhost, an IP address, or
-// one of names; and an Origin, if there is one, must be the Host.
+// OnlyHosts refuses requests that a browser sends for a foreign web page. Such a page can reach
+// a server on loopback or in a private network in two ways: by its own name, after changing
+// the DNS record to the address of the server (rebinding), or by a plain request to another
+// origin. So the Host must be localhost, an IP address, or one of names, and the Origin, if
+// there is one, must equal the Host.
 //
-// A name may have a port, which is ignored; an empty one is ignored too.
+// Ports of names and empty names are ignored.
 func OnlyHosts(h http.Handler, names ...string) http.Handler {
 	allowed := []string{"localhost"}
 	for _, name := range names {
@@ -37,7 +36,7 @@ func foreign(r *http.Request, allowed []string) *Problem {
 	// A request without a Host is HTTP/1.0, which no browser sends.
 	if host := hostname(r.Host); host != "" && !slices.Contains(allowed, host) {
 		if _, err := netip.ParseAddr(host); err != nil {
-			return &Problem{Status: http.StatusForbidden, Code: "foreign_host", Detail: fmt.Sprintf("this server is not called %.128q; add the name to its --hosts if it is", host)}
+			return Refuse(http.StatusForbidden, "foreign_host", "this server does not accept the host name %.128q; if the name is right, add it to --hosts", host)
 		}
 	}
 	if len(r.Header["Origin"]) == 0 {
@@ -45,7 +44,7 @@ func foreign(r *http.Request, allowed []string) *Problem {
 	}
 	origin := r.Header.Get("Origin")
 	if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
-		return &Problem{Status: http.StatusForbidden, Code: "foreign_origin", Detail: fmt.Sprintf("a web page of %.128q may not call this server", origin)}
+		return Refuse(http.StatusForbidden, "foreign_origin", "a web page of %.128q may not call this server", origin)
 	}
 	return nil
 }

@@ -1,13 +1,12 @@
 package httpapi
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 )
 
-// Mux routes requests to handlers and answers what has none with problem+json.
-// Each path answers under /v1 and without it.
+// Mux routes requests to handlers. It answers unknown paths and methods with problem+json. Each
+// path is served with and without /v1.
 type Mux struct {
 	mux     *http.ServeMux
 	methods map[string][]string // by path, those that are handled
@@ -17,7 +16,7 @@ type Mux struct {
 func NewMux() *Mux {
 	m := &Mux{mux: http.NewServeMux(), methods: make(map[string][]string)}
 	m.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		WriteProblem(w, &Problem{Status: http.StatusNotFound, Code: "no_such_path", Detail: fmt.Sprintf("nothing is served at %s", clip(r.URL.Path))})
+		WriteProblem(w, Refuse(http.StatusNotFound, "no_such_path", "nothing is served at %s", clip(r.URL.Path)))
 	})
 	return m
 }
@@ -36,7 +35,7 @@ func (m *Mux) Handle(method, path string, h http.HandlerFunc) {
 func (m *Mux) wrongMethod(w http.ResponseWriter, r *http.Request, path string) {
 	allowed := strings.Join(m.methods[path], ", ")
 	w.Header().Set("Allow", allowed)
-	WriteProblem(w, &Problem{Status: http.StatusMethodNotAllowed, Code: "no_such_method", Detail: fmt.Sprintf("%s is not served here: %s", clip(r.Method), allowed)})
+	WriteProblem(w, Refuse(http.StatusMethodNotAllowed, "no_such_method", "%s is not allowed here; use %s", clip(r.Method), allowed))
 }
 
 // ServeHTTP implements http.Handler.

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Query yields the parameters of a URL in their order, those that URL.Query has, and makes
-// no map of them: every request is looked through more than once.
+// Query yields the parameters of a URL in order, as URL.Query has them, without making a map:
+// every request needs them more than once.
 func Query(u *url.URL) iter.Seq2[string, string] {
 	return func(yield func(name, value string) bool) {
 		for rest := u.RawQuery; rest != ""; {

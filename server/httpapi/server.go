@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Limits bound what callers can make a server hold.
+// Limits bound the resources that callers can use.
 type Limits struct {
 	// Connections open at once; further ones wait to be accepted. Default 4096.
 	Connections int
@@ -20,43 +20,36 @@ type Limits struct {
 	HeaderBytes int
 	// Read is how long a request may take to arrive. Default 30s.
 	Read time.Duration
-	// Write is how long a request may take to be done and answered. Default 60s.
+	// Write is how long the handler and the answer may take. Default 60s.
 	Write time.Duration
 	// Idle is how long a connection is kept without a request. Default 120s.
 	Idle time.Duration
-	// SendBuffer is how many bytes the system keeps for a caller that does not read.
-	// Default as much as the system likes, which may be megabytes.
+	// SendBuffer is how many bytes the system buffers for a caller that does not read. Default:
+	// the system decides, which may be megabytes.
 	SendBuffer int
-	// TLS, if set, is spoken on every connection; inside the limit, so that the server sees
-	// a *tls.Conn: it fills Request.TLS and speaks HTTP/2 on nothing else.
+	// TLS, if set, is used on every connection.
 	TLS *tls.Config
-	// Grace is how long requests under way may take once the server is asked to
-	// stop. Default 15s.
+	// Grace is how long requests may take after the server begins to stop. Default 15s.
 	Grace time.Duration
 }
 
 func (l Limits) withDefaults() Limits {
-	or := func(d *time.Duration, def time.Duration) {
-		if *d <= 0 {
-			*d = def
-		}
-	}
-	if l.Connections <= 0 {
-		l.Connections = 4096
-	}
-	if l.HeaderBytes <= 0 {
-		l.HeaderBytes = 32 << 10
-	}
-	or(&l.Read, 30*time.Second)
-	or(&l.Write, 60*time.Second)
-	or(&l.Idle, 120*time.Second)
-	or(&l.Grace, 15*time.Second)
+	l.Connections, l.HeaderBytes = or(l.Connections, 4096), or(l.HeaderBytes, 32<<10)
+	l.Read, l.Write = or(l.Read, 30*time.Second), or(l.Write, time.Minute)
+	l.Idle, l.Grace = or(l.Idle, 2*time.Minute), or(l.Grace, 15*time.Second)
 	return l
 }
 
-// Serve serves h on ln until ctx ends, then logs "stopping" with the cause and lets
-// requests under way end. It returns when the last has, or with an error when they
-// took too long. A panic in a handler ends that connection and is logged.
+func or[T int | time.Duration](v, def T) T {
+	if v > 0 {
+		return v
+	}
+	return def
+}
+
+// Serve serves h on ln until ctx ends. Then it logs "stopping" with the cause, waits for the
+// requests in progress, and returns an error if they took too long. A panic in a handler is
+// logged and ends that connection.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler, l Limits, log *slog.Logger) error {
 	l = l.withDefaults()
 	s := &http.Server{
@@ -81,15 +74,14 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, l Limits, log *
 	case err := <-ended:
 		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
 	case <-ctx.Done():
-		// Logged here and not by a goroutine of the caller: Serve returns after it, so the
-		// line is written before the process can exit.
+		// Serve returns after this line is logged, so it is written before the process exits.
 		log.Info("stopping", "addr", ln.Addr().String(), "cause", context.Cause(ctx))
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Grace)
 	defer cancel()
 	err := s.Shutdown(grace)
 	if err != nil {
-		err = fmt.Errorf("requests were still under way after %v and were cut off", l.Grace)
+		err = fmt.Errorf("requests were still in progress after %v and were cut off", l.Grace)
 		_ = s.Close()
 	}
 	if serr := <-ended; !errors.Is(serr, http.ErrServerClosed) {
@@ -98,14 +90,15 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, l Limits, log *
 	return err
 }
 
-// limit accepts no more connections at once than there may be. A caller beyond waits in
-// the kernel's queue, which is bounded too.
+// limit bounds the number of open connections. Further ones wait in the queue of the kernel,
+// which is bounded too. TLS runs on top of it, so that the server sees a *tls.Conn, which it
+// needs for Request.TLS and HTTP/2.
 func limit(ln net.Listener, l Limits) net.Listener {
 	return &limited{Listener: ln, send: l.SendBuffer, places: make(chan struct{}, l.Connections), closed: make(chan struct{})}
 }
 
-// keepAlive ends the connection of a client that vanished without closing it after 20 s,
-// so that its request does not wait for nobody.
+// keepAlive closes the connection of a client that vanished after 20 s, so that its request
+// does not wait for nobody.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}
 
 type limited struct {
@@ -128,7 +121,7 @@ func (l *limited) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if t, ok := c.(*net.TCPConn); ok {
-		// A connection that is gone already says so soon enough.
+		// If the connection is gone, the next read reports it.
 		_ = t.SetKeepAliveConfig(keepAlive)
 		if l.send > 0 {
 			_ = t.SetWriteBuffer(l.send)

@@ -1,4 +1,4 @@
-// Package metric has the label values that programs share, so that one alert fits all.
+// Package metric has label values that several programs use, so that one alert works for all.
 package metric
 
 import (
@@ -7,18 +7,18 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// Why a renewal or keep-alive failed: the label reason of tenure_renew_failures_total.
+// The values of the label reason of tenure_renew_failures_total.
 const (
-	NotLeader   = "NOT_LEADER"   // the session or the term is over
+	NotLeader   = "NOT_LEADER"   // the session or the term has ended
 	BackendDown = "BACKEND_DOWN" // the engine did not answer, so the outcome is unknown
-	Denied      = "DENIED"       // the caller may not renew it
+	Denied      = "DENIED"       // the caller may not renew
 	Other       = "OTHER"
 )
 
-// RenewReasons lists them all.
+// RenewReasons lists all values.
 func RenewReasons() []string { return []string{NotLeader, BackendDown, Denied, Other} }
 
-// RenewReason says why a keep-alive of a store failed.
+// RenewReason returns the reason for an error of a keep-alive.
 func RenewReason(err error) string {
 	switch {
 	case errors.Is(err, lease.ErrSessionDead):

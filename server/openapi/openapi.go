@@ -1,10 +1,9 @@
-// Package openapi writes an OpenAPI 3.1 document from a table of routes and the Go types
-// that their handlers read and write.
+// Package openapi generates an OpenAPI 3.1 document from a table of routes and the Go types that
+// their handlers decode and encode.
 //
-// It is ours and small because the table is ours: a framework would want to own the
-// handlers, the errors and the streams. What it describes is what encoding/json does with
-// the same types, so description and answer cannot drift apart in shape; which statuses
-// there are is written in the table and compared with real answers by tests.
+// It describes what encoding/json does with these types, so the description always has the
+// form of the answers. The table lists the statuses; tests compare them with real answers. A
+// framework would need to own the handlers, the errors and the streams.
 package openapi
 
 import (
@@ -15,7 +14,7 @@ import (
 	"strings"
 )
 
-// Shapes that are no Go type.
+// shape describes a body that is not a Go type.
 type shape string
 
 // The shapes.
@@ -25,8 +24,8 @@ const (
 	Object shape = "object" // some JSON object
 )
 
-// Answers are what an operation answers by status: a value of a Go type, or one of the
-// shapes; nil is a problem.
+// Answers are the answers of an operation by status: a value of a Go type, or a shape; nil is a
+// problem.
 type Answers map[int]any
 
 // Parameter of the query, or a header.
@@ -40,17 +39,17 @@ type Operation struct {
 	Summary    string
 	Query      []Parameter
 	Headers    []Parameter
-	In         any // the body; nil is none
+	In         any // the body; nil: none
 	InOptional bool
 	Out        Answers
-	// Stream: 200 may also be text/event-stream; with Lines it is lines of JSON instead.
+	// Stream: 200 may also be text/event-stream, or lines of JSON with Lines.
 	Stream, Lines bool
-	// Open: no credentials are wanted.
+	// Open: no credentials are needed.
 	Open  bool
 	Extra map[string]any
 }
 
-// Document is an OpenAPI document. It is written with encoding/json.
+// Document is an OpenAPI document. Encode it with encoding/json.
 type Document struct {
 	OpenAPI    string                    `json:"openapi"`
 	Info       map[string]string         `json:"info"`
@@ -60,8 +59,7 @@ type Document struct {
 	schemas map[string]any
 }
 
-// Problems are the statuses that any operation may answer with before its handler is
-// asked: bad requests, the gate's refusals, and an engine that does not answer.
+// Problems returns the statuses that any operation may answer with before its handler runs.
 func Problems() []int {
 	return []int{
 		http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestEntityTooLarge,
@@ -101,7 +99,7 @@ func problemSchema() map[string]any {
 	}
 }
 
-// Add describes an operation.
+// Add adds an operation.
 func (d *Document) Add(method, path string, op Operation) {
 	o := map[string]any{"summary": op.Summary, "responses": d.responses(op), "operationId": operationID(method, path)}
 	maps.Copy(o, op.Extra)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// schema describes a value as encoding/json writes it.
+// schema returns the schema of a value as encoding/json encodes it.
 func (d *Document) schema(v any) any {
 	if v == Object {
 		return map[string]any{"type": "object"}
@@ -13,7 +13,7 @@ func (d *Document) schema(v any) any {
 	return d.typ(reflect.TypeOf(v))
 }
 
-// described is a type that encoding/json writes or reads in its own way.
+// described is a type with its own JSON form.
 type described interface{ OpenAPISchema() map[string]any }
 
 func (d *Document) typ(t reflect.Type) any {
@@ -37,7 +37,7 @@ func (d *Document) typ(t reflect.Type) any {
 		return map[string]any{"type": "object", "additionalProperties": d.typ(t.Elem())}
 	case reflect.Struct:
 		if _, known := d.schemas[t.Name()]; !known {
-			d.schemas[t.Name()] = nil // it may hold itself
+			d.schemas[t.Name()] = nil // the type may contain itself
 			d.schemas[t.Name()] = d.object(t)
 		}
 		return ref(t.Name())
@@ -66,7 +66,7 @@ func (d *Document) object(t reflect.Type) any {
 	return out
 }
 
-// annotate adds what a field's tags say: doc, and enum with commas.
+// annotate adds the tags of a field: doc, and enum separated by commas.
 func annotate(schema any, tag reflect.StructTag) any {
 	m := schema.(map[string]any)
 	if doc := tag.Get("doc"); doc != "" {

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -14,18 +15,18 @@ import (
 )
 
 const (
-	// requestLife is how long a request waits for its leader at least.
+	// requestLife is how long a request waits for the leader at least.
 	requestLife = time.Minute
 	answerPause = 100 * time.Millisecond
 )
 
 const (
-	gaveUp       = "it has given up the group"
-	sessionEnded = "its session has ended"
+	resigned     = "the leader has resigned"
+	sessionEnded = "the session of the leader has ended"
 	nobodyLeads  = "the term ended without the transfer: nobody leads"
 )
 
-// MaxCoolDown is the longest.
+// MaxCoolDown is the longest cool-down.
 const MaxCoolDown = 24 * time.Hour
 
 // Order is what an operator wants of the leader of a group.
@@ -34,14 +35,14 @@ type Order struct {
 	To       string // transfer
 	Reason   string
 	CoolDown time.Duration
-	// Wait is how long to wait for the leader's answer.
+	// Wait is how long to wait for the answer of the leader.
 	Wait time.Duration
-	// Look tells, if it can, who leads: a hint when to read the store, which alone tells
-	// that the leader has given up. Default: it is read every time.
+	// Look returns a cached view, if there is one: a hint when to read the store. Only the
+	// store tells that the leader has resigned. Default: the store is read every time.
 	Look func(context.Context) (v lease.View, known bool)
 }
 
-// Asked is what came of it: an outcome of the leader's, Waiting or Ended.
+// Asked is the result of an order: an outcome from the leader, Waiting or Ended.
 type Asked struct {
 	Outcome lease.Outcome
 	Detail  string
@@ -50,15 +51,14 @@ type Asked struct {
 const (
 	// Waiting: the leader has been asked and has not answered yet.
 	Waiting lease.Outcome = "waiting"
-	// Ended: the term is over, and the group was not handed to the successor that a
-	// transfer named.
+	// Ended: the term has ended, but the successor that a transfer named does not lead.
 	Ended lease.Outcome = "ended"
 )
 
-// Ask leaves a request with the session that leads in the view, for that term and no
-// other, and waits for what becomes of it. Nobody takes a group out of a living session:
-// its owner learns of the request with its next beat, stops its work, and answers. Whether
-// a transfer succeeded is read from the record: what counts is who leads next.
+// Ask leaves a request with the session that leads in the view, for that term only, and waits
+// for the outcome. Nobody takes a group out of a living session: its owner gets the request
+// with its next keep-alive, stops its work, and answers. The record tells whether a transfer
+// succeeded: what counts is who leads next.
 func (s Store) Ask(ctx context.Context, v lease.View, o Order) (Asked, error) {
 	request := lease.Request{
 		ID: strings.ToLower(rand.Text()), Verb: o.Verb, Group: v.Group, Token: v.Token, To: o.To, Reason: o.Reason,
@@ -71,13 +71,13 @@ func (s Store) Ask(ctx context.Context, v lease.View, o Order) (Asked, error) {
 		return Asked{}, err
 	}
 	if err != nil && o.Verb != lease.Transfer {
-		return Asked{lease.Done, "its session had ended already"}, nil
+		return Asked{lease.Done, sessionEnded}, nil
 	}
 	waiting, cancel := context.WithTimeout(ctx, o.Wait)
 	defer cancel()
 	tick := time.NewTicker(answerPause)
 	defer tick.Stop()
-	pending := Asked{Waiting, "the leader was asked and has not answered yet: it learns of the request with its next renewal"}
+	pending := Asked{Waiting, "the leader has not answered yet: it gets the request with its next renewal"}
 	for {
 		select {
 		case <-tick.C:
@@ -100,10 +100,10 @@ func (s Store) answered(ctx context.Context, v lease.View, request string, o Ord
 	defer cancel()
 	answer, err := s.Answered(ctx, v.Holder, request)
 	switch {
-	case err == nil && answer.Outcome == lease.Done && answer.Detail == "":
-		return Asked{lease.Done, gaveUp}, true
+	case err == nil && answer.Outcome == lease.Done:
+		return Asked{lease.Done, cmp.Or(answer.Detail, resigned)}, true
 	case err == nil && answer.Outcome != "":
-		return Asked{answer.Outcome, answer.Detail}, true
+		return Asked(answer), true
 	case errors.Is(err, lease.ErrSessionDead):
 		return Asked{lease.Done, sessionEnded}, true
 	}
@@ -115,12 +115,12 @@ func (s Store) answered(ctx context.Context, v lease.View, request string, o Ord
 	if now, err := s.Read(ctx, v.Group); err != nil || !over(v, now) {
 		return Asked{}, false
 	}
-	return Asked{lease.Done, gaveUp}, true
+	return Asked{lease.Done, resigned}, true
 }
 
-// transferred says how a transfer ended of which the leader has said how it ended. While
-// nobody leads it is not known: the target may lead in a moment. But a session that ended
-// hands nothing over any more.
+// transferred returns the outcome of a transfer after the leader has answered. While nobody
+// leads it is not known yet: the target may lead in a moment. But after the session of the
+// leader has ended, it hands nothing over.
 func (s Store) transferred(ctx context.Context, v lease.View, to string, said Asked) (Asked, bool) {
 	ctx, cancel := context.WithTimeout(ctx, s.Call)
 	defer cancel()
@@ -132,13 +132,13 @@ func (s Store) transferred(ctx context.Context, v lease.View, to string, said As
 		return said, said.Outcome == lease.Refused
 	}
 	if now.State == tenure.Led && now.Candidate.ID == to {
-		return Asked{lease.Done, gaveUp}, true
+		return Asked{lease.Done, resigned}, true
 	}
 	for _, t := range now.Terms {
 		switch {
 		case t.Token <= v.Token:
 		case t.Candidate == to:
-			return Asked{lease.Done, fmt.Sprintf("%q led with token %d, and has given up the group since", to, t.Token)}, true
+			return Asked{lease.Done, fmt.Sprintf("%q led with token %d and has resigned since", to, t.Token)}, true
 		default:
 			return Asked{Ended, fmt.Sprintf("the term ended without the transfer: %s leads with token %d, not %s", t.Candidate, t.Token, to)}, true
 		}
@@ -149,14 +149,14 @@ func (s Store) transferred(ctx context.Context, v lease.View, to string, said As
 	return said, said.Outcome == lease.Refused
 }
 
-// over reports whether the term of v has ended, as a later view shows it. A view of an
-// earlier term shows nothing.
+// over reports whether a later view shows that the term of v has ended. A view of an earlier
+// term shows nothing.
 func over(v, now lease.View) bool {
 	return now.Token > v.Token || now.Token == v.Token && now.State != tenure.Led
 }
 
-// Bar returns the *lease.BarError that keeps a node from beginning to lead a group now; nil if
-// nothing does. Any other error is the store's.
+// Bar returns the *lease.BarError that keeps a node from beginning to lead a group now, or nil.
+// Any other error is one of the store.
 func (s Store) Bar(ctx context.Context, group, node string) error {
 	laid, err := s.read(ctx, Group(group))
 	if err != nil {
@@ -172,8 +172,8 @@ func (s Store) Bar(ctx context.Context, group, node string) error {
 	return nil
 }
 
-// Check says what keeps a claim from being granted, from the attributes of the group and of
-// the node. nil: nothing does.
+// Check returns what keeps a claim from being granted, from the attributes of the group and the
+// node, or nil.
 func Check(c policy.Claim, group, node lease.Attributes) *lease.BarError {
 	b := c.Check(group.Values, node.Values)
 	if b == nil {
@@ -182,14 +182,13 @@ func Check(c policy.Claim, group, node lease.Attributes) *lease.BarError {
 	return &lease.BarError{Code: b.Code, Group: b.Group, Detail: b.Detail, Left: b.Left, TTL: b.TTL, MinTTL: b.MinTTL, MaxTTL: b.MaxTTL}
 }
 
-// Duplicate reports whether two sessions are of different processes that use one node id for
-// the same group. Sessions that do not say which process opened them cannot be told apart.
+// Duplicate reports whether two sessions belong to different processes that use one node id
+// for the same group. Sessions without an instance cannot be distinguished.
 func Duplicate(a, b lease.Session) bool {
 	return a.Candidate.ID == b.Candidate.ID && a.Instance != b.Instance && a.Scope.Overlaps(b.Scope)
 }
 
-// Newest is the youngest living session of a candidate that stands for the group, and the
-// zero Session if there is none.
+// Newest returns the newest living session of a candidate for the group, or the zero Session.
 func (s Store) Newest(ctx context.Context, group, candidate string) (lease.Session, error) {
 	var found lease.Session
 	for l, err := range s.Candidates(ctx, lease.Scope{group}) {

@@ -1,9 +1,10 @@
-// Package operator is what operators do to elections, over any lease.Store: policies of
-// groups, cordons of nodes, cool-downs, and asking a leader to step down. The service and
-// the command both do it through this package, so that what one lays down the other
-// understands.
+// Package operator has the operations of operators on any lease.Store: policies of groups,
+// cordons of nodes, cool-downs, and requests to leaders. The service and the command use it
+// both, so they write and read the same rules.
 //
-// lease.Guard enforces what is laid down, for every candidate that does not opt out.
+// # Limitations
+//
+// This package only writes rules. lease.Guard enforces them, for every candidate that uses it.
 package operator
 
 import (
@@ -20,7 +21,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// MaxReason bounds what an operator says.
+// MaxReason is the most bytes of a reason.
 const MaxReason = 256
 
 // Group names the attributes of a group.
@@ -29,25 +30,25 @@ func Group(group string) string { return policy.Group(group) }
 // Node names the attributes of a node.
 func Node(node string) string { return policy.Node(node) }
 
-// Policy is what is laid down for a group.
+// Policy has the rules of a group.
 type Policy struct {
 	policy.Policy
 	Attributes lease.Attributes
 }
 
-// ParsePolicy reads the attributes of a group.
+// ParsePolicy decodes the attributes of a group.
 func ParsePolicy(a lease.Attributes) Policy { return Policy{policy.Parse(a.Values), a} }
 
-// GroupPolicy is a policy as operators see and write it.
+// GroupPolicy is the JSON form of a policy.
 type GroupPolicy struct {
 	MinTTLMS  int64    `json:"min_ttl_ms,omitempty" doc:"shorter TTLs are refused"`
 	MaxTTLMS  int64    `json:"max_ttl_ms,omitempty" doc:"longer TTLs are refused; 0 is the bound of the deployment"`
-	BackoffMS int64    `json:"backoff_ms,omitempty" doc:"how long a refused candidate is told to wait"`
-	Members   []string `json:"members,omitempty" doc:"the nodes that may lead; none means every node"`
+	BackoffMS int64    `json:"backoff_ms,omitempty" doc:"how long a refused candidate should wait before it retries"`
+	Members   []string `json:"members,omitempty" doc:"the nodes that may lead; empty: every node"`
 	Fenced    *bool    `json:"fenced,omitempty" doc:"whether its resources check the term; default true"`
 }
 
-// Wire is the policy as operators see it.
+// Wire returns the JSON form of the policy.
 func (p Policy) Wire() *GroupPolicy {
 	return &GroupPolicy{
 		MinTTLMS: p.MinTTL.Milliseconds(), MaxTTLMS: p.MaxTTL.Milliseconds(), BackoffMS: p.Backoff.Milliseconds(),
@@ -55,7 +56,7 @@ func (p Policy) Wire() *GroupPolicy {
 	}
 }
 
-// Values writes a policy over the attributes; cool-downs stay.
+// Values returns the attributes of the policy, with the cool-downs of the old attributes.
 func (g GroupPolicy) Values(old map[string]string) map[string]string {
 	out := make(map[string]string)
 	for k, v := range old {
@@ -79,54 +80,54 @@ func (g GroupPolicy) Values(old map[string]string) map[string]string {
 	return out
 }
 
-// Deleted are the attributes of a group that nobody can lead until it is declared again.
+// Deleted returns the attributes of a group that nobody can lead until it is declared again.
 func Deleted() map[string]string { return map[string]string{policy.KeyDeleted: policy.Yes} }
 
-// Check says which rule a policy breaks, on an engine with such limits, in a deployment
-// whose longest TTL is maxTTL.
+// Check returns an error if the policy is invalid for an engine with these limits, in a
+// deployment with this longest TTL.
 func (g GroupPolicy) Check(limits lease.Caps, maxTTL time.Duration) error {
 	most := maxTTL.Milliseconds()
 	switch {
 	case g.MinTTLMS < 0 || g.MinTTLMS > most || g.MaxTTLMS < 0 || g.MaxTTLMS > most:
-		return fmt.Errorf("min_ttl_ms and max_ttl_ms must be from 0 to %d, the bound of this deployment", most)
+		return fmt.Errorf("min_ttl_ms and max_ttl_ms must be from 0 to %d, the longest TTL of this deployment", most)
 	case g.MaxTTLMS > 0 && g.MinTTLMS > g.MaxTTLMS:
 		return fmt.Errorf("min_ttl_ms = %d must not be above max_ttl_ms = %d", g.MinTTLMS, g.MaxTTLMS)
 	case g.BackoffMS < 0 || g.BackoffMS > time.Hour.Milliseconds():
 		return errors.New("backoff_ms must be from 0 to an hour")
 	}
 	if slow := limits.MinTTL.Milliseconds(); g.MaxTTLMS > 0 && g.MaxTTLMS < slow {
-		return fmt.Errorf("max_ttl_ms = %d: this engine grants no less than %d", g.MaxTTLMS, slow)
+		return fmt.Errorf("max_ttl_ms = %d: the shortest TTL of this engine is %d", g.MaxTTLMS, slow)
 	}
 	for i, m := range g.Members {
 		if !lease.ValidName(m) || slices.Contains(g.Members[:i], m) {
-			return fmt.Errorf("members: %.100q is no name of a node, or is there twice", m)
+			return fmt.Errorf("members: %.100q is not a valid node name, or is listed twice", m)
 		}
 	}
 	return nil
 }
 
-// Cordoned returns why a node may not begin to lead anything, from its attributes.
+// Cordoned returns whether a node is cordoned, and why, from its attributes.
 func Cordoned(a lease.Attributes) (why string, is bool) {
 	why, is = a.Values[policy.KeyCordon]
 	return why, is
 }
 
-// Store is an engine whose calls are bounded.
+// Store is a store whose calls have a timeout.
 type Store struct {
 	lease.Store
-	// Call bounds each.
+	// Call is the timeout of each call.
 	Call time.Duration
 }
 
-// VersionError: attributes are not of the version that was meant.
+// VersionError: the attributes do not have the wanted version.
 type VersionError struct{ Have uint64 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("it was changed meanwhile, and is of version %d: read it again, then write it again", e.Have)
+	return fmt.Sprintf("it was changed and has version %d now: read it again, then write it again", e.Have)
 }
 
-// Change writes attributes by compare-and-set, until it gets through: from the version
-// that is wanted or, with 0, from whichever there is.
+// Change changes attributes by compare-and-set, with retries, if they have the wanted version;
+// 0: any version.
 func (s Store) Change(ctx context.Context, name string, want uint64, f func(map[string]string) error) (lease.Attributes, error) {
 	for try := 0; ; try++ {
 		a, err := s.read(ctx, name)
@@ -155,14 +156,14 @@ func (s Store) read(ctx context.Context, name string) (lease.Attributes, error) 
 	return s.Attributes(ctx, name)
 }
 
-// write is not given up half way when its caller loses interest.
+// write is not cancelled with its caller, so that it has an outcome.
 func (s Store) write(ctx context.Context, a lease.Attributes) (lease.Attributes, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Call)
 	defer cancel()
 	return s.SetAttributes(ctx, a)
 }
 
-// Cordon keeps a node from beginning to lead, until why is empty.
+// Cordon keeps a node from beginning to lead. An empty why removes the cordon.
 func (s Store) Cordon(ctx context.Context, node, why string) (lease.Attributes, error) {
 	return s.Change(ctx, Node(node), 0, func(values map[string]string) error {
 		if values[policy.KeyCordon] = why; why == "" {
@@ -172,8 +173,8 @@ func (s Store) Cordon(ctx context.Context, node, why string) (lease.Attributes, 
 	})
 }
 
-// Cool notes until when a node is not to lead the group again, and drops notes that are
-// over. What it returns takes the note back, with Warm.
+// Cool sets a cool-down: until then the node may not lead the group again. It removes
+// cool-downs that have passed. Warm removes the one that it returns.
 func (s Store) Cool(ctx context.Context, group, node string, d time.Duration) (until string, err error) {
 	_, err = s.Change(ctx, Group(group), 0, func(values map[string]string) error {
 		now := time.Now()
@@ -189,8 +190,7 @@ func (s Store) Cool(ctx context.Context, group, node string, d time.Duration) (u
 	return until, err
 }
 
-// Warm takes a cool-down back, unless another was set since: a leader that refused leads
-// on, and there is nothing to cool down from.
+// Warm removes a cool-down, unless another was set since: a leader that refused still leads.
 func (s Store) Warm(ctx context.Context, group, node, until string) error {
 	_, err := s.Change(ctx, Group(group), 0, func(values map[string]string) error {
 		if values[policy.KeyCool+node] == until {

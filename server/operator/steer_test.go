@@ -64,7 +64,7 @@ func TestAsk(t *testing.T) {
 		wait   time.Duration
 		want   operator.Asked
 	}{
-		"done":    {answer(lease.Answer{Outcome: lease.Done}), time.Minute, operator.Asked{Outcome: lease.Done, Detail: "it has given up the group"}},
+		"done":    {answer(lease.Answer{Outcome: lease.Done}), time.Minute, operator.Asked{Outcome: lease.Done, Detail: "the leader has resigned"}},
 		"refused": {answer(lease.Answer{Outcome: lease.Refused, Detail: "busy"}), time.Minute, operator.Asked{Outcome: lease.Refused, Detail: "busy"}},
 		"closed": {func(t *testing.T, s operator.Store, l lease.Session) {
 			if err := s.Close(t.Context(), l.ID, lease.Closed); err != nil {
@@ -79,7 +79,7 @@ func TestAsk(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		}, time.Minute, operator.Asked{Outcome: lease.Done, Detail: "it has given up the group"}},
+		}, time.Minute, operator.Asked{Outcome: lease.Done, Detail: "the leader has resigned"}},
 		"silent": {func(*testing.T, operator.Store, lease.Session) {}, 150 * time.Millisecond, operator.Asked{Outcome: operator.Waiting}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -241,10 +241,10 @@ func TestPolicy(t *testing.T) {
 	}
 	for says, g := range map[string]operator.GroupPolicy{
 		"min_ttl_ms = 9 must not be above max_ttl_ms = 8": {MinTTLMS: 9, MaxTTLMS: 8},
-		"the bound of this deployment":                    {MaxTTLMS: 1 << 40},
+		"the longest TTL of this deployment":              {MaxTTLMS: 1 << 40},
 		"backoff_ms":                                      {BackoffMS: -1},
-		"grants no less than 2000":                        {MaxTTLMS: 1999},
-		"is there twice":                                  {Members: []string{"a", "a"}},
+		"the shortest TTL of this engine is 2000":         {MaxTTLMS: 1999},
+		"is listed twice":                                 {Members: []string{"a", "a"}},
 	} {
 		if err := g.Check(lease.Caps{MinTTL: 2 * time.Second}, time.Hour); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, not %q", err, says)

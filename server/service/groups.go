@@ -34,7 +34,7 @@ func ifMatch(r *http.Request) (uint64, error) {
 func (s *Service) putGroup(w http.ResponseWriter, r *http.Request, in GroupPolicy) (any, error) {
 	group := groupOf(r)
 	want, err := ifMatch(r)
-	if err = cmp.Or(lease.CheckGroup(group), err); err != nil {
+	if err := cmp.Or(lease.CheckGroup(group), err); err != nil {
 		return nil, err
 	}
 	if err := in.Check(s.store.Caps(), s.cfg.MaxTTL); err != nil {
@@ -101,7 +101,7 @@ func (s *Service) getGroup(w http.ResponseWriter, r *http.Request) (any, error) 
 func (s *Service) deleteGroup(w http.ResponseWriter, r *http.Request) (any, error) {
 	group := groupOf(r)
 	want, err := ifMatch(r)
-	if err = cmp.Or(lease.CheckGroup(group), err); err != nil {
+	if err := cmp.Or(lease.CheckGroup(group), err); err != nil {
 		return nil, err
 	}
 	v, err := s.engine.Read(r.Context(), group)

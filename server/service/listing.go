@@ -18,7 +18,7 @@ const maxLooked = 10 * lease.MaxPage
 func (s *Service) groups(_ http.ResponseWriter, r *http.Request) (any, error) {
 	page, err := pageOf(r)
 	prefix := r.URL.Query().Get("prefix")
-	if err = cmp.Or(err, (lease.Scope{prefix + "*"}).Validate()); err != nil {
+	if err := cmp.Or(err, (lease.Scope{prefix + "*"}).Validate()); err != nil {
 		return nil, err
 	}
 	if page.After != "" && !lease.ValidName(page.After) {

@@ -66,7 +66,7 @@ func barred(bar *lease.BarError) *httpapi.Problem {
 		return ttlProblem(bar.TTL.Milliseconds(), bar.MinTTL, bar.MaxTTL)
 	}
 	if bar.Left > 0 {
-		p.Retry(bar.Left).With(map[string]any{"group": bar.Group, "retry_after_ms": max(bar.Left.Milliseconds(), 1)})
+		return p.Retry(bar.Left).With(map[string]any{"group": bar.Group, "retry_after_ms": max(bar.Left.Milliseconds(), 1)})
 	}
 	return p
 }

@@ -12,12 +12,13 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/openapi"
 	"github.com/tenurehq/tenure/server/storeapi"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
-// served is the store that store/remote gets: its longest TTL is that of the service.
+// served is the store for store/remote, with the longest TTL and the quotas of the service.
 type served struct {
 	lease.Store
 	s *Service
@@ -31,48 +32,54 @@ func (c served) Caps() lease.Caps {
 
 // Open implements lease.Store.
 func (c served) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
-	s, err := c.Store.Open(ctx, who, ttl, o)
-	return s, barProblem(err)
+	if most := c.s.cfg.MaxTTL; ttl > most {
+		return lease.Session{}, ttlProblem(ttl.Milliseconds(), c.s.store.Caps().MinTTL, most)
+	}
+	if err := c.s.sessions.room(who.ID, o); err != nil {
+		return lease.Session{}, err
+	}
+	l, err := c.Store.Open(ctx, who, ttl, o)
+	if err == nil {
+		c.s.sessions.opened(l, c.s.clock.Now(), 0, 0)
+	}
+	return l, barProblem(err)
 }
 
-// Acquire implements lease.Store. If a rule refuses some groups of a batch, the answer is a
-// conflict without records: the caller then tries the groups one by one and learns which of
-// them are refused.
+// Acquire implements lease.Store. If a rule or a quota refuses a batch, the answer is a conflict
+// without records: the caller then tries the groups one by one and learns which of them are
+// refused.
 func (c served) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
-	granted, err := c.Store.Acquire(ctx, id, seen...)
-	if bar := (*lease.BarError)(nil); errors.As(err, &bar) && len(seen) > 1 {
-		return nil, fmt.Errorf("%w: %s", &lease.ConflictError{}, bar.Detail)
+	l, err := c.s.sessions.find(ctx, id)
+	if err == nil {
+		err = c.s.room(auth.From(ctx), l.Candidate.ID, len(seen))
+	}
+	var granted []lease.Record
+	if err == nil {
+		granted, err = c.Store.Acquire(ctx, id, seen...)
+	}
+	var p *httpapi.Problem
+	if err = barProblem(err); errors.As(err, &p) && len(seen) > 1 {
+		return nil, fmt.Errorf("%w: %s", &lease.ConflictError{}, p.Detail)
 	}
 	c.s.spans.granted(granted...)
-	return granted, barProblem(err)
+	return granted, err
 }
 
 // Release implements lease.Store.
 func (c served) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+	if to == "" {
+		return c.Store.Release(ctx, id, to, why, held...)
+	}
+	next, err := c.s.sessions.find(ctx, to)
+	if err != nil && !errors.Is(err, lease.ErrSessionDead) { // the store refuses a dead successor
+		return nil, err
+	}
+	if err := c.s.room(auth.From(ctx), next.Candidate.ID, len(held)); err != nil {
+		return nil, fmt.Errorf("%w: %s", lease.ErrSuccessor, err.Error())
+	}
 	released, err := c.Store.Release(ctx, id, to, why, held...)
-	if to != "" {
-		c.s.spans.granted(released...)
-	}
+	c.s.spans.granted(released...)
 	return released, err
-}
-
-// quotas implements storeapi.Policy. The store enforces the rules of operators.
-type quotas struct{ s *Service }
-
-// Opens implements storeapi.Policy.
-func (b quotas) Opens(_ context.Context, candidate string, ttl time.Duration, o lease.OpenOptions) error {
-	if most := b.s.cfg.MaxTTL; ttl > most {
-		return ttlProblem(ttl.Milliseconds(), b.s.store.Caps().MinTTL, most)
-	}
-	return b.s.sessions.room(candidate, o)
-}
-
-// Opened implements storeapi.Policy.
-func (b quotas) Opened(l lease.Session) { b.s.sessions.opened(l, b.s.clock.Now(), 0, 0) }
-
-// Begins implements storeapi.Policy.
-func (b quotas) Begins(ctx context.Context, l lease.Session, groups ...string) error {
-	return b.s.room(auth.From(ctx), l.Candidate.ID, len(groups))
 }
 
 // storeRoutes are the routes of store/remote, behind the same gate.
@@ -88,7 +95,6 @@ func (s *Service) storeRoutes() ([]Route, error) {
 			}
 			return s.covers(id, auth.Verb(right), scope)
 		},
-		Policy: quotas{s},
 		Heard: func(r *http.Request, h storeapi.Heard) {
 			s.record(r.Context(), "store "+string(h.Method), strings.Join(h.Groups[:min(len(h.Groups), 8)], ","), fence.Token(h.Token), h.Err, h.Reason)
 		},

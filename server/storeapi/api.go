@@ -24,6 +24,7 @@ const (
 
 // Config is what the service supplies. Store, Own and May are required.
 type Config struct {
+	// Store is the store. A *httpapi.Problem in an error of it is the answer.
 	Store lease.Store
 	// Session returns a session. A cached session may have ended since. ErrSessionDead is
 	// definite. Default: Store.Session.
@@ -35,8 +36,6 @@ type Config struct {
 	//
 	// A *httpapi.Problem from Own or May is the answer. Any other error becomes a 403.
 	May func(r *http.Request, right Right, scope lease.Scope) error
-	// Policy limits who may begin to lead. Nil limits nobody.
-	Policy Policy
 	// Heard, if set, gets every call that changed something or was denied.
 	Heard func(r *http.Request, h Heard)
 	// Suspected, if set, gets every report that stopped all grants.
@@ -47,25 +46,6 @@ type Config struct {
 	// instance before this one stops. Optional.
 	Stopping <-chan struct{}
 }
-
-// Policy checks rules of the deployment that are not rights: quotas and bounds. A
-// *httpapi.Problem is the answer. Any other error is an engine failure before anything was
-// changed. The caller is in the context of the request.
-type Policy interface {
-	// Opens returns nil if the candidate may open such a session.
-	Opens(ctx context.Context, candidate string, ttl time.Duration, o lease.OpenOptions) error
-	// Opened is called after a session was opened.
-	Opened(s lease.Session)
-	// Begins returns nil if the session may begin to lead the groups. The id, candidate id
-	// and TTL of the session are set.
-	Begins(ctx context.Context, s lease.Session, groups ...string) error
-}
-
-// Anyone is an Own that allows every caller, for a service on loopback without credentials.
-func Anyone(*http.Request, string) error { return nil }
-
-// Anything is a May that allows everything, for such a service.
-func Anything(*http.Request, Right, lease.Scope) error { return nil }
 
 // Heard describes a call for the audit log.
 type Heard struct {
@@ -107,7 +87,7 @@ func New(cfg Config) (*API, error) {
 	case cfg.Store == nil:
 		return nil, &lease.ArgumentError{Field: "store", Rule: "is needed"}
 	case cfg.Own == nil || cfg.May == nil:
-		return nil, &lease.ArgumentError{Field: "own and may", Rule: "are needed: Anyone and Anything where everybody is trusted"}
+		return nil, &lease.ArgumentError{Field: "own and may", Rule: "are needed"}
 	}
 	if cfg.WriteTimeout <= 0 {
 		cfg.WriteTimeout = defaultWrite

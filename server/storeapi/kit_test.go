@@ -17,7 +17,8 @@ import (
 
 // trusting believes everybody.
 func trusting(s lease.Store) storeapi.Config {
-	return storeapi.Config{Store: s, Own: storeapi.Anyone, May: storeapi.Anything}
+	return storeapi.Config{Store: s, Own: func(*http.Request, string) error { return nil },
+		May: func(*http.Request, storeapi.Right, lease.Scope) error { return nil }}
 }
 
 func handler(cfg storeapi.Config) (http.Handler, error) {

@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/tenurehq/tenure/lease"
-	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
@@ -23,22 +21,12 @@ func (a *API) caps(ctx context.Context, v *visit, _ wire.Nothing) (wire.Welcome,
 
 func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Session, error) {
 	o, ttl := in.Options(), wire.Duration(in.TTL)
-	err := cmp.Or(lease.CheckCandidate(in.Candidate), o.Validate(), v.own(in.Candidate.ID), v.may(Campaign, o.Scope...))
-	if err == nil && a.cfg.Policy != nil {
-		err = before(a.cfg.Policy.Opens(ctx, in.Candidate.ID, ttl, o))
-	}
-	if err != nil {
+	if err := cmp.Or(lease.CheckCandidate(in.Candidate), o.Validate(), v.own(in.Candidate.ID), v.may(Campaign, o.Scope...)); err != nil {
 		return wire.Session{}, err
 	}
 	s, err := a.cfg.Store.Open(ctx, in.Candidate, ttl, o)
-	if err != nil {
-		return wire.Session{}, err
-	}
 	v.heard.Session = s.ID
-	if a.cfg.Policy != nil {
-		a.cfg.Policy.Opened(s)
-	}
-	return wire.SessionOf(s), nil
+	return wire.SessionOf(s), err
 }
 
 // session shows a session to a caller that may observe everything in its scope.
@@ -97,10 +85,7 @@ func (a *API) close(ctx context.Context, v *visit, in wire.CloseCall) (none wire
 }
 
 func (a *API) acquire(ctx context.Context, v *visit, in wire.AcquireCall) (wire.RecordsAnswer, error) {
-	session, seen, groups, err := v.batch(ctx, in.Session, in.Seen)
-	if err == nil {
-		err = v.begins(ctx, session, groups...)
-	}
+	seen, err := v.batch(ctx, in.Session, in.Seen)
 	if err != nil {
 		return wire.RecordsAnswer{}, err
 	}
@@ -111,9 +96,9 @@ func (a *API) release(ctx context.Context, v *visit, in wire.ReleaseCall) (wire.
 	if err := v.reason(in.Reason); err != nil {
 		return wire.RecordsAnswer{}, err
 	}
-	_, held, groups, err := v.batch(ctx, in.Session, in.Held)
-	if err == nil {
-		err = a.succeeds(ctx, v, in.To, groups)
+	held, err := v.batch(ctx, in.Session, in.Held)
+	if err == nil && in.To != "" && !plausible(in.To) {
+		err = lease.ErrSuccessor
 	}
 	if err != nil {
 		return wire.RecordsAnswer{}, err
@@ -130,47 +115,15 @@ func (v *visit) records(all []lease.Record, err error) (wire.RecordsAnswer, erro
 }
 
 // batch checks records that the owner of a session acquires or releases.
-func (v *visit) batch(ctx context.Context, id lease.SessionID, seen []wire.Seen) (lease.Session, []lease.Record, []string, error) {
+func (v *visit) batch(ctx context.Context, id lease.SessionID, seen []wire.Seen) ([]lease.Record, error) {
 	records := wire.Each(seen, wire.Seen.Lease)
 	if err := lease.CheckBatch(v.cfg.Store.Caps(), records); err != nil {
-		return lease.Session{}, nil, nil, err
+		return nil, err
 	}
-	groups := wire.Each(records, func(r lease.Record) string { return r.Group })
-	session, err := v.owned(ctx, id)
-	if err == nil {
-		err = v.may(Campaign, groups...)
+	if _, err := v.owned(ctx, id); err != nil {
+		return nil, err
 	}
-	return session, records, groups, err
-}
-
-// succeeds checks that the session, if there is one, may take the groups over.
-func (a *API) succeeds(ctx context.Context, v *visit, to lease.SessionID, groups []string) error {
-	switch {
-	case to == "":
-		return nil
-	case !plausible(to):
-		return lease.ErrSuccessor
-	case a.cfg.Policy == nil:
-		return nil
-	}
-	session, err := a.cfg.Session(ctx, to)
-	if errors.Is(err, lease.ErrSessionDead) {
-		return fmt.Errorf("%w: its session has ended", lease.ErrSuccessor)
-	}
-	if err != nil {
-		return before(err)
-	}
-	for _, g := range groups {
-		err = v.begins(ctx, session, g)
-		var p *httpapi.Problem
-		if errors.As(err, &p) {
-			return fmt.Errorf("%w: %s", lease.ErrSuccessor, p.Detail)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return records, v.may(Campaign, wire.Each(records, func(r lease.Record) string { return r.Group })...)
 }
 
 // plausible reports whether an engine can have made the id. Nothing else may become part of

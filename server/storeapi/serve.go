@@ -67,24 +67,6 @@ func (v *visit) owned(ctx context.Context, id lease.SessionID) (lease.Session, e
 	return s, v.own(s.Candidate.ID)
 }
 
-// begins checks that the session may begin to lead the groups. If some groups of a batch may
-// not be led, the answer is a conflict without records: the caller then tries the groups one
-// by one and learns which of them are refused.
-func (v *visit) begins(ctx context.Context, s lease.Session, groups ...string) error {
-	if v.cfg.Policy == nil {
-		return nil
-	}
-	err := v.cfg.Policy.Begins(ctx, s, groups...)
-	var p *httpapi.Problem
-	switch {
-	case !errors.As(err, &p):
-		return before(err)
-	case len(groups) > 1:
-		return fmt.Errorf("%w: %s", &lease.ConflictError{}, p.Detail)
-	}
-	return p
-}
-
 func before(err error) error {
 	if err == nil || lease.Definite(err) {
 		return err

@@ -190,8 +190,12 @@ func (s *Store) ListAttributes(ctx context.Context, prefix string, p lease.Page)
 	if s.ctx.Err() != nil {
 		return nil, ErrShutdown
 	}
+	after := ""
+	if p.After > prefix {
+		after = attributesAt + p.After
+	}
 	sent := s.sends()
-	items, err := s.driver.List(ctx, attributesAt+prefix, attributesAt+p.After, limit)
+	items, err := s.driver.List(ctx, attributesAt+prefix, after, limit)
 	if err != nil {
 		return nil, err
 	}
