@@ -24,10 +24,13 @@ SEEDS ?= 10000
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# `tenure version` shows the revision although the go command does not stamp it.
+REVISION_FLAG = -ldflags=-X=main.revision=$(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null)
+
 # The programs of a fleet, side by side, where the lab finds them.
 .PHONY: programs
 programs:
-	@echo "building"; for p in server/cmd/engine server/cmd/tenure reference/cmd/node reference/cmd/fleet lab/cmd/lab lab/cmd/chaos; do go build -C $${p%%/*} -o $(CURDIR)/.cache/bin/ ./$${p#*/}; done
+	@echo "building"; for p in server/cmd/engine server/cmd/tenure reference/cmd/node reference/cmd/fleet lab/cmd/lab lab/cmd/chaos; do go build -C $${p%%/*} '$(REVISION_FLAG)' -o $(CURDIR)/.cache/bin/ ./$${p#*/}; done
 
 .PHONY: run
 run: programs ## start a fleet (etcd, ledger, three nodes, two workers) and tell what happens, until Ctrl-C
