@@ -14,61 +14,49 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// halt catches what etcd would end the process for: its log's Fatal and Panic.
-// The goroutine that called ends, as it expects to; nothing that it was about to
-// acknowledge is acknowledged.
-type halt struct {
-	once   sync.Once
-	halted chan struct{}
-	err    error // set before halted is closed
+// fatal catches the errors for which etcd would end the process: Fatal and Panic of its
+// log. The goroutine that called ends, so it acknowledges nothing more.
+type fatal struct {
+	once sync.Once
+	done chan struct{}
+	err  error // set before done is closed
 }
 
-func newHalt() *halt { return &halt{halted: make(chan struct{})} }
+func newFatal() *fatal { return &fatal{done: make(chan struct{})} }
 
-func (h *halt) set(err error) {
-	h.once.Do(func() {
-		h.err = err
-		close(h.halted)
+func (f *fatal) set(err error) {
+	f.once.Do(func() {
+		f.err = err
+		close(f.done)
 	})
 }
 
-// OnWrite is called by zap for entries at Panic and Fatal, whether or not they
-// are logged.
-func (h *halt) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
+// OnWrite is called by zap for entries at Panic and Fatal, even if they are not logged.
+func (f *fatal) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 	err := errors.New(e.Message)
-	for _, f := range fields {
-		if cause, ok := f.Interface.(error); ok && f.Type == zapcore.ErrorType {
+	for _, field := range fields {
+		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
 			err = fmt.Errorf("%s: %w", e.Message, cause)
 		}
 	}
-	h.set(err)
+	f.set(err)
 	runtime.Goexit()
 }
 
-// logger is etcd's: silent unless debug.
-func (h *halt) logger(to *slog.Logger, debug bool) *zap.Logger {
+// logger returns etcd's logger. It logs nothing unless debug is set.
+func (f *fatal) logger(to *slog.Logger, debug bool) *zap.Logger {
 	core := zapcore.NewNopCore()
 	if debug {
 		core = slogCore{to}
 	}
-	return zap.New(core, zap.WithFatalHook(h), zap.WithPanicHook(h))
+	return zap.New(core, zap.WithFatalHook(f), zap.WithPanicHook(f))
 }
 
-// slogCore passes zap's entries on to slog.
+// slogCore passes zap's entries to slog.
 type slogCore struct{ to *slog.Logger }
 
-func level(l zapcore.Level) slog.Level {
-	switch {
-	case l < zapcore.InfoLevel:
-		return slog.LevelDebug
-	case l == zapcore.InfoLevel:
-		return slog.LevelInfo
-	case l == zapcore.WarnLevel:
-		return slog.LevelWarn
-	default:
-		return slog.LevelError
-	}
-}
+// level converts a level: both count from 0 for Info, zap in steps of 1 and slog of 4.
+func level(l zapcore.Level) slog.Level { return min(4*slog.Level(l), slog.LevelError) }
 
 func attributes(fields []zapcore.Field) []any {
 	enc := zapcore.NewMapObjectEncoder()
