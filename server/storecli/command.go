@@ -22,7 +22,8 @@ type Spec struct {
 	Use, Short, Long, Example string
 	// Args checks the arguments. Default: none.
 	Args cobra.PositionalArgs
-	// Complete completes the arguments; the last entry also completes further ones.
+	// Complete completes the arguments; the last entry also completes further ones. Default:
+	// groups.
 	Complete []Completion
 	// Check, if set, checks the flags before the store is opened. Its errors are usage errors.
 	Check func(args []string) error
@@ -43,6 +44,9 @@ func New(env cli.Env, s Spec) *cobra.Command {
 	cmd := &cobra.Command{Use: s.Use, Short: s.Short, Long: s.Long, Example: s.Example, Args: s.Args}
 	if s.Args == nil {
 		cmd.Args = cobra.NoArgs
+	}
+	if s.Complete == nil {
+		s.Complete = []Completion{CompleteGroup}
 	}
 	conn.Flags(cmd.Flags(), env)
 	out.Flag(cmd, env)

@@ -29,14 +29,9 @@ const (
 func complete(conn *Connection, env cli.Env, arguments []Completion) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		const noFiles = cobra.ShellCompDirectiveNoFileComp
-		if len(arguments) == 0 {
-			return nil, noFiles
-		}
 		at := min(len(args), len(arguments)-1)
-		if len(args) > at && cmd.Args(cmd, append(slices.Clone(args), "x")) != nil {
-			return nil, noFiles // the command takes no further argument
-		}
-		if cli.SetFlags(cmd, env) != nil {
+		full := cmd.Args(cmd, args) == nil && cmd.Args(cmd, append(slices.Clone(args), "x")) != nil
+		if full || cli.SetFlags(cmd, env) != nil {
 			return nil, noFiles
 		}
 		conn.Timeout = completionTimeout

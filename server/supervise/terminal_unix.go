@@ -8,6 +8,8 @@ import (
 	"slices"
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // terminal returns the terminal to give to the command; nil: there is none, or this process
@@ -57,33 +59,21 @@ func piped(w io.Writer) bool {
 
 // foreground returns the foreground process group; 0: it is not our terminal.
 func foreground(tty *os.File) int {
-	var group int32
-	if tty == nil || ioctl(tty, syscall.TIOCGPGRP, &group) != nil {
-		return 0
-	}
+	var group int32 // not unix.IoctlGetInt: its 64 bits are wrong on big-endian machines
+	control(tty, func(fd int) {
+		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPGRP, uintptr(unsafe.Pointer(&group)))
+	})
 	return int(group)
 }
 
 // setForeground sets the foreground process group. A caller in the background must ignore
 // SIGTTOU.
 func setForeground(tty *os.File, group int) {
-	g := int32(group)
-	_ = ioctl(tty, syscall.TIOCSPGRP, &g)
+	control(tty, func(fd int) { _ = unix.IoctlSetPointerInt(fd, unix.TIOCSPGRP, group) })
 }
 
-func ioctl(tty *os.File, request uintptr, group *int32) error {
-	raw, err := tty.SyscallConn()
-	if err != nil {
-		return err
+func control(f *os.File, do func(fd int)) {
+	if raw, err := f.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { do(int(fd)) })
 	}
-	var errno syscall.Errno
-	if err := raw.Control(func(fd uintptr) {
-		_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, request, uintptr(unsafe.Pointer(group)))
-	}); err != nil {
-		return err
-	}
-	if errno != 0 {
-		return errno
-	}
-	return nil
 }

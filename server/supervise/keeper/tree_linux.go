@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // WholeTree: every descendant of the keeper is stopped.
@@ -13,9 +15,8 @@ const WholeTree = true
 
 // becomeSubreaper makes this process the parent of every descendant whose parent ends.
 func becomeSubreaper() error {
-	const prSetChildSubreaper = 36
-	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); errno != 0 {
-		return fmt.Errorf("become subreaper: %w", errno)
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become subreaper: %w", err)
 	}
 	if _, ok := readProc(os.Getpid()); !ok {
 		return fmt.Errorf("find processes: cannot read %s; mount it", procDir)

@@ -50,11 +50,10 @@ func newPolicy(env cli.Env) *cobra.Command {
 
 func newPolicyGet(env cli.Env) *cobra.Command {
 	return storecli.New(env, storecli.Spec{
-		Use:      "get GROUP",
-		Short:    "Show the policy of a group.",
-		Example:  `  tenure policy get billing -o yaml`,
-		Args:     storecli.Groups(cobra.ExactArgs(1)),
-		Complete: []storecli.Completion{storecli.CompleteGroup},
+		Use:     "get GROUP",
+		Short:   "Show the policy of a group.",
+		Example: `  tenure policy get billing -o yaml`,
+		Args:    storecli.Groups(cobra.ExactArgs(1)),
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
 			call, cancel := context.WithTimeout(ctx, r.Call)
 			defer cancel()
@@ -81,9 +80,8 @@ func newPolicySet(env cli.Env) *cobra.Command {
 		Long: `Declare a group, or change its policy. A flag that is not given leaves its part as it is;
 a duration of 0 or an empty list removes the rule. The policy applies to terms that begin
 later, through the service and with ` + "`tenure exec`" + `.`,
-		Example:  `  tenure policy set billing --members=node-1,node-2 --min-ttl=4s --max-ttl=30s`,
-		Args:     storecli.Groups(cobra.ExactArgs(1)),
-		Complete: []storecli.Completion{storecli.CompleteGroup},
+		Example: `  tenure policy set billing --members=node-1,node-2 --min-ttl=4s --max-ttl=30s`,
+		Args:    storecli.Groups(cobra.ExactArgs(1)),
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
 			limits := r.Caps()
 			a, err := r.Change(ctx, operator.Group(args[0]), from, func(values map[string]string) error {

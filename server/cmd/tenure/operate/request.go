@@ -53,8 +53,7 @@ Exit codes: 3 the group has no leader, or the leader refused; 4 the current term
 --token; 6 the leader has not answered yet.`,
 		Example: `  tenure step-down billing --cool-down=10m --reason=maintenance
   tenure step-down billing --token=43 --yes      # only if it is still that term`,
-		Args:     storecli.Groups(cobra.ExactArgs(1)),
-		Complete: []storecli.Completion{storecli.CompleteGroup},
+		Args: storecli.Groups(cobra.ExactArgs(1)),
 	})
 	cmd.Flags().DurationVar(&q.order.CoolDown, "cool-down", 0, "how long the node must not lead the group again")
 	cmd.Flags().BoolVar(&q.force, "force", false, "close the leader's session instead of asking")

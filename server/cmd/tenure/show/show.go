@@ -75,8 +75,7 @@ the time you read the answer: do not use it to decide whether to act. -o name pr
 node id only. Exit code 3: the group has no leader.`,
 		Example: `  tenure leader billing
   tenure leader billing -o name`,
-		Args:     storecli.Groups(cobra.MinimumNArgs(1)),
-		Complete: []storecli.Completion{storecli.CompleteGroup},
+		Args: storecli.Groups(cobra.MinimumNArgs(1)),
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
 			var rows []leaderRow
 			var vacant error
@@ -108,9 +107,8 @@ func newGroups(env cli.Env) *cobra.Command {
 		Short: "List groups and their leaders.",
 		Long: `List every group that was ever led, or declared with ` + "`tenure policy set`" + `, and its leader.
 Put a pattern such as 'shard-*' in quotes, so that the shell does not expand it.`,
-		Example:  `  tenure groups 'shard-*'`,
-		Args:     storecli.Scope,
-		Complete: []storecli.Completion{storecli.CompleteGroup},
+		Example: `  tenure groups 'shard-*'`,
+		Args:    storecli.Scope,
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
 			scope := storecli.ScopeOf(args)
 			var rows []leaderRow
@@ -153,9 +151,8 @@ func newHistory(env cli.Env) *cobra.Command {
 		Short: "List the terms of a group: leader, duration, reason for the end.",
 		Long: `List the terms of a group, newest first: who led, for how long, and why the term ended.
 Times come from the engine's wall clock. Do not use them for decisions.`,
-		Example:  `  tenure history billing --limit=5`,
-		Args:     storecli.Groups(cobra.ExactArgs(1)),
-		Complete: []storecli.Completion{storecli.CompleteGroup},
+		Example: `  tenure history billing --limit=5`,
+		Args:    storecli.Groups(cobra.ExactArgs(1)),
 		Check: func([]string) error {
 			if limit < 1 {
 				return fmt.Errorf("limit: %d must be at least 1", limit)
@@ -216,11 +213,10 @@ func newCandidates(env cli.Env) *cobra.Command {
 		Name: func(c service.Candidate) string { return c.NodeID },
 	}
 	return storecli.New(env, storecli.Spec{
-		Use:      "candidates GROUP",
-		Short:    "List the candidates of a group in the order in which they lead.",
-		Example:  `  tenure candidates billing`,
-		Args:     storecli.Groups(cobra.ExactArgs(1)),
-		Complete: []storecli.Completion{storecli.CompleteGroup},
+		Use:     "candidates GROUP",
+		Short:   "List the candidates of a group in the order in which they lead.",
+		Example: `  tenure candidates billing`,
+		Args:    storecli.Groups(cobra.ExactArgs(1)),
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
 			v, err := r.ReadGroup(ctx, args[0])
 			if err != nil {
@@ -271,11 +267,10 @@ func sessionTable() cli.Table[sessionRow] {
 
 func newSessions(env cli.Env) *cobra.Command {
 	return storecli.New(env, storecli.Spec{
-		Use:      "sessions [GROUP|PREFIX*]...",
-		Short:    "List live sessions, with the groups that they are candidates for and lead.",
-		Example:  `  tenure sessions -o json`,
-		Args:     storecli.Scope,
-		Complete: []storecli.Completion{storecli.CompleteGroup},
+		Use:     "sessions [GROUP|PREFIX*]...",
+		Short:   "List live sessions, with the groups that they are candidates for and lead.",
+		Example: `  tenure sessions -o json`,
+		Args:    storecli.Scope,
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
 			scope := storecli.ScopeOf(args)
 			leads := map[lease.SessionID][]string{}

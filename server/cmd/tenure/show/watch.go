@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/feed"
@@ -22,9 +21,6 @@ const (
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = 5 * time.Second
 )
-
-// The states of a group in an event.
-var led, vacant, unknown = tenure.Led.String(), tenure.Vacant.String(), tenure.Unknown.String()
 
 // errFinished: --until or --limit is reached.
 var errFinished = errors.New("finished")
@@ -42,12 +38,11 @@ prints one value per line, as ndjson does.`,
 		Example: `  tenure watch billing
   tenure watch 'shard-*' -o ndjson
   tenure watch billing --until=led               # waits for a leader`,
-		Args:     storecli.Scope,
-		Complete: []storecli.Completion{storecli.CompleteGroup},
+		Args: storecli.Scope,
 		Check: func(args []string) error {
 			switch {
 			case until == "":
-			case until != led && until != vacant:
+			case until != tenure.Led.String() && until != tenure.Vacant.String():
 				return fmt.Errorf("until: %q is neither led nor vacant", until)
 			case len(args) == 0 || strings.Contains(strings.Join(args, ""), "*"):
 				return errors.New("until: name the groups, without patterns")
@@ -55,7 +50,7 @@ prints one value per line, as ndjson does.`,
 			return nil
 		},
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
-			w := &watcher{Run: r, scope: storecli.ScopeOf(args), until: until, limit: limit, shown: make(map[string]feed.Event), newest: make(map[string]point)}
+			w := &watcher{Run: r, scope: storecli.ScopeOf(args), until: until, limit: limit, shown: make(map[string]tenure.Leader), seen: make(map[string]lease.Cursor)}
 			if err := w.run(ctx); !errors.Is(err, errFinished) {
 				return err
 			}
@@ -74,20 +69,10 @@ type watcher struct {
 	until string
 	limit int
 
-	shown  map[string]feed.Event // the last event that was printed for each group
-	newest map[string]point      // the newest begin or end that was printed
+	shown  map[string]tenure.Leader // what was printed last for each group
+	seen   map[string]lease.Cursor  // up to where each group's history was printed
 	lines  int
 	synced bool // the first snapshot of this connection is complete
-}
-
-// point is the begin or the end of a term.
-type point struct {
-	token fence.Token
-	ended bool
-}
-
-func (p point) before(q point) bool {
-	return p.token < q.token || p.token == q.token && !p.ended && q.ended
 }
 
 func (w *watcher) run(ctx context.Context) error {
@@ -105,12 +90,12 @@ func (w *watcher) run(ctx context.Context) error {
 			backoff = minBackoff
 		}
 		w.Say("cannot reach the store, retrying: %v", err)
-		for group, e := range w.shown {
-			if e.State == unknown {
+		for _, l := range w.shown {
+			if l.State == tenure.Unknown {
 				continue
 			}
-			e.State, e.Reason, e.Snapshot = unknown, "", false
-			if err := w.print(group, e); err != nil {
+			l.State, l.Reason = tenure.Unknown, ""
+			if err := w.print(l, false); err != nil {
 				return err
 			}
 		}
@@ -146,8 +131,8 @@ func (w *watcher) follow(ctx context.Context) error {
 func (w *watcher) completeSnapshot() error {
 	w.synced = true
 	for _, name := range w.scope {
-		if _, ok := w.shown[name]; !ok && !strings.HasSuffix(name, "*") {
-			if err := w.print(name, feed.Event{Group: name, State: vacant, Snapshot: true}); err != nil {
+		if _, ok := w.seen[name]; !ok && !strings.HasSuffix(name, "*") {
+			if err := w.change(lease.View{Record: lease.Record{Group: name}, State: tenure.Vacant}); err != nil {
 				return err
 			}
 		}
@@ -156,56 +141,36 @@ func (w *watcher) completeSnapshot() error {
 }
 
 // change prints what happened since the last view of the group. The record holds the
-// newest terms, so it shows what views in between would have shown.
+// newest terms, so nothing is lost between two views.
 func (w *watcher) change(v lease.View) error {
-	if _, known := w.shown[v.Group]; !known {
-		return w.print(v.Group, current(v, !w.synced))
+	after, known := w.seen[v.Group]
+	w.seen[v.Group] = lease.Cursor{Token: v.Token, State: v.State}
+	if !known {
+		return w.print(v.Leader(), !w.synced || v.Token == 0)
 	}
-	from := w.newest[v.Group]
-	if len(v.Terms) > 0 && v.Terms[0].Token > from.token+1 && len(v.Terms) == lease.TermsKept {
-		w.Say("terms of %s before %d were missed; see `tenure history %s`", v.Group, v.Terms[0].Token, v.Group)
+	changes, complete := lease.Since(v, after)
+	if !complete {
+		w.Say("some terms of %s were missed; see `tenure history %s`", v.Group, v.Group)
 	}
-	for i, t := range v.Terms {
-		last := i == len(v.Terms)-1
-		e := feed.Event{Group: v.Group, State: vacant, Token: t.Token, Holder: t.Candidate, SinceMS: t.Begin.UnixMilli(), Reason: string(t.Reason)}
-		if from.before(point{t.Token, false}) {
-			began := e
-			began.State, began.Reason = led, ""
-			if last {
-				began.Address, began.Metadata = v.Candidate.Address, v.Candidate.Metadata
-			}
-			if err := w.print(v.Group, began); err != nil {
-				return err
-			}
-		}
-		if ended := !last || v.State != tenure.Led; ended && from.before(point{t.Token, true}) {
-			if err := w.print(v.Group, e); err != nil {
-				return err
-			}
+	for _, l := range changes {
+		if err := w.print(l, false); err != nil {
+			return err
 		}
 	}
-	if w.shown[v.Group].State == unknown {
-		return w.print(v.Group, current(v, true)) // nothing happened while the store was away
+	if w.shown[v.Group].State == tenure.Unknown {
+		return w.print(v.Leader(), true) // nothing happened while the store was away
 	}
 	return nil
 }
 
-// current is the event for the state of a group.
-func current(v lease.View, snapshot bool) feed.Event {
-	e := feed.Event{Group: v.Group, State: vacant, Token: v.Token, Holder: v.Candidate.ID, Snapshot: snapshot}
-	if n := len(v.Terms); n > 0 {
-		e.SinceMS, e.Reason = v.Terms[n-1].Begin.UnixMilli(), string(v.Terms[n-1].Reason)
+func (w *watcher) print(l tenure.Leader, snapshot bool) error {
+	w.shown[l.Group] = l
+	e := feed.Event{Group: l.Group, State: l.State.String(), Token: l.Token, Holder: l.Candidate.ID, Reason: l.Reason, Snapshot: snapshot}
+	if !l.Since.IsZero() {
+		e.SinceMS = l.Since.UnixMilli()
 	}
-	if v.State == tenure.Led {
-		e.State, e.Reason, e.Address, e.Metadata = led, "", v.Candidate.Address, v.Candidate.Metadata
-	}
-	return e
-}
-
-func (w *watcher) print(group string, e feed.Event) error {
-	w.shown[group] = e
-	if at := (point{e.Token, e.State != led}); e.State != unknown && w.newest[group].before(at) {
-		w.newest[group] = at
+	if l.State == tenure.Led {
+		e.Address, e.Metadata = l.Candidate.Address, l.Candidate.Metadata
 	}
 	if err := eventTable.Stream(w.Out, e); err != nil {
 		return err
@@ -225,7 +190,7 @@ func (w *watcher) checkUntil() error {
 		return nil
 	}
 	for _, name := range w.scope {
-		if w.shown[name].State != w.until {
+		if l, ok := w.shown[name]; !ok || l.State.String() != w.until {
 			return nil
 		}
 	}
