@@ -56,7 +56,10 @@ func suggestFix(t lease.Timing) string {
 	}
 	whole := t.Resolve()
 	misses := func(t lease.Timing) any { return t.Misses }
-	for m := whole.Misses - 1; m >= 1 && !try("misses", misses, func(t *lease.Timing) { t.Misses = m }); m-- {
+	for m := whole.Misses - 1; m >= 1; m-- {
+		if try("misses", misses, func(t *lease.Timing) { t.Misses = m }) {
+			break
+		}
 	}
 	beat := func(t lease.Timing) any { return t.Beat }
 	for part := time.Duration(4); part <= 40; part += 2 {

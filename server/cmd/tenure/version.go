@@ -3,11 +3,13 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"path"
 	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -96,23 +98,21 @@ func newVersion(env cli.Env) *cobra.Command {
 			if !out.Table() {
 				return cli.Table[build]{Name: func(b build) string { return b.Version }}.One(&out, b)
 			}
-			type line struct{ what, value string }
-			commit := b.Commit
 			if b.Modified {
-				commit += " (modified)"
+				b.Commit += " (modified)"
 			}
-			lines := []line{{"tenure", b.Version}, {"commit", commit}, {"go", b.Go + " " + b.Platform}}
+			lines := [][2]string{{"tenure", b.Version}, {"commit", b.Commit}, {"go", b.Go + " " + b.Platform}}
 			for _, e := range engines {
 				if v := b.Engines[e.name]; v != "" {
-					lines = append(lines, line{e.name, v})
+					lines = append(lines, [2]string{e.name, v})
 				}
 			}
-			for _, l := range append(lines, line{"record format", strconv.Itoa(b.Format)}) {
-				if _, err := fmt.Fprintf(out.W, "%-14s %s\n", l.what, l.value); err != nil {
-					return err
-				}
+			var text strings.Builder
+			for _, l := range append(lines, [2]string{"record format", strconv.Itoa(b.Format)}) {
+				fmt.Fprintf(&text, "%-14s %s\n", l[0], l[1])
 			}
-			return nil
+			_, err := io.WriteString(out.W, text.String())
+			return err
 		},
 	}
 	out.Flag(cmd, env)

@@ -3,7 +3,6 @@ package repair
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -26,57 +25,46 @@ func openHTTP(at, resource string) (*sink, error) {
 	return &sink{mark: r.mark, advance: r.advance, close: func() error { return nil }}, nil
 }
 
-// errNoResource: the resource was never written to.
-var errNoResource = errors.New("no such resource")
-
-func (r httpResource) mark(ctx context.Context) (fence.Mark, error) {
-	var m struct {
-		Deployment string      `json:"deployment"`
-		Group      string      `json:"group"`
-		Token      fence.Token `json:"token"`
-		Session    string      `json:"session"`
+func (r httpResource) mark(ctx context.Context) (m fence.Mark, err error) {
+	text, err := r.call(ctx, http.MethodGet, "", http.Header{})
+	if err == nil && text != nil {
+		err = json.Unmarshal(text, &m)
 	}
-	err := r.call(ctx, http.MethodGet, r.url, nil, &m)
-	if errors.Is(err, errNoResource) {
-		err = nil
-	}
-	return fence.Mark{Deployment: m.Deployment, Group: m.Group, Token: m.Token, Session: m.Session}, err
+	return m, err
 }
 
 func (r httpResource) advance(ctx context.Context, s fence.Stamp) error {
 	h := http.Header{"Content-Type": {"application/json"}}
-	if err := httpfence.Format(s, h.Set); err != nil {
-		return err
+	err := httpfence.Format(s, h.Set)
+	if err == nil {
+		_, err = r.call(ctx, http.MethodPost, "/advance", h)
 	}
-	return r.call(ctx, http.MethodPost, r.url+"/advance", h, nil)
+	return err
 }
 
-func (r httpResource) call(ctx context.Context, method, target string, h http.Header, into any) error {
-	req, err := http.NewRequestWithContext(ctx, method, target, http.NoBody)
+// call returns the body of the response, or nil if the resource was never written to.
+func (r httpResource) call(ctx context.Context, method, path string, h http.Header) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, r.url+path, http.NoBody)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if h != nil {
-		req.Header = h
-	}
+	req.Header = h
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if err := httpfence.Refusal(resp); err != nil {
-		return err
+		return nil, err
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	switch {
 	case err != nil:
-		return err
-	case resp.StatusCode == http.StatusNotFound:
-		return errNoResource
+		return nil, err
+	case resp.StatusCode == http.StatusNotFound && method == http.MethodGet:
+		return nil, nil
 	case resp.StatusCode/100 != 2:
-		return fmt.Errorf("%s %s: %s: %.500s", method, target, resp.Status, text)
-	case into == nil:
-		return nil
+		return nil, fmt.Errorf("%s %s: %s: %.500s", method, r.url+path, resp.Status, text)
 	}
-	return json.Unmarshal(text, into)
+	return text, nil
 }
