@@ -118,7 +118,7 @@ bench-scale: ## a thousand candidates on etcd: at rest, on busy cores, after an 
 	@cd store/etcd && for n in 500 1000; do TENURE_CANDIDATES=$$n go test -count=1 -v -timeout 20m -run '^TestOutage$$' . 2>&1 | grep --line-buffered -v -e '^=== '; done
 
 .PHONY: bench-exec
-bench-exec: ## what `tenure exec` costs, then 100 rounds of each of its misfortunes with deadlines to the letter: fifteen minutes, on a machine that does nothing else
+bench-exec: ## what `tenure exec` costs, then 100 rounds of each of its faults with deadlines to the letter: fifteen minutes, on a machine that does nothing else
 	@cd server && TENURE_BENCH_EXEC=100 go test -count=1 -v -timeout 30m -run '^TestExecCost$$' ./cmd/tenure 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 	@cd server && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -parallel 10 -run '^(TestExecStops|TestExecEngineGone)$$' ./cmd/tenure 2>&1 | grep --line-buffered -e 'rounds;' -e FAIL -e 'past the deadline' -e '^ok'
 
