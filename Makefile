@@ -24,10 +24,13 @@ SEEDS ?= 10000
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# `tenure version` shows the revision although the go command does not stamp it.
+REVISION_FLAG = -ldflags=-X=main.revision=$(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null)
+
 # The programs of a fleet, side by side, where the lab finds them.
 .PHONY: programs
 programs:
-	@echo "building"; for p in server/cmd/engine server/cmd/tenure reference/cmd/node reference/cmd/fleet lab/cmd/lab lab/cmd/chaos; do go build -C $${p%%/*} -o $(CURDIR)/.cache/bin/ ./$${p#*/}; done
+	@echo "building"; for p in server/cmd/engine server/cmd/tenure reference/cmd/node reference/cmd/fleet lab/cmd/lab lab/cmd/chaos; do go build -C $${p%%/*} '$(REVISION_FLAG)' -o $(CURDIR)/.cache/bin/ ./$${p#*/}; done
 
 .PHONY: run
 run: programs ## start a fleet (etcd, ledger, three nodes, two workers) and tell what happens, until Ctrl-C
@@ -139,7 +142,7 @@ bench-scale: ## a thousand candidates on etcd: at rest, on busy cores, after an 
 	@cd store/etcd && for n in 500 1000; do TENURE_CANDIDATES=$$n go test -count=1 -v -timeout 20m -run '^TestOutage$$' . 2>&1 | grep --line-buffered -v -e '^=== '; done
 
 .PHONY: bench-exec
-bench-exec: ## what `tenure exec` costs, then 100 rounds of each of its misfortunes with deadlines to the letter: fifteen minutes, on a machine that does nothing else
+bench-exec: ## what `tenure exec` costs, then 100 rounds of each of its faults with deadlines to the letter: fifteen minutes, on a machine that does nothing else
 	@cd server && TENURE_BENCH_EXEC=100 go test -count=1 -v -timeout 30m -run '^TestExecCost$$' ./cmd/tenure 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 	@cd server && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -parallel 10 -run '^(TestExecStops|TestExecEngineGone)$$' ./cmd/tenure 2>&1 | grep --line-buffered -e 'rounds;' -e FAIL -e 'past the deadline' -e '^ok'
 

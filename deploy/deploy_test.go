@@ -1,5 +1,4 @@
-// Package deploy has files for those who run Tenure: see docs/operations.md. Only the
-// tests are Go.
+// Package deploy has files for operators: see docs/operations.md. Only the tests are Go.
 package deploy
 
 import (
@@ -13,8 +12,8 @@ import (
 	"github.com/tenurehq/tenure/internal/servertest"
 )
 
-// The alert rules are well formed, are silent while all is well, and each fires when
-// what it names happens.
+// The alert rules are valid, do not fire on a healthy deployment, and each fires on its
+// fault.
 func TestAlerts(t *testing.T) {
 	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
 		if out, err := servertest.Command(t, "promtool", args...).CombinedOutput(); err != nil {
@@ -34,7 +33,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// The rules speak of series that the programs export.
+// The rules use series that the programs export.
 func TestAlertsNameSeries(t *testing.T) {
 	var code strings.Builder
 	for _, dir := range []string{"reference/node", "server/service"} {
@@ -53,7 +52,7 @@ func TestAlertsNameSeries(t *testing.T) {
 	}
 }
 
-// systemd understands the units. Where it is not, nothing is checked.
+// systemd accepts the units. Without systemd nothing is checked.
 func TestUnits(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -61,7 +60,7 @@ func TestUnits(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for from, to := range map[string]string{"tenure.service": "tenure.service", "tenure-exec@.service": "tenure-exec@billing.service"} {
-		// The program need not be installed where units are checked.
+		// The program need not be installed.
 		unit := strings.ReplaceAll(read(t, from), "/usr/local/bin/tenure", "/bin/true")
 		path := filepath.Join(dir, to)
 		if err := os.WriteFile(path, []byte(unit), 0o644); err != nil {

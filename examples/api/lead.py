@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """A leader in Python's standard library, over the HTTP API of `tenure serve`.
 
-    lead.py GROUP NODE [SECONDS]   stand for the group, and work for so long while leading
+    lead.py GROUP NODE [SECONDS]   campaign for the group, and work while leading
     lead.py watch GROUP            print each change of leader
 
-TENURE_URL says where the service is, TENURE_TOKEN who we are, if the service wants to
-know. The point of it is Lease: what it says is true until a moment that is computed from
-when the last renewal was sent, so `leads()` is right without a network. It is a belief
-all the same: whatever the work writes to must check the term.
+TENURE_URL is the URL of the service, TENURE_TOKEN the bearer token if the service needs
+one. Lease computes its deadline from when the last renewal was sent, so `leads()` needs no
+network. It can still be wrong, after a pause for example: the resource that the work
+writes to must check the term.
 """
 
 import http.client
@@ -20,18 +20,18 @@ import time
 import urllib.error
 import urllib.request
 
-# What a call ends with that brought no answer, or half of one.
+# Errors of a call without a complete answer.
 NO_ANSWER = (OSError, ValueError, http.client.HTTPException)
 
-# This start of this process. The service tells a retry from another process by it, so it
-# is kept for the life of the process, and never longer.
+# Identifies this process. With it the service recognises a retry, so it stays the same for
+# the life of the process, and no longer.
 INSTANCE = secrets.token_hex(16)
 
 URL = os.environ.get("TENURE_URL", "http://127.0.0.1:7400")
 
 
 def now():
-    """Seconds on a clock that nobody sets and that goes on while the machine sleeps."""
+    """Seconds on a clock that cannot be set and that runs while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -46,7 +46,7 @@ def request(method, path, body=None, headers=None):
 
 
 def call(method, path, body, timeout):
-    """Returns the status and the answer; status 0 if there was none."""
+    """Returns the status and the answer; status 0 without an answer."""
     try:
         with urllib.request.urlopen(request(method, path, body), timeout=timeout) as answer:
             return answer.status, json.load(answer)
@@ -54,7 +54,7 @@ def call(method, path, body, timeout):
         try:
             return refusal.code, json.load(refusal)
         except NO_ANSWER:
-            return 0, {}  # something between us and the service speaks for itself
+            return 0, {}  # the answer is not from the service, but from a proxy
     except NO_ANSWER:
         return 0, {}
 
@@ -66,8 +66,8 @@ class Lease:
         self.group, self.node = group, node
         self.term, self.handle = answer["term"], answer["handle"]
         self.deployment, self.ttl = answer["deployment"], answer["ttl_ms"] / 1000
-        self.asked = threading.Event()  # somebody wants us to give up
-        self._until = until - self.ttl / 10  # to stop takes time too
+        self.asked = threading.Event()  # an operator asked us to give up
+        self._until = until - self.ttl / 10  # time to stop
         self._over = threading.Event()
         self._renewer = threading.Thread(target=self._renew, daemon=True)
         self._renewer.start()
@@ -92,7 +92,7 @@ class Lease:
                 return self._over.set()
 
     def resign(self):
-        """Gives the group up. The work must have returned: another begins at once.
+        """Gives up the group. The work must have ended: another node leads at once.
 
         If an operator asked for a transfer, the service hands the group to that node.
         """
@@ -102,7 +102,7 @@ class Lease:
 
 
 def campaign(group, node, ttl_ms=8000):
-    """Stands in line until it leads."""
+    """Campaigns until this node leads."""
     while True:
         sent = now()
         body = {"node_id": node, "instance": INSTANCE, "ttl_ms": ttl_ms}
@@ -115,7 +115,7 @@ def campaign(group, node, ttl_ms=8000):
 
 
 def watch(group):
-    """Yields each change, through every interruption: the ids hold on every instance."""
+    """Yields each change, across reconnects: the ids are valid on every instance."""
     last = {}
     while True:
         try:
@@ -145,7 +145,7 @@ def main(args):
     say(event="leads", group=lease.group, term=lease.term)
     end = now() + float(args[2]) if len(args) == 3 else float("inf")
     while lease.leads() and not lease.asked.is_set() and now() < end:
-        # Here would be a write with the header Fencing-Token: <term>.
+        # A real job writes here, with the header Fencing-Token: <term>.
         say(event="works", term=lease.term)
         time.sleep(0.05)
     if not lease.leads():

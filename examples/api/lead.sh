@@ -1,21 +1,21 @@
 #!/bin/sh
 # A leader in sh and curl, over the HTTP API of `tenure serve`.
 #
-#   lead.sh GROUP NODE COMMAND [ARG...]   stand for the group; run the command while leading
+#   lead.sh GROUP NODE COMMAND [ARG...]   campaign for the group; run the command while leading
 #   lead.sh watch GROUP                   print each change of leader, until interrupted
 #
-# TENURE_URL   where the service is (default http://127.0.0.1:7400)
-# TENURE_TOKEN the bearer token that says who we are, if the service wants one
+# TENURE_URL   URL of the service (default http://127.0.0.1:7400)
+# TENURE_TOKEN bearer token, if the service needs one
 #
-# The command finds its term in TENURE_TERM: the fencing token, which it must show with
-# every write, for nothing here can stop a write that is already on its way.
+# The command gets its term in TENURE_TERM: the fencing token. It must send it with every
+# write, because this script cannot stop a write that is already on its way.
 # Exit codes: the command's own; 75 the lease was lost and the command was stopped.
 set -u
 
 url=${TENURE_URL:-http://127.0.0.1:7400}
 
-# call METHOD PATH BODY SECONDS: prints the body, then a line with the status, 000 if
-# there was no answer. The token goes in by standard input: arguments can be seen by others.
+# call METHOD PATH BODY SECONDS: prints the body, then a line with the status, 000 without
+# an answer. curl reads the token from standard input, because other users see arguments.
 call() {
 	printf 'header = "Authorization: Bearer %s"\n' "${TENURE_TOKEN:-none}" |
 		{ if [ -n "${TENURE_TOKEN:-}" ]; then cat; else cat >/dev/null; fi; } |
@@ -28,11 +28,11 @@ field() {
 	printf '%s' "$1" | grep -o "\"$2\":\"\{0,1\}[^,\"}]*" | head -n 1 | sed 's/^"[^"]*":"\{0,1\}//'
 }
 
-# look: sets now to hundredths of a second on a clock that nobody sets. Where there is none,
-# full seconds of one that somebody might. It starts no process where it can: a signal to
-# the whole group ends those, and an empty number would end this script.
+# read_clock: sets now to hundredths of a second on a clock that cannot be set, or, without
+# /proc, to the seconds of the wall clock. It avoids starting a process: a signal to the
+# process group would end it, and an empty number would end this script.
 now=0
-look() {
+read_clock() {
 	if [ -r /proc/uptime ]; then
 		read -r up _ </proc/uptime
 		now=${up%.*}${up#*.}
@@ -45,7 +45,7 @@ look() {
 say() { echo "$(basename "$0"): $*" >&2; }
 
 if [ "${1:-}" = watch ] && [ $# -eq 2 ]; then
-	# A stream ends with its instance: begin again behind the last event that came.
+	# A stream ends with its instance: continue after the last event.
 	last=
 	while :; do
 		exec 3>&1
@@ -71,15 +71,15 @@ fi
 group=$1 node=$2
 shift 2
 
-# This start of this process. The service tells a retry from another process by it, so it is
-# kept for the life of the process, and never longer.
+# Identifies this process. With it the service recognises a retry, so it stays the same for
+# the life of the process, and no longer.
 instance=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 
-# Campaign: stand in line until we lead. The lease is counted from when the call was sent
-# plus the time that it was held: the service does not know how long its answer takes.
+# Campaign until we lead. The lease is counted from when the call was sent, plus the time
+# for which the service held it: the service does not know how long its answer travels.
 term=
 while [ -z "$term" ]; do
-	look
+	read_clock
 	sent=$now
 	reply=$(call POST "/groups/$group/campaign?wait=30s" "{\"node_id\":\"$node\",\"instance\":\"$instance\",\"ttl_ms\":${TENURE_TTL_MS:-8000}}" 45)
 	status=${reply##*
@@ -102,16 +102,16 @@ while [ -z "$term" ]; do
 done
 say "leads $group with term $term"
 
-# stop SIGNAL: to all of the command's group, or to what is about to become it.
+# stop SIGNAL: signals the command's process group, or the command before it has one.
 stop() { kill -s "$1" -- "-$work" 2>/dev/null || kill -s "$1" "$work" 2>/dev/null; }
 
-# Set before the command starts: a signal in between would leave the command running. And
-# whatever ends this script ends the command.
+# Set before the command starts: otherwise a signal in between leaves the command running.
+# The end of this script ends the command.
 work='' asked=''
 trap 'asked=1; [ -z "$work" ] || stop TERM' TERM INT HUP
 trap 'code=$?; [ -z "$work" ] || stop KILL; exit $code' EXIT
 
-# In a process group of its own, so that what the command starts is stopped with it.
+# In its own process group, so that processes of the command are stopped with it.
 (
 	export TENURE_TERM="$term" TENURE_GROUP="$group" TENURE_DEPLOYMENT="$(field "$reply" deployment)"
 	if command -v setsid >/dev/null 2>&1; then exec setsid "$@"; fi
@@ -120,11 +120,11 @@ trap 'code=$?; [ -z "$work" ] || stop KILL; exit $code' EXIT
 work=$!
 if [ -n "$asked" ]; then stop TERM; fi
 
-margin=$((ttl / 100)) # a tenth of the TTL: to stop takes time too
+margin=$((ttl / 100)) # a tenth of the TTL, to stop the command
 claim="{\"node_id\":\"$node\",\"term\":$term,\"handle\":\"$handle\"}"
 lost=
 while kill -0 "$work" 2>/dev/null; do
-	look
+	read_clock
 	left=$((until - margin - now))
 	if [ "$left" -le 0 ]; then
 		lost="not renewed in time"
@@ -138,19 +138,19 @@ while kill -0 "$work" 2>/dev/null; do
 		granted=$(field "$reply" ttl_ms)
 		if [ -n "$granted" ]; then until=$((sent + granted / 10)); fi
 		case $reply in *'"requests":'*)
-			say "is asked to give up"
+			say "asked to give up"
 			stop TERM
 			;;
 		esac
 		;;
 	409)
-		lost="another leads, or nobody does"
+		lost="this node no longer leads"
 		break
 		;;
 	esac
-	# Half of a quarter of the TTL, so that there is time for another try, and never beyond
-	# the moment to stop.
-	look
+	# An eighth of the TTL, so that there is time for a retry, and never beyond the moment to
+	# stop.
+	read_clock
 	nap=$((ttl / 80)) left=$((until - margin - now))
 	if [ "$left" -lt "$nap" ]; then nap=$left; fi
 	if [ "$nap" -gt 0 ]; then sleep "$(awk "BEGIN { print $nap / 100 }")"; fi
@@ -165,11 +165,11 @@ if [ -n "$lost" ]; then
 fi
 wait "$work"
 code=$?
-# The work has returned, and what it left behind is stopped: only now may another begin. If
-# an operator asked for a transfer, the service hands the group to that node.
+# The command has ended, and the processes that it left behind are stopped: now another node
+# may lead. If an operator asked for a transfer, the service hands the group to that node.
 stop KILL
 work=''
 reply=$(call POST "/groups/$group/resign" "$claim" 5)
-say "gave $group up: ${reply##*
+say "resigned from $group: ${reply##*
 }"
 exit $code

@@ -1,5 +1,5 @@
-// Command first leads a group once, writes through a fence, and is done: the whole of
-// Tenure in one file, with everything in memory.
+// Command first leads a group once, makes a fenced write, and ends. Everything is in
+// memory.
 package main
 
 import (

@@ -1,10 +1,10 @@
 #!/bin/sh
-# A cron job that every machine has and one machine runs:
+# A cron job that is installed on every machine and runs on one:
 #
 #   */5 * * * * TENURE_STORE=etcd://10.0.0.1:2379 tenure exec --no-wait cleanup -- cleanup.sh /var/spool/reports
 #
-# Exit code 124 says that another machine has it. Nothing compares tokens on a plain
-# disk, so the step is one that may be made twice.
+# Exit code 124: another machine runs it. A plain disk does not check tokens, so the job
+# must be safe to run twice.
 set -eu
 dir=$1
 removed=0

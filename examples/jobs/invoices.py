@@ -3,9 +3,10 @@
 
     tenure exec invoices -- invoices.py 100
 
-It writes invoices one by one, each in one transaction with the check of its token. If
-the job was paused and another one leads, PostgreSQL refuses the write with the error
-TN001, or TN005 if the other one has the same token, and the job ends. The SQL goes through psql, to need nothing but Python itself.
+It writes invoices one by one, each in one transaction with the check of its token. If the
+job was paused and another node leads, PostgreSQL refuses the write with the error TN001,
+or TN005 if another session has the same token, and the job ends. It runs psql, so it
+needs no Python packages.
 """
 import os
 import subprocess
@@ -35,7 +36,7 @@ def write(number):
     if done.returncode == 0:
         return
     if "TN001" in done.stderr or "TN005" in done.stderr:
-        print("another leads: invoice %d was refused" % number, file=sys.stderr)
+        print("another node leads: invoice %d was refused" % number, file=sys.stderr)
         sys.exit(FENCED)
     sys.exit(done.stderr)
 

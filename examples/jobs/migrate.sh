@@ -1,17 +1,17 @@
 #!/bin/sh
-# A migration that runs to its end once, whichever machine begins it and however often
-# it is killed on the way:
+# A migration that runs to its end once, whichever machine starts it and however often it
+# is killed:
 #
 #   tenure exec --once=2026-11-emails migrate -- migrate.sh
 #
-# Each step is one transaction with the fence and with the note that it was made: a
-# machine that was killed or paused in the middle leaves nothing half done, and the one
-# that takes over goes on with the first step that is missing. DATABASE_URL says where;
-# the database has sqlfence's functions (fence/sqlfence/postgres.sql).
+# Each step is one transaction with the check of the token and the record of the step. A
+# machine that is killed or paused leaves no step half done, and the next one continues
+# with the first missing step. DATABASE_URL names the database, which needs the functions
+# of fence/sqlfence/postgres.sql.
 set -eu
 
-# A server that does not notice that its client was killed keeps the locks of the step,
-# and the next leader waits for them.
+# Otherwise the server may not notice that its client was killed, and the next leader waits
+# for the locks of the step.
 export PGOPTIONS="${PGOPTIONS:-} -c client_connection_check_interval=1s"
 
 step() { # name, statement
@@ -27,7 +27,7 @@ step() { # name, statement
 		\endif
 		COMMIT;
 	SQL
-	echo "$1: made"
+	echo "$1: done"
 }
 
 step 1-table 'CREATE TABLE email (account text PRIMARY KEY, address text NOT NULL)'

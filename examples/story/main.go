@@ -1,17 +1,15 @@
-// Command story tells an election as it happens: three candidates, a crash, a
-// leader that is paused at the wrong moment, and a baton that is passed. It takes
-// about twelve seconds, needs nothing, and exits with an error if anything does
-// not happen in its time.
+// Command story shows an election step by step: three candidates, a crash, a leader that is
+// paused at the wrong moment, and a handover. It takes about twelve seconds, needs nothing,
+// and fails if anything does not happen in its time.
 package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure/store/mem"
@@ -19,10 +17,10 @@ import (
 
 const usage = `usage: go run ./examples/story
 
-Three candidates stand for one group, in one process on a store in memory. The
-first leader crashes; the second is paused between its check and its write, and
-its write is refused when it wakes up; the third passes the baton. Every change
-is one line, with the seconds since the start. It takes about twelve seconds.
+Three candidates campaign for one group, in one process on a store in memory. The first
+leader crashes. The second is paused between its check and its write, and its write is
+refused when it resumes. The third hands over. Every change is one line, with the seconds
+since the start. It takes about twelve seconds.
 
 Colours are used on a terminal, unless NO_COLOR is set. There are no flags.
 `
@@ -36,22 +34,19 @@ func main() {
 
 // run returns the exit code.
 func run(ctx context.Context, args []string, out, errs io.Writer, env func(string) string, ttl time.Duration) int {
-	flags := flag.NewFlagSet("story", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	err := flags.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
+	if len(args) == 1 && slices.Contains([]string{"-h", "-help", "--help"}, args[0]) {
 		_, _ = fmt.Fprint(out, usage)
 		return 0
-	case err != nil || flags.NArg() > 0:
+	}
+	if len(args) > 0 {
 		_, _ = fmt.Fprint(errs, usage)
 		return 2
 	}
 	store := mem.New(mem.Options{Deployment: "story"})
 	defer store.Shutdown()
-	s := newStory(store, ttl, &narrator{out: out, start: time.Now(), colour: colours(out, env)})
-	if err := s.tell(ctx); err != nil {
-		_, _ = fmt.Fprintf(errs, "error: the story went wrong: %v\n", err)
+	s := newStory(store, ttl, &printer{out: out, start: time.Now(), colour: colours(out, env)})
+	if err := s.run(ctx); err != nil {
+		_, _ = fmt.Fprintf(errs, "error: %v\n", err)
 		return 1
 	}
 	return 0
@@ -67,8 +62,8 @@ func colours(out io.Writer, env func(string) string) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// narrator writes one line per change.
-type narrator struct {
+// printer prints one line per change.
+type printer struct {
 	out    io.Writer
 	start  time.Time
 	colour bool
@@ -80,15 +75,15 @@ const (
 	off  = "\x1b[0m"
 )
 
-func (n *narrator) paint(how, text string) string {
-	if !n.colour {
+func (p *printer) paint(how, text string) string {
+	if !p.colour {
 		return text
 	}
 	return how + text + off
 }
 
-func (n *narrator) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(n.out, "%5.1fs  %s\n", time.Since(n.start).Seconds(), fmt.Sprintf(format, args...))
+func (p *printer) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(p.out, "%5.1fs  %s\n", time.Since(p.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-func (n *narrator) print(format string, args ...any) { _, _ = fmt.Fprintf(n.out, format+"\n", args...) }
+func (p *printer) print(format string, args ...any) { _, _ = fmt.Fprintf(p.out, format+"\n", args...) }

@@ -1,7 +1,6 @@
 package advise
 
 import (
-	"bufio"
 	"os"
 	"strconv"
 	"strings"
@@ -10,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timeError is what adjtimex answers when nothing disciplines the clock.
+// timeError is what adjtimex returns if nothing synchronises the clock.
 const timeError = 5
 
-// ThisClock asks the kernel.
+// ThisClock returns what the kernel knows of this machine's clock.
 func ThisClock() Clock {
 	out := Clock{Boottime: true}
 	var boot, mono unix.Timespec
@@ -26,16 +25,12 @@ func ThisClock() Clock {
 	return out
 }
 
-// Throttled is how often the kernel has held this process's control group back.
+// Throttled returns how often the kernel has throttled the CPU of this control group.
 func Throttled() int64 {
-	file, err := os.Open("/sys/fs/cgroup/cpu.stat")
-	if err != nil {
-		return 0
-	}
-	defer func() { _ = file.Close() }()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		if name, value, ok := strings.Cut(lines.Text(), " "); ok && name == "nr_throttled" {
-			n, _ := strconv.ParseInt(value, 10, 64)
+	text, _ := os.ReadFile("/sys/fs/cgroup/cpu.stat")
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "nr_throttled "); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
 			return n
 		}
 	}

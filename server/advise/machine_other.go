@@ -2,8 +2,8 @@
 
 package advise
 
-// ThisClock knows nothing here.
+// ThisClock returns nothing on this system.
 func ThisClock() Clock { return Clock{} }
 
-// Throttled is not known here.
+// Throttled returns 0 on this system.
 func Throttled() int64 { return 0 }

@@ -1,7 +1,6 @@
 package advise
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -9,83 +8,67 @@ import (
 	"github.com/tenurehq/tenure/raft"
 )
 
-// RaftMeaning is what the timings of a Raft cluster mean.
-type RaftMeaning struct {
+// RaftExplanation explains the timings of a Raft cluster.
+type RaftExplanation struct {
 	Timing raft.Timing
-	// Trust is how long after its sending a heartbeat that a quorum has answered may be
-	// believed: Heartbeat·(1−Drift) − Margin.
+	// Trust is how long a leader may act after it sent a heartbeat that a quorum answered:
+	// Heartbeat·(1−Drift) − Margin.
 	Trust time.Duration
 	// PauseTolerated is the longest pause that never ends a term: Trust less the time
 	// between two heartbeats and a round trip.
 	PauseTolerated time.Duration
-	// Failover is the time from a crash to the next term when the first that is asked
-	// wins: a Heartbeat of patience, a fifth of one until the first looks, and a commit.
-	// WorstFailover has a split vote in it.
+	// Failover is the time from a crash to the next term if the first candidate wins: a
+	// Heartbeat, a fifth of it until the first follower notices, and a commit.
+	// WorstFailover includes a split vote.
 	Failover, WorstFailover time.Duration
 }
 
-// raftCommit is what an elected node needs for the entry that begins its term.
+// raftCommit is the time to commit the entry that begins a term.
 const raftCommit = 100 * time.Millisecond
 
-// Raft says what timings mean for a cluster whose members are the candidates.
-func Raft(t raft.Timing, w Wish) (RaftMeaning, []Finding) {
+// Raft explains timings of a Raft cluster whose members are the candidates.
+func Raft(t raft.Timing, g Goals) (RaftExplanation, []Finding) {
 	t = t.Resolve()
-	m := RaftMeaning{Timing: t, Trust: time.Duration(float64(t.Heartbeat)*(1-t.Drift)) - t.Margin}
-	m.PauseTolerated = max(0, m.Trust-t.Heartbeat/5-w.RoundTrip)
-	m.Failover = t.Heartbeat + t.Heartbeat/5 + 3*w.RoundTrip + raftCommit
+	m := RaftExplanation{Timing: t, Trust: time.Duration(float64(t.Heartbeat)*(1-t.Drift)) - t.Margin}
+	m.PauseTolerated = max(0, m.Trust-t.Heartbeat/5-g.RoundTrip)
+	m.Failover = t.Heartbeat + t.Heartbeat/5 + 3*g.RoundTrip + raftCommit
 	m.WorstFailover = m.Failover + 2*t.Election
 	var out findings
-	broken := split(t.Validate())
-	for _, err := range broken {
-		out.add(Broken, "timing", "", "%s", raftRule(err))
-	}
-	if len(broken) > 0 {
-		out[len(out)-1].Fix = fmt.Sprintf("leave all but --heartbeat to their defaults; --heartbeat=%v is the default, %v is that of LAN", raft.Default().Heartbeat, raft.LAN().Heartbeat)
+	if out.rules(t.Validate(), func() string {
+		return fmt.Sprintf("leave all but --heartbeat at their defaults; the default is --heartbeat=%v, and %v for a LAN", raft.Default().Heartbeat, raft.LAN().Heartbeat)
+	}) {
 		return m, out
 	}
-	out.add(OK, "timing", "", "every relation holds: %v of patience, %v of trust", t.Heartbeat, tidy(m.Trust))
-	if w.Pause > 0 {
-		if need := raftHeartbeat(w.Pause + w.RoundTrip); m.PauseTolerated < w.Pause {
-			out.add(Broken, "pause", fmt.Sprintf("--heartbeat=%v, or fewer and shorter pauses", need),
-				"the longest pause = %v must be at most trust − a heartbeat's interval − round trip = %v: a leader that is only slow, or whose disk is, would lose its term", w.Pause, tidy(m.PauseTolerated))
-		} else {
-			out.add(OK, "pause", "", "a pause of %v is always survived: up to %v is", w.Pause, tidy(m.PauseTolerated))
-		}
+	out.add(OK, "timing", "", "all rules hold: a heartbeat timeout of %v, %v of trust", t.Heartbeat, round(m.Trust))
+	if g.Pause > 0 && m.PauseTolerated < g.Pause {
+		// The default drift and margin, and a fifth of the heartbeat between two of them.
+		need := time.Duration(float64(g.Pause+g.RoundTrip) / (1 - 0.02 - 0.05 - 0.2))
+		out.add(Broken, "pause", fmt.Sprintf("--heartbeat=%v, or fewer and shorter pauses", (need+99*time.Millisecond).Truncate(100*time.Millisecond)),
+			"the longest pause = %v must be at most trust − heartbeat interval − round trip = %v: a slow leader, or one with a slow disk, would lose its term", g.Pause, round(m.PauseTolerated))
+	} else if g.Pause > 0 {
+		out.add(OK, "pause", "", "a leader survives pauses of up to %v; the longest is %v", round(m.PauseTolerated), g.Pause)
 	}
-	if w.RTO > 0 {
+	if g.RTO > 0 {
 		level, fix := OK, ""
-		if m.WorstFailover > w.RTO {
-			level, fix = Broken, fmt.Sprintf("--heartbeat=%v", tidy((w.RTO-raftCommit-3*w.RoundTrip)*5/16).Round(10*time.Millisecond))
-			if m.Failover <= w.RTO {
+		if m.WorstFailover > g.RTO {
+			level, fix = Broken, fmt.Sprintf("--heartbeat=%v", round((g.RTO-raftCommit-3*g.RoundTrip)*5/16).Round(10*time.Millisecond))
+			if m.Failover <= g.RTO {
 				level = Warning
 			}
 		}
-		out.add(level, "rto", fix, "after a crash another leads within about %v, after a split vote %v; the RTO is %v", tidy(m.Failover), tidy(m.WorstFailover), w.RTO)
+		out.add(level, "rto", fix, "after a crash another node leads within about %v, after a split vote %v; the RTO is %v", round(m.Failover), round(m.WorstFailover), g.RTO)
 	}
 	return m, out
 }
 
-// raftHeartbeat is the patience at which a pause is survived, with the default margin.
-func raftHeartbeat(pause time.Duration) time.Duration {
-	return (time.Duration(float64(pause)/(1-0.02-0.05-0.2)) + 99*time.Millisecond).Truncate(100 * time.Millisecond)
-}
-
-func raftRule(err error) string {
-	var wrong *raft.ConfigError
-	if errors.As(err, &wrong) {
-		return wrong.Rule
-	}
-	return err.Error()
-}
-
-// String is for people: a line per fact.
-func (m RaftMeaning) String() string {
+// String returns one line per fact.
+func (m RaftExplanation) String() string {
 	var b strings.Builder
 	line := func(name, value, note string) { fmt.Fprintf(&b, "%-26s %-16s %s\n", name, value, note) }
-	line("trust", tidy(m.Trust).String(), fmt.Sprintf("from the sending of a heartbeat that a quorum answered: %v less drift and margin", m.Timing.Heartbeat))
-	line("pause always survived", tidy(m.PauseTolerated).String(), "of the process, or of its disk")
-	line("crash to next leader", "about "+tidy(m.Failover).String(), "patience, a fifth of it until the first looks, and a commit")
-	line("", "about "+tidy(m.WorstFailover).String(), "when votes are split")
-	line("disk stall survived", m.Timing.Stall.String(), "since the last commit: then the leader gives up")
+	line("trust", round(m.Trust).String(), fmt.Sprintf("after a heartbeat was sent that a quorum answered: %v less drift and margin", m.Timing.Heartbeat))
+	line("pause always survived", round(m.PauseTolerated).String(), "of the process or of its disk")
+	line("crash to next leader", "about "+round(m.Failover).String(), "heartbeat timeout, a fifth of it until a follower notices, and a commit")
+	line("", "about "+round(m.WorstFailover).String(), "with a split vote")
+	line("disk stall survived", m.Timing.Stall.String(), "since the last commit; then the leader gives up")
 	return b.String()
 }

@@ -6,35 +6,31 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/raft"
 )
 
-// Wish is what is wanted of timings, and what the machines are like.
-type Wish struct {
-	// RTO is how long a crash may leave a group without a leader. 0: not said.
-	RTO time.Duration
-	// Pause is the longest that a process sees. 0: not known.
-	Pause time.Duration
-	// RoundTrip is how long the store takes to answer, on a bad day.
-	RoundTrip time.Duration
-	// Engine is what the engine adds.
-	Engine Engine
+// Goals are the requirements on timings, and the conditions that they must cope with.
+type Goals struct {
+	RTO       time.Duration // how long a crash may leave a group without a leader; 0: any time
+	Pause     time.Duration // longest pause of a process; 0: unknown
+	RoundTrip time.Duration // slow round trip to the store
+	Engine    Engine
 }
 
-// Engine is how an engine counts.
+// Engine describes how an engine counts TTLs.
 type Engine struct {
-	Name string
-	// MinTTL is the shortest TTL that it grants, Step what it rounds up to.
-	MinTTL, Step time.Duration
-	// Scan is how late it may notice that a session has run out.
-	Scan time.Duration
+	Name   string
+	MinTTL time.Duration // shortest TTL that it grants
+	Step   time.Duration // it rounds TTLs up to a multiple
+	Scan   time.Duration // longest delay until it notices that a session expired
 }
 
-// Etcd is etcd with its own defaults.
+// Etcd is etcd with its defaults.
 func Etcd() Engine {
 	return Engine{Name: "etcd", MinTTL: 2 * time.Second, Step: time.Second, Scan: 500 * time.Millisecond}
 }
 
-// granted is the TTL that the engine makes of one that is asked for.
+// granted returns the TTL that the engine grants for a requested one.
 func (e Engine) granted(ttl time.Duration) time.Duration {
 	ttl = max(ttl, e.MinTTL)
 	if e.Step > 0 {
@@ -43,110 +39,107 @@ func (e Engine) granted(ttl time.Duration) time.Duration {
 	return ttl
 }
 
-// Lease says what timings mean on a lease engine, with t as it was given: fields that are
-// zero are derived.
-func Lease(t lease.Timing, w Wish) (lease.Explanation, []Finding) {
+// Lease explains timings on a lease engine. Fields of t that are zero get their defaults.
+func Lease(t lease.Timing, g Goals) (lease.Explanation, []Finding) {
 	var out findings
 	whole := t.Resolve()
-	e := t.Explain(w.assume())
-	broken := false
-	for _, err := range split(whole.Validate()) {
-		broken = true
-		out.add(Broken, "timing", "", "%s", rule(err))
-	}
-	if broken {
-		out[len(out)-1].Fix = mend(t)
+	e := t.Explain(g.assume())
+	if out.rules(whole.Validate(), func() string { return suggestFix(t) }) {
 		return e, out
 	}
-	out.add(OK, "timing", "", "every relation holds: %d × %v of silence are said aloud, and %v of trust end the term", whole.Misses, whole.Beat, tidy(e.Trust-whole.Grace))
-	out.engine(whole, w)
-	out.pause(t, e, w)
-	out.rto(t, e, w)
+	out.add(OK, "timing", "", "all rules hold: a warning after %d keep-alives of %v without an answer, the end of the term after %v", whole.Misses, whole.Beat, round(e.Trust-whole.Grace))
+	out.engine(whole, g.Engine)
+	out.pause(t, e, g)
+	out.rto(t, e, g)
 	return e, out
 }
 
-func (w Wish) assume() lease.Assume {
-	a := lease.Assume{RoundTrip: w.RoundTrip}
-	if w.Pause > 0 {
-		a.Pauses = []lease.Pause{{Length: w.Pause, PerDay: 1}}
+func (g Goals) assume() lease.Assume {
+	a := lease.Assume{RoundTrip: g.RoundTrip}
+	if g.Pause > 0 {
+		a.Pauses = []lease.Pause{{Length: g.Pause, PerDay: 1}}
 	}
 	return a
 }
 
-func split(err error) []error {
+// rules adds a finding for each rule in a validation error, and the fix to the last one.
+func (f *findings) rules(err error, fix func() string) (broken bool) {
+	if err == nil {
+		return false
+	}
+	errs := []error{err}
 	var many interface{ Unwrap() []error }
 	if errors.As(err, &many) {
-		return many.Unwrap()
+		errs = many.Unwrap()
 	}
-	if err == nil {
-		return nil
+	for _, err := range errs {
+		text := err.Error()
+		var argument *lease.ArgumentError
+		var config *raft.ConfigError
+		if errors.As(err, &argument) {
+			text = argument.Rule
+		} else if errors.As(err, &config) {
+			text = config.Rule
+		}
+		f.add(Broken, "timing", "", "%s", text)
 	}
-	return []error{err}
+	(*f)[len(*f)-1].Fix = fix()
+	return true
 }
 
-// rule is an error without the package that it comes from.
-func rule(err error) string {
-	var argument *lease.ArgumentError
-	if errors.As(err, &argument) {
-		return argument.Rule
-	}
-	return err.Error()
-}
-
-func (f *findings) engine(t lease.Timing, w Wish) {
-	got := w.Engine.granted(t.TTL)
+func (f *findings) engine(t lease.Timing, e Engine) {
+	got := e.granted(t.TTL)
 	switch {
 	case got == t.TTL:
-	case t.TTL < w.Engine.MinTTL:
+	case t.TTL < e.MinTTL:
 		f.add(Broken, "engine", fmt.Sprintf("--ttl=%v, or an engine with a shorter election timeout (or --backend=raft)", got),
-			"TTL = %v must be at least %v: %s grants no less, so a crash would cost %v and not %v", t.TTL, w.Engine.MinTTL, w.Engine.Name, got, t.TTL)
+			"TTL = %v must be at least %v: %s grants no shorter one, so a failover takes %v", t.TTL, e.MinTTL, e.Name, got)
 	default:
-		f.add(Warning, "engine", fmt.Sprintf("--ttl=%v", got), "TTL = %v is granted as %v: %s counts in steps of %v", t.TTL, got, w.Engine.Name, w.Engine.Step)
+		f.add(Warning, "engine", fmt.Sprintf("--ttl=%v", got), "TTL = %v is granted as %v: %s rounds up to multiples of %v", t.TTL, got, e.Name, e.Step)
 	}
 }
 
-// failover is the bound on a crash with what the engine adds.
-func failover(e lease.Explanation, w Wish) (usual, worst time.Duration) {
-	return e.Failover + w.Engine.Scan, e.WorstFailover + w.Engine.Scan
+// failover returns the bounds on a failover, with the delay of the engine.
+func failover(e lease.Explanation, g Goals) (usual, worst time.Duration) {
+	return e.Failover + g.Engine.Scan, e.WorstFailover + g.Engine.Scan
 }
 
-func (f *findings) pause(t lease.Timing, e lease.Explanation, w Wish) {
-	if w.Pause == 0 {
+func (f *findings) pause(t lease.Timing, e lease.Explanation, g Goals) {
+	if g.Pause == 0 {
 		return
 	}
-	if e.PauseTolerated >= w.Pause {
-		f.add(OK, "pause", "", "a pause of %v is always survived: up to %v is", w.Pause, tidy(e.PauseTolerated))
+	if e.PauseTolerated >= g.Pause {
+		f.add(OK, "pause", "", "a leader survives pauses of up to %v; the longest is %v", round(e.PauseTolerated), g.Pause)
 		return
 	}
-	fix := "no TTL survives it: find out what stops the process"
-	if ttl, ok := least(t, w, func(e lease.Explanation) bool { return e.PauseTolerated >= w.Pause }); ok {
-		fix = fmt.Sprintf("--ttl=%v, or fewer and shorter pauses (%.2g false failovers a month, if there is one such pause a day)", ttl, e.FalseFailoversPerMonth)
+	fix := "no TTL is long enough; find out what stops the process"
+	if ttls := ttlsThat(t, g, func(e lease.Explanation) bool { return e.PauseTolerated >= g.Pause }); len(ttls) > 0 {
+		fix = fmt.Sprintf("--ttl=%v, or fewer and shorter pauses (one such pause per day causes %.2g false failovers per month)", ttls[0], e.FalseFailoversPerMonth)
 	}
-	f.add(Broken, "pause", fix, "the longest pause = %v must be at most trust − grace − beat − round trip = %v: a leader that is only slow would lose its term", w.Pause, tidy(e.PauseTolerated))
+	f.add(Broken, "pause", fix, "the longest pause = %v must be at most trust − grace − beat − round trip = %v: a slow leader would lose its term", g.Pause, round(e.PauseTolerated))
 }
 
-func (f *findings) rto(t lease.Timing, e lease.Explanation, w Wish) {
-	if w.RTO == 0 {
+func (f *findings) rto(t lease.Timing, e lease.Explanation, g Goals) {
+	if g.RTO == 0 {
 		return
 	}
-	usual, worst := failover(e, w)
-	if worst <= w.RTO {
-		f.add(OK, "rto", "", "after a crash another leads within %v, at worst %v: less than %v", tidy(usual), tidy(worst), w.RTO)
+	usual, worst := failover(e, g)
+	if worst <= g.RTO {
+		f.add(OK, "rto", "", "after a crash another node leads within %v, at worst %v; the RTO is %v", round(usual), round(worst), g.RTO)
 		return
 	}
-	within := func(e lease.Explanation) bool { _, worst := failover(e, w); return worst <= w.RTO }
-	fix := "no TTL of this engine is short enough: --backend=raft fails over in about 1.2 × its heartbeat"
-	if ttl, ok := most(t, w, within); ok {
+	within := func(e lease.Explanation) bool { _, worst := failover(e, g); return worst <= g.RTO }
+	fix := "no TTL of this engine is short enough; --backend=raft fails over in about 1.2 × its heartbeat"
+	if ttls := ttlsThat(t, g, within); len(ttls) > 0 {
+		ttl := ttls[len(ttls)-1]
 		fix = fmt.Sprintf("--ttl=%v", ttl)
-		if w.Pause > 0 {
-			if tolerated := scaled(t, ttl).Explain(w.assume()).PauseTolerated; tolerated < w.Pause {
-				fix += fmt.Sprintf(" meets it, but survives pauses of %v only: shorten the pauses, or allow more time", tidy(tolerated))
-			}
+		if tolerated := withTTL(t, ttl).Explain(g.assume()).PauseTolerated; tolerated < g.Pause {
+			fix += fmt.Sprintf(" meets the RTO, but survives pauses of %v only; shorten the pauses, or allow more time", round(tolerated))
 		}
 	}
-	level, says := Broken, "another leads after at most %v (at worst %v), which must be at most the RTO = %v: TTL·(1+drift) + 3 round trips + %v of the engine"
-	if usual <= w.RTO {
-		level, says = Warning, "another leads after at most %v, but %v when one candidate does not act and one call hangs, which is more than the RTO = %v (%v of it the engine's)"
+	level, says := Broken, "after a crash another node leads within %v (at worst %v), which must be at most the RTO = %v: TTL·(1+drift) + 3 round trips + %v of the engine"
+	if usual <= g.RTO {
+		level, says = Warning, "after a crash another node leads within %v, but %v if one candidate fails to act and one call hangs, which is more than the RTO = %v (the engine adds %v)"
 	}
-	f.add(level, "rto", fix, says, tidy(usual), tidy(worst), w.RTO, w.Engine.Scan)
+	f.add(level, "rto", fix, says, round(usual), round(worst), g.RTO, g.Engine.Scan)
 }

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"encoding/json"
-	"fmt"
+	"errors"
 	"io"
 	"os"
 	"slices"
@@ -13,28 +13,30 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Output is how a verb prints what it was asked for: a table for people, or one of the
-// forms for programs.
+// Output prints the results of a command in the format that -o names.
 type Output struct {
 	Format string
-	env    func(string) (string, bool)
+	W      io.Writer
+	env    Env
 }
 
 // The formats.
 const (
-	Table  = "table"
-	JSON   = "json"
-	NDJSON = "ndjson"
-	YAML   = "yaml"
-	Name   = "name"
+	FormatTable  = "table"
+	FormatJSON   = "json"
+	FormatNDJSON = "ndjson"
+	FormatYAML   = "yaml"
+	FormatName   = "name"
 )
 
-func formats() []string { return []string{Table, JSON, NDJSON, YAML, Name} }
+func formats() []string {
+	return []string{FormatTable, FormatJSON, FormatNDJSON, FormatYAML, FormatName}
+}
 
-// Flag adds -o to a verb, with its completion.
-func (o *Output) Flag(cmd *cobra.Command, env func(string) (string, bool)) {
+// Flag adds -o to a command, with its completion.
+func (o *Output) Flag(cmd *cobra.Command, env Env) {
 	o.env = env
-	cmd.Flags().StringVarP(&o.Format, "output", "o", Table, "how to print: "+strings.Join(formats(), ", "))
+	cmd.Flags().StringVarP(&o.Format, "output", "o", FormatTable, "output format: "+strings.Join(formats(), ", "))
 	Shared(cmd.Flags(), "output")
 	err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats(), cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {
@@ -42,168 +44,147 @@ func (o *Output) Flag(cmd *cobra.Command, env func(string) (string, bool)) {
 	}
 }
 
-// Validate refuses a format that does not exist.
-func (o *Output) Validate() error {
+// Open checks the format and prints to the command's standard output from now on.
+func (o *Output) Open(cmd *cobra.Command) error {
+	o.W = cmd.OutOrStdout()
 	if !slices.Contains(formats(), o.Format) {
-		return fmt.Errorf("output: %q is none of %s", o.Format, strings.Join(formats(), ", "))
+		return Usage("output: %q is none of %s", o.Format, strings.Join(formats(), ", "))
 	}
 	return nil
 }
 
-// People: a table is printed, and what is not in it may be said beside it.
-func (o *Output) People() bool { return o.Format == Table }
+// Table reports whether a person reads the output.
+func (o *Output) Table() bool { return o.Format == FormatTable }
 
-// Colour of a cell.
-type Colour string
-
-// The colours.
-const (
-	Plain  Colour = ""
-	Green  Colour = "32"
-	Yellow Colour = "33"
-	Red    Colour = "31"
-)
-
-// Column of a table.
-type Column[T any] struct {
-	Head  string
-	Cell  func(T) string
-	Paint func(T) Colour // optional
+// Table prints values of one type.
+type Table[T any] struct {
+	Columns []string // titles
+	Row     func(T) []string
+	Name    func(T) string // what -o name prints
 }
 
-// Sheet says how values of a kind are printed.
-type Sheet[T any] struct {
-	Columns []Column[T]
-	Name    func(T) string
-}
-
-// Print prints a list.
-func (s Sheet[T]) Print(w io.Writer, o *Output, rows []T) error {
-	if rows == nil {
-		rows = []T{} // a list without entries is [], not null
-	}
+// List prints a list.
+func (t Table[T]) List(o *Output, rows []T) error {
 	switch o.Format {
-	case JSON, YAML:
-		return document(w, o.Format, rows)
-	case Table:
-		return s.table(w, o, rows, true)
+	case FormatJSON, FormatYAML:
+		if rows == nil {
+			rows = []T{} // an empty list is [], not null
+		}
+		return document(o, rows)
+	case FormatTable:
+		return write(o, t.render(rows, true, o.coloured()))
 	}
 	for _, row := range rows {
-		if err := s.line(w, o, row); err != nil {
+		if err := t.line(o, row); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// One prints one value that was asked for by name: no list around it.
-func (s Sheet[T]) One(w io.Writer, o *Output, row T) error {
+// One prints one value, without a list around it.
+func (t Table[T]) One(o *Output, row T) error {
+	if o.Format == FormatJSON || o.Format == FormatYAML {
+		return document(o, row)
+	}
+	return t.List(o, []T{row})
+}
+
+// Stream prints the next value of a list that does not end: a table without titles, JSON
+// as one value per line, YAML as one document each.
+func (t Table[T]) Stream(o *Output, row T) error {
 	switch o.Format {
-	case JSON, YAML:
-		return document(w, o.Format, row)
-	case Table:
-		return s.table(w, o, []T{row}, true)
+	case FormatTable:
+		return write(o, t.render([]T{row}, false, o.coloured()))
+	case FormatYAML:
+		return errors.Join(write(o, "---\n"), document(o, row))
 	}
-	return s.line(w, o, row)
+	return t.line(o, row)
 }
 
-// Stream prints the values of a list that has no end as they come; a table without its
-// head, JSON as one value a line, YAML as one document each.
-func (s Sheet[T]) Stream(w io.Writer, o *Output, row T) error {
-	switch o.Format {
-	case Table:
-		return s.table(w, o, []T{row}, false)
-	case YAML:
-		if _, err := io.WriteString(w, "---\n"); err != nil {
-			return err
-		}
-		return document(w, YAML, row)
+func (t Table[T]) line(o *Output, row T) error {
+	if o.Format == FormatName {
+		return write(o, t.Name(row)+"\n")
 	}
-	return s.line(w, o, row)
+	return json.NewEncoder(o.W).Encode(row)
 }
 
-func (s Sheet[T]) line(w io.Writer, o *Output, row T) error {
-	if o.Format == Name {
-		_, err := fmt.Fprintln(w, s.Name(row))
-		return err
-	}
-	return json.NewEncoder(w).Encode(row)
-}
-
-func document(w io.Writer, format string, v any) error {
+func document(o *Output, v any) error {
 	data, err := json.MarshalIndent(v, "", "  ")
-	if err == nil && format == YAML {
+	if err == nil && o.Format == FormatYAML {
 		data, err = yaml.JSONToYAML(data)
 	}
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(w, strings.TrimRight(string(data), "\n"))
+	return write(o, strings.TrimRight(string(data), "\n")+"\n")
+}
+
+func write(o *Output, text string) error {
+	_, err := io.WriteString(o.W, text)
 	return err
 }
 
-// streamWidth is that of the columns of a stream, whose rows are not known beforehand.
-const streamWidth = 12
-
-func (s Sheet[T]) table(w io.Writer, o *Output, rows []T, head bool) error {
-	if len(rows) == 0 {
-		return nil
-	}
-	width := make([]int, len(s.Columns))
-	for i, c := range s.Columns {
-		if width[i] = streamWidth; head {
-			width[i] = len(c.Head)
-		}
-		for _, row := range rows {
-			width[i] = max(width[i], utf8.RuneCountInString(c.Cell(row)))
-		}
-	}
-	painted := o.coloured(w)
-	var b strings.Builder
-	put := func(i int, text string, c Colour) {
-		pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(text)+2)
-		if painted && c != Plain {
-			text = "\x1b[" + string(c) + "m" + text + "\x1b[0m"
-		}
-		b.WriteString(text)
-		if i < len(s.Columns)-1 {
-			b.WriteString(pad)
-		}
-	}
-	if head {
-		for i, c := range s.Columns {
-			put(i, c.Head, Plain)
-		}
-		b.WriteByte('\n')
-	}
-	for _, row := range rows {
-		for i, c := range s.Columns {
-			colour := Plain
-			if c.Paint != nil {
-				colour = c.Paint(row)
-			}
-			put(i, c.Cell(row), colour)
-		}
-		b.WriteByte('\n')
-	}
-	for line := range strings.Lines(b.String()) {
-		if _, err := io.WriteString(w, strings.TrimRight(line, " \n")+"\n"); err != nil {
-			return err
-		}
-	}
-	return nil
+// colours of cells, by column and text.
+var colours = map[string]string{
+	"STATE led": green, "STATE vacant": yellow, "STATE unknown": yellow,
+	"LEVEL ok": green, "LEVEL warning": yellow, "LEVEL broken": red, "REWOUND yes": red,
 }
 
-// coloured: a person looks, and has not asked for none.
-func (o *Output) coloured(w io.Writer) bool {
+const (
+	green  = "\x1b[32m"
+	yellow = "\x1b[33m"
+	red    = "\x1b[31m"
+	plain  = "\x1b[0m"
+)
+
+// streamWidth is the width of the columns of a stream, whose rows are not known in advance.
+const streamWidth = 12
+
+func (t Table[T]) render(rows []T, titles, coloured bool) string {
+	if len(rows) == 0 {
+		return ""
+	}
+	var cells [][]string
+	if titles {
+		cells = append(cells, t.Columns)
+	}
+	for _, row := range rows {
+		cells = append(cells, t.Row(row))
+	}
+	width := make([]int, len(t.Columns))
+	for i := range width {
+		if !titles {
+			width[i] = streamWidth
+		}
+		for _, row := range cells {
+			width[i] = max(width[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	var all strings.Builder
+	for _, row := range cells {
+		var b strings.Builder
+		for i, text := range row {
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(text)+2)
+			if c := colours[t.Columns[i]+" "+text]; coloured && c != "" {
+				text = c + text + plain
+			}
+			b.WriteString(text + pad)
+		}
+		all.WriteString(strings.TrimRight(b.String(), " ") + "\n")
+	}
+	return all.String()
+}
+
+func (o *Output) coloured() bool {
 	if v, ok := o.env("NO_COLOR"); ok && v != "" {
 		return false
 	}
 	term, _ := o.env("TERM")
-	return term != "dumb" && Terminal(w)
+	return term != "dumb" && Terminal(o.W)
 }
 
-// Terminal reports whether a person sits at the other end of a file.
+// Terminal reports whether f is a terminal.
 func Terminal(f any) bool {
 	file, ok := f.(*os.File)
 	if !ok {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -14,13 +15,11 @@ type row struct {
 	N    uint64 `json:"n"`
 }
 
-func sheet() Sheet[row] {
-	return Sheet[row]{
-		Columns: []Column[row]{
-			{Head: "NAME", Cell: func(r row) string { return r.Name }, Paint: func(row) Colour { return Green }},
-			{Head: "N", Cell: func(r row) string { return strings.Repeat("n", int(r.N%8)) }},
-		},
-		Name: func(r row) string { return r.Name },
+func table() Table[row] {
+	return Table[row]{
+		Columns: []string{"NAME", "N"},
+		Row:     func(r row) []string { return []string{r.Name, strings.Repeat("n", int(r.N%8))} },
+		Name:    func(r row) string { return r.Name },
 	}
 }
 
@@ -31,27 +30,26 @@ func none(string) (string, bool) { return "", false }
 func TestFormats(t *testing.T) {
 	rows := []row{{"grüße", 9007199254740991}, {"b", 1}}
 	for format, want := range map[string][3]string{
-		Table:  {"NAME   N\ngrüße  nnnnnnn\nb      n\n", "NAME   N\ngrüße  nnnnnnn\n", "grüße         nnnnnnn\n"},
-		NDJSON: {"{\"name\":\"grüße\",\"n\":9007199254740991}\n{\"name\":\"b\",\"n\":1}\n", "{\"name\":\"grüße\",\"n\":9007199254740991}\n", "{\"name\":\"grüße\",\"n\":9007199254740991}\n"},
-		JSON: {
+		FormatTable:  {"NAME   N\ngrüße  nnnnnnn\nb      n\n", "NAME   N\ngrüße  nnnnnnn\n", "grüße         nnnnnnn\n"},
+		FormatNDJSON: {"{\"name\":\"grüße\",\"n\":9007199254740991}\n{\"name\":\"b\",\"n\":1}\n", "{\"name\":\"grüße\",\"n\":9007199254740991}\n", "{\"name\":\"grüße\",\"n\":9007199254740991}\n"},
+		FormatJSON: {
 			"[\n  {\n    \"name\": \"grüße\",\n    \"n\": 9007199254740991\n  },\n  {\n    \"name\": \"b\",\n    \"n\": 1\n  }\n]\n",
 			"{\n  \"name\": \"grüße\",\n  \"n\": 9007199254740991\n}\n", "{\"name\":\"grüße\",\"n\":9007199254740991}\n",
 		},
-		YAML: {"- n: 9007199254740991\n  name: grüße\n- \"n\": 1\n", "", ""},
-		Name: {"grüße\nb\n", "grüße\n", "grüße\n"},
+		FormatYAML: {"- n: 9007199254740991\n  name: grüße\n- \"n\": 1\n", "", ""},
+		FormatName: {"grüße\nb\n", "grüße\n", "grüße\n"},
 	} {
-		o := &Output{Format: format, env: none}
 		var list, one, stream bytes.Buffer
-		if err := sheet().Print(&list, o, rows); err != nil {
+		if err := table().List(&Output{Format: format, W: &list, env: none}, rows); err != nil {
 			t.Fatal(err)
 		}
-		if err := sheet().One(&one, o, rows[0]); err != nil {
+		if err := table().One(&Output{Format: format, W: &one, env: none}, rows[0]); err != nil {
 			t.Fatal(err)
 		}
-		if err := sheet().Stream(&stream, o, rows[0]); err != nil {
+		if err := table().Stream(&Output{Format: format, W: &stream, env: none}, rows[0]); err != nil {
 			t.Fatal(err)
 		}
-		if format == YAML {
+		if format == FormatYAML {
 			for _, text := range []string{list.String(), one.String(), stream.String()} {
 				if !strings.Contains(text, "9007199254740991") || !strings.Contains(text, "grüße") {
 					t.Errorf("yaml: %q", text)
@@ -69,48 +67,49 @@ func TestFormats(t *testing.T) {
 		}
 	}
 	var empty bytes.Buffer
-	if err := sheet().Print(&empty, &Output{Format: JSON, env: none}, nil); err != nil || empty.String() != "[]\n" {
+	if err := table().List(&Output{Format: FormatJSON, W: &empty, env: none}, nil); err != nil || empty.String() != "[]\n" {
 		t.Errorf("%q, %v", &empty, err)
 	}
 }
 
-// Colours are for terminals, and NO_COLOR and a dumb one have none.
+// Only terminals get colours, unless NO_COLOR is set or TERM is dumb.
 func TestColour(t *testing.T) {
 	tty, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
 		t.Skip("no terminal: ", err)
 	}
 	defer func() { _ = tty.Close() }()
-	with := func(kv string) *Output {
-		return &Output{Format: Table, env: func(name string) (string, bool) {
+	with := func(w io.Writer, kv string) *Output {
+		return &Output{Format: FormatTable, W: w, env: func(name string) (string, bool) {
 			k, v, ok := strings.Cut(kv, "=")
 			return v, ok && k == name
 		}}
 	}
 	for kv, want := range map[string]bool{"": true, "NO_COLOR=1": false, "NO_COLOR=": true, "TERM=dumb": false} {
-		if got := with(kv).coloured(tty); got != want {
+		if got := with(tty, kv).coloured(); got != want {
 			t.Errorf("%q: %v", kv, got)
 		}
 	}
 	var buffer bytes.Buffer
-	if with("").coloured(&buffer) {
-		t.Error("a buffer is no terminal")
-	}
-	if err := sheet().Print(&buffer, with(""), []row{{"a", 1}}); err != nil || strings.Contains(buffer.String(), "\x1b") {
+	states := Table[string]{Columns: []string{"STATE", "NODE"}, Row: func(s string) []string { return []string{s, "led"} }}
+	if err := states.List(with(&buffer, ""), []string{"led"}); err != nil || buffer.String() != "STATE  NODE\nled    led\n" {
 		t.Errorf("%q %v", &buffer, err)
+	}
+	if got := states.render([]string{"led"}, true, true); got != "STATE  NODE\n"+green+"led"+plain+"    led\n" {
+		t.Errorf("%q", got)
 	}
 }
 
-// A shared flag has two variables, others one; the verb's own is the stronger, and a flag
-// stronger still.
+// A shared flag has two variables, others one. The command's own variable has precedence
+// over the shared one, and a flag over both.
 func TestVariables(t *testing.T) {
 	values := func(args []string, env map[string]string) (shared, own string) {
 		root := &cobra.Command{Use: "prog"}
-		verb := &cobra.Command{Use: "step-down", RunE: func(*cobra.Command, []string) error { return nil }}
-		verb.Flags().StringVar(&shared, "the-store", "default", "")
-		verb.Flags().StringVar(&own, "own", "default", "")
-		Shared(verb.Flags(), "the-store")
-		root.AddCommand(verb)
+		command := &cobra.Command{Use: "step-down", RunE: func(*cobra.Command, []string) error { return nil }}
+		command.Flags().StringVar(&shared, "the-store", "default", "")
+		command.Flags().StringVar(&own, "own", "default", "")
+		Shared(command.Flags(), "the-store")
+		root.AddCommand(command)
 		FromEnvironment(root, func(k string) (string, bool) { v, ok := env[k]; return v, ok })
 		root.SetArgs(append([]string{"step-down"}, args...))
 		if err := root.Execute(); err != nil {

@@ -19,12 +19,15 @@ import (
 const (
 	ExitOK          = 0
 	ExitFailure     = 1
-	ExitUsage       = 2
+	ExitUsage       = 2 // wrong usage, or not confirmed: nothing was changed
+	ExitNo          = 3 // the answer is no, such as: the group has no leader
+	ExitFenced      = 4 // the given token or version is not the newest
+	ExitDenied      = 5
 	ExitUnavailable = 6
 )
 
-// ExitError is an error with the exit code that it stands for. Err is nil if everything
-// was printed already.
+// ExitError is an error with an exit code. Err is nil if the command has already printed
+// everything.
 type ExitError struct {
 	Code int
 	Err  error
@@ -42,6 +45,9 @@ func (e *ExitError) Unwrap() error { return e.Err }
 // Exit returns an ExitError.
 func Exit(code int, err error) error { return &ExitError{Code: code, Err: err} }
 
+// Usage returns an ExitError with ExitUsage.
+func Usage(format string, args ...any) error { return Exit(ExitUsage, fmt.Errorf(format, args...)) }
+
 // UntilSignal returns a context that the first SIGINT or SIGTERM cancels. The second
 // signal ends the process.
 func UntilSignal() context.Context {
@@ -56,8 +62,8 @@ func UntilSignal() context.Context {
 	return ctx
 }
 
-// UntilEOF returns a context that is canceled when the command's standard input ends,
-// if on is set: a program that starts the command and dies then ends it too.
+// UntilEOF returns a context that is canceled when the command's standard input ends, if
+// on is set. A program that starts the command and then dies ends it this way.
 func UntilEOF(cmd *cobra.Command, on bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(cmd.Context())
 	if on {
@@ -69,9 +75,9 @@ func UntilEOF(cmd *cobra.Command, on bool) (context.Context, context.CancelFunc)
 	return ctx, func() { cancel(nil) }
 }
 
-// Run executes a command line, prints its error, and returns the exit code. An error
-// that carries no exit code is cobra's, about flags or arguments: Run then also prints
-// how the command is used.
+// Run executes a command line, prints its error and returns the exit code. An error
+// without an exit code is cobra's, about flags or arguments: Run then also prints the
+// usage.
 func Run(ctx context.Context, root *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -83,7 +89,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdin io.Reade
 	}
 	var exit *ExitError
 	if errors.As(err, &exit) && exit.Err == nil {
-		return exit.Code // the command has printed everything itself
+		return exit.Code
 	}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		_, _ = fmt.Fprintf(stderr, "error: %s\n", line)
@@ -95,7 +101,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdin io.Reade
 	return ExitUsage
 }
 
-// usage says how a command is used, or which one may have been meant.
+// usage returns the usage of a command, or suggests a command with a similar name.
 func usage(cmd *cobra.Command, args []string) string {
 	if cmd.HasParent() {
 		return fmt.Sprintf("usage: %s; see `%s --help`", cmd.UseLine(), cmd.CommandPath())
@@ -108,30 +114,38 @@ func usage(cmd *cobra.Command, args []string) string {
 	return fmt.Sprintf("see `%s --help`", cmd.Name())
 }
 
-// MissingCommand is what a root command runs: it prints its help and fails.
+// MissingCommand is the RunE of a command that only has subcommands: it prints the help
+// and fails.
 func MissingCommand(cmd *cobra.Command, _ []string) error {
 	_ = cmd.Help()
-	return Exit(ExitUsage, fmt.Errorf("missing command; see `%s --help`", cmd.Name()))
+	return Usage("missing command; see `%s --help`", cmd.CommandPath())
 }
 
-// Say prints a line for people, on standard error.
+// Parent returns a command that only has subcommands.
+func Parent(use, short string, below ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: MissingCommand}
+	cmd.AddCommand(below...)
+	return cmd
+}
+
+// Say prints a line on standard error.
 func Say(cmd *cobra.Command, format string, args ...any) {
 	_, _ = fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
 }
 
-// Confirm asks at a terminal whether to go on. Without a terminal only --yes confirms.
+// Confirm asks at the terminal whether to continue. Without a terminal only --yes confirms.
 func Confirm(cmd *cobra.Command, yes bool) error {
 	if yes {
 		return nil
 	}
 	in := cmd.InOrStdin()
 	if !Terminal(in) {
-		return Exit(ExitUsage, errors.New("nothing was changed: there is no terminal to ask at; use --yes"))
+		return Usage("nothing was changed: cannot ask without a terminal; use --yes")
 	}
-	_, _ = fmt.Fprint(cmd.ErrOrStderr(), "go on? [y/N] ")
+	_, _ = fmt.Fprint(cmd.ErrOrStderr(), "continue? [y/N] ")
 	line, _ := bufio.NewReader(in).ReadString('\n')
 	if !strings.EqualFold(strings.TrimSpace(line), "y") {
-		return Exit(ExitUsage, errors.New("nothing was changed"))
+		return Usage("nothing was changed")
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package embeddedetcd
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -19,71 +20,64 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-// Config says what to run. The zero value is complete: one member in a temporary
-// directory, which listens on no port. Only this user can reach it.
+// Config says what to run. The zero Config is one member in a temporary directory that
+// listens on no port, so only this user can reach it.
 type Config struct {
-	// Name is this member's among Members: the names of candidates follow the
-	// same rule. Default "engine".
+	// Name of this member among Members, a valid candidate name. Default "engine".
 	Name string
-	// DataDir holds the log and the database; it is created with mode 0700.
-	// Without one a temporary directory is used and removed by Stop, which only a
-	// member alone may have.
+	// DataDir holds the log and the database. It is created with mode 0700. Default: a
+	// temporary directory that Stop removes, for a member alone.
 	DataDir string
 
-	// ClientURL is where clients are served: a URL, or host:port. Port 0 is a free
-	// one. Every process that can reach the port can depose any leader, unless
-	// ClientTLS has a CA. Default: no port, but a unix socket in a directory below
-	// DataDir that only this user can enter.
+	// ClientURL is the URL or host:port to serve clients on; port 0 is a free one. Every
+	// process that can reach it can depose any leader, unless ClientTLS has a CA. Default: no
+	// port, but a unix socket below DataDir that only this user can reach.
 	ClientURL string
-	// AdvertiseClientURL is what other members tell clients about this one.
-	// Default ClientURL; needed when that is every address of the host.
+	// AdvertiseClientURL is what other members tell clients about this one. Default
+	// ClientURL; required if that is every address of the host.
 	AdvertiseClientURL string
-	// PeerURL is where this member listens for the others. Default its own URL in
-	// Members; alone it listens for nobody.
+	// PeerURL is the URL or host:port to listen on for other members. Default: this member's
+	// URL in Members; alone it does not listen.
 	PeerURL string
-	// Members are all members of the cluster, this one included, each as
-	// "name=peer URL". Empty: this member is alone. An odd number.
+	// Members are all members of the cluster, each as "name=peer URL", an odd number.
+	// Default: this member alone.
 	Members []string
 
-	// Tick is the time between heartbeats of the engine's own leader, Election how
-	// long the others wait for one before they elect another: at least 5 × Tick, at
-	// most 50 s, both in whole milliseconds. The shortest TTL that is granted is
-	// 1.5 × Election in whole seconds, rounded up. Default 100 ms and 1 s.
+	// Tick is the time between heartbeats of the engine's own leader. Election is how long
+	// the others wait for one: at least 5 × Tick, at most 50 s. Both are whole milliseconds.
+	// The shortest TTL that is granted is 1.5 × Election, rounded up to seconds. Default 100
+	// ms and 1 s.
 	Tick, Election time.Duration
 
-	// ClientTLS and PeerTLS are used by the client and the peer listener. What
-	// listens beyond loopback needs them.
+	// ClientTLS and PeerTLS are for the two listeners. Beyond loopback they are required.
 	ClientTLS, PeerTLS TLS
-	// Insecure allows listening beyond loopback without TLS: whoever can reach the
+	// Insecure allows to listen beyond loopback without TLS: every process that can reach the
 	// port can then depose any leader.
 	Insecure bool
 
-	// SnapshotCount is after how many commits the log is cut. Default 10,000.
+	// SnapshotCount is after how many commits the log is truncated. Default 10,000.
 	SnapshotCount uint64
-	// Quota bounds the database in bytes: above it writes are refused. At least 16
-	// MiB, at most 8 GiB. Default 2 GiB.
+	// Quota is the size of the database in bytes above which writes are refused, from 16 MiB
+	// to 8 GiB. Default 2 GiB.
 	Quota int64
-	// AutoCompaction is how long old versions are kept; without compaction the
-	// database grows to its quota and then nothing is granted any more. At least a
-	// minute. Default 1 h.
+	// AutoCompaction is how long old versions are kept, at least a minute. Default 1 h.
 	AutoCompaction time.Duration
 
-	// ReadyTimeout bounds Start. Default 15 s alone and 60 s in a cluster, whose
-	// members are started one after the other.
+	// ReadyTimeout bounds Start. Default 15 s alone, 60 s in a cluster.
 	ReadyTimeout time.Duration
 	// StopTimeout bounds Stop. Default 10 s.
 	StopTimeout time.Duration
 
-	// Logger receives what Start has to say. Default none.
+	// Logger receives notices. Default none.
 	Logger *slog.Logger
-	// Debug passes etcd's own log to Logger as well.
+	// Debug also passes etcd's own log to Logger.
 	Debug bool
 }
 
 // TLS names the files of one listener, in PEM.
 type TLS struct {
 	Cert, Key string
-	// CA signs those who may connect: with it, others are refused. Peers need it.
+	// CA signs the certificates that may connect. Peers need it.
 	CA string
 }
 
@@ -93,7 +87,7 @@ func (t TLS) info() transport.TLSInfo {
 	return transport.TLSInfo{CertFile: t.Cert, KeyFile: t.Key, TrustedCAFile: t.CA, ClientCertAuth: t.CA != ""}
 }
 
-// ConfigError names the setting and the rule that it breaks.
+// ConfigError is a setting that breaks a rule.
 type ConfigError struct {
 	Field, Rule string
 }
@@ -118,36 +112,32 @@ type member struct {
 
 func (m member) String() string { return m.name + " (" + m.url.String() + ")" }
 
-// plan is a Config that was found to be sound.
+// plan is a valid Config.
 type plan struct {
 	Config
-	members           []member // this one alone is one
-	client, advertise *url.URL // nil: a unix socket, whose path is known when the directory is
-	peer              *url.URL // to listen on; nil: alone, so nowhere
+	members           []member // with this one
+	client, advertise *url.URL // nil: a unix socket, whose path depends on the directory
+	peer              *url.URL // to listen on; nil: alone
 	notices           []string
 }
 
 func (p *plan) alone() bool { return len(p.members) == 1 }
 
-// Validate returns a ConfigError for each rule that is broken, joined. It looks
-// at the settings alone, not at the machine.
+// Validate returns a ConfigError for each broken rule, joined. It does not check the machine.
 func (c Config) Validate() error {
 	_, err := c.plan()
 	return err
 }
 
 func (c Config) plan() (*plan, error) {
-	fill(&c.Name, "engine")
-	fill(&c.Tick, 100*time.Millisecond)
-	fill(&c.Election, time.Second)
-	fill(&c.SnapshotCount, 10_000)
-	fill(&c.Quota, 2<<30)
-	fill(&c.AutoCompaction, time.Hour)
-	fill(&c.StopTimeout, 10*time.Second)
-	fill(&c.Logger, slog.New(slog.DiscardHandler))
+	c.Name = cmp.Or(c.Name, "engine")
+	c.Tick, c.Election = cmp.Or(c.Tick, 100*time.Millisecond), cmp.Or(c.Election, time.Second)
+	c.SnapshotCount, c.Quota = cmp.Or(c.SnapshotCount, 10_000), cmp.Or(c.Quota, 2<<30)
+	c.AutoCompaction, c.StopTimeout = cmp.Or(c.AutoCompaction, time.Hour), cmp.Or(c.StopTimeout, 10*time.Second)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 
 	p := &plan{Config: c}
-	p.say("an engine beside the workload shares its fate: an overloaded or crashed host takes both at once")
+	p.notice("an engine beside the workload shares its failures: an overloaded or crashed host affects both")
 	var b broken
 	b.rule(lease.ValidName(c.Name), "name", "%q must be 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", c.Name)
 	p.cluster(&b)
@@ -161,14 +151,7 @@ func (c Config) plan() (*plan, error) {
 	return p, nil
 }
 
-func fill[T comparable](field *T, otherwise T) {
-	var zero T
-	if *field == zero {
-		*field = otherwise
-	}
-}
-
-// broken collects the rules that do not hold.
+// broken collects broken rules.
 type broken []error
 
 func (b *broken) rule(holds bool, field, format string, args ...any) bool {
@@ -178,19 +161,19 @@ func (b *broken) rule(holds bool, field, format string, args ...any) bool {
 	return holds
 }
 
-func (p *plan) say(format string, args ...any) {
+func (p *plan) notice(format string, args ...any) {
 	p.notices = append(p.notices, fmt.Sprintf(format, args...))
 }
 
-// cluster checks who the members are and how many.
+// cluster checks the members.
 func (p *plan) cluster(b *broken) {
 	if len(p.Members) == 0 {
 		p.members = []member{{name: p.Name}} // its URL follows the peer listener
-		fill(&p.ReadyTimeout, 15*time.Second)
-		p.say("one member alone: while it is down nobody can be elected; three members survive the loss of one")
+		p.ReadyTimeout = cmp.Or(p.ReadyTimeout, 15*time.Second)
+		p.notice("one member alone: while it is down, no leader is elected; three members tolerate the failure of one")
 		return
 	}
-	fill(&p.ReadyTimeout, time.Minute)
+	p.ReadyTimeout = cmp.Or(p.ReadyTimeout, time.Minute)
 	for _, s := range p.Members {
 		name, address, found := strings.Cut(s, "=")
 		if !b.rule(found && name != "" && address != "", "members", `%q must be "name=peer URL"`, s) {
@@ -201,31 +184,30 @@ func (p *plan) cluster(b *broken) {
 		if !b.rule(err == nil, "members", "%q: %v", s, err) {
 			continue
 		}
-		b.rule(u.Port() != "0", "members", "%q: port 0 cannot be known to the others", s)
+		b.rule(u.Port() != "0", "members", "%q: the other members need the port, so it must not be 0", s)
 		for _, m := range p.members {
-			b.rule(m.name != name, "members", "the name %q is there twice", name)
-			b.rule(m.url.Host != u.Host, "members", "the address %s is there twice", u.Host)
+			b.rule(m.name != name, "members", "the name %q appears twice", name)
+			b.rule(m.url.Host != u.Host, "members", "the address %s appears twice", u.Host)
 		}
 		p.members = append(p.members, member{name, u})
 	}
 	n := len(p.Members)
 	b.rule(slices.ContainsFunc(p.members, func(m member) bool { return m.name == p.Name }), "members",
-		"this member, %q, must be one of them: %s", p.Name, strings.Join(p.Members, ","))
-	b.rule(n == 1 || p.DataDir != "", "data directory", "a member of a cluster must be given one: if it forgot its log on a restart it could vote twice")
+		"%q, this member, is not one of %s", p.Name, strings.Join(p.Members, ","))
+	b.rule(n == 1 || p.DataDir != "", "data directory", "a member of a cluster needs one: a member that loses its log could vote twice")
 	quorum := n/2 + 1
-	b.rule(n != 2, "members", "2 members need both for a quorum, so they tolerate no loss, and fail twice as often as 1: use 1 or 3")
-	b.rule(n == 2 || n%2 == 1, "members", "%d members need %d for a quorum and tolerate the loss of %d, as %d do with less work: use %d or %d",
+	b.rule(n != 2, "members", "2 members need both for a quorum, so they tolerate no failure; use 1 or 3")
+	b.rule(n == 2 || n%2 == 1, "members", "%d members need %d for a quorum and tolerate %d failures, as %d do; use %d or %d",
 		n, quorum, n-quorum, n-1, n-1, n+1)
 	if n > manyMembers {
-		p.say("%d members: every write waits for %d of them, so it is slower than with %d, which tolerate the loss of %d", n, quorum, manyMembers, manyMembers/2)
+		p.notice("%d members: every write waits for %d of them, so it is slower than with %d, which tolerate %d failures", n, quorum, manyMembers, manyMembers/2)
 	}
 }
 
-// nowhere is the peer URL of a member alone. etcd wants one; nothing listens on it and
-// nobody can dial it.
-var nowhere = &url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+// noPeer is the peer URL of a member alone. etcd needs one; nothing listens on it.
+var noPeer = &url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 
-// addresses checks where the member listens, and who could reach it there.
+// addresses checks where the member listens, and who can reach it there.
 func (p *plan) addresses(b *broken) {
 	at := slices.IndexFunc(p.members, func(m member) bool { return m.name == p.Name })
 	if p.PeerURL == "" && at >= 0 && p.members[at].url != nil {
@@ -234,17 +216,17 @@ func (p *plan) addresses(b *broken) {
 	if p.PeerURL != "" {
 		p.peer = p.listen(b, "peer", p.PeerURL, p.PeerTLS)
 	}
-	b.rule(!p.PeerTLS.set() || p.PeerTLS.CA != "", "peer TLS", "needs the CA that signs the members: without it anybody could speak as one")
+	b.rule(!p.PeerTLS.set() || p.PeerTLS.CA != "", "peer TLS", "needs the CA of the members: without it every process could act as one")
 	if at >= 0 && p.members[at].url == nil {
 		p.members[at].url = p.peer
 		if p.peer == nil {
-			p.members[at].url = nowhere
+			p.members[at].url = noPeer
 		}
 	}
 
 	if p.ClientURL == "" {
-		b.rule(!p.ClientTLS.set(), "client TLS", "a unix socket has no TLS: give a client URL")
-		b.rule(p.AdvertiseClientURL == "", "advertised client URL", "a unix socket cannot be advertised: give a client URL")
+		b.rule(!p.ClientTLS.set(), "client TLS", "a unix socket has no TLS; set a client URL")
+		b.rule(p.AdvertiseClientURL == "", "advertised client URL", "a unix socket cannot be advertised; set a client URL")
 		return
 	}
 	p.client = p.listen(b, "client", p.ClientURL, p.ClientTLS)
@@ -254,20 +236,20 @@ func (p *plan) addresses(b *broken) {
 	switch {
 	case p.ClientTLS.CA != "":
 	case loopback(p.client):
-		p.say("%s asks clients for no certificate: every process on this host can depose any leader", p.client)
+		p.notice("%s does not check client certificates: every process on this host can depose any leader", p.client)
 	case p.ClientTLS.set():
-		p.say("%s asks clients for no certificate: whoever can reach it can depose any leader", p.client)
+		p.notice("%s does not check client certificates: every process that can reach it can depose any leader", p.client)
 	}
 	p.advertise = p.client
 	if p.AdvertiseClientURL != "" {
 		u, err := parseURL(p.AdvertiseClientURL, p.ClientTLS.set())
 		if b.rule(err == nil, "advertised client URL", "%v", err) {
-			b.rule(u.Port() != "0" && !everywhere(u), "advertised client URL", "%s must be one address and port", u)
+			b.rule(u.Port() != "0" && !unspecified(u), "advertised client URL", "%s must be one address and port", u)
 			p.advertise = u
 		}
 		return
 	}
-	b.rule(!everywhere(p.client), "client", "%s listens on every address: give the one that clients use, as the advertised client URL", p.client)
+	b.rule(!unspecified(p.client), "client", "%s listens on every address; set the advertised client URL to the one that clients use", p.client)
 }
 
 func (p *plan) listen(b *broken, field, address string, t TLS) *url.URL {
@@ -276,11 +258,11 @@ func (p *plan) listen(b *broken, field, address string, t TLS) *url.URL {
 		return nil
 	}
 	host := u.Hostname()
-	b.rule(host == "localhost" || net.ParseIP(host) != nil, field, "%s: to listen, give an IP address of this host, or localhost", u)
+	b.rule(host == "localhost" || net.ParseIP(host) != nil, field, "%s must be an IP address of this host, or localhost", u)
 	open := b.rule(loopback(u) || t.set() || p.Insecure, field,
-		"%s can be reached from other hosts: give a certificate and key, or say that insecure is meant", u)
+		"other hosts can reach %s; set a certificate and key, or insecure", u)
 	if open && !loopback(u) && !t.set() {
-		p.say("%s can be reached from other hosts without TLS: whoever can reach it can depose any leader", u)
+		p.notice("other hosts can reach %s without TLS: every process that can reach it can depose any leader", u)
 	}
 	return u
 }
@@ -289,15 +271,14 @@ func (p *plan) times(b *broken) {
 	whole := func(d time.Duration) bool { return d > 0 && d%time.Millisecond == 0 }
 	b.rule(whole(p.Tick), "tick", "%v must be a whole number of milliseconds", p.Tick)
 	b.rule(whole(p.Election), "election", "%v must be a whole number of milliseconds", p.Election)
-	b.rule(p.Election >= 5*p.Tick, "election", "%v must be at least 5 × tick = 5 × %v: one late heartbeat would cost the engine its leader", p.Election, p.Tick)
+	b.rule(p.Election >= 5*p.Tick, "election", "%v must be at least 5 × tick = 5 × %v, or one late heartbeat ends the engine's own leadership", p.Election, p.Tick)
 	b.rule(p.Election <= maxElection, "election", "%v must be at most %v", p.Election, maxElection)
-	b.rule(p.AutoCompaction >= minCompaction, "auto compaction", "%v must be at least %v: watches that are a little late would have to start again", p.AutoCompaction, minCompaction)
+	b.rule(p.AutoCompaction >= minCompaction, "auto compaction", "%v must be at least %v, or watches that are slightly late must restart", p.AutoCompaction, minCompaction)
 	b.rule(p.ReadyTimeout > 0, "ready timeout", "%v must be positive", p.ReadyTimeout)
 	b.rule(p.StopTimeout > 0, "stop timeout", "%v must be positive", p.StopTimeout)
 }
 
-// certificates reads them here because etcd would find out after it has begun to
-// serve.
+// certificates checks them before the start; etcd would fail after it has begun to serve.
 func (p *plan) certificates(b *broken) {
 	for _, l := range []struct {
 		field string
@@ -314,13 +295,13 @@ func (p *plan) certificates(b *broken) {
 		if l.tls.CA != "" {
 			pem, err := os.ReadFile(l.tls.CA)
 			if b.rule(err == nil, l.field, "CA: %v", err) {
-				b.rule(x509.NewCertPool().AppendCertsFromPEM(pem), l.field, "CA %s holds no certificate", l.tls.CA)
+				b.rule(x509.NewCertPool().AppendCertsFromPEM(pem), l.field, "CA %s contains no certificate", l.tls.CA)
 			}
 		}
 	}
 }
 
-// parseURL accepts host:port as well, and nothing but scheme, host and port.
+// parseURL parses scheme, host and port; the scheme is optional.
 func parseURL(s string, secure bool) (*url.URL, error) {
 	scheme := "http"
 	if secure {
@@ -332,15 +313,15 @@ func parseURL(s string, secure bool) (*url.URL, error) {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%q is no URL: %w", s, errors.Unwrap(err))
+		return nil, fmt.Errorf("%q is not a URL: %w", s, errors.Unwrap(err))
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, fmt.Errorf("%q must begin with http:// or https://", s)
 	case u.Scheme != scheme && secure:
-		return nil, fmt.Errorf("%q must begin with https://: there is a certificate for it, which http would ignore", s)
+		return nil, fmt.Errorf("%q must begin with https://, because there is a certificate for it", s)
 	case u.Scheme != scheme:
 		return nil, fmt.Errorf("%q needs a certificate and key for https", s)
 	case u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("%q must be scheme, host and port, and nothing else", s)
+		return nil, fmt.Errorf("%q must consist of scheme, host and port", s)
 	case u.Hostname() == "":
 		return nil, fmt.Errorf("%q has no host", s)
 	}
@@ -355,7 +336,7 @@ func loopback(u *url.URL) bool {
 	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-func everywhere(u *url.URL) bool {
+func unspecified(u *url.URL) bool {
 	ip := net.ParseIP(u.Hostname())
 	return ip != nil && ip.IsUnspecified()
 }

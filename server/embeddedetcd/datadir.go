@@ -18,27 +18,25 @@ import (
 	"go.uber.org/zap"
 )
 
-// What must be free: a new member allocates two segments of its log at once, one
-// that exists has its own already.
+// Free space that a member needs: a new one allocates two segments of its log at once.
 const (
-	roomToBegin    = 2*64*mib + 32*mib
-	roomToContinue = 16 * mib
+	spaceForNew      = 2*64*mib + 32*mib
+	spaceForExisting = 16 * mib
 )
 
-// dataDir is a directory that was found fit and is held against other engines.
+// dataDir is a data directory that was checked and is locked against other engines.
 type dataDir struct {
 	path      string
 	temporary bool
-	used      bool      // there is a log from an earlier start
-	fresh     bool      // there was no member folder, and the lock keeps others from making one
+	used      bool      // it has a log from an earlier start
+	fresh     bool      // it had no member folder, and the lock keeps others from making one
 	made      []string  // directories that were created, deepest last
-	sockets   string    // the directory of the client socket; "": there is none
-	lock      io.Closer // nil: this file system has none for directories
+	sockets   string    // directory of the client socket; "": none
+	lock      io.Closer // nil: this file system cannot lock directories
 }
 
-// openDataDir finds out in advance what etcd would end the process for, or wait
-// for without end: another process on the same directory, a full disk, a damaged
-// log.
+// openDataDir checks for problems that would make etcd end the process or wait forever:
+// another process on the same directory, a full disk, a damaged log.
 func openDataDir(path string) (d *dataDir, err error) {
 	d = &dataDir{path: path}
 	defer func() {
@@ -58,7 +56,7 @@ func openDataDir(path string) (d *dataDir, err error) {
 	if d.lock, err = lockDir(d.path); errors.Is(err, errLocked) {
 		return d, inUse(d.path)
 	} else if err != nil {
-		return d, fmt.Errorf("data directory %s cannot be opened: %w", d.path, err)
+		return d, fmt.Errorf("open data directory %s: %w", d.path, err)
 	}
 	if err := d.examine(); err != nil {
 		return d, err
@@ -67,7 +65,7 @@ func openDataDir(path string) (d *dataDir, err error) {
 }
 
 func inUse(path string) error {
-	return fmt.Errorf("data directory %s is in use by another process: stop that engine, or give this one a directory of its own", path)
+	return fmt.Errorf("data directory %s is in use by another process; stop that engine, or use another directory", path)
 }
 
 func (d *dataDir) create() error {
@@ -119,25 +117,25 @@ func (d *dataDir) examine() error {
 	}
 	walDir := filepath.Join(d.path, "member", "wal")
 	d.used = wal.Exist(walDir)
-	room := int64(roomToBegin)
+	needed := int64(spaceForNew)
 	if d.used {
-		room = roomToContinue
+		needed = spaceForExisting
 	}
-	if free, ok := freeBytes(d.path); ok && free < room {
-		return fmt.Errorf("data directory %s: the disk has %d MiB free, and a member needs %d MiB: %w", d.path, free/mib, room/mib, syscall.ENOSPC)
+	if free, ok := freeBytes(d.path); ok && free < needed {
+		return fmt.Errorf("data directory %s: the disk has %d MiB free, but a member needs %d MiB: %w", d.path, free/mib, needed/mib, syscall.ENOSPC)
 	}
 	if err := d.database(); err != nil {
 		return err
 	}
 	if d.used {
 		if err := verifyLog(walDir); err != nil {
-			return fmt.Errorf("data directory %s: its log is damaged: %w; restore a backup of it, or let the cluster replace this member", d.path, err)
+			return fmt.Errorf("data directory %s: the log is damaged: %w; restore a backup, or let the cluster replace this member", d.path, err)
 		}
 	}
 	return nil
 }
 
-// tryWrite makes sure that bytes reach the disk, not only that the mode says so.
+// tryWrite checks that bytes reach the disk; the mode alone does not show that.
 func tryWrite(dir string) error {
 	f, err := os.CreateTemp(dir, ".try-")
 	if err != nil {
@@ -147,8 +145,8 @@ func tryWrite(dir string) error {
 	return errors.Join(err, f.Sync(), f.Close(), os.Remove(f.Name()))
 }
 
-// database looks at the file that etcd would wait for without end if another
-// process held it: any etcd, not only ours.
+// database checks the database file. etcd would wait forever if another process, such as
+// another etcd, has it open.
 func (d *dataDir) database() error {
 	path := filepath.Join(d.path, "member", "snap", "db")
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -159,7 +157,7 @@ func (d *dataDir) database() error {
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return inUse(d.path)
 	case err != nil:
-		return fmt.Errorf("data directory %s: its database %s is damaged: %w; restore a backup of it, or let the cluster replace this member", d.path, path, err)
+		return fmt.Errorf("data directory %s: the database %s is damaged: %w; restore a backup, or let the cluster replace this member", d.path, path, err)
 	}
 	var index uint64
 	err = db.View(func(tx *bbolt.Tx) error {
@@ -173,16 +171,16 @@ func (d *dataDir) database() error {
 	if err := errors.Join(err, db.Close()); err != nil {
 		return fmt.Errorf("data directory %s: %w", d.path, err)
 	}
-	// etcd would begin a new log and skip its entries up to the old index.
+	// etcd would begin a new log and skip entries up to the old index.
 	if index > 0 && !d.used {
-		return fmt.Errorf("data directory %s has a database and no log: restore its member/wal folder, or begin with an empty directory", d.path)
+		return fmt.Errorf("data directory %s has a database and no log; restore member/wal, or use an empty directory", d.path)
 	}
 	return nil
 }
 
 func verifyLog(walDir string) (err error) {
 	defer func() {
-		// etcd's decoders panic on records that are whole and make no sense.
+		// etcd's decoders panic on complete but invalid records.
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%v", r)
 		}
@@ -197,24 +195,23 @@ func verifyLog(walDir string) (err error) {
 		_, err = wal.Verify(lg, walDir, last)
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil // the torn tail of a crash, which etcd repairs
+		return nil // incomplete last record after a crash, which etcd repairs
 	}
 	return err
 }
 
-// maxSocketPath is what every system accepts as the path of a unix socket.
+// maxSocketPath is a length that every system accepts for the path of a unix socket.
 const maxSocketPath = 100
 
-// socket makes a directory that only this user can enter, and returns the path of a
-// socket in it. The directory is below the data directory, or, where that path is too
-// long for a socket, in the system's temporary directory. The mode of the data directory
-// itself does not matter: an operator may have made it.
+// socket makes a directory that only this user can enter, and returns the path of a socket
+// in it. It is below the data directory or, if that path is too long, in the system's
+// temporary directory. The data directory itself may have any mode.
 func (d *dataDir) socket() (string, error) {
 	at, err := filepath.Abs(filepath.Join(d.path, "client"))
 	if err == nil && len(at)+len("/etcd.sock") > maxSocketPath {
 		at, err = os.MkdirTemp("", "tenure-client-")
 	} else if err == nil {
-		// A crash leaves it behind. Made anew, its mode and owner are certain.
+		// A crash may have left one behind. A new one has the right mode and owner.
 		if err = os.RemoveAll(at); err == nil {
 			err = os.Mkdir(at, 0o700)
 		}
@@ -226,7 +223,7 @@ func (d *dataDir) socket() (string, error) {
 	return filepath.Join(at, "etcd.sock"), nil
 }
 
-// close gives the directory back.
+// close unlocks the directory.
 func (d *dataDir) close() error {
 	var errs []error
 	if d.sockets != "" {
@@ -242,8 +239,8 @@ func (d *dataDir) close() error {
 	return errors.Join(errs...)
 }
 
-// abandon undoes what was done to the directory by a start that failed. The log
-// of a member of a cluster is kept: others may count on the votes in it.
+// abandon undoes the changes of a failed start. keepLog keeps the log of a member of a
+// cluster, which may have voted.
 func (d *dataDir) abandon(keepLog bool) {
 	if d.fresh && !(keepLog && wal.Exist(filepath.Join(d.path, "member", "wal"))) {
 		_ = os.RemoveAll(filepath.Join(d.path, "member"))
@@ -251,13 +248,12 @@ func (d *dataDir) abandon(keepLog bool) {
 	_ = d.close()
 	for i := len(d.made) - 1; i >= 0; i-- {
 		if os.Remove(d.made[i]) != nil {
-			return // not empty, so no longer only ours
+			return // it is not empty
 		}
 	}
 }
 
-// plain takes the name of the system call off: the path was named already or is
-// part of what is left.
+// plain removes the name of the system call from an error.
 func plain(err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {

@@ -7,10 +7,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// drain ends the streams of clients when the member stops. Without it etcd waits
-// seven seconds for watches that never end by themselves, while new calls are
-// refused already; with it clients hear "unavailable" at once and resume at
-// another member.
+// drain ends the streams of clients when the member stops. Without it etcd waits seven
+// seconds for watches that do not end by themselves, while it already refuses new calls.
+// With it clients get "unavailable" at once and continue at another member.
 type drain struct {
 	ctx   context.Context
 	begin context.CancelFunc
@@ -29,10 +28,9 @@ func (d *drain) stream(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h
 	ctx, cancel := context.WithCancel(s.Context())
 	defer cancel()
 	defer context.AfterFunc(d.ctx, cancel)()
-	err := handle(srv, drained{s, ctx})
+	err := handle(srv, drainedStream{s, ctx})
 	if d.ctx.Err() != nil {
-		// "Cancelled" would tell a client that it wanted this itself.
-		return rpctypes.ErrGRPCStopped
+		return rpctypes.ErrGRPCStopped // "canceled" would mean that the client wanted it
 	}
 	return err
 }
@@ -44,9 +42,9 @@ func (d *drain) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, han
 	return handle(ctx, req)
 }
 
-type drained struct {
+type drainedStream struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
-func (s drained) Context() context.Context { return s.ctx }
+func (s drainedStream) Context() context.Context { return s.ctx }

@@ -17,7 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// ErrNotReady: the member did not begin to serve in time.
+// ErrNotReady: the member did not serve in time.
 var ErrNotReady = errors.New("not ready in time")
 
 // Engine is a running member.
@@ -25,7 +25,7 @@ type Engine struct {
 	plan    *plan
 	dir     *dataDir
 	etcd    *embed.Etcd
-	halt    *halt
+	fatal   *fatal
 	drain   *drain
 	errs    chan error
 	stop    sync.Once
@@ -34,10 +34,9 @@ type Engine struct {
 	watcher sync.WaitGroup
 }
 
-// Start runs a member and returns when it serves clients; in a cluster that needs
-// a quorum, so its members are started at the same time. ctx bounds the start
-// alone. A *ConfigError says that the settings cannot work; ErrNotReady that the
-// member was started in vain and was stopped again.
+// Start runs a member and returns when it serves clients. In a cluster that needs a quorum,
+// so start its members at the same time. ctx bounds the start alone. The error is a
+// *ConfigError if the settings cannot work, ErrNotReady if the member did not become ready.
 func Start(ctx context.Context, c Config) (*Engine, error) {
 	p, err := c.plan()
 	if err != nil {
@@ -72,23 +71,23 @@ func start(ctx context.Context, p *plan, dir *dataDir) (*Engine, error) {
 		q.advertise = q.client
 		p = &q
 	}
-	chosen := p.client.Port() == "0" || p.peer != nil && p.peer.Port() == "0"
+	anyPort := p.client.Port() == "0" || p.peer != nil && p.peer.Port() == "0"
 	for attempt := 1; ; attempt++ {
 		q, err := p.withPorts()
 		if err != nil {
 			return nil, err
 		}
 		e, err := launch(ctx, q, dir)
-		// A port that was free when it was chosen can be taken by the time it is used.
-		if errors.Is(err, syscall.EADDRINUSE) && chosen && attempt < 3 {
+		// Another process can take a free port between its choice and its use.
+		if errors.Is(err, syscall.EADDRINUSE) && anyPort && attempt < 3 {
 			continue
 		}
 		return e, err
 	}
 }
 
-// withPorts returns the plan with free ports in the place of zeros, and an error
-// that names the address if one cannot be used.
+// withPorts returns the plan with free ports in place of zeros. The error has the address
+// that cannot be used.
 func (p *plan) withPorts() (*plan, error) {
 	q := *p
 	q.members = slices.Clone(p.members)
@@ -134,8 +133,8 @@ func withPort(u *url.URL, port int) *url.URL {
 	return &v
 }
 
-// config is what etcd gets to see.
-func (p *plan) config(dir string, h *halt, d *drain) *embed.Config {
+// config returns etcd's configuration.
+func (p *plan) config(dir string, f *fatal, d *drain) *embed.Config {
 	c := embed.NewConfig()
 	c.Name = p.Name
 	c.Dir = dir
@@ -155,8 +154,8 @@ func (p *plan) config(dir string, h *halt, d *drain) *embed.Config {
 	c.InitialCluster = strings.Join(all, ",")
 	c.InitialClusterToken = "tenure"
 	if p.alone() {
-		// The cluster's id is made of this and the peer URLs. Every new directory has an id
-		// of its own, so that clients notice that another took its place.
+		// The cluster's id is derived from the token and the peer URLs. With a random token
+		// clients notice that a new directory is another cluster.
 		c.InitialClusterToken += "-" + rand.Text()
 	}
 	c.ClientTLSInfo, c.PeerTLSInfo = p.ClientTLS.info(), p.PeerTLS.info()
@@ -167,11 +166,11 @@ func (p *plan) config(dir string, h *halt, d *drain) *embed.Config {
 	c.AutoCompactionRetention = p.AutoCompaction.String()
 	c.EnableGRPCGateway = false
 	c.GRPCAdditionalServerOptions = d.options()
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(h.logger(p.Logger, p.Debug))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(f.logger(p.Logger, p.Debug))
 	return c
 }
 
-// started is what became of embed.StartEtcd.
+// started is the result of embed.StartEtcd.
 type started struct {
 	etcd *embed.Etcd
 	err  error
@@ -179,34 +178,34 @@ type started struct {
 
 func launch(ctx context.Context, p *plan, dir *dataDir) (*Engine, error) {
 	e := &Engine{
-		plan: p, dir: dir, halt: newHalt(), drain: newDrain(),
+		plan: p, dir: dir, fatal: newFatal(), drain: newDrain(),
 		errs: make(chan error, 1), stopped: make(chan struct{}),
 	}
 	done := make(chan started, 1)
 	go func() {
 		s := started{err: errors.New("etcd gave up")}
-		// Deferred, because a halt ends this goroutine.
+		// Deferred, because a fatal error ends this goroutine.
 		defer func() {
 			if r := recover(); r != nil {
 				s.err = fmt.Errorf("etcd gave up: %v", r)
 			}
 			done <- s
 		}()
-		s.etcd, s.err = embed.StartEtcd(p.config(dir.path, e.halt, e.drain))
+		s.etcd, s.err = embed.StartEtcd(p.config(dir.path, e.fatal, e.drain))
 	}()
 
 	select {
 	case s := <-done:
 		e.etcd = s.etcd
 		if s.err != nil {
-			return nil, e.blame(s.err)
+			return nil, e.cause(s.err)
 		}
-	case <-e.halt.halted:
-		return nil, e.blame(nil)
+	case <-e.fatal.done:
+		return nil, e.cause(nil)
 	case <-ctx.Done():
-		// It is asking peers that do not answer, a second for each. Its locks and
-		// listeners are given back before the error is.
-		err := e.late(ctx)
+		// etcd asks each peer for up to a second. Wait until it has released its locks and
+		// listeners.
+		err := e.notReady(ctx)
 		timeout := time.NewTimer(p.StopTimeout)
 		defer timeout.Stop()
 		select {
@@ -215,7 +214,7 @@ func launch(ctx context.Context, p *plan, dir *dataDir) (*Engine, error) {
 				err = errors.Join(err, e.shutdown(false))
 			}
 		case <-timeout.C:
-			err = fmt.Errorf("%w; etcd has not come to an end since, and holds %s until this process ends", err, dir.path)
+			err = fmt.Errorf("%w; etcd has not ended, and holds %s until this process ends", err, dir.path)
 		}
 		return nil, err
 	}
@@ -227,30 +226,29 @@ func launch(ctx context.Context, p *plan, dir *dataDir) (*Engine, error) {
 	return e, nil
 }
 
-// becomeReady waits until the member has spoken to a quorum.
+// becomeReady waits until the member has reached a quorum.
 func (e *Engine) becomeReady(ctx context.Context) error {
-	// A directory of another cluster would be served as what it is, whatever the
-	// members given say: two engines where there should be one.
+	// etcd would serve the directory of another cluster, whatever the given members are.
 	if err := e.sameMembers(false); err != nil {
 		return err
 	}
 	select {
 	case <-e.etcd.Server.ReadyNotify():
 		return e.sameMembers(true)
-	case <-e.halt.halted:
-		return e.blame(nil)
+	case <-e.fatal.done:
+		return e.cause(nil)
 	case err := <-e.etcd.Err():
-		return e.blame(err)
+		return e.cause(err)
 	case <-e.etcd.Server.StopNotify():
-		return e.blame(nil)
+		return e.cause(nil)
 	case <-ctx.Done():
-		return e.late(ctx)
+		return e.notReady(ctx)
 	}
 }
 
-// sameMembers compares the members that the data directory names with those
-// given. Ports of a member alone may change. Before the log was replayed there may
-// be fewer than there are; one too many is one too many already.
+// sameMembers compares the members in the data directory with the given ones. The ports of
+// a member alone may change. Before the log is replayed, members may be missing; an
+// unknown one is an error even then.
 func (e *Engine) sameMembers(replayed bool) error {
 	if !e.dir.used {
 		return nil
@@ -268,29 +266,27 @@ func (e *Engine) sameMembers(replayed bool) error {
 	if len(known) == 0 || len(known) == 1 && len(given) == 1 || slices.Equal(known, given) || !replayed && !foreign {
 		return nil
 	}
-	return &ConfigError{Field: "members", Rule: fmt.Sprintf("data directory %s belongs to a cluster of %d (%s), not to one of %d (%s): give its members, or another directory",
+	return &ConfigError{Field: "members", Rule: fmt.Sprintf("data directory %s belongs to a cluster of %d (%s), not to one of %d (%s); set its members, or use another directory",
 		e.dir.path, len(known), strings.Join(known, ", "), len(given), strings.Join(given, ", "))}
 }
 
-// blame prefers what etcd wanted to end the process for: other errors follow
-// from it.
-func (e *Engine) blame(err error) error {
+// cause prefers a fatal error of etcd to err, which may follow from it.
+func (e *Engine) cause(err error) error {
 	select {
-	case <-e.halt.halted:
-		err = e.halt.err
+	case <-e.fatal.done:
+		err = e.fatal.err
 	default:
 	}
 	if err == nil {
-		err = errors.New("etcd stopped by itself: this member was removed from its cluster, or could not go on")
+		err = errors.New("etcd stopped by itself: this member was removed from its cluster, or failed")
 	}
 	return fmt.Errorf("data directory %s: %w", e.dir.path, err)
 }
 
-// Endpoints returns the URLs at which this member serves clients, for etcd's client:
-// unix:///path if no ClientURL was given.
+// Endpoints returns the URLs for etcd's client: unix:///path without a ClientURL.
 func (e *Engine) Endpoints() []string { return []string{e.plan.client.String()} }
 
-// PeerURL returns where this member listens for the others; "" if it is alone.
+// PeerURL returns where this member listens for other members; "" if it is alone.
 func (e *Engine) PeerURL() string {
 	if e.plan.peer == nil {
 		return ""
@@ -304,12 +300,11 @@ func (e *Engine) Name() string { return e.plan.Name }
 // DataDir returns the directory in use.
 func (e *Engine) DataDir() string { return e.dir.path }
 
-// Notices returns what an operator should know about this way of running.
+// Notices returns warnings about the configuration for operators.
 func (e *Engine) Notices() []string { return slices.Clone(e.plan.notices) }
 
-// Err receives one error if the member fails by itself: it acknowledges nothing
-// from then on, and the caller stops its work and calls Stop. The channel is
-// closed after that, or by Stop.
+// Err receives one error if the member fails: it acknowledges nothing from then on, and the
+// caller should stop its work and call Stop. The channel is closed after that, or by Stop.
 func (e *Engine) Err() <-chan error { return e.errs }
 
 func (e *Engine) watch() {
@@ -318,30 +313,29 @@ func (e *Engine) watch() {
 		select {
 		case <-e.stopped:
 			return
-		case <-e.halt.halted:
+		case <-e.fatal.done:
 		case <-e.etcd.Server.StopNotify():
 		case err, ok := <-e.etcd.Err():
 			if ok && err == nil {
 				continue
 			}
-			e.halt.set(err)
+			e.fatal.set(err)
 		}
 		select {
 		case <-e.stopped:
 			return
 		default:
 		}
-		// Clients are sent away at once: what they would wait for cannot come.
-		e.drain.begin()
-		e.errs <- fmt.Errorf("engine %s: %w", e.plan.Name, e.blame(nil))
+		e.drain.begin() // clients need not wait for answers that cannot come
+		e.errs <- fmt.Errorf("engine %s: %w", e.plan.Name, e.cause(nil))
 		return
 	}
 }
 
-// Stop ends the member and gives back its ports, its lock and, if it was
-// temporary, its directory; a leader among several hands over first. Clients are
-// told to go elsewhere. It returns within StopTimeout, with an error if etcd did
-// not end by then; a second call returns what the first did.
+// Stop ends the member and releases its ports and its lock; it removes a temporary
+// directory. A leader in a cluster hands over first. Clients get "unavailable". It returns
+// within StopTimeout, with an error if etcd has not ended by then. Further calls return the
+// same result.
 func (e *Engine) Stop() error {
 	e.stop.Do(func() {
 		close(e.stopped)
@@ -357,15 +351,14 @@ func (e *Engine) Stop() error {
 	return e.stopErr
 }
 
-// shutdown waits for etcd to end, but not for ever.
+// shutdown waits for etcd to end, up to StopTimeout.
 func (e *Engine) shutdown(ready bool) error {
 	e.drain.begin()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if !ready {
-			// Close waits for listeners that begin when the member is ready, unless the
-			// server was stopped before.
+			// Otherwise Close would wait for listeners that start when the member is ready.
 			e.etcd.Server.Stop()
 		}
 		e.etcd.Close()
@@ -376,6 +369,6 @@ func (e *Engine) shutdown(ready bool) error {
 	case <-done:
 		return nil
 	case <-timeout.C:
-		return fmt.Errorf("etcd did not stop within %v and holds %s until this process ends", e.plan.StopTimeout, e.dir.path)
+		return fmt.Errorf("etcd did not stop within %v, and holds %s until this process ends", e.plan.StopTimeout, e.dir.path)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,8 +14,8 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 )
 
-// late says why the member is not ready, naming the peers that are to blame.
-func (e *Engine) late(ctx context.Context) error {
+// notReady says why the member is not ready, with the peers that are the cause.
+func (e *Engine) notReady(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if !errors.Is(cause, ErrNotReady) {
 		return fmt.Errorf("%w: %w", ErrNotReady, cause)
@@ -23,25 +24,23 @@ func (e *Engine) late(ctx context.Context) error {
 	if e.plan.alone() {
 		return fmt.Errorf("%w: not within %v, in data directory %s", ErrNotReady, e.plan.ReadyTimeout, e.dir.path)
 	}
-	text := fmt.Sprintf("no quorum (%d of %d members) within %v", n/2+1, n, e.plan.ReadyTimeout)
-	if silent := e.silentPeers(); len(silent) > 0 {
-		text += ": " + strings.Join(silent, "; ")
-	} else {
-		text += ", though all members answer: they may be too slow for an election timeout of " + e.plan.Election.String()
+	causes := e.unavailablePeers()
+	if len(causes) == 0 {
+		causes = []string{"all members answer, but may be too slow for an election timeout of " + e.plan.Election.String()}
 	}
-	return fmt.Errorf("%w: %s", ErrNotReady, text)
+	return fmt.Errorf("%w: no quorum (%d of %d members) within %v: %s", ErrNotReady, n/2+1, n, e.plan.ReadyTimeout, strings.Join(causes, "; "))
 }
 
-// silentPeers asks every other member who it is, and returns a line for each that
-// cannot be part of a quorum.
-func (e *Engine) silentPeers() []string {
-	const patience = time.Second
-	rt, err := transport.NewTransport(e.plan.PeerTLS.info(), patience)
+// unavailablePeers asks every other member for its cluster, and returns a line for each
+// that cannot be part of the quorum.
+func (e *Engine) unavailablePeers() []string {
+	const timeout = time.Second
+	rt, err := transport.NewTransport(e.plan.PeerTLS.info(), timeout)
 	if err != nil {
 		return []string{err.Error()}
 	}
 	defer rt.CloseIdleConnections()
-	client := &http.Client{Transport: rt, Timeout: patience}
+	client := &http.Client{Transport: rt, Timeout: timeout}
 
 	lines := make([]string, len(e.plan.members))
 	var asked sync.WaitGroup
@@ -50,39 +49,34 @@ func (e *Engine) silentPeers() []string {
 			continue
 		}
 		asked.Go(func() {
-			switch cluster, err := e.ask(client, m); {
+			switch cluster, err := clusterOf(client, m); {
 			case err != nil:
 				lines[i] = fmt.Sprintf("%s does not answer: %v", m, err)
 			case e.etcd != nil && cluster != e.etcd.Server.Cluster().ID().String():
-				lines[i] = fmt.Sprintf("%s belongs to another cluster: it was started with other members, or from another data directory", m)
+				lines[i] = fmt.Sprintf("%s belongs to another cluster: it was started with other members or from another data directory", m)
 			}
 		})
 	}
 	asked.Wait()
-	var silent []string
-	for _, line := range lines {
-		if line != "" {
-			silent = append(silent, line)
-		}
-	}
-	return silent
+	return slices.DeleteFunc(lines, func(line string) bool { return line == "" })
 }
 
-func (e *Engine) ask(client *http.Client, m member) (cluster string, err error) {
+// clusterOf asks a member for the id of its cluster.
+func clusterOf(client *http.Client, m member) (string, error) {
 	resp, err := client.Get(m.url.JoinPath("members").String())
 	if err != nil {
 		var ue *url.Error
 		if errors.As(err, &ue) && ue.Timeout() {
-			return "", fmt.Errorf("silent for %v", client.Timeout)
+			return "", fmt.Errorf("timeout after %v", client.Timeout)
 		} else if errors.As(err, &ue) {
 			err = ue.Err
 		}
 		return "", err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	cluster = resp.Header.Get("X-Etcd-Cluster-ID")
+	cluster := resp.Header.Get("X-Etcd-Cluster-ID")
 	if resp.StatusCode != http.StatusOK || cluster == "" {
-		return "", fmt.Errorf("it is no etcd member (HTTP status %d)", resp.StatusCode)
+		return "", fmt.Errorf("it is not an etcd member (HTTP status %d)", resp.StatusCode)
 	}
 	return cluster, nil
 }

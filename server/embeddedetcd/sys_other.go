@@ -9,7 +9,7 @@ import (
 
 var errLocked = errors.New("locked by another process")
 
-// lockDir leaves it to the lock on the database.
+// lockDir does nothing: only etcd's lock on the database remains.
 func lockDir(string) (io.Closer, error) { return nil, nil }
 
 func freeBytes(string) (int64, bool) { return 0, false }

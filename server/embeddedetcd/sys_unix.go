@@ -11,9 +11,9 @@ import (
 
 var errLocked = errors.New("locked by another process")
 
-// lockDir locks the directory itself, so that no file is left behind and a crash
-// gives it back. Closing ends it. Some file systems cannot do it (nil): the lock
-// on the database, which comes later, is then the only one.
+// lockDir locks the directory itself, so that no lock file remains after a crash. Closing
+// unlocks it. On file systems that cannot do it the result is nil, and only etcd's lock on
+// the database remains.
 func lockDir(path string) (io.Closer, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -193,7 +193,7 @@ func migrate(b *bench) {
 	b.ends(second, 0)
 	third := run("c")
 	b.ends(third, 0)
-	if strings.Contains(third.out.String(), ": made") {
+	if strings.Contains(third.out.String(), ": done") {
 		b.Errorf("it ran again: %s", third.out.String())
 	}
 	if n := b.number("SELECT count(*) FROM email"); n != 300 {
@@ -245,7 +245,7 @@ func invoices(b *bench) {
 	refused := func(j *job) {
 		b.Helper()
 		b.ends(j, 4)
-		if !strings.Contains(j.out.String(), "another leads") {
+		if !strings.Contains(j.out.String(), "was refused") {
 			b.Errorf("it does not say why: %s", j.out.String())
 		}
 	}

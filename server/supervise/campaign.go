@@ -14,88 +14,87 @@ import (
 // Why a campaign was given up.
 var (
 	errNotInTime = errors.New("not elected in time")
-	errDone      = errors.New("done by another")
+	errDone      = errors.New("done by another node")
 )
 
-// signalledError: somebody has stopped the wrapper while it waited.
-type signalledError struct{ os.Signal }
+// signalError: a signal asked this process to end while no command ran.
+type signalError struct{ os.Signal }
 
-func (e signalledError) Error() string { return "stopped by signal: " + e.String() }
+func (e signalError) Error() string { return "stopped by signal: " + e.String() }
 
-type win struct {
-	term *tenure.Term
-	err  error
-}
-
-// campaign stands in line. Its error is a CodeError, or errDone.
+// campaign waits for leadership. Its error is a CodeError, or errDone.
 func (r *runner) campaign(ctx context.Context) (*tenure.Term, error) {
 	began := time.Now()
 	select {
-	case <-r.barred: // an earlier campaign's
+	case <-r.refusedForGood: // of an earlier campaign
 	default:
 	}
-	if err := r.whoLeads(ctx); err != nil {
+	if err := r.showLeader(ctx); err != nil {
 		return nil, err
 	}
-	cctx, give := context.WithCancelCause(ctx)
-	defer give(nil)
-	won := make(chan win, 1)
+	cctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	var term *tenure.Term
+	done := make(chan error, 1)
 	go func() {
-		term, err := r.elector.Campaign(cctx)
-		won <- win{term, err}
+		var err error
+		term, err = r.elector.Campaign(cctx)
+		done <- err
 	}()
 	var late <-chan time.Time
-	if wait := r.patience(); wait > 0 {
+	if wait := r.maxWait(); wait > 0 {
 		late = time.After(max(0, wait-time.Since(began)))
 	}
-	look := time.NewTicker(r.timing.Beat)
-	defer look.Stop()
+	check := time.NewTicker(r.timing.Beat)
+	defer check.Stop()
 	for {
 		select {
-		case w := <-won:
-			return r.settle(ctx, cctx, w)
+		case err := <-done:
+			return r.result(ctx, term, err, context.Cause(cctx))
 		case <-late:
-			give(errNotInTime)
+			giveUp(errNotInTime)
 		case sig := <-r.signals:
 			if asksForEnd(sig) {
-				give(signalledError{sig})
+				giveUp(signalError{sig})
 			}
-		case why := <-r.barred:
-			give(why)
-		case <-look.C:
-			r.glance(cctx, give)
+		case err := <-r.refusedForGood:
+			giveUp(err)
+		case <-check.C:
+			if err := r.pointless(cctx); err != nil {
+				giveUp(err)
+			}
 		}
 	}
 }
 
-// patience is how long to stand in line. Whoever does not want to still needs a moment to
-// take what is vacant.
-func (r *runner) patience() time.Duration {
+// maxWait is how long to wait for leadership; 0: without limit. With NoWait one TTL is
+// enough to take a vacant group.
+func (r *runner) maxWait() time.Duration {
 	if r.NoWait {
 		return r.timing.TTL
 	}
 	return r.Wait
 }
 
-// bar ends a campaign that was not to wait.
-func (r *runner) bar(n lease.Note) {
+// noteRefusal ends a campaign with NoWait that cannot succeed soon.
+func (r *runner) noteRefusal(n lease.Note) {
 	if n.Kind == lease.NoteFailed && n.Call != lease.CallAcquire {
 		return
 	}
 	if r.NoWait && (errors.Is(n.Err, lease.ErrBusy) || r.Denied != nil && r.Denied(n.Err)) {
 		select {
-		case r.barred <- &CodeError{CodeNotInTime, fmt.Errorf("nobody leads group %q, and %s may not: %w; nothing was run", r.Group, r.ID, n.Err)}:
+		case r.refusedForGood <- &CodeError{CodeNotInTime, fmt.Errorf("group %q has no leader, and %s may not lead it: %w; the command was not run", r.Group, r.ID, n.Err)}:
 		default:
 		}
 	}
 }
 
-// whoLeads tells whom we wait for, and does not wait for anybody if that was asked.
-func (r *runner) whoLeads(ctx context.Context) error {
+// showLeader says who leads. With NoWait a leader is an error.
+func (r *runner) showLeader(ctx context.Context) error {
 	v, err := r.read(ctx)
 	switch {
 	case err != nil:
-		r.Say("who leads group %q cannot be read, and is tried again: %v", r.Group, err)
+		r.Say("cannot read the leader of group %q, retrying: %v", r.Group, err)
 	case v.State == tenure.Led && r.NoWait:
 		return r.ledBy(v)
 	case v.State == tenure.Led:
@@ -111,67 +110,65 @@ func (r *runner) read(ctx context.Context) (lease.View, error) {
 }
 
 func (r *runner) ledBy(v lease.View) error {
-	return &CodeError{CodeNotInTime, fmt.Errorf("group %q is led by %s; leave out --no-wait to stand in line, or see `tenure watch %s`", r.Group, holder(v), r.Group)}
+	return &CodeError{CodeNotInTime, fmt.Errorf("group %q is led by %s; omit --no-wait to wait, or see `tenure watch %s`", r.Group, holder(v), r.Group)}
 }
 
 func holder(v lease.View) string {
 	l := v.Leader()
-	return fmt.Sprintf("%s (token %d, since %s)", l.Candidate.ID, l.Token, time.Since(l.Since).Round(time.Second))
+	return fmt.Sprintf("%s (token %d, for %s)", l.Candidate.ID, l.Token, time.Since(l.Since).Round(time.Second))
 }
 
-// glance looks whether waiting still makes sense.
-func (r *runner) glance(ctx context.Context, give context.CancelCauseFunc) {
+// pointless returns a reason not to wait any longer.
+func (r *runner) pointless(ctx context.Context) error {
 	if r.once != nil {
-		if done, err := r.once.look(ctx); err == nil && done {
-			give(errDone)
+		if done, err := r.once.read(ctx); err == nil && done {
+			return errDone
 		}
 	}
 	if r.NoWait {
 		if v, err := r.read(ctx); err == nil && v.State == tenure.Led && v.Leader().Candidate.ID != r.ID {
-			give(r.ledBy(v))
+			return r.ledBy(v)
 		}
 	}
+	return nil
 }
 
-// settle turns the end of a campaign into a term or a reason.
-func (r *runner) settle(ctx, cctx context.Context, w win) (*tenure.Term, error) {
-	cause := context.Cause(cctx)
-	var sig signalledError
+// result returns the term of a campaign, or why it ended without one.
+func (r *runner) result(ctx context.Context, term *tenure.Term, err, cause error) (*tenure.Term, error) {
+	var sig signalError
 	signalled := errors.As(cause, &sig)
-	if w.err == nil && !signalled && ctx.Err() == nil {
-		return w.term, nil // also if it came in the moment in which we gave up
+	if err == nil && !signalled && ctx.Err() == nil {
+		return term, nil // even if it was won just when we gave up
 	}
-	if w.err == nil {
-		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
-		defer cancel()
-		_ = w.term.Resign(rctx)
+	if err == nil {
+		_ = resign(ctx, term)
 	}
 	var code *CodeError
 	switch {
 	case signalled:
-		return nil, &CodeError{128 + number(sig.Signal), fmt.Errorf("stopped while waiting for group %q (%v): nothing was run", r.Group, sig.Signal)}
+		return nil, &CodeError{128 + number(sig.Signal), fmt.Errorf("stopped while waiting for group %q (%v); the command was not run", r.Group, sig.Signal)}
 	case errors.As(cause, &code):
 		return nil, code
 	case errors.Is(cause, errDone):
 		return nil, errDone
 	case errors.Is(cause, errNotInTime):
 		return nil, r.notInTime(ctx)
-	case errors.Is(w.err, lease.ErrInvalid):
-		return nil, &CodeError{CodeFailed, fmt.Errorf("group %q cannot be led with these settings: %w; nothing was run", r.Group, w.err)}
+	case errors.Is(err, lease.ErrInvalid):
+		return nil, &CodeError{CodeFailed, fmt.Errorf("group %q cannot be led with these settings: %w; the command was not run", r.Group, err)}
 	default:
-		return nil, &CodeError{CodeFailed, fmt.Errorf("the campaign for group %q ended: %w", r.Group, w.err)}
+		return nil, &CodeError{CodeFailed, fmt.Errorf("the campaign for group %q ended: %w", r.Group, err)}
 	}
 }
 
 func (r *runner) notInTime(ctx context.Context) error {
-	who := "and who leads it cannot be read: is the store well? see `tenure doctor`"
+	state := "its leader cannot be read; see `tenure doctor`"
 	if v, err := r.read(ctx); err == nil && v.State == tenure.Led {
-		who = "it is led by " + holder(v)
+		state = "it is led by " + holder(v)
 	} else if err == nil {
-		who = "nobody leads it now"
-		if why := r.refused.Load(); why != nil {
-			who += fmt.Sprintf(" (the last try failed: %v)", *why)
+		state = "it has no leader"
+		if err := r.lastRefusal.Load(); err != nil {
+			state += fmt.Sprintf(" (last error: %v)", *err)
 		}
 	}
-	return &CodeError{CodeNotInTime, fmt.Errorf("group %q: not elected within %v, %s; nothing was run", r.Group, r.patience(), who)}
+	return &CodeError{CodeNotInTime, fmt.Errorf("group %q: not elected within %v; %s; the command was not run", r.Group, r.maxWait(), state)}
 }

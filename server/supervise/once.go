@@ -5,23 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 	"time"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
 )
 
-// once is the mark of what is run to its end once for all, kept in the store beside the
-// group. Every leader writes it when it begins, from the version that it saw: so whoever
-// began earlier, and wakes up with a result, finds another version and writes nothing.
+// once is the record of --once in the store. Every leader writes it when it begins, from
+// the version that it read. So an earlier leader that returns with a result finds another
+// version and writes nothing.
 type once struct {
-	store lease.Store
-	name  string
-	call  time.Duration
-	// denied reports whether an error says that this is not allowed, which no patience
-	// mends.
-	denied func(error) bool
+	store  lease.Store
+	name   string
+	call   time.Duration
+	denied func(error) bool // an error that no retry helps
 	seen   lease.Attributes
 }
 
@@ -30,8 +27,7 @@ const (
 	onceDone    = "done"
 )
 
-// look reads the mark.
-func (o *once) look(ctx context.Context) (done bool, err error) {
+func (o *once) read(ctx context.Context) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, o.call)
 	defer cancel()
 	a, err := o.store.Attributes(ctx, o.name)
@@ -42,11 +38,11 @@ func (o *once) look(ctx context.Context) (done bool, err error) {
 	return a.Values["state"] == onceDone, nil
 }
 
-// begin says who runs it now. Done: there is nothing to run. A call that is under way when
-// ctx ends is waited for, here and in finish: it may have done it.
+// begin records the start. Done: there is nothing to run. begin and finish wait for a call
+// that is in progress when ctx ends, because it may succeed.
 func (o *once) begin(ctx context.Context, term *tenure.Term) (done bool, err error) {
-	err = o.persist(ctx, term, func(ctx context.Context) (bool, error) {
-		if done, err = o.look(ctx); err != nil || done {
+	err = o.retry(ctx, term, func(ctx context.Context) (bool, error) {
+		if done, err = o.read(ctx); err != nil || done {
 			return done, err
 		}
 		return o.write(ctx, term, onceRunning)
@@ -54,21 +50,21 @@ func (o *once) begin(ctx context.Context, term *tenure.Term) (done bool, err err
 	return done, err
 }
 
-// finish says that it is done.
+// finish records the success.
 func (o *once) finish(ctx context.Context, term *tenure.Term) error {
 	mine := maps.Clone(o.seen.Values)
-	return o.persist(ctx, term, func(ctx context.Context) (bool, error) {
+	return o.retry(ctx, term, func(ctx context.Context) (bool, error) {
 		ok, err := o.write(ctx, term, onceDone)
 		if err == nil {
 			return ok, nil
 		}
-		// Somebody else's mark, or our own whose answer was lost?
-		done, lerr := o.look(ctx)
+		// Either another leader wrote the record, or the answer to our own write was lost.
+		done, readErr := o.read(ctx)
 		switch {
-		case lerr != nil:
-			return false, lerr
+		case readErr != nil:
+			return false, readErr
 		case o.seen.Values["token"] != mine["token"]:
-			return true, fmt.Errorf("%s has begun it anew with token %s", o.seen.Values["node"], o.seen.Values["token"])
+			return true, fmt.Errorf("%s has started it again with token %s", o.seen.Values["node"], o.seen.Values["token"])
 		case done:
 			return true, nil
 		default:
@@ -77,8 +73,8 @@ func (o *once) finish(ctx context.Context, term *tenure.Term) error {
 	})
 }
 
-// persist tries until it is settled, cannot be, or the term is over.
-func (o *once) persist(ctx context.Context, term *tenure.Term, try func(context.Context) (settled bool, err error)) error {
+// retry tries until the outcome is settled, the error is permanent, or the term has ended.
+func (o *once) retry(ctx context.Context, term *tenure.Term, try func(context.Context) (settled bool, err error)) error {
 	const pause = 100 * time.Millisecond
 	for {
 		settled, err := try(context.WithoutCancel(ctx))
@@ -104,7 +100,7 @@ func (o *once) write(ctx context.Context, term *tenure.Term, state string) (bool
 	defer cancel()
 	next := o.seen
 	next.Values = map[string]string{
-		"state": state, "node": term.Candidate().ID, "token": strconv.FormatUint(uint64(term.Token()), 10), "at": time.Now().UTC().Format(time.RFC3339),
+		"state": state, "node": term.Candidate().ID, "token": term.Token().String(), "at": time.Now().UTC().Format(time.RFC3339),
 	}
 	a, err := o.store.SetAttributes(ctx, next)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/tenurehq/tenure/store/mem"
 )
 
-// lossyStore does what it is told to an attribute and says that it does not know.
+// lossyStore writes an attribute and loses the answer.
 type lossyStore struct {
 	lease.Store
 	lose int
@@ -47,7 +47,7 @@ func won(t *testing.T, store lease.Store, id string) *tenure.Term {
 	return term
 }
 
-// What is done is done for everybody, also when the answers to both writes were lost.
+// A success is recorded for everybody, even if the answers to both writes were lost.
 func TestOnceDone(t *testing.T) {
 	store := &lossyStore{Store: mem.New(mem.Options{})}
 	term := won(t, store, "a")
@@ -61,7 +61,7 @@ func TestOnceDone(t *testing.T) {
 		t.Fatalf("finish: %v", err)
 	}
 	other := &once{store: store, name: "once/g/k", call: time.Second}
-	if done, err := other.look(t.Context()); !done || err != nil || other.seen.Values["node"] != "a" {
+	if done, err := other.read(t.Context()); !done || err != nil || other.seen.Values["node"] != "a" {
 		t.Errorf("another sees %v, %v, %v", done, other.seen, err)
 	}
 	if done, err := other.begin(t.Context(), term); !done || err != nil {
@@ -69,7 +69,7 @@ func TestOnceDone(t *testing.T) {
 	}
 }
 
-// Whoever was overtaken cannot say that it is done: the one who began anew can.
+// An earlier leader cannot record a success; the later one can.
 func TestOnceOvertaken(t *testing.T) {
 	store := mem.New(mem.Options{})
 	first := won(t, store, "a")
@@ -91,7 +91,7 @@ func TestOnceOvertaken(t *testing.T) {
 	if _, err := quick.begin(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
-	if err := slow.finish(t.Context(), first); err == nil || !strings.Contains(err.Error(), "b has begun it anew") {
+	if err := slow.finish(t.Context(), first); err == nil || !strings.Contains(err.Error(), "token "+second.Token().String()) {
 		t.Errorf("the one that was overtaken: %v", err)
 	}
 	if err := quick.finish(t.Context(), second); err != nil {

@@ -15,7 +15,7 @@ import (
 
 var errMayNot = errors.New("may not")
 
-// strictStore lets nobody write attributes, for a reason.
+// strictStore refuses to write attributes.
 type strictStore struct {
 	lease.Store
 	why error
@@ -25,28 +25,28 @@ func (s *strictStore) SetAttributes(context.Context, lease.Attributes) (lease.At
 	return lease.Attributes{}, s.why
 }
 
-// Whoever may not write the mark is told at once, before and after the command; whoever
-// cannot for now tries on, and hears a signal that asks for an end.
+// Without permission to write the record, begin and finish fail at once. After other errors
+// they retry until a signal asks for an end.
 func TestOnceRefused(t *testing.T) {
 	store := &strictStore{Store: mem.New(mem.Options{}), why: errMayNot}
 	term := won(t, store, "a")
 	r := &runner{Config: &Config{Once: "k", Denied: func(err error) bool { return errors.Is(err, errMayNot) }}, signals: make(chan os.Signal, 1)}
 	r.once = &once{store: store, name: "once/g/k", call: time.Second, denied: r.Denied}
-	if out := r.lead(t.Context(), term, idle(t)); out.code != CodeFailed || !errors.Is(out.err, errMayNot) {
+	if out := r.lead(t.Context(), term, nil); out.code != CodeFailed || !errors.Is(out.err, errMayNot) {
 		t.Errorf("denied: %+v", out)
 	}
-	if out := r.notWritten(r.once.finish(t.Context(), term)); out.code != CodeFailed || out.lost != nil || !errors.Is(out.err, errMayNot) {
+	if out := r.notRecorded(r.once.finish(t.Context(), term)); out.code != CodeFailed || out.lost != nil || !errors.Is(out.err, errMayNot) {
 		t.Errorf("denied at the end: %+v", out)
 	}
 	store.why = errors.New("not now")
 	r.signals <- os.Interrupt
-	if out := r.lead(t.Context(), term, idle(t)); out.code != 128+2 || out.lost != nil || !errors.Is(out.err, store.why) {
+	if out := r.lead(t.Context(), term, nil); out.code != 128+2 || out.lost != nil || !errors.Is(out.err, store.why) {
 		t.Errorf("interrupted: %+v", out)
 	}
-	ctx, stop := r.heeding(t.Context())
+	ctx, stop := r.untilSignal(t.Context())
 	defer stop()
 	r.signals <- os.Interrupt
-	if out := r.notWritten(r.once.finish(ctx, term)); out.code != 128+2 || out.lost != nil || !errors.Is(out.err, store.why) {
+	if out := r.notRecorded(r.once.finish(ctx, term)); out.code != 128+2 || out.lost != nil || !errors.Is(out.err, store.why) {
 		t.Errorf("interrupted at the end: %+v", out)
 	}
 }

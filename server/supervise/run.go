@@ -14,65 +14,65 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/server/supervise/keeper"
 )
 
-// The exit codes that are not the command's own. A command that died of signal n is 128+n.
+// Exit codes that are not the command's own. 128+n: signal n ended the command.
 const (
-	CodeLost      = 75  // the term was over, and the command was stopped
+	CodeLost      = 75  // the term ended, and the command was stopped
 	CodeNotInTime = 124 // not elected in time
-	CodeFailed    = 125 // the wrapper's own failure
+	CodeFailed    = 125 // the supervisor failed
 	CodeCannotRun = 126
 	CodeNotFound  = 127
 )
 
-// Config says what to run, and where.
+// Config says what to run, and when.
 type Config struct {
 	Group string
-	ID    string   // this candidate's
+	ID    string   // node id of this candidate
 	Args  []string // the command and its arguments; no shell is involved
 
 	TTL   time.Duration // 0: the default of package lease
 	Grace time.Duration // between SIGTERM and SIGKILL
 
-	// Wait is how long to stand in line; 0: for ever. With NoWait it is not stood in at all.
+	// Wait is how long to wait for leadership; 0: without limit. NoWait: do not wait for
+	// another leader.
 	Wait   time.Duration
 	NoWait bool
-	// Restart campaigns again when a term was lost, and runs the command anew.
+	// Restart campaigns again after a lost term, and runs the command again.
 	Restart bool
-	// Once names what is to be run to its end once for all: a command that ended with 0
-	// under this name is not run again by anybody.
+	// Once is a key: a command that ended with 0 under this key is never run again.
 	Once string
-	// Denied reports whether an error of the store says that this caller may not do that.
+	// Denied reports whether an error of the store is for lack of permission.
 	Denied func(error) bool
 
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	Say            func(format string, args ...any) // tells people what happens
-	Log            *slog.Logger                     // what the election has to say
+	Say            func(format string, args ...any) // messages for people
+	Log            *slog.Logger                     // log of the election
 }
 
-// Validate says which settings cannot work, and what to do.
+// Validate returns the settings that cannot work, and what to change.
 func (c *Config) Validate() error {
-	var wrong []error
+	var errs []error
 	if len(c.Args) == 0 {
-		wrong = append(wrong, errors.New("which command? tenure exec GROUP -- COMMAND ARGS…"))
+		errs = append(errs, errors.New("missing command; usage: tenure exec [flags] GROUP -- COMMAND [ARGS…]"))
 	}
 	if c.NoWait && c.Wait != 0 {
-		wrong = append(wrong, errors.New("wait and no-wait exclude each other"))
+		errs = append(errs, errors.New("wait and no-wait exclude each other"))
 	}
 	if c.Wait < 0 {
-		wrong = append(wrong, fmt.Errorf("wait: %v is negative: leave it out to wait for ever, or say --no-wait", c.Wait))
+		errs = append(errs, fmt.Errorf("wait: %v is negative; omit it to wait without limit, or use --no-wait", c.Wait))
 	}
 	if c.Once != "" && !lease.ValidName(c.Once) {
-		wrong = append(wrong, fmt.Errorf("once: %q is no key: 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", c.Once))
+		errs = append(errs, fmt.Errorf("once: %q must be 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", c.Once))
 	}
 	_, err := Timing(c.TTL, c.Grace)
-	wrong = append(wrong, lease.CheckGroup(c.Group), lease.CheckCandidate(tenure.Candidate{ID: c.ID}), err)
-	return errors.Join(wrong...)
+	errs = append(errs, lease.CheckGroup(c.Group), lease.CheckCandidate(tenure.Candidate{ID: c.ID}), err)
+	return errors.Join(errs...)
 }
 
-// CodeError is an error with the exit code that it stands for. Err may be nil: the code
-// is the command's own, and there is nothing to add.
+// CodeError is an error with an exit code. Err is nil if the code is the command's own.
 type CodeError struct {
 	Code int
 	Err  error
@@ -87,9 +87,9 @@ func (e *CodeError) Error() string {
 
 func (e *CodeError) Unwrap() error { return e.Err }
 
-// Run waits until this candidate leads the group, and runs the command for as long as it
-// does. It returns nil if the command ended with 0, otherwise a CodeError. Signals to this
-// process are passed on while it runs.
+// Run waits until this candidate leads the group, and runs the command while it does. It
+// returns nil if the command ended with 0, otherwise a CodeError. Signals to this process
+// are passed to the command.
 func Run(ctx context.Context, store lease.Store, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return &CodeError{CodeFailed, err}
@@ -98,30 +98,31 @@ func Run(ctx context.Context, store lease.Store, cfg Config) error {
 	if err != nil {
 		return cannotRun(cfg.Args[0], err)
 	}
-	r := &runner{Config: &cfg, path: path, store: store, clock: clock.System(), beats: make(chan struct{}, 1), barred: make(chan error, 1)}
+	r := &runner{Config: &cfg, path: path, store: store, clock: clock.System(), beats: make(chan struct{}, 1), refusedForGood: make(chan error, 1)}
 	if r.timing, err = Timing(cfg.TTL, cfg.Grace); err != nil {
 		return &CodeError{CodeFailed, err}
 	}
-	if r.file, err = newTokenFile(); err != nil {
+	if r.file, err = keeper.NewTokenFile(); err != nil {
 		return &CodeError{CodeFailed, err}
 	}
-	defer r.file.remove()
+	defer r.file.Remove()
 	if cfg.Once != "" {
 		r.once = &once{store: store, name: "once/" + cfg.Group + "/" + cfg.Once, call: r.timing.CallTimeout, denied: cfg.Denied}
-		if done, err := r.once.look(ctx); err != nil {
-			return &CodeError{CodeFailed, fmt.Errorf("whether %q was done cannot be read: %w", cfg.Once, err)}
+		if done, err := r.once.read(ctx); err != nil {
+			return &CodeError{CodeFailed, fmt.Errorf("cannot read whether %q was done: %w", cfg.Once, err)}
 		} else if done {
-			return r.doneAlready()
+			r.sayDone()
+			return nil
 		}
 	}
 	node, err := lease.New(store, lease.Config{
-		Candidate: tenure.Candidate{ID: cfg.ID}, Scope: lease.Scope{cfg.Group}, Timing: r.timing, OnNote: r.note, Log: calmly(cfg.Log),
+		Candidate: tenure.Candidate{ID: cfg.ID}, Scope: lease.Scope{cfg.Group}, Timing: r.timing, OnNote: r.note, Log: dedupLogger(cfg.Log),
 	})
 	if err != nil {
 		return &CodeError{CodeFailed, err}
 	}
 	defer func() {
-		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
 		_ = node.Close(cctx)
 	}()
@@ -133,9 +134,15 @@ func Run(ctx context.Context, store lease.Store, cfg Config) error {
 	return r.run(ctx)
 }
 
-// closeWithin bounds the release of the group and the closing of the session, both of
-// which happen by themselves a TTL later.
-const closeWithin = 2 * time.Second
+// closeTimeout bounds the release of the group and the closing of the session. Both happen
+// by themselves after one TTL.
+const closeTimeout = 2 * time.Second
+
+func resign(ctx context.Context, term *tenure.Term) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	return term.Resign(ctx)
+}
 
 type runner struct {
 	*Config
@@ -144,15 +151,16 @@ type runner struct {
 	clock   clock.Clock
 	timing  lease.Timing
 	elector *lease.Elector
-	file    tokenFile
+	file    keeper.TokenFile
 	once    *once
-	beats   chan struct{}
+	beats   chan struct{} // a keep-alive was acknowledged
 	signals chan os.Signal
-	refused atomic.Pointer[error] // what a campaign was refused for last
-	barred  chan error            // why it is of no use to go on
+
+	lastRefusal    atomic.Pointer[error] // of a campaign
+	refusedForGood chan error            // why a campaign cannot succeed
 }
 
-// note wakes the service when there is a new deadline.
+// note receives the notes of the election.
 func (r *runner) note(n lease.Note) {
 	switch n.Kind {
 	case lease.NoteBeat:
@@ -162,41 +170,41 @@ func (r *runner) note(n lease.Note) {
 		}
 	case lease.NoteOpenFailed, lease.NoteFailed:
 		if n.Err != nil {
-			r.refused.Store(&n.Err)
-			r.bar(n)
+			r.lastRefusal.Store(&n.Err)
+			r.noteRefusal(n)
 		}
 	case lease.NoteConflict, lease.NoteBegan:
-		r.refused.Store(nil)
+		r.lastRefusal.Store(nil)
 	}
 }
 
 func (r *runner) run(ctx context.Context) error {
 	for {
-		// The keeper is there before the term: its start is not on the command's time.
-		g, err := spawn(r.Config, r.path, r.file)
+		// Start the keeper before the term, so that its start takes no time of the lease.
+		k, err := keeper.New(keeper.Config{
+			Group: r.Group, Node: r.ID, Path: r.path, Args: r.Args, File: r.file, Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr,
+		})
 		if err != nil {
 			return &CodeError{CodeFailed, err}
 		}
 		term, err := r.campaign(ctx)
 		if err != nil {
-			g.release()
+			k.Release()
 			if errors.Is(err, errDone) {
-				return r.doneAlready()
+				r.sayDone()
+				return nil
 			}
 			return err
 		}
-		out := r.lead(ctx, term, g)
-		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
-		err = term.Resign(rctx)
-		cancel()
-		if err != nil && out.lost == nil {
-			r.Say("the group is free when the session expires, within %v: %v", r.timing.TTL, err)
+		out := r.lead(ctx, term, k)
+		if err := resign(ctx, term); err != nil && out.lost == nil {
+			r.Say("cannot resign; the group is free when the session expires, within %v: %v", r.timing.TTL, err)
 		}
 		switch {
-		case out.lost != nil && r.Restart && !out.asked:
-			r.Say("standing in line again")
+		case out.lost != nil && r.Restart && !out.interrupted:
+			r.Say("waiting for leadership again")
 		case out.lost != nil:
-			return &CodeError{CodeLost, fmt.Errorf("leadership of group %q (token %d) is over: %w; nothing of the command runs any more", r.Group, term.Token(), reason(out.lost))}
+			return &CodeError{CodeLost, fmt.Errorf("leadership of group %q (token %d) ended: %w; the command was stopped", r.Group, term.Token(), reason(out.lost))}
 		case out.code == 0:
 			return nil
 		default:
@@ -205,47 +213,55 @@ func (r *runner) run(ctx context.Context) error {
 	}
 }
 
-// lead runs the command in a term, unless it was done once for all; and writes down that
-// it is.
-func (r *runner) lead(ctx context.Context, term *tenure.Term, g *guard) outcome {
-	defer g.release()
+// outcome is the result of a term.
+type outcome struct {
+	code        int
+	lost        error // why the term ended under the command
+	err         error // of the supervisor, or of starting the command
+	interrupted bool  // by a signal, so the command is not restarted
+}
+
+// lead runs the command in a term. With Once it first checks that the command was not done
+// yet, and records the result.
+func (r *runner) lead(ctx context.Context, term *tenure.Term, k *keeper.Process) outcome {
+	defer k.Release()
 	if r.once != nil {
-		hctx, stop := r.heeding(ctx)
-		done, err := r.once.begin(hctx, term)
+		sctx, stop := r.untilSignal(ctx)
+		done, err := r.once.begin(sctx, term)
 		stop()
-		var sig signalledError
+		var sig signalError
 		switch {
 		case errors.As(err, &sig):
-			return outcome{code: 128 + number(sig.Signal), err: fmt.Errorf("that %q begins could not be written down, and it was not begun: %w", r.Once, err)}
+			return outcome{code: 128 + number(sig.Signal), err: fmt.Errorf("cannot record the start of %q; the command was not started: %w", r.Once, err)}
 		case err != nil && term.Check() != nil:
 			return outcome{code: CodeLost, lost: context.Cause(term.Context())}
 		case err != nil:
-			return outcome{code: CodeFailed, err: fmt.Errorf("that %q begins cannot be written down, so it was not begun: %w", r.Once, err)}
+			return outcome{code: CodeFailed, err: fmt.Errorf("cannot record the start of %q; the command was not started: %w", r.Once, err)}
 		case done:
-			_ = r.doneAlready()
+			r.sayDone()
 			return outcome{}
 		}
 	}
 	r.Say("%s leads group %q with token %d", r.ID, r.Group, term.Token())
-	if !wholeTree {
-		r.Say("on this system only what stays in the command's process group is stopped with it")
+	if !keeper.WholeTree {
+		r.Say("on this system only the command's process group is stopped with it")
 	}
-	out := r.serve(term, g)
+	out := r.supervise(term, k)
 	if r.once == nil || out.lost != nil || out.code != 0 {
 		return out
 	}
-	hctx, stop := r.heeding(ctx)
+	sctx, stop := r.untilSignal(ctx)
 	defer stop()
-	if err := r.once.finish(hctx, term); err != nil {
-		return r.notWritten(err)
+	if err := r.once.finish(sctx, term); err != nil {
+		return r.notRecorded(err)
 	}
 	return out
 }
 
-// notWritten is the outcome of a command that ended well, which nobody will know.
-func (r *runner) notWritten(err error) outcome {
-	err = fmt.Errorf("the command has ended well, but that cannot be written down, so another may run it again: %w", err)
-	var sig signalledError
+// notRecorded is the outcome of a command whose success cannot be recorded.
+func (r *runner) notRecorded(err error) outcome {
+	err = fmt.Errorf("cannot record the success of the command, so another node may run it again: %w", err)
+	var sig signalError
 	switch {
 	case errors.As(err, &sig):
 		return outcome{code: 128 + number(sig.Signal), err: err}
@@ -257,9 +273,9 @@ func (r *runner) notWritten(err error) outcome {
 	}
 }
 
-// heeding is a context that a signal which asks for an end ends too, while there is no
-// command to pass it to. What it has started ends with stop.
-func (r *runner) heeding(ctx context.Context) (_ context.Context, stop func()) {
+// untilSignal returns a context that a signal which asks for an end cancels, for times at
+// which there is no command to pass it to. stop waits for its goroutine.
+func (r *runner) untilSignal(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -268,7 +284,7 @@ func (r *runner) heeding(ctx context.Context) (_ context.Context, stop func()) {
 			select {
 			case sig := <-r.signals:
 				if asksForEnd(sig) {
-					cancel(signalledError{sig})
+					cancel(signalError{sig})
 				}
 			case <-ctx.Done():
 				return
@@ -281,16 +297,16 @@ func (r *runner) heeding(ctx context.Context) (_ context.Context, stop func()) {
 	}
 }
 
-func (r *runner) doneAlready() error {
-	r.Say("%q of group %q is done: by %s at %s, with token %s; nothing to run", r.Once, r.Group, r.once.seen.Values["node"], r.once.seen.Values["at"], r.once.seen.Values["token"])
-	return nil
+func (r *runner) sayDone() {
+	v := r.once.seen.Values
+	r.Say("%q of group %q was done by %s at %s with token %s; nothing to run", r.Once, r.Group, v["node"], v["at"], v["token"])
 }
 
-// reason is the cause without what people are told anyway.
+// reason returns the cause of an EndedError, without the text that is printed anyway.
 func reason(cause error) error {
-	var over *tenure.EndedError
-	if errors.As(cause, &over) {
-		return over.Cause
+	var ended *tenure.EndedError
+	if errors.As(cause, &ended) {
+		return ended.Cause
 	}
 	return cause
 }

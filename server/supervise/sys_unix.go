@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// listen takes the signals that are the command's. What was ignored when we were started,
-// as nohup does, stays so, for the command too.
+// listen catches the signals that are passed to the command. Signals that were ignored
+// when we were started, as by nohup, remain ignored, for the command too.
 func (r *runner) listen() (stop func()) {
 	r.signals = make(chan os.Signal, 8)
 	passed := slices.DeleteFunc([]os.Signal{
@@ -22,32 +22,17 @@ func (r *runner) listen() (stop func()) {
 	}, ossignal.Ignored)
 	ossignal.Notify(r.signals, passed...)
 	if !ossignal.Ignored(syscall.SIGPIPE) {
-		// Nobody reads what we say: that is no reason to end. Caught, not ignored: the
-		// command is not to inherit it.
+		// A closed standard error must not end us. Catch the signal: the command would inherit
+		// an ignored one.
 		ossignal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	}
 	return func() { ossignal.Stop(r.signals) }
 }
 
-// asksForEnd: the others mean the command, and there is none yet.
+// asksForEnd reports whether a signal ends this process while there is no command.
 func asksForEnd(sig os.Signal) bool {
 	return sig == syscall.SIGINT || sig == syscall.SIGTERM || sig == syscall.SIGHUP || sig == syscall.SIGQUIT
 }
-
-// unread reports whether something waits to be read.
-func (l *link) unread() (is bool) {
-	raw, err := l.file.SyscallConn()
-	if err != nil {
-		return false
-	}
-	_ = raw.Control(func(fd uintptr) {
-		n, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		is = err == nil && n > 0
-	})
-	return is
-}
-
-func writeNow(fd uintptr, b []byte) (int, error) { return syscall.Write(int(fd), b) }
 
 func number(sig os.Signal) int {
 	n, _ := sig.(syscall.Signal)
@@ -56,15 +41,10 @@ func number(sig os.Signal) int {
 
 func cannotRun(name string, err error) *CodeError {
 	if errors.Is(err, exec.ErrDot) {
-		return &CodeError{CodeNotFound, fmt.Errorf("%s is in this folder, which is not searched: say ./%s", name, name)}
+		return &CodeError{CodeNotFound, fmt.Errorf("%s is in the current directory, which is not searched; use ./%s", name, name)}
 	}
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-		return &CodeError{CodeNotFound, fmt.Errorf("%s: no such command: is it installed here, and in PATH?", name)}
+		return &CodeError{CodeNotFound, fmt.Errorf("%s: command not found; check that it is installed and in PATH", name)}
 	}
 	return &CodeError{CodeCannotRun, fmt.Errorf("%s cannot be run: %w", name, err)}
-}
-
-func (s *service) cannotRun(errno syscall.Errno) outcome {
-	e := cannotRun(s.Args[0], errno)
-	return outcome{code: e.Code, err: e.Err}
 }

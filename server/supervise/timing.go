@@ -5,26 +5,22 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/server/supervise/keeper"
 )
 
-// Reserve is how long before the deadline SIGKILL is sent: a signal takes a moment to be
-// sent, delivered and obeyed, and the keeper one to wake up.
-const Reserve = 200 * time.Millisecond
-
-// Timing derives how a session is kept alive for a command that gets grace between SIGTERM
-// and SIGKILL. It refuses what would leave too little time for beats, with what to change.
+// Timing derives the timing of a session whose command gets a grace period between SIGTERM
+// and SIGKILL. If that leaves too little time for keep-alives, the error says what to change.
 func Timing(ttl, grace time.Duration) (lease.Timing, error) {
 	t := lease.Timing{TTL: ttl}.Resolve()
 	if grace < 0 {
-		return t, fmt.Errorf("grace: %v is negative: 0 means SIGKILL without a SIGTERM before it", grace)
+		return t, fmt.Errorf("grace: %v is negative; 0 sends SIGKILL without SIGTERM", grace)
 	}
-	window := time.Duration(float64(t.TTL)*(1-t.Drift)) - t.Margin
-	room, least := window-grace-Reserve, t.TTL/4
+	trust := time.Duration(float64(t.TTL)*(1-t.Drift)) - t.Margin
+	room, least := trust-grace-keeper.Reserve, t.TTL/4
 	if t.TTL > 0 && room < least {
-		return t, fmt.Errorf("ttl %v, grace %v: a keep-alive is good for %v (TTL·(1−drift) − margin); less the grace and %v for the killing that is %v for the next ones to come through, and TTL/4 = %v is the least: take --ttl=%v or more%s",
-			t.TTL, grace, window.Round(time.Millisecond), Reserve, room.Round(time.Millisecond), least, ttlFor(t, grace), orGrace(window-Reserve-least))
+		return t, fmt.Errorf("TTL %v is too short for a grace period of %v; use at least --ttl=%v%s", t.TTL, grace, ttlFor(t, grace), orGrace(trust-keeper.Reserve-least))
 	}
-	t.Grace = grace + Reserve
+	t.Grace = grace + keeper.Reserve
 	t.Beat = min(t.Beat, room/4)
 	t.CallTimeout = min(t.CallTimeout, room/4)
 	t.BackoffMax = t.Beat
@@ -33,19 +29,18 @@ func Timing(ttl, grace time.Duration) (lease.Timing, error) {
 }
 
 func orGrace(most time.Duration) string {
-	const step = 10 * time.Millisecond
-	if most = most.Truncate(step); most <= 0 {
+	if most = most.Truncate(10 * time.Millisecond); most <= 0 {
 		return ""
 	}
-	return fmt.Sprintf(", or --grace=%v or less", most)
+	return fmt.Sprintf(", or at most --grace=%v", most)
 }
 
-// ttlFor is the shortest TTL, in tenths of a second, that has room for the grace.
+// ttlFor returns the shortest TTL, in tenths of a second, that has room for the grace period.
 func ttlFor(t lease.Timing, grace time.Duration) time.Duration {
-	// Above 2 s the margin is TTL/40, below it 50 ms.
+	// Above 2 s the margin is TTL/40, below it is 50 ms.
 	share := 1 - t.Drift - 0.25
-	long := time.Duration(float64(grace+Reserve) / (share - 1.0/40))
-	short := time.Duration(float64(grace+Reserve+50*time.Millisecond) / share)
+	long := time.Duration(float64(grace+keeper.Reserve) / (share - 1.0/40))
+	short := time.Duration(float64(grace+keeper.Reserve+50*time.Millisecond) / share)
 	const step = 100 * time.Millisecond
 	return (max(long, short) + step - 1).Truncate(step)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/internal/enginetest"
+	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/embeddedetcd"
 )
 
@@ -54,21 +55,21 @@ func TestExitCodes(t *testing.T) {
 		code int
 		want string
 	}{
-		{"help", []string{"-h"}, nil, exitOK, "usage: engine"},
-		{"help with two dashes", []string{"--help"}, nil, exitOK, "TENURE_ENGINE_X_Y"},
-		{"unknown flag", []string{"-nope"}, nil, exitUsage, "not defined: -nope"},
-		{"an argument", []string{"start"}, nil, exitUsage, `unexpected argument "start"`},
-		{"bad duration", []string{"-tick", "fast"}, nil, exitUsage, "-tick"},
-		{"two members", []string{"-name", "a", "-data-dir", "d", "-members", "a=127.0.0.1:1,b=127.0.0.1:2"}, nil, exitUsage, "error: members: 2 members need both"},
-		{"two rules", []string{"-name", "A", "--tick=1us"}, nil, exitUsage, "error: tick: 1µs"},
-		{"open without TLS", []string{"-client", "192.0.2.1:1"}, nil, exitUsage, "can be reached from other hosts"},
-		{"bad duration in the environment", nil, []string{"TENURE_ENGINE_TICK=fast"}, exitUsage, `environment TENURE_ENGINE_TICK="fast"`},
-		{"open in the environment", nil, []string{"TENURE_ENGINE_CLIENT=192.0.2.1:1"}, exitUsage, "192.0.2.1:1 can be reached"},
-		{"flag over environment", []string{"-client", "192.0.2.7:1"}, []string{"TENURE_ENGINE_CLIENT=192.0.2.1:1"}, exitUsage, "192.0.2.7:1 can be reached"},
-		{"insecure in the environment", []string{"-client", "192.0.2.1:1"}, []string{"TENURE_ENGINE_INSECURE=true"}, exitFailure, "client address http://192.0.2.1:1"},
-		{"a file for a directory", []string{"-data-dir", file}, nil, exitFailure, "is a file"},
-		{"the directory of another cluster", []string{"-name", "a", "-data-dir", alone, "-members", "a=127.0.0.1:11201,b=127.0.0.1:11202,c=127.0.0.1:11203"}, nil, exitUsage, "belongs to a cluster of 1"},
-		{"missing certificate", []string{"-cert", "none.pem", "-key", "none.pem", "-ca", "none.pem"}, nil, exitUsage, "none.pem"},
+		{"help", []string{"-h"}, nil, cli.ExitOK, "usage: engine"},
+		{"help with two dashes", []string{"--help"}, nil, cli.ExitOK, "TENURE_ENGINE_X_Y"},
+		{"unknown flag", []string{"-nope"}, nil, cli.ExitUsage, "not defined: -nope"},
+		{"an argument", []string{"start"}, nil, cli.ExitUsage, `unexpected argument "start"`},
+		{"bad duration", []string{"-tick", "fast"}, nil, cli.ExitUsage, "-tick"},
+		{"two members", []string{"-name", "a", "-data-dir", "d", "-members", "a=127.0.0.1:1,b=127.0.0.1:2"}, nil, cli.ExitUsage, "error: members: 2 members need both"},
+		{"two rules", []string{"-name", "A", "--tick=1us"}, nil, cli.ExitUsage, "error: tick: 1µs"},
+		{"open without TLS", []string{"-client", "192.0.2.1:1"}, nil, cli.ExitUsage, "http://192.0.2.1:1"},
+		{"bad duration in the environment", nil, []string{"TENURE_ENGINE_TICK=fast"}, cli.ExitUsage, `environment TENURE_ENGINE_TICK="fast"`},
+		{"open in the environment", nil, []string{"TENURE_ENGINE_CLIENT=192.0.2.1:1"}, cli.ExitUsage, "http://192.0.2.1:1"},
+		{"flag over environment", []string{"-client", "192.0.2.7:1"}, []string{"TENURE_ENGINE_CLIENT=192.0.2.1:1"}, cli.ExitUsage, "http://192.0.2.7:1"},
+		{"insecure in the environment", []string{"-client", "192.0.2.1:1"}, []string{"TENURE_ENGINE_INSECURE=true"}, cli.ExitFailure, "client address http://192.0.2.1:1"},
+		{"a file for a directory", []string{"-data-dir", file}, nil, cli.ExitFailure, "is a file"},
+		{"the directory of another cluster", []string{"-name", "a", "-data-dir", alone, "-members", "a=127.0.0.1:11201,b=127.0.0.1:11202,c=127.0.0.1:11203"}, nil, cli.ExitUsage, "belongs to a cluster of 1"},
+		{"missing certificate", []string{"-cert", "none.pem", "-key", "none.pem", "-ca", "none.pem"}, nil, cli.ExitUsage, "none.pem"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
@@ -196,7 +197,7 @@ func TestReadyAndStop(t *testing.T) {
 			if err := tt.end(cmd, stdin); err != nil {
 				t.Fatal(err)
 			}
-			if code := exit(t, cmd); code != exitOK || !strings.Contains(stderr.String(), "shares its fate") {
+			if code := exit(t, cmd); code != cli.ExitOK || !strings.Contains(stderr.String(), "level=WARN") {
 				t.Errorf("exit code %d\n%s", code, stderr)
 			}
 		})
@@ -267,7 +268,7 @@ func TestForbiddenDirectory(t *testing.T) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		out, _ := cmd.CombinedOutput()
 		cancel()
-		if code := cmd.ProcessState.ExitCode(); code != exitFailure || !strings.Contains(string(out), dir) || !strings.Contains(string(out), "permission denied") {
+		if code := cmd.ProcessState.ExitCode(); code != cli.ExitFailure || !strings.Contains(string(out), dir) || !strings.Contains(string(out), "permission denied") {
 			t.Errorf("%s: exit code %d, %s", dir, code, out)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/internal/servertest"
+	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/service"
 )
@@ -27,7 +28,7 @@ import (
 // is refused.
 func TestServeToken(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"serve", "token", "Node 1"}, environment(), strings.NewReader(""), &stdout, &stderr); code != exitUsage || stdout.Len() > 0 {
+	if code := run(t.Context(), []string{"serve", "token", "Node 1"}, environment(), strings.NewReader(""), &stdout, &stderr); code != cli.ExitUsage || stdout.Len() > 0 {
 		t.Errorf("%d, %s", code, &stderr)
 	}
 	made := makeToken(t, "node-1", "--expires", "1h")
@@ -42,7 +43,7 @@ func TestServeToken(t *testing.T) {
 func makeToken(t *testing.T, args ...string) newToken {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), append([]string{"serve", "token"}, args...), environment(), strings.NewReader(""), &stdout, &stderr); code != exitOK {
+	if code := run(t.Context(), append([]string{"serve", "token"}, args...), environment(), strings.NewReader(""), &stdout, &stderr); code != cli.ExitOK {
 		t.Fatalf("%d, %s", code, &stderr)
 	}
 	var made newToken

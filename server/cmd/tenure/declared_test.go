@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure/internal/enginetest"
+	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/service"
 )
 
@@ -20,7 +21,7 @@ func TestDeclaredAreListed(t *testing.T) {
 	tenure := func(args ...string) string {
 		t.Helper()
 		var stdout, stderr bytes.Buffer
-		if code := run(t.Context(), args, environment(), strings.NewReader(""), &stdout, &stderr); code != exitOK {
+		if code := run(t.Context(), args, environment(), strings.NewReader(""), &stdout, &stderr); code != cli.ExitOK {
 			t.Errorf("%v: exit code %d\n%s", args, code, &stderr)
 		}
 		return stdout.String()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/internal/servertest"
+	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/service"
 )
 
@@ -62,7 +63,7 @@ func TestServeFailingDisk(t *testing.T) {
 				<-exited
 			}
 			_ = fault.Wait()
-			if said := p.stderr.String(); p.ProcessState.ExitCode() != exitFailure || !strings.Contains(said, "input/output error") {
+			if said := p.stderr.String(); p.ProcessState.ExitCode() != cli.ExitFailure || !strings.Contains(said, "input/output error") {
 				t.Errorf("ended with %v: %s", p.ProcessState, said)
 			}
 

@@ -232,12 +232,12 @@ func (w *wrapped) outlived(pids []int) time.Duration {
 	}
 }
 
-// misfortune is a way to lose leadership, or to lose those who watch over it.
-type misfortune struct {
-	name   string
-	strike func(t *testing.T, e *execRig, w *wrapped, pids []int)
-	mend   func(w *wrapped)
-	code   int // of the wrapper; -1: a signal
+// fault is a way to lose leadership, or to lose those who watch over it.
+type fault struct {
+	name    string
+	inject  func(t *testing.T, e *execRig, w *wrapped, pids []int)
+	restore func(w *wrapped)
+	code    int // of the wrapper; -1: a signal
 	// forced: the group is vacant before anybody is told, as when a session is closed.
 	forced bool
 	// early: it ends long before the deadline of the longer TTL that it is given.
@@ -247,7 +247,7 @@ type misfortune struct {
 
 const longTTL = 20 * time.Second
 
-func misfortunes() []misfortune {
+func faults() []fault {
 	cut := func(_ *testing.T, e *execRig, w *wrapped, _ []int) { e.proxy(w.group).Cut() }
 	resume := func(w *wrapped) { _ = w.Process.Signal(syscall.SIGCONT) }
 	to := func(pid int, sig syscall.Signal) { _ = syscall.Kill(pid, sig) }
@@ -260,30 +260,30 @@ func misfortunes() []misfortune {
 			t.Error(err)
 		}
 	}
-	return []misfortune{
-		{name: "cut off, SIGTERM ignored, double fork", strike: cut, code: 75, says: "leadership"},
-		{name: "cut off, tree stopped", strike: func(t *testing.T, e *execRig, w *wrapped, pids []int) {
+	return []fault{
+		{name: "cut off, SIGTERM ignored, double fork", inject: cut, code: 75, says: "leadership"},
+		{name: "cut off, tree stopped", inject: func(t *testing.T, e *execRig, w *wrapped, pids []int) {
 			for _, pid := range pids {
 				to(pid, syscall.SIGSTOP)
 			}
 			cut(t, e, w, pids)
 		}, code: 75, says: "leadership"},
-		{name: "wrapper paused", strike: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(w.Process.Pid, syscall.SIGSTOP) }, mend: resume, code: 75, says: "leadership"},
-		{name: "wrapper killed", strike: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(w.Process.Pid, syscall.SIGKILL) }, code: -1},
-		{name: "keeper paused", strike: func(t *testing.T, e *execRig, w *wrapped, pids []int) {
+		{name: "wrapper paused", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(w.Process.Pid, syscall.SIGSTOP) }, restore: resume, code: 75, says: "leadership"},
+		{name: "wrapper killed", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(w.Process.Pid, syscall.SIGKILL) }, code: -1},
+		{name: "keeper paused", inject: func(t *testing.T, e *execRig, w *wrapped, pids []int) {
 			to(kids(w.Process.Pid)[0], syscall.SIGSTOP)
 			cut(t, e, w, pids)
 		}, code: 75, says: "leadership"},
-		{name: "keeper killed", strike: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(kids(w.Process.Pid)[0], syscall.SIGKILL) }, code: 125, says: "keeper"},
-		{name: "session closed", strike: closeSession, code: 75, forced: true, says: "leadership"},
-		{name: "keeper paused, session closed", strike: func(t *testing.T, e *execRig, w *wrapped, pids []int) {
+		{name: "keeper killed", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(kids(w.Process.Pid)[0], syscall.SIGKILL) }, code: 125, says: "keeper"},
+		{name: "session closed", inject: closeSession, code: 75, forced: true, says: "leadership"},
+		{name: "keeper paused, session closed", inject: func(t *testing.T, e *execRig, w *wrapped, pids []int) {
 			to(kids(w.Process.Pid)[0], syscall.SIGSTOP)
 			closeSession(t, e, w, pids)
 		}, code: 75, forced: true, early: true, says: "leadership"},
-		{name: "wrapper paused, command stopped and continued", strike: func(t *testing.T, _ *execRig, w *wrapped, pids []int) {
+		{name: "wrapper paused, command stopped and continued", inject: func(t *testing.T, _ *execRig, w *wrapped, pids []int) {
 			to(w.Process.Pid, syscall.SIGSTOP)
 			pester(t, pids)
-		}, mend: resume, code: 75, says: "leadership"},
+		}, restore: resume, code: 75, says: "leadership"},
 	}
 }
 
@@ -336,7 +336,7 @@ func (e *execRig) begin(t *testing.T, group, script string, processes int, flags
 	return w, pids
 }
 
-// execRounds is how often each misfortune is tried; with a number given the deadline is
+// execRounds is how often each fault is tried; with a number given the deadline is
 // taken to the letter, otherwise (on a machine that runs other tests too, where a process
 // may not get to run for a while) only that the engine has not let go.
 func execRounds(t *testing.T) (rounds int, strict bool) {
@@ -359,7 +359,7 @@ func execRounds(t *testing.T) (rounds int, strict bool) {
 func TestExecStops(t *testing.T) {
 	rounds, strict := execRounds(t)
 	e := newExecRig(t)
-	for i, m := range misfortunes() {
+	for i, m := range faults() {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			var mu sync.Mutex
@@ -382,7 +382,7 @@ func TestExecStops(t *testing.T) {
 	}
 }
 
-func (e *execRig) round(t *testing.T, m misfortune, group string, strict bool) (late time.Duration, refused bool) {
+func (e *execRig) round(t *testing.T, m fault, group string, strict bool) (late time.Duration, refused bool) {
 	flags := []string{"--ttl=" + execTTL.String()}
 	if m.early {
 		flags = []string{"--ttl=" + longTTL.String()}
@@ -396,7 +396,7 @@ func (e *execRig) round(t *testing.T, m misfortune, group string, strict bool) (
 	defer cancel()
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	m.strike(t, e, w, pids)
+	m.inject(t, e, w, pids)
 	if !m.forced {
 		watching.Go(func() { e.vacantMeansEmpty(ctx, t, group, pids) })
 	}
@@ -407,8 +407,8 @@ func (e *execRig) round(t *testing.T, m misfortune, group string, strict bool) (
 	if m.early && late > -longTTL/4 {
 		t.Errorf("%s: it ran until %v before the deadline, though the group was vacant", m.name, -late)
 	}
-	if m.mend != nil {
-		m.mend(w)
+	if m.restore != nil {
+		m.restore(w)
 	}
 	if code := w.code(); code != m.code || !strings.Contains(w.stderr.String(), m.says) {
 		t.Errorf("%s: exit code %d, want %d and %q\n%s", m.name, code, m.code, m.says, &w.stderr)

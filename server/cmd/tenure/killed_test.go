@@ -310,7 +310,7 @@ func TestServiceAndEngineKilled(t *testing.T) {
 		for _, s := range dead {
 			s.launch(s.ready.Addr)
 		}
-		// Elections go on before the next blow.
+		// Elections go on before the next kill.
 		for _, w := range witnesses {
 			before := w.seen()
 			within(t, "somebody leads "+w.group, func() bool { return w.seen() > before })

@@ -1,17 +1,14 @@
-// Command tenure is the programs of Tenure under one name, one verb each:
+// Command tenure elects leaders with fencing. `tenure --help` lists its commands:
 //
-//	tenure exec            run a command only while leading
-//	tenure serve           elections over HTTP
+//	run a command while leading   exec, serve
+//	show                          leader, watch, history, groups, candidates, sessions
+//	operate                       step-down, transfer, cordon, uncordon, policy
+//	diagnose                      explain, doctor, version
+//	repair                        epoch, fence
 //
-//	tenure leader, watch, history, groups, candidates, sessions    see
-//	tenure step-down, transfer, cordon, uncordon, policy           steer
-//	tenure explain, doctor, version                                think
-//	tenure epoch show, epoch raise, fence mark, fence advance      mend
-//
-// Data goes to standard output, everything else to standard error. Every flag can be
-// given in the environment, after the verb: --listen of serve is TENURE_SERVE_LISTEN, and
-// those that say where the elections are also without: --store is TENURE_STORE. The first SIGINT or SIGTERM stops a verb in order, the second
-// ends it at once. `tenure help exit-codes` lists the exit codes.
+// Results go to standard output, everything else to standard error. Every flag can be set
+// in the environment (`tenure help environment`); `tenure help exit-codes` lists the exit
+// codes. The first SIGINT or SIGTERM stops a command in order, the second at once.
 package main
 
 import (
@@ -22,12 +19,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurehq/tenure/server/cli"
-	"github.com/tenurehq/tenure/server/supervise"
+	"github.com/tenurehq/tenure/server/cmd/tenure/diagnose"
+	"github.com/tenurehq/tenure/server/cmd/tenure/operate"
+	"github.com/tenurehq/tenure/server/cmd/tenure/repair"
+	"github.com/tenurehq/tenure/server/cmd/tenure/show"
+	"github.com/tenurehq/tenure/server/supervise/keeper"
 )
 
 func main() {
-	if supervise.Called(os.Args) {
-		os.Exit(supervise.Main(os.Args))
+	if keeper.Called(os.Args) {
+		os.Exit(keeper.Main(os.Args))
 	}
 	ctx := context.Background()
 	if len(os.Args) < 2 || os.Args[1] != "exec" { // exec passes signals to its command
@@ -36,43 +37,47 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.LookupEnv, os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run is the program without its process.
-func run(ctx context.Context, args []string, env func(string) (string, bool), stdin io.Reader, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, env cli.Env, stdin io.Reader, stdout, stderr io.Writer) int {
 	return cli.Run(ctx, newRoot(env), args, stdin, stdout, stderr)
 }
 
-func newRoot(env func(string) (string, bool)) *cobra.Command {
+func newRoot(env cli.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "tenure",
 		Short: "Leader election with fencing",
-		Long: `Leader election with fencing: one leader per group, and a token with which whatever it
-writes to can refuse every other process that still thinks it leads.
+		Long: `Leader election with fencing: each group has one leader, and the leader has a token with
+which a resource can refuse the writes of every earlier leader.
 
-Elections happen at a service (` + "`tenure serve`" + `) or straight on an engine
-(--store=etcd://host:port); without --store all verbs ask http://127.0.0.1:7400.`,
+Elections are held by a service (` + "`tenure serve`" + `) or directly on an engine
+(--store=etcd://host:port). Without --store, commands use the service at
+http://127.0.0.1:7400.`,
+		Example: `  tenure serve                                   # elections for this machine, to try things out
+  tenure exec billing -- ./reconcile.sh          # runs it while leading "billing"
+  tenure leader billing
+  tenure step-down billing`,
 		SuggestionsMinimumDistance: 2,
 		SilenceUsage:               true,
 		SilenceErrors:              true,
 		Args:                       cobra.NoArgs,
 		RunE:                       cli.MissingCommand,
 	}
-	root.AddGroup(
-		&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "see", Title: "See:"}, &cobra.Group{ID: "steer", Title: "Steer:"},
-		&cobra.Group{ID: "think", Title: "Think:"}, &cobra.Group{ID: "mend", Title: "Mend:"},
-	)
-	add := func(group string, verbs ...*cobra.Command) {
-		for _, v := range verbs {
-			v.GroupID = group
-			root.AddCommand(v)
+	for _, group := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"run", "Run a command while leading:", []*cobra.Command{newExec(env), newServe()}},
+		{"show", "Show:", show.Commands(env)},
+		{"operate", "Operate:", operate.Commands(env)},
+		{"diagnose", "Diagnose:", append(diagnose.Commands(env), newVersion(env))},
+		{"repair", "Repair:", repair.Commands(env)},
+	} {
+		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
+		for _, c := range group.commands {
+			c.GroupID = group.id
+			root.AddCommand(c)
 		}
 	}
-	add("run", newExec(env), newServe())
-	add("see", newLeader(env), newWatch(env), newHistory(env), newGroups(env), newCandidates(env), newSessions(env))
-	add("steer", newStepDown(env), newTransfer(env), newCordon(env), newUncordon(env), newPolicy(env))
-	add("think", newExplain(env), newDoctor(env), newVersion(env))
-	add("mend", newEpoch(env), newFence())
 	root.AddCommand(newExitCodes(), newEnvironment())
-	exemplify(root, examples())
 	cli.FromEnvironment(root, env)
 	return root
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/tenurehq/tenure/server/cli"
 )
 
 // mainEnv makes the test binary the program.
@@ -51,8 +53,8 @@ func TestExitCodes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			code := run(t.Context(), tt.args, environment(tt.env...), strings.NewReader(""), &stdout, &stderr)
-			if code != exitUsage || !strings.Contains(stderr.String(), tt.want) {
-				t.Errorf("exit code %d, %q; want %d and %q", code, &stderr, exitUsage, tt.want)
+			if code != cli.ExitUsage || !strings.Contains(stderr.String(), tt.want) {
+				t.Errorf("exit code %d, %q; want %d and %q", code, &stderr, cli.ExitUsage, tt.want)
 			}
 			if stdout.Len() > 0 && len(tt.args) > 0 {
 				t.Errorf("standard output: %q", &stdout)

@@ -31,7 +31,7 @@ import (
 // updateEnv rewrites the golden parts of the scripts.
 const updateEnv = "TENURE_UPDATE_SCRIPTS"
 
-// Verbs, output formats, errors and exit codes are as the scripts say: those in both/
+// Commands, output formats, errors and exit codes are as in the scripts: those in both/
 // straight on a real engine and through a real service alike, the others once.
 func TestScripts(t *testing.T) {
 	e, err := embeddedetcd.Start(t.Context(), embeddedetcd.Config{ClientURL: "127.0.0.1:0"})
@@ -242,7 +242,7 @@ func doGone(ts *testscript.TestScript, _ bool, args []string) {
 	stop()
 }
 
-// follow ARGS... runs a verb beside the script, and told N FILE waits for N lines of it.
+// follow ARGS... runs a command beside the script, and told N FILE waits for N lines of it.
 func doFollow(ts *testscript.TestScript, _ bool, args []string) {
 	s := stageOf(ts)
 	s.told = &child.Buffer{}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/internal/enginetest"
+	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/service"
 )
@@ -42,7 +43,7 @@ func TestServeExitCodes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			code := run(t.Context(), append([]string{"serve"}, tt.args...), environment(), strings.NewReader(""), &stdout, &stderr)
-			if code != exitUsage || stdout.Len() > 0 || !strings.Contains(stderr.String(), tt.want) {
+			if code != cli.ExitUsage || stdout.Len() > 0 || !strings.Contains(stderr.String(), tt.want) {
 				t.Errorf("%d, %q", code, stderr.String())
 			}
 		})

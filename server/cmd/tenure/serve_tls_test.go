@@ -22,6 +22,7 @@ import (
 
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/internal/enginetest"
+	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/service"
 )
 
@@ -126,7 +127,7 @@ func TestServeSecureStore(t *testing.T) {
 		var stdout, stderr bytes.Buffer
 		code := run(ctx, append(append([]string{"serve", "--listen", "127.0.0.1:0"}, store...), args...), environment(), strings.NewReader(""), &stdout, &stderr)
 		cancel()
-		if code != exitUnavailable || stdout.Len() > 0 {
+		if code != cli.ExitUnavailable || stdout.Len() > 0 {
 			t.Errorf("%s: %d, %s%s", name, code, &stdout, &stderr)
 		}
 	}

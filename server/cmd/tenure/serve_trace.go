@@ -17,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// traces says where spans go. Without an endpoint nothing is made.
+// traces holds the flags of tracing. Without an endpoint there are no spans.
 type traces struct {
 	endpoint string
 	sample   float64
@@ -38,10 +38,10 @@ func (t *traces) validate() error {
 	}
 	u, err := url.Parse(t.endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
-		return errors.New("otlp-endpoint: wanted a URL without a password, such as http://127.0.0.1:4318")
+		return errors.New("otlp-endpoint: must be a URL without a password, such as http://127.0.0.1:4318")
 	}
 	if t.sample < 0 || t.sample > 1 {
-		return fmt.Errorf("otlp-sample: %v is not from 0 to 1", t.sample)
+		return fmt.Errorf("otlp-sample: %v must be from 0 to 1", t.sample)
 	}
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/v1/traces"
@@ -50,7 +50,7 @@ func (t *traces) validate() error {
 	return nil
 }
 
-// open returns a tracer, nil without an endpoint, and what sends the last spans.
+// open returns a tracer, nil without an endpoint, and a function that sends the last spans.
 func (t *traces) open(ctx context.Context, log *slog.Logger) (trace.Tracer, func(), error) {
 	if t.endpoint == "" {
 		return nil, func() {}, nil
@@ -67,13 +67,13 @@ func (t *traces) open(ctx context.Context, log *slog.Logger) (trace.Tracer, func
 	flush := func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), traceFlush)
 		defer cancel()
-		_ = provider.Shutdown(ctx) // it has been logged
+		_ = provider.Shutdown(ctx) // the exporter has logged it
 	}
 	return provider.Tracer("tenure/service"), flush, nil
 }
 
-// loggedExporter says once that spans cannot be sent, and once that they can again: an
-// outage of the collector must not fill the log.
+// loggedExporter logs once when sending fails and once when it works again, so that an
+// outage of the collector does not fill the log.
 type loggedExporter struct {
 	sdk.SpanExporter
 	log      *slog.Logger
@@ -85,9 +85,9 @@ func (e *loggedExporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySp
 	err := e.SpanExporter.ExportSpans(ctx, spans)
 	switch was := e.failing.Swap(err != nil); {
 	case err != nil && !was:
-		e.log.Warn("traces cannot be sent, and are dropped until they can", "endpoint", e.endpoint, "err", err)
+		e.log.Warn("cannot send traces; dropping them until sending works", "endpoint", e.endpoint, "err", err)
 	case err == nil && was:
-		e.log.Info("traces are sent again", "endpoint", e.endpoint)
+		e.log.Info("sending traces works again", "endpoint", e.endpoint)
 	}
 	return nil
 }

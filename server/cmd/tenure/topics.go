@@ -5,50 +5,50 @@ import "github.com/spf13/cobra"
 func newExitCodes() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exit-codes",
-		Short: "What the exit codes mean",
-		Long: `Exit codes of all verbs but exec:
+		Short: "Exit codes",
+		Long: `Exit codes of all commands except exec:
 
-  0  ok
-  1  failure: it cannot be done, or (doctor, explain) something is broken
-  2  wrong usage, or not confirmed: nothing was done
-  3  the answer is no: nobody leads, the leader refused, there is no such successor
-  4  fenced: the token or the version that was meant is not the newest
-  5  denied: the store does not know who is asking, or does not allow it
+  0  success
+  1  failure, or (doctor, explain) something is broken
+  2  wrong usage, or not confirmed: nothing was changed
+  3  the answer is no: no leader, the leader refused, no such candidate
+  4  fenced: the given token or version is not the newest
+  5  denied: the store does not know the caller, or does not allow the call
   6  unavailable: no answer, or none yet; try again
 
-Exit codes of exec: the command's own, and
+Exit codes of exec: that of the command, and
 
-   75  leadership was lost, and the command was stopped
+   75  leadership was lost and the command was stopped
   124  not elected in time
   125  exec itself failed
   126  the command cannot be run
   127  the command was not found
-  128+n  it died of signal n`,
+  128+n  the command was ended by signal n`,
 	}
 }
 
 func newEnvironment() *cobra.Command {
 	return &cobra.Command{
 		Use:   "environment",
-		Short: "Flags as variables of the environment",
-		Long: `Every flag of a verb can be given in the environment, after the names of program and
-verb: --limit of history is TENURE_HISTORY_LIMIT, --yes of step-down is
-TENURE_STEP_DOWN_YES. These mean the same for all verbs and need no verb:
+		Short: "Environment variables",
+		Long: `Every flag of a command can be set in the environment, as TENURE_COMMAND_FLAG: --limit of
+history is TENURE_HISTORY_LIMIT, --yes of step-down is TENURE_STEP_DOWN_YES. These apply
+to all commands:
 
-  TENURE_STORE                where the elections are
-  TENURE_DEV                  an engine of the process's own
+  TENURE_STORE                store of the elections
+  TENURE_DEV                  run a temporary engine in the process instead
   TENURE_STORE_PREFIX         prefix of every key in etcd
-  TENURE_STORE_CA             file of the authority that signs the store's certificates
-  TENURE_STORE_CERT           file of our certificate
-  TENURE_STORE_KEY            file of its key
-  TENURE_STORE_USER           user at etcd
-  TENURE_STORE_PASSWORD_FILE  file with its password
-  TENURE_STORE_TOKEN_FILE     file with our token for a service
-  TENURE_STORE_TOKEN          the token itself, which has no flag
-  TENURE_TIMEOUT              how long one call to the store may take
-  TENURE_OUTPUT               how to print
+  TENURE_STORE_CA             CA file for the store's certificates
+  TENURE_STORE_CERT           client certificate file for the store
+  TENURE_STORE_KEY            key file of the client certificate
+  TENURE_STORE_USER           etcd user
+  TENURE_STORE_PASSWORD_FILE  file with the password of the etcd user
+  TENURE_STORE_TOKEN_FILE     file with the bearer token for a service
+  TENURE_STORE_TOKEN          the bearer token itself; it has no flag
+  TENURE_TIMEOUT              longest time for one call to the store
+  TENURE_OUTPUT               output format
 
-A flag goes before the variable of the verb, and that before the one without. NO_COLOR
-(any value) turns colours off.`,
+A flag has precedence over the command's own variable, and that over the shared one.
+NO_COLOR (any value) turns colours off.`,
 	}
 }

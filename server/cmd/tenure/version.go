@@ -1,10 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"io"
+	"path"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +17,11 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// build is what this program is made of.
+// revision is set by the linker (-X main.revision=…) in builds that the go command does
+// not stamp with a revision.
+var revision string
+
+// build describes this program.
 type build struct {
 	Version  string            `json:"version"`
 	Commit   string            `json:"commit"`
@@ -23,30 +32,21 @@ type build struct {
 	Engines  map[string]string `json:"engines"`
 }
 
-// engines are the modules whose version matters to whoever reads a report.
-func engines() []struct{ path, name string } {
-	return []struct{ path, name string }{
-		{"go.etcd.io/etcd/client/v3", "etcd client"},
-		{"go.etcd.io/etcd/server/v3", "etcd server"},
-		{"github.com/hashicorp/raft", "raft"},
-		{"modernc.org/sqlite", "sqlite"},
-		{"github.com/jackc/pgx/v5", "pgx"},
-	}
+// engines are the modules whose versions a bug report needs.
+var engines = []struct{ path, name string }{
+	{"go.etcd.io/etcd/client/v3", "etcd client"},
+	{"go.etcd.io/etcd/server/v3", "etcd server"},
+	{"github.com/hashicorp/raft", "raft"},
+	{"modernc.org/sqlite", "sqlite"},
+	{"github.com/jackc/pgx/v5", "pgx"},
 }
 
-func builtFrom() build {
+func describe(info *debug.BuildInfo) build {
 	b := build{
-		Version: "(devel)", Commit: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Version: cmp.Or(info.Main.Version, "(devel)"), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Format: kv.Format, Engines: map[string]string{},
 	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return b
-	}
-	if info.Main.Version != "" {
-		b.Version = info.Main.Version
-	}
-	for _, e := range engines() {
+	for _, e := range engines {
 		for _, m := range info.Deps {
 			if m.Path == e.path {
 				b.Engines[e.name] = m.Version
@@ -61,40 +61,58 @@ func builtFrom() build {
 			b.Modified = s.Value == "true"
 		}
 	}
+	b.Commit = cmp.Or(b.Commit, revision, released(info.Main), "unknown")
 	return b
 }
 
-func newVersion(env func(string) (string, bool)) *cobra.Command {
+var pseudoVersion = regexp.MustCompile(`[.-][0-9]{14}-([0-9a-f]{12})$`)
+
+// released returns the revision of a module that was downloaded: the commit in a
+// pseudo-version, or the tag.
+func released(m debug.Module) string {
+	if m.Version == "" || m.Version == "(devel)" {
+		return ""
+	}
+	if commit := pseudoVersion.FindStringSubmatch(m.Version); commit != nil {
+		return commit[1]
+	}
+	return path.Base(m.Path) + "/" + m.Version
+}
+
+func newVersion(env cli.Env) *cobra.Command {
 	var out cli.Output
 	cmd := &cobra.Command{
-		Use:   "version",
-		Short: "What this program is built from, and the record format that it writes",
-		Args:  cobra.NoArgs,
+		Use:     "version",
+		Short:   "Show the version, the revision and the record format of this program.",
+		Example: `  tenure version -o json`,
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := out.Validate(); err != nil {
-				return cli.Exit(exitUsage, err)
+			if err := out.Open(cmd); err != nil {
+				return err
 			}
-			b := builtFrom()
-			if !out.People() {
-				return cli.Sheet[build]{Name: func(b build) string { return b.Version }}.One(cmd.OutOrStdout(), &out, b)
+			info, ok := debug.ReadBuildInfo()
+			if !ok {
+				info = &debug.BuildInfo{}
 			}
-			type line struct{ what, value string }
-			commit := b.Commit
+			b := describe(info)
+			if !out.Table() {
+				return cli.Table[build]{Name: func(b build) string { return b.Version }}.One(&out, b)
+			}
 			if b.Modified {
-				commit += " (modified)"
+				b.Commit += " (modified)"
 			}
-			lines := []line{{"tenure", b.Version}, {"commit", commit}, {"go", b.Go + " " + b.Platform}}
-			for _, e := range engines() {
+			lines := [][2]string{{"tenure", b.Version}, {"commit", b.Commit}, {"go", b.Go + " " + b.Platform}}
+			for _, e := range engines {
 				if v := b.Engines[e.name]; v != "" {
-					lines = append(lines, line{e.name, v})
+					lines = append(lines, [2]string{e.name, v})
 				}
 			}
-			for _, l := range append(lines, line{"record format", strconv.Itoa(b.Format)}) {
-				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%-14s %s\n", l.what, l.value); err != nil {
-					return err
-				}
+			var text strings.Builder
+			for _, l := range append(lines, [2]string{"record format", strconv.Itoa(b.Format)}) {
+				fmt.Fprintf(&text, "%-14s %s\n", l[0], l[1])
 			}
-			return nil
+			_, err := io.WriteString(out.W, text.String())
+			return err
 		},
 	}
 	out.Flag(cmd, env)

@@ -1,11 +1,10 @@
-// Command reconcile is an hourly reconciliation of bills, for one machine of many:
+// Command reconcile writes the bills of an hour, on one machine of many:
 //
 //	tenure exec --restart=on-lost billing -- reconcile
 //
-// For every account it makes one step a period, by period and account: the bill, the
-// note that it was made, and the check of the token are one transaction. So a leader
-// that was killed in the middle is continued by the next one without a bill twice, and
-// one that was paused and overtaken makes none.
+// For every account and period it makes one transaction: the bill, the record that it was
+// made, and the check of the token. So after a leader is killed, the next one continues and
+// makes no bill twice, and a leader that was paused makes none.
 package main
 
 import (
@@ -23,11 +22,11 @@ import (
 	"github.com/tenurehq/tenure/fence/sqlfence"
 )
 
-// resource is what the bills are fenced as.
+// resource is the fenced resource of the bills.
 const resource = "bills"
 
 func main() {
-	// tenure exec sends SIGTERM before the lease is over.
+	// tenure exec sends SIGTERM before the lease ends.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	err := run(ctx)
 	stop()
@@ -40,7 +39,7 @@ func main() {
 func run(ctx context.Context) error {
 	token, err := fence.ParseToken(os.Getenv("TENURE_FENCING_TOKEN"))
 	if err != nil {
-		return fmt.Errorf("run it by tenure exec: %w", err)
+		return fmt.Errorf("run this program with tenure exec: %w", err)
 	}
 	stamp := fence.Stamp{Deployment: os.Getenv("TENURE_DEPLOYMENT"), Group: os.Getenv("TENURE_GROUP"), Token: token, Session: os.Getenv("TENURE_FENCING_SESSION")}
 	db, err := pgx.Connect(ctx, os.Getenv("DATABASE_URL"))
@@ -50,7 +49,7 @@ func run(ctx context.Context) error {
 	defer func() { _ = db.Close(context.WithoutCancel(ctx)) }()
 	period := time.Now().UTC().Format("2006-01-02T15")
 	if p := os.Getenv("RECONCILE_PERIOD"); p != "" {
-		period = p // to make up for an hour that was missed
+		period = p // for an hour that was missed
 	}
 	rows, err := db.Query(ctx, "SELECT name FROM account ORDER BY name")
 	if err != nil {

@@ -1,0 +1,297 @@
+package storecli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/server/cli"
+	"github.com/tenurehq/tenure/server/embeddedetcd"
+	"github.com/tenurehq/tenure/store/etcd"
+	"github.com/tenurehq/tenure/store/remote"
+)
+
+// DefaultListen is where `tenure serve` listens, and DefaultStore where every other
+// command looks for it.
+const (
+	DefaultListen = "127.0.0.1:7400"
+	DefaultStore  = "http://" + DefaultListen
+)
+
+// tokenVariable holds a bearer token. It has no flag: other users can see arguments.
+const tokenVariable = "TENURE_STORE_TOKEN"
+
+// Connection holds the flags that name a store and the caller's credentials.
+type Connection struct {
+	Store        string
+	Dev          bool
+	Prefix       string
+	CA, Cert     string // paths of files, as are the next three
+	Key          string
+	PasswordFile string
+	TokenFile    string
+	User         string
+	Timeout      time.Duration
+
+	token string
+}
+
+// Flags adds the flags to a command. Each can also be set without the command's name:
+// TENURE_STORE.
+func (c *Connection) Flags(f *pflag.FlagSet, env cli.Env) {
+	f.StringVar(&c.Store, "store", DefaultStore, "store of the elections: http(s)://host:port of a service, or etcd://host:port,host:port (etcds:// with TLS)")
+	f.BoolVar(&c.Dev, "dev", false, "run a temporary engine in this process instead, to try things out")
+	f.DurationVar(&c.Timeout, "timeout", 10*time.Second, "longest time for one call to the store")
+	f.StringVar(&c.TokenFile, "store-token-file", "", "file with the bearer token for the service, read again for each call ("+tokenVariable+" holds the token itself)")
+	c.EtcdFlags(f)
+	cli.Shared(f, "store", "dev", "store-prefix", "store-ca", "store-cert", "store-key", "store-user", "store-password-file", "store-token-file", "timeout")
+	c.token, _ = env(tokenVariable)
+}
+
+// EtcdFlags adds the flags that a connection to etcd needs beside --store.
+func (c *Connection) EtcdFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.Prefix, "store-prefix", "", "prefix of every key in etcd (default /tenure)")
+	f.StringVar(&c.CA, "store-ca", "", "CA file for the store's certificates (default: the system's CAs)")
+	f.StringVar(&c.Cert, "store-cert", "", "client certificate file for the store")
+	f.StringVar(&c.Key, "store-key", "", "key file of the client certificate")
+	f.StringVar(&c.User, "store-user", "", "etcd user")
+	f.StringVar(&c.PasswordFile, "store-password-file", "", "file with the password of the etcd user")
+}
+
+// Opened is a connected store.
+type Opened struct {
+	lease.Store
+	Where   string // its URLs
+	Service bool   // it is reached through an election service
+
+	closers []func()
+}
+
+// Shutdown disconnects, and stops the engine of --dev. Sessions live until they expire.
+func (o *Opened) Shutdown() {
+	for i := len(o.closers) - 1; i >= 0; i-- {
+		o.closers[i]()
+	}
+}
+
+// Open connects to the store. Its errors are ExitErrors. The engine of --dev logs to log.
+func (c *Connection) Open(ctx context.Context, log *slog.Logger) (*Opened, error) {
+	at, err := c.Target()
+	if err != nil {
+		return nil, err
+	}
+	o := &Opened{Where: strings.Join(at.URLs, ","), Service: at.Service}
+	if c.Dev {
+		if at.URLs, err = o.startEngine(ctx, log); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	if at.Service {
+		err = c.openService(ctx, o, at)
+	} else {
+		err = c.openEtcd(ctx, o, at)
+	}
+	if err != nil {
+		o.Shutdown()
+		if at.Service && errors.Is(err, syscall.ECONNREFUSED) {
+			err = &NoServiceError{Err: err, Remedy: at.remedy()}
+		}
+		return nil, exitError(err)
+	}
+	return o, nil
+}
+
+// NoServiceError: no service listens at the address.
+type NoServiceError struct {
+	Err    error
+	Remedy string
+}
+
+func (e *NoServiceError) Error() string { return e.Err.Error() + "\n" + e.Remedy }
+func (e *NoServiceError) Unwrap() error { return e.Err }
+
+// Target is a parsed --store.
+type Target struct {
+	URLs    []string
+	Service bool
+	TLS     *tls.Config // nil: no TLS
+}
+
+// remedy says how to get a service at the target.
+func (t Target) remedy() string {
+	_, host, _ := strings.Cut(t.URLs[0], "://")
+	name, _, err := net.SplitHostPort(host)
+	start := "start one there with `tenure serve`"
+	if ip := net.ParseIP(name); err == nil && (name == "localhost" || ip != nil && ip.IsLoopback()) {
+		start = "start one with `tenure serve`"
+		if t.URLs[0] != DefaultStore {
+			start = "start one with `tenure serve --listen=" + host + "`"
+		}
+	}
+	return "no election service listens there: " + start +
+		", or set --store (TENURE_STORE) to an engine (etcd://host:port) or to another service (http://host:port)"
+}
+
+// Target parses --store and checks that the other flags go with it. Its errors are
+// ExitErrors.
+func (c *Connection) Target() (Target, error) {
+	if c.Dev {
+		return Target{URLs: []string{"an engine of its own"}}, nil
+	}
+	scheme, rest, ok := strings.Cut(c.Store, "://")
+	at := Target{Service: scheme == "http" || scheme == "https"}
+	secure := scheme == "https" || scheme == "etcds"
+	switch {
+	case !ok || !at.Service && scheme != "etcd" && scheme != "etcds":
+		return at, cli.Usage("store: %q is none of http://host:port, https://host:port, etcd://host:port,host:port and etcds://host:port,host:port", withoutPassword(c.Store))
+	case at.Service && (c.User != "" || c.PasswordFile != "" || c.Prefix != ""):
+		return at, cli.Usage("store: --store-user, --store-password-file and --store-prefix are for etcd, but the store is a service; use --store-token-file or --store-cert")
+	case !at.Service && c.TokenFile != "":
+		return at, cli.Usage("store: --store-token-file is for a service, but the store is etcd; use --store-user and --store-password-file, or --store-cert")
+	case !secure && (c.CA != "" || c.Cert != "" || c.Key != ""):
+		return at, cli.Usage("store: %s:// does not use certificates; use %ss://", scheme, scheme)
+	}
+	to := "http://"
+	if secure {
+		to = "https://"
+	}
+	for host := range strings.SplitSeq(rest, ",") {
+		host = strings.TrimPrefix(host, scheme+"://") // https://a:1,https://b:1 is https://a:1,b:1
+		if host == "" || strings.Contains(host, "://") {
+			return at, cli.Usage("store: %q has an empty host or mixes schemes", withoutPassword(c.Store))
+		}
+		at.URLs = append(at.URLs, to+host)
+	}
+	if !secure {
+		return at, nil
+	}
+	var err error
+	if at.TLS, err = c.clientTLS(); err != nil {
+		err = cli.Exit(cli.ExitUsage, err)
+	}
+	return at, err
+}
+
+func withoutPassword(s string) string {
+	if i := strings.LastIndexByte(s, '@'); i >= 0 {
+		return "…" + s[i:]
+	}
+	return s
+}
+
+func (c *Connection) clientTLS() (*tls.Config, error) {
+	out := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CA != "" {
+		pem, err := os.ReadFile(c.CA)
+		if err != nil {
+			return nil, fmt.Errorf("store-ca: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("store-ca: %s contains no certificate", c.CA)
+		}
+	}
+	if c.Cert != "" || c.Key != "" {
+		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+		if err != nil {
+			return nil, fmt.Errorf("store-cert and store-key: %w", err)
+		}
+		out.Certificates = []tls.Certificate{pair}
+	}
+	return out, nil
+}
+
+func (c *Connection) openEtcd(ctx context.Context, o *Opened, at Target) error {
+	cfg, err := c.Etcd(at)
+	if err != nil {
+		return err
+	}
+	s, err := etcd.Open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	// A service enforces policies and cordons itself; without one this process does.
+	o.Store = lease.Guard(s, lease.GuardConfig{})
+	o.closers = append(o.closers, s.Shutdown)
+	return nil
+}
+
+// Etcd returns the configuration of an etcd client for a target.
+func (c *Connection) Etcd(at Target) (etcd.Config, error) {
+	cfg := etcd.Config{Endpoints: at.URLs, Prefix: c.Prefix, TLS: at.TLS, Username: c.User}
+	if c.PasswordFile != "" {
+		text, err := os.ReadFile(c.PasswordFile)
+		if err != nil {
+			return cfg, cli.Usage("store-password-file: %w", err)
+		}
+		cfg.Password = strings.TrimSpace(string(text))
+	}
+	return cfg, nil
+}
+
+func (c *Connection) openService(ctx context.Context, o *Opened, at Target) error {
+	cfg := remote.Config{URLs: at.URLs, TLS: at.TLS}
+	switch {
+	case c.TokenFile != "":
+		cfg.Bearer = c.readToken
+		if _, err := c.readToken(ctx); err != nil {
+			return cli.Exit(cli.ExitUsage, err)
+		}
+	case c.token != "":
+		cfg.Bearer = func(context.Context) (string, error) { return c.token, nil }
+	}
+	s, err := remote.Open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	o.Store, o.closers = s, append(o.closers, s.Shutdown)
+	return nil
+}
+
+// readToken reads the file for each call, because short-lived tokens are replaced there.
+func (c *Connection) readToken(context.Context) (string, error) {
+	text, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("store-token-file: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("store-token-file: %s is empty", c.TokenFile)
+	}
+	return token, nil
+}
+
+// startEngine runs the engine of --dev in a temporary directory.
+func (o *Opened) startEngine(ctx context.Context, log *slog.Logger) ([]string, error) {
+	e, err := embeddedetcd.Start(ctx, embeddedetcd.Config{Logger: log})
+	if err != nil {
+		return nil, EngineError(err)
+	}
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		if err, ok := <-e.Err(); ok {
+			log.Error("the engine of --dev failed", "err", err)
+		}
+	})
+	o.closers = append(o.closers, func() {
+		if err := e.Stop(); err != nil {
+			log.Warn("cannot stop the engine of --dev", "err", err)
+		}
+		watching.Wait()
+	})
+	return e.Endpoints(), nil
+}

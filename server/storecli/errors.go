@@ -1,0 +1,53 @@
+package storecli
+
+import (
+	"errors"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/server/cli"
+	"github.com/tenurehq/tenure/server/embeddedetcd"
+	"github.com/tenurehq/tenure/store/remote"
+)
+
+// exitError gives an error of a store its exit code.
+func exitError(err error) error {
+	var exit *cli.ExitError
+	if err == nil || errors.As(err, &exit) {
+		return err
+	}
+	code := cli.ExitUnavailable
+	switch {
+	case errors.Is(err, lease.ErrInvalid):
+		code = cli.ExitUsage
+	case Denied(err):
+		code = cli.ExitDenied
+	case errors.Is(err, lease.ErrRewound), errors.Is(err, lease.ErrNewer):
+		code = cli.ExitFailure
+	}
+	return cli.Exit(code, err)
+}
+
+// Denied reports whether the store refused the caller for lack of permission.
+func Denied(err error) bool {
+	if errors.Is(err, remote.ErrDenied) || errors.Is(err, rpctypes.ErrAuthFailed) {
+		return true
+	}
+	var of rpctypes.EtcdError
+	return errors.As(err, &of) && (of.Code() == codes.PermissionDenied || of.Code() == codes.Unauthenticated)
+}
+
+// EngineError gives an error of an embedded engine its exit code.
+func EngineError(err error) error {
+	code := cli.ExitFailure
+	var config *embeddedetcd.ConfigError
+	switch {
+	case errors.As(err, &config):
+		code = cli.ExitUsage
+	case errors.Is(err, embeddedetcd.ErrNotReady):
+		code = cli.ExitUnavailable
+	}
+	return cli.Exit(code, err)
+}

@@ -1,0 +1,29 @@
+//go:build unix && !linux
+
+package keeper
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// WholeTree: only the command's process group is stopped.
+const WholeTree = false
+
+func becomeSubreaper() error { return nil }
+
+type proc struct {
+	pid, group int
+	dead       bool
+}
+
+func descendants(map[int]bool) []proc { return nil }
+
+func signalTree(group int, _ []proc, sig syscall.Signal) { _ = syscall.Kill(-group, sig) }
+
+func groupGone(group int) bool { return errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) }
+
+func dieWithParent(*syscall.SysProcAttr) {}
+
+func self() (string, error) { return os.Executable() }
