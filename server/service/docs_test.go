@@ -148,7 +148,7 @@ func codesIn(t *testing.T, dir string) (codes []string) {
 func TestCodeTable(t *testing.T) {
 	listed := explained(t)
 	given := []string{"quota_" + string(auth.GroupsHeld), "quota_" + string(auth.CandidateIn), rules.NotAMember, rules.CoolingDown, rules.Cordoned}
-	for _, dir := range []string{".", "access", "storeapi", "../httpapi", "../../store/remote/wire"} {
+	for _, dir := range []string{".", "../auth", "../storeapi", "../httpapi", "../../store/remote/wire"} {
 		given = append(given, codesIn(t, dir)...)
 	}
 	// The ledger, nodes and workers alone give these.
