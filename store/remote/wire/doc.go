@@ -1,16 +1,19 @@
-// Package wire is what store/remote and the election service say to each other:
+// Package wire has the JSON types and routes that store/remote and the election service share:
 // lease.Store as routes under /v1/store/, one for each method.
 //
-// Every call is a POST with one JSON object, also where it only reads: scopes do
-// not fit into addresses. Durations are integers of milliseconds, rounded such
-// that nobody is promised more than the engine gave. A call carries in
-// TimeoutHeader how long its caller waits, and in DeploymentHeader which
-// deployment it means; the service of another one does nothing and says so.
+// Every call is a POST with one JSON object, also for reads, because scopes do not fit into URLs.
+// Durations are whole milliseconds, rounded so that nobody is promised more than the engine
+// granted. TimeoutHeader says how long the caller waits. DeploymentHeader says which deployment
+// it means; a service of another deployment refuses the call.
 //
-// A record goes out as it is, and comes back as its group and the version that was
-// seen: what a caller says about a group must not become its record.
+// A record is sent completely, and comes back as its group and the version that was seen: a
+// caller's copy of a record never becomes the record.
 //
-// An answer other than 200 is a [Problem], by whose code, not its status, a
-// client knows the error of lease.Store again. A code that it does not know
-// leaves the outcome unknown.
+// An answer other than 200 is a [Problem]. Its code, not its status, tells the client which error
+// of lease.Store it is.
+//
+// # Limitations
+//
+// The types are for these two programs. Other clients use the API of docs/api.md. A code that the
+// client does not know leaves the outcome unknown.
 package wire
