@@ -28,7 +28,7 @@ func Example() {
 		return tx.Commit()
 	}
 
-	db, err := sql.Open("pgx", "postgres://localhost/shop") // once: sqlfence.Postgres.Migrate(ctx, db)
+	db, err := sql.Open("pgx", "postgres://localhost/shop") // a database in which Migrate has run
 	if err != nil {
 		fmt.Println(err)
 		return
