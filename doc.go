@@ -1,45 +1,42 @@
-// Package tenure elects one leader per group, and gives it the token that keeps
-// everybody else's work from taking effect.
+// Package tenure elects one leader per group and gives it a fencing token, with which
+// a resource can refuse the writes of every earlier leader.
 //
-// # What is not guaranteed
+// # Limitations
 //
-// That there is never more than one process that believes it leads. A lease is a
-// belief: a process that was paused, suspended or cut off cannot know that it
-// lost its lease, and runs on for a while. No election can prevent it. Within
-// the bounds of the configuration (clocks that drift no more than is said, no
-// pause between a check and the write after it) there are no two; outside of
-// them there may be.
+// Two processes can believe that they lead at the same time. A process that was paused,
+// suspended or cut off cannot know that it lost its lease, and continues for a while. No
+// election can prevent that. It does not happen within the bounds of the configuration:
+// clocks that differ in rate by no more than the drift, and no pause between a check and
+// the write after it.
 //
-// That a context ends in time. [Term.Context] is a courtesy, [Term.Check] on the
-// line before a write reads the clock, and both leave a gap.
+// A context may end late. [Term.Context] is cancelled by a goroutine. [Term.Check] on the
+// line before a write reads the clock itself. Both leave a gap before the write.
 //
-// That a sink which does not check the token is safe. It is not.
+// A resource that does not compare tokens is not protected.
 //
-// That there is a leader at every moment. After a crash the group is vacant until
-// the session of the crashed process has expired, and without a quorum of the
-// engine nobody leads for longer than a TTL.
+// There is not always a leader. After a crash the group is vacant until the session of the
+// crashed process has expired. Without a quorum of the engine nobody leads for longer than
+// a TTL.
 //
-// # What is
+// # Guarantees
 //
-// Every term has a [fence.Token] that is larger than those of all terms of the
-// group before it. A sink refuses what is below the highest token it has seen,
-// in the same step as the write (package fence holds the rule, the packages
-// below it are such sinks). So it never takes a stale leader's write after a
-// newer leader's, no matter what clocks, networks and garbage collectors do. A
-// sink that [Lead] sealed ([WithSinks]) takes none from the moment that the newer
-// leader's work begins.
+// Every term has a [fence.Token] that is larger than the tokens of all earlier terms of the
+// group. A sink refuses a token below the highest that it has seen, in the same step as the
+// write. Package fence has the rule; the packages below it are such sinks. So a sink never
+// applies a stale leader's write after a newer leader's, whatever clocks, networks and
+// garbage collectors do. A sink that [Lead] has sealed ([WithSinks]) applies none once the
+// newer leader's work has begun.
 //
-// A term that has ended stays ended. On [Term.Resign] and [Term.TransferTo] the
-// work of the old leader has returned before that of the new one begins. Work
-// that does not return keeps the group, for as long as its process lives.
+// A term that has ended stays ended. On [Term.Resign] and [Term.TransferTo] the work of the
+// old leader has returned before that of the new one begins. Work that does not return
+// keeps the group for as long as its process lives.
 //
-// docs/guarantees.md gives these claims their names, and says under which faults
-// each was tested.
+// docs/guarantees.md names these claims and lists the faults under which each was tested.
 //
-// # How to lead
+// # Leading
 //
-// One call leads: it takes a store, the group, the id of this process, and the work
-// that it does for each term won.
+// lease.Lead does everything. It takes a store, the group, the id of this process, and the
+// work to do in each term:
 //
 //	err := lease.Lead(ctx, store, "billing", "node-1", func(ctx context.Context, term *tenure.Term) error {
 //		for {
@@ -48,7 +45,7 @@
 //				return err
 //			}
 //			if err := term.Check(); err != nil {
-//				return err // no longer the leader
+//				return err // this process no longer leads
 //			}
 //			if err := sink.Write(ctx, term.Stamp(0), invoice); err != nil {
 //				return err // refused: another leads
@@ -56,39 +53,36 @@
 //		}
 //	}, tenure.WithSinks(sink))
 //
-// Work returns when its context ends; it is called again when this process leads
-// again. Everything that it writes carries [Term.Stamp]. What it does besides
-// (mails, payments) cannot be refused by anybody: make it idempotent, or let a
-// sink decide first.
+// Work returns when its context ends. It is called again when this process leads again.
+// Everything that it writes carries [Term.Stamp]. Nobody can refuse its other effects
+// (mails, payments): make them idempotent, or let a sink decide first.
 //
-// Below that call there is an [Elector], which stands for one candidate in one group,
-// and [Lead], which runs work for it. Package lease makes electors on any store that
-// passes lease/storetest (lease.New, for another timing or many groups with one
-// session), package raft on a Raft cluster.
+// Below lease.Lead there are two parts. An [Elector] is one candidate in one group: package
+// lease makes electors on any store (use lease.New for another timing, or for many groups
+// with one session), and package raft on a Raft cluster. [Lead] runs work for an elector.
 //
-// Whoever cannot be called back, such as a program that is written around its own
-// loop, uses [Elector] itself: Campaign waits for a term, and [Term.Resign] gives
-// it up when the work has stopped. A campaign that is won and not resigned is led
-// until its process ends. TryCampaign of package lease fails instead of waiting when
-// another leads. [Term.AtRisk] warns that a term is about to end for lack of keep-alives.
+// A program that cannot be called back uses [Elector] directly: Campaign waits for a term,
+// and [Term.Resign] gives it up after the work has stopped. A term that is not resigned
+// lasts until its process ends. TryCampaign of package lease fails instead of waiting if
+// another leads. [Term.AtRisk] warns that keep-alives fail and the term may end soon.
 //
-// Observers ask the elector: Leader once, Leaders for every change. What they
-// learn is whom to talk to. There is no IsLeader in this package: the answer
-// would be out of date when it is read.
+// Observers use the elector too: Leader asks once, Leaders yields every change. The answer
+// says whom to talk to. There is no IsLeader: its answer would be out of date when it is
+// used.
 //
-// # The words
+// # Vocabulary
 //
-// A group is what has one leader. A candidate is a process that wants to lead. A
-// session is its liveness at the engine: it is kept alive by beats and dies for
-// good, a TTL after the last one. A grant is the engine's record that a session
-// holds a group, with a token. A term is that grant as its holder sees it. Trust
-// is until when the holder may believe it: less than a TTL after the last
-// acknowledged beat was sent. To seal a sink is to raise its mark to one's own
-// token before the first write. A stamp is what a write carries: deployment,
-// group, token and, for sinks with one ordered writer, a sequence number.
+// A group has one leader. A candidate is a process that wants to lead. A session is the
+// engine's evidence that a process lives: keep-alives extend it, and it ends for good one
+// TTL after the last one. A grant is the engine's decision that a session holds a group,
+// with a token. A term is a grant as its holder sees it. Trust is until when the holder may
+// act on it, which is less than a TTL after the last acknowledged keep-alive was sent. To
+// seal a sink is to raise its mark to the new token before the first write. A stamp is what
+// a write carries: deployment, group, token and, for sinks with one ordered writer, a
+// sequence number. docs/glossary.md has all words.
 //
-// # Testing a service that leads
+// # Testing
 //
-// Package tenuretest simulates elections, pauses, partitions and crashes in
-// virtual time; a zombie takes fifteen lines.
+// Package tenuretest runs elections, pauses, partitions and crashes in virtual time. A test
+// with a stale leader takes fifteen lines.
 package tenure

@@ -1,13 +1,17 @@
 // Package clock reads the time that leases are measured on.
 //
-// A lease must go on ending while a machine is suspended, so the system clock
-// is CLOCK_BOOTTIME on Linux: Go's own monotonic clock stands still during a
-// suspend, and a leader that measured its trust on it would wake up believing.
-// Elsewhere the system clock is Go's monotonic clock, and a suspend is noticed
-// late: a sink still refuses what such a leader writes.
+// A lease must end while a machine is suspended. So the system clock is CLOCK_BOOTTIME on Linux:
+// Go's own monotonic clock stops during a suspend, and a leader that measured its trust on it
+// would wake up believing that it leads.
 //
-// Time is an input everywhere in this module. Whoever needs another clock
-// (tests, experiments with skew and drift) passes one.
+// Time is an input everywhere in this module. Tests and experiments with skew and drift pass
+// another [Clock].
+//
+// # Limitations
+//
+// On other systems the system clock is Go's monotonic clock, and a suspend is noticed late. A
+// sink still refuses what such a leader writes. Instants of different clocks, or from before and
+// after a reboot, cannot be compared.
 package clock
 
 import (

@@ -1,6 +1,5 @@
-// Package electortest is the contract of a tenure.Elector as tests. An engine
-// says how to start a process, and how to crash, pause and cut it off; [Run] does
-// the rest, on real time:
+// Package electortest tests a tenure.Elector. An engine says how to start a process and how to
+// crash, pause and cut it off; [Run] does the rest in real time:
 //
 //	func TestElector(t *testing.T) {
 //		electortest.Run(t, electortest.Engine{
@@ -11,10 +10,10 @@
 //		})
 //	}
 //
-// A failure on a machine that stood still for a good part of the lease proves
-// nothing, so such a case is run again; if the machine never holds still, the
-// case fails, because it could not tell.
+// # Limitations
 //
-// What one elector does with two campaigns at a time is for each engine to say,
-// and is not tested here.
+// If the machine was paused for a large part of the lease, a failure proves nothing, and the
+// case is run again. If the machine is paused every time, the case fails.
+//
+// What one elector does with two campaigns at a time is not tested: each engine documents it.
 package electortest

@@ -1,36 +1,36 @@
 // Package raft lets a fleet elect without any other service: the candidates
 // themselves are a Raft cluster (hashicorp/raft), and the cluster has one group.
 //
-// # What is not guaranteed
+// # Limitations
 //
-// That no two nodes ever believe that they lead. Within the bounds of the
-// configuration (clocks that differ in rate by no more than [Timing.Drift], no
-// pause between a check and the write after it) there are no two. Outside of them
-// there may be, and the sink refuses the older one: see package tenure.
+// Two nodes can believe that they lead. It does not happen within the bounds of the
+// configuration: clocks that differ in rate by no more than [Timing.Drift], and no
+// pause between a check and the write after it. Outside of them the sink refuses the
+// older one: see package tenure.
 //
-// That anybody leads without a quorum. Of three nodes one may fail, of five two.
-// What is left of a cluster without its quorum ends its terms within a Heartbeat,
-// elects nobody, and answers [ErrUnavailable], never vacant.
+// Nobody leads without a quorum. Of three nodes one may fail, of five two. Nodes
+// without a quorum end their terms within a Heartbeat, elect nobody, and answer
+// [ErrUnavailable], never vacant.
 //
-// That a node may lose its data directory, or get an older one back from a backup.
-// It holds the votes that the node gave and the entries that it acknowledged; a
-// node that came back without them could vote twice, two could be elected, and a
-// token could be given twice. It must come back under a new id: [Node.Remove] the
-// old one, [Config.Join] the new one.
+// A node must not lose its data directory or get an older one from a backup. It has
+// the votes that the node gave and the entries that it acknowledged. Without them the
+// node could vote twice, two leaders could be elected, and a token could be granted
+// twice. Such a node must come back under a new id: [Node.Remove] the old one,
+// [Config.Join] the new one.
 //
-// That a node survives a disk that fails. One that hangs costs the term (see
-// [Timing.Stall]); one that refuses to write down a vote or a Raft term makes
-// hashicorp/raft panic, which ends the process, because to go on would be to lie.
+// A failing disk ends a term or the process. A disk that hangs ends the term (see
+// [Timing.Stall]). If a vote or a Raft term cannot be written, hashicorp/raft panics,
+// which ends the process.
 //
-// That Priority decides an election. Raft elects whoever asks first and is up to
-// date. Priority orders those who wait when a leader resigns, closes, or does not
-// campaign.
+// Priority does not decide an election. Raft elects a node that asks first and is up
+// to date. Priority orders the waiting nodes when a leader resigns, closes, or does
+// not campaign.
 //
-// That members are who they say they are, without [Config.TLS]. With it, whoever
-// has a certificate of the authority is a peer: its name is not compared with the
-// node's id.
+// Without [Config.TLS], members are not authenticated. With it, every holder of a
+// certificate of the authority is a peer: the name in the certificate is not compared
+// with the node's id.
 //
-// # What is
+// # Guarantees
 //
 // Tokens grow with every term, through crashes, transfers and restarts of all
 // nodes: the counter is part of the replicated state, and the term begins when the
@@ -38,42 +38,39 @@
 // leads. Leader and Leaders are linearizable. Nothing that was acknowledged is
 // lost while a quorum keeps its disks.
 //
-// # How trust works
+// # Trust
 //
-// A follower that has answered its leader helps nobody else to lead for one
-// Heartbeat. So a leader that was answered by a quorum may trust itself for that
-// long, counted from when it sent what was answered, less drift and margin.
-// Raft's own VerifyLeader is no anchor for that: it is satisfied by answers to
-// messages that were sent before it was called. The transport of this package
-// takes down each sending and each answer, and closes what is left open
-// (internal/pact):
+// A follower that has answered its leader votes for nobody else for one Heartbeat. So
+// a leader that was answered by a quorum may trust itself for that long, counted from
+// when it sent the message that was answered, less drift and margin. Raft's own
+// VerifyLeader cannot be used for that: it accepts answers to messages that were sent
+// before it was called. The transport of this package records when each message was
+// sent and answered, and closes the remaining gaps (internal/pact):
 //
-//   - A restart forgets patience: so a node gives no votes, and asks for none, for
-//     one Heartbeat after its start.
-//   - A transfer overrides patience: so a leader that hands over first gives its
-//     Raft term up for good. A transfer that fails is followed by another Raft
-//     term with another token, and the message that carried it names the one term
-//     in which it can be used, because Raft obeys it at whatever time it arrives.
-//   - Raft answers heartbeats beside its main loop, so that it can answer a leader
-//     while it writes down a vote for another, or for itself: such an answer is
-//     not sent.
-//   - A leader that has stepped down may vote at once: not while it trusts itself.
-//   - A leader whose disk hangs goes on heartbeating: so a term also needs an entry
-//     committed within [Timing.Stall]. That costs one append per [Timing.Beat] on
-//     each node. When it is missed, the node sends nothing more in that Raft term,
-//     and the others elect another.
-//   - Nodes with different timings: nobody takes messages from one whose Heartbeat
-//     is longer than its own.
+//   - A restart: a follower no longer knows whom it answered. So a node neither votes
+//     nor asks for votes for one Heartbeat after its start.
+//   - A transfer: it makes followers vote at once. So a leader that hands over first
+//     gives its Raft term up for good. A transfer that fails is followed by another
+//     Raft term with another token. The message of a transfer names the one term in
+//     which it can be used, because Raft obeys it whenever it arrives.
+//   - Heartbeats: Raft answers them outside of its main loop, so it could answer a
+//     leader while it writes a vote for another. Such an answer is not sent.
+//   - A leader that has stepped down does not vote while it still trusts itself.
+//   - A leader whose disk hangs still sends heartbeats. So a term also needs an entry
+//     committed within [Timing.Stall]. That costs one append per [Timing.Beat] on each
+//     node. If it is missed, the node sends nothing more in that Raft term, and the
+//     others elect another.
+//   - Different timings: a node ignores messages from one with a longer Heartbeat.
 //
-// # How fast
+// # Failover time
 //
-// After a crash the followers lose their patience after one Heartbeat, look at the
-// clock one after the other, a fifth of a Heartbeat apart, and the one that makes
-// a quorum is elected. So of three nodes one leads after about 1.2 Heartbeats and
-// a handful of disk writes; if votes are split or a log is behind, one or two
-// Elections later. A transfer takes a few round trips and disk writes.
+// After a crash the followers start to elect after one Heartbeat, one after the other,
+// a fifth of a Heartbeat apart, and the one that gets a quorum is elected. So of three
+// nodes one leads after about 1.2 Heartbeats and a few disk writes; if votes are split
+// or a log is behind, one or two Elections later. A transfer takes a few round trips
+// and disk writes.
 //
-// # How to run one
+// # Running a cluster
 //
 //	node, err := raft.Open(raft.Config{
 //		Candidate: tenure.Candidate{ID: "node-1"},
@@ -93,12 +90,13 @@
 //	defer node.Close(context.WithoutCancel(ctx))
 //	return tenure.Lead(ctx, node, work)
 //
-// Every node of a new cluster is given the same Peers. A node that votes but never
-// campaigns is one that is opened and not campaigned with: if Raft elects it, it
-// hands over to one that does, or if nobody does, the group is vacant.
+// Every node of a new cluster has the same Peers. A node that is opened and never
+// campaigns only votes: if Raft elects it, it hands over to a node that campaigns;
+// if there is none, the group is vacant.
 //
-// Members come and go one at a time: [Config.Join], [Node.Leave], [Node.Remove].
-// One that was removed cannot disturb the others, even if it does not know.
+// Members join and leave one at a time: [Config.Join], [Node.Leave], [Node.Remove].
+// A removed node cannot disturb the others, even if it does not know that it was
+// removed.
 //
 // After all data directories were restored from a backup, tokens may have gone
 // back: call [Node.RaiseEpoch] before anybody campaigns.

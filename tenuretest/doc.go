@@ -1,12 +1,11 @@
-// Package tenuretest tests services that lead: elections, and everything that
-// goes wrong with them, in virtual time and in one line each.
+// Package tenuretest tests services that lead: elections, pauses, partitions and crashes, in
+// virtual time and in one line each.
 //
-// It is no mock. A [Node] is the real lease.Node on the real store in memory;
-// what is simulated is the world: time, by testing/synctest, and the road to the
-// store. [Run] gives a test a [Kit]; Kit.Node starts a process; Pause, Partition,
-// Expire and Crash do to it what production does. This is a complete test: it
-// shows that a leader which was paused between its check and its write, and woke
-// up when another led, cannot do harm.
+// Nothing is mocked. A [Node] is the real lease.Node on the real store in memory. Simulated are
+// only time, by testing/synctest, and the connection to the store. [Run] gives a test a [Kit];
+// Kit.Node starts a process; Pause, Partition, Expire and Crash inject faults. This is a complete
+// test: a leader is paused between its check and its write, another leads, and the late write is
+// refused.
 //
 //	func TestZombie(t *testing.T) {
 //		tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
@@ -28,19 +27,21 @@
 //		})
 //	}
 //
-// Campaign waits for eight seconds there, until the session of a has expired;
-// the test takes a few milliseconds.
+// Campaign waits there for eight virtual seconds, until the session of a has expired. The test
+// takes a few milliseconds.
 //
-// A service that is called back by tenure.Lead is started in a goroutine with
-// the context of t, and stops with it:
+// A service that is called back by tenure.Lead is started in a goroutine with the context of t,
+// and stops with it:
 //
 //	go tenure.Lead(t.Context(), a.Elector("billing"), service.Work, tenure.WithLog(k.Log()))
 //	k.Settle()                    // a leads now
-//	a.Crash()                     // without a word
+//	a.Crash()                     // without releasing anything
 //	k.Advance(10 * time.Second)   // its session expires, another leads
 //
-// What is not tested by this: the engine in production, for which there are
-// lease/storetest and electortest, and goroutines that compute, because they
-// take no virtual time. A pause freezes the node, not the goroutines of the
-// test: they are the part that runs on.
+// # Limitations
+//
+// It does not test the engine that you use in production: lease/storetest and electortest do. It
+// does not show the cost of computing, which takes no virtual time. A pause freezes the node, not
+// the goroutines of the test: they act as the work that continues. The rules of testing/synctest
+// apply: no network, no processes, no t.Run and no t.Parallel inside.
 package tenuretest

@@ -1,9 +1,8 @@
-// Package fencetest is the contract of a sink as tests. A sink is one when it
-// passes them:
+// Package fencetest tests a sink. A sink that passes keeps the rule of package fence:
 //
 //	var sink = fencetest.Sink{
 //		Name:   "invoices",
-//		Create: func(t testing.TB) string { … },                    // a fresh resource: where it is
+//		Create: func(t testing.TB) string { … },                      // a fresh resource: where it is
 //		Open:   func(where string) (fencetest.Resource, error) { … }, // connect to it
 //	}
 //
@@ -16,20 +15,23 @@
 //
 //	func TestSink(t *testing.T) { fencetest.Run(t, sink) }
 //
-// A lever that the sink does not have is left out (nil), and what needs it is
-// skipped and says so. A sink that cannot keep a promise names it in Broken, and
-// the suite must see it broken.
+// # Limitations
 //
-// A contract is worth what it catches. Each sink brings broken twins of itself,
-// with the mistakes that are made by hand: the check apart from the write, the
-// mark in memory, no slip rule. [Breaks] requires that a twin is caught:
+// Leave out (nil) what the sink cannot do; checks that need it are skipped with a message,
+// and a skipped check has not passed. A sink that cannot keep a promise names it in Broken,
+// and the suite must see it broken.
+//
+// The suite can pause a write only where the adapter calls [Between]: in Write and
+// WriteStrict, after the check and before the effect. Where there is no such moment, as in a
+// script that runs inside the server, the adapter sets NoMoment to the reason instead.
+//
+// # Broken twins
+//
+// The tests of each sink include broken versions of it, with typical mistakes: the check
+// separate from the write, the mark in memory, no slip rule. [Breaks] requires that the suite
+// catches such a twin:
 //
 //	func TestCheckApart(t *testing.T) {
 //		fencetest.Breaks(t, checkApart, fencetest.NotOvertaken)
 //	}
-//
-// Between is how an adapter lets the suite into the moment that matters: it calls
-// it in Write and WriteStrict after the check and before the effect. Where there is
-// no such moment, as in a script that runs inside the server, it is not called, and
-// NoMoment says why: a forgotten call must not look like one that is not needed.
 package fencetest

@@ -1,28 +1,32 @@
 // Package filefence fences a directory, for jobs that write files.
 //
-// It is not a fence for whoever writes around it: only what goes through a [Dir]
-// is checked. It is none on network file systems, where a lock may be granted
-// twice and a rename may be seen late, and none for directories that are restored
-// from a backup or copied together with their mark. Deleting the folder .tenure
-// resets it. A job that is killed half way leaves the files that it has written so
-// far; only [Dir.WriteFile] is all or nothing. The lock ends with its process: the
-// children of a job that is killed go on without it, unless they are killed with
-// it. A holder that is stopped and not killed keeps it, and keeps everybody out.
-// Files are fenced, not what else a job does. Systems without flock are refused by
-// Open.
-//
-// In the directory, the folder .tenure holds the mark. A write takes the lock,
-// compares its stamp with the mark, stores the mark if it rises (written beside,
-// synced, renamed, the folder synced), and only then touches a file; the lock is
-// held to the end. A mark that is met for the first time is stored once more: who
-// wrote it may have been killed before it was synced. The mark goes first: a crash
-// between the two leaves a mark that is ahead of the files, and never lets an older
-// leader in. The lock is the kernel's, on the directory itself (do not flock it
-// around a job that uses this package), so it ends with its process, also by
-// kill -9.
-//
 //	dir, err := filefence.Open("/var/lib/reports")
 //	…
 //	err = dir.WriteFile(ctx, stamp, "2026-11.csv", data, 0o644)
 //	err = dir.Do(ctx, stamp, func(root *os.Root) error { … }) // anything else
+//
+// # Limitations
+//
+// Only writes through a [Dir] are checked. Other effects of a job are not fenced.
+//
+// Do not use it on network file systems, where a lock may be granted twice and a rename may
+// be seen late, or on directories that are restored or copied together with their mark.
+// Deleting the folder .tenure resets the mark. [Open] refuses systems without flock.
+//
+// Only [Dir.WriteFile] is all or nothing. A job that is killed half way leaves the files that
+// it has written so far. The lock ends with its process: children of a killed job continue
+// without it, unless they are killed too. A holder that is stopped and not killed keeps the
+// lock and blocks everybody else.
+//
+// # How it works
+//
+// The folder .tenure in the directory has the mark. A write takes the lock, compares its
+// stamp with the mark, stores the mark if it rises (write to a new file, sync, rename, sync
+// the folder), and then touches the file. It holds the lock until the end. Because the mark
+// is stored first, a crash leaves a mark that is ahead of the files and never lets an older
+// leader in. A mark that is read for the first time is stored once more: its writer may have
+// been killed before the sync.
+//
+// The lock is the kernel's flock on the directory itself, so it ends with its process, even
+// after kill -9. Do not flock the directory around a job that uses this package.
 package filefence

@@ -1,15 +1,17 @@
-// Package pgxfence is package sqlfence for transactions of pgx, with the same
-// tables, functions and promises. What is not guaranteed is said there.
+// Package pgxfence is package sqlfence for transactions of pgx, with the same tables,
+// functions and promises.
 //
 //	tx, err := pool.Begin(ctx)
 //	…
 //	if err := pgxfence.Guard(ctx, tx, "invoices", term.Stamp(0)); err != nil {
-//		return err // nothing may be committed: roll back
+//		return err // roll back
 //	}
 //	// write, and commit
 //
 // [Queue] puts the guard into a batch with the writes, which saves its round trip.
 //
-// A transaction inside a transaction is a savepoint to pgx: a guard that is rolled
-// back with it guards nothing.
+// # Limitations
+//
+// Those of package sqlfence. Also: a transaction inside a transaction is a savepoint in pgx.
+// A guard that is rolled back with its savepoint protects nothing.
 package pgxfence

@@ -1,18 +1,21 @@
-// Package kv is the store: a lease.Store over a narrow Driver, which is all that an engine
-// needs. Users open an engine (store/etcd, store/mem); this package is for those who write
-// a driver. Package kvtest has the contract of a driver as tests.
+// Package kv implements lease.Store over a narrow [Driver]. Users open an engine (store/etcd,
+// store/mem); this package is for authors of drivers. Package kvtest tests a driver.
+//
+// A driver knows keys, values and versions, and nothing about elections: one atomic step on a
+// few keys, a listing, a watch that gives hints, and a way to tell that data was lost. An engine
+// that expires keys by itself also implements [Leaser]. Otherwise the processes observe each
+// other's sessions and end the silent ones.
 //
 // # Limitations
 //
-// Where a transaction has one key only (Caps.Keys is 1), a call has several steps. A process
-// that dies between them can leave a grant in the epoch before the last raise, which was
-// made while the epoch was raised.
+// If a transaction has only one key (Caps.Keys is 1), a call has several steps. A process that
+// dies between them while the epoch is being raised can leave a grant in the previous epoch.
 //
-// Where the engine does not expire sessions by itself (Caps.Native is not set), a session
-// that nobody observes lives on: see lease.Caps.
+// If the engine does not expire sessions by itself (Caps.Native is false), a session that nobody
+// observes stays alive: see lease.Caps.
 //
-// Data that was lost is noticed by clients that remember it, and by every client if the
-// description of the deployment or a single record is gone: see lease.Meta. A fleet that was
-// restarted after everything was deleted or rolled back cannot notice it: raise the epoch
-// after every restore.
+// Lost data is noticed by clients that remember it, and by every client if the description of
+// the deployment or a single record is missing: see lease.Meta. If all clients were restarted
+// after everything was deleted or rolled back, nobody can notice it: raise the epoch after every
+// restore.
 package kv

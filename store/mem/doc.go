@@ -1,16 +1,22 @@
-// Package mem is a lease store in one process: for tests, for experiments, and
-// as the plain statement of what a store does.
+// Package mem is a store in the memory of one process, for tests, examples and the simulator.
 //
-// It keeps every promise of lease.Store while its process lives, and none
-// after: records, tokens and epochs are gone with the process, so a resource
-// that outlives it must not be fenced by it. There is one copy and no quorum.
+//	store := mem.New(mem.Options{})
+//	defer store.Shutdown()
+//	err := lease.Lead(ctx, store, "billing", "node-1", work)
 //
-// There are two layers. [State] is the store as a value: every method takes the
-// time, none reads a clock, locks, starts a goroutine or draws a random number,
-// so equal calls give equal answers; the simulator drives it directly. [Store]
-// puts a mutex, a clock and watches around a State and is what a process uses.
+// # Limitations
 //
-// What is handed out shares memory with the store: the terms of a record, the
-// metadata of a candidate, a session's scope and attributes are to be read and
-// not written to.
+// It keeps every promise of lease.Store while its process lives. Records, tokens and epochs end
+// with the process, so do not fence a resource that outlives it. There is one copy and no
+// quorum, and other processes cannot use it.
+//
+// Values that the store returns share memory with it: do not change the terms of a record, the
+// metadata of a candidate, or the scope and attributes of a session.
+//
+// # Layers
+//
+// [Engine] is a key-value engine as a value. Every method takes the time; none reads a clock,
+// takes a lock, starts a goroutine or draws a random number, so the same calls give the same
+// answers. The simulator uses it directly. [Driver] adds a lock, a clock and watches, and makes
+// it a kv.Driver. [Store] is a kv.Store over a driver of its own.
 package mem

@@ -1,5 +1,17 @@
-// Package kvtest is the contract of a kv.Driver as tests, and drivers that make life hard
-// for the store above them.
+// Package kvtest tests a kv.Driver. It also has [Hostile], a driver that delays, reorders and
+// drops everything that a driver may, to test the store above it.
+//
+//	func TestDriver(t *testing.T) {
+//		kvtest.Run(t, kvtest.Engine{
+//			Open:   func(t *testing.T) kv.Driver { return connect(t) },
+//			Settle: time.Second, // how late the end of a lease may show
+//		})
+//	}
+//
+// # Limitations
+//
+// It tests the driver only. Run lease/storetest on a store over the driver too. It cannot test
+// that an engine keeps acknowledged writes through crashes.
 package kvtest
 
 import (

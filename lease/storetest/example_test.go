@@ -1,0 +1,23 @@
+package storetest_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/lease/storetest"
+	"github.com/tenurehq/tenure/store/mem"
+)
+
+// The test of an engine.
+func ExampleRun() {
+	_ = func(t *testing.T) { // func TestStore(t *testing.T)
+		engine := mem.New(mem.Options{})
+		t.Cleanup(engine.Shutdown)
+		storetest.Run(t, storetest.Engine{
+			Open:   func(*testing.T) lease.Store { return engine },
+			TTL:    500 * time.Millisecond,
+			Settle: 100 * time.Millisecond,
+		})
+	}
+}

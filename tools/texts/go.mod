@@ -1,0 +1,3 @@
+module github.com/tenurehq/tenure/tools/texts
+
+go 1.26
