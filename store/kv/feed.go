@@ -63,12 +63,13 @@ type Sub struct {
 	sessions []lease.Update
 	begins   map[lease.SessionID]bool // in sessions
 	synced   bool                     // Synced was taken
+	first    bool                     // the loop began for it, so its next refresh is the snapshot
 	ready    bool                     // the snapshot is complete
 	err      error
 }
 
 // Subscribe begins a watch. wake is called, without blocking, whenever there is something
-// to take.
+// to take: for the first time when the snapshot is complete.
 func (s *Store) Subscribe(ctx context.Context, scope lease.Scope, wake func()) (*Sub, error) {
 	if err := scope.Validate(); err != nil {
 		return nil, err
@@ -76,19 +77,28 @@ func (s *Store) Subscribe(ctx context.Context, scope lease.Scope, wake func()) (
 	f := s.feed
 	sub := &Sub{feed: f, scope: slices.Clone(scope), wake: wake, dirty: map[string]bool{}, begins: map[lease.SessionID]bool{}}
 	f.mu.Lock()
-	if f.cancel == nil && !f.start() {
+	if sub.first = f.cancel == nil; sub.first && !f.start() {
 		f.mu.Unlock()
 		return nil, ErrShutdown
 	}
 	f.subs[sub] = struct{}{}
 	f.mu.Unlock()
+	if sub.first {
+		return sub, nil
+	}
 	if err := f.shared(ctx); err != nil {
 		sub.Close()
 		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	// The snapshot is the picture as it is now.
+	sub.show()
+	return sub, sub.err
+}
+
+// show makes the picture as it is now the snapshot. f.mu is held.
+func (sub *Sub) show() {
+	f := sub.feed
 	sub.ready = true
 	for _, id := range slices.Sorted(maps.Keys(f.sessions)) {
 		sub.tell(lease.Update{Kind: lease.SessionBegan, Session: f.sessions[id].Session})
@@ -96,7 +106,7 @@ func (s *Store) Subscribe(ctx context.Context, scope lease.Scope, wake func()) (
 	for _, g := range slices.Sorted(maps.Keys(f.views)) {
 		sub.note(g)
 	}
-	return sub, sub.err
+	sub.wake()
 }
 
 // Close ends the watch.
@@ -257,7 +267,7 @@ func (f *feed) change(ctx context.Context, c Change) error {
 	case c.Tick:
 		return f.ticked(ctx)
 	case c.Key == "":
-		return f.refresh(ctx)
+		return f.restart(ctx)
 	case c.Item != nil && isRecord:
 		return f.record(ctx, *c.Item)
 	case c.Item != nil && isBeat:
@@ -573,6 +583,21 @@ func (f *feed) refresh(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.done = max(f.done, mine)
+	return nil
+}
+
+// restart reads everything after a possible gap, and shows it to the watch that the loop began for.
+func (f *feed) restart(ctx context.Context) error {
+	if err := f.refresh(ctx); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for sub := range f.subs {
+		if sub.first && !sub.ready {
+			sub.show()
+		}
+	}
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -149,7 +150,34 @@ func subscribe(t *testing.T, s *kv.Store, scope ...string) sub {
 	})
 	must(t, err)
 	t.Cleanup(w.Close)
+	select {
+	case <-w.wake: // the snapshot is there
+	case <-time.After(patience):
+		t.Fatalf("no snapshot within %v", patience)
+	}
 	return w
+}
+
+// The first watch of a store lists everything once.
+func TestFirstWatchListsOnce(t *testing.T) {
+	d := newBent(t, mem.Options{})
+	var lists atomic.Int64
+	s := client(t, d)
+	session(t, s, "a")
+	d.set(func() {
+		d.listed = func(prefix string) {
+			if prefix == "session/" {
+				lists.Add(1)
+			}
+		}
+	})
+	w := subscribe(t, s)
+	// What began after the snapshot comes after everything that the watch reads at first.
+	id := session(t, s, "b")
+	w.until("waiting for a session that began later", began(id))
+	if n := lists.Load(); n != 1 {
+		t.Errorf("sessions were listed %d times", n)
+	}
 }
 
 // until takes updates until one is right, and returns all. A watch that ends because the
