@@ -24,6 +24,11 @@ import (
 // ErrNothing: there is nothing to draw.
 var ErrNothing = errors.New("plot: nothing to draw: no measurement was given")
 
+// Drawing is data that can be drawn. Figure returns ErrNothing if there is no data.
+type Drawing interface {
+	Figure() (*Figure, error)
+}
+
 // Figure is a picture that can be written.
 type Figure struct {
 	title, note string

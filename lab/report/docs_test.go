@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure/internal/child"
-	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/catalogue"
 )
 
 func top(t *testing.T) string {
@@ -123,7 +123,7 @@ func faultsWrong(t *testing.T, top, text string) (problems []string, rows int) {
 		}
 		for _, m := range linked.FindAllStringSubmatch(line, -1) {
 			some = true
-			if _, err := experiment.Find(m[1]); err != nil || m[1] != m[2] {
+			if _, err := catalogue.Find(m[1]); err != nil || m[1] != m[2] {
 				wrong("there is no experiment " + m[1] + ", or the link is to another")
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 )
@@ -80,7 +81,7 @@ func (f *findings) funcs() template.FuncMap {
 // names are those of all experiments, in order, also of those that were not run.
 func (f *findings) names() []string {
 	var names []string
-	for _, e := range experiment.All() {
+	for _, e := range catalogue.All() {
 		names = append(names, e.Name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.records)) {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/measure"
+	"github.com/tenurehq/tenure/lab/trial"
 )
 
 // Record is what is kept of a result.
@@ -24,20 +26,20 @@ type Record struct {
 	Size        experiment.Size `json:"size"`
 	Command     string          `json:"command"`
 	// Key stands for the programs and the configuration.
-	Key        string                 `json:"key"`
-	Revision   string                 `json:"revision,omitempty"`
-	Machine    string                 `json:"machine"`
-	Date       string                 `json:"date"`
-	Seconds    float64                `json:"seconds"`
-	Thresholds []experiment.Threshold `json:"thresholds"`
-	Tables     []experiment.Table     `json:"tables"`
-	Trials     []Trial                `json:"trials"`
-	Pictures   []Picture              `json:"pictures"`
+	Key        string              `json:"key"`
+	Revision   string              `json:"revision,omitempty"`
+	Machine    string              `json:"machine"`
+	Date       string              `json:"date"`
+	Seconds    float64             `json:"seconds"`
+	Thresholds []measure.Threshold `json:"thresholds"`
+	Tables     []measure.Table     `json:"tables"`
+	Trials     []Trial             `json:"trials"`
+	Pictures   []Picture           `json:"pictures"`
 }
 
 // Trial is what is kept of one fleet.
 type Trial struct {
-	experiment.Trial
+	trial.Trial
 	Seconds float64 `json:"seconds"`
 	// Answered calls, and those whose outcome is unknown.
 	Answered int64   `json:"answered"`
@@ -123,7 +125,7 @@ func recordOf(r experiment.Result, dir string) (Record, error) {
 	return out, nil
 }
 
-func trialOf(o experiment.Outcome) Trial {
+func trialOf(o trial.Outcome) Trial {
 	t := Trial{
 		Trial: o.Trial, Seconds: o.Seconds, Answered: o.Load.Calls, Unknown: o.Load.Unknown, P99MS: float64(o.Load.At(99)) / float64(time.Millisecond),
 		Terms: len(o.Report.Terms), Refused: o.Damage.Refused, Accepted: o.Damage.Applied, Reused: o.Damage.Reused, Manifest: o.Report.Manifest,

@@ -8,19 +8,21 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/measure"
+	"github.com/tenurehq/tenure/lab/trial"
 )
 
 // result is one that a run could have.
 func result(size experiment.Size, value string) experiment.Result {
-	e, err := experiment.Find("4")
+	e, err := catalogue.Find("4")
 	if err != nil {
 		panic(err)
 	}
-	trial := e[0].Trials(size)[0]
 	s := func(n int) clock.Instant { return clock.Instant(time.Duration(n) * time.Second) }
-	o := experiment.Outcome{Trial: trial, Dir: "/somewhere/on/this/machine", Seconds: 12}
+	o := trial.Outcome{Trial: e[0].Trials(size)[0], Dir: "/somewhere/on/this/machine", Seconds: 12}
 	o.Load.Calls = 1234567
 	o.Damage.Refused = 2
 	o.Report = check.Report{
@@ -42,9 +44,11 @@ func result(size experiment.Size, value string) experiment.Result {
 	}
 	return experiment.Result{
 		Experiment: e[0], Size: size, Command: "lab run 4 --seed 4", Key: "key", Machine: "2 cores", Dir: o.Dir, BeganAt: time.Unix(1e9, 0), Seconds: 12,
-		Thresholds: []experiment.Threshold{{Name: "etcd-2s: refused", Value: value, Bar: "2 of 2", OK: true}, {Name: "etcd-2s: late", Value: "7 s", Bar: "< 5 s"}},
-		Tables:     []experiment.Table{{Title: "rounds", Head: []string{"trial", "what"}, Rows: rows}, {Title: experiment.ChecksTitle, Head: []string{"x"}, Rows: rows}},
-		Outcomes:   []experiment.Outcome{o},
+		Summary: measure.Summary{
+			Thresholds: []measure.Threshold{{Name: "etcd-2s: refused", Value: value, Bar: "2 of 2", OK: true}, {Name: "etcd-2s: late", Value: "7 s", Bar: "< 5 s"}},
+			Tables:     []measure.Table{{Title: "rounds", Head: []string{"trial", "what"}, Rows: rows}, {Title: experiment.ChecksTitle, Head: []string{"x"}, Rows: rows}},
+		},
+		Outcomes: []trial.Outcome{o},
 	}
 }
 

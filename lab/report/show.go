@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/experiment"
 )
 
@@ -18,7 +19,7 @@ func (f *findings) show(name string) string {
 	r, ok := f.records[name]
 	if !ok {
 		title := ""
-		if found, err := experiment.Find(name); err == nil {
+		if found, err := catalogue.Find(name); err == nil {
 			title = ": " + found[0].Title
 		}
 		fmt.Fprintf(&b, "<a id=\"experiment-%s\"></a>\n### Experiment %s%s\n\n%s\n", name, name, title, notRun)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/server/cli"
@@ -106,7 +107,7 @@ func checkDirs(cmd *cobra.Command, dirs []string, db string, asJSON bool) error 
 				beside = path
 			}
 		}
-		report, err := check.Dir(cmd.Context(), dir, check.Options{DB: beside, Ledger: db != "", Expect: experiment.Expected})
+		report, err := check.Dir(cmd.Context(), dir, check.Options{DB: beside, Ledger: db != "", Expect: catalogue.Expected})
 		if err != nil {
 			return cli.Exit(exitFailure, err)
 		}

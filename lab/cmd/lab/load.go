@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/check"
-	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/client"
@@ -95,7 +95,7 @@ func (l *loadFlags) run(cmd *cobra.Command) (err error) {
 	if l.history != "" {
 		w, err := check.Create(l.history, "calls", 0)
 		if err == nil {
-			err = w.Write(experiment.LoadRun(l.group))
+			err = w.Write(catalogue.LoadRun(l.group))
 		}
 		if err != nil {
 			return cli.Exit(exitFailure, err)

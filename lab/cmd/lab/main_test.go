@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/internal/child"
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/check"
-	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 )
@@ -136,7 +136,7 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range []check.Event{
-		experiment.LoadRun("billing"),
+		catalogue.LoadRun("billing"),
 		check.Call{Start: 1, End: 2, Token: 1, First: 1, Last: 1},
 	} {
 		err = errors.Join(err, w.Write(e))

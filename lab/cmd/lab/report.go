@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/report"
 	"github.com/tenurehq/tenure/server/cli"
@@ -33,7 +34,7 @@ results the text is made again from what is kept.`,
 			if err != nil {
 				return err
 			}
-			all, err := experiment.Results(results)
+			all, err := experiment.Results(results, catalogue.All())
 			switch {
 			case err != nil:
 				return cli.Exit(exitFailure, err)

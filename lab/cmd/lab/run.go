@@ -15,7 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurehq/tenure/lab"
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/trial"
 	"github.com/tenurehq/tenure/server/cli"
 )
 
@@ -46,7 +48,7 @@ the quick form of 1, 3, 4, 5 and 7, in less than five minutes; "all" is everythi
 full. What has passed with the same programs, configuration and seed is not run again,
 and a run that was stopped goes on with the next trial.
 
-` + catalogue() + `
+` + experimentList() + `
 Thresholds come first, then tables; result.json, pictures and histories are in --out.
 Exit code 99: a threshold was not met, or something that was waited for was not seen.`,
 		Args: cobra.MinimumNArgs(1),
@@ -62,10 +64,10 @@ Exit code 99: a threshold was not met, or something that was waited for was not 
 	return cmd
 }
 
-// catalogue lists the experiments.
-func catalogue() string {
+// experimentList lists the experiments, one per line.
+func experimentList() string {
 	var b strings.Builder
-	for _, e := range experiment.All() {
+	for _, e := range catalogue.All() {
 		fmt.Fprintf(&b, "  %-3s %s\n", e.Name, e.Title)
 	}
 	return b.String()
@@ -81,13 +83,13 @@ func (r *runFlags) chosen(names []string) ([]experiment.Experiment, experiment.S
 	var err error
 	switch {
 	case len(names) == 1 && names[0] == "quick":
-		list, size = experiment.Quickly(), experiment.Quick
+		list, size = catalogue.Quickly(), experiment.Quick
 	case len(names) == 1 && names[0] == "all":
-		list = experiment.All()
+		list = catalogue.All()
 	case slices.Contains(names, "quick") || slices.Contains(names, "all"):
 		err = errors.New("quick and all stand alone: the quick form of one experiment is NAME --quick")
 	default:
-		list, err = experiment.Find(names...)
+		list, err = catalogue.Find(names...)
 	}
 	if r.seed != 0 {
 		for i := range list {
@@ -135,7 +137,7 @@ func (r *runFlags) perform(cmd *cobra.Command, list []experiment.Experiment, siz
 		switch {
 		case cmd.Context().Err() != nil:
 			return cli.Exit(exitFailure, fmt.Errorf("%w; what is finished is kept: the same command goes on from there", context.Cause(cmd.Context())))
-		case errors.Is(err, experiment.ErrNotSeen):
+		case errors.Is(err, trial.ErrNotSeen):
 			// The others can still tell something.
 			failed = errors.Join(failed, err)
 			say("error: " + err.Error())
@@ -173,7 +175,7 @@ func estimate(ctx context.Context, cfg experiment.Config, list []experiment.Expe
 		if experiment.Finished(ctx, cfg, e) {
 			kept++
 		} else {
-			length = experiment.Estimate(cfg.Out, cfg.Size, e)
+			length = experiment.Estimate(cfg, e)
 			words = append(words, fmt.Sprintf("%s %s", e.Name, about(length)))
 		}
 		lengths = append(lengths, length)

@@ -9,8 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/measure"
+	"github.com/tenurehq/tenure/lab/trial"
 	"github.com/tenurehq/tenure/server/cli"
 )
 
@@ -33,18 +36,18 @@ func TestRunUsage(t *testing.T) {
 }
 
 // runOne runs a short form of experiment 7 against a real fleet.
-func runOne(t *testing.T, change func(*experiment.Trial)) (out, said string, err error) {
+func runOne(t *testing.T, change func(*trial.Trial)) (out, said string, err error) {
 	t.Helper()
-	found, err := experiment.Find("7")
+	found, err := catalogue.Find("7")
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := found[0]
-	e.Trials = func(size experiment.Size) []experiment.Trial {
-		trial := found[0].Trials(size)[0]
-		trial.Rounds, trial.Rate = 1, 100
-		change(&trial)
-		return []experiment.Trial{trial}
+	e.Trials = func(size experiment.Size) []trial.Trial {
+		tr := found[0].Trials(size)[0]
+		tr.Rounds, tr.Rate = 1, 100
+		change(&tr)
+		return []trial.Trial{tr}
 	}
 	cmd := newRun()
 	var all strings.Builder
@@ -60,8 +63,8 @@ func runOne(t *testing.T, change func(*experiment.Trial)) (out, said string, err
 // sequence is broken, ends with the code for thresholds. Its history is refused: it names
 // fewer checks than the experiment has.
 func TestRunBrokenExpectation(t *testing.T) {
-	out, said, err := runOne(t, func(trial *experiment.Trial) {
-		trial.Pass, trial.Broken = []string{"history"}, []string{"sequence"}
+	out, said, err := runOne(t, func(t *trial.Trial) {
+		t.Pass, t.Broken = []string{"history"}, []string{"sequence"}
 	})
 	var exit *cli.ExitError
 	if !errors.As(err, &exit) || exit.Code != exitThreshold || !strings.Contains(err.Error(), "sequence is pass") {
@@ -78,7 +81,7 @@ func TestRunBrokenExpectation(t *testing.T) {
 // The recording of a real fleet passes, and is refused after each change that a forger
 // makes to its files.
 func TestForgedRecording(t *testing.T) {
-	good, said, err := runOne(t, func(trial *experiment.Trial) { trial.Rounds = 2 })
+	good, said, err := runOne(t, func(t *trial.Trial) { t.Rounds = 2 })
 	if err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}
@@ -133,7 +136,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("nothing: code %d, %s", code, stderr)
 	}
 	keep := func(ok bool) {
-		r := experiment.Result{Experiment: experiment.All()[0], Size: experiment.Quick, Dir: filepath.Join(dir, "quick", "1"), Thresholds: []experiment.Threshold{{Name: "failover", Value: "7 s", Bar: "< 5 s", OK: ok}}}
+		r := experiment.Result{Experiment: catalogue.All()[0], Size: experiment.Quick, Dir: filepath.Join(dir, "quick", "1"), Summary: measure.Summary{Thresholds: []measure.Threshold{{Name: "failover", Value: "7 s", Bar: "< 5 s", OK: ok}}}}
 		if err := errors.Join(os.MkdirAll(r.Dir, 0o700), r.Save()); err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +179,7 @@ func TestCheckDir(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range []check.Event{
-			experiment.LoadRun("billing"),
+			catalogue.LoadRun("billing"),
 			check.Call{Start: 10, End: 20, Token: 1, First: 5, Last: 5},
 			check.Call{Start: 30, End: 40, Token: 1, First: second, Last: second},
 		} {

@@ -8,12 +8,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/storm"
 	"github.com/tenurehq/tenure/server/cli"
 )
 
 type stormFlags struct {
 	runFlags
-	storm experiment.Storm
+	storm storm.Storm
 	plan  bool
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tenurehq/tenure/lab"
-	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/trial"
 	"github.com/tenurehq/tenure/server/cli"
 )
 
@@ -89,8 +89,8 @@ only if all of that was seen, and 99 if something was not.`,
 			}
 			cfg.Bin = bin
 			line = lab.NewTimeline(cmd.OutOrStdout())
-			switch err := experiment.Demo(cmd.Context(), cfg, line); {
-			case errors.Is(err, experiment.ErrNotSeen):
+			switch err := trial.Demo(cmd.Context(), cfg, line); {
+			case errors.Is(err, trial.ErrNotSeen):
 				return cli.Exit(exitThreshold, err)
 			case err != nil:
 				return cli.Exit(exitFailure, err)

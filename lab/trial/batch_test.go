@@ -1,0 +1,114 @@
+package trial
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/internal/child"
+)
+
+const sec = time.Second
+
+// The flags of nodes follow from the timing.
+func TestArgs(t *testing.T) {
+	t.Parallel()
+	args := Trial{Engine: Etcd, TTL: 30 * sec, Beat: 5 * sec, Misses: 5}.args()
+	if want := []string{"-renew-interval", "5s", "-misses", "5", "-rto", "1m41s"}; !slices.Equal(args, want) {
+		t.Errorf("%v, want %v", args, want)
+	}
+}
+
+// Trials that are together run at the same time, meet, and the last to come acts once
+// for all; when one fails the others end, and its error is the one that is told.
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	trials := append([]Trial{{Name: "alone"}}, Together("", Trial{Name: "a"}, Trial{Name: "b"}, Trial{Name: "c"})...)
+	trials = append(trials, Together("", Trial{Name: "d"})...)
+	var sizes []int
+	for _, b := range Batches(trials) {
+		sizes = append(sizes, len(b))
+	}
+	if !slices.Equal(sizes, []int{1, 3, 1}) {
+		t.Fatalf("batches of %v", sizes)
+	}
+	var acted atomic.Int32
+	batch := Batches(trials)[1]
+	outcomes, err := DoBatch(t.Context(), batch, func(ctx context.Context, trial Trial) (Outcome, error) {
+		return Outcome{Trial: trial, Seconds: 3}, trial.batch.begin.wait(ctx, func() error { acted.Add(1); return nil })
+	})
+	if err != nil || acted.Load() != 1 || outcomes[2].Name != "c" || outcomes[2].Seconds != 1 {
+		t.Errorf("%v, acted %d times, %+v", err, acted.Load(), outcomes)
+	}
+	broken := errors.New("broken")
+	_, err = DoBatch(t.Context(), Together("", Trial{Name: "a"}, Trial{Name: "b"}), func(ctx context.Context, trial Trial) (Outcome, error) {
+		if trial.Name == "b" {
+			return Outcome{}, broken
+		}
+		return Outcome{}, trial.batch.begin.wait(ctx, func() error { return nil })
+	})
+	if !errors.Is(err, broken) {
+		t.Errorf("%v, want that of the one that failed", err)
+	}
+}
+
+// Neighbours take CPU and sync the disk until they are stopped, say how much, and leave
+// nothing behind; so they do when nobody asks them to stop but their time is over.
+func TestDisturbance(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := &disturbance{kind: BusyDisk}
+	if err := d.start(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := Await(t.Context(), "a synced write", func(context.Context) bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.syncs > 0
+	}); err != nil {
+		t.Fatal(err)
+	}
+	d.stop()
+	d.stop()
+	if !strings.Contains(d.evidence, "s of CPU") || !strings.Contains(d.evidence, "synced writes") || d.wrong != nil {
+		t.Errorf("it says %q, %v", d.evidence, d.wrong)
+	}
+	for _, p := range d.burning {
+		select {
+		case <-p.Exited:
+		default:
+			t.Errorf("pid %d runs on", p.Cmd.Process.Pid)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	// Neighbours that took nothing have disturbed nobody.
+	idle, err := child.Start(exec.CommandContext(t.Context(), "true"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, none := range []*disturbance{{kind: BusyCPU, burning: []*child.Process{idle}}, {kind: BusyDisk}} {
+		none.begun, none.cancel = now().Add(-time.Minute), func() {}
+		if none.stop(); !errors.Is(none.wrong, ErrNotSeen) {
+			t.Errorf("%s by nobody: %v, said %q", none.kind, none.wrong, none.evidence)
+		}
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	other := &disturbance{kind: BusyCPU}
+	if err := other.start(ctx, dir); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	for _, p := range other.burning {
+		<-p.Exited
+	}
+	other.stop()
+}
