@@ -60,16 +60,11 @@ func clocks() experiment.Experiment {
 }
 
 func judgeClocks(j measure.Judge, o trial.Outcome) {
-	early, seen, n := early(o), 0, len(o.Rounds)
-	var took measure.Series
-	for _, r := range o.Rounds {
-		if r.Seen != "" {
-			seen++
-		}
-		if _, next, ok := o.Change(r); ok {
-			took = append(took, next.Began.Sub(r.Begun))
-		}
-	}
+	early, seen, n := early(o), o.Count(func(r trial.Round) bool { return r.Seen != "" }), len(o.Rounds)
+	took := o.Measure(func(r trial.Round) (time.Duration, bool) {
+		_, next, ok := o.Change(r)
+		return next.Began.Sub(r.Begun), ok
+	})
 	j.Row("clocks that were off", []string{"cuts", "clocks seen off", "terms", "believed before the successor"},
 		n, seen, len(o.Report.Terms), fmt.Sprintf("least %s, p50 %s", measure.MS(early.At(0)), measure.MS(early.At(0.5))))
 	const failover = "from the cut to the next term"

@@ -3,6 +3,7 @@ package catalogue
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
@@ -111,27 +112,24 @@ func splitFleet(ctx context.Context, s *trial.Run, i int, r *trial.Round) error 
 }
 
 func judgeQuorum(j measure.Judge, o trial.Outcome) {
-	var ends, returns measure.Series
-	wrong := int64(0)
-	for _, r := range o.Rounds {
-		if old := o.Term(r.Token); old.Ended >= r.Begun { // a term that had ended before proves nothing
-			ends = append(ends, old.Ended.Sub(r.Begun))
-		}
-		for _, t := range o.Report.Terms {
-			if t.Token > r.Token && (t.Node == r.Node || t.Node == r.Other) && r.Begun <= t.Began && t.Began <= r.Healed {
-				wrong++
-			}
-		}
-		if next := o.Term(r.Next); r.Kind != splitNodes && next.FirstAttempt > 0 {
-			returns = append(returns, max(0, next.FirstAttempt.Sub(r.Healed)))
-		}
-	}
+	ends := o.Measure(func(r trial.Round) (time.Duration, bool) {
+		old := o.Term(r.Token)
+		return old.Ended.Sub(r.Begun), old.Ended >= r.Begun // a term that had ended before proves nothing
+	})
 	j.Series("from the loss to the end of the leader's belief", o.Name, ends)
 	j.Below("the leader stops believing within the TTL", ends, o.TTL, o.Trial.Rounds)
 	if o.Name == trial.Raft+"-"+splitNodes {
-		j.None("leaders elected by the two", wrong)
+		j.None("leaders elected by the two", int64(o.Count(func(r trial.Round) bool {
+			return slices.ContainsFunc(o.Report.Terms, func(t check.Term) bool {
+				return t.Token > r.Token && (t.Node == r.Node || t.Node == r.Other) && r.Begun <= t.Began && t.Began <= r.Healed
+			})
+		})))
 		return
 	}
+	returns := o.Measure(func(r trial.Round) (time.Duration, bool) {
+		next := o.Term(r.Next)
+		return max(0, next.FirstAttempt.Sub(r.Healed)), next.FirstAttempt > 0
+	})
 	j.Series("from the end of the fault to the next attempt to write", o.Name, returns)
 	j.Below("somebody writes again", returns, o.Report.Run.RecoveryBound(), o.Trial.Rounds)
 }
@@ -157,16 +155,8 @@ func member() experiment.Experiment {
 		},
 		Judge: func(j measure.Judge, o trial.Outcome) {
 			for _, m := range memberFaults() {
-				kept, n := 0, 0
-				for _, r := range o.Rounds {
-					if r.Kind != m.kind {
-						continue
-					}
-					if n++; r.Next == r.Token && r.Successor == r.Node {
-						kept++
-					}
-				}
-				j.Count("the leader keeps its term, a member being "+m.kind, kept, n)
+				kept := o.Count(func(r trial.Round) bool { return r.Kind == m.kind && r.Next == r.Token && r.Successor == r.Node })
+				j.Count("the leader keeps its term, a member being "+m.kind, kept, o.Count(func(r trial.Round) bool { return r.Kind == m.kind }))
 			}
 			for i, r := range o.Rounds {
 				j.Row("who was away", []string{"round", "what", "whom, and what shows it", "leader, token", "after"},

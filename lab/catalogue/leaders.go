@@ -98,13 +98,11 @@ func cut() experiment.Experiment {
 }
 
 // early measures how long before the successor's term the old leader stopped believing.
-func early(o trial.Outcome) (s measure.Series) {
-	for _, r := range o.Rounds {
-		if old, next, ok := o.Change(r); ok {
-			s = append(s, next.Began.Sub(old.Ended))
-		}
-	}
-	return s
+func early(o trial.Outcome) measure.Series {
+	return o.Measure(func(r trial.Round) (time.Duration, bool) {
+		old, next, ok := o.Change(r)
+		return next.Began.Sub(old.Ended), ok
+	})
 }
 
 // The causes of a term's end: the leader's own clock, and Raft.
@@ -114,13 +112,8 @@ const (
 )
 
 // endedBy counts the rounds whose old term ended for a cause.
-func endedBy(o trial.Outcome, cause string) (n int) {
-	for _, r := range o.Rounds {
-		if o.Term(r.Token).Cause == cause {
-			n++
-		}
-	}
-	return n
+func endedBy(o trial.Outcome, cause string) int {
+	return o.Count(func(r trial.Round) bool { return o.Term(r.Token).Cause == cause })
 }
 
 // ownTrust requires that the leader's own trust ended its term. On Raft the library's lease
@@ -207,13 +200,8 @@ func believeTrial(size experiment.Size, rounds int) trial.Trial {
 	return t
 }
 
-func refusedRounds(o trial.Outcome) (n int) {
-	for _, r := range o.Rounds {
-		if r.Refused && r.SteppedDown && r.Mark > r.Token {
-			n++
-		}
-	}
-	return n
+func refusedRounds(o trial.Outcome) int {
+	return o.Count(func(r trial.Round) bool { return r.Refused && r.SteppedDown && r.Mark > r.Token })
 }
 
 // staleTables adds what became of stale writes, in all and in each round.
@@ -431,9 +419,9 @@ func handover() experiment.Experiment {
 		Figures: func(all []trial.Outcome, note string) []experiment.Figure {
 			g := plot.Gaps{Note: note}
 			for _, o := range all {
-				gaps, _ := handoverGaps(o)
 				for _, kind := range []string{stepDown, transfer} {
-					g.Series = append(g.Series, plot.Series{Name: o.Name + " " + kind, Samples: gaps[kind]})
+					gaps, _ := handoverGaps(o, kind)
+					g.Series = append(g.Series, plot.Series{Name: o.Name + " " + kind, Samples: gaps})
 				}
 			}
 			return []experiment.Figure{{Name: "figure", Drawing: g}}
@@ -464,40 +452,25 @@ func handOver(ctx context.Context, s *trial.Run, i int, r *trial.Round) error {
 }
 
 func judgeHandover(j measure.Judge, o trial.Outcome) {
-	gaps, stops := handoverGaps(o)
-	good, named, transfers := 0, 0, 0
-	for _, r := range o.Rounds {
-		if r.Kind == transfer {
-			if transfers++; r.Successor == r.Other {
-				named++
-			}
-		}
-	}
-	var allGaps, allStops measure.Series
 	for _, kind := range []string{stepDown, transfer} {
-		for _, g := range gaps[kind] {
-			if g >= 0 {
-				good++
-			}
-		}
-		allGaps, allStops = append(allGaps, gaps[kind]...), append(allStops, stops[kind]...)
-		j.Series("gap: last attempt to write of the old leader to the first of the new", o.Name+" "+kind, gaps[kind])
-		j.Series("from being asked to the last attempt to write, the handover's own record included", o.Name+" "+kind, stops[kind])
+		gaps, stops := handoverGaps(o, kind)
+		j.Series("gap: last attempt to write of the old leader to the first of the new", o.Name+" "+kind, gaps)
+		j.Series("from being asked to the last attempt to write, the handover's own record included", o.Name+" "+kind, stops)
 	}
-	j.Count("gap of at least 0", good, o.Trial.Rounds)
-	j.Below("nobody waits for a TTL", allGaps, o.TTL/2, o.Trial.Rounds)
-	j.Count("handed to whom it was transferred", named, transfers)
-	j.Below("protected writes stop within one beat", allStops, time.Duration(o.Report.Run.BeatMS)*time.Millisecond, o.Trial.Rounds)
+	gaps, stops := handoverGaps(o, "")
+	transferred := o.Count(func(r trial.Round) bool { return r.Kind == transfer })
+	j.Count("gap of at least 0", len(slices.DeleteFunc(slices.Clone(gaps), func(d time.Duration) bool { return d < 0 })), o.Trial.Rounds)
+	j.Below("nobody waits for a TTL", gaps, o.TTL/2, o.Trial.Rounds)
+	j.Count("handed to whom it was transferred", o.Count(func(r trial.Round) bool { return r.Kind == transfer && r.Successor == r.Other }), transferred)
+	j.Below("protected writes stop within one beat", stops, time.Duration(o.Report.Run.BeatMS)*time.Millisecond, o.Trial.Rounds)
 }
 
-// handoverGaps measures, by kind, the gap between the old leader's last attempt to write and
-// the new leader's first, and how long the old leader took to stop.
-func handoverGaps(o trial.Outcome) (gaps, stops map[string]measure.Series) {
-	gaps, stops = map[string]measure.Series{}, map[string]measure.Series{}
+// handoverGaps measures the gap between the old leader's last attempt to write and the new
+// leader's first, and how long the old leader took to stop, for a kind of handover or all.
+func handoverGaps(o trial.Outcome, kind string) (gaps, stops measure.Series) {
 	for _, r := range o.Rounds {
-		if old, next, ok := o.Change(r); ok {
-			gaps[r.Kind] = append(gaps[r.Kind], next.FirstAttempt.Sub(old.LastAttempt))
-			stops[r.Kind] = append(stops[r.Kind], old.LastAttempt.Sub(r.AskedAt))
+		if old, next, ok := o.Change(r); ok && (kind == "" || kind == r.Kind) {
+			gaps, stops = append(gaps, next.FirstAttempt.Sub(old.LastAttempt)), append(stops, old.LastAttempt.Sub(r.AskedAt))
 		}
 	}
 	return gaps, stops

@@ -50,17 +50,12 @@ func ledgerKilled() experiment.Experiment {
 			return append(all, on(trial.Etcd, 2*time.Second, long, pick(size, 1, 5)))
 		},
 		Judge: func(j measure.Judge, o trial.Outcome) {
-			kept, stepped := 0, 0
-			for _, r := range o.Rounds {
-				if r.Next == r.Token {
-					kept++
-				}
-				if c := o.Term(r.Token).Cause; r.Next > r.Token && (c == "unhealthy" || c == "resigned") {
-					stepped++
-				}
-			}
+			kept := o.Count(func(r trial.Round) bool { return r.Next == r.Token })
 			if strings.HasSuffix(o.Name, longName) {
-				j.Count("the leader steps down by itself", stepped, o.Trial.Rounds)
+				j.Count("the leader steps down by itself", o.Count(func(r trial.Round) bool {
+					c := o.Term(r.Token).Cause
+					return r.Next > r.Token && (c == "unhealthy" || c == "resigned")
+				}), o.Trial.Rounds)
 			} else {
 				j.Count("the leader keeps its term", kept, o.Trial.Rounds)
 			}
@@ -129,28 +124,19 @@ func disk() experiment.Experiment {
 			return all
 		},
 		Judge: func(j measure.Judge, o trial.Outcome) {
-			said, long, stepped, asked, answered := 0, 0, 0, 0, int64(0)
+			answered := int64(0)
 			for i, r := range o.Rounds {
-				if r.Refused {
-					said++
-				}
-				if r.Healed.Sub(r.Begun) > o.TTL+time.Second {
-					if long++; r.Next > r.Token {
-						stepped++
-					}
-				}
-				if answered += r.Answered; r.Asked > 0 {
-					asked++
-				}
+				answered += r.Answered
 				j.Row("disks that failed", []string{"round", "for", "asked", "answered", "term", "after", "what shows it"},
 					i+1, r.Healed.Sub(r.Begun), r.Asked, r.Answered, r.Token, r.Next, r.Seen)
 			}
-			j.Count("the ledger said that it cannot write, and that it can again", said, o.Trial.Rounds)
+			j.Count("the ledger said that it cannot write, and that it can again", o.Count(func(r trial.Round) bool { return r.Refused }), o.Trial.Rounds)
 			if !strings.HasSuffix(o.Name, diskFull) {
-				j.Count("rounds in which callers asked meanwhile", asked, o.Trial.Rounds)
+				j.Count("rounds in which callers asked meanwhile", o.Count(func(r trial.Round) bool { return r.Asked > 0 }), o.Trial.Rounds)
 				j.None("calls answered while nothing could be made durable", answered)
-				if long > 0 {
-					j.Count("the leader steps down when it cannot write for longer than the TTL", stepped, long)
+				long := func(r trial.Round) bool { return r.Healed.Sub(r.Begun) > o.TTL+time.Second }
+				if n := o.Count(long); n > 0 {
+					j.Count("the leader steps down when it cannot write for longer than the TTL", o.Count(func(r trial.Round) bool { return long(r) && r.Next > r.Token }), n)
 				}
 			}
 			noDamage(j, o)

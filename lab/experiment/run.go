@@ -18,7 +18,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/trial"
 )
@@ -182,20 +181,8 @@ func (c Config) programs(ctx context.Context, trials []trial.Trial) ([]string, e
 func revision(ctx context.Context, dir string) string {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return ""
-	}
-	top, err := child.Repository(dir)
-	if err != nil {
-		return ""
-	}
-	cmd := exec.CommandContext(ctx, "git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty= (modified)")
-	cmd.Dir, cmd.Env = top, append(os.Environ(), "GIT_OPTIONAL_LOCKS=0")
-	out, err := cmd.Output()
-	if err != nil {
-		return ""
-	}
+	cmd := exec.CommandContext(ctx, "git", "--no-optional-locks", "-C", dir, "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty= (modified)")
+	out, _ := cmd.Output() // empty if it fails
 	return strings.TrimSpace(string(out))
 }
 

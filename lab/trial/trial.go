@@ -218,6 +218,26 @@ func (o Outcome) Change(r Round) (old, next check.Term, ok bool) {
 	return old, next, false
 }
 
+// Count counts the rounds for which is returns true.
+func (o Outcome) Count(is func(Round) bool) (n int) {
+	for _, r := range o.Rounds {
+		if is(r) {
+			n++
+		}
+	}
+	return n
+}
+
+// Measure measures the rounds for which of returns true.
+func (o Outcome) Measure(of func(Round) (time.Duration, bool)) (s measure.Series) {
+	for _, r := range o.Rounds {
+		if d, ok := of(r); ok {
+			s = append(s, d)
+		}
+	}
+	return s
+}
+
 // Failovers measures each round that changed the leader. Writes are from the old leader's
 // last write to the new leader's first, by when they were sent, of those that the ledger
 // acknowledged. Answers are from the last to the first answer that callers got.
