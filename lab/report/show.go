@@ -50,11 +50,7 @@ func (f *findings) show(name string) string {
 	b.WriteString(markdown([]string{"threshold", "value", "bar", ""}, bars) + "\n")
 	b.WriteString(bounds(r))
 	for _, t := range r.Tables {
-		rows := t.Rows
-		if n := len(rows); n > rowsShown {
-			rows = append(slices.Clone(rows[:rowsShown-1]), []string{fmt.Sprintf("and %d more in the record", n-rowsShown+1)})
-		}
-		fmt.Fprintf(&b, "%s:\n\n%s\n", capital(t.Title), markdown(t.Head, rows))
+		fmt.Fprintf(&b, "%s:\n\n%s\n", strings.ToUpper(t.Title[:1])+t.Title[1:], markdown(t.Head, shorten(t.Rows, rowsShown, "and %d more in the record")))
 	}
 	b.WriteString(pictures(r))
 	return b.String()
@@ -109,7 +105,6 @@ func bounds(r Record) string {
 func pictures(r Record) string {
 	var b strings.Builder
 	var others []string
-	shown := 0
 	for _, p := range r.Pictures {
 		file := folder + "/" + p.Name + ".svg"
 		if !p.PNG {
@@ -117,7 +112,6 @@ func pictures(r Record) string {
 			continue
 		}
 		fmt.Fprintf(&b, "![%s](%s)\n\n", p.Title, file)
-		shown++
 	}
 	if len(others) > 0 {
 		fmt.Fprintf(&b, "Who led in the other trials: %s.\n", strings.Join(others, ", "))
@@ -148,11 +142,4 @@ func markdown(head []string, rows [][]string) string {
 		line(r)
 	}
 	return b.String()
-}
-
-func capital(s string) string {
-	if s == "" {
-		return s
-	}
-	return strings.ToUpper(s[:1]) + s[1:]
 }

@@ -55,7 +55,7 @@ func runOne(t *testing.T, change func(*trial.Trial)) (out, said string, err erro
 	cmd.SetErr(&all)
 	cmd.SetContext(t.Context())
 	r := runFlags{out: t.TempDir()}
-	err = r.perform(cmd, []experiment.Experiment{e}, experiment.Quick, false)
+	err = r.perform(cmd, []experiment.Experiment{e}, experiment.Quick)
 	return r.out, all.String(), err
 }
 
