@@ -1,20 +1,22 @@
 package plot
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
 
+	"github.com/tenurehq/tenure/lab/measure"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Elections is how long elections took while leaders were killed again and again: from
+// Elections shows how long elections took while leaders were killed one after the other: from
 // when a node first saw the vacancy to the beginning of the next term.
 type Elections struct {
 	Note   string
 	Series []Series
-	// Bar, if given, is where BarQuantile (0.95) of the first series shall be below.
+	// Bar, if set, is what BarQuantile (default 0.95) of the first series must be below.
 	Bar         time.Duration
 	BarQuantile float64
 }
@@ -22,7 +24,7 @@ type Elections struct {
 // Figure draws, for every latency, which share of the elections was faster.
 func (e Elections) Figure() (*Figure, error) {
 	low, high := time.Duration(0), e.Bar
-	sets := make([][]time.Duration, len(e.Series))
+	sets := make([]measure.Series, len(e.Series))
 	for i, s := range e.Series {
 		sets[i] = ascending(s.Samples)
 		for _, d := range sets[i] {
@@ -35,11 +37,8 @@ func (e Elections) Figure() (*Figure, error) {
 	if low == 0 || len(sets[0]) == 0 {
 		return nil, ErrNothing
 	}
-	q := e.BarQuantile
-	if q == 0 {
-		q = 0.95
-	}
-	at := quantile(sets[0], q)
+	q := cmp.Or(e.BarQuantile, 0.95)
+	at := sets[0].At(q)
 	title := fmt.Sprintf("%.3g %% of %d elections under churn took at most %s", 100*q, len(sets[0]), span(at))
 	if e.Bar > 0 {
 		verdict := "within"
@@ -51,7 +50,7 @@ func (e Elections) Figure() (*Figure, error) {
 	fig := &Figure{title: title, note: e.Note, height: 4.2 * vg.Inch}
 	for i, s := range e.Series {
 		if len(sets[i]) > 0 {
-			fig.keys = append(fig.keys, lineKey(fmt.Sprintf("%s (median %s, slowest %s)", s.Name, span(quantile(sets[i], 0.5)), span(sets[i][len(sets[i])-1])), curve(i)))
+			fig.keys = append(fig.keys, lineKey(fmt.Sprintf("%s (median %s, slowest %s)", s.Name, span(sets[i].At(0.5)), span(sets[i][len(sets[i])-1])), curve(i)))
 		}
 	}
 	p := axes("from when a node saw the vacancy to the next term (ms, logarithmic)", "elections that were faster (%)")
@@ -84,6 +83,7 @@ func curve(i int) draw.LineStyle {
 	return style
 }
 
+// shares draws one curve.
 func shares(c draw.Canvas, set []time.Duration, i int, x, y func(float64) vg.Length) {
 	if len(set) == 0 {
 		return

@@ -138,22 +138,22 @@ func TestFigures(t *testing.T) {
 func TestTitles(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
 	for want, e := range map[string]figure{
-		"within the promised bound: 2 of 2 times": Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{3 * s, 4 * s, []time.Duration{s, 2 * s}}}}}},
-		"1 of 2 failovers took longer":            Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{3 * s, 4 * s, []time.Duration{s, 5 * s}}}}}},
-		"another led in 2 s at the latest":        Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{TTL: 3 * s, Samples: []time.Duration{s, 2 * s}}}}}},
-		"From a TTL of 3 s on":                    Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 1}, {3 * s, 0}}}}},
-		"a longer one is needed":                  Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 0}, {3 * s, 1}}}}},
-		"at any TTL from 2 s up":                  Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 0}, {3 * s, 0}}}}},
-		"at most one leader took effect":          Timeline{Length: s, Believed: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, s}}, Effect: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, s}}},
-		"Two believed to lead (once)":             Timeline{Length: s, Believed: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
-		"With the fence off: two leaders took":    Timeline{Length: s, Unfenced: true, Effect: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
-		"Two leaders took effect at once":         Timeline{Length: s, Effect: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
-		"took effect, over 3 terms":               Timeline{Length: s, Show: 2 * ms, Effect: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, 3 * ms}, {"a", 3, 4 * ms, s}}},
-		"1 late write refused":                    Timeline{Length: s, Effect: []Stretch{{"a", 1, 0, ms}}, Refused: []Mark{{"a", ms}}},
-		"within the bar of 500 ms":                Elections{Bar: 500 * ms, Series: []Series{{"x", []time.Duration{ms, 2 * ms}}}},
-		"MISSING the bar":                         Elections{Bar: 500 * ms, Series: []Series{{"x", []time.Duration{ms, s}}}},
-		"1 of 2 handovers":                        Gaps{Series: []Series{{"x", []time.Duration{-ms, ms}}}},
-		"2 of 2 handovers":                        Gaps{Series: []Series{{"x", []time.Duration{0, ms}}}},
+		"within the promised bound: 2 of 2 times":  Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{3 * s, 4 * s, []time.Duration{s, 2 * s}}}}}},
+		"1 of 2 failovers took longer":             Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{3 * s, 4 * s, []time.Duration{s, 5 * s}}}}}},
+		"another led in 2 s at the latest":         Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{TTL: 3 * s, Samples: []time.Duration{s, 2 * s}}}}}},
+		"From a TTL of 3 s on":                     Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 1}, {3 * s, 0}}}}},
+		"a longer one is needed":                   Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 0}, {3 * s, 1}}}}},
+		"at any TTL from 2 s up":                   Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 0}, {3 * s, 0}}}}},
+		"at most one leader took effect":           Timeline{Length: s, Believed: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, s}}, Effect: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, s}}},
+		"Two nodes believed that they lead (once)": Timeline{Length: s, Believed: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
+		"With the fence off: two leaders took":     Timeline{Length: s, Unfenced: true, Effect: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
+		"Two leaders took effect at once":          Timeline{Length: s, Effect: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
+		"took effect, over 3 terms":                Timeline{Length: s, Show: 2 * ms, Effect: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, 3 * ms}, {"a", 3, 4 * ms, s}}},
+		"1 late write refused":                     Timeline{Length: s, Effect: []Stretch{{"a", 1, 0, ms}}, Refused: []Mark{{"a", ms}}},
+		"within the bar of 500 ms":                 Elections{Bar: 500 * ms, Series: []Series{{"x", []time.Duration{ms, 2 * ms}}}},
+		"MISSING the bar":                          Elections{Bar: 500 * ms, Series: []Series{{"x", []time.Duration{ms, s}}}},
+		"1 of 2 handovers":                         Gaps{Series: []Series{{"x", []time.Duration{-ms, ms}}}},
+		"2 of 2 handovers":                         Gaps{Series: []Series{{"x", []time.Duration{0, ms}}}},
 	} {
 		f, err := e.Figure()
 		if err != nil {
