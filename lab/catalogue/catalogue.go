@@ -1,5 +1,6 @@
-// Package catalogue declares the experiments: the question, the expectation, the trials and
-// the bars of each.
+// Package catalogue lists the experiments and declares most of them: the question, the
+// expectation, the trials and the bars of each. Experiments with much code of their own are
+// declared in packages failover, churn and storm.
 package catalogue
 
 import (
@@ -9,14 +10,16 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/churn"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/failover"
 	"github.com/tenurehq/tenure/lab/storm"
 	"github.com/tenurehq/tenure/lab/trial"
 )
 
 // All returns the experiments, in order.
 func All() []experiment.Experiment {
-	return []experiment.Experiment{kill(), sweep(), cut(), twoBelieve(), pauseBetween(), fencingOff(), churn(), handover(), quorum(), member(), ledgerKilled(), clocks(), disk(), flap(), storm.Experiment()}
+	return []experiment.Experiment{failover.Kill(), failover.Sweep(), cut(), twoBelieve(), pauseBetween(), fencingOff(), churn.Experiment(), handover(), quorum(), member(), ledgerKilled(), clocks(), disk(), flap(), storm.Experiment()}
 }
 
 // Quickly returns the experiments of the quick set. The others take long, 3b is contained
@@ -79,19 +82,6 @@ func Expected(run check.Run) (check.Run, error) {
 		}
 	}
 	return check.Run{}, fmt.Errorf("experiment %s has no trial %q in its %s form", name, trialName, size)
-}
-
-// pick returns quick if the experiment is run quickly.
-func pick[T any](size experiment.Size, quick, full T) T {
-	if size == experiment.Quick {
-		return quick
-	}
-	return full
-}
-
-// takes is how long an experiment takes.
-func takes(quick, full time.Duration) func(experiment.Size) time.Duration {
-	return func(size experiment.Size) time.Duration { return pick(size, quick, full) }
 }
 
 // both returns a trial on etcd, and one on Raft with an election timeout of 1 s.

@@ -5,12 +5,21 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
 )
+
+const sec = time.Second
+
+func at(d time.Duration) clock.Instant { return clock.Instant(d) }
+
+func token(n int) fence.Token { return fence.Token(n) }
 
 // barsOf are the bars of an experiment, without those of the checks.
 func barsOf(e experiment.Experiment, all ...trial.Outcome) []measure.Threshold {

@@ -26,7 +26,7 @@ func clocks() experiment.Experiment {
 		Expectation: "Within the bound no two believe, and a failover takes as long as with right clocks: terms are measured on a clock that does not jump, and the drift is taken off trust. Beyond it, with the leader's clock 30 % slow, it believes beside its successor on etcd, and one-believer fails; on Raft its trust then outlasts Raft's own lease, which is measured on the process's clock and unseats it first: the term is lost, not expired. With a lease that is measured on the wall clock, the leader whose clock is set back by 400 ms while it is cut off believes beside its successor, and one-believer fails. In all of them nothing stale takes effect.",
 		Trials: func(size experiment.Size) []trial.Trial {
 			on := func(name, engine string, ttl time.Duration, w wrongClock) trial.Trial {
-				t := trial.New(engine, ttl, pick(size, 300.0, 2000), 1, trial.Loop{What: "cutting the leader off with wrong clocks", Lasts: w.lasts, Round: w.round})
+				t := trial.New(engine, ttl, experiment.Pick(size, 300.0, 2000), 1, trial.Loop{What: "cutting the leader off with wrong clocks", Lasts: w.lasts, Round: w.round})
 				t.Name = name
 				t.Fleet = func(c *lab.Config) {
 					trustFirst(t)(c)
@@ -34,17 +34,17 @@ func clocks() experiment.Experiment {
 				}
 				return t
 			}
-			within := wrongClock{offset: 200 * time.Millisecond, slow: percent, others: percent, lasts: pick(size, time.Second, 90*time.Second)}
-			ttl := pick(size, 2*time.Second, 3*time.Second)
+			within := wrongClock{offset: 200 * time.Millisecond, slow: percent, others: percent, lasts: experiment.Pick(size, time.Second, 90*time.Second)}
+			ttl := experiment.Pick(size, 2*time.Second, 3*time.Second)
 			// The planted bug shows when the jump back exceeds the up to 500 ms that etcd takes to see
 			// an expiry: about every other jump of 400 ms does. One round needs a longer jump, and a
 			// TTL that exceeds it.
 			jumps := within
-			jumps.offset, jumps.back = pick(size, time.Second, within.offset), true
-			planted := on(fmt.Sprintf("etcd-wall-clock-%v", jumps.offset), trial.Etcd, pick(size, 4*time.Second, ttl), jumps)
+			jumps.offset, jumps.back = experiment.Pick(size, time.Second, within.offset), true
+			planted := on(fmt.Sprintf("etcd-wall-clock-%v", jumps.offset), trial.Etcd, experiment.Pick(size, 4*time.Second, ttl), jumps)
 			planted.Plant, planted.Pass, planted.Broken = []string{"wall-clock"}, effective(), []string{"one-believer"}
 			// At this rate trust exceeds those 500 ms, too.
-			far := wrongClock{slow: 30 * percent, lasts: pick(size, time.Second, 45*time.Second)}
+			far := wrongClock{slow: 30 * percent, lasts: experiment.Pick(size, time.Second, 45*time.Second)}
 			beyond := on(trial.Etcd+beyondBound, trial.Etcd, ttl, far)
 			beyond.Pass, beyond.Broken = effective(), []string{"one-believer"}
 			all := []trial.Trial{on(fmt.Sprintf("etcd-%v", within.offset), trial.Etcd, ttl, within)}
@@ -54,7 +54,7 @@ func clocks() experiment.Experiment {
 			return append(all, planted, beyond,
 				on(fmt.Sprintf("raft-%v", within.offset), trial.Raft, time.Second, within), on(trial.Raft+beyondBound, trial.Raft, time.Second, far))
 		},
-		Takes: takes(20*time.Second, 8*time.Minute),
+		Takes: func(size experiment.Size) time.Duration { return experiment.Pick(size, 20*time.Second, 8*time.Minute) },
 		Judge: judgeClocks,
 	}
 }

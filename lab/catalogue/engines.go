@@ -30,14 +30,14 @@ func quorum() experiment.Experiment {
 		Expectation: "Without a quorum nothing is granted, and the leader stops believing within the TTL, counted from the loss. When the quorum is back somebody leads by itself, within G7's bound. In the split the three elect one, after the two have stopped believing, and all five are one fleet again when it heals.",
 		Trials: func(size experiment.Size) []trial.Trial {
 			on := func(kind, engine string, ttl time.Duration, round func(context.Context, *trial.Run, int, *trial.Round) error) trial.Trial {
-				t := trial.New(engine, ttl, pick(size, 300.0, 2000), pick(size, 1, 5), trial.Loop{What: "the quorum is lost: " + kind, Round: round})
+				t := trial.New(engine, ttl, experiment.Pick(size, 300.0, 2000), experiment.Pick(size, 1, 5), trial.Loop{What: "the quorum is lost: " + kind, Round: round})
 				t.Name, t.Pass = engine+"-"+kind, trial.Safe("evidence", "refusal")
 				if engine == trial.Etcd {
 					t.Engines = 3
 				}
 				return t
 			}
-			ttl := pick(size, 2*time.Second, 3*time.Second)
+			ttl := experiment.Pick(size, 2*time.Second, 3*time.Second)
 			killed := on(quorumKilled, trial.Etcd, ttl, killQuorum)
 			killed.Fleet = func(c *lab.Config) { c.RestartWait = outage(killed) }
 			split := on(splitNodes, trial.Raft, time.Second, splitFleet)
@@ -48,7 +48,7 @@ func quorum() experiment.Experiment {
 			}
 			return all
 		},
-		Takes: takes(20*time.Second, 3*time.Minute),
+		Takes: func(size experiment.Size) time.Duration { return experiment.Pick(size, 20*time.Second, 3*time.Minute) },
 		Judge: judgeQuorum,
 	}
 }
@@ -146,7 +146,7 @@ func member() experiment.Experiment {
 		Question:    "Does the leader keep its term while one of three members of the engine is away for longer than the TTL, whichever it is?",
 		Expectation: "Yes, every time: keep-alives go to another member, and an election inside the engine is over before trust is. With Raft the members are the nodes, and the one that is away is a follower. Black-holed means that the nodes do not reach it: they do not with Raft, and its own peers do with etcd.",
 		Trials: func(size experiment.Size) []trial.Trial {
-			all := both(pick(size, 4*time.Second, 8*time.Second), pick(size, 300.0, 2000), pick(size, 1, 5)*len(memberFaults()), trial.Loop{What: "one member is unavailable", Round: memberAway})
+			all := both(experiment.Pick(size, 4*time.Second, 8*time.Second), experiment.Pick(size, 300.0, 2000), experiment.Pick(size, 1, 5)*len(memberFaults()), trial.Loop{What: "one member is unavailable", Round: memberAway})
 			all[0].Engines = 3
 			for i := range all {
 				all[i].Fleet = func(c *lab.Config) { c.RestartWait = away(all[i].TTL) }

@@ -23,9 +23,9 @@ func flap() experiment.Experiment {
 		Expectation: "No guarantee is broken. Only a term whose leader was cut off ends: whoever follows is not unseated by the others' recovery. Two changes are never closer together than the TTL less a beat, because with etcd a session has to expire and with Raft a follower's patience has to end first. " +
 			"With etcd calls that fail are made no more often than they time out, so that an engine in trouble is not called more than one that is well; with Raft there is no engine to call, and the nodes' heartbeats have a rate of their own.",
 		Trials: func(size experiment.Size) []trial.Trial {
-			return both(pick(size, 2*time.Second, 3*time.Second), pick(size, 300.0, 2000), pick(size, 1, 3), flapScript(pick(size, 5*time.Second, 30*time.Second)))
+			return both(experiment.Pick(size, 2*time.Second, 3*time.Second), experiment.Pick(size, 300.0, 2000), experiment.Pick(size, 1, 3), flapScript(experiment.Pick(size, 5*time.Second, 30*time.Second)))
 		},
-		Takes: takes(20*time.Second, 4*time.Minute),
+		Takes: func(size experiment.Size) time.Duration { return experiment.Pick(size, 20*time.Second, 4*time.Minute) },
 		Judge: judgeFlap,
 	}
 }

@@ -18,62 +18,6 @@ import (
 	fleetclient "github.com/tenurehq/tenure/reference/client"
 )
 
-// kill is experiment 1.
-func kill() experiment.Experiment {
-	return experiment.Experiment{
-		Name: "1", Title: "clean kill under load", Seed: 1,
-		Question:    "How long does nobody write after the leader is killed with SIGKILL, by TTL and engine?",
-		Expectation: "With etcd the TTL, counted from the last keep-alive, and up to half a second until etcd looks: at most TTL + 1 s. With Raft one to two election timeouts and a vote: below 1.5 s at 500 ms. No guarantee is broken.",
-		Trials: func(size experiment.Size) []trial.Trial {
-			on := func(engine string, ttl time.Duration, rounds int) trial.Trial {
-				return trial.New(engine, ttl, pick(size, 500.0, 5000), rounds, killScript())
-			}
-			if size == experiment.Quick {
-				return []trial.Trial{on(trial.Etcd, 2*time.Second, 2), on(trial.Raft, 500*time.Millisecond, 3)}
-			}
-			return []trial.Trial{on(trial.Etcd, 2*time.Second, 20), on(trial.Etcd, 3*time.Second, 20), on(trial.Etcd, 10*time.Second, 5), on(trial.Raft, 500*time.Millisecond, 20)}
-		},
-		Judge: func(j measure.Judge, o trial.Outcome) {
-			writes, answers := o.Failovers()
-			bar, more := 1500*time.Millisecond, []any{}
-			if o.Engine == trial.Etcd {
-				bar = o.TTL + 2*time.Second
-				more = append(more, fmt.Sprintf("aim TTL + 1 s: %v", len(writes) == o.Trial.Rounds && writes.At(1) < o.TTL+time.Second))
-			}
-			j.Below("failover, write to write", writes, bar, o.Trial.Rounds)
-			j.Series("failover: last write of the old leader to the first of the new, of those that the ledger acknowledged", o.Name, writes, more...)
-			j.Series("as callers saw it: last answer to first answer", o.Name, answers)
-		},
-		Figures: func(all []trial.Outcome, note string) []experiment.Figure {
-			return []experiment.Figure{{Name: "figure", Drawing: drawFailovers(all, note)}}
-		},
-	}
-}
-
-func killScript() trial.Loop {
-	return trial.Loop{What: "killing the leader", Round: func(ctx context.Context, s *trial.Run, _ int, r *trial.Round) error {
-		r.Kind = "kill"
-		if _, err := s.Inject(ctx, r, chaos.Spec{Kind: chaos.KillLeader}); err != nil {
-			return err
-		}
-		return s.Succeeded(ctx, r, r.Token)
-	}}
-}
-
-func drawFailovers(all []trial.Outcome, note string) plot.Failovers {
-	f := plot.Failovers{Note: note}
-	for _, o := range all {
-		i := slices.IndexFunc(f.Series, func(s plot.FailoverSeries) bool { return s.Engine == o.Engine })
-		if i < 0 {
-			i = len(f.Series)
-			f.Series = append(f.Series, plot.FailoverSeries{Engine: o.Engine})
-		}
-		writes, _ := o.Failovers()
-		f.Series[i].At = append(f.Series[i].At, plot.FailoverPoint{TTL: o.TTL, Bound: o.Report.Run.CrashBound(0), Samples: writes})
-	}
-	return f
-}
-
 // cut is experiment 3.
 func cut() experiment.Experiment {
 	return experiment.Experiment{
@@ -81,7 +25,7 @@ func cut() experiment.Experiment {
 		Question:    "Does a leader that the engine no longer hears stop before the next one is granted?",
 		Expectation: "Its own trust ends before its lease, or its followers' patience, can: no two believe at once, it makes no attempt to write after the successor's term began, so the ledger has nothing to refuse. Raft's own lease, which would unseat the leader even earlier, is set to the followers' patience, so that it does not hide that.",
 		Trials: func(size experiment.Size) []trial.Trial {
-			all := both(pick(size, 2*time.Second, 3*time.Second), pick(size, 500.0, 5000), pick(size, 1, 20), cutScript(func(ctx context.Context, s *trial.Run, r *trial.Round, _ fleetclient.Leader) error {
+			all := both(experiment.Pick(size, 2*time.Second, 3*time.Second), experiment.Pick(size, 500.0, 5000), experiment.Pick(size, 1, 20), cutScript(func(ctx context.Context, s *trial.Run, r *trial.Round, _ fleetclient.Leader) error {
 				return s.Down(ctx, r.Node, r.Token)
 			}))
 			all[1].Fleet = trustFirst(all[1])
@@ -164,7 +108,7 @@ func twoBelieve() experiment.Experiment {
 		Question:    "If a leader goes on believing, because of a bug, does its work still take no effect?",
 		Expectation: "Two believe and both try to write. The ledger refuses the old one from the successor's seal on, with its token, and the old one then steps down. G3 is broken, as planted; all that concerns effects holds. " + noRaftBelief,
 		Trials: func(size experiment.Size) []trial.Trial {
-			t := believeTrial(size, pick(size, 1, 20))
+			t := believeTrial(size, experiment.Pick(size, 1, 20))
 			t.Pass, t.Broken = effective(), []string{"one-believer"}
 			return []trial.Trial{t}
 		},
@@ -189,7 +133,7 @@ func takeNumbers(ctx context.Context, s *trial.Run, next fleetclient.Leader) err
 
 // believeTrial cuts off a leader that ignores the end of its trust.
 func believeTrial(size experiment.Size, rounds int) trial.Trial {
-	t := trial.New(trial.Etcd, pick(size, 2*time.Second, 3*time.Second), 500, rounds, cutScript(func(ctx context.Context, s *trial.Run, r *trial.Round, next fleetclient.Leader) error {
+	t := trial.New(trial.Etcd, experiment.Pick(size, 2*time.Second, 3*time.Second), 500, rounds, cutScript(func(ctx context.Context, s *trial.Run, r *trial.Round, next fleetclient.Leader) error {
 		// These callers know the successor; the others still call the old leader.
 		if err := takeNumbers(ctx, s, next); err != nil {
 			return err
@@ -234,9 +178,9 @@ func pauseBetween() experiment.Experiment {
 		Question:    "A leader has checked its term, stands still until another has sealed the ledger, and then writes at once. What becomes of that write?",
 		Expectation: "It is refused in every round, with its token, and the node steps down by itself. No clock and no check could have kept it from trying.",
 		Trials: func(size experiment.Size) []trial.Trial {
-			rounds := pick(size, 2, 100)
+			rounds := experiment.Pick(size, 2, 100)
 			trials := []trial.Trial{pauseTrial(trial.Etcd, 2*time.Second, rounds, 0), pauseTrial(trial.Raft, time.Second, rounds, 0)}
-			trials[0].Workers = pick(size, 1, 0)
+			trials[0].Workers = experiment.Pick(size, 1, 0)
 			if size == experiment.Full {
 				long := pauseTrial(trial.Etcd, 8*time.Second, 1, 45*time.Second)
 				long.Name, long.Workers = "etcd-8s-freeze-45s", 2
@@ -369,7 +313,7 @@ func fencingOff() experiment.Experiment {
 		Question:    "Is it the fence that protects? What happens in 3b and 4 without it?",
 		Expectation: "Without the fence stale writes are accepted and numbers are handed out twice, in every trial. With it, and the same seed, neither happens once. " + noRaftBelief,
 		Trials: func(size experiment.Size) (all []trial.Trial) {
-			rounds := pick(size, 1, 10)
+			rounds := experiment.Pick(size, 1, 10)
 			for _, t := range []trial.Trial{believeTrial(size, rounds), pauseTrial(trial.Etcd, 2*time.Second, rounds, 0), pauseTrial(trial.Raft, time.Second, rounds, 0)} {
 				off, on := t, t
 				off.Name, off.Unfenced = t.Name+"/off", true
@@ -406,7 +350,7 @@ func handover() experiment.Experiment {
 		Question:    "How long does nobody write when a leader hands over in order, and do two ever write at once?",
 		Expectation: "The old leader's last attempt comes before the new one's first in every round, by some milliseconds; it stops within one beat of being asked.",
 		Trials: func(size experiment.Size) []trial.Trial {
-			all := both(pick(size, 2*time.Second, 3*time.Second), pick(size, 500.0, 5000), pick(size, 10, 200), trial.Loop{
+			all := both(experiment.Pick(size, 2*time.Second, 3*time.Second), experiment.Pick(size, 500.0, 5000), experiment.Pick(size, 10, 200), trial.Loop{
 				What: "the leader hands over", Busy: true, Round: handOver,
 				Wait: func(s *trial.Run, _ int) time.Duration { return 200*time.Millisecond + s.UpTo(200*time.Millisecond) },
 			})

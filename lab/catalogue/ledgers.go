@@ -32,7 +32,7 @@ func ledgerKilled() experiment.Experiment {
 		Expectation: "Nothing that was acknowledged, and no number is given twice: calls under way become unknown. A leader whose ledger is back before its patience (the TTL) is over keeps its term. One whose ledger stays away for longer steps down by itself, and somebody leads and writes within G7's bound once it is back.",
 		Trials: func(size experiment.Size) []trial.Trial {
 			on := func(engine string, ttl, gone time.Duration, rounds int) trial.Trial {
-				t := trial.New(engine, ttl, pick(size, 500.0, 5000), rounds, trial.Loop{What: "killing the ledger", Round: killLedger})
+				t := trial.New(engine, ttl, experiment.Pick(size, 500.0, 5000), rounds, trial.Loop{What: "killing the ledger", Round: killLedger})
 				t.Fleet = func(c *lab.Config) {
 					c.RestartWait = gone
 					c.NodeArgs = append(c.NodeArgs, "-sink-patience", ttl.String())
@@ -43,11 +43,11 @@ func ledgerKilled() experiment.Experiment {
 				return t
 			}
 			const short, long = 200 * time.Millisecond, 4 * time.Second
-			all := []trial.Trial{on(trial.Etcd, 3*time.Second, short, pick(size, 2, 20))}
+			all := []trial.Trial{on(trial.Etcd, 3*time.Second, short, experiment.Pick(size, 2, 20))}
 			if size == experiment.Full {
 				all = append(all, on(trial.Raft, 2*time.Second, short, 20), on(trial.Raft, 2*time.Second, long, 5))
 			}
-			return append(all, on(trial.Etcd, 2*time.Second, long, pick(size, 1, 5)))
+			return append(all, on(trial.Etcd, 2*time.Second, long, experiment.Pick(size, 1, 5)))
 		},
 		Judge: func(j measure.Judge, o trial.Outcome) {
 			kept := o.Count(func(r trial.Round) bool { return r.Next == r.Token })
@@ -98,7 +98,7 @@ func disk() experiment.Experiment {
 		Trials: func(size experiment.Size) (all []trial.Trial) {
 			on := func(engine, kind string) trial.Trial {
 				const ttl = 2 * time.Second
-				t := trial.New(engine, ttl, 300, pick(size, 1, 5), diskScript(kind))
+				t := trial.New(engine, ttl, 300, experiment.Pick(size, 1, 5), diskScript(kind))
 				t.Name, t.Pass = engine+"-"+kind, trial.Safe("evidence", "baton")
 				t.After = func(_ string, o *trial.Outcome) error { return countAsked(o.Dir, o.Rounds) }
 				t.Fleet = func(c *lab.Config) {
@@ -112,12 +112,12 @@ func disk() experiment.Experiment {
 				}
 				return t
 			}
-			kinds := pick(size, []string{diskSync}, []string{diskSync, diskNoSpace})
+			kinds := experiment.Pick(size, []string{diskSync}, []string{diskSync, diskNoSpace})
 			if canMount() {
 				kinds = append(kinds, diskFull)
 			}
 			for _, kind := range kinds {
-				for _, engine := range pick(size, []string{trial.Etcd}, []string{trial.Etcd, trial.Raft}) {
+				for _, engine := range experiment.Pick(size, []string{trial.Etcd}, []string{trial.Etcd, trial.Raft}) {
 					all = append(all, on(engine, kind))
 				}
 			}

@@ -31,6 +31,14 @@ const (
 	Full  Size = "full"
 )
 
+// Pick returns quick or full.
+func Pick[T any](size Size, quick, full T) T {
+	if size == Quick {
+		return quick
+	}
+	return full
+}
+
 // Experiment is a question to a fleet.
 type Experiment struct {
 	// Name is short, such as 3b.

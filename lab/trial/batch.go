@@ -5,24 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/disturb"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
 // batch is shared by trials that run at the same time on one machine.
 type batch struct {
-	disturbance *disturbance // of the machine; nil: none
+	disturbance *disturb.Disturbance // nil: none
 	starting    sync.Mutex
 	begin, end  barrier
 }
@@ -32,7 +27,7 @@ type batch struct {
 func Together(disturbed string, trials ...Trial) []Trial {
 	b := &batch{begin: newBarrier(len(trials)), end: newBarrier(len(trials))}
 	if disturbed != "" {
-		b.disturbance = &disturbance{kind: disturbed}
+		b.disturbance = &disturb.Disturbance{Kind: disturbed}
 	}
 	for i := range trials {
 		trials[i].batch, trials[i].Disturbed = b, disturbed
@@ -107,7 +102,7 @@ func DoBatch(ctx context.Context, trials []Trial, run func(context.Context, Tria
 	}
 	wait.Wait()
 	if b := trials[0].batch; b != nil && b.disturbance != nil {
-		b.disturbance.stop()
+		b.disturbance.Stop()
 	}
 	var first error
 	for _, err := range errs {
@@ -118,148 +113,40 @@ func DoBatch(ctx context.Context, trials []Trial, run func(context.Context, Tria
 	return outcomes, first
 }
 
-// The disturbances of a machine.
-const (
-	BusyCPU  = "CPU"     // processes that compute, four per core
-	BusyGC   = "GC"      // a garbage collector in every node that never stops
-	BusyDisk = "starved" // an engine of low priority beside processes that compute and sync the disk
-)
-
-const (
-	burnersPerCore = 4
-	syncers        = 2
-	syncBytes      = 256 << 10
-	garbageHeapMB  = 16
-	lowered        = 10 // by how much the nice value of a starved engine is raised
-)
-
-// disturbance takes resources from fleets. Nobody crashes: a change of leader while it lasts
-// is a false failover.
-type disturbance struct {
-	kind          string
-	begun, healed clock.Instant
-	cancel        context.CancelFunc
-	burning       []*child.Process
-	writing       sync.WaitGroup
-
-	mu       sync.Mutex
-	syncs    int
-	slowest  time.Duration
-	wrong    error
-	evidence string
-}
-
-// start starts the processes and writers; dir is a folder on the disk that they sync.
-func (d *disturbance) start(ctx context.Context, dir string) error {
-	d.begun = now()
-	ctx, d.cancel = context.WithCancel(ctx)
-	if d.kind == BusyGC {
-		return nil // the nodes do it
-	}
-	for range burnersPerCore * runtime.NumCPU() {
-		cmd := exec.CommandContext(ctx, "sh", "-c", "while :; do :; done")
-		child.DieWithParent(cmd)
-		p, err := child.Start(cmd, nil)
-		if err != nil {
-			return fmt.Errorf("start a process that computes: %w", err)
-		}
-		d.burning = append(d.burning, p)
-	}
-	if d.kind == BusyDisk {
-		for i := range syncers {
-			d.writing.Go(func() {
-				err := d.sync(ctx, filepath.Join(dir, fmt.Sprint("neighbour-", i)))
-				d.mu.Lock()
-				d.wrong = errors.Join(d.wrong, err)
-				d.mu.Unlock()
-			})
-		}
-	}
-	return nil
-}
-
-// sync writes a file again and again, and syncs each write.
-func (d *disturbance) sync(ctx context.Context, path string) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(path) }()
-	part := make([]byte, syncBytes)
-	for i := int64(0); ctx.Err() == nil; i++ {
-		const parts = 64
-		began := now()
-		_, err := f.WriteAt(part, i%parts*syncBytes)
-		if err := errors.Join(err, f.Sync()); err != nil {
-			return errors.Join(err, f.Close())
-		}
-		d.mu.Lock()
-		d.syncs++
-		d.slowest = max(d.slowest, now().Sub(began))
-		d.mu.Unlock()
-	}
-	return f.Close()
-}
-
-// stop ends the disturbance and notes its evidence. It may be called again.
-func (d *disturbance) stop() {
-	if d.cancel == nil || d.healed != 0 {
-		return
-	}
-	d.cancel()
-	var cpu time.Duration
-	for _, p := range d.burning {
-		<-p.Exited
-		cpu += p.Cmd.ProcessState.UserTime()
-	}
-	d.writing.Wait()
-	d.healed = now()
-	var words []string
-	lasted := d.healed.Sub(d.begun)
-	if len(d.burning) > 0 {
-		words = append(words, fmt.Sprintf("%d neighbours had %.1f s of CPU in %.1f s on %d cores", len(d.burning), cpu.Seconds(), lasted.Seconds(), runtime.NumCPU()))
-		const soon = 5 * time.Second // they have to be started first
-		if least := lasted * time.Duration(runtime.NumCPU()) / 10; lasted > soon && cpu < least {
-			d.wrong = errors.Join(d.wrong, fmt.Errorf("%w: the neighbours had %v of CPU in %v, less than %v", ErrNotSeen, cpu, lasted, least))
-		}
-	}
-	if d.syncs > 0 {
-		words = append(words, fmt.Sprintf("%d synced writes of %d KiB, the slowest %v", d.syncs, syncBytes>>10, d.slowest.Round(time.Millisecond)))
-	} else if d.kind == BusyDisk {
-		d.wrong = errors.Join(d.wrong, fmt.Errorf("%w: the neighbours synced nothing", ErrNotSeen))
-	}
-	d.evidence = strings.Join(words, "; ")
-}
-
 // DisturbedScript is the script of a trial on a disturbed machine: no fault is injected.
 func DisturbedScript(ctx context.Context, s *Run) error {
 	if err := s.AllUp(ctx); err != nil {
 		return err
 	}
 	b, d := s.batch, s.batch.disturbance
-	if err := b.begin.wait(ctx, func() error { return d.start(ctx, s.File.Dir) }); err != nil {
+	if err := b.begin.wait(ctx, func() error { return d.Start(ctx, s.File.Dir) }); err != nil {
 		return err
 	}
-	s.Say("%s for %v", d.kind, s.For)
-	own, err := s.disturbFleet(ctx, d.kind)
+	s.Say("%s for %v", d.Kind, s.For)
+	own, err := s.disturbFleet(ctx, d.Kind)
 	if err != nil {
 		return err
 	}
-	if err := b.end.wait(ctx, func() error { d.stop(); return d.wrong }); err != nil {
+	if err := b.end.wait(ctx, func() error {
+		if d.Stop(); errors.Is(d.Err, disturb.ErrIdle) {
+			return fmt.Errorf("%w: %w", ErrNotSeen, d.Err)
+		}
+		return d.Err
+	}); err != nil {
 		return err
 	}
-	evidence := strings.Trim(d.evidence+"; "+own, "; ")
+	evidence := strings.Trim(d.Evidence+"; "+own, "; ")
 	s.Say("healed: %s", evidence)
 	s.RoundDone()
-	return s.Faults.Write(check.Fault{Name: "busy-" + d.kind, Target: "machine", Begun: d.begun, Healed: d.healed, Evidence: evidence, Proof: check.Proof{Kind: check.ProofMeasured}})
+	return s.Faults.Write(check.Fault{Name: "busy-" + d.Kind, Target: "machine", Begun: d.Begun, Healed: d.Healed, Evidence: evidence, Proof: check.Proof{Kind: check.ProofMeasured}})
 }
 
 // disturbFleet is the part of a disturbance that each fleet has for itself. It lasts For.
 func (s *Run) disturbFleet(ctx context.Context, kind string) (evidence string, err error) {
 	switch kind {
-	case BusyGC:
+	case disturb.GC:
 		return s.collectGarbage(ctx)
-	case BusyDisk:
+	case disturb.Disk:
 		pids := []int{s.File.Engine.PID}
 		if s.Engine == Raft {
 			pids = nil // the nodes are the engine
@@ -268,7 +155,7 @@ func (s *Run) disturbFleet(ctx context.Context, kind string) (evidence string, e
 			}
 		}
 		for _, pid := range pids {
-			nice, err := lowerPriority(pid, lowered)
+			nice, err := disturb.LowerPriority(pid, 10)
 			if err != nil {
 				return "", fmt.Errorf("lower the priority of the engine (pid %d): %w", pid, err)
 			}
@@ -290,7 +177,7 @@ func (s *Run) collectGarbage(ctx context.Context) (string, error) {
 		nodes.Go(func() {
 			for left := ends.Sub(now()); left > 0 && ctx.Err() == nil; left = ends.Sub(now()) {
 				var got api.Collected
-				err := s.Chaos.Call(ctx, 3*once, http.MethodPost, n.URL+"/lab/garbage", nil, api.Garbage{HeapMB: garbageHeapMB, ForMS: max(1, min(left, once).Milliseconds())}, &got)
+				err := s.Chaos.Call(ctx, 3*once, http.MethodPost, n.URL+"/lab/garbage", nil, api.Garbage{HeapMB: 16, ForMS: max(1, min(left, once).Milliseconds())}, &got)
 				if err != nil {
 					_ = s.Hold(ctx, 100*time.Millisecond)
 					continue

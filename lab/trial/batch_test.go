@@ -3,15 +3,10 @@ package trial
 import (
 	"context"
 	"errors"
-	"os"
-	"os/exec"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/tenurehq/tenure/internal/child"
 )
 
 const sec = time.Second
@@ -56,59 +51,4 @@ func TestTogether(t *testing.T) {
 	if !errors.Is(err, broken) {
 		t.Errorf("%v, want that of the one that failed", err)
 	}
-}
-
-// Neighbours take CPU and sync the disk until they are stopped, say how much, and leave
-// nothing behind; so they do when nobody asks them to stop but their time is over.
-func TestDisturbance(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	d := &disturbance{kind: BusyDisk}
-	if err := d.start(t.Context(), dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := Await(t.Context(), "a synced write", func(context.Context) bool {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return d.syncs > 0
-	}); err != nil {
-		t.Fatal(err)
-	}
-	d.stop()
-	d.stop()
-	if !strings.Contains(d.evidence, "s of CPU") || !strings.Contains(d.evidence, "synced writes") || d.wrong != nil {
-		t.Errorf("it says %q, %v", d.evidence, d.wrong)
-	}
-	for _, p := range d.burning {
-		select {
-		case <-p.Exited:
-		default:
-			t.Errorf("pid %d runs on", p.Cmd.Process.Pid)
-		}
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
-	}
-	// Neighbours that took nothing have disturbed nobody.
-	idle, err := child.Start(exec.CommandContext(t.Context(), "true"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, none := range []*disturbance{{kind: BusyCPU, burning: []*child.Process{idle}}, {kind: BusyDisk}} {
-		none.begun, none.cancel = now().Add(-time.Minute), func() {}
-		if none.stop(); !errors.Is(none.wrong, ErrNotSeen) {
-			t.Errorf("%s by nobody: %v, said %q", none.kind, none.wrong, none.evidence)
-		}
-	}
-
-	ctx, cancel := context.WithCancel(t.Context())
-	other := &disturbance{kind: BusyCPU}
-	if err := other.start(ctx, dir); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	for _, p := range other.burning {
-		<-p.Exited
-	}
-	other.stop()
 }

@@ -1,9 +1,10 @@
 //go:build !linux
 
-package trial
+package disturb
 
 import "errors"
 
-func lowerPriority(int, int) (int, error) {
+// LowerPriority needs Linux.
+func LowerPriority(int, int) (int, error) {
 	return 0, errors.New("lowering a process's priority needs Linux")
 }

@@ -1,4 +1,4 @@
-package catalogue
+package failover
 
 import (
 	"cmp"
@@ -9,14 +9,15 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/disturb"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/plot"
 	"github.com/tenurehq/tenure/lab/trial"
 )
 
-// sweep is experiment 2.
-func sweep() experiment.Experiment {
+// Sweep is experiment 2.
+func Sweep() experiment.Experiment {
 	return experiment.Experiment{
 		Name: "2", Title: "sweep of TTL and beat: failovers, false failovers, the knee", Seed: 2,
 		Question: "How long is a failover by TTL and by beat × misses, from which TTL on does load alone unseat no leader, and which TTL serves 99.995 % at four crashes a month?",
@@ -25,7 +26,7 @@ func sweep() experiment.Experiment {
 			"The fleets of all TTLs run at the same time, which is harsher than one at a time; where leaders are killed too, so that experiment 1 has the clean kills. They share the disturbance: processes that compute, four on each core; a garbage collector that never rests, in every node; an engine of low priority beside such processes and a disk that is synced all the time. " +
 			"With Raft the nodes are the engine, so that the last includes the first, which is not run by itself; a patience of 30 s is not tried there, because twice that is more than a crash may cost.",
 		Trials:  sweepTrials,
-		Takes:   takes(30*time.Second, 58*time.Minute),
+		Takes:   func(size experiment.Size) time.Duration { return experiment.Pick(size, 30*time.Second, 58*time.Minute) },
 		Compare: judgeSweep,
 		Figures: func(all []trial.Outcome, note string) []experiment.Figure {
 			return []experiment.Figure{{Name: "figure", Drawing: drawKnee(all, trial.Etcd, note)}, {Name: "failover", Drawing: drawFailovers(killedOnly(all, false), note)}, {Name: "knee-raft", Drawing: drawKnee(all, trial.Raft, note)}}
@@ -73,7 +74,7 @@ func sweepTrials(size experiment.Size) (all []trial.Trial) {
 		for _, t := range timings {
 			trials = append(trials, trial.Trial{
 				Name: fmt.Sprintf("%s-%s-%v", kind, engine, t), Engine: engine, TTL: t.ttl, Beat: t.beat, Misses: t.misses, Nodes: 3, Rate: 20, Rounds: 1,
-				For: pick(size, 2*s, 10*time.Minute), Patience: 2 * s,
+				For: experiment.Pick(size, 2*s, 10*time.Minute), Patience: 2 * s,
 				Pass: []string{"token-order", "fence", "sequence", "linearizable", "ledger", "evidence", "history"}, Told: []string{"one-believer", "no-zombie", "recovery", "once"},
 				Play: trial.DisturbedScript,
 			})
@@ -82,9 +83,9 @@ func sweepTrials(size experiment.Size) (all []trial.Trial) {
 	}
 	if size == experiment.Quick {
 		all = trial.Together("", append(kills(trial.Etcd, []int{1}, ttls(2*s, 3*s)...), kills(trial.Raft, []int{1}, ttls(s)...)...)...)
-		disturbed(trial.BusyCPU, trial.Etcd, ttls(2*s, 3*s)...)
-		disturbed(trial.BusyGC, trial.Etcd, ttls(2*s)...)
-		disturbed(trial.BusyDisk, trial.Raft, ttls(s)...)
+		disturbed(disturb.CPU, trial.Etcd, ttls(2*s, 3*s)...)
+		disturbed(disturb.GC, trial.Etcd, ttls(2*s)...)
+		disturbed(disturb.Disk, trial.Raft, ttls(s)...)
 		return all
 	}
 	all = trial.Together("", kills(trial.Etcd, []int{10, 10, 5, 3}, ttls(2*s, 3*s, 10*s, 30*s)...)...)
@@ -92,10 +93,10 @@ func sweepTrials(size experiment.Size) (all []trial.Trial) {
 	all = append(all, trial.Together("", kills(trial.Etcd, []int{5}, timing{8 * s, s, 3}, timing{8 * s, s, 7}, timing{8 * s, 2 * s, 2}, timing{8 * s, 2 * s, 3}, timing{8 * s, 2500 * ms, 2}, timing{8 * s, 2500 * ms, 3})...)...)
 	// An election timeout below 400 ms does not keep a leader long enough to kill it.
 	all = append(all, trial.Together("", kills(trial.Raft, []int{10, 10, 5, 3}, ttls(400*ms, s, 3*s, 10*s)...)...)...)
-	for _, kind := range []string{trial.BusyCPU, trial.BusyGC, trial.BusyDisk} {
+	for _, kind := range []string{disturb.CPU, disturb.GC, disturb.Disk} {
 		disturbed(kind, trial.Etcd, append(ttls(2*s, 3*s, 8*s, 10*s, 30*s), timing{8 * s, s, 7}, timing{8 * s, 2500 * ms, 3})...)
 	}
-	for _, kind := range []string{trial.BusyGC, trial.BusyDisk} {
+	for _, kind := range []string{disturb.GC, disturb.Disk} {
 		disturbed(kind, trial.Raft, ttls(20*ms, 100*ms, 400*ms, s, 3*s, 10*s)...)
 	}
 	return all

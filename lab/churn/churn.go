@@ -1,4 +1,6 @@
-package catalogue
+// Package churn declares the experiment that kills leaders one after the other while nodes join
+// and leave.
+package churn
 
 import (
 	"cmp"
@@ -32,8 +34,8 @@ const (
 	nineAllAtOne = "etcd-9/all-at-once"
 )
 
-// churn is experiment 6.
-func churn() experiment.Experiment {
+// Experiment is experiment 6.
+func Experiment() experiment.Experiment {
 	return experiment.Experiment{
 		Name: "6", Title: "churn: leaders killed one after the other while nodes join and leave", Seed: 6,
 		Question: "How long does an election take while the leader is killed every 5 s and others come and go, what does it cost the engine, and does everybody get a turn?",
@@ -45,12 +47,12 @@ func churn() experiment.Experiment {
 		Trials: func(size experiment.Size) []trial.Trial {
 			on := func(name, engine string, nodes, rounds int) trial.Trial {
 				return trial.Trial{
-					Name: name, Engine: engine, TTL: 2 * time.Second, Nodes: nodes, Rate: pick(size, 100.0, 500), Rounds: rounds,
-					Every: pick(size, 3*time.Second, 5*time.Second), Patience: time.Second, Pass: trial.Safe("evidence", "baton"), Play: churnScript, After: countCalls,
+					Name: name, Engine: engine, TTL: 2 * time.Second, Nodes: nodes, Rate: experiment.Pick(size, 100.0, 500), Rounds: rounds,
+					Every: experiment.Pick(size, 3*time.Second, 5*time.Second), Patience: time.Second, Pass: trial.Safe("evidence", "baton"), Play: churnScript, After: countCalls,
 				}
 			}
 			// Ten minutes of what is judged, four of what it is compared with.
-			all := []trial.Trial{on(nineInLine, trial.Etcd, 9, pick(size, 2, 120)), on(threeInLine, trial.Etcd, 3, pick(size, 1, 48)), on(nineAllAtOne, trial.Etcd, 9, pick(size, 1, 48))}
+			all := []trial.Trial{on(nineInLine, trial.Etcd, 9, experiment.Pick(size, 2, 120)), on(threeInLine, trial.Etcd, 3, experiment.Pick(size, 1, 48)), on(nineAllAtOne, trial.Etcd, 9, experiment.Pick(size, 1, 48))}
 			all[2].Plant = []string{"herd"}
 			if size == experiment.Full {
 				raft := on("raft-9", trial.Raft, 9, 120)
@@ -59,7 +61,7 @@ func churn() experiment.Experiment {
 			}
 			return all
 		},
-		Takes: takes(30*time.Second, 30*time.Minute),
+		Takes: func(size experiment.Size) time.Duration { return experiment.Pick(size, 30*time.Second, 30*time.Minute) },
 		Judge: judgeChurn, Compare: compareCalls,
 		Figures: func(all []trial.Outcome, note string) []experiment.Figure {
 			e := plot.Elections{Note: note, Bar: electionBar, BarQuantile: 0.95}
@@ -424,7 +426,7 @@ func (w winners) lost(rounds int) (words string, ok bool) {
 	if sum > 0 {
 		words += ": " + strings.Join(each, ", ")
 	}
-	return words, sum == w.further[causeExpired]+w.further[causeLost] && sum <= rounds/loadBar
+	return words, sum == w.further["expired"]+w.further["lost"] && sum <= rounds/loadBar
 }
 
 // turns is who won, and how long the nodes waited for it.

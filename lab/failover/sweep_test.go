@@ -1,11 +1,14 @@
-package catalogue
+package failover
 
 import (
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/disturb"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/trial"
 	"github.com/tenurehq/tenure/lease"
@@ -13,6 +16,10 @@ import (
 )
 
 const sec = time.Second
+
+func at(d time.Duration) clock.Instant { return clock.Instant(d) }
+
+func token(n int) fence.Token { return fence.Token(n) }
 
 // The knee is the smallest TTL from which on nothing was false: one that was lucky below
 // a longer one that was not is none.
@@ -67,8 +74,8 @@ func TestObjective(t *testing.T) {
 
 // busied is a trial that was disturbed from 10 s to 20 s.
 func busied(ttl time.Duration, began ...time.Duration) trial.Outcome {
-	o := trial.Outcome{Trial: trial.Trial{Name: "CPU", Engine: trial.Etcd, TTL: ttl, Disturbed: trial.BusyCPU, For: 10 * time.Minute}}
-	o.Report.Faults = []check.Fault{{Name: "busy-" + trial.BusyCPU, Begun: at(10 * sec), Healed: at(20 * sec), Evidence: "x"}}
+	o := trial.Outcome{Trial: trial.Trial{Name: "CPU", Engine: trial.Etcd, TTL: ttl, Disturbed: disturb.CPU, For: 10 * time.Minute}}
+	o.Report.Faults = []check.Fault{{Name: "busy-" + disturb.CPU, Begun: at(10 * sec), Healed: at(20 * sec), Evidence: "x"}}
 	for i, b := range began {
 		o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 1), Began: at(b), Ended: at(30 * sec), Cause: "expired"})
 		if i > 0 {
@@ -113,7 +120,7 @@ func TestJudgeSweep(t *testing.T) {
 		return o
 	}
 	value := func(name string, all ...trial.Outcome) (string, bool) {
-		bars := barsOf(sweep(), all...)
+		bars := Sweep().Summarize(all).Thresholds
 		for _, b := range bars {
 			if strings.Contains(b.Name, name) {
 				return b.Value, b.OK

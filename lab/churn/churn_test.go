@@ -1,4 +1,4 @@
-package catalogue
+package churn
 
 import (
 	"math/rand/v2"
@@ -10,9 +10,17 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
 	"github.com/tenurehq/tenure/reference/api"
 )
+
+const sec = time.Second
+
+// barsOf are the bars of the experiment, without those of the checks.
+func barsOf(all ...trial.Outcome) []measure.Threshold {
+	return slices.DeleteFunc(Experiment().Summarize(all).Thresholds, func(t measure.Threshold) bool { return strings.HasSuffix(t.Name, ": checks as expected") })
+}
 
 func at(d time.Duration) clock.Instant { return clock.Instant(d) }
 
@@ -127,7 +135,7 @@ func judged(change func([]trial.Outcome)) string {
 	all[2].Plant = []string{"herd"}
 	all[3].Engine, all[3].Cost = trial.Raft, nil
 	change(all)
-	bars := barsOf(churn(), all...)
+	bars := barsOf(all...)
 	var short []string
 	for _, b := range bars {
 		if !b.OK {
@@ -221,7 +229,7 @@ func TestFairness(t *testing.T) {
 			o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 2), Vacant: when, Began: when.Add(time.Millisecond)})
 			o.Report.Faults = append(o.Report.Faults, check.Fault{Class: check.ClassKill, Target: nodeNames(9)[i%nodes], Begun: when.Add(-2 * sec)})
 		}
-		bars := barsOf(churn(), o)
+		bars := barsOf(o)
 		for _, b := range bars {
 			if !b.OK && strings.HasPrefix(b.Name, "etcd-9/in-line: ") {
 				short = append(short, b.Name)

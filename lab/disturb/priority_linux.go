@@ -1,4 +1,4 @@
-package trial
+package disturb
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// lowerPriority raises the nice value of a process and returns it. On Linux each thread has
+// LowerPriority raises the nice value of a process and returns it. On Linux each thread has
 // its own: all present threads get it, and new ones inherit it.
-func lowerPriority(pid, by int) (nice int, err error) {
+func LowerPriority(pid, by int) (nice int, err error) {
 	const nicest = 19
 	raw, err := syscall.Getpriority(syscall.PRIO_PROCESS, pid)
 	if err != nil {
