@@ -84,7 +84,7 @@ func TestJudgeFlap(t *testing.T) {
 		c.change(&o)
 		bars := barsOf(flap(), o)
 		if got := missed(bars); !slices.Equal(got, c.want) {
-			t.Errorf("%s: short is %q, want %q", name, got, c.want)
+			t.Errorf("%s: missed %q, want %q", name, got, c.want)
 		}
 	}
 }
@@ -117,7 +117,7 @@ func TestJudgeUnfenced(t *testing.T) {
 		c.change(find("raft-1s/off"), find("raft-1s/on"))
 		bars := barsOf(fencingOff(), all...)
 		if got := strings.Join(missed(bars), ","); got != c.want {
-			t.Errorf("%s: short is %q, want %q", name, got, c.want)
+			t.Errorf("%s: missed %q, want %q", name, got, c.want)
 		}
 	}
 }

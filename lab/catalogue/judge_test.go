@@ -140,7 +140,7 @@ func TestJudgeHandover(t *testing.T) {
 		"[x: protected writes stop within one beat]": func(o *trial.Outcome) { o.Rounds[0].AskedAt = at(8 * sec) },
 	} {
 		if got := fmt.Sprint(short(change)); got != want {
-			t.Errorf("short is %s, want %s", got, want)
+			t.Errorf("missed %s, want %s", got, want)
 		}
 	}
 }

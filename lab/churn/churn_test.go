@@ -204,7 +204,7 @@ func TestJudgeChurn(t *testing.T) {
 		}, ""},
 	} {
 		if got := judged(tt.change); got != tt.want {
-			t.Errorf("%s: short is %q, want %q", name, got, tt.want)
+			t.Errorf("%s: missed %q, want %q", name, got, tt.want)
 		}
 	}
 	w := winners{further: map[string]int{"expired": 1}}
@@ -238,10 +238,10 @@ func TestFairness(t *testing.T) {
 		return short
 	}
 	if short := judge(9); len(short) > 0 {
-		t.Errorf("everybody in turn: short is %v", short)
+		t.Errorf("everybody in turn: missed %v", short)
 	}
 	if short := judge(8); !slices.Equal(short, []string{"etcd-9/in-line: nodes that won", "etcd-9/in-line: longest in line"}) {
-		t.Errorf("one is never chosen: short is %v", short)
+		t.Errorf("one is never chosen: missed %v", short)
 	}
 }
 

@@ -88,7 +88,7 @@ func (s Summary) Print(w io.Writer) error {
 	for _, t := range s.Thresholds {
 		word := "ok"
 		if !t.OK {
-			word = "short"
+			word = "missed"
 		}
 		_, _ = fmt.Fprintf(out, "  %s\t%s\t%s\t%s\n", word, t.Name, t.Value, t.Bar) // Flush returns the error
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/trial"
 )
 
 // comments is the template, beside the records.
@@ -62,7 +63,7 @@ func (f *findings) funcs() template.FuncMap {
 		"experiments": f.names,
 		"show":        f.show,
 		"about":       f.about,
-		"ran":         func(name string) bool { _, ok := f.records[name]; return ok },
+		"details":     f.details,
 		"value":       f.value,
 		"each":        f.each,
 		"cell":        f.cell,
@@ -226,11 +227,10 @@ type totals struct {
 	// Loose counts those recorded before the stricter checks.
 	Loose                  int
 	Faults, Calls, Unknown int64
-	// With the fence on.
-	Refused, Accepted, Reused, Interleaved int64
-	// With the fence off.
-	OpenAccepted, OpenReused int64
-	Machines                 string
+	// Fenced is the damage with the fence on, Unfenced with the fence off.
+	Fenced, Unfenced trial.Damage
+	Interleaved      int64
+	Machines         string
 }
 
 func (f *findings) totals() totals {
@@ -245,22 +245,22 @@ func (f *findings) totals() totals {
 			t.Loose++
 		}
 		machines[r.Machine] = true
-		for _, trial := range r.Trials {
+		for _, x := range r.Trials {
 			t.Trials++
-			t.Terms += trial.Terms
-			t.Calls += trial.Answered
-			t.Unknown += trial.Unknown
-			for kind, n := range trial.Faults {
+			t.Terms += x.Terms
+			t.Calls += x.Answered
+			t.Unknown += x.Unknown
+			for kind, n := range x.Faults {
 				kinds[kind] = true
 				t.Faults += int64(n)
 			}
-			if trial.Unfenced {
-				t.OpenAccepted, t.OpenReused = t.OpenAccepted+trial.Applied, t.OpenReused+trial.Reused
-				continue
+			d := &t.Fenced
+			if x.Unfenced {
+				d = &t.Unfenced
 			}
-			t.Refused, t.Accepted, t.Reused = t.Refused+trial.Refused, t.Accepted+trial.Applied, t.Reused+trial.Reused
-			for _, c := range trial.Checks {
-				if c.Check == "fence" {
+			d.Refused, d.Applied, d.Reused = d.Refused+x.Refused, d.Applied+x.Applied, d.Reused+x.Reused
+			for _, c := range x.Checks {
+				if c.Check == "fence" && !x.Unfenced {
 					t.Interleaved += int64(c.Violations)
 				}
 			}

@@ -54,7 +54,7 @@ func result(size experiment.Size, value string) experiment.Result {
 
 const testComments = `{{define "about 4"}}Our word: {{value "4" "etcd-2s: refused"}}.{{end}}
 {{.Experiments}} of {{len experiments}}. {{range experiments}}{{show .}}
-{{about .}}{{end}}
+{{about .}}{{details .}}{{end}}
 {{.Faults}} faults of {{.Kinds}} kinds
 each {{each "4" "refused"}}; cell {{cell "4" "rounds" "etcd-2s" "what"}}; none {{value "4" "no such"}}; never {{value "1" "x"}}; calls {{count .Calls}}; from {{source "4"}}
 {{guarantees}} {{budget 99.995 4}} {{bound "etcd" "3s"}} {{measured "handover gap"}}
@@ -101,7 +101,7 @@ func TestKeepAndFindings(t *testing.T) {
 	}
 	for _, want := range []string{
 		"### Experiment 4: a pause", "`lab run 4 --seed 4`, full", "Our word: 2 of 2.", "each etcd-2s 2 of 2;", `cell refused | so;`, "none *not run*", "never *not run*",
-		"calls 1,234,567", "| **short** |", "lab/4-timeline-etcd-2s.svg", `refused \| so`, "and 27 more in the record", "### Experiment 1: clean kill under load\n\n*not run*",
+		"calls 1,234,567", "| **missed** |", "1 of 2 bars were met. **Missed:** etcd-2s: late: 7 s, wanted < 5 s.", "lab/4-timeline-etcd-2s.svg", `refused \| so`, "and 27 more in the record", "### Experiment 1: clean kill under load\n\n*not run*",
 		"1 faults of 1 kinds", "| 1 pause |", "| etcd-2s | G7 | `recovery` | 8.4s | 912ms |",
 		"| G2 | `fence` | 1 of 1 | 77 effects accepted |", "32.4 s 4.1 s 11.0 ms (p95 18.3 ms)",
 	} {

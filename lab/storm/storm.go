@@ -166,16 +166,16 @@ func panics(dir string) (n int64) {
 // kindTable counts by kind. A refused write and a change of leader are attributed to the
 // fault that began last before it.
 func kindTable(j measure.Judge, o trial.Outcome, faults []injectedFault) {
-	type row struct{ set, bit, refused, failovers int }
+	type row [4]int // set, bit, writes refused, changes of leader
 	rows := map[string]*row{}
 	var bit []injectedFault
 	for _, f := range faults {
 		if rows[f.Kind] == nil {
 			rows[f.Kind] = &row{}
 		}
-		rows[f.Kind].set++
+		rows[f.Kind][0]++
 		if f.Bit {
-			rows[f.Kind].bit++
+			rows[f.Kind][1]++
 			bit = append(bit, f)
 		}
 	}
@@ -189,20 +189,22 @@ func kindTable(j measure.Judge, o trial.Outcome, faults []injectedFault) {
 	}
 	for _, t := range o.Report.Terms {
 		if t.Began > 0 {
-			by(t.Began).failovers++
+			by(t.Began)[3]++
 		}
 		for _, at := range t.RefusedAt {
-			by(at).refused++
+			by(at)[2]++
 		}
 	}
 	t := j.Table(o.Name+": faults by kind", "kind", "set", "bit", "writes refused", "changes of leader")
 	var sum row
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		r := rows[name]
-		t.Add(name, r.set, r.bit, r.refused, r.failovers)
-		sum = row{sum.set + r.set, sum.bit + r.bit, sum.refused + r.refused, sum.failovers + r.failovers}
+		t.Add(name, r[0], r[1], r[2], r[3])
+		for i := range r {
+			sum[i] += r[i]
+		}
 	}
-	t.Add(fmt.Sprintf("all %d kinds", len(rows)), sum.set, sum.bit, sum.refused, sum.failovers)
+	t.Add(fmt.Sprintf("all %d kinds", len(rows)), sum[0], sum[1], sum[2], sum[3])
 }
 
 // aimTable counts by aim, and says why some faults do not count.

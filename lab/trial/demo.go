@@ -10,6 +10,7 @@ import (
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/check"
+	fleetclient "github.com/tenurehq/tenure/reference/client"
 )
 
 // Demo shows why a leader's belief is not enough: the leader is stopped between its check
@@ -65,14 +66,8 @@ func (s *Run) demo(ctx context.Context) error {
 	if err := s.Hold(ctx, toRead); err != nil {
 		return err
 	}
-	old, err := s.Chaos.Inject(ctx, chaos.Spec{Kind: chaos.PauseLeader, Between: true, For: time.Millisecond, Until: func(ctx context.Context, at chaos.Target) error {
-		s.Say("%s has checked that it leads, and is stopped before its write (pid %d, SIGSTOP)", at.ID, at.PID)
-		next, err := s.Sealed(ctx, at.Token)
-		if err != nil {
-			return err
-		}
-		s.Say("%s leads with token %d: the lease of %s has expired", next.ID, next.Token, at.ID)
-		s.Say("the ledger is sealed: it has seen token %d and accepts nothing below it", next.Token)
+	var r Round
+	overtaken := s.Overtaken(&r, func(ctx context.Context, next fleetclient.Leader) error {
 		// The client remembers the stopped node: let it look for the leader again.
 		if _, err := s.Nodes.Leader(ctx); err != nil {
 			return err
@@ -83,23 +78,21 @@ func (s *Run) demo(ctx context.Context) error {
 		}
 		s.Say("callers take numbers again; %d was given under token %d", after.Last, after.Token)
 		err = s.Hold(ctx, toRead)
-		s.Say("%s continues (SIGCONT) and sends the write that it had checked, with token %d", at.ID, at.Token)
+		s.Say("%s continues (SIGCONT) and sends the write that it had checked, with token %d", r.Node, r.Token)
 		return err
-	}})
-	if err != nil {
+	})
+	if _, err := s.Chaos.Inject(ctx, chaos.Spec{Kind: chaos.PauseLeader, Between: true, For: time.Millisecond, Until: func(ctx context.Context, at chaos.Target) error {
+		s.Say("%s has checked that it leads, and is stopped before its write (pid %d, SIGSTOP)", at.ID, at.PID)
+		return overtaken(ctx, at)
+	}}); err != nil {
 		return err
 	}
-	late, err := s.refusal(ctx, old.Target, old.Token)
-	if err != nil {
+	if err := s.Stale(ctx, &r); err != nil {
 		return err
 	}
-	s.Say("%s", lab.Refusal(late))
-	if late.Applied {
+	if r.Applied {
 		return fmt.Errorf("%w: the refusal of the stale write: the ledger accepted it", ErrNotSeen)
 	}
-	if err := s.Down(ctx, old.Target, old.Token); err != nil {
-		return err
-	}
-	s.Say("%s has stepped down", old.Target)
+	s.Say("%s has stepped down", r.Node)
 	return s.Hold(ctx, toRead)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/check"
 	fleetclient "github.com/tenurehq/tenure/reference/client"
@@ -162,11 +163,10 @@ func (s *Run) Stale(ctx context.Context, r *Round) error {
 	if err != nil {
 		return err
 	}
+	s.Say("%s", lab.Refusal(late))
 	r.Mark, r.Refused, r.Applied, r.SteppedDown = late.CurrentToken, !late.Applied, late.Applied, !late.Applied
 	if late.Applied {
-		s.Say("the ledger, without its fence, accepted a write of %s with token %d although it has seen %d", late.Holder, late.Token, late.CurrentToken)
 		return nil
 	}
-	s.Say("the ledger refused a write of %s with token %d: it has seen %d", late.Holder, late.Token, late.CurrentToken)
 	return s.Down(ctx, r.Node, r.Token)
 }

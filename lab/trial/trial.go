@@ -238,13 +238,23 @@ func (o Outcome) Measure(of func(Round) (time.Duration, bool)) (s measure.Series
 	return s
 }
 
-// Failovers measures each round that changed the leader. Writes are from the old leader's
+// Failovers measures each round that changed the leader. writes are from the old leader's
 // last write to the new leader's first, by when they were sent, of those that the ledger
-// acknowledged. Answers are from the last to the first answer that callers got.
+// acknowledged. answers are from the last to the first answer that callers got.
 func (o Outcome) Failovers() (writes, answers measure.Series) {
-	for _, r := range o.Rounds {
+	var answered []Effect
+	for _, t := range o.Report.Terms {
+		if t.Answers > 0 {
+			answered = append(answered, Effect{t.Node, t.Token, t.FirstAnswer, t.LastAnswer})
+		}
+	}
+	return o.gaps(o.Effects), o.gaps(answered)
+}
+
+func (o Outcome) gaps(effects []Effect) measure.Series {
+	return o.Measure(func(r Round) (time.Duration, bool) {
 		var old, next Effect
-		for _, e := range o.Effects {
+		for _, e := range effects {
 			switch {
 			case e.Token == r.Token:
 				old = e
@@ -252,24 +262,8 @@ func (o Outcome) Failovers() (writes, answers measure.Series) {
 				next = e
 			}
 		}
-		if old.Token > 0 && next.Token > 0 {
-			writes = append(writes, next.First.Sub(old.Last))
-		}
-		var last, first check.Term
-		for _, t := range o.Report.Terms {
-			switch {
-			case t.Answers == 0:
-			case t.Token == r.Token:
-				last = t
-			case t.Token > r.Token && first.Token == 0:
-				first = t
-			}
-		}
-		if last.Token > 0 && first.Token > 0 {
-			answers = append(answers, first.FirstAnswer.Sub(last.LastAnswer))
-		}
-	}
-	return writes, answers
+		return next.First.Sub(old.Last), old.Token > 0 && next.Token > 0
+	})
 }
 
 func now() clock.Instant { return clock.System().Now() }

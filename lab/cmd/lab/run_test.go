@@ -70,7 +70,7 @@ func TestRunBrokenExpectation(t *testing.T) {
 	if !errors.As(err, &exit) || exit.Code != exitThreshold || !strings.Contains(err.Error(), "sequence is pass") {
 		t.Errorf("%v\n%s", err, said)
 	}
-	if !strings.Contains(said, "round 1 of 1") || !strings.Contains(said, "  short ") {
+	if !strings.Contains(said, "round 1 of 1") || !strings.Contains(said, "  missed ") {
 		t.Errorf("it does not say what happens, or what came out:\n%s", said)
 	}
 	if code, stdout, stderr := labRun(t, nil, "check", out); code != exitThreshold || !strings.Contains(stdout, "Checks: the run says [history sequence]") {
@@ -142,7 +142,7 @@ func TestReport(t *testing.T) {
 		}
 	}
 	keep(false)
-	if code, stdout, stderr := labRun(t, nil, "report", "--results", dir); code != exitThreshold || !strings.Contains(stdout, "short") || !strings.Contains(stderr, "failover: 7 s") {
+	if code, stdout, stderr := labRun(t, nil, "report", "--results", dir); code != exitThreshold || !strings.Contains(stdout, "missed") || !strings.Contains(stderr, "failover: 7 s") {
 		t.Errorf("a threshold that was not met: code %d\n%s%s", code, stdout, stderr)
 	}
 	keep(true)
