@@ -15,7 +15,7 @@ import (
 	"github.com/tenurehq/tenure/lab/trial"
 )
 
-// missed are the bars that were not met.
+// missed returns the names of the missed bars.
 func missed(bars []measure.Threshold) (names []string) {
 	for _, b := range bars {
 		if !b.OK {
@@ -25,7 +25,7 @@ func missed(bars []measure.Threshold) (names []string) {
 	return names
 }
 
-// flapping is a trial on etcd with a TTL of 3 s and four cuts, 10 s apart: those of 4 s
+// flapping returns a trial on etcd with a TTL of 3 s and four cuts, 10 s apart: those of 4 s
 // ended terms, the one of 2 s did not.
 func flapping() trial.Outcome {
 	t := flap().Trials(experiment.Full)[0]
@@ -47,8 +47,8 @@ func flapping() trial.Outcome {
 	return o
 }
 
-// Each bar of experiment 13 can be missed: a fleet that changes its leader by itself, or
-// too soon, cuts that hit somebody else, calls without end, and a flap that nobody felt.
+// Each bar of experiment 13 can be missed: by a fleet that changes its leader by itself or too
+// soon, by cuts that hit another node, by too many calls, and by a flap without an effect.
 func TestJudgeFlap(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -89,7 +89,7 @@ func TestJudgeFlap(t *testing.T) {
 	}
 }
 
-// Experiment 5 is judged trial by trial: damage in one does not stand for another's.
+// Experiment 5 is judged trial by trial: damage in one does not count for another.
 func TestJudgeUnfenced(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -122,8 +122,7 @@ func TestJudgeUnfenced(t *testing.T) {
 	}
 }
 
-// The calls that count for a disk that failed are those that were made and over while it
-// did; those under way at either end say nothing.
+// For a failed disk only those calls count that began and ended while it failed.
 func TestCountAsked(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

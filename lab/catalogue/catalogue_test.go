@@ -21,7 +21,7 @@ func at(d time.Duration) clock.Instant { return clock.Instant(d) }
 
 func token(n int) fence.Token { return fence.Token(n) }
 
-// barsOf are the bars of an experiment, without those of the checks.
+// barsOf returns the bars of an experiment, without those of the checks.
 func barsOf(e experiment.Experiment, all ...trial.Outcome) []measure.Threshold {
 	return slices.DeleteFunc(e.Summarize(all).Thresholds, func(t measure.Threshold) bool { return strings.HasSuffix(t.Name, ": checks as expected") })
 }
@@ -35,7 +35,7 @@ func jsonOf(t *testing.T, v any) string {
 	return string(data)
 }
 
-// Every experiment says what it asks and expects, has trials of both sizes whose checks
+// Every experiment has a question and an expectation, has trials of both sizes whose checks
 // exist, and can be found by its name.
 func TestCatalogue(t *testing.T) {
 	t.Parallel()
@@ -66,7 +66,7 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
-// Labs with folders of their own have disks of their own: one would unmount the other's.
+// Labs with different folders use different mount points: one would unmount the other's.
 func TestDiskOfItsOwn(t *testing.T) {
 	t.Parallel()
 	if a, b := mountPoint("/a/full/12/etcd-full-disk"), mountPoint("/b/full/12/etcd-full-disk"); a == b {

@@ -17,7 +17,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/inventory.txt instead of comparing with it")
 
-// inventory names every experiment with its trials, checks, planted bugs and bars, and every
+// inventory lists every experiment with its trials, checks, planted bugs and bars, and every
 // check.
 func inventory(t *testing.T) (lines []string) {
 	t.Helper()
@@ -56,8 +56,7 @@ func inventory(t *testing.T) (lines []string) {
 	return lines
 }
 
-// Nothing of the lab is lost by accident: what is listed in testdata/inventory.txt is
-// still there.
+// Everything that testdata/inventory.txt lists is still there.
 func TestInventory(t *testing.T) {
 	t.Parallel()
 	const path = "testdata/inventory.txt"

@@ -13,9 +13,8 @@ import (
 	"github.com/tenurehq/tenure/lab/trial"
 )
 
-// The judges of the experiments on engines, ledgers, clocks, disks and connections say
-// yes to a round in which what they ask for happened, and no to one that differs from it
-// in the one thing that they are there to see.
+// The bars of the experiments on engines, ledgers, clocks, disks and connections are met by a
+// good round, and missed by one that differs in the one thing that the bar is about.
 func TestJudges(t *testing.T) {
 	t.Parallel()
 	at := func(s float64) clock.Instant { return clock.Instant(s * float64(time.Second)) }
@@ -108,8 +107,8 @@ func seen(r trial.Round, what string) trial.Round {
 	return r
 }
 
-// A handover that is none falls short: to another than was named, or by letting the
-// session run out.
+// A handover to another node than the named one, or by letting the session expire, misses a
+// bar.
 func TestJudgeHandover(t *testing.T) {
 	t.Parallel()
 	short := func(change func(*trial.Outcome)) (names []string) {

@@ -11,8 +11,8 @@ import (
 	"github.com/tenurehq/tenure/lab/trial"
 )
 
-// The story of a pause has what leader, engine, standby, callers and workers saw, in the
-// order of time; a worker's refusal is told, and that there was none too.
+// The story of a pause has what leader, engine, standby, callers and workers saw, in order. It
+// says whether a worker refused an order.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	s := func(n float64) clock.Instant {

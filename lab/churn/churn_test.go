@@ -17,7 +17,7 @@ import (
 
 const sec = time.Second
 
-// barsOf are the bars of the experiment, without those of the checks.
+// barsOf returns the bars of the experiment, without those of the checks.
 func barsOf(all ...trial.Outcome) []measure.Threshold {
 	return slices.DeleteFunc(Experiment().Summarize(all).Thresholds, func(t measure.Threshold) bool { return strings.HasSuffix(t.Name, ": checks as expected") })
 }
@@ -26,8 +26,8 @@ func at(d time.Duration) clock.Instant { return clock.Instant(d) }
 
 func token(n int) fence.Token { return fence.Token(n) }
 
-// Who is killed or leaves stands at the end of the line again; who stands there while
-// others win has waited, also if it never wins.
+// A node that is killed or leaves starts at the end of the line again. A node that waits while
+// others win has waited, even if it never wins.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	round := func(killed, left, won string) trial.Round {
@@ -51,8 +51,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// storming is a trial of twelve rounds, everybody in turn: the vacancies are 10 s apart,
-// an election takes 5 ms, and a term 8 s: a kill comes 3 s before the next.
+// storming returns a trial of twelve rounds in which all nodes win in turn. Vacancies are 10 s
+// apart, an election takes 5 ms and a term 8 s; a kill is 3 s before the next vacancy.
 func storming(name string, nodes, triesEach int) trial.Outcome {
 	const rounds = 12
 	o := trial.Outcome{Trial: trial.Trial{Name: name, Engine: trial.Etcd, TTL: 2 * sec, Nodes: nodes, Rounds: rounds}, Cost: &trial.Cost{Seconds: 120, Calm: map[string]float64{"Txn": float64(nodes)}, Storm: map[string]float64{"Txn": float64(nodes + 1)}}}
@@ -68,21 +68,21 @@ func storming(name string, nodes, triesEach int) trial.Outcome {
 	return o
 }
 
-// another lets one more term begin in the last round, whose own ends at 128 s by a cause.
+// another adds one more term to the last round, whose first term ends at 128 s by a cause.
 func another(o *trial.Outcome, when time.Duration, cause string) {
 	o.Report.Terms[len(o.Report.Terms)-1].Cause = cause
 	o.Report.Terms = append(o.Report.Terms, check.Term{Token: 14, Vacant: at(when), Began: at(when)})
 }
 
-// slow lets a trial's elections take longer from a round on.
+// slow makes a trial's elections take longer from a round on.
 func slow(o *trial.Outcome, from int, by time.Duration) {
 	for i := from; i < len(o.Report.Terms); i++ {
 		o.Report.Terms[i].Began = o.Report.Terms[i].Began.Add(by)
 	}
 }
 
-// A vacancy's calls are the tries and reads of those who stood in line when it came, up
-// to a second after it was over: not keep-alives, not the line, not those who join.
+// A vacancy's calls are the tries and reads of the nodes that were in line when it began, until
+// a second after it ended: not keep-alives, not reads of the line, not calls of joining nodes.
 func TestCallsPerVacancy(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
@@ -91,15 +91,15 @@ func TestCallsPerVacancy(t *testing.T) {
 		{"node-2", 2, at(sec), api.CallOpen},
 		{"node-3", 3, at(sec), api.CallOpen},
 		{"node-2", 2, at(2 * sec), api.CallAcquire},          // of the first election
-		{"node-2", 2, at(10*sec - 2*ms), api.CallAcquire},    // before it was told
-		{"node-3", 3, at(10*sec + 1*ms), api.CallKeepAlive},  // as ever
-		{"node-3", 3, at(10*sec + 2*ms), api.CallAcquire},    // in vain
-		{"node-3", 3, at(10*sec + 3*ms), api.CallRead},       // why
-		{"node-1", 9, at(10*sec + 4*ms), api.CallOpen},       // is back
-		{"node-1", 9, at(10*sec + 5*ms), api.CallRead},       // looks around
-		{"node-3", 3, at(10*sec + 6*ms), api.CallLine},       // ahead of time
+		{"node-2", 2, at(10*sec - 2*ms), api.CallAcquire},    // before the vacancy was recorded
+		{"node-3", 3, at(10*sec + 1*ms), api.CallKeepAlive},  // not counted
+		{"node-3", 3, at(10*sec + 2*ms), api.CallAcquire},    // fails
+		{"node-3", 3, at(10*sec + 3*ms), api.CallRead},       // counted
+		{"node-1", 9, at(10*sec + 4*ms), api.CallOpen},       // restarted
+		{"node-1", 9, at(10*sec + 5*ms), api.CallRead},       // joining
+		{"node-3", 3, at(10*sec + 6*ms), api.CallLine},       // the line
 		{"node-3", 3, at(15 * sec), api.CallRead},            // long after
-		{"node-1", 9, at(20*sec + 1*ms), api.CallAcquire},    // stands in line by now
+		{"node-1", 9, at(20*sec + 1*ms), api.CallAcquire},    // in line by now
 		{"node-3", 3, at(20*sec + 1200*ms), api.CallAcquire}, // too late
 	}
 	o.Rounds = o.Rounds[:2]
@@ -109,7 +109,7 @@ func TestCallsPerVacancy(t *testing.T) {
 	}
 }
 
-// What etcd counts is read by method, and the rest is left out.
+// etcd's counters are read by method; other metrics are ignored.
 func TestParseCounted(t *testing.T) {
 	t.Parallel()
 	const before = `# HELP grpc_server_started_total x
@@ -128,8 +128,7 @@ etcd_server_proposals_committed_total 6
 	}
 }
 
-// judged are the bars of experiment 6 that were not met, after a change to trials in which
-// all is as it should be.
+// judged returns the missed bars of experiment 6, after a change to trials that meet all.
 func judged(change func([]trial.Outcome)) string {
 	all := []trial.Outcome{storming("etcd-9/in-line", 9, 1), storming("etcd-3/in-line", 3, 1), storming("etcd-9/all-at-once", 9, 8), storming("raft-9", 9, 0)}
 	all[2].Plant = []string{"herd"}
@@ -145,8 +144,8 @@ func judged(change func([]trial.Outcome)) string {
 	return strings.Join(short, ",")
 }
 
-// Each bar of experiment 6 is met by trials in which all is as it should be, and missed
-// by those that differ in the one thing that it is there to see.
+// Each bar of experiment 6 is met by good trials, and missed by trials that differ in the one
+// thing that the bar is about.
 func TestJudgeChurn(t *testing.T) {
 	t.Parallel()
 	const own = "calls per vacancy by etcd's count, less beats and those of a calm, 9 nodes to 3"
@@ -197,7 +196,7 @@ func TestJudgeChurn(t *testing.T) {
 				}
 			}
 		}, "raft-9: nodes that won"},
-		// A quick form has too few rounds to compare means, or to say what load does.
+		// The quick form has too few rounds to compare means or to judge load.
 		"few": {func(all []trial.Outcome) {
 			o := &all[0]
 			o.Trial.Rounds, o.Rounds, o.Report.Terms, o.Cost.Calls = 2, o.Rounds[:2], o.Report.Terms[:3], []int{1, 2}
@@ -217,7 +216,7 @@ func TestJudgeChurn(t *testing.T) {
 	}
 }
 
-// Somebody who is passed over for more than 18 rounds, or never wins, falls short.
+// A node that waits for more than 18 rounds, or never wins, is a missed bar.
 func TestFairness(t *testing.T) {
 	t.Parallel()
 	judge := func(nodes int) (short []string) {
@@ -245,10 +244,10 @@ func TestFairness(t *testing.T) {
 	}
 }
 
-// Why rounds in line are judged, and not those between two wins: in a line that is kept
-// strictly, where one of nine leaves at random in every other round and joins again at
-// its end, nobody stands for more than nine rounds, and in most runs of 120 rounds
-// somebody has more than 18 between two wins.
+// The bar is on rounds in line, not on rounds between two wins. In a strict line of nine, where
+// a random node leaves in every other round and joins again at the end, no node waits for more
+// than nine rounds in line; but in most runs of 120 rounds some node has more than 18 rounds
+// between two wins.
 func TestLineOfThoseWhoLeave(t *testing.T) {
 	t.Parallel()
 	long := 0
@@ -261,7 +260,7 @@ func TestLineOfThoseWhoLeave(t *testing.T) {
 			r := trial.Round{Node: line[0], Successor: line[1]} // the first leads
 			line = append(line[1:], r.Node)
 			if i%2 == 1 {
-				n := 1 + chance.IntN(len(line)-2) // neither who won nor who was killed
+				n := 1 + chance.IntN(len(line)-2) // neither the winner nor the killed node
 				r.Left = line[n]
 				line = append(slices.Delete(line, n, n+1), r.Left)
 			}

@@ -13,8 +13,8 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// Neighbours take CPU and sync the disk until they are stopped, say how much, and leave
-// nothing behind; so they do when nobody asks them to stop but their time is over.
+// A disturbance takes CPU and syncs the disk until it is stopped or its context ends. It says
+// how much it took, and leaves nothing behind.
 func TestDisturbance(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -46,7 +46,7 @@ func TestDisturbance(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	// Neighbours that took nothing have disturbed nobody.
+	// A disturbance that took nothing is an error.
 	idle, err := child.Start(exec.CommandContext(t.Context(), "true"), nil)
 	if err != nil {
 		t.Fatal(err)

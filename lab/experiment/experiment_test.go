@@ -51,9 +51,8 @@ func config(t *testing.T, out string) Config {
 	return Config{Bin: bin, Out: out, Size: Quick, Say: func(done float64, what string) { t.Logf("%3.0f %% %s", 100*done, what) }}
 }
 
-// An experiment runs a real fleet, its history holds what was expected, the result is
-// kept, and it is run again only if something about it has changed. An expectation that
-// the same history does not meet is a threshold that fails.
+// An experiment with a real fleet passes, its result is kept, and it runs again only after a
+// change. An expectation that the history does not meet is a threshold that is missed.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, t.TempDir())
@@ -107,8 +106,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A script that waits for something in vain ends with an error that says so, and the
-// fleet is gone.
+// A script that waits in vain returns ErrNotSeen, and the fleet is stopped.
 func TestNotSeen(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, t.TempDir())

@@ -15,8 +15,8 @@ import (
 	"github.com/tenurehq/tenure/lab/trial"
 )
 
-// A result belongs to every program that it rests on: lab's own and the fleet's, and
-// those with planted bugs where a trial has one. It names the revision of its checkout.
+// The key of a result depends on lab itself and on the fleet's programs, and on those with
+// planted bugs if a trial has one. The result names the revision of its checkout.
 func TestKey(t *testing.T) {
 	t.Parallel()
 	bin, planted := t.TempDir(), t.TempDir()
@@ -69,8 +69,8 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// A run that was stopped goes on with the trial at which it was: what was run before is
-// kept, and counts in the result. Another seed keeps nothing.
+// A run that was stopped continues with the trial that was under way. Trials that were finished
+// are kept and count in the result. With another seed nothing is kept.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, t.TempDir())
@@ -84,7 +84,7 @@ func TestResume(t *testing.T) {
 		var all []trial.Trial
 		for _, name := range []string{"first", "second"} {
 			tr := one(size)[0]
-			// Nothing is done to the fleet, and nothing is asked that a busy machine could spoil.
+			// No faults, and no checks that a busy machine could fail.
 			tr.Name, tr.Rounds, tr.TTL, tr.Pass = name, 1, 20*time.Second, []string{"sequence", "history"}
 			tr.Play = func(_ context.Context, s *trial.Run) error {
 				played[name]++

@@ -21,8 +21,8 @@ func at(d time.Duration) clock.Instant { return clock.Instant(d) }
 
 func token(n int) fence.Token { return fence.Token(n) }
 
-// The knee is the smallest TTL from which on nothing was false: one that was lucky below
-// a longer one that was not is none.
+// The knee is the smallest TTL from which on there were no false failovers. A TTL without any
+// is not the knee if a longer one had some.
 func TestKnee(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -41,8 +41,8 @@ func TestKnee(t *testing.T) {
 	}
 }
 
-// 99.995 % of thirty days are 129.6 s without a leader, 32.4 s for each of four crashes;
-// twice the knee is recommended where its failovers fit, else the knee, else nothing.
+// 99.995 % of thirty days leave 129.6 s without a leader, 32.4 s for each of four crashes.
+// Twice the knee is recommended if its failovers fit, otherwise the knee, otherwise nothing.
 func TestObjective(t *testing.T) {
 	t.Parallel()
 	month, crash := ours().budget()
@@ -63,7 +63,7 @@ func TestObjective(t *testing.T) {
 			t.Errorf("knee %v: %v, want %v", knee, got, want)
 		}
 	}
-	c.more = 3 * sec // 30 s do not serve any more, and twice the knee of 10 s is more than there is
+	c.more = 3 * sec // now a TTL of 30 s is too long, and there is no other of at least 20 s
 	if got := recommend(ours(), ttls, 10*sec, c.failover); got != 10*sec {
 		t.Errorf("the knee has to do: %v", got)
 	}
@@ -72,7 +72,7 @@ func TestObjective(t *testing.T) {
 	}
 }
 
-// busied is a trial that was disturbed from 10 s to 20 s.
+// busied returns a trial that was disturbed from 10 s to 20 s.
 func busied(ttl time.Duration, began ...time.Duration) trial.Outcome {
 	o := trial.Outcome{Trial: trial.Trial{Name: "CPU", Engine: trial.Etcd, TTL: ttl, Disturbed: disturb.CPU, For: 10 * time.Minute}}
 	o.Report.Faults = []check.Fault{{Name: "busy-" + disturb.CPU, Begun: at(10 * sec), Healed: at(20 * sec), Evidence: "x"}}
@@ -85,8 +85,8 @@ func busied(ttl time.Duration, began ...time.Duration) trial.Outcome {
 	return o
 }
 
-// A failover is false from when the disturbance began until it can no longer show; the
-// first term is none.
+// A failover is false from the beginning of the disturbance until its effects are over. The
+// first term is not a failover.
 func TestFalseFailovers(t *testing.T) {
 	t.Parallel()
 	n, causes := falseFailovers(busied(2*sec, sec, 11*sec, 15*sec, 22*sec, 24*sec))
@@ -96,7 +96,7 @@ func TestFalseFailovers(t *testing.T) {
 	if n, _ := falseFailovers(busied(2*sec, sec)); n != 0 {
 		t.Errorf("%d false failovers of a leader that stayed", n)
 	}
-	// A leader that is lost is one, though nobody follows it, or so late that nothing shows.
+	// A lost leader counts even if no other follows, or only after the effects are over.
 	for name, o := range map[string]trial.Outcome{"nobody": busied(2*sec, sec), "late": busied(2*sec, sec, 25*sec), "undisturbed": busied(2*sec, sec)} {
 		o.Report.Terms[0].Ended = at(15 * sec)
 		if name == "undisturbed" {
@@ -108,13 +108,13 @@ func TestFalseFailovers(t *testing.T) {
 	}
 }
 
-// The sweep is judged as it was measured: the knee and the recommendation follow the
-// false failovers, and without a TTL that keeps its leader both fall short.
+// The knee and the recommendation follow from the false failovers. If no TTL keeps its leader
+// both bars are missed.
 func TestJudgeSweep(t *testing.T) {
 	t.Parallel()
 	killedAt := func(ttl, took time.Duration) trial.Outcome {
 		o := trial.Outcome{Trial: trial.Trial{Name: "kill", Engine: trial.Etcd, TTL: ttl, Rounds: 1}, Rounds: []trial.Round{{Token: 1}}}
-		// The successor's first attempt fails, which ends nothing.
+		// The successor's first attempt fails and does not count.
 		o.Report.Terms = []check.Term{{Token: 1, Attempts: 1, LastAttempt: at(sec)}, {Token: 2, Attempts: 2, FirstAttempt: at(sec + took/2)}}
 		o.Effects = []trial.Effect{{Token: 3, First: at(20 * sec)}, {Token: 2, First: at(sec + took), Last: at(9 * sec)}, {Token: 1, Last: at(sec)}}
 		return o
@@ -151,8 +151,7 @@ func TestJudgeSweep(t *testing.T) {
 	}
 }
 
-// Every timing of the sweep is one that nodes accept, so that an hour's run does not end
-// at its last trial.
+// Nodes accept every timing of the sweep.
 func TestSweepTimings(t *testing.T) {
 	t.Parallel()
 	for _, size := range []experiment.Size{experiment.Quick, experiment.Full} {

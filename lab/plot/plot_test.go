@@ -24,7 +24,7 @@ func around(rng *rand.Rand, n int, from, to time.Duration) []time.Duration {
 
 type figure interface{ Figure() (*Figure, error) }
 
-// examples are one of each picture, with numbers that a run could have.
+// examples returns one of each figure, with plausible numbers.
 func examples() map[string]figure {
 	rng := rand.New(rand.NewPCG(1, 1))
 	const s, ms = time.Second, time.Millisecond
@@ -83,8 +83,8 @@ func examples() map[string]figure {
 	}
 }
 
-// Every picture can be made, is the same each time, and is SVG and PNG of the size
-// that a README shows. With TENURE_PLOTS the pictures are left there to look at.
+// Every figure can be drawn, is the same each time, and is valid SVG and PNG of a README's
+// size. With TENURE_PLOTS the figures are written to that folder.
 func TestFigures(t *testing.T) {
 	for name, e := range examples() {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestFigures(t *testing.T) {
 					t.Fatal(err)
 				}
 				if i > 0 && name != "gaps" {
-					pngs[i] = pngs[0] // what draws them is the same, and slow
+					pngs[i] = pngs[0] // drawn by the same code, and slow
 				} else if pngs[i], err = f.PNG(); err != nil {
 					t.Fatal(err)
 				}
@@ -134,7 +134,7 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// A title says what the numbers say, also when that is bad news.
+// A title states what the numbers show, good or bad.
 func TestTitles(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
 	for want, e := range map[string]figure{
@@ -169,7 +169,7 @@ func TestTitles(t *testing.T) {
 	}
 }
 
-// Nothing measured is said so, instead of an empty picture.
+// Without measurements there is an error instead of an empty figure.
 func TestNothing(t *testing.T) {
 	for _, e := range []figure{
 		Failovers{}, Failovers{Series: []FailoverSeries{{Engine: "etcd", At: []FailoverPoint{{TTL: 1}}}}}, Knee{}, Timeline{Length: 1}, Elections{},
@@ -181,7 +181,7 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// Save writes both files, and says so when it cannot.
+// Save writes both files, or returns an error.
 func TestSave(t *testing.T) {
 	f, err := examples()["gaps"].Figure()
 	if err != nil {

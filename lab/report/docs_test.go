@@ -27,7 +27,7 @@ func top(t *testing.T) string {
 	return dir
 }
 
-// docs/findings.md is what the records and the comments beside them give.
+// docs/findings.md is made from the records and the comments beside them.
 func TestFindingsAreCurrent(t *testing.T) {
 	docs := filepath.Join(top(t), "docs")
 	want, missing, err := Findings(docs)
@@ -79,7 +79,7 @@ func TestFaultsExist(t *testing.T) {
 	}
 }
 
-// The test above sees what is not there.
+// The test above finds what does not exist.
 func TestFaultsBite(t *testing.T) {
 	for _, row := range []string{
 		"| a | b | [experiment 99](findings.md#experiment-99) |",

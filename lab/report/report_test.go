@@ -15,7 +15,7 @@ import (
 	"github.com/tenurehq/tenure/lab/trial"
 )
 
-// result is one that a run could have.
+// result returns a result as a run could make it.
 func result(size experiment.Size, value string) experiment.Result {
 	e, err := catalogue.Find("4")
 	if err != nil {
@@ -77,9 +77,9 @@ func docs(t *testing.T) string {
 	return dir
 }
 
-// A result becomes a record that names no folder of this machine, with its pictures;
-// the text has its numbers where the comments name them, the comments, and "not run"
-// for what there is not; made again it is the same.
+// A result becomes a record without folders of this machine, with pictures. The text has the
+// comments, the numbers that they name, and "not run" for missing ones. Made again it is the
+// same.
 func TestKeepAndFindings(t *testing.T) {
 	dir := docs(t)
 	kept, err := Keep(dir, []experiment.Result{result(experiment.Full, "2 of 2")})
@@ -117,7 +117,7 @@ func TestKeepAndFindings(t *testing.T) {
 	}
 }
 
-// A quick result is kept where there is no other, and never in place of a full one.
+// A quick result is recorded if there is no other, and never replaces a full one.
 func TestQuickIsNoReplacement(t *testing.T) {
 	dir := docs(t)
 	for _, tt := range []struct {
@@ -142,7 +142,7 @@ func TestQuickIsNoReplacement(t *testing.T) {
 	}
 }
 
-// Comments that are no template, and a record that is none, are said to be.
+// A broken template and a broken record are errors that name the file.
 func TestBadDocs(t *testing.T) {
 	dir := docs(t)
 	if err := os.WriteFile(filepath.Join(dir, folder, "x.json"), []byte("{"), 0o600); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/tenurehq/tenure/lab/trial"
 )
 
-// No kind of fault is lost, and a seed gives the plan that it always gave.
+// No kind of fault is lost, and a seed always gives the same plan.
 func TestInventory(t *testing.T) {
 	t.Parallel()
 	var got []string

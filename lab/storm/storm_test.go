@@ -31,14 +31,14 @@ func config(t *testing.T) experiment.Config {
 	return experiment.Config{Bin: bin, Out: t.TempDir(), Size: experiment.Quick, Say: func(done float64, what string) { t.Logf("%3.0f %% %s", 100*done, what) }}
 }
 
-// planOf is a long plan.
+// planOf returns a plan.
 func planOf(engine string, seed uint64, steps int) []step {
 	t := newTrial(context.Background(), engine, FullLength)
 	return newPlanner(t, rand.New(rand.NewPCG(seed, 1))).plan(steps)
 }
 
-// The same seed gives the same plan and another seed another; a longer plan begins as a
-// shorter one does.
+// The same seed gives the same plan, another seed another plan, and a longer plan begins with
+// the shorter one.
 func TestStormSeed(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{trial.Etcd, trial.Raft} {
@@ -66,8 +66,8 @@ func TestStormSeed(t *testing.T) {
 }
 
 // Of ten faults about six are aimed at the leader, two anywhere, two at a change. Every
-// kind comes within half an hour, also as one of a pair. No two that stop nodes are set
-// at once: they could be the same node, and the end of one pause would end the other.
+// kind occurs within half an hour. Two faults that stop nodes are never injected at once: they
+// could stop the same node, and the end of one would end the other.
 func TestStormPlan(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{trial.Etcd, trial.Raft} {
@@ -118,9 +118,8 @@ func TestStormPlan(t *testing.T) {
 	}
 }
 
-// What did not bite does not count, and is in the history all the same if it stood: a
-// node that was stopped for a moment is excused for it. A kill ends what was believed.
-// A fault that has several lines there counts once.
+// A fault without an effect does not count, but it is in the history if it was set, because it
+// can excuse something. A fault with several lines in the history counts once.
 func TestStormHistory(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -151,8 +150,8 @@ func TestStormHistory(t *testing.T) {
 	}
 }
 
-// A storm is judged by the faults that bit: too few, too few kinds, one that is left
-// standing, no stale write that was refused, each is a threshold that is not met.
+// Too few faults with an effect, too few kinds, a fault that was not healed, and no refused
+// stale write each miss a bar.
 func TestStormJudged(t *testing.T) {
 	t.Parallel()
 	tr := newTrial(context.Background(), trial.Raft, FullLength)
@@ -205,10 +204,9 @@ func TestStormJudged(t *testing.T) {
 	}
 }
 
-// A leader that has resigned and stands still before it has given the group up is
-// overtaken: another leads, and the last write of the first is refused. A node that is
-// killed when it was granted the group, and has sealed nothing, is followed by the next.
-// Nothing is left armed or stopped.
+// A leader that is stopped after it resigned and before it released the group is replaced, and
+// its last write is refused. A node that is killed after the grant and before its seal is
+// replaced. Nothing is left armed or stopped.
 func TestStormMoments(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
@@ -253,7 +251,7 @@ func TestStormMoments(t *testing.T) {
 	if len(seen) != 2 {
 		t.Errorf("%d faults, want 2", len(seen))
 	}
-	// Who is killed there stood still before, which excuses it until then.
+	// A node that is killed at a moment was stopped before, which excuses it until then.
 	if !slices.ContainsFunc(r.Outcomes[0].Report.Faults, func(f check.Fault) bool {
 		return f.PartOf == "kill-"+api.MomentGranted && f.Class == check.ClassPause && f.Begun < f.Healed
 	}) {
@@ -261,7 +259,7 @@ func TestStormMoments(t *testing.T) {
 	}
 }
 
-// A storm as anybody runs it, for as long as TENURE_STORM says.
+// A storm on each engine, for the duration in TENURE_STORM.
 func TestStorm(t *testing.T) {
 	lasts, err := time.ParseDuration(os.Getenv("TENURE_STORM"))
 	if err != nil {
@@ -284,7 +282,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// Faults that do not count are told by cause, whatever else their errors say.
+// Faults that do not count are grouped by cause, whatever else their errors say.
 func TestAimTable(t *testing.T) {
 	t.Parallel()
 	var s measure.Summary

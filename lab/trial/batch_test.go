@@ -20,8 +20,8 @@ func TestArgs(t *testing.T) {
 	}
 }
 
-// Trials that are together run at the same time, meet, and the last to come acts once
-// for all; when one fails the others end, and its error is the one that is told.
+// Trials of a batch run at the same time and wait for each other at a barrier, where the last
+// one acts for all. If one fails the others end, and its error is returned.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	trials := append([]Trial{{Name: "alone"}}, Together("", Trial{Name: "a"}, Trial{Name: "b"}, Trial{Name: "c"})...)

@@ -16,9 +16,8 @@ import (
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// A node that was killed has told of the write that it was about to make; its second
-// process is another observer; a trace with a hole or a torn line is no trace, nor is
-// one of a process that lost a line.
+// The trace of a node that was killed has the write that was under way, and its second process
+// is another observer. A trace with a missing or torn line is an error.
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	whole := []api.TraceLine{
@@ -88,8 +87,8 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// filled is a ledger to which a leader wrote, then another, and the first in vain, as
-// often as said.
+// filled returns a ledger to which one leader wrote, then another, and then the first one
+// again, zombie times, which the ledger refused.
 func filled(t *testing.T, zombie, keep int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ledger.db")
@@ -128,8 +127,8 @@ func filled(t *testing.T, zombie, keep int) string {
 	return path
 }
 
-// Stale writes that were accepted are seen in the rows themselves, also in a ledger whose
-// fence does not notice: that is what is counted, not its own word.
+// Stale writes that were accepted are counted from the rows, even if the ledger's own list of
+// rejections does not have them.
 func TestDamage(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -160,8 +159,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// Ticks, firings, checkpoints and refused writes of the ledger are in the history, where
-// the checks find them. A ledger that has forgotten some is not counted.
+// The ticks, firings, checkpoints and refused writes of the ledger are in the history. A ledger
+// that has dropped some is an error.
 func TestCollectLedger(t *testing.T) {
 	t.Parallel()
 	collected := func(path string) (string, error) {

@@ -32,8 +32,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// Without its fence the ledger takes the stale write, and the demonstration does not
-// claim to have seen what it did not.
+// Without its fence the ledger accepts the stale write, and the demonstration fails.
 func TestDemoWithoutFence(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -17,7 +17,7 @@ import (
 	"github.com/tenurehq/tenure/server/cli"
 )
 
-// What cannot be run is refused before anything is started.
+// Wrong usage is an error before anything is started.
 func TestRunUsage(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
@@ -59,9 +59,9 @@ func runOne(t *testing.T, change func(*trial.Trial)) (out, said string, err erro
 	return r.out, all.String(), err
 }
 
-// An experiment against a real fleet that expects what does not happen, here that the
-// sequence is broken, ends with the code for thresholds. Its history is refused: it names
-// fewer checks than the experiment has.
+// An experiment whose expectation is wrong, here that the sequence is broken, ends with the exit
+// code for missed bars. lab check refuses its history, which names fewer checks than the
+// experiment has.
 func TestRunBrokenExpectation(t *testing.T) {
 	out, said, err := runOne(t, func(t *trial.Trial) {
 		t.Pass, t.Broken = []string{"history"}, []string{"sequence"}
@@ -128,8 +128,8 @@ func TestForgedRecording(t *testing.T) {
 	}
 }
 
-// A report says what was kept, and ends with the code for thresholds if one of them was
-// not met, or if there is nothing.
+// lab report prints the results, and ends with the exit code for missed bars if one was missed
+// or there is no result.
 func TestReport(t *testing.T) {
 	dir := t.TempDir()
 	if code, _, stderr := labRun(t, nil, "report", "--results", dir); code != exitThreshold || !strings.Contains(stderr, "nothing to judge") {
@@ -169,8 +169,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// The histories below a folder are checked: a number that was handed out twice is
-// named, with its line, and so is the guarantee.
+// lab check finds the histories below a folder, and names a number that was handed out twice,
+// with its line and the guarantee.
 func TestCheckDir(t *testing.T) {
 	record := func(second uint64) string {
 		dir := t.TempDir()
