@@ -12,7 +12,6 @@ import (
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
-	fleetclient "github.com/tenurehq/tenure/reference/client"
 )
 
 // beyondBound marks trials with a clock rate outside the promised bound.
@@ -149,7 +148,7 @@ func (w wrongClock) round(ctx context.Context, s *trial.Run, i int, r *trial.Rou
 	r.Kind = "cut"
 	var look func(want time.Duration)
 	since := clock.System().Now()
-	overtaken := s.Overtaken(r, func(context.Context, fleetclient.Leader) error {
+	overtaken := s.Overtaken(r, func(context.Context, chaos.Target) error {
 		if w.offset == 0 {
 			look(clock.System().Now().Sub(since) * time.Duration(own) / (100 * percent))
 		}

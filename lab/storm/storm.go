@@ -146,9 +146,7 @@ func judge(j measure.Judge, o trial.Outcome) {
 	j.None("programs that panicked", panics(filepath.Join(o.Dir, "fleet")))
 	kindTable(j, o, faults)
 	aimTable(j, faults)
-	v, _ := o.Report.Verdict("sequence")
-	j.Row("stale writes", []string{"refused", "accepted", "numbers reused", "calls answered", "outcome unknown"},
-		o.Damage.Refused, o.Damage.Applied, o.Damage.Reused, v.Count("calls answered"), v.Count("calls of unknown outcome"))
+	o.StaleWrites(j)
 }
 
 // panics counts the logs of programs that panicked.

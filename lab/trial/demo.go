@@ -10,7 +10,6 @@ import (
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/check"
-	fleetclient "github.com/tenurehq/tenure/reference/client"
 )
 
 // Demo shows why a leader's belief is not enough: the leader is stopped between its check
@@ -67,7 +66,7 @@ func (s *Run) demo(ctx context.Context) error {
 		return err
 	}
 	var r Round
-	overtaken := s.Overtaken(&r, func(ctx context.Context, next fleetclient.Leader) error {
+	overtaken := s.Overtaken(&r, func(ctx context.Context, next chaos.Target) error {
 		// The client remembers the stopped node: let it look for the leader again.
 		if _, err := s.Nodes.Leader(ctx); err != nil {
 			return err

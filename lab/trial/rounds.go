@@ -10,7 +10,6 @@ import (
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/check"
-	fleetclient "github.com/tenurehq/tenure/reference/client"
 )
 
 // Loop is the round loop of every script. A round begins when every node answers and one
@@ -80,7 +79,7 @@ func (l Loop) Play(ctx context.Context, s *Run) error {
 func (s *Run) UpTo(d time.Duration) time.Duration { return time.Duration(s.Rand.Int64N(int64(d))) }
 
 // Follow notes the leader after the fault.
-func (r *Round) Follow(by fleetclient.Leader) { r.Successor, r.Next = by.ID, by.Token }
+func (r *Round) Follow(by chaos.Target) { r.Successor, r.Next = by.ID, by.Token }
 
 // Succeeded waits for a leader with a token above the given one, and notes it in the round.
 func (s *Run) Succeeded(ctx context.Context, r *Round, above fence.Token) error {
@@ -144,7 +143,7 @@ func InHistory(f chaos.Fault, class string) check.Fault {
 
 // Overtaken returns a chaos.Spec.Until: it waits until a successor has sealed the ledger,
 // notes it in the round, and calls meanwhile.
-func (s *Run) Overtaken(r *Round, meanwhile func(ctx context.Context, next fleetclient.Leader) error) func(context.Context, chaos.Target) error {
+func (s *Run) Overtaken(r *Round, meanwhile func(ctx context.Context, next chaos.Target) error) func(context.Context, chaos.Target) error {
 	return func(ctx context.Context, at chaos.Target) error {
 		r.Node, r.Token = at.ID, at.Token
 		next, err := s.Sealed(ctx, at.Token)

@@ -220,16 +220,10 @@ func Await(ctx context.Context, what string, seen func(context.Context) bool) er
 }
 
 // Leader waits for a node that leads and works with a token above the given one.
-func (s *Run) Leader(ctx context.Context, above fence.Token) (l fleetclient.Leader, err error) {
+func (s *Run) Leader(ctx context.Context, above fence.Token) (l chaos.Target, err error) {
 	err = Await(ctx, fmt.Sprintf("a leader with a token above %d", above), func(ctx context.Context) bool {
-		for _, n := range s.File.Nodes {
-			st, ok := s.Status(ctx, n.URL)
-			if ok && st.Role == api.Leader && st.Working && st.FenceToken > above {
-				l = fleetclient.Leader{ID: st.NodeID, URL: n.URL, Token: st.FenceToken}
-				return true
-			}
-		}
-		return false
+		l, err = s.Chaos.Leader(ctx, above)
+		return err == nil
 	})
 	return l, err
 }
@@ -272,18 +266,18 @@ func (s *Run) Others(but string) (ids []string) {
 }
 
 // Sealed waits until the ledger refuses the old token, and returns the leader that sealed it.
-func (s *Run) Sealed(ctx context.Context, old fence.Token) (fleetclient.Leader, error) {
+func (s *Run) Sealed(ctx context.Context, old fence.Token) (chaos.Target, error) {
 	if err := Await(ctx, "the successor's seal", func(ctx context.Context) bool {
 		r, err := s.Ledger.Resource(ctx, Group)
 		return err == nil && r.Token > old
 	}); err != nil {
-		return fleetclient.Leader{}, err
+		return chaos.Target{}, err
 	}
 	return s.Leader(ctx, old)
 }
 
 // Take takes numbers from one node. It fails if the node answered no call in time.
-func (s *Run) Take(ctx context.Context, from fleetclient.Leader, count int64, within time.Duration) error {
+func (s *Run) Take(ctx context.Context, from chaos.Target, count int64, within time.Duration) error {
 	s.takes++
 	r, err := load.Run(ctx, load.Config{
 		URLs: []string{from.URL}, Rate: 400, Connections: 8, Count: count, For: within, Timeout: s.Trial.Patience,

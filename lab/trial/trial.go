@@ -218,6 +218,13 @@ func (o Outcome) Change(r Round) (old, next check.Term, ok bool) {
 	return old, next, false
 }
 
+// StaleWrites adds a row about stale writes to a table.
+func (o Outcome) StaleWrites(j measure.Judge) {
+	v, _ := o.Report.Verdict("sequence")
+	j.Row("stale writes", []string{"refused", "accepted", "numbers reused", "calls answered", "outcome unknown"},
+		o.Damage.Refused, o.Damage.Applied, o.Damage.Reused, v.Count("calls answered"), v.Count("calls of unknown outcome"))
+}
+
 // Count counts the rounds for which is returns true.
 func (o Outcome) Count(is func(Round) bool) (n int) {
 	for _, r := range o.Rounds {
