@@ -64,7 +64,7 @@ func Experiment() experiment.Experiment {
 		Takes: func(size experiment.Size) time.Duration { return experiment.Pick(size, 30*time.Second, 30*time.Minute) },
 		Judge: judgeChurn, Compare: compareCalls,
 		Figures: func(all []trial.Outcome, note string) []experiment.Figure {
-			e := plot.Elections{Note: note, Bar: electionBar, BarQuantile: 0.95}
+			e := plot.Elections{Note: note, Bar: electionBar}
 			for _, o := range all {
 				if o.Engine == trial.Etcd { // Raft is measured from the kill
 					e.Series = append(e.Series, plot.Series{Name: o.Name, Samples: elections(o)})

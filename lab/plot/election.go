@@ -1,7 +1,6 @@
 package plot
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -16,9 +15,8 @@ import (
 type Elections struct {
 	Note   string
 	Series []Series
-	// Bar, if set, is what BarQuantile (default 0.95) of the first series must be below.
-	Bar         time.Duration
-	BarQuantile float64
+	// Bar is what 95 % of the first series must be below.
+	Bar time.Duration
 }
 
 // Figure draws, for every latency, which share of the elections was faster.
@@ -37,16 +35,13 @@ func (e Elections) Figure() (*Figure, error) {
 	if low == 0 || len(sets[0]) == 0 {
 		return nil, ErrNothing
 	}
-	q := cmp.Or(e.BarQuantile, 0.95)
+	const q = 0.95
 	at := sets[0].At(q)
-	title := fmt.Sprintf("%.3g %% of %d elections under churn took at most %s", 100*q, len(sets[0]), span(at))
-	if e.Bar > 0 {
-		verdict := "within"
-		if at > e.Bar {
-			verdict = "MISSING"
-		}
-		title += fmt.Sprintf(", %s the bar of %s", verdict, span(e.Bar))
+	verdict := "within"
+	if at > e.Bar {
+		verdict = "MISSING"
 	}
+	title := fmt.Sprintf("%.3g %% of %d elections under churn took at most %s, %s the bar of %s", 100*q, len(sets[0]), span(at), verdict, span(e.Bar))
 	fig := &Figure{title: title, note: e.Note, height: 4.2 * vg.Inch}
 	for i, s := range e.Series {
 		if len(sets[i]) > 0 {
@@ -59,14 +54,12 @@ func (e Elections) Figure() (*Figure, error) {
 	p.Y.Tick.Marker = even(0, 100, 5)
 	grid(p, true, true)
 	p.Add(layer(func(c draw.Canvas, x, y func(float64) vg.Length) {
-		if e.Bar > 0 {
-			bx, by := x(math.Log10(e.Bar.Seconds()*1e3)), y(100*q)
-			c.StrokeLine2(dashed(alarm()), bx, c.Min.Y, bx, by)
-			c.StrokeLine2(dashed(alarm()), c.Min.X, by, bx, by)
-			label := letters(10.5, alarm())
-			label.XAlign = draw.XRight
-			c.FillText(label, vg.Point{X: bx - 5, Y: c.Min.Y + 8}, fmt.Sprintf("bar: %.3g %% within %s", 100*q, span(e.Bar)))
-		}
+		bx, by := x(math.Log10(e.Bar.Seconds()*1e3)), y(100*q)
+		c.StrokeLine2(dashed(alarm()), bx, c.Min.Y, bx, by)
+		c.StrokeLine2(dashed(alarm()), c.Min.X, by, bx, by)
+		label := letters(10.5, alarm())
+		label.XAlign = draw.XRight
+		c.FillText(label, vg.Point{X: bx - 5, Y: c.Min.Y + 8}, fmt.Sprintf("bar: %.3g %% within %s", 100*q, span(e.Bar)))
 		for i, set := range sets {
 			shares(c, set, i, x, y)
 		}

@@ -35,7 +35,7 @@ type FailoverPoint struct {
 func (f Failovers) Figure() (*Figure, error) {
 	var ttls []time.Duration
 	low, high := time.Duration(0), time.Duration(0)
-	n, bounded, over := 0, 0, 0
+	n, over := 0, 0
 	for _, s := range f.Series {
 		for _, p := range s.At {
 			if len(p.Samples) == 0 {
@@ -44,33 +44,22 @@ func (f Failovers) Figure() (*Figure, error) {
 			if !slices.Contains(ttls, p.TTL) {
 				ttls = append(ttls, p.TTL)
 			}
-			for _, d := range append([]time.Duration{p.Bound}, p.Samples...) {
-				if d > 0 && (low == 0 || d < low) {
-					low = d
-				}
-				high = max(high, d)
+			shortest, longest := slices.Min(p.Samples), max(p.Bound, slices.Max(p.Samples))
+			if low == 0 || shortest < low {
+				low = shortest
 			}
-			for _, d := range p.Samples {
-				n++
-				if p.Bound > 0 {
-					bounded++
-				}
-				if p.Bound > 0 && d > p.Bound {
-					over++
-				}
-			}
+			high = max(high, longest)
+			n += len(p.Samples)
+			over += len(slices.DeleteFunc(slices.Clone(p.Samples), func(d time.Duration) bool { return d <= p.Bound }))
 		}
 	}
-	if n == 0 || low <= 0 {
+	if low <= 0 {
 		return nil, ErrNothing
 	}
 	slices.Sort(ttls)
 	title := fmt.Sprintf("After a crash another leads within the promised bound: %d of %d times", n, n)
-	switch {
-	case over > 0:
+	if over > 0 {
 		title = fmt.Sprintf("%d of %d failovers took longer than the promised bound", over, n)
-	case bounded < n:
-		title = fmt.Sprintf("After a crash another led in %s at the latest, in %d crashes", span(high), n)
 	}
 	fig := &Figure{title: title, note: f.Note, height: 4.4 * vg.Inch}
 	for i, s := range f.Series {
@@ -120,10 +109,8 @@ func (f Failovers) points(c draw.Canvas, ttls []time.Duration, x, y func(float64
 			label := letters(9.5, ink())
 			label.XAlign, label.YAlign = draw.XCenter, draw.YTop
 			c.FillText(label, vg.Point{X: x(mid), Y: seconds(samples[0]) - 5}, span(samples.At(0.5)))
-			if p.Bound > 0 {
-				b := seconds(p.Bound)
-				c.StrokeLine2(dashed(alarm()), left, b, right, b)
-			}
+			b := seconds(p.Bound)
+			c.StrokeLine2(dashed(alarm()), left, b, right, b)
 		}
 	}
 }

@@ -140,7 +140,6 @@ func TestTitles(t *testing.T) {
 	for want, e := range map[string]figure{
 		"within the promised bound: 2 of 2 times":  Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{3 * s, 4 * s, []time.Duration{s, 2 * s}}}}}},
 		"1 of 2 failovers took longer":             Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{3 * s, 4 * s, []time.Duration{s, 5 * s}}}}}},
-		"another led in 2 s at the latest":         Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{TTL: 3 * s, Samples: []time.Duration{s, 2 * s}}}}}},
 		"From a TTL of 3 s on":                     Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 1}, {3 * s, 0}}}}},
 		"a longer one is needed":                   Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 0}, {3 * s, 1}}}}},
 		"at any TTL from 2 s up":                   Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 0}, {3 * s, 0}}}}},
