@@ -259,19 +259,13 @@ func story(j measure.Judge, o trial.Outcome) {
 	}
 	add(old.Ended, leader, "knows that its term is over (%s)", old.Cause)
 	until := max(pause.Healed, old.Ended).Add(time.Second)
-	workers := map[string][]trial.WorkerCounts{}
-	var names []string
+	var workers []string
 	for _, s := range o.Orders {
-		if workers[s.Worker] == nil {
-			names = append(names, s.Worker)
-		}
-		if s.At <= until {
-			workers[s.Worker] = append(workers[s.Worker], s)
-		}
+		workers = append(workers, s.Worker)
 	}
-	slices.Sort(names)
-	for _, name := range names {
-		workerStory(name, workers[name], old, max(until, pause.Begun), add)
+	slices.Sort(workers)
+	for _, name := range slices.Compact(workers) {
+		workerStory(name, o.Orders, old, until, add)
 	}
 	slices.SortStableFunc(all, func(a, b event) int { return cmp.Compare(a.at, b.at) })
 	for _, m := range all {
@@ -279,11 +273,14 @@ func story(j measure.Judge, o trial.Outcome) {
 	}
 }
 
-// workerStory adds what a worker accepted and refused: the last order of the old leader, the
-// first of the new, and what came of the old one afterwards.
-func workerStory(name string, counts []trial.WorkerCounts, old check.Term, end clock.Instant, add func(at clock.Instant, who, format string, args ...any)) {
+// workerStory adds what a worker accepted and refused until an instant: the last order of the
+// old leader, the first of the new, and what came of the old one afterwards.
+func workerStory(name string, all []trial.WorkerCounts, old check.Term, until clock.Instant, add func(at clock.Instant, who, format string, args ...any)) {
 	var before, last trial.WorkerCounts // of the old leader; of all
-	for _, s := range counts {
+	for _, s := range all {
+		if s.Worker != name || s.At > until {
+			continue
+		}
 		switch {
 		case s.Token <= old.Token:
 			before = s
@@ -299,7 +296,7 @@ func workerStory(name string, counts []trial.WorkerCounts, old check.Term, end c
 		add(before.At, name, "takes its order %d, the last of token %d", before.Accepted, before.Token)
 	}
 	if last.Worker != "" && last.Refused == 0 {
-		add(end, name, "has taken %d orders (%d came twice and were done once) and refused none: the old leader sent it nothing after it woke up", last.Accepted, last.Duplicates)
+		add(until, name, "has taken %d orders (%d came twice and were done once) and refused none: the old leader sent it nothing after it woke up", last.Accepted, last.Duplicates)
 	}
 }
 

@@ -119,9 +119,9 @@ func sumOf(data []byte) string {
 // BeforeStricterChecks marks a result or a record whose histories have no manifest.
 const BeforeStricterChecks = "recorded before the stricter checks"
 
-// ReadResult reads a result. One that was changed after the run, or has no digest, gets a
+// readResult reads a result. One that was changed after the run, or has no digest, gets a
 // threshold that is not met.
-func ReadResult(path string) (Result, error) {
+func readResult(path string) (Result, error) {
 	var r Result
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -143,7 +143,7 @@ func ReadResult(path string) (Result, error) {
 func Results(out string, of []Experiment) (all []Result, err error) {
 	for _, size := range []Size{Quick, Full} {
 		for _, e := range of {
-			r, err := ReadResult(filepath.Join(Config{Out: out, Size: size}.dir(e), resultFile))
+			r, err := readResult(filepath.Join(Config{Out: out, Size: size}.dir(e), resultFile))
 			switch {
 			case os.IsNotExist(err):
 				continue

@@ -228,7 +228,7 @@ func (c Config) finished(e Experiment, key string) (Result, bool) {
 	if c.Again {
 		return Result{}, false
 	}
-	r, err := ReadResult(filepath.Join(c.dir(e), resultFile))
+	r, err := readResult(filepath.Join(c.dir(e), resultFile))
 	return r, err == nil && r.Key == key && r.Passed()
 }
 
@@ -245,7 +245,7 @@ func Finished(ctx context.Context, cfg Config, e Experiment) bool {
 // Estimate returns how long an experiment takes: as long as the last time, or what it
 // declares, or what its trials suggest.
 func Estimate(cfg Config, e Experiment) time.Duration {
-	if r, err := ReadResult(filepath.Join(cfg.dir(e), resultFile)); err == nil && r.Seconds > 0 && r.Command == e.Command(cfg.Size) {
+	if r, err := readResult(filepath.Join(cfg.dir(e), resultFile)); err == nil && r.Seconds > 0 && r.Command == e.Command(cfg.Size) {
 		return time.Duration(r.Seconds * float64(time.Second))
 	}
 	if e.Takes != nil {
