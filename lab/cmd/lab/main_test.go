@@ -129,6 +129,9 @@ func TestCheck(t *testing.T) {
 	if code, _, stderr := labRun(t, nil, "load", "--url", srv.URL, "--connections", "1", "--count", "2", "--history", loaded, "--timeout", "20s"); code != exitThreshold {
 		t.Fatalf("code %d, %s", code, stderr)
 	}
+	if _, err := os.Stat(filepath.Join(loaded, "manifest.json")); err != nil {
+		t.Error(err)
+	}
 	one := t.TempDir()
 	w, err := check.Create(one, "calls", 0)
 	if err != nil {
