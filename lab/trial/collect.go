@@ -29,7 +29,7 @@ type Effect struct {
 
 // collect turns the nodes' traces and the ledger's database into files of the history. It
 // fails if a line of a trace is missing or the ledger has dropped rows.
-func collect(ctx context.Context, history, traces, db string) (effects []Effect, err error) {
+func collect(ctx context.Context, historyDir, traces, db string) (effects []Effect, err error) {
 	paths, err := filepath.Glob(filepath.Join(traces, "*.trace"))
 	if err != nil {
 		return nil, err
@@ -38,13 +38,13 @@ func collect(ctx context.Context, history, traces, db string) (effects []Effect,
 		return nil, fmt.Errorf("the nodes left no trace in %s", traces)
 	}
 	for _, path := range paths {
-		part, err := collectNode(history, path)
+		part, err := collectNode(historyDir, path)
 		if err != nil {
 			return nil, err
 		}
 		effects = append(effects, part...)
 	}
-	w, err := check.Create(history, "ledger", 0)
+	w, err := check.Create(historyDir, "ledger", 0)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func acknowledge(all []Effect, node string, token fence.Token, at clock.Instant)
 }
 
 // collectNode converts the trace of one node, which may be of several processes.
-func collectNode(history, path string) (effects []Effect, err error) {
+func collectNode(historyDir, path string) (effects []Effect, err error) {
 	type attempt struct { // identifies an attempt, at its begin and at its end
 		pid   int
 		token fence.Token
@@ -125,7 +125,7 @@ func collectNode(history, path string) (effects []Effect, err error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := check.Create(history, node, 0)
+	w, err := check.Create(historyDir, node, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -27,8 +27,8 @@ func Demo(ctx context.Context, cfg lab.Config, line *lab.Timeline) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.fleet.Stop()) }()
 	line.Say("%s", lab.Inventory(s.File))
-	history := filepath.Join(s.File.Dir, HistoryDir)
-	if s.calls, err = check.Create(history, callsName, 0); err != nil {
+	historyDir := filepath.Join(s.File.Dir, HistoryDir)
+	if s.calls, err = check.Create(historyDir, callsName, 0); err != nil {
 		return err
 	}
 	err = s.calls.Write(check.Run{Experiment: "demo", Group: s.File.Group, Checks: []string{"sequence", "linearizable", "ledger"}})
@@ -38,10 +38,10 @@ func Demo(ctx context.Context, cfg lab.Config, line *lab.Timeline) (err error) {
 	if err := errors.Join(err, s.calls.Close()); err != nil {
 		return err
 	}
-	if err := check.WriteManifest(history); err != nil {
+	if err := check.WriteManifest(historyDir); err != nil {
 		return err
 	}
-	r, err := check.Dir(ctx, history, check.Options{DB: s.File.Ledger.DB})
+	r, err := check.Dir(ctx, historyDir, check.Options{DB: s.File.Ledger.DB})
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ type Run struct {
 func (t Trial) Do(ctx context.Context, cfg Config) (Outcome, error) {
 	o := Outcome{Trial: t, Dir: cfg.Dir}
 	began := time.Now()
-	history, traces, db := filepath.Join(cfg.Dir, HistoryDir), filepath.Join(cfg.Dir, "traces"), filepath.Join(cfg.Dir, "ledger.db")
+	historyDir, traces, db := filepath.Join(cfg.Dir, HistoryDir), filepath.Join(cfg.Dir, "traces"), filepath.Join(cfg.Dir, "ledger.db")
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
 		return o, err
 	}
@@ -89,10 +89,10 @@ func (t Trial) Do(ctx context.Context, cfg Config) (Outcome, error) {
 	cfg.Run.At = now()
 	s := &Run{Outcome: &o, Config: cfg}
 	var err error
-	if s.calls, err = check.Create(history, callsName, 0); err != nil {
+	if s.calls, err = check.Create(historyDir, callsName, 0); err != nil {
 		return o, err
 	}
-	if s.Faults, err = check.Create(history, "run", 0); err != nil {
+	if s.Faults, err = check.Create(historyDir, "run", 0); err != nil {
 		return o, errors.Join(err, s.calls.Close())
 	}
 	undo := func() error { return nil }
@@ -110,14 +110,14 @@ func (t Trial) Do(ctx context.Context, cfg Config) (Outcome, error) {
 		return o, err
 	}
 	cfg.Say("checking %d calls", o.Load.Calls)
-	if o.Effects, err = collect(ctx, history, traces, db); err != nil {
+	if o.Effects, err = collect(ctx, historyDir, traces, db); err != nil {
 		return o, err
 	}
-	if err := check.WriteManifest(history); err != nil {
+	if err := check.WriteManifest(historyDir); err != nil {
 		return o, err
 	}
 	required := func(check.Run) (check.Run, error) { return cfg.Run, nil }
-	if o.Report, err = check.Dir(ctx, history, check.Options{DB: db, Expect: required}); err != nil {
+	if o.Report, err = check.Dir(ctx, historyDir, check.Options{DB: db, Expect: required}); err != nil {
 		return o, err
 	}
 	if o.Damage, err = damageOf(ctx, db); err != nil {
