@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Config says what fleet to run. The zero value of a field is its default.
+// Config describes the fleet to run. The zero value of a field is its default.
 type Config struct {
 	// Bin is the folder of the programs; see FindPrograms.
 	Bin string
-	// Dir is for data and logs; empty: a temporary one, removed at the end.
+	// Dir is for data and logs; empty: a temporary folder, removed at the end.
 	Dir string
 	// File is where the fleet file is written. Default fleet.json in Dir.
 	File string
@@ -28,30 +28,30 @@ type Config struct {
 	TTL time.Duration
 	// DB is the ledger's database. Default a SQLite file in Dir.
 	DB string
-	// Unfenced takes the fence away from the ledger, for experiments.
+	// Unfenced turns the ledger's fence off, for experiments.
 	Unfenced bool
-	// KeepAll lets the ledger forget nothing that a run can write, so that what it has
-	// can be counted.
+	// KeepAll makes the ledger keep everything that a run can write, so that it can be
+	// counted.
 	KeepAll bool
-	// NodeArgs and LedgerArgs are given to each node and to the ledger as they are.
+	// NodeArgs and LedgerArgs are further arguments of each node and of the ledger.
 	NodeArgs, LedgerArgs []string
-	// EachNode, if given, are further flags for the node of that number, from 1.
+	// EachNode, if given, returns further arguments of the node with that number, from 1.
 	EachNode func(int) []string
 
-	// Direct does without proxies between the nodes and what they lean on.
+	// Direct uses no proxies between the nodes and what they call.
 	Direct bool
-	// ClientProxies puts proxies before the nodes too: callers are sent there.
+	// ClientProxies puts proxies in front of the nodes too.
 	ClientProxies bool
 
-	// Restart starts a program again that ended without having been asked to.
+	// Restart restarts a program that ended without having been asked to.
 	Restart bool
-	// RestartWait is how long it stays away then. Default 1s.
+	// RestartWait is how long to wait before that. Default 1s.
 	RestartWait time.Duration
-	// Event, if given, is told what becomes of the programs, in words.
+	// Event, if given, is called with messages about the programs.
 	Event func(string)
 }
 
-// startTime bounds the start of each program, stopTime its end.
+// startTime bounds the start of each program, stopTime its shutdown.
 const (
 	startTime = 30 * time.Second
 	stopTime  = 4 * time.Second
@@ -67,23 +67,23 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate says which rules are broken.
+// Validate returns what is wrong.
 func (c Config) Validate() error {
 	var all []error
 	bad := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 	const most = 64
 	if c.Backend != "" && c.Backend != "etcd" && c.Backend != "raft" {
-		bad("backend: %q: etcd or raft", c.Backend)
+		bad("backend: %q is not etcd or raft", c.Backend)
 	}
 	if c.Nodes < 0 || c.Nodes > most || c.Workers < -1 || c.Workers > most {
-		bad("nodes and workers: %d and %d: at most %d each", c.Nodes, c.Workers, most)
+		bad("nodes and workers: %d and %d; use at most %d each", c.Nodes, c.Workers, most)
 	}
 	const members = 7
 	if c.Engines < 0 || c.Engines > members || c.Engines > 1 && c.Backend == "raft" {
-		bad("engines: %d: at most %d, and none apart from the nodes with raft", c.Engines, members)
+		bad("engines: %d; use at most %d, and with raft the nodes are the engine", c.Engines, members)
 	}
 	if c.TTL < 0 || c.RestartWait < 0 {
-		bad("ttl and restart wait: %v and %v: not negative", c.TTL, c.RestartWait)
+		bad("ttl and restart wait: %v and %v; neither can be negative", c.TTL, c.RestartWait)
 	}
 	return errors.Join(all...)
 }

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,16 +11,16 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// heldFile, in a temporary folder of ours, is locked while the folder is in use.
+// heldFile is locked while its temporary folder is in use.
 const (
 	folderPattern = "tenure-lab-"
 	heldFile      = "lab.lock"
 )
 
 // ErrHeld: another process uses the folder.
-var ErrHeld = errors.New("lab: another process uses it")
+var ErrHeld = errors.New("lab: another process uses the folder")
 
-// folder makes the folder, and removes those of labs that were killed.
+// folder creates the folder, and removes those of labs that were killed.
 func (f *Fleet) folder() error {
 	if f.cfg.Dir != "" {
 		abs, err := filepath.Abs(f.cfg.Dir)
@@ -35,11 +36,11 @@ func (f *Fleet) folder() error {
 	}
 	for _, path := range left {
 		if release, err := Hold(path); err == nil {
-			_ = os.RemoveAll(filepath.Dir(path)) // what is another user's stays
+			_ = os.RemoveAll(filepath.Dir(path)) // it may be another user's
 			release()
 		}
 	}
-	// Until it is locked it must not look like one that was left.
+	// The lock file gets its name once it is locked: before that it would look abandoned.
 	dir, err := os.MkdirTemp("", folderPattern)
 	if err != nil {
 		return err
@@ -57,12 +58,12 @@ func (f *Fleet) folder() error {
 	return os.Rename(taken, filepath.Join(dir, heldFile))
 }
 
-// File says where everything is now.
+// File returns the current fleet file.
 func (f *Fleet) File() api.FleetFile {
 	out := api.FleetFile{Group: f.cfg.Group, Backend: f.cfg.Backend, TTLMS: f.cfg.TTL.Milliseconds(), Dir: f.dir, Lab: true,
-		Ledger: api.LedgerFile{Process: api.Process{URL: f.ledger.at(), PID: f.ledger.pid()}, DB: f.db()}}
+		Ledger: api.LedgerFile{Process: f.ledgers[0].inFile(), DB: f.db()}}
 	for i, p := range f.engines {
-		out.Engines = append(out.Engines, api.EngineFile{ID: p.id, Process: api.Process{URL: p.at(), PID: p.pid()}})
+		out.Engines = append(out.Engines, api.EngineFile{ID: p.id, Process: p.inFile()})
 		if i == 0 {
 			out.Engine = out.Engines[0].Process
 		}
@@ -71,7 +72,7 @@ func (f *Fleet) File() api.FleetFile {
 		out.Nodes = append(out.Nodes, api.NodeFile{ID: p.id, Process: api.Process{URL: f.public[i], PID: p.pid()}, Proxies: f.names[i]})
 	}
 	for _, p := range f.workers {
-		out.Workers = append(out.Workers, api.WorkerFile{ID: p.id, Process: api.Process{URL: p.at(), PID: p.pid()}})
+		out.Workers = append(out.Workers, api.WorkerFile{ID: p.id, Process: p.inFile()})
 	}
 	if f.proxies != nil {
 		out.Proxies.API = f.proxies.url
@@ -79,15 +80,12 @@ func (f *Fleet) File() api.FleetFile {
 	return out
 }
 
-// Path is that of the fleet file.
+// Path is the path of the fleet file.
 func (f *Fleet) Path() string {
-	if f.cfg.File != "" {
-		return f.cfg.File
-	}
-	return filepath.Join(f.dir, "fleet.json")
+	return cmp.Or(f.cfg.File, filepath.Join(f.dir, "fleet.json"))
 }
 
-// write replaces the fleet file in one step.
+// write replaces the fleet file atomically.
 func (f *Fleet) write() error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -95,13 +93,9 @@ func (f *Fleet) write() error {
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(f.Path()), ".fleet-")
-	if err != nil {
-		return fmt.Errorf("the fleet file cannot be written: %w", err)
+	tmp := f.Path() + ".new"
+	if err := os.WriteFile(tmp, append(data, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write the fleet file: %w", errors.Join(err, os.Remove(tmp)))
 	}
-	_, werr := tmp.Write(append(data, '\n'))
-	if err := errors.Join(werr, tmp.Close()); err != nil {
-		return errors.Join(fmt.Errorf("the fleet file cannot be written: %w", err), os.Remove(tmp.Name()))
-	}
-	return os.Rename(tmp.Name(), f.Path())
+	return os.Rename(tmp, f.Path())
 }

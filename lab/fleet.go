@@ -1,11 +1,13 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -20,7 +22,7 @@ type Fleet struct {
 	release func() // of the lock on it; may be nil
 	proxies *proxies
 	engines []*process // none with raft
-	ledger  *process
+	ledgers []*process // one, when it was prepared
 	workers []*process
 	nodes   []*process
 	names   []api.NodeProxies
@@ -32,8 +34,8 @@ type Fleet struct {
 	writing sync.Mutex // of the fleet file
 }
 
-// Start starts a fleet and returns when every program can be called; that is before
-// somebody leads. On an error nothing is left running or lying around.
+// Start starts a fleet and returns when every program is ready; nobody may lead yet. On an
+// error it leaves no process and no file.
 func Start(ctx context.Context, cfg Config) (*Fleet, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -45,14 +47,15 @@ func Start(ctx context.Context, cfg Config) (*Fleet, error) {
 		f.stop()
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("more than %v", startTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTime, errStart)
 	defer cancel()
-	err := f.start(ctx)
-	if err != nil {
+	if err := f.start(ctx); err != nil {
 		return nil, errors.Join(err, f.Stop())
 	}
 	return f, nil
 }
+
+var errStart = fmt.Errorf("it took more than %v", startTime)
 
 func (f *Fleet) start(ctx context.Context) error {
 	workers := max(f.cfg.Workers, 0)
@@ -71,7 +74,7 @@ func (f *Fleet) start(ctx context.Context) error {
 	if f.cfg.Backend == "etcd" {
 		clients = f.newEngines(next)
 	}
-	first := append([]*process{f.newLedger(ledgerPort)}, f.engines...)
+	f.newLedger(ledgerPort)
 	for i := range workers {
 		id := fmt.Sprint("worker-", i+1)
 		if err := os.MkdirAll(filepath.Join(f.dir, id), 0o700); err != nil {
@@ -82,7 +85,7 @@ func (f *Fleet) start(ctx context.Context) error {
 	if f.proxies, err = startProxies(); err != nil {
 		return err
 	}
-	if err := startAll(ctx, append(first, f.workers...)); err != nil {
+	if err := startAll(ctx, slices.Concat(f.ledgers, f.engines, f.workers)); err != nil {
 		return err
 	}
 	if err := f.newNodes(clients, ledgerPort, next); err != nil {
@@ -91,8 +94,8 @@ func (f *Fleet) start(ctx context.Context) error {
 	if err := startAll(ctx, f.nodes); err != nil {
 		return err
 	}
-	for _, p := range f.all() {
-		f.guards.Go(func() { f.guard(p) })
+	for _, p := range slices.Concat(f.ledgers, f.engines, f.workers, f.nodes) {
+		f.guards.Go(func() { f.supervise(p) })
 	}
 	return f.write()
 }
@@ -101,8 +104,8 @@ func (f *Fleet) process(id, program string, args ...string) *process {
 	return &process{id: id, path: programPath(f.cfg.Bin, program), args: args, log: filepath.Join(f.dir, id+".log")}
 }
 
-// newEngines prepares the members of the engine and returns where they are called. One
-// alone is called engine, as its folder is.
+// newEngines prepares the members of the engine and returns their addresses. A single
+// member has the name engine.
 func (f *Fleet) newEngines(next func() string) (clients []string) {
 	var ids, members, peers []string
 	for i := range f.cfg.Engines {
@@ -123,7 +126,7 @@ func (f *Fleet) newEngines(next func() string) (clients []string) {
 	return clients
 }
 
-func (f *Fleet) newLedger(port string) *process {
+func (f *Fleet) newLedger(port string) {
 	args := []string{"ledger", "--until-eof", "--lab", "--listen", port, "--db", f.db()}
 	if f.cfg.Unfenced {
 		args = append(args, "--fencing", "off")
@@ -131,15 +134,11 @@ func (f *Fleet) newLedger(port string) *process {
 	if f.cfg.KeepAll {
 		args = append(args, "--rejections", "10000000", "--history", "100000000")
 	}
-	f.ledger = f.process("ledger", fleetProgram, append(args, f.cfg.LedgerArgs...)...)
-	return f.ledger
+	f.ledgers = []*process{f.process("ledger", fleetProgram, append(args, f.cfg.LedgerArgs...)...)}
 }
 
 func (f *Fleet) db() string {
-	if f.cfg.DB != "" {
-		return f.cfg.DB
-	}
-	return filepath.Join(f.dir, "ledger.db")
+	return cmp.Or(f.cfg.DB, filepath.Join(f.dir, "ledger.db"))
 }
 
 func (f *Fleet) newNodes(engines []string, ledgerPort string, next func() string) error {
@@ -160,7 +159,7 @@ func (f *Fleet) newNodes(engines []string, ledgerPort string, next func() string
 		through := func(name *string, what string, at *string) error {
 			var err error
 			*name = id + "-" + what
-			*at, err = f.proxies.add(*name, "127.0.0.1:0", *at)
+			*at, err = f.proxies.add(*name, *at)
 			return err
 		}
 		var err error
@@ -211,7 +210,7 @@ func (f *Fleet) newNodes(engines []string, ledgerPort string, next func() string
 	return nil
 }
 
-// peerProxies puts a proxy into each way from a node to a peer, and says so to the node.
+// peerProxies puts a proxy between a node and each peer, and returns the node's arguments.
 func (f *Fleet) peerProxies(id string, peers []string, names *api.NodeProxies) (args []string, err error) {
 	if f.cfg.Direct {
 		return nil, nil
@@ -224,7 +223,7 @@ func (f *Fleet) peerProxies(id string, peers []string, names *api.NodeProxies) (
 			continue
 		}
 		name := id + "-" + peer
-		proxy, err := f.proxies.add(name, "127.0.0.1:0", at)
+		proxy, err := f.proxies.add(name, at)
 		if err != nil {
 			return nil, err
 		}
@@ -239,38 +238,27 @@ func (f *Fleet) peerProxies(id string, peers []string, names *api.NodeProxies) (
 
 func startAll(ctx context.Context, all []*process) error {
 	errs := make([]error, len(all))
-	var wait sync.WaitGroup
-	for i, p := range all {
-		wait.Go(func() { errs[i] = p.start(ctx) })
-	}
-	wait.Wait()
+	together(all, func(i int) { errs[i] = all[i].start(ctx) })
 	return errors.Join(errs...)
 }
 
-// all are the programs, in the order in which they are stopped from behind.
-func (f *Fleet) all() []*process {
-	all := append([]*process{f.ledger}, f.engines...)
-	return append(append(all, f.workers...), f.nodes...)
+func stopAll(all []*process) { together(all, func(i int) { all[i].stop() }) }
+
+func together(all []*process, do func(int)) {
+	var wait sync.WaitGroup
+	for i := range all {
+		wait.Go(func() { do(i) })
+	}
+	wait.Wait()
 }
 
-// Stop stops everything, nodes and workers first, and removes what was written. A
-// program that does not end in time is killed.
+// Stop stops the programs, nodes and workers first, and removes all files. A program that
+// does not exit in time is killed.
 func (f *Fleet) Stop() error {
 	f.stop()
 	f.guards.Wait()
-	together := func(all []*process) {
-		var wait sync.WaitGroup
-		for _, p := range all {
-			wait.Go(func() { p.stop(stopTime) })
-		}
-		wait.Wait()
-	}
-	together(append(append([]*process{}, f.nodes...), f.workers...))
-	rest := append([]*process{}, f.engines...)
-	if f.ledger != nil {
-		rest = append(rest, f.ledger)
-	}
-	together(rest)
+	stopAll(slices.Concat(f.nodes, f.workers))
+	stopAll(slices.Concat(f.engines, f.ledgers))
 	var err error
 	if f.proxies != nil {
 		err = f.proxies.close()

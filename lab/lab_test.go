@@ -17,6 +17,7 @@ import (
 
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/client"
@@ -36,7 +37,7 @@ func programs(t *testing.T) string {
 	return bin
 }
 
-// eventually looks until it holds, with a bound for a loaded machine.
+// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
@@ -77,9 +78,9 @@ func node(t *testing.T, f api.FleetFile, id string) api.NodeFile {
 	return api.NodeFile{}
 }
 
-// A fleet comes up with a leader soon, its file says where everything is, its proxies
-// can cut a leader off, a killed node comes back under its address, the numbers that
-// were given meanwhile hold what is promised, and when it stops nothing is left.
+// A fleet soon has a leader, its file lists all programs, its proxies can cut a leader off, a
+// killed node is restarted at its address, the numbers that clients got pass the checks, and no
+// process or file is left when it has stopped.
 func TestFleet(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "fleet.json")
@@ -113,11 +114,11 @@ func TestFleet(t *testing.T) {
 	t.Logf("%s leads %v after the start", first.ID, time.Since(began).Round(time.Millisecond))
 
 	hist := filepath.Join(t.TempDir(), "history")
-	w, err := check.Create(hist, "calls", 0)
+	w, err := history.Create(hist, "calls")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Write(check.Run{Experiment: "test", Group: file.Group, Checks: []string{"sequence", "linearizable", "ledger"}}); err != nil {
+	if err := w.Write(history.Run{Experiment: "test", Group: file.Group, Checks: []string{"sequence", "linearizable", "ledger"}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -180,10 +181,10 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// asked asks the callers' history and the ledger.
+// asked checks the clients' history and the ledger.
 func asked(t *testing.T, dir string, file api.FleetFile) {
 	t.Helper()
-	if err := check.WriteManifest(dir); err != nil {
+	if err := history.WriteManifest(dir); err != nil {
 		t.Fatal(err)
 	}
 	r, err := check.Dir(t.Context(), dir, check.Options{DB: file.Ledger.DB})
@@ -208,8 +209,8 @@ func post(t *testing.T, url, body string) {
 	}
 }
 
-// A fleet that cannot start says which program failed and what it said, and leaves
-// nothing running or lying around.
+// If a fleet cannot start, the error names the program and has its output. No process or file
+// is left.
 func TestStartFails(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
@@ -231,7 +232,7 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// A folder that a killed lab left is removed by the next; one in use is not.
+// The next lab removes the folder of a killed lab, and not a folder in use.
 func TestLeftFolders(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
@@ -261,11 +262,10 @@ func TestLeftFolders(t *testing.T) {
 	}
 }
 
-// Jobs that were seeded into a fresh ledger are there for the first leader of any
-// fleet, which is not refused as foreign.
+// Any fleet's first leader can work on the jobs of a seeded ledger.
 func TestSeed(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "ledger.db")
-	for range 2 { // the second goes on where the first ended
+	for range 2 { // the second continues the first
 		if err := lab.Seed(t.Context(), lab.SeedConfig{DB: db, Resource: "billing", N: 5000, First: time.Now().Add(time.Hour), Every: time.Millisecond}); err != nil {
 			t.Fatal(err)
 		}

@@ -3,8 +3,7 @@ package lab
 import (
 	"context"
 	"fmt"
-	"io"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,37 +15,8 @@ import (
 	ledgerclient "github.com/tenurehq/tenure/reference/ledger/client"
 )
 
-// Timeline writes lines with the time on one clock, the host's, since it was made. It
-// is safe for concurrent use.
-type Timeline struct {
-	mu    sync.Mutex
-	w     io.Writer
-	began clock.Instant
-}
-
-// NewTimeline begins at zero.
-func NewTimeline(w io.Writer) *Timeline { return &Timeline{w: w, began: clock.System().Now()} }
-
-// Say writes one line, now.
-func (t *Timeline) Say(format string, args ...any) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	text := strings.ReplaceAll(strings.TrimRight(fmt.Sprintf(format, args...), "\n"), "\n", "\n           ")
-	_, _ = fmt.Fprintf(t.w, "%8.3f s %s\n", t.Elapsed().Seconds(), text) // nobody is left to be told
-}
-
-// Show writes text as it is.
-func (t *Timeline) Show(text string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, _ = io.WriteString(t.w, text) // nobody is left to be told
-}
-
-// Elapsed is the time on it.
-func (t *Timeline) Elapsed() time.Duration { return clock.System().Now().Sub(t.began) }
-
-// Narrator watches a fleet from outside, as a visitor could, and says what changes.
-type Narrator struct {
+// narrator watches a fleet over its public interfaces and says what changes.
+type narrator struct {
 	file   api.FleetFile
 	line   *Timeline
 	fleet  *fleetclient.Client
@@ -54,36 +24,22 @@ type Narrator struct {
 
 	leader  string
 	token   fence.Token
-	alone   clock.Instant // since when nobody leads; 0: somebody does
+	vacant  clock.Instant // since when nobody leads; 0: somebody does
+	changed clock.Instant // when the leader changed, if that was not said yet
 	refused uint64
-	pending *change // a change of leader whose story is not complete
-	last    summary
+	summed  clock.Instant // the last summary, and the last number at that time
+	lastSeq uint64
 }
 
-type change struct {
-	id    string
-	token fence.Token
-	seen  clock.Instant
-}
-
-type summary struct {
-	at  clock.Instant
-	seq uint64
-}
-
-// How often the fleet is looked at, and how often a line sums up.
 const (
-	look  = 50 * time.Millisecond
-	sumUp = 5 * time.Second
+	lookEvery = 50 * time.Millisecond
+	sumEvery  = 5 * time.Second
+	// detailTime is how long to wait for the details of a failover.
+	detailTime = time.Second
 )
 
-// NewNarrator makes a narrator of the fleet that a file describes.
-func NewNarrator(file api.FleetFile, line *Timeline) (*Narrator, error) {
-	var urls []string
-	for _, n := range file.Nodes {
-		urls = append(urls, n.URL)
-	}
-	fleet, err := fleetclient.New(fleetclient.Config{URLs: urls, Timeout: time.Second})
+func newNarrator(file api.FleetFile, line *Timeline) (*narrator, error) {
+	fleet, err := fleetclient.New(fleetclient.Config{URLs: nodeURLs(file), Timeout: time.Second})
 	if err != nil {
 		return nil, err
 	}
@@ -91,14 +47,14 @@ func NewNarrator(file api.FleetFile, line *Timeline) (*Narrator, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Narrator{file: file, line: line, fleet: fleet, ledger: ledger}, nil
+	return &narrator{file: file, line: line, fleet: fleet, ledger: ledger, summed: clock.System().Now()}, nil
 }
 
-// Run narrates until ctx ends.
-func (n *Narrator) Run(ctx context.Context) {
+// run narrates until ctx ends.
+func (n *narrator) run(ctx context.Context) {
 	defer n.fleet.Close()
 	defer n.ledger.Close()
-	every := time.NewTicker(look)
+	every := time.NewTicker(lookEvery)
 	defer every.Stop()
 	for i := 0; ; i++ {
 		select {
@@ -111,7 +67,7 @@ func (n *Narrator) Run(ctx context.Context) {
 			return
 		}
 		n.leadership(all)
-		n.story(ctx)
+		n.announce(ctx)
 		if i%5 == 0 {
 			n.refusals(ctx)
 		}
@@ -119,30 +75,20 @@ func (n *Narrator) Run(ctx context.Context) {
 	}
 }
 
-// statuses asks all nodes; who does not answer is left out.
-func (n *Narrator) statuses(ctx context.Context) []api.Status {
-	ctx, cancel := context.WithTimeout(ctx, 4*look)
+// statuses asks all nodes. Nodes that do not answer are left out.
+func (n *narrator) statuses(ctx context.Context) []api.Status {
+	ctx, cancel := context.WithTimeout(ctx, 4*lookEvery)
 	defer cancel()
-	answers := make([]api.Status, len(n.file.Nodes))
+	all := make([]api.Status, len(n.file.Nodes))
 	var wait sync.WaitGroup
 	for i, node := range n.file.Nodes {
-		wait.Go(func() {
-			if s, err := n.fleet.Status(ctx, node.URL); err == nil {
-				answers[i] = s
-			}
-		})
+		wait.Go(func() { all[i], _ = n.fleet.Status(ctx, node.URL) })
 	}
 	wait.Wait()
-	var all []api.Status
-	for _, s := range answers {
-		if s.NodeID != "" {
-			all = append(all, s)
-		}
-	}
-	return all
+	return slices.DeleteFunc(all, func(s api.Status) bool { return s.NodeID == "" })
 }
 
-func (n *Narrator) leadership(all []api.Status) {
+func (n *narrator) leadership(all []api.Status) {
 	var leads *api.Status
 	for i, s := range all {
 		if s.Role == api.Leader && s.Working && s.FenceToken >= n.token && (leads == nil || s.FenceToken > leads.FenceToken) {
@@ -152,108 +98,94 @@ func (n *Narrator) leadership(all []api.Status) {
 	now := clock.System().Now()
 	switch {
 	case leads == nil && n.leader == "" || leads != nil && leads.NodeID == n.leader && leads.FenceToken == n.token:
-		n.alone = 0
+		n.vacant = 0
+	case leads == nil && n.vacant == 0:
+		n.vacant = now
 	case leads == nil:
-		// One look can miss a busy leader.
-		if n.alone == 0 {
-			n.alone = now
-		}
-		if now.Sub(n.alone) > 4*look {
+		if now.Sub(n.vacant) > 4*lookEvery { // a busy leader may miss one question
 			n.line.Say("nobody leads %s (%s did, token %d)", n.file.Group, n.leader, n.token)
-			n.leader, n.alone = "", 0
+			n.leader, n.vacant = "", 0
 		}
 	default:
-		n.leader, n.token, n.alone = leads.NodeID, leads.FenceToken, 0
-		n.pending = &change{leads.NodeID, leads.FenceToken, now}
+		n.leader, n.token, n.vacant, n.changed = leads.NodeID, leads.FenceToken, 0, now
 	}
 }
 
-// storyTime is how long the new leader may take to tell how it came to lead.
-const storyTime = time.Second
-
-// story says who leads, with what the new leader has recorded about it.
-func (n *Narrator) story(ctx context.Context) {
-	c := n.pending
-	if c == nil {
+// announce says who leads, with the details that the new leader has recorded.
+func (n *narrator) announce(ctx context.Context) {
+	if n.changed == 0 {
 		return
 	}
-	said := fmt.Sprintf("%s leads %s token %d", c.id, n.file.Group, c.token)
-	ctx, cancel := context.WithTimeout(ctx, 4*look)
+	ctx, cancel := context.WithTimeout(ctx, 4*lookEvery)
 	defer cancel()
 	all, err := n.fleet.Failovers(ctx)
-	for _, f := range all.Items {
-		if err == nil && f.Token == c.token && f.TotalUS > 0 {
-			n.line.Say("%s%s", said, tell(f))
-			n.pending = nil
-			return
-		}
+	i := slices.IndexFunc(all.Items, func(f api.Failover) bool { return err == nil && f.Token == n.token && f.TotalUS > 0 })
+	details := ""
+	if i >= 0 {
+		details = failoverDetails(all.Items[i])
 	}
-	if clock.System().Now().Sub(c.seen) > storyTime {
-		n.line.Say("%s", said)
-		n.pending = nil
+	if i >= 0 || clock.System().Now().Sub(n.changed) > detailTime {
+		n.line.Say("%s leads %s token %d%s", n.leader, n.file.Group, n.token, details)
+		n.changed = 0
 	}
 }
 
-func tell(f api.Failover) string {
-	took := time.Duration(f.TotalUS) * time.Microsecond
-	s := fmt.Sprintf(" after %s (%s", brief(took), f.Cause)
+func failoverDetails(f api.Failover) string {
+	s := fmt.Sprintf(" after %s (%s", brief(f.TotalUS), f.Cause)
 	if f.GapUS != nil {
-		s += fmt.Sprintf(", handover gap %s", brief(time.Duration(*f.GapUS)*time.Microsecond))
+		s += ", handover gap " + brief(*f.GapUS)
 	}
 	s += ")"
 	for _, p := range f.Phases {
 		if p.Over {
-			s += fmt.Sprintf("; %s took %s, more than its share", p.Name, brief(time.Duration(p.TookUS)*time.Microsecond))
+			s += fmt.Sprintf("; %s took %s, longer than planned", p.Name, brief(p.TookUS))
 		}
 	}
 	return s
 }
 
-func brief(d time.Duration) string {
-	if d < 0 {
-		return "-" + brief(-d)
-	}
-	if d < 10*time.Millisecond {
-		return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
-	}
-	if d < 10*time.Second {
+// brief formats microseconds.
+func brief(us int64) string {
+	switch d := time.Duration(us) * time.Microsecond; {
+	case d.Abs() < 10*time.Millisecond:
+		return fmt.Sprintf("%.1f ms", float64(us)/1000)
+	case d.Abs() < 10*time.Second:
 		return fmt.Sprintf("%d ms", d.Milliseconds())
+	default:
+		return fmt.Sprintf("%.1f s", d.Seconds())
 	}
-	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-func (n *Narrator) refusals(ctx context.Context) {
+func (n *narrator) refusals(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	const most = 5
 	r, err := n.ledger.Rejections(ctx, "", most)
 	if err != nil {
-		return // that the ledger is away is said by others
+		return // the fleet says when the ledger ends
 	}
-	for i := len(r.Items) - 1; i >= 0; i-- {
-		if item := r.Items[i]; item.ID > n.refused {
+	for _, item := range slices.Backward(r.Items) {
+		if item.ID > n.refused {
 			n.line.Say("%s", Refusal(item))
 		}
 	}
 	n.refused = max(n.refused, r.Total)
 }
 
-// Refusal is a stale write that the ledger refused, or took without its fence, in words.
+// Refusal describes a stale write that the ledger refused, or accepted without its fence.
 func Refusal(r ledgerapi.Rejection) string {
 	what := "refused a write"
 	if r.Applied {
-		what = "has no fence and TOOK a write"
+		what = "has no fence and ACCEPTED a write"
 	}
 	return fmt.Sprintf("the ledger %s of %s: %s, its token is %d and the highest seen is %d", what, r.Holder, r.Reason, r.Token, r.CurrentToken)
 }
 
-func (n *Narrator) sum(all []api.Status) {
+// sum says now and then how the leader works.
+func (n *narrator) sum(all []api.Status) {
 	now := clock.System().Now()
-	if n.last.at == 0 {
-		n.last.at = now
-	}
-	took := now.Sub(n.last.at)
-	if took < sumUp {
+	took := now.Sub(n.summed)
+	if took < sumEvery {
 		return
 	}
 	for _, s := range all {
@@ -264,12 +196,11 @@ func (n *Narrator) sum(all []api.Status) {
 		if s.LastTick != nil {
 			line += fmt.Sprintf(" · tick %d", s.LastTick.N)
 		}
-		if n.last.seq > 0 && s.LastSeq >= n.last.seq {
-			line += fmt.Sprintf(" · %.0f seq/s, at %d", float64(s.LastSeq-n.last.seq)/took.Seconds(), s.LastSeq)
+		if n.lastSeq > 0 && s.LastSeq >= n.lastSeq {
+			line += fmt.Sprintf(" · %.0f seq/s, at %d", float64(s.LastSeq-n.lastSeq)/took.Seconds(), s.LastSeq)
 		}
-		line += fmt.Sprintf(" · %d jobs pending · %d refused", s.JobsPending, n.refused)
-		n.line.Say("%s", line)
-		n.last.seq = s.LastSeq
+		n.line.Say("%s · %d jobs pending · %d refused", line, s.JobsPending, n.refused)
+		n.lastSeq = s.LastSeq
 	}
-	n.last.at = now
+	n.summed = now
 }

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,14 +11,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/tenurehq/tenure/internal/child"
+	"github.com/tenurehq/tenure/reference/api"
 )
 
-// process is one program of a fleet. It keeps its address when it is started again.
+// process is one program of a fleet. It keeps its address when it is restarted.
 type process struct {
 	id   string
 	path string
@@ -31,15 +34,14 @@ type process struct {
 	tail  *child.Tail
 }
 
-// said is the line that a program prints when it can be called. The engine's has
-// endpoints.
+// said is the line that a program prints when it is ready. The engine's has endpoints.
 type said struct {
 	URL       string   `json:"url"`
 	Endpoints []string `json:"endpoints"`
 	PID       int      `json:"pid"`
 }
 
-// start starts the program and waits until it can be called.
+// start starts the program and waits until it is ready.
 func (p *process) start(ctx context.Context) error {
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -94,22 +96,16 @@ func (p *process) start(ctx context.Context) error {
 		}
 		return nil
 	case <-run.Exited:
-		return fmt.Errorf("%s ended before it could be called (%w)\n%s", p.id, run.Err, indent(tail.String()))
+		return fmt.Errorf("%s ended before it was ready (%w)\n%s", p.id, run.Err, indent(tail.String()))
 	case <-ctx.Done():
 		run.Kill()
-		return fmt.Errorf("%s could not be called in time: %w\n%s", p.id, context.Cause(ctx), indent(tail.String()))
+		return fmt.Errorf("%s was not ready in time: %w\n%s", p.id, context.Cause(ctx), indent(tail.String()))
 	}
 }
 
-// ownEnvironment keeps what is set for other programs of ours out of the fleet.
+// ownEnvironment is the environment without the configuration of other Tenure programs.
 func ownEnvironment() []string {
-	var env []string
-	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "TENURE_") {
-			env = append(env, kv)
-		}
-	}
-	return env
+	return slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "TENURE_") })
 }
 
 func (p *process) running() (*child.Process, io.Closer) {
@@ -131,9 +127,11 @@ func (p *process) at() string {
 	return p.url
 }
 
-// stop asks it to end, and ends it when grace has passed. A paused process is let go
-// on, or it could not hear.
-func (p *process) stop(grace time.Duration) {
+func (p *process) inFile() api.Process { return api.Process{URL: p.at(), PID: p.pid()} }
+
+// stop asks it to exit, and kills it when stopTime has passed. A paused process is resumed
+// first: it could not handle the signal.
+func (p *process) stop() {
 	run, stdin := p.running()
 	if run == nil {
 		return
@@ -142,21 +140,53 @@ func (p *process) stop(grace time.Duration) {
 	_ = child.Resume(run.Cmd.Process)
 	select {
 	case <-run.Exited:
-	case <-time.After(grace):
+	case <-time.After(stopTime):
 		run.Kill()
 	}
 	_ = stdin.Close()
 }
 
+// supervise waits for the end of a program and says so, or restarts it.
+func (f *Fleet) supervise(p *process) {
+	for {
+		run, _ := p.running()
+		pid := p.pid()
+		select {
+		case <-f.life.Done():
+			return
+		case <-run.Exited:
+		}
+		what := "ended"
+		if run.Err != nil {
+			what = "ended: " + run.Err.Error()
+		}
+		if !f.cfg.Restart {
+			f.cfg.Event(fmt.Sprintf("%s (pid %d) %s", p.id, pid, what))
+			return
+		}
+		f.cfg.Event(fmt.Sprintf("%s (pid %d) %s; restarting it in %v", p.id, pid, what, f.cfg.RestartWait))
+		for err := errors.New("not restarted yet"); err != nil; {
+			select {
+			case <-f.life.Done():
+				return
+			case <-time.After(f.cfg.RestartWait):
+			}
+			ctx, cancel := context.WithTimeoutCause(f.life, startTime, errStart)
+			if err = p.start(ctx); err != nil {
+				f.cfg.Event(err.Error())
+			}
+			cancel()
+		}
+		f.cfg.Event(fmt.Sprintf("%s is back (pid %d)", p.id, p.pid()))
+		if err := f.write(); err != nil {
+			f.cfg.Event(err.Error())
+		}
+	}
+}
+
+// indent returns the last lines of a text, indented.
 func indent(s string) string {
-	s = strings.TrimSpace(s)
-	if s == "" {
-		return "  (it said nothing)"
-	}
 	const most = 12
-	lines := strings.Split(s, "\n")
-	if len(lines) > most {
-		lines = lines[len(lines)-most:]
-	}
-	return "  " + strings.Join(lines, "\n  ")
+	lines := strings.Split(cmp.Or(strings.TrimSpace(s), "(no output)"), "\n")
+	return "  " + strings.Join(lines[max(0, len(lines)-most):], "\n  ")
 }

@@ -18,9 +18,9 @@ const (
 	fleetProgram  = "fleet"
 )
 
-// FindPrograms returns the folder that holds the programs of a fleet: dir if it is
-// given, else that of this program, else a cache into which they are built. Only inside
-// a checkout can they be built; say is told before, because it takes a while.
+// FindPrograms returns the folder of the programs of a fleet: dir if it is given, else that of
+// this program, else a cache into which they are built. They can be built only inside a
+// checkout. That takes a while, so say is called first.
 func FindPrograms(ctx context.Context, dir string, say func(string)) (string, error) {
 	if dir != "" {
 		return dir, havePrograms(dir)
@@ -33,8 +33,8 @@ func FindPrograms(ctx context.Context, dir string, say func(string)) (string, er
 	return build(ctx, say, "lab")
 }
 
-// FindPlanted returns the folder of programs in which bugs can be planted, for
-// experiments: planted in dir if that is given, else a cache into which they are built.
+// FindPlanted returns the folder of programs in which bugs can be planted, for experiments:
+// "planted" in dir if that is given, else a cache into which they are built.
 func FindPlanted(ctx context.Context, dir string, say func(string)) (string, error) {
 	if dir != "" {
 		dir = filepath.Join(dir, "planted")
@@ -62,27 +62,27 @@ func havePrograms(dir string) error {
 	return all
 }
 
-// buildLock is a file beside programs that may be built again at any time.
+// buildLock is a file beside programs that may be rebuilt at any time.
 const buildLock = "build.lock"
 
-// whole waits until nobody is building programs in dir, and keeps it so.
+// whole waits until nobody builds programs in dir, and prevents that until unlock.
 func whole(dir string) (unlock func(), err error) {
 	path := filepath.Join(dir, buildLock)
 	if _, err := os.Stat(path); err != nil {
-		return func() {}, nil // they are not built by a lab
+		return func() {}, nil // a lab did not build them
 	}
 	return child.LockFile(path)
 }
 
 func build(ctx context.Context, say func(string), name string, flags ...string) (string, error) {
-	const hint = "build engine, node and fleet next to lab, or say where they are with --bin"
+	const hint = "build engine, node and fleet next to lab, or give their folder with --bin"
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	top, err := child.Repository(dir)
 	if err != nil {
-		return "", fmt.Errorf("the programs of a fleet are not next to this one, and %w: %s", err, hint)
+		return "", fmt.Errorf("the programs of a fleet are not in the folder of this program, and %w; %s", err, hint)
 	}
 	cache, err := child.CacheDir(name)
 	if err != nil {
@@ -96,7 +96,7 @@ func build(ctx context.Context, say func(string), name string, flags ...string) 
 	say("building engine, node and fleet into " + cache)
 	programs := []string{"server/cmd/engine", "reference/cmd/node", "reference/cmd/fleet"}
 	if err := child.Build(ctx, top, cache+string(filepath.Separator), flags, programs...); err != nil {
-		return "", fmt.Errorf("%w: %s", err, hint)
+		return "", fmt.Errorf("%w; %s", err, hint)
 	}
 	return cache, nil
 }

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,8 +14,8 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// proxies stand between the nodes and what they lean on. They can be cut, slowed and
-// closed over Toxiproxy's own HTTP interface, by anybody on this machine.
+// proxies are between the nodes and what they call. Anybody on this machine can cut, slow
+// down and close them over Toxiproxy's HTTP API.
 type proxies struct {
 	server *toxiproxy.ApiServer
 	url    string
@@ -27,7 +28,7 @@ func startProxies() (*proxies, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Toxiproxy's own Listen can neither be asked for its port nor stopped safely.
+	// Toxiproxy's own Listen does not tell its port and cannot be stopped safely.
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &proxies{server: server, url: "http://" + ln.Addr().String(), stop: cancel, ended: make(chan error, 1)}
@@ -37,9 +38,9 @@ func startProxies() (*proxies, error) {
 	return p, nil
 }
 
-// add makes a proxy that listens on loopback, and returns where.
-func (p *proxies) add(name, listen, upstream string) (string, error) {
-	proxy := toxiproxy.NewProxy(p.server, name, listen, upstream)
+// add adds a proxy that listens on loopback, and returns its address.
+func (p *proxies) add(name, upstream string) (string, error) {
+	proxy := toxiproxy.NewProxy(p.server, name, "127.0.0.1:0", upstream)
 	if err := p.server.Collection.Add(proxy, true); err != nil {
 		return "", fmt.Errorf("proxy %s: %w", name, err)
 	}
@@ -48,9 +49,5 @@ func (p *proxies) add(name, listen, upstream string) (string, error) {
 
 func (p *proxies) close() error {
 	p.stop()
-	err := <-p.ended
-	if cerr := p.server.Collection.Clear(); err == nil {
-		err = cerr
-	}
-	return err
+	return errors.Join(<-p.ended, p.server.Collection.Clear())
 }

@@ -13,23 +13,22 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// SeedConfig says what jobs to fill a ledger with.
+// SeedConfig describes the jobs to fill a ledger with.
 type SeedConfig struct {
-	// DB is the path of a SQLite file that no ledger serves, or a postgres:// URL.
+	// DB is a SQLite file that no ledger uses, or a postgres:// URL.
 	DB string
-	// Resource is the group whose jobs they are.
+	// Resource is the group of the jobs, N their number.
 	Resource string
 	N        uint64
-	// First is when the first is due, Every how long after it the next.
+	// First is when the first is due, Every the time to the next.
 	First time.Time
 	Every time.Duration
-	// Progress, if given, is told how many there are.
+	// Progress, if given, is called with the number of jobs written.
 	Progress func(done uint64)
 }
 
-// Seed fills a ledger with jobs that are each fired once. A resource that has been
-// written to keeps its mark; one that has not gets none: the first leader that comes
-// is welcome, whichever fleet it is of.
+// Seed fills a ledger with jobs that each fire once. A resource that has been written to keeps
+// its mark. Another gets no mark, so that any fleet's first leader is accepted.
 func Seed(ctx context.Context, cfg SeedConfig) error {
 	mark, fresh, err := markOf(ctx, cfg.DB, cfg.Resource)
 	if err != nil {
@@ -45,12 +44,12 @@ func Seed(ctx context.Context, cfg SeedConfig) error {
 	}
 	defer func() { _ = db.Close() }()
 	if _, err := db.ExecContext(ctx, "DELETE FROM tenure_mark WHERE resource = $1 AND deployment = 'seed'", cfg.Resource); err != nil {
-		return fmt.Errorf("the mark that was needed to fill the ledger cannot be taken back: %w", err)
+		return fmt.Errorf("remove the mark that was needed to fill the ledger: %w", err)
 	}
 	return nil
 }
 
-// markOf is the stamp of the resource's last writer; fresh: there is none.
+// markOf is the stamp of the resource's last writer. fresh: there is none.
 func markOf(ctx context.Context, path, resource string) (s fence.Stamp, fresh bool, err error) {
 	cfg := ledger.Config{DB: path, Lab: true}
 	l, err := ledger.Open(ctx, cfg)

@@ -9,5 +9,5 @@ import (
 
 func ownGroup(*exec.Cmd) {}
 
-// Hold cannot tell whether another has the lock.
+// Hold is not supported.
 func Hold(string) (release func(), err error) { return nil, errors.ErrUnsupported }

@@ -10,8 +10,7 @@ import (
 	"syscall"
 )
 
-// ownGroup keeps the terminal's Ctrl-C from the program: the lab stops the fleet, in
-// order.
+// ownGroup keeps the terminal's Ctrl-C from the program: the lab stops the fleet in order.
 func ownGroup(cmd *exec.Cmd) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -19,8 +18,8 @@ func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr.Setpgid = true
 }
 
-// Hold takes the lock that says that a folder is in use, for as long as this process
-// lives; ErrHeld: another has it.
+// Hold takes the lock that marks a folder as in use, for as long as this process lives.
+// ErrHeld: another process has it.
 func Hold(path string) (release func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

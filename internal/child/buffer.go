@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Buffer is what a process has said so far: it can be read while it is written to.
+// Buffer keeps the output of a process. It can be read while it is written to.
 type Buffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -11,7 +11,7 @@ import (
 
 // Build compiles programs of the repository at top into the folder or file out. A
 // program is named by its module and its folder in it: server/cmd/tenure. Each is built
-// with its own go.mod, whatever go.work says.
+// with its own go.mod and without go.work.
 func Build(ctx context.Context, top, out string, flags []string, programs ...string) error {
 	for _, program := range programs {
 		module, name, _ := strings.Cut(program, "/")

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Process is a program that runs.
+// Process is a running program.
 type Process struct {
 	Cmd *exec.Cmd
 	// Exited is closed when it has ended; Err is set before.
@@ -15,15 +15,14 @@ type Process struct {
 	Err    error
 }
 
-// Start starts the command, which ends with this process (see DieWithParent).
-// attend, if there is one, reads what it says on its pipes, until the end: it is
-// called when the command runs.
+// Start starts the command. attend, if given, is called when the command runs, and reads its
+// pipes until they end.
 func Start(cmd *exec.Cmd, attend func()) (*Process, error) {
 	p := &Process{Cmd: cmd, Exited: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
-		// "The parent died" means its thread to Linux: this one lives as long as the
-		// child.
+		// Linux ends the child when the thread that started it ends (see DieWithParent), so
+		// this thread must live as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -40,7 +39,7 @@ func Start(cmd *exec.Cmd, attend func()) (*Process, error) {
 	return p, <-started
 }
 
-// Kill ends the process at once, paused or not, and waits for it.
+// Kill kills the process, paused or not, and waits for its end.
 func (p *Process) Kill() {
 	_ = p.Cmd.Process.Kill()
 	<-p.Exited

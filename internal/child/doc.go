@@ -1,4 +1,3 @@
-// Package child starts programs for tests: they end with the test, however that
-// ends, and what they need (a port, a folder, a lock) is found the same way
-// everywhere.
+// Package child starts programs for tests and the lab. They end with the process that started
+// them, for whatever reason that ends. It also finds what they need: ports, folders, locks.
 package child

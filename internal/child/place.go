@@ -12,8 +12,7 @@ import (
 
 const module = "github.com/tenurehq/tenure"
 
-// Repository finds the folder of the root module at or above dir: the tests of
-// every module run somewhere below it.
+// Repository finds the folder of the root module at or above dir.
 func Repository(dir string) (string, error) {
 	for at := dir; ; at = filepath.Dir(at) {
 		text, err := os.ReadFile(filepath.Join(at, "go.mod"))
@@ -29,8 +28,8 @@ func Repository(dir string) (string, error) {
 	}
 }
 
-// CacheDir is a folder in the one that git ignores and "make clean" removes, or in
-// the user's where the checkout cannot be written.
+// CacheDir is a folder in .cache, which git ignores and "make clean" removes, or in the user's
+// cache if the checkout cannot be written.
 func CacheDir(name string) (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -62,9 +61,8 @@ func writable(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// FreePorts returns n loopback addresses that are free now. They are below the
-// ports that systems give to outgoing connections, so that a program that is
-// down for a while finds its own free.
+// FreePorts returns n free loopback addresses. Their ports are below those of outgoing
+// connections, so that a program that is down for a while finds its port still free.
 func FreePorts(n int) ([]string, error) {
 	const low, high, tries = 12_000, 32_000, 1000
 	var held []net.Listener
@@ -85,5 +83,5 @@ func FreePorts(n int) ([]string, error) {
 		held = append(held, l)
 		free = append(free, l.Addr().String())
 	}
-	return nil, fmt.Errorf("no %d free ports between %d and %d", n, low, high)
+	return nil, fmt.Errorf("found no %d free ports between %d and %d", n, low, high)
 }

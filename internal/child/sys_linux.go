@@ -8,12 +8,13 @@ import (
 	"syscall"
 )
 
-// DieWithParent makes the command end with this process. It reaches a paused process too, which cannot see its input end.
+// DieWithParent kills the command when this process ends. This also ends a paused process,
+// which does not notice that its input ended.
 func DieWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
-// Paused reports whether the process stands still: it reads the state that follows the name in parentheses.
+// Paused reports whether the process is stopped. Its state follows its name in parentheses.
 func Paused(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -4,8 +4,8 @@ package child
 
 import "os/exec"
 
-// DieWithParent is left to the end of the process's input.
+// DieWithParent does nothing: programs end when their input ends.
 func DieWithParent(*exec.Cmd) {}
 
-// Paused is taken for granted.
+// Paused cannot be seen here.
 func Paused(int) bool { return true }

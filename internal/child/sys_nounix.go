@@ -9,14 +9,14 @@ import (
 
 var errNoSignals = errors.New("this system has no such signal")
 
-// Pause cannot be had.
+// Pause is not supported.
 func Pause(*os.Process) error { return errNoSignals }
 
-// Resume cannot be had.
+// Resume is not supported.
 func Resume(*os.Process) error { return errNoSignals }
 
-// Interrupt ends it at once.
+// Interrupt kills the process.
 func Interrupt(p *os.Process) error { return p.Kill() }
 
-// LockFile does without: side by side, two builds write the same program.
+// LockFile does not lock.
 func LockFile(string) (unlock func(), err error) { return func() {}, nil }

@@ -8,16 +8,16 @@ import (
 	"syscall"
 )
 
-// Pause stops the process in its tracks.
+// Pause stops the process (SIGSTOP).
 func Pause(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
 
-// Resume lets it go on.
+// Resume resumes a stopped process.
 func Resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
 
-// Interrupt asks it to end.
+// Interrupt asks the process to exit.
 func Interrupt(p *os.Process) error { return p.Signal(syscall.SIGTERM) }
 
-// LockFile waits for the lock that other test binaries may hold.
+// LockFile takes a lock. It waits while another process holds it.
 func LockFile(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

@@ -11,12 +11,11 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// program builds the engine once in the life of a test binary.
+// program builds the engine once per test binary.
 var program = sync.OnceValues(build)
 
-// Program returns the path of the program that runs a member, for tests that
-// start it in their own way. It skips the test if it cannot be built, or fails it
-// where CI is set.
+// Program returns the path of the program that runs a member, for tests that start it
+// themselves. If it cannot be built the test is skipped; it fails if CI is set.
 func Program(t testing.TB) string {
 	t.Helper()
 	path, err := program()
@@ -26,7 +25,7 @@ func Program(t testing.TB) string {
 	return path
 }
 
-// missing is loud: an engine that was not there proves nothing.
+// missing skips the test, or fails it if CI is set.
 func missing(t testing.TB, err error) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
@@ -53,7 +52,7 @@ func build() (string, error) {
 	if runtime.GOOS == "windows" {
 		path += ".exe"
 	}
-	// Test binaries run side by side: one builds, the others find it done.
+	// Several test binaries may build at the same time.
 	unlock, err := child.LockFile(path + ".lock")
 	if err != nil {
 		return "", err

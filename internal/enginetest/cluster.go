@@ -25,8 +25,8 @@ type Option func(*options)
 
 type options struct{ args []string }
 
-// FastTicks makes the engine elect its own leader within half a second (heartbeat
-// 20 ms, election 200 ms), which also lowers the shortest TTL from 2 s to 1 s.
+// FastTicks makes the engine elect its own leader within half a second (heartbeat 20 ms,
+// election timeout 200 ms). This also lowers the shortest TTL from 2 s to 1 s.
 func FastTicks() Option {
 	return func(o *options) { o.args = append(o.args, "-tick", "20ms", "-election", "200ms") }
 }
@@ -36,11 +36,11 @@ func Args(args ...string) Option {
 	return func(o *options) { o.args = append(o.args, args...) }
 }
 
-// readyWithin is generous: machines that run all tests at once are slow.
+// readyWithin is long, since a machine that runs all tests at once is slow.
 const readyWithin = 60 * time.Second
 
-// Cluster starts an engine of n members on loopback and waits until all serve. It
-// is stopped when the test ends.
+// Cluster starts an engine of n members on loopback and waits until all are ready. It is
+// stopped when the test ends.
 func Cluster(t testing.TB, n int, opts ...Option) *Engine {
 	t.Helper()
 	program := Program(t)
@@ -89,7 +89,7 @@ func cluster(t testing.TB, program string, n int, o options) (*Engine, error) {
 	return e, nil
 }
 
-// startAll starts members side by side, as a quorum needs, and waits for them.
+// startAll starts members concurrently, since they need a quorum, and waits for them.
 func startAll(t testing.TB, members []*Member) error {
 	t.Helper()
 	deadline := make(chan time.Time)
@@ -116,8 +116,7 @@ func (e *Engine) Endpoints() []string {
 	return urls
 }
 
-// Start starts the members that do not run, at the same time, and waits until
-// they serve.
+// Start starts the members that do not run and waits until they are ready.
 func (e *Engine) Start() {
 	e.t.Helper()
 	idle := slices.DeleteFunc(slices.Clone(e.Members), func(m *Member) bool { return m.PID() != 0 })
@@ -126,7 +125,7 @@ func (e *Engine) Start() {
 	}
 }
 
-// Stop stops the members that run, in order.
+// Stop stops the members that run (SIGTERM).
 func (e *Engine) Stop() {
 	e.t.Helper()
 	for _, m := range e.Members {
@@ -136,14 +135,14 @@ func (e *Engine) Stop() {
 	}
 }
 
-// end leaves nothing behind. The log of a member is shown if the test failed.
+// end kills all members. If the test failed it prints their logs.
 func (e *Engine) end() {
 	for _, m := range e.Members {
 		if m.PID() == 0 {
 			continue
 		}
 		if e.t.Failed() {
-			e.t.Logf("%s said:\n%s", m.name, m.Log())
+			e.t.Logf("log of %s:\n%s", m.name, m.Log())
 		}
 		m.mu.Lock()
 		p := m.run
@@ -153,13 +152,12 @@ func (e *Engine) end() {
 	}
 }
 
-// Backup is a copy of the data of all members at one moment.
+// Backup is a copy of the data of all members.
 type Backup struct {
 	dirs map[string]string // member → copy
 }
 
-// CopyData takes a backup: the engine is stopped for it and started again, so that
-// the copies agree.
+// CopyData takes a backup. The engine is stopped meanwhile, so that the copies agree.
 func (e *Engine) CopyData() Backup {
 	e.t.Helper()
 	e.Stop()
@@ -175,8 +173,8 @@ func (e *Engine) CopyData() Backup {
 	return b
 }
 
-// RestoreData sets the engine back to a backup: everything that it acknowledged
-// since is gone. Members, addresses and ids are as they were.
+// RestoreData restores a backup: everything that the engine acknowledged since is lost.
+// Members, addresses and ids stay the same.
 func (e *Engine) RestoreData(b Backup) {
 	e.t.Helper()
 	e.Stop()

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// copyTree copies a directory. Blocks of zeros become holes: most of an etcd log
-// is allocated in advance.
+// copyTree copies a directory. Blocks of zeros become holes, since most of an etcd log is
+// allocated in advance.
 func copyTree(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -31,7 +31,7 @@ func health(t *testing.T, endpoint string, within time.Duration) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A connection of its own: one that is kept would not meet the fault.
+	// A new connection, since an old one might not be affected by the fault.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
@@ -48,7 +48,7 @@ func health(t *testing.T, endpoint string, within time.Duration) error {
 	return nil
 }
 
-// eventually waits for something that another process does in its own time.
+// eventually waits until a condition holds.
 func eventually(t *testing.T, try func() error) {
 	t.Helper()
 	const within = 5 * time.Second
@@ -65,9 +65,8 @@ func eventually(t *testing.T, try func() error) {
 	}
 }
 
-// Three processes are one engine: it goes on without one of them and not without
-// two, a pause and a kill are what they say, and a restart brings a member back
-// on its own address.
+// Three processes form one engine: it works without one of them and not without two. Members
+// can be paused and killed, and a restarted member has its old address.
 func TestClusterFaults(t *testing.T) {
 	e := Cluster(t, 3, FastTicks())
 	a, b, c := e.Members[0], e.Members[1], e.Members[2]
@@ -109,8 +108,7 @@ func TestClusterFaults(t *testing.T) {
 	}
 }
 
-// A backup holds the directory as it was, and comes back in the place of what was
-// written since.
+// A restored backup has the old data, and nothing that was written since.
 func TestRestoreData(t *testing.T) {
 	e := Cluster(t, 1, FastTicks())
 	m := e.Members[0]
@@ -128,7 +126,7 @@ func TestRestoreData(t *testing.T) {
 	}
 }
 
-// A copy has the same bytes, and zeros take no room.
+// A copy has the same bytes, and its zeros take no disk space.
 func TestCopyTree(t *testing.T) {
 	from, to := t.TempDir(), filepath.Join(t.TempDir(), "copy")
 	want := append(append(make([]byte, 8<<20), "middle"...), make([]byte, 4<<20)...)
@@ -159,8 +157,8 @@ func TestCopyTree(t *testing.T) {
 	}
 }
 
-// A member ends with the process that started it, even if that was killed, and
-// even if the member is paused.
+// A member ends with the process that started it, even if that was killed or the member is
+// paused.
 func TestDiesWithParent(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("a paused process can be reached on Linux only")
@@ -202,7 +200,7 @@ func TestDiesWithParent(t *testing.T) {
 	})
 }
 
-// recorder notes what a helper does to a test instead of doing it.
+// recorder records what a helper would do to a test.
 type recorder struct {
 	testing.TB
 	failed, skipped string
@@ -218,7 +216,7 @@ func (r *recorder) Skipf(format string, args ...any) {
 	r.skipped = fmt.Sprintf(format, args...)
 }
 
-// An engine that cannot be had is a loud skip, and a failure where CI is set.
+// Without an engine a test is skipped; it fails if CI is set.
 func TestMissing(t *testing.T) {
 	why := errors.New("no compiler")
 	t.Setenv("CI", "")
@@ -235,8 +233,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// The repository is found from any folder below it, in any module, and nowhere
-// else.
+// The repository is found from every folder in it, and from no other.
 func TestRepository(t *testing.T) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -298,7 +295,7 @@ func (c caller) say(text string) {
 	}
 }
 
-// hear returns what came back, and how long it took.
+// hear returns the answer, and how long it took.
 func (c caller) hear(n int, within time.Duration) (string, time.Duration, error) {
 	c.t.Helper()
 	began := time.Now()
@@ -324,8 +321,8 @@ func (c caller) hearsNothing() {
 	}
 }
 
-// A cut is silent in the direction it is made in, for old connections and new
-// ones, and what was held back arrives in order when it is healed.
+// A cut holds back data in its direction, on old and new connections. When it is healed the data
+// arrives in order.
 func TestProxyCut(t *testing.T) {
 	p := NewProxy(t, echo(t))
 	c := dial(t, p.Addr())
@@ -359,7 +356,7 @@ func TestProxyCut(t *testing.T) {
 	})
 	p.Heal()
 	c.hears("three")
-	// The bytes are heard before the proxy has counted them.
+	// The bytes may arrive before the proxy has counted them.
 	eventually(t, func() error {
 		if up, down := p.Held(Up), p.Held(Down); up != 0 || down != 0 {
 			return fmt.Errorf("healed, and %d and %d bytes are held", up, down)
@@ -387,8 +384,8 @@ func TestProxyDelay(t *testing.T) {
 	}
 }
 
-// A proxy that refuses breaks what is open, even what a cut holds, and refuses
-// the rest; healed, it serves on the same address. Break spares new connections.
+// Refuse resets open connections, even cut ones, and refuses new ones. After Heal the proxy
+// serves at the same address. Break does not affect new connections.
 func TestProxyRefuse(t *testing.T) {
 	p := NewProxy(t, echo(t))
 	c := dial(t, p.Addr())
@@ -429,7 +426,7 @@ func TestProxyRefuse(t *testing.T) {
 	c.hears("four")
 }
 
-// A client behind a proxy reaches its member, and only its own way is cut.
+// A client reaches a member through a proxy, and a cut of the proxy affects only that client.
 func TestMemberProxy(t *testing.T) {
 	e := Cluster(t, 1, FastTicks())
 	m := e.Members[0]

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,8 +16,7 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// Member is one process of an engine. Its methods fail the test when they cannot
-// do what they say.
+// Member is one process of an engine. Its methods fail the test if they fail.
 type Member struct {
 	t       testing.TB
 	program string
@@ -42,7 +42,7 @@ func (m *Member) Addr() string { return m.client }
 // DataDir returns the member's directory.
 func (m *Member) DataDir() string { return m.dataDir }
 
-// PID returns the number of the running process, 0 if there is none.
+// PID returns the pid of the running process, 0 if there is none.
 func (m *Member) PID() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,16 +52,14 @@ func (m *Member) PID() int {
 	return m.run.Cmd.Process.Pid
 }
 
-// Pause stops the process in its tracks (SIGSTOP): connections stay open and
-// nobody answers.
+// Pause stops the process (SIGSTOP): connections stay open and nobody answers.
 func (m *Member) Pause() {
 	m.t.Helper()
 	p := m.running("pause")
 	if err := child.Pause(p.Cmd.Process); err != nil {
 		m.t.Fatalf("pause %s: %v", m.name, err)
 	}
-	// The signal is asynchronous. Where it cannot be seen to have arrived it is
-	// taken for granted.
+	// The signal is asynchronous. Not every system shows that it has arrived.
 	for deadline := time.Now().Add(5 * time.Second); !child.Paused(p.Cmd.Process.Pid); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			m.t.Fatalf("pause %s: process %d still runs", m.name, p.Cmd.Process.Pid)
@@ -69,7 +67,7 @@ func (m *Member) Pause() {
 	}
 }
 
-// Resume lets a paused process go on.
+// Resume resumes a paused process.
 func (m *Member) Resume() {
 	m.t.Helper()
 	p := m.running("resume")
@@ -78,16 +76,15 @@ func (m *Member) Resume() {
 	}
 }
 
-// Kill ends the process at once (SIGKILL), paused or not.
+// Kill kills the process (SIGKILL), paused or not.
 func (m *Member) Kill() {
 	m.t.Helper()
 	p := m.running("kill")
-	_ = p.Cmd.Process.Kill()
-	<-p.Exited
+	p.Kill()
 	m.forget()
 }
 
-// Stop ends the process in order (SIGTERM).
+// Stop asks the process to exit (SIGTERM) and waits for that.
 func (m *Member) Stop() {
 	m.t.Helper()
 	p := m.running("stop")
@@ -97,8 +94,7 @@ func (m *Member) Stop() {
 	select {
 	case <-p.Exited:
 	case <-time.After(20 * time.Second):
-		_ = p.Cmd.Process.Kill()
-		<-p.Exited
+		p.Kill()
 		m.t.Errorf("stop %s: still running after 20s\n%s", m.name, p.stderr)
 	}
 	if code := p.Cmd.ProcessState.ExitCode(); p.Err != nil && code > 0 {
@@ -107,9 +103,8 @@ func (m *Member) Stop() {
 	m.forget()
 }
 
-// Restart ends the process in order if it runs, starts it again on the same data
-// and waits until it serves. In a cluster that takes a quorum: see Engine.Start
-// for several at once.
+// Restart stops the process if it runs, starts it on the same data and waits until it is
+// ready. A cluster needs a quorum for that: Engine.Start starts several at once.
 func (m *Member) Restart() {
 	m.t.Helper()
 	if m.PID() != 0 {
@@ -120,7 +115,7 @@ func (m *Member) Restart() {
 	}
 }
 
-// Log returns what the process has said on standard error.
+// Log returns the standard error of the process.
 func (m *Member) Log() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,7 +134,7 @@ func (m *Member) running(verb string) *process {
 	}
 	select {
 	case <-m.run.Exited:
-		m.t.Fatalf("%s %s: it has ended by itself: %v\n%s", verb, m.name, m.run.Err, m.run.stderr)
+		m.t.Fatalf("%s %s: it has ended: %v\n%s", verb, m.name, m.run.Err, m.run.stderr)
 	default:
 	}
 	return m.run
@@ -154,7 +149,7 @@ func (m *Member) forget() {
 	}
 }
 
-// process is one life of a member.
+// process is one run of a member.
 type process struct {
 	*child.Process
 	stdin  io.Closer
@@ -186,7 +181,7 @@ func (m *Member) start() error {
 		return err
 	}
 	p.stdin = stdin
-	// Another test binary must not replace the program meanwhile.
+	// Another test binary may be replacing the program.
 	unlock, err := child.LockFile(cmd.Path + ".lock")
 	if err != nil {
 		return err
@@ -212,15 +207,9 @@ func (m *Member) start() error {
 	return nil
 }
 
-// cleanEnv keeps what is set for engines elsewhere out of the tests.
+// cleanEnv is the environment without the configuration of other engines.
 func cleanEnv() []string {
-	var env []string
-	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "TENURE_ENGINE_") {
-			env = append(env, kv)
-		}
-	}
-	return env
+	return slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "TENURE_ENGINE_") })
 }
 
 func (m *Member) awaitReady(deadline <-chan time.Time) error {

@@ -10,11 +10,11 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// Proxy stands between a client and a member and can stop being a good network.
-// Use its Endpoint in the place of the member's.
+// Proxy is between a client and a member, and can cut and delay their connections. Use its
+// Endpoint instead of the member's.
 //
-// A cut is silent: connections stay open, new ones are accepted, and bytes are
-// held back. Heal lets them go on their way, as TCP does when it retransmits.
+// A cut is silent: connections stay open, new ones are accepted, and bytes are held back. Heal
+// delivers them, as TCP does when it retransmits.
 type Proxy struct {
 	t      testing.TB
 	addr   string
@@ -35,7 +35,7 @@ type Proxy struct {
 
 type counters struct{ passed, held atomic.Int64 }
 
-// Direction is a way through a Proxy.
+// Direction is a direction through a Proxy.
 type Direction int
 
 const (
@@ -62,7 +62,7 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// Proxy puts a proxy before the member's client address.
+// Proxy puts a proxy in front of the member's client address.
 func (m *Member) Proxy() *Proxy {
 	m.t.Helper()
 	return NewProxy(m.t, m.client)
@@ -74,19 +74,19 @@ func (p *Proxy) Addr() string { return p.addr }
 // Endpoint returns the URL of the proxy.
 func (p *Proxy) Endpoint() string { return "http://" + p.addr }
 
-// Cut holds everything back, both ways.
+// Cut holds everything back in both directions.
 func (p *Proxy) Cut() { p.set(func() { p.cut = [2]bool{true, true} }) }
 
-// CutOneWay holds back what goes one way; the other way stays open.
+// CutOneWay holds everything back in one direction.
 func (p *Proxy) CutOneWay(d Direction) { p.set(func() { p.cut[d] = true }) }
 
-// Delay adds a delay to what goes one way. The order is kept.
+// Delay adds a delay in one direction. The order is kept.
 func (p *Proxy) Delay(d Direction, by time.Duration) { p.set(func() { p.delay[d] = by }) }
 
-// Break breaks the connections that are open; new ones are served.
+// Break resets the open connections and accepts new ones.
 func (p *Proxy) Break() { p.set(p.breakLinks) }
 
-// Redirect breaks the connections that are open and forwards new ones to another target.
+// Redirect resets the open connections and forwards new ones to another target.
 func (p *Proxy) Redirect(target string) {
 	p.set(func() {
 		p.target = target
@@ -94,7 +94,7 @@ func (p *Proxy) Redirect(target string) {
 	})
 }
 
-// Refuse breaks the connections that are open and refuses new ones.
+// Refuse resets the open connections and refuses new ones.
 func (p *Proxy) Refuse() {
 	p.set(func() {
 		p.refuse = true
@@ -118,11 +118,11 @@ func (p *Proxy) Heal() {
 	}
 }
 
-// Passed returns how many bytes went through in a direction.
+// Passed returns how many bytes have passed in a direction.
 func (p *Proxy) Passed(d Direction) int64 { return p.ways[d].passed.Load() }
 
-// Held returns how many bytes wait in a direction: above zero, the fault has
-// bitten.
+// Held returns how many bytes are held back in a direction. Above zero the fault has had an
+// effect.
 func (p *Proxy) Held(d Direction) int64 { return p.ways[d].held.Load() }
 
 func (p *Proxy) set(change func()) {
@@ -169,7 +169,7 @@ func (p *Proxy) accept(l net.Listener) {
 	}
 }
 
-// link is one connection of a client, with its other half.
+// link is a connection of a client and the one to the member.
 type link struct {
 	ends   [2]net.Conn // the client; the member, nil until it is connected
 	broken chan struct{}
@@ -189,7 +189,7 @@ func (p *Proxy) breakLinks() {
 	}
 }
 
-// join notes an end of a link, so that it can be broken; false: it is too late.
+// join adds an end of a link, so that it can be broken; false: it is too late.
 func (p *Proxy) join(k *link, d Direction, c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,7 +218,7 @@ func (p *Proxy) serve(client net.Conn) {
 		}
 		delete(p.links, k)
 	}()
-	// While the way is cut a client that connects hears nothing, and no refusal.
+	// While the proxy is cut a client can connect and gets no answer.
 	if !p.open(k, Up, time.Now()) {
 		return
 	}
@@ -235,7 +235,7 @@ func (p *Proxy) serve(client net.Conn) {
 	both.Wait()
 }
 
-// open waits until what came at a time may go on; false: the link is broken.
+// open waits until data that arrived at a time may pass; false: the link is broken.
 func (p *Proxy) open(k *link, d Direction, came time.Time) bool {
 	for {
 		p.mu.Lock()
@@ -266,8 +266,8 @@ type chunk struct {
 	came  time.Time
 }
 
-// pump forwards one way until either end is gone, and takes the other with it: a
-// connection that is half closed is not a fault that anybody asked for.
+// pump forwards in one direction until either end is closed, and closes the other, so that no
+// connection is half closed.
 func (p *Proxy) pump(k *link, d Direction, from, to net.Conn) {
 	const inFlight = 64
 	held := &p.ways[d].held
@@ -283,10 +283,10 @@ func (p *Proxy) pump(k *link, d Direction, from, to net.Conn) {
 			}
 			held.Add(-int64(len(c.bytes)))
 			if !ok {
-				_ = from.Close() // ends the reader; the rest of the queue is dropped
+				_ = from.Close() // this ends the reader; the rest of the queue is dropped
 			}
 		}
-		// The end of a connection is news too, and waits like any other.
+		// The end of a connection is held back like data.
 		if ok {
 			p.open(k, d, time.Now())
 		}

@@ -32,7 +32,7 @@ func TestListsApply(t *testing.T) {
 	}
 }
 
-// A block is read as it is written: continued lines keep their tabs, and nothing is added.
+// A block keeps its text: continued lines keep their tabs, and nothing is added.
 func TestParse(t *testing.T) {
 	const text = "# why\n== one\nfile: a.go\nold: \tif x {\nold: \t\treturn\nold: \t}\nnew:\ntest: go test ./a\n"
 	all, err := parse("x.txt", text)
@@ -50,7 +50,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A text that is gone, or that occurs twice, is an error of the list.
+// A text that does not occur, or occurs twice, is an error of the list.
 func TestApply(t *testing.T) {
 	m := mutation{name: "one", file: "a.go", old: "x < y", new: "x > y"}
 	for text, ok := range map[string]bool{"if x < y {": true, "if x > y {": false, "x < y && x < y": false} {
@@ -61,7 +61,8 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// The runner tells apart: caught, survived, does not compile, fails without the mutation, takes too long.
+// The runner distinguishes: caught, survived, does not compile, fails without the mutation, takes
+// too long.
 func TestTry(t *testing.T) {
 	tree := t.TempDir()
 	write := func(name, text string) {

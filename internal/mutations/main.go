@@ -22,7 +22,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -197,15 +196,10 @@ func (r *runner) try(m *mutation) (result string, err error) {
 	if r.verbose {
 		fmt.Println(out)
 	}
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return "SURVIVED", nil
-	case errors.As(err, &exit):
+	if _, failed := errors.AsType[*exec.ExitError](err); failed {
 		return "caught", nil
-	default:
-		return "", err
 	}
+	return "SURVIVED", err
 }
 
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
@@ -222,26 +216,13 @@ func (r *runner) shell(command string) (string, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
-	var out tail
+	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		err = fmt.Errorf("no result within %v", r.limit)
 	}
-	return out.String(), err
-}
-
-// tail keeps the last bytes that were written to it.
-type tail struct{ bytes.Buffer }
-
-const tailSize = 4096
-
-var _ io.Writer = (*tail)(nil)
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.Buffer.Write(p)
-	if extra := t.Len() - tailSize; extra > 0 {
-		t.Next(extra)
-	}
-	return len(p), nil
+	text := out.String()
+	const most = 4096
+	return text[max(0, len(text)-most):], err
 }

@@ -1,4 +1,3 @@
-// Package rules holds the tests that keep the shape of this repository: who may
-// import whom, that the core needs nothing but the standard library, and what no
-// file may contain. It has no code of its own.
+// Package rules has tests of the repository itself: which package may import which, that the
+// core needs only the standard library, and what no file may contain. It has no other code.
 package rules

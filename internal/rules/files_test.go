@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// files returns the paths that git keeps or would keep, relative to the top.
+// files returns the paths that git tracks or would track, relative to the top.
 func files(t *testing.T) []string {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(top(t), ".git")); err != nil {
@@ -29,7 +29,7 @@ func files(t *testing.T) []string {
 	var names []string
 	for name := range strings.SplitSeq(string(out), "\x00") {
 		if _, err := os.Stat(filepath.Join(top(t), name)); name == "" || err != nil {
-			continue // the index still has what the working tree lost
+			continue // deleted in the working tree only
 		}
 		names = append(names, name)
 	}
@@ -48,7 +48,7 @@ func parse(t *testing.T, name string, mode parser.Mode) *ast.File {
 	return f
 }
 
-// No package does anything by being imported: a main wires what it needs.
+// No package has side effects when it is imported.
 func TestNoInit(t *testing.T) {
 	for _, name := range files(t) {
 		if path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
@@ -67,7 +67,7 @@ func hasInit(f *ast.File) bool {
 	})
 }
 
-// Every package says what it is for.
+// Every package has a comment.
 func TestPackageComments(t *testing.T) {
 	said := map[string]string{} // folder and name → comment
 	for _, name := range files(t) {
@@ -89,8 +89,8 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
-// What no file may contain. The patterns are put together from pieces, so that
-// this file obeys them too.
+// What no file may contain. The patterns are concatenated, so that this file does not match
+// them.
 var forbidden = []struct {
 	pattern *regexp.Regexp
 	only    string // extension; "": every text file
@@ -122,11 +122,11 @@ func breaches(name string, text []byte) []string {
 	return found
 }
 
-// No file has a path of somebody's machine in it, or unfinished business.
+// No file contains a path of a developer's machine or a mark of unfinished work.
 func TestForbidden(t *testing.T) {
 	for _, name := range files(t) {
 		if path.Base(name) == "go.sum" {
-			continue // its hashes spell everything sooner or later
+			continue // hashes may match by chance
 		}
 		text, err := os.ReadFile(filepath.Join(top(t), name))
 		if err != nil {
@@ -141,7 +141,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// The patterns find what they are for, and let its neighbours pass.
+// The patterns match what they should, and nothing similar.
 func TestForbiddenBites(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string

@@ -87,8 +87,8 @@ var layers = []layer{
 		why: "the lab may use everything, and nobody imports the lab"},
 }
 
-// Who else may be imported by whom, in shipped code: only the packages named
-// may import a path that begins with one of these.
+// Which other modules may be imported, except in tests: only the named packages may import a path
+// that begins with one of these.
 var reserved = []struct {
 	imports []string
 	by      []string
@@ -187,8 +187,8 @@ func anyCovers(rows []string, rel string) bool {
 	return slices.ContainsFunc(rows, func(row string) bool { return covers(row, rel) })
 }
 
-// The core is the standard library and nothing else, tests included: a user
-// gets one module, and no version of theirs is lifted.
+// The core imports only the standard library, also in tests. So a user gets one module, and no
+// other version in their go.mod changes.
 func TestNoDependencies(t *testing.T) {
 	var mod struct{ Require, Replace, Tool []any }
 	if err := json.Unmarshal(command(t, ".", nil, "go", "mod", "edit", "-json"), &mod); err != nil {
@@ -206,7 +206,7 @@ func TestNoDependencies(t *testing.T) {
 	}
 }
 
-// Imports point upwards in the picture of the layers, never sideways.
+// Imports point upwards in the table of layers, never sideways.
 func TestImports(t *testing.T) {
 	var own packages
 	for _, b := range builds {
@@ -214,7 +214,7 @@ func TestImports(t *testing.T) {
 			own = own.add(p)
 		}
 	}
-	// The other modules bring what differs from system to system with them.
+	// The other modules are checked for this system only.
 	for _, dir := range otherModules(t) {
 		for _, p := range list(t, dir, "linux", "") {
 			own = own.add(p)
@@ -230,8 +230,7 @@ func TestImports(t *testing.T) {
 
 type packages []pkg
 
-// add takes a package of ours in. Test variants repeat what the package itself
-// lists.
+// add adds a package of this repository. Test variants repeat the imports of the package.
 func (own packages) add(p pkg) packages {
 	if p.ours() && p.ForTest == "" && !strings.HasSuffix(p.ImportPath, ".test") {
 		return append(own, p)
@@ -262,7 +261,7 @@ func otherModules(t *testing.T) []string {
 	return dirs
 }
 
-// judge applies both tables and returns one line per breach, each once.
+// judge applies both tables and returns one line per violation.
 func judge(pkgs []pkg) []string {
 	var breaches []string
 	say := func(line string) {
@@ -331,7 +330,7 @@ func hit(paths []string, imp string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool { return covers(p+"/...", imp) })
 }
 
-// The rules can be broken: each row that forbids something is seen to complain.
+// The rules can fail: each row that forbids something finds a violation.
 func TestImportRulesBite(t *testing.T) {
 	for _, tt := range []struct {
 		from, imports string

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// pure are the packages whose code the simulator steps: it decides, starts nothing, and waits
-// for nothing.
+// pure are the packages that the simulator runs step by step: they decide, start nothing, and
+// wait for nothing.
 var pure = []string{"internal/election"}
 
 // waits are the functions of package time with which code waits or reads a clock.
@@ -46,7 +46,7 @@ func impure(name string, source []byte) ([]string, error) {
 	return found, nil
 }
 
-// Code that the simulator steps starts no goroutine, waits for nothing and reads no clock.
+// Pure packages start no goroutine, wait for nothing and read no clock.
 func TestPure(t *testing.T) {
 	for _, dir := range pure {
 		files, err := filepath.Glob(filepath.Join(top(t), dir, "*.go"))
@@ -72,7 +72,7 @@ func TestPure(t *testing.T) {
 	}
 }
 
-// The rule can be broken.
+// The rule can fail.
 func TestPureBites(t *testing.T) {
 	for _, body := range []string{"go f()", "select {}", "time.Sleep(1)", "_ = time.Now()", "<-time.After(1)"} {
 		found, err := impure("x.go", []byte("package x\nimport \"time\"\nfunc f() { "+body+" }\n"))

@@ -12,8 +12,7 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// packages names what to install for a program; the version of PostgreSQL is that
-// of the distribution.
+// packages are the packages to install for a program.
 func packages(program string) []string {
 	switch program {
 	case "postgres":
@@ -27,7 +26,7 @@ func packages(program string) []string {
 	}
 }
 
-// obtain finds the programs on the machine, or gets them there.
+// obtain finds the programs on the machine, or installs them.
 func obtain(programs []string) (bin string, env []string, err error) {
 	cache, err := child.CacheDir("servertest")
 	if err != nil {
@@ -44,7 +43,7 @@ func obtain(programs []string) (bin string, env []string, err error) {
 	if bin, env, ok := look(); ok {
 		return bin, env, nil
 	}
-	// Test binaries run side by side: one installs, the others find it done.
+	// Several test binaries may install at the same time.
 	unlock, err := child.LockFile(filepath.Join(cache, "lock"))
 	if err != nil {
 		return "", nil, err
@@ -63,11 +62,11 @@ func obtain(programs []string) (bin string, env []string, err error) {
 			return bin, env, nil
 		}
 	}
-	return "", nil, fmt.Errorf("%s: not on this machine, and not to be had: %w", programs[0], errors.Join(errs...))
+	return "", nil, fmt.Errorf("%s: not on this machine, and it cannot be installed: %w", programs[0], errors.Join(errs...))
 }
 
-// installed looks for all programs in one folder: on the PATH and where Debian
-// hides PostgreSQL, or the same below a folder of unpacked packages.
+// installed looks for all programs in one folder: on the PATH and in Debian's folders of
+// PostgreSQL, or in the same folders of unpacked packages.
 func installed(root string, programs []string) (bin string, ok bool) {
 	hidden, _ := filepath.Glob(filepath.Join(root, "usr", "lib", "postgresql", "*", "bin"))
 	slices.Reverse(hidden) // the newest first
@@ -86,7 +85,7 @@ func installed(root string, programs []string) (bin string, ok bool) {
 	return "", false
 }
 
-// libraries lets unpacked programs find what was unpacked with them.
+// libraries makes unpacked programs find their unpacked libraries.
 func libraries(root string) []string {
 	found, _ := filepath.Glob(filepath.Join(root, "usr", "lib", "*-linux-*"))
 	if len(found) == 0 {
@@ -101,11 +100,11 @@ func apt(args ...string) error {
 	return output(cmd)
 }
 
-// install is for root. A policy of our own, that answers "no" to every start,
-// keeps the packages from starting servers that nobody asked for.
+// install needs root. A policy that forbids every start keeps the packages from starting their
+// servers.
 func install(_ string, names []string) error {
 	if os.Geteuid() != 0 {
-		return errors.New("not root: nothing can be installed")
+		return errors.New("only root can install packages")
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return err
@@ -127,7 +126,7 @@ func install(_ string, names []string) error {
 	return apt(args...)
 }
 
-// unpack needs no root: the packages are fetched and laid out in the cache.
+// unpack needs no root: it downloads the packages and unpacks them into the cache.
 func unpack(root string, names []string) error {
 	debs := root + ".debs"
 	if err := os.MkdirAll(filepath.Join(debs, "partial"), 0o755); err != nil {

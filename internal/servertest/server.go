@@ -13,8 +13,7 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// Server is one server, with its data. Its methods fail the test when they cannot
-// do what they say.
+// Server is one server with its data. Its methods fail the test if they fail.
 type Server struct {
 	t       testing.TB
 	name    string
@@ -23,7 +22,7 @@ type Server struct {
 	env     []string
 	addr    string
 	url     string
-	ready   func() error // nil: it serves
+	ready   func() error // returns nil when it is ready
 
 	mu  sync.Mutex
 	run *process // nil: not running
@@ -46,16 +45,16 @@ func collect(opts []Option) (o options) {
 	return o
 }
 
-// readyWithin is generous: machines that run all tests at once are slow.
+// readyWithin is long, since a machine that runs all tests at once is slow.
 const readyWithin = 60 * time.Second
 
 // Addr returns host:port. It stays the same across restarts.
 func (s *Server) Addr() string { return s.addr }
 
-// URL returns what clients connect to.
+// URL returns the URL for clients.
 func (s *Server) URL() string { return s.url }
 
-// PID returns the number of the running process, 0 if there is none.
+// PID returns the pid of the running process, 0 if there is none.
 func (s *Server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +64,7 @@ func (s *Server) PID() int {
 	return s.run.Cmd.Process.Pid
 }
 
-// Start starts the server on its data and waits until it serves.
+// Start starts the server on its data and waits until it is ready.
 func (s *Server) Start() {
 	s.t.Helper()
 	if err := s.start(); err != nil {
@@ -73,22 +72,22 @@ func (s *Server) Start() {
 	}
 }
 
-// Kill ends the server at once (SIGKILL).
+// Kill kills the server (SIGKILL).
 func (s *Server) Kill() {
 	s.t.Helper()
-	p := s.running("kill")
-	p.Kill()
-	s.forget()
+	s.running("kill")
+	s.end()
 }
 
-// Restart kills the server and starts it again on the same data.
+// Restart kills the server and starts it on the same data.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Kill()
 	s.Start()
 }
 
-func (s *Server) running(verb string) *process {
+// running fails the test if the server does not run.
+func (s *Server) running(verb string) {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,19 +96,12 @@ func (s *Server) running(verb string) *process {
 	}
 	select {
 	case <-s.run.Exited:
-		s.t.Fatalf("%s %s: it has ended by itself: %v\n%s", verb, s.name, s.run.Err, s.run.out)
+		s.t.Fatalf("%s %s: it has ended: %v\n%s", verb, s.name, s.run.Err, s.run.out)
 	default:
 	}
-	return s.run
 }
 
-func (s *Server) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.run = nil
-}
-
-// end is what cleanup does.
+// end kills the server if it runs.
 func (s *Server) end() {
 	s.mu.Lock()
 	p := s.run
@@ -120,14 +112,14 @@ func (s *Server) end() {
 	}
 }
 
-// process is one life of a server.
+// process is one run of a server.
 type process struct {
 	*child.Process
 	out *child.Tail
 }
 
-// start tries until it serves: what a killed server leaves behind (its children,
-// its shared memory) takes a moment to go.
+// start tries again until the server is ready: children and shared memory of a killed server
+// take a moment to disappear.
 func (s *Server) start() error {
 	var err error
 	for deadline := time.Now().Add(readyWithin); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -179,7 +171,7 @@ func (s *Server) launch() (*process, error) {
 	return &process{p, out}, err
 }
 
-// serves dials, sends and wants the beginning of an answer.
+// serves connects, sends a message and compares the beginning of the answer.
 func serves(addr string, say, want []byte) error {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {

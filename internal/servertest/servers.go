@@ -14,10 +14,9 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// Postgres starts a PostgreSQL with an empty database and waits until it serves.
-// It is stopped when the test ends. Commits are durable as they are by default:
-// Args("-c", "fsync=off") is faster, for tests whose subject is not durability
-// (a killed process loses nothing by it, a machine does).
+// Postgres starts a PostgreSQL with an empty database and waits until it is ready. It is
+// stopped when the test ends. Commits are durable; Args("-c", "fsync=off") is faster, for
+// tests that do not test durability (data survives a killed process, not a lost machine).
 func Postgres(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	bin, env := find(t, "PostgreSQL", "postgres", "initdb")
@@ -46,8 +45,8 @@ func Postgres(t testing.TB, opts ...Option) *Server {
 	return s
 }
 
-// postgresReady logs in as far as the answer that no password is needed: while it
-// recovers, a server that listens already answers with an error.
+// postgresReady logs in until the server says that it needs no password. A server that is
+// still recovering answers with an error.
 func postgresReady(addr string) error {
 	params := []byte("user\x00tenure\x00database\x00postgres\x00\x00")
 	n := byte(8 + len(params))
@@ -56,8 +55,8 @@ func postgresReady(addr string) error {
 	return serves(addr, say, []byte{'R', 0, 0, 0, 8, 0, 0, 0, 0})
 }
 
-// Redis starts a Redis without data and waits until it serves. It is stopped when
-// the test ends. It keeps nothing across Restart unless Args says so:
+// Redis starts a Redis without data and waits until it is ready. It is stopped when the test
+// ends. Restart loses all data, except with
 // Args("--appendonly", "yes", "--appendfsync", "always").
 func Redis(t testing.TB, opts ...Option) *Server {
 	t.Helper()
@@ -79,8 +78,7 @@ func Redis(t testing.TB, opts ...Option) *Server {
 	return s
 }
 
-// dataDir is not t.TempDir, whose parent only its owner may enter: the server may
-// run as somebody else.
+// dataDir is not t.TempDir, since the server may run as another user, who cannot enter that.
 func dataDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "tenure-servertest-")
@@ -98,8 +96,8 @@ func dataDir(t testing.TB) string {
 	return dir
 }
 
-// Command is a program of the machine or of a package, such as promtool or psql, to be
-// run within a minute.
+// Command is a program of the machine or of a package, such as promtool or psql, with a time
+// limit of a minute.
 func Command(t testing.TB, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	bin, env := find(t, program, program)
@@ -110,8 +108,8 @@ func Command(t testing.TB, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// find returns the folder of a server's programs, and what its environment needs.
-// It skips the test if there is none, or fails it where CI is set.
+// find returns the folder of a server's programs and their environment. If there is none it
+// skips the test, or fails it if CI is set.
 func find(t testing.TB, name string, programs ...string) (bin string, env []string) {
 	t.Helper()
 	bin, env, err := obtain(programs)
@@ -125,7 +123,7 @@ func find(t testing.TB, name string, programs ...string) (bin string, env []stri
 	return "", nil
 }
 
-// output runs a command and keeps what it said for the error.
+// output runs a command. Its error has the output.
 func output(cmd *exec.Cmd) error {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -135,7 +133,7 @@ func output(cmd *exec.Cmd) error {
 	return nil
 }
 
-// free is an address that nobody listens on, and its port.
+// free is a free address, and its port.
 func free(t testing.TB) (addr, port string) {
 	t.Helper()
 	addrs, err := child.FreePorts(1)

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// A server serves on loopback, a killed one is gone, one that was started again
-// serves at the same address.
+// A server serves on loopback, a killed server is gone, and a restarted one has the same address.
 func TestServers(t *testing.T) {
 	for name, start := range map[string]func(testing.TB, ...Option) *Server{"Postgres": Postgres, "Redis": Redis} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +46,7 @@ func alive(pid int) bool {
 	return err == nil && signalZero(p) == nil
 }
 
-// Programs are found only where all of them are.
+// A folder is found only if it has all programs.
 func TestInstalled(t *testing.T) {
 	root := t.TempDir()
 	if bin, ok := installed(root, []string{"postgres", "initdb"}); ok {

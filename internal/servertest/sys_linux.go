@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// confine lets a program die with this process, and run as nobody if this is
-// root's: PostgreSQL refuses root.
+// confine makes a program end with this process, and run as nobody if this one is root's:
+// PostgreSQL refuses to run as root.
 func confine(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if uid, gid, ok := nobody(); ok {
@@ -17,7 +17,7 @@ func confine(cmd *exec.Cmd) {
 	}
 }
 
-// giveAway hands a folder to whom confine runs programs as.
+// giveAway gives a folder to the user that confine runs programs as.
 func giveAway(dir string) error {
 	uid, gid, ok := nobody()
 	if !ok {

@@ -66,7 +66,7 @@ type role struct {
 	Timing          raft.Timing
 }
 
-// order goes to a candidate's standard input, one JSON a line; news comes back.
+// order is sent to a candidate's standard input, one JSON per line; news is its output.
 type order struct{ Do, To string }
 
 type news struct {
@@ -75,8 +75,8 @@ type news struct {
 	Error string `json:",omitempty"`
 }
 
-// contender is one way to elect, seen from inside a process. A hand-over says when
-// the old term ended; it waits for a successor that is about to arrive.
+// contender is one way to elect, inside a process. A handover says when the old term ended; it
+// waits for a successor that is about to arrive.
 type contender interface {
 	campaign(ctx context.Context) error
 	resign(ctx context.Context, ended func(clock.Instant)) error
@@ -140,7 +140,7 @@ func candidateMain(raw string) error {
 			}
 		})
 	}
-	cancel() // the parent is gone, or has closed our input
+	cancel() // the parent has ended or closed our input
 	work.Wait()
 	return in.Err()
 }
@@ -199,7 +199,7 @@ func (o *ours) resign(ctx context.Context, ended func(clock.Instant)) error {
 	return o.term.Resign(ctx)
 }
 
-// transfer looks for the successor while the term goes on, and then ends it.
+// transfer waits for the successor during the term, and then ends the term.
 func (o *ours) transfer(ctx context.Context, to string, ended func(clock.Instant)) error {
 	over := make(chan clock.Instant, 1)
 	defer context.AfterFunc(o.term.Context(), func() { over <- clock.System().Now() })()
@@ -216,7 +216,7 @@ func (o *ours) transfer(ctx context.Context, to string, ended func(clock.Instant
 	}
 }
 
-// theirs is etcd's own election. It cannot hand over to anybody in particular.
+// theirs is etcd's own election. It cannot hand over to a chosen candidate.
 type theirs struct {
 	id       string
 	client   *clientv3.Client
@@ -244,7 +244,7 @@ func (e *theirs) transfer(ctx context.Context, _ string, ended func(clock.Instan
 	}
 }
 
-// candidate is a process, seen from outside.
+// candidate is a candidate's process, as the benchmark sees it.
 type candidate struct {
 	role
 	t       *testing.T
@@ -297,7 +297,7 @@ func start(t *testing.T, r role) *candidate {
 
 func (c *candidate) kill() {
 	_ = c.cmd.Process.Kill()
-	for range c.news { // let the reader end
+	for range c.news { // wait for the end of the reader
 	}
 	c.process.Kill()
 }

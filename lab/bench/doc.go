@@ -1,8 +1,7 @@
-// Package bench measures elections with real processes and real engines, beside
-// what people use today, in one run. There is nothing to import: its benchmarks
-// are tests behind a switch, started by make.
+// Package bench measures elections with real processes and real engines, and compares them in
+// the same run with other libraries. It has nothing to import: its benchmarks are tests that
+// make starts with an environment variable.
 //
-// Every duration is read on one clock (CLOCK_BOOTTIME), which all processes of a
-// machine share. Absolute times differ from machine to machine; what a bar
-// compares comes from the same run.
+// Every duration is read on CLOCK_BOOTTIME, which all processes of a machine share. Absolute
+// times differ from machine to machine, so a bar compares figures of the same run.
 package bench

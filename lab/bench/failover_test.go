@@ -22,8 +22,8 @@ import (
 	"github.com/tenurehq/tenure/raft"
 )
 
-// The figures of docs/engines.md, and the bars they must clear. TENURE_BENCH is
-// the number of rounds; make bench-failover sets 30.
+// The figures of docs/engines.md and their bars. TENURE_BENCH is the number of rounds; make
+// bench-failover sets 30.
 func TestFailover(t *testing.T) {
 	rounds, err := strconv.Atoi(os.Getenv("TENURE_BENCH"))
 	if err != nil {
@@ -34,7 +34,7 @@ func TestFailover(t *testing.T) {
 	ttls := []time.Duration{2 * time.Second, 3 * time.Second, 10 * time.Second}
 
 	progress("hand-overs on etcd, %d rounds each", rounds)
-	const turns = 3 // so that what else the machine does meets both alike
+	const turns = 3 // so that other load affects both alike
 	for turn := range turns {
 		for _, kind := range []string{onEtcd, stock} {
 			r := role{Kind: kind, Endpoints: cluster.Endpoints(), TTL: 3 * time.Second, Group: fmt.Sprintf("hand-over-%d", turn)}
@@ -77,13 +77,13 @@ func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...)
 }
 
-// figure names a series.
+// figure is the name of a series.
 type figure struct {
 	kind, what string
 	ttl        time.Duration
 }
 
-// series is sorted when it is read.
+// series are durations; reading sorts them.
 type series []time.Duration
 
 func (s series) at(q float64) time.Duration {
@@ -109,8 +109,8 @@ func (b *bench) add(f figure, d time.Duration) {
 
 func sleep(d time.Duration) { time.Sleep(d) }
 
-// The hand-overs that are measured, from the end of the old term to the beginning
-// of the new one. A successor has watched for a while, or has just arrived.
+// The handovers that are measured, from the end of the old term to the beginning of the new
+// one. The successor has watched for a while, or has just arrived.
 const (
 	transfer = "transfer"
 	fresh    = "transfer to one that just arrived"
@@ -118,14 +118,14 @@ const (
 	crash    = "crash"
 )
 
-// of is the i-th candidate. Each begins with another member of the engine.
+// of is the i-th candidate. Each connects to another member of the engine first.
 func (r role) of(i int) role {
 	r.ID = string(rune('a' + i))
 	r.Endpoints = slices.Concat(r.Endpoints[i:], r.Endpoints[:i])
 	return r
 }
 
-// handOvers passes one group around among three candidates.
+// handOvers hands one group over among three candidates.
 func (b *bench) handOvers(r role, rounds int) {
 	t := b.t
 	var all []*candidate
@@ -136,8 +136,7 @@ func (b *bench) handOvers(r role, rounds int) {
 	all[0].order("campaign", "")
 	all[0].await("began")
 
-	// The one that is to take over waits alone, so that both kinds of election must
-	// give it the group.
+	// Only the successor waits, so that both kinds of election must give it the group.
 	next := 1
 	hand := func(what string, settle time.Duration) {
 		to := all[next]
@@ -168,7 +167,7 @@ func (b *bench) handOvers(r role, rounds int) {
 		leader = who
 		delete(waits, who)
 	}
-	// The other two are not to be in its way, and their sessions are.
+	// Stop the other two: their sessions would delay it.
 	for i, c := range all {
 		if i != leader {
 			c.kill()
@@ -176,7 +175,7 @@ func (b *bench) handOvers(r role, rounds int) {
 	}
 	sleep(r.TTL + 2*time.Second)
 	for range rounds {
-		// A new process, under a new name: the session of the old one may live on.
+		// A new process with a new name, since the session of the old one may not have expired.
 		next = (leader + 1) % len(all)
 		all[next].kill()
 		newcomer := all[next].role
@@ -209,13 +208,13 @@ func first(t *testing.T, all []*candidate, but int) (int, clock.Instant) {
 			default:
 			}
 		}
-		sleep(2 * time.Millisecond) // the news carry their own time
+		sleep(2 * time.Millisecond) // the news have their own time
 	}
 	t.Fatal("nobody leads after two minutes")
 	return 0, 0
 }
 
-// crashes kills the leader of three candidates, again and again.
+// crashes kills the leader of three candidates repeatedly.
 func (b *bench) crashes(t *testing.T, r role, rounds int) {
 	var all []*candidate
 	for i := range 3 {
@@ -227,7 +226,7 @@ func (b *bench) crashes(t *testing.T, r role, rounds int) {
 	}
 	leader := 0
 	for range rounds {
-		// At any moment between two beats, and with everybody settled.
+		// At a random moment between two beats, when all candidates are ready.
 		sleep(time.Second + rand.N(r.TTL/2))
 		at := clock.System().Now()
 		all[leader].kill()
@@ -274,7 +273,7 @@ func (f *fleet) stop() {
 	}
 }
 
-// raftCrashes kills the leader of a fleet in which everybody campaigns.
+// raftCrashes kills the leader of a fleet in which all nodes campaign.
 func (b *bench) raftCrashes(f *fleet, what figure, rounds int) {
 	leader, _ := first(f.t, f.all, -1)
 	for range rounds {
@@ -289,7 +288,7 @@ func (b *bench) raftCrashes(f *fleet, what figure, rounds int) {
 	}
 }
 
-// raftHandOvers leaves the fleet as raftCrashes wants it: about to be led.
+// raftHandOvers leaves the fleet as raftCrashes needs it: a node is about to lead.
 func (b *bench) raftHandOvers(f *fleet, rounds int) {
 	leader, _ := first(f.t, f.all, -1)
 	for range rounds {

@@ -19,12 +19,13 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// fleetRounds is how often each thing is done; the benchmark is skipped without it.
+// fleetRounds is the number of rounds; without it the benchmark is skipped.
 func fleetRounds(t *testing.T) int {
 	t.Helper()
 	rounds, err := strconv.Atoi(os.Getenv("TENURE_BENCH_FLEET"))
@@ -61,7 +62,7 @@ func (r *rig) handOver() time.Duration {
 	}
 	now, is := r.leader(uint64(was.FenceToken))
 	began := r.attempt(now, is.FenceToken, true)
-	// An old leader that goes on shall be seen at it.
+	// Wait, so that late writes of the old leader are seen.
 	sleep(300 * time.Millisecond)
 	return began.Sub(r.attempt(old, was.FenceToken, false))
 }
@@ -87,9 +88,8 @@ func (r *rig) attempt(id string, token fence.Token, first bool) clock.Instant {
 	return found
 }
 
-// Graceful handovers under calls: the old leader's last attempt to write comes before
-// the new one's first, soon before; and with a planted release before the work has
-// stopped it does not.
+// Handovers under load: the old leader's last attempt to write comes shortly before the new
+// one's first. With the planted bug (release before the work has stopped) it does not.
 func TestFleetHandover(t *testing.T) {
 	rounds := fleetRounds(t)
 	gaps := func(node string, rounds int, args ...string) series {
@@ -107,7 +107,7 @@ func TestFleetHandover(t *testing.T) {
 	good := gaps("node", rounds)
 	verdict(t, good.at(0) >= 0, fmt.Sprintf("fleet: handover, %d rounds: least gap", len(good)), ms(good.at(0)), ">= 0")
 	verdict(t, good.at(0.5) <= 20*time.Millisecond, "fleet: handover gap, p50", fmt.Sprintf("%s (p95 %s, max %s)", ms(good.at(0.5)), ms(good.at(0.95)), ms(good.at(1))), "<= 20 ms")
-	// Work that takes a while to stop makes no difference, but for the bug.
+	// Work that takes a while to stop makes a difference only with the bug.
 	slow := []string{"-stop-delay", "100ms"}
 	control := gaps("node-planted", max(5, rounds/5), slow...)
 	verdict(t, control.at(0) >= 0, fmt.Sprintf("fleet: work that stops slowly, %d rounds: least gap", len(control)), ms(control.at(0)), ">= 0")
@@ -115,8 +115,8 @@ func TestFleetHandover(t *testing.T) {
 	verdict(t, bad.at(0) < 0, fmt.Sprintf("fleet: planted release-before-stop, %d rounds: least gap", len(bad)), ms(bad.at(0)), "< 0 is seen")
 }
 
-// A handover with 10 million pending jobs takes no longer than with 10 thousand. The
-// two fleets take turns.
+// A handover with 10 million pending jobs takes no longer than with 10 thousand. The two fleets
+// are measured alternately.
 func TestFleetBigWorkSet(t *testing.T) {
 	rounds := fleetRounds(t)
 	bin, err := programs()
@@ -154,8 +154,8 @@ func TestFleetBigWorkSet(t *testing.T) {
 		fmt.Sprintf("fleet: handover with %d jobs, p50", big), fmt.Sprintf("%s, %.2f × of %s with 10 thousand", ms(large), float64(large)/float64(small), ms(small)), "<= 1.2 × or + 10 ms")
 }
 
-// Leaders are killed: records are written on by the nodes that are left, and every
-// instant of every job is fired once.
+// When leaders are killed the other nodes still write records, and every instant of every job
+// fires once.
 func TestFleetFailover(t *testing.T) {
 	rounds := max(1, fleetRounds(t)/5)
 	r := newRig(t, rigConfig{nodes: 3, ttl: 2 * time.Second, args: []string{"-tick", "250ms"}})
@@ -213,7 +213,7 @@ func (r *rig) records(but string, during time.Duration) series {
 	return all
 }
 
-// firings counts those that are twice in the ledger and those that are missing.
+// firings counts the firings that the ledger has twice and those that are missing.
 func (r *rig) firings(ctx context.Context) (twice, missing, fired int) {
 	r.t.Helper()
 	byJob := map[string][]int64{}
@@ -245,7 +245,7 @@ func (r *rig) firings(ctx context.Context) (twice, missing, fired int) {
 	return twice, missing, fired
 }
 
-// Nine nodes on two cores, without faults: nobody takes over.
+// Nine nodes on two cores, without faults: the leader does not change.
 func TestFleetNineNodes(t *testing.T) {
 	fleetRounds(t)
 	calm := 5 * time.Minute
@@ -259,9 +259,9 @@ func TestFleetNineNodes(t *testing.T) {
 	verdict(t, before.FenceToken == after.FenceToken, fmt.Sprintf("fleet: 9 nodes, TTL 3 s, %v without faults", calm), fmt.Sprintf("%d failovers", after.FenceToken-before.FenceToken), "0")
 }
 
-// POST /next, one number a call, durable and fenced, on 256 connections, beside a bare
-// handler that answers a constant and beside a fleet that commits each call alone, by
-// the same callers on the same cores, in turns.
+// POST /next, one number per call, durable and fenced, on 256 connections. It is compared with
+// a bare handler that answers a constant and with a fleet that commits each call separately,
+// by the same callers on the same cores, alternately.
 func TestFleetNext(t *testing.T) {
 	fleetRounds(t)
 	const turns, turn = 3, 6 * time.Second
@@ -303,9 +303,8 @@ func TestFleetNext(t *testing.T) {
 	verdict(t, many.IDsPerSec >= 500_000, "fleet: /next?n=100", fmt.Sprintf("%.0f ids/s", many.IDsPerSec), ">= 500000 ids/s")
 }
 
-// Two million calls while leaders are killed, twenty times: the numbers of calls that
-// are ordered in time strictly increase, and none is given away twice, by the callers'
-// own histories and by the ledger's table.
+// Two million calls while leaders are killed, twenty times: the numbers rise in the order of
+// time and none is handed out twice, by the callers' histories and by the ledger's table.
 func TestFleetTwoMillion(t *testing.T) {
 	fleetRounds(t)
 	calls, kills, rate := int64(2_020_000), 20, 8000.0
@@ -316,9 +315,9 @@ func TestFleetTwoMillion(t *testing.T) {
 	r := newRig(t, rigConfig{nodes: 3, ttl: 2 * time.Second})
 	id, s := r.leader(0)
 	dir := t.TempDir()
-	w, err := check.Create(dir, "calls", 0)
+	w, err := history.Create(dir, "calls")
 	if err == nil {
-		err = w.Write(check.Run{Experiment: "two million", Group: "billing", Checks: []string{"sequence", "linearizable", "ledger"}})
+		err = w.Write(history.Run{Experiment: "two million", Group: "billing", Checks: []string{"sequence", "linearizable", "ledger"}})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +344,7 @@ func TestFleetTwoMillion(t *testing.T) {
 		r.start(killed)
 		progress("kill %d of %d: %s leads with token %d", kill+1, kills, id, s.FenceToken)
 	}
-	if err := errors.Join(<-loaded, w.Close(), check.WriteManifest(dir)); err != nil {
+	if err := errors.Join(<-loaded, w.Close(), history.WriteManifest(dir)); err != nil {
 		t.Fatal(err)
 	}
 	_ = report.Print(os.Stdout)

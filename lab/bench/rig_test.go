@@ -24,7 +24,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/client"
 )
 
-// programs builds the programs of the fleet once. node-planted can have bugs.
+// programs builds the programs of the fleet once. Bugs can be planted in node-planted.
 var programs = sync.OnceValues(func() (string, error) {
 	bin, err := child.CacheDir("fleet")
 	if err != nil {
@@ -54,11 +54,11 @@ type rig struct {
 	ledger    *program
 	args      []string // of every node
 	nodes     map[string]*program
-	addrs     map[string]string // a node comes back where it was
+	addrs     map[string]string // a restarted node keeps its address
 	http      *http.Client
 }
 
-// program is a process that said where it serves.
+// program is a process that has printed its address.
 type program struct {
 	api.Ready
 	proc *child.Process
@@ -101,7 +101,7 @@ func newRig(t *testing.T, cfg rigConfig) *rig {
 	return r
 }
 
-// start starts a node, or starts it again.
+// start starts or restarts a node.
 func (r *rig) start(id string) {
 	r.t.Helper()
 	if r.addrs[id] == "" {
@@ -125,7 +125,7 @@ func (r *rig) run(name string, args ...string) *program {
 	cmd := exec.Command(filepath.Join(r.bin, name), args...)
 	child.DieWithParent(cmd)
 	cmd.Stderr = p.said
-	// Some end with their standard input: it stays open as long as they run.
+	// Some programs end when their standard input ends, so it stays open.
 	_, inErr := cmd.StdinPipe()
 	stdout, err := cmd.StdoutPipe()
 	if err = errors.Join(err, inErr); err != nil {
@@ -157,7 +157,7 @@ func (r *rig) run(name string, args ...string) *program {
 	return p
 }
 
-// call makes a request of a node and reads the answer.
+// call sends a request to a node and reads the answer.
 func (r *rig) call(ctx context.Context, method, url string, body, into any) (int, error) {
 	var in io.Reader
 	if body != nil {
@@ -188,7 +188,7 @@ func (r *rig) call(ctx context.Context, method, url string, body, into any) (int
 	return resp.StatusCode, nil
 }
 
-// leader waits for a node that leads with a token above the given one, and works.
+// leader waits for a working leader with a token above the given one.
 func (r *rig) leader(above uint64) (string, api.Status) {
 	r.t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -219,13 +219,13 @@ func (r *rig) client() *client.Client {
 	return c
 }
 
-// kill is kill -9.
+// kill kills the process (SIGKILL).
 func (r *rig) kill(id string) {
 	r.nodes[id].proc.Kill()
 	delete(r.nodes, id)
 }
 
-// hammer calls POST /next again and again, wherever the leader is, until stop.
+// hammer calls POST /next at the leader repeatedly, until stop.
 func (r *rig) hammer(callers int) (stop func()) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	var all sync.WaitGroup

@@ -20,8 +20,8 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// aideEnv makes this test binary a process that a benchmark of the service needs
-// beside it; its value is a task.
+// aideEnv makes this test binary a helper process of a benchmark of the service; its value is a
+// task.
 const aideEnv = "TENURE_BENCH_AIDE"
 
 // The tasks.
@@ -34,7 +34,7 @@ const (
 	httpHolder    = "holder of groups, HTTP"
 )
 
-// task is what an aide is.
+// task is what a helper process does.
 type task struct {
 	Kind, ID string
 	URL      string // of what it calls, with the path
@@ -46,7 +46,7 @@ type task struct {
 	TTL      time.Duration
 }
 
-// tell goes to an aide's standard input, told comes back, one JSON a line.
+// tell is sent to a helper's standard input, told is its output, one JSON per line.
 type tell struct {
 	Do   string
 	Text string
@@ -59,7 +59,7 @@ type told struct {
 	Error string  `json:",omitempty"`
 }
 
-// errand is an aide at work.
+// errand is a helper process that runs.
 type errand struct {
 	task
 	ctx context.Context
@@ -84,7 +84,7 @@ func aideMain(raw string) error {
 	e.ctx = ctx
 	go func() {
 		defer close(e.in)
-		defer cancel() // the parent is gone, or has closed our input
+		defer cancel() // the parent has ended or closed our input
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 			var t tell
 			if json.Unmarshal(lines.Bytes(), &t) == nil {
@@ -101,7 +101,7 @@ func aideMain(raw string) error {
 	return run(e)
 }
 
-// serve serves h on loopback until the parent is gone.
+// serve serves h on loopback until the parent has ended.
 func (e *errand) serve(h http.Handler) error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -116,10 +116,10 @@ func (e *errand) serve(h http.Handler) error {
 	return nil
 }
 
-// serveBare answers every request with the same bytes: what HTTP alone costs.
+// serveBare answers every request with the same bytes, to measure what HTTP alone costs.
 func serveBare(e *errand) error {
 	go func() {
-		for range e.in { // nothing is said to it
+		for range e.in { // it gets no input
 		}
 	}()
 	return e.serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -131,7 +131,7 @@ func serveBare(e *errand) error {
 	}))
 }
 
-// aide is such a process, seen from outside.
+// aide is a helper process, as the benchmark sees it.
 type aide struct {
 	t    *testing.T
 	kind string
@@ -181,10 +181,10 @@ func (k task) start(t *testing.T) *aide {
 	return a
 }
 
-// kill is kill -9.
+// kill kills the process (SIGKILL).
 func (a *aide) kill() {
 	go func() {
-		for range a.told { // let the reader end
+		for range a.told { // wait for the end of the reader
 		}
 	}()
 	a.proc.Kill()

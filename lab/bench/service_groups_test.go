@@ -42,8 +42,7 @@ func (c *tally) begun(n int) {
 	}
 }
 
-// holdGo leads its groups by a lease.Node over store/remote, and stands in line for the
-// next.
+// holdGo leads its groups by a lease.Node over store/remote, and campaigns for the next ones.
 func holdGo(e *errand) error {
 	store, err := remote.Open(e.ctx, remote.Config{URLs: []string{e.URL}})
 	if err != nil {
@@ -79,7 +78,7 @@ func holdGo(e *errand) error {
 	}
 	e.say(told{What: "ready"})
 	lead(e.Groups, "leads")
-	for range e.in { // it is told once: stand in line
+	for range e.in { // the only input: campaign
 		lead(e.Next, "succeeded")
 	}
 	return nil
@@ -90,8 +89,7 @@ func prefixOf(groups []string) string {
 	return groups[0][:strings.LastIndexByte(groups[0], '-')+1] + "*"
 }
 
-// holdHTTP does the same as a program in any language does: one session, campaigns within
-// it, and keep-alives.
+// holdHTTP does the same over HTTP: one session, its campaigns, and keep-alives.
 func holdHTTP(e *errand) error {
 	var session service.Session
 	err := e.post("/sessions", service.SessionRequest{NodeID: e.ID, Groups: []string{prefixOf(e.Groups), prefixOf(e.Next)}, TTLMS: e.TTL.Milliseconds()}, &session)
@@ -176,7 +174,7 @@ func (e *errand) post(path string, in, out any) error {
 	return json.Unmarshal(body, out)
 }
 
-// beats is how many sessions the engine has renewed so far, over all members.
+// beats is the number of renewals of the engine so far, over all members.
 func (s *serving) beats() (n float64) {
 	s.t.Helper()
 	for _, url := range s.endpoints {
@@ -185,7 +183,7 @@ func (s *serving) beats() (n float64) {
 	return n
 }
 
-// metric reads one that has no labels.
+// metric reads a metric without labels.
 func metric(t *testing.T, client *http.Client, url, name string) float64 {
 	t.Helper()
 	resp, err := client.Get(url)
@@ -206,23 +204,22 @@ func metric(t *testing.T, client *http.Client, url, name string) float64 {
 	return 0
 }
 
-// Ten clients hold 10,000 groups through the service with one heartbeat each, as Go
-// programs and as programs of any language; and when one is killed, the next in line leads
-// its thousand soon after the TTL.
+// Ten clients hold 10,000 groups through the service with one heartbeat each, in Go and over
+// HTTP. When one is killed, the next candidate leads its thousand groups soon after the TTL.
 func TestServiceGroups(t *testing.T) {
 	serviceRounds(t)
 	groups := sized("TENURE_BENCH_GROUPS", 10_000)
 	const clients, ttl = 10, 8 * time.Second
 	for _, kind := range []string{goHolder, httpHolder} {
 		beats, gone := holders(t, kind, groups, clients, ttl, 3)
-		// Beats and the count of them are not in step: one may fall over the edge.
+		// Beats and their count are not synchronized, so one more may be counted.
 		verdict(t, beats <= clients+1 && beats >= 1, fmt.Sprintf("service: %d groups, %d clients (%s)", groups, clients, kind), fmt.Sprintf("%.1f beats in a beat interval", beats), fmt.Sprintf("<= %d", clients+1))
 		verdict(t, gone <= ttl+2*time.Second, fmt.Sprintf("service: one is killed, TTL %v (%s)", ttl, kind), fmt.Sprintf("its %d groups are led again after %.2f s", groups/clients, gone.Seconds()), fmt.Sprintf("<= %v", ttl+2*time.Second))
 	}
 }
 
-// The same, small enough to be run with every change: the beats do not grow with the
-// groups, and every group of a client that is killed is led again, by the next in line.
+// The same, small enough to run with every change: the number of beats does not grow with the
+// groups, and the next candidate leads every group of a killed client.
 func TestGroupsAreHeld(t *testing.T) {
 	const clients = 5
 	if beats, _ := holders(t, httpHolder, 500, clients, 4*time.Second, 1); beats > 3*clients {
@@ -230,9 +227,8 @@ func TestGroupsAreHeld(t *testing.T) {
 	}
 }
 
-// holders has clients hold groups, and kills one. It returns how many beats there are in a
-// beat interval, counted over some of them, and how long until the last of the groups was
-// led again.
+// holders makes clients hold groups, and kills one. It returns the number of beats per beat
+// interval, and how long it took until the last group was led again.
 func holders(t *testing.T, kind string, groups, clients int, ttl time.Duration, intervals int) (beats float64, gone time.Duration) {
 	t.Helper()
 	s := newServing(t, 1)
@@ -274,7 +270,7 @@ func holders(t *testing.T, kind string, groups, clients int, ttl time.Duration, 
 	return beats, gone
 }
 
-// leaders says how many groups of a prefix each node leads, and how many nobody does.
+// leaders counts the groups of a prefix by the node that leads them.
 func (s *serving) leaders(prefix string) (led map[string]int, nobody int) {
 	s.t.Helper()
 	led = map[string]int{}

@@ -17,8 +17,8 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
-// broadcast is the least that a server of events can be: one channel a connection, one
-// write an event. POST says a body to all.
+// broadcast is a minimal server of events: one channel per connection, one write per event.
+// POST sends a body to all.
 func broadcast(e *errand) error {
 	var mu sync.Mutex
 	all := map[chan []byte]bool{}
@@ -64,7 +64,7 @@ func broadcast(e *errand) error {
 		}
 	})
 	go func() {
-		for range e.in { // nothing is said to it
+		for range e.in { // it gets no input
 		}
 	}()
 	return e.serve(mux)
@@ -107,7 +107,7 @@ type round struct {
 	done   chan struct{}
 }
 
-// watchAll opens streams and says when each of them has read what is expected.
+// watchAll opens streams and reports when each has read what is expected.
 func watchAll(e *errand) error {
 	var now atomic.Pointer[round]
 	var broken atomic.Int64
@@ -153,7 +153,7 @@ func watchAll(e *errand) error {
 	return nil
 }
 
-// follow passes on the events of a stream, and when each was complete.
+// follow forwards the events of a stream, with the time when each was complete.
 func follow(w *wire, f func(frame []byte, at clock.Instant)) error {
 	c := clock.System()
 	var frame []byte
@@ -172,14 +172,14 @@ func follow(w *wire, f func(frame []byte, at clock.Instant)) error {
 
 // sleepAll opens streams and reads nothing.
 func sleepAll(e *errand) error {
-	// So that little is read for it behind its back.
+	// A small buffer, so that the kernel reads little.
 	small := func(fd int) error { return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096) }
 	err := e.connect(small, func(int, *wire) {})
 	if err != nil {
 		return err
 	}
 	e.say(told{What: "ready"})
-	for range e.in { // nothing is said to it
+	for range e.in { // it gets no input
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ import (
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
-// serviceRounds is how often each thing is done; the benchmark is skipped without it.
+// serviceRounds is the number of rounds; without it the benchmark is skipped.
 func serviceRounds(t *testing.T) int {
 	t.Helper()
 	rounds, err := strconv.Atoi(os.Getenv("TENURE_BENCH_SERVICE"))
@@ -40,7 +40,7 @@ func serviceRounds(t *testing.T) int {
 	return rounds
 }
 
-// sized is a size that the environment may change.
+// sized returns a size, which the environment may change.
 func sized(name string, otherwise int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return n
@@ -48,8 +48,8 @@ func sized(name string, otherwise int) int {
 	return otherwise
 }
 
-// serveProgram builds the program once. TENURE_BENCH_PROGRAM names another, such as one
-// that was built to be profiled.
+// serveProgram builds the program once. TENURE_BENCH_PROGRAM names another program, such as one
+// with profiling.
 var serveProgram = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv("TENURE_BENCH_PROGRAM"); path != "" {
 		return filepath.Dir(path), nil
@@ -61,7 +61,7 @@ var serveProgram = sync.OnceValues(func() (string, error) {
 	return bin, build(bin+"/", nil, "server/cmd/tenure")
 })
 
-// serving is `tenure serve` as a process, over an engine of its own.
+// serving is a process of `tenure serve` with its own engine.
 type serving struct {
 	*rig
 	*program
@@ -84,7 +84,7 @@ func newServing(t *testing.T, members int) *serving {
 	return &serving{r, p}
 }
 
-// moreFiles raises the soft limit of open files, for this process and what it starts.
+// moreFiles raises the soft limit of open files, for this process and its children.
 func moreFiles(t *testing.T) {
 	t.Helper()
 	var l syscall.Rlimit
@@ -107,7 +107,7 @@ func (s *serving) store() *etcd.Store {
 	return store
 }
 
-// post makes a call of the service that must succeed.
+// post calls the service; the call must succeed.
 func (s *serving) post(path string, in, out any) {
 	s.t.Helper()
 	if _, err := s.call(s.t.Context(), http.MethodPost, s.URL+path, in, out); err != nil {
@@ -122,8 +122,8 @@ func took(f func()) time.Duration {
 	return time.Since(begin)
 }
 
-// A campaign and a renewal through the service, on an engine of three, take little longer
-// than the same by the Store itself. They take turns.
+// A campaign and a renewal through the service, on an engine of three, take little longer than
+// with the Store itself. They are measured alternately.
 func TestServiceCalls(t *testing.T) {
 	rounds := 10 * serviceRounds(t)
 	s := newServing(t, 3)
@@ -176,10 +176,10 @@ func TestServiceCalls(t *testing.T) {
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// callers is how many call at once.
+// callers is the number of concurrent callers.
 const callers = 64
 
-// hammered is how many calls a second there are when they call again and again.
+// hammered is the number of calls per second if all callers call repeatedly.
 func hammered(t *testing.T, during time.Duration, caller func() (call func() error, end func())) float64 {
 	t.Helper()
 	var calls atomic.Int64
@@ -216,8 +216,8 @@ func hammered(t *testing.T, during time.Duration, caller func() (call func() err
 	return float64(calls.Load()) / time.Since(begin).Seconds()
 }
 
-// Reads of the leader of one group, by 64 callers: linearizable ones beside those that the
-// engine answers, and stale ones beside a bare handler that says the same bytes.
+// Reads of the leader of one group, by 64 callers: linearizable reads compared with reads of the
+// engine, and stale reads compared with a bare handler that answers the same bytes.
 func TestServiceReads(t *testing.T) {
 	turns := 3
 	during := min(4*time.Second, time.Duration(serviceRounds(t))*200*time.Millisecond)
@@ -229,7 +229,7 @@ func TestServiceReads(t *testing.T) {
 	}
 	defer func() { _ = engine.Close() }()
 	url := s.URL + "/groups/read/leader"
-	ask(t, url) // so that what is remembered is no older than the campaign
+	ask(t, url) // so that the cache is not older than the campaign
 	sample := ask(t, url+"?stale=2s")
 	if _, err := engine.Put(t.Context(), "bench", string(sample.Body)); err != nil {
 		t.Fatal(err)
@@ -248,7 +248,7 @@ func TestServiceReads(t *testing.T) {
 		}, func() {}
 	}
 	var fresh, stale struct{ ratios, base []float64 }
-	var ours, bares []float64 // CPU time of the server for a call, which other programs do not change much
+	var ours, bares []float64 // CPU time of the server per call, on which other programs have little influence
 	for range turns {
 		e := hammered(t, during, own)
 		fresh.base = append(fresh.base, e)
@@ -267,14 +267,14 @@ func TestServiceReads(t *testing.T) {
 	verdict(t, median(stale.ratios) >= 0.7, "service: stale leader reads, median of 3", fmt.Sprintf("%.2f × of a bare handler's %.0f a second", median(stale.ratios), median(stale.base)), ">= 0.7 ×")
 }
 
-// cpu is what a process has used so far.
+// cpu is the CPU time that a process has used.
 func cpu(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The name in brackets may have blanks; utime and stime are the 12th and 13th behind it.
+	// The name in parentheses may have spaces; utime and stime are fields 12 and 13 after it.
 	fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
 	var ticks int
 	for _, f := range fields[11:13] {
@@ -290,7 +290,7 @@ func cpu(t *testing.T, pid int) time.Duration {
 
 func median(of []float64) float64 { return slices.Sorted(slices.Values(of))[len(of)/2] }
 
-// ask returns a bare handler that says what url says.
+// ask returns a bare handler that answers what url answers.
 func ask(t *testing.T, url string) task {
 	t.Helper()
 	var body bytes.Buffer

@@ -15,7 +15,7 @@ import (
 	"github.com/tenurehq/tenure/server/service"
 )
 
-// changing is a group whose leader comes and goes, before watchers.
+// changing is a group whose leader changes while watchers watch it.
 type changing struct {
 	*serving
 	group    string
@@ -31,8 +31,8 @@ func (c *changing) resign() {
 	c.post("/groups/"+c.group+"/resign", service.ResignRequest{NodeID: "bench", Term: c.leading.Term, Handle: c.leading.Handle}, nil)
 }
 
-// told ends the term and begins the next, and returns how long each of the watchers waited
-// to hear of one and of the other, from when the change was asked for.
+// told ends the term and begins the next. It returns how long each watcher waited for both
+// events, from when the change was requested.
 func (c *changing) told(w *aide, n int) series {
 	c.t.Helper()
 	return append(
@@ -40,7 +40,7 @@ func (c *changing) told(w *aide, n int) series {
 		c.heard(w, n, fmt.Sprintf(`"state":"led","term":%d,`, c.leading.Term+1), c.lead)...)
 }
 
-// heard has watchers wait for what f brings about.
+// heard makes watchers wait for the effect of f.
 func (c *changing) heard(w *aide, n int, needle string, f func()) (s series) {
 	c.t.Helper()
 	w.tell("expect", needle)
@@ -57,7 +57,7 @@ func (c *changing) heard(w *aide, n int, needle string, f func()) (s series) {
 	return s
 }
 
-// rss is how much memory a process has, in bytes.
+// rss is the memory of a process in bytes.
 func rss(t *testing.T, pid int) int64 {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -77,9 +77,9 @@ func rss(t *testing.T, pid int) int64 {
 	return 0
 }
 
-// 5,000 watchers of one group are all told of each change, about as soon as by a bare
-// broadcaster that sends the same bytes to as many, for little memory; and a thousand more
-// that never read do not hold them up.
+// 5,000 watchers of one group get each change about as soon as from a bare broadcaster that
+// sends the same bytes to as many. They need little memory, and a thousand further watchers
+// that never read do not delay them.
 func TestServiceWatchers(t *testing.T) {
 	rounds := max(3, serviceRounds(t)/2)
 	n, idle := sized("TENURE_BENCH_WATCHERS", 5000), sized("TENURE_BENCH_SLEEPERS", 1000)
@@ -100,7 +100,7 @@ func TestServiceWatchers(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 	}
-	twice := func() (s series) { // as often as a change of leader is told
+	twice := func() (s series) { // two events, as for a change of leader
 		for range 2 {
 			said++
 			s = append(s, c.heard(beside, n, fmt.Sprintf(`"term":%d,`, said), say)...)
@@ -136,8 +136,8 @@ func TestServiceWatchers(t *testing.T) {
 		}
 		return median(p99)
 	}
-	// Those who never read watch a second group, whose many large changes fill what is kept
-	// for them: what is measured is with writes that block.
+	// Watchers that never read watch a second group. Its many large changes fill their buffers,
+	// so that writes to them block during the measurement.
 	noise := &changing{serving: c.serving, group: "noise", metadata: map[string]string{"x": strings.Repeat("x", 3900)}}
 	var ratios, calm []float64
 	for range 3 {
@@ -156,8 +156,8 @@ func TestServiceWatchers(t *testing.T) {
 	verdict(t, median(ratios) <= 1.2, fmt.Sprintf("service: the same beside %d that never read, p99", idle), fmt.Sprintf("%.2f × of %.0f ms without them", median(ratios), median(calm)), "<= 1.2 ×, those cut off")
 }
 
-// The same, small enough to be run with every change: all watchers are told of each, when
-// it happens and not when their streams look after themselves.
+// The same, small enough to run with every change: all watchers get each change when it
+// happens, and not only when their streams poll.
 func TestWatchersAreTold(t *testing.T) {
 	const n = 200
 	c := &changing{serving: newServing(t, 1), group: "watched"}
@@ -172,7 +172,7 @@ func TestWatchersAreTold(t *testing.T) {
 	}
 }
 
-// cutOff waits until those who do not read have been cut off, and nobody else.
+// cutOff waits until the watchers that do not read have been disconnected, and no others.
 func (c *changing) cutOff(n int) {
 	c.t.Helper()
 	var open float64

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// wire is a kept connection that asks one thing again and again, for less than an
-// http.Client costs: what is measured shares the cores with it.
+// wire is a connection that sends one request repeatedly. It is cheaper than an http.Client,
+// since it shares the cores with what is measured.
 type wire struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -33,7 +33,7 @@ func dialWire(t *testing.T, raw string) *wire {
 	return w
 }
 
-// posts makes the connection ask this instead, and returns itself.
+// posts replaces the request, and returns the connection.
 func (w *wire) posts(path string, body []byte) *wire {
 	w.ask = append(fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, w.conn.RemoteAddr(), len(body)), body...)
 	return w

@@ -11,6 +11,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
 )
@@ -126,11 +127,11 @@ func TestJudgeUnfenced(t *testing.T) {
 func TestCountAsked(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	w, err := check.Create(filepath.Join(dir, trial.HistoryDir), "calls", 0)
+	w, err := history.Create(filepath.Join(dir, trial.HistoryDir), "calls")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []check.Call{
+	for _, c := range []history.Call{
 		{Start: at(9 * sec), End: at(11 * sec), First: 1, Last: 1},
 		{Start: at(11 * sec), End: at(12 * sec), Error: "nobody leads"},
 		{Start: at(12 * sec), End: at(13 * sec), Unknown: true},

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/churn"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/failover"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/storm"
 	"github.com/tenurehq/tenure/lab/trial"
 )
@@ -46,13 +46,13 @@ func Find(names ...string) (found []experiment.Experiment, err error) {
 }
 
 // LoadRun describes a history of lab load.
-func LoadRun(group string) check.Run {
-	return check.Run{Experiment: "load", Group: group, Checks: []string{"sequence", "linearizable"}}
+func LoadRun(group string) history.Run {
+	return history.Run{Experiment: "load", Group: group, Checks: []string{"sequence", "linearizable"}}
 }
 
 // Expected returns what this program requires of the run of a history: its configuration and
 // its checks. It fails if this program has no such run.
-func Expected(run check.Run) (check.Run, error) {
+func Expected(run history.Run) (history.Run, error) {
 	if run.Experiment == "load" {
 		return LoadRun(run.Group), nil
 	}
@@ -68,7 +68,7 @@ func Expected(run check.Run) (check.Run, error) {
 		}
 	}
 	if err != nil {
-		return check.Run{}, err
+		return history.Run{}, err
 	}
 	size := experiment.Full
 	if strings.Contains(run.Command, " --quick") {
@@ -81,7 +81,7 @@ func Expected(run check.Run) (check.Run, error) {
 			return want, nil
 		}
 	}
-	return check.Run{}, fmt.Errorf("experiment %s has no trial %q in its %s form", name, trialName, size)
+	return history.Run{}, fmt.Errorf("experiment %s has no trial %q in its %s form", name, trialName, size)
 }
 
 // both returns a trial on etcd, and one on Raft with an election timeout of 1 s.

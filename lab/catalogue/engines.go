@@ -11,6 +11,7 @@ import (
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
 )
@@ -88,7 +89,7 @@ func killQuorum(ctx context.Context, s *trial.Run, i int, r *trial.Round) error 
 
 // noQuorum records the time without a quorum.
 func noQuorum(s *trial.Run, f chaos.Fault, r *trial.Round) error {
-	x := trial.InHistory(f, check.ClassQuorum)
+	x := trial.InHistory(f, history.ClassQuorum)
 	x.Name, x.PartOf, x.Begun, x.Healed, x.Set, x.Held = "no-quorum", f.Name, r.Begun, r.Healed, 0, 0
 	return s.Faults.Write(x)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
 )
@@ -186,7 +186,7 @@ func diskScript(kind string) trial.Loop {
 // countAsked counts, for each round, the calls that were made and finished while the fault
 // was in effect, and those of them that were answered with numbers.
 func countAsked(dir string, rounds []trial.Round) error {
-	return trial.EachCall(dir, func(c check.Call) error {
+	return trial.EachCall(dir, func(c history.Call) error {
 		for i := range rounds {
 			if r := &rounds[i]; c.Start >= r.Begun && c.End <= r.Healed && c.Start > 0 {
 				if r.Asked++; c.Error == "" && !c.Unknown {

@@ -6,13 +6,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// answerError is an answer that is no success.
+// answerError is an answer with a status that is not 2xx.
 type answerError struct {
 	status int
 	what   string
@@ -20,7 +22,7 @@ type answerError struct {
 
 func (e *answerError) Error() string { return e.what }
 
-// call makes one call that answers soon.
+// call makes a call that is answered soon.
 func (f *Fleet) call(ctx context.Context, method, to string, header http.Header, body, into any) error {
 	return f.Call(ctx, 2*askTime, method, to, header, body, into)
 }
@@ -30,66 +32,53 @@ func (f *Fleet) call(ctx context.Context, method, to string, header http.Header,
 func (f *Fleet) Call(ctx context.Context, within time.Duration, method, to string, header http.Header, body, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	data, err := f.raw(ctx, method, to, header, body)
-	if text, ok := into.(*string); ok && err == nil {
-		*text = string(data)
-		return nil
-	}
-	if err != nil || into == nil {
-		return err
-	}
-	if err := json.Unmarshal(data, into); err != nil {
-		return fmt.Errorf("%s %s: %w", method, to, err)
-	}
-	return nil
-}
-
-func (f *Fleet) raw(ctx context.Context, method, to string, header http.Header, body any) ([]byte, error) {
 	var in io.Reader = http.NoBody
 	if body != nil {
 		data, err := json.Marshal(body)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		in = bytes.NewReader(data)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, to, in)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for k, v := range header {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, header)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := f.http.Do(req)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	const most = 8 << 20
 	data, err := io.ReadAll(io.LimitReader(resp.Body, most))
-	if err != nil {
-		return nil, err
+	switch text, raw := into.(*string); {
+	case err != nil:
+		return err
+	case resp.StatusCode < 200 || resp.StatusCode > 299:
+		return &answerError{resp.StatusCode, fmt.Sprintf("%s %s: %s: %.300s", method, to, resp.Status, bytes.TrimSpace(data))}
+	case raw:
+		*text = string(data)
+	case into != nil:
+		if err := json.Unmarshal(data, into); err != nil {
+			return fmt.Errorf("%s %s: %w", method, to, err)
+		}
 	}
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		const few = 300
-		return nil, &answerError{resp.StatusCode, fmt.Sprintf("%s %s: %s: %.*s", method, to, resp.Status, few, bytes.TrimSpace(data))}
-	}
-	return data, nil
+	return nil
 }
 
-// reading is a node's metrics at one moment: series as they are written, to values.
-type reading map[string]float64
+// metrics are the metrics of a node: series as they are written, to values.
+type metrics map[string]float64
 
-// read asks a node for its metrics.
-func (f *Fleet) read(ctx context.Context, node Target) (reading, error) {
+func (f *Fleet) metrics(ctx context.Context, node Target) (metrics, error) {
 	var text string
 	if err := f.call(ctx, http.MethodGet, node.URL+"/metrics", nil, nil, &text); err != nil {
 		return nil, err
 	}
-	r := reading{}
+	m := metrics{}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		i := strings.LastIndexByte(line, ' ')
@@ -97,29 +86,39 @@ func (f *Fleet) read(ctx context.Context, node Target) (reading, error) {
 			continue
 		}
 		if v, err := strconv.ParseFloat(line[i+1:], 64); err == nil {
-			r[line[:i]] = v
+			m[line[:i]] = v
 		}
 	}
-	return r, nil
+	return m, nil
 }
 
-// grown is by how much the series of a name have grown since another reading, by the
-// value of a label.
-func (r reading) grown(since reading, name, label string) map[string]float64 {
-	out := map[string]float64{}
-	for series, v := range r {
+// grown says by how much the series of a name have grown since before, by the value of a
+// label, such as: keep-alives failed: 3 (timeout 3). Some values of the label are left out.
+// Empty: they have not grown.
+func (m metrics) grown(before metrics, name, label, what string, except ...string) string {
+	by := map[string]float64{}
+	var sum float64
+	for series, v := range m {
 		labels, ok := strings.CutPrefix(series, name+"{")
-		if !ok {
-			continue
-		}
-		_, rest, ok := strings.Cut(labels, label+`="`)
-		if !ok {
-			continue
-		}
-		word, _, _ := strings.Cut(rest, `"`)
-		if d := v - since[series]; d > 0 {
-			out[word] += d
+		_, rest, has := strings.Cut(labels, label+`="`)
+		value, _, _ := strings.Cut(rest, `"`)
+		if d := v - before[series]; ok && has && d > 0 && !slices.Contains(except, value) {
+			by[value] += d
+			sum += d
 		}
 	}
-	return out
+	if sum == 0 {
+		return ""
+	}
+	var parts []string
+	for _, value := range slices.Sorted(maps.Keys(by)) {
+		parts = append(parts, fmt.Sprintf("%s %.0f", value, by[value]))
+	}
+	return fmt.Sprintf("%s: %.0f (%s)", what, sum, strings.Join(parts, ", "))
+}
+
+const refusedWords = "writes refused"
+
+func (m metrics) refused(before metrics) string {
+	return m.grown(before, "tenure_fence_rejected_total", "reason", refusedWords)
 }

@@ -22,7 +22,7 @@ import (
 
 const ttl = 2 * time.Second
 
-// start runs a fleet for the time of a test.
+// start runs a fleet until the test ends.
 func start(t *testing.T) *chaos.Fleet { return startWith(t, lab.Config{}) }
 
 func startWith(t *testing.T, cfg lab.Config) *chaos.Fleet {
@@ -36,7 +36,7 @@ func startWith(t *testing.T, cfg lab.Config) *chaos.Fleet {
 	return f
 }
 
-// launch starts a fleet, for the test to stop.
+// launch starts a fleet. The test must stop it.
 func launch(t *testing.T, cfg lab.Config) (*chaos.Fleet, *lab.Fleet) {
 	t.Helper()
 	bin, err := lab.FindPrograms(t.Context(), "", func(string) {})
@@ -60,7 +60,7 @@ func launch(t *testing.T, cfg lab.Config) (*chaos.Fleet, *lab.Fleet) {
 	return f, fleet
 }
 
-// bit requires a fault that is whole.
+// bit requires that a fault had an effect and is healed.
 func bit(t *testing.T, name string, before clock.Instant, fault chaos.Fault, err error, evidence string) {
 	t.Helper()
 	switch {
@@ -75,7 +75,7 @@ func bit(t *testing.T, name string, before clock.Instant, fault chaos.Fault, err
 	}
 }
 
-// whole requires that nothing of a fault is left.
+// whole requires that no fault is in effect.
 func whole(t *testing.T, f *chaos.Fleet) {
 	t.Helper()
 	s, err := f.Survey(context.WithoutCancel(t.Context()))
@@ -97,8 +97,8 @@ func after(t *testing.T, f *chaos.Fleet, token fence.Token) {
 	}
 }
 
-// Each fault finds the leader by itself, bites, says by what that shows, and leaves
-// nothing behind; the fleet is led again afterwards.
+// Each fault finds the leader, has an effect, says what shows it, and is healed. The fleet has a
+// leader again afterwards.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	f := start(t)
@@ -151,7 +151,7 @@ func TestFaults(t *testing.T) {
 	bit(t, "flap-leader", began, fault, err, "writes failed")
 	whole(t, f)
 
-	// The first cut outlasts the TTL, so that another leads by the second, which follows.
+	// The first cut is longer than the TTL, so the second cut hits another leader.
 	var cuts []chaos.Fault
 	began = now()
 	fault, err = f.Inject(t.Context(), chaos.Spec{Kind: chaos.FlapLeader, For: 9 * time.Second, Seed: 223, Follow: true, Each: func(c chaos.Fault, _ error) { cuts = append(cuts, c) }})
@@ -175,15 +175,15 @@ func TestFaults(t *testing.T) {
 	after(t, f, faults[len(faults)-1].Token)
 }
 
-// A fault that cannot be felt, one that is meant for a leader that has gone meanwhile,
-// one that is stopped and one whose caller panics are told apart, and healed.
+// Inject distinguishes faults without an effect, with a leader that changed meanwhile, that are
+// cancelled, and whose caller panics. All are healed.
 func TestFaultsThatFail(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 
 	_, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.SkewLeader, Offset: time.Millisecond, For: time.Millisecond})
-	if !errors.Is(err, chaos.ErrNoBite) {
-		t.Errorf("a clock that is off by less than can be told: %v, want %v", err, chaos.ErrNoBite)
+	if !errors.Is(err, chaos.ErrNoEffect) {
+		t.Errorf("a clock that is off by less than can be told: %v, want %v", err, chaos.ErrNoEffect)
 	}
 	whole(t, f)
 
@@ -223,7 +223,7 @@ func TestFaultsThatFail(t *testing.T) {
 		whole(t, f)
 	}
 
-	// Another that stands still does not hide that the leader has changed.
+	// A stopped node does not hide that the leader has changed.
 	l, err := f.Leader(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -252,7 +252,7 @@ func TestFaultsThatFail(t *testing.T) {
 	}
 	whole(t, f)
 
-	// Stopped while the node is to stop itself: it does not do so later.
+	// Cancelled before the node stops itself: it does not stop itself later.
 	ctx, cancel := context.WithCancel(t.Context())
 	f.OnFound(func(chaos.Target) { time.AfterFunc(20*time.Millisecond, cancel) })
 	fault, err := f.Inject(ctx, chaos.Spec{Kind: chaos.PauseLeader, For: time.Minute, Between: true})
@@ -283,7 +283,7 @@ func TestFaultsThatFail(t *testing.T) {
 	whole(t, f)
 }
 
-// Faults may be set at the same time: each heals what it has set, and nothing else.
+// Several faults may be in effect: each heals only what it has set.
 func TestFaultsAtOnce(t *testing.T) {
 	t.Parallel()
 	f := start(t)
@@ -299,8 +299,8 @@ func TestFaultsAtOnce(t *testing.T) {
 	whole(t, f)
 }
 
-// A fault ends with its fleet, and that is what is said: nobody is told to heal what is
-// gone, and nothing goes on for ever.
+// A fault ends with its fleet. The error says that the fleet ended, not that something must be
+// healed.
 func TestFleetEnds(t *testing.T) {
 	t.Parallel()
 	f, fleet := launch(t, lab.Config{})
@@ -324,8 +324,8 @@ func TestFleetEnds(t *testing.T) {
 	}
 }
 
-// A guard whose program died lets its process go on; one that was armed also when it stops
-// a little later.
+// A guard whose program died resumes the process. A guard of an armed process also resumes it
+// when it stops later.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	for _, armed := range []bool{false, true} {
@@ -362,7 +362,7 @@ func TestGuard(t *testing.T) {
 		signal(syscall.SIGKILL)
 		_ = cmd.Wait()
 		if err := wait(); err != nil {
-			t.Log("the guard:", err) // there is nobody to let go on any more
+			t.Log("the guard:", err) // its process is gone
 		}
 	}
 }

@@ -14,21 +14,20 @@ import (
 )
 
 // failDisk makes the ledger's disk fail: strace answers its system calls instead of the
-// kernel. Syncs end with an I/O error, which loses nothing and promises nothing, or writes
-// for want of space. It has an effect when such calls were made. It needs strace and the
-// permission to trace the process; when strace ends, however it ends, the process has its
-// disk back.
+// kernel. Syncs fail with an I/O error, or writes with no space left. It has an effect when
+// such calls were made. It needs strace and the permission to trace the process. When strace
+// ends, for whatever reason, the disk works again.
 func failDisk(calls, with, what string) func(*Fleet, Spec, []Target) (*procedure, error) {
 	return func(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 		path, err := exec.LookPath("strace")
 		if err != nil {
-			return nil, fmt.Errorf("%w: the disk is made to fail by strace, which is not installed: %w", ErrCannot, err)
+			return nil, fmt.Errorf("%w: install strace, which makes the disk fail: %w", ErrCannot, err)
 		}
 		t := &tracer{fleet: f, target: targets[0], args: []string{path, "-f", "-q", "-e", "trace=" + calls, "-e", "inject=" + calls + ":error=" + with}}
 		return &procedure{
 			healed: "has its disk back", heal: t.detach,
 			set: func(ctx context.Context) (string, clock.Instant, error) {
-				begun := f.host.Now()
+				begun := now()
 				return fmt.Sprintf("its %s fail (%s) for %v", what, with, s.For), begun, t.attach(ctx)
 			},
 			felt: func(_ context.Context, healed bool) string {
@@ -41,7 +40,7 @@ func failDisk(calls, with, what string) func(*Fleet, Spec, []Target) (*procedure
 	}
 }
 
-// tracer is a strace on a process.
+// tracer is strace attached to a process.
 type tracer struct {
 	fleet  *Fleet
 	target Target
@@ -49,7 +48,7 @@ type tracer struct {
 
 	cmd    *exec.Cmd // nil: it was not started
 	exited chan struct{}
-	said   bytes.Buffer // to be read when it has exited
+	stderr bytes.Buffer // complete when it has exited
 	dir    string
 	hits   int
 }
@@ -66,7 +65,7 @@ func (t *tracer) attach(ctx context.Context) error {
 		return err
 	}
 	cmd := exec.Command(t.args[0], append(t.args[1:], "-o", t.log(), "-p", fmt.Sprint(t.target.PID))...)
-	cmd.Stderr = &t.said
+	cmd.Stderr = &t.stderr
 	endWithParent(cmd)
 	if err := cmd.Start(); err != nil {
 		return err
@@ -74,27 +73,27 @@ func (t *tracer) attach(ctx context.Context) error {
 	t.cmd, t.exited = cmd, make(chan struct{})
 	go func() {
 		defer close(t.exited)
-		_ = cmd.Wait() // what went wrong it has said
+		_ = cmd.Wait() // its standard error says what went wrong
 	}()
 	const bound = 10 * time.Second
-	for end := t.fleet.host.Now().Add(bound); ; {
-		if n, all := traced(t.target.PID); n == all && all > 0 {
-			return nil
-		}
+	ok := poll(ctx, bound, pollEvery/4, func() bool {
 		select {
 		case <-t.exited:
-			return fmt.Errorf("%w: strace may not trace %s (pid %d); root may, and so may its user where kernel.yama.ptrace_scope is 0: %s", ErrCannot, t.target.ID, t.target.PID, bytes.TrimSpace(t.said.Bytes()))
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(pollEvery / 4):
+			err = fmt.Errorf("%w: strace may not trace %s (pid %d); root may, and its user may if kernel.yama.ptrace_scope is 0: %s", ErrCannot, t.target.ID, t.target.PID, bytes.TrimSpace(t.stderr.Bytes()))
+		default:
 		}
-		if t.fleet.host.Now() > end {
-			return fmt.Errorf("%w: strace has not attached to %s (pid %d) within %v", ErrCannot, t.target.ID, t.target.PID, bound)
-		}
+		n, all := traced(t.target.PID)
+		return err != nil || n == all && all > 0
+	})
+	if c := context.Cause(ctx); c != nil && !ok {
+		return c
+	} else if !ok {
+		return fmt.Errorf("%w: strace did not attach to %s (pid %d) within %v", ErrCannot, t.target.ID, t.target.PID, bound)
 	}
+	return err
 }
 
-// detach gives the process its disk back, and counts what was done to it.
+// detach gives the process its disk back, and counts the calls that failed.
 func (t *tracer) detach(ctx context.Context) error {
 	if t.cmd == nil {
 		return os.RemoveAll(t.dir)

@@ -3,7 +3,7 @@ package chaos
 // OnFound sets what is called between finding the leader and setting the fault.
 func (f *Fleet) OnFound(do func(Target)) { f.found = do }
 
-// LoseGuard sets a guard on a process and leaves it as one that died would.
+// LoseGuard starts a guard for a process and leaves it, like a process that died.
 func LoseGuard(pid int, armed bool) (wait func() error, err error) {
 	g, err := newGuard(pid, armed)
 	if err != nil {
@@ -12,7 +12,7 @@ func LoseGuard(pid int, armed bool) (wait func() error, err error) {
 	return g.cmd.Wait, g.stdin.Close()
 }
 
-// Still, Alive, RunningIn and Allowed are what tests look with.
+// Still, Alive, RunningIn and Allowed are for tests.
 var (
 	Still     = isStopped
 	Alive     = alive

@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
@@ -10,20 +11,19 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// Fault is one fault that was injected and is healed.
+// Fault is a fault that was injected and healed.
 type Fault struct {
-	// Name is that of its Kind.
+	// Name is the name of its Kind.
 	Name string `json:"name"`
-	// Target is the id of the process, Token that of the term in which it was hit.
+	// Target is the id of the process, Token the term in which it was hit.
 	Target string      `json:"target"`
 	Token  fence.Token `json:"token"`
-	// Begun is read just before the fault was set, 0 if nothing was set. Healed is read
-	// when nothing of it was left: for a process that was killed, when its end was seen.
+	// Begun is read just before the fault was set; 0 if nothing was set. Healed is read when
+	// nothing of it was left; for a killed process, when its end was seen.
 	Begun  clock.Instant `json:"begun"`
 	Healed clock.Instant `json:"healed"`
-	// Set is read when everything was set, Held just before anything was undone: between
-	// them the fault surely stood. Both are 0 if it was not set as a whole. A process that
-	// was killed may have been started again before Held.
+	// The fault was certainly in effect from Set to Held. Both are 0 if it was set in part
+	// only. A killed process may have been restarted before Held.
 	Set  clock.Instant `json:"set,omitempty"`
 	Held clock.Instant `json:"held,omitempty"`
 	// Stopped is when a process stopped that was killed while it was stopped.
@@ -48,16 +48,16 @@ const (
 )
 
 var (
-	// ErrNoBite: the fault was set and healed, and it had no visible effect.
-	ErrNoBite = errors.New("chaos: the fault did not bite")
+	// ErrNoEffect: the fault was set and healed, and it had no visible effect.
+	ErrNoEffect = errors.New("chaos: the fault had no effect")
 	// ErrChanged: another node led by the time the fault was set; what was set is healed.
 	ErrChanged = errors.New("chaos: the leader changed while the fault was being set")
 	// ErrNoLeader: no node led within the time limit; nothing was set.
 	ErrNoLeader = errors.New("chaos: nobody leads")
-	// ErrFleet: there is no fleet, more than one, or none that may be hurt.
+	// ErrFleet: there is no fleet, there are several, or the fleet is not a lab's.
 	ErrFleet = errors.New("chaos: no fleet to work on")
-	// ErrCannot: this fleet cannot be given that fault; nothing was set.
-	ErrCannot = errors.New("chaos: this fault cannot be set here")
+	// ErrCannot: this fleet cannot have that fault; nothing was set.
+	ErrCannot = errors.New("chaos: cannot set this fault")
 	// ErrNotHealed: something of the fault may be left. The error says what.
 	ErrNotHealed = errors.New("chaos: NOT HEALED")
 )
@@ -65,8 +65,8 @@ var (
 // From is what a process is cut off from.
 type From string
 
-// Way is the direction in which nothing gets through, seen from the process: up is what
-// it sends, down is what it receives.
+// Way is the direction in which nothing passes, seen from the process: up is what it sends,
+// down is what it receives.
 type Way string
 
 // What can be cut, and in which direction.
@@ -88,29 +88,29 @@ const (
 	Quorum   = "quorum"   // so many members (with Raft: all followers) that no majority is left
 )
 
-// What makes the leader change at a moment (PauseAtMoment, KillAtMoment).
+// What makes the leader change (PauseAtMoment, KillAtMoment).
 const (
 	ByResignation = "resignation"
 	ByKill        = "kill"
 )
 
-// Spec says which fault to inject. The zero value of an option is its default; options
-// that the kind does not list in Kind.Options are ignored.
+// Spec says which fault to inject. The zero value of an option is its default. Options that
+// the kind does not list in Kind.Options are ignored.
 type Spec struct {
 	Kind string `json:"fault,omitempty"`
 	// Targets are processes by id (or a role), hit all at once. Kinds that hit the leader
 	// have none.
 	Targets []string `json:"targets,omitempty"`
 	Nth     int      `json:"nth,omitempty"`
-	// For is how long the fault stands. Default twice the TTL, for a flap ten times, for
-	// churn a minute.
+	// For is how long the fault lasts. Default twice the TTL, for a flap ten times, for churn
+	// a minute.
 	For time.Duration `json:"for,omitempty"`
-	// From is what the target is cut off from. Default what elects leaders: the engine or,
-	// with Raft, the peers. Way is the direction; default Both.
+	// From is what the target is cut off from. Default the engine or, with Raft, the peers.
+	// Way is the direction; default Both.
 	From From `json:"from,omitempty"`
 	Way  Way  `json:"way,omitempty"`
-	// Offset is how far the wall clock is off, PPM by how many millionths all clocks of the
-	// node run faster.
+	// Offset is the error of the wall clock, PPM by how many millionths all clocks of the node
+	// run faster.
 	Offset time.Duration `json:"offset,omitempty"`
 	PPM    int64         `json:"ppm,omitempty"`
 	// Between stops the leader between a check and its write.
@@ -119,7 +119,7 @@ type Spec struct {
 	// begins; without it all cuts hit the same node.
 	Seed   uint64 `json:"seed,omitempty"`
 	Follow bool   `json:"follow,omitempty"`
-	// To is who gets the group at a transfer; empty: the Nth follower.
+	// To is the next leader of a transfer; empty: the Nth follower.
 	To string `json:"to,omitempty"`
 	// At is the moment (api.MomentGranted and so on) at which a node stops itself, Trigger
 	// what makes the leader change.
@@ -128,11 +128,11 @@ type Spec struct {
 	// Every is the time between two kills of a churn. Default 5s.
 	Every time.Duration `json:"every,omitempty"`
 
-	// Until, if given, is called while the fault stands; it is healed after Until has
-	// returned, and not before For has passed. Its error is returned.
+	// Until is called while the fault is in effect. The fault is healed when Until has
+	// returned and For has passed. Its error is returned.
 	Until func(ctx context.Context, target Target) error `json:"-"`
-	// Each, if given, is told of every part of the fault: each cut of a flap, each kill of
-	// a churn (also one that failed), the kill that triggers a change.
+	// Each is called with every part of the fault: each cut of a flap, each kill of a churn
+	// (also one that failed), the kill that makes the leader change.
 	Each func(Fault, error) `json:"-"`
 }
 
@@ -145,10 +145,9 @@ type Kind struct {
 	Named bool
 	// Options are the options of Spec that it takes, as flags of the chaos command.
 	Options string
-	// Shown is how its effect shows: without that, injecting it is ErrNoBite.
+	// Shown is how its effect shows. Without an effect Inject returns ErrNoEffect.
 	Shown Shown
-	// Class is what it does to the guarantees of the node that it hits: kill, pause or
-	// nothing.
+	// Class says which guarantees of the target it affects: kill, pause or none.
 	Class string
 	// lasts is the default of Spec.For in TTLs; 0: twice.
 	lasts time.Duration
@@ -175,40 +174,39 @@ const (
 	KillAtMoment    = "kill-at-moment"
 )
 
-// Kinds is the table of faults. Experiments, the storm and the chaos command inject what
-// is in here, by name.
+// Kinds is the table of faults.
 func Kinds() []Kind {
 	const kill, pause = "kill", "pause"
 	return []Kind{
 		{Name: KillLeader, What: "kill the leader's process", Shown: Exited, Class: kill, prepare: endProcesses(kill)},
 		{Name: PartitionLeader, What: "cut the leader off the engine, the ledger or its peers", Options: "secs from way", Shown: Felt, prepare: cutOff},
-		{Name: PauseLeader, What: "stop the leader's process, as a garbage collector that stops the world does", Options: "ms between", Shown: Stopped, Class: pause, prepare: stopProcesses},
+		{Name: PauseLeader, What: "stop the leader's process, like a long garbage collection", Options: "ms between", Shown: Stopped, Class: pause, prepare: stopProcesses},
 		{Name: SkewLeader, What: "give the leader's node a wrong clock", Options: "ms ppm secs", Shown: Measured, prepare: skewClock},
 		{Name: ResignLeader, What: "ask the leader to resign", Shown: Ended, prepare: handOver},
 		{Name: TransferLeader, What: "ask the leader to hand over to another node", Options: "to", Shown: Ended, prepare: handOver},
-		{Name: FlapLeader, What: "let a connection of the leader come and go near the TTL", Options: "from way for seed", Shown: Felt, lasts: 10, prepare: flap},
-		{Name: StopLeader, What: "ask the leader's process to end (SIGTERM): it hands over", Shown: Exited, prepare: endProcesses("stop")},
-		{Name: Kill, What: "kill members of the engine, the ledger or nodes; the fleet starts them again", Named: true, Options: "what", Shown: Exited, prepare: endProcesses(kill)},
-		{Name: Pause, What: "stop such processes and let them go on", Named: true, Options: "what ms", Shown: Stopped, prepare: stopProcesses},
-		{Name: Partition, What: "cut them off: nodes off the engine, the ledger or all other nodes, the others off the nodes", Named: true, Options: "what secs from way", Shown: Measured, prepare: cutOff},
-		{Name: DiskSync, What: "let every sync of the ledger's disk fail (needs strace)", Options: "secs", Named: true, Shown: Measured, prepare: failDisk("fsync,fdatasync", "EIO", "syncs")},
-		{Name: DiskFull, What: "let every write to the ledger's disk fail for want of space (needs strace)", Options: "secs", Named: true, Shown: Measured, prepare: failDisk("pwrite64,pwritev,fallocate,ftruncate", "ENOSPC", "writes")},
-		{Name: PauseAtMoment, What: "stop a node at a moment of a change of leader", Options: "at trigger ms", Shown: Stopped, Class: pause, prepare: stopAtMoment(false)},
-		{Name: KillAtMoment, What: "kill a node at a moment of a change of leader", Options: "at trigger", Shown: Exited, Class: kill, prepare: stopAtMoment(true)},
+		{Name: FlapLeader, What: "cut and restore a connection of the leader for about a TTL each", Options: "from way for seed", Shown: Felt, lasts: 10, prepare: flap},
+		{Name: StopLeader, What: "ask the leader's process to exit (SIGTERM); it hands over first", Shown: Exited, prepare: endProcesses("stop")},
+		{Name: Kill, What: "kill members of the engine, the ledger or nodes; the fleet restarts them", Named: true, Options: "what", Shown: Exited, prepare: endProcesses(kill)},
+		{Name: Pause, What: "stop and resume members of the engine, the ledger or nodes", Named: true, Options: "what ms", Shown: Stopped, prepare: stopProcesses},
+		{Name: Partition, What: "cut nodes off the engine, the ledger or all other nodes, or cut engine members or the ledger off the nodes", Named: true, Options: "what secs from way", Shown: Measured, prepare: cutOff},
+		{Name: DiskSync, What: "make every sync of the ledger's disk fail (needs strace)", Options: "secs", Named: true, Shown: Measured, prepare: failDisk("fsync,fdatasync", "EIO", "syncs")},
+		{Name: DiskFull, What: "make every write to the ledger's disk fail with no space left (needs strace)", Options: "secs", Named: true, Shown: Measured, prepare: failDisk("pwrite64,pwritev,fallocate,ftruncate", "ENOSPC", "writes")},
+		{Name: PauseAtMoment, What: "stop a node at a moment during a change of leader", Options: "at trigger ms", Shown: Stopped, Class: pause, prepare: stopAtMoment(false)},
+		{Name: KillAtMoment, What: "kill a node at a moment during a change of leader", Options: "at trigger", Shown: Exited, Class: kill, prepare: stopAtMoment(true)},
 	}
 }
 
-// Moments are those at which a node can be stopped or killed.
+// Moments are the moments at which a node can be stopped or killed.
 func Moments() []string {
 	return []string{api.MomentGranted, api.MomentSealed, api.MomentResigning}
 }
 
-// KindOf is the row of a name.
+// KindOf returns the row of a name.
 func KindOf(name string) (Kind, bool) {
-	for _, k := range Kinds() {
-		if k.Name == name {
-			return k, true
-		}
+	all := Kinds()
+	i := slices.IndexFunc(all, func(k Kind) bool { return k.Name == name })
+	if i < 0 {
+		return Kind{}, false
 	}
-	return Kind{}, false
+	return all[i], true
 }

@@ -9,6 +9,9 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,46 +20,48 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// Fleet is a fleet that faults are put into. Several may be set at the same time.
+// Fleet is a fleet to inject faults into. Several faults may be set at the same time.
 type Fleet struct {
-	// Event, if given before the first fault, is told what happens, in words. It may be
-	// called by several goroutines.
+	// Event, if set before the first fault, is called with messages for people. Several
+	// goroutines may call it.
 	Event func(at clock.Instant, what string)
 
 	path  string
 	ttl   time.Duration
 	raft  bool
-	host  clock.Clock
 	http  *http.Client
-	found func(Target) // called between finding the leader and setting the fault; for tests
+	found func(Target) // for tests: called between finding the leader and setting the fault
 
 	mu    sync.Mutex
 	seen  fence.Token // the highest that any node named
-	count int         // of cuts, which are named by it
+	count int         // of cuts; part of their names
 }
 
-// How long a node may take to answer, how long to wait for somebody to lead, beside
-// some TTLs, and how long healing may take.
 const (
-	askTime   = time.Second
-	patience  = 15 * time.Second
-	healTime  = 10 * time.Second
+	askTime   = time.Second      // for a node to answer
+	patience  = 15 * time.Second // for a leader, besides some TTLs
+	healTime  = 10 * time.Second // for healing
 	pollEvery = 20 * time.Millisecond
 )
 
-// errSlow is why healing is given up.
-var errSlow = fmt.Errorf("more than %v", healTime)
+var errSlow = fmt.Errorf("it took more than %v", healTime)
 
-// Open reads a fleet file; an empty path is the one fleet that this user runs. A fleet
+func now() clock.Instant { return clock.System().Now() }
+
+func newClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+}
+
+// Open reads a fleet file. An empty path means the one fleet that this user runs. A fleet
 // that is not a lab's is refused.
 func Open(path string) (*Fleet, error) {
 	if path == "" {
 		var err error
-		if path, err = running(); err != nil {
+		if path, err = runningIn(os.TempDir()); err != nil {
 			return nil, err
 		}
 	}
-	f := &Fleet{path: path, host: clock.System(), http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	f := &Fleet{path: path, http: newClient()}
 	file, err := f.file()
 	if err != nil {
 		return nil, err
@@ -65,30 +70,68 @@ func Open(path string) (*Fleet, error) {
 	return f, nil
 }
 
-// Path is that of the fleet file.
+// runningIn finds the fleet file of the one fleet that runs, in the folder where labs keep
+// theirs by default.
+func runningIn(dir string) (string, error) {
+	pattern := filepath.Join(dir, "tenure-lab-*", "fleet.json")
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		return "", err
+	}
+	live := slices.DeleteFunc(paths, func(path string) bool {
+		info, err := os.Stat(path)
+		if err != nil || !ownedByUser(info) {
+			return true
+		}
+		file, err := api.ReadFleetFile(path)
+		return err != nil || !answers(file)
+	})
+	switch len(live) {
+	case 1:
+		return live[0], nil
+	case 0:
+		return "", fmt.Errorf("%w: no fleet of yours runs (none in %s); start one with `lab up`, or give its fleet file with --fleet", ErrFleet, filepath.Dir(pattern))
+	}
+	return "", fmt.Errorf("%w: %d fleets of yours run; choose one with --fleet: %s", ErrFleet, len(live), strings.Join(live, " or "))
+}
+
+// answers reports whether a node of the fleet answers. A lab that was killed leaves its
+// file, and another program may use its ports.
+func answers(file api.FleetFile) (found bool) {
+	var nodes []api.NodeFile
+	for _, n := range file.Nodes {
+		if loopback(n.URL) && alive(n.PID) {
+			nodes = append(nodes, n)
+			found = found || isStopped(n.PID) && startedFor(n.PID, n.URL) // it runs and cannot answer
+		}
+	}
+	(&Fleet{http: newClient()}).askAll(context.Background(), nodes, askTime, func(n api.NodeFile, s api.Status) bool {
+		found = found || s.NodeID == n.ID && s.Group == file.Group
+		return !found
+	})
+	return found
+}
+
+// Path is the path of the fleet file.
 func (f *Fleet) Path() string { return f.path }
 
-// TTL is that of the fleet's lease.
-func (f *Fleet) TTL() time.Duration { return f.ttl }
-
-// file reads the fleet file again: a node that was started again has another pid.
+// file reads the fleet file again: a restarted process has another pid.
 func (f *Fleet) file() (api.FleetFile, error) {
 	file, err := api.ReadFleetFile(f.path)
 	switch {
 	case err != nil:
 		return file, fmt.Errorf("%w: %w", ErrFleet, err)
 	case !file.Lab:
-		return file, fmt.Errorf("%w: the fleet of %s is not a lab's (\"lab\" is not true): it is left alone", ErrFleet, f.path)
+		return file, fmt.Errorf("%w: the fleet of %s is not a lab's (\"lab\" is not true)", ErrFleet, f.path)
 	case len(file.Nodes) == 0:
 		return file, fmt.Errorf("%w: %s names no nodes", ErrFleet, f.path)
+	case file.Proxies.API != "" && !loopback(file.Proxies.API):
+		return file, fmt.Errorf("%w: the proxies are controlled at %q, which is not on this machine", ErrFleet, file.Proxies.API)
 	}
 	for _, n := range file.Nodes {
 		if !loopback(n.URL) {
 			return file, fmt.Errorf("%w: node %s is at %q, which is not on this machine", ErrFleet, n.ID, n.URL)
 		}
-	}
-	if file.Proxies.API != "" && !loopback(file.Proxies.API) {
-		return file, fmt.Errorf("%w: the proxies are controlled at %q, which is not on this machine", ErrFleet, file.Proxies.API)
 	}
 	return file, nil
 }
@@ -98,75 +141,75 @@ func loopback(raw string) bool {
 	return err == nil && u.Scheme == "http" && net.ParseIP(u.Hostname()).IsLoopback()
 }
 
-// Leader waits for a leader that works and has a token above the given one.
-func (f *Fleet) Leader(ctx context.Context, above fence.Token) (Target, error) {
-	bound := patience + 3*f.ttl
-	whole := ctx
-	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("within %v", bound))
-	defer cancel()
-	for {
-		l, answers, err := f.ask(ctx, above)
-		if err != nil || l.ID != "" {
-			return l, err
-		}
-		select {
-		case <-ctx.Done():
-			if errors.Is(whole.Err(), context.Canceled) {
-				return Target{}, context.Cause(whole)
-			}
-			what := fmt.Sprintf("none of the nodes that answer (%d) leads with a token above %d", answers, above)
-			if answers == 0 {
-				what = "no node answers: does the fleet run?"
-			}
-			return Target{}, fmt.Errorf("%w: %s (%w)", ErrNoLeader, what, context.Cause(ctx))
-		case <-time.After(pollEvery):
-		}
-	}
+// fleetEnded reports whether the fleet has ended: then its file and proxies are gone.
+func (f *Fleet) fleetEnded() bool {
+	_, err := os.Stat(f.path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
-// ask asks all nodes at once; the first that leads ends it, so that one that stands
-// isStopped keeps nobody waiting.
+// Leader waits for a working leader with a token above the given one.
+func (f *Fleet) Leader(ctx context.Context, above fence.Token) (leader Target, err error) {
+	bound := patience + 3*f.ttl
+	answers := 0
+	poll(ctx, bound, pollEvery, func() bool {
+		leader, answers, err = f.ask(ctx, above)
+		return err != nil || leader.ID != ""
+	})
+	switch {
+	case leader.ID != "":
+		return leader, nil
+	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return leader, context.Cause(ctx)
+	case err != nil:
+		return leader, err
+	case answers == 0:
+		return leader, fmt.Errorf("%w: no node answered within %v; is the fleet running?", ErrNoLeader, bound)
+	}
+	return leader, fmt.Errorf("%w: within %v none of the %d nodes that answer had a token above %d", ErrNoLeader, bound, answers, above)
+}
+
+// ask asks all nodes once.
 func (f *Fleet) ask(ctx context.Context, above fence.Token) (leader Target, answers int, err error) {
 	file, err := f.file()
 	if err != nil {
 		return leader, 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	type said struct {
-		node   api.NodeFile
-		status api.Status
-		err    error
-	}
-	all := make(chan said, len(file.Nodes))
-	for _, n := range file.Nodes {
-		go func() {
-			s, err := f.status(ctx, n.URL)
-			all <- said{n, s, err}
-		}()
-	}
-	for range file.Nodes { // all are waited for: they end with the context
-		a := <-all
-		s := a.status
-		if a.err != nil {
-			continue
-		}
+	f.askAll(ctx, file.Nodes, askTime, func(n api.NodeFile, s api.Status) bool {
 		answers++
-		if s.Role != api.Leader || !s.Working || s.FenceToken <= above || s.FenceToken < f.highest() || leader.ID != "" {
-			continue
+		switch {
+		case leader.ID != "" || s.Role != api.Leader || !s.Working || s.FenceToken <= above || s.FenceToken < f.highest():
+		case s.NodeID != n.ID || s.Group != file.Group || !s.Lab:
+			err = fmt.Errorf("%w: node %q of group %q (lab %v) answers at %s instead of %s of %s: the fleet file is outdated", ErrFleet, s.NodeID, s.Group, s.Lab, n.URL, n.ID, file.Group)
+		default:
+			leader, err = Target{ID: s.NodeID, URL: n.URL, PID: s.PID, Token: s.FenceToken, proxies: n.Proxies}, nil
 		}
-		if s.NodeID != a.node.ID || s.Group != file.Group || !s.Lab {
-			err = fmt.Errorf("%w: at %s answers node %q of group %q (lab %v), not %s of %s: the fleet file is old", ErrFleet, a.node.URL, s.NodeID, s.Group, s.Lab, a.node.ID, file.Group)
-			continue
-		}
-		leader = Target{ID: s.NodeID, URL: a.node.URL, PID: s.PID, Token: s.FenceToken, proxies: a.node.Proxies}
-		err = nil
-		cancel()
-	}
+		return leader.ID == ""
+	})
 	return leader, answers, err
 }
 
-// status asks one node how it is.
+// askAll asks nodes for their status, all at once, and calls see with each answer, one at a
+// time. When see returns false the rest is not waited for, so that a node that does not
+// answer delays nobody.
+func (f *Fleet) askAll(ctx context.Context, nodes []api.NodeFile, within time.Duration, see func(api.NodeFile, api.Status) bool) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	var one sync.Mutex
+	var wait sync.WaitGroup
+	for _, n := range nodes {
+		wait.Go(func() {
+			s, err := f.status(ctx, n.URL)
+			one.Lock()
+			defer one.Unlock()
+			if err == nil && !see(n, s) {
+				cancel()
+			}
+		})
+	}
+	wait.Wait()
+}
+
+// status asks one node.
 func (f *Fleet) status(ctx context.Context, at string) (s api.Status, err error) {
 	err = f.call(ctx, http.MethodGet, at+"/status", nil, nil, &s)
 	if err == nil {
@@ -183,47 +226,24 @@ func (f *Fleet) highest() fence.Token {
 	return f.seen
 }
 
-// fleetEnded reports whether the fleet has ended: then it has taken its file along, and its
-// proxies.
-func (f *Fleet) fleetEnded() bool {
-	_, err := os.Stat(f.path)
-	return errors.Is(err, fs.ErrNotExist)
-}
-
-// deposed says who has led since, if somebody has. The target itself is asked only if
-// it can answer.
-func (f *Fleet) deposed(ctx context.Context, target Target, silent bool) (string, bool) {
+// deposed says who has led since, if that means that a fault hit the wrong term. The target
+// itself is asked only if it can answer.
+func (f *Fleet) deposed(ctx context.Context, target Target, p *procedure) (next string) {
 	file, err := f.file()
-	if err != nil {
-		return "", false
+	if err != nil || p.deposes {
+		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTime/2)
-	defer cancel()
-	joinWords := make(chan string, len(file.Nodes))
-	for _, n := range file.Nodes {
-		go func() {
-			word := ""
-			if n.ID != target.ID || !silent {
-				s, err := f.status(ctx, n.URL)
-				switch {
-				case err != nil:
-				case s.FenceToken > target.Token:
-					word = fmt.Sprintf("%s leads with token %d", s.Leader, s.FenceToken)
-				case n.ID == target.ID && s.Role != api.Leader:
-					word = fmt.Sprintf("%s no longer leads", n.ID)
-				}
-			}
-			joinWords <- word
-		}()
-	}
-	var word string
-	for range file.Nodes {
-		if w := <-joinWords; w != "" {
-			word = w
-			cancel() // one that stands still is not waited for
+	nodes := slices.DeleteFunc(file.Nodes, func(n api.NodeFile) bool { return p.silent && n.ID == target.ID })
+	f.askAll(ctx, nodes, askTime/2, func(n api.NodeFile, s api.Status) bool {
+		switch {
+		case s.FenceToken > target.Token:
+			next = fmt.Sprintf("%s leads with token %d", s.Leader, s.FenceToken)
+		case n.ID == target.ID && s.Role != api.Leader:
+			next = n.ID + " no longer leads"
 		}
-	}
-	return word, word != ""
+		return next == ""
+	})
+	return next
 }
 
 func (f *Fleet) say(at clock.Instant, format string, args ...any) {
@@ -242,13 +262,13 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// cause is why ctx ended, or nil.
-func cause(ctx context.Context) error {
-	if ctx.Err() == nil {
-		return nil
+// poll calls done until it returns true. It returns false when the bound has passed or ctx
+// has ended.
+func poll(ctx context.Context, bound, every time.Duration, done func() bool) bool {
+	for end := time.Now().Add(bound); !done(); {
+		if time.Now().After(end) || !pause(ctx, every) {
+			return false
+		}
 	}
-	if c := context.Cause(ctx); c != nil {
-		return c
-	}
-	return errors.New("stopped")
+	return true
 }

@@ -11,29 +11,30 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
-// endProcesses kills processes, all at once, or asks them to end ("stop"). It has an
-// effect when they are gone. Processes that were named are healed when whoever runs the
-// fleet has started them again; a leader may stay away.
+// endProcesses kills processes, all at once, or asks them to exit ("stop"). It has an effect
+// when they are gone. Named processes are healed when the fleet has restarted them; a leader
+// may stay away.
 func endProcesses(how string) func(*Fleet, Spec, []Target) (*procedure, error) {
 	signal, what := (*os.Process).Kill, "killed"
 	if how == "stop" {
-		signal, what = terminate, "asked to end"
+		signal, what = terminate, "asked to exit"
 	}
 	return func(f *Fleet, s Spec, targets []Target) (*procedure, error) {
+		restarts := s.Kind == Kill
 		done, back := false, ""
-		started := func(ctx context.Context) error {
-			if !done || back != "" || s.Kind != Kill {
+		restarted := func(ctx context.Context) error {
+			if !done || back != "" || !restarts {
 				return nil
 			}
-			again, err := f.back(ctx, targets)
+			again, err := f.restarted(ctx, targets)
 			if err == nil {
 				back = pids(again) + " back"
 			}
 			return err
 		}
-		w := &procedure{
-			silent: how == "kill", deposes: true, pids: numbers(targets), heal: started,
-			set: func(ctx context.Context) (string, clock.Instant, error) {
+		p := &procedure{
+			silent: how == "kill", deposes: true, pids: numbers(targets), heal: restarted,
+			set: func(ctx context.Context) (_ string, _ clock.Instant, err error) {
 				var all []*os.Process
 				defer func() {
 					for _, p := range all {
@@ -47,9 +48,8 @@ func endProcesses(how string) func(*Fleet, Spec, []Target) (*procedure, error) {
 					}
 					all = append(all, p)
 				}
-				begun := f.host.Now()
+				begun := now()
 				done = true
-				var err error
 				for i, p := range all {
 					err = errors.Join(err, allowed(targets[i], signal(p)))
 				}
@@ -59,14 +59,14 @@ func endProcesses(how string) func(*Fleet, Spec, []Target) (*procedure, error) {
 				if err := f.gone(ctx, targets); err != nil {
 					return err
 				}
-				_ = started(ctx) // healing tries again and returns the error
+				_ = restarted(ctx) // healing tries again and returns the error
 				return nil
 			},
 			felt: func(_ context.Context, healed bool) string {
 				switch {
-				case slices.ContainsFunc(targets, func(t Target) bool { return alive(t.PID) }):
+				case anyAlive(targets):
 					return ""
-				case s.Kind != Kill:
+				case !restarts:
 					return pids(targets) + " is gone"
 				case !healed:
 					return pids(targets) + " gone"
@@ -74,50 +74,39 @@ func endProcesses(how string) func(*Fleet, Spec, []Target) (*procedure, error) {
 				return joinWords(pids(targets)+" gone", back)
 			},
 		}
-		if s.Kind == Kill {
-			w.healed = "runs again"
+		if restarts {
+			p.healed = "runs again"
 		}
-		return w, nil
+		return p, nil
 	}
 }
 
 // gone waits until processes have ended.
 func (f *Fleet) gone(ctx context.Context, targets []Target) error {
-	most := 5*time.Second + 2*f.ttl // one that was asked to end hands over first
-	for end := f.host.Now().Add(most); ; {
-		i := slices.IndexFunc(targets, func(t Target) bool { return alive(t.PID) })
-		switch {
-		case i < 0:
-			return nil
-		case f.host.Now() > end:
-			return fmt.Errorf("%w: %s (pid %d) lives on", ErrNoBite, targets[i].ID, targets[i].PID)
-		case !pause(ctx, pollEvery/10):
-			return nil
-		}
+	bound := 5*time.Second + 2*f.ttl // a leader that is asked to exit hands over first
+	if !poll(ctx, bound, pollEvery/10, func() bool { return !anyAlive(targets) }) && ctx.Err() == nil {
+		return fmt.Errorf("%w: of %s (%s) some still run after %v", ErrNoEffect, ids(targets), pids(targets), bound)
 	}
+	return nil
 }
 
-// back waits until processes that ended have been started again.
-func (f *Fleet) back(ctx context.Context, targets []Target) ([]Target, error) {
-	const most = time.Minute
-	for end := f.host.Now().Add(most); ; {
-		file, err := f.file()
-		if err != nil {
-			return nil, err
+// restarted waits until processes that ended have been restarted.
+func (f *Fleet) restarted(ctx context.Context, targets []Target) (again []Target, err error) {
+	const bound = time.Minute
+	if !poll(ctx, bound, pollEvery, func() bool {
+		file, ferr := f.file()
+		if err = ferr; err != nil {
+			return true
 		}
-		var again []Target
-		for _, now := range processes(file) {
-			if slices.ContainsFunc(targets, func(t Target) bool { return t.ID == now.ID && t.PID != now.PID }) && alive(now.PID) {
-				again = append(again, now)
-			}
-		}
-		switch {
-		case len(again) == len(targets):
-			return again, nil
-		case f.host.Now() > end:
-			return nil, fmt.Errorf("nobody has started it again within %v: %s", most, pids(targets))
-		case !pause(ctx, pollEvery):
-			return nil, fmt.Errorf("nobody has started it again: %s (%w)", pids(targets), context.Cause(ctx))
+		again = slices.DeleteFunc(processes(file), func(now Target) bool {
+			return !alive(now.PID) || !slices.ContainsFunc(targets, func(t Target) bool { return t.ID == now.ID && t.PID != now.PID })
+		})
+		return len(again) == len(targets)
+	}) {
+		err = fmt.Errorf("not restarted within %v: %s", bound, pids(targets))
+		if c := context.Cause(ctx); c != nil {
+			err = fmt.Errorf("not restarted: %s: %w", pids(targets), c)
 		}
 	}
+	return again, err
 }

@@ -31,7 +31,7 @@ func TestKinds(t *testing.T) {
 	if _, err := f.Inject(t.Context(), chaos.Spec{Kind: "explode"}); !errors.Is(err, chaos.ErrCannot) {
 		t.Errorf("a fault that is not in the table: %v", err)
 	}
-	// The fleet of the file has no engine apart from its nodes, and no node answers.
+	// The fleet of the file has no separate engine, and no node answers.
 	for _, role := range []string{chaos.Follower, chaos.Member, chaos.Quorum} {
 		if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.Pause, Targets: []string{role}}); !errors.Is(err, chaos.ErrCannot) {
 			t.Errorf("nobody has the role %s: %v", role, err)

@@ -14,8 +14,8 @@ import (
 	"github.com/tenurehq/tenure/lab/chaos"
 )
 
-// Every process of a fleet can be killed, stopped and cut off by its name, several at
-// once; each fault shows that it bit, and the fleet is whole afterwards.
+// Every process of a fleet can be killed, stopped and cut off by its name, several at once. Each
+// fault shows its effect, and none is in effect afterwards.
 func TestNamed(t *testing.T) {
 	t.Parallel()
 	f := startWith(t, lab.Config{Engines: 3})
@@ -73,12 +73,12 @@ func TestNamed(t *testing.T) {
 		bit(t, c.name, began, fault, err, c.evidence)
 		if c.name == "stop-leader" {
 			after(t, f, fault.Token)
-			continue // the fleet starts it again a little later
+			continue // the fleet restarts it later
 		}
 		whole(t, f)
 	}
 
-	// A disk fails for the ledger alone, where it can be made to.
+	// Only the ledger's disk fails, if strace is there.
 	began := now()
 	fault, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.DiskSync, For: ttl})
 	if _, missing := exec.LookPath("strace"); missing != nil {
@@ -90,9 +90,9 @@ func TestNamed(t *testing.T) {
 	}
 	leads()
 
-	// What cannot be hit is said, and nothing is touched.
+	// A wrong target is an error, and nothing is set.
 	for want, what := range map[string][]string{
-		"nobody was named":    nil,
+		"no target":           nil,
 		`no "engine-9"`:       {"engine-9"},
 		"has several members": {"engine"},
 		"named twice":         {"ledger", "ledger"},
@@ -102,7 +102,7 @@ func TestNamed(t *testing.T) {
 		}
 	}
 
-	// A kill that is stopped is told, and not said to be healed before it is.
+	// A kill that is cancelled is reported, and healed when it is said to be.
 	ctx, stop := context.WithCancel(t.Context())
 	say := f.Event
 	f.Event = func(at clock.Instant, what string) {
@@ -117,14 +117,14 @@ func TestNamed(t *testing.T) {
 	}
 	leads()
 
-	// A pause that is stopped is healed.
+	// A pause that is cancelled is healed.
 	ctx, stop = context.WithCancel(t.Context())
 	_, err = f.Inject(ctx, chaos.Spec{Kind: chaos.Pause, Targets: []string{"engine-1"}, For: time.Minute, Until: func(context.Context, chaos.Target) error { stop(); return nil }})
 	if !errors.Is(err, context.Canceled) || errors.Is(err, chaos.ErrNotHealed) {
 		t.Errorf("stopped: %v", err)
 	}
 	leads()
-	await := time.Now().Add(90 * time.Second) // it is started again, on a machine that may be busy
+	await := time.Now().Add(90 * time.Second) // the machine may be busy
 	for s, err := f.Survey(t.Context()); ; s, err = f.Survey(t.Context()) {
 		if err != nil || time.Now().After(await) {
 			t.Fatalf("not whole: %+v, %v", s, err)
@@ -140,7 +140,7 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// A fleet of another user is left alone, and that is said.
+// Without permission the error says so.
 func TestNoPermission(t *testing.T) {
 	t.Parallel()
 	if err := chaos.Allowed(chaos.Target{ID: "node-1", PID: 7}, nil); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/tenurehq/tenure/lab/chaos"
 )
 
-// A Raft leader that is cut off its peers, in either direction, is replaced by one of
-// them, and nothing is left of the cut.
+// A Raft leader that is cut off its peers, in either direction, is replaced by one of them. The
+// cut is healed.
 func TestPeers(t *testing.T) {
 	t.Parallel()
 	bin, err := lab.FindPrograms(t.Context(), "", func(string) {})
@@ -44,7 +44,7 @@ func TestPeers(t *testing.T) {
 		whole(t, f)
 	}
 
-	// Two of three, the leader not among them: it keeps its quorum of nobody.
+	// Cut two of three off the leader: it has no quorum.
 	l, err := f.Leader(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestPeers(t *testing.T) {
 	}
 	began := clock.System().Now()
 	fault, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.Partition, Targets: others, For: time.Second, Until: func(ctx context.Context, _ chaos.Target) error {
-		_, err := f.Leader(ctx, l.Token) // the two have one among them
+		_, err := f.Leader(ctx, l.Token) // one of the two leads
 		return err
 	}})
 	bit(t, "partition", began, fault, err, "nothing comes through")

@@ -37,8 +37,8 @@ func put(t *testing.T, path, url string, change func(*api.FleetFile)) {
 	}
 }
 
-// The one fleet that runs is found; none, two, and what a killed lab has left are told
-// apart.
+// The one fleet that runs is found. No fleet, two fleets, and the file of a killed lab are
+// distinguished.
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -47,11 +47,11 @@ func TestRunning(t *testing.T) {
 	defer node.Close()
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, "tenure-lab-"+name, "fleet.json") }
-	want := func(path, joinWords string) {
+	want := func(path, says string) {
 		t.Helper()
 		got, err := chaos.RunningIn(dir)
-		if got != path || joinWords == "" && err != nil || joinWords != "" && (!errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), joinWords)) {
-			t.Errorf("%q, %v; want %q, %q", got, err, path, joinWords)
+		if got != path || says == "" && err != nil || says != "" && (!errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%q, %v; want %q, %q", got, err, path, says)
 		}
 	}
 	want("", "no fleet of yours runs")
@@ -64,19 +64,19 @@ func TestRunning(t *testing.T) {
 	want("", "2 fleets of yours run")
 }
 
-// A fleet that is no lab's, or not on this machine, is left alone.
+// A fleet that is not a lab's, or not on this machine, is refused.
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "fleet.json")
-	for joinWords, change := range map[string]func(*api.FleetFile){
+	for says, change := range map[string]func(*api.FleetFile){
 		"not a lab's":                          func(f *api.FleetFile) { f.Lab = false },
 		"names no nodes":                       func(f *api.FleetFile) { f.Nodes = nil },
 		"http://10.1.2.3:80\", which is not":   func(f *api.FleetFile) { f.Nodes[0].URL = "http://10.1.2.3:80" },
 		"controlled at \"http://example.com\"": func(f *api.FleetFile) { f.Proxies.API = "http://example.com" },
 	} {
 		put(t, path, "http://127.0.0.1:1", change)
-		if _, err := chaos.Open(path); !errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), joinWords) {
-			t.Errorf("%v, want %q", err, joinWords)
+		if _, err := chaos.Open(path); !errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
 		}
 	}
 	if _, err := chaos.Open(path + "-none"); !errors.Is(err, chaos.ErrFleet) {
@@ -84,8 +84,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// What cannot be looked at is not said to be whole, and a process that only has the pid of
-// one that was is left alone.
+// If the proxies cannot be asked, Heal returns an error. It does not touch a process that only
+// has the pid of one of the fleet.
 func TestHealUnsure(t *testing.T) {
 	t.Parallel()
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -103,7 +103,7 @@ func TestHealUnsure(t *testing.T) {
 	if s, err := f.Survey(t.Context()); err != nil || !slices.Contains(s.Nodes[0].Standing, "its proxies do not answer") {
 		t.Errorf("%+v, %v", s.Nodes, err)
 	}
-	if err := f.Heal(t.Context()); !errors.Is(err, chaos.ErrNotHealed) || !strings.Contains(err.Error(), "cannot be seen") {
+	if err := f.Heal(t.Context()); !errors.Is(err, chaos.ErrNotHealed) || !strings.Contains(err.Error(), "cannot see") {
 		t.Errorf("%v, want %v", err, chaos.ErrNotHealed)
 	}
 

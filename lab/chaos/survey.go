@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -15,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// Survey is how a fleet is: its nodes, and what faults stand.
+// Survey is the state of a fleet.
 type Survey struct {
 	Path    string       `json:"path"`
 	Group   string       `json:"group"`
@@ -26,23 +27,18 @@ type Survey struct {
 	Others []NodeSurvey `json:"others"`
 }
 
-// NodeSurvey is how a node is.
+// NodeSurvey is the state of a process.
 type NodeSurvey struct {
 	ID  string `json:"id"`
 	PID int    `json:"pid"`
 	// Role is empty if the node does not answer.
 	Role  api.Role    `json:"role,omitempty"`
 	Token fence.Token `json:"token,omitempty"`
-	// Standing are faults that are not healed: cuts, a pause, an end, a wrong clock.
+	// Standing are the faults in effect: cuts, a pause, an end, a wrong clock.
 	Standing []string `json:"standing,omitempty"`
 }
 
-type toxic struct {
-	Name   string `json:"name"`
-	Stream string `json:"stream"`
-}
-
-// Survey looks at every node.
+// Survey asks every node.
 func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 	file, err := f.file()
 	if err != nil {
@@ -52,9 +48,10 @@ func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 	var wait sync.WaitGroup
 	for i, n := range file.Nodes {
 		wait.Go(func() {
-			s := NodeSurvey{ID: n.ID, PID: n.PID}
-			if s.Standing = notRunning(n.PID); s.Standing == nil {
-				f.surveyNode(ctx, n, &s)
+			s := &out.Nodes[i]
+			*s = NodeSurvey{ID: n.ID, PID: n.PID, Standing: notRunning(n.PID)}
+			if s.Standing == nil {
+				f.surveyNode(ctx, n, s)
 			}
 			cuts, err := f.cuts(ctx, file, n)
 			for _, c := range cuts {
@@ -63,7 +60,6 @@ func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 			if err != nil {
 				s.Standing = append(s.Standing, "its proxies do not answer")
 			}
-			out.Nodes[i] = s
 		})
 	}
 	wait.Wait()
@@ -73,7 +69,6 @@ func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 	return out, nil
 }
 
-// surveyNode asks a node how it is.
 func (f *Fleet) surveyNode(ctx context.Context, n api.NodeFile, s *NodeSurvey) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -84,62 +79,59 @@ func (f *Fleet) surveyNode(ctx context.Context, n api.NodeFile, s *NodeSurvey) {
 	}
 	took := time.Since(sent)
 	s.PID, s.Role, s.Token = status.PID, status.Role, status.FenceToken
-	const tell = 20 * time.Millisecond
-	if off := time.UnixMilli(status.WallMS).Sub(sent.Add(took / 2)); off.Abs() > tell+took {
+	const least = 20 * time.Millisecond
+	if off := time.UnixMilli(status.WallMS).Sub(sent.Add(took / 2)); off.Abs() > least+took {
 		s.Standing = append(s.Standing, fmt.Sprintf("its clock is off by %v", off.Round(time.Millisecond)))
 	}
 }
 
-// notRunning says whether a process does not run.
+// notRunning says why a process does not run; nil: it runs.
 func notRunning(pid int) []string {
 	switch {
 	case !alive(pid):
 		return []string{"gone"}
 	case isStopped(pid):
-		return []string{"stands still"}
+		return []string{"stopped"}
 	}
 	return nil
 }
 
-// others are the processes that are no nodes.
-func others(file api.FleetFile) []Target { return processes(file)[:len(file.Engines)+1] }
+// toxic is something in a proxy that blocks it.
+type toxic struct {
+	Name   string `json:"name"`
+	Stream string `json:"stream"`
 
-// standing is something in a proxy.
-type standing struct{ what, name, at string }
+	what, at string
+}
 
-// cuts are those of a node, of the proxies that can be asked.
-func (f *Fleet) cuts(ctx context.Context, file api.FleetFile, n api.NodeFile) (all []standing, err error) {
+// cuts are the cuts of a node, at the proxies that answer.
+func (f *Fleet) cuts(ctx context.Context, file api.FleetFile, n api.NodeFile) (all []toxic, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	proxies := map[string]string{"the ledger": n.Proxies.Ledger, "its callers": n.Proxies.Client}
-	for id, proxy := range n.Proxies.Engines {
-		if id == theEngine {
-			id = "the engine"
-		}
-		proxies[id] = proxy
-	}
-	for peer, proxy := range n.Proxies.Peers {
-		proxies[peer] = proxy
-	}
-	for what, proxy := range proxies {
+	maps.Copy(proxies, n.Proxies.Engines)
+	maps.Copy(proxies, n.Proxies.Peers)
+	for from, proxy := range proxies {
 		if proxy == "" || file.Proxies.API == "" {
 			continue
 		}
-		at := toxics(file, proxy)
+		if from == theEngine {
+			from = "the engine"
+		}
 		var list []toxic
-		if cerr := f.call(ctx, http.MethodGet, at, nil, nil, &list); cerr != nil {
-			err = errors.Join(err, fmt.Errorf("whether %s is cut off %s cannot be seen: %w", n.ID, what, cerr))
+		if cerr := f.call(ctx, http.MethodGet, toxics(file, proxy), nil, nil, &list); cerr != nil {
+			err = errors.Join(err, fmt.Errorf("cannot see whether %s is cut off %s: %w", n.ID, from, cerr))
 		}
 		for _, t := range list {
-			all = append(all, standing{fmt.Sprintf("cut off %s, %s", what, t.Stream), t.Name, at + "/" + t.Name})
+			t.what, t.at = fmt.Sprintf("cut off %s, %s", from, t.Stream), toxics(file, proxy)+"/"+t.Name
+			all = append(all, t)
 		}
 	}
-	slices.SortFunc(all, func(a, b standing) int { return strings.Compare(a.what, b.what) })
+	slices.SortFunc(all, func(a, b toxic) int { return strings.Compare(a.what, b.what) })
 	return all, err
 }
 
-// Heal undoes what faults of other processes may have left: cuts that this package
-// made, pauses, wrong clocks. It says what it did.
+// Heal undoes what faults of other processes may have left: our cuts, pauses, wrong clocks.
 func (f *Fleet) Heal(ctx context.Context) error {
 	file, err := f.file()
 	if err != nil {
@@ -150,23 +142,21 @@ func (f *Fleet) Heal(ctx context.Context) error {
 		cuts, err := f.cuts(ctx, file, n)
 		all = errors.Join(all, err)
 		for _, c := range cuts {
-			if !strings.HasPrefix(c.name, ours) {
+			if !strings.HasPrefix(c.Name, ours) {
 				continue
 			}
 			err := f.remove(ctx, c.at)
-			all = errors.Join(all, err)
-			if err == nil {
-				f.say(f.host.Now(), "healed: %s was %s", n.ID, c.what)
+			if all = errors.Join(all, err); err == nil {
+				f.say(now(), "healed: %s was %s", n.ID, c.what)
 			}
 		}
-		all = errors.Join(all, f.wake(n.ID, n.Process))
-		if alive(n.PID) {
-			_ = f.call(ctx, http.MethodDelete, n.URL+"/lab/pause", nil, nil, nil) // a node that knows no such thing
-			all = errors.Join(all, f.SetClock(ctx, n.URL, 0, 0))
-		}
 	}
-	for _, o := range others(file) {
-		all = errors.Join(all, f.wake(o.ID, api.Process{URL: o.URL, PID: o.PID}))
+	for _, t := range processes(file) {
+		all = errors.Join(all, f.wake(t))
+		if t.kind == isNode && alive(t.PID) {
+			_ = f.call(ctx, http.MethodDelete, t.URL+"/lab/pause", nil, nil, nil) // the node may have none
+			all = errors.Join(all, f.SetClock(ctx, t.URL, 0, 0))
+		}
 	}
 	if all != nil {
 		return fmt.Errorf("%w: %w", ErrNotHealed, all)
@@ -174,18 +164,18 @@ func (f *Fleet) Heal(ctx context.Context) error {
 	return nil
 }
 
-// wake lets a process go on that stands still, if it is still the one that it was.
-func (f *Fleet) wake(id string, at api.Process) error {
-	if !isStopped(at.PID) || !startedFor(at.PID, at.URL) {
+// wake resumes a stopped process, if it is still a process of the fleet.
+func (f *Fleet) wake(t Target) error {
+	if !isStopped(t.PID) || !startedFor(t.PID, t.URL) {
 		return nil
 	}
-	p, err := os.FindProcess(at.PID)
+	p, err := os.FindProcess(t.PID)
 	if err == nil {
 		err = resume(p)
 		_ = p.Release()
 	}
 	if err == nil {
-		f.say(f.host.Now(), "healed: %s goes on (pid %d)", id, at.PID)
+		f.say(now(), "healed: %s is resumed (pid %d)", t.ID, t.PID)
 	}
 	return err
 }

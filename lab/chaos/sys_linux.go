@@ -15,7 +15,7 @@ import (
 )
 
 // state is the letter of a process's state; 0: there is no such process. It follows the
-// name in parentheses, which may hold anything.
+// name in parentheses, which may contain anything.
 func state(pid int) byte {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -30,35 +30,35 @@ func state(pid int) byte {
 
 func isStopped(pid int) bool { return state(pid) == 'T' }
 
-// alive: a process that has ended and was not waited for yet is not.
+// alive reports whether a process runs or is stopped. One that ended and was not waited for
+// is not alive.
 func alive(pid int) bool {
 	s := state(pid)
 	return s != 0 && s != 'Z' && s != 'X'
 }
 
-// startedFor reports whether a process was told the address of a URL when it was started.
+// startedFor reports whether a process has the address of a URL among its arguments.
 func startedFor(pid int, at string) bool {
 	_, address, _ := strings.Cut(at, "://")
 	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err == nil && address != "" && bytes.Contains(args, []byte(address))
 }
 
-// guard lets a process go on when this one ends, however that ends: a shell that waits
-// for the end of its input.
+// guard resumes a process when this one ends, for whatever reason: a shell that waits for
+// the end of its input.
 type guard struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 }
 
-// newGuard guards a process; armed: it may stop itself later, for as long as a node is
-// armed.
+// newGuard guards a process. An armed one may stop itself later.
 func newGuard(pid int, armed bool) (*guard, error) {
 	again := 0
 	if armed {
 		again = int(api.ArmedFor.Seconds()) + 1
 	}
 	cmd := exec.Command("/bin/sh", "-c", fmt.Sprintf("read done && exit; i=0; while kill -CONT %d && [ $i -lt %d ]; do i=$((i+1)); sleep 1; done", pid, again))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C does not reach it
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func newGuard(pid int, armed bool) (*guard, error) {
 	return &guard{cmd, stdin}, cmd.Start()
 }
 
-// end dismisses it: the process goes on.
+// end dismisses the guard.
 func (g *guard) end() {
 	_, _ = io.WriteString(g.stdin, "done\n")
 	_ = g.stdin.Close()
@@ -79,13 +79,13 @@ func suspend(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
 
 func resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
 
-// endWithParent ends a program when this one ends, however that ends, and keeps Ctrl-C
+// endWithParent ends a program when this one ends, for whatever reason, and keeps Ctrl-C
 // from it.
 func endWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }
 
-// traced is how many threads of a process another one traces, and how many there are.
+// traced is how many threads of a process are traced, and how many there are.
 func traced(pid int) (n, all int) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// The states of processes are known on Linux only: nothing can be stopped elsewhere,
-// because nothing would show that it was.
+// Only Linux shows the state of a process. Elsewhere nothing can be stopped, since nothing
+// would show that it was.
 
 type guard struct {
 	cmd   *exec.Cmd

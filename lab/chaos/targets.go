@@ -13,8 +13,8 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// Target is a process of the fleet. Token is that of the leader's term; a process that
-// was named has none.
+// Target is a process of the fleet. Token is that of the leader's term; a named process has
+// none.
 type Target struct {
 	ID    string      `json:"id"`
 	URL   string      `json:"url"`
@@ -33,7 +33,7 @@ const (
 	isLedger
 )
 
-// The names that are none of a node or of one member among several.
+// The names of the ledger, and of the engine if it has one member.
 const (
 	theLedger = "ledger"
 	theEngine = "engine"
@@ -51,12 +51,32 @@ func processes(file api.FleetFile) (all []Target) {
 	return all
 }
 
-func ids(of []Target) string {
-	var all []string
-	for _, t := range of {
-		all = append(all, t.ID)
+// others are the processes that are not nodes.
+func others(file api.FleetFile) []Target { return processes(file)[:len(file.Engines)+1] }
+
+// nodes are all nodes.
+func (f *Fleet) nodes() ([]Target, error) {
+	file, err := f.file()
+	if err != nil {
+		return nil, err
 	}
-	return strings.Join(all, ",")
+	return processes(file)[len(file.Engines)+1:], nil
+}
+
+// targets finds the processes that a fault hits.
+func (f *Fleet) targets(ctx context.Context, k Kind, s Spec) ([]Target, error) {
+	switch {
+	case !k.Named:
+		l, err := f.Leader(ctx, 0)
+		return []Target{l}, err
+	case k.Name == DiskSync || k.Name == DiskFull:
+		return f.named([]string{theLedger})
+	}
+	what, err := f.resolveRoles(ctx, s.Targets, s.Nth)
+	if err != nil {
+		return nil, err
+	}
+	return f.named(what)
 }
 
 // named finds processes by their ids.
@@ -67,7 +87,7 @@ func (f *Fleet) named(what []string) (found []Target, err error) {
 	}
 	all := processes(file)
 	if len(what) == 0 {
-		return nil, fmt.Errorf("%w: nobody was named: %s", ErrCannot, ids(all))
+		return nil, fmt.Errorf("%w: no target; the processes are %s", ErrCannot, ids(all))
 	}
 	for i, id := range what {
 		at := slices.IndexFunc(all, func(t Target) bool { return t.ID == id })
@@ -75,11 +95,11 @@ func (f *Fleet) named(what []string) (found []Target, err error) {
 		case slices.Contains(what[:i], id):
 			return nil, fmt.Errorf("%w: %s is named twice", ErrCannot, id)
 		case at < 0 && id == theEngine && len(file.Engines) > 1:
-			return nil, fmt.Errorf("%w: the engine has several members: name one of %s", ErrCannot, ids(all[:len(file.Engines)]))
+			return nil, fmt.Errorf("%w: the engine has several members; name one of %s", ErrCannot, ids(all[:len(file.Engines)]))
 		case at < 0:
-			return nil, fmt.Errorf("%w: the fleet has no %q: it has %s", ErrCannot, id, ids(all))
+			return nil, fmt.Errorf("%w: the fleet has no %q; it has %s", ErrCannot, id, ids(all))
 		case all[at].PID == 0 || !alive(all[at].PID):
-			return nil, fmt.Errorf("%w: %s does not run now", ErrChanged, id)
+			return nil, fmt.Errorf("%w: %s is not running", ErrChanged, id)
 		}
 		found = append(found, all[at])
 	}
@@ -97,14 +117,13 @@ func (f *Fleet) resolveRoles(ctx context.Context, what []string, nth int) ([]str
 	}
 	if what[0] == Member || what[0] == Quorum && !f.raft {
 		if len(file.Engines) == 0 {
-			return nil, fmt.Errorf("%w: the engine has no members apart from the nodes", ErrCannot)
+			return nil, fmt.Errorf("%w: the nodes are the engine; it has no other members", ErrCannot)
 		}
-		one := nth % len(file.Engines)
+		all, one := processes(file), nth%len(file.Engines)
 		if what[0] == Member {
-			return []string{file.Engines[one].ID}, nil
+			return []string{all[one].ID}, nil
 		}
-		all := strings.Split(ids(processes(file)[:len(file.Engines)]), ",")
-		return slices.Delete(all, one, one+1), nil
+		return strings.Split(ids(slices.Delete(all[:len(file.Engines)], one, one+1)), ","), nil
 	}
 	all, err := f.followers(ctx)
 	switch {
@@ -120,16 +139,17 @@ func (f *Fleet) resolveRoles(ctx context.Context, what []string, nth int) ([]str
 
 // followers are the nodes that answer and do not lead, in the order of the fleet file.
 func (f *Fleet) followers(ctx context.Context) (all []Target, err error) {
-	file, err := f.file()
+	nodes, err := f.nodes()
 	if err != nil {
 		return nil, err
 	}
-	for _, n := range file.Nodes {
+	for _, n := range nodes {
 		asked, cancel := context.WithTimeout(ctx, askTime/2)
-		s, serr := f.status(asked, n.URL)
+		s, err := f.status(asked, n.URL)
 		cancel()
-		if serr == nil && s.Role != api.Leader {
-			all = append(all, Target{ID: n.ID, URL: n.URL, PID: s.PID, proxies: n.Proxies})
+		if err == nil && s.Role != api.Leader {
+			n.PID = s.PID
+			all = append(all, n)
 		}
 	}
 	if len(all) == 0 {
@@ -138,31 +158,22 @@ func (f *Fleet) followers(ctx context.Context) (all []Target, err error) {
 	return all, nil
 }
 
-// nodes are all nodes.
-func (f *Fleet) nodes() ([]Target, error) {
-	file, err := f.file()
-	if err != nil {
-		return nil, err
-	}
-	return processes(file)[len(file.Engines)+1:], nil
-}
-
-// handle opens a target's process. Its pid may belong to another process by now: a node
-// is asked for its own (and a leader whether it still leads), the others must have been
-// started for the address that they are called at.
+// handle opens a target's process. Another process may have its pid by now: a node is asked
+// for its own pid, and a leader whether it still leads; other processes must have been
+// started with their address as an argument.
 func (f *Fleet) handle(ctx context.Context, t Target) (*os.Process, error) {
 	p, err := os.FindProcess(t.PID)
 	if err != nil {
-		return nil, fmt.Errorf("the process of %s: %w", t.ID, err)
+		return nil, fmt.Errorf("process of %s: %w", t.ID, err)
 	}
 	if t.kind != isNode {
 		if !startedFor(t.PID, t.URL) {
-			err = fmt.Errorf("%w: pid %d is not that of %s at %s: the fleet file is old", ErrChanged, t.PID, t.ID, t.URL)
+			err = fmt.Errorf("%w: pid %d is not %s at %s: the fleet file is outdated", ErrChanged, t.PID, t.ID, t.URL)
 		}
 	} else if s, serr := f.status(ctx, t.URL); serr != nil || s.PID != t.PID || s.NodeID != t.ID {
 		err = fmt.Errorf("%w: pid %d does not answer as %s", ErrChanged, t.PID, t.ID)
 	} else if t.Token > 0 && (s.Role != api.Leader || s.FenceToken != t.Token) {
-		err = fmt.Errorf("%w: %s no longer leads with token %d; nothing was set", ErrChanged, t.ID, t.Token)
+		err = noLonger(t)
 	}
 	if err != nil {
 		_ = p.Release()
@@ -171,12 +182,32 @@ func (f *Fleet) handle(ctx context.Context, t Target) (*os.Process, error) {
 	return p, nil
 }
 
-// allowed says what to do when a process may not be signalled.
+func noLonger(t Target) error {
+	return fmt.Errorf("%w: %s no longer leads with token %d; nothing was set", ErrChanged, t.ID, t.Token)
+}
+
+// allowed says what to do when a signal is not permitted.
 func allowed(t Target, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: %s (pid %d) is another user's: run this as the user who runs the fleet: %w", ErrCannot, t.ID, t.PID, err)
+		return fmt.Errorf("%w: %s (pid %d) is another user's; run this as the user who runs the fleet: %w", ErrCannot, t.ID, t.PID, err)
 	}
 	return err
+}
+
+func ids(of []Target) string {
+	return join(of, ",", func(t Target) string { return t.ID })
+}
+
+func pids(of []Target) string {
+	return join(of, ", ", func(t Target) string { return fmt.Sprint("pid ", t.PID) })
+}
+
+func join(of []Target, with string, word func(Target) string) string {
+	var all []string
+	for _, t := range of {
+		all = append(all, word(t))
+	}
+	return strings.Join(all, with)
 }
 
 func numbers(of []Target) (all []int) {
@@ -186,10 +217,6 @@ func numbers(of []Target) (all []int) {
 	return all
 }
 
-func pids(of []Target) string {
-	var all []string
-	for _, t := range of {
-		all = append(all, fmt.Sprint("pid ", t.PID))
-	}
-	return strings.Join(all, ", ")
+func anyAlive(of []Target) bool {
+	return slices.ContainsFunc(of, func(t Target) bool { return alive(t.PID) })
 }

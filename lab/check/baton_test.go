@@ -3,10 +3,12 @@ package check
 import (
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/lab/history"
 )
 
-// Whoever gives up because a write was refused had been deposed: that is no handover in
-// order. One whose write is refused after it gave up has broken G5.
+// A leader that gives up because a write was refused had been deposed, so G5 does not apply. A
+// leader whose write is refused after it gave up violates G5.
 func TestBatonDeposed(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -17,12 +19,12 @@ func TestBatonDeposed(t *testing.T) {
 		{"resigned, then refused", time.Second, Fail},
 	} {
 		h := good(1)
-		end := h["nodes"][find(h, "nodes", cause("resigned"))[0]].(Belief)
-		late := Attempt{Node: end.Node, Token: end.Token, At: successor(h, end).At.Add(30 * time.Millisecond)}
-		late.End, late.Outcome = late.At.Add(time.Millisecond), OutcomeRefused
+		end := h["nodes"][find(h, "nodes", cause("resigned"))[0]].(history.Belief)
+		late := history.Attempt{Node: end.Node, Token: end.Token, At: successor(h, end).At.Add(30 * time.Millisecond)}
+		late.End, late.Outcome = late.At.Add(time.Millisecond), history.OutcomeRefused
 		h.inTime(late)
 		if tt.ended < 0 {
-			h.inTime(Attempt{Node: end.Node, Token: end.Token, At: end.At.Add(2 * tt.ended), End: end.At.Add(tt.ended), Outcome: OutcomeRefused})
+			h.inTime(history.Attempt{Node: end.Node, Token: end.Token, At: end.At.Add(2 * tt.ended), End: end.At.Add(tt.ended), Outcome: history.OutcomeRefused})
 		}
 		v, _ := h.check(t).Verdict("baton")
 		if v.Result != tt.want || (v.Count("deposed") == 1) != (tt.want == Pass) {
@@ -31,9 +33,9 @@ func TestBatonDeposed(t *testing.T) {
 	}
 }
 
-// A leader that stood still while it handed over may have lost its session meanwhile:
-// that its last write comes late is excepted. The same write of one that ran is not, nor
-// is one long after it woke up.
+// A leader that was stopped during its handover may have lost its session, so a late last write
+// is excepted. The same write of a running leader is not, nor is a write long after the
+// leader was resumed.
 func TestBatonPaused(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -46,11 +48,11 @@ func TestBatonPaused(t *testing.T) {
 		{"long after", true, 300 * time.Millisecond, Fail},
 	} {
 		h := good(1)
-		end := h["nodes"][find(h, "nodes", cause("resigned"))[0]].(Belief)
+		end := h["nodes"][find(h, "nodes", cause("resigned"))[0]].(history.Belief)
 		next := successor(h, end)
-		h.inTime(Attempt{Node: end.Node, Token: end.Token, At: next.At.Add(tt.late)})
+		h.inTime(history.Attempt{Node: end.Node, Token: end.Token, At: next.At.Add(tt.late)})
 		if tt.paused {
-			h.insert("faults", len(h["faults"]), Fault{ID: "late", Name: "pause", Class: ClassPause, Target: end.Node, Begun: end.At, Healed: next.At.Add(10 * time.Millisecond), Evidence: "state T"})
+			h.insert("faults", len(h["faults"]), history.Fault{ID: "late", Name: "pause", Class: history.ClassPause, Target: end.Node, Begun: end.At, Healed: next.At.Add(10 * time.Millisecond), Evidence: "state T"})
 		}
 		v, _ := h.check(t).Verdict("baton")
 		if v.Result != tt.want || (v.Count("excepted") == 1) != (tt.want == Pass) {

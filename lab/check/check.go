@@ -4,296 +4,247 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 
+	"github.com/anishathalye/porcupine"
+
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // Options of a check.
 type Options struct {
-	// DB is the ledger's database, for the check "ledger": a SQLite file or a postgres
-	// URL.
+	// DB is the ledger's database, for the check "ledger": a SQLite file or a postgres URL.
 	DB string
-	// Checks are names of checks. Default those that the run names, or all.
+	// Checks are names of checks. Default the checks that the run names, or all.
 	Checks []string
-	// Ledger makes the check "ledger" too, if the run does not name it.
+	// Ledger adds the check "ledger" if the run does not name it.
 	Ledger bool
-	// Expect, if given, says what the code of the experiment requires of a run: its
-	// configuration and its checks. They are used instead of what the history says, and a
-	// history that says something else is not whole. At and the times of jobs are not
-	// compared, since only the run knows them.
-	Expect func(Run) (Run, error)
+	// Expect returns the configuration and the checks that the code of the experiment
+	// requires of a run. They replace those in the history; a history that differs fails the
+	// check "history". At and the times of jobs are not compared, since only the run knows
+	// them.
+	Expect func(history.Run) (history.Run, error)
 }
 
-// Names are those of all checks, in the order of a report: the guarantees' and, last,
-// that the history is whole, which is always checked.
-func Names() []string {
-	return []string{
-		"token-order", "fence", "one-believer", "no-zombie", "baton", "sequence", "linearizable", "ledger",
-		"recovery", "refusal", "once", "evidence", "history",
+// check is a row of the table of checks.
+type check struct {
+	guarantee, name string
+	// looked is what is counted. If nothing of the first was seen, the verdict is unknown.
+	looked []string
+	// timeless checks need no TTL.
+	timeless bool
+	start    func(*Verdict, *facts) watcher
+}
+
+// watcher is told the events that are not kept: every effect, then the calls and attempts
+// in the order of time, then the end. Any of its functions may be nil.
+type watcher struct {
+	effect func(history.Effect)
+	call   func(history.Call)
+	// answer is told the answered calls, and for each the call with the largest number among
+	// those that had ended before it began.
+	answer  func(now history.Call, before peak)
+	attempt func(history.Attempt)
+	end     func()
+}
+
+// table has all checks in the order of a report.
+func table(ctx context.Context, db string) []check {
+	return []check{
+		{"G1", "token-order", []string{"grants and terms", "grants", "terms"}, true, tokenOrder},
+		{"G2", "fence", []string{"effects accepted", "effects refused", "attempts acknowledged", "seals", "tokens"}, true, fencing},
+		{"G3", "one-believer", []string{"terms", "attempts", "excepted"}, false, oneBeliever},
+		{"G4", "no-zombie", []string{"terms", "attempts", "attempts after a pause", "attempts refused"}, false, noZombie},
+		{"G5", "baton", []string{"handovers", "attempts", "excepted", "deposed"}, false, handover},
+		{"G6", "sequence", []string{"calls answered", "calls failed", "calls of unknown outcome", "numbers", "tokens"}, true, sequence},
+		{"G6", "linearizable", []string{"calls answered", "windows"}, true, linearizable(ctx, porcupine.CheckOperationsTimeout)},
+		{"G6", "ledger", ledgerCounts, true, ledgerCheck(ctx, db)},
+		{"G7", "recovery", []string{"quiet times", "faults", "successes"}, false, recovery},
+		{"G8", "refusal", []string{"outages longer than the bound of belief", "outages", "grants", "terms", "attempts"}, false, refusal},
+		{"once", "once", []string{"ticks and firings", "ticks", "firings", "jobs", "jobs that were declared", "instants not ticked"}, false, once},
+		{"evidence", "evidence", []string{"faults", "kinds", "missed", "attempts"}, false, evidence},
+		{"history", "history", []string{"events"}, true, nil},
 	}
 }
 
-// Dir checks a history. An error means that there is none, that it cannot be read, or
-// that ctx ended.
-func Dir(ctx context.Context, dir string, opts Options) (Report, error) {
-	f, err := gather(ctx, dir)
+// Names returns the names of all checks in the order of a report. The last, "history", is
+// always checked: it says whether the history is complete.
+func Names() (names []string) {
+	for _, c := range table(context.Background(), "") {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// Dir checks a history. It returns an error if there is no history, if it cannot be read,
+// or if ctx ends.
+func Dir(ctx context.Context, path string, opts Options) (Report, error) {
+	f := newFacts()
+	dir, err := history.Open(path, f.damaged)
+	if err == nil {
+		err = f.gather(ctx, dir)
+	}
 	if err != nil {
-		return Report{}, err
+		return Report{}, fmt.Errorf("check: %w", err)
 	}
 	if opts.Expect != nil {
 		f.expect(opts.Expect)
 	}
-	checks, err := chosen(opts.Checks, f.run.Checks)
+	names, err := chosen(opts, f.run.Checks)
 	if err != nil {
 		return Report{}, err
 	}
-	if opts.Ledger && !slices.Contains(checks, "ledger") {
-		checks = append(slices.Clone(checks), "ledger")
-	}
-	s := newScan(f)
-	if slices.Contains(checks, "ledger") {
-		s.ledger = readLedger(ctx, opts.DB, f.run.Group)
-	}
-	if err := s.read(ctx, dir); err != nil {
-		return Report{}, err
-	}
-	digest, err := manifested(dir, f.damaged)
+	s := newScan(f, table(ctx, opts.DB), names)
+	err = errors.Join(dir.Each(ctx, s.see, "effect"), dir.InOrder(ctx, s.see, "call", "attempt"), f.findFirstUse(ctx, dir))
 	if err != nil {
-		return Report{}, err
+		return Report{}, fmt.Errorf("check: %w", err)
 	}
-	verdicts := map[string]func() Verdict{
-		"token-order":  func() Verdict { return tokenOrder(f) },
-		"fence":        s.fencing.verdict,
-		"one-believer": s.believers.verdict,
-		"no-zombie":    s.zombies.verdict,
-		"baton":        s.baton.verdict,
-		"sequence":     s.sequence.verdict,
-		"linearizable": func() Verdict { return s.linear.verdict(ctx) },
-		"ledger":       func() Verdict { return s.ledger.verdict() },
-		"recovery":     s.recovery.verdict,
-		"refusal":      s.refusal.verdict,
-		"once":         s.once.verdict,
-		"evidence":     s.evidence.verdict,
-		"history":      func() Verdict { return s.history(checks) },
+	r := Report{Run: f.run, Terms: s.terms(), Callers: f.callers, Faults: f.faults}
+	if r.Manifest, err = dir.Verify(); err != nil {
+		return Report{}, fmt.Errorf("check: %w", err)
 	}
-	r := Report{Run: f.run, Manifest: digest, Terms: s.terms(), Callers: s.sequence.callers}
-	for _, x := range f.faults {
-		r.Faults = append(r.Faults, x.Fault)
-	}
-	for _, name := range checks {
-		r.Verdicts = append(r.Verdicts, verdicts[name]())
-	}
-	if err := ctx.Err(); err != nil {
-		return Report{}, err
-	}
-	return r, nil
+	r.Verdicts = s.verdicts()
+	return r, ctx.Err()
 }
 
-func chosen(asked, run []string) ([]string, error) {
-	if len(asked) == 0 {
-		asked = run
-	}
-	if len(asked) == 0 {
-		return Names(), nil
-	}
-	var unknown []error
-	for _, name := range asked {
-		if !slices.Contains(Names(), name) {
-			unknown = append(unknown, fmt.Errorf("check: there is no check %q; there are %v", name, Names()))
+func chosen(opts Options, run []string) (names []string, err error) {
+	for _, names = range [][]string{opts.Checks, run, Names()} {
+		if len(names) > 0 {
+			break
 		}
 	}
-	if !slices.Contains(asked, "history") {
-		asked = append(slices.Clone(asked), "history")
+	for _, name := range names {
+		if !slices.Contains(Names(), name) {
+			err = errors.Join(err, fmt.Errorf("check: unknown check %q; the checks are %v", name, Names()))
+		}
 	}
-	return asked, errors.Join(unknown...)
+	add := []string{"history"}
+	if opts.Ledger {
+		add = append(add, "ledger")
+	}
+	for _, name := range add {
+		if !slices.Contains(names, name) {
+			names = append(slices.Clone(names), name)
+		}
+	}
+	return names, err
 }
 
-// expect replaces what the history says of its run by what the experiment requires.
-func (f *facts) expect(require func(Run) (Run, error)) {
-	want, err := require(f.run)
-	if err != nil {
-		f.damaged(&historyError{f.runAt, err.Error()})
-		f.run.Checks = nil // all of them
-		return
+// scan gives events to the checks.
+type scan struct {
+	*facts
+	checks   []check
+	results  []*Verdict
+	watchers []watcher
+	events   int64
+	end      clock.Instant
+	numbers  peaks
+}
+
+func newScan(f *facts, all []check, names []string) *scan {
+	s := &scan{facts: f}
+	for _, name := range names {
+		c := all[slices.IndexFunc(all, func(c check) bool { return c.name == name })]
+		if c.name == "history" {
+			c.start = s.history
+		}
+		v := newVerdict(c)
+		s.checks, s.results, s.watchers = append(s.checks, c), append(s.results, v), append(s.watchers, c.start(v, f))
 	}
-	got := f.run
-	same := len(got.Jobs) == len(want.Jobs)
-	for i := 0; same && i < len(got.Jobs); i++ {
-		same = got.Jobs[i].EveryMS == want.Jobs[i].EveryMS && got.Jobs[i].FirstMS > 0 && (got.Jobs[i].EveryMS == 0 || got.Jobs[i].LastMS >= got.Jobs[i].FirstMS)
+	return s
+}
+
+func newVerdict(c check) *Verdict {
+	v := &Verdict{Guarantee: c.guarantee, Check: c.name}
+	for _, what := range c.looked {
+		v.Looked = append(v.Looked, Count{What: what})
 	}
-	if !same {
-		f.damaged(&historyError{f.runAt, "jobs: not those of the experiment"})
+	return v
+}
+
+// tell gives an event to the checks that want its kind.
+func tell[E any](s *scan, of func(watcher) func(E), e E) {
+	for _, w := range s.watchers {
+		if do := of(w); do != nil {
+			do(e)
+		}
 	}
-	want.At, want.Jobs = got.At, got.Jobs
+}
+
+func (s *scan) see(e history.Event) {
+	s.events++
+	s.end = max(s.end, history.When(e))
+	switch e := e.(type) {
+	case history.Effect:
+		s.accept(e)
+		tell(s, func(w watcher) func(history.Effect) { return w.effect }, e)
+	case history.Attempt:
+		s.attempt(e)
+		tell(s, func(w watcher) func(history.Attempt) { return w.attempt }, e)
+	case history.Call:
+		tell(s, func(w watcher) func(history.Call) { return w.call }, e)
+		if !e.Answered() || !possible(e) {
+			return
+		}
+		s.answer(e)
+		before := s.numbers.before(e.Start)
+		for _, w := range s.watchers {
+			if w.answer != nil {
+				w.answer(e, before)
+			}
+		}
+		s.numbers.add(e, e.Last)
+	}
+}
+
+func (s *scan) verdicts() (all []Verdict) {
+	for i, w := range s.watchers {
+		if w.end != nil {
+			w.end()
+		}
+		if s.full {
+			s.results[i].doubt(nil, "the history has more events, tokens or names than the limit of %d; use shorter runs", maxFacts)
+		}
+		all = append(all, s.results[i].decide())
+	}
+	return all
+}
+
+// history checks that the files are complete and of one run.
+func (s *scan) history(v *Verdict, f *facts) watcher {
+	return watcher{end: func() {
+		*v.counter("events") = s.events + int64(len(f.terms)+len(f.grants)+len(f.seals)+len(f.faults)+f.runs)
+		for _, d := range f.damage {
+			v.doubt(at{d.At}, "%s", d.What)
+		}
+		run := at{f.run.Line}
+		if f.whole() && len(f.processes) != f.run.Nodes {
+			v.doubt(run, "the run has %d nodes, and the history has processes of %d", f.run.Nodes, len(f.processes))
+		}
+		switch needsTTL := slices.ContainsFunc(s.checks, func(c check) bool { return !c.timeless }); {
+		case f.runs != 1:
+			v.doubt(run, "the history describes %d runs instead of one", f.runs)
+		case f.run.TTLMS <= 0 && needsTTL:
+			v.doubt(run, "the run has no TTL, so no bound can be computed")
+		case f.run.TTLMS <= 0:
+			v.Note = "the run has no TTL, and these checks need none"
+		}
+	}}
+}
+
+// differences returns the fields in which two runs differ.
+func differences(got, want history.Run) (all []string) {
 	a, b := reflect.ValueOf(got), reflect.ValueOf(want)
 	for i := range a.NumField() {
 		if x, y := a.Field(i).Interface(), b.Field(i).Interface(); !reflect.DeepEqual(x, y) {
-			f.damaged(&historyError{f.runAt, fmt.Sprintf("%s: the run says %v, and the experiment requires %v", a.Type().Field(i).Name, x, y)})
+			all = append(all, fmt.Sprintf("%s: the run says %v, and the experiment requires %v", a.Type().Field(i).Name, x, y))
 		}
 	}
-	f.run = want
+	return all
 }
 
-// scan is all that is told the events which are not kept.
-type scan struct {
-	f         *facts
-	fencing   *fencing
-	believers *believers
-	zombies   *zombies
-	baton     *baton
-	sequence  *sequence
-	linear    *linear
-	ledger    *kept // nil if it is not asked
-	recovery  *recovery
-	refusal   *refusal
-	once      *once
-	evidence  *evidence
-	lines     int64
-	end       clock.Instant
-}
-
-func newScan(f *facts) *scan {
-	return &scan{
-		f: f, fencing: newFencing(f), believers: newBelievers(f), zombies: newZombies(f), baton: newBaton(f),
-		sequence: newSequence(), linear: newLinear(), recovery: newRecovery(f), refusal: newRefusal(f),
-		once: newOnce(f), evidence: newEvidence(f),
-	}
-}
-
-func (s *scan) read(ctx context.Context, dir string) error {
-	effect := func(e Event, at Place) error {
-		s.lines++
-		s.fencing.effect(e.(Effect), at)
-		s.ledger.effect(e.(Effect), at)
-		s.once.effect(e.(Effect), at)
-		return nil
-	}
-	if err := each(ctx, dir, func(kind string) bool { return kind == "effect" }, effect, s.f.damaged); err != nil {
-		return err
-	}
-	if s.f.whole() {
-		s.ledger.complete()
-		s.sequence.took = &s.fencing.took
-	}
-	see := func(e Event, at Place) {
-		s.lines++
-		s.end = max(s.end, e.when())
-		switch e := e.(type) {
-		case Call:
-			s.recovery.tried(e.End, at, e.numbers())
-			if now, before, answered := s.sequence.call(e, at); answered {
-				s.linear.call(ctx, now, before)
-				s.ledger.call(now)
-			}
-		case Attempt:
-			if e.Outcome != "" {
-				s.recovery.tried(e.At, at, e.Outcome == OutcomeOK)
-			}
-			s.fencing.attempt(e, at)
-			s.believers.attempt(e, at)
-			s.zombies.attempt(e, at)
-			s.baton.attempt(e, at)
-			s.refusal.attempt(e, at)
-			s.evidence.attempt(e, at)
-		}
-	}
-	if err := ordered(ctx, dir, func(kind string) bool { return kind == "call" || kind == "attempt" }, see, s.f.damaged); err != nil {
-		return err
-	}
-	return s.sequence.resolve(ctx, dir)
-}
-
-// timeless are the checks that need no bound.
-func timeless(name string) bool {
-	return slices.Contains([]string{"token-order", "fence", "sequence", "linearizable", "ledger", "history"}, name)
-}
-
-// history says whether the files are whole, and of one run.
-func (s *scan) history(checks []string) Verdict {
-	t := newTally("history", "history", "events")
-	t.counts["events"] = s.lines + int64(len(s.f.terms)+len(s.f.grants)+len(s.f.seals)+len(s.f.faults)+s.f.runs)
-	for _, b := range s.f.broken {
-		t.doubt([]Place{b.at}, "%s", b.what)
-	}
-	if s.f.whole() && len(s.f.processes) != s.f.run.Nodes {
-		t.doubt([]Place{s.f.runAt}, "the run has %d nodes, and the history has processes of %d", s.f.run.Nodes, len(s.f.processes))
-	}
-	switch bound := slices.ContainsFunc(checks, func(name string) bool { return !timeless(name) }); {
-	case s.f.runs != 1:
-		t.doubt([]Place{s.f.runAt}, "%d runs are described, and a history is of one", s.f.runs)
-	case s.f.run.TTLMS <= 0 && bound:
-		t.doubt([]Place{s.f.runAt}, "the run has no TTL: no bound can be computed")
-	case s.f.run.TTLMS <= 0:
-		t.v.Note = "the run has no TTL, and needs none for these checks"
-	}
-	return t.verdict()
-}
-
-func (s *scan) terms() []Term {
-	all := map[fence.Token]*Term{}
-	get := func(token fence.Token) *Term {
-		if all[token] == nil {
-			all[token] = &Term{Token: token}
-		}
-		return all[token]
-	}
-	for _, t := range s.f.terms {
-		s.end = max(s.end, t.began)
-	}
-	for _, t := range s.f.terms {
-		x := get(t.token)
-		x.Node, x.Began, x.Ended, x.Cause = t.node, t.began, t.ended, t.cause
-		if x.Ended == clock.Never {
-			x.Ended = s.end
-		}
-	}
-	for token, a := range s.baton.spans {
-		x := get(token)
-		x.FirstAttempt, x.LastAttempt, x.Attempts, x.Refused = a.first.At, a.last.At, a.n, a.refused
-		for _, r := range a.refusedAt {
-			x.RefusedAt = append(x.RefusedAt, r.At)
-		}
-		if x.Node == "" {
-			x.Node = a.first.Node
-		}
-	}
-	for token, n := range s.sequence.byToken {
-		x := get(token)
-		x.FirstAnswer, x.LastAnswer, x.Answers = n.first, n.last, n.n
-	}
-	// A vacancy names the token that was, and the term after it is the one that ended it.
-	vacant := map[fence.Token]clock.Instant{}
-	for _, g := range s.f.grants {
-		switch _, seen := vacant[g.Token]; {
-		case g.State == Vacant && (!seen || vacant[g.Token] == 0):
-			vacant[g.Token] = g.At
-		case g.State == Led && !seen:
-			vacant[g.Token] = 0
-		}
-	}
-	// A grant whose term never began ended no vacancy.
-	began := map[fence.Token]bool{}
-	for _, t := range s.f.terms {
-		began[t.token] = true
-	}
-	granted := sorted(vacant)
-	for token, x := range all {
-		i, _ := slices.BinarySearch(granted, token)
-		for i--; i >= 0; i-- {
-			if at := vacant[granted[i]]; at > 0 {
-				x.Vacant = at
-			}
-			if began[granted[i]] {
-				break
-			}
-		}
-	}
-	terms := make([]Term, 0, len(all))
-	for _, token := range sorted(all) {
-		terms = append(terms, *all[token])
-	}
-	return terms
-}
+func sorted[V any](m map[fence.Token]V) []fence.Token { return slices.Sorted(maps.Keys(m)) }

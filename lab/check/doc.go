@@ -1,22 +1,18 @@
-// Package check reads what happened in a run and says which guarantee held.
+// Package check reads the history of a run (package history) and decides which guarantees
+// held. [Dir] returns a [Report] with one [Verdict] for each check. The guarantees are those
+// of docs/guarantees.md. Three more checks are "once" (every instant of a declared job fires
+// exactly once), "evidence" (the history shows the effect of each fault) and "history" (the
+// files are complete and the run is the one that the experiment requires).
 //
-// A history is a directory of .ndjson files. Every line is one event, every instant
-// in it is a reading of one host's clock (package clock). The last line of a file has the
-// number and the digest of the others, and manifest.json lists the files. [Writer] writes
-// a file, [WriteManifest] the manifest, [Dir] reads a directory and returns a [Report] with
-// one [Verdict] for each check. The guarantees are those of docs/guarantees.md; besides
-// there are "once" (a declared job's instants fire once each and none is left out),
-// "evidence" (the history shows each fault) and "history" (the files are whole and the run
-// is the one that the experiment requires).
+// A verdict is pass, fail or unknown, and only pass is good: a check that found nothing to
+// compare is unknown. A failure names file and line of the events that show it.
 //
-// A verdict is pass, fail or unknown, and only pass is good: a check that looked at
-// nothing is unknown. A failure names file and line of the events that show it.
+// # Limitations
 //
-// Limitations. The checks find mistakes, loss and partial changes of a recording, as
-// docs/fleet.md lists them. They do not find a forger who rewrites history, digests,
-// database and result consistently, nor what a process did not write down. What an
-// observer can miss by design (package lease: a watch may skip states) is not held
-// against a run. Checks are linear in the history, up to a logarithm of what is
-// under way at once. Calls and attempts are not kept in memory; allocations, terms, grants, seals,
-// faults and jobs are, up to a limit, beyond which the verdict is unknown.
+// The checks find mistakes, losses and partial changes of a recording, as docs/fleet.md
+// lists them. They do not find a forger who changes history, digests, database and result
+// consistently, nor what a process did not record. What an observer may miss by design
+// (package lease: a watch may skip states) does not count against a run. Checks take linear
+// time, up to a logarithm of the concurrency. Calls and attempts are not kept in memory;
+// everything else is, up to a limit above which the verdicts are unknown.
 package check

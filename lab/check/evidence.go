@@ -6,182 +6,169 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
-// evidence: the history shows what the proof of each fault names. A process that was
-// killed is followed by another of its node and writes nothing in between; one that was
-// stopped writes nothing meanwhile. A fault that missed and a part without a class prove
-// nothing and are not counted.
-type evidence struct {
-	*tally
-	down map[string][]downtime // by node
-	felt []*feltFault
-}
+// feltLate is how long after its healing a fault may still be felt: a call must time out
+// and the node must notice.
+const feltLate = 7 * time.Second
 
-// downtime is a part of time in which a node surely did not run.
-type downtime struct {
-	faultAt
-	span
-}
-
-// feltFault is a fault that is proved by trouble of its nodes, or of any node if it has
-// none.
-type feltFault struct {
-	faultAt
-	nodes []string
-	shown bool
-}
-
-const (
-	// settle is how long a signal may take to arrive, and an instant to be noted.
-	settle = 100 * time.Millisecond
-	// feltLate is how long after it was healed a fault may be felt: a call that timed out,
-	// and some time to look.
-	feltLate = 7 * time.Second
-)
-
-func newEvidence(f *facts) *evidence {
-	c := &evidence{tally: newTally("evidence", "evidence", "faults", "kinds", "missed", "attempts"), down: map[string][]downtime{}}
+// evidence: the history shows what the proof of each fault names. A process that was killed
+// is followed by another of its node, and the node writes nothing in between; a process
+// that was stopped writes nothing while it is stopped. Faults that missed, and parts without
+// a class, need no proof and are not counted.
+func evidence(v *Verdict, f *facts) watcher {
+	c := &evidenceCheck{Verdict: v, f: f, down: map[string][]downtime{}}
 	kinds := map[string]bool{}
 	for _, x := range f.faults {
 		switch {
 		case x.PartOf != "":
-			if !f.partOf(x) {
-				c.doubt([]Place{x.at}, "%s of %s is said to be part of %s, and there was none at that time", x.Name, x.Target, x.PartOf)
+			if !slices.ContainsFunc(f.faults, func(o history.Fault) bool {
+				return o.Name == x.PartOf && o.PartOf == "" && o.Begun <= x.Healed && x.Begun <= o.Healed
+			}) {
+				v.doubt(at{x.Line}, "%s of %s is said to be part of %s, and there was none at that time", x.Name, x.Target, x.PartOf)
 			}
 		case x.Missed != "":
-			c.count("missed")
+			v.count("missed")
 		default:
-			c.count("faults")
+			v.count("faults")
 			kinds[x.Name] = true
 		}
-		if x.Healed == clock.Never {
-			c.doubt([]Place{x.at}, "%s of %s was never healed", x.Name, x.Target)
-		}
-		if x.Healed < x.Begun {
-			c.doubt([]Place{x.at}, "%s of %s was healed before it began", x.Name, x.Target)
+		switch {
+		case x.Healed == clock.Never:
+			v.doubt(at{x.Line}, "%s of %s was never healed", x.Name, x.Target)
+		case x.Healed < x.Begun:
+			v.doubt(at{x.Line}, "%s of %s was healed before it began", x.Name, x.Target)
 		}
 		if x.Missed == "" && (x.PartOf == "" || x.Class != "") {
-			c.prove(x, f)
+			c.prove(x)
 		}
 	}
-	c.counts["kinds"] = int64(len(kinds))
-	for _, l := range f.lives {
-		c.lived(l.node, l.when, l.at)
-		if l.trouble {
-			c.trouble(l.node, l.when, l.when)
+	*v.counter("kinds") = int64(len(kinds))
+	for _, r := range f.records {
+		c.ran(r.node, r.when, r.at)
+		if r.trouble {
+			c.trouble(r.node, r.when, r.when)
 		}
 	}
-	return c
+	return watcher{attempt: c.attempt, end: c.end}
 }
 
-// partOf reports whether the fault that another is a part of is in the history.
-func (f *facts) partOf(part faultAt) bool {
-	for _, x := range f.faults {
-		if x.Name == part.PartOf && x.PartOf == "" && x.Begun <= part.Healed && part.Begun <= x.Healed {
-			return true
-		}
-	}
-	return false
+type evidenceCheck struct {
+	*Verdict
+	f    *facts
+	down map[string][]downtime // by node
+	felt []*feltFault
 }
 
-// prove looks for what a fault's proof names, or notes what must not be found.
-func (c *evidence) prove(x faultAt, f *facts) {
+// downtime is when a node certainly did not run.
+type downtime struct {
+	span
+	fault history.Fault
+}
+
+// feltFault is a fault that must show as trouble of its nodes, or of any node if it has none.
+type feltFault struct {
+	history.Fault
+	nodes []string
+	shown bool
+}
+
+// prove looks for what the proof of a fault names.
+func (c *evidenceCheck) prove(x history.Fault) {
 	var nodes []string
 	for id := range strings.SplitSeq(x.Target, ",") {
-		if len(f.processes[id]) > 0 {
+		if len(c.f.processes[id]) > 0 {
 			nodes = append(nodes, id)
 		}
 	}
 	p := x.Proof
-	if want := map[string]string{ClassKill: ProofExited, ClassPause: ProofStopped}[x.Class]; want != "" && p.Kind != want {
-		c.doubt([]Place{x.at}, "%s of %s is of class %s and its proof is %q, not %q", x.Name, x.Target, x.Class, p.Kind, want)
+	if want := map[string]string{history.ClassKill: history.ProofExited, history.ClassPause: history.ProofStopped}[x.Class]; want != "" && p.Kind != want {
+		c.doubt(at{x.Line}, "%s of %s is of class %s and its proof is %q, not %q", x.Name, x.Target, x.Class, p.Kind, want)
 		return
 	}
 	switch p.Kind {
-	case ProofExited, ProofStopped:
+	case history.ProofExited, history.ProofStopped:
 		if len(p.PIDs) == 0 {
-			c.doubt([]Place{x.at}, "%s of %s names no process that was hit", x.Name, x.Target)
+			c.doubt(at{x.Line}, "%s of %s names no process that was hit", x.Name, x.Target)
 		}
 		for _, node := range nodes {
-			c.hit(x, node, f)
+			c.hit(x, node)
 		}
-	case ProofEnded:
-		if t := f.byName[termName{x.Target, p.Token}]; t == nil || t.ended < x.Begun || t.ended > later(x.Healed, feltLate) {
-			c.violated([]Place{x.at}, "%s of %s: its term with token %d did not end then", x.Name, x.Target, p.Token)
+	case history.ProofEnded:
+		if t := c.f.byName[termName{x.Target, p.Token}]; t == nil || t.ended < x.Begun || t.ended > later(x.Healed, feltLate) {
+			c.violated(at{x.Line}, "%s of %s: its term with token %d did not end then", x.Name, x.Target, p.Token)
 		}
-	case ProofFelt:
-		c.felt = append(c.felt, &feltFault{faultAt: x, nodes: nodes})
-	case ProofMeasured:
+	case history.ProofFelt:
+		c.felt = append(c.felt, &feltFault{Fault: x, nodes: nodes})
+	case history.ProofMeasured:
 		if x.Class != "" {
-			c.violated([]Place{x.at}, "%s of %s is of class %s, and the history does not show it", x.Name, x.Target, x.Class)
+			c.violated(at{x.Line}, "%s of %s is of class %s, and the history does not show it", x.Name, x.Target, x.Class)
 		}
 	default:
-		c.doubt([]Place{x.at}, "%s of %s has no proof (%q): the history does not show that it bit", x.Name, x.Target, p.Kind)
+		c.doubt(at{x.Line}, "%s of %s has no proof (%q): the history does not show its effect", x.Name, x.Target, p.Kind)
 	}
 }
 
-// hit looks for the process that was hit, and notes when its node surely did not run.
-func (c *evidence) hit(x faultAt, node string, f *facts) {
-	all := f.processes[node]
-	i := slices.IndexFunc(all, func(p Process) bool { return slices.Contains(x.Proof.PIDs, p.PID) && p.At < x.Begun })
+// hit finds the process that was hit, and when its node certainly did not run.
+func (c *evidenceCheck) hit(x history.Fault, node string) {
+	all := c.f.processes[node]
+	i := slices.IndexFunc(all, func(p history.Process) bool { return slices.Contains(x.Proof.PIDs, p.PID) && p.At < x.Begun })
 	if i < 0 || i+1 < len(all) && all[i+1].At < x.Begun {
-		c.violated([]Place{x.at}, "%s of %s: none of the processes %v ran on %s then", x.Name, x.Target, x.Proof.PIDs, node)
+		c.violated(at{x.Line}, "%s of %s: none of the processes %v ran on %s then", x.Name, x.Target, x.Proof.PIDs, node)
 		return
 	}
-	s := span{later(x.Begun, settle), x.Healed - clock.Instant(f.run.wake())}
+	s := span{later(x.Begun, settle), x.Healed - clock.Instant(c.f.run.Wake())}
 	if x.Set != 0 {
-		s.from = later(x.Set, f.run.late())
+		s.from = later(x.Set, c.f.run.Late())
 	}
 	if x.Held != 0 {
 		s.to = x.Held
 	}
-	if x.Proof.Kind == ProofExited {
+	if x.Proof.Kind == history.ProofExited {
 		if i+1 == len(all) {
-			c.violated([]Place{x.at}, "%s of %s: process %d has no successor, so nothing shows that it ended", x.Name, x.Target, all[i].PID)
+			c.violated(at{x.Line}, "%s of %s: process %d has no successor, so nothing shows that it ended", x.Name, x.Target, all[i].PID)
 			return
 		}
-		// One that is asked to end does something until it has.
+		// A process that is asked to exit works until it has ended.
 		s = span{later(x.Healed, settle), all[i+1].At}
-		if x.Class == ClassKill {
+		if x.Class == history.ClassKill {
 			s.from = later(x.Begun, settle)
 		}
 	}
 	if s.from < s.to {
-		c.down[node] = append(c.down[node], downtime{x, s})
+		c.down[node] = append(c.down[node], downtime{s, x})
 	}
 }
 
-func (c *evidence) lived(node string, when clock.Instant, at Place) {
+// ran is called with every sign that a node ran.
+func (c *evidenceCheck) ran(node string, when clock.Instant, line history.Place) {
 	for _, x := range c.down[node] {
 		if x.from < when && when < x.to {
-			c.violated([]Place{at, x.at}, "%s writes while it is down by %s", node, x.Name)
+			c.violated(at{line, x.fault.Line}, "%s writes while %s keeps it from running", node, x.fault.Name)
 		}
 	}
 }
 
-// trouble is called with what went wrong at a node.
-func (c *evidence) trouble(node string, from, to clock.Instant) {
+// trouble is called with every failure at a node.
+func (c *evidenceCheck) trouble(node string, from, to clock.Instant) {
 	for _, x := range c.felt {
-		if !x.shown && (len(x.nodes) == 0 || slices.Contains(x.nodes, node)) && from <= later(x.Healed, feltLate) && to >= x.Begun {
-			x.shown = true
-		}
+		x.shown = x.shown || (len(x.nodes) == 0 || slices.Contains(x.nodes, node)) && from <= later(x.Healed, feltLate) && to >= x.Begun
 	}
 }
 
-func (c *evidence) attempt(a Attempt, at Place) {
+func (c *evidenceCheck) attempt(a history.Attempt) {
 	c.count("attempts")
-	c.lived(a.Node, a.At, at)
-	if a.Outcome != OutcomeOK {
+	c.ran(a.Node, a.At, a.Line)
+	if a.Outcome != history.OutcomeOK {
 		c.trouble(a.Node, a.At, max(a.At, a.End))
 	}
 }
 
-func (c *evidence) verdict() Verdict {
+func (c *evidenceCheck) end() {
 	for _, x := range c.felt {
 		if !x.shown {
-			c.violated([]Place{x.at}, "%s of %s: no keep-alive or write of it failed then, and no term of it ended", x.Name, x.Target)
+			c.violated(at{x.Line}, "%s of %s: none of its keep-alives or writes failed then, and none of its terms ended", x.Name, x.Target)
 		}
 	}
-	return c.tally.verdict()
 }

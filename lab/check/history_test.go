@@ -3,86 +3,28 @@ package check
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 
-	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
-// What is written by many at once is all there, and read in the order of time.
-func TestWriteRead(t *testing.T) {
-	dir := t.TempDir()
-	const writers, each = 8, 500
-	var wg sync.WaitGroup
-	for file := range 2 {
-		w, err := Create(dir, fmt.Sprint("calls-", file), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for n := range writers {
-			wg.Go(func() {
-				for i := range clock.Instant(each) {
-					if err := w.Write(Call{Start: i, End: 10*i + clock.Instant(n), First: 1, Last: 1}); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	n, last := 0, clock.Instant(0)
-	err := ordered(t.Context(), dir, func(string) bool { return true }, func(e Event, at Place) {
-		if n++; e.when() < last || at.Line == 0 {
-			t.Fatalf("%v at %v after %v", e.when(), at, last)
-		}
-		last = e.when()
-	}, func(h *historyError) { t.Error(h) })
-	if err != nil || n != 2*writers*each {
-		t.Fatalf("%d events, %v", n, err)
-	}
-}
-
-// A disk that is full is said so, at once or at Close at the latest, and by every call
-// after it.
-func TestDiskFull(t *testing.T) {
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Skip("this system has no /dev/full")
-	}
-	w := newWriter("calls.ndjson", full, 0)
-	if err := w.Write(Call{}); err != nil {
-		t.Fatalf("the first line is not written yet: %v", err)
-	}
-	for range 2 {
-		if err := w.Close(); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "no room left") {
-			t.Fatalf("got %v", err)
-		}
-	}
-	if err := w.Write(Call{}); !errors.Is(err, syscall.ENOSPC) {
-		t.Fatalf("got %v", err)
-	}
-}
-
-// A history that reaches its limit says so, keeps what it has, and is not whole.
+// A history that reaches its size limit returns an error, keeps what it has, and is not
+// complete.
 func TestLimit(t *testing.T) {
 	dir := t.TempDir()
-	w, err := Create(dir, "calls", 500)
+	f, err := os.Create(filepath.Join(dir, "calls"+extension))
 	if err != nil {
 		t.Fatal(err)
 	}
+	w := history.NewWriter("calls", f, 500)
 	n := 0
 	for ; err == nil; n++ {
-		err = w.Write(Call{Start: 1, End: 2, First: 3, Last: 3})
+		err = w.Write(history.Call{Start: 1, End: 2, First: 3, Last: 3})
 	}
-	if !errors.Is(err, ErrFull) || !errors.Is(w.Close(), ErrFull) {
+	if !errors.Is(err, history.ErrFull) || !errors.Is(w.Close(), history.ErrFull) {
 		t.Fatalf("got %v", err)
 	}
 	r, err := Dir(t.Context(), dir, Options{Checks: []string{"sequence"}})
@@ -97,20 +39,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// A second run does not overwrite the first.
-func TestCreateTwice(t *testing.T) {
-	dir := t.TempDir()
-	w, err := Create(dir, "calls", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = w.Close() }()
-	if _, err := Create(dir, "calls", 0); !errors.Is(err, os.ErrExist) || !strings.Contains(err.Error(), "directory of its own") {
-		t.Fatalf("got %v", err)
-	}
-}
-
-// A file that is damaged anywhere leaves the history in doubt, with the line.
+// A damaged file makes the check "history" unknown. The finding names the line.
 func TestDamaged(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage func(lines []string) []string
@@ -123,7 +52,7 @@ func TestDamaged(t *testing.T) {
 		"no kind":      {func(l []string) []string { l[2] = "{}\n"; return l }, 3},
 		"strange kind": {func(l []string) []string { l[2] = `{"kind":"guess"}` + "\n"; return l }, 3},
 		"after end":    {func(l []string) []string { return append(l, l[0]) }, 0},
-		"endless line": {func(l []string) []string { l[2] = strings.Repeat("x", maxLine+1); return l }, 3},
+		"endless line": {func(l []string) []string { l[2] = strings.Repeat("x", 1<<20+1); return l }, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := good(3)
@@ -154,7 +83,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// A directory without a history is said to be one, and a check can be stopped.
+// A directory without a history is an error. A check ends with its context.
 func TestNoHistory(t *testing.T) {
 	dir := t.TempDir()
 	for _, dir := range []string{dir, filepath.Join(dir, "missing")} {
@@ -169,11 +98,11 @@ func TestNoHistory(t *testing.T) {
 	}
 }
 
-// No line, however strange, does more than leave a doubt.
+// No line causes more than a doubt.
 func FuzzLine(f *testing.F) {
 	for _, events := range good(1) {
 		for _, e := range events[:min(3, len(events))] {
-			line, err := encode(e)
+			line, err := history.Encode(e)
 			if err != nil {
 				f.Fatal(err)
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // planted breaks one guarantee in a good history.
@@ -16,34 +17,36 @@ type planted struct {
 	guarantee string
 	check     string
 	result    Result
-	// says is what the finding must say: other rules of the check may notice as well.
+	// says is part of the finding. Other rules of the check may find something too.
 	says string
 	// plant returns the file and the line (from 0) that must be reported. pick chooses
 	// one of several possible places.
-	plant func(h history, pick func([]int) int) (file string, line int)
+	plant func(h files, pick func([]int) int) (file string, line int)
 }
 
-func isLed(g Grant) bool     { return g.State == Led && g.Token > 2 }
-func isBegan(b Belief) bool  { return b.State == Began && b.Token > 1 }
-func isAnswered(c Call) bool { return c.numbers() && c.First > 100 }
-func isTick(e Effect) bool   { return e.What == EffectTick && e.N > 2 }
-func isEvery(e Effect) bool {
-	return e.What == EffectFiring && e.Name == "every" && e.InstantMS > kWall+200
+func isLed(g history.Grant) bool     { return g.State == history.Led && g.Token > 2 }
+func isBegan(b history.Belief) bool  { return b.State == history.Began && b.Token > 1 }
+func isAnswered(c history.Call) bool { return c.Answered() && c.First > 100 }
+func isTick(e history.Effect) bool   { return e.What == history.EffectTick && e.N > 2 }
+func isEvery(e history.Effect) bool {
+	return e.What == history.EffectFiring && e.Name == "every" && e.InstantMS > kWall+200
 }
-func isSequence(e Effect) bool { return e.What == EffectSequence && e.Refused == "" && e.Token > 2 }
-func isRefused(e Effect) bool  { return e.Refused != "" }
-
-func cause(c string) func(Belief) bool {
-	return func(b Belief) bool { return b.State == Ended && b.Cause == c }
+func isSequence(e history.Effect) bool {
+	return e.What == history.EffectSequence && e.Refused == "" && e.Token > 2
 }
+func isRefused(e history.Effect) bool { return e.Refused != "" }
 
-func fault(class string) func(Fault) bool {
-	return func(f Fault) bool { return f.Class == class && f.Healed != 0 }
+func cause(c string) func(history.Belief) bool {
+	return func(b history.Belief) bool { return b.State == history.Ended && b.Cause == c }
 }
 
-// inTime puts an event of the nodes where its instant belongs, and returns the line.
-func (h history) inTime(e Event) int {
-	i := slices.IndexFunc(h["nodes"], func(o Event) bool { return o.when() > e.when() })
+func fault(class string) func(history.Fault) bool {
+	return func(f history.Fault) bool { return f.Class == class && f.Healed != 0 }
+}
+
+// inTime inserts an event of the nodes in the order of time, and returns the line.
+func (h files) inTime(e history.Event) int {
+	i := slices.IndexFunc(h["nodes"], func(o history.Event) bool { return history.When(o) > history.When(e) })
 	if i < 0 {
 		i = len(h["nodes"])
 	}
@@ -52,69 +55,68 @@ func (h history) inTime(e Event) int {
 }
 
 // cutLeader is the term that expired in a partition, and the one after it.
-func cutLeader(h history) (end Belief, next Belief) {
+func cutLeader(h files) (end history.Belief, next history.Belief) {
 	for _, x := range h["faults"] {
-		x := x.(Fault)
+		x := x.(history.Fault)
 		if x.Name != "partition-leader" {
 			continue
 		}
-		i := find(h, "nodes", func(b Belief) bool { return b.State == Ended && b.At > x.Begun })[0]
-		end = h["nodes"][i].(Belief)
+		i := find(h, "nodes", func(b history.Belief) bool { return b.State == history.Ended && b.At > x.Begun })[0]
+		end = h["nodes"][i].(history.Belief)
 		return end, successor(h, end)
 	}
 	panic("no partition")
 }
 
-func successor(h history, of Belief) Belief {
-	i := find(h, "nodes", func(b Belief) bool { return b.State == Began && b.Token == of.Token+1 })[0]
-	return h["nodes"][i].(Belief)
+func successor(h files, of history.Belief) history.Belief {
+	i := find(h, "nodes", func(b history.Belief) bool { return b.State == history.Began && b.Token == of.Token+1 })[0]
+	return h["nodes"][i].(history.Belief)
 }
 
-func lastOf(h history, file string, before int) Effect {
+func lastOf(h files, file string, before int) history.Effect {
 	for i := before - 1; i >= 0; i-- {
-		if e, ok := h[file][i].(Effect); ok && isSequence(e) {
+		if e, ok := h[file][i].(history.Effect); ok && isSequence(e) {
 			return e
 		}
 	}
-	return Effect{}
+	return history.Effect{}
 }
 
 // silence removes every success after the last fault was healed.
-func silence(h history) (end clock.Instant) {
+func silence(h files) (end clock.Instant) {
 	var healed clock.Instant
 	for _, x := range h["faults"] {
-		healed = max(healed, x.(Fault).Healed)
-		end = max(end, x.(Fault).Healed)
+		healed = max(healed, x.(history.Fault).Healed)
+		end = max(end, x.(history.Fault).Healed)
 	}
-	h["calls"] = slices.DeleteFunc(h["calls"], func(e Event) bool { return e.when() >= healed && e.(Call).numbers() })
-	h["nodes"] = slices.DeleteFunc(h["nodes"], func(e Event) bool { _, is := e.(Attempt); return is && e.when() >= healed })
+	h["calls"] = slices.DeleteFunc(h["calls"], func(e history.Event) bool { return history.When(e) >= healed && e.(history.Call).Answered() })
+	h["nodes"] = slices.DeleteFunc(h["nodes"], func(e history.Event) bool { _, is := e.(history.Attempt); return is && history.When(e) >= healed })
 	return end
 }
 
-func plantReuse(h history, pick func([]int) int) (string, int) {
+func plantReuse(h files, pick func([]int) int) (string, int) {
 	all := find(h, "calls", isAnswered)
 	i, j := pick(all), pick(all)
-	for abs(int(h["calls"][i].when()-h["calls"][j].when())) < int(20*time.Millisecond) {
+	for abs(int(history.When(h["calls"][i])-history.When(h["calls"][j]))) < int(20*time.Millisecond) {
 		i, j = pick(all), pick(all)
 	}
-	if h["calls"][i].when() < h["calls"][j].when() {
+	if history.When(h["calls"][i]) < history.When(h["calls"][j]) {
 		i, j = j, i
 	}
-	edit(h, "calls", i, func(c *Call) { c.First = h["calls"][j].(Call).Last; c.Last = c.First })
+	edit(h, "calls", i, func(c *history.Call) { c.First = h["calls"][j].(history.Call).Last; c.Last = c.First })
 	return "calls", i
 }
 
-// plantReuseNear gives a number to two calls that were under way together: no order of
-// time is broken.
-func plantReuseNear(h history, pick func([]int) int) (string, int) {
+// plantReuseNear gives a number to two concurrent calls: the order of time is not violated.
+func plantReuseNear(h files, pick func([]int) int) (string, int) {
 	all := find(h, "calls", isAnswered)
 	for {
 		i := pick(all)
-		a := h["calls"][i].(Call)
+		a := h["calls"][i].(history.Call)
 		for _, j := range all {
-			b := h["calls"][j].(Call)
+			b := h["calls"][j].(history.Call)
 			if b.First == a.Last+1 && b.Token == a.Token && a.Start < b.End && b.Start < a.End {
-				edit(h, "calls", j, func(c *Call) { c.First = a.Last })
+				edit(h, "calls", j, func(c *history.Call) { c.First = a.Last })
 				return "calls", -1 // either may be named first
 			}
 		}
@@ -123,10 +125,10 @@ func plantReuseNear(h history, pick func([]int) int) (string, int) {
 
 // plantOutOfOrder gives a number that nobody has to a call which began after a larger
 // one had been handed out.
-func plantOutOfOrder(h history, pick func([]int) int) (string, int) {
+func plantOutOfOrder(h files, pick func([]int) int) (string, int) {
 	used := map[uint64]bool{}
-	for _, i := range find(h, "calls", func(c Call) bool { return c.numbers() }) {
-		c := h["calls"][i].(Call)
+	for _, i := range find(h, "calls", func(c history.Call) bool { return c.Answered() }) {
+		c := h["calls"][i].(history.Call)
 		for n := c.First; n <= c.Last; n++ {
 			used[n] = true
 		}
@@ -135,15 +137,15 @@ func plantOutOfOrder(h history, pick func([]int) int) (string, int) {
 	for used[free] {
 		free++
 	}
-	late := find(h, "calls", func(c Call) bool { return c.numbers() && c.First > free+100 })
+	late := find(h, "calls", func(c history.Call) bool { return c.Answered() && c.First > free+100 })
 	i := pick(late)
-	edit(h, "calls", i, func(c *Call) { c.First, c.Last, c.Token = free, free, 1 })
+	edit(h, "calls", i, func(c *history.Call) { c.First, c.Last, c.Token = free, free, 1 })
 	return "calls", i
 }
 
 func abs(n int) int { return max(n, -n) }
 
-// Each planted violation is found by its check, which names the guarantee and the line.
+// Its check finds each planted violation, and names the guarantee and the line.
 func TestPlanted(t *testing.T) {
 	for i, p := range everything() {
 		t.Run(p.name, func(t *testing.T) {
@@ -154,7 +156,7 @@ func TestPlanted(t *testing.T) {
 			if !ok || v.Guarantee != p.guarantee || v.Result != p.result || len(v.Findings) == 0 {
 				t.Fatalf("%v; want %s of %s", v, p.result, p.guarantee)
 			}
-			want := Place{file + extension, line + 1}
+			want := history.Place{File: file + extension, Line: line + 1}
 			if line >= 0 && !slices.ContainsFunc(v.Findings, func(f Finding) bool {
 				return slices.Contains(f.At, want) && strings.Contains(f.What, p.says)
 			}) {
@@ -164,8 +166,7 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
-// A violation at a random place of a random history is found. Checks beside its own
-// may notice too.
+// A violation at a random place of a random history is found. Other checks may find it too.
 func TestPlantedAnywhere(t *testing.T) {
 	for seed := range uint64(15) {
 		rng := rand.New(rand.NewPCG(seed, 3))

@@ -5,105 +5,170 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
-// recovery is G7: while nothing is broken, no longer than the bound passes without a
-// write that takes effect, counted from when the last fault was healed.
-type recovery struct {
-	*tally
-	bound   time.Duration
-	quiet   []quiet
-	i       int
-	last    clock.Instant // the last success or the beginning of the quiet time
-	lastAt  Place
-	judged  bool
-	longest time.Duration
-	// end is when somebody tried last.
-	end   clock.Instant
-	endAt Place
-}
+// silentWatch is what the bound of G7 adds for a watch that failed unnoticed, if a fault
+// can have caused that.
+const silentWatch = 12 * time.Second
 
-// quiet is a time in which nothing is broken.
-type quiet struct {
-	span
-	after Place // the fault whose healing began it
-}
-
-func newRecovery(f *facts) *recovery {
-	c := &recovery{tally: newTally("G7", "recovery", "quiet times", "faults", "successes"), bound: f.run.RecoveryBound()}
-	if slices.ContainsFunc(f.faults, func(x faultAt) bool { return x.Class == ClassSilent }) {
-		c.bound += silentWatch
+// recovery is G7: while no fault is in effect, some write takes effect within every period
+// as long as the bound, counted from when the last fault was healed.
+func recovery(v *Verdict, f *facts) watcher {
+	// quiet is a time without faults, after is the fault whose healing began it.
+	type quiet struct {
+		span
+		after history.Place
 	}
-	now, after := f.run.At, f.runAt
+	bound := f.run.RecoveryBound()
+	if slices.ContainsFunc(f.faults, func(x history.Fault) bool { return x.Class == history.ClassSilent }) {
+		bound += silentWatch
+	}
+	var all []quiet
+	now, after := f.run.At, f.run.Line
 	for _, x := range f.faults {
 		if x.Counts() {
-			c.count("faults")
+			v.count("faults")
 		}
 		if x.Begun > now {
-			c.quiet = append(c.quiet, quiet{span{now, x.Begun}, after})
+			all = append(all, quiet{span{now, x.Begun}, after})
 		}
 		if x.Healed >= now {
-			now, after = x.Healed, x.at
+			now, after = x.Healed, x.Line
 		}
 	}
-	if now < clock.Never {
-		c.quiet = append(c.quiet, quiet{span{now, clock.Never}, after})
+	healed := now < clock.Never
+	if healed {
+		all = append(all, quiet{span{now, clock.Never}, after})
 	} else {
-		c.doubt([]Place{after}, "the last fault was never healed")
+		v.doubt(at{after}, "the last fault was never healed")
 	}
-	if len(c.quiet) > 0 {
-		c.last, c.lastAt = c.quiet[0].from, c.quiet[0].after
-	}
-	return c
-}
 
-// tried is told every call and attempt in the order of time, and whether it took
-// effect.
-func (c *recovery) tried(when clock.Instant, at Place, ok bool) {
-	if when > c.end {
-		c.end, c.endAt = when, at
-	}
-	for c.i < len(c.quiet) && when >= c.quiet[c.i].to {
-		c.pass(c.quiet[c.i].to, c.lastAt)
-	}
-	if !ok || c.i == len(c.quiet) || when < c.last {
-		return
-	}
-	c.count("successes")
-	c.without(when, at)
-	c.last, c.lastAt, c.judged = when, at, true
-}
-
-// pass ends a quiet time.
-func (c *recovery) pass(end clock.Instant, at Place) {
-	if c.without(end, at); c.judged || end.Sub(c.last) > c.bound {
-		c.count("quiet times")
-	}
-	c.i, c.judged = c.i+1, false
-	if c.i < len(c.quiet) {
-		c.last, c.lastAt = c.quiet[c.i].from, c.quiet[c.i].after
-	}
-}
-
-// without judges the time from the last success to now.
-func (c *recovery) without(now clock.Instant, at Place) {
-	took := now.Sub(c.last)
-	if took > c.bound {
-		c.violated([]Place{at, c.lastAt, c.quiet[c.i].after}, "nothing took effect for %v although nothing was broken; the bound is %v", took, c.bound)
-	}
-	c.longest = max(c.longest, took)
-}
-
-func (c *recovery) verdict() Verdict {
-	if last := len(c.quiet) - 1; last >= 0 && c.quiet[last].to == clock.Never {
-		for c.i < last {
-			c.pass(c.quiet[c.i].to, c.lastAt)
+	var (
+		i         int           // the quiet time
+		last, end clock.Instant // the last success in it or its beginning; the last try of all
+		lastAt    history.Place
+		endAt     history.Place
+		judged    bool // there was a success in it
+		longest   time.Duration
+	)
+	begin := func() {
+		if judged = false; i < len(all) {
+			last, lastAt = all[i].from, all[i].after
 		}
-		if !c.judged && c.end.Sub(c.last) <= c.bound {
-			c.doubt([]Place{c.quiet[last].after}, "the history ends %v after the last fault, before the bound of %v, and nothing had taken effect", max(0, c.end.Sub(c.last)), c.bound)
-		}
-		c.pass(max(c.end, c.last), c.endAt)
 	}
-	c.v.Note = "bound " + tidy(c.bound) + ", longest " + tidy(c.longest)
-	return c.tally.verdict()
+	begin()
+	// without judges the time from the last success to now.
+	without := func(now clock.Instant, line history.Place) {
+		took := now.Sub(last)
+		if took > bound {
+			v.violated(at{line, lastAt, all[i].after}, "nothing took effect for %v although no fault was in effect; the bound is %v", took, bound)
+		}
+		longest = max(longest, took)
+	}
+	// pass ends a quiet time.
+	pass := func(end clock.Instant, line history.Place) {
+		if without(end, line); judged || end.Sub(last) > bound {
+			v.count("quiet times")
+		}
+		i++
+		begin()
+	}
+	tried := func(when clock.Instant, line history.Place, ok bool) {
+		if when > end {
+			end, endAt = when, line
+		}
+		for i < len(all) && when >= all[i].to {
+			pass(all[i].to, lastAt)
+		}
+		if !ok || i == len(all) || when < last {
+			return
+		}
+		v.count("successes")
+		without(when, line)
+		last, lastAt, judged = when, line, true
+	}
+	return watcher{
+		call: func(c history.Call) { tried(c.End, c.Line, c.Answered()) },
+		attempt: func(a history.Attempt) {
+			if a.Outcome != "" {
+				tried(a.At, a.Line, a.Outcome == history.OutcomeOK)
+			}
+		},
+		end: func() {
+			if healed {
+				for i < len(all)-1 {
+					pass(all[i].to, lastAt)
+				}
+				if !judged && end.Sub(last) <= bound {
+					v.doubt(at{all[i].after}, "nothing took effect after the last fault, and the history ends %v after it, before the bound of %v", max(0, end.Sub(last)), bound)
+				}
+				pass(max(end, last), endAt)
+			}
+			v.Note = "bound " + tidy(bound) + ", longest " + tidy(longest)
+		},
+	}
+}
+
+// refusal is G8: while the engine has no quorum it grants nothing and shows no vacancy, and
+// after the bound of belief nobody believes or writes as a leader.
+func refusal(v *Verdict, f *facts) watcher {
+	type outage struct {
+		span
+		at history.Place
+	}
+	// blind is when no grant may be seen, silent when nobody may believe.
+	var blind, silent []outage
+	var longest time.Duration // from a loss of the quorum to the end of a belief
+	*v.counter("terms") = int64(len(f.terms))
+	for _, x := range f.faults {
+		if x.Class != history.ClassQuorum {
+			continue
+		}
+		v.count("outages")
+		lost := certain(x)
+		blind = append(blind, outage{span{later(lost.from, f.run.Seen()), lost.to}, x.Line})
+		bounded := span{later(lost.from, f.run.SilentAfter()), lost.to}
+		if bounded.from < bounded.to && lost.to < clock.Never {
+			v.count("outages longer than the bound of belief")
+			silent = append(silent, outage{bounded, x.Line})
+		} else {
+			bounded.to = 0
+		}
+		for _, t := range f.terms {
+			for _, part := range (span{max(t.began, lost.from), min(t.ended, lost.to)}).without(f.excused(t.node)) {
+				if part.from < part.to {
+					longest = max(longest, part.to.Sub(lost.from))
+				}
+			}
+			for _, part := range (span{max(t.began, bounded.from), min(t.ended, bounded.to)}).without(f.excused(t.node)) {
+				if part.from < part.to {
+					v.violated(at{t.beganAt, x.Line}, "%s believes with token %d, %v after the engine lost its quorum and the bound of belief had passed", t.node, t.token, part.to.Sub(bounded.from))
+					break
+				}
+			}
+		}
+	}
+	highest := map[string]fence.Token{}
+	for _, g := range f.grants {
+		v.count("grants")
+		// What an observer saw before is not a new grant.
+		fresh := g.State == history.Vacant || g.State == history.Led && g.Token > highest[g.Observer]
+		highest[g.Observer] = max(highest[g.Observer], g.Token)
+		for _, o := range blind {
+			if fresh && o.has(g.At) {
+				v.violated(at{g.Line, o.at}, "token %d was seen to be %s while the engine had no quorum", g.Token, g.State)
+			}
+		}
+	}
+	v.Note = "bound " + tidy(f.run.BeliefBound()) + ", longest " + tidy(longest)
+	return watcher{attempt: func(a history.Attempt) {
+		v.count("attempts")
+		for _, o := range silent {
+			if o.has(a.At) && !f.paused(a.Node, a.At) {
+				v.violated(at{a.Line, o.at}, "%s writes with token %d although the engine has had no quorum for longer than the bound of belief", a.Node, a.Token)
+			}
+		}
+	}}
 }

@@ -7,11 +7,12 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
-// broken says by comparing every two calls what the checks must find out by looking at
-// each once.
-func broken(calls []Call) bool {
+// broken compares every two calls. The checks must come to the same result by looking at each
+// call once.
+func broken(calls []history.Call) bool {
 	for i, a := range calls {
 		for j, b := range calls {
 			if i == j {
@@ -31,24 +32,24 @@ func broken(calls []Call) bool {
 	return false
 }
 
-// judge gives calls, in the order of their ends, to both checks.
-func judge(t testing.TB, calls []Call) (scan, porcupine Verdict) {
-	s, l := newSequence(), newLinear()
+// judge runs both checks on calls, which are in the order of their ends.
+func judge(t testing.TB, calls []history.Call) (scan, porcupine Verdict) {
+	s := newScan(newFacts(), table(t.Context(), ""), []string{"sequence", "linearizable"})
 	for i, c := range calls {
-		if now, before, ok := s.call(c, Place{"calls", i + 1}); ok {
-			l.call(t.Context(), now, before)
-		}
+		c.Line = history.Place{File: "calls", Line: i + 1}
+		s.see(c)
 	}
-	return s.verdict(), l.verdict(t.Context())
+	both := s.verdicts()
+	return both[0], both[1]
 }
 
-// calls are made of bytes: three of them are one call.
-func callsOf(data []byte) []Call {
-	var calls []Call
+// callsOf makes calls of bytes, one of every three.
+func callsOf(data []byte) []history.Call {
+	var calls []history.Call
 	end, next := clock.Instant(100), uint64(40)
 	for ; len(data) >= 3 && len(calls) < 60; data = data[3:] {
 		end += clock.Instant(data[0] % 4)
-		c := Call{Start: end - clock.Instant(data[1]%32), End: end, Token: fence.Token(1 + len(calls)/8)}
+		c := history.Call{Start: end - clock.Instant(data[1]%32), End: end, Token: fence.Token(1 + len(calls)/8)}
 		c.First = next + uint64(data[2]%5)
 		c.Last = c.First + uint64(data[2]/5%3)
 		switch data[2] / 16 {
@@ -65,8 +66,7 @@ func callsOf(data []byte) []Call {
 	return calls
 }
 
-// Whatever the calls: the scan fails exactly when two calls contradict each other, and
-// so does porcupine.
+// For all calls: both checks fail exactly when two calls contradict each other.
 func FuzzSequence(f *testing.F) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 300 {
@@ -95,48 +95,48 @@ func FuzzSequence(f *testing.F) {
 	})
 }
 
-// Numbers that nobody had may be handed out late, but not to a call that began after a
-// larger one was known.
+// A number may be handed out after a larger one, but not to a call that began after the larger
+// one was known.
 func TestOutOfOrderOnly(t *testing.T) {
-	calls := []Call{{Start: 1, End: 5, First: 9, Last: 9, Token: 1}, {Start: 6, End: 8, First: 3, Last: 3, Token: 1}}
+	calls := []history.Call{{Start: 1, End: 5, First: 9, Last: 9, Token: 1}, {Start: 6, End: 8, First: 3, Last: 3, Token: 1}}
 	scan, porcupine := judge(t, calls)
 	if scan.Result != Fail || porcupine.Result != Fail || scan.Findings[0].At[0].Line != 2 {
 		t.Errorf("%v\n%v", scan, porcupine)
 	}
-	calls[1].Start = 5 // they may have been under way together
+	calls[1].Start = 5 // they may be concurrent
 	scan, porcupine = judge(t, calls)
 	if scan.Result != Pass || porcupine.Result != Pass {
 		t.Errorf("%v\n%v", scan, porcupine)
 	}
 }
 
-// The number of a zombie is seen by porcupine although it is many windows behind.
+// Porcupine finds a number that is out of order by many windows.
 func TestLinearizableAcrossWindows(t *testing.T) {
-	var calls []Call
+	var calls []history.Call
 	for i := range clock.Instant(3*window + 10) {
-		calls = append(calls, Call{Start: 10 * i, End: 10*i + 25, First: uint64(i) + 10, Last: uint64(i) + 10, Token: 1})
+		calls = append(calls, history.Call{Start: 10 * i, End: 10*i + 25, First: uint64(i) + 10, Last: uint64(i) + 10, Token: 1})
 	}
 	if scan, porcupine := judge(t, calls); scan.Result != Pass || porcupine.Result != Pass {
 		t.Fatalf("%v\n%v", scan, porcupine)
 	}
-	at := 2 * window // the first of its window: nothing beside it shows that it is wrong
+	at := 2 * window // the first of its window: no other call in it contradicts it
 	calls[at].First, calls[at].Last = 5, 5
 	_, v := judge(t, calls)
-	if v.Result != Fail || v.Findings[0].At[0] != (Place{"calls", at + 1}) {
+	if v.Result != Fail || v.Findings[0].At[0] != (history.Place{File: "calls", Line: at + 1}) {
 		t.Fatalf("%v", v)
 	}
 }
 
-// With 256 calls always under way porcupine ends, and soon.
+// With 256 concurrent calls porcupine ends soon.
 func TestLinearizableConcurrent(t *testing.T) {
 	const n, conns = 2 * window, 256
 	rng := rand.New(rand.NewPCG(4, 4))
 	order := rng.Perm(conns)
-	calls := make([]Call, n)
+	calls := make([]history.Call, n)
 	for i := range calls {
 		// Within a commit the answers arrive in any order.
 		number := i/conns*conns + order[i%conns]
-		calls[i] = Call{Start: clock.Instant(i/conns*1000 - 900), End: clock.Instant(i/conns*1000 + 100 + i%conns), First: uint64(number) + 1, Last: uint64(number) + 1, Token: 1}
+		calls[i] = history.Call{Start: clock.Instant(i/conns*1000 - 900), End: clock.Instant(i/conns*1000 + 100 + i%conns), First: uint64(number) + 1, Last: uint64(number) + 1, Token: 1}
 	}
 	began := time.Now()
 	_, v := judge(t, calls)
@@ -148,23 +148,21 @@ func TestLinearizableConcurrent(t *testing.T) {
 	}
 }
 
-// A slow call that began before everything that is still remembered is not passed
-// over: what cannot be told is a doubt.
+// A slow call that began before everything that is still kept is a doubt.
 func TestPeaksPruned(t *testing.T) {
 	var p peaks
 	for i := range clock.Instant(maxPeaks + 1) {
-		p.add(callAt{end: 10 * i, last: uint64(i)}, uint64(i))
+		p.add(history.Call{End: 10 * i, Last: uint64(i)}, uint64(i))
 	}
-	var c callAt
-	if known, sure := p.before(50, &c); !known || sure || c.last < 4 {
-		t.Fatalf("known %v, sure %v, %d", known, sure, c.last)
+	if c := p.before(50); c.sure || c.Last < 4 {
+		t.Fatalf("sure %v, %d", c.sure, c.Last)
 	}
-	if known, sure := p.before(10*maxPeaks, &c); !known || !sure || c.last != maxPeaks-1 {
-		t.Fatalf("known %v, sure %v, %d", known, sure, c.last)
+	if c := p.before(10 * maxPeaks); !c.sure || c.Last != maxPeaks-1 {
+		t.Fatalf("sure %v, %d", c.sure, c.Last)
 	}
 }
 
-// The set of numbers knows exactly what was added.
+// The set contains exactly the numbers that were added.
 func TestRanges(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	for range 200 {
@@ -178,7 +176,7 @@ func TestRanges(t *testing.T) {
 				want = want && !had[n]
 				had[n] = true
 			}
-			if fresh, room := r.add(first, last); fresh != want || !room {
+			if fresh := r.add(first, last); fresh != want {
 				t.Fatalf("%d to %d: fresh %v, want %v", first, last, fresh, want)
 			}
 		}

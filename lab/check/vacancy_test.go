@@ -3,10 +3,12 @@ package check
 import (
 	"slices"
 	"testing"
+
+	"github.com/tenurehq/tenure/lab/history"
 )
 
-// A grant whose term never began ended no vacancy: that of the term after it counts from
-// when the last leader that led was gone.
+// A grant whose term never began does not end the vacancy. The vacancy before the next term
+// counts from the end of the last term that began.
 func TestVacancyOutlastsGrant(t *testing.T) {
 	h := good(1)
 	before := h.check(t).Terms
@@ -14,11 +16,11 @@ func TestVacancyOutlastsGrant(t *testing.T) {
 	if i < 1 || int(before[i].Token) != i+1 {
 		t.Fatalf("no two vacancies in a row: %+v", before)
 	}
-	h["nodes"] = slices.DeleteFunc(h["nodes"], func(e Event) bool {
+	h["nodes"] = slices.DeleteFunc(h["nodes"], func(e history.Event) bool {
 		switch e := e.(type) {
-		case Belief:
+		case history.Belief:
 			return e.Token == before[i].Token
-		case Attempt:
+		case history.Attempt:
 			return e.Token == before[i].Token
 		}
 		return false

@@ -2,10 +2,12 @@ package check
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // Result of a check.
@@ -18,19 +20,19 @@ const (
 	Unknown Result = "unknown"
 )
 
-// Verdict is what one check says.
+// Verdict is the result of one check.
 type Verdict struct {
 	// Guarantee is G1 to G8, or once, evidence, history.
 	Guarantee string `json:"guarantee"`
-	// Check is the name of the check: a guarantee can have several.
+	// Check is the name of the check. A guarantee can have several.
 	Check  string `json:"check"`
 	Result Result `json:"result"`
-	// Looked is what was looked at, and how much of it.
+	// Looked is what was compared, and how much of it.
 	Looked []Count `json:"looked"`
-	// Note says in words what the result rests on.
+	// Note gives figures behind the result.
 	Note string `json:"note,omitempty"`
-	// Violations counts what was broken, Doubts what could not be told. The first few
-	// of them are in Findings.
+	// Violations counts what is broken, Doubts what cannot be decided. Findings has the
+	// first few of both.
 	Violations int       `json:"violations"`
 	Doubts     int       `json:"doubts"`
 	Findings   []Finding `json:"findings,omitempty"`
@@ -42,36 +44,41 @@ type Count struct {
 	N    int64  `json:"n"`
 }
 
-// Finding is a violation or a doubt, and the events that show it. The first is where
-// it came to light.
+// Finding is a violation or a doubt, and the events that show it. The first event is the
+// one at which it was found.
 type Finding struct {
-	Doubt bool    `json:"doubt,omitempty"`
-	What  string  `json:"what"`
-	At    []Place `json:"at"`
+	Doubt bool            `json:"doubt,omitempty"`
+	What  string          `json:"what"`
+	At    []history.Place `json:"at"`
 }
 
 func (f Finding) String() string {
 	if len(f.At) == 0 {
 		return f.What
 	}
-	at := make([]string, len(f.At))
-	for i, p := range f.At {
-		at[i] = p.String()
+	var at []string
+	for _, p := range f.At {
+		at = append(at, p.String())
 	}
 	return f.What + " (" + strings.Join(at, ", ") + ")"
 }
 
-// Count returns how many of something were looked at.
-func (v Verdict) Count(what string) int64 {
-	for _, c := range v.Looked {
-		if c.What == what {
-			return c.N
+// Count returns how many of something were compared.
+func (v Verdict) Count(what string) int64 { return *v.counter(what) }
+
+// counter returns the count of something.
+func (v *Verdict) counter(what string) *int64 {
+	for i := range v.Looked {
+		if v.Looked[i].What == what {
+			return &v.Looked[i].N
 		}
 	}
-	return 0
+	return new(int64)
 }
 
-// String is for people: one line.
+func (v *Verdict) count(what string) { *v.counter(what)++ }
+
+// String returns the verdict as one line for people.
 func (v Verdict) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-8s %-14s %s:", v.Guarantee, v.Check, v.Result)
@@ -84,31 +91,73 @@ func (v Verdict) String() string {
 	if v.Note != "" {
 		b.WriteString("; " + v.Note)
 	}
-	for _, f := range v.Findings[:min(1, len(v.Findings))] {
-		b.WriteString("; " + f.String())
+	if len(v.Findings) > 0 {
+		b.WriteString("; " + v.Findings[0].String())
 	}
 	return b.String()
 }
 
+// maxFindings is how many findings a verdict has; all are counted.
+const maxFindings = 20
+
+// at are the places of a finding.
+type at []history.Place
+
+func (v *Verdict) violated(at at, format string, args ...any) {
+	v.Violations++
+	v.find(Finding{What: fmt.Sprintf(format, args...), At: at})
+}
+
+func (v *Verdict) doubt(at at, format string, args ...any) {
+	v.Doubts++
+	v.find(Finding{Doubt: true, What: fmt.Sprintf(format, args...), At: at})
+}
+
+// find keeps the first findings. A violation replaces a doubt.
+func (v *Verdict) find(f Finding) {
+	if len(v.Findings) < maxFindings {
+		v.Findings = append(v.Findings, f)
+	} else if i := slices.IndexFunc(v.Findings, func(f Finding) bool { return f.Doubt }); i >= 0 && !f.Doubt {
+		v.Findings[i] = f
+	}
+}
+
+// decide sets the result. If nothing of the first kind in Looked was compared, the result
+// is unknown. Violations come first in Findings.
+func (v *Verdict) decide() Verdict {
+	if v.Violations+v.Doubts == 0 && v.Looked[0].N == 0 {
+		v.doubt(nil, "nothing to compare: no %s", v.Looked[0].What)
+	}
+	switch {
+	case v.Violations > 0:
+		v.Result = Fail
+	case v.Doubts > 0:
+		v.Result = Unknown
+	default:
+		v.Result = Pass
+	}
+	rank := func(f Finding) int { return map[bool]int{true: 1}[f.Doubt] }
+	slices.SortStableFunc(v.Findings, func(a, b Finding) int { return rank(a) - rank(b) })
+	return *v
+}
+
 // Report is what a history shows.
 type Report struct {
-	Run      Run       `json:"run"`
-	Verdicts []Verdict `json:"verdicts"`
-	// Manifest is the SHA-256 of the history's manifest; empty: it has none, because it was
-	// recorded before the stricter checks.
+	Run      history.Run `json:"run"`
+	Verdicts []Verdict   `json:"verdicts"`
+	// Manifest is the SHA-256 of the history's manifest. It is empty for histories recorded
+	// before the stricter checks, which have none.
 	Manifest string `json:"manifest,omitempty"`
-	// Terms are what the numbers and pictures of a run are made of, in the order of
-	// their tokens.
+	// Terms are in the order of their tokens. Figures and pictures are made of them.
 	Terms []Term `json:"terms"`
-	// Faults are those of the history, in order of their beginning.
-	Faults []Fault `json:"faults,omitempty"`
-	// Callers is what those who asked for numbers saw.
+	// Faults are in the order of their beginning.
+	Faults []history.Fault `json:"faults,omitempty"`
+	// Callers is what the clients saw.
 	Callers Callers `json:"callers"`
 }
 
-// Callers is what those who asked for numbers saw: how many calls were answered, with
-// how many numbers between First and Last under how many tokens, and the longest time
-// in which none was answered.
+// Callers is what the clients saw: how many calls were answered, with how many numbers
+// between First and Last under how many tokens, and the longest time without an answer.
 type Callers struct {
 	Calls     int64   `json:"calls"`
 	Numbers   uint64  `json:"numbers"`
@@ -120,22 +169,16 @@ type Callers struct {
 
 // Passed reports whether there is a verdict and every one is Pass.
 func (r Report) Passed() bool {
-	for _, v := range r.Verdicts {
-		if v.Result != Pass {
-			return false
-		}
-	}
-	return len(r.Verdicts) > 0
+	return len(r.Verdicts) > 0 && !slices.ContainsFunc(r.Verdicts, func(v Verdict) bool { return v.Result != Pass })
 }
 
-// Verdict returns that of a check.
+// Verdict returns the verdict of a check.
 func (r Report) Verdict(check string) (Verdict, bool) {
-	for _, v := range r.Verdicts {
-		if v.Check == check {
-			return v, true
-		}
+	i := slices.IndexFunc(r.Verdicts, func(v Verdict) bool { return v.Check == check })
+	if i < 0 {
+		return Verdict{}, false
 	}
-	return Verdict{}, false
+	return r.Verdicts[i], true
 }
 
 // Term is what is known of one token. An instant of 0 is not known.
@@ -145,8 +188,8 @@ type Term struct {
 	// Vacant is when an observer saw the vacancy that this term ended.
 	Vacant clock.Instant `json:"vacant,omitempty"`
 	Began  clock.Instant `json:"began,omitempty"`
-	// Ended is when the node saw its end, or was killed; for the last it is the end of
-	// the history.
+	// Ended is when the node noticed the end, or was killed; for the last term it is the end
+	// of the history.
 	Ended clock.Instant `json:"ended,omitempty"`
 	Cause string        `json:"cause,omitempty"`
 	// The leader's attempts to write.
@@ -154,93 +197,10 @@ type Term struct {
 	LastAttempt  clock.Instant `json:"last_attempt,omitempty"`
 	Attempts     int64         `json:"attempts"`
 	Refused      int64         `json:"refused"`
-	// RefusedAt are instants of attempts that were refused, the first few.
+	// RefusedAt are the instants of the first attempts that were refused.
 	RefusedAt []clock.Instant `json:"refused_at,omitempty"`
 	// When clients were first and last answered with this token.
 	FirstAnswer clock.Instant `json:"first_answer,omitempty"`
 	LastAnswer  clock.Instant `json:"last_answer,omitempty"`
 	Answers     int64         `json:"answers"`
-}
-
-// maxFindings is how many findings a verdict tells; all are counted.
-const maxFindings = 20
-
-// tally becomes a verdict.
-type tally struct {
-	v      Verdict
-	counts map[string]int64
-	order  []string
-	full   bool
-}
-
-func newTally(guarantee, check string, looked ...string) *tally {
-	return &tally{v: Verdict{Guarantee: guarantee, Check: check}, counts: map[string]int64{}, order: looked}
-}
-
-func (t *tally) count(what string) { t.counts[what]++ }
-
-// tooMany reports whether n things are more than are kept in memory, and tells that once:
-// what is not kept is not compared.
-func (t *tally) tooMany(n, most int, at ...Place) bool {
-	if n >= most && !t.full {
-		t.full = true
-		t.doubt(at, "more than %d things to compare", most)
-	}
-	return n >= most
-}
-
-func (t *tally) violated(at []Place, format string, args ...any) {
-	t.v.Violations++
-	t.find(Finding{What: fmt.Sprintf(format, args...), At: at})
-}
-
-func (t *tally) doubt(at []Place, format string, args ...any) {
-	t.v.Doubts++
-	t.find(Finding{Doubt: true, What: fmt.Sprintf(format, args...), At: at})
-}
-
-// find keeps the first few; a violation takes the place of a doubt.
-func (t *tally) find(f Finding) {
-	if len(t.v.Findings) < maxFindings {
-		t.v.Findings = append(t.v.Findings, f)
-		return
-	}
-	if f.Doubt {
-		return
-	}
-	for i := range t.v.Findings {
-		if t.v.Findings[i].Doubt {
-			t.v.Findings[i] = f
-			return
-		}
-	}
-}
-
-// verdict: what was named first in looked must have been seen, or nothing was.
-func (t *tally) verdict() Verdict {
-	for _, what := range t.order {
-		t.v.Looked = append(t.v.Looked, Count{what, t.counts[what]})
-	}
-	switch {
-	case t.v.Violations > 0:
-		t.v.Result = Fail
-		first := t.v.Findings[:0:0]
-		for _, doubt := range []bool{false, true} {
-			for _, f := range t.v.Findings {
-				if f.Doubt == doubt {
-					first = append(first, f)
-				}
-			}
-		}
-		t.v.Findings = first
-	case t.v.Doubts > 0:
-		t.v.Result = Unknown
-	case t.counts[t.order[0]] == 0:
-		t.v.Result = Unknown
-		t.v.Findings = append(t.v.Findings, Finding{Doubt: true, What: "there was nothing to look at: no " + t.order[0]})
-		t.v.Doubts++
-	default:
-		t.v.Result = Pass
-	}
-	return t.v
 }

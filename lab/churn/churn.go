@@ -21,6 +21,7 @@ import (
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/plot"
 	"github.com/tenurehq/tenure/lab/trial"
@@ -198,9 +199,9 @@ func leave(ctx context.Context, s *trial.Run, n api.NodeFile) (bool, error) {
 	}); err != nil {
 		return false, err
 	}
-	return true, s.Faults.Write(check.Fault{
+	return true, s.Faults.Write(history.Fault{
 		Name: "leave", Target: n.ID, Begun: begun, Healed: clock.System().Now(), Evidence: fmt.Sprintf("pid %d has ended in order", n.PID),
-		Proof: check.Proof{Kind: check.ProofExited, PIDs: []int{n.PID}},
+		Proof: history.Proof{Kind: history.ProofExited, PIDs: []int{n.PID}},
 	})
 }
 
@@ -368,7 +369,7 @@ func sinceKill(o trial.Outcome) (s measure.Series) {
 		}
 		var killed clock.Instant // the last kill before the term
 		for _, f := range o.Report.Faults {
-			if f.Class == check.ClassKill && f.Target == r.Node && f.Begun < terms[0].Began {
+			if f.Class == history.ClassKill && f.Target == r.Node && f.Begun < terms[0].Began {
 				killed = max(killed, f.Begun)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
 	"github.com/tenurehq/tenure/reference/api"
@@ -61,7 +62,7 @@ func storming(name string, nodes, triesEach int) trial.Outcome {
 	for i := range rounds {
 		o.Rounds = append(o.Rounds, trial.Round{Node: ids[i%nodes], Token: token(i + 1), Successor: ids[(i+1)%nodes], Next: token(i + 2)})
 		vacant := at(time.Duration(i+1) * 10 * sec)
-		o.Report.Faults = append(o.Report.Faults, check.Fault{Class: check.ClassKill, Target: ids[i%nodes], Begun: vacant.Add(-3 * sec)})
+		o.Report.Faults = append(o.Report.Faults, history.Fault{Class: history.ClassKill, Target: ids[i%nodes], Begun: vacant.Add(-3 * sec)})
 		o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 2), Node: ids[(i+1)%nodes], Vacant: vacant, Began: vacant.Add(5 * time.Millisecond), Ended: vacant.Add(8 * sec)})
 		o.Cost.Tries, o.Cost.Calls = append(o.Cost.Tries, triesEach), append(o.Cost.Calls, triesEach)
 	}
@@ -226,7 +227,7 @@ func TestFairness(t *testing.T) {
 			o.Rounds = append(o.Rounds, trial.Round{Node: nodeNames(9)[i%nodes], Token: token(i + 1), Successor: nodeNames(9)[(i+1)%nodes], Next: token(i + 2)})
 			when := at(time.Duration(i+2) * 5 * sec)
 			o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 2), Vacant: when, Began: when.Add(time.Millisecond)})
-			o.Report.Faults = append(o.Report.Faults, check.Fault{Class: check.ClassKill, Target: nodeNames(9)[i%nodes], Begun: when.Add(-2 * sec)})
+			o.Report.Faults = append(o.Report.Faults, history.Fault{Class: history.ClassKill, Target: nodeNames(9)[i%nodes], Begun: when.Add(-2 * sec)})
 		}
 		bars := barsOf(o)
 		for _, b := range bars {

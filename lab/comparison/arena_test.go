@@ -19,16 +19,16 @@ import (
 	"github.com/tenurehq/tenure/internal/servertest"
 )
 
-// arena is a library with the engine that it elects on.
+// arena is a library and its engine.
 type arena struct {
 	library string
 	engine  string // host:port
 	secret  string
-	// lose takes all data from the engine, and starts it again.
+	// lose deletes all data of the engine and restarts it.
 	lose func(t *testing.T)
 }
 
-// inEach runs something in the arena of every library that can be had.
+// inEach runs a function with every library that can be built.
 func inEach(t *testing.T, r *row, do func(t *testing.T, a arena)) {
 	t.Helper()
 	starts := []struct {
@@ -132,7 +132,7 @@ func (a arena) stands(t *testing.T, c candidacy) *standing {
 	return s
 }
 
-// standing is a candidate as the test sees it.
+// standing is a candidate's process, as the test sees it.
 type standing struct {
 	*child.Process
 	t      *testing.T
@@ -160,7 +160,7 @@ func (s *standing) hear(from io.Reader) {
 	}
 }
 
-// first waits for the first event of a kind; false: it did not come in time.
+// first waits for the first event of a kind; false: there was none in time.
 func (s *standing) first(what string, within time.Duration) (event, bool) {
 	late := time.After(within)
 	for {
@@ -180,7 +180,7 @@ func (s *standing) first(what string, within time.Duration) (event, bool) {
 	}
 }
 
-// count is how many events of a kind have come.
+// count is the number of events of a kind so far.
 func (s *standing) count(what string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +192,7 @@ func (s *standing) count(what string) (n int) {
 	return n
 }
 
-// must is first, of what is bound to come.
+// must is first; the event must come.
 func (s *standing) must(what string) event {
 	s.t.Helper()
 	e, ok := s.first(what, wait)
@@ -209,7 +209,7 @@ func (s *standing) ask(what string) {
 	}
 }
 
-// pause stops the process in its tracks, and has seen it.
+// pause stops the process (SIGSTOP) and waits until it is stopped.
 func (s *standing) pause() {
 	s.t.Helper()
 	if err := child.Pause(s.Cmd.Process); err != nil {

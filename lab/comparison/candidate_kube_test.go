@@ -13,7 +13,7 @@ import (
 
 const kubeNamespace = "default"
 
-// leadByClientGo uses the package as its example does.
+// leadByClientGo uses the package like its example.
 func leadByClientGo(ctx context.Context, c candidacy, work func(context.Context, win)) error {
 	lease, renew, retry := 15*time.Second, 10*time.Second, 2*time.Second
 	if c.Short {
@@ -47,7 +47,7 @@ func leadByClientGo(ctx context.Context, c candidacy, work func(context.Context,
 	return nil
 }
 
-// transitions reads the count that the Lease has: nothing hands it to the leader.
+// transitions reads the counter of the Lease: the library does not give it to the leader.
 func transitions(ctx context.Context, lock resourcelock.Interface) string {
 	record, _, err := lock.Get(ctx)
 	if err != nil {

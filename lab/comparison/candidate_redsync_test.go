@@ -12,7 +12,7 @@ import (
 )
 
 // leadByRedsync is what a careful user writes around a redsync mutex: it waits in a loop,
-// extends at a third of the expiry, ends the work when the lock is gone or over, and unlocks
+// extends at a third of the expiry, ends the work when the lock is lost or expired, and unlocks
 // after the work has returned.
 func leadByRedsync(ctx context.Context, c candidacy, work func(context.Context, win)) error {
 	client := redis.NewClient(&redis.Options{Addr: c.Engine})
@@ -34,7 +34,7 @@ func leadByRedsync(ctx context.Context, c candidacy, work func(context.Context, 
 	return nil
 }
 
-// extended is a mutex whose expiry may be asked while it is extended.
+// extended is a mutex whose expiry can be read while it is extended.
 type extended struct {
 	*redsync.Mutex
 
@@ -72,8 +72,8 @@ func (m *extended) serve(ctx context.Context, every time.Duration, work func(con
 	_, _ = m.UnlockContext(ctx)
 }
 
-// extend ends belief when Redis says that the lock is not ours; if it says nothing, belief
-// ends with the expiry.
+// extend ends belief when Redis says that the lock is not ours. Without an answer belief ends at
+// the expiry.
 func (m *extended) extend(ctx context.Context, within time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

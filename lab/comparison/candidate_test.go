@@ -19,18 +19,18 @@ import (
 // candidateEnv makes this program a candidate.
 const candidateEnv = "TENURE_COMPARE_CANDIDATE"
 
-// candidacy is what a candidate is told at its start.
+// candidacy is the configuration of a candidate.
 type candidacy struct {
 	Library string
 	ID      string
 	Group   string
-	// Engine is what the library elects on: an address, and for Kubernetes a secret.
+	// Engine is the address of the engine, and for Kubernetes a secret.
 	Engine, Secret string
-	// Short leases of 3 s, or what the library does by default.
+	// Short means leases of 3 s instead of the library's default.
 	Short bool
-	// Release makes client-go give its lease up when it ends.
+	// Release makes client-go release its lease when it ends.
 	Release bool
-	// Winding is how long the work needs to stop.
+	// Winding is how long the work takes to stop.
 	Winding time.Duration
 	// Sink is the Redis that leaders write to; none if empty.
 	Sink string
@@ -38,16 +38,16 @@ type candidacy struct {
 
 const shortLease = 3 * time.Second
 
-// event is what a candidate tells the test, one line of JSON each.
+// event is a message of a candidate to the test, one line of JSON each.
 type event struct {
 	What  string
 	At    time.Time
 	Token uint64 `json:",omitempty"`
-	// Said is an error, or whatever else there is to say.
+	// Said is an error or another detail.
 	Said string `json:",omitempty"`
 }
 
-// What a candidate tells.
+// The events of a candidate.
 const (
 	evLeads    = "leads"
 	evChecked  = "checked"  // it believes, and is about to write
@@ -56,7 +56,7 @@ const (
 	evReturned = "returned" // the work has
 )
 
-// What it is asked for, one word a line.
+// The commands to a candidate, one word per line.
 const (
 	askPlain  = "plain"  // check, and write without a token
 	askFenced = "fenced" // check, and write with one
@@ -64,15 +64,15 @@ const (
 	askStop   = "stop"   // resign and end
 )
 
-// election is what a library offers: work runs once for each win.
+// election runs an election with a library: work runs once for each win.
 type election func(ctx context.Context, c candidacy, work func(context.Context, win)) error
 
-// win is what work is given.
+// win is the argument of work.
 type win struct {
 	believes func() bool
-	// stamp has the token, where there is one: zero otherwise.
+	// stamp has the token, zero if there is none.
 	stamp fence.Stamp
-	// said is what else the library knows of a number.
+	// said is any other number that the library has.
 	said string
 }
 
@@ -89,7 +89,7 @@ func (c candidacy) election() (election, error) {
 	}
 }
 
-// candidate is the process of one.
+// candidate is a candidate inside its process.
 type candidate struct {
 	candidacy
 	asked chan string
@@ -98,7 +98,7 @@ type candidate struct {
 	out *json.Encoder
 }
 
-// standAsCandidate runs until it is asked to stop, or its input ends.
+// standAsCandidate runs until it is asked to stop or its input ends.
 func standAsCandidate(text string) error {
 	c := &candidate{asked: make(chan string), out: json.NewEncoder(os.Stdout)}
 	if err := json.Unmarshal([]byte(text), &c.candidacy); err != nil {
@@ -110,7 +110,7 @@ func standAsCandidate(text string) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	// Nobody waits for the reader: the process ends with its input, or before it.
+	// Nothing waits for the reader: the process ends when its input ends, or before.
 	go func() {
 		defer cancel()
 		in := bufio.NewScanner(os.Stdin)
@@ -138,7 +138,7 @@ func (c *candidate) tell(e event) {
 	_ = c.out.Encode(e)
 }
 
-// work does what it is asked, until it is told to stop and has wound down.
+// work runs commands until it is asked to stop, and then takes its time to stop.
 func (c *candidate) work(ctx context.Context, w win) {
 	c.tell(event{What: evLeads, Token: uint64(w.stamp.Token), Said: w.said})
 	done := make(chan struct{})
@@ -164,7 +164,7 @@ func (c *candidate) work(ctx context.Context, w win) {
 	}
 }
 
-// watchBelief tells when the leader no longer believes.
+// watchBelief reports when the leader no longer believes.
 func (c *candidate) watchBelief(w win, done <-chan struct{}) {
 	last := time.Now()
 	for {

@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// stubborn is a command that does everything to survive: three processes that ignore
-// SIGTERM, one of them re-parented and in a session of its own. Each writes its number
-// down and then reads from a pipe that nobody writes to.
+// stubborn is a command that is hard to stop: three processes that ignore SIGTERM, one of them
+// re-parented and in its own session. Each writes its pid to a file and then reads from a pipe
+// that nobody writes to.
 const stubborn = `
 trap '' TERM
 stay() { mkfifo "$DIR/pipe.$BASHPID"; exec 9<> "$DIR/pipe.$BASHPID"; echo "$BASHPID" >> "$DIR/pids"; while :; do read -rt 60 -u 9; done; }
@@ -28,35 +28,35 @@ export -f stay
 stay
 `
 
-// successor is the command of whoever stands in line: it says that it runs, and stays.
+// successor is the command of the next holder: it reports that it runs, and does not end.
 const successor = `echo $$ > "$DIR/next.new" && mv "$DIR/next.new" "$DIR/next" && exec sleep 600`
 
 const (
 	lockTTL = 3 * time.Second
-	// arrival is what the second wrapper is given to get in line.
+	// arrival is the time for the second wrapper to start waiting for the lock.
 	arrival = 2 * time.Second
-	// beside is how long processes are watched beside the next holder.
+	// beside is how long processes are watched that run at the same time as the next holder.
 	beside = 5 * time.Second
-	// patience is how long the next holder is waited for: Consul lets go of a session
-	// after up to 30 s, and of its lock 15 s later.
+	// patience is how long to wait for the next holder: Consul ends a session after up to 30 s,
+	// and releases its lock 15 s later.
 	patience = 75 * time.Second
-	// away is how long the engine is gone: longer than the leases of 3 s, and than
-	// the 3 s after which consul lock gives up.
+	// away is how long the engine is down: longer than the leases of 3 s, and than the 3 s
+	// after which consul lock gives up.
 	away = 10 * time.Second
 )
 
-// A wrapper that is paused until its lease is over leaves nothing running beside the next.
+// If a wrapper is paused until its lease has expired, nothing of it runs when the next holds
+// the lock.
 func TestPaused(t *testing.T) {
 	hardship(t, 0, func(_ *testing.T, h *held) { h.signal(syscall.SIGSTOP) })
 }
 
-// A wrapper that is killed leaves nothing running beside the next.
+// If a wrapper is killed, nothing of it runs when the next holds the lock.
 func TestKilled(t *testing.T) {
 	hardship(t, 0, func(_ *testing.T, h *held) { h.signal(syscall.SIGKILL) })
 }
 
-// While the engine is gone nobody knows who holds the lock: nothing is left running when it
-// comes back.
+// While the engine is down nobody knows who holds the lock, so nothing runs when it is back.
 func TestEngineGone(t *testing.T) {
 	hardship(t, 0, func(_ *testing.T, h *held) {
 		h.engine.Kill()
@@ -65,9 +65,9 @@ func TestEngineGone(t *testing.T) {
 	})
 }
 
-// A revoked lease is free before its holder can know: what ran on is stopped at once.
+// A revoked lease is free before its holder knows, so its command is stopped at once.
 func TestRevoked(t *testing.T) {
-	// The keeper is told by its engine, and kills; other machines need longer for both.
+	// The keeper must notice and kill, which takes longer on other machines.
 	hardship(t, 500*time.Millisecond, func(t *testing.T, h *held) {
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		defer cancel()
@@ -77,16 +77,16 @@ func TestRevoked(t *testing.T) {
 	})
 }
 
-// A wrapper that is told to end, twice, lets go when nothing runs any more.
+// A wrapper that gets SIGTERM twice releases the lock when its command has ended.
 func TestTerminated(t *testing.T) {
 	hardship(t, 0, func(_ *testing.T, h *held) {
 		h.signal(syscall.SIGTERM)
-		time.Sleep(time.Second) // two at once are one
+		time.Sleep(time.Second) // two signals at once would count as one
 		h.signal(syscall.SIGTERM)
 	})
 }
 
-// Each winner's command finds a number in its environment, larger than all before.
+// The environment of each winner's command has a number that is larger than all before.
 func TestNumber(t *testing.T) {
 	names := map[string]string{tenureExec: "TENURE_FENCING_TOKEN", etcdctlLock: "ETCD_LOCK_REV"}
 	r := newRow(t)
@@ -119,7 +119,7 @@ func TestNumber(t *testing.T) {
 	})
 }
 
-// The exit code of the command is the wrapper's.
+// The wrapper ends with the exit code of the command.
 func TestExitCode(t *testing.T) {
 	r := newRow(t)
 	each(t, r, func(t *testing.T, w wrapper, path string, e lockEngine) {
@@ -140,7 +140,7 @@ func TestExitCode(t *testing.T) {
 	})
 }
 
-// once runs a command under a wrapper to its end.
+// once runs a command under a wrapper until it ends.
 func once(t *testing.T, before []string, command ...string) (out string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
@@ -158,7 +158,7 @@ func once(t *testing.T, before []string, command ...string) (out string, code in
 	return string(text), code
 }
 
-// held is a lock with a wrapper that has it and one that stands in line.
+// held is a lock with a wrapper that holds it and one that waits.
 type held struct {
 	wrapper wrapper
 	engine  lockEngine
@@ -168,8 +168,8 @@ type held struct {
 
 func (h *held) signal(sig syscall.Signal) { _ = h.first.Process.Signal(sig) }
 
-// hardship lets it happen to each and notes what runs beside the next holder. Ours may
-// leave nothing for longer than allowed.
+// hardship injects a fault into each wrapper and records what still runs when the next holds
+// the lock. For ours that must end within the allowed time.
 func hardship(t *testing.T, allowed time.Duration, strike func(t *testing.T, h *held)) {
 	r := newRow(t)
 	each(t, r, func(t *testing.T, w wrapper, path string, e lockEngine) {
@@ -233,7 +233,7 @@ func hardship(t *testing.T, allowed time.Duration, strike func(t *testing.T, h *
 	})
 }
 
-// wrap puts a wrapper before a command that finds DIR in its environment.
+// wrap runs a command under a wrapper, with DIR in its environment.
 func wrap(before []string, dir, script string) *exec.Cmd {
 	cmd := exec.Command(before[0], append(before[1:len(before):len(before)], "bash", "-c", script)...)
 	cmd.Env = append(os.Environ(), "DIR="+dir)
@@ -241,7 +241,7 @@ func wrap(before []string, dir, script string) *exec.Cmd {
 	return cmd
 }
 
-// standInLine starts a wrapper again and again, as a supervisor would, until ctx ends.
+// standInLine restarts a wrapper whenever it ends, like a supervisor, until ctx ends.
 func standInLine(ctx context.Context, before []string, dir string) {
 	for ctx.Err() == nil {
 		cmd := wrap(before, dir, successor)
@@ -257,7 +257,7 @@ func standInLine(ctx context.Context, before []string, dir string) {
 	}
 }
 
-// runBeside counts who runs now, and watches until the last is gone.
+// runBeside counts the processes that run, and waits until all have ended.
 func runBeside(pids []int) (count int, longest time.Duration) {
 	for began := time.Now(); ; time.Sleep(time.Millisecond) {
 		n := alive(pids)
@@ -269,7 +269,7 @@ func runBeside(pids []int) (count int, longest time.Duration) {
 	}
 }
 
-// alive counts who has not ended.
+// alive counts the processes that run.
 func alive(pids []int) (n int) {
 	for _, pid := range pids {
 		if running(pid) {
@@ -297,7 +297,7 @@ func ending(s *os.ProcessState) string {
 	return s.String()
 }
 
-// numbers reads the process ids in a file of the folder; none if it is not there yet.
+// numbers reads the pids in a file of the folder; none if it does not exist yet.
 func numbers(dir, name string) []int {
 	text, _ := os.ReadFile(filepath.Join(dir, name))
 	var all []int
@@ -309,7 +309,7 @@ func numbers(dir, name string) []int {
 	return all
 }
 
-// running: not gone and not a zombie; one that was stopped counts.
+// running reports whether a process runs or is stopped. A zombie does not run.
 func running(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	rest := stat[bytes.LastIndexByte(stat, ')')+1:]

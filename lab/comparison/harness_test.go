@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A candidate is this program again.
+// This program also runs the candidates.
 func TestMain(m *testing.M) {
 	if text := os.Getenv(candidateEnv); text != "" {
 		if err := standAsCandidate(text); err != nil {
@@ -25,10 +25,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// wait bounds everything that is waited for and bound to come: machines are slow.
+// wait bounds every wait for an event that must come. It is long, since machines are slow.
 const wait = 3 * time.Minute
 
-// until waits for something to become true.
+// until waits until a condition holds.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	if !within(wait, is) {
@@ -36,7 +36,7 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// within waits for something to become true, but no longer.
+// within waits until a condition holds, for a limited time.
 func within(d time.Duration, is func() bool) bool {
 	for began := time.Now(); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Since(began) > d {
@@ -46,7 +46,7 @@ func within(d time.Duration, is func() bool) bool {
 	return true
 }
 
-// A row collects the cells of a test, and keeps them for the page when it has ended.
+// row collects the cells of a test, and saves them for the page when the test ends.
 type row struct {
 	t *testing.T
 
@@ -74,14 +74,14 @@ func (r *row) say(name, format string, args ...any) {
 	r.n.Cells[name] = text
 }
 
-// used notes a version.
+// used records a version.
 func (r *row) used(name, version string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.n.Versions[name] = version
 }
 
-// usedModule notes a version that go.mod chose.
+// usedModule records the version of a module in go.mod.
 func (r *row) usedModule(path string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), wait)
@@ -93,7 +93,7 @@ func (r *row) usedModule(path string) {
 	r.used(path, strings.TrimPrefix(strings.TrimSpace(string(version)), "v"))
 }
 
-// keep replaces what an earlier run saw only by something whole.
+// keep replaces the notes of an earlier run only if the new ones are complete.
 func (r *row) keep() {
 	if r.t.Failed() || len(r.n.Cells) != len(columns(r.t.Name())) {
 		return
@@ -113,7 +113,7 @@ func (r *row) keep() {
 	}
 }
 
-// seconds is for cells: nobody needs the microseconds.
+// seconds formats a duration for a cell.
 func seconds(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%d ms", d.Milliseconds())

@@ -20,21 +20,21 @@ const (
 	first, second = "first", "second"
 	rounds        = 5
 	winding       = 2 * time.Second
-	// inLine is what a second candidate is given to get there: client-go looks every 2 s
-	// and up to 120 % later, and counts a lease from when it saw it.
+	// inLine is the time for a second candidate to be ready: client-go polls every 2 s plus up
+	// to 120 %, and counts a lease from when it saw it.
 	inLine = 6 * time.Second
-	// beat is longer than the time between two signs of life of any of them.
+	// beat is longer than the keep-alive interval of every library.
 	beat = 3 * time.Second
 )
 
-// pair lets one lead and another stand in line.
+// pair starts one candidate that leads and one that waits.
 func (a arena) pair(t *testing.T, c candidacy) (leader, next *standing) {
 	t.Helper()
 	leaders, nexts := a.pairs(t, c)
 	return leaders[0], nexts[0]
 }
 
-// pairs does so in several groups at once.
+// pairs does so in several groups at the same time.
 func (a arena) pairs(t *testing.T, groups ...candidacy) (leaders, nexts []*standing) {
 	t.Helper()
 	for _, c := range groups {
@@ -50,7 +50,7 @@ func (a arena) pairs(t *testing.T, groups ...candidacy) (leaders, nexts []*stand
 	return leaders, nexts
 }
 
-// Each winner gets a number, larger than all before.
+// Each winner gets a number that is larger than all before.
 func TestToken(t *testing.T) {
 	r := newRow(t)
 	inEach(t, r, func(t *testing.T, a arena) {
@@ -81,11 +81,10 @@ func TestToken(t *testing.T) {
 	})
 }
 
-// Nobody can keep a paused leader's write from a key that does not compare: not Tenure
-// either.
+// A key that does not compare tokens accepts a paused leader's late write, also with Tenure.
 func TestLateWritePlain(t *testing.T) { lateWrite(t, askPlain, plainKey) }
 
-// A key that compares tokens refuses it.
+// A key that compares tokens refuses a paused leader's late write.
 func TestLateWriteFenced(t *testing.T) { lateWrite(t, askFenced, fencedKey) }
 
 func lateWrite(t *testing.T, how, key string) {
@@ -160,7 +159,7 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
-// An engine that comes back empty does not make a second leader beside the first.
+// An engine that lost its data does not elect a second leader while the first believes.
 func TestDataLost(t *testing.T) {
 	const quiet = 20 * time.Second
 	r := newRow(t)
@@ -194,7 +193,7 @@ func TestDataLost(t *testing.T) {
 	})
 }
 
-// The next leader begins when the work of the one before has returned.
+// The next leader begins after the work of the leader before has returned.
 func TestResign(t *testing.T) {
 	r := newRow(t)
 	inEach(t, r, func(t *testing.T, a arena) {
@@ -219,7 +218,7 @@ func TestResign(t *testing.T) {
 	})
 }
 
-// several are as many groups as there are rounds.
+// several returns one group per round.
 func several(name string, c candidacy) []candidacy {
 	var all []candidacy
 	for i := range rounds {
@@ -229,8 +228,8 @@ func several(name string, c candidacy) []candidacy {
 	return all
 }
 
-// variants asks client-go twice: ReleaseOnCancel, its only way to hand over before the
-// lease is over, changes more than that.
+// variants tests client-go with and without ReleaseOnCancel. That is its only way to hand over
+// before the lease expires, and it has other effects too.
 func (a arena) variants(t *testing.T, run func(t *testing.T, c candidacy) string) string {
 	t.Helper()
 	text := run(t, candidacy{})
@@ -240,8 +239,8 @@ func (a arena) variants(t *testing.T, run func(t *testing.T, c candidacy) string
 	return text
 }
 
-// believed says for how long two did, by how much later than the beginning of the next the
-// first stopped.
+// believed says for how long two believed: from the beginning of the next term until the first
+// leader stopped believing.
 func (a arena) believed(t *testing.T, both []time.Duration) string {
 	t.Helper()
 	longest := slices.Max(both)
@@ -260,10 +259,10 @@ func (a arena) believed(t *testing.T, both []time.Duration) string {
 	return fmt.Sprintf("**up to %s** (in %d of %d)", seconds(longest), n, rounds)
 }
 
-// How long a crash costs with what each library does by default.
+// How long a failover takes after a crash with the defaults of each library.
 func TestCrashDefaults(t *testing.T) { crash(t, false) }
 
-// How long a crash costs with short leases.
+// How long a failover takes after a crash with short leases.
 func TestCrashShort(t *testing.T) { crash(t, true) }
 
 func crash(t *testing.T, short bool) {
@@ -274,7 +273,7 @@ func crash(t *testing.T, short bool) {
 		var dying sync.WaitGroup
 		for i, leader := range leaders {
 			dying.Go(func() {
-				time.Sleep(rand.N(beat)) // at any moment between two beats
+				time.Sleep(rand.N(beat)) // at a random moment between two beats
 				killed := time.Now()
 				leader.Kill()
 				if e, ok := nexts[i].first(evLeads, wait); ok {

@@ -1,12 +1,12 @@
-// Compare writes the page that sets Tenure beside etcdctl lock, consul lock, client-go's
-// leader election and redsync, from what the tests of this folder have seen.
+// Compare writes the page that compares Tenure with etcdctl lock, consul lock, client-go's
+// leader election and redsync, from the results of the tests in this folder.
 //
 //	make compare                 # everything, then docs/comparison.md and docs/compare.json
 //	make compare RUN=TestResign  # one row, then the page
 //
-// Each row is a test. A test asserts nothing of the others: it notes what happened, and
-// fails only if it could not find out, or if Tenure breaks what it promises. The notes are
-// kept in .cache/compare, as are the servers that are built for it.
+// Each row is a test. A test asserts nothing about the others: it records what happened, and
+// fails only if it could not find out, or if Tenure violates a guarantee. The notes and the
+// servers that are built for the tests are in .cache/compare.
 package main
 
 import (
@@ -54,7 +54,7 @@ func run(docs string) error {
 	return r.print(os.Stdout)
 }
 
-// notesDir is where the tests leave what they have seen.
+// notesDir is the folder of the tests' results.
 func notesDir() (string, error) {
 	cache, err := child.CacheDir("compare")
 	if err != nil {

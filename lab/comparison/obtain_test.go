@@ -17,16 +17,16 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// builds bounds one build: the largest takes ten minutes on two cores that do nothing else.
+// builds bounds one build. The largest takes ten minutes on two idle cores.
 const builds = time.Hour
 
-// program is what another project publishes as a Go module, built as it is.
+// program is a program of another project, built from its Go module.
 type program struct {
 	name    string
 	version string
 	pkg     string
-	// module is the go.mod to build it in: replacements of theirs that point into their
-	// own checkout must be repeated with versions.
+	// module is the go.mod to build it with. It repeats, with versions, the replacements that
+	// point into the project's checkout.
 	module func(ctx context.Context) (string, error)
 	takes  string
 }
@@ -38,7 +38,7 @@ func etcdctl() program {
 	}
 }
 
-// consul is licensed for use and not for resale: it is started here and shipped nowhere.
+// consul's licence permits use and not resale: it is only run here.
 func consul() program {
 	return program{
 		name: "consul", version: consulVersion, pkg: "github.com/hashicorp/consul", takes: "six minutes",
@@ -71,7 +71,7 @@ func plain(requires ...string) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) { return text, nil }
 }
 
-// replacements are the modules that a module replaces in its own checkout.
+// replacements are the modules that a module replaces by folders of its checkout.
 func replacements(ctx context.Context, module string) ([]string, error) {
 	dir := os.TempDir()
 	out, err := goCommand(ctx, dir, "mod", "download", "-json", module)
@@ -109,7 +109,7 @@ func goCommand(ctx context.Context, dir string, args ...string) ([]byte, error) 
 	return out, err
 }
 
-// obtain builds the program once for all, and says why where it cannot be had.
+// obtain builds the program once, and returns why if it cannot.
 func (p program) obtain(t *testing.T) (string, error) {
 	t.Helper()
 	cache, err := child.CacheDir("compare")
@@ -142,7 +142,7 @@ func (p program) obtain(t *testing.T) (string, error) {
 		return "", err
 	}
 	fmt.Printf("built %s in %v\n", p.name, time.Since(began).Round(time.Second))
-	// Copied beside its place first: a program is there whole or not at all.
+	// Copy to a temporary name first, so that the program is never incomplete.
 	text, err := os.ReadFile(built)
 	if err == nil {
 		err = os.WriteFile(path+".new", text, 0o755)
@@ -153,7 +153,7 @@ func (p program) obtain(t *testing.T) (string, error) {
 	return path, err
 }
 
-// buildTenure builds it anew each time: it is what this checkout says.
+// buildTenure builds the program of this checkout, each time.
 func buildTenure(t *testing.T) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -173,7 +173,7 @@ func buildTenure(t *testing.T) string {
 	return path
 }
 
-// notBuilt is what a cell says of a program that cannot be had.
+// notBuilt is the cell of a program that cannot be built.
 func notBuilt(err error) string {
 	first, _, _ := strings.Cut(err.Error(), "\n")
 	return "could not be built here: " + strings.ReplaceAll(first, "|", "/")

@@ -12,7 +12,7 @@ import (
 	"text/template"
 )
 
-// report is docs/compare.json, and what the page is made of.
+// report is docs/compare.json and the data of the page.
 type report struct {
 	Made     string            `json:"made"`
 	When     string            `json:"when"`
@@ -77,7 +77,7 @@ func (r report) page(w io.Writer) error {
 	return t.Execute(w, r)
 }
 
-// Used is every version that took part, in one line.
+// Used lists all versions in one line.
 func (r report) Used() string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
@@ -86,7 +86,7 @@ func (r report) Used() string {
 	return strings.Join(all, ", ")
 }
 
-// print is the same for a terminal.
+// print prints the report to a terminal.
 func (r report) print(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, t := range r.Tables {

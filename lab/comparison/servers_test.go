@@ -23,8 +23,7 @@ import (
 	"github.com/tenurehq/tenure/internal/enginetest"
 )
 
-// server is a process that serves on loopback and can be killed and started again on its
-// data.
+// server is a process that serves on loopback and can be killed and restarted on its data.
 type server struct {
 	t     *testing.T
 	name  string
@@ -37,7 +36,7 @@ type server struct {
 	out *child.Tail
 }
 
-// Start starts it and waits until it serves.
+// Start starts it and waits until it is ready.
 func (s *server) Start() {
 	s.t.Helper()
 	cmd := exec.Command(s.path, s.args...)
@@ -67,7 +66,7 @@ func (s *server) Start() {
 	}
 }
 
-// Kill ends it at once (SIGKILL).
+// Kill kills it (SIGKILL).
 func (s *server) Kill() {
 	if s.run != nil {
 		s.run.Kill()
@@ -78,7 +77,7 @@ func (s *server) Kill() {
 // Addr returns host:port.
 func (s *server) Addr() string { return s.addr }
 
-// ask sends a request of one line and decodes the answer, if that is wanted.
+// ask sends a request and decodes the answer, if into is given.
 func ask(ctx context.Context, c *http.Client, method, url string, header http.Header, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -142,7 +141,7 @@ func startConsul(t *testing.T, path string) *server {
 	return s
 }
 
-// kube is a Kubernetes API server on an etcd of its own.
+// kube is a Kubernetes API server with its own etcd.
 type kube struct {
 	*server
 	etcd  *enginetest.Engine
@@ -176,7 +175,7 @@ func startKube(t *testing.T, path string) *kube {
 		"--service-cluster-ip-range=10.0.0.0/24", "--authorization-mode=RBAC", "--token-auth-file=" + tokens,
 		"--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none",
 	}
-	// It makes its certificate when it starts, and is asked on loopback.
+	// It creates its certificate when it starts; requests are on loopback.
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	t.Cleanup(client.CloseIdleConnections)
 	k.ready = func(ctx context.Context) error {
@@ -187,8 +186,8 @@ func startKube(t *testing.T, path string) *kube {
 	return k
 }
 
-// writeKey makes the key that an API server signs the tokens of accounts with: none is
-// used here, and without it, it does not start.
+// writeKey creates the key that an API server signs account tokens with. None is used here, but
+// the server does not start without it.
 func writeKey(path string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -201,7 +200,7 @@ func writeKey(path string) error {
 	return os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600)
 }
 
-// wipe takes the data of an etcd away, and starts it again.
+// wipe deletes the data of an etcd and restarts it.
 func wipe(t *testing.T, e *enginetest.Engine) {
 	t.Helper()
 	for _, m := range e.Members {

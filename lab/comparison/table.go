@@ -1,6 +1,6 @@
 package main
 
-// The columns, by the names of what is compared.
+// The columns.
 const (
 	tenureExec  = "tenure exec"
 	etcdctlLock = "etcdctl lock"
@@ -10,20 +10,19 @@ const (
 	redsyncLock = "redsync"
 )
 
-// What is built to be compared with, at these versions: of the Go modules the go.mod of
-// this folder decides.
+// The versions of the programs that are built. Those of the Go modules are in go.mod.
 const (
 	etcdctlVersion = "v3.7.3"
 	consulVersion  = "v1.22.7"
 	kubeVersion    = "v1.37.1"
 )
 
-// note is what a test has seen.
+// note is the result of a test.
 type note struct {
 	When string `json:"when"`
-	// Cells: by column, in words.
+	// Cells are the texts by column.
 	Cells map[string]string `json:"cells"`
-	// Versions of everything that took part, as it says itself where it can.
+	// Versions of all programs and modules, as they print them where possible.
 	Versions map[string]string `json:"versions"`
 }
 
@@ -40,7 +39,7 @@ type tableRow struct {
 	what string
 }
 
-// tables says what is asked. A test whose name is not here has no row and fails.
+// tables are the tables of the page. A test without a row fails.
 func tables() []table {
 	return []table{
 		{
@@ -78,7 +77,7 @@ func tables() []table {
 	}
 }
 
-// columns are those of the test's row; none if it has no row.
+// columns are the columns of a test's table; none if it has no row.
 func columns(test string) []string {
 	for _, t := range tables() {
 		for _, row := range t.rows {

@@ -14,7 +14,7 @@ import (
 	"github.com/tenurehq/tenure/internal/enginetest"
 )
 
-// lockEngine is what keeps the lock.
+// lockEngine is the engine of the lock.
 type lockEngine interface {
 	Addr() string
 	Kill()
@@ -27,12 +27,12 @@ type etcdEngine struct{ *enginetest.Engine }
 func (e etcdEngine) Addr() string { return e.Members[0].Addr() }
 func (e etcdEngine) Kill()        { e.Members[0].Kill() }
 
-// wrapper is a program that promises to run a command under a lock.
+// wrapper is a program that runs a command under a lock.
 type wrapper struct {
 	name    string
 	obtain  func(t *testing.T) (string, error)
 	engine  func(t *testing.T, path string) lockEngine
-	command func(path, addr string) []string // what stands before the command
+	command func(path, addr string) []string // the arguments before the command
 	revoke  func(ctx context.Context, addr string) error
 }
 
@@ -73,7 +73,7 @@ func wrappers(r *row) []wrapper {
 	}
 }
 
-// each runs something for every wrapper that can be had.
+// each runs a function for every wrapper that can be built.
 func each(t *testing.T, r *row, do func(t *testing.T, w wrapper, path string, e lockEngine)) {
 	t.Helper()
 	for _, w := range wrappers(r) {
@@ -90,8 +90,7 @@ func each(t *testing.T, r *row, do func(t *testing.T, w wrapper, path string, e 
 	}
 }
 
-// revokeLeases revokes the oldest lease: that of the holder. Whoever stands in line keeps
-// its own.
+// revokeLeases revokes the oldest lease, which is the holder's, and no other.
 func revokeLeases(ctx context.Context, addr string) error {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, DialTimeout: wait})
 	if err != nil {

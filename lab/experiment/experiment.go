@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/plot"
 	"github.com/tenurehq/tenure/lab/trial"
@@ -85,7 +86,7 @@ func (e Experiment) Command(size Size) string {
 }
 
 // Describe returns a trial of the experiment as its history describes it.
-func (e Experiment) Describe(t trial.Trial, size Size) check.Run {
+func (e Experiment) Describe(t trial.Trial, size Size) history.Run {
 	r := t.Describe()
 	r.Experiment, r.Seed, r.Command = e.Name+" "+t.Name, e.Seed, e.Command(size)
 	// On a machine that is starved on purpose, or by tests that run beside the quick form,

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/disturb"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/plot"
 	"github.com/tenurehq/tenure/lab/trial"
@@ -117,7 +117,7 @@ func killedOnly(all []trial.Outcome, beats bool) (some []trial.Outcome) {
 // lost and not replaced counts as one.
 func falseFailovers(o trial.Outcome) (n int, causes map[string]int) {
 	causes = map[string]int{}
-	var busy check.Fault
+	var busy history.Fault
 	for _, f := range o.Report.Faults {
 		if f.Name == "busy-"+o.Disturbed {
 			busy = f

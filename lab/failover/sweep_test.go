@@ -10,6 +10,7 @@ import (
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/disturb"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/trial"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
@@ -75,7 +76,7 @@ func TestObjective(t *testing.T) {
 // busied returns a trial that was disturbed from 10 s to 20 s.
 func busied(ttl time.Duration, began ...time.Duration) trial.Outcome {
 	o := trial.Outcome{Trial: trial.Trial{Name: "CPU", Engine: trial.Etcd, TTL: ttl, Disturbed: disturb.CPU, For: 10 * time.Minute}}
-	o.Report.Faults = []check.Fault{{Name: "busy-" + disturb.CPU, Begun: at(10 * sec), Healed: at(20 * sec), Evidence: "x"}}
+	o.Report.Faults = []history.Fault{{Name: "busy-" + disturb.CPU, Begun: at(10 * sec), Healed: at(20 * sec), Evidence: "x"}}
 	for i, b := range began {
 		o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 1), Began: at(b), Ended: at(30 * sec), Cause: "expired"})
 		if i > 0 {

@@ -1,11 +1,9 @@
 package load
 
-import (
-	"net/http"
-)
+import "net/http"
 
-// Bare answers every call with a constant: what HTTP alone costs on this machine. It
-// says that it leads, so that Run calls it as it would a node.
+// Bare answers every call with a constant, to measure what HTTP alone costs on this machine.
+// It says that it leads, so that Run calls it like a node.
 func Bare() http.Handler {
 	next := []byte(`{"token":1,"seq":1000000}` + "\n")
 	status := []byte(`{"node_id":"bare","role":"leader","fence_token":1,"working":true}` + "\n")
@@ -15,6 +13,6 @@ func Bare() http.Handler {
 		if r.Method == http.MethodGet {
 			body = status
 		}
-		_, _ = w.Write(body) // a caller that is gone needs no answer
+		_, _ = w.Write(body) // the caller may be gone
 	})
 }

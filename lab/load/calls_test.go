@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 )
 
-// Every call is in the history, whatever became of it: answered, refused, or of unknown
-// outcome.
+// Every call is in the history: answered, refused, or of unknown outcome.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	var n atomic.Int64
@@ -37,7 +37,7 @@ func TestCalls(t *testing.T) {
 	}))
 	defer srv.Close()
 	dir := filepath.Join(t.TempDir(), "history")
-	w, err := check.Create(dir, "calls", 0)
+	w, err := history.Create(dir, "calls")
 	if err != nil {
 		t.Fatal(err)
 	}

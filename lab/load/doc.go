@@ -1,12 +1,11 @@
-// Package load calls POST /next of a fleet as fast as it answers, or at a rate, and
-// says how long the calls took.
+// Package load calls POST /next of a fleet, as fast as it answers or at a rate, and measures
+// how long the calls take.
 //
-// At a rate, calls are due at fixed instants whatever became of the ones before, and
-// their latency is counted from when they were due: a fleet that stands still for a
-// second is seen as slow by every call that should have been made in that second.
+// At a rate, calls are due at fixed instants whatever the calls before them do, and their
+// latency counts from when they were due. So if a fleet does not answer for a second, every
+// call that was due in that second is slow.
 //
-// It is meant to share a machine with what it measures: requests are bytes that were
-// made once, on connections that are kept, and of an answer it reads only what it
-// needs. It follows the leader as package client does, and like it never repeats a
-// call whose outcome is unknown.
+// It shares a machine with what it measures, so it is cheap: it prepares a request once,
+// keeps connections open, and parses only what it needs of an answer. It follows the leader as
+// package client does, and like it never repeats a call whose outcome is unknown.
 package load

@@ -17,12 +17,13 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// standIn is nodes that share one sequence. hold, if set, delays an answer.
+// standIn imitates nodes that share one sequence. hold, if set, delays an answer.
 type standIn struct {
 	nodes []*httptest.Server
 
@@ -90,11 +91,11 @@ func (s *standIn) urls() (urls []string) {
 	return urls
 }
 
-// A run ends after its count, counts what it got, and its history holds all of it.
+// A run ends after its count. Its report and its history have all calls.
 func TestCount(t *testing.T) {
 	s := newStandIn(t, 1)
 	dir := t.TempDir()
-	w, err := check.Create(dir, "calls", 0)
+	w, err := history.Create(dir, "calls")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +111,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// callers is what a history shows, if it holds what a sequence promises.
+// callers is what a history shows, if it passes the checks of a sequence.
 func callers(t *testing.T, dir string) check.Callers {
 	t.Helper()
 	r, err := check.Dir(t.Context(), dir, check.Options{Checks: []string{"sequence", "linearizable"}})
@@ -118,19 +119,19 @@ func callers(t *testing.T, dir string) check.Callers {
 		t.Fatal(err)
 	}
 	for _, v := range r.Verdicts {
-		if v.Check != "history" && v.Result != check.Pass { // it does not say of which run it is
+		if v.Check != "history" && v.Result != check.Pass { // the history has no run
 			t.Error(v)
 		}
 	}
 	return r.Callers
 }
 
-// Leaders come and go under load: every call has an outcome, nothing is doubted that
-// was answered, and the history holds what a sequence promises.
+// The leader changes under load: every call has an outcome, and the history passes the checks
+// of a sequence.
 func TestFollowsTheLeader(t *testing.T) {
 	s := newStandIn(t, 3)
 	dir := t.TempDir()
-	w, err := check.Create(dir, "calls", 0)
+	w, err := history.Create(dir, "calls")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,8 +161,8 @@ func TestFollowsTheLeader(t *testing.T) {
 	}
 }
 
-// Latency is counted from when a call was due: one stall of the server is seen by all
-// the calls that were due meanwhile, not only by those that were under way.
+// Latency counts from when a call was due: one stall of the server slows down all calls that
+// were due meanwhile, not only the open ones.
 func TestNoCoordinatedOmission(t *testing.T) {
 	s := newStandIn(t, 1)
 	const stall = 600 * time.Millisecond
@@ -180,7 +181,7 @@ func TestNoCoordinatedOmission(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Two of 300 calls were under way; about 120 were due during the stall.
+	// Two of 300 calls were open; about 120 were due during the stall.
 	if got := r.At(75); got < stall/10 {
 		t.Errorf("p75 is %v: the stall of %v was left out\n%+v", got, stall, r)
 	}
@@ -189,8 +190,8 @@ func TestNoCoordinatedOmission(t *testing.T) {
 	}
 }
 
-// A call that was sent and not answered is unknown, is not repeated, and the node that
-// swallowed it is not called again before it is found to lead.
+// A call that was sent and not answered has an unknown outcome and is not repeated. Its node is
+// not called again before it is found to lead.
 func TestUnknownIsNotRepeated(t *testing.T) {
 	var mu sync.Mutex
 	posts := 0
@@ -220,7 +221,7 @@ func TestUnknownIsNotRepeated(t *testing.T) {
 						odd := posts%2 == 1
 						mu.Unlock()
 						if odd {
-							return // the request was taken, and the connection ends
+							return // the request was read, and the connection is closed
 						}
 						body = fmt.Sprintf(`{"token":4,"seq":%d}`, posts)
 					}
@@ -240,7 +241,7 @@ func TestUnknownIsNotRepeated(t *testing.T) {
 	}
 }
 
-// A run is bounded also when nobody answers any more, and says so.
+// A run ends also if nobody answers, and counts that.
 func TestEndsWithoutALeader(t *testing.T) {
 	s := newStandIn(t, 2)
 	var calls atomic.Int64
@@ -262,7 +263,7 @@ func TestEndsWithoutALeader(t *testing.T) {
 	}
 }
 
-// What can never be run is refused in words, and a fleet without a leader is an error.
+// A wrong configuration and a fleet without a leader are errors.
 func TestBadConfig(t *testing.T) {
 	for _, cfg := range []load.Config{
 		{}, {URLs: []string{"https://127.0.0.1:1"}}, {URLs: []string{"http://x"}}, {URLs: []string{"http://127.0.0.1:1"}, Rate: -1},
@@ -276,7 +277,7 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// The bare handler is called as a node is.
+// The bare handler is called like a node.
 func TestBare(t *testing.T) {
 	srv := httptest.NewServer(load.Bare())
 	defer srv.Close()

@@ -18,24 +18,24 @@ const (
 
 func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(shortest, longest, digits) }
 
-// meter counts what became of the calls. Its shards keep the connections out of each
-// other's way.
+// meter counts the results of calls. It has shards, so that connections do not wait for each
+// other.
 type meter struct {
 	shards [8]shard
 
 	unknown    atomic.Int64 // calls whose outcome is unknown
 	gaveUp     atomic.Int64 // calls that found no leader in time
-	refused    atomic.Int64 // calls that were answered with a definite no
-	again      atomic.Int64 // tries that were repeated, nothing having been done
-	late       atomic.Int64 // calls that were sent later than 1 ms after they were due
-	disordered atomic.Int64 // answers that went back on one connection
+	refused    atomic.Int64 // calls that were refused
+	again      atomic.Int64 // tries that were repeated
+	late       atomic.Int64 // calls that were sent more than 1 ms late
+	disordered atomic.Int64 // answers whose number or token did not rise on their connection
 	dials      atomic.Int64
 	token      atomic.Uint64
 
 	mu    sync.Mutex // below
 	total *hdrhistogram.Histogram
 	ids   int64
-	first string // the first refusal or odd answer, for people
+	first string // the first problem, for people
 }
 
 type shard struct {
@@ -70,7 +70,7 @@ func (m *meter) noted(what string) {
 	}
 }
 
-// collect moves what was counted since the last time into the total and returns it.
+// collect adds what was counted since the last time to the total and returns it.
 func (m *meter) collect() (part *hdrhistogram.Histogram, ids int64) {
 	part = newHistogram()
 	for i := range m.shards {
@@ -89,10 +89,10 @@ func (m *meter) collect() (part *hdrhistogram.Histogram, ids int64) {
 	return part, ids
 }
 
-// Progress is the last second of a run.
+// Progress describes the last second of a run.
 type Progress struct {
 	At      time.Duration
-	Calls   float64 // answered in a second
+	Calls   float64 // answered per second
 	IDs     float64
 	P50     time.Duration
 	P99     time.Duration

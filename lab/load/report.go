@@ -3,10 +3,11 @@ package load
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 )
 
-// Report is what became of a run.
+// Report is the result of a run.
 type Report struct {
 	Rate        float64 `json:"rate"` // asked for; 0: max
 	Connections int     `json:"connections"`
@@ -18,32 +19,31 @@ type Report struct {
 	IDs         int64   `json:"ids"`
 	IDsPerSec   float64 `json:"ids_per_s"`
 
-	// Unknown calls may have taken numbers, or not. GaveUp found no leader, Refused got
-	// a definite no: these took none.
+	// Unknown calls may have taken numbers. GaveUp calls found no leader and Refused calls were
+	// refused: these took none.
 	Unknown int64 `json:"unknown"`
 	GaveUp  int64 `json:"gave_up"`
 	Refused int64 `json:"refused"`
-	// Again counts tries that were repeated, nothing having been done.
+	// Again counts tries that had no effect and were repeated.
 	Again int64 `json:"again"`
-	// Late calls were sent more than 1 ms after they were due. Their latency includes it.
+	// Late calls were sent more than 1 ms after they were due. Their latency includes that.
 	Late int64 `json:"late"`
-	// Disordered answers had a number or a token that is not above the one before on the
-	// same connection: a broken promise.
+	// Disordered answers had a number or a token that is not above the one before on the same
+	// connection, which violates G6.
 	Disordered    int64  `json:"disordered"`
 	Dials         int64  `json:"dials"`
 	LeaderChanges int64  `json:"leader_changes"`
 	Leader        string `json:"leader"`
 	Token         uint64 `json:"token"`
-	// FirstTrouble is the first refusal, for people.
+	// FirstTrouble is the first problem, for people.
 	FirstTrouble string `json:"first_trouble,omitempty"`
 
-	// Latencies are those of the calls that were answered; what is unknown or gave up
-	// has none, and is counted above.
+	// Latencies are those of the answered calls.
 	MeanUS    float64    `json:"mean_us"`
 	Latencies []Quantile `json:"latencies"`
 }
 
-// Quantile is how long the fastest Percent of the calls took at most.
+// Quantile is the longest latency of the fastest Percent of the calls.
 type Quantile struct {
 	Percent float64 `json:"percent"`
 	US      int64   `json:"us"`
@@ -59,7 +59,7 @@ func (r Report) At(percent float64) time.Duration {
 	return 0
 }
 
-// Errors are the calls that got no numbers.
+// Errors is the number of calls without an answer.
 func (r Report) Errors() int64 { return r.Unknown + r.GaveUp + r.Refused }
 
 func (m *meter) report(cfg Config, took time.Duration, r *route) Report {
@@ -89,7 +89,8 @@ func (r Report) Print(w io.Writer) error {
 	if r.Rate > 0 {
 		asked = fmt.Sprintf("at %g/s, latency from when a call was due", r.Rate)
 	}
-	_, err := fmt.Fprintf(w, `%d connections, %d a call, %s, %.1f s
+	var b strings.Builder
+	fmt.Fprintf(&b, `%d connections, %d a call, %s, %.1f s
 calls     %12d  %12.0f/s
 ids       %12d  %12.0f/s
 unknown   %12d
@@ -100,22 +101,14 @@ late      %12d
 leader changes %7d
 disordered %11d
 `, r.Connections, r.N, asked, r.Seconds, r.Calls, r.CallsPerSec, r.IDs, r.IDsPerSec, r.Unknown, r.GaveUp, r.Refused, r.Again, r.Late, r.LeaderChanges, r.Disordered)
-	if err != nil {
-		return err
-	}
 	if r.FirstTrouble != "" {
-		if _, err := fmt.Fprintf(w, "first trouble: %s\n", r.FirstTrouble); err != nil {
-			return err
-		}
+		fmt.Fprintf(&b, "first trouble: %s\n", r.FirstTrouble)
 	}
-	if _, err := fmt.Fprintf(w, "latency   %12s\n", "ms"); err != nil {
-		return err
-	}
+	fmt.Fprintf(&b, "latency   %12s\n", "ms")
 	for _, q := range r.Latencies {
-		if _, err := fmt.Fprintf(w, "  p%-7g %12.3f\n", q.Percent, float64(q.US)/1000); err != nil {
-			return err
-		}
+		fmt.Fprintf(&b, "  p%-7g %12.3f\n", q.Percent, float64(q.US)/1000)
 	}
-	_, err = fmt.Fprintf(w, "  mean     %11.3f\n", r.MeanUS/1000)
+	fmt.Fprintf(&b, "  mean     %11.3f\n", r.MeanUS/1000)
+	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"net/url"
@@ -17,8 +18,7 @@ type target struct {
 	req  []byte
 }
 
-// route is what the connections know together about where the leader is: one looks,
-// the others wait.
+// route is what all connections know about the leader: one looks for it, the others wait.
 type route struct {
 	fleet *client.Client
 	n     int
@@ -34,7 +34,7 @@ func newRoute(fleet *client.Client, n int) *route {
 	return &route{fleet: fleet, n: n, want: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
-// seek looks for the leader whenever somebody asks, until ctx ends.
+// seek looks for the leader whenever a connection asks, until ctx ends.
 func (r *route) seek(ctx context.Context) {
 	for {
 		select {
@@ -44,12 +44,12 @@ func (r *route) seek(ctx context.Context) {
 		}
 		l, err := r.fleet.Leader(ctx)
 		if err != nil {
-			continue // ctx ended, or its patience did and somebody asks again
+			continue // ctx has ended, or a connection asks again
 		}
 		if host, err := hostOf(l.URL); err == nil {
 			r.set(host, l.ID)
 		}
-		// A node may say that it leads before it answers calls.
+		// A node may say that it leads before it accepts calls.
 		select {
 		case <-ctx.Done():
 			return
@@ -80,23 +80,20 @@ func (r *route) current() *target {
 	return r.now
 }
 
-// follow goes where a node that does not lead points to, unless others went on already.
+// follow follows the redirect of a node that does not lead, unless the route has changed.
 func (r *route) follow(from *target, location []byte, id string) *target {
 	u, err := url.Parse(string(location))
 	if err != nil || u.Scheme != "http" || u.Host == "" {
 		return nil
 	}
-	r.mu.Lock()
-	now := r.now
-	r.mu.Unlock()
-	if now != from {
+	if now := r.current(); now != from {
 		return now
 	}
 	return r.set(u.Host, id)
 }
 
-// newer waits until another target than from is known. It is nil when ctx ended or the
-// deadline passed.
+// newer waits until another target than from is known. It returns nil when ctx ends or the
+// deadline passes.
 func (r *route) newer(ctx context.Context, from *target, deadline <-chan time.Time) *target {
 	r.mu.Lock()
 	now, changed := r.now, r.changed
@@ -116,7 +113,7 @@ func (r *route) newer(ctx context.Context, from *target, deadline <-chan time.Ti
 			return nil
 		case <-changed:
 			return r.current()
-		case <-time.After(time.Second): // the seeker's patience ended: ask again
+		case <-time.After(time.Second): // seek may have given up: ask again
 		}
 	}
 }
@@ -125,10 +122,7 @@ func (r *route) leader() (id string, changes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.now != nil {
-		id = r.now.id
-		if id == "" {
-			id = r.now.host
-		}
+		id = cmp.Or(r.now.id, r.now.host)
 	}
 	return id, r.changes
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/client"
 )
@@ -22,16 +22,16 @@ type run struct {
 	cfg   Config
 	route *route
 	meter *meter
-	// now is the host's clock where a history is kept, and a cheaper one otherwise.
+	// now is the host's clock if calls are recorded, and a cheaper one otherwise.
 	now     func() clock.Instant
 	begin   clock.Instant
 	end     clock.Instant
 	tickets atomic.Int64
 }
 
-// Run makes the calls and returns what became of them. It ends after cfg.For or
-// cfg.Count calls, or when ctx ends, and lets the calls under way have an answer. An
-// error means that nothing was measured.
+// Run makes the calls and returns the results. It ends after cfg.For or cfg.Count calls, or
+// when ctx ends, and waits for the answers to open calls. An error means that nothing was
+// measured.
 func Run(ctx context.Context, cfg Config) (Report, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -42,12 +42,12 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		return Report{}, err
 	}
 	defer fleet.Close()
-	// The leader is looked for before time is counted.
+	// The time counts from when the leader is known.
 	first, cancel := context.WithTimeoutCause(ctx, cfg.Patience, fmt.Errorf("nobody led for %v", cfg.Patience))
 	l, err := fleet.Leader(first)
 	cancel()
 	if err != nil {
-		return Report{}, fmt.Errorf("there is no leader to call: %w", err)
+		return Report{}, fmt.Errorf("no leader to call: %w", err)
 	}
 	host, err := hostOf(l.URL)
 	if err != nil {
@@ -66,7 +66,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 }
 
 func (r *run) all(ctx context.Context) (Report, error) {
-	// Calls under way when time is up may still be answered, but look for no leader.
+	// Open calls may still be answered at the end, but do not look for a leader.
 	ctx, stop := context.WithTimeout(ctx, r.cfg.For+r.cfg.Timeout)
 	defer stop()
 	var workers, others sync.WaitGroup
@@ -86,13 +86,13 @@ func (r *run) all(ctx context.Context) (Report, error) {
 	close(failed)
 	for err := range failed {
 		if err != nil {
-			return Report{}, err // a history that is not whole proves nothing
+			return Report{}, err // an incomplete history proves nothing
 		}
 	}
 	return r.meter.report(r.cfg, took, r.route), nil
 }
 
-// narrate reports each second.
+// narrate reports progress every second.
 func (r *run) narrate(ctx context.Context) {
 	every := time.NewTicker(time.Second)
 	defer every.Stop()
@@ -121,17 +121,15 @@ func (r *run) narrate(ctx context.Context) {
 	}
 }
 
-// ticket is the next call to be made, and when it is due; false: there is none.
+// ticket returns when the next call is due; false: there is none.
 func (r *run) ticket() (due clock.Instant, ok bool) {
 	i := r.tickets.Add(1) - 1
 	if r.cfg.Count > 0 && i >= r.cfg.Count {
 		return 0, false
 	}
-	if r.cfg.Rate > 0 {
+	if due = r.now(); r.cfg.Rate > 0 {
 		due = r.begin + clock.Instant(float64(i)/r.cfg.Rate*float64(time.Second))
-		return due, due < r.end
 	}
-	due = r.now()
 	return due, due < r.end
 }
 
@@ -144,8 +142,8 @@ type worker struct {
 	at     *target // where the wire goes
 
 	token, seq uint64 // of the last answer
-	// doubt is a node that did not answer: it may be paused, and is called again only
-	// when it was found to lead.
+	// doubt is a node that did not answer. It may be paused, so it is called again only when
+	// it was found to lead.
 	doubt *target
 }
 
@@ -153,9 +151,9 @@ func (w *worker) work(ctx context.Context) error {
 	sleep := time.NewTimer(0)
 	defer sleep.Stop()
 	defer w.hangUp()
-	for {
+	for ctx.Err() == nil {
 		due, ok := w.ticket()
-		if !ok || ctx.Err() != nil {
+		if !ok {
 			break
 		}
 		if wait := due.Sub(w.now()); wait > 0 && w.cfg.Rate > 0 {
@@ -180,10 +178,10 @@ func (w *worker) hangUp() {
 	}
 }
 
-// call makes one call, with as many tries as are safe.
+// call makes one call. It tries again if the call had no effect.
 func (w *worker) call(ctx context.Context, due clock.Instant) error {
 	to := w.route.current()
-	var patience <-chan time.Time // made when it is needed: most calls need one try
+	var patience <-chan time.Time // most calls need none
 	hops := 0
 	if to == w.doubt {
 		patience = time.After(w.cfg.Patience)
@@ -214,7 +212,7 @@ func (w *worker) call(ctx context.Context, due clock.Instant) error {
 			w.meter.noted(why(reply, err))
 			return w.failed(start, to, why(reply, err), false)
 		case elsewhere:
-			// Nodes that name each other must not be asked in a circle.
+			// Two nodes may name each other.
 			if hops++; hops <= 2 {
 				next = w.route.follow(to, reply.location, text(reply.body, `"leader":`))
 			}
@@ -254,7 +252,7 @@ func (w *worker) try(to *target) (reply, error) {
 	return r, err
 }
 
-// answered notes numbers that are ours.
+// answered records an answer.
 func (w *worker) answered(due, start clock.Instant, to *target, body []byte) error {
 	end := w.now()
 	token, first, last := number(body, `"token":`), number(body, `"seq":`), number(body, `"last":`)
@@ -275,15 +273,16 @@ func (w *worker) answered(due, start clock.Instant, to *target, body []byte) err
 	if w.cfg.Calls == nil {
 		return nil
 	}
-	return w.cfg.Calls.Write(check.Call{Client: w.name(), Node: to.id, Start: start, End: end, Token: fence.Token(token), First: first, Last: last})
+	return w.cfg.Calls.Write(history.Call{Client: w.name(), Node: to.id, Start: start, End: end, Token: fence.Token(token), First: first, Last: last})
 }
 
-// failed notes a call that got no numbers: with unknown it may have taken some.
+// failed records a call that got no numbers. If its outcome is unknown it may have taken
+// some.
 func (w *worker) failed(start clock.Instant, to *target, why string, unknown bool) error {
 	if w.cfg.Calls == nil {
 		return nil
 	}
-	c := check.Call{Client: w.name(), Start: start, End: w.now(), Error: why, Unknown: unknown}
+	c := history.Call{Client: w.name(), Start: start, End: w.now(), Error: why, Unknown: unknown}
 	if to != nil {
 		c.Node = to.id
 	}
@@ -301,7 +300,7 @@ const (
 	tryAgain
 )
 
-// verdict is the rule of package client: only what surely was not done is repeated.
+// verdict is the rule of package client: a call is repeated only if it had no effect.
 func verdict(r reply, err error) outcome {
 	switch {
 	case errors.Is(err, errNotSent):

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// hostOf is where the node at a URL is dialled.
+// hostOf is the address of the node at a URL.
 func hostOf(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "http" || u.Host == "" || u.Port() == "" {
-		return "", fmt.Errorf("url: %q: http://host:port is needed", raw)
+		return "", fmt.Errorf("url: %q is not http://host:port", raw)
 	}
 	return u.Host, nil
 }
@@ -27,15 +27,14 @@ func request(host string, n int) []byte {
 	return []byte("POST " + path + " HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 0\r\n\r\n")
 }
 
-// wire is one kept connection.
+// wire is a connection that is kept open.
 type wire struct {
 	conn  net.Conn
 	buf   []byte
-	until time.Time // the deadline that is set
+	until time.Time // the current deadline
 }
 
-// answerSize is the largest answer that is read, headers included: numbers and
-// problems are a few hundred bytes.
+// answerSize is the largest answer, headers included. Usual answers have a few hundred bytes.
 const answerSize = 16 << 10
 
 func dial(d *net.Dialer, host string) (*wire, error) {
@@ -48,7 +47,7 @@ func dial(d *net.Dialer, host string) (*wire, error) {
 
 func (w *wire) close() { _ = w.conn.Close() }
 
-// reply is what was read of an answer. Its bytes are good until the next call.
+// reply is an answer. Its bytes are valid until the next call.
 type reply struct {
 	status   int
 	body     []byte
@@ -57,15 +56,15 @@ type reply struct {
 }
 
 var (
-	// errNotSent: no byte of the request left.
+	// errNotSent: no byte of the request was sent.
 	errNotSent = errors.New("nothing was sent")
-	errAnswer  = errors.New("the answer is not one that a node gives")
+	errAnswer  = errors.New("unexpected answer")
 )
 
-// call sends the request and reads its answer. An error but errNotSent means that the
-// outcome is unknown; after any error the connection is of no use.
+// call sends the request and reads its answer. After errNotSent the call had no effect; after
+// any other error its outcome is unknown. Then the connection cannot be used again.
 func (w *wire) call(req []byte, timeout time.Duration) (reply, error) {
-	// The timer behind a deadline is not free: it is moved only when half of it is gone.
+	// Setting a deadline costs time, so it is moved only when half of it has passed.
 	if now := time.Now(); w.until.Sub(now) < timeout/2 {
 		w.until = now.Add(timeout)
 		if err := w.conn.SetDeadline(w.until); err != nil {
@@ -94,7 +93,7 @@ func (w *wire) call(req []byte, timeout time.Duration) (reply, error) {
 	}
 }
 
-// rest reads the body behind headers that end at end.
+// rest reads the body after the headers, which end at end.
 func (w *wire) rest(have, end int) (reply, error) {
 	r, length, err := parseHead(w.buf[:end])
 	if err != nil {
@@ -112,14 +111,14 @@ func (w *wire) rest(have, end int) (reply, error) {
 		}
 	}
 	if have > begin+length {
-		return r, errAnswer // nothing was asked that it could belong to
+		return r, errAnswer // more than one answer
 	}
 	r.body = w.buf[begin : begin+length]
 	return r, nil
 }
 
-// parseHead reads the status line and the three headers that matter. The length is -1
-// if there is none: what a node says fits into one piece.
+// parseHead reads the status line and three headers. The length is -1 if there is none: nodes
+// do not send chunks.
 func parseHead(head []byte) (r reply, length int, err error) {
 	line, head, _ := bytes.Cut(head, []byte("\r\n"))
 	if len(line) < 12 || !bytes.HasPrefix(line, []byte("HTTP/1.1 ")) {
@@ -149,7 +148,7 @@ func parseHead(head []byte) (r reply, length int, err error) {
 	return r, length, nil
 }
 
-// number is the number behind a key such as `"seq":`, 0 if there is none.
+// number is the number after a key such as `"seq":`, 0 if there is none.
 func number(body []byte, key string) uint64 {
 	i := bytes.Index(body, []byte(key))
 	if i < 0 {
@@ -165,7 +164,7 @@ func number(body []byte, key string) uint64 {
 	return n
 }
 
-// text is the string behind a key such as `"code":`. Names of ours have no escapes.
+// text is the string after a key such as `"code":`. It has no escapes.
 func text(body []byte, key string) string {
 	i := bytes.Index(body, []byte(key))
 	if i < 0 {

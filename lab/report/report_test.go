@@ -11,6 +11,7 @@ import (
 	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
 )
@@ -26,9 +27,9 @@ func result(size experiment.Size, value string) experiment.Result {
 	o.Load.Calls = 1234567
 	o.Damage.Refused = 2
 	o.Report = check.Report{
-		Run:   check.Run{At: s(1), TTLMS: 2000},
+		Run:   history.Run{At: s(1), TTLMS: 2000},
 		Terms: []check.Term{{Token: 1, Node: "node-1", Began: s(2), Ended: s(9)}, {Token: 2, Node: "node-2", Began: s(6), Ended: s(12)}},
-		Faults: []check.Fault{
+		Faults: []history.Fault{
 			{Name: "pause", Begun: s(4), Healed: s(8), Evidence: "it stood"},
 			{Name: "pause", Begun: s(3), Healed: s(3), Missed: "the leader changed"},
 			{Name: "pause by", PartOf: "pause", Begun: s(4), Healed: s(8)},

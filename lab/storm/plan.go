@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/trial"
 	"github.com/tenurehq/tenure/reference/api"
 )
@@ -85,11 +85,11 @@ func (c kind) class() string {
 	row, _ := chaos.KindOf(c.spec.Kind)
 	switch {
 	case c.name == churnKind:
-		return check.ClassKill
+		return history.ClassKill
 	case !row.Named:
 		return row.Class
 	case c.spec.Targets[0] == chaos.Quorum:
-		return check.ClassQuorum
+		return history.ClassQuorum
 	case c.spec.Targets[0] == chaos.Follower:
 		return c.spec.Kind // kill or pause
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/trial"
 )
 
@@ -210,12 +210,12 @@ func (w *stormRun) injectOnce(ctx context.Context, b plannedFault) (chaos.Fault,
 // final reports whether trying again is useless. Any other error means that the target went
 // away while the fault was being set.
 func final(err error) bool {
-	return slices.ContainsFunc([]error{chaos.ErrNoBite, chaos.ErrCannot, chaos.ErrNoLeader, chaos.ErrFleet, chaos.ErrNotHealed, trial.ErrNotSeen}, func(e error) bool { return errors.Is(err, e) })
+	return slices.ContainsFunc([]error{chaos.ErrNoEffect, chaos.ErrCannot, chaos.ErrNoLeader, chaos.ErrFleet, chaos.ErrNotHealed, trial.ErrNotSeen}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // record writes a fault to the storm's record, and to the history if it was in effect.
 func (w *stormRun) record(b plannedFault, f chaos.Fault, err error) {
-	missed := errors.Is(err, chaos.ErrNoBite) || errors.Is(err, chaos.ErrChanged)
+	missed := errors.Is(err, chaos.ErrNoEffect) || errors.Is(err, chaos.ErrChanged)
 	r := injectedFault{Step: b.step, Kind: b.Kind, Aim: b.Aim, Fault: f, Bit: f.Begun > 0 && f.Evidence != "" && !missed, Unhealed: errors.Is(err, chaos.ErrNotHealed)}
 	if err != nil {
 		r.Problem = err.Error()
@@ -238,13 +238,13 @@ func (w *stormRun) record(b plannedFault, f chaos.Fault, err error) {
 // inHistory returns the lines of a fault in the history. One that does not count is there
 // too, because it may have been in effect for a moment, which can excuse something. A kill
 // that does not count killed nobody.
-func (r injectedFault) inHistory() []check.Fault {
+func (r injectedFault) inHistory() []history.Fault {
 	if r.Begun == 0 {
 		return nil
 	}
 	f := trial.InHistory(r.Fault, classOf(r.Kind))
 	f.Name = r.Kind
-	killed := f.Class == check.ClassKill
+	killed := f.Class == history.ClassKill
 	switch {
 	case !r.Bit && killed:
 		return nil
@@ -253,24 +253,24 @@ func (r injectedFault) inHistory() []check.Fault {
 	case killed:
 		f.Healed, f.Set, f.Held = f.Begun, 0, 0 // it excuses nothing that the node does after its restart
 	}
-	all := []check.Fault{f}
-	part := func(name, class string, change func(*check.Fault)) {
+	all := []history.Fault{f}
+	part := func(name, class string, change func(*history.Fault)) {
 		p := f
 		p.Name, p.PartOf, p.Class = f.Name+name, f.Name, class
 		change(&p)
 		all = append(all, p)
 	}
 	if r.Bit && r.Stopped > 0 && r.Stopped < r.Begun { // until it was killed it could not see its term end
-		part(": stood still", check.ClassPause, func(p *check.Fault) {
-			p.Begun, p.Healed, p.Proof.Kind = r.Stopped, r.Begun, check.ProofStopped
+		part(": stood still", history.ClassPause, func(p *history.Fault) {
+			p.Begun, p.Healed, p.Proof.Kind = r.Stopped, r.Begun, history.ProofStopped
 		})
 	}
 	if r.Bit && r.Kind == "stop-leader" { // a process that does not stop in time does not record the end of its term
-		part(": gone", check.ClassKill, func(p *check.Fault) { p.Begun, p.Set, p.Held = f.Healed, 0, 0 })
+		part(": gone", history.ClassKill, func(p *history.Fault) { p.Begun, p.Set, p.Held = f.Healed, 0, 0 })
 	}
-	if f.Class == check.ClassQuorum {
+	if f.Class == history.ClassQuorum {
 		for id := range strings.SplitSeq(r.Target, ",") {
-			part(" by", check.ClassPause, func(p *check.Fault) { p.Target = id })
+			part(" by", history.ClassPause, func(p *history.Fault) { p.Target = id })
 		}
 	}
 	return all

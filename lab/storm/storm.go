@@ -214,7 +214,7 @@ func aimTable(j measure.Judge, faults []injectedFault) {
 			continue
 		}
 		why := "a program did not answer while it was being set" // struck.jsonl has the whole error
-		for _, known := range []error{chaos.ErrChanged, chaos.ErrNoBite, chaos.ErrNoLeader} {
+		for _, known := range []error{chaos.ErrChanged, chaos.ErrNoEffect, chaos.ErrNoLeader} {
 			if strings.HasPrefix(f.Problem, known.Error()) {
 				why = strings.TrimPrefix(known.Error(), "chaos: ")
 			}

@@ -15,8 +15,8 @@ import (
 
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
 	"github.com/tenurehq/tenure/reference/api"
@@ -129,13 +129,13 @@ func TestStormHistory(t *testing.T) {
 		name   string
 		healed bool
 	}{
-		{injectedFault{Kind: "pause-between", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, check.ClassPause, 1, "pause-between", true},
-		{injectedFault{Kind: "pause-leader-long", Problem: "changed", Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20}}, check.ClassPause, 1, "pause-leader-long", true},
-		{injectedFault{Kind: "kill-granted", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, check.ClassKill, 1, "kill-granted", false},
+		{injectedFault{Kind: "pause-between", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, history.ClassPause, 1, "pause-between", true},
+		{injectedFault{Kind: "pause-leader-long", Problem: "changed", Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20}}, history.ClassPause, 1, "pause-leader-long", true},
+		{injectedFault{Kind: "kill-granted", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, history.ClassKill, 1, "kill-granted", false},
 		{injectedFault{Kind: "kill-leader", Problem: "changed", Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20}}, "", 0, "", false},
 		{injectedFault{Kind: "stop-leader", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, "", 2, "stop-leader", true},
 		{injectedFault{Kind: "kill-ledger", Bit: true, Fault: chaos.Fault{Target: "ledger", Begun: 10, Healed: 20, Evidence: "x"}}, "", 1, "kill-ledger", true},
-		{injectedFault{Kind: "quorum-lost", Bit: true, Fault: chaos.Fault{Target: "engine-1,engine-2", Begun: 10, Healed: 20, Evidence: "x"}}, check.ClassQuorum, 3, "quorum-lost", true},
+		{injectedFault{Kind: "quorum-lost", Bit: true, Fault: chaos.Fault{Target: "engine-1,engine-2", Begun: 10, Healed: 20, Evidence: "x"}}, history.ClassQuorum, 3, "quorum-lost", true},
 		{injectedFault{Kind: "cut-engine", Problem: "nobody leads"}, "", 0, "", false},
 	} {
 		got := tt.in.inHistory()
@@ -252,8 +252,8 @@ func TestStormMoments(t *testing.T) {
 		t.Errorf("%d faults, want 2", len(seen))
 	}
 	// A node that is killed at a moment was stopped before, which excuses it until then.
-	if !slices.ContainsFunc(r.Outcomes[0].Report.Faults, func(f check.Fault) bool {
-		return f.PartOf == "kill-"+api.MomentGranted && f.Class == check.ClassPause && f.Begun < f.Healed
+	if !slices.ContainsFunc(r.Outcomes[0].Report.Faults, func(f history.Fault) bool {
+		return f.PartOf == "kill-"+api.MomentGranted && f.Class == history.ClassPause && f.Begun < f.Healed
 	}) {
 		t.Errorf("that it stood still is not in the history: %+v", r.Outcomes[0].Report.Faults)
 	}
@@ -290,13 +290,13 @@ func TestAimTable(t *testing.T) {
 		{Aim: aimLeader, Bit: true},
 		{Problem: chaos.ErrChanged.Error() + ": node-1 no longer leads"},
 		{Problem: chaos.ErrChanged.Error() + ": node-2 no longer leads"},
-		{Problem: chaos.ErrNoBite.Error() + ": it left no trace"},
+		{Problem: chaos.ErrNoEffect.Error() + ": it left no trace"},
 		{Problem: "Get http://127.0.0.1:1/metrics: EOF"},
 	})
 	want := [][]string{
 		{"bit, aimed: " + aimLeader, "1"},
 		{"does not count: a program did not answer while it was being set", "1"},
-		{"does not count: the fault did not bite", "1"},
+		{"does not count: the fault had no effect", "1"},
 		{"does not count: the leader changed while the fault was being set", "2"},
 	}
 	if !slices.EqualFunc(s.Tables[0].Rows, want, slices.Equal[[]string]) {

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/disturb"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -138,7 +138,7 @@ func DisturbedScript(ctx context.Context, s *Run) error {
 	evidence := strings.Trim(d.Evidence+"; "+own, "; ")
 	s.Say("healed: %s", evidence)
 	s.RoundDone()
-	return s.Faults.Write(check.Fault{Name: "busy-" + d.Kind, Target: "machine", Begun: d.Begun, Healed: d.Healed, Evidence: evidence, Proof: check.Proof{Kind: check.ProofMeasured}})
+	return s.Faults.Write(history.Fault{Name: "busy-" + d.Kind, Target: "machine", Begun: d.Begun, Healed: d.Healed, Evidence: evidence, Proof: history.Proof{Kind: history.ProofMeasured}})
 }
 
 // disturbFleet is the part of a disturbance that each fleet has for itself. It lasts For.

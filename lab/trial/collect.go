@@ -14,6 +14,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -44,7 +45,7 @@ func collect(ctx context.Context, historyDir, traces, db string) (effects []Effe
 		}
 		effects = append(effects, part...)
 	}
-	w, err := check.Create(historyDir, "ledger", 0)
+	w, err := history.Create(historyDir, "ledger")
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +71,7 @@ func collectNode(historyDir, path string) (effects []Effect, err error) {
 		at    clock.Instant
 	}
 	node := strings.TrimSuffix(filepath.Base(path), ".trace")
-	var events []check.Event
+	var events []history.Event
 	open := map[attempt]int{}
 	lines := map[int]uint64{} // by process
 	err = EachLine(path, "", func(l api.TraceLine) error {
@@ -89,32 +90,32 @@ func collectNode(historyDir, path string) (effects []Effect, err error) {
 		switch l.Kind {
 		case api.TraceAttempt:
 			open[name] = len(events)
-			events = append(events, check.Attempt{Node: node, Token: l.Token, At: l.At, Writes: writesOf(l)})
+			events = append(events, history.Attempt{Node: node, Token: l.Token, At: l.At, Writes: writesOf(l)})
 		case api.TraceDone:
 			i, ok := open[name]
 			if !ok {
 				return fmt.Errorf("trace of %s: a write with token %d ended without a beginning", node, l.Token)
 			}
 			delete(open, name)
-			a := events[i].(check.Attempt)
+			a := events[i].(history.Attempt)
 			a.End, a.Outcome = l.End, l.What
 			events[i] = a
-			if l.What == check.OutcomeOK {
+			if l.What == history.OutcomeOK {
 				effects = acknowledge(effects, node, l.Token, l.At)
 			}
 		case api.TraceOpened:
-			events = append(events, check.Process{Node: node, PID: l.PID, At: l.At})
+			events = append(events, history.Process{Node: node, PID: l.PID, At: l.At})
 		case api.TraceMissed:
-			events = append(events, check.Belief{Node: node, State: check.Missed, At: l.At})
+			events = append(events, history.Belief{Node: node, State: history.Missed, At: l.At})
 		case api.TraceSealed:
-			events = append(events, check.Seal{Node: node, Token: l.Token, At: l.At, End: l.End})
+			events = append(events, history.Seal{Node: node, Token: l.Token, At: l.At, End: l.End})
 		case api.TraceBegan:
-			events = append(events, check.Belief{Node: node, Token: l.Token, State: check.Began, At: l.At})
+			events = append(events, history.Belief{Node: node, Token: l.Token, State: history.Began, At: l.At})
 		case api.TraceEnded:
-			events = append(events, check.Belief{Node: node, Token: l.Token, State: check.Ended, At: l.At, Cause: l.What})
+			events = append(events, history.Belief{Node: node, Token: l.Token, State: history.Ended, At: l.At, Cause: l.What})
 		case api.TraceLed, api.TraceVacant, api.TraceBlind:
 			// Each process is an observer of its own.
-			g := check.Grant{Observer: fmt.Sprint(node, "/", l.PID), State: l.Kind, Token: l.Token, At: l.At}
+			g := history.Grant{Observer: fmt.Sprint(node, "/", l.PID), State: l.Kind, Token: l.Token, At: l.At}
 			if l.Kind == api.TraceLed {
 				g.Holder = l.What
 			}
@@ -125,7 +126,7 @@ func collectNode(historyDir, path string) (effects []Effect, err error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := check.Create(historyDir, node, 0)
+	w, err := history.Create(historyDir, node)
 	if err != nil {
 		return nil, err
 	}
@@ -138,10 +139,10 @@ func collectNode(historyDir, path string) (effects []Effect, err error) {
 }
 
 // writesOf returns the effects that an attempt asks for.
-func writesOf(l api.TraceLine) (all []check.Write) {
+func writesOf(l api.TraceLine) (all []history.Write) {
 	for _, w := range l.Writes {
-		x := check.Write{What: w.What, Name: w.Name, First: w.First, Last: w.Last, InstantMS: w.InstantMS}
-		if w.What == check.EffectTick {
+		x := history.Write{What: w.What, Name: w.Name, First: w.First, Last: w.Last, InstantMS: w.InstantMS}
+		if w.What == history.EffectTick {
 			x.Name, x.InstantMS = "", check.TickInstant(w.Name)
 		}
 		all = append(all, x)
@@ -175,25 +176,25 @@ func EachLine[T any](path, with string, see func(T) error) error {
 }
 
 // EachCall reads the calls of a trial's history.
-func EachCall(dir string, see func(check.Call) error) error {
+func EachCall(dir string, see func(history.Call) error) error {
 	return EachLine(filepath.Join(dir, HistoryDir, callsName+".ndjson"), "", see)
 }
 
 // collectLedger reads what took effect and what was refused.
-func collectLedger(ctx context.Context, w *check.Writer, path string) error {
+func collectLedger(ctx context.Context, w *history.Writer, path string) error {
 	db, err := check.OpenLedger(path, false)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	dropped, err := check.Forgotten(ctx, db)
+	dropped, err := check.Deleted(ctx, db)
 	if err != nil {
 		return fmt.Errorf("read the ledger's database: %w", err)
 	}
 	if len(dropped) > 0 {
 		return fmt.Errorf("the ledger has dropped %s: its effects cannot be counted", strings.Join(dropped, ", "))
 	}
-	return check.Effects(ctx, db, Group, func(e check.Effect) error { return w.Write(e) })
+	return check.Effects(ctx, db, Group, func(e history.Effect) error { return w.Write(e) })
 }
 
 // Damage counts what the ledger should not have accepted.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/ledger"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
@@ -165,11 +166,11 @@ func TestCollectLedger(t *testing.T) {
 	t.Parallel()
 	collected := func(path string) (string, error) {
 		dir := t.TempDir()
-		w, err := check.Create(dir, "ledger", 0)
+		w, err := history.Create(dir, "ledger")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Write(check.Run{Group: Group, At: 1, TTLMS: 1000, Jobs: []check.Job{{Key: "every", FirstMS: 1000, EveryMS: 1000, LastMS: 4000}}}); err != nil {
+		if err := w.Write(history.Run{Group: Group, At: 1, TTLMS: 1000, Jobs: []history.Job{{Key: "every", FirstMS: 1000, EveryMS: 1000, LastMS: 4000}}}); err != nil {
 			t.Fatal(err)
 		}
 		err = collectLedger(t.Context(), w, path)

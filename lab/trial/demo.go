@@ -10,6 +10,7 @@ import (
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // Demo shows why a leader's belief is not enough: the leader is stopped between its check
@@ -28,17 +29,17 @@ func Demo(ctx context.Context, cfg lab.Config, line *lab.Timeline) (err error) {
 	defer func() { err = errors.Join(err, s.fleet.Stop()) }()
 	line.Say("%s", lab.Inventory(s.File))
 	historyDir := filepath.Join(s.File.Dir, HistoryDir)
-	if s.calls, err = check.Create(historyDir, callsName, 0); err != nil {
+	if s.calls, err = history.Create(historyDir, callsName); err != nil {
 		return err
 	}
-	err = s.calls.Write(check.Run{Experiment: "demo", Group: s.File.Group, Checks: []string{"sequence", "linearizable", "ledger"}})
+	err = s.calls.Write(history.Run{Experiment: "demo", Group: s.File.Group, Checks: []string{"sequence", "linearizable", "ledger"}})
 	if err == nil {
 		err = s.underLoad(ctx, s.demo)
 	}
 	if err := errors.Join(err, s.calls.Close()); err != nil {
 		return err
 	}
-	if err := check.WriteManifest(historyDir); err != nil {
+	if err := history.WriteManifest(historyDir); err != nil {
 		return err
 	}
 	r, err := check.Dir(ctx, historyDir, check.Options{DB: s.File.Ledger.DB})

@@ -9,7 +9,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // Loop is the round loop of every script. A round begins when every node answers and one
@@ -109,7 +109,7 @@ func (s *Run) Record(class string, inject func() (chaos.Fault, error)) (chaos.Fa
 		f, err := inject()
 		changed := errors.Is(err, chaos.ErrChanged)
 		switch {
-		case errors.Is(err, chaos.ErrNoBite):
+		case errors.Is(err, chaos.ErrNoEffect):
 			return f, fmt.Errorf("%w: %w", ErrNotSeen, err)
 		case err != nil && (!changed || try == tries):
 			return f, err
@@ -134,10 +134,10 @@ func (s *Run) Record(class string, inject func() (chaos.Fault, error)) (chaos.Fa
 }
 
 // InHistory converts a fault to a line of the history.
-func InHistory(f chaos.Fault, class string) check.Fault {
-	return check.Fault{
+func InHistory(f chaos.Fault, class string) history.Fault {
+	return history.Fault{
 		Name: f.Name, Class: class, Target: f.Target, Begun: f.Begun, Healed: f.Healed, Set: f.Set, Held: f.Held, Evidence: f.Evidence,
-		Proof: check.Proof{Kind: string(f.Shown), PIDs: f.PIDs, Token: f.Token},
+		Proof: history.Proof{Kind: string(f.Shown), PIDs: f.PIDs, Token: f.Token},
 	}
 }
 

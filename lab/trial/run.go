@@ -16,6 +16,7 @@ import (
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	fleetclient "github.com/tenurehq/tenure/reference/client"
@@ -43,7 +44,7 @@ type Config struct {
 	// Dir is the folder of the outcome.
 	Dir string
 	// Run describes the trial in its history.
-	Run check.Run
+	Run history.Run
 	// Rand decides the delays and choices of the script.
 	Rand *rand.Rand
 	// Say reports progress, RoundDone that a round is over.
@@ -59,11 +60,11 @@ type Run struct {
 	Chaos  *chaos.Fleet
 	Nodes  *fleetclient.Client
 	Ledger *ledgerclient.Client
-	Faults *check.Writer
+	Faults *history.Writer
 
 	fleet *lab.Fleet
-	calls *check.Writer
-	jobs  []check.Job
+	calls *history.Writer
+	jobs  []history.Job
 	takes int // how often Take was called
 }
 
@@ -89,10 +90,10 @@ func (t Trial) Do(ctx context.Context, cfg Config) (Outcome, error) {
 	cfg.Run.At = now()
 	s := &Run{Outcome: &o, Config: cfg}
 	var err error
-	if s.calls, err = check.Create(historyDir, callsName, 0); err != nil {
+	if s.calls, err = history.Create(historyDir, callsName); err != nil {
 		return o, err
 	}
-	if s.Faults, err = check.Create(historyDir, "run", 0); err != nil {
+	if s.Faults, err = history.Create(historyDir, "run"); err != nil {
 		return o, errors.Join(err, s.calls.Close())
 	}
 	undo := func() error { return nil }
@@ -113,10 +114,10 @@ func (t Trial) Do(ctx context.Context, cfg Config) (Outcome, error) {
 	if o.Effects, err = collect(ctx, historyDir, traces, db); err != nil {
 		return o, err
 	}
-	if err := check.WriteManifest(historyDir); err != nil {
+	if err := history.WriteManifest(historyDir); err != nil {
 		return o, err
 	}
-	required := func(check.Run) (check.Run, error) { return cfg.Run, nil }
+	required := func(history.Run) (history.Run, error) { return cfg.Run, nil }
 	if o.Report, err = check.Dir(ctx, historyDir, check.Options{DB: db, Expect: required}); err != nil {
 		return o, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lease"
@@ -105,8 +106,8 @@ const (
 )
 
 // Describe returns the trial as its history describes it: timing, nodes and checks.
-func (t Trial) Describe() check.Run {
-	r := check.Run{Engine: t.Engine, Group: Group, Nodes: t.Nodes, Unfenced: t.Unfenced, TTLMS: t.TTL.Milliseconds(), WakeMS: WakeMS, LateMS: lateMS, TickMS: tickMS, Checks: t.Checks()}
+func (t Trial) Describe() history.Run {
+	r := history.Run{Engine: t.Engine, Group: Group, Nodes: t.Nodes, Unfenced: t.Unfenced, TTLMS: t.TTL.Milliseconds(), WakeMS: WakeMS, LateMS: lateMS, TickMS: tickMS, Checks: t.Checks()}
 	if t.Engine == Raft {
 		timing := raft.Timing{Heartbeat: t.TTL}.Resolve()
 		r.BeatMS, r.CallTimeoutMS, r.BackoffMaxMS, r.Drift = timing.Beat.Milliseconds(), timing.Call.Milliseconds(), timing.Beat.Milliseconds(), timing.Drift

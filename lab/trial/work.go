@@ -11,14 +11,14 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/worker"
 )
 
 // Jobs returns the jobs of every trial, by period: few, so that a tick is no heavier.
-func Jobs() []check.Job { return []check.Job{{EveryMS: 1000}, {EveryMS: 3000}} }
+func Jobs() []history.Job { return []history.Job{{EveryMS: 1000}, {EveryMS: 3000}} }
 
 // putJobs creates the jobs. Each of their instants must fire exactly once; instants without
 // a leader are made up for.

@@ -1,10 +1,9 @@
 // Package upgrade runs fleets in which this version and the previous one work together:
-// services, commands, candidates and nodes of both on one engine and one ledger. There is
+// services, commands, candidates and nodes of both on one engine and one ledger. It has
 // nothing to import.
 //
-// The previous version is the commit whose full name stands in the file PREVIOUS. A release
-// writes its own there when it is made, so that the next is tested against it. The tests
-// take its sources out of the history of the checkout and build its programs below .cache,
-// once. Without that history they say so and are skipped; where the history is complete and
-// the commit is not in it they fail if CI is set.
+// The previous version is the commit in the file PREVIOUS. A release writes its own commit
+// there, so that the next release is tested against it. The tests take its sources from the
+// git history and build its programs once, in .cache. Without history they are skipped. If the
+// history is complete and does not have the commit, they fail if CI is set.
 package upgrade

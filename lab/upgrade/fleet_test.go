@@ -15,9 +15,9 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// Nodes of both versions form one fleet with one ledger: a killed leader of one is followed
-// by the other, both ways, and callers' numbers and their tokens rise throughout. Then the
-// ledger is replaced by this version's, on the same data, and they go on.
+// Nodes of both versions form one fleet with one ledger. When a leader of one version is killed
+// the other version leads, both ways, and the callers' numbers and tokens always rise. Then
+// this version's ledger replaces the old one, on the same data, and all continue.
 func TestFleet(t *testing.T) {
 	t.Parallel()
 	old, now := versions(t)
@@ -33,7 +33,7 @@ func TestFleet(t *testing.T) {
 			"-ledger", keeps.URL, "-lease-ttl", ttl)
 	}
 	var last api.Next
-	// next waits until the node leads and gives numbers.
+	// next waits until the node leads and hands out numbers.
 	next := func(p *process) {
 		t.Helper()
 		var got api.Next

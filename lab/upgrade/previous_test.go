@@ -17,10 +17,10 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 )
 
-// errNoHistory: the checkout cannot have the previous version.
+// errNoHistory: the checkout has no git history.
 var errNoHistory = errors.New("the checkout has no history to take the previous version from")
 
-// version is the programs of one.
+// version has the programs of one version.
 type version struct {
 	name                string
 	tenure, node, fleet string
@@ -30,7 +30,7 @@ func at(name, bin string) version {
 	return version{name: name, tenure: filepath.Join(bin, "tenure"), node: filepath.Join(bin, "node"), fleet: filepath.Join(bin, "fleet")}
 }
 
-// built has the programs of both, once in the life of a test binary.
+// built builds the programs of both versions once per test binary.
 var built = sync.OnceValues(func() ([2]version, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -58,13 +58,13 @@ var built = sync.OnceValues(func() ([2]version, error) {
 	}
 	defer unlock()
 	old := at("previous", oldBin)
-	old.fleet = old.tenure // the programs of the previous version are one
+	old.fleet = old.tenure // the previous version has one program
 	err = child.Build(context.Background(), top, bin+string(filepath.Separator), nil, "server/cmd/tenure", "reference/cmd/node", "reference/cmd/fleet")
 	return [2]version{old, at("this", bin)}, err
 })
 
-// versions are the previous one and this one. Without the previous one nothing can be
-// shown: it says so loudly, and fails where it should have been there.
+// versions returns the previous and this version. Without the previous one it skips the test, or
+// fails it if the version should be there.
 func versions(t *testing.T) (old, now version) {
 	t.Helper()
 	both, err := built()
@@ -77,8 +77,7 @@ func versions(t *testing.T) (old, now version) {
 	return both[0], both[1]
 }
 
-// previous returns the folder with the programs of a commit, and builds them if nobody has
-// before.
+// previous returns the folder with the programs of a commit. It builds them if needed.
 func previous(top, commit string) (string, error) {
 	cache, err := child.CacheDir(filepath.Join("previous", commit))
 	if err != nil {
@@ -93,7 +92,7 @@ func previous(top, commit string) (string, error) {
 	if _, err := os.Stat(bin); err == nil {
 		return bin, nil
 	}
-	// Always in the same place, so that what the compiler keeps is found again.
+	// Always in the same folder, so that the build cache can be used.
 	sources := filepath.Join(cache, "sources")
 	if err := errors.Join(os.RemoveAll(sources), os.MkdirAll(sources, 0o755)); err != nil {
 		return "", err
@@ -102,7 +101,7 @@ func previous(top, commit string) (string, error) {
 	if err := takeOut(top, commit, sources); err != nil {
 		return "", err
 	}
-	// Under its name it is whole.
+	// The folder gets its name when it is complete.
 	half := filepath.Join(sources, "bin")
 	if err := child.Build(context.Background(), sources, half+string(filepath.Separator), nil, "server/cmd/tenure", "reference/cmd/node"); err != nil {
 		return "", err
@@ -110,10 +109,10 @@ func previous(top, commit string) (string, error) {
 	return bin, os.Rename(half, bin)
 }
 
-// takeOut writes the files of a commit into a folder.
+// takeOut writes the files of a commit to a folder.
 func takeOut(top, commit, into string) error {
 	git := func(args ...string) ([]byte, error) {
-		// Checkouts in containers belong to somebody else; nothing of them is run here.
+		// In containers the checkout belongs to another user; git runs nothing of it here.
 		cmd := exec.Command("git", append([]string{"-C", top, "-c", "safe.directory=" + top}, args...)...)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
@@ -178,8 +177,8 @@ func unpack(archive []byte, into string) error {
 	}
 }
 
-// A checkout without history is told from one in which the commit should be: the first is
-// no fault of the change under test, the second is.
+// A checkout without history is distinguished from one that should have the commit: only the
+// second is a failure.
 func TestTakeOut(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		if os.Getenv("CI") != "" {

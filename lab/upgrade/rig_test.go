@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	// patience bounds everything that is waited for.
+	// patience bounds every wait.
 	patience = 90 * time.Second
-	// ttl is what a killed leader costs.
+	// ttl is how long a failover takes after a kill.
 	ttl = "4s"
 )
 
-// process is a program that runs, and says where in its first line if it serves.
+// process is a running program. If it serves, its first line has its address.
 type process struct {
 	*child.Process
 	said *child.Tail
 	URL  string `json:"url"`
 }
 
-// start starts a program that ends with the test.
+// start starts a program, which ends with the test.
 func start(t *testing.T, program string, args ...string) *process {
 	t.Helper()
 	p := &process{said: &child.Tail{}}
@@ -48,7 +48,7 @@ func start(t *testing.T, program string, args ...string) *process {
 	return p
 }
 
-// serve starts a program that serves, and waits until it does.
+// serve starts a program that serves, and waits until it is ready.
 func serve(t *testing.T, program string, args ...string) *process {
 	t.Helper()
 	p := &process{said: &child.Tail{}}
@@ -85,7 +85,7 @@ func serve(t *testing.T, program string, args ...string) *process {
 	return p
 }
 
-// end asks a program to stop, and waits until it has.
+// end asks a program to exit, and waits for that.
 func (p *process) end(t *testing.T) {
 	t.Helper()
 	_ = child.Interrupt(p.Cmd.Process)
@@ -96,7 +96,7 @@ func (p *process) end(t *testing.T) {
 	}
 }
 
-// run runs a program to its end, and returns what it printed and its exit code.
+// run runs a program and returns its output and exit code.
 func run(t *testing.T, program string, args ...string) (stdout string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -115,7 +115,7 @@ func run(t *testing.T, program string, args ...string) (stdout string, code int)
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
-// must is run for what has to succeed.
+// must is run; the program must succeed.
 func must(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	out, code := run(t, program, args...)
@@ -125,7 +125,7 @@ func must(t *testing.T, program string, args ...string) string {
 	return out
 }
 
-// read is must for what prints JSON.
+// read is must; the program must print JSON.
 func read[T any](t *testing.T, program string, args ...string) (out T) {
 	t.Helper()
 	text := must(t, program, append(args, "-o", "json")...)
@@ -135,7 +135,7 @@ func read[T any](t *testing.T, program string, args ...string) (out T) {
 	return out
 }
 
-// call makes a request, and expects a status.
+// call sends a request and expects a status.
 func call[T any](t *testing.T, status int, method, url string, in any) (out T) {
 	t.Helper()
 	got, err := try(t.Context(), method, url, in, &out)
@@ -174,7 +174,7 @@ func try(ctx context.Context, method, url string, in, out any) (int, error) {
 	return resp.StatusCode, json.Unmarshal(text, out)
 }
 
-// until waits for something to become true.
+// until waits until a condition holds.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !is(); time.Sleep(20 * time.Millisecond) {

@@ -18,7 +18,7 @@ import (
 	"github.com/tenurehq/tenure/server/service"
 )
 
-// member is a command that runs while it leads, by one version through a service of one.
+// member runs a command while it leads, with the client of one version and the service of one.
 type member struct {
 	id     string
 	tenure string
@@ -26,7 +26,7 @@ type member struct {
 	*process
 }
 
-// term is one as everybody must tell it.
+// term is a term as both versions must print it.
 type term struct {
 	Term   uint64 `json:"term"`
 	NodeID string `json:"leader_node_id"`
@@ -46,13 +46,13 @@ func (t *term) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// crew is the members of one group, and the file into which each writes when it leads.
+// crew has the members of one group, and the file that each writes to when it leads.
 type crew struct {
 	t    *testing.T
 	book string
 }
 
-// join lets a member stand in line.
+// join starts a member, which campaigns.
 func (c *crew) join(m *member) {
 	c.t.Helper()
 	m.process = start(c.t, m.tenure, "exec", "--store="+m.store, "--id="+m.id, "--ttl="+ttl, "--restart=on-lost", "billing", "--",
@@ -62,7 +62,7 @@ func (c *crew) join(m *member) {
 	})
 }
 
-// led is who has begun, oldest first; tokens must rise.
+// led are the members that have led, the first first; their tokens must rise.
 func (c *crew) led() []string {
 	c.t.Helper()
 	text, _ := os.ReadFile(c.book)
@@ -79,7 +79,7 @@ func (c *crew) led() []string {
 	return ids
 }
 
-// leads waits until a member has begun as the nth.
+// leads waits until a member leads as the nth.
 func (c *crew) leads(m *member, n int) {
 	c.t.Helper()
 	until(c.t, fmt.Sprintf("%s leads as number %d", m.id, n), func() bool { return len(c.led()) >= n })
@@ -88,9 +88,9 @@ func (c *crew) leads(m *member, n int) {
 	}
 }
 
-// Services of both versions stand side by side on one engine. Commands of both, through
-// either, form one group: operators of both move it around, a killed leader of one is
-// followed by the other, tokens rise, and all read the same history.
+// Services of both versions share one engine. Commands of both versions, through either
+// service, form one group: operators of both versions transfer it, when a leader of one
+// version is killed the other leads, tokens rise, and all read the same history.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	old, now := versions(t)
@@ -151,8 +151,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// A lease that was won at an instance of one version is renewed, seen and given up at one of
-// the other, and the next token is larger.
+// A lease that was won at a service of one version can be renewed, read and released at one of
+// the other version, and the next token is larger.
 func TestCampaigns(t *testing.T) {
 	t.Parallel()
 	old, now := versions(t)

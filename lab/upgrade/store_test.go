@@ -16,14 +16,13 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// itself is what a program says of itself.
+// itself is a program's description of itself.
 type itself struct {
 	Format int `json:"record_format"`
 }
 
-// What one version writes to an engine binds and informs the other: sessions, groups, who
-// leads, policies, cordons, what was done once, and who was forced. All of it is of one
-// format.
+// Each version reads and obeys what the other writes to an engine: sessions, groups, leaders,
+// policies, cordons, requests that were made, and forced ends. All have the same format.
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	old, now := versions(t)
@@ -49,7 +48,7 @@ func TestRecords(t *testing.T) {
 	for _, way := range []struct{ by, to version }{{old, now}, {now, old}} {
 		lays(t, store, way.by, way.to)
 	}
-	// Whoever was forced stops, and both know why it was.
+	// A candidate that was forced to end stops, and both versions know why.
 	must(t, now.tenure, "step-down", "held-previous", "--force", "--yes", store)
 	must(t, old.tenure, "step-down", "held-this", "--force", "--yes", store)
 	for name, p := range held {
@@ -64,7 +63,7 @@ func TestRecords(t *testing.T) {
 	formats(t, cluster.Endpoints())
 }
 
-// lays: what one version lays down the other sees, and is held to.
+// lays checks that one version sees and obeys what the other wrote.
 func lays(t *testing.T, store string, by, to version) {
 	t.Helper()
 	must(t, by.tenure, "policy", "set", "laid-"+by.name, "--min-ttl=4s", "--max-ttl=1m", "--members=a,b", "--fenced=false", store)
@@ -109,7 +108,7 @@ func lays(t *testing.T, store string, by, to version) {
 	}
 }
 
-// formats: every value of the engine is of the format that both know.
+// formats checks that every value in the engine has a format that both versions know.
 func formats(t *testing.T, endpoints []string) {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})

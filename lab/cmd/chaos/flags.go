@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,18 +12,18 @@ import (
 	"github.com/tenurehq/tenure/lab/chaos"
 )
 
+// verb is a command of the program.
 type verb struct{ name, what, flags string }
 
-// verbs are what the program can do, in the order in which they are listed: every kind of
-// fault in the table, and what is no single fault.
+// verbs are the commands: every kind of fault, and what is not a single fault.
 func verbs() (all []verb) {
 	for _, k := range chaos.Kinds() {
 		all = append(all, verb{k.Name, k.What, k.Options})
 	}
 	return append(all,
-		verb{"churn", "kill one leader after the other", "every for"},
-		verb{"list", "show the fleet, what faults stand, and what can be done", ""},
-		verb{"heal", "undo what a chaos that was killed has left", ""})
+		verb{"churn", "kill the leader again and again", "every for"},
+		verb{"list", "show the fleet, the faults in effect, and the commands", ""},
+		verb{"heal", "undo what a chaos process that was killed has left", ""})
 }
 
 type settings struct {
@@ -43,34 +42,29 @@ var errHelp = errors.New("help was asked for")
 const more = "a flag may have one dash or two, and --x is CHAOS_X in the environment"
 
 func usage(w io.Writer) {
-	_, _ = fmt.Fprintf(w, "usage: chaos VERB [flags]\n\n")
+	_, _ = fmt.Fprintf(w, "usage: chaos COMMAND [flags]\n\n")
 	for _, v := range verbs() {
 		_, _ = fmt.Fprintf(w, "  %-17s %s\n", v.name, v.what)
 	}
-	_, _ = fmt.Fprintf(w, "\nchaos VERB -h lists its flags; %s.\n", more)
+	_, _ = fmt.Fprintf(w, "\nchaos COMMAND -h lists its flags; %s.\n", more)
 }
 
 func parse(args []string, env func(string) (string, bool), stderr io.Writer) (settings, error) {
 	var s settings
 	if len(args) == 0 {
 		usage(stderr)
-		return s, errors.New("which verb?")
+		return s, errors.New("missing command")
 	}
 	s.verb = args[0]
-	flags, known := "", false
-	for _, v := range verbs() {
-		if v.name == s.verb {
-			flags, known = v.flags, true
-		}
-	}
-	switch {
-	case s.verb == "help" || s.verb == "-h" || s.verb == "-help" || s.verb == "--help":
+	if slices.Contains([]string{"help", "-h", "-help", "--help"}, s.verb) {
 		usage(stderr)
 		return s, errHelp
-	case !known:
-		return s, fmt.Errorf("there is no verb %q: chaos help lists them", s.verb)
 	}
-	fs := s.define(strings.Fields(flags), stderr)
+	i := slices.IndexFunc(verbs(), func(v verb) bool { return v.name == s.verb })
+	if i < 0 {
+		return s, fmt.Errorf("unknown command %q; see chaos help", s.verb)
+	}
+	fs := s.define(strings.Fields(verbs()[i].flags), stderr)
 	switch err := fs.Parse(args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
 		return s, errHelp
@@ -79,59 +73,49 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (se
 	case fs.NArg() > 0:
 		return s, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	}
-	if err := fromEnvironment(fs, env); err != nil {
-		return s, err
-	}
-	err := s.validate()
-	return s, err
+	return s, errors.Join(fromEnvironment(fs, env), s.validate())
 }
 
+// define defines the flags of a command.
 func (s *settings) define(own []string, stderr io.Writer) *flag.FlagSet {
 	fs := flag.NewFlagSet("chaos "+s.verb, flag.ContinueOnError)
-	fs.SetOutput(io.Discard) // a wrong flag is said once, by us
-	fs.StringVar(&s.fleet, "fleet", "", "the fleet file (default that of the one fleet that runs)")
-	fs.StringVar(&s.output, "o", "text", "text or json")
-	for _, name := range own {
-		switch name {
-		case "secs":
-			fs.Float64Var(&s.secs, name, 0, "how long, in seconds (default twice the TTL)")
-		case "what":
-			fs.StringVar(&s.what, name, "", "whom, by the names that list shows, separated by commas: all at once")
-		case "from":
-			def := string(chaos.Engine)
-			if s.verb == chaos.Partition {
-				def = ""
-			}
-			fs.StringVar(&s.from, name, def, "engine, ledger or peers")
-		case "way":
-			fs.StringVar(&s.way, name, string(chaos.Both), "both, up (what the node sends is lost) or down (what it is answered)")
-		case "ms":
-			what := "how long, in milliseconds (default twice the TTL)"
-			if s.verb == chaos.SkewLeader {
-				what = "how far the clock is off, in milliseconds, ahead or behind"
-			}
-			fs.Int64Var(&s.ms, name, 0, what)
-		case "ppm":
-			fs.Int64Var(&s.ppm, name, 0, "how much faster the clock runs, in millionths")
-		case "between":
-			fs.BoolVar(&s.between, name, false, "let the pause come between a check and a write")
-		case "every":
-			fs.DurationVar(&s.every, name, 5*time.Second, "time from one kill to the next")
-		case "for":
-			what := "how long (default ten TTLs)"
-			if s.verb == "churn" {
-				what = "how long (default 1m)"
-			}
-			fs.DurationVar(&s.length, name, 0, what)
-		case "to":
-			fs.StringVar(&s.to, name, "", "the node that is to lead (default one of the followers)")
-		case "at":
-			fs.StringVar(&s.at, name, chaos.Moments()[0], "the moment: "+strings.Join(chaos.Moments(), ", "))
-		case "trigger":
-			fs.StringVar(&s.trigger, name, chaos.ByResignation, "what makes the leader change: resignation or kill")
-		case "seed":
-			fs.Uint64Var(&s.seed, name, 1, "of the times between cuts")
-		}
+	fs.SetOutput(io.Discard) // run prints a wrong flag once
+	from, ms, length := string(chaos.Engine), "how long, in milliseconds (default twice the TTL)", "how long (default ten TTLs)"
+	switch s.verb {
+	case chaos.Partition:
+		from = ""
+	case chaos.SkewLeader:
+		ms = "error of the clock in milliseconds, ahead or behind"
+	case "churn":
+		length = "how long (default 1m)"
+	}
+	all := map[string]func(name string){
+		"fleet": func(n string) { fs.StringVar(&s.fleet, n, "", "fleet file (default that of the one fleet that runs)") },
+		"o":     func(n string) { fs.StringVar(&s.output, n, "text", "text or json") },
+		"secs":  func(n string) { fs.Float64Var(&s.secs, n, 0, "how long, in seconds (default twice the TTL)") },
+		"what": func(n string) {
+			fs.StringVar(&s.what, n, "", "targets, by the names that list shows, separated by commas")
+		},
+		"from": func(n string) { fs.StringVar(&s.from, n, from, "engine, ledger or peers") },
+		"way": func(n string) {
+			fs.StringVar(&s.way, n, string(chaos.Both), "both, up (what the node sends is lost) or down (what it receives is lost)")
+		},
+		"ms":      func(n string) { fs.Int64Var(&s.ms, n, 0, ms) },
+		"ppm":     func(n string) { fs.Int64Var(&s.ppm, n, 0, "how much faster the clock runs, in millionths") },
+		"between": func(n string) { fs.BoolVar(&s.between, n, false, "pause between a check and a write") },
+		"every":   func(n string) { fs.DurationVar(&s.every, n, 5*time.Second, "time between two kills") },
+		"for":     func(n string) { fs.DurationVar(&s.length, n, 0, length) },
+		"to":      func(n string) { fs.StringVar(&s.to, n, "", "the next leader (default one of the followers)") },
+		"at": func(n string) {
+			fs.StringVar(&s.at, n, chaos.Moments()[0], "the moment: "+strings.Join(chaos.Moments(), ", "))
+		},
+		"trigger": func(n string) {
+			fs.StringVar(&s.trigger, n, chaos.ByResignation, "what makes the leader change: resignation or kill")
+		},
+		"seed": func(n string) { fs.Uint64Var(&s.seed, n, 1, "seed of the times between cuts") },
+	}
+	for _, name := range append([]string{"fleet", "o"}, own...) {
+		all[name](name)
 	}
 	fs.Usage = func() {
 		_, _ = fmt.Fprintf(stderr, "usage: chaos %s [flags]; %s\n", s.verb, more)
@@ -159,36 +143,26 @@ func fromEnvironment(fs *flag.FlagSet, env func(string) (string, bool)) error {
 
 func (s *settings) validate() error {
 	const day = 24 * time.Hour
-	one := func(field, value string, of ...string) error {
-		if slices.Contains(of, value) {
-			return nil
+	var all []error
+	bad := func(wrong bool, format string, args ...any) {
+		if wrong {
+			all = append(all, fmt.Errorf(format, args...))
 		}
-		return fmt.Errorf("%s: %q: one of %s", field, value, strings.Join(of, ", "))
 	}
-	err := one("o", s.output, "text", "json")
-	if s.from != "" {
-		err = errors.Join(err, one("from", s.from, "engine", "ledger", "peers"))
+	one := func(name, value string, of ...string) {
+		bad(value != "" && !slices.Contains(of, value), "%s: %q is not one of %s", name, value, strings.Join(of, ", "))
 	}
-	if s.way != "" {
-		err = errors.Join(err, one("way", s.way, "both", "up", "down"))
-	}
-	if s.at != "" {
-		err = errors.Join(err, one("at", s.at, chaos.Moments()...), one("trigger", cmp.Or(s.trigger, chaos.ByResignation), chaos.ByResignation, chaos.ByKill))
-	}
-	if named := slices.Contains([]string{chaos.Kill, chaos.Pause, chaos.Partition}, s.verb); named && s.what == "" {
-		err = errors.Join(err, errors.New("whom? give --what, with names that list shows"))
-	}
-	if s.secs < 0 || s.secs > day.Seconds() {
-		err = errors.Join(err, fmt.Errorf("secs: %v: above 0, at most a day", s.secs))
-	}
-	if s.verb != chaos.SkewLeader && (s.ms < 0 || s.ms > day.Milliseconds()) {
-		err = errors.Join(err, fmt.Errorf("ms: %d: above 0, at most a day", s.ms))
-	}
-	if s.verb == chaos.SkewLeader && s.ms == 0 && s.ppm == 0 {
-		err = errors.Join(err, errors.New("by how much? give --ms or --ppm"))
-	}
-	if s.length < 0 || s.length > day || s.every < 0 || s.verb == "churn" && s.every < 100*time.Millisecond {
-		err = errors.Join(err, fmt.Errorf("every and for: %v and %v: at least 100ms, at most a day", s.every, s.length))
-	}
-	return err
+	one("o", s.output, "text", "json")
+	one("from", s.from, "engine", "ledger", "peers")
+	one("way", s.way, "both", "up", "down")
+	one("at", s.at, chaos.Moments()...)
+	one("trigger", s.trigger, chaos.ByResignation, chaos.ByKill)
+	skew := s.verb == chaos.SkewLeader
+	bad(slices.Contains([]string{chaos.Kill, chaos.Pause, chaos.Partition}, s.verb) && s.what == "", "missing target: give --what, with names that list shows")
+	bad(s.secs < 0 || s.secs > day.Seconds(), "secs: %v is not between 0 and a day", s.secs)
+	bad(!skew && (s.ms < 0 || s.ms > day.Milliseconds()), "ms: %d is not between 0 and a day", s.ms)
+	bad(skew && s.ms == 0 && s.ppm == 0, "missing error of the clock: give --ms or --ppm")
+	bad(s.length < 0 || s.length > day || s.every < 0 || s.verb == "churn" && s.every < 100*time.Millisecond,
+		"every and for: %v and %v are not between 100ms and a day", s.every, s.length)
+	return errors.Join(all...)
 }

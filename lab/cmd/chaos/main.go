@@ -1,5 +1,5 @@
-// Command chaos puts faults into a fleet that `lab up` runs, aimed at its leader or at
-// processes that are named:
+// Command chaos injects faults into a fleet that `lab up` runs, into its leader or into
+// named processes:
 //
 //	chaos kill-leader                                  SIGKILL
 //	chaos partition-leader --secs=6 --from=engine --way=both
@@ -9,24 +9,23 @@
 //	chaos transfer-leader --to=node-2                  asked to hand over
 //	chaos flap-leader --for=20s --seed=1               a connection that comes and goes
 //	chaos stop-leader                                  SIGTERM: it hands over
-//	chaos kill --what=engine-1,engine-2                SIGKILL, and back by the fleet
+//	chaos kill --what=engine-1,engine-2                SIGKILL; the fleet restarts them
 //	chaos pause --what=ledger --ms=3000
 //	chaos partition --what=node-1,node-2 --from=peers --secs=6
 //	chaos disk-sync --secs=6                           the ledger's syncs fail; disk-full: its writes
-//	chaos kill-at-moment --at=granted --trigger=kill   in the middle of a change of leader; pause-at-moment
-//	chaos churn --every=5s --for=10m                   one leader after the other killed
-//	chaos list                                         the fleet, and what faults stand
+//	chaos kill-at-moment --at=granted --trigger=kill   during a change of leader; pause-at-moment
+//	chaos churn --every=5s --for=10m                   kills the leader again and again
+//	chaos list                                         the fleet, and the faults in effect
 //	chaos heal                                         undoes what a killed chaos has left
 //
-// It finds the fleet (--fleet FILE, else the one that this user runs) and its leader,
-// says on standard error what it did and when it healed, on the host's clock, and what
-// shows that the fault bit. The answer goes to standard output, as JSON with -o json.
-// Every flag can be given in the environment: --fleet is CHAOS_FLEET. Flags may have one
-// dash or two. SIGINT, SIGTERM and SIGHUP end a fault early: it is healed first, however
-// many signals come.
+// It finds the fleet (--fleet FILE, else the one that this user runs) and its leader. On
+// standard error it says what it did and healed, when, and what shows the effect. The result
+// goes to standard output, as JSON with -o json. Every flag can be set in the environment:
+// --fleet is CHAOS_FLEET. Flags may have one dash or two. SIGINT, SIGTERM and SIGHUP end a
+// fault early; it is healed first, however many signals come.
 //
-// Exit codes: 0 it bit and is healed, 1 failure, also when it left no trace or the
-// leader changed meanwhile, 2 wrong usage, 3 nobody leads.
+// Exit codes: 0 the fault had an effect and is healed, 1 failure, also if nothing shows an
+// effect or the leader changed meanwhile, 2 wrong usage, 3 nobody leads.
 package main
 
 import (
@@ -51,10 +50,9 @@ const (
 
 func main() {
 	signals := make(chan os.Signal, 1)
-	// They stay ours: a second one must not keep a fault from being healed, which is
-	// bounded.
+	// A second signal must not interrupt healing, which is bounded.
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	// A reader that went away must not either: then nobody is told, and the rest is done.
+	// Nor must a closed output.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	go func() {
@@ -64,7 +62,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr))
 }
 
-// run is the program without its process.
+// run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, env func(string) (string, bool), stdout, stderr io.Writer) int {
 	s, err := parse(args, env, stderr)
 	switch {
@@ -74,16 +72,14 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 		complain(stderr, err)
 		return exitUsage
 	}
-	switch err := s.run(ctx, stdout, stderr); {
-	case err == nil:
+	if err = s.run(ctx, stdout, stderr); err == nil {
 		return exitOK
-	case errors.Is(err, chaos.ErrNoLeader):
-		complain(stderr, err)
-		return exitNoLeader
-	default:
-		complain(stderr, err)
-		return exitFailure
 	}
+	complain(stderr, err)
+	if errors.Is(err, chaos.ErrNoLeader) {
+		return exitNoLeader
+	}
+	return exitFailure
 }
 
 func complain(w io.Writer, err error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/tenurehq/tenure/lab/chaos"
 )
 
-// asProgram makes the test binary the program itself.
+// asProgram makes the test binary run the program.
 const asProgram = "CHAOS_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 func none(string) (string, bool) { return "", false }
 
-// Wrong input is said in words, with code 2, before anything is looked for.
+// Wrong usage is explained, with code 2, before the fleet is looked for.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -38,8 +38,8 @@ func TestUsage(t *testing.T) {
 		want string
 		code int
 	}{
-		{"", "", "which verb?", exitUsage},
-		{"explode", "", `there is no verb "explode"`, exitUsage},
+		{"", "", "missing command", exitUsage},
+		{"explode", "", `unknown command "explode"`, exitUsage},
 		{"--help", "", "partition-leader", exitOK},
 		{"partition-leader -h", "", "what the node sends is lost", exitOK},
 		{"kill-leader --secs=3", "", "secs", exitUsage},
@@ -48,14 +48,14 @@ func TestUsage(t *testing.T) {
 		{"partition-leader --way=sideways", "", `way: "sideways"`, exitUsage},
 		{"partition-leader --secs=-1", "", "secs: -1", exitUsage},
 		{"gc-pause-leader --ms=-5", "", "ms: -5", exitUsage},
-		{"skew-leader", "", "by how much?", exitUsage},
-		{"kill", "", "whom?", exitUsage},
+		{"skew-leader", "", "missing error of the clock", exitUsage},
+		{"kill", "", "missing target", exitUsage},
 		{"pause --what=ledger --ms=-5", "", "ms: -5", exitUsage},
 		{"partition --what=node-1 --from=moon", "", `from: "moon"`, exitUsage},
 		{"churn --every=1ms", "", "every and for: 1ms", exitUsage},
 		{"list -o yaml", "", `o: "yaml"`, exitUsage},
 		{"list", "yaml", `o: "yaml"`, exitUsage},
-		{"kill-leader --fleet=/nowhere/fleet.json", "", "the fleet file cannot be read", exitFailure},
+		{"kill-leader --fleet=/nowhere/fleet.json", "", "fleet file", exitFailure},
 	} {
 		var out, said bytes.Buffer
 		env := func(name string) (string, bool) { return c.env, name == "CHAOS_O" }
@@ -66,8 +66,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// A fault ends with the program that set it: on SIGINT it is healed, told and an error;
-// a process that stands still goes on even when the program is killed.
+// A fault ends with the program that set it. On SIGINT it is healed and reported, with an error.
+// A stopped process is resumed even if the program is killed.
 func TestProgramEnds(t *testing.T) {
 	t.Parallel()
 	bin, err := lab.FindPrograms(t.Context(), "", func(string) {})
@@ -98,8 +98,8 @@ func TestProgramEnds(t *testing.T) {
 		standing string
 		told     string
 	}{
-		{"gc-pause-leader -ms 60000 -o json", syscall.SIGINT, "stands still", "stopped by signal: interrupt"},
-		{"gc-pause-leader --ms=60000", syscall.SIGKILL, "stands still", ""},
+		{"gc-pause-leader -ms 60000 -o json", syscall.SIGINT, "stopped", "stopped by signal: interrupt"},
+		{"gc-pause-leader --ms=60000", syscall.SIGKILL, "stopped", ""},
 		{"partition-leader --secs=60 -o=json", syscall.SIGTERM, "cut off the engine", "stopped by signal: terminated"},
 	} {
 		cmd := exec.Command(self, append(strings.Fields(c.args), "--fleet", path)...)
@@ -110,7 +110,7 @@ func TestProgramEnds(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// What stands may be half of a fault that is still being set.
+		// A fault that is being set may be in effect in part.
 		await(t, f, c.args+": the fault", func(all string) bool {
 			return strings.Contains(all, c.standing) && strings.Contains(said.String(), "(token ")
 		})
@@ -139,7 +139,7 @@ func TestProgramEnds(t *testing.T) {
 	if code := run(t.Context(), []string{"resign-leader", "-fleet", path}, none, &out, &said); code != exitOK || !strings.HasPrefix(out.String(), "resign-leader node-") {
 		t.Errorf("resign-leader: code %d: %s%s", code, &out, &said)
 	}
-	// One whose reader is gone heals all the same.
+	// A program whose output is closed heals too.
 	unread, told, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -147,14 +147,14 @@ func TestProgramEnds(t *testing.T) {
 	deaf := exec.Command(self, "partition-leader", "--secs=0.2", "--from=ledger", "--fleet", path)
 	deaf.Env, deaf.Stderr = append(os.Environ(), asProgram+"=1"), told
 	_ = unread.Close()
-	_ = deaf.Run() // whether it bit is not the question
+	_ = deaf.Run() // it may have had no effect
 	_ = told.Close()
 	if deaf.ProcessState.ExitCode() < 0 {
 		t.Errorf("without a reader: %v", deaf.ProcessState)
 	}
 	await(t, f, "nothing left", func(all string) bool { return all == "" })
 
-	// What is left by a program that was killed can be undone by another.
+	// Another program can undo what a killed program has left.
 	cut, stop := context.WithCancel(t.Context())
 	defer stop()
 	cmd := exec.CommandContext(cut, self, "partition-leader", "--secs=60", "--fleet", path)
@@ -171,7 +171,7 @@ func TestProgramEnds(t *testing.T) {
 	await(t, f, "nothing left", func(all string) bool { return all == "" })
 }
 
-// await looks at what stands, with a bound for a loaded machine.
+// await waits until holds accepts the faults in effect.
 func await(t *testing.T, f *chaos.Fleet, what string, holds func(standing string) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {

@@ -16,18 +16,18 @@ import (
 	"github.com/tenurehq/tenure/lab/chaos"
 )
 
-// answer is what a machine is told.
+// answer is the output for programs.
 type answer struct {
 	Fleet  string        `json:"fleet"`
 	Faults []chaos.Fault `json:"faults"`
-	// After is who leads when it is over, AtNS when that was seen.
+	// After is the leader when it is over, AtNS when that was seen.
 	After *chaos.Target `json:"leader_after,omitempty"`
 	AtNS  clock.Instant `json:"leader_after_at,omitempty"`
 	Error string        `json:"error,omitempty"`
 }
 
-// teller writes lines with their time: seconds since the start, and the time of day that
-// belongs to it, both from the one clock.
+// teller writes lines with their time: the time of day and the seconds since the start, both
+// from one clock.
 type teller struct {
 	mu    sync.Mutex
 	w     io.Writer
@@ -93,7 +93,7 @@ func (s *settings) run(ctx context.Context, stdout, stderr io.Writer) error {
 	return err
 }
 
-// faults injects what the verb says and returns what was injected.
+// faults injects the faults of the command and returns them.
 func (s *settings) faults(ctx context.Context, f *chaos.Fleet) ([]chaos.Fault, error) {
 	spec := chaos.Spec{
 		Kind: s.verb, For: s.length, From: chaos.From(s.from), Way: chaos.Way(s.way), PPM: s.ppm, Between: s.between, Seed: s.seed,
@@ -117,14 +117,9 @@ func (s *settings) faults(ctx context.Context, f *chaos.Fleet) ([]chaos.Fault, e
 	return []chaos.Fault{fault}, err
 }
 
-func orNone(standing []string) string {
-	if len(standing) == 0 {
-		return "none"
-	}
-	return strings.Join(standing, "; ")
-}
+func inEffect(n chaos.NodeSurvey) string { return cmp.Or(strings.Join(n.Standing, "; "), "none") }
 
-// list shows the fleet and the verbs; the verbs also where there is no fleet.
+// list shows the fleet, if there is one, and the commands.
 func (s *settings) list(ctx context.Context, stdout io.Writer) error {
 	var survey *chaos.Survey
 	f, err := chaos.Open(s.fleet)
@@ -144,16 +139,12 @@ func (s *settings) list(ctx context.Context, stdout io.Writer) error {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	if survey != nil {
 		_, _ = fmt.Fprintf(stdout, "group %s on %s, TTL %v, %s\n", survey.Group, survey.Backend, time.Duration(survey.TTLMS)*time.Millisecond, survey.Path)
-		_, _ = fmt.Fprintln(table, "PROCESS\tPID\tROLE\tTOKEN\tFAULTS THAT STAND")
+		_, _ = fmt.Fprintln(table, "PROCESS\tPID\tROLE\tTOKEN\tFAULTS IN EFFECT")
 		for _, n := range survey.Nodes {
-			role := string(n.Role)
-			if role == "" {
-				role = "silent"
-			}
-			_, _ = fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\n", n.ID, n.PID, role, n.Token, orNone(n.Standing))
+			_, _ = fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\n", n.ID, n.PID, cmp.Or(string(n.Role), "no answer"), n.Token, inEffect(n))
 		}
 		for _, o := range survey.Others {
-			_, _ = fmt.Fprintf(table, "%s\t%d\t\t\t%s\n", o.ID, o.PID, orNone(o.Standing))
+			_, _ = fmt.Fprintf(table, "%s\t%d\t\t\t%s\n", o.ID, o.PID, inEffect(o))
 		}
 		_, _ = fmt.Fprintln(table)
 	}

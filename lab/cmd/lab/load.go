@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurehq/tenure/lab/catalogue"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/client"
@@ -85,7 +85,7 @@ func (l *loadFlags) run(cmd *cobra.Command, _ []string) (err error) {
 		l.cfg.Progress = func(p load.Progress) { cli.Say(cmd, "%v", p) }
 	}
 	if l.history != "" {
-		w, err := check.Create(l.history, "calls", 0)
+		w, err := history.Create(l.history, "calls")
 		if err == nil {
 			err = w.Write(catalogue.LoadRun(l.group))
 		}
@@ -97,7 +97,7 @@ func (l *loadFlags) run(cmd *cobra.Command, _ []string) (err error) {
 	report, answer, text, err := l.load(cmd.Context())
 	if w := l.cfg.Calls; w != nil {
 		if err = errors.Join(err, w.Close()); err == nil {
-			err = check.WriteManifest(l.history)
+			err = history.WriteManifest(l.history)
 		}
 	}
 	if errors.Is(err, client.ErrUnavailable) {

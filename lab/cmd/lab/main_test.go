@@ -19,7 +19,7 @@ import (
 
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lab/catalogue"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 )
@@ -133,17 +133,17 @@ func TestCheck(t *testing.T) {
 		t.Error(err)
 	}
 	one := t.TempDir()
-	w, err := check.Create(one, "calls", 0)
+	w, err := history.Create(one, "calls")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range []check.Event{
+	for _, e := range []history.Event{
 		catalogue.LoadRun("billing"),
-		check.Call{Start: 1, End: 2, Token: 1, First: 1, Last: 1},
+		history.Call{Start: 1, End: 2, Token: 1, First: 1, Last: 1},
 	} {
 		err = errors.Join(err, w.Write(e))
 	}
-	if err := errors.Join(err, w.Close(), check.WriteManifest(one)); err != nil {
+	if err := errors.Join(err, w.Close(), history.WriteManifest(one)); err != nil {
 		t.Fatal(err)
 	}
 	none := filepath.Join(t.TempDir(), "none.db")

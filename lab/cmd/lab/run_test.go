@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure/lab/catalogue"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
 	"github.com/tenurehq/tenure/server/cli"
@@ -102,7 +102,7 @@ func TestForgedRecording(t *testing.T) {
 	}{
 		{"a node's file removed", "node-2.ndjson", func(trial string) error { return os.Remove(filepath.Join(trial, "history", "node-2.ndjson")) }},
 		{"a node's file removed, with a new manifest", "processes of 2", func(trial string) error {
-			return errors.Join(os.Remove(filepath.Join(trial, "history", "node-2.ndjson")), check.WriteManifest(filepath.Join(trial, "history")))
+			return errors.Join(os.Remove(filepath.Join(trial, "history", "node-2.ndjson")), history.WriteManifest(filepath.Join(trial, "history")))
 		}},
 		{"a byte changed", "the content was changed", func(trial string) error {
 			return replace(filepath.Join(trial, "history", "calls.ndjson"), `"token":1,`, `"token":2,`)
@@ -174,20 +174,20 @@ func TestReport(t *testing.T) {
 func TestCheckDir(t *testing.T) {
 	record := func(second uint64) string {
 		dir := t.TempDir()
-		w, err := check.Create(filepath.Join(dir, "trial", "history"), "all", 0)
+		w, err := history.Create(filepath.Join(dir, "trial", "history"), "all")
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range []check.Event{
+		for _, e := range []history.Event{
 			catalogue.LoadRun("billing"),
-			check.Call{Start: 10, End: 20, Token: 1, First: 5, Last: 5},
-			check.Call{Start: 30, End: 40, Token: 1, First: second, Last: second},
+			history.Call{Start: 10, End: 20, Token: 1, First: 5, Last: 5},
+			history.Call{Start: 30, End: 40, Token: 1, First: second, Last: second},
 		} {
 			if err := w.Write(e); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := errors.Join(w.Close(), check.WriteManifest(filepath.Join(dir, "trial", "history"))); err != nil {
+		if err := errors.Join(w.Close(), history.WriteManifest(filepath.Join(dir, "trial", "history"))); err != nil {
 			t.Fatal(err)
 		}
 		return dir

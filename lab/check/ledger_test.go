@@ -9,11 +9,12 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/reference/ledger"
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// fill writes as two leaders, the first of which comes back after the second.
+// fill writes as two leaders. The first writes again after the second.
 func fill(t *testing.T, path string, unfenced bool) {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), ledger.Config{DB: path, Lab: true, Unfenced: unfenced, Logger: slog.New(slog.DiscardHandler)})
@@ -42,8 +43,8 @@ func fill(t *testing.T, path string, unfenced bool) {
 	}
 }
 
-// The SQL query finds nothing in a ledger that fences, and in one that does not the
-// rows where a zombie wrote.
+// The SQL query finds nothing in a ledger with fencing. Without fencing it finds the rows that a
+// deposed leader wrote.
 func TestLedger(t *testing.T) {
 	dir := t.TempDir()
 	fenced := filepath.Join(dir, "fenced.db")
@@ -57,16 +58,16 @@ func TestLedger(t *testing.T) {
 	if v.Result != Fail || v.Guarantee != "G6" || v.Violations != 2 {
 		t.Fatalf("%v", v)
 	}
-	if at := v.Findings[0].At[0]; at != (Place{"open.db allocation", 5}) {
+	if at := v.Findings[0].At[0]; at != (history.Place{File: "open.db allocation", Line: 5}) {
 		t.Errorf("%v", v.Findings[0])
 	}
-	if at := v.Findings[1].At[0]; at != (Place{"open.db tick", 5}) {
+	if at := v.Findings[1].At[0]; at != (history.Place{File: "open.db tick", Line: 5}) {
 		t.Errorf("%v", v.Findings[1])
 	}
 }
 
-// A ledger that cannot be read, is missing or is empty is unknown, and a missing file
-// is not made.
+// The verdict on a ledger that cannot be read, is missing or is empty is unknown. A missing
+// file is not created.
 func TestLedgerUnknown(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.db")
 	other := filepath.Join(t.TempDir(), "other.db")
@@ -92,8 +93,8 @@ func TestLedgerUnknown(t *testing.T) {
 	}
 }
 
-// A ledger that has forgotten what it once had is not taken for whole, nor is a call
-// that is older than what it keeps.
+// A ledger that has deleted entries is not taken for complete. A call that is older than its
+// entries is not compared.
 func TestLedgerForgets(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	fill(t, path, false)
@@ -102,29 +103,29 @@ func TestLedgerForgets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
-	forgotten := func() string {
+	deleted := func() string {
 		t.Helper()
-		what, err := Forgotten(t.Context(), db)
+		what, err := Deleted(t.Context(), db)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return strings.Join(what, ", ")
 	}
-	if got := forgotten(); got != "" {
-		t.Errorf("a whole ledger has forgotten %s", got)
+	if got := deleted(); got != "" {
+		t.Errorf("a complete ledger has deleted %s", got)
 	}
 	for _, statement := range []string{"DELETE FROM allocation WHERE n = 1", "DELETE FROM tick WHERE n = 1", "DELETE FROM rejection"} {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := forgotten(); got != "refused writes, allocations, ticks" {
-		t.Errorf("forgotten: %s", got)
+	if got := deleted(); got != "refused writes, allocations, ticks" {
+		t.Errorf("deleted: %s", got)
 	}
-	h := history{"calls": {
-		Run{Experiment: "load", Group: "billing", At: 1, Checks: []string{"sequence", "ledger"}},
-		Call{Start: 10, End: 20, Token: 1, First: 3, Last: 3},
-		Call{Start: 30, End: 40, Token: 2, First: 11, Last: 14},
+	h := files{"calls": {
+		history.Run{Experiment: "load", Group: "billing", At: 1, Checks: []string{"sequence", "ledger"}},
+		history.Call{Start: 10, End: 20, Token: 1, First: 3, Last: 3},
+		history.Call{Start: 30, End: 40, Token: 2, First: 11, Last: 14},
 	}}
 	r, err := Dir(t.Context(), h.save(t), Options{DB: path})
 	if err != nil {
@@ -134,30 +135,30 @@ func TestLedgerForgets(t *testing.T) {
 	if v.Result != Unknown || v.Doubts != 3 || v.Count("calls not compared") != 1 || v.Count("calls compared") != 1 {
 		t.Errorf("%v", v)
 	}
-	if last := v.Findings[len(v.Findings)-1]; len(last.At) != 1 || last.At[0] != (Place{"calls.ndjson", 2}) {
+	if last := v.Findings[len(v.Findings)-1]; len(last.At) != 1 || last.At[0] != (history.Place{File: "calls.ndjson", Line: 2}) {
 		t.Errorf("%v", v.Findings)
 	}
 }
 
-// What callers have is compared with the ledger: an answer that no allocation of its
-// token holds is named with its line, and what the callers saw is told.
+// Answers to clients are compared with the ledger. A finding names the line of an answer that
+// no allocation of its token contains.
 func TestLedgerKnowsAnswers(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "ledger.db")
 	fill(t, db, false)
 	for _, tt := range []struct {
 		name string
-		last Call
+		last history.Call
 		want Result
 	}{
-		{"honest", Call{Start: 50, End: 70, Token: 2, First: 16, Last: 20}, Pass},
-		{"unheard of", Call{Start: 50, End: 70, Token: 2, First: 21, Last: 21}, Fail},
-		{"of another token", Call{Start: 50, End: 70, Token: 3, First: 16, Last: 20}, Fail},
-		{"across two allocations", Call{Start: 50, End: 70, Token: 2, First: 15, Last: 16}, Fail},
+		{"honest", history.Call{Start: 50, End: 70, Token: 2, First: 16, Last: 20}, Pass},
+		{"unheard of", history.Call{Start: 50, End: 70, Token: 2, First: 21, Last: 21}, Fail},
+		{"of another token", history.Call{Start: 50, End: 70, Token: 3, First: 16, Last: 20}, Fail},
+		{"across two allocations", history.Call{Start: 50, End: 70, Token: 2, First: 15, Last: 16}, Fail},
 	} {
-		h := history{"calls": {
-			Run{Experiment: "load", Group: "billing", At: 1, Checks: []string{"sequence", "ledger"}},
-			Call{Start: 10, End: 20, Token: 1, First: 3, Last: 3},
-			Call{Start: 30, End: 40, Token: 2, First: 11, Last: 14},
+		h := files{"calls": {
+			history.Run{Experiment: "load", Group: "billing", At: 1, Checks: []string{"sequence", "ledger"}},
+			history.Call{Start: 10, End: 20, Token: 1, First: 3, Last: 3},
+			history.Call{Start: 30, End: 40, Token: 2, First: 11, Last: 14},
 			tt.last,
 		}}
 		r, err := Dir(t.Context(), h.save(t), Options{DB: db})
@@ -168,7 +169,7 @@ func TestLedgerKnowsAnswers(t *testing.T) {
 		if v.Result != tt.want || v.Count("calls compared") != 3 {
 			t.Errorf("%s: %v", tt.name, v)
 		}
-		if tt.want == Fail && v.Findings[0].At[0] != (Place{"calls.ndjson", 4}) {
+		if tt.want == Fail && v.Findings[0].At[0] != (history.Place{File: "calls.ndjson", Line: 4}) {
 			t.Errorf("%s: %v", tt.name, v.Findings)
 		}
 		if tt.want == Pass && (!r.Passed() || r.Callers != Callers{Calls: 3, Numbers: 10, First: 3, Last: 20, Tokens: 2, SilenceMS: 0.00003}) {
