@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/lab/labapi"
 )
 
 // heldFile, in a temporary folder of ours, is locked while the folder is in use.
@@ -58,20 +58,20 @@ func (f *Fleet) folder() error {
 }
 
 // File says where everything is now.
-func (f *Fleet) File() api.FleetFile {
-	out := api.FleetFile{Group: f.cfg.Group, Backend: f.cfg.Backend, TTLMS: f.cfg.TTL.Milliseconds(), Dir: f.dir, Lab: true,
-		Ledger: api.LedgerFile{Process: api.Process{URL: f.ledger.at(), PID: f.ledger.pid()}, DB: f.db()}}
+func (f *Fleet) File() labapi.FleetFile {
+	out := labapi.FleetFile{Group: f.cfg.Group, Backend: f.cfg.Backend, TTLMS: f.cfg.TTL.Milliseconds(), Dir: f.dir, Lab: true,
+		Ledger: labapi.LedgerFile{Process: labapi.Process{URL: f.ledger.at(), PID: f.ledger.pid()}, DB: f.db()}}
 	for i, p := range f.engines {
-		out.Engines = append(out.Engines, api.EngineFile{ID: p.id, Process: api.Process{URL: p.at(), PID: p.pid()}})
+		out.Engines = append(out.Engines, labapi.EngineFile{ID: p.id, Process: labapi.Process{URL: p.at(), PID: p.pid()}})
 		if i == 0 {
 			out.Engine = out.Engines[0].Process
 		}
 	}
 	for i, p := range f.nodes {
-		out.Nodes = append(out.Nodes, api.NodeFile{ID: p.id, Process: api.Process{URL: f.public[i], PID: p.pid()}, Proxies: f.names[i]})
+		out.Nodes = append(out.Nodes, labapi.NodeFile{ID: p.id, Process: labapi.Process{URL: f.public[i], PID: p.pid()}, Proxies: f.names[i]})
 	}
 	for _, p := range f.workers {
-		out.Workers = append(out.Workers, api.WorkerFile{ID: p.id, Process: api.Process{URL: p.at(), PID: p.pid()}})
+		out.Workers = append(out.Workers, labapi.WorkerFile{ID: p.id, Process: labapi.Process{URL: p.at(), PID: p.pid()}})
 	}
 	if f.proxies != nil {
 		out.Proxies.API = f.proxies.url

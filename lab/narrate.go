@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 	fleetclient "github.com/tenurehq/tenure/reference/client"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
@@ -47,7 +48,7 @@ func (t *Timeline) Elapsed() time.Duration { return clock.System().Now().Sub(t.b
 
 // Narrator watches a fleet from outside, as a visitor could, and says what changes.
 type Narrator struct {
-	file   api.FleetFile
+	file   labapi.FleetFile
 	line   *Timeline
 	fleet  *fleetclient.Client
 	ledger *ledgerclient.Client
@@ -78,7 +79,7 @@ const (
 )
 
 // NewNarrator makes a narrator of the fleet that a file describes.
-func NewNarrator(file api.FleetFile, line *Timeline) (*Narrator, error) {
+func NewNarrator(file labapi.FleetFile, line *Timeline) (*Narrator, error) {
 	var urls []string
 	for _, n := range file.Nodes {
 		urls = append(urls, n.URL)

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/lab/labapi"
 )
 
 // cut is what keeps a node from something, at its proxies.
@@ -63,7 +63,7 @@ func (f *Fleet) cutting(targets []Target, from From, way Way) (*cut, error) {
 }
 
 // cutOff adds what cuts one of the targets off.
-func (c *cut) cutOff(file api.FleetFile, t Target, targets []Target, from From, way Way) error {
+func (c *cut) cutOff(file labapi.FleetFile, t Target, targets []Target, from From, way Way) error {
 	if t.kind != isNode {
 		for _, n := range file.Nodes {
 			proxy := n.Proxies.Ledger
@@ -107,7 +107,7 @@ func (c *cut) cutOff(file api.FleetFile, t Target, targets []Target, from From, 
 
 // add adds a proxy, if there is one, and says in which of its directions the target
 // sends, and in which it is answered.
-func (c *cut) add(file api.FleetFile, proxy string, way Way, sends, answered string) {
+func (c *cut) add(file labapi.FleetFile, proxy string, way Way, sends, answered string) {
 	if proxy == "" {
 		return
 	}
@@ -120,7 +120,7 @@ func (c *cut) add(file api.FleetFile, proxy string, way Way, sends, answered str
 	}
 }
 
-func toxics(file api.FleetFile, proxy string) string {
+func toxics(file labapi.FleetFile, proxy string) string {
 	return strings.TrimRight(file.Proxies.API, "/") + "/proxies/" + proxy + "/toxics"
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -72,8 +73,8 @@ func (f *Fleet) Path() string { return f.path }
 func (f *Fleet) TTL() time.Duration { return f.ttl }
 
 // file reads the fleet file again: a node that was started again has another pid.
-func (f *Fleet) file() (api.FleetFile, error) {
-	file, err := api.ReadFleetFile(f.path)
+func (f *Fleet) file() (labapi.FleetFile, error) {
+	file, err := labapi.ReadFleetFile(f.path)
 	switch {
 	case err != nil:
 		return file, fmt.Errorf("%w: %w", ErrFleet, err)
@@ -134,8 +135,8 @@ func (f *Fleet) ask(ctx context.Context, above fence.Token) (leader Target, answ
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	type said struct {
-		node   api.NodeFile
-		status api.Status
+		node   labapi.NodeFile
+		status labapi.Status
 		err    error
 	}
 	all := make(chan said, len(file.Nodes))
@@ -167,7 +168,7 @@ func (f *Fleet) ask(ctx context.Context, above fence.Token) (leader Target, answ
 }
 
 // status asks one node how it is.
-func (f *Fleet) status(ctx context.Context, at string) (s api.Status, err error) {
+func (f *Fleet) status(ctx context.Context, at string) (s labapi.Status, err error) {
 	err = f.call(ctx, http.MethodGet, at+"/status", nil, nil, &s)
 	if err == nil {
 		f.mu.Lock()

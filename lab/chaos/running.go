@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/lab/labapi"
 )
 
 // running finds the fleet file of the one fleet that runs, where labs keep theirs
@@ -27,7 +27,7 @@ func runningIn(dir string) (string, error) {
 		if err != nil || !ownedByUser(info) {
 			continue
 		}
-		if file, err := api.ReadFleetFile(path); err == nil && answers(file) {
+		if file, err := labapi.ReadFleetFile(path); err == nil && answers(file) {
 			live = append(live, path)
 		}
 	}
@@ -42,7 +42,7 @@ func runningIn(dir string) (string, error) {
 
 // answers reports whether a node of the fleet does. A file may be left over from a lab
 // that was killed, and its ports may be another's.
-func answers(file api.FleetFile) bool {
+func answers(file labapi.FleetFile) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()
 	f := &Fleet{http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}}

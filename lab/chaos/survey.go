@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -74,7 +75,7 @@ func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 }
 
 // surveyNode asks a node how it is.
-func (f *Fleet) surveyNode(ctx context.Context, n api.NodeFile, s *NodeSurvey) {
+func (f *Fleet) surveyNode(ctx context.Context, n labapi.NodeFile, s *NodeSurvey) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	sent := time.Now()
@@ -102,13 +103,13 @@ func notRunning(pid int) []string {
 }
 
 // others are the processes that are no nodes.
-func others(file api.FleetFile) []Target { return processes(file)[:len(file.Engines)+1] }
+func others(file labapi.FleetFile) []Target { return processes(file)[:len(file.Engines)+1] }
 
 // standing is something in a proxy.
 type standing struct{ what, name, at string }
 
 // cuts are those of a node, of the proxies that can be asked.
-func (f *Fleet) cuts(ctx context.Context, file api.FleetFile, n api.NodeFile) (all []standing, err error) {
+func (f *Fleet) cuts(ctx context.Context, file labapi.FleetFile, n labapi.NodeFile) (all []standing, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	proxies := map[string]string{"the ledger": n.Proxies.Ledger, "its callers": n.Proxies.Client}
@@ -166,7 +167,7 @@ func (f *Fleet) Heal(ctx context.Context) error {
 		}
 	}
 	for _, o := range others(file) {
-		all = errors.Join(all, f.wake(o.ID, api.Process{URL: o.URL, PID: o.PID}))
+		all = errors.Join(all, f.wake(o.ID, labapi.Process{URL: o.URL, PID: o.PID}))
 	}
 	if all != nil {
 		return fmt.Errorf("%w: %w", ErrNotHealed, all)
@@ -175,7 +176,7 @@ func (f *Fleet) Heal(ctx context.Context) error {
 }
 
 // wake lets a process go on that stands still, if it is still the one that it was.
-func (f *Fleet) wake(id string, at api.Process) error {
+func (f *Fleet) wake(id string, at labapi.Process) error {
 	if !isStopped(at.PID) || !startedFor(at.PID, at.URL) {
 		return nil
 	}

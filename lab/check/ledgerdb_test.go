@@ -16,7 +16,7 @@ import (
 // fill writes as two leaders, the first of which comes back after the second.
 func fill(t *testing.T, path string, unfenced bool) {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Config{DB: path, Lab: true, Unfenced: unfenced, Logger: slog.New(slog.DiscardHandler)})
+	l, err := ledger.Open(t.Context(), ledger.Config{DB: path, Unfenced: unfenced, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

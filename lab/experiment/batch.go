@@ -94,15 +94,15 @@ func keptBatch(kept map[string]Outcome, batch []Trial) (all []Outcome, ok bool) 
 // args are what the nodes of a trial are told besides.
 func (t Trial) args() (args []string) {
 	if t.Engine == raftEngine {
-		return []string{"-election-timeout", t.TTL.String()}
+		return []string{"--election-timeout", t.TTL.String()}
 	}
 	if t.Beat != 0 {
-		args = append(args, "-renew-interval", t.Beat.String(), "-misses", strconv.Itoa(t.Misses))
+		args = append(args, "--renew-interval", t.Beat.String(), "--misses", strconv.Itoa(t.Misses))
 	}
 	// A node refuses a target that its lease alone would outgrow.
 	const target, detect = 30, 9 // seconds, as the defaults are
 	if t.TTL > detect*time.Second {
-		args = append(args, "-rto", (t.TTL*target/detect + time.Second).String())
+		args = append(args, "--rto", (t.TTL*target/detect + time.Second).String())
 	}
 	return args
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -95,7 +96,7 @@ func nodeCalls(traces string) ([]nodeCall, error) {
 	for _, path := range paths {
 		node := strings.TrimSuffix(filepath.Base(path), ".trace")
 		// Most lines are writes.
-		err := eachLine(path, `"`+api.TraceCall+`"`, func(l api.TraceLine) error {
+		err := eachLine(path, `"`+api.TraceCall+`"`, func(l labapi.TraceLine) error {
 			if l.Kind == api.TraceCall {
 				all = append(all, nodeCall{node, l.PID, l.At, l.What})
 			}

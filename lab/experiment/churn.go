@@ -11,7 +11,7 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/check"
-	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/lab/labapi"
 )
 
 // herd is the bug of candidates that all try at once.
@@ -178,7 +178,7 @@ func (s *trialRun) another(ctx context.Context, but string) (string, error) {
 
 // leave lets a node end in order; it is started again as those are that were killed.
 // False: it does not run now.
-func (s *trialRun) leave(ctx context.Context, n api.NodeFile) (bool, error) {
+func (s *trialRun) leave(ctx context.Context, n labapi.NodeFile) (bool, error) {
 	if st, ok := s.status(ctx, n.URL); !ok || st.PID != n.PID {
 		return false, nil
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lab/check"
-	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/lab/labapi"
 )
 
 // What a machine is disturbed with.
@@ -192,14 +192,14 @@ func (s *trialRun) collecting(ctx context.Context) (string, error) {
 	const once = 10 * time.Second // a node that was started again is asked again soon
 	ends := now().Add(s.trial.For)
 	var mu sync.Mutex
-	var sum api.Collected
+	var sum labapi.Collected
 	ran := map[string]bool{}
 	var nodes sync.WaitGroup
 	for _, n := range s.file.Nodes {
 		nodes.Go(func() {
 			for left := ends.Sub(now()); left > 0 && ctx.Err() == nil; left = ends.Sub(now()) {
-				var got api.Collected
-				err := s.chaos.Call(ctx, 3*once, http.MethodPost, n.URL+"/lab/garbage", nil, api.Garbage{HeapMB: garbageHeapMB, ForMS: max(1, min(left, once).Milliseconds())}, &got)
+				var got labapi.Collected
+				err := s.chaos.Call(ctx, 3*once, http.MethodPost, n.URL+"/lab/garbage", nil, labapi.Garbage{HeapMB: garbageHeapMB, ForMS: max(1, min(left, once).Milliseconds())}, &got)
 				if err != nil {
 					_ = s.hold(ctx, 100*time.Millisecond)
 					continue

@@ -19,6 +19,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -84,14 +85,14 @@ func collectNode(history, path string) ([]effect, error) {
 	open := map[attemptName]int{}
 	whole := map[int]bool{}
 	lines := map[int]uint64{} // by process
-	err := eachLine(path, "", func(l api.TraceLine) error {
+	err := eachLine(path, "", func(l labapi.TraceLine) error {
 		if !whole[l.PID] {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(path), api.TraceWhole(node, l.PID))); err != nil {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(path), labapi.TraceWhole(node, l.PID))); err != nil {
 				return fmt.Errorf("%s (pid %d) could not write everything down, its log says why: %w", node, l.PID, err)
 			}
 			whole[l.PID] = true
 		}
-		if l.Kind == api.TraceOpened {
+		if l.Kind == labapi.TraceOpened {
 			lines[l.PID] = 0
 		}
 		if lines[l.PID]++; l.N != lines[l.PID] {
@@ -114,7 +115,7 @@ func collectNode(history, path string) ([]effect, error) {
 			if l.What == check.OutcomeOK {
 				effects = acknowledged(effects, node, l.Token, l.At)
 			}
-		case api.TraceOpened:
+		case labapi.TraceOpened:
 			events = append(events, check.Process{Node: node, PID: l.PID, At: l.At})
 		case api.TraceMissed:
 			events = append(events, check.Belief{Node: node, State: check.Missed, At: l.At})
@@ -124,7 +125,7 @@ func collectNode(history, path string) ([]effect, error) {
 			events = append(events, check.Belief{Node: node, Token: l.Token, State: check.Began, At: l.At})
 		case api.TraceEnded:
 			events = append(events, check.Belief{Node: node, Token: l.Token, State: check.Ended, At: l.At, Cause: l.What})
-		case api.TraceLed, api.TraceVacant, api.TraceBlind:
+		case api.TraceLed, api.TraceVacant, api.TraceUnknown:
 			// Each process is an observer of its own: one that starts again begins anew.
 			g := check.Grant{Observer: fmt.Sprint(node, "/", l.PID), State: l.Kind, Token: l.Token, At: l.At}
 			if l.Kind == api.TraceLed {
@@ -175,7 +176,7 @@ func eachLine[T any](path, with string, see func(T) error) error {
 }
 
 // writesOf are the effects that an attempt asks for.
-func writesOf(l api.TraceLine) (all []check.Write) {
+func writesOf(l labapi.TraceLine) (all []check.Write) {
 	for _, w := range l.Writes {
 		x := check.Write{What: w.What, Name: w.Name, First: w.First, Last: w.Last, InstantMS: w.InstantMS}
 		if w.What == check.EffectTick {

@@ -157,7 +157,7 @@ func (o Outcome) ownTrust(rounds int) Threshold {
 func trustFirst(engine string, ttl time.Duration) func(*lab.Config) {
 	return func(c *lab.Config) {
 		if engine == raftEngine {
-			c.NodeArgs = append(c.NodeArgs, "-raft-lease", ttl.String())
+			c.NodeArgs = append(c.NodeArgs, "--raft-lease", ttl.String())
 		}
 	}
 }

@@ -29,7 +29,7 @@ func ledgerKilled() Experiment {
 				t := newTrial(engine, ttl, pick(size, 500.0, 5000), rounds, loop{what: "killing the ledger", do: killLedger})
 				t.fleet = func(c *lab.Config) {
 					c.RestartWait = gone
-					c.NodeArgs = append(c.NodeArgs, "-sink-patience", ttl.String())
+					c.NodeArgs = append(c.NodeArgs, "--sink-patience", ttl.String())
 				}
 				if gone > ttl { // leaders step down by themselves: G4 leaves those terms to G5
 					t.Name, t.Pass = t.Name+longName, safe("evidence", "baton")
@@ -102,7 +102,7 @@ func disk() Experiment {
 				t.Name, t.Pass = engine+"-"+kind, safe("evidence", "baton")
 				t.after = func(_ string, o *Outcome) error { return countAsked(filepath.Join(o.Dir, historyDir), o.Rounds) }
 				t.fleet = func(c *lab.Config) {
-					c.NodeArgs = append(c.NodeArgs, "-sink-patience", ttl.String())
+					c.NodeArgs = append(c.NodeArgs, "--sink-patience", ttl.String())
 					if kind == diskFull {
 						c.DB = filepath.Join(diskAt(filepath.Dir(c.Dir)), filepath.Base(c.DB))
 					}

@@ -22,7 +22,7 @@ func TestKey(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"engine", "node", "fleet"} {
+	for _, name := range []string{"engine", "labfleet"} {
 		program(bin, name, name)
 		program(planted, name, name)
 	}
@@ -39,12 +39,12 @@ func TestKey(t *testing.T) {
 		return k
 	}
 	plain, bugs := key("1"), key("3b")
-	program(planted, "node", "another")
+	program(planted, "labfleet", "another")
 	if key("1") != plain || key("3b") == bugs {
 		t.Error("another planted node changes 1, or does not change 3b")
 	}
 	bugs = key("3b")
-	program(bin, "fleet", "another")
+	program(bin, "labfleet", "another")
 	if key("1") == plain || key("3b") == bugs {
 		t.Error("another program keeps the key")
 	}

@@ -178,7 +178,7 @@ func programs(ctx context.Context, cfg Config, trials []Trial) ([]string, error)
 	}
 	paths := []string{self}
 	for _, dir := range dirs {
-		for _, name := range []string{"engine", "node", "fleet"} {
+		for _, name := range []string{"engine", "labfleet"} {
 			paths = append(paths, filepath.Join(dir, name))
 		}
 	}
@@ -223,10 +223,10 @@ func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string
 	}
 	fc := lab.Config{
 		Bin: bin, Dir: filepath.Join(dir, "fleet"), Group: group, Backend: t.Engine, Nodes: t.Nodes, Engines: t.Engines, Workers: cmp.Or(t.Workers, -1), TTL: t.TTL, DB: db,
-		Unfenced: t.Unfenced, KeepAll: true, NodeArgs: []string{"-trace", traces}, Restart: true, Event: func(what string) { say("%s", what) },
+		Unfenced: t.Unfenced, KeepAll: true, NodeArgs: []string{"--trace", traces}, Restart: true, Event: func(what string) { say("%s", what) },
 	}
 	if len(t.Plant) > 0 {
-		fc.NodeArgs = append(fc.NodeArgs, "-plant", strings.Join(t.Plant, ","))
+		fc.NodeArgs = append(fc.NodeArgs, "--plant", strings.Join(t.Plant, ","))
 	}
 	fc.NodeArgs = append(fc.NodeArgs, t.args()...)
 	if t.fleet != nil {

@@ -169,7 +169,7 @@ func TestSweepTimings(t *testing.T) {
 		}
 	}
 	args := Trial{Engine: etcdEngine, TTL: 30 * sec, Beat: 5 * sec, Misses: 5}.args()
-	if want := []string{"-renew-interval", "5s", "-misses", "5", "-rto", "1m41s"}; !slices.Equal(args, want) {
+	if want := []string{"--renew-interval", "5s", "--misses", "5", "--rto", "1m41s"}; !slices.Equal(args, want) {
 		t.Errorf("%v, want %v", args, want)
 	}
 }

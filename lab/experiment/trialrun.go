@@ -13,6 +13,7 @@ import (
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	fleetclient "github.com/tenurehq/tenure/reference/client"
@@ -34,7 +35,7 @@ type trialRun struct {
 	say    func(format string, args ...any)
 	round  func() // a round is over
 	fleet  *lab.Fleet
-	file   api.FleetFile
+	file   labapi.FleetFile
 	chaos  *chaos.Fleet
 	nodes  *fleetclient.Client
 	ledger *ledgerclient.Client

@@ -2,7 +2,6 @@ package api
 
 import (
 	"encoding/json"
-	"time"
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
@@ -40,7 +39,6 @@ type Status struct {
 	Address string `json:"address"`
 	Backend string `json:"backend"`
 	PID     int    `json:"pid"`
-	Lab     bool   `json:"lab,omitempty"`
 
 	// Working: the leader's work was loaded, and calls are answered.
 	Working bool `json:"working"`
@@ -54,8 +52,6 @@ type Status struct {
 	LedgerOK bool `json:"ledger_ok"`
 	// PauseMaxMS is the longest pause that the process has seen of itself.
 	PauseMaxMS float64 `json:"pause_max_ms"`
-	// WallMS is what this node takes for the time of day, in a lab. Nothing decides by it.
-	WallMS int64 `json:"wall_ms,omitempty"`
 }
 
 // Tick is the last tick of the scheduler.
@@ -104,53 +100,6 @@ type Handover struct {
 	StoppedAt clock.Instant `json:"stopped_at"`
 	Reason    string        `json:"reason"`
 	LastSeq   uint64        `json:"last_seq"`
-}
-
-// Attempt is one attempt to write, on the host's clock, taken on the line before it
-// was sent.
-type Attempt struct {
-	At    clock.Instant `json:"at"`
-	Token fence.Token   `json:"token"`
-}
-
-// Attempts is the answer to GET /lab/attempts: the newest, oldest first. Dropped
-// counts those that are no longer kept.
-type Attempts struct {
-	NodeID  string    `json:"node_id"`
-	Items   []Attempt `json:"items"`
-	Dropped uint64    `json:"dropped"`
-}
-
-// LabClock is the body and the answer of POST /lab/clock: how this node's clock
-// differs from the host's, from now on.
-type LabClock struct {
-	SkewMS   int64 `json:"skew_ms"`
-	DriftPPM int64 `json:"drift_ppm"`
-}
-
-// The moments at which a node of a lab can be told to stop itself (POST /lab/pause?at=).
-const (
-	MomentWrite     = "write"     // between a check and its write
-	MomentGranted   = "granted"   // a term has begun, and nothing is sealed yet
-	MomentSealed    = "sealed"    // the ledger is sealed, and work begins
-	MomentResigning = "resigning" // work has stopped, and the group is not given up yet
-)
-
-// ArmedFor is how long a node that was told to stop itself at a moment waits for it.
-const ArmedFor = 15 * time.Second
-
-// Garbage asks a node of a lab to keep its garbage collector busy (POST /lab/garbage),
-// with a heap of HeapMB, for ForMS. The answer, Collected, comes when it is over.
-type Garbage struct {
-	HeapMB int   `json:"heap_mb"`
-	ForMS  int64 `json:"for_ms"`
-}
-
-// Collected is how often the collector ran meanwhile, and for how long in sum it
-// stopped the process.
-type Collected struct {
-	Cycles  int64 `json:"cycles"`
-	Stopped int64 `json:"stopped_us"`
 }
 
 // Ready is the line that a program prints on its standard output when it can be

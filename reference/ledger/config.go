@@ -15,11 +15,9 @@ type Config struct {
 	// DB is the path of a SQLite file, created if missing, or a postgres:// URL.
 	DB string
 
-	// Unfenced takes every write that can be read, whatever its token, and still
-	// lists what would have been refused. For experiments only: it needs Lab.
+	// Unfenced accepts every valid write, whatever its token, and still lists what would have
+	// been refused. It is for experiments; no flag of the program fleet sets it.
 	Unfenced bool
-	// Lab says that nothing of value is kept here.
-	Lab bool
 
 	// ActingWindow is how far back leaders_acting looks. Default 2s.
 	ActingWindow time.Duration
@@ -108,9 +106,6 @@ func (c Config) Validate() error {
 		bad("db", "%s is no database that is known: the path of a SQLite file or a postgres:// URL", scheme(c.DB))
 	case strings.IndexByte(c.DB, 0) >= 0:
 		bad("db", "a path has no zero bytes")
-	}
-	if c.Unfenced && !c.Lab {
-		bad("fencing", "off is for experiments only and needs -lab")
 	}
 	for field, d := range map[string]time.Duration{"acting-window": c.ActingWindow, "timeout": c.Timeout} {
 		if d < 0 {

@@ -21,13 +21,10 @@ const seedChunk = 100_000
 // where those of an earlier call ended. The database makes them itself, in chunks that
 // are each one fenced transaction; progress, if given, is told how many there are.
 //
-// It is for experiments and needs Lab. A SQLite file must not be served meanwhile.
+// It is for load tests. A SQLite file must not be served meanwhile.
 func Seed(ctx context.Context, cfg Config, resource string, stamp fence.Stamp, n uint64, firstMS, everyMS int64, payload json.RawMessage, progress func(done uint64)) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
-	}
-	if !cfg.Lab {
-		return &ConfigError{Field: "seed", Rule: "is for experiments only and needs -lab"}
 	}
 	cfg = cfg.withDefaults()
 	// The range is given as its first and last job, which are to be valid as any.

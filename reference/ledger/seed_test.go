@@ -60,11 +60,6 @@ func raced() bool {
 func seeded(t *testing.T, cfg Config, n uint64) {
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	ctx := t.Context()
-	var config *ConfigError
-	if err := Seed(ctx, cfg, "r", stampAt(7, 0), n, 1, 1, nil, nil); !errors.As(err, &config) {
-		t.Errorf("without Lab: %v", err)
-	}
-	cfg.Lab = true
 	const first, every = 1_000_000, 3
 	var told []uint64
 	began := time.Now()

@@ -1,13 +1,11 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"time"
 
@@ -65,7 +63,7 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 		return b, nil
 	case BackendRaft:
 		cfg := n.cfg.raft(address)
-		cfg.Clock, cfg.Log, cfg.Dial = n.clock, n.cfg.Log, n.cfg.dialPeer()
+		cfg.Clock, cfg.Log = n.clock, n.cfg.Log
 		var err error
 		if cfg.TLS, err = n.cfg.TLS.load(); err != nil {
 			return nil, err
@@ -120,7 +118,10 @@ func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenur
 	if err := n.awaitTwin(ctx, store, candidate); err != nil {
 		return nil, err
 	}
-	node, err := lease.New(store, n.cfg.planted(cfg))
+	if n.cfg.Hooks != nil {
+		cfg = n.cfg.Hooks.Lease(cfg)
+	}
+	node, err := lease.New(store, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -171,32 +172,25 @@ func (n *Node) deployment(ctx context.Context) (string, error) {
 
 func (n *Node) noted(note lease.Note) {
 	n.metrics.note(note)
-	n.trace.note(note, n.host.Now())
+	if note.Kind == lease.NoteMissed {
+		what := ""
+		if note.Err != nil {
+			what = note.Err.Error()
+		}
+		n.trace(Event{Kind: api.TraceMissed, At: n.host.Now(), What: what})
+	}
 }
 
 func (c Config) raft(address string) raft.Config {
 	// Raft is to know before trust ends: see raft.Default.
-	t := raft.Timing{Heartbeat: c.ElectionTimeout, LeaderLease: cmp.Or(c.RaftLease, 3*c.ElectionTimeout/4)}
-	return raft.Config{
+	t := raft.Timing{Heartbeat: c.ElectionTimeout, LeaderLease: 3 * c.ElectionTimeout / 4}
+	cfg := raft.Config{
 		Candidate: tenure.Candidate{ID: c.ID, Address: address}, Group: c.Group, Peers: c.Peers, DataDir: c.DataDir, Timing: t.Resolve(),
 	}
-}
-
-// dialPeer reaches peers through their proxies; nil: there are none.
-func (c Config) dialPeer() func(ctx context.Context, network, address string) (net.Conn, error) {
-	if len(c.PeerProxies) == 0 {
-		return nil
+	if c.Hooks != nil {
+		cfg = c.Hooks.Raft(cfg)
 	}
-	through := map[string]string{}
-	for id, proxy := range c.PeerProxies {
-		through[c.Peers[id]] = proxy
-	}
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		if proxy, ok := through[address]; ok {
-			address = proxy
-		}
-		return (&net.Dialer{}).DialContext(ctx, network, address)
-	}
+	return cfg
 }
 
 // awaitTwin refuses to run beside another process of the same id. A session of this id

@@ -19,7 +19,7 @@ type counted struct {
 
 func (c counted) calls(what string) {
 	c.n.metrics.calls.WithLabelValues(what).Inc()
-	c.n.trace.add(api.TraceLine{Kind: api.TraceCall, At: c.n.host.Now(), What: what})
+	c.n.trace(Event{Kind: api.TraceCall, At: c.n.host.Now(), What: what})
 }
 
 func (c counted) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {

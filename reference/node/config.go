@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/server/httpapi"
@@ -88,27 +87,8 @@ type Config struct {
 	// for a resignation or a transfer.
 	AdminTokenFile string
 
-	// Lab says that nothing of value is done here. What follows needs it.
-	Lab bool
-	// ClockSkew moves this node's wall clock, which nothing decides by; ClockDrift (a
-	// fraction: 0.05 is five percent fast) makes all its clocks run at another rate.
-	ClockSkew  time.Duration
-	ClockDrift float64
-	// StopDelay is how long a leader goes on after it was told to stop, as work that is
-	// slow to stop would.
-	StopDelay time.Duration
-	// PeerProxies (id to host:port) are where this node reaches Raft peers, instead of at
-	// their own addresses.
-	PeerProxies map[string]string
-	// RaftLease is how long a Raft leader goes on without a quorum before Raft itself
-	// unseats it, at most ElectionTimeout: one that is longer than trust shows trust.
-	// Default three quarters of ElectionTimeout, which is shorter.
-	RaftLease time.Duration
-	// Trace is a folder in which the node writes down what it does and sees, one
-	// api.TraceLine a line, in ID.trace.
-	Trace string
-	// Plant are bugs; only the planted build has any.
-	Plant []plant.Bug
+	// Hooks are for experiments. Default none.
+	Hooks Hooks
 
 	// HTTP are the limits of the server.
 	HTTP httpapi.Limits
@@ -239,21 +219,6 @@ func (c Config) Validate() error {
 	if c.MisfireGrace < 0 {
 		bad("misfire-grace", "%v must not be negative", c.MisfireGrace)
 	}
-	if c.StopDelay < 0 {
-		bad("stop-delay", "%v must not be negative", c.StopDelay)
-	}
-	if !(c.ClockDrift > -1 && c.ClockDrift <= 10) { // NaN is not
-		bad("clock-drift", "%v must be above -1 and at most 10: it is a fraction, 0.05 is five percent fast", c.ClockDrift)
-	}
-	if !c.Lab {
-		for field, given := range map[string]bool{
-			"clock-skew": c.ClockSkew != 0, "clock-drift": c.ClockDrift != 0, "stop-delay": c.StopDelay != 0, "peer-proxies": len(c.PeerProxies) > 0, "raft-lease": c.RaftLease != 0, "plant": len(c.Plant) > 0, "trace": c.Trace != "",
-		} {
-			if given {
-				bad(field, "is for experiments only and needs -lab")
-			}
-		}
-	}
 	return errors.Join(all...)
 }
 
@@ -268,7 +233,6 @@ func (c Config) validateBackend(bad func(field, format string, args ...any)) []e
 		only("peers", len(c.Peers) > 0, BackendRaft)
 		only("data-dir", c.DataDir != "", BackendRaft)
 		only("election-timeout", c.ElectionTimeout != 0, BackendRaft)
-		only("raft-lease", c.RaftLease != 0, BackendRaft)
 		if c.Backend == BackendEtcd && len(c.Endpoints) == 0 {
 			bad("endpoints", "where etcd is must be given, such as http://127.0.0.1:2379")
 		}
@@ -280,9 +244,6 @@ func (c Config) validateBackend(bad func(field, format string, args ...any)) []e
 		only("endpoints", len(c.Endpoints) > 0, BackendEtcd)
 		if c.Timing != (lease.Timing{}) {
 			bad("lease-ttl, renew-interval, misses", "Raft has no lease: -election-timeout says how long a crash goes unnoticed")
-		}
-		if len(c.Plant) > 0 {
-			bad("plant", "bugs are planted in the lease, which raft does not use")
 		}
 		return []error{c.raft("").Validate()}
 	case "":

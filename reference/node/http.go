@@ -49,20 +49,17 @@ func (n *Node) handler() http.Handler {
 	mux.Handle("GET", "/records/{key}", n.getRecord)
 	mux.Handle("PUT", "/records/{key}", n.putRecord)
 	mux.Handle("DELETE", "/records/{key}", n.deleteRecord)
-	if n.cfg.Lab {
-		mux.Handle("POST", "/lab/clock", n.here(n.postClock))
-		mux.Handle("POST", "/lab/pause", n.here(n.postPause))
-		mux.Handle("DELETE", "/lab/pause", n.here(n.deletePause))
-		mux.Handle("POST", "/lab/garbage", n.here(n.postGarbage))
-		mux.Handle("GET", "/lab/attempts", n.here(n.getAttempts))
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && (r.URL.Path == "/v1/next" || r.URL.Path == "/next") {
 			n.next(w, r)
 			return
 		}
 		mux.ServeHTTP(w, r)
 	})
+	if n.cfg.Hooks != nil {
+		h = n.cfg.Hooks.Handler(h)
+	}
+	return h
 }
 
 // names are those by which callers may reach this node.
@@ -125,7 +122,7 @@ func (n *Node) failWrite(w http.ResponseWriter, r *http.Request, err error) {
 func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) {
 	s := api.Status{
 		NodeID: n.cfg.ID, Group: n.cfg.Group, Role: api.Candidate, FenceToken: n.token(), Address: n.address, Backend: n.cfg.Backend,
-		PID: os.Getpid(), Lab: n.cfg.Lab, LedgerOK: n.sink.ok(), PauseMaxMS: float64(n.pauses.longest().Microseconds()) / 1000,
+		PID: os.Getpid(), LedgerOK: n.sink.ok(), PauseMaxMS: float64(n.pauses.longest().Microseconds()) / 1000,
 	}
 	if l := n.leader(); l != nil {
 		s.Leader, s.LeaderAddress, s.SinceMS, s.FenceToken = l.Candidate.ID, l.Candidate.Address, l.Since.UnixMilli(), l.Token
@@ -151,9 +148,6 @@ func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) {
 		s.LastTick = &api.Tick{N: sched.Tick, AtMS: sched.TickMS}
 	}
 	s.Scheduler, _ = json.Marshal(sched)
-	if n.lab != nil {
-		s.WallMS = n.lab.wall(time.Now()).UnixMilli()
-	}
 	httpapi.WriteJSON(w, http.StatusOK, s)
 }
 

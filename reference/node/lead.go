@@ -37,7 +37,7 @@ func (l *leading) found() {
 
 // work is what a node does while it leads. The ledger is sealed already.
 func (n *Node) work(ctx context.Context, term *tenure.Term) error {
-	n.stopAt(api.MomentSealed)
+	n.reached(api.MomentSealed)
 	n.sink.begin()
 	b := n.term.Load()
 	p := n.newPen(term)
@@ -96,7 +96,7 @@ func (n *Node) newPen(term *tenure.Term) *fencedwriter.Pen {
 	cfg := fencedwriter.Config{
 		Ledger: n.ledger, Resource: n.cfg.Group, Term: term, Holder: n.cfg.ID, Timeout: n.cfg.WriteTimeout, Host: n.host,
 		Done: func(at clock.Instant, took time.Duration, err error) {
-			n.trace.done(at, took, term.Token(), err)
+			n.trace(Event{Kind: api.TraceDone, At: at, End: at.Add(took), Token: term.Token(), What: outcome(err)})
 			n.sink.saw(err)
 			n.sink.wrote(err)
 			n.metrics.attempted(took, err)
@@ -105,12 +105,9 @@ func (n *Node) newPen(term *tenure.Term) *fencedwriter.Pen {
 			}
 		},
 	}
-	if n.cfg.Lab {
-		cfg.Between = func() { n.stopAt(api.MomentWrite) }
-		cfg.Attempted = func(at clock.Instant, token fence.Token, writes []ledgerapi.Write) {
-			n.attempts.add(at, token)
-			n.trace.attempted(at, token, writes)
-		}
+	cfg.Between = func() { n.reached(api.MomentWrite) }
+	cfg.Attempted = func(at clock.Instant, token fence.Token, writes []ledgerapi.Write) {
+		n.trace(Event{Kind: api.TraceAttempt, At: at, Token: token, Writes: writes})
 	}
 	return fencedwriter.New(cfg)
 }
@@ -241,10 +238,7 @@ func (n *Node) readSequence(ctx context.Context) (uint64, error) {
 // bequeath leaves the successor what it needs, where the term ended by this node's own
 // will: then nobody else writes before work has returned.
 func (n *Node) bequeath(ctx context.Context, l *leading, cause error) {
-	n.stopAt(api.MomentResigning)
-	if d := n.cfg.slowly(); d > 0 {
-		time.Sleep(d)
-	}
+	n.reached(api.MomentResigning)
 	switch {
 	case l.pen.Refused(), fencedwriter.Stop(cause) && !willing(cause):
 		return // others lead

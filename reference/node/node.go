@@ -25,14 +25,11 @@ type Node struct {
 	cfg       Config
 	host      clock.Clock // for comparing with other processes
 	clock     clock.Clock // for the lease: the host's, or an experiment's
-	lab       *labClock   // nil without Lab
 	secret    []byte      // of AdminTokenFile
 	ledger    *client.Client
 	sink      *sink
 	metrics   *metrics
 	pauses    *pauseMeter
-	attempts  *attempts
-	trace     *trace // nil: none
 	scheduler *scheduler.Scheduler
 	backend   *backend
 	address   string
@@ -45,8 +42,6 @@ type Node struct {
 	buffers sync.Pool               // of *[]byte, for the answers of /next
 	// unsealed counts the terms in a row whose work could not begin.
 	unsealed atomic.Int32
-	hook     hook
-	littered atomic.Bool // the collector is kept busy
 	// leaders are the addresses of nodes that were seen to lead.
 	leaders leaders
 	// deployed is the name of the deployment, once it is known.
@@ -70,7 +65,6 @@ func Run(ctx context.Context, cfg Config, ready func(api.Ready) error) (err erro
 		return err
 	}
 	defer n.ledger.Close()
-	defer n.trace.close()
 	// The port first: that it is taken is known at once, and by nobody else.
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", n.cfg.Listen)
@@ -124,12 +118,10 @@ func newNode(cfg Config) (*Node, error) {
 	}
 	cfg = cfg.withDefaults()
 	cfg.Log = cfg.Log.With("node", cfg.ID)
-	n := &Node{cfg: cfg, host: clock.System(), attempts: newAttempts()}
+	n := &Node{cfg: cfg, host: clock.System()}
 	n.clock = n.host
-	if cfg.Lab {
-		n.lab = newLabClock(n.host, cfg.ClockSkew, cfg.ClockDrift)
-		n.lab.jumps = cfg.byWallClock()
-		n.clock = n.lab
+	if cfg.Hooks != nil {
+		n.clock = cfg.Hooks.Clock()
 	}
 	var err error
 	if n.secret, err = readSecret(cfg.AdminTokenFile); err != nil {
@@ -141,10 +133,7 @@ func newNode(cfg Config) (*Node, error) {
 	if n.ledger, err = client.New(client.Config{URL: cfg.Ledger, Holder: cfg.ID, Timeout: cfg.WriteTimeout}); err != nil {
 		return nil, &ConfigError{"ledger", err.Error()}
 	}
-	if n.scheduler, err = n.newScheduler(); err != nil {
-		return nil, err
-	}
-	n.trace, err = openTrace(cfg.Trace, cfg.ID, cfg.Log)
+	n.scheduler, err = n.newScheduler()
 	return n, err
 }
 
@@ -225,7 +214,7 @@ func (s sealing) Seal(ctx context.Context, stamp fence.Stamp) error {
 	err := s.Sealer.Seal(ctx, stamp)
 	s.n.sink.sealed(err)
 	if err == nil {
-		s.n.trace.sealed(at, s.n.host.Now(), stamp.Token)
+		s.n.trace(Event{Kind: api.TraceSealed, At: at, End: s.n.host.Now(), Token: stamp.Token})
 	}
 	return err
 }
@@ -257,14 +246,14 @@ func (o observed) Campaign(ctx context.Context) (*tenure.Term, error) {
 	t := &begun{term, n.host.Now()}
 	n.term.Store(t)
 	n.metrics.began(n.electing(t))
-	n.trace.add(api.TraceLine{Kind: api.TraceBegan, At: t.at, Token: term.Token()})
+	n.trace(Event{Kind: api.TraceBegan, At: t.at, Token: term.Token()})
 	context.AfterFunc(term.Context(), func() {
 		cause := ending(context.Cause(term.Context()))
-		n.trace.add(api.TraceLine{Kind: api.TraceEnded, At: n.host.Now(), Token: term.Token(), What: cause})
+		n.trace(Event{Kind: api.TraceEnded, At: n.host.Now(), Token: term.Token(), What: cause})
 		n.metrics.ended(cause)
 	})
 	n.cfg.Log.Info("term begun", "group", term.Group(), "token", term.Token())
-	n.stopAt(api.MomentGranted)
+	n.reached(api.MomentGranted)
 	return term, nil
 }
 

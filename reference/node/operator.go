@@ -37,8 +37,8 @@ func readSecret(path string) ([]byte, error) {
 // operator lets those on the machine itself through, and those with the credential.
 func (n *Node) operator(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if !local(r) && !n.credible(r) {
-			n.denied(w, "only from this machine, or with the credential of -admin-token-file as a bearer token")
+		if !Local(r) && !n.credible(r) {
+			n.fail(w, &httpapi.Problem{Status: http.StatusForbidden, Code: api.CodeDenied, Detail: "allowed only from this machine, or with the credential of --admin-token-file as a bearer token"})
 			return
 		}
 		if err := discard(w, r); err != nil {
@@ -49,24 +49,9 @@ func (n *Node) operator(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// here lets those on the machine itself through.
-func (n *Node) here(h http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if !local(r) {
-			n.denied(w, "only from this machine")
-			return
-		}
-		h(w, r)
-	}
-}
-
-func (n *Node) denied(w http.ResponseWriter, why string) {
-	n.fail(w, &httpapi.Problem{Status: http.StatusForbidden, Code: api.CodeDenied, Detail: "denied: " + why})
-}
-
-// local: the caller is on this machine, and speaks for itself: neither a proxy that
-// passes others on, nor a page in somebody's browser.
-func local(r *http.Request) bool {
+// Local reports whether the caller is on this machine and calls for itself: it is neither a
+// proxy nor a page in a browser.
+func Local(r *http.Request) bool {
 	for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via", "Origin"} {
 		if r.Header.Get(h) != "" {
 			return false

@@ -9,6 +9,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/reference/api"
 )
 
 // view is what this node has seen of the leadership, for routing callers and for
@@ -56,14 +57,19 @@ func (n *Node) observe(ctx context.Context) {
 			now := n.host.Now()
 			n.view.Store(&view{l, now})
 			n.metrics.quorum(err == nil)
-			n.trace.saw(l, now, err)
 			switch {
 			case err != nil:
+				n.trace(Event{Kind: api.TraceUnknown, At: now, Token: l.Token, What: l.Candidate.ID})
 				n.cfg.Log.Debug("the leadership cannot be seen", "error", err)
 			case l.State == tenure.Vacant && l.Token > 0:
+				n.trace(Event{Kind: api.TraceVacant, At: now, Token: l.Token, What: l.Candidate.ID})
 				n.vacancy.Store(&vacancy{l.Token, now, l.Reason, l.Candidate.ID})
 				n.cfg.Log.Info("nobody leads", "group", l.Group, "token", l.Token, "last", l.Candidate.ID, "reason", l.Reason)
-			case l.State == tenure.Led && l.Token > last:
+			case l.State == tenure.Led:
+				n.trace(Event{Kind: api.TraceLed, At: now, Token: l.Token, What: l.Candidate.ID})
+				if l.Token <= last {
+					continue
+				}
 				if last > 0 {
 					n.metrics.changes.Inc()
 				}

@@ -15,8 +15,8 @@ import (
 
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/lab/load"
-	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/client"
 	"github.com/tenurehq/tenure/server/cli"
 )
@@ -142,7 +142,7 @@ func (l *loadFlags) run(cmd *cobra.Command) (err error) {
 
 func (l *loadFlags) targets() error {
 	if l.fleet != "" {
-		file, err := api.ReadFleetFile(l.fleet)
+		file, err := labapi.ReadFleetFile(l.fleet)
 		if err != nil {
 			return err
 		}

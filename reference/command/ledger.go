@@ -1,16 +1,15 @@
-package main
+package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tenurehq/tenure/reference/ledger"
 	"github.com/tenurehq/tenure/reference/ledger/api"
@@ -18,17 +17,17 @@ import (
 	"github.com/tenurehq/tenure/server/cli"
 )
 
-// ledgerReady is the line on standard output.
-type ledgerReady struct {
+// LedgerReady is the line that a ledger prints on standard output when it serves.
+type LedgerReady struct {
 	Addr    string `json:"addr"`
 	URL     string `json:"url"`
 	Fencing bool   `json:"fencing"`
 	PID     int    `json:"pid"`
 }
 
-func newLedger() *cobra.Command {
+// Ledger returns the command that runs a ledger. extend may be nil; it adds flags.
+func Ledger(extend func(*pflag.FlagSet, *ledger.ServeConfig)) *cobra.Command {
 	var cfg ledger.ServeConfig
-	var fencing string
 	var insecure, untilEOF bool
 	cmd := &cobra.Command{
 		Use:   "ledger",
@@ -41,20 +40,13 @@ There is no authentication: whoever reaches the port can write. Every flag --x-y
 be given as FLEET_LEDGER_X_Y.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch fencing {
-			case "on":
-			case "off":
-				cfg.Unfenced = true
-			default:
-				return cli.Exit(cli.ExitUsage, fmt.Errorf("fencing: %q is neither on nor off", fencing))
-			}
 			if err := errors.Join(cfg.Validate(), cli.Loopback(cfg.Listen, insecure)); err != nil {
 				return cli.Exit(cli.ExitUsage, err)
 			}
 			cfg.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			ctx, cancel := cli.UntilEOF(cmd, untilEOF)
 			defer cancel()
-			return serveLedger(ctx, cfg, cmd.OutOrStdout())
+			return serveLedger(ctx, cmd, cfg)
 		},
 	}
 	f := cmd.Flags()
@@ -62,8 +54,6 @@ be given as FLEET_LEDGER_X_Y.`,
 	f.StringSliceVar(&cfg.Hosts, "hosts", nil, "further names by which callers reach it, besides localhost and IP addresses")
 	f.BoolVar(&insecure, "insecure", false, "listen beyond loopback, where everybody can write")
 	f.StringVar(&cfg.DB, "db", "tenure-ledger.db", "path of a SQLite file, created if missing, or a postgres:// URL")
-	f.StringVar(&fencing, "fencing", "on", "on, or off: take stale writes too, for experiments, with --lab")
-	f.BoolVar(&cfg.Lab, "lab", false, "this is an experiment: nothing of value is kept here")
 	f.DurationVar(&cfg.ActingWindow, "acting-window", 0, "how far back leaders_acting looks (default 2s)")
 	f.IntVar(&cfg.Rejections, "rejections", 0, "how many refused writes are kept (default 1000)")
 	f.IntVar(&cfg.History, "history", 0, "how many ticks and delivered firings of a resource and allocations of a sequence are kept (default 1000000)")
@@ -77,6 +67,9 @@ be given as FLEET_LEDGER_X_Y.`,
 	f.IntVar(&cfg.HTTP.Connections, "connections", 0, "how many connections may be open (default 4096)")
 	f.DurationVar(&cfg.HTTP.Grace, "grace", 0, "how long requests under way may take when it stops (default 15s)")
 	f.BoolVar(&untilEOF, "until-eof", false, "stop when standard input ends, for programs that start a ledger and may die")
+	if extend != nil {
+		extend(f, &cfg)
+	}
 	cmd.AddCommand(newLedgerAccept())
 	return cmd
 }
@@ -133,13 +126,9 @@ Run it on the ledger's own machine. The ledger keeps a record of it and logs it.
 	return cmd
 }
 
-func serveLedger(ctx context.Context, cfg ledger.ServeConfig, stdout io.Writer) error {
+func serveLedger(ctx context.Context, cmd *cobra.Command, cfg ledger.ServeConfig) error {
 	err := ledger.Serve(ctx, cfg, func(addr string) error {
-		line := ledgerReady{Addr: addr, URL: "http://" + addr, Fencing: !cfg.Unfenced, PID: os.Getpid()}
-		if err := json.NewEncoder(stdout).Encode(line); err != nil {
-			return fmt.Errorf("standard output: %w", err)
-		}
-		return nil
+		return printReady(cmd, LedgerReady{Addr: addr, URL: "http://" + addr, Fencing: !cfg.Unfenced, PID: os.Getpid()})
 	})
 	var wrong *ledger.ConfigError
 	switch {

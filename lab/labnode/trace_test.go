@@ -1,4 +1,4 @@
-package node
+package labnode
 
 import (
 	"bufio"
@@ -10,10 +10,11 @@ import (
 	"reflect"
 	"runtime"
 	"testing"
-	"time"
 
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/node"
 )
 
 // A trace has every line at once, without being closed, as a killed node would leave
@@ -26,39 +27,39 @@ func TestTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer first.close()
-	first.attempted(20, 3, []ledgerapi.Write{
+	first.event(node.Event{Kind: api.TraceAttempt, At: 20, Token: 3, Writes: []ledgerapi.Write{
 		{Sequence: &ledgerapi.SequenceWrite{Name: "next", First: 5, Last: 9}}, {Tick: &ledgerapi.TickWrite{Key: "tick-1000"}},
 		{Fire: &ledgerapi.FireWrite{Job: "a", AtMS: 7}}, {Fire: &ledgerapi.FireWrite{Job: "b", AtMS: 7, Skip: true}}, {Checkpoint: &ledgerapi.CheckpointWrite{Name: "c"}},
-	})
+	}})
 	second, err := openTrace(dir, "node-1", slog.Default())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer second.close()
-	second.done(30, 5*time.Nanosecond, 4, ledgerapi.ErrUnknown)
+	second.event(node.Event{Kind: api.TraceDone, At: 30, End: 35, Token: 4, What: "unknown"})
 
 	f, err := os.Open(filepath.Join(dir, "node-1.trace"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	var got []api.TraceLine
+	var got []labapi.TraceLine
 	for in := bufio.NewScanner(f); in.Scan(); {
-		var l api.TraceLine
+		var l labapi.TraceLine
 		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
 			t.Fatal(err)
 		}
-		if l.Kind == api.TraceOpened {
+		if l.Kind == labapi.TraceOpened {
 			l.At = 0
 		}
 		got = append(got, l)
 	}
-	want := []api.TraceLine{
-		{Kind: api.TraceOpened, PID: os.Getpid(), N: 1},
-		{Kind: api.TraceAttempt, PID: os.Getpid(), N: 2, At: 20, Token: 3, Writes: []api.TraceWrite{
+	want := []labapi.TraceLine{
+		{Kind: labapi.TraceOpened, PID: os.Getpid(), N: 1},
+		{Kind: api.TraceAttempt, PID: os.Getpid(), N: 2, At: 20, Token: 3, Writes: []labapi.TraceWrite{
 			{What: "sequence", Name: "next", First: 5, Last: 9}, {What: "tick", Name: "tick-1000"}, {What: "firing", Name: "a", InstantMS: 7}, {What: "checkpoint", Name: "c"},
 		}},
-		{Kind: api.TraceOpened, PID: os.Getpid(), N: 1},
+		{Kind: labapi.TraceOpened, PID: os.Getpid(), N: 1},
 		{Kind: api.TraceDone, PID: os.Getpid(), N: 2, At: 30, End: 35, Token: 4, What: "unknown"},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -78,7 +79,7 @@ func TestTraceLosesLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole := filepath.Join(dir, api.TraceWhole("node-1", os.Getpid()))
+	whole := filepath.Join(dir, labapi.TraceWhole("node-1", os.Getpid()))
 	if _, err := os.Stat(whole); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,7 @@ func TestTraceLosesLine(t *testing.T) {
 	}
 	good := tr.file
 	tr.file = full
-	tr.attempted(20, 3, nil)
+	tr.event(node.Event{Kind: api.TraceAttempt, At: 20, Token: 3})
 	if _, err := os.Stat(whole); !errors.Is(err, os.ErrNotExist) || tr.file != nil {
 		t.Errorf("a line was lost, and the trace is said to be whole: %v", err)
 	}

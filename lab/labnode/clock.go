@@ -1,19 +1,19 @@
-package node
+package labnode
 
 import (
 	"sync"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/lab/labapi"
 )
 
-// labClock is a clock that runs at another rate than the host's, and a wall clock that
-// is off beside it. Both can be changed while they run.
+// skewedClock runs at another rate than the host's clock, and has a wall clock that is off.
+// Both can be changed while they run.
 //
-// The instants never go back and never jump: an offset belongs to a wall clock, and
-// nothing in a node decides by one, unless that is planted.
-type labClock struct {
+// The instants never go back and never jump: the offset applies to the wall clock only. A
+// node decides nothing by a wall clock, unless that bug is planted.
+type skewedClock struct {
 	host  clock.Clock
 	jumps bool // planted: the instants are the wall clock's
 
@@ -22,46 +22,46 @@ type labClock struct {
 	at     clock.Instant // on the host's clock, when the rate was set,
 	is     clock.Instant // and on this one
 	skew   time.Duration
-	timers map[*labTimer]struct{}
+	timers map[*skewedTimer]struct{}
 }
 
-func newLabClock(host clock.Clock, skew time.Duration, drift float64) *labClock {
+func newClock(host clock.Clock, skew time.Duration, drift float64) *skewedClock {
 	now := host.Now()
-	return &labClock{host: host, rate: 1 + drift, at: now, is: now, skew: skew, timers: map[*labTimer]struct{}{}}
+	return &skewedClock{host: host, rate: 1 + drift, at: now, is: now, skew: skew, timers: map[*skewedTimer]struct{}{}}
 }
 
 // Now implements clock.Clock.
-func (c *labClock) Now() clock.Instant {
+func (c *skewedClock) Now() clock.Instant {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now()
 }
 
-func (c *labClock) now() clock.Instant {
+func (c *skewedClock) now() clock.Instant {
 	return c.steady().Add(c.jump())
 }
 
-// steady is the clock without what is planted.
-func (c *labClock) steady() clock.Instant {
+// steady is the clock without the planted bug.
+func (c *skewedClock) steady() clock.Instant {
 	return c.is.Add(time.Duration(float64(c.host.Now().Sub(c.at)) * c.rate))
 }
 
-func (c *labClock) jump() time.Duration {
+func (c *skewedClock) jump() time.Duration {
 	if c.jumps {
 		return c.skew
 	}
 	return 0
 }
 
-// wall is what this node takes for the time of day.
-func (c *labClock) wall(now time.Time) time.Time {
+// wall is the node's wall clock.
+func (c *skewedClock) wall(now time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return now.Add(c.skew + c.steady().Sub(c.host.Now()))
 }
 
 // set changes the clock from now on.
-func (c *labClock) set(to api.LabClock) {
+func (c *skewedClock) set(to labapi.Clock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.is, c.at = c.steady(), c.host.Now()
@@ -73,7 +73,7 @@ func (c *labClock) set(to api.LabClock) {
 }
 
 // onHost is when an instant of this clock comes, on the host's.
-func (c *labClock) onHost(at clock.Instant) clock.Instant {
+func (c *skewedClock) onHost(at clock.Instant) clock.Instant {
 	if at == clock.Never {
 		return clock.Never
 	}
@@ -81,32 +81,32 @@ func (c *labClock) onHost(at clock.Instant) clock.Instant {
 }
 
 // NewTimer implements clock.Clock.
-func (c *labClock) NewTimer() clock.Timer {
-	t := &labTimer{clock: c, timer: c.host.NewTimer(), set: clock.Never}
+func (c *skewedClock) NewTimer() clock.Timer {
+	t := &skewedTimer{clock: c, timer: c.host.NewTimer(), set: clock.Never}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.timers[t] = struct{}{}
 	return t
 }
 
-type labTimer struct {
-	clock *labClock
+type skewedTimer struct {
+	clock *skewedClock
 	timer clock.Timer
 	set   clock.Instant
 }
 
-func (t *labTimer) C() <-chan struct{} { return t.timer.C() }
+func (t *skewedTimer) C() <-chan struct{} { return t.timer.C() }
 
-func (t *labTimer) Set(at clock.Instant) {
+func (t *skewedTimer) Set(at clock.Instant) {
 	t.clock.mu.Lock()
 	defer t.clock.mu.Unlock()
 	t.set = at
 	t.arm()
 }
 
-// arm sets the host's timer; the clock is locked. A reading is rounded down, so a
-// wake-up must not come that little early, or its receiver would set it again and again.
-func (t *labTimer) arm() {
+// arm sets the host's timer; the clock is locked. Readings are rounded down, so the timer
+// fires a little late: a receiver that woke up early would set it again and again.
+func (t *skewedTimer) arm() {
 	at := t.clock.onHost(t.set)
 	if at != clock.Never {
 		at = at.Add(time.Microsecond)
@@ -114,7 +114,7 @@ func (t *labTimer) arm() {
 	t.timer.Set(at)
 }
 
-func (t *labTimer) Stop() {
+func (t *skewedTimer) Stop() {
 	t.clock.mu.Lock()
 	delete(t.clock.timers, t)
 	t.clock.mu.Unlock()

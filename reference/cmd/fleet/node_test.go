@@ -20,28 +20,8 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/ledger"
+	"github.com/tenurehq/tenure/server/cli"
 )
-
-// programEnv makes this test binary the program.
-const programEnv = "TENURE_NODE_TEST_PROGRAM"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(programEnv) != "" {
-		main()
-	}
-	os.Exit(m.Run())
-}
-
-func environment(kv ...string) func(string) (string, bool) {
-	return func(name string) (string, bool) {
-		for _, s := range kv {
-			if k, v, _ := strings.Cut(s, "="); k == name {
-				return v, true
-			}
-		}
-		return "", false
-	}
-}
 
 // startLedger serves a ledger until the test ends.
 func startLedger(t *testing.T) string {
@@ -64,10 +44,10 @@ func startLedger(t *testing.T) string {
 	return ""
 }
 
-// Wrong usage is exit code 2, what cannot be done 1, who cannot be reached 6, and each
-// says why on standard error with nothing on standard output. A flag goes before the
-// environment, the environment before the file.
-func TestExitCodes(t *testing.T) {
+// The exit code of a node is 2 for wrong usage, 1 for a failure and 6 if the ledger or the
+// engine cannot be reached. The reason goes to standard error, and nothing to standard output.
+// A flag takes precedence over its environment variable.
+func TestNodeExitCodes(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +66,7 @@ func TestExitCodes(t *testing.T) {
 		return path
 	}
 	there := startLedger(t)
-	base := []string{"-id", "n1", "-group", "billing", "-backend", "mem", "-ledger", there}
+	base := []string{"node", "--id", "n1", "--group", "billing", "--backend", "mem", "--ledger", there}
 	with := func(more ...string) []string { return append(append([]string{}, base...), more...) }
 	for _, tt := range []struct {
 		name string
@@ -95,32 +75,23 @@ func TestExitCodes(t *testing.T) {
 		code int
 		want string
 	}{
-		{"help", []string{"-h"}, nil, exitOK, "usage: node"},
-		{"unknown flag", with("-nope"), nil, exitUsage, "not defined: -nope"},
-		{"an argument", with("start"), nil, exitUsage, `unexpected argument "start"`},
-		{"unknown backend", with("--backend=zookeeper"), nil, exitUsage, `error: backend: "zookeeper" is not known: etcd, raft or mem`},
-		{"nothing", nil, nil, exitUsage, "error: ledger: the URL"},
-		{"contradictory timings", with("-lease-ttl", "3s", "-renew-interval", "2s"), nil, exitUsage, "Misses × Beat = 3 × 2s = 6s must be less than"},
-		{"a clock without -lab", with("-clock-skew", "1s"), nil, exitUsage, "clock-skew: is for experiments only and needs -lab"},
-		{"Raft's lease without -lab", with("-backend", "raft", "-raft-lease", "1s"), nil, exitUsage, "raft-lease: is for experiments only and needs -lab"},
-		{"Raft's lease without Raft", with("-lab", "-raft-lease", "1s"), nil, exitUsage, "raft-lease: belongs to -backend=raft"},
-		{"a rate that is none", with("-clock-drift", "fast"), nil, exitUsage, "no rate"},
-		{"peers that are none", with("-peers", "a"), nil, exitUsage, "id=host:port"},
-		{"a peer twice", with("-peers", "a=h:1,a=h:2"), nil, exitUsage, "named twice"},
-		{"no ledger there", []string{"-id", "n1", "-group", "billing", "-backend", "mem", "-ledger", "http://" + free[0]}, nil, exitUnavailable, "error: no ledger at http://" + free[0]},
-		{"no engine there", with("-backend", "etcd", "-endpoints", "http://"+free[1]), nil, exitUnavailable, free[1]},
-		{"port in use", with("-listen", taken.Addr().String()), nil, exitFailure, "in use"},
-		{"environment", with("-lease-ttl", "3s"), []string{"TENURE_NODE_RENEW_INTERVAL=2s"}, exitUsage, "3 × 2s"},
-		{"bad environment", base, []string{"TENURE_NODE_TICK=often"}, exitUsage, `environment TENURE_NODE_TICK="often"`},
-		{"flag over environment", with("-renew-interval", "2s", "-lease-ttl", "3s"), []string{"TENURE_NODE_RENEW_INTERVAL=1ms"}, exitUsage, "3 × 2s"},
-		{"file", with("-config", file("a", "# timings\nlease-ttl = 3s\n\n--renew-interval=2s\n")), nil, exitUsage, "3 × 2s"},
-		{"environment over file", with("-config", file("b", "lease-ttl = 3s\nrenew-interval = 1ms\n")), []string{"TENURE_NODE_RENEW_INTERVAL=2s"}, exitUsage, "3 × 2s"},
-		{"flag over file", with("-renew-interval=2s", "-config", file("c", "lease-ttl = 3s\nrenew-interval = 1ms\n")), nil, exitUsage, "3 × 2s"},
-		{"bad line", with("-config", file("d", "lease-ttl\n")), nil, exitUsage, "d:1: \"lease-ttl\" is not flag = value"},
-		{"unknown line", with("-config", file("e", "\nnope = 1\n")), nil, exitUsage, "e:2: there is no flag \"nope\""},
-		{"no file", with("-config", filepath.Join(dir, "none")), nil, exitUsage, "config: open"},
-		{"missing certificate", with("-backend", "etcd", "-endpoints", "https://"+free[1], "-ca", "none.pem"), nil, exitUsage, "ca: open none.pem"},
-		{"short credential", with("-admin-token-file", file("f", "x")), nil, exitUsage, "admin-token-file: "},
+		{"unknown flag", with("--nope"), nil, cli.ExitUsage, "--nope"},
+		{"an argument", with("start"), nil, cli.ExitUsage, `"start"`},
+		{"unknown backend", with("--backend=zookeeper"), nil, cli.ExitUsage, `error: backend: "zookeeper"`},
+		{"nothing", []string{"node"}, nil, cli.ExitUsage, "error: ledger:"},
+		{"contradictory timings", with("--lease-ttl", "3s", "--renew-interval", "2s"), nil, cli.ExitUsage, "Misses × Beat = 3 × 2s = 6s must be less than"},
+		{"a flag of the lab", with("--clock-skew", "1s"), nil, cli.ExitUsage, "--clock-skew"},
+		{"peers that are none", with("--peers", "a"), nil, cli.ExitUsage, "id=host:port"},
+		{"a peer twice", with("--peers", "a=h:1,a=h:2"), nil, cli.ExitUsage, "named twice"},
+		{"no ledger there", []string{"node", "--id", "n1", "--group", "billing", "--backend", "mem", "--ledger", "http://" + free[0]}, nil, cli.ExitUnavailable, "http://" + free[0]},
+		{"no engine there", with("--backend", "etcd", "--endpoints", "http://"+free[1]), nil, cli.ExitUnavailable, free[1]},
+		{"port in use", with("--listen", taken.Addr().String()), nil, cli.ExitFailure, "in use"},
+		{"environment", with("--lease-ttl", "3s"), []string{"FLEET_NODE_RENEW_INTERVAL=2s"}, cli.ExitUsage, "3 × 2s"},
+		{"bad environment", base, []string{"FLEET_NODE_TICK=often"}, cli.ExitUsage, `environment FLEET_NODE_TICK="often"`},
+		{"flag over environment", with("--renew-interval", "2s", "--lease-ttl", "3s"), []string{"FLEET_NODE_RENEW_INTERVAL=1ms"}, cli.ExitUsage, "3 × 2s"},
+		{"missing certificate", with("--backend", "etcd", "--endpoints", "https://"+free[1], "--ca", "none.pem"), nil, cli.ExitUsage, "ca: open none.pem"},
+		{"missing password", with("--password-file", "none"), nil, cli.ExitUsage, "password-file: open none"},
+		{"short credential", with("--admin-token-file", file("f", "x")), nil, cli.ExitUsage, "admin-token-file: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
@@ -137,12 +108,12 @@ func TestExitCodes(t *testing.T) {
 
 // A node as a process: one line of JSON when it serves, an end in order with code 0 on
 // SIGTERM and at the end of its standard input.
-func TestProcess(t *testing.T) {
+func TestNodeProcess(t *testing.T) {
 	url := startLedger(t)
 	for _, end := range []string{"SIGTERM", "end of input"} {
 		t.Run(end, func(t *testing.T) {
-			cmd := exec.Command(os.Args[0], "--id", "n1", "-group", "billing", "-backend=mem", "-ledger", url, "-until-eof", "-tick", "50ms")
-			cmd.Env = append(os.Environ(), programEnv+"=1")
+			cmd := exec.Command(os.Args[0], "node", "--id", "n1", "--group", "billing", "--backend=mem", "--ledger", url, "--until-eof", "--tick", "50ms")
+			cmd.Env = append(os.Environ(), mainEnv+"=1")
 			child.DieWithParent(cmd)
 			log := &child.Tail{}
 			cmd.Stderr = log

@@ -1,4 +1,4 @@
-package node
+package labnode
 
 import (
 	"context"
@@ -7,7 +7,9 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
+	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
@@ -22,23 +24,23 @@ const litterBytes = 64
 // postGarbage gives the garbage collector work for as long as the request lasts: a heap
 // full of pointers, and so much more allocated all the time that the collector never
 // rests. It ends by itself, and with whoever asked for it.
-func (n *Node) postGarbage(w http.ResponseWriter, r *http.Request) {
-	var ask api.Garbage
+func (h *Hooks) postGarbage(w http.ResponseWriter, r *http.Request) {
+	var ask labapi.Garbage
 	if err := httpapi.ReadJSON(w, r, maxBody, false, &ask); err != nil {
-		n.fail(w, err)
+		ledgerapi.WriteError(w, err)
 		return
 	}
 	const mostHeap, mostTime = 1024, 30_000
 	if ask.HeapMB < 1 || ask.HeapMB > mostHeap || ask.ForMS < 1 || ask.ForMS > mostTime {
-		n.fail(w, &httpapi.Problem{Status: http.StatusBadRequest, Code: api.CodeRequest, Detail: fmt.Sprintf("heap_mb must be from 1 to %d and for_ms from 1 to %d", mostHeap, mostTime)})
+		ledgerapi.WriteError(w, &httpapi.Problem{Status: http.StatusBadRequest, Code: api.CodeRequest, Detail: fmt.Sprintf("heap_mb must be from 1 to %d and for_ms from 1 to %d", mostHeap, mostTime)})
 		return
 	}
 	// Two at a time would restore what the other has set: the last one leaves it wrong.
-	if !n.littered.CompareAndSwap(false, true) {
-		n.fail(w, &httpapi.Problem{Status: http.StatusTooManyRequests, Code: api.CodeBusy, Detail: "the collector is kept busy already", Retryable: true, RetryAfter: time.Second})
+	if !h.collecting.CompareAndSwap(false, true) {
+		ledgerapi.WriteError(w, &httpapi.Problem{Status: http.StatusTooManyRequests, Code: api.CodeBusy, Detail: "the collector is kept busy already", Retryable: true, RetryAfter: time.Second})
 		return
 	}
-	defer n.littered.Store(false)
+	defer h.collecting.Store(false)
 	kept := make([]*litter, 1<<10)
 	many := ask.HeapMB << 20 / litterBytes
 	for i := range many {
@@ -53,7 +55,7 @@ func (n *Node) postGarbage(w http.ResponseWriter, r *http.Request) {
 	debug.ReadGCStats(&before)
 	scatter(ctx, kept, many/50)
 	debug.ReadGCStats(&after)
-	httpapi.WriteJSON(w, http.StatusOK, api.Collected{Cycles: after.NumGC - before.NumGC, Stopped: (after.PauseTotal - before.PauseTotal).Microseconds()})
+	httpapi.WriteJSON(w, http.StatusOK, labapi.Collected{Cycles: after.NumGC - before.NumGC, Stopped: (after.PauseTotal - before.PauseTotal).Microseconds()})
 }
 
 // scatter allocates as many every 20 ms, and keeps what it is given alive: where that is

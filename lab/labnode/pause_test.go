@@ -1,4 +1,4 @@
-package node
+package labnode
 
 import (
 	"log/slog"
@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -14,9 +15,8 @@ import (
 func TestArmed(t *testing.T) {
 	t.Parallel()
 	host := handAt(1000)
-	n := &Node{cfg: Config{ID: "node-1", Lab: true, Log: slog.New(slog.DiscardHandler)}, host: host}
-	n.metrics = newMetrics(n)
-	handler := n.handler()
+	n := &Hooks{cfg: Config{ID: "node-1"}, log: slog.New(slog.DiscardHandler), host: host}
+	handler := n.Handler(http.NotFoundHandler())
 	call := func(method, query string) int {
 		r := httptest.NewRequest(method, "/lab/pause"+query, nil)
 		r.RemoteAddr = "127.0.0.1:1"
@@ -24,7 +24,7 @@ func TestArmed(t *testing.T) {
 		handler.ServeHTTP(w, r)
 		return w.Code
 	}
-	if n.hook.hit(api.MomentWrite, host.Now()) {
+	if n.pause.take(api.MomentWrite, host.Now()) {
 		t.Error("it stops though nothing is armed")
 	}
 	for _, tt := range []struct{ query, at, other string }{
@@ -39,19 +39,19 @@ func TestArmed(t *testing.T) {
 			}
 		}
 		arm()
-		if n.hook.hit(tt.other, host.Now()) || !n.hook.hit(tt.at, host.Now()) || n.hook.hit(tt.at, host.Now()) {
+		if n.pause.take(tt.other, host.Now()) || !n.pause.take(tt.at, host.Now()) || n.pause.take(tt.at, host.Now()) {
 			t.Errorf("%s: it does not stop once, and there", tt.at)
 		}
 		arm()
-		if code := call(http.MethodDelete, ""); code != http.StatusOK || n.hook.hit(tt.at, host.Now()) {
+		if code := call(http.MethodDelete, ""); code != http.StatusOK || n.pause.take(tt.at, host.Now()) {
 			t.Errorf("%s: %d, or it stops though it was taken back", tt.at, code)
 		}
 		arm()
-		if host.pass(api.ArmedFor + 1); n.hook.hit(tt.at, host.Now()) {
+		if host.pass(labapi.ArmedFor + 1); n.pause.take(tt.at, host.Now()) {
 			t.Errorf("%s: it stops long after it was armed", tt.at)
 		}
 	}
-	if code := call(http.MethodPost, "?at=noon"); code != http.StatusBadRequest || n.hook.armed.Load() != nil {
+	if code := call(http.MethodPost, "?at=noon"); code != http.StatusBadRequest || n.pause.armed.Load() != nil {
 		t.Errorf("an unknown moment: %d", code)
 	}
 }

@@ -1,4 +1,4 @@
-package api
+package labapi
 
 import (
 	"encoding/json"
@@ -76,10 +76,10 @@ func ReadFleetFile(path string) (FleetFile, error) {
 	var f FleetFile
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return f, fmt.Errorf("fleet: the fleet file cannot be read: %w", err)
+		return f, fmt.Errorf("read the fleet file: %w", err)
 	}
 	if err := json.Unmarshal(data, &f); err != nil {
-		return f, fmt.Errorf("fleet: %s is no fleet file: %w", path, err)
+		return f, fmt.Errorf("%s is not a fleet file: %w", path, err)
 	}
 	return f, nil
 }

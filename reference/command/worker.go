@@ -1,11 +1,8 @@
-package main
+package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"os"
 
@@ -16,7 +13,8 @@ import (
 	"github.com/tenurehq/tenure/server/cli"
 )
 
-func newWorker() *cobra.Command {
+// Worker returns the command that runs a worker.
+func Worker() *cobra.Command {
 	var cfg worker.Config
 	var insecure, untilEOF bool
 	cmd := &cobra.Command{
@@ -37,7 +35,7 @@ can be given as FLEET_WORKER_X_Y.`,
 			cfg.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			ctx, cancel := cli.UntilEOF(cmd, untilEOF)
 			defer cancel()
-			return runWorker(ctx, cfg, cmd.OutOrStdout())
+			return runWorker(ctx, cmd, cfg)
 		},
 	}
 	f := cmd.Flags()
@@ -57,13 +55,12 @@ can be given as FLEET_WORKER_X_Y.`,
 	return cmd
 }
 
-func runWorker(ctx context.Context, cfg worker.Config, stdout io.Writer) error {
+func runWorker(ctx context.Context, cmd *cobra.Command, cfg worker.Config) error {
 	var said error
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	err := worker.Run(ctx, cfg, func(addr string) {
-		if said = json.NewEncoder(stdout).Encode(api.Ready{ID: cfg.ID, Addr: addr, URL: "http://" + addr, PID: os.Getpid()}); said != nil {
-			said = fmt.Errorf("standard output: %w", said)
+		if said = printReady(cmd, api.Ready{ID: cfg.ID, Addr: addr, URL: "http://" + addr, PID: os.Getpid()}); said != nil {
 			cancel()
 		}
 	})
