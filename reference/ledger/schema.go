@@ -13,77 +13,25 @@ import (
 // never changed. The words in braces are the dialect's.
 var migrations = [...][]string{{
 	`CREATE TABLE fenced_resource (
-		name TEXT PRIMARY KEY,
-		deployment TEXT NOT NULL,
-		grp TEXT NOT NULL,
-		max_token BIGINT NOT NULL,
-		seq BIGINT NOT NULL,
-		digest TEXT NOT NULL,
-		last_tick BIGINT NOT NULL,
-		answer TEXT NOT NULL,
-		updated_ms BIGINT NOT NULL
-	){strict}`,
+		name TEXT PRIMARY KEY, deployment TEXT NOT NULL, grp TEXT NOT NULL, max_token BIGINT NOT NULL, seq BIGINT NOT NULL, digest TEXT NOT NULL, last_tick BIGINT NOT NULL,
+		answer TEXT NOT NULL, updated_ms BIGINT NOT NULL){strict}`,
 	`CREATE TABLE sequence (
-		resource TEXT NOT NULL,
-		name TEXT NOT NULL,
-		last_seq BIGINT NOT NULL,
-		owner_token BIGINT NOT NULL,
-		allocations BIGINT NOT NULL,
-		updated_ms BIGINT NOT NULL,
-		PRIMARY KEY (resource, name)
-	){strict}`,
+		resource TEXT NOT NULL, name TEXT NOT NULL, last_seq BIGINT NOT NULL, owner_token BIGINT NOT NULL, allocations BIGINT NOT NULL, updated_ms BIGINT NOT NULL,
+		PRIMARY KEY (resource, name)){strict}`,
 	`CREATE TABLE allocation (
-		resource TEXT NOT NULL,
-		name TEXT NOT NULL,
-		n BIGINT NOT NULL,
-		first_seq BIGINT NOT NULL,
-		last_seq BIGINT NOT NULL,
-		token BIGINT NOT NULL,
-		at_ms BIGINT NOT NULL,
-		PRIMARY KEY (resource, name, n)
-	){rowless}`,
+		resource TEXT NOT NULL, name TEXT NOT NULL, n BIGINT NOT NULL, first_seq BIGINT NOT NULL, last_seq BIGINT NOT NULL, token BIGINT NOT NULL, at_ms BIGINT NOT NULL,
+		PRIMARY KEY (resource, name, n)){rowless}`,
 	`CREATE TABLE tick (
-		resource TEXT NOT NULL,
-		n BIGINT NOT NULL,
-		token BIGINT NOT NULL,
-		seq BIGINT NOT NULL,
-		tick_key TEXT NOT NULL,
-		payload TEXT NOT NULL,
-		at_ms BIGINT NOT NULL,
-		PRIMARY KEY (resource, n)
-	){strict}`,
+		resource TEXT NOT NULL, n BIGINT NOT NULL, token BIGINT NOT NULL, seq BIGINT NOT NULL, tick_key TEXT NOT NULL, payload TEXT NOT NULL, at_ms BIGINT NOT NULL,
+		PRIMARY KEY (resource, n)){strict}`,
 	`CREATE UNIQUE INDEX tick_by_key ON tick (resource, tick_key) WHERE tick_key <> ''`,
 	`CREATE TABLE checkpoint (
-		resource TEXT NOT NULL,
-		name TEXT NOT NULL,
-		version BIGINT NOT NULL,
-		token BIGINT NOT NULL,
-		value TEXT NOT NULL,
-		updated_ms BIGINT NOT NULL,
-		PRIMARY KEY (resource, name)
-	){strict}`,
+		resource TEXT NOT NULL, name TEXT NOT NULL, version BIGINT NOT NULL, token BIGINT NOT NULL, value TEXT NOT NULL, updated_ms BIGINT NOT NULL, PRIMARY KEY (resource, name)){strict}`,
 	`CREATE TABLE record (
-		resource TEXT NOT NULL,
-		name TEXT NOT NULL,
-		version BIGINT NOT NULL,
-		token BIGINT NOT NULL,
-		value TEXT NOT NULL,
-		updated_ms BIGINT NOT NULL,
-		PRIMARY KEY (resource, name)
-	){strict}`,
+		resource TEXT NOT NULL, name TEXT NOT NULL, version BIGINT NOT NULL, token BIGINT NOT NULL, value TEXT NOT NULL, updated_ms BIGINT NOT NULL, PRIMARY KEY (resource, name)){strict}`,
 	`CREATE TABLE rejection (
-		id BIGINT NOT NULL PRIMARY KEY,
-		resource TEXT NOT NULL,
-		deployment TEXT NOT NULL,
-		grp TEXT NOT NULL,
-		token BIGINT NOT NULL,
-		seq BIGINT NOT NULL,
-		holder TEXT NOT NULL,
-		reason TEXT NOT NULL,
-		current_token BIGINT NOT NULL,
-		applied BIGINT NOT NULL,
-		at_ms BIGINT NOT NULL
-	){strict}`,
+		id BIGINT NOT NULL PRIMARY KEY, resource TEXT NOT NULL, deployment TEXT NOT NULL, grp TEXT NOT NULL, token BIGINT NOT NULL, seq BIGINT NOT NULL, holder TEXT NOT NULL,
+		reason TEXT NOT NULL, current_token BIGINT NOT NULL, applied BIGINT NOT NULL, at_ms BIGINT NOT NULL){strict}`,
 	`CREATE TABLE ledger_counter (name TEXT PRIMARY KEY, value BIGINT NOT NULL){strict}`,
 	`INSERT INTO ledger_counter (name, value) VALUES ('rejections', 0)`,
 }, {
@@ -92,68 +40,28 @@ var migrations = [...][]string{{
 	`ALTER TABLE fenced_resource ADD COLUMN firings BIGINT NOT NULL DEFAULT 0`,
 	`ALTER TABLE fenced_resource ADD COLUMN firings_pending BIGINT NOT NULL DEFAULT 0`,
 	`CREATE TABLE job (
-		resource TEXT NOT NULL,
-		name TEXT NOT NULL,
-		next_ms BIGINT NOT NULL,
-		schedule TEXT NOT NULL,
-		misfire TEXT NOT NULL,
-		payload TEXT NOT NULL,
-		token BIGINT NOT NULL,
-		updated_ms BIGINT NOT NULL,
-		PRIMARY KEY (resource, name)
-	){rowless}`,
+		resource TEXT NOT NULL, name TEXT NOT NULL, next_ms BIGINT NOT NULL, schedule TEXT NOT NULL, misfire TEXT NOT NULL, payload TEXT NOT NULL, token BIGINT NOT NULL,
+		updated_ms BIGINT NOT NULL, PRIMARY KEY (resource, name)){rowless}`,
 	`CREATE INDEX job_by_time ON job (resource, next_ms, name)`,
 	`CREATE TABLE firing (
-		resource TEXT NOT NULL,
-		n BIGINT NOT NULL,
-		job TEXT NOT NULL,
-		at_ms BIGINT NOT NULL,
-		token BIGINT NOT NULL,
-		fired_ms BIGINT NOT NULL,
-		payload TEXT NOT NULL,
-		worker TEXT NOT NULL,
-		delivered_ms BIGINT NOT NULL,
-		pending BIGINT NOT NULL,
-		PRIMARY KEY (resource, n)
-	){rowless}`,
+		resource TEXT NOT NULL, n BIGINT NOT NULL, job TEXT NOT NULL, at_ms BIGINT NOT NULL, token BIGINT NOT NULL, fired_ms BIGINT NOT NULL, payload TEXT NOT NULL,
+		worker TEXT NOT NULL, delivered_ms BIGINT NOT NULL, pending BIGINT NOT NULL, PRIMARY KEY (resource, n)){rowless}`,
 	`CREATE UNIQUE INDEX firing_once ON firing (resource, job, at_ms)`,
 	`CREATE INDEX firing_by_state ON firing (resource, pending, n)`,
 	`CREATE TABLE shared (
-		space TEXT NOT NULL,
-		name TEXT NOT NULL,
-		version BIGINT NOT NULL,
-		value TEXT NOT NULL,
-		updated_ms BIGINT NOT NULL,
-		PRIMARY KEY (space, name)
-	){strict}`,
+		space TEXT NOT NULL, name TEXT NOT NULL, version BIGINT NOT NULL, value TEXT NOT NULL, updated_ms BIGINT NOT NULL, PRIMARY KEY (space, name)){strict}`,
 	`INSERT INTO ledger_counter (name, value) VALUES ('shared', 0), ('shared_floor', 0)`,
 }, {
 	`CREATE TABLE ledger_identity (
-		one BIGINT PRIMARY KEY,
-		id TEXT NOT NULL,
-		revision BIGINT NOT NULL,
-		seen BIGINT NOT NULL
-	){strict}`,
+		one BIGINT PRIMARY KEY, id TEXT NOT NULL, revision BIGINT NOT NULL, seen BIGINT NOT NULL){strict}`,
 	`CREATE TABLE ledger_acceptance (
-		replaced TEXT PRIMARY KEY,
-		id TEXT NOT NULL,
-		revision BIGINT NOT NULL,
-		seen BIGINT NOT NULL,
-		holder TEXT NOT NULL,
-		at_ms BIGINT NOT NULL
-	){strict}`,
+		replaced TEXT PRIMARY KEY, id TEXT NOT NULL, revision BIGINT NOT NULL, seen BIGINT NOT NULL, holder TEXT NOT NULL, at_ms BIGINT NOT NULL){strict}`,
 	// A record from before belongs to the deployment that has written to the resource of
 	// the same name, which is how nodes named spaces.
 	`ALTER TABLE shared RENAME TO shared_before`,
 	`CREATE TABLE shared (
-		deployment TEXT NOT NULL,
-		space TEXT NOT NULL,
-		name TEXT NOT NULL,
-		version BIGINT NOT NULL,
-		value TEXT NOT NULL,
-		updated_ms BIGINT NOT NULL,
-		PRIMARY KEY (deployment, space, name)
-	){strict}`,
+		deployment TEXT NOT NULL, space TEXT NOT NULL, name TEXT NOT NULL, version BIGINT NOT NULL, value TEXT NOT NULL, updated_ms BIGINT NOT NULL,
+		PRIMARY KEY (deployment, space, name)){strict}`,
 	`INSERT INTO shared (deployment, space, name, version, value, updated_ms)
 		SELECT COALESCE((SELECT r.deployment FROM fenced_resource r WHERE r.name = b.space), ''), b.space, b.name, b.version, b.value, b.updated_ms FROM shared_before b`,
 	`DROP TABLE shared_before`,

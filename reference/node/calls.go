@@ -10,8 +10,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// counted is a store whose calls are counted and traced: what an election costs the
-// engine. Calls of operators, which a node does not make, are not told apart.
+// counted counts and traces the calls to a store: what an election costs the engine.
 type counted struct {
 	lease.Store
 	n *Node
