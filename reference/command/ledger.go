@@ -32,12 +32,12 @@ func Ledger(extend func(*pflag.FlagSet, *ledger.ServeConfig)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ledger",
 		Short: "Run the fenced resource: ticks, sequences, checkpoints and records that a stale leader cannot write",
-		Long: `Run the fenced resource as a process. Leaders write to it over HTTP with their
-fencing token; it refuses whoever is below the highest token that it has seen, in the
-same transaction as the write. When it serves, it prints one line of JSON.
+		Long: `Run the fenced resource as a process. Leaders write to it over HTTP with their fencing
+token. It refuses every token below the highest that it has seen, in the same
+transaction as the write. When it serves, it prints one line of JSON.
 
-There is no authentication: whoever reaches the port can write. Every flag --x-y can
-be given as FLEET_LEDGER_X_Y.`,
+There is no authentication: everybody who can reach the port can write. Each flag --x-y
+can be set as FLEET_LEDGER_X_Y in the environment.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := errors.Join(cfg.Validate(), cli.Loopback(cfg.Listen, insecure)); err != nil {
@@ -50,8 +50,8 @@ be given as FLEET_LEDGER_X_Y.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:7420", "host:port to serve on, port 0 is a free one")
-	f.StringSliceVar(&cfg.Hosts, "hosts", nil, "further names by which callers reach it, besides localhost and IP addresses")
+	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:7420", "host:port to serve on; port 0 is a free one")
+	f.StringSliceVar(&cfg.Hosts, "hosts", nil, "further host names by which callers reach it, besides localhost and IP addresses")
 	f.BoolVar(&insecure, "insecure", false, "listen beyond loopback, where everybody can write")
 	f.StringVar(&cfg.DB, "db", "tenure-ledger.db", "path of a SQLite file, created if missing, or a postgres:// URL")
 	f.DurationVar(&cfg.ActingWindow, "acting-window", 0, "how far back leaders_acting looks (default 2s)")
@@ -59,13 +59,13 @@ be given as FLEET_LEDGER_X_Y.`,
 	f.IntVar(&cfg.History, "history", 0, "how many ticks and delivered firings of a resource and allocations of a sequence are kept (default 1000000)")
 	f.IntVar(&cfg.Shared, "shared", 0, "how many shared records there may be (default 100000)")
 	f.IntVar(&cfg.Resources, "resources", 0, "how many resources there may be (default 10000)")
-	f.IntVar(&cfg.Group, "group", 0, "how many batches share a commit at most (default 1024)")
+	f.IntVar(&cfg.Group, "group", 0, "most batches that share a commit (default 1024)")
 	f.IntVar(&cfg.Queue, "queue", 0, "how many batches may wait for their commit (default 4096)")
-	f.IntVar(&cfg.QueueBytes, "queue-bytes", 0, "how large they may be together (default 64 MiB)")
+	f.IntVar(&cfg.QueueBytes, "queue-bytes", 0, "most bytes that may wait for their commit (default 64 MiB)")
 	f.DurationVar(&cfg.Timeout, "timeout", 0, "longest transaction on PostgreSQL, longest read (default 10s)")
 	f.Int64Var(&cfg.MaxBody, "max-body", 0, "largest body of a request in bytes (default 4 MiB)")
-	f.IntVar(&cfg.HTTP.Connections, "connections", 0, "how many connections may be open (default 4096)")
-	f.DurationVar(&cfg.HTTP.Grace, "grace", 0, "how long requests under way may take when it stops (default 15s)")
+	f.IntVar(&cfg.HTTP.Connections, "connections", 0, "most open connections (default 4096)")
+	f.DurationVar(&cfg.HTTP.Grace, "grace", 0, "how long requests may still take when it stops (default 15s)")
 	f.BoolVar(&untilEOF, "until-eof", false, "stop when standard input ends, for programs that start a ledger and may die")
 	if extend != nil {
 		extend(f, &cfg)
@@ -81,12 +81,11 @@ func newLedgerAccept() *cobra.Command {
 		Use:   "accept",
 		Short: "Accept the state of a ledger that has lost data",
 		Long: `Accept the state of a ledger that was restored from an older backup, or that is new and
-takes the place of another. Until then it takes no writes, because callers have seen
-more than it holds. Restore the lost data instead if you can: what is lost is lost for
-good after this, and numbers that were given out may be given out again unless the
-nodes have been running all the time.
+replaces another. Until then it accepts no writes, because callers have seen more than it
+has. Restore the lost data instead if you can: after this it is lost for good, and numbers
+that were given out may be given out again unless the nodes have been running all the time.
 
-Run it on the ledger's own machine. The ledger keeps a record of it and logs it.`,
+Run it on the machine of the ledger. The ledger records and logs it.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
@@ -97,9 +96,9 @@ Run it on the ledger's own machine. The ledger keeps a record of it and logs it.
 			}
 			defer c.Close()
 			if replaces == "" {
-				cli.Say(cmd, "the ledger at %s will take writes again in the state that it has", at)
+				cli.Say(cmd, "the ledger at %s will accept writes again in its present state", at)
 			} else {
-				cli.Say(cmd, "the ledger at %s will take the place of ledger %s", at, replaces)
+				cli.Say(cmd, "the ledger at %s will replace ledger %s", at, replaces)
 			}
 			if err := cli.Confirm(cmd, yes); err != nil {
 				return err
@@ -120,7 +119,7 @@ Run it on the ledger's own machine. The ledger keeps a record of it and logs it.
 	}
 	f := cmd.Flags()
 	f.StringVar(&at, "ledger", "http://127.0.0.1:7420", "URL of the ledger")
-	f.StringVar(&replaces, "replaces", "", "id of the ledger whose place it takes, as the refused callers log it (default its own)")
+	f.StringVar(&replaces, "replaces", "", "id of the ledger that it replaces, as the refused callers log it (default its own)")
 	f.StringVar(&by, "by", os.Getenv("USER"), "who accepts it, for the record")
 	f.BoolVar(&yes, "yes", false, "do not ask")
 	return cmd

@@ -14,8 +14,7 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// Handler serves the ledger over HTTP. Bodies are at most maxBody bytes; 0 means
-// 4 MiB.
+// Handler serves the ledger over HTTP. Bodies are at most maxBody bytes; 0 means 4 MiB.
 func (l *Ledger) Handler(maxBody int64) http.Handler {
 	if maxBody <= 0 {
 		maxBody = 4 << 20
@@ -69,8 +68,8 @@ type handler struct {
 	maxBody int64
 }
 
-// answer turns a handler that returns its error into one that writes it. What the
-// database says about itself, such as its user and address, is logged and not sent.
+// answer writes the error that a handler returns. What the database says about itself, such as
+// its user and address, is logged and not sent.
 func (h *handler) answer(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		err := f(w, r)
@@ -84,8 +83,8 @@ func (h *handler) answer(f func(http.ResponseWriter, *http.Request) error) http.
 	}
 }
 
-// reading answers with what a read returns. It refuses a caller that has seen more than
-// there is, as a commit does for writes.
+// reading answers with what a read returns. It refuses a caller that has seen more than there
+// is, as a commit does for writes.
 func reading[T any](h *handler, read func(*http.Request) (T, error)) http.HandlerFunc {
 	return h.answer(func(w http.ResponseWriter, r *http.Request) error {
 		if err := h.verify(r); err != nil {
@@ -133,7 +132,7 @@ func listed[T any](h *handler, list func(ctx context.Context, resource, after st
 	})
 }
 
-// stamp reads what every write has in its headers.
+// stamp reads the headers of a write.
 func (h *handler) stamp(r *http.Request) (api.Batch, error) {
 	b := api.Batch{Resource: r.PathValue("resource"), Holder: holder(r)}
 	var err error
@@ -146,7 +145,7 @@ func (h *handler) stamp(r *http.Request) (api.Batch, error) {
 	return b, err
 }
 
-// holder is who asks, by their own word or by their address.
+// holder is who asks, by the header or by the address.
 func holder(r *http.Request) string {
 	name, err := url.PathUnescape(r.Header.Get(api.HeaderHolder))
 	if err != nil || name == "" {
@@ -178,7 +177,7 @@ func answered(w http.ResponseWriter, a api.Answer) error {
 	return nil
 }
 
-// headers sets what an answer has besides its body.
+// headers sets the headers of an answer.
 func headers(w http.ResponseWriter, a api.Answer) {
 	w.Header().Set(api.HeaderIdentity, a.Ledger.String())
 	if a.Retried {
@@ -188,8 +187,8 @@ func headers(w http.ResponseWriter, a api.Answer) {
 
 func (h *handler) seal(w http.ResponseWriter, r *http.Request) error { return h.raise(w, r, seal) }
 
-// advance is for an operator on the machine itself: a leader must not be able to
-// get past the slip rule by asking.
+// advance is for an operator on this machine: a leader must not get past the slip rule by
+// asking.
 func (h *handler) advance(w http.ResponseWriter, r *http.Request) error {
 	if err := local(r); err != nil {
 		return err
@@ -212,13 +211,13 @@ func (h *handler) raise(w http.ResponseWriter, r *http.Request, k kind) error {
 	return answered(w, a)
 }
 
-// local refuses a caller that is not on this machine.
+// local refuses a caller on another machine.
 func local(r *http.Request) error {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err == nil && net.ParseIP(host).IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("%w: only an operator on the ledger's own machine may do this", api.ErrDenied)
+	return fmt.Errorf("%w: allowed only on the machine of the ledger", api.ErrDenied)
 }
 
 func (h *handler) accept(w http.ResponseWriter, r *http.Request) error {
@@ -250,7 +249,7 @@ func (h *handler) record(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// versioned answers with v, or that the caller has it.
+// versioned answers with v, or with 304 if the caller has it.
 func versioned(w http.ResponseWriter, r *http.Request, version uint64, v any) {
 	w.Header().Set("ETag", api.ETag(version))
 	if r.Header.Get("If-None-Match") == api.ETag(version) {

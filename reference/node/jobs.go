@@ -9,7 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
-	"github.com/tenurehq/tenure/reference/scheduler"
+	"github.com/tenurehq/tenure/reference/schedule"
 	"github.com/tenurehq/tenure/reference/worker"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
@@ -38,7 +38,7 @@ func (n *Node) postJob(w http.ResponseWriter, r *http.Request, l *leading) (any,
 	if err := httpapi.ReadJSON(w, r, maxBody, false, &j); err != nil {
 		return nil, err
 	}
-	spec, err := scheduler.ParseSpec(j.Schedule)
+	spec, err := schedule.Parse(j.Schedule)
 	if err != nil {
 		return nil, &ledgerapi.RequestError{Field: "schedule", Value: fmt.Sprintf("%.64s", j.Schedule), Rule: err.Error()}
 	}
@@ -113,7 +113,7 @@ func (n *Node) putFleet(w http.ResponseWriter, r *http.Request, l *leading) (any
 		}
 	}
 	// Orders that every worker would refuse are refused here.
-	if err := (worker.Orders{Orders: f.Orders}).Validate(); err != nil {
+	if err := worker.Validate(api.Orders{Orders: f.Orders}); err != nil {
 		return nil, &ledgerapi.RequestError{Field: "orders", Rule: err.Error()}
 	}
 	value, err := json.Marshal(api.Fleet{Orders: f.Orders})

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/schedule"
 )
 
 // What is written about a job depends on its schedule, its word about misfires and how
@@ -40,10 +41,10 @@ func TestDecide(t *testing.T) {
 		{"cron misfires", "* * * * *", "once", 60, 100_000, 9, "60>99900→99960 99960>99960→100020"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var spec Spec
+			var spec schedule.Spec
 			if tt.schedule != "" {
 				var err error
-				if spec, err = ParseSpec(tt.schedule); err != nil {
+				if spec, err = schedule.Parse(tt.schedule); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -13,19 +13,13 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/wait"
 )
 
-// orders is the body of POST /orders of a worker. Replace makes the standing orders
-// those given; without it they are added to.
-type orders struct {
-	Replace bool        `json:"replace,omitempty"`
-	Orders  []api.Order `json:"orders"`
-}
-
-// DefaultRun is what a job does whose payload has no member "run".
+// DefaultRun is what a job runs if its payload has no member "run".
 const DefaultRun = "count"
 
-// undeliverable is the worker of a firing that every worker would refuse.
+// undeliverable stands for the worker of a firing that every worker would refuse.
 const undeliverable = "(refused)"
 
 // MaxOrders is how many orders are sent at once.
@@ -40,7 +34,7 @@ type dispatcher struct {
 	counters *counters
 
 	mu       sync.Mutex
-	standing orders
+	standing api.Orders
 	version  uint64 // of the record they are from
 	changes  int    // of the standing orders, seen by the lanes
 }
@@ -56,11 +50,12 @@ func (f *firing) order() api.Order {
 	return api.Order{Name: f.job, Run: p.Run, Payload: f.payload, Job: f.job, AtMS: f.at}
 }
 
-// drain is how long requests that are under way may take once nothing more is sent: a
-// request that is cut off leaves it open whether its worker acts on it.
+// drain is how long requests may take after the last one was begun. If a request is cut off,
+// nobody knows whether its worker has the orders.
 const drain = time.Second
 
-// run sends until ctx ends or a worker says that another leads; that is its error.
+// run sends until ctx ends or a worker refuses because another node leads. That refusal is the
+// error.
 func (d *dispatcher) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -82,7 +77,7 @@ func (d *dispatcher) run(ctx context.Context) error {
 }
 
 // command sets the standing orders, once per version of their record.
-func (d *dispatcher) command(o orders, version uint64) {
+func (d *dispatcher) command(o api.Orders, version uint64) {
 	d.mu.Lock()
 	changed := version != d.version
 	if changed {
@@ -92,18 +87,18 @@ func (d *dispatcher) command(o orders, version uint64) {
 	d.mu.Unlock()
 	if changed {
 		for i := range d.outbox.lanes {
-			nudge(d.outbox.lanes[i].wake)
+			wait.Signal(d.outbox.lanes[i].wake)
 		}
 	}
 }
 
-func (d *dispatcher) commands() (orders, int) {
+func (d *dispatcher) commands() (api.Orders, int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.standing, d.changes
 }
 
-// fetch fills the outbox from the ledger while there is more there.
+// fetch fills the outbox from the ledger while the ledger has more.
 func (d *dispatcher) fetch(ctx context.Context) {
 	for ctx.Err() == nil {
 		pause := time.Hour
@@ -112,7 +107,7 @@ func (d *dispatcher) fetch(ctx context.Context) {
 			if left, err := d.fetchAll(ctx); err != nil {
 				d.outbox.setMore(true)
 				pause = time.Second
-				d.cfg.Log.Warn("pending firings cannot be read, trying again", "error", err)
+				d.cfg.Log.Warn("cannot read pending firings, trying again", "error", err)
 			} else if left {
 				d.outbox.setMore(true)
 			}
@@ -125,7 +120,7 @@ func (d *dispatcher) fetch(ctx context.Context) {
 	}
 }
 
-// fetchAll reads pending firings, the oldest first, and says whether some did not fit.
+// fetchAll reads pending firings, the oldest first. left: some did not fit.
 func (d *dispatcher) fetchAll(ctx context.Context) (left bool, err error) {
 	for after := ""; ; {
 		d.outbox.reading()
@@ -153,9 +148,9 @@ const (
 	longRest  = 5 * time.Second
 )
 
-// lane serves one worker: the standing orders whenever they change and whenever the
-// worker comes back, and the firings that are its. It begins nothing when ctx has
-// ended; a request that is under way then ends with sending.
+// lane serves one worker: it sends the standing orders when they change and when the worker is
+// reachable again, and the firings in the lane. It begins nothing after ctx has ended; a request
+// that was begun ends with sending.
 func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 	worker, sent, rest := d.cfg.Workers[l], 0, shortRest
 	wake := d.outbox.lanes[l].wake
@@ -172,7 +167,7 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 				}
 				continue
 			}
-			body = orders{Orders: make([]api.Order, len(batch))}
+			body = api.Orders{Orders: make([]api.Order, len(batch))}
 			for i, f := range batch {
 				body.Orders[i] = f.order()
 			}
@@ -200,29 +195,27 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 			continue
 		case answer.bad, answer.busy && batch == nil:
 			if batch == nil {
-				// The firings do not wait for somebody to mend the record.
-				d.cfg.Log.Error("the standing orders are refused for what they are, the worker keeps its own", "worker", worker, "error", answer.err)
+				// The firings do not wait for somebody to correct the record.
+				d.cfg.Log.Error("a worker refuses the standing orders as invalid and keeps its own", "worker", worker, "error", answer.err)
 				sent, down = changes, false
 				d.outbox.mark(l, false)
 			}
 			continue
 		}
 		if !down || rest == shortRest {
-			d.cfg.Log.Warn("a worker cannot be given its orders", "worker", worker, "error", answer.err)
+			d.cfg.Log.Warn("cannot send orders to a worker", "worker", worker, "error", answer.err)
 		}
 		down = true
 		d.outbox.mark(l, true)
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, rest) {
 			return nil
-		case <-time.After(rest):
 		}
 		rest = min(2*rest, longRest)
 	}
 	return nil
 }
 
-// settle says what becomes of a batch.
+// settle decides what becomes of a batch.
 func (d *dispatcher) settle(l int, batch []*firing, a answer) {
 	worker := d.cfg.Workers[l]
 	if len(batch) == 0 {
@@ -233,7 +226,7 @@ func (d *dispatcher) settle(l int, batch []*firing, a answer) {
 	case a.err == nil:
 		d.outbox.done(batch, worker)
 	case a.bad && len(batch) == 1:
-		d.cfg.Log.Error("a firing is refused for what it is, and not sent again", "job", batch[0].job, "at_ms", batch[0].at, "worker", worker, "error", a.err)
+		d.cfg.Log.Error("a worker refuses a firing as invalid; it is not sent again", "job", batch[0].job, "at_ms", batch[0].at, "worker", worker, "error", a.err)
 		d.outbox.done(batch, undeliverable)
 	case a.bad:
 		for _, f := range batch {
@@ -253,21 +246,20 @@ func (d *dispatcher) settle(l int, batch []*firing, a answer) {
 	}
 }
 
-// spread queues what was not delivered: for another worker, or for this one again where
-// it may have arrived.
+// spread queues undelivered firings: for another worker, or again for this one if it may have
+// them.
 func (d *dispatcher) spread(l int, batch []*firing) {
 	now := d.cfg.Clock.Now()
-	free := func(f *firing) bool { return f.unsure == 0 || now.Sub(f.unsure) > d.cfg.Patience }
 	var stay, leave []*firing
 	for _, f := range batch {
-		if free(f) {
+		if f.unsure == 0 || now.Sub(f.unsure) > d.cfg.Patience {
 			leave = append(leave, f)
 		} else {
 			stay = append(stay, f)
 		}
 	}
 	if i := slices.IndexFunc(leave, func(f *firing) bool { return f.unsure != 0 }); i >= 0 {
-		d.cfg.Log.Warn("a worker does not say whether it has firings, they go to another", "worker", d.cfg.Workers[l], "job", leave[i].job, "firings", len(leave))
+		d.cfg.Log.Warn("a worker does not say whether it has firings; they go to another", "worker", d.cfg.Workers[l], "job", leave[i].job, "firings", len(leave))
 	}
 	d.outbox.mark(l, true)
 	d.outbox.again(l, stay)
@@ -275,11 +267,11 @@ func (d *dispatcher) spread(l int, batch []*firing) {
 }
 
 // decodeFleet reads the standing orders from their record.
-func decodeFleet(value json.RawMessage, log *slog.Logger) orders {
+func decodeFleet(value json.RawMessage, log *slog.Logger) api.Orders {
 	var f api.Fleet
 	if err := json.Unmarshal(value, &f); err != nil {
-		log.Error("the record of the fleet's orders cannot be read, the workers keep theirs", "record", api.FleetRecord, "error", err)
-		return orders{}
+		log.Error("cannot read the record of the standing orders; the workers keep theirs", "record", api.FleetRecord, "error", err)
+		return api.Orders{}
 	}
-	return orders{Replace: true, Orders: f.Orders}
+	return api.Orders{Replace: true, Orders: f.Orders}
 }

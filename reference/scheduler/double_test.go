@@ -11,6 +11,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/schedule"
 )
 
 // ledgerDouble keeps jobs and firings by the rules of the ledger, in memory and on a
@@ -23,7 +24,7 @@ type ledgerDouble struct {
 	jobs    map[string]ledgerapi.Job
 	firings []*ledgerapi.Firing
 	index   map[firingID]*ledgerapi.Firing
-	specs   map[string]Spec
+	specs   map[string]schedule.Spec
 	ticks   map[string]uint64
 	cursor  *ledgerapi.Checkpoint
 	wrong   []string
@@ -32,7 +33,7 @@ type ledgerDouble struct {
 }
 
 func newLedgerDouble() *ledgerDouble {
-	return &ledgerDouble{nowMS: 1_800_000_000_000, jobs: make(map[string]ledgerapi.Job), ticks: make(map[string]uint64), index: make(map[firingID]*ledgerapi.Firing), specs: map[string]Spec{"": {}}}
+	return &ledgerDouble{nowMS: 1_800_000_000_000, jobs: make(map[string]ledgerapi.Job), ticks: make(map[string]uint64), index: make(map[firingID]*ledgerapi.Firing), specs: map[string]schedule.Spec{"": {}}}
 }
 
 func (l *ledgerDouble) Now() clock.Instant    { return clock.Instant(l.nowMS * 1_000_000) }
@@ -168,7 +169,7 @@ func (l *ledgerDouble) judge(j ledgerapi.Job, w ledgerapi.FireWrite) {
 	}
 	spec, known := l.specs[j.Schedule]
 	if !known {
-		spec, _ = ParseSpec(j.Schedule)
+		spec, _ = schedule.Parse(j.Schedule)
 		l.specs[j.Schedule] = spec
 	}
 	at := w.DueMS

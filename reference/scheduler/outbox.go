@@ -8,17 +8,18 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/wait"
 )
 
-// firing is one that was recorded and is on its way to a worker.
+// firing is one that was recorded and is being delivered.
 type firing struct {
 	job     string
 	at      int64
 	payload json.RawMessage
 
-	// unsure is since when it may have reached its lane's worker; 0: it has not.
+	// unsure is since when the worker of its lane may have it; 0: it has not.
 	unsure clock.Instant
-	// alone: what it was sent with was refused for something that one of them has.
+	// alone: a batch with it was refused because one of its firings is invalid.
 	alone bool
 }
 
@@ -29,14 +30,14 @@ type firingID struct {
 
 func (f *firing) id() firingID { return firingID{f.job, f.at} }
 
-// size is about what it takes in memory.
+// size is roughly its size in memory.
 func (f *firing) size() int {
 	const itself = 200
 	return itself + len(f.job) + len(f.payload)
 }
 
-// outbox is the firings that have not been delivered, or not been recorded as such, as
-// far as they fit: the ledger has them all. Each waits in the lane of one worker.
+// outbox is the firings that are not delivered, or not recorded as delivered, as far as they
+// fit. The ledger has them all. Each waits in the lane of one worker.
 //
 // O1: a firing in it is in one lane, in flight, or among the delivered.
 type outbox struct {
@@ -46,12 +47,12 @@ type outbox struct {
 	known     map[firingID]*firing
 	lanes     []lane
 	delivered []ledgerapi.DeliveredWrite
-	// since are those that were recorded as delivered since a read of pending firings
-	// was begun, which may still have them; nil: none is under way.
+	// since are those that were recorded as delivered after a read of pending firings began: the
+	// read may still have them. nil: no read.
 	since map[firingID]bool
 	// more: the ledger has pending firings that are not here.
 	more bool
-	// taken, if a firing was, wakes whoever fetches more.
+	// taken wakes the reader of pending firings when there is room.
 	taken chan struct{}
 }
 
@@ -70,15 +71,7 @@ func newOutbox(workers, limit int) *outbox {
 	return o
 }
 
-// nudge wakes one that waits; one that does not finds it when it does.
-func nudge(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// offer takes firings in that are not known, as far as there is room.
+// offer adds unknown firings, as far as there is room.
 func (o *outbox) offer(all []*firing) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -105,15 +98,15 @@ func (o *outbox) add(all []*firing) (full bool) {
 	return len(o.known) >= o.limit
 }
 
-// reading says that pending firings are being read from the ledger.
+// reading notes that a read of pending firings begins.
 func (o *outbox) reading() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.since = make(map[firingID]bool)
 }
 
-// read takes in what was read, without what was recorded as delivered meanwhile, and
-// returns whether there is no more room.
+// read adds what was read, without what was recorded as delivered meanwhile. full: there is no
+// more room.
 func (o *outbox) read(all []*firing) (full bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -122,14 +115,14 @@ func (o *outbox) read(all []*firing) (full bool) {
 	return o.add(all)
 }
 
-// preferred is the lane of a job while all workers are up.
+// preferred is the lane of a job while all workers are reachable.
 func preferred(job string, lanes int) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(job))
 	return int(h.Sum32() % uint32(lanes))
 }
 
-// put queues a firing in the first lane from one on that is not down.
+// put queues a firing in the first lane, counted from one, that is not down.
 func (o *outbox) put(f *firing, from int) {
 	to := from
 	for i := range o.lanes {
@@ -139,10 +132,10 @@ func (o *outbox) put(f *firing, from int) {
 		}
 	}
 	o.lanes[to].queue = append(o.lanes[to].queue, f)
-	nudge(o.lanes[to].wake)
+	wait.Signal(o.lanes[to].wake)
 }
 
-// take takes what a lane sends at once.
+// take takes the next batch of a lane.
 func (o *outbox) take(l, most int) []*firing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -159,7 +152,7 @@ func (o *outbox) take(l, most int) []*firing {
 	return batch
 }
 
-// done: the worker has them, or will never take them.
+// done: the worker has them, or will never accept them.
 func (o *outbox) done(batch []*firing, worker string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -168,15 +161,15 @@ func (o *outbox) done(batch []*firing, worker string) {
 	}
 }
 
-// again puts what was taken back in front, for the same worker.
+// again puts a batch back in front, for the same worker.
 func (o *outbox) again(l int, batch []*firing) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.lanes[l].queue = slices.Insert(o.lanes[l].queue, 0, batch...)
-	nudge(o.lanes[l].wake)
+	wait.Signal(o.lanes[l].wake)
 }
 
-// elsewhere queues what was taken for the worker after.
+// elsewhere queues a batch for the next worker.
 func (o *outbox) elsewhere(l int, batch []*firing) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -186,9 +179,9 @@ func (o *outbox) elsewhere(l int, batch []*firing) {
 	}
 }
 
-// mark says whether a lane's worker can be reached, and moves what waits in lanes that
-// are down to those that are not. What may have reached its worker stays: there it
-// would be known, elsewhere it would be done a second time.
+// mark notes whether the worker of a lane is reachable. It moves what waits in lanes that are
+// down to the others. What a worker may have stays in its lane: that worker recognises it, and
+// another would do it twice.
 func (o *outbox) mark(l int, down bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -212,14 +205,14 @@ func (o *outbox) mark(l int, down bool) {
 	}
 }
 
-// unrecorded are deliveries that the ledger has not been told of, at most so many.
+// unrecorded are deliveries that the ledger does not have yet, at most so many.
 func (o *outbox) unrecorded(most int) []ledgerapi.DeliveredWrite {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.delivered[:min(most, len(o.delivered))])
 }
 
-// recorded forgets the first n of them.
+// recorded drops the first n of them.
 func (o *outbox) recorded(n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -234,27 +227,27 @@ func (o *outbox) recorded(n int) {
 		}
 	}
 	o.delivered = slices.Delete(o.delivered, 0, n)
-	nudge(o.taken)
+	wait.Signal(o.taken)
 }
 
-// wantsMore says whether it is time to read pending firings from the ledger.
+// wantsMore reports whether to read pending firings from the ledger.
 func (o *outbox) wantsMore() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.more && len(o.lanes) > 0 && len(o.known) <= o.limit/2 && o.bytes <= outboxBytes/2
 }
 
-// setMore says whether the ledger has some that are not here.
+// setMore notes whether the ledger has pending firings that are not here.
 func (o *outbox) setMore(more bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.more = more
 	if more {
-		nudge(o.taken)
+		wait.Signal(o.taken)
 	}
 }
 
-// size is how many are in it.
+// size is how many firings are in it.
 func (o *outbox) size() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/schedule"
 )
 
 const workers = 2
@@ -180,7 +181,7 @@ func (w *world) post() {
 		Misfire: []string{ledgerapi.MisfireAll, ledgerapi.MisfireOnce, ledgerapi.MisfireSkip}[w.r.IntN(3)],
 	}
 	if strings.HasSuffix(j.Schedule, "*") {
-		spec, _ := ParseSpec(j.Schedule)
+		spec, _ := schedule.Parse(j.Schedule)
 		j.NextMS = spec.Next(j.NextMS)
 	}
 	w.posted[key] = j
@@ -323,9 +324,9 @@ func (w *world) check() []string {
 		}
 	}
 	for key, j := range w.posted {
-		var spec Spec
+		var spec schedule.Spec
 		if j.Schedule != "" {
-			spec, _ = ParseSpec(j.Schedule)
+			spec, _ = schedule.Parse(j.Schedule)
 		}
 		until := w.l.jobs[key].NextMS // 0: it is spent
 		for at := j.NextMS; j.Misfire == ledgerapi.MisfireAll && at != 0 && (until == 0 || at < until); at = spec.Next(at) {

@@ -1,4 +1,4 @@
-package scheduler_test
+package schedule_test
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/reference/scheduler"
+	"github.com/tenurehq/tenure/reference/schedule"
 )
 
 func ms(t *testing.T, s string) int64 {
@@ -18,9 +18,9 @@ func ms(t *testing.T, s string) int64 {
 	return at.UnixMilli()
 }
 
-func parse(t *testing.T, s string) scheduler.Spec {
+func parse(t *testing.T, s string) schedule.Spec {
 	t.Helper()
-	spec, err := scheduler.ParseSpec(s)
+	spec, err := schedule.Parse(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,8 +111,8 @@ func TestSpecRefuses(t *testing.T) {
 		"", " ", "* * * *", "* * * * * *", "60 * * * *", "@every", "@every 10ms", "@every -5s", "@reboot", "0 0 30 2 *", "soon",
 		"CRON_TZ=", "CRON_TZ=UTC", "TZ=Nowhere/Else 0 0 * * *", "CRON_TZ=../../etc/passwd 0 0 * * *", "1960-01-01T00:00:00Z", strings.Repeat("*", 300),
 	} {
-		_, err := scheduler.ParseSpec(s)
-		var wrong *scheduler.SpecError
+		_, err := schedule.Parse(s)
+		var wrong *schedule.SyntaxError
 		if !errors.As(err, &wrong) || len(err.Error()) > 400 {
 			t.Errorf("%q: %v", s, err)
 		}
@@ -131,7 +131,7 @@ func FuzzParseSpec(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		spec, err := scheduler.ParseSpec(s)
+		spec, err := schedule.Parse(s)
 		if err != nil {
 			return
 		}

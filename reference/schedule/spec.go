@@ -1,4 +1,5 @@
-package scheduler
+// Package schedule reads schedules of jobs and computes their instants.
+package schedule
 
 import (
 	"fmt"
@@ -8,10 +9,10 @@ import (
 	cron "github.com/netresearch/go-cron"
 )
 
-// Spec says at which instants a job is due. The zero Spec is due once, at whatever
-// instant the job was given.
+// Spec says at which instants a job is due. The zero Spec is due once, at the instant that the
+// job was given.
 //
-// Instants are in milliseconds since 1970; 0 stands for none.
+// Instants are in milliseconds since 1970; 0 means none.
 type Spec struct {
 	at    int64 // once
 	every int64
@@ -19,37 +20,36 @@ type Spec struct {
 	zone  *time.Location
 }
 
-// SpecError: this is no schedule.
-type SpecError struct {
+// SyntaxError: this is not a schedule.
+type SyntaxError struct {
 	Schedule string
 	Rule     string
 }
 
-func (e *SpecError) Error() string {
+func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("schedule %q: %s: give five cron fields, @every 5s, @hourly and the like, or an RFC 3339 instant", e.Schedule, e.Rule)
 }
 
-// maxSpec is what the ledger keeps of a schedule, in bytes.
+// maxSpec is the longest schedule that the ledger keeps, in bytes.
 const maxSpec = 256
 
-// searchYears is how far ahead an instant is looked for: between two 29ths of February
-// there may be eight years.
+// searchYears is how far ahead an instant is searched: two 29ths of February can be eight years
+// apart.
 const searchYears = 9
 
-// ParseSpec reads a schedule: a cron expression of five fields, @every with a duration
-// of at least a second, @hourly, @daily, @weekly, @monthly, @yearly, or an RFC 3339
-// instant.
+// Parse reads a schedule: a cron expression of five fields, @every with a duration of at least a
+// second, @hourly, @daily, @weekly, @monthly, @yearly, or an RFC 3339 instant.
 //
-// Fields are in UTC unless CRON_TZ=Europe/Berlin stands before them: the zone of the
-// host that happens to lead has no say. When day of month and day of week are both
-// restricted, a day that fits either is meant, as crontab(5) has it.
-func ParseSpec(s string) (Spec, error) {
+// Fields are in UTC unless CRON_TZ=Europe/Berlin stands before them: the time zone of the
+// leader's host does not matter. If both day of month and day of week are restricted, a day that
+// matches either is meant, as in crontab(5).
+func Parse(s string) (Spec, error) {
 	wrong := func(format string, args ...any) (Spec, error) {
 		shown := s
 		if len(shown) > 64 {
 			shown = shown[:64] + "…"
 		}
-		return Spec{}, &SpecError{Schedule: shown, Rule: fmt.Sprintf(format, args...)}
+		return Spec{}, &SyntaxError{Schedule: shown, Rule: fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case strings.TrimSpace(s) == "":
@@ -77,7 +77,7 @@ func ParseSpec(s string) (Spec, error) {
 	case cron.ConstantDelaySchedule:
 		return Spec{every: parsed.Delay.Milliseconds()}, nil
 	case *cron.SpecSchedule:
-		// The zone is ours to apply, see next.
+		// Next applies the zone itself.
 		spec := Spec{cron: parsed, zone: parsed.Location}
 		parsed.Location = time.UTC
 		if spec.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()) == 0 {
@@ -85,13 +85,12 @@ func ParseSpec(s string) (Spec, error) {
 		}
 		return spec, nil
 	default:
-		return wrong("it is not understood")
+		return wrong("it is not supported")
 	}
 }
 
-// First is the first instant of a job that is made now. That of an RFC 3339 instant is
-// the instant itself, also if it has passed: what then happens is what the job says
-// about misfires.
+// First is the first instant of a job that is created now. For an RFC 3339 instant it is that
+// instant, also if it has passed: the job's misfire rule then decides.
 func (s Spec) First(now int64) int64 {
 	if s.at != 0 {
 		return s.at
@@ -119,7 +118,7 @@ func (s Spec) Next(after int64) int64 {
 	return next.UnixMilli()
 }
 
-// Last is the last instant that is not after now, given one that is not either.
+// Last is the last instant that is not after now. due must be one that is not after now either.
 func (s Spec) Last(due, now int64) int64 {
 	if s.every > 0 {
 		return due + (now-due)/s.every*s.every
@@ -131,8 +130,8 @@ func (s Spec) Last(due, now int64) int64 {
 	if !missed(due) {
 		return due
 	}
-	// After low there is one that was missed, after high there is none: to go from one
-	// to the next could take a million steps.
+	// After low there is a missed instant, after high there is none. Going from one instant to
+	// the next could take a million steps.
 	low, high := due, now
 	for high-low > 1 {
 		if mid := low + (high-low)/2; missed(mid) {
@@ -147,13 +146,13 @@ func (s Spec) Last(due, now int64) int64 {
 // everyHour is how the parser marks a field that is a plain star.
 const everyHour = 1 << 63
 
-// A zone's clock is set forward and back. The library's own arithmetic fires a daily
-// job twice when an hour is repeated and leaves out a day whose midnight is skipped, so
-// it only ever sees a clock without jumps, and the jumps are ours.
+// Clocks of a zone are set forward and back. The library fires a daily job twice when an hour is
+// repeated, and skips a day whose midnight is skipped. So the library sees a clock without jumps
+// only, and the jumps are handled here.
 
-// nextWall is for jobs at hours of the day: each hour that a clock on the wall shows
-// counts once. One that is skipped is made up for at the moment of the jump, of one
-// that is shown twice the first counts, as cron(8) has it.
+// nextWall is for jobs at hours of the day: each hour that a wall clock shows counts once. A
+// skipped hour fires at the moment of the jump. Of an hour that is shown twice the first counts,
+// as in cron(8).
 func (s Spec) nextWall(after time.Time) time.Time {
 	for w := wall(after); ; {
 		if w = s.cron.Next(w); w.IsZero() {
@@ -165,7 +164,7 @@ func (s Spec) nextWall(after time.Time) time.Time {
 	}
 }
 
-// nextReal is for jobs of every hour: they go on through a jump at their pace.
+// nextReal is for jobs of every hour: they keep their interval through a jump.
 func (s Spec) nextReal(after time.Time) time.Time {
 	w := wall(after)
 	for t := after; ; {
@@ -184,14 +183,14 @@ func (s Spec) nextReal(after time.Time) time.Time {
 	}
 }
 
-// wall is what a clock on the wall shows, as if there were no zones.
+// wall is what a wall clock shows, as if there were no zones.
 func wall(t time.Time) time.Time {
 	_, offset := t.Zone()
 	return t.UTC().Add(time.Duration(offset) * time.Second)
 }
 
-// shown is when a clock on the wall shows w for the first time or, if it never does,
-// when it jumps over it. It never decreases as w grows.
+// shown is when a wall clock shows w for the first time or, if it never does, when it jumps over
+// w. It never decreases as w grows.
 func (s Spec) shown(w time.Time) time.Time {
 	// No zone is further from UTC than a day, and none jumps twice within two.
 	early := w.Add(-24 * time.Hour).In(s.zone)
