@@ -95,7 +95,6 @@ const maxFirings = ledgerapi.MaxWrites * 3 / 4
 const (
 	windowBytes = 16 << 20
 	tickBytes   = 4 << 20
-	outboxBytes = 64 << 20
 	// pageItems keeps a page below windowBytes.
 	pageItems = windowBytes / ledgerapi.MaxPayload
 )

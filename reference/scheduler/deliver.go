@@ -13,7 +13,7 @@ import (
 // recordDelivered records deliveries that did not fit into the tick.
 func (t *term) recordDelivered(ctx context.Context) error {
 	for ctx.Err() == nil {
-		delivered := t.d.outbox.unrecorded(ledgerapi.MaxWrites)
+		delivered := t.d.outbox.Unrecorded(ledgerapi.MaxWrites)
 		if len(delivered) < ledgerapi.MaxWrites {
 			return nil // the next tick takes them along
 		}
@@ -31,7 +31,7 @@ func (t *term) writeDelivered(ctx context.Context, w fencedwriter.Writer, delive
 	}
 	_, err := w.Write(ctx, writes...)
 	if err == nil {
-		t.d.outbox.recorded(len(delivered))
+		t.d.outbox.Recorded(len(delivered))
 	}
 	return err
 }
@@ -45,7 +45,7 @@ func (t *term) leave(ctx context.Context, last fencedwriter.Writer) {
 	defer cancel()
 	var err error
 	for pause := 20 * time.Millisecond; ctx.Err() == nil && !fencedwriter.Stop(err); {
-		delivered := t.d.outbox.unrecorded(ledgerapi.MaxWrites)
+		delivered := t.d.outbox.Unrecorded(ledgerapi.MaxWrites)
 		if len(delivered) == 0 {
 			return
 		}
@@ -54,7 +54,7 @@ func (t *term) leave(ctx context.Context, last fencedwriter.Writer) {
 			pause *= 2
 		}
 	}
-	if left := len(t.d.outbox.unrecorded(math.MaxInt)); left > 0 {
+	if left := len(t.d.outbox.Unrecorded(math.MaxInt)); left > 0 {
 		t.cfg.Log.Warn("deliveries could not be recorded; the next leader sends these firings again", "resource", t.cfg.Resource, "firings", left, "error", err)
 	}
 }

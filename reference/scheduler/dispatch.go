@@ -13,6 +13,7 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/scheduler/outbox"
 	"github.com/tenurehq/tenure/reference/wait"
 )
 
@@ -30,7 +31,7 @@ type dispatcher struct {
 	cfg      Config
 	stamp    fence.Stamp
 	client   *http.Client
-	outbox   *outbox
+	outbox   *outbox.Outbox
 	counters *counters
 
 	mu       sync.Mutex
@@ -39,15 +40,15 @@ type dispatcher struct {
 	changes  int    // of the standing orders, seen by the lanes
 }
 
-// order is what a firing asks of a worker.
-func (f *firing) order() api.Order {
+// orderOf is what a firing asks of a worker.
+func orderOf(f *outbox.Firing) api.Order {
 	var p struct {
 		Run string `json:"run"`
 	}
-	if json.Unmarshal(f.payload, &p) != nil || p.Run == "" {
+	if json.Unmarshal(f.Payload, &p) != nil || p.Run == "" {
 		p.Run = DefaultRun
 	}
-	return api.Order{Name: f.job, Run: p.Run, Payload: f.payload, Job: f.job, AtMS: f.at}
+	return api.Order{Name: f.Job, Run: p.Run, Payload: f.Payload, Job: f.Job, AtMS: f.AtMS}
 }
 
 // drain is how long requests may take after the last one was begun. If a request is cut off,
@@ -86,9 +87,7 @@ func (d *dispatcher) command(o api.Orders, version uint64) {
 	}
 	d.mu.Unlock()
 	if changed {
-		for i := range d.outbox.lanes {
-			wait.Signal(d.outbox.lanes[i].wake)
-		}
+		d.outbox.WakeAll()
 	}
 }
 
@@ -102,19 +101,19 @@ func (d *dispatcher) commands() (api.Orders, int) {
 func (d *dispatcher) fetch(ctx context.Context) {
 	for ctx.Err() == nil {
 		pause := time.Hour
-		if d.outbox.wantsMore() {
-			d.outbox.setMore(false)
+		if d.outbox.WantsMore() {
+			d.outbox.SetMore(false)
 			if left, err := d.fetchAll(ctx); err != nil {
-				d.outbox.setMore(true)
+				d.outbox.SetMore(true)
 				pause = time.Second
 				d.cfg.Log.Warn("cannot read pending firings, trying again", "error", err)
 			} else if left {
-				d.outbox.setMore(true)
+				d.outbox.SetMore(true)
 			}
 		}
 		select {
 		case <-ctx.Done():
-		case <-d.outbox.taken:
+		case <-d.outbox.Room():
 		case <-time.After(pause):
 		}
 	}
@@ -123,17 +122,17 @@ func (d *dispatcher) fetch(ctx context.Context) {
 // fetchAll reads pending firings, the oldest first. left: some did not fit.
 func (d *dispatcher) fetchAll(ctx context.Context) (left bool, err error) {
 	for after := ""; ; {
-		d.outbox.reading()
+		d.outbox.Reading()
 		page, err := d.cfg.Ledger.Firings(ctx, d.cfg.Resource, true, after, pageItems)
 		if err != nil {
-			d.outbox.read(nil)
+			d.outbox.Read(nil)
 			return true, err
 		}
-		found := make([]*firing, len(page.Items))
+		found := make([]*outbox.Firing, len(page.Items))
 		for i, f := range page.Items {
-			found[i] = &firing{job: f.Job, at: f.AtMS, payload: f.Payload}
+			found[i] = &outbox.Firing{Job: f.Job, AtMS: f.AtMS, Payload: f.Payload}
 		}
-		full := d.outbox.read(found)
+		full := d.outbox.Read(found)
 		if after = page.Next; after == "" {
 			return false, nil
 		}
@@ -153,13 +152,13 @@ const (
 // that was begun ends with sending.
 func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 	worker, sent, rest := d.cfg.Workers[l], 0, shortRest
-	wake := d.outbox.lanes[l].wake
+	wake := d.outbox.Wake(l)
 	for down := true; ctx.Err() == nil; {
 		standing, changes := d.commands()
-		var batch []*firing
+		var batch []*outbox.Firing
 		body := standing
 		if !down && sent == changes {
-			if batch = d.outbox.take(l, MaxOrders); len(batch) == 0 {
+			if batch = d.outbox.Take(l, MaxOrders); len(batch) == 0 {
 				select {
 				case <-ctx.Done():
 					return nil
@@ -169,7 +168,7 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 			}
 			body = api.Orders{Orders: make([]api.Order, len(batch))}
 			for i, f := range batch {
-				body.Orders[i] = f.order()
+				body.Orders[i] = orderOf(f)
 			}
 		}
 		under := sending
@@ -191,14 +190,14 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 				sent = changes
 			}
 			down, rest = false, shortRest
-			d.outbox.mark(l, false)
+			d.outbox.Mark(l, false)
 			continue
 		case answer.bad, answer.busy && batch == nil:
 			if batch == nil {
 				// The firings do not wait for somebody to correct the record.
 				d.cfg.Log.Error("a worker refuses the standing orders as invalid and keeps its own", "worker", worker, "error", answer.err)
 				sent, down = changes, false
-				d.outbox.mark(l, false)
+				d.outbox.Mark(l, false)
 			}
 			continue
 		}
@@ -206,7 +205,7 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 			d.cfg.Log.Warn("cannot send orders to a worker", "worker", worker, "error", answer.err)
 		}
 		down = true
-		d.outbox.mark(l, true)
+		d.outbox.Mark(l, true)
 		if !wait.For(ctx, rest) {
 			return nil
 		}
@@ -216,7 +215,7 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 }
 
 // settle decides what becomes of a batch.
-func (d *dispatcher) settle(l int, batch []*firing, a answer) {
+func (d *dispatcher) settle(l int, batch []*outbox.Firing, a answer) {
 	worker := d.cfg.Workers[l]
 	if len(batch) == 0 {
 		return
@@ -224,22 +223,22 @@ func (d *dispatcher) settle(l int, batch []*firing, a answer) {
 	d.counters.dispatched(worker, len(batch), a.took, a.err)
 	switch {
 	case a.err == nil:
-		d.outbox.done(batch, worker)
+		d.outbox.Done(batch, worker)
 	case a.bad && len(batch) == 1:
-		d.cfg.Log.Error("a worker refuses a firing as invalid; it is not sent again", "job", batch[0].job, "at_ms", batch[0].at, "worker", worker, "error", a.err)
-		d.outbox.done(batch, undeliverable)
+		d.cfg.Log.Error("a worker refuses a firing as invalid; it is not sent again", "job", batch[0].Job, "at_ms", batch[0].AtMS, "worker", worker, "error", a.err)
+		d.outbox.Done(batch, undeliverable)
 	case a.bad:
 		for _, f := range batch {
-			f.alone = true
+			f.Alone = true
 		}
-		d.outbox.again(l, batch)
+		d.outbox.Again(l, batch)
 	case a.definite:
 		d.spread(l, batch)
 	default:
 		now := d.cfg.Clock.Now()
 		for _, f := range batch {
-			if f.unsure == 0 {
-				f.unsure = now
+			if f.Unsure == 0 {
+				f.Unsure = now
 			}
 		}
 		d.spread(l, batch)
@@ -248,22 +247,22 @@ func (d *dispatcher) settle(l int, batch []*firing, a answer) {
 
 // spread queues undelivered firings: for another worker, or again for this one if it may have
 // them.
-func (d *dispatcher) spread(l int, batch []*firing) {
+func (d *dispatcher) spread(l int, batch []*outbox.Firing) {
 	now := d.cfg.Clock.Now()
-	var stay, leave []*firing
+	var stay, leave []*outbox.Firing
 	for _, f := range batch {
-		if f.unsure == 0 || now.Sub(f.unsure) > d.cfg.Patience {
+		if f.Unsure == 0 || now.Sub(f.Unsure) > d.cfg.Patience {
 			leave = append(leave, f)
 		} else {
 			stay = append(stay, f)
 		}
 	}
-	if i := slices.IndexFunc(leave, func(f *firing) bool { return f.unsure != 0 }); i >= 0 {
-		d.cfg.Log.Warn("a worker does not say whether it has firings; they go to another", "worker", d.cfg.Workers[l], "job", leave[i].job, "firings", len(leave))
+	if i := slices.IndexFunc(leave, func(f *outbox.Firing) bool { return f.Unsure != 0 }); i >= 0 {
+		d.cfg.Log.Warn("a worker does not say whether it has firings; they go to another", "worker", d.cfg.Workers[l], "job", leave[i].Job, "firings", len(leave))
 	}
-	d.outbox.mark(l, true)
-	d.outbox.again(l, stay)
-	d.outbox.elsewhere(l, leave)
+	d.outbox.Mark(l, true)
+	d.outbox.Again(l, stay)
+	d.outbox.Elsewhere(l, leave)
 }
 
 // decodeFleet reads the standing orders from their record.

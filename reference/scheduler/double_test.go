@@ -12,6 +12,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/schedule"
+	"github.com/tenurehq/tenure/reference/scheduler/outbox"
 )
 
 // ledgerDouble keeps jobs and firings by the rules of the ledger, in memory and on a
@@ -23,7 +24,7 @@ type ledgerDouble struct {
 	version uint64
 	jobs    map[string]ledgerapi.Job
 	firings []*ledgerapi.Firing
-	index   map[firingID]*ledgerapi.Firing
+	index   map[outbox.ID]*ledgerapi.Firing
 	specs   map[string]schedule.Spec
 	ticks   map[string]uint64
 	cursor  *ledgerapi.Checkpoint
@@ -33,7 +34,7 @@ type ledgerDouble struct {
 }
 
 func newLedgerDouble() *ledgerDouble {
-	return &ledgerDouble{nowMS: 1_800_000_000_000, jobs: make(map[string]ledgerapi.Job), ticks: make(map[string]uint64), index: make(map[firingID]*ledgerapi.Firing), specs: map[string]schedule.Spec{"": {}}}
+	return &ledgerDouble{nowMS: 1_800_000_000_000, jobs: make(map[string]ledgerapi.Job), ticks: make(map[string]uint64), index: make(map[outbox.ID]*ledgerapi.Firing), specs: map[string]schedule.Spec{"": {}}}
 }
 
 func (l *ledgerDouble) Now() clock.Instant    { return clock.Instant(l.nowMS * 1_000_000) }
@@ -86,7 +87,7 @@ func (l *ledgerDouble) Record(context.Context, string, string) (ledgerapi.Record
 }
 
 func (l *ledgerDouble) find(job string, at int64) *ledgerapi.Firing {
-	return l.index[firingID{job, at}]
+	return l.index[outbox.ID{Job: job, AtMS: at}]
 }
 
 // apply makes a batch, or refuses it.
@@ -151,7 +152,7 @@ func (l *ledgerDouble) fire(token fence.Token, w ledgerapi.FireWrite) *ledgerapi
 	if !w.Skip && !o.Duplicate {
 		f := &ledgerapi.Firing{N: uint64(len(l.firings) + 1), Job: w.Job, AtMS: w.AtMS, Token: token, FiredMS: l.nowMS, Payload: j.Payload}
 		l.firings = append(l.firings, f)
-		l.index[firingID{w.Job, w.AtMS}] = f
+		l.index[outbox.ID{Job: w.Job, AtMS: w.AtMS}] = f
 	}
 	if j.NextMS = w.NextMS; w.NextMS == 0 {
 		delete(l.jobs, w.Job)

@@ -13,6 +13,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/scheduler/outbox"
 	"github.com/tenurehq/tenure/reference/wait"
 )
 
@@ -29,7 +30,7 @@ type term struct {
 func (s *Scheduler) newTerm(w fencedwriter.Writer, stamp fence.Stamp) *term {
 	return &term{
 		Scheduler: s, w: w, time: ledgerTime{clock: s.cfg.Clock},
-		d: &dispatcher{cfg: s.cfg, stamp: stamp, client: s.client, outbox: newOutbox(len(s.cfg.Workers), s.cfg.Outbox), counters: s.counters},
+		d: &dispatcher{cfg: s.cfg, stamp: stamp, client: s.client, outbox: outbox.New(len(s.cfg.Workers), s.cfg.Outbox), counters: s.counters},
 	}
 }
 
@@ -128,7 +129,7 @@ func (t *term) refresh(ctx context.Context) error {
 		err = t.reload(ctx, head.NowMS)
 	}
 	t.counters.change(func(s *Status) {
-		s.JobsPending, s.WindowJobs, s.WindowMS, s.Outbox = t.window.total, len(t.window.jobs), t.window.covered, t.d.outbox.size()
+		s.JobsPending, s.WindowJobs, s.WindowMS, s.Outbox = t.window.total, len(t.window.jobs), t.window.covered, t.d.outbox.Size()
 	})
 	return errors.Join(err, t.loadFleet(ctx))
 }
@@ -250,7 +251,7 @@ func (t *term) write(ctx context.Context, cursor Cursor, fires []planned, more .
 	for i := range fires {
 		writes = append(writes, ledgerapi.Write{Fire: &fires[i].write})
 	}
-	delivered := t.d.outbox.unrecorded(ledgerapi.MaxWrites - len(writes))
+	delivered := t.d.outbox.Unrecorded(ledgerapi.MaxWrites - len(writes))
 	for i := range delivered {
 		writes = append(writes, ledgerapi.Write{Delivered: &delivered[i]})
 	}
@@ -260,13 +261,13 @@ func (t *term) write(ctx context.Context, cursor Cursor, fires []planned, more .
 	}
 	if errors.Is(err, ledgerapi.ErrUnknown) {
 		// If the write was made, the firings are pending in the ledger and will be found there.
-		t.d.outbox.setMore(true)
+		t.d.outbox.SetMore(true)
 	}
 	if err != nil {
 		return answer, err
 	}
 	t.time.learn(answer.AtMS)
-	t.d.outbox.recorded(len(delivered))
+	t.d.outbox.Recorded(len(delivered))
 	made.Fired -= t.fired(fires, answer.Outcomes[first:], answer.AtMS)
 	t.cursor = made
 	return answer, nil
@@ -275,7 +276,7 @@ func (t *term) write(ctx context.Context, cursor Cursor, fires []planned, more .
 // fired updates the window, queues the firings for delivery, and returns how many had been fired
 // by another leader.
 func (t *term) fired(fires []planned, outcomes []ledgerapi.Outcome, at int64) (not uint64) {
-	var send []*firing
+	var send []*outbox.Firing
 	var late int64
 	var now Status
 	for i, f := range fires {
@@ -310,9 +311,9 @@ func (t *term) fired(fires []planned, outcomes []ledgerapi.Outcome, at int64) (n
 			not++
 		}
 	}
-	t.d.outbox.offer(send)
+	t.d.outbox.Offer(send)
 	if now.Duplicates > 0 {
-		t.d.outbox.setMore(true) // they may be pending
+		t.d.outbox.SetMore(true) // they may be pending
 	}
 	t.counters.change(func(s *Status) {
 		s.Fired, s.Moved, s.Duplicates = s.Fired+now.Fired, s.Moved+now.Moved, s.Duplicates+now.Duplicates

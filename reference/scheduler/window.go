@@ -6,6 +6,7 @@ import (
 
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/schedule"
+	"github.com/tenurehq/tenure/reference/scheduler/outbox"
 )
 
 // window is the jobs that are due soon, as read from the ledger and moved by this leader since.
@@ -127,7 +128,7 @@ func (w *window) plan(now, grace int64, room int) []planned {
 
 // apply moves a job as the ledger did, and returns the firing to send; nil if it was skipped or
 // another leader has fired it.
-func (w *window) apply(p planned, o ledgerapi.FireOutcome) *firing {
+func (w *window) apply(p planned, o ledgerapi.FireOutcome) *outbox.Firing {
 	if o.Moved {
 		w.stale = true
 		return nil
@@ -144,7 +145,7 @@ func (w *window) apply(p planned, o ledgerapi.FireOutcome) *firing {
 	if p.write.Skip || o.Duplicate {
 		return nil
 	}
-	return &firing{job: p.job.Key, at: p.write.AtMS, payload: p.job.Payload}
+	return &outbox.Firing{Job: p.job.Key, AtMS: p.write.AtMS, Payload: p.job.Payload}
 }
 
 // clone returns a copy that can be changed while others read this one.
