@@ -136,7 +136,10 @@ func (w *TermWriter) write(ctx context.Context, writes []ledgerapi.Write) (ledge
 	if first := w.refused.Load(); first != nil {
 		return ledgerapi.Answer{}, fmt.Errorf("%w: a write of this term was refused: %w", ErrClosed, *first)
 	}
-	for old := w.last.Load(); old < int64(at) && !w.last.CompareAndSwap(old, int64(at)); old = w.last.Load() {
+	for {
+		if old := w.last.Load(); old >= int64(at) || w.last.CompareAndSwap(old, int64(at)) {
+			break
+		}
 	}
 	if w.cfg.Attempted != nil {
 		w.cfg.Attempted(at, w.cfg.Term.Token(), writes)

@@ -205,7 +205,10 @@ func (n *Node) skip(ctx context.Context, w *fencedwriter.TermWriter, past *past)
 
 // know notes that a number was taken.
 func (n *Node) know(seq uint64) {
-	for old := n.highest.Load(); old < seq && !n.highest.CompareAndSwap(old, seq); old = n.highest.Load() {
+	for {
+		if old := n.highest.Load(); old >= seq || n.highest.CompareAndSwap(old, seq) {
+			return
+		}
 	}
 }
 

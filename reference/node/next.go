@@ -44,7 +44,8 @@ func (n *Node) next(w http.ResponseWriter, r *http.Request) {
 	if buf == nil {
 		buf = new([]byte)
 	}
-	b := append((*buf)[:0], `{"token":`...)
+	b := (*buf)[:0]
+	b = append(b, `{"token":`...)
 	b = strconv.AppendUint(b, uint64(l.seq.Token()), 10)
 	b = strconv.AppendUint(append(b, `,"seq":`...), first, 10)
 	if count > 1 {
