@@ -94,7 +94,7 @@ func newRig(t *testing.T, cfg rigConfig) *rig {
 		http: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
 	}
 	t.Cleanup(r.http.CloseIdleConnections)
-	r.ledger = r.run("fleet", "ledger", "--listen", "127.0.0.1:0", "--db", cfg.db, "--lab")
+	r.ledger = r.run("fleet", "ledger", "--listen", "127.0.0.1:0", "--db", cfg.db)
 	for i := range cfg.nodes {
 		r.start(fmt.Sprintf("node-%d", i+1))
 	}

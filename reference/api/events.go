@@ -1,6 +1,6 @@
 package api
 
-// The moments of a term that node.Hooks are told of.
+// The moments of a term at which node.Hooks are called.
 const (
 	MomentGranted   = "granted"   // the term has begun; nothing is sealed yet
 	MomentSealed    = "sealed"    // the ledger is sealed; the work begins
@@ -8,7 +8,7 @@ const (
 	MomentResigning = "resigning" // the work has stopped; the group is not released yet
 )
 
-// The kinds of events that node.Hooks are told of.
+// The kinds of events that node.Hooks observe.
 const (
 	TraceAttempt = "attempt" // a write is about to be sent
 	TraceDone    = "done"    // a write has ended; its time is that of its attempt

@@ -60,6 +60,9 @@ func (n *Node) next(w http.ResponseWriter, r *http.Request) {
 
 // howMany reads the query of /next.
 func howMany(query string) (uint64, error) {
+	if query == "" {
+		return 1, nil
+	}
 	text, ok := strings.CutPrefix(query, "n=")
 	if !ok || strings.ContainsAny(text, "&%+;") {
 		v, err := url.ParseQuery(query)

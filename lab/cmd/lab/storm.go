@@ -42,7 +42,7 @@ Exit code 99: a threshold was not met.`,
 	f.StringVar(&s.storm.Engine, "engine", "etcd", "etcd (three members) or raft")
 	f.Uint64Var(&s.storm.Seed, "seed", 14, "what the plan is drawn from")
 	f.BoolVar(&s.plan, "plan", false, "show the plan, and do nothing")
-	f.StringVar(&s.bin, "bin", "", "folder of engine, node and tenure (default that of lab, else they are built)")
+	f.StringVar(&s.bin, "bin", "", "folder of engine and labfleet (default that of lab, else they are built)")
 	f.StringVar(&s.out, "out", resultsDir(), "folder for results and histories")
 	s.form.flag(f)
 	return cmd

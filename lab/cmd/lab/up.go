@@ -14,7 +14,7 @@ import (
 
 // fleetFlags are those of every verb that starts a fleet.
 func fleetFlags(f *pflag.FlagSet, cfg *lab.Config) {
-	f.StringVar(&cfg.Bin, "bin", "", "folder of engine, node and tenure (default that of lab, else they are built)")
+	f.StringVar(&cfg.Bin, "bin", "", "folder of engine and labfleet (default that of lab, else they are built)")
 	f.StringVar(&cfg.Dir, "dir", "", "folder for data and logs, kept (default a temporary one, removed)")
 	f.StringVar(&cfg.Group, "group", "billing", "what the nodes elect a leader of")
 	f.StringVar(&cfg.Backend, "backend", "etcd", "etcd or raft")
