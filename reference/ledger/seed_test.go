@@ -36,8 +36,7 @@ func seeds(t *testing.T, usual uint64) uint64 {
 }
 
 // A resource is filled with jobs that are as good as any: counted, listed in order,
-// fired. A second call goes on where the first ended; a stale one, and one that is no
-// experiment, make nothing.
+// fired. A second call continues where the first ended, and a stale one adds nothing.
 func TestSeed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l.db")
 	usual := uint64(200_000)
