@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 	fleetclient "github.com/tenurehq/tenure/reference/client"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
@@ -17,7 +18,7 @@ import (
 
 // narrator watches a fleet over its public interfaces and says what changes.
 type narrator struct {
-	file   api.FleetFile
+	file   labapi.FleetFile
 	line   *Timeline
 	fleet  *fleetclient.Client
 	ledger *ledgerclient.Client
@@ -38,7 +39,7 @@ const (
 	detailTime = time.Second
 )
 
-func newNarrator(file api.FleetFile, line *Timeline) (*narrator, error) {
+func newNarrator(file labapi.FleetFile, line *Timeline) (*narrator, error) {
 	fleet, err := fleetclient.New(fleetclient.Config{URLs: nodeURLs(file), Timeout: time.Second})
 	if err != nil {
 		return nil, err

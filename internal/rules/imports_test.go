@@ -81,9 +81,9 @@ var layers = []layer{
 		why: "files for operators: only their tests are Go"},
 	{path: "server/...", may: []string{".", "fence/...", "clock", "lease", "store/...", "raft", "internal/plant", "internal/policy", "internal/election"}, testsToo: []string{"electortest", "lease/storetest", "tenuretest", "internal/child", "internal/enginetest", "internal/servertest"},
 		why: "the product knows neither the reference fleet nor the lab"},
-	{path: "reference/...", may: []string{".", "fence/...", "clock", "lease", "store/...", "raft", "internal/plant", "server/..."}, testsToo: []string{"electortest", "tenuretest", "internal/child", "internal/enginetest", "internal/servertest"},
+	{path: "reference/...", may: []string{".", "fence/...", "clock", "lease", "store/...", "raft", "server/..."}, testsToo: []string{"electortest", "tenuretest", "internal/child", "internal/enginetest", "internal/servertest"},
 		why: "the reference fleet is what a user could write, and knows nothing of the lab"},
-	{path: "lab/...", may: []string{".", "fence/...", "clock", "lease", "store/...", "raft", "internal/child", "server/...", "reference/..."}, testsToo: []string{"internal/enginetest", "internal/servertest"},
+	{path: "lab/...", may: []string{".", "fence/...", "clock", "lease", "store/...", "raft", "internal/child", "internal/plant", "server/...", "reference/..."}, testsToo: []string{"internal/enginetest", "internal/servertest"},
 		why: "the lab may use everything, and nobody imports the lab"},
 }
 
@@ -381,7 +381,9 @@ func TestImportRulesBite(t *testing.T) {
 		{from: "server/embeddedetcd", imports: module + "/store/mem", want: "server/embeddedetcd imports store/mem"},
 		{from: "reference/node", imports: module + "/store/mem"},
 		{from: "reference/client", imports: module + "/store/mem", want: "reference/client imports store/mem"},
-		{from: "reference/node", imports: module + "/internal/plant"},
+		{from: "reference/node", imports: module + "/internal/plant", want: "reference/node imports internal/plant"},
+		{from: "lab/labnode", imports: module + "/internal/plant"},
+		{from: "server/service", imports: module + "/lab/labapi", want: "server/service imports lab/labapi"},
 		{from: "server/service", imports: module + "/reference/ledger", want: "server/service imports reference/ledger"},
 		{from: "server/service", imports: module + "/reference/ledger", test: true, want: "tests of server/service imports reference/ledger"},
 		{from: "reference/node", imports: module + "/server/httpapi"},

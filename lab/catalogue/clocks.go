@@ -113,7 +113,7 @@ func (w wrongClock) flags() func(int) []string {
 	}
 	return func(n int) []string {
 		side := time.Duration(n%3 - 1)
-		return []string{"-clock-skew", (side * w.offset).String(), "-clock-drift", fmt.Sprintf("%dppm", side*percent)}
+		return []string{"--clock-skew", (side * w.offset).String(), "--clock-drift", fmt.Sprintf("%dppm", side*percent)}
 	}
 }
 

@@ -77,7 +77,7 @@ func ownTrust(j measure.Judge, o trial.Outcome, rounds int) {
 func trustFirst(t trial.Trial) func(*lab.Config) {
 	return func(c *lab.Config) {
 		if t.Engine == trial.Raft {
-			c.NodeArgs = append(c.NodeArgs, "-raft-lease", t.TTL.String())
+			c.NodeArgs = append(c.NodeArgs, "--raft-lease", t.TTL.String())
 		}
 	}
 }

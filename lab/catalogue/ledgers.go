@@ -35,7 +35,7 @@ func ledgerKilled() experiment.Experiment {
 				t := trial.New(engine, ttl, experiment.Pick(size, 500.0, 5000), rounds, trial.Loop{What: "killing the ledger", Round: killLedger})
 				t.Fleet = func(c *lab.Config) {
 					c.RestartWait = gone
-					c.NodeArgs = append(c.NodeArgs, "-sink-patience", ttl.String())
+					c.NodeArgs = append(c.NodeArgs, "--sink-patience", ttl.String())
 				}
 				if gone > ttl { // leaders step down by themselves: G4 leaves those terms to G5
 					t.Name, t.Pass = t.Name+longName, trial.Safe("evidence", "baton")
@@ -102,7 +102,7 @@ func disk() experiment.Experiment {
 				t.Name, t.Pass = engine+"-"+kind, trial.Safe("evidence", "baton")
 				t.After = func(_ string, o *trial.Outcome) error { return countAsked(o.Dir, o.Rounds) }
 				t.Fleet = func(c *lab.Config) {
-					c.NodeArgs = append(c.NodeArgs, "-sink-patience", ttl.String())
+					c.NodeArgs = append(c.NodeArgs, "--sink-patience", ttl.String())
 					if kind == diskFull {
 						c.DB = filepath.Join(mountPoint(filepath.Dir(c.Dir)), filepath.Base(c.DB))
 					}

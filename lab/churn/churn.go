@@ -22,6 +22,7 @@ import (
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/plot"
 	"github.com/tenurehq/tenure/lab/trial"
@@ -176,7 +177,7 @@ func churnRound(ctx context.Context, s *trial.Run, i int, r *trial.Round) error 
 
 // leave interrupts a node, which then shuts down in order and is restarted. It returns false
 // if the node does not run.
-func leave(ctx context.Context, s *trial.Run, n api.NodeFile) (bool, error) {
+func leave(ctx context.Context, s *trial.Run, n labapi.NodeFile) (bool, error) {
 	if st, ok := s.Status(ctx, n.URL); !ok || st.PID != n.PID {
 		return false, nil
 	}
@@ -285,7 +286,7 @@ func countCalls(traces string, o *trial.Outcome) error {
 	for _, path := range paths {
 		node := strings.TrimSuffix(filepath.Base(path), ".trace")
 		// Most lines are writes.
-		if err := trial.EachLine(path, `"`+api.TraceCall+`"`, func(l api.TraceLine) error {
+		if err := trial.EachLine(path, `"`+api.TraceCall+`"`, func(l labapi.TraceLine) error {
 			if l.Kind == api.TraceCall {
 				all = append(all, nodeCall{node, l.PID, l.At, l.What})
 			}

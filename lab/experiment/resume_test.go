@@ -25,7 +25,7 @@ func TestKey(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"engine", "node", "fleet"} {
+	for _, name := range []string{"engine", "labfleet"} {
 		program(bin, name, name)
 		program(planted, name, name)
 	}
@@ -41,12 +41,12 @@ func TestKey(t *testing.T) {
 		return k
 	}
 	plain, bugs := key(), key("herd")
-	program(planted, "node", "another")
+	program(planted, "labfleet", "another")
 	if key() != plain || key("herd") == bugs {
 		t.Error("another planted node changes a trial without bugs, or does not change one with a bug")
 	}
 	bugs = key("herd")
-	program(bin, "fleet", "another")
+	program(bin, "labfleet", "another")
 	if key() == plain || key("herd") == bugs {
 		t.Error("another program keeps the key")
 	}

@@ -169,7 +169,7 @@ func (c Config) programs(ctx context.Context, trials []trial.Trial) ([]string, e
 	}
 	paths := []string{self}
 	for _, dir := range dirs {
-		for _, name := range []string{"engine", "node", "fleet"} {
+		for _, name := range []string{"engine", "labfleet"} {
 			paths = append(paths, filepath.Join(dir, name))
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/tenurehq/tenure/lab/disturb"
 	"github.com/tenurehq/tenure/lab/history"
-	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/lab/labapi"
 )
 
 // batch is shared by trials that run at the same time on one machine.
@@ -170,14 +170,14 @@ func (s *Run) collectGarbage(ctx context.Context) (string, error) {
 	const once = 10 * time.Second // short, because a node may be restarted
 	ends := now().Add(s.For)
 	var mu sync.Mutex
-	var sum api.Collected
+	var sum labapi.Collected
 	ran := map[string]bool{}
 	var nodes sync.WaitGroup
 	for _, n := range s.File.Nodes {
 		nodes.Go(func() {
 			for left := ends.Sub(now()); left > 0 && ctx.Err() == nil; left = ends.Sub(now()) {
-				var got api.Collected
-				err := s.Chaos.Call(ctx, 3*once, http.MethodPost, n.URL+"/lab/garbage", nil, api.Garbage{HeapMB: 16, ForMS: max(1, min(left, once).Milliseconds())}, &got)
+				var got labapi.Collected
+				err := s.Chaos.Call(ctx, 3*once, http.MethodPost, n.URL+"/lab/garbage", nil, labapi.Garbage{HeapMB: 16, ForMS: max(1, min(left, once).Milliseconds())}, &got)
 				if err != nil {
 					_ = s.Hold(ctx, 100*time.Millisecond)
 					continue

@@ -15,7 +15,7 @@ const sec = time.Second
 func TestArgs(t *testing.T) {
 	t.Parallel()
 	args := Trial{Engine: Etcd, TTL: 30 * sec, Beat: 5 * sec, Misses: 5}.args()
-	if want := []string{"-renew-interval", "5s", "-misses", "5", "-rto", "1m41s"}; !slices.Equal(args, want) {
+	if want := []string{"--renew-interval", "5s", "--misses", "5", "--rto", "1m41s"}; !slices.Equal(args, want) {
 		t.Errorf("%v, want %v", args, want)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -74,13 +75,13 @@ func collectNode(historyDir, path string) (effects []Effect, err error) {
 	var events []history.Event
 	open := map[attempt]int{}
 	lines := map[int]uint64{} // by process
-	err = EachLine(path, "", func(l api.TraceLine) error {
+	err = EachLine(path, "", func(l labapi.TraceLine) error {
 		if _, known := lines[l.PID]; !known {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(path), api.TraceWhole(node, l.PID))); err != nil {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(path), labapi.TraceWhole(node, l.PID))); err != nil {
 				return fmt.Errorf("%s (pid %d) could not write its whole trace, see its log: %w", node, l.PID, err)
 			}
 		}
-		if l.Kind == api.TraceOpened {
+		if l.Kind == labapi.TraceOpened {
 			lines[l.PID] = 0
 		}
 		if lines[l.PID]++; l.N != lines[l.PID] {
@@ -103,7 +104,7 @@ func collectNode(historyDir, path string) (effects []Effect, err error) {
 			if l.What == history.OutcomeOK {
 				effects = acknowledge(effects, node, l.Token, l.At)
 			}
-		case api.TraceOpened:
+		case labapi.TraceOpened:
 			events = append(events, history.Process{Node: node, PID: l.PID, At: l.At})
 		case api.TraceMissed:
 			events = append(events, history.Belief{Node: node, State: history.Missed, At: l.At})
@@ -113,7 +114,7 @@ func collectNode(historyDir, path string) (effects []Effect, err error) {
 			events = append(events, history.Belief{Node: node, Token: l.Token, State: history.Began, At: l.At})
 		case api.TraceEnded:
 			events = append(events, history.Belief{Node: node, Token: l.Token, State: history.Ended, At: l.At, Cause: l.What})
-		case api.TraceLed, api.TraceVacant, api.TraceBlind:
+		case api.TraceLed, api.TraceVacant, api.TraceUnknown:
 			// Each process is an observer of its own.
 			g := history.Grant{Observer: fmt.Sprint(node, "/", l.PID), State: l.Kind, Token: l.Token, At: l.At}
 			if l.Kind == api.TraceLed {
@@ -139,7 +140,7 @@ func collectNode(historyDir, path string) (effects []Effect, err error) {
 }
 
 // writesOf returns the effects that an attempt asks for.
-func writesOf(l api.TraceLine) (all []history.Write) {
+func writesOf(l labapi.TraceLine) (all []history.Write) {
 	for _, w := range l.Writes {
 		x := history.Write{What: w.What, Name: w.Name, First: w.First, Last: w.Last, InstantMS: w.InstantMS}
 		if w.What == history.EffectTick {

@@ -12,6 +12,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/ledger"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
@@ -21,19 +22,19 @@ import (
 // is another observer. A trace with a missing or torn line is an error.
 func TestCollect(t *testing.T) {
 	t.Parallel()
-	whole := []api.TraceLine{
-		{Kind: api.TraceOpened, PID: 1, N: 1, At: 9},
+	whole := []labapi.TraceLine{
+		{Kind: labapi.TraceOpened, PID: 1, N: 1, At: 9},
 		{Kind: api.TraceBegan, PID: 1, N: 2, At: 10, Token: 1},
 		{Kind: api.TraceLed, PID: 1, N: 3, At: 11, Token: 1, What: "node-1"},
-		{Kind: api.TraceAttempt, PID: 1, N: 4, At: 20, Token: 1, Writes: []api.TraceWrite{{What: "tick", Name: "tick-1000"}}},
+		{Kind: api.TraceAttempt, PID: 1, N: 4, At: 20, Token: 1, Writes: []labapi.TraceWrite{{What: "tick", Name: "tick-1000"}}},
 		{Kind: api.TraceAttempt, PID: 1, N: 5, At: 21, Token: 1},
 		{Kind: api.TraceDone, PID: 1, N: 6, At: 20, End: 25, Token: 1, What: "ok"},
-		{Kind: api.TraceOpened, PID: 2, N: 1, At: 39},
+		{Kind: labapi.TraceOpened, PID: 2, N: 1, At: 39},
 		{Kind: api.TraceVacant, PID: 2, N: 2, At: 40, Token: 1},
 		{Kind: api.TraceSealed, PID: 1, N: 7, At: 12, End: 14, Token: 1},
 		{Kind: api.TraceMissed, PID: 1, N: 8, At: 15},
 	}
-	text := func(lines []api.TraceLine) string {
+	text := func(lines []labapi.TraceLine) string {
 		var b strings.Builder
 		for _, l := range lines {
 			data, err := json.Marshal(l)
@@ -61,7 +62,7 @@ func TestCollect(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, pid := range tt.pids {
-			if err := os.WriteFile(filepath.Join(dir, api.TraceWhole("node-1", pid)), nil, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, labapi.TraceWhole("node-1", pid)), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -93,7 +94,7 @@ func TestCollect(t *testing.T) {
 func filled(t *testing.T, zombie, keep int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ledger.db")
-	l, err := ledger.Open(t.Context(), ledger.Config{DB: path, Lab: true, Rejections: keep, Logger: slog.New(slog.DiscardHandler)})
+	l, err := ledger.Open(t.Context(), ledger.Config{DB: path, Rejections: keep, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

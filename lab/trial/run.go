@@ -17,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	fleetclient "github.com/tenurehq/tenure/reference/client"
@@ -56,7 +57,7 @@ type Config struct {
 type Run struct {
 	*Outcome
 	Config
-	File   api.FleetFile
+	File   labapi.FleetFile
 	Chaos  *chaos.Fleet
 	Nodes  *fleetclient.Client
 	Ledger *ledgerclient.Client
@@ -79,10 +80,10 @@ func (t Trial) Do(ctx context.Context, cfg Config) (Outcome, error) {
 	}
 	fleet := lab.Config{
 		Bin: cfg.Bin, Dir: filepath.Join(cfg.Dir, "fleet"), Group: Group, Backend: t.Engine, Nodes: t.Nodes, Engines: t.Engines, Workers: cmp.Or(t.Workers, -1), TTL: t.TTL, DB: db,
-		Unfenced: t.Unfenced, KeepAll: true, NodeArgs: append([]string{"-trace", traces}, t.args()...), Restart: true, Event: func(what string) { cfg.Say("%s", what) },
+		Unfenced: t.Unfenced, KeepAll: true, NodeArgs: append([]string{"--trace", traces}, t.args()...), Restart: true, Event: func(what string) { cfg.Say("%s", what) },
 	}
 	if len(t.Plant) > 0 {
-		fleet.NodeArgs = append(fleet.NodeArgs, "-plant", strings.Join(t.Plant, ","))
+		fleet.NodeArgs = append(fleet.NodeArgs, "--plant", strings.Join(t.Plant, ","))
 	}
 	if t.Fleet != nil {
 		t.Fleet(&fleet)
@@ -254,7 +255,7 @@ func (s *Run) AllUp(ctx context.Context) error {
 }
 
 // CurrentNodes returns the nodes with the PIDs that they have now.
-func (s *Run) CurrentNodes() []api.NodeFile { return s.fleet.File().Nodes }
+func (s *Run) CurrentNodes() []labapi.NodeFile { return s.fleet.File().Nodes }
 
 // Others returns the ids of all nodes but one.
 func (s *Run) Others(but string) (ids []string) {

@@ -124,15 +124,15 @@ func (t Trial) Describe() history.Run {
 // args returns the flags of the nodes that follow from the timing.
 func (t Trial) args() (args []string) {
 	if t.Engine == Raft {
-		return []string{"-election-timeout", t.TTL.String()}
+		return []string{"--election-timeout", t.TTL.String()}
 	}
 	if t.Beat != 0 {
-		args = append(args, "-renew-interval", t.Beat.String(), "-misses", strconv.Itoa(t.Misses))
+		args = append(args, "--renew-interval", t.Beat.String(), "--misses", strconv.Itoa(t.Misses))
 	}
 	// A node rejects a recovery objective that its TTL alone exceeds.
 	const target, detect = 30, 9 // seconds, the nodes' defaults
 	if t.TTL > detect*time.Second {
-		args = append(args, "-rto", (t.TTL*target/detect + time.Second).String())
+		args = append(args, "--rto", (t.TTL*target/detect + time.Second).String())
 	}
 	return args
 }

@@ -15,8 +15,8 @@ import (
 
 	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/lab/load"
-	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/client"
 	"github.com/tenurehq/tenure/server/cli"
 )
@@ -115,7 +115,7 @@ func (l *loadFlags) run(cmd *cobra.Command, _ []string) (err error) {
 // targets reads the fleet file and the rate, and validates the configuration.
 func (l *loadFlags) targets() error {
 	if l.fleet != "" {
-		file, err := api.ReadFleetFile(l.fleet)
+		file, err := labapi.ReadFleetFile(l.fleet)
 		if err != nil {
 			return err
 		}

@@ -20,8 +20,8 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/lab/load"
-	"github.com/tenurehq/tenure/reference/api"
 )
 
 // asLab tells the test binary to be the program.
@@ -176,7 +176,7 @@ func TestJobs(t *testing.T) {
 }
 
 // up is lab up as a process that can be signalled.
-func up(t *testing.T) (cmd *exec.Cmd, file api.FleetFile, said *bytes.Buffer) {
+func up(t *testing.T) (cmd *exec.Cmd, file labapi.FleetFile, said *bytes.Buffer) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -201,7 +201,7 @@ func up(t *testing.T) (cmd *exec.Cmd, file api.FleetFile, said *bytes.Buffer) {
 			break
 		}
 	}
-	if file, err = api.ReadFleetFile(path); err != nil {
+	if file, err = labapi.ReadFleetFile(path); err != nil {
 		_ = cmd.Process.Kill()
 		t.Fatalf("%v\n%s", err, said)
 	}
@@ -221,7 +221,7 @@ func dead(pid int) bool {
 	return bytes.HasPrefix(rest, []byte("Z"))
 }
 
-func awaitGone(t *testing.T, f api.FleetFile) {
+func awaitGone(t *testing.T, f labapi.FleetFile) {
 	t.Helper()
 	all := []int{f.Engine.PID, f.Ledger.PID, f.Nodes[0].PID, f.Nodes[1].PID, f.Workers[0].PID, f.Workers[1].PID}
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {

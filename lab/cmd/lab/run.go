@@ -64,7 +64,7 @@ Exit code 99: a bar was not met, or something expected was not seen.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&r.bin, "bin", "", "folder of engine, node and tenure, with those for planted bugs in planted/ (default that of lab, else they are built)")
+	f.StringVar(&r.bin, "bin", "", "folder of engine and labfleet, with those for planted bugs in planted/ (default that of lab, else they are built)")
 	f.StringVar(&r.out, "out", resultsDir(), "folder for results and histories")
 	f.BoolVar(&r.quick, "quick", false, "short TTLs and few rounds")
 	f.BoolVar(&r.again, "again", false, "run again what already has a result")

@@ -26,7 +26,7 @@ func fleetFlags(f *pflag.FlagSet, cfg *lab.Config) {
 }
 
 func binFlag(f *pflag.FlagSet, bin *string) {
-	f.StringVar(bin, "bin", "", "folder of engine, node and tenure (default that of lab, else they are built)")
+	f.StringVar(bin, "bin", "", "folder of engine and labfleet (default that of lab, else they are built)")
 }
 
 // withFleet validates the configuration, finds the programs, and calls do with a new
