@@ -173,11 +173,11 @@ func (n *narrator) refusals(ctx context.Context) {
 	n.refused = max(n.refused, r.Total)
 }
 
-// Refusal describes a stale write that the ledger refused, or accepted without its fence.
+// Refusal describes a stale write that the ledger refused, or took without its fence.
 func Refusal(r ledgerapi.Rejection) string {
 	what := "refused a write"
 	if r.Applied {
-		what = "has no fence and ACCEPTED a write"
+		what = "has no fence and TOOK a write"
 	}
 	return fmt.Sprintf("the ledger %s of %s: %s, its token is %d and the highest seen is %d", what, r.Holder, r.Reason, r.Token, r.CurrentToken)
 }

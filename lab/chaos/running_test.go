@@ -127,6 +127,6 @@ func TestHealUnsure(t *testing.T) {
 		t.Error(err)
 	}
 	if !chaos.Still(other.Process.Pid) {
-		t.Error("another's process was let go on")
+		t.Error("a process of another program was resumed")
 	}
 }
