@@ -30,7 +30,7 @@ REVISION_FLAG = -ldflags=-X=main.revision=$(shell git describe --always --abbrev
 # The programs of a fleet, side by side, where the lab finds them.
 .PHONY: programs
 programs:
-	@echo "building"; for p in server/cmd/engine server/cmd/tenure reference/cmd/node reference/cmd/fleet lab/cmd/lab lab/cmd/chaos; do go build -C $${p%%/*} '$(REVISION_FLAG)' -o $(CURDIR)/.cache/bin/ ./$${p#*/}; done
+	@echo "building"; for p in server/cmd/engine server/cmd/tenure reference/cmd/fleet lab/cmd/labfleet lab/cmd/lab lab/cmd/chaos; do go build -C $${p%%/*} '$(REVISION_FLAG)' -o $(CURDIR)/.cache/bin/ ./$${p#*/}; done
 
 .PHONY: run
 run: programs ## start a fleet (etcd, ledger, three nodes, two workers) and tell what happens, until Ctrl-C

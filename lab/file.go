@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/lab/labapi"
 )
 
 // heldFile is locked while its temporary folder is in use.
@@ -59,20 +59,20 @@ func (f *Fleet) folder() error {
 }
 
 // File returns the current fleet file.
-func (f *Fleet) File() api.FleetFile {
-	out := api.FleetFile{Group: f.cfg.Group, Backend: f.cfg.Backend, TTLMS: f.cfg.TTL.Milliseconds(), Dir: f.dir, Lab: true,
-		Ledger: api.LedgerFile{Process: f.ledgers[0].inFile(), DB: f.db()}}
+func (f *Fleet) File() labapi.FleetFile {
+	out := labapi.FleetFile{Group: f.cfg.Group, Backend: f.cfg.Backend, TTLMS: f.cfg.TTL.Milliseconds(), Dir: f.dir, Lab: true,
+		Ledger: labapi.LedgerFile{Process: f.ledgers[0].inFile(), DB: f.db()}}
 	for i, p := range f.engines {
-		out.Engines = append(out.Engines, api.EngineFile{ID: p.id, Process: p.inFile()})
+		out.Engines = append(out.Engines, labapi.EngineFile{ID: p.id, Process: p.inFile()})
 		if i == 0 {
 			out.Engine = out.Engines[0].Process
 		}
 	}
 	for i, p := range f.nodes {
-		out.Nodes = append(out.Nodes, api.NodeFile{ID: p.id, Process: api.Process{URL: f.public[i], PID: p.pid()}, Proxies: f.names[i]})
+		out.Nodes = append(out.Nodes, labapi.NodeFile{ID: p.id, Process: labapi.Process{URL: f.public[i], PID: p.pid()}, Proxies: f.names[i]})
 	}
 	for _, p := range f.workers {
-		out.Workers = append(out.Workers, api.WorkerFile{ID: p.id, Process: p.inFile()})
+		out.Workers = append(out.Workers, labapi.WorkerFile{ID: p.id, Process: p.inFile()})
 	}
 	if f.proxies != nil {
 		out.Proxies.API = f.proxies.url

@@ -12,7 +12,7 @@ import (
 	"sync"
 
 	"github.com/tenurehq/tenure/internal/child"
-	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/lab/labapi"
 )
 
 // Fleet is a fleet that runs.
@@ -25,7 +25,7 @@ type Fleet struct {
 	ledgers []*process // one, when it was prepared
 	workers []*process
 	nodes   []*process
-	names   []api.NodeProxies
+	names   []labapi.NodeProxies
 	public  []string // URLs at which the nodes are called
 
 	life    context.Context // ends when it is to stop
@@ -127,7 +127,7 @@ func (f *Fleet) newEngines(next func() string) (clients []string) {
 }
 
 func (f *Fleet) newLedger(port string) {
-	args := []string{"ledger", "--until-eof", "--lab", "--listen", port, "--db", f.db()}
+	args := []string{"ledger", "--until-eof", "--listen", port, "--db", f.db()}
 	if f.cfg.Unfenced {
 		args = append(args, "--fencing", "off")
 	}
@@ -155,7 +155,7 @@ func (f *Fleet) newNodes(engines []string, ledgerPort string, next func() string
 		id := fmt.Sprint("node-", i+1)
 		ledger, public := ledgerPort, listen[i]
 		var endpoints []string
-		var names api.NodeProxies
+		var names labapi.NodeProxies
 		through := func(name *string, what string, at *string) error {
 			var err error
 			*name = id + "-" + what
@@ -184,15 +184,15 @@ func (f *Fleet) newNodes(engines []string, ledgerPort string, next func() string
 		if err != nil {
 			return err
 		}
-		args := []string{"-until-eof", "-lab", "-id", id, "-group", f.cfg.Group, "-listen", listen[i], "-advertise", "http://" + public,
-			"-backend", f.cfg.Backend, "-ledger", "http://" + ledger}
+		args := []string{"node", "--until-eof", "--id", id, "--group", f.cfg.Group, "--listen", listen[i], "--advertise", "http://" + public,
+			"--backend", f.cfg.Backend, "--ledger", "http://" + ledger}
 		if len(workers) > 0 {
-			args = append(args, "-workers", strings.Join(workers, ","))
+			args = append(args, "--workers", strings.Join(workers, ","))
 		}
 		if len(f.engines) > 0 {
-			args = append(args, "-endpoints", strings.Join(endpoints, ","), "-lease-ttl", f.cfg.TTL.String())
+			args = append(args, "--endpoints", strings.Join(endpoints, ","), "--lease-ttl", f.cfg.TTL.String())
 		} else {
-			args = append(args, "-peers", strings.Join(peers, ","), "-data-dir", filepath.Join(f.dir, id))
+			args = append(args, "--peers", strings.Join(peers, ","), "--data-dir", filepath.Join(f.dir, id))
 			through, err := f.peerProxies(id, at, &names)
 			if err != nil {
 				return err
@@ -203,7 +203,7 @@ func (f *Fleet) newNodes(engines []string, ledgerPort string, next func() string
 		if f.cfg.EachNode != nil {
 			args = append(args, f.cfg.EachNode(i+1)...)
 		}
-		f.nodes = append(f.nodes, f.process(id, nodeProgram, args...))
+		f.nodes = append(f.nodes, f.process(id, fleetProgram, args...))
 		f.names = append(f.names, names)
 		f.public = append(f.public, "http://"+public)
 	}
@@ -211,7 +211,7 @@ func (f *Fleet) newNodes(engines []string, ledgerPort string, next func() string
 }
 
 // peerProxies puts a proxy between a node and each peer, and returns the node's arguments.
-func (f *Fleet) peerProxies(id string, peers []string, names *api.NodeProxies) (args []string, err error) {
+func (f *Fleet) peerProxies(id string, peers []string, names *labapi.NodeProxies) (args []string, err error) {
 	if f.cfg.Direct {
 		return nil, nil
 	}
@@ -233,7 +233,7 @@ func (f *Fleet) peerProxies(id string, peers []string, names *api.NodeProxies) (
 	if len(through) == 0 {
 		return nil, nil
 	}
-	return []string{"-peer-proxies", strings.Join(through, ",")}, nil
+	return []string{"--peer-proxies", strings.Join(through, ",")}, nil
 }
 
 func startAll(ctx context.Context, all []*process) error {

@@ -18,8 +18,8 @@ import (
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/lab/load"
-	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/client"
 )
 
@@ -49,7 +49,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 
 func gone(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
-func pids(f api.FleetFile) []int {
+func pids(f labapi.FleetFile) []int {
 	all := []int{f.Engine.PID, f.Ledger.PID}
 	for _, n := range f.Nodes {
 		all = append(all, n.PID)
@@ -60,14 +60,14 @@ func pids(f api.FleetFile) []int {
 	return all
 }
 
-func urls(f api.FleetFile) (all []string) {
+func urls(f labapi.FleetFile) (all []string) {
 	for _, n := range f.Nodes {
 		all = append(all, n.URL)
 	}
 	return all
 }
 
-func node(t *testing.T, f api.FleetFile, id string) api.NodeFile {
+func node(t *testing.T, f labapi.FleetFile, id string) labapi.NodeFile {
 	t.Helper()
 	for _, n := range f.Nodes {
 		if n.ID == id {
@@ -75,7 +75,7 @@ func node(t *testing.T, f api.FleetFile, id string) api.NodeFile {
 		}
 	}
 	t.Fatalf("no node %q in %+v", id, f.Nodes)
-	return api.NodeFile{}
+	return labapi.NodeFile{}
 }
 
 // A fleet soon has a leader, its file lists all programs, its proxies can cut a leader off, a
@@ -95,7 +95,7 @@ func TestFleet(t *testing.T) {
 			_ = f.Stop()
 		}
 	}()
-	file, err := api.ReadFleetFile(path)
+	file, err := labapi.ReadFleetFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the killed node back, with another number in the file", func() bool {
-		now, err := api.ReadFleetFile(path)
+		now, err := labapi.ReadFleetFile(path)
 		return err == nil && node(t, now, second.ID).PID != old.PID && node(t, now, second.ID).URL == old.URL
 	})
 	var third client.Leader
@@ -182,7 +182,7 @@ func TestFleet(t *testing.T) {
 }
 
 // asked checks the clients' history and the ledger.
-func asked(t *testing.T, dir string, file api.FleetFile) {
+func asked(t *testing.T, dir string, file labapi.FleetFile) {
 	t.Helper()
 	if err := history.WriteManifest(dir); err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func post(t *testing.T, url, body string) {
 func TestStartFails(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
-	_, err := lab.Start(t.Context(), lab.Config{Bin: programs(t), NodeArgs: []string{"-backend", "zoo"}})
+	_, err := lab.Start(t.Context(), lab.Config{Bin: programs(t), NodeArgs: []string{"--backend", "zoo"}})
 	if err == nil || !strings.Contains(err.Error(), "node-1") || !strings.Contains(err.Error(), "zoo") {
 		t.Errorf("%v", err)
 	}

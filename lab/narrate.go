@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 	fleetclient "github.com/tenurehq/tenure/reference/client"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
@@ -17,7 +18,7 @@ import (
 
 // narrator watches a fleet over its public interfaces and says what changes.
 type narrator struct {
-	file   api.FleetFile
+	file   labapi.FleetFile
 	line   *Timeline
 	fleet  *fleetclient.Client
 	ledger *ledgerclient.Client
@@ -38,7 +39,7 @@ const (
 	detailTime = time.Second
 )
 
-func newNarrator(file api.FleetFile, line *Timeline) (*narrator, error) {
+func newNarrator(file labapi.FleetFile, line *Timeline) (*narrator, error) {
 	fleet, err := fleetclient.New(fleetclient.Config{URLs: nodeURLs(file), Timeout: time.Second})
 	if err != nil {
 		return nil, err
@@ -172,11 +173,11 @@ func (n *narrator) refusals(ctx context.Context) {
 	n.refused = max(n.refused, r.Total)
 }
 
-// Refusal describes a stale write that the ledger refused, or accepted without its fence.
+// Refusal describes a stale write that the ledger refused, or took without its fence.
 func Refusal(r ledgerapi.Rejection) string {
 	what := "refused a write"
 	if r.Applied {
-		what = "has no fence and ACCEPTED a write"
+		what = "has no fence and TOOK a write"
 	}
 	return fmt.Sprintf("the ledger %s of %s: %s, its token is %d and the highest seen is %d", what, r.Holder, r.Reason, r.Token, r.CurrentToken)
 }

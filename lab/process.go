@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/internal/child"
-	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/lab/labapi"
 )
 
 // process is one program of a fleet. It keeps its address when it is restarted.
@@ -127,7 +127,7 @@ func (p *process) at() string {
 	return p.url
 }
 
-func (p *process) inFile() api.Process { return api.Process{URL: p.at(), PID: p.pid()} }
+func (p *process) inFile() labapi.Process { return labapi.Process{URL: p.at(), PID: p.pid()} }
 
 // stop asks it to exit, and kills it when stopTime has passed. A paused process is resumed
 // first: it could not handle the signal.

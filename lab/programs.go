@@ -14,8 +14,7 @@ import (
 // The programs that a fleet is made of.
 const (
 	engineProgram = "engine"
-	nodeProgram   = "node"
-	fleetProgram  = "fleet"
+	fleetProgram  = "labfleet"
 )
 
 // FindPrograms returns the folder of the programs of a fleet: dir if it is given, else that of
@@ -52,7 +51,7 @@ func programPath(dir, name string) string {
 
 func havePrograms(dir string) error {
 	var all error
-	for _, name := range []string{engineProgram, nodeProgram, fleetProgram} {
+	for _, name := range []string{engineProgram, fleetProgram} {
 		info, err := os.Stat(programPath(dir, name))
 		if err == nil && info.IsDir() {
 			err = fmt.Errorf("%s is a folder", programPath(dir, name))
@@ -75,7 +74,7 @@ func whole(dir string) (unlock func(), err error) {
 }
 
 func build(ctx context.Context, say func(string), name string, flags ...string) (string, error) {
-	const hint = "build engine, node and fleet next to lab, or give their folder with --bin"
+	const hint = "build engine and labfleet next to lab, or give their folder with --bin"
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
@@ -93,8 +92,8 @@ func build(ctx context.Context, say func(string), name string, flags ...string) 
 		return "", err
 	}
 	defer unlock()
-	say("building engine, node and fleet into " + cache)
-	programs := []string{"server/cmd/engine", "reference/cmd/node", "reference/cmd/fleet"}
+	say("building engine and labfleet into " + cache)
+	programs := []string{"server/cmd/engine", "lab/cmd/labfleet"}
 	if err := child.Build(ctx, top, cache+string(filepath.Separator), flags, programs...); err != nil {
 		return "", fmt.Errorf("%w; %s", err, hint)
 	}

@@ -34,7 +34,7 @@ func Seed(ctx context.Context, cfg SeedConfig) error {
 	if err != nil {
 		return err
 	}
-	err = ledger.Seed(ctx, ledger.Config{DB: cfg.DB, Lab: true}, cfg.Resource, mark, cfg.N, cfg.First.UnixMilli(), cfg.Every.Milliseconds(), json.RawMessage(`{}`), cfg.Progress)
+	err = ledger.Seed(ctx, ledger.Config{DB: cfg.DB}, cfg.Resource, mark, cfg.N, cfg.First.UnixMilli(), cfg.Every.Milliseconds(), json.RawMessage(`{}`), cfg.Progress)
 	if err != nil || !fresh {
 		return err
 	}
@@ -51,7 +51,7 @@ func Seed(ctx context.Context, cfg SeedConfig) error {
 
 // markOf is the stamp of the resource's last writer. fresh: there is none.
 func markOf(ctx context.Context, path, resource string) (s fence.Stamp, fresh bool, err error) {
-	cfg := ledger.Config{DB: path, Lab: true}
+	cfg := ledger.Config{DB: path}
 	l, err := ledger.Open(ctx, cfg)
 	if err != nil {
 		return s, false, err

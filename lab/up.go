@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/lab/load"
-	"github.com/tenurehq/tenure/reference/api"
 	fleetclient "github.com/tenurehq/tenure/reference/client"
 )
 
@@ -50,7 +50,7 @@ func Up(ctx context.Context, cfg Config, rate float64, line *Timeline) error {
 }
 
 // Inventory describes what runs.
-func Inventory(file api.FleetFile) string {
+func Inventory(file labapi.FleetFile) string {
 	engine := fmt.Sprintf("embedded etcd (TTL %v)", time.Duration(file.TTLMS)*time.Millisecond)
 	if file.Engine.PID == 0 {
 		engine = "Raft among the nodes"
@@ -72,7 +72,7 @@ func callers(ctx context.Context, urls []string, rate float64) {
 	}
 }
 
-func nodeURLs(file api.FleetFile) (urls []string) {
+func nodeURLs(file labapi.FleetFile) (urls []string) {
 	for _, n := range file.Nodes {
 		urls = append(urls, n.URL)
 	}
@@ -80,7 +80,7 @@ func nodeURLs(file api.FleetFile) (urls []string) {
 }
 
 // hints are commands to try next.
-func hints(file api.FleetFile, path string, leader fleetclient.Leader) string {
+func hints(file labapi.FleetFile, path string, leader fleetclient.Leader) string {
 	other := file.Nodes[0]
 	var pid int
 	var cut string

@@ -20,6 +20,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
@@ -72,7 +73,7 @@ func (r *rig) attempt(id string, token fence.Token, first bool) clock.Instant {
 	r.t.Helper()
 	var found clock.Instant
 	for deadline := time.Now().Add(30 * time.Second); found == 0 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		var a api.Attempts
+		var a labapi.Attempts
 		if _, err := r.call(r.t.Context(), http.MethodGet, r.nodes[id].URL+"/lab/attempts", nil, &a); err != nil {
 			r.t.Fatal(err)
 		}
@@ -104,14 +105,14 @@ func TestFleetHandover(t *testing.T) {
 		}
 		return all
 	}
-	good := gaps("node", rounds)
+	good := gaps("labfleet", rounds)
 	verdict(t, good.at(0) >= 0, fmt.Sprintf("fleet: handover, %d rounds: least gap", len(good)), ms(good.at(0)), ">= 0")
 	verdict(t, good.at(0.5) <= 20*time.Millisecond, "fleet: handover gap, p50", fmt.Sprintf("%s (p95 %s, max %s)", ms(good.at(0.5)), ms(good.at(0.95)), ms(good.at(1))), "<= 20 ms")
 	// Work that takes a while to stop makes a difference only with the bug.
-	slow := []string{"-stop-delay", "100ms"}
-	control := gaps("node-planted", max(5, rounds/5), slow...)
+	slow := []string{"--stop-delay", "100ms"}
+	control := gaps("labfleet-planted", max(5, rounds/5), slow...)
 	verdict(t, control.at(0) >= 0, fmt.Sprintf("fleet: work that stops slowly, %d rounds: least gap", len(control)), ms(control.at(0)), ">= 0")
-	bad := gaps("node-planted", max(5, rounds/5), append(slow, "-plant", "release-before-stop")...)
+	bad := gaps("labfleet-planted", max(5, rounds/5), append(slow, "--plant", "release-before-stop")...)
 	verdict(t, bad.at(0) < 0, fmt.Sprintf("fleet: planted release-before-stop, %d rounds: least gap", len(bad)), ms(bad.at(0)), "< 0 is seen")
 }
 
@@ -158,7 +159,7 @@ func TestFleetBigWorkSet(t *testing.T) {
 // fires once.
 func TestFleetFailover(t *testing.T) {
 	rounds := max(1, fleetRounds(t)/5)
-	r := newRig(t, rigConfig{nodes: 3, ttl: 2 * time.Second, args: []string{"-tick", "250ms"}})
+	r := newRig(t, rigConfig{nodes: 3, ttl: 2 * time.Second, args: []string{"--tick", "250ms"}})
 	ctx := t.Context()
 	id, s := r.leader(0)
 	const jobs = 5
@@ -266,7 +267,7 @@ func TestFleetNext(t *testing.T) {
 	fleetRounds(t)
 	const turns, turn = 3, 6 * time.Second
 	shared := newRig(t, rigConfig{nodes: 3, ttl: 3 * time.Second})
-	alone := newRig(t, rigConfig{nodes: 1, ttl: 3 * time.Second, args: []string{"-batch", "1"}})
+	alone := newRig(t, rigConfig{nodes: 1, ttl: 3 * time.Second, args: []string{"--batch", "1"}})
 	bare := shared.run("lab", "bare")
 	shared.leader(0)
 	alone.leader(0)

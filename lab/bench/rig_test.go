@@ -24,15 +24,15 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/client"
 )
 
-// programs builds the programs of the fleet once. Bugs can be planted in node-planted.
+// programs builds the programs of the fleet once. Bugs can be planted in labfleet-planted.
 var programs = sync.OnceValues(func() (string, error) {
 	bin, err := child.CacheDir("fleet")
 	if err != nil {
 		return "", err
 	}
 	return bin, errors.Join(
-		build(bin+"/", nil, "server/cmd/tenure", "reference/cmd/node", "reference/cmd/fleet", "lab/cmd/lab"),
-		build(filepath.Join(bin, "node-planted"), []string{"-tags", "planted"}, "reference/cmd/node"))
+		build(bin+"/", nil, "server/cmd/tenure", "reference/cmd/fleet", "lab/cmd/labfleet", "lab/cmd/lab"),
+		build(filepath.Join(bin, "labfleet-planted"), []string{"-tags", "planted"}, "lab/cmd/labfleet"))
 })
 
 func build(out string, flags []string, programs ...string) error {
@@ -81,7 +81,7 @@ func newRig(t *testing.T, cfg rigConfig) *rig {
 		t.Fatal(err)
 	}
 	if cfg.node == "" {
-		cfg.node = "node"
+		cfg.node = "labfleet"
 	}
 	if cfg.db == "" {
 		cfg.db = filepath.Join(t.TempDir(), "ledger.db")
@@ -94,7 +94,7 @@ func newRig(t *testing.T, cfg rigConfig) *rig {
 		http: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
 	}
 	t.Cleanup(r.http.CloseIdleConnections)
-	r.ledger = r.run("fleet", "ledger", "--listen", "127.0.0.1:0", "--db", cfg.db, "--lab")
+	r.ledger = r.run("fleet", "ledger", "--listen", "127.0.0.1:0", "--db", cfg.db)
 	for i := range cfg.nodes {
 		r.start(fmt.Sprintf("node-%d", i+1))
 	}
@@ -112,8 +112,8 @@ func (r *rig) start(id string) {
 		r.addrs[id] = ports[0]
 	}
 	args := append([]string{
-		"-id", id, "-group", "billing", "-listen", r.addrs[id], "-backend", "etcd", "-endpoints", strings.Join(r.endpoints, ","),
-		"-ledger", r.ledger.URL, "-lease-ttl", r.ttl.String(), "-lab",
+		"node", "--id", id, "--group", "billing", "--listen", r.addrs[id], "--backend", "etcd", "--endpoints", strings.Join(r.endpoints, ","),
+		"--ledger", r.ledger.URL, "--lease-ttl", r.ttl.String(),
 	}, r.args...)
 	r.nodes[id] = r.run(r.node, args...)
 }

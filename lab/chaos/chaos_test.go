@@ -215,7 +215,7 @@ func TestFaultsThatFail(t *testing.T) {
 		fault, err := strike()
 		f.OnFound(nil)
 		if name != "partition" && fault.Begun != 0 {
-			t.Errorf("%s: nothing was set, and it is said to have begun: %+v", name, fault)
+			t.Errorf("%s: nothing was set, and Begun is set: %+v", name, fault)
 		}
 		if !errors.Is(err, chaos.ErrChanged) || !chaos.Alive(meant.PID) {
 			t.Errorf("%s: %v, want %v and %s alive", name, err, chaos.ErrChanged, meant.ID)
@@ -236,7 +236,7 @@ func TestFaultsThatFail(t *testing.T) {
 		f.OnFound(func(l chaos.Target) { post(l.URL + "/resign") })
 		defer f.OnFound(nil)
 		if _, err := f.Inject(t.Context(), chaos.Spec{Kind: chaos.PartitionLeader, For: 2 * time.Second}); !errors.Is(err, chaos.ErrChanged) {
-			t.Errorf("while %s stands still: %v, want %v", beside, err, chaos.ErrChanged)
+			t.Errorf("while %s is stopped: %v, want %v", beside, err, chaos.ErrChanged)
 		}
 		return nil
 	}}); err != nil {
@@ -349,15 +349,15 @@ func TestGuard(t *testing.T) {
 		stands := func() bool { return chaos.Still(cmd.Process.Pid) }
 		goes := func() bool { return !stands() }
 		signal(syscall.SIGSTOP)
-		await("it stands still", stands)
+		await("it is stopped", stands)
 		wait, err := chaos.LoseGuard(cmd.Process.Pid, armed)
 		if err != nil {
 			t.Fatal(err)
 		}
-		await("it goes on", goes)
+		await("it is resumed", goes)
 		if armed {
-			await("it stands still again", func() bool { signal(syscall.SIGSTOP); return stands() })
-			await("it goes on again", goes)
+			await("it is stopped again", func() bool { signal(syscall.SIGSTOP); return stands() })
+			await("it is resumed again", goes)
 		}
 		signal(syscall.SIGKILL)
 		_ = cmd.Wait()

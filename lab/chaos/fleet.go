@@ -17,6 +17,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -83,7 +84,7 @@ func runningIn(dir string) (string, error) {
 		if err != nil || !ownedByUser(info) {
 			return true
 		}
-		file, err := api.ReadFleetFile(path)
+		file, err := labapi.ReadFleetFile(path)
 		return err != nil || !answers(file)
 	})
 	switch len(live) {
@@ -97,15 +98,15 @@ func runningIn(dir string) (string, error) {
 
 // answers reports whether a node of the fleet answers. A lab that was killed leaves its
 // file, and another program may use its ports.
-func answers(file api.FleetFile) (found bool) {
-	var nodes []api.NodeFile
+func answers(file labapi.FleetFile) (found bool) {
+	var nodes []labapi.NodeFile
 	for _, n := range file.Nodes {
 		if loopback(n.URL) && alive(n.PID) {
 			nodes = append(nodes, n)
 			found = found || isStopped(n.PID) && startedFor(n.PID, n.URL) // it runs and cannot answer
 		}
 	}
-	(&Fleet{http: newClient()}).askAll(context.Background(), nodes, askTime, func(n api.NodeFile, s api.Status) bool {
+	(&Fleet{http: newClient()}).askAll(context.Background(), nodes, askTime, func(n labapi.NodeFile, s labapi.Status) bool {
 		found = found || s.NodeID == n.ID && s.Group == file.Group
 		return !found
 	})
@@ -116,8 +117,8 @@ func answers(file api.FleetFile) (found bool) {
 func (f *Fleet) Path() string { return f.path }
 
 // file reads the fleet file again: a restarted process has another pid.
-func (f *Fleet) file() (api.FleetFile, error) {
-	file, err := api.ReadFleetFile(f.path)
+func (f *Fleet) file() (labapi.FleetFile, error) {
+	file, err := labapi.ReadFleetFile(f.path)
 	switch {
 	case err != nil:
 		return file, fmt.Errorf("%w: %w", ErrFleet, err)
@@ -174,7 +175,7 @@ func (f *Fleet) ask(ctx context.Context, above fence.Token) (leader Target, answ
 	if err != nil {
 		return leader, 0, err
 	}
-	f.askAll(ctx, file.Nodes, askTime, func(n api.NodeFile, s api.Status) bool {
+	f.askAll(ctx, file.Nodes, askTime, func(n labapi.NodeFile, s labapi.Status) bool {
 		answers++
 		switch {
 		case leader.ID != "" || s.Role != api.Leader || !s.Working || s.FenceToken <= above || s.FenceToken < f.highest():
@@ -191,7 +192,7 @@ func (f *Fleet) ask(ctx context.Context, above fence.Token) (leader Target, answ
 // askAll asks nodes for their status, all at once, and calls see with each answer, one at a
 // time. When see returns false the rest is not waited for, so that a node that does not
 // answer delays nobody.
-func (f *Fleet) askAll(ctx context.Context, nodes []api.NodeFile, within time.Duration, see func(api.NodeFile, api.Status) bool) {
+func (f *Fleet) askAll(ctx context.Context, nodes []labapi.NodeFile, within time.Duration, see func(labapi.NodeFile, labapi.Status) bool) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	var one sync.Mutex
@@ -210,7 +211,7 @@ func (f *Fleet) askAll(ctx context.Context, nodes []api.NodeFile, within time.Du
 }
 
 // status asks one node.
-func (f *Fleet) status(ctx context.Context, at string) (s api.Status, err error) {
+func (f *Fleet) status(ctx context.Context, at string) (s labapi.Status, err error) {
 	err = f.call(ctx, http.MethodGet, at+"/status", nil, nil, &s)
 	if err == nil {
 		f.mu.Lock()
@@ -233,8 +234,8 @@ func (f *Fleet) deposed(ctx context.Context, target Target, p *procedure) (next 
 	if err != nil || p.deposes {
 		return ""
 	}
-	nodes := slices.DeleteFunc(file.Nodes, func(n api.NodeFile) bool { return p.silent && n.ID == target.ID })
-	f.askAll(ctx, nodes, askTime/2, func(n api.NodeFile, s api.Status) bool {
+	nodes := slices.DeleteFunc(file.Nodes, func(n labapi.NodeFile) bool { return p.silent && n.ID == target.ID })
+	f.askAll(ctx, nodes, askTime/2, func(n labapi.NodeFile, s labapi.Status) bool {
 		switch {
 		case s.FenceToken > target.Token:
 			next = fmt.Sprintf("%s leads with token %d", s.Leader, s.FenceToken)

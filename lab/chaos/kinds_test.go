@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/lab/labapi"
 )
 
 // Every row of the table of faults says what it does and how its effect shows, and is
@@ -23,7 +23,7 @@ func TestKinds(t *testing.T) {
 		}
 	}
 	path := t.TempDir() + "/fleet.json"
-	put(t, path, "http://127.0.0.1:1", func(*api.FleetFile) {})
+	put(t, path, "http://127.0.0.1:1", func(*labapi.FleetFile) {})
 	f, err := chaos.Open(path)
 	if err != nil {
 		t.Fatal(err)

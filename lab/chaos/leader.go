@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -106,7 +107,7 @@ func skewClock(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 // SetClock sets the error of the clock of the node at a URL, and how much faster it runs.
 // Zero is the host's clock.
 func (f *Fleet) SetClock(ctx context.Context, at string, offset time.Duration, ppm int64) error {
-	if err := f.call(ctx, http.MethodPost, at+"/lab/clock", nil, api.LabClock{SkewMS: offset.Milliseconds(), DriftPPM: ppm}, nil); err != nil {
+	if err := f.call(ctx, http.MethodPost, at+"/lab/clock", nil, labapi.Clock{SkewMS: offset.Milliseconds(), DriftPPM: ppm}, nil); err != nil {
 		return fmt.Errorf("set the clock of the node at %s: %w", at, err)
 	}
 	return nil

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/lease"
-	"github.com/tenurehq/tenure/reference/api"
 )
 
 // cutOff cuts processes off silently: nothing is refused, nothing arrives. It has an effect
@@ -255,7 +255,7 @@ func (f *Fleet) newCut(targets []Target, from From, way Way) (*cut, error) {
 }
 
 // add adds what cuts one of the targets off.
-func (c *cut) add(file api.FleetFile, t Target, targets []Target, from From, way Way) error {
+func (c *cut) add(file labapi.FleetFile, t Target, targets []Target, from From, way Way) error {
 	// drop adds a proxy, if there is one. The target sends in one of its directions.
 	drop := func(proxy, sends, receives string) {
 		if way != Down && proxy != "" {
@@ -295,7 +295,7 @@ func (c *cut) add(file api.FleetFile, t Target, targets []Target, from From, way
 	return nil
 }
 
-func toxics(file api.FleetFile, proxy string) string {
+func toxics(file labapi.FleetFile, proxy string) string {
 	return strings.TrimRight(file.Proxies.API, "/") + "/proxies/" + proxy + "/toxics"
 }
 

@@ -15,13 +15,14 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lab/chaos"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
 // put writes a fleet file whose only node is this process.
-func put(t *testing.T, path, url string, change func(*api.FleetFile)) {
+func put(t *testing.T, path, url string, change func(*labapi.FleetFile)) {
 	t.Helper()
-	file := api.FleetFile{Group: "g", Lab: true, TTLMS: 2000, Nodes: []api.NodeFile{{ID: "n", Process: api.Process{URL: url, PID: os.Getpid()}}}}
+	file := labapi.FleetFile{Group: "g", Lab: true, TTLMS: 2000, Nodes: []labapi.NodeFile{{ID: "n", Process: labapi.Process{URL: url, PID: os.Getpid()}}}}
 	if change != nil {
 		change(&file)
 	}
@@ -42,7 +43,7 @@ func put(t *testing.T, path, url string, change func(*api.FleetFile)) {
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(api.Status{NodeID: "n", Group: "g", PID: os.Getpid(), Lab: true})
+		_ = json.NewEncoder(w).Encode(labapi.Status{Status: api.Status{NodeID: "n", Group: "g", PID: os.Getpid()}, Lab: true})
 	}))
 	defer node.Close()
 	dir := t.TempDir()
@@ -56,7 +57,7 @@ func TestRunning(t *testing.T) {
 	}
 	want("", "no fleet of yours runs")
 	put(t, at("left"), "http://127.0.0.1:1", nil)
-	put(t, at("other"), node.URL, func(f *api.FleetFile) { f.Group = "another" })
+	put(t, at("other"), node.URL, func(f *labapi.FleetFile) { f.Group = "another" })
 	want("", "no fleet of yours runs")
 	put(t, at("1"), node.URL, nil)
 	want(at("1"), "")
@@ -68,11 +69,11 @@ func TestRunning(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "fleet.json")
-	for says, change := range map[string]func(*api.FleetFile){
-		"not a lab's":                          func(f *api.FleetFile) { f.Lab = false },
-		"names no nodes":                       func(f *api.FleetFile) { f.Nodes = nil },
-		"http://10.1.2.3:80\", which is not":   func(f *api.FleetFile) { f.Nodes[0].URL = "http://10.1.2.3:80" },
-		"controlled at \"http://example.com\"": func(f *api.FleetFile) { f.Proxies.API = "http://example.com" },
+	for says, change := range map[string]func(*labapi.FleetFile){
+		"not a lab's":                          func(f *labapi.FleetFile) { f.Lab = false },
+		"names no nodes":                       func(f *labapi.FleetFile) { f.Nodes = nil },
+		"http://10.1.2.3:80\", which is not":   func(f *labapi.FleetFile) { f.Nodes[0].URL = "http://10.1.2.3:80" },
+		"controlled at \"http://example.com\"": func(f *labapi.FleetFile) { f.Proxies.API = "http://example.com" },
 	} {
 		put(t, path, "http://127.0.0.1:1", change)
 		if _, err := chaos.Open(path); !errors.Is(err, chaos.ErrFleet) || !strings.Contains(err.Error(), says) {
@@ -89,11 +90,11 @@ func TestOpenRefuses(t *testing.T) {
 func TestHealUnsure(t *testing.T) {
 	t.Parallel()
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(api.Status{NodeID: "n", Group: "g", PID: os.Getpid(), Lab: true, WallMS: time.Now().UnixMilli()})
+		_ = json.NewEncoder(w).Encode(labapi.Status{Status: api.Status{NodeID: "n", Group: "g", PID: os.Getpid()}, Lab: true, WallMS: time.Now().UnixMilli()})
 	}))
 	defer node.Close()
 	path := filepath.Join(t.TempDir(), "fleet.json")
-	put(t, path, node.URL, func(f *api.FleetFile) {
+	put(t, path, node.URL, func(f *labapi.FleetFile) {
 		f.Proxies.API, f.Nodes[0].Proxies.Ledger = "http://127.0.0.1:1", "n-ledger"
 	})
 	f, err := chaos.Open(path)
@@ -121,11 +122,11 @@ func TestHealUnsure(t *testing.T) {
 	for end := time.Now().Add(20 * time.Second); !chaos.Still(other.Process.Pid) && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
-	put(t, path, node.URL, func(f *api.FleetFile) { f.Nodes[0].PID = other.Process.Pid })
+	put(t, path, node.URL, func(f *labapi.FleetFile) { f.Nodes[0].PID = other.Process.Pid })
 	if err := f.Heal(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if !chaos.Still(other.Process.Pid) {
-		t.Error("another's process was let go on")
+		t.Error("a process of another program was resumed")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -69,7 +70,7 @@ func (f *Fleet) Survey(ctx context.Context) (Survey, error) {
 	return out, nil
 }
 
-func (f *Fleet) surveyNode(ctx context.Context, n api.NodeFile, s *NodeSurvey) {
+func (f *Fleet) surveyNode(ctx context.Context, n labapi.NodeFile, s *NodeSurvey) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	sent := time.Now()
@@ -105,7 +106,7 @@ type toxic struct {
 }
 
 // cuts are the cuts of a node, at the proxies that answer.
-func (f *Fleet) cuts(ctx context.Context, file api.FleetFile, n api.NodeFile) (all []toxic, err error) {
+func (f *Fleet) cuts(ctx context.Context, file labapi.FleetFile, n labapi.NodeFile) (all []toxic, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	proxies := map[string]string{"the ledger": n.Proxies.Ledger, "its callers": n.Proxies.Client}

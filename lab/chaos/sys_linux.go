@@ -11,7 +11,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/lab/labapi"
 )
 
 // state is the letter of a process's state; 0: there is no such process. It follows the
@@ -55,7 +55,7 @@ type guard struct {
 func newGuard(pid int, armed bool) (*guard, error) {
 	again := 0
 	if armed {
-		again = int(api.ArmedFor.Seconds()) + 1
+		again = int(labapi.ArmedFor.Seconds()) + 1
 	}
 	cmd := exec.Command("/bin/sh", "-c", fmt.Sprintf("read done && exit; i=0; while kill -CONT %d && [ $i -lt %d ]; do i=$((i+1)); sleep 1; done", pid, again))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C does not reach it

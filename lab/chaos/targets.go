@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -21,7 +22,7 @@ type Target struct {
 	PID   int         `json:"pid"`
 	Token fence.Token `json:"token"`
 
-	proxies api.NodeProxies
+	proxies labapi.NodeProxies
 	kind    processKind
 }
 
@@ -40,7 +41,7 @@ const (
 )
 
 // processes are those of a fleet file: members of the engine, the ledger, nodes.
-func processes(file api.FleetFile) (all []Target) {
+func processes(file labapi.FleetFile) (all []Target) {
 	for _, e := range file.Engines {
 		all = append(all, Target{ID: e.ID, URL: e.URL, PID: e.PID, kind: isMember})
 	}
@@ -52,7 +53,7 @@ func processes(file api.FleetFile) (all []Target) {
 }
 
 // others are the processes that are not nodes.
-func others(file api.FleetFile) []Target { return processes(file)[:len(file.Engines)+1] }
+func others(file labapi.FleetFile) []Target { return processes(file)[:len(file.Engines)+1] }
 
 // nodes are all nodes.
 func (f *Fleet) nodes() ([]Target, error) {

@@ -158,3 +158,11 @@ func TestReusedNamesBoth(t *testing.T) {
 		t.Errorf("%v; want a finding at %v", v.Findings, want)
 	}
 }
+
+// A finding names its places as they are.
+func TestFindingString(t *testing.T) {
+	f := Finding{What: "x", At: []history.Place{{File: "ledger.db tick", Line: 1}, {File: "calls.ndjson", Line: 2}}}
+	if got := f.String(); got != "x (ledger.db tick:1, calls.ndjson:2)" {
+		t.Error(got)
+	}
+}

@@ -17,7 +17,7 @@ import (
 // fill writes as two leaders. The first writes again after the second.
 func fill(t *testing.T, path string, unfenced bool) {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Config{DB: path, Lab: true, Unfenced: unfenced, Logger: slog.New(slog.DiscardHandler)})
+	l, err := ledger.Open(t.Context(), ledger.Config{DB: path, Unfenced: unfenced, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,11 @@ func sequence(v *Verdict, f *facts) watcher {
 	end := func() {
 		*v.counter("tokens") = int64(len(f.answers))
 		for i, c := range f.reused {
-			v.find(Finding{What: fmt.Sprintf("numbers %d to %d were handed out before, all or some of them", c.First, c.Last), At: at{c.Line, f.firstUse[i]}})
+			what := fmt.Sprintf("number %d was handed out before", c.First)
+			if c.First != c.Last {
+				what = fmt.Sprintf("some of the numbers %d to %d were handed out before", c.First, c.Last)
+			}
+			v.find(Finding{What: what, At: at{c.Line, f.firstUse[i]}})
 		}
 		// Every number that took effect was answered, or the outcome of its call is unknown.
 		unknown := v.Count("calls of unknown outcome")

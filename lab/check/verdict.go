@@ -56,7 +56,11 @@ func (f Finding) String() string {
 	if len(f.At) == 0 {
 		return f.What
 	}
-	return f.What + " (" + strings.Trim(strings.ReplaceAll(fmt.Sprint(f.At), " ", ", "), "[]") + ")"
+	var at []string
+	for _, p := range f.At {
+		at = append(at, p.String())
+	}
+	return f.What + " (" + strings.Join(at, ", ") + ")"
 }
 
 // Count returns how many of something were compared.

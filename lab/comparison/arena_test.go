@@ -215,7 +215,7 @@ func (s *standing) pause() {
 	if err := child.Pause(s.Cmd.Process); err != nil {
 		s.t.Fatal(err)
 	}
-	until(s.t, s.id+" stands still", func() bool { return child.Paused(s.Cmd.Process.Pid) })
+	until(s.t, s.id+" is stopped", func() bool { return child.Paused(s.Cmd.Process.Pid) })
 }
 
 func (s *standing) resume() {

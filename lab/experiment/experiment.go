@@ -1,229 +1,82 @@
+// Package experiment runs experiments and keeps their results.
+//
+// An experiment is a declaration: the question, the expectation (written before the run),
+// the seed, the trials and the bars. Package catalogue declares them.
+//
+// Results are kept trial by trial: a run that was stopped continues with the next trial. A
+// result belongs to the programs and the configuration that made it; after a change of
+// either the experiment runs again.
 package experiment
 
 import (
-	"context"
+	"cmp"
 	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/tenurehq/tenure/lab"
+	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
-	"github.com/tenurehq/tenure/lease"
-	"github.com/tenurehq/tenure/raft"
+	"github.com/tenurehq/tenure/lab/measure"
+	"github.com/tenurehq/tenure/lab/plot"
+	"github.com/tenurehq/tenure/lab/trial"
 )
 
 // Size is how much of an experiment is run.
 type Size string
 
-// The sizes: Quick has short TTLs and few rounds and is for every day, Full has the
-// numbers that are told.
+// The sizes. Quick has short TTLs and few rounds, for every day. Full makes the published
+// numbers.
 const (
 	Quick Size = "quick"
 	Full  Size = "full"
 )
 
-// Experiment is a question to a fleet. Everything but the functions is written down
-// with the result.
+// Pick returns quick or full.
+func Pick[T any](size Size, quick, full T) T {
+	if size == Quick {
+		return quick
+	}
+	return full
+}
+
+// Experiment is a question to a fleet.
 type Experiment struct {
 	// Name is short, such as 3b.
 	Name  string `json:"name"`
 	Title string `json:"title"`
-	// Question, and what is expected; both were written before the run.
+	// Question and Expectation were written before the run.
 	Question    string `json:"question"`
 	Expectation string `json:"expectation"`
-	// Seed decides the delays and choices of the lab; who leads is the fleet's affair.
+	// Seed decides the delays and choices of the lab, not which node leads.
 	Seed uint64 `json:"seed"`
 
-	// Trials are the fleets that are started, one after the other.
-	Trials func(Size) []Trial `json:"-"`
-	// Judge turns what was seen into thresholds and tables. What the checks of each
-	// trial say is judged besides.
-	Judge func([]Outcome) ([]Threshold, []Table) `json:"-"`
-	// Takes is about how long it takes, for people; nil: as its trials suggest.
+	// Trials returns the fleets to run.
+	Trials func(Size) []trial.Trial `json:"-"`
+	// Judge adds bars and rows for one trial, Compare those for all trials together.
+	Judge   func(measure.Judge, trial.Outcome)   `json:"-"`
+	Compare func(measure.Judge, []trial.Outcome) `json:"-"`
+	// Takes is how long the experiment takes; nil: estimated from its trials.
 	Takes func(Size) time.Duration `json:"-"`
-	// figure, if there is one, is the experiment's own picture, besides the timelines.
-	figure func(outcomes []Outcome, note string) figure
-	// figures, if there are any, are more of them, by the name of the file.
-	figures func(outcomes []Outcome, note string) map[string]figure
-	// repeat is the command that repeats it, if that is not lab run.
-	repeat string
+	// Figures returns the experiment's own figures, besides the timelines.
+	Figures func(outcomes []trial.Outcome, note string) []Figure `json:"-"`
+	// Repeat is the command that repeats it, if that is not lab run.
+	Repeat string `json:"-"`
 }
 
-// Trial is one fleet and what is done to it.
-type Trial struct {
-	Name   string `json:"name"`
-	Engine string `json:"engine"`
-	// TTL of the lease; for Raft its election timeout.
-	TTL time.Duration `json:"ttl"`
-	// Beat and Misses of the lease; zero: the default.
-	Beat   time.Duration `json:"beat,omitempty"`
-	Misses int           `json:"misses,omitempty"`
-	Nodes  int           `json:"nodes"`
-	// Engines is how many members the engine has, if not one.
-	Engines int `json:"engines,omitempty"`
-	// Workers is how many there are. They are given a job and a standing order, and what
-	// they take is written down.
-	Workers int     `json:"workers,omitempty"`
-	Rate    float64 `json:"rate"`
-	Rounds  int     `json:"rounds"`
-	// Patience is how long a caller waits for one answer before its outcome is unknown.
-	Patience time.Duration `json:"patience"`
-	// Every is the time between rounds, where the script keeps one.
-	Every time.Duration `json:"every,omitempty"`
-	// Disturbed is with what the machine is, for For.
-	Disturbed string        `json:"disturbed,omitempty"`
-	For       time.Duration `json:"for,omitempty"`
-	// Plant are bugs that the nodes have.
-	Plant    []string `json:"plant,omitempty"`
-	Unfenced bool     `json:"unfenced,omitempty"`
-
-	// Pass are the checks that must pass, Broken those that must fail, because the
-	// trial breaks them on purpose, Told those whose verdict is told and not judged.
-	Pass   []string `json:"pass"`
-	Broken []string `json:"broken,omitempty"`
-	Told   []string `json:"told,omitempty"`
-
-	// prepare, if given, is called before the fleet is started, with the trial's folder;
-	// undo is called when it has stopped.
-	prepare func(dir string) (undo func() error, err error)
-	// fleet, if given, changes how the fleet is started.
-	fleet func(*lab.Config)
-	// play is called when somebody leads and callers call.
-	play func(context.Context, *trialRun) error
-	// after, if there is one, is called with the nodes' traces before they are removed.
-	after func(traces string, o *Outcome) error
-	// with are the trials that run at the same time; nil: none.
-	with *trialBatch
+// Figure is a figure and its file name.
+type Figure struct {
+	Name string
+	plot.Drawing
 }
 
-// All are the experiments, in order.
-func All() []Experiment {
-	return []Experiment{kill(), sweep(), cut(), twoBelieve(), pauseBetween(), fencingOff(), churn(), handover(), quorum(), member(), ledgerKilled(), clocks(), disk(), flap(), storm()}
-}
-
-// Quickly are those of the quick set.
-func Quickly() []Experiment {
-	var few []Experiment
-	for _, e := range All() {
-		switch e.Name {
-		case "2", "6", "8", "9", "10", "11", "12", "13": // they take their time
-		case "3b": // 5 has it, with and without the fence
-		case "14": // it has no quick form that says much
-		default:
-			few = append(few, e)
-		}
-	}
-	return few
-}
-
-// Find returns experiments by name.
-func Find(names ...string) ([]Experiment, error) {
-	var found []Experiment
-	for _, name := range names {
-		n := len(found)
-		var known []string
-		for _, e := range All() {
-			known = append(known, e.Name)
-			if e.Name == strings.ToLower(name) {
-				found = append(found, e)
-			}
-		}
-		if len(found) == n {
-			return nil, fmt.Errorf("there is no experiment %q: there are %s, and quick and all", name, strings.Join(known, ", "))
-		}
-	}
-	return found, nil
-}
-
-// safe are the checks of every trial in which nothing is broken on purpose.
-func safe(more ...string) []string {
-	return append([]string{"token-order", "fence", "one-believer", "no-zombie", "sequence", "linearizable", "ledger", "recovery", "once", "history"}, more...)
-}
-
-// The engines.
-const (
-	etcdEngine = "etcd"
-	raftEngine = "raft"
-)
-
-const (
-	// wakeMS is how long after a pause a node may take to see what it missed; 23 ms is the
-	// longest that was seen.
-	wakeMS = 150
-	// lateMS is how long a node that runs may stand between a look at its clock and the
-	// line that it writes down. On a machine that is starved on purpose, or by tests beside
-	// it as in the quick form, every process is paused now and then: there it is wakeMS.
-	lateMS = 20
-)
-
-// describe is the trial in the words of a history.
-func (t Trial) describe(e Experiment, size Size) history.Run {
-	r := history.Run{
-		Experiment: e.Name + " " + t.Name, Seed: e.Seed, Engine: t.Engine, Group: group, Nodes: t.Nodes, Unfenced: t.Unfenced,
-		Command: e.command(size), TTLMS: t.TTL.Milliseconds(), WakeMS: wakeMS, LateMS: lateMS, TickMS: tickMS,
-	}
-	if size == Quick || t.Disturbed != "" {
-		r.LateMS = wakeMS
-	}
-	r.Checks = append(append(append(r.Checks, t.Pass...), t.Broken...), t.Told...)
-	if t.Engine == raftEngine {
-		timing := raft.Timing{Heartbeat: t.TTL}.Resolve()
-		r.BeatMS, r.CallTimeoutMS, r.BackoffMaxMS, r.Drift = timing.Beat.Milliseconds(), timing.Call.Milliseconds(), timing.Beat.Milliseconds(), timing.Drift
-		// A follower waits up to twice its patience, and a split vote costs an election more.
-		r.EngineDelayMS = (timing.Heartbeat + timing.Election).Milliseconds()
-		return r
-	}
-	timing := lease.Timing{TTL: t.TTL, Beat: t.Beat, Misses: t.Misses}.Resolve()
-	r.BeatMS, r.CallTimeoutMS, r.BackoffMaxMS, r.Drift = timing.Beat.Milliseconds(), timing.CallTimeout.Milliseconds(), timing.BackoffMax.Milliseconds(), timing.Drift
-	r.EngineDelayMS = 1000 // etcd looks for expired leases twice a second, and revokes by a commit
-	return r
-}
-
-// LoadRun describes a history of lab load.
-func LoadRun(group string) history.Run {
-	return history.Run{Experiment: "load", Group: group, Checks: []string{"sequence", "linearizable"}}
-}
-
-// Expected says what this program requires of the run that a history is of: its
-// configuration and its checks. It fails if this program has no such run.
-func Expected(run history.Run) (history.Run, error) {
-	if run.Experiment == "load" {
-		return LoadRun(run.Group), nil
-	}
-	name, trial, _ := strings.Cut(run.Experiment, " ")
-	var found []Experiment
-	var err error
-	if engine, ok := strings.CutPrefix(name, "storm-"); ok {
-		var e Experiment
-		e, err = Storm{Engine: engine, For: fullStorm, Seed: run.Seed}.Experiment()
-		found = []Experiment{e}
-	} else {
-		found, err = Find(name)
-	}
-	if err != nil {
-		return history.Run{}, err
-	}
-	size := Full
-	if strings.Contains(run.Command, " --quick") {
-		size = Quick
-	}
-	for _, t := range found[0].Trials(size) {
-		if t.Name != trial {
-			continue
-		}
-		want := t.describe(found[0], size)
-		want.Seed, want.Command = run.Seed, run.Command
-		for _, s := range jobSeconds() {
-			want.Jobs = append(want.Jobs, history.Job{EveryMS: 1000 * s})
-		}
-		return want, nil
-	}
-	return history.Run{}, fmt.Errorf("experiment %s has no trial %q in its %s form", name, trial, size)
-}
-
-func (e Experiment) command(size Size) string {
-	if e.repeat != "" {
-		return e.repeat
+// Command returns the command that repeats the experiment.
+func (e Experiment) Command(size Size) string {
+	if e.Repeat != "" {
+		return e.Repeat
 	}
 	c := "lab run " + e.Name
 	if size == Quick {
@@ -232,5 +85,100 @@ func (e Experiment) command(size Size) string {
 	return fmt.Sprintf("%s --seed %d", c, e.Seed)
 }
 
-// group is what every trial elects a leader of.
-const group = "billing"
+// Describe returns a trial of the experiment as its history describes it.
+func (e Experiment) Describe(t trial.Trial, size Size) history.Run {
+	r := t.Describe()
+	r.Experiment, r.Seed, r.Command = e.Name+" "+t.Name, e.Seed, e.Command(size)
+	// On a machine that is starved on purpose, or by tests that run beside the quick form,
+	// every process is paused now and then.
+	if size == Quick || t.Disturbed != "" {
+		r.LateMS = trial.WakeMS
+	}
+	return r
+}
+
+// Random returns the random numbers of a trial. Trials whose names differ only behind a
+// slash, in what is compared, get the same.
+func (e Experiment) Random(t trial.Trial) *rand.Rand {
+	name, _, _ := strings.Cut(t.Name, "/")
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name)) // it cannot fail
+	return rand.New(rand.NewPCG(e.Seed, h.Sum64()))
+}
+
+// CrashBound returns the promised bound of a failover after a crash, without round trips.
+func CrashBound(engine string, ttl time.Duration) time.Duration {
+	return trial.Trial{Engine: engine, TTL: ttl}.Describe().CrashBound(0)
+}
+
+// ChecksTitle is the title of the table with the verdicts of all checks.
+const ChecksTitle = "checks"
+
+// Summarize judges the outcomes of all trials, and the checks of each.
+func (e Experiment) Summarize(all []trial.Outcome) (s measure.Summary) {
+	for _, o := range all {
+		if e.Judge != nil {
+			e.Judge(measure.Judge{Summary: &s, Trial: o.Name}, o)
+		}
+	}
+	if e.Compare != nil {
+		e.Compare(measure.Judge{Summary: &s}, all)
+	}
+	s.Table(ChecksTitle, "trial", "guarantee", "check", "result", "looked at", "first finding")
+	for _, o := range all {
+		judgeChecks(measure.Judge{Summary: &s, Trial: o.Name}, o)
+	}
+	return s
+}
+
+// judgeChecks requires that every check passed or failed as the trial declares.
+func judgeChecks(j measure.Judge, o trial.Outcome) {
+	want := map[string]check.Result{}
+	for _, name := range o.Pass {
+		want[name] = check.Pass
+	}
+	for _, name := range o.Broken {
+		want[name] = check.Fail
+	}
+	var missed []string
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if v, _ := o.Report.Verdict(name); v.Result != want[name] {
+			missed = append(missed, name+" is "+cmp.Or(string(v.Result), "missing"))
+		}
+	}
+	bar := fmt.Sprintf("%d pass", len(o.Pass))
+	if len(o.Broken) > 0 {
+		bar += ", " + strings.Join(o.Broken, " and ") + " must fail"
+	}
+	value := fmt.Sprintf("%d of %d", len(want)-len(missed), len(want))
+	if len(missed) > 0 {
+		value += " (" + strings.Join(missed, ", ") + ")"
+	}
+	j.Bar("checks as expected", value, bar, len(missed) == 0 && len(want) > 0)
+	for _, v := range o.Report.Verdicts {
+		result, looked, finding := string(v.Result), "", ""
+		switch want[v.Check] {
+		case v.Result:
+			if v.Result == check.Fail {
+				result += " (as expected)"
+			}
+		case "":
+			result += " (told only)"
+		default:
+			result += " (must " + string(want[v.Check]) + ")"
+		}
+		if len(v.Looked) > 0 {
+			looked = fmt.Sprintf("%d %s", v.Looked[0].N, v.Looked[0].What)
+		}
+		if v.Note != "" {
+			looked += "; " + v.Note
+		}
+		if len(v.Findings) > 0 {
+			finding = v.Findings[0].String()
+			if v.Violations > 1 {
+				finding = fmt.Sprintf("%d, first: %s", v.Violations, finding)
+			}
+		}
+		j.Row(ChecksTitle, nil, v.Guarantee, v.Check, result, looked, finding)
+	}
+}

@@ -2,7 +2,6 @@ package experiment
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,20 +12,34 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lab"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/measure"
+	"github.com/tenurehq/tenure/lab/plot"
+	"github.com/tenurehq/tenure/lab/trial"
 )
 
-// tiny is one handover.
+// tiny is two handovers on etcd.
 func tiny() Experiment {
-	e := handover()
-	e.Name = "tiny"
-	full := e.Trials
-	e.Trials = func(size Size) []Trial {
-		t := full(size)[0]
-		t.Rounds, t.Rate = 2, 200
-		return []Trial{t}
+	return Experiment{
+		Name: "tiny", Title: "handovers", Question: "?", Expectation: "!", Seed: 7,
+		Trials: func(Size) []trial.Trial {
+			t := trial.New(trial.Etcd, 2*time.Second, 200, 2, trial.Loop{What: "resigning", Busy: true, Round: func(ctx context.Context, s *trial.Run, _ int, r *trial.Round) error {
+				r.Kind = "resign"
+				if _, err := s.Nodes.Leader(ctx); err != nil {
+					return err
+				}
+				if _, err := s.Nodes.Resign(ctx, r.Token); err != nil {
+					return err
+				}
+				return s.Succeeded(ctx, r, r.Token)
+			}})
+			t.Pass = trial.Safe("baton")
+			return []trial.Trial{t}
+		},
+		Judge: func(j measure.Judge, o trial.Outcome) { j.Count("rounds", len(o.Rounds), 2) },
+		Figures: func([]trial.Outcome, string) []Figure {
+			return []Figure{{"figure", plot.Gaps{Series: []plot.Series{{Name: "x", Samples: []time.Duration{1}}}}}}
+		},
 	}
-	return e
 }
 
 func config(t *testing.T, out string) Config {
@@ -38,9 +51,8 @@ func config(t *testing.T, out string) Config {
 	return Config{Bin: bin, Out: out, Size: Quick, Say: func(done float64, what string) { t.Logf("%3.0f %% %s", 100*done, what) }}
 }
 
-// An experiment runs a real fleet, its history holds what was expected, the result is
-// kept, and it is run again only if something about it has changed. An expectation that
-// the same history does not meet is a threshold that fails.
+// An experiment with a real fleet passes, its result is kept, and it runs again only after a
+// change. An expectation that the history does not meet is a threshold that is missed.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, t.TempDir())
@@ -77,87 +89,46 @@ func TestRun(t *testing.T) {
 	}
 	other := tiny()
 	other.Seed++
-	if key, err := keyOf(t.Context(), cfg, other, other.Trials(Quick)); err != nil || key == r.Key {
+	if key, err := cfg.key(t.Context(), other, other.Trials(Quick)); err != nil || key == r.Key {
 		t.Errorf("another seed has the same result: %v", err)
 	}
 
 	wrong := r
 	wrong.Outcomes = slices.Clone(r.Outcomes)
 	wrong.Outcomes[0].Broken = []string{"fence"}
-	if wrong.judge(); wrong.Passed() {
+	if wrong.Summarize(wrong.Outcomes).Passed() {
 		t.Error("a fence that held was expected to fail, and that passed")
 	}
 	wrong.Outcomes[0].Broken = nil
 	wrong.Outcomes[0].Pass = append(slices.Clone(o.Pass), "refusal")
-	if wrong.judge(); wrong.Passed() {
+	if wrong.Summarize(wrong.Outcomes).Passed() {
 		t.Error("a check that was not made passed")
 	}
 }
 
-// A script that waits for something in vain ends with an error that says so, and the
-// fleet is gone.
+// A script that waits in vain returns ErrNotSeen, and the fleet is stopped.
 func TestNotSeen(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, t.TempDir())
 	e := tiny()
 	few := e.Trials
 	var pid int
-	e.Trials = func(size Size) []Trial {
+	e.Trials = func(size Size) []trial.Trial {
 		trials := few(size)
-		trials[0].play = func(ctx context.Context, s *trialRun) error {
-			pid = s.file.Nodes[0].PID
-			ctx, cancel := context.WithTimeoutCause(ctx, 200*time.Millisecond, ErrNotSeen)
+		trials[0].Play = func(ctx context.Context, s *trial.Run) error {
+			pid = s.File.Nodes[0].PID
+			ctx, cancel := context.WithTimeoutCause(ctx, 200*time.Millisecond, trial.ErrNotSeen)
 			defer cancel()
-			_, err := s.leader(ctx, 1<<40)
+			_, err := s.Leader(ctx, 1<<40)
 			return err
 		}
 		return trials
 	}
 	r, err := Run(t.Context(), cfg, e)
-	if !errors.Is(err, ErrNotSeen) || r.Passed() {
+	if !errors.Is(err, trial.ErrNotSeen) || r.Passed() {
 		t.Errorf("%v, passed: %v", err, r.Passed())
 	}
 	if p, err := os.FindProcess(pid); err == nil && p.Signal(syscall.Signal(0)) == nil {
 		t.Errorf("node-1 (pid %d) still runs", pid)
-	}
-}
-
-func jsonOf(t *testing.T, v any) string {
-	t.Helper()
-	data, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
-}
-
-// Every experiment says what it asks and expects, has trials of both sizes whose checks
-// exist, and can be found by its name.
-func TestCatalogue(t *testing.T) {
-	t.Parallel()
-	for _, e := range All() {
-		if e.Question == "" || e.Expectation == "" || e.Seed == 0 {
-			t.Errorf("experiment %s says too little", e.Name)
-		}
-		for _, size := range []Size{Quick, Full} {
-			seen := map[string]bool{}
-			for _, trial := range e.Trials(size) {
-				if seen[trial.Name] || trial.Rounds == 0 || trial.Rate == 0 || trial.play == nil || len(trial.Pass) == 0 {
-					t.Errorf("experiment %s, %s: trial %+v", e.Name, size, trial)
-				}
-				seen[trial.Name] = true
-				for _, name := range append(append(slices.Clone(trial.Pass), trial.Broken...), trial.Told...) {
-					if !slices.Contains(check.Names(), name) {
-						t.Errorf("experiment %s: there is no check %q", e.Name, name)
-					}
-				}
-			}
-		}
-		if found, err := Find(strings.ToUpper(e.Name)); err != nil || len(found) != 1 {
-			t.Errorf("experiment %s: %v", e.Name, err)
-		}
-	}
-	if _, err := Find("1", "none"); err == nil || !strings.Contains(err.Error(), "3b") {
-		t.Errorf("an unknown name: %v", err)
 	}
 }

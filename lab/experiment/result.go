@@ -1,244 +1,229 @@
 package experiment
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"text/tabwriter"
 	"time"
 
+	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/measure"
+	"github.com/tenurehq/tenure/lab/plot"
+	"github.com/tenurehq/tenure/lab/trial"
 )
 
-// Threshold is one thing that must hold.
-type Threshold struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
-	Bar   string `json:"bar"`
-	OK    bool   `json:"ok"`
-}
+// The files of an experiment and of a trial.
+const (
+	resultFile  = "result.json"
+	outcomeFile = "outcome.json"
+)
 
-// Table is numbers for people.
-type Table struct {
-	Title string     `json:"title"`
-	Head  []string   `json:"head"`
-	Rows  [][]string `json:"rows"`
-}
-
-// add adds a row; durations are written in milliseconds.
-func (t *Table) add(cells ...any) {
-	row := make([]string, len(cells))
-	for i, c := range cells {
-		if d, ok := c.(time.Duration); ok {
-			c = ms(d)
-		}
-		row[i] = fmt.Sprint(c)
-	}
-	t.Rows = append(t.Rows, row)
-}
-
-// Result is what an experiment has shown.
+// Result is the result of an experiment.
 type Result struct {
-	// Digest is that of the file in which the result is kept.
+	// Digest of the file in which the result is kept.
 	Digest string `json:"digest"`
 	Experiment
 	Size    Size   `json:"size"`
 	Command string `json:"command"`
-	// Key is what the result belongs to: configuration, seed and programs.
+	// Key identifies configuration, seed and programs.
 	Key string `json:"key"`
-	// Revision is that of the checkout it was run in, and says if that was modified.
-	Revision string `json:"revision,omitempty"`
-	// Machine is what it ran on.
-	Machine    string      `json:"machine"`
-	Dir        string      `json:"dir"`
-	BeganAt    time.Time   `json:"began_at"`
-	Seconds    float64     `json:"seconds"`
-	Thresholds []Threshold `json:"thresholds"`
-	Tables     []Table     `json:"tables"`
-	Outcomes   []Outcome   `json:"trials"`
+	// Revision of the checkout, and whether it was modified.
+	Revision string    `json:"revision,omitempty"`
+	Machine  string    `json:"machine"`
+	Dir      string    `json:"dir"`
+	BeganAt  time.Time `json:"began_at"`
+	Seconds  float64   `json:"seconds"`
+	measure.Summary
+	Outcomes []trial.Outcome `json:"trials"`
 
 	// Kept: it is of an earlier run.
 	Kept bool `json:"-"`
 }
 
-// Passed reports whether there are thresholds and every one was met.
-func (r Result) Passed() bool {
-	for _, t := range r.Thresholds {
-		if !t.OK {
-			return false
-		}
-	}
-	return len(r.Thresholds) > 0
+// keptOutcome is what outcomeFile holds, so that a run that was stopped can continue.
+type keptOutcome struct {
+	Digest  string        `json:"digest"`
+	Key     string        `json:"key"`
+	Outcome trial.Outcome `json:"outcome"`
 }
 
-// ChecksTitle is the title of the table that says what every check of every trial said.
-const ChecksTitle = "checks"
-
-// CrashBound is what a configuration promises after a crash and nothing else, next to
-// the engine.
-func CrashBound(engine string, ttl time.Duration) time.Duration {
-	return Trial{Engine: engine, TTL: ttl}.describe(Experiment{}, Full).CrashBound(0)
+// Recorded returns the report that was made when the history in a folder was recorded;
+// false: none is kept beside it.
+func Recorded(history string) (check.Report, bool) {
+	var o keptOutcome
+	data, err := os.ReadFile(filepath.Join(filepath.Dir(history), outcomeFile))
+	if err != nil || json.Unmarshal(data, &o) != nil {
+		return check.Report{}, false
+	}
+	return o.Outcome.Report, true
 }
 
-// judge asks the experiment, and the checks of each trial.
-func (r *Result) judge() {
-	r.Machine = fmt.Sprintf("%d cores, %s/%s, %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
-	r.Seconds = 0
-	for _, o := range r.Outcomes {
-		r.Seconds += o.Seconds
-	}
-	r.Thresholds, r.Tables = r.Judge(r.Outcomes)
-	checks := Table{Title: ChecksTitle, Head: []string{"trial", "guarantee", "check", "result", "looked at", "first finding"}}
-	for _, o := range r.Outcomes {
-		want := map[string]check.Result{}
-		for _, name := range o.Pass {
-			want[name] = check.Pass
-		}
-		for _, name := range o.Broken {
-			want[name] = check.Fail
-		}
-		met := 0
-		var missed []string
-		for _, name := range append(append([]string{}, o.Pass...), o.Broken...) {
-			v, ok := o.Report.Verdict(name)
-			if ok && v.Result == want[name] {
-				met++
-				continue
-			}
-			missed = append(missed, name+" is "+orNone(string(v.Result)))
-		}
-		bar := fmt.Sprintf("%d pass", len(o.Pass))
-		if len(o.Broken) > 0 {
-			bar += ", " + strings.Join(o.Broken, " and ") + " must fail"
-		}
-		value := fmt.Sprintf("%d of %d", met, len(want))
-		if len(missed) > 0 {
-			value += " (" + strings.Join(missed, ", ") + ")"
-		}
-		r.Thresholds = append(r.Thresholds, Threshold{Name: o.Name + ": checks as expected", Value: value, Bar: bar, OK: len(missed) == 0 && met > 0})
-		for _, v := range o.Report.Verdicts {
-			checks.Rows = append(checks.Rows, checkRow(o.Name, v, want[v.Check]))
-		}
-	}
-	r.Tables = append(r.Tables, checks)
-}
-
-func checkRow(trial string, v check.Verdict, want check.Result) []string {
-	result := string(v.Result)
-	switch want {
-	case v.Result:
-		if want == check.Fail {
-			result += " (as expected)"
-		}
-	case "":
-		result += " (told only)"
-	default:
-		result += " (must " + string(want) + ")"
-	}
-	looked, finding := "", ""
-	if len(v.Looked) > 0 {
-		looked = fmt.Sprintf("%d %s", v.Looked[0].N, v.Looked[0].What)
-	}
-	if v.Note != "" {
-		looked += "; " + v.Note
-	}
-	if len(v.Findings) > 0 {
-		finding = v.Findings[0].String()
-		if v.Violations > 1 {
-			finding = fmt.Sprintf("%d, first: %s", v.Violations, finding)
-		}
-	}
-	return []string{trial, v.Guarantee, v.Check, result, looked, finding}
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "missing"
-	}
-	return s
-}
-
-// Print writes the result for people: thresholds first.
+// Print writes the result for people, thresholds first.
 func (r Result) Print(w io.Writer) error {
-	var b strings.Builder
 	kept := ""
 	if r.Kept {
 		kept = "; kept from " + r.BeganAt.Format(time.RFC3339)
 	}
-	fmt.Fprintf(&b, "experiment %s: %s (%s, seed %d, %.0f s%s)\n", r.Name, r.Title, r.Size, r.Seed, r.Seconds, kept)
-	fmt.Fprintf(&b, "  question:    %s\n  expectation: %s\n", r.Question, r.Expectation)
-	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, t := range r.Thresholds {
-		word := "ok"
-		if !t.OK {
-			word = "short"
-		}
-		_, _ = fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", word, t.Name, t.Value, t.Bar) // into memory
+	_, err := fmt.Fprintf(w, "experiment %s: %s (%s, seed %d, %.0f s%s)\n  question:    %s\n  expectation: %s\n", r.Name, r.Title, r.Size, r.Seed, r.Seconds, kept, r.Question, r.Expectation)
+	if err == nil {
+		err = r.Summary.Print(w)
 	}
-	_ = table.Flush() // into memory
-	for _, t := range r.Tables {
-		if len(t.Rows) == 0 {
-			continue
-		}
-		fmt.Fprintf(&b, "\n  %s\n", t.Title)
-		table = tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-		for _, row := range append([][]string{t.Head}, t.Rows...) {
-			_, _ = fmt.Fprintf(table, "    %s\n", strings.Join(row, "\t")) // into memory
-		}
-		_ = table.Flush() // into memory
+	if err == nil {
+		_, err = fmt.Fprintf(w, "\n  again: %s; histories: %s\n\n", r.Command, r.Dir)
 	}
-	fmt.Fprintf(&b, "\n  again: %s; histories: %s\n\n", r.Command, r.Dir)
-	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// Save keeps the result in its folder.
+// Save writes the result to its folder.
 func (r Result) Save() error {
 	r.Digest = ""
 	return writeJSON(filepath.Join(r.Dir, resultFile), &r, &r.Digest)
 }
 
-// BeforeStricterChecks says of a result or a record that its histories have no manifest.
+// writeJSON writes a file in one step, so that a half written one is not taken for a
+// result. digest is an empty field of v; it becomes the digest of the text without it.
+func writeJSON(path string, v any, digest *string) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err == nil {
+		*digest = sumOf(data)
+		data, err = json.MarshalIndent(v, "", "  ")
+	}
+	if err == nil {
+		err = os.WriteFile(path+".new", append(data, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("write the result: %w", err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+// intact reports whether a text that writeJSON wrote is unchanged.
+func intact(data []byte, digest string) bool {
+	data = bytes.TrimSuffix(data, []byte("\n"))
+	return digest != "" && digest == sumOf(bytes.Replace(data, []byte(digest), nil, 1))
+}
+
+func sumOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// BeforeStricterChecks marks a result or a record whose histories have no manifest.
 const BeforeStricterChecks = "recorded before the stricter checks"
 
-// ReadResult reads a result that was kept. One that was changed afterwards, or is older
-// than digests are, has not passed: it gets a threshold that is not met.
-func ReadResult(path string) (Result, error) {
+// readResult reads a result. One that was changed after the run, or has no digest, gets a
+// threshold that is not met.
+func readResult(path string) (Result, error) {
 	var r Result
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return r, err
 	}
 	if err := json.Unmarshal(data, &r); err != nil {
-		return r, fmt.Errorf("%s is no result: %w", path, err)
+		return r, fmt.Errorf("read result %s: %w", path, err)
 	}
 	if value := "changed after the run"; !intact(data, r.Digest) {
 		if r.Digest == "" {
 			value = BeforeStricterChecks
 		}
-		r.Thresholds = append(r.Thresholds, Threshold{Name: resultFile, Value: value, Bar: "as it was written by the run"})
+		r.Thresholds = append(r.Thresholds, measure.Threshold{Name: resultFile, Value: value, Bar: "as it was written by the run"})
 	}
 	return r, nil
 }
 
-// Results are those below a folder, in the order of the experiments, quick ones first.
-func Results(out string) ([]Result, error) {
-	var all []Result
+// Results reads the results of experiments below a folder, quick ones first.
+func Results(out string, of []Experiment) (all []Result, err error) {
 	for _, size := range []Size{Quick, Full} {
-		for _, e := range All() {
-			r, err := ReadResult(filepath.Join(out, string(size), e.Name, resultFile))
+		for _, e := range of {
+			r, err := readResult(filepath.Join(Config{Out: out, Size: size}.dir(e), resultFile))
 			switch {
 			case os.IsNotExist(err):
 				continue
 			case err != nil:
 				return nil, err
 			}
+			r.Figures = e.Figures
 			all = append(all, r)
 		}
 	}
 	return all, nil
+}
+
+// Picture is a drawn figure. Trial is empty for the experiment's own figures.
+type Picture struct {
+	Name, Trial string
+	*plot.Figure
+}
+
+// Pictures draws the figures of a result: the experiment's own, and a timeline for each
+// trial. A figure without data is left out. The error names those that could not be drawn;
+// the others are returned.
+func (r Result) Pictures() (all []Picture, failed error) {
+	note := fmt.Sprintf("%s, %s, %s", r.Command, r.Machine, r.BeganAt.Format(time.DateOnly))
+	add := func(name, trial string, of plot.Drawing) {
+		switch fig, err := of.Figure(); {
+		case err == nil:
+			all = append(all, Picture{name, trial, fig})
+		case !errors.Is(err, plot.ErrNothing):
+			failed = errors.Join(failed, fmt.Errorf("draw %s: %w", name, err))
+		}
+	}
+	if r.Figures != nil {
+		for _, f := range r.Figures(r.Outcomes, note) {
+			add(f.Name, "", f.Drawing)
+		}
+	}
+	for _, o := range r.Outcomes {
+		add("timeline-"+strings.ReplaceAll(o.Name, "/", "-"), o.Name, timeline(o, o.Name+"; "+note))
+	}
+	return all, failed
+}
+
+// draw saves the pictures beside the result. A failure is reported only.
+func (r Result) draw(say func(string)) {
+	all, err := r.Pictures()
+	for _, p := range all {
+		err = errors.Join(err, p.Save(r.Dir, p.Name))
+	}
+	if err != nil {
+		say(err.Error())
+	}
+}
+
+// timeline shows who believed that it leads and whose writes took effect.
+func timeline(o trial.Outcome, note string) plot.Timeline {
+	const mostTerms = 13 // of a trial that repeats itself
+	since := func(i clock.Instant) time.Duration { return max(0, i.Sub(o.Report.Run.At)) }
+	t := plot.Timeline{Note: note, Unfenced: o.Unfenced}
+	if len(o.Plant) > 0 {
+		t.Note += "; planted bug: " + strings.Join(o.Plant, ", ")
+	}
+	for _, x := range o.Report.Terms {
+		if x.Began > 0 {
+			t.Believed = append(t.Believed, plot.Stretch{Node: x.Node, Token: uint64(x.Token), From: since(x.Began), To: since(x.Ended)})
+			t.Length = max(t.Length, since(x.Ended))
+		}
+		for _, at := range x.RefusedAt {
+			t.Refused = append(t.Refused, plot.Mark{Node: x.Node, At: since(at)})
+		}
+	}
+	for _, e := range o.Effects {
+		t.Effect = append(t.Effect, plot.Stretch{Node: e.Node, Token: uint64(e.Token), From: since(e.First), To: since(e.Last)})
+		t.Length = max(t.Length, since(e.Last))
+	}
+	if terms := o.Report.Terms; len(o.Rounds) >= mostTerms && len(terms) > mostTerms {
+		t.Show = since(terms[mostTerms-1].Ended)
+	}
+	for _, f := range o.Report.Faults {
+		t.Faults = append(t.Faults, plot.Shade{Name: f.Name, From: since(f.Begun), To: since(f.Healed)})
+	}
+	return t
 }

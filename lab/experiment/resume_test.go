@@ -10,10 +10,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/lab/measure"
+	"github.com/tenurehq/tenure/lab/trial"
 )
 
-// A result belongs to every program that it rests on: lab's own and the fleet's, and
-// those with planted bugs where a trial has one. It names the revision of its checkout.
+// The key of a result depends on lab itself and on the fleet's programs, and on those with
+// planted bugs if a trial has one. The result names the revision of its checkout.
 func TestKey(t *testing.T) {
 	t.Parallel()
 	bin, planted := t.TempDir(), t.TempDir()
@@ -22,37 +25,36 @@ func TestKey(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"engine", "node", "fleet"} {
+	for _, name := range []string{"engine", "labfleet"} {
 		program(bin, name, name)
 		program(planted, name, name)
 	}
 	cfg := Config{Bin: bin, Planted: func(context.Context) (string, error) { return planted, nil }}
-	key := func(name string) string {
-		found, err := Find(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		k, err := keyOf(t.Context(), cfg, found[0], found[0].Trials(Quick))
+	key := func(plant ...string) string {
+		e := tiny()
+		trials := e.Trials(Quick)
+		trials[0].Plant = plant
+		k, err := cfg.key(t.Context(), e, trials)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return k
 	}
-	plain, bugs := key("1"), key("3b")
-	program(planted, "node", "another")
-	if key("1") != plain || key("3b") == bugs {
-		t.Error("another planted node changes 1, or does not change 3b")
+	plain, bugs := key(), key("herd")
+	program(planted, "labfleet", "another")
+	if key() != plain || key("herd") == bugs {
+		t.Error("another planted node changes a trial without bugs, or does not change one with a bug")
 	}
-	bugs = key("3b")
-	program(bin, "fleet", "another")
-	if key("1") == plain || key("3b") == bugs {
+	bugs = key("herd")
+	program(bin, "labfleet", "another")
+	if key() == plain || key("herd") == bugs {
 		t.Error("another program keeps the key")
 	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if paths, err := programs(t.Context(), cfg, nil); err != nil || !slices.Contains(paths, self) {
+	if paths, err := cfg.programs(t.Context(), nil); err != nil || !slices.Contains(paths, self) {
 		t.Errorf("%v, %v; want lab itself among them", paths, err)
 	}
 	if r := revision(t.Context(), bin); r != "" {
@@ -67,8 +69,8 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// A run that was stopped goes on with the trial at which it was: what was run before is
-// kept, and counts in the result. Another seed keeps nothing.
+// A run that was stopped continues with the trial that was under way. Trials that were finished
+// are kept and count in the result. With another seed nothing is kept.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, t.TempDir())
@@ -76,23 +78,23 @@ func TestResume(t *testing.T) {
 	stopped := errors.New("stopped")
 	e := tiny()
 	one := e.Trials
-	e.Judge = func(all []Outcome) ([]Threshold, []Table) { return []Threshold{count("trials", len(all), 2)}, nil }
+	e.Judge, e.Compare = nil, func(j measure.Judge, all []trial.Outcome) { j.Count("trials", len(all), 2) }
 	broken := true
-	e.Trials = func(size Size) []Trial {
-		var all []Trial
+	e.Trials = func(size Size) []trial.Trial {
+		var all []trial.Trial
 		for _, name := range []string{"first", "second"} {
-			trial := one(size)[0]
-			// Nothing is done to the fleet, and nothing is asked that a busy machine could spoil.
-			trial.Name, trial.Rounds, trial.TTL, trial.Pass = name, 1, 20*time.Second, []string{"sequence", "history"}
-			trial.play = func(_ context.Context, s *trialRun) error {
+			tr := one(size)[0]
+			// No faults, and no checks that a busy machine could fail.
+			tr.Name, tr.Rounds, tr.TTL, tr.Pass = name, 1, 20*time.Second, []string{"sequence", "history"}
+			tr.Play = func(_ context.Context, s *trial.Run) error {
 				played[name]++
 				if name == "second" && broken {
 					return stopped
 				}
-				s.rounds = append(s.rounds, Round{Kind: name})
+				s.Rounds = append(s.Rounds, trial.Round{Kind: name})
 				return nil
 			}
-			all = append(all, trial)
+			all = append(all, tr)
 		}
 		return all
 	}
@@ -110,7 +112,7 @@ func TestResume(t *testing.T) {
 	if rounds := r.Outcomes[0].Rounds; len(rounds) != 1 || rounds[0].Kind != "first" || len(r.Outcomes[0].Report.Terms) == 0 {
 		t.Errorf("what was kept has lost something: %+v", rounds)
 	}
-	if !Finished(t.Context(), cfg, e) || Estimate(cfg.Out, cfg.Size, e) != time.Duration(r.Seconds*float64(time.Second)) {
+	if !Finished(t.Context(), cfg, e) || Estimate(cfg, e) != time.Duration(r.Seconds*float64(time.Second)) {
 		t.Error("the result is not known to be there, or how long it took")
 	}
 	release, err := lockFolder(r.Dir)
@@ -126,7 +128,7 @@ func TestResume(t *testing.T) {
 	}
 	release()
 	e.Seed++
-	key, err := keyOf(t.Context(), cfg, e, e.Trials(cfg.Size))
+	key, err := cfg.key(t.Context(), e, e.Trials(cfg.Size))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,13 +137,5 @@ func TestResume(t *testing.T) {
 	}
 	if kept, err := keptTrials(r.Dir, key, e.Trials(cfg.Size), false); err != nil || len(kept) != 0 {
 		t.Errorf("another seed keeps %v, %v", kept, err)
-	}
-}
-
-// Labs with folders of their own have disks of their own: one would unmount the other's.
-func TestDiskOfItsOwn(t *testing.T) {
-	t.Parallel()
-	if a, b := diskAt("/a/full/12/etcd-full-disk"), diskAt("/b/full/12/etcd-full-disk"); a == b {
-		t.Errorf("both have %s", a)
 	}
 }

@@ -1,85 +1,55 @@
 package experiment
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
-	"math/rand/v2"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lab"
-	"github.com/tenurehq/tenure/lab/check"
-	"github.com/tenurehq/tenure/lab/history"
-	"github.com/tenurehq/tenure/lab/load"
+	"github.com/tenurehq/tenure/lab/trial"
 )
 
 // Config says how experiments are run.
 type Config struct {
-	// Bin is the folder of the programs, Planted that of those with bugs to plant,
-	// asked for only when a trial needs it.
+	// Bin is the folder of the programs. Planted returns the folder of the programs with
+	// bugs to plant; it is called only if a trial needs it.
 	Bin     string
 	Planted func(context.Context) (string, error)
 	// Out is the folder for results and histories.
 	Out  string
 	Size Size
-	// Again runs what has a result already.
+	// Again runs what already has a result.
 	Again bool
-	// Say is told what happens now, and which part of the experiment is done, 0 to 1.
+	// Say reports progress and the fraction of the experiment that is done.
 	Say func(done float64, what string)
 }
 
-// Outcome is what became of a trial.
-type Outcome struct {
-	Trial
-	// Dir is the trial's folder: its history, the ledger's database and the logs.
-	Dir     string       `json:"dir"`
-	Seconds float64      `json:"seconds"`
-	Rounds  []Round      `json:"rounds_seen"`
-	Load    load.Report  `json:"load"`
-	Report  check.Report `json:"report"`
-	Damage  damage       `json:"damage"`
-	Effects []effect     `json:"effects"`
-	// Orders is what the workers took and refused, whenever it changed.
-	Orders []workerCounts `json:"orders,omitempty"`
-	// Churn is what a storm of kills cost the engine.
-	Churn *churnCost `json:"churn,omitempty"`
-}
-
-// A trial's folder of its history, and the name of what callers saw in there.
-const (
-	historyDir = "history"
-	callsName  = "calls"
-)
-
-// resultFile is written when an experiment is over, whatever came out.
-const resultFile = "result.json"
-
-// Run runs an experiment, or returns the result that it has. An error means that it
-// could not be run to its end; thresholds that were not met are in the result.
+// Run runs an experiment, or returns the result that it already has. An error means that it
+// did not run to its end; bars that were not met are in the result.
 func Run(ctx context.Context, cfg Config, e Experiment) (Result, error) {
-	dir, err := filepath.Abs(filepath.Join(cfg.Out, string(cfg.Size), e.Name))
+	dir, err := filepath.Abs(cfg.dir(e))
 	if err != nil {
 		return Result{}, err
 	}
 	trials := e.Trials(cfg.Size)
-	key, err := keyOf(ctx, cfg, e, trials)
+	key, err := cfg.key(ctx, e, trials)
 	if err != nil {
 		return Result{}, err
 	}
-	if r, ok := cfg.finished(dir, key); ok {
+	if r, ok := cfg.finished(e, key); ok {
 		cfg.Say(1, "has a result of these programs already, in "+dir+"; --again runs it again")
 		r.Kept = true
 		return r, nil
@@ -93,45 +63,53 @@ func Run(ctx context.Context, cfg Config, e Experiment) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	r := Result{Experiment: e, Size: cfg.Size, Key: key, Revision: revision(ctx, "."), Command: e.command(cfg.Size), Dir: dir, BeganAt: time.Now().UTC()}
+	r := Result{
+		Experiment: e, Size: cfg.Size, Key: key, Revision: revision(ctx, "."), Command: e.Command(cfg.Size), Dir: dir, BeganAt: time.Now().UTC(),
+		Machine: fmt.Sprintf("%d cores, %s/%s, %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version()),
+	}
 	total := 0
 	for _, t := range trials {
 		total += t.Rounds + 1
 	}
 	var done atomic.Int64
-	say := func(t Trial, what string) { cfg.Say(float64(done.Load())/float64(total), t.Name+": "+what) }
-	for _, batch := range batches(trials) {
-		if outcomes, ok := keptBatch(kept, batch); ok {
-			for i, t := range batch {
+	say := func(t trial.Trial, what string) { cfg.Say(float64(done.Load())/float64(total), t.Name+": "+what) }
+	for _, batch := range trial.Batches(trials) {
+		outcomes := make([]trial.Outcome, len(batch))
+		all := true
+		for i, t := range batch {
+			o, ok := kept[t.Name]
+			outcomes[i], all = o, all && ok
+		}
+		if all {
+			for _, t := range batch {
 				done.Add(int64(t.Rounds) + 1)
-				say(t, "was run before this run was stopped")
-				r.Outcomes = append(r.Outcomes, outcomes[i])
+				say(t, "is kept from the run that was stopped")
 			}
-			continue
-		}
-		outcomes, err := runBatch(ctx, batch, func(ctx context.Context, t Trial) (Outcome, error) {
-			// Of those that run together some may have been kept: all are run again.
-			if err := os.RemoveAll(filepath.Join(dir, t.Name)); err != nil {
-				return Outcome{}, err
-			}
-			o, err := runTrial(ctx, cfg, e, t, filepath.Join(dir, t.Name), func(format string, args ...any) { say(t, fmt.Sprintf(format, args...)) }, func() { done.Add(1) })
+		} else {
+			outcomes, err = trial.DoBatch(ctx, batch, func(ctx context.Context, t trial.Trial) (trial.Outcome, error) {
+				defer done.Add(1)
+				o, err := cfg.runTrial(ctx, e, t, filepath.Join(dir, t.Name), func(format string, args ...any) { say(t, fmt.Sprintf(format, args...)) }, func() { done.Add(1) })
+				if err != nil {
+					err = fmt.Errorf("experiment %s, %s: %w; logs and history are in %s", e.Name, t.Name, err, o.Dir)
+				}
+				return o, err
+			})
 			if err != nil {
-				return o, fmt.Errorf("experiment %s, %s: %w; logs and history are in %s", e.Name, t.Name, err, o.Dir)
-			}
-			done.Add(1)
-			return o, nil
-		})
-		if err != nil {
-			return r, err
-		}
-		for _, o := range outcomes {
-			if err := keepTrial(o, key); err != nil {
 				return r, err
 			}
+			for _, o := range outcomes {
+				k := keptOutcome{Key: key, Outcome: o}
+				if err := writeJSON(filepath.Join(o.Dir, outcomeFile), &k, &k.Digest); err != nil {
+					return r, err
+				}
+			}
+		}
+		for _, o := range outcomes {
+			r.Seconds += o.Seconds
 		}
 		r.Outcomes = append(r.Outcomes, outcomes...)
 	}
-	r.judge()
+	r.Summary = e.Summarize(r.Outcomes)
 	if err := r.Save(); err != nil {
 		return r, err
 	}
@@ -139,13 +117,25 @@ func Run(ctx context.Context, cfg Config, e Experiment) (Result, error) {
 	return r, nil
 }
 
-// keyOf is what a result belongs to: the configuration and the programs.
-func keyOf(ctx context.Context, cfg Config, e Experiment, trials []Trial) (string, error) {
+func (c Config) runTrial(ctx context.Context, e Experiment, t trial.Trial, dir string, say func(string, ...any), roundDone func()) (trial.Outcome, error) {
+	bin := c.Bin
+	err := os.RemoveAll(dir) // one of a batch may have been kept without the others
+	if err == nil && len(t.Plant) > 0 {
+		bin, err = c.Planted(ctx)
+	}
+	if err != nil {
+		return trial.Outcome{Dir: dir}, err
+	}
+	return t.Do(ctx, trial.Config{Bin: bin, Dir: dir, Run: e.Describe(t, c.Size), Rand: e.Random(t), Say: say, RoundDone: roundDone})
+}
+
+// key identifies what a result belongs to: the configuration and the programs.
+func (c Config) key(ctx context.Context, e Experiment, trials []trial.Trial) (string, error) {
 	h := sha256.New()
-	if err := json.NewEncoder(h).Encode([]any{e, cfg.Size, trials}); err != nil {
+	if err := json.NewEncoder(h).Encode([]any{e, c.Size, trials}); err != nil {
 		return "", err
 	}
-	paths, err := programs(ctx, cfg, trials)
+	paths, err := c.programs(ctx, trials)
 	if err != nil {
 		return "", err
 	}
@@ -162,16 +152,16 @@ func keyOf(ctx context.Context, cfg Config, e Experiment, trials []Trial) (strin
 	return hex.EncodeToString(h.Sum(nil)[:16]), nil
 }
 
-// programs are those that a result rests on: this one, which breaks and judges, the
-// fleet's, and those with planted bugs where some are planted.
-func programs(ctx context.Context, cfg Config, trials []Trial) ([]string, error) {
+// programs lists the programs that a result depends on: this one, the fleet's, and those
+// with planted bugs if a trial has some.
+func (c Config) programs(ctx context.Context, trials []trial.Trial) ([]string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	dirs := []string{cfg.Bin}
-	if slices.ContainsFunc(trials, func(t Trial) bool { return len(t.Plant) > 0 }) {
-		planted, err := cfg.Planted(ctx)
+	dirs := []string{c.Bin}
+	if slices.ContainsFunc(trials, func(t trial.Trial) bool { return len(t.Plant) > 0 }) {
+		planted, err := c.Planted(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -179,130 +169,92 @@ func programs(ctx context.Context, cfg Config, trials []Trial) ([]string, error)
 	}
 	paths := []string{self}
 	for _, dir := range dirs {
-		for _, name := range []string{"engine", "node", "fleet"} {
+		for _, name := range []string{"engine", "labfleet"} {
 			paths = append(paths, filepath.Join(dir, name))
 		}
 	}
 	return paths, nil
 }
 
-// revision is that of the checkout around a folder, and whether something in there
-// differs from it; empty: there is none.
+// revision returns the revision of the checkout around a folder, and whether it is modified;
+// empty: there is no checkout.
 func revision(ctx context.Context, dir string) string {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return ""
-	}
-	top, err := child.Repository(dir)
-	if err != nil {
-		return ""
-	}
-	cmd := exec.CommandContext(ctx, "git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty= (modified)")
-	cmd.Dir, cmd.Env = top, append(os.Environ(), "GIT_OPTIONAL_LOCKS=0")
-	out, err := cmd.Output()
-	if err != nil {
-		return ""
-	}
+	cmd := exec.CommandContext(ctx, "git", "--no-optional-locks", "-C", dir, "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty= (modified)")
+	out, _ := cmd.Output() // empty if it fails
 	return strings.TrimSpace(string(out))
 }
 
-func runTrial(ctx context.Context, cfg Config, e Experiment, t Trial, dir string, say func(string, ...any), round func()) (Outcome, error) {
-	o := Outcome{Trial: t, Dir: dir}
-	bin := cfg.Bin
-	if len(t.Plant) > 0 {
-		var err error
-		if bin, err = cfg.Planted(ctx); err != nil {
-			return o, err
-		}
+// lockFolder keeps other labs out of an experiment's folder.
+func lockFolder(dir string) (release func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return nil, err
 	}
-	historyDir, traces := filepath.Join(dir, historyDir), filepath.Join(dir, "traces")
-	db := filepath.Join(dir, "ledger.db")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return o, err
+	release, err = lab.Hold(dir + ".lock")
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return func() {}, nil
+	case errors.Is(err, lab.ErrHeld):
+		return nil, fmt.Errorf("another lab runs this experiment in %s; wait for it, or choose another folder with --out: %w", dir, err)
 	}
-	fc := lab.Config{
-		Bin: bin, Dir: filepath.Join(dir, "fleet"), Group: group, Backend: t.Engine, Nodes: t.Nodes, Engines: t.Engines, Workers: cmp.Or(t.Workers, -1), TTL: t.TTL, DB: db,
-		Unfenced: t.Unfenced, KeepAll: true, NodeArgs: []string{"-trace", traces}, Restart: true, Event: func(what string) { say("%s", what) },
-	}
-	if len(t.Plant) > 0 {
-		fc.NodeArgs = append(fc.NodeArgs, "-plant", strings.Join(t.Plant, ","))
-	}
-	fc.NodeArgs = append(fc.NodeArgs, t.args()...)
-	if t.fleet != nil {
-		t.fleet(&fc)
-	}
-	began := time.Now()
-	run := t.describe(e, cfg.Size)
-	run.At = now()
-	s := &trialRun{trial: t, rng: rand.New(rand.NewPCG(e.Seed, hashOf(t.Name))), say: say, round: round}
-	var err error
-	if s.calls, err = history.Create(historyDir, callsName); err != nil {
-		return o, err
-	}
-	if s.faults, err = history.Create(historyDir, "run"); err != nil {
-		return o, errors.Join(err, s.calls.Close())
-	}
-	undo := func() error { return nil }
-	if t.prepare != nil {
-		undo, err = t.prepare(dir)
-	}
-	if err == nil {
-		err = errors.Join(s.runFleet(ctx, fc), undo())
-	}
-	run.Jobs = s.jobs // until when they must have fired is known now
-	if err := errors.Join(err, s.faults.Write(run), s.calls.Close(), s.faults.Close()); err != nil {
-		return o, err
-	}
-	say("checking %d calls", s.load.Calls)
-	if o.Effects, err = collect(ctx, historyDir, traces, db); err != nil {
-		return o, err
-	}
-	o.Rounds, o.Load, o.Orders, o.Churn = s.rounds, s.load, s.workerCounts, s.churnCost
-	if err := history.WriteManifest(historyDir); err != nil {
-		return o, err
-	}
-	required := func(history.Run) (history.Run, error) { return run, nil }
-	if o.Report, err = check.Dir(ctx, historyDir, check.Options{DB: db, Expect: required}); err != nil {
-		return o, err
-	}
-	if o.Damage, err = damageOf(ctx, db); err != nil {
-		return o, err
-	}
-	if t.after != nil {
-		if err := t.after(traces, &o); err != nil {
-			return o, err
-		}
-	}
-	o.Seconds = time.Since(began).Seconds()
-	// The history has what they had.
-	gone := os.RemoveAll(traces)
-	for _, e := range s.file.Engines {
-		gone = errors.Join(gone, os.RemoveAll(filepath.Join(fc.Dir, e.ID)))
-	}
-	return o, gone
+	return release, err
 }
 
-// runFleet runs the fleet around the script.
-func (s *trialRun) runFleet(ctx context.Context, fc lab.Config) (err error) {
-	s.say("starting the fleet")
-	over := s.trial.with.turn()
-	s.fleet, err = lab.Start(ctx, fc)
-	over()
+// keptTrials returns the trials of a run that was stopped, and removes everything else. An
+// experiment that was finished runs again as a whole.
+func keptTrials(dir, key string, trials []trial.Trial, again bool) (map[string]trial.Outcome, error) {
+	kept := map[string]trial.Outcome{}
+	_, err := os.Stat(filepath.Join(dir, resultFile))
+	if unfinished := errors.Is(err, fs.ErrNotExist); unfinished && !again {
+		for _, t := range trials {
+			var o keptOutcome
+			data, err := os.ReadFile(filepath.Join(dir, t.Name, outcomeFile))
+			if err == nil && json.Unmarshal(data, &o) == nil && o.Key == key && intact(data, o.Digest) {
+				kept[t.Name] = o.Outcome
+			}
+		}
+	}
+	if len(kept) == 0 {
+		return kept, os.RemoveAll(dir)
+	}
+	return kept, nil
+}
+
+func (c Config) dir(e Experiment) string { return filepath.Join(c.Out, string(c.Size), e.Name) }
+
+// finished returns the result of an earlier run, if it is still valid.
+func (c Config) finished(e Experiment, key string) (Result, bool) {
+	if c.Again {
+		return Result{}, false
+	}
+	r, err := readResult(filepath.Join(c.dir(e), resultFile))
+	return r, err == nil && r.Key == key && r.Passed()
+}
+
+// Finished reports whether Run would return a result that is already there.
+func Finished(ctx context.Context, cfg Config, e Experiment) bool {
+	key, err := cfg.key(ctx, e, e.Trials(cfg.Size))
 	if err != nil {
-		return err
+		return false
 	}
-	defer func() { err = errors.Join(err, s.fleet.Stop()) }()
-	s.file = s.fleet.File()
-	return s.runScript(ctx)
+	_, ok := cfg.finished(e, key)
+	return ok
 }
 
-// hashOf gives trials of one experiment different chances. Those whose names differ
-// only in what is compared, behind a slash, have the same.
-func hashOf(name string) uint64 {
-	name, _, _ = strings.Cut(name, "/")
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(name)) // it cannot fail
-	return h.Sum64()
+// Estimate returns how long an experiment takes: as long as the last time, or what it
+// declares, or what its trials suggest.
+func Estimate(cfg Config, e Experiment) time.Duration {
+	if r, err := readResult(filepath.Join(cfg.dir(e), resultFile)); err == nil && r.Seconds > 0 && r.Command == e.Command(cfg.Size) {
+		return time.Duration(r.Seconds * float64(time.Second))
+	}
+	if e.Takes != nil {
+		return e.Takes(cfg.Size)
+	}
+	var sum time.Duration
+	for _, t := range e.Trials(cfg.Size) {
+		// Start and end, and in each round a failover and a restart.
+		sum += 6*time.Second + time.Duration(t.Rounds)*(t.TTL+time.Second)
+	}
+	return sum
 }

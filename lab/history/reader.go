@@ -97,12 +97,18 @@ func (d *Dir) walk(ctx context.Context, paths []string, ahead int, kinds []strin
 		}
 		return nil
 	}
+	var opened []*file
+	defer func() {
+		for _, f := range opened {
+			_ = f.close()
+		}
+	}()
 	for _, path := range paths {
 		f, err := openFile(path)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = f.close() }()
+		opened = append(opened, f)
 		for range ahead {
 			if err := fill(f); err != nil {
 				return err

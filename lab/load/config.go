@@ -71,7 +71,7 @@ func (c Config) Validate() error {
 		bad("connections: %d is not between 1 and %d", c.Connections, maxConnections)
 	}
 	if c.For < 0 || c.For > maxFor {
-		bad("for: %v is not between 0 and %v", c.For, maxFor)
+		bad("for: %v; use more than 0 and at most %v", c.For, maxFor)
 	}
 	if c.Count < 0 {
 		bad("count: %d is negative", c.Count)

@@ -5,24 +5,24 @@ import (
 	"math"
 	"time"
 
+	"github.com/tenurehq/tenure/lab/measure"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Elections is how long elections took while leaders were killed again and again: from
+// Elections shows how long elections took while leaders were killed one after the other: from
 // when a node first saw the vacancy to the beginning of the next term.
 type Elections struct {
 	Note   string
 	Series []Series
-	// Bar, if given, is where BarQuantile (0.95) of the first series shall be below.
-	Bar         time.Duration
-	BarQuantile float64
+	// Bar is what 95 % of the first series must be below.
+	Bar time.Duration
 }
 
 // Figure draws, for every latency, which share of the elections was faster.
 func (e Elections) Figure() (*Figure, error) {
 	low, high := time.Duration(0), e.Bar
-	sets := make([][]time.Duration, len(e.Series))
+	sets := make([]measure.Series, len(e.Series))
 	for i, s := range e.Series {
 		sets[i] = ascending(s.Samples)
 		for _, d := range sets[i] {
@@ -35,23 +35,17 @@ func (e Elections) Figure() (*Figure, error) {
 	if low == 0 || len(sets[0]) == 0 {
 		return nil, ErrNothing
 	}
-	q := e.BarQuantile
-	if q == 0 {
-		q = 0.95
+	const q = 0.95
+	at := sets[0].At(q)
+	verdict := "within"
+	if at > e.Bar {
+		verdict = "MISSING"
 	}
-	at := quantile(sets[0], q)
-	title := fmt.Sprintf("%.3g %% of %d elections under churn took at most %s", 100*q, len(sets[0]), span(at))
-	if e.Bar > 0 {
-		verdict := "within"
-		if at > e.Bar {
-			verdict = "MISSING"
-		}
-		title += fmt.Sprintf(", %s the bar of %s", verdict, span(e.Bar))
-	}
+	title := fmt.Sprintf("%.3g %% of %d elections under churn took at most %s, %s the bar of %s", 100*q, len(sets[0]), span(at), verdict, span(e.Bar))
 	fig := &Figure{title: title, note: e.Note, height: 4.2 * vg.Inch}
 	for i, s := range e.Series {
 		if len(sets[i]) > 0 {
-			fig.keys = append(fig.keys, lineKey(fmt.Sprintf("%s (median %s, slowest %s)", s.Name, span(quantile(sets[i], 0.5)), span(sets[i][len(sets[i])-1])), curve(i)))
+			fig.keys = append(fig.keys, lineKey(fmt.Sprintf("%s (median %s, slowest %s)", s.Name, span(sets[i].At(0.5)), span(sets[i][len(sets[i])-1])), curve(i)))
 		}
 	}
 	p := axes("from when a node saw the vacancy to the next term (ms, logarithmic)", "elections that were faster (%)")
@@ -60,14 +54,12 @@ func (e Elections) Figure() (*Figure, error) {
 	p.Y.Tick.Marker = even(0, 100, 5)
 	grid(p, true, true)
 	p.Add(layer(func(c draw.Canvas, x, y func(float64) vg.Length) {
-		if e.Bar > 0 {
-			bx, by := x(math.Log10(e.Bar.Seconds()*1e3)), y(100*q)
-			c.StrokeLine2(dashed(alarm()), bx, c.Min.Y, bx, by)
-			c.StrokeLine2(dashed(alarm()), c.Min.X, by, bx, by)
-			label := letters(10.5, alarm())
-			label.XAlign = draw.XRight
-			c.FillText(label, vg.Point{X: bx - 5, Y: c.Min.Y + 8}, fmt.Sprintf("bar: %.3g %% within %s", 100*q, span(e.Bar)))
-		}
+		bx, by := x(math.Log10(e.Bar.Seconds()*1e3)), y(100*q)
+		c.StrokeLine2(dashed(alarm()), bx, c.Min.Y, bx, by)
+		c.StrokeLine2(dashed(alarm()), c.Min.X, by, bx, by)
+		label := letters(10.5, alarm())
+		label.XAlign = draw.XRight
+		c.FillText(label, vg.Point{X: bx - 5, Y: c.Min.Y + 8}, fmt.Sprintf("bar: %.3g %% within %s", 100*q, span(e.Bar)))
 		for i, set := range sets {
 			shares(c, set, i, x, y)
 		}
@@ -84,6 +76,7 @@ func curve(i int) draw.LineStyle {
 	return style
 }
 
+// shares draws one curve.
 func shares(c draw.Canvas, set []time.Duration, i int, x, y func(float64) vg.Length) {
 	if len(set) == 0 {
 		return

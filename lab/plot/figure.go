@@ -21,10 +21,15 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// ErrNothing: there is nothing to draw.
-var ErrNothing = errors.New("plot: nothing to draw: no measurement was given")
+// ErrNothing: there are no measurements to draw.
+var ErrNothing = errors.New("plot: no measurements to draw")
 
-// Figure is a picture that can be written.
+// Drawing is data that can be drawn. Figure returns ErrNothing if there is no data.
+type Drawing interface {
+	Figure() (*Figure, error)
+}
+
+// Figure is a figure that can be rendered.
 type Figure struct {
 	title, note string
 	keys        []key
@@ -32,7 +37,7 @@ type Figure struct {
 	draw        func(draw.Canvas)
 }
 
-// Title is the finding.
+// Title states the finding.
 func (f *Figure) Title() string { return f.title }
 
 const (
@@ -40,7 +45,7 @@ const (
 	dpi   = 120
 )
 
-// The colours of Okabe and Ito, in the order in which series get them.
+// hue returns the colour of series i, of those by Okabe and Ito.
 func hue(i int) color.RGBA {
 	all := [...]color.RGBA{
 		{0x00, 0x72, 0xB2, 0xff}, // blue
@@ -63,7 +68,7 @@ func ink() color.RGBA   { return color.RGBA{0x24, 0x29, 0x2F, 0xff} }
 func faint() color.RGBA { return color.RGBA{0x57, 0x60, 0x6A, 0xff} }
 func rule() color.RGBA  { return color.RGBA{0xD8, 0xDE, 0xE4, 0xff} }
 
-// see is a colour through which others can be seen.
+// see makes a colour transparent.
 func see(c color.RGBA, alpha uint8) color.NRGBA { return color.NRGBA{c.R, c.G, c.B, alpha} }
 
 // key is an entry of the legend.
@@ -96,7 +101,7 @@ func letters(size vg.Length, c color.Color) text.Style {
 	return s
 }
 
-// paint draws title, note and legend, and the rest below them.
+// paint draws title, note and legend, and the plot below them.
 func (f *Figure) paint(c draw.Canvas) {
 	box(c, color.White, c.Min.X, c.Min.Y, c.Max.X, c.Max.Y)
 	c = draw.Crop(c, 10, -14, 8, -12)
@@ -153,27 +158,23 @@ func wrap(style text.Style, s string, width vg.Length) []string {
 	return lines
 }
 
-// SVG returns the picture as SVG.
+// SVG returns the figure as SVG.
 func (f *Figure) SVG() ([]byte, error) {
-	c := vgsvg.New(width, f.height)
-	f.paint(draw.New(c))
-	var b bytes.Buffer
-	if _, err := c.WriteTo(&b); err != nil {
-		return nil, fmt.Errorf("plot: %w", err)
-	}
-	// Whoever has not that font shall see one of the same widths.
-	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arimo,Arial,Helvetica,sans-serif")), nil
+	data, err := f.render(vgsvg.New(width, f.height))
+	// Readers without that font get one of the same widths.
+	return bytes.ReplaceAll(data, []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arimo,Arial,Helvetica,sans-serif")), err
 }
 
-// PNG returns the picture as PNG, 990 pixels wide: a README's column and a little more.
+// PNG returns the figure as PNG, 990 pixels wide: a README's column and a little more.
 func (f *Figure) PNG() ([]byte, error) {
-	c := vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(width, f.height), vgimg.UseDPI(dpi))}
+	return f.render(vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(width, f.height), vgimg.UseDPI(dpi))})
+}
+
+func (f *Figure) render(c vg.CanvasWriterTo) ([]byte, error) {
 	f.paint(draw.New(c))
 	var b bytes.Buffer
-	if _, err := c.WriteTo(&b); err != nil {
-		return nil, fmt.Errorf("plot: %w", err)
-	}
-	return b.Bytes(), nil
+	_, err := c.WriteTo(&b)
+	return b.Bytes(), err
 }
 
 // Save writes name.svg and name.png into dir.
@@ -184,14 +185,14 @@ func (f *Figure) Save(dir, name string) error {
 			return err
 		}
 		if err := os.WriteFile(filepath.Join(dir, name+extension), data, 0o644); err != nil {
-			return fmt.Errorf("plot: the picture cannot be written: %w", err)
+			return err
 		}
 	}
 	return nil
 }
 
-// ttlAxis names the axis of TTLs, on every engine.
-const ttlAxis = "TTL: how long a session outlives its last keep-alive (Raft: a follower's patience)"
+// ttlAxis names the axis of TTLs, for every engine.
+const ttlAxis = "TTL: how long a session outlives its last keep-alive (Raft: the election timeout)"
 
 // axes returns an empty plot in the house style.
 func axes(x, y string) *plot.Plot {
@@ -215,7 +216,7 @@ func axes(x, y string) *plot.Plot {
 	return p
 }
 
-// grid draws faint lines behind what follows.
+// grid adds faint lines behind the data.
 func grid(p *plot.Plot, vertical, horizontal bool) {
 	g := plotter.NewGrid()
 	g.Vertical, g.Horizontal = draw.LineStyle{}, draw.LineStyle{}
@@ -241,7 +242,7 @@ func dashed(c color.Color) draw.LineStyle {
 	return draw.LineStyle{Color: c, Width: 1.4, Dashes: []vg.Length{5, 3}}
 }
 
-// numbered are ticks at 0, 1, 2, … with labels.
+// numbered returns ticks at 0, 1, 2, … with labels.
 func numbered(labels []string) plot.ConstantTicks {
 	ticks := make(plot.ConstantTicks, len(labels))
 	for i, l := range labels {
@@ -250,9 +251,8 @@ func numbered(labels []string) plot.ConstantTicks {
 	return ticks
 }
 
-// logarithmic makes an axis one of logarithms, with ticks at 1, 2 and 5 of every
-// decade; what is drawn is given as math.Log10. (plot.LogScale puts the axis' label
-// where the middle of the numbers is, off the picture.)
+// logarithmic makes an axis logarithmic, with ticks at 1, 2 and 5 of every decade. Values are
+// drawn as math.Log10. (plot.LogScale puts the label of the axis outside the figure.)
 func logarithmic(a *plot.Axis, from, to float64) {
 	var ticks plot.ConstantTicks
 	for e := math.Floor(math.Log10(from)); e <= math.Ceil(math.Log10(to)); e++ {
@@ -266,7 +266,7 @@ func logarithmic(a *plot.Axis, from, to float64) {
 	a.Tick.Marker = ticks
 }
 
-// even are about n ticks at round distances from a to b.
+// even returns about n ticks at round distances from a to b.
 func even(a, b float64, n int) plot.ConstantTicks {
 	step := math.Pow(10, math.Floor(math.Log10((b-a)/float64(n))))
 	for _, m := range []float64{1, 2, 5, 10} {
@@ -282,6 +282,15 @@ func even(a, b float64, n int) plot.ConstantTicks {
 	return ticks
 }
 
+// ttlTicks labels an axis with TTLs.
+func ttlTicks(a *plot.Axis, ttls []time.Duration) {
+	labels := make([]string, len(ttls))
+	for i, t := range ttls {
+		labels[i] = span(t)
+	}
+	a.Tick.Marker = numbered(labels)
+}
+
 func plain(v float64) string {
 	if v == 0 {
 		return "0" // not -0
@@ -289,7 +298,7 @@ func plain(v float64) string {
 	return fmt.Sprintf("%.4g", v)
 }
 
-// span writes a duration with a unit that suits it.
+// span writes a duration with a suitable unit.
 func span(d time.Duration) string {
 	switch a := d.Abs(); {
 	case a >= 10*time.Second:

@@ -8,14 +8,14 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Gaps is how long nobody wrote at handovers in order: from the last attempt of the
-// old leader to the first of the new, on one clock. Below zero both wrote.
+// Gaps shows how long nobody wrote at orderly handovers: from the last attempt of the old
+// leader to the first of the new, on one clock. Below zero both wrote.
 type Gaps struct {
 	Note   string
 	Series []Series
 }
 
-// Figure draws them.
+// Figure draws the gaps.
 func (g Gaps) Figure() (*Figure, error) {
 	n, below := 0, 0
 	low, high := time.Duration(0), time.Duration(0)
@@ -35,7 +35,7 @@ func (g Gaps) Figure() (*Figure, error) {
 	fig := &Figure{title: title, note: g.Note, height: vg.Length(1.7+0.68*float64(len(g.Series))) * vg.Inch}
 	p := axes("gap between the old leader's last write and the new leader's first (ms)", "")
 	ms := func(d time.Duration) float64 { return d.Seconds() * 1e3 }
-	// Room for what is below zero, also when there is nothing: that is the finding.
+	// The range below zero is shown even if it is empty: that is the finding.
 	p.X.Max = ms(high)*1.06 + 0.1
 	p.X.Min = min(ms(low)*1.1, -0.12*p.X.Max)
 	p.X.Tick.Marker = even(p.X.Min, p.X.Max, 9)
@@ -73,10 +73,10 @@ func (g Gaps) lane(c draw.Canvas, s Series, i int, mid float64, x, y func(float6
 		return
 	}
 	samples := ascending(s.Samples)
-	swarm(c, samples, i, func(d time.Duration, aside float64) vg.Point {
+	dots(c, samples, i, func(d time.Duration, aside float64) vg.Point {
 		return vg.Point{X: x(d.Seconds() * 1e3), Y: y(mid + aside*0.22)}
 	})
-	median := quantile(samples, 0.5)
+	median := samples.At(0.5)
 	m := x(median.Seconds() * 1e3)
 	c.StrokeLine2(draw.LineStyle{Color: ink(), Width: 2.4}, m, y(mid-0.3), m, y(mid+0.3))
 	c.FillText(letters(9.5, ink()), vg.Point{X: m + 4, Y: y(mid+0.3) + 1}, fmt.Sprintf("median %s, longest %s, %s", span(median), span(samples[len(samples)-1]), many(len(samples), "round")))

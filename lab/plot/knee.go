@@ -2,6 +2,7 @@ package plot
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -10,11 +11,11 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Knee is how often a leader that had not crashed lost its term, by TTL and by what
-// the machine was loaded with.
+// Knee shows how often a leader that had not crashed lost its term, by TTL and by the load on
+// the machine.
 type Knee struct {
 	Note string
-	// Over is how long each TTL was watched.
+	// Over is how long each TTL was observed.
 	Over   time.Duration
 	Series []KneeSeries
 }
@@ -31,7 +32,7 @@ type KneePoint struct {
 	False int
 }
 
-// Figure draws it.
+// Figure draws the false failovers.
 func (k Knee) Figure() (*Figure, error) {
 	total := map[time.Duration]int{}
 	most := 0
@@ -44,13 +45,8 @@ func (k Knee) Figure() (*Figure, error) {
 	if len(total) == 0 {
 		return nil, ErrNothing
 	}
-	var ttls []time.Duration
-	for t := range total {
-		ttls = append(ttls, t)
-	}
-	slices.Sort(ttls)
-	// The smallest TTL from which on there was none.
-	at := len(ttls)
+	ttls := slices.Sorted(maps.Keys(total))
+	at := len(ttls) // the smallest TTL from which on there was none
 	for at > 0 && total[ttls[at-1]] == 0 {
 		at--
 	}
@@ -72,11 +68,7 @@ func (k Knee) Figure() (*Figure, error) {
 		fig.keys = append(fig.keys, dotKey(s.Load, i))
 	}
 	p := axes(ttlAxis, "false failovers in "+watched)
-	labels := make([]string, len(ttls))
-	for i, t := range ttls {
-		labels[i] = span(t)
-	}
-	p.X.Tick.Marker = numbered(labels)
+	ttlTicks(&p.X, ttls)
 	p.X.Min, p.X.Max = -0.35, float64(len(ttls))-0.65
 	top := math.Max(4, float64(most)*1.12)
 	p.Y.Min, p.Y.Max = -top*0.03, top
@@ -100,7 +92,7 @@ func (k Knee) lines(c draw.Canvas, ttls []time.Duration, x, y func(float64) vg.L
 		slices.SortFunc(points, func(a, b KneePoint) int { return int(a.TTL - b.TTL) })
 		var path []vg.Point
 		for _, p := range points {
-			// Series that are equal shall not hide each other.
+			// Equal series must not hide each other.
 			aside := vg.Length(6 * (float64(i) - float64(len(k.Series)-1)/2))
 			path = append(path, vg.Point{X: x(float64(slices.Index(ttls, p.TTL))) + aside, Y: y(float64(p.False))})
 		}

@@ -24,7 +24,7 @@ func around(rng *rand.Rand, n int, from, to time.Duration) []time.Duration {
 
 type figure interface{ Figure() (*Figure, error) }
 
-// examples are one of each picture, with numbers that a run could have.
+// examples returns one of each figure, with plausible numbers.
 func examples() map[string]figure {
 	rng := rand.New(rand.NewPCG(1, 1))
 	const s, ms = time.Second, time.Millisecond
@@ -83,8 +83,8 @@ func examples() map[string]figure {
 	}
 }
 
-// Every picture can be made, is the same each time, and is SVG and PNG of the size
-// that a README shows. With TENURE_PLOTS the pictures are left there to look at.
+// Every figure can be drawn, is the same each time, and is valid SVG and PNG of a README's
+// size. With TENURE_PLOTS the figures are written to that folder.
 func TestFigures(t *testing.T) {
 	for name, e := range examples() {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestFigures(t *testing.T) {
 					t.Fatal(err)
 				}
 				if i > 0 && name != "gaps" {
-					pngs[i] = pngs[0] // what draws them is the same, and slow
+					pngs[i] = pngs[0] // drawn by the same code, and slow
 				} else if pngs[i], err = f.PNG(); err != nil {
 					t.Fatal(err)
 				}
@@ -134,26 +134,25 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// A title says what the numbers say, also when that is bad news.
+// A title states what the numbers show, good or bad.
 func TestTitles(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
 	for want, e := range map[string]figure{
-		"within the promised bound: 2 of 2 times": Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{3 * s, 4 * s, []time.Duration{s, 2 * s}}}}}},
-		"1 of 2 failovers took longer":            Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{3 * s, 4 * s, []time.Duration{s, 5 * s}}}}}},
-		"another led in 2 s at the latest":        Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{TTL: 3 * s, Samples: []time.Duration{s, 2 * s}}}}}},
-		"From a TTL of 3 s on":                    Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 1}, {3 * s, 0}}}}},
-		"a longer one is needed":                  Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 0}, {3 * s, 1}}}}},
-		"at any TTL from 2 s up":                  Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 0}, {3 * s, 0}}}}},
-		"at most one leader took effect":          Timeline{Length: s, Believed: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, s}}, Effect: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, s}}},
-		"Two believed to lead (once)":             Timeline{Length: s, Believed: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
-		"With the fence off: two leaders took":    Timeline{Length: s, Unfenced: true, Effect: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
-		"Two leaders took effect at once":         Timeline{Length: s, Effect: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
-		"took effect, over 3 terms":               Timeline{Length: s, Show: 2 * ms, Effect: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, 3 * ms}, {"a", 3, 4 * ms, s}}},
-		"1 late write refused":                    Timeline{Length: s, Effect: []Stretch{{"a", 1, 0, ms}}, Refused: []Mark{{"a", ms}}},
-		"within the bar of 500 ms":                Elections{Bar: 500 * ms, Series: []Series{{"x", []time.Duration{ms, 2 * ms}}}},
-		"MISSING the bar":                         Elections{Bar: 500 * ms, Series: []Series{{"x", []time.Duration{ms, s}}}},
-		"1 of 2 handovers":                        Gaps{Series: []Series{{"x", []time.Duration{-ms, ms}}}},
-		"2 of 2 handovers":                        Gaps{Series: []Series{{"x", []time.Duration{0, ms}}}},
+		"within the promised bound: 2 of 2 times":  Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{3 * s, 4 * s, []time.Duration{s, 2 * s}}}}}},
+		"1 of 2 failovers took longer":             Failovers{Series: []FailoverSeries{{"etcd", []FailoverPoint{{3 * s, 4 * s, []time.Duration{s, 5 * s}}}}}},
+		"From a TTL of 3 s on":                     Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 1}, {3 * s, 0}}}}},
+		"a longer one is needed":                   Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 0}, {3 * s, 1}}}}},
+		"at any TTL from 2 s up":                   Knee{Over: s, Series: []KneeSeries{{"cpu", []KneePoint{{2 * s, 0}, {3 * s, 0}}}}},
+		"at most one leader took effect":           Timeline{Length: s, Believed: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, s}}, Effect: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, s}}},
+		"Two nodes believed that they lead (once)": Timeline{Length: s, Believed: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
+		"With the fence off: two leaders took":     Timeline{Length: s, Unfenced: true, Effect: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
+		"Two leaders took effect at once":          Timeline{Length: s, Effect: []Stretch{{"a", 1, 0, 2 * ms}, {"b", 2, ms, s}}},
+		"took effect, over 3 terms":                Timeline{Length: s, Show: 2 * ms, Effect: []Stretch{{"a", 1, 0, ms}, {"b", 2, ms, 3 * ms}, {"a", 3, 4 * ms, s}}},
+		"1 late write refused":                     Timeline{Length: s, Effect: []Stretch{{"a", 1, 0, ms}}, Refused: []Mark{{"a", ms}}},
+		"within the bar of 500 ms":                 Elections{Bar: 500 * ms, Series: []Series{{"x", []time.Duration{ms, 2 * ms}}}},
+		"MISSING the bar":                          Elections{Bar: 500 * ms, Series: []Series{{"x", []time.Duration{ms, s}}}},
+		"1 of 2 handovers":                         Gaps{Series: []Series{{"x", []time.Duration{-ms, ms}}}},
+		"2 of 2 handovers":                         Gaps{Series: []Series{{"x", []time.Duration{0, ms}}}},
 	} {
 		f, err := e.Figure()
 		if err != nil {
@@ -169,7 +168,7 @@ func TestTitles(t *testing.T) {
 	}
 }
 
-// Nothing measured is said so, instead of an empty picture.
+// Without measurements there is an error instead of an empty figure.
 func TestNothing(t *testing.T) {
 	for _, e := range []figure{
 		Failovers{}, Failovers{Series: []FailoverSeries{{Engine: "etcd", At: []FailoverPoint{{TTL: 1}}}}}, Knee{}, Timeline{Length: 1}, Elections{},
@@ -181,7 +180,7 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// Save writes both files, and says so when it cannot.
+// Save writes both files, or returns an error.
 func TestSave(t *testing.T) {
 	f, err := examples()["gaps"].Figure()
 	if err != nil {

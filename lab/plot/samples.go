@@ -1,21 +1,23 @@
 package plot
 
 import (
+	"math"
 	"slices"
 	"time"
 
+	"github.com/tenurehq/tenure/lab/measure"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Series is measurements of one kind.
+// Series is a named series of measurements.
 type Series struct {
 	Name    string
 	Samples []time.Duration
 }
 
-// maxDots is how many dots stand for one set of measurements: the extremes, and the
-// others evenly by rank.
+// maxDots is how many dots are drawn for one series: the extremes, and the others evenly by
+// rank.
 const maxDots = 400
 
 func thin(sorted []time.Duration) []time.Duration {
@@ -29,27 +31,17 @@ func thin(sorted []time.Duration) []time.Duration {
 	return few
 }
 
-// quantile is the smallest measurement that a fraction q does not exceed.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	i := int(q*float64(len(sorted))+0.999999) - 1
-	return sorted[min(max(i, 0), len(sorted)-1)]
+func ascending(samples []time.Duration) measure.Series {
+	return slices.Sorted(slices.Values(samples))
 }
 
-func ascending(samples []time.Duration) []time.Duration {
-	s := slices.Clone(samples)
-	slices.Sort(s)
-	return s
-}
-
-// swarm draws measurements as dots beside each other. at gives the place of a
-// measurement, aside how far from the middle: from -1 to 1, the same at every drawing.
-func swarm(c draw.Canvas, samples []time.Duration, i int, at func(d time.Duration, aside float64) vg.Point) {
+// dots draws measurements as dots beside each other. at returns the place of a measurement;
+// aside is its distance from the middle, from -1 to 1, always the same.
+func dots(c draw.Canvas, samples []time.Duration, i int, at func(d time.Duration, aside float64) vg.Point) {
 	style := draw.GlyphStyle{Color: see(hue(i), 0x90), Radius: 2.6, Shape: shape(i)}
 	for n, d := range thin(samples) {
-		// Steps of the golden ratio spread evenly without being a pattern.
-		aside := 2*fraction(0.6180339887*float64(n)) - 1
-		c.DrawGlyphNoClip(style, at(d, aside))
+		// Steps of the golden ratio spread evenly without a pattern.
+		_, fraction := math.Modf(0.6180339887 * float64(n))
+		c.DrawGlyphNoClip(style, at(d, 2*fraction-1))
 	}
 }
-
-func fraction(x float64) float64 { return x - float64(int(x)) }

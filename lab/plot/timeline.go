@@ -13,21 +13,18 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Timeline is who led during a run: above who believed to lead, below whose writes
-// took effect. All times are counted from the beginning of the run.
+// Timeline shows who led during a run: above which node believed that it leads, below whose
+// writes took effect. All times count from the beginning of the run.
 type Timeline struct {
 	Note   string
 	Length time.Duration
-	// Show, if given, is how much of it is drawn, from the beginning. The title is of
-	// all of it.
+	// Show, if set, is how much of the run is drawn. The title is about all of it.
 	Show time.Duration
-	// Unfenced: the ledger refused nobody.
-	Unfenced bool
-	// Believed and Effect are stretches of time by node.
+	// Unfenced: the ledger's fence was off.
+	Unfenced         bool
 	Believed, Effect []Stretch
-	// Refused are writes that the ledger refused.
-	Refused []Mark
-	Faults  []Shade
+	Refused          []Mark
+	Faults           []Shade
 }
 
 // Stretch is a time in which a node led with a token.
@@ -37,7 +34,7 @@ type Stretch struct {
 	From, To time.Duration
 }
 
-// Mark is a moment of a node.
+// Mark is the moment of a refused write.
 type Mark struct {
 	Node string
 	At   time.Duration
@@ -49,10 +46,10 @@ type Shade struct {
 	From, To time.Duration
 }
 
-// maxShadeLabels is up to how many faults are named in the picture.
+// maxShadeLabels is up to how many faults are named in the figure.
 const maxShadeLabels = 8
 
-// Figure draws it.
+// Figure draws the timeline.
 func (t Timeline) Figure() (*Figure, error) {
 	if len(t.Believed) == 0 && len(t.Effect) == 0 || t.Length <= 0 {
 		return nil, ErrNothing
@@ -66,7 +63,7 @@ func (t Timeline) Figure() (*Figure, error) {
 	case len(effect) > 0:
 		title = fmt.Sprintf("Two leaders took effect at once (%s)", times(len(effect)))
 	case len(believed) > 0:
-		title = fmt.Sprintf("Two believed to lead (%s), yet only one took effect at any moment", times(len(believed)))
+		title = fmt.Sprintf("Two nodes believed that they lead (%s), yet only one took effect at any moment", times(len(believed)))
 	}
 	if t.Unfenced {
 		title = "With the fence off: " + strings.ToLower(title[:1]) + title[1:]
@@ -101,7 +98,7 @@ func (t Timeline) Figure() (*Figure, error) {
 		if t.named() {
 			c = draw.Crop(c, 0, 0, 0, -10)
 		}
-		const axis = 36 // what the lower panel has more
+		const axis = 36 // height of the lower panel's axis
 		cut := (c.Max.Y - c.Min.Y + axis) / 2
 		tiles := plot.Align([][]*plot.Plot{{above}, {below}}, draw.Tiles{Rows: 2, Cols: 1}, c)
 		top, bottom := tiles[0][0], tiles[1][0]
@@ -113,7 +110,7 @@ func (t Timeline) Figure() (*Figure, error) {
 	return fig, nil
 }
 
-// until is what has begun by then, ended at the latest then.
+// until cuts stretches off at end.
 func until(all []Stretch, end time.Duration) []Stretch {
 	var some []Stretch
 	for _, s := range all {
@@ -154,7 +151,7 @@ func (t Timeline) nodes() []string {
 	return nodes
 }
 
-// overlaps are the times that belong to two nodes, joined.
+// overlaps returns the times in which two nodes led, joined.
 func (t Timeline) overlaps(all []Stretch) []Stretch {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b Stretch) int { return cmp.Compare(a.From, b.From) })
@@ -203,7 +200,7 @@ func (t Timeline) panel(nodes []string, all, both []Stretch, what string, last b
 			bar(c, s, hue(slices.Index(nodes, s.Node)), x(s.From.Seconds()), x(s.To.Seconds()), y(lane(s.Node)-0.32), y(lane(s.Node)+0.32))
 		}
 		for _, b := range both {
-			// A frame that is all edge would hide what it is about.
+			// A narrow frame would hide its content.
 			const edge, tick = 6, 5
 			if from, to := x(b.From.Seconds()), x(b.To.Seconds()); to-from < edge {
 				box(c, alarm(), from, c.Max.Y-tick, max(to, from+1.5), c.Max.Y)
@@ -230,7 +227,7 @@ func (t Timeline) shade(c draw.Canvas, x func(float64) vg.Length, named bool) {
 		if !named || !t.named() {
 			continue
 		}
-		// A name that would cover another is left out: the report lists them all.
+		// A name that would cover another one is left out: the report lists them all.
 		style := letters(9.5, faint())
 		if at := min(from, c.Max.X-style.Width(f.Name)); at >= free {
 			c.FillText(style, vg.Point{X: at, Y: c.Max.Y + 3}, f.Name)
@@ -239,12 +236,12 @@ func (t Timeline) shade(c draw.Canvas, x func(float64) vg.Length, named bool) {
 	}
 }
 
-// bar is a stretch with its token, if there is room for it.
+// bar draws a stretch, with its token if there is room.
 func bar(c draw.Canvas, s Stretch, fill color.RGBA, x0, x1, y0, y1 vg.Length) {
 	x1 = max(x1, x0+0.8)
 	box(c, fill, x0, y0, x1, y1)
 	label := letters(9.5, color.White)
-	// White is not seen on the light ones.
+	// White is not readable on light colours.
 	if int(fill.R)*3+int(fill.G)*6+int(fill.B) > 1250 {
 		label.Color = ink()
 	}

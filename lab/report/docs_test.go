@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure/internal/child"
-	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/catalogue"
 )
 
 func top(t *testing.T) string {
@@ -27,7 +27,7 @@ func top(t *testing.T) string {
 	return dir
 }
 
-// docs/findings.md is what the records and the comments beside them give.
+// docs/findings.md is made from the records and the comments beside them.
 func TestFindingsAreCurrent(t *testing.T) {
 	docs := filepath.Join(top(t), "docs")
 	want, missing, err := Findings(docs)
@@ -79,7 +79,7 @@ func TestFaultsExist(t *testing.T) {
 	}
 }
 
-// The test above sees what is not there.
+// The test above finds what does not exist.
 func TestFaultsBite(t *testing.T) {
 	for _, row := range []string{
 		"| a | b | [experiment 99](findings.md#experiment-99) |",
@@ -123,7 +123,7 @@ func faultsWrong(t *testing.T, top, text string) (problems []string, rows int) {
 		}
 		for _, m := range linked.FindAllStringSubmatch(line, -1) {
 			some = true
-			if _, err := experiment.Find(m[1]); err != nil || m[1] != m[2] {
+			if _, err := catalogue.Find(m[1]); err != nil || m[1] != m[2] {
 				wrong("there is no experiment " + m[1] + ", or the link is to another")
 			}
 		}

@@ -12,39 +12,40 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/trial"
 )
 
 // comments is the template, beside the records.
 const comments = "findings.tmpl"
 
-// notRun stands for a number that there is not.
+// notRun stands for a number that was not recorded.
 const notRun = "*not run*"
 
-// Findings makes the text of docs/findings.md from the records and the comments in
-// docs. Missing are numbers that the comments name and an experiment that was run in
-// full does not have: they read "not run", and the comments should be changed.
+// Findings makes the text of docs/findings.md from the records and the comments in docs.
+// missing lists the numbers that the comments name and a full record does not have.
 func Findings(docs string) (text string, missing []string, err error) {
 	f := &findings{docs: docs}
 	if f.records, err = records(docs); err != nil {
 		return "", nil, err
 	}
 	source, err := os.ReadFile(filepath.Join(docs, folder, comments))
-	if err != nil {
-		return "", nil, fmt.Errorf("the comments: %w", err)
-	}
-	if f.template, err = template.New(comments).Funcs(f.funcs()).Parse(string(source)); err != nil {
-		return "", nil, fmt.Errorf("the comments: %w", err)
+	if err == nil {
+		f.template, err = template.New(comments).Funcs(f.funcs()).Parse(string(source))
 	}
 	var b strings.Builder
-	if err := f.template.Execute(&b, f.totals()); err != nil {
-		return "", nil, fmt.Errorf("the comments: %w", err)
+	if err == nil {
+		err = f.template.Execute(&b, f.totals())
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("read the comments: %w", err)
 	}
 	return tidy(b.String()), f.missing, nil
 }
 
-// tidy leaves no more than one empty line where a template was silent.
+// tidy removes trailing spaces, and all but one of consecutive empty lines.
 func tidy(s string) string {
 	s = regexp.MustCompile(`[ \t]+\n`).ReplaceAllString(s, "\n")
 	return strings.TrimSpace(regexp.MustCompile(`\n{3,}`).ReplaceAllString(s, "\n\n")) + "\n"
@@ -62,7 +63,7 @@ func (f *findings) funcs() template.FuncMap {
 		"experiments": f.names,
 		"show":        f.show,
 		"about":       f.about,
-		"ran":         func(name string) bool { _, ok := f.records[name]; return ok },
+		"details":     f.details,
 		"value":       f.value,
 		"each":        f.each,
 		"cell":        f.cell,
@@ -77,10 +78,9 @@ func (f *findings) funcs() template.FuncMap {
 	}
 }
 
-// names are those of all experiments, in order, also of those that were not run.
-func (f *findings) names() []string {
-	var names []string
-	for _, e := range experiment.All() {
+// names returns the names of all experiments, in order, run or not.
+func (f *findings) names() (names []string) {
+	for _, e := range catalogue.All() {
 		names = append(names, e.Name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.records)) {
@@ -91,7 +91,7 @@ func (f *findings) names() []string {
 	return names
 }
 
-// about is our comment on an experiment that was run, if there is one.
+// about returns our comment on an experiment that was run, if there is one.
 func (f *findings) about(name string) (string, error) {
 	t := f.template.Lookup("about " + name)
 	if _, ran := f.records[name]; t == nil || !ran {
@@ -102,77 +102,76 @@ func (f *findings) about(name string) (string, error) {
 	return b.String(), err
 }
 
-func (f *findings) lacking(r Record, what string) string {
+// find looks a number up in the record of an experiment. what names it if it is missing.
+func (f *findings) find(name, what string, look func(Record) string) string {
+	r, ok := f.records[name]
+	if !ok {
+		return notRun
+	}
+	if found := look(r); found != "" {
+		return found
+	}
 	if r.Size == experiment.Full {
 		f.missing = append(f.missing, fmt.Sprintf("experiment %s has no %s", r.Name, what))
 	}
 	return notRun
 }
 
-// value is that of a threshold.
+// value returns the value of a threshold.
 func (f *findings) value(name, threshold string) string {
-	r, ok := f.records[name]
-	if !ok {
-		return notRun
-	}
-	for _, t := range r.Thresholds {
-		if t.Name == threshold {
-			return t.Value
-		}
-	}
-	return f.lacking(r, fmt.Sprintf("threshold %q", threshold))
-}
-
-// each is the value of a threshold in every trial that has it.
-func (f *findings) each(name, threshold string) string {
-	r, ok := f.records[name]
-	if !ok {
-		return notRun
-	}
-	var all []string
-	for _, t := range r.Thresholds {
-		if trial, ok := strings.CutSuffix(t.Name, ": "+threshold); ok {
-			all = append(all, trial+" "+t.Value)
-		}
-	}
-	if len(all) == 0 {
-		return f.lacking(r, fmt.Sprintf("threshold %q in any trial", threshold))
-	}
-	return strings.Join(all, "; ")
-}
-
-// cell is one of a table whose title begins so: in the row that begins with row, below
-// the head column.
-func (f *findings) cell(name, title, row, column string) string {
-	r, ok := f.records[name]
-	if !ok {
-		return notRun
-	}
-	for _, t := range r.Tables {
-		at := slices.Index(t.Head, column)
-		if !strings.HasPrefix(t.Title, title) || at < 0 {
-			continue
-		}
-		for _, cells := range t.Rows {
-			if cells[0] == row && at < len(cells) {
-				return cells[at]
+	return f.find(name, fmt.Sprintf("threshold %q", threshold), func(r Record) string {
+		for _, t := range r.Thresholds {
+			if t.Name == threshold {
+				return t.Value
 			}
 		}
-	}
-	return f.lacking(r, fmt.Sprintf("%q of %q in a table %q", column, row, title))
+		return ""
+	})
+}
+
+// each returns the value of a threshold in every trial that has it.
+func (f *findings) each(name, threshold string) string {
+	return f.find(name, fmt.Sprintf("threshold %q in any trial", threshold), func(r Record) string {
+		var all []string
+		for _, t := range r.Thresholds {
+			if trial, ok := strings.CutSuffix(t.Name, ": "+threshold); ok {
+				all = append(all, trial+" "+t.Value)
+			}
+		}
+		return strings.Join(all, "; ")
+	})
+}
+
+// cell returns a cell of a table whose title begins with title: in the row that begins with
+// row, below the head column.
+func (f *findings) cell(name, title, row, column string) string {
+	return f.find(name, fmt.Sprintf("%q of %q in a table %q", column, row, title), func(r Record) string {
+		for _, t := range r.Tables {
+			at := slices.Index(t.Head, column)
+			if !strings.HasPrefix(t.Title, title) || at < 0 {
+				continue
+			}
+			for _, cells := range t.Rows {
+				if cells[0] == row && at < len(cells) {
+					return cells[at]
+				}
+			}
+		}
+		return ""
+	})
 }
 
 // source says where a number is from.
 func (f *findings) source(name string) string {
-	r, ok := f.records[name]
-	if !ok {
-		return "[experiment " + name + "](#experiment-" + name + "): " + notRun
+	link := fmt.Sprintf("[experiment %s](#experiment-%s)", name, name)
+	if r, ok := f.records[name]; ok {
+		return fmt.Sprintf("%s, %#q", link, r.Command)
 	}
-	return fmt.Sprintf("[experiment %s](#experiment-%s), %#q", name, name, r.Command)
+	return link + ": " + notRun
 }
 
-// measured is a value of the block in docs/fleet.md that make bench-fleet has printed:
-// the line that begins so, without its bar.
+// measured returns a value that make bench-fleet printed into docs/fleet.md: of the line that
+// begins with name, without its bar.
 func (f *findings) measured(name string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(f.docs, "fleet.md"))
 	if err != nil {
@@ -187,7 +186,7 @@ func (f *findings) measured(name string) (string, error) {
 	return "", fmt.Errorf("docs/fleet.md has no measurement that begins %q", name)
 }
 
-// bound is what the configuration promises after a crash.
+// bound is the promised bound of a failover after a crash.
 func bound(engine, ttl string) (string, error) {
 	d, err := time.ParseDuration(ttl)
 	return fmt.Sprintf("%.1f s", experiment.CrashBound(engine, d).Seconds()), err
@@ -195,8 +194,7 @@ func bound(engine, ttl string) (string, error) {
 
 const month = 30 * 24 * time.Hour
 
-// available is the availability if each of n crashes a month costs what the
-// configuration promises.
+// available is the availability if each of n crashes a month costs the promised bound.
 func available(engine, ttl string, n int) (string, error) {
 	d, err := time.ParseDuration(ttl)
 	away := float64(n) * experiment.CrashBound(engine, d).Seconds()
@@ -214,7 +212,7 @@ func times(engine, ttl string, n int) (string, error) {
 	return fmt.Sprintf("%.0f s", float64(n)*experiment.CrashBound(engine, d).Seconds()), err
 }
 
-// thousands writes a number for people.
+// thousands writes a number with separators.
 func thousands(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -226,14 +224,13 @@ func thousands(n int64) string {
 // totals are sums over all records.
 type totals struct {
 	Experiments, Full, Trials, Terms, Kinds int
-	// Loose were recorded before the stricter checks.
+	// Loose counts those recorded before the stricter checks.
 	Loose                  int
 	Faults, Calls, Unknown int64
-	// With the fence on.
-	Refused, Accepted, Reused, Interleaved int64
-	// With the fence off.
-	OpenAccepted, OpenReused int64
-	Machines                 string
+	// Fenced is the damage with the fence on, Unfenced with the fence off.
+	Fenced, Unfenced trial.Damage
+	Interleaved      int64
+	Machines         string
 }
 
 func (f *findings) totals() totals {
@@ -248,22 +245,22 @@ func (f *findings) totals() totals {
 			t.Loose++
 		}
 		machines[r.Machine] = true
-		for _, trial := range r.Trials {
+		for _, x := range r.Trials {
 			t.Trials++
-			t.Terms += trial.Terms
-			t.Calls += trial.Answered
-			t.Unknown += trial.Unknown
-			for kind, n := range trial.Faults {
+			t.Terms += x.Terms
+			t.Calls += x.Answered
+			t.Unknown += x.Unknown
+			for kind, n := range x.Faults {
 				kinds[kind] = true
 				t.Faults += int64(n)
 			}
-			if trial.Unfenced {
-				t.OpenAccepted, t.OpenReused = t.OpenAccepted+trial.Accepted, t.OpenReused+trial.Reused
-				continue
+			d := &t.Fenced
+			if x.Unfenced {
+				d = &t.Unfenced
 			}
-			t.Refused, t.Accepted, t.Reused = t.Refused+trial.Refused, t.Accepted+trial.Accepted, t.Reused+trial.Reused
-			for _, c := range trial.Checks {
-				if c.Check == "fence" {
+			d.Refused, d.Applied, d.Reused = d.Refused+x.Refused, d.Applied+x.Applied, d.Reused+x.Reused
+			for _, c := range x.Checks {
+				if c.Check == "fence" && !x.Unfenced {
 					t.Interleaved += int64(c.Violations)
 				}
 			}
@@ -274,7 +271,7 @@ func (f *findings) totals() totals {
 	return t
 }
 
-// guarantees is a table of what every check said, over all trials that must pass it.
+// guarantees is a table of the verdicts of every check, over all trials that must pass it.
 func (f *findings) guarantees() string {
 	type sum struct {
 		guarantee, what string

@@ -8,20 +8,22 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/measure"
+	"github.com/tenurehq/tenure/lab/trial"
 )
 
-// result is one that a run could have.
+// result returns a result as a run could make it.
 func result(size experiment.Size, value string) experiment.Result {
-	e, err := experiment.Find("4")
+	e, err := catalogue.Find("4")
 	if err != nil {
 		panic(err)
 	}
-	trial := e[0].Trials(size)[0]
 	s := func(n int) clock.Instant { return clock.Instant(time.Duration(n) * time.Second) }
-	o := experiment.Outcome{Trial: trial, Dir: "/somewhere/on/this/machine", Seconds: 12}
+	o := trial.Outcome{Trial: e[0].Trials(size)[0], Dir: "/somewhere/on/this/machine", Seconds: 12}
 	o.Load.Calls = 1234567
 	o.Damage.Refused = 2
 	o.Report = check.Report{
@@ -43,15 +45,17 @@ func result(size experiment.Size, value string) experiment.Result {
 	}
 	return experiment.Result{
 		Experiment: e[0], Size: size, Command: "lab run 4 --seed 4", Key: "key", Machine: "2 cores", Dir: o.Dir, BeganAt: time.Unix(1e9, 0), Seconds: 12,
-		Thresholds: []experiment.Threshold{{Name: "etcd-2s: refused", Value: value, Bar: "2 of 2", OK: true}, {Name: "etcd-2s: late", Value: "7 s", Bar: "< 5 s"}},
-		Tables:     []experiment.Table{{Title: "rounds", Head: []string{"trial", "what"}, Rows: rows}, {Title: experiment.ChecksTitle, Head: []string{"x"}, Rows: rows}},
-		Outcomes:   []experiment.Outcome{o},
+		Summary: measure.Summary{
+			Thresholds: []measure.Threshold{{Name: "etcd-2s: refused", Value: value, Bar: "2 of 2", OK: true}, {Name: "etcd-2s: late", Value: "7 s", Bar: "< 5 s"}},
+			Tables:     []measure.Table{{Title: "rounds", Head: []string{"trial", "what"}, Rows: rows}, {Title: experiment.ChecksTitle, Head: []string{"x"}, Rows: rows}},
+		},
+		Outcomes: []trial.Outcome{o},
 	}
 }
 
 const testComments = `{{define "about 4"}}Our word: {{value "4" "etcd-2s: refused"}}.{{end}}
 {{.Experiments}} of {{len experiments}}. {{range experiments}}{{show .}}
-{{about .}}{{end}}
+{{about .}}{{details .}}{{end}}
 {{.Faults}} faults of {{.Kinds}} kinds
 each {{each "4" "refused"}}; cell {{cell "4" "rounds" "etcd-2s" "what"}}; none {{value "4" "no such"}}; never {{value "1" "x"}}; calls {{count .Calls}}; from {{source "4"}}
 {{guarantees}} {{budget 99.995 4}} {{bound "etcd" "3s"}} {{measured "handover gap"}}
@@ -74,9 +78,9 @@ func docs(t *testing.T) string {
 	return dir
 }
 
-// A result becomes a record that names no folder of this machine, with its pictures;
-// the text has its numbers where the comments name them, the comments, and "not run"
-// for what there is not; made again it is the same.
+// A result becomes a record without folders of this machine, with pictures. The text has the
+// comments, the numbers that they name, and "not run" for missing ones. Made again it is the
+// same.
 func TestKeepAndFindings(t *testing.T) {
 	dir := docs(t)
 	kept, err := Keep(dir, []experiment.Result{result(experiment.Full, "2 of 2")})
@@ -98,7 +102,7 @@ func TestKeepAndFindings(t *testing.T) {
 	}
 	for _, want := range []string{
 		"### Experiment 4: a pause", "`lab run 4 --seed 4`, full", "Our word: 2 of 2.", "each etcd-2s 2 of 2;", `cell refused | so;`, "none *not run*", "never *not run*",
-		"calls 1,234,567", "| **short** |", "lab/4-timeline-etcd-2s.svg", `refused \| so`, "and 27 more in the record", "### Experiment 1: clean kill under load\n\n*not run*",
+		"calls 1,234,567", "| **missed** |", "1 of 2 bars were met. **Missed:** etcd-2s: late: 7 s, wanted < 5 s.", "lab/4-timeline-etcd-2s.svg", `refused \| so`, "and 27 more in the record", "### Experiment 1: clean kill under load\n\n*not run*",
 		"1 faults of 1 kinds", "| 1 pause |", "| etcd-2s | G7 | `recovery` | 8.4s | 912ms |",
 		"| G2 | `fence` | 1 of 1 | 77 effects accepted |", "32.4 s 4.1 s 11.0 ms (p95 18.3 ms)",
 	} {
@@ -114,7 +118,7 @@ func TestKeepAndFindings(t *testing.T) {
 	}
 }
 
-// A quick result is kept where there is no other, and never in place of a full one.
+// A quick result is recorded if there is no other, and never replaces a full one.
 func TestQuickIsNoReplacement(t *testing.T) {
 	dir := docs(t)
 	for _, tt := range []struct {
@@ -139,7 +143,7 @@ func TestQuickIsNoReplacement(t *testing.T) {
 	}
 }
 
-// Comments that are no template, and a record that is none, are said to be.
+// A broken template and a broken record are errors that name the file.
 func TestBadDocs(t *testing.T) {
 	dir := docs(t)
 	if err := os.WriteFile(filepath.Join(dir, folder, "x.json"), []byte("{"), 0o600); err != nil {

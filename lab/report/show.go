@@ -1,31 +1,45 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/experiment"
 )
 
 // rowsShown is how many rows of a table are in the text; the record has more.
 const rowsShown = 14
 
-// show is one experiment: what was asked and expected, how it was run, what came out.
+// show returns the head of an experiment: question, expectation, result, and how it was run.
 func (f *findings) show(name string) string {
 	var b strings.Builder
 	r, ok := f.records[name]
 	if !ok {
-		title := ""
-		if found, err := experiment.Find(name); err == nil {
-			title = ": " + found[0].Title
+		if found, err := catalogue.Find(name); err == nil {
+			r.Title = found[0].Title
 		}
-		fmt.Fprintf(&b, "<a id=\"experiment-%s\"></a>\n### Experiment %s%s\n\n%s\n", name, name, title, notRun)
-		return b.String()
 	}
-	fmt.Fprintf(&b, "<a id=\"experiment-%s\"></a>\n### Experiment %s: %s\n\n", name, name, r.Title)
-	fmt.Fprintf(&b, "- **Question.** %s\n- **Expected.** %s\n", r.Question, r.Expectation)
+	fmt.Fprintf(&b, "<a id=\"experiment-%s\"></a>\n### Experiment %s: %s\n\n", name, name, cmp.Or(r.Title, "unknown"))
+	if !ok {
+		return b.String() + notRun + "\n"
+	}
+	missed := []string{}
+	for _, t := range r.Thresholds {
+		if !t.OK {
+			missed = append(missed, fmt.Sprintf("%s: %s, wanted %s", t.Name, t.Value, t.Bar))
+		}
+	}
+	result := fmt.Sprintf("%d of %d bars were met.", len(r.Thresholds)-len(missed), len(r.Thresholds))
+	if len(missed) > 0 {
+		result += " **Missed:** " + strings.Join(missed, "; ") + "."
+	}
+	if r.Size != experiment.Full {
+		result += " This is the quick form, with few rounds: the full one was not run."
+	}
 	revision := ""
 	if r.Revision != "" {
 		revision = ", revision " + r.Revision
@@ -33,33 +47,50 @@ func (f *findings) show(name string) string {
 	if !r.strict() {
 		revision += ", " + experiment.BeforeStricterChecks
 	}
-	fmt.Fprintf(&b, "- **Run.** `%s`, %s, %.0f s, %s, %s%s; [record](%s/%s.json)\n\n", r.Command, r.Size, r.Seconds, r.Date, r.Machine, revision, folder, name)
-	if r.Size != experiment.Full {
-		b.WriteString("These are of the quick form, with few rounds: the full one was not run.\n\n")
-	}
-	b.WriteString(configurations(r) + "\n")
-	var bars [][]string
-	for _, t := range r.Thresholds {
-		word := "ok"
-		if !t.OK {
-			word = "**short**"
-		}
-		bars = append(bars, []string{t.Name, t.Value, t.Bar, word})
-	}
-	b.WriteString(markdown([]string{"threshold", "value", "bar", ""}, bars) + "\n")
-	b.WriteString(bounds(r))
-	for _, t := range r.Tables {
-		rows := t.Rows
-		if n := len(rows); n > rowsShown {
-			rows = append(slices.Clone(rows[:rowsShown-1]), []string{fmt.Sprintf("and %d more in the record", n-rowsShown+1)})
-		}
-		fmt.Fprintf(&b, "%s:\n\n%s\n", capital(t.Title), markdown(t.Head, rows))
-	}
-	b.WriteString(pictures(r))
+	fmt.Fprintf(&b, "- **Question.** %s\n- **Expected.** %s\n- **Result.** %s\n", r.Question, r.Expectation, result)
+	fmt.Fprintf(&b, "- **Run.** `%s`, %s, %.0f s, %s, %s%s; [record](%s/%s.json)\n", r.Command, r.Size, r.Seconds, r.Date, r.Machine, revision, folder, name)
 	return b.String()
 }
 
-// configurations is what each trial was run with.
+// details returns the figures of an experiment, and its tables, folded.
+func (f *findings) details(name string) string {
+	r, ok := f.records[name]
+	if !ok {
+		return ""
+	}
+	var b strings.Builder
+	var others []string
+	for _, p := range r.Pictures {
+		file := folder + "/" + p.Name + ".svg"
+		if p.PNG {
+			fmt.Fprintf(&b, "![%s](%s)\n\n", p.Title, file)
+		} else {
+			others = append(others, fmt.Sprintf("[%s](%s)", p.Trial, file))
+		}
+	}
+	if len(others) > 0 {
+		fmt.Fprintf(&b, "Who led in the other trials: %s.\n\n", strings.Join(others, ", "))
+	}
+	var bars [][]string
+	for _, t := range r.Thresholds {
+		word := "met"
+		if !t.OK {
+			word = "**missed**"
+		}
+		bars = append(bars, []string{t.Name, t.Value, t.Bar, word})
+	}
+	fold := func(title, text string) {
+		fmt.Fprintf(&b, "<details><summary>%s</summary>\n\n%s\n</details>\n\n", title, text)
+	}
+	fold("Bars", markdown([]string{"threshold", "value", "bar", ""}, bars))
+	fold("Trials", configurations(r)+bounds(r))
+	for _, t := range r.Tables {
+		fold(strings.ToUpper(t.Title[:1])+t.Title[1:], markdown(t.Head, shorten(t.Rows, rowsShown, "and %d more in the record")))
+	}
+	return b.String()
+}
+
+// configurations is a table of the trials.
 func configurations(r Record) string {
 	var rows [][]string
 	for _, t := range r.Trials {
@@ -88,7 +119,7 @@ func configurations(r Record) string {
 	return markdown([]string{"trial", "engine", "TTL", "nodes", "calls", "rounds", "with", "faults", "calls answered"}, rows)
 }
 
-// bounds is the longest that was seen beside each bound that a trial was held to.
+// bounds is a table of the longest time seen beside each bound.
 func bounds(r Record) string {
 	var rows [][]string
 	for _, t := range r.Trials {
@@ -102,29 +133,10 @@ func bounds(r Record) string {
 	if len(rows) == 0 {
 		return ""
 	}
-	return "The longest that was seen beside the bound:\n\n" + markdown([]string{"trial", "guarantee", "check", "bound", "longest"}, rows) + "\n"
+	return "\nThe longest time that was seen beside each bound:\n\n" + markdown([]string{"trial", "guarantee", "check", "bound", "longest"}, rows)
 }
 
-func pictures(r Record) string {
-	var b strings.Builder
-	var others []string
-	shown := 0
-	for _, p := range r.Pictures {
-		file := folder + "/" + p.Name + ".svg"
-		if !p.PNG {
-			others = append(others, fmt.Sprintf("[%s](%s)", p.Trial, file))
-			continue
-		}
-		fmt.Fprintf(&b, "![%s](%s)\n\n", p.Title, file)
-		shown++
-	}
-	if len(others) > 0 {
-		fmt.Fprintf(&b, "Who led in the other trials: %s.\n", strings.Join(others, ", "))
-	}
-	return b.String()
-}
-
-// markdown is a table. Short rows are filled up.
+// markdown writes a table. Short rows are filled up.
 func markdown(head []string, rows [][]string) string {
 	wide := len(head)
 	for _, r := range rows {
@@ -147,11 +159,4 @@ func markdown(head []string, rows [][]string) string {
 		line(r)
 	}
 	return b.String()
-}
-
-func capital(s string) string {
-	if s == "" {
-		return s
-	}
-	return strings.ToUpper(s[:1]) + s[1:]
 }

@@ -29,8 +29,8 @@ func TestFleet(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "ledger.db")
 	keeps := serve(t, old.fleet, "ledger", "--listen", ports[0], "--db", db)
 	node := func(v version) *process {
-		return serve(t, v.node, "-id", "node-"+v.name, "-group", "billing", "-backend", "etcd", "-endpoints", strings.Join(cluster.Endpoints(), ","),
-			"-ledger", keeps.URL, "-lease-ttl", ttl)
+		return serve(t, v.node[0], append(v.node[1:], "--id", "node-"+v.name, "--group", "billing", "--backend", "etcd", "--endpoints", strings.Join(cluster.Endpoints(), ","),
+			"--ledger", keeps.URL, "--lease-ttl", ttl)...)
 	}
 	var last api.Next
 	// next waits until the node leads and hands out numbers.

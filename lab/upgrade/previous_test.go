@@ -22,12 +22,13 @@ var errNoHistory = errors.New("the checkout has no history to take the previous 
 
 // version has the programs of one version.
 type version struct {
-	name                string
-	tenure, node, fleet string
+	name          string
+	tenure, fleet string
+	node          []string // the program and its command
 }
 
 func at(name, bin string) version {
-	return version{name: name, tenure: filepath.Join(bin, "tenure"), node: filepath.Join(bin, "node"), fleet: filepath.Join(bin, "fleet")}
+	return version{name: name, tenure: filepath.Join(bin, "tenure"), fleet: filepath.Join(bin, "fleet"), node: []string{filepath.Join(bin, "fleet"), "node"}}
 }
 
 // built builds the programs of both versions once per test binary.
@@ -58,8 +59,8 @@ var built = sync.OnceValues(func() ([2]version, error) {
 	}
 	defer unlock()
 	old := at("previous", oldBin)
-	old.fleet = old.tenure // the previous version has one program
-	err = child.Build(context.Background(), top, bin+string(filepath.Separator), nil, "server/cmd/tenure", "reference/cmd/node", "reference/cmd/fleet")
+	old.fleet, old.node = old.tenure, []string{filepath.Join(oldBin, "node")} // the previous version has other program names
+	err = child.Build(context.Background(), top, bin+string(filepath.Separator), nil, "server/cmd/tenure", "reference/cmd/fleet")
 	return [2]version{old, at("this", bin)}, err
 })
 
@@ -103,7 +104,7 @@ func previous(top, commit string) (string, error) {
 	}
 	// The folder gets its name when it is complete.
 	half := filepath.Join(sources, "bin")
-	if err := child.Build(context.Background(), sources, half+string(filepath.Separator), nil, "server/cmd/tenure", "reference/cmd/node"); err != nil {
+	if err := child.Build(context.Background(), sources, half+string(filepath.Separator), nil, "app/cmd/tenure", "app/cmd/node"); err != nil {
 		return "", err
 	}
 	return bin, os.Rename(half, bin)

@@ -57,7 +57,7 @@ func (c *crew) join(m *member) {
 	c.t.Helper()
 	m.process = start(c.t, m.tenure, "exec", "--store="+m.store, "--id="+m.id, "--ttl="+ttl, "--restart=on-lost", "billing", "--",
 		"sh", "-c", `echo "$TENURE_NODE $TENURE_FENCING_TOKEN" >> "$0"; exec sleep 1000`, c.book)
-	until(c.t, m.id+" stands in line", func() bool {
+	until(c.t, m.id+" campaigns", func() bool {
 		return strings.Contains(must(c.t, m.tenure, "candidates", "billing", "-o", "name", "--store="+m.store), m.id+"\n")
 	})
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// The codes of a node's problems, besides those of package httpapi and of the ledger,
-// which are passed on.
+// The codes of a node's problems, besides those of package httpapi and of the ledger, which are
+// passed on.
 const (
-	CodeNotLeader      = "not_leader"      // 409: another leads; nothing was done
-	CodeNoLeader       = "no_leader"       // 503: nobody is known to lead; nothing was done
-	CodeStepping       = "stepping_down"   // 503: this node is giving up; nothing was done
+	CodeNotLeader      = "not_leader"      // 409: another node leads; nothing was done
+	CodeNoLeader       = "no_leader"       // 503: no leader is known; nothing was done
+	CodeStepping       = "stepping_down"   // 503: this node steps down; nothing was done
 	CodeOutcomeUnknown = "outcome_unknown" // 503: it may have been done or not
 	CodeBusy           = "busy"            // 429: too many calls wait; nothing was done
 	CodeUnavailable    = "unavailable"     // 503: the ledger cannot be reached; nothing was done
@@ -25,21 +25,20 @@ const (
 	CodeStale          = "stale_token"    // 412: current_token and the caller's If-Match differ
 )
 
-// NotLeader is the problem that says who leads. The Location header is for the writer
-// of the answer to set.
+// NotLeader is the problem that names the leader. The caller sets the Location header.
 func NotLeader(node, group, leader, address string, token fence.Token) *httpapi.Problem {
 	return &httpapi.Problem{
 		Status: http.StatusConflict, Code: CodeNotLeader, Retryable: true,
-		Detail: fmt.Sprintf("group %q is led by %s (token %d) at %s, not by %s: ask there", group, leader, token, address, node),
+		Detail: fmt.Sprintf("%[2]s leads group %[1]q with token %[3]d at %[4]s, and not %[5]s: call that node", group, leader, token, address, node),
 		More:   map[string]any{"leader": leader, "leader_address": address, "current_token": token},
 	}
 }
 
-// NoLeader is the problem that says that nobody is known to lead.
+// NoLeader is the problem that no leader is known.
 func NoLeader(group string, last string, token fence.Token, after time.Duration) *httpapi.Problem {
-	detail := fmt.Sprintf("nobody is known to lead group %q; try again in %v", group, after)
+	detail := fmt.Sprintf("no leader of group %q is known; try again in %v", group, after)
 	if last != "" {
-		detail = fmt.Sprintf("nobody is known to lead group %q (%s did last, token %d); try again in %v", group, last, token, after)
+		detail = fmt.Sprintf("no leader of group %q is known (the last was %s with token %d); try again in %v", group, last, token, after)
 	}
 	return &httpapi.Problem{
 		Status: http.StatusServiceUnavailable, Code: CodeNoLeader, Retryable: true, RetryAfter: after, Detail: detail,

@@ -2,22 +2,21 @@ package api
 
 import (
 	"encoding/json"
-	"time"
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 )
 
-// Role is what a node is at the moment.
+// Role is the role of a node now.
 type Role string
 
 // The roles.
 const (
 	// Leader: a term of this node has begun and not ended.
 	Leader Role = "leader"
-	// Follower: another node leads, and this one stands in line.
+	// Follower: another node leads, and this one is a candidate.
 	Follower Role = "follower"
-	// Candidate: nobody is known to lead, and this node wants to.
+	// Candidate: no leader is known, and this node campaigns.
 	Candidate Role = "candidate"
 )
 
@@ -26,11 +25,11 @@ type Status struct {
 	NodeID string `json:"node_id"`
 	Group  string `json:"group"`
 	Role   Role   `json:"role"`
-	// FenceToken is the token of this node's term; of the newest term that it knows
-	// of, if it does not lead.
+	// FenceToken is the token of this node's term or, if it does not lead, of the newest term
+	// that it knows.
 	FenceToken fence.Token `json:"fence_token"`
-	// LeaseTTLRemainingMS is how long this node may still trust its term without a
-	// further keep-alive; 0 if it does not lead.
+	// LeaseTTLRemainingMS is how long this node may still trust its term without a further
+	// keep-alive; 0 if it does not lead.
 	LeaseTTLRemainingMS int64 `json:"lease_ttl_remaining_ms"`
 
 	Leader        string `json:"leader,omitempty"`
@@ -40,33 +39,30 @@ type Status struct {
 	Address string `json:"address"`
 	Backend string `json:"backend"`
 	PID     int    `json:"pid"`
-	Lab     bool   `json:"lab,omitempty"`
 
-	// Working: the leader's work was loaded, and calls are answered.
+	// Working: the leader's work is loaded, and calls are answered.
 	Working bool `json:"working"`
-	// LastSeq is the last number that this node knows to be taken.
+	// LastSeq is the last number that was taken, as far as this node knows.
 	LastSeq     uint64 `json:"last_seq"`
 	JobsPending int64  `json:"jobs_pending"`
 	LastTick    *Tick  `json:"last_tick,omitempty"`
-	// Scheduler is what the scheduler says about itself.
+	// Scheduler is the status of the scheduler.
 	Scheduler json.RawMessage `json:"scheduler,omitempty"`
-	// LedgerOK: the ledger answered the last time it was asked.
+	// LedgerOK: the ledger answered the last call and can be used.
 	LedgerOK bool `json:"ledger_ok"`
-	// PauseMaxMS is the longest pause that the process has seen of itself.
+	// PauseMaxMS is the longest pause of the process.
 	PauseMaxMS float64 `json:"pause_max_ms"`
-	// WallMS is what this node takes for the time of day, in a lab. Nothing decides by it.
-	WallMS int64 `json:"wall_ms,omitempty"`
 }
 
 // Tick is the last tick of the scheduler.
 type Tick struct {
 	N uint64 `json:"n"`
-	// AtMS is the instant that was ticked, by the ledger's wall clock.
+	// AtMS is the instant of the tick, by the ledger's wall clock.
 	AtMS int64 `json:"at_ms"`
 }
 
-// LeaderBody is the answer to GET /leader of the node that leads (200), and of every
-// other (503, as a problem with the same members).
+// LeaderBody is the answer to GET /leader of the leader (200), and of every other node (503, as
+// a problem with the same members).
 type LeaderBody struct {
 	Leader        string      `json:"leader"`
 	LeaderAddress string      `json:"leader_address"`
@@ -74,8 +70,8 @@ type LeaderBody struct {
 	SinceMS       int64       `json:"since_ms,omitempty"`
 }
 
-// Next is the answer to POST /next. Seq is the number; with n above 1 the numbers are
-// Seq to Last.
+// Next is the answer to POST /next. Seq is the number; with n above 1 the numbers are Seq to
+// Last.
 type Next struct {
 	Token fence.Token `json:"token"`
 	Seq   uint64      `json:"seq"`
@@ -85,76 +81,25 @@ type Next struct {
 // MaxNext is the most numbers of one call.
 const MaxNext = 100_000
 
-// Ended is the answer to POST /resign and POST /transfer: the term with that token is
-// over, and the successor, if one was named, is asked to lead. Its work has not
-// necessarily returned yet.
+// Ended is the answer to POST /resign and POST /transfer: the term with that token is over, and
+// the successor, if there is one, was asked to lead. The work may not have returned yet.
 type Ended struct {
 	NodeID    string      `json:"node_id"`
 	Token     fence.Token `json:"token"`
 	Successor string      `json:"successor,omitempty"`
 }
 
-// Handover is what a leader that stops in order leaves behind, in the checkpoint
-// "handover".
+// Handover is what a leader that stops in order leaves in the checkpoint "handover".
 type Handover struct {
 	Node  string      `json:"node"`
 	Token fence.Token `json:"token"`
-	// StoppedAt is when the leader wrote this, which was its last write, on the host's
-	// clock.
+	// StoppedAt is the time of the leader's last write, this one, on the host's clock.
 	StoppedAt clock.Instant `json:"stopped_at"`
 	Reason    string        `json:"reason"`
 	LastSeq   uint64        `json:"last_seq"`
 }
 
-// Attempt is one attempt to write, on the host's clock, taken on the line before it
-// was sent.
-type Attempt struct {
-	At    clock.Instant `json:"at"`
-	Token fence.Token   `json:"token"`
-}
-
-// Attempts is the answer to GET /lab/attempts: the newest, oldest first. Dropped
-// counts those that are no longer kept.
-type Attempts struct {
-	NodeID  string    `json:"node_id"`
-	Items   []Attempt `json:"items"`
-	Dropped uint64    `json:"dropped"`
-}
-
-// LabClock is the body and the answer of POST /lab/clock: how this node's clock
-// differs from the host's, from now on.
-type LabClock struct {
-	SkewMS   int64 `json:"skew_ms"`
-	DriftPPM int64 `json:"drift_ppm"`
-}
-
-// The moments at which a node of a lab can be told to stop itself (POST /lab/pause?at=).
-const (
-	MomentWrite     = "write"     // between a check and its write
-	MomentGranted   = "granted"   // a term has begun, and nothing is sealed yet
-	MomentSealed    = "sealed"    // the ledger is sealed, and work begins
-	MomentResigning = "resigning" // work has stopped, and the group is not given up yet
-)
-
-// ArmedFor is how long a node that was told to stop itself at a moment waits for it.
-const ArmedFor = 15 * time.Second
-
-// Garbage asks a node of a lab to keep its garbage collector busy (POST /lab/garbage),
-// with a heap of HeapMB, for ForMS. The answer, Collected, comes when it is over.
-type Garbage struct {
-	HeapMB int   `json:"heap_mb"`
-	ForMS  int64 `json:"for_ms"`
-}
-
-// Collected is how often the collector ran meanwhile, and for how long in sum it
-// stopped the process.
-type Collected struct {
-	Cycles  int64 `json:"cycles"`
-	Stopped int64 `json:"stopped_us"`
-}
-
-// Ready is the line that a program prints on its standard output when it can be
-// called.
+// Ready is the line that a program prints on standard output when it serves.
 type Ready struct {
 	ID   string `json:"id"`
 	Addr string `json:"addr"`

@@ -19,25 +19,25 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/wait"
 )
 
-// Config says where the fleet is. The zero value of a field but URLs is its default.
+// Config configures a client. A zero field has its default; URLs is required.
 type Config struct {
 	// URLs of the nodes, such as http://127.0.0.1:7410. At least one.
 	URLs []string
 	// Timeout bounds one try of a call. Default 5s.
 	Timeout time.Duration
-	// Patience bounds a call with all its tries, if the context has no deadline of its
-	// own. Default 30s.
+	// Patience bounds a call with all its tries, if the context has no deadline. Default 30s.
 	Patience time.Duration
-	// Credential is sent as a bearer token, for Resign and Transfer from elsewhere.
+	// Credential is sent as a bearer token, for Resign and Transfer from other hosts.
 	Credential string
 	// HTTP, by default a client of its own with connections kept open.
 	HTTP *http.Client
 }
 
-// How long to wait between tries: a random time up to a bound that doubles, so that
-// callers that lost their leader together do not come back together.
+// Clients wait between tries for a random time up to a bound that doubles. So clients that
+// lost their leader together do not come back together.
 const (
 	firstWait = 10 * time.Millisecond
 	mostWait  = 500 * time.Millisecond
@@ -61,7 +61,7 @@ type Client struct {
 // New returns a client. It does not connect yet.
 func New(cfg Config) (*Client, error) {
 	if len(cfg.URLs) == 0 {
-		return nil, errors.New("fleet: no node is given: URLs needs at least one, such as http://127.0.0.1:7410")
+		return nil, errors.New("fleet: no node is given; URLs needs at least one, such as http://127.0.0.1:7410")
 	}
 	c := &Client{timeout: cfg.Timeout, patience: cfg.Patience, secret: cfg.Credential, http: cfg.HTTP}
 	for _, raw := range cfg.URLs {
@@ -88,7 +88,7 @@ func New(cfg Config) (*Client, error) {
 				IdleConnTimeout:     time.Minute,
 				DisableCompression:  true,
 			},
-			// A redirect would be followed without a look at what was done.
+			// http.Client would follow a redirect although the outcome may be unknown.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
@@ -102,7 +102,7 @@ func (c *Client) Close() {
 	}
 }
 
-// call is one request, as often as it may be made.
+// call is one request and how it may be retried.
 type call struct {
 	method string
 	path   string
@@ -110,7 +110,7 @@ type call struct {
 	body   []byte
 	// leader: only the leader can do it. Otherwise any node is asked.
 	leader bool
-	// again: it may be repeated although its outcome is unknown.
+	// again: it may be retried although its outcome is unknown.
 	again bool
 }
 
@@ -123,7 +123,7 @@ type answer struct {
 func (c *Client) do(ctx context.Context, r call) (answer, error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, c.patience, fmt.Errorf("nobody could do it for %v", c.patience))
+		ctx, cancel = context.WithTimeoutCause(ctx, c.patience, fmt.Errorf("no node did it within %v", c.patience))
 		defer cancel()
 	}
 	var last error
@@ -144,18 +144,18 @@ func (c *Client) do(ctx context.Context, r call) (answer, error) {
 			}
 			return answer{}, err
 		}
-		// What the context's own end says is less than what was said before it.
+		// The error of an earlier try says more than the end of the context.
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
 		after, moved := c.learn(at, err)
-		// Nodes that name each other must not be asked in a circle.
+		// Two nodes that name each other must not send the call in a circle.
 		if moved && hops < 2 {
 			hops++
 			continue
 		}
 		hops = 0
-		if !pause(ctx, max(after, rand.N(bound))) {
+		if !wait.For(ctx, max(after, rand.N(bound))) {
 			break
 		}
 		bound = min(2*bound, mostWait)
@@ -163,8 +163,8 @@ func (c *Client) do(ctx context.Context, r call) (answer, error) {
 	return answer{}, gaveUp(ctx, last)
 }
 
-// learn takes from a refusal where the leader is, and how long to wait before the next
-// try; moved: it is worth going there at once.
+// learn reads from a refusal where the leader is, and how long to wait before the next try.
+// moved: the next try can be made at once.
 func (c *Client) learn(at string, err error) (after time.Duration, moved bool) {
 	var r *refusal
 	if !errors.As(err, &r) {
@@ -184,23 +184,10 @@ func (c *Client) learn(at string, err error) (after time.Duration, moved bool) {
 	return 0, false
 }
 
-// pause waits, and says whether ctx still runs.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
 // maxAnswer is more than any answer of a node.
 const maxAnswer = 16 << 20
 
-// try makes the call once, at one node. A call that may be repeated has no outcome that
-// could be unknown.
+// try makes the call once, at one node. A call that may be retried is never ErrUnknown.
 func (c *Client) try(ctx context.Context, at string, r call) (answer, error) {
 	a, err := c.once(ctx, at, r)
 	if r.again {
@@ -216,7 +203,7 @@ func (c *Client) once(ctx context.Context, at string, r call) (answer, error) {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 	})
-	// http.Transport repeats a write only if it has not sent a byte of it.
+	// http.Transport retries a write only if it has not sent a byte of it.
 	req, err := http.NewRequestWithContext(ctx, r.method, at+"/v1"+r.path, bytes.NewReader(r.body))
 	if err != nil {
 		return answer{}, &ProblemError{Status: http.StatusBadRequest, Detail: err.Error()}

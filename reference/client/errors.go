@@ -16,10 +16,10 @@ import (
 )
 
 var (
-	// ErrUnknown: the call may have been done or not, and was not repeated.
+	// ErrUnknown: the call may have been done or not, and was not retried.
 	ErrUnknown = errors.New("fleet: the outcome is unknown")
-	// ErrUnavailable: nothing was done, for as long as was waited: no node could be
-	// reached, nobody led, or the leader could not do it.
+	// ErrUnavailable: nothing was done in time: no node could be reached, nobody led, or the
+	// leader could not do it.
 	ErrUnavailable = errors.New("fleet: unavailable, nothing was done")
 	// ErrNotFound: there is no such record or job.
 	ErrNotFound = errors.New("fleet: not found")
@@ -27,8 +27,7 @@ var (
 	ErrVersion = errors.New("fleet: the record has another version, nothing was written")
 )
 
-// ProblemError is a definite "no" of a node: nothing was done, and the same call would
-// be refused again.
+// ProblemError is a refusal: nothing was done, and the same call would be refused again.
 type ProblemError struct {
 	Status int
 	Code   string
@@ -44,7 +43,7 @@ func (e *ProblemError) Error() string {
 	return "fleet: " + e.Detail
 }
 
-// Is makes the two that callers act on comparable.
+// Is matches ErrNotFound and ErrVersion.
 func (e *ProblemError) Is(target error) bool {
 	switch {
 	case target == ErrNotFound:
@@ -55,11 +54,11 @@ func (e *ProblemError) Is(target error) bool {
 	return false
 }
 
-// refusal is an answer that says that nothing was done and that it may be tried again.
+// refusal is an answer that nothing was done and that the call may be retried.
 type refusal struct {
 	code   string
 	detail string
-	// leader is where to go instead; empty: nobody knows.
+	// leader is the URL to call instead; empty: unknown.
 	leader string
 	after  time.Duration
 }
@@ -79,8 +78,8 @@ type problem struct {
 	CurrentVersion uint64 `json:"current_version"`
 }
 
-// fromAnswer turns an answer that is no success into an error: a *refusal, a
-// *ProblemError, or ErrUnknown where the answer does not say what was done.
+// fromAnswer turns a failure into an error: a *refusal, a *ProblemError, or ErrUnknown if the
+// answer does not say what was done.
 func fromAnswer(resp *http.Response, body []byte) error {
 	var p problem
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
@@ -108,8 +107,7 @@ func fromAnswer(resp *http.Response, body []byte) error {
 	return &ProblemError{Status: resp.StatusCode, Code: p.Code, Detail: p.Detail, CurrentVersion: p.CurrentVersion}
 }
 
-// base is the address that a Location belongs to: the path that was asked for, and
-// the query, are taken off.
+// base is a Location without the path and the query of the request.
 func base(location, path string) string {
 	if i := strings.IndexByte(location, '?'); i >= 0 {
 		location = location[:i]
@@ -128,7 +126,7 @@ func base(location, path string) string {
 	return strings.TrimRight(at, "/")
 }
 
-// gaveUp says why a call ended without having been done.
+// gaveUp is why a call was not done.
 func gaveUp(ctx context.Context, last error) error {
 	switch {
 	case last == nil:
@@ -139,7 +137,7 @@ func gaveUp(ctx context.Context, last error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, last)
 }
 
-// definite is err without the doubt: for reads, which change nothing.
+// definite turns ErrUnknown into ErrUnavailable, for calls that change nothing.
 func definite(err error) error {
 	if !errors.Is(err, ErrUnknown) {
 		return err

@@ -5,21 +5,23 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/wait"
 )
 
-// Leader is who leads, as far as the nodes say. It is a hint whom to call.
+// Leader is who leads, according to the nodes. It is a hint whom to call.
 type Leader struct {
 	ID    string
 	URL   string
 	Token fence.Token
 }
 
-// Leader asks all nodes at once who leads, until one is known or ctx ends. A node
-// that says it leads with a lower token than this client has seen is not believed.
+// Leader asks all nodes at once who leads, until one is known or ctx ends. It ignores a node
+// that leads with a lower token than this client has seen.
 func (c *Client) Leader(ctx context.Context) (Leader, error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
@@ -35,21 +37,21 @@ func (c *Client) Leader(ctx context.Context) (Leader, error) {
 			c.mu.Unlock()
 			return l, nil
 		}
-		if ctx.Err() != nil || !pause(ctx, bound/2+rand.N(bound)) {
+		if ctx.Err() != nil || !wait.For(ctx, bound/2+rand.N(bound)) {
 			return Leader{}, gaveUp(ctx, err)
 		}
 		bound = min(2*bound, 10*firstWait)
 	}
 }
 
-// How long a node may take to say who leads, and how much longer than the first that
-// answered: a paused one must not keep the caller from the others.
+// A node may take askPatience to answer, and askBeyond longer than the first answer: a paused
+// node must not hold the caller up.
 const (
 	askPatience = time.Second
 	askBeyond   = 100 * time.Millisecond
 )
 
-// ask asks all nodes once. The first that says it leads ends it.
+// ask asks all nodes once. It returns with the first that leads.
 func (c *Client) ask(ctx context.Context) (Leader, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(askPatience, c.timeout))
 	defer cancel()
@@ -93,22 +95,13 @@ func (c *Client) ask(ctx context.Context) (Leader, error) {
 			named = Leader{ID: s.Leader, URL: s.LeaderAddress, Token: s.FenceToken}
 		}
 	}
-	if named.URL != "" && !c.known(named.URL) {
+	if named.URL != "" && !slices.Contains(c.urls, named.URL) {
 		return named, nil // a node that this client was not told about
 	}
 	if last == nil {
 		last = fmt.Errorf("%w: none of %d nodes leads", ErrUnavailable, len(c.urls))
 	}
 	return Leader{}, last
-}
-
-func (c *Client) known(url string) bool {
-	for _, u := range c.urls {
-		if u == url {
-			return true
-		}
-	}
-	return false
 }
 
 // Status asks one node once.
@@ -121,7 +114,7 @@ func (c *Client) Status(ctx context.Context, url string) (api.Status, error) {
 	return v, definite(err)
 }
 
-// place is the node to call: the leader, or the next of all in turn.
+// place is the node to call: the leader, or any node in turn.
 func (c *Client) place(ctx context.Context, leader bool) (string, error) {
 	if !leader {
 		return c.urls[int(c.turn.Add(1)-1)%len(c.urls)], nil
@@ -142,7 +135,7 @@ func (c *Client) place(ctx context.Context, leader bool) (string, error) {
 	return l.URL, nil
 }
 
-// forget lets the leader be looked for again, unless another was found meanwhile.
+// forget drops the leader, unless another was found meanwhile.
 func (c *Client) forget(url string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

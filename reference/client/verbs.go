@@ -11,16 +11,17 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/api"
+	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// Range is numbers that belong to this caller and to nobody else.
+// Range is numbers that only this caller has.
 type Range struct {
 	Token       fence.Token
 	First, Last uint64
 }
 
-// Next takes the next n numbers. ErrUnknown: numbers may have been taken that nobody
-// will use; to call again is safe, and skips them.
+// Next takes the next n numbers. After ErrUnknown numbers may have been taken that nobody
+// uses; calling again is safe and skips them.
 func (c *Client) Next(ctx context.Context, n int) (Range, error) {
 	if n < 1 || n > api.MaxNext {
 		return Range{}, &ProblemError{Status: http.StatusBadRequest, Code: api.CodeRequest, Detail: fmt.Sprintf("n is %d: 1 to %d", n, api.MaxNext)}
@@ -44,13 +45,13 @@ func (c *Client) Next(ctx context.Context, n int) (Range, error) {
 	return Range{Token: v.Token, First: v.Seq, Last: v.Last}, nil
 }
 
-// Resign ends the leader's term. Of is the token of the term that is meant, so that a
-// newer leader is not deposed by mistake; 0 is whoever leads.
+// Resign ends the leader's term. of is the token of that term, so that a newer leader is not
+// deposed by mistake; 0 means any leader.
 func (c *Client) Resign(ctx context.Context, of fence.Token) (api.Ended, error) {
 	return c.end(ctx, "/resign", of)
 }
 
-// Transfer asks the leader to hand over to a candidate. Of is as for Resign.
+// Transfer asks the leader to hand over to a candidate. of is as for Resign.
 func (c *Client) Transfer(ctx context.Context, to string, of fence.Token) (api.Ended, error) {
 	return c.end(ctx, "/transfer?to="+url.QueryEscape(to), of)
 }
@@ -61,7 +62,7 @@ func (c *Client) end(ctx context.Context, path string, of fence.Token) (api.Ende
 		r.header.Set("Authorization", "Bearer "+c.secret)
 	}
 	if of != 0 {
-		r.header.Set("If-Match", fmt.Sprintf("%q", strconv.FormatUint(uint64(of), 10)))
+		r.header.Set("If-Match", ledgerapi.ETag(uint64(of)))
 	}
 	a, err := c.do(ctx, r)
 	if err != nil {
@@ -70,7 +71,7 @@ func (c *Client) end(ctx context.Context, path string, of fence.Token) (api.Ende
 	return decode[api.Ended](a)
 }
 
-// Failovers returns the changes of leader that are remembered, oldest first.
+// Failovers returns the recorded changes of leader, oldest first.
 func (c *Client) Failovers(ctx context.Context) (api.Failovers, error) {
 	return read[api.Failovers](ctx, c, "/failovers")
 }
@@ -80,9 +81,9 @@ func (c *Client) Get(ctx context.Context, key string) (api.Record, error) {
 	return read[api.Record](ctx, c, "/records/"+url.PathEscape(key))
 }
 
-// Put writes a record, through any node, and returns its version. With a version it is
-// written only if it has that version now; 0: if there is none. ErrVersion: it has
-// another. A record needs no leader.
+// Put writes a record, through any node, and returns its version. With a version, the record
+// must have that version now; 0: it must not exist. ErrVersion: it has another. A record needs
+// no leader.
 func (c *Client) Put(ctx context.Context, key string, value json.RawMessage, version *uint64) (uint64, error) {
 	a, err := c.do(ctx, call{method: http.MethodPut, path: "/records/" + url.PathEscape(key), header: condition(version), body: value})
 	if err != nil {
@@ -100,13 +101,7 @@ func (c *Client) Delete(ctx context.Context, key string, version *uint64) error 
 
 func condition(version *uint64) http.Header {
 	h := http.Header{"Content-Type": {"application/json"}}
-	switch {
-	case version == nil:
-	case *version == 0:
-		h.Set("If-None-Match", "*")
-	default:
-		h.Set("If-Match", fmt.Sprintf("%q", strconv.FormatUint(*version, 10)))
-	}
+	ledgerapi.SetPrecondition(h, version)
 	return h
 }
 
@@ -137,7 +132,7 @@ func (c *Client) Job(ctx context.Context, key string) (api.Job, error) {
 	return read[api.Job](ctx, c, "/jobs/"+url.PathEscape(key))
 }
 
-// read asks any node; a read has no outcome that could be unknown.
+// read asks any node. A read changes nothing, so its outcome is never unknown.
 func read[T any](ctx context.Context, c *Client, path string) (v T, err error) {
 	a, err := c.do(ctx, call{method: http.MethodGet, path: path, again: true})
 	if err != nil {

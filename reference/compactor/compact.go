@@ -1,17 +1,17 @@
-// Package compactor is a long task with a cursor, as a leader has them: it goes through a
-// store of segments, one after the other, for minutes, and a leader that comes to it
-// goes on where the last one was.
+// Package compactor is a long task of a leader, with a cursor: it processes a store of segments,
+// one after the other, for minutes, and a new leader continues where the last one stopped.
 //
-// The segments are synthetic: each has a size and a checksum that follow from a seed,
-// and no bytes. So a hundred gigabytes can be gone through at any pace, and the digest
-// at the end says whether each segment was counted once, in order.
+// The segments are synthetic: each has a size and a checksum that follow from a seed, and no
+// bytes. So a hundred gigabytes can be processed at any rate, and the digest at the end shows
+// whether each segment was counted once, in order.
 //
-// Before a stretch of segments is begun it is claimed, in the same write that says how
-// far all before it is done. What a leader had claimed and not recorded as done is done
-// again by the next, and counted as redone: it is the most that can have been.
+// A stretch of segments is claimed before it is begun, in the same write that records the
+// progress. What a leader had claimed and not recorded as done, the next one does again and
+// counts as redone.
 package compactor
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -26,12 +26,13 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/wait"
 )
 
-// Checkpoint is where the leaders of a group keep the Cursor.
+// Checkpoint is the name of the checkpoint with the Cursor.
 const Checkpoint = "compaction"
 
-// Task is what is gone through: it stays the same from the first leader to the last.
+// Task is the work. It is the same for all leaders.
 type Task struct {
 	Seed uint64 `json:"seed"`
 	// Bytes in all. Default 100 GB.
@@ -40,35 +41,30 @@ type Task struct {
 	SegmentBytes int64 `json:"segment_bytes"`
 }
 
-// Cursor is how far it has come, over all leaders.
+// Cursor is the progress of all leaders.
 type Cursor struct {
 	Task
-	// Segment is the first that is not done, Done how many bytes are.
+	// Segment is the first that is not done, Done how many bytes are done.
 	Segment int64 `json:"segment"`
 	Done    int64 `json:"done_bytes"`
-	// Claimed is the first that was surely not begun.
+	// Claimed is the first segment that was certainly not begun.
 	Claimed int64 `json:"claimed"`
-	// Digest is of the sizes and checksums of all that is done, in order.
+	// Digest is that of the sizes and checksums of all that is done, in order.
 	Digest string `json:"digest"`
-	// Redone may have been done before by a leader that could not say so any more.
+	// Redone may have been done before by a leader that could not record it.
 	RedoneSegments int64 `json:"redone_segments"`
 	RedoneBytes    int64 `json:"redone_bytes"`
-	// Leaders is how many have been at it.
+	// Leaders is how many leaders have worked on it.
 	Leaders int `json:"leaders"`
 }
 
-// Finished says whether nothing is left to do.
+// Finished reports whether nothing is left to do.
 func (c Cursor) Finished() bool { return c.Bytes > 0 && c.Done >= c.Bytes }
 
-// Begin is the cursor of a task that nobody has begun.
+// Begin returns the cursor of a new task.
 func Begin(t Task) (Cursor, error) {
 	const gigabyte, megabyte = 1_000_000_000, 1_000_000
-	if t.Bytes == 0 {
-		t.Bytes = 100 * gigabyte
-	}
-	if t.SegmentBytes == 0 {
-		t.SegmentBytes = 64 * megabyte
-	}
+	t.Bytes, t.SegmentBytes = cmp.Or(t.Bytes, 100*gigabyte), cmp.Or(t.SegmentBytes, 64*megabyte)
 	c := Cursor{Task: t}
 	return c, c.validate()
 }
@@ -81,35 +77,36 @@ func Parse(value json.RawMessage) (c Cursor, err error) {
 	return c, err
 }
 
-// maxSegments keeps a task from taking for ever because its segments are tiny.
+// maxSegments bounds the time of a task with tiny segments.
 const maxSegments = 10_000_000
 
 func (c Cursor) validate() error {
 	switch {
 	case c.Bytes < 1 || c.SegmentBytes < 2:
-		return fmt.Errorf("compact: %d bytes in segments of %d: there must be some", c.Bytes, c.SegmentBytes)
+		return fmt.Errorf("compactor: %d bytes in segments of %d bytes; both must be positive", c.Bytes, c.SegmentBytes)
 	case c.Bytes/c.SegmentBytes > maxSegments:
-		return fmt.Errorf("compact: %d bytes in segments of %d: at most %d segments", c.Bytes, c.SegmentBytes, maxSegments)
+		return fmt.Errorf("compactor: %d bytes in segments of %d bytes are more than %d segments", c.Bytes, c.SegmentBytes, maxSegments)
 	case c.Segment < 0 || c.Done < 0 || c.Done > c.Bytes || c.Claimed < 0 || c.RedoneSegments < 0 || c.RedoneBytes < 0:
-		return fmt.Errorf("compact: this is no cursor: segment %d, %d of %d bytes, claimed %d", c.Segment, c.Done, c.Bytes, c.Claimed)
+		return fmt.Errorf("compactor: invalid cursor: segment %d, %d of %d bytes, claimed %d", c.Segment, c.Done, c.Bytes, c.Claimed)
 	}
 	return nil
 }
 
-// Config says how it is done. The zero value of a field is its default.
+// Config configures a run. A zero field has its default.
 type Config struct {
-	// Rate is how many bytes are gone through in a second at most. Default 1 GB; below
-	// 0 it is as fast as it can.
+	// Rate is the most bytes that are processed in a second. Default 1 GB; below 0 there is no
+	// limit.
 	Rate int64
-	// Every is how many segments are claimed at once, and so how many are redone at
-	// most. Default 16.
+	// Every is how many segments are claimed at once, and so the most that are redone. Default
+	// 16.
 	Every int64
-	// Last, if set, writes the position when the context has ended: what a pen's
-	// WriteLast does. Without it a leader that stops in order leaves its claim.
+	// Last, if set, writes the position after ctx has ended, as
+	// fencedwriter.TermWriter.WriteLast does. Without it a leader that stops in order leaves its
+	// claim.
 	Last func(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error)
-	// Progress, if set, is told after each segment. It must not block.
+	// Progress, if set, is called after each segment. It must not block.
 	Progress func(Cursor)
-	// Clock is what the pace is kept by. Default the system's.
+	// Clock measures the rate. Default the system's.
 	Clock clock.Clock
 	// Log, by default slog.Default.
 	Log *slog.Logger
@@ -124,13 +121,11 @@ type Report struct {
 	Cursor         Cursor `json:"cursor"`
 }
 
-// Run goes on from a cursor until all is done or ctx ends, and returns what it did. It
-// returns nil in both cases, and otherwise why it had to stop: a write was refused
-// because another leads, or the term is over.
+// Run continues from a cursor until all is done or ctx ends, and reports what it did. Its error
+// is nil in both cases, and otherwise why it had to stop: a write was refused because another
+// node leads, or the term is over.
 func Run(ctx context.Context, w fencedwriter.Writer, from Cursor, cfg Config) (Report, error) {
-	if cfg.Rate == 0 {
-		cfg.Rate = 1_000_000_000
-	}
+	cfg.Rate = cmp.Or(cfg.Rate, 1_000_000_000)
 	if cfg.Every <= 0 {
 		cfg.Every = 16
 	}
@@ -159,8 +154,8 @@ type runner struct {
 	w   fencedwriter.Writer
 }
 
-// redo counts what another leader had claimed, before it is done again: this leader may
-// not come to say so either.
+// redo counts what another leader had claimed, before it is done again: this leader may not get
+// to record it either.
 func (r *runner) redo() {
 	c := &r.Cursor
 	left := c.Bytes - c.Done
@@ -194,7 +189,7 @@ func (r *runner) run(ctx context.Context) error {
 			if !r.wait(ctx, timer, due) {
 				return r.leave(ctx)
 			}
-			// Time that was lost is not made up for in a burst.
+			// Lost time is not made up for in a burst.
 			due = max(due, r.cfg.Clock.Now().Add(-time.Second))
 		}
 	}
@@ -207,8 +202,8 @@ func (r *runner) run(ctx context.Context) error {
 	return nil
 }
 
-// stopped is why a position could not be recorded. A term that the leader gave up still
-// takes the last position; one that was refused takes nothing.
+// stopped is why a position could not be recorded. If the leader ended the term itself, the last
+// position is still recorded.
 func (r *runner) stopped(ctx context.Context, err error) error {
 	if fencedwriter.Stop(err) && !errors.Is(err, fence.ErrRefused) {
 		_ = r.leave(ctx)
@@ -216,7 +211,7 @@ func (r *runner) stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// wait says whether to go on.
+// wait reports whether to continue.
 func (r *runner) wait(ctx context.Context, timer clock.Timer, until clock.Instant) bool {
 	for r.cfg.Clock.Now() < until {
 		timer.Set(until)
@@ -246,7 +241,7 @@ func (r *runner) next() int64 {
 	return size
 }
 
-// segment is what there is to know about one.
+// segment is the size and the checksum of a segment.
 func (t Task) segment(n int64) (size int64, sum uint64) {
 	var key [16]byte
 	binary.LittleEndian.PutUint64(key[:8], t.Seed)
@@ -256,9 +251,8 @@ func (t Task) segment(n int64) (size int64, sum uint64) {
 	return t.SegmentBytes/2 + int64(spread) + 1, binary.LittleEndian.Uint64(h[8:16])
 }
 
-// record writes the position with what is claimed beyond it, again and again until it
-// is written, ctx ends or the term does. A checkpoint that was written twice is the
-// same.
+// record writes the position and the claim beyond it. It retries until that is written, ctx ends
+// or the term does. Writing a checkpoint twice changes nothing.
 func (r *runner) record(ctx context.Context, claim int64) error {
 	c := r.Cursor
 	c.Claimed = claim
@@ -275,18 +269,16 @@ func (r *runner) record(ctx context.Context, claim int64) error {
 		case fencedwriter.Stop(err):
 			return err
 		case !errors.Is(err, ledgerapi.ErrUnknown) && !errors.Is(err, ledgerapi.ErrUnavailable) && !errors.Is(err, ledgerapi.ErrBusy):
-			return fmt.Errorf("compact: the position cannot be recorded: %w", err)
+			return fmt.Errorf("compactor: record the position: %w", err)
 		}
-		r.cfg.Log.Warn("the position was not recorded, trying again", "segment", c.Segment, "error", err)
-		select {
-		case <-ctx.Done():
+		r.cfg.Log.Warn("cannot record the position, trying again", "segment", c.Segment, "error", err)
+		if !wait.For(ctx, pause) {
 			return nil
-		case <-time.After(pause):
 		}
 	}
 }
 
-// leave records the position without a claim, if that is possible.
+// leave records the position without a claim, if possible.
 func (r *runner) leave(ctx context.Context) error {
 	if r.cfg.Last == nil {
 		return nil
@@ -298,7 +290,7 @@ func (r *runner) leave(ctx context.Context) error {
 		_, err = r.cfg.Last(context.WithoutCancel(ctx), write)
 	}
 	if err != nil {
-		r.cfg.Log.Warn("the last position was not recorded, some segments will be redone", "segment", c.Segment, "error", err)
+		r.cfg.Log.Warn("cannot record the last position; some segments will be redone", "segment", c.Segment, "error", err)
 		return nil
 	}
 	r.Cursor = c

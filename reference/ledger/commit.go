@@ -28,7 +28,7 @@ func (l *Ledger) run() {
 	}
 }
 
-// commit makes a group durable, and only then answers.
+// commit makes a group durable and then answers.
 func (l *Ledger) commit(group []*op) {
 	l.began.Store(int64(l.cfg.Clock.Now()))
 	defer l.began.Store(0)
@@ -59,13 +59,13 @@ func (l *Ledger) commit(group []*op) {
 	}
 }
 
-// transact runs the group's transaction. An error is api.ErrUnknown or
-// api.ErrUnavailable.
+// transact runs the group's transaction. An error is api.ErrUnknown, api.ErrUnavailable or
+// api.ErrDataLost.
 func (l *Ledger) transact(group []*op) ([]verdict, error) {
 	ctx := context.Background()
 	if l.db.dialect == sqlfence.Postgres {
-		// SQLite is in this process: it cannot be left waiting, and to interrupt a
-		// commit would only make its outcome unknown.
+		// SQLite is in this process and cannot hang; interrupting a commit would only make its
+		// outcome unknown.
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, l.cfg.Timeout)
 		defer cancel()
@@ -120,8 +120,9 @@ func (l *Ledger) attempt(ctx context.Context, group []*op) ([]verdict, error) {
 		if changed = changed || saved; !changed {
 			return errNothing
 		}
-		// The last statement, because ledgers on one PostgreSQL wait for each other here.
-		// It also makes a probe change something: SQLite writes no page that stays as it is.
+		// This is the last statement, because ledgers on one PostgreSQL wait for each other
+		// here. It also makes a probe change something: SQLite writes no page that stays the
+		// same.
 		return t.QueryRow(ctx, "UPDATE ledger_identity SET revision = revision + 1 RETURNING revision").Scan(&now.Revision)
 	})
 	if err == nil && changed {
@@ -140,9 +141,9 @@ func (l *Ledger) attempt(ctx context.Context, group []*op) ([]verdict, error) {
 	return verdicts, nil
 }
 
-// identify reads which ledger the database holds, refuses the ops of callers that have
-// seen another, and all of them if anybody has seen a later revision: then it notes that,
-// so that callers who have seen less are refused as well, also after a restart.
+// identify reads which ledger the database holds and refuses the ops of callers that have seen
+// another. If anybody has seen a later revision, it refuses all ops and records that, so that
+// callers who have seen less are refused too, also after a restart.
 func (l *Ledger) identify(ctx context.Context, t *tx, group []*op, verdicts []verdict, nowMS int64) (now identity, changed bool, err error) {
 	if now, err = t.identity(ctx); err != nil {
 		return now, false, err

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,37 +11,34 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
-// Config says how a ledger is kept. The zero value of a field is its default.
+// Config configures a ledger. A zero field has its default.
 type Config struct {
 	// DB is the path of a SQLite file, created if missing, or a postgres:// URL.
 	DB string
 
-	// Unfenced takes every write that can be read, whatever its token, and still
-	// lists what would have been refused. For experiments only: it needs Lab.
+	// Unfenced accepts every valid write, whatever its token, and still lists what would have
+	// been refused. It is for experiments; no flag of the program fleet sets it.
 	Unfenced bool
-	// Lab says that nothing of value is kept here.
-	Lab bool
 
 	// ActingWindow is how far back leaders_acting looks. Default 2s.
 	ActingWindow time.Duration
 	// Rejections is how many refused writes are kept. Default 1000.
 	Rejections int
-	// History is how many ticks and firings of a resource, and allocations of a
-	// sequence, are kept at least. A tick that is gone no longer keeps its key from being used
-	// again; nor does a firing that was delivered and is gone. Firings that are pending
-	// are all kept. Default 1,000,000.
+	// History is how many ticks and delivered firings of a resource, and allocations of a
+	// sequence, are kept at least. The key of a tick, and the job and instant of a firing,
+	// can be used again after it was deleted. Pending firings are all kept. Default
+	// 1,000,000.
 	History int
 	// Resources is how many resources there may be. Default 10,000.
 	Resources int
 	// Shared is how many shared records there may be. Default 100,000.
 	Shared int
 
-	// Group is how many batches share a commit at most; 1 commits each alone.
-	// Default 1024.
+	// Group is the most batches that share a commit; 1 commits each alone. Default 1024.
 	Group int
 	// Queue is how many batches may wait for their commit. Default 4096.
 	Queue int
-	// QueueBytes is how large they may be together. Default 64 MiB.
+	// QueueBytes is the size that they may have together. Default 64 MiB.
 	QueueBytes int
 
 	// Timeout bounds one transaction on PostgreSQL, and every read. Default 10s.
@@ -50,29 +48,15 @@ type Config struct {
 	Logger *slog.Logger
 	// Clock measures the acting window. Default the system's.
 	Clock clock.Clock
-	// Now dates what is written, for people. Default time.Now.
+	// Now is the wall clock. Default time.Now.
 	Now func() time.Time
 }
 
 func (c Config) withDefaults() Config {
-	number := func(n *int, def int) {
-		if *n == 0 {
-			*n = def
-		}
-	}
-	number(&c.Rejections, 1000)
-	number(&c.History, 1_000_000)
-	number(&c.Resources, 10_000)
-	number(&c.Shared, 100_000)
-	number(&c.Group, 1024)
-	number(&c.Queue, 4096)
-	number(&c.QueueBytes, 64<<20)
-	if c.ActingWindow == 0 {
-		c.ActingWindow = 2 * time.Second
-	}
-	if c.Timeout == 0 {
-		c.Timeout = 10 * time.Second
-	}
+	c.Rejections, c.History = cmp.Or(c.Rejections, 1000), cmp.Or(c.History, 1_000_000)
+	c.Resources, c.Shared = cmp.Or(c.Resources, 10_000), cmp.Or(c.Shared, 100_000)
+	c.Group, c.Queue, c.QueueBytes = cmp.Or(c.Group, 1024), cmp.Or(c.Queue, 4096), cmp.Or(c.QueueBytes, 64<<20)
+	c.ActingWindow, c.Timeout = cmp.Or(c.ActingWindow, 2*time.Second), cmp.Or(c.Timeout, 10*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -85,7 +69,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// ConfigError: this configuration cannot be run, whatever the database says.
+// ConfigError: this configuration can never work.
 type ConfigError struct {
 	Field string
 	Rule  string
@@ -93,7 +77,7 @@ type ConfigError struct {
 
 func (e *ConfigError) Error() string { return e.Field + ": " + e.Rule }
 
-// Validate says which rules are broken.
+// Validate returns every broken rule.
 func (c Config) Validate() error {
 	var all []error
 	bad := func(field, format string, args ...any) {
@@ -103,14 +87,11 @@ func (c Config) Validate() error {
 	case c.DB == "":
 		bad("db", "the path of a SQLite file or a postgres:// URL must be given")
 	case strings.Contains(c.DB, ":memory:"):
-		bad("db", "a ledger in memory would forget its marks: give the path of a file")
+		bad("db", "a ledger in memory would lose its marks: give the path of a file")
 	case !c.postgres() && strings.Contains(c.DB, "://"):
-		bad("db", "%s is no database that is known: the path of a SQLite file or a postgres:// URL", scheme(c.DB))
+		bad("db", "%s is not supported; give the path of a SQLite file or a postgres:// URL", scheme(c.DB))
 	case strings.IndexByte(c.DB, 0) >= 0:
-		bad("db", "a path has no zero bytes")
-	}
-	if c.Unfenced && !c.Lab {
-		bad("fencing", "off is for experiments only and needs -lab")
+		bad("db", "a path must not have zero bytes")
 	}
 	for field, d := range map[string]time.Duration{"acting-window": c.ActingWindow, "timeout": c.Timeout} {
 		if d < 0 {

@@ -18,7 +18,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// database is where a ledger keeps its tables: one connection that writes, some that read.
+// database is the database of a ledger: one connection writes, several read.
 type database struct {
 	dialect sqlfence.Dialect
 	writer  *sql.DB
@@ -26,16 +26,15 @@ type database struct {
 	unlock  func() error
 	files   []file    // of SQLite
 	pinned  *sql.Conn // of SQLite
-	// commit ends a transaction; tests make it fail.
+	// commit ends a transaction; tests replace it.
 	commit func(context.Context, *tx) error
 
-	// conn is the connection that writes, nil if there is none now. Only the
-	// committer uses it.
+	// conn is the connection that writes; nil: none is open. Only the committer uses it.
 	conn *tx
 }
 
-// tx is the connection of a transaction, with the statements that were prepared on
-// it: to parse them anew costs as much as to run them.
+// tx is the connection of a transaction, with its prepared statements: parsing them again costs
+// as much as running them.
 type tx struct {
 	dialect  sqlfence.Dialect
 	conn     *sql.Conn
@@ -53,8 +52,8 @@ func (t *tx) prepare(ctx context.Context, statement string) (*sql.Stmt, error) {
 	return p, err
 }
 
-// Exec and QueryRow make tx a sqlfence.Runner. They take the ledger's statements, see
-// translate, and those of the fence, which have nothing to translate.
+// Exec and QueryRow make tx a sqlfence.Runner. They take the statements of the ledger, see
+// translate, and those of the fence.
 func (t *tx) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
 	p, err := t.prepare(ctx, statement)
 	if err != nil {
@@ -85,8 +84,8 @@ func (t *tx) exec(ctx context.Context, statement string, args ...any) error {
 	return err
 }
 
-// row is one row as a JSON array: a group is read and written with a few statements,
-// however many callers it has.
+// row is one row as a JSON array: a group is read and written with a few statements, however
+// many callers it has.
 type row []any
 
 // execRows runs a statement on {rows}, if there are any.
@@ -101,8 +100,8 @@ func (t *tx) execRows(ctx context.Context, statement string, rows []row) error {
 	return t.exec(ctx, statement, string(data))
 }
 
-// readRows runs a query on {rows}, the keys, and puts what it finds into a map; dest
-// says where the columns go.
+// readRows runs a query on {rows}, the keys, and puts the result into a map. dest says where the
+// columns go.
 func readRows[K comparable, V any](ctx context.Context, t *tx, query string, keys []row, into map[K]V, dest func(*K, *V) []any) error {
 	if len(keys) == 0 {
 		return nil
@@ -131,8 +130,8 @@ func readRows[K comparable, V any](ctx context.Context, t *tx, query string, key
 	return rows.Err()
 }
 
-// discard closes the connection, whatever state it is in. SQLite would keep one with
-// open statements, and its lock.
+// discard closes the connection in any state. SQLite would keep one with open statements, and
+// its lock.
 func (t *tx) discard() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -194,7 +193,7 @@ func (d *database) close() error {
 		errs = append(errs, d.conn.conn.Close())
 	}
 	if d.pinned != nil {
-		// A copy of the database file alone is then a whole backup.
+		// After this, a copy of the database file alone is a complete backup.
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_, _ = d.writer.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")
@@ -210,10 +209,9 @@ func (d *database) close() error {
 
 func commit(ctx context.Context, t *tx) error { return t.exec(ctx, "COMMIT") }
 
-// within runs f in a transaction. An error that is api.ErrUnknown came from the
-// commit: whether it was made nobody knows. After any other nothing was. After an
-// error the connection is given up: its state is unknown too, and the next begins
-// with what is in the database.
+// within runs f in a transaction. An error that is api.ErrUnknown came from the commit, whose
+// outcome is unknown. After any other error nothing was changed. After an error the connection
+// is discarded, because its state is unknown.
 func (d *database) within(ctx context.Context, f func(*tx) error) (err error) {
 	if d.conn == nil {
 		conn, err := d.writer.Conn(ctx)
@@ -230,7 +228,7 @@ func (d *database) within(ctx context.Context, f func(*tx) error) (err error) {
 	}()
 	begin := "BEGIN IMMEDIATE"
 	if d.dialect == sqlfence.Postgres {
-		// Whatever the default: who waited for a lock wants to see what is then.
+		// Whoever waited for a lock must see the state after it.
 		begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
 	}
 	if err := d.conn.exec(ctx, begin); err != nil {
@@ -248,14 +246,14 @@ func (d *database) within(ctx context.Context, f func(*tx) error) (err error) {
 	return nil
 }
 
-// errNothing ends a transaction that changed nothing: there is nothing to sync.
+// errNothing ends a transaction that changed nothing, without a sync.
 var errNothing = errors.New("nothing changed")
 
-// repeatable reports that PostgreSQL undid a transaction for no fault of its own.
+// repeatable reports that PostgreSQL rolled a transaction back because of others.
 func repeatable(err error) bool { return !errors.Is(err, api.ErrUnknown) && sqlfence.Repeatable(err) }
 
-// poisoned reports that the database refuses what one of the batches says: the others
-// may well be made without it.
+// poisoned reports that the database refuses the content of one batch. The others may succeed
+// without it.
 func poisoned(err error) bool {
 	if errors.Is(err, api.ErrUnknown) {
 		return false
@@ -274,7 +272,7 @@ func poisoned(err error) bool {
 	return false
 }
 
-// describe says which database, without its password.
+// describe names the database without its password.
 func describe(db string) string {
 	if !strings.Contains(db, "://") {
 		return db

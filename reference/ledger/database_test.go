@@ -125,16 +125,15 @@ func TestOpenRefuses(t *testing.T) {
 		want string
 	}{
 		{Config{DB: newer}, fmt.Sprintf("schema version 99, and this program knows %d", len(migrations))},
-		{Config{DB: other}, "a database of something else"},
+		{Config{DB: other}, "ledger: the file is a database of another"},
 		{Config{DB: text}, "is not a database"},
 		{Config{DB: dir}, "is a directory"},
 		{Config{DB: filepath.Join(dir, "no", "l.db")}, "there is no directory"},
 		{Config{}, "db: "},
-		{Config{DB: ":memory:"}, "would forget its marks"},
-		{Config{DB: "mysql://x"}, "mysql:// is no database that is known"},
+		{Config{DB: ":memory:"}, "db: "},
+		{Config{DB: "mysql://x"}, "db: mysql://"},
 		{Config{DB: "postgres://127.0.0.1:1/x?connect_timeout=1"}, "PostgreSQL does not answer"},
 		{Config{DB: "postgres://%zz"}, "not a PostgreSQL URL"},
-		{Config{DB: newer, Unfenced: true}, "needs -lab"},
 		{Config{DB: newer, Queue: -1}, "queue: -1 is negative"},
 	} {
 		l, err := Open(t.Context(), tt.cfg)

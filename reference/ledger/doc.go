@@ -1,59 +1,55 @@
-// Package ledger is the fenced resource as a process of its own: what a leader
-// writes to it takes effect if and only if no newer leader was there before.
+// Package ledger is the fenced resource as a process: a write of a leader takes effect if and
+// only if no newer leader has written before.
 //
-// A ledger keeps resources. Each has a mark (package fence) and, guarded by it, a
-// log of ticks, sequences of numbers, checkpoints, versioned records, and jobs with
-// their firings. Every write carries a stamp; the check and the write are one transaction of the database,
-// SQLite in the process or PostgreSQL by URL. The marks are those of package sqlfence. The
-// mark is durable before an answer is sent.
+// A ledger keeps resources. Each has a mark (package fence) and, protected by it, a log of
+// ticks, sequences of numbers, checkpoints, versioned records, and jobs with their firings.
+// Every write carries a stamp. The check and the write are one transaction of the database,
+// SQLite in the process or PostgreSQL by URL. Package sqlfence keeps the marks. A mark is
+// durable before an answer is sent.
 //
-// What is not guaranteed: tokens guard against mistakes, not attackers; whoever can
-// reach the ledger can write to it. A database that is restored from a backup has
-// lost marks and numbers; the ledger finds out from callers that have seen more (see
-// Lost data), and only from them. Reads are not fenced. The list of refused writes keeps
-// the newest and counts the rest; what could not be read as a stamp at all is only
-// counted, in the metrics.
+// Limitations: tokens protect against mistakes, not against attackers; everybody who can reach
+// the ledger can write to it. A database that is restored from a backup has lost marks and
+// numbers. The ledger notices that only from callers that have seen more (see Lost data). Reads
+// are not fenced. The list of refused writes keeps the newest and counts the rest; requests
+// without a valid stamp are only counted, in the metrics.
 //
 // # Jobs
 //
-// A job is due at an instant. The leader fires it: in one transaction the firing is
-// recorded, once by job and instant, and the job moves on to its next instant or is
-// deleted. What the schedule means is the leader's business. A firing stays pending
-// until it was delivered, so that the next leader knows what the last one owed. Jobs are
-// found through an index by the instant at which they are due, and counted as they
-// come and go: ten million are no slower to begin with than ten thousand.
+// A job is due at an instant. The leader fires it: one transaction records the firing, once for
+// each job and instant, and moves the job to its next instant or deletes it. Only the leader
+// knows what the schedule means. A firing stays pending until it was delivered, so that the next
+// leader knows what to deliver. Jobs are read through an index by the instant at which they are
+// due, and counted as they are added and deleted, so ten million are as fast as ten thousand.
 //
-// Answers carry the ledger's wall clock, so that leaders agree about the time whatever
-// their own clocks say. Several ledgers on one database have a clock each.
+// Answers carry the ledger's wall clock, so that leaders agree on the time whatever their own
+// clocks show. Each of several ledgers on one database has its own clock.
 //
 // # Lost data
 //
-// A ledger has an id and a revision that rises with every commit. Clients send what they
-// have seen last. A ledger that is behind that, or is another one, takes no writes until
-// an operator accepts its state ([Ledger.Accept]). So does one whose file was deleted or
-// replaced while it was served.
+// A ledger has an id and a revision that rises with every commit. Clients send the last ones
+// they have seen. A ledger with a lower revision, or another id, accepts no writes until an
+// operator accepts its state ([Ledger.Accept]). The same holds for a ledger whose file was
+// deleted or replaced while it was served.
 //
 // # Shared records
 //
-// A shared record belongs to a deployment, to no resource, and needs no leader. It is guarded by its
-// version instead of a token: who writes it says which version they have read, and of
-// two who read the same one succeeds. Whoever writes without saying so overwrites.
+// A shared record belongs to a deployment and to no resource, and needs no leader. Its version
+// protects it instead of a token: a writer says which version it has read, and of two writers
+// with the same version one succeeds. A writer that gives no version overwrites.
 //
 // # Group commit
 //
-// Callers that arrive together share one transaction and one fsync: one group is
-// being committed while the next gathers. Within a group each batch is judged by
-// itself, after those before it; a refused one changes nothing for the others. If a
-// commit fails nobody of the group is told that it was made or not: [api.ErrUnknown].
-// Nothing is remembered between groups, so the next reads what is there.
+// Callers that arrive together share one transaction and one fsync: while one group is
+// committed, the next gathers. Each batch of a group is checked after those before it, and a
+// refused one changes nothing for the others. If a commit fails, the whole group gets
+// [api.ErrUnknown]. Nothing is cached between groups.
 //
 // # Several ledgers
 //
-// One SQLite file is served by one process, which holds a lock beside it. On
-// PostgreSQL several may serve one database: each group holds the marks of its resources
-// until its transaction ends. Each ledger counts in its metrics what went through itself.
-// A ledger in the same schema as other users of sqlfence shares their table of marks, so
-// their resources must have other names.
+// One process serves a SQLite file, and holds a lock beside it. On PostgreSQL several ledgers
+// may serve one database: each group holds the marks of its resources until its transaction
+// ends. Each ledger counts in its metrics only its own writes. A ledger in the same schema as
+// other users of sqlfence shares their table of marks, so their resources must have other names.
 //
 // # Where to find what
 //

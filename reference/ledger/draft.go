@@ -7,7 +7,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// draft makes the writes of one batch in the state, and can take them back.
+// draft makes the writes of one batch in the state, and can undo them.
 type draft struct {
 	*state
 	batch    api.Batch
@@ -18,7 +18,7 @@ type draft struct {
 	ticksHad, allocationsHad int
 }
 
-// set changes the state until the draft is taken back.
+// set changes the state until the draft is undone.
 func set[K comparable, V any](d *draft, m map[K]V, k K, v V) {
 	was, had := m[k]
 	d.undo = append(d.undo, func() {
@@ -103,8 +103,8 @@ func (d *draft) record(w api.RecordWrite) (*api.VersionOutcome, error) {
 	return &api.VersionOutcome{Version: row.version + 1}, nil
 }
 
-// sequence hands out numbers: each once, in order. With fencing off it believes
-// the leader, and then it may not.
+// sequence hands out numbers in order, each once. With fencing off it trusts the leader, and may
+// hand out a number twice.
 func (d *draft) sequence(w api.SequenceWrite) (*api.Range, error) {
 	here := at{d.batch.Resource, w.Name}
 	row := d.sequences[here]
@@ -116,7 +116,7 @@ func (d *draft) sequence(w api.SequenceWrite) (*api.Range, error) {
 		return nil, &api.SequenceError{Name: w.Name, First: given.First, LastSeq: row.lastSeq}
 	}
 	token := d.batch.Stamp.Token
-	// Ranges that follow each other in one commit are one allocation.
+	// Consecutive ranges in one commit are one allocation.
 	if row.changed && row.token == token && row.lastSeq+1 == given.First {
 		i := d.open[here]
 		was := d.allocations[i].Last

@@ -10,13 +10,13 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// probeEvery is how old the last proof of a working disk may be. Health checks share a
-// probe, so however many ask, there are no more than that.
+// probeEvery is how old the last successful write may be. Health checks share a probe, so their
+// number does not matter.
 const probeEvery = 500 * time.Millisecond
 
-// Health says whether the ledger can read, is not stuck in a commit, can write, and has
-// everything that the caller has seen. If nothing was written lately, it writes a probe: a
-// full disk can be read, and nobody else may write before the ledger is known to be well.
+// Health is an error unless the ledger can read, is not stuck in a commit, can write, and has
+// everything that the caller has seen. If nothing was written lately, it writes a probe: a full
+// disk can still be read.
 func (l *Ledger) Health(ctx context.Context, seen api.Identity) (api.Identity, error) {
 	if began := l.began.Load(); began != 0 {
 		if stuck := time.Duration(int64(l.cfg.Clock.Now()) - began); stuck > 2*l.cfg.Timeout {
@@ -30,7 +30,7 @@ func (l *Ledger) Health(ctx context.Context, seen api.Identity) (api.Identity, e
 	return now, err
 }
 
-// verify is an error if the ledger has lost data, as far as it knows or the caller does.
+// verify is an error if the ledger has lost data, as far as it or the caller knows.
 func (l *Ledger) verify(ctx context.Context, seen api.Identity) (api.Identity, error) {
 	now, err := l.identity(ctx)
 	switch {
@@ -41,7 +41,7 @@ func (l *Ledger) verify(ctx context.Context, seen api.Identity) (api.Identity, e
 	case seen.ID == "" || seen.ID == now.ID && seen.Revision <= now.Revision:
 		return now.Identity, nil
 	}
-	// The commit decides, and notes it.
+	// The commit decides, and records it.
 	v := l.wait(ctx, &op{kind: probe, seen: seen})
 	return v.answer.Ledger, v.err
 }
@@ -66,7 +66,7 @@ func (l *Ledger) writable(ctx context.Context) error {
 		return nil // others write
 	}
 	if v.err != nil && !errors.Is(v.err, api.ErrDataLost) {
-		v.err = fmt.Errorf("%w: it cannot write: %s", api.ErrUnavailable, v.err.Error()) // whether a probe was made matters to nobody
+		v.err = fmt.Errorf("%w: it cannot write: %s", api.ErrUnavailable, v.err.Error()) // the outcome of a probe does not matter
 	}
 	if ctx.Err() == nil {
 		l.probed, l.probeErr = int64(l.cfg.Clock.Now()), v.err

@@ -1,11 +1,11 @@
 package ledger
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -14,8 +14,7 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// Handler serves the ledger over HTTP. Bodies are at most maxBody bytes; 0 means
-// 4 MiB.
+// Handler serves the ledger over HTTP. Bodies are at most maxBody bytes; 0 means 4 MiB.
 func (l *Ledger) Handler(maxBody int64) http.Handler {
 	if maxBody <= 0 {
 		maxBody = 4 << 20
@@ -27,22 +26,32 @@ func (l *Ledger) Handler(maxBody int64) http.Handler {
 	mux.Handle("POST", "/resources/{resource}/advance", h.answer(h.advance))
 	mux.Handle("POST", "/resources/{resource}/sequences/{name}", h.answer(h.allocate))
 
-	mux.Handle("GET", "/resources", reading(h, paged(h.resources)))
+	mux.Handle("GET", "/resources", reading(h, func(r *http.Request) (api.Page[api.Resource], error) {
+		return paged(r, func(after string, limit int) (api.Page[api.Resource], error) {
+			return l.Resources(r.Context(), after, limit)
+		})
+	}))
 	mux.Handle("GET", "/resources/{resource}", reading(h, h.resource))
-	mux.Handle("GET", "/resources/{resource}/sequences/{name}", reading(h, h.sequence))
-	mux.Handle("GET", "/resources/{resource}/sequences/{name}/allocations", reading(h, paged(h.allocations)))
-	mux.Handle("GET", "/resources/{resource}/checkpoints/{name}", reading(h, h.checkpoint))
-	mux.Handle("GET", "/resources/{resource}/records", reading(h, paged(h.records)))
+	mux.Handle("GET", "/resources/{resource}/sequences/{name}", named(h, l.Sequence))
+	mux.Handle("GET", "/resources/{resource}/sequences/{name}/allocations", reading(h, func(r *http.Request) (api.Page[api.Allocation], error) {
+		return paged(r, func(after string, limit int) (api.Page[api.Allocation], error) {
+			return l.Allocations(r.Context(), r.PathValue("resource"), r.PathValue("name"), after, limit)
+		})
+	}))
+	mux.Handle("GET", "/resources/{resource}/checkpoints/{name}", named(h, l.Checkpoint))
+	mux.Handle("GET", "/resources/{resource}/records", listed(h, l.Records))
 	mux.Handle("GET", "/resources/{resource}/records/{name}", h.answer(h.record))
-	mux.Handle("GET", "/resources/{resource}/ticks", reading(h, paged(h.ticks)))
-	mux.Handle("GET", "/resources/{resource}/jobs", reading(h, paged(h.jobs)))
-	mux.Handle("GET", "/resources/{resource}/jobs/{name}", reading(h, h.job))
-	mux.Handle("GET", "/resources/{resource}/firings", reading(h, paged(h.firings)))
+	mux.Handle("GET", "/resources/{resource}/ticks", listed(h, l.Ticks))
+	mux.Handle("GET", "/resources/{resource}/jobs", reading(h, h.jobs))
+	mux.Handle("GET", "/resources/{resource}/jobs/{name}", named(h, l.Job))
+	mux.Handle("GET", "/resources/{resource}/firings", reading(h, h.firings))
 	mux.Handle("GET", "/shared/{deployment}/{space}/{name}", h.answer(h.shared))
 	mux.Handle("PUT", "/shared/{deployment}/{space}/{name}", h.answer(h.putShared))
 	mux.Handle("DELETE", "/shared/{deployment}/{space}/{name}", h.answer(h.deleteShared))
 	mux.Handle("POST", "/accept", h.answer(h.accept))
-	mux.Handle("GET", "/rejections", reading(h, paged(h.rejections)))
+	mux.Handle("GET", "/rejections", reading(h, func(r *http.Request) (api.Rejections, error) {
+		return paged(r, func(after string, limit int) (api.Rejections, error) { return l.Rejections(r.Context(), after, limit) })
+	}))
 	mux.Handle("GET", "/healthz", h.answer(h.healthz))
 	mux.Handle("GET", "/metrics", promhttp.HandlerFor(l.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP)
 	if !l.cfg.Unfenced {
@@ -59,8 +68,8 @@ type handler struct {
 	maxBody int64
 }
 
-// answer turns a handler that returns its error into one that writes it. What the
-// database says about itself, such as its user and address, is logged and not sent.
+// answer writes the error that a handler returns. What the database says about itself, such as
+// its user and address, is logged and not sent.
 func (h *handler) answer(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		err := f(w, r)
@@ -74,8 +83,8 @@ func (h *handler) answer(f func(http.ResponseWriter, *http.Request) error) http.
 	}
 }
 
-// reading answers with what a read returns. It refuses a caller that has seen more than
-// there is, as a commit does for writes.
+// reading answers with what a read returns. It refuses a caller that has seen more than there
+// is, as a commit does for writes.
 func reading[T any](h *handler, read func(*http.Request) (T, error)) http.HandlerFunc {
 	return h.answer(func(w http.ResponseWriter, r *http.Request) error {
 		if err := h.verify(r); err != nil {
@@ -99,19 +108,31 @@ func (h *handler) verify(r *http.Request) error {
 }
 
 // paged reads ?after= and ?limit=.
-func paged[T any](list func(r *http.Request, after string, limit int) (T, error)) func(*http.Request) (T, error) {
-	return func(r *http.Request) (page T, err error) {
-		q, limit := r.URL.Query(), 0
-		if s := q.Get("limit"); s != "" {
-			if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > api.MaxPage {
-				return page, &api.RequestError{Field: "limit", Value: s[:min(len(s), 32)], Rule: "from 1 to " + strconv.Itoa(api.MaxPage)}
-			}
-		}
-		return list(r, q.Get("after"), limit)
+func paged[T any](r *http.Request, list func(after string, limit int) (T, error)) (page T, err error) {
+	after, limit, err := api.PageOf(r)
+	if err != nil {
+		return page, err
 	}
+	return list(after, limit)
 }
 
-// stamp reads what every write has in its headers.
+// named answers with something of a resource, by name.
+func named[T any](h *handler, read func(ctx context.Context, resource, name string) (T, error)) http.HandlerFunc {
+	return reading(h, func(r *http.Request) (T, error) {
+		return read(r.Context(), r.PathValue("resource"), r.PathValue("name"))
+	})
+}
+
+// listed answers with a page of what a resource has.
+func listed[T any](h *handler, list func(ctx context.Context, resource, after string, limit int) (T, error)) http.HandlerFunc {
+	return reading(h, func(r *http.Request) (T, error) {
+		return paged(r, func(after string, limit int) (T, error) {
+			return list(r.Context(), r.PathValue("resource"), after, limit)
+		})
+	})
+}
+
+// stamp reads the headers of a write.
 func (h *handler) stamp(r *http.Request) (api.Batch, error) {
 	b := api.Batch{Resource: r.PathValue("resource"), Holder: holder(r)}
 	var err error
@@ -124,7 +145,7 @@ func (h *handler) stamp(r *http.Request) (api.Batch, error) {
 	return b, err
 }
 
-// holder is who asks, by their own word or by their address.
+// holder is who asks, by the header or by the address.
 func holder(r *http.Request) string {
 	name, err := url.PathUnescape(r.Header.Get(api.HeaderHolder))
 	if err != nil || name == "" {
@@ -147,12 +168,16 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	return answered(w, a)
+}
+
+func answered(w http.ResponseWriter, a api.Answer) error {
 	headers(w, a)
 	httpapi.WriteJSON(w, http.StatusOK, a)
 	return nil
 }
 
-// headers sets what an answer has besides its body.
+// headers sets the headers of an answer.
 func headers(w http.ResponseWriter, a api.Answer) {
 	w.Header().Set(api.HeaderIdentity, a.Ledger.String())
 	if a.Retried {
@@ -162,8 +187,8 @@ func headers(w http.ResponseWriter, a api.Answer) {
 
 func (h *handler) seal(w http.ResponseWriter, r *http.Request) error { return h.raise(w, r, seal) }
 
-// advance is for an operator on the machine itself: a leader must not be able to
-// get past the slip rule by asking.
+// advance is for an operator on this machine: a leader must not get past the slip rule by
+// asking.
 func (h *handler) advance(w http.ResponseWriter, r *http.Request) error {
 	if err := local(r); err != nil {
 		return err
@@ -183,18 +208,16 @@ func (h *handler) raise(w http.ResponseWriter, r *http.Request, k kind) error {
 	if err != nil {
 		return err
 	}
-	headers(w, a)
-	httpapi.WriteJSON(w, http.StatusOK, a)
-	return nil
+	return answered(w, a)
 }
 
-// local refuses a caller that is not on this machine.
+// local refuses a caller on another machine.
 func local(r *http.Request) error {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err == nil && net.ParseIP(host).IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("%w: only an operator on the ledger's own machine may do this", api.ErrDenied)
+	return fmt.Errorf("%w: allowed only on the machine of the ledger", api.ErrDenied)
 }
 
 func (h *handler) accept(w http.ResponseWriter, r *http.Request) error {
@@ -212,30 +235,10 @@ func (h *handler) accept(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-func (h *handler) resources(r *http.Request, after string, limit int) (api.Page[api.Resource], error) {
-	return h.l.Resources(r.Context(), after, limit)
-}
-
 func (h *handler) resource(r *http.Request) (api.ResourceBody, error) {
 	name := r.PathValue("resource")
 	res, err := h.l.Resource(r.Context(), name)
 	return api.ResourceBody{Resource: res, LeadersActing: h.l.LeadersActing(name), NowMS: h.l.nowMS()}, err
-}
-
-func (h *handler) sequence(r *http.Request) (api.Sequence, error) {
-	return h.l.Sequence(r.Context(), r.PathValue("resource"), r.PathValue("name"))
-}
-
-func (h *handler) allocations(r *http.Request, after string, limit int) (api.Page[api.Allocation], error) {
-	return h.l.Allocations(r.Context(), r.PathValue("resource"), r.PathValue("name"), after, limit)
-}
-
-func (h *handler) checkpoint(r *http.Request) (api.Checkpoint, error) {
-	return h.l.Checkpoint(r.Context(), r.PathValue("resource"), r.PathValue("name"))
-}
-
-func (h *handler) records(r *http.Request, after string, limit int) (api.Page[api.Record], error) {
-	return h.l.Records(r.Context(), r.PathValue("resource"), after, limit)
 }
 
 func (h *handler) record(w http.ResponseWriter, r *http.Request) error {
@@ -246,48 +249,34 @@ func (h *handler) record(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// versioned answers with v, or that the caller has it.
+// versioned answers with v, or with 304 if the caller has it.
 func versioned(w http.ResponseWriter, r *http.Request, version uint64, v any) {
-	w.Header().Set("ETag", etag(version))
-	if r.Header.Get("If-None-Match") == etag(version) {
+	w.Header().Set("ETag", api.ETag(version))
+	if r.Header.Get("If-None-Match") == api.ETag(version) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
 	httpapi.WriteJSON(w, http.StatusOK, v)
 }
 
-func etag(version uint64) string { return strconv.Quote(strconv.FormatUint(version, 10)) }
-
-func (h *handler) ticks(r *http.Request, after string, limit int) (api.Page[api.Tick], error) {
-	return h.l.Ticks(r.Context(), r.PathValue("resource"), after, limit)
-}
-
-func (h *handler) jobs(r *http.Request, after string, limit int) (p api.Jobs, err error) {
-	var beforeMS int64
-	if s := r.URL.Query().Get("before_ms"); s != "" {
-		if beforeMS, err = strconv.ParseInt(s, 10, 64); err != nil || beforeMS < 1 {
-			return p, &api.RequestError{Field: "before_ms", Value: s[:min(len(s), 32)], Rule: "milliseconds since 1970, from 1 to 2^53-1"}
-		}
+func (h *handler) jobs(r *http.Request) (p api.Jobs, err error) {
+	before, err := api.BeforeOf(r)
+	if err != nil {
+		return p, err
 	}
-	return h.l.Jobs(r.Context(), r.PathValue("resource"), beforeMS, after, limit)
+	return paged(r, func(after string, limit int) (api.Jobs, error) {
+		return h.l.Jobs(r.Context(), r.PathValue("resource"), before, after, limit)
+	})
 }
 
-func (h *handler) job(r *http.Request) (api.Job, error) {
-	return h.l.Job(r.Context(), r.PathValue("resource"), r.PathValue("name"))
-}
-
-func (h *handler) firings(r *http.Request, after string, limit int) (p api.Page[api.Firing], err error) {
-	pending := false
-	if s := r.URL.Query().Get("pending"); s != "" {
-		if pending, err = strconv.ParseBool(s); err != nil {
-			return p, &api.RequestError{Field: "pending", Value: s[:min(len(s), 32)], Rule: "true or false"}
-		}
+func (h *handler) firings(r *http.Request) (p api.Page[api.Firing], err error) {
+	pending, err := api.PendingOf(r)
+	if err != nil {
+		return p, err
 	}
-	return h.l.Firings(r.Context(), r.PathValue("resource"), pending, after, limit)
-}
-
-func (h *handler) rejections(r *http.Request, after string, limit int) (api.Rejections, error) {
-	return h.l.Rejections(r.Context(), after, limit)
+	return paged(r, func(after string, limit int) (api.Page[api.Firing], error) {
+		return h.l.Firings(r.Context(), r.PathValue("resource"), pending, after, limit)
+	})
 }
 
 func (h *handler) healthz(w http.ResponseWriter, r *http.Request) error {
@@ -301,5 +290,44 @@ func (h *handler) healthz(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.Header().Set(api.HeaderIdentity, now.String())
 	httpapi.WriteJSON(w, http.StatusOK, map[string]any{"status": "ok", "fencing": !h.l.cfg.Unfenced, "ledger": now})
+	return nil
+}
+
+func (h *handler) shared(w http.ResponseWriter, r *http.Request) error {
+	rec, err := h.l.Shared(r.Context(), r.PathValue("deployment"), r.PathValue("space"), r.PathValue("name"))
+	if err == nil {
+		versioned(w, r, rec.Version, rec)
+	}
+	return err
+}
+
+func (h *handler) putShared(w http.ResponseWriter, r *http.Request) error {
+	var body api.SharedBody
+	if err := httpapi.ReadJSON(w, r, h.maxBody, false, &body); err != nil {
+		return err
+	}
+	return h.share(w, r, api.SharedWrite{Value: body.Value})
+}
+
+func (h *handler) deleteShared(w http.ResponseWriter, r *http.Request) error {
+	return h.share(w, r, api.SharedWrite{Delete: true})
+}
+
+func (h *handler) share(w http.ResponseWriter, r *http.Request, s api.SharedWrite) (err error) {
+	s.Deployment, s.Space, s.Key = r.PathValue("deployment"), r.PathValue("space"), r.PathValue("name")
+	if s.Seen, err = api.ParseIdentity(r.Header.Get(api.HeaderIdentity)); err != nil {
+		return err
+	}
+	if s.Version, err = api.Precondition(r.Header); err != nil {
+		return err
+	}
+	a, err := h.l.share(r.Context(), s)
+	if err != nil {
+		return err
+	}
+	if !s.Delete {
+		w.Header().Set("ETag", api.ETag(a.Version))
+	}
+	httpapi.WriteJSON(w, http.StatusOK, a)
 	return nil
 }

@@ -502,7 +502,7 @@ func (s *site) metric(name string) string {
 func TestFencingOnAndOff(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		c := &steppedClock{}
-		s := serveHere(t, ledger.Config{Unfenced: off, Lab: off, Clock: c})
+		s := serveHere(t, ledger.Config{Unfenced: off, Clock: c})
 		ctx := t.Context()
 		write := func(token fence.Token) error {
 			_, err := s.Apply(ctx, api.Batch{Resource: "r", Stamp: at(token), Writes: []api.Write{{Tick: &api.TickWrite{}}}})
@@ -560,7 +560,7 @@ func TestFencingOnAndOff(t *testing.T) {
 // With fencing off a leader's range is believed, so numbers are handed out twice: what
 // the experiments show.
 func TestUnfencedReusesNumbers(t *testing.T) {
-	s := serveHere(t, ledger.Config{Unfenced: true, Lab: true})
+	s := serveHere(t, ledger.Config{Unfenced: true})
 	for _, token := range []fence.Token{5, 4} {
 		r, err := s.Allocate(t.Context(), "r", at(token), api.SequenceWrite{Name: "ids", First: 1, Last: 3})
 		if err != nil || r.First != 1 {

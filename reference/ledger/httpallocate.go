@@ -12,8 +12,8 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// allocate is what callers ask for most. To read and write its few bytes by way of
-// reflection would cost more than the rest of it.
+// allocate is called most often. Encoding its few bytes by reflection would cost more than the
+// rest of it.
 func (h *handler) allocate(w http.ResponseWriter, r *http.Request) error {
 	b, err := h.stamp(r)
 	if err != nil {
@@ -28,7 +28,7 @@ func (h *handler) allocate(w http.ResponseWriter, r *http.Request) error {
 	b.Writes = []api.Write{{Sequence: &api.SequenceWrite{Name: name, First: body.First, Last: body.Last, N: body.N}}}
 	a, err := h.l.Apply(r.Context(), b)
 	if err == nil && (len(a.Outcomes) != 1 || a.Outcomes[0].Sequence == nil) {
-		err = errors.New("the batch that had this stamp took no numbers")
+		err = errors.New("the batch with this stamp took no numbers")
 	}
 	if err != nil {
 		return err
@@ -40,7 +40,7 @@ func (h *handler) allocate(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// rangeBody reads the body as our clients write it, and leaves any other to
+// rangeBody reads the body as our clients write it, and leaves any other form to
 // httpapi.ReadJSON.
 func (h *handler) rangeBody(w http.ResponseWriter, r *http.Request) (body api.RangeBody, err error) {
 	const most = 64
@@ -59,7 +59,7 @@ func (h *handler) rangeBody(w http.ResponseWriter, r *http.Request) (body api.Ra
 	return body, err
 }
 
-// parseRange reads {"n":1} and {"first":1,"last":2}, without a space.
+// parseRange reads {"n":1} and {"first":1,"last":2}, without spaces.
 func parseRange(data []byte) (body api.RangeBody, ok bool) {
 	if rest, found := bytes.CutPrefix(data, []byte(`{"n":`)); found {
 		body.N, rest, ok = digits(rest)
@@ -79,7 +79,7 @@ func parseRange(data []byte) (body api.RangeBody, ok bool) {
 	return body, ok && string(rest) == "}"
 }
 
-// digits reads a number that is written as JSON has it and is no trouble.
+// digits reads a JSON number of up to 16 digits.
 func digits(data []byte) (n uint64, rest []byte, ok bool) {
 	const most = 16
 	i := 0
@@ -89,7 +89,7 @@ func digits(data []byte) (n uint64, rest []byte, ok bool) {
 	return n, data[i:], i > 0 && i <= most && (data[0] != '0' || i == 1)
 }
 
-// appendRange is json.Marshal of the answer, and a line end.
+// appendRange is json.Marshal of the answer, and a newline.
 func appendRange(to []byte, a api.RangeAnswer) []byte {
 	number := func(name string, n uint64) {
 		to = append(to, name...)

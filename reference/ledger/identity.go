@@ -11,11 +11,11 @@ import (
 
 func newID() string { return "l" + strings.ToLower(rand.Text()[:12]) }
 
-// identity is the row that says which ledger this is.
+// identity says which ledger this is.
 type identity struct {
 	api.Identity
-	// seen is the highest revision that a caller has seen and that this database does
-	// not have; 0: there is none. While it is set every write is refused.
+	// seen is the highest revision that a caller has seen and that this database does not have;
+	// 0: none. While it is set, every write is refused.
 	seen uint64
 }
 
@@ -30,8 +30,8 @@ func (i identity) lost() error {
 	return fmt.Errorf("%w: ledger %s is at revision %d, and revision %d was acknowledged", api.ErrDataLost, i.ID, i.Revision, i.seen)
 }
 
-// expected refuses a caller that has seen another ledger, unless an operator has said
-// that this one takes its place.
+// expected refuses a caller that has seen another ledger, unless an operator has accepted that
+// this one replaces it.
 func (t *tx) expected(ctx context.Context, i identity, seen api.Identity) error {
 	if seen.ID == "" || seen.ID == i.ID {
 		return nil
@@ -43,17 +43,17 @@ func (t *tx) expected(ctx context.Context, i identity, seen api.Identity) error 
 	return fmt.Errorf("%w: this is ledger %s, and the caller has seen ledger %s", api.ErrDataLost, i.ID, seen.ID)
 }
 
-// accept makes the state of the database the valid one, under a new id: callers that have
-// seen the replaced ledger begin anew.
+// accept accepts the state of the database, under a new id. Callers that have seen the replaced
+// ledger are served again.
 func (t *tx) accept(ctx context.Context, i *identity, replaces, holder string, nowMS int64) error {
 	switch {
 	case replaces == "" && i.seen == 0:
-		return &api.RequestError{Field: "replaces", Rule: "must name the ledger whose place this one takes: this one has lost nothing that it knows of"}
+		return &api.RequestError{Field: "replaces", Rule: "must name the ledger that this one replaces: this one has not lost data, as far as it knows"}
 	case replaces == "":
 		replaces = i.ID
 	}
 	next := identity{Identity: api.Identity{ID: newID(), Revision: i.Revision}}
-	// Those that have seen this ledger until now go on as well.
+	// Callers that have seen this ledger until now are served as well.
 	for _, replaced := range []string{replaces, i.ID} {
 		err := t.exec(ctx, "INSERT INTO ledger_acceptance (replaced, id, revision, seen, holder, at_ms) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
 			replaced, next.ID, int64(i.Revision), int64(i.seen), holder, nowMS)
@@ -65,7 +65,7 @@ func (t *tx) accept(ctx context.Context, i *identity, replaces, holder string, n
 	return t.exec(ctx, "UPDATE ledger_identity SET id = $1, seen = 0", next.ID)
 }
 
-// Identity returns which ledger this is and how far it has got.
+// Identity returns the id and the revision of this ledger.
 func (l *Ledger) Identity(ctx context.Context) (api.Identity, error) {
 	i, err := l.identity(ctx)
 	return i.Identity, err
@@ -76,10 +76,10 @@ func (l *Ledger) identity(ctx context.Context) (i identity, err error) {
 	return i, err
 }
 
-// Accept is the operator's word that the state of this ledger is the valid one, although
-// it is not what callers have seen. Replaces names the ledger whose place it takes; empty:
-// this one, before it lost data. The ledger gets a new id, keeps a record of the
-// acceptance, and callers of the replaced ledger are served again.
+// Accept accepts the state of this ledger although callers have seen a later one. It is for
+// operators. replaces names the ledger that this one replaces; empty: itself, before it lost
+// data. The ledger gets a new id, records the acceptance, and serves callers of the replaced
+// ledger again.
 func (l *Ledger) Accept(ctx context.Context, replaces, holder string) (api.Identity, error) {
 	if replaces != "" {
 		if err := api.Name("replaces", replaces); err != nil {

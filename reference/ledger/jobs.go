@@ -1,19 +1,20 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// moment is a firing's identity.
+// moment identifies a firing.
 type moment struct {
 	resource, job string
 	atMS          int64
 }
 
-// counters are kept with the resource: to count ten million rows takes seconds.
+// counters are kept with the resource: counting ten million rows takes seconds.
 type counters struct {
 	jobs, jobsVersion, firings, pending uint64
 }
@@ -55,23 +56,19 @@ func (d *draft) job(w api.JobWrite) *api.JobOutcome {
 	case !row.exists:
 		d.counters.jobs++
 	}
-	misfire := w.Misfire
-	if misfire == "" {
-		misfire = api.MisfireOnce
-	}
 	next := w.NextMS
 	if row.exists && w.Schedule != "" && w.Schedule == row.schedule {
-		// An instant that is due and was not fired stands: to write the same schedule
-		// again must not leave it out.
+		// An instant that is due and was not fired stays: writing the same schedule again must
+		// not skip it.
 		next = min(next, row.nextMS)
 	}
 	o.NextMS = next
-	set(d, d.jobs, here, jobRow{exists: true, schedule: w.Schedule, misfire: misfire, payload: string(w.Payload), nextMS: next, token: d.batch.Stamp.Token, changed: true})
+	set(d, d.jobs, here, jobRow{exists: true, schedule: w.Schedule, misfire: cmp.Or(w.Misfire, api.MisfireOnce), payload: string(w.Payload), nextMS: next, token: d.batch.Stamp.Token, changed: true})
 	return o
 }
 
-// fire compares the instant at which the job is due, so that of two leaders who fire
-// it, or of two attempts of one, one does.
+// fire compares the instant at which the job is due. So of two leaders, or two attempts of one,
+// only one fires it.
 func (d *draft) fire(w api.FireWrite) *api.FireOutcome {
 	here, when := at{d.batch.Resource, w.Job}, moment{d.batch.Resource, w.Job, w.AtMS}
 	row := d.jobs[here]

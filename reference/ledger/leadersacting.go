@@ -7,25 +7,25 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// actors is who acted on one resource: what leaders_acting needs to know of the
-// writes that were accepted. It is a function of those events alone.
+// actors is who wrote to one resource, as leaders_acting needs it. It depends on the accepted
+// writes only.
 type actors struct {
 	last map[fence.Token]act
 }
 
-// act is the latest acceptance of one token.
+// act is the latest accepted write of one token.
 type act struct {
 	at clock.Instant
-	// after is when a higher token had been accepted last, by then.
+	// after is when a higher token was last accepted before it.
 	after clock.Instant
 	stale bool // there was one
 }
 
-// maxActors is how many tokens are remembered; only with fencing off can there be
-// many within a window.
+// maxActors is how many tokens are kept. Only with fencing off can there be many within a
+// window.
 const maxActors = 64
 
-// accept notes a write. Writes are noted in the order in which they took effect.
+// accept notes a write. Writes must be noted in the order in which they took effect.
 func (a *actors) accept(token fence.Token, at clock.Instant, window time.Duration) {
 	if a.last == nil {
 		a.last = make(map[fence.Token]act)
@@ -45,10 +45,9 @@ func (a *actors) accept(token fence.Token, at clock.Instant, window time.Duratio
 	}
 }
 
-// acting is how many leaders act now: nobody if no write was accepted within the
-// window; one while writes come in the order of their tokens; and one more for each
-// token of which a write was accepted after one of a higher token, both within the
-// window.
+// acting is how many leaders act now: none if no write was accepted within the window; one while
+// writes come in the order of their tokens; and one more for each token with a write accepted
+// after one of a higher token, both within the window.
 func (a *actors) acting(now clock.Instant, window time.Duration) int {
 	n, stale := 0, 0
 	for _, e := range a.last {

@@ -22,7 +22,7 @@ type Ledger struct {
 	wrote   atomic.Int64 // the last commit that wrote something, as an instant; 0: none
 	unmade  atomic.Bool  // the last commit that had something to write failed
 
-	// known is what the last commit saw of the database.
+	// known is the identity that the last commit saw.
 	known atomic.Pointer[api.Identity]
 
 	probing  chan struct{} // held by the one that probes
@@ -33,9 +33,8 @@ type Ledger struct {
 	closed  error
 }
 
-// Open opens the database, brings its schema up to date and begins to commit.
-// api.ErrUnavailable means that it may work later: the database does not answer, or
-// another process serves the file.
+// Open opens the database, updates its schema and starts to commit. api.ErrUnavailable means
+// that it may work later: the database does not answer, or another process serves the file.
 func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -58,14 +57,13 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	}
 	l.known.Store(&first)
 	if cfg.Unfenced {
-		cfg.Logger.Warn("FENCING IS OFF: stale writes are taken as they come; for experiments only", "db", describe(cfg.DB))
+		cfg.Logger.Warn("FENCING IS OFF: stale writes are accepted; for experiments only", "db", describe(cfg.DB))
 	}
 	go l.run()
 	return l, nil
 }
 
-// Close commits what waits, and closes the database. Writes that come later are
-// refused.
+// Close commits what waits, and closes the database. Later writes are refused.
 func (l *Ledger) Close() error {
 	l.closing.Do(func() {
 		l.queue.close()
@@ -75,11 +73,11 @@ func (l *Ledger) Close() error {
 	return l.closed
 }
 
-// Apply makes a batch of writes, durable when it returns. The errors are those of
-// package fence, and those of package api.
+// Apply makes a batch of writes. They are durable when it returns. The errors are those of
+// packages fence and api.
 func (l *Ledger) Apply(ctx context.Context, b api.Batch) (api.Answer, error) {
 	if len(b.Writes) == 0 {
-		return api.Answer{}, &api.RequestError{Field: "writes", Rule: "there must be one; to raise the mark alone, seal"}
+		return api.Answer{}, &api.RequestError{Field: "writes", Rule: "there must be one; use seal to raise the mark only"}
 	}
 	if b.Stamp.Seq > 0 && b.Digest == "" {
 		sum, err := api.Sum(b.Writes)
@@ -91,14 +89,13 @@ func (l *Ledger) Apply(ctx context.Context, b api.Batch) (api.Answer, error) {
 	return l.do(ctx, write, b)
 }
 
-// Seal raises the resource's mark to the stamp's token. The seq is not looked at.
+// Seal raises the mark of the resource to the token of the stamp. It ignores the seq.
 func (l *Ledger) Seal(ctx context.Context, resource string, s fence.Stamp, holder string) error {
 	_, err := l.raise(ctx, seal, api.Batch{Resource: resource, Stamp: s, Holder: holder})
 	return err
 }
 
-// Advance is the operator's way past the slip rule: it moves a mark up to any token,
-// never down.
+// Advance raises a mark to any token, past the slip rule. It is for operators.
 func (l *Ledger) Advance(ctx context.Context, resource string, s fence.Stamp, holder string) error {
 	_, err := l.raise(ctx, advance, api.Batch{Resource: resource, Stamp: s, Holder: holder})
 	return err
@@ -108,7 +105,7 @@ func (l *Ledger) raise(ctx context.Context, k kind, b api.Batch) (api.Answer, er
 	b.Stamp.Seq = 0
 	a, err := l.do(ctx, k, b)
 	if err == nil && k == advance {
-		l.cfg.Logger.Warn("the mark was advanced by hand", "resource", b.Resource, "stamp", b.Stamp.String(), "by", b.Holder)
+		l.cfg.Logger.Warn("an operator advanced the mark", "resource", b.Resource, "stamp", b.Stamp.String(), "by", b.Holder)
 	}
 	return a, err
 }
@@ -125,8 +122,8 @@ func (l *Ledger) do(ctx context.Context, k kind, b api.Batch) (api.Answer, error
 	return v.answer, v.err
 }
 
-// wait waits for the op's commit. A caller who goes away while it still waits takes
-// it back; once it is being committed, only the outcome is unknown to them.
+// wait waits for the commit of an op. A caller that leaves before takes the op back; during the
+// commit, the outcome is unknown to that caller.
 func (l *Ledger) wait(ctx context.Context, o *op) verdict {
 	o.size, o.done = o.size+overhead, make(chan struct{})
 	if err := l.queue.push(o); err != nil {
@@ -139,12 +136,12 @@ func (l *Ledger) wait(ctx context.Context, o *op) verdict {
 	case <-ctx.Done():
 	}
 	if o.claim() {
-		return verdict{err: fmt.Errorf("%w: the caller went away first: %w", api.ErrUnavailable, context.Cause(ctx))}
+		return verdict{err: fmt.Errorf("%w: the caller left before the commit: %w", api.ErrUnavailable, context.Cause(ctx))}
 	}
-	return verdict{err: fmt.Errorf("%w: the caller went away during the commit: %w", api.ErrUnknown, context.Cause(ctx))}
+	return verdict{err: fmt.Errorf("%w: the caller left during the commit: %w", api.ErrUnknown, context.Cause(ctx))}
 }
 
-// overhead is about what an op or a write takes besides its values.
+// overhead is roughly the size of an op or a write besides its values.
 const overhead = 256
 
 func sizeOf(b api.Batch) int {

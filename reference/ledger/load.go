@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 )
@@ -14,7 +15,7 @@ type touched struct {
 	shared                                          map[sharedKey]bool
 }
 
-// touch leaves out the ops that were refused already.
+// touch ignores ops that were refused already.
 func touch(group []*op, verdicts []verdict) touched {
 	t := touched{resources: map[string]bool{}}
 	for i, o := range group {
@@ -67,8 +68,8 @@ func keys(m map[at]bool) []row {
 	return rows
 }
 
-// load reads what the group touches into a state. It holds the marks of the resources
-// until the transaction ends, and a mark guards everything that belongs to its resource.
+// load reads what the group touches into a state. It holds the marks of the resources until the
+// transaction ends. A mark protects everything that belongs to its resource.
 func (t *tx) load(ctx context.Context, on touched, into *state) (err error) {
 	names := slices.Collect(maps.Keys(on.resources))
 	if into.marks, err = t.dialect.On(t).Hold(ctx, names...); err != nil {
@@ -103,31 +104,20 @@ func (t *tx) load(ctx context.Context, on touched, into *state) (err error) {
 func (t *tx) loadContents(ctx context.Context, on touched, into *state) error {
 	into.sequences, into.checkpoints, into.records = map[at]sequenceRow{}, map[at]versionRow{}, map[at]versionRow{}
 	into.keyed, into.open = map[at]uint64{}, map[at]int{}
-	err := readRows(ctx, t, `SELECT s.resource, s.name, s.last_seq, s.owner_token, s.allocations
-		FROM sequence s JOIN {rows} ON s.resource = e->>0 AND s.name = e->>1`, keys(on.sequences), into.sequences, func(k *at, r *sequenceRow) []any {
-		return []any{&k.resource, &k.name, &r.lastSeq, &r.token, &r.allocations}
-	})
-	if err != nil {
-		return err
-	}
 	version := func(k *at, r *versionRow) []any { return []any{&k.resource, &k.name, &r.version} }
-	if err := readRows(ctx, t, selectVersions("checkpoint"), keys(on.checkpoints), into.checkpoints, version); err != nil {
-		return err
-	}
-	if err := readRows(ctx, t, selectVersions("record"), keys(on.records), into.records, version); err != nil {
-		return err
-	}
-	err = readRows(ctx, t, `SELECT t.resource, t.tick_key, t.n
-		FROM tick t JOIN {rows} ON t.resource = e->>0 AND t.tick_key = e->>1 WHERE t.tick_key <> ''`, keys(on.tickKeys), into.keyed, func(k *at, n *uint64) []any {
-		return []any{&k.resource, &k.name, n}
-	})
-	if err != nil {
-		return err
-	}
-	if err := t.loadJobs(ctx, on, into); err != nil {
-		return err
-	}
-	return t.loadShared(ctx, on.shared, &into.shared)
+	return errors.Join(
+		readRows(ctx, t, `SELECT s.resource, s.name, s.last_seq, s.owner_token, s.allocations
+			FROM sequence s JOIN {rows} ON s.resource = e->>0 AND s.name = e->>1`, keys(on.sequences), into.sequences, func(k *at, r *sequenceRow) []any {
+			return []any{&k.resource, &k.name, &r.lastSeq, &r.token, &r.allocations}
+		}),
+		readRows(ctx, t, selectVersions("checkpoint"), keys(on.checkpoints), into.checkpoints, version),
+		readRows(ctx, t, selectVersions("record"), keys(on.records), into.records, version),
+		readRows(ctx, t, `SELECT t.resource, t.tick_key, t.n
+			FROM tick t JOIN {rows} ON t.resource = e->>0 AND t.tick_key = e->>1 WHERE t.tick_key <> ''`, keys(on.tickKeys), into.keyed, func(k *at, n *uint64) []any {
+			return []any{&k.resource, &k.name, n}
+		}),
+		t.loadJobs(ctx, on, into),
+		t.loadShared(ctx, on.shared, &into.shared))
 }
 
 func selectVersions(table string) string {

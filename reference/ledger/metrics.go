@@ -7,12 +7,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// metrics are kept per ledger, not per process.
+// metrics are those of one ledger.
 type metrics struct {
 	registry   *prometheus.Registry
 	clock      clock.Clock
@@ -35,7 +36,7 @@ type metrics struct {
 	actors map[string]*actor
 }
 
-// actor is a resource as the metrics know it.
+// actor is what the metrics know of a resource.
 type actor struct {
 	actors
 	counters
@@ -43,55 +44,50 @@ type actor struct {
 
 func newMetrics(cfg Config, queued func() int) *metrics {
 	registry := prometheus.NewRegistry()
+	auto := promauto.With(registry)
 	counter := func(name, help string) prometheus.Counter {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-		registry.MustRegister(c)
-		return c
+		return auto.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	counters := func(name, help, label string, values ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+		c := auto.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 		for _, v := range values {
 			c.WithLabelValues(v)
 		}
-		registry.MustRegister(c)
 		return c
 	}
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
-		registry.MustRegister(h)
-		return h
+		return auto.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 	}
 	byResource := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, []string{"resource"}, nil)
 	}
 	m := &metrics{
 		registry: registry, clock: cfg.Clock, window: cfg.ActingWindow, actors: make(map[string]*actor),
-		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tenure_fence_rejected_total", Help: "Writes that the rule refuses, by reason; with fencing off they were made all the same."}, []string{"sink", "reason"}),
-		violations: counter("tenure_split_brain_detected_total", "Writes that took effect after one of a higher token."),
+		rejected: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "tenure_fence_rejected_total", Help: "Writes that the rule refuses, by reason. With fencing off they were made anyway."}, []string{"sink", "reason"}),
+		violations: counter("tenure_split_brain_detected_total", "Writes that took effect after one with a higher token."),
 		accepted:   counter("tenure_ledger_batches_total", "Batches and seals that took effect."),
 		turnedAway: counter("tenure_ledger_turned_away_total", "Batches that found the queue full or closed."),
 		commits:    counters("tenure_ledger_commits_total", "Transactions, by outcome: ok, failed, unknown.", "outcome", "ok", "failed", "unknown"),
 		group:      histogram("tenure_ledger_group_size", "Batches that shared a transaction.", prometheus.ExponentialBuckets(1, 2, 12)),
-		latency:    histogram("tenure_ledger_commit_seconds", "How long a transaction took, fsync included.", prometheus.ExponentialBuckets(0.0001, 2, 17)),
+		latency:    histogram("tenure_ledger_commit_seconds", "Duration of a transaction, fsync included.", prometheus.ExponentialBuckets(0.0001, 2, 17)),
 		fires: counters("tenure_ledger_fires_total", "Jobs that a leader fired, by outcome: fired, skipped, duplicate (recorded before), moved (nothing was done).",
 			"outcome", "fired", "skipped", "duplicate", "moved"),
-		delivered: counter("tenure_ledger_delivered_total", "Firings that were said to be delivered, each counted once."),
+		delivered: counter("tenure_ledger_delivered_total", "Firings that were reported as delivered, each counted once."),
 		shared:    counters("tenure_ledger_shared_writes_total", "Writes to shared records, by outcome: ok, conflict (another version), failed.", "outcome", "ok", "conflict", "failed"),
-		jobs:      byResource("tenure_ledger_jobs", "Jobs that there are."),
-		pending:   byResource("tenure_ledger_firings_pending", "Firings that were not delivered yet."),
-		acting:    byResource("leaders_acting", "Leaders whose writes took effect within the acting window: 2 or more means a split brain."),
+		jobs:      byResource("tenure_ledger_jobs", "Jobs of the resource."),
+		pending:   byResource("tenure_ledger_firings_pending", "Firings that are not delivered yet."),
+		acting:    byResource("leaders_acting", "Leaders whose writes took effect within the acting window. 2 or more means a split brain."),
 	}
 	for _, reason := range []string{"stale", "slip", "foreign", "clone", "invalid"} {
 		m.rejected.WithLabelValues("ledger", reason)
 	}
-	registry.MustRegister(m.rejected, m,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tenure_ledger_queue", Help: "Batches that wait for a commit."}, func() float64 { return float64(queued()) }),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	auto.NewGaugeFunc(prometheus.GaugeOpts{Name: "tenure_ledger_queue", Help: "Batches that wait for a commit."}, func() float64 { return float64(queued()) })
+	registry.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
-// know makes resources appear in leaders_acting before somebody acts on them.
+// know makes resources appear in leaders_acting before somebody writes to them.
 func (m *metrics) know(resources map[string]counters) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -191,9 +187,8 @@ func (m *metrics) leaders(resource string) int {
 	return a.acting(m.clock.Now(), m.window)
 }
 
-// Describe implements prometheus.Collector, for what is known by resource.
-// leaders_acting is computed when it is asked for, so that it falls to 0 when nobody
-// writes.
+// Describe implements prometheus.Collector, for the metrics by resource. leaders_acting is
+// computed at each scrape, so it falls to 0 when nobody writes.
 func (m *metrics) Describe(to chan<- *prometheus.Desc) {
 	to <- m.acting
 	to <- m.jobs

@@ -14,7 +14,7 @@ func (d *database) openPostgres(cfg Config) error {
 	if err != nil {
 		return &ConfigError{Field: "db", Rule: "not a PostgreSQL URL: " + err.Error()}
 	}
-	// A ledger that vanished must not keep its locks.
+	// A ledger that has vanished must not keep its locks.
 	pg.RuntimeParams["idle_in_transaction_session_timeout"] = fmt.Sprint(cfg.Timeout.Milliseconds())
 	if _, given := pg.RuntimeParams["application_name"]; !given {
 		pg.RuntimeParams["application_name"] = "tenure ledger"
@@ -23,13 +23,13 @@ func (d *database) openPostgres(cfg Config) error {
 		pg.ConnectTimeout = cfg.Timeout
 	}
 	connector := stdlib.GetConnector(*pg, stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
-		// An answer means that it is on disk, whatever the server's default.
+		// An answer means that the write is on disk, whatever the server's default is.
 		_, err := c.Exec(ctx, "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'")
 		if err != nil {
 			return err
 		}
-		// The ledger asks by key only. Statistics from before ten million jobs came must
-		// not tempt the server to read them all.
+		// The ledger reads by key only. Old statistics must not make the server scan ten million
+		// jobs.
 		_, err = c.Exec(ctx, "SELECT set_config(name, 'off', false) FROM unnest(ARRAY['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin']) AS name")
 		return err
 	}))

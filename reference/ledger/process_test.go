@@ -48,7 +48,7 @@ func serve(env string) int {
 		cancel()
 	}()
 	cfg := ledger.ServeConfig{Listen: s.Listen}
-	cfg.DB, cfg.Unfenced, cfg.Lab = s.DB, s.Unfenced, s.Unfenced
+	cfg.DB, cfg.Unfenced = s.DB, s.Unfenced
 	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	err := ledger.Serve(ctx, cfg, func(addr string) error {
 		_, err := fmt.Println(addr)

@@ -6,17 +6,18 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/wait"
 )
 
-// op is a batch on its way.
+// op is a batch that waits for its commit.
 type op struct {
 	kind  kind
 	batch api.Batch
-	// shared is what a share asks for, in place of the batch.
+	// shared is the write of a share, instead of the batch.
 	shared *api.SharedWrite
-	// seen is what the caller has seen of the ledger; zero: nothing.
+	// seen is the identity of the ledger that the caller has seen; zero: none.
 	seen api.Identity
-	// replaces is what an accept is about.
+	// replaces is the id that an accept names.
 	replaces string
 	size     int
 
@@ -25,8 +26,7 @@ type op struct {
 	verdict
 }
 
-// claim decides a race: the committer takes the op, or its caller takes it back,
-// and whoever does knows for sure.
+// claim decides a race: either the committer takes the op, or its caller takes it back.
 func (o *op) claim() bool { return o.taken.CompareAndSwap(false, true) }
 
 func (o *op) finish(v verdict) {
@@ -37,12 +37,12 @@ func (o *op) finish(v verdict) {
 // queue is the ops that wait for the next commit.
 type queue struct {
 	most, mostBytes int
-	wake            chan struct{} // the committer may want to look
+	wake            chan struct{} // wakes the committer
 
 	mu     sync.Mutex
 	ops    []*op
 	bytes  int
-	want   int // worth waking the committer for
+	want   int // how many ops wake the committer
 	closed bool
 }
 
@@ -50,7 +50,7 @@ func newQueue(most, mostBytes int) *queue {
 	return &queue{most: most, mostBytes: mostBytes, want: 1, wake: make(chan struct{}, 1)}
 }
 
-// push refuses rather than waits: a caller who must wait for a place cannot be told
+// push refuses an op when the queue is full: a caller that waited for a place could not be told
 // how long.
 func (q *queue) push(o *op) error {
 	q.mu.Lock()
@@ -64,24 +64,17 @@ func (q *queue) push(o *op) error {
 	q.ops = append(q.ops, o)
 	q.bytes += o.size
 	if len(q.ops) >= q.want {
-		q.poke()
+		wait.Signal(q.wake)
 	}
 	return nil
 }
 
-func (q *queue) poke() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
-}
-
-// close lets nobody in any more; what waits is still taken.
+// close refuses new ops; the waiting ones are still taken.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	q.poke()
+	wait.Signal(q.wake)
 }
 
 func (q *queue) len() int {
@@ -90,9 +83,9 @@ func (q *queue) len() int {
 	return len(q.ops)
 }
 
-// take waits for ops and returns up to most of them; none when the queue is closed
-// and empty. Callers that were answered together come back together, a moment
-// apart: where the last group was of several, it waits up to patience for as many.
+// take waits for ops and returns up to most of them; none when the queue is closed and empty.
+// Callers that were answered together come back together, a moment apart. So if the last group
+// had several, it waits up to patience for as many.
 func (q *queue) take(most, lately int, patience time.Duration) []*op {
 	q.await(1, nil)
 	if lately > 1 && patience > 0 {
@@ -116,7 +109,7 @@ func (q *queue) take(most, lately int, patience time.Duration) []*op {
 	return group
 }
 
-// await returns when n ops are there, the queue is closed, or the time is up.
+// await returns when there are n ops, the queue is closed, or up fires.
 func (q *queue) await(n int, up <-chan time.Time) {
 	for {
 		q.mu.Lock()
@@ -137,7 +130,7 @@ func (q *queue) await(n int, up <-chan time.Time) {
 	}
 }
 
-// drained reports that there is nothing more to come.
+// drained reports that nothing more will come.
 func (q *queue) drained() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// read bounds a read, and says what its failure means. It sees everything that was
-// answered before it began.
+// read bounds a read and classifies its error. A read sees everything that was answered before
+// it began.
 func (l *Ledger) read(ctx context.Context, f func(context.Context, *sql.DB) error) error {
 	if err := l.db.intact(); err != nil {
 		return err
@@ -40,8 +40,8 @@ func (l *Ledger) row(ctx context.Context, query string, args []any, dest ...any)
 	})
 }
 
-// storable reports that there could be something of such names: a database may
-// fail over those that it could not keep.
+// storable reports whether such names can exist: a database may fail on names that it cannot
+// store.
 func storable(args []any) bool {
 	for _, a := range args {
 		if s, ok := a.(string); ok && (strings.IndexByte(s, 0) >= 0 || !utf8.ValidString(s)) {
@@ -96,7 +96,7 @@ func pageSize(limit int) int {
 	return min(limit, api.MaxPage)
 }
 
-// listNumbered is list where the cursor is a number, the last parameter of the query.
+// listNumbered is list with a number as the cursor, which is the last parameter of the query.
 func listNumbered[T any](ctx context.Context, l *Ledger, limit int, query string, args []any, after string, first int64, number func(T) uint64, dest func(*T) []any) (api.Page[T], error) {
 	n, err := position(after, first)
 	if err != nil {
@@ -155,7 +155,7 @@ func (l *Ledger) knownResources(ctx context.Context) (known map[string]counters,
 // LeadersActing is the gauge leaders_acting of a resource.
 func (l *Ledger) LeadersActing(resource string) int { return l.metrics.leaders(resource) }
 
-// Sequence returns how far a sequence has got.
+// Sequence returns the state of a sequence.
 func (l *Ledger) Sequence(ctx context.Context, resource, name string) (s api.Sequence, err error) {
 	err = l.row(ctx, "SELECT resource, name, last_seq, owner_token, updated_ms FROM sequence WHERE resource = $1 AND name = $2",
 		[]any{resource, name}, &s.Resource, &s.Name, &s.LastSeq, &s.Token, &s.UpdatedMS)
@@ -216,7 +216,7 @@ func (l *Ledger) Rejections(ctx context.Context, before string, limit int) (r ap
 	return r, err
 }
 
-// raw scans a text into a JSON value; empty is none.
+// raw scans a text into a JSON value; an empty text is nil.
 type raw struct{ to *json.RawMessage }
 
 func (r raw) Scan(v any) error {
@@ -234,7 +234,7 @@ func (r raw) Scan(v any) error {
 	return nil
 }
 
-// truth scans a number that stands for a bool.
+// truth scans a number as a bool.
 type truth struct{ to *bool }
 
 func (t truth) Scan(v any) error {

@@ -15,12 +15,11 @@ func jobDest(j *api.Job) []any {
 	return []any{&j.Key, &j.Schedule, &j.Misfire, raw{&j.Payload}, &j.NextMS, &j.Token, &j.UpdatedMS}
 }
 
-// selectJobs reads a window through the index job_by_time, as fast with ten million
-// jobs as with ten.
+// selectJobs uses the index job_by_time, so ten million jobs are read as fast as ten.
 const selectJobs = "SELECT " + jobColumns + " FROM job WHERE resource = $1 AND (next_ms, name) > ($2, $3) AND next_ms < $4 ORDER BY next_ms, name"
 
-// Jobs lists the jobs that are due before an instant, the next first; beforeMS 0
-// means all. The resource need not exist yet.
+// Jobs lists the jobs that are due before an instant, the next first. beforeMS 0 means all. The
+// resource need not exist.
 func (l *Ledger) Jobs(ctx context.Context, resource string, beforeMS int64, after string, limit int) (p api.Jobs, err error) {
 	ms, key, err := due(after)
 	if err != nil {
@@ -32,7 +31,8 @@ func (l *Ledger) Jobs(ctx context.Context, resource string, beforeMS int64, afte
 	if beforeMS == 0 {
 		beforeMS = int64(api.MaxSequence) + 1
 	}
-	// The version first: the page may then have more than it says, never less.
+	// The version is read first: the page may then have more jobs than that version, never
+	// fewer.
 	r, err := l.Resource(ctx, resource)
 	if err != nil && !errors.Is(err, api.ErrNotFound) {
 		return p, err
@@ -68,8 +68,7 @@ const (
 	selectPendingFirings = "SELECT n, job, at_ms, token, fired_ms, payload, worker, delivered_ms FROM firing {by_state} WHERE resource = $1 AND pending = 1 AND n > $2 ORDER BY n"
 )
 
-// Firings lists the firings of a resource, or those that were not delivered yet,
-// oldest first.
+// Firings lists the firings of a resource, or those that are not delivered yet, oldest first.
 func (l *Ledger) Firings(ctx context.Context, resource string, pendingOnly bool, after string, limit int) (api.Page[api.Firing], error) {
 	query := selectFirings
 	if pendingOnly {

@@ -6,8 +6,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// save writes the marks and what else the group changed. It reports whether there was
-// anything.
+// save writes the marks and what else the group changed. It reports whether it wrote anything.
 func (t *tx) save(ctx context.Context, from *state, history, rejections int) (changed bool, err error) {
 	if err := from.marks.Store(ctx); err != nil {
 		return false, err
@@ -90,38 +89,32 @@ func versions(m map[at]versionRow, nowMS int64) []row {
 	return rows
 }
 
-// trimEvery is how many entries of a history are added before the oldest are looked
-// at again.
+// trimEvery is how many entries are added to a history before old ones are deleted.
 const trimEvery = 256
 
-// oldest is up to where a history may be cut, now that its nth entry was added.
+// oldest is up to where a history may be deleted, now that its nth entry was added.
 func oldest(n uint64, history int) (upTo int64, due bool) {
 	return int64(n) - int64(history), n%trimEvery == 0 && n > uint64(history)
 }
 
-func (t *tx) trim(ctx context.Context, from *state, history int) error {
+func (t *tx) trim(ctx context.Context, from *state, history int) (err error) {
+	deleteUpTo := func(n uint64, statement string, of ...any) {
+		if upTo, due := oldest(n, history); due && err == nil {
+			err = t.exec(ctx, statement, append(of, upTo)...)
+		}
+	}
 	for k, r := range from.firings {
-		if upTo, due := oldest(r.n, history); r.fresh && due {
-			if err := t.exec(ctx, trimFirings, k.resource, upTo); err != nil {
-				return err
-			}
+		if r.fresh {
+			deleteUpTo(r.n, trimFirings, k.resource)
 		}
 	}
 	for _, k := range from.ticks {
-		if upTo, due := oldest(k.N, history); due {
-			if err := t.exec(ctx, "DELETE FROM tick WHERE resource = $1 AND n <= $2", k.resource, upTo); err != nil {
-				return err
-			}
-		}
+		deleteUpTo(k.N, "DELETE FROM tick WHERE resource = $1 AND n <= $2", k.resource)
 	}
 	for _, a := range from.allocations {
-		if upTo, due := oldest(a.N, history); due {
-			if err := t.exec(ctx, "DELETE FROM allocation WHERE resource = $1 AND name = $2 AND n <= $3", a.resource, a.name, upTo); err != nil {
-				return err
-			}
-		}
+		deleteUpTo(a.N, "DELETE FROM allocation WHERE resource = $1 AND name = $2 AND n <= $3", a.resource, a.name)
 	}
-	return nil
+	return err
 }
 
 // saveRejections numbers the refused writes by a counter that outlives them.

@@ -9,81 +9,29 @@ import (
 	"github.com/tenurehq/tenure/fence/sqlfence"
 )
 
-// migrations take a database from one version to the next. What was released is
-// never changed. The words in braces are the dialect's.
+// migrations update a database from one version to the next. Released ones are never changed.
+// Words in braces depend on the dialect.
 var migrations = [...][]string{{
 	`CREATE TABLE fenced_resource (
-		name TEXT PRIMARY KEY,
-		deployment TEXT NOT NULL,
-		grp TEXT NOT NULL,
-		max_token BIGINT NOT NULL,
-		seq BIGINT NOT NULL,
-		digest TEXT NOT NULL,
-		last_tick BIGINT NOT NULL,
-		answer TEXT NOT NULL,
-		updated_ms BIGINT NOT NULL
-	){strict}`,
+		name TEXT PRIMARY KEY, deployment TEXT NOT NULL, grp TEXT NOT NULL, max_token BIGINT NOT NULL, seq BIGINT NOT NULL, digest TEXT NOT NULL, last_tick BIGINT NOT NULL,
+		answer TEXT NOT NULL, updated_ms BIGINT NOT NULL){strict}`,
 	`CREATE TABLE sequence (
-		resource TEXT NOT NULL,
-		name TEXT NOT NULL,
-		last_seq BIGINT NOT NULL,
-		owner_token BIGINT NOT NULL,
-		allocations BIGINT NOT NULL,
-		updated_ms BIGINT NOT NULL,
-		PRIMARY KEY (resource, name)
-	){strict}`,
+		resource TEXT NOT NULL, name TEXT NOT NULL, last_seq BIGINT NOT NULL, owner_token BIGINT NOT NULL, allocations BIGINT NOT NULL, updated_ms BIGINT NOT NULL,
+		PRIMARY KEY (resource, name)){strict}`,
 	`CREATE TABLE allocation (
-		resource TEXT NOT NULL,
-		name TEXT NOT NULL,
-		n BIGINT NOT NULL,
-		first_seq BIGINT NOT NULL,
-		last_seq BIGINT NOT NULL,
-		token BIGINT NOT NULL,
-		at_ms BIGINT NOT NULL,
-		PRIMARY KEY (resource, name, n)
-	){rowless}`,
+		resource TEXT NOT NULL, name TEXT NOT NULL, n BIGINT NOT NULL, first_seq BIGINT NOT NULL, last_seq BIGINT NOT NULL, token BIGINT NOT NULL, at_ms BIGINT NOT NULL,
+		PRIMARY KEY (resource, name, n)){rowless}`,
 	`CREATE TABLE tick (
-		resource TEXT NOT NULL,
-		n BIGINT NOT NULL,
-		token BIGINT NOT NULL,
-		seq BIGINT NOT NULL,
-		tick_key TEXT NOT NULL,
-		payload TEXT NOT NULL,
-		at_ms BIGINT NOT NULL,
-		PRIMARY KEY (resource, n)
-	){strict}`,
+		resource TEXT NOT NULL, n BIGINT NOT NULL, token BIGINT NOT NULL, seq BIGINT NOT NULL, tick_key TEXT NOT NULL, payload TEXT NOT NULL, at_ms BIGINT NOT NULL,
+		PRIMARY KEY (resource, n)){strict}`,
 	`CREATE UNIQUE INDEX tick_by_key ON tick (resource, tick_key) WHERE tick_key <> ''`,
 	`CREATE TABLE checkpoint (
-		resource TEXT NOT NULL,
-		name TEXT NOT NULL,
-		version BIGINT NOT NULL,
-		token BIGINT NOT NULL,
-		value TEXT NOT NULL,
-		updated_ms BIGINT NOT NULL,
-		PRIMARY KEY (resource, name)
-	){strict}`,
+		resource TEXT NOT NULL, name TEXT NOT NULL, version BIGINT NOT NULL, token BIGINT NOT NULL, value TEXT NOT NULL, updated_ms BIGINT NOT NULL, PRIMARY KEY (resource, name)){strict}`,
 	`CREATE TABLE record (
-		resource TEXT NOT NULL,
-		name TEXT NOT NULL,
-		version BIGINT NOT NULL,
-		token BIGINT NOT NULL,
-		value TEXT NOT NULL,
-		updated_ms BIGINT NOT NULL,
-		PRIMARY KEY (resource, name)
-	){strict}`,
+		resource TEXT NOT NULL, name TEXT NOT NULL, version BIGINT NOT NULL, token BIGINT NOT NULL, value TEXT NOT NULL, updated_ms BIGINT NOT NULL, PRIMARY KEY (resource, name)){strict}`,
 	`CREATE TABLE rejection (
-		id BIGINT NOT NULL PRIMARY KEY,
-		resource TEXT NOT NULL,
-		deployment TEXT NOT NULL,
-		grp TEXT NOT NULL,
-		token BIGINT NOT NULL,
-		seq BIGINT NOT NULL,
-		holder TEXT NOT NULL,
-		reason TEXT NOT NULL,
-		current_token BIGINT NOT NULL,
-		applied BIGINT NOT NULL,
-		at_ms BIGINT NOT NULL
-	){strict}`,
+		id BIGINT NOT NULL PRIMARY KEY, resource TEXT NOT NULL, deployment TEXT NOT NULL, grp TEXT NOT NULL, token BIGINT NOT NULL, seq BIGINT NOT NULL, holder TEXT NOT NULL,
+		reason TEXT NOT NULL, current_token BIGINT NOT NULL, applied BIGINT NOT NULL, at_ms BIGINT NOT NULL){strict}`,
 	`CREATE TABLE ledger_counter (name TEXT PRIMARY KEY, value BIGINT NOT NULL){strict}`,
 	`INSERT INTO ledger_counter (name, value) VALUES ('rejections', 0)`,
 }, {
@@ -92,80 +40,40 @@ var migrations = [...][]string{{
 	`ALTER TABLE fenced_resource ADD COLUMN firings BIGINT NOT NULL DEFAULT 0`,
 	`ALTER TABLE fenced_resource ADD COLUMN firings_pending BIGINT NOT NULL DEFAULT 0`,
 	`CREATE TABLE job (
-		resource TEXT NOT NULL,
-		name TEXT NOT NULL,
-		next_ms BIGINT NOT NULL,
-		schedule TEXT NOT NULL,
-		misfire TEXT NOT NULL,
-		payload TEXT NOT NULL,
-		token BIGINT NOT NULL,
-		updated_ms BIGINT NOT NULL,
-		PRIMARY KEY (resource, name)
-	){rowless}`,
+		resource TEXT NOT NULL, name TEXT NOT NULL, next_ms BIGINT NOT NULL, schedule TEXT NOT NULL, misfire TEXT NOT NULL, payload TEXT NOT NULL, token BIGINT NOT NULL,
+		updated_ms BIGINT NOT NULL, PRIMARY KEY (resource, name)){rowless}`,
 	`CREATE INDEX job_by_time ON job (resource, next_ms, name)`,
 	`CREATE TABLE firing (
-		resource TEXT NOT NULL,
-		n BIGINT NOT NULL,
-		job TEXT NOT NULL,
-		at_ms BIGINT NOT NULL,
-		token BIGINT NOT NULL,
-		fired_ms BIGINT NOT NULL,
-		payload TEXT NOT NULL,
-		worker TEXT NOT NULL,
-		delivered_ms BIGINT NOT NULL,
-		pending BIGINT NOT NULL,
-		PRIMARY KEY (resource, n)
-	){rowless}`,
+		resource TEXT NOT NULL, n BIGINT NOT NULL, job TEXT NOT NULL, at_ms BIGINT NOT NULL, token BIGINT NOT NULL, fired_ms BIGINT NOT NULL, payload TEXT NOT NULL,
+		worker TEXT NOT NULL, delivered_ms BIGINT NOT NULL, pending BIGINT NOT NULL, PRIMARY KEY (resource, n)){rowless}`,
 	`CREATE UNIQUE INDEX firing_once ON firing (resource, job, at_ms)`,
 	`CREATE INDEX firing_by_state ON firing (resource, pending, n)`,
 	`CREATE TABLE shared (
-		space TEXT NOT NULL,
-		name TEXT NOT NULL,
-		version BIGINT NOT NULL,
-		value TEXT NOT NULL,
-		updated_ms BIGINT NOT NULL,
-		PRIMARY KEY (space, name)
-	){strict}`,
+		space TEXT NOT NULL, name TEXT NOT NULL, version BIGINT NOT NULL, value TEXT NOT NULL, updated_ms BIGINT NOT NULL, PRIMARY KEY (space, name)){strict}`,
 	`INSERT INTO ledger_counter (name, value) VALUES ('shared', 0), ('shared_floor', 0)`,
 }, {
 	`CREATE TABLE ledger_identity (
-		one BIGINT PRIMARY KEY,
-		id TEXT NOT NULL,
-		revision BIGINT NOT NULL,
-		seen BIGINT NOT NULL
-	){strict}`,
+		one BIGINT PRIMARY KEY, id TEXT NOT NULL, revision BIGINT NOT NULL, seen BIGINT NOT NULL){strict}`,
 	`CREATE TABLE ledger_acceptance (
-		replaced TEXT PRIMARY KEY,
-		id TEXT NOT NULL,
-		revision BIGINT NOT NULL,
-		seen BIGINT NOT NULL,
-		holder TEXT NOT NULL,
-		at_ms BIGINT NOT NULL
-	){strict}`,
-	// A record from before belongs to the deployment that has written to the resource of
-	// the same name, which is how nodes named spaces.
+		replaced TEXT PRIMARY KEY, id TEXT NOT NULL, revision BIGINT NOT NULL, seen BIGINT NOT NULL, holder TEXT NOT NULL, at_ms BIGINT NOT NULL){strict}`,
+	// A record from before belongs to the deployment that has written to the resource of the
+	// same name: nodes named spaces like that.
 	`ALTER TABLE shared RENAME TO shared_before`,
 	`CREATE TABLE shared (
-		deployment TEXT NOT NULL,
-		space TEXT NOT NULL,
-		name TEXT NOT NULL,
-		version BIGINT NOT NULL,
-		value TEXT NOT NULL,
-		updated_ms BIGINT NOT NULL,
-		PRIMARY KEY (deployment, space, name)
-	){strict}`,
+		deployment TEXT NOT NULL, space TEXT NOT NULL, name TEXT NOT NULL, version BIGINT NOT NULL, value TEXT NOT NULL, updated_ms BIGINT NOT NULL,
+		PRIMARY KEY (deployment, space, name)){strict}`,
 	`INSERT INTO shared (deployment, space, name, version, value, updated_ms)
 		SELECT COALESCE((SELECT r.deployment FROM fenced_resource r WHERE r.name = b.space), ''), b.space, b.name, b.version, b.value, b.updated_ms FROM shared_before b`,
 	`DROP TABLE shared_before`,
 }, {
-	// session_token is the token that the session was stored with. A ledger of an older
-	// version on the same database raises max_token only; the session is then unknown.
+	// session_token is the token that the session was stored with. An older ledger on the same
+	// database raises only max_token; then the session is unknown.
 	`ALTER TABLE fenced_resource ADD COLUMN session TEXT NOT NULL DEFAULT ''`,
 	`ALTER TABLE fenced_resource ADD COLUMN session_token BIGINT NOT NULL DEFAULT 0`,
 }, {
-	// The marks move to the table of package sqlfence. The columns are dropped so that a
-	// ledger of an older version that still runs on the same database fails, and does not
-	// judge by marks that nobody raises any more.
+	// The marks move to the table of package sqlfence. The columns are dropped so that an older
+	// ledger that still runs on the same database fails, instead of using marks that are no
+	// longer raised.
 	`INSERT INTO tenure_mark (resource, deployment, grp, token, seq, digest, session, answer)
 		SELECT name, deployment, grp, max_token, seq, digest, CASE WHEN session_token = max_token THEN session ELSE '' END,
 			CASE WHEN answer <> '' THEN {answer} END
@@ -180,16 +88,15 @@ var migrations = [...][]string{{
 	`ALTER TABLE fenced_resource DROP COLUMN session_token`,
 }}
 
-// SchemaError: the database was written by a later program, or by another.
+// SchemaError: a later program, or another one, wrote the database.
 type SchemaError struct{ Rule string }
 
 func (e *SchemaError) Error() string { return "ledger: " + e.Rule }
 
-// migrationLock keeps two ledgers from migrating one PostgreSQL at once.
+// migrationLock prevents two ledgers from migrating one PostgreSQL at once.
 const migrationLock int64 = 7596553796441985139
 
-// migrate brings the database to the version of this program, and refuses one that
-// is further.
+// migrate updates the database to the version of this program, and refuses a later one.
 func (d *database) migrate(ctx context.Context) error {
 	return d.within(ctx, func(t *tx) error {
 		exec := func(statement string, args ...any) error {
@@ -233,18 +140,18 @@ func (d *database) migrate(ctx context.Context) error {
 	})
 }
 
-// ours refuses a file that belongs to somebody else.
+// ours refuses a file that another program wrote.
 func ours(ctx context.Context, c *sql.Conn) error {
 	var tables, known int
 	err := c.QueryRowContext(ctx, "SELECT COUNT(*), COUNT(*) FILTER (WHERE name = 'ledger_migration') FROM sqlite_master WHERE type = 'table'").Scan(&tables, &known)
 	if err == nil && tables > 0 && known == 0 {
-		err = &SchemaError{"the file is a database of something else: give the ledger one of its own"}
+		err = &SchemaError{"the file is a database of another program; give the ledger its own file"}
 	}
 	return err
 }
 
-// translate puts the dialect's words into a statement: $1 is a parameter, {rows} a table
-// of one column e, made of the JSON array that is the first parameter.
+// translate translates a statement to the dialect: $1 is a parameter, {rows} a table of one
+// column e, made of the JSON array that is the first parameter.
 func translate(d sqlfence.Dialect, statement string) string {
 	if d == sqlfence.Postgres {
 		return postgresWords.Replace(statement)
@@ -263,7 +170,7 @@ var (
 		"{rows}", "(SELECT value AS e FROM json_each(?1)) AS rows_of",
 		"{lock}", "",
 		"{answer}", "CAST(answer AS BLOB)",
-		// Without statistics SQLite takes the primary key for as good.
+		// Without statistics SQLite would choose the primary key.
 		"{by_state}", "INDEXED BY firing_by_state",
 		"{strict}", " STRICT", "{rowless}", " STRICT, WITHOUT ROWID",
 		"$", "?", "BIGINT", "INTEGER")

@@ -13,27 +13,24 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// seedChunk is how many jobs share a transaction: what is held in memory at once.
+// seedChunk is how many jobs share a transaction.
 const seedChunk = 100_000
 
-// Seed gives a resource n jobs more, each to be fired once: the first at firstMS, each
-// of the others everyMS later. Their keys are seed-000000000001 and so on, and go on
-// where those of an earlier call ended. The database makes them itself, in chunks that
-// are each one fenced transaction; progress, if given, is told how many there are.
+// Seed adds n jobs to a resource, each to be fired once: the first at firstMS, each of the
+// others everyMS later. Their keys are seed-000000000001 and so on, after those of an earlier
+// call. The database creates them itself, in chunks that are each one fenced transaction.
+// progress, if given, is called with how many there are.
 //
-// It is for experiments and needs Lab. A SQLite file must not be served meanwhile.
+// It is for load tests. A SQLite file must not be served meanwhile.
 func Seed(ctx context.Context, cfg Config, resource string, stamp fence.Stamp, n uint64, firstMS, everyMS int64, payload json.RawMessage, progress func(done uint64)) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	if !cfg.Lab {
-		return &ConfigError{Field: "seed", Rule: "is for experiments only and needs -lab"}
-	}
 	cfg = cfg.withDefaults()
-	// The range is given as its first and last job, which are to be valid as any.
+	// The first and the last job are validated like any other.
 	const most = 1_000_000_000
 	if n < 1 || n > most || everyMS < 0 || everyMS > int64(api.MaxSequence)/most {
-		return &api.RequestError{Field: "n", Value: fmt.Sprintf("%d every %d ms", n, everyMS), Rule: "from 1 to 10^9 jobs, not more than hours apart"}
+		return &api.RequestError{Field: "n", Value: fmt.Sprintf("%d every %d ms", n, everyMS), Rule: "from 1 to 10^9 jobs, at most some hours apart"}
 	}
 	b := api.Batch{Resource: resource, Stamp: stamp, Writes: []api.Write{
 		{Job: &api.JobWrite{Key: "seed", Payload: payload, NextMS: firstMS}},
@@ -51,7 +48,7 @@ func Seed(ctx context.Context, cfg Config, resource string, stamp fence.Stamp, n
 	for done := uint64(0); done < n; {
 		size := min(seedChunk, n-done)
 		if err := d.seed(ctx, cfg, b, size, firstMS+int64(done)*everyMS, everyMS, string(payload)); err != nil {
-			return fmt.Errorf("ledger: %d of %d jobs were made: %w", done, n, err)
+			return fmt.Errorf("ledger: only %d of %d jobs were added: %w", done, n, err)
 		}
 		done += size
 		if progress != nil {
@@ -81,9 +78,9 @@ func (d *database) seed(ctx context.Context, cfg Config, b api.Batch, n uint64, 
 		}
 		made, err := strconv.ParseInt(strings.TrimPrefix(last, "seed-"), 10, 64)
 		if err != nil {
-			return &api.RequestError{Field: "resource", Value: b.Resource, Rule: fmt.Sprintf("has a job %q where those that are seeded go", last)}
+			return &api.RequestError{Field: "resource", Value: b.Resource, Rule: fmt.Sprintf("has a job %q between the keys of seeded jobs", last)}
 		}
-		// A number of 13 digits without its first has leading zeros, in every dialect.
+		// A number of 13 digits without its first digit has leading zeros, in every dialect.
 		return t.exec(ctx, `WITH RECURSIVE c(i) AS (SELECT CAST(0 AS BIGINT) UNION ALL SELECT i + 1 FROM c WHERE i + 1 < CAST($2 AS BIGINT))
 			INSERT INTO job (resource, name, next_ms, schedule, misfire, payload, token, updated_ms)
 			SELECT CAST($1 AS TEXT), 'seed-' || substr(CAST(1000000000001 + CAST($3 AS BIGINT) + i AS TEXT), 2), CAST($4 AS BIGINT) + i * CAST($5 AS BIGINT),
@@ -92,7 +89,7 @@ func (d *database) seed(ctx context.Context, cfg Config, b api.Batch, n uint64, 
 	})
 }
 
-// settle leaves the database as one that has long had these jobs.
+// settle leaves the database as one that has had these jobs for long.
 func (d *database) settle(ctx context.Context) error {
 	statement := "PRAGMA wal_checkpoint(TRUNCATE)"
 	if d.dialect == sqlfence.Postgres {

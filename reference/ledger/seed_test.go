@@ -36,8 +36,7 @@ func seeds(t *testing.T, usual uint64) uint64 {
 }
 
 // A resource is filled with jobs that are as good as any: counted, listed in order,
-// fired. A second call goes on where the first ended; a stale one, and one that is no
-// experiment, make nothing.
+// fired. A second call continues where the first ended, and a stale one adds nothing.
 func TestSeed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l.db")
 	usual := uint64(200_000)
@@ -60,11 +59,6 @@ func raced() bool {
 func seeded(t *testing.T, cfg Config, n uint64) {
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	ctx := t.Context()
-	var config *ConfigError
-	if err := Seed(ctx, cfg, "r", stampAt(7, 0), n, 1, 1, nil, nil); !errors.As(err, &config) {
-		t.Errorf("without Lab: %v", err)
-	}
-	cfg.Lab = true
 	const first, every = 1_000_000, 3
 	var told []uint64
 	began := time.Now()

@@ -9,7 +9,7 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// ServeConfig says where a ledger is served.
+// ServeConfig configures a ledger and its server.
 type ServeConfig struct {
 	Config
 	// Listen is host:port; port 0 is a free one.
@@ -24,10 +24,10 @@ type ServeConfig struct {
 	HTTP httpapi.Limits
 }
 
-// Serve opens a ledger and serves it over HTTP until ctx ends; then requests under
-// way are answered and what waits is committed. It calls ready once it listens.
+// Serve opens a ledger and serves it over HTTP until ctx ends. Then it answers the requests that
+// were begun and commits what waits. It calls ready once it listens.
 func Serve(ctx context.Context, cfg ServeConfig, ready func(addr string) error) (err error) {
-	// The port first: what cannot be served leaves no database behind.
+	// The port comes first: if it is in use, no database is created.
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {

@@ -11,18 +11,18 @@ import (
 // sharedState is the shared records that a group touches.
 type sharedState struct {
 	records map[sharedKey]sharedRow
-	// marks are those of the resources that are named as the spaces are.
+	// marks are those of the resources that have the names of the spaces.
 	marks map[string]fence.Mark
-	// floor is the highest version that a deleted record had: those that are made
-	// later begin above it, so that no version comes back.
+	// floor is the highest version of a deleted record. New records begin above it, so that no
+	// version is used twice.
 	floor uint64
 	count uint64
 	most  uint64
-	// counted: floor or count have changed.
+	// counted: floor or count has changed.
 	counted bool
 }
 
-// sharedKey names a shared record: deployments do not see each other's.
+// sharedKey names a shared record. Deployments do not see each other's.
 type sharedKey struct{ deployment, space, name string }
 
 func keyOf(w api.SharedWrite) sharedKey { return sharedKey{w.Deployment, w.Space, w.Key} }
@@ -60,8 +60,7 @@ func (s *sharedState) apply(w api.SharedWrite) (version uint64, err error) {
 	return row.version, nil
 }
 
-// loadShared locks the counters before it reads: what is not there yet cannot be
-// locked itself.
+// loadShared locks the counters before it reads: a record that does not exist cannot be locked.
 func (t *tx) loadShared(ctx context.Context, on map[sharedKey]bool, into *sharedState) error {
 	if len(on) == 0 {
 		return nil
@@ -118,16 +117,15 @@ func (l *Ledger) Shared(ctx context.Context, deployment, space, key string) (r a
 	return r, err
 }
 
-// PutShared replaces a shared record and returns its new version. The version given,
-// if any, is the one that it must have now; 0: it must not exist. If it has another
-// the error is an *api.VersionError.
+// PutShared replaces a shared record and returns its new version. The record must have the given
+// version; 0: it must not exist; nil: any. If it has another, the error is an *api.VersionError.
 func (l *Ledger) PutShared(ctx context.Context, deployment, space, key string, value json.RawMessage, version *uint64) (uint64, error) {
 	a, err := l.share(ctx, api.SharedWrite{Deployment: deployment, Space: space, Key: key, Value: value, Version: version})
 	return a.Version, err
 }
 
-// DeleteShared deletes a shared record, of that version if one is given. That there
-// is none is api.ErrNotFound.
+// DeleteShared deletes a shared record, of the given version if there is one. If there is no
+// record, the error is api.ErrNotFound.
 func (l *Ledger) DeleteShared(ctx context.Context, deployment, space, key string, version *uint64) error {
 	_, err := l.share(ctx, api.SharedWrite{Deployment: deployment, Space: space, Key: key, Version: version, Delete: true})
 	return err

@@ -16,8 +16,8 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// synchronous is SQLite's FULL: it syncs its log at every commit. NORMAL (1) would be
-// enough for a killed process, but not for a machine that loses power.
+// synchronous is FULL: SQLite syncs its log at every commit. NORMAL (1) would survive a killed
+// process, but not a power failure.
 const synchronous = 2
 
 func (d *database) openSQLite(ctx context.Context, path string) error {
@@ -28,7 +28,7 @@ func (d *database) openSQLite(ctx context.Context, path string) error {
 	if err := d.lockFile(ctx, path); err != nil {
 		return err
 	}
-	// Connections do not create the file: one that was deleted must not come back empty.
+	// Connections do not create the file: a deleted one must not come back empty.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return fmt.Errorf("ledger: %w", err)
@@ -53,9 +53,9 @@ func (d *database) openSQLite(ctx context.Context, path string) error {
 		return d.failedToOpen(path, err)
 	}
 	if mode != "wal" || sync != synchronous {
-		return fmt.Errorf("ledger: %s: the file system gives journal mode %s and synchronous %d, wanted are wal and %d", path, mode, sync, synchronous)
+		return fmt.Errorf("ledger: %s: the file system allows journal mode %s and synchronous %d; the ledger needs wal and %d", path, mode, sync, synchronous)
 	}
-	// While a connection is open SQLite keeps its log, so that the log's file stays the same.
+	// While a connection is open, SQLite keeps the same log file.
 	if d.pinned, err = d.reader.Conn(ctx); err != nil {
 		return err
 	}
@@ -65,14 +65,13 @@ func (d *database) openSQLite(ctx context.Context, path string) error {
 	return d.remember(path, path+"-wal")
 }
 
-// logBytes is more than SQLite's log grows to from one checkpoint to the next.
+// logBytes is more than the log of SQLite grows between two checkpoints.
 const logBytes = 5 << 20
 
-// reserveLog makes SQLite's log as long as it will be, before anybody waits for it. To
-// sync a file that grows is to find it room as well, which takes seconds where
-// processes compute on every core. After a checkpoint SQLite writes its log over, from
-// the beginning; what a transaction wrote that was then rolled back is room like any
-// other. On a full disk the log is left to grow as it can.
+// reserveLog makes the log of SQLite as long as it will get, before anybody waits for it.
+// Syncing a file that grows also allocates space, which takes seconds on a machine with busy
+// cores. After a checkpoint SQLite overwrites its log from the start, and space of a rolled back
+// transaction is reused. On a full disk the log is left to grow.
 func (d *database) reserveLog(ctx context.Context) error {
 	var cache int
 	err := d.within(ctx, func(t *tx) error {
@@ -96,7 +95,7 @@ func (d *database) reserveLog(ctx context.Context) error {
 	return err
 }
 
-// realPath is the one name of a file that may have several.
+// realPath resolves links, so that a file has one name.
 func realPath(path string) (string, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -107,7 +106,7 @@ func realPath(path string) (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		var dir string
 		if dir, err = filepath.EvalSymlinks(filepath.Dir(path)); errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("ledger: there is no directory %s for %s: create it", filepath.Dir(path), filepath.Base(path))
+			return "", fmt.Errorf("ledger: create %[2]s: there is no directory %[1]s", filepath.Dir(path), filepath.Base(path))
 		}
 		path = filepath.Join(dir, filepath.Base(path))
 	}
@@ -121,9 +120,8 @@ func fileURL(path, query string) string {
 	return "file:" + (&url.URL{Path: filepath.ToSlash(path)}).EscapedPath() + "?" + query
 }
 
-// lockFile keeps a second ledger from the file. The lock is SQLite's own, on an
-// empty database beside it, so it works wherever SQLite does and ends with the
-// process.
+// lockFile prevents a second ledger on the file. The lock is that of SQLite on an empty database
+// beside it, so it works wherever SQLite does, and ends with the process.
 func (d *database) lockFile(ctx context.Context, path string) error {
 	db, err := sql.Open("sqlite", fileURL(path+"-lock", "_pragma=busy_timeout(0)"))
 	if err != nil {
@@ -143,7 +141,7 @@ func (d *database) lockFile(ctx context.Context, path string) error {
 	}
 	_ = db.Close()
 	if sqliteCode(err) == sqlite3.SQLITE_BUSY {
-		return fmt.Errorf("%w: %s is served by another ledger: stop that one, or give this one a file of its own", api.ErrUnavailable, path)
+		return fmt.Errorf("%w: %s is served by another ledger; stop that one, or give this one its own file", api.ErrUnavailable, path)
 	}
 	return fmt.Errorf("ledger: %s-lock: %w", path, err)
 }
@@ -162,7 +160,7 @@ type file struct {
 	info fs.FileInfo
 }
 
-// remember notes which files the connections have open.
+// remember notes which files are open.
 func (d *database) remember(paths ...string) error {
 	for _, path := range paths {
 		info, err := os.Stat(path)
@@ -174,8 +172,8 @@ func (d *database) remember(paths ...string) error {
 	return nil
 }
 
-// intact is an error if a file of the database was deleted or replaced: what is written
-// then goes to a file that nobody will find.
+// intact is an error if a file of the database was deleted or replaced: what is written then is
+// lost.
 func (d *database) intact() error {
 	for _, f := range d.files {
 		info, err := os.Stat(f.path)

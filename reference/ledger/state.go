@@ -13,9 +13,9 @@ import (
 // at names something of a resource.
 type at struct{ resource, name string }
 
-// state is the part of the ledger that a group touches, as it is in the database
-// under the group's locks. Batches are applied to it one after another; save writes
-// what they changed. It has no I/O.
+// state is the part of the ledger that a group reads and changes, as it is in the database under
+// the locks of the group. Batches are applied to it one after another, and save writes what they
+// changed. It does no I/O.
 type state struct {
 	unfenced     bool
 	maxResources int
@@ -69,27 +69,27 @@ type allocationRow struct {
 	api.Allocation
 }
 
-// kind is what is asked of a resource.
+// kind is what an op asks for.
 type kind uint8
 
 const (
 	write   kind = iota + 1
 	seal         // raise the mark
-	advance      // raise it past the slip rule
-	share        // replace a shared record: of no resource
-	probe        // write something, to see that it can be
-	accept       // take the state for valid although callers have seen a later one
+	advance      // raise the mark past the slip rule, for operators
+	share        // write a shared record, which belongs to no resource
+	probe        // write something, to see whether the database can write
+	accept       // accept the state although callers have seen a later one
 )
 
-// verdict is what became of one batch.
+// verdict is the outcome of one op.
 type verdict struct {
 	answer api.Answer
 	err    error
-	// counters are the resource's, afterwards.
+	// counters are those of the resource afterwards.
 	counters counters
-	// version is that of the shared record, afterwards.
+	// version is that of the shared record afterwards.
 	version uint64
-	// refused is what the rule said, also where fencing is off.
+	// refused is the refusal of the rule, also if fencing is off.
 	refused error
 	// accepted: it took effect now.
 	accepted bool
@@ -97,7 +97,7 @@ type verdict struct {
 	violation bool
 }
 
-// apply judges a batch and, if it is admitted, makes its writes: all or none.
+// apply checks a batch and, if it is admitted, makes its writes: all or none.
 func (s *state) apply(k kind, b api.Batch) verdict {
 	r, mark := s.resources[b.Resource], s.marks.Mark(b.Resource)
 	next, retry, err := admit(mark, k, b)
@@ -108,7 +108,7 @@ func (s *state) apply(k kind, b api.Batch) verdict {
 	case retry:
 		a := api.Answer{Retried: true}
 		if err := json.Unmarshal(s.marks.Answer(b.Resource), &a); err != nil {
-			return verdict{err: fmt.Errorf("the stored answer cannot be read: %w", err)}
+			return verdict{err: fmt.Errorf("read the stored answer: %w", err)}
 		}
 		return verdict{answer: a}
 	case !r.exists && s.count >= s.maxResources:
@@ -143,7 +143,7 @@ func (s *state) apply(k kind, b api.Batch) verdict {
 
 func strict(k kind, b api.Batch) bool { return k == write && (b.Stamp.Seq > 0 || b.Digest != "") }
 
-// admit is the rule, for each kind.
+// admit applies the rule of package fence for each kind.
 func admit(m fence.Mark, k kind, b api.Batch) (next fence.Mark, retry bool, err error) {
 	switch {
 	case k == advance:

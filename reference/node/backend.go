@@ -1,13 +1,11 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 	"github.com/tenurehq/tenure/raft"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/wait"
 	"github.com/tenurehq/tenure/store/etcd"
 	"github.com/tenurehq/tenure/store/mem"
 )
@@ -25,17 +24,17 @@ type backend struct {
 	elector tenure.Elector
 	// standbys are the candidates that could take over, best first.
 	standbys func(ctx context.Context) ([]tenure.Candidate, error)
-	// deployment is the name that the stamps of this fleet carry; empty: not known yet.
+	// deployment is the name in the stamps of this fleet; empty: not known yet.
 	deployment func(ctx context.Context) (string, error)
-	// close ends what the elector has started. Terms have ended before.
+	// close stops the elector. Terms have ended before.
 	close func(ctx context.Context) error
 }
 
 var (
 	// ErrTwin: another process runs under the same id.
-	ErrTwin = errors.New("fleet: the id is in use")
-	// ErrEngine: the engine did not let this node in, or did not answer.
-	ErrEngine = errors.New("fleet: the engine cannot be used")
+	ErrTwin = errors.New("the id is in use")
+	// ErrEngine: the engine refused this node, or did not answer.
+	ErrEngine = errors.New("the engine cannot be used")
 )
 
 // open opens the backend of the configuration, for a node that is reached at address.
@@ -55,17 +54,10 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrEngine, err)
 		}
-		b, err := n.openLease(ctx, store, candidate)
-		if err != nil {
-			store.Shutdown()
-			return nil, err
-		}
-		closeLease := b.close
-		b.close = func(ctx context.Context) error { defer store.Shutdown(); return closeLease(ctx) }
-		return b, nil
+		return n.openLease(ctx, store, candidate, store.Shutdown)
 	case BackendRaft:
 		cfg := n.cfg.raft(address)
-		cfg.Clock, cfg.Log, cfg.Dial = n.clock, n.cfg.Log, n.cfg.dialPeer()
+		cfg.Clock, cfg.Log = n.clock, n.cfg.Log
 		var err error
 		if cfg.TLS, err = n.cfg.TLS.load(); err != nil {
 			return nil, err
@@ -74,29 +66,22 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &backend{elector: node, close: node.Close, deployment: func(context.Context) (string, error) { return node.Deployment(), nil }, standbys: func(context.Context) ([]tenure.Candidate, error) {
-			// Raft knows its own line: whoever is first in it takes over.
-			return nil, nil
-		}}, nil
+		return &backend{
+			elector: node, close: node.Close, deployment: func(context.Context) (string, error) { return node.Deployment(), nil },
+			standbys: func(context.Context) ([]tenure.Candidate, error) { return nil, nil }, // Raft chooses the successor itself
+		}, nil
 	default:
 		store := mem.New(mem.Options{Clock: n.clock})
-		err := n.resume(ctx, store)
-		var b *backend
-		if err == nil {
-			b, err = n.openLease(ctx, store, candidate)
-		}
-		if err != nil {
+		if err := n.resume(ctx, store); err != nil {
 			store.Shutdown()
 			return nil, err
 		}
-		closeLease := b.close
-		b.close = func(ctx context.Context) error { defer store.Shutdown(); return closeLease(ctx) }
-		return b, nil
+		return n.openLease(ctx, store, candidate, store.Shutdown)
 	}
 }
 
-// resume lifts the tokens of a store in memory above those of the processes before it:
-// the ledger remembers them.
+// resume raises the tokens of a store in memory above those of the processes before it. The
+// ledger has them.
 func (n *Node) resume(ctx context.Context, store *mem.Store) error {
 	r, err := n.ledger.Resource(ctx, n.cfg.Group)
 	switch {
@@ -111,7 +96,12 @@ func (n *Node) resume(ctx context.Context, store *mem.Store) error {
 
 const openTimeout = 5 * time.Second
 
-func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenure.Candidate) (*backend, error) {
+func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenure.Candidate, shutdown func()) (b *backend, err error) {
+	defer func() {
+		if err != nil {
+			shutdown()
+		}
+	}()
 	store = counted{lease.Guard(store, lease.GuardConfig{}), n}
 	cfg := lease.Config{
 		Candidate: candidate, Scope: lease.Scope{n.cfg.Group}, Timing: n.cfg.Timing,
@@ -120,7 +110,10 @@ func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenur
 	if err := n.awaitTwin(ctx, store, candidate); err != nil {
 		return nil, err
 	}
-	node, err := lease.New(store, n.cfg.planted(cfg))
+	if n.cfg.Hooks != nil {
+		cfg = n.cfg.Hooks.Lease(cfg)
+	}
+	node, err := lease.New(store, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -132,10 +125,11 @@ func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenur
 		m, err := store.Meta(ctx)
 		return m.Deployment, err
 	}
-	return &backend{elector: elector, close: node.Close, deployment: deployment, standbys: func(ctx context.Context) ([]tenure.Candidate, error) {
-		line, err := store.Sessions(ctx, lease.Scope{n.cfg.Group}, lease.Page{})
+	closeAll := func(ctx context.Context) error { defer shutdown(); return node.Close(ctx) }
+	return &backend{elector: elector, close: closeAll, deployment: deployment, standbys: func(ctx context.Context) ([]tenure.Candidate, error) {
+		sessions, err := store.Sessions(ctx, lease.Scope{n.cfg.Group}, lease.Page{})
 		var others []tenure.Candidate
-		for _, s := range line {
+		for _, s := range sessions {
 			if s.Candidate.ID != n.cfg.ID {
 				others = append(others, s.Candidate)
 			}
@@ -144,8 +138,8 @@ func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenur
 	}}, nil
 }
 
-// health is what the machine is told about the ledger. A leader waits for its patience to
-// end; a node that does not lead is not to win while the ledger cannot be used.
+// health is the health of the ledger, for the elector. A leader waits for its patience to end;
+// a node that does not lead must not win while the ledger cannot be used.
 func (n *Node) health(context.Context) error {
 	if t := n.term.Load(); t != nil && t.Remaining() > 0 {
 		return n.sink.health()
@@ -153,17 +147,17 @@ func (n *Node) health(context.Context) error {
 	return n.sink.ready()
 }
 
-// deployment is the name that the stamps of this fleet carry.
+// deployment is the name in the stamps of this fleet.
 func (n *Node) deployment(ctx context.Context) (string, error) {
 	if d := n.deployed.Load(); d != nil {
 		return *d, nil
 	}
 	d, err := n.backend.deployment(ctx)
 	if err == nil && d == "" {
-		err = errors.New("nobody has led yet")
+		err = errors.New("no node has led yet")
 	}
 	if err != nil {
-		return "", fmt.Errorf("%w: the name of the deployment is not known: %w", ledgerapi.ErrUnavailable, err)
+		return "", fmt.Errorf("%w: the deployment is not known: %w", ledgerapi.ErrUnavailable, err)
 	}
 	n.deployed.Store(&d)
 	return d, nil
@@ -171,39 +165,32 @@ func (n *Node) deployment(ctx context.Context) (string, error) {
 
 func (n *Node) noted(note lease.Note) {
 	n.metrics.note(note)
-	n.trace.note(note, n.host.Now())
+	if note.Kind == lease.NoteMissed {
+		what := ""
+		if note.Err != nil {
+			what = note.Err.Error()
+		}
+		n.trace(Event{Kind: api.TraceMissed, At: n.host.Now(), What: what})
+	}
 }
 
 func (c Config) raft(address string) raft.Config {
-	// Raft is to know before trust ends: see raft.Default.
-	t := raft.Timing{Heartbeat: c.ElectionTimeout, LeaderLease: cmp.Or(c.RaftLease, 3*c.ElectionTimeout/4)}
-	return raft.Config{
+	// Raft must notice a lost quorum before trust ends: see raft.Default.
+	t := raft.Timing{Heartbeat: c.ElectionTimeout, LeaderLease: 3 * c.ElectionTimeout / 4}
+	cfg := raft.Config{
 		Candidate: tenure.Candidate{ID: c.ID, Address: address}, Group: c.Group, Peers: c.Peers, DataDir: c.DataDir, Timing: t.Resolve(),
 	}
+	if c.Hooks != nil {
+		cfg = c.Hooks.Raft(cfg)
+	}
+	return cfg
 }
 
-// dialPeer reaches peers through their proxies; nil: there are none.
-func (c Config) dialPeer() func(ctx context.Context, network, address string) (net.Conn, error) {
-	if len(c.PeerProxies) == 0 {
-		return nil
-	}
-	through := map[string]string{}
-	for id, proxy := range c.PeerProxies {
-		through[c.Peers[id]] = proxy
-	}
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		if proxy, ok := through[address]; ok {
-			address = proxy
-		}
-		return (&net.Dialer{}).DialContext(ctx, network, address)
-	}
-}
-
-// awaitTwin refuses to run beside another process of the same id. A session of this id
-// may also be what a killed process left behind: it is gone within its TTL, so a node
-// that finds one waits that long, unless its owner answers.
+// awaitTwin refuses to run beside another process of the same id. A killed process may also
+// have left a session of this id, which expires within its TTL. So a node that finds a session
+// waits that long, unless its owner answers.
 func (n *Node) awaitTwin(ctx context.Context, store lease.Store, me tenure.Candidate) error {
-	const slack = 2 * time.Second // engines look for the dead now and then only
+	const slack = 2 * time.Second // engines notice an expired session late
 	var deadline time.Time
 	for {
 		twin, found, err := n.twin(ctx, store)
@@ -212,20 +199,18 @@ func (n *Node) awaitTwin(ctx context.Context, store lease.Store, me tenure.Candi
 		}
 		where := twin.Candidate.Address
 		if status, ok := askStatus(ctx, where); where != me.Address && ok && status.NodeID == me.ID && status.Group == n.cfg.Group {
-			return fmt.Errorf("%w: node %q of group %q runs at %s: give this one another -id, or stop that one", ErrTwin, me.ID, n.cfg.Group, where)
+			return fmt.Errorf("%w: node %q of group %q runs at %s: give this one another --id, or stop that one", ErrTwin, me.ID, n.cfg.Group, where)
 		}
 		if deadline.IsZero() {
 			wait := twin.TTL + slack
-			n.cfg.Log.Warn("a session of this id has not ended yet: waiting for it to expire, in case its process was killed",
+			n.cfg.Log.Warn("found a session of this id, waiting for it to expire in case its process was killed",
 				"id", me.ID, "session", twin.ID, "address", where, "at_most", wait)
 			deadline = time.Now().Add(wait)
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%w: a session of node %q in group %q (at %q) is kept alive by somebody: give this one another -id, or stop that one", ErrTwin, me.ID, n.cfg.Group, where)
+			return fmt.Errorf("%w: another process keeps a session of node %q in group %q alive (at %q): give this one another --id, or stop that one", ErrTwin, me.ID, n.cfg.Group, where)
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
+		if !wait.For(ctx, 100*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}
@@ -234,11 +219,11 @@ func (n *Node) awaitTwin(ctx context.Context, store lease.Store, me tenure.Candi
 func (n *Node) twin(ctx context.Context, store lease.Store) (lease.Session, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	line, err := store.Sessions(ctx, lease.Scope{n.cfg.Group}, lease.Page{})
+	sessions, err := store.Sessions(ctx, lease.Scope{n.cfg.Group}, lease.Page{})
 	if err != nil {
-		return lease.Session{}, false, fmt.Errorf("fleet: looking for another node %q: %w", n.cfg.ID, err)
+		return lease.Session{}, false, fmt.Errorf("look for another node %q: %w", n.cfg.ID, err)
 	}
-	for _, s := range line {
+	for _, s := range sessions {
 		if s.Candidate.ID == n.cfg.ID {
 			return s, true, nil
 		}
@@ -246,7 +231,7 @@ func (n *Node) twin(ctx context.Context, store lease.Store) (lease.Session, bool
 	return lease.Session{}, false, nil
 }
 
-// askStatus asks a node how it is; ok: it answered soon.
+// askStatus asks a node for its status; ok: it answered in time.
 func askStatus(ctx context.Context, address string) (status api.Status, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
@@ -263,8 +248,8 @@ func askStatus(ctx context.Context, address string) (status api.Status, ok bool)
 	return status, json.NewDecoder(io.LimitReader(resp.Body, most)).Decode(&status) == nil
 }
 
-// successor is the best standby that is alive: a session outlives its process, and a
-// group that is handed to a dead one is vacant until that is noticed.
+// successor is the best standby that is alive. A session outlives its process, and a group that
+// is handed to a dead one stays vacant until the session expires.
 func (n *Node) successor(ctx context.Context) (string, error) {
 	others, err := n.backend.standbys(ctx)
 	if err != nil {
@@ -275,5 +260,5 @@ func (n *Node) successor(ctx context.Context) (string, error) {
 			return c.ID, nil
 		}
 	}
-	return "", fmt.Errorf("none of %d in line is alive and reaches the ledger", len(others))
+	return "", fmt.Errorf("none of %d candidates is alive and reaches the ledger", len(others))
 }

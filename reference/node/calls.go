@@ -10,8 +10,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// counted is a store whose calls are counted and traced: what an election costs the
-// engine. Calls of operators, which a node does not make, are not told apart.
+// counted counts and traces the calls to a store: what an election costs the engine.
 type counted struct {
 	lease.Store
 	n *Node
@@ -19,7 +18,7 @@ type counted struct {
 
 func (c counted) calls(what string) {
 	c.n.metrics.calls.WithLabelValues(what).Inc()
-	c.n.trace.add(api.TraceLine{Kind: api.TraceCall, At: c.n.host.Now(), What: what})
+	c.n.trace(Event{Kind: api.TraceCall, At: c.n.host.Now(), What: what})
 }
 
 func (c counted) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {

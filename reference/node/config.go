@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/server/httpapi"
@@ -26,10 +26,10 @@ const (
 	BackendMem = "mem"
 )
 
-// Config is what a node is told. ID, Group, Listen, Backend and Ledger are required.
+// Config configures a node. ID, Group, Listen, Backend and Ledger are required.
 type Config struct {
-	// ID names the node in its fleet, Group what the fleet elects a leader of. Both are
-	// names as lease.ValidName wants them.
+	// ID names the node in its fleet. Group is what the fleet elects a leader of. Both are
+	// names that lease.ValidName accepts.
 	ID, Group string
 	// Listen is host:port for HTTP; port 0 is a free one.
 	Listen string
@@ -39,7 +39,7 @@ type Config struct {
 	// Hosts are names by which callers reach the node, besides localhost, the hosts of
 	// Listen and Advertise, and every IP address. Requests to other names are refused.
 	Hosts []string
-	// Insecure allows to listen beyond loopback.
+	// Insecure allows addresses that other hosts can reach.
 	Insecure bool
 
 	// Backend is etcd, raft or mem.
@@ -52,7 +52,7 @@ type Config struct {
 	// Peers (id to host:port, this node among them) and DataDir are for raft, TLS too.
 	Peers   map[string]string
 	DataDir string
-	// ElectionTimeout is a Raft follower's patience. Default 1s.
+	// ElectionTimeout is how long a Raft follower waits for its leader. Default 1s.
 	ElectionTimeout time.Duration
 
 	// Ledger is the URL of the ledger; the group is its resource.
@@ -60,7 +60,7 @@ type Config struct {
 	// Workers are the URLs of the workers. There may be none.
 	Workers []string
 
-	// Timing is that of the lease; the zero value of a field is its default.
+	// Timing is that of the lease. A zero field has its default.
 	lease.Timing
 
 	// Tick is the time between the scheduler's ticks. Default 1s.
@@ -68,47 +68,27 @@ type Config struct {
 	// MisfireGrace is how late a firing may be without being a misfire. Default two
 	// ticks, at least 2s.
 	MisfireGrace time.Duration
-	// RTO is the time that a failover may take, of which each phase has a share.
-	// Default 30s.
+	// RTO is the time that a failover may take. Each phase has a share of it. Default 30s.
 	RTO time.Duration
-	// SinkPatience is how long the ledger may be out of reach before a leader steps
-	// down. Default the TTL (of Raft, 5s).
+	// SinkPatience is how long the ledger may be unreachable before a leader steps down.
+	// Default the TTL (with Raft, 5s).
 	SinkPatience time.Duration
-	// Batch is how many callers of /next share a write at most; 1 commits each call
-	// alone. Default 8192.
+	// Batch is the most callers of /next that share a write; 1 commits each call alone.
+	// Default 8192.
 	Batch int
 	// WriteTimeout bounds each write of the leader. Default the TTL, from 1s to 5s.
 	WriteTimeout time.Duration
-	// StopTimeout is how long a leader that is asked to end may take to hand over; then
-	// Exit, if it is set, is called with lease.OverrunExitCode: a process that hangs must
-	// not keep the group. Default the TTL (of Raft, 5s).
+	// StopTimeout is how long a leader that is asked to stop may take to hand over. Then
+	// Exit, if set, is called with lease.OverrunExitCode: a process that hangs must not keep
+	// the group. Default the TTL (with Raft, 5s).
 	StopTimeout time.Duration
 	Exit        func(code int)
-	// AdminTokenFile holds the bearer credential that lets callers from other hosts ask
+	// AdminTokenFile holds the bearer credential with which callers from other hosts can ask
 	// for a resignation or a transfer.
 	AdminTokenFile string
 
-	// Lab says that nothing of value is done here. What follows needs it.
-	Lab bool
-	// ClockSkew moves this node's wall clock, which nothing decides by; ClockDrift (a
-	// fraction: 0.05 is five percent fast) makes all its clocks run at another rate.
-	ClockSkew  time.Duration
-	ClockDrift float64
-	// StopDelay is how long a leader goes on after it was told to stop, as work that is
-	// slow to stop would.
-	StopDelay time.Duration
-	// PeerProxies (id to host:port) are where this node reaches Raft peers, instead of at
-	// their own addresses.
-	PeerProxies map[string]string
-	// RaftLease is how long a Raft leader goes on without a quorum before Raft itself
-	// unseats it, at most ElectionTimeout: one that is longer than trust shows trust.
-	// Default three quarters of ElectionTimeout, which is shorter.
-	RaftLease time.Duration
-	// Trace is a folder in which the node writes down what it does and sees, one
-	// api.TraceLine a line, in ID.trace.
-	Trace string
-	// Plant are bugs; only the planted build has any.
-	Plant []plant.Bug
+	// Hooks are for experiments. Default none.
+	Hooks Hooks
 
 	// HTTP are the limits of the server.
 	HTTP httpapi.Limits
@@ -124,7 +104,7 @@ func (f TLSFiles) load() (*tls.Config, error) {
 	case f == TLSFiles{}:
 		return nil, nil
 	case f.CA == "":
-		return nil, &ConfigError{"ca", "must be given with cert and key: who signs the certificates of the others"}
+		return nil, &ConfigError{"ca", "must be given with cert and key: it signs the certificates of the others"}
 	}
 	pem, err := os.ReadFile(f.CA)
 	if err != nil {
@@ -145,7 +125,7 @@ func (f TLSFiles) load() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// ConfigError: this configuration cannot be run, whatever the others say.
+// ConfigError: this configuration can never work.
 type ConfigError struct {
 	Field string
 	Rule  string
@@ -154,34 +134,24 @@ type ConfigError struct {
 func (e *ConfigError) Error() string { return e.Field + ": " + e.Rule }
 
 func (c Config) withDefaults() Config {
-	or := func(d *time.Duration, def time.Duration) {
-		if *d == 0 {
-			*d = def
-		}
-	}
-	or(&c.Tick, time.Second)
-	if c.Backend == BackendRaft {
-		or(&c.ElectionTimeout, time.Second)
-		or(&c.SinkPatience, 5*time.Second)
-		or(&c.WriteTimeout, 5*time.Second)
-		or(&c.StopTimeout, 5*time.Second)
-	}
+	c.Tick = cmp.Or(c.Tick, time.Second)
 	ttl := c.Timing.Resolve().TTL
-	// A lease that outlasts the share of the default needs a larger target.
-	or(&c.RTO, max(30*time.Second, (ttl*30/detectOf30).Round(time.Second)+time.Second))
-	or(&c.SinkPatience, ttl)
-	or(&c.StopTimeout, ttl)
-	or(&c.WriteTimeout, min(max(ttl, time.Second), 5*time.Second))
-	if c.Batch == 0 {
-		c.Batch = 8192
+	// A lease that is longer than the share of the default needs a larger target.
+	c.RTO = cmp.Or(c.RTO, max(30*time.Second, (ttl*30/detectOf30).Round(time.Second)+time.Second))
+	if c.Backend == BackendRaft {
+		c.ElectionTimeout = cmp.Or(c.ElectionTimeout, time.Second)
+		ttl = 5 * time.Second
 	}
+	c.SinkPatience, c.StopTimeout = cmp.Or(c.SinkPatience, ttl), cmp.Or(c.StopTimeout, ttl)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, min(max(ttl, time.Second), 5*time.Second))
+	c.Batch = cmp.Or(c.Batch, 8192)
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
 	return c
 }
 
-// ttl is how long a leader that has fallen silent is waited for.
+// ttl is how long the others wait for a silent leader.
 func (c Config) ttl() time.Duration {
 	if c.Backend == BackendRaft {
 		return c.ElectionTimeout
@@ -189,8 +159,7 @@ func (c Config) ttl() time.Duration {
 	return c.Timing.Resolve().TTL
 }
 
-// Validate says which rules are broken, each as a ConfigError or in the words of the
-// backend.
+// Validate returns every broken rule, as a ConfigError or as an error of the backend.
 func (c Config) Validate() error {
 	var all []error
 	bad := func(field, format string, args ...any) {
@@ -231,7 +200,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if ttl := c.Timing.Resolve().TTL; c.Backend != BackendRaft && d.RTO*detectOf30/30 < ttl {
-		bad("rto", "%v leaves %v to detect a crash, which takes as long as a lease, %v: raise -rto to %v, or lower -lease-ttl", d.RTO, d.RTO*detectOf30/30, ttl, (ttl*30/detectOf30).Round(time.Second)+time.Second)
+		bad("rto", "%v leaves %v to detect a crash, which takes as long as a lease, %v: raise --rto to %v, or lower --lease-ttl", d.RTO, d.RTO*detectOf30/30, ttl, (ttl*30/detectOf30).Round(time.Second)+time.Second)
 	}
 	if c.Batch < 0 {
 		bad("batch", "%d must not be negative", c.Batch)
@@ -239,28 +208,13 @@ func (c Config) Validate() error {
 	if c.MisfireGrace < 0 {
 		bad("misfire-grace", "%v must not be negative", c.MisfireGrace)
 	}
-	if c.StopDelay < 0 {
-		bad("stop-delay", "%v must not be negative", c.StopDelay)
-	}
-	if !(c.ClockDrift > -1 && c.ClockDrift <= 10) { // NaN is not
-		bad("clock-drift", "%v must be above -1 and at most 10: it is a fraction, 0.05 is five percent fast", c.ClockDrift)
-	}
-	if !c.Lab {
-		for field, given := range map[string]bool{
-			"clock-skew": c.ClockSkew != 0, "clock-drift": c.ClockDrift != 0, "stop-delay": c.StopDelay != 0, "peer-proxies": len(c.PeerProxies) > 0, "raft-lease": c.RaftLease != 0, "plant": len(c.Plant) > 0, "trace": c.Trace != "",
-		} {
-			if given {
-				bad(field, "is for experiments only and needs -lab")
-			}
-		}
-	}
 	return errors.Join(all...)
 }
 
 func (c Config) validateBackend(bad func(field, format string, args ...any)) []error {
 	only := func(field string, given bool, backends string) {
 		if given {
-			bad(field, "belongs to -backend=%s, and this is %s", backends, c.Backend)
+			bad(field, "is for --backend=%s, and this is %s", backends, c.Backend)
 		}
 	}
 	switch c.Backend {
@@ -268,9 +222,8 @@ func (c Config) validateBackend(bad func(field, format string, args ...any)) []e
 		only("peers", len(c.Peers) > 0, BackendRaft)
 		only("data-dir", c.DataDir != "", BackendRaft)
 		only("election-timeout", c.ElectionTimeout != 0, BackendRaft)
-		only("raft-lease", c.RaftLease != 0, BackendRaft)
 		if c.Backend == BackendEtcd && len(c.Endpoints) == 0 {
-			bad("endpoints", "where etcd is must be given, such as http://127.0.0.1:2379")
+			bad("endpoints", "the URLs of etcd must be given, such as http://127.0.0.1:2379")
 		}
 		if c.Backend == BackendMem {
 			only("endpoints", len(c.Endpoints) > 0, BackendEtcd)
@@ -279,21 +232,18 @@ func (c Config) validateBackend(bad func(field, format string, args ...any)) []e
 	case BackendRaft:
 		only("endpoints", len(c.Endpoints) > 0, BackendEtcd)
 		if c.Timing != (lease.Timing{}) {
-			bad("lease-ttl, renew-interval, misses", "Raft has no lease: -election-timeout says how long a crash goes unnoticed")
-		}
-		if len(c.Plant) > 0 {
-			bad("plant", "bugs are planted in the lease, which raft does not use")
+			bad("lease-ttl, renew-interval, misses", "Raft has no lease; --election-timeout says how long a crash goes unnoticed")
 		}
 		return []error{c.raft("").Validate()}
 	case "":
 		bad("backend", "must be given: etcd, raft or mem")
 	default:
-		bad("backend", "%q is not known: etcd, raft or mem", c.Backend)
+		bad("backend", "%q is unknown; use etcd, raft or mem", c.Backend)
 	}
 	return nil
 }
 
-// local refuses an address that others can reach, unless that was asked for.
+// local refuses an address that other hosts can reach, unless Insecure allows it.
 func (c Config) local() error {
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
@@ -303,12 +253,12 @@ func (c Config) local() error {
 		return nil
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return &ConfigError{"listen", c.Listen + " can be reached from other hosts, and a node answers everybody: use a loopback address, or say -insecure"}
+		return &ConfigError{"listen", c.Listen + " can be reached from other hosts, and a node answers everybody: use a loopback address, or give --insecure"}
 	}
 	return nil
 }
 
-// redacted is a URL without what must not be printed.
+// redacted is a URL without its password.
 func redacted(s string) string {
 	if u, err := url.Parse(s); err == nil {
 		return u.Redacted()
@@ -316,7 +266,7 @@ func redacted(s string) string {
 	return "…" // it may hold anything
 }
 
-// isURL: what is logged and written down carries no password, and has room there.
+// isURL accepts only URLs that can be logged and recorded: without a password, and not too long.
 func isURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && u.Host != "" && u.User == nil && len(s) <= ledgerapi.MaxName &&

@@ -20,49 +20,46 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// maxBody is the largest body of a request: a record with what is around it.
+// maxBody is the largest body of a request: a record and what is around it.
 const maxBody = ledgerapi.MaxValue + 4096
 
-// handler serves a node. /next is looked for first: everything that a router does would
-// be paid by each call.
+// handler serves a node. /next is looked for first, because the router would slow down every
+// call.
 func (n *Node) handler() http.Handler {
 	mux := httpapi.NewMux()
 	mux.Handle("GET", "/status", n.getStatus)
 	mux.Handle("GET", "/leader", n.getLeader)
 	mux.Handle("POST", "/next", n.next)
-	mux.Handle("GET", "/healthz", n.getHealth)
+	mux.Handle("GET", "/healthz", n.answer(n.getHealth))
 	mux.Handle("GET", "/metrics", promhttp.HandlerFor(n.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP)
-	mux.Handle("GET", "/failovers", n.getFailovers)
-	mux.Handle("POST", "/resign", n.operator(n.postResign))
-	mux.Handle("POST", "/transfer", n.operator(n.postTransfer))
+	mux.Handle("GET", "/failovers", n.answer(n.getFailovers))
+	mux.Handle("POST", "/resign", n.answer(n.operator(n.postResign)))
+	mux.Handle("POST", "/transfer", n.answer(n.operator(n.postTransfer)))
 
-	mux.Handle("POST", "/jobs", n.postJob)
-	mux.Handle("GET", "/jobs", n.getJobs)
-	mux.Handle("DELETE", "/jobs", n.deleteJob)
-	mux.Handle("GET", "/jobs/{key}", n.getJob)
-	mux.Handle("DELETE", "/jobs/{key}", n.deleteJob)
-	mux.Handle("GET", "/firings", n.getFirings)
-	mux.Handle("PUT", "/fleet", n.putFleet)
-	mux.Handle("GET", "/fleet", n.getFleet)
-	mux.Handle("POST", "/compaction", n.postCompaction)
-	mux.Handle("GET", "/compaction", n.getCompaction)
-	mux.Handle("GET", "/records/{key}", n.getRecord)
-	mux.Handle("PUT", "/records/{key}", n.putRecord)
-	mux.Handle("DELETE", "/records/{key}", n.deleteRecord)
-	if n.cfg.Lab {
-		mux.Handle("POST", "/lab/clock", n.here(n.postClock))
-		mux.Handle("POST", "/lab/pause", n.here(n.postPause))
-		mux.Handle("DELETE", "/lab/pause", n.here(n.deletePause))
-		mux.Handle("POST", "/lab/garbage", n.here(n.postGarbage))
-		mux.Handle("GET", "/lab/attempts", n.here(n.getAttempts))
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle("POST", "/jobs", n.answer(n.leads(n.postJob)))
+	mux.Handle("GET", "/jobs", n.answer(n.getJobs))
+	mux.Handle("DELETE", "/jobs", n.answer(n.leads(n.deleteJob)))
+	mux.Handle("GET", "/jobs/{key}", n.answer(n.getJob))
+	mux.Handle("DELETE", "/jobs/{key}", n.answer(n.leads(n.deleteJob)))
+	mux.Handle("GET", "/firings", n.answer(n.getFirings))
+	mux.Handle("PUT", "/fleet", n.answer(n.leads(n.putFleet)))
+	mux.Handle("GET", "/fleet", n.answer(n.getFleet))
+	mux.Handle("POST", "/compaction", n.answer(n.leads(n.postCompaction)))
+	mux.Handle("GET", "/compaction", n.answer(n.getCompaction))
+	mux.Handle("GET", "/records/{key}", n.answer(n.getRecord))
+	mux.Handle("PUT", "/records/{key}", n.answer(n.putRecord))
+	mux.Handle("DELETE", "/records/{key}", n.answer(n.deleteRecord))
+	var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && (r.URL.Path == "/v1/next" || r.URL.Path == "/next") {
 			n.next(w, r)
 			return
 		}
 		mux.ServeHTTP(w, r)
 	})
+	if n.cfg.Hooks != nil {
+		h = n.cfg.Hooks.Handler(h)
+	}
+	return h
 }
 
 // names are those by which callers may reach this node.
@@ -74,58 +71,83 @@ func (n *Node) names() []string {
 	return names
 }
 
-// fail answers with an error; those of the ledger are passed on. What they say about
-// addresses is logged and not sent.
-func (n *Node) fail(w http.ResponseWriter, err error) {
-	if ledgerapi.Internal(err) {
+// handlerFunc answers a request with a value as JSON, or with an error.
+type handlerFunc func(w http.ResponseWriter, r *http.Request) (any, error)
+
+// answer writes what a handler returns. A handler that returns nothing has answered itself.
+func (n *Node) answer(h handlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch v, err := h(w, r); {
+		case err != nil:
+			n.fail(w, r, err)
+		case v != nil:
+			httpapi.WriteJSON(w, http.StatusOK, v)
+		}
+	}
+}
+
+// leads turns a call away unless this node leads and takes calls.
+func (n *Node) leads(h func(w http.ResponseWriter, r *http.Request, l *leading) (any, error)) handlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) (any, error) {
+		if l := n.leading.Load(); l != nil {
+			return h(w, r, l)
+		}
+		return nil, errNotLeading
+	}
+}
+
+// errNotLeading: this node does not lead.
+var errNotLeading = errors.New("fleet: this node does not lead")
+
+// fail answers with an error. Errors of the ledger are passed on, but addresses in them are
+// logged and not sent.
+func (n *Node) fail(w http.ResponseWriter, r *http.Request, err error) {
+	switch {
+	case errors.Is(err, errNotLeading):
+		p := n.notLeading()
+		if address, ok := p.More["leader_address"]; ok {
+			w.Header().Set("Location", fmt.Sprint(address)+r.URL.RequestURI())
+		}
+		err = p
+	case errors.Is(err, sequencer.ErrBusy):
+		err = &httpapi.Problem{Status: http.StatusTooManyRequests, Code: api.CodeBusy, Detail: err.Error(), Retryable: true, RetryAfter: time.Second}
+	case ledgerapi.Internal(err):
 		n.cfg.Log.Warn("request failed", "error", err)
 	}
 	ledgerapi.WriteError(w, err)
 }
 
-// turnAway answers a call that only the leader can do.
-func (n *Node) turnAway(w http.ResponseWriter, r *http.Request) {
+// notLeading is the answer to a call that only the leader can do.
+func (n *Node) notLeading() *httpapi.Problem {
 	if l := n.leader(); l != nil && l.Candidate.ID != n.cfg.ID {
-		w.Header().Set("Location", l.Candidate.Address+r.URL.RequestURI())
-		n.fail(w, api.NotLeader(n.cfg.ID, n.cfg.Group, l.Candidate.ID, l.Candidate.Address, l.Token))
-		return
+		return api.NotLeader(n.cfg.ID, n.cfg.Group, l.Candidate.ID, l.Candidate.Address, l.Token)
 	}
-	n.fail(w, n.nobody())
-}
-
-func (n *Node) nobody() *httpapi.Problem {
-	const after = time.Second
 	last := ""
 	if v := n.view.Load(); v != nil {
 		last = v.Candidate.ID
 	}
-	return api.NoLeader(n.cfg.Group, last, n.token(), after)
+	return api.NoLeader(n.cfg.Group, last, n.token(), time.Second)
 }
 
-// failWrite answers a call of the leader that was not done, or not surely.
-func (n *Node) failWrite(w http.ResponseWriter, r *http.Request, err error) {
-	switch {
-	case errors.Is(err, sequencer.ErrBusy):
-		n.fail(w, &httpapi.Problem{Status: http.StatusTooManyRequests, Code: api.CodeBusy, Detail: err.Error(), Retryable: true, RetryAfter: time.Second})
-	case fencedwriter.Stop(err), errors.Is(err, sequencer.ErrStopped):
-		// Nothing was written: a refused write changes nothing, the others were not sent.
-		if l := n.leader(); l != nil && l.Candidate.ID != n.cfg.ID {
-			n.turnAway(w, r)
-			return
-		}
-		n.fail(w, &httpapi.Problem{
-			Status: http.StatusServiceUnavailable, Code: api.CodeStepping, Retryable: true, RetryAfter: time.Second,
-			Detail: fmt.Sprintf("%s no longer leads group %q, nothing was done; try again", n.cfg.ID, n.cfg.Group),
-		})
-	default:
-		n.fail(w, err)
+// writeError says what the error of a leader's write means for a caller.
+func (n *Node) writeError(err error) error {
+	if !fencedwriter.Stop(err) && !errors.Is(err, sequencer.ErrStopped) {
+		return err
+	}
+	// Nothing was written: a refused write changes nothing, and the others were not sent.
+	if l := n.leader(); l != nil && l.Candidate.ID != n.cfg.ID {
+		return errNotLeading
+	}
+	return &httpapi.Problem{
+		Status: http.StatusServiceUnavailable, Code: api.CodeStepping, Retryable: true, RetryAfter: time.Second,
+		Detail: fmt.Sprintf("%s no longer leads group %q, nothing was done; try again", n.cfg.ID, n.cfg.Group),
 	}
 }
 
 func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) {
 	s := api.Status{
 		NodeID: n.cfg.ID, Group: n.cfg.Group, Role: api.Candidate, FenceToken: n.token(), Address: n.address, Backend: n.cfg.Backend,
-		PID: os.Getpid(), Lab: n.cfg.Lab, LedgerOK: n.sink.ok(), PauseMaxMS: float64(n.pauses.longest().Microseconds()) / 1000,
+		PID: os.Getpid(), LedgerOK: n.sink.ok(), PauseMaxMS: float64(n.pauses.longest().Microseconds()) / 1000,
 	}
 	if l := n.leader(); l != nil {
 		s.Leader, s.LeaderAddress, s.SinceMS, s.FenceToken = l.Candidate.ID, l.Candidate.Address, l.Since.UnixMilli(), l.Token
@@ -151,9 +173,6 @@ func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) {
 		s.LastTick = &api.Tick{N: sched.Tick, AtMS: sched.TickMS}
 	}
 	s.Scheduler, _ = json.Marshal(sched)
-	if n.lab != nil {
-		s.WallMS = n.lab.wall(time.Now()).UnixMilli()
-	}
 	httpapi.WriteJSON(w, http.StatusOK, s)
 }
 
@@ -161,7 +180,7 @@ func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) {
 // every other.
 func (n *Node) getLeader(w http.ResponseWriter, _ *http.Request) {
 	if t := n.term.Load(); t != nil && n.leading.Load() != nil && t.Remaining() > 0 {
-		w.Header().Set("ETag", fmt.Sprintf("%q", fmt.Sprint(t.Token())))
+		w.Header().Set("ETag", ledgerapi.ETag(uint64(t.Token())))
 		body := api.LeaderBody{Leader: n.cfg.ID, LeaderAddress: n.address, Token: t.Token()}
 		if l := n.leader(); l != nil && l.Token == t.Token() {
 			body.SinceMS = l.Since.UnixMilli()
@@ -169,42 +188,33 @@ func (n *Node) getLeader(w http.ResponseWriter, _ *http.Request) {
 		httpapi.WriteJSON(w, http.StatusOK, body)
 		return
 	}
-	p := n.nobody()
-	if l := n.leader(); l != nil && l.Candidate.ID != n.cfg.ID {
-		p = api.NotLeader(n.cfg.ID, n.cfg.Group, l.Candidate.ID, l.Candidate.Address, l.Token)
-		p.Status = http.StatusServiceUnavailable
-	}
-	n.fail(w, p)
+	p := n.notLeading()
+	p.Status = http.StatusServiceUnavailable
+	httpapi.WriteProblem(w, p)
 }
 
 // getHealth says whether this node could lead: it can use the ledger, and sees the engine.
-func (n *Node) getHealth(w http.ResponseWriter, r *http.Request) {
+func (n *Node) getHealth(_ http.ResponseWriter, r *http.Request) (any, error) {
 	p := &httpapi.Problem{Status: http.StatusServiceUnavailable, Code: api.CodeUnavailable, Retryable: true, RetryAfter: time.Second}
 	err := n.health(r.Context())
 	v := n.view.Load()
 	switch {
 	case errors.Is(err, ledgerapi.ErrDataLost):
-		n.fail(w, err)
-		return
+		return nil, err
 	case errors.Is(err, fence.ErrRefused):
 		p.Code, p.Detail, p.Retryable, p.RetryAfter = api.CodeForeign, err.Error(), false, 0
 	case err != nil:
-		p.Detail = "the ledger cannot be reached, or cannot write; the log says why"
+		p.Detail = "the ledger is unreachable or cannot write; the log says why"
 	case v == nil || v.State == tenure.Unknown:
-		p.Detail = "the engine cannot be seen"
+		p.Detail = "the engine cannot be reached"
 	default:
-		httpapi.WriteJSON(w, http.StatusOK, map[string]any{"status": "ok", "node_id": n.cfg.ID})
-		return
+		return map[string]any{"status": "ok", "node_id": n.cfg.ID}, nil
 	}
-	n.fail(w, p)
+	return nil, p
 }
 
-func (n *Node) getFailovers(w http.ResponseWriter, r *http.Request) {
+func (n *Node) getFailovers(_ http.ResponseWriter, r *http.Request) (any, error) {
 	all, err := n.failovers(r.Context())
-	if err != nil {
-		n.fail(w, err)
-		return
-	}
 	if l := n.leading.Load(); l != nil {
 		f, _ := l.record.state()
 		all = merge(all, f)
@@ -212,5 +222,5 @@ func (n *Node) getFailovers(w http.ResponseWriter, r *http.Request) {
 	if all == nil {
 		all = []api.Failover{}
 	}
-	httpapi.WriteJSON(w, http.StatusOK, api.Failovers{Items: all})
+	return api.Failovers{Items: all}, err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -41,46 +40,6 @@ type handTimer struct{ at clock.Instant }
 func (t *handTimer) C() <-chan struct{}   { return nil }
 func (t *handTimer) Set(at clock.Instant) { t.at = at }
 func (t *handTimer) Stop()                {}
-
-// The lab's clock runs at the rate that is set from then on, without a jump; its timers
-// follow; and only its wall clock knows of an offset.
-func TestLabClock(t *testing.T) {
-	host := handAt(1000)
-	c := newLabClock(host, time.Hour, 0.5)
-	timer, _ := c.NewTimer().(*labTimer)
-	under, _ := timer.timer.(*handTimer)
-	timer.Set(c.Now().Add(3 * time.Second))
-	if want := host.Now().Add(2*time.Second + time.Microsecond); under.at != want {
-		t.Errorf("a timer of 3 s on a clock that is half as fast again is set to %v, want %v", under.at, want)
-	}
-	host.pass(time.Second)
-	if got := c.Now().Sub(1000); got != 1500*time.Millisecond {
-		t.Errorf("after a second of the host it is %v later", got)
-	}
-	c.set(api.LabClock{SkewMS: -5000, DriftPPM: -500_000})
-	if got := c.Now().Sub(1000); got != 1500*time.Millisecond {
-		t.Errorf("it jumped to %v when it was set", got)
-	}
-	if want := host.Now().Add(3*time.Second + time.Microsecond); under.at != want {
-		t.Errorf("what was left of the timer, 1.5 s at half the rate, is set to %v, want %v", under.at, want)
-	}
-	host.pass(time.Second)
-	if got := c.Now().Sub(1000); got != 2*time.Second {
-		t.Errorf("at half the rate it is %v later", got)
-	}
-	now := time.Unix(1000, 0)
-	if got := c.wall(now).Sub(now); got != -5*time.Second {
-		t.Errorf("the wall clock is off by %v", got)
-	}
-	timer.Set(clock.Never)
-	if under.at != clock.Never {
-		t.Error("Never is not never")
-	}
-	timer.Stop()
-	if len(c.timers) != 0 {
-		t.Error("a timer that was stopped is kept")
-	}
-}
 
 // The ledger is out of reach when calls have failed for longer than the patience, seen
 // from the first failure; an answer of any kind ends that; and who waits is woken.
@@ -305,33 +264,28 @@ func TestValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*Config){
-		"id: \"\"":                     func(c *Config) { c.ID = "" },
-		"id: \"N 1\"":                  func(c *Config) { c.ID = "N 1" },
-		"group: ":                      func(c *Config) { c.Group = "../x" },
-		"is not host:port":             func(c *Config) { c.Listen = "here" },
-		"can be reached from other":    func(c *Config) { c.Listen = "0.0.0.0:1" },
-		"advertise: ":                  func(c *Config) { c.Advertise = "here:1" },
-		"ledger: the URL of":           func(c *Config) { c.Ledger = "" },
-		"ledger: \"x\" is not":         func(c *Config) { c.Ledger = "x" },
-		"workers: \"w\" is not":        func(c *Config) { c.Workers = []string{"w"} },
-		"backend: \"zk\" is not known": func(c *Config) { c.Backend = "zk" },
-		"backend: must be given":       func(c *Config) { c.Backend = "" },
-		"endpoints: where etcd is":     func(c *Config) { c.Endpoints = nil },
-		"peers: belongs to":            func(c *Config) { c.Peers = map[string]string{"a": "b:1"} },
-		"Raft has no lease":            func(c *Config) { c.Backend, c.TTL = BackendRaft, time.Second },
+		"id: \"\"":                   func(c *Config) { c.ID = "" },
+		"id: \"N 1\"":                func(c *Config) { c.ID = "N 1" },
+		"group: ":                    func(c *Config) { c.Group = "../x" },
+		"is not host:port":           func(c *Config) { c.Listen = "here" },
+		"can be reached from other":  func(c *Config) { c.Listen = "0.0.0.0:1" },
+		"advertise: ":                func(c *Config) { c.Advertise = "here:1" },
+		"ledger: the URL of":         func(c *Config) { c.Ledger = "" },
+		"ledger: \"x\" is not":       func(c *Config) { c.Ledger = "x" },
+		"workers: \"w\" is not":      func(c *Config) { c.Workers = []string{"w"} },
+		"backend: \"zk\" is unknown": func(c *Config) { c.Backend = "zk" },
+		"backend: must be given":     func(c *Config) { c.Backend = "" },
+		"endpoints: ":                func(c *Config) { c.Endpoints = nil },
+		"peers: is for":              func(c *Config) { c.Peers = map[string]string{"a": "b:1"} },
+		"Raft has no lease":          func(c *Config) { c.Backend, c.TTL = BackendRaft, time.Second },
 		"data directory": func(c *Config) {
 			c.Backend, c.Endpoints, c.Peers = BackendRaft, nil, map[string]string{"n1": "127.0.0.1:1"}
 		},
 		"Misses × Beat = 3 × 2s": func(c *Config) { c.TTL, c.Beat = 3*time.Second, 2*time.Second },
 		"tick: ":                 func(c *Config) { c.Tick = -1 },
-		"raise -rto to 8s":       func(c *Config) { c.TTL, c.RTO = 2*time.Second, time.Second },
-		"clock-skew: is for":     func(c *Config) { c.ClockSkew = 1 },
-		"clock-drift: is for":    func(c *Config) { c.ClockDrift = 0.01 },
-		"clock-drift: -1 must":   func(c *Config) { c.Lab, c.ClockDrift = true, -1 },
-		"clock-drift: NaN must":  func(c *Config) { c.Lab, c.ClockDrift = true, math.NaN() },
+		"raise --rto to 8s":      func(c *Config) { c.TTL, c.RTO = 2*time.Second, time.Second },
 		"is not the URL of a l":  func(c *Config) { c.Ledger = "http://user:secret@127.0.0.1:2" },
 		"is not the URL of a w":  func(c *Config) { c.Workers = []string{"http://w/" + strings.Repeat("x", 300)} },
-		"stop-delay: is for":     func(c *Config) { c.StopDelay = 1 },
 	} {
 		c := good
 		change(&c)

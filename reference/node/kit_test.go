@@ -42,14 +42,17 @@ type nodeRole struct {
 	Endpoints                                   []string
 	Peers                                       map[string]string
 	TTL, Tick, SinkPatience, ElectionTimeout    time.Duration
-	Lab                                         bool
+	Hooks                                       bool // pauseHooks
 	AdminTokenFile                              string
 }
 
 func (r nodeRole) config() node.Config {
 	c := node.Config{
 		ID: r.ID, Group: r.Group, Listen: r.Listen, Backend: r.Backend, Ledger: r.Ledger, DataDir: r.DataDir, Endpoints: r.Endpoints, Peers: r.Peers,
-		Tick: r.Tick, SinkPatience: r.SinkPatience, ElectionTimeout: r.ElectionTimeout, Lab: r.Lab, AdminTokenFile: r.AdminTokenFile,
+		Tick: r.Tick, SinkPatience: r.SinkPatience, ElectionTimeout: r.ElectionTimeout, AdminTokenFile: r.AdminTokenFile,
+	}
+	if r.Hooks {
+		c.Hooks = newPauseHooks()
 	}
 	c.TTL = r.TTL
 	return c

@@ -15,20 +15,22 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/scheduler"
 	"github.com/tenurehq/tenure/reference/sequencer"
+	"github.com/tenurehq/tenure/reference/wait"
 )
 
 // leading is the work of one term, while it takes calls.
 type leading struct {
 	term     *tenure.Term
-	pen      *fencedwriter.Pen
+	writer   *fencedwriter.TermWriter
 	seq      *sequencer.Sequencer
 	record   *recorder
 	compact  *compaction
 	answered atomic.Bool
 }
 
-// found is called for each call of a client that was answered; only the first counts.
+// found is called for each answered call of a client. Only the first counts.
 func (l *leading) found() {
 	if !l.answered.Load() && l.answered.CompareAndSwap(false, true) {
 		l.record.reached(api.PhaseFound)
@@ -37,28 +39,33 @@ func (l *leading) found() {
 
 // work is what a node does while it leads. The ledger is sealed already.
 func (n *Node) work(ctx context.Context, term *tenure.Term) error {
-	n.stopAt(api.MomentSealed)
+	n.reached(api.MomentSealed)
 	n.sink.begin()
-	b := n.term.Load()
-	p := n.newPen(term)
-	past, err := n.load(ctx, p)
+	writer := n.newWriter(term)
+	past, err := n.load(ctx, writer)
 	if err == nil {
-		err = n.skip(ctx, p, &past)
+		err = n.skip(ctx, writer, &past)
 	}
 	if err != nil {
 		n.sink.sealed(err)
 		return err
 	}
 	n.unsealed.Store(0)
-	l := &leading{term: term, pen: p, record: n.newRecorder(b, p, past)}
-	w := noticed{p, l.record}
+	l := &leading{term: term, writer: writer, record: n.newRecorder(n.term.Load(), writer, past), compact: n.newCompaction(writer)}
+	// The first successful write ends the warm-up of a new leader.
+	recorded := writerFunc(func(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
+		a, err := writer.Write(ctx, writes...)
+		if err == nil {
+			l.record.reached(api.PhaseWarm)
+		}
+		return a, err
+	})
 	l.seq = sequencer.New(sequencer.Config{
-		Writer: w, Name: api.Sequence, Token: term.Token(), Last: past.lastSeq, Read: n.readSequence,
+		Writer: recorded, Name: api.Sequence, Token: term.Token(), Last: past.lastSeq, Read: n.readSequence,
 		Timeout: n.cfg.WriteTimeout, Batch: n.cfg.Batch, Wrote: n.metrics.wrote,
 	})
-	l.compact = n.newCompaction(p)
 
-	// Whichever part ends first ends all: half a leader is none.
+	// The first part that ends, ends all.
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var parts sync.WaitGroup
@@ -70,33 +77,45 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 		})
 	}
 	part("sequencer", l.seq.Run)
-	part("scheduler", func(ctx context.Context) error { return n.scheduler.Lead(ctx, w, last{p}, term.Stamp(0), func() {}) })
+	part("scheduler", func(ctx context.Context) error {
+		return n.scheduler.Lead(ctx, recorded, writerFunc(writer.WriteLast), term.Stamp(0), nil)
+	})
 	part("compaction", l.compact.run)
 	part("failover record", l.record.run)
 	part("ledger", n.watchSink)
 	l.record.reached(api.PhaseLoad)
 	n.leading.Store(l)
-	n.cfg.Log.Info("leads", "group", term.Group(), "token", term.Token(), "seq", past.lastSeq)
+	n.cfg.Log.Info("leading", "group", term.Group(), "token", term.Token(), "seq", past.lastSeq)
 
 	<-work.Done()
 	n.leading.Store(nil)
 	parts.Wait()
 	n.know(l.seq.Last())
-	p.Close() // callers of /jobs and the like write with it too, and are not waited for elsewhere
+	writer.Close() // waits for callers of /jobs and the like, which write with it too
 	cause := context.Cause(work)
 	if err := term.Check(); err != nil {
-		cause = err // why the term ended says more than that the process was asked to
+		cause = err // why the term ended says more than that the process was asked to stop
 	}
 	n.cfg.Log.Info("stopped", "group", term.Group(), "token", term.Token(), "cause", cause)
-	n.bequeath(ctx, l, cause)
+	n.handover(ctx, l, cause)
 	return cause
 }
 
-func (n *Node) newPen(term *tenure.Term) *fencedwriter.Pen {
-	cfg := fencedwriter.Config{
+type writerFunc func(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error)
+
+func (f writerFunc) Write(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
+	return f(ctx, writes...)
+}
+
+func (n *Node) newWriter(term *tenure.Term) *fencedwriter.TermWriter {
+	return fencedwriter.New(fencedwriter.Config{
 		Ledger: n.ledger, Resource: n.cfg.Group, Term: term, Holder: n.cfg.ID, Timeout: n.cfg.WriteTimeout, Host: n.host,
+		Between: func() { n.reached(api.MomentWrite) },
+		Attempted: func(at clock.Instant, token fence.Token, writes []ledgerapi.Write) {
+			n.trace(Event{Kind: api.TraceAttempt, At: at, Token: token, Writes: writes})
+		},
 		Done: func(at clock.Instant, took time.Duration, err error) {
-			n.trace.done(at, took, term.Token(), err)
+			n.trace(Event{Kind: api.TraceDone, At: at, End: at.Add(took), Token: term.Token(), What: outcome(err)})
 			n.sink.saw(err)
 			n.sink.wrote(err)
 			n.metrics.attempted(took, err)
@@ -104,75 +123,40 @@ func (n *Node) newPen(term *tenure.Term) *fencedwriter.Pen {
 				n.cfg.Log.Warn("write refused: stepping down", "group", term.Group(), "token", term.Token(), "error", err)
 			}
 		},
-	}
-	if n.cfg.Lab {
-		cfg.Between = func() { n.stopAt(api.MomentWrite) }
-		cfg.Attempted = func(at clock.Instant, token fence.Token, writes []ledgerapi.Write) {
-			n.attempts.add(at, token)
-			n.trace.attempted(at, token, writes)
-		}
-	}
-	return fencedwriter.New(cfg)
+	})
 }
 
-// last writes what a leader leaves behind.
-type last struct{ *fencedwriter.Pen }
-
-func (l last) Write(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
-	return l.WriteLast(ctx, writes...)
-}
-
-// noticed is a writer whose first success ends the phase in which a new leader warms
-// up.
-type noticed struct {
-	fencedwriter.Writer
-	record *recorder
-}
-
-func (w noticed) Write(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
-	a, err := w.Writer.Write(ctx, writes...)
-	if err == nil {
-		w.record.reached(api.PhaseWarm)
-	}
-	return a, err
-}
-
-// watchSink ends the work when the ledger stays out of reach.
+// watchSink ends the work when the ledger stays unreachable.
 func (n *Node) watchSink(ctx context.Context) error {
-	every := max(n.cfg.SinkPatience/10, 10*time.Millisecond)
-	for {
-		select {
-		case <-time.After(every):
-		case <-ctx.Done():
-			return nil
-		}
+	for wait.For(ctx, max(n.cfg.SinkPatience/10, 10*time.Millisecond)) {
 		if err := errors.Join(n.sink.health(), n.sink.writable()); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // past is what the leaders before have left, read after the seal.
 type past struct {
 	lastSeq  uint64
 	handover *api.Handover
-	// lastWrite is the last write of the leader before, and offset what turns the
-	// ledger's wall clock into the host's.
+	// lastWrite is the last write of the leader before. offset converts the ledger's wall
+	// clock into the host's.
 	lastWrite int64
 	offset    time.Duration
 	began     clock.Instant // the first attempt to write of this leader
 	atMS      int64
 }
 
-// opening is what a new leader writes first: who leads, as the ledger knows it, and
-// proof that it takes this leader's writes.
+// opening is what a new leader writes first: who leads. It also shows that the ledger takes
+// this leader's writes.
 type opening struct {
 	Node    string `json:"node"`
 	Address string `json:"address"`
 }
 
 // load reads what can have changed since the standby looked, all at once.
-func (n *Node) load(ctx context.Context, p *fencedwriter.Pen) (past, error) {
+func (n *Node) load(ctx context.Context, w *fencedwriter.TermWriter) (past, error) {
 	var out past
 	var seq ledgerapi.Sequence
 	var handover, ticked ledgerapi.Checkpoint
@@ -181,21 +165,21 @@ func (n *Node) load(ctx context.Context, p *fencedwriter.Pen) (past, error) {
 	var reads sync.WaitGroup
 	reads.Go(func() { seq, errs[0] = n.ledger.Sequence(ctx, n.cfg.Group, api.Sequence) })
 	reads.Go(func() { handover, errs[1] = n.ledger.Checkpoint(ctx, n.cfg.Group, api.HandoverCheckpoint) })
-	reads.Go(func() { ticked, errs[2] = n.ledger.Checkpoint(ctx, n.cfg.Group, schedulerCheckpoint) })
+	reads.Go(func() { ticked, errs[2] = n.ledger.Checkpoint(ctx, n.cfg.Group, scheduler.Checkpoint) })
 	reads.Go(func() {
 		value, _ := json.Marshal(opening{n.cfg.ID, n.address})
-		answer, errs[3] = p.Write(ctx, ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: "leader", Value: value}})
-		out.began, out.offset = p.LastAttempt(), time.Duration(n.host.Now())-time.Duration(answer.AtMS)*time.Millisecond
+		answer, errs[3] = w.Write(ctx, ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: "leader", Value: value}})
+		out.began, out.offset = w.LastAttempt(), time.Duration(n.host.Now())-time.Duration(answer.AtMS)*time.Millisecond
 	})
 	reads.Wait()
 	for i, err := range errs {
 		if err != nil && !errors.Is(err, ledgerapi.ErrNotFound) {
-			what := [...]string{"the sequence", "the handover", "the scheduler's cursor", "the first write"}[i]
-			return out, fmt.Errorf("fleet: %s of group %q: %w", what, n.cfg.Group, err)
+			what := [...]string{"read the sequence", "read the handover", "read the scheduler's cursor", "make the first write"}[i]
+			return out, fmt.Errorf("%s of group %q: %w", what, n.cfg.Group, err)
 		}
 	}
 	out.lastSeq, out.atMS = seq.LastSeq, answer.AtMS
-	out.lastWrite = max(seq.UpdatedMS, handover.UpdatedMS, ticked.UpdatedMS)
+	out.lastWrite = max(seq.UpdatedMS, handover.UpdatedMS, ticked.UpdatedMS) // the cursor is written with every tick
 	var h api.Handover
 	if len(handover.Value) > 0 && json.Unmarshal(handover.Value, &h) == nil {
 		out.handover = &h
@@ -203,15 +187,15 @@ func (n *Node) load(ctx context.Context, p *fencedwriter.Pen) (past, error) {
 	return out, nil
 }
 
-// skip takes the numbers that this node knows to have been given out and that the ledger
-// does not know of, so that nobody gets them again. There are some only after an operator
-// has accepted a ledger that lost data.
-func (n *Node) skip(ctx context.Context, p *fencedwriter.Pen, past *past) error {
+// skip takes the numbers that were given out, as this node knows, and that the ledger does not
+// have, so that nobody gets them again. There are some only after an operator has accepted a
+// ledger that lost data.
+func (n *Node) skip(ctx context.Context, w *fencedwriter.TermWriter, past *past) error {
 	for known := n.highest.Load(); past.lastSeq < known; {
 		last := min(known, past.lastSeq+ledgerapi.MaxRange)
 		n.cfg.Log.Warn("skipping numbers that the ledger has lost", "group", n.cfg.Group, "first", past.lastSeq+1, "last", last)
-		if _, err := p.Write(ctx, ledgerapi.Write{Sequence: &ledgerapi.SequenceWrite{Name: api.Sequence, First: past.lastSeq + 1, Last: last}}); err != nil {
-			return fmt.Errorf("fleet: skipping numbers of group %q: %w", n.cfg.Group, err)
+		if _, err := w.Write(ctx, ledgerapi.Write{Sequence: &ledgerapi.SequenceWrite{Name: api.Sequence, First: past.lastSeq + 1, Last: last}}); err != nil {
+			return fmt.Errorf("skip numbers of group %q: %w", n.cfg.Group, err)
 		}
 		past.lastSeq = last
 	}
@@ -221,8 +205,8 @@ func (n *Node) skip(ctx context.Context, p *fencedwriter.Pen, past *past) error 
 
 // know notes that a number was taken.
 func (n *Node) know(seq uint64) {
-	for old := n.highest.Load(); old < seq; old = n.highest.Load() {
-		if n.highest.CompareAndSwap(old, seq) {
+	for {
+		if old := n.highest.Load(); old >= seq || n.highest.CompareAndSwap(old, seq) {
 			return
 		}
 	}
@@ -238,42 +222,34 @@ func (n *Node) readSequence(ctx context.Context) (uint64, error) {
 	return s.LastSeq, err
 }
 
-// bequeath leaves the successor what it needs, where the term ended by this node's own
-// will: then nobody else writes before work has returned.
-func (n *Node) bequeath(ctx context.Context, l *leading, cause error) {
-	n.stopAt(api.MomentResigning)
-	if d := n.cfg.slowly(); d > 0 {
-		time.Sleep(d)
-	}
-	switch {
-	case l.pen.Refused(), fencedwriter.Stop(cause) && !willing(cause):
-		return // others lead
+// handover writes what the successor needs, if this node ended the term itself: then nobody
+// else writes before the work has returned.
+func (n *Node) handover(ctx context.Context, l *leading, cause error) {
+	n.reached(api.MomentResigning)
+	reason := "gave up"
+	switch willing := endedItself(cause); {
+	case l.writer.Refused(), fencedwriter.Stop(cause) && willing == "":
+		return // another node leads
 	case n.sink.health() != nil:
-		return // it would be waited for in vain
+		return // the write would only time out
+	case willing != "":
+		reason = willing
 	}
-	h := api.Handover{Node: n.cfg.ID, Token: l.term.Token(), StoppedAt: n.host.Now(), Reason: reason(cause), LastSeq: l.seq.Last()}
+	h := api.Handover{Node: n.cfg.ID, Token: l.term.Token(), StoppedAt: n.host.Now(), Reason: reason, LastSeq: l.seq.Last()}
 	value, err := json.Marshal(h)
 	if err == nil {
-		_, err = l.pen.WriteLast(ctx, ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: api.HandoverCheckpoint, Value: value}})
+		_, err = l.writer.WriteLast(ctx, ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: api.HandoverCheckpoint, Value: value}})
 	}
 	if err != nil {
-		n.cfg.Log.Warn("the handover could not be written down", "group", l.term.Group(), "token", l.term.Token(), "error", err)
+		n.cfg.Log.Warn("the handover could not be recorded", "group", l.term.Group(), "token", l.term.Token(), "error", err)
 	}
 }
 
-// willing: the term ended by the leader's own will.
-func willing(cause error) bool {
-	return errors.Is(cause, tenure.ErrResigned) || errors.Is(cause, tenure.ErrTransferred) || errors.Is(cause, tenure.ErrUnhealthy)
-}
-
-func reason(cause error) string {
-	for _, r := range []struct {
-		err  error
-		word string
-	}{{tenure.ErrTransferred, "transferred"}, {tenure.ErrUnhealthy, "unhealthy"}, {tenure.ErrResigned, "resigned"}} {
-		if errors.Is(cause, r.err) {
-			return r.word
-		}
+// endedItself is why a leader ended its term itself; empty if it did not.
+func endedItself(cause error) string {
+	switch word := ending(cause); word {
+	case "transferred", "unhealthy", "resigned":
+		return word
 	}
-	return "gave up"
+	return ""
 }

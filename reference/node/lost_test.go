@@ -363,9 +363,9 @@ func TestDiskError(t *testing.T) {
 // that comes just then is refused.
 func TestSealedBeforeWork(t *testing.T) {
 	l := startLedger(t, "127.0.0.1:0", "")
-	n := mustStart(t, role{Node: &nodeRole{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Backend: node.BackendMem, Ledger: l.URL, Lab: true}})
+	n := mustStart(t, role{Node: &nodeRole{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Backend: node.BackendMem, Ledger: l.URL, Hooks: true}})
 	_, s := leaderOf(t, 0, n)
-	for _, call := range []string{"/lab/pause?at=sealed", "/resign"} {
+	for _, call := range []string{"/pause?at=" + api.MomentSealed, "/resign"} {
 		if resp, body := ask(t, "POST", n.URL+call, "", nil); resp.StatusCode != http.StatusOK {
 			t.Fatalf("%s: %d %s", call, resp.StatusCode, body)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
@@ -14,7 +15,7 @@ import (
 	"github.com/tenurehq/tenure/server/metric"
 )
 
-// metrics are kept per node, not per process.
+// metrics are those of one node.
 type metrics struct {
 	registry  *prometheus.Registry
 	terms     prometheus.Counter
@@ -34,44 +35,53 @@ type metrics struct {
 	phases    *prometheus.GaugeVec
 	over      *prometheus.CounterVec
 	gaps      prometheus.Histogram
+
+	// Of the scheduler.
+	ticks, fired prometheus.Histogram
+	skipped      prometheus.Counter
+	sent         *prometheus.CounterVec
 }
 
 func newMetrics(n *Node) *metrics {
-	group := prometheus.Labels{"group": n.cfg.Group}
+	registry := prometheus.NewRegistry()
+	// Every metric has the label group.
+	auto := promauto.With(prometheus.WrapRegistererWith(prometheus.Labels{"group": n.cfg.Group}, registry))
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: group})
+		return auto.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
-	counters := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: group}, []string{label})
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return auto.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, ConstLabels: group, Buckets: buckets})
+		return auto.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 	}
-	gauge := func(name, help string, f func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: group}, f)
+	gauge := func(name, help string, f func() float64) {
+		auto.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	seconds := prometheus.ExponentialBuckets(0.0002, 2, 17)
+	seconds, exponential := prometheus.ExponentialBuckets(0.0002, 2, 17), prometheus.ExponentialBuckets
 	m := &metrics{
-		registry:  prometheus.NewRegistry(),
+		registry:  registry,
 		terms:     counter("tenure_terms_total", "Terms of this node that began."),
 		ends:      counters("tenure_terms_ended_total", "Terms of this node that ended, by reason.", "reason"),
 		changes:   counter("tenure_leader_changes_total", "Changes of leader that this node saw."),
-		keepalive: histogram("tenure_keepalive_seconds", "How long acknowledged keep-alives took.", seconds),
+		keepalive: histogram("tenure_keepalive_seconds", "Duration of acknowledged keep-alives.", seconds),
 		renewals:  counters("tenure_renew_failures_total", "Keep-alives that failed, by reason.", "reason"),
 		calls:     counters("tenure_engine_calls_total", "Calls of this node to the engine, by what was called.", "call"),
-		elect:     histogram("tenure_time_to_elect_seconds", "From when the end of a term was seen here until a term of this node began.", prometheus.ExponentialBuckets(0.00025, 2, 18)),
-		health:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "tenure_store_quorum_health", Help: "1 while the engine answers, 0 while it cannot be seen.", ConstLabels: group}),
-		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tenure_fence_rejected_total", Help: "Writes of this node that were refused, by reason.", ConstLabels: group}, []string{"sink", "reason"}),
-		writes:  counters("tenure_fleet_writes_total", "Writes of this node as a leader, by outcome: ok, refused, unknown, failed.", "outcome"),
-		writing: histogram("tenure_fleet_write_seconds", "How long a write of the leader took.", seconds),
-		callers: histogram("tenure_fleet_batch_callers", "Callers of /next that shared a write.", prometheus.ExponentialBuckets(1, 2, 14)),
-		batches: counters("tenure_fleet_batches_total", "Writes of the sequencer, by outcome: ok, refused, unknown, failed.", "outcome"),
-		numbers: counter("tenure_fleet_numbers_total", "Numbers that were handed out."),
-		phases: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "tenure_failover_phase_seconds", Help: "The last failover that made this node the leader, by phase.", ConstLabels: group}, []string{"phase"}),
-		over: counters("tenure_failover_over_total", "Phases of failovers that outgrew their share of the target.", "phase"),
-		gaps: histogram("tenure_handover_gap_seconds", "After a handover in order: from the old leader's last attempt to write to the new one's first.", prometheus.ExponentialBuckets(0.0005, 2, 16)),
+		elect:     histogram("tenure_time_to_elect_seconds", "Time from when this node saw the end of a term until a term of this node began.", exponential(0.00025, 2, 18)),
+		health:    auto.NewGauge(prometheus.GaugeOpts{Name: "tenure_store_quorum_health", Help: "1 while the engine answers, 0 while it does not."}),
+		rejected:  counters("tenure_fence_rejected_total", "Writes of this node that were refused, by reason.", "sink", "reason"),
+		writes:    counters("tenure_fleet_writes_total", "Writes of this node as a leader, by outcome: ok, refused, unknown, failed.", "outcome"),
+		writing:   histogram("tenure_fleet_write_seconds", "Duration of a write of the leader.", seconds),
+		callers:   histogram("tenure_fleet_batch_callers", "Callers of /next that shared a write.", exponential(1, 2, 14)),
+		batches:   counters("tenure_fleet_batches_total", "Writes of the sequencer, by outcome: ok, refused, unknown, failed.", "outcome"),
+		numbers:   counter("tenure_fleet_numbers_total", "Numbers that were handed out."),
+		phases:    auto.NewGaugeVec(prometheus.GaugeOpts{Name: "tenure_failover_phase_seconds", Help: "The last failover that made this node the leader, by phase."}, []string{"phase"}),
+		over:      counters("tenure_failover_over_total", "Phases of failovers that took longer than their share of the target.", "phase"),
+		gaps:      histogram("tenure_handover_gap_seconds", "Time from the old leader's last attempt to write to the new leader's first, after a handover in order.", exponential(0.0005, 2, 16)),
+		ticks:     histogram("tenure_fleet_tick_late_seconds", "How long after its instant a tick was written.", exponential(0.001, 2, 16)),
+		fired:     histogram("tenure_fleet_firing_late_seconds", "How long after its instant a firing was recorded.", exponential(0.001, 2, 22)),
+		skipped:   counter("tenure_fleet_misfires_skipped_total", "Jobs whose misfires were skipped."),
+		sent:      counters("tenure_fleet_dispatched_total", "Firings that were sent to workers, by outcome.", "outcome"),
 	}
 	for _, r := range []string{"stale", "slip", "foreign", "clone", "invalid"} {
 		m.rejected.WithLabelValues("ledger", r)
@@ -86,44 +96,37 @@ func newMetrics(n *Node) *metrics {
 	for _, s := range shares {
 		m.over.WithLabelValues(s.phase)
 	}
-	m.registry.MustRegister(m.terms, m.ends, m.changes, m.keepalive, m.renewals, m.calls, m.elect, m.health, m.rejected, m.writes, m.writing, m.callers,
-		m.batches, m.numbers, m.phases, m.over, m.gaps,
-		gauge("tenure_is_leader", "1 while this node may trust that it leads.", func() float64 {
-			if t := n.term.Load(); t != nil && t.Remaining() > 0 {
-				return 1
-			}
-			return 0
-		}),
-		gauge("tenure_token", "The token of the newest term that this node knows of.", func() float64 { return float64(n.token()) }),
-		gauge("tenure_trust_remaining_seconds", "How long this node may still trust its term.", func() float64 {
-			if t := n.term.Load(); t != nil {
-				return t.Remaining().Seconds()
-			}
-			return 0
-		}),
-		gauge("tenure_ttl_seconds", "How long this node's lease lasts without a beat; of Raft, its heartbeat timeout.", func() float64 { return n.cfg.ttl().Seconds() }),
-		gauge("tenure_pause_max_seconds", "The longest pause of this process: a TTL must be longer.", func() float64 { return n.pauses.longest().Seconds() }),
-		gauge("tenure_pause_scheduling_max_seconds", "The longest that a goroutine of this process overslept.", func() float64 { return time.Duration(n.pauses.slept.Load()).Seconds() }),
-		gauge("tenure_pause_gc_max_seconds", "The longest stop of the garbage collector.", func() float64 { return time.Duration(n.pauses.stopped.Load()).Seconds() }),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	remaining := func() time.Duration {
+		if t := n.term.Load(); t != nil {
+			return t.Remaining()
+		}
+		return 0
+	}
+	gauge("tenure_is_leader", "1 while this node may trust that it leads.", func() float64 { return boolean(remaining() > 0) })
+	gauge("tenure_token", "The token of the newest term that this node knows.", func() float64 { return float64(n.token()) })
+	gauge("tenure_trust_remaining_seconds", "How long this node may still trust its term.", func() float64 { return remaining().Seconds() })
+	gauge("tenure_ttl_seconds", "How long this node's lease lasts without a keep-alive; with Raft, its heartbeat timeout.", func() float64 { return n.cfg.ttl().Seconds() })
+	gauge("tenure_pause_max_seconds", "The longest pause of this process. The TTL must be longer.", func() float64 { return n.pauses.longest().Seconds() })
+	gauge("tenure_pause_scheduling_max_seconds", "The longest that a goroutine of this process overslept.", func() float64 { return time.Duration(n.pauses.slept.Load()).Seconds() })
+	gauge("tenure_pause_gc_max_seconds", "The longest stop of the garbage collector.", func() float64 { return time.Duration(n.pauses.stopped.Load()).Seconds() })
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
-// note takes what the lease's machine did.
+func boolean(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// note counts what the elector reports.
 func (m *metrics) note(n lease.Note) {
 	switch n.Kind {
 	case lease.NoteBeat:
 		m.keepalive.Observe(n.Took.Seconds())
 	case lease.NoteMissed:
 		m.renewals.WithLabelValues(metric.RenewReason(n.Err)).Inc()
-	}
-}
-
-func (m *metrics) quorum(ok bool) {
-	if ok {
-		m.health.Set(1)
-	} else {
-		m.health.Set(0)
 	}
 }
 
@@ -138,7 +141,7 @@ func (m *metrics) ended(cause string) {
 	}
 }
 
-// ending is a word for why a term ended.
+// ending is why a term ended, as a label.
 func ending(cause error) string {
 	for _, r := range []struct {
 		err  error
@@ -154,7 +157,7 @@ func ending(cause error) string {
 	return ""
 }
 
-// outcome is a word for how a write ended.
+// outcome is how a write ended, as a label.
 func outcome(err error) string {
 	switch {
 	case err == nil:

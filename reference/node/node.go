@@ -17,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/ledger/client"
 	"github.com/tenurehq/tenure/reference/scheduler"
+	"github.com/tenurehq/tenure/reference/wait"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
@@ -24,35 +25,26 @@ import (
 type Node struct {
 	cfg       Config
 	host      clock.Clock // for comparing with other processes
-	clock     clock.Clock // for the lease: the host's, or an experiment's
-	lab       *labClock   // nil without Lab
+	clock     clock.Clock // for the lease: the host's, or that of the hooks
 	secret    []byte      // of AdminTokenFile
 	ledger    *client.Client
 	sink      *sink
 	metrics   *metrics
 	pauses    *pauseMeter
-	attempts  *attempts
-	trace     *trace // nil: none
 	scheduler *scheduler.Scheduler
 	backend   *backend
 	address   string
 
 	view    atomic.Pointer[view]
 	vacancy atomic.Pointer[vacancy]
-	warm    atomic.Pointer[warm]
-	term    atomic.Pointer[begun]   // of this node, from its begin until work has returned
-	leading atomic.Pointer[leading] // while calls are taken
+	term    atomic.Pointer[begun]   // of this node, from its start until the work has returned
+	leading atomic.Pointer[leading] // while this node takes calls
 	buffers sync.Pool               // of *[]byte, for the answers of /next
 	// unsealed counts the terms in a row whose work could not begin.
 	unsealed atomic.Int32
-	hook     hook
-	littered atomic.Bool // the collector is kept busy
-	// leaders are the addresses of nodes that were seen to lead.
-	leaders leaders
-	// deployed is the name of the deployment, once it is known.
-	deployed atomic.Pointer[string]
-	// highest is the highest number that this node knows to be taken.
-	highest atomic.Uint64
+	leaders  leaders
+	deployed atomic.Pointer[string] // the name of the deployment; nil: not known yet
+	highest  atomic.Uint64          // the highest number that was taken, as far as this node knows
 }
 
 // begun is a term of this node and when it began, on the host's clock.
@@ -61,17 +53,16 @@ type begun struct {
 	at clock.Instant
 }
 
-// Run runs a node until ctx ends. Then the group, if this node leads it, is handed over,
-// and the last request is answered. It calls ready when it can be called. A
-// ConfigError says that it could not work whatever the others do.
+// Run runs a node until ctx ends. Then it hands the group over, if it leads, and answers the
+// last request. It calls ready when the node serves. A ConfigError means that the
+// configuration can never work.
 func Run(ctx context.Context, cfg Config, ready func(api.Ready) error) (err error) {
 	n, err := newNode(cfg)
 	if err != nil {
 		return err
 	}
 	defer n.ledger.Close()
-	defer n.trace.close()
-	// The port first: that it is taken is known at once, and by nobody else.
+	// The port comes first: nothing is left behind if it is in use.
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", n.cfg.Listen)
 	if err != nil {
@@ -89,7 +80,7 @@ func Run(ctx context.Context, cfg Config, ready func(api.Ready) error) (err erro
 		return err
 	}
 
-	// What serves goes on until the group was handed over.
+	// The node serves until the group was handed over.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	served := make(chan error, 1)
@@ -124,12 +115,10 @@ func newNode(cfg Config) (*Node, error) {
 	}
 	cfg = cfg.withDefaults()
 	cfg.Log = cfg.Log.With("node", cfg.ID)
-	n := &Node{cfg: cfg, host: clock.System(), attempts: newAttempts()}
+	n := &Node{cfg: cfg, host: clock.System()}
 	n.clock = n.host
-	if cfg.Lab {
-		n.lab = newLabClock(n.host, cfg.ClockSkew, cfg.ClockDrift)
-		n.lab.jumps = cfg.byWallClock()
-		n.clock = n.lab
+	if cfg.Hooks != nil {
+		n.clock = cfg.Hooks.Clock()
 	}
 	var err error
 	if n.secret, err = readSecret(cfg.AdminTokenFile); err != nil {
@@ -141,15 +130,12 @@ func newNode(cfg Config) (*Node, error) {
 	if n.ledger, err = client.New(client.Config{URL: cfg.Ledger, Holder: cfg.ID, Timeout: cfg.WriteTimeout}); err != nil {
 		return nil, &ConfigError{"ledger", err.Error()}
 	}
-	if n.scheduler, err = n.newScheduler(); err != nil {
-		return nil, err
-	}
-	n.trace, err = openTrace(cfg.Trace, cfg.ID, cfg.Log)
+	n.scheduler, err = n.newScheduler()
 	return n, err
 }
 
-// greet asks the ledger whether it is there: a node without one would be elected and
-// could do nothing.
+// greet asks the ledger whether it is healthy: a node without one would be elected and could
+// do nothing.
 func (n *Node) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
 	defer cancel()
@@ -157,13 +143,12 @@ func (n *Node) greet(ctx context.Context) error {
 	err := n.ledger.Healthy(ctx)
 	n.sink.probed(began, err)
 	if err != nil {
-		return fmt.Errorf("no ledger at %s: %w; start one with `fleet ledger`, or give its URL with -ledger", n.cfg.Ledger, err)
+		return fmt.Errorf("no ledger at %s: %w; start one with `fleet ledger`, or give its URL with --ledger", n.cfg.Ledger, err)
 	}
 	return nil
 }
 
-// campaign leads whenever this node is elected, until ctx ends or nothing can be served
-// any more.
+// campaign leads whenever this node is elected, until ctx ends or the server fails.
 func (n *Node) campaign(ctx context.Context, served <-chan error) error {
 	lctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
@@ -177,14 +162,14 @@ func (n *Node) campaign(ctx context.Context, served <-chan error) error {
 	case <-ctx.Done():
 		if n.cfg.Exit != nil {
 			overrun := time.AfterFunc(n.cfg.StopTimeout, func() {
-				n.cfg.Log.Error("the work has not stopped in time: ending the process", "after", n.cfg.StopTimeout)
+				n.cfg.Log.Error("the work has not stopped in time, ending the process", "after", n.cfg.StopTimeout)
 				n.cfg.Exit(lease.OverrunExitCode)
 			})
 			defer overrun.Stop()
 		}
 		n.handOver(ctx)
 		stop(context.Cause(ctx))
-		<-led // says why it was stopped, which is known
+		<-led
 		return nil
 	case err := <-served:
 		stop(err)
@@ -195,8 +180,7 @@ func (n *Node) campaign(ctx context.Context, served <-chan error) error {
 	}
 }
 
-// handOver gives the group to the best standby that is known; without one it is left
-// to whoever is next in line.
+// handOver transfers the group to the best standby that is known. Without one it resigns.
 func (n *Node) handOver(ctx context.Context) {
 	t := n.term.Load()
 	if t == nil || t.Check() != nil {
@@ -210,11 +194,11 @@ func (n *Node) handOver(ctx context.Context) {
 			return
 		}
 	}
-	n.cfg.Log.Info("resigning: no successor is known", "group", n.cfg.Group, "token", t.Token(), "reason", err)
+	n.cfg.Log.Info("resigning, no successor is known", "group", n.cfg.Group, "token", t.Token(), "reason", err)
 	_ = t.Resign(ctx)
 }
 
-// sealing writes down when the ledger was sealed.
+// sealing reports when the ledger was sealed.
 type sealing struct {
 	fence.Sealer
 	n *Node
@@ -225,13 +209,13 @@ func (s sealing) Seal(ctx context.Context, stamp fence.Stamp) error {
 	err := s.Sealer.Seal(ctx, stamp)
 	s.n.sink.sealed(err)
 	if err == nil {
-		s.n.trace.sealed(at, s.n.host.Now(), stamp.Token)
+		s.n.trace(Event{Kind: api.TraceSealed, At: at, End: s.n.host.Now(), Token: stamp.Token})
 	}
 	return err
 }
 
-// observed is the backend's elector. It notes when terms begin, and campaigns only while
-// the ledger can be used.
+// observed is the backend's elector. It notes when terms begin, and campaigns only while the
+// ledger can be used.
 type observed struct {
 	tenure.Elector
 	n *Node
@@ -239,15 +223,11 @@ type observed struct {
 
 func (o observed) Campaign(ctx context.Context) (*tenure.Term, error) {
 	n := o.n
-	// Lead pauses for a moment only, so that a group can be handed back soon. A ledger
-	// that refuses to be sealed, because it belongs to others or remembers more than the
-	// engine does, refuses again: others are given their chance first.
-	if k := n.unsealed.Load(); k > 0 {
-		select {
-		case <-time.After(min(100*time.Millisecond<<min(k, 10), 5*time.Second)):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
+	// Lead itself pauses for a moment only, so that a group can be handed back soon. A
+	// ledger that refused the seal, because it belongs to another deployment or has a higher
+	// mark, would refuse it again: let other nodes try first.
+	if k := n.unsealed.Load(); k > 0 && !wait.For(ctx, min(100*time.Millisecond<<min(k, 10), 5*time.Second)) {
+		return nil, context.Cause(ctx)
 	}
 	term, err := o.whileUsable(ctx)
 	if err != nil {
@@ -257,19 +237,19 @@ func (o observed) Campaign(ctx context.Context) (*tenure.Term, error) {
 	t := &begun{term, n.host.Now()}
 	n.term.Store(t)
 	n.metrics.began(n.electing(t))
-	n.trace.add(api.TraceLine{Kind: api.TraceBegan, At: t.at, Token: term.Token()})
+	n.trace(Event{Kind: api.TraceBegan, At: t.at, Token: term.Token()})
 	context.AfterFunc(term.Context(), func() {
 		cause := ending(context.Cause(term.Context()))
-		n.trace.add(api.TraceLine{Kind: api.TraceEnded, At: n.host.Now(), Token: term.Token(), What: cause})
+		n.trace(Event{Kind: api.TraceEnded, At: n.host.Now(), Token: term.Token(), What: cause})
 		n.metrics.ended(cause)
 	})
 	n.cfg.Log.Info("term begun", "group", term.Group(), "token", term.Token())
-	n.stopAt(api.MomentGranted)
+	n.reached(api.MomentGranted)
 	return term, nil
 }
 
-// whileUsable leaves the line when the ledger can no longer be used: a term that cannot be
-// sealed costs a token and helps nobody.
+// whileUsable stops the campaign when the ledger can no longer be used: a term that cannot
+// seal it costs a token and helps nobody.
 func (o observed) whileUsable(ctx context.Context) (*tenure.Term, error) {
 	for {
 		if err := o.n.sink.await(ctx); err != nil {
@@ -285,11 +265,30 @@ func (o observed) whileUsable(ctx context.Context) (*tenure.Term, error) {
 	}
 }
 
-// electing is how long the election took: from when the end of the term before was
-// seen here. Without that, as after a transfer, it took no time that could be seen.
+// electing is how long the election took, from when this node saw the end of the term before.
+// It is 0 if this node saw none, as after a transfer.
 func (n *Node) electing(t *begun) time.Duration {
 	if v := n.vacancy.Load(); v != nil && v.token+1 == t.Token() && v.at < t.at {
 		return t.at.Sub(v.at)
 	}
 	return 0
+}
+
+func (n *Node) newScheduler() (*scheduler.Scheduler, error) {
+	m := n.metrics
+	s, err := scheduler.New(scheduler.Config{
+		Ledger: n.ledger, Resource: n.cfg.Group, Tick: n.cfg.Tick, Grace: n.cfg.MisfireGrace, Workers: n.cfg.Workers, Clock: n.clock, Log: n.cfg.Log,
+		Metrics: scheduler.Metrics{
+			Tick:    func(late time.Duration) { m.ticks.Observe(late.Seconds()) },
+			Fired:   func(late time.Duration) { m.fired.Observe(late.Seconds()) },
+			Skipped: m.skipped.Inc,
+			Dispatched: func(_ string, firings int, _ time.Duration, err error) {
+				m.sent.WithLabelValues(map[bool]string{true: "ok", false: "failed"}[err == nil]).Add(float64(firings))
+			},
+		},
+	})
+	if err != nil {
+		return nil, &ConfigError{"scheduler", err.Error()}
+	}
+	return s, nil
 }

@@ -10,15 +10,15 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/reference/api"
+	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// readSecret reads the credential of operators; no file is no credential.
+// readSecret reads the credential of operators. Without a file there is none.
 func readSecret(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
@@ -29,44 +29,27 @@ func readSecret(path string) ([]byte, error) {
 	}
 	const least = 16
 	if data = bytes.TrimSpace(data); len(data) < least {
-		return nil, &ConfigError{"admin-token-file", fmt.Sprintf("%s holds %d bytes: a credential has at least %d", path, len(data), least)}
+		return nil, &ConfigError{"admin-token-file", fmt.Sprintf("%s holds %d bytes; a credential has at least %d", path, len(data), least)}
 	}
 	return data, nil
 }
 
-// operator lets those on the machine itself through, and those with the credential.
-func (n *Node) operator(h http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if !local(r) && !n.credible(r) {
-			n.denied(w, "only from this machine, or with the credential of -admin-token-file as a bearer token")
-			return
+// operator lets callers on this machine through, and those with the credential.
+func (n *Node) operator(h handlerFunc) handlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) (any, error) {
+		if !Local(r) && !n.credible(r) {
+			return nil, &httpapi.Problem{Status: http.StatusForbidden, Code: api.CodeDenied, Detail: "allowed only from this machine, or with the credential of --admin-token-file as a bearer token"}
 		}
 		if err := discard(w, r); err != nil {
-			n.fail(w, err)
-			return
+			return nil, err
 		}
-		h(w, r)
+		return h(w, r)
 	}
 }
 
-// here lets those on the machine itself through.
-func (n *Node) here(h http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if !local(r) {
-			n.denied(w, "only from this machine")
-			return
-		}
-		h(w, r)
-	}
-}
-
-func (n *Node) denied(w http.ResponseWriter, why string) {
-	n.fail(w, &httpapi.Problem{Status: http.StatusForbidden, Code: api.CodeDenied, Detail: "denied: " + why})
-}
-
-// local: the caller is on this machine, and speaks for itself: neither a proxy that
-// passes others on, nor a page in somebody's browser.
-func local(r *http.Request) bool {
+// Local reports whether the caller is on this machine and calls for itself: it is neither a
+// proxy nor a page in a browser.
+func Local(r *http.Request) bool {
 	for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via", "Origin"} {
 		if r.Header.Get(h) != "" {
 			return false
@@ -76,7 +59,7 @@ func local(r *http.Request) bool {
 	return err == nil && net.ParseIP(host).IsLoopback()
 }
 
-// credible compares in a time that says nothing about the credential.
+// credible compares in a time that reveals nothing about the credential.
 func (n *Node) credible(r *http.Request) bool {
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok || n.secret == nil {
@@ -87,66 +70,57 @@ func (n *Node) credible(r *http.Request) bool {
 }
 
 // current returns this node's term, if the caller means it.
-func (n *Node) current(w http.ResponseWriter, r *http.Request) *begun {
+func (n *Node) current(r *http.Request) (*begun, error) {
 	t := n.term.Load()
 	if t == nil || t.Check() != nil {
-		n.turnAway(w, r)
-		return nil
+		return nil, errNotLeading
 	}
-	if want := r.Header.Get("If-Match"); want != "" && want != "*" && want != strconv.Quote(fmt.Sprint(t.Token())) {
-		n.fail(w, &httpapi.Problem{
+	if want := r.Header.Get("If-Match"); want != "" && want != "*" && want != ledgerapi.ETag(uint64(t.Token())) {
+		return nil, &httpapi.Problem{
 			Status: http.StatusPreconditionFailed, Code: api.CodeStale, More: map[string]any{"current_token": t.Token(), "leader": n.cfg.ID},
-			Detail: fmt.Sprintf("group %q is led by %s with token %d, the caller means %.40s", n.cfg.Group, n.cfg.ID, t.Token(), want),
-		})
-		return nil
+			Detail: fmt.Sprintf("%s leads group %q with token %d, and the caller means %.40s", n.cfg.ID, n.cfg.Group, t.Token(), want),
+		}
 	}
-	return t
+	return t, nil
 }
 
-func (n *Node) postResign(w http.ResponseWriter, r *http.Request) {
-	t := n.current(w, r)
-	if t == nil {
-		return
+func (n *Node) postResign(_ http.ResponseWriter, r *http.Request) (any, error) {
+	t, err := n.current(r)
+	if err != nil {
+		return nil, err
 	}
 	n.cfg.Log.Info("asked to resign", "group", n.cfg.Group, "token", t.Token(), "by", r.RemoteAddr)
 	// Inside tenure.Lead it ends the term and returns.
-	if err := t.Resign(r.Context()); err != nil {
-		n.fail(w, err)
-		return
-	}
-	httpapi.WriteJSON(w, http.StatusOK, api.Ended{NodeID: n.cfg.ID, Token: t.Token()})
+	return api.Ended{NodeID: n.cfg.ID, Token: t.Token()}, t.Resign(r.Context())
 }
 
-func (n *Node) postTransfer(w http.ResponseWriter, r *http.Request) {
-	t := n.current(w, r)
-	if t == nil {
-		return
+func (n *Node) postTransfer(_ http.ResponseWriter, r *http.Request) (any, error) {
+	t, err := n.current(r)
+	if err != nil {
+		return nil, err
 	}
 	to := r.URL.Query().Get("to")
 	ctx, cancel := context.WithTimeout(r.Context(), n.cfg.WriteTimeout)
 	defer cancel()
 	if to == "" {
-		var err error
 		if to, err = n.successor(ctx); err != nil {
-			n.fail(w, noSuccessor(fmt.Errorf("no standby is known, name one with to=: %w", err)))
-			return
+			return nil, noSuccessor(fmt.Errorf("no standby is known, name one with to=: %w", err))
 		}
 	}
 	n.cfg.Log.Info("asked to transfer", "group", n.cfg.Group, "token", t.Token(), "to", to, "by", r.RemoteAddr)
-	err := t.TransferTo(ctx, to)
+	err = t.TransferTo(ctx, to)
 	var ended *tenure.EndedError
 	switch {
 	case err == nil:
-		httpapi.WriteJSON(w, http.StatusOK, api.Ended{NodeID: n.cfg.ID, Token: t.Token(), Successor: to})
+		return api.Ended{NodeID: n.cfg.ID, Token: t.Token(), Successor: to}, nil
 	case errors.Is(err, tenure.ErrSuccessor):
-		n.fail(w, noSuccessor(err))
+		return nil, noSuccessor(err)
 	case errors.As(err, &ended):
-		n.turnAway(w, r)
-	default:
-		n.fail(w, &httpapi.Problem{Status: http.StatusServiceUnavailable, Code: api.CodeUnavailable, Detail: err.Error(), Retryable: true})
+		return nil, errNotLeading
 	}
+	return nil, &httpapi.Problem{Status: http.StatusServiceUnavailable, Code: api.CodeUnavailable, Detail: err.Error(), Retryable: true}
 }
 
 func noSuccessor(err error) *httpapi.Problem {
-	return &httpapi.Problem{Status: http.StatusNotFound, Code: api.CodeSuccessor, Detail: err.Error() + "; the term goes on"}
+	return &httpapi.Problem{Status: http.StatusNotFound, Code: api.CodeSuccessor, Detail: err.Error() + "; the term continues"}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,12 +12,12 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/wait"
 )
 
 const detectOf30 = 9
 
-// shares are the parts of the target that belong to each phase, of 30; the rest is
-// reserve.
+// shares are the parts of the target that each phase has, of 30. The rest is reserve.
 var shares = [...]struct {
 	phase string
 	of30  int64
@@ -25,23 +26,22 @@ var shares = [...]struct {
 // maxFailovers is how many changes of leader are kept.
 const maxFailovers = 100
 
-// recorder dates the phases of the failover that made this node the leader, and writes
-// them down.
+// recorder measures the phases of the failover that made this node the leader, and records
+// them.
 type recorder struct {
-	n     *Node
-	pen   *fencedwriter.Pen
-	begun clock.Instant
+	n      *Node
+	writer *fencedwriter.TermWriter
+	wake   chan struct{} // buffered by one
 
 	mu   sync.Mutex
-	ends map[string]clock.Instant
+	ends map[string]bool
 	what api.Failover
 	last clock.Instant // the end of the phase that ended last
-	wake chan struct{}
 }
 
-func (n *Node) newRecorder(b *begun, p *fencedwriter.Pen, past past) *recorder {
+func (n *Node) newRecorder(b *begun, w *fencedwriter.TermWriter, past past) *recorder {
 	r := &recorder{
-		n: n, pen: p, begun: b.at, ends: map[string]clock.Instant{}, wake: make(chan struct{}, 1),
+		n: n, writer: w, ends: map[string]bool{}, wake: make(chan struct{}, 1),
 		what: api.Failover{Token: b.Token(), Node: n.cfg.ID, AtMS: past.atMS, TargetUS: n.cfg.RTO.Microseconds(), Cause: "unknown"},
 	}
 	seen := b.at
@@ -66,22 +66,15 @@ func (n *Node) newRecorder(b *begun, p *fencedwriter.Pen, past past) *recorder {
 }
 
 // reached ends a phase now, if it has not ended.
-func (r *recorder) reached(phase string) {
-	r.mu.Lock()
-	_, done := r.ends[phase]
-	r.mu.Unlock()
-	if !done {
-		r.end(phase, r.n.host.Now())
-	}
-}
+func (r *recorder) reached(phase string) { r.end(phase, r.n.host.Now()) }
 
 func (r *recorder) end(phase string, at clock.Instant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, done := r.ends[phase]; done {
+	if r.ends[phase] {
 		return
 	}
-	r.ends[phase] = at
+	r.ends[phase] = true
 	took := max(0, at.Sub(r.last))
 	r.last = max(r.last, at)
 	p := api.Phase{Name: phase, TookUS: took.Microseconds()}
@@ -96,28 +89,25 @@ func (r *recorder) end(phase string, at clock.Instant) {
 	r.what.Over = r.what.Over || p.Over || r.what.TotalUS > r.what.TargetUS
 	r.n.metrics.phase(p)
 	if p.Over {
-		r.n.cfg.Log.Warn("a phase of the failover outgrew its share", "group", r.n.cfg.Group, "token", r.what.Token,
+		r.n.cfg.Log.Warn("a phase of the failover took longer than its share", "group", r.n.cfg.Group, "token", r.what.Token,
 			"phase", phase, "took", took, "share", time.Duration(p.ShareUS)*time.Microsecond, "target", r.n.cfg.RTO)
 	}
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	wait.Signal(r.wake)
 }
 
 func (r *recorder) state() (f api.Failover, phases int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f = r.what
-	f.Phases = append([]api.Phase(nil), f.Phases...)
+	f.Phases = slices.Clone(f.Phases)
 	return f, len(f.Phases)
 }
 
-// run writes the failover down when the work is warm, and again when a client has found
-// it. It waits a moment first: a new leader has more urgent things to write.
+// run records the failover after the first write, and again after the first answer to a
+// client. It waits a moment first: a new leader has more urgent things to write.
 func (r *recorder) run(ctx context.Context) error {
 	const patience, most = 50 * time.Millisecond, 5 * time.Second
-	written, wait := 0, patience
+	written, pause := 0, patience
 	for {
 		select {
 		case <-r.wake:
@@ -128,34 +118,25 @@ func (r *recorder) run(ctx context.Context) error {
 		if phases < len(shares)-1 || phases == written {
 			continue
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if !wait.For(ctx, pause) {
 			return nil
 		}
 		f, phases = r.state()
 		err := r.write(ctx, f)
 		switch {
 		case err == nil:
-			written, wait = phases, patience
+			written, pause = phases, patience
 		case fencedwriter.Stop(err):
 			return err
 		default:
-			wait = min(2*wait, most)
-			r.n.cfg.Log.Warn("the failover could not be written down", "group", r.n.cfg.Group, "token", f.Token, "error", err, "again_in", wait)
-			r.poke()
+			pause = min(2*pause, most)
+			r.n.cfg.Log.Warn("the failover could not be recorded", "group", r.n.cfg.Group, "token", f.Token, "error", err, "again_in", pause)
+			wait.Signal(r.wake)
 		}
 		if written == len(shares) {
 			r.n.cfg.Log.Info("failover", "group", r.n.cfg.Group, "token", f.Token, "cause", f.Cause, "took", time.Duration(f.TotalUS)*time.Microsecond)
 			return nil
 		}
-	}
-}
-
-func (r *recorder) poke() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -168,11 +149,11 @@ func (r *recorder) write(ctx context.Context, f api.Failover) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.pen.Write(ctx, ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: api.FailoversCheckpoint, Value: value}})
+	_, err = r.writer.Write(ctx, ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: api.FailoversCheckpoint, Value: value}})
 	return err
 }
 
-// merge puts a failover in its place: the last, or instead of what was known of it.
+// merge appends a failover, or replaces the last one if it is the same.
 func merge(all []api.Failover, f api.Failover) []api.Failover {
 	if k := len(all); k > 0 && all[k-1].Token == f.Token {
 		all = all[:k-1]
@@ -181,7 +162,7 @@ func merge(all []api.Failover, f api.Failover) []api.Failover {
 	return all[max(0, len(all)-maxFailovers):]
 }
 
-// failovers are those that the ledger knows.
+// failovers are those that the ledger has.
 func (n *Node) failovers(ctx context.Context) ([]api.Failover, error) {
 	c, err := n.ledger.Checkpoint(ctx, n.cfg.Group, api.FailoversCheckpoint)
 	switch {
@@ -192,7 +173,7 @@ func (n *Node) failovers(ctx context.Context) ([]api.Failover, error) {
 	}
 	var all api.Failovers
 	if err := json.Unmarshal(c.Value, &all); err != nil {
-		n.cfg.Log.Warn("what is known of earlier failovers cannot be read", "error", err)
+		n.cfg.Log.Warn("the record of earlier failovers cannot be read", "error", err)
 		return nil, nil
 	}
 	return all.Items, nil

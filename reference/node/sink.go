@@ -13,8 +13,8 @@ import (
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// sink is what a node knows about the ledger. A node that cannot use it does not campaign,
-// and steps down if it leads and that lasts: other nodes may be better off.
+// sink is what a node knows about the ledger. A node that cannot use the ledger does not
+// campaign. If it leads, it steps down when that lasts: other nodes may reach the ledger.
 type sink struct {
 	clock    clock.Clock
 	patience time.Duration
@@ -27,7 +27,7 @@ type sink struct {
 	unproven clock.Instant // the first failed probe or seal since the last good probe; 0: none
 	failed   clock.Instant // the last one
 	why      error         // of that
-	refused  error         // data was lost, or the ledger belongs to others: an operator must act
+	refused  error         // data was lost, or another deployment has the ledger: an operator must act
 	unmade   clock.Instant // the first failed write of this term since the last good one; 0: none
 	cause    error         // of that
 	wasReady bool
@@ -38,15 +38,15 @@ func newSink(c clock.Clock, patience time.Duration, log *slog.Logger) *sink {
 	return &sink{clock: c, patience: patience, log: log, wasReady: true, changed: make(chan struct{})}
 }
 
-// begin forgets what earlier terms knew about writes.
+// begin drops what earlier terms knew about writes.
 func (s *sink) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unmade, s.cause = 0, nil
 }
 
-// wrote notes how a write of the leader ended. A ledger with a full disk answers reads all
-// the same, so these say nothing about writes.
+// wrote notes how a write of the leader ended. Reads say nothing about writes: a ledger with
+// a full disk answers them.
 func (s *sink) wrote(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,12 +58,11 @@ func (s *sink) wrote(err error) {
 	}
 }
 
-// writable is an error while no write has been made for longer than the patience,
-// although it was tried.
+// writable is an error while writes have failed for longer than the patience.
 func (s *sink) writable() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lasting(s.unmade, s.cause, "has taken no write")
+	return s.lasting(s.unmade, s.cause, "has accepted no write")
 }
 
 func (s *sink) lasting(since clock.Instant, err error, what string) error {
@@ -71,18 +70,18 @@ func (s *sink) lasting(since clock.Instant, err error, what string) error {
 		return nil
 	}
 	if d := s.clock.Now().Sub(since); d > s.patience {
-		return fmt.Errorf("fleet: the ledger %s for %v, longer than %v: %w", what, d.Round(time.Millisecond), s.patience, err)
+		return fmt.Errorf("the ledger %s for %v, longer than %v: %w", what, d.Round(time.Millisecond), s.patience, err)
 	}
 	return nil
 }
 
-// unanswered: the ledger could not be reached, or could not do it.
+// unanswered: the ledger could not be reached, or could not do what was asked.
 func unanswered(err error) bool {
 	return errors.Is(err, ledgerapi.ErrUnknown) || errors.Is(err, ledgerapi.ErrUnavailable)
 }
 
-// saw notes how a call ended. An answer of any kind is an answer: only what says that the
-// ledger could not be reached counts against it.
+// saw notes how a call ended. Only errors that say that the ledger could not be reached count
+// against it; every other error is an answer.
 func (s *sink) saw(err error) {
 	s.note(func() {
 		switch {
@@ -99,8 +98,9 @@ func (s *sink) saw(err error) {
 	})
 }
 
-// probed notes how a health check ended that began at an instant. The ledger writes a probe
-// for it. Only a check that began after the last failure shows that the failure is over.
+// probed notes how a health check ended that began at an instant. For a health check the
+// ledger writes. Only a check that began after the last failure shows that the failure is
+// over.
 func (s *sink) probed(began clock.Instant, err error) {
 	s.note(func() {
 		switch {
@@ -115,8 +115,8 @@ func (s *sink) probed(began clock.Instant, err error) {
 	})
 }
 
-// sealed notes how a seal ended. After one that the ledger could not make, a probe must
-// succeed before this node campaigns again.
+// sealed notes how a seal ended. After a failed one a health check must succeed before this
+// node campaigns again.
 func (s *sink) sealed(err error) {
 	s.note(func() {
 		switch {
@@ -135,8 +135,8 @@ func (s *sink) fail(err error) {
 	}
 }
 
-// note makes a change, and tells those that wait if the ledger can now be used or can no
-// longer be.
+// note makes a change. It wakes those that wait if the ledger can now be used, or can no
+// longer be used.
 func (s *sink) note(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,9 +182,8 @@ func (s *sink) ok() bool {
 }
 
 // health is an error while a leader should step down: at once if an operator must act,
-// otherwise when the ledger could not be used for longer than the patience. It is counted
-// from a failure that was seen, so that a pause of this process is not taken for one of
-// the ledger.
+// otherwise when the ledger could not be used for longer than the patience. The time counts
+// from the first failure, so that a pause of this process is not taken for one of the ledger.
 func (s *sink) health() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,7 +193,7 @@ func (s *sink) health() error {
 	if err := s.lasting(s.unproven, s.why, "has not been able to write"); err != nil {
 		return err
 	}
-	return s.lasting(s.bad, s.err, "has been out of reach")
+	return s.lasting(s.bad, s.err, "has been unreachable")
 }
 
 // await waits until the ledger is not known to be unusable.
@@ -222,7 +221,7 @@ func (s *sink) turned() <-chan struct{} {
 }
 
 // errUnusable ends a campaign.
-var errUnusable = errors.New("fleet: the ledger can no longer be used")
+var errUnusable = errors.New("the ledger can no longer be used")
 
 // whileReady returns a context that ends with errUnusable when the ledger can no longer be
 // used.

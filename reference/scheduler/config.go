@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// Ledger is what is read of one: a *client.Client of the ledger.
+// Ledger is what the scheduler reads of a ledger: a *client.Client.
 type Ledger interface {
 	Jobs(ctx context.Context, resource string, beforeMS int64, after string, limit int) (ledgerapi.Jobs, error)
 	Firings(ctx context.Context, resource string, pendingOnly bool, after string, limit int) (ledgerapi.Page[ledgerapi.Firing], error)
@@ -21,78 +22,62 @@ type Ledger interface {
 	Record(ctx context.Context, resource, key string) (ledgerapi.Record, error)
 }
 
-// Config says what is scheduled and how. The zero value of a field is its default.
+// Config configures a scheduler. A zero field has its default.
 type Config struct {
 	Ledger   Ledger
 	Resource string
 
 	// Tick is the time between two ticks, at least 10ms. Default 1s.
 	Tick time.Duration
-	// Window is how far ahead jobs are read, at least two ticks. Default 10s, or more
-	// if Tick needs it.
+	// Window is how far ahead jobs are read, at least two ticks. Default 10s, or two ticks if
+	// that is more.
 	Window time.Duration
-	// WindowJobs is how many are read ahead at most, fewer where they are large: 16 MiB
-	// in all. Default 2000.
+	// WindowJobs is the most jobs that are read ahead, fewer if they are large: 16 MiB in all.
+	// Default 2000.
 	WindowJobs int
-	// Firings is how many one tick fires at most, fewer where their payloads are large:
-	// 4 MiB in all. The rest is left to the next. Default 1000, at most 1500.
+	// Firings is the most that one tick fires, fewer if their payloads are large: 4 MiB in all.
+	// The next tick fires the rest. Default 1000, at most 1500.
 	Firings int
-	// Grace is how late a firing may be without being a misfire. Default two ticks, at
-	// least 2s: what a change of leaders delays longer is one.
+	// Grace is how late a firing may be without being a misfire. Default two ticks, at least 2s.
 	Grace time.Duration
 
 	// Workers are the URLs of the workers. Without any, firings stay pending.
 	Workers []string
-	// Outbox is how many firings are kept in memory for the workers; the ledger keeps
-	// the others, at least what two ticks fire, fewer where they are large: 64 MiB in
-	// all. Default 10,000.
+	// Outbox is how many firings are kept in memory for the workers, at least those of two
+	// ticks, fewer if they are large: 64 MiB in all. The ledger keeps the others. Default
+	// 10,000.
 	Outbox int
 	// WorkerTimeout bounds a request to a worker. Default 5s.
 	WorkerTimeout time.Duration
-	// Patience is how long a worker that may have a firing, and does not say so, is
-	// asked again before another gets it. Default 30s.
+	// Patience is how long a worker that may have a firing is asked again before another worker
+	// gets it. Default 30s.
 	Patience time.Duration
 
-	// Clock carries the ledger's time on between its answers. Default the system's.
+	// Clock measures the time since the ledger's last answer. Default the system's.
 	Clock clock.Clock
 	// Log, by default slog.Default.
 	Log *slog.Logger
-	// Metrics are told what happens.
+	// Metrics are called for each event.
 	Metrics Metrics
 }
 
-// Metrics are functions that are told what happens; those that are nil are not. They
-// must not block.
+// Metrics are functions that are called for each event. They may be nil, and must not block.
 type Metrics struct {
-	// Tick: a tick was written, so much after its instant by the ledger's clock.
+	// Tick: a tick was written, late after its instant by the ledger's clock.
 	Tick func(late time.Duration)
-	// Fired: a firing was recorded, so much after its instant by the ledger's clock.
+	// Fired: a firing was recorded, late after its instant by the ledger's clock.
 	Fired func(late time.Duration)
-	// Skipped: misfires of a job were left out.
+	// Skipped: misfires of a job were skipped.
 	Skipped func()
-	// Dispatched: a worker was sent so many firings.
+	// Dispatched: firings were sent to a worker.
 	Dispatched func(worker string, firings int, took time.Duration, err error)
 }
 
 func (c Config) withDefaults() Config {
-	or := func(d *time.Duration, def time.Duration) {
-		if *d == 0 {
-			*d = def
-		}
-	}
-	number := func(n *int, def int) {
-		if *n == 0 {
-			*n = def
-		}
-	}
-	or(&c.Tick, time.Second)
-	or(&c.Window, max(10*time.Second, 2*c.Tick))
-	or(&c.Grace, max(2*c.Tick, 2*time.Second))
-	or(&c.WorkerTimeout, 5*time.Second)
-	or(&c.Patience, 30*time.Second)
-	number(&c.WindowJobs, 2000)
-	number(&c.Firings, 1000)
-	number(&c.Outbox, 10_000)
+	c.Tick = cmp.Or(c.Tick, time.Second)
+	c.Window, c.Grace = cmp.Or(c.Window, max(10*time.Second, 2*c.Tick)), cmp.Or(c.Grace, max(2*c.Tick, 2*time.Second))
+	c.WorkerTimeout, c.Patience = cmp.Or(c.WorkerTimeout, 5*time.Second), cmp.Or(c.Patience, 30*time.Second)
+	c.WindowJobs, c.Firings, c.Outbox = cmp.Or(c.WindowJobs, 2000), cmp.Or(c.Firings, 1000), cmp.Or(c.Outbox, 10_000)
 	if c.Clock == nil {
 		c.Clock = clock.System()
 	}
@@ -102,15 +87,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// maxFirings leaves room in a batch for the tick, the cursor and what was delivered.
+// maxFirings leaves room in a batch for the tick, the cursor and the deliveries.
 const maxFirings = ledgerapi.MaxWrites * 3 / 4
 
-// What is kept and written is bounded in bytes too, so that large payloads are not
-// multiplied by the numbers above. One job always fits.
+// Memory and batches are bounded in bytes too, so that large payloads are not multiplied by the
+// numbers above. One job always fits.
 const (
 	windowBytes = 16 << 20
 	tickBytes   = 4 << 20
-	outboxBytes = 64 << 20
 	// pageItems keeps a page below windowBytes.
 	pageItems = windowBytes / ledgerapi.MaxPayload
 )
@@ -118,7 +102,7 @@ const (
 func (c *Config) validate() error {
 	var all []error
 	bad := func(field, format string, args ...any) {
-		all = append(all, fmt.Errorf("schedule: %s: %s", field, fmt.Sprintf(format, args...)))
+		all = append(all, fmt.Errorf("scheduler: %s: %s", field, fmt.Sprintf(format, args...)))
 	}
 	if c.Ledger == nil {
 		bad("ledger", "must be given")
@@ -144,7 +128,7 @@ func (c *Config) validate() error {
 		bad("window jobs", "%d is less than the %d that one tick may fire", c.WindowJobs, c.Firings)
 	}
 	if c.Outbox < 2*c.Firings {
-		bad("outbox", "%d is less than the %d of two ticks: what one fires is recorded as delivered by the next", c.Outbox, 2*c.Firings)
+		bad("outbox", "%d is less than the %d that two ticks may fire: the next tick records what one has delivered", c.Outbox, 2*c.Firings)
 	}
 	seen := make(map[string]bool)
 	for i, w := range c.Workers {

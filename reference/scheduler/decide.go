@@ -2,15 +2,14 @@ package scheduler
 
 import (
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/schedule"
 )
 
-// decide says what is written about a job that is due at an instant, at most room
-// writes of it, in order.
+// decide returns the writes for a job that is due at an instant, in order, at most room.
 //
-// An instant that is not later than the grace is fired, whatever the job says about
-// misfires. Older ones are misfires: all of them are fired, or the last stands for
-// them, or none is.
-func decide(job, misfire string, spec Spec, due, now, grace int64, room int) []ledgerapi.FireWrite {
+// An instant that is not later than the grace is fired, whatever the misfire rule of the job is.
+// Older ones are misfires: all of them are fired, or only the last, or none.
+func decide(job, misfire string, spec schedule.Spec, due, now, grace int64, room int) []ledgerapi.FireWrite {
 	var writes []ledgerapi.FireWrite
 	for len(writes) < room && due != 0 && due <= now {
 		w := ledgerapi.FireWrite{Job: job, DueMS: due, AtMS: due}
@@ -25,18 +24,17 @@ func decide(job, misfire string, spec Spec, due, now, grace int64, room int) []l
 	return writes
 }
 
-// parked is how long a job is left alone whose schedule this leader cannot read. It
-// stays where it is: another version may be able to.
+// parked is how long a job whose schedule this leader cannot read is postponed. The job stays:
+// another version of the program may be able to read it.
 const parked = 60 * 60 * 1000
 
-// park moves such a job out of the way of the others.
+// park postpones such a job, so that it does not block the others.
 func park(job string, due, now int64) ledgerapi.FireWrite {
 	return ledgerapi.FireWrite{Job: job, DueMS: due, AtMS: due, NextMS: max(now, due) + parked, Skip: true}
 }
 
-// nextTick is the instant of the tick after last: the newest multiple of every that
-// has come, if it is later than last, and else the next. A tick that nobody was there
-// for is not made up for.
+// nextTick is the instant of the tick after last: the newest multiple of every that has passed,
+// if it is later than last, and else the next. Missed ticks are not made up for.
 func nextTick(now, last, every int64) int64 {
 	current := now - now%every
 	switch {
@@ -45,8 +43,7 @@ func nextTick(now, last, every int64) int64 {
 	case last-current <= 2*every:
 		return last + every
 	default:
-		// The ledger's clock was set back. To wait for it would stop the ticks for as
-		// long as that was.
+		// The ledger's clock was set back. Waiting for it would stop the ticks for that long.
 		return current + every
 	}
 }

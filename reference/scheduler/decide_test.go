@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/schedule"
 )
 
 // What is written about a job depends on its schedule, its word about misfires and how
@@ -40,10 +41,10 @@ func TestDecide(t *testing.T) {
 		{"cron misfires", "* * * * *", "once", 60, 100_000, 9, "60>99900→99960 99960>99960→100020"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var spec Spec
+			var spec schedule.Spec
 			if tt.schedule != "" {
 				var err error
-				if spec, err = ParseSpec(tt.schedule); err != nil {
+				if spec, err = schedule.Parse(tt.schedule); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -135,7 +136,7 @@ func TestWindowEnough(t *testing.T) {
 	}
 	// It leaves the window, and what was fired is sent all the same.
 	p = cut.plan(500, 0, 5)
-	if f := cut.apply(p[0], ledgerapi.FireOutcome{}); f == nil || f.at != 500 || cut.jobs[f.job] != nil {
+	if f := cut.apply(p[0], ledgerapi.FireOutcome{}); f == nil || f.AtMS != 500 || cut.jobs[f.Job] != nil {
 		t.Errorf("fired: %+v", f)
 	}
 }
@@ -149,65 +150,5 @@ func TestUnreadableJob(t *testing.T) {
 	p := w.plan(100, 1000, 5)
 	if len(p) != 2 || p[0].job.Key != "broken" || !p[0].write.Skip || p[0].write.NextMS != 100+parked || p[1].write.AtMS != 60 {
 		t.Errorf("%+v", p)
-	}
-}
-
-// What waits for a worker that is down goes to one that is up, and comes back to its
-// own when that is; what may have arrived stays with its worker.
-func TestOutboxLanes(t *testing.T) {
-	o := newOutbox(2, 100)
-	var all []*firing
-	for i := range 40 {
-		all = append(all, &firing{job: fmt.Sprint("job-", i), at: 1})
-	}
-	o.offer(all)
-	o.offer(all)
-	left, right := len(o.lanes[0].queue), len(o.lanes[1].queue)
-	if left+right != 40 || left == 0 || right == 0 || o.size() != 40 {
-		t.Fatalf("%d and %d of 40", left, right)
-	}
-	unsure := o.take(0, 3)
-	for _, f := range unsure {
-		f.unsure = 1
-	}
-	o.again(0, unsure)
-	o.mark(0, true)
-	if a, b := len(o.lanes[0].queue), len(o.lanes[1].queue); a != 3 || b != 37 {
-		t.Fatalf("lane 0 is down: %d and %d", a, b)
-	}
-	o.mark(1, true)
-	if a, b := len(o.lanes[0].queue), len(o.lanes[1].queue); a+b != 40 || b > 37 {
-		t.Fatalf("both are down: %d and %d", a, b)
-	}
-	o.mark(0, false)
-	if a, b := len(o.lanes[0].queue), len(o.lanes[1].queue); a != 40 || b != 0 {
-		t.Fatalf("lane 0 is up: %d and %d", a, b)
-	}
-	batch := o.take(0, 100)
-	o.done(batch, "w")
-	if d := o.unrecorded(7); len(d) != 7 || d[0].Worker != "w" {
-		t.Fatalf("%+v", d)
-	}
-	o.recorded(7)
-	if o.size() != 33 {
-		t.Errorf("%d are known", o.size())
-	}
-}
-
-// The outbox is bounded: what does not fit is left in the ledger and asked for when
-// there is room.
-func TestOutboxIsBounded(t *testing.T) {
-	o := newOutbox(1, 4)
-	o.setMore(false)
-	for i := range 9 {
-		o.offer([]*firing{{job: fmt.Sprint(i), at: 1}})
-	}
-	if o.size() != 4 || o.wantsMore() {
-		t.Fatalf("%d are known, wants more: %v", o.size(), o.wantsMore())
-	}
-	o.done(o.take(0, 2), "w")
-	o.recorded(2)
-	if !o.wantsMore() {
-		t.Error("half is empty, and nothing is asked for")
 	}
 }

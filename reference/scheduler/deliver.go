@@ -7,12 +7,13 @@ import (
 
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/wait"
 )
 
-// recordDelivered records what did not fit into the tick.
+// recordDelivered records deliveries that did not fit into the tick.
 func (t *term) recordDelivered(ctx context.Context) error {
 	for ctx.Err() == nil {
-		delivered := t.d.outbox.unrecorded(ledgerapi.MaxWrites)
+		delivered := t.d.outbox.Unrecorded(ledgerapi.MaxWrites)
 		if len(delivered) < ledgerapi.MaxWrites {
 			return nil // the next tick takes them along
 		}
@@ -30,33 +31,30 @@ func (t *term) writeDelivered(ctx context.Context, w fencedwriter.Writer, delive
 	}
 	_, err := w.Write(ctx, writes...)
 	if err == nil {
-		t.d.outbox.recorded(len(delivered))
+		t.d.outbox.Recorded(len(delivered))
 	}
 	return err
 }
 
-// parting is for how long a leader that goes begins to write what was delivered.
+// parting is how long a leader that stops tries to record deliveries.
 const parting = 2 * time.Second
 
-// leave records what was delivered and is not recorded, when nothing is sent any more.
+// leave records deliveries that are not recorded yet, after the last request to a worker.
 func (t *term) leave(ctx context.Context, last fencedwriter.Writer) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parting)
 	defer cancel()
 	var err error
 	for pause := 20 * time.Millisecond; ctx.Err() == nil && !fencedwriter.Stop(err); {
-		delivered := t.d.outbox.unrecorded(ledgerapi.MaxWrites)
+		delivered := t.d.outbox.Unrecorded(ledgerapi.MaxWrites)
 		if len(delivered) == 0 {
 			return
 		}
 		if err = t.writeDelivered(ctx, last, delivered); err != nil && !fencedwriter.Stop(err) {
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-				pause *= 2
-			}
+			wait.For(ctx, pause)
+			pause *= 2
 		}
 	}
-	if left := len(t.d.outbox.unrecorded(math.MaxInt)); left > 0 {
-		t.cfg.Log.Warn("it was not recorded that firings were delivered, the next leader sends them again", "resource", t.cfg.Resource, "firings", left, "error", err)
+	if left := len(t.d.outbox.Unrecorded(math.MaxInt)); left > 0 {
+		t.cfg.Log.Warn("deliveries could not be recorded; the next leader sends these firings again", "resource", t.cfg.Resource, "firings", left, "error", err)
 	}
 }

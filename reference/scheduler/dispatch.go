@@ -13,19 +13,14 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/scheduler/outbox"
+	"github.com/tenurehq/tenure/reference/wait"
 )
 
-// orders is the body of POST /orders of a worker. Replace makes the standing orders
-// those given; without it they are added to.
-type orders struct {
-	Replace bool        `json:"replace,omitempty"`
-	Orders  []api.Order `json:"orders"`
-}
-
-// DefaultRun is what a job does whose payload has no member "run".
+// DefaultRun is what a job runs if its payload has no member "run".
 const DefaultRun = "count"
 
-// undeliverable is the worker of a firing that every worker would refuse.
+// undeliverable stands for the worker of a firing that every worker would refuse.
 const undeliverable = "(refused)"
 
 // MaxOrders is how many orders are sent at once.
@@ -36,31 +31,32 @@ type dispatcher struct {
 	cfg      Config
 	stamp    fence.Stamp
 	client   *http.Client
-	outbox   *outbox
+	outbox   *outbox.Outbox
 	counters *counters
 
 	mu       sync.Mutex
-	standing orders
+	standing api.Orders
 	version  uint64 // of the record they are from
 	changes  int    // of the standing orders, seen by the lanes
 }
 
-// order is what a firing asks of a worker.
-func (f *firing) order() api.Order {
+// orderOf is what a firing asks of a worker.
+func orderOf(f *outbox.Firing) api.Order {
 	var p struct {
 		Run string `json:"run"`
 	}
-	if json.Unmarshal(f.payload, &p) != nil || p.Run == "" {
+	if json.Unmarshal(f.Payload, &p) != nil || p.Run == "" {
 		p.Run = DefaultRun
 	}
-	return api.Order{Name: f.job, Run: p.Run, Payload: f.payload, Job: f.job, AtMS: f.at}
+	return api.Order{Name: f.Job, Run: p.Run, Payload: f.Payload, Job: f.Job, AtMS: f.AtMS}
 }
 
-// drain is how long requests that are under way may take once nothing more is sent: a
-// request that is cut off leaves it open whether its worker acts on it.
+// drain is how long requests may take after the last one was begun. If a request is cut off,
+// nobody knows whether its worker has the orders.
 const drain = time.Second
 
-// run sends until ctx ends or a worker says that another leads; that is its error.
+// run sends until ctx ends or a worker refuses because another node leads. That refusal is the
+// error.
 func (d *dispatcher) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -82,7 +78,7 @@ func (d *dispatcher) run(ctx context.Context) error {
 }
 
 // command sets the standing orders, once per version of their record.
-func (d *dispatcher) command(o orders, version uint64) {
+func (d *dispatcher) command(o api.Orders, version uint64) {
 	d.mu.Lock()
 	changed := version != d.version
 	if changed {
@@ -91,54 +87,52 @@ func (d *dispatcher) command(o orders, version uint64) {
 	}
 	d.mu.Unlock()
 	if changed {
-		for i := range d.outbox.lanes {
-			nudge(d.outbox.lanes[i].wake)
-		}
+		d.outbox.WakeAll()
 	}
 }
 
-func (d *dispatcher) commands() (orders, int) {
+func (d *dispatcher) commands() (api.Orders, int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.standing, d.changes
 }
 
-// fetch fills the outbox from the ledger while there is more there.
+// fetch fills the outbox from the ledger while the ledger has more.
 func (d *dispatcher) fetch(ctx context.Context) {
 	for ctx.Err() == nil {
 		pause := time.Hour
-		if d.outbox.wantsMore() {
-			d.outbox.setMore(false)
+		if d.outbox.WantsMore() {
+			d.outbox.SetMore(false)
 			if left, err := d.fetchAll(ctx); err != nil {
-				d.outbox.setMore(true)
+				d.outbox.SetMore(true)
 				pause = time.Second
-				d.cfg.Log.Warn("pending firings cannot be read, trying again", "error", err)
+				d.cfg.Log.Warn("cannot read pending firings, trying again", "error", err)
 			} else if left {
-				d.outbox.setMore(true)
+				d.outbox.SetMore(true)
 			}
 		}
 		select {
 		case <-ctx.Done():
-		case <-d.outbox.taken:
+		case <-d.outbox.Room():
 		case <-time.After(pause):
 		}
 	}
 }
 
-// fetchAll reads pending firings, the oldest first, and says whether some did not fit.
+// fetchAll reads pending firings, the oldest first. left: some did not fit.
 func (d *dispatcher) fetchAll(ctx context.Context) (left bool, err error) {
 	for after := ""; ; {
-		d.outbox.reading()
+		d.outbox.Reading()
 		page, err := d.cfg.Ledger.Firings(ctx, d.cfg.Resource, true, after, pageItems)
 		if err != nil {
-			d.outbox.read(nil)
+			d.outbox.Read(nil)
 			return true, err
 		}
-		found := make([]*firing, len(page.Items))
+		found := make([]*outbox.Firing, len(page.Items))
 		for i, f := range page.Items {
-			found[i] = &firing{job: f.Job, at: f.AtMS, payload: f.Payload}
+			found[i] = &outbox.Firing{Job: f.Job, AtMS: f.AtMS, Payload: f.Payload}
 		}
-		full := d.outbox.read(found)
+		full := d.outbox.Read(found)
 		if after = page.Next; after == "" {
 			return false, nil
 		}
@@ -153,18 +147,18 @@ const (
 	longRest  = 5 * time.Second
 )
 
-// lane serves one worker: the standing orders whenever they change and whenever the
-// worker comes back, and the firings that are its. It begins nothing when ctx has
-// ended; a request that is under way then ends with sending.
+// lane serves one worker: it sends the standing orders when they change and when the worker is
+// reachable again, and the firings in the lane. It begins nothing after ctx has ended; a request
+// that was begun ends with sending.
 func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 	worker, sent, rest := d.cfg.Workers[l], 0, shortRest
-	wake := d.outbox.lanes[l].wake
+	wake := d.outbox.Wake(l)
 	for down := true; ctx.Err() == nil; {
 		standing, changes := d.commands()
-		var batch []*firing
+		var batch []*outbox.Firing
 		body := standing
 		if !down && sent == changes {
-			if batch = d.outbox.take(l, MaxOrders); len(batch) == 0 {
+			if batch = d.outbox.Take(l, MaxOrders); len(batch) == 0 {
 				select {
 				case <-ctx.Done():
 					return nil
@@ -172,9 +166,9 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 				}
 				continue
 			}
-			body = orders{Orders: make([]api.Order, len(batch))}
+			body = api.Orders{Orders: make([]api.Order, len(batch))}
 			for i, f := range batch {
-				body.Orders[i] = f.order()
+				body.Orders[i] = orderOf(f)
 			}
 		}
 		under := sending
@@ -196,34 +190,32 @@ func (d *dispatcher) lane(ctx, sending context.Context, l int) error {
 				sent = changes
 			}
 			down, rest = false, shortRest
-			d.outbox.mark(l, false)
+			d.outbox.Mark(l, false)
 			continue
 		case answer.bad, answer.busy && batch == nil:
 			if batch == nil {
-				// The firings do not wait for somebody to mend the record.
-				d.cfg.Log.Error("the standing orders are refused for what they are, the worker keeps its own", "worker", worker, "error", answer.err)
+				// The firings do not wait for somebody to correct the record.
+				d.cfg.Log.Error("a worker refuses the standing orders as invalid and keeps its own", "worker", worker, "error", answer.err)
 				sent, down = changes, false
-				d.outbox.mark(l, false)
+				d.outbox.Mark(l, false)
 			}
 			continue
 		}
 		if !down || rest == shortRest {
-			d.cfg.Log.Warn("a worker cannot be given its orders", "worker", worker, "error", answer.err)
+			d.cfg.Log.Warn("cannot send orders to a worker", "worker", worker, "error", answer.err)
 		}
 		down = true
-		d.outbox.mark(l, true)
-		select {
-		case <-ctx.Done():
+		d.outbox.Mark(l, true)
+		if !wait.For(ctx, rest) {
 			return nil
-		case <-time.After(rest):
 		}
 		rest = min(2*rest, longRest)
 	}
 	return nil
 }
 
-// settle says what becomes of a batch.
-func (d *dispatcher) settle(l int, batch []*firing, a answer) {
+// settle decides what becomes of a batch.
+func (d *dispatcher) settle(l int, batch []*outbox.Firing, a answer) {
 	worker := d.cfg.Workers[l]
 	if len(batch) == 0 {
 		return
@@ -231,55 +223,54 @@ func (d *dispatcher) settle(l int, batch []*firing, a answer) {
 	d.counters.dispatched(worker, len(batch), a.took, a.err)
 	switch {
 	case a.err == nil:
-		d.outbox.done(batch, worker)
+		d.outbox.Done(batch, worker)
 	case a.bad && len(batch) == 1:
-		d.cfg.Log.Error("a firing is refused for what it is, and not sent again", "job", batch[0].job, "at_ms", batch[0].at, "worker", worker, "error", a.err)
-		d.outbox.done(batch, undeliverable)
+		d.cfg.Log.Error("a worker refuses a firing as invalid; it is not sent again", "job", batch[0].Job, "at_ms", batch[0].AtMS, "worker", worker, "error", a.err)
+		d.outbox.Done(batch, undeliverable)
 	case a.bad:
 		for _, f := range batch {
-			f.alone = true
+			f.Alone = true
 		}
-		d.outbox.again(l, batch)
+		d.outbox.Again(l, batch)
 	case a.definite:
 		d.spread(l, batch)
 	default:
 		now := d.cfg.Clock.Now()
 		for _, f := range batch {
-			if f.unsure == 0 {
-				f.unsure = now
+			if f.Unsure == 0 {
+				f.Unsure = now
 			}
 		}
 		d.spread(l, batch)
 	}
 }
 
-// spread queues what was not delivered: for another worker, or for this one again where
-// it may have arrived.
-func (d *dispatcher) spread(l int, batch []*firing) {
+// spread queues undelivered firings: for another worker, or again for this one if it may have
+// them.
+func (d *dispatcher) spread(l int, batch []*outbox.Firing) {
 	now := d.cfg.Clock.Now()
-	free := func(f *firing) bool { return f.unsure == 0 || now.Sub(f.unsure) > d.cfg.Patience }
-	var stay, leave []*firing
+	var stay, leave []*outbox.Firing
 	for _, f := range batch {
-		if free(f) {
+		if f.Unsure == 0 || now.Sub(f.Unsure) > d.cfg.Patience {
 			leave = append(leave, f)
 		} else {
 			stay = append(stay, f)
 		}
 	}
-	if i := slices.IndexFunc(leave, func(f *firing) bool { return f.unsure != 0 }); i >= 0 {
-		d.cfg.Log.Warn("a worker does not say whether it has firings, they go to another", "worker", d.cfg.Workers[l], "job", leave[i].job, "firings", len(leave))
+	if i := slices.IndexFunc(leave, func(f *outbox.Firing) bool { return f.Unsure != 0 }); i >= 0 {
+		d.cfg.Log.Warn("a worker does not say whether it has firings; they go to another", "worker", d.cfg.Workers[l], "job", leave[i].Job, "firings", len(leave))
 	}
-	d.outbox.mark(l, true)
-	d.outbox.again(l, stay)
-	d.outbox.elsewhere(l, leave)
+	d.outbox.Mark(l, true)
+	d.outbox.Again(l, stay)
+	d.outbox.Elsewhere(l, leave)
 }
 
 // decodeFleet reads the standing orders from their record.
-func decodeFleet(value json.RawMessage, log *slog.Logger) orders {
+func decodeFleet(value json.RawMessage, log *slog.Logger) api.Orders {
 	var f api.Fleet
 	if err := json.Unmarshal(value, &f); err != nil {
-		log.Error("the record of the fleet's orders cannot be read, the workers keep theirs", "record", api.FleetRecord, "error", err)
-		return orders{}
+		log.Error("cannot read the record of the standing orders; the workers keep theirs", "record", api.FleetRecord, "error", err)
+		return api.Orders{}
 	}
-	return orders{Replace: true, Orders: f.Orders}
+	return api.Orders{Replace: true, Orders: f.Orders}
 }

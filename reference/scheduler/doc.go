@@ -1,26 +1,23 @@
-// Package scheduler fires jobs when they are due, as the leader of a group, and hands
-// what was fired to workers.
+// Package scheduler fires jobs when they are due, as the leader of a group, and sends the
+// firings to workers.
 //
-// What is not guaranteed: that a job is fired on time. Late is allowed, and measured.
-// Nor that only one worker acts on a firing: one that was sent, and whose answer did not
-// come for a long time, is sent to another; and one that a worker took, and whose leader
-// died before that was recorded, is sent again by the next, to another worker if the
-// first is not the one that the job prefers, or is down. A leader that goes in order
-// records what was taken before it goes.
+// Limitations: a job may be fired late; the delay is measured. Two workers may act on one
+// firing: if a worker does not answer for a long time, another gets the firing; and if a leader
+// dies before it has recorded a delivery, the next leader sends the firing again, perhaps to
+// another worker. A leader that stops in order records the deliveries first.
 //
-// What is: each firing, a job at an instant, is recorded in the ledger at most once,
-// and none of a job with misfire "all" is left out, however often the leader changes.
-// Three things make it so. The ledger moves a job on and records its firing in one
-// fenced step, and only from the instant that the leader read. A firing is recorded
-// before it is sent, and is pending until a worker has acknowledged it and that was
-// recorded too: a new leader sends what is pending. And a worker knows a firing that
-// it has had.
+// Guarantees: each firing, a job at an instant, is recorded in the ledger at most once, and no
+// instant of a job with misfire "all" is skipped, however often the leader changes. There are
+// three reasons. The ledger moves a job and records its firing in one fenced step, and only from
+// the instant that the leader has read. A firing is recorded before it is sent, and stays
+// pending until a worker has acknowledged it and that was recorded too: a new leader sends what
+// is pending. And a worker recognises a firing that it has had before.
 //
-// A tick, one every [Config].Tick, is one write: the tick itself, whose key is its
-// instant, the firings that are due, what was delivered since the last, and the
-// cursor. Time is the ledger's wall clock, learned from its answers: the clock of the
-// node only carries it on from one answer to the next.
+// A tick, one every [Config].Tick, is one write: the tick itself, whose key is its instant, the
+// firings that are due, the deliveries since the last tick, and the cursor. Time is the ledger's
+// wall clock, taken from its answers. The clock of the node only measures the time since the
+// last answer.
 //
-// What is decided (what is due, what was missed, when is next) is decided by pure
-// functions and by the window, without a clock and without the ledger.
+// Pure functions and the window decide what is due, what was missed and when the next instant
+// is, without a clock and without the ledger.
 package scheduler

@@ -11,6 +11,8 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/schedule"
+	"github.com/tenurehq/tenure/reference/scheduler/outbox"
 )
 
 // ledgerDouble keeps jobs and firings by the rules of the ledger, in memory and on a
@@ -22,8 +24,8 @@ type ledgerDouble struct {
 	version uint64
 	jobs    map[string]ledgerapi.Job
 	firings []*ledgerapi.Firing
-	index   map[firingID]*ledgerapi.Firing
-	specs   map[string]Spec
+	index   map[outbox.ID]*ledgerapi.Firing
+	specs   map[string]schedule.Spec
 	ticks   map[string]uint64
 	cursor  *ledgerapi.Checkpoint
 	wrong   []string
@@ -32,7 +34,7 @@ type ledgerDouble struct {
 }
 
 func newLedgerDouble() *ledgerDouble {
-	return &ledgerDouble{nowMS: 1_800_000_000_000, jobs: make(map[string]ledgerapi.Job), ticks: make(map[string]uint64), index: make(map[firingID]*ledgerapi.Firing), specs: map[string]Spec{"": {}}}
+	return &ledgerDouble{nowMS: 1_800_000_000_000, jobs: make(map[string]ledgerapi.Job), ticks: make(map[string]uint64), index: make(map[outbox.ID]*ledgerapi.Firing), specs: map[string]schedule.Spec{"": {}}}
 }
 
 func (l *ledgerDouble) Now() clock.Instant    { return clock.Instant(l.nowMS * 1_000_000) }
@@ -85,7 +87,7 @@ func (l *ledgerDouble) Record(context.Context, string, string) (ledgerapi.Record
 }
 
 func (l *ledgerDouble) find(job string, at int64) *ledgerapi.Firing {
-	return l.index[firingID{job, at}]
+	return l.index[outbox.ID{Job: job, AtMS: at}]
 }
 
 // apply makes a batch, or refuses it.
@@ -150,7 +152,7 @@ func (l *ledgerDouble) fire(token fence.Token, w ledgerapi.FireWrite) *ledgerapi
 	if !w.Skip && !o.Duplicate {
 		f := &ledgerapi.Firing{N: uint64(len(l.firings) + 1), Job: w.Job, AtMS: w.AtMS, Token: token, FiredMS: l.nowMS, Payload: j.Payload}
 		l.firings = append(l.firings, f)
-		l.index[firingID{w.Job, w.AtMS}] = f
+		l.index[outbox.ID{Job: w.Job, AtMS: w.AtMS}] = f
 	}
 	if j.NextMS = w.NextMS; w.NextMS == 0 {
 		delete(l.jobs, w.Job)
@@ -168,7 +170,7 @@ func (l *ledgerDouble) judge(j ledgerapi.Job, w ledgerapi.FireWrite) {
 	}
 	spec, known := l.specs[j.Schedule]
 	if !known {
-		spec, _ = ParseSpec(j.Schedule)
+		spec, _ = schedule.Parse(j.Schedule)
 		l.specs[j.Schedule] = spec
 	}
 	at := w.DueMS

@@ -12,7 +12,6 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/scheduler"
-	"github.com/tenurehq/tenure/reference/worker"
 )
 
 // A leader that goes in order records what the workers have taken: the next one sends
@@ -60,7 +59,7 @@ func TestHandoverWaitsForWorkers(t *testing.T) {
 			arrived, answer := make(chan struct{}, 1), make(chan struct{})
 			gate := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 				body, _ := io.ReadAll(req.Body)
-				var o worker.Orders
+				var o api.Orders
 				if _ = json.Unmarshal(body, &o); len(o.Orders) == 0 {
 					return
 				}
@@ -98,7 +97,7 @@ func TestTooManyStandingOrders(t *testing.T) {
 	a := newWorkerAt(t).start()
 	older := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
-		var o worker.Orders
+		var o api.Orders
 		if _ = json.Unmarshal(body, &o); o.Replace {
 			w.WriteHeader(http.StatusTooManyRequests)
 		}

@@ -18,7 +18,6 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/scheduler"
-	"github.com/tenurehq/tenure/reference/worker"
 )
 
 // Over leaders that are killed, resign and come back as zombies, on a real ledger: each
@@ -264,7 +263,7 @@ func TestSilentWorker(t *testing.T) {
 	asked := make(chan struct{}, 100)
 	gate := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
-		var o worker.Orders
+		var o api.Orders
 		_ = json.Unmarshal(body, &o)
 		if len(o.Orders) > 0 && silent.Load() {
 			asked <- struct{}{}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/scheduler/outbox"
 )
 
 func newLeaderDouble(t *testing.T, l *ledgerDouble) *leaderDouble {
@@ -74,16 +75,16 @@ func TestBoundsInBytes(t *testing.T) {
 		if err := d.refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		most = max(most, d.d.outbox.bytes)
+		most = max(most, d.d.outbox.Bytes())
 	}
-	if most > outboxBytes || most < outboxBytes*9/10 {
+	if most > outbox.MaxBytes || most < outbox.MaxBytes*9/10 {
 		t.Errorf("%d bytes waited for the workers", most)
 	}
 	for i := 0; len(l.delivered()) < len(l.firings); i++ {
 		d.step(4)
 		for lane := range workers {
-			for _, f := range d.d.outbox.take(lane, MaxOrders) {
-				d.d.outbox.done([]*firing{f}, "w")
+			for _, f := range d.d.outbox.Take(lane, MaxOrders) {
+				d.d.outbox.Done([]*outbox.Firing{f}, "w")
 			}
 		}
 		d.leave(t.Context(), lastDouble{d})
@@ -91,8 +92,8 @@ func TestBoundsInBytes(t *testing.T) {
 			t.Fatalf("%d of %d are delivered", len(l.delivered()), len(l.firings))
 		}
 	}
-	if d.d.outbox.bytes != 0 || d.d.outbox.size() != 0 {
-		t.Errorf("%d bytes of %d firings are left", d.d.outbox.bytes, d.d.outbox.size())
+	if d.d.outbox.Bytes() != 0 || d.d.outbox.Size() != 0 {
+		t.Errorf("%d bytes of %d firings are left", d.d.outbox.Bytes(), d.d.outbox.Size())
 	}
 }
 
@@ -107,16 +108,11 @@ func (l *ledgerDouble) delivered() (all []string) {
 
 // One job is taken however large it is.
 func TestOneAlwaysFits(t *testing.T) {
-	huge := json.RawMessage(`"` + strings.Repeat("x", outboxBytes) + `"`)
+	huge := json.RawMessage(`"` + strings.Repeat("x", windowBytes) + `"`)
 	w := newWindow([]ledgerapi.Job{{Key: "a", Payload: huge, NextMS: 1}, {Key: "b", NextMS: 2}}, 10, false, 1, 2)
 	plan := w.plan(5, 1000, 100)
 	if len(plan) != 1 || plan[0].job.Key != "a" {
 		t.Fatalf("%d are planned", len(plan))
-	}
-	o := newOutbox(1, 10)
-	o.offer([]*firing{{job: "a", at: 1, payload: huge}, {job: "b", at: 2}})
-	if batch := o.take(0, 10); len(batch) != 1 || !o.more {
-		t.Errorf("%d are taken, more is %v", len(batch), o.more)
 	}
 }
 
@@ -146,7 +142,7 @@ func TestReadDoesNotBringBack(t *testing.T) {
 	if _, err := d.d.fetchAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := d.d.outbox.size(); n != 0 {
+	if n := d.d.outbox.Size(); n != 0 {
 		t.Errorf("%d firings came back", n)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/schedule"
+	"github.com/tenurehq/tenure/reference/scheduler/outbox"
 )
 
 const workers = 2
@@ -29,10 +31,10 @@ type world struct {
 	leaders []*leaderDouble // the last leads
 	token   fence.Token
 	posted  map[string]ledgerapi.Job
-	had     [workers]map[firingID]bool // what each worker has had, and so done
+	had     [workers]map[outbox.ID]bool // what each worker has had, and so done
 	// excused may be done by two workers: a leader sent it and died before it was
 	// recorded, or was not the leader any more.
-	excused map[firingID]bool
+	excused map[outbox.ID]bool
 	healed  bool
 }
 
@@ -71,7 +73,7 @@ func (l *leaderDouble) Write(_ context.Context, writes ...ledgerapi.Write) (ledg
 func (w *world) takeover() {
 	for _, f := range w.l.firings {
 		if f.DeliveredMS == 0 {
-			w.excused[firingID{f.Job, f.AtMS}] = true
+			w.excused[outbox.ID{Job: f.Job, AtMS: f.AtMS}] = true
 		}
 	}
 	w.succeed()
@@ -130,7 +132,7 @@ func (l *leaderDouble) step(what int) {
 	case 3:
 		l.deliver(l.w.r.IntN(workers), 5)
 	case 5:
-		l.d.outbox.mark(l.w.r.IntN(workers), l.w.r.IntN(2) == 0)
+		l.d.outbox.Mark(l.w.r.IntN(workers), l.w.r.IntN(2) == 0)
 	case 4:
 		// While it is read, other goroutines of the leader go on.
 		l.w.l.reading = func() {
@@ -141,14 +143,14 @@ func (l *leaderDouble) step(what int) {
 			}
 		}
 		defer func() { l.w.l.reading = nil }()
-		if l.d.outbox.wantsMore() {
-			l.d.outbox.setMore(false)
+		if l.d.outbox.WantsMore() {
+			l.d.outbox.SetMore(false)
 			left, err := l.d.fetchAll(ctx)
 			if err != nil {
 				l.w.t.Error(err)
 			}
 			if left {
-				l.d.outbox.setMore(true)
+				l.d.outbox.SetMore(true)
 			}
 		}
 	}
@@ -156,20 +158,20 @@ func (l *leaderDouble) step(what int) {
 
 // deliver takes the part of a lane and its worker.
 func (l *leaderDouble) deliver(lane, most int) {
-	batch := l.d.outbox.take(lane, most)
+	batch := l.d.outbox.Take(lane, most)
 	for _, f := range batch {
-		if l.w.l.find(f.job, f.at) == nil {
-			l.w.l.wrong = append(l.w.l.wrong, fmt.Sprintf("%s at %d was sent and never recorded", f.job, f.at))
+		if l.w.l.find(f.Job, f.AtMS) == nil {
+			l.w.l.wrong = append(l.w.l.wrong, fmt.Sprintf("%s at %d was sent and never recorded", f.Job, f.AtMS))
 		}
-		if want := `{"of":"` + f.job + `"}`; string(f.payload) != want {
-			l.w.l.wrong = append(l.w.l.wrong, fmt.Sprintf("%s was sent with %s", f.job, f.payload))
+		if want := `{"of":"` + f.Job + `"}`; string(f.Payload) != want {
+			l.w.l.wrong = append(l.w.l.wrong, fmt.Sprintf("%s was sent with %s", f.Job, f.Payload))
 		}
-		l.w.had[lane][f.id()] = true
+		l.w.had[lane][f.ID()] = true
 		if l.w.leaders[len(l.w.leaders)-1] != l {
-			l.w.excused[f.id()] = true
+			l.w.excused[f.ID()] = true
 		}
 	}
-	l.d.outbox.done(batch, fmt.Sprint("worker-", lane))
+	l.d.outbox.Done(batch, fmt.Sprint("worker-", lane))
 }
 
 func (w *world) post() {
@@ -180,7 +182,7 @@ func (w *world) post() {
 		Misfire: []string{ledgerapi.MisfireAll, ledgerapi.MisfireOnce, ledgerapi.MisfireSkip}[w.r.IntN(3)],
 	}
 	if strings.HasSuffix(j.Schedule, "*") {
-		spec, _ := ParseSpec(j.Schedule)
+		spec, _ := schedule.Parse(j.Schedule)
 		j.NextMS = spec.Next(j.NextMS)
 	}
 	w.posted[key] = j
@@ -188,9 +190,9 @@ func (w *world) post() {
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 1)), l: newLedgerDouble(), posted: make(map[string]ledgerapi.Job), excused: make(map[firingID]bool)}
+	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 1)), l: newLedgerDouble(), posted: make(map[string]ledgerapi.Job), excused: make(map[outbox.ID]bool)}
 	for i := range w.had {
-		w.had[i] = make(map[firingID]bool)
+		w.had[i] = make(map[outbox.ID]bool)
 	}
 	w.l.nowMS += w.r.Int64N(1_000_000)
 	for range 3 {
@@ -302,9 +304,9 @@ func (w *world) heal() {
 
 func (w *world) check() []string {
 	wrong := w.l.wrong
-	seen := make(map[firingID]bool)
+	seen := make(map[outbox.ID]bool)
 	for _, f := range w.l.firings {
-		id := firingID{f.Job, f.AtMS}
+		id := outbox.ID{Job: f.Job, AtMS: f.AtMS}
 		if seen[id] {
 			wrong = append(wrong, fmt.Sprintf("%s at %d was fired twice", f.Job, f.AtMS))
 		}
@@ -323,13 +325,13 @@ func (w *world) check() []string {
 		}
 	}
 	for key, j := range w.posted {
-		var spec Spec
+		var spec schedule.Spec
 		if j.Schedule != "" {
-			spec, _ = ParseSpec(j.Schedule)
+			spec, _ = schedule.Parse(j.Schedule)
 		}
 		until := w.l.jobs[key].NextMS // 0: it is spent
 		for at := j.NextMS; j.Misfire == ledgerapi.MisfireAll && at != 0 && (until == 0 || at < until); at = spec.Next(at) {
-			if !seen[firingID{key, at}] {
+			if !seen[outbox.ID{Job: key, AtMS: at}] {
 				wrong = append(wrong, fmt.Sprintf("%s at %d is missing", key, at))
 			}
 		}

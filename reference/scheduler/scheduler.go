@@ -10,13 +10,13 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/wait"
 )
 
-// Checkpoint is where the leaders of a group keep the scheduler's Cursor.
+// Checkpoint is the name of the checkpoint with the Cursor.
 const Checkpoint = "scheduler"
 
-// Cursor is how far the leaders of a group have come, all of them together. It is
-// written with each tick.
+// Cursor counts what all leaders of a group have done. It is written with each tick.
 type Cursor struct {
 	// TickMS is the instant of the last tick.
 	TickMS  int64  `json:"tick_ms"`
@@ -26,7 +26,7 @@ type Cursor struct {
 	Skipped uint64 `json:"skipped"`
 }
 
-// Scheduler ticks while its node leads, and keeps a window warm while it does not.
+// Scheduler ticks while its node leads, and keeps a window of jobs ready while it does not.
 type Scheduler struct {
 	cfg      Config
 	client   *http.Client
@@ -48,22 +48,21 @@ func New(cfg Config) (*Scheduler, error) {
 	return &Scheduler{cfg: cfg, client: newWorkerClient(), counters: &counters{metrics: cfg.Metrics}, changed: make(chan struct{}, 1)}, nil
 }
 
-// Close closes the connections to workers that are idle.
+// Close closes idle connections to workers.
 func (s *Scheduler) Close() { s.client.CloseIdleConnections() }
 
-// Status returns how things are.
+// Status returns the current state.
 func (s *Scheduler) Status() Status {
 	s.counters.mu.Lock()
 	defer s.counters.mu.Unlock()
 	return s.counters.s
 }
 
-// Changed says that the leader wrote a job or the fleet's orders: they are looked at
-// now. Without it they are seen at the next tick.
-func (s *Scheduler) Changed() { nudge(s.changed) }
+// Changed says that the leader wrote a job or the standing orders. Without it the scheduler sees
+// them at the next tick.
+func (s *Scheduler) Changed() { wait.Signal(s.changed) }
 
-// Preload reads the window ahead, so that a node that comes to lead has it already.
-// It only reads.
+// Preload reads the window ahead, so that a new leader has it already.
 func (s *Scheduler) Preload(ctx context.Context) error {
 	s.mu.Lock()
 	known := s.warm
@@ -72,7 +71,7 @@ func (s *Scheduler) Preload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Half a window is left: it need not be read every time.
+	// The window is read again when less than half of it is left.
 	if known == nil || known.version != head.Version || known.covered < head.NowMS+s.cfg.Window.Milliseconds()/2 {
 		if known, _, err = s.read(ctx, head.NowMS); err != nil {
 			return err
@@ -87,17 +86,17 @@ func (s *Scheduler) Preload(ctx context.Context) error {
 	return nil
 }
 
-// look asks for the version of the jobs and the time.
+// look reads the version of the jobs and the time.
 func (s *Scheduler) look(ctx context.Context) (ledgerapi.Jobs, error) {
 	head, err := s.cfg.Ledger.Jobs(ctx, s.cfg.Resource, 1, "", 1)
 	if errors.Is(err, ledgerapi.ErrNotFound) {
-		// Nobody has written yet.
+		// The resource does not exist yet.
 		return ledgerapi.Jobs{}, nil
 	}
 	return head, err
 }
 
-// read reads the window ahead of an instant, as far as it may go.
+// read reads the window ahead of an instant.
 func (s *Scheduler) read(ctx context.Context, now int64) (*window, ledgerapi.Jobs, error) {
 	before := now + s.cfg.Window.Milliseconds()
 	var all []ledgerapi.Job
@@ -112,8 +111,8 @@ func (s *Scheduler) read(ctx context.Context, now int64) (*window, ledgerapi.Job
 			return nil, page, err
 		}
 		if after != "" && next.Version != page.Version {
-			// A job was written between two pages, and may be in neither: the window
-			// ends with the first.
+			// A job was written between two pages and may be in neither. The window ends with
+			// the first page.
 			return newWindow(all, before, true, page.Version, page.Total), page, nil
 		}
 		page = next
@@ -130,17 +129,17 @@ func (s *Scheduler) read(ctx context.Context, now int64) (*window, ledgerapi.Job
 	}
 }
 
-// Lead ticks until ctx ends, and sends what is fired to the workers. It calls loaded
-// once, when the first tick can be written. When it returns, nothing of it runs any
-// more and its last write has its outcome.
+// Lead ticks until ctx ends, and sends firings to the workers. It calls loaded, if given, once
+// the first tick can be written. When it returns, nothing of it runs any more and its last write
+// has its outcome.
 //
-// What the workers have acknowledged by then is recorded with last, which writes
-// although the term has ended if it ended by the leader's own will: what a pen's
-// WriteLast does. So the next leader does not send it again, perhaps to another worker.
-// Requests that are under way have a second to come to that. Without last, w is used.
+// Before it returns, it records with last what the workers have acknowledged, so that the next
+// leader does not send it again. last must also write after the leader has ended its term
+// itself, as fencedwriter.TermWriter.WriteLast does; nil means w. Requests to workers have a
+// second to end.
 //
-// It returns nil when ctx ended, and otherwise why it had to stop: a write or an order
-// was refused because another leads, or the term is over.
+// It returns nil when ctx ended. Otherwise it returns why it had to stop: a write or an order
+// was refused because another node leads, or the term is over.
 func (s *Scheduler) Lead(ctx context.Context, w, last fencedwriter.Writer, stamp fence.Stamp, loaded func()) error {
 	t := s.newTerm(w, stamp)
 	if err := t.load(ctx); err != nil {

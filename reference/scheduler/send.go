@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/fence/httpfence"
+	"github.com/tenurehq/tenure/reference/api"
 )
 
-// answer is how a request to a worker ended. An error is bad (the orders are, and will
-// be), or definite (nothing was done), or it may have been done. Busy is definite too:
-// there is no room for them.
+// answer is how a request to a worker ended. An error is bad (the orders are invalid), or
+// definite (nothing was done; busy: there is no room), or the orders may have been accepted.
 type answer struct {
 	err      error
 	bad      bool
@@ -26,8 +26,8 @@ type answer struct {
 	took     time.Duration
 }
 
-// send posts orders to a worker.
-func (d *dispatcher) send(ctx context.Context, worker string, body orders) answer {
+// send sends orders to a worker.
+func (d *dispatcher) send(ctx context.Context, worker string, body api.Orders) answer {
 	began := d.cfg.Clock.Now()
 	data, err := json.Marshal(body)
 	if err != nil {

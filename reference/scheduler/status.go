@@ -7,13 +7,12 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// Status is what a scheduler says about itself. Numbers without another word count
-// since the process began.
+// Status is the state of a scheduler. Counts are since the start of the process.
 type Status struct {
 	// Leading: it ticks, under Token.
 	Leading bool        `json:"leading"`
 	Token   fence.Token `json:"token,omitempty"`
-	// JobsPending is how many jobs the group has, as far as is known here.
+	// JobsPending is how many jobs the group has, as far as this node knows.
 	JobsPending uint64 `json:"jobs_pending"`
 	// WindowJobs of them are in memory: all that are due before WindowMS.
 	WindowJobs int   `json:"window_jobs"`
@@ -28,26 +27,25 @@ type Status struct {
 	TicksMissed int64 `json:"ticks_missed"`
 
 	Fired uint64 `json:"fired"`
-	// LateMS and LateMaxMS are how late the last tick's latest firing was, and the
-	// latest of all.
+	// LateMS is the largest delay of a firing in the last tick, LateMaxMS the largest of all.
 	LateMS    int64 `json:"late_ms"`
 	LateMaxMS int64 `json:"late_max_ms"`
-	// Duplicates had been fired before, Moved had been moved on by another leader,
-	// Skipped were misfires, Unreadable had a schedule that is none.
+	// Duplicates had been fired before, Moved had been moved by another leader, Skipped were
+	// misfires, Unreadable had an invalid schedule.
 	Duplicates uint64 `json:"duplicates"`
 	Moved      uint64 `json:"moved"`
 	Skipped    uint64 `json:"skipped"`
 	Unreadable uint64 `json:"unreadable"`
 
-	// Dispatched were acknowledged by a worker; Outbox are on their way, or were
-	// acknowledged and not recorded yet.
+	// Dispatched were acknowledged by a worker. Outbox are not delivered, or not recorded as
+	// delivered.
 	Dispatched uint64 `json:"dispatched"`
 	Outbox     int    `json:"outbox"`
-	// Error is what went wrong in the last tick, if anything did.
+	// Error is the error of the last tick, if there was one.
 	Error string `json:"error,omitempty"`
 }
 
-// counters are a Status that several goroutines write.
+// counters are a Status that several goroutines change.
 type counters struct {
 	mu      sync.Mutex
 	s       Status

@@ -13,6 +13,8 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/scheduler/outbox"
+	"github.com/tenurehq/tenure/reference/wait"
 )
 
 // term is the work of one term.
@@ -28,11 +30,11 @@ type term struct {
 func (s *Scheduler) newTerm(w fencedwriter.Writer, stamp fence.Stamp) *term {
 	return &term{
 		Scheduler: s, w: w, time: ledgerTime{clock: s.cfg.Clock},
-		d: &dispatcher{cfg: s.cfg, stamp: stamp, client: s.client, outbox: newOutbox(len(s.cfg.Workers), s.cfg.Outbox), counters: s.counters},
+		d: &dispatcher{cfg: s.cfg, stamp: stamp, client: s.client, outbox: outbox.New(len(s.cfg.Workers), s.cfg.Outbox), counters: s.counters},
 	}
 }
 
-// load reads what a leader has to know, again and again until it has it or ctx ends.
+// load reads what a leader needs. It retries until it has it or ctx ends.
 func (t *term) load(ctx context.Context) error {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := t.tryLoad(ctx)
@@ -40,12 +42,10 @@ func (t *term) load(ctx context.Context) error {
 			return nil
 		}
 		if ctx.Err() == nil {
-			t.cfg.Log.Warn("the jobs cannot be read, trying again", "resource", t.cfg.Resource, "error", err)
+			t.cfg.Log.Warn("cannot read the jobs, trying again", "resource", t.cfg.Resource, "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, pause) {
 			return ctx.Err()
-		case <-time.After(pause):
 		}
 	}
 }
@@ -67,14 +67,14 @@ func (t *term) loadCursor(ctx context.Context) error {
 	}
 	if err == nil {
 		if err := json.Unmarshal(c.Value, &t.cursor); err != nil {
-			t.cfg.Log.Error("the cursor cannot be read, it begins anew", "checkpoint", Checkpoint, "error", err)
+			t.cfg.Log.Error("cannot read the cursor, starting a new one", "checkpoint", Checkpoint, "error", err)
 		}
 	}
 	return err
 }
 
-// loadFleet reads the workers' standing orders. Where none were ever given, the
-// workers are only told who leads.
+// loadFleet reads the standing orders of the workers. If there are none, the workers are only
+// told who leads.
 func (t *term) loadFleet(ctx context.Context) error {
 	if len(t.cfg.Workers) == 0 {
 		return nil
@@ -89,8 +89,8 @@ func (t *term) loadFleet(ctx context.Context) error {
 	return err
 }
 
-// loadWindow takes the warm window if nothing was written to the jobs since. That
-// another leader has moved some of them on does no harm: see window.
+// loadWindow uses the preloaded window if no job was written since. It does no harm that another
+// leader has moved some of the jobs: see window.
 func (t *term) loadWindow(ctx context.Context) error {
 	head, err := t.look(ctx)
 	if err != nil {
@@ -118,7 +118,7 @@ func (t *term) reload(ctx context.Context, now int64) error {
 	return nil
 }
 
-// refresh sees to it that the window has what the next tick needs.
+// refresh makes sure that the window has what the next tick needs.
 func (t *term) refresh(ctx context.Context) error {
 	head, err := t.look(ctx)
 	if err != nil {
@@ -129,13 +129,13 @@ func (t *term) refresh(ctx context.Context) error {
 		err = t.reload(ctx, head.NowMS)
 	}
 	t.counters.change(func(s *Status) {
-		s.JobsPending, s.WindowJobs, s.WindowMS, s.Outbox = t.window.total, len(t.window.jobs), t.window.covered, t.d.outbox.size()
+		s.JobsPending, s.WindowJobs, s.WindowMS, s.Outbox = t.window.total, len(t.window.jobs), t.window.covered, t.d.outbox.Size()
 	})
 	return errors.Join(err, t.loadFleet(ctx))
 }
 
-// calm is the least time between two looks at the ledger for what has changed.
-const calm = 50 * time.Millisecond
+// lookEvery is the least time between two reads of what has changed in the ledger.
+const lookEvery = 50 * time.Millisecond
 
 // ticks ticks until ctx ends or the term does.
 func (t *term) ticks(ctx context.Context) error {
@@ -149,7 +149,7 @@ func (t *term) ticks(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-t.changed:
-			look = max(t.cfg.Clock.Now(), looked.Add(calm))
+			look = max(t.cfg.Clock.Now(), looked.Add(lookEvery))
 			continue
 		case <-timer.C():
 		}
@@ -177,7 +177,7 @@ func (t *term) ticks(ctx context.Context) error {
 		} else {
 			tryAgain = looked.Add(pause)
 			t.window.stale = true
-			t.cfg.Log.Warn("a tick went wrong, trying again", "resource", t.cfg.Resource, "instant_ms", next, "error", err)
+			t.cfg.Log.Warn("a tick failed, trying again", "resource", t.cfg.Resource, "instant_ms", next, "error", err)
 		}
 		t.counters.change(func(s *Status) {
 			if s.Error = ""; err != nil {
@@ -187,7 +187,7 @@ func (t *term) ticks(ctx context.Context) error {
 	}
 }
 
-// tick writes one tick with all that goes with it.
+// tick writes one tick and what belongs to it.
 func (t *term) tick(ctx context.Context, at int64) error {
 	if t.window.stale {
 		if err := t.reload(ctx, t.time.now()); err != nil {
@@ -204,7 +204,7 @@ func (t *term) tick(ctx context.Context, at int64) error {
 		return err
 	}
 	if answer.Outcomes[1].Tick == nil {
-		return fmt.Errorf("%w: it answered with another write", ledgerapi.ErrUnknown)
+		return fmt.Errorf("%w: the ledger answered another write", ledgerapi.ErrUnknown)
 	}
 	t.counters.change(func(s *Status) {
 		s.Tick, s.TickMS, s.TickLateMS, s.TicksMissed = answer.Outcomes[1].Tick.N, at, answer.AtMS-at, cursor.Missed
@@ -213,8 +213,8 @@ func (t *term) tick(ctx context.Context, at int64) error {
 		t.cfg.Metrics.Tick(time.Duration(answer.AtMS-at) * time.Millisecond)
 	}
 	if t.window.stale {
-		// Another leader had moved jobs on since the window was read. What they are due
-		// at now need not wait for the next tick.
+		// Another leader had moved jobs since the window was read. Those that are due now are
+		// not left to the next tick.
 		if err := t.reload(ctx, answer.AtMS); err != nil {
 			return err
 		}
@@ -231,8 +231,8 @@ func (t *term) plan() []planned {
 	return t.window.plan(t.time.now(), t.cfg.Grace.Milliseconds(), t.cfg.Firings)
 }
 
-// write writes the cursor, firings, what else is given and what was delivered, and
-// moves on accordingly.
+// write writes the cursor, the firings, more, and the deliveries, and updates the state
+// accordingly.
 func (t *term) write(ctx context.Context, cursor Cursor, fires []planned, more ...ledgerapi.Write) (ledgerapi.Answer, error) {
 	made := cursor
 	for _, f := range fires {
@@ -251,32 +251,32 @@ func (t *term) write(ctx context.Context, cursor Cursor, fires []planned, more .
 	for i := range fires {
 		writes = append(writes, ledgerapi.Write{Fire: &fires[i].write})
 	}
-	delivered := t.d.outbox.unrecorded(ledgerapi.MaxWrites - len(writes))
+	delivered := t.d.outbox.Unrecorded(ledgerapi.MaxWrites - len(writes))
 	for i := range delivered {
 		writes = append(writes, ledgerapi.Write{Delivered: &delivered[i]})
 	}
 	answer, err := t.w.Write(ctx, writes...)
 	if err == nil && len(answer.Outcomes) != len(writes) {
-		err = fmt.Errorf("%w: it answered %d of %d writes", ledgerapi.ErrUnknown, len(answer.Outcomes), len(writes))
+		err = fmt.Errorf("%w: the ledger answered %d of %d writes", ledgerapi.ErrUnknown, len(answer.Outcomes), len(writes))
 	}
 	if errors.Is(err, ledgerapi.ErrUnknown) {
-		// What was fired is pending in the ledger if it was, and will be found there.
-		t.d.outbox.setMore(true)
+		// If the write was made, the firings are pending in the ledger and will be found there.
+		t.d.outbox.SetMore(true)
 	}
 	if err != nil {
 		return answer, err
 	}
 	t.time.learn(answer.AtMS)
-	t.d.outbox.recorded(len(delivered))
+	t.d.outbox.Recorded(len(delivered))
 	made.Fired -= t.fired(fires, answer.Outcomes[first:], answer.AtMS)
 	t.cursor = made
 	return answer, nil
 }
 
-// fired moves the window on, hands the firings over, and returns how many were none
-// because another leader had been there.
+// fired updates the window, queues the firings for delivery, and returns how many had been fired
+// by another leader.
 func (t *term) fired(fires []planned, outcomes []ledgerapi.Outcome, at int64) (not uint64) {
-	var send []*firing
+	var send []*outbox.Firing
 	var late int64
 	var now Status
 	for i, f := range fires {
@@ -294,7 +294,7 @@ func (t *term) fired(fires []planned, outcomes []ledgerapi.Outcome, at int64) (n
 			now.Duplicates++
 		case f.wrong != nil:
 			now.Unreadable++
-			t.cfg.Log.Error("a job's schedule cannot be read, it is left alone for an hour", "job", f.job.Key, "error", f.wrong)
+			t.cfg.Log.Error("cannot read the schedule of a job, postponing it for an hour", "job", f.job.Key, "error", f.wrong)
 		case f.write.Skip:
 			now.Skipped++
 			if t.cfg.Metrics.Skipped != nil {
@@ -311,9 +311,9 @@ func (t *term) fired(fires []planned, outcomes []ledgerapi.Outcome, at int64) (n
 			not++
 		}
 	}
-	t.d.outbox.offer(send)
+	t.d.outbox.Offer(send)
 	if now.Duplicates > 0 {
-		t.d.outbox.setMore(true) // they may be pending
+		t.d.outbox.SetMore(true) // they may be pending
 	}
 	t.counters.change(func(s *Status) {
 		s.Fired, s.Moved, s.Duplicates = s.Fired+now.Fired, s.Moved+now.Moved, s.Duplicates+now.Duplicates
@@ -321,4 +321,25 @@ func (t *term) fired(fires []planned, outcomes []ledgerapi.Outcome, at int64) (n
 		s.LateMS, s.LateMaxMS = late, max(s.LateMaxMS, late)
 	})
 	return not
+}
+
+// ledgerTime is the ledger's wall clock, advanced by ours. It starts when the answer arrives, so
+// it is behind rather than ahead, and nothing is fired early.
+type ledgerTime struct {
+	clock clock.Clock
+	ms    int64
+	at    clock.Instant
+}
+
+func (l *ledgerTime) learn(ms int64) {
+	if ms > 0 {
+		l.ms, l.at = ms, l.clock.Now()
+	}
+}
+
+func (l *ledgerTime) now() int64 { return l.ms + l.clock.Now().Sub(l.at).Milliseconds() }
+
+// when is the instant of our clock at which the ledger's clock shows ms.
+func (l *ledgerTime) when(ms int64) clock.Instant {
+	return l.at.Add(time.Duration(ms-l.ms) * time.Millisecond)
 }

@@ -5,14 +5,16 @@ import (
 	"slices"
 
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/schedule"
+	"github.com/tenurehq/tenure/reference/scheduler/outbox"
 )
 
-// window is the jobs that are due soon, as they were read from the ledger and moved on
-// by this leader since. It may be wrong about a job that another leader moved: the
-// ledger finds that out when it is to be fired, and then the window is read anew.
+// window is the jobs that are due soon, as read from the ledger and moved by this leader since.
+// It may be wrong about a job that another leader moved: the ledger reports that when the job is
+// fired, and then the window is read again.
 //
-// W1: each job that is due before covered, at version, is in it with the instant it is
-// due at in the ledger or an earlier one, unless stale is set.
+// W1: each job that is due before covered, at version, is in it with the instant it is due at in
+// the ledger or an earlier one, unless stale is set.
 type window struct {
 	jobs    map[string]*entry
 	covered int64
@@ -23,12 +25,12 @@ type window struct {
 
 type entry struct {
 	job   ledgerapi.Job // without what is not needed
-	spec  Spec
+	spec  schedule.Spec
 	wrong error // why the schedule cannot be read
 }
 
-// newWindow takes what was read: the jobs due before an instant in order, all of them
-// or, if more says so, those that come first.
+// newWindow makes a window of the jobs that are due before an instant, in order: all of them or,
+// if more is set, the first ones.
 func newWindow(read []ledgerapi.Job, before int64, more bool, version, total uint64) *window {
 	w := &window{jobs: make(map[string]*entry, len(read)), covered: before, version: version, total: total}
 	specs := make(map[string]*entry)
@@ -37,7 +39,7 @@ func newWindow(read []ledgerapi.Job, before int64, more bool, version, total uin
 		if known := specs[j.Schedule]; known != nil {
 			e.spec, e.wrong = known.spec, known.wrong
 		} else if j.Schedule != "" {
-			e.spec, e.wrong = ParseSpec(j.Schedule)
+			e.spec, e.wrong = schedule.Parse(j.Schedule)
 			specs[j.Schedule] = e
 		}
 		w.jobs[j.Key] = e
@@ -62,7 +64,7 @@ func (w *window) due(now int64) []*entry {
 	return all
 }
 
-// enough says whether the window has what may be fired up to an instant.
+// enough reports whether the window has everything that may be fired up to an instant.
 func (w *window) enough(until int64, room int) bool {
 	if w.stale || w.covered > until {
 		return !w.stale
@@ -74,18 +76,18 @@ func (w *window) enough(until int64, room int) bool {
 	return len(due) >= room || bytes >= tickBytes
 }
 
-// fairShare is the part of a tick that one job with a long past takes before the
-// others have had their turn.
+// fairShare limits one job with many missed instants to this part of a tick, until the other
+// jobs have had their turn.
 const fairShare = 16
 
-// planned is a write about a job of the window.
+// planned is a write for a job of the window.
 type planned struct {
 	*entry
 	write ledgerapi.FireWrite
 }
 
-// plan is what a tick writes about the jobs that are due, at most room and as far as
-// their payloads fit into it. It changes nothing: see apply.
+// plan returns the writes of a tick for the jobs that are due: at most room, and as far as their
+// payloads fit. It changes nothing: see apply.
 func (w *window) plan(now, grace int64, room int) []planned {
 	type place struct {
 		*entry
@@ -124,9 +126,9 @@ func (w *window) plan(now, grace int64, room int) []planned {
 	return all
 }
 
-// apply moves a job on as the ledger did, and returns the firing that is to be sent,
-// nil if there is none: it was skipped, or another leader has been there.
-func (w *window) apply(p planned, o ledgerapi.FireOutcome) *firing {
+// apply moves a job as the ledger did, and returns the firing to send; nil if it was skipped or
+// another leader has fired it.
+func (w *window) apply(p planned, o ledgerapi.FireOutcome) *outbox.Firing {
 	if o.Moved {
 		w.stale = true
 		return nil
@@ -143,10 +145,10 @@ func (w *window) apply(p planned, o ledgerapi.FireOutcome) *firing {
 	if p.write.Skip || o.Duplicate {
 		return nil
 	}
-	return &firing{job: p.job.Key, at: p.write.AtMS, payload: p.job.Payload}
+	return &outbox.Firing{Job: p.job.Key, AtMS: p.write.AtMS, Payload: p.job.Payload}
 }
 
-// clone returns a window that can be moved on while others look at this one.
+// clone returns a copy that can be changed while others read this one.
 func (w *window) clone() *window {
 	c := *w
 	c.jobs = make(map[string]*entry, len(w.jobs))

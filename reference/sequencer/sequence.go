@@ -1,11 +1,11 @@
-// Package sequencer hands out numbers that strictly increase for all callers, across
-// every change of leader: callers that arrive while a write is under way share the
-// next one, and nobody is answered before the ledger has acknowledged the write that
-// holds its number. Nothing is reserved in advance, so a leader that was deposed has
-// nothing to go on handing out.
+// Package sequencer hands out numbers that strictly increase for all callers, across every
+// change of leader. Callers that arrive during a write share the next one. A caller is answered
+// only after the ledger has acknowledged the write with its number. Nothing is reserved in
+// advance, so a deposed leader has no numbers to hand out.
 package sequencer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,14 +16,15 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/wait"
 )
 
-// What a caller may get besides the errors of the ledger. Nothing was taken.
+// The errors besides those of the ledger. No number was taken.
 var (
-	// ErrStopped: this leader takes no more callers.
-	ErrStopped = errors.New("sequence: this leader takes no more calls, nothing was taken")
+	// ErrStopped: this leader takes no more calls.
+	ErrStopped = errors.New("sequencer: this leader takes no more calls, nothing was taken")
 	// ErrBusy: too many callers wait.
-	ErrBusy = errors.New("sequence: too many calls are waiting, nothing was taken")
+	ErrBusy = errors.New("sequencer: too many calls are waiting, nothing was taken")
 )
 
 // Config is what a sequencer needs.
@@ -35,19 +36,18 @@ type Config struct {
 	Token fence.Token
 	// Last is the last number that was taken before this leader, read after the seal.
 	Last uint64
-	// Read reads it again, when the outcome of a write is unknown.
+	// Read reads Last again, after a write with an unknown outcome.
 	Read func(ctx context.Context) (uint64, error)
 	// Timeout bounds Read. Default 5s.
 	Timeout time.Duration
 
-	// Batch is how many callers share a write at most; 1 commits each alone. Default
-	// 8192.
+	// Batch is the most callers that share a write; 1 commits each alone. Default 8192.
 	Batch int
 	// Waiting is how many callers may wait. Default 65536.
 	Waiting int
 
-	// Wrote, if set, is told each write: how many callers shared it, how many numbers
-	// it took, how long it took.
+	// Wrote, if set, is called after each write: how many callers shared it, how many numbers it
+	// took, its duration.
 	Wrote func(callers int, numbers uint64, took time.Duration, err error)
 }
 
@@ -79,33 +79,24 @@ type batch struct {
 	err     error
 }
 
-// New returns a sequencer. Run makes it work.
+// New returns a sequencer. Run runs it.
 func New(cfg Config) *Sequencer {
-	if cfg.Batch <= 0 {
-		cfg.Batch = 8192
-	}
-	if cfg.Waiting <= 0 {
-		cfg.Waiting = 65536
-	}
-	if cfg.Timeout <= 0 {
-		cfg.Timeout = 5 * time.Second
-	}
+	cfg.Batch, cfg.Waiting, cfg.Timeout = cmp.Or(cfg.Batch, 8192), cmp.Or(cfg.Waiting, 65536), cmp.Or(cfg.Timeout, 5*time.Second)
 	return &Sequencer{cfg: cfg, wake: make(chan struct{}, 1), last: cfg.Last}
 }
 
 // Token is the token of the term.
 func (s *Sequencer) Token() fence.Token { return s.cfg.Token }
 
-// Last is the last number that this leader knows to be taken.
+// Last is the last number that was taken, as far as this leader knows.
 func (s *Sequencer) Last() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
 }
 
-// Next takes n numbers, the returned one and those after it. It waits for the outcome
-// of the write, whose timeout bounds it: a caller that goes away early would not undo
-// it. n is from 1 to ledgerapi.MaxRange.
+// Next takes n numbers, from the returned one on. It waits for the outcome of the write, which
+// has a timeout; a caller that left early would not undo it. n is from 1 to ledgerapi.MaxRange.
 func (s *Sequencer) Next(n uint64) (first uint64, err error) {
 	s.mu.Lock()
 	switch {
@@ -134,8 +125,8 @@ func (s *Sequencer) Next(n uint64) (first uint64, err error) {
 	alone := s.waiting == 1
 	s.mu.Unlock()
 	if alone {
-		// Whoever comes later finds Run awake, or about to look.
-		s.poke()
+		// For later callers Run is awake already.
+		wait.Signal(s.wake)
 	}
 	<-b.done
 	if b.err != nil {
@@ -144,23 +135,16 @@ func (s *Sequencer) Next(n uint64) (first uint64, err error) {
 	return b.first + offset, nil
 }
 
-func (s *Sequencer) poke() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// Run writes until ctx ends or no further write can succeed; then callers that wait
-// are told that nothing was taken. It returns when the write under way has its
-// outcome, with the error that ended it, if one did.
+// Run writes until ctx ends or no further write can succeed. Then waiting callers get
+// ErrStopped. It returns after the last write has its outcome, with the error that stopped it,
+// if any.
 func (s *Sequencer) Run(ctx context.Context) error {
 	for {
 		b := s.take()
 		if b == nil {
 			select {
 			case <-s.wake:
-				// Those that are about to arrive may share the write.
+				// Callers that are about to arrive may share the write.
 				runtime.Gosched()
 				continue
 			case <-ctx.Done():
@@ -180,7 +164,7 @@ func (s *Sequencer) Run(ctx context.Context) error {
 	}
 }
 
-// take returns the oldest batch; from then on nobody joins it.
+// take returns the oldest batch. Nobody joins it after that.
 func (s *Sequencer) take() *batch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,8 +205,8 @@ func (s *Sequencer) commit(ctx context.Context, b *batch) error {
 	case moved.LastSeq < s.last:
 		err = wentBack(s.cfg.Name, s.last, moved.LastSeq)
 	default:
-		// A write of ours that was given up for lost has landed after all. Nothing was
-		// taken now, so these callers may be tried again.
+		// A write of this leader that seemed lost was made after all. Nothing was taken now, so
+		// these callers are tried again.
 		s.know(moved.LastSeq)
 		first, err = s.propose(ctx, b.numbers)
 	}
@@ -242,8 +226,8 @@ func (s *Sequencer) propose(ctx context.Context, n uint64) (first uint64, err er
 		last, err := s.cfg.Read(rctx)
 		cancel()
 		if err != nil {
-			// Nothing was sent: whatever kept the read from its answer, this is definite.
-			return 0, fmt.Errorf("%w: the sequence cannot be read: %s", ledgerapi.ErrUnavailable, err.Error())
+			// Nothing was sent, so whatever the read failed with, the outcome is known.
+			return 0, fmt.Errorf("%w: cannot read the sequence: %s", ledgerapi.ErrUnavailable, err.Error())
 		}
 		if last < s.last {
 			return 0, wentBack(s.cfg.Name, s.last, last)
@@ -264,7 +248,7 @@ func wentBack(name string, from, to uint64) error {
 	return fmt.Errorf("%w: sequence %q went back from %d to %d", ledgerapi.ErrDataLost, name, from, to)
 }
 
-// know raises last: only Run changes it, so Run reads it without the lock.
+// know raises last. Only Run changes it, so Run reads it without the lock.
 func (s *Sequencer) know(last uint64) {
 	s.mu.Lock()
 	s.last = max(s.last, last)

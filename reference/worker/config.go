@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,7 +11,7 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// Config says how a worker is run. The zero value of a field is its default.
+// Config configures a worker. A zero field has its default.
 type Config struct {
 	// ID names the worker.
 	ID string
@@ -24,13 +25,11 @@ type Config struct {
 
 	// Running is how many orders run at once, standing ones not counted. Default 8.
 	Running int
-	// Waiting is how many may wait to be run; further ones are turned away. Default
-	// 10,000.
+	// Waiting is how many orders may wait; further ones are refused. Default 10,000.
 	Waiting int
 	// Standing is how many standing orders there may be. Default 100.
 	Standing int
-	// Remember is how many orders that are done are remembered at least. Default
-	// 200,000.
+	// Remember is how many finished orders are recognised at least. Default 200,000.
 	Remember int
 	// MaxBody is the largest body in bytes. Default 8 MiB.
 	MaxBody int64
@@ -40,7 +39,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// ConfigError: this configuration cannot be run.
+// ConfigError: this configuration can never work.
 type ConfigError struct {
 	Field string
 	Rule  string
@@ -49,25 +48,15 @@ type ConfigError struct {
 func (e *ConfigError) Error() string { return e.Field + ": " + e.Rule }
 
 func (c Config) withDefaults() Config {
-	number := func(n *int, def int) {
-		if *n == 0 {
-			*n = def
-		}
-	}
-	number(&c.Running, 8)
-	number(&c.Waiting, 10_000)
-	number(&c.Standing, maxStanding)
-	number(&c.Remember, 200_000)
-	if c.MaxBody == 0 {
-		c.MaxBody = 8 << 20
-	}
+	c.Running, c.Waiting = cmp.Or(c.Running, 8), cmp.Or(c.Waiting, 10_000)
+	c.Standing, c.Remember, c.MaxBody = cmp.Or(c.Standing, maxStanding), cmp.Or(c.Remember, 200_000), cmp.Or(c.MaxBody, 8<<20)
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
 	return c
 }
 
-// Validate says which rules are broken.
+// Validate returns every broken rule.
 func (c Config) Validate() error {
 	var all []error
 	bad := func(field, format string, args ...any) {
@@ -87,5 +76,5 @@ func (c Config) Validate() error {
 	return errors.Join(all...)
 }
 
-// callTimeout bounds what the worker does to its own disk.
+// callTimeout bounds each access to the disk.
 const callTimeout = 10 * time.Second

@@ -11,7 +11,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// What orders may ask for: there is no shell.
+// The handlers. There is no shell.
 const (
 	RunCount = "count" // counts, by the order's name
 	RunLog   = "log"   // writes a line to the log: payload {"message": "…"}
@@ -24,7 +24,7 @@ const (
 	maxCounts  = 10_000
 )
 
-// payload is what the handlers read of one.
+// payload is what the handlers read of a payload.
 type payload struct {
 	Message string `json:"message"`
 	MS      int64  `json:"ms"`
@@ -43,7 +43,7 @@ func payloadOf(o api.Order) (p payload, err error) {
 	return p, nil
 }
 
-// counts are kept in memory: they show that orders are acted on, and no more.
+// counts are in memory only. They show that orders are acted on.
 type counts struct {
 	mu sync.Mutex
 	by map[string]uint64

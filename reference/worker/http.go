@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tenurehq/tenure/fence"
@@ -21,28 +22,27 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// Status is the answer to GET /status. Numbers without another word count since the
-// process began.
+// Status is the answer to GET /status. Counts are since the start of the process.
 type Status struct {
 	ID string `json:"id"`
-	// Token is the highest that was ever seen, of Group in Deployment.
+	// Token is the highest that the worker has ever seen, of Group in Deployment.
 	Token      fence.Token `json:"token"`
 	Group      string      `json:"group,omitempty"`
 	Deployment string      `json:"deployment,omitempty"`
 	// Orders are the standing ones.
 	Orders []Standing `json:"orders"`
-	// Accepted are orders, Refused are requests that the fence refused, Duplicates are
-	// firings that had been had before.
+	// Accepted are orders, Refused are requests that the fence refused, Duplicates are firings
+	// that the worker has had before.
 	Accepted   uint64 `json:"accepted"`
 	Refused    uint64 `json:"refused"`
 	Duplicates uint64 `json:"duplicates"`
-	// Waiting were accepted and are not done, Done were, Failed of those with an error.
+	// Waiting are accepted and not done. Failed are those of Done that ended with an error.
 	Waiting int    `json:"waiting"`
 	Done    uint64 `json:"done"`
 	Failed  uint64 `json:"failed"`
-	// Interrupted were ended by a higher token, and begun again.
+	// Interrupted were interrupted by a higher token and run again.
 	Interrupted uint64 `json:"interrupted"`
-	// Counts are what the handler "count" has counted.
+	// Counts are those of the handler "count".
 	Counts map[string]uint64 `json:"counts"`
 }
 
@@ -71,7 +71,7 @@ func (w *worker) status() Status {
 	return s
 }
 
-// handler serves the worker's HTTP; what it starts ends with work.
+// handler serves the worker. What a request starts ends with work.
 func (w *worker) handler(work context.Context) http.Handler {
 	mux := httpapi.NewMux()
 	mux.Handle("POST", "/orders", func(rw http.ResponseWriter, r *http.Request) {
@@ -99,7 +99,7 @@ func (w *worker) order(work context.Context, rw http.ResponseWriter, r *http.Req
 	if err != nil {
 		return Accepted{}, err
 	}
-	var o Orders
+	var o api.Orders
 	if err := httpapi.ReadJSON(rw, r, w.cfg.MaxBody, false, &o); err != nil {
 		return Accepted{}, err
 	}
@@ -126,17 +126,17 @@ func (w *worker) fail(rw http.ResponseWriter, err error) {
 	case errors.As(err, &wrong):
 		httpapi.WriteProblem(rw, &httpapi.Problem{Status: http.StatusUnprocessableEntity, Code: "invalid_order", Detail: err.Error(), More: map[string]any{"index": wrong.index, "rule": wrong.rule}})
 	case errors.Is(err, errTooMany):
-		httpapi.WriteProblem(rw, &httpapi.Problem{Status: http.StatusTooManyRequests, Code: "busy", Detail: err.Error() + ": none was accepted", Retryable: true, RetryAfter: time.Second})
+		httpapi.WriteProblem(rw, &httpapi.Problem{Status: http.StatusTooManyRequests, Code: "busy", Detail: err.Error() + "; none was accepted", Retryable: true, RetryAfter: time.Second})
 	case errors.Is(err, errNotStored):
-		w.cfg.Log.Error("orders could not be taken", "error", err)
-		httpapi.WriteProblem(rw, &httpapi.Problem{Status: http.StatusServiceUnavailable, Code: "unavailable", Detail: "the worker cannot store orders now, none was accepted", Retryable: true, RetryAfter: time.Second})
+		w.cfg.Log.Error("cannot accept orders", "error", err)
+		httpapi.WriteProblem(rw, &httpapi.Problem{Status: http.StatusServiceUnavailable, Code: "unavailable", Detail: "the worker cannot store orders now; none was accepted", Retryable: true, RetryAfter: time.Second})
 	default:
-		w.cfg.Log.Error("orders could not be taken", "error", err)
-		httpapi.WriteProblem(rw, &httpapi.Problem{Status: http.StatusInternalServerError, Code: "outcome_unknown", Detail: "whether the orders were stored is unknown: send them again, those that were are not done twice", Retryable: true})
+		w.cfg.Log.Error("cannot accept orders", "error", err)
+		httpapi.WriteProblem(rw, &httpapi.Problem{Status: http.StatusInternalServerError, Code: "outcome_unknown", Detail: "it is unknown whether the orders were stored; send them again, none is done twice", Retryable: true})
 	}
 }
 
-// metrics are kept per worker, not per process.
+// metrics are those of one worker.
 type metrics struct {
 	registry *prometheus.Registry
 	orders   *prometheus.CounterVec
@@ -146,31 +146,31 @@ type metrics struct {
 }
 
 func newMetrics(w *worker) *metrics {
+	registry := prometheus.NewRegistry()
+	auto := promauto.With(registry)
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return auto.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
 	m := &metrics{
-		registry: prometheus.NewRegistry(),
-		orders: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tenure_worker_orders_total", Help: "Orders that were taken, by outcome: accepted, duplicate."}, []string{"outcome"}),
-		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tenure_fence_rejected_total", Help: "Requests that the rule refuses, by reason."}, []string{"sink", "reason"}),
-		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tenure_worker_runs_total", Help: "How often orders were acted on, by kind (once, standing) and outcome (ok, failed, interrupted)."}, []string{"kind", "outcome"}),
-		running: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "tenure_worker_running", Help: "Orders that are being acted on."}),
+		registry: registry,
+		orders:   counters("tenure_worker_orders_total", "Orders, by outcome: accepted, duplicate.", "outcome"),
+		rejected: counters("tenure_fence_rejected_total", "Requests that the fence refused, by reason.", "sink", "reason"),
+		runs:     counters("tenure_worker_runs_total", "Runs of orders, by kind (once, standing) and outcome (ok, failed, interrupted).", "kind", "outcome"),
+		running:  auto.NewGauge(prometheus.GaugeOpts{Name: "tenure_worker_running", Help: "Orders that run now."}),
 	}
 	for _, reason := range []string{"stale", "slip", "foreign", "clone", "invalid"} {
 		m.rejected.WithLabelValues("worker", reason)
 	}
-	number := func(name, help string, of func(*worker) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+	gauge := func(name, help string, of func() float64) {
+		auto.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			return of(w)
+			return of()
 		})
 	}
-	m.registry.MustRegister(m.orders, m.rejected, m.runs, m.running,
-		number("tenure_token", "The highest token that was seen.", func(w *worker) float64 { return float64(w.current.Token) }),
-		number("tenure_worker_waiting", "Orders that were accepted and are not done.", func(w *worker) float64 { return float64(w.waiting) }),
-		number("tenure_worker_standing", "Standing orders.", func(w *worker) float64 { return float64(len(w.standing)) }),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	gauge("tenure_token", "The highest token that the worker has seen.", func() float64 { return float64(w.current.Token) })
+	gauge("tenure_worker_waiting", "Orders that were accepted and are not done.", func() float64 { return float64(w.waiting) })
+	gauge("tenure_worker_standing", "Standing orders.", func() float64 { return float64(len(w.standing)) })
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

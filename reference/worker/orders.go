@@ -10,15 +10,8 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// Orders is the body of POST /orders. Replace makes the standing orders those given;
-// without it they are added to, or replaced by name.
-type Orders struct {
-	Replace bool        `json:"replace,omitempty"`
-	Orders  []api.Order `json:"orders"`
-}
-
-// Accepted is the answer to POST /orders: all of them are on the disk. Duplicates are
-// those that the worker had had before.
+// Accepted is the answer to POST /orders: all of them are on disk. Duplicates are those that the
+// worker has had before.
 type Accepted struct {
 	Accepted   int `json:"accepted"`
 	Duplicates int `json:"duplicates"`
@@ -33,7 +26,7 @@ const (
 	maxEvery    = 24 * time.Hour
 )
 
-// orderError: an order is none that could be done at any time.
+// orderError: an order is invalid.
 type orderError struct {
 	index int
 	name  string
@@ -41,40 +34,16 @@ type orderError struct {
 }
 
 func (e *orderError) Error() string {
-	return fmt.Sprintf("order %d %q: %s: none was accepted", e.index, e.name, e.rule)
+	return fmt.Sprintf("order %d %q: %s; none was accepted", e.index, e.name, e.rule)
 }
 
-// Validate says which order a worker with the default limits would refuse for what it
-// is, or that too many are standing ones: sent again, they would be refused again.
-func (o Orders) Validate() error {
-	if err := o.validate(); err != nil {
-		return err
-	}
-	if n := o.standing(); n > maxStanding {
-		return o.tooManyStand(n, maxStanding)
-	}
-	return nil
-}
+// Validate returns why a worker with the default limits would refuse orders whenever they are
+// sent.
+func Validate(o api.Orders) error { return validate(o, maxStanding) }
 
-// standing is how many of them are standing orders.
-func (o Orders) standing() (n int) {
-	for _, order := range o.Orders {
-		if order.EveryMS > 0 {
-			n++
-		}
-	}
-	return n
-}
-
-func (o Orders) tooManyStand(standing, most int) error {
-	last := len(o.Orders) - 1
-	name := o.Orders[last].Name
-	return &orderError{index: last, name: name[:min(len(name), 64)], rule: fmt.Sprintf("%d would stand, at most %d may", standing, most)}
-}
-
-func (o Orders) validate() error {
+func validate(o api.Orders, mostStanding int) error {
 	if len(o.Orders) > maxOrders {
-		return &orderError{index: maxOrders, rule: fmt.Sprintf("there are %d orders, at most %d are taken at once", len(o.Orders), maxOrders)}
+		return &orderError{index: maxOrders, rule: fmt.Sprintf("there are %d orders, at most %d are accepted at once", len(o.Orders), maxOrders)}
 	}
 	names := make(map[string]bool)
 	for i, order := range o.Orders {
@@ -89,10 +58,19 @@ func (o Orders) validate() error {
 			return &orderError{index: i, name: order.Name[:min(len(order.Name), 64)], rule: rule}
 		}
 	}
+	if len(names) > mostStanding {
+		return tooManyStanding(o, len(names), mostStanding)
+	}
 	return nil
 }
 
-// broken is the rule that an order breaks.
+func tooManyStanding(o api.Orders, standing, most int) error {
+	last := len(o.Orders) - 1
+	name := o.Orders[last].Name
+	return &orderError{index: last, name: name[:min(len(name), 64)], rule: fmt.Sprintf("there would be %d standing orders, at most %d are allowed", standing, most)}
+}
+
+// broken is the rule that an order breaks; empty: none.
 func broken(o api.Order) string {
 	text := func(s string) bool { return s != "" && len(s) <= maxName && utf8.ValidString(s) }
 	switch {
@@ -107,7 +85,7 @@ func broken(o api.Order) string {
 	case o.EveryMS != 0 && (o.Job != "" || o.AtMS != 0):
 		return "every_ms: a standing order has no job and no at_ms"
 	case o.EveryMS == 0 && (!text(o.Job) || o.AtMS < 1):
-		return "job and at_ms: an order that is done once is known by them"
+		return "job and at_ms: an order that is done once must have them"
 	}
 	if _, err := payloadOf(o); err != nil {
 		return "payload: " + err.Error()

@@ -8,21 +8,21 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// standing is a standing order that is being acted on.
+// standing is a standing order that runs.
 type standing struct {
 	body string
 	stop context.CancelFunc
 	gone chan struct{}
 
-	// Under the worker's lock.
+	// Guarded by the worker's lock.
 	order  api.Order
 	runs   uint64
 	failed uint64
 	lastMS int64
 }
 
-// command makes what runs what is on the disk. Orders that stay as they were are not
-// disturbed.
+// command runs the standing orders that are on disk. Orders that have not changed continue
+// undisturbed.
 func (w *worker) command(ctx context.Context) error {
 	orders, err := w.store.standing(ctx)
 	if err != nil {
@@ -47,7 +47,7 @@ func (w *worker) command(ctx context.Context) error {
 	}
 	w.mu.Unlock()
 	for _, s := range ended {
-		<-s.gone // an order and the one that replaces it do not run side by side
+		<-s.gone // an order must not run beside the one that replaces it
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -67,8 +67,7 @@ func (w *worker) command(ctx context.Context) error {
 	return nil
 }
 
-// stand acts on a standing order at its pace: what takes longer than its interval is
-// not made up for.
+// stand runs a standing order at its interval. A run that takes longer is not made up for.
 func (w *worker) stand(ctx context.Context, s *standing) {
 	ticker := time.NewTicker(time.Duration(s.order.EveryMS) * time.Millisecond)
 	defer ticker.Stop()

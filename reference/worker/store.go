@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"modernc.org/sqlite"
@@ -16,8 +17,8 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// store keeps orders on the disk. One connection, and nobody else's: SQLite's own lock
-// is held for as long as it is open.
+// store keeps orders on disk, with a single connection that holds the lock of SQLite for as long
+// as it is open.
 type store struct {
 	db       *sql.DB
 	remember int
@@ -45,8 +46,8 @@ CREATE TABLE firing (
 CREATE INDEX firing_waiting ON firing (n) WHERE done_ms = 0;
 PRAGMA user_version = 1;`
 
-// errInUse: another worker has the directory.
-var errInUse = errors.New("another worker uses it: stop that one, or give this one a directory of its own")
+// errInUse: another worker uses the directory.
+var errInUse = errors.New("another worker uses it; stop that one, or give this one its own directory")
 
 func openStore(ctx context.Context, dir string, remember int) (*store, error) {
 	path, err := filepath.Abs(filepath.Join(dir, storeFile))
@@ -92,13 +93,13 @@ func (s *store) prepare(ctx context.Context) error {
 			return err
 		})
 	}
-	return fmt.Errorf("it has version %d, this program knows %d: run the program that wrote it", version, storeVersion)
+	return fmt.Errorf("its version is %d and this program knows %d; run the program that wrote it", version, storeVersion)
 }
 
-// errNotStored: nothing was changed on the disk.
+// errNotStored: nothing was changed on disk.
 var errNotStored = errors.New("nothing was stored")
 
-// tx is not cancelled with its caller: what was begun is done or not.
+// tx is not canceled with its caller: a transaction that was begun ends.
 func (s *store) tx(ctx context.Context, f func(context.Context, *sql.Tx) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
@@ -113,11 +114,11 @@ func (s *store) tx(ctx context.Context, f func(context.Context, *sql.Tx) error) 
 	return tx.Commit()
 }
 
-// errTooMany: the limit of what may wait would be passed, for now.
+// errTooMany: too many orders wait now.
 var errTooMany = errors.New("too many orders")
 
 // accept stores orders, all or none, and returns how many firings are new.
-func (s *store) accept(ctx context.Context, o Orders, mostWaiting, mostStanding int) (fresh int, err error) {
+func (s *store) accept(ctx context.Context, o api.Orders, mostWaiting, mostStanding int) (fresh int, err error) {
 	err = s.tx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if o.Replace {
 			if _, err := tx.ExecContext(ctx, "DELETE FROM standing"); err != nil {
@@ -143,17 +144,17 @@ func (s *store) accept(ctx context.Context, o Orders, mostWaiting, mostStanding 
 			}
 		}
 		if fresh > 0 && fresh > mostWaiting {
-			return fmt.Errorf("%w: %d are new, and there is room for %d", errTooMany, fresh, mostWaiting)
+			return fmt.Errorf("%w: %d are new and there is room for %d", errTooMany, fresh, mostWaiting)
 		}
-		if o.standing() == 0 {
-			return nil // firings are not refused for what stands already
+		if !slices.ContainsFunc(o.Orders, func(o api.Order) bool { return o.EveryMS > 0 }) {
+			return nil // firings are not refused because of standing orders
 		}
 		var standing int
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM standing").Scan(&standing); err != nil {
 			return err
 		}
 		if standing > mostStanding {
-			return o.tooManyStand(standing, mostStanding)
+			return tooManyStanding(o, standing, mostStanding)
 		}
 		return nil
 	})
@@ -171,13 +172,13 @@ func (s *store) standing(ctx context.Context) ([]api.Order, error) {
 	}, "SELECT body FROM standing ORDER BY name")
 }
 
-// accepted is a firing that waits to be done.
+// accepted is a firing that waits.
 type accepted struct {
 	n    int64
 	body string
 }
 
-// waiting returns firings that were accepted after the n-th and are not done.
+// waiting returns firings after the n-th that are not done.
 func (s *store) waiting(ctx context.Context, n int64, most int) ([]accepted, error) {
 	return list(ctx, s.db, func(rows *sql.Rows) (a accepted, err error) {
 		return a, rows.Scan(&a.n, &a.body)
@@ -210,13 +211,13 @@ func (s *store) count(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// done is a firing that was acted on, and how that failed if it did.
+// done is a finished firing, and its error if it failed.
 type done struct {
 	n      int64
 	failed string
 }
 
-// finish stores what is done, and forgets what was done long ago.
+// finish records finished firings and deletes old ones.
 func (s *store) finish(ctx context.Context, all []done) error {
 	now := time.Now().UnixMilli()
 	return s.tx(ctx, func(ctx context.Context, tx *sql.Tx) error {

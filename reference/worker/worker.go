@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -14,10 +15,11 @@ import (
 	"github.com/tenurehq/tenure/fence/filefence"
 	"github.com/tenurehq/tenure/fence/workerfence"
 	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/wait"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// worker is one that runs.
+// worker is a running worker.
 type worker struct {
 	cfg     Config
 	dir     *filefence.Dir
@@ -25,13 +27,13 @@ type worker struct {
 	fence   *workerfence.Worker
 	metrics *metrics
 	counts  counts
-	// arrived wakes who feeds the runners; buffered by one.
+	// arrived wakes feed; buffered by one.
 	arrived chan struct{}
-	// finished are firings that were acted on and are not stored as done yet.
+	// finished are firings that were run and are not recorded as done yet.
 	finished chan done
 
 	mu sync.Mutex
-	// current is the stamp of the highest token: all that runs runs under it.
+	// current is the stamp with the highest token. All orders run under it.
 	current  fence.Stamp
 	standing map[string]*standing
 	waiting  int // accepted and not done
@@ -42,12 +44,12 @@ type worker struct {
 	dup      uint64
 	cut      uint64 // interrupted by a higher token
 
-	// commands is held while standing orders are changed on the disk and in memory.
+	// commands is held while standing orders are changed on disk and in memory.
 	commands sync.Mutex
 	orders   sync.WaitGroup
 }
 
-// Run runs a worker until ctx ends; then it stops what runs and returns. It calls ready
+// Run runs a worker until ctx ends. Then it stops the running orders and returns. It calls ready
 // once it listens.
 func Run(ctx context.Context, cfg Config, ready func(addr string)) (err error) {
 	if err := cfg.Validate(); err != nil {
@@ -81,7 +83,7 @@ func Run(ctx context.Context, cfg Config, ready func(addr string)) (err error) {
 	return w.serve(ctx, ln, ready)
 }
 
-// restore takes up what the worker was at when it stopped.
+// restore reads the state from before the restart.
 func (w *worker) restore(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -91,7 +93,7 @@ func (w *worker) restore(ctx context.Context) error {
 	}
 	w.current = fence.Stamp{Deployment: mark.Deployment, Group: mark.Group, Token: mark.Token}
 	if w.waiting, err = w.store.count(ctx); err != nil {
-		return fmt.Errorf("worker: the orders cannot be read: %w", err)
+		return fmt.Errorf("worker: read the orders: %w", err)
 	}
 	return nil
 }
@@ -125,7 +127,7 @@ func (w *worker) serve(ctx context.Context, ln net.Listener, ready func(addr str
 	return err
 }
 
-// raise makes a stamp the current one, unless a higher is.
+// raise makes a stamp the current one, unless the current token is higher.
 func (w *worker) raise(s fence.Stamp) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,14 +142,14 @@ func (w *worker) stamp() fence.Stamp {
 	return w.current
 }
 
-// accept takes orders if their stamp is admitted: when it returns they are on the disk.
-// The check and the write are one step under the lock of the directory.
-func (w *worker) accept(ctx, work context.Context, s fence.Stamp, o Orders) (Accepted, error) {
+// accept accepts orders if their stamp is admitted: when it returns they are on disk. The check
+// and the write are one step under the lock of the directory.
+func (w *worker) accept(ctx, work context.Context, s fence.Stamp, o api.Orders) (Accepted, error) {
 	if err := w.fence.Seal(ctx, s); err != nil {
 		return Accepted{}, fmt.Errorf("%w: %w", errNotStored, err)
 	}
 	w.raise(s)
-	if err := o.validate(); err != nil {
+	if err := validate(o, math.MaxInt); err != nil {
 		return Accepted{}, err
 	}
 	if len(o.Orders) == 0 && !o.Replace {
@@ -182,30 +184,23 @@ func (w *worker) accept(ctx, work context.Context, s fence.Stamp, o Orders) (Acc
 	w.mu.Unlock()
 	w.metrics.orders.WithLabelValues("accepted").Add(float64(a.Accepted))
 	w.metrics.orders.WithLabelValues("duplicate").Add(float64(a.Duplicates))
-	nudge(w.arrived)
+	wait.Signal(w.arrived)
 	if commanded {
-		// They are on the disk, so the answer is yes: a restart would find them.
+		// The orders are on disk, so they are accepted: a restart would find them.
 		if err := w.command(work); err != nil {
-			w.cfg.Log.Error("standing orders were stored and cannot be read", "error", err)
+			w.cfg.Log.Error("cannot read the standing orders that were just stored", "error", err)
 		}
 	}
 	return a, nil
 }
 
-func nudge(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// feed hands out firings that wait, in the order in which they came.
+// feed hands out waiting firings in the order in which they arrived.
 func (w *worker) feed(ctx context.Context, to chan<- accepted) {
 	const atOnce = 100
 	for last := int64(0); ctx.Err() == nil; {
 		all, err := w.store.waiting(ctx, last, atOnce)
 		if err != nil && ctx.Err() == nil {
-			w.cfg.Log.Error("the orders cannot be read, trying again", "error", err)
+			w.cfg.Log.Error("cannot read the orders, trying again", "error", err)
 		}
 		for _, a := range all {
 			select {
@@ -251,8 +246,8 @@ func (w *worker) runner(ctx context.Context, from <-chan accepted) {
 	}
 }
 
-// run acts on an order under the current stamp, and again under a higher one if that
-// comes in between.
+// run runs an order under the current stamp, and again under a higher one if that arrives
+// meanwhile.
 func (w *worker) run(ctx context.Context, order []byte, kind string) error {
 	for {
 		err := w.fence.Do(ctx, w.stamp(), order)
@@ -280,7 +275,7 @@ func (w *worker) run(ctx context.Context, order []byte, kind string) error {
 	}
 }
 
-// handle is what workerfence calls.
+// handle is called by workerfence.
 func (w *worker) handle(ctx context.Context, _ fence.Stamp, order []byte) error {
 	var o api.Order
 	if err := json.Unmarshal(order, &o); err != nil {
@@ -291,7 +286,7 @@ func (w *worker) handle(ctx context.Context, _ fence.Stamp, order []byte) error 
 	return w.act(ctx, o)
 }
 
-// finish stores what is done, many at once, until there is no more.
+// finish records finished firings, many at once.
 func (w *worker) finish(ctx context.Context) {
 	const atOnce = 200
 	for first := range w.finished {
@@ -315,8 +310,8 @@ func (w *worker) finish(ctx context.Context) {
 			}
 		}
 		if err := w.store.finish(ctx, batch); err != nil {
-			// They will be done again after a restart, and are not before.
-			w.cfg.Log.Error("it cannot be stored that orders are done", "orders", len(batch), "error", err)
+			// They are done again after a restart, and not before.
+			w.cfg.Log.Error("cannot record that orders are done", "orders", len(batch), "error", err)
 		}
 		w.mu.Lock()
 		w.waiting -= len(batch)

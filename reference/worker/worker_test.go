@@ -98,7 +98,7 @@ func (r *running) send(data []byte, stamp func(set func(string, string)) error) 
 	return resp.StatusCode, a, refusal
 }
 
-func (r *running) accepted(s fence.Stamp, o worker.Orders, want worker.Accepted) {
+func (r *running) accepted(s fence.Stamp, o api.Orders, want worker.Accepted) {
 	r.t.Helper()
 	if code, a, err := r.post(s, o); code != http.StatusOK || a != want {
 		r.t.Fatalf("%d %+v %v, want %+v", code, a, err, want)
@@ -153,7 +153,7 @@ func once(job string, at int64, run, payload string) api.Order {
 	return o
 }
 
-func orders(all ...api.Order) worker.Orders { return worker.Orders{Orders: all} }
+func orders(all ...api.Order) api.Orders { return api.Orders{Orders: all} }
 
 // A firing is done once however often it is delivered, also by another leader and also
 // after a restart, and what each number of the status says is so.
@@ -209,7 +209,7 @@ func TestStandingOrdersGoOn(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, worker.Config{Dir: dir})
 	standing := func(name string, every int64) api.Order { return api.Order{Name: name, Run: "count", EveryMS: every} }
-	r.accepted(at(1), worker.Orders{Replace: true, Orders: []api.Order{standing("fast", 10), standing("slow", 3_600_000)}}, worker.Accepted{Accepted: 2})
+	r.accepted(at(1), api.Orders{Replace: true, Orders: []api.Order{standing("fast", 10), standing("slow", 3_600_000)}}, worker.Accepted{Accepted: 2})
 	r.until("it goes on", func(s worker.Status) bool { return s.Counts["fast"] > 3 && s.Counts["slow"] == 1 })
 	r.stop()
 	r = start(t, worker.Config{Dir: dir})
@@ -220,7 +220,7 @@ func TestStandingOrdersGoOn(t *testing.T) {
 	r.accepted(at(2), orders(), worker.Accepted{})
 	before := r.status().Counts["fast"]
 	r.until("it goes on under a new leader", func(s worker.Status) bool { return s.Counts["fast"] > before+3 && s.Token == 2 })
-	r.accepted(at(2), worker.Orders{Replace: true, Orders: []api.Order{standing("slow", 3_600_000), standing("other", 20)}}, worker.Accepted{Accepted: 2})
+	r.accepted(at(2), api.Orders{Replace: true, Orders: []api.Order{standing("slow", 3_600_000), standing("other", 20)}}, worker.Accepted{Accepted: 2})
 	s := r.until("the other goes on", func(s worker.Status) bool { return s.Counts["other"] > 3 })
 	if len(s.Orders) != 2 || s.Orders[0].Name != "other" || s.Orders[1].Runs != 1 || s.Counts["slow"] != 1 {
 		t.Errorf("%+v %v", s.Orders, s.Counts)
@@ -272,7 +272,7 @@ func TestBadOrders(t *testing.T) {
 		{"an instant that stands", orders(good, api.Order{Name: "x", Run: "count", EveryMS: 100, Job: "x", AtMS: 1}), 422, "standing"},
 		{"a long sleep", orders(good, once("x", 1, "sleep", `{"ms":99999999}`)), 422, "ms 99999999"},
 		{"a name twice", orders(api.Order{Name: "x", Run: "count", EveryMS: 100}, api.Order{Name: "x", Run: "log", EveryMS: 100}), 422, "used twice"},
-		{"too many stand", orders(api.Order{Name: "x", Run: "count", EveryMS: 100}, api.Order{Name: "y", Run: "log", EveryMS: 100}), 422, "2 would stand"},
+		{"too many stand", orders(api.Order{Name: "x", Run: "count", EveryMS: 100}, api.Order{Name: "y", Run: "log", EveryMS: 100}), 422, "2 standing orders"},
 		{"too many wait", orders(good, once("good", 2, "count", ""), once("good", 3, "count", "")), 429, "room for 2"},
 		{"no JSON", "x", 400, "bad_body"},
 		{"a misspelt word", map[string]any{"order": []int{}}, 400, "bad_body"},
@@ -302,27 +302,27 @@ func TestBadOrders(t *testing.T) {
 // What a worker would always refuse is known before it is sent: a hundred standing
 // orders pass, and not one more, nor one that breaks a rule.
 func TestValidate(t *testing.T) {
-	var all worker.Orders
+	var all api.Orders
 	for i := range 100 {
 		all.Orders = append(all.Orders, api.Order{Name: fmt.Sprint("s-", i), Run: "count", EveryMS: 1000})
 	}
-	if err := all.Validate(); err != nil {
+	if err := worker.Validate(all); err != nil {
 		t.Error(err)
 	}
-	with := func(o api.Order) worker.Orders {
-		return worker.Orders{Replace: true, Orders: append(all.Orders[:99:99], o)}
+	with := func(o api.Order) api.Orders {
+		return api.Orders{Replace: true, Orders: append(all.Orders[:99:99], o)}
 	}
 	one := all
 	one.Orders = append(one.Orders[:100:100], api.Order{Name: "one", Run: "log", EveryMS: 1000})
-	for want, o := range map[string]worker.Orders{
-		"101 would stand": one,
-		"is none of":      with(api.Order{Name: "x", Run: "sh", EveryMS: 1000}),
-		"used twice":      with(all.Orders[0]),
-		"from 10 to":      with(api.Order{Name: "x", Run: "count", EveryMS: 9}),
-		"every_ms: from":  with(api.Order{Name: "x", Run: "count", EveryMS: -1 << 62}),
-		"job and at_ms":   with(api.Order{Name: "x", Run: "count"}),
+	for want, o := range map[string]api.Orders{
+		"101 standing orders": one,
+		"is none of":          with(api.Order{Name: "x", Run: "sh", EveryMS: 1000}),
+		"used twice":          with(all.Orders[0]),
+		"from 10 to":          with(api.Order{Name: "x", Run: "count", EveryMS: 9}),
+		"every_ms: from":      with(api.Order{Name: "x", Run: "count", EveryMS: -1 << 62}),
+		"job and at_ms":       with(api.Order{Name: "x", Run: "count"}),
 	} {
-		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := worker.Validate(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
@@ -340,7 +340,7 @@ func TestLowerLimits(t *testing.T) {
 	r.accepted(at(1), orders(once("a", 1, "count", "")), worker.Accepted{Accepted: 1})
 	r.stop()
 	r = start(t, worker.Config{Dir: dir, Standing: 1, Waiting: 1})
-	r.accepted(at(1), worker.Orders{Replace: true, Orders: []api.Order{x}}, worker.Accepted{Accepted: 1})
+	r.accepted(at(1), api.Orders{Replace: true, Orders: []api.Order{x}}, worker.Accepted{Accepted: 1})
 }
 
 // A second worker does not share the first one's directory, and says why.
@@ -380,7 +380,7 @@ func TestManyAtOnce(t *testing.T) {
 	for i := range senders {
 		go func() {
 			for b := range batches {
-				var o worker.Orders
+				var o api.Orders
 				for k := range size {
 					o.Orders = append(o.Orders, once(fmt.Sprintf("job-%d", i), int64(b*size+k+1), "count", ""))
 				}

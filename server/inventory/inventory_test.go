@@ -122,7 +122,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-var variable = regexp.MustCompile(`^((TENURE|CHAOS|LAB|OTEL)_[A-Z_]*[A-Z]|NO_COLOR)$`)
+var variable = regexp.MustCompile(`^((TENURE|FLEET|CHAOS|LAB|OTEL)_[A-Z_]*[A-Z]|NO_COLOR)$`)
 
 // Every environment variable that is no flag's is on the list. (Those of flags are listed
 // with the commands.)

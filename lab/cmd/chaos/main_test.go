@@ -55,7 +55,7 @@ func TestUsage(t *testing.T) {
 		{"churn --every=1ms", "", "every and for: 1ms", exitUsage},
 		{"list -o yaml", "", `o: "yaml"`, exitUsage},
 		{"list", "yaml", `o: "yaml"`, exitUsage},
-		{"kill-leader --fleet=/nowhere/fleet.json", "", "the fleet file cannot be read", exitFailure},
+		{"kill-leader --fleet=/nowhere/fleet.json", "", "fleet file", exitFailure},
 	} {
 		var out, said bytes.Buffer
 		env := func(name string) (string, bool) { return c.env, name == "CHAOS_O" }

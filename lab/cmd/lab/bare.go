@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -21,7 +20,7 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// newBare serves load.Bare until standard input ends. It is started by load.
+// newBare serves load.Bare until standard input ends. lab load starts it.
 func newBare() *cobra.Command {
 	var listen string
 	cmd := &cobra.Command{
@@ -29,32 +28,25 @@ func newBare() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithCancel(cmd.Context())
+			ctx, cancel := cli.UntilEOF(cmd, true)
 			defer cancel()
-			go func() {
-				_, _ = io.Copy(io.Discard, cmd.InOrStdin())
-				cancel()
-			}()
 			ln, err := net.Listen("tcp", listen)
 			if err != nil {
-				return cli.Exit(exitFailure, err)
+				return err
 			}
 			ready := api.Ready{ID: "bare", Addr: ln.Addr().String(), URL: "http://" + ln.Addr().String(), PID: os.Getpid()}
 			if err := json.NewEncoder(cmd.OutOrStdout()).Encode(ready); err != nil {
-				return cli.Exit(exitFailure, err)
+				return err
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			if err := httpapi.Serve(ctx, ln, load.Bare(), httpapi.Limits{Grace: time.Second}, log); err != nil {
-				return cli.Exit(exitFailure, err)
-			}
-			return nil
+			return httpapi.Serve(ctx, ln, load.Bare(), httpapi.Limits{Grace: time.Second}, log)
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "host:port to serve on")
 	return cmd
 }
 
-// startBare starts a bare handler as a process of its own.
+// startBare starts a bare handler in its own process.
 func startBare(ctx context.Context) (url string, stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -69,7 +61,7 @@ func startBare(ctx context.Context) (url string, stop func(), err error) {
 		return "", nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return "", nil, fmt.Errorf("the bare handler: %w", err)
+		return "", nil, fmt.Errorf("start the bare handler: %w", err)
 	}
 	stop = func() {
 		_ = stdin.Close()
@@ -82,7 +74,7 @@ func startBare(ctx context.Context) (url string, stop func(), err error) {
 	}
 	if err != nil {
 		stop()
-		return "", nil, fmt.Errorf("the bare handler did not start: %w", err)
+		return "", nil, fmt.Errorf("start the bare handler: %w", err)
 	}
 	return ready.URL, stop, nil
 }

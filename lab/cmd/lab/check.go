@@ -1,9 +1,10 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/server/cli"
@@ -21,41 +23,35 @@ func newCheck() *cobra.Command {
 	var out output
 	cmd := &cobra.Command{
 		Use:   "check [DIR…]",
-		Short: "Check histories against what is guaranteed",
+		Short: "Check histories against the guarantees",
 		Long: `Check the histories at or below DIR, which lab run and lab load --history have written:
 one line for each guarantee, with file and line of what breaks it. What an experiment
-broke on purpose is broken here too. The ledger's database is looked for beside a
-history, or is --db: it is asked with a lag() query, and it must have what callers were
-told and what the history says took effect. Without DIR the database alone is checked.
+broke on purpose is broken here too. The ledger's database is the one beside the history,
+or --db: its rows must be in order, and it must have what callers were told and what took
+effect according to the history. Without DIR only the database is checked.
 
-Which checks are made is fixed by the experiment in this program, not by the history.
-The files must be those of the manifest, with its digests, and the verdicts must be those
-that were kept when the run ended. This finds mistakes, loss and partial changes. It does
-not find a forger who rewrites everything consistently: history, digests, database and
-result. A history without a manifest was recorded before the stricter checks and does not
-pass.
-Exit code 99: a promise was broken, or there was nothing to look at.`,
+The experiment in this program decides which checks are made, not the history. The files
+must be those of the manifest, with its digests, and the verdicts must be those that were
+recorded when the run ended. This finds mistakes, loss and partial changes. It does not
+find a consistent forgery of everything: history, digests, database and result. A history
+without a manifest was recorded before the stricter checks and does not pass.
+Exit code 99: a guarantee was broken, or there was nothing to check.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, dirs []string) error {
-			asJSON, err := out.json()
-			switch {
-			case err != nil:
+			if err := out.validate(); err != nil {
 				return err
-			case len(dirs) > 0:
-				return checkDirs(cmd, dirs, db, asJSON)
-			case db == "":
+			}
+			if len(dirs) > 0 {
+				return checkDirs(cmd, dirs, db, out)
+			}
+			if db == "" {
 				return cli.Exit(exitUsage, errors.New("nothing to check: give DIR, --db or both"))
 			}
 			v := check.Ledger(cmd.Context(), db)
-			if asJSON {
-				err = json.NewEncoder(cmd.OutOrStdout()).Encode(v)
-			} else {
-				_, err = fmt.Fprintln(cmd.OutOrStdout(), v)
+			if err := out.write(cmd.OutOrStdout(), v, func(w io.Writer) error { _, err := fmt.Fprintln(w, v); return err }); err != nil {
+				return err
 			}
-			switch {
-			case err != nil:
-				return cli.Exit(exitFailure, err)
-			case v.Result != check.Pass:
+			if v.Result != check.Pass {
 				return cli.Exit(exitThreshold, errors.New("the ledger does not show that its sequences and tokens rise"))
 			}
 			return nil
@@ -67,76 +63,58 @@ Exit code 99: a promise was broken, or there was nothing to look at.`,
 	return cmd
 }
 
-// checkedDir is one history that was checked.
+// checkedDir is the result of checking one history.
 type checkedDir struct {
 	Dir    string `json:"dir"`
 	Passed bool   `json:"passed"`
-	// Differs says what the run found that is not found now.
+	// Differs says how the recorded verdicts differ from these.
 	Differs string       `json:"differs,omitempty"`
 	Report  check.Report `json:"report"`
 }
 
-// checkDirs checks every history at or below the folders. The ledger's database is
-// looked for beside each, unless it is given.
-func checkDirs(cmd *cobra.Command, dirs []string, db string, asJSON bool) error {
+// checkDirs checks every history at or below the folders.
+func checkDirs(cmd *cobra.Command, dirs []string, db string, out output) error {
 	var histories []string
 	for _, dir := range dirs {
-		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			if found, _ := filepath.Glob(filepath.Join(path, "*.ndjson")); d.IsDir() && len(found) > 0 {
+		if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if found, _ := filepath.Glob(filepath.Join(path, "*.ndjson")); err == nil && d.IsDir() && len(found) > 0 {
 				histories = append(histories, path)
 			}
-			return nil
-		})
-		if err != nil {
-			return cli.Exit(exitFailure, err)
+			return err
+		}); err != nil {
+			return err
 		}
 	}
 	if len(histories) == 0 {
-		return cli.Exit(exitFailure, fmt.Errorf("no history at or below %s: there is no *.ndjson file", strings.Join(dirs, ", ")))
+		return fmt.Errorf("no history at or below %s: there is no *.ndjson file", strings.Join(dirs, ", "))
 	}
 	var all []checkedDir
 	broken := 0
 	for _, dir := range histories {
-		beside := db
-		if beside == "" {
-			if path := filepath.Join(filepath.Dir(dir), "ledger.db"); fileExists(path) {
-				beside = path
-			}
-		}
-		report, err := check.Dir(cmd.Context(), dir, check.Options{DB: beside, Ledger: db != "", Expect: experiment.Expected})
+		c, err := checkDir(cmd.Context(), dir, db)
 		if err != nil {
-			return cli.Exit(exitFailure, err)
+			return err
 		}
-		differs := recordedOtherwise(dir, report)
-		passed := report.Passed() && differs == ""
-		all = append(all, checkedDir{dir, passed, differs, report})
-		if !passed {
+		all = append(all, c)
+		if !c.Passed {
 			broken++
 		}
-		if asJSON {
-			continue
-		}
-		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: experiment %s\n", dir, report.Run.Experiment); err != nil {
-			return cli.Exit(exitFailure, err)
-		}
-		for _, v := range report.Verdicts {
-			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "  %s\n", v); err != nil {
-				return cli.Exit(exitFailure, err)
-			}
-		}
-		if differs != "" {
-			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "  %s\n", differs); err != nil {
-				return cli.Exit(exitFailure, err)
-			}
-		}
 	}
-	if asJSON {
-		if err := json.NewEncoder(cmd.OutOrStdout()).Encode(all); err != nil {
-			return cli.Exit(exitFailure, err)
+	if err := out.write(cmd.OutOrStdout(), all, func(w io.Writer) error {
+		var b strings.Builder
+		for _, c := range all {
+			fmt.Fprintf(&b, "%s: experiment %s\n", c.Dir, c.Report.Run.Experiment)
+			for _, v := range c.Report.Verdicts {
+				fmt.Fprintf(&b, "  %s\n", v)
+			}
+			if c.Differs != "" {
+				fmt.Fprintf(&b, "  %s\n", c.Differs)
+			}
 		}
+		_, err := io.WriteString(w, b.String())
+		return err
+	}); err != nil {
+		return err
 	}
 	if broken > 0 {
 		return cli.Exit(exitThreshold, fmt.Errorf("%d of %d histories do not show that every guarantee held", broken, len(histories)))
@@ -144,9 +122,22 @@ func checkDirs(cmd *cobra.Command, dirs []string, db string, asJSON bool) error 
 	return nil
 }
 
-// recordedOtherwise says how a report differs from the one that was kept when the run
-// ended; empty: it does not, or none was kept.
-func recordedOtherwise(history string, now check.Report) string {
+// checkDir checks one history. Without db it uses the ledger's database beside it.
+func checkDir(ctx context.Context, dir, db string) (checkedDir, error) {
+	opts := check.Options{DB: db, Ledger: db != "", Expect: catalogue.Expected}
+	if path := filepath.Join(filepath.Dir(dir), "ledger.db"); db == "" {
+		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+			opts.DB = path
+		}
+	}
+	report, err := check.Dir(ctx, dir, opts)
+	differs := differsFromRecorded(dir, report)
+	return checkedDir{dir, report.Passed() && differs == "", differs, report}, err
+}
+
+// differsFromRecorded says how a report differs from the one that was recorded when the run
+// ended; empty: it does not, or none was recorded.
+func differsFromRecorded(history string, now check.Report) string {
 	then, kept := experiment.Recorded(history)
 	if !kept || then.Manifest == "" && now.Manifest == "" {
 		return "" // nothing to compare, or recorded before the stricter checks
@@ -163,9 +154,4 @@ func recordedOtherwise(history string, now check.Report) string {
 		return fmt.Sprintf("the result beside this history has %d checks of %d", len(then.Verdicts), len(now.Verdicts))
 	}
 	return ""
-}
-
-func fileExists(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && !info.IsDir()
 }

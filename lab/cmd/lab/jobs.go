@@ -16,24 +16,24 @@ func newJobs() *cobra.Command {
 	var in time.Duration
 	cmd := &cobra.Command{
 		Use:   "jobs",
-		Short: "Fill a ledger's database with jobs that are each fired once",
-		Long: `Fill a ledger's database with jobs, for experiments with large work-sets. A SQLite file
-must not be served meanwhile.`,
+		Short: "Fill a ledger's database with jobs that fire once each",
+		Long: `Fill a ledger's database with jobs, for experiments with many jobs. No ledger may use a
+SQLite file meanwhile.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cfg.DB == "" || cfg.N == 0 {
-				return cli.Exit(exitUsage, errors.New("--db and --n must be given"))
+				return cli.Exit(exitUsage, errors.New("set --db and --n"))
 			}
 			cfg.First = time.Now().Add(in)
 			began, said := time.Now(), time.Now()
 			cfg.Progress = func(done uint64) {
 				if time.Since(said) > time.Second {
 					said = time.Now()
-					_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%d of %d jobs after %v\n", done, cfg.N, time.Since(began).Round(100*time.Millisecond))
+					cli.Say(cmd, "%d of %d jobs after %v", done, cfg.N, time.Since(began).Round(100*time.Millisecond))
 				}
 			}
 			if err := lab.Seed(cmd.Context(), cfg); err != nil {
-				return cli.Exit(exitFailure, err)
+				return err
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%d jobs in %v\n", cfg.N, time.Since(began).Round(time.Millisecond))
 			return err
@@ -41,9 +41,9 @@ must not be served meanwhile.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&cfg.DB, "db", "", "the ledger's database: a SQLite file that is not in use, or a postgres:// URL")
-	f.Uint64Var(&cfg.N, "n", 0, "how many")
+	f.Uint64Var(&cfg.N, "n", 0, "number of jobs")
 	f.StringVar(&cfg.Resource, "resource", "billing", "the ledger's resource: the group")
-	f.DurationVar(&in, "in", time.Hour, "when the first is due, from now")
-	f.DurationVar(&cfg.Every, "every", time.Millisecond, "how long after it the next is")
+	f.DurationVar(&in, "in", time.Hour, "when the first job is due, from now")
+	f.DurationVar(&cfg.Every, "every", time.Millisecond, "time between two jobs")
 	return cmd
 }

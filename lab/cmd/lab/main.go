@@ -1,24 +1,26 @@
-// Command lab runs a fleet on one machine and calls it:
+// Command lab runs a fleet on one machine, breaks it, and checks what it did:
 //
-//	lab up      an engine, the ledger, three nodes and two workers; says what happens
-//	lab demo    the same, scripted: a stale leader's write is refused
-//	lab load    takes numbers from a fleet and says how long that took
-//	lab run     runs experiments: attacks a fleet, checks what it did
-//	lab storm   faults of every kind at random, for a set time
-//	lab report  says again what the experiments have shown, or writes docs/findings.md
-//	lab check   checks the histories of experiments and of lab load
-//	lab jobs    fills a ledger's database with jobs
+//	lab up      run an engine, the ledger, three nodes and two workers
+//	lab demo    show that a stale leader's write is refused
+//	lab load    take numbers from a fleet and measure the latency
+//	lab run     run experiments: inject faults, check what held
+//	lab storm   inject faults of every kind at random, for a set time
+//	lab report  print the results of experiments, or write docs/findings.md
+//	lab check   check the histories of experiments and of lab load
+//	lab jobs    fill a ledger's database with jobs
 //
-// Data goes to standard output, everything else to standard error. Every flag can be
-// given in the environment, after the verb: --rate of load is LAB_LOAD_RATE. The first SIGINT or SIGTERM stops a verb in order, the
-// second ends it at once.
+// Data goes to standard output, everything else to standard error. Every flag can be set
+// in the environment: --rate of lab load is LAB_LOAD_RATE. The first SIGINT or SIGTERM
+// stops a command in order, the second ends it at once.
 //
-// Exit codes: 0 ok, 1 failure, 2 wrong usage, 6 unavailable, try again, 99 a threshold
-// was not met or something was not seen.
+// Exit codes: 0 success, 1 failure, 2 wrong usage, 6 unavailable, try again, 99 a bar was
+// not met or something expected was not seen.
 package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -49,7 +51,7 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 func newRoot(env func(string) (string, bool)) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "lab",
-		Short:         "Run a fleet on this machine, call it, and check what it did",
+		Short:         "Run a fleet on this machine, break it, and check what it did",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -57,23 +59,38 @@ func newRoot(env func(string) (string, bool)) *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(newUp(), newDemo(), newLoad(), newRun(), newStorm(), newCheck(), newReport(), newJobs(), newBare())
+	for _, c := range root.Commands() {
+		run := c.RunE
+		c.RunE = func(cmd *cobra.Command, args []string) error {
+			err := run(cmd, args)
+			if exit := (*cli.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+				return cli.Exit(exitFailure, err)
+			}
+			return err
+		}
+	}
 	cli.FromEnvironment(root, env)
 	return root
 }
 
-// output is the form of the answer.
+// output is the format of the answer.
 type output string
 
 func (o *output) flag(f *pflag.FlagSet) {
-	f.StringVarP((*string)(o), "output", "o", "text", "text or json")
+	f.StringVarP((*string)(o), "output", "o", "text", "format: text or json")
 }
 
-func (o *output) json() (bool, error) {
-	switch *o {
-	case "text":
-		return false, nil
-	case "json":
-		return true, nil
+func (o *output) validate() error {
+	if *o != "text" && *o != "json" {
+		return cli.Exit(exitUsage, fmt.Errorf("output %q: use text or json", string(*o)))
 	}
-	return false, cli.Exit(exitUsage, fmt.Errorf("output: %q is neither text nor json", string(*o)))
+	return nil
+}
+
+// write writes an answer as JSON, or with text.
+func (o *output) write(w io.Writer, answer any, text func(io.Writer) error) error {
+	if *o == "json" {
+		return json.NewEncoder(w).Encode(answer)
+	}
+	return text(w)
 }

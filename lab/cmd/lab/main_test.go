@@ -18,10 +18,10 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/internal/child"
-	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/lab/load"
-	"github.com/tenurehq/tenure/reference/api"
 )
 
 // asLab tells the test binary to be the program.
@@ -45,8 +45,7 @@ func labRun(t *testing.T, env map[string]string, args ...string) (code int, stdo
 	return code, out.String(), errs.String()
 }
 
-// What cannot be done is refused with the code for wrong usage and a word about what
-// is wrong; nothing is started.
+// Wrong usage has its own exit code and an error that names the mistake; nothing is started.
 func TestUsage(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
@@ -74,8 +73,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// Flags have one dash or two, or come from the environment; the answer is JSON when
-// that is asked for, and thresholds have a code of their own.
+// Flags can come from the environment, the answer can be JSON, and a missed bar has its own
+// exit code.
 func TestLoad(t *testing.T) {
 	srv := httptest.NewServer(load.Bare())
 	defer srv.Close()
@@ -85,7 +84,7 @@ func TestLoad(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil || r.Calls != 50 || r.Connections != 2 {
 		t.Fatalf("code %d, %q, %q (%v)", code, stdout, stderr, err)
 	}
-	// The constant never rises: that is what a broken sequence looks like.
+	// The constant never rises, as in a broken sequence.
 	if code != exitThreshold || !strings.Contains(stderr, "went back") {
 		t.Errorf("code %d, %q: want %d for numbers that do not rise", code, stderr, exitThreshold)
 	}
@@ -103,8 +102,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// The bare handler is a process of its own that ends with the run; beside a fleet its
-// rate makes a ratio.
+// The bare handler runs in its own process, which ends with the run. Beside a fleet it gives a
+// ratio.
 func TestBare(t *testing.T) {
 	code, stdout, stderr := labRun(t, nil, "load", "--bare", "--connections", "2", "--count", "100", "-o", "json", "--timeout", "20s")
 	var r load.Report
@@ -120,8 +119,8 @@ func TestBare(t *testing.T) {
 	}
 }
 
-// What lab load has written is checked: all of it together, with and without a
-// database. One that cannot be read, or nothing at all, proves nothing.
+// lab check checks what lab load has written, with and without a database. A history that
+// cannot be read, or nothing at all, does not pass.
 func TestCheck(t *testing.T) {
 	srv := httptest.NewServer(load.Bare())
 	defer srv.Close()
@@ -130,13 +129,16 @@ func TestCheck(t *testing.T) {
 	if code, _, stderr := labRun(t, nil, "load", "--url", srv.URL, "--connections", "1", "--count", "2", "--history", loaded, "--timeout", "20s"); code != exitThreshold {
 		t.Fatalf("code %d, %s", code, stderr)
 	}
+	if _, err := os.Stat(filepath.Join(loaded, "manifest.json")); err != nil {
+		t.Error(err)
+	}
 	one := t.TempDir()
 	w, err := history.Create(one, "calls")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range []history.Event{
-		experiment.LoadRun("billing"),
+		catalogue.LoadRun("billing"),
 		history.Call{Start: 1, End: 2, Token: 1, First: 1, Last: 1},
 	} {
 		err = errors.Join(err, w.Write(e))
@@ -174,7 +176,7 @@ func TestJobs(t *testing.T) {
 }
 
 // up is lab up as a process that can be signalled.
-func up(t *testing.T) (cmd *exec.Cmd, file api.FleetFile, said *bytes.Buffer) {
+func up(t *testing.T) (cmd *exec.Cmd, file labapi.FleetFile, said *bytes.Buffer) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -199,7 +201,7 @@ func up(t *testing.T) (cmd *exec.Cmd, file api.FleetFile, said *bytes.Buffer) {
 			break
 		}
 	}
-	if file, err = api.ReadFleetFile(path); err != nil {
+	if file, err = labapi.ReadFleetFile(path); err != nil {
 		_ = cmd.Process.Kill()
 		t.Fatalf("%v\n%s", err, said)
 	}
@@ -209,7 +211,7 @@ func up(t *testing.T) (cmd *exec.Cmd, file api.FleetFile, said *bytes.Buffer) {
 
 func gone(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || dead(pid) }
 
-// dead: it has ended, and nobody has asked how yet.
+// dead: it has ended and was not waited for yet.
 func dead(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -219,7 +221,7 @@ func dead(pid int) bool {
 	return bytes.HasPrefix(rest, []byte("Z"))
 }
 
-func awaitGone(t *testing.T, f api.FleetFile) {
+func awaitGone(t *testing.T, f labapi.FleetFile) {
 	t.Helper()
 	all := []int{f.Engine.PID, f.Ledger.PID, f.Nodes[0].PID, f.Nodes[1].PID, f.Workers[0].PID, f.Workers[1].PID}
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
@@ -238,7 +240,7 @@ func awaitGone(t *testing.T, f api.FleetFile) {
 	}
 }
 
-// Ctrl-C stops everything, also a node that stands still, and leaves no file.
+// Ctrl-C stops everything, even a node that is stopped by SIGSTOP, and leaves no file.
 func TestUpInterrupted(t *testing.T) {
 	cmd, file, said := up(t)
 	if err := syscall.Kill(file.Nodes[0].PID, syscall.SIGSTOP); err != nil {
@@ -258,7 +260,7 @@ func TestUpInterrupted(t *testing.T) {
 	}
 }
 
-// When the lab itself is killed, its programs end too, one that stands still included.
+// When the lab itself is killed, its programs end too, even one that is stopped by SIGSTOP.
 func TestUpKilled(t *testing.T) {
 	cmd, file, _ := up(t)
 	if err := syscall.Kill(file.Nodes[1].PID, syscall.SIGSTOP); err != nil {

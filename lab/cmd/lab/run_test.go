@@ -9,12 +9,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/measure"
+	"github.com/tenurehq/tenure/lab/trial"
 	"github.com/tenurehq/tenure/server/cli"
 )
 
-// What cannot be run is refused before anything is started.
+// Wrong usage is an error before anything is started.
 func TestRunUsage(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
@@ -33,18 +36,18 @@ func TestRunUsage(t *testing.T) {
 }
 
 // runOne runs a short form of experiment 7 against a real fleet.
-func runOne(t *testing.T, change func(*experiment.Trial)) (out, said string, err error) {
+func runOne(t *testing.T, change func(*trial.Trial)) (out, said string, err error) {
 	t.Helper()
-	found, err := experiment.Find("7")
+	found, err := catalogue.Find("7")
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := found[0]
-	e.Trials = func(size experiment.Size) []experiment.Trial {
-		trial := found[0].Trials(size)[0]
-		trial.Rounds, trial.Rate = 1, 100
-		change(&trial)
-		return []experiment.Trial{trial}
+	e.Trials = func(size experiment.Size) []trial.Trial {
+		tr := found[0].Trials(size)[0]
+		tr.Rounds, tr.Rate = 1, 100
+		change(&tr)
+		return []trial.Trial{tr}
 	}
 	cmd := newRun()
 	var all strings.Builder
@@ -52,22 +55,22 @@ func runOne(t *testing.T, change func(*experiment.Trial)) (out, said string, err
 	cmd.SetErr(&all)
 	cmd.SetContext(t.Context())
 	r := runFlags{out: t.TempDir()}
-	err = r.perform(cmd, []experiment.Experiment{e}, experiment.Quick, false)
+	err = r.perform(cmd, []experiment.Experiment{e}, experiment.Quick)
 	return r.out, all.String(), err
 }
 
-// An experiment against a real fleet that expects what does not happen, here that the
-// sequence is broken, ends with the code for thresholds. Its history is refused: it names
-// fewer checks than the experiment has.
+// An experiment whose expectation is wrong, here that the sequence is broken, ends with the exit
+// code for missed bars. lab check refuses its history, which names fewer checks than the
+// experiment has.
 func TestRunBrokenExpectation(t *testing.T) {
-	out, said, err := runOne(t, func(trial *experiment.Trial) {
-		trial.Pass, trial.Broken = []string{"history"}, []string{"sequence"}
+	out, said, err := runOne(t, func(t *trial.Trial) {
+		t.Pass, t.Broken = []string{"history"}, []string{"sequence"}
 	})
 	var exit *cli.ExitError
 	if !errors.As(err, &exit) || exit.Code != exitThreshold || !strings.Contains(err.Error(), "sequence is pass") {
 		t.Errorf("%v\n%s", err, said)
 	}
-	if !strings.Contains(said, "round 1 of 1") || !strings.Contains(said, "  short ") {
+	if !strings.Contains(said, "round 1 of 1") || !strings.Contains(said, "  missed ") {
 		t.Errorf("it does not say what happens, or what came out:\n%s", said)
 	}
 	if code, stdout, stderr := labRun(t, nil, "check", out); code != exitThreshold || !strings.Contains(stdout, "Checks: the run says [history sequence]") {
@@ -78,7 +81,7 @@ func TestRunBrokenExpectation(t *testing.T) {
 // The recording of a real fleet passes, and is refused after each change that a forger
 // makes to its files.
 func TestForgedRecording(t *testing.T) {
-	good, said, err := runOne(t, func(trial *experiment.Trial) { trial.Rounds = 2 })
+	good, said, err := runOne(t, func(t *trial.Trial) { t.Rounds = 2 })
 	if err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}
@@ -125,21 +128,21 @@ func TestForgedRecording(t *testing.T) {
 	}
 }
 
-// A report says what was kept, and ends with the code for thresholds if one of them was
-// not met, or if there is nothing.
+// lab report prints the results, and ends with the exit code for missed bars if one was missed
+// or there is no result.
 func TestReport(t *testing.T) {
 	dir := t.TempDir()
 	if code, _, stderr := labRun(t, nil, "report", "--results", dir); code != exitThreshold || !strings.Contains(stderr, "nothing to judge") {
 		t.Errorf("nothing: code %d, %s", code, stderr)
 	}
 	keep := func(ok bool) {
-		r := experiment.Result{Experiment: experiment.All()[0], Size: experiment.Quick, Dir: filepath.Join(dir, "quick", "1"), Thresholds: []experiment.Threshold{{Name: "failover", Value: "7 s", Bar: "< 5 s", OK: ok}}}
+		r := experiment.Result{Experiment: catalogue.All()[0], Size: experiment.Quick, Dir: filepath.Join(dir, "quick", "1"), Summary: measure.Summary{Thresholds: []measure.Threshold{{Name: "failover", Value: "7 s", Bar: "< 5 s", OK: ok}}}}
 		if err := errors.Join(os.MkdirAll(r.Dir, 0o700), r.Save()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	keep(false)
-	if code, stdout, stderr := labRun(t, nil, "report", "--results", dir); code != exitThreshold || !strings.Contains(stdout, "short") || !strings.Contains(stderr, "failover: 7 s") {
+	if code, stdout, stderr := labRun(t, nil, "report", "--results", dir); code != exitThreshold || !strings.Contains(stdout, "missed") || !strings.Contains(stderr, "failover: 7 s") {
 		t.Errorf("a threshold that was not met: code %d\n%s%s", code, stdout, stderr)
 	}
 	keep(true)
@@ -166,8 +169,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// The histories below a folder are checked: a number that was handed out twice is
-// named, with its line, and so is the guarantee.
+// lab check finds the histories below a folder, and names a number that was handed out twice,
+// with its line and the guarantee.
 func TestCheckDir(t *testing.T) {
 	record := func(second uint64) string {
 		dir := t.TempDir()
@@ -176,7 +179,7 @@ func TestCheckDir(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range []history.Event{
-			experiment.LoadRun("billing"),
+			catalogue.LoadRun("billing"),
 			history.Call{Start: 10, End: 20, Token: 1, First: 5, Last: 5},
 			history.Call{Start: 30, End: 40, Token: 1, First: second, Last: second},
 		} {

@@ -3,75 +3,63 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/storm"
 	"github.com/tenurehq/tenure/server/cli"
 )
 
-type stormFlags struct {
-	runFlags
-	storm experiment.Storm
-	plan  bool
-}
-
 func newStorm() *cobra.Command {
-	var s stormFlags
+	var s storm.Storm
+	var plan bool
+	r := runFlags{again: true}
 	cmd := &cobra.Command{
 		Use:   "storm",
-		Short: "Put faults of every kind into a fleet at random, for a set time, and check what held",
-		Long: `Start a fleet under load and put faults into it, one after the other and in pairs: processes
-killed, stopped and paused, connections cut and flapping, clocks that are wrong, handovers,
-the ledger and members of the engine killed and paused, the quorum lost. Of ten faults six
-are aimed at the leader, two anywhere, two at the moment at which another comes to lead.
-Then everything is healed, the fleet has the time that recovery may take, and every
+		Short: "Inject faults of every kind at random, for a set time, and check what held",
+		Long: `Start a fleet under load and inject faults, one after the other and in pairs: processes
+killed, stopped and paused, connections cut and flapping, wrong clocks, handovers, the
+ledger and members of the engine killed and paused, the quorum lost. Of ten faults six
+are aimed at the leader, two anywhere, two at the moment of a change of leader. Then
+everything is healed, the fleet gets the time that recovery may take, and every
 guarantee is checked by name.
 
-The same seed gives the same plan: kinds, roles, durations. --plan shows it and does
+The same seed gives the same plan: kinds, roles, durations. --plan prints it and injects
 nothing. A fault that left no evidence does not count. The first Ctrl-C ends the storm,
-heals, and checks what there is; the second ends everything.
+heals, and checks what was recorded; the second ends everything.
 
-Exit code 99: a threshold was not met.`,
+Exit code 99: a bar was not met.`,
 		Args: cobra.NoArgs,
-		RunE: s.run,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := r.form.validate(); err != nil {
+				return err
+			}
+			s.Stop = cmd.Context() // the first Ctrl-C ends the storm only
+			e, err := s.Experiment()
+			if err != nil {
+				return cli.Exit(exitUsage, err)
+			}
+			if plan {
+				lines, err := s.Plan()
+				if err == nil {
+					_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(lines, "\n"))
+				}
+				return err
+			}
+			cmd.SetContext(context.WithoutCancel(cmd.Context()))
+			return r.perform(cmd, []experiment.Experiment{e}, experiment.Full)
+		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&s.storm.For, "for", 30*time.Minute, "how long faults are set")
-	f.StringVar(&s.storm.Engine, "engine", "etcd", "etcd (three members) or raft")
-	f.Uint64Var(&s.storm.Seed, "seed", 14, "what the plan is drawn from")
-	f.BoolVar(&s.plan, "plan", false, "show the plan, and do nothing")
-	f.StringVar(&s.bin, "bin", "", "folder of engine, node and tenure (default that of lab, else they are built)")
-	f.StringVar(&s.out, "out", resultsDir(), "folder for results and histories")
-	s.form.flag(f)
+	f.DurationVar(&s.For, "for", 30*time.Minute, "how long faults are injected")
+	f.StringVar(&s.Engine, "engine", "etcd", "etcd (three members) or raft")
+	f.Uint64Var(&s.Seed, "seed", 14, "seed of the plan")
+	f.BoolVar(&plan, "plan", false, "print the plan only")
+	binFlag(f, &r.bin)
+	f.StringVar(&r.out, "out", resultsDir(), "folder for results and histories")
+	r.form.flag(f)
 	return cmd
-}
-
-func (s *stormFlags) run(cmd *cobra.Command, _ []string) error {
-	asJSON, err := s.form.json()
-	if err != nil {
-		return err
-	}
-	// The first Ctrl-C ends the storm, and nothing else: what there is shall be checked.
-	s.storm.Stop = cmd.Context()
-	e, err := s.storm.Experiment()
-	if err != nil {
-		return cli.Exit(exitUsage, err)
-	}
-	if s.plan {
-		lines, err := s.storm.Plan()
-		if err != nil {
-			return cli.Exit(exitUsage, err)
-		}
-		for _, l := range lines {
-			if _, err := fmt.Fprintln(cmd.OutOrStdout(), l); err != nil {
-				return cli.Exit(exitFailure, err)
-			}
-		}
-		return nil
-	}
-	cmd.SetContext(context.WithoutCancel(cmd.Context()))
-	s.again = true
-	return s.perform(cmd, []experiment.Experiment{e}, experiment.Full, asJSON)
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The plan of a storm is the same for the same seed, another for another, and shown
-// without a fleet; what is no storm is refused before anything is started.
+// The seed decides the plan of a storm, which is printed without a fleet. Wrong usage is an
+// error before anything is started.
 func TestStormPlan(t *testing.T) {
 	plan := func(seed string) string {
 		code, out, stderr := labRun(t, nil, "storm", "--plan", "--for=5m", "--engine=raft", "--seed="+seed)

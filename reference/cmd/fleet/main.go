@@ -1,5 +1,6 @@
-// Command fleet runs the parts of the reference fleet that are not nodes:
+// Command fleet runs the processes of the reference fleet:
 //
+//	fleet node      campaigns, and does the leader's work while it leads
 //	fleet ledger    the resource that the leader writes to
 //	fleet worker    executes the leader's orders
 //
@@ -7,16 +8,19 @@
 // given in the environment, after the command: --db of ledger is FLEET_LEDGER_DB. The
 // first SIGINT or SIGTERM stops a command in order, the second ends it at once.
 //
-// Exit codes: 0 ok, 1 failure, 2 wrong usage, 6 unavailable, try again.
+// Exit codes: 0 ok, 1 failure, 2 wrong usage, 6 unavailable, try again. A node has 75
+// besides: its work did not stop in time.
 package main
 
 import (
 	"context"
 	"io"
 	"os"
+	_ "time/tzdata" // schedules name time zones, and not every host has them
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurehq/tenure/reference/command"
 	"github.com/tenurehq/tenure/server/cli"
 )
 
@@ -30,15 +34,5 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 }
 
 func newRoot(env func(string) (string, bool)) *cobra.Command {
-	root := &cobra.Command{
-		Use:           "fleet",
-		Short:         "Run the ledger or a worker of the reference fleet",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE:          cli.MissingCommand,
-	}
-	root.AddCommand(newLedger(), newWorker())
-	cli.FromEnvironment(root, env)
-	return root
+	return command.Root("fleet", env, command.Node(env, nil), command.Ledger(nil), command.Worker())
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/child"
+	"github.com/tenurehq/tenure/reference/command"
 	"github.com/tenurehq/tenure/reference/ledger"
 	"github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/ledger/client"
@@ -77,9 +77,7 @@ func TestExitCodes(t *testing.T) {
 		{"an argument", []string{"ledger", "x"}, nil, cli.ExitUsage, `"x"`},
 		{"bad duration", []string{"ledger", "--acting-window", "long"}, nil, cli.ExitUsage, "acting-window"},
 		{"bad duration in the environment", []string{"ledger"}, []string{"FLEET_LEDGER_ACTING_WINDOW=long"}, cli.ExitUsage, `environment FLEET_LEDGER_ACTING_WINDOW="long"`},
-		{"fencing maybe", []string{"ledger", "--fencing=maybe"}, nil, cli.ExitUsage, "neither on nor off"},
-		{"fencing off alone", []string{"ledger", "--fencing=off"}, nil, cli.ExitUsage, "needs -lab"},
-		{"fencing off in the environment", []string{"ledger"}, []string{"FLEET_LEDGER_FENCING=off"}, cli.ExitUsage, "needs -lab"},
+		{"fencing off", []string{"ledger", "--fencing=off"}, nil, cli.ExitUsage, "--fencing"},
 		{"no database", []string{"ledger", "--db", "mysql://x"}, nil, cli.ExitUsage, "mysql://"},
 		{"two rules", []string{"ledger", "--db", ":memory:", "--queue", "-1"}, nil, cli.ExitUsage, "error: queue: -1 is negative"},
 		{"open to all", []string{"ledger", "--listen", "192.0.2.1:1"}, nil, cli.ExitUsage, "other hosts can reach"},
@@ -125,7 +123,7 @@ func TestFlagsAndEnvironment(t *testing.T) {
 		return got
 	}
 	given := map[string]string{}
-	newLedger().Flags().VisitAll(func(f *pflag.Flag) {
+	command.Ledger(nil).Flags().VisitAll(func(f *pflag.Flag) {
 		switch f.Value.Type() {
 		case "bool":
 			given[f.Name] = "true"
@@ -158,7 +156,7 @@ type program struct {
 	*exec.Cmd
 	stdin  io.WriteCloser
 	stderr *child.Buffer
-	ready  ledgerReady
+	ready  command.LedgerReady
 }
 
 func started(t *testing.T, args ...string) *program {
@@ -226,25 +224,6 @@ func TestReadyAndStop(t *testing.T) {
 			t.Errorf("exit code %d\n%s", code, p.stderr)
 		}
 	}
-}
-
-// With fencing off it warns, says so when it is ready, and marks its answers.
-func TestFencingOffWarns(t *testing.T) {
-	p := started(t, "--db", filepath.Join(t.TempDir(), "l.db"), "--fencing=off", "--lab", "--until-eof")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.ready.URL+"/healthz", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if p.ready.Fencing || resp.Header.Get(api.HeaderFencing) != "off" || !strings.Contains(p.stderr.String(), "FENCING IS OFF") {
-		t.Errorf("%+v, %v\n%s", p.ready, resp.Header, p.stderr)
-	}
-	_ = p.stdin.Close()
-	p.exit()
 }
 
 // The second signal ends it at once, whatever the first is waiting for.

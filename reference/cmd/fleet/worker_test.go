@@ -131,7 +131,7 @@ func TestWorkerKilled(t *testing.T) {
 	dir := t.TempDir()
 	p := startWorker(t, dir)
 	const firings = 30
-	orders := worker.Orders{Replace: true, Orders: []api.Order{{Name: "beat", Run: "count", EveryMS: 20}}}
+	orders := api.Orders{Replace: true, Orders: []api.Order{{Name: "beat", Run: "count", EveryMS: 20}}}
 	for i := range firings {
 		orders.Orders = append(orders.Orders, api.Order{Name: "nap", Run: "sleep", Payload: json.RawMessage(`{"ms":200}`), Job: "nap", AtMS: int64(i + 1)})
 	}

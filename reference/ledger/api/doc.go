@@ -1,3 +1,2 @@
-// Package api is what the ledger and its callers say to each other: the writes, the
-// answers and the errors, in Go and as JSON.
+// Package api has the writes, answers and errors of the ledger, in Go and as JSON.
 package api

@@ -7,30 +7,30 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// What the ledger may say besides the refusals of package fence. All but
-// ErrUnknown are definite: nothing was written.
+// The errors of the ledger besides the refusals of package fence. After all but ErrUnknown
+// nothing was written.
 var (
-	// ErrUnknown: the write may have been made or not. A strict batch may be
-	// repeated as it was; for any other, read first.
+	// ErrUnknown: the write may have been made or not. A strict batch may be retried unchanged;
+	// before any other retry, read.
 	ErrUnknown = errors.New("ledger: the outcome is unknown")
 	// ErrUnavailable: the ledger or its database cannot be reached now.
 	ErrUnavailable = errors.New("ledger: unavailable, nothing was written")
-	// ErrDataLost: the ledger is not in the state that the caller has seen, or its
-	// database file is gone. It takes no writes until an operator accepts its state.
+	// ErrDataLost: the ledger is behind what the caller has seen, or its database file is gone.
+	// It accepts no writes until an operator accepts its state.
 	ErrDataLost = errors.New("ledger: acknowledged data was lost, nothing was written; restore it, or run `fleet ledger accept`")
-	// ErrBusy: more is waiting to be written than the ledger takes.
+	// ErrBusy: too many writes wait.
 	ErrBusy = errors.New("ledger: too many writes are waiting, nothing was written")
-	// ErrNotFound: there is no such thing.
+	// ErrNotFound: it does not exist.
 	ErrNotFound = errors.New("ledger: not found")
 	// ErrTooManyResources: the limit of resources is reached.
-	ErrTooManyResources = errors.New("ledger: no more resources are taken, nothing was written")
+	ErrTooManyResources = errors.New("ledger: too many resources, nothing was written")
 	// ErrTooManyRecords: the limit of shared records is reached.
-	ErrTooManyRecords = errors.New("ledger: no more shared records are taken, nothing was written")
+	ErrTooManyRecords = errors.New("ledger: too many shared records, nothing was written")
 	// ErrDenied: the caller may not do this.
 	ErrDenied = errors.New("ledger: denied, nothing was written")
 )
 
-// RequestError: the request is not one that could be done at any time.
+// RequestError: the request is invalid.
 type RequestError struct {
 	Field string
 	Value string
@@ -53,10 +53,10 @@ type VersionError struct {
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("ledger: record %q has version %d, the writer expects %d: read it again", e.Key, e.Current, e.Version)
+	return fmt.Sprintf("ledger: record %q has version %d and the writer expects %d; read it again", e.Key, e.Current, e.Version)
 }
 
-// SequenceError: the range that was proposed does not follow the last number.
+// SequenceError: the proposed range does not follow the last number.
 type SequenceError struct {
 	Name    string
 	First   uint64
@@ -67,11 +67,11 @@ func (e *SequenceError) Error() string {
 	if e.LastSeq >= MaxSequence {
 		return fmt.Sprintf("ledger: sequence %q is used up at %d", e.Name, e.LastSeq)
 	}
-	return fmt.Sprintf("ledger: sequence %q goes on at %d, the range proposed begins at %d", e.Name, e.LastSeq+1, e.First)
+	return fmt.Sprintf("ledger: sequence %q continues at %d and the proposed range begins at %d", e.Name, e.LastSeq+1, e.First)
 }
 
-// Reason is the word for a refusal, in metrics and in the list of refused writes;
-// empty if err is none.
+// Reason is the label of a refusal, in metrics and in the list of refused writes; empty if err
+// is not a refusal.
 func Reason(err error) string {
 	if err == nil {
 		return ""

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Identity says which ledger it is and how far it has got. The id is made with the
-// database and again when an operator accepts a restored one. The revision rises with
-// every commit, so a ledger whose revision falls has lost data.
+// Identity says which ledger it is and how many commits it has made. The id is created with the
+// database, and again when an operator accepts a restored one. The revision rises with every
+// commit, so a ledger whose revision has fallen has lost data.
 type Identity struct {
 	ID       string `json:"id"`
 	Revision uint64 `json:"revision"`
@@ -15,7 +15,7 @@ type Identity struct {
 
 func (i Identity) String() string { return i.ID + ":" + strconv.FormatUint(i.Revision, 10) }
 
-// ParseIdentity reads what String returns. The empty text is the zero Identity.
+// ParseIdentity reads what String returns. An empty text is the zero Identity.
 func ParseIdentity(text string) (Identity, error) {
 	if text == "" {
 		return Identity{}, nil

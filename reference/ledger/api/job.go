@@ -8,80 +8,77 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// What becomes of the instants that a job missed. The ledger keeps the word for the
-// leader; it does not act on it.
+// What to do with instants that a job missed. The ledger keeps the word for the leader and does
+// not act on it.
 const (
 	MisfireOnce = "once" // the default: the last of them is fired
 	MisfireAll  = "all"  // each is fired
 	MisfireSkip = "skip" // none is
 )
 
-// JobWrite makes a job, or replaces the one with this key, or deletes it.
+// JobWrite creates, replaces or deletes the job with this key.
 type JobWrite struct {
 	Key string `json:"key"`
-	// Schedule is in the leader's own words, the ledger does not read it. Empty: the
-	// job is fired once.
+	// Schedule is for the leader; the ledger does not read it. Empty: the job is fired once.
 	Schedule string          `json:"schedule,omitempty"`
 	Misfire  string          `json:"misfire,omitempty"`
 	Payload  json.RawMessage `json:"payload,omitempty"`
-	// NextMS is the instant at which the job is due next.
+	// NextMS is the next instant at which the job is due.
 	NextMS int64 `json:"next_ms,omitempty"`
-	// Delete goes with the key alone.
+	// Delete allows no field but the key.
 	Delete bool `json:"delete,omitempty"`
 }
 
-// JobOutcome is what became of a JobWrite.
+// JobOutcome is the outcome of a JobWrite.
 type JobOutcome struct {
-	// Version counts the JobWrites of the resource. Who read the jobs at a version
-	// that is still the same has missed none of them.
+	// Version counts the JobWrites of the resource. While it stays the same, no job was written.
 	Version uint64 `json:"version"`
 	// Existed: there was a job with this key.
 	Existed bool `json:"existed,omitempty"`
-	// NextMS is the instant that stands: that of the write, or an earlier one that the
-	// job had and was not fired, where its schedule stays the same. 0 if it was deleted.
+	// NextMS is the instant that the job has now: that of the write, or an earlier one that is
+	// due and was not fired, if the schedule stays the same. 0 if it was deleted.
 	NextMS int64 `json:"next_ms,omitempty"`
 }
 
-// FireWrite fires a job that is due at DueMS: it records the firing (Job, AtMS) with
-// the job's payload, and moves the job on to NextMS. A firing is recorded once, and
-// stays until it was delivered.
+// FireWrite fires a job that is due at DueMS: it records the firing (Job, AtMS) with the payload
+// of the job, and moves the job to NextMS. A firing is recorded once, and kept until it was
+// delivered.
 type FireWrite struct {
 	Job string `json:"job"`
 	// DueMS is the next_ms that the job must have.
 	DueMS int64 `json:"due_ms"`
 	// AtMS is the instant that is fired: DueMS, or a later one that was missed too.
 	AtMS int64 `json:"at_ms,omitempty"`
-	// NextMS is when the job is due again; 0: never, and it is deleted.
+	// NextMS is when the job is due again; 0: never, and the job is deleted.
 	NextMS int64 `json:"next_ms,omitempty"`
-	// Skip moves the job on and records nothing. AtMS is not looked at.
+	// Skip moves the job and records nothing. AtMS is ignored.
 	Skip bool `json:"skip,omitempty"`
 }
 
-// FireOutcome is what became of a FireWrite. That a job is not as its leader thought
-// fails nothing else in the batch.
+// FireOutcome is the outcome of a FireWrite. Neither case fails the batch.
 type FireOutcome struct {
-	// Duplicate: this firing had been recorded before, and was not again.
+	// Duplicate: this firing had been recorded before.
 	Duplicate bool `json:"duplicate,omitempty"`
-	// Moved: the job is due at another instant, or gone. Nothing was done.
+	// Moved: the job is due at another instant, or was deleted. Nothing was done.
 	Moved bool `json:"moved,omitempty"`
 }
 
-// DeliveredWrite says that a firing has reached a worker. It may be said again.
+// DeliveredWrite records that a worker has a firing. It may be repeated.
 type DeliveredWrite struct {
 	Job    string `json:"job"`
 	AtMS   int64  `json:"at_ms"`
 	Worker string `json:"worker,omitempty"`
 }
 
-// DeliveredOutcome is what became of a DeliveredWrite.
+// DeliveredOutcome is the outcome of a DeliveredWrite.
 type DeliveredOutcome struct {
-	// Duplicate: it had been delivered before; what was said then stays.
+	// Duplicate: it had been delivered before; the first record stays.
 	Duplicate bool `json:"duplicate,omitempty"`
 	// Missing: there is no such firing.
 	Missing bool `json:"missing,omitempty"`
 }
 
-// Job is something that is to be done at NextMS, and perhaps again.
+// Job is due at NextMS, and perhaps again.
 type Job struct {
 	Key       string          `json:"key"`
 	Schedule  string          `json:"schedule,omitempty"`
@@ -97,13 +94,13 @@ type Jobs struct {
 	Page[Job]
 	// NowMS is the ledger's wall clock.
 	NowMS int64 `json:"now_ms"`
-	// Version is that of JobOutcome: every JobWrite up to it is in the page.
+	// Version is that of JobOutcome: the page has every JobWrite up to it.
 	Version uint64 `json:"jobs_version"`
 	// Total is how many jobs the resource has.
 	Total uint64 `json:"total"`
 }
 
-// Firing is a job's being due, recorded. N counts the firings of a resource.
+// Firing records that a job was due. N counts the firings of a resource.
 type Firing struct {
 	N       uint64          `json:"n"`
 	Job     string          `json:"job"`
@@ -116,7 +113,7 @@ type Firing struct {
 	DeliveredMS int64 `json:"delivered_ms,omitempty"`
 }
 
-// MaxPayload is the largest payload of a job, in bytes: a page of jobs has many.
+// MaxPayload is the largest payload of a job in bytes: a page has many jobs.
 const MaxPayload = 64 << 10
 
 func (j JobWrite) validate() error {

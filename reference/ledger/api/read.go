@@ -16,22 +16,22 @@ type Resource struct {
 	Digest     string      `json:"digest,omitempty"`
 	Session    string      `json:"session,omitempty"` // that Token was granted to
 	LastTick   uint64      `json:"last_tick"`
-	// Jobs is how many there are, JobsVersion the version of JobOutcome.
+	// Jobs is how many jobs there are, JobsVersion the version of JobOutcome.
 	Jobs        uint64 `json:"jobs"`
 	JobsVersion uint64 `json:"jobs_version"`
-	// Firings is how many were ever recorded, FiringsPending how many of those were
-	// not delivered yet.
+	// Firings is how many were ever recorded, FiringsPending how many of those are not delivered
+	// yet.
 	Firings        uint64 `json:"firings"`
 	FiringsPending uint64 `json:"firings_pending"`
 	UpdatedMS      int64  `json:"updated_ms"`
 }
 
-// Mark is the resource's mark in the words of the rule.
+// Mark is the mark of the resource.
 func (r Resource) Mark() fence.Mark {
 	return fence.Mark{Deployment: r.Deployment, Group: r.Group, Token: r.Token, Seq: r.Seq, Digest: r.Digest, Session: r.Session}
 }
 
-// Sequence is how far a sequence has got, and under which token.
+// Sequence is the last number of a sequence, and the token that took it.
 type Sequence struct {
 	Resource  string      `json:"resource"`
 	Name      string      `json:"name"`
@@ -40,8 +40,8 @@ type Sequence struct {
 	UpdatedMS int64       `json:"updated_ms"`
 }
 
-// Allocation is numbers of a sequence that were taken in one commit under one
-// token, perhaps by several callers. N counts the allocations of the sequence.
+// Allocation is a range of a sequence that one commit took under one token, perhaps for several
+// callers. N counts the allocations of the sequence.
 type Allocation struct {
 	N     uint64      `json:"n"`
 	First uint64      `json:"first"`
@@ -50,7 +50,7 @@ type Allocation struct {
 	AtMS  int64       `json:"at_ms"`
 }
 
-// Checkpoint is how far somebody has got, and who wrote it.
+// Checkpoint is a named value of a resource.
 type Checkpoint struct {
 	Resource  string          `json:"resource"`
 	Name      string          `json:"name"`
@@ -70,7 +70,7 @@ type Record struct {
 	UpdatedMS int64           `json:"updated_ms"`
 }
 
-// Tick is an entry of a resource's log.
+// Tick is an entry in the log of a resource.
 type Tick struct {
 	N       uint64          `json:"n"`
 	Token   fence.Token     `json:"token"`
@@ -91,20 +91,19 @@ type Rejection struct {
 	Holder       string      `json:"holder"`
 	Reason       string      `json:"reason"`
 	CurrentToken fence.Token `json:"current_token"`
-	// Applied: fencing was off, and the write was made all the same.
+	// Applied: fencing was off, and the write was made anyway.
 	Applied bool  `json:"applied,omitempty"`
 	AtMS    int64 `json:"at_ms"`
 }
 
-// Page is a part of a list. Next, if not empty, is where the following part
-// begins.
+// Page is a part of a list. Next, if not empty, is where the next part begins.
 type Page[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`
 }
 
-// Rejections is a page of the refused writes, newest first. Total counts all there
-// ever were; of those only the newest Kept are listed.
+// Rejections is a page of the refused writes, newest first. Total counts all of them; only the
+// newest Kept are listed.
 type Rejections struct {
 	Page[Rejection]
 	Total uint64 `json:"total"`

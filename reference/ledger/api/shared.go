@@ -1,12 +1,14 @@
 package api
 
-import "encoding/json"
+import (
+	"cmp"
+	"encoding/json"
+)
 
-// SharedRecord is a versioned value that belongs to no leader: whoever knows its
-// version may replace it, and of two who do one succeeds. The version rises with
-// each write and never comes back, not even when the record was deleted in between.
-// Deployments have records of their own. A space that is named as a resource belongs to
-// the deployment that writes to the resource.
+// SharedRecord is a versioned value that needs no leader: of two writers that know its version
+// one succeeds. The version rises with each write and is never used again, even after the record
+// was deleted. Each deployment has its own records. A space with the name of a resource belongs
+// to the deployment that writes to the resource.
 type SharedRecord struct {
 	Deployment string          `json:"deployment"`
 	Space      string          `json:"space"`
@@ -16,13 +18,13 @@ type SharedRecord struct {
 	UpdatedMS  int64           `json:"updated_ms"`
 }
 
-// SharedBody is the body that replaces a shared record.
+// SharedBody is the body of a write to a shared record.
 type SharedBody struct {
 	Value json.RawMessage `json:"value"`
 }
 
-// SharedAnswer is what became of a write to a shared record. Version is the one that
-// it has now, or had when it was deleted.
+// SharedAnswer is the outcome of a write to a shared record. Version is its version now, or when
+// it was deleted.
 type SharedAnswer struct {
 	Deployment string `json:"deployment"`
 	Space      string `json:"space"`
@@ -37,22 +39,16 @@ type SharedWrite struct {
 	Space      string
 	Key        string
 	Value      json.RawMessage
-	// Seen is what the writer has seen of the ledger. Optional.
+	// Seen is the identity of the ledger that the writer has seen. Optional.
 	Seen Identity
-	// Version, if given, is what the record must have now; 0: it must not exist.
+	// Version, if given, is the version that the record must have; 0: it must not exist.
 	Version *uint64
 	Delete  bool
 }
 
-// Validate refuses what the ledger could not keep.
+// Validate refuses what the ledger cannot store.
 func (w SharedWrite) Validate() error {
-	if err := Name("deployment", w.Deployment); err != nil {
-		return err
-	}
-	if err := Name("space", w.Space); err != nil {
-		return err
-	}
-	if err := Name("key", w.Key); err != nil {
+	if err := cmp.Or(Name("deployment", w.Deployment), Name("space", w.Space), Name("key", w.Key)); err != nil {
 		return err
 	}
 	if w.Delete {

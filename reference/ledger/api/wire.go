@@ -13,17 +13,17 @@ import (
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// The headers of the ledger's requests and answers, besides those of the stamp
-// (package httpfence).
+// The headers of the ledger's requests and answers, besides those of the stamp (package
+// httpfence).
 const (
-	// HeaderHolder says who writes, for the list of refused writes, percent-encoded.
-	// Without it the caller's address is listed.
+	// HeaderHolder is who writes, for the list of refused writes, percent-encoded. The default
+	// is the address of the caller.
 	HeaderHolder = "Fencing-Holder"
-	// HeaderRetried: the answer is the one that was given the first time.
+	// HeaderRetried: this is the answer to the first try.
 	HeaderRetried = "Ledger-Retried"
-	// HeaderIdentity is the ledger's Identity, on the answers to writes and health checks.
-	// On a request it is the one that the caller has seen last: a ledger that is behind
-	// it, or another ledger, refuses the request with ErrDataLost.
+	// HeaderIdentity is the Identity of the ledger, in answers to writes and health checks. In a
+	// request it is the last one that the caller has seen: a ledger that is behind it, or
+	// another ledger, refuses the request with ErrDataLost.
 	HeaderIdentity = "Ledger-Identity"
 	// HeaderFencing is "off" on every answer of a ledger that does not fence.
 	HeaderFencing = "Ledger-Fencing"
@@ -35,7 +35,7 @@ type BatchBody struct {
 	Writes []Write `json:"writes"`
 }
 
-// RangeBody is the body that asks for numbers of a sequence.
+// RangeBody is the body of a request for numbers of a sequence.
 type RangeBody struct {
 	Digest string `json:"digest,omitempty"`
 	First  uint64 `json:"first,omitempty"`
@@ -53,21 +53,20 @@ type RangeAnswer struct {
 	AtMS     int64       `json:"at_ms"`
 }
 
-// ResourceBody is a resource, how many leaders act on it now, and the ledger's wall
-// clock.
+// ResourceBody is a resource, how many leaders act on it now, and the ledger's wall clock.
 type ResourceBody struct {
 	Resource
 	LeadersActing int   `json:"leaders_acting"`
 	NowMS         int64 `json:"now_ms"`
 }
 
-// AcceptBody is the body of POST /accept. Replaces names the ledger whose place this one
-// takes; empty: itself, as it was before it lost data.
+// AcceptBody is the body of POST /accept. Replaces names the ledger that this one replaces;
+// empty: itself, before it lost data.
 type AcceptBody struct {
 	Replaces string `json:"replaces,omitempty"`
 }
 
-// wireProblem is what is read of a problem that is no refusal.
+// wireProblem is the part of a problem that FromProblem reads.
 type wireProblem struct {
 	Code    string `json:"code"`
 	Detail  string `json:"detail"`
@@ -82,7 +81,7 @@ type wireProblem struct {
 	Current uint64 `json:"current_version"`
 }
 
-// The codes of problems that are no refusals: those are httpfence's.
+// The codes of problems that are not refusals, which are those of httpfence.
 const (
 	codeRequest     = "invalid_request"
 	codeVersion     = "version_conflict"
@@ -97,7 +96,7 @@ const (
 	codeDenied      = "denied"
 )
 
-// sentinels are the errors that carry no data.
+// sentinels are the errors without data.
 var sentinels = []struct {
 	err        error
 	status     int
@@ -115,7 +114,7 @@ var sentinels = []struct {
 	{ErrDenied, http.StatusForbidden, codeDenied, false, 0},
 }
 
-// WriteError says an error over HTTP.
+// WriteError answers with an error.
 func WriteError(w http.ResponseWriter, err error) {
 	if errors.Is(err, fence.ErrRefused) {
 		httpfence.WriteError(w, err)
@@ -149,7 +148,7 @@ func problemOf(err error) *httpapi.Problem {
 		p.More = map[string]any{"name": seq.Name, "first": seq.First, "last_seq": seq.LastSeq}
 	default:
 		p.Status, p.Code = http.StatusInternalServerError, "internal"
-		neutral := "internal error; the log says more"
+		neutral := "internal error; see the log"
 		for _, s := range sentinels {
 			if errors.Is(err, s.err) {
 				p.Status, p.Code, p.Retryable, p.RetryAfter, neutral = s.status, s.code, s.retryable, s.retryAfter, s.err.Error()
@@ -163,8 +162,8 @@ func problemOf(err error) *httpapi.Problem {
 	return p
 }
 
-// Internal reports that the text of err may say what is no business of callers, such as
-// the address of a database. WriteError leaves it out; whoever calls that logs it.
+// Internal reports that the text of err may have details that callers must not see, such as the
+// address of a database. WriteError leaves the text out; its caller logs it.
 func Internal(err error) bool {
 	var known interface {
 		error
@@ -189,9 +188,8 @@ func (*RequestError) public()  {}
 func (*VersionError) public()  {}
 func (*SequenceError) public() {}
 
-// FromProblem is the error that an answer stands for, WriteError backwards. An
-// answer that did not come from a ledger is ErrUnknown: somebody between may have
-// passed the request on.
+// FromProblem returns the error of an answer; it is the inverse of WriteError. An answer that
+// does not come from a ledger is ErrUnknown: a proxy may have forwarded the request.
 func FromProblem(status int, contentType string, body []byte) error {
 	if status == http.StatusRequestHeaderFieldsTooLarge {
 		return &RequestError{Field: "header", Rule: "too large"}
@@ -199,7 +197,7 @@ func FromProblem(status int, contentType string, body []byte) error {
 	var refusal httpfence.Problem
 	var p wireProblem
 	if contentType != httpapi.ContentTypeProblem || json.Unmarshal(body, &p) != nil || json.Unmarshal(body, &refusal) != nil {
-		return fmt.Errorf("%w: it answered %d %s", ErrUnknown, status, http.StatusText(status))
+		return fmt.Errorf("%w: the answer was %d %s", ErrUnknown, status, http.StatusText(status))
 	}
 	if err := refusal.Err(); err != nil {
 		return err

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,18 +14,18 @@ import (
 	"github.com/tenurehq/tenure/fence"
 )
 
-// Batch is writes of one leader to one resource: all are made, or none.
+// Batch is the writes of one leader to one resource: all are made, or none.
 //
-// A stamp with a seq is strict: such batches are accepted in order only, and one
-// that is repeated with the same digest is answered as it was the first time.
+// A stamp with a seq is strict: such batches are accepted in order only, and a retry with the
+// same digest gets the answer to the first try.
 type Batch struct {
 	Resource string
 	Stamp    fence.Stamp
 	// Holder is who writes, for the list of refused writes. Optional.
 	Holder string
-	// Seen is what the writer has seen of the ledger. Optional.
+	// Seen is the identity of the ledger that the writer has seen. Optional.
 	Seen Identity
-	// Digest stands for the content of a strict batch. Default: that of Writes.
+	// Digest identifies the content of a strict batch. Default: that of Writes.
 	Digest string
 	Writes []Write
 }
@@ -40,15 +41,15 @@ type Write struct {
 	Delivered  *DeliveredWrite  `json:"delivered,omitempty"`
 }
 
-// TickWrite adds an entry to the resource's log.
+// TickWrite adds an entry to the log of the resource.
 type TickWrite struct {
-	// Key, if given, is the tick's identity: a second with the same key is not
-	// added, and the answer says which was first.
+	// Key, if given, identifies the tick: a second one with the same key is not added, and the
+	// answer names the first.
 	Key     string          `json:"key,omitempty"`
 	Payload json.RawMessage `json:"payload,omitempty"`
 }
 
-// CheckpointWrite replaces a checkpoint: how far somebody has got.
+// CheckpointWrite replaces a checkpoint.
 type CheckpointWrite struct {
 	Name  string          `json:"name"`
 	Value json.RawMessage `json:"value"`
@@ -58,12 +59,12 @@ type CheckpointWrite struct {
 type RecordWrite struct {
 	Key   string          `json:"key"`
 	Value json.RawMessage `json:"value"`
-	// Version, if given, is what the record must have now; 0: it must not exist.
+	// Version, if given, is the version that the record must have; 0: it must not exist.
 	Version *uint64 `json:"version,omitempty"`
 }
 
-// SequenceWrite takes a range of numbers: the one that the leader proposes, which
-// must follow the last that was taken, or the next N.
+// SequenceWrite takes a range of numbers: the one that the leader proposes, which must follow
+// the last number, or the next N.
 type SequenceWrite struct {
 	Name  string `json:"name"`
 	First uint64 `json:"first,omitempty"`
@@ -71,23 +72,23 @@ type SequenceWrite struct {
 	N     uint64 `json:"n,omitempty"`
 }
 
-// Answer is what became of a batch.
+// Answer is the outcome of a batch.
 type Answer struct {
 	Resource string      `json:"resource"`
 	Token    fence.Token `json:"token"`
 	Seq      uint64      `json:"seq,omitempty"`
-	// AtMS is the ledger's wall clock when the batch was committed: of one that was
-	// repeated, the first time.
+	// AtMS is the ledger's wall clock when the batch was committed; of a retry, when it was
+	// first committed.
 	AtMS int64 `json:"at_ms"`
 	// Outcomes are in the order of the writes.
 	Outcomes []Outcome `json:"outcomes"`
-	// Ledger is which ledger answered, and its revision after the batch.
+	// Ledger is the ledger that answered, with its revision after the batch.
 	Ledger Identity `json:"-"`
-	// Retried: the batch was made before, and this is the answer it got then.
+	// Retried: the batch was made before, and this is the answer from then.
 	Retried bool `json:"-"`
 }
 
-// Outcome is what became of one write.
+// Outcome is the outcome of one write.
 type Outcome struct {
 	Tick       *TickOutcome      `json:"tick,omitempty"`
 	Checkpoint *VersionOutcome   `json:"checkpoint,omitempty"`
@@ -98,37 +99,35 @@ type Outcome struct {
 	Delivered  *DeliveredOutcome `json:"delivered,omitempty"`
 }
 
-// TickOutcome says where in the log the tick is: ticks of a resource are numbered
-// from 1, in the order in which they were accepted.
+// TickOutcome is the number of the tick in the log. The ticks of a resource are numbered from 1.
 type TickOutcome struct {
 	N uint64 `json:"n"`
-	// Duplicate: a tick with this key was there; it is number N.
+	// Duplicate: tick N has the same key; none was added.
 	Duplicate bool `json:"duplicate,omitempty"`
 }
 
-// VersionOutcome is the version that a checkpoint or record has now.
+// VersionOutcome is the new version of a checkpoint or record.
 type VersionOutcome struct {
 	Version uint64 `json:"version"`
 }
 
-// Range is numbers that belong to whoever was told so, and to nobody else.
+// Range is numbers that only one caller has.
 type Range struct {
 	First uint64 `json:"first"`
 	Last  uint64 `json:"last"`
 }
 
-// Limits of one request. They keep every row, answer and message small.
+// Limits of one request.
 const (
 	MaxName   = 256  // bytes of a name or key
 	MaxWrites = 2000 // of one batch: a tick, its checkpoint and a thousand firings fit in
 	MaxValue  = 1 << 20
 	MaxRange  = 1_000_000 // numbers at once
-	// MaxSequence is the last number of every sequence: exact in JSON.
+	// MaxSequence is the last number of every sequence: it is exact in JSON.
 	MaxSequence = uint64(1)<<53 - 1
 )
 
-// Validate refuses what the ledger could not keep. The stamp is not looked at: the
-// rule does that.
+// Validate refuses what the ledger cannot store. It does not check the stamp.
 func (b Batch) Validate() error {
 	if err := Name("resource", b.Resource); err != nil {
 		return err
@@ -152,41 +151,30 @@ func (b Batch) Validate() error {
 func (w Write) validate() error {
 	set := 0
 	var err error
-	check := func(e error) {
-		if err == nil {
-			err = e
-		}
+	check := func(all ...error) {
+		set++
+		err = cmp.Or(append([]error{err}, all...)...)
 	}
 	if t := w.Tick; t != nil {
-		set++
-		check(text256("tick key", t.Key))
-		check(value("tick payload", t.Payload, true))
+		check(text256("tick key", t.Key), value("tick payload", t.Payload, true))
 	}
 	if c := w.Checkpoint; c != nil {
-		set++
-		check(Name("checkpoint", c.Name))
-		check(value("checkpoint value", c.Value, false))
+		check(Name("checkpoint", c.Name), value("checkpoint value", c.Value, false))
 	}
 	if r := w.Record; r != nil {
-		set++
-		check(Name("record", r.Key))
-		check(value("record value", r.Value, false))
+		check(Name("record", r.Key), value("record value", r.Value, false))
 	}
-	if s := w.Sequence; s != nil {
-		set++
-		check(s.validate())
+	if w.Sequence != nil {
+		check(w.Sequence.validate())
 	}
-	if j := w.Job; j != nil {
-		set++
-		check(j.validate())
+	if w.Job != nil {
+		check(w.Job.validate())
 	}
-	if f := w.Fire; f != nil {
-		set++
-		check(f.validate())
+	if w.Fire != nil {
+		check(w.Fire.validate())
 	}
-	if d := w.Delivered; d != nil {
-		set++
-		check(d.validate())
+	if w.Delivered != nil {
+		check(w.Delivered.validate())
 	}
 	if set != 1 {
 		return &RequestError{Field: "write", Value: strconv.Itoa(set) + " kinds", Rule: "exactly one of tick, checkpoint, record, sequence, job, fire, delivered"}
@@ -212,7 +200,7 @@ func (s SequenceWrite) validate() error {
 	return nil
 }
 
-// Sum is the digest of writes that came without one.
+// Sum is the digest of writes that have none.
 func Sum(writes []Write) (string, error) {
 	data, err := json.Marshal(writes)
 	if err != nil {
@@ -222,7 +210,7 @@ func Sum(writes []Write) (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
-// Name refuses what cannot be the name of something, in a database or in a path.
+// Name refuses what cannot be a name in a database or in a path.
 func Name(field, s string) error {
 	switch s {
 	case "":

@@ -1,8 +1,9 @@
-// Package client speaks to a ledger over HTTP.
+// Package client calls a ledger over HTTP.
 package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,7 +24,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// Config says where the ledger is.
+// Config configures a client.
 type Config struct {
 	// URL of the ledger, such as http://127.0.0.1:7420.
 	URL string
@@ -35,20 +36,19 @@ type Config struct {
 	HTTP *http.Client
 }
 
-// Client is a connection to a ledger. It is safe for concurrent use. It repeats
-// nothing by itself: only the caller knows whether that is safe.
+// Client calls a ledger. It is safe for concurrent use. It retries nothing: only the caller
+// knows whether that is safe.
 //
-// The errors are those of the ledger: the refusals of package fence and the errors of
-// package api. A call whose answer did not come is api.ErrUnknown, unless it is sure
-// that the request was never sent.
+// The errors are the refusals of package fence and the errors of package api. A call without
+// an answer is api.ErrUnknown, unless the request was certainly not sent.
 type Client struct {
 	base    string
 	holder  string
 	timeout time.Duration
 	http    *http.Client
 	own     bool
-	// seen is what the ledger said last about itself. It is sent with every request, so
-	// that a ledger that has lost data since refuses to go on.
+	// seen is the identity in the last answer. Every request carries it, so that a ledger
+	// that has lost data since then refuses the request.
 	seen atomic.Pointer[api.Identity]
 }
 
@@ -102,13 +102,13 @@ func (c *Client) Seal(ctx context.Context, resource string, s fence.Stamp) error
 	return err
 }
 
-// Advance is the operator's way past the slip rule.
+// Advance raises a mark to any token; it is for operators.
 func (c *Client) Advance(ctx context.Context, resource string, s fence.Stamp) error {
 	_, err := c.post(ctx, api.Batch{Resource: resource, Stamp: s}, nil, nil, "resources", resource, "advance")
 	return err
 }
 
-// Sealer is a resource of the ledger as a sink that tenure.Lead can seal.
+// Sealer returns a resource of the ledger as a sink that tenure.Lead can seal.
 func (c *Client) Sealer(resource string) fence.Sealer { return sealer{c, resource} }
 
 type sealer struct {
@@ -130,7 +130,7 @@ func (c *Client) Resources(ctx context.Context, after string, limit int) (api.Pa
 	return get[api.Page[api.Resource]](ctx, c, paging(after, limit), "resources")
 }
 
-// Sequence returns how far a sequence has got.
+// Sequence returns the state of a sequence.
 func (c *Client) Sequence(ctx context.Context, resource, name string) (api.Sequence, error) {
 	return get[api.Sequence](ctx, c, nil, "resources", resource, "sequences", name)
 }
@@ -160,8 +160,7 @@ func (c *Client) Ticks(ctx context.Context, resource, after string, limit int) (
 	return get[api.Page[api.Tick]](ctx, c, paging(after, limit), "resources", resource, "ticks")
 }
 
-// Jobs lists the jobs that are due before an instant, the next first; beforeMS 0
-// means all.
+// Jobs lists the jobs that are due before an instant, the next first. beforeMS 0 means all.
 func (c *Client) Jobs(ctx context.Context, resource string, beforeMS int64, after string, limit int) (api.Jobs, error) {
 	query := paging(after, limit)
 	if beforeMS != 0 {
@@ -195,8 +194,8 @@ func (c *Client) Shared(ctx context.Context, deployment, space, key string) (api
 	return get[api.SharedRecord](ctx, c, nil, "shared", deployment, space, key)
 }
 
-// PutShared replaces a shared record and returns its new version. The version given,
-// if any, is the one that it must have now; 0: it must not exist.
+// PutShared replaces a shared record and returns its new version. The record must have the
+// given version; 0: it must not exist; nil: any.
 func (c *Client) PutShared(ctx context.Context, deployment, space, key string, value json.RawMessage, version *uint64) (uint64, error) {
 	data, err := json.Marshal(api.SharedBody{Value: value})
 	if err != nil {
@@ -205,7 +204,7 @@ func (c *Client) PutShared(ctx context.Context, deployment, space, key string, v
 	return c.share(ctx, http.MethodPut, deployment, space, key, data, version)
 }
 
-// DeleteShared deletes a shared record, of that version if one is given.
+// DeleteShared deletes a shared record, of the given version if there is one.
 func (c *Client) DeleteShared(ctx context.Context, deployment, space, key string, version *uint64) error {
 	_, err := c.share(ctx, http.MethodDelete, deployment, space, key, nil, version)
 	return err
@@ -213,20 +212,13 @@ func (c *Client) DeleteShared(ctx context.Context, deployment, space, key string
 
 func (c *Client) share(ctx context.Context, method, deployment, space, key string, body []byte, version *uint64) (uint64, error) {
 	headers := http.Header{"Content-Type": {"application/json"}}
-	switch {
-	case version == nil:
-	case *version == 0:
-		headers.Set("If-None-Match", "*")
-	default:
-		headers.Set("If-Match", strconv.Quote(strconv.FormatUint(*version, 10)))
-	}
+	api.SetPrecondition(headers, version)
 	var a api.SharedAnswer
 	_, err := c.call(ctx, method, []string{"shared", deployment, space, key}, nil, headers, body, &a)
 	return a.Version, err
 }
 
-// Accept is the operator's word that the state of the ledger is the valid one. See
-// ledger.Ledger.Accept.
+// Accept accepts the state of a ledger that has lost data: see ledger.Ledger.Accept.
 func (c *Client) Accept(ctx context.Context, replaces string) (now api.Identity, err error) {
 	data, err := json.Marshal(api.AcceptBody{Replaces: replaces})
 	if err != nil {
@@ -240,7 +232,7 @@ func (c *Client) Accept(ctx context.Context, replaces string) (now api.Identity,
 	return now, err
 }
 
-// Seen is what the ledger said last about itself; zero: nothing yet.
+// Seen is the identity in the last answer; zero: none yet.
 func (c *Client) Seen() api.Identity {
 	if i := c.seen.Load(); i != nil {
 		return *i
@@ -248,8 +240,8 @@ func (c *Client) Seen() api.Identity {
 	return api.Identity{}
 }
 
-// saw notes what the ledger says about itself. It answered a request that named what was
-// seen before, so another id is one that an operator has accepted.
+// saw notes the identity in an answer. The request carried the last identity, so an operator
+// has accepted a ledger that answers with another id.
 func (c *Client) saw(now api.Identity) {
 	for {
 		last := c.seen.Load()
@@ -262,7 +254,7 @@ func (c *Client) saw(now api.Identity) {
 	}
 }
 
-// Healthy says whether the ledger can read and write, and has lost nothing that this
+// Healthy is an error unless the ledger can read and write, and has lost nothing that this
 // client has seen.
 func (c *Client) Healthy(ctx context.Context) error {
 	_, err := get[struct{}](ctx, c, nil, "healthz")
@@ -283,7 +275,7 @@ func paging(after string, limit int) url.Values {
 func get[T any](ctx context.Context, c *Client, query url.Values, path ...string) (v T, err error) {
 	_, err = c.call(ctx, http.MethodGet, path, query, nil, nil, &v)
 	if errors.Is(err, api.ErrUnknown) {
-		// A read has no outcome that could be unknown.
+		// A read changes nothing, so its outcome does not matter.
 		return v, fmt.Errorf("%w: %s", api.ErrUnavailable, strings.TrimPrefix(err.Error(), api.ErrUnknown.Error()+": "))
 	}
 	return v, err
@@ -300,12 +292,8 @@ func (c *Client) post(ctx context.Context, b api.Batch, body, into any, path ...
 			return false, &api.RequestError{Field: "writes", Rule: err.Error()}
 		}
 	}
-	holder := b.Holder
-	if holder == "" {
-		holder = c.holder
-	}
 	stamp.Set("Content-Type", "application/json")
-	if holder != "" {
+	if holder := cmp.Or(b.Holder, c.holder); holder != "" {
 		stamp.Set(api.HeaderHolder, url.PathEscape(holder))
 	}
 	h, err := c.call(ctx, http.MethodPost, path, nil, stamp, data, into)
@@ -341,7 +329,7 @@ func (c *Client) call(ctx context.Context, method string, path []string, query u
 	defer func() { _ = resp.Body.Close() }()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return nil, fmt.Errorf("%w: its answer was cut off: %w", api.ErrUnknown, err)
+		return nil, fmt.Errorf("%w: the answer was cut off: %w", api.ErrUnknown, err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		return resp.Header, api.FromProblem(resp.StatusCode, resp.Header.Get("Content-Type"), data)
@@ -351,13 +339,13 @@ func (c *Client) call(ctx context.Context, method string, path []string, query u
 	}
 	if into != nil {
 		if err := json.Unmarshal(data, into); err != nil {
-			return nil, fmt.Errorf("%w: its answer cannot be read: %w", api.ErrUnknown, err)
+			return nil, fmt.Errorf("%w: the answer cannot be read: %w", api.ErrUnknown, err)
 		}
 	}
 	return resp.Header, nil
 }
 
-// notSent tells a request that never left from one whose answer did not come.
+// notSent distinguishes a request that was not sent from one without an answer.
 func notSent(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" || errors.Is(err, syscall.ECONNREFUSED) {

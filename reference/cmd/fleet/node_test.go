@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/internal/child"
+	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/ledger"
+	"github.com/tenurehq/tenure/server/cli"
+)
+
+// startLedger serves a ledger until the test ends.
+func startLedger(t *testing.T) string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended, ready := make(chan error, 1), make(chan string, 1)
+	cfg := ledger.ServeConfig{Listen: "127.0.0.1:0"}
+	cfg.DB = filepath.Join(t.TempDir(), "l.db")
+	go func() {
+		ended <- ledger.Serve(ctx, cfg, func(addr string) error { ready <- "http://" + addr; return nil })
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	select {
+	case url := <-ready:
+		return url
+	case err := <-ended:
+		ended <- err
+		t.Fatal(err)
+	}
+	return ""
+}
+
+// The exit code of a node is 2 for wrong usage, 1 for a failure and 6 if the ledger or the
+// engine cannot be reached. The reason goes to standard error, and nothing to standard output.
+// A flag takes precedence over its environment variable.
+func TestNodeExitCodes(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	free, err := child.FreePorts(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	there := startLedger(t)
+	base := []string{"node", "--id", "n1", "--group", "billing", "--backend", "mem", "--ledger", there}
+	with := func(more ...string) []string { return append(append([]string{}, base...), more...) }
+	for _, tt := range []struct {
+		name string
+		args []string
+		env  []string
+		code int
+		want string
+	}{
+		{"unknown flag", with("--nope"), nil, cli.ExitUsage, "--nope"},
+		{"an argument", with("start"), nil, cli.ExitUsage, `"start"`},
+		{"unknown backend", with("--backend=zookeeper"), nil, cli.ExitUsage, `error: backend: "zookeeper"`},
+		{"nothing", []string{"node"}, nil, cli.ExitUsage, "error: ledger:"},
+		{"contradictory timings", with("--lease-ttl", "3s", "--renew-interval", "2s"), nil, cli.ExitUsage, "Misses × Beat = 3 × 2s = 6s must be less than"},
+		{"a flag of the lab", with("--clock-skew", "1s"), nil, cli.ExitUsage, "--clock-skew"},
+		{"peers that are none", with("--peers", "a"), nil, cli.ExitUsage, "id=host:port"},
+		{"a peer twice", with("--peers", "a=h:1,a=h:2"), nil, cli.ExitUsage, "named twice"},
+		{"no ledger there", []string{"node", "--id", "n1", "--group", "billing", "--backend", "mem", "--ledger", "http://" + free[0]}, nil, cli.ExitUnavailable, "http://" + free[0]},
+		{"no engine there", with("--backend", "etcd", "--endpoints", "http://"+free[1]), nil, cli.ExitUnavailable, free[1]},
+		{"port in use", with("--listen", taken.Addr().String()), nil, cli.ExitFailure, "in use"},
+		{"environment", with("--lease-ttl", "3s"), []string{"FLEET_NODE_RENEW_INTERVAL=2s"}, cli.ExitUsage, "3 × 2s"},
+		{"bad environment", base, []string{"FLEET_NODE_TICK=often"}, cli.ExitUsage, `environment FLEET_NODE_TICK="often"`},
+		{"flag over environment", with("--renew-interval", "2s", "--lease-ttl", "3s"), []string{"FLEET_NODE_RENEW_INTERVAL=1ms"}, cli.ExitUsage, "3 × 2s"},
+		{"missing certificate", with("--backend", "etcd", "--endpoints", "https://"+free[1], "--ca", "none.pem"), nil, cli.ExitUsage, "ca: open none.pem"},
+		{"missing password", with("--password-file", "none"), nil, cli.ExitUsage, "password-file: open none"},
+		{"short credential", with("--admin-token-file", file("f", "x")), nil, cli.ExitUsage, "admin-token-file: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			code := run(t.Context(), tt.args, environment(tt.env...), strings.NewReader(""), &stdout, &stderr)
+			if code != tt.code || !strings.Contains(stderr.String(), tt.want) {
+				t.Errorf("exit code %d, %q; want %d and %q", code, &stderr, tt.code, tt.want)
+			}
+			if stdout.Len() > 0 {
+				t.Errorf("standard output: %q", &stdout)
+			}
+		})
+	}
+}
+
+// A node as a process: one line of JSON when it serves, an end in order with code 0 on
+// SIGTERM and at the end of its standard input.
+func TestNodeProcess(t *testing.T) {
+	url := startLedger(t)
+	for _, end := range []string{"SIGTERM", "end of input"} {
+		t.Run(end, func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], "node", "--id", "n1", "--group", "billing", "--backend=mem", "--ledger", url, "--until-eof", "--tick", "50ms")
+			cmd.Env = append(os.Environ(), mainEnv+"=1")
+			child.DieWithParent(cmd)
+			log := &child.Tail{}
+			cmd.Stderr = log
+			stdin, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stdout, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := make(chan string, 1)
+			p, err := child.Start(cmd, func() {
+				in := bufio.NewReader(stdout)
+				line, _ := in.ReadString('\n')
+				lines <- line
+				rest, _ := io.ReadAll(in)
+				lines <- string(rest)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Kill()
+			var ready api.Ready
+			select {
+			case line := <-lines:
+				if err := json.Unmarshal([]byte(line), &ready); err != nil {
+					t.Fatalf("%q: %v\n%s", line, err, log)
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("not ready: %s", log)
+			}
+			if ready.ID != "n1" || ready.PID != cmd.Process.Pid || ready.URL != "http://"+ready.Addr {
+				t.Errorf("%+v", ready)
+			}
+			eventually(t, "it leads", func() bool { return get(t, ready.URL+"/leader") == http.StatusOK })
+			if end == "SIGTERM" {
+				err = cmd.Process.Signal(syscall.SIGTERM)
+			} else {
+				err = stdin.Close()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-p.Exited:
+			case <-time.After(time.Minute):
+				t.Fatalf("it did not end: %s", log)
+			}
+			var exit *exec.ExitError
+			if errors.As(p.Err, &exit) {
+				t.Errorf("exit code %d: %s", exit.ExitCode(), log)
+			}
+			if rest := <-lines; rest != "" {
+				t.Errorf("standard output goes on: %q", rest)
+			}
+			if !strings.Contains(log.String(), "msg=stopped") {
+				t.Errorf("the leader did not stop its work: %s", log)
+			}
+		})
+	}
+}
+
+func get(t *testing.T, url string) int {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		return 0
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in a minute: %s", what)
+		}
+	}
+}

@@ -1,7 +1,0 @@
-//go:build !linux
-
-package node
-
-import "errors"
-
-func stopProcess() error { return errors.New("this system cannot stop one thread at a line") }
