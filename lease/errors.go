@@ -40,9 +40,6 @@ var ErrRules = fmt.Errorf("the rules keep changing: %w", ErrBusy)
 // that this one does not know and must not write over.
 var ErrNewer = errors.New("written by a newer version")
 
-// ErrClosed: the node was closed.
-var ErrClosed = errors.New("lease: node is closed")
-
 // Definite reports whether err says for certain that the call had no effect.
 func Definite(err error) bool {
 	for _, d := range []error{ErrSessionDead, ErrConflict, ErrSuccessor, ErrRewound, ErrInvalid, ErrBusy, ErrNotFound, ErrUnauthenticated, ErrDenied} {

@@ -20,6 +20,9 @@ import (
 	"github.com/tenurehq/tenure/internal/plant"
 )
 
+// ErrClosed: the node was closed.
+var ErrClosed = errors.New("lease: node is closed")
+
 // Node is one process at a store: it keeps one session alive and campaigns for
 // any number of groups with it. It is the thin shell around Machine: one
 // goroutine steps the machine and never waits for the store, so a call that

@@ -10,9 +10,3 @@ func (c Config) Planted(bugs ...plant.Bug) Config {
 	c.planted = plant.Of(bugs...)
 	return c
 }
-
-// Planted returns the configuration with bugs in it.
-func (c GuardConfig) Planted(bugs ...plant.Bug) GuardConfig {
-	c.planted = plant.Of(bugs...)
-	return c
-}
