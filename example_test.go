@@ -10,15 +10,16 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 	"github.com/tenurehq/tenure/tenuretest"
 )
 
 // candidate joins the election of group billing, until leave is called.
-func candidate(store lease.Store, id string) (e tenure.Elector, leave func()) {
-	node, err := lease.New(store, lease.Config{
+func candidate(st store.Store, id string) (e tenure.Elector, leave func()) {
+	node, err := lease.New(st, lease.Config{
 		Candidate: tenure.Candidate{ID: id},
-		Scope:     lease.Scope{"billing"},
+		Scope:     store.Scope{"billing"},
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -37,11 +38,11 @@ func candidate(store lease.Store, id string) (e tenure.Elector, leave func()) {
 // Lead runs work whenever this process leads. Work that is finished for good
 // returns ErrDone.
 func ExampleLead() {
-	store := mem.New(mem.Options{}) // for tests and examples; production uses a real engine
-	defer store.Shutdown()
-	node, err := lease.New(store, lease.Config{
+	st := mem.New(mem.Options{}) // for tests and examples; production uses a real engine
+	defer st.Shutdown()
+	node, err := lease.New(st, lease.Config{
 		Candidate: tenure.Candidate{ID: "node-1"},
-		Scope:     lease.Scope{"billing"},
+		Scope:     store.Scope{"billing"},
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -171,12 +172,12 @@ func ExampleElector_leaders() {
 // Check belongs on the line before a write: it reads the clock, so it is right
 // even in a process that has just woken up and was told nothing yet.
 func ExampleTerm_Check() {
-	store := mem.New(mem.Options{})
-	defer store.Shutdown()
+	st := mem.New(mem.Options{})
+	defer st.Shutdown()
 	// A node that can be paused, as a garbage collector or a hypervisor would.
-	node, err := tenuretest.NewNode(store, lease.Config{
+	node, err := tenuretest.NewNode(st, lease.Config{
 		Candidate: tenure.Candidate{ID: "node-1"},
-		Scope:     lease.Scope{"billing"},
+		Scope:     store.Scope{"billing"},
 		Timing:    lease.Timing{TTL: 500 * time.Millisecond},
 	})
 	if err != nil {

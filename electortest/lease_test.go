@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 	"github.com/tenurehq/tenure/tenuretest"
 )
@@ -35,13 +36,13 @@ func TestMain(m *testing.M) {
 }
 
 // leaseEngine is package lease over a store in memory.
-func leaseEngine(store lease.Store) Engine {
+func leaseEngine(st store.Store) Engine {
 	timing := lease.Timing{TTL: ttl}
 	return Engine{
 		Start: func(t *testing.T, group, id string) Process {
-			n, err := tenuretest.NewNode(store, lease.Config{
+			n, err := tenuretest.NewNode(st, lease.Config{
 				Candidate: tenure.Candidate{ID: id},
-				Scope:     lease.Scope{group},
+				Scope:     store.Scope{group},
 				Timing:    timing,
 				Log:       slog.New(slog.DiscardHandler),
 			})

@@ -13,7 +13,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -123,14 +123,14 @@ func (c countdown) Now() clock.Instant { return clock.Instant(-c()) }
 func (countdown) NewTimer() clock.Timer { panic("nobody sets a timer on a countdown") }
 
 // twist makes an engine of honest processes with twisted electors.
-func twist(store lease.Store, how func(*twisted)) Engine {
-	e := leaseEngine(store)
+func twist(st store.Store, how func(*twisted)) Engine {
+	e := leaseEngine(st)
 	start := e.Start
 	e.Start = func(t *testing.T, group, id string) Process {
 		p := start(t, group, id).(process)
 		w := &twisted{Elector: p.elector, stands: func(ctx context.Context, candidate string) error {
-			line, err := store.Sessions(ctx, lease.Scope{group}, lease.Page{})
-			if err == nil && !slices.ContainsFunc(line, func(s lease.Session) bool { return s.Candidate.ID == candidate }) {
+			line, err := st.Sessions(ctx, store.Scope{group}, store.Page{})
+			if err == nil && !slices.ContainsFunc(line, func(s store.Session) bool { return s.Candidate.ID == candidate }) {
 				err = tenure.ErrSuccessor
 			}
 			return err

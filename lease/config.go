@@ -9,6 +9,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Config is what a process says about itself. Candidate.ID and Scope are
@@ -18,7 +19,7 @@ type Config struct {
 	Candidate tenure.Candidate
 	// Scope is what it stands for: the groups it may campaign for, and in whose
 	// lines it stands. Everything in one scope shares one session.
-	Scope Scope
+	Scope store.Scope
 	// Fenced promises that every group of the scope writes only to fenced sinks.
 	Fenced bool
 	// Unguarded ignores the policies and cordons that operators lay down: see Guard.
@@ -55,22 +56,22 @@ const OverrunExitCode = 75
 // Validate refuses what cannot work. Every error names the field, the value and
 // the rule.
 func (c Config) Validate() error {
-	errs := []error{CheckCandidate(c.Candidate), c.Scope.Validate(), c.Timing.Resolve().Validate()}
+	errs := []error{store.CheckCandidate(c.Candidate), c.Scope.Validate(), c.Timing.Resolve().Validate()}
 	if c.Exit != nil && c.Grace == 0 {
-		errs = append(errs, &ArgumentError{Field: "grace", Value: c.Grace, Rule: "must be positive where Exit is set: work gets that long to stop before the process is ended"})
+		errs = append(errs, &store.ArgumentError{Field: "grace", Value: c.Grace, Rule: "must be positive where Exit is set: work gets that long to stop before the process is ended"})
 	}
 	return errors.Join(errs...)
 }
 
 // fits checks the configuration against the limits of an engine.
-func (c Config) fits(l Caps) error {
+func (c Config) fits(l store.Caps) error {
 	switch {
 	case l.Batch < 1:
-		return &ArgumentError{Field: "the store's limit of groups in one acquire", Value: l.Batch, Rule: "must be at least 1"}
+		return &store.ArgumentError{Field: "the store's limit of groups in one acquire", Value: l.Batch, Rule: "must be at least 1"}
 	case c.TTL < l.MinTTL:
-		return &ArgumentError{Field: "ttl", Value: c.TTL, Rule: fmt.Sprintf("this store grants no less than %v", l.MinTTL)}
+		return &store.ArgumentError{Field: "ttl", Value: c.TTL, Rule: fmt.Sprintf("this store grants no less than %v", l.MinTTL)}
 	case l.MaxTTL > 0 && c.TTL > l.MaxTTL:
-		return &ArgumentError{Field: "ttl", Value: c.TTL, Rule: fmt.Sprintf("this store grants no more than %v", l.MaxTTL)}
+		return &store.ArgumentError{Field: "ttl", Value: c.TTL, Rule: fmt.Sprintf("this store grants no more than %v", l.MaxTTL)}
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -54,17 +55,17 @@ func TestBadConfig(t *testing.T) {
 
 		{"no scope", func(c *lease.Config) { c.Scope = nil },
 			[]string{"scope", "names no group"}},
-		{"wide scope", func(c *lease.Config) { c.Scope = make(lease.Scope, lease.MaxScope+1) },
+		{"wide scope", func(c *lease.Config) { c.Scope = make(store.Scope, store.MaxScope+1) },
 			[]string{"scope is 1025", "at most 1024 names"}},
-		{"empty pattern", func(c *lease.Config) { c.Scope = lease.Scope{"a", ""} },
+		{"empty pattern", func(c *lease.Config) { c.Scope = store.Scope{"a", ""} },
 			[]string{`scope is ""`, `followed by "*"`}},
-		{"star inside", func(c *lease.Config) { c.Scope = lease.Scope{"a*b"} },
+		{"star inside", func(c *lease.Config) { c.Scope = store.Scope{"a*b"} },
 			[]string{`scope is "a*b"`, `followed by "*"`}},
-		{"two stars", func(c *lease.Config) { c.Scope = lease.Scope{"a**"} },
+		{"two stars", func(c *lease.Config) { c.Scope = store.Scope{"a**"} },
 			[]string{`scope is "a**"`}},
-		{"pattern in capitals", func(c *lease.Config) { c.Scope = lease.Scope{"Shard-*"} },
+		{"pattern in capitals", func(c *lease.Config) { c.Scope = store.Scope{"Shard-*"} },
 			[]string{`scope is "Shard-*"`}},
-		{"long pattern", func(c *lease.Config) { c.Scope = lease.Scope{strings.Repeat("s", 64) + "*"} },
+		{"long pattern", func(c *lease.Config) { c.Scope = store.Scope{strings.Repeat("s", 64) + "*"} },
 			[]string{`scope is "ssss`, "1 to 63 of a-z"}},
 
 		{"negative TTL", func(c *lease.Config) { c.TTL = -time.Second },
@@ -99,15 +100,15 @@ func TestBadConfig(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(w *world) {
-				store := newCountingStore(limited{w.mem})
+				st := newCountingStore(limited{w.mem})
 				cfg := w.config("a")
 				tt.change(&cfg)
 				before := runtime.NumGoroutine()
-				n, err := lease.New(store, cfg)
+				n, err := lease.New(st, cfg)
 				if n != nil || err == nil {
 					w.Fatalf("accepted: %v, %v", n, err)
 				}
-				if !errors.Is(err, lease.ErrInvalid) {
+				if !errors.Is(err, store.ErrInvalid) {
 					w.Errorf("%v is not an ErrInvalid", err)
 				}
 				for _, part := range tt.want {
@@ -118,8 +119,8 @@ func TestBadConfig(t *testing.T) {
 				if len(err.Error()) > 2000 {
 					w.Errorf("the message has %d bytes", len(err.Error()))
 				}
-				if after := runtime.NumGoroutine(); after > before || store.total()+store.counted(watch) != 0 {
-					w.Errorf("started: %d goroutines, %d calls", after-before, store.total())
+				if after := runtime.NumGoroutine(); after > before || st.total()+st.counted(watch) != 0 {
+					w.Errorf("started: %d goroutines, %d calls", after-before, st.total())
 				}
 			})
 		})
@@ -127,19 +128,19 @@ func TestBadConfig(t *testing.T) {
 }
 
 // limited is a store with limits of its own: a second to an hour.
-type limited struct{ lease.Store }
+type limited struct{ store.Store }
 
-func (limited) Caps() lease.Caps {
-	return lease.Caps{MinTTL: time.Second, MaxTTL: time.Hour, Batch: 16}
+func (limited) Caps() store.Caps {
+	return store.Caps{MinTTL: time.Second, MaxTTL: time.Hour, Batch: 16}
 }
 
 // A store that is not there is refused, also when it is a nil pointer in an
 // interface.
 func TestNoStore(t *testing.T) {
-	cfg := lease.Config{Candidate: tenure.Candidate{ID: "a"}, Scope: lease.Scope{"*"}}
-	for name, store := range map[string]lease.Store{"nil": nil, "nil pointer": (*mem.Store)(nil)} {
-		n, err := lease.New(store, cfg)
-		if n != nil || !errors.Is(err, lease.ErrInvalid) || !strings.Contains(err.Error(), "store: must not be nil") {
+	cfg := lease.Config{Candidate: tenure.Candidate{ID: "a"}, Scope: store.Scope{"*"}}
+	for name, st := range map[string]store.Store{"nil": nil, "nil pointer": (*mem.Store)(nil)} {
+		n, err := lease.New(st, cfg)
+		if n != nil || !errors.Is(err, store.ErrInvalid) || !strings.Contains(err.Error(), "store: must not be nil") {
 			t.Errorf("%s: %v, %v", name, n, err)
 		}
 	}
@@ -180,8 +181,8 @@ func TestGoodConfig(t *testing.T) {
 // not stand for.
 func TestBadGroup(t *testing.T) {
 	bubble(t, func(w *world) {
-		store := newCountingStore(w.mem)
-		n := w.node(store, "a", func(c *lease.Config) { c.Scope = lease.Scope{"billing", "shard-*"} })
+		st := newCountingStore(w.mem)
+		n := w.node(st, "a", func(c *lease.Config) { c.Scope = store.Scope{"billing", "shard-*"} })
 		for _, tt := range []struct{ group, rule string }{
 			{"", "1 to 63"},
 			{strings.Repeat("g", 64), "1 to 63"},
@@ -194,7 +195,7 @@ func TestBadGroup(t *testing.T) {
 			{"shard", "not in the scope of this node: billing, shard-*"},
 		} {
 			e, err := n.Elector(tt.group)
-			if e != nil || !errors.Is(err, lease.ErrInvalid) {
+			if e != nil || !errors.Is(err, store.ErrInvalid) {
 				w.Errorf("%q: %v, %v", tt.group, e, err)
 				continue
 			}
@@ -209,8 +210,8 @@ func TestBadGroup(t *testing.T) {
 				w.Errorf("%q: %v, %v", group, e, err)
 			}
 		}
-		if store.total()+store.counted(watch) != 0 {
-			w.Errorf("%d calls to the store before anybody campaigned", store.total())
+		if st.total()+st.counted(watch) != 0 {
+			w.Errorf("%d calls to the store before anybody campaigned", st.total())
 		}
 	})
 }

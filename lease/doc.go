@@ -10,7 +10,7 @@
 //
 //	node, err := lease.New(store, lease.Config{
 //		Candidate: tenure.Candidate{ID: "node-1", Address: "10.0.0.1:7000"},
-//		Scope:     lease.Scope{"shard-*"},
+//		Scope:     store.Scope{"shard-*"},
 //		Timing:    lease.LAN(),
 //		Health:    disk.Check, // an unhealthy process hands over
 //	})

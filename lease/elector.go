@@ -11,7 +11,9 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Elector stands for one group with its node's session. It is a tenure.Elector.
@@ -29,8 +31,8 @@ var ErrLed = errors.New("another leads the group")
 var ErrCampaigning = errors.New("lease: this node campaigns for the group already")
 
 var (
-	errNoContext = &ArgumentError{Field: "context", Rule: "must not be nil"}
-	errNoElector = &ArgumentError{Field: "elector", Rule: "must not be nil"}
+	errNoContext = &store.ArgumentError{Field: "context", Rule: "must not be nil"}
+	errNoElector = &store.ArgumentError{Field: "elector", Rule: "must not be nil"}
 )
 
 // Group returns the elector's group.
@@ -71,7 +73,7 @@ func (e *Elector) campaign(ctx context.Context, once bool) (*tenure.Term, error)
 		return nil, fmt.Errorf("group %q: %w", e.group, ErrCampaigning)
 	}
 	n.waiters[e.group] = w
-	n.queue = append(n.queue, Event{Kind: OnCampaign, Group: e.group, Once: once})
+	n.queue = append(n.queue, machine.Event{Kind: machine.OnCampaign, Group: e.group, Once: once})
 	n.mu.Unlock()
 	n.poke()
 
@@ -84,7 +86,7 @@ func (e *Elector) campaign(ctx context.Context, once bool) (*tenure.Term, error)
 	waiting := n.waiters[e.group] == w
 	if waiting {
 		delete(n.waiters, e.group)
-		n.queue = append(n.queue, Event{Kind: OnWithdraw, Group: e.group})
+		n.queue = append(n.queue, machine.Event{Kind: machine.OnWithdraw, Group: e.group})
 	}
 	n.mu.Unlock()
 	n.poke()
@@ -143,12 +145,12 @@ func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 			yield(tenure.Leader{Group: e.group}, errNoContext)
 			return
 		}
-		var seen Cursor
+		var seen store.Cursor
 		blind := true // what we know is not what was yielded last
 		wait := e.node.cfg.BackoffMin
 		for ctx.Err() == nil {
 			err := errors.New("the watch ended")
-			for u, werr := range e.node.store.Watch(ctx, Scope{e.group}) {
+			for u, werr := range e.node.store.Watch(ctx, store.Scope{e.group}) {
 				if werr != nil {
 					err = werr
 					break
@@ -156,9 +158,9 @@ func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 				wait = e.node.cfg.BackoffMin
 				v := u.View
 				switch {
-				case u.Kind == Synced && blind:
-					v = vacantFromTheStart(e.group) // no record: never led
-				case u.Kind != GroupChanged:
+				case u.Kind == store.Synced && blind:
+					v = machine.VacantFromTheStart(e.group) // no record: never led
+				case u.Kind != store.GroupChanged:
 					continue
 				}
 				var changes []tenure.Leader
@@ -171,7 +173,7 @@ func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 				if blind && len(changes) == 0 {
 					changes = []tenure.Leader{v.Leader()}
 				}
-				seen, blind = Cursor{Token: v.Token, State: v.State}, false
+				seen, blind = store.Cursor{Token: v.Token, State: v.State}, false
 				for _, l := range changes {
 					if !yield(l, nil) {
 						return
@@ -197,14 +199,14 @@ func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 // since lists what happened after the cursor. What the record no longer
 // remembers is in the history beside it; if that cannot be read, the error says
 // that there were others.
-func (e *Elector) since(ctx context.Context, v View, seen Cursor) ([]tenure.Leader, error) {
-	changes, complete := Since(v, seen)
+func (e *Elector) since(ctx context.Context, v store.View, seen store.Cursor) ([]tenure.Leader, error) {
+	changes, complete := store.Since(v, seen)
 	if complete || v.Token < seen.Token {
 		return changes, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.node.cfg.CallTimeout)
 	defer cancel()
-	older, err := e.node.store.History(ctx, e.group, Page{})
+	older, err := e.node.store.History(ctx, e.group, store.Page{})
 	if err != nil {
 		return changes, fmt.Errorf("lease: reading the terms of group %q after token %d: %w", e.group, seen.Token, err)
 	}
@@ -213,7 +215,7 @@ func (e *Elector) since(ctx context.Context, v View, seen Cursor) ([]tenure.Lead
 		older = older[:len(older)-1]
 	}
 	v.Terms = append(older, v.Terms...)
-	changes, _ = Since(v, seen)
+	changes, _ = store.Since(v, seen)
 	return changes, nil
 }
 
@@ -222,11 +224,11 @@ type grant struct {
 	node  *Node
 	group string
 	token fence.Token
-	holds SessionID // whom the group was granted to
+	holds store.SessionID // whom the group was granted to
 
 	// Of the candidate that was asked for last; the node's lock guards them.
 	successor string
-	session   SessionID
+	session   store.SessionID
 	found     clock.Instant
 }
 
@@ -235,22 +237,24 @@ type grant struct {
 const hintFor = 100 * time.Millisecond
 
 func (g *grant) Ended(cause error) {
-	g.node.push(Event{Kind: OnEnded, Group: g.group, Token: g.token, Cause: cause})
+	g.node.push(machine.Event{Kind: machine.OnEnded, Group: g.group, Token: g.token, Cause: cause})
 }
 
 func (g *grant) Successor(ctx context.Context, candidate string) error {
 	n := g.node
-	line, err := call(ctx, n, func(ctx context.Context) ([]Session, error) { return n.store.Sessions(ctx, Scope{g.group}, Page{}) })
+	line, err := call(ctx, n, func(ctx context.Context) ([]store.Session, error) {
+		return n.store.Sessions(ctx, store.Scope{g.group}, store.Page{})
+	})
 	if err != nil {
 		return fmt.Errorf("lease: looking for candidate %q of group %q: %w", candidate, g.group, err)
 	}
-	if found := newest(line, candidate, ""); found != "" {
+	if found := machine.Newest(line, candidate, ""); found != "" {
 		n.mu.Lock()
 		g.successor, g.session, g.found = candidate, found, n.cfg.Clock.Now()
 		n.mu.Unlock()
 		return nil
 	}
-	return fmt.Errorf("lease: candidate %q does not stand for group %q: %w", candidate, g.group, ErrSuccessor)
+	return fmt.Errorf("lease: candidate %q does not stand for group %q: %w", candidate, g.group, store.ErrSuccessor)
 }
 
 // suspectTries is how often a lost report is repeated. The term ends all the same.
@@ -261,7 +265,7 @@ func (g *grant) Suspect(ctx context.Context, seen fence.Token) error {
 	if n.cfg.planted.Has(plant.RetryStaleSeal) {
 		return nil
 	}
-	v, err := call(ctx, n, func(ctx context.Context) (View, error) { return n.store.Read(ctx, g.group) })
+	v, err := call(ctx, n, func(ctx context.Context) (store.View, error) { return n.store.Read(ctx, g.group) })
 	if err != nil {
 		return fmt.Errorf("lease: reading group %q: %w", g.group, err)
 	}
@@ -271,7 +275,7 @@ func (g *grant) Suspect(ctx context.Context, seen fence.Token) error {
 	for range suspectTries {
 		if _, err = call(ctx, n, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, n.store.Suspect(ctx, g.group, seen)
-		}); err == nil || Definite(err) {
+		}); err == nil || store.Definite(err) {
 			break
 		}
 	}
@@ -300,7 +304,7 @@ func (g *grant) Release(ctx context.Context, candidate string) error {
 		return ErrClosed
 	}
 	n.settles[key] = append(n.settles[key], settled)
-	e := Event{Kind: OnReturned, Group: g.group, Token: g.token, To: candidate}
+	e := machine.Event{Kind: machine.OnReturned, Group: g.group, Token: g.token, To: candidate}
 	if candidate != "" && candidate == g.successor && n.cfg.Clock.Now().Sub(g.found) < hintFor {
 		e.Session = g.session
 	}

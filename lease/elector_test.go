@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 var errEnough = errors.New("enough")
@@ -308,7 +309,7 @@ func TestResign(t *testing.T) {
 		if took := r.at.Sub(begin); took > 2*roundTrip {
 			w.Errorf("the next leads after %v, want %v", took, 2*roundTrip)
 		}
-		if v := w.led("g", "b"); v.Terms[0].Reason != lease.Resigned {
+		if v := w.led("g", "b"); v.Terms[0].Reason != store.Resigned {
 			w.Errorf("the record says %q", v.Terms[0].Reason)
 		}
 		w.resign(term) // what is done is done
@@ -415,7 +416,7 @@ func TestTransfer(t *testing.T) {
 			w.Fatal(err)
 		}
 		v := w.led("g", "c")
-		if v.Terms[0].Reason != lease.Transferred || v.Token != term.Token()+1 {
+		if v.Terms[0].Reason != store.Transferred || v.Token != term.Token()+1 {
 			w.Errorf("the record says %q and token %d after %d", v.Terms[0].Reason, v.Token, term.Token())
 		}
 		if err := term.Check(); !errors.Is(err, tenure.ErrTransferred) {
@@ -438,7 +439,7 @@ func TestTransferRefused(t *testing.T) {
 	bubble(t, func(w *world) {
 		a := w.node(w.mem, "a")
 		dead := w.node(w.mem, "dead")
-		elsewhere := w.node(w.mem, "elsewhere", func(c *lease.Config) { c.Scope = lease.Scope{"other-*"} })
+		elsewhere := w.node(w.mem, "elsewhere", func(c *lease.Config) { c.Scope = store.Scope{"other-*"} })
 		w.node(w.mem, "idle") // never campaigned, so it has no session
 		w.resign(w.win(dead, "h"))
 		w.win(elsewhere, "other-1")
@@ -447,7 +448,7 @@ func TestTransferRefused(t *testing.T) {
 		}
 		term := w.win(a, "g")
 		for _, to := range []string{"nobody", "dead", "elsewhere", "idle", "a", ""} {
-			if err := term.TransferTo(w.soon(), to); !errors.Is(err, lease.ErrSuccessor) || !strings.Contains(err.Error(), fmt.Sprintf("%q", to)) {
+			if err := term.TransferTo(w.soon(), to); !errors.Is(err, store.ErrSuccessor) || !strings.Contains(err.Error(), fmt.Sprintf("%q", to)) {
 				w.Errorf("to %q: %v", to, err)
 			}
 			if err := term.Check(); err != nil {
@@ -487,10 +488,10 @@ func TestTransferToTheDying(t *testing.T) {
 		w.win(b, "another")
 		time.Sleep(time.Minute)
 		line := w.sessions()
-		i := slices.IndexFunc(line, func(s lease.Session) bool { return s.Candidate.ID == "b" })
+		i := slices.IndexFunc(line, func(s store.Session) bool { return s.Candidate.ID == "b" })
 		// On the way back of the answer that still has it.
-		time.AfterFunc(roundTrip-time.Millisecond, func() { _ = w.mem.Close(context.Background(), line[i].ID, lease.Forced) })
-		if err := term.TransferTo(w.soon(), "b"); !errors.Is(err, lease.ErrSuccessor) {
+		time.AfterFunc(roundTrip-time.Millisecond, func() { _ = w.mem.Close(context.Background(), line[i].ID, store.Forced) })
+		if err := term.TransferTo(w.soon(), "b"); !errors.Is(err, store.ErrSuccessor) {
 			w.Errorf("TransferTo: %v", err)
 		}
 		if err := term.Check(); !errors.Is(err, tenure.ErrTransferred) {
@@ -511,7 +512,7 @@ func TestStepDown(t *testing.T) {
 		held := w.read("g")
 		time.Sleep(time.Minute + time.Second/3)
 		asked := time.Now()
-		w.ask(lease.Request{ID: "1", Verb: lease.StepDown, Token: term.Token(), Reason: "rolling restart", CoolDown: coolDown})
+		w.ask(store.Request{ID: "1", Verb: store.StepDown, Token: term.Token(), Reason: "rolling restart", CoolDown: coolDown})
 		at, err := w.ended(term)
 		if !errors.Is(err, tenure.ErrResigned) || at.Sub(asked) > lease.Default().Beat {
 			w.Errorf("the term ended %v after it was asked for: %v", at.Sub(asked), err)
@@ -523,10 +524,10 @@ func TestStepDown(t *testing.T) {
 		w.led("g", "a")
 		w.resign(term)
 		synctest.Wait()
-		if got := w.answered(held.Holder, "1"); got.Outcome != lease.Done {
+		if got := w.answered(held.Holder, "1"); got.Outcome != store.Done {
 			w.Errorf("answered %q", got)
 		}
-		if v := w.vacant("g"); v.Terms[0].Reason != lease.SteppedDown {
+		if v := w.vacant("g"); v.Terms[0].Reason != store.SteppedDown {
 			w.Errorf("the record says %q", v.Terms[0].Reason)
 		}
 		r := w.won(w.campaign(w.soon(), a, "g"))
@@ -536,7 +537,7 @@ func TestStepDown(t *testing.T) {
 	})
 }
 
-func (w *world) answered(id lease.SessionID, request string) lease.Answer {
+func (w *world) answered(id store.SessionID, request string) store.Answer {
 	w.Helper()
 	a, err := w.mem.Answered(context.Background(), id, request)
 	if err != nil {
@@ -556,18 +557,18 @@ func TestAskedTransfer(t *testing.T) {
 		next := w.campaign(w.soon(), b, "g")
 		time.Sleep(time.Minute)
 		for id, tt := range map[string]struct {
-			r    lease.Request
+			r    store.Request
 			says string
 		}{
-			"unknown": {lease.Request{Verb: lease.Transfer, To: "nobody"}, `candidate "nobody" does not stand for group "g"`},
-			"itself":  {lease.Request{Verb: lease.Transfer, To: "a"}, `group "g" is led by "a" already`},
-			"old":     {lease.Request{Verb: lease.StepDown, Token: term.Token() + 1}, `group "g" is led with token 1, not 2`},
+			"unknown": {store.Request{Verb: store.Transfer, To: "nobody"}, `candidate "nobody" does not stand for group "g"`},
+			"itself":  {store.Request{Verb: store.Transfer, To: "a"}, `group "g" is led by "a" already`},
+			"old":     {store.Request{Verb: store.StepDown, Token: term.Token() + 1}, `group "g" is led with token 1, not 2`},
 		} {
 			tt.r.ID = id
 			w.ask(tt.r)
 			time.Sleep(lease.Default().Beat)
 			synctest.Wait()
-			if got := w.answered(held.Holder, id); got.Outcome != lease.Refused || got.Detail != tt.says {
+			if got := w.answered(held.Holder, id); got.Outcome != store.Refused || got.Detail != tt.says {
 				w.Errorf("%s: answered %q, want %q", id, got, tt.says)
 			}
 			if err := term.Check(); err != nil {
@@ -576,7 +577,7 @@ func TestAskedTransfer(t *testing.T) {
 		}
 
 		asked := time.Now()
-		w.ask(lease.Request{ID: "good", Verb: lease.Transfer, To: "b", Token: term.Token()})
+		w.ask(store.Request{ID: "good", Verb: store.Transfer, To: "b", Token: term.Token()})
 		if r := w.won(next); r.at.Sub(asked) > lease.Default().Beat || r.term.Token() != term.Token()+1 {
 			w.Errorf("b leads %v later with token %d", r.at.Sub(asked), r.term.Token())
 		}
@@ -584,7 +585,7 @@ func TestAskedTransfer(t *testing.T) {
 		if err := context.Cause(term.Context()); !errors.Is(err, tenure.ErrTransferred) {
 			w.Errorf("the old term says %v", err)
 		}
-		if got := w.answered(held.Holder, "good"); got.Outcome != lease.Done {
+		if got := w.answered(held.Holder, "good"); got.Outcome != store.Done {
 			w.Errorf("answered %q", got)
 		}
 	})
@@ -716,7 +717,7 @@ func TestLeaders(t *testing.T) {
 // when it looked first, or was.
 func TestLeadersSlowConsumer(t *testing.T) {
 	for _, before := range []int{0, 1} {
-		for _, meanwhile := range []int{1, 3, lease.TermsKept, lease.TermsKept + 3} {
+		for _, meanwhile := range []int{1, 3, store.TermsKept, store.TermsKept + 3} {
 			t.Run(fmt.Sprintf("%d then %d", before, meanwhile), func(t *testing.T) {
 				bubble(t, func(w *world) {
 					nodes := []*lease.Node{w.node(w.mem, "n0"), w.node(w.mem, "n1")}
@@ -911,7 +912,7 @@ func (f *fleet) believers() (n int) {
 }
 
 // member leads, and by turns gives up, hands over, and is restarted.
-func (f *fleet) member(i int, store lease.Store) {
+func (f *fleet) member(i int, store store.Store) {
 	rng := rand.New(rand.NewPCG(uint64(i), 2))
 	for f.ctx.Err() == nil {
 		n, err := lease.New(store, f.config(fmt.Sprintf("n%d", i)))
@@ -1041,21 +1042,21 @@ func TestRecall(t *testing.T) {
 // an acquire.
 func TestResignHandsOver(t *testing.T) {
 	bubble(t, func(w *world) {
-		one := func(c *lease.Config) { c.Scope = lease.Scope{"g"} }
-		store := newCountingStore(w.mem)
-		term := w.win(w.node(store, "a", one), "g")
-		next := w.campaign(w.Context(), w.node(store, "b", one), "g")
+		one := func(c *lease.Config) { c.Scope = store.Scope{"g"} }
+		st := newCountingStore(w.mem)
+		term := w.win(w.node(st, "a", one), "g")
+		next := w.campaign(w.Context(), w.node(st, "b", one), "g")
 		time.Sleep(time.Minute)
-		acquires := store.counted(acquire)
+		acquires := st.counted(acquire)
 		w.resign(term)
 		if got := w.won(next).term; got.Token() != term.Token()+1 {
 			w.Errorf("token %d after %d", got.Token(), term.Token())
 		}
-		if n := store.counted(acquire) - acquires; n != 0 || store.counted(release) != 1 {
-			w.Errorf("%d acquires and %d releases, want one release", n, store.counted(release))
+		if n := st.counted(acquire) - acquires; n != 0 || st.counted(release) != 1 {
+			w.Errorf("%d acquires and %d releases, want one release", n, st.counted(release))
 		}
 		w.led("g", "b")
-		if h, err := w.mem.History(w.Context(), "g", lease.Page{}); err != nil || len(h) != 2 || h[1].Reason != lease.Resigned {
+		if h, err := w.mem.History(w.Context(), "g", store.Page{}); err != nil || len(h) != 2 || h[1].Reason != store.Resigned {
 			w.Errorf("the history is %+v, %v", h, err)
 		}
 	})

@@ -8,16 +8,17 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
 // One node leads several groups with one session.
 func ExampleNew() {
-	store := mem.New(mem.Options{})
-	defer store.Shutdown()
-	node, err := lease.New(store, lease.Config{
+	st := mem.New(mem.Options{})
+	defer st.Shutdown()
+	node, err := lease.New(st, lease.Config{
 		Candidate: tenure.Candidate{ID: "node-1"},
-		Scope:     lease.Scope{"shard-*"},
+		Scope:     store.Scope{"shard-*"},
 		Log:       slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -7,12 +7,13 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // stingyStore grants half of the TTL that it is asked for.
-type stingyStore struct{ lease.Store }
+type stingyStore struct{ store.Store }
 
-func (s stingyStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+func (s stingyStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	return s.Store.Open(ctx, c, ttl/2, o)
 }
 

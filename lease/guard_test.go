@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // lay writes a rule for a name.
@@ -89,7 +90,7 @@ func TestGuardedTermGoesOn(t *testing.T) {
 func TestGuardedBatch(t *testing.T) {
 	bubble(t, func(w *world) {
 		w.lay("group/b", map[string]string{"members": "another"})
-		hung := newHungStore(w, lease.Guard(w.mem, lease.GuardConfig{}))
+		hung := newHungStore(w, store.Guard(w.mem, store.GuardConfig{}))
 		store := newCountingStore(hung)
 		n := w.node(store, "a")
 		ctx, cancel := context.WithCancel(w.Context())
@@ -115,9 +116,9 @@ func TestGuardedBatch(t *testing.T) {
 func TestGuardedTTL(t *testing.T) {
 	bubble(t, func(w *world) {
 		w.lay("group/g", map[string]string{"max_ttl_ms": "1000"})
-		var bar *lease.BarError
+		var bar *store.BarError
 		r := w.get(w.campaign(w.Context(), w.node(w.mem, "a"), "g"))
-		if !errors.As(r.err, &bar) || bar.Code != "ttl_out_of_bounds" || bar.MaxTTL != time.Second || !lease.Permanent(r.err) {
+		if !errors.As(r.err, &bar) || bar.Code != "ttl_out_of_bounds" || bar.MaxTTL != time.Second || !store.Permanent(r.err) {
 			t.Errorf("%v", r.err)
 		}
 	})

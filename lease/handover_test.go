@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/tenuretest"
 )
 
@@ -78,7 +79,7 @@ func TestStepDowns(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				r := lease.Request{ID: string(rune('a' + i)), Verb: lease.StepDown, Group: "g", CoolDown: coolDown, TTL: time.Minute}
+				r := store.Request{ID: string(rune('a' + i)), Verb: store.StepDown, Group: "g", CoolDown: coolDown, TTL: time.Minute}
 				if err := k.Store().Ask(t.Context(), v.Holder, r); err != nil {
 					t.Fatal(err)
 				}
@@ -125,12 +126,12 @@ func TestBackingOffIsNoSuccessor(t *testing.T) {
 			t.Fatal(err)
 		}
 		// An operator's request is refused as well, before the term ends for it.
-		r := lease.Request{ID: "r", Verb: lease.Transfer, To: "b", Group: "g", TTL: time.Minute}
+		r := store.Request{ID: "r", Verb: store.Transfer, To: "b", Group: "g", TTL: time.Minute}
 		if err := k.Store().Ask(t.Context(), v.Holder, r); err != nil {
 			t.Fatal(err)
 		}
 		k.Advance(5 * time.Second)
-		if a, err := k.Store().Answered(t.Context(), v.Holder, "r"); err != nil || a.Outcome != lease.Refused || now.Check() != nil {
+		if a, err := k.Store().Answered(t.Context(), v.Holder, "r"); err != nil || a.Outcome != store.Refused || now.Check() != nil {
 			t.Errorf("answered %+v, %v; the term: %v", a, err, now.Check())
 		}
 	})

@@ -5,17 +5,18 @@ import (
 	"errors"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Lead is the whole of leading in one call: it campaigns for the group as the candidate id,
 // runs work for each term won until ctx ends or work returns tenure.ErrDone, and gives
 // everything up at the end. See tenure.Lead for what work must do. Whoever needs another
 // timing, several groups with one session, or an address for observers uses New.
-func Lead(ctx context.Context, store Store, group, id string, work func(context.Context, *tenure.Term) error, opts ...tenure.Option) (err error) {
+func Lead(ctx context.Context, st store.Store, group, id string, work func(context.Context, *tenure.Term) error, opts ...tenure.Option) (err error) {
 	if ctx == nil {
 		return errNoContext
 	}
-	n, err := New(store, Config{Candidate: tenure.Candidate{ID: id}, Scope: Scope{group}})
+	n, err := New(st, Config{Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{group}})
 	if err != nil {
 		return err
 	}

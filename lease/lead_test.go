@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -28,12 +29,12 @@ func ExampleLead() {
 
 // When its context ends, Lead has waited for work and closed its session.
 func TestLeadEndsWithContext(t *testing.T) {
-	store := mem.New(mem.Options{})
-	defer store.Shutdown()
+	st := mem.New(mem.Options{})
+	defer st.Shutdown()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	enough := errors.New("enough")
 	returned := false
-	err := lease.Lead(ctx, store, "g", "a", func(ctx context.Context, _ *tenure.Term) error {
+	err := lease.Lead(ctx, st, "g", "a", func(ctx context.Context, _ *tenure.Term) error {
 		cancel(enough)
 		<-ctx.Done()
 		returned = true
@@ -42,14 +43,14 @@ func TestLeadEndsWithContext(t *testing.T) {
 	if !errors.Is(err, enough) || !returned {
 		t.Errorf("Lead returned %v, work has returned: %v", err, returned)
 	}
-	if left, err := store.Sessions(context.Background(), lease.Scope{"*"}, lease.Page{}); err != nil || len(left) != 0 {
+	if left, err := st.Sessions(context.Background(), store.Scope{"*"}, store.Page{}); err != nil || len(left) != 0 {
 		t.Errorf("%d sessions are left, %v", len(left), err)
 	}
 	for _, wrong := range []error{
-		lease.Lead(context.Background(), nil, "g", "a", nil), lease.Lead(context.Background(), store, "G!", "a", nil),
-		lease.Lead(context.Background(), store, "g", "", nil), lease.Lead(nil, store, "g", "a", nil), //nolint:staticcheck // on purpose
+		lease.Lead(context.Background(), nil, "g", "a", nil), lease.Lead(context.Background(), st, "G!", "a", nil),
+		lease.Lead(context.Background(), st, "g", "", nil), lease.Lead(nil, st, "g", "a", nil), //nolint:staticcheck // on purpose
 	} {
-		if !errors.Is(wrong, lease.ErrInvalid) {
+		if !errors.Is(wrong, store.ErrInvalid) {
 			t.Errorf("a wrong argument: %v", wrong)
 		}
 	}

@@ -17,7 +17,9 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/store"
 )
 
 // ErrClosed: the node was closed.
@@ -29,10 +31,10 @@ var ErrClosed = errors.New("lease: node is closed")
 // hangs cannot stand between a timer and the end of a term.
 type Node struct {
 	cfg      Config
-	store    Store
+	store    store.Store
 	instance string // random: no other process and no restart has it
-	machine  *Machine
-	roster   *Roster
+	machine  *machine.Machine
+	roster   *machine.Roster
 	timer    clock.Timer
 
 	ctx    context.Context // of the calls and the watch
@@ -47,7 +49,7 @@ type Node struct {
 
 	mu       sync.Mutex
 	room     sync.Cond // the queue was emptied
-	queue    []Event
+	queue    []machine.Event
 	closing  bool // no new campaigns
 	ended    bool // nobody will answer any more
 	quitting bool
@@ -60,7 +62,7 @@ type Node struct {
 	// The loop's own.
 	terms     map[string]*heldTerm
 	trust     *tenure.Trust
-	session   Session
+	session   store.Session
 	stopWatch context.CancelFunc
 	stream    uint64 // counts the watches
 }
@@ -89,7 +91,7 @@ type heldTerm struct {
 
 const (
 	// maxQueue holds a watch back; nothing else comes in such numbers.
-	maxQueue = 4096
+	MaxQueue = 4096
 	// maxCalls bounds the goroutines that a store which ignores its deadlines can
 	// pile up.
 	maxCalls = 128
@@ -99,19 +101,19 @@ const (
 
 // New returns a node that has not contacted the store yet: the session is opened
 // by the first campaign. Close it when done.
-func New(store Store, cfg Config) (*Node, error) {
-	if store == nil || reflect.ValueOf(store).Kind() == reflect.Pointer && reflect.ValueOf(store).IsNil() {
-		return nil, &ArgumentError{Field: "store", Rule: "must not be nil"}
+func New(st store.Store, cfg Config) (*Node, error) {
+	if st == nil || reflect.ValueOf(st).Kind() == reflect.Pointer && reflect.ValueOf(st).IsNil() {
+		return nil, &store.ArgumentError{Field: "store", Rule: "must not be nil"}
 	}
 	cfg.Timing = cfg.Timing.Resolve()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if err := cfg.fits(store.Caps()); err != nil {
+	if err := cfg.fits(st.Caps()); err != nil {
 		return nil, err
 	}
 	if !cfg.Unguarded {
-		store = Guard(store, GuardConfig{planted: cfg.planted})
+		st = store.Guard(st, store.GuardConfig{planted: cfg.planted})
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = clock.System()
@@ -123,14 +125,14 @@ func New(store Store, cfg Config) (*Node, error) {
 	if cfg.Health != nil {
 		sick = errors.New("lease: the health check has not answered yet")
 	}
-	roster := &Roster{}
+	roster := &machine.Roster{}
 	n := &Node{
 		roster:   roster,
 		cfg:      cfg,
-		store:    store,
+		store:    st,
 		instance: rand.Text(),
-		machine: NewMachine(MachineConfig{
-			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Caps: store.Caps(), Line: roster, Sick: sick, Seed: mathrand.Uint64(), Plant: cfg.planted,
+		machine: machine.NewMachine(machine.MachineConfig{
+			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Caps: st.Caps(), Line: roster, Sick: sick, Seed: mathrand.Uint64(), Plant: cfg.planted,
 		}),
 		timer:   cfg.Clock.NewTimer(),
 		done:    make(chan struct{}),
@@ -154,11 +156,11 @@ func New(store Store, cfg Config) (*Node, error) {
 
 // Elector returns the elector of a group in the node's scope.
 func (n *Node) Elector(group string) (*Elector, error) {
-	if err := CheckGroup(group); err != nil {
+	if err := store.CheckGroup(group); err != nil {
 		return nil, err
 	}
 	if !n.cfg.Scope.Covers(group) {
-		return nil, &ArgumentError{Field: "group", Value: group, Rule: fmt.Sprintf("is not in the scope of this node: %s", strings.Join(n.cfg.Scope, ", "))}
+		return nil, &store.ArgumentError{Field: "group", Value: group, Rule: fmt.Sprintf("is not in the scope of this node: %s", strings.Join(n.cfg.Scope, ", "))}
 	}
 	return &Elector{node: n, group: group}, nil
 }
@@ -175,7 +177,7 @@ func (n *Node) Close(ctx context.Context) error {
 	}
 	n.mu.Lock()
 	n.closing = true
-	n.queue = append(n.queue, Event{Kind: OnShutdown})
+	n.queue = append(n.queue, machine.Event{Kind: machine.OnShutdown})
 	n.mu.Unlock()
 	n.poke()
 	select {
@@ -203,7 +205,7 @@ func (n *Node) Close(ctx context.Context) error {
 }
 
 // push hands the machine an event. It never waits.
-func (n *Node) push(e Event) {
+func (n *Node) push(e machine.Event) {
 	n.mu.Lock()
 	n.queue = append(n.queue, e)
 	n.mu.Unlock()
@@ -218,26 +220,26 @@ func (n *Node) poke() {
 }
 
 // pushView waits while the queue is long: a watch may bring ten thousand groups.
-func (n *Node) pushView(v View, stream uint64) {
+func (n *Node) pushView(v store.View, stream uint64) {
 	n.mu.Lock()
-	for len(n.queue) >= maxQueue && n.ctx.Err() == nil {
+	for len(n.queue) >= MaxQueue && n.ctx.Err() == nil {
 		n.room.Wait()
 	}
-	n.queue = append(n.queue, Event{Kind: OnView, View: &v, stream: stream})
+	n.queue = append(n.queue, machine.Event{Kind: machine.OnView, View: &v, stream: stream})
 	n.mu.Unlock()
 	n.poke()
 }
 
 // ofThisWatch drops what an earlier watch has left in the queue.
-func (n *Node) ofThisWatch(events []Event) []Event {
-	return slices.DeleteFunc(events, func(e Event) bool {
-		return (e.Kind == OnView || e.Kind == OnWatchLost) && e.stream != n.stream
+func (n *Node) ofThisWatch(events []machine.Event) []machine.Event {
+	return slices.DeleteFunc(events, func(e machine.Event) bool {
+		return (e.Kind == machine.OnView || e.Kind == machine.OnWatchLost) && e.stream != n.stream
 	})
 }
 
 func (n *Node) loop() {
 	defer n.stopped()
-	var events []Event
+	var events []machine.Event
 	for {
 		n.mu.Lock()
 		clear(events)
@@ -245,7 +247,7 @@ func (n *Node) loop() {
 		n.room.Broadcast()
 		n.mu.Unlock()
 		for _, a := range n.machine.Step(n.cfg.Clock.Now(), n.ofThisWatch(events)...) {
-			if a.Kind == DoStopped {
+			if a.Kind == machine.DoStopped {
 				n.stopErr = a.Cause
 				return
 			}
@@ -300,44 +302,44 @@ func (n *Node) stopped() {
 	close(n.done)
 }
 
-func (n *Node) act(a Action) {
+func (n *Node) act(a machine.Action) {
 	switch a.Kind {
-	case DoCall:
+	case machine.DoCall:
 		n.call(a.Call)
-	case DoWatch:
+	case machine.DoWatch:
 		n.watch()
-	case DoTrust:
+	case machine.DoTrust:
 		if n.trust == nil || n.session.ID != a.Session.ID {
 			// Trust belongs to the session: a later one must not revive its terms.
 			n.session, n.trust = a.Session, tenure.NewTrust(n.cfg.Clock)
 		}
 		n.trust.Set(a.Until)
 		n.trust.SetAtRisk(false)
-	case DoRisk:
+	case machine.DoRisk:
 		n.trust.SetAtRisk(true)
-	case DoBegin:
+	case machine.DoBegin:
 		n.begin(a)
-	case DoEnd:
+	case machine.DoEnd:
 		if t := n.terms[a.Group]; t != nil && t.token == a.Token {
 			t.end(a.Cause)
 			delete(n.terms, a.Group)
 		}
-	case DoFail:
+	case machine.DoFail:
 		n.deliver(a.Group, outcome{err: a.Cause})
-	case DoSettle:
+	case machine.DoSettle:
 		n.settle(settleKey{a.Group, a.Token}, a.Cause)
-	case DoOverrun:
+	case machine.DoOverrun:
 		if n.cfg.Exit != nil {
 			n.lastWords(a)
 			n.cfg.Exit(OverrunExitCode)
 		}
-	case DoNote:
+	case machine.DoNote:
 		n.notes.add(a.Note)
 	}
 }
 
 // lastWords says why the process ends, but does not wait for a log that hangs.
-func (n *Node) lastWords(a Action) {
+func (n *Node) lastWords(a machine.Action) {
 	said := make(chan struct{})
 	n.work.Go(func() {
 		defer close(said)
@@ -345,11 +347,11 @@ func (n *Node) lastWords(a Action) {
 	})
 	select {
 	case <-said:
-	case <-time.After(exitMargin / 2):
+	case <-time.After(machine.ExitMargin / 2):
 	}
 }
 
-func (n *Node) begin(a Action) {
+func (n *Node) begin(a machine.Action) {
 	g := &grant{node: n, group: a.Group, token: a.Token, holds: n.session.ID}
 	// The instance is part of it: an engine that lost data may use a session id again.
 	session := fence.SessionDigest(n.instance + "/" + string(n.session.ID))
@@ -364,7 +366,7 @@ func (n *Node) begin(a Action) {
 		// Whoever waited has just withdrawn.
 		delete(n.terms, a.Group)
 		end(tenure.ErrResigned)
-		n.push(Event{Kind: OnReturned, Group: a.Group, Token: a.Token})
+		n.push(machine.Event{Kind: machine.OnReturned, Group: a.Group, Token: a.Token})
 	}
 }
 
@@ -399,7 +401,7 @@ func (n *Node) endedTerm(key settleKey) string {
 }
 
 // call asks the store in a goroutine of its own.
-func (n *Node) call(c *Call) {
+func (n *Node) call(c *machine.Call) {
 	n.mu.Lock()
 	full := n.calls >= maxCalls
 	if !full {
@@ -407,17 +409,17 @@ func (n *Node) call(c *Call) {
 	}
 	n.mu.Unlock()
 	if full {
-		n.push(Event{Kind: OnReply, Reply: &Reply{ID: c.ID, Err: fmt.Errorf("lease: %d calls to the store are hanging: %w", maxCalls, ErrBusy)}})
+		n.push(machine.Event{Kind: machine.OnReply, Reply: &machine.Reply{ID: c.ID, Err: fmt.Errorf("lease: %d calls to the store are hanging: %w", maxCalls, store.ErrBusy)}})
 		return
 	}
 	n.work.Go(func() {
 		ctx, cancel := context.WithTimeout(n.ctx, c.Timeout)
-		r := c.Do(ctx, n.store, n.cfg.Candidate, OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Fenced: n.cfg.Fenced, Successor: n.cfg.Scope.single()})
+		r := c.Do(ctx, n.store, n.cfg.Candidate, store.OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Fenced: n.cfg.Fenced, Successor: n.cfg.Scope.single()})
 		cancel()
 		n.mu.Lock()
 		n.calls--
 		n.mu.Unlock()
-		n.push(Event{Kind: OnReply, Reply: r})
+		n.push(machine.Event{Kind: machine.OnReply, Reply: r})
 	})
 }
 
@@ -428,7 +430,7 @@ func (n *Node) watch() {
 	n.stream++
 	stream := n.stream
 	if n.watches.Load() >= maxWatches {
-		n.push(Event{Kind: OnWatchLost, stream: stream, Cause: fmt.Errorf("lease: %d watches do not end when they are told to: %w", maxWatches, ErrBusy)})
+		n.push(machine.Event{Kind: machine.OnWatchLost, stream: stream, Cause: fmt.Errorf("lease: %d watches do not end when they are told to: %w", maxWatches, store.ErrBusy)})
 		return
 	}
 	ctx, cancel := context.WithCancel(n.ctx)
@@ -445,12 +447,12 @@ func (n *Node) watch() {
 				break
 			}
 			feed(u)
-			if u.Kind == GroupChanged || u.Kind == Synced {
+			if u.Kind == store.GroupChanged || u.Kind == store.Synced {
 				n.pushView(u.View, stream)
 			}
 		}
 		if ctx.Err() == nil {
-			n.push(Event{Kind: OnWatchLost, Cause: err, stream: stream})
+			n.push(machine.Event{Kind: machine.OnWatchLost, Cause: err, stream: stream})
 		}
 	})
 }
@@ -472,14 +474,14 @@ func (n *Node) watchHealth() {
 		select {
 		case err := <-answer:
 			busy = false
-			n.push(Event{Kind: OnHealth, Cause: err})
+			n.push(machine.Event{Kind: machine.OnHealth, Cause: err})
 			select {
 			case <-time.After(n.cfg.Beat):
 			case <-n.ctx.Done():
 				return
 			}
 		case <-time.After(n.cfg.Beat):
-			n.push(Event{Kind: OnHealth, Cause: fmt.Errorf("lease: the health check has not answered in %v", n.cfg.Beat)})
+			n.push(machine.Event{Kind: machine.OnHealth, Cause: fmt.Errorf("lease: the health check has not answered in %v", n.cfg.Beat)})
 		case <-n.ctx.Done():
 			return
 		}

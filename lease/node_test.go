@@ -18,6 +18,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -171,12 +172,12 @@ func TestSilentWatchIsReplaced(t *testing.T) {
 // mutedStore has watches that show nothing any more from when it is muted. Those that
 // begin later show everything.
 type mutedStore struct {
-	lease.Store
+	store.Store
 	mutes atomic.Int64
 }
 
-func (s *mutedStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
-	return func(yield func(lease.Update, error) bool) {
+func (s *mutedStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) {
 		before := s.mutes.Load()
 		for u, err := range s.Store.Watch(ctx, scope) {
 			if s.mutes.Load() == before && !yield(u, err) {
@@ -190,13 +191,13 @@ func (s *mutedStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lea
 // died, or that another leads, and starts another watch.
 func TestKeepAlivesNoticeSilentWatch(t *testing.T) {
 	bubble(t, func(w *world) {
-		store := &mutedStore{Store: w.mem}
-		a, b := w.node(w.mem, "a"), w.node(store, "b")
+		st := &mutedStore{Store: w.mem}
+		a, b := w.node(w.mem, "a"), w.node(st, "b")
 		w.win(a, "g")
 		next := w.campaign(w.Context(), b, "g")
 		time.Sleep(time.Minute)
-		store.mutes.Add(1)
-		if err := w.mem.Close(w.Context(), w.read("g").Holder, lease.Forced); err != nil {
+		st.mutes.Add(1)
+		if err := w.mem.Close(w.Context(), w.read("g").Holder, store.Forced); err != nil {
 			w.Fatal(err)
 		}
 		begin := time.Now()
@@ -259,19 +260,19 @@ func TestMassVacancy(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Minute)
-		if err := w.mem.Close(w.Context(), holder, lease.Forced); err != nil {
+		if err := w.mem.Close(w.Context(), holder, store.Forced); err != nil {
 			w.Fatal(err)
 		}
 		begin := time.Now()
 		for vacant := true; vacant; time.Sleep(10 * time.Millisecond) {
 			vacant = false
 			for after := ""; ; {
-				views, err := w.mem.Groups(w.Context(), lease.Scope{"*"}, lease.Page{After: after})
+				views, err := w.mem.Groups(w.Context(), store.Scope{"*"}, store.Page{After: after})
 				if err != nil {
 					w.Fatal(err)
 				}
-				vacant = vacant || slices.ContainsFunc(views, func(v lease.View) bool { return v.State != tenure.Led })
-				if len(views) < lease.MaxPage {
+				vacant = vacant || slices.ContainsFunc(views, func(v store.View) bool { return v.State != tenure.Led })
+				if len(views) < store.MaxPage {
 					break
 				}
 				after = views[len(views)-1].Group
@@ -525,9 +526,9 @@ func BenchmarkTakeover10000(b *testing.B) {
 	const groups = 10_000
 	var mean, last time.Duration
 	for b.Loop() {
-		store := mem.New(mem.Options{})
+		st := mem.New(mem.Options{})
 		node := func(id string) *lease.Node {
-			n, err := lease.New(store, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: lease.Scope{"*"}, Log: slog.New(slog.DiscardHandler)})
+			n, err := lease.New(st, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{"*"}, Log: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -560,7 +561,7 @@ func BenchmarkTakeover10000(b *testing.B) {
 		var began time.Time
 		var sum atomic.Int64
 		taken := lead(next, func() { sum.Add(int64(time.Since(began))) })
-		inLine(b, store, 2)
+		inLine(b, st, 2)
 		began = time.Now()
 		if err := old.Close(b.Context()); err != nil {
 			b.Error(err)
@@ -571,7 +572,7 @@ func BenchmarkTakeover10000(b *testing.B) {
 		if err := next.Close(b.Context()); err != nil {
 			b.Error(err)
 		}
-		store.Shutdown()
+		st.Shutdown()
 	}
 	b.ReportMetric(float64(mean.Microseconds())/1000/float64(b.N), "ms-mean-takeover")
 	b.ReportMetric(float64(last.Microseconds())/1000/float64(b.N), "ms-last-takeover")
@@ -579,10 +580,10 @@ func BenchmarkTakeover10000(b *testing.B) {
 }
 
 // inLine waits until so many sessions stand in line.
-func inLine(tb testing.TB, store lease.Store, n int) {
+func inLine(tb testing.TB, st store.Store, n int) {
 	tb.Helper()
 	for {
-		line, err := store.Sessions(tb.Context(), lease.Scope{"*"}, lease.Page{})
+		line, err := st.Sessions(tb.Context(), store.Scope{"*"}, store.Page{})
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -667,7 +668,7 @@ func TestHealthGate(t *testing.T) {
 				if d := led.at.Sub(at); d > 100*time.Millisecond {
 					w.Errorf("handed over %v after the end of the term", d)
 				}
-				if v := w.led("g", "b"); v.Terms[0].Reason != lease.Unhealthy {
+				if v := w.led("g", "b"); v.Terms[0].Reason != store.Unhealthy {
 					w.Errorf("the record says that the term ended because it was %q", v.Terms[0].Reason)
 				}
 
@@ -793,7 +794,7 @@ func TestOverrunOfAHandover(t *testing.T) {
 		var told notes
 		n := w.node(w.mem, "a", func(c *lease.Config) { c.OnNote = told.add })
 		term := w.win(n, "g")
-		w.ask(lease.Request{ID: "1", Verb: lease.StepDown})
+		w.ask(store.Request{ID: "1", Verb: store.StepDown})
 		end, err := w.ended(term)
 		if !errors.Is(err, tenure.ErrResigned) {
 			w.Fatal(err)
@@ -811,7 +812,7 @@ func TestOverrunOfAHandover(t *testing.T) {
 }
 
 // ask leaves a request with whoever leads the group.
-func (w *world) ask(r lease.Request) {
+func (w *world) ask(r store.Request) {
 	w.Helper()
 	r.Group = "g"
 	if r.TTL == 0 {
@@ -880,7 +881,7 @@ func TestExitOfAHandover(t *testing.T) {
 		var ended exits
 		n := w.node(w.mem, "a", func(c *lease.Config) { c.Exit, c.Grace = ended.exit, time.Second })
 		term := w.win(n, "g")
-		w.ask(lease.Request{ID: "1", Verb: lease.StepDown})
+		w.ask(store.Request{ID: "1", Verb: store.StepDown})
 		end, _ := w.ended(term)
 		time.Sleep(trustOf(lease.Default()))
 		synctest.Wait()
@@ -904,7 +905,7 @@ func TestNoExitWhileReleasing(t *testing.T) {
 		term := w.win(n, "g")
 		obedient(term)
 		hung.hang(release)
-		w.ask(lease.Request{ID: "1", Verb: lease.StepDown})
+		w.ask(store.Request{ID: "1", Verb: store.StepDown})
 		_, _ = w.ended(term)
 		time.Sleep(5 * lease.Default().TTL)
 		codes, _ := ended.called()
@@ -958,7 +959,7 @@ func TestClose(t *testing.T) {
 		if took := time.Since(begin); took > lease.Default().Beat {
 			w.Errorf("%q was held up for %v", quick.Group(), took)
 		}
-		if v := w.vacant("quick"); v.Terms[0].Reason != lease.Resigned {
+		if v := w.vacant("quick"); v.Terms[0].Reason != store.Resigned {
 			w.Errorf("the record of %q says %q", v.Group, v.Terms[0].Reason)
 		}
 		time.Sleep(time.Minute) // much longer than a session lives without a beat
@@ -979,7 +980,7 @@ func TestClose(t *testing.T) {
 		if r := w.won(next); r.at.Sub(begin) > 100*time.Millisecond {
 			w.Errorf("b leads %v after the work of a has returned", r.at.Sub(begin))
 		}
-		if v := w.led("slow", "b"); v.Terms[0].Reason != lease.Resigned {
+		if v := w.led("slow", "b"); v.Terms[0].Reason != store.Resigned {
 			w.Errorf("the record of %q says %q", v.Group, v.Terms[0].Reason)
 		}
 		if line := w.sessions(); len(line) != 1 || line[0].Candidate.ID != "b" {
@@ -1236,7 +1237,7 @@ func TestCloseWhileCampaigning(t *testing.T) {
 		leader := w.node(w.mem, "leader")
 		obedient(w.win(leader, "g"))
 		for name, tt := range map[string]struct {
-			store lease.Store
+			store store.Store
 			after time.Duration
 		}{
 			"at once":      {w.mem, 0},
@@ -1332,13 +1333,13 @@ func TestCloseWhileStoreHangs(t *testing.T) {
 func TestCloseLeavesNothingRunning(t *testing.T) {
 	const groups = 20
 	before := runtime.NumGoroutine()
-	store := mem.New(mem.Options{})
+	st := mem.New(mem.Options{})
 	var work sync.WaitGroup
 	led := make(chan struct{}, 2*groups)
 	node := func(id string) *lease.Node {
-		n, err := lease.New(store, lease.Config{
+		n, err := lease.New(st, lease.Config{
 			Candidate: tenure.Candidate{ID: id},
-			Scope:     lease.Scope{"*"},
+			Scope:     store.Scope{"*"},
 			Timing:    lease.Timing{TTL: time.Second},
 			Health:    func(context.Context) error { return nil },
 			Log:       slog.New(slog.DiscardHandler),
@@ -1388,7 +1389,7 @@ func TestCloseLeavesNothingRunning(t *testing.T) {
 	second := handOver(node("first"), func() *lease.Node { return node("second") })
 	handOver(second, func() *lease.Node { return nil })
 	work.Wait()
-	store.Shutdown()
+	st.Shutdown()
 	// A goroutine that has done its last may take a moment to be gone.
 	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -1401,11 +1402,11 @@ func TestCloseLeavesNothingRunning(t *testing.T) {
 // What is nil is refused with an error, not with a panic.
 func TestNil(t *testing.T) {
 	bubble(t, func(w *world) {
-		cfg := lease.Config{Candidate: tenure.Candidate{ID: "a"}, Scope: lease.Scope{"g"}}
+		cfg := lease.Config{Candidate: tenure.Candidate{ID: "a"}, Scope: store.Scope{"g"}}
 		n := w.node(w.mem, "a")
 		e := w.elector(n, "g")
 		var none context.Context
-		_, store := lease.New(nil, cfg)
+		_, st := lease.New(nil, cfg)
 		_, typed := lease.New((*mem.Store)(nil), cfg)
 		_, ctx := e.Campaign(none)
 		_, leader := e.Leader(none)
@@ -1415,10 +1416,10 @@ func TestNil(t *testing.T) {
 			break
 		}
 		for what, err := range map[string]error{
-			"store": store, "typed nil store": typed, "context of Campaign": ctx, "context of Leader": leader,
+			"store": st, "typed nil store": typed, "context of Campaign": ctx, "context of Leader": leader,
 			"elector": elector, "context of Leaders": leaders, "context of Close": n.Close(none),
 		} {
-			if !errors.Is(err, lease.ErrInvalid) {
+			if !errors.Is(err, store.ErrInvalid) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}

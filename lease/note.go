@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/machine"
+	"github.com/tenurehq/tenure/store"
 )
 
 // NoteKind says what a note is about.
@@ -32,8 +34,8 @@ type Note struct {
 	Kind    NoteKind
 	Group   string
 	Token   fence.Token
-	Session SessionID
-	Call    CallKind
+	Session store.SessionID
+	Call    machine.CallKind
 	Count   int           // misses in a row; groups in a batch
 	Took    time.Duration // of a call
 	Silent  time.Duration // since the last acknowledged keep-alive was sent

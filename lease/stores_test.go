@@ -17,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -77,7 +78,7 @@ func (w *world) soon() context.Context {
 func (w *world) config(id string, change ...func(*lease.Config)) lease.Config {
 	cfg := lease.Config{
 		Candidate: tenure.Candidate{ID: id},
-		Scope:     lease.Scope{"*"},
+		Scope:     store.Scope{"*"},
 		Log:       slog.New(slog.DiscardHandler),
 		Clock:     w.clock,
 	}
@@ -89,7 +90,7 @@ func (w *world) config(id string, change ...func(*lease.Config)) lease.Config {
 }
 
 // node starts a node. It is closed with the test, whatever it holds by then.
-func (w *world) node(s lease.Store, id string, change ...func(*lease.Config)) *lease.Node {
+func (w *world) node(s store.Store, id string, change ...func(*lease.Config)) *lease.Node {
 	w.Helper()
 	n, err := lease.New(s, w.config(id, change...))
 	if err != nil {
@@ -188,7 +189,7 @@ func obedient(term *tenure.Term) {
 	context.AfterFunc(term.Context(), func() { _ = term.Resign(context.Background()) })
 }
 
-func (w *world) read(group string) lease.View {
+func (w *world) read(group string) store.View {
 	w.Helper()
 	v, err := w.mem.Read(context.Background(), group)
 	if err != nil {
@@ -198,7 +199,7 @@ func (w *world) read(group string) lease.View {
 }
 
 // led requires the store to say who leads.
-func (w *world) led(group, candidate string) lease.View {
+func (w *world) led(group, candidate string) store.View {
 	w.Helper()
 	v := w.read(group)
 	if v.State != tenure.Led || v.Candidate.ID != candidate {
@@ -207,7 +208,7 @@ func (w *world) led(group, candidate string) lease.View {
 	return v
 }
 
-func (w *world) vacant(group string) lease.View {
+func (w *world) vacant(group string) store.View {
 	w.Helper()
 	v := w.read(group)
 	if v.State != tenure.Vacant {
@@ -216,9 +217,9 @@ func (w *world) vacant(group string) lease.View {
 	return v
 }
 
-func (w *world) sessions() []lease.Session {
+func (w *world) sessions() []store.Session {
 	w.Helper()
-	all, err := w.mem.Sessions(context.Background(), lease.Scope{"*"}, lease.Page{})
+	all, err := w.mem.Sessions(context.Background(), store.Scope{"*"}, store.Page{})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -232,7 +233,7 @@ func yield(times int) {
 	}
 }
 
-// method is a method of lease.Store that nodes call.
+// method is a method of store.Store that nodes call.
 type method string
 
 const (
@@ -258,7 +259,7 @@ type passage func(ctx context.Context, m method, apply func() error) error
 // through sends everything that a node asks through one passage. Of a watch it
 // is the beginning that goes through.
 type through struct {
-	lease.Store
+	store.Store
 	pass passage
 }
 
@@ -274,42 +275,42 @@ func pass[T any](ctx context.Context, s through, m method, f func() (T, error)) 
 	return got, nil
 }
 
-func (s through) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
-	return pass(ctx, s, open, func() (lease.Session, error) { return s.Store.Open(ctx, c, ttl, o) })
+func (s through) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
+	return pass(ctx, s, open, func() (store.Session, error) { return s.Store.Open(ctx, c, ttl, o) })
 }
 
-func (s through) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
-	return pass(ctx, s, keepAlive, func() (lease.Beat, error) { return s.Store.KeepAlive(ctx, id, groups...) })
+func (s through) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
+	return pass(ctx, s, keepAlive, func() (store.Beat, error) { return s.Store.KeepAlive(ctx, id, groups...) })
 }
 
-func (s through) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+func (s through) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	return s.pass(ctx, closing, func() error { return s.Store.Close(ctx, id, why, seen...) })
 }
 
-func (s through) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
-	return pass(ctx, s, acquire, func() ([]lease.Record, error) { return s.Store.Acquire(ctx, id, seen...) })
+func (s through) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
+	return pass(ctx, s, acquire, func() ([]store.Record, error) { return s.Store.Acquire(ctx, id, seen...) })
 }
 
-func (s through) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
-	return pass(ctx, s, release, func() ([]lease.Record, error) { return s.Store.Release(ctx, id, to, why, held...) })
+func (s through) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
+	return pass(ctx, s, release, func() ([]store.Record, error) { return s.Store.Release(ctx, id, to, why, held...) })
 }
 
-func (s through) Answer(ctx context.Context, id lease.SessionID, request string, a lease.Answer) error {
+func (s through) Answer(ctx context.Context, id store.SessionID, request string, a store.Answer) error {
 	return s.pass(ctx, answer, func() error { return s.Store.Answer(ctx, id, request, a) })
 }
 
-func (s through) Read(ctx context.Context, group string) (lease.View, error) {
-	return pass(ctx, s, read, func() (lease.View, error) { return s.Store.Read(ctx, group) })
+func (s through) Read(ctx context.Context, group string) (store.View, error) {
+	return pass(ctx, s, read, func() (store.View, error) { return s.Store.Read(ctx, group) })
 }
 
-func (s through) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.Session, error) {
-	return pass(ctx, s, sessions, func() ([]lease.Session, error) { return s.Store.Sessions(ctx, scope, p) })
+func (s through) Sessions(ctx context.Context, scope store.Scope, p store.Page) ([]store.Session, error) {
+	return pass(ctx, s, sessions, func() ([]store.Session, error) { return s.Store.Sessions(ctx, scope, p) })
 }
 
-func (s through) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
-	return func(yield func(lease.Update, error) bool) {
+func (s through) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) {
 		if err := s.pass(ctx, watch, func() error { return nil }); err != nil {
-			yield(lease.Update{}, err)
+			yield(store.Update{}, err)
 			return
 		}
 		for v, err := range s.Store.Watch(ctx, scope) {
@@ -323,7 +324,7 @@ func (s through) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.U
 // hungStore keeps the calls that hang, for ever and whatever their context says,
 // until it is let go. Then they fail, because their context has ended.
 type hungStore struct {
-	lease.Store
+	store.Store
 	freed chan struct{}
 
 	mu    sync.Mutex
@@ -332,7 +333,7 @@ type hungStore struct {
 	total int // calls that ever hung
 }
 
-func newHungStore(t testing.TB, inner lease.Store) *hungStore {
+func newHungStore(t testing.TB, inner store.Store) *hungStore {
 	s := &hungStore{freed: make(chan struct{})}
 	s.Store = through{inner, s.hold}
 	t.Cleanup(s.letGo)
@@ -382,11 +383,11 @@ func (s *hungStore) hanging() (held, total int) {
 // on the way back. A context that ends on the way is obeyed, and what has
 // arrived is applied. What a watch brings is half a round trip old.
 type slowStore struct {
-	lease.Store
+	store.Store
 	roundTrip time.Duration
 }
 
-func newSlowStore(inner lease.Store, roundTrip time.Duration) *slowStore {
+func newSlowStore(inner store.Store, roundTrip time.Duration) *slowStore {
 	s := &slowStore{roundTrip: roundTrip}
 	s.Store = through{inner, s.travel}
 	return s
@@ -406,13 +407,13 @@ func (s *slowStore) travel(ctx context.Context, m method, apply func() error) er
 	return err
 }
 
-func (s *slowStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
+func (s *slowStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
 	type letter struct {
-		update  lease.Update
+		update  store.Update
 		err     error
 		arrives time.Time
 	}
-	return func(yield func(lease.Update, error) bool) {
+	return func(yield func(store.Update, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		letters := make(chan *letter, 1<<14)
 		var sender sync.WaitGroup
@@ -457,7 +458,7 @@ var (
 // others by silence until the context ends. While it is down it makes no call,
 // and its watches break.
 type flakyStore struct {
-	lease.Store
+	store.Store
 
 	mu     sync.Mutex
 	rand   *rand.Rand
@@ -467,7 +468,7 @@ type flakyStore struct {
 	broken chan struct{} // closed when it goes down
 }
 
-func newFlakyStore(inner lease.Store, seed uint64) *flakyStore {
+func newFlakyStore(inner store.Store, seed uint64) *flakyStore {
 	s := &flakyStore{rand: rand.New(rand.NewPCG(seed, 1)), rates: map[method]float64{}, lost: map[method]int{}, broken: make(chan struct{})}
 	s.Store = through{inner, s.stumble}
 	return s
@@ -525,8 +526,8 @@ func (s *flakyStore) stumble(ctx context.Context, m method, apply func() error) 
 	}
 }
 
-func (s *flakyStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
-	return func(yield func(lease.Update, error) bool) {
+func (s *flakyStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) {
 		s.mu.Lock()
 		broken := s.broken
 		s.mu.Unlock()
@@ -555,14 +556,14 @@ func (s *flakyStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lea
 // trippingStore does something in the middle of a call: when it has been sent,
 // and was not applied yet.
 type trippingStore struct {
-	lease.Store
+	store.Store
 
 	mu   sync.Mutex
 	on   method
 	trip func()
 }
 
-func newTrippingStore(inner lease.Store) *trippingStore {
+func newTrippingStore(inner store.Store) *trippingStore {
 	s := &trippingStore{}
 	s.Store = through{inner, s.step}
 	return s
@@ -591,7 +592,7 @@ func (s *trippingStore) step(_ context.Context, m method, apply func() error) er
 // countingStore counts the calls, and remembers when the newest call that
 // extends trust and was acknowledged had been sent.
 type countingStore struct {
-	lease.Store
+	store.Store
 
 	mu       sync.Mutex
 	calls    map[method]int
@@ -599,7 +600,7 @@ type countingStore struct {
 	heard    time.Time
 }
 
-func newCountingStore(inner lease.Store) *countingStore {
+func newCountingStore(inner store.Store) *countingStore {
 	s := &countingStore{calls: map[method]int{}, underWay: map[method]int{}}
 	s.Store = through{inner, s.count}
 	return s

@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/tenurehq/tenure/store"
 )
 
 // Timing says how long everything takes. A zero field is derived from TTL, so
@@ -128,7 +130,7 @@ func (t Timing) Validate() error {
 	// rule reports whether it holds, so that nothing is computed from nonsense.
 	rule := func(holds bool, format string, args ...any) bool {
 		if !holds {
-			broken = append(broken, &ArgumentError{Field: "timing", Rule: fmt.Sprintf(format, args...)})
+			broken = append(broken, &store.ArgumentError{Field: "timing", Rule: fmt.Sprintf(format, args...)})
 		}
 		return holds
 	}
@@ -163,7 +165,7 @@ func (t Timing) Validate() error {
 	}
 	room := t.window() - t.Grace
 	if beat && misses {
-		all := times(t.Beat, t.Misses)
+		all := Times(t.Beat, t.Misses)
 		rule(all < room, "Misses × Beat = %d × %v = %v must be less than %s − grace = %v: shorten the beat or lengthen the TTL", t.Misses, t.Beat, all, sum, tidy(room))
 	}
 	if beat && call {
@@ -175,7 +177,7 @@ func (t Timing) Validate() error {
 
 // times and plus stop at the largest duration: a sum that wraps around would
 // pass for a small one. The arguments are positive.
-func times(d time.Duration, n int) time.Duration {
+func Times(d time.Duration, n int) time.Duration {
 	if d > math.MaxInt64/time.Duration(n) {
 		return math.MaxInt64
 	}

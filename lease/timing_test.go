@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/store"
 )
 
 // Each preset is complete and breaks no rule, and differs from the others in
@@ -140,8 +142,8 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%s:\n got %v\nwant lease: timing: %s", tt.name, err, tt.want)
 			continue
 		}
-		var arg *ArgumentError
-		if !errors.As(err, &arg) || arg.Field != "timing" || !errors.Is(err, ErrInvalid) || !Definite(err) {
+		var arg *store.ArgumentError
+		if !errors.As(err, &arg) || arg.Field != "timing" || !errors.Is(err, store.ErrInvalid) || !store.Definite(err) {
 			t.Errorf("%s: %#v is not a definite ArgumentError about timing", tt.name, err)
 		}
 	}

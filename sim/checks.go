@@ -8,7 +8,9 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // What follows is expected of the machine beyond G1 to G8: that it is stable, frugal
@@ -155,7 +157,7 @@ func (w *world) checkClosed(n *node) {
 
 // gaveUp is a session that its process does not use any more.
 type gaveUp struct {
-	id    lease.SessionID
+	id    store.SessionID
 	since instant
 }
 
@@ -166,7 +168,7 @@ func (n *node) noted(note *lease.Note) {
 		if note.Session == n.sess {
 			n.sessOver = true
 		}
-		if why := lease.Reason(note.Detail); why == lease.Expired || why == lease.Resigned {
+		if why := store.Reason(note.Detail); why == store.Expired || why == store.Resigned {
 			n.gaveUp = append(n.gaveUp, gaveUp{note.Session, n.w.now})
 		}
 	case lease.NoteAsked:
@@ -182,7 +184,7 @@ func (n *node) noted(note *lease.Note) {
 func (w *world) callLimit() int { return 60 + 12*len(w.groups) }
 
 // checkCall is made before a call is sent.
-func (n *node) checkCall(c *lease.Call) {
+func (n *node) checkCall(c *machine.Call) {
 	w := n.w
 	if window := w.now / instant(10*time.Second); window != n.callWindow {
 		n.callWindow, n.callCount = window, 0
@@ -193,16 +195,16 @@ func (n *node) checkCall(c *lease.Call) {
 		w.broken("E2", "%s sent %d calls within ten seconds", n.name, n.callCount)
 	}
 	switch c.Kind {
-	case lease.CallClose:
+	case machine.CallClose:
 		w.store.closing(c.Session)
 		n.gaveUp = slices.DeleteFunc(n.gaveUp, func(g gaveUp) bool { return g.id == c.Session })
-	case lease.CallOpen:
+	case machine.CallOpen:
 	default:
 		if c.Session != "" && c.Session == n.deadTold {
 			w.broken("E3", "%s sends %s with session %s, which the store had said is dead", n.name, c.Kind, c.Session)
 		}
 	}
-	if c.Kind != lease.CallAcquire {
+	if c.Kind != machine.CallAcquire {
 		return
 	}
 	for _, seen := range c.Seen {
@@ -229,7 +231,7 @@ type refusal struct {
 
 const maxRefused = 4
 
-func (n *node) noteRefused(c *lease.Call, conflict *lease.ConflictError) {
+func (n *node) noteRefused(c *machine.Call, conflict *store.ConflictError) {
 	for _, seen := range c.Seen {
 		for _, v := range conflict.Current {
 			if v.Group != seen.Group || v.Version == seen.Version {
@@ -246,11 +248,11 @@ func (n *node) noteRefused(c *lease.Call, conflict *lease.ConflictError) {
 }
 
 // heard notes what the store has said in this step, before the machine acts on it.
-func (n *node) heard(e *lease.Event) {
-	if e.Kind != lease.OnReply {
+func (n *node) heard(e *machine.Event) {
+	if e.Kind != machine.OnReply {
 		return
 	}
-	var conflict *lease.ConflictError
+	var conflict *store.ConflictError
 	switch {
 	case e.Reply.Err == nil:
 		for _, r := range e.Reply.Records {
@@ -265,17 +267,17 @@ func (n *node) heard(e *lease.Event) {
 }
 
 // checkReply is made after the machine has taken the answer to a call.
-func (n *node) checkReply(c *lease.Call, r *lease.Reply, sent instant, wanted map[string]bool) {
+func (n *node) checkReply(c *machine.Call, r *machine.Reply, sent instant, wanted map[string]bool) {
 	w := n.w
 	timely := w.now < sent.add(w.timing.CallTimeout-w.timing.CallTimeout/20)
-	if timely && c.Kind != lease.CallAnswer && errors.Is(r.Err, lease.ErrSessionDead) {
+	if timely && c.Kind != machine.CallAnswer && errors.Is(r.Err, store.ErrSessionDead) {
 		n.deadTold = c.Session
 	}
-	var conflict *lease.ConflictError
-	if timely && c.Kind == lease.CallAcquire && errors.As(r.Err, &conflict) {
+	var conflict *store.ConflictError
+	if timely && c.Kind == machine.CallAcquire && errors.As(r.Err, &conflict) {
 		n.noteRefused(c, conflict)
 	}
-	if c.Kind != lease.CallAcquire || r.Err != nil || c.Session != n.sess || n.sessOver || n.sick || n.now() >= n.trust || w.now > sent.add(w.timing.TTL*9/10) || w.lenient {
+	if c.Kind != machine.CallAcquire || r.Err != nil || c.Session != n.sess || n.sessOver || n.sick || n.now() >= n.trust || w.now > sent.add(w.timing.TTL*9/10) || w.lenient {
 		return
 	}
 	for _, rec := range r.Records {

@@ -8,7 +8,8 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/internal/machine"
+	"github.com/tenurehq/tenure/store"
 )
 
 // client is a process that leads over HTTP. It does what docs/api.md says, in one of three
@@ -22,7 +23,7 @@ type client struct {
 	busy      map[string]bool // a campaign is under way, or was refused just now
 	resigning map[string]bool
 	spent     map[string]fence.Token // resigned, answered or not
-	session   lease.SessionID        // of its own
+	session   store.SessionID        // of its own
 	sent      clock.Instant          // the last keep-alive of it
 	kept      clock.Instant          // until when it lives at least
 }
@@ -59,12 +60,12 @@ func (c *client) start() {
 }
 
 // step does what the process wants.
-func (c *client) step(events []lease.Event) {
+func (c *client) step(events []machine.Event) {
 	for _, e := range events {
 		switch e.Kind {
-		case lease.OnCampaign:
+		case machine.OnCampaign:
 			c.contest(e.Group)
-		case lease.OnWithdraw:
+		case machine.OnWithdraw:
 			for _, x := range slices.Clone(c.open) {
 				if x.req.verb == doCampaign && x.req.session == "" && x.req.groups[0] == e.Group {
 					x.abandon()
@@ -232,7 +233,7 @@ func (c *client) won(x *exchange, r *response, group string) {
 		if x.req.session != "" {
 			c.w.saw(lentWin)
 		}
-		t := c.begin(lease.Record{Group: group, Token: token, Holder: holder}, until)
+		t := c.begin(store.Record{Group: group, Token: token, Holder: holder}, until)
 		c.expires(t)
 		if x.req.session == "" {
 			c.renew(t, x.sent.Add(r.held))
@@ -284,7 +285,7 @@ func (c *client) renew(t *term, last clock.Instant) {
 }
 
 // asked: an operator wants groups. The service hands them over when they are resigned.
-func (c *client) asked(requests []lease.Request) {
+func (c *client) asked(requests []store.Request) {
 	for _, r := range requests {
 		if t := c.term(r.Group); t != nil {
 			c.endHere(t, tenure.ErrResigned)
@@ -294,7 +295,7 @@ func (c *client) asked(requests []lease.Request) {
 
 // resign gives a term up after its work has returned. Nothing else is asked about the group
 // until that is answered, or was tried often enough.
-func (c *client) resign(group string, token fence.Token, id lease.SessionID, to string, tries int) {
+func (c *client) resign(group string, token fence.Token, id store.SessionID, to string, tries int) {
 	if tries == 0 || c.ledBy(group) {
 		return
 	}
@@ -371,7 +372,7 @@ func (c *client) keep() {
 }
 
 // lost: the session is dead, and with it everything that it led.
-func (c *client) lost(id lease.SessionID) {
+func (c *client) lost(id store.SessionID) {
 	c.session = ""
 	for _, t := range slices.Clone(c.terms) {
 		if t.session == id && !t.ended {

@@ -12,7 +12,7 @@
 // in a transaction or many, watches with ordered values or unordered hints, with or without gaps.
 //
 // The guarantees G1 to G8, the checks E1 to E7 (docs/guarantees.md) and the promises S1 to S5 of
-// lease.Store are asserted by name at every event that could break them. A violation ends the
+// store.Store are asserted by name at every event that could break them. A violation ends the
 // run, and the seed replays it:
 //
 //	go run ./sim/cmd/sim -seed 4711 -v

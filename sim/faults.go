@@ -7,8 +7,9 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // fault is one kind of bad luck. It reports whether it bit: a pause of a process
@@ -37,8 +38,8 @@ var faults = []fault{
 	{"store outage", 3, (*world).outage},
 	{"store rewound", 2, (*world).rewind},
 	{"watch goes deaf", 4, (*world).deafen},
-	{"step-down asked", 4, func(w *world, n *node) bool { return w.ask(n, lease.StepDown) }},
-	{"transfer asked", 4, func(w *world, n *node) bool { return w.ask(n, lease.Transfer) }},
+	{"step-down asked", 4, func(w *world, n *node) bool { return w.ask(n, store.StepDown) }},
+	{"transfer asked", 4, func(w *world, n *node) bool { return w.ask(n, store.Transfer) }},
 	{"session closed by force", 3, (*world).force},
 	{"unhealthy", 4, (*world).sicken},
 	{"work hangs", 4, (*world).hangWork},
@@ -193,9 +194,9 @@ func (w *world) guess(leader *node) bool {
 	if err != nil || v.Holder != t.session {
 		return false
 	}
-	c := &lease.Call{Kind: lease.CallAcquire, Session: n.sess, Seen: []lease.Record{v.Record}}
+	c := &machine.Call{Kind: machine.CallAcquire, Session: n.sess, Seen: []store.Record{v.Record}}
 	try := &task{call: c}
-	var r *lease.Reply
+	var r *machine.Reply
 	n.run(try, func() { r = n.ask(c) }, func() { w.store.answered(try, r) })
 	return true
 }
@@ -355,24 +356,24 @@ func (w *world) anyone() string {
 	return w.nodes[w.rand.IntN(len(w.nodes))].candidate.ID
 }
 
-func (w *world) ask(n *node, verb lease.Verb) bool {
+func (w *world) ask(n *node, verb store.Verb) bool {
 	t := n.anyTerm()
 	if t == nil || w.store.down {
 		return false
 	}
 	to := ""
 	coolDown := w.between(0, 10*time.Second)
-	if verb == lease.Transfer {
+	if verb == store.Transfer {
 		to = w.anyone()
 	}
 	return w.askOf(t, verb, to, coolDown)
 }
 
 // askOf leaves a request for the holder of a term.
-func (w *world) askOf(t *term, verb lease.Verb, to string, coolDown time.Duration) bool {
+func (w *world) askOf(t *term, verb store.Verb, to string, coolDown time.Duration) bool {
 	w.asked++
 	id := fmt.Sprintf("r%d", w.asked)
-	r := lease.Request{ID: id, Verb: verb, Group: t.group, To: to, Reason: id, CoolDown: coolDown, TTL: 2 * w.timing.TTL}
+	r := store.Request{ID: id, Verb: verb, Group: t.group, To: to, Reason: id, CoolDown: coolDown, TTL: 2 * w.timing.TTL}
 	w.coolDowns[string(verb)+": "+id] = coolDown
 	return w.store.admin.Ask(background, t.session, r) == nil
 }
@@ -393,7 +394,7 @@ func (w *world) forceSession(name string) {
 		if n.candidate.ID != name || w.store.down || w.now >= w.healAt {
 			continue
 		}
-		ids := []lease.SessionID{n.sess}
+		ids := []store.SessionID{n.sess}
 		for _, t := range n.terms {
 			if n.client != nil {
 				ids = append(ids, t.session)
@@ -408,8 +409,8 @@ func (w *world) forceSession(name string) {
 	}
 }
 
-func (w *world) closeByForce(id lease.SessionID) {
-	_ = w.store.admin.Close(background, id, lease.Forced)
+func (w *world) closeByForce(id store.SessionID) {
+	_ = w.store.admin.Close(background, id, store.Forced)
 	if i := w.store.sessions[id]; i != nil {
 		i.forced = true
 	}
@@ -420,13 +421,13 @@ func (w *world) sicken(n *node) bool {
 		return false // a client of the service has no health check
 	}
 	n.sick = true
-	n.deliver(lease.Event{Kind: lease.OnHealth, Cause: errReset})
+	n.deliver(machine.Event{Kind: machine.OnHealth, Cause: errReset})
 	n.checkSick()
 	life := n.life
 	w.after(w.until(w.between(time.Second, 2*w.timing.TTL)), func() {
 		if n.life == life {
 			n.sick = false
-			n.deliver(lease.Event{Kind: lease.OnHealth})
+			n.deliver(machine.Event{Kind: machine.OnHealth})
 		}
 	})
 	return true
@@ -472,7 +473,7 @@ func (w *world) transfer(n *node) bool {
 
 // sessionOf is what a look at the line would find: the session may have died by
 // the time it is used.
-func (w *world) sessionOf(name string) lease.SessionID {
+func (w *world) sessionOf(name string) store.SessionID {
 	for _, n := range w.nodes {
 		if n.candidate.ID == name {
 			return n.sess
@@ -540,8 +541,8 @@ func (w *world) snatch(*node) bool {
 	if !n.up || n.paused || n.sess == l.holder || !w.store.alive(n.sess) || !w.store.alive(l.holder) {
 		return false
 	}
-	t := &task{call: &lease.Call{Kind: lease.CallAcquire, Session: n.sess, Seen: []lease.Record{{Group: g, Version: l.version}}}}
-	var r *lease.Reply
+	t := &task{call: &machine.Call{Kind: machine.CallAcquire, Session: n.sess, Seen: []store.Record{{Group: g, Version: l.version}}}}
+	var r *machine.Reply
 	n.run(t, func() { r = n.ask(t.call) }, func() { w.store.answered(t, r) })
 	return true
 }

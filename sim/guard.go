@@ -7,4 +7,4 @@ import (
 	"github.com/tenurehq/tenure/lease"
 )
 
-func guardConfig(plant.Set) lease.GuardConfig { return lease.GuardConfig{} }
+func guardConfig(plant.Set) store.GuardConfig { return store.GuardConfig{} }

@@ -4,12 +4,12 @@ package sim
 
 import (
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
-func guardConfig(p plant.Set) lease.GuardConfig {
+func guardConfig(p plant.Set) store.GuardConfig {
 	if p.Has(plant.GuardStale) {
-		return lease.GuardConfig{}.Planted(plant.GuardStale)
+		return store.GuardConfig{}.Planted(plant.GuardStale)
 	}
-	return lease.GuardConfig{}
+	return store.GuardConfig{}
 }

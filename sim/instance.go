@@ -11,7 +11,8 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/election"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/internal/machine"
+	"github.com/tenurehq/tenure/store"
 )
 
 // instance is one instance of the election service: the real campaigns, renewals and
@@ -19,7 +20,7 @@ import (
 // machine of its own. Each call has one.
 type instance struct {
 	*node
-	views  map[string]lease.View // of the watch
+	views  map[string]store.View // of the watch
 	synced bool
 	calls  []*serving
 }
@@ -46,7 +47,7 @@ type request struct {
 	chosen   bool // the client chose the instance
 	groups   []string
 	wait     time.Duration
-	session  lease.SessionID // the handle
+	session  store.SessionID // the handle
 	own      bool            // the session is that of a campaign
 	term     fence.Token
 	to       string
@@ -56,11 +57,11 @@ type request struct {
 type response struct {
 	ok       bool
 	dead     bool // 409: the session or the term is over
-	session  lease.SessionID
+	session  store.SessionID
 	led      map[string]fence.Token
 	ttl      time.Duration
 	held     time.Duration
-	requests []lease.Request
+	requests []store.Request
 }
 
 // serving is one call at an instance.
@@ -74,7 +75,7 @@ type serving struct {
 	campaign *election.Campaign
 	lent     bool
 	watching bool
-	seen     []lease.View
+	seen     []store.View
 	gone     bool // the instance has noticed that its client left
 	told     bool // the campaign was ended
 	answered bool
@@ -83,41 +84,41 @@ type serving struct {
 
 // behalf is the store of an instance as a handler uses it. It says for whom each call is.
 type behalf struct {
-	lease.Store
+	store.Store
 	t *task
 }
 
-func (s behalf) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
-	s.t.call = &lease.Call{Kind: lease.CallBeat, Session: id}
+func (s behalf) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
+	s.t.call = &machine.Call{Kind: machine.CallBeat, Session: id}
 	return s.Store.KeepAlive(ctx, id, groups...)
 }
 
-func (s behalf) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
-	s.t.call = &lease.Call{Kind: lease.CallRelease, Session: id, To: to, Held: held}
+func (s behalf) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
+	s.t.call = &machine.Call{Kind: machine.CallRelease, Session: id, To: to, Held: held}
 	return s.Store.Release(ctx, id, to, why, held...)
 }
 
-func (s behalf) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
-	s.t.call = &lease.Call{Kind: lease.CallClose, Session: id, Seen: seen}
+func (s behalf) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
+	s.t.call = &machine.Call{Kind: machine.CallClose, Session: id, Seen: seen}
 	s.t.n.w.store.closing(id)
 	return s.Store.Close(ctx, id, why, seen...)
 }
 
 // start begins to watch.
 func (i *instance) start() {
-	i.views, i.synced, i.calls = map[string]lease.View{}, false, nil
+	i.views, i.synced, i.calls = map[string]store.View{}, false, nil
 	i.watch()
 }
 
 // step takes what the watch has seen.
-func (i *instance) step(events []lease.Event) {
-	var moved []lease.Event
+func (i *instance) step(events []machine.Event) {
+	var moved []machine.Event
 	for _, e := range events {
 		switch {
-		case e.Kind == lease.OnWatchLost:
+		case e.Kind == machine.OnWatchLost:
 			i.synced = false
 			i.soon(i.w.between(50*time.Millisecond, 2*time.Second), i.watch)
-		case e.Kind != lease.OnView:
+		case e.Kind != machine.OnView:
 		case e.View.Group == "":
 			i.synced = true
 		default:
@@ -129,7 +130,7 @@ func (i *instance) step(events []lease.Event) {
 		return
 	}
 	for _, s := range slices.Clone(i.calls) {
-		mine := slices.DeleteFunc(slices.Clone(moved), func(e lease.Event) bool {
+		mine := slices.DeleteFunc(slices.Clone(moved), func(e machine.Event) bool {
 			return s.watching || !slices.Contains(s.req.groups, e.View.Group)
 		})
 		if s.campaign != nil && (s.watching || len(mine) > 0) {
@@ -162,7 +163,7 @@ func (i *instance) serve(x *exchange, copied bool) {
 }
 
 // work runs a handler's code, then done.
-func (s *serving) work(f func(lease.Store), done func()) {
+func (s *serving) work(f func(store.Store), done func()) {
 	t := &task{by: s.req.by, instance: s.req.instance}
 	s.i.run(t, func() { f(behalf{s.i.engine, t}) }, done)
 }
@@ -178,11 +179,11 @@ func (s *serving) claim() election.Claim {
 func (s *serving) serve() {
 	var r response
 	var err error
-	var session lease.Session
+	var session store.Session
 	var sent clock.Instant
 	reply := func() {
 		var over *election.NotLeaderError
-		r.ok, r.dead = err == nil, errors.As(err, &over) || errors.Is(err, lease.ErrSessionDead)
+		r.ok, r.dead = err == nil, errors.As(err, &over) || errors.Is(err, store.ErrSessionDead)
 		s.reply(&r)
 	}
 	switch s.req.verb {
@@ -191,8 +192,8 @@ func (s *serving) serve() {
 			s.contend()
 			return
 		}
-		s.work(func(e lease.Store) {
-			var beat lease.Beat
+		s.work(func(e store.Store) {
+			var beat store.Beat
 			if session, err = e.Session(background, s.req.session); err == nil {
 				sent = s.i.now()
 				beat, err = e.KeepAlive(background, session.ID)
@@ -204,13 +205,13 @@ func (s *serving) serve() {
 				return
 			}
 			s.lent = true
-			s.begin(election.Config{Machine: lease.MachineConfig{
+			s.begin(election.Config{Machine: machine.MachineConfig{
 				Candidate: session.Candidate, Scope: session.Scope, Session: &session, Sent: sent, Lent: true,
 			}})
 		})
 	case doRenew:
-		s.work(func(e lease.Store) {
-			var beat lease.Beat
+		s.work(func(e store.Store) {
+			var beat store.Beat
 			_, beat, err = election.Renew(background, e, s.claim())
 			r.ttl, r.requests = beat.TTL, beat.Requests
 		}, func() {
@@ -220,15 +221,15 @@ func (s *serving) serve() {
 			reply()
 		})
 	case doResign:
-		s.work(func(e lease.Store) { _, err = election.Resign(background, e, s.successor, s.claim(), s.req.to) }, reply)
+		s.work(func(e store.Store) { _, err = election.Resign(background, e, s.successor, s.claim(), s.req.to) }, reply)
 	case doOpen:
-		s.work(func(e lease.Store) {
-			session, err = e.Open(background, s.candidate(), s.i.w.timing.TTL, lease.OpenOptions{Scope: s.req.groups, Instance: s.req.instance, Attempt: "session"})
+		s.work(func(e store.Store) {
+			session, err = e.Open(background, s.candidate(), s.i.w.timing.TTL, store.OpenOptions{Scope: s.req.groups, Instance: s.req.instance, Attempt: "session"})
 			r.session, r.ttl = session.ID, session.TTL
 		}, reply)
 	case doKeepAlive:
-		s.work(func(e lease.Store) {
-			var beat lease.Beat
+		s.work(func(e store.Store) {
+			var beat store.Beat
 			beat, err = e.KeepAlive(background, s.req.session)
 			r.ttl, r.requests = beat.TTL, beat.Requests
 		}, reply)
@@ -236,37 +237,37 @@ func (s *serving) serve() {
 }
 
 // successor finds the youngest session of a node.
-func (s *serving) successor(_ context.Context, node string) (lease.Session, error) {
+func (s *serving) successor(_ context.Context, node string) (store.Session, error) {
 	id, found := s.i.roster.Newest(s.req.groups[0], node, s.req.session)
 	if !found {
-		return lease.Session{}, lease.ErrSuccessor
+		return store.Session{}, store.ErrSuccessor
 	}
-	return lease.Session{ID: id, Candidate: tenure.Candidate{ID: node}}, nil
+	return store.Session{ID: id, Candidate: tenure.Candidate{ID: node}}, nil
 }
 
 // contend campaigns in a session of the call's own.
 func (s *serving) contend() {
-	var v lease.View
+	var v store.View
 	var err error
 	ours, group := false, s.req.groups[0]
-	s.work(func(e lease.Store) {
+	s.work(func(e store.Store) {
 		if v, err = e.Read(background, group); err != nil || v.State != tenure.Led || v.Candidate.ID != s.candidate().ID {
 			return
 		}
-		var holder lease.Session
+		var holder store.Session
 		holder, err = e.Session(background, v.Holder)
-		if errors.Is(err, lease.ErrSessionDead) {
+		if errors.Is(err, store.ErrSessionDead) {
 			v.State, err = tenure.Vacant, nil // it died just now
 			return
 		}
-		ours = holder.Instance == lease.InstanceDigest(s.req.instance) && slices.Equal(holder.Scope, s.req.groups)
+		ours = holder.Instance == store.InstanceDigest(s.req.instance) && slices.Equal(holder.Scope, s.req.groups)
 	}, func() {
 		if err != nil || !ours && v.State == tenure.Led && s.req.wait == 0 {
 			s.reply(&response{})
 			return
 		}
-		s.seen = []lease.View{v}
-		s.begin(election.Config{Retriable: s.req.chosen, Machine: lease.MachineConfig{
+		s.seen = []store.View{v}
+		s.begin(election.Config{Retriable: s.req.chosen, Machine: machine.MachineConfig{
 			Candidate: s.candidate(), Scope: s.req.groups, Attempt: "campaign " + group,
 		}})
 	})
@@ -290,20 +291,20 @@ func (s *serving) begin(cfg election.Config) {
 }
 
 // step is the shell of a campaign: it makes the calls, shows what the watch sees, and answers.
-func (s *serving) step(events ...lease.Event) {
+func (s *serving) step(events ...machine.Event) {
 	for {
 		for _, a := range slices.Clone(s.campaign.Step(s.i.now(), events...)) {
 			switch a.Kind {
-			case lease.DoCall:
+			case machine.DoCall:
 				s.make(a.Call)
-			case lease.DoWatch:
+			case machine.DoWatch:
 				s.watching = true
 			}
 		}
 		events = nil
 		out, done := s.campaign.Done()
 		if done && len(out.Led) > 0 && s.gone && !s.told {
-			s.told, events = true, []lease.Event{{Kind: election.OnGone, Cause: context.Canceled}}
+			s.told, events = true, []machine.Event{{Kind: election.OnGone, Cause: context.Canceled}}
 			continue
 		}
 		if done && !s.answered {
@@ -321,9 +322,9 @@ func (s *serving) step(events ...lease.Event) {
 		}
 		s.watching, s.seen = false, nil
 		for k := range views {
-			events = append(events, lease.Event{Kind: lease.OnView, View: &views[k]})
+			events = append(events, machine.Event{Kind: machine.OnView, View: &views[k]})
 		}
-		events = append(events, lease.Event{Kind: lease.OnView, View: &lease.View{}})
+		events = append(events, machine.Event{Kind: machine.OnView, View: &store.View{}})
 	}
 	if s.answered && s.campaign.Next() == clock.Never {
 		s.i.forget(s)
@@ -332,11 +333,11 @@ func (s *serving) step(events ...lease.Event) {
 }
 
 // view is what the watch has shown of a group.
-func (i *instance) view(group string) lease.View {
+func (i *instance) view(group string) store.View {
 	if v, known := i.views[group]; known {
 		return v
 	}
-	return lease.View{Record: lease.Record{Group: group}, State: tenure.Vacant}
+	return store.View{Record: store.Record{Group: group}, State: tenure.Vacant}
 }
 
 func (i *instance) forget(s *serving) {
@@ -344,16 +345,16 @@ func (i *instance) forget(s *serving) {
 }
 
 // make makes a call of the campaign.
-func (s *serving) make(c *lease.Call) {
+func (s *serving) make(c *machine.Call) {
 	i, w := s.i, s.i.w
 	w.result.Calls++
 	if w.trace != nil {
 		w.log("%-8s sends %s %s for %s", i.name, c.Kind, c.Session, s.req.by.name)
 	}
 	switch c.Kind {
-	case lease.CallClose:
+	case machine.CallClose:
 		w.store.closing(c.Session)
-	case lease.CallAcquire:
+	case machine.CallAcquire:
 		for _, seen := range c.Seen {
 			w.store.grants[seen.Group].tries++
 		}
@@ -364,16 +365,16 @@ func (s *serving) make(c *lease.Call) {
 		}
 	}
 	t := &task{call: c, by: s.req.by, instance: s.req.instance}
-	var r *lease.Reply
+	var r *machine.Reply
 	i.run(t, func() {
-		r = c.Do(background, i.engine, s.candidate(), lease.OpenOptions{Scope: s.req.groups, Instance: s.req.instance})
+		r = c.Do(background, i.engine, s.candidate(), store.OpenOptions{Scope: s.req.groups, Instance: s.req.instance})
 	}, func() {
 		if r.Err != nil && w.trace != nil {
 			w.log("%-8s is told of %s for %s: %v", i.name, c.Kind, s.req.by.name, r.Err)
 		}
 		w.store.answered(t, r)
 		if s.campaign.Next() != clock.Never {
-			s.step(lease.Event{Kind: lease.OnReply, Reply: r})
+			s.step(machine.Event{Kind: machine.OnReply, Reply: r})
 		}
 	})
 }
@@ -392,7 +393,7 @@ func (s *serving) over(out *election.Outcome) {
 		}
 	}
 	if !r.ok {
-		r.dead = s.lent && errors.Is(out.Failed[s.req.groups[0]], lease.ErrSessionDead)
+		r.dead = s.lent && errors.Is(out.Failed[s.req.groups[0]], store.ErrSessionDead)
 		w.checkLeft(s, out)
 	}
 	s.reply(r)
@@ -415,6 +416,6 @@ func (s *serving) end(cause error) {
 	if s.campaign != nil && !s.answered && !s.told {
 		s.told = true
 		s.i.w.saw(callEnded)
-		s.step(lease.Event{Kind: election.OnGone, Cause: cause})
+		s.step(machine.Event{Kind: election.OnGone, Cause: cause})
 	}
 }

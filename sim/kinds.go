@@ -7,7 +7,8 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/internal/machine"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 )
 
@@ -236,7 +237,7 @@ func (w *world) lagWatches(n *node) bool {
 			st.lose(100 * time.Millisecond)
 		}
 	}
-	w.ask(n, lease.Transfer) // for which the sessions are listed
+	w.ask(n, store.Transfer) // for which the sessions are listed
 	return true
 }
 
@@ -353,12 +354,12 @@ func (w *world) runDrills() {
 
 // firstInLine is who must lead next, without but.
 func (w *world) firstInLine(but *node) *node {
-	living, _ := w.store.admin.Sessions(background, lease.Scope{w.groups[0]}, lease.Page{})
-	var line lease.Roster
+	living, _ := w.store.admin.Sessions(background, store.Scope{w.groups[0]}, store.Page{})
+	var line machine.Roster
 	feed := line.Feed()
 	for _, l := range living {
 		if n := w.store.owner(l.ID); n != but && n.sess == l.ID {
-			feed(lease.Update{Kind: lease.SessionBegan, Session: l})
+			feed(store.Update{Kind: store.SessionBegan, Session: l})
 		}
 	}
 	for _, l := range living {
@@ -406,14 +407,14 @@ func (w *world) drillResign(leader *node) {
 	w.expect("after a resignation", want, handover)
 }
 
-func (w *world) askNow(leader *node, verb lease.Verb, to string, coolDown time.Duration) {
+func (w *world) askNow(leader *node, verb store.Verb, to string, coolDown time.Duration) {
 	if !w.askOf(leader.anyTerm(), verb, to, coolDown) {
 		w.broken("G7", "%s cannot be asked to %s", leader.name, verb)
 	}
 }
 
 func (w *world) drillStepDown(leader *node) {
-	w.askNow(leader, lease.StepDown, "", w.between(time.Second, w.timing.TTL))
+	w.askNow(leader, store.StepDown, "", w.between(time.Second, w.timing.TTL))
 	w.expect("after a step-down", w.firstInLine(leader), w.timing.Beat+handover)
 }
 
@@ -428,7 +429,7 @@ func (w *world) drillOnly(leader *node) {
 	}
 	token := leader.anyTerm().token
 	coolDown := w.between(w.timing.TTL/2, w.timing.TTL)
-	w.askNow(leader, lease.StepDown, "", coolDown)
+	w.askNow(leader, store.StepDown, "", coolDown)
 	w.after(coolDown-50*time.Millisecond, func() {
 		if n := w.leader(group); n != nil && n.term(group).token != token {
 			w.broken("E7", "%s leads group %s before its cool-down of %v is over", n.name, group, coolDown)
@@ -454,7 +455,7 @@ func (w *world) drillTransfer(leader *node) {
 		to = w.firstInLine(leader)
 	}
 	if w.chance(0.5) {
-		w.askNow(leader, lease.Transfer, to.candidate.ID, 0)
+		w.askNow(leader, store.Transfer, to.candidate.ID, 0)
 		w.expect("after a transfer that was asked for", to, w.timing.Beat+handover)
 		return
 	}

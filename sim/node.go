@@ -10,8 +10,9 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 )
 
@@ -21,17 +22,17 @@ type node struct {
 	w         *world
 	name      string
 	candidate tenure.Candidate
-	scope     lease.Scope
+	scope     store.Scope
 	clock     wheel
 	asleep    time.Duration // planted: what a clock that stops in a suspend has missed
 	wall      time.Duration // planted: how far the wall clock was set
 
 	up      bool
 	life    int // counts restarts
-	machine *lease.Machine
-	roster  *lease.Roster
+	machine *machine.Machine
+	roster  *machine.Roster
 	store   *kv.Store
-	engine  lease.Store // the store, with the rules enforced in worlds with a service
+	engine  store.Store // the store, with the rules enforced in worlds with a service
 	client  *client     // of the service, instead of a machine
 	serves  *instance   // of the service, instead of a machine
 	sub     *kv.Sub     // the present watch
@@ -48,13 +49,13 @@ type node struct {
 	sinkRoad road
 
 	paused   bool
-	events   []lease.Event // held while paused
-	doings   []func()      // of work, held while paused
-	preWrite time.Duration // pause this long between the next check and its write
+	events   []machine.Event // held while paused
+	doings   []func()        // of work, held while paused
+	preWrite time.Duration   // pause this long between the next check and its write
 
 	stream int // life of the present watch
 	trust  clock.Instant
-	sess   lease.SessionID
+	sess   store.SessionID
 
 	wants   map[string]bool // a campaign waits
 	away    map[string]bool // does not want to lead
@@ -75,7 +76,7 @@ type node struct {
 	confirmed  map[string]fence.Token // granted, by a linearizable answer
 	refused    map[string]refusal
 	gaveUp     []gaveUp
-	deadTold   lease.SessionID
+	deadTold   store.SessionID
 	sessOver   bool // sess is not in use any more
 	synced     bool // the watch has shown its snapshot
 	syncedAt   instant
@@ -89,12 +90,12 @@ type term struct {
 	life     int
 	group    string
 	token    fence.Token
-	session  lease.SessionID
+	session  store.SessionID
 	ended    bool
 	cause    error
 	returned bool
 	to       string
-	toSess   lease.SessionID // as it was when the transfer was asked for
+	toSess   store.SessionID // as it was when the transfer was asked for
 	forced   bool            // an operator closed the session: G3 says nothing of it
 	sealed   bool
 	full     bool          // the sink could not write
@@ -143,18 +144,18 @@ func (n *node) start() {
 		n.client.start()
 	} else {
 		n.store = n.w.store.open(driver{n}, processClock{n}, n.spawn)
-		n.roster = &lease.Roster{}
+		n.roster = &machine.Roster{}
 		n.engine = n.store
 	}
 	if n.w.kind == served {
-		n.engine = lease.Guard(n.engine, guardConfig(n.w.cfg.Plant))
+		n.engine = store.Guard(n.engine, guardConfig(n.w.cfg.Plant))
 	}
 	if n.serves != nil {
 		n.serves.start()
 		return
 	}
 	if n.client == nil {
-		n.machine = lease.NewMachine(lease.MachineConfig{
+		n.machine = machine.NewMachine(machine.MachineConfig{
 			Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Caps: n.store.Caps(), Line: n.roster,
 			Seed: n.w.rand.Uint64(), Plant: n.w.cfg.Plant,
 		})
@@ -199,7 +200,7 @@ func (n *node) campaign(group string, after time.Duration) {
 				}
 			}
 			n.wants[group], n.wantsAt[group] = true, n.w.now
-			n.step(lease.Event{Kind: lease.OnCampaign, Group: group})
+			n.step(machine.Event{Kind: machine.OnCampaign, Group: group})
 		})
 	})
 }
@@ -207,7 +208,7 @@ func (n *node) campaign(group string, after time.Duration) {
 func (n *node) withdraw(group string) {
 	if n.wants[group] {
 		n.wants[group] = false
-		n.step(lease.Event{Kind: lease.OnWithdraw, Group: group})
+		n.step(machine.Event{Kind: machine.OnWithdraw, Group: group})
 	}
 }
 
@@ -229,7 +230,7 @@ func (n *node) soon(d time.Duration, f func()) {
 	n.w.after(d, func() { n.doing(life, f) })
 }
 
-func (n *node) deliver(e ...lease.Event) {
+func (n *node) deliver(e ...machine.Event) {
 	switch {
 	case !n.up:
 	case n.paused || n.waking:
@@ -281,7 +282,7 @@ func (n *node) pause(d time.Duration, suspend bool) {
 }
 
 // step is the shell: it steps the machine and does what it says.
-func (n *node) step(events ...lease.Event) {
+func (n *node) step(events ...machine.Event) {
 	switch {
 	case !n.up:
 		return
@@ -339,34 +340,34 @@ func (n *node) wake(set *instant, next func() clock.Instant, f func()) {
 	})
 }
 
-func (n *node) act(a *lease.Action) {
+func (n *node) act(a *machine.Action) {
 	switch a.Kind {
-	case lease.DoCall:
+	case machine.DoCall:
 		n.call(a.Call)
-	case lease.DoWatch:
+	case machine.DoWatch:
 		n.watch()
-	case lease.DoTrust:
+	case machine.DoTrust:
 		n.sessOver = n.sessOver && n.sess == a.Session.ID
 		n.trust, n.sess = a.Until, a.Session.ID
-	case lease.DoBegin:
+	case machine.DoBegin:
 		n.begin(a.Record, 0)
-	case lease.DoEnd:
+	case machine.DoEnd:
 		for _, t := range n.terms {
 			if t.group == a.Group && t.token == a.Token && !t.ended {
 				n.checkExpired(t, a.Cause)
 				n.end(t, a.Cause)
 			}
 		}
-	case lease.DoFail:
+	case machine.DoFail:
 		n.wants[a.Group] = false
-	case lease.DoOverrun:
+	case machine.DoOverrun:
 		n.w.result.Overruns++
-	case lease.DoNote:
+	case machine.DoNote:
 		n.noted(&a.Note)
 	}
 }
 
-func (n *node) call(c *lease.Call) {
+func (n *node) call(c *machine.Call) {
 	life := n.life
 	n.w.result.Calls++
 	if n.w.trace != nil {
@@ -374,7 +375,7 @@ func (n *node) call(c *lease.Call) {
 	}
 	n.checkCall(c)
 	lost := false
-	if c.Kind == lease.CallAcquire {
+	if c.Kind == machine.CallAcquire {
 		n.w.atChange(n)
 		for _, seen := range c.Seen {
 			n.w.store.grants[seen.Group].tries++
@@ -391,21 +392,21 @@ func (n *node) call(c *lease.Call) {
 		})
 	}
 	sent, answered := n.w.now, false
-	reply := func(r *lease.Reply) {
+	reply := func(r *machine.Reply) {
 		if answered || n.life != life {
 			return // a transport passes on one answer to a call
 		}
 		answered = true
 		var wanted map[string]bool
-		if c.Kind == lease.CallAcquire {
+		if c.Kind == machine.CallAcquire {
 			wanted = maps.Clone(n.wants)
 		}
 		ready := n.up && !n.paused && !n.waking
-		n.deliver(lease.Event{Kind: lease.OnReply, Reply: r})
+		n.deliver(machine.Event{Kind: machine.OnReply, Reply: r})
 		if ready && n.up {
 			n.checkReply(c, r, sent, wanted)
 		}
-		if c.Kind == lease.CallBeat && errors.Is(r.Err, lease.ErrSessionDead) && ready && n.up && n.w.now < sent.add(n.w.timing.TTL) {
+		if c.Kind == machine.CallBeat && errors.Is(r.Err, store.ErrSessionDead) && ready && n.up && n.w.now < sent.add(n.w.timing.TTL) {
 			// Definitely dead: nothing of that session goes on.
 			for _, t := range n.terms {
 				if t.session == c.Session && !t.ended {
@@ -414,7 +415,7 @@ func (n *node) call(c *lease.Call) {
 			}
 		}
 	}
-	var r *lease.Reply
+	var r *machine.Reply
 	t := &task{call: c, mute: lost}
 	n.run(t, func() { r = n.ask(c) }, func() {
 		if r.Err != nil && n.w.trace != nil {
@@ -426,30 +427,30 @@ func (n *node) call(c *lease.Call) {
 }
 
 // ask makes a call as the shell does.
-func (n *node) ask(c *lease.Call) *lease.Reply {
-	if c.Kind == lease.CallOpen {
+func (n *node) ask(c *machine.Call) *machine.Reply {
+	if c.Kind == machine.CallOpen {
 		if s, ok := n.adopt(); ok {
-			return &lease.Reply{ID: c.ID, Session: s}
+			return &machine.Reply{ID: c.ID, Session: s}
 		}
 	}
-	if c.Kind == lease.CallRelease && len(c.Held) > 1 {
+	if c.Kind == machine.CallRelease && len(c.Held) > 1 {
 		n.w.saw(batchReleased)
 	}
-	return c.Do(background, n.engine, n.candidate, lease.OpenOptions{Scope: n.scope, Instance: n.instance(), Successor: len(n.scope) == 1})
+	return c.Do(background, n.engine, n.candidate, store.OpenOptions{Scope: n.scope, Instance: n.instance(), Successor: len(n.scope) == 1})
 }
 
 // adopt is planted: a candidate gets the session that it has already, whichever process
 // opened it.
-func (n *node) adopt() (lease.Session, bool) {
+func (n *node) adopt() (store.Session, bool) {
 	if n.w.cfg.Plant.Has(plant.AdoptSession) {
-		line, _ := n.w.store.admin.Sessions(background, n.scope, lease.Page{})
+		line, _ := n.w.store.admin.Sessions(background, n.scope, store.Page{})
 		for _, l := range line {
 			if l.Candidate.ID == n.candidate.ID && n.w.store.owner(l.ID) != n {
 				return l, true
 			}
 		}
 	}
-	return lease.Session{}, false
+	return store.Session{}, false
 }
 
 // watch begins a watch in the place of the one before.
@@ -485,7 +486,7 @@ func (n *node) watch() {
 		})
 	}, func() {
 		if err != nil {
-			n.deliver(lease.Event{Kind: lease.OnWatchLost, Cause: err})
+			n.deliver(machine.Event{Kind: machine.OnWatchLost, Cause: err})
 			return
 		}
 		n.sub = sub
@@ -494,22 +495,22 @@ func (n *node) watch() {
 }
 
 // take passes on what the watch has to tell.
-func (n *node) take(feed func(lease.Update)) {
+func (n *node) take(feed func(store.Update)) {
 	updates, err := n.sub.Take()
-	var events []lease.Event
+	var events []machine.Event
 	for i := range updates {
 		feed(updates[i])
 		switch u := &updates[i]; u.Kind {
-		case lease.GroupChanged:
-			events = append(events, lease.Event{Kind: lease.OnView, View: &u.View})
-		case lease.Synced:
+		case store.GroupChanged:
+			events = append(events, machine.Event{Kind: machine.OnView, View: &u.View})
+		case store.Synced:
 			n.synced, n.syncedAt = true, n.w.now
-			events = append(events, lease.Event{Kind: lease.OnView, View: &lease.View{}})
+			events = append(events, machine.Event{Kind: machine.OnView, View: &store.View{}})
 		}
 	}
 	if err != nil {
 		n.sub = nil
-		events = append(events, lease.Event{Kind: lease.OnWatchLost, Cause: err})
+		events = append(events, machine.Event{Kind: machine.OnWatchLost, Cause: err})
 	}
 	if len(events) > 0 {
 		n.deliver(events...)
@@ -530,7 +531,7 @@ func (n *node) trusts(t *term) clock.Instant {
 }
 
 // begin begins a term. A client of the service believes in it until an instant.
-func (n *node) begin(rec lease.Record, until clock.Instant) *term {
+func (n *node) begin(rec store.Record, until clock.Instant) *term {
 	w := n.w
 	t := &term{n: n, life: n.life, group: rec.Group, token: rec.Token, session: rec.Holder, forced: w.store.forced(rec.Holder), until: until}
 	w.result.Terms++
@@ -699,7 +700,7 @@ func (n *node) endHere(t *term, cause error) {
 		return
 	}
 	n.end(t, cause)
-	n.step(lease.Event{Kind: lease.OnEnded, Group: t.group, Token: t.token, Cause: cause})
+	n.step(machine.Event{Kind: machine.OnEnded, Group: t.group, Token: t.token, Cause: cause})
 }
 
 // end is the end of the term's context: work stops after a while and says so.
@@ -720,7 +721,7 @@ func (n *node) end(t *term, cause error) {
 			if n.client != nil {
 				n.client.returned(t)
 			} else {
-				n.step(lease.Event{Kind: lease.OnReturned, Group: t.group, Token: t.token, To: t.to, Session: t.toSess})
+				n.step(machine.Event{Kind: machine.OnReturned, Group: t.group, Token: t.token, To: t.to, Session: t.toSess})
 			}
 			n.campaign(t.group, n.rest(t))
 		})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
 )
@@ -236,7 +237,7 @@ func (w *world) heal() {
 		}
 		if n.sick {
 			n.sick = false
-			n.deliver(lease.Event{Kind: lease.OnHealth})
+			n.deliver(machine.Event{Kind: machine.OnHealth})
 		}
 	}
 }

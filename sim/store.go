@@ -10,7 +10,8 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/internal/machine"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/mem"
 )
@@ -18,8 +19,8 @@ import (
 const deployment = "sim"
 
 // store is the engine: that of store/mem behind a clock of its own. Every process has a
-// kv.Store over it. The promises of lease.Store are checked here, on the keys.
-type store struct {
+// kv.Store over it. The promises of store.Store are checked here, on the keys.
+type simStore struct {
 	w       *world
 	clock   wheel
 	engine  *mem.Engine
@@ -33,8 +34,8 @@ type store struct {
 	backup *mem.Snapshot
 	life   string // of the data: a restore may begin another one
 
-	sessions map[lease.SessionID]*session
-	late     map[lease.SessionID]*op  // keep-alives that have not arrived
+	sessions map[store.SessionID]*session
+	late     map[store.SessionID]*op  // keep-alives that have not arrived
 	leased   map[string]clock.Instant // until when, of leases that have no session yet
 	grants   map[string]*ledger
 	epoch    uint64 // raised to
@@ -68,8 +69,8 @@ type session struct {
 type ledger struct {
 	top      fence.Token
 	version  uint64
-	holder   lease.SessionID
-	by       map[fence.Token]lease.SessionID
+	holder   store.SessionID
+	by       map[fence.Token]store.SessionID
 	over     map[fence.Token]instant // when terms ended
 	vacantAt instant                 // never: led
 	tries    int                     // acquires since the vacancy
@@ -84,7 +85,7 @@ type ledger struct {
 
 type grantKey struct {
 	token   fence.Token
-	session lease.SessionID
+	session store.SessionID
 }
 
 // misgrant is what is broken if a process relies on a grant. Excused: nobody could know.
@@ -95,33 +96,33 @@ type misgrant struct {
 
 // stored is what the checks read of a record.
 type stored struct {
-	Session lease.SessionID `json:"session"`
+	Session store.SessionID `json:"session"`
 	Token   fence.Token     `json:"token"`
 }
 
-func newStore(w *world) *store {
-	s := &store{
+func newStore(w *world) *simStore {
+	s := &simStore{
 		w:        w,
 		clock:    wheel{offset: clock.Instant(w.rand.Int64N(int64(time.Hour))), ppm: w.ppm()},
 		engine:   mem.NewEngine(w.cfg.Plant),
 		caps:     w.caps,
 		life:     "life",
 		wakeAt:   never,
-		sessions: map[lease.SessionID]*session{},
+		sessions: map[store.SessionID]*session{},
 		leased:   map[string]clock.Instant{},
-		late:     map[lease.SessionID]*op{},
+		late:     map[store.SessionID]*op{},
 		grants:   map[string]*ledger{},
 		calm:     map[*node]bool{},
 	}
 	s.admin = s.open(operator{s}, operatorClock{s}, func(f func()) { w.after(0, f) })
 	for _, g := range w.groups {
-		s.grants[g] = &ledger{by: map[fence.Token]lease.SessionID{}, over: map[fence.Token]instant{}, wrong: map[grantKey]*misgrant{}, vacantAt: 0}
+		s.grants[g] = &ledger{by: map[fence.Token]store.SessionID{}, over: map[fence.Token]instant{}, wrong: map[grantKey]*misgrant{}, vacantAt: 0}
 	}
 	return s
 }
 
 // open returns another client of the engine.
-func (s *store) open(d kv.Driver, c clock.Clock, spawn func(func())) *kv.Store {
+func (s *simStore) open(d kv.Driver, c clock.Clock, spawn func(func())) *kv.Store {
 	w := s.w
 	return kv.NewSimulated(d, kv.Config{
 		Deployment: deployment, Drift: w.timing.Drift, Clock: c,
@@ -132,35 +133,35 @@ func (s *store) open(d kv.Driver, c clock.Clock, spawn func(func())) *kv.Store {
 	}, spawn)
 }
 
-type operatorClock struct{ s *store }
+type operatorClock struct{ s *simStore }
 
 func (c operatorClock) Now() clock.Instant  { return c.s.now() }
 func (operatorClock) NewTimer() clock.Timer { panic("sim: nothing waits in a simulated store") }
 
 var background = context.Background()
 
-func (s *store) now() clock.Instant { return s.clock.read(s.w.now) }
+func (s *simStore) now() clock.Instant { return s.clock.read(s.w.now) }
 
 // alive: the session lives at the engine.
-func (s *store) alive(id lease.SessionID) bool {
+func (s *simStore) alive(id store.SessionID) bool {
 	return id != "" && s.engine.Get("beat/"+string(id)).Version != 0
 }
 
-func (s *store) owner(id lease.SessionID) *node {
+func (s *simStore) owner(id store.SessionID) *node {
 	if i := s.sessions[id]; i != nil {
 		return i.owner
 	}
 	return nil
 }
 
-func (s *store) forced(id lease.SessionID) bool {
+func (s *simStore) forced(id store.SessionID) bool {
 	return s.sessions[id] != nil && s.sessions[id].forced
 }
 
 var errCompacted = errors.New("the watch was compacted")
 
 // refusesWatch: the store is down, or what the watch would begin with is compacted.
-func (s *store) refusesWatch() bool {
+func (s *simStore) refusesWatch() bool {
 	if s.refuseWatches > 0 && !s.down {
 		s.refuseWatches--
 		return true
@@ -169,7 +170,7 @@ func (s *store) refusesWatch() bool {
 }
 
 // receive serves an operation after as long as the engine and its disk take.
-func (s *store) receive(write bool, done func()) {
+func (s *simStore) receive(write bool, done func()) {
 	d := time.Duration(0)
 	if s.slow > 0 {
 		d = s.w.between(0, s.slow)
@@ -190,17 +191,17 @@ func (s *store) receive(write bool, done func()) {
 	s.w.after(d, done)
 }
 
-func (s *store) list(prefix, after string, limit int) []kv.Item {
+func (s *simStore) list(prefix, after string, limit int) []kv.Item {
 	items := s.engine.List(s.now(), prefix, after, limit)
 	s.publish()
 	return items
 }
 
-func (s *store) incarnation() kv.Incarnation {
+func (s *simStore) incarnation() kv.Incarnation {
 	return kv.Incarnation{ID: s.life, Index: s.engine.Index()}
 }
 
-func (s *store) grant(id string, ttl time.Duration) time.Duration {
+func (s *simStore) grant(id string, ttl time.Duration) time.Duration {
 	if s.grantsTTL > 0 {
 		ttl = time.Duration(float64(ttl) * s.grantsTTL).Round(time.Millisecond)
 		s.w.saw(lessTTL)
@@ -216,11 +217,11 @@ func (s *store) grant(id string, ttl time.Duration) time.Duration {
 }
 
 // revoke ends a lease, and with it a session that its owner (nil: an operator) closes.
-func (s *store) revoke(n *node, id string) {
-	if i := s.sessions[lease.SessionID(id)]; s.alive(lease.SessionID(id)) && (n == nil || i.closing) {
+func (s *simStore) revoke(n *node, id string) {
+	if i := s.sessions[store.SessionID(id)]; s.alive(store.SessionID(id)) && (n == nil || i.closing) {
 		i.ended, i.forced = true, n == nil
 		if n != nil {
-			s.closed(lease.SessionID(id))
+			s.closed(store.SessionID(id))
 		}
 	}
 	if s.w.trace != nil {
@@ -234,11 +235,11 @@ func (s *store) revoke(n *node, id string) {
 // may acknowledge: the new one began to count every TTL a moment ago, and does not see this
 // keep-alive. That moment is within the margin. Then n is cut off, which is when it would
 // matter.
-func (s *store) renew(t *task, id string, read []string) (renewal, error) {
+func (s *simStore) renew(t *task, id string, read []string) (renewal, error) {
 	now, n := s.now(), t.n
 	s.engine.Expire(now)
 	s.publish()
-	i, lives := s.sessions[lease.SessionID(id)], s.alive(lease.SessionID(id))
+	i, lives := s.sessions[store.SessionID(id)], s.alive(store.SessionID(id))
 	var meta struct {
 		Rewound bool `json:"rewound"`
 	}
@@ -271,7 +272,7 @@ func (s *store) renew(t *task, id string, read []string) (renewal, error) {
 }
 
 // commit makes a transaction of a task, or of an operator (nil), and checks what it did.
-func (s *store) commit(t *task, x kv.Txn) kv.Result {
+func (s *simStore) commit(t *task, x kv.Txn) kv.Result {
 	now := s.now()
 	s.engine.Expire(now)
 	s.publish()
@@ -290,7 +291,7 @@ func (s *store) commit(t *task, x kv.Txn) kv.Result {
 			if group, ok := strings.CutPrefix(b.Key, "record/"); ok {
 				s.wroteRecord(t, group, b, after)
 			} else {
-				s.wroteBeat(t, lease.SessionID(strings.TrimPrefix(b.Key, "beat/")), b, after)
+				s.wroteBeat(t, store.SessionID(strings.TrimPrefix(b.Key, "beat/")), b, after)
 			}
 		}
 	}
@@ -300,7 +301,7 @@ func (s *store) commit(t *task, x kv.Txn) kv.Result {
 }
 
 // lastMoment: a session is about to be ended, and a keep-alive that seemed lost arrives.
-func (s *store) lastMoment(id lease.SessionID) {
+func (s *simStore) lastMoment(id store.SessionID) {
 	if o := s.late[id]; o != nil && s.w.faulty && !s.down && s.w.chance(0.5) {
 		delete(s.late, id)
 		s.w.saw(lateBeat)
@@ -308,7 +309,7 @@ func (s *store) lastMoment(id lease.SessionID) {
 	}
 }
 
-func (s *store) wroteBeat(t *task, id lease.SessionID, before, after kv.Item) {
+func (s *simStore) wroteBeat(t *task, id store.SessionID, before, after kv.Item) {
 	i := s.sessions[id]
 	switch {
 	case before.Version == 0 && after.Version != 0:
@@ -324,7 +325,7 @@ func (s *store) wroteBeat(t *task, id lease.SessionID, before, after kv.Item) {
 		s.sessions[id] = &session{owner: owner, instance: start, ttl: ttl, beatAt: s.w.now, deadline: s.leased[string(id)]}
 	case after.Version != 0:
 		i.beatAt = s.w.now
-		if t != nil && t.call != nil && t.call.Kind == lease.CallBeat {
+		if t != nil && t.call != nil && t.call.Kind == machine.CallBeat {
 			t.renewed = true
 		}
 	case before.Version != 0:
@@ -332,7 +333,7 @@ func (s *store) wroteBeat(t *task, id lease.SessionID, before, after kv.Item) {
 		switch {
 		case t == nil:
 			i.forced = true
-		case t.call != nil && t.call.Kind == lease.CallClose && t.call.Session == id:
+		case t.call != nil && t.call.Kind == machine.CallClose && t.call.Session == id:
 			s.closed(id)
 		default:
 			s.expired(t.n, id, i)
@@ -341,14 +342,14 @@ func (s *store) wroteBeat(t *task, id lease.SessionID, before, after kv.Item) {
 }
 
 // closing: the owner of a session is about to close it.
-func (s *store) closing(id lease.SessionID) {
+func (s *simStore) closing(id store.SessionID) {
 	if i := s.sessions[id]; i != nil {
 		i.closing = true
 	}
 }
 
 // closed is G5: what is closed by its owner is not being worked on.
-func (s *store) closed(id lease.SessionID) {
+func (s *simStore) closed(id store.SessionID) {
 	n := s.owner(id)
 	for _, t := range n.terms {
 		if t.session == id && !t.returned && n.up {
@@ -359,7 +360,7 @@ func (s *store) closed(id lease.SessionID) {
 
 // expired is S5 where processes observe each other: n ends a session that was silent for its
 // TTL, by the clock of n. And within the bound on drift nobody's clock may differ by more.
-func (s *store) expired(n *node, id lease.SessionID, i *session) {
+func (s *simStore) expired(n *node, id store.SessionID, i *session) {
 	w := s.w
 	quiet := n.clock.read(w.now).Sub(n.clock.read(i.beatAt))
 	if !w.lenient {
@@ -377,7 +378,7 @@ func (s *store) expired(n *node, id lease.SessionID, i *session) {
 }
 
 // wroteRecord checks S1 to S4 and G1.
-func (s *store) wroteRecord(t *task, group string, before, after kv.Item) {
+func (s *simStore) wroteRecord(t *task, group string, before, after kv.Item) {
 	var b, a stored
 	_ = json.Unmarshal(before.Value, &b)
 	_ = json.Unmarshal(after.Value, &a)
@@ -390,7 +391,7 @@ func (s *store) wroteRecord(t *task, group string, before, after kv.Item) {
 		w.broken("S3", "the token of %s went back from %d to %d", group, b.Token, a.Token)
 	}
 	c := t.call
-	seen, release := uint64(0), c.Kind == lease.CallRelease
+	seen, release := uint64(0), c.Kind == machine.CallRelease
 	for _, r := range heldBy(c) {
 		if r.Group == group {
 			seen = r.Version
@@ -398,7 +399,7 @@ func (s *store) wroteRecord(t *task, group string, before, after kv.Item) {
 	}
 	if a.Session == "" || a.Session == b.Session && a.Token == b.Token {
 		switch {
-		case a.Session == "" && c.Kind == lease.CallAcquire && t.won[group] == b.Token: // given back
+		case a.Session == "" && c.Kind == machine.CallAcquire && t.won[group] == b.Token: // given back
 		case !release || before.Version != seen || b.Session != c.Session:
 			w.broken("S4", "a late release of version %d freed version %d of group %s", seen, before.Version, group)
 		default:
@@ -433,15 +434,15 @@ func (s *store) wroteRecord(t *task, group string, before, after kv.Item) {
 }
 
 // heldBy are the records that a call names.
-func heldBy(c *lease.Call) []lease.Record {
-	if c.Kind == lease.CallRelease {
+func heldBy(c *machine.Call) []store.Record {
+	if c.Kind == machine.CallRelease {
 		return c.Held
 	}
 	return c.Seen
 }
 
 // checkReturned is G5.
-func (s *store) checkReturned(group string, id lease.SessionID, token fence.Token) {
+func (s *simStore) checkReturned(group string, id store.SessionID, token fence.Token) {
 	n := s.owner(id)
 	for _, t := range n.terms {
 		if t.group == group && t.session == id && t.token == token && !t.returned && n.up {
@@ -451,7 +452,7 @@ func (s *store) checkReturned(group string, id lease.SessionID, token fence.Toke
 }
 
 // granted checks G1 and remembers.
-func (s *store) granted(t *task, group string, token fence.Token, to lease.SessionID) {
+func (s *simStore) granted(t *task, group string, token fence.Token, to store.SessionID) {
 	w, l := s.w, s.grants[group]
 	wrong := &misgrant{}
 	switch {
@@ -467,7 +468,7 @@ func (s *store) granted(t *task, group string, token fence.Token, to lease.Sessi
 		wrong.guarantee, wrong.text = "G1", fmt.Sprintf("group %s was granted with token %d of epoch %d, though the epoch was raised to %d", group, token, token.Epoch(), s.epoch)
 	case s.cordoned(to):
 		wrong.guarantee, wrong.text = "E8", fmt.Sprintf("group %s was granted with token %d to %s after its cordon was acknowledged", group, token, s.owner(to).candidate.ID)
-	case !s.alive(to) && t.call.Kind == lease.CallAcquire:
+	case !s.alive(to) && t.call.Kind == machine.CallAcquire:
 		wrong.guarantee, wrong.text = "S1", fmt.Sprintf("group %s was granted to the dead session %s", group, to)
 	}
 	if wrong.guarantee != "" {
@@ -500,29 +501,29 @@ func (s *store) granted(t *task, group string, token fence.Token, to lease.Sessi
 }
 
 // cordoned: nothing may begin on the session.
-func (s *store) cordoned(id lease.SessionID) bool {
+func (s *simStore) cordoned(id store.SessionID) bool {
 	o := s.owner(id)
 	return o != nil && s.w.cordons[o.candidate.ID]
 }
 
 // answered checks what a process is told.
-func (s *store) answered(t *task, r *lease.Reply) {
+func (s *simStore) answered(t *task, r *machine.Reply) {
 	c, w := t.call, s.w
 	switch c.Kind {
-	case lease.CallBeat:
+	case machine.CallBeat:
 		switch {
 		case r.Err == nil && !t.renewed:
 			w.broken("S1", "a keep-alive brought session %s back", c.Session)
 		case r.Err == nil && t.rewound:
 			w.broken("S3", "a keep-alive of session %s was acknowledged though the store went back and the epoch was not raised", c.Session)
 		}
-	case lease.CallOpen:
+	case machine.CallOpen:
 		owner, start := t.owner()
 		if i := s.sessions[r.Session.ID]; r.Err == nil && (i == nil || i.owner != owner || i.instance != start) {
 			w.broken("S1", "session id %s was used before", r.Session.ID)
 		}
-	case lease.CallAcquire:
-		if r.Err != nil && lease.Definite(r.Err) && s.caps.Keys > 1 {
+	case machine.CallAcquire:
+		if r.Err != nil && store.Definite(r.Err) && s.caps.Keys > 1 {
 			for _, seen := range c.Seen {
 				if t.won[seen.Group] != 0 {
 					w.broken("S4", "an acquire of %d groups was refused (%v), but %s was granted", len(c.Seen), r.Err, seen.Group)
@@ -530,7 +531,7 @@ func (s *store) answered(t *task, r *lease.Reply) {
 			}
 		}
 	}
-	if c.Kind != lease.CallAcquire && c.Kind != lease.CallRelease || r.Err != nil {
+	if c.Kind != machine.CallAcquire && c.Kind != machine.CallRelease || r.Err != nil {
 		return
 	}
 	for _, rec := range r.Records {
@@ -542,7 +543,7 @@ func (s *store) answered(t *task, r *lease.Reply) {
 
 // renewed is G4 for clients of the service: a renewal is acknowledged only for a term that
 // was not over when the call arrived.
-func (s *store) renewed(r *request, arrived instant) {
+func (s *simStore) renewed(r *request, arrived instant) {
 	l := s.grants[r.groups[0]]
 	if end, over := l.over[r.term]; (over && end < arrived || l.by[r.term] != r.session) && !s.w.rewound {
 		s.w.broken("G4", "a renewal of %s for group %s with token %d was acknowledged, though that term was over", r.by.name, r.groups[0], r.term)
@@ -551,7 +552,7 @@ func (s *store) renewed(r *request, arrived instant) {
 
 // publish takes in what has changed, tells the watches, and sets the alarm for the next
 // expiry.
-func (s *store) publish() {
+func (s *simStore) publish() {
 	for _, c := range s.engine.Changed() {
 		s.changed(c)
 		for _, st := range s.streams {
@@ -567,9 +568,9 @@ func (s *store) publish() {
 	}
 }
 
-func (s *store) changed(c kv.Change) {
+func (s *simStore) changed(c kv.Change) {
 	if id, ok := strings.CutPrefix(c.Key, "beat/"); ok && c.Item.Version == 0 {
-		id := lease.SessionID(id)
+		id := store.SessionID(id)
 		if i := s.sessions[id]; i != nil && !i.ended {
 			i.ended = true
 			if now := s.now(); now < i.deadline {
@@ -592,7 +593,7 @@ func (s *store) changed(c kv.Change) {
 }
 
 // show takes in the record of a group.
-func (s *store) show(group string) {
+func (s *simStore) show(group string) {
 	l, i := s.grants[group], s.engine.Get("record/"+group)
 	var r stored
 	_ = json.Unmarshal(i.Value, &r)
@@ -604,7 +605,7 @@ func (s *store) show(group string) {
 	}
 }
 
-func (s *store) vacant(group string) {
+func (s *simStore) vacant(group string) {
 	if l := s.grants[group]; l.vacantAt == never {
 		// Those who tried after the winner count too.
 		s.w.result.Tries = append(s.w.result.Tries, l.tries)
@@ -614,7 +615,7 @@ func (s *store) vacant(group string) {
 	}
 }
 
-func (s *store) expire() {
+func (s *simStore) expire() {
 	s.wakeAt = never
 	if !s.down {
 		s.engine.Expire(s.now())
@@ -624,7 +625,7 @@ func (s *store) expire() {
 
 // loseStreams ends every watch. One that is deaf already stays so: nobody tells
 // its process.
-func (s *store) loseStreams() {
+func (s *simStore) loseStreams() {
 	for _, st := range s.streams {
 		if !st.deaf {
 			st.lose(time.Second)
@@ -634,7 +635,7 @@ func (s *store) loseStreams() {
 
 // stop makes the store unreachable; start brings it back with every lease at its
 // full TTL, as engines do.
-func (s *store) stop() {
+func (s *simStore) stop() {
 	s.down, s.since = true, s.w.now
 	for _, n := range s.w.nodes {
 		s.calm[n] = n.quietFor() > s.w.timing.TTL
@@ -642,7 +643,7 @@ func (s *store) stop() {
 	s.loseStreams()
 }
 
-func (s *store) start() {
+func (s *simStore) start() {
 	if !s.down {
 		return
 	}
@@ -663,7 +664,7 @@ func (s *store) start() {
 }
 
 // restarted: whatever lives has its whole TTL.
-func (s *store) restarted() {
+func (s *simStore) restarted() {
 	s.engine.Restart(s.now())
 	for id, i := range s.sessions {
 		if s.alive(id) {
@@ -673,7 +674,7 @@ func (s *store) restarted() {
 }
 
 // rewind puts the backup back: the engine forgets what it had acknowledged.
-func (s *store) rewind() {
+func (s *simStore) rewind() {
 	s.engine.Restore(s.now(), s.backup)
 	s.backup = nil
 	if s.w.newLife {

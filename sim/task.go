@@ -10,7 +10,8 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/internal/machine"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 )
 
@@ -20,8 +21,8 @@ import (
 type task struct {
 	*worker
 	n       *node
-	call    *lease.Call // nil: none of the machine's
-	done    func()      // after the code has returned
+	call    *machine.Call // nil: none of the machine's
+	done    func()        // after the code has returned
 	over    bool
 	op      *op  // under way
 	mute    bool // what it writes is not answered
@@ -171,7 +172,7 @@ func (t *task) send(o *op) {
 			}
 		})
 	}, fail)
-	if !underWay && o.write && t.call != nil && t.call.Kind == lease.CallBeat {
+	if !underWay && o.write && t.call != nil && t.call.Kind == machine.CallBeat {
 		s.late[t.call.Session] = o // not lost, but late
 	}
 }
@@ -243,7 +244,7 @@ func (d driver) Caps() kv.Caps { return d.n.w.store.caps }
 func (d driver) Commit(ctx context.Context, x kv.Txn) (kv.Result, error) {
 	for _, w := range x.Then {
 		if id, ok := strings.CutPrefix(w.Key, "beat/"); ok && w.Value == nil {
-			d.n.w.store.lastMoment(lease.SessionID(id))
+			d.n.w.store.lastMoment(store.SessionID(id))
 		}
 	}
 	r, err := ask(ctx, d, len(x.Then) > 0, func(t *task) (kv.Result, error) { return d.n.w.store.commit(t, x), nil })
@@ -314,7 +315,7 @@ func (d driver) Watch(ctx context.Context, tick time.Duration, prefixes ...strin
 }
 
 // operator is a driver without a road: what it does happens at once.
-type operator struct{ s *store }
+type operator struct{ s *simStore }
 
 func (d operator) Caps() kv.Caps { return d.s.caps }
 

@@ -28,7 +28,7 @@ type world struct {
 	idle    []*worker
 	ids     uint64
 	nodes   []*node // candidates
-	store   *store
+	store   *simStore
 	sinks   map[string]*sink
 	// In worlds with a service:
 	instances []*instance

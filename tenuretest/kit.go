@@ -12,6 +12,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -101,7 +102,7 @@ func (k *Kit) Node(id string, change ...func(*lease.Config)) *Node {
 	k.t.Helper()
 	cfg := lease.Config{
 		Candidate: tenure.Candidate{ID: id},
-		Scope:     lease.Scope{"*"},
+		Scope:     store.Scope{"*"},
 		Timing:    lease.Default(),
 		Log:       k.log,
 		Clock:     k.clock,

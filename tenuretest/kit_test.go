@@ -12,6 +12,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/tenuretest"
 )
 
@@ -291,7 +292,7 @@ func TestExpire(t *testing.T) {
 		a.Expire()
 		k.Settle()
 		cause(t, first, tenure.ErrLost)
-		if l := k.Leader("g"); l.Reason != string(lease.Expired) {
+		if l := k.Leader("g"); l.Reason != string(store.Expired) {
 			t.Errorf("the store says %q, want expired", l.Reason)
 		}
 		_ = first.Resign(t.Context()) // its work has stopped
@@ -377,7 +378,7 @@ func TestCrashSaysNothing(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
 		win(t, k.Node("a"))
 		line := func() int {
-			sessions, err := k.Store().Sessions(t.Context(), lease.Scope{"*"}, lease.Page{})
+			sessions, err := k.Store().Sessions(t.Context(), store.Scope{"*"}, store.Page{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,6 +7,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Node is one process among the candidates, with everything that can go wrong
@@ -23,16 +24,16 @@ type Node struct {
 // NewNode starts a node on any store and on the time of cfg.Clock. A test that
 // runs on virtual time uses Kit.Node; this one is for real time. Close or Crash
 // it when done.
-func NewNode(store lease.Store, cfg lease.Config) (*Node, error) {
+func NewNode(st store.Store, cfg lease.Config) (*Node, error) {
 	n := &Node{id: cfg.Candidate.ID, gate: newGate()}
 	if cfg.Clock == nil {
 		cfg.Clock = clock.System()
 	}
 	cfg.Clock = nodeClock{cfg.Clock, n.gate}
-	if store == nil {
-		return nil, &lease.ArgumentError{Field: "store", Rule: "must not be nil"}
+	if st == nil {
+		return nil, &store.ArgumentError{Field: "store", Rule: "must not be nil"}
 	}
-	n.road = &road{store: store, gate: n.gate, patience: cfg.Timing.Resolve().CallTimeout}
+	n.road = &road{store: st, gate: n.gate, patience: cfg.Timing.Resolve().CallTimeout}
 	var err error
 	n.node, err = lease.New(n.road, cfg)
 	if err != nil {

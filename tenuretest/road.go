@@ -9,20 +9,20 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
-var _ lease.Store = (*road)(nil)
+var _ store.Store = (*road)(nil)
 
 // road is one node's way to the store, through its gate. It embeds no Store: a
 // method that is added to the contract must not bypass the gate.
 type road struct {
-	store    lease.Store
+	store    store.Store
 	gate     *gate
 	patience time.Duration // how long a stream may be cut off before it breaks
 
 	mu       sync.Mutex
-	sessions []lease.SessionID // opened and not closed
+	sessions []store.SessionID // opened and not closed
 }
 
 // Who waits for a call decides whether a pause holds its deadline back: the node
@@ -57,21 +57,21 @@ func (r *road) expire(ctx context.Context) (bool, error) {
 	r.sessions = nil
 	r.mu.Unlock()
 	for _, id := range sessions {
-		if err := r.store.Close(ctx, id, lease.Expired); err != nil {
+		if err := r.store.Close(ctx, id, store.Expired); err != nil {
 			return true, err
 		}
 	}
 	return len(sessions) > 0, nil
 }
 
-func (r *road) Caps() lease.Caps { return r.store.Caps() }
+func (r *road) Caps() store.Caps { return r.store.Caps() }
 
-func (r *road) Session(ctx context.Context, id lease.SessionID) (lease.Session, error) {
-	return travel(ctx, r, anyone, func() (lease.Session, error) { return r.store.Session(ctx, id) })
+func (r *road) Session(ctx context.Context, id store.SessionID) (store.Session, error) {
+	return travel(ctx, r, anyone, func() (store.Session, error) { return r.store.Session(ctx, id) })
 }
 
-func (r *road) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
-	return travel(ctx, r, theNode, func() (lease.Session, error) {
+func (r *road) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
+	return travel(ctx, r, theNode, func() (store.Session, error) {
 		s, err := r.store.Open(ctx, c, ttl, o)
 		if err == nil {
 			r.mu.Lock()
@@ -82,50 +82,50 @@ func (r *road) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, 
 	})
 }
 
-func (r *road) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
-	return travel(ctx, r, theNode, func() (lease.Beat, error) { return r.store.KeepAlive(ctx, id, groups...) })
+func (r *road) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
+	return travel(ctx, r, theNode, func() (store.Beat, error) { return r.store.KeepAlive(ctx, id, groups...) })
 }
 
-func (r *road) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+func (r *road) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	return tell(ctx, r, theNode, func() error {
 		err := r.store.Close(ctx, id, why, seen...)
 		if err == nil {
 			r.mu.Lock()
-			r.sessions = slices.DeleteFunc(r.sessions, func(s lease.SessionID) bool { return s == id })
+			r.sessions = slices.DeleteFunc(r.sessions, func(s store.SessionID) bool { return s == id })
 			r.mu.Unlock()
 		}
 		return err
 	})
 }
 
-func (r *road) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
-	return travel(ctx, r, theNode, func() ([]lease.Record, error) { return r.store.Acquire(ctx, id, seen...) })
+func (r *road) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
+	return travel(ctx, r, theNode, func() ([]store.Record, error) { return r.store.Acquire(ctx, id, seen...) })
 }
 
-func (r *road) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
-	return travel(ctx, r, theNode, func() ([]lease.Record, error) { return r.store.Release(ctx, id, to, why, held...) })
+func (r *road) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
+	return travel(ctx, r, theNode, func() ([]store.Record, error) { return r.store.Release(ctx, id, to, why, held...) })
 }
 
-func (r *road) Answer(ctx context.Context, id lease.SessionID, request string, a lease.Answer) error {
+func (r *road) Answer(ctx context.Context, id store.SessionID, request string, a store.Answer) error {
 	return tell(ctx, r, theNode, func() error { return r.store.Answer(ctx, id, request, a) })
 }
 
-func (r *road) Ask(ctx context.Context, id lease.SessionID, q lease.Request) error {
+func (r *road) Ask(ctx context.Context, id store.SessionID, q store.Request) error {
 	return tell(ctx, r, anyone, func() error { return r.store.Ask(ctx, id, q) })
 }
 
-func (r *road) Answered(ctx context.Context, id lease.SessionID, request string) (lease.Answer, error) {
-	return travel(ctx, r, anyone, func() (lease.Answer, error) { return r.store.Answered(ctx, id, request) })
+func (r *road) Answered(ctx context.Context, id store.SessionID, request string) (store.Answer, error) {
+	return travel(ctx, r, anyone, func() (store.Answer, error) { return r.store.Answered(ctx, id, request) })
 }
 
-func (r *road) Read(ctx context.Context, group string) (lease.View, error) {
-	return travel(ctx, r, anyone, func() (lease.View, error) { return r.store.Read(ctx, group) })
+func (r *road) Read(ctx context.Context, group string) (store.View, error) {
+	return travel(ctx, r, anyone, func() (store.View, error) { return r.store.Read(ctx, group) })
 }
 
 // Watch falls silent in a partition and breaks when that lasts; what it brings
 // in a pause waits for its end.
-func (r *road) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
-	return func(yield func(lease.Update, error) bool) {
+func (r *road) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) {
 		wctx, sever := context.WithCancelCause(ctx)
 		var guard sync.WaitGroup
 		defer guard.Wait()
@@ -150,29 +150,29 @@ func (r *road) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Upd
 			}
 		}
 		if wctx.Err() != nil && ctx.Err() == nil {
-			yield(lease.Update{}, context.Cause(wctx))
+			yield(store.Update{}, context.Cause(wctx))
 		}
 	}
 }
 
-func (r *road) Groups(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.View, error) {
-	return travel(ctx, r, anyone, func() ([]lease.View, error) { return r.store.Groups(ctx, scope, p) })
+func (r *road) Groups(ctx context.Context, scope store.Scope, p store.Page) ([]store.View, error) {
+	return travel(ctx, r, anyone, func() ([]store.View, error) { return r.store.Groups(ctx, scope, p) })
 }
 
-func (r *road) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.Session, error) {
-	return travel(ctx, r, anyone, func() ([]lease.Session, error) { return r.store.Sessions(ctx, scope, p) })
+func (r *road) Sessions(ctx context.Context, scope store.Scope, p store.Page) ([]store.Session, error) {
+	return travel(ctx, r, anyone, func() ([]store.Session, error) { return r.store.Sessions(ctx, scope, p) })
 }
 
-func (r *road) History(ctx context.Context, group string, p lease.Page) ([]lease.Term, error) {
-	return travel(ctx, r, anyone, func() ([]lease.Term, error) { return r.store.History(ctx, group, p) })
+func (r *road) History(ctx context.Context, group string, p store.Page) ([]store.Term, error) {
+	return travel(ctx, r, anyone, func() ([]store.Term, error) { return r.store.History(ctx, group, p) })
 }
 
-func (r *road) Meta(ctx context.Context) (lease.Meta, error) {
-	return travel(ctx, r, anyone, func() (lease.Meta, error) { return r.store.Meta(ctx) })
+func (r *road) Meta(ctx context.Context) (store.Meta, error) {
+	return travel(ctx, r, anyone, func() (store.Meta, error) { return r.store.Meta(ctx) })
 }
 
-func (r *road) RaiseEpoch(ctx context.Context, to uint64) (lease.Meta, error) {
-	return travel(ctx, r, anyone, func() (lease.Meta, error) { return r.store.RaiseEpoch(ctx, to) })
+func (r *road) RaiseEpoch(ctx context.Context, to uint64) (store.Meta, error) {
+	return travel(ctx, r, anyone, func() (store.Meta, error) { return r.store.RaiseEpoch(ctx, to) })
 }
 
 func (r *road) Suspect(ctx context.Context, group string, seen fence.Token) error {
@@ -180,14 +180,14 @@ func (r *road) Suspect(ctx context.Context, group string, seen fence.Token) erro
 	return err
 }
 
-func (r *road) Attributes(ctx context.Context, name string) (lease.Attributes, error) {
-	return travel(ctx, r, anyone, func() (lease.Attributes, error) { return r.store.Attributes(ctx, name) })
+func (r *road) Attributes(ctx context.Context, name string) (store.Attributes, error) {
+	return travel(ctx, r, anyone, func() (store.Attributes, error) { return r.store.Attributes(ctx, name) })
 }
 
-func (r *road) ListAttributes(ctx context.Context, prefix string, p lease.Page) ([]lease.Attributes, error) {
-	return travel(ctx, r, anyone, func() ([]lease.Attributes, error) { return r.store.ListAttributes(ctx, prefix, p) })
+func (r *road) ListAttributes(ctx context.Context, prefix string, p store.Page) ([]store.Attributes, error) {
+	return travel(ctx, r, anyone, func() ([]store.Attributes, error) { return r.store.ListAttributes(ctx, prefix, p) })
 }
 
-func (r *road) SetAttributes(ctx context.Context, seen lease.Attributes) (lease.Attributes, error) {
-	return travel(ctx, r, anyone, func() (lease.Attributes, error) { return r.store.SetAttributes(ctx, seen) })
+func (r *road) SetAttributes(ctx context.Context, seen store.Attributes) (store.Attributes, error) {
+	return travel(ctx, r, anyone, func() (store.Attributes, error) { return r.store.SetAttributes(ctx, seen) })
 }

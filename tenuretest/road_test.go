@@ -8,17 +8,17 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
 // slowStore answers an open after a while.
 type slowStore struct {
-	lease.Store
+	store.Store
 	takes time.Duration
 }
 
-func (s slowStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+func (s slowStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	session, err := s.Store.Open(ctx, c, ttl, o)
 	time.Sleep(s.takes)
 	return session, err
@@ -29,17 +29,17 @@ func (s slowStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Durati
 func open(t *testing.T, trouble func(*fault)) (took time.Duration, sessions int, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		store := mem.New(mem.Options{Clock: bubbleClock{time.Now()}})
-		defer store.Shutdown()
-		r := &road{store: slowStore{store, 2 * time.Second}, gate: newGate(), patience: time.Second}
+		st := mem.New(mem.Options{Clock: bubbleClock{time.Now()}})
+		defer st.Shutdown()
+		r := &road{store: slowStore{st, 2 * time.Second}, gate: newGate(), patience: time.Second}
 		time.AfterFunc(time.Second, func() { r.gate.set(trouble) })
 		time.AfterFunc(10*time.Second, func() { r.gate.set(func(f *fault) { *f = fault{} }) })
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		start := time.Now()
-		_, err = r.Open(ctx, tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"*"}})
+		_, err = r.Open(ctx, tenure.Candidate{ID: "a"}, time.Hour, store.OpenOptions{Scope: store.Scope{"*"}})
 		took = time.Since(start)
-		line, lerr := store.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{})
+		line, lerr := st.Sessions(t.Context(), store.Scope{"*"}, store.Page{})
 		if lerr != nil {
 			t.Fatal(lerr)
 		}
@@ -71,7 +71,7 @@ func TestAnswerInTrouble(t *testing.T) {
 		if sessions != 1 {
 			t.Errorf("%s: the store has %d sessions, want 1", tt.name, sessions)
 		}
-		if err != nil && lease.Definite(err) {
+		if err != nil && store.Definite(err) {
 			t.Errorf("%s: the error is definite, but the store has acted: %v", tt.name, err)
 		}
 	}
@@ -79,41 +79,41 @@ func TestAnswerInTrouble(t *testing.T) {
 
 // Every way to the store leads through the gate: nothing gets past a crash.
 func TestNothingBypassesTheGate(t *testing.T) {
-	store := mem.New(mem.Options{})
-	defer store.Shutdown()
-	r := &road{store: store, gate: newGate(), patience: time.Hour}
+	st := mem.New(mem.Options{})
+	defer st.Shutdown()
+	r := &road{store: st, gate: newGate(), patience: time.Hour}
 	r.gate.set(func(f *fault) { f.dead = true })
 	ctx := t.Context()
 	only := func(_ any, err error) error { return err }
 	for name, err := range map[string]error{
-		"Open":          only(r.Open(ctx, tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"*"}})),
+		"Open":          only(r.Open(ctx, tenure.Candidate{ID: "a"}, time.Hour, store.OpenOptions{Scope: store.Scope{"*"}})),
 		"Session":       only(r.Session(ctx, "s1")),
 		"KeepAlive":     only(r.KeepAlive(ctx, "s1")),
-		"Close":         r.Close(ctx, "s1", lease.Closed),
-		"Acquire":       only(r.Acquire(ctx, "s1", lease.Record{Group: "g"})),
-		"Release":       only(r.Release(ctx, "s1", "", lease.Resigned, lease.Record{Group: "g"})),
-		"Ask":           r.Ask(ctx, "s1", lease.Request{}),
-		"Answer":        r.Answer(ctx, "s1", "r", lease.Answer{}),
+		"Close":         r.Close(ctx, "s1", store.Closed),
+		"Acquire":       only(r.Acquire(ctx, "s1", store.Record{Group: "g"})),
+		"Release":       only(r.Release(ctx, "s1", "", store.Resigned, store.Record{Group: "g"})),
+		"Ask":           r.Ask(ctx, "s1", store.Request{}),
+		"Answer":        r.Answer(ctx, "s1", "r", store.Answer{}),
 		"Answered":      only(r.Answered(ctx, "s1", "r")),
 		"Read":          only(r.Read(ctx, "g")),
-		"Groups":        only(r.Groups(ctx, lease.Scope{"*"}, lease.Page{})),
-		"Sessions":      only(r.Sessions(ctx, lease.Scope{"*"}, lease.Page{})),
-		"History":       only(r.History(ctx, "g", lease.Page{})),
+		"Groups":        only(r.Groups(ctx, store.Scope{"*"}, store.Page{})),
+		"Sessions":      only(r.Sessions(ctx, store.Scope{"*"}, store.Page{})),
+		"History":       only(r.History(ctx, "g", store.Page{})),
 		"Meta":          only(r.Meta(ctx)),
 		"RaiseEpoch":    only(r.RaiseEpoch(ctx, 1)),
 		"Attributes":    only(r.Attributes(ctx, "group/g")),
-		"SetAttributes": only(r.SetAttributes(ctx, lease.Attributes{Name: "group/g"})),
+		"SetAttributes": only(r.SetAttributes(ctx, store.Attributes{Name: "group/g"})),
 	} {
 		if !errors.Is(err, errCrashed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, err := range r.Watch(ctx, lease.Scope{"*"}) {
+	for _, err := range r.Watch(ctx, store.Scope{"*"}) {
 		if !errors.Is(err, errCrashed) {
 			t.Errorf("Watch: %v", err)
 		}
 	}
-	if r.Caps() != store.Caps() {
+	if r.Caps() != st.Caps() {
 		t.Error("the caps are not the store's")
 	}
 }

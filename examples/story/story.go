@@ -13,6 +13,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/tenuretest"
 )
 
@@ -21,7 +22,7 @@ const group = "billing"
 // story has three candidates and the sink that they write to.
 type story struct {
 	*printer
-	store  lease.Store
+	store  store.Store
 	ttl    time.Duration
 	sink   tenuretest.Sink
 	events chan event
@@ -52,7 +53,7 @@ const (
 	failed  kind = "fail to campaign" // its node is closed
 )
 
-func newStory(store lease.Store, ttl time.Duration, p *printer) *story {
+func newStory(store store.Store, ttl time.Duration, p *printer) *story {
 	return &story{
 		printer: p, store: store, ttl: ttl,
 		events: make(chan event, 64), // more than there are
@@ -73,7 +74,7 @@ type worker struct {
 func (s *story) start(id string) error {
 	node, err := tenuretest.NewNode(s.store, lease.Config{
 		Candidate: tenure.Candidate{ID: id},
-		Scope:     lease.Scope{group},
+		Scope:     store.Scope{group},
 		Timing:    lease.Timing{TTL: s.ttl},
 		Log:       s.log,
 	})

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -74,9 +74,9 @@ func TestStory(t *testing.T) {
 }
 
 // powerless is a store that grants nothing.
-type powerless struct{ lease.Store }
+type powerless struct{ store.Store }
 
-func (powerless) Acquire(context.Context, lease.SessionID, ...lease.Record) ([]lease.Record, error) {
+func (powerless) Acquire(context.Context, store.SessionID, ...store.Record) ([]store.Record, error) {
 	return nil, errors.New("no quorum")
 }
 

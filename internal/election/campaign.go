@@ -7,19 +7,20 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // OnGone ends a campaign: its client went away, or may not campaign any longer. The Cause of
 // the event says why.
-const OnGone lease.EventKind = 1 << 7
+const OnGone machine.EventKind = 1 << 7
 
 // Config is what a campaign must know.
 type Config struct {
 	// Machine is the configuration of the machine. With Lent the session is the client's:
 	// it is not closed, whatever happens. Otherwise the campaign has one group.
-	Machine lease.MachineConfig
+	Machine machine.MachineConfig
 	Groups  []string
 	// Wait: groups that others lead are waited for. Otherwise the campaign is over when
 	// all of them are decided.
@@ -33,14 +34,14 @@ type Config struct {
 
 // Outcome is what has come of a campaign.
 type Outcome struct {
-	Led map[string]lease.Record
+	Led map[string]store.Record
 	// Views are the newest views of the other groups that the campaign has seen.
-	Views map[string]lease.View
+	Views map[string]store.View
 	// Failed says which groups the session may not lead, and why.
 	Failed map[string]error
 	// Unsure are the groups of which nobody can tell yet: a try may still succeed.
 	Unsure  map[string]bool
-	Session lease.Session
+	Session store.Session
 	// Sent is when the Open or keep-alive was sent that was acknowledged last.
 	Sent clock.Instant
 	// Err is why it ended without a leader, or the last failure of the engine. Nil: the
@@ -86,9 +87,9 @@ const (
 // Campaign is one call's campaign. It is for one goroutine.
 type Campaign struct {
 	cfg     Config
-	machine *lease.Machine
+	machine *machine.Machine
 	now     clock.Instant
-	out     []lease.Action
+	out     []machine.Action
 	begun   bool
 	phase   phase
 	gone    bool // nobody waits for the answer
@@ -101,14 +102,14 @@ type Campaign struct {
 
 // call is one under way. One without an answer in time is kept: a late answer is true too.
 type call struct {
-	*lease.Call
+	*machine.Call
 	sent clock.Instant
 	late bool
 }
 
 // group is the campaign's side of one group.
 type group struct {
-	view     lease.View
+	view     store.View
 	known    bool
 	flying   int    // tries under way
 	unsure   bool   // one from unsureAt got no answer
@@ -118,10 +119,10 @@ type group struct {
 
 // New returns a campaign that begins with its first step.
 func New(cfg Config) *Campaign {
-	c := &Campaign{cfg: cfg, machine: lease.NewMachine(cfg.Machine), groups: map[string]*group{}}
-	c.outcome.Led, c.outcome.Failed = map[string]lease.Record{}, map[string]error{}
+	c := &Campaign{cfg: cfg, machine: machine.NewMachine(cfg.Machine), groups: map[string]*group{}}
+	c.outcome.Led, c.outcome.Failed = map[string]store.Record{}, map[string]error{}
 	for _, g := range cfg.Groups {
-		c.groups[g] = &group{view: lease.View{Record: lease.Record{Group: g}, State: tenure.Vacant}}
+		c.groups[g] = &group{view: store.View{Record: store.Record{Group: g}, State: tenure.Vacant}}
 	}
 	if s := cfg.Machine.Session; s != nil {
 		c.outcome.Session, c.outcome.Sent = *s, cfg.Machine.Sent
@@ -136,7 +137,7 @@ func (c *Campaign) Done() (Outcome, bool) {
 	}
 	out := c.outcome
 	out.planted = c.cfg.Machine.Plant
-	out.Views, out.Unsure = map[string]lease.View{}, map[string]bool{}
+	out.Views, out.Unsure = map[string]store.View{}, map[string]bool{}
 	for name, g := range c.groups {
 		if _, led := out.Led[name]; led {
 			continue
@@ -174,13 +175,13 @@ func (c *Campaign) Next() clock.Instant {
 
 // Step takes what has happened by now and returns what to do, in order: calls to be made,
 // the watch, and notes. The slice is valid until the next Step.
-func (c *Campaign) Step(now clock.Instant, events ...lease.Event) []lease.Action {
+func (c *Campaign) Step(now clock.Instant, events ...machine.Event) []machine.Action {
 	c.out = c.out[:0]
 	c.now = max(c.now, now)
 	if !c.begun {
 		c.begun = true
 		for _, g := range c.cfg.Groups {
-			c.step(lease.Event{Kind: lease.OnCampaign, Group: g})
+			c.step(machine.Event{Kind: machine.OnCampaign, Group: g})
 		}
 	}
 	for i := range events {
@@ -193,34 +194,34 @@ func (c *Campaign) Step(now clock.Instant, events ...lease.Event) []lease.Action
 	if c.phase == campaigning {
 		c.decide()
 	}
-	if c.phase == settling && !slices.ContainsFunc(c.calls, func(f *call) bool { return !f.late && f.Kind != lease.CallBeat }) {
+	if c.phase == settling && !slices.ContainsFunc(c.calls, func(f *call) bool { return !f.late && f.Kind != machine.CallBeat }) {
 		c.phase = done
 	}
 	return c.out
 }
 
 // step lets the machine do what it is time for.
-func (c *Campaign) step(events ...lease.Event) {
+func (c *Campaign) step(events ...machine.Event) {
 	actions := slices.Clone(c.machine.Step(c.now, events...))
 	for i := range actions {
 		a := &actions[i]
 		switch a.Kind {
-		case lease.DoCall:
-			if a.Call.Kind == lease.CallClose && c.cfg.Retriable {
+		case machine.DoCall:
+			if a.Call.Kind == machine.CallClose && c.cfg.Retriable {
 				c.giveUp(a.Call)
 			} else {
 				c.send(a.Call)
 			}
-		case lease.DoWatch, lease.DoNote:
+		case machine.DoWatch, machine.DoNote:
 			c.out = append(c.out, *a)
-		case lease.DoBegin:
+		case machine.DoBegin:
 			c.outcome.Led[a.Group] = a.Record
-		case lease.DoEnd:
+		case machine.DoEnd:
 			// It was lost before anybody was told of it.
 			delete(c.outcome.Led, a.Group)
 			c.outcome.Failed[a.Group] = a.Cause
-			c.step(lease.Event{Kind: lease.OnReturned, Group: a.Group, Token: a.Token})
-		case lease.DoFail:
+			c.step(machine.Event{Kind: machine.OnReturned, Group: a.Group, Token: a.Token})
+		case machine.DoFail:
 			c.outcome.Failed[a.Group] = a.Cause
 		default:
 		}
@@ -229,42 +230,42 @@ func (c *Campaign) step(events ...lease.Event) {
 
 // giveUp closes a session that the machine does not trust any more, unless it leads: a retry
 // elsewhere was told so. One that is not closed expires.
-func (c *Campaign) giveUp(f *lease.Call) {
+func (c *Campaign) giveUp(f *machine.Call) {
 	seen := c.groups[c.cfg.Groups[0]].view.Record
 	if seen.Holder == f.Session {
-		c.step(lease.Event{Kind: lease.OnReply, Reply: &lease.Reply{ID: f.ID}})
+		c.step(machine.Event{Kind: machine.OnReply, Reply: &machine.Reply{ID: f.ID}})
 		return
 	}
-	f.Seen = []lease.Record{{Group: seen.Group, Version: seen.Version}}
+	f.Seen = []store.Record{{Group: seen.Group, Version: seen.Version}}
 	c.send(f)
 }
 
-func (c *Campaign) send(f *lease.Call) {
+func (c *Campaign) send(f *machine.Call) {
 	c.calls = append(c.calls, &call{Call: f, sent: c.now})
-	if f.Kind == lease.CallAcquire {
+	if f.Kind == machine.CallAcquire {
 		for _, r := range f.Seen {
 			c.groups[r.Group].flying++
 		}
 	}
-	c.out = append(c.out, lease.Action{Kind: lease.DoCall, Call: f})
+	c.out = append(c.out, machine.Action{Kind: machine.DoCall, Call: f})
 }
 
 // call makes a call of the campaign's own.
-func (c *Campaign) call(f *lease.Call) {
+func (c *Campaign) call(f *machine.Call) {
 	c.nextID++
 	f.ID, f.Timeout = own|c.nextID, c.cfg.Machine.Timing.CallTimeout
 	c.send(f)
 }
 
 // take takes in one event.
-func (c *Campaign) take(e *lease.Event) {
+func (c *Campaign) take(e *machine.Event) {
 	switch {
 	case e.Kind == OnGone:
 		c.leave(e.Cause)
 		return
-	case e.Kind == lease.OnView && e.View.Group != "":
+	case e.Kind == machine.OnView && e.View.Group != "":
 		c.see(*e.View)
-	case e.Kind == lease.OnReply:
+	case e.Kind == machine.OnReply:
 		if i := slices.IndexFunc(c.calls, func(f *call) bool { return f.ID == e.Reply.ID }); i >= 0 {
 			f := c.calls[i]
 			c.calls = slices.Delete(c.calls, i, i+1)
@@ -288,14 +289,14 @@ func (c *Campaign) beatsOn() bool {
 func (c *Campaign) timeOut() {
 	for _, f := range slices.Clone(c.calls) {
 		if !f.late && c.now >= f.sent.Add(f.Timeout) {
-			c.reply(f, &lease.Reply{ID: f.ID, Err: errTimeout})
+			c.reply(f, &machine.Reply{ID: f.ID, Err: errTimeout})
 			f.late = true
 		}
 	}
 }
 
 // see takes in a view. Versions grow, and a holder dies once.
-func (c *Campaign) see(v lease.View) {
+func (c *Campaign) see(v store.View) {
 	g := c.groups[v.Group]
 	if g == nil {
 		return
@@ -310,8 +311,8 @@ func (c *Campaign) see(v lease.View) {
 
 // reply learns from an answer what the machine does not tell, and what is to be known when
 // the machine is not asked any more.
-func (c *Campaign) reply(f *call, r *lease.Reply) {
-	var conflict *lease.ConflictError
+func (c *Campaign) reply(f *call, r *machine.Reply) {
+	var conflict *store.ConflictError
 	if errors.As(r.Err, &conflict) {
 		for _, v := range conflict.Current {
 			c.see(v)
@@ -319,16 +320,16 @@ func (c *Campaign) reply(f *call, r *lease.Reply) {
 	}
 	if !f.late && c.phase < closing {
 		c.outcome.Err = nil
-		if r.Err != nil && !lease.Definite(r.Err) {
+		if r.Err != nil && !store.Definite(r.Err) {
 			c.outcome.Err = r.Err
 		}
 	}
 	switch f.Kind {
-	case lease.CallOpen, lease.CallBeat:
+	case machine.CallOpen, machine.CallBeat:
 		c.heard(f, r)
-	case lease.CallAcquire:
+	case machine.CallAcquire:
 		c.acquired(f, r, conflict)
-	case lease.CallRead:
+	case machine.CallRead:
 		if r.Err == nil {
 			c.see(r.View)
 			c.settled(r.View)
@@ -336,7 +337,7 @@ func (c *Campaign) reply(f *call, r *lease.Reply) {
 		if f.ID >= own && !f.late {
 			c.resolve()
 		}
-	case lease.CallClose:
+	case machine.CallClose:
 		if f.ID >= own && !f.late {
 			c.closed(r.Err, conflict)
 		}
@@ -345,18 +346,18 @@ func (c *Campaign) reply(f *call, r *lease.Reply) {
 }
 
 // heard: an open or a keep-alive was answered.
-func (c *Campaign) heard(f *call, r *lease.Reply) {
+func (c *Campaign) heard(f *call, r *machine.Reply) {
 	out := &c.outcome
 	switch {
-	case r.Err == nil && f.Kind == lease.CallOpen:
+	case r.Err == nil && f.Kind == machine.CallOpen:
 		out.Session, out.Sent = r.Session, f.sent
 	case r.Err == nil && f.Session == out.Session.ID:
 		out.Session.TTL, out.Sent = r.Beat.TTL, max(out.Sent, f.sent)
-	case r.Err != nil && f.Kind == lease.CallOpen && c.phase == campaigning && lease.Definite(r.Err):
+	case r.Err != nil && f.Kind == machine.CallOpen && c.phase == campaigning && store.Definite(r.Err):
 		c.finish()
 		out.Err = r.Err
 	}
-	if f.Kind != lease.CallOpen || f.late && c.phase == closing {
+	if f.Kind != machine.CallOpen || f.late && c.phase == closing {
 		return
 	}
 	// A session that leads already is that of an earlier call. The machine would give the
@@ -368,8 +369,8 @@ func (c *Campaign) heard(f *call, r *lease.Reply) {
 }
 
 // acquired: a try was answered.
-func (c *Campaign) acquired(f *call, r *lease.Reply, conflict *lease.ConflictError) {
-	var bar *lease.BarError
+func (c *Campaign) acquired(f *call, r *machine.Reply, conflict *store.ConflictError) {
+	var bar *store.BarError
 	for i, seen := range f.Seen {
 		g := c.groups[seen.Group]
 		if !f.late {
@@ -377,18 +378,18 @@ func (c *Campaign) acquired(f *call, r *lease.Reply, conflict *lease.ConflictErr
 		}
 		switch {
 		case r.Err == nil && i < len(r.Records):
-			v := lease.View{Record: r.Records[i], State: tenure.Led}
+			v := store.View{Record: r.Records[i], State: tenure.Led}
 			c.see(v)
 			c.settled(v)
 		case errors.As(r.Err, &bar):
 			if no := bar.For(seen.Group); no != nil {
 				c.refuse(seen.Group, no)
 			}
-		case r.Err == nil || !lease.Definite(r.Err):
+		case r.Err == nil || !store.Definite(r.Err):
 			if g.lost++; g.view.Version == seen.Version {
 				g.unsure, g.unsureAt = true, seen.Version
 			}
-		case conflict == nil && !errors.Is(r.Err, lease.ErrSessionDead):
+		case conflict == nil && !errors.Is(r.Err, store.ErrSessionDead):
 			c.refuse(seen.Group, r.Err)
 		}
 	}
@@ -398,7 +399,7 @@ func (c *Campaign) acquired(f *call, r *lease.Reply, conflict *lease.ConflictErr
 func (c *Campaign) refuse(group string, err error) {
 	c.outcome.Failed[group] = err
 	if c.phase == campaigning {
-		c.step(lease.Event{Kind: lease.OnWithdraw, Group: group})
+		c.step(machine.Event{Kind: machine.OnWithdraw, Group: group})
 	}
 }
 
@@ -453,7 +454,7 @@ func (c *Campaign) leave(cause error) {
 // one of the two fails. A session that is not closed expires.
 func (c *Campaign) close() {
 	c.phase = closing
-	if slices.ContainsFunc(c.calls, func(f *call) bool { return f.Kind == lease.CallOpen && !f.late }) {
+	if slices.ContainsFunc(c.calls, func(f *call) bool { return f.Kind == machine.CallOpen && !f.late }) {
 		return // its session is closed when it is known
 	}
 	if c.outcome.Session.ID == "" || c.closes == closeTries {
@@ -461,22 +462,22 @@ func (c *Campaign) close() {
 		return
 	}
 	c.closes++
-	f := &lease.Call{Kind: lease.CallClose, Session: c.outcome.Session.ID, Reason: lease.Closed}
+	f := &machine.Call{Kind: machine.CallClose, Session: c.outcome.Session.ID, Reason: store.Closed}
 	if (c.cfg.Retriable || !c.gone) && !c.cfg.Machine.Plant.Has(plant.CloseOnDrop) {
 		seen := c.groups[c.cfg.Groups[0]].view.Record
 		if seen.Holder == c.outcome.Session.ID {
 			c.read() // the watch has shown it, which is no proof
 			return
 		}
-		f.Seen = []lease.Record{{Group: seen.Group, Version: seen.Version}}
+		f.Seen = []store.Record{{Group: seen.Group, Version: seen.Version}}
 	}
 	c.call(f)
 }
 
-func (c *Campaign) read() { c.call(&lease.Call{Kind: lease.CallRead, Group: c.cfg.Groups[0]}) }
+func (c *Campaign) read() { c.call(&machine.Call{Kind: machine.CallRead, Group: c.cfg.Groups[0]}) }
 
 // closed: the close was answered.
-func (c *Campaign) closed(err error, conflict *lease.ConflictError) {
+func (c *Campaign) closed(err error, conflict *store.ConflictError) {
 	switch {
 	case err == nil:
 		c.phase = done
@@ -502,7 +503,7 @@ func (c *Campaign) resolve() {
 }
 
 // settled takes in a linearizable view when the machine is not asked any more.
-func (c *Campaign) settled(v lease.View) {
+func (c *Campaign) settled(v store.View) {
 	if _, wanted := c.groups[v.Group]; wanted && c.phase == settling && v.State == tenure.Led && v.Holder == c.outcome.Session.ID {
 		c.outcome.Led[v.Group] = v.Record
 	}

@@ -8,7 +8,9 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -30,11 +32,11 @@ func newWorld(t *testing.T) *world {
 	return &world{t: t, store: s, time: 1}
 }
 
-func options() lease.OpenOptions {
-	return lease.OpenOptions{Scope: lease.Scope{"*"}, Instance: instance, Attempt: "campaign"}
+func options() store.OpenOptions {
+	return store.OpenOptions{Scope: store.Scope{"*"}, Instance: instance, Attempt: "campaign"}
 }
 
-func (w *world) open(node string, o lease.OpenOptions) lease.Session {
+func (w *world) open(node string, o store.OpenOptions) store.Session {
 	w.t.Helper()
 	s, err := w.store.Open(w.t.Context(), tenure.Candidate{ID: node}, time.Hour, o)
 	if err != nil {
@@ -44,7 +46,7 @@ func (w *world) open(node string, o lease.OpenOptions) lease.Session {
 }
 
 // seize lets a session lead a group.
-func (w *world) seize(id lease.SessionID, group string) {
+func (w *world) seize(id store.SessionID, group string) {
 	w.t.Helper()
 	v, err := w.store.Read(w.t.Context(), group)
 	if err == nil {
@@ -55,7 +57,7 @@ func (w *world) seize(id lease.SessionID, group string) {
 	}
 }
 
-func (w *world) lives(id lease.SessionID) bool {
+func (w *world) lives(id store.SessionID) bool {
 	_, err := w.store.Session(w.t.Context(), id)
 	return err == nil
 }
@@ -64,18 +66,18 @@ func (w *world) lives(id lease.SessionID) bool {
 type driver struct {
 	*world
 	*Campaign
-	made []lease.CallKind
+	made []machine.CallKind
 	// before happens before a call is made. If it returns an error, that is the answer.
-	before func(*lease.Call) error
+	before func(*machine.Call) error
 	// after happens after it was made. If it returns an error, that is the answer.
-	after func(*lease.Call) error
+	after func(*machine.Call) error
 }
 
 func (w *world) campaign(cfg Config) *driver {
 	if cfg.Groups == nil {
 		cfg.Groups = []string{billing}
 	}
-	cfg.Machine.Candidate, cfg.Machine.Scope = tenure.Candidate{ID: "a"}, lease.Scope{"*"}
+	cfg.Machine.Candidate, cfg.Machine.Scope = tenure.Candidate{ID: "a"}, store.Scope{"*"}
 	cfg.Machine.Timing, cfg.Machine.Attempt, cfg.Machine.Caps = lease.Timing{TTL: time.Hour}.Resolve(), "campaign", w.store.Caps()
 	if cfg.Deadline == 0 {
 		cfg.Deadline = w.time.Add(time.Minute)
@@ -84,24 +86,24 @@ func (w *world) campaign(cfg Config) *driver {
 }
 
 // steps goes on until the campaign is over, or is idle before the given time.
-func (d *driver) steps(until clock.Instant, events ...lease.Event) (Outcome, bool) {
+func (d *driver) steps(until clock.Instant, events ...machine.Event) (Outcome, bool) {
 	d.t.Helper()
 	for range 1000 {
-		actions := append([]lease.Action(nil), d.Step(d.time, events...)...)
+		actions := append([]machine.Action(nil), d.Step(d.time, events...)...)
 		events = nil
 		for _, a := range actions {
 			switch a.Kind {
-			case lease.DoCall:
-				events = append(events, lease.Event{Kind: lease.OnReply, Reply: d.call(a.Call)})
-			case lease.DoWatch:
+			case machine.DoCall:
+				events = append(events, machine.Event{Kind: machine.OnReply, Reply: d.call(a.Call)})
+			case machine.DoWatch:
 				for _, g := range d.cfg.Groups {
 					v, err := d.store.Read(d.t.Context(), g)
 					if err != nil {
 						d.t.Fatal(err)
 					}
-					events = append(events, lease.Event{Kind: lease.OnView, View: &v})
+					events = append(events, machine.Event{Kind: machine.OnView, View: &v})
 				}
-				events = append(events, lease.Event{Kind: lease.OnView, View: &lease.View{}})
+				events = append(events, machine.Event{Kind: machine.OnView, View: &store.View{}})
 			default:
 			}
 		}
@@ -121,29 +123,29 @@ func (d *driver) steps(until clock.Instant, events ...lease.Event) (Outcome, boo
 	return Outcome{}, false
 }
 
-func (d *driver) run(events ...lease.Event) Outcome {
+func (d *driver) run(events ...machine.Event) Outcome {
 	d.t.Helper()
 	out, _ := d.steps(clock.Never-1, events...)
 	return out
 }
 
-func (d *driver) call(c *lease.Call) *lease.Reply {
+func (d *driver) call(c *machine.Call) *machine.Reply {
 	d.made = append(d.made, c.Kind)
 	if d.before != nil {
 		if err := d.before(c); err != nil {
-			return &lease.Reply{ID: c.ID, Err: err}
+			return &machine.Reply{ID: c.ID, Err: err}
 		}
 	}
 	r := c.Do(context.Background(), d.store, tenure.Candidate{ID: "a"}, options())
 	if d.after != nil {
 		if err := d.after(c); err != nil {
-			return &lease.Reply{ID: c.ID, Err: err}
+			return &machine.Reply{ID: c.ID, Err: err}
 		}
 	}
 	return r
 }
 
-func left() lease.Event { return lease.Event{Kind: OnGone, Cause: context.Canceled} }
+func left() machine.Event { return machine.Event{Kind: OnGone, Cause: context.Canceled} }
 
 var errLost = errors.New("no answer")
 
@@ -172,7 +174,7 @@ func TestRepeated(t *testing.T) {
 // goes away, and when another was faster.
 func TestNotElected(t *testing.T) {
 	w := newWorld(t)
-	w.seize(w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}}).ID, billing)
+	w.seize(w.open("b", store.OpenOptions{Scope: store.Scope{"*"}}).ID, billing)
 	for name, tt := range map[string]struct {
 		wait, gone bool
 	}{"deadline": {wait: true}, "gone": {wait: true, gone: true}, "at once": {}} {
@@ -201,12 +203,12 @@ func TestAbandonRaces(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		for _, retriable := range []bool{false, true} {
 			w := newWorld(t)
-			b := w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}})
+			b := w.open("b", store.OpenOptions{Scope: store.Scope{"*"}})
 			w.seize(b.ID, billing)
 			d := w.campaign(Config{Wait: true, Retriable: retriable})
-			d.before = func(c *lease.Call) error {
-				if c.Kind == lease.CallClose && w.lives(b.ID) {
-					if err := w.store.Close(t.Context(), b.ID, lease.Closed); err != nil {
+			d.before = func(c *machine.Call) error {
+				if c.Kind == machine.CallClose && w.lives(b.ID) {
+					if err := w.store.Close(t.Context(), b.ID, store.Closed); err != nil {
 						t.Fatal(err)
 					}
 					w.seize(c.Session, billing)
@@ -236,8 +238,8 @@ func TestLostWin(t *testing.T) {
 	for _, effect := range []bool{true, false} {
 		w := newWorld(t)
 		d := w.campaign(Config{Retriable: true})
-		lose := func(c *lease.Call) error {
-			if c.Kind == lease.CallAcquire {
+		lose := func(c *machine.Call) error {
+			if c.Kind == machine.CallAcquire {
 				d.time = d.cfg.Deadline
 				return errLost
 			}
@@ -258,9 +260,9 @@ func TestLostWin(t *testing.T) {
 // A client that goes away while its session is being opened leaves no candidate behind.
 func TestGoneWhileOpening(t *testing.T) {
 	d := newWorld(t).campaign(Config{})
-	var open *lease.Call
+	var open *machine.Call
 	for _, a := range d.Step(d.time) {
-		if a.Kind == lease.DoCall && a.Call.Kind == lease.CallOpen {
+		if a.Kind == machine.DoCall && a.Call.Kind == machine.CallOpen {
 			open = a.Call
 		}
 	}
@@ -268,7 +270,7 @@ func TestGoneWhileOpening(t *testing.T) {
 	if _, over := d.Done(); over || open == nil {
 		t.Fatal("it did not wait for the session")
 	}
-	out := d.run(lease.Event{Kind: lease.OnReply, Reply: d.call(open)})
+	out := d.run(machine.Event{Kind: machine.OnReply, Reply: d.call(open)})
 	if out.Session.ID == "" || d.lives(out.Session.ID) {
 		t.Errorf("%+v", out)
 	}
@@ -289,22 +291,22 @@ func TestGoneWhenWon(t *testing.T) {
 // A session that is the client's is never closed, nor opened again when it is dead.
 func TestLent(t *testing.T) {
 	w := newWorld(t)
-	b := w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}})
+	b := w.open("b", store.OpenOptions{Scope: store.Scope{"*"}})
 	w.seize(b.ID, billing)
 	a := w.open("a", options())
-	lent := lease.MachineConfig{Session: &a, Sent: w.time, Lent: true}
-	for _, event := range [][]lease.Event{nil, {left()}} {
+	lent := machine.MachineConfig{Session: &a, Sent: w.time, Lent: true}
+	for _, event := range [][]machine.Event{nil, {left()}} {
 		d := w.campaign(Config{Machine: lent, Wait: true})
 		d.steps(d.time + 1)
 		if out := d.run(event...); len(out.Led) > 0 || len(d.made) > 0 || !w.lives(a.ID) {
 			t.Errorf("%+v with %v", out, d.made)
 		}
 	}
-	if err := w.store.Close(t.Context(), a.ID, lease.Closed); err != nil {
+	if err := w.store.Close(t.Context(), a.ID, store.Closed); err != nil {
 		t.Fatal(err)
 	}
 	d := w.campaign(Config{Machine: lent, Groups: []string{"vacant"}})
-	if out := d.run(); !errors.Is(out.Failed["vacant"], lease.ErrSessionDead) || len(d.made) != 1 {
+	if out := d.run(); !errors.Is(out.Failed["vacant"], store.ErrSessionDead) || len(d.made) != 1 {
 		t.Errorf("in a dead session: %+v with %v", out, d.made)
 	}
 }
@@ -313,15 +315,15 @@ func TestLent(t *testing.T) {
 // knows yet.
 func TestMany(t *testing.T) {
 	w := newWorld(t)
-	b := w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}})
+	b := w.open("b", store.OpenOptions{Scope: store.Scope{"*"}})
 	w.seize(b.ID, "taken")
 	a := w.open("a", options())
 	w.seize(a.ID, "held")
-	lent := lease.MachineConfig{Session: &a, Sent: w.time, Lent: true}
+	lent := machine.MachineConfig{Session: &a, Sent: w.time, Lent: true}
 	d := w.campaign(Config{Machine: lent, Groups: []string{"taken", "held", "vacant", "late"}})
-	d.before = func(c *lease.Call) error {
+	d.before = func(c *machine.Call) error {
 		// Somebody is faster.
-		if v, err := w.store.Read(t.Context(), "late"); c.Kind == lease.CallAcquire && err == nil && v.Version == 0 {
+		if v, err := w.store.Read(t.Context(), "late"); c.Kind == machine.CallAcquire && err == nil && v.Version == 0 {
 			w.seize(b.ID, "late")
 		}
 		return nil
@@ -331,8 +333,8 @@ func TestMany(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 	d = w.campaign(Config{Machine: lent, Groups: []string{"held", "unsure"}})
-	d.before = func(c *lease.Call) error {
-		if c.Kind == lease.CallAcquire {
+	d.before = func(c *machine.Call) error {
+		if c.Kind == machine.CallAcquire {
 			return errLost
 		}
 		return nil
@@ -344,9 +346,9 @@ func TestMany(t *testing.T) {
 
 // What definitely cannot be is not tried again.
 func TestRefused(t *testing.T) {
-	for kind, err := range map[lease.CallKind]error{lease.CallOpen: lease.ErrRewound, lease.CallAcquire: &lease.BarError{Code: "cordoned", Detail: "no"}} {
+	for kind, err := range map[machine.CallKind]error{machine.CallOpen: store.ErrRewound, machine.CallAcquire: &store.BarError{Code: "cordoned", Detail: "no"}} {
 		d := newWorld(t).campaign(Config{Wait: true})
-		d.before = func(c *lease.Call) error {
+		d.before = func(c *machine.Call) error {
 			if c.Kind == kind {
 				return err
 			}
@@ -363,11 +365,11 @@ func TestRefused(t *testing.T) {
 // acknowledged counts from its sending.
 func TestSilence(t *testing.T) {
 	w := newWorld(t)
-	w.seize(w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}}).ID, billing)
+	w.seize(w.open("b", store.OpenOptions{Scope: store.Scope{"*"}}).ID, billing)
 	d := w.campaign(Config{Wait: true, Deadline: clock.Never - 1})
 	d.cfg.Deadline = w.time.Add(20 * time.Minute)
-	d.after = func(c *lease.Call) error {
-		if c.Kind == lease.CallBeat {
+	d.after = func(c *machine.Call) error {
+		if c.Kind == machine.CallBeat {
 			d.time = d.time.Add(time.Second) // its answer takes that long
 		}
 		return nil
@@ -377,7 +379,7 @@ func TestSilence(t *testing.T) {
 		t.Errorf("the last beat counts from %v", got)
 	}
 	for i, a := range d.Step(d.cfg.Deadline) {
-		if i > 0 || a.Call.Kind != lease.CallClose {
+		if i > 0 || a.Call.Kind != machine.CallClose {
 			t.Fatalf("%+v", a)
 		}
 	}
@@ -394,15 +396,15 @@ func TestSilence(t *testing.T) {
 // process with its node id does.
 func TestAdoptNobody(t *testing.T) {
 	w := newWorld(t)
-	b := w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}})
+	b := w.open("b", store.OpenOptions{Scope: store.Scope{"*"}})
 	w.seize(b.ID, billing)
 	d := w.campaign(Config{Wait: true, Retriable: true})
-	d.before = func(c *lease.Call) error {
-		if c.Kind == lease.CallClose && w.lives(b.ID) {
-			if err := w.store.Close(t.Context(), b.ID, lease.Closed); err != nil {
+	d.before = func(c *machine.Call) error {
+		if c.Kind == machine.CallClose && w.lives(b.ID) {
+			if err := w.store.Close(t.Context(), b.ID, store.Closed); err != nil {
 				t.Fatal(err)
 			}
-			w.seize(w.open("a", lease.OpenOptions{Scope: lease.Scope{"*"}}).ID, billing)
+			w.seize(w.open("a", store.OpenOptions{Scope: store.Scope{"*"}}).ID, billing)
 		}
 		return nil
 	}
@@ -416,23 +418,23 @@ func TestAdoptNobody(t *testing.T) {
 func TestStaleWaiter(t *testing.T) {
 	for _, shown := range []bool{false, true} {
 		w := newWorld(t)
-		b := w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}})
+		b := w.open("b", store.OpenOptions{Scope: store.Scope{"*"}})
 		w.seize(b.ID, billing)
 		d := w.campaign(Config{Wait: true, Retriable: true, Deadline: clock.Instant(3 * time.Hour)})
 		d.steps(w.time.Add(time.Minute))
-		if err := w.store.Close(t.Context(), b.ID, lease.Closed); err != nil {
+		if err := w.store.Close(t.Context(), b.ID, store.Closed); err != nil {
 			t.Fatal(err)
 		}
 		retry := w.open("a", options())
 		w.seize(retry.ID, billing)
 		w.time = w.time.Add(2 * time.Hour)
-		var events []lease.Event
+		var events []machine.Event
 		if shown {
 			v, err := w.store.Read(t.Context(), billing)
 			if err != nil {
 				t.Fatal(err)
 			}
-			events = append(events, lease.Event{Kind: lease.OnView, View: &v})
+			events = append(events, machine.Event{Kind: machine.OnView, View: &v})
 		}
 		d.steps(w.time, events...)
 		if v, err := w.store.Read(t.Context(), billing); err != nil || v.State != tenure.Led || v.Holder != retry.ID {

@@ -9,7 +9,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Claim is what a client says it holds.
@@ -17,7 +17,7 @@ type Claim struct {
 	Group   string
 	Node    string
 	Term    fence.Token
-	Session lease.SessionID
+	Session store.SessionID
 	// Own: a campaign opened the session for this group. It ends with the term, so that
 	// nobody hands the group to a client that has left.
 	Own   bool
@@ -25,19 +25,19 @@ type Claim struct {
 }
 
 // Holds reports whether the record says what the client says.
-func (c Claim) Holds(v lease.View) bool {
+func (c Claim) Holds(v store.View) bool {
 	return v.State == tenure.Led && v.Holder == c.Session && v.Token == c.Term && v.Candidate.ID == c.Node
 }
 
 // Ended reports whether the record remembers that this very term is over.
-func (c Claim) Ended(v lease.View) bool {
-	return (v.Token > c.Term || v.State == tenure.Vacant) && slices.ContainsFunc(v.Terms, func(t lease.Term) bool {
+func (c Claim) Ended(v store.View) bool {
+	return (v.Token > c.Term || v.State == tenure.Vacant) && slices.ContainsFunc(v.Terms, func(t store.Term) bool {
 		return t.Token == c.Term && t.Session == c.Session && t.Candidate == c.Node
 	})
 }
 
 // NotLeaderError: the client does not lead. The view says who does.
-type NotLeaderError struct{ View lease.View }
+type NotLeaderError struct{ View store.View }
 
 func (e *NotLeaderError) Error() string {
 	return fmt.Sprintf("election: the term is over: group %q is %s", e.View.Group, e.View.State)
@@ -46,25 +46,25 @@ func (e *NotLeaderError) Error() string {
 // Renew keeps the session of a claim alive, and confirms that the record still names it with
 // that term. Both happen after the client sent its request, so its lease may be counted from
 // there. The caller has made sure that the session is the client's.
-func Renew(ctx context.Context, s lease.Store, c Claim) (lease.View, lease.Beat, error) {
+func Renew(ctx context.Context, s store.Store, c Claim) (store.View, store.Beat, error) {
 	beat, err := s.KeepAlive(ctx, c.Session, c.Group)
 	switch {
 	case err == nil:
-		v := lease.View{Record: beat.Records[0], State: tenure.Led}
+		v := store.View{Record: beat.Records[0], State: tenure.Led}
 		if c.Plant.Has(plant.RenewAnyTerm) {
 			c.Term = v.Token
 		}
 		if c.Holds(v) {
 			return v, beat, nil
 		}
-	case !errors.Is(err, lease.ErrSessionDead):
-		return lease.View{}, beat, err
+	case !errors.Is(err, store.ErrSessionDead):
+		return store.View{}, beat, err
 	}
-	return lease.View{}, beat, c.over(ctx, s)
+	return store.View{}, beat, c.over(ctx, s)
 }
 
 // over says who leads instead.
-func (c Claim) over(ctx context.Context, s lease.Store) error {
+func (c Claim) over(ctx context.Context, s store.Store) error {
 	v, err := s.Read(ctx, c.Group)
 	if err != nil {
 		return err
@@ -86,12 +86,12 @@ type Resigned struct {
 
 // Successor finds the session of a node that may lead the group next. An ErrSuccessor says
 // that there is none.
-type Successor func(ctx context.Context, node string) (lease.Session, error)
+type Successor func(ctx context.Context, node string) (store.Session, error)
 
 // Resign ends the term of a claim: the group goes to the successor, if one is named, or else
 // to the one that a waiting request for a transfer names, if there is one. A term that is
 // over was given back before, so the same call repeated has the same answer.
-func Resign(ctx context.Context, s lease.Store, find Successor, c Claim, to string) (Resigned, error) {
+func Resign(ctx context.Context, s store.Store, find Successor, c Claim, to string) (Resigned, error) {
 	out := Resigned{Term: c.Term}
 	v, err := s.Read(ctx, c.Group)
 	if c.Plant.Has(plant.ResignAnyTerm) {
@@ -106,7 +106,7 @@ func Resign(ctx context.Context, s lease.Store, find Successor, c Claim, to stri
 		return out, &NotLeaderError{v}
 	}
 	// First, for a resignation that is refused must not have kept the session alive.
-	var next lease.Session
+	var next store.Session
 	if to != "" {
 		if next, err = find(ctx, to); err != nil {
 			return out, err
@@ -114,25 +114,25 @@ func Resign(ctx context.Context, s lease.Store, find Successor, c Claim, to stri
 	}
 	beat, err := s.KeepAlive(ctx, c.Session)
 	switch {
-	case errors.Is(err, lease.ErrSessionDead):
+	case errors.Is(err, store.ErrSessionDead):
 		return out, nil
 	case err != nil:
 		return out, err
 	}
-	asked := slices.DeleteFunc(beat.Requests, func(r lease.Request) bool { return r.Group != c.Group })
+	asked := slices.DeleteFunc(beat.Requests, func(r store.Request) bool { return r.Group != c.Group })
 	if to == "" {
 		if next, err = c.requested(ctx, find, asked); err != nil {
 			return out, err
 		}
 	}
 	released, err := c.release(ctx, s, next.ID, asked, v.Record)
-	if errors.Is(err, lease.ErrSuccessor) && to == "" {
-		next = lease.Session{} // the one that was asked for left just now
+	if errors.Is(err, store.ErrSuccessor) && to == "" {
+		next = store.Session{} // the one that was asked for left just now
 		released, err = c.release(ctx, s, "", asked, v.Record)
 	}
 	if err != nil {
 		// Unknown, dead or moved on: what counts is whether the term is over.
-		if v, rerr := s.Read(ctx, c.Group); rerr == nil && !errors.Is(err, lease.ErrSuccessor) && c.Ended(v) {
+		if v, rerr := s.Read(ctx, c.Group); rerr == nil && !errors.Is(err, store.ErrSuccessor) && c.Ended(v) {
 			err = nil
 		}
 		return out, err
@@ -140,8 +140,8 @@ func Resign(ctx context.Context, s lease.Store, find Successor, c Claim, to stri
 	out.Left = c.settle(ctx, s, asked, next.Candidate.ID)
 	if c.Own {
 		// Not if the session leads again: a retry of the campaign has the same session.
-		err := s.Close(ctx, c.Session, lease.Resigned, released...)
-		if !errors.Is(err, lease.ErrConflict) {
+		err := s.Close(ctx, c.Session, store.Resigned, released...)
+		if !errors.Is(err, store.ErrConflict) {
 			out.Left = errors.Join(out.Left, err)
 		}
 	}
@@ -153,59 +153,59 @@ func Resign(ctx context.Context, s lease.Store, find Successor, c Claim, to stri
 
 // release gives the record up. The end of a session alone would not write down when and why
 // the term ended.
-func (c Claim) release(ctx context.Context, s lease.Store, to lease.SessionID, asked []lease.Request, held lease.Record) ([]lease.Record, error) {
+func (c Claim) release(ctx context.Context, s store.Store, to store.SessionID, asked []store.Request, held store.Record) ([]store.Record, error) {
 	return s.Release(ctx, c.Session, to, c.reason(asked, to), held)
 }
 
 // Concerns reports whether a request is about a term of the group. One that was left with an
 // earlier term of the same session is not.
-func Concerns(r lease.Request, group string, term fence.Token) bool {
+func Concerns(r store.Request, group string, term fence.Token) bool {
 	return r.Group == group && (r.Token == 0 || r.Token == term)
 }
 
 // requested finds the session of the candidate that a waiting request for a transfer names.
 // There is none if nobody asked, or if the candidate has left or may not lead.
-func (c Claim) requested(ctx context.Context, find Successor, asked []lease.Request) (lease.Session, error) {
+func (c Claim) requested(ctx context.Context, find Successor, asked []store.Request) (store.Session, error) {
 	for _, r := range asked {
-		if r.Verb != lease.Transfer || !Concerns(r, c.Group, c.Term) {
+		if r.Verb != store.Transfer || !Concerns(r, c.Group, c.Term) {
 			continue
 		}
-		if next, err := find(ctx, r.To); !errors.Is(err, lease.ErrSuccessor) {
+		if next, err := find(ctx, r.To); !errors.Is(err, store.ErrSuccessor) {
 			return next, err
 		}
 	}
-	return lease.Session{}, nil
+	return store.Session{}, nil
 }
 
 // reason is why a term ends that its leader gives up: maybe it was asked to.
-func (c Claim) reason(asked []lease.Request, to lease.SessionID) lease.Reason {
-	stepDown := slices.ContainsFunc(asked, func(r lease.Request) bool {
-		return r.Verb == lease.StepDown && Concerns(r, c.Group, c.Term)
+func (c Claim) reason(asked []store.Request, to store.SessionID) store.Reason {
+	stepDown := slices.ContainsFunc(asked, func(r store.Request) bool {
+		return r.Verb == store.StepDown && Concerns(r, c.Group, c.Term)
 	})
 	switch {
 	case stepDown:
-		return lease.SteppedDown
+		return store.SteppedDown
 	case to != "":
-		return lease.Transferred
+		return store.Transferred
 	}
-	return lease.Resigned
+	return store.Resigned
 }
 
 // settle answers what was asked about a term that was given up to the candidate to, or to
 // nobody.
-func (c Claim) settle(ctx context.Context, s lease.Store, asked []lease.Request, to string) error {
+func (c Claim) settle(ctx context.Context, s store.Store, asked []store.Request, to string) error {
 	var failed error
 	for _, r := range asked {
-		answer := lease.Answer{Outcome: lease.Done, Detail: "resigned"}
+		answer := store.Answer{Outcome: store.Done, Detail: "resigned"}
 		switch {
-		case r.Verb != lease.Transfer || r.To == to:
+		case r.Verb != store.Transfer || r.To == to:
 		case to == "":
-			answer = lease.Answer{Outcome: lease.Refused, Detail: fmt.Sprintf("candidate %q left or may not lead; the group was released", r.To)}
+			answer = store.Answer{Outcome: store.Refused, Detail: fmt.Sprintf("candidate %q left or may not lead; the group was released", r.To)}
 		default:
-			answer = lease.Answer{Outcome: lease.Refused, Detail: fmt.Sprintf("the group was handed to %q", to)}
+			answer = store.Answer{Outcome: store.Refused, Detail: fmt.Sprintf("the group was handed to %q", to)}
 		}
 		err := s.Answer(ctx, c.Session, r.ID, answer)
-		if err != nil && !errors.Is(err, lease.ErrNotFound) && !errors.Is(err, lease.ErrSessionDead) {
+		if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrSessionDead) {
 			failed = fmt.Errorf("answer request %s: %w", r.ID, err)
 		}
 	}

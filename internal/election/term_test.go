@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // term leads billing in a session of a campaign, and returns what its client says it holds.
@@ -17,8 +17,8 @@ func (w *world) term() Claim {
 	return Claim{Group: billing, Node: "a", Term: out.Led[billing].Token, Session: out.Session.ID, Own: true}
 }
 
-func nobody(context.Context, string) (lease.Session, error) {
-	return lease.Session{}, lease.ErrSuccessor
+func nobody(context.Context, string) (store.Session, error) {
+	return store.Session{}, store.ErrSuccessor
 }
 
 // A renewal is confirmed for the very term, and by no other term, node or session.
@@ -29,7 +29,7 @@ func TestRenew(t *testing.T) {
 	if err != nil || v.Token != c.Term || beat.TTL != time.Hour {
 		t.Errorf("%+v, %+v, %v", v, beat, err)
 	}
-	other := w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}})
+	other := w.open("b", store.OpenOptions{Scope: store.Scope{"*"}})
 	for name, change := range map[string]func(*Claim){
 		"term":    func(c *Claim) { c.Term++ },
 		"node":    func(c *Claim) { c.Node = "b" },
@@ -55,8 +55,8 @@ func TestResign(t *testing.T) {
 			t.Fatalf("%+v, %v", out, err)
 		}
 	}
-	h, err := w.store.History(t.Context(), billing, lease.Page{})
-	if err != nil || h[0].Reason != lease.Resigned || h[0].End.IsZero() {
+	h, err := w.store.History(t.Context(), billing, store.Page{})
+	if err != nil || h[0].Reason != store.Resigned || h[0].End.IsZero() {
 		t.Errorf("%+v, %v", h, err)
 	}
 	// It is written down: else the term would last until somebody reads it.
@@ -73,18 +73,18 @@ func TestResign(t *testing.T) {
 	if _, err := Resign(t.Context(), w.store, nobody, wrong, ""); !errors.As(err, &over) {
 		t.Errorf("%v", err)
 	}
-	if _, err := Resign(t.Context(), w.store, nobody, next, "b"); !errors.Is(err, lease.ErrSuccessor) || !w.lives(next.Session) {
+	if _, err := Resign(t.Context(), w.store, nobody, next, "b"); !errors.Is(err, store.ErrSuccessor) || !w.lives(next.Session) {
 		t.Errorf("%v", err)
 	}
 }
 
 // regaining is a store in which the session leads again when it was released.
 type regaining struct {
-	lease.Store
+	store.Store
 	w *world
 }
 
-func (s regaining) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+func (s regaining) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
 	released, err := s.Store.Release(ctx, id, to, why, held...)
 	s.w.seize(id, billing)
 	return released, err
@@ -95,17 +95,17 @@ func (s regaining) Release(ctx context.Context, id, to lease.SessionID, why leas
 func TestResignRaces(t *testing.T) {
 	w := newWorld(t)
 	c := w.term()
-	ask := lease.Request{ID: "r", Verb: lease.StepDown, Group: billing, Token: c.Term, TTL: time.Hour}
+	ask := store.Request{ID: "r", Verb: store.StepDown, Group: billing, Token: c.Term, TTL: time.Hour}
 	if err := w.store.Ask(t.Context(), c.Session, ask); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := Resign(t.Context(), regaining{w.store, w}, nobody, c, ""); err != nil || out.Left != nil || !w.lives(c.Session) {
 		t.Errorf("%+v, %v", out, err)
 	}
-	if a, err := w.store.Answered(t.Context(), c.Session, "r"); err != nil || a.Outcome != lease.Done {
+	if a, err := w.store.Answered(t.Context(), c.Session, "r"); err != nil || a.Outcome != store.Done {
 		t.Errorf("%+v, %v", a, err)
 	}
-	if h, err := w.store.History(t.Context(), billing, lease.Page{}); err != nil || h[1].Reason != lease.SteppedDown {
+	if h, err := w.store.History(t.Context(), billing, store.Page{}); err != nil || h[1].Reason != store.SteppedDown {
 		t.Errorf("%+v, %v", h, err)
 	}
 }
@@ -114,17 +114,17 @@ func TestResignRaces(t *testing.T) {
 func TestResignAsAsked(t *testing.T) {
 	for _, there := range []bool{true, false} {
 		w := newWorld(t)
-		b := w.open("b", lease.OpenOptions{Scope: lease.Scope{"*"}})
+		b := w.open("b", store.OpenOptions{Scope: store.Scope{"*"}})
 		c := w.term()
 		c.Own = false
-		ask := lease.Request{ID: "r", Verb: lease.Transfer, To: "b", Group: billing, TTL: time.Hour}
+		ask := store.Request{ID: "r", Verb: store.Transfer, To: "b", Group: billing, TTL: time.Hour}
 		if err := w.store.Ask(t.Context(), c.Session, ask); err != nil {
 			t.Fatal(err)
 		}
 		find := nobody
 		want := Resigned{Term: 1}
 		if there {
-			find = func(context.Context, string) (lease.Session, error) { return b, nil }
+			find = func(context.Context, string) (store.Session, error) { return b, nil }
 			want = Resigned{Term: 2, To: "b"}
 		}
 		out, err := Resign(t.Context(), w.store, find, c, "")
@@ -134,7 +134,7 @@ func TestResignAsAsked(t *testing.T) {
 		if v, err := w.store.Read(t.Context(), billing); err != nil || (v.State == tenure.Led) != there {
 			t.Errorf("there %v: %+v, %v", there, v, err)
 		}
-		if a, err := w.store.Answered(t.Context(), c.Session, "r"); err != nil || (a.Outcome == lease.Done) != there {
+		if a, err := w.store.Answered(t.Context(), c.Session, "r"); err != nil || (a.Outcome == store.Done) != there {
 			t.Errorf("there %v: %+v, %v", there, a, err)
 		}
 	}

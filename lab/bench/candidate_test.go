@@ -25,6 +25,7 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
@@ -153,7 +154,7 @@ func contend(ctx context.Context, r role) (contender, error) {
 			return nil, err
 		}
 		n, err := lease.New(s, lease.Config{
-			Candidate: tenure.Candidate{ID: r.ID}, Scope: lease.Scope{r.Group}, Timing: lease.Timing{TTL: r.TTL},
+			Candidate: tenure.Candidate{ID: r.ID}, Scope: store.Scope{r.Group}, Timing: lease.Timing{TTL: r.TTL},
 			Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {

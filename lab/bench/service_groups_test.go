@@ -22,6 +22,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/service"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote"
 )
 
@@ -44,13 +45,13 @@ func (c *tally) begun(n int) {
 
 // holdGo leads its groups by a lease.Node over store/remote, and campaigns for the next ones.
 func holdGo(e *errand) error {
-	store, err := remote.Open(e.ctx, remote.Config{URLs: []string{e.URL}})
+	st, err := remote.Open(e.ctx, remote.Config{URLs: []string{e.URL}})
 	if err != nil {
 		return err
 	}
-	defer store.Shutdown()
-	n, err := lease.New(store, lease.Config{
-		Candidate: tenure.Candidate{ID: e.ID}, Scope: lease.Scope{prefixOf(e.Groups), prefixOf(e.Next)},
+	defer st.Shutdown()
+	n, err := lease.New(st, lease.Config{
+		Candidate: tenure.Candidate{ID: e.ID}, Scope: store.Scope{prefixOf(e.Groups), prefixOf(e.Next)},
 		Timing: lease.Timing{TTL: e.TTL}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

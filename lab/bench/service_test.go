@@ -25,8 +25,8 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/internal/enginetest"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/service"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
@@ -127,7 +127,7 @@ func took(f func()) time.Duration {
 func TestServiceCalls(t *testing.T) {
 	rounds := 10 * serviceRounds(t)
 	s := newServing(t, 3)
-	store, ctx := s.store(), t.Context()
+	st, ctx := s.store(), t.Context()
 	const ttl = time.Minute
 	must := func(err error) {
 		t.Helper()
@@ -136,16 +136,16 @@ func TestServiceCalls(t *testing.T) {
 		}
 	}
 	var direct, through struct{ campaigns, beats series }
-	var session lease.Session
+	var session store.Session
 	var mine service.Leading
 	for i := range rounds + 10 {
 		group := fmt.Sprintf("direct-%d", i)
 		d := took(func() {
-			v, err := store.Read(ctx, group)
+			v, err := st.Read(ctx, group)
 			must(err)
-			session, err = store.Open(ctx, tenure.Candidate{ID: "bench"}, ttl, lease.OpenOptions{Scope: lease.Scope{group}})
+			session, err = st.Open(ctx, tenure.Candidate{ID: "bench"}, ttl, store.OpenOptions{Scope: store.Scope{group}})
 			must(err)
-			_, err = store.Acquire(ctx, session.ID, v.Record)
+			_, err = st.Acquire(ctx, session.ID, v.Record)
 			must(err)
 		})
 		group = fmt.Sprintf("through-%d", i)
@@ -162,7 +162,7 @@ func TestServiceCalls(t *testing.T) {
 	defer func() { _ = w.conn.Close() }()
 	for range 2 * rounds {
 		direct.beats = append(direct.beats, took(func() {
-			_, err := store.KeepAlive(ctx, session.ID)
+			_, err := st.KeepAlive(ctx, session.ID)
 			must(err)
 		}))
 		through.beats = append(through.beats, took(func() { must(w.call()) }))

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab/labapi"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // cutOff cuts processes off silently: nothing is refused, nothing arrives. It has an effect
@@ -79,7 +79,7 @@ func (f *Fleet) missed(ctx context.Context, all []cutNode, from From, withIDs bo
 		if from == Ledger {
 			failed = now.grown(n.before, "tenure_fleet_writes_total", "outcome", "writes failed", "ok")
 		}
-		ended := now.grown(n.before, "tenure_terms_ended_total", "reason", "terms ended", string(lease.Resigned), string(lease.Transferred))
+		ended := now.grown(n.before, "tenure_terms_ended_total", "reason", "terms ended", string(store.Resigned), string(store.Transferred))
 		missed := joinWords(failed, ended, now.refused(n.before))
 		if missed != "" && withIDs {
 			missed = n.node.ID + ": " + missed

@@ -17,7 +17,7 @@ func leadByTenure(ctx context.Context, c candidacy, work func(context.Context, w
 		return err
 	}
 	defer store.Shutdown()
-	cfg := lease.Config{Candidate: tenure.Candidate{ID: c.ID}, Scope: lease.Scope{c.Group}, Log: slog.New(slog.DiscardHandler)}
+	cfg := lease.Config{Candidate: tenure.Candidate{ID: c.ID}, Scope: store.Scope{c.Group}, Log: slog.New(slog.DiscardHandler)}
 	if c.Short {
 		cfg.Timing = lease.Timing{TTL: shortLease}
 	}

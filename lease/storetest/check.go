@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // check is one promise being checked. What is wrong is noted and not reported
@@ -21,11 +21,11 @@ type check struct {
 	engine Engine
 	ctx    context.Context
 	prefix string
-	store  lease.Store // a client; Engine.Open makes others
+	store  store.Store // a client; Engine.Open makes others
 
 	mu     sync.Mutex
 	wrong  []error
-	opened []lease.SessionID
+	opened []store.SessionID
 	ends   []func()
 }
 
@@ -67,7 +67,7 @@ func (c *check) cleanUp() {
 		end()
 	}
 	for _, id := range c.opened {
-		if err := c.store.Close(ctx, id, lease.Closed); err != nil {
+		if err := c.store.Close(ctx, id, store.Closed); err != nil {
 			c.t.Logf("session %s was not closed: %v", id, err)
 		}
 	}
@@ -105,10 +105,10 @@ func (c *check) wants(what string, got, want error) {
 func (c *check) group(name string) string { return c.prefix + name }
 
 // scope covers the groups whose names begin so.
-func (c *check) scope(begin string) lease.Scope { return lease.Scope{c.prefix + begin + "*"} }
+func (c *check) scope(begin string) store.Scope { return store.Scope{c.prefix + begin + "*"} }
 
-func (c *check) openAs(who tenure.Candidate, ttl time.Duration, scope lease.Scope) lease.Session {
-	n, err := c.store.Open(c.ctx, who, min(ttl, c.store.Caps().MaxTTL), lease.OpenOptions{Scope: scope})
+func (c *check) openAs(who tenure.Candidate, ttl time.Duration, scope store.Scope) store.Session {
+	n, err := c.store.Open(c.ctx, who, min(ttl, c.store.Caps().MaxTTL), store.OpenOptions{Scope: scope})
 	c.must("open", err)
 	c.mu.Lock()
 	c.opened = append(c.opened, n.ID)
@@ -117,32 +117,32 @@ func (c *check) openAs(who tenure.Candidate, ttl time.Duration, scope lease.Scop
 }
 
 // session opens one that lasts and stands for all groups of the check.
-func (c *check) session(name string) lease.SessionID {
+func (c *check) session(name string) store.SessionID {
 	return c.openAs(tenure.Candidate{ID: name}, lasting, c.scope("")).ID
 }
 
 // expiring opens a session that is to expire and gives it a group. On a busy
 // machine it can be dead before it is granted anything; then it is another's
 // turn.
-func (c *check) expiring(name, group string) (lease.SessionID, lease.Record) {
+func (c *check) expiring(name, group string) (store.SessionID, store.Record) {
 	for range 10 {
 		n := c.openAs(tenure.Candidate{ID: name}, c.engine.TTL, c.scope(""))
 		granted, err := c.store.Acquire(c.ctx, n.ID, c.read(group).Record)
-		if errors.Is(err, lease.ErrSessionDead) {
+		if errors.Is(err, store.ErrSessionDead) {
 			continue
 		}
 		c.must("acquire", err)
 		return n.ID, granted[0]
 	}
 	c.fatalf("ten sessions in a row died before they were granted a group: is a TTL of %v comfortable?", c.engine.TTL)
-	return "", lease.Record{}
+	return "", store.Record{}
 }
 
-func (c *check) close(id lease.SessionID) {
-	c.must("close", c.store.Close(c.ctx, id, lease.Closed))
+func (c *check) close(id store.SessionID) {
+	c.must("close", c.store.Close(c.ctx, id, store.Closed))
 }
 
-func (c *check) read(group string) lease.View {
+func (c *check) read(group string) store.View {
 	v, err := c.store.Read(c.ctx, group)
 	c.must("read", err)
 	if v.Group != group || v.State != tenure.Led && v.State != tenure.Vacant {
@@ -152,8 +152,8 @@ func (c *check) read(group string) lease.View {
 }
 
 // shown is a group as a listing shows it, also while data is lost.
-func (c *check) shown(group string) lease.View {
-	views, err := c.store.Groups(c.ctx, lease.Scope{group}, lease.Page{})
+func (c *check) shown(group string) store.View {
+	views, err := c.store.Groups(c.ctx, store.Scope{group}, store.Page{})
 	c.must("list", err)
 	if len(views) != 1 || views[0].Group != group {
 		c.fatalf("a listing of %q answered %+v", group, views)
@@ -162,7 +162,7 @@ func (c *check) shown(group string) lease.View {
 }
 
 // take acquires a group from its present version.
-func (c *check) take(id lease.SessionID, group string) lease.Record {
+func (c *check) take(id store.SessionID, group string) store.Record {
 	v := c.read(group)
 	granted, err := c.store.Acquire(c.ctx, id, v.Record)
 	c.must("acquire", err)
@@ -176,7 +176,7 @@ func (c *check) take(id lease.SessionID, group string) lease.Record {
 	return r
 }
 
-func (c *check) give(id lease.SessionID, held lease.Record, to lease.SessionID) lease.Record {
+func (c *check) give(id store.SessionID, held store.Record, to store.SessionID) store.Record {
 	r, err := one(c.store).release(c.ctx, id, held, to, "")
 	c.must("release", err)
 	if r.Group != held.Group || r.Holder != to || r.Version <= held.Version {
@@ -186,7 +186,7 @@ func (c *check) give(id lease.SessionID, held lease.Record, to lease.SessionID) 
 }
 
 // unchanged notes a view whose record is not the one expected.
-func (c *check) unchanged(what string, want lease.Record, state tenure.State) {
+func (c *check) unchanged(what string, want store.Record, state tenure.State) {
 	v := c.read(want.Group)
 	if v.Version != want.Version || v.Token != want.Token || v.Holder != want.Holder || v.State != state {
 		c.errorf("%s: the record is at version %d, token %d, held by %q, %v; want version %d, token %d, held by %q, %v",
@@ -220,17 +220,17 @@ func (c *check) vacant(group string) {
 }
 
 // single releases one record at a time.
-type single struct{ lease.Store }
+type single struct{ store.Store }
 
-func one(s lease.Store) single { return single{s} }
+func one(s store.Store) single { return single{s} }
 
-func (s single) release(ctx context.Context, id lease.SessionID, held lease.Record, to lease.SessionID, why lease.Reason) (lease.Record, error) {
+func (s single) release(ctx context.Context, id store.SessionID, held store.Record, to store.SessionID, why store.Reason) (store.Record, error) {
 	released, err := s.Store.Release(ctx, id, to, why, held)
 	if err != nil {
-		return lease.Record{}, err
+		return store.Record{}, err
 	}
 	if len(released) != 1 {
-		return lease.Record{}, fmt.Errorf("a release of one record answered %d", len(released))
+		return store.Record{}, fmt.Errorf("a release of one record answered %d", len(released))
 	}
 	return released[0], nil
 }

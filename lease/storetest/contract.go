@@ -8,14 +8,14 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // A session can be read by everybody while it lives, as it was opened, and not after.
 func sessionRead(c *check) {
 	who := tenure.Candidate{ID: "a", Address: "host:1", Priority: 3}
 	opened := c.openAs(who, lasting, c.scope("x"))
-	for name, s := range map[string]lease.Store{"the same client": c.store, "another client": c.engine.Open(c.t)} {
+	for name, s := range map[string]store.Store{"the same client": c.store, "another client": c.engine.Open(c.t)} {
 		got, err := s.Session(c.ctx, opened.ID)
 		c.must("session", err)
 		if got.ID != opened.ID || got.Candidate.Address != who.Address || got.Candidate.Priority != who.Priority ||
@@ -24,9 +24,9 @@ func sessionRead(c *check) {
 		}
 	}
 	c.close(opened.ID)
-	for _, id := range []lease.SessionID{opened.ID, "never-was"} {
+	for _, id := range []store.SessionID{opened.ID, "never-was"} {
 		_, err := c.store.Session(c.ctx, id)
-		c.wants(fmt.Sprintf("session %q", id), err, lease.ErrSessionDead)
+		c.wants(fmt.Sprintf("session %q", id), err, store.ErrSessionDead)
 	}
 }
 
@@ -36,10 +36,10 @@ func beatShowsRecords(c *check) {
 	a, b := c.session("a"), c.session("b")
 	held := c.take(a, c.group("held"))
 	given := c.give(a, c.take(a, c.group("given")), b)
-	never := lease.Record{Group: c.group("never")}
-	want := []lease.Record{given, held, never}
+	never := store.Record{Group: c.group("never")}
+	want := []store.Record{given, held, never}
 	if c.store.Caps().Batch < len(want) {
-		want = []lease.Record{held}
+		want = []store.Record{held}
 	}
 	var groups []string
 	for _, r := range want {
@@ -56,7 +56,7 @@ func beatShowsRecords(c *check) {
 		}
 	}
 	_, err = c.store.KeepAlive(c.ctx, a, make([]string, c.store.Caps().Batch+1)...)
-	c.wants("keep-alive for too many groups", err, lease.ErrInvalid)
+	c.wants("keep-alive for too many groups", err, store.ErrInvalid)
 }
 
 // A close from records that have changed closes nothing and shows them. Of a close and an
@@ -65,33 +65,33 @@ func closeCompares(c *check) {
 	a, b := c.session("a"), c.session("b")
 	free := c.give(b, c.take(b, c.group("g")), "")
 	held := c.take(a, c.group("g"))
-	err := c.store.Close(c.ctx, a, lease.Closed, free)
-	var conflict *lease.ConflictError
+	err := c.store.Close(c.ctx, a, store.Closed, free)
+	var conflict *store.ConflictError
 	if !errors.As(err, &conflict) || len(conflict.Current) != 1 || conflict.Current[0].Version != held.Version {
 		c.errorf("a close from an old record answered %v, want a conflict that shows version %d", err, held.Version)
 	}
 	c.unchanged("after a close that was refused", held, tenure.Led)
 	_, err = c.store.KeepAlive(c.ctx, a)
 	c.wants("keep-alive after a close that was refused", err, nil)
-	c.must("close from the record as it is", c.store.Close(c.ctx, a, lease.Closed, held))
+	c.must("close from the record as it is", c.store.Close(c.ctx, a, store.Closed, held))
 	c.vacant(held.Group)
-	c.wants("a second close", c.store.Close(c.ctx, a, lease.Closed, held), nil)
+	c.wants("a second close", c.store.Close(c.ctx, a, store.Closed, held), nil)
 
 	other := c.engine.Open(c.t)
 	for i := range 20 {
 		id := c.session("racer")
 		seen := c.read(c.group(fmt.Sprintf("race-%d", i))).Record
 		var both sync.WaitGroup
-		var won []lease.Record
+		var won []store.Record
 		var acquire error
 		both.Go(func() { won, acquire = other.Acquire(c.ctx, id, seen) })
-		closed := c.store.Close(c.ctx, id, lease.Closed, seen)
+		closed := c.store.Close(c.ctx, id, store.Closed, seen)
 		both.Wait()
 		switch {
 		case acquire == nil && closed == nil:
 			c.errorf("the session was granted %q and closed as if it had not been", won[0].Group)
 		case acquire == nil:
-			c.wants("a close that lost", closed, lease.ErrConflict)
+			c.wants("a close that lost", closed, store.ErrConflict)
 			c.unchanged("after a close that lost", won[0], tenure.Led)
 		case closed != nil:
 			c.errorf("both failed: acquire %w, close %w", acquire, closed)
@@ -103,8 +103,8 @@ func closeCompares(c *check) {
 func releaseBatch(c *check) {
 	n := min(3, c.store.Caps().Batch)
 	a, b := c.session("a"), c.session("b")
-	take := func() []lease.Record {
-		var seen []lease.Record
+	take := func() []store.Record {
+		var seen []store.Record
 		for i := range n {
 			seen = append(seen, c.read(c.group(fmt.Sprintf("g%d", i))).Record)
 		}
@@ -116,11 +116,11 @@ func releaseBatch(c *check) {
 	stale := slices.Clone(held)
 	stale[n-1].Version--
 	_, err := c.store.Release(c.ctx, a, "", "", stale...)
-	c.wants("a release with one record of another version", err, lease.ErrConflict)
+	c.wants("a release with one record of another version", err, store.ErrConflict)
 	for _, r := range held {
 		c.unchanged("after a release that was refused", r, tenure.Led)
 	}
-	freed, err := c.store.Release(c.ctx, a, "", lease.SteppedDown, held...)
+	freed, err := c.store.Release(c.ctx, a, "", store.SteppedDown, held...)
 	c.must("release", err)
 	for i, r := range freed {
 		if r.Group != held[i].Group || r.Holder != "" || r.Token != held[i].Token {
@@ -137,8 +137,8 @@ func releaseBatch(c *check) {
 		}
 		c.unchanged("after the handover", r, tenure.Led)
 	}
-	_, err = c.store.Release(c.ctx, a, "", "", make([]lease.Record, c.store.Caps().Batch+1)...)
-	c.wants("a release of too many", err, lease.ErrInvalid)
+	_, err = c.store.Release(c.ctx, a, "", "", make([]store.Record, c.store.Caps().Batch+1)...)
+	c.wants("a release of too many", err, store.ErrInvalid)
 }
 
 // The next token follows the one in the store, whatever the caller says it saw.
@@ -148,7 +148,7 @@ func tokenFromStore(c *check) {
 	want, err := free.Token.Next(free.Token.Epoch())
 	c.must("next token", err)
 	for _, claimed := range []fence.Token{0, 1000} {
-		seen := lease.Record{Group: free.Group, Version: free.Version, Token: claimed}
+		seen := store.Record{Group: free.Group, Version: free.Version, Token: claimed}
 		held, err := c.store.Acquire(c.ctx, a, seen)
 		c.must("acquire", err)
 		if held[0].Token != want {
@@ -171,20 +171,20 @@ func watchSessions(c *check) {
 	before := c.openAs(tenure.Candidate{ID: "before", Address: "host:1"}, lasting, c.scope("in"))
 	c.openAs(tenure.Candidate{ID: "outside"}, lasting, c.scope("out"))
 	w := c.watch(c.store, c.scope("in"))
-	living := map[lease.SessionID]lease.Session{}
+	living := map[store.SessionID]store.Session{}
 	for {
 		u := w.update("waiting for the end of the snapshot")
-		if u.Kind == lease.Synced {
+		if u.Kind == store.Synced {
 			break
 		}
-		if u.Kind == lease.SessionBegan {
+		if u.Kind == store.SessionBegan {
 			living[u.Session.ID] = u.Session
 		}
 	}
 	if got := living[before.ID]; len(living) != 1 || got.Candidate.Address != "host:1" || got.Opened != before.Opened {
 		c.errorf("the snapshot shows %+v, want %+v alone", living, before)
 	}
-	next := func(what string, kind lease.UpdateKind, id lease.SessionID) lease.Update {
+	next := func(what string, kind store.UpdateKind, id store.SessionID) store.Update {
 		for {
 			u := w.update(what)
 			if u.Kind == kind && u.Session.ID == id {
@@ -193,16 +193,16 @@ func watchSessions(c *check) {
 		}
 	}
 	after := c.openAs(tenure.Candidate{ID: "after"}, lasting, c.scope("in"))
-	if u := next("waiting for a session that began", lease.SessionBegan, after.ID); u.Session.Candidate.ID != "after" {
+	if u := next("waiting for a session that began", store.SessionBegan, after.ID); u.Session.Candidate.ID != "after" {
 		c.errorf("the watch shows %+v, opened was %+v", u.Session, after)
 	}
-	c.must("close", c.store.Close(c.ctx, before.ID, lease.SteppedDown))
-	if u := next("waiting for a session that was closed", lease.SessionEnded, before.ID); u.Reason != lease.SteppedDown {
+	c.must("close", c.store.Close(c.ctx, before.ID, store.SteppedDown))
+	if u := next("waiting for a session that was closed", store.SessionEnded, before.ID); u.Reason != store.SteppedDown {
 		c.errorf("a session that stepped down is shown as %q", u.Reason)
 	}
 	short := c.openAs(tenure.Candidate{ID: "short"}, c.engine.TTL, c.scope("in"))
 	c.take(after.ID, c.group("in")) // where sessions are observed, leaders observe those who wait
-	next("waiting for a session that expired", lease.SessionEnded, short.ID)
+	next("waiting for a session that expired", store.SessionEnded, short.ID)
 }
 
 // What a watch begins with includes everything that was acknowledged before.

@@ -1,9 +1,9 @@
-// Package storetest tests a lease.Store. An engine that passes keeps the promises S1 to S5:
+// Package storetest tests a store.Store. An engine that passes keeps the promises S1 to S5:
 //
 //	func TestStore(t *testing.T) {
 //		server := startServer(t)
 //		storetest.Run(t, storetest.Engine{
-//			Open:    func(t *testing.T) lease.Store { return connect(t, server) },
+//			Open:    func(t *testing.T) store.Store { return connect(t, server) },
 //			TTL:     2 * time.Second,        // the shortest that works reliably
 //			Settle:  time.Second,            // how late an expiry may show
 //			Restart: server.Restart,         // leave out what the engine cannot do

@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Engine is what is tested.
 type Engine struct {
 	// Open connects another client to the same store, until the test ends.
-	Open func(t *testing.T) lease.Store
+	Open func(t *testing.T) store.Store
 	// TTL is the shortest that is comfortable: checks of expiry wait this long.
 	TTL time.Duration
 	// Settle is how long after its TTL a session's death may take to show.

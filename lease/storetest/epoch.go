@@ -5,10 +5,10 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
-func (c *check) meta() lease.Meta {
+func (c *check) meta() store.Meta {
 	m, err := c.store.Meta(c.ctx)
 	c.must("meta", err)
 	return m
@@ -30,11 +30,11 @@ func epochRaised(c *check) {
 	}
 	for _, to := range []uint64{0, before.Epoch, after.Epoch, fence.MaxEpoch + 1} {
 		_, err := c.store.RaiseEpoch(c.ctx, to)
-		c.wants(fmt.Sprintf("raise from %d to %d", after.Epoch, to), err, lease.ErrInvalid)
+		c.wants(fmt.Sprintf("raise from %d to %d", after.Epoch, to), err, store.ErrInvalid)
 	}
 	c.unchanged("held through the raise", kept, tenure.Led)
 	floor := fence.NewToken(after.Epoch, 0)
-	for what, r := range map[string]lease.Record{
+	for what, r := range map[string]store.Record{
 		"transfer":           c.give(a, old, b),
 		"first grant":        c.take(a, c.group("new")),
 		"grant after a term": c.take(a, c.give(a, kept, "").Group),
@@ -63,14 +63,14 @@ func tokensSurviveRestart(c *check) {
 	c.unchanged("closed before the restart", void, tenure.Vacant)
 	c.unchanged("held before the restart", held, tenure.Led)
 	_, err := c.store.KeepAlive(c.ctx, b)
-	c.wants("keep-alive of the closed session", err, lease.ErrSessionDead)
+	c.wants("keep-alive of the closed session", err, store.ErrSessionDead)
 	_, err = c.store.KeepAlive(c.ctx, a)
 	c.wants("keep-alive of the living session", err, nil)
 	if m := c.meta(); m.Epoch != before.Epoch || m.Deployment != before.Deployment || m.Rewound {
 		c.errorf("the restart took %+v to %+v", before, m)
 	}
 	next := c.session("next")
-	for _, r := range []lease.Record{free, void} {
+	for _, r := range []store.Record{free, void} {
 		if got := c.take(next, r.Group); got.Token <= r.Token {
 			c.errorf("after the restart token %d follows %d", got.Token, r.Token)
 		}
@@ -91,7 +91,7 @@ func rewindRefused(c *check) {
 	restore := c.engine.Rewind(c.t)
 
 	highest := make(map[string]fence.Token)
-	ids := make(map[lease.SessionID]bool)
+	ids := make(map[store.SessionID]bool)
 	b := c.session("b")
 	ids[b] = true
 	c.give(a, first, "") // not closed: what a close leaves to be done could come after the restore
@@ -105,7 +105,7 @@ func rewindRefused(c *check) {
 	restore()
 	// Whoever had seen more notices; then everybody knows.
 	for _, who := range []string{"a client from before", "a new client"} {
-		var m lease.Meta
+		var m store.Meta
 		c.eventually("waiting for the engine after the restore", func() (err error) {
 			m, err = c.store.Meta(c.ctx)
 			return err
@@ -115,15 +115,15 @@ func rewindRefused(c *check) {
 		}
 		c.store = c.engine.Open(c.t)
 	}
-	_, err := c.store.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, lease.OpenOptions{Scope: c.scope("")})
-	c.wants("opening a session before the epoch is raised", err, lease.ErrRewound)
+	_, err := c.store.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, store.OpenOptions{Scope: c.scope("")})
+	c.wants("opening a session before the epoch is raised", err, store.ErrRewound)
 	if v := c.shown(old); v.State == tenure.Led {
 		_, err := c.store.KeepAlive(c.ctx, v.Holder)
-		c.wants("keep-alive before the epoch is raised", err, lease.ErrRewound)
+		c.wants("keep-alive before the epoch is raised", err, store.ErrRewound)
 		_, err = c.store.Acquire(c.ctx, v.Holder, c.read(c.group("new")).Record)
-		c.wants("acquire before the epoch is raised", err, lease.ErrRewound)
+		c.wants("acquire before the epoch is raised", err, store.ErrRewound)
 		_, err = one(c.store).release(c.ctx, v.Holder, v.Record, b, "")
-		c.wants("transfer before the epoch is raised", err, lease.ErrRewound)
+		c.wants("transfer before the epoch is raised", err, store.ErrRewound)
 		_, err = one(c.store).release(c.ctx, v.Holder, c.shown(old).Record, "", "")
 		c.wants("plain release before the epoch is raised", err, nil)
 	}
@@ -155,7 +155,7 @@ func suspectStops(c *check) {
 		"a report without a group": c.store.Suspect(c.ctx, "", held.Token),
 		"a report without a token": c.store.Suspect(c.ctx, held.Group, 0),
 	} {
-		c.wants(what, err, lease.ErrInvalid)
+		c.wants(what, err, store.ErrInvalid)
 	}
 	next := c.give(a, held, b)
 	c.must("a report that a later grant has overtaken", c.store.Suspect(c.ctx, held.Group, held.Token))
@@ -167,19 +167,19 @@ func suspectStops(c *check) {
 	c.must("report", c.store.Suspect(c.ctx, next.Group, seen))
 	c.must("report again", c.store.Suspect(c.ctx, next.Group, seen))
 	other := c.engine.Open(c.t)
-	for who, store := range map[string]lease.Store{"this client": c.store, "another client": other} {
-		if m, err := store.Meta(c.ctx); err != nil || !m.Rewound {
+	for who, st := range map[string]store.Store{"this client": c.store, "another client": other} {
+		if m, err := st.Meta(c.ctx); err != nil || !m.Rewound {
 			c.errorf("%s: after the report meta answers %+v, %v", who, m, err)
 		}
-		_, err := store.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, lease.OpenOptions{Scope: c.scope("")})
-		c.wants(who+": opening a session after the report", err, lease.ErrRewound)
-		_, err = store.KeepAlive(c.ctx, b)
-		c.wants(who+": keep-alive after the report", err, lease.ErrRewound)
-		_, err = store.Acquire(c.ctx, a, c.read(c.group("new")).Record)
-		c.wants(who+": acquire after the report", err, lease.ErrRewound)
+		_, err := st.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, store.OpenOptions{Scope: c.scope("")})
+		c.wants(who+": opening a session after the report", err, store.ErrRewound)
+		_, err = st.KeepAlive(c.ctx, b)
+		c.wants(who+": keep-alive after the report", err, store.ErrRewound)
+		_, err = st.Acquire(c.ctx, a, c.read(c.group("new")).Record)
+		c.wants(who+": acquire after the report", err, store.ErrRewound)
 	}
 	_, err := c.store.Release(c.ctx, b, a, "", next)
-	c.wants("transfer after the report", err, lease.ErrRewound)
+	c.wants("transfer after the report", err, store.ErrRewound)
 	_, err = c.store.Release(c.ctx, b, "", "", next)
 	c.wants("plain release after the report", err, nil)
 

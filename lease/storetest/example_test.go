@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/lease/storetest"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -15,7 +15,7 @@ func ExampleRun() {
 		engine := mem.New(mem.Options{})
 		t.Cleanup(engine.Shutdown)
 		storetest.Run(t, storetest.Engine{
-			Open:   func(*testing.T) lease.Store { return engine },
+			Open:   func(*testing.T) store.Store { return engine },
 			TTL:    500 * time.Millisecond,
 			Settle: 100 * time.Millisecond,
 		})

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // fate of a call.
@@ -24,7 +24,7 @@ var errNoAnswer = errors.New("no answer")
 // flakyStore is a store behind a network that loses calls or answers. The
 // caller cannot tell which.
 type flakyStore struct {
-	lease.Store
+	store.Store
 	next fate
 }
 
@@ -42,21 +42,21 @@ func flaky[T any](f *flakyStore, call func() (T, error)) (T, error) {
 	return call()
 }
 
-func (f *flakyStore) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
-	return flaky(f, func() (lease.Beat, error) { return f.Store.KeepAlive(ctx, id, groups...) })
+func (f *flakyStore) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
+	return flaky(f, func() (store.Beat, error) { return f.Store.KeepAlive(ctx, id, groups...) })
 }
 
-func (f *flakyStore) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+func (f *flakyStore) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	_, err := flaky(f, func() (struct{}, error) { return struct{}{}, f.Store.Close(ctx, id, why, seen...) })
 	return err
 }
 
-func (f *flakyStore) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
-	return flaky(f, func() ([]lease.Record, error) { return f.Store.Acquire(ctx, id, seen...) })
+func (f *flakyStore) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
+	return flaky(f, func() ([]store.Record, error) { return f.Store.Acquire(ctx, id, seen...) })
 }
 
-func (f *flakyStore) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
-	return flaky(f, func() ([]lease.Record, error) { return f.Store.Release(ctx, id, to, why, held...) })
+func (f *flakyStore) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
+	return flaky(f, func() ([]store.Record, error) { return f.Store.Release(ctx, id, to, why, held...) })
 }
 
 // Whether a call or its answer was lost, a read tells which, and repeating the
@@ -64,7 +64,7 @@ func (f *flakyStore) Release(ctx context.Context, id, to lease.SessionID, why le
 func lostRepliesResolve(c *check) {
 	f := &flakyStore{Store: c.store}
 	noAnswer := func(what string, err error) {
-		if lease.Definite(err) || err == nil {
+		if store.Definite(err) || err == nil {
 			c.fatalf("%s, with its answer lost: %v", what, err)
 		}
 	}
@@ -82,7 +82,7 @@ func lostRepliesResolve(c *check) {
 			c.errorf("acquire was applied: %v; a read shows version %d held by %q", applied, held.Version, held.Holder)
 		}
 		if again, err := c.store.Acquire(c.ctx, a, seen); applied {
-			c.wants("acquire again", err, lease.ErrConflict)
+			c.wants("acquire again", err, store.ErrConflict)
 		} else {
 			c.must("acquire again", err)
 			held = again[0]
@@ -103,7 +103,7 @@ func lostRepliesResolve(c *check) {
 			c.errorf("transfer was applied: %v; a read shows version %d held by %q", applied, moved.Version, moved.Holder)
 		}
 		if again, err := one(c.store).release(c.ctx, a, held, b, ""); applied {
-			c.wants("transfer again", err, lease.ErrConflict)
+			c.wants("transfer again", err, store.ErrConflict)
 		} else {
 			c.must("transfer again", err)
 			moved = again
@@ -118,7 +118,7 @@ func lostRepliesResolve(c *check) {
 			c.errorf("release was applied: %v; a read shows %v", applied, free.State)
 		}
 		if again, err := one(c.store).release(c.ctx, b, moved, "", ""); applied {
-			c.wants("release again", err, lease.ErrConflict)
+			c.wants("release again", err, store.ErrConflict)
 		} else {
 			c.must("release again", err)
 			free.Record = again
@@ -162,11 +162,11 @@ func cancelNoOrphan(c *check) {
 	for i := range 32 {
 		id := c.session("a")
 		seen := c.read(group).Record
-		granted, err := interrupted(c, i, func(ctx context.Context) ([]lease.Record, error) { return c.store.Acquire(ctx, id, seen) })
-		held := c.settle("acquire", id, seen, err, func() (lease.Record, error) {
+		granted, err := interrupted(c, i, func(ctx context.Context) ([]store.Record, error) { return c.store.Acquire(ctx, id, seen) })
+		held := c.settle("acquire", id, seen, err, func() (store.Record, error) {
 			again, err := c.store.Acquire(c.ctx, id, seen)
 			if err != nil {
-				return lease.Record{}, err
+				return store.Record{}, err
 			}
 			return again[0], nil
 		})
@@ -177,11 +177,11 @@ func cancelNoOrphan(c *check) {
 			c.fatalf("the acquire of %s from version %d ended at version %d, held by %q", id, seen.Version, held.Version, held.Holder)
 		}
 
-		to := []lease.SessionID{"", other}[i%2]
-		_, err = interrupted(c, i+1, func(ctx context.Context) (lease.Record, error) {
+		to := []store.SessionID{"", other}[i%2]
+		_, err = interrupted(c, i+1, func(ctx context.Context) (store.Record, error) {
 			return one(c.store).release(ctx, id, held, to, "")
 		})
-		given := c.settle("release", id, held, err, func() (lease.Record, error) {
+		given := c.settle("release", id, held, err, func() (store.Record, error) {
 			return one(c.store).release(c.ctx, id, held, to, "")
 		})
 		if given.Holder != to || given.Version <= held.Version {
@@ -204,8 +204,8 @@ func cancelNoOrphan(c *check) {
 
 // settle brings a call of unknown outcome to an end: it is repeated, and if
 // that conflicts, the first one was applied. It returns the record after it.
-func (c *check) settle(what string, id lease.SessionID, from lease.Record, err error, again func() (lease.Record, error)) lease.Record {
-	if lease.Definite(err) {
+func (c *check) settle(what string, id store.SessionID, from store.Record, err error, again func() (store.Record, error)) store.Record {
+	if store.Definite(err) {
 		c.fatalf("%s by %s from version %d: %w", what, id, from.Version, err)
 	}
 	if err == nil {
@@ -213,7 +213,7 @@ func (c *check) settle(what string, id lease.SessionID, from lease.Record, err e
 	}
 	r, err := again()
 	switch {
-	case errors.Is(err, lease.ErrConflict):
+	case errors.Is(err, store.ErrConflict):
 		return c.read(from.Group).Record
 	case err != nil:
 		c.fatalf("%s again: %w", what, err)
@@ -235,35 +235,35 @@ func contextObeyed(c *check) {
 	second := func(_ any, err error) error { return err }
 	for name, call := range map[string]func(context.Context) error{
 		"Open": func(ctx context.Context) error {
-			return second(s.Open(ctx, tenure.Candidate{ID: "a"}, c.engine.TTL, lease.OpenOptions{Scope: c.scope("")}))
+			return second(s.Open(ctx, tenure.Candidate{ID: "a"}, c.engine.TTL, store.OpenOptions{Scope: c.scope("")}))
 		},
 		"KeepAlive":  func(ctx context.Context) error { return second(s.KeepAlive(ctx, id)) },
 		"Close":      func(ctx context.Context) error { return s.Close(ctx, b, "") },
-		"Acquire":    func(ctx context.Context) error { return second(s.Acquire(ctx, id, lease.Record{Group: c.group("h")})) },
+		"Acquire":    func(ctx context.Context) error { return second(s.Acquire(ctx, id, store.Record{Group: c.group("h")})) },
 		"Release":    func(ctx context.Context) error { return second(one(s).release(ctx, id, held, "", "")) },
 		"Ask":        func(ctx context.Context) error { return s.Ask(ctx, id, c.request("r")) },
-		"Answer":     func(ctx context.Context) error { return s.Answer(ctx, id, "asked", lease.Answer{Outcome: lease.Done}) },
+		"Answer":     func(ctx context.Context) error { return s.Answer(ctx, id, "asked", store.Answer{Outcome: store.Done}) },
 		"Answered":   func(ctx context.Context) error { return second(s.Answered(ctx, id, "asked")) },
 		"Read":       func(ctx context.Context) error { return second(s.Read(ctx, held.Group)) },
-		"Groups":     func(ctx context.Context) error { return second(s.Groups(ctx, c.scope(""), lease.Page{})) },
-		"Sessions":   func(ctx context.Context) error { return second(s.Sessions(ctx, c.scope(""), lease.Page{})) },
-		"History":    func(ctx context.Context) error { return second(s.History(ctx, held.Group, lease.Page{})) },
+		"Groups":     func(ctx context.Context) error { return second(s.Groups(ctx, c.scope(""), store.Page{})) },
+		"Sessions":   func(ctx context.Context) error { return second(s.Sessions(ctx, c.scope(""), store.Page{})) },
+		"History":    func(ctx context.Context) error { return second(s.History(ctx, held.Group, store.Page{})) },
 		"Meta":       func(ctx context.Context) error { return second(s.Meta(ctx)) },
 		"RaiseEpoch": func(ctx context.Context) error { return second(s.RaiseEpoch(ctx, meta.Epoch+1)) },
 		"Suspect":    func(ctx context.Context) error { return s.Suspect(ctx, held.Group, held.Token) },
 		"Attributes": func(ctx context.Context) error { return second(s.Attributes(ctx, "group/"+held.Group)) },
 		"ListAttributes": func(ctx context.Context) error {
-			return second(s.ListAttributes(ctx, "group/", lease.Page{}))
+			return second(s.ListAttributes(ctx, "group/", store.Page{}))
 		},
 		"SetAttributes": func(ctx context.Context) error {
-			return second(s.SetAttributes(ctx, lease.Attributes{Name: "group/" + held.Group}))
+			return second(s.SetAttributes(ctx, store.Attributes{Name: "group/" + held.Group}))
 		},
 	} {
 		answer := make(chan error, 1)
 		go func() { answer <- call(ended) }()
 		select {
 		case err := <-answer:
-			if err == nil || lease.Definite(err) {
+			if err == nil || store.Definite(err) {
 				c.errorf("%s with a context that had ended answered %v", name, err)
 			}
 		case <-time.After(c.engine.Patience):
@@ -277,14 +277,14 @@ func contextObeyed(c *check) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for u, err := range s.Watch(ctx, lease.Scope{held.Group}) {
+		for u, err := range s.Watch(ctx, store.Scope{held.Group}) {
 			if err != nil {
-				if lease.Definite(err) {
+				if store.Definite(err) {
 					c.errorf("a watch whose context ended says: %v", err)
 				}
 				return
 			}
-			if u.Kind == lease.Synced {
+			if u.Kind == store.Synced {
 				cancel()
 			}
 		}

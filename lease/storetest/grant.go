@@ -8,7 +8,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // A group that is led is granted to nobody else, its holder included, from
@@ -17,18 +17,18 @@ func livingHolderKeeps(c *check) {
 	group := c.group("g")
 	holder, other := c.session("holder"), c.session("other")
 	held := c.take(holder, group)
-	for _, id := range []lease.SessionID{other, holder} {
+	for _, id := range []store.SessionID{other, holder} {
 		for _, version := range []uint64{0, held.Version, held.Version + 1} {
 			seen := held
 			seen.Version = version
 			_, err := c.store.Acquire(c.ctx, id, seen)
-			c.wants(fmt.Sprintf("acquire of a led group from version %d", version), err, lease.ErrConflict)
+			c.wants(fmt.Sprintf("acquire of a led group from version %d", version), err, store.ErrConflict)
 		}
 	}
 	_, err := one(c.store).release(c.ctx, other, held, "", "")
-	c.wants("release by another", err, lease.ErrConflict)
+	c.wants("release by another", err, store.ErrConflict)
 	_, err = one(c.store).release(c.ctx, other, held, other, "")
-	c.wants("transfer by another", err, lease.ErrConflict)
+	c.wants("transfer by another", err, store.ErrConflict)
 	c.unchanged("after all that", held, tenure.Led)
 }
 
@@ -38,7 +38,7 @@ func tokensIncrease(c *check) {
 	group := c.group("g")
 	a, b := c.session("a"), c.session("b")
 	var tokens []fence.Token
-	granted := func(r lease.Record) {
+	granted := func(r store.Record) {
 		if n := len(tokens); n > 0 && r.Token <= tokens[n-1] {
 			c.errorf("token %d was granted after token %d", r.Token, tokens[n-1])
 		}
@@ -54,8 +54,8 @@ func tokensIncrease(c *check) {
 			c.errorf("a release took token %d to %d", moved.Token, free.Token)
 		}
 	}
-	owner := make(map[fence.Token]lease.SessionID)
-	history, err := c.store.History(c.ctx, group, lease.Page{})
+	owner := make(map[fence.Token]store.SessionID)
+	history, err := c.store.History(c.ctx, group, store.Page{})
 	c.must("history", err)
 	for _, term := range history {
 		if id, ok := owner[term.Token]; ok {
@@ -64,7 +64,7 @@ func tokensIncrease(c *check) {
 		owner[term.Token] = term.Session
 	}
 	for i, token := range tokens {
-		if want := []lease.SessionID{a, b}[i%2]; owner[token] != want {
+		if want := []store.SessionID{a, b}[i%2]; owner[token] != want {
 			c.errorf("token %d belongs to %q in the history, it was granted to %q", token, owner[token], want)
 		}
 	}
@@ -74,7 +74,7 @@ func tokensIncrease(c *check) {
 func tokensSurvive(c *check) {
 	group := c.group("g")
 	var last fence.Token
-	next := func(after string, r lease.Record) {
+	next := func(after string, r store.Record) {
 		if r.Token <= last {
 			c.errorf("after %s token %d follows %d", after, r.Token, last)
 		}
@@ -99,21 +99,21 @@ func recordsTellTerms(c *check) {
 	group := c.group("g")
 	a := c.session("a")
 	var tokens []fence.Token
-	for i := range lease.TermsKept + 3 {
+	for i := range store.TermsKept + 3 {
 		held := c.take(a, group)
 		tokens = append(tokens, held.Token)
-		if n := len(held.Terms); n != min(i+1, lease.TermsKept) {
+		if n := len(held.Terms); n != min(i+1, store.TermsKept) {
 			c.fatalf("after %d terms the record tells %d", i+1, n)
 		}
 		now := held.Terms[len(held.Terms)-1]
 		if now.Token != held.Token || now.Session != a || now.Candidate != "a" || now.Begin.IsZero() || !now.End.IsZero() {
 			c.errorf("the present term is told as %+v; the token is %d, the session %q", now, held.Token, a)
 		}
-		free, err := one(c.store).release(c.ctx, a, held, "", lease.SteppedDown)
+		free, err := one(c.store).release(c.ctx, a, held, "", store.SteppedDown)
 		c.must("release", err)
 		ended := free.Terms[len(free.Terms)-1]
-		if ended.Token != held.Token || ended.End.IsZero() || ended.Reason != lease.SteppedDown {
-			c.errorf("the ended term is told as %+v; the reason was %q", ended, lease.SteppedDown)
+		if ended.Token != held.Token || ended.End.IsZero() || ended.Reason != store.SteppedDown {
+			c.errorf("the ended term is told as %+v; the reason was %q", ended, store.SteppedDown)
 		}
 		if !now.End.IsZero() || !held.Terms[len(held.Terms)-1].End.IsZero() {
 			c.errorf("a record that was handed out changed afterwards")
@@ -126,7 +126,7 @@ func recordsTellTerms(c *check) {
 	for _, term := range c.read(group).Terms {
 		told = append(told, term.Token)
 	}
-	if want := tokens[len(tokens)-lease.TermsKept:]; !slices.Equal(told, want) {
+	if want := tokens[len(tokens)-store.TermsKept:]; !slices.Equal(told, want) {
 		c.errorf("the record tells tokens %v, the newest are %v", told, want)
 	}
 }
@@ -136,8 +136,8 @@ func recordsTellTerms(c *check) {
 func batchAllOrNothing(c *check) {
 	a, b := c.session("a"), c.session("b")
 	limit := c.store.Caps().Batch
-	batch := func(n int, name string) []lease.Record {
-		records := make([]lease.Record, n)
+	batch := func(n int, name string) []store.Record {
+		records := make([]store.Record, n)
 		for i := range records {
 			records[i].Group = c.group(fmt.Sprint(name, i))
 		}
@@ -154,8 +154,8 @@ func batchAllOrNothing(c *check) {
 		}
 	}
 	_, err = c.store.Acquire(c.ctx, a, batch(limit+1, "over")...)
-	c.wants("a batch above the limit", err, lease.ErrInvalid)
-	c.unchanged("in a batch above the limit", lease.Record{Group: c.group("over0")}, tenure.Vacant)
+	c.wants("a batch above the limit", err, store.ErrInvalid)
+	c.unchanged("in a batch above the limit", store.Record{Group: c.group("over0")}, tenure.Vacant)
 
 	if limit < 2 {
 		return
@@ -164,16 +164,16 @@ func batchAllOrNothing(c *check) {
 	twice := batch(n, "twice")
 	twice[n-1] = twice[0]
 	_, err = c.store.Acquire(c.ctx, a, twice...)
-	c.wants("a batch with a group twice", err, lease.ErrInvalid)
-	c.unchanged("in a batch with a group twice", lease.Record{Group: c.group("twice0")}, tenure.Vacant)
+	c.wants("a batch with a group twice", err, store.ErrInvalid)
+	c.unchanged("in a batch with a group twice", store.Record{Group: c.group("twice0")}, tenure.Vacant)
 
 	for i := range n { // the one in the way is first, in the middle, last
 		led, moved := batch(n, fmt.Sprint("led", i, "-")), batch(n, fmt.Sprint("moved", i, "-"))
 		c.take(a, led[i].Group)
 		c.give(a, c.take(a, moved[i].Group), "")
-		for what, records := range map[string][]lease.Record{"led": led, "moved": moved} {
+		for what, records := range map[string][]store.Record{"led": led, "moved": moved} {
 			_, err := c.store.Acquire(c.ctx, b, records...)
-			c.wants("a batch with a record that is "+what, err, lease.ErrConflict)
+			c.wants("a batch with a record that is "+what, err, store.ErrConflict)
 			for j, r := range records {
 				if j != i {
 					c.unchanged(fmt.Sprintf("in a batch with record %d %s", i, what), r, tenure.Vacant)
@@ -187,8 +187,8 @@ func batchAllOrNothing(c *check) {
 // others.
 func conflictShows(c *check) {
 	a, b := c.session("a"), c.session("b")
-	shows := func(what string, err error, want ...lease.View) {
-		var conflict *lease.ConflictError
+	shows := func(what string, err error, want ...store.View) {
+		var conflict *store.ConflictError
 		if !errors.As(err, &conflict) {
 			c.errorf("%s: answered %v, want a ConflictError", what, err)
 			return
@@ -198,7 +198,7 @@ func conflictShows(c *check) {
 			return
 		}
 		for _, w := range want {
-			i := slices.IndexFunc(conflict.Current, func(v lease.View) bool { return v.Group == w.Group })
+			i := slices.IndexFunc(conflict.Current, func(v store.View) bool { return v.Group == w.Group })
 			if i < 0 {
 				c.errorf("%s: the conflict does not show %q", what, w.Group)
 				continue
@@ -210,15 +210,15 @@ func conflictShows(c *check) {
 	}
 	led := c.take(a, c.group("led"))
 	free := c.give(a, c.take(a, c.group("moved")), "")
-	_, err := c.store.Acquire(c.ctx, b, lease.Record{Group: led.Group})
-	shows("acquire of a led group", err, lease.View{Record: led, State: tenure.Led})
+	_, err := c.store.Acquire(c.ctx, b, store.Record{Group: led.Group})
+	shows("acquire of a led group", err, store.View{Record: led, State: tenure.Led})
 	_, err = one(c.store).release(c.ctx, b, led, "", "")
-	shows("release by another", err, lease.View{Record: led, State: tenure.Led})
+	shows("release by another", err, store.View{Record: led, State: tenure.Led})
 	_, err = one(c.store).release(c.ctx, a, free, "", "")
-	shows("release of a vacant group", err, lease.View{Record: free, State: tenure.Vacant})
+	shows("release of a vacant group", err, store.View{Record: free, State: tenure.Vacant})
 	if c.store.Caps().Batch >= 3 {
-		_, err = c.store.Acquire(c.ctx, b, led, lease.Record{Group: c.group("never")}, lease.Record{Group: free.Group})
-		shows("acquire of a batch", err, lease.View{Record: led, State: tenure.Led}, lease.View{Record: free, State: tenure.Vacant})
+		_, err = c.store.Acquire(c.ctx, b, led, store.Record{Group: c.group("never")}, store.Record{Group: free.Group})
+		shows("acquire of a batch", err, store.View{Record: led, State: tenure.Led}, store.View{Record: free, State: tenure.Vacant})
 	}
 }
 
@@ -231,15 +231,15 @@ func transferChecked(c *check) {
 	closed := c.session("closed")
 	c.close(closed)
 	expired, witness := c.expiring("expired", c.group("witness"))
-	foreign := c.openAs(tenure.Candidate{ID: "foreign"}, lasting, lease.Scope{c.group("other")}).ID
+	foreign := c.openAs(tenure.Candidate{ID: "foreign"}, lasting, store.Scope{c.group("other")}).ID
 	c.vacant(witness.Group)
 
 	held := c.take(a, group)
-	for what, to := range map[string]lease.SessionID{
+	for what, to := range map[string]store.SessionID{
 		"closed": closed, "expired": expired, "unknown": "never-was", "the holder itself": a, "not standing for the group": foreign,
 	} {
 		_, err := one(c.store).release(c.ctx, a, held, to, "")
-		c.wants("transfer to a session that is "+what, err, lease.ErrSuccessor)
+		c.wants("transfer to a session that is "+what, err, store.ErrSuccessor)
 		c.unchanged("after a transfer to a session that is "+what, held, tenure.Led)
 	}
 	moved := c.give(a, held, b)
@@ -251,7 +251,7 @@ func transferChecked(c *check) {
 	}
 	c.unchanged("after the transfer", moved, tenure.Led)
 	_, err := one(c.store).release(c.ctx, a, held, b, "")
-	c.wants("the same transfer again", err, lease.ErrConflict)
+	c.wants("the same transfer again", err, store.ErrConflict)
 	c.close(a) // the giver's end is nothing to the group
 	c.unchanged("after the giver's end", moved, tenure.Led)
 }
@@ -264,15 +264,15 @@ func lateCopiesHarmless(c *check) {
 	seen := c.read(group).Record
 	late := func(what string, f func() error) {
 		before := c.read(group)
-		if err := f(); err != nil && !lease.Definite(err) {
+		if err := f(); err != nil && !store.Definite(err) {
 			c.errorf("late %s: answered %v, want a definite answer", what, err)
 		}
 		c.unchanged("late "+what, before.Record, before.State)
 	}
-	acquire := func(id lease.SessionID, seen lease.Record) func() error {
+	acquire := func(id store.SessionID, seen store.Record) func() error {
 		return func() error { _, err := c.store.Acquire(c.ctx, id, seen); return err }
 	}
-	release := func(id lease.SessionID, held lease.Record, to lease.SessionID) func() error {
+	release := func(id store.SessionID, held store.Record, to store.SessionID) func() error {
 		return func() error { _, err := one(c.store).release(c.ctx, id, held, to, ""); return err }
 	}
 
@@ -309,8 +309,8 @@ func lateCopiesHarmless(c *check) {
 // What one client was told, another reads.
 func readsLinearizable(c *check) {
 	group := c.group("g")
-	stores := []lease.Store{c.store, c.engine.Open(c.t)}
-	sessions := []lease.SessionID{c.session("a"), c.session("b")}
+	stores := []store.Store{c.store, c.engine.Open(c.t)}
+	sessions := []store.SessionID{c.session("a"), c.session("b")}
 	for i := range 40 {
 		writer, reader, id := stores[i%2], stores[1-i%2], sessions[i/2%2]
 		c.store = reader
@@ -333,9 +333,9 @@ func readsLinearizable(c *check) {
 // so, and its view says nothing.
 func unknownNotVacant(c *check) {
 	group := c.group("g")
-	c.unchanged("never granted", lease.Record{Group: group}, tenure.Vacant)
+	c.unchanged("never granted", store.Record{Group: group}, tenure.Vacant)
 	held := c.take(c.session("a"), group)
-	read := func(ctx context.Context) (lease.View, error) { return c.store.Read(ctx, group) }
+	read := func(ctx context.Context) (store.View, error) { return c.store.Read(ctx, group) }
 	for i := range 50 {
 		v, err := interrupted(c, i, read)
 		switch {

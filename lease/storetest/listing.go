@@ -10,7 +10,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Groups are listed by name, sessions as they stand in line; pages join without
@@ -30,8 +30,8 @@ func listsInOrder(c *check) {
 	}
 	c.take(a, c.group("out"))
 	c.read(c.group("in-never"))
-	groups := func(scope lease.Scope, limit int) (names []string) {
-		page := lease.Page{Limit: limit}
+	groups := func(scope store.Scope, limit int) (names []string) {
+		page := store.Page{Limit: limit}
 		for {
 			views, err := c.store.Groups(c.ctx, scope, page)
 			c.must("groups", err)
@@ -53,7 +53,7 @@ func listsInOrder(c *check) {
 	if got := groups(c.scope("in-"), 10); !slices.Equal(got, want) {
 		c.errorf("listed are %v, want %v", got, want)
 	}
-	if got := groups(lease.Scope{want[3], c.prefix + "in-1*", want[3]}, 4); !slices.Equal(got, append([]string{want[3]}, want[10:20]...)) {
+	if got := groups(store.Scope{want[3], c.prefix + "in-1*", want[3]}, 4); !slices.Equal(got, append([]string{want[3]}, want[10:20]...)) {
 		c.errorf("within a scope of two patterns are listed %v", got)
 	}
 	if got := groups(c.scope("none"), 5); len(got) != 0 {
@@ -61,12 +61,12 @@ func listsInOrder(c *check) {
 	}
 
 	for i := range 6 {
-		c.openAs(tenure.Candidate{ID: fmt.Sprint("c", i), Priority: i % 3}, lasting, lease.Scope{c.group("line-") + "*"})
+		c.openAs(tenure.Candidate{ID: fmt.Sprint("c", i), Priority: i % 3}, lasting, store.Scope{c.group("line-") + "*"})
 	}
-	foreign := c.openAs(tenure.Candidate{ID: "foreign", Priority: 9}, lasting, lease.Scope{c.group("elsewhere")})
+	foreign := c.openAs(tenure.Candidate{ID: "foreign", Priority: 9}, lasting, store.Scope{c.group("elsewhere")})
 	gone := c.openAs(tenure.Candidate{ID: "gone", Priority: 9}, lasting, c.scope("line-"))
 	c.close(gone.ID)
-	line := c.listed(lease.Scope{c.group("line-x")})
+	line := c.listed(store.Scope{c.group("line-x")})
 	if len(line) != 7 { // the six, and a, which stands for all
 		c.errorf("%d sessions stand in line, want 7", len(line))
 	}
@@ -74,11 +74,11 @@ func listsInOrder(c *check) {
 		if n.ID == foreign.ID || n.ID == gone.ID {
 			c.errorf("session %q of %q stands in line", n.ID, n.Candidate.ID)
 		}
-		if i > 0 && lease.InLine(line[i-1], n) >= 0 {
+		if i > 0 && store.InLine(line[i-1], n) >= 0 {
 			c.errorf("session %+v is listed before %+v", line[i-1], n)
 		}
 	}
-	page, err := c.store.Sessions(c.ctx, c.scope("line-"), lease.Page{Limit: 2})
+	page, err := c.store.Sessions(c.ctx, c.scope("line-"), store.Page{Limit: 2})
 	c.must("sessions", err)
 	if len(page) != 2 {
 		c.errorf("a page of 2 has %d sessions", len(page))
@@ -91,8 +91,8 @@ func historyReaches(c *check) {
 	group := c.group("g")
 	a := c.session("a")
 	var tokens []fence.Token
-	r := lease.Record{Group: group}
-	for range lease.HistoryKept {
+	r := store.Record{Group: group}
+	for range store.HistoryKept {
 		granted, err := c.store.Acquire(c.ctx, a, r)
 		c.must("acquire", err)
 		tokens = append(tokens, granted[0].Token)
@@ -101,7 +101,7 @@ func historyReaches(c *check) {
 	}
 	slices.Reverse(tokens)
 	var told []fence.Token
-	page := lease.Page{Limit: 100}
+	page := store.Page{Limit: 100}
 	for {
 		terms, err := c.store.History(c.ctx, group, page)
 		c.must("history", err)
@@ -119,7 +119,7 @@ func historyReaches(c *check) {
 	if !slices.Equal(told, tokens) {
 		c.errorf("the history tells %d terms, from %v; want %d, from %v", len(told), first(told), len(tokens), first(tokens))
 	}
-	none, err := c.store.History(c.ctx, c.group("never"), lease.Page{})
+	none, err := c.store.History(c.ctx, c.group("never"), store.Page{})
 	if err != nil || len(none) != 0 {
 		c.errorf("the history of a group without one is %v, %v", none, err)
 	}
@@ -136,10 +136,10 @@ func attributesCompared(c *check) {
 	if seen.Name != name || seen.Version != 0 || len(seen.Values) != 0 {
 		c.errorf("never set, they are %+v", seen)
 	}
-	set := func(version uint64, values map[string]string) (lease.Attributes, error) {
-		return c.store.SetAttributes(c.ctx, lease.Attributes{Name: name, Version: version, Values: values})
+	set := func(version uint64, values map[string]string) (store.Attributes, error) {
+		return c.store.SetAttributes(c.ctx, store.Attributes{Name: name, Version: version, Values: values})
 	}
-	is := func(what string, got lease.Attributes, newer bool, values map[string]string) {
+	is := func(what string, got store.Attributes, newer bool, values map[string]string) {
 		if got.Name != name || newer != (got.Version > seen.Version) || !newer && got.Version != seen.Version || !maps.Equal(got.Values, values) {
 			c.errorf("%s: %+v, want %v after version %d (newer: %v)", what, got, values, seen.Version, newer)
 		}
@@ -150,9 +150,9 @@ func attributesCompared(c *check) {
 	c.must("first write", err)
 	is("first write", got, true, one)
 	_, err = set(0, map[string]string{"policy": "lax"})
-	c.wants("write from an old version", err, lease.ErrConflict)
+	c.wants("write from an old version", err, store.ErrConflict)
 	_, err = set(seen.Version+7, map[string]string{"policy": "lax"})
-	c.wants("write from a version to come", err, lease.ErrConflict)
+	c.wants("write from a version to come", err, store.ErrConflict)
 	got, err = c.engine.Open(c.t).Attributes(c.ctx, name)
 	c.must("attributes", err)
 	is("read by another client", got, false, one)
@@ -163,7 +163,7 @@ func attributesCompared(c *check) {
 	c.must("removal", err)
 	is("removal", got, true, nil)
 	_, err = set(0, one)
-	c.wants("write as if never set", err, lease.ErrConflict)
+	c.wants("write as if never set", err, store.ErrConflict)
 	got, err = c.store.Attributes(c.ctx, name)
 	c.must("attributes", err)
 	is("read after the removal", got, false, nil)
@@ -175,14 +175,14 @@ func attributesListed(c *check) {
 	for _, n := range []string{"c", "a", "b"} {
 		name := "group/" + c.group(n)
 		want = append(want, name)
-		_, err := c.store.SetAttributes(c.ctx, lease.Attributes{Name: name, Values: map[string]string{"name": name}})
+		_, err := c.store.SetAttributes(c.ctx, store.Attributes{Name: name, Values: map[string]string{"name": name}})
 		c.must("write", err)
 	}
-	_, err := c.store.SetAttributes(c.ctx, lease.Attributes{Name: "node/" + c.group("a"), Values: map[string]string{"name": ""}})
+	_, err := c.store.SetAttributes(c.ctx, store.Attributes{Name: "node/" + c.group("a"), Values: map[string]string{"name": ""}})
 	c.must("write of another kind", err)
 	slices.Sort(want)
 	var got []string
-	for page := (lease.Page{Limit: 2}); ; {
+	for page := (store.Page{Limit: 2}); ; {
 		all, err := c.engine.Open(c.t).ListAttributes(c.ctx, "group/"+c.group(""), page)
 		c.must("list", err)
 		for _, a := range all {
@@ -207,13 +207,13 @@ func argumentsRefused(c *check) {
 	s, id := c.store, c.session("a")
 	limits := s.Caps()
 	group := c.group("g")
-	scope := lease.Scope{group}
-	long := strings.Repeat("x", lease.MaxMetadata+1)
+	scope := store.Scope{group}
+	long := strings.Repeat("x", store.MaxMetadata+1)
 	second := func(_ any, err error) error { return err }
-	open := func(who tenure.Candidate, ttl time.Duration, scope lease.Scope) error {
-		return second(s.Open(c.ctx, who, ttl, lease.OpenOptions{Scope: scope}))
+	open := func(who tenure.Candidate, ttl time.Duration, scope store.Scope) error {
+		return second(s.Open(c.ctx, who, ttl, store.OpenOptions{Scope: scope}))
 	}
-	ask := func(change func(*lease.Request)) error {
+	ask := func(change func(*store.Request)) error {
 		r := c.request("r")
 		change(&r)
 		return s.Ask(c.ctx, id, r)
@@ -227,45 +227,45 @@ func argumentsRefused(c *check) {
 		"negative TTL":            open(who, -time.Second, scope),
 		"TTL too long":            open(who, limits.MaxTTL+time.Second, scope),
 		"no scope":                open(who, lasting, nil),
-		"scope with a bad name":   open(who, lasting, lease.Scope{"?"}),
+		"scope with a bad name":   open(who, lasting, store.Scope{"?"}),
 		"no records":              second(s.Acquire(c.ctx, id)),
-		"record without a group":  second(s.Acquire(c.ctx, id, lease.Record{})),
-		"batch with a bad group":  second(s.Acquire(c.ctx, id, lease.Record{Group: group}, lease.Record{Group: "a/b"})),
-		"release without a group": second(one(s).release(c.ctx, id, lease.Record{}, "", "")),
+		"record without a group":  second(s.Acquire(c.ctx, id, store.Record{})),
+		"batch with a bad group":  second(s.Acquire(c.ctx, id, store.Record{Group: group}, store.Record{Group: "a/b"})),
+		"release without a group": second(one(s).release(c.ctx, id, store.Record{}, "", "")),
 		"read of a bad group":     second(s.Read(c.ctx, "a b")),
 		"read of a long name":     second(s.Read(c.ctx, strings.Repeat("g", 64))),
-		"request without id":      ask(func(r *lease.Request) { r.ID = "" }),
-		"request with a long id":  ask(func(r *lease.Request) { r.ID = strings.Repeat("r", 65) }),
-		"unknown verb":            ask(func(r *lease.Request) { r.Verb = "sing" }),
-		"request of a bad group":  ask(func(r *lease.Request) { r.Group = "" }),
-		"request without TTL":     ask(func(r *lease.Request) { r.TTL = 0 }),
-		"request for too long":    ask(func(r *lease.Request) { r.TTL = time.Hour + time.Second }),
-		"negative cool-down":      ask(func(r *lease.Request) { r.CoolDown = -1 }),
-		"cool-down too long":      ask(func(r *lease.Request) { r.CoolDown = 25 * time.Hour }),
-		"answer without outcome":  s.Answer(c.ctx, id, "r", lease.Answer{}),
-		"groups without scope":    second(s.Groups(c.ctx, nil, lease.Page{})),
-		"page too large":          second(s.Groups(c.ctx, scope, lease.Page{Limit: lease.MaxPage + 1})),
-		"negative page":           second(s.Sessions(c.ctx, scope, lease.Page{Limit: -1})),
-		"history of a bad group":  second(s.History(c.ctx, "", lease.Page{})),
-		"history after no token":  second(s.History(c.ctx, group, lease.Page{After: "x"})),
+		"request without id":      ask(func(r *store.Request) { r.ID = "" }),
+		"request with a long id":  ask(func(r *store.Request) { r.ID = strings.Repeat("r", 65) }),
+		"unknown verb":            ask(func(r *store.Request) { r.Verb = "sing" }),
+		"request of a bad group":  ask(func(r *store.Request) { r.Group = "" }),
+		"request without TTL":     ask(func(r *store.Request) { r.TTL = 0 }),
+		"request for too long":    ask(func(r *store.Request) { r.TTL = time.Hour + time.Second }),
+		"negative cool-down":      ask(func(r *store.Request) { r.CoolDown = -1 }),
+		"cool-down too long":      ask(func(r *store.Request) { r.CoolDown = 25 * time.Hour }),
+		"answer without outcome":  s.Answer(c.ctx, id, "r", store.Answer{}),
+		"groups without scope":    second(s.Groups(c.ctx, nil, store.Page{})),
+		"page too large":          second(s.Groups(c.ctx, scope, store.Page{Limit: store.MaxPage + 1})),
+		"negative page":           second(s.Sessions(c.ctx, scope, store.Page{Limit: -1})),
+		"history of a bad group":  second(s.History(c.ctx, "", store.Page{})),
+		"history after no token":  second(s.History(c.ctx, group, store.Page{After: "x"})),
 		"attributes without name": second(s.Attributes(c.ctx, "")),
-		"list without prefix":     second(s.ListAttributes(c.ctx, "", lease.Page{})),
+		"list without prefix":     second(s.ListAttributes(c.ctx, "", store.Page{})),
 		"attributes of a bad one": second(s.Attributes(c.ctx, "Group/?")),
-		"too many attributes":     second(s.SetAttributes(c.ctx, lease.Attributes{Name: "group/" + group, Values: map[string]string{"k": long}})),
+		"too many attributes":     second(s.SetAttributes(c.ctx, store.Attributes{Name: "group/" + group, Values: map[string]string{"k": long}})),
 	} {
-		c.wants(what, err, lease.ErrInvalid)
+		c.wants(what, err, store.ErrInvalid)
 	}
 	for _, err := range s.Watch(c.ctx, nil) {
-		c.wants("watch without scope", err, lease.ErrInvalid)
+		c.wants("watch without scope", err, store.ErrInvalid)
 		break
 	}
-	c.unchanged("after all that", lease.Record{Group: group}, tenure.Vacant)
+	c.unchanged("after all that", store.Record{Group: group}, tenure.Vacant)
 	if n := len(c.waiting(id)); n != 0 {
 		c.errorf("%d refused requests arrived", n)
 	}
-	if sessions, err := s.Sessions(c.ctx, scope, lease.Page{}); err != nil || len(sessions) == 0 {
+	if sessions, err := s.Sessions(c.ctx, scope, store.Page{}); err != nil || len(sessions) == 0 {
 		c.errorf("sessions: %v, %v", sessions, err)
-	} else if i := slices.IndexFunc(sessions, func(n lease.Session) bool { return slices.Equal(n.Scope, scope) }); i >= 0 {
+	} else if i := slices.IndexFunc(sessions, func(n store.Session) bool { return slices.Equal(n.Scope, scope) }); i >= 0 {
 		c.errorf("a refused session is listed: %+v", sessions[i])
 	}
 	a, err := s.Attributes(c.ctx, "group/"+group)

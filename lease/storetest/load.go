@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Of a thousand contenders for ten groups, who all saw the same versions, one
@@ -16,17 +16,17 @@ import (
 // versions.
 func oneWinner(c *check) {
 	const contenders, groups, rounds = 1000, 10, 2
-	var sessions []lease.SessionID
+	var sessions []store.SessionID
 	for i := range 20 {
 		sessions = append(sessions, c.session(fmt.Sprint("c", i)))
 	}
-	last := make([]lease.Record, groups)
+	last := make([]store.Record, groups)
 	for i := range last {
 		last[i].Group = c.group(fmt.Sprint("g", i))
 	}
 	for range rounds {
 		var all sync.WaitGroup
-		won := make(chan lease.Record, contenders)
+		won := make(chan store.Record, contenders)
 		start := make(chan struct{})
 		for i := range contenders {
 			id, seen := sessions[i%len(sessions)], last[i%groups]
@@ -36,7 +36,7 @@ func oneWinner(c *check) {
 				switch {
 				case err == nil:
 					won <- granted[0]
-				case !errors.Is(err, lease.ErrConflict):
+				case !errors.Is(err, store.ErrConflict):
 					c.errorf("contender %d: %w", i, err)
 				}
 			})
@@ -44,14 +44,14 @@ func oneWinner(c *check) {
 		close(start)
 		all.Wait()
 		close(won)
-		winners := make(map[string]lease.SessionID)
+		winners := make(map[string]store.SessionID)
 		for held := range won {
 			if other, ok := winners[held.Group]; ok {
 				c.fatalf("%q was granted to %s and to %s, from one version", held.Group, other, held.Holder)
 			}
 			winners[held.Group] = held.Holder
 			c.unchanged("after it was won", held, tenure.Led)
-			i := slices.IndexFunc(last, func(r lease.Record) bool { return r.Group == held.Group })
+			i := slices.IndexFunc(last, func(r store.Record) bool { return r.Group == held.Group })
 			if held.Token <= last[i].Token || held.Version <= last[i].Version {
 				c.errorf("%q went from version %d, token %d to %d, %d", held.Group, last[i].Version, last[i].Token, held.Version, held.Token)
 			}
@@ -71,10 +71,10 @@ func oneCloseVacatesAll(c *check) {
 		n = 1_000
 	}
 	a, b := c.session("a"), c.session("b")
-	var batches [][]lease.Record
-	var all []lease.Record
+	var batches [][]store.Record
+	var all []store.Record
 	for i := range n {
-		all = append(all, lease.Record{Group: c.group(fmt.Sprintf("g%05d", i))})
+		all = append(all, store.Record{Group: c.group(fmt.Sprintf("g%05d", i))})
 	}
 	w := c.watch(c.engine.Open(c.t), c.scope("g"))
 	w.snapshot()
@@ -84,16 +84,16 @@ func oneCloseVacatesAll(c *check) {
 		batches = append(batches, granted)
 	}
 	c.close(a)
-	vacant := make(map[string]lease.Record, n)
+	vacant := make(map[string]store.Record, n)
 	for len(vacant) < n {
 		u := w.update(fmt.Sprintf("%d of %d groups are vacant", len(vacant), n))
 		v := u.View
-		if u.Kind == lease.GroupChanged && v.State == tenure.Vacant && v.Version > 0 {
+		if u.Kind == store.GroupChanged && v.State == tenure.Vacant && v.Version > 0 {
 			vacant[v.Group] = v.Record
 		}
 	}
 	for _, batch := range batches {
-		var seen []lease.Record
+		var seen []store.Record
 		for _, r := range batch {
 			seen = append(seen, vacant[r.Group])
 		}

@@ -5,18 +5,18 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
-func (c *check) request(id string) lease.Request {
-	return lease.Request{
-		ID: id, Verb: lease.Transfer, Group: c.group("g"), Token: 7, To: "b",
+func (c *check) request(id string) store.Request {
+	return store.Request{
+		ID: id, Verb: store.Transfer, Group: c.group("g"), Token: 7, To: "b",
 		Reason: "maintenance", CoolDown: time.Minute, TTL: time.Minute,
 	}
 }
 
 // waiting are the requests that the next beat brings.
-func (c *check) waiting(id lease.SessionID) []lease.Request {
+func (c *check) waiting(id store.SessionID) []store.Request {
 	beat, err := c.store.KeepAlive(c.ctx, id)
 	c.must("keep-alive", err)
 	return beat.Requests
@@ -29,7 +29,7 @@ func requestsArrive(c *check) {
 	asker := c.engine.Open(c.t)
 	a, b := c.session("a"), c.session("b")
 	first, second := c.request("z-first"), c.request("a-second")
-	second.Verb, second.To, second.Token = lease.StepDown, "", 0
+	second.Verb, second.To, second.Token = store.StepDown, "", 0
 	for range 2 {
 		c.must("ask", asker.Ask(c.ctx, a, first))
 	}
@@ -38,7 +38,7 @@ func requestsArrive(c *check) {
 	again.Reason = "another"
 	c.must("ask again with the same id", asker.Ask(c.ctx, a, again))
 	for range 2 {
-		if got, want := c.waiting(a), []lease.Request{first, second}; !slices.Equal(got, want) {
+		if got, want := c.waiting(a), []store.Request{first, second}; !slices.Equal(got, want) {
 			c.errorf("the beat brings %+v, want %+v", got, want)
 		}
 	}
@@ -48,14 +48,14 @@ func requestsArrive(c *check) {
 
 	answer, err := asker.Answered(c.ctx, a, first.ID)
 	c.must("answered, before it is", err)
-	if answer != (lease.Answer{}) {
+	if answer != (store.Answer{}) {
 		c.errorf("a request that waits is answered: %+v", answer)
 	}
 	_, err = asker.Answered(c.ctx, a, "never-asked")
-	c.wants("answered, never asked", err, lease.ErrNotFound)
-	c.wants("answer, never asked", c.store.Answer(c.ctx, a, "never-asked", lease.Answer{Outcome: lease.Done}), lease.ErrNotFound)
+	c.wants("answered, never asked", err, store.ErrNotFound)
+	c.wants("answer, never asked", c.store.Answer(c.ctx, a, "never-asked", store.Answer{Outcome: store.Done}), store.ErrNotFound)
 
-	want := lease.Answer{Outcome: lease.Refused, Detail: "busy"}
+	want := store.Answer{Outcome: store.Refused, Detail: "busy"}
 	for range 2 {
 		c.must("answer", c.store.Answer(c.ctx, a, first.ID, want))
 	}
@@ -67,13 +67,13 @@ func requestsArrive(c *check) {
 		}
 	}
 	c.must("ask again when answered", asker.Ask(c.ctx, a, first))
-	if got, want := c.waiting(a), []lease.Request{second}; !slices.Equal(got, want) {
+	if got, want := c.waiting(a), []store.Request{second}; !slices.Equal(got, want) {
 		c.errorf("after the answer the beat brings %+v, want %+v", got, want)
 	}
 
 	c.close(b)
-	c.wants("ask of a dead session", asker.Ask(c.ctx, b, first), lease.ErrSessionDead)
-	if _, err = asker.Answered(c.ctx, b, first.ID); !lease.Definite(err) {
+	c.wants("ask of a dead session", asker.Ask(c.ctx, b, first), store.ErrSessionDead)
+	if _, err = asker.Answered(c.ctx, b, first.ID); !store.Definite(err) {
 		c.errorf("answered, of a dead session: %v, want a definite answer", err)
 	}
 }
@@ -87,7 +87,7 @@ func requestsEnd(c *check) {
 	sent := time.Now()
 	c.must("ask", c.store.Ask(c.ctx, a, short))
 	c.must("ask", c.store.Ask(c.ctx, a, answered))
-	err := c.store.Answer(c.ctx, a, answered.ID, lease.Answer{Outcome: lease.Done})
+	err := c.store.Answer(c.ctx, a, answered.ID, store.Answer{Outcome: store.Done})
 	if err != nil && time.Since(sent) < c.engine.TTL {
 		c.errorf("answer in time: %w", err)
 	}
@@ -102,25 +102,25 @@ func requestsEnd(c *check) {
 		}
 		return nil
 	})
-	for _, r := range []lease.Request{short, answered} {
+	for _, r := range []store.Request{short, answered} {
 		c.eventually("waiting for an answer to expire", func() error {
 			if got, err := c.store.Answered(c.ctx, a, r.ID); err == nil {
 				return fmt.Errorf("request %q still answers %+v", r.ID, got)
 			} else {
-				c.wants("answered, expired", err, lease.ErrNotFound)
+				c.wants("answered, expired", err, store.ErrNotFound)
 			}
 			return nil
 		})
 	}
 
-	for i := range lease.MaxRequests {
+	for i := range store.MaxRequests {
 		c.must("ask", c.store.Ask(c.ctx, a, c.request(fmt.Sprintf("r%02d", i))))
 	}
-	if n := len(c.waiting(a)); n != lease.MaxRequests {
-		c.errorf("the beat brings %d requests of %d", n, lease.MaxRequests)
+	if n := len(c.waiting(a)); n != store.MaxRequests {
+		c.errorf("the beat brings %d requests of %d", n, store.MaxRequests)
 	}
-	c.wants("one request too many", c.store.Ask(c.ctx, a, c.request("more")), lease.ErrBusy)
+	c.wants("one request too many", c.store.Ask(c.ctx, a, c.request("more")), store.ErrBusy)
 	c.wants("one that waits already", c.store.Ask(c.ctx, a, c.request("r00")), nil)
-	c.must("answer", c.store.Answer(c.ctx, a, "r00", lease.Answer{Outcome: lease.Done}))
+	c.must("answer", c.store.Answer(c.ctx, a, "r00", store.Answer{Outcome: store.Done}))
 	c.wants("one more after an answer", c.store.Ask(c.ctx, a, c.request("more")), nil)
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // set writes attributes over what is there, and returns once they are acknowledged.
@@ -24,7 +24,7 @@ func (c *check) set(name string, values map[string]string) {
 // Under the version of rules that have changed nothing is opened, granted or handed over;
 // under the present version it is. A release to nobody needs no rules.
 func rulesCompared(c *check) {
-	s, ok := c.store.(lease.Ruled)
+	s, ok := c.store.(store.Ruled)
 	if !ok {
 		return // what is behind it enforces the rules
 	}
@@ -43,7 +43,7 @@ func rulesCompared(c *check) {
 		c.errorf("the rule reads as %+v, %v", laid, err)
 	}
 	a, b := c.session("a"), c.session("b")
-	for _, id := range []lease.SessionID{a, b} {
+	for _, id := range []store.SessionID{a, b} {
 		living, err := s.Session(c.ctx, id)
 		c.must("session", err)
 		if d, err := s.Describe(c.ctx, id); err != nil || d.ID != id || d.Candidate.ID != living.Candidate.ID || d.TTL != living.TTL {
@@ -51,11 +51,11 @@ func rulesCompared(c *check) {
 		}
 	}
 	_, err := s.Describe(c.ctx, "0123456789abcdef")
-	c.wants("describe a session that never was", err, lease.ErrSessionDead)
+	c.wants("describe a session that never was", err, store.ErrSessionDead)
 	held := c.take(a, c.group("held"))
 	free := c.read(c.group("g")).Record
 	open := func(version uint64) error {
-		n, err := s.Under(version).Open(c.ctx, tenure.Candidate{ID: "c"}, min(lasting, s.Caps().MaxTTL), lease.OpenOptions{Scope: c.scope("")})
+		n, err := s.Under(version).Open(c.ctx, tenure.Candidate{ID: "c"}, min(lasting, s.Caps().MaxTTL), store.OpenOptions{Scope: c.scope("")})
 		if err == nil {
 			c.close(n.ID)
 		}
@@ -70,7 +70,7 @@ func rulesCompared(c *check) {
 		return err
 	}
 	for what, call := range map[string]func(uint64) error{"open": open, "acquire": acquire, "release to a successor": hand} {
-		c.wants(what+" under old rules", call(old), lease.ErrRules)
+		c.wants(what+" under old rules", call(old), store.ErrRules)
 	}
 	c.unchanged("after an acquire under old rules", free, tenure.Vacant)
 	c.unchanged("after a release under old rules", held, tenure.Led)
@@ -88,7 +88,7 @@ func rulesCompared(c *check) {
 // Nothing is granted to a node from when its cordon is acknowledged until it is lifted,
 // whatever campaigns, handovers and changes of rules go on at the same time.
 func noGrantAgainstRules(c *check) {
-	if _, ok := c.store.(lease.Ruled); !ok {
+	if _, ok := c.store.(store.Ruled); !ok {
 		return
 	}
 	const rounds = 10
@@ -98,14 +98,14 @@ func noGrantAgainstRules(c *check) {
 	}
 	var (
 		group    = c.group("g")
-		sessions [3]lease.SessionID
+		sessions [3]store.SessionID
 		answers  [3]atomic.Int64 // of calls for the node
 		work     sync.WaitGroup
 		mu       sync.Mutex
 		grants   []grant
 	)
 	name := func(i int) string { return c.group(fmt.Sprint("n", i)) }
-	won := func(node int, r lease.Record) {
+	won := func(node int, r store.Record) {
 		mu.Lock()
 		defer mu.Unlock()
 		grants = append(grants, grant{node, r.Version})
@@ -118,7 +118,7 @@ func noGrantAgainstRules(c *check) {
 	defer cancel()
 	for i := range 2 * len(sessions) {
 		node, next := i%len(sessions), (i+1)%len(sessions)
-		s := lease.Guard(c.engine.Open(c.t), lease.GuardConfig{})
+		s := store.Guard(c.engine.Open(c.t), store.GuardConfig{})
 		work.Go(func() {
 			for ctx.Err() == nil {
 				time.Sleep(time.Millisecond)
@@ -137,7 +137,7 @@ func noGrantAgainstRules(c *check) {
 					won(next, moved[0])
 					id, held = sessions[next], moved
 				}
-				if _, err := s.Release(ctx, id, "", "", held...); err != nil && !errors.Is(err, lease.ErrConflict) && ctx.Err() == nil {
+				if _, err := s.Release(ctx, id, "", "", held...); err != nil && !errors.Is(err, store.ErrConflict) && ctx.Err() == nil {
 					c.errorf("release: %w", err)
 					return
 				}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // A session carries its candidate, its scope and the deployment; its TTL is not
@@ -21,9 +21,9 @@ func sessionAsOpened(c *check) {
 	meta, err := c.store.Meta(c.ctx)
 	c.must("meta", err)
 	who := tenure.Candidate{ID: "a", Address: "host:1", Metadata: map[string]string{"zone": "b"}, Priority: 3}
-	scope := lease.Scope{c.group("g"), c.group("shard-") + "*"}
+	scope := store.Scope{c.group("g"), c.group("shard-") + "*"}
 	n := c.openAs(who, lasting, scope)
-	check := func(where string, n lease.Session) {
+	check := func(where string, n store.Session) {
 		got := n.Candidate
 		if n.ID == "" || got.ID != who.ID || got.Address != who.Address || got.Priority != who.Priority ||
 			!maps.Equal(got.Metadata, who.Metadata) || !slices.Equal(n.Scope, scope) || n.Deployment != meta.Deployment || n.Deployment == "" {
@@ -53,9 +53,9 @@ func sessionAsOpened(c *check) {
 }
 
 // listed are the check's own sessions: others may stand for everything.
-func (c *check) listed(scope lease.Scope) []lease.Session {
-	var own []lease.Session
-	page := lease.Page{Limit: 50}
+func (c *check) listed(scope store.Scope) []store.Session {
+	var own []store.Session
+	page := store.Page{Limit: 50}
 	for {
 		sessions, err := c.store.Sessions(c.ctx, scope, page)
 		c.must("sessions", err)
@@ -74,13 +74,13 @@ func (c *check) listed(scope lease.Scope) []lease.Session {
 // Ids differ between clients, at the same moment, and from those of sessions
 // that are closed.
 func sessionIDsUnique(c *check) {
-	stores := []lease.Store{c.store, c.engine.Open(c.t)}
-	ids := make(chan lease.SessionID, 64)
+	stores := []store.Store{c.store, c.engine.Open(c.t)}
+	ids := make(chan store.SessionID, 64)
 	var openers sync.WaitGroup
 	for i := range cap(ids) {
 		openers.Go(func() {
 			s := stores[i%len(stores)]
-			n, err := s.Open(c.ctx, tenure.Candidate{ID: "a"}, lasting, lease.OpenOptions{Scope: c.scope("")})
+			n, err := s.Open(c.ctx, tenure.Candidate{ID: "a"}, lasting, store.OpenOptions{Scope: c.scope("")})
 			if err != nil {
 				c.errorf("open: %w", err)
 				return
@@ -93,7 +93,7 @@ func sessionIDsUnique(c *check) {
 	}
 	openers.Wait()
 	close(ids)
-	seen := make(map[lease.SessionID]bool)
+	seen := make(map[store.SessionID]bool)
 	for id := range ids {
 		if seen[id] {
 			c.errorf("id %q was given twice", id)
@@ -107,11 +107,11 @@ func sessionIDsUnique(c *check) {
 // session has died get a session of their own, with an id that was never used.
 func openRetried(c *check) {
 	who := tenure.Candidate{ID: "a"}
-	options := func(instance, attempt string) lease.OpenOptions {
-		return lease.OpenOptions{Scope: c.scope(""), Instance: c.prefix + "-instance-" + instance, Attempt: attempt}
+	options := func(instance, attempt string) store.OpenOptions {
+		return store.OpenOptions{Scope: c.scope(""), Instance: c.prefix + "-instance-" + instance, Attempt: attempt}
 	}
 	other := c.engine.Open(c.t)
-	open := func(s lease.Store, o lease.OpenOptions) lease.Session {
+	open := func(s store.Store, o store.OpenOptions) store.Session {
 		n, err := s.Open(c.ctx, who, min(lasting, s.Caps().MaxTTL), o)
 		c.must("open", err)
 		c.mu.Lock()
@@ -120,10 +120,10 @@ func openRetried(c *check) {
 		return n
 	}
 	first := open(c.store, options("one", "1"))
-	if first.Instance != lease.InstanceDigest(options("one", "1").Instance) {
+	if first.Instance != store.InstanceDigest(options("one", "1").Instance) {
 		c.errorf("the session's instance is %q, not the digest of the one that opened it", first.Instance)
 	}
-	for name, s := range map[string]lease.Store{"the same client": c.store, "another client": other} {
+	for name, s := range map[string]store.Store{"the same client": c.store, "another client": other} {
 		if again := open(s, options("one", "1")); again.ID != first.ID || again.Opened != first.Opened || again.TTL != first.TTL || again.Instance != first.Instance {
 			c.errorf("opened again by %s: %+v, not %+v", name, again, first)
 		}
@@ -131,8 +131,8 @@ func openRetried(c *check) {
 	if listed := c.listed(c.scope("")); len(listed) != 1 || listed[0].Instance != first.Instance {
 		c.errorf("%d sessions are listed after one attempt was opened three times: %+v", len(listed), listed)
 	}
-	seen := map[lease.SessionID]string{first.ID: "the first attempt"}
-	fresh := func(what string, n lease.Session) {
+	seen := map[store.SessionID]string{first.ID: "the first attempt"}
+	fresh := func(what string, n store.Session) {
 		if was, ok := seen[n.ID]; ok {
 			c.errorf("%s got session %q of %s", what, n.ID, was)
 		}
@@ -145,13 +145,13 @@ func openRetried(c *check) {
 	wrong := options("one", "1")
 	wrong.Scope = c.scope("other")
 	_, err := c.store.Open(c.ctx, who, lasting, wrong)
-	c.wants("opening a living attempt with another scope", err, lease.ErrInvalid)
+	c.wants("opening a living attempt with another scope", err, store.ErrInvalid)
 
 	var openers sync.WaitGroup
-	ids := make(chan lease.SessionID, 16)
+	ids := make(chan store.SessionID, 16)
 	for i := range cap(ids) {
 		openers.Go(func() {
-			n, err := []lease.Store{c.store, other}[i%2].Open(c.ctx, who, min(lasting, other.Caps().MaxTTL), options("three", "1"))
+			n, err := []store.Store{c.store, other}[i%2].Open(c.ctx, who, min(lasting, other.Caps().MaxTTL), options("three", "1"))
 			if err != nil {
 				c.errorf("open: %w", err)
 			}
@@ -168,14 +168,14 @@ func openRetried(c *check) {
 	}
 
 	held := c.take(first.ID, c.group("g"))
-	c.must("close", c.store.Close(c.ctx, first.ID, lease.Closed))
+	c.must("close", c.store.Close(c.ctx, first.ID, store.Closed))
 	reopened := open(other, options("one", "1"))
 	fresh("an attempt whose session was closed", reopened)
 	if v := c.read(held.Group); v.State != tenure.Vacant {
 		c.errorf("the group of the closed session is %v after its attempt was opened again", v.State)
 	}
 	_, err = c.store.KeepAlive(c.ctx, first.ID)
-	c.wants("keep-alive of the closed session", err, lease.ErrSessionDead)
+	c.wants("keep-alive of the closed session", err, store.ErrSessionDead)
 }
 
 // Neither a keep-alive nor anything else revives a session that was closed or
@@ -188,19 +188,19 @@ func deathIsFinal(c *check) {
 	c.vacant(void.Group)
 	other := c.session("other")
 	mine := c.take(other, c.group("mine"))
-	for _, id := range []lease.SessionID{closed, expired, "never-was"} {
+	for _, id := range []store.SessionID{closed, expired, "never-was"} {
 		for range 3 {
 			_, err := c.store.KeepAlive(c.ctx, id)
-			c.wants(fmt.Sprintf("keep-alive of dead session %q", id), err, lease.ErrSessionDead)
+			c.wants(fmt.Sprintf("keep-alive of dead session %q", id), err, store.ErrSessionDead)
 		}
-		c.wants("ask", c.store.Ask(c.ctx, id, lease.Request{ID: "r", Verb: lease.StepDown, Group: held.Group, TTL: time.Minute}), lease.ErrSessionDead)
-		_, err := c.store.Acquire(c.ctx, id, lease.Record{Group: c.group("new")})
-		c.wants("acquire", err, lease.ErrSessionDead)
+		c.wants("ask", c.store.Ask(c.ctx, id, store.Request{ID: "r", Verb: store.StepDown, Group: held.Group, TTL: time.Minute}), store.ErrSessionDead)
+		_, err := c.store.Acquire(c.ctx, id, store.Record{Group: c.group("new")})
+		c.wants("acquire", err, store.ErrSessionDead)
 		_, err = one(c.store).release(c.ctx, other, mine, id, "")
-		c.wants("transfer", err, lease.ErrSuccessor)
+		c.wants("transfer", err, store.ErrSuccessor)
 		c.wants("close", c.store.Close(c.ctx, id, ""), nil)
 		_, err = c.store.KeepAlive(c.ctx, id)
-		c.wants("keep-alive after all that", err, lease.ErrSessionDead)
+		c.wants("keep-alive after all that", err, store.ErrSessionDead)
 	}
 	c.unchanged("closed", held, tenure.Vacant)
 	c.unchanged("expired", void, tenure.Vacant)
@@ -222,16 +222,16 @@ func deadNeverLeads(c *check) {
 	c.close(closed)
 	c.vacant(witness.Group)
 	free := c.give(holder, held, "")
-	for _, id := range []lease.SessionID{closed, expired} {
+	for _, id := range []store.SessionID{closed, expired} {
 		_, err := c.store.Acquire(c.ctx, id, free)
-		c.wants("acquire by a dead waiter", err, lease.ErrSessionDead)
+		c.wants("acquire by a dead waiter", err, store.ErrSessionDead)
 		if c.store.Caps().Batch > 1 {
-			_, err = c.store.Acquire(c.ctx, id, lease.Record{Group: c.group("h")}, free)
-			c.wants("acquire of a batch by a dead waiter", err, lease.ErrSessionDead)
+			_, err = c.store.Acquire(c.ctx, id, store.Record{Group: c.group("h")}, free)
+			c.wants("acquire of a batch by a dead waiter", err, store.ErrSessionDead)
 		}
 	}
 	c.unchanged("after the tries of the dead", free, tenure.Vacant)
-	c.unchanged("after the tries of the dead", lease.Record{Group: c.group("h")}, tenure.Vacant)
+	c.unchanged("after the tries of the dead", store.Record{Group: c.group("h")}, tenure.Vacant)
 	c.take(c.session("living"), group)
 }
 

@@ -9,22 +9,22 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // watch is a watch that is read at the pace of the check: nothing is taken from
 // it in advance, so it is as slow a reader as there can be.
 type watch struct {
 	c         *check
-	store     lease.Store
-	scope     lease.Scope
-	next      func() (lease.Update, error, bool)
+	store     store.Store
+	scope     store.Scope
+	next      func() (store.Update, error, bool)
 	interrupt context.CancelFunc
 	stop      func()
 	restarts  int
 }
 
-func (c *check) watch(s lease.Store, scope lease.Scope) *watch {
+func (c *check) watch(s store.Store, scope store.Scope) *watch {
 	w := &watch{c: c, store: s, scope: scope}
 	w.start()
 	c.ends = append(c.ends, func() { w.interrupt(); w.stop() })
@@ -38,13 +38,13 @@ func (w *watch) start() {
 }
 
 // update returns the next one. A watch that ends is begun again, as users must.
-func (w *watch) update(what string) lease.Update {
+func (w *watch) update(what string) store.Update {
 	for {
 		impatient := time.AfterFunc(w.c.engine.Patience, w.interrupt)
 		u, err, ok := w.next()
 		switch inTime := impatient.Stop(); {
 		case ok && err == nil:
-			if u.Kind == lease.GroupChanged && !w.scope.Covers(u.View.Group) {
+			if u.Kind == store.GroupChanged && !w.scope.Covers(u.View.Group) {
 				w.c.errorf("a watch of %v shows %q", w.scope, u.View.Group)
 			}
 			return u
@@ -61,14 +61,14 @@ func (w *watch) update(what string) lease.Update {
 }
 
 // snapshot returns what the watch begins with.
-func (w *watch) snapshot() map[string]lease.View {
-	views := make(map[string]lease.View)
+func (w *watch) snapshot() map[string]store.View {
+	views := make(map[string]store.View)
 	for {
 		u := w.update("waiting for the end of the snapshot")
 		switch u.Kind {
-		case lease.Synced:
+		case store.Synced:
 			return views
-		case lease.GroupChanged:
+		case store.GroupChanged:
 			views[u.View.Group] = u.View
 		}
 	}
@@ -76,16 +76,16 @@ func (w *watch) snapshot() map[string]lease.View {
 
 // until returns the first view of the group that is as wanted. Views without a
 // group are those of watches that began again.
-func (w *watch) until(group, what string, wanted func(lease.View) bool) lease.View {
+func (w *watch) until(group, what string, wanted func(store.View) bool) store.View {
 	for {
 		u := w.update(fmt.Sprintf("waiting until %q is %s", group, what))
-		if u.Kind == lease.GroupChanged && u.View.Group == group && wanted(u.View) {
+		if u.Kind == store.GroupChanged && u.View.Group == group && wanted(u.View) {
 			return u.View
 		}
 	}
 }
 
-func isVacant(v lease.View) bool { return v.State == tenure.Vacant }
+func isVacant(v store.View) bool { return v.State == tenure.Vacant }
 
 // The snapshot holds every group in scope that has a record and no other, ends
 // with one view without a group, and is followed by what changes.
@@ -120,7 +120,7 @@ func watchSnapshot(c *check) {
 
 	c.give(a, out, "") // not to be seen
 	next := c.take(a, c.group("in-new"))
-	w.until(next.Group, "led after the snapshot", func(v lease.View) bool {
+	w.until(next.Group, "led after the snapshot", func(v store.View) bool {
 		return v.Version == next.Version && v.State == tenure.Led && v.Holder == a
 	})
 	given := c.give(a, led, "")
@@ -135,9 +135,9 @@ func watchSnapshot(c *check) {
 // session; the history tells the others.
 func watchMissesNoTerm(c *check) {
 	group := c.group("g")
-	sessions := []lease.SessionID{c.session("a"), c.session("b"), c.session("d")}
-	owner := make(map[fence.Token]lease.SessionID)
-	var last lease.Record
+	sessions := []store.SessionID{c.session("a"), c.session("b"), c.session("d")}
+	owner := make(map[fence.Token]store.SessionID)
+	var last store.Record
 	terms := func(n int) {
 		for i := range n {
 			id := sessions[i%len(sessions)]
@@ -146,8 +146,8 @@ func watchMissesNoTerm(c *check) {
 			last = c.give(id, held, "")
 		}
 	}
-	told := make(map[fence.Token]lease.SessionID)
-	note := func(terms []lease.Term) {
+	told := make(map[fence.Token]store.SessionID)
+	note := func(terms []store.Term) {
 		for _, term := range terms {
 			told[term.Token] = term.Session
 		}
@@ -160,20 +160,20 @@ func watchMissesNoTerm(c *check) {
 		}
 	}
 
-	w := c.watch(c.store, lease.Scope{group})
+	w := c.watch(c.store, store.Scope{group})
 	w.snapshot()
 	for range 4 {
-		terms(lease.TermsKept - 1)
-		w.until(group, "at its newest version", func(v lease.View) bool {
+		terms(store.TermsKept - 1)
+		w.until(group, "at its newest version", func(v store.View) bool {
 			note(v.Terms)
 			return v.Version == last.Version
 		})
 	}
 	compare("the records watched")
 
-	terms(3 * lease.TermsKept)
-	w.until(group, "at its newest version", func(v lease.View) bool { return v.Version == last.Version })
-	history, err := c.store.History(c.ctx, group, lease.Page{})
+	terms(3 * store.TermsKept)
+	w.until(group, "at its newest version", func(v store.View) bool { return v.Version == last.Version })
+	history, err := c.store.History(c.ctx, group, store.Page{})
 	c.must("history", err)
 	clear(told)
 	note(history)
@@ -188,12 +188,12 @@ func watchVacancy(c *check) {
 	// A separate watch for each, so that no vacancy hides behind another.
 	watches := make(map[string]*watch)
 	for _, g := range []string{released, closed, expired} {
-		watches[g] = c.watch(c.engine.Open(c.t), lease.Scope{g})
+		watches[g] = c.watch(c.engine.Open(c.t), store.Scope{g})
 		watches[g].snapshot()
 	}
-	led := func(id lease.SessionID, g string) lease.Record {
+	led := func(id store.SessionID, g string) store.Record {
 		r := c.take(id, g)
-		watches[g].until(g, "led", func(v lease.View) bool { return v.State == tenure.Led && v.Version == r.Version })
+		watches[g].until(g, "led", func(v store.View) bool { return v.State == tenure.Led && v.Version == r.Version })
 		return r
 	}
 	held := led(a, released)
@@ -208,7 +208,7 @@ func watchVacancy(c *check) {
 	}
 
 	_, held = c.expiring("e", expired)
-	watches[expired].until(expired, "vacant after an expiry", func(v lease.View) bool {
+	watches[expired].until(expired, "vacant after an expiry", func(v store.View) bool {
 		return isVacant(v) && v.Version == held.Version
 	})
 }
@@ -231,7 +231,7 @@ func watchTransfer(c *check) {
 	readers.Go(func() {
 		defer close(done)
 		var newest, want uint64
-		for u, err := range other.Watch(ctx, lease.Scope{group}) {
+		for u, err := range other.Watch(ctx, store.Scope{group}) {
 			v := u.View
 			switch {
 			case err != nil:
@@ -239,10 +239,10 @@ func watchTransfer(c *check) {
 					c.errorf("watch: %w", err)
 				}
 				return
-			case u.Kind == lease.Synced:
+			case u.Kind == store.Synced:
 				close(ready)
 				continue
-			case u.Kind != lease.GroupChanged:
+			case u.Kind != store.GroupChanged:
 				continue
 			case v.State != tenure.Led:
 				c.errorf("the watch showed %q as %v at version %d, held by %q", group, v.State, v.Version, v.Holder)

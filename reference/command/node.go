@@ -11,12 +11,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/node"
 	"github.com/tenurehq/tenure/server/cli"
+	"github.com/tenurehq/tenure/store"
 )
 
 // passwordVariable holds the password for etcd. A flag would show it to other users.
@@ -127,7 +127,7 @@ func runNode(ctx context.Context, cmd *cobra.Command, cfg node.Config) error {
 		<-logged // the process exits next
 	}
 	var config *node.ConfigError
-	var argument *lease.ArgumentError
+	var argument *store.ArgumentError
 	var peers *raft.ConfigError
 	switch {
 	case err == nil, ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):

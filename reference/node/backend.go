@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/wait"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 	"github.com/tenurehq/tenure/store/mem"
 )
@@ -96,24 +97,24 @@ func (n *Node) resume(ctx context.Context, store *mem.Store) error {
 
 const openTimeout = 5 * time.Second
 
-func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenure.Candidate, shutdown func()) (b *backend, err error) {
+func (n *Node) openLease(ctx context.Context, st store.Store, candidate tenure.Candidate, shutdown func()) (b *backend, err error) {
 	defer func() {
 		if err != nil {
 			shutdown()
 		}
 	}()
-	store = counted{lease.Guard(store, lease.GuardConfig{}), n}
+	st = counted{store.Guard(st, store.GuardConfig{}), n}
 	cfg := lease.Config{
-		Candidate: candidate, Scope: lease.Scope{n.cfg.Group}, Timing: n.cfg.Timing,
+		Candidate: candidate, Scope: store.Scope{n.cfg.Group}, Timing: n.cfg.Timing,
 		Health: n.health, OnNote: n.noted, Log: n.cfg.Log, Clock: n.clock,
 	}
-	if err := n.awaitTwin(ctx, store, candidate); err != nil {
+	if err := n.awaitTwin(ctx, st, candidate); err != nil {
 		return nil, err
 	}
 	if n.cfg.Hooks != nil {
 		cfg = n.cfg.Hooks.Lease(cfg)
 	}
-	node, err := lease.New(store, cfg)
+	node, err := lease.New(st, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -122,12 +123,12 @@ func (n *Node) openLease(ctx context.Context, store lease.Store, candidate tenur
 		return nil, errors.Join(err, node.Close(ctx))
 	}
 	deployment := func(ctx context.Context) (string, error) {
-		m, err := store.Meta(ctx)
+		m, err := st.Meta(ctx)
 		return m.Deployment, err
 	}
 	closeAll := func(ctx context.Context) error { defer shutdown(); return node.Close(ctx) }
 	return &backend{elector: elector, close: closeAll, deployment: deployment, standbys: func(ctx context.Context) ([]tenure.Candidate, error) {
-		sessions, err := store.Sessions(ctx, lease.Scope{n.cfg.Group}, lease.Page{})
+		sessions, err := st.Sessions(ctx, store.Scope{n.cfg.Group}, store.Page{})
 		var others []tenure.Candidate
 		for _, s := range sessions {
 			if s.Candidate.ID != n.cfg.ID {
@@ -189,7 +190,7 @@ func (c Config) raft(address string) raft.Config {
 // awaitTwin refuses to run beside another process of the same id. A killed process may also
 // have left a session of this id, which expires within its TTL. So a node that finds a session
 // waits that long, unless its owner answers.
-func (n *Node) awaitTwin(ctx context.Context, store lease.Store, me tenure.Candidate) error {
+func (n *Node) awaitTwin(ctx context.Context, store store.Store, me tenure.Candidate) error {
 	const slack = 2 * time.Second // engines notice an expired session late
 	var deadline time.Time
 	for {
@@ -216,19 +217,19 @@ func (n *Node) awaitTwin(ctx context.Context, store lease.Store, me tenure.Candi
 	}
 }
 
-func (n *Node) twin(ctx context.Context, store lease.Store) (lease.Session, bool, error) {
+func (n *Node) twin(ctx context.Context, st store.Store) (store.Session, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	sessions, err := store.Sessions(ctx, lease.Scope{n.cfg.Group}, lease.Page{})
+	sessions, err := st.Sessions(ctx, store.Scope{n.cfg.Group}, store.Page{})
 	if err != nil {
-		return lease.Session{}, false, fmt.Errorf("look for another node %q: %w", n.cfg.ID, err)
+		return store.Session{}, false, fmt.Errorf("look for another node %q: %w", n.cfg.ID, err)
 	}
 	for _, s := range sessions {
 		if s.Candidate.ID == n.cfg.ID {
 			return s, true, nil
 		}
 	}
-	return lease.Session{}, false, nil
+	return store.Session{}, false, nil
 }
 
 // askStatus asks a node for its status; ok: it answered in time.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -32,18 +32,18 @@ func TestCounted(t *testing.T) {
 	hooks := &eventHooks{}
 	n := &Node{cfg: Config{ID: "node-1", Group: "billing", Hooks: hooks, Log: slog.New(slog.DiscardHandler)}, host: clock.System(), pauses: &pauseMeter{clock: clock.System()}}
 	n.metrics = newMetrics(n)
-	store := mem.New(mem.Options{})
-	defer store.Shutdown()
-	c := counted{store, n}
-	ctx, scope := t.Context(), lease.Scope{"billing"}
-	session, err := c.Open(ctx, tenure.Candidate{ID: "node-1"}, time.Minute, lease.OpenOptions{Scope: scope})
+	st := mem.New(mem.Options{})
+	defer st.Shutdown()
+	c := counted{st, n}
+	ctx, scope := t.Context(), store.Scope{"billing"}
+	session, err := c.Open(ctx, tenure.Candidate{ID: "node-1"}, time.Minute, store.OpenOptions{Scope: scope})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = c.KeepAlive(ctx, session.ID)
 	view, rerr := c.Read(ctx, "billing")
-	held, aerr := c.Acquire(ctx, session.ID, lease.Record{Group: "billing", Version: view.Version})
-	line, serr := c.Sessions(ctx, scope, lease.Page{})
+	held, aerr := c.Acquire(ctx, session.ID, store.Record{Group: "billing", Version: view.Version})
+	line, serr := c.Sessions(ctx, scope, store.Page{})
 	for _, err := range []error{err, rerr, aerr, serr} {
 		if err != nil {
 			t.Fatal(err)
@@ -52,10 +52,10 @@ func TestCounted(t *testing.T) {
 	for range c.Watch(ctx, scope) {
 		break
 	}
-	if _, err := c.Release(ctx, session.ID, "", lease.Resigned, held[0]); err != nil {
+	if _, err := c.Release(ctx, session.ID, "", store.Resigned, held[0]); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Close(ctx, session.ID, lease.Closed); err != nil || len(line) != 1 || held[0].Token == 0 {
+	if err := c.Close(ctx, session.ID, store.Closed); err != nil || len(line) != 1 || held[0].Token == 0 {
 		t.Fatalf("the calls were not made: %v, %v, %v", err, line, held)
 	}
 

@@ -16,6 +16,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store"
 )
 
 // The backends.
@@ -29,7 +30,7 @@ const (
 // Config configures a node. ID, Group, Listen, Backend and Ledger are required.
 type Config struct {
 	// ID names the node in its fleet. Group is what the fleet elects a leader of. Both are
-	// names that lease.ValidName accepts.
+	// names that store.ValidName accepts.
 	ID, Group string
 	// Listen is host:port for HTTP; port 0 is a free one.
 	Listen string
@@ -166,7 +167,7 @@ func (c Config) Validate() error {
 		all = append(all, &ConfigError{Field: field, Rule: fmt.Sprintf(format, args...)})
 	}
 	name := func(field, s string) {
-		if !lease.ValidName(s) {
+		if !store.ValidName(s) {
 			bad(field, "%q: 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", s)
 		}
 	}

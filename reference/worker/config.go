@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Config configures a worker. A zero field has its default.
@@ -62,7 +62,7 @@ func (c Config) Validate() error {
 	bad := func(field, format string, args ...any) {
 		all = append(all, &ConfigError{Field: field, Rule: fmt.Sprintf(format, args...)})
 	}
-	if !lease.ValidName(c.ID) {
+	if !store.ValidName(c.ID) {
 		bad("id", "%q: 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", c.ID)
 	}
 	if c.Dir == "" {

@@ -19,7 +19,7 @@ import (
 
 // store keeps orders on disk, with a single connection that holds the lock of SQLite for as long
 // as it is open.
-type store struct {
+type fileStore struct {
 	db       *sql.DB
 	remember int
 }
@@ -49,7 +49,7 @@ PRAGMA user_version = 1;`
 // errInUse: another worker uses the directory.
 var errInUse = errors.New("another worker uses it; stop that one, or give this one its own directory")
 
-func openStore(ctx context.Context, dir string, remember int) (*store, error) {
+func openStore(ctx context.Context, dir string, remember int) (*fileStore, error) {
 	path, err := filepath.Abs(filepath.Join(dir, storeFile))
 	if err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func openStore(ctx context.Context, dir string, remember int) (*store, error) {
 	db.SetMaxOpenConns(1)
 	db.SetConnMaxIdleTime(0)
 	db.SetConnMaxLifetime(0)
-	s := &store{db: db, remember: remember}
+	s := &fileStore{db: db, remember: remember}
 	if err := s.prepare(ctx); err != nil {
 		var e *sqlite.Error
 		if errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_BUSY {
@@ -73,7 +73,7 @@ func openStore(ctx context.Context, dir string, remember int) (*store, error) {
 	return s, nil
 }
 
-func (s *store) prepare(ctx context.Context) error {
+func (s *fileStore) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var version int
@@ -100,7 +100,7 @@ func (s *store) prepare(ctx context.Context) error {
 var errNotStored = errors.New("nothing was stored")
 
 // tx is not canceled with its caller: a transaction that was begun ends.
-func (s *store) tx(ctx context.Context, f func(context.Context, *sql.Tx) error) error {
+func (s *fileStore) tx(ctx context.Context, f func(context.Context, *sql.Tx) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	tx, err := s.db.BeginTx(ctx, nil)
@@ -118,7 +118,7 @@ func (s *store) tx(ctx context.Context, f func(context.Context, *sql.Tx) error) 
 var errTooMany = errors.New("too many orders")
 
 // accept stores orders, all or none, and returns how many firings are new.
-func (s *store) accept(ctx context.Context, o api.Orders, mostWaiting, mostStanding int) (fresh int, err error) {
+func (s *fileStore) accept(ctx context.Context, o api.Orders, mostWaiting, mostStanding int) (fresh int, err error) {
 	err = s.tx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if o.Replace {
 			if _, err := tx.ExecContext(ctx, "DELETE FROM standing"); err != nil {
@@ -162,7 +162,7 @@ func (s *store) accept(ctx context.Context, o api.Orders, mostWaiting, mostStand
 }
 
 // standing returns the standing orders.
-func (s *store) standing(ctx context.Context) ([]api.Order, error) {
+func (s *fileStore) standing(ctx context.Context) ([]api.Order, error) {
 	return list(ctx, s.db, func(rows *sql.Rows) (o api.Order, err error) {
 		var body string
 		if err = rows.Scan(&body); err == nil {
@@ -179,7 +179,7 @@ type accepted struct {
 }
 
 // waiting returns firings after the n-th that are not done.
-func (s *store) waiting(ctx context.Context, n int64, most int) ([]accepted, error) {
+func (s *fileStore) waiting(ctx context.Context, n int64, most int) ([]accepted, error) {
 	return list(ctx, s.db, func(rows *sql.Rows) (a accepted, err error) {
 		return a, rows.Scan(&a.n, &a.body)
 	}, "SELECT n, body FROM firing WHERE done_ms = 0 AND n > ? ORDER BY n LIMIT ?", n, most)
@@ -204,7 +204,7 @@ func list[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows) (T, error
 }
 
 // count returns how many firings wait.
-func (s *store) count(ctx context.Context) (n int, err error) {
+func (s *fileStore) count(ctx context.Context) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err = s.db.QueryRowContext(ctx, "SELECT count(*) FROM firing WHERE done_ms = 0").Scan(&n)
@@ -218,7 +218,7 @@ type done struct {
 }
 
 // finish records finished firings and deletes old ones.
-func (s *store) finish(ctx context.Context, all []done) error {
+func (s *fileStore) finish(ctx context.Context, all []done) error {
 	now := time.Now().UnixMilli()
 	return s.tx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		for _, d := range all {
@@ -232,4 +232,4 @@ func (s *store) finish(ctx context.Context, all []done) error {
 	})
 }
 
-func (s *store) close() error { return s.db.Close() }
+func (s *fileStore) close() error { return s.db.Close() }

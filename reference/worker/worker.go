@@ -23,7 +23,7 @@ import (
 type worker struct {
 	cfg     Config
 	dir     *filefence.Dir
-	store   *store
+	store   *fileStore
 	fence   *workerfence.Worker
 	metrics *metrics
 	counts  counts

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Facts are what is known about a deployment and this machine.
@@ -24,10 +25,10 @@ type Facts struct {
 	Throttled       int64         // how often the kernel throttled this control group
 
 	Clock  Clock
-	Meta   lease.Meta
+	Meta   store.Meta
 	Format int // record format that this program writes; 0: unknown
 
-	Duplicates [][]lease.Session // the sessions of each node id that several processes use
+	Duplicates [][]store.Session // the sessions of each node id that several processes use
 
 	ID         string // node id of the session that was opened
 	SessionErr error  // the error of opening and closing it

@@ -10,6 +10,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/advise"
+	"github.com/tenurehq/tenure/store"
 )
 
 func members(n, down int) []advise.Member {
@@ -28,7 +29,7 @@ func healthy() advise.Facts {
 	return advise.Facts{
 		Timing: lease.Timing{TTL: 8 * time.Second}, Engine: advise.Etcd(), Members: members(3, 0), Endpoints: 3,
 		RoundTrips: []time.Duration{time.Millisecond, 2 * time.Millisecond}, Pause: 5 * time.Millisecond, Measured: time.Second,
-		Clock: advise.Clock{Boottime: true, Known: true}, Meta: lease.Meta{Deployment: "d1"}, Format: 1, ID: "doctor",
+		Clock: advise.Clock{Boottime: true, Known: true}, Meta: store.Meta{Deployment: "d1"}, Format: 1, ID: "doctor",
 	}
 }
 
@@ -61,10 +62,10 @@ func TestFacts(t *testing.T) {
 		{"no role", func(f *advise.Facts) { f.Service, f.SessionErr, f.Denied = true, errors.New("denied"), true }, advise.Warning, "permission", `"doctor"`},
 		{"no writes", func(f *advise.Facts) { f.SessionErr = errors.New("no answer") }, advise.Broken, "write", "no answer"},
 		{"duplicate node id", func(f *advise.Facts) {
-			twin := func(id lease.SessionID, at string) lease.Session {
-				return lease.Session{ID: id, Candidate: tenure.Candidate{ID: "node-1", Address: at}, TTL: 8 * time.Second}
+			twin := func(id store.SessionID, at string) store.Session {
+				return store.Session{ID: id, Candidate: tenure.Candidate{ID: "node-1", Address: at}, TTL: 8 * time.Second}
 			}
-			f.Duplicates = [][]lease.Session{{twin("s1", "10.0.0.1:80"), twin("s2", "")}}
+			f.Duplicates = [][]store.Session{{twin("s1", "10.0.0.1:80"), twin("s2", "")}}
 		}, advise.Warning, "identity", "node-1: sessions s1 (10.0.0.1:80), s2 (no address)"},
 		{"slow round trip", func(f *advise.Facts) { f.RoundTrips = []time.Duration{3 * time.Second} }, advise.Broken, "round trip", "--ttl=18s"},
 		{"slower round trip", func(f *advise.Facts) { f.RoundTrips = []time.Duration{time.Second} }, advise.Warning, "round trip", "CallTimeout = 2s"},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Goals are the requirements on timings, and the conditions that they must cope with.
@@ -74,7 +75,7 @@ func (f *findings) rules(err error, fix func() string) (broken bool) {
 	}
 	for _, err := range errs {
 		text := err.Error()
-		var argument *lease.ArgumentError
+		var argument *store.ArgumentError
 		var config *raft.ConfigError
 		if errors.As(err, &argument) {
 			text = argument.Rule

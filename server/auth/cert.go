@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // certName returns the node id in a client certificate.
@@ -37,7 +37,7 @@ func certName(leaf *x509.Certificate, from CertName) (string, error) {
 	switch {
 	case len(names) != 1:
 		return "", fmt.Errorf("the certificate has %d names of the kind %q; want one", len(names), from)
-	case !lease.ValidName(names[0]):
+	case !store.ValidName(names[0]):
 		return "", fmt.Errorf("the certificate's name of the kind %q is not a node id", from)
 	}
 	return names[0], nil

@@ -37,30 +37,30 @@ func (g *Gate) sources() []*source {
 	all := []*source{
 		{name: "certificate", paths: []string{g.cfg.TLS.Cert, g.cfg.TLS.Key}, use: func(t [][]byte) error {
 			pair, err := parsePair(t[0], t[1], g.cfg.Now())
-			return store(pair, err, g.pair.Store)
+			return keepParsed(pair, err, g.pair.Store)
 		}},
 		{name: "client CAs", paths: []string{g.cfg.TLS.ClientCAs}, use: func(t [][]byte) error {
 			cas, err := parseAuthorities(t[0])
-			return store(cas, err, g.cas.Store)
+			return keepParsed(cas, err, g.cas.Store)
 		}},
 		{name: "JWT keys", paths: []string{g.cfg.JWT.Keys}, use: func(t [][]byte) error {
 			keys, err := parseKeys(t[0])
-			return store(keys, err, g.jwt.use)
+			return keepParsed(keys, err, g.jwt.use)
 		}},
 		{name: "tokens", paths: []string{g.cfg.Tokens}, use: func(t [][]byte) error {
 			tokens, err := parseTokens(t[0])
-			return store(&tokens, err, g.tokens.Store)
+			return keepParsed(&tokens, err, g.tokens.Store)
 		}},
 		{name: "policy", paths: []string{g.cfg.Policy}, use: func(t [][]byte) error {
 			p, err := parsePolicy(t[0])
-			return store(p, err, g.policy.Store)
+			return keepParsed(p, err, g.policy.Store)
 		}},
 	}
 	return slices.DeleteFunc(all, func(s *source) bool { return s.paths[0] == "" })
 }
 
 // store puts what was parsed into force.
-func store[T any](parsed T, err error, use func(T)) error {
+func keepParsed[T any](parsed T, err error, use func(T)) error {
 	if err == nil {
 		use(parsed)
 	}

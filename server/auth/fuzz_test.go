@@ -10,7 +10,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Whatever a policy file says, it is refused or gives verbs only by the rules: nobody
@@ -45,7 +45,7 @@ func FuzzTokens(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		all, err := parseTokens(text)
 		for _, h := range all {
-			if err != nil || !lease.ValidName(h.name) {
+			if err != nil || !store.ValidName(h.name) {
 				t.Fatalf("%v, %v", h, err)
 			}
 		}

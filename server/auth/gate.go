@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Gate checks every request to the service. It is safe for concurrent use.
@@ -145,7 +145,7 @@ func (g *Gate) allowedAny(id Identity, rule Rule, group string) error {
 
 // allowed returns a problem unless id has the verb on the group.
 func (g *Gate) allowed(id Identity, verb Verb, group string) error {
-	if group != AllGroups && group != SomeGroup && !lease.ValidName(group) {
+	if group != AllGroups && group != SomeGroup && !store.ValidName(group) {
 		return httpapi.Refuse(http.StatusBadRequest, "bad_name", "the name of the group must be lower-case letters, digits, dots, underscores and dashes, at most 63")
 	}
 	if g.May(id, verb, group) {

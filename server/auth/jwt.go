@@ -10,7 +10,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 const maxBearer = 8 << 10
@@ -138,7 +138,7 @@ func (j *jwtReader) verify(token string, keys keySet) (seal, error) {
 	}
 	s.until = exp.Add(j.cfg.Leeway)
 	s.name, _ = claims[j.cfg.Claim].(string)
-	if !lease.ValidName(s.name) {
+	if !store.ValidName(s.name) {
 		return seal{}, fmt.Errorf("the token's %s is not a node id", j.cfg.Claim)
 	}
 	return s, nil

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // policyFile is the policy file; the package comment has an example.
@@ -60,16 +60,16 @@ func parsePolicy(text []byte) (*policy, error) {
 		}
 		begin, many := strings.CutSuffix(name, "*")
 		switch {
-		case many && (begin == "" || lease.ValidName(begin)):
+		case many && (begin == "" || store.ValidName(begin)):
 			p.prefixes[begin] = f.Names[name]
-		case !many && lease.ValidName(name):
+		case !many && store.ValidName(name):
 			p.exact[name] = f.Names[name]
 		default:
 			return nil, fmt.Errorf("%q is neither a name nor a prefix followed by *", glimpse(name))
 		}
 	}
 	for _, name := range f.Refused {
-		if !lease.ValidName(name) {
+		if !store.ValidName(name) {
 			return nil, fmt.Errorf("refused: %q is not a name", glimpse(name))
 		}
 		p.refused[name] = true
@@ -78,7 +78,7 @@ func parsePolicy(text []byte) (*policy, error) {
 }
 
 func checkRole(role string, allows []allow) error {
-	if !lease.ValidName(role) {
+	if !store.ValidName(role) {
 		return fmt.Errorf("role %q is not a name", glimpse(role))
 	}
 	if len(allows) > maxRules {
@@ -89,7 +89,7 @@ func checkRole(role string, allows []allow) error {
 		// A missing prefix must not mean every group.
 		case a.Prefix == nil:
 			return fmt.Errorf(`role %q has a rule without a prefix; "" means every group`, role)
-		case *a.Prefix != "" && !lease.ValidName(*a.Prefix):
+		case *a.Prefix != "" && !store.ValidName(*a.Prefix):
 			return fmt.Errorf("role %q: no group's name begins with %q", role, glimpse(*a.Prefix))
 		case len(a.Verbs) == 0:
 			return fmt.Errorf("role %q has a rule without verbs for prefix %q", role, *a.Prefix)

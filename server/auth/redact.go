@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // tokenShapes match our static tokens and JWTs, also truncated ones: their claims are readable.
@@ -51,7 +51,7 @@ func glimpse(s string) string { return atMost(Redact(s), 12) }
 
 // glimpseUnlessName is a name as it is, and a glimpse of anything else.
 func glimpseUnlessName(s string) string {
-	if lease.ValidName(s) {
+	if store.ValidName(s) {
 		return Redact(s)
 	}
 	return glimpse(s)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // A static token is tokenBegin and 32 random bytes in base64url. Scanners, and Redact, find
@@ -80,7 +80,7 @@ func parseTokens(text []byte) (tokens, error) {
 	}
 	all := make(tokens, len(f.Tokens))
 	for i, t := range f.Tokens {
-		if !lease.ValidName(t.Name) {
+		if !store.ValidName(t.Name) {
 			return nil, fmt.Errorf("token %d: its name is not a node id", i+1)
 		}
 		sum, err := hex.DecodeString(t.SHA256)

@@ -17,7 +17,7 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Config says what to run. The zero Config is one member in a temporary directory that
@@ -139,7 +139,7 @@ func (c Config) plan() (*plan, error) {
 	p := &plan{Config: c}
 	p.notice("an engine beside the workload shares its failures: an overloaded or crashed host affects both")
 	var b broken
-	b.rule(lease.ValidName(c.Name), "name", "%q must be 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", c.Name)
+	b.rule(store.ValidName(c.Name), "name", "%q must be 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", c.Name)
 	p.cluster(&b)
 	p.addresses(&b)
 	p.times(&b)
@@ -179,7 +179,7 @@ func (p *plan) cluster(b *broken) {
 		if !b.rule(found && name != "" && address != "", "members", `%q must be "name=peer URL"`, s) {
 			continue
 		}
-		b.rule(lease.ValidName(name), "members", "the name in %q must be 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", s)
+		b.rule(store.ValidName(name), "members", "the name in %q must be 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", s)
 		u, err := parseURL(address, p.PeerTLS.set())
 		if !b.rule(err == nil, "members", "%q: %v", s, err) {
 			continue

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
@@ -59,7 +60,7 @@ func TestStoreSecured(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(s.Shutdown)
-		n, err := lease.New(s, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: lease.Scope{"g"}, Timing: lease.Timing{TTL: 10 * time.Second}, Log: slog.New(slog.DiscardHandler)})
+		n, err := lease.New(s, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{"g"}, Timing: lease.Timing{TTL: 10 * time.Second}, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // MaxGroups is how many groups one stream may have: a cursor names them all, and clients send
@@ -22,7 +22,7 @@ var ErrCursor = errors.New("not a cursor of this service")
 // Place is a position in the history of one group.
 type Place struct {
 	Group string
-	lease.Cursor
+	store.Cursor
 }
 
 // Cursor is the position of an observer in each of its groups. It is valid on every instance
@@ -71,7 +71,7 @@ func ParseCursor(s string) (Cursor, error) {
 
 func parsePlace(s string) (Place, error) {
 	group, at, found := strings.Cut(s, "=")
-	if !found || !lease.ValidName(group) || len(at) < 2 {
+	if !found || !store.ValidName(group) || len(at) < 2 {
 		return Place{}, ErrCursor
 	}
 	states := []tenure.State{tenure.Unknown, tenure.Vacant, tenure.Led}
@@ -80,7 +80,7 @@ func parsePlace(s string) (Place, error) {
 	if i < 0 || err != nil && at[:len(at)-1] != "0" {
 		return Place{}, ErrCursor
 	}
-	return Place{Group: group, Cursor: lease.Cursor{Token: token, State: states[i]}}, nil
+	return Place{Group: group, Cursor: store.Cursor{Token: token, State: states[i]}}, nil
 }
 
 func (c Cursor) has(group string) bool {
@@ -88,20 +88,20 @@ func (c Cursor) has(group string) bool {
 }
 
 // place returns the position in a group; a zero State means that there is none.
-func (c Cursor) place(group string) lease.Cursor {
+func (c Cursor) place(group string) store.Cursor {
 	for _, p := range c.Places {
 		if p.Group == group {
 			return p.Cursor
 		}
 	}
-	return lease.Cursor{}
+	return store.Cursor{}
 }
 
 // at is the position of a view.
-func at(v lease.View) lease.Cursor { return lease.Cursor{Token: v.Token, State: v.State} }
+func at(v store.View) store.Cursor { return store.Cursor{Token: v.Token, State: v.State} }
 
 // before reports whether a is an earlier position than b in the history of one group.
-func before(a, b lease.Cursor) bool {
+func before(a, b store.Cursor) bool {
 	if a.Token != b.Token {
 		return a.Token < b.Token
 	}

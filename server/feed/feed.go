@@ -12,12 +12,12 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Config configures a feed. Store, Reader and Deployment are required.
 type Config struct {
-	Store      lease.Store
+	Store      store.Store
 	Reader     *Reader
 	Deployment string // for cursors: a cursor of another deployment is reset
 	// Timeout bounds a read of the history. Default 5 s.
@@ -28,10 +28,10 @@ type Config struct {
 	// quick. terms is how many terms began since the last change: a watch may skip some.
 	// vacant is how long the group had no leader, if it has one again and the feed saw both
 	// ends. back: the token went back, because the store was restored from a backup.
-	OnChange func(v lease.View, terms int, vacant time.Duration, back bool)
+	OnChange func(v store.View, terms int, vacant time.Duration, back bool)
 	// Sessions, if set, is called for each watch and returns a function that gets all its
 	// updates, in order.
-	Sessions func() func(lease.Update)
+	Sessions func() func(store.Update)
 	// OnSight gets nil when the engine can be watched, and an error when it cannot.
 	OnSight func(error)
 }
@@ -45,7 +45,7 @@ type Feed struct {
 	synced bool // the snapshot of the watch is complete
 	topics map[string]*topic
 	leads  map[string]int // by candidate: how many groups it leads
-	holds  map[lease.SessionID]int
+	holds  map[store.SessionID]int
 }
 
 // topic is a group that has a record or subscribers.
@@ -61,13 +61,13 @@ type topic struct {
 // look is the state of a group at one moment.
 type look struct {
 	moves  uint64 // how often subscribers were woken
-	view   lease.View
+	view   store.View
 	era    int // how often the token went back
 	synced bool
 	// step has the messages of the last change, for subscribers of this group alone that have
 	// seen everything before it.
 	step     []Message
-	from, to lease.Cursor
+	from, to store.Cursor
 }
 
 // New returns an empty feed.
@@ -81,7 +81,7 @@ func New(cfg Config) *Feed {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = 5 * time.Second
 	}
-	return &Feed{cfg: cfg, topics: make(map[string]*topic), leads: make(map[string]int), holds: make(map[lease.SessionID]int)}
+	return &Feed{cfg: cfg, topics: make(map[string]*topic), leads: make(map[string]int), holds: make(map[store.SessionID]int)}
 }
 
 const (
@@ -95,28 +95,28 @@ func (f *Feed) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := errors.New("the watch ended")
 		snapshot := make(map[string]bool) // nil after Synced
-		sessions := func(lease.Update) {}
+		sessions := func(store.Update) {}
 		if f.cfg.Sessions != nil {
 			sessions = f.cfg.Sessions()
 		}
-		for u, werr := range f.cfg.Store.Watch(ctx, lease.Scope{"*"}) {
+		for u, werr := range f.cfg.Store.Watch(ctx, store.Scope{"*"}) {
 			if werr != nil {
 				err = werr
 				break
 			}
 			sessions(u)
 			switch u.Kind {
-			case lease.Synced:
+			case store.Synced:
 				wait = retryMin
 				f.lose(snapshot)
 				snapshot = nil
 				f.sight(true, nil)
-			case lease.GroupChanged:
+			case store.GroupChanged:
 				if snapshot != nil {
 					snapshot[u.View.Group] = true
 				}
 				f.apply(u.View)
-			case lease.SessionBegan, lease.SessionEnded:
+			case store.SessionBegan, store.SessionEnded:
 			}
 		}
 		if ctx.Err() != nil {
@@ -145,7 +145,7 @@ func (f *Feed) lose(except map[string]bool) {
 	}
 	f.mu.Unlock()
 	for _, g := range gone {
-		f.apply(lease.View{Record: lease.Record{Group: g}, State: tenure.Vacant})
+		f.apply(store.View{Record: store.Record{Group: g}, State: tenure.Vacant})
 	}
 }
 
@@ -174,7 +174,7 @@ func (f *Feed) topic(group string) *topic {
 	t := f.topics[group]
 	if t == nil {
 		t = &topic{
-			look:       look{view: lease.View{Record: lease.Record{Group: group}, State: tenure.Vacant}},
+			look:       look{view: store.View{Record: store.Record{Group: group}, State: tenure.Vacant}},
 			subs:       make(map[*Sub]struct{}),
 			emptySince: clock.Never,
 		}
@@ -200,7 +200,7 @@ func (t *topic) show() {
 }
 
 // apply applies a view from the watch.
-func (f *Feed) apply(v lease.View) {
+func (f *Feed) apply(v store.View) {
 	now := f.cfg.Clock.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -217,7 +217,7 @@ func (f *Feed) apply(v lease.View) {
 		return
 	}
 	t.step = nil
-	changes, complete := lease.Since(v, old)
+	changes, complete := store.Since(v, old)
 	if complete && !back {
 		t.step, t.from, t.to = f.messages(v.Group, changes), old, next
 	}
@@ -249,7 +249,7 @@ func begun(changes []tenure.Leader) int {
 	return n
 }
 
-func (f *Feed) count(v lease.View, by int) {
+func (f *Feed) count(v store.View, by int) {
 	if v.State != tenure.Led {
 		return
 	}
@@ -269,7 +269,7 @@ func (f *Feed) Leads(candidate string) int {
 }
 
 // Holds returns how many groups a session leads.
-func (f *Feed) Holds(id lease.SessionID) int {
+func (f *Feed) Holds(id store.SessionID) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.holds[id]
@@ -286,7 +286,7 @@ func (f *Feed) Followers(group string) int {
 }
 
 // Held returns the groups of a session, sorted.
-func (f *Feed) Held(id lease.SessionID) []string {
+func (f *Feed) Held(id store.SessionID) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	groups := []string{}
@@ -303,20 +303,20 @@ func (f *Feed) Held(id lease.SessionID) []string {
 func (f *Feed) messages(group string, changes []tenure.Leader) []Message {
 	step := make([]Message, len(changes))
 	for i, l := range changes {
-		place := Place{Group: group, Cursor: lease.Cursor{Token: l.Token, State: l.State}}
+		place := Place{Group: group, Cursor: store.Cursor{Token: l.Token, State: l.State}}
 		step[i] = newMessage(Changed, eventOf(l), Cursor{Deployment: f.cfg.Deployment, Places: []Place{place}}.String())
 	}
 	return step
 }
 
 // View returns the last view of a group, and whether the feed is up to date.
-func (f *Feed) View(group string) (lease.View, bool) {
+func (f *Feed) View(group string) (store.View, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if t := f.topics[group]; t != nil {
 		return t.view, f.synced
 	}
-	return lease.View{Record: lease.Record{Group: group}, State: tenure.Vacant}, f.synced
+	return store.View{Record: store.Record{Group: group}, State: tenure.Vacant}, f.synced
 }
 
 // Counts returns how many groups have had a leader, and how many of them have none now.

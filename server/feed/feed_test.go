@@ -13,7 +13,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // A cursor comes back as it was given out.
@@ -21,7 +21,7 @@ func TestCursor(t *testing.T) {
 	c := Cursor{Deployment: "d1"}
 	for i := range MaxGroups {
 		name := strings.Repeat("x", 60) + string(rune('a'+i/26)) + string(rune('a'+i%26))
-		c.Places = append(c.Places, Place{name, lease.Cursor{Token: fence.MaxToken, State: tenure.State(i % 3)}})
+		c.Places = append(c.Places, Place{name, store.Cursor{Token: fence.MaxToken, State: tenure.State(i % 3)}})
 	}
 	c.Places[0].Token = 0
 	got, err := ParseCursor(c.String())
@@ -36,7 +36,7 @@ func TestCursor(t *testing.T) {
 
 // Anything else is refused, and what is accepted means one thing.
 func FuzzCursor(f *testing.F) {
-	f.Add(Cursor{Deployment: "d", Places: []Place{{"a", lease.Cursor{Token: 7, State: tenure.Led}}}}.String())
+	f.Add(Cursor{Deployment: "d", Places: []Place{{"a", store.Cursor{Token: 7, State: tenure.Led}}}}.String())
 	f.Add("")
 	f.Add("MTtkO2E9MDFs")
 	f.Fuzz(func(t *testing.T, s string) {
@@ -56,7 +56,7 @@ func FuzzCursor(f *testing.F) {
 
 // led comes before vacant with the same token, and both before the next token.
 func TestBefore(t *testing.T) {
-	order := []lease.Cursor{{Token: 0, State: tenure.Vacant}, {Token: 1, State: tenure.Led}, {Token: 1, State: tenure.Vacant}, {Token: 2, State: tenure.Led}}
+	order := []store.Cursor{{Token: 0, State: tenure.Vacant}, {Token: 1, State: tenure.Led}, {Token: 1, State: tenure.Vacant}, {Token: 2, State: tenure.Led}}
 	for i, a := range order {
 		for j, b := range order {
 			if before(a, b) != (i < j) {
@@ -68,14 +68,14 @@ func TestBefore(t *testing.T) {
 
 // slowStore answers with what it read when it was asked, and takes its time.
 type slowStore struct {
-	lease.Store
+	store.Store
 	token   atomic.Uint64
 	asked   chan struct{}
 	release chan struct{}
 }
 
-func (s *slowStore) Read(_ context.Context, group string) (lease.View, error) {
-	v := lease.View{Record: lease.Record{Group: group, Token: fence.Token(s.token.Load())}}
+func (s *slowStore) Read(_ context.Context, group string) (store.View, error) {
+	v := store.View{Record: store.Record{Group: group, Token: fence.Token(s.token.Load())}}
 	s.asked <- struct{}{}
 	<-s.release
 	return v, nil

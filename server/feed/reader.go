@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // readsKept bounds the cache of a Reader; when it is full, it is cleared.
@@ -17,7 +17,7 @@ const readsKept = 1 << 16
 // Reader reads groups linearizably and shares reads between callers. Its methods are safe for
 // concurrent use.
 type Reader struct {
-	store   lease.Store
+	store   store.Store
 	clock   clock.Clock
 	timeout time.Duration
 	report  func(took time.Duration, err error)
@@ -33,7 +33,7 @@ type Reader struct {
 
 // Answer is a view and when the read began: the view is not older.
 type Answer struct {
-	lease.View
+	store.View
 	Asked clock.Instant
 }
 
@@ -73,7 +73,7 @@ type reads struct{ now, next *flight }
 
 // NewReader returns a reader whose reads take at most timeout each. report, if set, gets the
 // result of each read. Close stops it.
-func NewReader(store lease.Store, c clock.Clock, timeout time.Duration, report func(time.Duration, error)) *Reader {
+func NewReader(store store.Store, c clock.Clock, timeout time.Duration, report func(time.Duration, error)) *Reader {
 	r := &Reader{store: store, clock: c, timeout: timeout, report: report, reads: make(map[string]*reads), last: make(map[string]*Remembered)}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	return r

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Stream yields every change of its groups after a cursor, once and in order. It is for one
@@ -76,7 +76,7 @@ func (s *Stream) Next(ctx context.Context) []Message {
 		moved = append(moved, m)
 		first = first || m != nil && !s.states[i].begun
 	}
-	var present []lease.View
+	var present []store.View
 	if first {
 		present = s.begin(ctx, moved)
 	}
@@ -102,8 +102,8 @@ func (s *Stream) Next(ctx context.Context) []Message {
 
 // begin reads the groups that are new to the stream: the feed may be behind what the client
 // has seen on another instance.
-func (s *Stream) begin(ctx context.Context, moved []*look) []lease.View {
-	present := make([]lease.View, len(moved))
+func (s *Stream) begin(ctx context.Context, moved []*look) []store.View {
+	present := make([]store.View, len(moved))
 	var all sync.WaitGroup
 	for i, m := range moved {
 		if m == nil || s.states[i].begun {
@@ -119,7 +119,7 @@ func (s *Stream) begin(ctx context.Context, moved []*look) []lease.View {
 	return present
 }
 
-func (s *Stream) first(ctx context.Context, i int, read lease.View, m *look) []Message {
+func (s *Stream) first(ctx context.Context, i int, read store.View, m *look) []Message {
 	v := m.view
 	switch {
 	case read.Group != "" && !(m.synced && before(at(read), at(v))):
@@ -170,7 +170,7 @@ func (s *Stream) next(ctx context.Context, i int, m *look) []Message {
 
 // since returns every change up to the view. If there is none after an interruption, it returns
 // a snapshot.
-func (s *Stream) since(ctx context.Context, v lease.View, i int) []Message {
+func (s *Stream) since(ctx context.Context, v store.View, i int) []Message {
 	place := &s.cursor.Places[i].Cursor
 	changes, complete := s.feed.changes(ctx, v, *place)
 	if !complete {
@@ -178,7 +178,7 @@ func (s *Stream) since(ctx context.Context, v lease.View, i int) []Message {
 	}
 	var out []Message
 	for _, c := range changes {
-		*place = lease.Cursor{Token: c.Token, State: c.State}
+		*place = store.Cursor{Token: c.Token, State: c.State}
 		out = append(out, newMessage(Changed, eventOf(c), s.cursor.String()))
 	}
 	if len(out) == 0 && s.states[i].told == tenure.Unknown && !before(at(v), *place) {
@@ -196,7 +196,7 @@ func (s *Stream) unknown(i int) []Message {
 	return []Message{newMessage(Changed, Event{Group: p.Group, State: tenure.Unknown.String(), Token: p.Token, Reason: "the engine cannot be watched"}, "")}
 }
 
-func (s *Stream) snapshot(v lease.View, i int) Message {
+func (s *Stream) snapshot(v store.View, i int) Message {
 	s.cursor.Places[i].Cursor = at(v)
 	s.states[i].told = v.State
 	e := eventOf(v.Leader())
@@ -204,24 +204,24 @@ func (s *Stream) snapshot(v lease.View, i int) Message {
 	return newMessage(Changed, e, s.cursor.String())
 }
 
-func (s *Stream) reset(v lease.View, i int, why string) []Message {
+func (s *Stream) reset(v store.View, i int, why string) []Message {
 	e := Event{Group: v.Group, State: v.State.String(), Token: v.Token, Reason: why}
 	return []Message{newMessage(Reset, e, ""), s.snapshot(v, i)}
 }
 
 // changes lists the changes after the place, from the record and, if that is not enough, from
 // the history. It reports false if the history is not enough either.
-func (f *Feed) changes(ctx context.Context, v lease.View, place lease.Cursor) ([]tenure.Leader, bool) {
+func (f *Feed) changes(ctx context.Context, v store.View, place store.Cursor) ([]tenure.Leader, bool) {
 	if before(at(v), place) {
 		return nil, true
 	}
-	changes, complete := lease.Since(v, place)
+	changes, complete := store.Since(v, place)
 	if complete {
 		return changes, true
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
 	defer cancel()
-	older, err := f.cfg.Store.History(ctx, v.Group, lease.Page{})
+	older, err := f.cfg.Store.History(ctx, v.Group, store.Page{})
 	if err != nil {
 		f.cfg.Log.Warn("cannot read the history; a stream is reset", "group", v.Group, "err", fmt.Errorf("after token %d: %w", place.Token, err))
 		return nil, false
@@ -231,5 +231,5 @@ func (f *Feed) changes(ctx context.Context, v lease.View, place lease.Cursor) ([
 		older = older[:len(older)-1]
 	}
 	v.Terms = append(older, v.Terms...)
-	return lease.Since(v, place)
+	return store.Since(v, place)
 }

@@ -1,6 +1,6 @@
 package feed
 
-import "github.com/tenurehq/tenure/lease"
+import "github.com/tenurehq/tenure/store"
 
 // Sub is a subscription to changes of some groups. It is for one goroutine.
 type Sub struct {
@@ -53,10 +53,10 @@ func (s *Sub) moved(i int) *look {
 
 // Take returns the groups that have changed since the last call, and whether the feed is up to
 // date.
-func (s *Sub) Take() ([]lease.View, bool) {
+func (s *Sub) Take() ([]store.View, bool) {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
-	var views []lease.View
+	var views []store.View
 	for i := range s.topics {
 		if now := s.moved(i); now != nil {
 			views = append(views, now.view)

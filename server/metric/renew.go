@@ -4,7 +4,7 @@ package metric
 import (
 	"errors"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // The values of the label reason of tenure_renew_failures_total.
@@ -21,13 +21,13 @@ func RenewReasons() []string { return []string{NotLeader, BackendDown, Denied, O
 // RenewReason returns the reason for an error of a keep-alive.
 func RenewReason(err error) string {
 	switch {
-	case errors.Is(err, lease.ErrSessionDead):
+	case errors.Is(err, store.ErrSessionDead):
 		return NotLeader
-	case errors.Is(err, lease.ErrDenied), errors.Is(err, lease.ErrUnauthenticated):
+	case errors.Is(err, store.ErrDenied), errors.Is(err, store.ErrUnauthenticated):
 		return Denied
-	case errors.Is(err, lease.ErrNewer):
+	case errors.Is(err, store.ErrNewer):
 		return Other // it did answer
-	case !lease.Definite(err):
+	case !store.Definite(err):
 		return BackendDown
 	default:
 		return Other

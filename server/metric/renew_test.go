@@ -7,15 +7,15 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Every error has one of the reasons, also inside another error.
 func TestRenewReason(t *testing.T) {
 	for err, want := range map[error]string{
-		lease.ErrSessionDead: NotLeader, lease.ErrDenied: Denied, lease.ErrUnauthenticated: Denied,
+		store.ErrSessionDead: NotLeader, store.ErrDenied: Denied, store.ErrUnauthenticated: Denied,
 		context.DeadlineExceeded: BackendDown, errors.New("connection refused"): BackendDown,
-		lease.ErrNewer: Other, lease.ErrRewound: Other,
+		store.ErrNewer: Other, store.ErrRewound: Other,
 	} {
 		if got := RenewReason(fmt.Errorf("keep-alive: %w", err)); got != want || !slices.Contains(RenewReasons(), got) {
 			t.Errorf("%v: %s, want %s", err, got, want)

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/operator"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Who looks at what may be behind, or wrong, is not told that the leader has given up while
@@ -17,7 +17,7 @@ import (
 func TestAskOfOneBehind(t *testing.T) {
 	s := newStore(t)
 	first, v := lead(t, s, "a", "billing")
-	if err := s.Close(t.Context(), first.ID, lease.Closed); err != nil {
+	if err := s.Close(t.Context(), first.ID, store.Closed); err != nil {
 		t.Fatal(err)
 	}
 	before := v
@@ -25,20 +25,20 @@ func TestAskOfOneBehind(t *testing.T) {
 	session, v := lead(t, s, "a", "billing")
 	ended := v
 	ended.State = tenure.Vacant
-	for name, look := range map[string]lease.View{"the term before": before, "never led": {}, "what is not so": ended} {
+	for name, look := range map[string]store.View{"the term before": before, "never led": {}, "what is not so": ended} {
 		order := operator.Order{
-			Verb: lease.StepDown, Wait: 300 * time.Millisecond,
-			Look: func(context.Context) (lease.View, bool) { return look, true },
+			Verb: store.StepDown, Wait: 300 * time.Millisecond,
+			Look: func(context.Context) (store.View, bool) { return look, true },
 		}
 		if got, err := s.Ask(t.Context(), v, order); err != nil || got.Outcome != operator.Waiting {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	if _, err := s.Release(t.Context(), session.ID, "", lease.Resigned, v.Record); err != nil {
+	if _, err := s.Release(t.Context(), session.ID, "", store.Resigned, v.Record); err != nil {
 		t.Fatal(err)
 	}
-	order := operator.Order{Verb: lease.StepDown, Wait: time.Minute, Look: func(context.Context) (lease.View, bool) { return ended, true }}
-	if got, err := s.Ask(t.Context(), v, order); err != nil || got.Outcome != lease.Done {
+	order := operator.Order{Verb: store.StepDown, Wait: time.Minute, Look: func(context.Context) (store.View, bool) { return ended, true }}
+	if got, err := s.Ask(t.Context(), v, order); err != nil || got.Outcome != store.Done {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -47,8 +47,8 @@ func TestAskOfOneBehind(t *testing.T) {
 // group, and is granted it when the policy allows.
 func TestGuardedTTL(t *testing.T) {
 	s := newStore(t)
-	b := lease.Guard(s.Store, lease.GuardConfig{})
-	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, 10*time.Second, lease.OpenOptions{Scope: lease.Scope{"billing"}})
+	b := store.Guard(s.Store, store.GuardConfig{})
+	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, 10*time.Second, store.OpenOptions{Scope: store.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +67,8 @@ func TestGuardedTTL(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := strconv.FormatInt(tt.least, 10) + " to " + strconv.FormatInt(tt.most, 10)
-		_, err = b.Acquire(t.Context(), session.ID, lease.Record{Group: "billing"})
-		if tt.granted != (err == nil) || err != nil && (!errors.Is(err, lease.ErrInvalid) || !lease.Definite(err)) {
+		_, err = b.Acquire(t.Context(), session.ID, store.Record{Group: "billing"})
+		if tt.granted != (err == nil) || err != nil && (!errors.Is(err, store.ErrInvalid) || !store.Definite(err)) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

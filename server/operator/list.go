@@ -8,25 +8,25 @@ import (
 	"strings"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Candidates yields the living sessions in scope, in order of succession.
-func (s Store) Candidates(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Session, error] {
-	return pages(ctx, s, "", func(ctx context.Context, p lease.Page) ([]lease.Session, error) { return s.Sessions(ctx, scope, p) },
-		func(l lease.Session) string { return string(l.ID) })
+func (s Store) Candidates(ctx context.Context, scope store.Scope) iter.Seq2[store.Session, error] {
+	return pages(ctx, s, "", func(ctx context.Context, p store.Page) ([]store.Session, error) { return s.Sessions(ctx, scope, p) },
+		func(l store.Session) string { return string(l.ID) })
 }
 
 // Views yields the groups in scope that were ever led, by name, after a name.
-func (s Store) Views(ctx context.Context, scope lease.Scope, after string) iter.Seq2[lease.View, error] {
-	return pages(ctx, s, after, func(ctx context.Context, p lease.Page) ([]lease.View, error) { return s.Groups(ctx, scope, p) },
-		func(v lease.View) string { return v.Group })
+func (s Store) Views(ctx context.Context, scope store.Scope, after string) iter.Seq2[store.View, error] {
+	return pages(ctx, s, after, func(ctx context.Context, p store.Page) ([]store.View, error) { return s.Groups(ctx, scope, p) },
+		func(v store.View) string { return v.Group })
 }
 
 // Terms yields the terms of a group, newest first.
-func (s Store) Terms(ctx context.Context, group string) iter.Seq2[lease.Term, error] {
-	return pages(ctx, s, "", func(ctx context.Context, p lease.Page) ([]lease.Term, error) { return s.History(ctx, group, p) },
-		func(t lease.Term) string { return t.Token.String() })
+func (s Store) Terms(ctx context.Context, group string) iter.Seq2[store.Term, error] {
+	return pages(ctx, s, "", func(ctx context.Context, p store.Page) ([]store.Term, error) { return s.History(ctx, group, p) },
+		func(t store.Term) string { return t.Token.String() })
 }
 
 // Declared yields the names of the declared groups that begin with prefix, after a name.
@@ -34,9 +34,9 @@ func (s Store) Declared(ctx context.Context, prefix, after string) iter.Seq2[str
 	if after != "" {
 		after = Group(after)
 	}
-	laid := pages(ctx, s, after, func(ctx context.Context, p lease.Page) ([]lease.Attributes, error) {
+	laid := pages(ctx, s, after, func(ctx context.Context, p store.Page) ([]store.Attributes, error) {
 		return s.ListAttributes(ctx, Group(prefix), p)
-	}, func(a lease.Attributes) string { return a.Name })
+	}, func(a store.Attributes) string { return a.Name })
 	return func(yield func(string, error) bool) {
 		for a, err := range laid {
 			p := ParsePolicy(a)
@@ -47,9 +47,9 @@ func (s Store) Declared(ctx context.Context, prefix, after string) iter.Seq2[str
 	}
 }
 
-func pages[T any](ctx context.Context, s Store, after string, list func(context.Context, lease.Page) ([]T, error), name func(T) string) iter.Seq2[T, error] {
+func pages[T any](ctx context.Context, s Store, after string, list func(context.Context, store.Page) ([]T, error), name func(T) string) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		for page := (lease.Page{After: after}); ; {
+		for page := (store.Page{After: after}); ; {
 			call, cancel := context.WithTimeout(ctx, s.Call)
 			all, err := list(call, page)
 			cancel()
@@ -63,7 +63,7 @@ func pages[T any](ctx context.Context, s Store, after string, list func(context.
 					return
 				}
 			}
-			if len(all) < lease.MaxPage {
+			if len(all) < store.MaxPage {
 				return
 			}
 			page.After = name(all[len(all)-1])
@@ -73,19 +73,19 @@ func pages[T any](ctx context.Context, s Store, after string, list func(context.
 
 // Duplicates returns the living sessions in scope of each node id that more than one process
 // uses for the same group.
-func (s Store) Duplicates(ctx context.Context, scope lease.Scope) ([][]lease.Session, error) {
-	nodes := make(map[string][]lease.Session)
+func (s Store) Duplicates(ctx context.Context, scope store.Scope) ([][]store.Session, error) {
+	nodes := make(map[string][]store.Session)
 	for l, err := range s.Candidates(ctx, scope) {
 		if err != nil {
 			return nil, err
 		}
 		nodes[l.Candidate.ID] = append(nodes[l.Candidate.ID], l)
 	}
-	var out [][]lease.Session
+	var out [][]store.Session
 	for _, node := range slices.Sorted(maps.Keys(nodes)) {
 		all := nodes[node]
-		doubled := slices.DeleteFunc(slices.Clone(all), func(a lease.Session) bool {
-			return !slices.ContainsFunc(all, func(b lease.Session) bool { return Duplicate(a, b) })
+		doubled := slices.DeleteFunc(slices.Clone(all), func(a store.Session) bool {
+			return !slices.ContainsFunc(all, func(b store.Session) bool { return Duplicate(a, b) })
 		})
 		if len(doubled) > 0 {
 			out = append(out, doubled)
@@ -95,7 +95,7 @@ func (s Store) Duplicates(ctx context.Context, scope lease.Scope) ([][]lease.Ses
 }
 
 // Held returns the groups that a session leads.
-func (s Store) Held(ctx context.Context, scope lease.Scope, id lease.SessionID) ([]string, error) {
+func (s Store) Held(ctx context.Context, scope store.Scope, id store.SessionID) ([]string, error) {
 	var out []string
 	for v, err := range s.Views(ctx, scope, "") {
 		if err != nil {

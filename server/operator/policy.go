@@ -1,10 +1,10 @@
-// Package operator has the operations of operators on any lease.Store: policies of groups,
+// Package operator has the operations of operators on any store.Store: policies of groups,
 // cordons of nodes, cool-downs, and requests to leaders. The service and the command use it
 // both, so they write and read the same rules.
 //
 // # Limitations
 //
-// This package only writes rules. lease.Guard enforces them, for every candidate that uses it.
+// This package only writes rules. store.Guard enforces them, for every candidate that uses it.
 package operator
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/internal/policy"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // MaxReason is the most bytes of a reason.
@@ -33,11 +33,11 @@ func Node(node string) string { return policy.Node(node) }
 // Policy has the rules of a group.
 type Policy struct {
 	policy.Policy
-	Attributes lease.Attributes
+	Attributes store.Attributes
 }
 
 // ParsePolicy decodes the attributes of a group.
-func ParsePolicy(a lease.Attributes) Policy { return Policy{policy.Parse(a.Values), a} }
+func ParsePolicy(a store.Attributes) Policy { return Policy{policy.Parse(a.Values), a} }
 
 // GroupPolicy is the JSON form of a policy.
 type GroupPolicy struct {
@@ -85,7 +85,7 @@ func Deleted() map[string]string { return map[string]string{policy.KeyDeleted: p
 
 // Check returns an error if the policy is invalid for an engine with these limits, in a
 // deployment with this longest TTL.
-func (g GroupPolicy) Check(limits lease.Caps, maxTTL time.Duration) error {
+func (g GroupPolicy) Check(limits store.Caps, maxTTL time.Duration) error {
 	most := maxTTL.Milliseconds()
 	switch {
 	case g.MinTTLMS < 0 || g.MinTTLMS > most || g.MaxTTLMS < 0 || g.MaxTTLMS > most:
@@ -99,7 +99,7 @@ func (g GroupPolicy) Check(limits lease.Caps, maxTTL time.Duration) error {
 		return fmt.Errorf("max_ttl_ms = %d: the shortest TTL of this engine is %d", g.MaxTTLMS, slow)
 	}
 	for i, m := range g.Members {
-		if !lease.ValidName(m) || slices.Contains(g.Members[:i], m) {
+		if !store.ValidName(m) || slices.Contains(g.Members[:i], m) {
 			return fmt.Errorf("members: %.100q is not a valid node name, or is listed twice", m)
 		}
 	}
@@ -107,14 +107,14 @@ func (g GroupPolicy) Check(limits lease.Caps, maxTTL time.Duration) error {
 }
 
 // Cordoned returns whether a node is cordoned, and why, from its attributes.
-func Cordoned(a lease.Attributes) (why string, is bool) {
+func Cordoned(a store.Attributes) (why string, is bool) {
 	why, is = a.Values[policy.KeyCordon]
 	return why, is
 }
 
 // Store is a store whose calls have a timeout.
 type Store struct {
-	lease.Store
+	store.Store
 	// Call is the timeout of each call.
 	Call time.Duration
 }
@@ -128,7 +128,7 @@ func (e *VersionError) Error() string {
 
 // Change changes attributes by compare-and-set, with retries, if they have the wanted version;
 // 0: any version.
-func (s Store) Change(ctx context.Context, name string, want uint64, f func(map[string]string) error) (lease.Attributes, error) {
+func (s Store) Change(ctx context.Context, name string, want uint64, f func(map[string]string) error) (store.Attributes, error) {
 	for try := 0; ; try++ {
 		a, err := s.read(ctx, name)
 		if err != nil {
@@ -144,27 +144,27 @@ func (s Store) Change(ctx context.Context, name string, want uint64, f func(map[
 		}
 		a.Values = values
 		written, err := s.write(ctx, a)
-		if err == nil || try == 4 || !errors.Is(err, lease.ErrConflict) {
+		if err == nil || try == 4 || !errors.Is(err, store.ErrConflict) {
 			return written, err
 		}
 	}
 }
 
-func (s Store) read(ctx context.Context, name string) (lease.Attributes, error) {
+func (s Store) read(ctx context.Context, name string) (store.Attributes, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Call)
 	defer cancel()
 	return s.Attributes(ctx, name)
 }
 
 // write is not cancelled with its caller, so that it has an outcome.
-func (s Store) write(ctx context.Context, a lease.Attributes) (lease.Attributes, error) {
+func (s Store) write(ctx context.Context, a store.Attributes) (store.Attributes, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Call)
 	defer cancel()
 	return s.SetAttributes(ctx, a)
 }
 
 // Cordon keeps a node from beginning to lead. An empty why removes the cordon.
-func (s Store) Cordon(ctx context.Context, node, why string) (lease.Attributes, error) {
+func (s Store) Cordon(ctx context.Context, node, why string) (store.Attributes, error) {
 	return s.Change(ctx, Node(node), 0, func(values map[string]string) error {
 		if values[policy.KeyCordon] = why; why == "" {
 			delete(values, policy.KeyCordon)

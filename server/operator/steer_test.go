@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/operator"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -20,9 +20,9 @@ func newStore(t *testing.T) operator.Store {
 }
 
 // lead lets a node lead a group, with a session that nobody keeps alive.
-func lead(t *testing.T, s operator.Store, node, group string) (lease.Session, lease.View) {
+func lead(t *testing.T, s operator.Store, node, group string) (store.Session, store.View) {
 	t.Helper()
-	session, err := s.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, lease.OpenOptions{Scope: lease.Scope{group}})
+	session, err := s.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, store.OpenOptions{Scope: store.Scope{group}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,15 +34,15 @@ func lead(t *testing.T, s operator.Store, node, group string) (lease.Session, le
 	if err != nil {
 		t.Fatal(err)
 	}
-	return session, lease.View{Record: granted[0], State: tenure.Led}
+	return session, store.View{Record: granted[0], State: tenure.Led}
 }
 
 // What was asked of a leader ends as it answers, as its session ends, as it is seen to
 // have given up, or, without an answer, as waiting.
 func TestAsk(t *testing.T) {
-	order := operator.Order{Verb: lease.StepDown, Wait: time.Minute}
-	answer := func(a lease.Answer) func(*testing.T, operator.Store, lease.Session) {
-		return func(t *testing.T, s operator.Store, l lease.Session) {
+	order := operator.Order{Verb: store.StepDown, Wait: time.Minute}
+	answer := func(a store.Answer) func(*testing.T, operator.Store, store.Session) {
+		return func(t *testing.T, s operator.Store, l store.Session) {
 			for {
 				beat, err := s.KeepAlive(t.Context(), l.ID)
 				if err != nil {
@@ -60,27 +60,27 @@ func TestAsk(t *testing.T) {
 		}
 	}
 	for name, tt := range map[string]struct {
-		leader func(*testing.T, operator.Store, lease.Session)
+		leader func(*testing.T, operator.Store, store.Session)
 		wait   time.Duration
 		want   operator.Asked
 	}{
-		"done":    {answer(lease.Answer{Outcome: lease.Done}), time.Minute, operator.Asked{Outcome: lease.Done, Detail: "the leader has resigned"}},
-		"refused": {answer(lease.Answer{Outcome: lease.Refused, Detail: "busy"}), time.Minute, operator.Asked{Outcome: lease.Refused, Detail: "busy"}},
-		"closed": {func(t *testing.T, s operator.Store, l lease.Session) {
-			if err := s.Close(t.Context(), l.ID, lease.Closed); err != nil {
+		"done":    {answer(store.Answer{Outcome: store.Done}), time.Minute, operator.Asked{Outcome: store.Done, Detail: "the leader has resigned"}},
+		"refused": {answer(store.Answer{Outcome: store.Refused, Detail: "busy"}), time.Minute, operator.Asked{Outcome: store.Refused, Detail: "busy"}},
+		"closed": {func(t *testing.T, s operator.Store, l store.Session) {
+			if err := s.Close(t.Context(), l.ID, store.Closed); err != nil {
 				t.Error(err)
 			}
-		}, time.Minute, operator.Asked{Outcome: lease.Done}},
-		"released": {func(t *testing.T, s operator.Store, l lease.Session) {
+		}, time.Minute, operator.Asked{Outcome: store.Done}},
+		"released": {func(t *testing.T, s operator.Store, l store.Session) {
 			v, err := s.Read(t.Context(), "billing")
 			if err == nil {
-				_, err = s.Release(t.Context(), l.ID, "", lease.Resigned, v.Record)
+				_, err = s.Release(t.Context(), l.ID, "", store.Resigned, v.Record)
 			}
 			if err != nil {
 				t.Error(err)
 			}
-		}, time.Minute, operator.Asked{Outcome: lease.Done, Detail: "the leader has resigned"}},
-		"silent": {func(*testing.T, operator.Store, lease.Session) {}, 150 * time.Millisecond, operator.Asked{Outcome: operator.Waiting}},
+		}, time.Minute, operator.Asked{Outcome: store.Done, Detail: "the leader has resigned"}},
+		"silent": {func(*testing.T, operator.Store, store.Session) {}, 150 * time.Millisecond, operator.Asked{Outcome: operator.Waiting}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t)
@@ -106,9 +106,9 @@ func TestAsk(t *testing.T) {
 func TestAskTransfer(t *testing.T) {
 	for name, tt := range map[string]struct {
 		next string // who takes the group after the leader's session has ended
-		want lease.Outcome
+		want store.Outcome
 	}{
-		"to the successor": {"b", lease.Done},
+		"to the successor": {"b", store.Done},
 		"to another":       {"c", operator.Ended},
 		"to nobody":        {"", operator.Ended},
 	} {
@@ -116,7 +116,7 @@ func TestAskTransfer(t *testing.T) {
 			s := newStore(t)
 			session, v := lead(t, s, "a", "billing")
 			end := func() {
-				if err := s.Close(t.Context(), session.ID, lease.Expired); err != nil {
+				if err := s.Close(t.Context(), session.ID, store.Expired); err != nil {
 					t.Error(err)
 				}
 				if tt.next != "" {
@@ -139,7 +139,7 @@ func TestAskTransfer(t *testing.T) {
 					end()
 				}()
 			}
-			got, err := s.Ask(t.Context(), v, operator.Order{Verb: lease.Transfer, To: "b", Wait: time.Minute})
+			got, err := s.Ask(t.Context(), v, operator.Order{Verb: store.Transfer, To: "b", Wait: time.Minute})
 			<-done
 			if err != nil || got.Outcome != tt.want && !(asked && tt.next != "" && got.Outcome == operator.Ended) {
 				t.Errorf("%s, asked before %v: %+v, %v", name, asked, got, err)
@@ -156,7 +156,7 @@ func TestBar(t *testing.T) {
 	bar := func(code string) {
 		t.Helper()
 		err := s.Bar(ctx, "billing", "a")
-		var is *lease.BarError
+		var is *store.BarError
 		if code == "" && err != nil || code != "" && (!errors.As(err, &is) || is.Code != code) {
 			t.Errorf("%v, not %q", err, code)
 		}
@@ -246,7 +246,7 @@ func TestPolicy(t *testing.T) {
 		"the shortest TTL of this engine is 2000":         {MaxTTLMS: 1999},
 		"is listed twice":                                 {Members: []string{"a", "a"}},
 	} {
-		if err := g.Check(lease.Caps{MinTTL: 2 * time.Second}, time.Hour); err == nil || !strings.Contains(err.Error(), says) {
+		if err := g.Check(store.Caps{MinTTL: 2 * time.Second}, time.Hour); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, not %q", err, says)
 		}
 	}
@@ -257,7 +257,7 @@ func TestListings(t *testing.T) {
 	s := newStore(t)
 	session, _ := lead(t, s, "a", "billing")
 	lead(t, s, "b", "shard-1")
-	held, err := s.Held(t.Context(), lease.Scope{"*"}, session.ID)
+	held, err := s.Held(t.Context(), store.Scope{"*"}, session.ID)
 	if err != nil || len(held) != 1 || held[0] != "billing" {
 		t.Errorf("%v %v", held, err)
 	}
@@ -274,7 +274,7 @@ func TestListings(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, err := range s.Views(ended, lease.Scope{"*"}, "") {
+	for _, err := range s.Views(ended, store.Scope{"*"}, "") {
 		if err == nil {
 			t.Error("a call without time succeeds")
 		}
@@ -288,22 +288,22 @@ func TestListings(t *testing.T) {
 // uncordoned.
 func TestGuarded(t *testing.T) {
 	s := newStore(t)
-	b := lease.Guard(s.Store, lease.GuardConfig{})
-	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"billing"}})
+	b := store.Guard(s.Store, store.GuardConfig{})
+	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, store.OpenOptions{Scope: store.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Cordon(t.Context(), "a", "disk"); err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.Acquire(t.Context(), session.ID, lease.Record{Group: "billing"})
-	if !errors.Is(err, lease.ErrBusy) || !lease.Definite(err) || !strings.Contains(err.Error(), "disk") {
+	_, err = b.Acquire(t.Context(), session.ID, store.Record{Group: "billing"})
+	if !errors.Is(err, store.ErrBusy) || !store.Definite(err) || !strings.Contains(err.Error(), "disk") {
 		t.Errorf("%v", err)
 	}
 	if _, err := s.Cordon(t.Context(), "a", ""); err != nil {
 		t.Fatal(err)
 	}
-	granted, err := b.Acquire(t.Context(), session.ID, lease.Record{Group: "billing"})
+	granted, err := b.Acquire(t.Context(), session.ID, store.Record{Group: "billing"})
 	if err != nil || granted[0].Holder != session.ID {
 		t.Errorf("%+v %v", granted, err)
 	}
@@ -312,26 +312,26 @@ func TestGuarded(t *testing.T) {
 // What came of a transfer is what the record says, whatever the leader answered: it is done
 // if the target leads next, and not if another node does.
 func TestTransferOutcome(t *testing.T) {
-	release := func(t *testing.T, s operator.Store, l lease.Session, to lease.SessionID) {
+	release := func(t *testing.T, s operator.Store, l store.Session, to store.SessionID) {
 		v, err := s.Read(t.Context(), "billing")
 		if err == nil {
-			_, err = s.Release(t.Context(), l.ID, to, lease.Transferred, v.Record)
+			_, err = s.Release(t.Context(), l.ID, to, store.Transferred, v.Record)
 		}
 		if err != nil {
 			t.Error(err)
 		}
 	}
-	answer := func(t *testing.T, s operator.Store, l lease.Session, o lease.Outcome) {
+	answer := func(t *testing.T, s operator.Store, l store.Session, o store.Outcome) {
 		beat, err := s.KeepAlive(t.Context(), l.ID)
 		if err != nil || len(beat.Requests) != 1 {
 			t.Errorf("%+v, %v", beat, err)
 			return
 		}
-		if err := s.Answer(t.Context(), l.ID, beat.Requests[0].ID, lease.Answer{Outcome: o, Detail: "said so"}); err != nil {
+		if err := s.Answer(t.Context(), l.ID, beat.Requests[0].ID, store.Answer{Outcome: o, Detail: "said so"}); err != nil {
 			t.Error(err)
 		}
 	}
-	elect := func(t *testing.T, s operator.Store, l lease.Session) {
+	elect := func(t *testing.T, s operator.Store, l store.Session) {
 		v, err := s.Read(t.Context(), "billing")
 		if err == nil {
 			_, err = s.Acquire(t.Context(), l.ID, v.Record)
@@ -340,46 +340,46 @@ func TestTransferOutcome(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	type nodes struct{ a, b, c lease.Session }
+	type nodes struct{ a, b, c store.Session }
 	for name, tt := range map[string]struct {
 		leader func(*testing.T, operator.Store, nodes)
-		want   lease.Outcome
+		want   store.Outcome
 	}{
 		"handed to it": {func(t *testing.T, s operator.Store, n nodes) {
 			release(t, s, n.a, n.b.ID)
-			answer(t, s, n.a, lease.Done)
-		}, lease.Done},
-		"handed to it, and on": {func(t *testing.T, s operator.Store, n nodes) { release(t, s, n.a, n.b.ID); release(t, s, n.b, n.c.ID) }, lease.Done},
+			answer(t, s, n.a, store.Done)
+		}, store.Done},
+		"handed to it, and on": {func(t *testing.T, s operator.Store, n nodes) { release(t, s, n.a, n.b.ID); release(t, s, n.b, n.c.ID) }, store.Done},
 		"handed to another": {func(t *testing.T, s operator.Store, n nodes) {
 			release(t, s, n.a, n.c.ID)
-			answer(t, s, n.a, lease.Done)
+			answer(t, s, n.a, store.Done)
 		}, operator.Ended},
 		"another was faster": {func(t *testing.T, s operator.Store, n nodes) { release(t, s, n.a, ""); elect(t, s, n.c) }, operator.Ended},
 		"refused, and another elected": {func(t *testing.T, s operator.Store, n nodes) {
 			release(t, s, n.a, n.c.ID)
-			answer(t, s, n.a, lease.Refused)
+			answer(t, s, n.a, store.Refused)
 		}, operator.Ended},
-		"refused": {func(t *testing.T, s operator.Store, n nodes) { answer(t, s, n.a, lease.Refused) }, lease.Refused},
+		"refused": {func(t *testing.T, s operator.Store, n nodes) { answer(t, s, n.a, store.Refused) }, store.Refused},
 		"its session ended": {func(t *testing.T, s operator.Store, n nodes) {
-			if err := s.Close(t.Context(), n.a.ID, lease.Closed); err != nil {
+			if err := s.Close(t.Context(), n.a.ID, store.Closed); err != nil {
 				t.Error(err)
 			}
 		}, operator.Ended},
-		"nobody leads": {func(t *testing.T, s operator.Store, n nodes) { answer(t, s, n.a, lease.Done); release(t, s, n.a, "") }, operator.Ended},
+		"nobody leads": {func(t *testing.T, s operator.Store, n nodes) { answer(t, s, n.a, store.Done); release(t, s, n.a, "") }, operator.Ended},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStore(t)
 			var n nodes
-			var v lease.View
+			var v store.View
 			n.a, v = lead(t, s, "a", "billing")
-			for node, to := range map[string]*lease.Session{"b": &n.b, "c": &n.c} {
+			for node, to := range map[string]*store.Session{"b": &n.b, "c": &n.c} {
 				var err error
-				if *to, err = s.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"billing"}}); err != nil {
+				if *to, err = s.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, store.OpenOptions{Scope: store.Scope{"billing"}}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			o := operator.Order{Verb: lease.Transfer, To: "b", Wait: time.Minute}
+			o := operator.Order{Verb: store.Transfer, To: "b", Wait: time.Minute}
 			if name == "nobody leads" {
 				o.Wait = 500 * time.Millisecond
 			}
@@ -414,25 +414,25 @@ func TestDuplicates(t *testing.T) {
 	s := newStore(t)
 	for _, o := range []struct {
 		node, instance string
-		scope          lease.Scope
+		scope          store.Scope
 	}{
-		{"twice", "instance-1-of-twice", lease.Scope{"billing"}},
-		{"twice", "instance-2-of-twice", lease.Scope{"bill*"}},
-		{"twice", "instance-2-of-twice", lease.Scope{"other"}},
-		{"unknown", "", lease.Scope{"billing"}},
-		{"unknown", "", lease.Scope{"billing"}},
-		{"known", "", lease.Scope{"billing"}},
-		{"known", "instance-1-of-known", lease.Scope{"billing"}},
-		{"many", "instance-1-of-many", lease.Scope{"billing"}},
-		{"many", "instance-1-of-many", lease.Scope{"*"}},
-		{"apart", "instance-1-of-apart", lease.Scope{"billing"}},
-		{"apart", "instance-2-of-apart", lease.Scope{"other"}},
+		{"twice", "instance-1-of-twice", store.Scope{"billing"}},
+		{"twice", "instance-2-of-twice", store.Scope{"bill*"}},
+		{"twice", "instance-2-of-twice", store.Scope{"other"}},
+		{"unknown", "", store.Scope{"billing"}},
+		{"unknown", "", store.Scope{"billing"}},
+		{"known", "", store.Scope{"billing"}},
+		{"known", "instance-1-of-known", store.Scope{"billing"}},
+		{"many", "instance-1-of-many", store.Scope{"billing"}},
+		{"many", "instance-1-of-many", store.Scope{"*"}},
+		{"apart", "instance-1-of-apart", store.Scope{"billing"}},
+		{"apart", "instance-2-of-apart", store.Scope{"other"}},
 	} {
-		if _, err := s.Open(t.Context(), tenure.Candidate{ID: o.node}, time.Hour, lease.OpenOptions{Scope: o.scope, Instance: o.instance}); err != nil {
+		if _, err := s.Open(t.Context(), tenure.Candidate{ID: o.node}, time.Hour, store.OpenOptions{Scope: o.scope, Instance: o.instance}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	found, err := s.Duplicates(t.Context(), lease.Scope{"*"})
+	found, err := s.Duplicates(t.Context(), store.Scope{"*"})
 	if err != nil || len(found) != 2 || found[0][0].Candidate.ID != "known" || found[1][0].Candidate.ID != "twice" || len(found[1]) != 2 {
 		t.Errorf("%+v, %v", found, err)
 	}

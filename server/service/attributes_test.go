@@ -4,8 +4,8 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote"
 )
 
@@ -32,13 +32,13 @@ func TestAttributesByRole(t *testing.T) {
 		if _, err := n.Attributes(ctx, tt.name); (err == nil) != tt.seen || err != nil && !errors.Is(err, remote.ErrDenied) {
 			t.Errorf("%s, read by the node: %v", tt.name, err)
 		}
-		if _, err := n.SetAttributes(ctx, lease.Attributes{Name: tt.name, Values: map[string]string{"k": "v"}}); (err == nil) != tt.written || err != nil && !errors.Is(err, remote.ErrDenied) {
+		if _, err := n.SetAttributes(ctx, store.Attributes{Name: tt.name, Values: map[string]string{"k": "v"}}); (err == nil) != tt.written || err != nil && !errors.Is(err, remote.ErrDenied) {
 			t.Errorf("%s, written by the node: %v", tt.name, err)
 		}
 		if _, err := r.Attributes(ctx, tt.name); err != nil {
 			t.Errorf("%s, read by one who may observe everything: %v", tt.name, err)
 		}
-		if _, err := r.SetAttributes(ctx, lease.Attributes{Name: tt.name}); !errors.Is(err, remote.ErrDenied) {
+		if _, err := r.SetAttributes(ctx, store.Attributes{Name: tt.name}); !errors.Is(err, remote.ErrDenied) {
 			t.Errorf("%s, written by one who may only observe: %v", tt.name, err)
 		}
 	}

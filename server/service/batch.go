@@ -8,8 +8,8 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/election"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/store"
 )
 
 // maxBatch is how many groups one campaign may name.
@@ -46,10 +46,10 @@ func (s *Service) batch(w http.ResponseWriter, r *http.Request, in BatchRequest)
 }
 
 // mayLead checks that the session may campaign for the groups.
-func (s *Service) mayLead(id auth.Identity, l lease.Session, groups []string) error {
+func (s *Service) mayLead(id auth.Identity, l store.Session, groups []string) error {
 	more := 0
 	for _, g := range groups {
-		if err := lease.CheckGroup(g); err != nil {
+		if err := store.CheckGroup(g); err != nil {
 			return err
 		}
 		if !l.Scope.Covers(g) {
@@ -77,7 +77,7 @@ func batchOf(o election.Outcome) (Batch, error) {
 	}
 	for g, v := range o.Views {
 		no := BatchRefuse{Group: g, Code: "not_leader"}
-		var bar *lease.BarError
+		var bar *store.BarError
 		switch err := o.Failed[g]; {
 		case errors.As(err, &bar):
 			no.Code = bar.Code

@@ -12,6 +12,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote"
 )
 
@@ -48,16 +49,16 @@ func TestPolicyBindsTheStore(t *testing.T) {
 	if most := s.Caps().MaxTTL; most != time.Minute {
 		t.Errorf("it says that it grants %v", most)
 	}
-	open := func(node string, ttl time.Duration) lease.SessionID {
+	open := func(node string, ttl time.Duration) store.SessionID {
 		t.Helper()
-		l, err := s.Open(ctx, candidate(node), ttl, lease.OpenOptions{Scope: lease.Scope{"*"}})
+		l, err := s.Open(ctx, candidate(node), ttl, store.OpenOptions{Scope: store.Scope{"*"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return l.ID
 	}
-	acquire := func(id lease.SessionID, groups ...string) error {
-		var seen []lease.Record
+	acquire := func(id store.SessionID, groups ...string) error {
+		var seen []store.Record
 		for _, g := range groups {
 			v, err := s.Read(ctx, g)
 			if err != nil {
@@ -81,7 +82,7 @@ func TestPolicyBindsTheStore(t *testing.T) {
 	}
 	a := open("a", 10*time.Second)
 	for group, is := range map[string]error{
-		"never": lease.ErrBusy, "gone": lease.ErrBusy, "cooling": lease.ErrBusy, "closed": remote.ErrDenied, "quick": lease.ErrInvalid, "slow": lease.ErrInvalid,
+		"never": store.ErrBusy, "gone": store.ErrBusy, "cooling": store.ErrBusy, "closed": remote.ErrDenied, "quick": store.ErrInvalid, "slow": store.ErrInvalid,
 	} {
 		if err := acquire(a, group); !errors.Is(err, is) {
 			t.Errorf("acquiring %s: %v, want %v", group, err, is)
@@ -90,7 +91,7 @@ func TestPolicyBindsTheStore(t *testing.T) {
 			t.Errorf("%s has been led: %+v, %v", group, v, err)
 		}
 	}
-	if err := acquire(a, "free", "closed"); !errors.Is(err, lease.ErrConflict) {
+	if err := acquire(a, "free", "closed"); !errors.Is(err, store.ErrConflict) {
 		t.Errorf("a batch of which one is not for it: %v, want a conflict, so that it tries them one by one", err)
 	}
 	if err := acquire(a, "free", "free-2"); err != nil {
@@ -99,27 +100,27 @@ func TestPolicyBindsTheStore(t *testing.T) {
 
 	b := open("b", 10*time.Second)
 	want[Node](in, 200, "PUT", "/v1/nodes/b/cordon", CordonRequest{Reason: "disk"})
-	if err := acquire(b, "free-3"); !errors.Is(err, lease.ErrBusy) {
+	if err := acquire(b, "free-3"); !errors.Is(err, store.ErrBusy) {
 		t.Errorf("a cordoned node acquires: %v", err)
 	}
-	if _, err := s.Open(ctx, candidate("b"), 10*time.Second, lease.OpenOptions{Scope: lease.Scope{"*"}}); !errors.Is(err, lease.ErrBusy) {
+	if _, err := s.Open(ctx, candidate("b"), 10*time.Second, store.OpenOptions{Scope: store.Scope{"*"}}); !errors.Is(err, store.ErrBusy) {
 		t.Errorf("a cordoned node opens a session: %v", err)
 	}
 	held, err := s.Read(ctx, "free")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Release(ctx, a, b, lease.Transferred, held.Record); !errors.Is(err, lease.ErrSuccessor) {
+	if _, err := s.Release(ctx, a, b, store.Transferred, held.Record); !errors.Is(err, store.ErrSuccessor) {
 		t.Errorf("a cordoned node is made the successor: %v", err)
 	}
 	if _, err := s.KeepAlive(ctx, b); err != nil {
 		t.Errorf("a cordoned node keeps its session alive: %v", err)
 	}
 	want[Node](in, 200, "DELETE", "/v1/nodes/b/cordon", nil)
-	if _, err := s.Release(ctx, a, b, lease.Transferred, held.Record); err != nil {
+	if _, err := s.Release(ctx, a, b, store.Transferred, held.Record); err != nil {
 		t.Errorf("the cordon is lifted: %v", err)
 	}
-	if _, err := s.Open(ctx, candidate("b"), 2*time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}}); !errors.Is(err, lease.ErrInvalid) {
+	if _, err := s.Open(ctx, candidate("b"), 2*time.Minute, store.OpenOptions{Scope: store.Scope{"*"}}); !errors.Is(err, store.ErrInvalid) {
 		t.Errorf("a TTL above the deployment's: %v", err)
 	}
 }
@@ -129,7 +130,7 @@ func TestPolicyBindsTheStore(t *testing.T) {
 func TestPolicyBindsElectors(t *testing.T) {
 	in := serve(t, memStore(t))
 	want[Group](in, 201, "PUT", "/v1/groups/billing", GroupPolicy{Members: []string{"b"}})
-	node, err := lease.New(client(in, nil), lease.Config{Candidate: tenure.Candidate{ID: "a"}, Scope: lease.Scope{"*"}, Log: quiet()})
+	node, err := lease.New(client(in, nil), lease.Config{Candidate: tenure.Candidate{ID: "a"}, Scope: store.Scope{"*"}, Log: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,8 +222,8 @@ func (in *instance) waiting(group string) int {
 // A cool-down that belongs to a step-down which was refused, by the leader or because it
 // could not be asked, does not stay behind.
 func TestCoolDownOfARefusal(t *testing.T) {
-	store := memStore(t)
-	in, ctx := serve(t, store), bound(t)
+	st := memStore(t)
+	in, ctx := serve(t, st), bound(t)
 	l := lead(in, "billing", "a")
 	session := sessionOf(t, in, l.Handle)
 	again := func() {
@@ -237,18 +238,18 @@ func TestCoolDownOfARefusal(t *testing.T) {
 		outcome <- r
 	}()
 	eventually(t, "the leader refuses", func() bool {
-		beat, err := store.KeepAlive(ctx, session)
+		beat, err := st.KeepAlive(ctx, session)
 		if err != nil || len(beat.Requests) == 0 {
 			return false
 		}
-		return store.Answer(ctx, session, beat.Requests[0].ID, lease.Answer{Outcome: lease.Refused, Detail: "not now"}) == nil
+		return st.Answer(ctx, session, beat.Requests[0].ID, store.Answer{Outcome: store.Refused, Detail: "not now"}) == nil
 	})
 	if r := <-outcome; decode[SteppedDown](t, r).Outcome != "refused" {
 		t.Errorf("%v", r)
 	}
 	again()
-	for i := range lease.MaxRequests {
-		if err := store.Ask(ctx, session, lease.Request{ID: fmt.Sprint("r", i), Verb: lease.StepDown, Group: "other", TTL: time.Minute}); err != nil {
+	for i := range store.MaxRequests {
+		if err := st.Ask(ctx, session, store.Request{ID: fmt.Sprint("r", i), Verb: store.StepDown, Group: "other", TTL: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,8 +16,9 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/election"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/store"
 )
 
 // contest is the campaign of one candidate for one group.
@@ -33,7 +34,7 @@ type contest struct {
 	wait      time.Duration
 
 	policy  policy
-	session lease.Session
+	session store.Session
 	sent    clock.Instant // when the last acknowledged keep-alive of the session was sent
 }
 
@@ -41,7 +42,7 @@ func (s *Service) campaign(w http.ResponseWriter, r *http.Request, in CampaignRe
 	c := &contest{id: auth.From(r.Context()), group: groupOf(r), arrived: s.clock.Now()}
 	c.candidate = tenure.Candidate{ID: in.NodeID, Address: in.Address, Metadata: in.Metadata, Priority: in.Priority}
 	c.instance, c.chosen = instanceOf(in.Instance)
-	err := cmp.Or(c.id.Is(in.NodeID), errors.Join(lease.CheckGroup(c.group), lease.CheckCandidate(c.candidate), c.opening().Validate()))
+	err := cmp.Or(c.id.Is(in.NodeID), errors.Join(store.CheckGroup(c.group), store.CheckCandidate(c.candidate), c.opening().Validate()))
 	if err == nil {
 		c.asked, err = s.askedTTL(in.TTLMS)
 	}
@@ -121,7 +122,7 @@ func (s *Service) outlast(w http.ResponseWriter, d time.Duration) {
 }
 
 // backoff is when a candidate that lost should retry.
-func (s *Service) backoff(p policy, v lease.View) time.Duration {
+func (s *Service) backoff(p policy, v store.View) time.Duration {
 	if p.Backoff > 0 {
 		return p.Backoff
 	}
@@ -133,7 +134,7 @@ func (s *Service) backoff(p policy, v lease.View) time.Duration {
 }
 
 // look reads the group and the rules for it at the same time.
-func (s *Service) look(ctx context.Context, c *contest) (v lease.View, node lease.Attributes, err error) {
+func (s *Service) look(ctx context.Context, c *contest) (v store.View, node store.Attributes, err error) {
 	var all sync.WaitGroup
 	var policies []policy
 	var viewErr error
@@ -147,14 +148,14 @@ func (s *Service) look(ctx context.Context, c *contest) (v lease.View, node leas
 
 // contend campaigns and returns the view in which the candidate leads. If it fails, the view
 // is what is known of the leader.
-func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
+func (s *Service) contend(ctx context.Context, c *contest) (store.View, error) {
 	v, node, err := s.look(ctx, c)
 	if err != nil {
-		return lease.View{}, err
+		return store.View{}, err
 	}
 	holder, ours, err := s.retried(ctx, c, v)
 	switch {
-	case errors.Is(err, lease.ErrSessionDead):
+	case errors.Is(err, store.ErrSessionDead):
 		v.State = tenure.Vacant // it died just now
 	case err != nil:
 		return v, err
@@ -171,8 +172,8 @@ func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
 		cfg.Machine, err = s.within(ctx, c, ours)
 	} else {
 		err = s.sessions.room(c.candidate.ID, c.opening())
-		cfg.Machine = lease.MachineConfig{Candidate: c.candidate, Scope: lease.Scope{c.group}, Timing: s.timing(ttl), Attempt: c.opening().Attempt}
-		who.open = func(ctx context.Context) (lease.Session, error) {
+		cfg.Machine = machine.MachineConfig{Candidate: c.candidate, Scope: store.Scope{c.group}, Timing: s.timing(ttl), Attempt: c.opening().Attempt}
+		who.open = func(ctx context.Context) (store.Session, error) {
 			return s.open(ctx, c.candidate, c.asked, ttl, c.opening())
 		}
 	}
@@ -189,9 +190,9 @@ func (s *Service) contend(ctx context.Context, c *contest) (lease.View, error) {
 }
 
 // outcomeFor returns what a campaign found about one of its groups, and whether it leads it.
-func outcomeFor(out election.Outcome, group string) (v lease.View, won bool, err error) {
+func outcomeFor(out election.Outcome, group string) (v store.View, won bool, err error) {
 	if led, ok := out.Led[group]; ok {
-		return lease.View{Record: led, State: tenure.Led}, true, nil
+		return store.View{Record: led, State: tenure.Led}, true, nil
 	}
 	return out.Views[group], false, cmp.Or(out.Failed[group], out.Err)
 }
@@ -205,8 +206,8 @@ func (s *Service) deadline(arrived clock.Instant, wait time.Duration) clock.Inst
 }
 
 // eligible decides whether to campaign at all, and with which TTL.
-func (s *Service) eligible(c *contest, v lease.View, node lease.Attributes) (time.Duration, error) {
-	if p := s.admits(c.policy, node, c.group, lease.Session{Candidate: c.candidate}); p != nil {
+func (s *Service) eligible(c *contest, v store.View, node store.Attributes) (time.Duration, error) {
+	if p := s.admits(c.policy, node, c.group, store.Session{Candidate: c.candidate}); p != nil {
 		return 0, led(p, v, 0)
 	}
 	ttl, err := s.ttl(c)
@@ -220,33 +221,33 @@ func (s *Service) eligible(c *contest, v lease.View, node lease.Attributes) (tim
 }
 
 // within campaigns in a session that the client opened.
-func (s *Service) within(ctx context.Context, c *contest, ours bool) (lease.MachineConfig, error) {
+func (s *Service) within(ctx context.Context, c *contest, ours bool) (machine.MachineConfig, error) {
 	session, err := s.owned(ctx, c.within, c.candidate.ID)
 	if err == nil && !session.Scope.Covers(c.group) {
 		err = outOfScope(c.group)
 	}
 	if err != nil {
-		return lease.MachineConfig{}, err
+		return machine.MachineConfig{}, err
 	}
-	if p := s.admits(c.policy, lease.Attributes{}, c.group, session); p != nil && !ours {
-		return lease.MachineConfig{}, p
+	if p := s.admits(c.policy, store.Attributes{}, c.group, session); p != nil && !ours {
+		return machine.MachineConfig{}, p
 	}
 	return s.lent(ctx, session)
 }
 
 // lent renews a session that the client opened, and returns the machine that campaigns in it.
-func (s *Service) lent(ctx context.Context, session lease.Session) (lease.MachineConfig, error) {
+func (s *Service) lent(ctx context.Context, session store.Session) (machine.MachineConfig, error) {
 	sent := s.clock.Now()
 	beat, err := s.engine.KeepAlive(ctx, session.ID)
 	if err != nil {
-		return lease.MachineConfig{}, err
+		return machine.MachineConfig{}, err
 	}
 	session.TTL = beat.TTL
 	return s.lentMachine(session, sent), nil
 }
 
-func (s *Service) lentMachine(session lease.Session, sent clock.Instant) lease.MachineConfig {
-	return lease.MachineConfig{
+func (s *Service) lentMachine(session store.Session, sent clock.Instant) machine.MachineConfig {
+	return machine.MachineConfig{
 		Candidate: session.Candidate, Scope: session.Scope, Timing: s.timing(session.TTL), Session: &session, Sent: sent, Lent: true,
 	}
 }
@@ -260,7 +261,7 @@ func (s *Service) room(id auth.Identity, node string, more int) error {
 }
 
 // leads reports whether a living session of the node holds the group.
-func leads(v lease.View, node string) bool { return v.State == tenure.Led && v.Candidate.ID == node }
+func leads(v store.View, node string) bool { return v.State == tenure.Led && v.Candidate.ID == node }
 
 // instanceOf returns the instance that the client chose. A client that chose none gets a new
 // one for each call, so its retry counts as another process.
@@ -274,22 +275,22 @@ func instanceOf(given string) (instance string, chosen bool) {
 // attempt names a session among those of an instance, so that the call that opens it can be
 // retried. A session that a client opens and the session of a campaign, which ends with its
 // term, have different attempts.
-func attempt(purpose string, scope lease.Scope) string {
+func attempt(purpose string, scope store.Scope) string {
 	sum := sha256.Sum256([]byte(purpose + "\x00" + strings.Join(scope, "\x00")))
 	return hex.EncodeToString(sum[:16])
 }
 
 // opening returns the options for the session of a campaign.
-func (c *contest) opening() lease.OpenOptions {
-	scope := lease.Scope{c.group}
-	return lease.OpenOptions{Scope: scope, Instance: c.instance, Attempt: attempt("campaign", scope)}
+func (c *contest) opening() store.OpenOptions {
+	scope := store.Scope{c.group}
+	return store.OpenOptions{Scope: scope, Instance: c.instance, Attempt: attempt("campaign", scope)}
 }
 
 // retried reports whether the leader is the session of this very campaign, because the client
 // sent the call again. A session of the same node that another process opened is not.
-func (s *Service) retried(ctx context.Context, c *contest, v lease.View) (holder lease.Session, ours bool, err error) {
+func (s *Service) retried(ctx context.Context, c *contest, v store.View) (holder store.Session, ours bool, err error) {
 	if !leads(v, c.candidate.ID) {
-		return lease.Session{}, false, nil
+		return store.Session{}, false, nil
 	}
 	if holder, err = s.sessions.find(ctx, v.Holder); err != nil {
 		return holder, false, err
@@ -298,15 +299,15 @@ func (s *Service) retried(ctx context.Context, c *contest, v lease.View) (holder
 		return holder, v.Holder == c.within.session, nil
 	}
 	o := c.opening()
-	caller := lease.Session{Candidate: c.candidate, Instance: lease.InstanceDigest(c.instance), Scope: o.Scope}
+	caller := store.Session{Candidate: c.candidate, Instance: store.InstanceDigest(c.instance), Scope: o.Scope}
 	return holder, !s.duplicates.met(holder, caller) && slices.Equal(holder.Scope, o.Scope), nil
 }
 
 // otherProcess reports whether another process with the node id of the campaign leads.
-func (s *Service) otherProcess(c *contest, v lease.View) bool {
+func (s *Service) otherProcess(c *contest, v store.View) bool {
 	if !leads(v, c.candidate.ID) || c.within.session != "" || v.Holder == c.session.ID {
 		return false
 	}
 	holder, known := s.sessions.known(v.Holder)
-	return !known || holder.Instance != lease.InstanceDigest(c.instance)
+	return !known || holder.Instance != store.InstanceDigest(c.instance)
 }

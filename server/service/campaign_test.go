@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // A campaign for a vacant group leads, with a term that grows with each one; others are told who leads and when to come back.
@@ -88,8 +88,8 @@ func TestBatchConflict(t *testing.T) {
 // A renewal extends the lease of the leader, and tells everybody else, and a leader
 // whose session has ended, that they do not lead.
 func TestRenew(t *testing.T) {
-	store := memStore(t)
-	in := serve(t, store)
+	st := memStore(t)
+	in := serve(t, st)
 	l := lead(in, "billing", "a")
 	const path = "/v1/groups/billing/renew"
 	ok := RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}
@@ -110,17 +110,17 @@ func TestRenew(t *testing.T) {
 	wrong.Handle = handle{"here", "s99", "billing"}.String()
 	refused(in, 409, "not_leader", "POST", path, wrong)
 
-	other := serve(t, store) // knows nothing of the session
+	other := serve(t, st) // knows nothing of the session
 	wrong = ok
 	wrong.NodeID = "b"
 	refused(other, 403, "not_your_session", "POST", path, wrong)
 	want[Renewed](other, 200, "POST", path, ok)
 
-	v, err := store.Read(t.Context(), "billing")
+	v, err := st.Read(t.Context(), "billing")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Close(t.Context(), v.Holder, lease.Closed); err != nil {
+	if err := st.Close(t.Context(), v.Holder, store.Closed); err != nil {
 		t.Fatal(err)
 	}
 	refused(in, 409, "not_leader", "POST", path, ok)

@@ -9,14 +9,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Config configures an instance. Store is required; everything else has a default.
 type Config struct {
 	// Store is the engine. The caller opens and closes it.
-	Store lease.Store
+	Store store.Store
 	// Gate authenticates and authorises callers. The caller of New closes it. Default:
 	// callers on loopback may do everything, and others nothing.
 	Gate *auth.Gate

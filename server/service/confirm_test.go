@@ -5,21 +5,21 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // confirmingStore counts reads and keep-alives.
 type confirmingStore struct {
-	lease.Store
+	store.Store
 	reads, beats atomic.Int64
 }
 
-func (s *confirmingStore) Read(ctx context.Context, group string) (lease.View, error) {
+func (s *confirmingStore) Read(ctx context.Context, group string) (store.View, error) {
 	s.reads.Add(1)
 	return s.Store.Read(ctx, group)
 }
 
-func (s *confirmingStore) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+func (s *confirmingStore) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
 	s.beats.Add(1)
 	return s.Store.KeepAlive(ctx, id, groups...)
 }
@@ -27,17 +27,17 @@ func (s *confirmingStore) KeepAlive(ctx context.Context, id lease.SessionID, gro
 // A renewal is one keep-alive, and no read; and who gave the group up, or whose session has
 // ended, is told so.
 func TestRenewalIsOneCall(t *testing.T) {
-	store := &confirmingStore{Store: memStore(t)}
-	in := serve(t, store)
+	st := &confirmingStore{Store: memStore(t)}
+	in := serve(t, st)
 	renew := func(l Leading) RenewRequest {
 		return RenewRequest{NodeID: l.LeaderNodeID, Term: l.Term, Handle: l.Handle}
 	}
 	a := lead(in, "a", "one")
-	before, beaten := store.reads.Load(), store.beats.Load()
+	before, beaten := st.reads.Load(), st.beats.Load()
 	if got := want[Renewed](in, 200, "POST", "/groups/a/renew", renew(a)); got.Term != a.Term || got.TTLMS != a.TTLMS {
 		t.Errorf("%+v", got)
 	}
-	if reads, beats := store.reads.Load()-before, store.beats.Load()-beaten; reads != 0 || beats != 1 {
+	if reads, beats := st.reads.Load()-before, st.beats.Load()-beaten; reads != 0 || beats != 1 {
 		t.Errorf("%d reads and %d keep-alives", reads, beats)
 	}
 	resign(in, a)
@@ -48,7 +48,7 @@ func TestRenewalIsOneCall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Close(t.Context(), h.session, lease.Closed); err != nil {
+	if err := st.Close(t.Context(), h.session, store.Closed); err != nil {
 		t.Fatal(err)
 	}
 	refused(in, 409, "not_leader", "POST", "/groups/a/renew", renew(again))

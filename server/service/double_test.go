@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // countingStore counts calls, and can be down: then its calls end with their context and
 // no answer, as those of an engine without a quorum.
 type countingStore struct {
-	lease.Store
+	store.Store
 	beats, reads, watches atomic.Int64
 	down                  atomic.Bool
 	newer                 atomic.Bool  // it has what a newer version wrote
@@ -31,23 +31,23 @@ func (s *countingStore) out(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if s.newer.Load() {
-		return fmt.Errorf("key x: %w", lease.ErrNewer)
+		return fmt.Errorf("key x: %w", store.ErrNewer)
 	}
 	return nil
 }
 
-func (s *countingStore) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+func (s *countingStore) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
 	s.beats.Add(1)
 	if err := s.out(ctx); err != nil {
-		return lease.Beat{}, err
+		return store.Beat{}, err
 	}
 	return s.Store.KeepAlive(ctx, id, groups...)
 }
 
-func (s *countingStore) Read(ctx context.Context, group string) (lease.View, error) {
+func (s *countingStore) Read(ctx context.Context, group string) (store.View, error) {
 	s.reads.Add(1)
 	if err := s.out(ctx); err != nil {
-		return lease.View{}, err
+		return store.View{}, err
 	}
 	if d := time.Duration(s.slow.Load()); d > 0 {
 		time.Sleep(d)
@@ -55,21 +55,21 @@ func (s *countingStore) Read(ctx context.Context, group string) (lease.View, err
 	return s.Store.Read(ctx, group)
 }
 
-func (s *countingStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+func (s *countingStore) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	if err := s.out(ctx); err != nil {
-		return lease.Session{}, err
+		return store.Session{}, err
 	}
 	return s.Store.Open(ctx, c, ttl, o)
 }
 
-func (s *countingStore) Attributes(ctx context.Context, name string) (lease.Attributes, error) {
+func (s *countingStore) Attributes(ctx context.Context, name string) (store.Attributes, error) {
 	if err := s.out(ctx); err != nil {
-		return lease.Attributes{}, err
+		return store.Attributes{}, err
 	}
 	return s.Store.Attributes(ctx, name)
 }
 
-func (s *countingStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
+func (s *countingStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
 	s.watches.Add(1)
 	return s.Store.Watch(ctx, scope)
 }
@@ -83,7 +83,7 @@ func decode[T any](t testing.TB, r reply) T {
 	return v
 }
 
-func sessionOf(t testing.TB, in *instance, text string) lease.SessionID {
+func sessionOf(t testing.TB, in *instance, text string) store.SessionID {
 	t.Helper()
 	h, err := in.svc.parseHandle(text)
 	if err != nil {
@@ -106,12 +106,12 @@ func grep(text, part string) string {
 
 // lateStore lets something happen just before the first Acquire.
 type lateStore struct {
-	lease.Store
+	store.Store
 	once   sync.Once
 	before func()
 }
 
-func (s *lateStore) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (s *lateStore) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	s.once.Do(s.before)
 	return s.Store.Acquire(ctx, id, seen...)
 }

@@ -11,9 +11,9 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/operator"
+	"github.com/tenurehq/tenure/store"
 )
 
 func etag(n uint64) string { return `"` + strconv.FormatUint(n, 10) + `"` }
@@ -34,7 +34,7 @@ func ifMatch(r *http.Request) (uint64, error) {
 func (s *Service) putGroup(w http.ResponseWriter, r *http.Request, in GroupPolicy) (any, error) {
 	group := groupOf(r)
 	want, err := ifMatch(r)
-	if err := cmp.Or(lease.CheckGroup(group), err); err != nil {
+	if err := cmp.Or(store.CheckGroup(group), err); err != nil {
 		return nil, err
 	}
 	if err := in.Check(s.store.Caps(), s.cfg.MaxTTL); err != nil {
@@ -59,7 +59,7 @@ func (s *Service) putGroup(w http.ResponseWriter, r *http.Request, in GroupPolic
 // rewrite replaces the attributes of a group if they have the wanted version; 0: any version.
 func (s *Service) rewrite(ctx context.Context, group string, want uint64, f func(policy) (map[string]string, error)) error {
 	_, err := s.operations().Change(ctx, operator.Group(group), want, func(values map[string]string) error {
-		next, err := f(operator.ParsePolicy(lease.Attributes{Values: values}))
+		next, err := f(operator.ParsePolicy(store.Attributes{Values: values}))
 		if err == nil {
 			clear(values)
 			maps.Copy(values, next)
@@ -76,7 +76,7 @@ func (s *Service) rewrite(ctx context.Context, group string, want uint64, f func
 
 func (s *Service) getGroup(w http.ResponseWriter, r *http.Request) (any, error) {
 	group := groupOf(r)
-	if err := lease.CheckGroup(group); err != nil {
+	if err := store.CheckGroup(group); err != nil {
 		return nil, err
 	}
 	v, err := s.engine.Read(r.Context(), group)
@@ -101,7 +101,7 @@ func (s *Service) getGroup(w http.ResponseWriter, r *http.Request) (any, error) 
 func (s *Service) deleteGroup(w http.ResponseWriter, r *http.Request) (any, error) {
 	group := groupOf(r)
 	want, err := ifMatch(r)
-	if err := cmp.Or(lease.CheckGroup(group), err); err != nil {
+	if err := cmp.Or(store.CheckGroup(group), err); err != nil {
 		return nil, err
 	}
 	v, err := s.engine.Read(r.Context(), group)
@@ -127,7 +127,7 @@ func (s *Service) deleteGroup(w http.ResponseWriter, r *http.Request) (any, erro
 // nodeOf returns the node in the path.
 func nodeOf(r *http.Request) (string, error) {
 	node := r.PathValue("node")
-	if !lease.ValidName(node) {
+	if !store.ValidName(node) {
 		return "", badNode("node", node)
 	}
 	return node, nil
@@ -145,7 +145,7 @@ func (s *Service) getNode(_ http.ResponseWriter, r *http.Request) (any, error) {
 	return nodeWire(node, all[0]), nil
 }
 
-func nodeWire(node string, a lease.Attributes) Node {
+func nodeWire(node string, a store.Attributes) Node {
 	why, is := operator.Cordoned(a)
 	return Node{NodeID: node, Cordoned: is, Reason: why}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 const (
@@ -29,7 +30,7 @@ const (
 type process func(t *testing.T) fence.Token
 
 // paths are the ways by which a process can campaign.
-func paths(in *instance, store lease.Store) map[string]func() process {
+func paths(in *instance, st store.Store) map[string]func() process {
 	http := func(instance, query string) func() process {
 		return func() process {
 			return func(t *testing.T) fence.Token {
@@ -54,10 +55,10 @@ func paths(in *instance, store lease.Store) map[string]func() process {
 			return 0
 		}
 	}
-	library := func(store lease.Store) func() process {
+	library := func(st store.Store) func() process {
 		return func() process {
 			return func(t *testing.T) fence.Token {
-				node, err := lease.New(store, lease.Config{Candidate: tenure.Candidate{ID: "node-1"}, Scope: lease.Scope{"billing"}, Log: quiet()})
+				node, err := lease.New(st, lease.Config{Candidate: tenure.Candidate{ID: "node-1"}, Scope: store.Scope{"billing"}, Log: quiet()})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -98,7 +99,7 @@ func paths(in *instance, store lease.Store) map[string]func() process {
 		"http that waits": http("", "?wait=300ms"),
 		"http session":    within,
 		"remote":          library(client(in, nil)),
-		"library":         library(store),
+		"library":         library(st),
 	}
 }
 
@@ -125,8 +126,8 @@ func TestOneTokenOneProcess(t *testing.T) {
 // A retry is recognised by node id and instance, at every instance of the service: it has
 // the same answer. Another process is told so, with the leader and since when it leads.
 func TestRetryByInstance(t *testing.T) {
-	store := memStore(t)
-	in, other := serve(t, store), serve(t, store)
+	st := memStore(t)
+	in, other := serve(t, st), serve(t, st)
 	const path = "/v1/groups/billing/campaign"
 	call := CampaignRequest{NodeID: "a", TTLMS: 4000, Priority: 3, Metadata: map[string]string{"zone": "1"}, Instance: instanceA}
 	first := want[Leading](in, 200, "POST", path, call)
@@ -159,7 +160,7 @@ func TestRetryByInstance(t *testing.T) {
 		}
 	}
 	want[Renewed](other, 200, "POST", "/v1/groups/billing/renew", RenewRequest{NodeID: "a", Term: first.Term, Handle: first.Handle})
-	if line, err := store.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{}); err != nil || len(line) != 1 {
+	if line, err := st.Sessions(t.Context(), store.Scope{"*"}, store.Page{}); err != nil || len(line) != 1 {
 		t.Errorf("the calls left %d sessions behind, %v", len(line), err)
 	}
 	resign(in, first)
@@ -205,10 +206,10 @@ func TestSessionByInstance(t *testing.T) {
 // would let the reader of a log act for them. A restarted instance of the service still
 // notices.
 func TestDuplicateNodeIDsAreReported(t *testing.T) {
-	store := memStore(t)
+	st := memStore(t)
 	var mu sync.Mutex
 	var log bytes.Buffer
-	in := serve(t, store, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&lockedWriter{mu: &mu, to: &log}, nil)) })
+	in := serve(t, st, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&lockedWriter{mu: &mu, to: &log}, nil)) })
 	const warning = "two processes use one node id"
 	warnings := func() int {
 		mu.Lock()
@@ -228,7 +229,7 @@ func TestDuplicateNodeIDsAreReported(t *testing.T) {
 	}
 	s := client(in, nil)
 	for range 2 {
-		if _, err := s.Open(bound(t), candidate("b"), 5*time.Second, lease.OpenOptions{Scope: lease.Scope{"billing*"}}); err != nil {
+		if _, err := s.Open(bound(t), candidate("b"), 5*time.Second, store.OpenOptions{Scope: store.Scope{"billing*"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -350,12 +351,12 @@ func TestDrainLeavesNoCandidates(t *testing.T) {
 
 // closingStore lets something happen just before the first Close.
 type closingStore struct {
-	lease.Store
+	store.Store
 	once   sync.Once
 	before func()
 }
 
-func (s *closingStore) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+func (s *closingStore) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	s.once.Do(s.before)
 	return s.Store.Close(ctx, id, why, seen...)
 }
@@ -398,12 +399,12 @@ func TestAbandonLeavesTheRetryAlone(t *testing.T) {
 
 // wonStore lets something happen just after the first Acquire.
 type wonStore struct {
-	lease.Store
+	store.Store
 	once  sync.Once
 	after func()
 }
 
-func (s *wonStore) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (s *wonStore) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	granted, err := s.Store.Acquire(ctx, id, seen...)
 	s.once.Do(s.after)
 	return granted, err

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/feed"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -51,7 +51,7 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // serve starts an instance over a store. Tests that call it make every request be
 // compared with the OpenAPI document.
-func serve(t testing.TB, store lease.Store, change ...func(*Config)) *instance {
+func serve(t testing.TB, store store.Store, change ...func(*Config)) *instance {
 	t.Helper()
 	cfg := Config{Store: store, Log: quiet(), TTL: 5 * time.Second}
 	for _, c := range change {

@@ -8,14 +8,14 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store"
 )
 
 func (s *Service) leader(w http.ResponseWriter, r *http.Request) (any, error) {
 	group := groupOf(r)
-	if err := lease.CheckGroup(group); err != nil {
+	if err := store.CheckGroup(group); err != nil {
 		return nil, err
 	}
 	seen, err := s.sight(r, group)
@@ -104,7 +104,7 @@ func (s *Service) sight(r *http.Request, group string) (sight, error) {
 
 // stalest is how old an answer may be: a quarter of the leader's TTL or, while that is not
 // known, a quarter of the shortest TTL of the engine.
-func (s *Service) stalest(v lease.View) time.Duration {
+func (s *Service) stalest(v store.View) time.Duration {
 	if v.State != tenure.Led {
 		return s.cfg.TTL / 4
 	}
@@ -114,13 +114,13 @@ func (s *Service) stalest(v lease.View) time.Duration {
 	return s.store.Caps().MinTTL / 4
 }
 
-func pageOf(r *http.Request) (lease.Page, error) {
+func pageOf(r *http.Request) (store.Page, error) {
 	q := r.URL.Query()
-	p := lease.Page{After: q.Get("after"), Limit: 100}
+	p := store.Page{After: q.Get("after"), Limit: 100}
 	if text := q.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > lease.MaxPage {
-			return p, bad("bad_page", "limit: from 1 to %d", lease.MaxPage)
+		if err != nil || n < 1 || n > store.MaxPage {
+			return p, bad("bad_page", "limit: from 1 to %d", store.MaxPage)
 		}
 		p.Limit = n
 	}
@@ -153,7 +153,7 @@ func (s *Service) history(_ http.ResponseWriter, r *http.Request) (any, error) {
 	return out, nil
 }
 
-func termOf(t lease.Term, now time.Time) Term {
+func termOf(t store.Term, now time.Time) Term {
 	out := Term{Term: t.Token, NodeID: t.Candidate, BeginMS: t.Begin.UnixMilli(), Reason: string(t.Reason)}
 	if !t.End.IsZero() {
 		now = t.End
@@ -180,7 +180,7 @@ func (s *Service) candidates(_ http.ResponseWriter, r *http.Request) (any, error
 	}
 	ctx, cancel := s.call(r.Context())
 	defer cancel()
-	line, err := s.store.Sessions(ctx, lease.Scope{group}, page)
+	line, err := s.store.Sessions(ctx, store.Scope{group}, page)
 	if err != nil {
 		return nil, err
 	}

@@ -7,21 +7,21 @@ import (
 	"net/http"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/store"
 )
 
 // maxLooked bounds how many groups one listing reads to find those that the caller may observe.
-const maxLooked = 10 * lease.MaxPage
+const maxLooked = 10 * store.MaxPage
 
 // groups lists the groups that were created or led, and that the caller may observe.
 func (s *Service) groups(_ http.ResponseWriter, r *http.Request) (any, error) {
 	page, err := pageOf(r)
 	prefix := r.URL.Query().Get("prefix")
-	if err := cmp.Or(err, (lease.Scope{prefix + "*"}).Validate()); err != nil {
+	if err := cmp.Or(err, (store.Scope{prefix + "*"}).Validate()); err != nil {
 		return nil, err
 	}
-	if page.After != "" && !lease.ValidName(page.After) {
+	if page.After != "" && !store.ValidName(page.After) {
 		return nil, bad("bad_page", "after: want the name of the last group of the last page")
 	}
 	out, looked, last := Groups{Groups: []Group{}}, 0, ""
@@ -62,7 +62,7 @@ func (s *Service) everyGroup(ctx context.Context, prefix, after string) iter.Seq
 			}
 			return true
 		}
-		for v, err := range s.operations().Views(ctx, lease.Scope{prefix + "*"}, after) {
+		for v, err := range s.operations().Views(ctx, store.Scope{prefix + "*"}, after) {
 			if err != nil {
 				yield(Group{}, err)
 				return
@@ -75,7 +75,7 @@ func (s *Service) everyGroup(ctx context.Context, prefix, after string) iter.Seq
 	}
 }
 
-func groupWire(v lease.View) Group {
+func groupWire(v store.View) Group {
 	g := Group{Group: v.Group, State: tenure.Vacant.String(), Term: v.Token}
 	if v.State == tenure.Led {
 		g.State, g.LeaderNodeID = tenure.Led.String(), v.Candidate.ID

@@ -16,10 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/metric"
+	"github.com/tenurehq/tenure/store"
 )
 
 // labelled is how many groups have a label of their own. The others share one.
@@ -112,7 +112,7 @@ func (m *metrics) label(group string) string {
 }
 
 // changed counts a change from the feed.
-func (m *metrics) changed(v lease.View, terms int, vacant time.Duration, back bool) {
+func (m *metrics) changed(v store.View, terms int, vacant time.Duration, back bool) {
 	if back {
 		m.splitBrain.Inc()
 	}
@@ -203,7 +203,7 @@ func (m *metrics) engineCall(took time.Duration, err error) {
 }
 
 // engine notes whether the engine answered. A definite error is an answer.
-func (m *metrics) engine(err error) { m.healthy.Store(err == nil || lease.Definite(err)) }
+func (m *metrics) engine(err error) { m.healthy.Store(err == nil || store.Definite(err)) }
 
 func (m *metrics) renewFailed(err error) {
 	reason := metric.RenewReason(err)

@@ -10,10 +10,10 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/election"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/operator"
+	"github.com/tenurehq/tenure/store"
 )
 
 // answerWait is how long an operator waits for the answer of the leader by default.
@@ -34,18 +34,18 @@ func (s *Service) stepDown(w http.ResponseWriter, r *http.Request, in StepDownRe
 	if in.CoolDownMS < 0 || in.CoolDownMS > operator.MaxCoolDown.Milliseconds() {
 		return nil, bad("bad_argument", "cool_down_ms: from 0 to %d", operator.MaxCoolDown.Milliseconds())
 	}
-	return s.command(w, r, operator.Order{Verb: lease.StepDown, Reason: in.Reason, CoolDown: time.Duration(in.CoolDownMS) * time.Millisecond})
+	return s.command(w, r, operator.Order{Verb: store.StepDown, Reason: in.Reason, CoolDown: time.Duration(in.CoolDownMS) * time.Millisecond})
 }
 
 func (s *Service) transfer(w http.ResponseWriter, r *http.Request, in StepDownRequest) (any, error) {
 	to := r.URL.Query().Get("to")
-	if !lease.ValidName(to) {
+	if !store.ValidName(to) {
 		return nil, bad("bad_argument", "to: want the node that is to lead, as ?to=")
 	}
 	if in.CoolDownMS != 0 {
 		return nil, bad("bad_argument", "cool_down_ms: a transfer has none")
 	}
-	return s.command(w, r, operator.Order{Verb: lease.Transfer, To: to, Reason: in.Reason})
+	return s.command(w, r, operator.Order{Verb: store.Transfer, To: to, Reason: in.Reason})
 }
 
 // command finds the leader that is meant, and asks it or closes its session.
@@ -71,8 +71,8 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, want operator.
 	if err != nil {
 		return nil, err
 	}
-	var to lease.Session
-	if o.Verb == lease.Transfer {
+	var to store.Session
+	if o.Verb == store.Transfer {
 		if o.To == v.Candidate.ID {
 			return nil, noSuccessor(o.group, o.To, "it leads already")
 		}
@@ -103,7 +103,7 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, want operator.
 	} else {
 		out, err = s.ask(ctx, o, v)
 	}
-	if cooled != "" && (err != nil && lease.Definite(err) || err == nil && out.Outcome == string(lease.Refused)) {
+	if cooled != "" && (err != nil && store.Definite(err) || err == nil && out.Outcome == string(store.Refused)) {
 		// It still leads, so there is nothing to cool down from.
 		if err := s.operations().Warm(ctx, o.group, v.Candidate.ID, cooled); err != nil {
 			s.cfg.Log.Warn("could not remove the cool-down of a step-down that was refused", "group", o.group, "node", v.Candidate.ID, "err", err)
@@ -121,18 +121,18 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, want operator.
 }
 
 // meant reads the group and checks that its leader is the one that the operator means.
-func (s *Service) meant(r *http.Request, group string) (lease.View, error) {
-	if err := lease.CheckGroup(group); err != nil {
-		return lease.View{}, err
+func (s *Service) meant(r *http.Request, group string) (store.View, error) {
+	if err := store.CheckGroup(group); err != nil {
+		return store.View{}, err
 	}
 	want, err := ifMatch(r)
 	if err != nil {
-		return lease.View{}, err
+		return store.View{}, err
 	}
 	v, err := s.engine.Read(r.Context(), group)
 	switch {
 	case err != nil:
-		return lease.View{}, err
+		return store.View{}, err
 	case want > 0 && v.Token != fence.Token(want):
 		return v, led(httpapi.Refuse(http.StatusPreconditionFailed, "stale_term",
 			"the leader that is meant (term %d) is not the newest: %s; read it again before you act", want, whoLeads(v)), v, 0)
@@ -143,12 +143,12 @@ func (s *Service) meant(r *http.Request, group string) (lease.View, error) {
 }
 
 // ask leaves a request with the session of the leader and waits for the outcome.
-func (s *Service) ask(ctx context.Context, o order, v lease.View) (SteppedDown, error) {
+func (s *Service) ask(ctx context.Context, o order, v store.View) (SteppedDown, error) {
 	out := SteppedDown{Group: o.group, Term: v.Token}
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	o.Look = func(context.Context) (lease.View, bool) { return s.feed.View(o.group) }
+	o.Look = func(context.Context) (store.View, bool) { return s.feed.View(o.group) }
 	asked, err := s.operations().Ask(waiting, v, o.Order)
 	if err != nil {
 		return out, err
@@ -165,8 +165,8 @@ func (s *Service) ask(ctx context.Context, o order, v lease.View) (SteppedDown, 
 
 // endsToo returns the other groups that end with the session of a leader. A caller that may
 // not step all of them down may not close the session, and does not learn which they are.
-func (s *Service) endsToo(ctx context.Context, group string, id lease.SessionID) ([]string, error) {
-	held, err := s.operations().Held(ctx, lease.Scope{"*"}, id)
+func (s *Service) endsToo(ctx context.Context, group string, id store.SessionID) ([]string, error) {
+	held, err := s.operations().Held(ctx, store.Scope{"*"}, id)
 	if err != nil {
 		return nil, err
 	}
@@ -183,9 +183,9 @@ func (s *Service) endsToo(ctx context.Context, group string, id lease.SessionID)
 // force closes the whole session of the leader: there is no other way to take a group from
 // it. The leader may believe that it leads until its TTL has passed; only the fence protects
 // what it writes to.
-func (s *Service) force(ctx context.Context, o order, v lease.View, to lease.Session) (SteppedDown, error) {
+func (s *Service) force(ctx context.Context, o order, v store.View, to store.Session) (SteppedDown, error) {
 	out := SteppedDown{Group: o.group, Term: v.Token, Outcome: "forced", Detail: "its session was closed; it may believe that it leads until its TTL has passed"}
-	err := s.engine.Close(ctx, v.Holder, lease.Forced)
+	err := s.engine.Close(ctx, v.Holder, store.Forced)
 	if err != nil || to.ID == "" {
 		return out, err
 	}

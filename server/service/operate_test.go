@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/feed"
+	"github.com/tenurehq/tenure/store"
 )
 
 func candidate(id string) tenure.Candidate { return tenure.Candidate{ID: id} }
@@ -273,11 +273,11 @@ func TestRewound(t *testing.T) {
 // unwritable is a store whose grants are never acknowledged once it is broken, as those of
 // an engine whose disk fails.
 type unwritable struct {
-	lease.Store
+	store.Store
 	broken atomic.Bool
 }
 
-func (s *unwritable) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (s *unwritable) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	if s.broken.Load() {
 		return nil, errors.New("input/output error")
 	}

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	rules "github.com/tenurehq/tenure/internal/policy"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/operator"
+	"github.com/tenurehq/tenure/store"
 )
 
 // policy has the rules of a group.
@@ -19,11 +19,11 @@ func (s *Service) operations() operator.Store {
 }
 
 // attributes reads attributes as they are now.
-func (s *Service) attributes(ctx context.Context, names ...string) (all []lease.Attributes, err error) {
+func (s *Service) attributes(ctx context.Context, names ...string) (all []store.Attributes, err error) {
 	ctx, cancel := s.call(ctx)
 	defer cancel()
 	if r, ok := s.store.(interface {
-		Rules(context.Context, ...string) (uint64, []lease.Attributes, error)
+		Rules(context.Context, ...string) (uint64, []store.Attributes, error)
 	}); ok {
 		_, all, err = r.Rules(ctx, names...)
 		return all, err
@@ -39,14 +39,14 @@ func (s *Service) attributes(ctx context.Context, names ...string) (all []lease.
 }
 
 // policiesOf reads the policies of groups and the attributes of a node.
-func (s *Service) policiesOf(ctx context.Context, node string, groups ...string) ([]policy, lease.Attributes, error) {
+func (s *Service) policiesOf(ctx context.Context, node string, groups ...string) ([]policy, store.Attributes, error) {
 	names := []string{operator.Node(node)}
 	for _, g := range groups {
 		names = append(names, operator.Group(g))
 	}
 	all, err := s.attributes(ctx, names...)
 	if err != nil {
-		return nil, lease.Attributes{}, err
+		return nil, store.Attributes{}, err
 	}
 	policies := make([]policy, len(groups))
 	for i := range groups {
@@ -66,7 +66,7 @@ func (s *Service) policy(ctx context.Context, group string) (policy, error) {
 
 // admits returns the problem that keeps a session, or a node without one, from beginning to
 // lead a group. It gives an early answer: the store enforces the same rules.
-func (s *Service) admits(pol policy, node lease.Attributes, group string, l lease.Session) *httpapi.Problem {
+func (s *Service) admits(pol policy, node store.Attributes, group string, l store.Session) *httpapi.Problem {
 	bar := operator.Check(rules.Claim{
 		Group: group, Node: l.Candidate.ID, TTL: l.TTL, Now: time.Now(), Declared: s.cfg.Declared, MaxTTL: s.cfg.MaxTTL,
 	}, pol.Attributes, node)

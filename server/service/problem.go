@@ -10,9 +10,9 @@ import (
 
 	"github.com/tenurehq/tenure"
 	rules "github.com/tenurehq/tenure/internal/policy"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store"
 )
 
 // engineRetry is when to retry if the engine did not answer.
@@ -25,27 +25,27 @@ func bad(code, format string, args ...any) *httpapi.Problem {
 // explain returns the problem for an error of a store.
 func explain(err error) *httpapi.Problem {
 	var p *httpapi.Problem
-	var bar *lease.BarError
+	var bar *store.BarError
 	is := func(target error) bool { return errors.Is(err, target) }
 	switch {
 	case errors.As(err, &p):
 		return p
 	case errors.As(err, &bar):
 		return barred(bar)
-	case is(lease.ErrInvalid):
-		if argument := (*lease.ArgumentError)(nil); errors.As(err, &argument) {
+	case is(store.ErrInvalid):
+		if argument := (*store.ArgumentError)(nil); errors.As(err, &argument) {
 			err = argument
 		}
 		return bad("bad_argument", "%s", httpapi.Plain(err))
-	case is(lease.ErrRewound):
+	case is(store.ErrRewound):
 		return httpapi.Refuse(http.StatusServiceUnavailable, "rewound", "the engine lost data that it had acknowledged, so nobody may lead: an operator must raise the epoch").Retry(engineRetry)
-	case is(lease.ErrNewer):
+	case is(store.ErrNewer):
 		return httpapi.Refuse(http.StatusServiceUnavailable, "newer_format", "a newer version of this service wrote data that this instance cannot read: ask another instance, and upgrade this one").Retry(engineRetry)
-	case is(lease.ErrBusy):
+	case is(store.ErrBusy):
 		return httpapi.Refuse(http.StatusTooManyRequests, "busy", "too many requests are waiting for this session: retry later").Retry(engineRetry)
-	case is(lease.ErrSessionDead):
+	case is(store.ErrSessionDead):
 		return httpapi.Refuse(http.StatusConflict, "session_dead", "the session has ended, and so has every term in it: stop acting now, then open another session")
-	case is(lease.ErrConflict):
+	case is(store.ErrConflict):
 		return httpapi.Refuse(http.StatusConflict, "conflict", "another caller changed it at the same time: read it again, then retry").Retry(0)
 	case is(context.Canceled):
 		return httpapi.Refuse(http.StatusServiceUnavailable, "stopping", "this instance is stopping: ask another").Retry(engineRetry)
@@ -55,7 +55,7 @@ func explain(err error) *httpapi.Problem {
 }
 
 // barred returns the problem for a rule that keeps a node from leading.
-func barred(bar *lease.BarError) *httpapi.Problem {
+func barred(bar *store.BarError) *httpapi.Problem {
 	p := &httpapi.Problem{Status: http.StatusConflict, Code: bar.Code, Detail: bar.Detail}
 	switch bar.Code {
 	case rules.NoGroup:
@@ -73,7 +73,7 @@ func barred(bar *lease.BarError) *httpapi.Problem {
 
 // barProblem replaces a BarError by its problem.
 func barProblem(err error) error {
-	if bar := (*lease.BarError)(nil); errors.As(err, &bar) {
+	if bar := (*store.BarError)(nil); errors.As(err, &bar) {
 		return barred(bar)
 	}
 	return err
@@ -110,7 +110,7 @@ func denied(verb auth.Verb, group string) *httpapi.Problem {
 }
 
 func noSuccessor(group, node, why string) error {
-	return errors.Join(lease.ErrSuccessor, httpapi.Refuse(http.StatusConflict, "no_successor",
+	return errors.Join(store.ErrSuccessor, httpapi.Refuse(http.StatusConflict, "no_successor",
 		"node %q cannot lead group %q next: %s; nothing was changed: resign without a successor, or name another", node, group, why))
 }
 
@@ -119,7 +119,7 @@ func badNode(field, node string) *httpapi.Problem {
 }
 
 // led adds the leader of a group to a problem.
-func led(p *httpapi.Problem, v lease.View, retry time.Duration) *httpapi.Problem {
+func led(p *httpapi.Problem, v store.View, retry time.Duration) *httpapi.Problem {
 	more := map[string]any{"group": v.Group, "term": v.Token, "state": v.State.String()}
 	if v.State == tenure.Led {
 		more["leader_node_id"] = v.Candidate.ID
@@ -135,7 +135,7 @@ func led(p *httpapi.Problem, v lease.View, retry time.Duration) *httpapi.Problem
 }
 
 // knowing adds the leader to a refusal, if it is known and not there yet.
-func knowing(err error, v lease.View) error {
+func knowing(err error, v store.View) error {
 	var p *httpapi.Problem
 	if !errors.As(barProblem(err), &p) || v.Group == "" || p.More["state"] != nil {
 		return err
@@ -144,7 +144,7 @@ func knowing(err error, v lease.View) error {
 }
 
 // whoLeads describes the leader of a group.
-func whoLeads(v lease.View) string {
+func whoLeads(v store.View) string {
 	if v.State != tenure.Led {
 		return fmt.Sprintf("group %q has no leader (newest term %d)", v.Group, v.Token)
 	}
@@ -156,7 +156,7 @@ func whoLeads(v lease.View) string {
 }
 
 // notElected is the answer to a campaign that another candidate has won.
-func (s *Service) notElected(c *contest, v lease.View) *httpapi.Problem {
+func (s *Service) notElected(c *contest, v store.View) *httpapi.Problem {
 	retry := jittered(s.backoff(c.policy, v)).Round(time.Millisecond)
 	p := httpapi.Refuse(http.StatusConflict, "not_leader", "%s: retry after %v, or wait for a vacancy with ?wait=30s", whoLeads(v), retry)
 	if s.otherProcess(c, v) {
@@ -167,7 +167,7 @@ func (s *Service) notElected(c *contest, v lease.View) *httpapi.Problem {
 }
 
 // notLeader tells a caller that may believe that it leads that it does not.
-func notLeader(v lease.View) *httpapi.Problem {
+func notLeader(v store.View) *httpapi.Problem {
 	return led(httpapi.Refuse(http.StatusConflict, "not_leader", "stop acting now: this term is over; %s; to lead again, campaign", whoLeads(v)), v, 0)
 }
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/store"
 )
 
 func everything() []rule {
@@ -31,7 +31,7 @@ func TestCandidateQuota(t *testing.T) {
 	want[Leading](in, 200, "POST", path, call, a.auth())
 	refused(in, 429, "quota_candidates", "POST", path+"?wait=1s", CampaignRequest{NodeID: "c"}, c.auth())
 	refused(in, 429, "quota_candidates", "POST", "/v1/sessions", SessionRequest{NodeID: "c", Groups: []string{"other", "billing"}}, c.auth())
-	if _, err := client(in, c).Open(bound(t), candidate("c"), 5*time.Second, lease.OpenOptions{Scope: lease.Scope{"billing"}}); !errors.Is(err, lease.ErrBusy) {
+	if _, err := client(in, c).Open(bound(t), candidate("c"), 5*time.Second, store.OpenOptions{Scope: store.Scope{"billing"}}); !errors.Is(err, store.ErrBusy) {
 		t.Errorf("by the Go client: %v", err)
 	}
 	want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "c", Groups: []string{"other"}}, c.auth())
@@ -71,12 +71,12 @@ func TestGroupQuota(t *testing.T) {
 	if r := campaign("g1"); r.status != 200 {
 		t.Errorf("what it leads: %v", r)
 	}
-	store, ctx := client(in, a), bound(t)
-	l, err := store.Open(ctx, candidate("a"), 5*time.Second, lease.OpenOptions{Scope: lease.Scope{"*"}})
+	st, ctx := client(in, a), bound(t)
+	l, err := st.Open(ctx, candidate("a"), 5*time.Second, store.OpenOptions{Scope: store.Scope{"*"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Acquire(ctx, l.ID, lease.Record{Group: "g3"}); !errors.Is(err, lease.ErrBusy) {
+	if _, err := st.Acquire(ctx, l.ID, store.Record{Group: "g3"}); !errors.Is(err, store.ErrBusy) {
 		t.Errorf("by the Go client: %v", err)
 	}
 }
@@ -105,12 +105,12 @@ func TestStreamQuota(t *testing.T) {
 
 // stoppedStore can be made to hold every listing.
 type stoppedStore struct {
-	lease.Store
+	store.Store
 	stopped atomic.Bool
 	resume  chan struct{}
 }
 
-func (s *stoppedStore) Groups(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.View, error) {
+func (s *stoppedStore) Groups(ctx context.Context, scope store.Scope, p store.Page) ([]store.View, error) {
 	if s.stopped.Load() {
 		<-s.resume
 	}

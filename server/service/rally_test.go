@@ -11,23 +11,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // behindStore is an engine whose watch can be held back, so that an instance over it does
 // not see what happens.
 type behindStore struct {
-	lease.Ruled
+	store.Ruled
 	held chan struct{} // closed: the watch says nothing more
 	once sync.Once
 }
 
-func newBehind(s lease.Ruled) *behindStore { return &behindStore{Ruled: s, held: make(chan struct{})} }
+func newBehind(s store.Ruled) *behindStore { return &behindStore{Ruled: s, held: make(chan struct{})} }
 
 func (s *behindStore) hold() { s.once.Do(func() { close(s.held) }) }
 
-func (s *behindStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
-	return func(yield func(lease.Update, error) bool) {
+func (s *behindStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) {
 		for v, err := range s.Ruled.Watch(ctx, scope) {
 			select {
 			case <-s.held:
@@ -43,11 +43,11 @@ func (s *behindStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[le
 }
 
 // release gives a group up behind the instance's back.
-func release(t *testing.T, s lease.Store, id lease.SessionID, group string) {
+func release(t *testing.T, s store.Store, id store.SessionID, group string) {
 	t.Helper()
 	v, err := s.Read(t.Context(), group)
 	if err == nil {
-		_, err = s.Release(t.Context(), id, "", lease.Resigned, v.Record)
+		_, err = s.Release(t.Context(), id, "", store.Resigned, v.Record)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func release(t *testing.T, s lease.Store, id lease.SessionID, group string) {
 }
 
 // seize lets a session lead a group behind the instance's back.
-func seize(t *testing.T, s lease.Store, id lease.SessionID, group string) {
+func seize(t *testing.T, s store.Store, id store.SessionID, group string) {
 	t.Helper()
 	v, err := s.Read(t.Context(), group)
 	if err == nil {
@@ -66,9 +66,9 @@ func seize(t *testing.T, s lease.Store, id lease.SessionID, group string) {
 	}
 }
 
-func session(t *testing.T, s lease.Store, node string) lease.SessionID {
+func session(t *testing.T, s store.Store, node string) store.SessionID {
 	t.Helper()
-	l, err := s.Open(t.Context(), candidate(node), time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}})
+	l, err := s.Open(t.Context(), candidate(node), time.Minute, store.OpenOptions{Scope: store.Scope{"*"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func outcome(b Batch) string {
 }
 
 // campaigning opens a session of node a and returns how to campaign in it for groups.
-func campaigning(in *instance) (lease.SessionID, func(groups ...string) string) {
+func campaigning(in *instance) (store.SessionID, func(groups ...string) string) {
 	in.t.Helper()
 	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"*"}, TTLMS: 60_000})
 	return sessionOf(in.t, in, s.Handle), func(groups ...string) string {
@@ -131,15 +131,15 @@ func TestBatchIsNotBehind(t *testing.T) {
 // A cool-down binds from the moment on in which it is written, whoever wrote it: neither a
 // batch nor several records of the store's routes go by what was read a moment ago.
 func TestCoolDownAtOnce(t *testing.T) {
-	store := memStore(t)
-	in := serve(t, store)
+	st := memStore(t)
+	in := serve(t, st)
 	id, campaign := campaigning(in)
 	s := client(in, nil)
 	other := session(t, s, "a")
 	for i, taken := range []func() bool{
 		func() bool { return campaign("x0", "y0") != "x0!cooling_down, y0=2" },
 		func() bool {
-			var seen []lease.Record
+			var seen []store.Record
 			for _, g := range []string{"x1", "y1"} {
 				v, err := s.Read(bound(t), g)
 				if err != nil {
@@ -148,13 +148,13 @@ func TestCoolDownAtOnce(t *testing.T) {
 				seen = append(seen, v.Record)
 			}
 			_, err := s.Acquire(bound(t), other, seen...)
-			return !errors.Is(err, lease.ErrConflict)
+			return !errors.Is(err, store.ErrConflict)
 		},
 	} {
 		groups := []string{"x" + string(rune('0'+i)), "y" + string(rune('0'+i))}
 		campaign(groups...)
-		release(t, store, id, groups[0])
-		release(t, store, id, groups[1])
+		release(t, st, id, groups[0])
+		release(t, st, id, groups[1])
 		if _, err := in.svc.operations().Cool(t.Context(), groups[0], "a", time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +167,7 @@ func TestCoolDownAtOnce(t *testing.T) {
 // vagueStore is an engine whose grants for some groups get no answer: they take effect
 // later, if at all.
 type vagueStore struct {
-	lease.Store
+	store.Store
 	vague atomic.Int64 // how many more
 	mu    sync.Mutex
 	late  []func() error
@@ -176,13 +176,13 @@ type vagueStore struct {
 var errVague = errors.New("no answer")
 
 // Limits: every group is tried for alone.
-func (s *vagueStore) Caps() lease.Caps {
+func (s *vagueStore) Caps() store.Caps {
 	l := s.Store.Caps()
 	l.Batch = 1
 	return l
 }
 
-func (s *vagueStore) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (s *vagueStore) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	if !strings.HasPrefix(seen[0].Group, "vague") || s.vague.Add(-1) < 0 {
 		return s.Store.Acquire(ctx, id, seen...)
 	}
@@ -199,21 +199,21 @@ func (s *vagueStore) Acquire(ctx context.Context, id lease.SessionID, seen ...le
 // reckons with it any more; and where that has no answer either, the caller is told that
 // the outcome is open, of that group alone if it leads others.
 func TestBatchOfUnknownOutcome(t *testing.T) {
-	store := &vagueStore{Store: memStore(t)}
-	in := serve(t, store)
+	st := &vagueStore{Store: memStore(t)}
+	in := serve(t, st)
 	_, campaign := campaigning(in)
-	store.vague.Store(1)
+	st.vague.Store(1)
 	if got := campaign("vague-1"); got != "vague-1=1" {
 		t.Error(got)
 	}
-	if err := store.late[0](); !errors.Is(err, lease.ErrConflict) {
+	if err := st.late[0](); !errors.Is(err, store.ErrConflict) {
 		t.Errorf("the first try came later, and was answered with %v", err)
 	}
-	store.vague.Store(100)
+	st.vague.Store(100)
 	if got := campaign("clear", "vague-2"); got != "clear=1, vague-2!no_quorum" {
 		t.Error(got)
 	}
-	if err := store.late[len(store.late)-1](); err != nil {
+	if err := st.late[len(st.late)-1](); err != nil {
 		t.Fatal(err)
 	}
 	if got := campaign("clear", "vague-2"); got != "clear=1, vague-2=1" {
@@ -224,7 +224,7 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 		refused(in, 503, "no_quorum", "POST", "/v1/sessions/"+s.Handle+"/campaign"+wait, BatchRequest{Groups: []string{"vague-3"}})
 	}
 	refused(in, 503, "no_quorum", "POST", "/v1/groups/vague-3/campaign", CampaignRequest{NodeID: "b", Session: s.Handle})
-	store.vague.Store(0)
+	st.vague.Store(0)
 	if got := outcome(want[Batch](in, 200, "POST", "/v1/sessions/"+s.Handle+"/campaign?wait=10s", BatchRequest{Groups: []string{"vague-3"}})); got != "vague-3=1" {
 		t.Error(got)
 	}

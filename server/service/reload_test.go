@@ -13,8 +13,8 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/store"
 )
 
 // issuer signs JWTs for a test.
@@ -145,8 +145,8 @@ func TestTokenTakenBack(t *testing.T) {
 	remote, begun, watching := client(in, &caller{token: old}), make(chan struct{}), make(chan error, 1)
 	go func() {
 		var failed error
-		for u, err := range remote.Watch(bound(t), lease.Scope{"*"}) {
-			if failed = err; err == nil && u.Kind == lease.Synced {
+		for u, err := range remote.Watch(bound(t), store.Scope{"*"}) {
+			if failed = err; err == nil && u.Kind == store.Synced {
 				close(begun) // the snapshot is complete
 			}
 		}

@@ -8,36 +8,36 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // closedBook is a store that does not show its sessions, for a while.
 type closedBook struct {
-	lease.Store
+	store.Store
 	closed atomic.Bool
 	reads  atomic.Int64
 }
 
-func (s *closedBook) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
+func (s *closedBook) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
 	if !s.closed.Load() {
 		return s.Store.Watch(ctx, scope)
 	}
-	return func(yield func(lease.Update, error) bool) { yield(lease.Update{}, errors.New("closed")) }
+	return func(yield func(store.Update, error) bool) { yield(store.Update{}, errors.New("closed")) }
 }
 
-func (s *closedBook) Session(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+func (s *closedBook) Session(ctx context.Context, id store.SessionID) (store.Session, error) {
 	if s.closed.Load() {
-		return lease.Session{}, errors.New("closed")
+		return store.Session{}, errors.New("closed")
 	}
 	return s.Store.Session(ctx, id)
 }
 
-func (s *closedBook) Read(ctx context.Context, group string) (lease.View, error) {
+func (s *closedBook) Read(ctx context.Context, group string) (store.View, error) {
 	s.reads.Add(1)
 	return s.Store.Read(ctx, group)
 }
 
-func (s *closedBook) Caps() lease.Caps {
+func (s *closedBook) Caps() store.Caps {
 	l := s.Store.Caps()
 	l.MinTTL = 40 * time.Millisecond
 	return l

@@ -10,33 +10,33 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/openapi"
 	"github.com/tenurehq/tenure/server/storeapi"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
 // served is the store for store/remote, with the longest TTL and the quotas of the service.
 type served struct {
-	lease.Store
+	store.Store
 	s *Service
 }
 
-func (c served) Caps() lease.Caps {
+func (c served) Caps() store.Caps {
 	l := c.Store.Caps()
 	l.MaxTTL = min(l.MaxTTL, c.s.cfg.MaxTTL)
 	return l
 }
 
-// Open implements lease.Store.
-func (c served) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+// Open implements store.Store.
+func (c served) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	if most := c.s.cfg.MaxTTL; ttl > most {
-		return lease.Session{}, ttlProblem(ttl.Milliseconds(), c.s.store.Caps().MinTTL, most)
+		return store.Session{}, ttlProblem(ttl.Milliseconds(), c.s.store.Caps().MinTTL, most)
 	}
 	if err := c.s.sessions.room(who.ID, o); err != nil {
-		return lease.Session{}, err
+		return store.Session{}, err
 	}
 	l, err := c.Store.Open(ctx, who, ttl, o)
 	if err == nil {
@@ -45,37 +45,37 @@ func (c served) Open(ctx context.Context, who tenure.Candidate, ttl time.Duratio
 	return l, barProblem(err)
 }
 
-// Acquire implements lease.Store. If a rule or a quota refuses a batch, the answer is a conflict
+// Acquire implements store.Store. If a rule or a quota refuses a batch, the answer is a conflict
 // without records: the caller then tries the groups one by one and learns which of them are
 // refused.
-func (c served) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (c served) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	l, err := c.s.sessions.find(ctx, id)
 	if err == nil {
 		err = c.s.room(auth.From(ctx), l.Candidate.ID, len(seen))
 	}
-	var granted []lease.Record
+	var granted []store.Record
 	if err == nil {
 		granted, err = c.Store.Acquire(ctx, id, seen...)
 	}
 	var p *httpapi.Problem
 	if err = barProblem(err); errors.As(err, &p) && len(seen) > 1 {
-		return nil, fmt.Errorf("%w: %s", &lease.ConflictError{}, p.Detail)
+		return nil, fmt.Errorf("%w: %s", &store.ConflictError{}, p.Detail)
 	}
 	c.s.spans.granted(granted...)
 	return granted, err
 }
 
-// Release implements lease.Store.
-func (c served) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+// Release implements store.Store.
+func (c served) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
 	if to == "" {
 		return c.Store.Release(ctx, id, to, why, held...)
 	}
 	next, err := c.s.sessions.find(ctx, to)
-	if err != nil && !errors.Is(err, lease.ErrSessionDead) { // the store refuses a dead successor
+	if err != nil && !errors.Is(err, store.ErrSessionDead) { // the store refuses a dead successor
 		return nil, err
 	}
 	if err := c.s.room(auth.From(ctx), next.Candidate.ID, len(held)); err != nil {
-		return nil, fmt.Errorf("%w: %s", lease.ErrSuccessor, err.Error())
+		return nil, fmt.Errorf("%w: %s", store.ErrSuccessor, err.Error())
 	}
 	released, err := c.Store.Release(ctx, id, to, why, held...)
 	c.s.spans.granted(released...)
@@ -87,7 +87,7 @@ func (s *Service) storeRoutes() ([]Route, error) {
 	api, err := storeapi.New(storeapi.Config{
 		Store: served{s.store, s}, Session: s.sessions.find,
 		Own: func(r *http.Request, candidate string) error { return auth.From(r.Context()).Is(candidate) },
-		May: func(r *http.Request, right storeapi.Right, scope lease.Scope) error {
+		May: func(r *http.Request, right storeapi.Right, scope store.Scope) error {
 			id := auth.From(r.Context())
 			// A stream outlives many credentials.
 			if err := s.gate.Recheck(id, auth.Verb(right), auth.SomeGroup); err != nil {
@@ -110,7 +110,7 @@ func (s *Service) storeRoutes() ([]Route, error) {
 		r := Route{
 			Method: http.MethodPost, Path: row.Path, Verb: auth.Verb(row.Right), Groups: someGroup, Renewal: row.Renewal, Campaign: row.Campaign, Handle: row.Handle,
 			Doc: openapi.Operation{
-				Summary: "lease.Store over HTTP, for store/remote: " + string(row.Method) + ".", In: openapi.Object,
+				Summary: "store.Store over HTTP, for store/remote: " + string(row.Method) + ".", In: openapi.Object,
 				Out: openapi.Answers{200: openapi.Object, 404: nil, 409: nil, 421: nil}, Stream: row.Stream, Lines: row.Stream,
 			},
 		}

@@ -11,19 +11,19 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/election"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store"
 )
 
 // claim checks which term a caller says it holds. Without a handle the session is not known yet.
 func (s *Service) claim(r *http.Request, node string, term fence.Token, text string) (election.Claim, handle, error) {
 	c := election.Claim{Group: groupOf(r), Node: node, Term: term}
-	if err := cmp.Or(auth.From(r.Context()).Is(node), lease.CheckGroup(c.Group)); err != nil {
+	if err := cmp.Or(auth.From(r.Context()).Is(node), store.CheckGroup(c.Group)); err != nil {
 		return c, handle{}, err
 	}
 	switch {
-	case !lease.ValidName(node):
+	case !store.ValidName(node):
 		return c, handle{}, badNode("node_id", node)
 	case !term.Valid():
 		return c, handle{}, bad("bad_argument", "term: want the number from the answer of the campaign")
@@ -50,12 +50,12 @@ func (s *Service) renew(_ http.ResponseWriter, r *http.Request, in RenewRequest)
 		return nil, err
 	}
 	began := s.clock.Now()
-	var v lease.View
-	var beat lease.Beat
+	var v store.View
+	var beat store.Beat
 	if err = s.byTerm(r.Context(), &c); err == nil {
 		err = s.entitled(r.Context(), c)
 	}
-	if err == nil || errors.Is(err, lease.ErrSessionDead) {
+	if err == nil || errors.Is(err, store.ErrSessionDead) {
 		v, beat, err = election.Renew(r.Context(), s.engine, c)
 	}
 	if err = notLeading(err); err != nil {
@@ -89,7 +89,7 @@ func (s *Service) entitled(ctx context.Context, c election.Claim) error {
 
 func (s *Service) resign(_ http.ResponseWriter, r *http.Request, in ResignRequest) (any, error) {
 	c, h, err := s.claim(r, in.NodeID, in.Term, in.Handle)
-	if err == nil && in.Successor != "" && !lease.ValidName(in.Successor) {
+	if err == nil && in.Successor != "" && !store.ValidName(in.Successor) {
 		err = badNode("successor", in.Successor)
 	}
 	if err != nil {
@@ -97,9 +97,9 @@ func (s *Service) resign(_ http.ResponseWriter, r *http.Request, in ResignReques
 	}
 	ctx, began := r.Context(), time.Now()
 	c.Own = s.endsWithTerm(ctx, h, c.Group)
-	find := func(ctx context.Context, node string) (lease.Session, error) { return s.successor(ctx, c.Group, node) }
+	find := func(ctx context.Context, node string) (store.Session, error) { return s.successor(ctx, c.Group, node) }
 	out, err := election.Resign(ctx, s.engine, find, c, in.Successor)
-	if p := (*httpapi.Problem)(nil); errors.Is(err, lease.ErrSuccessor) && !errors.As(err, &p) {
+	if p := (*httpapi.Problem)(nil); errors.Is(err, store.ErrSuccessor) && !errors.As(err, &p) {
 		err = noSuccessor(c.Group, in.Successor, "it left just now")
 	}
 	if out.Left != nil {
@@ -110,7 +110,7 @@ func (s *Service) resign(_ http.ResponseWriter, r *http.Request, in ResignReques
 	if err != nil {
 		return nil, err
 	}
-	s.traceHandover(ctx, began, c.Group, c.Term, out.To, string(lease.Done))
+	s.traceHandover(ctx, began, c.Group, c.Term, out.To, string(store.Done))
 	return Resigned{Group: c.Group, Term: out.Term, LeaderNodeID: out.To}, nil
 }
 
@@ -121,14 +121,14 @@ func (s *Service) endsWithTerm(ctx context.Context, h handle, group string) bool
 		return false
 	}
 	session, err := s.sessions.find(ctx, h.session)
-	return err == nil && slices.Equal(session.Scope, lease.Scope{group})
+	return err == nil && slices.Equal(session.Scope, store.Scope{group})
 }
 
 // successor returns the session of a candidate that may lead the group next.
-func (s *Service) successor(ctx context.Context, group, node string) (lease.Session, error) {
+func (s *Service) successor(ctx context.Context, group, node string) (store.Session, error) {
 	policies, attributes, err := s.policiesOf(ctx, node, group)
 	if err != nil {
-		return lease.Session{}, err
+		return store.Session{}, err
 	}
 	to, err := s.operations().Newest(ctx, group, node)
 	if err == nil && to.ID == "" {
@@ -161,7 +161,7 @@ func (s *Service) byTerm(ctx context.Context, c *election.Claim) error {
 }
 
 // requestsFor encodes the requests about a term of the group; with no group, all of them.
-func requestsFor(all []lease.Request, group string, term fence.Token) []Request {
+func requestsFor(all []store.Request, group string, term fence.Token) []Request {
 	var out []Request
 	for _, r := range all {
 		if group == "" || election.Concerns(r, group, term) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote"
 )
 
@@ -46,9 +46,9 @@ func TestRevokedRightEndsLeadership(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(gate.Close)
-	store := &countingStore{Store: memStore(t)}
+	st := &countingStore{Store: memStore(t)}
 	with := func(c *Config) { c.Gate, c.TTL = gate, time.Minute }
-	in := serve(t, store, with)
+	in := serve(t, st, with)
 
 	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "n", Groups: []string{"a-*", "b-1"}}, n.auth())
 	led := want[Batch](in, 200, "POST", "/v1/sessions/"+s.Handle+"/campaign", BatchRequest{Groups: []string{"a-1", "b-1"}}, n.auth())
@@ -71,9 +71,9 @@ func TestRevokedRightEndsLeadership(t *testing.T) {
 	if err := gate.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	fresh := serve(t, store, with) // has heard of no session
+	fresh := serve(t, st, with) // has heard of no session
 	eventually(t, "the other instance sees what is led", func() bool { return len(fresh.svc.feed.Held(h.session)) == 2 })
-	before := store.beats.Load()
+	before := st.beats.Load()
 	refused(fresh, 403, "denied", "POST", "/v1/groups/a-1/renew", within, n.auth())
 	refused(fresh, 403, "denied", "POST", "/v1/groups/a-1/renew", RenewRequest{NodeID: "n", Term: 1, Handle: handleFor(t, fresh, alone.Handle, "a-1")}, n.auth())
 	for _, at := range []*instance{in, fresh} {
@@ -83,11 +83,11 @@ func TestRevokedRightEndsLeadership(t *testing.T) {
 		refused(at, 403, "denied", "POST", "/v1/sessions/"+s.Handle+"/campaign", BatchRequest{Groups: []string{"a-2"}}, n.auth())
 		refused(at, 403, "denied", "POST", "/v1/groups/a-2/campaign", CampaignRequest{NodeID: "n", Session: s.Handle}, n.auth())
 		refused(at, 409, "no_successor", "POST", "/v1/groups/a-1/resign", ResignRequest{NodeID: "n", Term: within.Term, Handle: s.Handle, Successor: "m"}, n.auth())
-		if _, err := client(at, n).KeepAlive(t.Context(), h.session); !errors.Is(err, remote.ErrDenied) || errors.Is(err, lease.ErrSessionDead) {
+		if _, err := client(at, n).KeepAlive(t.Context(), h.session); !errors.Is(err, remote.ErrDenied) || errors.Is(err, store.ErrSessionDead) {
 			t.Errorf("a keep-alive on the store's route: %v", err)
 		}
 	}
-	if now := store.beats.Load(); now != before {
+	if now := st.beats.Load(); now != before {
 		t.Errorf("%d keep-alives reached the engine", now-before)
 	}
 	want[Closed](in, 200, "DELETE", "/v1/sessions/"+s.Handle, nil, n.auth())

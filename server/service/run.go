@@ -8,23 +8,25 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/election"
+	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store"
 )
 
 // campaigner is the caller of a campaign.
 type campaigner struct {
 	id auth.Identity
 	// open opens the session of the campaign. Nil: the client lent its own.
-	open func(context.Context) (lease.Session, error)
+	open func(context.Context) (store.Session, error)
 }
 
 // refusedError is a problem after which nothing was done for certain.
 type refusedError struct{ *httpapi.Problem }
 
-func (e refusedError) Unwrap() []error { return []error{e.Problem, lease.ErrBusy} }
+func (e refusedError) Unwrap() []error { return []error{e.Problem, store.ErrBusy} }
 
 // timing is that of a session which the service keeps alive for a client that waits.
 func (s *Service) timing(ttl time.Duration) lease.Timing {
@@ -36,13 +38,13 @@ func (s *Service) timing(ttl time.Duration) lease.Timing {
 
 // run runs a campaign to its end. seen are views that were read for it; without any it waits
 // for those of the feed.
-func (s *Service) run(ctx context.Context, cfg election.Config, who campaigner, seen ...lease.View) election.Outcome {
+func (s *Service) run(ctx context.Context, cfg election.Config, who campaigner, seen ...store.View) election.Outcome {
 	cfg.Machine.Caps, cfg.Machine.Seed = s.store.Caps(), uint64(s.clock.Now())
 	if cfg.Wait {
 		cfg.Machine.Line = &s.sessions.roster
 		auth.Yield(ctx)
 	}
-	r := &running{s: s, ctx: ctx, who: who, campaign: election.New(cfg), groups: cfg.Groups, seen: seen, replies: make(chan *lease.Reply), ended: make(chan struct{})}
+	r := &running{s: s, ctx: ctx, who: who, campaign: election.New(cfg), groups: cfg.Groups, seen: seen, replies: make(chan *machine.Reply), ended: make(chan struct{})}
 	defer r.calls.Wait()
 	defer close(r.ended)
 	if cfg.Wait || seen == nil {
@@ -60,11 +62,11 @@ type running struct {
 	who      campaigner
 	campaign *election.Campaign
 	groups   []string
-	seen     []lease.View
+	seen     []store.View
 	watching bool // the campaign waits for a snapshot
 	sub      *feed.Sub
 	wake     <-chan struct{}
-	replies  chan *lease.Reply
+	replies  chan *machine.Reply
 	ended    chan struct{} // closed when nobody takes replies any more
 	calls    sync.WaitGroup
 }
@@ -76,13 +78,13 @@ func (r *running) loop() election.Outcome {
 	look := time.NewTicker(recheck)
 	defer look.Stop()
 	gone, stopping := r.ctx.Done(), s.ctx.Done()
-	var events []lease.Event
+	var events []machine.Event
 	for {
 		for _, a := range r.campaign.Step(s.clock.Now(), events...) {
 			switch a.Kind {
-			case lease.DoCall:
+			case machine.DoCall:
 				r.start(a.Call)
-			case lease.DoWatch:
+			case machine.DoWatch:
 				r.watching = true
 			default:
 			}
@@ -101,7 +103,7 @@ func (r *running) loop() election.Outcome {
 		timer.Reset(max(0, r.campaign.Next().Sub(s.clock.Now())))
 		select {
 		case reply := <-r.replies:
-			events = append(events, lease.Event{Kind: lease.OnReply, Reply: reply})
+			events = append(events, machine.Event{Kind: machine.OnReply, Reply: reply})
 		case <-r.wake:
 			if views, synced := r.sub.Take(); synced && !r.watching {
 				events = viewed(events, views)
@@ -119,11 +121,11 @@ func (r *running) loop() election.Outcome {
 	}
 }
 
-func left(cause error) lease.Event { return lease.Event{Kind: election.OnGone, Cause: cause} }
+func left(cause error) machine.Event { return machine.Event{Kind: election.OnGone, Cause: cause} }
 
 // snapshot shows the groups to a campaign that waits for a snapshot, once the feed has them.
 // A group that cannot be seen is not vacant.
-func (r *running) snapshot(events []lease.Event) []lease.Event {
+func (r *running) snapshot(events []machine.Event) []machine.Event {
 	if !r.watching {
 		return events
 	}
@@ -139,22 +141,22 @@ func (r *running) snapshot(events []lease.Event) []lease.Event {
 		views = append(views, v)
 	}
 	r.watching, r.seen = false, nil
-	return append(viewed(events, views), lease.Event{Kind: lease.OnView, View: &lease.View{}})
+	return append(viewed(events, views), machine.Event{Kind: machine.OnView, View: &store.View{}})
 }
 
-func viewed(events []lease.Event, views []lease.View) []lease.Event {
+func viewed(events []machine.Event, views []store.View) []machine.Event {
 	for i := range views {
-		events = append(events, lease.Event{Kind: lease.OnView, View: &views[i]})
+		events = append(events, machine.Event{Kind: machine.OnView, View: &views[i]})
 	}
 	return events
 }
 
 // start makes a call in a goroutine of its own.
-func (r *running) start(c *lease.Call) {
+func (r *running) start(c *machine.Call) {
 	r.calls.Go(func() {
-		reply := &lease.Reply{ID: c.ID}
-		if c.Kind != lease.CallOpen {
-			reply = c.Do(r.ctx, r.s.engine, tenure.Candidate{}, lease.OpenOptions{})
+		reply := &machine.Reply{ID: c.ID}
+		if c.Kind != machine.CallOpen {
+			reply = c.Do(r.ctx, r.s.engine, tenure.Candidate{}, store.OpenOptions{})
 		} else {
 			var p *httpapi.Problem
 			if reply.Session, reply.Err = r.who.open(r.ctx); errors.As(reply.Err, &p) {

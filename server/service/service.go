@@ -11,16 +11,16 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Service is one instance of the service. It is an http.Handler.
 type Service struct {
 	cfg        Config
-	store      lease.Store
+	store      store.Store
 	engine     engine // the store, with bounds and metrics
 	deployment string
 	clock      clock.Clock
@@ -54,7 +54,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("service: read the deployment from the engine: %w", err)
 	}
-	guarded := lease.Guard(cfg.Store, lease.GuardConfig{Declared: cfg.Declared, MaxTTL: cfg.MaxTTL})
+	guarded := store.Guard(cfg.Store, store.GuardConfig{Declared: cfg.Declared, MaxTTL: cfg.MaxTTL})
 	s := &Service{cfg: cfg, store: guarded, deployment: meta.Deployment, clock: cfg.Clock, gate: cfg.Gate}
 	if s.gate == nil {
 		if s.gate, err = auth.New(auth.Config{Listen: "127.0.0.1:0"}); err != nil {
@@ -68,7 +68,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	s.feed = feed.New(feed.Config{
 		Store: cfg.Store, Reader: s.reader, Deployment: meta.Deployment, Timeout: cfg.CallTimeout, Clock: cfg.Clock, Log: cfg.Log,
 		OnSight: s.metrics.engine, Sessions: s.sessions.feed,
-		OnChange: func(v lease.View, terms int, vacant time.Duration, back bool) {
+		OnChange: func(v store.View, terms int, vacant time.Duration, back bool) {
 			s.metrics.changed(v, terms, vacant, back)
 			s.spans.changed(v, vacant)
 		},

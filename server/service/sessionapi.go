@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store"
 )
 
 // handle names a session of a deployment to clients. It is opaque to them. The hint of a
@@ -19,7 +19,7 @@ import (
 // opened is the group.
 type handle struct {
 	deployment string
-	session    lease.SessionID
+	session    store.SessionID
 	hint       string
 }
 
@@ -34,7 +34,7 @@ func (h handle) String() string {
 }
 
 // handleOf is the handle of a session with this hint.
-func (s *Service) handleOf(id lease.SessionID, hint string) string {
+func (s *Service) handleOf(id store.SessionID, hint string) string {
 	return handle{s.deployment, id, hint}.String()
 }
 
@@ -45,17 +45,17 @@ func (s *Service) parseHandle(text string) (handle, error) {
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(text)
 	parts := strings.Split(string(raw), "\x00")
-	if err != nil || len(text) > maxHandle || len(parts) != 4 || parts[0] != handleVersion || parts[3] == "" || (lease.Scope{parts[2]}).Validate() != nil {
+	if err != nil || len(text) > maxHandle || len(parts) != 4 || parts[0] != handleVersion || parts[3] == "" || (store.Scope{parts[2]}).Validate() != nil {
 		return handle{}, bad("bad_handle", "this service did not make this handle: send the one of the last campaign or session, unchanged")
 	}
 	if parts[1] != s.deployment {
 		return handle{}, httpapi.Refuse(http.StatusConflict, "other_deployment", "the handle belongs to another deployment: stop acting, then campaign here")
 	}
-	return handle{parts[1], lease.SessionID(parts[3]), parts[2]}, nil
+	return handle{parts[1], store.SessionID(parts[3]), parts[2]}, nil
 }
 
 // covers checks a verb on every pattern of a scope.
-func (s *Service) covers(id auth.Identity, verb auth.Verb, scope lease.Scope) error {
+func (s *Service) covers(id auth.Identity, verb auth.Verb, scope store.Scope) error {
 	for _, p := range scope {
 		// A policy that allows a prefix allows every name that begins with it.
 		if !s.gate.May(id, verb, strings.TrimSuffix(p, "*")) {
@@ -70,8 +70,8 @@ func (s *Service) openSession(_ http.ResponseWriter, r *http.Request, in Session
 	id := auth.From(ctx)
 	candidate := tenure.Candidate{ID: in.NodeID, Address: in.Address, Metadata: in.Metadata, Priority: in.Priority}
 	instance, _ := instanceOf(in.Instance)
-	o := lease.OpenOptions{Scope: in.Groups, Instance: instance, Attempt: attempt("session", in.Groups)}
-	err := cmp.Or(id.Is(in.NodeID), lease.CheckCandidate(candidate), o.Validate(), s.covers(id, auth.Campaign, in.Groups))
+	o := store.OpenOptions{Scope: in.Groups, Instance: instance, Attempt: attempt("session", in.Groups)}
+	err := cmp.Or(id.Is(in.NodeID), store.CheckCandidate(candidate), o.Validate(), s.covers(id, auth.Campaign, in.Groups))
 	if err != nil {
 		return nil, err
 	}
@@ -95,19 +95,19 @@ func (s *Service) openSession(_ http.ResponseWriter, r *http.Request, in Session
 
 // owned returns the session of a handle if it belongs to the node, and if the caller may still
 // campaign for everything in its scope: a caller that lost a right must not keep what it leads.
-func (s *Service) owned(ctx context.Context, h handle, node string) (lease.Session, error) {
+func (s *Service) owned(ctx context.Context, h handle, node string) (store.Session, error) {
 	session, err := s.sessions.find(ctx, h.session)
 	if err != nil {
-		return lease.Session{}, err
+		return store.Session{}, err
 	}
 	if session.Candidate.ID != node {
-		return lease.Session{}, notYours()
+		return store.Session{}, notYours()
 	}
 	return session, s.covers(auth.From(ctx), auth.Campaign, session.Scope)
 }
 
 // mine returns the session of the handle in the path, as owned does for the caller.
-func (s *Service) mine(r *http.Request) (lease.Session, error) {
+func (s *Service) mine(r *http.Request) (store.Session, error) {
 	session, err := s.whose(r)
 	if err == nil {
 		err = s.covers(auth.From(r.Context()), auth.Campaign, session.Scope)
@@ -116,10 +116,10 @@ func (s *Service) mine(r *http.Request) (lease.Session, error) {
 }
 
 // whose returns the session of the handle in the path if it belongs to the caller.
-func (s *Service) whose(r *http.Request) (lease.Session, error) {
+func (s *Service) whose(r *http.Request) (store.Session, error) {
 	h, err := s.parseHandle(r.PathValue("handle"))
 	if err != nil {
-		return lease.Session{}, err
+		return store.Session{}, err
 	}
 	session, err := s.sessions.find(r.Context(), h.session)
 	if err == nil && auth.From(r.Context()).Is(session.Candidate.ID) != nil {
@@ -133,7 +133,7 @@ func (s *Service) keepSession(_ http.ResponseWriter, r *http.Request) (any, erro
 		return nil, err
 	}
 	session, err := s.mine(r)
-	var beat lease.Beat
+	var beat store.Beat
 	sent := s.clock.Now()
 	if err == nil {
 		beat, err = s.engine.KeepAlive(r.Context(), session.ID)
@@ -149,13 +149,13 @@ func (s *Service) keepSession(_ http.ResponseWriter, r *http.Request) (any, erro
 func (s *Service) closeSession(_ http.ResponseWriter, r *http.Request) (any, error) {
 	session, err := s.whose(r)
 	switch {
-	case errors.Is(err, lease.ErrSessionDead):
+	case errors.Is(err, store.ErrSessionDead):
 		return Closed{Groups: []string{}}, nil
 	case err != nil:
 		return nil, err
 	}
 	held := s.feed.Held(session.ID)
-	err = s.engine.Close(r.Context(), session.ID, lease.Closed)
+	err = s.engine.Close(r.Context(), session.ID, store.Closed)
 	s.audit(r.Context(), "close session", "", 0, err, session.Candidate.ID)
 	return Closed{Groups: held}, err
 }

@@ -12,9 +12,10 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/operator"
+	"github.com/tenurehq/tenure/store"
 )
 
 // sessions caches the living sessions from the watch of the feed. The data of a session never
@@ -22,16 +23,16 @@ import (
 // session lives is asked of the engine where it matters.
 type sessions struct {
 	s      *Service
-	roster lease.Roster
+	roster machine.Roster
 
 	mu    sync.Mutex
-	by    map[lease.SessionID]*known
+	by    map[store.SessionID]*known
 	names map[string]int // number of sessions for each name or pattern in a scope
 	nodes map[string][]*known
 }
 
 type known struct {
-	lease.Session
+	store.Session
 	asked time.Duration // the TTL that the client asked for, if this instance opened it
 	here  bool          // this instance opened it
 	beat  clock.Instant // when this instance sent the last acknowledged keep-alive
@@ -39,39 +40,39 @@ type known struct {
 }
 
 func newSessions(s *Service) *sessions {
-	return &sessions{s: s, by: make(map[lease.SessionID]*known), names: make(map[string]int), nodes: make(map[string][]*known)}
+	return &sessions{s: s, by: make(map[store.SessionID]*known), names: make(map[string]int), nodes: make(map[string][]*known)}
 }
 
 // feed starts with a new watch and returns the function that takes its updates.
-func (m *sessions) feed() func(lease.Update) {
+func (m *sessions) feed() func(store.Update) {
 	roster := m.roster.Feed()
-	snapshot := make(map[lease.SessionID]bool) // nil after Synced
-	return func(u lease.Update) {
+	snapshot := make(map[store.SessionID]bool) // nil after Synced
+	return func(u store.Update) {
 		roster(u)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		switch u.Kind {
-		case lease.SessionBegan:
+		case store.SessionBegan:
 			if snapshot != nil {
 				snapshot[u.Session.ID] = true
 			}
 			m.add(u.Session)
-		case lease.SessionEnded:
+		case store.SessionEnded:
 			m.remove(u.Session.ID)
-		case lease.Synced:
+		case store.Synced:
 			for id := range m.by {
 				if !snapshot[id] {
 					m.remove(id)
 				}
 			}
 			snapshot = nil
-		case lease.GroupChanged:
+		case store.GroupChanged:
 		}
 	}
 }
 
 // add adds a session. m.mu is held.
-func (m *sessions) add(l lease.Session) *known {
+func (m *sessions) add(l store.Session) *known {
 	k := m.by[l.ID]
 	if k == nil {
 		k = &known{Session: l}
@@ -85,7 +86,7 @@ func (m *sessions) add(l lease.Session) *known {
 }
 
 // remove removes a session. m.mu is held.
-func (m *sessions) remove(id lease.SessionID) {
+func (m *sessions) remove(id store.SessionID) {
 	k := m.by[id]
 	if k == nil {
 		return
@@ -103,7 +104,7 @@ func (m *sessions) remove(id lease.SessionID) {
 }
 
 // closed removes a session that this instance closed.
-func (m *sessions) closed(id lease.SessionID) {
+func (m *sessions) closed(id store.SessionID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.remove(id)
@@ -111,10 +112,10 @@ func (m *sessions) closed(id lease.SessionID) {
 
 // room returns a problem (429) if a group in the scope has the most candidates already. A
 // retry of the same opening needs no room.
-func (m *sessions) room(node string, o lease.OpenOptions) error {
+func (m *sessions) room(node string, o store.OpenOptions) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	digest := lease.InstanceDigest(o.Instance)
+	digest := store.InstanceDigest(o.Instance)
 	if slices.ContainsFunc(m.nodes[node], func(k *known) bool { return k.Instance == digest && slices.Equal(k.Scope, o.Scope) }) {
 		return nil
 	}
@@ -138,7 +139,7 @@ func (m *sessions) candidates(pattern string) int {
 }
 
 // beaten records an acknowledged keep-alive.
-func (m *sessions) beaten(id lease.SessionID, sent clock.Instant, ttl time.Duration) {
+func (m *sessions) beaten(id store.SessionID, sent clock.Instant, ttl time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if k := m.by[id]; k != nil {
@@ -148,7 +149,7 @@ func (m *sessions) beaten(id lease.SessionID, sent clock.Instant, ttl time.Durat
 
 // remaining is how long a session lasts at most without another keep-alive. If this instance
 // has sent none, that is the whole TTL. known is false if the cache does not have the session.
-func (m *sessions) remaining(id lease.SessionID, now clock.Instant) (left time.Duration, known bool) {
+func (m *sessions) remaining(id store.SessionID, now clock.Instant) (left time.Duration, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.by[id]
@@ -162,19 +163,19 @@ func (m *sessions) remaining(id lease.SessionID, now clock.Instant) (left time.D
 }
 
 // known returns a session from the cache.
-func (m *sessions) known(id lease.SessionID) (lease.Session, bool) {
+func (m *sessions) known(id store.SessionID) (store.Session, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if k := m.by[id]; k != nil {
 		return k.Session, true
 	}
-	return lease.Session{}, false
+	return store.Session{}, false
 }
 
 // opened adds a session that Open returned, which may be an older one of the same attempt, and
 // reports other processes with the same node id. It returns whether the client asks for the
 // same TTL as when the session was opened.
-func (m *sessions) opened(l lease.Session, sent clock.Instant, asked, ttl time.Duration) (same bool) {
+func (m *sessions) opened(l store.Session, sent clock.Instant, asked, ttl time.Duration) (same bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.by[l.ID]
@@ -197,7 +198,7 @@ func (m *sessions) opened(l lease.Session, sent clock.Instant, asked, ttl time.D
 
 // find returns a session from the cache or from the engine. A cached session may have ended
 // since. ErrSessionDead: there is none.
-func (m *sessions) find(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+func (m *sessions) find(ctx context.Context, id store.SessionID) (store.Session, error) {
 	if l, ok := m.known(id); ok {
 		return l, nil
 	}
@@ -206,7 +207,7 @@ func (m *sessions) find(ctx context.Context, id lease.SessionID) (lease.Session,
 
 // engine is the store of an instance. It bounds and measures calls.
 type engine struct {
-	lease.Store
+	store.Store
 	s *Service
 }
 
@@ -219,20 +220,20 @@ func bounded[T any](ctx context.Context, e engine, f func(context.Context) (T, e
 	return got, err
 }
 
-func (e engine) Session(ctx context.Context, id lease.SessionID) (lease.Session, error) {
-	return bounded(ctx, e, func(ctx context.Context) (lease.Session, error) { return e.Store.Session(ctx, id) })
+func (e engine) Session(ctx context.Context, id store.SessionID) (store.Session, error) {
+	return bounded(ctx, e, func(ctx context.Context) (store.Session, error) { return e.Store.Session(ctx, id) })
 }
 
-func (e engine) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+func (e engine) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
 	sent := e.s.clock.Now()
-	beat, err := bounded(ctx, e, func(ctx context.Context) (lease.Beat, error) { return e.Store.KeepAlive(ctx, id, groups...) })
+	beat, err := bounded(ctx, e, func(ctx context.Context) (store.Beat, error) { return e.Store.KeepAlive(ctx, id, groups...) })
 	if err == nil {
 		e.s.sessions.beaten(id, sent, beat.TTL)
 	}
 	return beat, err
 }
 
-func (e engine) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+func (e engine) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	_, err := bounded(ctx, e, func(ctx context.Context) (any, error) { return nil, e.Store.Close(ctx, id, why, seen...) })
 	if err == nil {
 		e.s.sessions.closed(id)
@@ -240,39 +241,39 @@ func (e engine) Close(ctx context.Context, id lease.SessionID, why lease.Reason,
 	return err
 }
 
-func (e engine) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
-	granted, err := bounded(ctx, e, func(ctx context.Context) ([]lease.Record, error) { return e.Store.Acquire(ctx, id, seen...) })
+func (e engine) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
+	granted, err := bounded(ctx, e, func(ctx context.Context) ([]store.Record, error) { return e.Store.Acquire(ctx, id, seen...) })
 	e.s.spans.granted(granted...)
 	return granted, err
 }
 
-func (e engine) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
-	released, err := bounded(ctx, e, func(ctx context.Context) ([]lease.Record, error) { return e.Store.Release(ctx, id, to, why, held...) })
+func (e engine) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
+	released, err := bounded(ctx, e, func(ctx context.Context) ([]store.Record, error) { return e.Store.Release(ctx, id, to, why, held...) })
 	if to != "" {
 		e.s.spans.granted(released...)
 	}
 	return released, err
 }
 
-func (e engine) Answer(ctx context.Context, id lease.SessionID, request string, a lease.Answer) error {
+func (e engine) Answer(ctx context.Context, id store.SessionID, request string, a store.Answer) error {
 	_, err := bounded(ctx, e, func(ctx context.Context) (any, error) { return nil, e.Store.Answer(ctx, id, request, a) })
 	return err
 }
 
 // Read shares reads of a group.
-func (e engine) Read(ctx context.Context, group string) (lease.View, error) {
+func (e engine) Read(ctx context.Context, group string) (store.View, error) {
 	a, err := e.s.reader.Read(ctx, group)
 	return a.View, err
 }
 
 // open opens a session and caches it. asked is the TTL that the client asked for, ttl the one
 // that it gets.
-func (s *Service) open(ctx context.Context, c tenure.Candidate, asked, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+func (s *Service) open(ctx context.Context, c tenure.Candidate, asked, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	sent := s.clock.Now()
-	session, err := bounded(ctx, s.engine, func(ctx context.Context) (lease.Session, error) { return s.store.Open(ctx, c, ttl, o) })
-	var argument *lease.ArgumentError
+	session, err := bounded(ctx, s.engine, func(ctx context.Context) (store.Session, error) { return s.store.Open(ctx, c, ttl, o) })
+	var argument *store.ArgumentError
 	if errors.As(err, &argument) && argument.Field == "attempt" || err == nil && !s.sessions.opened(session, sent, asked, ttl) {
-		return lease.Session{}, instanceReused(c.ID)
+		return store.Session{}, instanceReused(c.ID)
 	}
 	return session, err
 }
@@ -290,7 +291,7 @@ const duplicatesTold = 1024
 
 // met reports whether two sessions belong to different processes with one node id. It counts
 // that, and logs it once for each node.
-func (t *duplicates) met(a, b lease.Session) bool {
+func (t *duplicates) met(a, b store.Session) bool {
 	if !operator.Duplicate(a, b) {
 		return false
 	}
@@ -312,7 +313,7 @@ func (t *duplicates) met(a, b lease.Session) bool {
 
 // fingerprint names a session in a log without its id, which is a secret of its owner. A
 // caller without a session is named by its instance.
-func fingerprint(l lease.Session) string {
+func fingerprint(l store.Session) string {
 	const figures = 8
 	sum := sha256.Sum256([]byte("session\x00" + string(l.ID) + "\x00" + l.Instance))
 	return hex.EncodeToString(sum[:])[:figures]

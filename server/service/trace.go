@@ -14,7 +14,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // traced makes a span for each request, below the span of the caller if it sends one. Without
@@ -30,7 +30,7 @@ func (s *Service) traced(route Route, next http.HandlerFunc) http.HandlerFunc {
 		ctx, span := s.cfg.Tracer.Start(ctx, name, always, trace.WithSpanKind(trace.SpanKindServer))
 		defer span.End()
 		// An invalid name could be anything, and spans leave this process.
-		if g := groupOf(r); lease.ValidName(g) {
+		if g := groupOf(r); store.ValidName(g) {
 			span.SetAttributes(attribute.String("tenure.group", g))
 		}
 		seen := &spanWriter{recorder: recorder{ResponseWriter: w, status: http.StatusOK}}
@@ -53,7 +53,7 @@ const maxOpenTerms = 10_000
 type termSpans struct {
 	tracer trace.Tracer // nil: no spans
 	feed   interface {
-		View(group string) (lease.View, bool)
+		View(group string) (store.View, bool)
 	}
 
 	mu   sync.Mutex
@@ -78,7 +78,7 @@ func termAttributes(group string, token fence.Token, node string) trace.SpanStar
 }
 
 // granted takes records that this instance has granted.
-func (t *termSpans) granted(records ...lease.Record) {
+func (t *termSpans) granted(records ...store.Record) {
 	if t.tracer == nil {
 		return
 	}
@@ -111,7 +111,7 @@ func (t *termSpans) election(group string, token fence.Token, node string) {
 }
 
 // changed takes a change from the feed. vacant is how long nobody led before it.
-func (t *termSpans) changed(v lease.View, vacant time.Duration) {
+func (t *termSpans) changed(v store.View, vacant time.Duration) {
 	if t.tracer == nil {
 		return
 	}
@@ -131,7 +131,7 @@ func (t *termSpans) changed(v lease.View, vacant time.Duration) {
 }
 
 // end ends the span of the term before, if there is one.
-func (t *termSpans) end(r lease.Record) {
+func (t *termSpans) end(r store.Record) {
 	last, lasts := t.open[r.Group]
 	if !lasts {
 		return

@@ -10,7 +10,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote"
 )
 
@@ -90,12 +90,12 @@ func TestTermSpans(t *testing.T) {
 // Of several instances that trace, only the one that granted a term makes its spans, also for
 // a grant to store/remote.
 func TestTermSpansOnce(t *testing.T) {
-	store := memStore(t)
+	st := memStore(t)
 	var recs [2]*tracetest.SpanRecorder
 	var ins [2]*instance
 	for i := range ins {
 		recs[i] = tracetest.NewSpanRecorder()
-		ins[i] = serve(t, store, func(c *Config) {
+		ins[i] = serve(t, st, func(c *Config) {
 			c.Tracer = sdk.NewTracerProvider(sdk.WithSpanProcessor(recs[i])).Tracer("test")
 		})
 	}
@@ -108,7 +108,7 @@ func TestTermSpansOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer far.Shutdown()
-	session, err := far.Open(t.Context(), tenure.Candidate{ID: "b"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"billing"}})
+	session, err := far.Open(t.Context(), tenure.Candidate{ID: "b"}, time.Minute, store.OpenOptions{Scope: store.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/operator"
+	"github.com/tenurehq/tenure/store"
 )
 
 // rounds is how often a measurement is repeated: a few times, or TENURE_ROUNDS.
@@ -60,8 +61,8 @@ func (in *instance) wins(c CampaignRequest) <-chan Leading {
 		won <- decode[Leading](in.t, r)
 	}()
 	eventually(in.t, c.NodeID+" waits", func() bool {
-		line, err := in.svc.store.Sessions(context.Background(), lease.Scope{"billing"}, lease.Page{})
-		return err == nil && slices.ContainsFunc(line, func(l lease.Session) bool { return l.Candidate.ID == c.NodeID })
+		line, err := in.svc.store.Sessions(context.Background(), store.Scope{"billing"}, store.Page{})
+		return err == nil && slices.ContainsFunc(line, func(l store.Session) bool { return l.Candidate.ID == c.NodeID })
 	})
 	return won
 }
@@ -171,7 +172,7 @@ func TestTransferToNewcomer(t *testing.T) {
 			in := serve(t, memStore(t))
 			node := func(id string) tenure.Elector {
 				n, err := lease.New(client(in, nil), lease.Config{
-					Candidate: tenure.Candidate{ID: id}, Scope: lease.Scope{"billing"}, Log: quiet(), Timing: lease.Timing{TTL: ttl, Beat: beat},
+					Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{"billing"}, Log: quiet(), Timing: lease.Timing{TTL: ttl, Beat: beat},
 				})
 				if err != nil {
 					t.Fatal(err)

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store"
 )
 
 // watchGroups returns the groups that a request watches: from the path, or from the query.
@@ -28,7 +28,7 @@ func (s *Service) watch(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, bad("bad_argument", "group: name from 1 to %d groups, each as ?group=", feed.MaxGroups)
 	}
 	for _, g := range groups {
-		if err := lease.CheckGroup(g); err != nil {
+		if err := store.CheckGroup(g); err != nil {
 			return nil, err
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/feed"
+	"github.com/tenurehq/tenure/store"
 )
 
 // A stream begins with how things stand and tells every change after it once, in order.
@@ -99,17 +99,17 @@ func manyGroups(n int) string {
 }
 
 // turn leads a group and gives it up.
-func turn(t *testing.T, store lease.Store, id lease.SessionID, group string) {
+func turn(t *testing.T, st store.Store, id store.SessionID, group string) {
 	t.Helper()
-	v, err := store.Read(t.Context(), group)
+	v, err := st.Read(t.Context(), group)
 	if err != nil {
 		t.Fatal(err)
 	}
-	held, err := store.Acquire(t.Context(), id, v.Record)
+	held, err := st.Acquire(t.Context(), id, v.Record)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Release(t.Context(), id, "", lease.Resigned, held[0]); err != nil {
+	if _, err := st.Release(t.Context(), id, "", store.Resigned, held[0]); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -117,19 +117,19 @@ func turn(t *testing.T, store lease.Store, id lease.SessionID, group string) {
 // A cursor that is too old, from before the history or of another deployment, is
 // answered with a reset and the present.
 func TestWatchReset(t *testing.T) {
-	store := memStore(t)
-	in := serve(t, store)
+	st := memStore(t)
+	in := serve(t, st)
 	old := want[Poll](in, 200, "GET", "/v1/groups/billing/watch?wait=1s", nil).Cursor
-	s, err := store.Open(t.Context(), candidate("a"), time.Minute, lease.OpenOptions{Scope: lease.Scope{"billing"}})
+	s, err := st.Open(t.Context(), candidate("a"), time.Minute, store.OpenOptions{Scope: store.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const terms = 2100 // the history of this engine reaches back 1024
 	for range terms {
-		turn(t, store, s.ID, "billing")
+		turn(t, st, s.ID, "billing")
 	}
-	foreign := feed.Cursor{Deployment: "elsewhere", Places: []feed.Place{{Group: "billing", Cursor: lease.Cursor{Token: 1, State: 2}}}}.String()
-	ahead := feed.Cursor{Deployment: "here", Places: []feed.Place{{Group: "billing", Cursor: lease.Cursor{Token: 1 << 50, State: 2}}}}.String()
+	foreign := feed.Cursor{Deployment: "elsewhere", Places: []feed.Place{{Group: "billing", Cursor: store.Cursor{Token: 1, State: 2}}}}.String()
+	ahead := feed.Cursor{Deployment: "here", Places: []feed.Place{{Group: "billing", Cursor: store.Cursor{Token: 1 << 50, State: 2}}}}.String()
 	for name, cursor := range map[string]string{"old": old, "foreign": foreign, "ahead": ahead} {
 		w := in.listen("/v1/groups/billing/watch", cursor)
 		if e := w.next(); e.kind != "reset" || e.Reason == "" {
@@ -173,7 +173,7 @@ func TestPoll(t *testing.T) {
 
 // blindStore can lose its watch.
 type blindStore struct {
-	lease.Store
+	store.Store
 	mu    sync.Mutex
 	cut   chan struct{}
 	blind bool
@@ -189,11 +189,11 @@ func (s *blindStore) set(blind bool) {
 	}
 }
 
-func (s *blindStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
+func (s *blindStore) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
 	s.mu.Lock()
 	cut, blind := s.cut, s.blind
 	s.mu.Unlock()
-	return func(yield func(lease.Update, error) bool) {
+	return func(yield func(store.Update, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go func() {
@@ -204,7 +204,7 @@ func (s *blindStore) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lea
 			}
 		}()
 		if blind {
-			yield(lease.Update{}, errors.New("blind"))
+			yield(store.Update{}, errors.New("blind"))
 			return
 		}
 		s.Store.Watch(ctx, scope)(yield)
@@ -313,8 +313,8 @@ func TestReadIsFresh(t *testing.T) {
 
 // Watchers that never read do not keep the others waiting, and are cut off.
 func TestWatchersThatNeverRead(t *testing.T) {
-	store := memStore(t)
-	in := serve(t, store, func(c *Config) { c.WriteTimeout = 300 * time.Millisecond })
+	st := memStore(t)
+	in := serve(t, st, func(c *Config) { c.WriteTimeout = 300 * time.Millisecond })
 	for range 10 {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(in.url, "http://"))
 		if err != nil {
@@ -330,15 +330,15 @@ func TestWatchersThatNeverRead(t *testing.T) {
 	w.hears("billing", "vacant", 0)
 	eventually(t, "all are there", func() bool { return in.gauge("tenure_streams") == "11" })
 	big := candidate("a")
-	big.Metadata = map[string]string{"pad": strings.Repeat("x", lease.MaxMetadata-3)}
-	session, err := store.Open(t.Context(), big, time.Minute, lease.OpenOptions{Scope: lease.Scope{"billing"}})
+	big.Metadata = map[string]string{"pad": strings.Repeat("x", store.MaxMetadata-3)}
+	session, err := st.Open(t.Context(), big, time.Minute, store.OpenOptions{Scope: store.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cut := false
 	for token := uint64(1); token <= 5000 && !cut; token++ {
 		begin := time.Now()
-		turn(t, store, session.ID, "billing")
+		turn(t, st, session.ID, "billing")
 		w.hears("billing", "led", token)
 		w.hears("billing", "vacant", token)
 		if took := time.Since(begin); took > patience/2 {

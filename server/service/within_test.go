@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/store"
 )
 
 // A campaign within a session is won when that session leads: another session of the same
@@ -73,8 +73,8 @@ func TestForceNeedsEveryRight(t *testing.T) {
 // What was asked of a term is not held against a later term of the same session: its leader
 // is not told of it, and its end is not laid to it.
 func TestRequestOfAnEarlierTerm(t *testing.T) {
-	store := memStore(t)
-	in := serve(t, store)
+	st := memStore(t)
+	in := serve(t, st)
 	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"*"}, TTLMS: 60_000})
 	id := sessionOf(t, in, s.Handle)
 	again := func() Leading {
@@ -86,19 +86,19 @@ func TestRequestOfAnEarlierTerm(t *testing.T) {
 		return len(want[Renewed](in, 200, "POST", "/v1/groups/billing/renew", RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}).Requests)
 	}
 	l := again()
-	if err := store.Ask(t.Context(), id, lease.Request{ID: "r", Verb: lease.StepDown, Group: "billing", Token: l.Term, TTL: time.Hour}); err != nil {
+	if err := st.Ask(t.Context(), id, store.Request{ID: "r", Verb: store.StepDown, Group: "billing", Token: l.Term, TTL: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	if n := asked(l); n != 1 {
 		t.Errorf("asked %d times", n)
 	}
-	release(t, store, id, "billing")
+	release(t, st, id, "billing")
 	next := again()
 	if n := asked(next); n != 0 || next.Term != l.Term+1 {
 		t.Errorf("term %d is asked %d times", next.Term, n)
 	}
 	resign(in, next)
-	if h := want[History](in, 200, "GET", "/v1/groups/billing/history", nil); h.Terms[0].Reason != string(lease.Resigned) {
+	if h := want[History](in, 200, "GET", "/v1/groups/billing/history", nil); h.Terms[0].Reason != string(store.Resigned) {
 		t.Errorf("it ended because of %q", h.Terms[0].Reason)
 	}
 }

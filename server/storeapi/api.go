@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
@@ -25,17 +25,17 @@ const (
 // Config is what the service supplies. Store, Own and May are required.
 type Config struct {
 	// Store is the store. A *httpapi.Problem in an error of it is the answer.
-	Store lease.Store
+	Store store.Store
 	// Session returns a session. A cached session may have ended since. ErrSessionDead is
 	// definite. Default: Store.Session.
-	Session func(context.Context, lease.SessionID) (lease.Session, error)
+	Session func(context.Context, store.SessionID) (store.Session, error)
 	// Own returns nil if the caller may act as the candidate.
 	Own func(r *http.Request, candidate string) error
 	// May returns nil if the caller has the right to every group in the scope. An empty
 	// scope asks whether it has the right to any group at all.
 	//
 	// A *httpapi.Problem from Own or May is the answer. Any other error becomes a 403.
-	May func(r *http.Request, right Right, scope lease.Scope) error
+	May func(r *http.Request, right Right, scope store.Scope) error
 	// Heard, if set, gets every call that changed something or was denied.
 	Heard func(r *http.Request, h Heard)
 	// Suspected, if set, gets every report that stopped all grants.
@@ -51,8 +51,8 @@ type Config struct {
 type Heard struct {
 	Method    wire.Method
 	Candidate string // that the caller acted as
-	Session   lease.SessionID
-	Groups    lease.Scope
+	Session   store.SessionID
+	Groups    store.Scope
 	Token     uint64 // of the first group: the one in the call, or the one granted
 	Reason    string
 	Err       error // nil: the call succeeded
@@ -85,9 +85,9 @@ type API struct {
 func New(cfg Config) (*API, error) {
 	switch {
 	case cfg.Store == nil:
-		return nil, &lease.ArgumentError{Field: "store", Rule: "is needed"}
+		return nil, &store.ArgumentError{Field: "store", Rule: "is needed"}
 	case cfg.Own == nil || cfg.May == nil:
-		return nil, &lease.ArgumentError{Field: "own and may", Rule: "are needed"}
+		return nil, &store.ArgumentError{Field: "own and may", Rule: "are needed"}
 	}
 	if cfg.WriteTimeout <= 0 {
 		cfg.WriteTimeout = defaultWrite

@@ -3,7 +3,7 @@ package storeapi
 import (
 	"strings"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // subject says what attributes are about, from their name. At most one of group and node is
@@ -19,11 +19,11 @@ func subjectOf(name string) subject {
 	kind, rest, _ := strings.Cut(name, "/")
 	group, key, _ := strings.Cut(rest, "/")
 	switch {
-	case kind == "group" && lease.ValidName(rest):
+	case kind == "group" && store.ValidName(rest):
 		return subject{group: rest}
-	case kind == "once" && lease.ValidName(group) && lease.ValidName(key):
+	case kind == "once" && store.ValidName(group) && store.ValidName(key):
 		return subject{group: group, mark: true}
-	case kind == "node" && lease.ValidName(rest):
+	case kind == "node" && store.ValidName(rest):
 		return subject{node: rest}
 	case kind == "group", kind == "once", kind == "node", kind == "service":
 		return subject{hidden: true}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/enginetest"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/lease/storetest"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 	"github.com/tenurehq/tenure/store/mem"
 	"github.com/tenurehq/tenure/store/remote"
@@ -30,7 +30,7 @@ func TestContractMemory(t *testing.T) {
 	t.Cleanup(engine.Shutdown)
 	urls := turns(instance(t, trusting(engine)), instance(t, trusting(engine)))
 	storetest.Run(t, storetest.Engine{
-		Open:    func(t *testing.T) lease.Store { return connect(t, remote.Config{URLs: urls()}) },
+		Open:    func(t *testing.T) store.Store { return connect(t, remote.Config{URLs: urls()}) },
 		TTL:     time.Second,
 		Settle:  time.Second,
 		Restart: func(*testing.T) { engine.Driver.Do(func(now clock.Instant, e *mem.Engine) { e.Restart(now) }) },
@@ -71,7 +71,7 @@ func TestContractEtcd(t *testing.T) {
 	}
 	urls := turns(bases...)
 	storetest.Run(t, storetest.Engine{
-		Open:   func(t *testing.T) lease.Store { return connect(t, remote.Config{URLs: urls()}) },
+		Open:   func(t *testing.T) store.Store { return connect(t, remote.Config{URLs: urls()}) },
 		TTL:    2 * time.Second,
 		Settle: 2 * time.Second,
 		Restart: func(*testing.T) {

@@ -1,4 +1,4 @@
-// Package storeapi serves lease.Store over HTTP, for store/remote: the routes of package wire
+// Package storeapi serves store.Store over HTTP, for store/remote: the routes of package wire
 // under /store/, which the service adds to its table. It is stateless: every instance answers
 // every call.
 //

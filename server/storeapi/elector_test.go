@@ -10,6 +10,7 @@ import (
 	"github.com/tenurehq/tenure/electortest"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote"
 	"github.com/tenurehq/tenure/tenuretest"
 )
@@ -58,7 +59,7 @@ func TestElectorWithInstancesKilled(t *testing.T) {
 		electortest.Run(t, electortest.Engine{
 			Start: func(t *testing.T, group, id string) electortest.Process {
 				n, err := tenuretest.NewNode(connect(t, remote.Config{URLs: urls(), Heartbeat: 250 * time.Millisecond}), lease.Config{
-					Candidate: tenure.Candidate{ID: id}, Scope: lease.Scope{group}, Timing: lease.Timing{TTL: ttl},
+					Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{group}, Timing: lease.Timing{TTL: ttl},
 					Log: slog.New(slog.DiscardHandler),
 				})
 				if err != nil {

@@ -9,16 +9,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/storeapi"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote"
 )
 
 // trusting believes everybody.
-func trusting(s lease.Store) storeapi.Config {
+func trusting(s store.Store) storeapi.Config {
 	return storeapi.Config{Store: s, Own: func(*http.Request, string) error { return nil },
-		May: func(*http.Request, storeapi.Right, lease.Scope) error { return nil }}
+		May: func(*http.Request, storeapi.Right, store.Scope) error { return nil }}
 }
 
 func handler(cfg storeapi.Config) (http.Handler, error) {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
@@ -21,7 +21,7 @@ func (a *API) caps(ctx context.Context, v *visit, _ wire.Nothing) (wire.Welcome,
 
 func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Session, error) {
 	o, ttl := in.Options(), wire.Duration(in.TTL)
-	if err := cmp.Or(lease.CheckCandidate(in.Candidate), o.Validate(), v.own(in.Candidate.ID), v.may(Campaign, o.Scope...)); err != nil {
+	if err := cmp.Or(store.CheckCandidate(in.Candidate), o.Validate(), v.own(in.Candidate.ID), v.may(Campaign, o.Scope...)); err != nil {
 		return wire.Session{}, err
 	}
 	s, err := a.cfg.Store.Open(ctx, in.Candidate, ttl, o)
@@ -67,11 +67,11 @@ func (a *API) close(ctx context.Context, v *visit, in wire.CloseCall) (none wire
 	_, err = v.owned(ctx, in.Session)
 	var denied deniedError
 	switch {
-	case errors.Is(err, lease.ErrSessionDead):
+	case errors.Is(err, store.ErrSessionDead):
 		return none, nil
 	case errors.As(err, &denied):
 		s, lost := a.cfg.Store.Session(ctx, in.Session)
-		if lost != nil && !errors.Is(lost, lease.ErrSessionDead) {
+		if lost != nil && !errors.Is(lost, store.ErrSessionDead) {
 			return none, before(lost)
 		}
 		// A caller without the right does not learn whether the session of another has ended.
@@ -98,7 +98,7 @@ func (a *API) release(ctx context.Context, v *visit, in wire.ReleaseCall) (wire.
 	}
 	held, err := v.batch(ctx, in.Session, in.Held)
 	if err == nil && in.To != "" && !plausible(in.To) {
-		err = lease.ErrSuccessor
+		err = store.ErrSuccessor
 	}
 	if err != nil {
 		return wire.RecordsAnswer{}, err
@@ -107,7 +107,7 @@ func (a *API) release(ctx context.Context, v *visit, in wire.ReleaseCall) (wire.
 }
 
 // records answers with records that were granted or released.
-func (v *visit) records(all []lease.Record, err error) (wire.RecordsAnswer, error) {
+func (v *visit) records(all []store.Record, err error) (wire.RecordsAnswer, error) {
 	if err == nil {
 		v.heard.Token = uint64(all[0].Token)
 	}
@@ -115,28 +115,28 @@ func (v *visit) records(all []lease.Record, err error) (wire.RecordsAnswer, erro
 }
 
 // batch checks records that the owner of a session acquires or releases.
-func (v *visit) batch(ctx context.Context, id lease.SessionID, seen []wire.Seen) ([]lease.Record, error) {
+func (v *visit) batch(ctx context.Context, id store.SessionID, seen []wire.Seen) ([]store.Record, error) {
 	records := wire.Each(seen, wire.Seen.Lease)
-	if err := lease.CheckBatch(v.cfg.Store.Caps(), records); err != nil {
+	if err := store.CheckBatch(v.cfg.Store.Caps(), records); err != nil {
 		return nil, err
 	}
 	if _, err := v.owned(ctx, id); err != nil {
 		return nil, err
 	}
-	return records, v.may(Campaign, wire.Each(records, func(r lease.Record) string { return r.Group })...)
+	return records, v.may(Campaign, wire.Each(records, func(r store.Record) string { return r.Group })...)
 }
 
 // plausible reports whether an engine can have made the id. Nothing else may become part of
 // a key.
-func plausible(id lease.SessionID) bool {
+func plausible(id store.SessionID) bool {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:"
 	return len(id) > 0 && len(id) <= 128 && strings.Trim(string(id), letters) == ""
 }
 
 // reason checks a reason, which becomes part of the history of groups.
-func (v *visit) reason(why lease.Reason) error {
-	if why != "" && !lease.ValidName(string(why)) {
-		return &lease.ArgumentError{Field: "reason", Value: string(why), Rule: "a short word, such as resigned"}
+func (v *visit) reason(why store.Reason) error {
+	if why != "" && !store.ValidName(string(why)) {
+		return &store.ArgumentError{Field: "reason", Value: string(why), Rule: "a short word, such as resigned"}
 	}
 	v.heard.Reason = string(why)
 	return nil
@@ -159,14 +159,14 @@ func (a *API) ask(ctx context.Context, v *visit, in wire.AskCall) (none wire.Not
 	}
 	v.heard.Candidate = s.Candidate.ID
 	if !s.Scope.Covers(r.Group) {
-		return none, &lease.ArgumentError{Field: "request group", Value: r.Group, Rule: "the session does not stand for it"}
+		return none, &store.ArgumentError{Field: "request group", Value: r.Group, Rule: "the session does not stand for it"}
 	}
 	return none, a.cfg.Store.Ask(ctx, in.Session, r)
 }
 
 func (a *API) answer(ctx context.Context, v *visit, in wire.AnswerCall) (none wire.Nothing, err error) {
-	out := lease.Answer{Outcome: in.Outcome, Detail: in.Detail}
-	if err = errors.Join(out.Validate(), lease.CheckRequestID(in.Request)); err == nil {
+	out := store.Answer{Outcome: in.Outcome, Detail: in.Detail}
+	if err = errors.Join(out.Validate(), store.CheckRequestID(in.Request)); err == nil {
 		_, err = v.owned(ctx, in.Session)
 	}
 	if err != nil {
@@ -175,12 +175,12 @@ func (a *API) answer(ctx context.Context, v *visit, in wire.AnswerCall) (none wi
 	return none, a.cfg.Store.Answer(ctx, in.Session, in.Request, out)
 }
 
-func (a *API) answered(ctx context.Context, v *visit, in wire.AnsweredCall) (out lease.Answer, err error) {
+func (a *API) answered(ctx context.Context, v *visit, in wire.AnsweredCall) (out store.Answer, err error) {
 	if err := v.may(StepDown); err != nil {
 		return out, err
 	}
 	if !plausible(in.Session) {
-		return out, lease.ErrSessionDead
+		return out, store.ErrSessionDead
 	}
 	return a.cfg.Store.Answered(ctx, in.Session, in.Request)
 }
@@ -195,14 +195,14 @@ func (a *API) read(ctx context.Context, v *visit, in wire.ReadCall) (wire.View, 
 
 // observe checks the right to observe a group.
 func (v *visit) observe(group string) error {
-	return cmp.Or(lease.CheckGroup(group), v.may(Observe, group))
+	return cmp.Or(store.CheckGroup(group), v.may(Observe, group))
 }
 
 func (a *API) groups(ctx context.Context, v *visit, in wire.ListCall) (wire.GroupsAnswer, error) {
 	if err := v.list(in.Scope); err != nil {
 		return wire.GroupsAnswer{}, err
 	}
-	views, err := a.cfg.Store.Groups(ctx, in.Scope, lease.Page{After: in.After, Limit: in.Limit})
+	views, err := a.cfg.Store.Groups(ctx, in.Scope, store.Page{After: in.After, Limit: in.Limit})
 	return wire.GroupsAnswer{Groups: wire.Each(views, wire.ViewOf)}, err
 }
 
@@ -210,12 +210,12 @@ func (a *API) sessions(ctx context.Context, v *visit, in wire.ListCall) (wire.Se
 	if err := v.list(in.Scope); err != nil {
 		return wire.SessionsAnswer{}, err
 	}
-	sessions, err := a.cfg.Store.Sessions(ctx, in.Scope, lease.Page{After: in.After, Limit: in.Limit})
+	sessions, err := a.cfg.Store.Sessions(ctx, in.Scope, store.Page{After: in.After, Limit: in.Limit})
 	return wire.SessionsAnswer{Sessions: wire.Each(sessions, wire.SessionOf)}, err
 }
 
 // list checks the right to observe everything in the scope.
-func (v *visit) list(scope lease.Scope) error {
+func (v *visit) list(scope store.Scope) error {
 	return cmp.Or(scope.Validate(), v.may(Observe, scope...))
 }
 
@@ -223,26 +223,26 @@ func (a *API) history(ctx context.Context, v *visit, in wire.HistoryCall) (wire.
 	if err := v.observe(in.Group); err != nil {
 		return wire.HistoryAnswer{}, err
 	}
-	terms, err := a.cfg.Store.History(ctx, in.Group, lease.Page{After: in.After, Limit: in.Limit})
+	terms, err := a.cfg.Store.History(ctx, in.Group, store.Page{After: in.After, Limit: in.Limit})
 	return wire.HistoryAnswer{Terms: terms}, err
 }
 
-func (a *API) meta(ctx context.Context, v *visit, _ wire.Nothing) (lease.Meta, error) {
+func (a *API) meta(ctx context.Context, v *visit, _ wire.Nothing) (store.Meta, error) {
 	if err := v.may(Observe); err != nil {
-		return lease.Meta{}, err
+		return store.Meta{}, err
 	}
 	return a.cfg.Store.Meta(ctx)
 }
 
-func (a *API) raiseEpoch(ctx context.Context, v *visit, in wire.EpochCall) (lease.Meta, error) {
+func (a *API) raiseEpoch(ctx context.Context, v *visit, in wire.EpochCall) (store.Meta, error) {
 	if err := v.may(Admin, "*"); err != nil {
-		return lease.Meta{}, err
+		return store.Meta{}, err
 	}
 	return a.cfg.Store.RaiseEpoch(ctx, in.To)
 }
 
 func (a *API) suspect(ctx context.Context, v *visit, in wire.SuspectCall) (none wire.Nothing, err error) {
-	if err := cmp.Or(lease.CheckGroup(in.Group), lease.CheckToken(in.Seen), v.may(Campaign, in.Group)); err != nil {
+	if err := cmp.Or(store.CheckGroup(in.Group), store.CheckToken(in.Seen), v.may(Campaign, in.Group)); err != nil {
 		return none, err
 	}
 	if err := a.cfg.Store.Suspect(ctx, in.Group, in.Seen); err != nil || a.cfg.Suspected == nil {
@@ -255,9 +255,9 @@ func (a *API) suspect(ctx context.Context, v *visit, in wire.SuspectCall) (none 
 	return none, nil
 }
 
-func (a *API) attributes(ctx context.Context, v *visit, in wire.AttributesCall) (lease.Attributes, error) {
-	if err := cmp.Or(lease.Attributes{Name: in.Name}.Validate(), v.mayRead(subjectOf(in.Name))); err != nil {
-		return lease.Attributes{}, err
+func (a *API) attributes(ctx context.Context, v *visit, in wire.AttributesCall) (store.Attributes, error) {
+	if err := cmp.Or(store.Attributes{Name: in.Name}.Validate(), v.mayRead(subjectOf(in.Name))); err != nil {
+		return store.Attributes{}, err
 	}
 	return a.cfg.Store.Attributes(ctx, in.Name)
 }
@@ -269,16 +269,16 @@ func (a *API) listAttributes(ctx context.Context, v *visit, in wire.ListAttribut
 	if group, ok := strings.CutPrefix(in.Prefix, "group/"); ok {
 		scope = group + "*"
 	}
-	if err := cmp.Or(lease.Attributes{Name: in.Prefix}.Validate(), v.may(Observe, scope)); err != nil {
+	if err := cmp.Or(store.Attributes{Name: in.Prefix}.Validate(), v.may(Observe, scope)); err != nil {
 		return wire.AttributesAnswer{}, err
 	}
-	all, err := a.cfg.Store.ListAttributes(ctx, in.Prefix, lease.Page{After: in.After, Limit: in.Limit})
+	all, err := a.cfg.Store.ListAttributes(ctx, in.Prefix, store.Page{After: in.After, Limit: in.Limit})
 	return wire.AttributesAnswer{Attributes: all}, err
 }
 
-func (a *API) setAttributes(ctx context.Context, v *visit, in lease.Attributes) (lease.Attributes, error) {
+func (a *API) setAttributes(ctx context.Context, v *visit, in store.Attributes) (store.Attributes, error) {
 	if err := cmp.Or(in.Validate(), v.mayWrite(subjectOf(in.Name))); err != nil {
-		return lease.Attributes{}, err
+		return store.Attributes{}, err
 	}
 	return a.cfg.Store.SetAttributes(ctx, in)
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/storeapi"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 	"github.com/tenurehq/tenure/store/remote"
 	"github.com/tenurehq/tenure/store/remote/wire"
@@ -31,7 +31,7 @@ type gate struct {
 
 func who(r *http.Request) string { return r.Header.Get("Authorization")[len("Bearer "):] }
 
-func (g *gate) config(s lease.Store) storeapi.Config {
+func (g *gate) config(s store.Store) storeapi.Config {
 	return storeapi.Config{
 		Store: s,
 		Own: func(r *http.Request, candidate string) error {
@@ -40,7 +40,7 @@ func (g *gate) config(s lease.Store) storeapi.Config {
 			}
 			return nil
 		},
-		May: func(r *http.Request, right storeapi.Right, scope lease.Scope) error {
+		May: func(r *http.Request, right storeapi.Right, scope store.Scope) error {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.asked = append(g.asked, fmt.Sprint(right, scope))
@@ -80,21 +80,21 @@ func TestSessionsAreTheirOwners(t *testing.T) {
 	first, second := instance(t, g.config(engine)), instance(t, g.config(engine))
 	a := as(t, "a", first)
 	ctx := t.Context()
-	if _, err := a.Open(ctx, tenure.Candidate{ID: "b"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g"}}); !errors.Is(err, remote.ErrDenied) {
+	if _, err := a.Open(ctx, tenure.Candidate{ID: "b"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g"}}); !errors.Is(err, remote.ErrDenied) {
 		t.Errorf("a opened a session for b: %v", err)
 	}
-	session, err := a.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g"}})
+	session, err := a.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	held, err := a.Acquire(ctx, session.ID, lease.Record{Group: "g"})
+	held, err := a.Acquire(ctx, session.ID, store.Record{Group: "g"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Ask(ctx, session.ID, lease.Request{ID: "r", Verb: lease.StepDown, Group: "g", TTL: time.Minute}); err != nil {
+	if err := a.Ask(ctx, session.ID, store.Request{ID: "r", Verb: store.StepDown, Group: "g", TTL: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Ask(ctx, session.ID, lease.Request{ID: "r", Verb: lease.StepDown, Group: "h", TTL: time.Minute}); !errors.Is(err, lease.ErrInvalid) {
+	if err := a.Ask(ctx, session.ID, store.Request{ID: "r", Verb: store.StepDown, Group: "h", TTL: time.Minute}); !errors.Is(err, store.ErrInvalid) {
 		t.Errorf("asked for a group that the session does not stand for: %v", err)
 	}
 	for _, url := range []string{first, second} {
@@ -103,11 +103,11 @@ func TestSessionsAreTheirOwners(t *testing.T) {
 		for m, err := range map[wire.Method]error{
 			wire.KeepAlive: second2(b.KeepAlive(ctx, session.ID)),
 			wire.Close:     b.Close(ctx, session.ID, ""),
-			wire.Acquire:   second2(b.Acquire(ctx, session.ID, lease.Record{Group: "h"})),
+			wire.Acquire:   second2(b.Acquire(ctx, session.ID, store.Record{Group: "h"})),
 			wire.Release:   second2(b.Release(ctx, session.ID, "", "", held[0])),
-			wire.Answer:    b.Answer(ctx, session.ID, "r", lease.Answer{Outcome: lease.Done}),
+			wire.Answer:    b.Answer(ctx, session.ID, "r", store.Answer{Outcome: store.Done}),
 		} {
-			if !errors.Is(err, remote.ErrDenied) || !errors.Is(err, lease.ErrDenied) {
+			if !errors.Is(err, remote.ErrDenied) || !errors.Is(err, store.ErrDenied) {
 				t.Errorf("%s by another: %v", m, err)
 			}
 		}
@@ -126,10 +126,10 @@ func TestSessionsAreTheirOwners(t *testing.T) {
 	if beat, err := as(t, "a", second).KeepAlive(ctx, session.ID); err != nil || len(beat.Requests) != 1 {
 		t.Errorf("the owner at the other instance: %+v, %v", beat, err)
 	}
-	if err := as(t, "root", second).Close(ctx, session.ID, lease.Forced); err != nil {
+	if err := as(t, "root", second).Close(ctx, session.ID, store.Forced); err != nil {
 		t.Errorf("an admin: %v", err)
 	}
-	if _, err := a.KeepAlive(ctx, session.ID); !errors.Is(err, lease.ErrSessionDead) {
+	if _, err := a.KeepAlive(ctx, session.ID); !errors.Is(err, store.ErrSessionDead) {
 		t.Errorf("after that: %v", err)
 	}
 }
@@ -144,37 +144,37 @@ func TestRights(t *testing.T) {
 	g := &gate{admin: "a"}
 	s := as(t, "a", instance(t, g.config(engine)))
 	ctx := t.Context()
-	session, err := s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g", "x*"}})
+	session, err := s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g", "x*"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var held lease.Record
-	ask := lease.Request{ID: "r", Verb: lease.StepDown, Group: "g", TTL: time.Minute}
+	var held store.Record
+	ask := store.Request{ID: "r", Verb: store.StepDown, Group: "g", TTL: time.Minute}
 	calls := []struct {
 		m    wire.Method
 		want string
 		call func() error
 	}{
 		{wire.Open, "campaign[g x*]", func() error {
-			return second2(s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g", "x*"}}))
+			return second2(s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g", "x*"}}))
 		}},
 		{wire.Acquire, "campaign[g x1]", func() error {
-			got, err := s.Acquire(ctx, session.ID, lease.Record{Group: "g"}, lease.Record{Group: "x1"})
+			got, err := s.Acquire(ctx, session.ID, store.Record{Group: "g"}, store.Record{Group: "x1"})
 			if err == nil {
 				held = got[0]
 			}
 			return err
 		}},
 		{wire.Release, "campaign[g]", func() error {
-			return second2(s.Release(ctx, session.ID, "", "", lease.Record{Group: "g", Version: held.Version}))
+			return second2(s.Release(ctx, session.ID, "", "", store.Record{Group: "g", Version: held.Version}))
 		}},
 		{wire.FindSession, "observe[g x*]", func() error { return second2(s.Session(ctx, session.ID)) }},
 		{wire.Ask, "step-down[g]", func() error { return s.Ask(ctx, session.ID, ask) }},
 		{wire.Answered, "step-down[]", func() error { return second2(s.Answered(ctx, session.ID, "r")) }},
 		{wire.Read, "observe[g]", func() error { return second2(s.Read(ctx, "g")) }},
-		{wire.Groups, "observe[x*]", func() error { return second2(s.Groups(ctx, lease.Scope{"x*"}, lease.Page{})) }},
-		{wire.Sessions, "observe[x*]", func() error { return second2(s.Sessions(ctx, lease.Scope{"x*"}, lease.Page{})) }},
-		{wire.History, "observe[g]", func() error { return second2(s.History(ctx, "g", lease.Page{})) }},
+		{wire.Groups, "observe[x*]", func() error { return second2(s.Groups(ctx, store.Scope{"x*"}, store.Page{})) }},
+		{wire.Sessions, "observe[x*]", func() error { return second2(s.Sessions(ctx, store.Scope{"x*"}, store.Page{})) }},
+		{wire.History, "observe[g]", func() error { return second2(s.History(ctx, "g", store.Page{})) }},
 		{wire.Meta, "observe[]", func() error { return second2(s.Meta(ctx)) }},
 		{wire.Attributes, "observe[g]", func() error { return second2(s.Attributes(ctx, "group/g")) }},
 		{wire.Attributes, "observe[g]", func() error { return second2(s.Attributes(ctx, "once/g/job")) }},
@@ -183,17 +183,17 @@ func TestRights(t *testing.T) {
 		{wire.Attributes, "observe[*]", func() error { return second2(s.Attributes(ctx, "node/b")) }},
 		{wire.Attributes, "observe[*]", func() error { return second2(s.Attributes(ctx, "node/a/b")) }},
 		{wire.Attributes, "observe[*]", func() error { return second2(s.Attributes(ctx, "service/groups-0")) }},
-		{wire.ListAttributes, "observe[x*]", func() error { return second2(s.ListAttributes(ctx, "group/x", lease.Page{})) }},
-		{wire.ListAttributes, "observe[*]", func() error { return second2(s.ListAttributes(ctx, "group", lease.Page{})) }},
-		{wire.ListAttributes, "observe[*]", func() error { return second2(s.ListAttributes(ctx, "node/a", lease.Page{})) }},
-		{wire.SetAttributes, "admin[g]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "group/g"})) }},
-		{wire.SetAttributes, "campaign[g]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "once/g/job"})) }},
-		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "once/g"})) }},
-		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, lease.Attributes{Name: "node/a"})) }},
+		{wire.ListAttributes, "observe[x*]", func() error { return second2(s.ListAttributes(ctx, "group/x", store.Page{})) }},
+		{wire.ListAttributes, "observe[*]", func() error { return second2(s.ListAttributes(ctx, "group", store.Page{})) }},
+		{wire.ListAttributes, "observe[*]", func() error { return second2(s.ListAttributes(ctx, "node/a", store.Page{})) }},
+		{wire.SetAttributes, "admin[g]", func() error { return second2(s.SetAttributes(ctx, store.Attributes{Name: "group/g"})) }},
+		{wire.SetAttributes, "campaign[g]", func() error { return second2(s.SetAttributes(ctx, store.Attributes{Name: "once/g/job"})) }},
+		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, store.Attributes{Name: "once/g"})) }},
+		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, store.Attributes{Name: "node/a"})) }},
 		{wire.RaiseEpoch, "admin[*]", func() error { return second2(s.RaiseEpoch(ctx, 1)) }},
 		{wire.Suspect, "campaign[g]", func() error { return s.Suspect(ctx, "g", 1) }}, // of the epoch before: without effect
 		{wire.Watch, "observe[x*]", func() error {
-			for _, err := range s.Watch(ctx, lease.Scope{"x*"}) {
+			for _, err := range s.Watch(ctx, store.Scope{"x*"}) {
 				return err
 			}
 			return nil
@@ -225,23 +225,23 @@ func TestRights(t *testing.T) {
 			t.Errorf("%s has no right, or is not tested", r.Method)
 		}
 	}
-	if _, err := storeapi.New(storeapi.Config{Store: engine}); !errors.Is(err, lease.ErrInvalid) {
+	if _, err := storeapi.New(storeapi.Config{Store: engine}); !errors.Is(err, store.ErrInvalid) {
 		t.Errorf("without hooks: %v", err)
 	}
 }
 
 // recordingStore writes down the records that it is given.
 type recordingStore struct {
-	lease.Store
-	given []lease.Record
+	store.Store
+	given []store.Record
 }
 
-func (s *recordingStore) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (s *recordingStore) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	s.given = append(s.given, seen...)
 	return s.Store.Acquire(ctx, id, seen...)
 }
 
-func (s *recordingStore) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+func (s *recordingStore) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
 	s.given = append(s.given, held...)
 	return s.Store.Release(ctx, id, to, why, held...)
 }
@@ -254,14 +254,14 @@ func TestForgedRecords(t *testing.T) {
 	spy := &recordingStore{Store: engine}
 	s := connect(t, remote.Config{URLs: []string{instance(t, trusting(spy))}})
 	ctx := t.Context()
-	session, err := s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}})
+	session, err := s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"*"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	forge := func(version uint64) lease.Record {
-		return lease.Record{
+	forge := func(version uint64) store.Record {
+		return store.Record{
 			Group: "g", Version: version, Token: 1000, Holder: session.ID,
-			Candidate: tenure.Candidate{ID: "mallory"}, Terms: []lease.Term{{Token: 1, Candidate: "mallory"}},
+			Candidate: tenure.Candidate{ID: "mallory"}, Terms: []store.Term{{Token: 1, Candidate: "mallory"}},
 		}
 	}
 	granted, err := s.Acquire(ctx, session.ID, forge(0))
@@ -271,7 +271,7 @@ func TestForgedRecords(t *testing.T) {
 	if _, err := s.Release(ctx, session.ID, "", "", forge(granted[0].Version)); err != nil {
 		t.Error(err)
 	}
-	want := []lease.Record{{Group: "g"}, {Group: "g", Version: granted[0].Version}}
+	want := []store.Record{{Group: "g"}, {Group: "g", Version: granted[0].Version}}
 	if !reflect.DeepEqual(spy.given, want) {
 		t.Errorf("the engine was given %+v", spy.given)
 	}

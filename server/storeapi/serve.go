@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
@@ -50,16 +50,16 @@ func (v *visit) may(right Right, scope ...string) error {
 }
 
 // find reads a session.
-func (v *visit) find(ctx context.Context, id lease.SessionID, read func(context.Context, lease.SessionID) (lease.Session, error)) (lease.Session, error) {
+func (v *visit) find(ctx context.Context, id store.SessionID, read func(context.Context, store.SessionID) (store.Session, error)) (store.Session, error) {
 	v.heard.Session = id
 	if !plausible(id) {
-		return lease.Session{}, fmt.Errorf("no session has the id %.64q: %w", id, lease.ErrSessionDead)
+		return store.Session{}, fmt.Errorf("no session has the id %.64q: %w", id, store.ErrSessionDead)
 	}
 	return read(ctx, id)
 }
 
 // owned returns the session if the caller owns it.
-func (v *visit) owned(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+func (v *visit) owned(ctx context.Context, id store.SessionID) (store.Session, error) {
 	s, err := v.find(ctx, id, v.cfg.Session)
 	if err != nil {
 		return s, before(err)
@@ -68,7 +68,7 @@ func (v *visit) owned(ctx context.Context, id lease.SessionID) (lease.Session, e
 }
 
 func before(err error) error {
-	if err == nil || lease.Definite(err) {
+	if err == nil || store.Definite(err) {
 		return err
 	}
 	return beforeError{err}
@@ -127,7 +127,7 @@ func timeout(r *http.Request) (time.Duration, error) {
 	}
 	ms, err := strconv.ParseInt(said, 10, 64)
 	if err != nil || ms < 1 {
-		return 0, &lease.ArgumentError{Field: wire.TimeoutHeader, Value: said, Rule: "a number of milliseconds, at least 1"}
+		return 0, &store.ArgumentError{Field: wire.TimeoutHeader, Value: said, Rule: "a number of milliseconds, at least 1"}
 	}
 	return min(wire.Duration(ms), maxCall), nil
 }

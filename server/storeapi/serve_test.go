@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/storeapi"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 	"github.com/tenurehq/tenure/store/remote"
 	"github.com/tenurehq/tenure/store/remote/wire"
@@ -42,21 +42,21 @@ func TestStreamOutlivesTimeouts(t *testing.T) {
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	s := connect(t, remote.Config{URLs: []string{"http://" + ln.Addr().String()}, Heartbeat: 500 * time.Millisecond})
-	session, err := engine.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g"}})
+	session, err := engine.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for u, err := range s.Watch(ctx, lease.Scope{"g"}) {
+	for u, err := range s.Watch(ctx, store.Scope{"g"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		if u.View.Group == "g" {
 			return
 		}
-		if u.Kind != lease.Synced {
+		if u.Kind != store.Synced {
 			continue
 		}
-		time.AfterFunc(3*timeout, func() { _, _ = engine.Acquire(ctx, session.ID, lease.Record{Group: "g"}) })
+		time.AfterFunc(3*timeout, func() { _, _ = engine.Acquire(ctx, session.ID, store.Record{Group: "g"}) })
 	}
 }
 
@@ -70,16 +70,16 @@ func TestStopping(t *testing.T) {
 	cfg.Stopping = stopping
 	s := connect(t, remote.Config{URLs: []string{instance(t, cfg), instance(t, trusting(engine))}})
 	var last error
-	for u, err := range s.Watch(t.Context(), lease.Scope{"g"}) {
-		if err == nil && u.Kind == lease.Synced {
+	for u, err := range s.Watch(t.Context(), store.Scope{"g"}) {
+		if err == nil && u.Kind == store.Synced {
 			close(stopping)
 		}
 		last = err
 	}
-	if last == nil || !strings.Contains(last.Error(), "stopping") || lease.Definite(last) {
+	if last == nil || !strings.Contains(last.Error(), "stopping") || store.Definite(last) {
 		t.Errorf("it ended with %v", last)
 	}
-	for _, err := range s.Watch(t.Context(), lease.Scope{"g"}) {
+	for _, err := range s.Watch(t.Context(), store.Scope{"g"}) {
 		if err != nil {
 			t.Error(err)
 		}
@@ -104,25 +104,25 @@ func TestOtherDeployment(t *testing.T) {
 	if _, err := s.Meta(t.Context()); err == nil || !strings.Contains(err.Error(), "theirs") {
 		t.Errorf("asked another deployment: %v", err)
 	}
-	if _, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}}); err == nil || !strings.Contains(err.Error(), "theirs") {
+	if _, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"*"}}); err == nil || !strings.Contains(err.Error(), "theirs") {
 		t.Errorf("opened at another deployment: %v", err)
 	}
-	if n, err := theirs.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{}); err != nil || len(n) != 0 {
+	if n, err := theirs.Sessions(t.Context(), store.Scope{"*"}, store.Page{}); err != nil || len(n) != 0 {
 		t.Errorf("it has %v, %v", n, err)
 	}
 }
 
 // hangingStore does not answer reads, and says what deadline they had.
 type hangingStore struct {
-	lease.Store
+	store.Store
 	left chan time.Duration
 }
 
-func (s hangingStore) Read(ctx context.Context, _ string) (lease.View, error) {
+func (s hangingStore) Read(ctx context.Context, _ string) (store.View, error) {
 	deadline, _ := ctx.Deadline()
 	s.left <- time.Until(deadline)
 	<-ctx.Done()
-	return lease.View{}, ctx.Err()
+	return store.View{}, ctx.Err()
 }
 
 // The engine is given no more time than the caller has.
@@ -133,7 +133,7 @@ func TestDeadlinePassedAlong(t *testing.T) {
 	s := connect(t, remote.Config{URLs: []string{instance(t, trusting(slow))}})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := s.Read(ctx, "g"); err == nil || lease.Definite(err) {
+	if _, err := s.Read(ctx, "g"); err == nil || store.Definite(err) {
 		t.Errorf("it answered %v", err)
 	}
 	if left := <-slow.left; left > time.Second {
@@ -199,8 +199,8 @@ func TestImplausibleSessions(t *testing.T) {
 	engine := mem.New(mem.Options{})
 	t.Cleanup(engine.Shutdown)
 	s := connect(t, remote.Config{URLs: []string{instance(t, trusting(engine))}})
-	for _, id := range []lease.SessionID{"", "a/b", "never-was", lease.SessionID(strings.Repeat("x", 200)), "s 1", "s\x00"} {
-		if _, err := s.KeepAlive(t.Context(), id); !errors.Is(err, lease.ErrSessionDead) {
+	for _, id := range []store.SessionID{"", "a/b", "never-was", store.SessionID(strings.Repeat("x", 200)), "s 1", "s\x00"} {
+		if _, err := s.KeepAlive(t.Context(), id); !errors.Is(err, store.ErrSessionDead) {
 			t.Errorf("keep-alive of %q: %v", id, err)
 		}
 		if err := s.Close(t.Context(), id, ""); err != nil {

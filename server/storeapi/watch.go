@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
@@ -31,7 +31,7 @@ var errStopping = errors.New("this instance of the service is stopping: start th
 
 // watched is what the watch of an engine yields.
 type watched struct {
-	lease.Update
+	store.Update
 	err error
 }
 
@@ -84,7 +84,7 @@ func (a *API) beginWatch(w http.ResponseWriter, v *visit) (in wire.WatchCall, er
 	return in, v.list(in.Scope)
 }
 
-func (a *API) stream(ctx context.Context, v *visit, scope lease.Scope, out *lines, updates <-chan watched, heartbeat time.Duration) {
+func (a *API) stream(ctx context.Context, v *visit, scope store.Scope, out *lines, updates <-chan watched, heartbeat time.Duration) {
 	ticker := time.NewTicker(heartbeat)
 	defer ticker.Stop()
 	look := time.NewTicker(recheck)

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/operator"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Spec describes a command that works on a store.
@@ -93,7 +93,7 @@ func (r *Run) Confirm(yes bool, format string, args ...any) error {
 }
 
 // ReadGroup reads a group within the time for one call.
-func (r *Run) ReadGroup(ctx context.Context, group string) (lease.View, error) {
+func (r *Run) ReadGroup(ctx context.Context, group string) (store.View, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Call)
 	defer cancel()
 	return r.Read(ctx, group)
@@ -106,7 +106,7 @@ func Groups(count cobra.PositionalArgs) cobra.PositionalArgs {
 			return err
 		}
 		for _, g := range args {
-			if err := lease.CheckGroup(g); err != nil {
+			if err := store.CheckGroup(g); err != nil {
 				return cli.Exit(cli.ExitUsage, err)
 			}
 		}
@@ -123,23 +123,23 @@ func Scope(_ *cobra.Command, args []string) error {
 }
 
 // ScopeOf returns the patterns in the arguments; without arguments, every group.
-func ScopeOf(args []string) lease.Scope {
+func ScopeOf(args []string) store.Scope {
 	if len(args) == 0 {
-		return lease.Scope{"*"}
+		return store.Scope{"*"}
 	}
 	return args
 }
 
 // CheckNode refuses what is not the name of a node.
 func CheckNode(name string) error {
-	if !lease.ValidName(name) {
+	if !store.ValidName(name) {
 		return cli.Usage("%.100q is not a node name: use 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", name)
 	}
 	return nil
 }
 
 // NoLeader is the error of a command that needs a leader.
-func NoLeader(v lease.View) error {
+func NoLeader(v store.View) error {
 	if v.Token == 0 {
 		return cli.Exit(cli.ExitNo, fmt.Errorf("group %q has no leader, and never had one; see `tenure candidates %s`", v.Group, v.Group))
 	}

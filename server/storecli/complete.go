@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/operator"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Completion returns the values that an argument may have, given the arguments before it
@@ -55,7 +55,7 @@ func complete(conn *Connection, env cli.Env, arguments []Completion) cobra.Compl
 func CompleteGroup(ctx context.Context, s operator.Store, before []string, prefix string) ([]string, error) {
 	var out []string
 	led := make(map[string]bool)
-	scope := lease.Scope{prefix + "*"}
+	scope := store.Scope{prefix + "*"}
 	for v, err := range s.Views(ctx, scope, "") {
 		if err != nil || len(out) == maxCompletions {
 			return out, err
@@ -77,15 +77,15 @@ func CompleteGroup(ctx context.Context, s operator.Store, before []string, prefi
 
 // CompleteNode completes live nodes.
 func CompleteNode(ctx context.Context, s operator.Store, _ []string, prefix string) ([]string, error) {
-	return nodes(ctx, s, lease.Scope{"*"}, prefix)
+	return nodes(ctx, s, store.Scope{"*"}, prefix)
 }
 
 // CompleteCandidate completes the candidates of the group in the first argument.
 func CompleteCandidate(ctx context.Context, s operator.Store, before []string, prefix string) ([]string, error) {
-	return nodes(ctx, s, lease.Scope{before[0]}, prefix)
+	return nodes(ctx, s, store.Scope{before[0]}, prefix)
 }
 
-func nodes(ctx context.Context, s operator.Store, scope lease.Scope, prefix string) ([]string, error) {
+func nodes(ctx context.Context, s operator.Store, scope store.Scope, prefix string) ([]string, error) {
 	var out []string
 	for l, err := range s.Candidates(ctx, scope) {
 		if err != nil || len(out) == maxCompletions {

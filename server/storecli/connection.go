@@ -16,9 +16,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/embeddedetcd"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 	"github.com/tenurehq/tenure/store/remote"
 )
@@ -72,7 +72,7 @@ func (c *Connection) EtcdFlags(f *pflag.FlagSet) {
 
 // Opened is a connected store.
 type Opened struct {
-	lease.Store
+	store.Store
 	Where   string // its URLs
 	Service bool   // it is reached through an election service
 
@@ -225,7 +225,7 @@ func (c *Connection) openEtcd(ctx context.Context, o *Opened, at Target) error {
 		return err
 	}
 	// A service enforces policies and cordons itself; without one this process does.
-	o.Store = lease.Guard(s, lease.GuardConfig{})
+	o.Store = store.Guard(s, store.GuardConfig{})
 	o.closers = append(o.closers, s.Shutdown)
 	return nil
 }

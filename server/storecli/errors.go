@@ -6,9 +6,9 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/embeddedetcd"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote"
 )
 
@@ -20,11 +20,11 @@ func exitError(err error) error {
 	}
 	code := cli.ExitUnavailable
 	switch {
-	case errors.Is(err, lease.ErrInvalid):
+	case errors.Is(err, store.ErrInvalid):
 		code = cli.ExitUsage
 	case Denied(err):
 		code = cli.ExitDenied
-	case errors.Is(err, lease.ErrRewound), errors.Is(err, lease.ErrNewer):
+	case errors.Is(err, store.ErrRewound), errors.Is(err, store.ErrNewer):
 		code = cli.ExitFailure
 	}
 	return cli.Exit(code, err)

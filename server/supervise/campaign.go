@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Why a campaign was given up.
@@ -78,10 +80,10 @@ func (r *runner) maxWait() time.Duration {
 
 // noteRefusal ends a campaign with NoWait that cannot succeed soon.
 func (r *runner) noteRefusal(n lease.Note) {
-	if n.Kind == lease.NoteFailed && n.Call != lease.CallAcquire {
+	if n.Kind == lease.NoteFailed && n.Call != machine.CallAcquire {
 		return
 	}
-	if r.NoWait && (errors.Is(n.Err, lease.ErrBusy) || r.Denied != nil && r.Denied(n.Err)) {
+	if r.NoWait && (errors.Is(n.Err, store.ErrBusy) || r.Denied != nil && r.Denied(n.Err)) {
 		select {
 		case r.refusedForGood <- &CodeError{CodeNotInTime, fmt.Errorf("group %q has no leader, and %s may not lead it: %w; the command was not run", r.Group, r.ID, n.Err)}:
 		default:
@@ -103,17 +105,17 @@ func (r *runner) showLeader(ctx context.Context) error {
 	return nil
 }
 
-func (r *runner) read(ctx context.Context) (lease.View, error) {
+func (r *runner) read(ctx context.Context) (store.View, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timing.CallTimeout)
 	defer cancel()
 	return r.store.Read(ctx, r.Group)
 }
 
-func (r *runner) ledBy(v lease.View) error {
+func (r *runner) ledBy(v store.View) error {
 	return &CodeError{CodeNotInTime, fmt.Errorf("group %q is led by %s; omit --no-wait to wait, or see `tenure watch %s`", r.Group, holder(v), r.Group)}
 }
 
-func holder(v lease.View) string {
+func holder(v store.View) string {
 	l := v.Leader()
 	return fmt.Sprintf("%s (token %d, for %s)", l.Candidate.ID, l.Token, time.Since(l.Since).Round(time.Second))
 }
@@ -153,7 +155,7 @@ func (r *runner) result(ctx context.Context, term *tenure.Term, err, cause error
 		return nil, errDone
 	case errors.Is(cause, errNotInTime):
 		return nil, r.notInTime(ctx)
-	case errors.Is(err, lease.ErrInvalid):
+	case errors.Is(err, store.ErrInvalid):
 		return nil, &CodeError{CodeFailed, fmt.Errorf("group %q cannot be led with these settings: %w; the command was not run", r.Group, err)}
 	default:
 		return nil, &CodeError{CodeFailed, fmt.Errorf("the campaign for group %q ended: %w", r.Group, err)}

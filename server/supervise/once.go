@@ -8,18 +8,18 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // once is the record of --once in the store. Every leader writes it when it begins, from
 // the version that it read. So an earlier leader that returns with a result finds another
 // version and writes nothing.
 type once struct {
-	store  lease.Store
+	store  store.Store
 	name   string
 	call   time.Duration
 	denied func(error) bool // an error that no retry helps
-	seen   lease.Attributes
+	seen   store.Attributes
 }
 
 const (
@@ -78,7 +78,7 @@ func (o *once) retry(ctx context.Context, term *tenure.Term, try func(context.Co
 	const pause = 100 * time.Millisecond
 	for {
 		settled, err := try(context.WithoutCancel(ctx))
-		if settled || errors.Is(err, lease.ErrInvalid) || o.denied != nil && o.denied(err) {
+		if settled || errors.Is(err, store.ErrInvalid) || o.denied != nil && o.denied(err) {
 			return err
 		}
 		if over := term.Check(); over != nil {

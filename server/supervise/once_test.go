@@ -10,27 +10,28 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
 // lossyStore writes an attribute and loses the answer.
 type lossyStore struct {
-	lease.Store
+	store.Store
 	lose int
 }
 
-func (s *lossyStore) SetAttributes(ctx context.Context, a lease.Attributes) (lease.Attributes, error) {
+func (s *lossyStore) SetAttributes(ctx context.Context, a store.Attributes) (store.Attributes, error) {
 	got, err := s.Store.SetAttributes(ctx, a)
 	if s.lose > 0 && err == nil {
 		s.lose--
-		return lease.Attributes{}, errors.New("the answer was lost")
+		return store.Attributes{}, errors.New("the answer was lost")
 	}
 	return got, err
 }
 
-func won(t *testing.T, store lease.Store, id string) *tenure.Term {
+func won(t *testing.T, st store.Store, id string) *tenure.Term {
 	t.Helper()
-	node, err := lease.New(store, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: lease.Scope{"g"}, Timing: lease.Timing{TTL: time.Minute}, Log: slog.New(slog.DiscardHandler)})
+	node, err := lease.New(st, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{"g"}, Timing: lease.Timing{TTL: time.Minute}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,23 +72,23 @@ func TestOnceDone(t *testing.T) {
 
 // An earlier leader cannot record a success; the later one can.
 func TestOnceOvertaken(t *testing.T) {
-	store := mem.New(mem.Options{})
-	first := won(t, store, "a")
-	slow := &once{store: store, name: "once/g/k", call: time.Second}
+	st := mem.New(mem.Options{})
+	first := won(t, st, "a")
+	slow := &once{store: st, name: "once/g/k", call: time.Second}
 	if _, err := slow.begin(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	// The first is not told that its session is closed before its next beat, in fifteen
 	// seconds.
-	view, err := store.Read(t.Context(), "g")
+	view, err := st.Read(t.Context(), "g")
 	if err == nil {
-		err = store.Close(t.Context(), view.Holder, lease.Forced)
+		err = st.Close(t.Context(), view.Holder, store.Forced)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	second := won(t, store, "b")
-	quick := &once{store: store, name: "once/g/k", call: time.Second}
+	second := won(t, st, "b")
+	quick := &once{store: st, name: "once/g/k", call: time.Second}
 	if _, err := quick.begin(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}

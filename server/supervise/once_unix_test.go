@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -17,12 +17,12 @@ var errMayNot = errors.New("may not")
 
 // strictStore refuses to write attributes.
 type strictStore struct {
-	lease.Store
+	store.Store
 	why error
 }
 
-func (s *strictStore) SetAttributes(context.Context, lease.Attributes) (lease.Attributes, error) {
-	return lease.Attributes{}, s.why
+func (s *strictStore) SetAttributes(context.Context, store.Attributes) (store.Attributes, error) {
+	return store.Attributes{}, s.why
 }
 
 // Without permission to write the record, begin and finish fail at once. After other errors

@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/supervise/keeper"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Exit codes that are not the command's own. 128+n: signal n ended the command.
@@ -64,11 +65,11 @@ func (c *Config) Validate() error {
 	if c.Wait < 0 {
 		errs = append(errs, fmt.Errorf("wait: %v is negative; omit it to wait without limit, or use --no-wait", c.Wait))
 	}
-	if c.Once != "" && !lease.ValidName(c.Once) {
+	if c.Once != "" && !store.ValidName(c.Once) {
 		errs = append(errs, fmt.Errorf("once: %q must be 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", c.Once))
 	}
 	_, err := Timing(c.TTL, c.Grace)
-	errs = append(errs, lease.CheckGroup(c.Group), lease.CheckCandidate(tenure.Candidate{ID: c.ID}), err)
+	errs = append(errs, store.CheckGroup(c.Group), store.CheckCandidate(tenure.Candidate{ID: c.ID}), err)
 	return errors.Join(errs...)
 }
 
@@ -90,7 +91,7 @@ func (e *CodeError) Unwrap() error { return e.Err }
 // Run waits until this candidate leads the group, and runs the command while it does. It
 // returns nil if the command ended with 0, otherwise a CodeError. Signals to this process
 // are passed to the command.
-func Run(ctx context.Context, store lease.Store, cfg Config) error {
+func Run(ctx context.Context, st store.Store, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return &CodeError{CodeFailed, err}
 	}
@@ -98,7 +99,7 @@ func Run(ctx context.Context, store lease.Store, cfg Config) error {
 	if err != nil {
 		return cannotRun(cfg.Args[0], err)
 	}
-	r := &runner{Config: &cfg, path: path, store: store, clock: clock.System(), beats: make(chan struct{}, 1), refusedForGood: make(chan error, 1)}
+	r := &runner{Config: &cfg, path: path, store: st, clock: clock.System(), beats: make(chan struct{}, 1), refusedForGood: make(chan error, 1)}
 	if r.timing, err = Timing(cfg.TTL, cfg.Grace); err != nil {
 		return &CodeError{CodeFailed, err}
 	}
@@ -107,7 +108,7 @@ func Run(ctx context.Context, store lease.Store, cfg Config) error {
 	}
 	defer r.file.Remove()
 	if cfg.Once != "" {
-		r.once = &once{store: store, name: "once/" + cfg.Group + "/" + cfg.Once, call: r.timing.CallTimeout, denied: cfg.Denied}
+		r.once = &once{store: st, name: "once/" + cfg.Group + "/" + cfg.Once, call: r.timing.CallTimeout, denied: cfg.Denied}
 		if done, err := r.once.read(ctx); err != nil {
 			return &CodeError{CodeFailed, fmt.Errorf("cannot read whether %q was done: %w", cfg.Once, err)}
 		} else if done {
@@ -115,8 +116,8 @@ func Run(ctx context.Context, store lease.Store, cfg Config) error {
 			return nil
 		}
 	}
-	node, err := lease.New(store, lease.Config{
-		Candidate: tenure.Candidate{ID: cfg.ID}, Scope: lease.Scope{cfg.Group}, Timing: r.timing, OnNote: r.note, Log: dedupLogger(cfg.Log),
+	node, err := lease.New(st, lease.Config{
+		Candidate: tenure.Candidate{ID: cfg.ID}, Scope: store.Scope{cfg.Group}, Timing: r.timing, OnNote: r.note, Log: dedupLogger(cfg.Log),
 	})
 	if err != nil {
 		return &CodeError{CodeFailed, err}
@@ -147,7 +148,7 @@ func resign(ctx context.Context, term *tenure.Term) error {
 type runner struct {
 	*Config
 	path    string
-	store   lease.Store
+	store   store.Store
 	clock   clock.Clock
 	timing  lease.Timing
 	elector *lease.Elector

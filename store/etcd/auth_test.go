@@ -12,6 +12,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
@@ -94,7 +95,7 @@ func (g *guarded) elector(user string) *lease.Elector {
 	s, err := g.open(user, user)
 	g.must(err)
 	n, err := lease.New(s, lease.Config{
-		Candidate: tenure.Candidate{ID: user}, Scope: lease.Scope{"g"}, Timing: lease.Timing{TTL: 6 * time.Second}, Log: slog.New(slog.DiscardHandler),
+		Candidate: tenure.Candidate{ID: user}, Scope: store.Scope{"g"}, Timing: lease.Timing{TTL: 6 * time.Second}, Log: slog.New(slog.DiscardHandler),
 	})
 	g.must(err)
 	g.t.Cleanup(func() {
@@ -114,7 +115,7 @@ func returns(t *testing.T, what string, want error, f func(context.Context) erro
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := f(ctx); !errors.Is(err, want) || !lease.Permanent(err) {
+	if err := f(ctx); !errors.Is(err, want) || !store.Permanent(err) {
 		t.Errorf("%s: %v, want %v", what, err, want)
 	}
 }
@@ -141,20 +142,20 @@ func TestPermanentErrors(t *testing.T) {
 		user, password string
 		want           error
 	}{
-		"wrong password": {"leads", "wrong", lease.ErrUnauthenticated},
-		"unknown user":   {"ghost", "ghost", lease.ErrUnauthenticated},
-		"no user":        {"", "", lease.ErrUnauthenticated},
-		"no role":        {"nobody", "nobody", lease.ErrDenied},
+		"wrong password": {"leads", "wrong", store.ErrUnauthenticated},
+		"unknown user":   {"ghost", "ghost", store.ErrUnauthenticated},
+		"no user":        {"", "", store.ErrUnauthenticated},
+		"no role":        {"nobody", "nobody", store.ErrDenied},
 	} {
 		start := time.Now()
-		if _, err := g.open(c.user, c.password); !errors.Is(err, c.want) || !lease.Permanent(err) {
+		if _, err := g.open(c.user, c.password); !errors.Is(err, c.want) || !store.Permanent(err) {
 			t.Errorf("%s: %v, want %v", what, err, c.want)
 		}
 		if took := time.Since(start); took > 5*time.Second {
 			t.Errorf("%s: noticed after %v", what, took)
 		}
 	}
-	returns(t, "a role that may only read", lease.ErrDenied, campaign(g.elector("reads")))
+	returns(t, "a role that may only read", store.ErrDenied, campaign(g.elector("reads")))
 
 	began := make(chan struct{}, 1)
 	led := make(chan error, 1)
@@ -181,9 +182,9 @@ func TestPermanentErrors(t *testing.T) {
 	stands(t, g.root, 2)
 
 	g.revoke("waits", "writes")
-	returns(t, "revoked while it waits", lease.ErrDenied, func(ctx context.Context) error { return receive(ctx, waited) })
+	returns(t, "revoked while it waits", store.ErrDenied, func(ctx context.Context) error { return receive(ctx, waited) })
 	g.revoke("leads", "writes")
-	returns(t, "revoked while it leads", lease.ErrDenied, func(ctx context.Context) error { return receive(ctx, led) })
+	returns(t, "revoked while it leads", store.ErrDenied, func(ctx context.Context) error { return receive(ctx, led) })
 
 	// What is granted again works again.
 	g.grant("waits", "writes")
@@ -220,16 +221,16 @@ func stands(t *testing.T, root *clientv3.Client, n int64) {
 }
 
 // beyond asks for a TTL that no store grants.
-type beyond struct{ lease.Store }
+type beyond struct{ store.Store }
 
-func (b beyond) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+func (b beyond) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	return b.Store.Open(ctx, c, ttl+b.Caps().MaxTTL, o)
 }
 
 // A TTL that the store refuses ends the campaign.
 func TestInvalidTTL(t *testing.T) {
 	n, err := lease.New(beyond{open(t, enginetest.Cluster(t, 1).Endpoints())}, lease.Config{
-		Candidate: tenure.Candidate{ID: "a"}, Scope: lease.Scope{"g"}, Log: slog.New(slog.DiscardHandler),
+		Candidate: tenure.Candidate{ID: "a"}, Scope: store.Scope{"g"}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -239,5 +240,5 @@ func TestInvalidTTL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	returns(t, "a TTL beyond the limit", lease.ErrInvalid, campaign(e))
+	returns(t, "a TTL beyond the limit", store.ErrInvalid, campaign(e))
 }

@@ -4,7 +4,7 @@
 //
 // etcd keeps what it acknowledged. An etcd that was restored from a backup, or in which
 // somebody deleted keys, has lost acknowledged grants. Then this package grants nothing and
-// keeps no session alive until an operator raises the epoch (lease.ErrRewound); Meta says
+// keeps no session alive until an operator raises the epoch (store.ErrRewound); Meta says
 // why. It notices:
 //
 //   - a revision or an epoch that went back, and a record that was deleted or replaced by

@@ -13,6 +13,7 @@ import (
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/lease/storetest"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/kv/kvtest"
@@ -35,7 +36,7 @@ func open(t *testing.T, endpoints []string) *etcd.Store {
 func TestContract(t *testing.T) {
 	cluster := enginetest.Cluster(t, 3, enginetest.FastTicks())
 	storetest.Run(t, storetest.Engine{
-		Open:   func(t *testing.T) lease.Store { return open(t, cluster.Endpoints()) },
+		Open:   func(t *testing.T) store.Store { return open(t, cluster.Endpoints()) },
 		TTL:    2 * time.Second,
 		Settle: 1500 * time.Millisecond,
 		Restart: func(*testing.T) {
@@ -64,7 +65,7 @@ func TestElector(t *testing.T) {
 	electortest.Run(t, electortest.Engine{
 		Start: func(t *testing.T, group, id string) electortest.Process {
 			n, err := tenuretest.NewNode(open(t, cluster.Endpoints()), lease.Config{
-				Candidate: tenure.Candidate{ID: id}, Scope: lease.Scope{group}, Timing: lease.Timing{TTL: ttl},
+				Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{group}, Timing: lease.Timing{TTL: ttl},
 				Log: slog.New(slog.DiscardHandler),
 			})
 			if err != nil {
@@ -88,7 +89,7 @@ func TestBusyIsNotRewound(t *testing.T) {
 	var writers sync.WaitGroup
 	for i := range 4 {
 		writers.Go(func() {
-			seen := lease.Attributes{Name: fmt.Sprintf("busy-%d", i), Values: map[string]string{"a": "b"}}
+			seen := store.Attributes{Name: fmt.Sprintf("busy-%d", i), Values: map[string]string{"a": "b"}}
 			for ctx.Err() == nil {
 				next, err := s.SetAttributes(t.Context(), seen)
 				if err != nil {
@@ -136,7 +137,7 @@ func TestDriver(t *testing.T) {
 func TestContractObserved(t *testing.T) {
 	cluster := enginetest.Cluster(t, 3, enginetest.FastTicks())
 	storetest.Run(t, storetest.Engine{
-		Open: func(t *testing.T) lease.Store {
+		Open: func(t *testing.T) store.Store {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			s, err := etcd.Open(ctx, etcd.Config{Endpoints: cluster.Endpoints(), MinTTL: 500 * time.Millisecond, Observed: true})

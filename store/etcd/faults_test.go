@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
@@ -28,7 +29,7 @@ func rounds(t *testing.T, usual int) int {
 	return n
 }
 
-func node(t *testing.T, s lease.Store, id string, timing lease.Timing, scope ...string) *lease.Node {
+func node(t *testing.T, s store.Store, id string, timing lease.Timing, scope ...string) *lease.Node {
 	t.Helper()
 	n, err := lease.New(s, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: scope, Timing: timing})
 	if err != nil {

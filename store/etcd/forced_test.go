@@ -7,7 +7,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/enginetest"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // A session that was closed by force leaves that as the reason of every term that it had,
@@ -21,9 +21,9 @@ func TestForcedReason(t *testing.T) {
 	for i := range groups {
 		groups[i] = fmt.Sprintf("g%02d", i)
 	}
-	lead := func(node string, groups ...string) lease.SessionID {
+	lead := func(node string, groups ...string) store.SessionID {
 		t.Helper()
-		session, err := s.Open(t.Context(), tenure.Candidate{ID: node}, time.Minute, lease.OpenOptions{Scope: groups})
+		session, err := s.Open(t.Context(), tenure.Candidate{ID: node}, time.Minute, store.OpenOptions{Scope: groups})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,9 +38,9 @@ func TestForcedReason(t *testing.T) {
 		}
 		return session.ID
 	}
-	reasons := func(group string) (out []lease.Reason) {
+	reasons := func(group string) (out []store.Reason) {
 		t.Helper()
-		terms, err := open(t, cluster.Endpoints()).History(t.Context(), group, lease.Page{})
+		terms, err := open(t, cluster.Endpoints()).History(t.Context(), group, store.Page{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,25 +51,25 @@ func TestForcedReason(t *testing.T) {
 	}
 	first := lead("a", groups...)
 	other := lead("b", "other")
-	if err := s.Close(t.Context(), first, lease.Forced); err != nil {
+	if err := s.Close(t.Context(), first, store.Forced); err != nil {
 		t.Fatal(err)
 	}
 	for _, g := range groups {
-		if got := reasons(g); len(got) != 1 || got[0] != lease.Forced {
+		if got := reasons(g); len(got) != 1 || got[0] != store.Forced {
 			t.Errorf("%s after it was closed: %v", g, got)
 		}
 	}
 	lead("c", groups[0])
-	if got := reasons(groups[0]); len(got) != 2 || got[0] != "" || got[1] != lease.Forced {
+	if got := reasons(groups[0]); len(got) != 2 || got[0] != "" || got[1] != store.Forced {
 		t.Errorf("after the next grant: %v", got)
 	}
 	if v, err := s.Read(t.Context(), "other"); err != nil || v.State != tenure.Led || v.Holder != other {
 		t.Errorf("another session's group: %+v, %v", v, err)
 	}
-	if err := s.Close(t.Context(), other, lease.Closed); err != nil {
+	if err := s.Close(t.Context(), other, store.Closed); err != nil {
 		t.Fatal(err)
 	}
-	if got := reasons("other"); len(got) != 1 || got[0] == lease.Forced {
+	if got := reasons("other"); len(got) != 1 || got[0] == store.Forced {
 		t.Errorf("closed by its owner: %v", got)
 	}
 }

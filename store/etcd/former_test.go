@@ -12,7 +12,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/enginetest"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
@@ -53,7 +53,7 @@ func TestFormerLayoutRefused(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			_, err := etcd.Open(ctx, etcd.Config{Endpoints: cluster.Endpoints()})
-			if !errors.Is(err, lease.ErrInvalid) || !lease.Permanent(err) {
+			if !errors.Is(err, store.ErrInvalid) || !store.Permanent(err) {
 				t.Fatalf("opened: %v", err)
 			}
 			for _, says := range []string{"/tenure/", "former version", "another prefix", "same deployment name", "raise its epoch"} {
@@ -80,7 +80,7 @@ func TestFormerLayoutRefused(t *testing.T) {
 			if _, err := s.RaiseEpoch(ctx, 5); err != nil {
 				t.Fatal(err)
 			}
-			session, err := s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g"}})
+			session, err := s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g"}})
 			if err != nil {
 				t.Fatal(err)
 			}

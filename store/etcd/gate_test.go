@@ -16,7 +16,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/enginetest"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // gate is a member of etcd that passes calls on to a real one and changes what the test
@@ -124,7 +124,7 @@ func (g *gate) LeaseKeepAlive(down grpc.BidiStreamingServer[pb.LeaseKeepAliveReq
 func TestBeatNeedsQuorum(t *testing.T) {
 	g, endpoint := newGate(t, enginetest.Cluster(t, 1, enginetest.FastTicks()))
 	s := open(t, []string{endpoint})
-	session, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g"}})
+	session, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestBeatNeedsQuorum(t *testing.T) {
 		},
 	} {
 		fault()
-		if err := beat(); err == nil || errors.Is(err, lease.ErrSessionDead) {
+		if err := beat(); err == nil || errors.Is(err, store.ErrSessionDead) {
 			t.Errorf("%s: the keep-alive says %v", name, err)
 		}
 	}
@@ -166,7 +166,7 @@ func TestTTLRoundedUp(t *testing.T) {
 	cluster := enginetest.Cluster(t, 1, enginetest.FastTicks())
 	s, client := open(t, cluster.Endpoints()), raw(t, cluster.Endpoints())
 	const ttl = 2500 * time.Millisecond
-	session, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, ttl, lease.OpenOptions{Scope: lease.Scope{"g"}})
+	session, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, ttl, store.OpenOptions{Scope: store.Scope{"g"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,9 +184,9 @@ func TestTTLRoundedUp(t *testing.T) {
 func TestRaisedByAnother(t *testing.T) {
 	cluster := enginetest.Cluster(t, 1, enginetest.FastTicks())
 	s, other := open(t, cluster.Endpoints()), open(t, cluster.Endpoints())
-	var ids []lease.SessionID
+	var ids []store.SessionID
 	for _, id := range []string{"a", "b"} {
-		n, err := s.Open(t.Context(), tenure.Candidate{ID: id}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}})
+		n, err := s.Open(t.Context(), tenure.Candidate{ID: id}, time.Minute, store.OpenOptions{Scope: store.Scope{"*"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +204,7 @@ func TestRaisedByAnother(t *testing.T) {
 		t.Errorf("granted token %d of epoch %d", got.Token, got.Token.Epoch())
 	}
 	raise(2)
-	if got, err := s.Release(t.Context(), ids[0], ids[1], lease.Transferred, held); err != nil || got[0].Token.Epoch() != 2 {
+	if got, err := s.Release(t.Context(), ids[0], ids[1], store.Transferred, held); err != nil || got[0].Token.Epoch() != 2 {
 		t.Errorf("transferred with %+v, %v", got, err)
 	}
 }

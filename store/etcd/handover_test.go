@@ -16,6 +16,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/tenuretest"
 )
 
@@ -25,7 +26,7 @@ const ttl = 8 * time.Second
 func standby(t *testing.T, endpoints []string, id string) *tenuretest.Node {
 	t.Helper()
 	n, err := tenuretest.NewNode(open(t, endpoints), lease.Config{
-		Candidate: tenure.Candidate{ID: id}, Scope: lease.Scope{"g"}, Timing: lease.Timing{TTL: ttl}, Log: slog.New(slog.DiscardHandler),
+		Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{"g"}, Timing: lease.Timing{TTL: ttl}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -81,9 +82,9 @@ func TestHandovers(t *testing.T) {
 		}
 	}
 	now := next()
-	store := open(t, endpoints)
+	st := open(t, endpoints)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if line, err := store.Sessions(t.Context(), lease.Scope{"g"}, lease.Page{}); err == nil && len(line) == 2 {
+		if line, err := st.Sessions(t.Context(), store.Scope{"g"}, store.Page{}); err == nil && len(line) == 2 {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -178,14 +179,14 @@ func TestRecordDeleted(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("nobody noticed")
 	}
-	store := open(t, endpoints)
-	if m, err := store.Meta(t.Context()); err != nil || !m.Rewound {
+	st := open(t, endpoints)
+	if m, err := st.Meta(t.Context()); err != nil || !m.Rewound {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if _, err := store.Open(t.Context(), tenure.Candidate{ID: "d"}, ttl, lease.OpenOptions{Scope: lease.Scope{"g"}}); !errors.Is(err, lease.ErrRewound) {
+	if _, err := st.Open(t.Context(), tenure.Candidate{ID: "d"}, ttl, store.OpenOptions{Scope: store.Scope{"g"}}); !errors.Is(err, store.ErrRewound) {
 		t.Errorf("a session was opened: %v", err)
 	}
-	if _, err := store.RaiseEpoch(t.Context(), 1); err != nil {
+	if _, err := st.RaiseEpoch(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	select {

@@ -18,6 +18,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
@@ -80,7 +81,7 @@ func TestDataLost(t *testing.T) {
 		t.Run(c.name+", fleet restarted", func(t *testing.T) {
 			w := newWorld(t)
 			s := w.open(t)
-			session, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, 2*time.Second, lease.OpenOptions{Scope: lease.Scope{"g"}})
+			session, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, 2*time.Second, store.OpenOptions{Scope: store.Scope{"g"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +99,7 @@ func TestDataLost(t *testing.T) {
 func TestSnapshotRestored(t *testing.T) {
 	w := newWorld(t)
 	s := w.open(t)
-	session, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}})
+	session, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"*"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +151,7 @@ func TestSnapshotRestored(t *testing.T) {
 		if err == nil {
 			t.Fatal("the session is kept alive")
 		}
-		if errors.Is(err, lease.ErrRewound) {
+		if errors.Is(err, store.ErrRewound) {
 			return nil
 		}
 		return err
@@ -193,7 +194,7 @@ func TestNameRestored(t *testing.T) {
 	if _, err := old.RaiseEpoch(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	session, err := young.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}})
+	session, err := young.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"*"}})
 	if err != nil || session.Deployment != before.Deployment {
 		t.Errorf("%+v, %v, want a session of %s", session, err, before.Deployment)
 	}
@@ -215,7 +216,7 @@ func newWorld(t *testing.T) *world {
 	w.proxy = w.cluster.Members[0].Proxy()
 	w.etcd = raw(t, w.cluster.Endpoints())
 	s := w.open(t)
-	session, err := s.Open(t.Context(), tenure.Candidate{ID: "first"}, 10*time.Second, lease.OpenOptions{Scope: lease.Scope{"*"}})
+	session, err := s.Open(t.Context(), tenure.Candidate{ID: "first"}, 10*time.Second, store.OpenOptions{Scope: store.Scope{"*"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,11 +232,11 @@ func newWorld(t *testing.T) *world {
 			w.backup = w.cluster.CopyData()
 			eventually(t, 20*time.Second, func() error { _, err := s.Read(t.Context(), "g"); return err })
 		}
-		if _, err := s.Release(t.Context(), session.ID, "", lease.Resigned, held); err != nil {
+		if _, err := s.Release(t.Context(), session.ID, "", store.Resigned, held); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Close(t.Context(), session.ID, lease.Closed); err != nil {
+	if err := s.Close(t.Context(), session.ID, store.Closed); err != nil {
 		t.Fatal(err)
 	}
 	s.Shutdown()
@@ -268,7 +269,7 @@ func (w *world) campaign(t *testing.T, id string) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-func take(t *testing.T, s *etcd.Store, id lease.SessionID, group string) lease.Record {
+func take(t *testing.T, s *etcd.Store, id store.SessionID, group string) store.Record {
 	t.Helper()
 	v, err := s.Read(t.Context(), group)
 	if err != nil {
@@ -285,17 +286,17 @@ func take(t *testing.T, s *etcd.Store, id lease.SessionID, group string) lease.R
 // token; the reason is given.
 func (w *world) refuses(t *testing.T, s *etcd.Store, above fence.Token, says string) {
 	t.Helper()
-	session, err := s.Open(t.Context(), tenure.Candidate{ID: "late"}, 2*time.Second, lease.OpenOptions{Scope: lease.Scope{"g"}})
+	session, err := s.Open(t.Context(), tenure.Candidate{ID: "late"}, 2*time.Second, store.OpenOptions{Scope: store.Scope{"g"}})
 	if err == nil {
-		var v lease.View
+		var v store.View
 		if v, err = s.Read(t.Context(), "g"); err == nil && v.State == tenure.Vacant {
-			var got []lease.Record
+			var got []store.Record
 			if got, err = s.Acquire(t.Context(), session.ID, v.Record); err == nil {
 				t.Errorf("granted token %d, %d was granted before", got[0].Token, above)
 			}
 		}
 	}
-	if !errors.Is(err, lease.ErrRewound) {
+	if !errors.Is(err, store.ErrRewound) {
 		t.Errorf("a new candidate is told: %v", err)
 	}
 	m, err := s.Meta(t.Context())
@@ -315,7 +316,7 @@ func (w *world) recovers(t *testing.T, above fence.Token) {
 	if err != nil || m.Rewound || m.Why != "" {
 		t.Fatalf("raise: %+v, %v", m, err)
 	}
-	session, err := s.Open(t.Context(), tenure.Candidate{ID: "next"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}})
+	session, err := s.Open(t.Context(), tenure.Candidate{ID: "next"}, time.Minute, store.OpenOptions{Scope: store.Scope{"*"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // member is one etcd server. Each has a client of its own, because a client for
@@ -170,7 +170,7 @@ func (d *Driver) preferLeader() {
 
 // each gives a call to one member after the other until one answers. The time
 // that is left is shared among those that have not been asked. An error that is
-// no answer leaves the outcome unknown, as every error of a lease.Store does.
+// no answer leaves the outcome unknown, as every error of a store.Store does.
 func (d *Driver) each(ctx context.Context, what string, f func(context.Context, *clientv3.Client) error) error {
 	if d.ctx.Err() != nil {
 		return errShutdown
@@ -248,9 +248,9 @@ func permanent(err error) error {
 	err = rpctypes.Error(err)
 	switch {
 	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrUserNotFound):
-		return fmt.Errorf("%w: check the user and the password of etcd", lease.ErrUnauthenticated)
+		return fmt.Errorf("%w: check the user and the password of etcd", store.ErrUnauthenticated)
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
-		return fmt.Errorf("%w: check the roles of the user of etcd", lease.ErrDenied)
+		return fmt.Errorf("%w: check the roles of the user of etcd", store.ErrDenied)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // raw is a client of etcd itself: an operator's, or the test's own eyes.
@@ -58,10 +59,10 @@ func TestOpenRepliesLost(t *testing.T) {
 	s := open(t, []string{proxy.Endpoint()})
 	etcd := raw(t, cluster.Endpoints())
 	const ttl = 8 * time.Second
-	try := func(within time.Duration) (lease.Session, error) {
+	try := func(within time.Duration) (store.Session, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
-		return s.Open(ctx, tenure.Candidate{ID: "a"}, ttl, lease.OpenOptions{Scope: lease.Scope{"g"}, Instance: "an-instance-of-the-candidate", Attempt: "1"})
+		return s.Open(ctx, tenure.Candidate{ID: "a"}, ttl, store.OpenOptions{Scope: store.Scope{"g"}, Instance: "an-instance-of-the-candidate", Attempt: "1"})
 	}
 	if _, err := s.Meta(t.Context()); err != nil { // the connection is there
 		t.Fatal(err)
@@ -96,12 +97,12 @@ func TestOpenNeverReusesAnID(t *testing.T) {
 	cluster := enginetest.Cluster(t, 1, enginetest.FastTicks())
 	proxy := cluster.Members[0].Proxy()
 	s, other := open(t, []string{proxy.Endpoint()}), open(t, cluster.Endpoints())
-	options := lease.OpenOptions{Scope: lease.Scope{"g"}, Instance: "an-instance-of-the-candidate", Attempt: "1"}
+	options := store.OpenOptions{Scope: store.Scope{"g"}, Instance: "an-instance-of-the-candidate", Attempt: "1"}
 	if _, err := s.Meta(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	sessions := func() []lease.Session {
-		all, err := other.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{})
+	sessions := func() []store.Session {
+		all, err := other.Sessions(t.Context(), store.Scope{"*"}, store.Page{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // After an outage that outlasts every session a fleet has a leader again soon, and each
@@ -39,7 +40,7 @@ func TestOutage(t *testing.T) {
 	for i := range candidates {
 		s := open(t, cluster.Endpoints())
 		n, err := lease.New(s, lease.Config{
-			Candidate: tenure.Candidate{ID: fmt.Sprintf("n%d", i)}, Scope: lease.Scope{"g"},
+			Candidate: tenure.Candidate{ID: fmt.Sprintf("n%d", i)}, Scope: store.Scope{"g"},
 			Timing: lease.Timing{TTL: ttl}, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
@@ -71,7 +72,7 @@ func TestOutage(t *testing.T) {
 	list := func() (sessions, leased []string) {
 		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
-		found, err := other.Sessions(ctx, lease.Scope{"*"}, lease.Page{})
+		found, err := other.Sessions(ctx, store.Scope{"*"}, store.Page{})
 		if err != nil {
 			t.Log(err)
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // scale skips a benchmark unless make bench-scale asks for it.
@@ -38,41 +39,41 @@ const scaleTTL = 8 * time.Second
 
 // counting counts the calls of a candidate.
 type counting struct {
-	lease.Store
+	store.Store
 	beats, other *atomic.Int64
 }
 
-func (c counting) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+func (c counting) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
 	c.beats.Add(1)
 	return c.Store.KeepAlive(ctx, id, groups...)
 }
 
-func (c counting) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+func (c counting) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	c.other.Add(1)
 	return c.Store.Open(ctx, who, ttl, o)
 }
 
-func (c counting) Session(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+func (c counting) Session(ctx context.Context, id store.SessionID) (store.Session, error) {
 	c.other.Add(1)
 	return c.Store.Session(ctx, id)
 }
 
-func (c counting) Sessions(ctx context.Context, s lease.Scope, p lease.Page) ([]lease.Session, error) {
+func (c counting) Sessions(ctx context.Context, s store.Scope, p store.Page) ([]store.Session, error) {
 	c.other.Add(1)
 	return c.Store.Sessions(ctx, s, p)
 }
 
-func (c counting) Groups(ctx context.Context, s lease.Scope, p lease.Page) ([]lease.View, error) {
+func (c counting) Groups(ctx context.Context, s store.Scope, p store.Page) ([]store.View, error) {
 	c.other.Add(1)
 	return c.Store.Groups(ctx, s, p)
 }
 
-func (c counting) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (c counting) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	c.other.Add(1)
 	return c.Store.Acquire(ctx, id, seen...)
 }
 
-func (c counting) Read(ctx context.Context, group string) (lease.View, error) {
+func (c counting) Read(ctx context.Context, group string) (store.View, error) {
 	c.other.Add(1)
 	return c.Store.Read(ctx, group)
 }
@@ -96,7 +97,7 @@ func newCrowd(t *testing.T, endpoints []string, group string, n int) *crowd {
 	c := &crowd{began: make(chan begun, 1024), stop: stop}
 	for i := range n {
 		node, err := lease.New(counting{open(t, endpoints), &c.beats, &c.other}, lease.Config{
-			Candidate: tenure.Candidate{ID: fmt.Sprintf("%s-%d", group, i)}, Scope: lease.Scope{group},
+			Candidate: tenure.Candidate{ID: fmt.Sprintf("%s-%d", group, i)}, Scope: store.Scope{group},
 			Timing: lease.Timing{TTL: scaleTTL}, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
@@ -142,15 +143,15 @@ func (c *crowd) end() {
 }
 
 // here waits until the crowd has all its sessions, and returns them.
-func here(t *testing.T, s lease.Store, group string, n int) map[lease.SessionID]bool {
+func here(t *testing.T, s store.Store, group string, n int) map[store.SessionID]bool {
 	t.Helper()
-	all := map[lease.SessionID]bool{}
+	all := map[store.SessionID]bool{}
 	eventually(t, 5*time.Minute, func() error {
 		clear(all)
 		after := ""
 		for {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			page, err := s.Sessions(ctx, lease.Scope{group}, lease.Page{After: after})
+			page, err := s.Sessions(ctx, store.Scope{group}, store.Page{After: after})
 			cancel()
 			if err != nil {
 				return err
@@ -158,7 +159,7 @@ func here(t *testing.T, s lease.Store, group string, n int) map[lease.SessionID]
 			for _, l := range page {
 				all[l.ID] = true
 			}
-			if len(page) < lease.MaxPage {
+			if len(page) < store.MaxPage {
 				break
 			}
 			after = string(page[len(page)-1].ID)
@@ -260,14 +261,14 @@ func TestScaleAtRest(t *testing.T) {
 
 // trying counts the groups that a candidate tries to acquire, and those that conflict.
 type trying struct {
-	lease.Store
+	store.Store
 	tried, conflicted *atomic.Int64
 }
 
-func (s trying) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (s trying) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	s.tried.Add(int64(len(seen)))
 	got, err := s.Store.Acquire(ctx, id, seen...)
-	if errors.Is(err, lease.ErrConflict) {
+	if errors.Is(err, store.ErrConflict) {
 		s.conflicted.Add(int64(len(seen)))
 	}
 	return got, err
@@ -288,10 +289,10 @@ func TestScaleTakeover(t *testing.T) {
 	defer all.Wait()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	campaign := func(store lease.Store, id string, led chan<- time.Time) {
+	campaign := func(st store.Store, id string, led chan<- time.Time) {
 		// Unguarded: a type around the store hides its rules, and there are none.
-		n, err := lease.New(store, lease.Config{
-			Candidate: tenure.Candidate{ID: id}, Scope: lease.Scope{"shard-*"}, Timing: lease.Timing{TTL: 3 * time.Second},
+		n, err := lease.New(st, lease.Config{
+			Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{"shard-*"}, Timing: lease.Timing{TTL: 3 * time.Second},
 			Log: slog.New(slog.DiscardHandler), Unguarded: true,
 		})
 		if err != nil {
@@ -330,13 +331,13 @@ func TestScaleTakeover(t *testing.T) {
 	observer := open(t, cluster.Endpoints())
 	synced := make(chan struct{})
 	all.Go(func() {
-		for u, err := range observer.Watch(ctx, lease.Scope{"shard-*"}) {
+		for u, err := range observer.Watch(ctx, store.Scope{"shard-*"}) {
 			switch {
 			case err != nil:
 				return
-			case u.Kind == lease.Synced:
+			case u.Kind == store.Synced:
 				close(synced)
-			case u.Kind == lease.GroupChanged && u.View.State == tenure.Vacant:
+			case u.Kind == store.GroupChanged && u.View.State == tenure.Vacant:
 				vacant <- time.Now()
 				return
 			}
@@ -382,13 +383,13 @@ func TestScaleBusy(t *testing.T) {
 		length = d
 	}
 	cluster := enginetest.Cluster(t, 1)
-	store := open(t, cluster.Endpoints())
+	st := open(t, cluster.Endpoints())
 	burn(t)
 	p95 := map[int]time.Duration{}
 	for _, n := range []int{10, 1000} {
 		group := fmt.Sprintf("busy-%d", n)
 		c := newCrowd(t, cluster.Endpoints(), group, n)
-		sessions := here(t, store, group, n)
+		sessions := here(t, st, group, n)
 		first := <-c.began
 		_ = first
 		var took []time.Duration
@@ -399,11 +400,11 @@ func TestScaleBusy(t *testing.T) {
 		}
 		for range rounds {
 			wait(t, pause)
-			v, err := store.Read(t.Context(), group)
+			v, err := st.Read(t.Context(), group)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := store.Close(t.Context(), v.Holder, lease.Forced); err != nil {
+			if err := st.Close(t.Context(), v.Holder, store.Forced); err != nil {
 				t.Fatal(err)
 			}
 			vacant := time.Now()
@@ -415,7 +416,7 @@ func TestScaleBusy(t *testing.T) {
 				}
 			}
 		}
-		living := here(t, store, group, n)
+		living := here(t, st, group, n)
 		for id := range sessions {
 			if !living[id] {
 				lost++

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 )
 
@@ -52,7 +52,7 @@ const (
 	defaultCall = 5 * time.Second
 )
 
-// Store is a lease.Store in etcd: a kv.Store over an etcd driver.
+// Store is a store.Store in etcd: a kv.Store over an etcd driver.
 type Store struct {
 	*kv.Store
 	driver *Driver
@@ -73,7 +73,7 @@ type Driver struct {
 	work      sync.WaitGroup // looks for the leader
 }
 
-var _ lease.Store = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
 // Open connects to the cluster and reads, or at first use writes, what belongs to the
 // deployment. It fails within the context's deadline (5 s if it has none) with what each
@@ -86,7 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	d := NewDriver(cfg)
 	s, err := kv.New(ctx, d, kv.Config{Deployment: cfg.Deployment})
 	if err != nil {
-		if !answered(err) && !lease.Permanent(err) {
+		if !answered(err) && !store.Permanent(err) {
 			err = errors.Join(d.diagnose(ctx), err)
 		}
 		d.Shutdown()
@@ -119,7 +119,7 @@ func NewDriver(cfg Config) *Driver {
 
 func (c *Config) validate() error {
 	if len(c.Endpoints) == 0 {
-		return &lease.ArgumentError{Field: "endpoints", Rule: "at least one is needed"}
+		return &store.ArgumentError{Field: "endpoints", Rule: "at least one is needed"}
 	}
 	for _, e := range c.Endpoints {
 		if strings.HasPrefix(e, "unix:///") && c.TLS == nil {
@@ -131,19 +131,19 @@ func (c *Config) validate() error {
 			host = strings.TrimPrefix(e, "https://")
 		}
 		if host == "" || strings.ContainsAny(host, "/ ") {
-			return &lease.ArgumentError{Field: "endpoint", Value: e, Rule: "host:port, with http:// or https:// before it, or unix:///path"}
+			return &store.ArgumentError{Field: "endpoint", Value: e, Rule: "host:port, with http:// or https:// before it, or unix:///path"}
 		}
 		if !secure && c.TLS != nil {
-			return &lease.ArgumentError{Field: "endpoint", Value: e, Rule: "must begin with https:// when TLS is set"}
+			return &store.ArgumentError{Field: "endpoint", Value: e, Rule: "must begin with https:// when TLS is set"}
 		}
 	}
 	switch {
 	case !strings.HasPrefix(c.Prefix, "/") || strings.Contains(c.Prefix, "//"):
-		return &lease.ArgumentError{Field: "prefix", Value: c.Prefix, Rule: "must begin with / and have no empty part"}
+		return &store.ArgumentError{Field: "prefix", Value: c.Prefix, Rule: "must begin with / and have no empty part"}
 	case (c.Username == "") != (c.Password == ""):
-		return &lease.ArgumentError{Field: "username and password", Rule: "come together"}
+		return &store.ArgumentError{Field: "username and password", Rule: "come together"}
 	case !c.Observed && (c.MinTTL < time.Second || c.MinTTL%time.Second != 0):
-		return &lease.ArgumentError{Field: "min ttl", Value: c.MinTTL, Rule: "whole seconds, at least one: etcd counts in them"}
+		return &store.ArgumentError{Field: "min ttl", Value: c.MinTTL, Rule: "whole seconds, at least one: etcd counts in them"}
 	}
 	return nil
 }

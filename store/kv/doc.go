@@ -1,4 +1,4 @@
-// Package kv implements lease.Store over a narrow [Driver]. Users open an engine (store/etcd,
+// Package kv implements store.Store over a narrow [Driver]. Users open an engine (store/etcd,
 // store/mem); this package is for authors of drivers. Package kvtest tests a driver.
 //
 // A driver knows keys, values and versions, and nothing about elections: one atomic step on a
@@ -12,10 +12,10 @@
 // dies between them while the epoch is being raised can leave a grant in the previous epoch.
 //
 // If the engine does not expire sessions by itself (Caps.Native is false), a session that nobody
-// observes stays alive: see lease.Caps.
+// observes stays alive: see store.Caps.
 //
 // Lost data is noticed by clients that remember it, and by every client if the description of
-// the deployment or a single record is missing: see lease.Meta. If all clients were restarted
+// the deployment or a single record is missing: see store.Meta. If all clients were restarted
 // after everything was deleted or rolled back, nobody can notice it: raise the epoch after every
 // restore.
 package kv

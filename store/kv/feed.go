@@ -13,7 +13,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // feed keeps one picture of all groups and living sessions for all watches of a store.
@@ -27,9 +27,9 @@ type feed struct {
 	subs     map[*Sub]struct{}
 	cancel   context.CancelFunc // of the loop that is running; nil: none
 	life     uint64             // counts the loops
-	views    map[string]lease.View
-	holds    map[lease.SessionID]map[string]bool
-	sessions map[lease.SessionID]described
+	views    map[string]store.View
+	holds    map[store.SessionID]map[string]bool
+	sessions map[store.SessionID]described
 	epoch    uint64 // that the picture is of
 	begun    uint64 // refreshes so far
 	told     uint64 // the newest of them whose sessions are in the picture
@@ -47,21 +47,21 @@ func newFeed(s *Store) *feed {
 }
 
 func (f *feed) reset() {
-	f.views = map[string]lease.View{}
-	f.holds = map[lease.SessionID]map[string]bool{}
-	f.sessions = map[lease.SessionID]described{}
+	f.views = map[string]store.View{}
+	f.holds = map[store.SessionID]map[string]bool{}
+	f.sessions = map[store.SessionID]described{}
 }
 
 // Sub is one watch. Updates wait in it until they are taken, each group and session once: a
 // session that began and ended meanwhile is not told at all.
 type Sub struct {
 	feed     *feed
-	scope    lease.Scope
+	scope    store.Scope
 	wake     func()
 	groups   []string
 	dirty    map[string]bool
-	sessions []lease.Update
-	begins   map[lease.SessionID]bool // in sessions
+	sessions []store.Update
+	begins   map[store.SessionID]bool // in sessions
 	synced   bool                     // Synced was taken
 	first    bool                     // the loop began for it, so its next refresh is the snapshot
 	ready    bool                     // the snapshot is complete
@@ -70,12 +70,12 @@ type Sub struct {
 
 // Subscribe begins a watch. wake is called, without blocking, whenever there is something
 // to take: for the first time when the snapshot is complete.
-func (s *Store) Subscribe(ctx context.Context, scope lease.Scope, wake func()) (*Sub, error) {
+func (s *Store) Subscribe(ctx context.Context, scope store.Scope, wake func()) (*Sub, error) {
 	if err := scope.Validate(); err != nil {
 		return nil, err
 	}
 	f := s.feed
-	sub := &Sub{feed: f, scope: slices.Clone(scope), wake: wake, dirty: map[string]bool{}, begins: map[lease.SessionID]bool{}}
+	sub := &Sub{feed: f, scope: slices.Clone(scope), wake: wake, dirty: map[string]bool{}, begins: map[store.SessionID]bool{}}
 	f.mu.Lock()
 	if sub.first = f.cancel == nil; sub.first && !f.start() {
 		f.mu.Unlock()
@@ -101,7 +101,7 @@ func (sub *Sub) show() {
 	f := sub.feed
 	sub.ready = true
 	for _, id := range slices.Sorted(maps.Keys(f.sessions)) {
-		sub.tell(lease.Update{Kind: lease.SessionBegan, Session: f.sessions[id].Session})
+		sub.tell(store.Update{Kind: store.SessionBegan, Session: f.sessions[id].Session})
 	}
 	for _, g := range slices.Sorted(maps.Keys(f.views)) {
 		sub.note(g)
@@ -132,17 +132,17 @@ func (sub *Sub) note(group string) {
 }
 
 // tell notes that a session began or ended. f.mu is held.
-func (sub *Sub) tell(u lease.Update) {
+func (sub *Sub) tell(u store.Update) {
 	if !sub.ready || !u.Session.Scope.Overlaps(sub.scope) {
 		return
 	}
 	id := u.Session.ID
-	if u.Kind == lease.SessionEnded && sub.begins[id] {
+	if u.Kind == store.SessionEnded && sub.begins[id] {
 		delete(sub.begins, id)
-		sub.sessions = slices.DeleteFunc(sub.sessions, func(w lease.Update) bool { return w.Session.ID == id })
+		sub.sessions = slices.DeleteFunc(sub.sessions, func(w store.Update) bool { return w.Session.ID == id })
 		return
 	}
-	if u.Kind == lease.SessionBegan {
+	if u.Kind == store.SessionBegan {
 		sub.begins[id] = true
 	}
 	sub.sessions = append(sub.sessions, u)
@@ -150,7 +150,7 @@ func (sub *Sub) tell(u lease.Update) {
 }
 
 // Take returns what there is to tell, as it is now. After an error there is nothing more.
-func (sub *Sub) Take() ([]lease.Update, error) {
+func (sub *Sub) Take() ([]store.Update, error) {
 	f := sub.feed
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,7 +160,7 @@ func (sub *Sub) Take() ([]lease.Update, error) {
 	out := sub.sessions
 	for _, g := range sub.groups {
 		if v, ok := f.views[g]; ok { // else the picture begins anew
-			out = append(out, lease.Update{Kind: lease.GroupChanged, View: v})
+			out = append(out, store.Update{Kind: store.GroupChanged, View: v})
 		}
 	}
 	sub.sessions, sub.groups = nil, nil
@@ -168,7 +168,7 @@ func (sub *Sub) Take() ([]lease.Update, error) {
 	clear(sub.begins)
 	if !sub.synced {
 		sub.synced = true
-		out = append(out, lease.Update{Kind: lease.Synced})
+		out = append(out, store.Update{Kind: store.Synced})
 	}
 	return out, sub.err
 }
@@ -210,7 +210,7 @@ func (f *feed) run(ctx context.Context, life uint64) {
 		}
 		if now := f.s.lostData(); e == nil && now != "" && now != lost {
 			// What was yielded is not so any more.
-			e = fmt.Errorf("kv: watch: %s: %w", now, lease.ErrRewound)
+			e = fmt.Errorf("kv: watch: %s: %w", now, store.ErrRewound)
 		}
 		if e != nil {
 			err = e
@@ -256,7 +256,7 @@ func (f *feed) raised() bool {
 		return false
 	}
 	f.epoch = epoch
-	f.views, f.holds = map[string]lease.View{}, map[lease.SessionID]map[string]bool{}
+	f.views, f.holds = map[string]store.View{}, map[store.SessionID]map[string]bool{}
 	return true
 }
 
@@ -272,7 +272,7 @@ func (f *feed) change(ctx context.Context, c Change) error {
 		return f.record(ctx, *c.Item)
 	case c.Item != nil && isBeat:
 		if c.Item.Version == 0 {
-			f.died(lease.SessionID(id), true)
+			f.died(store.SessionID(id), true)
 		}
 		return nil
 	case c.Item != nil:
@@ -281,9 +281,9 @@ func (f *feed) change(ctx context.Context, c Change) error {
 	case isRecord:
 		return f.resolve(ctx, []string{group})
 	case isBeat:
-		return f.look(ctx, []lease.SessionID{lease.SessionID(id)})
+		return f.look(ctx, []store.SessionID{store.SessionID(id)})
 	default:
-		return f.look(ctx, []lease.SessionID{lease.SessionID(strings.TrimPrefix(c.Key, sessionAt))})
+		return f.look(ctx, []store.SessionID{store.SessionID(strings.TrimPrefix(c.Key, sessionAt))})
 	}
 }
 
@@ -293,7 +293,7 @@ func (f *feed) record(ctx context.Context, i Item) error {
 	r, err := f.s.parsedRecords.get(i)
 	if i.Version != 0 && err != nil {
 		// A newer program wrote it: somebody leads.
-		f.set(lease.View{Record: r.Record, State: tenure.Led})
+		f.set(store.View{Record: r.Record, State: tenure.Led})
 		return nil
 	}
 	f.s.mu.Lock()
@@ -341,13 +341,13 @@ func (f *feed) described(i Item) {
 }
 
 // newer reports whether a view replaces another: versions grow, and a holder dies once.
-func newer(a, b lease.View) bool {
+func newer(a, b store.View) bool {
 	return a.Version > b.Version || a.Version == b.Version && a.State == tenure.Vacant && b.State == tenure.Led
 }
 
 // set puts a view into the picture, unless there is a newer one. It returns false if the view
 // is older than the death of its holder: read the group again.
-func (f *feed) set(v lease.View) bool {
+func (f *feed) set(v store.View) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if v.State == tenure.Led && f.over(v.Holder) {
@@ -376,7 +376,7 @@ func (f *feed) set(v lease.View) bool {
 }
 
 // over reports whether the session is known to have ended.
-func (f *feed) over(id lease.SessionID) bool {
+func (f *feed) over(id store.SessionID) bool {
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
 	_, over := f.s.ended.get(id)
@@ -392,11 +392,11 @@ func (f *feed) began(d described) {
 		return
 	}
 	f.sessions[d.ID] = d
-	f.tell(lease.Update{Kind: lease.SessionBegan, Session: d.Session})
+	f.tell(store.Update{Kind: store.SessionBegan, Session: d.Session})
 }
 
 // tell tells everybody who watches a group that the session may lead. f.mu is held.
-func (f *feed) tell(u lease.Update) {
+func (f *feed) tell(u store.Update) {
 	for sub := range f.subs {
 		sub.tell(u)
 	}
@@ -404,7 +404,7 @@ func (f *feed) tell(u lease.Update) {
 
 // died takes a session out and returns the groups that it held. If the death was told in the
 // order of changes, these are vacant; else they may have been handed over before.
-func (f *feed) died(id lease.SessionID, inOrder bool) []string {
+func (f *feed) died(id store.SessionID, inOrder bool) []string {
 	why := f.s.reason(id)
 	f.s.mu.Lock()
 	f.s.ended.put(id, why)
@@ -413,10 +413,10 @@ func (f *feed) died(id lease.SessionID, inOrder bool) []string {
 	f.mu.Lock()
 	if d, ok := f.sessions[id]; ok {
 		delete(f.sessions, id)
-		f.tell(lease.Update{Kind: lease.SessionEnded, Session: d.Session, Reason: why})
+		f.tell(store.Update{Kind: store.SessionEnded, Session: d.Session, Reason: why})
 	}
 	groups := slices.Sorted(maps.Keys(f.holds[id]))
-	var vacant []lease.View
+	var vacant []store.View
 	for _, g := range groups {
 		vacant = append(vacant, f.views[g])
 	}
@@ -449,7 +449,7 @@ func (f *feed) resolve(ctx context.Context, groups []string) error {
 		for part := range slices.Chunk(groups, max(1, f.s.caps.Keys/3)) {
 			views, err := f.s.views(ctx, part)
 			if err != nil {
-				if errors.Is(err, lease.ErrNewer) {
+				if errors.Is(err, store.ErrNewer) {
 					continue
 				}
 				return err
@@ -468,10 +468,10 @@ func (f *feed) resolve(ctx context.Context, groups []string) error {
 }
 
 // look reads sessions: one that is gone has died, and what it held is looked at.
-func (f *feed) look(ctx context.Context, ids []lease.SessionID) error {
+func (f *feed) look(ctx context.Context, ids []store.SessionID) error {
 	for part := range slices.Chunk(ids, max(1, f.s.caps.Keys/2)) {
 		var keys []string
-		known := map[lease.SessionID]bool{} // to have lived, before the read
+		known := map[store.SessionID]bool{} // to have lived, before the read
 		f.mu.Lock()
 		for _, id := range part {
 			keys = append(keys, beatKey(id), sessionKey(id)) // in this order: a session says why it ends before it does
@@ -489,7 +489,7 @@ func (f *feed) look(ctx context.Context, ids []lease.SessionID) error {
 				f.described(session)
 				continue
 			}
-			if !known[id] && session.Version != 0 && f.s.reason(id) == lease.Expired {
+			if !known[id] && session.Version != 0 && f.s.reason(id) == store.Expired {
 				continue // it was being opened: its beat comes last
 			}
 			groups := f.died(id, false)
@@ -551,7 +551,7 @@ func (f *feed) refresh(ctx context.Context) error {
 		switch {
 		case !f.watched(r.Group):
 		case err != nil:
-			f.set(lease.View{Record: r.Record, State: tenure.Led})
+			f.set(store.View{Record: r.Record, State: tenure.Led})
 		case alive || r.Holder == "":
 			if !f.set(f.s.view(r.Record, alive)) {
 				moved = append(moved, r.Group)
@@ -604,7 +604,7 @@ func (f *feed) restart(ctx context.Context) error {
 // replace puts the sessions that a refresh has listed into the picture, unless a later refresh
 // was faster. It returns those of the picture that are not listed: they have died, or were
 // opened since.
-func (f *feed) replace(lives map[lease.SessionID]described, mine uint64) (unlisted []lease.SessionID) {
+func (f *feed) replace(lives map[store.SessionID]described, mine uint64) (unlisted []store.SessionID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.told > mine {
@@ -650,7 +650,7 @@ func (f *feed) ticked(ctx context.Context) error {
 func (f *feed) sweep(ctx context.Context) error {
 	now := f.s.cfg.Clock.Now()
 	f.mu.Lock()
-	var oldest lease.Session
+	var oldest store.Session
 	for _, d := range f.sessions {
 		if oldest.ID == "" || d.Opened < oldest.Opened {
 			oldest = d.Session

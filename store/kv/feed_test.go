@@ -13,7 +13,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/mem"
 )
@@ -96,9 +96,9 @@ func client(t *testing.T, d kv.Driver) *kv.Store {
 	return s
 }
 
-func session(t *testing.T, s *kv.Store, id string) lease.SessionID {
+func session(t *testing.T, s *kv.Store, id string) store.SessionID {
 	t.Helper()
-	n, err := s.Open(t.Context(), tenure.Candidate{ID: id}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"*"}})
+	n, err := s.Open(t.Context(), tenure.Candidate{ID: id}, time.Hour, store.OpenOptions{Scope: store.Scope{"*"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func session(t *testing.T, s *kv.Store, id string) lease.SessionID {
 }
 
 // take acquires the group g.
-func take(t *testing.T, s *kv.Store, id lease.SessionID) lease.Record {
+func take(t *testing.T, s *kv.Store, id store.SessionID) store.Record {
 	t.Helper()
 	v, err := s.Read(t.Context(), "g")
 	if err != nil {
@@ -131,7 +131,7 @@ type sub struct {
 	*kv.Sub
 	t     *testing.T
 	s     *kv.Store
-	scope lease.Scope
+	scope store.Scope
 	wake  chan struct{}
 }
 
@@ -182,12 +182,12 @@ func TestFirstWatchListsOnce(t *testing.T) {
 
 // until takes updates until one is right, and returns all. A watch that ends because the
 // engine lost data is begun again, as users must.
-func (w sub) until(what string, right func(lease.Update) bool) (all []lease.Update) {
+func (w sub) until(what string, right func(store.Update) bool) (all []store.Update) {
 	w.t.Helper()
 	limit := time.After(patience)
 	for {
 		updates, err := w.Take()
-		if errors.Is(err, lease.ErrRewound) {
+		if errors.Is(err, store.ErrRewound) {
 			w = subscribe(w.t, w.s, w.scope...)
 			continue
 		}
@@ -206,12 +206,12 @@ func (w sub) until(what string, right func(lease.Update) bool) (all []lease.Upda
 	}
 }
 
-func began(id lease.SessionID) func(lease.Update) bool {
-	return func(u lease.Update) bool { return u.Kind == lease.SessionBegan && u.Session.ID == id }
+func began(id store.SessionID) func(store.Update) bool {
+	return func(u store.Update) bool { return u.Kind == store.SessionBegan && u.Session.ID == id }
 }
 
-func ended(id lease.SessionID) func(lease.Update) bool {
-	return func(u lease.Update) bool { return u.Kind == lease.SessionEnded && u.Session.ID == id }
+func ended(id store.SessionID) func(store.Update) bool {
+	return func(u store.Update) bool { return u.Kind == store.SessionEnded && u.Session.ID == id }
 }
 
 // What waits in a watch that nobody reads is bounded by what lives: a session that began and
@@ -223,20 +223,20 @@ func TestWaitingUpdatesBounded(t *testing.T) {
 	w, witness := subscribe(t, s), subscribe(t, s)
 	first, err := w.Take()
 	must(t, err)
-	if len(first) != 2 || first[0].Session.ID != before || first[1].Kind != lease.Synced {
+	if len(first) != 2 || first[0].Session.ID != before || first[1].Kind != store.Synced {
 		t.Fatalf("the snapshot is %+v", first)
 	}
 	for i := range 50 {
 		id := session(t, other, fmt.Sprintf("n%d", i))
 		witness.until("waiting for the beginning of a session", began(id))
-		must(t, other.Close(t.Context(), id, lease.Closed))
+		must(t, other.Close(t.Context(), id, store.Closed))
 		witness.until("waiting for the end of a session", ended(id))
 	}
-	must(t, other.Close(t.Context(), before, lease.Closed))
+	must(t, other.Close(t.Context(), before, store.Closed))
 	witness.until("waiting for the end of the first", ended(before))
 	got, err := w.Take()
 	must(t, err)
-	if len(got) != 1 || got[0].Kind != lease.SessionEnded || got[0].Session.ID != before {
+	if len(got) != 1 || got[0].Kind != store.SessionEnded || got[0].Session.ID != before {
 		t.Errorf("%d updates wait", len(got))
 	}
 }
@@ -256,15 +256,15 @@ func TestDeathWhileWatchBegins(t *testing.T) {
 				d.listed = func(prefix string) {
 					if prefix == "beat/" {
 						once.Do(func() {
-							must(t, other.Close(context.WithoutCancel(t.Context()), holder, lease.Closed))
+							must(t, other.Close(context.WithoutCancel(t.Context()), holder, store.Closed))
 							witness.until("waiting for the death", ended(holder))
 						})
 					}
 				}
 			})
 			w := subscribe(t, s)
-			told := w.until("waiting for the vacancy", func(u lease.Update) bool {
-				return u.Kind == lease.GroupChanged && u.View.State == tenure.Vacant && u.View.Version == held.Version
+			told := w.until("waiting for the vacancy", func(u store.Update) bool {
+				return u.Kind == store.GroupChanged && u.View.State == tenure.Vacant && u.View.Version == held.Version
 			})
 			for _, u := range append(told, w.until("waiting for another session", began(session(t, other, "next")))...) {
 				if began(holder)(u) {
@@ -283,15 +283,15 @@ func TestNoVacancyWhileWatchLags(t *testing.T) {
 	giver, next := session(t, other, "giver"), session(t, other, "next")
 	w := subscribe(t, s)
 	held := take(t, other, giver)
-	led := func(r lease.Record) func(lease.Update) bool {
-		return func(u lease.Update) bool { return u.View.Version == r.Version && u.View.State == tenure.Led }
+	led := func(r store.Record) func(store.Update) bool {
+		return func(u store.Update) bool { return u.View.Version == r.Version && u.View.State == tenure.Led }
 	}
 	w.until("waiting for the grant", led(held))
 	d.stall.Lock()
 	given, err := other.Release(t.Context(), giver, next, "", held)
 	must(t, err)
-	must(t, other.Close(t.Context(), giver, lease.Closed))
-	var told []lease.Update
+	must(t, other.Close(t.Context(), giver, store.Closed))
+	var told []store.Update
 	take := func() {
 		updates, err := w.Take()
 		must(t, err)
@@ -303,7 +303,7 @@ func TestNoVacancyWhileWatchLags(t *testing.T) {
 	take()
 	d.stall.Unlock()
 	for _, u := range append(told, late.until("waiting for the snapshot", led(given[0]))...) {
-		if u.Kind == lease.GroupChanged && u.View.State == tenure.Vacant {
+		if u.Kind == store.GroupChanged && u.View.State == tenure.Vacant {
 			t.Errorf("shown as vacant at version %d, handed over at version %d", u.View.Version, given[0].Version)
 		}
 	}
@@ -320,13 +320,13 @@ func TestWatchAfterRaise(t *testing.T) {
 			var backup *mem.Snapshot
 			d.Do(func(_ clock.Instant, e *mem.Engine) { backup = e.Snapshot() })
 			w := subscribe(t, s)
-			var last lease.Record
+			var last store.Record
 			for range 10 {
 				last = take(t, other, id)
-				_, err := other.Release(t.Context(), id, "", lease.Resigned, last)
+				_, err := other.Release(t.Context(), id, "", store.Resigned, last)
 				must(t, err)
 			}
-			w.until("waiting for the last term", func(u lease.Update) bool { return u.View.Token == last.Token })
+			w.until("waiting for the last term", func(u store.Update) bool { return u.View.Token == last.Token })
 			d.stall.Lock() // a watch that sees the rewind before the raise ends
 			d.Do(func(now clock.Instant, e *mem.Engine) { e.Restore(now, backup) })
 			if m, err := other.Meta(t.Context()); err != nil || !m.Rewound {
@@ -341,7 +341,7 @@ func TestWatchAfterRaise(t *testing.T) {
 			if held.Version >= last.Version {
 				t.Fatalf("version %d after %d: it did not go back", held.Version, last.Version)
 			}
-			w.until("waiting for the term after the raise", func(u lease.Update) bool {
+			w.until("waiting for the term after the raise", func(u store.Update) bool {
 				return u.View.Token == held.Token && u.View.State == tenure.Led
 			})
 			if m, err := s.Meta(t.Context()); err != nil || m.Rewound {
@@ -411,7 +411,7 @@ func TestRevokesBounded(t *testing.T) {
 		}
 	})
 	for i := range 100 {
-		must(t, s.Close(t.Context(), session(t, s, fmt.Sprintf("n%d", i)), lease.Closed))
+		must(t, s.Close(t.Context(), session(t, s, fmt.Sprintf("n%d", i)), store.Closed))
 	}
 	s.Shutdown()
 	mu.Lock()
@@ -451,9 +451,9 @@ func TestSweep(t *testing.T) {
 	id, gone := session(t, s, "stays"), session(t, s, "gone")
 	forced := session(t, s, "forced")
 	take(t, s, forced)
-	must(t, s.Ask(t.Context(), gone, lease.Request{ID: "r", Verb: lease.StepDown, Group: "g", TTL: time.Minute}))
-	must(t, s.Close(t.Context(), gone, lease.Closed))
-	must(t, s.Close(t.Context(), forced, lease.Forced))
+	must(t, s.Ask(t.Context(), gone, store.Request{ID: "r", Verb: store.StepDown, Group: "g", TTL: time.Minute}))
+	must(t, s.Close(t.Context(), gone, store.Closed))
+	must(t, s.Close(t.Context(), forced, store.Forced))
 	subscribe(t, s)
 	keys := func() map[string]bool {
 		all := map[string]bool{}
@@ -476,8 +476,8 @@ func TestSweep(t *testing.T) {
 	if len(left) != 2 || !left["session/"+string(id)] || !left["session/"+string(forced)] {
 		t.Errorf("left are %v, want those of %s and %s", left, id, forced)
 	}
-	terms, err := client(t, d).History(t.Context(), "g", lease.Page{})
-	if err != nil || len(terms) != 1 || terms[0].Reason != lease.Forced {
+	terms, err := client(t, d).History(t.Context(), "g", store.Page{})
+	if err != nil || len(terms) != 1 || terms[0].Reason != store.Forced {
 		t.Errorf("%+v, %v", terms, err)
 	}
 }

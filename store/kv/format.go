@@ -9,7 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Format is the version of what is stored. A program refuses what a larger one wrote. It
@@ -32,16 +32,16 @@ const (
 )
 
 func recordKey(group string) string         { return recordAt + group }
-func sessionKey(id lease.SessionID) string  { return sessionAt + string(id) }
-func beatKey(id lease.SessionID) string     { return beatAt + string(id) }
+func sessionKey(id store.SessionID) string  { return sessionAt + string(id) }
+func beatKey(id store.SessionID) string     { return beatAt + string(id) }
 func grantKey(group string) string          { return grantAt + group }
-func requestsKey(id lease.SessionID) string { return requestsAt + string(id) }
+func requestsKey(id store.SessionID) string { return requestsAt + string(id) }
 func historyKey(group string, n uint64) string {
 	return fmt.Sprintf("%s%s/%04x", historyAt, group, n%historySlots)
 }
 
 // historySlots bounds the terms of a group that are kept beside its record.
-const historySlots = 4 * lease.HistoryKept
+const historySlots = 4 * store.HistoryKept
 
 type metaJSON struct {
 	Format      int    `json:"format"`
@@ -141,7 +141,7 @@ func decode(i Item, into any) error {
 		err = json.Unmarshal(i.Value, &head)
 	}
 	if err == nil && head.Format > Format {
-		return fmt.Errorf("kv: key %s: %w (format %d, this program reads up to %d); upgrade this program or use another prefix", i.Key, lease.ErrNewer, head.Format, Format)
+		return fmt.Errorf("kv: key %s: %w (format %d, this program reads up to %d); upgrade this program or use another prefix", i.Key, store.ErrNewer, head.Format, Format)
 	}
 	if err == nil {
 		err = json.Unmarshal(i.Value, into)
@@ -152,9 +152,9 @@ func decode(i Item, into any) error {
 	return nil
 }
 
-// record is a lease.Record and the number of terms that it has had.
+// record is a store.Record and the number of terms that it has had.
 type record struct {
-	lease.Record
+	store.Record
 	count uint64
 	// read: it was read or written in this epoch, so it must be there. What only a watch
 	// has told may be from before.
@@ -164,14 +164,14 @@ type record struct {
 func decodeRecord(i Item) (record, error) {
 	group := strings.TrimPrefix(i.Key, recordAt)
 	if i.Version == 0 {
-		return record{Record: lease.Record{Group: group}}, nil
+		return record{Record: store.Record{Group: group}}, nil
 	}
 	var j recordJSON
 	if err := decode(i, &j); err != nil {
-		return record{Record: lease.Record{Group: group, Version: i.Version}}, err
+		return record{Record: store.Record{Group: group, Version: i.Version}}, err
 	}
-	r := record{count: j.Count, Record: lease.Record{
-		Group: group, Version: i.Version, Token: j.Token, Holder: lease.SessionID(j.Session),
+	r := record{count: j.Count, Record: store.Record{
+		Group: group, Version: i.Version, Token: j.Token, Holder: store.SessionID(j.Session),
 		Candidate: tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
 	}}
 	for _, t := range j.Terms {
@@ -191,29 +191,29 @@ func (s *Store) encodeRecord(r record) []byte {
 	return encode(j)
 }
 
-func termOf(t lease.Term) termJSON {
+func termOf(t store.Term) termJSON {
 	return termJSON{Token: t.Token, NodeID: t.Candidate, Session: string(t.Session), Begin: t.Begin, End: t.End, Reason: string(t.Reason)}
 }
 
-func (t termJSON) term() lease.Term {
-	return lease.Term{Token: t.Token, Candidate: t.NodeID, Session: lease.SessionID(t.Session), Begin: t.Begin, End: t.End, Reason: lease.Reason(t.Reason)}
+func (t termJSON) term() store.Term {
+	return store.Term{Token: t.Token, Candidate: t.NodeID, Session: store.SessionID(t.Session), Begin: t.Begin, End: t.End, Reason: store.Reason(t.Reason)}
 }
 
 // described is a session as it was opened, with what only the store needs.
 type described struct {
-	lease.Session
+	store.Session
 	attempt string       // digest
-	ending  lease.Reason // somebody is about to end it: why
-	ended   lease.Reason // "": it may live
+	ending  store.Reason // somebody is about to end it: why
+	ended   store.Reason // "": it may live
 }
 
 func decodeSession(i Item) (described, error) {
-	id := lease.SessionID(strings.TrimPrefix(i.Key, sessionAt))
+	id := store.SessionID(strings.TrimPrefix(i.Key, sessionAt))
 	var j sessionJSON
 	if err := decode(i, &j); err != nil {
-		return described{Session: lease.Session{ID: id}}, err
+		return described{Session: store.Session{ID: id}}, err
 	}
-	return described{attempt: j.Attempt, ending: lease.Reason(j.Ending), ended: lease.Reason(j.Ended), Session: lease.Session{
+	return described{attempt: j.Attempt, ending: store.Reason(j.Ending), ended: store.Reason(j.Ended), Session: store.Session{
 		ID:        id,
 		Candidate: tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
 		Instance:  j.Instance, Scope: j.Scope, TTL: time.Duration(j.TTL) * time.Millisecond, Fenced: j.Fenced, Successor: j.Successor,
@@ -229,27 +229,27 @@ func encodeSession(d described) []byte {
 	})
 }
 
-func requestOf(r lease.Request) requestJSON {
+func requestOf(r store.Request) requestJSON {
 	return requestJSON{
 		ID: r.ID, Verb: string(r.Verb), Group: r.Group, Token: r.Token, To: r.To, Reason: r.Reason,
 		CoolDown: r.CoolDown.Milliseconds(), TTL: r.TTL.Milliseconds(),
 	}
 }
 
-func (j requestJSON) request() lease.Request {
-	return lease.Request{
-		ID: j.ID, Verb: lease.Verb(j.Verb), Group: j.Group, Token: j.Token, To: j.To, Reason: j.Reason,
+func (j requestJSON) request() store.Request {
+	return store.Request{
+		ID: j.ID, Verb: store.Verb(j.Verb), Group: j.Group, Token: j.Token, To: j.To, Reason: j.Reason,
 		CoolDown: time.Duration(j.CoolDown) * time.Millisecond, TTL: time.Duration(j.TTL) * time.Millisecond,
 	}
 }
 
 // closeTerm writes down the end of the newest term, if it has none.
-func closeTerm(terms []lease.Term, at time.Time, why lease.Reason) []lease.Term {
+func closeTerm(terms []store.Term, at time.Time, why store.Reason) []store.Term {
 	n := len(terms)
 	if n == 0 || !terms[n-1].End.IsZero() {
 		return terms
 	}
-	terms = append([]lease.Term(nil), terms...)
+	terms = append([]store.Term(nil), terms...)
 	terms[n-1].End, terms[n-1].Reason = at, why
 	return terms
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Fields that are not known are passed over, and a newer format is refused with what to do:
@@ -35,11 +35,11 @@ func TestFormats(t *testing.T) {
 		}
 		for _, newer := range []string{`{"format":3,` + rest, `{"token":["of another type"],"node_id":{"of":"another type"},"terms":"and another","scope":1,"format":3}`} {
 			err := f(newer)
-			if !errors.Is(err, lease.ErrNewer) || !strings.Contains(err.Error(), "upgrade this program") || !strings.Contains(err.Error(), what+"/") {
+			if !errors.Is(err, store.ErrNewer) || !strings.Contains(err.Error(), "upgrade this program") || !strings.Contains(err.Error(), what+"/") {
 				t.Errorf("%s %s: %v", what, newer, err)
 			}
 		}
-		if err := f(`{"node_id":{}}`); err == nil || errors.Is(err, lease.ErrNewer) {
+		if err := f(`{"node_id":{}}`); err == nil || errors.Is(err, store.ErrNewer) {
 			t.Errorf("%s of another kind: %v", what, err)
 		}
 	}

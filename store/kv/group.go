@@ -10,29 +10,29 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
-// Read implements lease.Store.
-func (s *Store) Read(ctx context.Context, group string) (lease.View, error) {
-	if err := lease.CheckGroup(group); err != nil {
-		return lease.View{}, err
+// Read implements store.Store.
+func (s *Store) Read(ctx context.Context, group string) (store.View, error) {
+	if err := store.CheckGroup(group); err != nil {
+		return store.View{}, err
 	}
 	views, meta, err := s.viewsAndMeta(ctx, []string{group})
 	if err != nil {
-		return lease.View{}, err
+		return store.View{}, err
 	}
 	if views[0].State == tenure.Led && s.mine(views[0].Holder) {
 		// Who confirms that it leads must not rely on an engine that lost data.
 		if err := s.stands(ctx, meta); err != nil {
-			return lease.View{}, err
+			return store.View{}, err
 		}
 	}
 	return views[0], nil
 }
 
 // views reads groups and whether their holders live.
-func (s *Store) views(ctx context.Context, groups []string) ([]lease.View, error) {
+func (s *Store) views(ctx context.Context, groups []string) ([]store.View, error) {
 	views, _, err := s.viewsAndMeta(ctx, groups)
 	return views, err
 }
@@ -43,10 +43,10 @@ func (s *Store) views(ctx context.Context, groups []string) ([]lease.View, error
 // and a beat that was there makes the group led at that moment, or at the later one when
 // the record was granted to it. Holders that were seen stay expected, so a group that goes to
 // and fro is read as well.
-func (s *Store) viewsAndMeta(ctx context.Context, groups []string) ([]lease.View, Item, error) {
-	views := make([]lease.View, len(groups))
+func (s *Store) viewsAndMeta(ctx context.Context, groups []string) ([]store.View, Item, error) {
+	views := make([]store.View, len(groups))
 	s.mu.Lock()
-	var expected []lease.SessionID
+	var expected []store.SessionID
 	for _, g := range groups {
 		if r, ok := s.records.get(g); ok && r.Holder != "" && !slices.Contains(expected, r.Holder) {
 			expected = append(expected, r.Holder)
@@ -67,7 +67,7 @@ func (s *Store) viewsAndMeta(ctx context.Context, groups []string) ([]lease.View
 			return nil, Item{}, err
 		}
 		meta := items[len(items)-1]
-		lives := map[lease.SessionID]bool{}
+		lives := map[store.SessionID]bool{}
 		for i, h := range expected {
 			lives[h] = items[2*i].Version != 0
 			s.sawSession(h, items[2*i], items[2*i+1])
@@ -109,26 +109,26 @@ const viewTries = 10
 
 // view shows a record. The end of a term whose session died is known to people before it is
 // written down.
-func (s *Store) view(r lease.Record, alive bool) lease.View {
+func (s *Store) view(r store.Record, alive bool) store.View {
 	if alive {
-		return lease.View{Record: r, State: tenure.Led}
+		return store.View{Record: r, State: tenure.Led}
 	}
 	if r.Holder != "" {
 		r.Terms = closeTerm(r.Terms, s.cfg.Wall().UTC(), s.reason(r.Holder))
 	}
-	return lease.View{Record: r, State: tenure.Vacant}
+	return store.View{Record: r, State: tenure.Vacant}
 }
 
 // reason is why a dead session ended, as far as it is known here.
-func (s *Store) reason(id lease.SessionID) lease.Reason {
+func (s *Store) reason(id store.SessionID) store.Reason {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	why, _ := s.ended.get(id)
-	return cmp.Or(why, lease.Expired)
+	return cmp.Or(why, store.Expired)
 }
 
 // sawSession takes in the two keys of a session.
-func (s *Store) sawSession(id lease.SessionID, beat, session Item) {
+func (s *Store) sawSession(id store.SessionID, beat, session Item) {
 	if session.Version == 0 {
 		return
 	}
@@ -152,7 +152,7 @@ func (s *Store) sawSession(id lease.SessionID, beat, session Item) {
 
 // known returns the records in the versions that the caller saw, from memory where they
 // are there. A record in another version is a conflict, unless the bug is planted.
-func (s *Store) known(ctx context.Context, seen []lease.Record, unless plant.Bug) ([]record, error) {
+func (s *Store) known(ctx context.Context, seen []store.Record, unless plant.Bug) ([]record, error) {
 	out := make([]record, len(seen))
 	var missing []int
 	s.mu.Lock()
@@ -164,7 +164,7 @@ func (s *Store) known(ctx context.Context, seen []lease.Record, unless plant.Bug
 		case ok && r.Version == want.Version:
 			out[i] = r
 		case want.Version == 0 && !ok:
-			out[i] = record{Record: lease.Record{Group: want.Group}} // the transaction compares
+			out[i] = record{Record: store.Record{Group: want.Group}} // the transaction compares
 		default:
 			missing = append(missing, i)
 		}
@@ -186,23 +186,23 @@ func (s *Store) known(ctx context.Context, seen []lease.Record, unless plant.Bug
 			return nil, err
 		}
 		if out[i].Version != seen[i].Version && !s.cfg.plant.Has(unless) {
-			return nil, cmp.Or(s.conflict(ctx, seen), error(&lease.ConflictError{}))
+			return nil, cmp.Or(s.conflict(ctx, seen), error(&store.ConflictError{}))
 		}
 	}
 	return out, nil
 }
 
 // conflict shows which records are not as seen, or not vacant. nil: all are.
-func (s *Store) conflict(ctx context.Context, seen []lease.Record) error {
-	return s.compare(ctx, seen, func(v lease.View) bool { return v.State == tenure.Led })
+func (s *Store) conflict(ctx context.Context, seen []store.Record) error {
+	return s.compare(ctx, seen, func(v store.View) bool { return v.State == tenure.Led })
 }
 
 // changed shows which records are not as seen. nil: all are.
-func (s *Store) changed(ctx context.Context, seen []lease.Record) error {
-	return s.compare(ctx, seen, func(lease.View) bool { return false })
+func (s *Store) changed(ctx context.Context, seen []store.Record) error {
+	return s.compare(ctx, seen, func(store.View) bool { return false })
 }
 
-func (s *Store) compare(ctx context.Context, seen []lease.Record, also func(lease.View) bool) error {
+func (s *Store) compare(ctx context.Context, seen []store.Record, also func(store.View) bool) error {
 	groups := make([]string, len(seen))
 	for i, r := range seen {
 		groups[i] = r.Group
@@ -211,7 +211,7 @@ func (s *Store) compare(ctx context.Context, seen []lease.Record, also func(leas
 	if err != nil {
 		return err // what stands in the way is not known
 	}
-	c := &lease.ConflictError{}
+	c := &store.ConflictError{}
 	for i, v := range views {
 		if v.Version != seen[i].Version || also(v) {
 			c.Current = append(c.Current, v)
@@ -225,15 +225,15 @@ func (s *Store) compare(ctx context.Context, seen []lease.Record, also func(leas
 
 // granted is the record after a grant to the session. The plan also moves terms to the
 // history, and leaves the proof that the group has a record.
-func (s *Store) granted(p *plan, r record, to lease.Session, epoch uint64, why lease.Reason) (record, error) {
+func (s *Store) granted(p *plan, r record, to store.Session, epoch uint64, why store.Reason) (record, error) {
 	token, err := s.nextToken(r, epoch)
 	if err != nil {
 		return record{}, err
 	}
 	now := s.cfg.Wall().UTC()
-	next := record{count: r.count + 1, Record: lease.Record{Group: r.Group, Token: token, Holder: to.ID, Candidate: to.Candidate}}
-	next.Terms = append(slices.Clone(closeTerm(r.Terms, now, why)), lease.Term{Token: token, Candidate: to.Candidate.ID, Session: to.ID, Begin: now})
-	for len(next.Terms) > lease.TermsKept {
+	next := record{count: r.count + 1, Record: store.Record{Group: r.Group, Token: token, Holder: to.ID, Candidate: to.Candidate}}
+	next.Terms = append(slices.Clone(closeTerm(r.Terms, now, why)), store.Term{Token: token, Candidate: to.Candidate.ID, Session: to.ID, Begin: now})
+	for len(next.Terms) > store.TermsKept {
 		n := next.count - uint64(len(next.Terms))
 		p.first = append(p.first, Write{Key: historyKey(r.Group, n), Value: encode(termOf(next.Terms[0])), Quiet: true})
 		next.Terms = next.Terms[1:]
@@ -244,16 +244,16 @@ func (s *Store) granted(p *plan, r record, to lease.Session, epoch uint64, why l
 	return next, nil
 }
 
-// Acquire implements lease.Store: the records are as seen, their holders are dead, the
+// Acquire implements store.Store: the records are as seen, their holders are dead, the
 // session lives, and the epoch has not changed. A group without a record was not granted in
 // this epoch: else its record was deleted.
-func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (s *Store) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	return s.acquire(ctx, nil, id, seen)
 }
 
 // acquire grants while the rules hold too.
-func (s *Store) acquire(ctx context.Context, rules []Cond, id lease.SessionID, seen []lease.Record) ([]lease.Record, error) {
-	if err := lease.CheckBatch(s.Caps(), seen); err != nil {
+func (s *Store) acquire(ctx context.Context, rules []Cond, id store.SessionID, seen []store.Record) ([]store.Record, error) {
+	if err := store.CheckBatch(s.Caps(), seen); err != nil {
 		return nil, err
 	}
 	before := map[string]uint64{} // versions of the proofs of grants in earlier epochs
@@ -289,7 +289,7 @@ func (s *Store) acquire(ctx context.Context, rules []Cond, id lease.SessionID, s
 			}
 		}
 		granted, err := s.decide(ctx, p, out, id, m)
-		if errors.Is(err, lease.ErrConflict) {
+		if errors.Is(err, store.ErrConflict) {
 			if err := s.missing(ctx, records, m, before); err != nil {
 				return nil, err
 			}
@@ -306,13 +306,13 @@ func (s *Store) acquire(ctx context.Context, rules []Cond, id lease.SessionID, s
 }
 
 // tear grants what did not conflict, where that bug is planted.
-func (s *Store) tear(ctx context.Context, id lease.SessionID, seen []lease.Record, err error) {
-	var c *lease.ConflictError
+func (s *Store) tear(ctx context.Context, id store.SessionID, seen []store.Record, err error) {
+	var c *store.ConflictError
 	if !s.cfg.plant.Has(plant.TornBatch) || len(seen) == 1 || !errors.As(err, &c) {
 		return
 	}
 	for _, r := range seen {
-		if !slices.ContainsFunc(c.Current, func(v lease.View) bool { return v.Group == r.Group }) {
+		if !slices.ContainsFunc(c.Current, func(v store.View) bool { return v.Group == r.Group }) {
 			_, _ = s.Acquire(ctx, id, r)
 		}
 	}
@@ -320,7 +320,7 @@ func (s *Store) tear(ctx context.Context, id lease.SessionID, seen []lease.Recor
 
 // learnEnds reads why the holders of the records ended, where that is not known.
 func (s *Store) learnEnds(ctx context.Context, records []record) error {
-	var holders []lease.SessionID
+	var holders []store.SessionID
 	var keys []string
 	s.mu.Lock()
 	for _, r := range records {
@@ -339,7 +339,7 @@ func (s *Store) learnEnds(ctx context.Context, records []record) error {
 		s.sawSession(h, beat, session)
 		if beat.Version == 0 && session.Version == 0 { // it held a group, so it has ended
 			s.mu.Lock()
-			s.ended.put(h, lease.Expired)
+			s.ended.put(h, store.Expired)
 			s.mu.Unlock()
 		}
 	}
@@ -392,7 +392,7 @@ var errMeta = errors.New("kv: the epoch changed during the call")
 
 // decide runs a plan that shows the session's beat and, for a grant, meta, and returns the
 // records with their new versions.
-func (s *Store) decide(ctx context.Context, p plan, out []record, id lease.SessionID, m *meta) ([]lease.Record, error) {
+func (s *Store) decide(ctx context.Context, p plan, out []record, id store.SessionID, m *meta) ([]store.Record, error) {
 	epoch := s.ask().epoch
 	r, err := s.run(ctx, p)
 	var after *guardError
@@ -407,16 +407,16 @@ func (s *Store) decide(ctx context.Context, p plan, out []record, id lease.Sessi
 		s.forgetMeta()
 		return nil, errMeta
 	case !r.OK && p.outdated(r.Items):
-		return nil, lease.ErrRules
+		return nil, store.ErrRules
 	case !r.OK:
-		return nil, &lease.ConflictError{}
+		return nil, &store.ConflictError{}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.behind(r); err != nil && m != nil {
 		return nil, err
 	}
-	records := make([]lease.Record, len(out))
+	records := make([]store.Record, len(out))
 	for i := range out {
 		out[i].Version = r.Versions[i]
 		out[i].read = true
@@ -438,7 +438,7 @@ func (p plan) outdated(read []Item) bool {
 // undo gives back what was decided although the session cannot win any more, or the epoch or
 // the rules have changed, in stores with one key per step. A record that names a dead session
 // is vacant as it is.
-func (s *Store) undo(ctx context.Context, p plan, out []record, r Result, id lease.SessionID, m *meta) error {
+func (s *Store) undo(ctx context.Context, p plan, out []record, r Result, id store.SessionID, m *meta) error {
 	items, err := s.read(ctx, beatKey(id), metaKey, rulesKey)
 	if err != nil {
 		return err
@@ -449,7 +449,7 @@ func (s *Store) undo(ctx context.Context, p plan, out []record, r Result, id lea
 	s.forgetMeta()
 	for i := range out {
 		out[i].Holder = ""
-		out[i].Terms = closeTerm(out[i].Terms, s.cfg.Wall().UTC(), lease.Lost)
+		out[i].Terms = closeTerm(out[i].Terms, s.cfg.Wall().UTC(), store.Lost)
 		if _, err := s.commit(ctx, Txn{If: []Cond{{p.decide[i].Cond.Key, r.Versions[i]}}, Then: []Write{{Key: p.decide[i].Cond.Key, Value: s.encodeRecord(out[i])}}}); err != nil {
 			return err
 		}
@@ -458,24 +458,24 @@ func (s *Store) undo(ctx context.Context, p plan, out []record, r Result, id lea
 	case items[1].Version != m.version:
 		return errMeta
 	case p.outdated(items):
-		return lease.ErrRules
+		return store.ErrRules
 	}
 	return errClosing
 }
 
-// Release implements lease.Store.
-func (s *Store) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+// Release implements store.Store.
+func (s *Store) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
 	return s.release(ctx, nil, id, to, why, held)
 }
 
 // release hands over while the rules hold too.
-func (s *Store) release(ctx context.Context, rules []Cond, id, to lease.SessionID, why lease.Reason, held []lease.Record) ([]lease.Record, error) {
-	if err := lease.CheckBatch(s.Caps(), held); err != nil {
+func (s *Store) release(ctx context.Context, rules []Cond, id, to store.SessionID, why store.Reason, held []store.Record) ([]store.Record, error) {
+	if err := store.CheckBatch(s.Caps(), held); err != nil {
 		return nil, err
 	}
 	for range 3 {
 		records, err := s.known(ctx, held, plant.ReleaseAnyVersion)
-		if errors.Is(err, lease.ErrConflict) {
+		if errors.Is(err, store.ErrConflict) {
 			if _, dead := s.Session(ctx, id); dead != nil {
 				err = dead
 			}
@@ -495,9 +495,9 @@ func (s *Store) release(ctx context.Context, rules []Cond, id, to lease.SessionI
 			for i, r := range records {
 				out[i] = r
 				out[i].Holder = ""
-				out[i].Terms = closeTerm(r.Terms, s.cfg.Wall().UTC(), cmp.Or(why, lease.Resigned))
+				out[i].Terms = closeTerm(r.Terms, s.cfg.Wall().UTC(), cmp.Or(why, store.Resigned))
 			}
-		} else if m, err = s.handover(ctx, &p, rules, records, out, id, to, cmp.Or(why, lease.Transferred)); err != nil {
+		} else if m, err = s.handover(ctx, &p, rules, records, out, id, to, cmp.Or(why, store.Transferred)); err != nil {
 			return nil, err
 		}
 		for i, r := range records {
@@ -507,7 +507,7 @@ func (s *Store) release(ctx context.Context, rules []Cond, id, to lease.SessionI
 		switch {
 		case errors.Is(err, errMeta):
 			continue
-		case errors.Is(err, lease.ErrConflict):
+		case errors.Is(err, store.ErrConflict):
 			return nil, s.whyNot(ctx, to, held)
 		}
 		return released, err
@@ -516,13 +516,13 @@ func (s *Store) release(ctx context.Context, rules []Cond, id, to lease.SessionI
 }
 
 // handover makes the plan grant the records to the successor.
-func (s *Store) handover(ctx context.Context, p *plan, rules []Cond, records, out []record, id, to lease.SessionID, why lease.Reason) (*meta, error) {
+func (s *Store) handover(ctx context.Context, p *plan, rules []Cond, records, out []record, id, to store.SessionID, why store.Reason) (*meta, error) {
 	m, err := s.fresh(ctx)
 	if err != nil {
 		return nil, err
 	}
 	next, err := s.describe(ctx, to)
-	if err != nil && !errors.Is(err, lease.ErrSessionDead) {
+	if err != nil && !errors.Is(err, store.ErrSessionDead) {
 		return nil, err
 	}
 	unchecked := s.cfg.plant.Has(plant.SuccessorUnchecked)
@@ -549,13 +549,13 @@ func (s *Store) handover(ctx context.Context, p *plan, rules []Cond, records, ou
 	return m, nil
 }
 
-func cannotTake(to lease.SessionID, group string) error {
-	return fmt.Errorf("kv: session %q cannot take group %q: %w", to, group, lease.ErrSuccessor)
+func cannotTake(to store.SessionID, group string) error {
+	return fmt.Errorf("kv: session %q cannot take group %q: %w", to, group, store.ErrSuccessor)
 }
 
 // whyNot explains a release that was refused although its session lives.
-func (s *Store) whyNot(ctx context.Context, to lease.SessionID, held []lease.Record) error {
-	c := &lease.ConflictError{}
+func (s *Store) whyNot(ctx context.Context, to store.SessionID, held []store.Record) error {
+	c := &store.ConflictError{}
 	if err := s.changed(ctx, held); err != nil || to == "" {
 		return cmp.Or(err, error(c)) // without evidence perhaps only the successor is dead
 	}
@@ -563,7 +563,7 @@ func (s *Store) whyNot(ctx context.Context, to lease.SessionID, held []lease.Rec
 }
 
 // notHeld is the answer to a release of what the session does not hold.
-func (s *Store) notHeld(ctx context.Context, id lease.SessionID, held []lease.Record) error {
+func (s *Store) notHeld(ctx context.Context, id store.SessionID, held []store.Record) error {
 	if _, err := s.Session(ctx, id); err != nil {
 		return err
 	}
@@ -575,11 +575,11 @@ func (s *Store) notHeld(ctx context.Context, id lease.SessionID, held []lease.Re
 	if err != nil {
 		return err
 	}
-	return &lease.ConflictError{Current: slices.DeleteFunc(views, func(v lease.View) bool { return v.Holder == id })}
+	return &store.ConflictError{Current: slices.DeleteFunc(views, func(v store.View) bool { return v.Holder == id })}
 }
 
-// Groups implements lease.Store.
-func (s *Store) Groups(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.View, error) {
+// Groups implements store.Store.
+func (s *Store) Groups(ctx context.Context, scope store.Scope, p store.Page) ([]store.View, error) {
 	limit, err := p.Size()
 	if err := errors.Join(err, scope.Validate()); err != nil {
 		return nil, err
@@ -594,7 +594,7 @@ func (s *Store) Groups(ctx context.Context, scope lease.Scope, p lease.Page) ([]
 			groups = append(groups, g)
 		}
 	}
-	var views []lease.View
+	var views []store.View
 	for part := range slices.Chunk(groups, max(1, s.caps.Keys/3)) {
 		some, err := s.views(ctx, part)
 		if err != nil {
@@ -605,16 +605,16 @@ func (s *Store) Groups(ctx context.Context, scope lease.Scope, p lease.Page) ([]
 	return views, nil
 }
 
-// History implements lease.Store: the terms in the record, then the older ones beside it.
-func (s *Store) History(ctx context.Context, group string, p lease.Page) ([]lease.Term, error) {
+// History implements store.Store: the terms in the record, then the older ones beside it.
+func (s *Store) History(ctx context.Context, group string, p store.Page) ([]store.Term, error) {
 	limit, err := p.Size()
-	if err := errors.Join(err, lease.CheckGroup(group)); err != nil {
+	if err := errors.Join(err, store.CheckGroup(group)); err != nil {
 		return nil, err
 	}
 	before := fence.MaxToken + 1
 	if p.After != "" {
 		if before, err = fence.ParseToken(p.After); err != nil {
-			return nil, &lease.ArgumentError{Field: "page after", Value: p.After, Rule: "must be the token of a term"}
+			return nil, &store.ArgumentError{Field: "page after", Value: p.After, Rule: "must be the token of a term"}
 		}
 	}
 	views, err := s.views(ctx, []string{group})
@@ -623,7 +623,7 @@ func (s *Store) History(ctx context.Context, group string, p lease.Page) ([]leas
 	}
 	v := views[0]
 	terms := slices.Clone(v.Terms) // the record in memory has them too
-	if len(terms) == lease.TermsKept {
+	if len(terms) == store.TermsKept {
 		items, err := s.list(ctx, historyAt+group+"/")
 		if err != nil {
 			return nil, err
@@ -638,7 +638,7 @@ func (s *Store) History(ctx context.Context, group string, p lease.Page) ([]leas
 			}
 		}
 	}
-	slices.SortFunc(terms, func(a, b lease.Term) int { return cmp.Compare(b.Token, a.Token) })
-	terms = slices.DeleteFunc(terms, func(t lease.Term) bool { return t.Token >= before })
+	slices.SortFunc(terms, func(a, b store.Term) int { return cmp.Compare(b.Token, a.Token) })
+	terms = slices.DeleteFunc(terms, func(t store.Term) bool { return t.Token >= before })
 	return terms[:min(limit, len(terms))], nil
 }

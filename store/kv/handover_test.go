@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/mem"
 )
@@ -30,7 +31,7 @@ func TestTransferCalls(t *testing.T) {
 			t.Fatal(err)
 		}
 		n, err := lease.New(s, lease.Config{
-			Candidate: tenure.Candidate{ID: id}, Scope: lease.Scope{"g"}, Timing: lease.Timing{TTL: patience}, Log: slog.New(slog.DiscardHandler),
+			Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{"g"}, Timing: lease.Timing{TTL: patience}, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -62,7 +63,7 @@ func TestTransferCalls(t *testing.T) {
 	}()
 	// b can take over when it has a session and its watch is synced.
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		line, err := a.store.Sessions(t.Context(), lease.Scope{"g"}, lease.Page{})
+		line, err := a.store.Sessions(t.Context(), store.Scope{"g"}, store.Page{})
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("%d sessions, %v", len(line), err)
 		}
@@ -72,11 +73,11 @@ func TestTransferCalls(t *testing.T) {
 	}
 	wait, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for u, err := range b.store.Watch(wait, lease.Scope{"g"}) {
+	for u, err := range b.store.Watch(wait, store.Scope{"g"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if u.Kind == lease.Synced {
+		if u.Kind == store.Synced {
 			break
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv/kvtest"
 	"github.com/tenurehq/tenure/store/mem"
 )
@@ -25,7 +25,7 @@ func TestLostReplies(t *testing.T) {
 				t.Helper()
 				var err error
 				for range 200 {
-					if err = f(); err == nil || lease.Definite(err) {
+					if err = f(); err == nil || store.Definite(err) {
 						break
 					}
 				}
@@ -33,11 +33,11 @@ func TestLostReplies(t *testing.T) {
 					t.Fatalf("%s: %v", what, err)
 				}
 			}
-			var ids []lease.SessionID
+			var ids []store.SessionID
 			for i := range 4 {
 				retry("open", func() error {
-					n, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{
-						Scope: lease.Scope{"*"}, Instance: "an-instance-of-the-candidate", Attempt: fmt.Sprint(i),
+					n, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, store.OpenOptions{
+						Scope: store.Scope{"*"}, Instance: "an-instance-of-the-candidate", Attempt: fmt.Sprint(i),
 					})
 					if err == nil {
 						ids = append(ids, n.ID)
@@ -45,11 +45,11 @@ func TestLostReplies(t *testing.T) {
 					return err
 				})
 			}
-			if all, err := witness.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{}); err != nil || len(all) != len(ids) {
+			if all, err := witness.Sessions(t.Context(), store.Scope{"*"}, store.Page{}); err != nil || len(all) != len(ids) {
 				t.Fatalf("%d sessions of %d attempts, %v", len(all), len(ids), err)
 			}
-			var last lease.Record
-			step := func(what string, f func() ([]lease.Record, error)) {
+			var last store.Record
+			step := func(what string, f func() ([]store.Record, error)) {
 				t.Helper()
 				got, err := f()
 				v, failed := witness.Read(t.Context(), "g")
@@ -57,7 +57,7 @@ func TestLostReplies(t *testing.T) {
 				switch granted := v.Holder != "" && v.Holder != last.Holder || v.Token != last.Token; {
 				case err == nil && (got[0].Version != v.Version || got[0].Token != v.Token || got[0].Holder != v.Holder):
 					t.Fatalf("%s answered %+v, the record is %+v", what, got[0], v.Record)
-				case lease.Definite(err) && v.Version != last.Version:
+				case store.Definite(err) && v.Version != last.Version:
 					t.Fatalf("%s answered %v, and the record went from %+v to %+v", what, err, last, v.Record)
 				case granted && v.Token <= last.Token:
 					t.Fatalf("%s: token %d after %d", what, v.Token, last.Token)
@@ -68,20 +68,20 @@ func TestLostReplies(t *testing.T) {
 				id, next := ids[i%len(ids)], ids[(i+1)%len(ids)]
 				switch {
 				case last.Holder == "":
-					step("acquire", func() ([]lease.Record, error) { return s.Acquire(t.Context(), id, last) })
+					step("acquire", func() ([]store.Record, error) { return s.Acquire(t.Context(), id, last) })
 				case last.Holder == next || i%3 == 0:
-					step("release", func() ([]lease.Record, error) { return s.Release(t.Context(), last.Holder, "", lease.Resigned, last) })
+					step("release", func() ([]store.Record, error) { return s.Release(t.Context(), last.Holder, "", store.Resigned, last) })
 				default:
-					step("transfer", func() ([]lease.Record, error) { return s.Release(t.Context(), last.Holder, next, "", last) })
+					step("transfer", func() ([]store.Record, error) { return s.Release(t.Context(), last.Holder, next, "", last) })
 				}
 			}
 			if last.Token < 20 {
 				t.Errorf("only token %d after 200 calls", last.Token)
 			}
 			for _, id := range ids {
-				retry("close", func() error { return s.Close(t.Context(), id, lease.Closed) })
+				retry("close", func() error { return s.Close(t.Context(), id, store.Closed) })
 			}
-			if all, err := witness.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{}); err != nil || len(all) != 0 {
+			if all, err := witness.Sessions(t.Context(), store.Scope{"*"}, store.Page{}); err != nil || len(all) != 0 {
 				t.Errorf("%d sessions after all were closed, %v", len(all), err)
 			}
 			if m, err := witness.Meta(t.Context()); err != nil || m.Rewound {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // meta describes the deployment, as its key was read.
@@ -65,7 +65,7 @@ func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 
 // former refuses what a former version wrote: its layout is another one.
 func (s *Store) former(what string) error {
-	return &lease.ArgumentError{Field: "prefix", Value: s.caps.Prefix, Rule: "a former version of this program uses it (" + what +
+	return &store.ArgumentError{Field: "prefix", Value: s.caps.Prefix, Rule: "a former version of this program uses it (" + what +
 		"): end the former programs, use another prefix under the same deployment name, and raise its epoch above the former one before candidates start, so that sinks accept the new tokens"}
 }
 
@@ -173,7 +173,7 @@ func (s *Store) fresh(ctx context.Context) (*meta, error) {
 		}
 	}
 	if m.Rewound && !s.cfg.plant.Has(plant.GrantRewound) {
-		return m, fmt.Errorf("kv: %s: %w", m.Why, lease.ErrRewound)
+		return m, fmt.Errorf("kv: %s: %w", m.Why, store.ErrRewound)
 	}
 	return m, nil
 }
@@ -199,52 +199,52 @@ func (s *Store) stands(ctx context.Context, read Item) error {
 	return err
 }
 
-// Meta implements lease.Store.
-func (s *Store) Meta(ctx context.Context) (lease.Meta, error) {
+// Meta implements store.Store.
+func (s *Store) Meta(ctx context.Context) (store.Meta, error) {
 	s.forgetMeta()
 	m, err := s.loadMeta(ctx)
 	if err != nil {
-		return lease.Meta{}, err
+		return store.Meta{}, err
 	}
 	return m.lease(), nil
 }
 
-func (m *meta) lease() lease.Meta {
-	return lease.Meta{Deployment: m.Deployment, Epoch: m.Epoch, Index: m.index, Rewound: m.Rewound, Why: m.Why}
+func (m *meta) lease() store.Meta {
+	return store.Meta{Deployment: m.Deployment, Epoch: m.Epoch, Index: m.index, Rewound: m.Rewound, Why: m.Why}
 }
 
-// RaiseEpoch implements lease.Store. It cannot know epochs that a restore took back: raise
+// RaiseEpoch implements store.Store. It cannot know epochs that a restore took back: raise
 // above every token that any sink has seen.
-func (s *Store) RaiseEpoch(ctx context.Context, to uint64) (lease.Meta, error) {
+func (s *Store) RaiseEpoch(ctx context.Context, to uint64) (store.Meta, error) {
 	for range 5 {
 		m, err := s.loadMeta(ctx)
 		if err != nil {
-			return lease.Meta{}, err
+			return store.Meta{}, err
 		}
 		s.mu.Lock()
 		above := max(m.Epoch, s.epoch)
 		s.mu.Unlock()
-		if err := lease.CheckEpoch(to, above); err != nil {
-			return lease.Meta{}, err
+		if err := store.CheckEpoch(to, above); err != nil {
+			return store.Meta{}, err
 		}
 		raised := m.metaJSON
 		raised.Epoch, raised.Rewound, raised.Why = to, false, ""
 		if err := s.writeMeta(ctx, raised, m.version); err != nil {
-			return lease.Meta{}, err
+			return store.Meta{}, err
 		}
 		if m, err = s.loadMeta(ctx); err != nil {
-			return lease.Meta{}, err
+			return store.Meta{}, err
 		}
 		if m.Epoch == to {
 			return m.lease(), nil
 		}
 	}
-	return lease.Meta{}, errMetaBusy
+	return store.Meta{}, errMetaBusy
 }
 
-// Suspect implements lease.Store.
+// Suspect implements store.Store.
 func (s *Store) Suspect(ctx context.Context, group string, seen fence.Token) error {
-	if err := errors.Join(lease.CheckGroup(group), lease.CheckToken(seen)); err != nil {
+	if err := errors.Join(store.CheckGroup(group), store.CheckToken(seen)); err != nil {
 		return err
 	}
 	for range 5 {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // silence is how long a session has not been renewed, by this process's clock.
@@ -25,13 +25,13 @@ type silence struct {
 }
 
 // observe notes the version of a session's beat, in stores without native expiry.
-func (s *Store) observe(id lease.SessionID, version uint64, ttl time.Duration) {
+func (s *Store) observe(id store.SessionID, version uint64, ttl time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.observeLocked(id, version, ttl)
 }
 
-func (s *Store) observeLocked(id lease.SessionID, version uint64, ttl time.Duration) {
+func (s *Store) observeLocked(id store.SessionID, version uint64, ttl time.Duration) {
 	if s.leaser != nil {
 		return
 	}
@@ -70,10 +70,10 @@ func (s *Store) readSent(at clock.Instant) {
 }
 
 // silent lists the sessions that have been silent for their TTL.
-func (s *Store) silent() map[lease.SessionID]uint64 {
+func (s *Store) silent() map[store.SessionID]uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	over := map[lease.SessionID]uint64{}
+	over := map[store.SessionID]uint64{}
 	for id, q := range s.silences {
 		limit := q.ttl + time.Duration(s.cfg.Drift*float64(q.ttl))
 		if s.cfg.plant.Has(plant.ExpireEarly) {
@@ -87,11 +87,11 @@ func (s *Store) silent() map[lease.SessionID]uint64 {
 }
 
 // due lists those of the sessions whose beat should be read again.
-func (s *Store) due(ids []lease.SessionID) []lease.SessionID {
+func (s *Store) due(ids []store.SessionID) []store.SessionID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.cfg.Clock.Now()
-	var due []lease.SessionID
+	var due []store.SessionID
 	for _, id := range ids {
 		if q := s.silences[id]; q == nil || now.Sub(q.last) >= q.ttl/observations {
 			due = append(due, id)
@@ -113,9 +113,9 @@ func (s *Store) expire(ctx context.Context) error {
 		}
 		d, err := s.describe(ctx, id)
 		if err == nil {
-			err = s.end(ctx, d, version, lease.Expired, nil)
+			err = s.end(ctx, d, version, store.Expired, nil)
 		}
-		if err != nil && !errors.Is(err, errBeat) && !errors.Is(err, lease.ErrSessionDead) {
+		if err != nil && !errors.Is(err, errBeat) && !errors.Is(err, store.ErrSessionDead) {
 			return err
 		}
 		s.mu.Lock()

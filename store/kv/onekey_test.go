@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/mem"
 )
@@ -49,23 +49,23 @@ func TestReasonComesWithTheDeath(t *testing.T) {
 	d := newBent(t, oneKey)
 	closer, other := client(t, d), client(t, d.Driver)
 	id := session(t, closer, "a")
-	told := make(chan lease.Reason, 1)
+	told := make(chan store.Reason, 1)
 	synced := make(chan struct{})
 	go func() {
-		for u, err := range other.Watch(t.Context(), lease.Scope{"*"}) {
+		for u, err := range other.Watch(t.Context(), store.Scope{"*"}) {
 			switch {
 			case err != nil:
 				return
-			case u.Kind == lease.Synced:
+			case u.Kind == store.Synced:
 				close(synced)
-			case u.Kind == lease.SessionEnded:
+			case u.Kind == store.SessionEnded:
 				told <- u.Reason
 				return
 			}
 		}
 	}()
 	<-synced
-	var why lease.Reason
+	var why store.Reason
 	d.set(func() {
 		d.commits = func(txn kv.Txn, _ kv.Result) {
 			if len(txn.Then) == 1 && strings.HasPrefix(txn.Then[0].Key, "beat/") && txn.Then[0].Value == nil {
@@ -76,8 +76,8 @@ func TestReasonComesWithTheDeath(t *testing.T) {
 			}
 		}
 	})
-	must(t, closer.Close(t.Context(), id, lease.SteppedDown))
-	if why != lease.SteppedDown {
+	must(t, closer.Close(t.Context(), id, store.SteppedDown))
+	if why != store.SteppedDown {
 		t.Errorf("the watch says that it ended because it was %q", why)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/mem"
 )
@@ -39,18 +39,18 @@ func TestOpenAfterClose(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := &deaf{Driver: newBent(t, o).Driver}
 			s, other := client(t, d), client(t, d.Driver)
-			open := func(attempt string) (lease.Session, error) {
-				return s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{
-					Scope: lease.Scope{"*"}, Instance: "an-instance-of-the-candidate", Attempt: attempt,
+			open := func(attempt string) (store.Session, error) {
+				return s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, store.OpenOptions{
+					Scope: store.Scope{"*"}, Instance: "an-instance-of-the-candidate", Attempt: attempt,
 				})
 			}
-			lost := func(attempt string) lease.SessionID {
+			lost := func(attempt string) store.SessionID {
 				t.Helper()
 				d.prefix = "beat/"
 				if n, err := open(attempt); !errors.Is(err, errLost) {
 					t.Fatalf("%+v, %v", n, err)
 				}
-				all, err := other.Sessions(t.Context(), lease.Scope{"*"}, lease.Page{})
+				all, err := other.Sessions(t.Context(), store.Scope{"*"}, store.Page{})
 				if err != nil || len(all) != 1 {
 					t.Fatalf("%+v, %v", all, err)
 				}
@@ -61,15 +61,15 @@ func TestOpenAfterClose(t *testing.T) {
 			if err != nil || again.ID != found || again.TTL != time.Hour {
 				t.Errorf("%+v, %v, want %s", again, err, found)
 			}
-			must(t, s.Close(t.Context(), found, lease.Closed))
+			must(t, s.Close(t.Context(), found, store.Closed))
 			closed := lost("closed")
-			must(t, other.Close(t.Context(), closed, lease.Closed))
+			must(t, other.Close(t.Context(), closed, store.Closed))
 			again, err = open("closed")
 			must(t, err)
 			if again.ID == closed {
 				t.Errorf("session %s ended and was opened again", closed)
 			}
-			if _, err := other.Session(t.Context(), closed); !errors.Is(err, lease.ErrSessionDead) {
+			if _, err := other.Session(t.Context(), closed); !errors.Is(err, store.ErrSessionDead) {
 				t.Errorf("the closed session: %v", err)
 			}
 		})
@@ -109,17 +109,17 @@ func (d *meddler) Revoke(ctx context.Context, id string) error {
 func TestOpenTwiceAtOnce(t *testing.T) {
 	d := &meddler{Driver: newBent(t, mem.Options{}).Driver}
 	s, other := client(t, d), client(t, d.Driver)
-	open := func(s *kv.Store) lease.Session {
-		n, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{
-			Scope: lease.Scope{"*"}, Instance: "an-instance-of-the-candidate", Attempt: "1",
+	open := func(s *kv.Store) store.Session {
+		n, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, store.OpenOptions{
+			Scope: store.Scope{"*"}, Instance: "an-instance-of-the-candidate", Attempt: "1",
 		})
 		must(t, err)
 		return n
 	}
-	var in, second lease.Session
+	var in, second store.Session
 	d.before = func() { in = open(other) } // it is in the way
 	d.after = func() {
-		must(t, other.Close(t.Context(), in.ID, lease.Closed))
+		must(t, other.Close(t.Context(), in.ID, store.Closed))
 		second = open(s)
 	}
 	first := open(s)
@@ -133,7 +133,7 @@ func TestOpenTwiceAtOnce(t *testing.T) {
 func TestHistoryChangesNothing(t *testing.T) {
 	s := client(t, newBent(t, mem.Options{}).Driver)
 	for range 3 {
-		n, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"*"}})
+		n, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, store.OpenOptions{Scope: store.Scope{"*"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +150,7 @@ func TestHistoryChangesNothing(t *testing.T) {
 		}
 	}
 	for _, after := range []string{"", "3"} {
-		if _, err := s.History(t.Context(), "g", lease.Page{After: after}); err != nil {
+		if _, err := s.History(t.Context(), "g", store.Page{After: after}); err != nil {
 			t.Fatal(err)
 		}
 		if v, err := s.Read(t.Context(), "g"); err != nil || len(v.Terms) != 3 || v.Terms[0].Token != 1 || v.Terms[2].Token != 3 {

@@ -10,15 +10,15 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/policy"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // requestsKept bounds the requests of one session that wait or were answered.
-const requestsKept = 4 * lease.MaxRequests
+const requestsKept = 4 * store.MaxRequests
 
 // requests reads what was asked of a session, without what has expired: each process counts
 // the TTL of a request from when it first saw it, because no two clocks agree.
-func (s *Store) requests(id lease.SessionID, i Item) ([]requestJSON, error) {
+func (s *Store) requests(id store.SessionID, i Item) ([]requestJSON, error) {
 	if i.Version == 0 {
 		return nil, nil
 	}
@@ -42,9 +42,9 @@ func (s *Store) requests(id lease.SessionID, i Item) ([]requestJSON, error) {
 
 // waiting lists the requests that have no answer, oldest first. What cannot be read must not
 // cost the keep-alive.
-func (s *Store) waiting(id lease.SessionID, i Item) []lease.Request {
+func (s *Store) waiting(id store.SessionID, i Item) []store.Request {
 	all, _ := s.requests(id, i)
-	var open []lease.Request
+	var open []store.Request
 	for _, r := range all {
 		if r.Outcome == "" {
 			open = append(open, r.request())
@@ -56,7 +56,7 @@ func (s *Store) waiting(id lease.SessionID, i Item) []lease.Request {
 var errRequests = errors.New("kv: the requests of the session keep changing")
 
 // change edits the requests of a living session.
-func (s *Store) change(ctx context.Context, id lease.SessionID, edit func([]requestJSON) ([]requestJSON, error)) error {
+func (s *Store) change(ctx context.Context, id store.SessionID, edit func([]requestJSON) ([]requestJSON, error)) error {
 	for range 10 {
 		items, err := s.read(ctx, beatKey(id), requestsKey(id))
 		if err != nil {
@@ -86,8 +86,8 @@ func (s *Store) change(ctx context.Context, id lease.SessionID, edit func([]requ
 	return errRequests
 }
 
-// Ask implements lease.Store.
-func (s *Store) Ask(ctx context.Context, id lease.SessionID, r lease.Request) error {
+// Ask implements store.Store.
+func (s *Store) Ask(ctx context.Context, id store.SessionID, r store.Request) error {
 	if err := r.Validate(); err != nil {
 		return err
 	}
@@ -101,8 +101,8 @@ func (s *Store) Ask(ctx context.Context, id lease.SessionID, r lease.Request) er
 				open++
 			}
 		}
-		if open >= lease.MaxRequests {
-			return nil, fmt.Errorf("kv: %d requests wait for session %q: %w", open, id, lease.ErrBusy)
+		if open >= store.MaxRequests {
+			return nil, fmt.Errorf("kv: %d requests wait for session %q: %w", open, id, store.ErrBusy)
 		}
 		if len(all) >= requestsKept {
 			i := slices.IndexFunc(all, func(r requestJSON) bool { return r.Outcome != "" })
@@ -115,8 +115,8 @@ func (s *Store) Ask(ctx context.Context, id lease.SessionID, r lease.Request) er
 	})
 }
 
-// Answer implements lease.Store.
-func (s *Store) Answer(ctx context.Context, id lease.SessionID, request string, a lease.Answer) error {
+// Answer implements store.Store.
+func (s *Store) Answer(ctx context.Context, id store.SessionID, request string, a store.Answer) error {
 	if err := a.Validate(); err != nil {
 		return err
 	}
@@ -133,45 +133,45 @@ func (s *Store) Answer(ctx context.Context, id lease.SessionID, request string, 
 	})
 }
 
-// Answered implements lease.Store. An answer outlives its session until it expires.
-func (s *Store) Answered(ctx context.Context, id lease.SessionID, request string) (lease.Answer, error) {
+// Answered implements store.Store. An answer outlives its session until it expires.
+func (s *Store) Answered(ctx context.Context, id store.SessionID, request string) (store.Answer, error) {
 	items, err := s.read(ctx, beatKey(id), requestsKey(id))
 	if err != nil {
-		return lease.Answer{}, err
+		return store.Answer{}, err
 	}
 	all, err := s.requests(id, items[1])
 	if err != nil {
-		return lease.Answer{}, err
+		return store.Answer{}, err
 	}
 	for _, r := range all {
 		if r.ID == request && (r.Outcome != "" || items[0].Version != 0) {
-			return lease.Answer{Outcome: lease.Outcome(r.Outcome), Detail: r.Detail}, nil
+			return store.Answer{Outcome: store.Outcome(r.Outcome), Detail: r.Detail}, nil
 		}
 	}
 	if items[0].Version == 0 {
-		return lease.Answer{}, dead(id)
+		return store.Answer{}, dead(id)
 	}
-	return lease.Answer{}, notAsked(id, request)
+	return store.Answer{}, notAsked(id, request)
 }
 
-func notAsked(id lease.SessionID, request string) error {
-	return fmt.Errorf("kv: request %q of session %q: %w", request, id, lease.ErrNotFound)
+func notAsked(id store.SessionID, request string) error {
+	return fmt.Errorf("kv: request %q of session %q: %w", request, id, store.ErrNotFound)
 }
 
-// Attributes implements lease.Store.
-func (s *Store) Attributes(ctx context.Context, name string) (lease.Attributes, error) {
-	if err := (lease.Attributes{Name: name}).Validate(); err != nil {
-		return lease.Attributes{}, err
+// Attributes implements store.Store.
+func (s *Store) Attributes(ctx context.Context, name string) (store.Attributes, error) {
+	if err := (store.Attributes{Name: name}).Validate(); err != nil {
+		return store.Attributes{}, err
 	}
 	items, err := s.read(ctx, attributesAt+name)
 	if err != nil {
-		return lease.Attributes{Name: name}, err
+		return store.Attributes{Name: name}, err
 	}
 	return decodeAttributes(items[0])
 }
 
-func decodeAttributes(i Item) (lease.Attributes, error) {
-	a := lease.Attributes{Name: strings.TrimPrefix(i.Key, attributesAt)}
+func decodeAttributes(i Item) (store.Attributes, error) {
+	a := store.Attributes{Name: strings.TrimPrefix(i.Key, attributesAt)}
 	if i.Version == 0 {
 		return a, nil
 	}
@@ -181,10 +181,10 @@ func decodeAttributes(i Item) (lease.Attributes, error) {
 	return a, err
 }
 
-// ListAttributes implements lease.Store.
-func (s *Store) ListAttributes(ctx context.Context, prefix string, p lease.Page) ([]lease.Attributes, error) {
+// ListAttributes implements store.Store.
+func (s *Store) ListAttributes(ctx context.Context, prefix string, p store.Page) ([]store.Attributes, error) {
 	limit, err := p.Size()
-	if err := errors.Join(err, lease.Attributes{Name: prefix}.Validate()); err != nil {
+	if err := errors.Join(err, store.Attributes{Name: prefix}.Validate()); err != nil {
 		return nil, err
 	}
 	if s.ctx.Err() != nil {
@@ -200,7 +200,7 @@ func (s *Store) ListAttributes(ctx context.Context, prefix string, p lease.Page)
 		return nil, err
 	}
 	s.readSent(sent)
-	all := make([]lease.Attributes, len(items))
+	all := make([]store.Attributes, len(items))
 	for i, item := range items {
 		if all[i], err = decodeAttributes(item); err != nil {
 			return nil, err
@@ -209,12 +209,12 @@ func (s *Store) ListAttributes(ctx context.Context, prefix string, p lease.Page)
 	return all, nil
 }
 
-// Rules implements lease.Ruled. The version is read first: a rule that changes before it is
+// Rules implements store.Ruled. The version is read first: a rule that changes before it is
 // read makes the version old, and nothing is granted under an old one.
-func (s *Store) Rules(ctx context.Context, names ...string) (uint64, []lease.Attributes, error) {
+func (s *Store) Rules(ctx context.Context, names ...string) (uint64, []store.Attributes, error) {
 	keys := []string{rulesKey}
 	for _, name := range names {
-		if err := (lease.Attributes{Name: name}).Validate(); err != nil {
+		if err := (store.Attributes{Name: name}).Validate(); err != nil {
 			return 0, nil, err
 		}
 		keys = append(keys, attributesAt+name)
@@ -223,7 +223,7 @@ func (s *Store) Rules(ctx context.Context, names ...string) (uint64, []lease.Att
 	if err != nil {
 		return 0, nil, err
 	}
-	laid := make([]lease.Attributes, len(names))
+	laid := make([]store.Attributes, len(names))
 	for i := range names {
 		if laid[i], err = decodeAttributes(items[1+i]); err != nil {
 			return 0, nil, err
@@ -232,8 +232,8 @@ func (s *Store) Rules(ctx context.Context, names ...string) (uint64, []lease.Att
 	return items[0].Version, laid, nil
 }
 
-// Under implements lease.Ruled.
-func (s *Store) Under(version uint64) lease.Store { return under{s, []Cond{{rulesKey, version}}} }
+// Under implements store.Ruled.
+func (s *Store) Under(version uint64) store.Store { return under{s, []Cond{{rulesKey, version}}} }
 
 // under opens sessions and makes grants only while the rules have a version.
 type under struct {
@@ -241,26 +241,26 @@ type under struct {
 	rules []Cond
 }
 
-func (u under) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+func (u under) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	return u.begin(ctx, u.rules, c, ttl, o)
 }
 
-func (u under) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (u under) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	return u.acquire(ctx, u.rules, id, seen)
 }
 
-func (u under) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+func (u under) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
 	return u.release(ctx, u.rules, id, to, why, held)
 }
 
-// SetAttributes implements lease.Store. A rule and the version of the rules change at once.
+// SetAttributes implements store.Store. A rule and the version of the rules change at once.
 // Where that takes two steps the rule is first: whoever has read the version before it
 // grants nothing once the call is acknowledged.
-func (s *Store) SetAttributes(ctx context.Context, seen lease.Attributes) (lease.Attributes, error) {
+func (s *Store) SetAttributes(ctx context.Context, seen store.Attributes) (store.Attributes, error) {
 	if err := seen.Validate(); err != nil {
-		return lease.Attributes{}, err
+		return store.Attributes{}, err
 	}
-	next := lease.Attributes{Name: seen.Name, Values: map[string]string{}}
+	next := store.Attributes{Name: seen.Name, Values: map[string]string{}}
 	for k, v := range seen.Values {
 		if v != "" {
 			next.Values[k] = v
@@ -275,14 +275,14 @@ func (s *Store) SetAttributes(ctx context.Context, seen lease.Attributes) (lease
 	}
 	r, err := s.commit(ctx, t)
 	if err != nil {
-		return lease.Attributes{}, err
+		return store.Attributes{}, err
 	}
 	if !r.OK {
-		return lease.Attributes{}, fmt.Errorf("kv: attributes of %q have changed: %w", seen.Name, &lease.ConflictError{})
+		return store.Attributes{}, fmt.Errorf("kv: attributes of %q have changed: %w", seen.Name, &store.ConflictError{})
 	}
 	if rule && s.caps.Keys == 1 {
 		if _, err := s.commit(ctx, Txn{Then: []Write{raise}}); err != nil {
-			return lease.Attributes{}, err
+			return store.Attributes{}, err
 		}
 	}
 	next.Version = r.Versions[0]

@@ -13,32 +13,32 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
-func dead(id lease.SessionID) error {
-	return fmt.Errorf("kv: session %q: %w", id, lease.ErrSessionDead)
+func dead(id store.SessionID) error {
+	return fmt.Errorf("kv: session %q: %w", id, store.ErrSessionDead)
 }
 
-// Open implements lease.Store.
-func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+// Open implements store.Store.
+func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	return s.begin(ctx, nil, c, ttl, o)
 }
 
 // begin opens a session while the rules hold too.
-func (s *Store) begin(ctx context.Context, rules []Cond, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
-	if err := errors.Join(lease.CheckCandidate(c), o.Validate(), lease.CheckTTL(s.Caps(), ttl)); err != nil {
-		return lease.Session{}, err
+func (s *Store) begin(ctx context.Context, rules []Cond, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
+	if err := errors.Join(store.CheckCandidate(c), o.Validate(), store.CheckTTL(s.Caps(), ttl)); err != nil {
+		return store.Session{}, err
 	}
 	if _, err := s.fresh(ctx); err != nil {
-		return lease.Session{}, err
+		return store.Session{}, err
 	}
 	if s.cfg.plant.Has(plant.AdoptByNode) && o.Instance != "" {
 		o.Instance = "whichever process"
 	}
 	c.Metadata = maps.Clone(c.Metadata)
-	d := described{attempt: o.AttemptDigest(c.ID), Session: lease.Session{
-		Candidate: c, Instance: lease.InstanceDigest(o.Instance), Scope: slices.Clone(o.Scope), TTL: max(ttl, s.caps.MinTTL),
+	d := described{attempt: o.AttemptDigest(c.ID), Session: store.Session{
+		Candidate: c, Instance: store.InstanceDigest(o.Instance), Scope: slices.Clone(o.Scope), TTL: max(ttl, s.caps.MinTTL),
 		Fenced: o.Fenced, Successor: o.Successor, Deployment: s.deployment(),
 	}}
 	for range 3 {
@@ -47,7 +47,7 @@ func (s *Store) begin(ctx context.Context, rules []Cond, c tenure.Candidate, ttl
 			return session, err
 		}
 	}
-	return lease.Session{}, errReplaced
+	return store.Session{}, errReplaced
 }
 
 // errReplaced: the session that was found or made has died; a new one needs another id.
@@ -73,15 +73,15 @@ type openingKey struct {
 }
 
 // open makes the session of the attempt, or finds it.
-func (s *Store) open(ctx context.Context, rules []Cond, d described, o lease.OpenOptions, ttl time.Duration) (lease.Session, error) {
+func (s *Store) open(ctx context.Context, rules []Cond, d described, o store.OpenOptions, ttl time.Duration) (store.Session, error) {
 	key := openingKey{d.attempt, ttl}
 	l, retried, err := s.grant(ctx, key, d.TTL)
 	if err != nil {
-		return lease.Session{}, err
+		return store.Session{}, err
 	}
-	d.ID, d.TTL = lease.SessionID(l.id), l.ttl
+	d.ID, d.TTL = store.SessionID(l.id), l.ttl
 	session, err := s.openAs(ctx, rules, d, o, key, retried)
-	if err == nil || lease.Definite(err) || errors.Is(err, errReplaced) { // else a retry uses the id again
+	if err == nil || store.Definite(err) || errors.Is(err, errReplaced) { // else a retry uses the id again
 		s.mu.Lock()
 		delete(s.openings.m, key)
 		s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *Store) grant(ctx context.Context, key openingKey, ttl time.Duration) (l
 	id, granted, err := s.leaser.Grant(ctx, l.id, ttl)
 	if err != nil {
 		if key.attempt == "" {
-			s.revoke(lease.SessionID(l.id)) // nobody will ever ask for it
+			s.revoke(store.SessionID(l.id)) // nobody will ever ask for it
 		}
 		return l, retried, err
 	}
@@ -133,7 +133,7 @@ func (s *Store) keepOpening(key openingKey, l opening) {
 }
 
 // openAs opens the session under its id, or finds the living session of the attempt.
-func (s *Store) openAs(ctx context.Context, rules []Cond, d described, o lease.OpenOptions, opening openingKey, retried bool) (lease.Session, error) {
+func (s *Store) openAs(ctx context.Context, rules []Cond, d described, o store.OpenOptions, opening openingKey, retried bool) (store.Session, error) {
 	lid, key := s.leaseOf(d.ID), attemptAt+d.attempt
 	p := plan{
 		// A session that ended under this id leaves its key behind.
@@ -160,17 +160,17 @@ func (s *Store) openAs(ctx context.Context, rules []Cond, d described, o lease.O
 	}
 	switch {
 	case err != nil:
-		return lease.Session{}, err
+		return store.Session{}, err
 	case !r.OK && d.attempt != "" && (r.Items[1].Version != 0 || !p.outdated(r.Items)):
 		return s.found(ctx, r.Items[1:2], d, o, opening, nil)
 	case !r.OK && p.outdated(r.Items):
 		s.abandon(opening, d.ID)
-		return lease.Session{}, lease.ErrRules
+		return store.Session{}, store.ErrRules
 	case !r.OK:
 		// A retry inside the driver found its own first try, or the lease ended.
 		return s.living(ctx, d.ID, d, o)
 	case r.Items[0].Version == 0:
-		return lease.Session{}, errReplaced
+		return store.Session{}, errReplaced
 	}
 	d.Opened = r.Items[0].Created
 	s.mu.Lock()
@@ -185,19 +185,19 @@ func (s *Store) openAs(ctx context.Context, rules []Cond, d described, o lease.O
 }
 
 // found returns the session that the attempt's key names.
-func (s *Store) found(ctx context.Context, attempt []Item, d described, o lease.OpenOptions, opening openingKey, err error) (lease.Session, error) {
+func (s *Store) found(ctx context.Context, attempt []Item, d described, o store.OpenOptions, opening openingKey, err error) (store.Session, error) {
 	if err != nil {
-		return lease.Session{}, err
+		return store.Session{}, err
 	}
 	if attempt[0].Version == 0 {
-		return lease.Session{}, errReplaced // its lease has ended, or its session
+		return store.Session{}, errReplaced // its lease has ended, or its session
 	}
-	id := lease.SessionID(attempt[0].Value)
+	id := store.SessionID(attempt[0].Value)
 	session, err := s.living(ctx, id, d, o)
 	if errors.Is(err, errReplaced) {
 		// What it left behind is in the way. An id is never used again, not even this one.
 		if _, err := s.commit(ctx, Txn{If: []Cond{{attempt[0].Key, attempt[0].Version}}, Then: []Write{{Key: attempt[0].Key}}}); err != nil {
-			return lease.Session{}, err
+			return store.Session{}, err
 		}
 	}
 	if id != d.ID {
@@ -207,7 +207,7 @@ func (s *Store) found(ctx context.Context, attempt []Item, d described, o lease.
 }
 
 // abandon ends a lease that was granted for an opening, unless another call uses it.
-func (s *Store) abandon(opening openingKey, id lease.SessionID) {
+func (s *Store) abandon(opening openingKey, id store.SessionID) {
 	s.mu.Lock()
 	l, ok := s.openings.get(opening)
 	alone := ok && l.id == string(id) && !l.shared
@@ -221,7 +221,7 @@ func (s *Store) abandon(opening openingKey, id lease.SessionID) {
 }
 
 // leaseOf is the lease that the keys of a session are bound to, where the engine has leases.
-func (s *Store) leaseOf(id lease.SessionID) string {
+func (s *Store) leaseOf(id store.SessionID) string {
 	if s.leaser == nil {
 		return ""
 	}
@@ -230,24 +230,24 @@ func (s *Store) leaseOf(id lease.SessionID) string {
 
 // living renews the session that an attempt has, if it is the one that is asked for: the
 // caller counts its TTL from the beginning of this call.
-func (s *Store) living(ctx context.Context, id lease.SessionID, d described, o lease.OpenOptions) (lease.Session, error) {
+func (s *Store) living(ctx context.Context, id store.SessionID, d described, o store.OpenOptions) (store.Session, error) {
 	session, err := s.Session(ctx, id)
 	if err == nil {
 		if err := session.SameOpening(d.Candidate, o); err != nil {
-			return lease.Session{}, err
+			return store.Session{}, err
 		}
 		if s.cfg.plant.Has(plant.AdoptUnrenewed) {
 			return session, nil
 		}
-		var beat lease.Beat
+		var beat store.Beat
 		beat, err = s.KeepAlive(ctx, id)
 		session.TTL = beat.TTL
 	}
 	switch {
-	case errors.Is(err, lease.ErrSessionDead):
-		return lease.Session{}, errReplaced
+	case errors.Is(err, store.ErrSessionDead):
+		return store.Session{}, errReplaced
 	case err != nil:
-		return lease.Session{}, err
+		return store.Session{}, err
 	}
 	s.mu.Lock()
 	s.own.put(id, true)
@@ -257,7 +257,7 @@ func (s *Store) living(ctx context.Context, id lease.SessionID, d described, o l
 
 // revoke ends a lease that nobody needs, beside everything else. One that is not revoked
 // expires.
-func (s *Store) revoke(id lease.SessionID) {
+func (s *Store) revoke(id store.SessionID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leaser == nil || s.revoking == maxRevoking {
@@ -281,21 +281,21 @@ const maxRevoking = 64
 
 const revokeTimeout = 5 * time.Second
 
-// Session implements lease.Store.
-func (s *Store) Session(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+// Session implements store.Store.
+func (s *Store) Session(ctx context.Context, id store.SessionID) (store.Session, error) {
 	items, err := s.read(ctx, sessionKey(id), beatKey(id))
 	if err != nil {
-		return lease.Session{}, err
+		return store.Session{}, err
 	}
 	if items[0].Version == 0 || items[1].Version == 0 {
-		return lease.Session{}, dead(id)
+		return store.Session{}, dead(id)
 	}
 	d, err := s.parsedSessions.get(items[0])
 	if err != nil {
-		return lease.Session{}, err
+		return store.Session{}, err
 	}
 	if d.ended != "" {
-		return lease.Session{}, dead(id)
+		return store.Session{}, dead(id)
 	}
 	s.mu.Lock()
 	s.sessions.put(id, d)
@@ -304,14 +304,14 @@ func (s *Store) Session(ctx context.Context, id lease.SessionID) (lease.Session,
 	return d.Session, nil
 }
 
-// Describe implements lease.Ruled.
-func (s *Store) Describe(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+// Describe implements store.Ruled.
+func (s *Store) Describe(ctx context.Context, id store.SessionID) (store.Session, error) {
 	d, err := s.describe(ctx, id)
 	return d.Session, err
 }
 
 // describe is what a session said when it was opened. It may be dead.
-func (s *Store) describe(ctx context.Context, id lease.SessionID) (described, error) {
+func (s *Store) describe(ctx context.Context, id store.SessionID) (described, error) {
 	s.mu.Lock()
 	d, ok := s.sessions.get(id)
 	s.mu.Unlock()
@@ -327,15 +327,15 @@ func (s *Store) describe(ctx context.Context, id lease.SessionID) (described, er
 	return d, nil
 }
 
-// KeepAlive implements lease.Store.
-func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+// KeepAlive implements store.Store.
+func (s *Store) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
 	for _, g := range groups {
-		if err := lease.CheckGroup(g); err != nil {
-			return lease.Beat{}, err
+		if err := store.CheckGroup(g); err != nil {
+			return store.Beat{}, err
 		}
 	}
 	if len(groups) > s.batch() {
-		return lease.Beat{}, &lease.ArgumentError{Field: "groups", Value: len(groups), Rule: fmt.Sprintf("at most %d in one keep-alive", s.batch())}
+		return store.Beat{}, &store.ArgumentError{Field: "groups", Value: len(groups), Rule: fmt.Sprintf("at most %d in one keep-alive", s.batch())}
 	}
 	reads := []string{beatKey(id), metaKey, requestsKey(id)}
 	holders := s.holders(groups)
@@ -346,17 +346,17 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...str
 		reads = append(reads, recordKey(g))
 	}
 	ttl, items, err := s.renew(ctx, id, reads)
-	if errors.Is(err, lease.ErrSessionDead) && s.cfg.plant.Has(plant.KeepAliveRevives) {
+	if errors.Is(err, store.ErrSessionDead) && s.cfg.plant.Has(plant.KeepAliveRevives) {
 		s.revive(ctx, id)
 		ttl, items, err = s.renew(ctx, id, reads)
 	}
 	if err != nil {
-		return lease.Beat{}, err
+		return store.Beat{}, err
 	}
 	if err := s.stands(ctx, items[1]); err != nil && !s.cfg.plant.Has(plant.BeatRewound) {
-		return lease.Beat{}, err
+		return store.Beat{}, err
 	}
-	beat := lease.Beat{TTL: ttl, Requests: s.waiting(id, items[2])}
+	beat := store.Beat{TTL: ttl, Requests: s.waiting(id, items[2])}
 	beats, records := items[3:3+len(holders)], items[3+len(holders):]
 	for _, i := range records {
 		r, _ := s.parsedRecords.get(i) // of one that a newer program wrote, what can be read
@@ -370,10 +370,10 @@ func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...str
 }
 
 // holders are the sessions that hold the groups, as far as it is known here.
-func (s *Store) holders(groups []string) []lease.SessionID {
+func (s *Store) holders(groups []string) []store.SessionID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var holders []lease.SessionID
+	var holders []store.SessionID
 	for _, g := range groups {
 		if r, ok := s.records.get(g); ok && r.Holder != "" && !slices.Contains(holders, r.Holder) {
 			holders = append(holders, r.Holder)
@@ -383,7 +383,7 @@ func (s *Store) holders(groups []string) []lease.SessionID {
 }
 
 // revive makes a dead session anew. It is a bug, see plant.KeepAliveRevives.
-func (s *Store) revive(ctx context.Context, id lease.SessionID) {
+func (s *Store) revive(ctx context.Context, id store.SessionID) {
 	s.mu.Lock()
 	d, ok := s.sessions.get(id)
 	s.mu.Unlock()
@@ -399,7 +399,7 @@ func (s *Store) revive(ctx context.Context, id lease.SessionID) {
 }
 
 // renew extends the session, and reads at a moment when it lived.
-func (s *Store) renew(ctx context.Context, id lease.SessionID, reads []string) (time.Duration, []Item, error) {
+func (s *Store) renew(ctx context.Context, id store.SessionID, reads []string) (time.Duration, []Item, error) {
 	if s.leaser != nil {
 		if s.ctx.Err() != nil {
 			return 0, nil, ErrShutdown
@@ -445,16 +445,16 @@ func (s *Store) renew(ctx context.Context, id lease.SessionID, reads []string) (
 	return d.TTL, append(items, r.Items...), nil
 }
 
-// Close implements lease.Store.
-func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+// Close implements store.Store.
+func (s *Store) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	if len(seen) > 0 {
-		if err := lease.CheckBatch(s.Caps(), seen); err != nil {
+		if err := store.CheckBatch(s.Caps(), seen); err != nil {
 			return err
 		}
 	}
 	d, err := s.describe(ctx, id)
 	switch {
-	case errors.Is(err, lease.ErrSessionDead):
+	case errors.Is(err, store.ErrSessionDead):
 		return nil
 	case err != nil:
 		return err
@@ -465,12 +465,12 @@ func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason,
 			return err
 		}
 	}
-	return s.end(ctx, d, beat, cmp.Or(why, lease.Closed), seen)
+	return s.end(ctx, d, beat, cmp.Or(why, store.Closed), seen)
 }
 
 // end ends a session whose beat has the version, and leaves the reason behind. A session
 // that is dead already has ended.
-func (s *Store) end(ctx context.Context, d described, beat uint64, why lease.Reason, seen []lease.Record) error {
+func (s *Store) end(ctx context.Context, d described, beat uint64, why store.Reason, seen []store.Record) error {
 	d.ended = why
 	p := plan{
 		first:  []Write{{Key: sessionKey(d.ID), Value: encodeSession(d)}},
@@ -512,7 +512,7 @@ func (s *Store) end(ctx context.Context, d described, beat uint64, why lease.Rea
 	if beat != Any && r.Items[0].Version != beat {
 		return errBeat
 	}
-	return cmp.Or(s.changed(ctx, seen), error(&lease.ConflictError{}))
+	return cmp.Or(s.changed(ctx, seen), error(&store.ConflictError{}))
 }
 
 // errBeat: the session was renewed meanwhile.
@@ -526,7 +526,7 @@ var closing = []byte(`{"closing":true}`)
 // looks at the beat after it has written the record. So once the beat is marked, no further
 // acquire succeeds; what the records say then is final.
 // It returns the version of the marked beat, 0 if the session is dead already.
-func (s *Store) closeIfUnchanged(ctx context.Context, id lease.SessionID, seen []lease.Record) (uint64, error) {
+func (s *Store) closeIfUnchanged(ctx context.Context, id store.SessionID, seen []store.Record) (uint64, error) {
 	lid := s.leaseOf(id)
 	r, err := s.commit(ctx, Txn{If: []Cond{{beatKey(id), Any}}, Then: []Write{{Key: beatKey(id), Value: closing, Lease: lid}}})
 	if err != nil || !r.OK {
@@ -541,8 +541,8 @@ func (s *Store) closeIfUnchanged(ctx context.Context, id lease.SessionID, seen [
 	return 0, cmp.Or(err, conflict)
 }
 
-// Sessions implements lease.Store.
-func (s *Store) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.Session, error) {
+// Sessions implements store.Store.
+func (s *Store) Sessions(ctx context.Context, scope store.Scope, p store.Page) ([]store.Session, error) {
 	limit, err := p.Size()
 	if err := errors.Join(err, scope.Validate()); err != nil {
 		return nil, err
@@ -551,22 +551,22 @@ func (s *Store) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) (
 	if err != nil {
 		return nil, err
 	}
-	var line []lease.Session
+	var line []store.Session
 	for _, d := range all {
 		if d.Scope.Overlaps(scope) {
 			line = append(line, d.Session)
 		}
 	}
-	slices.SortFunc(line, lease.InLine)
+	slices.SortFunc(line, store.InLine)
 	if p.After != "" {
-		i := slices.IndexFunc(line, func(l lease.Session) bool { return string(l.ID) == p.After })
+		i := slices.IndexFunc(line, func(l store.Session) bool { return string(l.ID) == p.After })
 		line = line[i+1:] // one that died since: begin again
 	}
 	return line[:min(limit, len(line))], nil
 }
 
 // allSessions lists the living sessions.
-func (s *Store) allSessions(ctx context.Context) (map[lease.SessionID]described, error) {
+func (s *Store) allSessions(ctx context.Context) (map[store.SessionID]described, error) {
 	described, err := s.list(ctx, sessionAt)
 	if err != nil {
 		return nil, err
@@ -579,12 +579,12 @@ func (s *Store) allSessions(ctx context.Context) (map[lease.SessionID]described,
 }
 
 // alive joins sessions with their beats.
-func (s *Store) alive(items, beats []Item) map[lease.SessionID]described {
+func (s *Store) alive(items, beats []Item) map[store.SessionID]described {
 	lives := map[string]uint64{}
 	for _, b := range beats {
 		lives[b.Key[len(beatAt):]] = b.Version
 	}
-	all := map[lease.SessionID]described{}
+	all := map[store.SessionID]described{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, i := range items {

@@ -17,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Config sets what a Store does not take from its driver. The zero value is complete.
@@ -37,7 +38,7 @@ type Config struct {
 	plant  plant.Set
 }
 
-// Store is a lease.Store over a Driver. Its methods are safe for concurrent use.
+// Store is a store.Store over a Driver. Its methods are safe for concurrent use.
 //
 // What it keeps in memory saves round trips and never decides: whatever is used from there
 // is compared in the transaction that uses it.
@@ -53,13 +54,13 @@ type Store struct {
 
 	mu       sync.Mutex
 	meta     *meta
-	sessions memo[lease.SessionID, described]
-	ended    memo[lease.SessionID, lease.Reason]
+	sessions memo[store.SessionID, described]
+	ended    memo[store.SessionID, store.Reason]
 	openings memo[openingKey, opening]
 	revoking int
 	asked    memo[string, clock.Instant]
-	own      memo[lease.SessionID, bool] // opened here
-	silences map[lease.SessionID]*silence
+	own      memo[store.SessionID, bool] // opened here
+	silences map[store.SessionID]*silence
 
 	// What is known of the deployment. It belongs to one epoch: when an operator has raised
 	// it, whatever was lost before is dealt with.
@@ -78,7 +79,7 @@ type Store struct {
 	feed *feed
 }
 
-var _ lease.Ruled = (*Store)(nil)
+var _ store.Ruled = (*Store)(nil)
 
 // New returns a store over the driver. It reads, or at first use writes, what describes
 // the deployment. Shutdown ends it.
@@ -119,7 +120,7 @@ func newStore(d Driver, cfg Config) *Store {
 		cfg.random = randomID
 	}
 	s := &Store{
-		driver: d, caps: d.Caps(), cfg: cfg, silences: map[lease.SessionID]*silence{},
+		driver: d, caps: d.Caps(), cfg: cfg, silences: map[store.SessionID]*silence{},
 		parsedRecords: parsed[record]{parse: decodeRecord}, parsedSessions: parsed[described]{parse: decodeSession},
 	}
 	if s.caps.Native {
@@ -161,9 +162,9 @@ func (s *Store) start(f func()) bool {
 // ErrShutdown is the answer of a store after Shutdown.
 var ErrShutdown = errors.New("kv: the store was shut down")
 
-// Caps implements lease.Store.
-func (s *Store) Caps() lease.Caps {
-	return lease.Caps{
+// Caps implements store.Store.
+func (s *Store) Caps() store.Caps {
+	return store.Caps{
 		MinTTL: s.caps.MinTTL, MaxTTL: s.caps.MaxTTL, Batch: s.batch(), Observed: !s.caps.Native, Lateness: s.caps.Lateness, Loses: s.caps.Loses,
 	}
 }
@@ -178,7 +179,7 @@ func (s *Store) batch() int {
 }
 
 // mine reports whether this process opened the session.
-func (s *Store) mine(id lease.SessionID) bool {
+func (s *Store) mine(id store.SessionID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own, _ := s.own.get(id)
@@ -445,7 +446,7 @@ func (s *Store) report(ctx context.Context) error {
 func (s *Store) forgets(m *meta) {
 	s.name, s.epoch, s.engine, s.high, s.lost = m.Deployment, m.Epoch, m.Incarnation, m.index, ""
 	s.metaCreated, s.metaVersion = m.created, m.version
-	s.sessions, s.ended, s.records = memo[lease.SessionID, described]{}, memo[lease.SessionID, lease.Reason]{}, memo[string, record]{}
+	s.sessions, s.ended, s.records = memo[store.SessionID, described]{}, memo[store.SessionID, store.Reason]{}, memo[string, record]{}
 	clear(s.silences)
 }
 
@@ -502,7 +503,7 @@ func (s *Store) nextToken(r record, epoch uint64) (fence.Token, error) {
 	}
 	t, err := r.Token.Next(epoch)
 	if err != nil {
-		return 0, fmt.Errorf("kv: group %q: %w: %w", r.Group, lease.ErrBusy, err)
+		return 0, fmt.Errorf("kv: group %q: %w: %w", r.Group, store.ErrBusy, err)
 	}
 	return t, nil
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 	"iter"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
-// Watch implements lease.Store.
-func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
-	return func(yield func(lease.Update, error) bool) {
+// Watch implements store.Store.
+func (s *Store) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) {
 		wake := make(chan struct{}, 1)
 		sub, err := s.Subscribe(ctx, scope, func() {
 			select {
@@ -18,7 +18,7 @@ func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Up
 			}
 		})
 		if err != nil {
-			yield(lease.Update{}, err)
+			yield(store.Update{}, err)
 			return
 		}
 		defer sub.Close()
@@ -30,13 +30,13 @@ func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Up
 				}
 			}
 			if err != nil {
-				yield(lease.Update{}, err)
+				yield(store.Update{}, err)
 				return
 			}
 			select {
 			case <-wake:
 			case <-ctx.Done():
-				yield(lease.Update{}, context.Cause(ctx))
+				yield(store.Update{}, context.Cause(ctx))
 				return
 			}
 		}

@@ -6,7 +6,7 @@
 //
 // # Limitations
 //
-// It keeps every promise of lease.Store while its process lives. Records, tokens and epochs end
+// It keeps every promise of store.Store while its process lives. Records, tokens and epochs end
 // with the process, so do not fence a resource that outlives it. There is one copy and no
 // quorum, and other processes cannot use it.
 //

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/lease/storetest"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/kv/kvtest"
 )
@@ -35,7 +35,7 @@ func TestHostile(t *testing.T) {
 			d := NewDriver(Options{})
 			t.Cleanup(d.Shutdown)
 			storetest.Run(t, storetest.Engine{
-				Open: func(t *testing.T) lease.Store {
+				Open: func(t *testing.T) store.Store {
 					h := kvtest.NewHostile(d, 1)
 					bend(h)
 					s, err := kv.New(context.Background(), h, kv.Config{})

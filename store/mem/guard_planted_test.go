@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // A guard that looks at the rules only when a call arrives is caught.
 func TestGuardPlanted(t *testing.T) {
 	for name, o := range guardModes() {
 		t.Run(name, func(t *testing.T) {
-			wrong := againstCordon(t, o, lease.GuardConfig{}.Planted(plant.GuardStale))
+			wrong := againstCordon(t, o, store.GuardConfig{}.Planted(plant.GuardStale))
 			if len(wrong) == 0 {
 				t.Error("not caught")
 			}

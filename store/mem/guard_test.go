@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 )
 
@@ -33,11 +33,11 @@ type guarded struct {
 	*testing.T
 	node, operator     *stepped
 	atNode, atOperator *kv.Store
-	store              lease.Store // guarded, of the node
-	session            lease.Session
+	store              store.Store // guarded, of the node
+	session            store.Session
 }
 
-func newGuarded(t *testing.T, o Options, cfg lease.GuardConfig) *guarded {
+func newGuarded(t *testing.T, o Options, cfg store.GuardConfig) *guarded {
 	d := NewDriver(o)
 	t.Cleanup(d.Shutdown)
 	g := &guarded{T: t, node: &stepped{Driver: d}, operator: &stepped{Driver: d}}
@@ -48,7 +48,7 @@ func newGuarded(t *testing.T, o Options, cfg lease.GuardConfig) *guarded {
 		}
 		t.Cleanup((*s).Shutdown)
 	}
-	g.store = lease.Guard(g.atNode, cfg)
+	g.store = store.Guard(g.atNode, cfg)
 	var err error
 	if g.session, err = g.open(); err != nil {
 		t.Fatal(err)
@@ -56,8 +56,8 @@ func newGuarded(t *testing.T, o Options, cfg lease.GuardConfig) *guarded {
 	return g
 }
 
-func (g *guarded) open() (lease.Session, error) {
-	return g.store.Open(g.Context(), tenure.Candidate{ID: "a"}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"*"}})
+func (g *guarded) open() (store.Session, error) {
+	return g.store.Open(g.Context(), tenure.Candidate{ID: "a"}, time.Hour, store.OpenOptions{Scope: store.Scope{"*"}})
 }
 
 func (g *guarded) set(name, cordon string) {
@@ -81,7 +81,7 @@ func (g *guarded) cordon() uint64 {
 	return v.Version
 }
 
-func (g *guarded) acquire() ([]lease.Record, error) {
+func (g *guarded) acquire() ([]store.Record, error) {
 	v, err := g.atOperator.Read(g.Context(), "g")
 	if err != nil {
 		g.Fatal(err)
@@ -95,7 +95,7 @@ func guardModes() map[string]Options {
 
 // againstCordon returns the grants that were made after a cordon had been acknowledged, with
 // the cordon at every place between the steps of an acquire.
-func againstCordon(t *testing.T, o Options, cfg lease.GuardConfig) (wrong []string) {
+func againstCordon(t *testing.T, o Options, cfg store.GuardConfig) (wrong []string) {
 	for at := 1; ; at++ {
 		g := newGuarded(t, o, cfg)
 		g.set("node/other", "a rule")
@@ -109,7 +109,7 @@ func againstCordon(t *testing.T, o Options, cfg lease.GuardConfig) (wrong []stri
 			return wrong
 		case err == nil && granted[0].Version > from:
 			wrong = append(wrong, fmt.Sprintf("cordoned before step %d at version %d: granted at version %d", at, from, granted[0].Version))
-		case err != nil && !lease.Definite(err):
+		case err != nil && !store.Definite(err):
 			t.Fatalf("cordoned before step %d: %v", at, err)
 		}
 		v, err := g.atOperator.Read(t.Context(), "g")
@@ -126,7 +126,7 @@ func againstCordon(t *testing.T, o Options, cfg lease.GuardConfig) (wrong []stri
 func TestGuardAcquire(t *testing.T) {
 	for name, o := range guardModes() {
 		t.Run(name, func(t *testing.T) {
-			for _, w := range againstCordon(t, o, lease.GuardConfig{}) {
+			for _, w := range againstCordon(t, o, store.GuardConfig{}) {
 				t.Error(w)
 			}
 		})
@@ -139,7 +139,7 @@ func TestGuardCordon(t *testing.T) {
 	for name, o := range guardModes() {
 		t.Run(name, func(t *testing.T) {
 			for at := 1; ; at++ {
-				g := newGuarded(t, o, lease.GuardConfig{})
+				g := newGuarded(t, o, store.GuardConfig{})
 				g.set("node/other", "a rule")
 				did := false
 				g.operator.other = func() {
@@ -159,8 +159,8 @@ func TestGuardCordon(t *testing.T) {
 					}
 					return
 				}
-				var bar *lease.BarError
-				if granted, err := g.acquire(); !errors.As(err, &bar) || bar.Code != "cordoned" || !errors.Is(err, lease.ErrBusy) {
+				var bar *store.BarError
+				if granted, err := g.acquire(); !errors.As(err, &bar) || bar.Code != "cordoned" || !errors.Is(err, store.ErrBusy) {
 					t.Errorf("acquired during step %d of a cordon, then again: %+v, %v", at, granted, err)
 				}
 				if s, err := g.open(); !errors.As(err, &bar) {
@@ -179,7 +179,7 @@ func TestGuardCordon(t *testing.T) {
 // no more calls to the engine than without a guard. While there are no rules it reads none.
 func TestGuardReads(t *testing.T) {
 	calls := func(rules, guard bool) int {
-		g := newGuarded(t, Options{}, lease.GuardConfig{})
+		g := newGuarded(t, Options{}, store.GuardConfig{})
 		if !guard {
 			g.store = g.atNode
 		}
@@ -204,13 +204,13 @@ func TestGuardReads(t *testing.T) {
 func (g *guarded) campaign() {
 	session, err := g.open()
 	if err == nil {
-		var v lease.View
+		var v store.View
 		if v, err = g.store.Read(g.Context(), "g"); err == nil {
 			_, err = g.store.Acquire(g.Context(), session.ID, v.Record)
 		}
 	}
 	if err == nil {
-		err = g.store.Close(g.Context(), session.ID, lease.Closed)
+		err = g.store.Close(g.Context(), session.ID, store.Closed)
 	}
 	if err != nil {
 		g.Fatal(err)

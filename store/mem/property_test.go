@@ -11,7 +11,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 )
 
@@ -39,20 +39,20 @@ type world struct {
 	driver  *Driver
 	clients []*kv.Store
 
-	deadlines map[lease.SessionID]clock.Instant // of those not known to be dead
-	ids       []lease.SessionID                 // all, dead or alive, and one that never was
+	deadlines map[store.SessionID]clock.Instant // of those not known to be dead
+	ids       []store.SessionID                 // all, dead or alive, and one that never was
 	groups    []string
-	owners    map[string]map[fence.Token]lease.SessionID
-	records   []lease.Record // seen at some time: late copies come from here
+	owners    map[string]map[fence.Token]store.SessionID
+	records   []store.Record // seen at some time: late copies come from here
 	trace     []string
 }
 
 func newWorld(t testing.TB, choose func(int) int, o Options) *world {
 	w := &world{
 		t: t, choose: choose, clock: &handClock{},
-		deadlines: make(map[lease.SessionID]clock.Instant),
-		ids:       []lease.SessionID{"nobody"},
-		owners:    make(map[string]map[fence.Token]lease.SessionID),
+		deadlines: make(map[store.SessionID]clock.Instant),
+		ids:       []store.SessionID{"nobody"},
+		owners:    make(map[string]map[fence.Token]store.SessionID),
 	}
 	w.clock.now.Store(1)
 	o.Clock, o.MinTTL = w.clock, worldTTL
@@ -68,8 +68,8 @@ func newWorld(t testing.TB, choose func(int) int, o Options) *world {
 	}
 	for _, g := range []string{"a", "b", "c", "d"} {
 		w.groups = append(w.groups, g)
-		w.records = append(w.records, lease.Record{Group: g})
-		w.owners[g] = make(map[fence.Token]lease.SessionID)
+		w.records = append(w.records, store.Record{Group: g})
+		w.owners[g] = make(map[fence.Token]store.SessionID)
 	}
 	return w
 }
@@ -85,11 +85,11 @@ func (w *world) fail(format string, args ...any) {
 	w.t.Fatalf(format, args...)
 }
 
-func (w *world) id() lease.SessionID { return w.ids[w.choose(len(w.ids))] }
+func (w *world) id() store.SessionID { return w.ids[w.choose(len(w.ids))] }
 
-func (w *world) alive(id lease.SessionID) bool { return w.deadlines[id] > w.clock.Now() }
+func (w *world) alive(id store.SessionID) bool { return w.deadlines[id] > w.clock.Now() }
 
-func (w *world) read(group string) lease.View {
+func (w *world) read(group string) store.View {
 	v, err := w.clients[w.choose(2)].Read(context.Background(), group)
 	if err != nil {
 		w.fail("read %q: %v", group, err)
@@ -98,7 +98,7 @@ func (w *world) read(group string) lease.View {
 }
 
 // record is a present one or, as often, an old one.
-func (w *world) record() lease.Record {
+func (w *world) record() store.Record {
 	if w.choose(2) == 0 {
 		return w.records[w.choose(len(w.records))]
 	}
@@ -106,7 +106,7 @@ func (w *world) record() lease.Record {
 }
 
 // some are up to three records of different groups.
-func (w *world) some() (seen []lease.Record) {
+func (w *world) some() (seen []store.Record) {
 	used := map[string]bool{}
 	for range 1 + w.choose(min(3, w.clients[0].Caps().Batch)) {
 		if r := w.record(); !used[r.Group] {
@@ -121,19 +121,19 @@ func (w *world) step() {
 	ctx := context.Background()
 	s := w.clients[w.choose(2)]
 	w.clock.now.Add(int64(w.choose(30)))
-	before := make(map[string]lease.View)
+	before := make(map[string]store.View)
 	for _, g := range w.groups {
 		before[g] = w.read(g)
 	}
-	var seen []lease.Record // what the call says it saw
+	var seen []store.Record // what the call says it saw
 	var err error
 	changes := false // the call may change records
 	var said string
 	switch w.choose(9) {
 	case 0:
-		var n lease.Session
-		scope := []lease.Scope{{"*"}, {"a", "b"}, {"c*"}}[w.choose(3)]
-		n, err = s.Open(ctx, tenure.Candidate{ID: "x", Priority: w.choose(3)}, worldTTL, lease.OpenOptions{Scope: scope})
+		var n store.Session
+		scope := []store.Scope{{"*"}, {"a", "b"}, {"c*"}}[w.choose(3)]
+		n, err = s.Open(ctx, tenure.Candidate{ID: "x", Priority: w.choose(3)}, worldTTL, store.OpenOptions{Scope: scope})
 		said = fmt.Sprintf("open %v: %s %v", scope, n.ID, err)
 		if _, used := w.deadlines[n.ID]; used {
 			w.fail("S1: id %s was used again", n.ID)
@@ -165,7 +165,7 @@ func (w *world) step() {
 			w.fail("a dead session was granted: %s", said)
 		}
 	case 6:
-		id, to := w.id(), lease.SessionID("")
+		id, to := w.id(), store.SessionID("")
 		if w.choose(2) == 0 {
 			to = w.id()
 		}
@@ -201,13 +201,13 @@ func (w *world) step() {
 		}
 	}
 	w.trace = append(w.trace, fmt.Sprintf("%d: %s", w.clock.Now(), said))
-	if err != nil && !lease.Definite(err) {
+	if err != nil && !store.Definite(err) {
 		w.fail("an answer that is not definite: %v", err)
 	}
 	w.check(before, seen, changes && err == nil)
 }
 
-func brief(records []lease.Record) (s []string) {
+func brief(records []store.Record) (s []string) {
 	for _, r := range records {
 		s = append(s, fmt.Sprintf("%s@%d", r.Group, r.Version))
 	}
@@ -216,12 +216,12 @@ func brief(records []lease.Record) (s []string) {
 
 // check asserts S1 to S5 after a call that saw these records and, if granted, changed all
 // of them.
-func (w *world) check(before map[string]lease.View, seen []lease.Record, granted bool) {
-	sessions, err := w.clients[w.choose(2)].Sessions(context.Background(), lease.Scope{"*"}, lease.Page{})
+func (w *world) check(before map[string]store.View, seen []store.Record, granted bool) {
+	sessions, err := w.clients[w.choose(2)].Sessions(context.Background(), store.Scope{"*"}, store.Page{})
 	if err != nil {
 		w.fail("%v", err)
 	}
-	living := make(map[lease.SessionID]bool)
+	living := make(map[store.SessionID]bool)
 	for _, n := range sessions {
 		living[n.ID] = true
 		if !w.alive(n.ID) {

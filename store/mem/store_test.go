@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/lease/storetest"
+	"github.com/tenurehq/tenure/store"
 )
 
 func TestContract(t *testing.T) {
@@ -28,7 +28,7 @@ func engine(t *testing.T, o Options) storetest.Engine {
 	d := NewDriver(o)
 	t.Cleanup(d.Shutdown)
 	return storetest.Engine{
-		Open: func(t *testing.T) lease.Store {
+		Open: func(t *testing.T) store.Store {
 			s, err := d.Open()
 			if err != nil {
 				t.Fatal(err)

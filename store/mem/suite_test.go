@@ -14,8 +14,8 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/lease/storetest"
+	"github.com/tenurehq/tenure/store"
 )
 
 // planted names, for each bug of a store, the promise that is about it. Others
@@ -39,45 +39,45 @@ func planted() map[plant.Bug]storetest.Promise {
 }
 
 // bent names, for each promise without a planted bug, a store that breaks it.
-func bent() map[storetest.Promise]func(lease.Store) lease.Store {
-	return map[storetest.Promise]func(lease.Store) lease.Store{
-		storetest.SessionAsOpened:    func(s lease.Store) lease.Store { return dropsMetadata{s} },
-		storetest.OpenRetried:        func(s lease.Store) lease.Store { return forgetsAttempts{s} },
-		storetest.SessionIDsUnique:   func(s lease.Store) lease.Store { return &repeatsIDs{Store: s} },
-		storetest.DeadNeverLeads:     func(s lease.Store) lease.Store { return opensAnew{s} },
-		storetest.RecordsTellTerms:   func(s lease.Store) lease.Store { return losesReasons{s} },
-		storetest.ConflictShows:      func(s lease.Store) lease.Store { return hidesConflicts{s} },
-		storetest.LostRepliesResolve: func(s lease.Store) lease.Store { return closesOnce{s} },
-		storetest.CancelNoOrphan:     func(s lease.Store) lease.Store { return deniesCancelled{s} },
-		storetest.ContextObeyed:      func(s lease.Store) lease.Store { return deafRead{s} },
-		storetest.UnknownNotVacant:   func(s lease.Store) lease.Store { return vacantOnError{s} },
-		storetest.ReadsLinearizable:  func(s lease.Store) lease.Store { return &oneBehind{Store: s} },
-		storetest.ArgumentsRefused:   func(s lease.Store) lease.Store { return anyTTL{s} },
-		storetest.WatchSnapshot:      func(s lease.Store) lease.Store { return bentWatch{s, ledOnly} },
-		storetest.WatchMissesNoTerm:  func(s lease.Store) lease.Store { return bentWatch{s, lastTerm} },
-		storetest.WatchTransfer:      func(s lease.Store) lease.Store { return bentWatch{s, falseVacancy} },
-		storetest.OneCloseVacatesAll: func(s lease.Store) lease.Store { return bentWatch{s, losesOne} },
-		storetest.RequestsArrive:     func(s lease.Store) lease.Store { return newestFirst{s} },
-		storetest.RequestsEnd:        func(s lease.Store) lease.Store { return neverBusy{s} },
-		storetest.ListsInOrder:       func(s lease.Store) lease.Store { return unordered{s} },
-		storetest.HistoryReaches:     func(s lease.Store) lease.Store { return shortHistory{s} },
-		storetest.AttributesCompared: func(s lease.Store) lease.Store { return lastWriterWins{s} },
-		storetest.AttributesListed:   func(s lease.Store) lease.Store { return unpagedAttributes{s} },
-		storetest.OneWinner:          func(s lease.Store) lease.Store { return twoWinners{s} },
-		storetest.EpochRaised:        func(s lease.Store) lease.Store { return forgetsEpoch{s} },
-		storetest.SuspectStops:       func(s lease.Store) lease.Store { return ignoresReports{s} },
-		storetest.TTLKept:            func(s lease.Store) lease.Store { return expiresLate{s} },
-		storetest.SessionRead: func(s lease.Store) lease.Store {
-			return &remembersSessions{Store: s, all: map[lease.SessionID]lease.Session{}}
+func bent() map[storetest.Promise]func(store.Store) store.Store {
+	return map[storetest.Promise]func(store.Store) store.Store{
+		storetest.SessionAsOpened:    func(s store.Store) store.Store { return dropsMetadata{s} },
+		storetest.OpenRetried:        func(s store.Store) store.Store { return forgetsAttempts{s} },
+		storetest.SessionIDsUnique:   func(s store.Store) store.Store { return &repeatsIDs{Store: s} },
+		storetest.DeadNeverLeads:     func(s store.Store) store.Store { return opensAnew{s} },
+		storetest.RecordsTellTerms:   func(s store.Store) store.Store { return losesReasons{s} },
+		storetest.ConflictShows:      func(s store.Store) store.Store { return hidesConflicts{s} },
+		storetest.LostRepliesResolve: func(s store.Store) store.Store { return closesOnce{s} },
+		storetest.CancelNoOrphan:     func(s store.Store) store.Store { return deniesCancelled{s} },
+		storetest.ContextObeyed:      func(s store.Store) store.Store { return deafRead{s} },
+		storetest.UnknownNotVacant:   func(s store.Store) store.Store { return vacantOnError{s} },
+		storetest.ReadsLinearizable:  func(s store.Store) store.Store { return &oneBehind{Store: s} },
+		storetest.ArgumentsRefused:   func(s store.Store) store.Store { return anyTTL{s} },
+		storetest.WatchSnapshot:      func(s store.Store) store.Store { return bentWatch{s, ledOnly} },
+		storetest.WatchMissesNoTerm:  func(s store.Store) store.Store { return bentWatch{s, lastTerm} },
+		storetest.WatchTransfer:      func(s store.Store) store.Store { return bentWatch{s, falseVacancy} },
+		storetest.OneCloseVacatesAll: func(s store.Store) store.Store { return bentWatch{s, losesOne} },
+		storetest.RequestsArrive:     func(s store.Store) store.Store { return newestFirst{s} },
+		storetest.RequestsEnd:        func(s store.Store) store.Store { return neverBusy{s} },
+		storetest.ListsInOrder:       func(s store.Store) store.Store { return unordered{s} },
+		storetest.HistoryReaches:     func(s store.Store) store.Store { return shortHistory{s} },
+		storetest.AttributesCompared: func(s store.Store) store.Store { return lastWriterWins{s} },
+		storetest.AttributesListed:   func(s store.Store) store.Store { return unpagedAttributes{s} },
+		storetest.OneWinner:          func(s store.Store) store.Store { return twoWinners{s} },
+		storetest.EpochRaised:        func(s store.Store) store.Store { return forgetsEpoch{s} },
+		storetest.SuspectStops:       func(s store.Store) store.Store { return ignoresReports{s} },
+		storetest.TTLKept:            func(s store.Store) store.Store { return expiresLate{s} },
+		storetest.SessionRead: func(s store.Store) store.Store {
+			return &remembersSessions{Store: s, all: map[store.SessionID]store.Session{}}
 		},
-		storetest.BeatShowsRecords:   func(s lease.Store) lease.Store { return lastRecordFirst{s} },
-		storetest.CloseCompares:      func(s lease.Store) lease.Store { return closesAnyway{s} },
-		storetest.ReleaseBatch:       func(s lease.Store) lease.Store { return releasesSingly{s} },
-		storetest.TokenFromStore:     func(s lease.Store) lease.Store { return believesCallers{s} },
-		storetest.WatchSessions:      func(s lease.Store) lease.Store { return bentWatch{s, neverEnds} },
-		storetest.WatchLinearizable:  func(s lease.Store) lease.Store { return &staleWatch{Store: s, views: map[string]lease.View{}} },
-		storetest.RulesCompared:      func(s lease.Store) lease.Store { return ignoresRules{s.(lease.Ruled)} },
-		storetest.NoGrantAgainstRule: func(s lease.Store) lease.Store { return ignoresRules{s.(lease.Ruled)} },
+		storetest.BeatShowsRecords:   func(s store.Store) store.Store { return lastRecordFirst{s} },
+		storetest.CloseCompares:      func(s store.Store) store.Store { return closesAnyway{s} },
+		storetest.ReleaseBatch:       func(s store.Store) store.Store { return releasesSingly{s} },
+		storetest.TokenFromStore:     func(s store.Store) store.Store { return believesCallers{s} },
+		storetest.WatchSessions:      func(s store.Store) store.Store { return bentWatch{s, neverEnds} },
+		storetest.WatchLinearizable:  func(s store.Store) store.Store { return &staleWatch{Store: s, views: map[string]store.View{}} },
+		storetest.RulesCompared:      func(s store.Store) store.Store { return ignoresRules{s.(store.Ruled)} },
+		storetest.NoGrantAgainstRule: func(s store.Store) store.Store { return ignoresRules{s.(store.Ruled)} },
 		storetest.TokensSurviveStart: nil, // see below: it is the restart that breaks it
 	}
 }
@@ -93,14 +93,14 @@ func TestSuiteCanFail(t *testing.T) {
 			var empty *Snapshot
 			s.Driver.Do(func(_ clock.Instant, e *Engine) { empty = e.Snapshot() })
 			e := storetest.Engine{
-				Open:     func(*testing.T) lease.Store { return s },
+				Open:     func(*testing.T) store.Store { return s },
 				TTL:      300 * time.Millisecond,
 				Settle:   200 * time.Millisecond,
 				Restart:  func(*testing.T) { s.Driver.Do(func(now clock.Instant, e *Engine) { e.Restore(now, empty) }) },
 				Patience: 2 * time.Second,
 			}
 			if bend != nil {
-				e.Open = func(*testing.T) lease.Store { return bend(s) }
+				e.Open = func(*testing.T) store.Store { return bend(s) }
 			}
 			seen := storetest.Check(t, e, promise)[promise]
 			if seen == nil {
@@ -121,31 +121,31 @@ func TestSuiteCanFail(t *testing.T) {
 	}
 }
 
-type ignoresRules struct{ lease.Ruled }
+type ignoresRules struct{ store.Ruled }
 
-func (s ignoresRules) Under(uint64) lease.Store { return s.Ruled }
+func (s ignoresRules) Under(uint64) store.Store { return s.Ruled }
 
-type dropsMetadata struct{ lease.Store }
+type dropsMetadata struct{ store.Store }
 
-func (s dropsMetadata) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+func (s dropsMetadata) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	c.Metadata = nil
 	return s.Store.Open(ctx, c, ttl, o)
 }
 
-type forgetsAttempts struct{ lease.Store }
+type forgetsAttempts struct{ store.Store }
 
-func (s forgetsAttempts) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+func (s forgetsAttempts) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	o.Attempt = ""
 	return s.Store.Open(ctx, c, ttl, o)
 }
 
 type repeatsIDs struct {
-	lease.Store
+	store.Store
 	mu    sync.Mutex
-	first lease.Session
+	first store.Session
 }
 
-func (s *repeatsIDs) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+func (s *repeatsIDs) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.first.ID != "" {
@@ -156,39 +156,39 @@ func (s *repeatsIDs) Open(ctx context.Context, c tenure.Candidate, ttl time.Dura
 	return n, err
 }
 
-type opensAnew struct{ lease.Store }
+type opensAnew struct{ store.Store }
 
-func (s opensAnew) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (s opensAnew) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	granted, err := s.Store.Acquire(ctx, id, seen...)
-	if !errors.Is(err, lease.ErrSessionDead) {
+	if !errors.Is(err, store.ErrSessionDead) {
 		return granted, err
 	}
-	n, err := s.Store.Open(ctx, tenure.Candidate{ID: "again"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"*"}})
+	n, err := s.Store.Open(ctx, tenure.Candidate{ID: "again"}, time.Minute, store.OpenOptions{Scope: store.Scope{"*"}})
 	if err != nil {
 		return nil, err
 	}
 	return s.Store.Acquire(ctx, n.ID, seen...)
 }
 
-type losesReasons struct{ lease.Store }
+type losesReasons struct{ store.Store }
 
-func (s losesReasons) Release(ctx context.Context, id, to lease.SessionID, _ lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+func (s losesReasons) Release(ctx context.Context, id, to store.SessionID, _ store.Reason, held ...store.Record) ([]store.Record, error) {
 	return s.Store.Release(ctx, id, to, "", held...)
 }
 
-type hidesConflicts struct{ lease.Store }
+type hidesConflicts struct{ store.Store }
 
-func (s hidesConflicts) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (s hidesConflicts) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	granted, err := s.Store.Acquire(ctx, id, seen...)
-	if errors.Is(err, lease.ErrConflict) {
-		err = &lease.ConflictError{}
+	if errors.Is(err, store.ErrConflict) {
+		err = &store.ConflictError{}
 	}
 	return granted, err
 }
 
-type closesOnce struct{ lease.Store }
+type closesOnce struct{ store.Store }
 
-func (s closesOnce) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+func (s closesOnce) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	if _, err := s.Store.KeepAlive(ctx, id); err != nil {
 		return err
 	}
@@ -196,39 +196,39 @@ func (s closesOnce) Close(ctx context.Context, id lease.SessionID, why lease.Rea
 }
 
 // deniesCancelled makes the call and then says for certain that it did not.
-type deniesCancelled struct{ lease.Store }
+type deniesCancelled struct{ store.Store }
 
-func (s deniesCancelled) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (s deniesCancelled) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	granted, err := s.Store.Acquire(context.WithoutCancel(ctx), id, seen...)
 	if ctx.Err() != nil {
-		return nil, lease.ErrConflict
+		return nil, store.ErrConflict
 	}
 	return granted, err
 }
 
-type deafRead struct{ lease.Store }
+type deafRead struct{ store.Store }
 
-func (s deafRead) Read(ctx context.Context, group string) (lease.View, error) {
+func (s deafRead) Read(ctx context.Context, group string) (store.View, error) {
 	return s.Store.Read(context.WithoutCancel(ctx), group)
 }
 
-type vacantOnError struct{ lease.Store }
+type vacantOnError struct{ store.Store }
 
-func (s vacantOnError) Read(ctx context.Context, group string) (lease.View, error) {
+func (s vacantOnError) Read(ctx context.Context, group string) (store.View, error) {
 	v, err := s.Store.Read(ctx, group)
 	if err != nil {
-		return lease.View{Record: lease.Record{Group: group}, State: tenure.Vacant}, nil
+		return store.View{Record: store.Record{Group: group}, State: tenure.Vacant}, nil
 	}
 	return v, nil
 }
 
 // oneBehind answers with what it read the time before.
 type oneBehind struct {
-	lease.Store
-	last lease.View
+	store.Store
+	last store.View
 }
 
-func (s *oneBehind) Read(ctx context.Context, group string) (lease.View, error) {
+func (s *oneBehind) Read(ctx context.Context, group string) (store.View, error) {
 	v, err := s.Store.Read(ctx, group)
 	if old := s.last; old.Group == group {
 		s.last = v
@@ -238,29 +238,29 @@ func (s *oneBehind) Read(ctx context.Context, group string) (lease.View, error) 
 	return v, err
 }
 
-type anyTTL struct{ lease.Store }
+type anyTTL struct{ store.Store }
 
-func (s anyTTL) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+func (s anyTTL) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	return s.Store.Open(ctx, c, max(ttl, time.Second), o)
 }
 
 // bentWatch turns each update into others. snapshot says that it is still part of the
 // beginning.
 type bentWatch struct {
-	lease.Store
-	bend func(u lease.Update, snapshot bool) []lease.Update
+	store.Store
+	bend func(u store.Update, snapshot bool) []store.Update
 }
 
-func (s bentWatch) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
-	return func(yield func(lease.Update, error) bool) {
+func (s bentWatch) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) {
 		snapshot := true
 		for u, err := range s.Store.Watch(ctx, scope) {
 			if err != nil {
 				yield(u, err)
 				return
 			}
-			updates := []lease.Update{u}
-			if u.Kind == lease.Synced {
+			updates := []store.Update{u}
+			if u.Kind == store.Synced {
 				snapshot = false
 			} else {
 				updates = s.bend(u, snapshot)
@@ -274,72 +274,72 @@ func (s bentWatch) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease
 	}
 }
 
-func ledOnly(u lease.Update, snapshot bool) []lease.Update {
+func ledOnly(u store.Update, snapshot bool) []store.Update {
 	if snapshot && u.View.State == tenure.Vacant {
 		return nil
 	}
-	return []lease.Update{u}
+	return []store.Update{u}
 }
 
-func lastTerm(u lease.Update, _ bool) []lease.Update {
-	if u.Kind == lease.GroupChanged {
+func lastTerm(u store.Update, _ bool) []store.Update {
+	if u.Kind == store.GroupChanged {
 		u.View.Terms = u.View.Terms[len(u.View.Terms)-1:]
 	}
-	return []lease.Update{u}
+	return []store.Update{u}
 }
 
 // falseVacancy takes the end of the giver's session for the end of the term.
-func falseVacancy(u lease.Update, snapshot bool) []lease.Update {
-	if snapshot || u.Kind != lease.GroupChanged {
-		return []lease.Update{u}
+func falseVacancy(u store.Update, snapshot bool) []store.Update {
+	if snapshot || u.Kind != store.GroupChanged {
+		return []store.Update{u}
 	}
 	early := u
 	early.View.State = tenure.Vacant
-	return []lease.Update{early, u}
+	return []store.Update{early, u}
 }
 
-func losesOne(u lease.Update, _ bool) []lease.Update {
+func losesOne(u store.Update, _ bool) []store.Update {
 	if strings.HasSuffix(u.View.Group, "0777") {
 		return nil
 	}
-	return []lease.Update{u}
+	return []store.Update{u}
 }
 
-func neverEnds(u lease.Update, _ bool) []lease.Update {
-	if u.Kind == lease.SessionEnded {
+func neverEnds(u store.Update, _ bool) []store.Update {
+	if u.Kind == store.SessionEnded {
 		return nil
 	}
-	return []lease.Update{u}
+	return []store.Update{u}
 }
 
 // staleWatch begins with the first view that a watch had of a group.
 type staleWatch struct {
-	lease.Store
+	store.Store
 	mu    sync.Mutex
-	views map[string]lease.View
+	views map[string]store.View
 }
 
-func (s *staleWatch) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
-	return bentWatch{s.Store, func(u lease.Update, snapshot bool) []lease.Update {
+func (s *staleWatch) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
+	return bentWatch{s.Store, func(u store.Update, snapshot bool) []store.Update {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if old, ok := s.views[u.View.Group]; ok && snapshot {
 			u.View = old
-		} else if u.Kind == lease.GroupChanged {
+		} else if u.Kind == store.GroupChanged {
 			s.views[u.View.Group] = u.View
 		}
-		return []lease.Update{u}
+		return []store.Update{u}
 	}}.Watch(ctx, scope)
 }
 
 // remembersSessions answers from memory.
 type remembersSessions struct {
-	lease.Store
+	store.Store
 	mu  sync.Mutex
-	all map[lease.SessionID]lease.Session
+	all map[store.SessionID]store.Session
 }
 
-func (s *remembersSessions) Session(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+func (s *remembersSessions) Session(ctx context.Context, id store.SessionID) (store.Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if known, ok := s.all[id]; ok {
@@ -352,24 +352,24 @@ func (s *remembersSessions) Session(ctx context.Context, id lease.SessionID) (le
 	return n, err
 }
 
-type lastRecordFirst struct{ lease.Store }
+type lastRecordFirst struct{ store.Store }
 
-func (s lastRecordFirst) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+func (s lastRecordFirst) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
 	b, err := s.Store.KeepAlive(ctx, id, groups...)
 	slices.Reverse(b.Records)
 	return b, err
 }
 
-type closesAnyway struct{ lease.Store }
+type closesAnyway struct{ store.Store }
 
-func (s closesAnyway) Close(ctx context.Context, id lease.SessionID, why lease.Reason, _ ...lease.Record) error {
+func (s closesAnyway) Close(ctx context.Context, id store.SessionID, why store.Reason, _ ...store.Record) error {
 	return s.Store.Close(ctx, id, why)
 }
 
-type releasesSingly struct{ lease.Store }
+type releasesSingly struct{ store.Store }
 
-func (s releasesSingly) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
-	var all []lease.Record
+func (s releasesSingly) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
+	var all []store.Record
 	for _, r := range held {
 		released, err := s.Store.Release(ctx, id, to, why, r)
 		if err != nil {
@@ -381,9 +381,9 @@ func (s releasesSingly) Release(ctx context.Context, id, to lease.SessionID, why
 }
 
 // believesCallers counts on from the token that the caller says it saw.
-type believesCallers struct{ lease.Store }
+type believesCallers struct{ store.Store }
 
-func (s believesCallers) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (s believesCallers) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	granted, err := s.Store.Acquire(ctx, id, seen...)
 	for i := range granted {
 		granted[i].Token = seen[i].Token + 1
@@ -391,26 +391,26 @@ func (s believesCallers) Acquire(ctx context.Context, id lease.SessionID, seen .
 	return granted, err
 }
 
-type newestFirst struct{ lease.Store }
+type newestFirst struct{ store.Store }
 
-func (s newestFirst) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+func (s newestFirst) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
 	b, err := s.Store.KeepAlive(ctx, id, groups...)
 	slices.Reverse(b.Requests)
 	return b, err
 }
 
-type neverBusy struct{ lease.Store }
+type neverBusy struct{ store.Store }
 
-func (s neverBusy) Ask(ctx context.Context, id lease.SessionID, r lease.Request) error {
-	if err := s.Store.Ask(ctx, id, r); !errors.Is(err, lease.ErrBusy) {
+func (s neverBusy) Ask(ctx context.Context, id store.SessionID, r store.Request) error {
+	if err := s.Store.Ask(ctx, id, r); !errors.Is(err, store.ErrBusy) {
 		return err
 	}
 	return nil
 }
 
-type unordered struct{ lease.Store }
+type unordered struct{ store.Store }
 
-func (s unordered) Groups(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.View, error) {
+func (s unordered) Groups(ctx context.Context, scope store.Scope, p store.Page) ([]store.View, error) {
 	views, err := s.Store.Groups(ctx, scope, p)
 	if len(views) > 2 {
 		views[0], views[1] = views[1], views[0]
@@ -418,16 +418,16 @@ func (s unordered) Groups(ctx context.Context, scope lease.Scope, p lease.Page) 
 	return views, err
 }
 
-type shortHistory struct{ lease.Store }
+type shortHistory struct{ store.Store }
 
-func (s shortHistory) History(ctx context.Context, group string, p lease.Page) ([]lease.Term, error) {
+func (s shortHistory) History(ctx context.Context, group string, p store.Page) ([]store.Term, error) {
 	terms, err := s.Store.History(ctx, group, p)
-	return terms[:min(lease.TermsKept, len(terms))], err
+	return terms[:min(store.TermsKept, len(terms))], err
 }
 
-type lastWriterWins struct{ lease.Store }
+type lastWriterWins struct{ store.Store }
 
-func (s lastWriterWins) SetAttributes(ctx context.Context, seen lease.Attributes) (lease.Attributes, error) {
+func (s lastWriterWins) SetAttributes(ctx context.Context, seen store.Attributes) (store.Attributes, error) {
 	now, err := s.Store.Attributes(ctx, seen.Name)
 	if err != nil {
 		return now, err
@@ -436,43 +436,43 @@ func (s lastWriterWins) SetAttributes(ctx context.Context, seen lease.Attributes
 	return s.Store.SetAttributes(ctx, seen)
 }
 
-type unpagedAttributes struct{ lease.Store }
+type unpagedAttributes struct{ store.Store }
 
-func (s unpagedAttributes) ListAttributes(ctx context.Context, prefix string, p lease.Page) ([]lease.Attributes, error) {
-	return s.Store.ListAttributes(ctx, prefix, lease.Page{Limit: p.Limit})
+func (s unpagedAttributes) ListAttributes(ctx context.Context, prefix string, p store.Page) ([]store.Attributes, error) {
+	return s.Store.ListAttributes(ctx, prefix, store.Page{Limit: p.Limit})
 }
 
 // twoWinners tells one who came too late that it won.
-type twoWinners struct{ lease.Store }
+type twoWinners struct{ store.Store }
 
-func (s twoWinners) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+func (s twoWinners) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	granted, err := s.Store.Acquire(ctx, id, seen...)
-	var conflict *lease.ConflictError
+	var conflict *store.ConflictError
 	if errors.As(err, &conflict) && len(conflict.Current) == 1 {
-		return []lease.Record{conflict.Current[0].Record}, nil
+		return []store.Record{conflict.Current[0].Record}, nil
 	}
 	return granted, err
 }
 
-type ignoresReports struct{ lease.Store }
+type ignoresReports struct{ store.Store }
 
 func (ignoresReports) Suspect(context.Context, string, fence.Token) error { return nil }
 
-type forgetsEpoch struct{ lease.Store }
+type forgetsEpoch struct{ store.Store }
 
-func (s forgetsEpoch) RaiseEpoch(ctx context.Context, to uint64) (lease.Meta, error) {
+func (s forgetsEpoch) RaiseEpoch(ctx context.Context, to uint64) (store.Meta, error) {
 	m, err := s.Store.Meta(ctx)
 	m.Epoch = to
 	return m, err
 }
 
-type expiresLate struct{ lease.Store }
+type expiresLate struct{ store.Store }
 
-func (s expiresLate) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+func (s expiresLate) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	return s.Store.Open(ctx, c, 4*ttl, o)
 }
 
-func (s expiresLate) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+func (s expiresLate) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
 	b, err := s.Store.KeepAlive(ctx, id, groups...)
 	b.TTL /= 4
 	return b, err

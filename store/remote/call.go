@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
@@ -203,11 +203,11 @@ func verdict(p *wire.Problem) (result, error) {
 	switch {
 	case p.Code == wire.CodeNotAMember:
 		// A policy and not a right: an operator may change it at any time.
-		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, lease.ErrBusy, p)
+		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, store.ErrBusy, p)
 	case p.Status == http.StatusUnauthorized:
-		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, lease.ErrUnauthenticated, p)
+		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, store.ErrUnauthenticated, p)
 	case p.Status == http.StatusForbidden:
-		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, lease.ErrDenied, p)
+		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, store.ErrDenied, p)
 	case p.Code == wire.CodeDeployment, p.Code == wire.CodeUnavailable:
 		return unsent, errors.New(p.String())
 	default:

@@ -1,4 +1,4 @@
-// Package remote is a lease.Store over HTTP, in the election service (tenure serve). It is for
+// Package remote is a store.Store over HTTP, in the election service (tenure serve). It is for
 // programs that should not hold an engine's credentials.
 //
 //	store, err := remote.Open(ctx, remote.Config{
@@ -15,7 +15,7 @@
 //
 // Not every call has a known outcome. A call that changes something and gets no answer has an
 // unknown outcome and is not repeated here; package lease reads and decides. A call that the
-// service refuses for lack of permission is lease.ErrDenied: it had no effect, and a campaign
+// service refuses for lack of permission is store.ErrDenied: it had no effect, and a campaign
 // ends with it.
 //
 // # Instances

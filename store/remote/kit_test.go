@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
@@ -127,24 +127,24 @@ func within(t *testing.T, d time.Duration) context.Context {
 }
 
 // methods makes each call of a Store that is not a watch.
-func methods(s lease.Store) map[wire.Method]func(context.Context) error {
+func methods(s store.Store) map[wire.Method]func(context.Context) error {
 	second := func(_ any, err error) error { return err }
 	return map[wire.Method]func(context.Context) error{
 		wire.Open: func(ctx context.Context) error {
-			return second(s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, lease.OpenOptions{Scope: lease.Scope{"g"}}))
+			return second(s.Open(ctx, tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g"}}))
 		},
 		wire.FindSession: func(ctx context.Context) error { return second(s.Session(ctx, "s1")) },
 		wire.KeepAlive:   func(ctx context.Context) error { return second(s.KeepAlive(ctx, "s1")) },
 		wire.Close:       func(ctx context.Context) error { return s.Close(ctx, "s1", "") },
-		wire.Acquire:     func(ctx context.Context) error { return second(s.Acquire(ctx, "s1", lease.Record{Group: "g"})) },
-		wire.Release:     func(ctx context.Context) error { return second(s.Release(ctx, "s1", "", "", lease.Record{Group: "g"})) },
-		wire.Ask:         func(ctx context.Context) error { return s.Ask(ctx, "s1", lease.Request{ID: "r"}) },
-		wire.Answer:      func(ctx context.Context) error { return s.Answer(ctx, "s1", "r", lease.Answer{Outcome: lease.Done}) },
+		wire.Acquire:     func(ctx context.Context) error { return second(s.Acquire(ctx, "s1", store.Record{Group: "g"})) },
+		wire.Release:     func(ctx context.Context) error { return second(s.Release(ctx, "s1", "", "", store.Record{Group: "g"})) },
+		wire.Ask:         func(ctx context.Context) error { return s.Ask(ctx, "s1", store.Request{ID: "r"}) },
+		wire.Answer:      func(ctx context.Context) error { return s.Answer(ctx, "s1", "r", store.Answer{Outcome: store.Done}) },
 		wire.Answered:    func(ctx context.Context) error { return second(s.Answered(ctx, "s1", "r")) },
 		wire.Read:        func(ctx context.Context) error { return second(s.Read(ctx, "g")) },
-		wire.Groups:      func(ctx context.Context) error { return second(s.Groups(ctx, lease.Scope{"*"}, lease.Page{})) },
-		wire.Sessions:    func(ctx context.Context) error { return second(s.Sessions(ctx, lease.Scope{"*"}, lease.Page{})) },
-		wire.History:     func(ctx context.Context) error { return second(s.History(ctx, "g", lease.Page{})) },
+		wire.Groups:      func(ctx context.Context) error { return second(s.Groups(ctx, store.Scope{"*"}, store.Page{})) },
+		wire.Sessions:    func(ctx context.Context) error { return second(s.Sessions(ctx, store.Scope{"*"}, store.Page{})) },
+		wire.History:     func(ctx context.Context) error { return second(s.History(ctx, "g", store.Page{})) },
 		wire.Meta:        func(ctx context.Context) error { return second(s.Meta(ctx)) },
 		wire.RaiseEpoch: func(ctx context.Context) error {
 			return second(s.RaiseEpoch(ctx, 1))
@@ -152,7 +152,7 @@ func methods(s lease.Store) map[wire.Method]func(context.Context) error {
 		wire.Suspect:    func(ctx context.Context) error { return s.Suspect(ctx, "g", 1) },
 		wire.Attributes: func(ctx context.Context) error { return second(s.Attributes(ctx, "group/g")) },
 		wire.SetAttributes: func(ctx context.Context) error {
-			return second(s.SetAttributes(ctx, lease.Attributes{Name: "group/g"}))
+			return second(s.SetAttributes(ctx, store.Attributes{Name: "group/g"}))
 		},
 	}
 }

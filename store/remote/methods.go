@@ -8,15 +8,15 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
-// Open implements lease.Store.
-func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o lease.OpenOptions) (lease.Session, error) {
+// Open implements store.Store.
+func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	in := wire.OpenCall{Candidate: c, TTL: wire.Asked(ttl), Scope: o.Scope, Instance: o.Instance, Attempt: o.Attempt, Fenced: o.Fenced, Successor: o.Successor}
 	a, err := call[wire.Session](ctx, s, wire.Open, in)
-	var bad *lease.ArgumentError
+	var bad *store.ArgumentError
 	if errors.As(err, &bad) && bad.Field == "body" {
 		// An older service does not know these fields and has refused the call.
 		in.Instance, in.Attempt, in.Fenced, in.Successor = "", "", false, false
@@ -25,42 +25,42 @@ func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration,
 	return a.Lease(), err
 }
 
-// Session implements lease.Store.
-func (s *Store) Session(ctx context.Context, id lease.SessionID) (lease.Session, error) {
+// Session implements store.Store.
+func (s *Store) Session(ctx context.Context, id store.SessionID) (store.Session, error) {
 	a, err := call[wire.Session](ctx, s, wire.FindSession, wire.SessionCall{Session: id})
 	return a.Lease(), err
 }
 
-// KeepAlive implements lease.Store.
-func (s *Store) KeepAlive(ctx context.Context, id lease.SessionID, groups ...string) (lease.Beat, error) {
+// KeepAlive implements store.Store.
+func (s *Store) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
 	a, err := call[wire.Beat](ctx, s, wire.KeepAlive, wire.KeepAliveCall{Session: id, Groups: groups})
 	if err == nil {
 		err = count(wire.KeepAlive, a.Records, len(groups))
 	}
 	if err != nil {
-		return lease.Beat{}, err
+		return store.Beat{}, err
 	}
 	return a.Lease(), nil
 }
 
-// Close implements lease.Store.
-func (s *Store) Close(ctx context.Context, id lease.SessionID, why lease.Reason, seen ...lease.Record) error {
+// Close implements store.Store.
+func (s *Store) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	_, err := call[wire.Nothing](ctx, s, wire.Close, wire.CloseCall{Session: id, Reason: why, Seen: wire.Each(seen, wire.SeenOf)})
 	return err
 }
 
-// Acquire implements lease.Store.
-func (s *Store) Acquire(ctx context.Context, id lease.SessionID, seen ...lease.Record) ([]lease.Record, error) {
+// Acquire implements store.Store.
+func (s *Store) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	return s.records(ctx, wire.Acquire, wire.AcquireCall{Session: id, Seen: wire.Each(seen, wire.SeenOf)}, len(seen))
 }
 
-// Release implements lease.Store.
-func (s *Store) Release(ctx context.Context, id, to lease.SessionID, why lease.Reason, held ...lease.Record) ([]lease.Record, error) {
+// Release implements store.Store.
+func (s *Store) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
 	return s.records(ctx, wire.Release, wire.ReleaseCall{Session: id, Held: wire.Each(held, wire.SeenOf), To: to, Reason: why}, len(held))
 }
 
 // records makes a call whose answer must have so many records.
-func (s *Store) records(ctx context.Context, m wire.Method, in any, want int) ([]lease.Record, error) {
+func (s *Store) records(ctx context.Context, m wire.Method, in any, want int) ([]store.Record, error) {
 	a, err := call[wire.RecordsAnswer](ctx, s, m, in)
 	if err == nil {
 		err = count(m, a.Records, want)
@@ -71,42 +71,42 @@ func (s *Store) records(ctx context.Context, m wire.Method, in any, want int) ([
 	return a.Records, nil
 }
 
-func count(m wire.Method, got []lease.Record, want int) error {
+func count(m wire.Method, got []store.Record, want int) error {
 	if len(got) != want {
 		return fmt.Errorf("remote: %s: the answer has %d records, want %d", m, len(got), want)
 	}
 	return nil
 }
 
-// Ask implements lease.Store.
-func (s *Store) Ask(ctx context.Context, id lease.SessionID, r lease.Request) error {
+// Ask implements store.Store.
+func (s *Store) Ask(ctx context.Context, id store.SessionID, r store.Request) error {
 	_, err := call[wire.Nothing](ctx, s, wire.Ask, wire.AskCall{Session: id, Request: wire.RequestOf(r)})
 	return err
 }
 
-// Answer implements lease.Store.
-func (s *Store) Answer(ctx context.Context, id lease.SessionID, request string, a lease.Answer) error {
+// Answer implements store.Store.
+func (s *Store) Answer(ctx context.Context, id store.SessionID, request string, a store.Answer) error {
 	_, err := call[wire.Nothing](ctx, s, wire.Answer, wire.AnswerCall{Session: id, Request: request, Outcome: a.Outcome, Detail: a.Detail})
 	return err
 }
 
-// Answered implements lease.Store.
-func (s *Store) Answered(ctx context.Context, id lease.SessionID, request string) (lease.Answer, error) {
-	return call[lease.Answer](ctx, s, wire.Answered, wire.AnsweredCall{Session: id, Request: request})
+// Answered implements store.Store.
+func (s *Store) Answered(ctx context.Context, id store.SessionID, request string) (store.Answer, error) {
+	return call[store.Answer](ctx, s, wire.Answered, wire.AnsweredCall{Session: id, Request: request})
 }
 
-// Read implements lease.Store.
-func (s *Store) Read(ctx context.Context, group string) (lease.View, error) {
+// Read implements store.Store.
+func (s *Store) Read(ctx context.Context, group string) (store.View, error) {
 	a, err := call[wire.View](ctx, s, wire.Read, wire.ReadCall{Group: group})
 	if err != nil {
-		return lease.View{}, err
+		return store.View{}, err
 	}
 	v, err := a.Lease()
 	return v, wrap(wire.Read, err)
 }
 
-// Groups implements lease.Store.
-func (s *Store) Groups(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.View, error) {
+// Groups implements store.Store.
+func (s *Store) Groups(ctx context.Context, scope store.Scope, p store.Page) ([]store.View, error) {
 	a, err := call[wire.GroupsAnswer](ctx, s, wire.Groups, wire.ListCall{Scope: scope, After: p.After, Limit: p.Limit})
 	if err != nil {
 		return nil, err
@@ -115,46 +115,46 @@ func (s *Store) Groups(ctx context.Context, scope lease.Scope, p lease.Page) ([]
 	return views, wrap(wire.Groups, err)
 }
 
-// Sessions implements lease.Store.
-func (s *Store) Sessions(ctx context.Context, scope lease.Scope, p lease.Page) ([]lease.Session, error) {
+// Sessions implements store.Store.
+func (s *Store) Sessions(ctx context.Context, scope store.Scope, p store.Page) ([]store.Session, error) {
 	a, err := call[wire.SessionsAnswer](ctx, s, wire.Sessions, wire.ListCall{Scope: scope, After: p.After, Limit: p.Limit})
 	return wire.Each(a.Sessions, wire.Session.Lease), err
 }
 
-// History implements lease.Store.
-func (s *Store) History(ctx context.Context, group string, p lease.Page) ([]lease.Term, error) {
+// History implements store.Store.
+func (s *Store) History(ctx context.Context, group string, p store.Page) ([]store.Term, error) {
 	a, err := call[wire.HistoryAnswer](ctx, s, wire.History, wire.HistoryCall{Group: group, After: p.After, Limit: p.Limit})
 	return a.Terms, err
 }
 
-// Meta implements lease.Store.
-func (s *Store) Meta(ctx context.Context) (lease.Meta, error) {
-	return call[lease.Meta](ctx, s, wire.Meta, wire.Nothing{})
+// Meta implements store.Store.
+func (s *Store) Meta(ctx context.Context) (store.Meta, error) {
+	return call[store.Meta](ctx, s, wire.Meta, wire.Nothing{})
 }
 
-// RaiseEpoch implements lease.Store.
-func (s *Store) RaiseEpoch(ctx context.Context, to uint64) (lease.Meta, error) {
-	return call[lease.Meta](ctx, s, wire.RaiseEpoch, wire.EpochCall{To: to})
+// RaiseEpoch implements store.Store.
+func (s *Store) RaiseEpoch(ctx context.Context, to uint64) (store.Meta, error) {
+	return call[store.Meta](ctx, s, wire.RaiseEpoch, wire.EpochCall{To: to})
 }
 
-// Suspect implements lease.Store.
+// Suspect implements store.Store.
 func (s *Store) Suspect(ctx context.Context, group string, seen fence.Token) error {
 	_, err := call[wire.Nothing](ctx, s, wire.Suspect, wire.SuspectCall{Group: group, Seen: seen})
 	return err
 }
 
-// Attributes implements lease.Store.
-func (s *Store) Attributes(ctx context.Context, name string) (lease.Attributes, error) {
-	return call[lease.Attributes](ctx, s, wire.Attributes, wire.AttributesCall{Name: name})
+// Attributes implements store.Store.
+func (s *Store) Attributes(ctx context.Context, name string) (store.Attributes, error) {
+	return call[store.Attributes](ctx, s, wire.Attributes, wire.AttributesCall{Name: name})
 }
 
-// ListAttributes implements lease.Store.
-func (s *Store) ListAttributes(ctx context.Context, prefix string, p lease.Page) ([]lease.Attributes, error) {
+// ListAttributes implements store.Store.
+func (s *Store) ListAttributes(ctx context.Context, prefix string, p store.Page) ([]store.Attributes, error) {
 	a, err := call[wire.AttributesAnswer](ctx, s, wire.ListAttributes, wire.ListAttributesCall{Prefix: prefix, After: p.After, Limit: p.Limit})
 	return a.Attributes, err
 }
 
-// SetAttributes implements lease.Store.
-func (s *Store) SetAttributes(ctx context.Context, seen lease.Attributes) (lease.Attributes, error) {
-	return call[lease.Attributes](ctx, s, wire.SetAttributes, seen)
+// SetAttributes implements store.Store.
+func (s *Store) SetAttributes(ctx context.Context, seen store.Attributes) (store.Attributes, error) {
+	return call[store.Attributes](ctx, s, wire.SetAttributes, seen)
 }

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
@@ -56,7 +56,7 @@ func TestUnknownIsNotRepeated(t *testing.T) {
 				switch once := slices.Contains(changes, m); {
 				case !once && (err != nil || asked != 2):
 					t.Errorf("%s: asked %d times: %v", m, asked, err)
-				case once && (err == nil || lease.Definite(err) || asked != 1):
+				case once && (err == nil || store.Definite(err) || asked != 1):
 					t.Errorf("%s: asked %d times: %v", m, asked, err)
 				}
 				bad.does(nil)
@@ -166,7 +166,7 @@ func TestNoRedirection(t *testing.T) {
 		http.Redirect(w, r, elsewhere.URL+r.URL.Path, http.StatusTemporaryRedirect)
 	})
 	for m, call := range methods(s) {
-		if err := call(t.Context()); err == nil || lease.Definite(err) {
+		if err := call(t.Context()); err == nil || store.Definite(err) {
 			t.Errorf("%s: %v", m, err)
 		}
 		if elsewhere.count(m) != 0 {
@@ -210,7 +210,7 @@ func TestConfig(t *testing.T) {
 		"heartbeat":                {URLs: []string{"https://h"}, Heartbeat: time.Millisecond},
 	} {
 		_, err := remote.Open(t.Context(), cfg)
-		if !errors.Is(err, lease.ErrInvalid) || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "sesame") {
+		if !errors.Is(err, store.ErrInvalid) || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "sesame") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -263,7 +263,7 @@ func TestOpenAtOlderService(t *testing.T) {
 		answer(w, 200, wire.ContentType, `{"session":"s1","ttl_ms":1000}`)
 	})
 	s := connect(t, remote.Config{URLs: []string{service.URL}})
-	o := lease.OpenOptions{Scope: lease.Scope{"g"}, Instance: "0123456789abcdef", Attempt: "1"}
+	o := store.OpenOptions{Scope: store.Scope{"g"}, Instance: "0123456789abcdef", Attempt: "1"}
 	session, err := s.Open(within(t, 10*time.Second), tenure.Candidate{ID: "a"}, time.Second, o)
 	if err != nil || session.ID != "s1" || service.count(wire.Open) != 2 {
 		t.Errorf("%+v, %v, asked %d times", session, err, service.count(wire.Open))

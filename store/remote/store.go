@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
@@ -48,17 +48,17 @@ const (
 )
 
 // ErrDenied: the service does not accept the credentials (the error is also a
-// lease.ErrUnauthenticated), or the caller lacks the right (lease.ErrDenied). Nothing was
+// store.ErrUnauthenticated), or the caller lacks the right (store.ErrDenied). Nothing was
 // done. It ends a campaign.
 var ErrDenied = errors.New("refused by the service")
 
 var errShutdown = errors.New("remote: the store was shut down")
 
-// Store is a lease.Store in the election service.
+// Store is a store.Store in the election service.
 type Store struct {
 	cfg        Config
 	bases      []string // of the instances, with /v1
-	caps       lease.Caps
+	caps       store.Caps
 	deployment string
 	calls      *http.Transport
 	beats      *http.Transport
@@ -68,7 +68,7 @@ type Store struct {
 	preferred  atomic.Int64 // the instance to ask first
 }
 
-var _ lease.Store = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
 // Open asks the service for its capabilities and its deployment. It fails within the
 // deadline of the context (5 s if it has none) with the error of each instance.
@@ -97,24 +97,24 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 
 func (s *Store) validate() error {
 	if len(s.cfg.URLs) == 0 {
-		return &lease.ArgumentError{Field: "urls", Rule: "at least one is needed"}
+		return &store.ArgumentError{Field: "urls", Rule: "at least one is needed"}
 	}
 	for _, raw := range s.cfg.URLs {
 		u, err := url.Parse(raw)
 		switch {
 		case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "":
-			return &lease.ArgumentError{Field: "url", Value: withoutPassword(raw), Rule: "the address of a service, such as https://10.0.0.1:7600"}
+			return &store.ArgumentError{Field: "url", Value: withoutPassword(raw), Rule: "the address of a service, such as https://10.0.0.1:7600"}
 		case u.User != nil:
-			return &lease.ArgumentError{Field: "url", Value: u.Redacted(), Rule: "no user and password: use Bearer or a certificate"}
+			return &store.ArgumentError{Field: "url", Value: u.Redacted(), Rule: "no user and password: use Bearer or a certificate"}
 		case u.Scheme == "http" && s.cfg.TLS != nil:
-			return &lease.ArgumentError{Field: "url", Value: raw, Rule: "must begin with https:// when TLS is set"}
+			return &store.ArgumentError{Field: "url", Value: raw, Rule: "must begin with https:// when TLS is set"}
 		case u.Scheme == "http" && s.cfg.Bearer != nil && !loopback(u.Hostname()):
-			return &lease.ArgumentError{Field: "url", Value: raw, Rule: "must begin with https:// when Bearer is set: the token would be sent unencrypted"}
+			return &store.ArgumentError{Field: "url", Value: raw, Rule: "must begin with https:// when Bearer is set: the token would be sent unencrypted"}
 		}
 		s.bases = append(s.bases, strings.TrimSuffix(strings.TrimRight(u.String(), "/"), "/v1")+"/v1")
 	}
 	if h := s.cfg.Heartbeat; h < minHeartbeat || h > maxHeartbeat {
-		return &lease.ArgumentError{Field: "heartbeat", Value: h, Rule: fmt.Sprintf("from %v to %v", minHeartbeat, maxHeartbeat)}
+		return &store.ArgumentError{Field: "heartbeat", Value: h, Rule: fmt.Sprintf("from %v to %v", minHeartbeat, maxHeartbeat)}
 	}
 	return nil
 }
@@ -155,5 +155,5 @@ func (s *Store) Shutdown() {
 	}
 }
 
-// Caps implements lease.Store: those of the service when it was opened.
-func (s *Store) Caps() lease.Caps { return s.caps }
+// Caps implements store.Store: those of the service when it was opened.
+func (s *Store) Caps() store.Caps { return s.caps }

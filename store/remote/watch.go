@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
@@ -25,15 +25,15 @@ var (
 	errEnded  = errors.New("the stream ended without a reason: the instance was probably stopped")
 )
 
-// Watch implements lease.Store.
-func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Update, error] {
-	return func(yield func(lease.Update, error) bool) {
+// Watch implements store.Store.
+func (s *Store) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
+	return func(yield func(store.Update, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer context.AfterFunc(s.ctx, func() { cancel(errShutdown) })()
 		st, err := s.follow(ctx, scope)
 		if err != nil {
-			yield(lease.Update{}, err)
+			yield(store.Update{}, err)
 			return
 		}
 		var reader sync.WaitGroup
@@ -41,7 +41,7 @@ func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Up
 		defer st.stop(nil)
 		reader.Go(func() {
 			err := st.read()
-			if !lease.Definite(err) && ctx.Err() == nil {
+			if !store.Definite(err) && ctx.Err() == nil {
 				s.leave(st.at) // the next watch begins elsewhere
 			}
 			st.end(fmt.Errorf("remote: watch at %s: %w", s.cfg.URLs[st.at], err))
@@ -56,7 +56,7 @@ func (s *Store) Watch(ctx context.Context, scope lease.Scope) iter.Seq2[lease.Up
 }
 
 // follow finds an instance that begins the stream.
-func (s *Store) follow(ctx context.Context, scope lease.Scope) (*stream, error) {
+func (s *Store) follow(ctx context.Context, scope store.Scope) (*stream, error) {
 	body, err := json.Marshal(wire.WatchCall{Scope: scope, Heartbeat: wire.Given(s.cfg.Heartbeat)})
 	if err != nil {
 		return nil, wrap(wire.Watch, err)
@@ -102,13 +102,13 @@ type stream struct {
 
 	mu    sync.Mutex
 	order []string // keys of updates
-	waits map[string]lease.Update
+	waits map[string]store.Update
 	err   error
 	wake  chan struct{} // buffered by one
 }
 
 func newStream(ctx context.Context, at int, patience time.Duration) *stream {
-	st := &stream{at: at, patience: patience, waits: make(map[string]lease.Update), wake: make(chan struct{}, 1)}
+	st := &stream{at: at, patience: patience, waits: make(map[string]store.Update), wake: make(chan struct{}, 1)}
 	st.ctx, st.cancel = context.WithCancelCause(ctx)
 	st.alive = time.AfterFunc(patience, func() { st.cancel(errSilent) })
 	return st
@@ -148,12 +148,12 @@ func (st *stream) read() error {
 	return explain(st.ctx, cmp.Or(lines.Err(), errEnded))
 }
 
-func (st *stream) put(u lease.Update) {
+func (st *stream) put(u store.Update) {
 	key := ""
 	switch u.Kind {
-	case lease.GroupChanged:
+	case store.GroupChanged:
 		key = "group " + u.View.Group
-	case lease.SessionBegan, lease.SessionEnded:
+	case store.SessionBegan, store.SessionEnded:
 		key = "session " + string(u.Session.ID)
 	}
 	st.mu.Lock()
@@ -181,7 +181,7 @@ func (st *stream) rouse() {
 
 // next waits for an update. It yields all updates that came before the service ended the
 // stream. It drops them if the caller ended the watch, or if heartbeats were missing.
-func (st *stream) next() (lease.Update, error) {
+func (st *stream) next() (store.Update, error) {
 	for {
 		st.mu.Lock()
 		if len(st.order) > 0 && st.ctx.Err() == nil {
@@ -195,7 +195,7 @@ func (st *stream) next() (lease.Update, error) {
 		err := st.err
 		st.mu.Unlock()
 		if err != nil {
-			return lease.Update{}, err
+			return store.Update{}, err
 		}
 		<-st.wake // the reader ends with the context, and says so
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
@@ -44,7 +44,7 @@ func TestSilentStreamEnds(t *testing.T) {
 			ctx := within(t, 20*time.Second)
 			for watches := 1; ; watches++ {
 				var last error
-				for v, err := range s.Watch(ctx, lease.Scope{"good"}) {
+				for v, err := range s.Watch(ctx, store.Scope{"good"}) {
 					if v.View.Group == "good" {
 						if bad.count(wire.Watch) != 1 || watches > 2 {
 							t.Errorf("%d watches, %d of them at the silent instance", watches, bad.count(wire.Watch))
@@ -53,7 +53,7 @@ func TestSilentStreamEnds(t *testing.T) {
 					}
 					last = err
 				}
-				if last == nil || lease.Definite(last) || ctx.Err() != nil {
+				if last == nil || store.Definite(last) || ctx.Err() != nil {
 					t.Fatalf("it ended with %v", last)
 				}
 			}
@@ -73,8 +73,8 @@ func TestHeartbeatsKeep(t *testing.T) {
 		follow(w, `{"complete":true}`)
 		hang(w, r)
 	})
-	for v, err := range s.Watch(within(t, 60*time.Second), lease.Scope{"g"}) {
-		if err != nil || v.Kind != lease.Synced {
+	for v, err := range s.Watch(within(t, 60*time.Second), store.Scope{"g"}) {
+		if err != nil || v.Kind != store.Synced {
 			t.Fatal(v, err)
 		}
 		break
@@ -98,9 +98,9 @@ func TestSlowConsumer(t *testing.T) {
 		close(written)
 		hang(w, r)
 	})
-	next, stop := iter.Pull2(s.Watch(within(t, 60*time.Second), lease.Scope{"*"}))
+	next, stop := iter.Pull2(s.Watch(within(t, 60*time.Second), store.Scope{"*"}))
 	defer stop()
-	take := func() lease.View {
+	take := func() store.View {
 		t.Helper()
 		v, err, ok := next()
 		if !ok || err != nil {
@@ -128,12 +128,12 @@ func TestSlowConsumer(t *testing.T) {
 func TestStreamErrors(t *testing.T) {
 	srv := newScripted(t)
 	s := connect(t, remote.Config{URLs: []string{srv.URL}})
-	for code, want := range map[string]error{wire.CodeInvalid: lease.ErrInvalid, wire.CodeRewound: lease.ErrRewound, wire.CodeUnavailable: nil} {
+	for code, want := range map[string]error{wire.CodeInvalid: store.ErrInvalid, wire.CodeRewound: store.ErrRewound, wire.CodeUnavailable: nil} {
 		srv.does(func(w http.ResponseWriter, r *http.Request) {
 			follow(w, `{"problem":{"status":400,"code":"`+code+`","detail":"said so"}}`)
 		})
-		for _, err := range s.Watch(within(t, 20*time.Second), lease.Scope{"g"}) {
-			if err == nil || want != nil && !errors.Is(err, want) || want == nil && lease.Definite(err) {
+		for _, err := range s.Watch(within(t, 20*time.Second), store.Scope{"g"}) {
+			if err == nil || want != nil && !errors.Is(err, want) || want == nil && store.Definite(err) {
 				t.Errorf("%s: %v", code, err)
 			}
 		}

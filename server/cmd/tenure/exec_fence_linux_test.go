@@ -12,7 +12,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/fence/filefence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // report is what the command of a round writes to: files that compare tokens.
@@ -76,15 +76,15 @@ func (e *execRig) succeed(t *testing.T, group string) fence.Stamp {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), execWait)
 	defer cancel()
-	session, err := e.store.Open(ctx, tenure.Candidate{ID: "next"}, execWait, lease.OpenOptions{Scope: lease.Scope{group}})
+	session, err := e.store.Open(ctx, tenure.Candidate{ID: "next"}, execWait, store.OpenOptions{Scope: store.Scope{group}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = e.store.Close(context.WithoutCancel(ctx), session.ID, lease.Closed) }()
+	defer func() { _ = e.store.Close(context.WithoutCancel(ctx), session.ID, store.Closed) }()
 	for ; ; time.Sleep(20 * time.Millisecond) {
 		v, err := e.store.Read(ctx, group)
 		if err == nil && v.State == tenure.Vacant {
-			var won []lease.Record
+			var won []store.Record
 			if won, err = e.store.Acquire(ctx, session.ID, v.Record); err == nil {
 				return fence.Stamp{Deployment: session.Deployment, Group: group, Token: won[0].Token}
 			}

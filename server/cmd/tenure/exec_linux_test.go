@@ -20,7 +20,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/internal/enginetest"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
@@ -254,7 +254,7 @@ func faults() []fault {
 	closeSession := func(t *testing.T, e *execRig, w *wrapped, _ []int) {
 		v, err := e.store.Read(t.Context(), w.group)
 		if err == nil {
-			err = e.store.Close(t.Context(), v.Holder, lease.Forced)
+			err = e.store.Close(t.Context(), v.Holder, store.Forced)
 		}
 		if err != nil {
 			t.Error(err)

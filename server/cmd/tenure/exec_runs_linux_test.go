@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Each does what its comment says.
@@ -123,7 +123,7 @@ func (e *execRig) stepDown(t *testing.T) {
 		until(t, "it runs", func() bool { return len(w.pids()) == 1 })
 		v, err := e.store.Read(t.Context(), group)
 		if err == nil {
-			err = e.store.Ask(t.Context(), v.Holder, lease.Request{ID: "1", Verb: lease.StepDown, Group: group, TTL: time.Minute})
+			err = e.store.Ask(t.Context(), v.Holder, store.Request{ID: "1", Verb: store.StepDown, Group: group, TTL: time.Minute})
 		}
 		if err != nil {
 			t.Fatal(err)

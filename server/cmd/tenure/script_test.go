@@ -25,6 +25,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/embeddedetcd"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 )
 
@@ -182,7 +183,7 @@ func doStand(ts *testscript.TestScript, _ bool, args []string) {
 		priority, _ = strconv.Atoi(args[2])
 	}
 	node, err := lease.New(s.store, lease.Config{
-		Candidate: tenure.Candidate{ID: args[0], Address: "10.0.0.1:80", Priority: priority}, Scope: lease.Scope{args[1]},
+		Candidate: tenure.Candidate{ID: args[0], Address: "10.0.0.1:80", Priority: priority}, Scope: store.Scope{args[1]},
 		Timing: lease.Timing{TTL: 10 * time.Second, Beat: 300 * time.Millisecond}, Log: slog.New(slog.DiscardHandler),
 	})
 	ts.Check(err)
@@ -204,7 +205,7 @@ func doStand(ts *testscript.TestScript, _ bool, args []string) {
 		_ = node.Close(ctx)
 	})
 	s.until(ts, func(ctx context.Context) (bool, error) {
-		line, err := s.store.Sessions(ctx, lease.Scope{args[1]}, lease.Page{})
+		line, err := s.store.Sessions(ctx, store.Scope{args[1]}, store.Page{})
 		for _, l := range line {
 			if l.Candidate.ID == args[0] {
 				return true, err
@@ -217,7 +218,7 @@ func doStand(ts *testscript.TestScript, _ bool, args []string) {
 // mute NODE GROUP... lets a node lead that never answers.
 func doMute(ts *testscript.TestScript, _ bool, args []string) {
 	s := stageOf(ts)
-	session, err := s.store.Open(s.ctx, tenure.Candidate{ID: args[0]}, time.Minute, lease.OpenOptions{Scope: args[1:]})
+	session, err := s.store.Open(s.ctx, tenure.Candidate{ID: args[0]}, time.Minute, store.OpenOptions{Scope: args[1:]})
 	ts.Check(err)
 	for _, g := range args[1:] {
 		v, err := s.store.Read(s.ctx, g)
@@ -228,7 +229,7 @@ func doMute(ts *testscript.TestScript, _ bool, args []string) {
 	s.start(ts, args[0], func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 10*time.Second)
 		defer cancel()
-		_ = s.store.Close(ctx, session.ID, lease.Closed)
+		_ = s.store.Close(ctx, session.ID, store.Closed)
 	})
 }
 

@@ -1,5 +1,5 @@
 // Package wire has the JSON types and routes that store/remote and the election service share:
-// lease.Store as routes under /v1/store/, one for each method.
+// store.Store as routes under /v1/store/, one for each method.
 //
 // Every call is a POST with one JSON object, also for reads, because scopes do not fit into URLs.
 // Durations are whole milliseconds, rounded so that nobody is promised more than the engine
@@ -10,7 +10,7 @@
 // caller's copy of a record never becomes the record.
 //
 // An answer other than 200 is a [Problem]. Its code, not its status, tells the client which error
-// of lease.Store it is.
+// of store.Store it is.
 //
 // # Limitations
 //

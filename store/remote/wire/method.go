@@ -3,7 +3,7 @@ package wire
 // Method names a route: POST /v1/store/{method}.
 type Method string
 
-// The routes, one for each method of lease.Store.
+// The routes, one for each method of store.Store.
 const (
 	Caps          Method = "caps"
 	Open          Method = "open"

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Problem is an answer other than 200 (RFC 9457).
@@ -26,7 +26,7 @@ type Problem struct {
 	Rule  string `json:"rule,omitempty"`
 }
 
-// The codes that a client maps to an error of lease.Store.
+// The codes that a client maps to an error of store.Store.
 const (
 	CodeSessionDead = "session_dead"
 	CodeConflict    = "conflict"
@@ -65,13 +65,13 @@ type sentinel struct {
 // sentinels are the definite errors, with their codes.
 func sentinels() []sentinel {
 	return []sentinel{
-		{lease.ErrSessionDead, CodeSessionDead, http.StatusConflict, false},
-		{lease.ErrConflict, CodeConflict, http.StatusConflict, false},
-		{lease.ErrSuccessor, CodeSuccessor, http.StatusConflict, false},
-		{lease.ErrRewound, CodeRewound, http.StatusServiceUnavailable, false},
-		{lease.ErrInvalid, CodeInvalid, http.StatusBadRequest, false},
-		{lease.ErrBusy, CodeBusy, http.StatusTooManyRequests, true},
-		{lease.ErrNotFound, CodeNotFound, http.StatusNotFound, false},
+		{store.ErrSessionDead, CodeSessionDead, http.StatusConflict, false},
+		{store.ErrConflict, CodeConflict, http.StatusConflict, false},
+		{store.ErrSuccessor, CodeSuccessor, http.StatusConflict, false},
+		{store.ErrRewound, CodeRewound, http.StatusServiceUnavailable, false},
+		{store.ErrInvalid, CodeInvalid, http.StatusBadRequest, false},
+		{store.ErrBusy, CodeBusy, http.StatusTooManyRequests, true},
+		{store.ErrNotFound, CodeNotFound, http.StatusNotFound, false},
 	}
 }
 
@@ -87,11 +87,11 @@ func ProblemOf(m Method, err error) Problem {
 			break
 		}
 	}
-	var conflict *lease.ConflictError
+	var conflict *store.ConflictError
 	if errors.As(err, &conflict) {
 		p.Current = Each(conflict.Current, ViewOf)
 	}
-	var argument *lease.ArgumentError
+	var argument *store.ArgumentError
 	if errors.As(err, &argument) {
 		p.Field, p.Rule = argument.Field, argument.Rule
 		if argument.Value != nil {
@@ -111,21 +111,21 @@ type refusal struct {
 func (r *refusal) Error() string { return r.said }
 func (r *refusal) Unwrap() error { return r.is }
 
-// Definite returns the error of lease.Store for the code, or nil if the code has none.
+// Definite returns the error of store.Store for the code, or nil if the code has none.
 func (p *Problem) Definite() error {
 	var is error
 	switch p.Code {
 	case CodeConflict:
-		conflict := &lease.ConflictError{}
+		conflict := &store.ConflictError{}
 		// Without the views it is still a conflict: an engine need not show any.
 		conflict.Current, _ = LeaseViews(p.Current)
 		is = conflict
 	case CodeCoolingDown, CodeCordoned, CodeNoGroup:
-		is = lease.ErrBusy
+		is = store.ErrBusy
 	case CodeTTL:
-		is = &lease.ArgumentError{Field: "ttl", Rule: p.Detail}
+		is = &store.ArgumentError{Field: "ttl", Rule: p.Detail}
 	case CodeInvalid, "bad_body", "body_too_large":
-		argument := &lease.ArgumentError{Field: p.Field, Rule: p.Rule}
+		argument := &store.ArgumentError{Field: p.Field, Rule: p.Rule}
 		if p.Value != "" {
 			argument.Value = p.Value
 		}
@@ -141,7 +141,7 @@ func (p *Problem) Definite() error {
 		}
 		// Another limit of the service: nothing was done.
 		if is == nil && p.Status == http.StatusTooManyRequests {
-			is = lease.ErrBusy
+			is = store.ErrBusy
 		}
 	}
 	if is == nil {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Asked returns the milliseconds of a duration that a caller asks for. It rounds away from
@@ -57,13 +57,13 @@ type Welcome struct {
 }
 
 // WelcomeOf encodes the capabilities of a store. Rounding never makes the range of TTLs wider.
-func WelcomeOf(c lease.Caps, deployment string) Welcome {
+func WelcomeOf(c store.Caps, deployment string) Welcome {
 	return Welcome{deployment, Asked(c.MinTTL), Given(c.MaxTTL), c.Batch, c.Observed, Asked(c.Lateness), c.Loses}
 }
 
 // Caps decodes the capabilities of a store.
-func (w Welcome) Caps() lease.Caps {
-	return lease.Caps{
+func (w Welcome) Caps() store.Caps {
+	return store.Caps{
 		MinTTL: Duration(w.MinTTL), MaxTTL: Duration(w.MaxTTL), Batch: w.Batch,
 		Observed: w.Observed, Lateness: Duration(w.Lateness), Loses: w.Loses,
 	}
@@ -81,55 +81,55 @@ type OpenCall struct {
 }
 
 // Options returns the options of the session.
-func (c OpenCall) Options() lease.OpenOptions {
-	return lease.OpenOptions{Scope: c.Scope, Instance: c.Instance, Attempt: c.Attempt, Fenced: c.Fenced, Successor: c.Successor}
+func (c OpenCall) Options() store.OpenOptions {
+	return store.OpenOptions{Scope: c.Scope, Instance: c.Instance, Attempt: c.Attempt, Fenced: c.Fenced, Successor: c.Successor}
 }
 
-// Session is a lease.Session.
+// Session is a store.Session.
 type Session struct {
-	lease.Session
+	store.Session
 	TTL int64 `json:"ttl_ms"`
 }
 
 // SessionOf encodes a session.
-func SessionOf(s lease.Session) Session { return Session{s, Given(s.TTL)} }
+func SessionOf(s store.Session) Session { return Session{s, Given(s.TTL)} }
 
 // Lease decodes a session.
-func (s Session) Lease() lease.Session {
+func (s Session) Lease() store.Session {
 	s.Session.TTL = Duration(s.TTL)
 	return s.Session
 }
 
 // SessionCall names a session.
 type SessionCall struct {
-	Session lease.SessionID `json:"session"`
+	Session store.SessionID `json:"session"`
 }
 
 // KeepAliveCall renews a session and reads the records of the groups.
 type KeepAliveCall struct {
-	Session lease.SessionID `json:"session"`
+	Session store.SessionID `json:"session"`
 	Groups  []string        `json:"groups,omitempty"`
 }
 
-// Beat is a lease.Beat.
+// Beat is a store.Beat.
 type Beat struct {
 	TTL      int64          `json:"ttl_ms"`
 	Requests []Request      `json:"requests,omitempty"`
-	Records  []lease.Record `json:"records,omitempty"`
+	Records  []store.Record `json:"records,omitempty"`
 }
 
 // BeatOf encodes a beat.
-func BeatOf(b lease.Beat) Beat { return Beat{Given(b.TTL), Each(b.Requests, RequestOf), b.Records} }
+func BeatOf(b store.Beat) Beat { return Beat{Given(b.TTL), Each(b.Requests, RequestOf), b.Records} }
 
 // Lease decodes a beat.
-func (b Beat) Lease() lease.Beat {
-	return lease.Beat{TTL: Duration(b.TTL), Requests: Each(b.Requests, Request.Lease), Records: b.Records}
+func (b Beat) Lease() store.Beat {
+	return store.Beat{TTL: Duration(b.TTL), Requests: Each(b.Requests, Request.Lease), Records: b.Records}
 }
 
 // CloseCall closes a session. With Seen it does so only if none of the records has changed.
 type CloseCall struct {
-	Session lease.SessionID `json:"session"`
-	Reason  lease.Reason    `json:"reason,omitempty"`
+	Session store.SessionID `json:"session"`
+	Reason  store.Reason    `json:"reason,omitempty"`
 	Seen    []Seen          `json:"seen,omitempty"`
 }
 
@@ -140,51 +140,51 @@ type Seen struct {
 }
 
 // SeenOf encodes what a caller has seen of a record.
-func SeenOf(r lease.Record) Seen { return Seen{Group: r.Group, Version: r.Version} }
+func SeenOf(r store.Record) Seen { return Seen{Group: r.Group, Version: r.Version} }
 
 // Lease decodes it.
-func (s Seen) Lease() lease.Record { return lease.Record{Group: s.Group, Version: s.Version} }
+func (s Seen) Lease() store.Record { return store.Record{Group: s.Group, Version: s.Version} }
 
 // AcquireCall asks for the records.
 type AcquireCall struct {
-	Session lease.SessionID `json:"session"`
+	Session store.SessionID `json:"session"`
 	Seen    []Seen          `json:"seen"`
 }
 
 // ReleaseCall gives records up.
 type ReleaseCall struct {
-	Session lease.SessionID `json:"session"`
+	Session store.SessionID `json:"session"`
 	Held    []Seen          `json:"held"`
-	To      lease.SessionID `json:"to,omitempty"`
-	Reason  lease.Reason    `json:"reason,omitempty"`
+	To      store.SessionID `json:"to,omitempty"`
+	Reason  store.Reason    `json:"reason,omitempty"`
 }
 
 // RecordsAnswer has the records that were granted or released.
 type RecordsAnswer struct {
-	Records []lease.Record `json:"records"`
+	Records []store.Record `json:"records"`
 }
 
-// View is a lease.View. State is led or vacant.
+// View is a store.View. State is led or vacant.
 type View struct {
-	lease.Record
+	store.Record
 	State string `json:"state"`
 }
 
 // ViewOf encodes a view.
-func ViewOf(v lease.View) View { return View{v.Record, v.State.String()} }
+func ViewOf(v store.View) View { return View{v.Record, v.State.String()} }
 
 // Lease decodes a view. An unknown state is an error, never a vacancy.
-func (v View) Lease() (lease.View, error) {
+func (v View) Lease() (store.View, error) {
 	for _, s := range []tenure.State{tenure.Led, tenure.Vacant} {
 		if v.State == s.String() {
-			return lease.View{Record: v.Record, State: s}, nil
+			return store.View{Record: v.Record, State: s}, nil
 		}
 	}
-	return lease.View{}, fmt.Errorf("the state of group %q is %.20q; want led or vacant", v.Group, v.State)
+	return store.View{}, fmt.Errorf("the state of group %q is %.20q; want led or vacant", v.Group, v.State)
 }
 
 // LeaseViews decodes views.
-func LeaseViews(all []View) (out []lease.View, err error) {
+func LeaseViews(all []View) (out []store.View, err error) {
 	for _, v := range all {
 		read, err := v.Lease()
 		if err != nil {
@@ -197,38 +197,38 @@ func LeaseViews(all []View) (out []lease.View, err error) {
 
 // AskCall leaves a request for the owner of a session.
 type AskCall struct {
-	Session lease.SessionID `json:"session"`
+	Session store.SessionID `json:"session"`
 	Request Request         `json:"request"`
 }
 
-// Request is a lease.Request.
+// Request is a store.Request.
 type Request struct {
-	lease.Request
+	store.Request
 	CoolDown int64 `json:"cool_down_ms,omitempty"`
 	TTL      int64 `json:"ttl_ms"`
 }
 
 // RequestOf encodes a request.
-func RequestOf(r lease.Request) Request { return Request{r, Asked(r.CoolDown), Asked(r.TTL)} }
+func RequestOf(r store.Request) Request { return Request{r, Asked(r.CoolDown), Asked(r.TTL)} }
 
 // Lease decodes a request.
-func (r Request) Lease() lease.Request {
+func (r Request) Lease() store.Request {
 	r.Request.CoolDown, r.Request.TTL = Duration(r.CoolDown), Duration(r.TTL)
 	return r.Request
 }
 
 // AnswerCall answers a request.
 type AnswerCall struct {
-	Session lease.SessionID `json:"session"`
+	Session store.SessionID `json:"session"`
 	Request string          `json:"request"`
-	Outcome lease.Outcome   `json:"outcome"`
+	Outcome store.Outcome   `json:"outcome"`
 	Detail  string          `json:"detail,omitempty"`
 }
 
-// AnsweredCall asks for the answer. The answer is a lease.Answer; without an outcome the
+// AnsweredCall asks for the answer. The answer is a store.Answer; without an outcome the
 // request is still waiting.
 type AnsweredCall struct {
-	Session lease.SessionID `json:"session"`
+	Session store.SessionID `json:"session"`
 	Request string          `json:"request"`
 }
 
@@ -249,22 +249,22 @@ type Line struct {
 	View      *View        `json:"view,omitempty"`
 	Began     *Session     `json:"session_began,omitempty"`
 	Ended     *Session     `json:"session_ended,omitempty"`
-	Reason    lease.Reason `json:"reason,omitempty"` // of the end
+	Reason    store.Reason `json:"reason,omitempty"` // of the end
 	Complete  bool         `json:"complete,omitempty"`
 	Heartbeat bool         `json:"heartbeat,omitempty"`
 	Problem   *Problem     `json:"problem,omitempty"`
 }
 
 // LineOf encodes an update.
-func LineOf(u lease.Update) Line {
+func LineOf(u store.Update) Line {
 	s := SessionOf(u.Session)
 	switch u.Kind {
-	case lease.GroupChanged:
+	case store.GroupChanged:
 		v := ViewOf(u.View)
 		return Line{View: &v}
-	case lease.SessionBegan:
+	case store.SessionBegan:
 		return Line{Began: &s}
-	case lease.SessionEnded:
+	case store.SessionEnded:
 		return Line{Ended: &s, Reason: u.Reason}
 	default:
 		return Line{Complete: true}
@@ -272,19 +272,19 @@ func LineOf(u lease.Update) Line {
 }
 
 // Lease decodes an update. A heartbeat has no kind.
-func (l Line) Lease() (lease.Update, error) {
+func (l Line) Lease() (store.Update, error) {
 	switch {
 	case l.View != nil:
 		v, err := l.View.Lease()
-		return lease.Update{Kind: lease.GroupChanged, View: v}, err
+		return store.Update{Kind: store.GroupChanged, View: v}, err
 	case l.Began != nil:
-		return lease.Update{Kind: lease.SessionBegan, Session: l.Began.Lease()}, nil
+		return store.Update{Kind: store.SessionBegan, Session: l.Began.Lease()}, nil
 	case l.Ended != nil:
-		return lease.Update{Kind: lease.SessionEnded, Session: l.Ended.Lease(), Reason: l.Reason}, nil
+		return store.Update{Kind: store.SessionEnded, Session: l.Ended.Lease(), Reason: l.Reason}, nil
 	case l.Complete:
-		return lease.Update{Kind: lease.Synced}, nil
+		return store.Update{Kind: store.Synced}, nil
 	}
-	return lease.Update{}, nil
+	return store.Update{}, nil
 }
 
 // ListCall asks for a page of groups or sessions.
@@ -313,10 +313,10 @@ type HistoryCall struct {
 
 // HistoryAnswer is a page.
 type HistoryAnswer struct {
-	Terms []lease.Term `json:"terms"`
+	Terms []store.Term `json:"terms"`
 }
 
-// EpochCall raises the epoch. The answer is a lease.Meta.
+// EpochCall raises the epoch. The answer is a store.Meta.
 type EpochCall struct {
 	To uint64 `json:"to"`
 }
@@ -341,7 +341,7 @@ type ListAttributesCall struct {
 
 // AttributesAnswer is a page.
 type AttributesAnswer struct {
-	Attributes []lease.Attributes `json:"attributes"`
+	Attributes []store.Attributes `json:"attributes"`
 }
 
 // Nothing is the body of a call without arguments, and of an answer without a result.

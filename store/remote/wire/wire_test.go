@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
@@ -17,7 +17,7 @@ import (
 // other one leaves the outcome unknown.
 func TestErrors(t *testing.T) {
 	definite := []error{
-		lease.ErrSessionDead, lease.ErrConflict, lease.ErrSuccessor, lease.ErrRewound, lease.ErrInvalid, lease.ErrBusy, lease.ErrNotFound,
+		store.ErrSessionDead, store.ErrConflict, store.ErrSuccessor, store.ErrRewound, store.ErrInvalid, store.ErrBusy, store.ErrNotFound,
 	}
 	travel := func(m wire.Method, err error) error {
 		t.Helper()
@@ -29,7 +29,7 @@ func TestErrors(t *testing.T) {
 		return p.Definite()
 	}
 	for i, want := range definite {
-		if !lease.Definite(want) {
+		if !store.Definite(want) {
 			t.Errorf("%v is not definite", want)
 		}
 		said := fmt.Errorf("engine: something: %w", want)
@@ -49,13 +49,13 @@ func TestErrors(t *testing.T) {
 		}
 	}
 
-	view := lease.View{Record: lease.Record{Group: "g", Version: 7, Token: 3, Holder: "s1", Candidate: tenure.Candidate{ID: "a"}}, State: tenure.Led}
-	var conflict *lease.ConflictError
-	if err := travel(wire.Acquire, &lease.ConflictError{Current: []lease.View{view}}); !errors.As(err, &conflict) || !reflect.DeepEqual(conflict.Current, []lease.View{view}) {
+	view := store.View{Record: store.Record{Group: "g", Version: 7, Token: 3, Holder: "s1", Candidate: tenure.Candidate{ID: "a"}}, State: tenure.Led}
+	var conflict *store.ConflictError
+	if err := travel(wire.Acquire, &store.ConflictError{Current: []store.View{view}}); !errors.As(err, &conflict) || !reflect.DeepEqual(conflict.Current, []store.View{view}) {
 		t.Errorf("a conflict came out as %v", err)
 	}
-	var argument *lease.ArgumentError
-	if err := travel(wire.Read, &lease.ArgumentError{Field: "group", Value: "?", Rule: "r"}); !errors.As(err, &argument) || *argument != (lease.ArgumentError{Field: "group", Value: "?", Rule: "r"}) {
+	var argument *store.ArgumentError
+	if err := travel(wire.Read, &store.ArgumentError{Field: "group", Value: "?", Rule: "r"}); !errors.As(err, &argument) || *argument != (store.ArgumentError{Field: "group", Value: "?", Rule: "r"}) {
 		t.Errorf("an argument error came out as %v", err)
 	}
 }
@@ -65,38 +65,38 @@ func TestErrors(t *testing.T) {
 func TestRoundTrip(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	who := tenure.Candidate{ID: "a", Address: "h:1", Metadata: map[string]string{"k": "v"}, Priority: 2}
-	term := lease.Term{Token: 4, Candidate: "a", Session: "s1", Begin: at, End: at.Add(1), Reason: lease.Resigned}
-	record := lease.Record{Group: "g", Version: 9, Token: 4, Holder: "s1", Candidate: who, Terms: []lease.Term{term}}
-	request := lease.Request{ID: "r", Verb: lease.Transfer, Group: "g", Token: 4, To: "b", Reason: "why", CoolDown: time.Second, TTL: time.Minute}
+	term := store.Term{Token: 4, Candidate: "a", Session: "s1", Begin: at, End: at.Add(1), Reason: store.Resigned}
+	record := store.Record{Group: "g", Version: 9, Token: 4, Holder: "s1", Candidate: who, Terms: []store.Term{term}}
+	request := store.Request{ID: "r", Verb: store.Transfer, Group: "g", Token: 4, To: "b", Reason: "why", CoolDown: time.Second, TTL: time.Minute}
 	for _, v := range []any{
-		lease.Session{ID: "s1", Candidate: who, Instance: "i", Fenced: true, Successor: true, Scope: lease.Scope{"g"}, TTL: time.Second, Deployment: "d", Opened: 8},
-		lease.Beat{TTL: time.Second, Requests: []lease.Request{request}, Records: []lease.Record{record}},
-		lease.View{Record: record, State: tenure.Led},
-		lease.Attributes{Name: "n", Version: 3, Values: who.Metadata},
-		lease.Caps{MinTTL: time.Second, MaxTTL: time.Hour, Batch: 3, Observed: true, Lateness: time.Second, Loses: "w"},
-		lease.Meta{Deployment: "d", Epoch: 1, Index: 2, Rewound: true, Why: "w"},
-		lease.Answer{Outcome: lease.Done, Detail: "x"},
+		store.Session{ID: "s1", Candidate: who, Instance: "i", Fenced: true, Successor: true, Scope: store.Scope{"g"}, TTL: time.Second, Deployment: "d", Opened: 8},
+		store.Beat{TTL: time.Second, Requests: []store.Request{request}, Records: []store.Record{record}},
+		store.View{Record: record, State: tenure.Led},
+		store.Attributes{Name: "n", Version: 3, Values: who.Metadata},
+		store.Caps{MinTTL: time.Second, MaxTTL: time.Hour, Batch: 3, Observed: true, Lateness: time.Second, Loses: "w"},
+		store.Meta{Deployment: "d", Epoch: 1, Index: 2, Rewound: true, Why: "w"},
+		store.Answer{Outcome: store.Done, Detail: "x"},
 	} {
 		full(t, fmt.Sprintf("%T", v), reflect.ValueOf(v))
 		var got any
 		switch v := v.(type) {
-		case lease.Session:
+		case store.Session:
 			got = travel(t, wire.SessionOf(v)).Lease()
-		case lease.Beat:
+		case store.Beat:
 			got = travel(t, wire.BeatOf(v)).Lease()
-		case lease.View:
+		case store.View:
 			read, err := travel(t, wire.ViewOf(v)).Lease()
 			if err != nil {
 				t.Fatal(err)
 			}
 			got = read
-		case lease.Attributes:
+		case store.Attributes:
 			got = travel(t, v)
-		case lease.Caps:
+		case store.Caps:
 			got = travel(t, wire.WelcomeOf(v, "d")).Caps()
-		case lease.Meta:
+		case store.Meta:
 			got = travel(t, v)
-		case lease.Answer:
+		case store.Answer:
 			got = travel(t, v)
 		}
 		if !reflect.DeepEqual(got, v) {

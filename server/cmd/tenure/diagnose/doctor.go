@@ -17,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/operator"
 	"github.com/tenurehq/tenure/server/storecli"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 )
 
@@ -122,11 +123,11 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 func openFailed(err error) advise.Finding {
 	f := advise.Finding{Level: advise.Broken, Check: "store", Says: oneLine(err), Fix: "check that the engine or service runs, and that --store names it"}
 	var none *storecli.NoServiceError
-	var invalid *lease.ArgumentError
+	var invalid *store.ArgumentError
 	switch {
 	case errors.As(err, &none):
 		f.Says, f.Fix = oneLine(none.Err), none.Remedy
-	case errors.Is(err, lease.ErrNewer):
+	case errors.Is(err, store.ErrNewer):
 		f.Check, f.Fix = "format", "upgrade this program: a program that does not know the format must not write"
 	case errors.As(err, &invalid) && strings.Contains(invalid.Rule, "a former version"):
 		f.Check, f.Fix = "format", "use another --store-prefix, and raise the epoch: see docs/operations.md, Upgrade"
@@ -171,7 +172,7 @@ func (d *doctor) query(ctx context.Context, o *storecli.Opened, facts *advise.Fa
 		}
 		facts.RoundTrips = append(facts.RoundTrips, time.Since(sent))
 	}
-	if found, err := (operator.Store{Store: o.Store, Call: d.conn.Timeout}).Duplicates(ctx, lease.Scope{"*"}); err == nil {
+	if found, err := (operator.Store{Store: o.Store, Call: d.conn.Timeout}).Duplicates(ctx, store.Scope{"*"}); err == nil {
 		facts.Duplicates = found
 	} else if !storecli.Denied(err) {
 		fail("sessions", err)
@@ -187,11 +188,11 @@ func (d *doctor) query(ctx context.Context, o *storecli.Opened, facts *advise.Fa
 		return failed // the store opens no session
 	}
 	facts.SessionErr = call(func(ctx context.Context) error {
-		session, err := o.Open(ctx, tenure.Candidate{ID: d.id}, max(o.Caps().MinTTL, 2*time.Second), lease.OpenOptions{Scope: lease.Scope{d.id}})
+		session, err := o.Open(ctx, tenure.Candidate{ID: d.id}, max(o.Caps().MinTTL, 2*time.Second), store.OpenOptions{Scope: store.Scope{d.id}})
 		if err != nil {
 			return err
 		}
-		return o.Close(ctx, session.ID, lease.Closed)
+		return o.Close(ctx, session.ID, store.Closed)
 	})
 	facts.Denied = storecli.Denied(facts.SessionErr)
 	return failed

@@ -8,11 +8,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/operator"
 	"github.com/tenurehq/tenure/server/service"
 	"github.com/tenurehq/tenure/server/storecli"
+	"github.com/tenurehq/tenure/store"
 )
 
 func newCordon(env cli.Env) *cobra.Command {
@@ -83,7 +83,7 @@ func setCordon(ctx context.Context, r *storecli.Run, node, reason string) error 
 
 // leads lists the groups that a node leads, as far as the caller may see them.
 func leads(ctx context.Context, r *storecli.Run, node string) (groups []string) {
-	for v, err := range r.Views(ctx, lease.Scope{"*"}, "") {
+	for v, err := range r.Views(ctx, store.Scope{"*"}, "") {
 		if err != nil {
 			return nil
 		}

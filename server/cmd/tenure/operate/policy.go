@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/operator"
 	"github.com/tenurehq/tenure/server/storecli"
+	"github.com/tenurehq/tenure/store"
 )
 
 // policyRow is the policy of a group.
@@ -37,7 +37,7 @@ var policyTable = cli.Table[policyRow]{
 	Name: func(r policyRow) string { return r.Group },
 }
 
-func printPolicy(r *storecli.Run, group string, a lease.Attributes) error {
+func printPolicy(r *storecli.Run, group string, a store.Attributes) error {
 	p := operator.ParsePolicy(a)
 	return policyTable.One(r.Out, policyRow{Group: group, Declared: p.Declared, Deleted: p.Deleted, Version: a.Version, Policy: p.Wire()})
 }
@@ -85,7 +85,7 @@ later, through the service and with ` + "`tenure exec`" + `.`,
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
 			limits := r.Caps()
 			a, err := r.Change(ctx, operator.Group(args[0]), from, func(values map[string]string) error {
-				g := operator.ParsePolicy(lease.Attributes{Values: values}).Wire()
+				g := operator.ParsePolicy(store.Attributes{Values: values}).Wire()
 				for flag, set := range map[string]func(){
 					"min-ttl": func() { g.MinTTLMS = minTTL.Milliseconds() },
 					"max-ttl": func() { g.MaxTTLMS = maxTTL.Milliseconds() },

@@ -13,11 +13,11 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/operator"
 	"github.com/tenurehq/tenure/server/service"
 	"github.com/tenurehq/tenure/server/storecli"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Commands returns the commands.
@@ -37,7 +37,7 @@ type request struct {
 }
 
 func newStepDown(env cli.Env) *cobra.Command {
-	q := &request{order: operator.Order{Verb: lease.StepDown}}
+	q := &request{order: operator.Order{Verb: store.StepDown}}
 	cmd := q.command(env, storecli.Spec{
 		Use:   "step-down GROUP",
 		Short: "Ask the leader of a group to give it up.",
@@ -61,7 +61,7 @@ Exit codes: 3 the group has no leader, or the leader refused; 4 the current term
 }
 
 func newTransfer(env cli.Env) *cobra.Command {
-	q := &request{order: operator.Order{Verb: lease.Transfer}}
+	q := &request{order: operator.Order{Verb: store.Transfer}}
 	return q.command(env, storecli.Spec{
 		Use:   "transfer GROUP NODE",
 		Short: "Ask the leader of a group to hand it over to another candidate.",
@@ -118,7 +118,7 @@ func (q *request) run(ctx context.Context, r *storecli.Run, args []string) error
 	case v.State != tenure.Led:
 		return storecli.NoLeader(v)
 	}
-	if q.order.Verb == lease.Transfer {
+	if q.order.Verb == store.Transfer {
 		if err := q.checkSuccessor(ctx, r, v); err != nil {
 			return err
 		}
@@ -127,7 +127,7 @@ func (q *request) run(ctx context.Context, r *storecli.Run, args []string) error
 		return q.close(ctx, r, v)
 	}
 	what := "give up"
-	if q.order.Verb == lease.Transfer {
+	if q.order.Verb == store.Transfer {
 		what = "hand over to " + q.order.To
 	}
 	if q.order.CoolDown > 0 {
@@ -139,7 +139,7 @@ func (q *request) run(ctx context.Context, r *storecli.Run, args []string) error
 	return q.ask(ctx, r, v)
 }
 
-func whoLeads(v lease.View) string {
+func whoLeads(v store.View) string {
 	if v.State != tenure.Led {
 		return fmt.Sprintf("group %q has no leader (newest token %d)", v.Group, v.Token)
 	}
@@ -151,12 +151,12 @@ func whoLeads(v lease.View) string {
 }
 
 // checkSuccessor refuses a transfer that cannot succeed before the leader is asked.
-func (q *request) checkSuccessor(ctx context.Context, r *storecli.Run, v lease.View) error {
+func (q *request) checkSuccessor(ctx context.Context, r *storecli.Run, v store.View) error {
 	if q.order.To == v.Candidate.ID {
 		return cli.Exit(cli.ExitNo, fmt.Errorf("node %q already leads group %q", q.order.To, v.Group))
 	}
 	err := r.Bar(ctx, v.Group, q.order.To)
-	var barred *lease.BarError
+	var barred *store.BarError
 	if errors.As(err, &barred) {
 		return cli.Exit(cli.ExitNo, err)
 	}
@@ -170,7 +170,7 @@ func (q *request) checkSuccessor(ctx context.Context, r *storecli.Run, v lease.V
 	return err
 }
 
-func (q *request) ask(ctx context.Context, r *storecli.Run, v lease.View) error {
+func (q *request) ask(ctx context.Context, r *storecli.Run, v store.View) error {
 	cooled := ""
 	if q.order.CoolDown > 0 {
 		var err error
@@ -183,7 +183,7 @@ func (q *request) ask(ctx context.Context, r *storecli.Run, v lease.View) error 
 		}
 	}
 	asked, err := r.Ask(ctx, v, q.order)
-	if cooled != "" && (err != nil && lease.Definite(err) || asked.Outcome == lease.Refused) {
+	if cooled != "" && (err != nil && store.Definite(err) || asked.Outcome == store.Refused) {
 		err = errors.Join(err, r.Warm(ctx, v.Group, v.Candidate.ID, cooled))
 	}
 	if err != nil {
@@ -197,7 +197,7 @@ func (q *request) ask(ctx context.Context, r *storecli.Run, v lease.View) error 
 		return err
 	}
 	switch asked.Outcome {
-	case lease.Done:
+	case store.Done:
 		return nil
 	case operator.Waiting:
 		return cli.Exit(cli.ExitUnavailable, errors.New(asked.Detail))
@@ -209,8 +209,8 @@ func (q *request) ask(ctx context.Context, r *storecli.Run, v lease.View) error 
 
 // close closes the leader's session. There is no other way to take a group by force, and
 // it ends every term that the leader holds.
-func (q *request) close(ctx context.Context, r *storecli.Run, v lease.View) error {
-	held, err := r.Held(ctx, lease.Scope{"*"}, v.Holder)
+func (q *request) close(ctx context.Context, r *storecli.Run, v store.View) error {
+	held, err := r.Held(ctx, store.Scope{"*"}, v.Holder)
 	if err != nil && !storecli.Denied(err) { // the caller may not see the other groups
 		return err
 	}
@@ -235,7 +235,7 @@ func (q *request) close(ctx context.Context, r *storecli.Run, v lease.View) erro
 	}
 	call, cancel := context.WithTimeout(ctx, r.Call)
 	defer cancel()
-	if err := r.Close(call, v.Holder, lease.Forced); err != nil {
+	if err := r.Close(call, v.Holder, store.Forced); err != nil {
 		return err
 	}
 	return outcomeTable.One(r.Out, out)

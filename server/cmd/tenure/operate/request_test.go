@@ -9,38 +9,38 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/operator"
 	"github.com/tenurehq/tenure/server/storecli"
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
 // A transfer that ended with another leader says so, and exits with 3.
 func TestTransferEndedElsewhere(t *testing.T) {
-	store := mem.New(mem.Options{})
-	t.Cleanup(store.Shutdown)
-	open := func(node string) lease.Session {
-		l, err := store.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, lease.OpenOptions{Scope: lease.Scope{"billing"}})
+	st := mem.New(mem.Options{})
+	t.Cleanup(st.Shutdown)
+	open := func(node string) store.Session {
+		l, err := st.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, store.OpenOptions{Scope: store.Scope{"billing"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return l
 	}
 	a, _, c := open("a"), open("b"), open("c")
-	granted, err := store.Acquire(t.Context(), a.ID, lease.Record{Group: "billing"})
+	granted, err := st.Acquire(t.Context(), a.ID, store.Record{Group: "billing"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	handed := make(chan error, 1)
 	go func() {
-		_, err := store.Release(context.Background(), a.ID, c.ID, lease.Transferred, granted[0])
+		_, err := st.Release(context.Background(), a.ID, c.ID, store.Transferred, granted[0])
 		handed <- err
 	}()
-	q := &request{order: operator.Order{Verb: lease.Transfer, To: "b", Wait: time.Minute}}
+	q := &request{order: operator.Order{Verb: store.Transfer, To: "b", Wait: time.Minute}}
 	var stdout bytes.Buffer
-	r := &storecli.Run{Store: operator.Store{Store: store, Call: time.Minute}, Out: &cli.Output{Format: cli.FormatJSON, W: &stdout}}
-	err = q.ask(t.Context(), r, lease.View{Record: granted[0], State: tenure.Led})
+	r := &storecli.Run{Store: operator.Store{Store: st, Call: time.Minute}, Out: &cli.Output{Format: cli.FormatJSON, W: &stdout}}
+	err = q.ask(t.Context(), r, store.View{Record: granted[0], State: tenure.Led})
 	var exit *cli.ExitError
 	if !errors.As(err, &exit) || exit.Code != cli.ExitNo || !strings.Contains(stdout.String(), `"leader_node_id": "c"`) || !strings.Contains(stdout.String(), `"ended"`) {
 		t.Errorf("%v, %s", err, &stdout)

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/storecli"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Commands returns the commands.
@@ -35,7 +35,7 @@ type epochRow struct {
 	Index      uint64 `json:"index"`
 }
 
-func printEpoch(r *storecli.Run, m lease.Meta) error {
+func printEpoch(r *storecli.Run, m store.Meta) error {
 	table := cli.Table[epochRow]{
 		Columns: []string{"DEPLOYMENT", "EPOCH", "REWOUND"},
 		Row: func(r epochRow) []string {
@@ -61,7 +61,7 @@ func newEpochShow(env cli.Env) *cobra.Command {
 	})
 }
 
-func meta(ctx context.Context, r *storecli.Run) (lease.Meta, error) {
+func meta(ctx context.Context, r *storecli.Run) (store.Meta, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Call)
 	defer cancel()
 	return r.Meta(ctx)
@@ -117,11 +117,11 @@ func (q *raiser) raise(ctx context.Context, r *storecli.Run, _ []string) error {
 		above = max(above, token.Epoch())
 	}
 	to := cmp.Or(q.to, above+1)
-	if err := lease.CheckEpoch(to, above); err != nil {
+	if err := store.CheckEpoch(to, above); err != nil {
 		return cli.Exit(cli.ExitUsage, err)
 	}
 	sessions, longest := 0, unknownTTL
-	for s, err := range r.Candidates(ctx, lease.Scope{"*"}) {
+	for s, err := range r.Candidates(ctx, store.Scope{"*"}) {
 		if err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func (q *raiser) raise(ctx context.Context, r *storecli.Run, _ []string) error {
 	return printEpoch(r, m)
 }
 
-func announce(r *storecli.Run, m lease.Meta, to uint64, sessions int, wait time.Duration) {
+func announce(r *storecli.Run, m store.Meta, to uint64, sessions int, wait time.Duration) {
 	r.Say("deployment %s is at epoch %d", m.Deployment, m.Epoch)
 	if m.Rewound {
 		r.Say("the store lost data (%s): it grants nothing and keeps no session alive until the epoch is raised", cmp.Or(m.Why, "the engine is behind what it had acknowledged"))

@@ -15,10 +15,10 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/service"
 	"github.com/tenurehq/tenure/server/storecli"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Commands returns the commands.
@@ -38,7 +38,7 @@ type leaderRow struct {
 	Declared bool              `json:"declared,omitempty"` // and never led
 }
 
-func rowOf(v lease.View) leaderRow {
+func rowOf(v store.View) leaderRow {
 	r := leaderRow{Group: v.Group, State: v.State.String(), Term: v.Token}
 	if v.State != tenure.Led {
 		r.State = tenure.Vacant.String()
@@ -178,7 +178,7 @@ Times come from the engine's wall clock. Do not use them for decisions.`,
 	return cmd
 }
 
-func termRow(t lease.Term, now time.Time) service.Term {
+func termRow(t store.Term, now time.Time) service.Term {
 	out := service.Term{Term: t.Token, NodeID: t.Candidate, BeginMS: t.Begin.UnixMilli(), Reason: string(t.Reason)}
 	if !t.End.IsZero() {
 		now = t.End
@@ -224,7 +224,7 @@ func newCandidates(env cli.Env) *cobra.Command {
 				return err
 			}
 			var rows []service.Candidate
-			for l, err := range r.Candidates(ctx, lease.Scope{args[0]}) {
+			for l, err := range r.Candidates(ctx, store.Scope{args[0]}) {
 				if err != nil {
 					return err
 				}
@@ -274,7 +274,7 @@ func newSessions(env cli.Env) *cobra.Command {
 		Args:    storecli.Scope,
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
 			scope := storecli.ScopeOf(args)
-			leads := map[lease.SessionID][]string{}
+			leads := map[store.SessionID][]string{}
 			for v, err := range r.Views(ctx, scope, "") {
 				if err != nil {
 					return err

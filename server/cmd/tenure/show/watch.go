@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/storecli"
+	"github.com/tenurehq/tenure/store"
 )
 
 const (
@@ -50,7 +50,7 @@ prints one value per line, as ndjson does.`,
 			return nil
 		},
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
-			w := &watcher{Run: r, scope: storecli.ScopeOf(args), until: until, limit: limit, shown: make(map[string]tenure.Leader), seen: make(map[string]lease.Cursor)}
+			w := &watcher{Run: r, scope: storecli.ScopeOf(args), until: until, limit: limit, shown: make(map[string]tenure.Leader), seen: make(map[string]store.Cursor)}
 			if err := w.run(ctx); !errors.Is(err, errFinished) {
 				return err
 			}
@@ -65,12 +65,12 @@ prints one value per line, as ndjson does.`,
 // watcher prints each change once, across reconnects.
 type watcher struct {
 	*storecli.Run
-	scope lease.Scope
+	scope store.Scope
 	until string
 	limit int
 
 	shown  map[string]tenure.Leader // what was printed last for each group
-	seen   map[string]lease.Cursor  // up to where each group's history was printed
+	seen   map[string]store.Cursor  // up to where each group's history was printed
 	lines  int
 	synced bool // the first snapshot of this connection is complete
 }
@@ -83,7 +83,7 @@ func (w *watcher) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, errFinished), storecli.Denied(err), errors.Is(err, lease.ErrInvalid):
+		case errors.Is(err, errFinished), storecli.Denied(err), errors.Is(err, store.ErrInvalid):
 			return err
 		}
 		if w.synced {
@@ -114,11 +114,11 @@ func (w *watcher) follow(ctx context.Context) error {
 			return err
 		}
 		switch u.Kind {
-		case lease.Synced:
+		case store.Synced:
 			err = w.completeSnapshot()
-		case lease.GroupChanged:
+		case store.GroupChanged:
 			err = w.change(u.View)
-		case lease.SessionBegan, lease.SessionEnded:
+		case store.SessionBegan, store.SessionEnded:
 		}
 		if err != nil {
 			return err
@@ -132,7 +132,7 @@ func (w *watcher) completeSnapshot() error {
 	w.synced = true
 	for _, name := range w.scope {
 		if _, ok := w.seen[name]; !ok && !strings.HasSuffix(name, "*") {
-			if err := w.change(lease.View{Record: lease.Record{Group: name}, State: tenure.Vacant}); err != nil {
+			if err := w.change(store.View{Record: store.Record{Group: name}, State: tenure.Vacant}); err != nil {
 				return err
 			}
 		}
@@ -142,13 +142,13 @@ func (w *watcher) completeSnapshot() error {
 
 // change prints what happened since the last view of the group. The record holds the
 // newest terms, so nothing is lost between two views.
-func (w *watcher) change(v lease.View) error {
+func (w *watcher) change(v store.View) error {
 	after, known := w.seen[v.Group]
-	w.seen[v.Group] = lease.Cursor{Token: v.Token, State: v.State}
+	w.seen[v.Group] = store.Cursor{Token: v.Token, State: v.State}
 	if !known {
 		return w.print(v.Leader(), !w.synced || v.Token == 0)
 	}
-	changes, complete := lease.Since(v, after)
+	changes, complete := store.Since(v, after)
 	if !complete {
 		w.Say("some terms of %s were missed; see `tenure history %s`", v.Group, v.Group)
 	}

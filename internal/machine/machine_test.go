@@ -1,4 +1,4 @@
-package lease
+package machine
 
 import (
 	"cmp"
@@ -14,6 +14,8 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Whatever is said to the machine, in whatever order, M1 to M4 hold after each
@@ -90,10 +92,10 @@ type heckler struct {
 
 	// The store. A rude one shows what was for what is.
 	rude    bool
-	records map[string][]Record // by version
+	records map[string][]store.Record // by version
 	epoch   fence.Token
 	rewound bool
-	dead    map[SessionID]bool
+	dead    map[store.SessionID]bool
 	opened  int
 	others  int
 	watched map[string]uint64 // from which version on this watch shows a group
@@ -105,7 +107,7 @@ type heckler struct {
 	acked    clock.Instant // when what is being acknowledged was sent; negative: nothing is
 	lastID   uint64
 	granted  time.Duration // by the newest acknowledgement
-	trusted  SessionID
+	trusted  store.SessionID
 	until    clock.Instant
 	wants    map[string]bool
 	begun    map[string]fence.Token
@@ -126,7 +128,7 @@ type asked struct {
 type played struct {
 	group    string
 	token    fence.Token
-	session  SessionID
+	session  store.SessionID
 	ended    bool
 	returned bool
 }
@@ -134,9 +136,9 @@ type played struct {
 func newHeckler(talk []byte, bugs plant.Set) *heckler {
 	h := &heckler{
 		talk:    talk,
-		cfg:     MachineConfig{Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Caps: Caps{Batch: 2}, Seed: 1, Plant: bugs},
-		records: map[string][]Record{},
-		dead:    map[SessionID]bool{},
+		cfg:     MachineConfig{Timing: lease.Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: store.Scope{"*"}, Caps: store.Caps{Batch: 2}, Seed: 1, Plant: bugs},
+		records: map[string][]store.Record{},
+		dead:    map[store.SessionID]bool{},
 		others:  1,
 		acked:   -1,
 		watched: map[string]uint64{},
@@ -145,12 +147,12 @@ func newHeckler(talk []byte, bugs plant.Set) *heckler {
 		begun:   map[string]fence.Token{},
 	}
 	for _, g := range h.groups() {
-		h.records[g] = []Record{{Group: g}}
+		h.records[g] = []store.Record{{Group: g}}
 	}
 	h.line("batch 2")
 	how := h.next()
 	if how&1 != 0 {
-		h.cfg.Timing = WAN()
+		h.cfg.Timing = lease.WAN()
 		h.line("timing wan")
 	}
 	if how&2 != 0 {
@@ -254,7 +256,7 @@ func (h *heckler) settle() {
 			h.answer(0, 0)
 		}
 		for i := range h.opened {
-			if id := SessionID(fmt.Sprintf("a%d", i+1)); h.m.session != nil && id != h.m.session.ID {
+			if id := store.SessionID(fmt.Sprintf("a%d", i+1)); h.m.session != nil && id != h.m.session.ID {
 				h.dead[id] = true
 			}
 		}
@@ -357,29 +359,29 @@ func (h *heckler) living() *lineOf {
 	for i := range h.opened {
 		words = append(words, fmt.Sprintf("a%d", i+1))
 	}
-	l := lineOf(sessionsOf(slices.DeleteFunc(words, func(id string) bool { return h.dead[SessionID(id)] })))
+	l := lineOf(sessionsOf(slices.DeleteFunc(words, func(id string) bool { return h.dead[store.SessionID(id)] })))
 	return &l
 }
 
 // The heckler is its own line.
 func (h *heckler) Len() int { return h.living().Len() }
-func (h *heckler) Ahead(s Session, group string, last SessionID) int {
+func (h *heckler) Ahead(s store.Session, group string, last store.SessionID) int {
 	return h.living().Ahead(s, group, last)
 }
-func (h *heckler) First(group string, but SessionID) (SessionID, bool) {
+func (h *heckler) First(group string, but store.SessionID) (store.SessionID, bool) {
 	return h.living().First(group, but)
 }
-func (h *heckler) Newest(group, candidate string, but SessionID) (SessionID, bool) {
+func (h *heckler) Newest(group, candidate string, but store.SessionID) (store.SessionID, bool) {
 	return h.living().Newest(group, candidate, but)
 }
 
 // other is the session of the other candidate.
-func (h *heckler) other() SessionID { return SessionID(fmt.Sprintf("b%d", h.others)) }
+func (h *heckler) other() store.SessionID { return store.SessionID(fmt.Sprintf("b%d", h.others)) }
 
-func (h *heckler) newest(g string) Record { return h.records[g][len(h.records[g])-1] }
+func (h *heckler) newest(g string) store.Record { return h.records[g][len(h.records[g])-1] }
 
 // put writes the next version of a record.
-func (h *heckler) put(g string, holder SessionID) Record {
+func (h *heckler) put(g string, holder store.SessionID) store.Record {
 	r := h.newest(g)
 	r.Version++
 	if holder != "" {
@@ -432,7 +434,7 @@ func (h *heckler) raise() {
 	h.dead[h.other()] = true
 	h.others++
 	for i := range h.opened {
-		h.dead[SessionID(fmt.Sprintf("a%d", i+1))] = true
+		h.dead[store.SessionID(fmt.Sprintf("a%d", i+1))] = true
 	}
 }
 
@@ -470,19 +472,19 @@ func (h *heckler) synced() {
 			h.view(g, 0)
 		}
 	}
-	h.say("synced", Event{Kind: OnView, View: &View{}})
+	h.say("synced", Event{Kind: OnView, View: &store.View{}})
 }
 
 // at is what a reader sees of a version.
-func (h *heckler) at(g string, version uint64) View {
-	v := View{Record: h.records[g][version], State: tenure.Vacant}
+func (h *heckler) at(g string, version uint64) store.View {
+	v := store.View{Record: h.records[g][version], State: tenure.Vacant}
 	if v.Holder != "" && !h.dead[v.Holder] {
 		v.State = tenure.Led
 	}
 	return v
 }
 
-func inWords(v View) string {
+func inWords(v store.View) string {
 	s := fmt.Sprintf("%s v%d ", v.Group, v.Version)
 	switch {
 	case v.State == tenure.Led:
@@ -503,11 +505,11 @@ func (h *heckler) serve(which, how int) {
 	c.reply = &Reply{ID: c.ID}
 	switch {
 	case how == 4:
-		c.reply.Err, c.words = ErrBusy, "busy"
+		c.reply.Err, c.words = store.ErrBusy, "busy"
 	case h.rewound && (c.Kind == CallOpen || c.Kind == CallBeat || c.Kind == CallAcquire || c.To != ""):
-		c.reply.Err, c.words = ErrRewound, "rewound"
+		c.reply.Err, c.words = store.ErrRewound, "rewound"
 	case h.dead[c.Session] && c.Kind != CallClose:
-		c.reply.Err, c.words = ErrSessionDead, "dead"
+		c.reply.Err, c.words = store.ErrSessionDead, "dead"
 	default:
 		c.words = h.does(c.Call, c.reply, how)
 	}
@@ -533,7 +535,7 @@ func (h *heckler) answer(which, how int) {
 	}
 	h.say(fmt.Sprintf("reply %d %s", c.ID, c.words), Event{Kind: OnReply, Reply: c.reply})
 	h.acked = -1
-	if c.Kind == CallBeat && errors.Is(c.reply.Err, ErrSessionDead) {
+	if c.Kind == CallBeat && errors.Is(c.reply.Err, store.ErrSessionDead) {
 		for _, t := range h.terms {
 			if t.session == c.Session && !t.ended {
 				h.broken("the term of %s goes on though its session is dead", t.group)
@@ -589,18 +591,18 @@ func (h *heckler) asks(r *Reply, how int) string {
 	if how < 5 {
 		return "beat"
 	}
-	q := Request{ID: fmt.Sprintf("r%d", h.pick(4)), Verb: StepDown, Group: h.group(), Reason: "for a test", CoolDown: time.Second}
+	q := store.Request{ID: fmt.Sprintf("r%d", h.pick(4)), Verb: store.StepDown, Group: h.group(), Reason: "for a test", CoolDown: time.Second}
 	words := fmt.Sprintf("beat asked %s step-down %s cool-down 1s", q.ID, q.Group)
 	if how == 5 {
-		q.Verb, q.To, q.CoolDown = Transfer, "b", 0
+		q.Verb, q.To, q.CoolDown = store.Transfer, "b", 0
 		words = fmt.Sprintf("beat asked %s transfer %s to b", q.ID, q.Group)
 	}
-	r.Beat.Requests = []Request{q}
+	r.Beat.Requests = []store.Request{q}
 	return words
 }
 
 func (h *heckler) grant(c *Call, r *Reply, how int) string {
-	conflict := &ConflictError{}
+	conflict := &store.ConflictError{}
 	var words []string
 	for _, seen := range c.Seen {
 		v := h.at(seen.Group, h.newest(seen.Group).Version)
@@ -611,7 +613,7 @@ func (h *heckler) grant(c *Call, r *Reply, how int) string {
 	}
 	switch {
 	case len(words) > 0 && how == 6: // some engines cannot tell
-		r.Err = &ConflictError{}
+		r.Err = &store.ConflictError{}
 		return "conflict"
 	case len(words) > 0:
 		r.Err = conflict
@@ -626,7 +628,7 @@ func (h *heckler) grant(c *Call, r *Reply, how int) string {
 }
 
 func (h *heckler) release(c *Call, r *Reply) string {
-	conflict := &ConflictError{}
+	conflict := &store.ConflictError{}
 	var words []string
 	for _, held := range c.Held {
 		if v := h.at(held.Group, h.newest(held.Group).Version); v.Version != held.Version || v.Holder != c.Session {
@@ -639,7 +641,7 @@ func (h *heckler) release(c *Call, r *Reply) string {
 		r.Err = conflict
 		return "conflict " + strings.Join(words, "; ")
 	case c.To != "" && h.dead[c.To]:
-		r.Err = ErrSuccessor
+		r.Err = store.ErrSuccessor
 		return "successor"
 	}
 	verb, to := "released ", ""
@@ -656,7 +658,7 @@ func (h *heckler) release(c *Call, r *Reply) string {
 
 // repeat says an answer again, or one that nobody asked for. Nothing follows.
 func (h *heckler) repeat(which int) {
-	r := &Reply{ID: h.lastID + 7, Records: []Record{{Group: "g", Version: 99, Token: 99, Holder: h.trusted}}}
+	r := &Reply{ID: h.lastID + 7, Records: []store.Record{{Group: "g", Version: 99, Token: 99, Holder: h.trusted}}}
 	if which < len(h.answered) {
 		r = h.answered[len(h.answered)-1-which]
 	}
@@ -784,7 +786,7 @@ func (h *heckler) call(c *Call) {
 		}
 	case CallRelease:
 		for _, t := range h.terms {
-			if slices.ContainsFunc(c.Held, func(r Record) bool { return t.group == r.Group && t.token == r.Token }) && !t.returned {
+			if slices.ContainsFunc(c.Held, func(r store.Record) bool { return t.group == r.Group && t.token == r.Token }) && !t.returned {
 				h.broken("M4: %s while its work runs", describeCall(c))
 			}
 		}
@@ -887,7 +889,7 @@ func (h *heckler) inside() {
 // The pause after the nth failure is never longer than the bound that doubles,
 // and uses all of it.
 func TestBackoffBounds(t *testing.T) {
-	timing := Default()
+	timing := lease.Default()
 	m := NewMachine(MachineConfig{Timing: timing, Seed: 1})
 	for fails := range 100 {
 		bound := timing.BackoffMax
@@ -911,7 +913,7 @@ func TestBackoffBounds(t *testing.T) {
 // The pause before a session is opened again grows with the fleet: to BackoffMax for a
 // few candidates, to one step for each of many, and to two TTLs at most.
 func TestPauseGrowsWithFleet(t *testing.T) {
-	timing := Default()
+	timing := lease.Default()
 	for candidates, bound := range map[int]time.Duration{0: timing.BackoffMax, 3: timing.BackoffMax, 500: 500 * timing.Step, 1000: 2 * timing.TTL} {
 		line := make(lineOf, candidates)
 		m := NewMachine(MachineConfig{Timing: timing, Seed: 1, Line: &line})
@@ -974,14 +976,14 @@ type bench struct {
 func newBench(b *testing.B, n int) *bench {
 	line := lineOf(sessionsOf(strings.Fields("b1 a1 c1 d1 e1 f1 g1 h1")))
 	s := &bench{b: b, m: NewMachine(MachineConfig{
-		Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Caps: Caps{Batch: 100}, Seed: 1, Line: &line,
+		Timing: lease.Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: store.Scope{"*"}, Caps: store.Caps{Batch: 100}, Seed: 1, Line: &line,
 	})}
 	var events []Event
 	for i := range n {
 		events = append(events, Event{Kind: OnCampaign, Group: fmt.Sprintf("shard-%d", i)})
 	}
 	s.talk(events)
-	s.talk(append(s.views(n, tenure.Led), Event{Kind: OnView, View: &View{}}))
+	s.talk(append(s.views(n, tenure.Led), Event{Kind: OnView, View: &store.View{}}))
 	if s.led != 0 {
 		b.Fatalf("%d groups are led that are not vacant", s.led)
 	}
@@ -991,7 +993,7 @@ func newBench(b *testing.B, n int) *bench {
 func (s *bench) views(n int, state tenure.State) []Event {
 	var events []Event
 	for i := range n {
-		v := View{Record: Record{Group: fmt.Sprintf("shard-%d", i), Version: 1, Token: 1, Holder: "b1"}, State: state}
+		v := store.View{Record: store.Record{Group: fmt.Sprintf("shard-%d", i), Version: 1, Token: 1, Holder: "b1"}, State: state}
 		events = append(events, Event{Kind: OnView, View: &v})
 	}
 	return events
@@ -1001,7 +1003,7 @@ func (s *bench) views(n int, state tenure.State) []Event {
 // until the machine is quiet.
 func (s *bench) talk(events []Event) {
 	for {
-		n := min(len(events), maxQueue)
+		n := min(len(events), lease.MaxQueue)
 		more := s.answers(s.m.Step(s.now, events[:n]...))
 		events = events[n:]
 		if len(more) == 0 && len(events) == 0 {
@@ -1031,7 +1033,7 @@ func (s *bench) answers(actions []Action) []Event {
 			r.Beat.TTL = s.m.cfg.Timing.TTL
 		case CallAcquire:
 			for _, seen := range a.Call.Seen {
-				r.Records = append(r.Records, Record{Group: seen.Group, Version: seen.Version + 1, Token: seen.Token + 1, Holder: a.Call.Session})
+				r.Records = append(r.Records, store.Record{Group: seen.Group, Version: seen.Version + 1, Token: seen.Token + 1, Holder: a.Call.Session})
 			}
 		}
 		events = append(events, Event{Kind: OnReply, Reply: r})

@@ -1,4 +1,4 @@
-package lease
+package machine
 
 import (
 	"cmp"
@@ -11,6 +11,8 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // seat is the machine's side of one group.
@@ -20,7 +22,7 @@ type seat struct {
 	wants bool // somebody waits to lead
 	once  bool // but not if another leads
 
-	view  View
+	view  store.View
 	known bool // view is as fresh as the watch makes it
 	// behindAt is when a keep-alive first read what the watch has not shown.
 	behindAt clock.Instant
@@ -64,18 +66,18 @@ const (
 // hold is a grant of ours.
 type hold struct {
 	session   *session
-	record    Record
+	record    store.Record
 	phase     phase
 	cause     error
-	why       Reason
+	why       store.Reason
 	returned  bool
-	to        string    // successor, by name
-	toSession SessionID // and its session, once found
-	pass      bool      // without a name: hand over to the first in line, if there is one
-	alone     bool      // a batch of releases failed for an unknown one of its records
-	toHint    bool      // found before work returned: it may be gone since
-	toErr     error     // why it cannot take over
-	outrun    error     // whom the holder named is not the successor that was asked for
+	to        string          // successor, by name
+	toSession store.SessionID // and its session, once found
+	pass      bool            // without a name: hand over to the first in line, if there is one
+	alone     bool            // a batch of releases failed for an unknown one of its records
+	toHint    bool            // found before work returned: it may be gone since
+	toErr     error           // why it cannot take over
+	outrun    error           // whom the holder named is not the successor that was asked for
 	requests  []string
 	fails     int
 	call      bool
@@ -193,7 +195,7 @@ func (s *seat) fire(m *Machine) {
 			// It holds the group, and everybody else up: say so again.
 			h.overrunAt = m.now.Add(m.cfg.Timing.window())
 		}
-		m.note(Note{Kind: NoteOverrun, Group: s.group, Token: h.record.Token, Err: h.cause})
+		m.note(lease.Note{Kind: lease.NoteOverrun, Group: s.group, Token: h.record.Token, Err: h.cause})
 		m.do(Action{Kind: DoOverrun, Group: s.group, Token: h.record.Token, Cause: h.cause})
 	}
 	m.update(s)
@@ -201,7 +203,7 @@ func (s *seat) fire(m *Machine) {
 
 func (m *Machine) campaign(s *seat, once bool) {
 	if m.stopping {
-		m.do(Action{Kind: DoFail, Group: s.group, Cause: ErrClosed})
+		m.do(Action{Kind: DoFail, Group: s.group, Cause: lease.ErrClosed})
 		return
 	}
 	if s.leads() {
@@ -213,7 +215,7 @@ func (m *Machine) campaign(s *seat, once bool) {
 		return
 	}
 	if m.lent() && m.session == nil {
-		m.do(Action{Kind: DoFail, Group: s.group, Cause: fmt.Errorf("lease: campaign for group %q: %w", s.group, ErrSessionDead)})
+		m.do(Action{Kind: DoFail, Group: s.group, Cause: fmt.Errorf("lease: campaign for group %q: %w", s.group, store.ErrSessionDead)})
 		return
 	}
 	s.wants, s.once = true, once
@@ -221,7 +223,7 @@ func (m *Machine) campaign(s *seat, once bool) {
 	case m.watching == watchOff && m.watchAt == clock.Never:
 		m.watch()
 	case m.watching == watchSynced && !s.known:
-		m.see(s, vacantFromTheStart(s.group), told, 0)
+		m.see(s, VacantFromTheStart(s.group), told, 0)
 	}
 	m.schedule(s)
 	m.update(s)
@@ -235,7 +237,7 @@ func (m *Machine) hopeless(s *seat) error {
 	case m.now < s.notBefore:
 		return fmt.Errorf("this process was asked to step down, and does not try for another %v", s.notBefore.Sub(m.now))
 	case s.known && s.view.State == tenure.Led && (m.session == nil || s.view.Holder != m.session.ID):
-		return fmt.Errorf("%w: %q, with token %d", ErrLed, s.view.Candidate.ID, s.view.Token)
+		return fmt.Errorf("%w: %q, with token %d", lease.ErrLed, s.view.Candidate.ID, s.view.Token)
 	}
 	return nil
 }
@@ -267,7 +269,7 @@ func (m *Machine) fail(s *seat, err error) {
 
 // failAll ends every campaign that waits, if the error is permanent.
 func (m *Machine) failAll(err error) {
-	if !Permanent(err) {
+	if !store.Permanent(err) {
 		return
 	}
 	for _, s := range m.order {
@@ -317,7 +319,7 @@ func (s *seat) eligible(m *Machine) bool {
 func (m *Machine) sendAcquires() {
 	for len(m.acquires) > 0 && m.room(CallAcquire) {
 		var batch []*seat
-		var seen []Record
+		var seen []store.Record
 		i := 0
 		for ; i < len(m.acquires) && len(batch) < m.cfg.Caps.Batch; i++ {
 			s := m.acquires[i]
@@ -337,7 +339,7 @@ func (m *Machine) sendAcquires() {
 		}
 		m.acquires = append(m.acquires[:0], m.acquires[i:]...)
 		if len(batch) > 0 {
-			m.note(Note{Kind: NoteTry, Group: batch[0].group, Count: len(batch)})
+			m.note(lease.Note{Kind: lease.NoteTry, Group: batch[0].group, Count: len(batch)})
 			m.send(&Call{Kind: CallAcquire, Session: m.session.ID, Seen: seen}, m.session, batch...)
 		}
 	}
@@ -348,24 +350,24 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 		if s.call == f.ID {
 			s.call = 0
 		}
-		if r.Err != nil && Definite(r.Err) {
+		if r.Err != nil && store.Definite(r.Err) {
 			s.tried = s.unsure
 		}
 	}
-	var conflict *ConflictError
-	var bar *BarError
+	var conflict *store.ConflictError
+	var bar *store.BarError
 	switch {
 	case r.Err == nil:
 		m.won(f, r)
 	case f.session != m.session:
-	case errors.Is(r.Err, ErrSessionDead):
-		m.gone(tenure.ErrLost, Lost, false)
+	case errors.Is(r.Err, store.ErrSessionDead):
+		m.gone(tenure.ErrLost, store.Lost, false)
 	case errors.As(r.Err, &conflict):
 		m.conflicted(f, conflict)
 	default:
-		m.note(Note{Kind: NoteFailed, Call: CallAcquire, Group: f.seats[0].group, Count: len(f.seats), Err: r.Err})
+		m.note(lease.Note{Kind: lease.NoteFailed, Call: CallAcquire, Group: f.seats[0].group, Count: len(f.seats), Err: r.Err})
 		for i, s := range f.seats {
-			if !Definite(r.Err) && s.view.Version == f.Seen[i].Version {
+			if !store.Definite(r.Err) && s.view.Version == f.Seen[i].Version {
 				s.unsure, s.unsureAt = true, s.view.Version
 			}
 			switch {
@@ -373,10 +375,10 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 				s.tryAt = m.now // without those that are barred
 				m.update(s)
 				continue
-			case Permanent(r.Err) && len(f.seats) == 1:
+			case store.Permanent(r.Err) && len(f.seats) == 1:
 				s.alone = false
 				m.fail(s, r.Err)
-			case Permanent(r.Err) || bar != nil && bar.Group != "":
+			case store.Permanent(r.Err) || bar != nil && bar.Group != "":
 				// Of a batch, one group may be at fault: each is tried by itself.
 				s.alone = true
 			}
@@ -397,15 +399,15 @@ func (m *Machine) won(f *flight, r *Reply) {
 			continue
 		}
 		s.alone = false
-		m.see(s, View{Record: r.Records[i], State: tenure.Led}, sure, 0)
+		m.see(s, store.View{Record: r.Records[i], State: tenure.Led}, sure, 0)
 	}
 }
 
 // conflicted sorts a batch that was refused: what the store showed is news, the
 // rest is tried again.
-func (m *Machine) conflicted(f *flight, c *ConflictError) {
-	m.note(Note{Kind: NoteConflict, Group: f.seats[0].group, Count: len(f.seats), Err: c})
-	shown := make(map[string]View, len(c.Current))
+func (m *Machine) conflicted(f *flight, c *store.ConflictError) {
+	m.note(lease.Note{Kind: lease.NoteConflict, Group: f.seats[0].group, Count: len(f.seats), Err: c})
+	shown := make(map[string]store.View, len(c.Current))
 	for _, v := range c.Current {
 		shown[v.Group] = v
 	}
@@ -452,13 +454,13 @@ const (
 )
 
 // newer orders the views of one group: versions grow, and a holder dies once.
-func newer(a, b *View) bool {
+func newer(a, b *store.View) bool {
 	return a.Version > b.Version || a.Version == b.Version && a.State == tenure.Vacant && b.State == tenure.Led
 }
 
 // see takes note of a view. tried is the version from which a compare-and-set
 // was refused.
-func (m *Machine) see(s *seat, v View, from source, tried uint64) {
+func (m *Machine) see(s *seat, v store.View, from source, tried uint64) {
 	fresh := newer(&v, &s.view) ||
 		// Only a new watch may say that what we knew is no more.
 		!s.known && (from == told || v.Version == s.view.Version && s.view.State != tenure.Vacant) ||
@@ -486,7 +488,7 @@ func (m *Machine) see(s *seat, v View, from source, tried uint64) {
 		m.naming(s, v.Record, from != told)
 	case ours:
 		// Our session is dead at the store, whatever it was that killed it.
-		m.gone(tenure.ErrLost, Lost, false)
+		m.gone(tenure.ErrLost, store.Lost, false)
 		return
 	case v.State == tenure.Led && fresh:
 		s.tryAt, s.fails, s.yields = clock.Never, 0, false
@@ -497,7 +499,7 @@ func (m *Machine) see(s *seat, v View, from source, tried uint64) {
 }
 
 // naming handles a record that names the present session.
-func (m *Machine) naming(s *seat, rec Record, confirmed bool) {
+func (m *Machine) naming(s *seat, rec store.Record, confirmed bool) {
 	if s.hold != nil {
 		return
 	}
@@ -524,7 +526,7 @@ func (m *Machine) naming(s *seat, rec Record, confirmed bool) {
 			return
 		}
 		s.spent = max(s.spent, rec.Token)
-		s.hold = &hold{session: m.session, record: rec, phase: releasing, why: Resigned, returned: true, retryAt: clock.Never, overrunAt: clock.Never}
+		s.hold = &hold{session: m.session, record: rec, phase: releasing, why: store.Resigned, returned: true, retryAt: clock.Never, overrunAt: clock.Never}
 		m.releases = append(m.releases, s)
 	case !confirmed:
 		// While an acquire is under way its answer is all the confirmation needed.
@@ -538,17 +540,17 @@ func (m *Machine) naming(s *seat, rec Record, confirmed bool) {
 }
 
 // transferred reports whether somebody named the holder as the successor.
-func (r *Record) transferred() bool {
+func (r *store.Record) transferred() bool {
 	n := len(r.Terms)
-	return n > 1 && r.Terms[n-2].Reason == Transferred
+	return n > 1 && r.Terms[n-2].Reason == store.Transferred
 }
 
-func (m *Machine) begin(s *seat, rec Record, by *session) {
+func (m *Machine) begin(s *seat, rec store.Record, by *session) {
 	s.spent = max(s.spent, rec.Token)
 	s.wants, s.unsure, s.tried, s.yields, s.fails, s.tryAt = false, false, false, false, 0, clock.Never
 	s.hold = &hold{session: by, record: rec, phase: leading, retryAt: clock.Never, overrunAt: clock.Never}
 	by.open++
-	m.note(Note{Kind: NoteBegan, Group: s.group, Token: rec.Token, Session: by.ID})
+	m.note(lease.Note{Kind: lease.NoteBegan, Group: s.group, Token: rec.Token, Session: by.ID})
 	m.do(Action{Kind: DoBegin, Group: s.group, Token: rec.Token, Record: rec})
 	m.update(s)
 }
@@ -567,7 +569,7 @@ func (m *Machine) sendReads() {
 func (m *Machine) confirmed(f *flight, r *Reply) {
 	s := f.seats[0]
 	if r.Err != nil {
-		m.note(Note{Kind: NoteFailed, Call: CallRead, Group: s.group, Err: r.Err})
+		m.note(lease.Note{Kind: lease.NoteFailed, Call: CallRead, Group: s.group, Err: r.Err})
 		s.readAt = m.now.Add(m.cfg.Timing.BackoffMin/2 + m.backoff(s.fails))
 		s.fails++
 		m.update(s)
@@ -579,16 +581,16 @@ func (m *Machine) confirmed(f *flight, r *Reply) {
 
 // endTerm ends the term that the seat leads. The grant stays until work has
 // returned.
-func (m *Machine) endTerm(s *seat, cause error, why Reason) {
+func (m *Machine) endTerm(s *seat, cause error, why store.Reason) {
 	m.do(Action{Kind: DoEnd, Group: s.group, Token: s.hold.record.Token, Cause: cause})
 	m.ending(s, cause, why)
 }
 
-func (m *Machine) ending(s *seat, cause error, why Reason) {
+func (m *Machine) ending(s *seat, cause error, why store.Reason) {
 	h := s.hold
 	h.phase, h.cause, h.why = ending, cause, why
 	h.overrunAt = m.now.Add(m.cfg.Timing.window())
-	m.note(Note{Kind: NoteEnded, Group: s.group, Token: h.record.Token, Err: cause})
+	m.note(lease.Note{Kind: lease.NoteEnded, Group: s.group, Token: h.record.Token, Err: cause})
 	if m.cfg.Plant.Has(plant.ReleaseBeforeStop) {
 		h.retryAt = m.now
 	}
@@ -600,18 +602,18 @@ func (m *Machine) ended(s *seat, token fence.Token, cause error) {
 	if !s.leads() || s.hold.record.Token != token {
 		return
 	}
-	why := Resigned
+	why := store.Resigned
 	switch {
 	case errors.Is(cause, tenure.ErrTransferred):
-		why = Transferred
+		why = store.Transferred
 	case errors.Is(cause, tenure.ErrExpired):
-		why = Expired
+		why = store.Expired
 	}
 	m.ending(s, cause, why)
 }
 
 // returned: work has stopped, so the grant may be given up.
-func (m *Machine) returned(s *seat, token fence.Token, to string, session SessionID) {
+func (m *Machine) returned(s *seat, token fence.Token, to string, session store.SessionID) {
 	if h := s.linger; h != nil && h.record.Token == token {
 		s.linger = nil
 		h.session.open--
@@ -641,7 +643,7 @@ func (m *Machine) returned(s *seat, token fence.Token, to string, session Sessio
 		h.to, h.toSession, h.toHint = to, session, session != ""
 	default:
 		// A request was first. It is met, and this transfer is not.
-		h.outrun = fmt.Errorf("lease: group %q was released to %q, as an operator asked, and not to %q: %w", s.group, h.to, to, ErrSuccessor)
+		h.outrun = fmt.Errorf("lease: group %q was released to %q, as an operator asked, and not to %q: %w", s.group, h.to, to, store.ErrSuccessor)
 	}
 	m.releases = append(m.releases, s)
 	m.update(s)
@@ -652,7 +654,7 @@ func (m *Machine) returned(s *seat, token fence.Token, to string, session Sessio
 func (m *Machine) sendReleases() {
 	for len(m.releases) > 0 && m.room(CallRelease) && m.room(CallSessions) {
 		var batch []*seat
-		var held []Record
+		var held []store.Record
 		var first *hold
 		rest := m.releases[:0]
 		for _, s := range m.releases {
@@ -698,8 +700,8 @@ func (m *Machine) sendReleases() {
 
 // newest is the candidate's newest session: an older one may be left over from
 // before a restart.
-func newest(line []Session, candidate string, but SessionID) SessionID {
-	var found Session
+func Newest(line []store.Session, candidate string, but store.SessionID) store.SessionID {
+	var found store.Session
 	for _, s := range line {
 		if s.Candidate.ID == candidate && s.ID != but && s.Opened >= found.Opened {
 			found = s
@@ -720,25 +722,25 @@ func (m *Machine) successorFound(f *flight, r *Reply) {
 		m.releaseAgain(s, f, r.Err)
 		return
 	}
-	if h.toSession = newest(r.Sessions, h.to, h.session.ID); h.toSession == "" {
+	if h.toSession = Newest(r.Sessions, h.to, h.session.ID); h.toSession == "" {
 		m.withoutSuccessor(h)
 	}
 	m.releases = append(m.releases, s)
 }
 
 func (m *Machine) withoutSuccessor(h *hold) {
-	h.toErr = fmt.Errorf("lease: group %q was released, but not to %q: %w", h.record.Group, h.to, ErrSuccessor)
-	h.to, h.toSession, h.why = "", "", Resigned
+	h.toErr = fmt.Errorf("lease: group %q was released, but not to %q: %w", h.record.Group, h.to, store.ErrSuccessor)
+	h.to, h.toSession, h.why = "", "", store.Resigned
 }
 
 func (m *Machine) released(f *flight, r *Reply) {
-	if errors.Is(r.Err, ErrSessionDead) && f.session == m.session {
+	if errors.Is(r.Err, store.ErrSessionDead) && f.session == m.session {
 		// True whatever has become of the groups since.
-		m.gone(tenure.ErrLost, Lost, false)
+		m.gone(tenure.ErrLost, store.Lost, false)
 		return
 	}
-	var conflict *ConflictError
-	shown := map[string]View{}
+	var conflict *store.ConflictError
+	shown := map[string]store.View{}
 	if errors.As(r.Err, &conflict) {
 		for _, v := range conflict.Current {
 			shown[v.Group] = v
@@ -768,12 +770,12 @@ func (m *Machine) released(f *flight, r *Reply) {
 		case conflict != nil:
 			h.alone = len(shown) == 0
 			m.releases = append(m.releases, s)
-		case f.To != "" && (errors.Is(r.Err, ErrSuccessor) || errors.Is(r.Err, ErrRewound)):
+		case f.To != "" && (errors.Is(r.Err, store.ErrSuccessor) || errors.Is(r.Err, store.ErrRewound)):
 			switch {
 			case h.to == "":
 				h.pass = false // the first in line is gone: whoever is there may try
 				h.toSession = ""
-			case h.toHint && errors.Is(r.Err, ErrSuccessor):
+			case h.toHint && errors.Is(r.Err, store.ErrSuccessor):
 				// It has another session now, or none.
 				h.toSession, h.toHint = "", false
 			default:
@@ -787,24 +789,24 @@ func (m *Machine) released(f *flight, r *Reply) {
 }
 
 // gaveUp: the group was released, or handed over.
-func (m *Machine) gaveUp(s *seat, rec Record, handed bool) {
+func (m *Machine) gaveUp(s *seat, rec store.Record, handed bool) {
 	state := tenure.Vacant
 	if handed {
 		state = tenure.Led
 	}
 	if m.cfg.Plant.Has(plant.ReleaseBeforeStop) && !s.hold.returned {
 		s.linger, s.hold = s.hold, nil
-		m.see(s, View{Record: rec, State: state}, sure, 0)
+		m.see(s, store.View{Record: rec, State: state}, sure, 0)
 		return
 	}
 	s.yields = !handed
 	m.finish(s)
-	m.see(s, View{Record: rec, State: state}, sure, 0)
+	m.see(s, store.View{Record: rec, State: state}, sure, 0)
 }
 
 func (m *Machine) releaseAgain(s *seat, f *flight, err error) {
 	h := s.hold
-	m.note(Note{Kind: NoteFailed, Call: f.Kind, Group: s.group, Token: h.record.Token, Err: err})
+	m.note(lease.Note{Kind: lease.NoteFailed, Call: f.Kind, Group: s.group, Token: h.record.Token, Err: err})
 	h.retryAt = m.now.Add(m.backoff(h.fails))
 	h.fails++
 	m.update(s)
@@ -815,21 +817,21 @@ func (m *Machine) finish(s *seat) {
 	h := s.hold
 	s.hold, s.tried = nil, false
 	for _, id := range h.requests {
-		a := Answer{Outcome: Done}
+		a := store.Answer{Outcome: store.Done}
 		if h.toErr != nil {
-			a = Answer{Outcome: Refused, Detail: h.toErr.Error()}
+			a = store.Answer{Outcome: store.Refused, Detail: h.toErr.Error()}
 		}
 		m.answer(id, a)
 	}
-	m.note(Note{Kind: NoteReleased, Group: s.group, Token: h.record.Token, Detail: string(h.why)})
+	m.note(lease.Note{Kind: lease.NoteReleased, Group: s.group, Token: h.record.Token, Detail: string(h.why)})
 	m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: cmp.Or(h.toErr, h.outrun)})
 	m.schedule(s)
 	m.update(s)
 }
 
 // succeeded looks whether the record that followed ours is the successor's.
-func (m *Machine) succeeded(h *hold, next Record) {
-	got := next.Holder == h.toSession || slices.ContainsFunc(next.Terms, func(t Term) bool {
+func (m *Machine) succeeded(h *hold, next store.Record) {
+	got := next.Holder == h.toSession || slices.ContainsFunc(next.Terms, func(t store.Term) bool {
 		return t.Session == h.toSession && t.Token > h.record.Token
 	})
 	if h.to != "" && !got {
@@ -850,13 +852,13 @@ func (m *Machine) moved(s *seat) {
 
 func (h *hold) unconfirmed() error {
 	if h.to != "" {
-		return fmt.Errorf("lease: the transfer of group %q (token %d) to %q was not confirmed: %w", h.record.Group, h.record.Token, h.to, ErrSuccessor)
+		return fmt.Errorf("lease: the transfer of group %q (token %d) to %q was not confirmed: %w", h.record.Group, h.record.Token, h.to, store.ErrSuccessor)
 	}
 	return fmt.Errorf("lease: the release of group %q (token %d) was not confirmed: it is free when the session expires", h.record.Group, h.record.Token)
 }
 
 // exitMargin is what an exit may take.
-const exitMargin = 100 * time.Millisecond
+const ExitMargin = 100 * time.Millisecond
 
 // void: the grant is gone; what work is left lingers until it returns. living
 // says that the store may not know yet.
@@ -872,8 +874,8 @@ func (m *Machine) void(s *seat, cause error, living bool) {
 		return
 	}
 	if h.phase == leading {
-		h.phase, h.cause, h.why = ending, cause, Lost
-		m.note(Note{Kind: NoteEnded, Group: s.group, Token: h.record.Token, Err: cause})
+		h.phase, h.cause, h.why = ending, cause, store.Lost
+		m.note(lease.Note{Kind: lease.NoteEnded, Group: s.group, Token: h.record.Token, Err: cause})
 		m.do(Action{Kind: DoEnd, Group: s.group, Token: h.record.Token, Cause: cause})
 	}
 	h.retryAt = clock.Never
@@ -881,7 +883,7 @@ func (m *Machine) void(s *seat, cause error, living bool) {
 	// lead. With one, a process that is to be ended is ended while it is trusted.
 	h.overrunAt = h.session.trust.Add(m.cfg.Timing.Margin)
 	if grace := m.cfg.Timing.Grace; grace > 0 {
-		h.overrunAt = h.session.trust.Add(-min(grace/4, exitMargin))
+		h.overrunAt = h.session.trust.Add(-min(grace/4, ExitMargin))
 	}
 	s.linger = h
 	m.update(s)

@@ -1,4 +1,4 @@
-package lease
+package machine
 
 // wakes is a heap of the seats that wait for a time, so that ten thousand groups
 // cost a step no more than one does.

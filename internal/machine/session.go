@@ -1,4 +1,4 @@
-package lease
+package machine
 
 import (
 	"cmp"
@@ -12,11 +12,13 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // session is the machine's side of a session.
 type session struct {
-	Session
+	store.Session
 	heard  clock.Instant // when the newest acknowledged keep-alive was sent
 	trust  clock.Instant // until when it may be believed
 	beatAt clock.Instant
@@ -26,12 +28,12 @@ type session struct {
 	// before they have: what it held must not be granted again while they run.
 	open       int
 	retired    bool
-	why        Reason
+	why        store.Reason
 	closeTries int
 }
 
 // start is the machine's side of a session that is known to live.
-func (m *Machine) start(of Session, sent clock.Instant) *session {
+func (m *Machine) start(of store.Session, sent clock.Instant) *session {
 	s := &session{Session: of, trust: sent, beatAt: sent.Add(m.cfg.Timing.Beat)}
 	if m.lent() {
 		s.trust, s.beatAt = clock.Never, clock.Never
@@ -57,7 +59,7 @@ func (m *Machine) riskAt(s *session) clock.Instant {
 	if s.atRisk || m.lent() {
 		return clock.Never
 	}
-	return s.heard.Add(times(m.cfg.Timing.Beat, m.cfg.Timing.Misses))
+	return s.heard.Add(lease.Times(m.cfg.Timing.Beat, m.cfg.Timing.Misses))
 }
 
 // extend counts trust from when the keep-alive was sent, not from when its
@@ -77,7 +79,7 @@ func (m *Machine) extend(s *session, sent clock.Instant, ttl time.Duration) {
 		sent = m.now
 	}
 	s.heard = max(s.heard, sent)
-	s.atRisk = s.atRisk && m.now >= s.heard.Add(times(m.cfg.Timing.Beat, m.cfg.Timing.Misses))
+	s.atRisk = s.atRisk && m.now >= s.heard.Add(lease.Times(m.cfg.Timing.Beat, m.cfg.Timing.Misses))
 	s.trust = max(s.trust, sent.Add(window))
 	m.do(Action{Kind: DoTrust, Session: s.Session, Until: m.stopAt(s)})
 }
@@ -98,7 +100,7 @@ func (m *Machine) attemptName() string {
 func (m *Machine) opened(f *flight, r *Reply) {
 	m.opening = false
 	if r.Err != nil {
-		m.note(Note{Kind: NoteOpenFailed, Call: CallOpen, Err: r.Err, Took: m.now.Sub(f.sent)})
+		m.note(lease.Note{Kind: lease.NoteOpenFailed, Call: CallOpen, Err: r.Err, Took: m.now.Sub(f.sent)})
 		m.openAt = m.now.Add(m.pause(m.openFails))
 		m.openFails++
 		m.failAll(r.Err)
@@ -112,11 +114,11 @@ func (m *Machine) opened(f *flight, r *Reply) {
 		// The answer took longer than what it grants.
 		m.openAt = m.now.Add(m.pause(m.openFails))
 		m.openFails++
-		m.retire(Resigned)
+		m.retire(store.Resigned)
 		return
 	}
 	m.openFails = 0
-	m.note(Note{Kind: NoteOpened, Session: s.ID, Took: m.now.Sub(f.sent)})
+	m.note(lease.Note{Kind: lease.NoteOpened, Session: s.ID, Took: m.now.Sub(f.sent)})
 	for _, seat := range m.order {
 		// An earlier try of this Open, whose reply was lost, was granted the group since.
 		if seat.known && seat.view.State == tenure.Led && seat.view.Holder == s.ID {
@@ -156,7 +158,7 @@ func (m *Machine) nameGroups() []string {
 // compare compares what a keep-alive has read with what the watch shows. A watch that
 // shows something else a beat later is silent, and another one is started: its snapshot
 // tells what is missing. An older record is a difference too: the store went back.
-func (m *Machine) compare(records []Record) {
+func (m *Machine) compare(records []store.Record) {
 	silent := false
 	for i := range records {
 		r := &records[i]
@@ -175,7 +177,7 @@ func (m *Machine) compare(records []Record) {
 		}
 	}
 	if silent && !m.cfg.Plant.Has(plant.TrustSilentWatch) {
-		m.note(Note{Kind: NoteWatchLost, Err: errSilent})
+		m.note(lease.Note{Kind: lease.NoteWatchLost, Err: errSilent})
 		m.watch()
 	}
 }
@@ -192,20 +194,20 @@ func (m *Machine) beaten(f *flight, r *Reply) {
 		s.misses = 0
 		m.extend(s, f.sent, r.Beat.TTL)
 		m.reopen()
-		m.note(Note{Kind: NoteBeat, Call: CallBeat, Session: s.ID, Took: m.now.Sub(f.sent)})
+		m.note(lease.Note{Kind: lease.NoteBeat, Call: CallBeat, Session: s.ID, Took: m.now.Sub(f.sent)})
 		if s.beatAt == clock.Never {
 			s.beatAt = max(m.now, f.sent.Add(m.cfg.Timing.Beat))
 		}
 		m.compare(r.Beat.Records)
 		m.asked(r.Beat.Requests)
-	case errors.Is(r.Err, ErrSessionDead) && !m.cfg.Plant.Has(plant.IgnoreDeadSession):
-		m.gone(tenure.ErrLost, Lost, false)
-	case errors.Is(r.Err, ErrRewound):
+	case errors.Is(r.Err, store.ErrSessionDead) && !m.cfg.Plant.Has(plant.IgnoreDeadSession):
+		m.gone(tenure.ErrLost, store.Lost, false)
+	case errors.Is(r.Err, store.ErrRewound):
 		// What we hold may be another's now, or nobody's.
-		m.gone(tenure.ErrLost, Lost, true)
+		m.gone(tenure.ErrLost, store.Lost, true)
 	case !f.late || errors.Is(r.Err, errTimeout):
 		s.misses++
-		m.note(Note{Kind: NoteMissed, Call: CallBeat, Session: s.ID, Count: s.misses, Silent: m.now.Sub(s.heard), Err: r.Err, Took: m.now.Sub(f.sent)})
+		m.note(lease.Note{Kind: lease.NoteMissed, Call: CallBeat, Session: s.ID, Count: s.misses, Silent: m.now.Sub(s.heard), Err: r.Err, Took: m.now.Sub(f.sent)})
 		s.beatAt = m.now.Add(m.backoff(s.misses - 1))
 	}
 }
@@ -215,13 +217,13 @@ func (m *Machine) expire() {
 	if m.cfg.Plant.Has(plant.ReopenTerm) {
 		for _, s := range m.order {
 			if s.leads() {
-				m.endTerm(s, tenure.ErrExpired, Expired)
+				m.endTerm(s, tenure.ErrExpired, store.Expired)
 			}
 		}
 		m.session.trust = clock.Never
 		return
 	}
-	m.gone(tenure.ErrExpired, Expired, true)
+	m.gone(tenure.ErrExpired, store.Expired, true)
 }
 
 // reopen is what a planted machine does and no other: an ended term goes on.
@@ -238,7 +240,7 @@ func (m *Machine) reopen() {
 }
 
 // retire gives up a session that holds nothing, or a stopped machine's.
-func (m *Machine) retire(why Reason) {
+func (m *Machine) retire(why store.Reason) {
 	if m.session != nil {
 		m.gone(tenure.ErrResigned, why, true)
 	}
@@ -246,7 +248,7 @@ func (m *Machine) retire(why Reason) {
 
 // gone is the end of the session: nothing that it held is ours any longer.
 // living says that the store may still think otherwise.
-func (m *Machine) gone(cause error, why Reason, living bool) {
+func (m *Machine) gone(cause error, why store.Reason, living bool) {
 	s := m.session
 	m.session = nil
 	for _, f := range m.calls {
@@ -257,7 +259,7 @@ func (m *Machine) gone(cause error, why Reason, living bool) {
 		}
 	}
 	s.retired, s.why = true, why
-	m.note(Note{Kind: NoteSession, Session: s.ID, Detail: string(why), Err: cause})
+	m.note(lease.Note{Kind: lease.NoteSession, Session: s.ID, Detail: string(why), Err: cause})
 	for _, seat := range m.order {
 		seat.unsure, seat.call, seat.confirming = false, 0, false
 		seat.tryAt, seat.readAt = clock.Never, clock.Never
@@ -266,7 +268,7 @@ func (m *Machine) gone(cause error, why Reason, living bool) {
 			m.void(seat, cause, living && !m.stopping)
 		}
 		if m.lent() {
-			m.fail(seat, ErrSessionDead)
+			m.fail(seat, store.ErrSessionDead)
 		}
 		m.update(seat)
 	}
@@ -297,8 +299,8 @@ func (m *Machine) closed(f *flight, r *Reply) {
 		return
 	}
 	s.closeTries++
-	m.note(Note{Kind: NoteFailed, Call: CallClose, Session: s.ID, Count: s.closeTries, Err: r.Err})
-	if !Definite(r.Err) && s.closeTries < maxCloseTries {
+	m.note(lease.Note{Kind: lease.NoteFailed, Call: CallClose, Session: s.ID, Count: s.closeTries, Err: r.Err})
+	if !store.Definite(r.Err) && s.closeTries < maxCloseTries {
 		m.retired = append(m.retired, s)
 	} else if m.stopping {
 		m.stopErr = fmt.Errorf("lease: session %s was not closed and holds its groups until it expires: %w", s.ID, r.Err)
@@ -348,7 +350,7 @@ func (m *Machine) watchLost(err error) {
 	m.watching = watchOff
 	m.watchAt = m.now.Add(m.pause(m.watchFails))
 	m.watchFails++
-	m.note(Note{Kind: NoteWatchLost, Err: err})
+	m.note(lease.Note{Kind: lease.NoteWatchLost, Err: err})
 	m.failAll(err)
 	for _, s := range m.order {
 		s.known = false
@@ -357,7 +359,7 @@ func (m *Machine) watchLost(err error) {
 	}
 }
 
-func (m *Machine) observed(v *View) {
+func (m *Machine) observed(v *store.View) {
 	if m.watching == watchOff {
 		return
 	}
@@ -374,7 +376,7 @@ func (m *Machine) observed(v *View) {
 	for _, s := range m.order {
 		switch {
 		case !s.known:
-			m.see(s, vacantFromTheStart(s.group), told, 0)
+			m.see(s, VacantFromTheStart(s.group), told, 0)
 		case first:
 			m.schedule(s)
 			m.update(s)
@@ -382,8 +384,8 @@ func (m *Machine) observed(v *View) {
 	}
 }
 
-func vacantFromTheStart(group string) View {
-	return View{Record: Record{Group: group}, State: tenure.Vacant}
+func VacantFromTheStart(group string) store.View {
+	return store.View{Record: store.Record{Group: group}, State: tenure.Vacant}
 }
 
 // health ends every term of a process that says it is unwell, before it would
@@ -396,7 +398,7 @@ func (m *Machine) health(err error) {
 	}
 	for _, s := range m.order {
 		if err != nil && s.leads() {
-			m.endTerm(s, tenure.ErrUnhealthy, Unhealthy)
+			m.endTerm(s, tenure.ErrUnhealthy, store.Unhealthy)
 		}
 		m.schedule(s)
 		m.update(s)
@@ -412,10 +414,10 @@ func (m *Machine) shutdown() {
 	for _, s := range m.order {
 		if s.wants {
 			s.wants = false
-			m.do(Action{Kind: DoFail, Group: s.group, Cause: ErrClosed})
+			m.do(Action{Kind: DoFail, Group: s.group, Cause: lease.ErrClosed})
 		}
 		if s.leads() {
-			m.endTerm(s, tenure.ErrResigned, Resigned)
+			m.endTerm(s, tenure.ErrResigned, store.Resigned)
 		}
 		s.tryAt, s.unsure = clock.Never, false
 		m.update(s)
@@ -437,7 +439,7 @@ func (m *Machine) stop() {
 			return
 		}
 	}
-	m.retire(Resigned)
+	m.retire(store.Resigned)
 	if len(m.retired) > 0 || m.lanes[CallClose] > 0 || m.lanes[CallAnswer] > 0 {
 		return
 	}
@@ -446,7 +448,7 @@ func (m *Machine) stop() {
 }
 
 // asked handles what operators want of us.
-func (m *Machine) asked(requests []Request) {
+func (m *Machine) asked(requests []store.Request) {
 	for i := range requests {
 		r := &requests[i]
 		if a, ok := m.answers[r.ID]; ok {
@@ -458,13 +460,13 @@ func (m *Machine) asked(requests []Request) {
 		refusal := m.refuses(r)
 		switch {
 		case refusal != "":
-			m.answer(r.ID, Answer{Outcome: Refused, Detail: refusal})
-		case r.Verb == StepDown:
+			m.answer(r.ID, store.Answer{Outcome: store.Refused, Detail: refusal})
+		case r.Verb == store.StepDown:
 			m.comply(r, "")
 		case m.room(CallSessions):
 			// What the watch has shown may be old: ask before the term ends for it. Without
 			// room the next beat asks again.
-			m.remember(r.ID, Answer{})
+			m.remember(r.ID, store.Answer{})
 			m.send(&Call{Kind: CallSessions, Group: r.Group}, m.session, m.seats[r.Group])
 			m.calls[len(m.calls)-1].request = r
 		}
@@ -472,61 +474,61 @@ func (m *Machine) asked(requests []Request) {
 }
 
 // refuses says why a request cannot be met, as far as that is known here.
-func (m *Machine) refuses(r *Request) string {
+func (m *Machine) refuses(r *store.Request) string {
 	s := m.seats[r.Group]
 	switch {
 	case s == nil || !s.leads():
 		return fmt.Sprintf("group %q is not led by this session", r.Group)
 	case r.Token != 0 && r.Token != s.hold.record.Token:
 		return fmt.Sprintf("group %q is led with token %d, not %d", r.Group, s.hold.record.Token, r.Token)
-	case r.Verb != StepDown && r.Verb != Transfer:
+	case r.Verb != store.StepDown && r.Verb != store.Transfer:
 		return fmt.Sprintf("unknown request %q", r.Verb)
-	case r.Verb == Transfer && r.To == m.cfg.Candidate.ID:
+	case r.Verb == store.Transfer && r.To == m.cfg.Candidate.ID:
 		return fmt.Sprintf("group %q is led by %q already", r.Group, r.To)
 	}
 	return ""
 }
 
 // transferable: the sessions were listed for the candidate that a request names.
-func (m *Machine) transferable(r *Request, answer *Reply) {
+func (m *Machine) transferable(r *store.Request, answer *Reply) {
 	if answer.Err != nil {
-		m.note(Note{Kind: NoteFailed, Call: CallSessions, Group: r.Group, Err: answer.Err})
+		m.note(lease.Note{Kind: lease.NoteFailed, Call: CallSessions, Group: r.Group, Err: answer.Err})
 		m.forget(r.ID) // the next beat asks again
 		return
 	}
 	refusal := m.refuses(r)
-	to := newest(answer.Sessions, r.To, m.session.ID)
+	to := Newest(answer.Sessions, r.To, m.session.ID)
 	if refusal == "" && to == "" {
 		refusal = fmt.Sprintf("candidate %q does not stand for group %q", r.To, r.Group)
 	}
 	if refusal != "" {
-		m.answer(r.ID, Answer{Outcome: Refused, Detail: refusal})
+		m.answer(r.ID, store.Answer{Outcome: store.Refused, Detail: refusal})
 		return
 	}
 	m.comply(r, to)
 }
 
 // comply ends the term, as it was asked to.
-func (m *Machine) comply(r *Request, to SessionID) {
+func (m *Machine) comply(r *store.Request, to store.SessionID) {
 	s := m.seats[r.Group]
 	token := s.hold.record.Token
-	cause, why := tenure.ErrResigned, SteppedDown
-	if r.Verb == Transfer {
+	cause, why := tenure.ErrResigned, store.SteppedDown
+	if r.Verb == store.Transfer {
 		s.hold.to, s.hold.toSession, s.hold.toHint = r.To, to, true
-		cause, why = tenure.ErrTransferred, Transferred
+		cause, why = tenure.ErrTransferred, store.Transferred
 	}
-	m.note(Note{Kind: NoteAsked, Group: r.Group, Token: token, Detail: string(r.Verb) + ": " + r.Reason})
+	m.note(lease.Note{Kind: lease.NoteAsked, Group: r.Group, Token: token, Detail: string(r.Verb) + ": " + r.Reason})
 	s.notBefore = m.now.Add(r.CoolDown)
 	s.hold.requests = append(s.hold.requests, r.ID)
-	m.remember(r.ID, Answer{})
+	m.remember(r.ID, store.Answer{})
 	m.endTerm(s, cause, why)
 	m.update(s)
 }
 
 // maxAnswers bounds what is remembered to answer again.
-const maxAnswers = 4 * MaxRequests
+const maxAnswers = 4 * store.MaxRequests
 
-func (m *Machine) remember(id string, a Answer) {
+func (m *Machine) remember(id string, a store.Answer) {
 	if _, ok := m.answers[id]; !ok {
 		if len(m.answered) == maxAnswers {
 			delete(m.answers, m.answered[0])
@@ -542,7 +544,7 @@ func (m *Machine) forget(id string) {
 	m.answered = slices.DeleteFunc(m.answered, func(known string) bool { return known == id })
 }
 
-func (m *Machine) answer(id string, a Answer) {
+func (m *Machine) answer(id string, a store.Answer) {
 	m.remember(id, a)
 	m.answerBy = m.now.Add(m.cfg.Timing.TTL)
 	if m.session != nil && m.room(CallAnswer) {

@@ -1,4 +1,4 @@
-package lease
+package machine
 
 import (
 	"errors"
@@ -17,6 +17,8 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 var update = flag.Bool("update", false, "write what the machine answers into testdata")
@@ -138,7 +140,7 @@ type conversation struct {
 	now   clock.Instant
 	calls map[uint64]*Call
 	line  lineOf
-	views []View
+	views []store.View
 	notes bool
 	quiet bool
 	out   strings.Builder
@@ -149,7 +151,7 @@ type conversation struct {
 func converse(script string, bugs plant.Set) (string, error) {
 	c := &conversation{
 		cfg: MachineConfig{
-			Timing: Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: Scope{"*"}, Caps: Caps{Batch: 100},
+			Timing: lease.Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: store.Scope{"*"}, Caps: store.Caps{Batch: 100},
 			Seed: 1, Plant: bugs,
 		},
 		calls: map[uint64]*Call{},
@@ -274,7 +276,7 @@ func (c *conversation) prepare(words []string) error {
 	case words[0] == "batch":
 		c.cfg.Caps.Batch, err = strconv.Atoi(words[1])
 	case words[0] == "timing" && words[1] == "wan":
-		c.cfg.Timing = WAN()
+		c.cfg.Timing = lease.WAN()
 	case words[0] == "timing" && words[1] == "grace":
 		c.cfg.Timing.Grace, err = time.ParseDuration(words[2])
 	case words[0] == "given" && words[1] == "line":
@@ -283,7 +285,7 @@ func (c *conversation) prepare(words []string) error {
 		s := c.opened(words[2])
 		c.cfg.Session, c.cfg.Lent = &s, words[1] == "lent"
 	case words[0] == "given" && words[1] == "view":
-		var v View
+		var v store.View
 		v, err = viewOf(words[2:])
 		c.views = append(c.views, v)
 	case words[0] == "given" && (words[1] == "leads" || words[1] == "waits"):
@@ -316,13 +318,13 @@ func (c *conversation) begun(groups []string, leads bool) error {
 				for i := range c.views {
 					events = append(events, Event{Kind: OnView, View: &c.views[i]})
 				}
-				events = append(events, Event{Kind: OnView, View: &View{}})
+				events = append(events, Event{Kind: OnView, View: &store.View{}})
 			case a.Kind == DoCall && a.Call.Kind == CallOpen:
 				events = append(events, Event{Kind: OnReply, Reply: &Reply{ID: a.Call.ID, Session: c.opened("a1")}})
 			case a.Kind == DoCall && a.Call.Kind == CallAcquire:
 				r := &Reply{ID: a.Call.ID}
 				for _, seen := range a.Call.Seen {
-					r.Records = append(r.Records, Record{Group: seen.Group, Version: seen.Version + 1, Token: seen.Token + 1, Holder: a.Call.Session})
+					r.Records = append(r.Records, store.Record{Group: seen.Group, Version: seen.Version + 1, Token: seen.Token + 1, Holder: a.Call.Session})
 				}
 				events = append(events, Event{Kind: OnReply, Reply: r})
 			case a.Kind == DoCall:
@@ -366,7 +368,7 @@ func (c *conversation) events(words []string) ([]Event, error) {
 		return []Event{{Kind: OnEnded, Group: arg(1), Token: fence.Token(token), Cause: cause}}, nil
 	case "returned":
 		token, err := strconv.ParseUint(arg(2), 10, 64)
-		return []Event{{Kind: OnReturned, Group: arg(1), Token: fence.Token(token), To: arg(4), Session: SessionID(arg(5))}}, err
+		return []Event{{Kind: OnReturned, Group: arg(1), Token: fence.Token(token), To: arg(4), Session: store.SessionID(arg(5))}}, err
 	case "health":
 		e := Event{Kind: OnHealth}
 		if arg(1) != "ok" {
@@ -376,11 +378,11 @@ func (c *conversation) events(words []string) ([]Event, error) {
 	case "shutdown":
 		return []Event{{Kind: OnShutdown}}, nil
 	case "synced":
-		return []Event{{Kind: OnView, View: &View{}}}, nil
+		return []Event{{Kind: OnView, View: &store.View{}}}, nil
 	case "watch":
 		cause := errReset
 		if arg(2) == "denied" {
-			cause = ErrDenied
+			cause = store.ErrDenied
 		}
 		return []Event{{Kind: OnWatchLost, Cause: cause}}, nil
 	case "view":
@@ -449,7 +451,7 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 					return nil, err
 				}
 				if v.State == tenure.Vacant {
-					v.Terms = []Term{{Session: v.Holder, End: time.Unix(1, 0)}}
+					v.Terms = []store.Term{{Session: v.Holder, End: time.Unix(1, 0)}}
 				}
 				r.Beat.Records = append(r.Beat.Records, v.Record)
 			}
@@ -503,7 +505,7 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 		}
 		r.View = v
 	case "conflict":
-		conflict := &ConflictError{}
+		conflict := &store.ConflictError{}
 		for _, part := range parts(rest) {
 			v, err := viewOf(part)
 			if err != nil {
@@ -514,9 +516,9 @@ func (c *conversation) reply(words []string) (*Reply, error) {
 		r.Err = conflict
 	default:
 		r.Err = map[string]error{
-			"dead": ErrSessionDead, "lost": errReset, "rewound": ErrRewound, "busy": ErrBusy, "successor": ErrSuccessor,
-			"cordoned": &BarError{Code: "cordoned", Detail: "cordoned"}, "barred": &BarError{Code: "not_a_member", Group: "billing", Detail: "not a member"},
-			"denied": ErrDenied, "unauthenticated": ErrUnauthenticated, "invalid": ErrInvalid, "newer": ErrNewer,
+			"dead": store.ErrSessionDead, "lost": errReset, "rewound": store.ErrRewound, "busy": store.ErrBusy, "successor": store.ErrSuccessor,
+			"cordoned": &store.BarError{Code: "cordoned", Detail: "cordoned"}, "barred": &store.BarError{Code: "not_a_member", Group: "billing", Detail: "not a member"},
+			"denied": store.ErrDenied, "unauthenticated": store.ErrUnauthenticated, "invalid": store.ErrInvalid, "newer": store.ErrNewer,
 		}[words[0]]
 		if r.Err == nil {
 			return nil, errors.New("not understood")
@@ -544,29 +546,29 @@ func parts(words []string) [][]string {
 
 // sessionOf makes "b2(shard-*)" the second session of candidate b, standing for
 // the shards; without brackets it stands for everything.
-func sessionOf(word string) Session {
+func sessionOf(word string) store.Session {
 	id, scope, scoped := strings.Cut(strings.TrimSuffix(word, ")"), "(")
 	if !scoped {
 		scope = "*"
 	}
 	name := strings.TrimRight(id, "0123456789")
 	opened, _ := strconv.ParseUint(strings.TrimPrefix(id, name), 10, 64)
-	return Session{ID: SessionID(id), Candidate: tenure.Candidate{ID: name}, Scope: strings.Split(scope, ","), Opened: opened}
+	return store.Session{ID: store.SessionID(id), Candidate: tenure.Candidate{ID: name}, Scope: strings.Split(scope, ","), Opened: opened}
 }
 
 // opened is a session that was granted what was asked for.
-func (c *conversation) opened(word string) Session {
+func (c *conversation) opened(word string) store.Session {
 	s := sessionOf(word)
 	s.TTL = c.cfg.Timing.TTL
 	return s
 }
 
 // lineOf is a line in the order in which it is given.
-type lineOf []Session
+type lineOf []store.Session
 
 func (l *lineOf) Len() int { return len(*l) }
 
-func (l *lineOf) Ahead(s Session, group string, last SessionID) int {
+func (l *lineOf) Ahead(s store.Session, group string, last store.SessionID) int {
 	ahead := 0
 	for _, o := range *l {
 		switch {
@@ -579,7 +581,7 @@ func (l *lineOf) Ahead(s Session, group string, last SessionID) int {
 	return ahead
 }
 
-func (l *lineOf) First(group string, but SessionID) (SessionID, bool) {
+func (l *lineOf) First(group string, but store.SessionID) (store.SessionID, bool) {
 	for _, s := range *l {
 		if s.ID != but && s.Scope.Covers(group) {
 			return s.ID, true
@@ -588,13 +590,13 @@ func (l *lineOf) First(group string, but SessionID) (SessionID, bool) {
 	return "", false
 }
 
-func (l *lineOf) Newest(_, candidate string, but SessionID) (SessionID, bool) {
-	id := newest(*l, candidate, but)
+func (l *lineOf) Newest(_, candidate string, but store.SessionID) (store.SessionID, bool) {
+	id := Newest(*l, candidate, but)
 	return id, id != ""
 }
 
-func sessionsOf(words []string) []Session {
-	var line []Session
+func sessionsOf(words []string) []store.Session {
+	var line []store.Session
 	for _, w := range words {
 		line = append(line, sessionOf(w))
 	}
@@ -602,36 +604,36 @@ func sessionsOf(words []string) []Session {
 }
 
 // viewOf parses "g v5 led by b1 token 4" and "g v5 vacant token 4 after b1".
-func viewOf(words []string) (View, error) {
+func viewOf(words []string) (store.View, error) {
 	fail := fmt.Errorf("not a view: %q", strings.Join(words, " "))
 	if len(words) < 5 {
-		return View{}, fail
+		return store.View{}, fail
 	}
-	v := View{Record: Record{Group: words[0]}, State: tenure.Vacant}
+	v := store.View{Record: store.Record{Group: words[0]}, State: tenure.Vacant}
 	if n := len(words); n == 10 && words[7] == "transferred" {
-		v.Terms = []Term{{Session: SessionID(words[9]), Reason: Transferred}, {Session: SessionID(words[4])}}
+		v.Terms = []store.Term{{Session: store.SessionID(words[9]), Reason: store.Transferred}, {Session: store.SessionID(words[4])}}
 		words = words[:7]
 	}
 	rest := words[3:]
 	switch {
 	case words[2] == "led" && words[3] == "by" && len(words) == 7:
-		v.State, v.Holder = tenure.Led, SessionID(words[4])
+		v.State, v.Holder = tenure.Led, store.SessionID(words[4])
 		rest = words[5:]
 	case words[2] == "vacant" && len(words) == 7 && words[5] == "after":
-		v.Holder = SessionID(words[6])
+		v.Holder = store.SessionID(words[6])
 	case words[2] == "vacant" && len(words) == 5:
 	case words[2] == "released" && len(words) == 7 && words[5] == "by":
-		v.Terms = []Term{{Session: SessionID(words[6])}}
+		v.Terms = []store.Term{{Session: store.SessionID(words[6])}}
 	default:
-		return View{}, fail
+		return store.View{}, fail
 	}
 	version, err := strconv.ParseUint(strings.TrimPrefix(words[1], "v"), 10, 64)
 	if err != nil || rest[0] != "token" {
-		return View{}, fail
+		return store.View{}, fail
 	}
 	token, err := strconv.ParseUint(rest[1], 10, 64)
 	if err != nil {
-		return View{}, fail
+		return store.View{}, fail
 	}
 	v.Version, v.Token = version, fence.Token(token)
 	v.Candidate = sessionOf(string(v.Holder)).Candidate
@@ -639,11 +641,11 @@ func viewOf(words []string) (View, error) {
 }
 
 // requestOf parses "r1 transfer g token 4 to b cool-down 10s".
-func requestOf(words []string) (Request, error) {
+func requestOf(words []string) (store.Request, error) {
 	if len(words) < 3 {
-		return Request{}, errors.New("not a request")
+		return store.Request{}, errors.New("not a request")
 	}
-	r := Request{ID: words[0], Verb: Verb(words[1]), Group: words[2], Reason: "for a test"}
+	r := store.Request{ID: words[0], Verb: store.Verb(words[1]), Group: words[2], Reason: "for a test"}
 	for i := 3; i+1 < len(words); i += 2 {
 		var err error
 		switch value := words[i+1]; words[i] {
@@ -761,7 +763,7 @@ func describeCall(c *Call) string {
 	}
 }
 
-func describeNote(n Note) string {
+func describeNote(n lease.Note) string {
 	s := string(n.Kind)
 	add := func(format string, value any, is bool) {
 		if is {

@@ -1,6 +1,6 @@
 //go:build planted
 
-package lease
+package store
 
 import "github.com/tenurehq/tenure/internal/plant"
 

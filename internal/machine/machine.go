@@ -1,4 +1,4 @@
-package lease
+package machine
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Machine decides everything that a candidate does: when to open a session, to
@@ -69,7 +71,7 @@ type Machine struct {
 	commitAt int
 
 	sick     error
-	answers  map[string]Answer
+	answers  map[string]store.Answer
 	answered []string      // keys of answers, oldest first
 	answerBy clock.Instant // until when the session is kept open for who asks for an answer
 	stopping bool
@@ -82,17 +84,17 @@ type Machine struct {
 
 // MachineConfig is what a machine must know. Timing must be complete and valid.
 type MachineConfig struct {
-	Timing    Timing
+	Timing    lease.Timing
 	Candidate tenure.Candidate
-	Scope     Scope
-	Caps      Caps
+	Scope     store.Scope
+	Caps      store.Caps
 	// Line says who stands where. Whoever watches feeds it. Nil: nobody else stands.
 	Line Line
 	// Attempt is sent with every Open. Empty: each session has one of its own.
 	Attempt string
 	// Session, if not nil, is living: the machine starts with it instead of opening one.
 	// Sent is when the Open or keep-alive was sent that was acknowledged last for it.
-	Session *Session
+	Session *store.Session
 	Sent    clock.Instant
 	// Lent: the session belongs to somebody else, who keeps it alive and ends terms in
 	// time. The machine only campaigns with it. It sends no keep-alive, ends no term for
@@ -128,7 +130,7 @@ func NewMachine(cfg MachineConfig) *Machine {
 		idleAt:  clock.Never,
 		watchAt: clock.Never,
 		seats:   map[string]*seat{},
-		answers: map[string]Answer{},
+		answers: map[string]store.Answer{},
 		sick:    cfg.Sick,
 	}
 	if cfg.Session != nil {
@@ -161,9 +163,9 @@ type Event struct {
 	Token fence.Token
 	To    string
 	// Session of To, if it is known: it saves a look at the line.
-	Session SessionID
+	Session store.SessionID
 	Cause   error
-	View    *View
+	View    *store.View
 	Reply   *Reply
 
 	stream uint64 // the shell's: which watch it is from
@@ -193,11 +195,11 @@ type Action struct {
 	Group   string
 	Token   fence.Token
 	Cause   error
-	Record  Record
-	Session Session
+	Record  store.Record
+	Session store.Session
 	Until   clock.Instant
 	Call    *Call
-	Note    Note
+	Note    lease.Note
 }
 
 // CallKind says which method of the Store.
@@ -229,33 +231,33 @@ type Call struct {
 	Kind    CallKind
 	Timeout time.Duration
 
-	Session SessionID
-	TTL     time.Duration // open
-	Attempt string        // open
-	Groups  []string      // keep-alive
-	Seen    []Record      // acquire; close: only if they are as seen
-	Held    []Record      // release
-	To      SessionID     // release
-	Reason  Reason        // release, close
-	Group   string        // read, sessions
-	Request string        // answer
-	Answer  Answer        // answer
+	Session store.SessionID
+	TTL     time.Duration   // open
+	Attempt string          // open
+	Groups  []string        // keep-alive
+	Seen    []store.Record  // acquire; close: only if they are as seen
+	Held    []store.Record  // release
+	To      store.SessionID // release
+	Reason  store.Reason    // release, close
+	Group   string          // read, sessions
+	Request string          // answer
+	Answer  store.Answer    // answer
 }
 
 // Reply is the store's answer.
 type Reply struct {
 	ID       uint64
 	Err      error
-	Session  Session   // open
-	Beat     Beat      // keep-alive
-	Records  []Record  // acquire, release
-	View     View      // read
-	Sessions []Session // sessions
+	Session  store.Session   // open
+	Beat     store.Beat      // keep-alive
+	Records  []store.Record  // acquire, release
+	View     store.View      // read
+	Sessions []store.Session // sessions
 }
 
 // Do asks the store and returns its answer. The candidate and the options are those of
 // an Open; its attempt is the call's.
-func (c *Call) Do(ctx context.Context, s Store, by tenure.Candidate, o OpenOptions) *Reply {
+func (c *Call) Do(ctx context.Context, s store.Store, by tenure.Candidate, o store.OpenOptions) *Reply {
 	r := &Reply{ID: c.ID}
 	switch c.Kind {
 	case CallOpen:
@@ -270,7 +272,7 @@ func (c *Call) Do(ctx context.Context, s Store, by tenure.Candidate, o OpenOptio
 	case CallRelease:
 		r.Records, r.Err = s.Release(ctx, c.Session, c.To, c.Reason, c.Held...)
 	case CallSessions:
-		r.Sessions, r.Err = s.Sessions(ctx, Scope{c.Group}, Page{})
+		r.Sessions, r.Err = s.Sessions(ctx, store.Scope{c.Group}, store.Page{})
 	case CallRead:
 		r.View, r.Err = s.Read(ctx, c.Group)
 	case CallAnswer:
@@ -298,7 +300,7 @@ type flight struct {
 	// The closures would allocate; these say whose call it is.
 	session *session
 	seats   []*seat
-	request *Request // the sessions were asked for because of it
+	request *store.Request // the sessions were asked for because of it
 }
 
 // Step takes what has happened by now and returns what to do, in order. The
@@ -370,7 +372,7 @@ func (m *Machine) due() {
 	}
 	if m.now >= m.idleAt {
 		m.idleAt = clock.Never
-		m.retire(Resigned)
+		m.retire(store.Resigned)
 	}
 	if m.now >= m.watchAt {
 		m.watch()
@@ -411,7 +413,7 @@ func (m *Machine) handle(e *Event) {
 
 func (m *Machine) do(a Action) { m.out = append(m.out, a) }
 
-func (m *Machine) note(n Note) { m.do(Action{Kind: DoNote, Note: n}) }
+func (m *Machine) note(n lease.Note) { m.do(Action{Kind: DoNote, Note: n}) }
 
 // send starts a call. The caller has made sure that its lane has room.
 func (m *Machine) send(c *Call, s *session, seats ...*seat) {
@@ -461,7 +463,7 @@ func (m *Machine) reply(r *Reply) {
 
 func (m *Machine) dispatch(f *flight, r *Reply) {
 	r.check(f)
-	if r.Err == nil || Definite(r.Err) {
+	if r.Err == nil || store.Definite(r.Err) {
 		switch f.Kind {
 		case CallOpen, CallAcquire, CallRelease:
 			m.commits[m.commitAt%len(m.commits)] = m.now.Sub(f.sent)

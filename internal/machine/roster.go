@@ -1,7 +1,9 @@
-package lease
+package machine
 
 import (
 	"sync"
+
+	"github.com/tenurehq/tenure/store"
 )
 
 // Line says where the candidates of a group stand. A machine asks it when a group falls
@@ -9,13 +11,13 @@ import (
 type Line interface {
 	// Ahead counts the sessions that try for the group before s. The last holder does not
 	// count: it is dead, or has just given the group up.
-	Ahead(s Session, group string, last SessionID) int
+	Ahead(s store.Session, group string, last store.SessionID) int
 	// First is the session that a leader which resigns hands over to: of those that promise
 	// to be a Successor, the one that tries before all others, except one.
-	First(group string, but SessionID) (SessionID, bool)
+	First(group string, but store.SessionID) (store.SessionID, bool)
 	// Newest is the newest session of the candidate for the group, except one: an older
 	// session may be left over from before a restart.
-	Newest(group, candidate string, but SessionID) (SessionID, bool)
+	Newest(group, candidate string, but store.SessionID) (store.SessionID, bool)
 	// Len counts the sessions.
 	Len() int
 }
@@ -30,11 +32,11 @@ type Roster struct {
 	mu       sync.RWMutex
 	feed     uint64 // counts the watches
 	sessions []member
-	at       map[SessionID]int // in sessions
+	at       map[store.SessionID]int // in sessions
 }
 
 type member struct {
-	Session
+	store.Session
 	feed uint64 // the watch that showed it last
 	hash uint64 // of its ID
 }
@@ -65,7 +67,7 @@ func (m *member) before(group uint64, o *member) bool {
 	case alone != o.Scope.single():
 		return alone
 	case alone:
-		return InLine(m.Session, o.Session) < 0
+		return store.InLine(m.Session, o.Session) < 0
 	}
 	if a, b := place(group, m.hash), place(group, o.hash); a != b {
 		return a < b
@@ -76,12 +78,12 @@ func (m *member) before(group uint64, o *member) bool {
 // Feed begins a new watch and returns the function that takes its updates. What the
 // watches before it still bring is ignored. Sessions that an earlier watch showed stay
 // until Synced says that the new one does not know them.
-func (r *Roster) Feed() func(Update) {
+func (r *Roster) Feed() func(store.Update) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.feed++
 	mine := r.feed
-	return func(u Update) {
+	return func(u store.Update) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.feed == mine {
@@ -90,20 +92,20 @@ func (r *Roster) Feed() func(Update) {
 	}
 }
 
-func (r *Roster) take(u Update) {
+func (r *Roster) take(u store.Update) {
 	i, known := r.at[u.Session.ID]
 	switch {
-	case u.Kind == SessionBegan && known:
+	case u.Kind == store.SessionBegan && known:
 		r.sessions[i] = member{u.Session, r.feed, hashOf(string(u.Session.ID))}
-	case u.Kind == SessionBegan:
+	case u.Kind == store.SessionBegan:
 		if r.at == nil {
-			r.at = map[SessionID]int{}
+			r.at = map[store.SessionID]int{}
 		}
 		r.at[u.Session.ID] = len(r.sessions)
 		r.sessions = append(r.sessions, member{u.Session, r.feed, hashOf(string(u.Session.ID))})
-	case u.Kind == SessionEnded && known:
+	case u.Kind == store.SessionEnded && known:
 		r.remove(i)
-	case u.Kind == Synced:
+	case u.Kind == store.Synced:
 		for i := len(r.sessions) - 1; i >= 0; i-- {
 			if r.sessions[i].feed != r.feed {
 				r.remove(i)
@@ -131,7 +133,7 @@ func (r *Roster) Len() int {
 }
 
 // Ahead implements Line. s need not be known here.
-func (r *Roster) Ahead(s Session, group string, last SessionID) int {
+func (r *Roster) Ahead(s store.Session, group string, last store.SessionID) int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	ahead := 0
@@ -145,13 +147,13 @@ func (r *Roster) Ahead(s Session, group string, last SessionID) int {
 }
 
 // First implements Line.
-func (r *Roster) First(group string, but SessionID) (SessionID, bool) {
+func (r *Roster) First(group string, but store.SessionID) (store.SessionID, bool) {
 	of := hashOf(group)
 	return r.best(group, but, func(m, than *member) bool { return m.Successor && (than == nil || m.before(of, than)) })
 }
 
 // Newest implements Line.
-func (r *Roster) Newest(group, candidate string, but SessionID) (SessionID, bool) {
+func (r *Roster) Newest(group, candidate string, but store.SessionID) (store.SessionID, bool) {
 	return r.best(group, but, func(m, than *member) bool {
 		return m.Candidate.ID == candidate && (than == nil || m.Opened > than.Opened)
 	})
@@ -159,7 +161,7 @@ func (r *Roster) Newest(group, candidate string, but SessionID) (SessionID, bool
 
 // best returns the session that is better than all others for the group. than is nil
 // for the first one.
-func (r *Roster) best(group string, but SessionID, better func(m, than *member) bool) (SessionID, bool) {
+func (r *Roster) best(group string, but store.SessionID, better func(m, than *member) bool) (store.SessionID, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var best *member

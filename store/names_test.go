@@ -1,4 +1,4 @@
-package lease
+package store
 
 import (
 	"errors"

@@ -1,15 +1,16 @@
-package lease
+package machine
 
 import (
 	"fmt"
 	"testing"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/store"
 )
 
-func began(id string, opened uint64, priority int, scope ...string) Update {
-	return Update{Kind: SessionBegan, Session: Session{
-		ID: SessionID(id), Candidate: tenure.Candidate{ID: id[:1], Priority: priority}, Scope: scope, Opened: opened, Successor: true,
+func began(id string, opened uint64, priority int, scope ...string) store.Update {
+	return store.Update{Kind: store.SessionBegan, Session: store.Session{
+		ID: store.SessionID(id), Candidate: tenure.Candidate{ID: id[:1], Priority: priority}, Scope: scope, Opened: opened, Successor: true,
 	}}
 }
 
@@ -18,13 +19,13 @@ func began(id string, opened uint64, priority int, scope ...string) Update {
 func TestRosterFollowsWatch(t *testing.T) {
 	var r Roster
 	feed := r.Feed()
-	for _, u := range []Update{
+	for _, u := range []store.Update{
 		began("a1", 1, 0, "*"), began("b1", 2, 5, "*"), began("c1", 3, 0, "other"), began("b2", 4, 0, "*"),
-		{Kind: Synced}, began("d1", 5, 0, "*"), {Kind: SessionEnded, Session: Session{ID: "a1"}},
+		{Kind: store.Synced}, began("d1", 5, 0, "*"), {Kind: store.SessionEnded, Session: store.Session{ID: "a1"}},
 	} {
 		feed(u)
 	}
-	check := func(what string, want int, first, newest SessionID) {
+	check := func(what string, want int, first, newest store.SessionID) {
 		t.Helper()
 		if r.Len() != want {
 			t.Errorf("%s: %d sessions, want %d", what, r.Len(), want)
@@ -44,17 +45,17 @@ func TestRosterFollowsWatch(t *testing.T) {
 	handle.Session.Successor = false
 	feed(handle)
 	check("with a session that takes nothing unasked", 5, "b1", "b3")
-	feed(Update{Kind: SessionEnded, Session: handle.Session})
+	feed(store.Update{Kind: store.SessionEnded, Session: handle.Session})
 	if got, _ := r.Newest("g", "b", "b2"); got != "b1" {
 		t.Errorf("%q is the newest of b without b2", got)
 	}
 
 	next := r.Feed()
-	feed(Update{Kind: SessionEnded, Session: Session{ID: "b1"}})
+	feed(store.Update{Kind: store.SessionEnded, Session: store.Session{ID: "b1"}})
 	next(began("b1", 2, 5, "*"))
 	next(began("e1", 6, 0, "*"))
 	check("before the next watch is complete", 5, "b1", "b2")
-	next(Update{Kind: Synced})
+	next(store.Update{Kind: store.Synced})
 	check("after it", 2, "b1", "b1")
 }
 
@@ -63,12 +64,12 @@ func TestRosterFollowsWatch(t *testing.T) {
 func TestRosterAhead(t *testing.T) {
 	var r Roster
 	feed := r.Feed()
-	for _, u := range []Update{began("a1", 1, 1, "*"), began("b1", 2, 2, "g"), began("c1", 3, 3, "other"), began("d1", 4, 0, "*")} {
+	for _, u := range []store.Update{began("a1", 1, 1, "*"), began("b1", 2, 2, "g"), began("c1", 3, 3, "other"), began("d1", 4, 0, "*")} {
 		feed(u)
 	}
 	for _, c := range []struct {
-		of   Update
-		last SessionID
+		of   store.Update
+		last store.SessionID
 		want int
 	}{
 		{began("b1", 2, 2), "", 0}, {began("a1", 1, 1), "", 1}, {began("a1", 1, 1), "b1", 0},
@@ -84,7 +85,7 @@ func TestRosterAhead(t *testing.T) {
 func TestRosterByAge(t *testing.T) {
 	var r Roster
 	feed := r.Feed()
-	var want []SessionID
+	var want []store.SessionID
 	for i := range 20 {
 		u := began(fmt.Sprintf("a%d", i), uint64(i), 0, "g")
 		want = append(want, u.Session.ID)
@@ -95,7 +96,7 @@ func TestRosterByAge(t *testing.T) {
 		if got, _ := r.First("g", ""); got != id {
 			t.Fatalf("%q is first, want %q", got, id)
 		}
-		feed(Update{Kind: SessionEnded, Session: Session{ID: id}})
+		feed(store.Update{Kind: store.SessionEnded, Session: store.Session{ID: id}})
 	}
 	if got, _ := r.First("g", ""); got != "b1" {
 		t.Errorf("%q is first", got)
@@ -107,15 +108,15 @@ func TestRosterByAge(t *testing.T) {
 func TestRosterSpreads(t *testing.T) {
 	var r Roster
 	feed := r.Feed()
-	var all []Session
+	var all []store.Session
 	for i := range 4 {
 		u := began(fmt.Sprintf("a%d", i), uint64(i), 0, "*")
 		all = append(all, u.Session)
 		feed(u)
 	}
 	const groups = 4000
-	first := map[SessionID]int{}
-	before := map[string]SessionID{}
+	first := map[store.SessionID]int{}
+	before := map[string]store.SessionID{}
 	for i := range groups {
 		g := fmt.Sprintf("shard-%d", i)
 		var places [4]int
@@ -139,7 +140,7 @@ func TestRosterSpreads(t *testing.T) {
 			t.Errorf("%s is first for %d of %d groups", id, n, groups)
 		}
 	}
-	feed(Update{Kind: SessionEnded, Session: all[0]})
+	feed(store.Update{Kind: store.SessionEnded, Session: all[0]})
 	for g, was := range before {
 		if id, _ := r.First(g, ""); was != all[0].ID && id != was {
 			t.Fatalf("%s: %q was first and lives, now %q is", g, was, id)
