@@ -8,9 +8,9 @@
 // A process with many groups, another timing or a health check makes one [Node] and an
 // [Elector] for each group:
 //
-//	node, err := lease.New(store, lease.Config{
+//	node, err := lease.New(engine, lease.Config{
 //		Candidate: tenure.Candidate{ID: "node-1", Address: "10.0.0.1:7000"},
-//		Scope:     store.Scope{"shard-*"},
+//		Scope:     []string{"shard-*"},
 //		Timing:    lease.LAN(),
 //		Health:    disk.Check, // an unhealthy process hands over
 //	})
@@ -57,7 +57,7 @@
 // record is enough, and a late one fails because the version has changed.
 //
 // A [Store] keeps sessions and records. Package store/kv implements it over a narrow driver,
-// and lease/storetest tests any implementation.
+// and store/storetest tests any implementation.
 //
 // Programs that read views directly from a Store (a service, a dashboard) keep a [Cursor] for
 // each group: [Since] lists what happened after it. [Elector.Leaders] does that for one group.

@@ -25,7 +25,7 @@ type Elector struct {
 var _ tenure.Elector = (*Elector)(nil)
 
 // ErrLed: another leads the group, so TryCampaign has failed.
-var ErrLed = errors.New("another leads the group")
+var ErrLed = machine.ErrLed
 
 // ErrCampaigning: the node campaigns for this group already.
 var ErrCampaigning = errors.New("lease: this node campaigns for the group already")

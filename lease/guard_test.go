@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 )
@@ -90,7 +91,7 @@ func TestGuardedTermGoesOn(t *testing.T) {
 func TestGuardedBatch(t *testing.T) {
 	bubble(t, func(w *world) {
 		w.lay("group/b", map[string]string{"members": "another"})
-		hung := newHungStore(w, store.Guard(w.mem, store.GuardConfig{}))
+		hung := newHungStore(w, guard.Guard(w.mem, guard.Config{}))
 		store := newCountingStore(hung)
 		n := w.node(store, "a")
 		ctx, cancel := context.WithCancel(w.Context())

@@ -17,13 +17,14 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/store"
 )
 
 // ErrClosed: the node was closed.
-var ErrClosed = errors.New("lease: node is closed")
+var ErrClosed = machine.ErrClosed
 
 // Node is one process at a store: it keeps one session alive and campaigns for
 // any number of groups with it. It is the thin shell around Machine: one
@@ -91,7 +92,7 @@ type heldTerm struct {
 
 const (
 	// maxQueue holds a watch back; nothing else comes in such numbers.
-	MaxQueue = 4096
+	maxQueue = 4096
 	// maxCalls bounds the goroutines that a store which ignores its deadlines can
 	// pile up.
 	maxCalls = 128
@@ -113,7 +114,7 @@ func New(st store.Store, cfg Config) (*Node, error) {
 		return nil, err
 	}
 	if !cfg.Unguarded {
-		st = store.Guard(st, store.GuardConfig{planted: cfg.planted})
+		st = guard.Guard(st, guard.Config{Plant: cfg.planted})
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = clock.System()
@@ -131,8 +132,8 @@ func New(st store.Store, cfg Config) (*Node, error) {
 		cfg:      cfg,
 		store:    st,
 		instance: rand.Text(),
-		machine: machine.NewMachine(machine.MachineConfig{
-			Timing: cfg.Timing, Candidate: cfg.Candidate, Scope: cfg.Scope, Caps: st.Caps(), Line: roster, Sick: sick, Seed: mathrand.Uint64(), Plant: cfg.planted,
+		machine: machine.New(machine.Config{
+			Timing: machine.Timing(cfg.Timing), Candidate: cfg.Candidate, Scope: cfg.Scope, Caps: st.Caps(), Line: roster, Sick: sick, Seed: mathrand.Uint64(), Plant: cfg.planted,
 		}),
 		timer:   cfg.Clock.NewTimer(),
 		done:    make(chan struct{}),
@@ -222,10 +223,10 @@ func (n *Node) poke() {
 // pushView waits while the queue is long: a watch may bring ten thousand groups.
 func (n *Node) pushView(v store.View, stream uint64) {
 	n.mu.Lock()
-	for len(n.queue) >= MaxQueue && n.ctx.Err() == nil {
+	for len(n.queue) >= maxQueue && n.ctx.Err() == nil {
 		n.room.Wait()
 	}
-	n.queue = append(n.queue, machine.Event{Kind: machine.OnView, View: &v, stream: stream})
+	n.queue = append(n.queue, machine.Event{Kind: machine.OnView, View: &v, Stream: stream})
 	n.mu.Unlock()
 	n.poke()
 }
@@ -233,7 +234,7 @@ func (n *Node) pushView(v store.View, stream uint64) {
 // ofThisWatch drops what an earlier watch has left in the queue.
 func (n *Node) ofThisWatch(events []machine.Event) []machine.Event {
 	return slices.DeleteFunc(events, func(e machine.Event) bool {
-		return (e.Kind == machine.OnView || e.Kind == machine.OnWatchLost) && e.stream != n.stream
+		return (e.Kind == machine.OnView || e.Kind == machine.OnWatchLost) && e.Stream != n.stream
 	})
 }
 
@@ -334,7 +335,7 @@ func (n *Node) act(a machine.Action) {
 			n.cfg.Exit(OverrunExitCode)
 		}
 	case machine.DoNote:
-		n.notes.add(a.Note)
+		n.notes.add(noteOf(a.Note))
 	}
 }
 
@@ -414,7 +415,7 @@ func (n *Node) call(c *machine.Call) {
 	}
 	n.work.Go(func() {
 		ctx, cancel := context.WithTimeout(n.ctx, c.Timeout)
-		r := c.Do(ctx, n.store, n.cfg.Candidate, store.OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Fenced: n.cfg.Fenced, Successor: n.cfg.Scope.single()})
+		r := c.Do(ctx, n.store, n.cfg.Candidate, store.OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Fenced: n.cfg.Fenced, Successor: n.cfg.Scope.Single()})
 		cancel()
 		n.mu.Lock()
 		n.calls--
@@ -430,7 +431,7 @@ func (n *Node) watch() {
 	n.stream++
 	stream := n.stream
 	if n.watches.Load() >= maxWatches {
-		n.push(machine.Event{Kind: machine.OnWatchLost, stream: stream, Cause: fmt.Errorf("lease: %d watches do not end when they are told to: %w", maxWatches, store.ErrBusy)})
+		n.push(machine.Event{Kind: machine.OnWatchLost, Stream: stream, Cause: fmt.Errorf("lease: %d watches do not end when they are told to: %w", maxWatches, store.ErrBusy)})
 		return
 	}
 	ctx, cancel := context.WithCancel(n.ctx)
@@ -452,7 +453,7 @@ func (n *Node) watch() {
 			}
 		}
 		if ctx.Err() == nil {
-			n.push(machine.Event{Kind: machine.OnWatchLost, Cause: err, stream: stream})
+			n.push(machine.Event{Kind: machine.OnWatchLost, Cause: err, Stream: stream})
 		}
 	})
 }

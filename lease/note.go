@@ -13,32 +13,43 @@ type NoteKind string
 
 // The notes.
 const (
-	NoteOpened     NoteKind = "session opened"
-	NoteOpenFailed NoteKind = "session could not be opened"
-	NoteBeat       NoteKind = "keep-alive acknowledged"
-	NoteMissed     NoteKind = "keep-alive failed"
-	NoteSession    NoteKind = "session ended"
-	NoteBegan      NoteKind = "term began"
-	NoteEnded      NoteKind = "term ended"
-	NoteReleased   NoteKind = "group released"
-	NoteTry        NoteKind = "vacancy tried for"
-	NoteConflict   NoteKind = "another was faster"
-	NoteFailed     NoteKind = "call failed"
-	NoteWatchLost  NoteKind = "watch interrupted"
-	NoteOverrun    NoteKind = "work has not returned in time"
-	NoteAsked      NoteKind = "asked by an operator"
+	NoteOpened     = NoteKind(machine.NoteOpened)
+	NoteOpenFailed = NoteKind(machine.NoteOpenFailed)
+	NoteBeat       = NoteKind(machine.NoteBeat)
+	NoteMissed     = NoteKind(machine.NoteMissed)
+	NoteSession    = NoteKind(machine.NoteSession)
+	NoteBegan      = NoteKind(machine.NoteBegan)
+	NoteEnded      = NoteKind(machine.NoteEnded)
+	NoteReleased   = NoteKind(machine.NoteReleased)
+	NoteTry        = NoteKind(machine.NoteTry)
+	NoteConflict   = NoteKind(machine.NoteConflict)
+	NoteFailed     = NoteKind(machine.NoteFailed)
+	NoteWatchLost  = NoteKind(machine.NoteWatchLost)
+	NoteOverrun    = NoteKind(machine.NoteOverrun)
+	NoteAsked      = NoteKind(machine.NoteAsked)
 )
 
-// Note tells people and metrics what the machine did, and why.
+// Note tells people and metrics what a node did, and why.
 type Note struct {
 	Kind    NoteKind
 	Group   string
 	Token   fence.Token
 	Session store.SessionID
-	Call    machine.CallKind
+	Call    string        // which call it is about: "open", "keep-alive", …
 	Count   int           // misses in a row; groups in a batch
 	Took    time.Duration // of a call
 	Silent  time.Duration // since the last acknowledged keep-alive was sent
 	Detail  string
 	Err     error
+}
+
+func noteOf(n machine.Note) Note {
+	out := Note{
+		Kind: NoteKind(n.Kind), Group: n.Group, Token: n.Token, Session: n.Session,
+		Count: n.Count, Took: n.Took, Silent: n.Silent, Detail: n.Detail, Err: n.Err,
+	}
+	if n.Call != 0 {
+		out.Call = n.Call.String()
+	}
+	return out
 }

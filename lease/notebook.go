@@ -60,7 +60,7 @@ func (n Note) log(cfg *Config) {
 	add("group", n.Group, n.Group != "")
 	add("token", n.Token, n.Token != 0)
 	add("session", string(n.Session), n.Session != "")
-	add("call", n.Call.String(), n.Call != 0)
+	add("call", n.Call, n.Call != "")
 	add("count", n.Count, n.Count != 0)
 	add("took", n.Took, n.Took != 0)
 	add("silent", n.Silent, n.Silent != 0)

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -165,7 +166,7 @@ func (t Timing) Validate() error {
 	}
 	room := t.window() - t.Grace
 	if beat && misses {
-		all := Times(t.Beat, t.Misses)
+		all := machine.Times(t.Beat, t.Misses)
 		rule(all < room, "Misses × Beat = %d × %v = %v must be less than %s − grace = %v: shorten the beat or lengthen the TTL", t.Misses, t.Beat, all, sum, tidy(room))
 	}
 	if beat && call {
@@ -175,15 +176,8 @@ func (t Timing) Validate() error {
 	return errors.Join(broken...)
 }
 
-// times and plus stop at the largest duration: a sum that wraps around would
-// pass for a small one. The arguments are positive.
-func Times(d time.Duration, n int) time.Duration {
-	if d > math.MaxInt64/time.Duration(n) {
-		return math.MaxInt64
-	}
-	return d * time.Duration(n)
-}
-
+// plus stops at the largest duration: a sum that wraps around would pass for a small one.
+// The arguments are positive.
 func plus(a, b time.Duration) time.Duration {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -203,10 +197,4 @@ func tidy(d time.Duration) time.Duration {
 func percent(f float64) string { return strconv.FormatFloat(100*f, 'g', 3, 64) + " %" }
 
 // window is the trust that one keep-alive gives, counted from its sending.
-func (t Timing) window() time.Duration { return t.trust(t.TTL) }
-
-// trust returns how long after its sending a keep-alive that was granted ttl may
-// be believed.
-func (t Timing) trust(ttl time.Duration) time.Duration {
-	return time.Duration(float64(ttl)*(1-t.Drift)) - t.Margin
-}
+func (t Timing) window() time.Duration { return machine.Timing(t).Window() }

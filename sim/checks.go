@@ -9,7 +9,6 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/machine"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -162,16 +161,16 @@ type gaveUp struct {
 }
 
 // noted takes from the machine's notes what the checks need.
-func (n *node) noted(note *lease.Note) {
+func (n *node) noted(note *machine.Note) {
 	switch note.Kind {
-	case lease.NoteSession:
+	case machine.NoteSession:
 		if note.Session == n.sess {
 			n.sessOver = true
 		}
 		if why := store.Reason(note.Detail); why == store.Expired || why == store.Resigned {
 			n.gaveUp = append(n.gaveUp, gaveUp{note.Session, n.w.now})
 		}
-	case lease.NoteAsked:
+	case machine.NoteAsked:
 		if d, ok := n.w.coolDowns[note.Detail]; ok {
 			n.coolUntil[note.Group] = n.w.now.add(d - d/50)
 		}

@@ -3,8 +3,8 @@
 package sim
 
 import (
+	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
 )
 
-func guardConfig(plant.Set) store.GuardConfig { return store.GuardConfig{} }
+func guardConfig(plant.Set) guard.Config { return guard.Config{} }

@@ -3,13 +3,13 @@
 package sim
 
 import (
+	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/store"
 )
 
-func guardConfig(p plant.Set) store.GuardConfig {
+func guardConfig(p plant.Set) guard.Config {
 	if p.Has(plant.GuardStale) {
-		return store.GuardConfig{}.Planted(plant.GuardStale)
+		return guard.Config{Plant: plant.Of(plant.GuardStale)}
 	}
-	return store.GuardConfig{}
+	return guard.Config{}
 }

@@ -205,7 +205,7 @@ func (s *serving) serve() {
 				return
 			}
 			s.lent = true
-			s.begin(election.Config{Machine: machine.MachineConfig{
+			s.begin(election.Config{Machine: machine.Config{
 				Candidate: session.Candidate, Scope: session.Scope, Session: &session, Sent: sent, Lent: true,
 			}})
 		})
@@ -267,7 +267,7 @@ func (s *serving) contend() {
 			return
 		}
 		s.seen = []store.View{v}
-		s.begin(election.Config{Retriable: s.req.chosen, Machine: machine.MachineConfig{
+		s.begin(election.Config{Retriable: s.req.chosen, Machine: machine.Config{
 			Candidate: s.candidate(), Scope: s.req.groups, Attempt: "campaign " + group,
 		}})
 	})
@@ -285,7 +285,7 @@ func (s *serving) begin(cfg election.Config) {
 	if cfg.Wait {
 		cfg.Deadline, m.Line = s.arrived.Add(s.req.wait), i.roster
 	}
-	m.Timing, m.Caps, m.Seed, m.Plant = i.w.timing, i.store.Caps(), i.w.rand.Uint64(), i.w.cfg.Plant
+	m.Timing, m.Caps, m.Seed, m.Plant = machine.Timing(i.w.timing), i.store.Caps(), i.w.rand.Uint64(), i.w.cfg.Plant
 	s.campaign = election.New(cfg)
 	s.step()
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/store"
@@ -148,15 +149,15 @@ func (n *node) start() {
 		n.engine = n.store
 	}
 	if n.w.kind == served {
-		n.engine = store.Guard(n.engine, guardConfig(n.w.cfg.Plant))
+		n.engine = guard.Guard(n.engine, guardConfig(n.w.cfg.Plant))
 	}
 	if n.serves != nil {
 		n.serves.start()
 		return
 	}
 	if n.client == nil {
-		n.machine = machine.NewMachine(machine.MachineConfig{
-			Timing: n.w.timing, Candidate: n.candidate, Scope: n.scope, Caps: n.store.Caps(), Line: n.roster,
+		n.machine = machine.New(machine.Config{
+			Timing: machine.Timing(n.w.timing), Candidate: n.candidate, Scope: n.scope, Caps: n.store.Caps(), Line: n.roster,
 			Seed: n.w.rand.Uint64(), Plant: n.w.cfg.Plant,
 		})
 	}

@@ -79,7 +79,7 @@ func (s Scope) Covers(group string) bool {
 }
 
 // single reports whether the set is one group.
-func (s Scope) single() bool { return len(s) == 1 && !strings.HasSuffix(s[0], "*") }
+func (s Scope) Single() bool { return len(s) == 1 && !strings.HasSuffix(s[0], "*") }
 
 // Overlaps reports whether some group can be in both sets.
 func (s Scope) Overlaps(o Scope) bool {

@@ -40,7 +40,7 @@
 //
 // # Limitations
 //
-// It does not test the engine that you use in production: lease/storetest and electortest do. It
+// It does not test the engine that you use in production: store/storetest and electortest do. It
 // does not show the cost of computing, which takes no virtual time. A pause freezes the node, not
 // the goroutines of the test: they act as the work that continues. The rules of testing/synctest
 // apply: no network, no processes, no t.Run and no t.Parallel inside.

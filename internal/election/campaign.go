@@ -20,7 +20,7 @@ const OnGone machine.EventKind = 1 << 7
 type Config struct {
 	// Machine is the configuration of the machine. With Lent the session is the client's:
 	// it is not closed, whatever happens. Otherwise the campaign has one group.
-	Machine machine.MachineConfig
+	Machine machine.Config
 	Groups  []string
 	// Wait: groups that others lead are waited for. Otherwise the campaign is over when
 	// all of them are decided.
@@ -119,7 +119,7 @@ type group struct {
 
 // New returns a campaign that begins with its first step.
 func New(cfg Config) *Campaign {
-	c := &Campaign{cfg: cfg, machine: machine.NewMachine(cfg.Machine), groups: map[string]*group{}}
+	c := &Campaign{cfg: cfg, machine: machine.New(cfg.Machine), groups: map[string]*group{}}
 	c.outcome.Led, c.outcome.Failed = map[string]store.Record{}, map[string]error{}
 	for _, g := range cfg.Groups {
 		c.groups[g] = &group{view: store.View{Record: store.Record{Group: g}, State: tenure.Vacant}}

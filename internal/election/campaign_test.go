@@ -78,7 +78,7 @@ func (w *world) campaign(cfg Config) *driver {
 		cfg.Groups = []string{billing}
 	}
 	cfg.Machine.Candidate, cfg.Machine.Scope = tenure.Candidate{ID: "a"}, store.Scope{"*"}
-	cfg.Machine.Timing, cfg.Machine.Attempt, cfg.Machine.Caps = lease.Timing{TTL: time.Hour}.Resolve(), "campaign", w.store.Caps()
+	cfg.Machine.Timing, cfg.Machine.Attempt, cfg.Machine.Caps = machine.Timing(lease.Timing{TTL: time.Hour}.Resolve()), "campaign", w.store.Caps()
 	if cfg.Deadline == 0 {
 		cfg.Deadline = w.time.Add(time.Minute)
 	}
@@ -294,7 +294,7 @@ func TestLent(t *testing.T) {
 	b := w.open("b", store.OpenOptions{Scope: store.Scope{"*"}})
 	w.seize(b.ID, billing)
 	a := w.open("a", options())
-	lent := machine.MachineConfig{Session: &a, Sent: w.time, Lent: true}
+	lent := machine.Config{Session: &a, Sent: w.time, Lent: true}
 	for _, event := range [][]machine.Event{nil, {left()}} {
 		d := w.campaign(Config{Machine: lent, Wait: true})
 		d.steps(d.time + 1)
@@ -319,7 +319,7 @@ func TestMany(t *testing.T) {
 	w.seize(b.ID, "taken")
 	a := w.open("a", options())
 	w.seize(a.ID, "held")
-	lent := machine.MachineConfig{Session: &a, Sent: w.time, Lent: true}
+	lent := machine.Config{Session: &a, Sent: w.time, Lent: true}
 	d := w.campaign(Config{Machine: lent, Groups: []string{"taken", "held", "vacant", "late"}})
 	d.before = func(c *machine.Call) error {
 		// Somebody is faster.

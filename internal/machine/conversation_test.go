@@ -17,7 +17,6 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -135,7 +134,7 @@ func firstDifference(got, want string) string {
 //	still 9s                          nine seconds in which the process stood still
 //	… & …                             both in one step
 type conversation struct {
-	cfg   MachineConfig
+	cfg   Config
 	m     *Machine
 	now   clock.Instant
 	calls map[uint64]*Call
@@ -150,8 +149,8 @@ type conversation struct {
 // now. An error is the script's, and begins with its line.
 func converse(script string, bugs plant.Set) (string, error) {
 	c := &conversation{
-		cfg: MachineConfig{
-			Timing: lease.Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: store.Scope{"*"}, Caps: store.Caps{Batch: 100},
+		cfg: Config{
+			Timing: defaults(), Candidate: tenure.Candidate{ID: "a"}, Scope: store.Scope{"*"}, Caps: store.Caps{Batch: 100},
 			Seed: 1, Plant: bugs,
 		},
 		calls: map[uint64]*Call{},
@@ -222,7 +221,7 @@ func (c *conversation) say(line string) (err error) {
 
 func (c *conversation) machine() {
 	if c.m == nil {
-		c.m = NewMachine(c.cfg)
+		c.m = New(c.cfg)
 	}
 }
 
@@ -276,7 +275,7 @@ func (c *conversation) prepare(words []string) error {
 	case words[0] == "batch":
 		c.cfg.Caps.Batch, err = strconv.Atoi(words[1])
 	case words[0] == "timing" && words[1] == "wan":
-		c.cfg.Timing = lease.WAN()
+		c.cfg.Timing = wan()
 	case words[0] == "timing" && words[1] == "grace":
 		c.cfg.Timing.Grace, err = time.ParseDuration(words[2])
 	case words[0] == "given" && words[1] == "line":
@@ -763,7 +762,7 @@ func describeCall(c *Call) string {
 	}
 }
 
-func describeNote(n lease.Note) string {
+func describeNote(n Note) string {
 	s := string(n.Kind)
 	add := func(format string, value any, is bool) {
 		if is {

@@ -12,8 +12,13 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
+)
+
+// Errors that a campaign ends with. Package lease exports them.
+var (
+	ErrClosed = errors.New("lease: node is closed")
+	ErrLed    = errors.New("another leads the group")
 )
 
 // Machine decides everything that a candidate does: when to open a session, to
@@ -30,7 +35,7 @@ import (
 // M5: a record that names the present session is led, being ended, or being
 // released: there are no orphans.
 type Machine struct {
-	cfg  MachineConfig
+	cfg  Config
 	rand *rand.Rand
 	now  clock.Instant
 	out  []Action
@@ -82,9 +87,9 @@ type Machine struct {
 	closeBy clock.Instant
 }
 
-// MachineConfig is what a machine must know. Timing must be complete and valid.
-type MachineConfig struct {
-	Timing    lease.Timing
+// Config is what a machine must know. Timing must be complete and valid.
+type Config struct {
+	Timing    Timing
 	Candidate tenure.Candidate
 	Scope     store.Scope
 	Caps      store.Caps
@@ -117,8 +122,8 @@ const (
 	watchSynced
 )
 
-// NewMachine returns a machine at rest.
-func NewMachine(cfg MachineConfig) *Machine {
+// New returns a machine at rest.
+func New(cfg Config) *Machine {
 	cfg.Caps.Batch = max(cfg.Caps.Batch, 1)
 	if cfg.Line == nil {
 		cfg.Line = &Roster{}
@@ -168,7 +173,7 @@ type Event struct {
 	View    *store.View
 	Reply   *Reply
 
-	stream uint64 // the shell's: which watch it is from
+	Stream uint64 // the shell's: which watch it is from
 }
 
 // ActionKind says what to do.
@@ -199,7 +204,7 @@ type Action struct {
 	Session store.Session
 	Until   clock.Instant
 	Call    *Call
-	Note    lease.Note
+	Note    Note
 }
 
 // CallKind says which method of the Store.
@@ -307,7 +312,7 @@ type flight struct {
 // slice is valid until the next Step. What has run out comes before the events:
 // it cannot be saved by an answer that was read too late.
 func (m *Machine) Step(now clock.Instant, events ...Event) []Action {
-	if m.started { // what NewMachine has to say comes first
+	if m.started { // what New has to say comes first
 		m.out = m.out[:0]
 	}
 	m.started = true
@@ -413,7 +418,7 @@ func (m *Machine) handle(e *Event) {
 
 func (m *Machine) do(a Action) { m.out = append(m.out, a) }
 
-func (m *Machine) note(n lease.Note) { m.do(Action{Kind: DoNote, Note: n}) }
+func (m *Machine) note(n Note) { m.do(Action{Kind: DoNote, Note: n}) }
 
 // send starts a call. The caller has made sure that its lane has room.
 func (m *Machine) send(c *Call, s *session, seats ...*seat) {

@@ -14,7 +14,6 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -84,7 +83,7 @@ func randomTalk(seed uint64) []byte {
 // says, and when.
 type heckler struct {
 	talk []byte
-	cfg  MachineConfig
+	cfg  Config
 	m    *Machine
 	now  clock.Instant
 	said strings.Builder // a conversation, as in testdata
@@ -136,7 +135,7 @@ type played struct {
 func newHeckler(talk []byte, bugs plant.Set) *heckler {
 	h := &heckler{
 		talk:    talk,
-		cfg:     MachineConfig{Timing: lease.Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: store.Scope{"*"}, Caps: store.Caps{Batch: 2}, Seed: 1, Plant: bugs},
+		cfg:     Config{Timing: defaults(), Candidate: tenure.Candidate{ID: "a"}, Scope: store.Scope{"*"}, Caps: store.Caps{Batch: 2}, Seed: 1, Plant: bugs},
 		records: map[string][]store.Record{},
 		dead:    map[store.SessionID]bool{},
 		others:  1,
@@ -152,7 +151,7 @@ func newHeckler(talk []byte, bugs plant.Set) *heckler {
 	h.line("batch 2")
 	how := h.next()
 	if how&1 != 0 {
-		h.cfg.Timing = lease.WAN()
+		h.cfg.Timing = wan()
 		h.line("timing wan")
 	}
 	if how&2 != 0 {
@@ -161,7 +160,7 @@ func newHeckler(talk []byte, bugs plant.Set) *heckler {
 	}
 	h.rude = how&12 == 0
 	h.cfg.Line = h
-	h.m = NewMachine(h.cfg)
+	h.m = New(h.cfg)
 	return h
 }
 
@@ -719,7 +718,7 @@ func (h *heckler) act(a *Action) {
 			h.watched[g] = h.newest(g).Version
 		}
 	case DoTrust:
-		want := h.acked.Add(h.cfg.Timing.trust(h.granted) - h.cfg.Timing.Grace)
+		want := h.acked.Add(h.cfg.Timing.Trust(h.granted) - h.cfg.Timing.Grace)
 		if a.Session.ID == h.trusted {
 			want = max(want, h.until)
 		}
@@ -889,8 +888,8 @@ func (h *heckler) inside() {
 // The pause after the nth failure is never longer than the bound that doubles,
 // and uses all of it.
 func TestBackoffBounds(t *testing.T) {
-	timing := lease.Default()
-	m := NewMachine(MachineConfig{Timing: timing, Seed: 1})
+	timing := defaults()
+	m := New(Config{Timing: timing, Seed: 1})
 	for fails := range 100 {
 		bound := timing.BackoffMax
 		if fails < 6 {
@@ -913,10 +912,10 @@ func TestBackoffBounds(t *testing.T) {
 // The pause before a session is opened again grows with the fleet: to BackoffMax for a
 // few candidates, to one step for each of many, and to two TTLs at most.
 func TestPauseGrowsWithFleet(t *testing.T) {
-	timing := lease.Default()
+	timing := defaults()
 	for candidates, bound := range map[int]time.Duration{0: timing.BackoffMax, 3: timing.BackoffMax, 500: 500 * timing.Step, 1000: 2 * timing.TTL} {
 		line := make(lineOf, candidates)
-		m := NewMachine(MachineConfig{Timing: timing, Seed: 1, Line: &line})
+		m := New(Config{Timing: timing, Seed: 1, Line: &line})
 		var most time.Duration
 		for range 1000 {
 			most = max(most, m.pause(20))
@@ -975,8 +974,8 @@ type bench struct {
 // newBench returns a machine that waits for n groups, all led by b1.
 func newBench(b *testing.B, n int) *bench {
 	line := lineOf(sessionsOf(strings.Fields("b1 a1 c1 d1 e1 f1 g1 h1")))
-	s := &bench{b: b, m: NewMachine(MachineConfig{
-		Timing: lease.Default(), Candidate: tenure.Candidate{ID: "a"}, Scope: store.Scope{"*"}, Caps: store.Caps{Batch: 100}, Seed: 1, Line: &line,
+	s := &bench{b: b, m: New(Config{
+		Timing: defaults(), Candidate: tenure.Candidate{ID: "a"}, Scope: store.Scope{"*"}, Caps: store.Caps{Batch: 100}, Seed: 1, Line: &line,
 	})}
 	var events []Event
 	for i := range n {
@@ -1003,7 +1002,7 @@ func (s *bench) views(n int, state tenure.State) []Event {
 // until the machine is quiet.
 func (s *bench) talk(events []Event) {
 	for {
-		n := min(len(events), lease.MaxQueue)
+		n := min(len(events), 4096)
 		more := s.answers(s.m.Step(s.now, events[:n]...))
 		events = events[n:]
 		if len(more) == 0 && len(events) == 0 {

@@ -60,11 +60,11 @@ func place(group, session uint64) uint64 {
 
 // before reports whether m tries for a group before o.
 func (m *member) before(group uint64, o *member) bool {
-	alone := m.Scope.single()
+	alone := m.Scope.Single()
 	switch {
 	case m.Candidate.Priority != o.Candidate.Priority:
 		return m.Candidate.Priority > o.Candidate.Priority
-	case alone != o.Scope.single():
+	case alone != o.Scope.Single():
 		return alone
 	case alone:
 		return store.InLine(m.Session, o.Session) < 0

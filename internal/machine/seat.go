@@ -11,7 +11,6 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -193,9 +192,9 @@ func (s *seat) fire(m *Machine) {
 		h.overrunAt = clock.Never
 		if h == s.hold {
 			// It holds the group, and everybody else up: say so again.
-			h.overrunAt = m.now.Add(m.cfg.Timing.window())
+			h.overrunAt = m.now.Add(m.cfg.Timing.Window())
 		}
-		m.note(lease.Note{Kind: lease.NoteOverrun, Group: s.group, Token: h.record.Token, Err: h.cause})
+		m.note(Note{Kind: NoteOverrun, Group: s.group, Token: h.record.Token, Err: h.cause})
 		m.do(Action{Kind: DoOverrun, Group: s.group, Token: h.record.Token, Cause: h.cause})
 	}
 	m.update(s)
@@ -203,7 +202,7 @@ func (s *seat) fire(m *Machine) {
 
 func (m *Machine) campaign(s *seat, once bool) {
 	if m.stopping {
-		m.do(Action{Kind: DoFail, Group: s.group, Cause: lease.ErrClosed})
+		m.do(Action{Kind: DoFail, Group: s.group, Cause: ErrClosed})
 		return
 	}
 	if s.leads() {
@@ -237,7 +236,7 @@ func (m *Machine) hopeless(s *seat) error {
 	case m.now < s.notBefore:
 		return fmt.Errorf("this process was asked to step down, and does not try for another %v", s.notBefore.Sub(m.now))
 	case s.known && s.view.State == tenure.Led && (m.session == nil || s.view.Holder != m.session.ID):
-		return fmt.Errorf("%w: %q, with token %d", lease.ErrLed, s.view.Candidate.ID, s.view.Token)
+		return fmt.Errorf("%w: %q, with token %d", ErrLed, s.view.Candidate.ID, s.view.Token)
 	}
 	return nil
 }
@@ -339,7 +338,7 @@ func (m *Machine) sendAcquires() {
 		}
 		m.acquires = append(m.acquires[:0], m.acquires[i:]...)
 		if len(batch) > 0 {
-			m.note(lease.Note{Kind: lease.NoteTry, Group: batch[0].group, Count: len(batch)})
+			m.note(Note{Kind: NoteTry, Group: batch[0].group, Count: len(batch)})
 			m.send(&Call{Kind: CallAcquire, Session: m.session.ID, Seen: seen}, m.session, batch...)
 		}
 	}
@@ -365,7 +364,7 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 	case errors.As(r.Err, &conflict):
 		m.conflicted(f, conflict)
 	default:
-		m.note(lease.Note{Kind: lease.NoteFailed, Call: CallAcquire, Group: f.seats[0].group, Count: len(f.seats), Err: r.Err})
+		m.note(Note{Kind: NoteFailed, Call: CallAcquire, Group: f.seats[0].group, Count: len(f.seats), Err: r.Err})
 		for i, s := range f.seats {
 			if !store.Definite(r.Err) && s.view.Version == f.Seen[i].Version {
 				s.unsure, s.unsureAt = true, s.view.Version
@@ -406,7 +405,7 @@ func (m *Machine) won(f *flight, r *Reply) {
 // conflicted sorts a batch that was refused: what the store showed is news, the
 // rest is tried again.
 func (m *Machine) conflicted(f *flight, c *store.ConflictError) {
-	m.note(lease.Note{Kind: lease.NoteConflict, Group: f.seats[0].group, Count: len(f.seats), Err: c})
+	m.note(Note{Kind: NoteConflict, Group: f.seats[0].group, Count: len(f.seats), Err: c})
 	shown := make(map[string]store.View, len(c.Current))
 	for _, v := range c.Current {
 		shown[v.Group] = v
@@ -508,7 +507,7 @@ func (m *Machine) naming(s *seat, rec store.Record, confirmed bool) {
 		// grant is kept until it has.
 		s.hold, s.linger = h, nil
 		h.record = rec
-		h.overrunAt = m.now.Add(m.cfg.Timing.window())
+		h.overrunAt = m.now.Add(m.cfg.Timing.Window())
 		m.update(s)
 		return
 	}
@@ -521,7 +520,7 @@ func (m *Machine) naming(s *seat, rec store.Record, confirmed bool) {
 		// The session is about to be closed, and the grant with it.
 	case m.lent() && !s.wants && !s.tried:
 		// Its owner has won it without us.
-	case old || !s.wants || m.sick != nil || m.now < s.notBefore && !rec.transferred():
+	case old || !s.wants || m.sick != nil || m.now < s.notBefore && !transferred(rec):
 		if m.cfg.Plant.Has(plant.ForgetUnsure) {
 			return
 		}
@@ -540,7 +539,7 @@ func (m *Machine) naming(s *seat, rec store.Record, confirmed bool) {
 }
 
 // transferred reports whether somebody named the holder as the successor.
-func (r *store.Record) transferred() bool {
+func transferred(r store.Record) bool {
 	n := len(r.Terms)
 	return n > 1 && r.Terms[n-2].Reason == store.Transferred
 }
@@ -550,7 +549,7 @@ func (m *Machine) begin(s *seat, rec store.Record, by *session) {
 	s.wants, s.unsure, s.tried, s.yields, s.fails, s.tryAt = false, false, false, false, 0, clock.Never
 	s.hold = &hold{session: by, record: rec, phase: leading, retryAt: clock.Never, overrunAt: clock.Never}
 	by.open++
-	m.note(lease.Note{Kind: lease.NoteBegan, Group: s.group, Token: rec.Token, Session: by.ID})
+	m.note(Note{Kind: NoteBegan, Group: s.group, Token: rec.Token, Session: by.ID})
 	m.do(Action{Kind: DoBegin, Group: s.group, Token: rec.Token, Record: rec})
 	m.update(s)
 }
@@ -569,7 +568,7 @@ func (m *Machine) sendReads() {
 func (m *Machine) confirmed(f *flight, r *Reply) {
 	s := f.seats[0]
 	if r.Err != nil {
-		m.note(lease.Note{Kind: lease.NoteFailed, Call: CallRead, Group: s.group, Err: r.Err})
+		m.note(Note{Kind: NoteFailed, Call: CallRead, Group: s.group, Err: r.Err})
 		s.readAt = m.now.Add(m.cfg.Timing.BackoffMin/2 + m.backoff(s.fails))
 		s.fails++
 		m.update(s)
@@ -589,8 +588,8 @@ func (m *Machine) endTerm(s *seat, cause error, why store.Reason) {
 func (m *Machine) ending(s *seat, cause error, why store.Reason) {
 	h := s.hold
 	h.phase, h.cause, h.why = ending, cause, why
-	h.overrunAt = m.now.Add(m.cfg.Timing.window())
-	m.note(lease.Note{Kind: lease.NoteEnded, Group: s.group, Token: h.record.Token, Err: cause})
+	h.overrunAt = m.now.Add(m.cfg.Timing.Window())
+	m.note(Note{Kind: NoteEnded, Group: s.group, Token: h.record.Token, Err: cause})
 	if m.cfg.Plant.Has(plant.ReleaseBeforeStop) {
 		h.retryAt = m.now
 	}
@@ -806,7 +805,7 @@ func (m *Machine) gaveUp(s *seat, rec store.Record, handed bool) {
 
 func (m *Machine) releaseAgain(s *seat, f *flight, err error) {
 	h := s.hold
-	m.note(lease.Note{Kind: lease.NoteFailed, Call: f.Kind, Group: s.group, Token: h.record.Token, Err: err})
+	m.note(Note{Kind: NoteFailed, Call: f.Kind, Group: s.group, Token: h.record.Token, Err: err})
 	h.retryAt = m.now.Add(m.backoff(h.fails))
 	h.fails++
 	m.update(s)
@@ -823,7 +822,7 @@ func (m *Machine) finish(s *seat) {
 		}
 		m.answer(id, a)
 	}
-	m.note(lease.Note{Kind: lease.NoteReleased, Group: s.group, Token: h.record.Token, Detail: string(h.why)})
+	m.note(Note{Kind: NoteReleased, Group: s.group, Token: h.record.Token, Detail: string(h.why)})
 	m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: cmp.Or(h.toErr, h.outrun)})
 	m.schedule(s)
 	m.update(s)
@@ -875,7 +874,7 @@ func (m *Machine) void(s *seat, cause error, living bool) {
 	}
 	if h.phase == leading {
 		h.phase, h.cause, h.why = ending, cause, store.Lost
-		m.note(lease.Note{Kind: lease.NoteEnded, Group: s.group, Token: h.record.Token, Err: cause})
+		m.note(Note{Kind: NoteEnded, Group: s.group, Token: h.record.Token, Err: cause})
 		m.do(Action{Kind: DoEnd, Group: s.group, Token: h.record.Token, Cause: cause})
 	}
 	h.retryAt = clock.Never

@@ -12,7 +12,6 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -43,7 +42,7 @@ func (m *Machine) start(of store.Session, sent clock.Instant) *session {
 	return s
 }
 
-// lent: see MachineConfig.
+// lent: see Config.
 func (m *Machine) lent() bool { return m.cfg.Lent && !m.cfg.Plant.Has(plant.ReopenLent) }
 
 // stopAt is when the terms of the session end: Grace before trust does.
@@ -59,7 +58,7 @@ func (m *Machine) riskAt(s *session) clock.Instant {
 	if s.atRisk || m.lent() {
 		return clock.Never
 	}
-	return s.heard.Add(lease.Times(m.cfg.Timing.Beat, m.cfg.Timing.Misses))
+	return s.heard.Add(Times(m.cfg.Timing.Beat, m.cfg.Timing.Misses))
 }
 
 // extend counts trust from when the keep-alive was sent, not from when its
@@ -68,7 +67,7 @@ func (m *Machine) extend(s *session, sent clock.Instant, ttl time.Duration) {
 	if m.cfg.Plant.Has(plant.TrustRequested) {
 		ttl = m.cfg.Timing.TTL
 	}
-	window := m.cfg.Timing.trust(ttl)
+	window := m.cfg.Timing.Trust(ttl)
 	if m.cfg.Plant.Has(plant.NoMargin) {
 		window += m.cfg.Timing.Margin
 	}
@@ -79,7 +78,7 @@ func (m *Machine) extend(s *session, sent clock.Instant, ttl time.Duration) {
 		sent = m.now
 	}
 	s.heard = max(s.heard, sent)
-	s.atRisk = s.atRisk && m.now >= s.heard.Add(lease.Times(m.cfg.Timing.Beat, m.cfg.Timing.Misses))
+	s.atRisk = s.atRisk && m.now >= s.heard.Add(Times(m.cfg.Timing.Beat, m.cfg.Timing.Misses))
 	s.trust = max(s.trust, sent.Add(window))
 	m.do(Action{Kind: DoTrust, Session: s.Session, Until: m.stopAt(s)})
 }
@@ -100,7 +99,7 @@ func (m *Machine) attemptName() string {
 func (m *Machine) opened(f *flight, r *Reply) {
 	m.opening = false
 	if r.Err != nil {
-		m.note(lease.Note{Kind: lease.NoteOpenFailed, Call: CallOpen, Err: r.Err, Took: m.now.Sub(f.sent)})
+		m.note(Note{Kind: NoteOpenFailed, Call: CallOpen, Err: r.Err, Took: m.now.Sub(f.sent)})
 		m.openAt = m.now.Add(m.pause(m.openFails))
 		m.openFails++
 		m.failAll(r.Err)
@@ -118,7 +117,7 @@ func (m *Machine) opened(f *flight, r *Reply) {
 		return
 	}
 	m.openFails = 0
-	m.note(lease.Note{Kind: lease.NoteOpened, Session: s.ID, Took: m.now.Sub(f.sent)})
+	m.note(Note{Kind: NoteOpened, Session: s.ID, Took: m.now.Sub(f.sent)})
 	for _, seat := range m.order {
 		// An earlier try of this Open, whose reply was lost, was granted the group since.
 		if seat.known && seat.view.State == tenure.Led && seat.view.Holder == s.ID {
@@ -177,7 +176,7 @@ func (m *Machine) compare(records []store.Record) {
 		}
 	}
 	if silent && !m.cfg.Plant.Has(plant.TrustSilentWatch) {
-		m.note(lease.Note{Kind: lease.NoteWatchLost, Err: errSilent})
+		m.note(Note{Kind: NoteWatchLost, Err: errSilent})
 		m.watch()
 	}
 }
@@ -194,7 +193,7 @@ func (m *Machine) beaten(f *flight, r *Reply) {
 		s.misses = 0
 		m.extend(s, f.sent, r.Beat.TTL)
 		m.reopen()
-		m.note(lease.Note{Kind: lease.NoteBeat, Call: CallBeat, Session: s.ID, Took: m.now.Sub(f.sent)})
+		m.note(Note{Kind: NoteBeat, Call: CallBeat, Session: s.ID, Took: m.now.Sub(f.sent)})
 		if s.beatAt == clock.Never {
 			s.beatAt = max(m.now, f.sent.Add(m.cfg.Timing.Beat))
 		}
@@ -207,7 +206,7 @@ func (m *Machine) beaten(f *flight, r *Reply) {
 		m.gone(tenure.ErrLost, store.Lost, true)
 	case !f.late || errors.Is(r.Err, errTimeout):
 		s.misses++
-		m.note(lease.Note{Kind: lease.NoteMissed, Call: CallBeat, Session: s.ID, Count: s.misses, Silent: m.now.Sub(s.heard), Err: r.Err, Took: m.now.Sub(f.sent)})
+		m.note(Note{Kind: NoteMissed, Call: CallBeat, Session: s.ID, Count: s.misses, Silent: m.now.Sub(s.heard), Err: r.Err, Took: m.now.Sub(f.sent)})
 		s.beatAt = m.now.Add(m.backoff(s.misses - 1))
 	}
 }
@@ -259,7 +258,7 @@ func (m *Machine) gone(cause error, why store.Reason, living bool) {
 		}
 	}
 	s.retired, s.why = true, why
-	m.note(lease.Note{Kind: lease.NoteSession, Session: s.ID, Detail: string(why), Err: cause})
+	m.note(Note{Kind: NoteSession, Session: s.ID, Detail: string(why), Err: cause})
 	for _, seat := range m.order {
 		seat.unsure, seat.call, seat.confirming = false, 0, false
 		seat.tryAt, seat.readAt = clock.Never, clock.Never
@@ -299,7 +298,7 @@ func (m *Machine) closed(f *flight, r *Reply) {
 		return
 	}
 	s.closeTries++
-	m.note(lease.Note{Kind: lease.NoteFailed, Call: CallClose, Session: s.ID, Count: s.closeTries, Err: r.Err})
+	m.note(Note{Kind: NoteFailed, Call: CallClose, Session: s.ID, Count: s.closeTries, Err: r.Err})
 	if !store.Definite(r.Err) && s.closeTries < maxCloseTries {
 		m.retired = append(m.retired, s)
 	} else if m.stopping {
@@ -350,7 +349,7 @@ func (m *Machine) watchLost(err error) {
 	m.watching = watchOff
 	m.watchAt = m.now.Add(m.pause(m.watchFails))
 	m.watchFails++
-	m.note(lease.Note{Kind: lease.NoteWatchLost, Err: err})
+	m.note(Note{Kind: NoteWatchLost, Err: err})
 	m.failAll(err)
 	for _, s := range m.order {
 		s.known = false
@@ -414,7 +413,7 @@ func (m *Machine) shutdown() {
 	for _, s := range m.order {
 		if s.wants {
 			s.wants = false
-			m.do(Action{Kind: DoFail, Group: s.group, Cause: lease.ErrClosed})
+			m.do(Action{Kind: DoFail, Group: s.group, Cause: ErrClosed})
 		}
 		if s.leads() {
 			m.endTerm(s, tenure.ErrResigned, store.Resigned)
@@ -492,7 +491,7 @@ func (m *Machine) refuses(r *store.Request) string {
 // transferable: the sessions were listed for the candidate that a request names.
 func (m *Machine) transferable(r *store.Request, answer *Reply) {
 	if answer.Err != nil {
-		m.note(lease.Note{Kind: lease.NoteFailed, Call: CallSessions, Group: r.Group, Err: answer.Err})
+		m.note(Note{Kind: NoteFailed, Call: CallSessions, Group: r.Group, Err: answer.Err})
 		m.forget(r.ID) // the next beat asks again
 		return
 	}
@@ -517,7 +516,7 @@ func (m *Machine) comply(r *store.Request, to store.SessionID) {
 		s.hold.to, s.hold.toSession, s.hold.toHint = r.To, to, true
 		cause, why = tenure.ErrTransferred, store.Transferred
 	}
-	m.note(lease.Note{Kind: lease.NoteAsked, Group: r.Group, Token: token, Detail: string(r.Verb) + ": " + r.Reason})
+	m.note(Note{Kind: NoteAsked, Group: r.Group, Token: token, Detail: string(r.Verb) + ": " + r.Reason})
 	s.notBefore = m.now.Add(r.CoolDown)
 	s.hold.requests = append(s.hold.requests, r.ID)
 	m.remember(r.ID, store.Answer{})

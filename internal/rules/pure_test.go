@@ -14,7 +14,7 @@ import (
 
 // pure are the packages that the simulator runs step by step: they decide, start nothing, and
 // wait for nothing.
-var pure = []string{"internal/election"}
+var pure = []string{"internal/election", "internal/machine"}
 
 // waits are the functions of package time with which code waits or reads a clock.
 var waits = []string{"After", "AfterFunc", "NewTicker", "NewTimer", "Now", "Since", "Sleep", "Tick", "Until"}

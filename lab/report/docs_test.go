@@ -101,7 +101,7 @@ func faultsWrong(t *testing.T, top, text string) (problems []string, rows int) {
 	named := regexp.MustCompile("`([a-z0-9/]+)\\.(Test\\w+)`")
 	quoted := regexp.MustCompile(`(sim|storetest|electortest) "([^"]+)"`)
 	linked := regexp.MustCompile(`\[experiment (\w+)\]\(findings\.md#experiment-(\w+)\)`)
-	folders := map[string]string{"sim": "sim", "storetest": "lease/storetest", "electortest": "electortest"}
+	folders := map[string]string{"sim": "sim", "storetest": "store/storetest", "electortest": "electortest"}
 	wrong := func(what string) { problems = append(problems, what) }
 	for line := range strings.SplitSeq(text, "\n") {
 		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| fault |") || strings.HasPrefix(line, "| threat |") {

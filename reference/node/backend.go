@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
 	"github.com/tenurehq/tenure/reference/api"
@@ -103,7 +104,7 @@ func (n *Node) openLease(ctx context.Context, st store.Store, candidate tenure.C
 			shutdown()
 		}
 	}()
-	st = counted{store.Guard(st, store.GuardConfig{}), n}
+	st = counted{guard.Guard(st, guard.Config{}), n}
 	cfg := lease.Config{
 		Candidate: candidate, Scope: store.Scope{n.cfg.Group}, Timing: n.cfg.Timing,
 		Health: n.health, OnNote: n.noted, Log: n.cfg.Log, Clock: n.clock,

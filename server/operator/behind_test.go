@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/server/operator"
 	"github.com/tenurehq/tenure/store"
 )
@@ -47,7 +48,7 @@ func TestAskOfOneBehind(t *testing.T) {
 // group, and is granted it when the policy allows.
 func TestGuardedTTL(t *testing.T) {
 	s := newStore(t)
-	b := store.Guard(s.Store, store.GuardConfig{})
+	b := guard.Guard(s.Store, guard.Config{})
 	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, 10*time.Second, store.OpenOptions{Scope: store.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@
 //
 // # Limitations
 //
-// This package only writes rules. store.Guard enforces them, for every candidate that uses it.
+// This package only writes rules. guard.Guard enforces them, for every candidate that uses it.
 package operator
 
 import (

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/server/operator"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
@@ -288,7 +289,7 @@ func TestListings(t *testing.T) {
 // uncordoned.
 func TestGuarded(t *testing.T) {
 	s := newStore(t)
-	b := store.Guard(s.Store, store.GuardConfig{})
+	b := guard.Guard(s.Store, guard.Config{})
 	session, err := b.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, store.OpenOptions{Scope: store.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)

@@ -172,7 +172,7 @@ func (s *Service) contend(ctx context.Context, c *contest) (store.View, error) {
 		cfg.Machine, err = s.within(ctx, c, ours)
 	} else {
 		err = s.sessions.room(c.candidate.ID, c.opening())
-		cfg.Machine = machine.MachineConfig{Candidate: c.candidate, Scope: store.Scope{c.group}, Timing: s.timing(ttl), Attempt: c.opening().Attempt}
+		cfg.Machine = machine.Config{Candidate: c.candidate, Scope: store.Scope{c.group}, Timing: s.timing(ttl), Attempt: c.opening().Attempt}
 		who.open = func(ctx context.Context) (store.Session, error) {
 			return s.open(ctx, c.candidate, c.asked, ttl, c.opening())
 		}
@@ -221,33 +221,33 @@ func (s *Service) eligible(c *contest, v store.View, node store.Attributes) (tim
 }
 
 // within campaigns in a session that the client opened.
-func (s *Service) within(ctx context.Context, c *contest, ours bool) (machine.MachineConfig, error) {
+func (s *Service) within(ctx context.Context, c *contest, ours bool) (machine.Config, error) {
 	session, err := s.owned(ctx, c.within, c.candidate.ID)
 	if err == nil && !session.Scope.Covers(c.group) {
 		err = outOfScope(c.group)
 	}
 	if err != nil {
-		return machine.MachineConfig{}, err
+		return machine.Config{}, err
 	}
 	if p := s.admits(c.policy, store.Attributes{}, c.group, session); p != nil && !ours {
-		return machine.MachineConfig{}, p
+		return machine.Config{}, p
 	}
 	return s.lent(ctx, session)
 }
 
 // lent renews a session that the client opened, and returns the machine that campaigns in it.
-func (s *Service) lent(ctx context.Context, session store.Session) (machine.MachineConfig, error) {
+func (s *Service) lent(ctx context.Context, session store.Session) (machine.Config, error) {
 	sent := s.clock.Now()
 	beat, err := s.engine.KeepAlive(ctx, session.ID)
 	if err != nil {
-		return machine.MachineConfig{}, err
+		return machine.Config{}, err
 	}
 	session.TTL = beat.TTL
 	return s.lentMachine(session, sent), nil
 }
 
-func (s *Service) lentMachine(session store.Session, sent clock.Instant) machine.MachineConfig {
-	return machine.MachineConfig{
+func (s *Service) lentMachine(session store.Session, sent clock.Instant) machine.Config {
+	return machine.Config{
 		Candidate: session.Candidate, Scope: session.Scope, Timing: s.timing(session.TTL), Session: &session, Sent: sent, Lent: true,
 	}
 }

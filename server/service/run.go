@@ -29,11 +29,11 @@ type refusedError struct{ *httpapi.Problem }
 func (e refusedError) Unwrap() []error { return []error{e.Problem, store.ErrBusy} }
 
 // timing is that of a session which the service keeps alive for a client that waits.
-func (s *Service) timing(ttl time.Duration) lease.Timing {
+func (s *Service) timing(ttl time.Duration) machine.Timing {
 	ttl = max(ttl, s.store.Caps().MinTTL, 20*time.Millisecond)
-	return lease.Timing{
+	return machine.Timing(lease.Timing{
 		TTL: ttl, CallTimeout: min(s.cfg.CallTimeout, ttl/4), Step: min(s.cfg.Step, ttl), Margin: min(max(50*time.Millisecond, ttl/40), ttl/4),
-	}.Resolve()
+	}.Resolve())
 }
 
 // run runs a campaign to its end. seen are views that were read for it; without any it waits

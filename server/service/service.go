@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/httpapi"
@@ -54,7 +55,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("service: read the deployment from the engine: %w", err)
 	}
-	guarded := store.Guard(cfg.Store, store.GuardConfig{Declared: cfg.Declared, MaxTTL: cfg.MaxTTL})
+	guarded := guard.Guard(cfg.Store, guard.Config{Declared: cfg.Declared, MaxTTL: cfg.MaxTTL})
 	s := &Service{cfg: cfg, store: guarded, deployment: meta.Deployment, clock: cfg.Clock, gate: cfg.Gate}
 	if s.gate == nil {
 		if s.gate, err = auth.New(auth.Config{Listen: "127.0.0.1:0"}); err != nil {

@@ -8,11 +8,11 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/enginetest"
-	"github.com/tenurehq/tenure/lease/storetest"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 	"github.com/tenurehq/tenure/store/mem"
 	"github.com/tenurehq/tenure/store/remote"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // turns gives every client the instances in another order.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/embeddedetcd"
 	"github.com/tenurehq/tenure/store"
@@ -225,7 +226,7 @@ func (c *Connection) openEtcd(ctx context.Context, o *Opened, at Target) error {
 		return err
 	}
 	// A service enforces policies and cordons itself; without one this process does.
-	o.Store = store.Guard(s, store.GuardConfig{})
+	o.Store = guard.Guard(s, guard.Config{})
 	o.closers = append(o.closers, s.Shutdown)
 	return nil
 }

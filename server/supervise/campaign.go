@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/internal/machine"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 )
@@ -80,7 +79,7 @@ func (r *runner) maxWait() time.Duration {
 
 // noteRefusal ends a campaign with NoWait that cannot succeed soon.
 func (r *runner) noteRefusal(n lease.Note) {
-	if n.Kind == lease.NoteFailed && n.Call != machine.CallAcquire {
+	if n.Kind == lease.NoteFailed && n.Call != "acquire" {
 		return
 	}
 	if r.NoWait && (errors.Is(n.Err, store.ErrBusy) || r.Denied != nil && r.Denied(n.Err)) {

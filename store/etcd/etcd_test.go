@@ -12,11 +12,11 @@ import (
 	"github.com/tenurehq/tenure/electortest"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
-	"github.com/tenurehq/tenure/lease/storetest"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/kv/kvtest"
+	"github.com/tenurehq/tenure/store/storetest"
 	"github.com/tenurehq/tenure/tenuretest"
 )
 

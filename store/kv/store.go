@@ -16,7 +16,6 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -108,7 +107,7 @@ func NewSimulated(d Driver, cfg Config, random func() string, spawn func(func())
 
 func newStore(d Driver, cfg Config) *Store {
 	if cfg.Drift == 0 {
-		cfg.Drift = lease.Default().Drift
+		cfg.Drift = 0.02
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = clock.System()

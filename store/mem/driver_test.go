@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease/storetest"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/kv/kvtest"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // Memory keeps the contract of a driver, in every mode.

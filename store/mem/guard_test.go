@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 )
@@ -37,7 +38,7 @@ type guarded struct {
 	session            store.Session
 }
 
-func newGuarded(t *testing.T, o Options, cfg store.GuardConfig) *guarded {
+func newGuarded(t *testing.T, o Options, cfg guard.Config) *guarded {
 	d := NewDriver(o)
 	t.Cleanup(d.Shutdown)
 	g := &guarded{T: t, node: &stepped{Driver: d}, operator: &stepped{Driver: d}}
@@ -48,7 +49,7 @@ func newGuarded(t *testing.T, o Options, cfg store.GuardConfig) *guarded {
 		}
 		t.Cleanup((*s).Shutdown)
 	}
-	g.store = store.Guard(g.atNode, cfg)
+	g.store = guard.Guard(g.atNode, cfg)
 	var err error
 	if g.session, err = g.open(); err != nil {
 		t.Fatal(err)
@@ -95,7 +96,7 @@ func guardModes() map[string]Options {
 
 // againstCordon returns the grants that were made after a cordon had been acknowledged, with
 // the cordon at every place between the steps of an acquire.
-func againstCordon(t *testing.T, o Options, cfg store.GuardConfig) (wrong []string) {
+func againstCordon(t *testing.T, o Options, cfg guard.Config) (wrong []string) {
 	for at := 1; ; at++ {
 		g := newGuarded(t, o, cfg)
 		g.set("node/other", "a rule")
@@ -126,7 +127,7 @@ func againstCordon(t *testing.T, o Options, cfg store.GuardConfig) (wrong []stri
 func TestGuardAcquire(t *testing.T) {
 	for name, o := range guardModes() {
 		t.Run(name, func(t *testing.T) {
-			for _, w := range againstCordon(t, o, store.GuardConfig{}) {
+			for _, w := range againstCordon(t, o, guard.Config{}) {
 				t.Error(w)
 			}
 		})
@@ -139,7 +140,7 @@ func TestGuardCordon(t *testing.T) {
 	for name, o := range guardModes() {
 		t.Run(name, func(t *testing.T) {
 			for at := 1; ; at++ {
-				g := newGuarded(t, o, store.GuardConfig{})
+				g := newGuarded(t, o, guard.Config{})
 				g.set("node/other", "a rule")
 				did := false
 				g.operator.other = func() {
@@ -178,9 +179,9 @@ func TestGuardCordon(t *testing.T) {
 // A guard reads rules once, and again only after they have changed: otherwise a campaign costs
 // no more calls to the engine than without a guard. While there are no rules it reads none.
 func TestGuardReads(t *testing.T) {
-	calls := func(rules, guard bool) int {
-		g := newGuarded(t, Options{}, store.GuardConfig{})
-		if !guard {
+	calls := func(rules, guarded bool) int {
+		g := newGuarded(t, Options{}, guard.Config{})
+		if !guarded {
 			g.store = g.atNode
 		}
 		if rules {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease/storetest"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // The suite can fail: each bug that is planted in a store is seen by the promise

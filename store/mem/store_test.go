@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/lease/storetest"
 	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 func TestContract(t *testing.T) {

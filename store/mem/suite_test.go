@@ -14,8 +14,8 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/plant"
-	"github.com/tenurehq/tenure/lease/storetest"
 	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // planted names, for each bug of a store, the promise that is about it. Others

@@ -10,7 +10,7 @@
 //
 // # Limitations
 //
-// It tests the driver only. Run lease/storetest on a store over the driver too. It cannot test
+// It tests the driver only. Run store/storetest on a store over the driver too. It cannot test
 // that an engine keeps acknowledged writes through crashes.
 package kvtest
 

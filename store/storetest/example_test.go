@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure/lease/storetest"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // The test of an engine.

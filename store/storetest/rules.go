@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -118,7 +119,7 @@ func noGrantAgainstRules(c *check) {
 	defer cancel()
 	for i := range 2 * len(sessions) {
 		node, next := i%len(sessions), (i+1)%len(sessions)
-		s := store.Guard(c.engine.Open(c.t), store.GuardConfig{})
+		s := guard.Guard(c.engine.Open(c.t), guard.Config{})
 		work.Go(func() {
 			for ctx.Err() == nil {
 				time.Sleep(time.Millisecond)

@@ -1,0 +1,193 @@
+// Package guard enforces the rules that operators set: policies of groups, and cordons and
+// drains of nodes. lease.New, the service and the command all use it.
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/plant"
+	"github.com/tenurehq/tenure/internal/policy"
+	"github.com/tenurehq/tenure/store"
+)
+
+// Config sets what a guard does not read from the store. The zero value is complete.
+type Config struct {
+	// Declared: only groups that an operator has declared can be led.
+	Declared bool
+	// MaxTTL is the longest TTL of a session that may begin to lead. 0: any.
+	MaxTTL time.Duration
+
+	// Plant has the bugs of the planted build.
+	Plant plant.Set
+}
+
+func barError(b *policy.Bar) *store.BarError {
+	return &store.BarError{Code: b.Code, Group: b.Group, Detail: b.Detail, Left: b.Left, TTL: b.TTL, MinTTL: b.MinTTL, MaxTTL: b.MaxTTL}
+}
+
+// Guard returns the store with the rules enforced. Open, Acquire and a Release to a successor
+// answer a store.BarError when a policy, a cool-down or a cordon forbids them; from a Release it is
+// an store.ErrSuccessor as well. Nothing is granted against a rule that was acknowledged before.
+// What was granted already is left alone.
+//
+// A store that is no store.Ruled is returned as it is: store/remote, whose service enforces the
+// rules, and what Guard returns.
+//
+// Limitations: in a store with one key per transaction, a grant is taken back if the rules
+// changed while it was made. If the store fails just then, the grant may stay. If the caller
+// has given up meanwhile and a retry elsewhere has read the grant, the retry leads, and the
+// group is taken from it: another may lead while the retry still believes that it does.
+//
+// It keeps the rules that it has read, and the store compares their version when it grants.
+// So rules cost no reads as long as they do not change.
+func Guard(s store.Store, cfg Config) store.Store {
+	r, ok := s.(store.Ruled)
+	if !ok {
+		return s
+	}
+	return &guard{Store: s, ruled: r, cfg: cfg, laid: map[string]store.Attributes{}}
+}
+
+type guard struct {
+	store.Store // without Under: a guard is no store.Ruled
+	ruled       store.Ruled
+	cfg         Config
+
+	mu      sync.Mutex
+	version uint64                      // of the rules; 0: there are none
+	laid    map[string]store.Attributes // rules of that version
+}
+
+const (
+	// maxKept bounds the rules that a guard keeps.
+	maxKept = 1 << 16
+	// ruleTries is how often a grant is tried while the rules keep changing.
+	ruleTries = 3
+)
+
+// Open implements store.Store. A cordoned node gets no session, so nobody takes it for a successor.
+func (g *guard) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
+	return under(ctx, g, store.Session{Candidate: c}, nil, func(s store.Store) (store.Session, error) { return s.Open(ctx, c, ttl, o) })
+}
+
+// Acquire implements store.Store.
+func (g *guard) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
+	to, err := g.ruled.Describe(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return under(ctx, g, to, seen, func(s store.Store) ([]store.Record, error) { return s.Acquire(ctx, id, seen...) })
+}
+
+// Release implements store.Store.
+func (g *guard) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
+	release := func(s store.Store) ([]store.Record, error) { return s.Release(ctx, id, to, why, held...) }
+	if to == "" {
+		return release(g.Store)
+	}
+	next, err := g.ruled.Describe(ctx, to)
+	switch {
+	case errors.Is(err, store.ErrSessionDead):
+		return release(g.Store) // which knows what to answer
+	case err != nil:
+		return nil, err
+	}
+	released, err := under(ctx, g, next, held, release)
+	if bar := (*store.BarError)(nil); errors.As(err, &bar) {
+		err = fmt.Errorf("%w: %w", store.ErrSuccessor, err)
+	}
+	return released, err
+}
+
+// under makes a call for a session if the rules allow it, and still do when it takes effect.
+func under[T any](ctx context.Context, g *guard, to store.Session, records []store.Record, do func(store.Store) (T, error)) (T, error) {
+	var none T
+	for try := range ruleTries {
+		stale := g.cfg.Plant.Has(plant.GuardStale)
+		version, err := g.allow(ctx, to, records, try > 0 || stale)
+		if err != nil {
+			return none, err
+		}
+		s := g.ruled.Under(version)
+		if stale {
+			s = g.ruled
+		}
+		if got, err := do(s); !errors.Is(err, store.ErrRules) {
+			return got, err
+		}
+	}
+	return none, store.ErrRules
+}
+
+// allow returns the version of the rules that allow the call, or a store.BarError. What was kept
+// may be lifted by now, so only rules that were read just now forbid anything.
+func (g *guard) allow(ctx context.Context, to store.Session, records []store.Record, fresh bool) (uint64, error) {
+	names := []string{policy.Node(to.Candidate.ID)}
+	for _, r := range records {
+		names = append(names, policy.Group(r.Group))
+	}
+	if !fresh {
+		if version, rules, ok := g.recall(names); ok && g.check(to, records, rules) == nil {
+			return version, nil
+		}
+	}
+	version, rules, err := g.ruled.Rules(ctx, names...)
+	if err != nil {
+		return 0, err
+	}
+	g.mu.Lock()
+	if g.version != version || len(g.laid) >= maxKept {
+		g.version, g.laid = version, map[string]store.Attributes{}
+	}
+	for _, a := range rules {
+		g.laid[a.Name] = a
+	}
+	g.mu.Unlock()
+	return version, g.check(to, records, rules)
+}
+
+// recall returns rules from memory, if all are there. Where there are no rules, all are.
+func (g *guard) recall(names []string) (version uint64, rules []store.Attributes, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, name := range names {
+		a, ok := g.laid[name]
+		if !ok && g.version != 0 {
+			return 0, nil, false
+		}
+		rules = append(rules, a)
+	}
+	return g.version, rules, true
+}
+
+// check compares a grant with the rules of its node and of its groups. Without groups it is
+// about the node alone.
+func (g *guard) check(to store.Session, records []store.Record, rules []store.Attributes) error {
+	claim := policy.Claim{Node: to.Candidate.ID, TTL: to.TTL, Now: time.Now(), Declared: g.cfg.Declared, MaxTTL: g.cfg.MaxTTL}
+	node := rules[0].Values
+	var bars []*store.BarError
+	if b := claim.Cordon(node); b != nil && len(records) == 0 {
+		bars = append(bars, barError(b))
+	}
+	for i, r := range records {
+		claim.Group = r.Group
+		if b := claim.Check(rules[1+i].Values, node); b != nil {
+			bars = append(bars, barError(b))
+		}
+	}
+	if len(bars) == 0 {
+		return nil
+	}
+	bars[0].Others = bars[1:]
+	return bars[0]
+}
+
+// Rules reads rules as they are now, past what is kept.
+func (g *guard) Rules(ctx context.Context, names ...string) (uint64, []store.Attributes, error) {
+	return g.ruled.Rules(ctx, names...)
+}
