@@ -47,7 +47,7 @@
 //			if err := term.Check(); err != nil {
 //				return err // this process no longer leads
 //			}
-//			if err := sink.Write(ctx, term.Stamp(0), invoice); err != nil {
+//			if err := sink.Write(ctx, term.Stamp(), invoice); err != nil {
 //				return err // refused: another leads
 //			}
 //		}

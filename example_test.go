@@ -246,8 +246,8 @@ func ExampleWithSinks() {
 	}
 	err = tenure.Lead(context.Background(), elector, func(ctx context.Context, term *tenure.Term) error {
 		// The former leader has a write left, and has not noticed that it is over.
-		fmt.Println(invoices.Insert(old.Stamp(0), "written too late"))
-		if err := invoices.Insert(term.Stamp(0), "invoice 1"); err != nil {
+		fmt.Println(invoices.Insert(old.Stamp(), "written too late"))
+		if err := invoices.Insert(term.Stamp(), "invoice 1"); err != nil {
 			return err
 		}
 		return tenure.ErrDone

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/elector"
 	"github.com/tenurehq/tenure/fence"
 )
 
@@ -59,9 +60,9 @@ func (e *scriptedElector) Campaign(ctx context.Context) (*tenure.Term, error) {
 }
 
 func (e *scriptedElector) grant(token fence.Token) *scriptedGrant {
-	g := &scriptedGrant{trust: tenure.NewTrust(e.clock), clock: e.clock}
+	g := &scriptedGrant{trust: elector.NewTrust(e.clock), clock: e.clock}
 	g.extend(e.trusted)
-	g.term, g.end = tenure.NewTerm(tenure.TermConfig{
+	g.term, g.end = elector.NewTerm(elector.TermConfig{
 		Group: "g", Token: token, Deployment: "d", Candidate: tenure.Candidate{ID: "a"}, Trust: g.trust, Grant: g,
 	})
 	return g
@@ -78,7 +79,7 @@ func (e *scriptedElector) Leaders(context.Context) iter.Seq2[tenure.Leader, erro
 // scriptedGrant is the engine's side of a scripted term.
 type scriptedGrant struct {
 	clock clock.Clock
-	trust *tenure.Trust
+	trust *elector.Trust
 	term  *tenure.Term
 	end   func(error) bool
 

@@ -9,78 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/termhook"
 )
-
-// Trust is until when a process may believe what it holds. One Trust stands
-// behind all terms of a session, so that a beat costs the same for one group
-// and for ten thousand.
-type Trust struct {
-	clock clock.Clock
-	until atomic.Int64
-
-	mu     sync.Mutex
-	risk   chan struct{} // closed: at risk; nil: nobody has asked
-	risked bool
-}
-
-// NewTrust returns a Trust that has already ended.
-func NewTrust(c clock.Clock) *Trust { return &Trust{clock: c} }
-
-// Set says until when. Only engines call it.
-func (t *Trust) Set(until clock.Instant) { t.until.Store(int64(until)) }
-
-// SetAtRisk says whether trust is about to end for lack of keep-alives. Only engines
-// call it.
-func (t *Trust) SetAtRisk(risked bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case risked == t.risked:
-	case !risked:
-		t.risk = nil
-	case t.risk != nil:
-		close(t.risk)
-	}
-	t.risked = risked
-}
-
-// AtRisk is what Term.AtRisk returns.
-func (t *Trust) AtRisk() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.risk == nil {
-		t.risk = make(chan struct{})
-		if t.risked {
-			close(t.risk)
-		}
-	}
-	return t.risk
-}
-
-// Remaining is how long trust still lasts; zero or less means that it ended.
-func (t *Trust) Remaining() time.Duration {
-	return clock.Instant(t.until.Load()).Sub(t.clock.Now())
-}
-
-// Grant is the engine's side of a term. Users never see it.
-type Grant interface {
-	// Ended is told, once, that the term ended on the holder's side: by Resign,
-	// TransferTo, or by a Check that found trust gone. It must not block.
-	Ended(cause error)
-	// Successor reports whether candidate could take over, ErrSuccessor if not.
-	Successor(ctx context.Context, candidate string) error
-	// Release gives the group up after work has returned, to the candidate or,
-	// with "", to whoever is next in line.
-	Release(ctx context.Context, candidate string) error
-	// Suspect is called when a sink refused the seal of this term because it has
-	// seen a token that is not below the term's. It asks the engine, linearizably,
-	// whether the grant still stands. nil: it does not, another was granted since. If
-	// it stands, the engine lost data: Suspect makes it grant nothing more, where it
-	// can, and returns ErrDataLost. Any other error leaves the question open.
-	Suspect(ctx context.Context, seen fence.Token) error
-}
 
 // Term is one uninterrupted leadership, as the leader sees it. It ends once and
 // never reopens. Its methods are safe for concurrent use.
@@ -93,8 +24,8 @@ type Term struct {
 	deployment string
 	session    string
 	candidate  Candidate
-	trust      *Trust
-	grant      Grant
+	trust      termhook.Trust
+	grant      termhook.Grant
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
 	ended      atomic.Bool
@@ -105,29 +36,20 @@ type Term struct {
 	successor  string // whom TransferTo named
 }
 
-// TermConfig is what an engine knows when a term begins.
-type TermConfig struct {
-	Group      string
-	Token      fence.Token
-	Deployment string
-	// Session is the digest of what the token was granted to (fence.SessionDigest):
-	// no other grant has it, not even after the engine lost data.
-	Session   string
-	Candidate Candidate
-	Trust     *Trust
-	Grant     Grant
-}
-
-// NewTerm begins a term. The engine ends it with the returned function, which
-// reports whether this call was the one that ended it.
-func NewTerm(cfg TermConfig) (t *Term, end func(cause error) bool) {
+// newTerm begins a term for package elector. The engine ends it with the returned
+// function, which reports whether this call was the one that ended it.
+func newTerm(cfg termhook.Config) (term any, end func(cause error) bool) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	t = &Term{
-		group: cfg.Group, token: cfg.Token, deployment: cfg.Deployment, session: cfg.Session, candidate: cfg.Candidate,
+	candidate, _ := cfg.Candidate.(Candidate)
+	t := &Term{
+		group: cfg.Group, token: cfg.Token, deployment: cfg.Deployment, session: cfg.Session, candidate: candidate,
 		trust: cfg.Trust, grant: cfg.Grant, ctx: ctx, cancel: cancel,
 	}
 	return t, func(cause error) bool { return t.end(cause, false) }
 }
+
+// Only package elector makes terms, so that users do not see how.
+var _ = termhook.Set(newTerm)
 
 func (t *Term) end(cause error, own bool) bool {
 	if t.ended.Swap(true) {
@@ -147,10 +69,10 @@ func (t *Term) Token() fence.Token { return t.token }
 // Candidate returns who leads: this process, as it introduced itself.
 func (t *Term) Candidate() Candidate { return t.candidate }
 
-// Stamp returns the stamp for a write: seq counts the writes to a strict sink
-// from 1, and is 0 for the others.
-func (t *Term) Stamp(seq uint64) fence.Stamp {
-	return fence.Stamp{Deployment: t.deployment, Group: t.group, Token: t.token, Seq: seq, Session: t.session}
+// Stamp returns the stamp for a write. A write to a strict sink also has a number:
+// Stamp().WithSeq(n).
+func (t *Term) Stamp() fence.Stamp {
+	return fence.Stamp{Deployment: t.deployment, Group: t.group, Token: t.token, Session: t.session}
 }
 
 // Context ends when the term does, with an EndedError as its cause. It is a
@@ -216,7 +138,7 @@ func (t *Term) Seal(ctx context.Context, sinks ...fence.Sealer) error {
 		if err := t.Check(); err != nil {
 			return err
 		}
-		if err := s.Seal(ctx, t.Stamp(0)); err != nil {
+		if err := s.Seal(ctx, t.Stamp()); err != nil {
 			err = fmt.Errorf("tenure: sealing sink %d of %d for group %q with token %d: %w", i+1, len(sinks), t.group, t.token, err)
 			return errors.Join(t.suspect(ctx, err), err)
 		}

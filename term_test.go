@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/elector"
 	"github.com/tenurehq/tenure/fence"
 )
 
@@ -85,7 +86,7 @@ func TestTerm(t *testing.T) {
 		if term.Group() != "g" || term.Token() != 7 || term.Candidate().ID != "a" {
 			t.Errorf("group %q, token %d, candidate %q", term.Group(), term.Token(), term.Candidate().ID)
 		}
-		if got, want := term.Stamp(3), (fence.Stamp{Deployment: "d", Group: "g", Token: 7, Seq: 3}); got != want {
+		if got, want := term.Stamp().WithSeq(3), (fence.Stamp{Deployment: "d", Group: "g", Token: 7, Seq: 3}); got != want {
 			t.Errorf("stamp %v, want %v", got, want)
 		}
 	})
@@ -95,7 +96,7 @@ func TestTerm(t *testing.T) {
 func TestSharedTrust(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := begin(time.Second)
-		other, _ := tenure.NewTerm(tenure.TermConfig{Group: "h", Token: 1, Trust: g.trust, Grant: &scriptedGrant{}})
+		other, _ := elector.NewTerm(elector.TermConfig{Group: "h", Token: 1, Trust: g.trust, Grant: &scriptedGrant{}})
 		time.Sleep(time.Second)
 		wantEnded(t, g.term, tenure.ErrExpired)
 		wantEnded(t, other, tenure.ErrExpired)
@@ -106,7 +107,7 @@ func TestSharedTrust(t *testing.T) {
 // nobody astray.
 func TestNewTrust(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		if r := tenure.NewTrust(stopwatch{time.Now()}).Remaining(); r > 0 {
+		if r := elector.NewTrust(stopwatch{time.Now()}).Remaining(); r > 0 {
 			t.Errorf("%v remain", r)
 		}
 	})
@@ -241,14 +242,14 @@ func TestSeal(t *testing.T) {
 	var sealed []string
 	sink := func(name string, err error) fence.Sealer {
 		return sealerFunc(func(_ context.Context, s fence.Stamp) error {
-			if s != g.term.Stamp(0) {
+			if s != g.term.Stamp() {
 				t.Errorf("%s is sealed with %v", name, s)
 			}
 			sealed = append(sealed, name)
 			return err
 		})
 	}
-	stale := &fence.StaleError{Stamp: g.term.Stamp(0), Mark: fence.Mark{Token: 8}}
+	stale := &fence.StaleError{Stamp: g.term.Stamp(), Mark: fence.Mark{Token: 8}}
 	err := g.term.Seal(t.Context(), sink("one", nil), sink("two", stale), sink("three", nil))
 	if !errors.Is(err, fence.ErrRefused) || !strings.Contains(err.Error(), `sink 2 of 3 for group "g" with token 7`) {
 		t.Errorf("Seal: %v", err)

@@ -48,7 +48,7 @@ func first(c *check) {
 	if term.Group() != c.group || term.Candidate().ID != "a" {
 		c.errorf("the term is of group %q and candidate %q", term.Group(), term.Candidate().ID)
 	}
-	if err := term.Stamp(1).Validate(); err != nil {
+	if err := term.Stamp().WithSeq(1).Validate(); err != nil {
 		c.errorf("its stamp is none: %v", err)
 	}
 	if r := term.Remaining(); r <= 0 || r > c.Lease {
@@ -100,13 +100,13 @@ func pausedCheck(c *check) {
 	if err := newer.Seal(c.ctx, &s); err != nil {
 		c.fatalf("the next leader cannot seal: %v", err)
 	}
-	if err := s.write(old.Stamp(0)); !errors.Is(err, fence.ErrRefused) {
+	if err := s.write(old.Stamp()); !errors.Is(err, fence.ErrRefused) {
 		c.errorf("the stale write was not refused: %v", err)
 	}
 	c.over(old, old.Check(), tenure.ErrExpired, tenure.ErrLost)
 	a.Resume()
 	c.ends(old, c.Lease, tenure.ErrExpired, tenure.ErrLost)
-	if err := s.write(newer.Stamp(0)); err != nil {
+	if err := s.write(newer.Stamp()); err != nil {
 		c.errorf("the leader's write was refused: %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/elector"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
@@ -52,9 +53,9 @@ func (e *twisted) Campaign(ctx context.Context) (*tenure.Term, error) {
 	if e.token != nil {
 		token = e.token(token)
 	}
-	term, end := tenure.NewTerm(tenure.TermConfig{
-		Group: honest.Group(), Token: token, Deployment: honest.Stamp(0).Deployment, Candidate: honest.Candidate(),
-		Trust: tenure.NewTrust(countdown(remaining)), Grant: &twistedGrant{e, honest},
+	term, end := elector.NewTerm(elector.TermConfig{
+		Group: honest.Group(), Token: token, Deployment: honest.Stamp().Deployment, Candidate: honest.Candidate(),
+		Trust: elector.NewTrust(countdown(remaining)), Grant: &twistedGrant{e, honest},
 	})
 	context.AfterFunc(honest.Context(), func() {
 		cause := errors.Unwrap(context.Cause(honest.Context()))
@@ -211,8 +212,8 @@ var wrong = []struct {
 
 	{"elects whoever asks", func(e *twisted) {
 		e.campaign = func(ctx context.Context, h tenure.Elector) (*tenure.Term, error) {
-			trust := tenure.NewTrust(countdown(func() time.Duration { return ttl }))
-			t, _ := tenure.NewTerm(tenure.TermConfig{Group: "g", Token: fence.Token(time.Now().UnixMicro() % 1e12), Deployment: "d", Trust: trust, Grant: nobody{}})
+			trust := elector.NewTrust(countdown(func() time.Duration { return ttl }))
+			t, _ := elector.NewTerm(elector.TermConfig{Group: "g", Token: fence.Token(time.Now().UnixMicro() % 1e12), Deployment: "d", Trust: trust, Grant: nobody{}})
 			return t, nil
 		}
 	}, map[string]string{

@@ -54,6 +54,12 @@ func (s Stamp) Validate() error {
 }
 
 // String is for people and logs.
+// WithSeq returns the stamp of the seq-th write to a strict sink, counted from 1.
+func (s Stamp) WithSeq(seq uint64) Stamp {
+	s.Seq = seq
+	return s
+}
+
 func (s Stamp) String() string {
 	if s.Seq == 0 {
 		return fmt.Sprintf("%s/%s token %d", s.Deployment, s.Group, s.Token)

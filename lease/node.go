@@ -16,6 +16,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/elector"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/internal/machine"
@@ -62,7 +63,7 @@ type Node struct {
 
 	// The loop's own.
 	terms     map[string]*heldTerm
-	trust     *tenure.Trust
+	trust     *elector.Trust
 	session   store.Session
 	stopWatch context.CancelFunc
 	stream    uint64 // counts the watches
@@ -312,7 +313,7 @@ func (n *Node) act(a machine.Action) {
 	case machine.DoTrust:
 		if n.trust == nil || n.session.ID != a.Session.ID {
 			// Trust belongs to the session: a later one must not revive its terms.
-			n.session, n.trust = a.Session, tenure.NewTrust(n.cfg.Clock)
+			n.session, n.trust = a.Session, elector.NewTrust(n.cfg.Clock)
 		}
 		n.trust.Set(a.Until)
 		n.trust.SetAtRisk(false)
@@ -359,7 +360,7 @@ func (n *Node) begin(a machine.Action) {
 	if n.cfg.planted.Has(plant.EqualTokenSeal) {
 		session = ""
 	}
-	term, end := tenure.NewTerm(tenure.TermConfig{
+	term, end := elector.NewTerm(elector.TermConfig{
 		Group: a.Group, Token: a.Token, Deployment: n.session.Deployment, Session: session, Candidate: n.cfg.Candidate, Trust: n.trust, Grant: g,
 	})
 	n.terms[a.Group] = &heldTerm{token: a.Token, end: end}

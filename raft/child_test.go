@@ -22,6 +22,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/elector"
 	"github.com/tenurehq/tenure/fence"
 )
 
@@ -217,7 +218,7 @@ func (c *childSide) do(ctx context.Context, cmd command) {
 // it was.
 func (c *childSide) believe(n int, term *tenure.Term) {
 	var begun, believed, told clock.Instant
-	e := event{N: n, Token: term.Token(), Deployment: term.Stamp(0).Deployment}
+	e := event{N: n, Token: term.Token(), Deployment: term.Stamp().Deployment}
 	for {
 		now := clock.System().Now()
 		until := now.Add(term.Remaining())
@@ -428,7 +429,7 @@ func (c *child) answer(ctx context.Context, answers <-chan event) (event, error)
 type remoteTerm struct {
 	child *child
 	token fence.Token
-	trust *tenure.Trust
+	trust *elector.Trust
 	term  *tenure.Term
 	end   func(error) bool
 	begun clock.Instant // in its process
@@ -482,8 +483,8 @@ func (c *child) Campaign(ctx context.Context) (*tenure.Term, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &remoteTerm{child: c, token: e.Token, begun: e.Begun, trust: tenure.NewTrust(clock.System())}
-	t.term, t.end = tenure.NewTerm(tenure.TermConfig{
+	t := &remoteTerm{child: c, token: e.Token, begun: e.Begun, trust: elector.NewTrust(clock.System())}
+	t.term, t.end = elector.NewTerm(elector.TermConfig{
 		Group: c.fleet.group, Token: e.Token, Deployment: e.Deployment, Candidate: tenure.Candidate{ID: c.id}, Trust: t.trust, Grant: t,
 	})
 	c.mu.Lock()

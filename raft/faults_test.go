@@ -220,8 +220,8 @@ func TestSnapshots(t *testing.T) {
 		f.stop(id)
 	}
 	f.start("a", "b", "c")
-	if next := f.win("c"); next.Token() <= term.Token() || next.Stamp(0).Deployment != term.Stamp(0).Deployment {
-		t.Errorf("%v after %v", next.Stamp(0), term.Stamp(0))
+	if next := f.win("c"); next.Token() <= term.Token() || next.Stamp().Deployment != term.Stamp().Deployment {
+		t.Errorf("%v after %v", next.Stamp(), term.Stamp())
 	}
 }
 

@@ -19,7 +19,7 @@ func TestElects(t *testing.T) {
 	if err := term.Check(); err != nil {
 		t.Fatal(err)
 	}
-	if err := term.Stamp(1).Validate(); err != nil {
+	if err := term.Stamp().WithSeq(1).Validate(); err != nil {
 		t.Errorf("its stamp: %v", err)
 	}
 	ctx, cancel := within(patience)
@@ -36,7 +36,7 @@ func TestElects(t *testing.T) {
 			t.Errorf("the leader reads %+v, %v, and is told %+v", read, err, l)
 		}
 	}
-	deployment := term.Stamp(0).Deployment
+	deployment := term.Stamp().Deployment
 	won := f.campaign("c")
 	eventually(t, "b hands over to c", func() bool { return term.TransferTo(ctx, "c") == nil })
 	next := comes(t, "c leads", won)
@@ -60,7 +60,7 @@ func TestElects(t *testing.T) {
 	if last.Token() <= next.Token() {
 		t.Errorf("token %d after %d, over a restart of all", last.Token(), next.Token())
 	}
-	if d := last.Stamp(0).Deployment; d != deployment {
+	if d := last.Stamp().Deployment; d != deployment {
 		t.Errorf("deployment %q after %q", d, deployment)
 	}
 	time.Sleep(time.Second)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/elector"
 	"github.com/tenurehq/tenure/fence"
 )
 
@@ -25,12 +26,12 @@ type outcome struct {
 }
 
 // held is a term that this node holds, from its beginning until it is given up or
-// lost. It is the node's side of it: a tenure.Grant.
+// lost. It is the node's side of it: a elector.Grant.
 type held struct {
 	node   *Node
 	token  fence.Token
 	raft   uint64 // the Raft term
-	trust  *tenure.Trust
+	trust  *elector.Trust
 	term   *tenure.Term
 	end    func(error) bool
 	leader tenure.Leader // as LeaderRead answers
@@ -216,7 +217,7 @@ func (n *Node) installTerm(term, nth uint64, proposed clock.Instant, granted rec
 		return errMoved
 	}
 	h := &held{node: n, token: newest.Token, raft: term, trust: trust, leader: now.leader(n.cfg.Group, true), gone: make(chan struct{})}
-	h.term, h.end = tenure.NewTerm(tenure.TermConfig{
+	h.term, h.end = elector.NewTerm(elector.TermConfig{
 		Group: n.cfg.Group, Token: newest.Token, Deployment: now.Deployment,
 		Session:   fence.SessionDigest(fmt.Sprintf("%s/%d", newest.Life, newest.Nth)),
 		Candidate: n.cfg.Candidate, Trust: trust, Grant: h,
@@ -300,7 +301,7 @@ func (n *Node) expire(h *held) {
 	}
 }
 
-// Ended implements tenure.Grant.
+// Ended implements elector.Grant.
 func (h *held) Ended(cause error) {
 	n := h.node
 	n.mu.Lock()
@@ -315,7 +316,7 @@ func (h *held) Ended(cause error) {
 	n.poke()
 }
 
-// Successor implements tenure.Grant.
+// Successor implements elector.Grant.
 func (h *held) Successor(ctx context.Context, candidate string) error {
 	n := h.node
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.Call)
@@ -334,7 +335,7 @@ func (h *held) Successor(ctx context.Context, candidate string) error {
 	return nil
 }
 
-// Suspect implements tenure.Grant.
+// Suspect implements elector.Grant.
 func (h *held) Suspect(ctx context.Context, seen fence.Token) error {
 	n := h.node
 	l, err := n.Leader(ctx)
@@ -351,7 +352,7 @@ func (h *held) Suspect(ctx context.Context, seen fence.Token) error {
 	return fmt.Errorf("raft: group %q was granted with token %d, but a sink has seen token %d (epoch %d): %w", n.cfg.Group, h.token, seen, seen.Epoch(), tenure.ErrDataLost)
 }
 
-// Release implements tenure.Grant.
+// Release implements elector.Grant.
 func (h *held) Release(ctx context.Context, to string) error {
 	n := h.node
 	n.mu.Lock()

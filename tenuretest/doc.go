@@ -20,7 +20,7 @@
 //			if err != nil || next.Seal(t.Context(), &sink) != nil {
 //				t.Fatal("b does not lead")
 //			}
-//			err = sink.Write(t.Context(), old.Stamp(0), "a wakes up and writes")
+//			err = sink.Write(t.Context(), old.Stamp(), "a wakes up and writes")
 //			if !errors.Is(err, fence.ErrRefused) {
 //				t.Fatalf("the stale write was not refused: %v", err)
 //			}

@@ -26,7 +26,7 @@ func TestZombie(t *testing.T) {
 		if err != nil || next.Seal(t.Context(), &sink) != nil {
 			t.Fatal("b does not lead")
 		}
-		err = sink.Write(t.Context(), old.Stamp(0), "a wakes up and writes")
+		err = sink.Write(t.Context(), old.Stamp(), "a wakes up and writes")
 		if !errors.Is(err, fence.ErrRefused) {
 			t.Fatalf("the stale write was not refused: %v", err)
 		}
@@ -42,7 +42,7 @@ func (c *counter) work(ctx context.Context, term *tenure.Term) error {
 		if err := term.Check(); err != nil {
 			return err
 		}
-		if err := c.sink.Write(ctx, term.Stamp(0), n); err != nil {
+		if err := c.sink.Write(ctx, term.Stamp(), n); err != nil {
 			return err
 		}
 		select {

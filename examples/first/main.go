@@ -25,12 +25,12 @@ func lead(ctx context.Context) error {
 		if err := term.Check(); err != nil {
 			return err // this process no longer leads
 		}
-		next, err := mark.Admit(term.Stamp(0))
+		next, err := mark.Admit(term.Stamp())
 		if err != nil {
 			return err // a newer leader was here: write nothing
 		}
 		mark = next
-		fmt.Println("written by", term.Stamp(0))
+		fmt.Println("written by", term.Stamp())
 		return tenure.ErrDone // finished for good; after anything else Lead campaigns again
 	})
 }

@@ -114,7 +114,7 @@ func (w *worker) work(ctx context.Context, term *tenure.Term) error {
 			<-w.resume
 		default:
 		}
-		if err := s.sink.Write(context.WithoutCancel(ctx), term.Stamp(0), w.id); err != nil {
+		if err := s.sink.Write(context.WithoutCancel(ctx), term.Stamp(), w.id); err != nil {
 			w.report(refused, term, err)
 			return errors.Join(err, term.Check())
 		}

@@ -23,7 +23,7 @@ func Example() {
 	}
 	defer func() { _ = dir.Close() }()
 	write := func(token fence.Token, report string) error {
-		stamp := fence.Stamp{Deployment: "prod", Group: "reports", Token: token} // term.Stamp(0)
+		stamp := fence.Stamp{Deployment: "prod", Group: "reports", Token: token} // term.Stamp()
 		return dir.WriteFile(context.Background(), stamp, "today.csv", []byte(report), 0o644)
 	}
 	fmt.Println(write(42, "the new leader's"))

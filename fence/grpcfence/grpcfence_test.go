@@ -253,8 +253,8 @@ func (e *ending) Check() error {
 // counted is a term that numbers its writes.
 type counted fence.Token
 
-func (counted) Check() error                   { return nil }
-func (c counted) Stamp(seq uint64) fence.Stamp { return at(fence.Token(c), seq) }
+func (counted) Check() error         { return nil }
+func (c counted) Stamp() fence.Stamp { return at(fence.Token(c), 0) }
 
 // The stamp is that of the call's term, else of the client's, in place of any that
 // was there; without one, or after its end, nothing is sent.

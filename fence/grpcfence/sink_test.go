@@ -307,8 +307,8 @@ func (c *client) state(ctx context.Context) (k kept, err error) {
 // fixed is a term that never ends.
 type fixed fence.Stamp
 
-func (fixed) Check() error               { return nil }
-func (f fixed) Stamp(uint64) fence.Stamp { return fence.Stamp(f) }
+func (fixed) Check() error         { return nil }
+func (f fixed) Stamp() fence.Stamp { return fence.Stamp(f) }
 
 // sink is a client, a server and a handler whose write is one.
 func (s *servers) sink() fencetest.Sink { return s.writing("grpc", "Write") }

@@ -13,8 +13,8 @@ import (
 type Term interface {
 	// Check returns why the term must not be trusted any more, or nil.
 	Check() error
-	// Stamp returns the stamp of the seq-th write; 0 where writes are not counted.
-	Stamp(seq uint64) fence.Stamp
+	// Stamp returns the stamp of the term's writes.
+	Stamp() fence.Stamp
 }
 
 type (
@@ -44,8 +44,8 @@ func WithStamp(ctx context.Context, s fence.Stamp) context.Context {
 // passed is a stamp of somebody else's term.
 type passed fence.Stamp
 
-func (passed) Check() error               { return nil }
-func (p passed) Stamp(uint64) fence.Stamp { return fence.Stamp(p) }
+func (passed) Check() error         { return nil }
+func (p passed) Stamp() fence.Stamp { return fence.Stamp(p) }
 
 // Stamped returns the stamp for a call in this context: of the term in it, or of
 // this one if there is none there. An error means that nothing may be sent.
@@ -59,8 +59,13 @@ func Stamped(ctx context.Context, t Term) (fence.Stamp, error) {
 	if err := t.Check(); err != nil {
 		return fence.Stamp{}, err
 	}
-	seq, _ := ctx.Value(seqKey{}).(uint64)
-	return t.Stamp(seq), nil
+	s := t.Stamp()
+	if seq, ok := ctx.Value(seqKey{}).(uint64); ok {
+		if _, whole := t.(passed); !whole {
+			s = s.WithSeq(seq)
+		}
+	}
+	return s, nil
 }
 
 // Transport is an http.RoundTripper that stamps every request, and sends none after

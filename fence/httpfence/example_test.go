@@ -17,8 +17,8 @@ import (
 type term fence.Token
 
 func (term) Check() error { return nil }
-func (t term) Stamp(seq uint64) fence.Stamp {
-	return fence.Stamp{Deployment: "prod", Group: "reports", Token: fence.Token(t), Seq: seq}
+func (t term) Stamp() fence.Stamp {
+	return fence.Stamp{Deployment: "prod", Group: "reports", Token: fence.Token(t)}
 }
 
 // The handler takes the stamp to the write, and the write is made by a sink: a

@@ -339,7 +339,7 @@ func TestTransport(t *testing.T) {
 		{name: "of the client", term: fixed(at(42, 7)), want: ptr(at(42, 7))},
 		{name: "of the request", term: fixed(at(42, 7)), ctx: func(ctx context.Context) context.Context { return httpfence.WithTerm(ctx, fixed(at(43, 0))) }, want: ptr(at(43, 0))},
 		{name: "passed on", term: over{}, ctx: func(ctx context.Context) context.Context { return httpfence.WithStamp(ctx, at(40, 1)) }, want: ptr(at(40, 1))},
-		{name: "seq", term: counting, ctx: func(ctx context.Context) context.Context { return httpfence.WithSeq(ctx, 9) }, want: ptr(counting.Stamp(9))},
+		{name: "seq", term: counting, ctx: func(ctx context.Context) context.Context { return httpfence.WithSeq(ctx, 9) }, want: ptr(counting.Stamp().WithSeq(9))},
 		{name: "received is not passed on", term: fixed(at(42, 7)), ctx: func(ctx context.Context) context.Context { return httpfence.NewContext(ctx, at(1, 1)) }, want: ptr(at(42, 7))},
 		{name: "none", ctx: func(ctx context.Context) context.Context { return httpfence.NewContext(ctx, at(1, 1)) }},
 		{name: "over", term: over{fixed(at(42, 0))}, err: errOver},

@@ -216,8 +216,8 @@ func (s *servers) restart(t testing.TB) {
 // fixed is a term that never ends.
 type fixed fence.Stamp
 
-func (fixed) Check() error               { return nil }
-func (f fixed) Stamp(uint64) fence.Stamp { return fence.Stamp(f) }
+func (fixed) Check() error         { return nil }
+func (f fixed) Stamp() fence.Stamp { return fence.Stamp(f) }
 
 // client is the leader's side of the wire.
 type client struct {

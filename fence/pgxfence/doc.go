@@ -3,7 +3,7 @@
 //
 //	tx, err := pool.Begin(ctx)
 //	…
-//	if err := pgxfence.Guard(ctx, tx, "invoices", term.Stamp(0)); err != nil {
+//	if err := pgxfence.Guard(ctx, tx, "invoices", term.Stamp()); err != nil {
 //		return err // roll back
 //	}
 //	// write, and commit

@@ -43,7 +43,7 @@ func Example() {
 			return err
 		}
 		defer func() { _ = tx.Rollback() }()
-		stamp := fence.Stamp{Deployment: "prod", Group: "billing", Token: token} // term.Stamp(0)
+		stamp := fence.Stamp{Deployment: "prod", Group: "billing", Token: token} // term.Stamp()
 		if err := sqlfence.SQLite.Guard(ctx, tx, "balance", stamp); err != nil {
 			return err
 		}

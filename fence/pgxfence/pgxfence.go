@@ -46,7 +46,7 @@ func on(q Querier) sqlfence.Bound { return sqlfence.Postgres.On(runner{q}) }
 // transaction of three:
 //
 //	batch := &pgx.Batch{}
-//	err := pgxfence.Queue(batch, "invoices", term.Stamp(0))
+//	err := pgxfence.Queue(batch, "invoices", term.Stamp())
 //	…
 //	batch.Queue("UPDATE …")
 //	err = pool.SendBatch(ctx, batch).Close()

@@ -26,7 +26,7 @@ func Example() {
 	}
 	add := redisfence.NewScript(`return redis.call('INCRBY', KEYS[1], ARGV[1])`)
 	for _, token := range []fence.Token{41, 42, 41} {
-		stamp := fence.Stamp{Deployment: "prod", Group: "billing", Token: token} // term.Stamp(0)
+		stamp := fence.Stamp{Deployment: "prod", Group: "billing", Token: token} // term.Stamp()
 		total, err := f.Do(ctx, stamp, add, []string{"{invoices}:total"}, 100)
 		fmt.Println("token", token, "total", total, "refused", errors.Is(err, fence.ErrRefused))
 	}

@@ -3,7 +3,7 @@
 //
 //	tx, err := db.BeginTx(ctx, nil)
 //	…
-//	if err := sqlfence.Postgres.Guard(ctx, tx, "invoices", term.Stamp(0)); err != nil {
+//	if err := sqlfence.Postgres.Guard(ctx, tx, "invoices", term.Stamp()); err != nil {
 //		return err // roll back
 //	}
 //	// write, and commit

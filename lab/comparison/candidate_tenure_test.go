@@ -35,7 +35,7 @@ func leadByTenure(ctx context.Context, c candidacy, work func(context.Context, w
 		return err
 	}
 	return tenure.Lead(ctx, elector, func(ctx context.Context, term *tenure.Term) error {
-		work(ctx, win{believes: func() bool { return term.Check() == nil }, stamp: term.Stamp(0)})
+		work(ctx, win{believes: func() bool { return term.Check() == nil }, stamp: term.Stamp()})
 		return nil
 	}, tenure.WithLog(cfg.Log))
 }

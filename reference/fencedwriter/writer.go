@@ -147,7 +147,7 @@ func (w *TermWriter) write(ctx context.Context, writes []ledgerapi.Write) (ledge
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.Timeout)
 	defer cancel()
 	answer, err := w.cfg.Ledger.Apply(ctx, ledgerapi.Batch{
-		Resource: w.cfg.Resource, Stamp: w.cfg.Term.Stamp(0), Holder: w.cfg.Holder, Writes: writes,
+		Resource: w.cfg.Resource, Stamp: w.cfg.Term.Stamp(), Holder: w.cfg.Holder, Writes: writes,
 	})
 	refused := errors.Is(err, fence.ErrRefused)
 	if refused {

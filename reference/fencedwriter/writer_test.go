@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/elector"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	"github.com/tenurehq/tenure/reference/ledger"
@@ -27,15 +28,15 @@ func (quietGrant) Release(context.Context, string) error   { return nil }
 
 func (quietGrant) Suspect(context.Context, fence.Token) error { return nil }
 
-func newTerm(token fence.Token) (*tenure.Term, *tenure.Trust, func(error) bool) {
+func newTerm(token fence.Token) (*tenure.Term, *elector.Trust, func(error) bool) {
 	return newTermOf("n1", token)
 }
 
-func newTermOf(session string, token fence.Token) (*tenure.Term, *tenure.Trust, func(error) bool) {
+func newTermOf(session string, token fence.Token) (*tenure.Term, *elector.Trust, func(error) bool) {
 	c := clock.System()
-	tr := tenure.NewTrust(c)
+	tr := elector.NewTrust(c)
 	tr.Set(c.Now().Add(time.Hour))
-	t, end := tenure.NewTerm(tenure.TermConfig{
+	t, end := elector.NewTerm(elector.TermConfig{
 		Group: "billing", Token: token, Deployment: "test", Session: fence.SessionDigest(session), Candidate: tenure.Candidate{ID: "n1"}, Trust: tr, Grant: quietGrant{},
 	})
 	return t, tr, end
@@ -64,7 +65,7 @@ func TestRefusedStepsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	next, _, _ := newTerm(2)
-	if err := l.Seal(t.Context(), "billing", next.Stamp(0), "n2"); err != nil {
+	if err := l.Seal(t.Context(), "billing", next.Stamp(), "n2"); err != nil {
 		t.Fatal(err)
 	}
 	_, err := p.Write(t.Context(), checkpoint())
@@ -82,7 +83,7 @@ func TestRefusedStepsDown(t *testing.T) {
 func TestCloneStepsDown(t *testing.T) {
 	l := openLedger(t)
 	first, _, _ := newTermOf("first", 1)
-	if err := l.Seal(t.Context(), "billing", first.Stamp(0), "n1"); err != nil {
+	if err := l.Seal(t.Context(), "billing", first.Stamp(), "n1"); err != nil {
 		t.Fatal(err)
 	}
 	second, _, _ := newTermOf("second", 1)
@@ -140,7 +141,7 @@ func TestRefusedSendsNothingMore(t *testing.T) {
 		})
 	}
 	next, _, _ := newTerm(2)
-	if err := l.Seal(t.Context(), "billing", next.Stamp(0), "n2"); err != nil {
+	if err := l.Seal(t.Context(), "billing", next.Stamp(), "n2"); err != nil {
 		t.Fatal(err)
 	}
 	writers.Wait()
@@ -240,7 +241,7 @@ func TestBetween(t *testing.T) {
 	p := fencedwriter.New(fencedwriter.Config{Ledger: l, Resource: "billing", Term: term,
 		Between: func() {
 			trust.Set(0)
-			if err := l.Seal(context.Background(), "billing", next.Stamp(0), "n2"); err != nil {
+			if err := l.Seal(context.Background(), "billing", next.Stamp(), "n2"); err != nil {
 				t.Error(err)
 			}
 			paused = clock.System().Now()

@@ -14,8 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/elector"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
@@ -149,7 +149,7 @@ func testNode(t *testing.T) (*Node, *handClock) {
 // the first write to the first answer; what outgrew its share is marked.
 func TestPhases(t *testing.T) {
 	n, host := testNode(t)
-	term, _ := tenure.NewTerm(tenure.TermConfig{Group: "billing", Token: 8, Trust: tenure.NewTrust(host)})
+	term, _ := elector.NewTerm(elector.TermConfig{Group: "billing", Token: 8, Trust: elector.NewTrust(host)})
 	at := func(ms int) clock.Instant { return clock.Instant(time.Hour).Add(time.Duration(ms) * time.Millisecond) }
 	n.vacancy.Store(&vacancy{token: 7, at: at(10_000), reason: "expired", holder: "n0"})
 	// The ledger's clock shows 5,000,000 ms when the host's shows an hour.

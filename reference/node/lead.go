@@ -78,7 +78,7 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 	}
 	part("sequencer", l.seq.Run)
 	part("scheduler", func(ctx context.Context) error {
-		return n.scheduler.Lead(ctx, recorded, writerFunc(writer.WriteLast), term.Stamp(0), nil)
+		return n.scheduler.Lead(ctx, recorded, writerFunc(writer.WriteLast), term.Stamp(), nil)
 	})
 	part("compaction", l.compact.run)
 	part("failover record", l.record.run)

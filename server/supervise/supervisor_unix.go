@@ -54,7 +54,7 @@ func (s *supervisor) loop() outcome {
 	if !s.extend() {
 		return s.termEnded(context.Cause(s.term.Context()))
 	}
-	stamp := s.term.Stamp(0)
+	stamp := s.term.Stamp()
 	if s.keeper.Send(keeper.Message{
 		Kind: keeper.Start, Deadline: s.deadline, Grace: s.Grace, Token: stamp.Token.String(), Session: stamp.Session, Deployment: stamp.Deployment,
 	}) != nil {
@@ -143,7 +143,7 @@ func (s *supervisor) extend() bool {
 	if s.keeper.Group != 0 {
 		_ = s.keeper.Send(keeper.Message{Kind: keeper.Extend, Deadline: deadline})
 	}
-	if err := s.file.Write(s.term.Stamp(0), s.term.Candidate().ID, now, deadline); err != nil && !s.fileFailed {
+	if err := s.file.Write(s.term.Stamp(), s.term.Candidate().ID, now, deadline); err != nil && !s.fileFailed {
 		s.fileFailed = true
 		s.Say("cannot write the token file, so the command does not see the newest deadline: %v", err)
 	}

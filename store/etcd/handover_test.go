@@ -135,7 +135,7 @@ func TestRecordDeleted(t *testing.T) {
 		if err := term.Seal(t.Context(), &sink); err != nil {
 			t.Fatal(err)
 		}
-		old = term.Stamp(0)
+		old = term.Stamp()
 		if err := term.Resign(t.Context()); err != nil {
 			t.Fatal(err)
 		}

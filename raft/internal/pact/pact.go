@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/elector"
 )
 
 // Pact is the promise between a leader and its followers, both sides of it. A
@@ -41,11 +41,11 @@ type Pact struct {
 	sent      map[string]clock.Instant // by peer: when the newest message was sent that it answered
 	committed clock.Instant            // when the newest entry that was committed was proposed
 	until     clock.Instant
-	trust     *tenure.Trust // of the term that is held
-	givenUp   uint64        // terms up to this are never trusted again
-	silenced  uint64        // terms up to this send nothing more
-	handing   uint64        // the term in which it hands over
-	answered  chan struct{} // closed at the next answer
+	trust     *elector.Trust // of the term that is held
+	givenUp   uint64         // terms up to this are never trusted again
+	silenced  uint64         // terms up to this send nothing more
+	handing   uint64         // the term in which it hands over
+	answered  chan struct{}  // closed at the next answer
 }
 
 // Config is what a pact is made of.
@@ -186,7 +186,7 @@ func (p *Pact) enter(term uint64) {
 
 // Begin returns the trust of a term that begins in the Raft term with an entry
 // that was proposed at the instant, or nil if there is none to be had.
-func (p *Pact) Begin(term uint64, proposed clock.Instant) *tenure.Trust {
+func (p *Pact) Begin(term uint64, proposed clock.Instant) *elector.Trust {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if term < p.term {
@@ -194,7 +194,7 @@ func (p *Pact) Begin(term uint64, proposed clock.Instant) *tenure.Trust {
 	}
 	p.enter(term)
 	p.quit()
-	p.trust, p.committed = tenure.NewTrust(p.Clock), proposed
+	p.trust, p.committed = elector.NewTrust(p.Clock), proposed
 	p.reckon()
 	if p.until <= p.Clock.Now() {
 		p.quit()

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/elector"
 )
 
 // handClock is set by hand.
@@ -26,7 +26,7 @@ func newTestPact(voters ...string) (*Pact, *handClock) {
 }
 
 // led lets the pact's node lead in Raft term 5, answered by b just now.
-func led(t *testing.T, p *Pact) *tenure.Trust {
+func led(t *testing.T, p *Pact) *elector.Trust {
 	t.Helper()
 	p.Acknowledged("b", 5, p.Clock.Now())
 	trust := p.Begin(5, p.Clock.Now())
