@@ -39,7 +39,7 @@ func candidate(st store.Store, id string) (e tenure.Elector, leave func()) {
 // returns ErrDone.
 func ExampleLead() {
 	st := mem.New(mem.Options{}) // for tests and examples; production uses a real engine
-	defer st.Shutdown()
+	defer st.Close()
 	node, err := lease.New(st, lease.Config{
 		Candidate: tenure.Candidate{ID: "node-1"},
 		Scope:     store.Scope{"billing"},
@@ -69,7 +69,7 @@ func ExampleLead() {
 // work has stopped.
 func ExampleElector_campaign() {
 	store := mem.New(mem.Options{})
-	defer store.Shutdown()
+	defer store.Close()
 	elector, leave := candidate(store, "node-1")
 	defer leave()
 
@@ -98,7 +98,7 @@ func ExampleElector_campaign() {
 // expire.
 func ExampleTerm_TransferTo() {
 	store := mem.New(mem.Options{})
-	defer store.Shutdown()
+	defer store.Close()
 	blue, leave := candidate(store, "blue")
 	defer leave()
 	green, leave := candidate(store, "green")
@@ -139,7 +139,7 @@ func ExampleTerm_TransferTo() {
 // Leaders tells a load balancer, or a client, whom to talk to.
 func ExampleElector_leaders() {
 	store := mem.New(mem.Options{})
-	defer store.Shutdown()
+	defer store.Close()
 	elector, leave := candidate(store, "node-1")
 	defer leave()
 	observer, leave := candidate(store, "observer") // it never campaigns
@@ -173,7 +173,7 @@ func ExampleElector_leaders() {
 // even in a process that has just woken up and was told nothing yet.
 func ExampleTerm_Check() {
 	st := mem.New(mem.Options{})
-	defer st.Shutdown()
+	defer st.Close()
 	// A node that can be paused, as a garbage collector or a hypervisor would.
 	node, err := tenuretest.NewNode(st, lease.Config{
 		Candidate: tenure.Candidate{ID: "node-1"},
@@ -230,7 +230,7 @@ func (t *table) Insert(s fence.Stamp, row string) error {
 // first write.
 func ExampleWithSinks() {
 	store := mem.New(mem.Options{Deployment: "example"})
-	defer store.Shutdown()
+	defer store.Close()
 	elector, leave := candidate(store, "node-1")
 	defer leave()
 	invoices := &table{}

@@ -61,14 +61,14 @@ func leaseEngine(st store.Store) Engine {
 // Package lease keeps the contract.
 func TestLease(t *testing.T) {
 	store := mem.New(mem.Options{})
-	t.Cleanup(store.Shutdown)
+	t.Cleanup(store.Close)
 	Run(t, leaseEngine(store))
 }
 
 // An engine that is described wrongly is refused before anything runs.
 func TestEngineValidate(t *testing.T) {
 	store := mem.New(mem.Options{})
-	defer store.Shutdown()
+	defer store.Close()
 	good := leaseEngine(store)
 	if err := good.validate(); err != nil {
 		t.Fatal(err)

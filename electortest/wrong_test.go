@@ -406,7 +406,7 @@ func TestWrong(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", w.name, name), func(t *testing.T) {
 				t.Parallel()
 				store := mem.New(mem.Options{})
-				defer store.Shutdown()
+				defer store.Close()
 				catch(t, twist(store, w.how), name, says)
 			})
 		}
@@ -421,7 +421,7 @@ func (deaf) Close(context.Context) error { return nil }
 // A process that says it is closed and is not is caught.
 func TestDeaf(t *testing.T) {
 	store := mem.New(mem.Options{})
-	defer store.Shutdown()
+	defer store.Close()
 	e := leaseEngine(store)
 	start := e.Start
 	var ends []Process
@@ -440,7 +440,7 @@ func TestDeaf(t *testing.T) {
 // pass everything.
 func TestTwistedNot(t *testing.T) {
 	store := mem.New(mem.Options{})
-	t.Cleanup(store.Shutdown)
+	t.Cleanup(store.Close)
 	Run(t, twist(store, func(*twisted) {}))
 }
 

@@ -490,7 +490,7 @@ func TestTransferToTheDying(t *testing.T) {
 		line := w.sessions()
 		i := slices.IndexFunc(line, func(s store.Session) bool { return s.Candidate.ID == "b" })
 		// On the way back of the answer that still has it.
-		time.AfterFunc(roundTrip-time.Millisecond, func() { _ = w.mem.Close(context.Background(), line[i].ID, store.Forced) })
+		time.AfterFunc(roundTrip-time.Millisecond, func() { _ = w.mem.End(context.Background(), line[i].ID, store.Forced) })
 		if err := term.TransferTo(w.soon(), "b"); !errors.Is(err, store.ErrSuccessor) {
 			w.Errorf("TransferTo: %v", err)
 		}
@@ -1026,7 +1026,7 @@ func TestRecall(t *testing.T) {
 		if _, err := e.Leader(w.soon()); err != nil {
 			t.Fatal(err)
 		}
-		w.mem.Shutdown()
+		w.mem.Close()
 		time.Sleep(time.Minute)
 		if l, err := e.Leader(w.soon()); err == nil {
 			t.Errorf("the store is down, and Leader answers %+v", l)

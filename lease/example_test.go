@@ -15,7 +15,7 @@ import (
 // One node leads several groups with one session.
 func ExampleNew() {
 	st := mem.New(mem.Options{})
-	defer st.Shutdown()
+	defer st.Close()
 	node, err := lease.New(st, lease.Config{
 		Candidate: tenure.Candidate{ID: "node-1"},
 		Scope:     store.Scope{"shard-*"},

@@ -16,7 +16,7 @@ import (
 // One call leads, and leaves nothing behind.
 func ExampleLead() {
 	store := mem.New(mem.Options{}) // for tests and examples; production uses a real engine
-	defer store.Shutdown()
+	defer store.Close()
 	err := lease.Lead(context.Background(), store, "billing", "node-1", func(ctx context.Context, term *tenure.Term) error {
 		fmt.Printf("%s leads %s with token %d\n", term.Candidate().ID, term.Group(), term.Token())
 		return tenure.ErrDone
@@ -30,7 +30,7 @@ func ExampleLead() {
 // When its context ends, Lead has waited for work and closed its session.
 func TestLeadEndsWithContext(t *testing.T) {
 	st := mem.New(mem.Options{})
-	defer st.Shutdown()
+	defer st.Close()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	enough := errors.New("enough")
 	returned := false

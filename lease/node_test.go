@@ -197,7 +197,7 @@ func TestKeepAlivesNoticeSilentWatch(t *testing.T) {
 		next := w.campaign(w.Context(), b, "g")
 		time.Sleep(time.Minute)
 		st.mutes.Add(1)
-		if err := w.mem.Close(w.Context(), w.read("g").Holder, store.Forced); err != nil {
+		if err := w.mem.End(w.Context(), w.read("g").Holder, store.Forced); err != nil {
 			w.Fatal(err)
 		}
 		begin := time.Now()
@@ -233,7 +233,7 @@ func TestMassVacancy(t *testing.T) {
 	bubble(t, func(w *world) {
 		const groups = 1500
 		w.mem = mem.New(mem.Options{Clock: w.clock, Keys: 30}) // small batches, so that they are many
-		w.Cleanup(w.mem.Shutdown)
+		w.Cleanup(w.mem.Close)
 		a := w.node(w.mem, "a")
 		terms := w.winAll(a, groups)
 		defer func() {
@@ -260,7 +260,7 @@ func TestMassVacancy(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Minute)
-		if err := w.mem.Close(w.Context(), holder, store.Forced); err != nil {
+		if err := w.mem.End(w.Context(), holder, store.Forced); err != nil {
 			w.Fatal(err)
 		}
 		begin := time.Now()
@@ -572,7 +572,7 @@ func BenchmarkTakeover10000(b *testing.B) {
 		if err := next.Close(b.Context()); err != nil {
 			b.Error(err)
 		}
-		st.Shutdown()
+		st.Close()
 	}
 	b.ReportMetric(float64(mean.Microseconds())/1000/float64(b.N), "ms-mean-takeover")
 	b.ReportMetric(float64(last.Microseconds())/1000/float64(b.N), "ms-last-takeover")
@@ -1389,7 +1389,7 @@ func TestCloseLeavesNothingRunning(t *testing.T) {
 	second := handOver(node("first"), func() *lease.Node { return node("second") })
 	handOver(second, func() *lease.Node { return nil })
 	work.Wait()
-	st.Shutdown()
+	st.Close()
 	// A goroutine that has done its last may take a moment to be gone.
 	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

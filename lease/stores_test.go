@@ -59,7 +59,7 @@ func bubble(t *testing.T, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := bubbleClock{time.Now()}
 		w := &world{T: t, clock: c, mem: mem.New(mem.Options{Clock: c})}
-		t.Cleanup(w.mem.Shutdown)
+		t.Cleanup(w.mem.Close)
 		f(w)
 	})
 }
@@ -283,8 +283,8 @@ func (s through) KeepAlive(ctx context.Context, id store.SessionID, groups ...st
 	return pass(ctx, s, keepAlive, func() (store.Beat, error) { return s.Store.KeepAlive(ctx, id, groups...) })
 }
 
-func (s through) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
-	return s.pass(ctx, closing, func() error { return s.Store.Close(ctx, id, why, seen...) })
+func (s through) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
+	return s.pass(ctx, closing, func() error { return s.Store.End(ctx, id, why, seen...) })
 }
 
 func (s through) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {

@@ -410,7 +410,7 @@ func (w *world) forceSession(name string) {
 }
 
 func (w *world) closeByForce(id store.SessionID) {
-	_ = w.store.admin.Close(background, id, store.Forced)
+	_ = w.store.admin.End(background, id, store.Forced)
 	if i := w.store.sessions[id]; i != nil {
 		i.forced = true
 	}

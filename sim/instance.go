@@ -98,10 +98,10 @@ func (s behalf) Release(ctx context.Context, id, to store.SessionID, why store.R
 	return s.Store.Release(ctx, id, to, why, held...)
 }
 
-func (s behalf) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
+func (s behalf) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	s.t.call = &machine.Call{Kind: machine.CallClose, Session: id, Seen: seen}
 	s.t.n.w.store.closing(id)
-	return s.Store.Close(ctx, id, why, seen...)
+	return s.Store.End(ctx, id, why, seen...)
 }
 
 // start begins to watch.

@@ -46,11 +46,11 @@ type Store interface {
 	// ErrSessionDead is definite.
 	KeepAlive(ctx context.Context, id SessionID, groups ...string) (Beat, error)
 
-	// Close ends a session and, at once, everything it holds. Closing a dead session
+	// End ends a session and, at once, everything it holds. Closing a dead session
 	// succeeds. The reason is recorded where the engine can. With seen, at most
 	// Caps().Batch records, it closes only if each still has that version, and returns
 	// a ConflictError otherwise: so it never ends a grant that was made meanwhile.
-	Close(ctx context.Context, id SessionID, why Reason, seen ...Record) error
+	End(ctx context.Context, id SessionID, why Reason, seen ...Record) error
 
 	// Acquire grants the vacant records to the session if their versions are still the
 	// ones seen; nothing else of seen is used. Version 0 means never granted. The token

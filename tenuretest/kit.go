@@ -91,7 +91,7 @@ func (k *Kit) close() {
 		})
 	}
 	closing.Wait()
-	k.store.Shutdown()
+	k.store.Close()
 	k.Advance(patience)
 }
 

@@ -57,7 +57,7 @@ func (r *road) expire(ctx context.Context) (bool, error) {
 	r.sessions = nil
 	r.mu.Unlock()
 	for _, id := range sessions {
-		if err := r.store.Close(ctx, id, store.Expired); err != nil {
+		if err := r.store.End(ctx, id, store.Expired); err != nil {
 			return true, err
 		}
 	}
@@ -86,9 +86,9 @@ func (r *road) KeepAlive(ctx context.Context, id store.SessionID, groups ...stri
 	return travel(ctx, r, theNode, func() (store.Beat, error) { return r.store.KeepAlive(ctx, id, groups...) })
 }
 
-func (r *road) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
+func (r *road) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	return tell(ctx, r, theNode, func() error {
-		err := r.store.Close(ctx, id, why, seen...)
+		err := r.store.End(ctx, id, why, seen...)
 		if err == nil {
 			r.mu.Lock()
 			r.sessions = slices.DeleteFunc(r.sessions, func(s store.SessionID) bool { return s == id })

@@ -30,7 +30,7 @@ func open(t *testing.T, trouble func(*fault)) (took time.Duration, sessions int,
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		st := mem.New(mem.Options{Clock: bubbleClock{time.Now()}})
-		defer st.Shutdown()
+		defer st.Close()
 		r := &road{store: slowStore{st, 2 * time.Second}, gate: newGate(), patience: time.Second}
 		time.AfterFunc(time.Second, func() { r.gate.set(trouble) })
 		time.AfterFunc(10*time.Second, func() { r.gate.set(func(f *fault) { *f = fault{} }) })
@@ -80,7 +80,7 @@ func TestAnswerInTrouble(t *testing.T) {
 // Every way to the store leads through the gate: nothing gets past a crash.
 func TestNothingBypassesTheGate(t *testing.T) {
 	st := mem.New(mem.Options{})
-	defer st.Shutdown()
+	defer st.Close()
 	r := &road{store: st, gate: newGate(), patience: time.Hour}
 	r.gate.set(func(f *fault) { f.dead = true })
 	ctx := t.Context()
@@ -89,7 +89,7 @@ func TestNothingBypassesTheGate(t *testing.T) {
 		"Open":          only(r.Open(ctx, tenure.Candidate{ID: "a"}, time.Hour, store.OpenOptions{Scope: store.Scope{"*"}})),
 		"Session":       only(r.Session(ctx, "s1")),
 		"KeepAlive":     only(r.KeepAlive(ctx, "s1")),
-		"Close":         r.Close(ctx, "s1", store.Closed),
+		"Close":         r.End(ctx, "s1", store.Closed),
 		"Acquire":       only(r.Acquire(ctx, "s1", store.Record{Group: "g"})),
 		"Release":       only(r.Release(ctx, "s1", "", store.Resigned, store.Record{Group: "g"})),
 		"Ask":           r.Ask(ctx, "s1", store.Request{}),

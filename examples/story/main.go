@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer, env func(strin
 		return 2
 	}
 	store := mem.New(mem.Options{Deployment: "story"})
-	defer store.Shutdown()
+	defer store.Close()
 	s := newStory(store, ttl, &printer{out: out, start: time.Now(), colour: colours(out, env)})
 	if err := s.run(ctx); err != nil {
 		_, _ = fmt.Fprintf(errs, "error: %v\n", err)

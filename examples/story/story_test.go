@@ -83,7 +83,7 @@ func (powerless) Acquire(context.Context, store.SessionID, ...store.Record) ([]s
 // If an event does not come, the story ends in bounded time with an error that names it.
 func TestStoryGoesWrong(t *testing.T) {
 	store := mem.New(mem.Options{})
-	defer store.Shutdown()
+	defer store.Close()
 	var out bytes.Buffer
 	s := newStory(powerless{store}, ttl, &printer{out: &out, start: time.Now()})
 	start := time.Now()

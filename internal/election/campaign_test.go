@@ -28,7 +28,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	s := mem.New(mem.Options{})
-	t.Cleanup(s.Shutdown)
+	t.Cleanup(s.Close)
 	return &world{t: t, store: s, time: 1}
 }
 
@@ -208,7 +208,7 @@ func TestAbandonRaces(t *testing.T) {
 			d := w.campaign(Config{Wait: true, Retriable: retriable})
 			d.before = func(c *machine.Call) error {
 				if c.Kind == machine.CallClose && w.lives(b.ID) {
-					if err := w.store.Close(t.Context(), b.ID, store.Closed); err != nil {
+					if err := w.store.End(t.Context(), b.ID, store.Closed); err != nil {
 						t.Fatal(err)
 					}
 					w.seize(c.Session, billing)
@@ -302,7 +302,7 @@ func TestLent(t *testing.T) {
 			t.Errorf("%+v with %v", out, d.made)
 		}
 	}
-	if err := w.store.Close(t.Context(), a.ID, store.Closed); err != nil {
+	if err := w.store.End(t.Context(), a.ID, store.Closed); err != nil {
 		t.Fatal(err)
 	}
 	d := w.campaign(Config{Machine: lent, Groups: []string{"vacant"}})
@@ -401,7 +401,7 @@ func TestAdoptNobody(t *testing.T) {
 	d := w.campaign(Config{Wait: true, Retriable: true})
 	d.before = func(c *machine.Call) error {
 		if c.Kind == machine.CallClose && w.lives(b.ID) {
-			if err := w.store.Close(t.Context(), b.ID, store.Closed); err != nil {
+			if err := w.store.End(t.Context(), b.ID, store.Closed); err != nil {
 				t.Fatal(err)
 			}
 			w.seize(w.open("a", store.OpenOptions{Scope: store.Scope{"*"}}).ID, billing)
@@ -422,7 +422,7 @@ func TestStaleWaiter(t *testing.T) {
 		w.seize(b.ID, billing)
 		d := w.campaign(Config{Wait: true, Retriable: true, Deadline: clock.Instant(3 * time.Hour)})
 		d.steps(w.time.Add(time.Minute))
-		if err := w.store.Close(t.Context(), b.ID, store.Closed); err != nil {
+		if err := w.store.End(t.Context(), b.ID, store.Closed); err != nil {
 			t.Fatal(err)
 		}
 		retry := w.open("a", options())

@@ -140,7 +140,7 @@ func Resign(ctx context.Context, s store.Store, find Successor, c Claim, to stri
 	out.Left = c.settle(ctx, s, asked, next.Candidate.ID)
 	if c.Own {
 		// Not if the session leads again: a retry of the campaign has the same session.
-		err := s.Close(ctx, c.Session, store.Resigned, released...)
+		err := s.End(ctx, c.Session, store.Resigned, released...)
 		if !errors.Is(err, store.ErrConflict) {
 			out.Left = errors.Join(out.Left, err)
 		}

@@ -271,7 +271,7 @@ func (c *Call) Do(ctx context.Context, s store.Store, by tenure.Candidate, o sto
 	case CallBeat:
 		r.Beat, r.Err = s.KeepAlive(ctx, c.Session, c.Groups...)
 	case CallClose:
-		r.Err = s.Close(ctx, c.Session, c.Reason, c.Seen...)
+		r.Err = s.End(ctx, c.Session, c.Reason, c.Seen...)
 	case CallAcquire:
 		r.Records, r.Err = s.Acquire(ctx, c.Session, c.Seen...)
 	case CallRelease:

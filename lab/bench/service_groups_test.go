@@ -49,7 +49,7 @@ func holdGo(e *errand) error {
 	if err != nil {
 		return err
 	}
-	defer st.Shutdown()
+	defer st.Close()
 	n, err := lease.New(st, lease.Config{
 		Candidate: tenure.Candidate{ID: e.ID}, Scope: store.Scope{prefixOf(e.Groups), prefixOf(e.Next)},
 		Timing: lease.Timing{TTL: e.TTL}, Log: slog.New(slog.DiscardHandler),

@@ -103,7 +103,7 @@ func (s *serving) store() *etcd.Store {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(store.Shutdown)
+	s.t.Cleanup(store.Close)
 	return store
 }
 

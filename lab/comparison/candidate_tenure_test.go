@@ -16,7 +16,7 @@ func leadByTenure(ctx context.Context, c candidacy, work func(context.Context, w
 	if err != nil {
 		return err
 	}
-	defer store.Shutdown()
+	defer store.Close()
 	cfg := lease.Config{Candidate: tenure.Candidate{ID: c.ID}, Scope: store.Scope{c.Group}, Log: slog.New(slog.DiscardHandler)}
 	if c.Short {
 		cfg.Timing = lease.Timing{TTL: shortLease}

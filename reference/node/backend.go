@@ -56,7 +56,7 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrEngine, err)
 		}
-		return n.openLease(ctx, store, candidate, store.Shutdown)
+		return n.openLease(ctx, store, candidate, store.Close)
 	case BackendRaft:
 		cfg := n.cfg.raft(address)
 		cfg.Clock, cfg.Log = n.clock, n.cfg.Log
@@ -75,10 +75,10 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 	default:
 		store := mem.New(mem.Options{Clock: n.clock})
 		if err := n.resume(ctx, store); err != nil {
-			store.Shutdown()
+			store.Close()
 			return nil, err
 		}
-		return n.openLease(ctx, store, candidate, store.Shutdown)
+		return n.openLease(ctx, store, candidate, store.Close)
 	}
 }
 

@@ -31,9 +31,9 @@ func (c counted) KeepAlive(ctx context.Context, id store.SessionID, groups ...st
 	return c.Store.KeepAlive(ctx, id, groups...)
 }
 
-func (c counted) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
+func (c counted) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	c.calls(api.CallClose)
-	return c.Store.Close(ctx, id, why, seen...)
+	return c.Store.End(ctx, id, why, seen...)
 }
 
 func (c counted) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {

@@ -33,7 +33,7 @@ func TestCounted(t *testing.T) {
 	n := &Node{cfg: Config{ID: "node-1", Group: "billing", Hooks: hooks, Log: slog.New(slog.DiscardHandler)}, host: clock.System(), pauses: &pauseMeter{clock: clock.System()}}
 	n.metrics = newMetrics(n)
 	st := mem.New(mem.Options{})
-	defer st.Shutdown()
+	defer st.Close()
 	c := counted{st, n}
 	ctx, scope := t.Context(), store.Scope{"billing"}
 	session, err := c.Open(ctx, tenure.Candidate{ID: "node-1"}, time.Minute, store.OpenOptions{Scope: scope})
@@ -55,7 +55,7 @@ func TestCounted(t *testing.T) {
 	if _, err := c.Release(ctx, session.ID, "", store.Resigned, held[0]); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Close(ctx, session.ID, store.Closed); err != nil || len(line) != 1 || held[0].Token == 0 {
+	if err := c.End(ctx, session.ID, store.Closed); err != nil || len(line) != 1 || held[0].Token == 0 {
 		t.Fatalf("the calls were not made: %v, %v, %v", err, line, held)
 	}
 

@@ -18,7 +18,7 @@ func TestCordoned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(store.Shutdown)
+	t.Cleanup(store.Close)
 	operator := operator.Store{Store: store, Call: patience}
 	if _, err := operator.Cordon(t.Context(), "node-1", "disk"); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ func TestBadInput(t *testing.T) {
 		dir := t.TempDir()
 		e := mustStart(t, fast(Config{DataDir: dir}))
 		put(t, connect(t, e.Endpoints()...), "k", "v")
-		if err := e.Stop(); err != nil {
+		if err := e.Close(); err != nil {
 			t.Fatal(err)
 		}
 		return dir
@@ -226,7 +226,7 @@ func TestBadInput(t *testing.T) {
 			e, err := Start(t.Context(), c)
 			took := time.Since(began)
 			if err == nil {
-				_ = e.Stop()
+				_ = e.Close()
 				t.Fatal("it started")
 			}
 			t.Logf("%v: %v", took.Round(time.Millisecond), err)

@@ -332,11 +332,11 @@ func (e *Engine) watch() {
 	}
 }
 
-// Stop ends the member and releases its ports and its lock; it removes a temporary
+// Close ends the member and releases its ports and its lock; it removes a temporary
 // directory. A leader in a cluster hands over first. Clients get "unavailable". It returns
 // within StopTimeout, with an error if etcd has not ended by then. Further calls return the
 // same result.
-func (e *Engine) Stop() error {
+func (e *Engine) Close() error {
 	e.stop.Do(func() {
 		close(e.stopped)
 		e.watcher.Wait()

@@ -48,10 +48,10 @@ func TestZeroConfig(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := e.Stop(); err != nil {
+	if err := e.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := e.Stop(); err != nil {
+	if err := e.Close(); err != nil {
 		t.Errorf("stopped twice: %v", err)
 	}
 	if err, open := <-e.Err(); open {
@@ -69,7 +69,7 @@ func TestRestartKeepsData(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	e := mustStart(t, Config{DataDir: dir})
 	put(t, connect(t, e.Endpoints()...), "k", "v")
-	if err := e.Stop(); err != nil {
+	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
@@ -109,7 +109,7 @@ func TestStopEndsStreams(t *testing.T) {
 	}
 	<-beats
 	began := time.Now()
-	if err := e.Stop(); err != nil {
+	if err := e.Close(); err != nil {
 		t.Error(err)
 	}
 	if took := time.Since(began); took > 3*time.Second {
@@ -214,7 +214,7 @@ func TestDebug(t *testing.T) {
 	for _, debug := range []bool{false, true} {
 		var said child.Buffer
 		e := mustStart(t, Config{Debug: debug, Logger: slog.New(slog.NewTextHandler(&said, nil))})
-		if err := e.Stop(); err != nil {
+		if err := e.Close(); err != nil {
 			t.Error(err)
 		}
 		if got := strings.Contains(said.String(), "etcd: "); got != debug {
@@ -282,7 +282,7 @@ func TestDiskFullWhileRunning(t *testing.T) {
 		t.Error("a member that failed acknowledged a write")
 	}
 	began := time.Now()
-	_ = e.Stop()
+	_ = e.Close()
 	if took := time.Since(began); took > 3*time.Second {
 		t.Errorf("stopping took %v, the bound is 2s", took)
 	}
@@ -337,7 +337,7 @@ func TestTLS(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	if err := e.Stop(); err != nil {
+	if err := e.Close(); err != nil {
 		t.Error(err)
 	}
 	if took := time.Since(began); took > 5*time.Second {

@@ -29,7 +29,7 @@ func mustStart(t *testing.T, c Config) *Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = e.Stop() })
+	t.Cleanup(func() { _ = e.Close() })
 	return e
 }
 
@@ -38,7 +38,7 @@ func mustStart(t *testing.T, c Config) *Engine {
 func stopAll(t *testing.T, engines ...*Engine) {
 	t.Helper()
 	for _, e := range engines {
-		if err := e.Stop(); err != nil {
+		if err := e.Close(); err != nil {
 			t.Error(err)
 		}
 	}

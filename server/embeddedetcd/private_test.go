@@ -28,7 +28,7 @@ func TestSocketAfterPorts(t *testing.T) {
 			t.Errorf("start %d: %v", i, err)
 		}
 		_ = client.Close()
-		if err := e.Stop(); err != nil {
+		if err := e.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -65,7 +65,7 @@ func TestSocketIsPrivate(t *testing.T) {
 		if info, err := os.Lstat(filepath.Join(sockets, "etcd.sock")); err != nil || info.Mode().Type() != os.ModeSocket {
 			t.Errorf("%s: %v, %v, want a socket", name, info, err)
 		}
-		if err := e.Stop(); err != nil {
+		if err := e.Close(); err != nil {
 			t.Error(err)
 		}
 		if _, err := os.Lstat(sockets); err == nil {

@@ -59,7 +59,7 @@ func TestStoreSecured(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(s.Shutdown)
+		t.Cleanup(s.Close)
 		n, err := lease.New(s, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{"g"}, Timing: lease.Timing{TTL: 10 * time.Second}, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
@@ -131,7 +131,7 @@ func TestStoreRefused(t *testing.T) {
 			s, err := etcd.Open(t.Context(), c.cfg)
 			took := time.Since(start)
 			if err == nil {
-				s.Shutdown()
+				s.Close()
 				t.Fatal("opened")
 			}
 			said := err.Error()

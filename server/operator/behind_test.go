@@ -18,7 +18,7 @@ import (
 func TestAskOfOneBehind(t *testing.T) {
 	s := newStore(t)
 	first, v := lead(t, s, "a", "billing")
-	if err := s.Close(t.Context(), first.ID, store.Closed); err != nil {
+	if err := s.End(t.Context(), first.ID, store.Closed); err != nil {
 		t.Fatal(err)
 	}
 	before := v

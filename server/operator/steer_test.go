@@ -68,7 +68,7 @@ func TestAsk(t *testing.T) {
 		"done":    {answer(store.Answer{Outcome: store.Done}), time.Minute, operator.Asked{Outcome: store.Done, Detail: "the leader has resigned"}},
 		"refused": {answer(store.Answer{Outcome: store.Refused, Detail: "busy"}), time.Minute, operator.Asked{Outcome: store.Refused, Detail: "busy"}},
 		"closed": {func(t *testing.T, s operator.Store, l store.Session) {
-			if err := s.Close(t.Context(), l.ID, store.Closed); err != nil {
+			if err := s.End(t.Context(), l.ID, store.Closed); err != nil {
 				t.Error(err)
 			}
 		}, time.Minute, operator.Asked{Outcome: store.Done}},
@@ -117,7 +117,7 @@ func TestAskTransfer(t *testing.T) {
 			s := newStore(t)
 			session, v := lead(t, s, "a", "billing")
 			end := func() {
-				if err := s.Close(t.Context(), session.ID, store.Expired); err != nil {
+				if err := s.End(t.Context(), session.ID, store.Expired); err != nil {
 					t.Error(err)
 				}
 				if tt.next != "" {
@@ -362,7 +362,7 @@ func TestTransferOutcome(t *testing.T) {
 		}, operator.Ended},
 		"refused": {func(t *testing.T, s operator.Store, n nodes) { answer(t, s, n.a, store.Refused) }, store.Refused},
 		"its session ended": {func(t *testing.T, s operator.Store, n nodes) {
-			if err := s.Close(t.Context(), n.a.ID, store.Closed); err != nil {
+			if err := s.End(t.Context(), n.a.ID, store.Closed); err != nil {
 				t.Error(err)
 			}
 		}, operator.Ended},

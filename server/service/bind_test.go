@@ -29,7 +29,7 @@ func client(in *instance, c *caller) *remote.Store {
 	if err != nil {
 		in.t.Fatal(err)
 	}
-	in.t.Cleanup(s.Shutdown)
+	in.t.Cleanup(s.Close)
 	return s
 }
 

@@ -120,7 +120,7 @@ func TestRenew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Close(t.Context(), v.Holder, store.Closed); err != nil {
+	if err := st.End(t.Context(), v.Holder, store.Closed); err != nil {
 		t.Fatal(err)
 	}
 	refused(in, 409, "not_leader", "POST", path, ok)

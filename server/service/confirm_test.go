@@ -48,7 +48,7 @@ func TestRenewalIsOneCall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Close(t.Context(), h.session, store.Closed); err != nil {
+	if err := st.End(t.Context(), h.session, store.Closed); err != nil {
 		t.Fatal(err)
 	}
 	refused(in, 409, "not_leader", "POST", "/groups/a/renew", renew(again))

@@ -49,7 +49,7 @@ func (z *fuzzed) service(t testing.TB) *Service {
 func (z *fuzzed) close() {
 	if z.svc != nil {
 		z.svc.Close()
-		z.store.Shutdown()
+		z.store.Close()
 	}
 }
 

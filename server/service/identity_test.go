@@ -356,9 +356,9 @@ type closingStore struct {
 	before func()
 }
 
-func (s *closingStore) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
+func (s *closingStore) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	s.once.Do(s.before)
-	return s.Store.Close(ctx, id, why, seen...)
+	return s.Store.End(ctx, id, why, seen...)
 }
 
 // A call that ends leaves alone the session with which a retry at another instance of the

@@ -36,7 +36,7 @@ type instance struct {
 
 func memStore(t testing.TB) *mem.Store {
 	store := mem.New(mem.Options{Deployment: "here"})
-	t.Cleanup(store.Shutdown)
+	t.Cleanup(store.Close)
 	return store
 }
 

@@ -24,7 +24,7 @@ func TestNewerRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(store.Shutdown)
+	t.Cleanup(store.Close)
 	in := serve(t, store)
 	client, err := clientv3.New(clientv3.Config{Endpoints: cluster.Endpoints(), Logger: zap.NewNop()})
 	if err != nil {

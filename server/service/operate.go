@@ -185,7 +185,7 @@ func (s *Service) endsToo(ctx context.Context, group string, id store.SessionID)
 // what it writes to.
 func (s *Service) force(ctx context.Context, o order, v store.View, to store.Session) (SteppedDown, error) {
 	out := SteppedDown{Group: o.group, Term: v.Token, Outcome: "forced", Detail: "its session was closed; it may believe that it leads until its TTL has passed"}
-	err := s.engine.Close(ctx, v.Holder, store.Forced)
+	err := s.engine.End(ctx, v.Holder, store.Forced)
 	if err != nil || to.ID == "" {
 		return out, err
 	}

@@ -155,7 +155,7 @@ func (s *Service) closeSession(_ http.ResponseWriter, r *http.Request) (any, err
 		return nil, err
 	}
 	held := s.feed.Held(session.ID)
-	err = s.engine.Close(r.Context(), session.ID, store.Closed)
+	err = s.engine.End(r.Context(), session.ID, store.Closed)
 	s.audit(r.Context(), "close session", "", 0, err, session.Candidate.ID)
 	return Closed{Groups: held}, err
 }

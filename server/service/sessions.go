@@ -233,8 +233,8 @@ func (e engine) KeepAlive(ctx context.Context, id store.SessionID, groups ...str
 	return beat, err
 }
 
-func (e engine) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
-	_, err := bounded(ctx, e, func(ctx context.Context) (any, error) { return nil, e.Store.Close(ctx, id, why, seen...) })
+func (e engine) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
+	_, err := bounded(ctx, e, func(ctx context.Context) (any, error) { return nil, e.Store.End(ctx, id, why, seen...) })
 	if err == nil {
 		e.s.sessions.closed(id)
 	}

@@ -107,7 +107,7 @@ func TestTermSpansOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer far.Shutdown()
+	defer far.Close()
 	session, err := far.Open(t.Context(), tenure.Candidate{ID: "b"}, time.Minute, store.OpenOptions{Scope: store.Scope{"billing"}})
 	if err != nil {
 		t.Fatal(err)

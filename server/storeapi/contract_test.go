@@ -27,7 +27,7 @@ func turns(urls ...string) func() []string {
 // The store in memory keeps every promise through two instances of the service.
 func TestContractMemory(t *testing.T) {
 	engine := mem.New(mem.Options{})
-	t.Cleanup(engine.Shutdown)
+	t.Cleanup(engine.Close)
 	urls := turns(instance(t, trusting(engine)), instance(t, trusting(engine)))
 	storetest.Run(t, storetest.Engine{
 		Open:    func(t *testing.T) store.Store { return connect(t, remote.Config{URLs: urls()}) },
@@ -65,7 +65,7 @@ func TestContractEtcd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(s.Shutdown)
+		t.Cleanup(s.Close)
 		stores = append(stores, s)
 		bases = append(bases, instance(t, trusting(s)))
 	}

@@ -64,6 +64,6 @@ func connect(t *testing.T, cfg remote.Config) *remote.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Shutdown)
+	t.Cleanup(s.Close)
 	return s
 }

@@ -81,7 +81,7 @@ func (a *API) close(ctx context.Context, v *visit, in wire.CloseCall) (none wire
 	case err != nil:
 		return none, err
 	}
-	return none, a.cfg.Store.Close(ctx, in.Session, in.Reason, wire.Each(in.Seen, wire.Seen.Lease)...)
+	return none, a.cfg.Store.End(ctx, in.Session, in.Reason, wire.Each(in.Seen, wire.Seen.Lease)...)
 }
 
 func (a *API) acquire(ctx context.Context, v *visit, in wire.AcquireCall) (wire.RecordsAnswer, error) {

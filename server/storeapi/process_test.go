@@ -63,7 +63,7 @@ func serve(env string) error {
 	if err != nil {
 		return err
 	}
-	defer engine.Shutdown()
+	defer engine.Close()
 	h, err := handler(trusting(engine))
 	if err != nil {
 		return err

@@ -75,7 +75,7 @@ func as(t *testing.T, name, url string) *remote.Store {
 // admin may close it.
 func TestSessionsAreTheirOwners(t *testing.T) {
 	engine := mem.New(mem.Options{})
-	t.Cleanup(engine.Shutdown)
+	t.Cleanup(engine.Close)
 	g := &gate{admin: "root"}
 	first, second := instance(t, g.config(engine)), instance(t, g.config(engine))
 	a := as(t, "a", first)
@@ -102,7 +102,7 @@ func TestSessionsAreTheirOwners(t *testing.T) {
 		g.take()
 		for m, err := range map[wire.Method]error{
 			wire.KeepAlive: second2(b.KeepAlive(ctx, session.ID)),
-			wire.Close:     b.Close(ctx, session.ID, ""),
+			wire.Close:     b.End(ctx, session.ID, ""),
 			wire.Acquire:   second2(b.Acquire(ctx, session.ID, store.Record{Group: "h"})),
 			wire.Release:   second2(b.Release(ctx, session.ID, "", "", held[0])),
 			wire.Answer:    b.Answer(ctx, session.ID, "r", store.Answer{Outcome: store.Done}),
@@ -126,7 +126,7 @@ func TestSessionsAreTheirOwners(t *testing.T) {
 	if beat, err := as(t, "a", second).KeepAlive(ctx, session.ID); err != nil || len(beat.Requests) != 1 {
 		t.Errorf("the owner at the other instance: %+v, %v", beat, err)
 	}
-	if err := as(t, "root", second).Close(ctx, session.ID, store.Forced); err != nil {
+	if err := as(t, "root", second).End(ctx, session.ID, store.Forced); err != nil {
 		t.Errorf("an admin: %v", err)
 	}
 	if _, err := a.KeepAlive(ctx, session.ID); !errors.Is(err, store.ErrSessionDead) {
@@ -140,7 +140,7 @@ func second2(_ any, err error) error { return err }
 // none answers whom May denies.
 func TestRights(t *testing.T) {
 	engine := mem.New(mem.Options{})
-	t.Cleanup(engine.Shutdown)
+	t.Cleanup(engine.Close)
 	g := &gate{admin: "a"}
 	s := as(t, "a", instance(t, g.config(engine)))
 	ctx := t.Context()
@@ -250,7 +250,7 @@ func (s *recordingStore) Release(ctx context.Context, id, to store.SessionID, wh
 // version do.
 func TestForgedRecords(t *testing.T) {
 	engine := mem.New(mem.Options{})
-	t.Cleanup(engine.Shutdown)
+	t.Cleanup(engine.Close)
 	spy := &recordingStore{Store: engine}
 	s := connect(t, remote.Config{URLs: []string{instance(t, trusting(spy))}})
 	ctx := t.Context()

@@ -25,7 +25,7 @@ import (
 // A stream outlives the timeouts of the server, which are those of a call.
 func TestStreamOutlivesTimeouts(t *testing.T) {
 	engine := mem.New(mem.Options{})
-	t.Cleanup(engine.Shutdown)
+	t.Cleanup(engine.Close)
 	h, err := handler(trusting(engine))
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestStreamOutlivesTimeouts(t *testing.T) {
 // is at another instance.
 func TestStopping(t *testing.T) {
 	engine := mem.New(mem.Options{})
-	t.Cleanup(engine.Shutdown)
+	t.Cleanup(engine.Close)
 	stopping := make(chan struct{})
 	cfg := trusting(engine)
 	cfg.Stopping = stopping
@@ -91,8 +91,8 @@ func TestStopping(t *testing.T) {
 // store is not touched.
 func TestOtherDeployment(t *testing.T) {
 	ours, theirs := mem.New(mem.Options{Deployment: "ours"}), mem.New(mem.Options{Deployment: "theirs"})
-	t.Cleanup(ours.Shutdown)
-	t.Cleanup(theirs.Shutdown)
+	t.Cleanup(ours.Close)
+	t.Cleanup(theirs.Close)
 	h, err := handler(trusting(ours))
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func (s hangingStore) Read(ctx context.Context, _ string) (store.View, error) {
 // The engine is given no more time than the caller has.
 func TestDeadlinePassedAlong(t *testing.T) {
 	engine := mem.New(mem.Options{})
-	t.Cleanup(engine.Shutdown)
+	t.Cleanup(engine.Close)
 	slow := hangingStore{engine, make(chan time.Duration, 1)}
 	s := connect(t, remote.Config{URLs: []string{instance(t, trusting(slow))}})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -159,7 +159,7 @@ func post(h http.Handler, m wire.Method, body []byte) *httptest.ResponseRecorder
 // a code.
 func FuzzBodies(f *testing.F) {
 	engine := mem.New(mem.Options{})
-	f.Cleanup(engine.Shutdown)
+	f.Cleanup(engine.Close)
 	cfg := trusting(engine)
 	h, err := handler(cfg)
 	if err != nil {
@@ -197,13 +197,13 @@ func FuzzBodies(f *testing.F) {
 // that never was has nothing looked up under its name.
 func TestImplausibleSessions(t *testing.T) {
 	engine := mem.New(mem.Options{})
-	t.Cleanup(engine.Shutdown)
+	t.Cleanup(engine.Close)
 	s := connect(t, remote.Config{URLs: []string{instance(t, trusting(engine))}})
 	for _, id := range []store.SessionID{"", "a/b", "never-was", store.SessionID(strings.Repeat("x", 200)), "s 1", "s\x00"} {
 		if _, err := s.KeepAlive(t.Context(), id); !errors.Is(err, store.ErrSessionDead) {
 			t.Errorf("keep-alive of %q: %v", id, err)
 		}
-		if err := s.Close(t.Context(), id, ""); err != nil {
+		if err := s.End(t.Context(), id, ""); err != nil {
 			t.Errorf("close of %q: %v", id, err)
 		}
 	}
@@ -212,7 +212,7 @@ func TestImplausibleSessions(t *testing.T) {
 // A stream over HTTP/2 that has nothing to say for longer than a write may take lives on.
 func TestIdleStreamOverHTTP2(t *testing.T) {
 	engine := mem.New(mem.Options{})
-	t.Cleanup(engine.Shutdown)
+	t.Cleanup(engine.Close)
 	cfg := trusting(engine)
 	cfg.WriteTimeout = 200 * time.Millisecond
 	h, err := handler(cfg)

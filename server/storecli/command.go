@@ -68,7 +68,7 @@ func New(env cli.Env, s Spec) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		defer o.Shutdown()
+		defer o.Close()
 		err = s.Run(ctx, &Run{operator.Store{Store: o.Store, Call: conn.Timeout}, cmd, &out}, args)
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			err = context.Cause(ctx)

@@ -41,7 +41,7 @@ func complete(conn *Connection, env cli.Env, arguments []Completion) cobra.Compl
 		if err != nil {
 			return nil, noFiles
 		}
-		defer o.Shutdown()
+		defer o.Close()
 		names, err := arguments[at](ctx, operator.Store{Store: o.Store, Call: completionTimeout}, args, prefix)
 		if err != nil {
 			return nil, noFiles

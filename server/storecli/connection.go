@@ -80,8 +80,8 @@ type Opened struct {
 	closers []func()
 }
 
-// Shutdown disconnects, and stops the engine of --dev. Sessions live until they expire.
-func (o *Opened) Shutdown() {
+// Close disconnects, and stops the engine of --dev. Sessions live until they expire.
+func (o *Opened) Close() {
 	for i := len(o.closers) - 1; i >= 0; i-- {
 		o.closers[i]()
 	}
@@ -107,7 +107,7 @@ func (c *Connection) Open(ctx context.Context, log *slog.Logger) (*Opened, error
 		err = c.openEtcd(ctx, o, at)
 	}
 	if err != nil {
-		o.Shutdown()
+		o.Close()
 		if at.Service && errors.Is(err, syscall.ECONNREFUSED) {
 			err = &NoServiceError{Err: err, Remedy: at.remedy()}
 		}
@@ -227,7 +227,7 @@ func (c *Connection) openEtcd(ctx context.Context, o *Opened, at Target) error {
 	}
 	// A service enforces policies and cordons itself; without one this process does.
 	o.Store = guard.Guard(s, guard.Config{})
-	o.closers = append(o.closers, s.Shutdown)
+	o.closers = append(o.closers, s.Close)
 	return nil
 }
 
@@ -259,7 +259,7 @@ func (c *Connection) openService(ctx context.Context, o *Opened, at Target) erro
 	if err != nil {
 		return err
 	}
-	o.Store, o.closers = s, append(o.closers, s.Shutdown)
+	o.Store, o.closers = s, append(o.closers, s.Close)
 	return nil
 }
 
@@ -289,7 +289,7 @@ func (o *Opened) startEngine(ctx context.Context, log *slog.Logger) ([]string, e
 		}
 	})
 	o.closers = append(o.closers, func() {
-		if err := e.Stop(); err != nil {
+		if err := e.Close(); err != nil {
 			log.Warn("cannot stop the engine of --dev", "err", err)
 		}
 		watching.Wait()

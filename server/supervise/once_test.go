@@ -82,7 +82,7 @@ func TestOnceOvertaken(t *testing.T) {
 	// seconds.
 	view, err := st.Read(t.Context(), "g")
 	if err == nil {
-		err = st.Close(t.Context(), view.Holder, store.Forced)
+		err = st.End(t.Context(), view.Holder, store.Forced)
 	}
 	if err != nil {
 		t.Fatal(err)

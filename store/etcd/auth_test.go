@@ -84,7 +84,7 @@ func (g *guarded) open(user, password string) (*etcd.Store, error) {
 	defer cancel()
 	s, err := etcd.Open(ctx, etcd.Config{Endpoints: g.endpoints, Prefix: prefix, MinTTL: time.Second, Username: user, Password: password})
 	if err == nil {
-		g.t.Cleanup(s.Shutdown)
+		g.t.Cleanup(s.Close)
 	}
 	return s, err
 }

@@ -28,7 +28,7 @@ func open(t *testing.T, endpoints []string) *etcd.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Shutdown)
+	t.Cleanup(s.Close)
 	return s
 }
 
@@ -124,7 +124,7 @@ func TestDriver(t *testing.T) {
 			kvtest.Run(t, kvtest.Engine{
 				Open: func(t *testing.T) kv.Driver {
 					d := etcd.NewDriver(etcd.Config{Endpoints: cluster.Endpoints(), Prefix: "/driver", MinTTL: time.Second, Observed: observed})
-					t.Cleanup(d.Shutdown)
+					t.Cleanup(d.Close)
 					return d
 				},
 				Settle: 1500 * time.Millisecond,
@@ -144,7 +144,7 @@ func TestContractObserved(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(s.Shutdown)
+			t.Cleanup(s.Close)
 			return s
 		},
 		TTL:    2 * time.Second,

@@ -329,7 +329,7 @@ func TestBadInput(t *testing.T) {
 			start := time.Now()
 			s, err := etcd.Open(t.Context(), c.cfg)
 			if err == nil {
-				s.Shutdown()
+				s.Close()
 				t.Fatal("opened")
 			}
 			for _, word := range c.says {

@@ -51,7 +51,7 @@ func TestForcedReason(t *testing.T) {
 	}
 	first := lead("a", groups...)
 	other := lead("b", "other")
-	if err := s.Close(t.Context(), first, store.Forced); err != nil {
+	if err := s.End(t.Context(), first, store.Forced); err != nil {
 		t.Fatal(err)
 	}
 	for _, g := range groups {
@@ -66,7 +66,7 @@ func TestForcedReason(t *testing.T) {
 	if v, err := s.Read(t.Context(), "other"); err != nil || v.State != tenure.Led || v.Holder != other {
 		t.Errorf("another session's group: %+v, %v", v, err)
 	}
-	if err := s.Close(t.Context(), other, store.Closed); err != nil {
+	if err := s.End(t.Context(), other, store.Closed); err != nil {
 		t.Fatal(err)
 	}
 	if got := reasons("other"); len(got) != 1 || got[0] == store.Forced {

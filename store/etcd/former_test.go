@@ -76,7 +76,7 @@ func TestFormerLayoutRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(s.Shutdown)
+			t.Cleanup(s.Close)
 			if _, err := s.RaiseEpoch(ctx, 5); err != nil {
 				t.Fatal(err)
 			}

@@ -86,7 +86,7 @@ func TestDataLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			held := take(t, s, session.ID, "g")
-			s.Shutdown()
+			s.Close()
 			c.lose(t, w)
 			w.refuses(t, w.open(t), held.Token, c.says)
 			w.recovers(t, held.Token)
@@ -236,10 +236,10 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Close(t.Context(), session.ID, store.Closed); err != nil {
+	if err := s.End(t.Context(), session.ID, store.Closed); err != nil {
 		t.Fatal(err)
 	}
-	s.Shutdown()
+	s.Close()
 	return w
 }
 

@@ -54,7 +54,7 @@ func (m *member) connect(ctx context.Context) (*clientv3.Client, error) {
 	switch {
 	case m.closed:
 		m.mu.Unlock()
-		return nil, errShutdown
+		return nil, errClosed
 	case m.client != nil:
 		defer m.mu.Unlock()
 		return m.client, nil
@@ -96,7 +96,7 @@ func (m *member) dial() {
 	defer m.mu.Unlock()
 	if err == nil && m.closed {
 		_ = c.Close()
-		c, err = nil, errShutdown
+		c, err = nil, errClosed
 	}
 	m.client, m.err = c, err
 	close(m.dialed)
@@ -173,7 +173,7 @@ func (d *Driver) preferLeader() {
 // no answer leaves the outcome unknown, as every error of a store.Store does.
 func (d *Driver) each(ctx context.Context, what string, f func(context.Context, *clientv3.Client) error) error {
 	if d.ctx.Err() != nil {
-		return errShutdown
+		return errClosed
 	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -230,7 +230,7 @@ func served(err error) bool {
 // answered: the member has spoken, and another would say the same. A learner, a
 // member without a leader or one that is too busy speaks for itself alone.
 func answered(err error) bool {
-	if served(err) || errors.Is(err, errShutdown) {
+	if served(err) || errors.Is(err, errClosed) {
 		return true
 	}
 	switch codeOf(err) {

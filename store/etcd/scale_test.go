@@ -346,7 +346,7 @@ func TestScaleTakeover(t *testing.T) {
 	<-synced
 	tried.Store(0)
 	conflicted.Store(0)
-	victim.Shutdown() // no keep-alive leaves it any more
+	victim.Close() // no keep-alive leaves it any more
 	from := <-vacant
 	var last time.Time
 	for range groups {
@@ -404,7 +404,7 @@ func TestScaleBusy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := st.Close(t.Context(), v.Holder, store.Forced); err != nil {
+			if err := st.End(t.Context(), v.Holder, store.Forced); err != nil {
 				t.Fatal(err)
 			}
 			vacant := time.Now()

@@ -62,7 +62,7 @@ type Store struct {
 type Driver struct {
 	cfg     Config
 	members []*member
-	ctx     context.Context // ends with Shutdown
+	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 
 	beats beats
@@ -89,7 +89,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		if !answered(err) && !store.Permanent(err) {
 			err = errors.Join(d.diagnose(ctx), err)
 		}
-		d.Shutdown()
+		d.Close()
 		return nil, fmt.Errorf("etcd: opening %s: %w", strings.Join(cfg.Endpoints, ","), err)
 	}
 	d.work.Wait() // so that a watch begins at the leader
@@ -148,14 +148,14 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Shutdown closes the connections. Sessions live on until they expire.
-func (s *Store) Shutdown() {
-	s.Store.Shutdown()
-	s.driver.Shutdown()
+// Close closes the connections. Sessions live on until they expire.
+func (s *Store) Close() {
+	s.Store.Close()
+	s.driver.Close()
 }
 
-// Shutdown closes the connections.
-func (d *Driver) Shutdown() {
+// Close closes the connections.
+func (d *Driver) Close() {
 	d.mu.Lock()
 	d.cancel()
 	d.mu.Unlock()
@@ -166,4 +166,4 @@ func (d *Driver) Shutdown() {
 	}
 }
 
-var errShutdown = errors.New("etcd: the store was shut down")
+var errClosed = errors.New("etcd: the store is closed")

@@ -11,13 +11,13 @@ import (
 // A store over a driver. The author of an engine does this once, in Open of the engine's package.
 func ExampleNew() {
 	driver := mem.NewDriver(mem.Options{}) // your kv.Driver
-	defer driver.Shutdown()
+	defer driver.Close()
 	store, err := kv.New(context.Background(), driver, kv.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer store.Shutdown()
+	defer store.Close()
 	fmt.Println("processes observe each other:", store.Caps().Observed)
 	// Output:
 	// processes observe each other: false

@@ -79,7 +79,7 @@ func (s *Store) Subscribe(ctx context.Context, scope store.Scope, wake func()) (
 	f.mu.Lock()
 	if sub.first = f.cancel == nil; sub.first && !f.start() {
 		f.mu.Unlock()
-		return nil, ErrShutdown
+		return nil, ErrClosed
 	}
 	f.subs[sub] = struct{}{}
 	f.mu.Unlock()
@@ -173,7 +173,7 @@ func (sub *Sub) Take() ([]store.Update, error) {
 	return out, sub.err
 }
 
-// start begins the loop, unless the store was shut down. f.mu is held.
+// start begins the loop, unless the store is closed. f.mu is held.
 func (f *feed) start() bool {
 	ctx, cancel := context.WithCancel(f.s.ctx)
 	life := f.life + 1
@@ -218,7 +218,7 @@ func (f *feed) run(ctx context.Context, life uint64) {
 		}
 	}
 	if f.s.ctx.Err() != nil {
-		err = ErrShutdown
+		err = ErrClosed
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -82,7 +82,7 @@ func (b *bent) Revoke(ctx context.Context, id string) error {
 
 func newBent(t *testing.T, o mem.Options) *bent {
 	d := mem.NewDriver(o)
-	t.Cleanup(d.Shutdown)
+	t.Cleanup(d.Close)
 	return &bent{Driver: d}
 }
 
@@ -92,7 +92,7 @@ func client(t *testing.T, d kv.Driver) *kv.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Shutdown)
+	t.Cleanup(s.Close)
 	return s
 }
 
@@ -229,10 +229,10 @@ func TestWaitingUpdatesBounded(t *testing.T) {
 	for i := range 50 {
 		id := session(t, other, fmt.Sprintf("n%d", i))
 		witness.until("waiting for the beginning of a session", began(id))
-		must(t, other.Close(t.Context(), id, store.Closed))
+		must(t, other.End(t.Context(), id, store.Closed))
 		witness.until("waiting for the end of a session", ended(id))
 	}
-	must(t, other.Close(t.Context(), before, store.Closed))
+	must(t, other.End(t.Context(), before, store.Closed))
 	witness.until("waiting for the end of the first", ended(before))
 	got, err := w.Take()
 	must(t, err)
@@ -256,7 +256,7 @@ func TestDeathWhileWatchBegins(t *testing.T) {
 				d.listed = func(prefix string) {
 					if prefix == "beat/" {
 						once.Do(func() {
-							must(t, other.Close(context.WithoutCancel(t.Context()), holder, store.Closed))
+							must(t, other.End(context.WithoutCancel(t.Context()), holder, store.Closed))
 							witness.until("waiting for the death", ended(holder))
 						})
 					}
@@ -290,7 +290,7 @@ func TestNoVacancyWhileWatchLags(t *testing.T) {
 	d.stall.Lock()
 	given, err := other.Release(t.Context(), giver, next, "", held)
 	must(t, err)
-	must(t, other.Close(t.Context(), giver, store.Closed))
+	must(t, other.End(t.Context(), giver, store.Closed))
 	var told []store.Update
 	take := func() {
 		updates, err := w.Take()
@@ -411,9 +411,9 @@ func TestRevokesBounded(t *testing.T) {
 		}
 	})
 	for i := range 100 {
-		must(t, s.Close(t.Context(), session(t, s, fmt.Sprintf("n%d", i)), store.Closed))
+		must(t, s.End(t.Context(), session(t, s, fmt.Sprintf("n%d", i)), store.Closed))
 	}
-	s.Shutdown()
+	s.Close()
 	mu.Lock()
 	defer mu.Unlock()
 	if most > 64 || most == 0 || now != 0 {
@@ -447,13 +447,13 @@ func TestSweep(t *testing.T) {
 	d := newBent(t, mem.Options{Observed: true})
 	s, err := kv.New(t.Context(), d, kv.Config{Clock: c})
 	must(t, err)
-	t.Cleanup(s.Shutdown)
+	t.Cleanup(s.Close)
 	id, gone := session(t, s, "stays"), session(t, s, "gone")
 	forced := session(t, s, "forced")
 	take(t, s, forced)
 	must(t, s.Ask(t.Context(), gone, store.Request{ID: "r", Verb: store.StepDown, Group: "g", TTL: time.Minute}))
-	must(t, s.Close(t.Context(), gone, store.Closed))
-	must(t, s.Close(t.Context(), forced, store.Forced))
+	must(t, s.End(t.Context(), gone, store.Closed))
+	must(t, s.End(t.Context(), forced, store.Forced))
 	subscribe(t, s)
 	keys := func() map[string]bool {
 		all := map[string]bool{}

@@ -18,7 +18,7 @@ import (
 // leader has never had to do with the successor's session before.
 func TestTransferCalls(t *testing.T) {
 	d := mem.NewDriver(mem.Options{})
-	t.Cleanup(d.Shutdown)
+	t.Cleanup(d.Close)
 	type process struct {
 		*lease.Elector
 		commits atomic.Int64
@@ -40,7 +40,7 @@ func TestTransferCalls(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			_ = n.Close(ctx)
-			s.Shutdown()
+			s.Close()
 		})
 		p.store = s
 		if p.Elector, err = n.Elector("g"); err != nil {

@@ -79,7 +79,7 @@ func TestLostReplies(t *testing.T) {
 				t.Errorf("only token %d after 200 calls", last.Token)
 			}
 			for _, id := range ids {
-				retry("close", func() error { return s.Close(t.Context(), id, store.Closed) })
+				retry("close", func() error { return s.End(t.Context(), id, store.Closed) })
 			}
 			if all, err := witness.Sessions(t.Context(), store.Scope{"*"}, store.Page{}); err != nil || len(all) != 0 {
 				t.Errorf("%d sessions after all were closed, %v", len(all), err)

@@ -76,7 +76,7 @@ func TestReasonComesWithTheDeath(t *testing.T) {
 			}
 		}
 	})
-	must(t, closer.Close(t.Context(), id, store.SteppedDown))
+	must(t, closer.End(t.Context(), id, store.SteppedDown))
 	if why != store.SteppedDown {
 		t.Errorf("the watch says that it ended because it was %q", why)
 	}

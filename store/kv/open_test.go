@@ -61,9 +61,9 @@ func TestOpenAfterClose(t *testing.T) {
 			if err != nil || again.ID != found || again.TTL != time.Hour {
 				t.Errorf("%+v, %v, want %s", again, err, found)
 			}
-			must(t, s.Close(t.Context(), found, store.Closed))
+			must(t, s.End(t.Context(), found, store.Closed))
 			closed := lost("closed")
-			must(t, other.Close(t.Context(), closed, store.Closed))
+			must(t, other.End(t.Context(), closed, store.Closed))
 			again, err = open("closed")
 			must(t, err)
 			if again.ID == closed {
@@ -119,11 +119,11 @@ func TestOpenTwiceAtOnce(t *testing.T) {
 	var in, second store.Session
 	d.before = func() { in = open(other) } // it is in the way
 	d.after = func() {
-		must(t, other.Close(t.Context(), in.ID, store.Closed))
+		must(t, other.End(t.Context(), in.ID, store.Closed))
 		second = open(s)
 	}
 	first := open(s)
-	s.Shutdown() // waits for what it began
+	s.Close() // waits for what it began
 	if first.ID != second.ID || slices.Contains(d.revoked, string(second.ID)) {
 		t.Errorf("the first call has session %s, the second %s, revoked %q", first.ID, second.ID, d.revoked)
 	}

@@ -188,7 +188,7 @@ func (s *Store) ListAttributes(ctx context.Context, prefix string, p store.Page)
 		return nil, err
 	}
 	if s.ctx.Err() != nil {
-		return nil, ErrShutdown
+		return nil, ErrClosed
 	}
 	after := ""
 	if p.After > prefix {

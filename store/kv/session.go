@@ -402,7 +402,7 @@ func (s *Store) revive(ctx context.Context, id store.SessionID) {
 func (s *Store) renew(ctx context.Context, id store.SessionID, reads []string) (time.Duration, []Item, error) {
 	if s.leaser != nil {
 		if s.ctx.Err() != nil {
-			return 0, nil, ErrShutdown
+			return 0, nil, ErrClosed
 		}
 		a := s.ask(reads)
 		ttl, r, err := s.leaser.Renew(ctx, string(id), reads)
@@ -445,8 +445,8 @@ func (s *Store) renew(ctx context.Context, id store.SessionID, reads []string) (
 	return d.TTL, append(items, r.Items...), nil
 }
 
-// Close implements store.Store.
-func (s *Store) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
+// End implements store.Store.
+func (s *Store) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	if len(seen) > 0 {
 		if err := store.CheckBatch(s.Caps(), seen); err != nil {
 			return err
@@ -614,7 +614,7 @@ func (s *Store) list(ctx context.Context, prefix string) ([]Item, error) {
 	after := ""
 	for {
 		if s.ctx.Err() != nil {
-			return nil, ErrShutdown
+			return nil, ErrClosed
 		}
 		sent := s.sends()
 		items, err := s.driver.List(ctx, prefix, after, page)

@@ -47,7 +47,7 @@ type Store struct {
 	caps   Caps
 	cfg    Config
 
-	ctx    context.Context // ends with Shutdown
+	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
@@ -81,11 +81,11 @@ type Store struct {
 var _ store.Ruled = (*Store)(nil)
 
 // New returns a store over the driver. It reads, or at first use writes, what describes
-// the deployment. Shutdown ends it.
+// the deployment. Close ends it.
 func New(ctx context.Context, d Driver, cfg Config) (*Store, error) {
 	s := newStore(d, cfg)
 	if _, err := s.loadMeta(ctx); err != nil {
-		s.Shutdown()
+		s.Close()
 		return nil, err
 	}
 	return s, nil
@@ -140,16 +140,16 @@ func randomID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// Shutdown ends watches and later calls, and waits for everything that the store started.
+// Close ends watches and later calls, and waits for everything that the store started.
 // Sessions live on until they expire.
-func (s *Store) Shutdown() {
+func (s *Store) Close() {
 	s.mu.Lock()
 	s.cancel()
 	s.mu.Unlock()
 	s.work.Wait()
 }
 
-// start runs f beside everything else, unless the store was shut down. s.mu is held.
+// start runs f beside everything else, unless the store is closed. s.mu is held.
 func (s *Store) start(f func()) bool {
 	if s.ctx.Err() != nil {
 		return false
@@ -158,8 +158,8 @@ func (s *Store) start(f func()) bool {
 	return true
 }
 
-// ErrShutdown is the answer of a store after Shutdown.
-var ErrShutdown = errors.New("kv: the store was shut down")
+// ErrClosed is the answer of a store after Close.
+var ErrClosed = errors.New("kv: the store is closed")
 
 // Caps implements store.Store.
 func (s *Store) Caps() store.Caps {
@@ -351,7 +351,7 @@ func (s *Store) ask(keys ...[]string) asked {
 // commit is one call to the engine.
 func (s *Store) commit(ctx context.Context, t Txn) (Result, error) {
 	if s.ctx.Err() != nil {
-		return Result{}, ErrShutdown
+		return Result{}, ErrClosed
 	}
 	a, sent := s.ask(t.Read, t.Else), s.sends()
 	r, err := s.driver.Commit(ctx, t)

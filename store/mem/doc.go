@@ -1,7 +1,7 @@
 // Package mem is a store in the memory of one process, for tests, examples and the simulator.
 //
 //	store := mem.New(mem.Options{})
-//	defer store.Shutdown()
+//	defer store.Close()
 //	err := lease.Lead(ctx, store, "billing", "node-1", work)
 //
 // # Limitations

@@ -18,7 +18,7 @@ func TestDriver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := NewDriver(o)
-			t.Cleanup(d.Shutdown)
+			t.Cleanup(d.Close)
 			kvtest.Run(t, kvtest.Engine{Open: func(*testing.T) kv.Driver { return d }, Settle: time.Second})
 		})
 	}
@@ -33,7 +33,7 @@ func TestHostile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := NewDriver(Options{})
-			t.Cleanup(d.Shutdown)
+			t.Cleanup(d.Close)
 			storetest.Run(t, storetest.Engine{
 				Open: func(t *testing.T) store.Store {
 					h := kvtest.NewHostile(d, 1)
@@ -42,7 +42,7 @@ func TestHostile(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					t.Cleanup(s.Shutdown)
+					t.Cleanup(s.Close)
 					return s
 				},
 				TTL: 400 * time.Millisecond, Settle: 400 * time.Millisecond,

@@ -12,7 +12,7 @@ import (
 // A store in memory, for a test or an example.
 func Example() {
 	store := mem.New(mem.Options{})
-	defer store.Shutdown()
+	defer store.Close()
 
 	err := lease.Lead(context.Background(), store, "billing", "node-1", func(_ context.Context, term *tenure.Term) error {
 		fmt.Println(term.Candidate().ID, "leads", term.Group())

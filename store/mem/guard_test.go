@@ -40,14 +40,14 @@ type guarded struct {
 
 func newGuarded(t *testing.T, o Options, cfg guard.Config) *guarded {
 	d := NewDriver(o)
-	t.Cleanup(d.Shutdown)
+	t.Cleanup(d.Close)
 	g := &guarded{T: t, node: &stepped{Driver: d}, operator: &stepped{Driver: d}}
 	for s, driver := range map[**kv.Store]kv.Driver{&g.atNode: g.node, &g.atOperator: g.operator} {
 		var err error
 		if *s, err = kv.New(t.Context(), driver, kv.Config{}); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup((*s).Shutdown)
+		t.Cleanup((*s).Close)
 	}
 	g.store = guard.Guard(g.atNode, cfg)
 	var err error
@@ -211,7 +211,7 @@ func (g *guarded) campaign() {
 		}
 	}
 	if err == nil {
-		err = g.store.Close(g.Context(), session.ID, store.Closed)
+		err = g.store.End(g.Context(), session.ID, store.Closed)
 	}
 	if err != nil {
 		g.Fatal(err)

@@ -57,13 +57,13 @@ func newWorld(t testing.TB, choose func(int) int, o Options) *world {
 	w.clock.now.Store(1)
 	o.Clock, o.MinTTL = w.clock, worldTTL
 	w.driver = NewDriver(o)
-	t.Cleanup(w.driver.Shutdown)
+	t.Cleanup(w.driver.Close)
 	for range 2 {
 		s, err := w.driver.Open()
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(s.Shutdown)
+		t.Cleanup(s.Close)
 		w.clients = append(w.clients, s)
 	}
 	for _, g := range []string{"a", "b", "c", "d"} {
@@ -152,7 +152,7 @@ func (w *world) step() {
 		}
 	case 3:
 		id := w.id()
-		err = s.Close(ctx, id, "")
+		err = s.End(ctx, id, "")
 		said = fmt.Sprintf("close %s: %v", id, err)
 		w.deadlines[id] = 0
 	case 4, 5:
@@ -189,7 +189,7 @@ func (w *world) step() {
 	case 8:
 		id := w.id()
 		had := w.some()
-		err = s.Close(ctx, id, "", had...)
+		err = s.End(ctx, id, "", had...)
 		said = fmt.Sprintf("close %s if %v: %v", id, brief(had), err)
 		for _, r := range had {
 			if err == nil && w.alive(id) && before[r.Group].Version != r.Version {

@@ -67,7 +67,7 @@ type Store struct {
 	Driver *Driver
 }
 
-// New returns an empty store. Shutdown ends it.
+// New returns an empty store. Close ends it.
 func New(o Options) *Store {
 	d := NewDriver(o)
 	s, err := d.Open()
@@ -77,10 +77,10 @@ func New(o Options) *Store {
 	return &Store{s, d}
 }
 
-// Shutdown ends the store and its engine.
-func (s *Store) Shutdown() {
-	s.Driver.Shutdown()
-	s.Store.Shutdown()
+// Close ends the store and its engine.
+func (s *Store) Close() {
+	s.Driver.Close()
+	s.Store.Close()
 }
 
 // Driver shares one Engine among the stores of a process. Its methods are safe for
@@ -149,7 +149,7 @@ func (d *Driver) publish() {
 	}
 }
 
-var errShutdown = errors.New("mem: the store was shut down")
+var errClosed = errors.New("mem: the store is closed")
 
 // with runs f on the engine.
 func with[T any](ctx context.Context, d *Driver, f func(clock.Instant) (T, error)) (T, error) {
@@ -160,7 +160,7 @@ func with[T any](ctx context.Context, d *Driver, f func(clock.Instant) (T, error
 		return zero, fmt.Errorf("mem: %w", err)
 	}
 	if d.down {
-		return zero, errShutdown
+		return zero, errClosed
 	}
 	defer d.publish()
 	return f(d.options.Clock.Now())
@@ -174,13 +174,13 @@ func (d *Driver) Do(f func(now clock.Instant, e *Engine)) {
 	})
 }
 
-// Shutdown ends the engine: watches end with an error, and so does every later call.
-func (d *Driver) Shutdown() {
+// Close ends the engine: watches end with an error, and so does every later call.
+func (d *Driver) Close() {
 	d.mu.Lock()
 	first := !d.down
 	d.down = true
 	for w := range d.watchers {
-		w.err = errShutdown
+		w.err = errClosed
 		w.rouse()
 	}
 	d.mu.Unlock()
@@ -274,7 +274,7 @@ func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...stri
 		w := &watcher{prefixes: prefixes, hints: !d.Caps().Ordered, wake: make(chan struct{}, 1), queue: []kv.Change{{}}}
 		d.mu.Lock()
 		if d.down {
-			w.err = errShutdown
+			w.err = errClosed
 		}
 		d.watchers[w] = struct{}{}
 		d.mu.Unlock()

@@ -26,14 +26,14 @@ func TestContract(t *testing.T) {
 
 func engine(t *testing.T, o Options) storetest.Engine {
 	d := NewDriver(o)
-	t.Cleanup(d.Shutdown)
+	t.Cleanup(d.Close)
 	return storetest.Engine{
 		Open: func(t *testing.T) store.Store {
 			s, err := d.Open()
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(s.Shutdown)
+			t.Cleanup(s.Close)
 			return s
 		},
 		TTL: 400 * time.Millisecond, Settle: 400 * time.Millisecond,

@@ -89,7 +89,7 @@ func TestSuiteCanFail(t *testing.T) {
 		t.Run(string(promise), func(t *testing.T) {
 			t.Parallel()
 			s := New(Options{})
-			t.Cleanup(s.Shutdown)
+			t.Cleanup(s.Close)
 			var empty *Snapshot
 			s.Driver.Do(func(_ clock.Instant, e *Engine) { empty = e.Snapshot() })
 			e := storetest.Engine{
@@ -188,11 +188,11 @@ func (s hidesConflicts) Acquire(ctx context.Context, id store.SessionID, seen ..
 
 type closesOnce struct{ store.Store }
 
-func (s closesOnce) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
+func (s closesOnce) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	if _, err := s.Store.KeepAlive(ctx, id); err != nil {
 		return err
 	}
-	return s.Store.Close(ctx, id, why, seen...)
+	return s.Store.End(ctx, id, why, seen...)
 }
 
 // deniesCancelled makes the call and then says for certain that it did not.
@@ -362,8 +362,8 @@ func (s lastRecordFirst) KeepAlive(ctx context.Context, id store.SessionID, grou
 
 type closesAnyway struct{ store.Store }
 
-func (s closesAnyway) Close(ctx context.Context, id store.SessionID, why store.Reason, _ ...store.Record) error {
-	return s.Store.Close(ctx, id, why)
+func (s closesAnyway) End(ctx context.Context, id store.SessionID, why store.Reason, _ ...store.Record) error {
+	return s.Store.End(ctx, id, why)
 }
 
 type releasesSingly struct{ store.Store }

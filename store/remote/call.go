@@ -60,7 +60,7 @@ func call[Out any](ctx context.Context, s *Store, m wire.Method, in any) (Out, e
 func (s *Store) each(ctx context.Context, m wire.Method, try func(ctx context.Context, at, left int) (result, error)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(s.ctx, func() { cancel(errShutdown) })()
+	defer context.AfterFunc(s.ctx, func() { cancel(errClosed) })()
 	first, n := int(s.preferred.Load()), len(s.bases)
 	var errs []error
 	for i := range n {

@@ -8,7 +8,7 @@
 //	if err != nil {
 //		return err
 //	}
-//	defer store.Shutdown()
+//	defer store.Close()
 //	err = lease.Lead(ctx, store, "billing", "node-1", work)
 //
 // # Limitations

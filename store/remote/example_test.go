@@ -17,7 +17,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	defer store.Shutdown()
+	defer store.Close()
 
 	err = lease.Lead(ctx, store, "billing", "node-1", func(ctx context.Context, term *tenure.Term) error {
 		fmt.Println("leading with token", term.Token())

@@ -115,7 +115,7 @@ func connect(t *testing.T, cfg remote.Config) *remote.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Shutdown)
+	t.Cleanup(s.Close)
 	return s
 }
 
@@ -135,7 +135,7 @@ func methods(s store.Store) map[wire.Method]func(context.Context) error {
 		},
 		wire.FindSession: func(ctx context.Context) error { return second(s.Session(ctx, "s1")) },
 		wire.KeepAlive:   func(ctx context.Context) error { return second(s.KeepAlive(ctx, "s1")) },
-		wire.Close:       func(ctx context.Context) error { return s.Close(ctx, "s1", "") },
+		wire.Close:       func(ctx context.Context) error { return s.End(ctx, "s1", "") },
 		wire.Acquire:     func(ctx context.Context) error { return second(s.Acquire(ctx, "s1", store.Record{Group: "g"})) },
 		wire.Release:     func(ctx context.Context) error { return second(s.Release(ctx, "s1", "", "", store.Record{Group: "g"})) },
 		wire.Ask:         func(ctx context.Context) error { return s.Ask(ctx, "s1", store.Request{ID: "r"}) },

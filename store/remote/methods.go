@@ -43,8 +43,8 @@ func (s *Store) KeepAlive(ctx context.Context, id store.SessionID, groups ...str
 	return a.Lease(), nil
 }
 
-// Close implements store.Store.
-func (s *Store) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
+// End implements store.Store.
+func (s *Store) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
 	_, err := call[wire.Nothing](ctx, s, wire.Close, wire.CloseCall{Session: id, Reason: why, Seen: wire.Each(seen, wire.SeenOf)})
 	return err
 }

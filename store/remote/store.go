@@ -52,7 +52,7 @@ const (
 // done. It ends a campaign.
 var ErrDenied = errors.New("refused by the service")
 
-var errShutdown = errors.New("remote: the store was shut down")
+var errClosed = errors.New("remote: the store is closed")
 
 // Store is a store.Store in the election service.
 type Store struct {
@@ -63,7 +63,7 @@ type Store struct {
 	calls      *http.Transport
 	beats      *http.Transport
 	streams    *http.Transport
-	ctx        context.Context // ends with Shutdown
+	ctx        context.Context // ends with Close
 	cancel     context.CancelFunc
 	preferred  atomic.Int64 // the instance to ask first
 }
@@ -88,7 +88,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		err = fmt.Errorf("it answered capabilities %+v; check that the URL is that of an election service", welcome)
 	}
 	if err != nil {
-		s.Shutdown()
+		s.Close()
 		return nil, fmt.Errorf("remote: open %s: %w", strings.Join(cfg.URLs, ","), err)
 	}
 	s.caps, s.deployment = welcome.Caps(), welcome.Deployment
@@ -147,8 +147,8 @@ func transport(config *tls.Config) *http.Transport {
 	return t
 }
 
-// Shutdown cancels all calls and closes the connections. Sessions live until they expire.
-func (s *Store) Shutdown() {
+// Close cancels all calls and closes the connections. Sessions live until they expire.
+func (s *Store) Close() {
 	s.cancel()
 	for _, t := range []*http.Transport{s.calls, s.beats, s.streams} {
 		t.CloseIdleConnections()

@@ -30,7 +30,7 @@ func (s *Store) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Up
 	return func(yield func(store.Update, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		defer context.AfterFunc(s.ctx, func() { cancel(errShutdown) })()
+		defer context.AfterFunc(s.ctx, func() { cancel(errClosed) })()
 		st, err := s.follow(ctx, scope)
 		if err != nil {
 			yield(store.Update{}, err)

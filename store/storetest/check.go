@@ -67,7 +67,7 @@ func (c *check) cleanUp() {
 		end()
 	}
 	for _, id := range c.opened {
-		if err := c.store.Close(ctx, id, store.Closed); err != nil {
+		if err := c.store.End(ctx, id, store.Closed); err != nil {
 			c.t.Logf("session %s was not closed: %v", id, err)
 		}
 	}
@@ -139,7 +139,7 @@ func (c *check) expiring(name, group string) (store.SessionID, store.Record) {
 }
 
 func (c *check) close(id store.SessionID) {
-	c.must("close", c.store.Close(c.ctx, id, store.Closed))
+	c.must("close", c.store.End(c.ctx, id, store.Closed))
 }
 
 func (c *check) read(group string) store.View {

@@ -65,7 +65,7 @@ func closeCompares(c *check) {
 	a, b := c.session("a"), c.session("b")
 	free := c.give(b, c.take(b, c.group("g")), "")
 	held := c.take(a, c.group("g"))
-	err := c.store.Close(c.ctx, a, store.Closed, free)
+	err := c.store.End(c.ctx, a, store.Closed, free)
 	var conflict *store.ConflictError
 	if !errors.As(err, &conflict) || len(conflict.Current) != 1 || conflict.Current[0].Version != held.Version {
 		c.errorf("a close from an old record answered %v, want a conflict that shows version %d", err, held.Version)
@@ -73,9 +73,9 @@ func closeCompares(c *check) {
 	c.unchanged("after a close that was refused", held, tenure.Led)
 	_, err = c.store.KeepAlive(c.ctx, a)
 	c.wants("keep-alive after a close that was refused", err, nil)
-	c.must("close from the record as it is", c.store.Close(c.ctx, a, store.Closed, held))
+	c.must("close from the record as it is", c.store.End(c.ctx, a, store.Closed, held))
 	c.vacant(held.Group)
-	c.wants("a second close", c.store.Close(c.ctx, a, store.Closed, held), nil)
+	c.wants("a second close", c.store.End(c.ctx, a, store.Closed, held), nil)
 
 	other := c.engine.Open(c.t)
 	for i := range 20 {
@@ -85,7 +85,7 @@ func closeCompares(c *check) {
 		var won []store.Record
 		var acquire error
 		both.Go(func() { won, acquire = other.Acquire(c.ctx, id, seen) })
-		closed := c.store.Close(c.ctx, id, store.Closed, seen)
+		closed := c.store.End(c.ctx, id, store.Closed, seen)
 		both.Wait()
 		switch {
 		case acquire == nil && closed == nil:
@@ -196,7 +196,7 @@ func watchSessions(c *check) {
 	if u := next("waiting for a session that began", store.SessionBegan, after.ID); u.Session.Candidate.ID != "after" {
 		c.errorf("the watch shows %+v, opened was %+v", u.Session, after)
 	}
-	c.must("close", c.store.Close(c.ctx, before.ID, store.SteppedDown))
+	c.must("close", c.store.End(c.ctx, before.ID, store.SteppedDown))
 	if u := next("waiting for a session that was closed", store.SessionEnded, before.ID); u.Reason != store.SteppedDown {
 		c.errorf("a session that stepped down is shown as %q", u.Reason)
 	}

@@ -13,7 +13,7 @@ import (
 func ExampleRun() {
 	_ = func(t *testing.T) { // func TestStore(t *testing.T)
 		engine := mem.New(mem.Options{})
-		t.Cleanup(engine.Shutdown)
+		t.Cleanup(engine.Close)
 		storetest.Run(t, storetest.Engine{
 			Open:   func(*testing.T) store.Store { return engine },
 			TTL:    500 * time.Millisecond,

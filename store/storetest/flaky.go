@@ -46,8 +46,8 @@ func (f *flakyStore) KeepAlive(ctx context.Context, id store.SessionID, groups .
 	return flaky(f, func() (store.Beat, error) { return f.Store.KeepAlive(ctx, id, groups...) })
 }
 
-func (f *flakyStore) Close(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
-	_, err := flaky(f, func() (struct{}, error) { return struct{}{}, f.Store.Close(ctx, id, why, seen...) })
+func (f *flakyStore) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
+	_, err := flaky(f, func() (struct{}, error) { return struct{}{}, f.Store.End(ctx, id, why, seen...) })
 	return err
 }
 
@@ -127,11 +127,11 @@ func lostRepliesResolve(c *check) {
 
 		last := c.take(a, group)
 		f.next = lost
-		noAnswer("close", f.Close(c.ctx, a, ""))
+		noAnswer("close", f.End(c.ctx, a, ""))
 		if v := c.read(group); isVacant(v) != applied {
 			c.errorf("close was applied: %v; a read shows %v", applied, v.State)
 		}
-		c.wants("close again", c.store.Close(c.ctx, a, ""), nil)
+		c.wants("close again", c.store.End(c.ctx, a, ""), nil)
 		c.unchanged("after a close was repeated", last, tenure.Vacant)
 		c.take(b, group)
 	}
@@ -193,7 +193,7 @@ func cancelNoOrphan(c *check) {
 
 		c.take(id, group)
 		_, err = interrupted(c, i+2, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, c.store.Close(ctx, id, "")
+			return struct{}{}, c.store.End(ctx, id, "")
 		})
 		if err != nil {
 			c.close(id)
@@ -238,7 +238,7 @@ func contextObeyed(c *check) {
 			return second(s.Open(ctx, tenure.Candidate{ID: "a"}, c.engine.TTL, store.OpenOptions{Scope: c.scope("")}))
 		},
 		"KeepAlive":  func(ctx context.Context) error { return second(s.KeepAlive(ctx, id)) },
-		"Close":      func(ctx context.Context) error { return s.Close(ctx, b, "") },
+		"Close":      func(ctx context.Context) error { return s.End(ctx, b, "") },
 		"Acquire":    func(ctx context.Context) error { return second(s.Acquire(ctx, id, store.Record{Group: c.group("h")})) },
 		"Release":    func(ctx context.Context) error { return second(one(s).release(ctx, id, held, "", "")) },
 		"Ask":        func(ctx context.Context) error { return s.Ask(ctx, id, c.request("r")) },

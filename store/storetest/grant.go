@@ -298,7 +298,7 @@ func lateCopiesHarmless(c *check) {
 	again := c.session("a") // the same candidate, another session
 	fifth := c.take(again, group)
 	late("keep-alive of the old session", func() error { _, err := c.store.KeepAlive(c.ctx, a); return err })
-	late("close of the old session", func() error { return c.store.Close(c.ctx, a, "") })
+	late("close of the old session", func() error { return c.store.End(c.ctx, a, "") })
 	late("release by the old session", release(a, fourth, ""))
 	late("acquire by the old session", acquire(a, fourth))
 	_, err := c.store.KeepAlive(c.ctx, again)
@@ -324,7 +324,7 @@ func readsLinearizable(c *check) {
 	}
 	dead := c.session("d")
 	held := c.take(dead, group)
-	c.must("close", stores[0].Close(c.ctx, dead, ""))
+	c.must("close", stores[0].End(c.ctx, dead, ""))
 	c.store = stores[1]
 	c.unchanged("read by the other client after a close", held, tenure.Vacant)
 }

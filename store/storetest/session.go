@@ -86,7 +86,7 @@ func sessionIDsUnique(c *check) {
 				return
 			}
 			ids <- n.ID
-			if err := s.Close(c.ctx, n.ID, ""); err != nil {
+			if err := s.End(c.ctx, n.ID, ""); err != nil {
 				c.errorf("close: %w", err)
 			}
 		})
@@ -168,7 +168,7 @@ func openRetried(c *check) {
 	}
 
 	held := c.take(first.ID, c.group("g"))
-	c.must("close", c.store.Close(c.ctx, first.ID, store.Closed))
+	c.must("close", c.store.End(c.ctx, first.ID, store.Closed))
 	reopened := open(other, options("one", "1"))
 	fresh("an attempt whose session was closed", reopened)
 	if v := c.read(held.Group); v.State != tenure.Vacant {
@@ -198,7 +198,7 @@ func deathIsFinal(c *check) {
 		c.wants("acquire", err, store.ErrSessionDead)
 		_, err = one(c.store).release(c.ctx, other, mine, id, "")
 		c.wants("transfer", err, store.ErrSuccessor)
-		c.wants("close", c.store.Close(c.ctx, id, ""), nil)
+		c.wants("close", c.store.End(c.ctx, id, ""), nil)
 		_, err = c.store.KeepAlive(c.ctx, id)
 		c.wants("keep-alive after all that", err, store.ErrSessionDead)
 	}

@@ -143,17 +143,17 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 	}
 	line := ready{Name: e.Name(), Endpoints: e.Endpoints(), Peer: e.PeerURL(), DataDir: e.DataDir(), PID: os.Getpid()}
 	if err := json.NewEncoder(stdout).Encode(line); err != nil {
-		return fail(cli.ExitFailure, errors.Join(fmt.Errorf("standard output: %w", err), e.Stop()))
+		return fail(cli.ExitFailure, errors.Join(fmt.Errorf("standard output: %w", err), e.Close()))
 	}
 
 	select {
 	case <-ctx.Done():
 		s.Logger.Info("stopping", "member", e.Name(), "cause", context.Cause(ctx))
-		if err := e.Stop(); err != nil {
+		if err := e.Close(); err != nil {
 			return fail(cli.ExitFailure, err)
 		}
 		return cli.ExitOK
 	case err := <-e.Err():
-		return fail(cli.ExitFailure, errors.Join(err, e.Stop()))
+		return fail(cli.ExitFailure, errors.Join(err, e.Close()))
 	}
 }

@@ -45,7 +45,7 @@ func TestExitCodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Stop(); err != nil {
+	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {

@@ -82,7 +82,7 @@ func newExec(env cli.Env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		defer store.Shutdown()
+		defer store.Close()
 		return supervise.Run(cmd.Context(), store.Store, cfg)
 	}
 	cmd := &cobra.Command{

@@ -80,7 +80,7 @@ func (e *execRig) succeed(t *testing.T, group string) fence.Stamp {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = e.store.Close(context.WithoutCancel(ctx), session.ID, store.Closed) }()
+	defer func() { _ = e.store.End(context.WithoutCancel(ctx), session.ID, store.Closed) }()
 	for ; ; time.Sleep(20 * time.Millisecond) {
 		v, err := e.store.Read(ctx, group)
 		if err == nil && v.State == tenure.Vacant {

@@ -254,7 +254,7 @@ func faults() []fault {
 	closeSession := func(t *testing.T, e *execRig, w *wrapped, _ []int) {
 		v, err := e.store.Read(t.Context(), w.group)
 		if err == nil {
-			err = e.store.Close(t.Context(), v.Holder, store.Forced)
+			err = e.store.End(t.Context(), v.Holder, store.Forced)
 		}
 		if err != nil {
 			t.Error(err)
@@ -302,7 +302,7 @@ func newExecRig(t *testing.T) *execRig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Shutdown)
+	t.Cleanup(s.Close)
 	e.store = s
 	return e
 }

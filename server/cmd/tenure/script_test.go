@@ -40,7 +40,7 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := e.Stop(); err != nil {
+		if err := e.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -101,7 +101,7 @@ func newStage(t *testing.T, env *testscript.Env, endpoints []string, run string,
 			stop()
 		}
 		cancel()
-		store.Shutdown()
+		store.Close()
 		_ = client.Close()
 	})
 	at := "etcd://" + strings.TrimPrefix(endpoints[0], "http://")
@@ -229,7 +229,7 @@ func doMute(ts *testscript.TestScript, _ bool, args []string) {
 	s.start(ts, args[0], func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 10*time.Second)
 		defer cancel()
-		_ = s.store.Close(ctx, session.ID, store.Closed)
+		_ = s.store.End(ctx, session.ID, store.Closed)
 	})
 }
 

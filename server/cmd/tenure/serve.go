@@ -157,7 +157,7 @@ func (s *server) run(ctx context.Context, stdout io.Writer, at storecli.Target) 
 			}
 		})
 		defer func() {
-			if stop := e.Stop(); stop != nil {
+			if stop := e.Close(); stop != nil {
 				err = errors.Join(err, cli.Exit(cli.ExitFailure, stop))
 			}
 			watching.Wait()
@@ -174,7 +174,7 @@ func (s *server) run(ctx context.Context, stdout io.Writer, at storecli.Target) 
 	if err != nil {
 		return cli.Exit(cli.ExitUnavailable, err)
 	}
-	defer store.Shutdown()
+	defer store.Close()
 	gate, err := auth.New(s.access)
 	if err != nil {
 		return cli.Exit(cli.ExitUsage, err)

@@ -13,7 +13,7 @@ import (
 func ExampleRun() {
 	_ = func(t *testing.T) { // func TestDriver(t *testing.T)
 		driver := mem.NewDriver(mem.Options{MinTTL: 200 * time.Millisecond})
-		t.Cleanup(driver.Shutdown)
+		t.Cleanup(driver.Close)
 		kvtest.Run(t, kvtest.Engine{
 			Open:   func(*testing.T) kv.Driver { return driver },
 			Settle: time.Second,

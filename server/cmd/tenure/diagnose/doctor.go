@@ -108,7 +108,7 @@ func (d *doctor) examine(cmd *cobra.Command, at storecli.Target) []advise.Findin
 		found := slices.DeleteFunc(facts.Findings(), func(f advise.Finding) bool { return f.Check == "permission" || f.Check == "write" })
 		return append([]advise.Finding{openFailed(err)}, found...)
 	}
-	defer o.Shutdown()
+	defer o.Close()
 	if !at.Service {
 		facts.Format = kv.Format // behind a service, only the service knows it
 	}
@@ -192,7 +192,7 @@ func (d *doctor) query(ctx context.Context, o *storecli.Opened, facts *advise.Fa
 		if err != nil {
 			return err
 		}
-		return o.Close(ctx, session.ID, store.Closed)
+		return o.End(ctx, session.ID, store.Closed)
 	})
 	facts.Denied = storecli.Denied(facts.SessionErr)
 	return failed

@@ -15,7 +15,7 @@ import (
 // The doctor names a node id that two processes use, with their sessions and addresses.
 func TestDoctorNamesDuplicates(t *testing.T) {
 	st := mem.New(mem.Options{})
-	t.Cleanup(st.Shutdown)
+	t.Cleanup(st.Close)
 	for instance, address := range map[string]string{"instance-1-of-node-1": "10.0.0.1:80", "instance-2-of-node-1": "10.0.0.2:80"} {
 		o := store.OpenOptions{Scope: store.Scope{"billing"}, Instance: instance}
 		if _, err := st.Open(t.Context(), tenure.Candidate{ID: "node-1", Address: address}, time.Hour, o); err != nil {

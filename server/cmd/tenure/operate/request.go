@@ -235,7 +235,7 @@ func (q *request) close(ctx context.Context, r *storecli.Run, v store.View) erro
 	}
 	call, cancel := context.WithTimeout(ctx, r.Call)
 	defer cancel()
-	if err := r.Close(call, v.Holder, store.Forced); err != nil {
+	if err := r.End(call, v.Holder, store.Forced); err != nil {
 		return err
 	}
 	return outcomeTable.One(r.Out, out)

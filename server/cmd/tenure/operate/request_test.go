@@ -19,7 +19,7 @@ import (
 // A transfer that ended with another leader says so, and exits with 3.
 func TestTransferEndedElsewhere(t *testing.T) {
 	st := mem.New(mem.Options{})
-	t.Cleanup(st.Shutdown)
+	t.Cleanup(st.Close)
 	open := func(node string) store.Session {
 		l, err := st.Open(t.Context(), tenure.Candidate{ID: node}, time.Hour, store.OpenOptions{Scope: store.Scope{"billing"}})
 		if err != nil {
