@@ -66,9 +66,9 @@ RACE := GORACE=atexit_sleep_ms=10 go test -race
 # Packages of the root module that take long under the race detector, or start programs.
 SLOW := ./electortest ./sim/... ./store/mem ./internal/enginetest ./internal/servertest ./deploy
 # Packages of the other modules that start no program.
-SERVER_UNIT := ./advise ./auth ./cli ./feed ./httpapi ./inventory ./metric ./openapi ./operator ./service ./storeapi ./supervise
-REFERENCE_UNIT := ./api ./client ./compactor ./fencedwriter ./sequencer ./worker ./ledger/api
-LAB_UNIT := ./check ./load ./plot ./report
+SERVER_UNIT := ./advise ./auth ./cli ./feed ./httpapi ./inventory ./metric ./openapi ./operator ./service ./storeapi ./storecli ./supervise/...
+REFERENCE_UNIT := ./api ./client ./compactor ./fencedwriter ./schedule ./sequencer ./wait ./worker ./ledger/api
+LAB_UNIT := ./check ./history ./load ./measure ./plot ./report
 
 # rest lists the packages of the module here that are not in a list.
 rest = $$(go list ./... | grep -vxF "$$(go list $(1))")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/election"
 )
 
 // Duration is a duration in a request: a string such as "15s", or a number of seconds.
@@ -101,10 +102,10 @@ func (s *Service) expiry(began clock.Instant, ttl time.Duration) string {
 	return time.Now().Add(ttl - s.clock.Now().Sub(began)).UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// held is how many milliseconds a request had waited when its lease began. The client adds it
-// to a time of its own clock, which may be slower than ours by the drift.
+// held is election.Outcome.Held in milliseconds, for a lease that began at an instant.
 func (s *Service) held(arrived, began clock.Instant) int64 {
-	return int64(float64(max(0, began.Sub(arrived)).Milliseconds()) * (1 - s.cfg.Drift))
+	out := election.Outcome{Sent: began}
+	return out.Held(arrived, s.cfg.Drift).Milliseconds()
 }
 
 // jittered adds up to half of d, so that callers that were refused together do not retry
