@@ -383,6 +383,7 @@ func (m *Machine) observed(v *store.View) {
 	}
 }
 
+// VacantFromTheStart is the view of a group that has no record: nobody has led it yet.
 func VacantFromTheStart(group string) store.View {
 	return store.View{Record: store.Record{Group: group}, State: tenure.Vacant}
 }

@@ -35,7 +35,7 @@ type Config struct {
 var New func(Config) (term any, end func(cause error) bool)
 
 // Set sets New.
-func Set(make func(Config) (any, func(error) bool)) struct{} {
-	New = make
+func Set(newTerm func(Config) (any, func(error) bool)) struct{} {
+	New = newTerm
 	return struct{}{}
 }
