@@ -14,7 +14,7 @@ import (
 
 // No guarantee is broken in any of these seeds. make sim plays more.
 func TestGuarantees(t *testing.T) {
-	seeds := 300 // a fifth of them are about the service
+	seeds := 400 // a fifth of them are about the service
 	if testing.Short() {
 		seeds = 20
 	}
