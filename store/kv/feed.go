@@ -216,6 +216,9 @@ func (f *feed) run(ctx context.Context, life uint64) {
 			err = e
 			break
 		}
+		if c.Key == "" && !c.Tick {
+			f.showFirst() // not before it is known that the engine lost no data
+		}
 	}
 	if f.s.ctx.Err() != nil {
 		err = ErrClosed
@@ -267,7 +270,7 @@ func (f *feed) change(ctx context.Context, c Change) error {
 	case c.Tick:
 		return f.ticked(ctx)
 	case c.Key == "":
-		return f.restart(ctx)
+		return f.refresh(ctx)
 	case c.Item != nil && isRecord:
 		return f.record(ctx, *c.Item)
 	case c.Item != nil && isBeat:
@@ -586,11 +589,8 @@ func (f *feed) refresh(ctx context.Context) error {
 	return nil
 }
 
-// restart reads everything after a possible gap, and shows it to the watch that the loop began for.
-func (f *feed) restart(ctx context.Context) error {
-	if err := f.refresh(ctx); err != nil {
-		return err
-	}
+// showFirst gives the watches that began the loop their snapshot.
+func (f *feed) showFirst() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for sub := range f.subs {
@@ -598,7 +598,6 @@ func (f *feed) restart(ctx context.Context) error {
 			sub.show()
 		}
 	}
-	return nil
 }
 
 // replace puts the sessions that a refresh has listed into the picture, unless a later refresh
