@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"github.com/tenurehq/tenure/store"
@@ -43,7 +44,7 @@ const (
 	dial = 2 * time.Second
 	// redial is how long at most a member that is back waits to be noticed.
 	redial = time.Second
-	// search bounds how long the leader is looked for.
+	// search bounds how long the leader, or any member, is looked for.
 	search = time.Second / 2
 )
 
@@ -168,6 +169,40 @@ func (d *Driver) preferLeader() {
 	all.Wait()
 }
 
+// reconnect dials all members now. It returns the first that is connected, or -1 if none is in
+// time.
+func (d *Driver) reconnect(ctx context.Context) int {
+	ctx, cancel := context.WithTimeout(ctx, search)
+	defer cancel()
+	connected := make(chan int, len(d.members))
+	var all sync.WaitGroup
+	for i, m := range d.members {
+		all.Go(func() {
+			c, err := m.connect(ctx)
+			if err != nil {
+				return
+			}
+			conn := c.ActiveConnection()
+			conn.ResetConnectBackoff()
+			for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {
+				conn.Connect()
+				if !conn.WaitForStateChange(ctx, state) {
+					return
+				}
+			}
+			connected <- i
+			cancel()
+		})
+	}
+	all.Wait()
+	select {
+	case i := <-connected:
+		return i
+	default:
+		return -1
+	}
+}
+
 // each gives a call to one member after the other until one answers. The time
 // that is left is shared among those that have not been asked. An error that is
 // no answer leaves the outcome unknown, as every error of a store.Store does.
@@ -184,12 +219,19 @@ func (d *Driver) each(ctx context.Context, what string, f func(context.Context, 
 	first := d.preferred
 	d.mu.Unlock()
 	var errs []error
-	for i := range d.members {
+	for i := range len(d.members) + 1 {
 		if ctx.Err() != nil {
 			break
 		}
-		at := (first + i) % len(d.members)
-		err := d.members[at].try(ctx, len(d.members)-i, f)
+		at, left := (first+i)%len(d.members), len(d.members)-i
+		if left == 0 {
+			// None of the connections worked. After an outage the members may be back, and the
+			// connections wait before they dial again.
+			if at, left = d.reconnect(ctx), 1; at < 0 {
+				break
+			}
+		}
+		err := d.members[at].try(ctx, left, f)
 		if refused := permanent(err); refused != nil {
 			return fmt.Errorf("etcd: %s: %s: %s: %w", what, d.members[at].endpoint, explain(err), refused)
 		}
