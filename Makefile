@@ -64,7 +64,7 @@ build: ## build every package of every module
 RACE := GORACE=atexit_sleep_ms=10 go test -race
 
 # Packages of the root module that take long under the race detector, or start programs.
-SLOW := ./electortest ./sim/... ./store/mem ./internal/enginetest ./internal/servertest ./deploy
+SLOW := ./electortest ./store/mem ./internal/enginetest ./internal/servertest ./deploy
 # Packages of the other modules that start no program.
 SERVER_UNIT := ./advise ./auth ./cli ./feed ./httpapi ./inventory ./metric ./openapi ./operator ./service ./storeapi ./storecli ./supervise/...
 REFERENCE_UNIT := ./api ./client ./compactor ./fencedwriter ./schedule ./sequencer ./wait ./worker ./ledger/api
@@ -75,7 +75,7 @@ rest = $$(go list ./... | grep -vxF "$$(go list $(1))")
 
 .PHONY: test
 test: programs ## five minutes: unit tests, contracts in memory, the simulator, planted bugs, and a fleet that survives a paused leader
-	@echo "test the library"; $(RACE) $(call rest,$(SLOW))
+	@echo "test the library"; $(RACE) $(call rest,./sim/... $(SLOW))
 	@echo "test the contracts and the simulator"; go test ./electortest ./sim/... ./store/mem
 	@echo "test the planted bugs"; go test -tags planted -run Plant $(PLANTED)
 	@echo "test server"; cd server && $(RACE) $(SERVER_UNIT)
@@ -86,6 +86,7 @@ test: programs ## five minutes: unit tests, contracts in memory, the simulator, 
 .PHONY: test-system
 test-system: programs ## twenty minutes: everything else, with real servers, processes and faults
 	@echo "test the library: real time"; $(RACE) $(SLOW)
+	@$(RACE) -short ./sim/...
 	@for m in $(filter-out ./ ./server/ ./reference/ ./lab/,$(CODE)); do echo "test $$m"; (cd $$m && $(RACE) ./...); done
 	@echo "test server"; cd server && $(RACE) $(call rest,$(SERVER_UNIT))
 	@echo "test reference"; cd reference && $(RACE) $(call rest,$(REFERENCE_UNIT))
