@@ -50,7 +50,7 @@ type Module struct {
 }
 
 // private are folders whose modules are for the project itself.
-var private = []string{"tools", "compare", "lab"}
+var private = []string{"tools", "lab"}
 
 // Make makes the release in a folder that does not exist yet, and returns its modules, each
 // after those that it needs.
@@ -105,14 +105,19 @@ func Make(repository, version, folder string) ([]Module, error) {
 	return modules, nil
 }
 
-// Environment makes the go command use the proxy in the folder before any other. The
+// Environment makes the go command use the proxy in the folder before any other, with a module
+// cache beside it: the cache of this machine may have another build of the same version. The
 // checksum database cannot know what is not published yet.
 func Environment(proxy string) []string {
 	others, err := run(".", nil, "go", "env", "GOPROXY")
 	if err != nil || others == "" {
 		others = "off"
 	}
-	return append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GONOSUMDB=github.com/tenurehq/*", "GOPROXY=file://"+proxy+","+others)
+	if shared, err := run(".", nil, "go", "env", "GOMODCACHE"); err == nil {
+		others = "file://" + filepath.Join(shared, "cache", "download") + "," + others
+	}
+	return append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod -modcacherw", "GONOSUMDB=github.com/tenurehq/*",
+		"GOMODCACHE="+filepath.Join(filepath.Dir(proxy), "cache"), "GOPROXY=file://"+proxy+","+others)
 }
 
 // find lists the public modules of the repository, each after those that it needs.
