@@ -41,8 +41,8 @@ func (s *Store) views(ctx context.Context, groups []string) ([]store.View, error
 // record, so one call is enough if the holder is the one that was expected:
 // a beat that is gone stays gone, so a record that names its session afterwards is vacant;
 // and a beat that was there makes the group led at that moment, or at the later one when
-// the record was granted to it. Holders that were seen stay expected, so a group that goes to
-// and fro is read as well.
+// the record was granted to it. A group that is granted between two reads of one call was led
+// at that moment, so two reads are enough however fast it changes hands.
 func (s *Store) viewsAndMeta(ctx context.Context, groups []string) ([]store.View, Item, error) {
 	views := make([]store.View, len(groups))
 	s.mu.Lock()
@@ -54,6 +54,7 @@ func (s *Store) viewsAndMeta(ctx context.Context, groups []string) ([]store.View
 	}
 	s.mu.Unlock()
 	open := groups
+	first := map[string]fence.Token{} // what the first read showed of groups whose holder was not expected
 	for range viewTries {
 		var keys []string
 		for _, h := range expected {
@@ -86,8 +87,12 @@ func (s *Store) viewsAndMeta(ctx context.Context, groups []string) ([]store.View
 				return nil, Item{}, err
 			}
 			alive, looked := lives[r.Holder]
+			if was, again := first[g]; again && r.Holder != "" && r.Token > was {
+				alive, looked = true, true
+			}
 			if r.Holder != "" && !looked {
 				left = append(left, g)
+				first[g] = r.Token
 				if !slices.Contains(expected, r.Holder) {
 					expected = append(expected, r.Holder)
 				}
