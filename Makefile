@@ -25,7 +25,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # `tenure version` shows the revision although the go command does not stamp it.
-REVISION_FLAG = -ldflags=-X=main.revision=$(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null)
+REVISION_FLAG = -ldflags=-X=main.revision=$(shell git -c safe.directory=* describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null)
 
 # The programs of a fleet, side by side, where the lab finds them.
 .PHONY: programs

@@ -172,8 +172,8 @@ func heal(c *check) {
 	}
 }
 
-// passBaton lets a lead, hand over, and take its time to return; b must not begin
-// before a is through.
+// passBaton lets a lead and hand over, and keeps the work of a running. b must not begin before
+// that work has returned.
 func passBaton(c *check, handOver func(*tenure.Term), reason error) {
 	a, b := c.start("a"), c.start("b")
 	var returned atomic.Bool

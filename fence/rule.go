@@ -90,8 +90,8 @@ func (m Mark) foreign(s Stamp) bool {
 	return m.Token != 0 && (m.Deployment != s.Deployment || m.Group != s.Group)
 }
 
-// session is whose the admitted stamp's token is: a stamp that does not say so does
-// not make the sink forget it.
+// session returns the session that the mark keeps after it has admitted the stamp. A stamp without
+// a session keeps the one that the mark has for the same token.
 func (m Mark) session(s Stamp) string {
 	if s.Token == m.Token && s.Session == "" {
 		return m.Session

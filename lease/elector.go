@@ -146,7 +146,7 @@ func (e *Elector) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 			return
 		}
 		var seen store.Cursor
-		blind := true // what we know is not what was yielded last
+		blind := true // the caller got Unknown last, or nothing yet
 		wait := e.node.cfg.BackoffMin
 		for ctx.Err() == nil {
 			err := errors.New("the watch ended")

@@ -47,7 +47,7 @@ func (h *hold) in(ctx context.Context) context.Context {
 	})
 }
 
-// dawdle lets some writes take longer over that moment than others.
+// dawdle sleeps for up to 5 ms in one write of four, so that writes overlap in many ways.
 func dawdle() {
 	if rand.IntN(4) == 0 {
 		time.Sleep(rand.N(5 * time.Millisecond))

@@ -124,7 +124,7 @@ func refuses[E error](c *check, s fence.Stamp, also ...func(E)) {
 	}, also...)
 }
 
-// refused does what must be refused with an error of type E, without a trace.
+// refused calls do and requires that it fails with an error of type E and changes nothing.
 func refused[E error](c *check, what string, do func() error, also ...func(E)) {
 	effects, err := c.Effects(c.ctx)
 	c.must("effects", err)

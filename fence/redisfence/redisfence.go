@@ -232,7 +232,7 @@ func markOf(reply []any) (m fence.Mark, ok bool) {
 	return fence.Mark{Deployment: text[0], Group: text[1], Token: token, Seq: seq, Digest: text[4], Session: text[5]}, true
 }
 
-// checkKeys refuses what Redis would not, or not on every kind of server.
+// checkKeys refuses keys that a Redis cluster would refuse, on every kind of server.
 func (f *Fence) checkKeys(keys []string) error {
 	tag := hashTag(f.key)
 	for _, key := range keys {

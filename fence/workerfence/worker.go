@@ -19,8 +19,8 @@ type Handler func(ctx context.Context, s fence.Stamp, order []byte) error
 type InterruptedError struct {
 	Stamp fence.Stamp
 	By    fence.Stamp
-	// Err is what the handler returned; nil as long as it has not. It is not
-	// unwrapped: a refusal that the handler met is not one of the whole order.
+	// Err is what the handler returned, or nil if it still runs. Unwrap does not return it:
+	// if a sink refused a write of the handler, the order itself was not refused.
 	Err error
 }
 

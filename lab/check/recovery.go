@@ -59,7 +59,7 @@ func recovery(v *Verdict, f *facts) watcher {
 		}
 	}
 	begin()
-	// without judges the time from the last success to now.
+	// without checks the time since the last success against the bound.
 	without := func(now clock.Instant, line history.Place) {
 		took := now.Sub(last)
 		if took > bound {

@@ -248,7 +248,7 @@ func wentBack(name string, from, to uint64) error {
 	return fmt.Errorf("%w: sequence %q went back from %d to %d", ledgerapi.ErrDataLost, name, from, to)
 }
 
-// know raises last. Only Run changes it, so Run reads it without the lock.
+// know raises s.last. Only Run changes it, so Run reads it without the lock.
 func (s *Sequencer) know(last uint64) {
 	s.mu.Lock()
 	s.last = max(s.last, last)

@@ -159,7 +159,7 @@ func (a *API) ask(ctx context.Context, v *visit, in wire.AskCall) (none wire.Not
 	}
 	v.heard.Candidate = s.Candidate.ID
 	if !s.Scope.Covers(r.Group) {
-		return none, &store.ArgumentError{Field: "request group", Value: r.Group, Rule: "the session does not stand for it"}
+		return none, &store.ArgumentError{Field: "request group", Value: r.Group, Rule: "is not in the scope of the session"}
 	}
 	return none, a.cfg.Store.Ask(ctx, in.Session, r)
 }

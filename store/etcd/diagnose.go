@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// diagnose says why members cannot be reached, which the client does not: to it a
-// wrong certificate is a connection that takes for ever. nil: it is not that.
+// diagnose returns why members cannot be reached, or nil if it finds no reason. The client does
+// not tell: with a wrong certificate it tries to connect for ever.
 func (d *Driver) diagnose(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -249,8 +249,8 @@ func (f *feed) take(ctx context.Context, c Change) error {
 	return f.s.report(ctx)
 }
 
-// raised reports whether the epoch was raised. Then the picture begins anew: what the engine
-// had before it lost data may have larger versions.
+// raised reports whether the epoch was raised. It then drops all views, because those from before
+// the loss of data may have larger versions than the present ones.
 func (f *feed) raised() bool {
 	epoch := f.s.ask().epoch
 	f.mu.Lock()
@@ -323,7 +323,7 @@ func (f *feed) record(ctx context.Context, i Item) error {
 // described takes in a session, or why it ended.
 func (f *feed) described(i Item) {
 	if i.Version == 0 {
-		return // its beat tells
+		return // the deletion of its beat is the death
 	}
 	d, err := f.s.parsedSessions.get(i)
 	if err != nil {

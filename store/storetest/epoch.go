@@ -111,7 +111,7 @@ func rewindRefused(c *check) {
 			return err
 		})
 		if !m.Rewound {
-			c.errorf("after the restore meta answers %s %+v: it does not say that it went back", who, m)
+			c.errorf("after the restore Meta returns to %s %+v, want Rewound", who, m)
 		}
 		c.store = c.engine.Open(c.t)
 	}

@@ -107,7 +107,7 @@ func historyReaches(c *check) {
 		c.must("history", err)
 		for _, term := range terms {
 			if term.Session != a || term.Candidate != "a" || term.End.IsZero() {
-				c.errorf("a term is told as %+v", term)
+				c.errorf("the history has the wrong term %+v", term)
 			}
 			told = append(told, term.Token)
 			page.After = term.Token.String()

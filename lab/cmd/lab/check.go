@@ -143,7 +143,7 @@ func differsFromRecorded(history string, now check.Report) string {
 		return "" // nothing to compare, or recorded before the stricter checks
 	}
 	if then.Manifest != now.Manifest {
-		return "the result beside this history is of a history with another manifest"
+		return "the recorded result belongs to another history: the manifests differ"
 	}
 	for _, v := range then.Verdicts {
 		if n, there := now.Verdict(v.Check); !there || n.Result != v.Result {
