@@ -1,4 +1,4 @@
-// Package sim runs elections in a simulated world: the real machine of package lease and the real
+// Package sim runs elections in a simulated world: the real machine (internal/machine) and the real
 // store of package kv in several processes, the engine of store/mem, sinks with and without a
 // fence, and a network that loses, delays, duplicates and cuts messages. Each call of a machine
 // runs as a coroutine that stops at every operation of its driver, so the world decides what
@@ -6,12 +6,14 @@
 // crash and restart, the store fails and loses data, operators intervene. Time and randomness
 // come from one seed, so a run repeats exactly.
 //
-// Six seeds of ten are plain worlds. Three are rich: they also have some of the traits in
-// kinds.go. One is a drill: one disturbance at a time, with strict expectations. The seed also
+// Four seeds of ten are plain worlds. Three are rich: they also have some of the traits in
+// kinds.go. One is a drill: one disturbance at a time, with strict expectations. Two are served:
+// two instances of the election service run the real code of internal/election, and three clients
+// lead over HTTP as docs/api.md describes, beside two candidates that use the library. The seed also
 // decides what the engine can do: expire sessions itself or leave that to the processes, one key
 // in a transaction or many, watches with ordered values or unordered hints, with or without gaps.
 //
-// The guarantees G1 to G8, the checks E1 to E7 (docs/guarantees.md) and the promises S1 to S5 of
+// The guarantees G1 to G8, the checks E1 to E8 (docs/guarantees.md) and the promises S1 to S5 of
 // store.Store are asserted by name at every event that could break them. A violation ends the
 // run, and the seed replays it:
 //
