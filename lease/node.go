@@ -302,6 +302,9 @@ func (n *Node) stopped() {
 	}
 	close(n.notes.c)
 	close(n.done)
+	if n.stopErr == nil && n.cfg.Keeper != nil {
+		n.cfg.Keeper.Forget(n.instance) // its session is ended
+	}
 }
 
 func (n *Node) act(a machine.Action) {
@@ -418,6 +421,9 @@ func (n *Node) call(c *machine.Call) {
 		ctx, cancel := context.WithTimeout(n.ctx, c.Timeout)
 		r := c.Do(ctx, n.store, n.cfg.Candidate, store.OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Fenced: n.cfg.Fenced, Successor: n.cfg.Scope.Single()})
 		cancel()
+		if c.Kind == machine.CallOpen && r.Err == nil && n.cfg.Keeper != nil {
+			n.cfg.Keeper.Keep(r.Session, n.instance)
+		}
 		n.mu.Lock()
 		n.calls--
 		n.mu.Unlock()
