@@ -25,6 +25,8 @@ type Client struct {
 	want  map[string]store.Session   // by instance
 	kept  map[string]store.SessionID // by instance: confirmed by the keeper
 	err   error                      // why not everything is kept
+	since time.Time                  // since when
+	said  string                     // what was logged of it
 	heard chan struct{}              // closed when kept or err change
 }
 
@@ -114,8 +116,8 @@ func (c *Client) run(ctx context.Context) {
 		clear(c.kept)
 		c.mu.Unlock()
 		c.tell(err)
-		if time.Since(began) > most {
-			pause = first
+		if time.Since(began) > pause {
+			pause = first // it was connected
 		}
 		select {
 		case <-time.After(pause):
@@ -131,19 +133,24 @@ func (c *Client) idle() bool {
 	return len(c.want) == 0 && len(c.kept) == 0
 }
 
-// tell notes how the registration stands. It logs what is new.
+// tell notes how the registration stands. It logs what is new and lasts: a keeper that was started
+// a moment ago does not listen yet.
 func (c *Client) tell(err error) {
 	c.mu.Lock()
-	was := c.err
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.since = time.Now()
+	}
 	c.err = err
 	close(c.heard)
 	c.heard = make(chan struct{})
-	c.mu.Unlock()
 	switch {
-	case err != nil && (was == nil || was.Error() != err.Error()):
-		c.log.Warn("no keeper watches over this process, so the TTL applies if it crashes", "error", err)
-	case err == nil && was != nil:
+	case err == nil && c.said != "":
+		c.said = ""
 		c.log.Info("a keeper watches over this process")
+	case err != nil && err.Error() != c.said && time.Since(c.since) > 2*time.Second:
+		c.said = err.Error()
+		c.log.Warn("no keeper watches over this process, so the TTL applies if it crashes", "error", err)
 	}
 }
 
