@@ -74,7 +74,19 @@ type answer struct {
 	asked  clock.Instant
 }
 
-type waiter struct{ result chan outcome }
+// waiter gets the outcome of a campaign: over a channel that holds one, or by a call.
+type waiter struct {
+	result chan outcome
+	call   func(*tenure.Term, error)
+}
+
+func (w *waiter) tell(o outcome) {
+	if w.call != nil {
+		w.call(o.term, o.err)
+		return
+	}
+	w.result <- o
+}
 
 type outcome struct {
 	term *tenure.Term
@@ -285,10 +297,8 @@ func (n *Node) stopped() {
 	n.cancel()
 	n.mu.Lock()
 	n.closing, n.ended = true, true
-	for group, w := range n.waiters {
-		w.result <- outcome{err: ErrClosed}
-		delete(n.waiters, group)
-	}
+	waiters := n.waiters
+	n.waiters = map[string]*waiter{}
 	for key, cs := range n.settles {
 		for _, c := range cs {
 			c <- ErrClosed
@@ -297,6 +307,9 @@ func (n *Node) stopped() {
 	}
 	n.room.Broadcast()
 	n.mu.Unlock()
+	for _, w := range waiters {
+		w.tell(outcome{err: ErrClosed})
+	}
 	for _, t := range n.terms {
 		t.end(tenure.ErrResigned)
 	}
@@ -377,13 +390,13 @@ func (n *Node) begin(a machine.Action) {
 
 func (n *Node) deliver(group string, o outcome) bool {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	w := n.waiters[group]
+	delete(n.waiters, group)
+	n.mu.Unlock()
 	if w == nil {
 		return false
 	}
-	delete(n.waiters, group)
-	w.result <- o
+	w.tell(o)
 	return true
 }
 
