@@ -15,7 +15,10 @@ func TestPlanted(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, c.bug)
+			b := newBench(t)
+			b.stop()
+			b.plant = plant.Of(c.bug)
+			b.keeper()
 			if id := c.play(b); !b.died(id, patience) {
 				t.Error("the bug was not caught")
 			}

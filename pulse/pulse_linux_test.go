@@ -43,8 +43,6 @@ func TestMain(m *testing.M) {
 
 // candidate registers the session that the environment names, and then does what the mode says.
 func candidate(mode string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
 	s := store.Session{ID: store.SessionID(os.Getenv("SESSION")), Deployment: os.Getenv("DEPLOYMENT")}
 	socket, instance := os.Getenv("SOCKET"), os.Getenv("INSTANCE")
 	switch mode {
@@ -91,6 +89,8 @@ func candidate(mode string) error {
 		fmt.Println("pid", os.Getpid())
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	c := Dial(socket, slog.New(slog.DiscardHandler))
 	c.Keep(s, instance)
 	if mode == "forged" {
@@ -132,8 +132,8 @@ type bench struct {
 	ended  chan store.Update
 }
 
-func newBench(t *testing.T, bugs ...plant.Bug) *bench {
-	b := &bench{t: t, store: mem.New(mem.Options{}), socket: filepath.Join(t.TempDir(), "keeper"), plant: plant.Of(bugs...), ended: make(chan store.Update, 100)}
+func newBench(t *testing.T) *bench {
+	b := &bench{t: t, store: mem.New(mem.Options{}), socket: filepath.Join(t.TempDir(), "keeper"), ended: make(chan store.Update, 100)}
 	t.Cleanup(b.store.Close)
 	b.keeper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -49,7 +49,8 @@ const maxKeys = 64
 // NewKeySet returns a set of keys.
 func NewKeySet(keys ...Key) (*KeySet, error) {
 	s := &KeySet{}
-	return s, s.Replace(keys...)
+	err := s.Replace(keys...)
+	return s, err
 }
 
 // Replace sets the keys. What was signed with a key that is no longer there is refused from now on. On
