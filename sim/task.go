@@ -243,7 +243,7 @@ func (d driver) Caps() kv.Caps { return d.n.w.store.caps }
 
 func (d driver) Commit(ctx context.Context, x kv.Txn) (kv.Result, error) {
 	for _, w := range x.Then {
-		if id, ok := strings.CutPrefix(w.Key, "beat/"); ok && w.Value == nil {
+		if id, ok := strings.CutPrefix(w.Key, "beat/"); ok && (w.Value == nil || !lives(kv.Item{Version: 1, Value: w.Value})) {
 			d.n.w.store.lastMoment(store.SessionID(id))
 		}
 	}
