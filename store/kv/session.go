@@ -195,6 +195,9 @@ func (s *Store) found(ctx context.Context, attempt []Item, d described, o store.
 	id := store.SessionID(attempt[0].Value)
 	session, err := s.living(ctx, id, d, o)
 	if errors.Is(err, errReplaced) {
+		if begun, err := s.prevent(ctx, id); err != nil || begun {
+			return store.Session{}, cmp.Or(err, errReplaced)
+		}
 		// What it left behind is in the way. An id is never used again, not even this one.
 		if _, err := s.commit(ctx, Txn{If: []Cond{{attempt[0].Key, attempt[0].Version}}, Then: []Write{{Key: attempt[0].Key}}}); err != nil {
 			return store.Session{}, err
@@ -204,6 +207,26 @@ func (s *Store) found(ctx context.Context, attempt []Item, d described, o store.
 		s.abandon(opening, d.ID)
 	}
 	return session, err
+}
+
+// prevent makes sure that a session which has not begun never does, where its beat is written
+// in a step of its own: the step of another try may be under way. It reports whether the
+// session has begun just now.
+func (s *Store) prevent(ctx context.Context, id store.SessionID) (begun bool, err error) {
+	if s.caps.Keys > 1 {
+		return false, nil
+	}
+	items, err := s.read(ctx, sessionKey(id), beatKey(id))
+	if err != nil {
+		return false, err
+	}
+	session, beat := items[0], items[1]
+	if session.Version == 0 || beat.Version == 0 { // an engine that lost data may have the beat alone
+		end := Write{Key: beat.Key, Value: encode(beatJSON{Ended: store.Closed})}
+		r, err := s.commit(ctx, Txn{If: []Cond{{beat.Key, beat.Version}}, Then: []Write{end}, Else: []string{beat.Key}})
+		return err == nil && !r.OK && r.Items[0].Version != 0, err
+	}
+	return true, nil
 }
 
 // abandon ends a lease that was granted for an opening, unless another call uses it.
