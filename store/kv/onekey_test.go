@@ -159,6 +159,59 @@ func TestGrantIsNotTakenBack(t *testing.T) {
 	}
 }
 
+// The epoch is raised, or a rule is set, after it was compared and before the grant is written.
+// Nothing is granted in the former epoch or against the rule.
+func TestGrantIsCheckedAgain(t *testing.T) {
+	for key, do := range map[string]func(*kv.Store) error{
+		"meta": func(s *kv.Store) error {
+			_, err := s.RaiseEpoch(t.Context(), 1)
+			return err
+		},
+		"rules": func(s *kv.Store) error {
+			_, err := s.SetAttributes(t.Context(), store.Attributes{Name: "node/a", Values: map[string]string{"cordon": "repair"}})
+			return err
+		},
+	} {
+		t.Run(key, func(t *testing.T) {
+			d := newBent(t, oneKey)
+			s, other := client(t, d), client(t, d.Driver)
+			a := session(t, s, "a")
+			version, _, err := s.Rules(t.Context())
+			must(t, err)
+			changed := false
+			d.set(func() {
+				d.commits = func(txn kv.Txn, _ kv.Result) {
+					if len(txn.Read) == 1 && txn.Read[0] == key && !changed {
+						changed = true
+						if err := do(other); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			})
+			_, err = s.Under(version).Acquire(t.Context(), a, store.Record{Group: "g"})
+			v, failed := other.Read(t.Context(), "g")
+			must(t, failed)
+			switch key {
+			case "meta":
+				if err != nil || v.Token.Epoch() != 1 {
+					t.Errorf("%v, and the record is %+v", err, v)
+				}
+			case "rules":
+				if !errors.Is(err, store.ErrRules) || v.State != tenure.Vacant || v.Version != 0 {
+					t.Errorf("%v, and the record is %+v", err, v)
+				}
+			}
+			if !changed {
+				t.Errorf("the key was not compared")
+			}
+			if groups, err := other.Groups(t.Context(), store.Scope{"*"}, store.Page{}); err != nil || len(groups) != int(min(1, v.Version)) {
+				t.Errorf("groups %+v, %v", groups, err)
+			}
+		})
+	}
+}
+
 // broken fails every call once it is.
 type broken struct {
 	*bent
