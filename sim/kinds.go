@@ -89,6 +89,7 @@ const (
 	slipAdvanced  = "mark advanced by an operator after a slip"
 	observedEnd   = "session ended by an observer"
 	lateBeat      = "keep-alive at the last moment"
+	lateOpening   = "late step of an opening"
 	refusedFull   = "write refused by a full sink"
 	orderKept     = "first in line led after a vacancy"
 	coolDownKept  = "cool-down respected"
@@ -104,7 +105,7 @@ const (
 func Kinds() []string {
 	names := []string{
 		deposedAck, raisedAgain, lessTTL, sameID, batched, batchReleased, driftOverlap, slipAdvanced,
-		observedEnd, lateBeat, refusedFull, orderKept, coolDownKept, dropLate, dropUnseen, lateCopy, callEnded, lentWin, retryWin,
+		observedEnd, lateBeat, lateOpening, refusedFull, orderKept, coolDownKept, dropLate, dropUnseen, lateCopy, callEnded, lentWin, retryWin,
 	}
 	for _, f := range slices.Concat(faults, servedFaults, instanceFaults) {
 		names = append(names, f.name)

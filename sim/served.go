@@ -83,9 +83,8 @@ var instanceFaults = []fault{
 
 // cordon keeps a node from beginning to lead, for a while.
 func (w *world) cordon(n *node) bool {
-	// A backup may be restored: then the cordon would be lost. And where a step has one key, a
-	// grant against a new rule is taken back, perhaps after a retry was told of it.
-	if w.caps.Keys == 1 || w.store.down || w.store.backup != nil || w.rewound || w.cordons[n.candidate.ID] || !w.setCordon(n.candidate.ID, "maintenance") {
+	// A backup may be restored: then the cordon would be lost.
+	if w.store.down || w.store.backup != nil || w.rewound || w.cordons[n.candidate.ID] || !w.setCordon(n.candidate.ID, "maintenance") {
 		return false
 	}
 	w.cordons[n.candidate.ID] = true

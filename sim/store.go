@@ -75,11 +75,12 @@ type ledger struct {
 	vacantAt instant                 // never: led
 	tries    int                     // acquires since the vacancy
 	// wrong are grants that must not be relied on, by token and session: what is broken if
-	// somebody does. Where a step has one key only, a grant is made before it is checked,
+	// somebody does. Where a step has one key only, a session may die while a grant is made,
 	// and an engine that lost data grants until somebody notices.
 	wrong map[grantKey]*misgrant
 
-	handedOver        bool // the newest grant
+	handedOver        bool      // the newest grant
+	prepared          *misgrant // what was wrong with it when it was written first
 	grantedAt, usedAt instant
 }
 
@@ -94,10 +95,32 @@ type misgrant struct {
 	excused         bool
 }
 
-// stored is what the checks read of a record.
-type stored struct {
+// holding is who leads a group, and with which token.
+type holding struct {
 	Session store.SessionID `json:"session"`
 	Token   fence.Token     `json:"token"`
+}
+
+// stored is what the checks read of a record. Where a step has one key only, a grant is
+// prepared in it first: then it keeps its version.
+type stored struct {
+	holding
+	Version uint64 `json:"version"`
+	Next    *struct {
+		Record holding `json:"record"`
+	} `json:"next"`
+}
+
+func parseRecord(i kv.Item) stored {
+	r := stored{Version: i.Version}
+	_ = json.Unmarshal(i.Value, &r)
+	return r
+}
+
+// lives: the item is the beat of a session that lives. The beats of dead ones are deleted,
+// or say why the session ended.
+func lives(beat kv.Item) bool {
+	return beat.Version != 0 && !strings.Contains(string(beat.Value), `"ended"`)
 }
 
 func newStore(w *world) *simStore {
@@ -144,7 +167,7 @@ func (s *simStore) now() clock.Instant { return s.clock.read(s.w.now) }
 
 // alive: the session lives at the engine.
 func (s *simStore) alive(id store.SessionID) bool {
-	return id != "" && s.engine.Get("beat/"+string(id)).Version != 0
+	return id != "" && lives(s.engine.Get("beat/"+string(id)))
 }
 
 func (s *simStore) owner(id store.SessionID) *node {
@@ -312,7 +335,7 @@ func (s *simStore) lastMoment(id store.SessionID) {
 func (s *simStore) wroteBeat(t *task, id store.SessionID, before, after kv.Item) {
 	i := s.sessions[id]
 	switch {
-	case before.Version == 0 && after.Version != 0:
+	case !lives(before) && lives(after):
 		if i != nil && !i.lost {
 			s.w.broken("S1", "session id %s was used before", id)
 		}
@@ -323,12 +346,12 @@ func (s *simStore) wroteBeat(t *task, id store.SessionID, before, after kv.Item)
 		ttl := time.Duration(d.TTL) * time.Millisecond
 		owner, start := t.owner()
 		s.sessions[id] = &session{owner: owner, instance: start, ttl: ttl, beatAt: s.w.now, deadline: s.leased[string(id)]}
-	case after.Version != 0:
+	case lives(after):
 		i.beatAt = s.w.now
 		if t != nil && t.call != nil && t.call.Kind == machine.CallBeat {
 			t.renewed = true
 		}
-	case before.Version != 0:
+	case lives(before):
 		i.ended = true
 		switch {
 		case t == nil:
@@ -379,11 +402,16 @@ func (s *simStore) expired(n *node, id store.SessionID, i *session) {
 
 // wroteRecord checks S1 to S4 and G1.
 func (s *simStore) wroteRecord(t *task, group string, before, after kv.Item) {
-	var b, a stored
-	_ = json.Unmarshal(before.Value, &b)
-	_ = json.Unmarshal(after.Value, &a)
-	w := s.w
-	if after.Version == 0 || t == nil || t.call == nil {
+	b, a := parseRecord(before), parseRecord(after)
+	w, l := s.w, s.grants[group]
+	if p := b.Next; p != nil && a.Next == nil && (a.holding == p.Record || a.holding == b.holding && a.Version == b.Version) {
+		// A prepared grant is made, or comes to nothing. Anybody may decide that.
+		if a.holding == p.Record {
+			s.granted(t, group, a.holding)
+		}
+		return
+	}
+	if after.Version == 0 || t == nil || t.call == nil || b.Next != nil {
 		w.broken("S3", "the record of %s was changed by nobody's call", group)
 		return
 	}
@@ -397,12 +425,17 @@ func (s *simStore) wroteRecord(t *task, group string, before, after kv.Item) {
 			seen = r.Version
 		}
 	}
-	if a.Session == "" || a.Session == b.Session && a.Token == b.Token {
-		switch {
-		case a.Session == "" && c.Kind == machine.CallAcquire && t.won[group] == b.Token: // given back
-		case !release || before.Version != seen || b.Session != c.Session:
-			w.broken("S4", "a late release of version %d freed version %d of group %s", seen, before.Version, group)
-		default:
+	to := a.holding
+	if a.Next != nil {
+		to = a.Next.Record
+		if a.holding != b.holding || a.Version != b.Version {
+			w.broken("S3", "the record of %s changed before a prepared grant was made", group)
+		}
+	}
+	if to.Session == "" || to == b.holding {
+		if !release || b.Version != seen || b.Session != c.Session {
+			w.broken("S4", "a late release of version %d freed version %d of group %s", seen, b.Version, group)
+		} else {
 			s.checkReturned(group, c.Session, b.Token)
 		}
 		return
@@ -410,27 +443,29 @@ func (s *simStore) wroteRecord(t *task, group string, before, after kv.Item) {
 	if release {
 		s.checkReturned(group, c.Session, b.Token)
 	}
-	lives := s.alive(a.Session)
+	lives := s.alive(to.Session)
 	handed := release && b.Session == c.Session
 	switch {
 	case !lives && s.caps.Keys > 1 && release:
-		w.broken("S2", "group %s was handed to the dead session %s", group, a.Session)
+		w.broken("S2", "group %s was handed to the dead session %s", group, to.Session)
 	case !lives && s.caps.Keys > 1:
-		w.broken("S1", "group %s was granted to the dead session %s", group, a.Session)
-	case release && (!handed || before.Version != seen):
-		w.broken("S4", "a late release of version %d handed over version %d of group %s", seen, before.Version, group)
+		w.broken("S1", "group %s was granted to the dead session %s", group, to.Session)
+	case release && (!handed || b.Version != seen):
+		w.broken("S4", "a late release of version %d handed over version %d of group %s", seen, b.Version, group)
 	case w.rewound && s.caps.Keys == 1: // between two steps: who asked notices, or is excused
 	case !release && s.alive(b.Session):
-		w.broken("S2", "group %s was granted to %s while its holder %s lives", group, a.Session, b.Session)
-	case !release && before.Version != seen:
-		w.broken("S4", "group %s was granted from version %d, which the caller had not seen (%d)", group, before.Version, seen)
+		w.broken("S2", "group %s was granted to %s while its holder %s lives", group, to.Session, b.Session)
+	case !release && b.Version != seen:
+		w.broken("S4", "group %s was granted from version %d, which the caller had not seen (%d)", group, b.Version, seen)
 	}
 	if t.won == nil {
 		t.won = map[string]fence.Token{}
 	}
-	t.won[group] = a.Token
-	s.granted(t, group, a.Token, a.Session)
-	s.grants[group].handedOver = handed
+	t.won[group] = to.Token
+	l.prepared, l.handedOver = s.forbidden(group, to), handed
+	if a.Next == nil {
+		s.granted(t, group, to)
+	}
 }
 
 // heldBy are the records that a call names.
@@ -451,44 +486,52 @@ func (s *simStore) checkReturned(group string, id store.SessionID, token fence.T
 	}
 }
 
+// forbidden is why a grant must not be made. A grant that was prepared before the epoch was
+// raised, or before a cordon was acknowledged, may be made afterwards: the calls overlap.
+func (s *simStore) forbidden(group string, to holding) *misgrant {
+	switch {
+	case to.Token.Epoch() < s.epoch:
+		return &misgrant{guarantee: "G1", text: fmt.Sprintf("group %s was granted with token %d of epoch %d, though the epoch was raised to %d", group, to.Token, to.Token.Epoch(), s.epoch)}
+	case s.cordoned(to.Session):
+		return &misgrant{guarantee: "E8", text: fmt.Sprintf("group %s was granted with token %d to %s after its cordon was acknowledged", group, to.Token, s.owner(to.Session).candidate.ID)}
+	}
+	return nil
+}
+
 // granted checks G1 and remembers.
-func (s *simStore) granted(t *task, group string, token fence.Token, to store.SessionID) {
-	w, l := s.w, s.grants[group]
-	wrong := &misgrant{}
+func (s *simStore) granted(t *task, group string, to holding) {
+	w, l, token := s.w, s.grants[group], to.Token
+	wrong := l.prepared
 	switch {
 	case w.rewound:
 		// Until somebody has noticed. A process notices when an answer is older than what
 		// it had seen before.
 		marked := strings.Contains(string(s.engine.Get("meta").Value), `"rewound":true`)
-		wrong.guarantee, wrong.text = "G1", fmt.Sprintf("group %s was granted with token %d by an engine that went back", group, token)
-		wrong.excused = !marked && t.n.high <= s.engine.Index() && (!w.newLife || t.n.incarnation != s.life)
+		wrong = &misgrant{guarantee: "G1", text: fmt.Sprintf("group %s was granted with token %d by an engine that went back", group, token)}
+		wrong.excused = !marked && (t == nil || t.n.high <= s.engine.Index() && (!w.newLife || t.n.incarnation != s.life))
 	case token <= l.top:
 		w.broken("G1", "group %s was granted with token %d after token %d", group, token, l.top)
-	case token.Epoch() < s.epoch:
-		wrong.guarantee, wrong.text = "G1", fmt.Sprintf("group %s was granted with token %d of epoch %d, though the epoch was raised to %d", group, token, token.Epoch(), s.epoch)
-	case s.cordoned(to):
-		wrong.guarantee, wrong.text = "E8", fmt.Sprintf("group %s was granted with token %d to %s after its cordon was acknowledged", group, token, s.owner(to).candidate.ID)
-	case !s.alive(to) && t.call.Kind == machine.CallAcquire:
-		wrong.guarantee, wrong.text = "S1", fmt.Sprintf("group %s was granted to the dead session %s", group, to)
+	case wrong == nil && !s.alive(to.Session) && !l.handedOver:
+		wrong = &misgrant{guarantee: "S1", text: fmt.Sprintf("group %s was granted to the dead session %s", group, to.Session)}
 	}
-	if wrong.guarantee != "" {
-		l.wrong[grantKey{token, to}] = wrong
+	if wrong != nil {
+		l.wrong[grantKey{token, to.Session}] = wrong
 		if s.caps.Keys > 1 && !w.rewound {
 			w.broken(wrong.guarantee, "%s", wrong.text)
 		}
 	}
-	if o := s.owner(l.by[l.top]); o != nil && s.owner(to) != nil && s.owner(to) != o && s.owner(to).candidate.ID == o.candidate.ID {
+	if o, n := s.owner(l.by[l.top]), s.owner(to.Session); o != nil && n != nil && n != o && n.candidate.ID == o.candidate.ID {
 		w.saw(sameID)
 	}
 	if w.rewound {
-		w.log("store    grants %s token %d to %s after it went back", group, token, to)
+		w.log("store    grants %s token %d to %s after it went back", group, token, to.Session)
 		return
 	}
 	if l.vacantAt == never {
 		l.over[l.top] = w.now
 	}
 	l.top = max(l.top, token)
-	l.by[token] = to
+	l.by[token] = to.Session
 	l.grantedAt = w.now
 	if l.vacantAt != never {
 		w.result.Vacant = append(w.result.Vacant, time.Duration(w.now-l.vacantAt))
@@ -496,7 +539,7 @@ func (s *simStore) granted(t *task, group string, token fence.Token, to store.Se
 	l.vacantAt = never
 	w.mix(1, uint64(token))
 	if w.trace != nil {
-		w.log("store    grants %s token %d to %s of %s", group, token, to, s.owner(to).name)
+		w.log("store    grants %s token %d to %s of %s", group, token, to.Session, s.owner(to.Session).name)
 	}
 }
 
@@ -545,6 +588,9 @@ func (s *simStore) answered(t *task, r *machine.Reply) {
 // was not over when the call arrived.
 func (s *simStore) renewed(r *request, arrived instant) {
 	l := s.grants[r.groups[0]]
+	if f := l.wrong[grantKey{r.term, r.session}]; f != nil && f.excused {
+		return // granted before anybody could notice that the engine had gone back
+	}
 	if end, over := l.over[r.term]; (over && end < arrived || l.by[r.term] != r.session) && !s.w.rewound {
 		s.w.broken("G4", "a renewal of %s for group %s with token %d was acknowledged, though that term was over", r.by.name, r.groups[0], r.term)
 	}
@@ -569,7 +615,7 @@ func (s *simStore) publish() {
 }
 
 func (s *simStore) changed(c kv.Change) {
-	if id, ok := strings.CutPrefix(c.Key, "beat/"); ok && c.Item.Version == 0 {
+	if id, ok := strings.CutPrefix(c.Key, "beat/"); ok && !lives(*c.Item) {
 		id := store.SessionID(id)
 		if i := s.sessions[id]; i != nil && !i.ended {
 			i.ended = true
@@ -595,8 +641,7 @@ func (s *simStore) changed(c kv.Change) {
 // show takes in the record of a group.
 func (s *simStore) show(group string) {
 	l, i := s.grants[group], s.engine.Get("record/"+group)
-	var r stored
-	_ = json.Unmarshal(i.Value, &r)
+	r := parseRecord(i)
 	l.version, l.holder = i.Version, r.Session
 	if s.alive(r.Session) {
 		l.vacantAt = never

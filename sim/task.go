@@ -154,7 +154,7 @@ func (t *task) send(o *op) {
 	o.sent = n.w.now
 	fail := func(err error) { t.answer(o, func() { o.fail(err) }) }
 	served := false
-	underWay := n.road.there(func() {
+	arrive := func() {
 		s.receive(o.write, func() {
 			if served && o.write {
 				return // an engine does it once
@@ -171,7 +171,14 @@ func (t *task) send(o *op) {
 				n.road.back(func() { t.answer(o, put) })
 			}
 		})
-	}, fail)
+	}
+	if s.caps.Keys == 1 && o.write && t.call != nil && t.call.Kind == machine.CallOpen && n.w.faulty && n.w.chance(0.05) {
+		// Between two steps of an opening. A retry opens the session meanwhile, and may close it.
+		n.w.saw(lateOpening)
+		n.w.after(n.w.between(n.w.timing.CallTimeout, 3*n.w.timing.CallTimeout), arrive)
+		return
+	}
+	underWay := n.road.there(arrive, fail)
 	if !underWay && o.write && t.call != nil && t.call.Kind == machine.CallBeat {
 		s.late[t.call.Session] = o // not lost, but late
 	}
@@ -243,7 +250,7 @@ func (d driver) Caps() kv.Caps { return d.n.w.store.caps }
 
 func (d driver) Commit(ctx context.Context, x kv.Txn) (kv.Result, error) {
 	for _, w := range x.Then {
-		if id, ok := strings.CutPrefix(w.Key, "beat/"); ok && w.Value == nil {
+		if id, ok := strings.CutPrefix(w.Key, "beat/"); ok && (w.Value == nil || !lives(kv.Item{Version: 1, Value: w.Value})) {
 			d.n.w.store.lastMoment(store.SessionID(id))
 		}
 	}

@@ -67,6 +67,7 @@ const (
 	campaigning phase = iota
 	settling          // tries under way in a lent session are awaited
 	closing           // the session of the campaign is being closed
+	renewing          // a campaign that has won renews the session for its client
 	done
 )
 
@@ -327,6 +328,9 @@ func (c *Campaign) reply(f *call, r *machine.Reply) {
 	switch f.Kind {
 	case machine.CallOpen, machine.CallBeat:
 		c.heard(f, r)
+		if c.phase == renewing && f.ID >= own && !f.late {
+			c.renewed(r.Err)
+		}
 	case machine.CallAcquire:
 		c.acquired(f, r, conflict)
 	case machine.CallRead:
@@ -427,10 +431,25 @@ func (c *Campaign) finish() {
 	switch {
 	case c.cfg.Machine.Lent:
 		c.phase = settling
+	case len(c.outcome.Led) > 0 && c.now.Sub(c.outcome.Sent) >= c.cfg.Machine.Timing.Beat/2:
+		// It has waited. Its client must not begin with a lease that is partly over.
+		c.phase = renewing
+		c.call(&machine.Call{Kind: machine.CallBeat, Session: c.outcome.Session.ID})
 	case len(c.outcome.Led) > 0:
 		c.phase = done // the client owns the session now
 	default:
 		c.close()
+	}
+}
+
+// renewed: the keep-alive before the answer was answered. Without one, the client has what is
+// left of the lease.
+func (c *Campaign) renewed(err error) {
+	if c.phase = done; errors.Is(err, store.ErrSessionDead) {
+		for group := range c.outcome.Led {
+			c.outcome.Failed[group] = err
+		}
+		clear(c.outcome.Led)
 	}
 }
 

@@ -454,3 +454,44 @@ func TestHeld(t *testing.T) {
 		t.Errorf("held for %v", got)
 	}
 }
+
+// A campaign that wins after a wait renews the session before it answers, so its client begins
+// with a whole lease. If the session has died, nothing was won. If there is no answer, the client
+// has what is left.
+func TestWinAfterWaiting(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		fail   error
+		led    bool
+		renews bool
+	}{
+		{"answered", nil, true, true},
+		{"dead", store.ErrSessionDead, false, false},
+		{"unanswered", errors.New("no answer"), true, false},
+	} {
+		w := newWorld(t)
+		b := w.open("b", store.OpenOptions{Scope: store.Scope{"*"}})
+		w.seize(b.ID, billing)
+		d := w.campaign(Config{Wait: true, Deadline: w.time.Add(time.Hour)})
+		d.steps(d.time.Add(d.cfg.Machine.Timing.Beat * 3 / 4))
+		if err := w.store.End(t.Context(), b.ID, store.Closed); err != nil {
+			t.Fatal(err)
+		}
+		v, err := w.store.Read(t.Context(), billing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		beats := 0
+		d.before = func(call *machine.Call) error {
+			if call.Kind != machine.CallBeat {
+				return nil
+			}
+			beats++
+			return c.fail
+		}
+		out := d.run(machine.Event{Kind: machine.OnView, View: &v})
+		if led := len(out.Led) == 1; led != c.led || (out.Sent == d.time) != c.renews || beats != 1 {
+			t.Errorf("%s: %+v at %v after %d keep-alives", c.name, out, d.time, beats)
+		}
+	}
+}

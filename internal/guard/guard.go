@@ -38,11 +38,6 @@ func barError(b *policy.Bar) *store.BarError {
 // A store that is no store.Ruled is returned as it is: store/remote, whose service enforces the
 // rules, and what Guard returns.
 //
-// Limitations: in a store with one key per transaction, a grant is taken back if the rules
-// changed while it was made. If the store fails just then, the grant may stay. If the caller
-// has given up meanwhile and a retry elsewhere has read the grant, the retry leads, and the
-// group is taken from it: another may lead while the retry still believes that it does.
-//
 // It keeps the rules that it has read, and the store compares their version when it grants.
 // So rules cost no reads as long as they do not change.
 func Guard(s store.Store, cfg Config) store.Store {

@@ -60,6 +60,8 @@ const (
 	EpochIgnored       // tokens go on in the old epoch after it was raised
 	SilenceFromSending // an observer counts the silence of a session from when it sent its read
 	GapCounted         // an observer counts the time in which nobody could reach the engine
+	BeginOnPrepared    // a grant that is only prepared is taken for made
+	BeatDeleted        // the beat of a session that ends is deleted, in a store with one key per transaction
 	ExpireUncompared   // an observer ends a session without looking whether it was renewed meanwhile
 
 	// In the process and its clock.
@@ -137,6 +139,8 @@ var names = [...]string{
 	EpochIgnored:       "epoch-ignored",
 	SilenceFromSending: "silence-from-sending",
 	GapCounted:         "gap-counted",
+	BeginOnPrepared:    "begin-on-prepared",
+	BeatDeleted:        "beat-deleted",
 	ExpireUncompared:   "expire-uncompared",
 	WallClock:          "wall-clock",
 	SuspendStops:       "suspend-stops",

@@ -8,8 +8,10 @@
 //
 // # Limitations
 //
-// If a transaction has only one key (Caps.Keys is 1), a call has several steps. A process that
-// dies between them while the epoch is being raised can leave a grant in the previous epoch.
+// If a transaction has only one key (Caps.Keys is 1), a call has several steps. A grant is
+// prepared in the record, checked, and then made. If its process dies in between, the next
+// reader decides about it, so reading a group may write its record. Keys of ended sessions stay
+// for ten minutes.
 //
 // If the engine does not expire sessions by itself (Caps.Native is false), a session that nobody
 // observes stays alive: see store.Caps.

@@ -62,8 +62,8 @@ const Any = math.MaxUint64
 
 // Cond is a condition: the key has this version. 0 is missing.
 type Cond struct {
-	Key     string
-	Version uint64
+	Key     string `json:"key"`
+	Version uint64 `json:"version"`
 }
 
 func (c Cond) holds(version uint64) bool {

@@ -274,7 +274,8 @@ func (f *feed) change(ctx context.Context, c Change) error {
 	case c.Item != nil && isRecord:
 		return f.record(ctx, *c.Item)
 	case c.Item != nil && isBeat:
-		if c.Item.Version == 0 {
+		beat := []Item{*c.Item}
+		if f.s.ends(beat); beat[0].Version == 0 {
 			f.died(store.SessionID(id), true)
 		}
 		return nil
@@ -301,8 +302,8 @@ func (f *feed) record(ctx context.Context, i Item) error {
 	}
 	f.s.mu.Lock()
 	known, _ := f.s.records.get(r.Group)
-	lost := i.Version == 0 || r.Version > known.Version && r.Token < known.Token
-	if !lost && r.Version > known.Version {
+	lost := i.Version == 0 || r.stored > known.stored && r.Token < known.Token
+	if !lost && r.stored > known.stored {
 		r.read = known.read
 		f.s.records.put(r.Group, r)
 	}
@@ -450,7 +451,7 @@ func (f *feed) resolve(ctx context.Context, groups []string) error {
 	for range viewTries {
 		var again []string
 		for part := range slices.Chunk(groups, max(1, f.s.caps.Keys/3)) {
-			views, err := f.s.views(ctx, part)
+			views, _, err := f.s.viewsAndMeta(ctx, part, false)
 			if err != nil {
 				if errors.Is(err, store.ErrNewer) {
 					continue
@@ -477,7 +478,7 @@ func (f *feed) look(ctx context.Context, ids []store.SessionID) error {
 		known := map[store.SessionID]bool{} // to have lived, before the read
 		f.mu.Lock()
 		for _, id := range part {
-			keys = append(keys, beatKey(id), sessionKey(id)) // in this order: a session says why it ends before it does
+			keys = append(keys, beatKey(id), sessionKey(id)) // in this order: a session is described before it begins
 			_, known[id] = f.sessions[id]
 		}
 		f.mu.Unlock()
@@ -492,7 +493,7 @@ func (f *feed) look(ctx context.Context, ids []store.SessionID) error {
 				f.described(session)
 				continue
 			}
-			if !known[id] && session.Version != 0 && f.s.reason(id) == store.Expired {
+			if !known[id] && session.Version != 0 && !f.over(id) {
 				continue // it was being opened: its beat comes last
 			}
 			groups := f.died(id, false)
@@ -683,7 +684,9 @@ func (f *feed) sweep(ctx context.Context) error {
 	}
 	needed := map[string]bool{} // ids
 	for _, i := range lives {
-		needed[i.Key[len(beatAt):]] = true
+		if needed[i.Key[len(beatAt):]] = i.Version != 0; i.Version == 0 {
+			keys = append(keys, i.Key)
+		}
 	}
 	for _, i := range records {
 		r, _ := f.s.parsedRecords.get(i)

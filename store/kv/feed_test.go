@@ -443,41 +443,47 @@ func (m *manual) Advance(d time.Duration) {
 // What a dead session left behind is swept up after a while, but not the reason of its end
 // while a record needs it.
 func TestSweep(t *testing.T) {
-	c := &manual{Clock: clock.System(), now: 1}
-	d := newBent(t, mem.Options{Observed: true})
-	s, err := kv.New(t.Context(), d, kv.Config{Clock: c})
-	must(t, err)
-	t.Cleanup(s.Close)
-	id, gone := session(t, s, "stays"), session(t, s, "gone")
-	forced := session(t, s, "forced")
-	take(t, s, forced)
-	must(t, s.Ask(t.Context(), gone, store.Request{ID: "r", Verb: store.StepDown, Group: "g", TTL: time.Minute}))
-	must(t, s.End(t.Context(), gone, store.Closed))
-	must(t, s.End(t.Context(), forced, store.Forced))
-	subscribe(t, s)
-	keys := func() map[string]bool {
-		all := map[string]bool{}
-		for _, prefix := range []string{"session/", "requests/"} {
-			items, err := d.List(t.Context(), prefix, "", 1000)
+	for name, o := range map[string]mem.Options{"many keys": {Observed: true}, "one key": oneKey} {
+		t.Run(name, func(t *testing.T) {
+			c := &manual{Clock: clock.System(), now: 1}
+			d := newBent(t, o)
+			s, err := kv.New(t.Context(), d, kv.Config{Clock: c})
 			must(t, err)
-			for _, i := range items {
-				all[i.Key] = true
+			t.Cleanup(s.Close)
+			id, gone := session(t, s, "stays"), session(t, s, "gone")
+			forced := session(t, s, "forced")
+			take(t, s, forced)
+			must(t, s.Ask(t.Context(), gone, store.Request{ID: "r", Verb: store.StepDown, Group: "g", TTL: time.Minute}))
+			must(t, s.End(t.Context(), gone, store.Closed))
+			must(t, s.End(t.Context(), forced, store.Forced))
+			subscribe(t, s)
+			for range 30 {
+				must(t, s.Sweep(t.Context()))
+				c.Advance(time.Minute)
+				_, err := s.KeepAlive(t.Context(), id)
+				must(t, err)
 			}
-		}
-		return all
-	}
-	for range 30 {
-		must(t, s.Sweep(t.Context()))
-		c.Advance(time.Minute)
-		_, err := s.KeepAlive(t.Context(), id)
-		must(t, err)
-	}
-	left := keys()
-	if len(left) != 2 || !left["session/"+string(id)] || !left["session/"+string(forced)] {
-		t.Errorf("left are %v, want those of %s and %s", left, id, forced)
-	}
-	terms, err := client(t, d).History(t.Context(), "g", store.Page{})
-	if err != nil || len(terms) != 1 || terms[0].Reason != store.Forced {
-		t.Errorf("%+v, %v", terms, err)
+			want := []string{"session/" + string(id), "session/" + string(forced), "beat/" + string(id)}
+			if o.Keys == 1 {
+				want = append(want, "beat/"+string(forced))
+			}
+			var left []string
+			for _, prefix := range []string{"session/", "requests/", "beat/"} {
+				items, err := d.List(t.Context(), prefix, "", 1000)
+				must(t, err)
+				for _, i := range items {
+					left = append(left, i.Key)
+				}
+			}
+			slices.Sort(want)
+			slices.Sort(left)
+			if !slices.Equal(left, want) {
+				t.Errorf("left are %v, want %v", left, want)
+			}
+			terms, err := client(t, d).History(t.Context(), "g", store.Page{})
+			if err != nil || len(terms) != 1 || terms[0].Reason != store.Forced {
+				t.Errorf("%+v, %v", terms, err)
+			}
+		})
 	}
 }

@@ -23,7 +23,7 @@ const (
 	rulesKey     = "rules"      // its version grows with each write of a rule
 	recordAt     = "record/"    // record/{group}
 	sessionAt    = "session/"   // session/{id}: what a session said when it was opened
-	beatAt       = "beat/"      // beat/{id}: exists while the session lives
+	beatAt       = "beat/"      // beat/{id}: exists while the session lives, see beatJSON
 	attemptAt    = "attempt/"   // attempt/{digest}: the session of an attempt
 	requestsAt   = "requests/"  // requests/{id}: what was asked of a session
 	historyAt    = "history/"   // history/{group}/{slot}: terms that left the record
@@ -63,6 +63,21 @@ type recordJSON struct {
 	Priority   int               `json:"priority,omitempty"`
 	Count      uint64            `json:"count"` // terms so far
 	Terms      []termJSON        `json:"terms"`
+	// Where a transaction has one key: see prepared.
+	Version *uint64       `json:"version,omitempty"`
+	Next    *preparedJSON `json:"next,omitempty"`
+}
+
+type preparedJSON struct {
+	If     []Cond     `json:"if"`
+	Record recordJSON `json:"record"`
+}
+
+// beatJSON is the value of a beat. Where a transaction has one key, the beat of a session
+// that has ended stays: a late copy of the call that opened it must find the key in its way.
+type beatJSON struct {
+	Closing bool         `json:"closing,omitempty"` // see closeIfUnchanged
+	Ended   store.Reason `json:"ended,omitempty"`   // why the session ended
 }
 
 type termJSON struct {
@@ -87,8 +102,7 @@ type sessionJSON struct {
 	Attempt    string            `json:"attempt,omitempty"`
 	Fenced     bool              `json:"fenced,omitempty"`
 	Successor  bool              `json:"successor,omitempty"`
-	Ending     string            `json:"ending,omitempty"` // why, if its beat is gone
-	Ended      string            `json:"ended,omitempty"`  // why, when it has
+	Ended      string            `json:"ended,omitempty"` // why, when it has
 }
 
 type grantJSON struct {
@@ -155,10 +169,21 @@ func decode(i Item, into any) error {
 // record is a store.Record and the number of terms that it has had.
 type record struct {
 	store.Record
-	count uint64
+	count  uint64
+	stored uint64    // version of its key, which is not Version if a grant was prepared since
+	next   *prepared // nil: no grant is prepared
 	// read: it was read or written in this epoch, so it must be there. What only a watch
 	// has told may be from before.
 	read bool
+}
+
+// prepared is a grant in a store with one key per transaction. It is written into the record
+// first, and the record stays what it was, its Version included. If the conditions hold
+// afterwards, no change that they exclude came before the grant, and the next write makes it:
+// see settle.
+type prepared struct {
+	under []Cond
+	to    record
 }
 
 func decodeRecord(i Item) (record, error) {
@@ -168,19 +193,43 @@ func decodeRecord(i Item) (record, error) {
 	}
 	var j recordJSON
 	if err := decode(i, &j); err != nil {
-		return record{Record: store.Record{Group: group, Version: i.Version}}, err
+		return record{stored: i.Version, Record: store.Record{Group: group, Version: i.Version}}, err
 	}
+	r := j.record(group)
+	r.stored, r.Version = i.Version, i.Version
+	if j.Version != nil {
+		r.Version = *j.Version
+	}
+	if j.Next != nil {
+		r.next = &prepared{j.Next.If, j.Next.Record.record(group)}
+	}
+	return r, nil
+}
+
+func (j *recordJSON) record(group string) record {
 	r := record{count: j.Count, Record: store.Record{
-		Group: group, Version: i.Version, Token: j.Token, Holder: store.SessionID(j.Session),
+		Group: group, Token: j.Token, Holder: store.SessionID(j.Session),
 		Candidate: tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
 	}}
 	for _, t := range j.Terms {
 		r.Terms = append(r.Terms, t.term())
 	}
-	return r, nil
+	return r
 }
 
-func (s *Store) encodeRecord(r record) []byte {
+func (s *Store) encodeRecord(r record) []byte { return encode(s.recordJSON(r)) }
+
+// encodeUnchanged encodes a record with another prepared grant, or with none.
+func (s *Store) encodeUnchanged(r record, next *prepared) []byte {
+	j := s.recordJSON(r)
+	j.Version = &r.Version
+	if next != nil {
+		j.Next = &preparedJSON{next.under, s.recordJSON(next.to)}
+	}
+	return encode(j)
+}
+
+func (s *Store) recordJSON(r record) recordJSON {
 	j := recordJSON{
 		Format: Format, Deployment: s.deployment(), NodeID: r.Candidate.ID, Session: string(r.Holder), Token: r.Token,
 		Address: r.Candidate.Address, Metadata: r.Candidate.Metadata, Priority: r.Candidate.Priority, Count: r.count,
@@ -188,7 +237,7 @@ func (s *Store) encodeRecord(r record) []byte {
 	for _, t := range r.Terms {
 		j.Terms = append(j.Terms, termOf(t))
 	}
-	return encode(j)
+	return j
 }
 
 func termOf(t store.Term) termJSON {
@@ -203,7 +252,6 @@ func (t termJSON) term() store.Term {
 type described struct {
 	store.Session
 	attempt string       // digest
-	ending  store.Reason // somebody is about to end it: why
 	ended   store.Reason // "": it may live
 }
 
@@ -213,7 +261,7 @@ func decodeSession(i Item) (described, error) {
 	if err := decode(i, &j); err != nil {
 		return described{Session: store.Session{ID: id}}, err
 	}
-	return described{attempt: j.Attempt, ending: store.Reason(j.Ending), ended: store.Reason(j.Ended), Session: store.Session{
+	return described{attempt: j.Attempt, ended: store.Reason(j.Ended), Session: store.Session{
 		ID:        id,
 		Candidate: tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
 		Instance:  j.Instance, Scope: j.Scope, TTL: time.Duration(j.TTL) * time.Millisecond, Fenced: j.Fenced, Successor: j.Successor,
@@ -225,7 +273,7 @@ func encodeSession(d described) []byte {
 	c := d.Candidate
 	return encode(sessionJSON{
 		Format: Format, Deployment: d.Deployment, NodeID: c.ID, Address: c.Address, Metadata: c.Metadata, Priority: c.Priority,
-		Scope: d.Scope, TTL: d.TTL.Milliseconds(), Instance: d.Instance, Attempt: d.attempt, Fenced: d.Fenced, Successor: d.Successor, Ending: string(d.ending), Ended: string(d.ended),
+		Scope: d.Scope, TTL: d.TTL.Milliseconds(), Instance: d.Instance, Attempt: d.attempt, Fenced: d.Fenced, Successor: d.Successor, Ended: string(d.ended),
 	})
 }
 

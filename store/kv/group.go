@@ -18,7 +18,7 @@ func (s *Store) Read(ctx context.Context, group string) (store.View, error) {
 	if err := store.CheckGroup(group); err != nil {
 		return store.View{}, err
 	}
-	views, meta, err := s.viewsAndMeta(ctx, []string{group})
+	views, meta, err := s.viewsAndMeta(ctx, []string{group}, true)
 	if err != nil {
 		return store.View{}, err
 	}
@@ -33,7 +33,7 @@ func (s *Store) Read(ctx context.Context, group string) (store.View, error) {
 
 // views reads groups and whether their holders live.
 func (s *Store) views(ctx context.Context, groups []string) ([]store.View, error) {
-	views, _, err := s.viewsAndMeta(ctx, groups)
+	views, _, err := s.viewsAndMeta(ctx, groups, true)
 	return views, err
 }
 
@@ -43,7 +43,10 @@ func (s *Store) views(ctx context.Context, groups []string) ([]store.View, error
 // and a beat that was there makes the group led at that moment, or at the later one when
 // the record was granted to it. A group that is granted between two reads of one call was led
 // at that moment, so two reads are enough however fast it changes hands.
-func (s *Store) viewsAndMeta(ctx context.Context, groups []string) ([]store.View, Item, error) {
+//
+// With settle it decides about prepared grants that it finds. Whoever relies on what it reads
+// needs that: a grant must not be made later that others could not see then.
+func (s *Store) viewsAndMeta(ctx context.Context, groups []string, settle bool) ([]store.View, Item, error) {
 	views := make([]store.View, len(groups))
 	s.mu.Lock()
 	var expected []store.SessionID
@@ -83,6 +86,9 @@ func (s *Store) viewsAndMeta(ctx context.Context, groups []string) ([]store.View
 		var left []string
 		for i, g := range open {
 			r, err := s.parsedRecords.get(items[i])
+			if err == nil && settle {
+				r, err = s.settle(ctx, r)
+			}
 			if err != nil {
 				return nil, Item{}, err
 			}
@@ -147,8 +153,6 @@ func (s *Store) sawSession(id store.SessionID, beat, session Item) {
 	case d.ended != "":
 		s.ended.put(id, d.ended)
 		delete(s.silences, id)
-	case beat.Version == 0 && d.ending != "":
-		s.ended.put(id, d.ending)
 	case beat.Version != 0:
 		s.sessions.put(id, d)
 		s.observeLocked(id, beat.Version, d.TTL)
@@ -166,7 +170,7 @@ func (s *Store) known(ctx context.Context, seen []store.Record, unless plant.Bug
 		switch {
 		case s.cfg.plant.Has(unless):
 			missing = append(missing, i)
-		case ok && r.Version == want.Version:
+		case ok && r.Version == want.Version && r.next == nil:
 			out[i] = r
 		case want.Version == 0 && !ok:
 			out[i] = record{Record: store.Record{Group: want.Group}} // the transaction compares
@@ -187,7 +191,10 @@ func (s *Store) known(ctx context.Context, seen []store.Record, unless plant.Bug
 		return nil, err
 	}
 	for k, i := range missing {
-		if out[i], err = s.parsedRecords.get(items[k]); err != nil {
+		if out[i], err = s.parsedRecords.get(items[k]); err == nil {
+			out[i], err = s.settle(ctx, out[i])
+		}
+		if err != nil {
 			return nil, err
 		}
 		if out[i].Version != seen[i].Version && !s.cfg.plant.Has(unless) {
@@ -279,13 +286,13 @@ func (s *Store) acquire(ctx context.Context, rules []Cond, id store.SessionID, s
 		if err != nil {
 			return nil, err
 		}
-		p := plan{guard: append([]Cond{{beatKey(id), Any}, {metaKey, m.version}}, rules...), again: 2 + len(rules), show: []string{beatKey(id), metaKey, rulesKey}}
+		p := plan{guard: []Cond{{beatKey(id), Any}}, under: append([]Cond{{metaKey, m.version}}, rules...), show: []string{beatKey(id), metaKey, rulesKey}}
 		out := make([]record, len(records))
 		for i, r := range records {
 			if out[i], err = s.granted(&p, r, d.Session, m.Epoch, s.reason(r.Holder)); err != nil {
 				return nil, err
 			}
-			p.decide = append(p.decide, step{Cond{recordKey(r.Group), r.Version}, Write{Key: recordKey(r.Group), Value: s.encodeRecord(out[i])}})
+			p.decide = append(p.decide, s.write(p, r, out[i]))
 			if h := (Cond{beatKey(r.Holder), 0}); r.Holder != "" && !slices.Contains(p.guard, h) && !s.cfg.plant.Has(plant.AcquireFromLiving) {
 				p.guard = append(p.guard, h)
 			}
@@ -293,7 +300,7 @@ func (s *Store) acquire(ctx context.Context, rules []Cond, id store.SessionID, s
 				p.guard = append(p.guard, Cond{grantKey(r.Group), before[r.Group]})
 			}
 		}
-		granted, err := s.decide(ctx, p, out, id, m)
+		granted, err := s.decide(ctx, p, records, out, id, m)
 		if errors.Is(err, store.ErrConflict) {
 			if err := s.missing(ctx, records, m, before); err != nil {
 				return nil, err
@@ -395,15 +402,26 @@ func (s *Store) missing(ctx context.Context, records []record, m *meta, before m
 // errMeta: the deployment's description changed during the call.
 var errMeta = errors.New("kv: the epoch changed during the call")
 
+// write is the decision that makes the record the next one, or prepares that.
+func (s *Store) write(p plan, r, next record) step {
+	w := Write{Key: recordKey(r.Group)}
+	if s.caps.Keys == 1 && p.under != nil {
+		w.Value = s.encodeUnchanged(r, &prepared{p.under, next})
+	} else {
+		w.Value = s.encodeRecord(next)
+	}
+	return step{Cond{w.Key, r.stored}, w}
+}
+
 // decide runs a plan that shows the session's beat and, for a grant, meta, and returns the
 // records with their new versions.
-func (s *Store) decide(ctx context.Context, p plan, out []record, id store.SessionID, m *meta) ([]store.Record, error) {
+func (s *Store) decide(ctx context.Context, p plan, records, out []record, id store.SessionID, m *meta) ([]store.Record, error) {
 	epoch := s.ask().epoch
 	r, err := s.run(ctx, p)
-	var after *guardError
+	if err == nil && r.OK && s.caps.Keys == 1 && p.under != nil {
+		r, err = s.confirm(ctx, p, records[0], out[0], r, id)
+	}
 	switch {
-	case errors.As(err, &after):
-		return nil, s.undo(ctx, p, out, r, id, m)
 	case err != nil:
 		return nil, err
 	case !r.OK && r.Items[0].Version == 0:
@@ -421,51 +439,122 @@ func (s *Store) decide(ctx context.Context, p plan, out []record, id store.Sessi
 	if err := s.behind(r); err != nil && m != nil {
 		return nil, err
 	}
-	records := make([]store.Record, len(out))
+	made := make([]store.Record, len(out))
 	for i := range out {
-		out[i].Version = r.Versions[i]
-		out[i].read = true
-		if known, _ := s.records.get(out[i].Group); known.Version < out[i].Version && s.epoch == epoch {
-			s.records.put(out[i].Group, out[i])
-		}
-		records[i] = out[i].Record
+		out[i].Version, out[i].stored = r.Versions[i], r.Versions[i]
+		s.wrote(out[i], epoch)
+		made[i] = out[i].Record
 	}
-	return records, nil
+	return made, nil
+}
+
+// wrote keeps a record that was written by a call which began in the epoch. s.mu is held.
+func (s *Store) wrote(r record, epoch uint64) {
+	r.next, r.read = nil, true
+	if known, _ := s.records.get(r.Group); known.stored < r.stored && s.epoch == epoch {
+		s.records.put(r.Group, r)
+	}
 }
 
 // outdated reports whether the rules are not those of the plan.
 func (p plan) outdated(read []Item) bool {
-	return slices.ContainsFunc(p.guard, func(g Cond) bool {
+	return slices.ContainsFunc(slices.Concat(p.guard, p.under), func(g Cond) bool {
 		return g.Key == rulesKey && slices.ContainsFunc(read, func(i Item) bool { return i.Key == rulesKey && !g.holds(i.Version) })
 	})
 }
 
-// undo gives back what was decided although the session cannot win any more, or the epoch or
-// the rules have changed, in stores with one key per step. A record that names a dead session
-// is vacant as it is.
-func (s *Store) undo(ctx context.Context, p plan, out []record, r Result, id store.SessionID, m *meta) error {
-	items, err := s.read(ctx, beatKey(id), metaKey, rulesKey)
-	if err != nil {
-		return err
-	}
-	if items[0].Version == 0 && items[1].Version == m.version && !p.outdated(items) {
-		return dead(id)
-	}
-	s.forgetMeta()
-	for i := range out {
-		out[i].Holder = ""
-		out[i].Terms = closeTerm(out[i].Terms, s.cfg.Wall().UTC(), store.Lost)
-		if _, err := s.commit(ctx, Txn{If: []Cond{{p.decide[i].Cond.Key, r.Versions[i]}}, Then: []Write{{Key: p.decide[i].Cond.Key, Value: s.encodeRecord(out[i])}}}); err != nil {
-			return err
+// settle decides about the grant that is prepared in a record, and returns the record then.
+// Anybody may do it: who prepared the grant, or who reads the record while that is still to
+// come. The first write wins.
+func (s *Store) settle(ctx context.Context, r record) (record, error) {
+	for range viewTries {
+		if r.next == nil {
+			return r, nil
+		}
+		if s.cfg.plant.Has(plant.BeginOnPrepared) {
+			to := r.next.to
+			to.Version, to.stored = r.stored, r.stored
+			return to, nil
+		}
+		epoch := s.ask().epoch
+		ok, err := s.stillHolds(ctx, r.next.under)
+		if err != nil {
+			return r, err
+		}
+		after, w := r, Write{Key: recordKey(r.Group)}
+		if ok {
+			after = r.next.to
+			w.Value = s.encodeRecord(after)
+		} else {
+			w.Value = s.encodeUnchanged(r, nil)
+		}
+		c, err := s.commit(ctx, Txn{If: []Cond{{w.Key, r.stored}}, Then: []Write{w}, Else: []string{w.Key}})
+		if err != nil {
+			return r, err
+		}
+		if c.OK {
+			after.stored, after.next = c.Versions[0], nil
+			if ok {
+				after.Version = after.stored
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.wrote(after, epoch)
+			return after, nil
+		}
+		if r, err = s.parsedRecords.get(c.Items[0]); err != nil {
+			return r, err
 		}
 	}
-	switch {
-	case items[1].Version != m.version:
-		return errMeta
-	case p.outdated(items):
-		return store.ErrRules
+	return r, errHands
+}
+
+// stillHolds reports whether the guards of a prepared grant hold, in an engine that is known
+// to have lost no data.
+func (s *Store) stillHolds(ctx context.Context, under []Cond) (bool, error) {
+	ok, err := s.hold(ctx, under)
+	s.mu.Lock()
+	sure := s.meta != nil
+	s.mu.Unlock()
+	if !ok || sure {
+		return ok, err
 	}
-	return errClosing
+	m, err := s.loadMeta(ctx)
+	return err == nil && !m.Rewound && slices.Contains(under, Cond{metaKey, m.version}), err
+}
+
+// confirm makes the grant that a plan has prepared. The result is that of the plan in one
+// transaction.
+func (s *Store) confirm(ctx context.Context, p plan, r, to record, prep Result, id store.SessionID) (Result, error) {
+	r.stored, r.next = prep.Versions[0], &prepared{p.under, to}
+	r, err := s.settle(ctx, r)
+	if err != nil {
+		return Result{}, err
+	}
+	made := r.next == nil && r.Holder == to.Holder && r.Token == to.Token
+	if made && to.Holder == id {
+		// A session that was closed meanwhile has won nothing: see closeIfUnchanged.
+		if made, err = s.hold(ctx, []Cond{{beatKey(id), Any}}); err != nil {
+			return Result{}, err
+		}
+	}
+	if !made {
+		items, err := s.read(ctx, p.show...)
+		return Result{Items: items}, err
+	}
+	s.finish(ctx, p)
+	prep.Versions = []uint64{r.stored}
+	return prep, nil
+}
+
+// rewritten reports whether a record was written meanwhile, though it may be as it was.
+func (s *Store) rewritten(records []record) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(records, func(r record) bool {
+		known, _ := s.records.get(r.Group)
+		return known.Version == r.Version && known.stored > r.stored
+	})
 }
 
 // Release implements store.Store.
@@ -506,16 +595,17 @@ func (s *Store) release(ctx context.Context, rules []Cond, id, to store.SessionI
 			return nil, err
 		}
 		for i, r := range records {
-			p.decide = append(p.decide, step{Cond{recordKey(r.Group), r.Version}, Write{Key: recordKey(r.Group), Value: s.encodeRecord(out[i])}})
+			p.decide = append(p.decide, s.write(p, r, out[i]))
 		}
-		released, err := s.decide(ctx, p, out, id, m)
-		switch {
-		case errors.Is(err, errMeta):
-			continue
-		case errors.Is(err, store.ErrConflict):
-			return nil, s.whyNot(ctx, to, held)
+		released, err := s.decide(ctx, p, records, out, id, m)
+		if errors.Is(err, store.ErrConflict) {
+			if err = s.whyNot(ctx, to, held); s.rewritten(records) {
+				continue
+			}
 		}
-		return released, err
+		if !errors.Is(err, errMeta) {
+			return released, err
+		}
 	}
 	return nil, errMetaBusy
 }
@@ -545,11 +635,10 @@ func (s *Store) handover(ctx context.Context, p *plan, rules []Cond, records, ou
 			out[i].Token = r.Token
 		}
 	}
-	p.guard = slices.Concat([]Cond{{metaKey, m.version}}, rules, p.guard)
-	if !unchecked {
+	p.under = append([]Cond{{metaKey, m.version}}, rules...)
+	if !unchecked { // one that dies before the grant is made leaves the group vacant
 		p.guard = append(p.guard, Cond{beatKey(to), Any})
 	}
-	p.again = 1 + len(rules) // a successor that has died since leaves the group vacant
 	p.show = append(p.show, metaKey, rulesKey)
 	return m, nil
 }
@@ -595,7 +684,7 @@ func (s *Store) Groups(ctx context.Context, scope store.Scope, p store.Page) ([]
 	}
 	var groups []string
 	for _, i := range items {
-		if g := i.Key[len(recordAt):]; g > p.After && scope.Covers(g) && len(groups) < limit {
+		if g := i.Key[len(recordAt):]; g > p.After && scope.Covers(g) {
 			groups = append(groups, g)
 		}
 	}
@@ -605,7 +694,10 @@ func (s *Store) Groups(ctx context.Context, scope store.Scope, p store.Page) ([]
 		if err != nil {
 			return nil, err
 		}
-		views = append(views, some...)
+		views = append(views, slices.DeleteFunc(some, func(v store.View) bool { return v.Version == 0 })...) // never granted
+		if len(views) >= limit {
+			return views[:limit], nil
+		}
 	}
 	return views, nil
 }

@@ -139,7 +139,7 @@ func (s *Store) openAs(ctx context.Context, rules []Cond, d described, o store.O
 		// A session that ended under this id leaves its key behind.
 		guard:  append([]Cond{{sessionKey(d.ID), 0}}, rules...),
 		first:  []Write{{Key: sessionKey(d.ID), Value: encodeSession(d), Lease: lid}},
-		decide: []step{{Cond{beatKey(d.ID), 0}, Write{Key: beatKey(d.ID), Value: []byte("{}"), Lease: lid}}},
+		decide: []step{{Cond{beatKey(d.ID), 0}, Write{Key: beatKey(d.ID), Value: alive, Lease: lid}}},
 		read:   []string{sessionKey(d.ID)},
 		show:   []string{rulesKey},
 	}
@@ -195,6 +195,9 @@ func (s *Store) found(ctx context.Context, attempt []Item, d described, o store.
 	id := store.SessionID(attempt[0].Value)
 	session, err := s.living(ctx, id, d, o)
 	if errors.Is(err, errReplaced) {
+		if begun, err := s.prevent(ctx, id); err != nil || begun {
+			return store.Session{}, cmp.Or(err, errReplaced)
+		}
 		// What it left behind is in the way. An id is never used again, not even this one.
 		if _, err := s.commit(ctx, Txn{If: []Cond{{attempt[0].Key, attempt[0].Version}}, Then: []Write{{Key: attempt[0].Key}}}); err != nil {
 			return store.Session{}, err
@@ -204,6 +207,26 @@ func (s *Store) found(ctx context.Context, attempt []Item, d described, o store.
 		s.abandon(opening, d.ID)
 	}
 	return session, err
+}
+
+// prevent makes sure that a session which has not begun never does, where its beat is written
+// in a step of its own: the step of another try may be under way. It reports whether the
+// session has begun just now.
+func (s *Store) prevent(ctx context.Context, id store.SessionID) (begun bool, err error) {
+	if s.caps.Keys > 1 {
+		return false, nil
+	}
+	items, err := s.read(ctx, sessionKey(id), beatKey(id))
+	if err != nil {
+		return false, err
+	}
+	session, beat := items[0], items[1]
+	if session.Version == 0 || beat.Version == 0 { // an engine that lost data may have the beat alone
+		end := Write{Key: beat.Key, Value: encode(beatJSON{Ended: store.Closed})}
+		r, err := s.commit(ctx, Txn{If: []Cond{{beat.Key, beat.Version}}, Then: []Write{end}, Else: []string{beat.Key}})
+		return err == nil && !r.OK && r.Items[0].Version != 0, err
+	}
+	return true, nil
 }
 
 // abandon ends a lease that was granted for an opening, unless another call uses it.
@@ -393,7 +416,7 @@ func (s *Store) revive(ctx context.Context, id store.SessionID) {
 	if s.leaser != nil {
 		_, _, _ = s.leaser.Grant(ctx, string(id), d.TTL)
 	}
-	for key, value := range map[string][]byte{sessionKey(id): encodeSession(d), beatKey(id): []byte("{}")} {
+	for key, value := range map[string][]byte{sessionKey(id): encodeSession(d), beatKey(id): alive} {
 		_, _ = s.commit(ctx, Txn{Then: []Write{{Key: key, Value: value, Lease: s.leaseOf(id)}}})
 	}
 }
@@ -407,6 +430,7 @@ func (s *Store) renew(ctx context.Context, id store.SessionID, reads []string) (
 		a := s.ask(reads)
 		ttl, r, err := s.leaser.Renew(ctx, string(id), reads)
 		if err == nil {
+			s.ends(r.Items)
 			s.heard(r, a)
 		}
 		switch {
@@ -423,27 +447,46 @@ func (s *Store) renew(ctx context.Context, id store.SessionID, reads []string) (
 	if err != nil {
 		return 0, nil, err
 	}
-	p := plan{
-		decide: []step{{Cond{beatKey(id), Any}, Write{Key: beatKey(id), Value: []byte("{}"), Quiet: true}}},
-		read:   reads,
-	}
-	var items []Item
+	t := Txn{If: []Cond{{beatKey(id), Any}}, Then: []Write{{Key: beatKey(id), Value: alive, Quiet: true}}, Read: reads}
 	if s.caps.Keys == 1 {
 		// Read first: a record that named a session which lived later was led by it.
-		p.read = nil
-		if items, err = s.read(ctx, reads...); err != nil {
-			return 0, nil, err
+		items, err := s.read(ctx, reads...)
+		if err == nil {
+			_, err = s.rewrite(ctx, t.Then[0], items[0].Version)
 		}
+		return d.TTL, items, err
 	}
-	r, err := s.run(ctx, p)
+	r, err := s.commit(ctx, t)
 	switch {
 	case err != nil:
 		return 0, nil, err
 	case !r.OK:
 		return 0, nil, dead(id)
 	}
-	return d.TTL, append(items, r.Items...), nil
+	return d.TTL, r.Items, nil
 }
+
+// rewrite writes the beat of a session that lives, from the version that was read or a later
+// one, where a transaction has one key. It returns the new version.
+func (s *Store) rewrite(ctx context.Context, w Write, version uint64) (uint64, error) {
+	for range beatTries {
+		if version == 0 {
+			return 0, dead(store.SessionID(strings.TrimPrefix(w.Key, beatAt)))
+		}
+		r, err := s.commit(ctx, Txn{If: []Cond{{w.Key, version}}, Then: []Write{w}, Else: []string{w.Key}})
+		switch {
+		case err != nil:
+			return 0, err
+		case r.OK:
+			return r.Versions[0], nil
+		}
+		version = r.Items[0].Version
+	}
+	return 0, errBeat
+}
+
+// beatTries bounds how often a session may be renewed while its beat is written.
+const beatTries = 10
 
 // End implements store.Store.
 func (s *Store) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
@@ -459,13 +502,22 @@ func (s *Store) End(ctx context.Context, id store.SessionID, why store.Reason, s
 	case err != nil:
 		return err
 	}
-	beat := uint64(Any)
-	if s.caps.Keys == 1 && len(seen) > 0 {
-		if beat, err = s.closeIfUnchanged(ctx, id, seen); err != nil || beat == 0 {
-			return err
+	for range beatTries {
+		beat := uint64(Any)
+		if s.caps.Keys == 1 {
+			beat, err = s.closeIfUnchanged(ctx, id, seen)
+		}
+		if err == nil {
+			err = s.end(ctx, d, beat, cmp.Or(why, store.Closed), seen)
+		}
+		if !errors.Is(err, errBeat) {
+			break
 		}
 	}
-	return s.end(ctx, d, beat, cmp.Or(why, store.Closed), seen)
+	if errors.Is(err, store.ErrSessionDead) {
+		return nil
+	}
+	return err
 }
 
 // end ends a session whose beat has the version, and leaves the reason behind. A session
@@ -473,16 +525,14 @@ func (s *Store) End(ctx context.Context, id store.SessionID, why store.Reason, s
 func (s *Store) end(ctx context.Context, d described, beat uint64, why store.Reason, seen []store.Record) error {
 	d.ended = why
 	p := plan{
-		first:  []Write{{Key: sessionKey(d.ID), Value: encodeSession(d)}},
 		decide: []step{{Cond{beatKey(d.ID), beat}, Write{Key: beatKey(d.ID)}}},
 		show:   []string{beatKey(d.ID)},
 	}
-	if s.caps.Keys == 1 {
-		// Only after the decision: until then the session lives. But whoever finds it dead
-		// before must find why.
-		p.last = p.first
-		d.ended, d.ending = "", why
-		p.first = []Write{{Key: sessionKey(d.ID), Value: encodeSession(d), Lease: s.leaseOf(d.ID)}}
+	switch {
+	case s.caps.Keys > 1:
+		p.first = []Write{{Key: sessionKey(d.ID), Value: encodeSession(d)}}
+	case !s.cfg.plant.Has(plant.BeatDeleted):
+		p.decide[0].Value = encode(beatJSON{Ended: why})
 	}
 	if d.attempt != "" {
 		p.last = append(p.last, Write{Key: attemptAt + d.attempt})
@@ -494,7 +544,7 @@ func (s *Store) end(ctx context.Context, d described, beat uint64, why store.Rea
 	}
 	r, err := s.run(ctx, p)
 	if err != nil {
-		if len(seen) == 0 && beat == Any {
+		if len(seen) == 0 {
 			s.revoke(d.ID) // the more ways, the sooner it ends
 		}
 		return err
@@ -518,26 +568,32 @@ func (s *Store) end(ctx context.Context, d described, beat uint64, why store.Rea
 // errBeat: the session was renewed meanwhile.
 var errBeat = errors.New("kv: the session was renewed")
 
-// closing marks a beat in stores with one key per step: the session cannot win any more,
-// but what it won before is not known yet.
-var closing = []byte(`{"closing":true}`)
-
-// closeIfUnchanged prepares a conditional close where a step has one key only. An acquire
-// looks at the beat after it has written the record. So once the beat is marked, no further
-// acquire succeeds; what the records say then is final.
-// It returns the version of the marked beat, 0 if the session is dead already.
+// closeIfUnchanged prepares a close where a step has one key only, and returns the version of
+// the beat that it may end. If it depends on records, the beat is marked as closing first:
+// the session cannot win any more, but what it won before is not known yet. An acquire looks at
+// the beat after it has made the grant, so what the records say then is final.
 func (s *Store) closeIfUnchanged(ctx context.Context, id store.SessionID, seen []store.Record) (uint64, error) {
-	lid := s.leaseOf(id)
-	r, err := s.commit(ctx, Txn{If: []Cond{{beatKey(id), Any}}, Then: []Write{{Key: beatKey(id), Value: closing, Lease: lid}}})
-	if err != nil || !r.OK {
+	items, err := s.read(ctx, beatKey(id))
+	if err != nil {
 		return 0, err
 	}
-	beat := r.Versions[0]
+	if items[0].Version == 0 {
+		return 0, dead(id)
+	}
+	if len(seen) == 0 {
+		return items[0].Version, nil
+	}
+	mark := Write{Key: beatKey(id), Value: encode(beatJSON{Closing: true}), Lease: s.leaseOf(id)}
+	beat, err := s.rewrite(ctx, mark, items[0].Version)
+	if err != nil {
+		return 0, err
+	}
 	conflict := s.changed(ctx, seen)
 	if conflict == nil {
 		return beat, nil
 	}
-	_, err = s.commit(ctx, Txn{If: []Cond{{beatKey(id), beat}}, Then: []Write{{Key: beatKey(id), Value: []byte("{}"), Lease: lid}}})
+	mark.Value = alive
+	_, err = s.commit(ctx, Txn{If: []Cond{{mark.Key, beat}}, Then: []Write{mark}})
 	return 0, cmp.Or(err, conflict)
 }
 
@@ -621,6 +677,7 @@ func (s *Store) list(ctx context.Context, prefix string) ([]Item, error) {
 		if err != nil {
 			return nil, err
 		}
+		s.ends(items)
 		s.readSent(sent)
 		all = append(all, items...)
 		if len(items) < page {

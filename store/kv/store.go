@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -194,11 +195,11 @@ func (s *Store) deployment() string {
 // plan is a change that one or more deciding keys make or refuse. Where the engine can, it
 // is one transaction; where a transaction has one key only, its parts are made one after
 // the other, and that is as good because a session that died never returns:
-// the guards are checked, what is harmless is written first, the decision is made, and
-// the guards that must hold at the decision are checked again.
+// the guards are checked, what is harmless is written first, and the decision is made. A grant
+// is only prepared by it: see settle.
 type plan struct {
 	guard  []Cond  // on keys that the plan does not write
-	again  int     // how many of them are checked again after the decision
+	under  []Cond  // guards of a grant that must hold when it is made
 	first  []Write // harmless if the decision fails
 	decide []step
 	last   []Write // harmless if it is lost
@@ -211,17 +212,12 @@ type step struct {
 	Write
 }
 
-// guardError: the decision was made, but a guard no longer held right after it.
-type guardError struct{ key string }
-
-func (e *guardError) Error() string { return "kv: " + e.key + " changed during the call" }
-
 // run makes a plan. The versions of the result are those of the decisions.
 func (s *Store) run(ctx context.Context, p plan) (Result, error) {
 	if s.caps.Keys == 1 {
 		return s.runOneKey(ctx, p)
 	}
-	t := Txn{If: p.guard, Read: p.read, Else: p.show}
+	t := Txn{If: slices.Concat(p.guard, p.under), Read: p.read, Else: p.show}
 	t.Then = append(t.Then, p.first...)
 	for _, d := range p.decide {
 		t.If = append(t.If[:len(t.If):len(t.If)], d.Cond)
@@ -241,7 +237,7 @@ func (s *Store) runOneKey(ctx context.Context, p plan) (Result, error) {
 		items, err := s.read(ctx, append(p.read[:len(p.read):len(p.read)], p.show...)...)
 		return Result{Items: items}, err
 	}
-	ok, err := s.hold(ctx, p.guard)
+	ok, err := s.hold(ctx, slices.Concat(p.guard, p.under))
 	if err != nil {
 		return r, err
 	}
@@ -264,18 +260,18 @@ func (s *Store) runOneKey(ctx context.Context, p plan) (Result, error) {
 		r.Versions = append(r.Versions, c.Versions...)
 		r.Index = max(r.Index, c.Index)
 	}
-	switch ok, err := s.hold(ctx, p.guard[:p.again]); {
-	case err != nil && !errors.Is(err, errClosing):
-		return r, err
-	case !ok:
-		return r, &guardError{p.guard[0].Key}
+	if r.OK = true; p.under == nil {
+		s.finish(ctx, p)
 	}
-	for _, w := range p.last {
-		_, _ = s.commit(ctx, Txn{Then: []Write{w}}) // a sweep removes what stays
-	}
-	r.OK = true
 	r.Items, err = s.read(ctx, p.read...)
 	return r, err
+}
+
+// finish makes the last writes of a plan. A sweep removes what stays.
+func (s *Store) finish(ctx context.Context, p plan) {
+	for _, w := range p.last {
+		_, _ = s.commit(ctx, Txn{Then: []Write{w}})
+	}
 }
 
 // hold reports whether the guards hold. While a conditional close is under way that is open.
@@ -299,10 +295,8 @@ func (s *Store) holdsNow(ctx context.Context, guards []Cond) (bool, error) {
 			return false, nil
 		}
 	}
-	for i := range items {
-		if bytes.Equal(items[i].Value, closing) {
-			return false, errClosing
-		}
+	if slices.ContainsFunc(items, func(i Item) bool { return strings.HasPrefix(i.Key, beatAt) && beatOf(i).Closing }) {
+		return false, errClosing
 	}
 	return err == nil, err
 }
@@ -358,9 +352,37 @@ func (s *Store) commit(ctx context.Context, t Txn) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	s.ends(r.Items)
 	s.heard(r, a)
 	s.readSent(sent)
 	return r, nil
+}
+
+// ends makes the beats of sessions that have ended missing ones, and notes why they ended.
+func (s *Store) ends(items []Item) {
+	for i := range items {
+		id, ok := strings.CutPrefix(items[i].Key, beatAt)
+		if !ok || items[i].Version == 0 {
+			continue
+		}
+		if why := beatOf(items[i]).Ended; why != "" {
+			items[i].Version = 0
+			s.mu.Lock()
+			s.ended.put(store.SessionID(id), why)
+			delete(s.silences, store.SessionID(id))
+			s.mu.Unlock()
+		}
+	}
+}
+
+// alive is the value of the beat of a session that lives.
+var alive = []byte("{}")
+
+func beatOf(i Item) (j beatJSON) {
+	if !bytes.Equal(i.Value, alive) {
+		_ = json.Unmarshal(i.Value, &j)
+	}
+	return j
 }
 
 // heard notices an engine that lost data: its answer is older than what was known when it
@@ -396,11 +418,11 @@ func (s *Store) sawRecord(i Item, before record) {
 	}
 	r.read = true
 	switch {
-	case before.read && r.Version == 0:
+	case before.read && r.stored == 0:
 		s.proves("the record of group %q (token %d) was deleted", r.Group, before.Token)
-	case before.read && (r.Version < before.Version || r.Token < before.Token):
+	case before.read && (r.stored < before.stored || r.Token < before.Token):
 		s.proves("the record of group %q went back from token %d to %d", r.Group, before.Token, r.Token)
-	case r.Version > known.Version || r.Version == known.Version && r.Version != 0 && !known.read:
+	case r.stored > known.stored || r.stored == known.stored && r.stored != 0 && !known.read:
 		s.records.put(r.Group, r)
 	}
 }
