@@ -38,7 +38,7 @@ func (e *execRig) one(t *testing.T, group string, flags []string, script string)
 	return w, w.pids()[0]
 }
 
-const announce = `echo "$TENURE_TOKEN_FILE" > $DIR/where; echo $BASHPID >> $DIR/beats; `
+const announce = `echo "$TENURE_FENCING_FILE" > $DIR/where; echo $BASHPID >> $DIR/beats; `
 
 // Who was asked to end does not run the command again, though leadership was lost after.
 func (e *execRig) noRestart(t *testing.T) {

@@ -29,7 +29,7 @@ import (
 // every 20 ms, without starting a process for it.
 const stubborn = `
 trap '' TERM
-echo "$TENURE_TOKEN_FILE" > "$DIR/where"
+echo "$TENURE_FENCING_FILE" > "$DIR/where"
 beat() { mkfifo "$DIR/$BASHPID"; exec 9<> "$DIR/$BASHPID"; while :; do echo "$BASHPID"; read -rt 0.02 -u 9; done >> "$DIR/beats"; }
 export -f beat
 ( beat & )

@@ -127,7 +127,7 @@ func signalTree(group int, procs []proc, sig syscall.Signal) {
 		ours[p.pid] = true
 		grouped = grouped || p.group == group
 	}
-	if grouped { // otherwise the number may be reused by now
+	if grouped && group != 0 { // otherwise the number may be reused by now
 		_ = syscall.Kill(-group, sig)
 	}
 	for _, p := range procs {
@@ -153,6 +153,10 @@ func groupGone(int) bool { return true }
 
 // dieWithParent makes the command die with the keeper.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
+
+// wakeWithoutParent makes a stopped keeper continue when its supervisor dies. It then finds
+// the socket closed and stops the command.
+func wakeWithoutParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGCONT }
 
 // self is this program, even after its file was replaced.
 func self() (string, error) { return procDir + "self/exe", nil }
