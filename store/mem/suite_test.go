@@ -41,32 +41,33 @@ func planted() map[plant.Bug]storetest.Promise {
 // bent names, for each promise without a planted bug, a store that breaks it.
 func bent() map[storetest.Promise]func(store.Store) store.Store {
 	return map[storetest.Promise]func(store.Store) store.Store{
-		storetest.SessionAsOpened:    func(s store.Store) store.Store { return dropsMetadata{s} },
-		storetest.OpenRetried:        func(s store.Store) store.Store { return forgetsAttempts{s} },
-		storetest.SessionIDsUnique:   func(s store.Store) store.Store { return &repeatsIDs{Store: s} },
-		storetest.DeadNeverLeads:     func(s store.Store) store.Store { return opensAnew{s} },
-		storetest.RecordsTellTerms:   func(s store.Store) store.Store { return losesReasons{s} },
-		storetest.ConflictShows:      func(s store.Store) store.Store { return hidesConflicts{s} },
-		storetest.LostRepliesResolve: func(s store.Store) store.Store { return closesOnce{s} },
-		storetest.CancelNoOrphan:     func(s store.Store) store.Store { return deniesCancelled{s} },
-		storetest.ContextObeyed:      func(s store.Store) store.Store { return deafRead{s} },
-		storetest.UnknownNotVacant:   func(s store.Store) store.Store { return vacantOnError{s} },
-		storetest.ReadsLinearizable:  func(s store.Store) store.Store { return &oneBehind{Store: s} },
-		storetest.ArgumentsRefused:   func(s store.Store) store.Store { return anyTTL{s} },
-		storetest.WatchSnapshot:      func(s store.Store) store.Store { return bentWatch{s, ledOnly} },
-		storetest.WatchMissesNoTerm:  func(s store.Store) store.Store { return bentWatch{s, lastTerm} },
-		storetest.WatchTransfer:      func(s store.Store) store.Store { return bentWatch{s, falseVacancy} },
-		storetest.OneCloseVacatesAll: func(s store.Store) store.Store { return bentWatch{s, losesOne} },
-		storetest.RequestsArrive:     func(s store.Store) store.Store { return newestFirst{s} },
-		storetest.RequestsEnd:        func(s store.Store) store.Store { return neverBusy{s} },
-		storetest.ListsInOrder:       func(s store.Store) store.Store { return unordered{s} },
-		storetest.HistoryReaches:     func(s store.Store) store.Store { return shortHistory{s} },
-		storetest.AttributesCompared: func(s store.Store) store.Store { return lastWriterWins{s} },
-		storetest.AttributesListed:   func(s store.Store) store.Store { return unpagedAttributes{s} },
-		storetest.OneWinner:          func(s store.Store) store.Store { return twoWinners{s} },
-		storetest.EpochRaised:        func(s store.Store) store.Store { return forgetsEpoch{s} },
-		storetest.SuspectStops:       func(s store.Store) store.Store { return ignoresReports{s} },
-		storetest.TTLKept:            func(s store.Store) store.Store { return expiresLate{s} },
+		storetest.SessionAsOpened:     func(s store.Store) store.Store { return dropsMetadata{s} },
+		storetest.OpenRetried:         func(s store.Store) store.Store { return forgetsAttempts{s} },
+		storetest.SessionIDsUnique:    func(s store.Store) store.Store { return &repeatsIDs{Store: s} },
+		storetest.DeadNeverLeads:      func(s store.Store) store.Store { return opensAnew{s} },
+		storetest.RecordsTellTerms:    func(s store.Store) store.Store { return losesReasons{s} },
+		storetest.ConflictShows:       func(s store.Store) store.Store { return hidesConflicts{s} },
+		storetest.LostRepliesResolve:  func(s store.Store) store.Store { return closesOnce{s} },
+		storetest.CancelNoOrphan:      func(s store.Store) store.Store { return deniesCancelled{s} },
+		storetest.ContextObeyed:       func(s store.Store) store.Store { return deafRead{s} },
+		storetest.UnknownNotVacant:    func(s store.Store) store.Store { return vacantOnError{s} },
+		storetest.ReadsLinearizable:   func(s store.Store) store.Store { return &oneBehind{Store: s} },
+		storetest.ArgumentsRefused:    func(s store.Store) store.Store { return anyTTL{s} },
+		storetest.WatchSnapshot:       func(s store.Store) store.Store { return bentWatch{s, ledOnly} },
+		storetest.WatchMissesNoTerm:   func(s store.Store) store.Store { return bentWatch{s, lastTerm} },
+		storetest.WatchTransfer:       func(s store.Store) store.Store { return bentWatch{s, falseVacancy} },
+		storetest.OneCloseVacatesAll:  func(s store.Store) store.Store { return bentWatch{s, losesOne} },
+		storetest.RequestsArrive:      func(s store.Store) store.Store { return newestFirst{s} },
+		storetest.RequestsEnd:         func(s store.Store) store.Store { return neverBusy{s} },
+		storetest.ListsInOrder:        func(s store.Store) store.Store { return unordered{s} },
+		storetest.HistoryReaches:      func(s store.Store) store.Store { return shortHistory{s} },
+		storetest.AttributesCompared:  func(s store.Store) store.Store { return lastWriterWins{s} },
+		storetest.AttributesForgotten: func(s store.Store) store.Store { return keepsRemoved{s} },
+		storetest.AttributesListed:    func(s store.Store) store.Store { return unpagedAttributes{s} },
+		storetest.OneWinner:           func(s store.Store) store.Store { return twoWinners{s} },
+		storetest.EpochRaised:         func(s store.Store) store.Store { return forgetsEpoch{s} },
+		storetest.SuspectStops:        func(s store.Store) store.Store { return ignoresReports{s} },
+		storetest.TTLKept:             func(s store.Store) store.Store { return expiresLate{s} },
 		storetest.SessionRead: func(s store.Store) store.Store {
 			return &remembersSessions{Store: s, all: map[store.SessionID]store.Session{}}
 		},
@@ -434,6 +435,16 @@ func (s lastWriterWins) SetAttributes(ctx context.Context, seen store.Attributes
 	}
 	seen.Version = now.Version
 	return s.Store.SetAttributes(ctx, seen)
+}
+
+// keepsRemoved keeps a removed attribute.
+type keepsRemoved struct{ store.Store }
+
+func (s keepsRemoved) SetAttributes(ctx context.Context, a store.Attributes) (store.Attributes, error) {
+	if len(a.Values) == 0 {
+		a.Values = map[string]string{"removed": "yes"}
+	}
+	return s.Store.SetAttributes(ctx, a)
 }
 
 type unpagedAttributes struct{ store.Store }
