@@ -274,6 +274,11 @@ func faults() []fault {
 			to(kids(w.Process.Pid)[0], syscall.SIGSTOP)
 			cut(t, e, w, pids)
 		}, code: 75, says: "leadership"},
+		{name: "keeper paused, keep-alives go on", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(kids(w.Process.Pid)[0], syscall.SIGSTOP) }, code: 125, says: "keeper does not respond"},
+		{name: "keeper paused, wrapper killed", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) {
+			to(kids(w.Process.Pid)[0], syscall.SIGSTOP)
+			to(w.Process.Pid, syscall.SIGKILL)
+		}, code: -1},
 		{name: "keeper killed", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(kids(w.Process.Pid)[0], syscall.SIGKILL) }, code: 125, says: "keeper"},
 		{name: "session closed", inject: closeSession, code: 75, forced: true, says: "leadership"},
 		{name: "keeper paused, session closed", inject: func(t *testing.T, e *execRig, w *wrapped, pids []int) {
