@@ -34,7 +34,9 @@ func (s Store) Declared(ctx context.Context, prefix, after string) iter.Seq2[str
 	if after != "" {
 		after = Group(after)
 	}
-	laid := s.AllAttributes(ctx, Group(prefix), after)
+	laid := pages(ctx, s, after, func(ctx context.Context, p store.Page) ([]store.Attributes, error) {
+		return s.ListAttributes(ctx, Group(prefix), p)
+	}, func(a store.Attributes) string { return a.Name })
 	return func(yield func(string, error) bool) {
 		for a, err := range laid {
 			p := ParsePolicy(a)
@@ -43,13 +45,6 @@ func (s Store) Declared(ctx context.Context, prefix, after string) iter.Seq2[str
 			}
 		}
 	}
-}
-
-// AllAttributes yields the attributes whose names begin with prefix, after a name.
-func (s Store) AllAttributes(ctx context.Context, prefix, after string) iter.Seq2[store.Attributes, error] {
-	return pages(ctx, s, after, func(ctx context.Context, p store.Page) ([]store.Attributes, error) {
-		return s.ListAttributes(ctx, prefix, p)
-	}, func(a store.Attributes) string { return a.Name })
 }
 
 func pages[T any](ctx context.Context, s Store, after string, list func(context.Context, store.Page) ([]T, error), name func(T) string) iter.Seq2[T, error] {
@@ -111,4 +106,11 @@ func (s Store) Held(ctx context.Context, scope store.Scope, id store.SessionID) 
 		}
 	}
 	return out, nil
+}
+
+// AllAttributes yields the attributes whose names begin with prefix.
+func (s Store) AllAttributes(ctx context.Context, prefix string) iter.Seq2[store.Attributes, error] {
+	return pages(ctx, s, "", func(ctx context.Context, p store.Page) ([]store.Attributes, error) {
+		return s.ListAttributes(ctx, prefix, p)
+	}, func(a store.Attributes) string { return a.Name })
 }

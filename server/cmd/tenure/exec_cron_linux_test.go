@@ -17,6 +17,7 @@ func TestExecCron(t *testing.T) {
 	if !given {
 		rounds = 2
 	}
+	t.Cleanup(func() { t.Logf("cron: %d rounds; failed: %v", 2*rounds, t.Failed()) })
 	e := newExecRig(t)
 	addr := etcdURL(e.engine.Members[0].Addr())
 	for _, apart := range []time.Duration{0, time.Second} {

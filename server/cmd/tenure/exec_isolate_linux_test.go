@@ -48,6 +48,7 @@ func sleeping(pids []int) bool {
 func TestExecIsolated(t *testing.T) {
 	needNamespaces(t)
 	rounds, _ := execRounds(t)
+	t.Cleanup(func() { t.Logf("isolated, wrapper and keeper killed: %d rounds; failed: %v", rounds, t.Failed()) })
 	e := newExecRig(t)
 	for n := range rounds {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
@@ -72,6 +73,7 @@ func TestExecIsolated(t *testing.T) {
 			next := e.succeed(t, group)
 			for _, pid := range pids {
 				if running(pid) {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
 					t.Errorf("process %d runs while the next leader has token %d\n%s", pid, next.Token, &w.stderr)
 				}
 			}

@@ -34,7 +34,7 @@ state running until a run succeeds or the key expires.`,
 				prefix = supervise.OnceName(args[0], "")
 			}
 			var rows []supervise.OnceRecord
-			for a, err := range r.AllAttributes(ctx, prefix, "") {
+			for a, err := range r.AllAttributes(ctx, prefix) {
 				if err != nil {
 					return err
 				}

@@ -81,7 +81,8 @@ func (c Config) start(socket int) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, namespaces := range namespaces(c.Isolate) {
+	err = errors.ErrUnsupported // if there is no way to isolate
+	for _, add := range namespaces(c.Isolate) {
 		cmd := exec.Command(program)
 		cmd.Args = append([]string{"tenure", command, strconv.Itoa(socket), c.Group, c.Path}, c.Args...)
 		cmd.Env = append(os.Environ(), EnvGroup+"="+c.Group, EnvNode+"="+c.Node, EnvFencingFile+"="+c.File.path)
@@ -89,8 +90,7 @@ func (c Config) start(socket int) (*exec.Cmd, error) {
 		cmd.WaitDelay = time.Second
 		// In its own process group it gets no signal that a terminal or a shell sends to ours.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		wakeWithoutParent(cmd.SysProcAttr)
-		namespaces(cmd.SysProcAttr)
+		add(cmd.SysProcAttr)
 		if err = cmd.Start(); err == nil {
 			return cmd, nil
 		}

@@ -154,9 +154,5 @@ func groupGone(int) bool { return true }
 // dieWithParent makes the command die with the keeper.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
-// wakeWithoutParent makes a stopped keeper continue when its supervisor dies. It then finds
-// the socket closed and stops the command.
-func wakeWithoutParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGCONT }
-
 // self is this program, even after its file was replaced.
 func self() (string, error) { return procDir + "self/exe", nil }

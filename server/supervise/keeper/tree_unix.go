@@ -26,10 +26,7 @@ func groupGone(group int) bool { return errors.Is(syscall.Kill(-group, 0), sysca
 
 func dieWithParent(*syscall.SysProcAttr) {}
 
-func wakeWithoutParent(*syscall.SysProcAttr) {}
-
-// namespaces: the second way does not exist, so a keeper that should be isolated is not
-// started.
+// namespaces: there is no way to isolate a keeper.
 func namespaces(isolate bool) []func(*syscall.SysProcAttr) {
 	if isolate {
 		return nil
