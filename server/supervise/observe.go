@@ -3,6 +3,7 @@ package supervise
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -16,26 +17,46 @@ import (
 // candidate.
 type observer struct {
 	store.Store
-	say func(format string, args ...any)
+	lines   chan string   // to print
+	changed chan struct{} // refused may have changed
 
 	mu      sync.Mutex
 	failed  int       // calls in a row without an answer
 	down    time.Time // when that was printed; zero: the store can be reached
 	refusal error     // the last answer to Open or Acquire, if it refuses this candidate
-	changed chan struct{}
 }
 
 // downAfter is how many calls in a row fail before the store counts as unreachable. A
 // single lost call is no news.
 const downAfter = 2
 
-func observe(st store.Store, say func(string, ...any)) *observer {
-	return &observer{Store: st, say: say, changed: make(chan struct{}, 1)}
+func observe(st store.Store) *observer {
+	return &observer{Store: st, lines: make(chan string, 16), changed: make(chan struct{}, 1)}
+}
+
+// print prints lines until done is closed. It is not done by the calls, because a standard
+// error that nobody reads would hold up keep-alives.
+func (o *observer) print(say func(string, ...any), done <-chan struct{}) {
+	for {
+		select {
+		case line := <-o.lines:
+			say("%s", line)
+		case <-done:
+			return
+		}
+	}
+}
+
+func (o *observer) say(format string, args ...any) {
+	select {
+	case o.lines <- fmt.Sprintf(format, args...):
+	default:
+	}
 }
 
 func (o *observer) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration, opts store.OpenOptions) (store.Session, error) {
 	s, err := o.Store.Open(ctx, c, ttl, opts)
-	o.result(ctx, err, errors.Is(err, store.ErrBusy))
+	o.result(ctx, err, true)
 	return s, err
 }
 

@@ -107,6 +107,7 @@ func (o *once) retry(ctx context.Context, term *tenure.Term, try func(context.Co
 	const pause = 100 * time.Millisecond
 	for {
 		settled, err := try(context.WithoutCancel(ctx))
+		err = plain(err)
 		if settled || store.Permanent(err) {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"sync"
 	"time"
 
 	"github.com/tenurehq/tenure"
@@ -55,7 +56,7 @@ type Config struct {
 
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	Say            func(format string, args ...any) // messages for people
+	Say            func(format string, args ...any) // messages for people; one call at a time
 }
 
 // Validate returns the settings that cannot work, and what to change.
@@ -110,8 +111,15 @@ func Run(ctx context.Context, st store.Store, cfg Config) error {
 	if err != nil {
 		return cannotRun(cfg.Args[0], err)
 	}
+	var printing sync.Mutex
+	say := cfg.Say
+	cfg.Say = func(format string, args ...any) {
+		printing.Lock()
+		defer printing.Unlock()
+		say(format, args...)
+	}
 	st = guard.Guard(st, guard.Config{}) // below the observer, which shows what it refuses
-	r := &runner{Config: &cfg, path: path, store: observe(st, cfg.Say), clock: clock.System()}
+	r := &runner{Config: &cfg, path: path, store: observe(st), clock: clock.System()}
 	if r.timing, err = Timing(cfg.TTL, cfg.Grace); err != nil {
 		return &CodeError{CodeFailed, err}
 	}
@@ -138,6 +146,11 @@ func Run(ctx context.Context, st store.Store, cfg Config) error {
 	}
 	stop := r.listen()
 	defer stop()
+	var printer sync.WaitGroup
+	defer printer.Wait()
+	done := make(chan struct{})
+	defer close(done)
+	printer.Go(func() { r.store.print(cfg.Say, done) })
 	return r.run(ctx)
 }
 
