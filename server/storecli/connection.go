@@ -108,11 +108,8 @@ func (c *Connection) Open(ctx context.Context, log *slog.Logger) (*Opened, error
 	}
 	if err != nil {
 		o.Close()
-		if call := (*remote.CallError)(nil); errors.As(err, &call) {
-			err = call.Err // which names the service
-		}
 		if at.Service && errors.Is(err, syscall.ECONNREFUSED) {
-			err = &NoServiceError{Err: err, Remedy: at.remedy()}
+			err = &NoServiceError{Err: plain(err), Remedy: at.remedy()}
 		}
 		return nil, exitError(err)
 	}

@@ -28,6 +28,8 @@ const (
 	reportRounds = 4
 )
 
+var errKeeperHangs = errors.New("the keeper does not respond")
+
 // supervisor runs the command for one term and tells the keeper about its deadline.
 type supervisor struct {
 	*runner
@@ -120,7 +122,7 @@ func (s *supervisor) killAll() outcome {
 	case s.forced && s.lost == nil:
 		return outcome{code: 128 + int(syscall.SIGKILL)}
 	case !ended:
-		return outcome{code: CodeFailed, err: errors.New("the keeper does not respond, so the command and all processes that it started were killed")}
+		return s.termEnded(errKeeperHangs)
 	}
 	return s.termEnded(context.Cause(s.term.Context()))
 }

@@ -274,7 +274,7 @@ func faults() []fault {
 			to(kids(w.Process.Pid)[0], syscall.SIGSTOP)
 			cut(t, e, w, pids)
 		}, code: 75, says: "leadership"},
-		{name: "keeper paused, keep-alives go on", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(kids(w.Process.Pid)[0], syscall.SIGSTOP) }, code: 125, says: "keeper does not respond"},
+		{name: "keeper paused, keep-alives go on", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(kids(w.Process.Pid)[0], syscall.SIGSTOP) }, code: 75, says: "keeper does not respond"},
 		{name: "keeper paused, wrapper killed", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) {
 			to(kids(w.Process.Pid)[0], syscall.SIGSTOP)
 			to(w.Process.Pid, syscall.SIGKILL)
