@@ -88,7 +88,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		err = failed.Err
 	}
 	if err == nil && (welcome.Deployment == "" || welcome.Batch < 1 || welcome.MaxTTL < 1) {
-		err = fmt.Errorf("it answered capabilities %+v; check that the URL is that of an election service", welcome)
+		err = fmt.Errorf("%s answered capabilities %+v; check that the URL is that of an election service", strings.Join(cfg.URLs, ","), welcome)
 	}
 	if err != nil {
 		s.Close()
