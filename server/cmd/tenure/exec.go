@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,6 +142,7 @@ func connect(ctx context.Context, conn *storecli.Connection, cfg *supervise.Conf
 		defer cancel()
 	}
 	const minPause, maxPause = 20 * time.Millisecond, 500 * time.Millisecond
+	var first error // the later ones can be about the time that is left
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		st, err := conn.Open(ctx, log)
 		var exit *cli.ExitError
@@ -153,10 +155,11 @@ func connect(ctx context.Context, conn *storecli.Connection, cfg *supervise.Conf
 		case !errors.As(err, &exit) || exit.Code != cli.ExitUnavailable || cfg.NoWait || conn.Dev:
 			return nil, err
 		case ctx.Err() != nil:
-			return nil, &supervise.CodeError{Code: supervise.CodeNotInTime, Err: fmt.Errorf("the store cannot be reached within %v; the command was not run: %w", cfg.Wait, err)}
+			return nil, &supervise.CodeError{Code: supervise.CodeNotInTime, Err: fmt.Errorf("the store cannot be reached within %v; the command was not run: %w", cfg.Wait, cmp.Or(first, err))}
 		case pause == minPause:
 			cfg.Say("cannot reach the store, retrying: %v", err)
 		}
+		first = cmp.Or(first, err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

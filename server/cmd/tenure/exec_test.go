@@ -30,7 +30,7 @@ func TestExecRefuses(t *testing.T) {
 		{"a TTL of less than nothing", []string{"--ttl=-1s", "g", "--", "true"}, 125, "must be from"},
 		{"a TTL without room", []string{"--ttl=200ms", "--grace=0s", "g", "--", "true"}, 125, "--ttl="},
 		{"no store", []string{"--no-wait", "--store=etcd://127.0.0.1:1", "--timeout=300ms", "g", "--", "true"}, 125, "127.0.0.1:1"},
-		{"no store in time", []string{"--wait=300ms", "--store=http://127.0.0.1:1", "g", "--", "true"}, 124, "the store cannot be reached within 300ms"},
+		{"no store in time", []string{"--wait=1s", "--store=http://127.0.0.1:1", "g", "--", "true"}, 124, "the store cannot be reached within 1s; the command was not run: no instance of the service answered: http://127.0.0.1:1: dial tcp"},
 		{"a negative stop timeout", []string{"--stop-timeout=-1s", "g", "--", "true"}, 125, "stop-timeout: -1s"},
 		{"a negative expiry", []string{"--once=k", "--once-for=-1s", "g", "--", "true"}, 125, "once-for: -1s"},
 		{"not found", []string{"--dev", "g", "--", "no-such-command"}, 127, "no-such-command"},

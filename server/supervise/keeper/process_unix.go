@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -81,7 +82,7 @@ func (c Config) start(socket int) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = errors.ErrUnsupported // if there is no way to isolate
+	var failed error // of the first way
 	for _, add := range namespaces(c.Isolate) {
 		cmd := exec.Command(program)
 		cmd.Args = append([]string{"tenure", command, strconv.Itoa(socket), c.Group, c.Path}, c.Args...)
@@ -94,11 +95,14 @@ func (c Config) start(socket int) (*exec.Cmd, error) {
 		if err = cmd.Start(); err == nil {
 			return cmd, nil
 		}
+		failed = cmp.Or(failed, err)
 	}
 	if c.Isolate {
-		return nil, isolateError(err)
+		errno := syscall.ENOTSUP
+		_ = errors.As(failed, &errno)
+		return nil, isolateError(errno)
 	}
-	return nil, fmt.Errorf("cannot start the keeper: %w", err)
+	return nil, fmt.Errorf("cannot start the keeper: %w", failed)
 }
 
 // startTimeout bounds the start of the keeper's process.
@@ -121,8 +125,8 @@ func (p *Process) awaitReady() error {
 	}
 }
 
-func isolateError(err error) error {
-	return fmt.Errorf("isolate: cannot create a pid namespace with its own /proc: %w; it needs Linux, and root (CAP_SYS_ADMIN) or user namespaces; run as root or without --isolate", err)
+func isolateError(err syscall.Errno) error {
+	return fmt.Errorf("isolate: cannot create a pid namespace with its own /proc: %w; this needs Linux, and root (CAP_SYS_ADMIN) or user namespaces; run as root or without --isolate", err)
 }
 
 // SetGroup sets Group to the command's process group, whose number in the keeper's pid
