@@ -169,8 +169,8 @@ func attributesCompared(c *check) {
 	is("read after the removal", got, false, nil)
 }
 
-// attributesForgotten: removed attributes that are no rules leave nothing behind.
-func attributesForgotten(c *check) {
+// attributesRemoved: removed attributes that are no rules leave nothing behind.
+func attributesRemoved(c *check) {
 	name := "once/" + c.group("g") + "/k"
 	values := map[string]string{"state": "done"}
 	a, err := c.store.SetAttributes(c.ctx, store.Attributes{Name: name, Values: values})
