@@ -21,7 +21,12 @@ type Stamp struct {
 	// the session of its token refuses the other session. Empty means unknown: such a
 	// stamp is compared by its token only.
 	Session string `json:"session,omitempty"`
+	// Signature proves that the token was granted, to sinks that require that: see package sign.
+	Signature string `json:"signature,omitempty"`
 }
+
+// MaxSignature bounds Stamp.Signature, in bytes.
+const MaxSignature = 1024
 
 // MaxSession bounds Stamp.Session, in bytes.
 const MaxSession = 64
@@ -49,17 +54,19 @@ func (s Stamp) Validate() error {
 		return &InvalidError{Field: "seq", Value: fmt.Sprint(s.Seq), Rule: "at most 2^53-1"}
 	case len(s.Session) > MaxSession || strings.ContainsFunc(s.Session, func(c rune) bool { return c <= ' ' || c > '~' }):
 		return &InvalidError{Field: "session", Value: clip(s.Session), Rule: fmt.Sprintf("at most %d bytes of visible ASCII", MaxSession)}
+	case len(s.Signature) > MaxSignature || strings.ContainsFunc(s.Signature, func(c rune) bool { return c <= ' ' || c > '~' }):
+		return &InvalidError{Field: "signature", Rule: fmt.Sprintf("at most %d bytes of visible ASCII", MaxSignature)}
 	}
 	return nil
 }
 
-// String is for people and logs.
 // WithSeq returns the stamp of the seq-th write to a strict sink, counted from 1.
 func (s Stamp) WithSeq(seq uint64) Stamp {
 	s.Seq = seq
 	return s
 }
 
+// String is for people and logs.
 func (s Stamp) String() string {
 	if s.Seq == 0 {
 		return fmt.Sprintf("%s/%s token %d", s.Deployment, s.Group, s.Token)
@@ -68,8 +75,7 @@ func (s Stamp) String() string {
 }
 
 // A Verifier turns what came over the wire into a stamp that may be believed.
-// Tokens guard against mistakes; whoever needs a guard against attackers puts a
-// Verifier here that checks a signature.
+// Tokens guard against mistakes; the Verifier of package sign guards against attackers.
 type Verifier func(ctx context.Context, raw []byte) (Stamp, error)
 
 // maxRaw bounds what a Verifier is asked to read.

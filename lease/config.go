@@ -38,6 +38,10 @@ type Config struct {
 	// overrun is only reported.
 	Exit func(code int)
 
+	// Keeper is told of each session of this process, if set, so that it can end the session as
+	// soon as the process has died: see package pulse. Without it a crash is noticed after the TTL.
+	Keeper Keeper
+
 	// OnNote is told what happens, for metrics. It is called from one goroutine,
 	// and must keep up: notes that do not fit the queue are dropped.
 	OnNote func(Note)
@@ -74,4 +78,13 @@ func (c Config) fits(l store.Caps) error {
 		return &store.ArgumentError{Field: "ttl", Value: c.TTL, Rule: fmt.Sprintf("this store grants no more than %v", l.MaxTTL)}
 	}
 	return nil
+}
+
+// Keeper watches over this process. Its methods must not wait.
+type Keeper interface {
+	// Keep names the session that the instance has now. The instance is secret: it proves that
+	// the session is this process's own.
+	Keep(s store.Session, instance string)
+	// Forget says that the instance has no session any more.
+	Forget(instance string)
 }

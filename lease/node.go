@@ -74,7 +74,19 @@ type answer struct {
 	asked  clock.Instant
 }
 
-type waiter struct{ result chan outcome }
+// waiter gets the outcome of a campaign: over a channel that holds one, or by a call.
+type waiter struct {
+	result chan outcome
+	call   func(*tenure.Term, error)
+}
+
+func (w *waiter) tell(o outcome) {
+	if w.call != nil {
+		w.call(o.term, o.err)
+		return
+	}
+	w.result <- o
+}
 
 type outcome struct {
 	term *tenure.Term
@@ -285,10 +297,8 @@ func (n *Node) stopped() {
 	n.cancel()
 	n.mu.Lock()
 	n.closing, n.ended = true, true
-	for group, w := range n.waiters {
-		w.result <- outcome{err: ErrClosed}
-		delete(n.waiters, group)
-	}
+	waiters := n.waiters
+	n.waiters = map[string]*waiter{}
 	for key, cs := range n.settles {
 		for _, c := range cs {
 			c <- ErrClosed
@@ -297,11 +307,17 @@ func (n *Node) stopped() {
 	}
 	n.room.Broadcast()
 	n.mu.Unlock()
+	for _, w := range waiters {
+		w.tell(outcome{err: ErrClosed})
+	}
 	for _, t := range n.terms {
 		t.end(tenure.ErrResigned)
 	}
 	close(n.notes.c)
 	close(n.done)
+	if n.stopErr == nil && n.cfg.Keeper != nil {
+		n.cfg.Keeper.Forget(n.instance) // its session is ended
+	}
 }
 
 func (n *Node) act(a machine.Action) {
@@ -374,13 +390,13 @@ func (n *Node) begin(a machine.Action) {
 
 func (n *Node) deliver(group string, o outcome) bool {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	w := n.waiters[group]
+	delete(n.waiters, group)
+	n.mu.Unlock()
 	if w == nil {
 		return false
 	}
-	delete(n.waiters, group)
-	w.result <- o
+	w.tell(o)
 	return true
 }
 
@@ -418,6 +434,9 @@ func (n *Node) call(c *machine.Call) {
 		ctx, cancel := context.WithTimeout(n.ctx, c.Timeout)
 		r := c.Do(ctx, n.store, n.cfg.Candidate, store.OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Fenced: n.cfg.Fenced, Successor: n.cfg.Scope.Single()})
 		cancel()
+		if c.Kind == machine.CallOpen && r.Err == nil && n.cfg.Keeper != nil {
+			n.cfg.Keeper.Keep(r.Session, n.instance)
+		}
 		n.mu.Lock()
 		n.calls--
 		n.mu.Unlock()

@@ -227,7 +227,9 @@ const (
 	Transferred Reason = "transferred" // handed to a successor
 	SteppedDown Reason = "stepped-down"
 	Unhealthy   Reason = "unhealthy"
-	Forced      Reason = "forced" // an operator closed the session
+	Forced      Reason = "forced"    // an operator closed the session
+	Died        Reason = "died"      // its process has died: the kernel said so
+	Suspected   Reason = "suspected" // its process has probably died, and everything it writes is fenced
 )
 
 // Record is the election's memory of one group.

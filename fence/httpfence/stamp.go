@@ -16,7 +16,8 @@ const (
 	HeaderSeq        = "Fencing-Seq"
 	HeaderGroup      = "Fencing-Group"
 	HeaderDeployment = "Fencing-Deployment"
-	HeaderSession    = "Fencing-Session" // optional: the session that the token was granted to
+	HeaderSession    = "Fencing-Session"   // optional: the session that the token was granted to
+	HeaderSignature  = "Fencing-Signature" // optional: proves that the token was granted
 )
 
 // maxName bounds the names on the wire; those of groups are shorter.
@@ -52,6 +53,7 @@ func Parse(values func(header string) []string) (s fence.Stamp, err error) {
 	token, c := one(HeaderToken)
 	seq, d := one(HeaderSeq)
 	session, _ := one(HeaderSession)
+	signature, _ := one(HeaderSignature)
 	if !a && !b && !c && !d {
 		return s, &MissingError{}
 	}
@@ -61,7 +63,7 @@ func Parse(values func(header string) []string) (s fence.Stamp, err error) {
 	if err := errors.Join(checkName(HeaderDeployment, deployment), checkName(HeaderGroup, group)); err != nil {
 		return s, err
 	}
-	s = fence.Stamp{Deployment: deployment, Group: group, Session: session}
+	s = fence.Stamp{Deployment: deployment, Group: group, Session: session, Signature: signature}
 	if s.Token, err = fence.ParseToken(token); err != nil {
 		return fence.Stamp{}, err
 	}
@@ -76,7 +78,8 @@ func Parse(values func(header string) []string) (s fence.Stamp, err error) {
 }
 
 // Format is the reverse of Parse: it sets each header once, or says why the stamp
-// cannot be sent. A seq of 0 and an empty session are not sent.
+// cannot be sent. A seq of 0, an empty session and an empty
+// signature are not sent.
 func Format(s fence.Stamp, set func(header, value string)) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -92,6 +95,9 @@ func Format(s fence.Stamp, set func(header, value string)) error {
 	}
 	if s.Session != "" {
 		set(HeaderSession, s.Session)
+	}
+	if s.Signature != "" {
+		set(HeaderSignature, s.Signature)
 	}
 	return nil
 }
@@ -131,7 +137,7 @@ func NewContext(ctx context.Context, s fence.Stamp) context.Context {
 
 // Remove takes the stamp out of what is to be sent.
 func Remove(del func(header string)) {
-	for _, name := range []string{HeaderToken, HeaderSeq, HeaderGroup, HeaderDeployment, HeaderSession} {
+	for _, name := range []string{HeaderToken, HeaderSeq, HeaderGroup, HeaderDeployment, HeaderSession, HeaderSignature} {
 		del(name)
 	}
 }

@@ -33,6 +33,49 @@ type Roster struct {
 	feed     uint64 // counts the watches
 	sessions []member
 	at       map[store.SessionID]int // in sessions
+	ranks    map[string]Rank
+}
+
+// Rank orders the candidates of the groups for which ok is true: the largest number first.
+type Rank func(group, candidate string) (number float64, ok bool)
+
+// SetRank sets or, with nil, removes the rank that goes by a name. Ranks that know the same group
+// are a mistake.
+func (r *Roster) SetRank(name string, rank Rank) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ranks == nil {
+		r.ranks = map[string]Rank{}
+	}
+	if r.ranks[name] = rank; rank == nil {
+		delete(r.ranks, name)
+	}
+}
+
+// Sessions lists the sessions.
+func (r *Roster) Sessions() []store.Session {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	all := make([]store.Session, len(r.sessions))
+	for i := range r.sessions {
+		all[i] = r.sessions[i].Session
+	}
+	return all
+}
+
+// order returns how the sessions try for a group. r.mu is held.
+func (r *Roster) order(group string) func(m, o *member) bool {
+	for _, rank := range r.ranks {
+		if _, ok := rank(group, ""); ok {
+			return func(m, o *member) bool {
+				a, _ := rank(group, m.Candidate.ID)
+				b, _ := rank(group, o.Candidate.ID)
+				return a > b || a == b && m.Opened > o.Opened
+			}
+		}
+	}
+	of := hashOf(group)
+	return func(m, o *member) bool { return m.before(of, o) }
 }
 
 type member struct {
@@ -137,9 +180,9 @@ func (r *Roster) Ahead(s store.Session, group string, last store.SessionID) int 
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	ahead := 0
-	us, of := member{Session: s, hash: hashOf(string(s.ID))}, hashOf(group)
+	us, before := member{Session: s, hash: hashOf(string(s.ID))}, r.order(group)
 	for i := range r.sessions {
-		if m := &r.sessions[i]; m.ID != s.ID && m.ID != last && m.before(of, &us) && m.Scope.Covers(group) {
+		if m := &r.sessions[i]; m.ID != s.ID && m.ID != last && before(m, &us) && m.Scope.Covers(group) {
 			ahead++
 		}
 	}
@@ -148,8 +191,10 @@ func (r *Roster) Ahead(s store.Session, group string, last store.SessionID) int 
 
 // First implements Line.
 func (r *Roster) First(group string, but store.SessionID) (store.SessionID, bool) {
-	of := hashOf(group)
-	return r.best(group, but, func(m, than *member) bool { return m.Successor && (than == nil || m.before(of, than)) })
+	r.mu.RLock()
+	before := r.order(group)
+	r.mu.RUnlock()
+	return r.best(group, but, func(m, than *member) bool { return m.Successor && (than == nil || before(m, than)) })
 }
 
 // Newest implements Line.

@@ -6,16 +6,16 @@ package plant
 const Enabled = true
 
 // Set is what is planted.
-type Set struct{ bits uint64 }
+type Set struct{ bits [2]uint64 }
 
 // Has reports whether the bug is planted.
-func (s Set) Has(b Bug) bool { return s.bits&(1<<b) != 0 }
+func (s Set) Has(b Bug) bool { return s.bits[b/64]&(1<<(b%64)) != 0 }
 
 // Of plants the bugs.
 func Of(bugs ...Bug) Set {
 	var s Set
 	for _, b := range bugs {
-		s.bits |= 1 << b
+		s.bits[b/64] |= 1 << (b % 64)
 	}
 	return s
 }

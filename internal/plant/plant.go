@@ -82,6 +82,15 @@ const (
 	RetryStaleSeal // Lead campaigns again although a refused seal proves that the store lost data
 	EqualTokenSeal // a stamp does not say which session its token was granted to
 
+	// In the proof of death.
+
+	DeathFromSilence   // a process that says nothing counts as dead
+	DeathFromFIN       // a process whose connection ends counts as dead
+	DeathFromForget    // a process that withdraws its registration counts as dead
+	DeathOfNextProcess // the session to end is looked for by its candidate
+	PidReuse           // whoever uses a connection counts as the process that made it
+	HintUnfenced       // a hint ends a session that is not fenced
+
 	end
 )
 
@@ -140,6 +149,12 @@ var names = [...]string{
 	RestoreAsIs:        "restore-as-is",
 	RetryStaleSeal:     "retry-stale-seal",
 	EqualTokenSeal:     "equal-token-seal",
+	DeathFromSilence:   "death-from-silence",
+	DeathFromFIN:       "death-from-fin",
+	DeathFromForget:    "death-from-forget",
+	DeathOfNextProcess: "death-of-next-process",
+	PidReuse:           "pid-reuse",
+	HintUnfenced:       "hint-unfenced",
 }
 
 func (b Bug) String() string { return names[b] }

@@ -1,0 +1,41 @@
+package pulse
+
+import (
+	"errors"
+	"time"
+
+	"github.com/tenurehq/tenure/store"
+)
+
+// ErrUnsupported: this system has no pidfd. The TTL applies.
+var ErrUnsupported = errors.New("pulse: this system cannot prove the death of a process: it needs Linux 5.3 or later")
+
+// hello is the first message on a connection. It comes from the keeper.
+type hello struct {
+	Nonce string `json:"nonce"` // must be echoed in every request
+	Error string `json:"error,omitempty"`
+}
+
+// request asks the keeper to watch over a session, or with Session "" to forget the one that the
+// instance registered.
+type request struct {
+	Nonce      string          `json:"nonce"`
+	Deployment string          `json:"deployment,omitempty"`
+	Instance   string          `json:"instance"`
+	Session    store.SessionID `json:"session,omitempty"`
+}
+
+// reply answers the requests in their order.
+type reply struct {
+	Error string `json:"error,omitempty"`
+}
+
+const (
+	maxMessage = 1024
+	// maxSessions is how many sessions one process can register.
+	maxSessions = 1024
+	// maxProcesses is how many processes one keeper watches over.
+	maxProcesses = 4096
+	// callTimeout limits each message and each call to the store.
+	callTimeout = 5 * time.Second
+)

@@ -1,0 +1,136 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+
+	"github.com/tenurehq/tenure/store"
+)
+
+// Attributes of a set: "shard/SET" has the count, "shard/SET/weight/CANDIDATE" a weight, and
+// "shard/SET/pin/INDEX" a candidate.
+const (
+	countKey     = "count"
+	weightKey    = "weight"
+	candidateKey = "candidate"
+)
+
+func setName(set string) string { return "shard/" + set }
+
+func weightName(set, candidate string) string { return setName(set) + "/weight/" + candidate }
+
+func pinName(set string, index int) string { return setName(set) + "/pin/" + strconv.Itoa(index) }
+
+const (
+	// MaxCount is how many shards a set can have.
+	MaxCount = 100_000
+	// MaxWeight of a candidate.
+	MaxWeight = 1000
+)
+
+// Rules are what is laid down for a set.
+type Rules struct {
+	Count   int                // 0: no process has run the set yet
+	Weights map[string]float64 // by candidate; 1 for others
+	Pins    map[int]string     // candidates by shard
+}
+
+// ReadRules reads the rules of a set.
+func ReadRules(ctx context.Context, st store.Store, set string) (Rules, error) {
+	r := Rules{Weights: map[string]float64{}, Pins: map[int]string{}}
+	main, err := st.Attributes(ctx, setName(set))
+	if err != nil {
+		return r, err
+	}
+	r.Count, _ = strconv.Atoi(main.Values[countKey])
+	page := store.Page{}
+	for {
+		all, err := st.ListAttributes(ctx, setName(set)+"/", page)
+		if err != nil {
+			return r, err
+		}
+		for _, a := range all {
+			kind, of, _ := strings.Cut(strings.TrimPrefix(a.Name, setName(set)+"/"), "/")
+			index, notNumber := strconv.Atoi(of)
+			weight, notWeight := strconv.Atoi(a.Values[weightKey])
+			switch {
+			case kind == "weight" && notWeight == nil && weight >= 1 && weight <= MaxWeight:
+				r.Weights[of] = float64(weight)
+			case kind == "pin" && notNumber == nil && a.Values[candidateKey] != "":
+				r.Pins[index] = a.Values[candidateKey]
+			}
+			page.After = a.Name
+		}
+		if len(all) < store.MaxPage {
+			return r, nil
+		}
+	}
+}
+
+func (r Rules) equal(o Rules) bool {
+	return r.Count == o.Count && maps.Equal(r.Weights, o.Weights) && maps.Equal(r.Pins, o.Pins)
+}
+
+// rank orders candidates for a shard: a pinned one is before all others.
+func (r Rules) rank(set string, index int, candidate string) float64 {
+	if r.Pins[index] == candidate {
+		return maxScore
+	}
+	weight, ok := r.Weights[candidate]
+	if !ok {
+		weight = 1
+	}
+	return score(Group(set, index), candidate, weight)
+}
+
+// maxScore is above every score.
+const maxScore = 1e300
+
+// Weigh sets the weight of a candidate in a set: its share of the shards, beside 1 for others.
+func Weigh(ctx context.Context, st store.Store, set, candidate string, weight int) error {
+	switch {
+	case weight < 1 || weight > MaxWeight:
+		return &store.ArgumentError{Field: "weight", Value: weight, Rule: fmt.Sprintf("from 1 to %d", MaxWeight)}
+	case !store.ValidName(candidate):
+		return &store.ArgumentError{Field: "candidate", Value: candidate, Rule: "must be the id of a candidate"}
+	}
+	return set1(ctx, st, weightName(set, candidate), weightKey, strconv.Itoa(weight))
+}
+
+// Pin says who should own a shard while it lives. An empty candidate removes the pin.
+func Pin(ctx context.Context, st store.Store, set string, index int, candidate string) error {
+	r, err := ReadRules(ctx, st, set)
+	switch {
+	case err != nil:
+		return err
+	case index < 0 || index >= r.Count:
+		return &store.ArgumentError{Field: "shard", Value: index, Rule: fmt.Sprintf("the set %q has %d shards", set, r.Count)}
+	case candidate != "" && !store.ValidName(candidate):
+		return &store.ArgumentError{Field: "candidate", Value: candidate, Rule: "must be the id of a candidate"}
+	}
+	return set1(ctx, st, pinName(set, index), candidateKey, candidate)
+}
+
+// set1 writes one attribute, whatever it was before. An empty value removes it.
+func set1(ctx context.Context, st store.Store, name, key, value string) error {
+	for {
+		a, err := st.Attributes(ctx, name)
+		if err != nil {
+			return err
+		}
+		if a.Values[key] == value {
+			return nil
+		}
+		a.Values = map[string]string{key: value}
+		if value == "" {
+			a.Values = nil
+		}
+		if _, err := st.SetAttributes(ctx, a); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,448 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/policy"
+	"github.com/tenurehq/tenure/internal/shardhook"
+	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
+)
+
+// Config describes a set. Set and Count are required, and the same in all processes.
+type Config struct {
+	// Set names the shards: shard 17 of "orders" is the group "orders-17". The node's scope must
+	// have "orders-*".
+	Set string
+	// Count is how many shards there are, at most MaxCount.
+	Count int
+	// Weight is this process's share of the shards, beside the others'. Default 1, at most
+	// MaxWeight.
+	Weight int
+	// Max is how many shards this process owns at most. Default: no limit.
+	Max int
+	// MaxMoves is how many shards this process hands over at a time. Default 32.
+	MaxMoves int
+	// Settle is how long a candidate must have lived before shards are moved to it, and how long a
+	// shard stays with a new owner before it is moved again. Default 4 s.
+	Settle time.Duration
+}
+
+func (c Config) resolve(scope store.Scope) (Config, error) {
+	if c.Weight == 0 {
+		c.Weight = 1
+	}
+	if c.MaxMoves == 0 {
+		c.MaxMoves = 32
+	}
+	if c.Settle == 0 {
+		c.Settle = 4 * time.Second
+	}
+	bad := func(field string, value any, rule string) (Config, error) {
+		return c, &store.ArgumentError{Field: field, Value: value, Rule: rule}
+	}
+	switch longest := Group(c.Set, MaxCount); {
+	case !store.ValidName(c.Set) || !store.ValidName(longest):
+		return bad("Set", c.Set, "1 to 56 of a-z 0-9 . _ -, beginning with a letter or digit")
+	case c.Count < 1 || c.Count > MaxCount:
+		return bad("Count", c.Count, fmt.Sprintf("from 1 to %d", MaxCount))
+	case c.Weight < 1 || c.Weight > MaxWeight:
+		return bad("Weight", c.Weight, fmt.Sprintf("from 1 to %d", MaxWeight))
+	case c.Max < 0:
+		return bad("Max", c.Max, "0 (no limit) or more")
+	case c.MaxMoves < 1:
+		return bad("MaxMoves", c.MaxMoves, "1 or more")
+	case c.Settle < 0:
+		return bad("Settle", c.Settle, "0 (the default) or more")
+	case !scope.Covers(Group(c.Set, 0)) || !scope.Covers(Group(c.Set, c.Count-1)):
+		return bad("Set", c.Set, fmt.Sprintf("the node's scope must have %q", c.Set+"-*"))
+	}
+	return c, nil
+}
+
+// Shard is what the work of one shard gets.
+type Shard struct {
+	Set   string
+	Index int
+	Term  *tenure.Term
+}
+
+// errMove is the cause of the context of work whose shard is moved.
+var errMove = errors.New("shard: the shard moves to another process")
+
+// Run owns this process's part of the shards of a set until ctx ends, and calls work for each in a
+// goroutine of its own. Then it hands everything over. It returns the cause of ctx, or why it could
+// not begin.
+//
+// Work gets a context that ends when the shard is no longer this process's, and should return soon
+// after. Work that returns before has given up: another process gets the shard, and this one waits
+// for a while before it takes the shard again.
+func Run(ctx context.Context, node *lease.Node, cfg Config, work func(context.Context, Shard) error) error {
+	n := shardhook.Of(node)
+	cfg, err := cfg.resolve(n.Scope)
+	if err != nil {
+		return err
+	}
+	r := &runner{
+		cfg: cfg, node: n, work: work, log: n.Log.With("set", cfg.Set), ctx: ctx,
+		shards: make([]owned, cfg.Count), born: map[store.SessionID]clock.Instant{}, moves: make(chan struct{}, cfg.MaxMoves),
+	}
+	if err := r.agree(ctx); err != nil {
+		return err
+	}
+	n.Rank(cfg.Set, r.rank)
+	defer n.Rank(cfg.Set, nil)
+	for i := range r.shards {
+		r.stand(i)
+	}
+	tick := time.NewTicker(cfg.Settle / 4)
+	defer tick.Stop()
+	for n := 1; ctx.Err() == nil; n++ {
+		select {
+		case <-tick.C:
+			if n%4 == 0 {
+				r.readRules(ctx)
+			}
+			r.rebalance()
+		case <-ctx.Done():
+		}
+	}
+	r.stop()
+	return context.Cause(ctx)
+}
+
+// runner is one process's part of a set.
+type runner struct {
+	cfg   Config
+	node  shardhook.Node
+	work  func(context.Context, Shard) error
+	log   *slog.Logger
+	ctx   context.Context
+	moves chan struct{} // one for each move under way
+	busy  sync.WaitGroup
+
+	rules atomic.Pointer[Rules]
+
+	mu       sync.Mutex
+	cordoned map[string]bool
+	born     map[store.SessionID]clock.Instant // when a session was first seen here
+	shards   []owned
+	owns     int
+	stopping bool
+}
+
+// owned is what this process knows of a shard.
+type owned struct {
+	standing bool
+	term     *tenure.Term
+	since    clock.Instant           // when the term began
+	cancel   context.CancelCauseFunc // of the work
+	to       string                  // whom it is moved to
+	moved    clock.Instant           // when it was moved last
+	stay     time.Duration           // how long it stays at least; longer if it came back
+	fails    int
+}
+
+// agree compares the set with what the other processes run, and lays down this process's weight.
+func (r *runner) agree(ctx context.Context) error {
+	for {
+		st, name := r.node.Store, setName(r.cfg.Set)
+		a, err := st.Attributes(ctx, name)
+		if err != nil {
+			return fmt.Errorf("shard: reading the set %q: %w", r.cfg.Set, err)
+		}
+		was, _ := strconv.Atoi(a.Values[countKey])
+		if was == r.cfg.Count {
+			break
+		}
+		if was != 0 {
+			if err := r.alone(ctx, was); err != nil {
+				return err
+			}
+		}
+		a.Values = map[string]string{countKey: strconv.Itoa(r.cfg.Count)}
+		if _, err := st.SetAttributes(ctx, a); err != nil && !errors.Is(err, store.ErrConflict) {
+			return fmt.Errorf("shard: setting the count of the set %q: %w", r.cfg.Set, err)
+		}
+	}
+	rules, err := ReadRules(ctx, r.node.Store, r.cfg.Set)
+	if err != nil {
+		return fmt.Errorf("shard: reading the set %q: %w", r.cfg.Set, err)
+	}
+	if was, set := rules.Weights[r.node.Candidate.ID]; set && was != float64(r.cfg.Weight) || !set && r.cfg.Weight != 1 {
+		if err := Weigh(ctx, r.node.Store, r.cfg.Set, r.node.Candidate.ID, r.cfg.Weight); err != nil {
+			return err
+		}
+		rules.Weights[r.node.Candidate.ID] = float64(r.cfg.Weight)
+	}
+	r.rules.Store(&rules)
+	return nil
+}
+
+// alone fails if another process runs the set with another count.
+func (r *runner) alone(ctx context.Context, was int) error {
+	line, err := r.node.Store.Sessions(ctx, store.Scope{Group(r.cfg.Set, 0)}, store.Page{})
+	if err != nil {
+		return fmt.Errorf("shard: reading who runs the set %q: %w", r.cfg.Set, err)
+	}
+	for _, s := range line {
+		if s.Candidate.ID != r.node.Candidate.ID {
+			return &store.ArgumentError{Field: "Count", Value: r.cfg.Count, Rule: fmt.Sprintf("%s runs the set %q with %d shards: stop all processes of the set before you change the number", s.Candidate.ID, r.cfg.Set, was)}
+		}
+	}
+	return nil
+}
+
+// rank is what the node orders the candidates of a group by.
+func (r *runner) rank(group, candidate string) (float64, bool) {
+	number, ok := strings.CutPrefix(group, r.cfg.Set+"-")
+	index, err := strconv.Atoi(number)
+	if !ok || err != nil || index < 0 || index >= r.cfg.Count {
+		return 0, false
+	}
+	return r.rules.Load().rank(r.cfg.Set, index, candidate), true
+}
+
+// readRules reads what operators have laid down since.
+func (r *runner) readRules(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Settle)
+	defer cancel()
+	rules, err := ReadRules(ctx, r.node.Store, r.cfg.Set)
+	var nodes []store.Attributes
+	if err == nil {
+		nodes, err = r.node.Store.ListAttributes(ctx, policy.Node(""), store.Page{})
+	}
+	if err != nil {
+		return // the old ones apply
+	}
+	cordoned := map[string]bool{}
+	for _, a := range nodes {
+		id := strings.TrimPrefix(a.Name, policy.Node(""))
+		if (policy.Claim{Node: id}).Cordon(a.Values) != nil {
+			cordoned[id] = true
+		}
+	}
+	if was := r.rules.Swap(&rules); !was.equal(rules) {
+		r.log.Info("shard: weights or pins have changed")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cordoned = cordoned
+}
+
+// stand campaigns for a shard.
+func (r *runner) stand(i int) {
+	r.mu.Lock()
+	s := &r.shards[i]
+	if r.stopping || s.standing || s.term != nil || r.cfg.Max > 0 && r.owns >= r.cfg.Max {
+		r.mu.Unlock()
+		return
+	}
+	s.standing = true
+	r.busy.Add(1)
+	r.mu.Unlock()
+	r.node.Stand(Group(r.cfg.Set, i), func(term *tenure.Term, err error) { r.stood(i, term, err) })
+}
+
+// stood takes in the outcome of a campaign. It does not wait.
+func (r *runner) stood(i int, term *tenure.Term, err error) {
+	r.mu.Lock()
+	s := &r.shards[i]
+	s.standing = false
+	if term == nil {
+		stopping := r.stopping
+		r.mu.Unlock()
+		r.busy.Done()
+		if err != nil && !stopping && !errors.Is(err, lease.ErrClosed) {
+			r.log.Warn("shard: a campaign failed", "shard", i, "error", err)
+			time.AfterFunc(time.Second, func() { r.stand(i) })
+		}
+		return
+	}
+	ctx, cancel := context.WithCancelCause(term.Context())
+	s.term, s.since, s.cancel, s.to = term, r.node.Clock.Now(), cancel, ""
+	if s.stay > 0 && s.since.Sub(s.moved) <= 2*s.stay {
+		s.stay = min(2*s.stay, maxStay) // whoever it was moved to has given it back
+	} else {
+		s.stay = r.cfg.Settle
+	}
+	r.owns++
+	full := r.cfg.Max > 0 && r.owns >= r.cfg.Max
+	switch {
+	case r.stopping:
+		cancel(context.Cause(r.ctx))
+	case r.cfg.Max > 0 && r.owns > r.cfg.Max:
+		cancel(errMove) // handed to it by a process that does not know that it is full
+	}
+	r.mu.Unlock()
+	if full {
+		go r.withdrawAll()
+	}
+	go r.own(ctx, i, term)
+}
+
+// withdrawAll ends the campaigns of a process that owns as much as it may.
+func (r *runner) withdrawAll() {
+	for i := range r.shards {
+		r.mu.Lock()
+		standing := r.shards[i].standing
+		r.mu.Unlock()
+		if standing {
+			r.node.Withdraw(Group(r.cfg.Set, i))
+		}
+	}
+}
+
+// own runs the work of a shard, and then gives it up.
+func (r *runner) own(ctx context.Context, i int, term *tenure.Term) {
+	defer r.busy.Done()
+	err := context.Cause(ctx)
+	if err == nil {
+		err = r.work(ctx, Shard{Set: r.cfg.Set, Index: i, Term: term})
+	}
+	line := r.node.Sessions()
+	r.mu.Lock()
+	s := &r.shards[i]
+	moved := ctx.Err() != nil
+	s.cancel(nil)
+	to := s.to
+	if to == "" {
+		to = r.first(i, line, r.node.Candidate.ID)
+	}
+	if moved {
+		s.fails = 0
+	} else {
+		s.fails++
+	}
+	fails := s.fails
+	r.mu.Unlock()
+
+	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	if to == "" || term.TransferTo(release, to) != nil {
+		_ = term.Resign(release)
+	}
+	r.mu.Lock()
+	if s.to != "" {
+		<-r.moves
+	}
+	s.term, s.to = nil, ""
+	r.owns--
+	r.mu.Unlock()
+	if moved {
+		r.stand(i)
+		r.standAll()
+		return
+	}
+	pause := backoff(fails)
+	r.log.Warn("shard: work has returned before its term ended; another process gets the shard", "shard", i, "error", err, "pause", pause)
+	time.AfterFunc(pause, func() { r.stand(i) })
+}
+
+// standAll campaigns for everything again, after a process was full.
+func (r *runner) standAll() {
+	if r.cfg.Max == 0 {
+		return
+	}
+	for i := range r.shards {
+		r.stand(i)
+	}
+}
+
+// maxStay limits how long a shard stays with an owner that is not the first.
+const maxStay = 10 * time.Minute
+
+// releaseTimeout limits the hand-over of a shard. After that it is free when the session ends.
+const releaseTimeout = 10 * time.Second
+
+func backoff(fails int) time.Duration {
+	most := min(200*time.Millisecond<<min(fails, 10), 30*time.Second)
+	return most/2 + rand.N(most/2)
+}
+
+// rebalance moves shards to the candidates that should own them.
+func (r *runner) rebalance() {
+	now, line := r.node.Clock.Now(), r.node.Sessions()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	born := map[store.SessionID]clock.Instant{}
+	settled := line[:0:0]
+	for _, s := range line {
+		first, known := r.born[s.ID]
+		if !known {
+			first = now
+		}
+		born[s.ID] = first
+		if now.Sub(first) >= r.cfg.Settle || s.Candidate.ID == r.node.Candidate.ID {
+			settled = append(settled, s)
+		}
+	}
+	r.born = born
+	for i := range r.shards {
+		s := &r.shards[i]
+		if s.term == nil || s.to != "" || now.Sub(s.since) < s.stay {
+			continue
+		}
+		best := r.first(i, settled, "")
+		if best == "" || best == r.node.Candidate.ID {
+			continue
+		}
+		select {
+		case r.moves <- struct{}{}:
+			s.to, s.moved = best, now
+			s.cancel(errMove)
+		default:
+			return // as many as may move at a time
+		}
+	}
+}
+
+// first is the candidate that should own a shard, or "" if there is none. r.mu is held.
+func (r *runner) first(i int, of []store.Session, but string) string {
+	best, most := "", 0.0
+	for _, s := range of {
+		id := s.Candidate.ID
+		if id == but || r.cordoned[id] || !s.Scope.Covers(Group(r.cfg.Set, i)) {
+			continue
+		}
+		if number := r.rules.Load().rank(r.cfg.Set, i, id); best == "" || number > most {
+			best, most = id, number
+		}
+	}
+	return best
+}
+
+// stop gives everything up.
+func (r *runner) stop() {
+	r.mu.Lock()
+	r.stopping = true
+	for i := range r.shards {
+		if s := &r.shards[i]; s.cancel != nil {
+			s.cancel(context.Cause(r.ctx))
+		}
+	}
+	r.mu.Unlock()
+	r.withdrawAll()
+	r.busy.Wait()
+}
+
+// Owner reads who owns the shard of a key: whom to send a call to. It is a hint. The owner may have
+// changed when the call arrives, so it must be ready to refuse.
+func Owner(ctx context.Context, node *lease.Node, set, key string, count int) (tenure.Leader, error) {
+	e, err := node.Elector(Group(set, Of(key, count)))
+	if err != nil {
+		return tenure.Leader{}, err
+	}
+	return e.Leader(ctx)
+}
