@@ -143,9 +143,10 @@ bench-scale: ## a thousand candidates on etcd: at rest, on busy cores, after an 
 	@cd store/etcd && for n in 500 1000; do TENURE_CANDIDATES=$$n go test -count=1 -v -timeout 20m -run '^TestOutage$$' . 2>&1 | grep --line-buffered -v -e '^=== '; done
 
 .PHONY: bench-exec
-bench-exec: ## what `tenure exec` costs, then 100 rounds of each of its faults with deadlines to the letter: fifteen minutes, on a machine that does nothing else
+bench-exec: ## what `tenure exec` costs, then 100 rounds of each of its faults with deadlines to the letter, 50 of cron and of --isolate, and an outage of 60 s: twenty minutes, on a machine that does nothing else
 	@cd server && TENURE_BENCH_EXEC=100 go test -count=1 -v -timeout 30m -run '^TestExecCost$$' ./cmd/tenure 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 	@cd server && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -parallel 10 -run '^(TestExecStops|TestExecEngineGone)$$' ./cmd/tenure 2>&1 | grep --line-buffered -e 'rounds;' -e FAIL -e 'past the deadline' -e '^ok'
+	@cd server && TENURE_ROUNDS=50 TENURE_OUTAGE=60s go test -count=1 -v -timeout 60m -parallel 5 -run '^(TestExecCron|TestExecIsolated|TestExecOutage)$$' ./cmd/tenure 2>&1 | grep --line-buffered -e 'rounds;' -e 'service down' -e FAIL -e '^ok'
 
 RUN ?= ^Test
 

@@ -115,10 +115,11 @@ type Store interface {
 	// Attributes reads what is attached to a name; never set is version 0.
 	Attributes(ctx context.Context, name string) (Attributes, error)
 	// ListAttributes lists the attributes whose names begin with prefix, such as "group/", by
-	// name. Attributes that were removed may be listed, without values.
+	// name. Removed attributes that keep a version are listed, without values.
 	ListAttributes(ctx context.Context, prefix string, p Page) ([]Attributes, error)
 	// SetAttributes writes from the version seen; another version is a
-	// ConflictError. Empty values remove.
+	// ConflictError. Empty values remove. What was removed from "group/..." or "node/..."
+	// keeps a version; any other name is as if it was never set.
 	SetAttributes(ctx context.Context, seen Attributes) (Attributes, error)
 }
 

@@ -4,10 +4,10 @@
     lead.py GROUP NODE [SECONDS]   campaign for the group, and work while leading
     lead.py watch GROUP            print each change of leader
 
-TENURE_URL is the URL of the service, TENURE_TOKEN the bearer token if the service needs
-one. Lease computes its deadline from when the last renewal was sent, so `leads()` needs no
-network. It can still be wrong, after a pause for example: the resource that the work
-writes to must check the term.
+TENURE_STORE is the URL of the service, TENURE_STORE_CREDENTIAL the bearer credential if the
+service needs one. Lease computes its deadline from when the last renewal was sent, so
+`leads()` needs no network. It can still be wrong, after a pause for example: the resource
+that the work writes to must check the term.
 """
 
 import http.client
@@ -27,7 +27,7 @@ NO_ANSWER = (OSError, ValueError, http.client.HTTPException)
 # the life of the process, and no longer.
 INSTANCE = secrets.token_hex(16)
 
-URL = os.environ.get("TENURE_URL", "http://127.0.0.1:7400")
+URL = os.environ.get("TENURE_STORE", "http://127.0.0.1:7400")
 
 
 def now():
@@ -40,8 +40,8 @@ def request(method, path, body=None, headers=None):
     if body is not None:
         r.data = json.dumps(body).encode()
         r.add_header("Content-Type", "application/json")
-    if os.environ.get("TENURE_TOKEN"):
-        r.add_header("Authorization", "Bearer " + os.environ["TENURE_TOKEN"])
+    if os.environ.get("TENURE_STORE_CREDENTIAL"):
+        r.add_header("Authorization", "Bearer " + os.environ["TENURE_STORE_CREDENTIAL"])
     return r
 
 

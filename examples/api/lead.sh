@@ -4,21 +4,22 @@
 #   lead.sh GROUP NODE COMMAND [ARG...]   campaign for the group; run the command while leading
 #   lead.sh watch GROUP                   print each change of leader, until interrupted
 #
-# TENURE_URL   URL of the service (default http://127.0.0.1:7400)
-# TENURE_TOKEN bearer token, if the service needs one
+# TENURE_STORE             URL of the service (default http://127.0.0.1:7400)
+# TENURE_STORE_CREDENTIAL  bearer credential, if the service needs one
 #
-# The command gets its term in TENURE_TERM: the fencing token. It must send it with every
-# write, because this script cannot stop a write that is already on its way.
+# The command gets the variables that `tenure exec` sets: TENURE_GROUP, TENURE_NODE,
+# TENURE_DEPLOYMENT and TENURE_FENCING_TOKEN. It must send the token with every write,
+# because this script cannot stop a write that is already on its way.
 # Exit codes: the command's own; 75 the lease was lost and the command was stopped.
 set -u
 
-url=${TENURE_URL:-http://127.0.0.1:7400}
+url=${TENURE_STORE:-http://127.0.0.1:7400}
 
 # call METHOD PATH BODY SECONDS: prints the body, then a line with the status, 000 without
-# an answer. curl reads the token from standard input, because other users see arguments.
+# an answer. curl reads the credential from standard input, because other users see arguments.
 call() {
-	printf 'header = "Authorization: Bearer %s"\n' "${TENURE_TOKEN:-none}" |
-		{ if [ -n "${TENURE_TOKEN:-}" ]; then cat; else cat >/dev/null; fi; } |
+	printf 'header = "Authorization: Bearer %s"\n' "${TENURE_STORE_CREDENTIAL:-none}" |
+		{ if [ -n "${TENURE_STORE_CREDENTIAL:-}" ]; then cat; else cat >/dev/null; fi; } |
 		curl --silent --config - --max-time "$4" --request "$1" --header 'Content-Type: application/json' \
 			--data "$3" --write-out '\n%{http_code}\n' "$url/v1$2"
 }
@@ -49,8 +50,8 @@ if [ "${1:-}" = watch ] && [ $# -eq 2 ]; then
 	last=
 	while :; do
 		exec 3>&1
-		last=$(printf 'header = "Authorization: Bearer %s"\nheader = "Last-Event-ID: %s"\n' "${TENURE_TOKEN:-none}" "$last" |
-			if [ -n "${TENURE_TOKEN:-}" ]; then cat; else grep -v Authorization; fi |
+		last=$(printf 'header = "Authorization: Bearer %s"\nheader = "Last-Event-ID: %s"\n' "${TENURE_STORE_CREDENTIAL:-none}" "$last" |
+			if [ -n "${TENURE_STORE_CREDENTIAL:-}" ]; then cat; else grep -v Authorization; fi |
 			curl --silent --no-buffer --config - "$url/v1/groups/$2/watch" | {
 			while IFS= read -r line; do
 				case $line in
@@ -113,7 +114,7 @@ trap 'code=$?; [ -z "$work" ] || stop KILL; exit $code' EXIT
 
 # In its own process group, so that processes of the command are stopped with it.
 (
-	export TENURE_TERM="$term" TENURE_GROUP="$group" TENURE_DEPLOYMENT="$(field "$reply" deployment)"
+	export TENURE_FENCING_TOKEN="$term" TENURE_GROUP="$group" TENURE_NODE="$node" TENURE_DEPLOYMENT="$(field "$reply" deployment)"
 	if command -v setsid >/dev/null 2>&1; then exec setsid "$@"; fi
 	exec perl -e 'setpgrp(0, 0); exec @ARGV; exit 127' -- "$@"
 ) &

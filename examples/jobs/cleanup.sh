@@ -1,10 +1,13 @@
 #!/bin/sh
-# A cron job that is installed on every machine and runs on one:
+# A cron job that is installed on every machine and runs on one of them. The key of --once
+# names the run; in a crontab % is written as \%:
 #
-#   */5 * * * * TENURE_STORE=etcd://10.0.0.1:2379 tenure exec --no-wait cleanup -- cleanup.sh /var/spool/reports
+#   TENURE_STORE=https://10.0.0.9:7400
+#   */5 * * * * tenure exec --once=cleanup-$(date +\%F-\%H\%M) cleanup -- cleanup.sh /var/spool/reports
 #
-# Exit code 124: another machine runs it. A plain disk does not check tokens, so the job
-# must be safe to run twice.
+# The other machines wait and end with 0. If this job fails or its machine crashes, another
+# machine runs it again. A plain disk does not check tokens, so the job must be safe to run
+# twice.
 set -eu
 dir=$1
 removed=0

@@ -2,7 +2,7 @@
 # A migration that runs to its end once, whichever machine starts it and however often it
 # is killed:
 #
-#   tenure exec --once=2026-11-emails migrate -- migrate.sh
+#   tenure exec --once=2026-11-emails --once-for=0s migrate -- migrate.sh
 #
 # Each step is one transaction with the check of the token and the record of the step. A
 # machine that is killed or paused leaves no step half done, and the next one continues

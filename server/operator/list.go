@@ -107,3 +107,10 @@ func (s Store) Held(ctx context.Context, scope store.Scope, id store.SessionID) 
 	}
 	return out, nil
 }
+
+// AllAttributes yields the attributes whose names begin with prefix.
+func (s Store) AllAttributes(ctx context.Context, prefix string) iter.Seq2[store.Attributes, error] {
+	return pages(ctx, s, "", func(ctx context.Context, p store.Page) ([]store.Attributes, error) {
+		return s.ListAttributes(ctx, prefix, p)
+	}, func(a store.Attributes) string { return a.Name })
+}

@@ -263,11 +263,13 @@ func (a *API) attributes(ctx context.Context, v *visit, in wire.AttributesCall) 
 }
 
 // listAttributes needs the right to observe every group with the prefix, or all groups if the
-// prefix is not that of groups.
+// prefix is that of neither groups nor marks of one group.
 func (a *API) listAttributes(ctx context.Context, v *visit, in wire.ListAttributesCall) (wire.AttributesAnswer, error) {
 	scope := "*"
 	if group, ok := strings.CutPrefix(in.Prefix, "group/"); ok {
 		scope = group + "*"
+	} else if s := subjectOf(in.Prefix + "x"); s.mark {
+		scope = s.group
 	}
 	if err := cmp.Or(store.Attributes{Name: in.Prefix}.Validate(), v.may(Observe, scope)); err != nil {
 		return wire.AttributesAnswer{}, err

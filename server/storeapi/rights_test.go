@@ -186,6 +186,8 @@ func TestRights(t *testing.T) {
 		{wire.ListAttributes, "observe[x*]", func() error { return second2(s.ListAttributes(ctx, "group/x", store.Page{})) }},
 		{wire.ListAttributes, "observe[*]", func() error { return second2(s.ListAttributes(ctx, "group", store.Page{})) }},
 		{wire.ListAttributes, "observe[*]", func() error { return second2(s.ListAttributes(ctx, "node/a", store.Page{})) }},
+		{wire.ListAttributes, "observe[g]", func() error { return second2(s.ListAttributes(ctx, "once/g/", store.Page{})) }},
+		{wire.ListAttributes, "observe[*]", func() error { return second2(s.ListAttributes(ctx, "once/g", store.Page{})) }},
 		{wire.SetAttributes, "admin[g]", func() error { return second2(s.SetAttributes(ctx, store.Attributes{Name: "group/g"})) }},
 		{wire.SetAttributes, "campaign[g]", func() error { return second2(s.SetAttributes(ctx, store.Attributes{Name: "once/g/job"})) }},
 		{wire.SetAttributes, "admin[*]", func() error { return second2(s.SetAttributes(ctx, store.Attributes{Name: "once/g"})) }},

@@ -50,7 +50,7 @@ func New(env cli.Env, s Spec) *cobra.Command {
 	}
 	conn.Flags(cmd.Flags(), env)
 	out.Flag(cmd, env)
-	cmd.ValidArgsFunction = complete(&conn, env, s.Complete)
+	cmd.ValidArgsFunction = Complete(&conn, env, s.Complete...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := out.Open(cmd); err != nil {
 			return err

@@ -24,9 +24,10 @@ const (
 	maxCompletions    = 200
 )
 
-// complete asks the store for the argument at the cursor. On an error it completes
-// nothing: a message in the middle of a command line does not help.
-func complete(conn *Connection, env cli.Env, arguments []Completion) cobra.CompletionFunc {
+// Complete asks the store for the argument at the cursor; the last entry of arguments also
+// completes further ones. On an error it completes nothing: a message in the middle of a
+// command line does not help.
+func Complete(conn *Connection, env cli.Env, arguments ...Completion) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		const noFiles = cobra.ShellCompDirectiveNoFileComp
 		at := min(len(args), len(arguments)-1)

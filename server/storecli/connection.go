@@ -31,22 +31,22 @@ const (
 	DefaultStore  = "http://" + DefaultListen
 )
 
-// tokenVariable holds a bearer token. It has no flag: other users can see arguments.
-const tokenVariable = "TENURE_STORE_TOKEN"
+// credentialVariable holds a bearer credential. It has no flag: other users can see arguments.
+const credentialVariable = "TENURE_STORE_CREDENTIAL"
 
 // Connection holds the flags that name a store and the caller's credentials.
 type Connection struct {
-	Store        string
-	Dev          bool
-	Prefix       string
-	CA, Cert     string // paths of files, as are the next three
-	Key          string
-	PasswordFile string
-	TokenFile    string
-	User         string
-	Timeout      time.Duration
+	Store          string
+	Dev            bool
+	Prefix         string
+	CA, Cert       string // paths of files, as are the next three
+	Key            string
+	PasswordFile   string
+	CredentialFile string
+	User           string
+	Timeout        time.Duration
 
-	token string
+	credential string
 }
 
 // Flags adds the flags to a command. Each can also be set without the command's name:
@@ -55,10 +55,10 @@ func (c *Connection) Flags(f *pflag.FlagSet, env cli.Env) {
 	f.StringVar(&c.Store, "store", DefaultStore, "store of the elections: http(s)://host:port of a service, or etcd://host:port,host:port (etcds:// with TLS)")
 	f.BoolVar(&c.Dev, "dev", false, "run a temporary engine in this process instead, to try things out")
 	f.DurationVar(&c.Timeout, "timeout", 10*time.Second, "longest time for one call to the store")
-	f.StringVar(&c.TokenFile, "store-token-file", "", "file with the bearer token for the service, read again for each call ("+tokenVariable+" holds the token itself)")
+	f.StringVar(&c.CredentialFile, "store-credential-file", "", "file with the bearer credential for the service, read again for each call ("+credentialVariable+" holds the credential itself)")
 	c.EtcdFlags(f)
-	cli.Shared(f, "store", "dev", "store-prefix", "store-ca", "store-cert", "store-key", "store-user", "store-password-file", "store-token-file", "timeout")
-	c.token, _ = env(tokenVariable)
+	cli.Shared(f, "store", "dev", "store-prefix", "store-ca", "store-cert", "store-key", "store-user", "store-password-file", "store-credential-file", "timeout")
+	c.credential, _ = env(credentialVariable)
 }
 
 // EtcdFlags adds the flags that a connection to etcd needs beside --store.
@@ -109,7 +109,7 @@ func (c *Connection) Open(ctx context.Context, log *slog.Logger) (*Opened, error
 	if err != nil {
 		o.Close()
 		if at.Service && errors.Is(err, syscall.ECONNREFUSED) {
-			err = &NoServiceError{Err: err, Remedy: at.remedy()}
+			err = &NoServiceError{Err: plain(err), Remedy: at.remedy()}
 		}
 		return nil, exitError(err)
 	}
@@ -160,9 +160,9 @@ func (c *Connection) Target() (Target, error) {
 	case !ok || !at.Service && scheme != "etcd" && scheme != "etcds":
 		return at, cli.Usage("store: %q is none of http://host:port, https://host:port, etcd://host:port,host:port and etcds://host:port,host:port", withoutPassword(c.Store))
 	case at.Service && (c.User != "" || c.PasswordFile != "" || c.Prefix != ""):
-		return at, cli.Usage("store: --store-user, --store-password-file and --store-prefix are for etcd, but the store is a service; use --store-token-file or --store-cert")
-	case !at.Service && c.TokenFile != "":
-		return at, cli.Usage("store: --store-token-file is for a service, but the store is etcd; use --store-user and --store-password-file, or --store-cert")
+		return at, cli.Usage("store: --store-user, --store-password-file and --store-prefix are for etcd, but the store is a service; use --store-credential-file or --store-cert")
+	case !at.Service && c.CredentialFile != "":
+		return at, cli.Usage("store: --store-credential-file is for a service, but the store is etcd; use --store-user and --store-password-file, or --store-cert")
 	case !secure && (c.CA != "" || c.Cert != "" || c.Key != ""):
 		return at, cli.Usage("store: %s:// does not use certificates; use %ss://", scheme, scheme)
 	}
@@ -247,13 +247,13 @@ func (c *Connection) Etcd(at Target) (etcd.Config, error) {
 func (c *Connection) openService(ctx context.Context, o *Opened, at Target) error {
 	cfg := remote.Config{URLs: at.URLs, TLS: at.TLS}
 	switch {
-	case c.TokenFile != "":
-		cfg.Bearer = c.readToken
-		if _, err := c.readToken(ctx); err != nil {
+	case c.CredentialFile != "":
+		cfg.Bearer = c.readCredential
+		if _, err := c.readCredential(ctx); err != nil {
 			return cli.Exit(cli.ExitUsage, err)
 		}
-	case c.token != "":
-		cfg.Bearer = func(context.Context) (string, error) { return c.token, nil }
+	case c.credential != "":
+		cfg.Bearer = func(context.Context) (string, error) { return c.credential, nil }
 	}
 	s, err := remote.Open(ctx, cfg)
 	if err != nil {
@@ -263,17 +263,18 @@ func (c *Connection) openService(ctx context.Context, o *Opened, at Target) erro
 	return nil
 }
 
-// readToken reads the file for each call, because short-lived tokens are replaced there.
-func (c *Connection) readToken(context.Context) (string, error) {
-	text, err := os.ReadFile(c.TokenFile)
+// readCredential reads the file for each call, because short-lived credentials are replaced
+// there.
+func (c *Connection) readCredential(context.Context) (string, error) {
+	text, err := os.ReadFile(c.CredentialFile)
 	if err != nil {
-		return "", fmt.Errorf("store-token-file: %w", err)
+		return "", fmt.Errorf("store-credential-file: %w", err)
 	}
-	token := strings.TrimSpace(string(text))
-	if token == "" {
-		return "", fmt.Errorf("store-token-file: %s is empty", c.TokenFile)
+	credential := strings.TrimSpace(string(text))
+	if credential == "" {
+		return "", fmt.Errorf("store-credential-file: %s is empty", c.CredentialFile)
 	}
-	return token, nil
+	return credential, nil
 }
 
 // startEngine runs the engine of --dev in a temporary directory.

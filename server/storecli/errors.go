@@ -18,6 +18,7 @@ func exitError(err error) error {
 	if err == nil || errors.As(err, &exit) {
 		return err
 	}
+	err = plain(err)
 	code := cli.ExitUnavailable
 	switch {
 	case errors.Is(err, store.ErrInvalid):
@@ -28,6 +29,15 @@ func exitError(err error) error {
 		code = cli.ExitFailure
 	}
 	return cli.Exit(code, err)
+}
+
+// plain removes the name of a call from the start of an error: users know the command, and
+// not the calls that it makes.
+func plain(err error) error {
+	if call := (*remote.CallError)(nil); errors.As(err, &call) && call.Error() == err.Error() {
+		return call.Err
+	}
+	return err
 }
 
 // Denied reports whether the store refused the caller for lack of permission.

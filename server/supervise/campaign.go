@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -26,10 +25,6 @@ func (e signalError) Error() string { return "stopped by signal: " + e.String() 
 // campaign waits for leadership. Its error is a CodeError, or errDone.
 func (r *runner) campaign(ctx context.Context) (*tenure.Term, error) {
 	began := time.Now()
-	select {
-	case <-r.refusedForGood: // of an earlier campaign
-	default:
-	}
 	if err := r.showLeader(ctx); err != nil {
 		return nil, err
 	}
@@ -58,8 +53,10 @@ func (r *runner) campaign(ctx context.Context) (*tenure.Term, error) {
 			if asksForEnd(sig) {
 				giveUp(signalError{sig})
 			}
-		case err := <-r.refusedForGood:
-			giveUp(err)
+		case <-r.store.changed:
+			if err := r.pointless(cctx); err != nil {
+				giveUp(err)
+			}
 		case <-check.C:
 			if err := r.pointless(cctx); err != nil {
 				giveUp(err)
@@ -77,28 +74,13 @@ func (r *runner) maxWait() time.Duration {
 	return r.Wait
 }
 
-// noteRefusal ends a campaign with NoWait that cannot succeed soon.
-func (r *runner) noteRefusal(n lease.Note) {
-	if n.Kind == lease.NoteFailed && n.Call != "acquire" {
-		return
-	}
-	if r.NoWait && (errors.Is(n.Err, store.ErrBusy) || r.Denied != nil && r.Denied(n.Err)) {
-		select {
-		case r.refusedForGood <- &CodeError{CodeNotInTime, fmt.Errorf("group %q has no leader, and %s may not lead it: %w; the command was not run", r.Group, r.ID, n.Err)}:
-		default:
-		}
-	}
-}
-
-// showLeader says who leads. With NoWait a leader is an error.
+// showLeader says who leads, unless there is nothing to wait for. If the store does not
+// answer, the campaign retries.
 func (r *runner) showLeader(ctx context.Context) error {
-	v, err := r.read(ctx)
-	switch {
-	case err != nil:
-		r.Say("cannot read the leader of group %q, retrying: %v", r.Group, err)
-	case v.State == tenure.Led && r.NoWait:
-		return r.ledBy(v)
-	case v.State == tenure.Led:
+	if err := r.pointless(ctx); err != nil {
+		return err
+	}
+	if v, err := r.read(ctx); err == nil && v.State == tenure.Led {
 		r.Say("waiting: group %q is led by %s", r.Group, holder(v))
 	}
 	return nil
@@ -125,6 +107,9 @@ func (r *runner) pointless(ctx context.Context) error {
 		if done, err := r.once.read(ctx); err == nil && done {
 			return errDone
 		}
+	}
+	if why := r.store.refused(); r.NoWait && why != nil {
+		return &CodeError{CodeNotInTime, fmt.Errorf("group %q has no leader, and %s may not lead it: %w; the command was not run", r.Group, r.ID, why)}
 	}
 	if r.NoWait {
 		if v, err := r.read(ctx); err == nil && v.State == tenure.Led && v.Leader().Candidate.ID != r.ID {
@@ -155,9 +140,9 @@ func (r *runner) result(ctx context.Context, term *tenure.Term, err, cause error
 	case errors.Is(cause, errNotInTime):
 		return nil, r.notInTime(ctx)
 	case errors.Is(err, store.ErrInvalid):
-		return nil, &CodeError{CodeFailed, fmt.Errorf("group %q cannot be led with these settings: %w; the command was not run", r.Group, err)}
+		return nil, &CodeError{CodeFailed, fmt.Errorf("group %q cannot be led with these settings: %w; the command was not run", r.Group, plain(err))}
 	default:
-		return nil, &CodeError{CodeFailed, fmt.Errorf("the campaign for group %q ended: %w", r.Group, err)}
+		return nil, &CodeError{CodeFailed, fmt.Errorf("the campaign for group %q ended: %w", r.Group, plain(err))}
 	}
 }
 
@@ -167,8 +152,8 @@ func (r *runner) notInTime(ctx context.Context) error {
 		state = "it is led by " + holder(v)
 	} else if err == nil {
 		state = "it has no leader"
-		if err := r.lastRefusal.Load(); err != nil {
-			state += fmt.Sprintf(" (last error: %v)", *err)
+		if why := r.store.refused(); why != nil {
+			state += fmt.Sprintf(": %v", why)
 		}
 	}
 	return &CodeError{CodeNotInTime, fmt.Errorf("group %q: not elected within %v; %s; the command was not run", r.Group, r.maxWait(), state)}

@@ -5,20 +5,27 @@
 // deadline of the lease; and the command, a child of the keeper.
 //
 // If the keeper is killed, the command dies with it, and the supervisor, a subreaper too,
-// kills the other processes. If the keeper hangs, the supervisor kills them at the same
-// deadline. The supervisor gives up the group when the kernel has reported that no process
-// is left.
+// kills the other processes. The keeper acknowledges every deadline; if it hangs, the
+// supervisor kills everything at the last deadline that it acknowledged, and gives up the
+// term. The supervisor gives up the group when the kernel has reported that no process is
+// left.
+//
+// With Config.Isolate the keeper is the init of a pid namespace in which the command runs.
+// The kernel kills every process of the namespace when the keeper dies.
 //
 // # Limitations
 //
 //   - If the whole machine or container is paused, all three processes resume together,
 //     and the command runs until the keeper has read the clock.
 //   - Processes that another program started for the command (a service manager, a
-//     container engine, cron), and those that this user may not signal (setuid), are not
-//     stopped.
-//   - If supervisor and keeper are both killed at the same moment, or one is killed while
-//     the other is stopped, processes can outlive the deadline. The command itself survives
-//     only if the supervisor is killed while the keeper is stopped.
+//     container engine, cron) are not stopped. Without Isolate, those that this user may
+//     not signal (setuid) are not stopped either.
+//   - Without Isolate, processes other than the command can outlive the deadline if
+//     supervisor and keeper are both killed at the same moment, or if the keeper is killed
+//     while the supervisor is stopped. A service manager that kills the cgroup of a unit
+//     that has ended, as systemd does, stops them.
+//   - If the supervisor is killed and the keeper is stopped after that, or both are
+//     stopped, all processes can outlive the deadline.
 //   - Outside Linux only the command's process group is stopped.
 //
 // In all these cases a fenced resource refuses the writes: the command has its token.

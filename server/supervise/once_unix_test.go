@@ -5,6 +5,7 @@ package supervise
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -13,7 +14,7 @@ import (
 	"github.com/tenurehq/tenure/store/mem"
 )
 
-var errMayNot = errors.New("may not")
+var errMayNot = fmt.Errorf("may not: %w", store.ErrDenied)
 
 // strictStore refuses to write attributes.
 type strictStore struct {
@@ -30,8 +31,8 @@ func (s *strictStore) SetAttributes(context.Context, store.Attributes) (store.At
 func TestOnceRefused(t *testing.T) {
 	store := &strictStore{Store: mem.New(mem.Options{}), why: errMayNot}
 	term := won(t, store, "a")
-	r := &runner{Config: &Config{Once: "k", Denied: func(err error) bool { return errors.Is(err, errMayNot) }}, signals: make(chan os.Signal, 1)}
-	r.once = &once{store: store, name: "once/g/k", call: time.Second, denied: r.Denied}
+	r := &runner{Config: &Config{Once: "k"}, signals: make(chan os.Signal, 1)}
+	r.once = &once{store: store, name: "once/g/k", call: time.Second}
 	if out := r.lead(t.Context(), term, nil); out.code != CodeFailed || !errors.Is(out.err, errMayNot) {
 		t.Errorf("denied: %+v", out)
 	}

@@ -8,11 +8,12 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/supervise/keeper"
 	"github.com/tenurehq/tenure/store"
@@ -29,12 +30,18 @@ const (
 
 // Config says what to run, and when.
 type Config struct {
-	Group string
-	ID    string   // node id of this candidate
-	Args  []string // the command and its arguments; no shell is involved
+	Group    string
+	ID       string   // node id of this candidate
+	Priority int      // of this candidate: higher ones are elected first
+	Args     []string // the command and its arguments; no shell is involved
 
 	TTL   time.Duration // 0: the default of package lease
-	Grace time.Duration // between SIGTERM and SIGKILL
+	Grace time.Duration // between SIGTERM and SIGKILL when the term ends
+	// StopTimeout is how long after the first SIGINT or SIGTERM to this process the command
+	// is killed; 0: never.
+	StopTimeout time.Duration
+	// Isolate runs the command in a pid namespace that ends with the keeper.
+	Isolate bool
 
 	// Wait is how long to wait for leadership; 0: without limit. NoWait: do not wait for
 	// another leader.
@@ -42,15 +49,14 @@ type Config struct {
 	NoWait bool
 	// Restart campaigns again after a lost term, and runs the command again.
 	Restart bool
-	// Once is a key: a command that ended with 0 under this key is never run again.
-	Once string
-	// Denied reports whether an error of the store is for lack of permission.
-	Denied func(error) bool
+	// Once is a key: a command that ended with 0 under this key is not run again for OnceFor,
+	// by the wall clock of the host that would run it. 0: never again.
+	Once    string
+	OnceFor time.Duration
 
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	Say            func(format string, args ...any) // messages for people
-	Log            *slog.Logger                     // log of the election
+	Say            func(format string, args ...any) // messages for people; one call at a time
 }
 
 // Validate returns the settings that cannot work, and what to change.
@@ -67,6 +73,12 @@ func (c *Config) Validate() error {
 	}
 	if c.Once != "" && !store.ValidName(c.Once) {
 		errs = append(errs, fmt.Errorf("once: %q must be 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", c.Once))
+	}
+	if c.OnceFor < 0 {
+		errs = append(errs, fmt.Errorf("once-for: %v is negative; 0s keeps the key for ever", c.OnceFor))
+	}
+	if c.StopTimeout < 0 {
+		errs = append(errs, fmt.Errorf("stop-timeout: %v is negative; omit it to wait without limit", c.StopTimeout))
 	}
 	_, err := Timing(c.TTL, c.Grace)
 	errs = append(errs, store.CheckGroup(c.Group), store.CheckCandidate(tenure.Candidate{ID: c.ID}), err)
@@ -99,25 +111,27 @@ func Run(ctx context.Context, st store.Store, cfg Config) error {
 	if err != nil {
 		return cannotRun(cfg.Args[0], err)
 	}
-	r := &runner{Config: &cfg, path: path, store: st, clock: clock.System(), beats: make(chan struct{}, 1), refusedForGood: make(chan error, 1)}
+	var printing sync.Mutex
+	say := cfg.Say
+	cfg.Say = func(format string, args ...any) {
+		printing.Lock()
+		defer printing.Unlock()
+		say(format, args...)
+	}
+	st = guard.Guard(st, guard.Config{}) // below the observer, which shows what it refuses
+	r := &runner{Config: &cfg, path: path, store: observe(st), clock: clock.System()}
 	if r.timing, err = Timing(cfg.TTL, cfg.Grace); err != nil {
 		return &CodeError{CodeFailed, err}
 	}
-	if r.file, err = keeper.NewTokenFile(); err != nil {
+	if r.file, err = keeper.NewFencingFile(); err != nil {
 		return &CodeError{CodeFailed, err}
 	}
 	defer r.file.Remove()
 	if cfg.Once != "" {
-		r.once = &once{store: st, name: "once/" + cfg.Group + "/" + cfg.Once, call: r.timing.CallTimeout, denied: cfg.Denied}
-		if done, err := r.once.read(ctx); err != nil {
-			return &CodeError{CodeFailed, fmt.Errorf("cannot read whether %q was done: %w", cfg.Once, err)}
-		} else if done {
-			r.sayDone()
-			return nil
-		}
+		r.once = &once{store: st, name: OnceName(cfg.Group, cfg.Once), keep: cfg.OnceFor, call: r.timing.CallTimeout}
 	}
-	node, err := lease.New(st, lease.Config{
-		Candidate: tenure.Candidate{ID: cfg.ID}, Scope: store.Scope{cfg.Group}, Timing: r.timing, OnNote: r.note, Log: dedupLogger(cfg.Log),
+	node, err := lease.New(r.store, lease.Config{
+		Candidate: tenure.Candidate{ID: cfg.ID, Priority: cfg.Priority}, Scope: store.Scope{cfg.Group}, Timing: r.timing, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return &CodeError{CodeFailed, err}
@@ -132,6 +146,11 @@ func Run(ctx context.Context, st store.Store, cfg Config) error {
 	}
 	stop := r.listen()
 	defer stop()
+	var printer sync.WaitGroup
+	defer printer.Wait()
+	done := make(chan struct{})
+	defer close(done)
+	printer.Go(func() { r.store.print(cfg.Say, done) })
 	return r.run(ctx)
 }
 
@@ -148,42 +167,20 @@ func resign(ctx context.Context, term *tenure.Term) error {
 type runner struct {
 	*Config
 	path    string
-	store   store.Store
+	store   *observer
 	clock   clock.Clock
 	timing  lease.Timing
 	elector *lease.Elector
-	file    keeper.TokenFile
+	file    keeper.FencingFile
 	once    *once
-	beats   chan struct{} // a keep-alive was acknowledged
 	signals chan os.Signal
-
-	lastRefusal    atomic.Pointer[error] // of a campaign
-	refusedForGood chan error            // why a campaign cannot succeed
-}
-
-// note receives the notes of the election.
-func (r *runner) note(n lease.Note) {
-	switch n.Kind {
-	case lease.NoteBeat:
-		select {
-		case r.beats <- struct{}{}:
-		default:
-		}
-	case lease.NoteOpenFailed, lease.NoteFailed:
-		if n.Err != nil {
-			r.lastRefusal.Store(&n.Err)
-			r.noteRefusal(n)
-		}
-	case lease.NoteConflict, lease.NoteBegan:
-		r.lastRefusal.Store(nil)
-	}
 }
 
 func (r *runner) run(ctx context.Context) error {
 	for {
 		// Start the keeper before the term, so that its start takes no time of the lease.
 		k, err := keeper.New(keeper.Config{
-			Group: r.Group, Node: r.ID, Path: r.path, Args: r.Args, File: r.file, Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr,
+			Group: r.Group, Node: r.ID, Path: r.path, Args: r.Args, File: r.file, Isolate: r.Isolate, Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr,
 		})
 		if err != nil {
 			return &CodeError{CodeFailed, err}
@@ -199,7 +196,7 @@ func (r *runner) run(ctx context.Context) error {
 		}
 		out := r.lead(ctx, term, k)
 		if err := resign(ctx, term); err != nil && out.lost == nil {
-			r.Say("cannot resign; the group is free when the session expires, within %v: %v", r.timing.TTL, err)
+			r.Say("cannot resign; the group is free when the session expires, within %v: %v", r.timing.TTL, plain(err))
 		}
 		switch {
 		case out.lost != nil && r.Restart && !out.interrupted:
@@ -256,6 +253,7 @@ func (r *runner) lead(ctx context.Context, term *tenure.Term, k *keeper.Process)
 	if err := r.once.finish(sctx, term); err != nil {
 		return r.notRecorded(err)
 	}
+	r.once.removeExpired(sctx)
 	return out
 }
 
@@ -266,7 +264,7 @@ func (r *runner) notRecorded(err error) outcome {
 	switch {
 	case errors.As(err, &sig):
 		return outcome{code: 128 + number(sig.Signal), err: err}
-	case r.Denied != nil && r.Denied(err):
+	case store.Permanent(err):
 		return outcome{code: CodeFailed, err: err}
 	default:
 		r.Say("%v", err)

@@ -5,6 +5,7 @@ package supervise
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	ossignal "os/signal"
 	"syscall"
@@ -27,18 +28,23 @@ const (
 	reportRounds = 4
 )
 
+var errKeeperHangs = errors.New("the keeper does not respond")
+
 // supervisor runs the command for one term and tells the keeper about its deadline.
 type supervisor struct {
 	*runner
 	term       *tenure.Term
 	keeper     *keeper.Process
 	tty        *os.File
+	started    bool // the command was
 	deadline   clock.Instant
-	fallback   clock.Timer   // when the supervisor itself kills
-	fallbackAt clock.Instant // what the timer is set to
-	signals    int           // that ask for an end
+	fallback   clock.Timer      // when the supervisor itself kills
+	fallbackAt clock.Instant    // what the timer is set to
+	signals    int              // that ask for an end
+	stopTimer  <-chan time.Time // StopTimeout is over
+	forced     bool             // the command is killed because of a signal
 	lost       error
-	fileFailed bool // an error of the token file was printed
+	fileFailed bool // an error of the fencing file was printed
 }
 
 // supervise runs the command for one term, and returns when no process of it is left.
@@ -54,6 +60,7 @@ func (s *supervisor) loop() outcome {
 	if !s.extend() {
 		return s.termEnded(context.Cause(s.term.Context()))
 	}
+	s.acknowledged(s.deadline)
 	stamp := s.term.Stamp()
 	if s.keeper.Send(keeper.Message{
 		Kind: keeper.Start, Deadline: s.deadline, Grace: s.Grace, Token: stamp.Token.String(), Session: stamp.Session, Deployment: stamp.Deployment,
@@ -61,8 +68,8 @@ func (s *supervisor) loop() outcome {
 		return s.keeperGone()
 	}
 	defer s.takeTerminalBack()
-	beat := time.NewTicker(s.timing.Beat / 2) // a note of a keep-alive may be dropped
-	defer beat.Stop()
+	check := time.NewTicker(s.timing.Beat / 4) // whether a keep-alive was acknowledged
+	defer check.Stop()
 	ended := s.term.Context().Done()
 	for {
 		select {
@@ -73,15 +80,15 @@ func (s *supervisor) loop() outcome {
 			if out, done := s.handle(m); done {
 				return out
 			}
-		case <-s.beats:
-			s.extend()
-		case <-beat.C:
+		case <-check.C:
 			s.extend()
 		case <-ended:
 			ended = nil
 			s.stop(context.Cause(s.term.Context()))
 		case sig := <-s.runner.signals:
 			s.forward(sig)
+		case <-s.stopTimer:
+			s.kill(fmt.Sprintf("the command runs %v after the signal", s.StopTimeout))
 		case <-s.fallback.C():
 			if s.clock.Now() >= s.fallbackAt {
 				return s.killAll()
@@ -109,11 +116,24 @@ func (s *supervisor) killAll() outcome {
 			waited++
 		}
 	}
+	ended := s.term.Check() != nil
 	s.keeper.KillAll(s.sayStuck)
-	if s.signals > 1 && s.lost == nil {
+	switch {
+	case s.forced && s.lost == nil:
 		return outcome{code: 128 + int(syscall.SIGKILL)}
+	case !ended:
+		return s.termEnded(errKeeperHangs)
 	}
 	return s.termEnded(context.Cause(s.term.Context()))
+}
+
+// acknowledged: the keeper has this deadline. The supervisor kills at the last deadline that
+// the keeper acknowledged. So a keeper that hangs ends the term, although keep-alives go on.
+func (s *supervisor) acknowledged(deadline clock.Instant) {
+	if !s.forced && s.lost == nil {
+		s.fallbackAt = deadline.Add(-fallbackBefore)
+		s.fallback.Set(s.fallbackAt)
+	}
 }
 
 // fallbackWithin makes the supervisor kill earlier, never later.
@@ -136,16 +156,12 @@ func (s *supervisor) extend() bool {
 		return true
 	}
 	s.deadline = deadline
-	if s.signals < 2 && s.lost == nil {
-		s.fallbackAt = deadline.Add(-fallbackBefore)
-		s.fallback.Set(s.fallbackAt)
-	}
-	if s.keeper.Group != 0 {
+	if s.started {
 		_ = s.keeper.Send(keeper.Message{Kind: keeper.Extend, Deadline: deadline})
 	}
 	if err := s.file.Write(s.term.Stamp(), s.term.Candidate().ID, now, deadline); err != nil && !s.fileFailed {
 		s.fileFailed = true
-		s.Say("cannot write the token file, so the command does not see the newest deadline: %v", err)
+		s.Say("cannot write the fencing file, so the command does not see the newest deadline: %v", err)
 	}
 	return true
 }
@@ -174,15 +190,23 @@ func (s *supervisor) forward(sig os.Signal) {
 		s.resume()
 		return
 	case syscall.SIGINT, syscall.SIGTERM:
-		s.signals++
-	}
-	if s.signals > 1 {
-		_ = s.keeper.Send(keeper.Message{Kind: keeper.Kill})
-		s.fallbackWithin(keeper.ResponseTime)
-		s.Say("second signal: killing the command")
-		return
+		if s.signals++; s.signals > 1 {
+			s.kill("second signal")
+			return
+		}
+		if s.StopTimeout > 0 {
+			s.stopTimer = time.After(s.StopTimeout)
+		}
 	}
 	s.signalCommand(n)
+}
+
+// kill kills the command after a signal to this process.
+func (s *supervisor) kill(why string) {
+	s.forced = true
+	_ = s.keeper.Send(keeper.Message{Kind: keeper.Kill})
+	s.fallbackWithin(keeper.ResponseTime)
+	s.Say("%s: killing the command", why)
 }
 
 func (s *supervisor) signalCommand(sig syscall.Signal) {
@@ -192,8 +216,11 @@ func (s *supervisor) signalCommand(sig syscall.Signal) {
 // handle handles a message of the keeper.
 func (s *supervisor) handle(m keeper.Message) (out outcome, done bool) {
 	switch m.Kind {
+	case keeper.Extended:
+		s.acknowledged(m.Deadline)
 	case keeper.Started:
-		s.keeper.Group = m.PID
+		s.started = true
+		s.keeper.SetGroup(m.PID)
 		_ = s.keeper.Send(keeper.Message{Kind: keeper.Extend, Deadline: s.deadline}) // it may have changed meanwhile
 		s.giveTerminal()
 	case keeper.Failed:
@@ -286,7 +313,7 @@ func (s *supervisor) commandStopped(sig syscall.Signal) {
 
 // resume continues after fg or bg.
 func (s *supervisor) resume() {
-	if s.keeper.Group != 0 {
+	if s.started {
 		s.giveTerminal()
 	}
 	s.signalCommand(syscall.SIGCONT)

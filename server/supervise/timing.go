@@ -23,8 +23,9 @@ func Timing(ttl, grace time.Duration) (lease.Timing, error) {
 	t.Grace = grace + keeper.Reserve
 	t.Beat = min(t.Beat, room/4)
 	t.CallTimeout = min(t.CallTimeout, room/4)
-	t.BackoffMax = t.Beat
-	t.BackoffMin = min(t.BackoffMin, t.Beat)
+	const maxBackoff = 500 * time.Millisecond // so that a candidate is elected soon after an outage
+	t.BackoffMax = min(t.Beat, maxBackoff)
+	t.BackoffMin = min(t.BackoffMin, t.BackoffMax)
 	return t, t.Validate()
 }
 

@@ -267,9 +267,13 @@ func (s *Store) SetAttributes(ctx context.Context, seen store.Attributes) (store
 		}
 	}
 	key := attributesAt + seen.Name
-	t := Txn{If: []Cond{{key, seen.Version}}, Then: []Write{{Key: key, Value: encode(attributesJSON{Format: Format, Values: next.Values}), Quiet: true}}}
-	raise := Write{Key: rulesKey, Value: []byte("{}"), Quiet: true}
 	rule := policy.IsRule(seen.Name)
+	write := Write{Key: key, Quiet: true}
+	if rule || len(next.Values) > 0 {
+		write.Value = encode(attributesJSON{Format: Format, Values: next.Values})
+	}
+	t := Txn{If: []Cond{{key, seen.Version}}, Then: []Write{write}}
+	raise := Write{Key: rulesKey, Value: []byte("{}"), Quiet: true}
 	if rule && s.caps.Keys > 1 {
 		t.Then = append(t.Then, raise)
 	}
@@ -285,6 +289,8 @@ func (s *Store) SetAttributes(ctx context.Context, seen store.Attributes) (store
 			return store.Attributes{}, err
 		}
 	}
-	next.Version = r.Versions[0]
+	if write.Value != nil {
+		next.Version = r.Versions[0]
+	}
 	return next, nil
 }

@@ -62,6 +62,7 @@ func bent() map[storetest.Promise]func(store.Store) store.Store {
 		storetest.ListsInOrder:       func(s store.Store) store.Store { return unordered{s} },
 		storetest.HistoryReaches:     func(s store.Store) store.Store { return shortHistory{s} },
 		storetest.AttributesCompared: func(s store.Store) store.Store { return lastWriterWins{s} },
+		storetest.AttributesRemoved:  func(s store.Store) store.Store { return keepsRemoved{s} },
 		storetest.AttributesListed:   func(s store.Store) store.Store { return unpagedAttributes{s} },
 		storetest.OneWinner:          func(s store.Store) store.Store { return twoWinners{s} },
 		storetest.EpochRaised:        func(s store.Store) store.Store { return forgetsEpoch{s} },
@@ -434,6 +435,16 @@ func (s lastWriterWins) SetAttributes(ctx context.Context, seen store.Attributes
 	}
 	seen.Version = now.Version
 	return s.Store.SetAttributes(ctx, seen)
+}
+
+// keepsRemoved keeps a removed attribute.
+type keepsRemoved struct{ store.Store }
+
+func (s keepsRemoved) SetAttributes(ctx context.Context, a store.Attributes) (store.Attributes, error) {
+	if len(a.Values) == 0 {
+		a.Values = map[string]string{"removed": "yes"}
+	}
+	return s.Store.SetAttributes(ctx, a)
 }
 
 type unpagedAttributes struct{ store.Store }

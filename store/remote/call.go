@@ -38,7 +38,7 @@ func call[Out any](ctx context.Context, s *Store, m wire.Method, in any) (Out, e
 	var out, zero Out
 	body, err := json.Marshal(in)
 	if err != nil {
-		return zero, fmt.Errorf("remote: %s: %w", m, err)
+		return zero, wrap(m, err)
 	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -79,21 +79,39 @@ func (s *Store) each(ctx context.Context, m wire.Method, try func(ctx context.Co
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", s.cfg.URLs[at], err))
 		if said == silent && !m.Repeatable() {
-			return fmt.Errorf("remote: %s: the outcome is unknown: %w", m, errors.Join(errs...))
+			return wrap(m, fmt.Errorf("the outcome is unknown: %w", errors.Join(errs...)))
 		}
 	}
 	if len(errs) == 0 {
-		return fmt.Errorf("remote: %s: %w", m, context.Cause(ctx))
+		return wrap(m, context.Cause(ctx))
 	}
-	return fmt.Errorf("remote: %s: no instance of the service answered: %w", m, errors.Join(errs...))
+	return wrap(m, fmt.Errorf("no instance of the service answered: %w", errors.Join(errs...)))
 }
+
+// CallError names the call that failed. Err is the cause, complete without the name.
+type CallError struct {
+	Call string
+	Err  error
+}
+
+func (e *CallError) Error() string { return "remote: " + e.Call + ": " + e.Err.Error() }
+func (e *CallError) Unwrap() error { return e.Err }
 
 func wrap(m wire.Method, err error) error {
 	if err != nil {
-		return fmt.Errorf("remote: %s: %w", m, err)
+		return &CallError{string(m), err}
 	}
 	return nil
 }
+
+// refusal is an answer that means several errors, in the words of the service.
+type refusal struct {
+	text string
+	is   []error
+}
+
+func (r *refusal) Error() string   { return r.text }
+func (r *refusal) Unwrap() []error { return r.is }
 
 func (s *Store) prefer(at int) { s.preferred.Store(int64(at)) }
 
@@ -203,11 +221,11 @@ func verdict(p *wire.Problem) (result, error) {
 	switch {
 	case p.Code == wire.CodeNotAMember:
 		// A policy and not a right: an operator may change it at any time.
-		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, store.ErrBusy, p)
+		return answered, &refusal{p.String(), []error{ErrDenied, store.ErrBusy}}
 	case p.Status == http.StatusUnauthorized:
-		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, store.ErrUnauthenticated, p)
+		return answered, &refusal{p.String(), []error{ErrDenied, store.ErrUnauthenticated}}
 	case p.Status == http.StatusForbidden:
-		return answered, fmt.Errorf("%w: %w: %s", ErrDenied, store.ErrDenied, p)
+		return answered, &refusal{p.String(), []error{ErrDenied, store.ErrDenied}}
 	case p.Code == wire.CodeDeployment, p.Code == wire.CodeUnavailable:
 		return unsent, errors.New(p.String())
 	default:

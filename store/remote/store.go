@@ -84,12 +84,15 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.calls, s.beats, s.streams = transport(cfg.TLS), transport(cfg.TLS), transport(cfg.TLS)
 	s.calls.MaxConnsPerHost = connections
 	welcome, err := call[wire.Welcome](ctx, s, wire.Caps, wire.Nothing{})
+	if failed := (*CallError)(nil); errors.As(err, &failed) {
+		err = failed.Err
+	}
 	if err == nil && (welcome.Deployment == "" || welcome.Batch < 1 || welcome.MaxTTL < 1) {
-		err = fmt.Errorf("it answered capabilities %+v; check that the URL is that of an election service", welcome)
+		err = fmt.Errorf("%s answered capabilities %+v; check that the URL is that of an election service", strings.Join(cfg.URLs, ","), welcome)
 	}
 	if err != nil {
 		s.Close()
-		return nil, fmt.Errorf("remote: open %s: %w", strings.Join(cfg.URLs, ","), err)
+		return nil, wrap(wire.Open, err)
 	}
 	s.caps, s.deployment = welcome.Caps(), welcome.Deployment
 	return s, nil

@@ -70,6 +70,7 @@ const (
 	ListsInOrder       Promise = "listings come in order, in pages, within their scope"
 	HistoryReaches     Promise = "the history reaches back as far as promised"
 	AttributesCompared Promise = "attributes change from the version seen"
+	AttributesRemoved  Promise = "removed attributes that are no rules leave nothing behind"
 	AttributesListed   Promise = "attributes are listed by prefix, in order, in pages"
 	RulesCompared      Promise = "a grant can depend on the version of the rules"
 	NoGrantAgainstRule Promise = "nothing is granted after an acknowledged cordon"
@@ -127,6 +128,7 @@ func promises() []promise {
 		{name: ListsInOrder, check: listsInOrder},
 		{name: HistoryReaches, check: historyReaches},
 		{name: AttributesCompared, check: attributesCompared},
+		{name: AttributesRemoved, check: attributesRemoved},
 		{name: AttributesListed, check: attributesListed},
 		{name: RulesCompared, check: rulesCompared},
 		{name: NoGrantAgainstRule, check: noGrantAgainstRules},

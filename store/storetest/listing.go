@@ -169,6 +169,37 @@ func attributesCompared(c *check) {
 	is("read after the removal", got, false, nil)
 }
 
+// attributesRemoved: removed attributes that are no rules leave nothing behind.
+func attributesRemoved(c *check) {
+	name := "once/" + c.group("g") + "/k"
+	values := map[string]string{"state": "done"}
+	a, err := c.store.SetAttributes(c.ctx, store.Attributes{Name: name, Values: values})
+	c.must("write", err)
+	old := a
+	a.Values = nil
+	a, err = c.store.SetAttributes(c.ctx, a)
+	c.must("removal", err)
+	if a.Version != 0 || len(a.Values) != 0 {
+		c.errorf("the removal answers %+v", a)
+	}
+	all, err := c.engine.Open(c.t).ListAttributes(c.ctx, name, store.Page{})
+	c.must("list", err)
+	if len(all) != 0 {
+		c.errorf("after the removal %+v are listed", all)
+	}
+	_, err = c.store.SetAttributes(c.ctx, old)
+	c.wants("write from the version before the removal", err, store.ErrConflict)
+	if a, err = c.store.Attributes(c.ctx, name); err != nil || a.Version != 0 || len(a.Values) != 0 {
+		c.errorf("after the removal they are %+v, %v", a, err)
+	}
+	a.Values = values
+	a, err = c.store.SetAttributes(c.ctx, a)
+	c.must("write after the removal", err)
+	if a.Version == 0 {
+		c.errorf("written again they are %+v", a)
+	}
+}
+
 // Attributes are listed by prefix, in the order of their names, in pages, with their values.
 func attributesListed(c *check) {
 	var want []string

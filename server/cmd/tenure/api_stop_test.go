@@ -42,7 +42,7 @@ func TestClientInCurlStopsInTime(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 	})
-	s := startScript(t, []string{"TENURE_URL=" + url}, "lead.sh", "g", "n", "sh", "-c", `while :; do echo "works $TENURE_TERM"; sleep 0.05; done & wait`)
+	s := startScript(t, []string{"TENURE_STORE=" + url}, "lead.sh", "g", "n", "sh", "-c", `while :; do echo "works $TENURE_FENCING_TOKEN"; sleep 0.05; done & wait`)
 	if code := s.exits(); code != 75 { // it ends when nobody writes to its output any more
 		t.Errorf("exit code %d", code)
 	}
@@ -60,7 +60,7 @@ func TestClientInCurlEndsWithItsCommand(t *testing.T) {
 	for i := range 12 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			s := startScript(t, []string{"TENURE_URL=" + url}, "lead.sh", "g", "n", "sh", "-c", fmt.Sprintf(`sleep 0.%03d; kill -s TERM -- -$PPID; echo works; exec sleep 1000`, 3*i))
+			s := startScript(t, []string{"TENURE_STORE=" + url}, "lead.sh", "g", "n", "sh", "-c", fmt.Sprintf(`sleep 0.%03d; kill -s TERM -- -$PPID; echo works; exec sleep 1000`, 3*i))
 			if code := s.exits(); code == 0 { // it ends when nobody writes to its output any more
 				t.Errorf("exit code %d", code)
 			}
@@ -80,7 +80,7 @@ func TestClientInPythonOutlivesHalfAnAnswer(t *testing.T) {
 		}
 		_, _ = fmt.Fprintf(w, `{"group":"g","leader_node_id":"n","term":1,"ttl_ms":%d}`, ttl.Milliseconds())
 	})
-	s := startScript(t, []string{"TENURE_URL=" + url}, "lead.py", "g", "n", "5")
+	s := startScript(t, []string{"TENURE_STORE=" + url}, "lead.py", "g", "n", "5")
 	if code := s.exits(); code != 0 || renewals.Load() < 2 {
 		t.Errorf("exit code %d after %d renewals: %s", code, renewals.Load(), s.tail())
 	}

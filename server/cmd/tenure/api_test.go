@@ -197,7 +197,7 @@ type dialect struct {
 func dialects() []dialect {
 	return []dialect{
 		{
-			"lead.sh", "by-curl", []string{"sh", "-c", `while :; do echo "works $TENURE_TERM"; sleep 0.05; done & wait`}, []string{"sh", "-c", `echo "works $TENURE_TERM"`},
+			"lead.sh", "by-curl", []string{"sh", "-c", `while :; do echo "works $TENURE_FENCING_TOKEN"; sleep 0.05; done & wait`}, []string{"sh", "-c", `echo "works $TENURE_FENCING_TOKEN"`},
 			"works %d", 128 + int(syscall.SIGTERM),
 		},
 		{"lead.py", "by-python", nil, []string{"0.2"}, `"works", "term": %d`, 0},
@@ -211,13 +211,13 @@ func TestClientsOfTheDocs(t *testing.T) {
 	p, tokens := guardedServe(t, `{"roles":{"node":[{"prefix":"by-","verbs":["campaign","observe"]}],"operator":[{"prefix":"","verbs":["step-down","observe"]}]},
 		"names":{"node-*":["node"],"op":["operator"]}}`, "node-a", "node-b", "node-c", "op")
 	start := func(d dialect, node string, work []string) *script {
-		env := []string{"TENURE_URL=" + p.ready.URL, "TENURE_TOKEN=" + tokens[node], "TENURE_TTL_MS=3000"}
+		env := []string{"TENURE_STORE=" + p.ready.URL, "TENURE_STORE_CREDENTIAL=" + tokens[node], "TENURE_TTL_MS=3000"}
 		return startScript(t, env, d.program, append([]string{d.group, node}, work...)...)
 	}
 	works := func(d dialect, term int) string { return fmt.Sprintf(d.works, term) }
 	first, second, watcher := make([]*script, len(all)), make([]*script, len(all)), make([]*script, len(all))
 	for i, d := range all {
-		watcher[i] = startScript(t, []string{"TENURE_URL=" + p.ready.URL, "TENURE_TOKEN=" + tokens["op"]}, d.program, "watch", d.group)
+		watcher[i] = startScript(t, []string{"TENURE_STORE=" + p.ready.URL, "TENURE_STORE_CREDENTIAL=" + tokens["op"]}, d.program, "watch", d.group)
 		first[i] = start(d, "node-a", d.long)
 	}
 	for i, d := range all {
@@ -290,7 +290,7 @@ func TestClientsObeyTransfer(t *testing.T) {
 			t.Parallel()
 			candidates := 0
 			start := func(node string) *script {
-				s := startScript(t, []string{"TENURE_URL=" + p.ready.URL, "TENURE_TTL_MS=3000"}, d.program, append([]string{d.group, node}, d.long...)...)
+				s := startScript(t, []string{"TENURE_STORE=" + p.ready.URL, "TENURE_TTL_MS=3000"}, d.program, append([]string{d.group, node}, d.long...)...)
 				candidates++
 				within(t, node+" is a candidate", func() bool {
 					var c service.Candidates

@@ -29,7 +29,7 @@ func TestNoService(t *testing.T) {
 	}{
 		{cli.ExitUnavailable, []string{"leader", "billing"}},
 		{cli.ExitUnavailable, []string{"groups"}},
-		{supervise.CodeFailed, []string{"exec", "billing", "--", "true"}},
+		{supervise.CodeFailed, []string{"exec", "--no-wait", "billing", "--", "true"}},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := run(t.Context(), tt.args, environment(), strings.NewReader(""), &stdout, &stderr)

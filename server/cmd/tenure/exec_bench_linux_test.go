@@ -51,7 +51,7 @@ func execCost(t *testing.T, program, store, group string) (startMS, sizeMB float
 	t.Helper()
 	dir := t.TempDir()
 	w := exec.Command(program, "exec", "-q", "--ttl=8s", "--store="+store, group, "--",
-		"bash", "-c", `echo $EPOCHREALTIME $(stat -c %.9Y "$TENURE_TOKEN_FILE") > "$0/at" && mv "$0/at" "$0/said" && read`, dir)
+		"bash", "-c", `echo $EPOCHREALTIME $(stat -c %.9Y "$TENURE_FENCING_FILE") > "$0/at" && mv "$0/at" "$0/said" && read`, dir)
 	stdin, err := w.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

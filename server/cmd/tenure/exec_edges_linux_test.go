@@ -15,6 +15,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/child"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Each does what its comment says.
@@ -28,6 +29,28 @@ func TestExecEdges(t *testing.T) {
 	t.Run("files and pipes", e.files)
 	t.Run("killed in line", e.killedInLine)
 	t.Run("refused", e.refused)
+	t.Run("stop timeout", e.stopTimeout)
+	t.Run("priority", e.priority)
+}
+
+// A command that ignores SIGTERM is killed after --stop-timeout.
+func (e *execRig) stopTimeout(t *testing.T) {
+	t.Parallel()
+	w, pid := e.one(t, "deaf", []string{"--stop-timeout=100ms", "--ttl=30s"}, `trap '' TERM; `+announce+`exec sleep 1000`)
+	_ = w.Process.Signal(syscall.SIGTERM)
+	if code := w.code(); code != 128+9 || running(pid) {
+		t.Errorf("exit code %d\n%s", code, &w.stderr)
+	}
+}
+
+// --priority is the priority of the candidate.
+func (e *execRig) priority(t *testing.T) {
+	t.Parallel()
+	e.one(t, "ranked", []string{"--priority=7"}, announce+`exec sleep 1000`)
+	all, err := e.store.Sessions(t.Context(), store.Scope{"ranked"}, store.Page{})
+	if err != nil || len(all) != 1 || all[0].Candidate.Priority != 7 {
+		t.Errorf("%+v, %v", all, err)
+	}
 }
 
 // one starts a command that is one process, and waits until it has written its number down.
@@ -38,7 +61,7 @@ func (e *execRig) one(t *testing.T, group string, flags []string, script string)
 	return w, w.pids()[0]
 }
 
-const announce = `echo "$TENURE_TOKEN_FILE" > $DIR/where; echo $BASHPID >> $DIR/beats; `
+const announce = `echo "$TENURE_FENCING_FILE" > $DIR/where; echo $BASHPID >> $DIR/beats; `
 
 // Who was asked to end does not run the command again, though leadership was lost after.
 func (e *execRig) noRestart(t *testing.T) {
@@ -249,17 +272,17 @@ func asleep(pid int) bool {
 // A candidate that is not elected because of a cordon gets the cause.
 func (e *execRig) refused(t *testing.T) {
 	t.Parallel()
-	store := etcdURL(e.engine.Members[0].Addr())
+	addr := etcdURL(e.engine.Members[0].Addr())
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cordon := exec.Command(self, "cordon", "barred", "--yes", "--store="+store)
+	cordon := exec.Command(self, "cordon", "barred", "--yes", "--store="+addr)
 	cordon.Env = append(os.Environ(), mainEnv+"=1")
 	if out, err := cordon.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	s := startServe(t, "--store="+store)
+	s := startServe(t, "--store="+addr)
 	w := execute(t, s.ready.URL, "barred", []string{"--id=barred", "--wait=4s", "-q"}, "true")
 	if code, text := w.code(), w.stderr.String(); code != 124 || !strings.Contains(text, "cordoned") {
 		t.Errorf("exit code %d\n%s", code, text)

@@ -29,7 +29,7 @@ import (
 // every 20 ms, without starting a process for it.
 const stubborn = `
 trap '' TERM
-echo "$TENURE_TOKEN_FILE" > "$DIR/where"
+echo "$TENURE_FENCING_FILE" > "$DIR/where"
 beat() { mkfifo "$DIR/$BASHPID"; exec 9<> "$DIR/$BASHPID"; while :; do echo "$BASHPID"; read -rt 0.02 -u 9; done >> "$DIR/beats"; }
 export -f beat
 ( beat & )
@@ -274,6 +274,11 @@ func faults() []fault {
 			to(kids(w.Process.Pid)[0], syscall.SIGSTOP)
 			cut(t, e, w, pids)
 		}, code: 75, says: "leadership"},
+		{name: "keeper paused, keep-alives go on", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(kids(w.Process.Pid)[0], syscall.SIGSTOP) }, code: 75, says: "keeper does not respond"},
+		{name: "keeper paused, wrapper killed", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) {
+			to(kids(w.Process.Pid)[0], syscall.SIGSTOP)
+			to(w.Process.Pid, syscall.SIGKILL)
+		}, code: -1},
 		{name: "keeper killed", inject: func(_ *testing.T, _ *execRig, w *wrapped, _ []int) { to(kids(w.Process.Pid)[0], syscall.SIGKILL) }, code: 125, says: "keeper"},
 		{name: "session closed", inject: closeSession, code: 75, forced: true, says: "leadership"},
 		{name: "keeper paused, session closed", inject: func(t *testing.T, e *execRig, w *wrapped, pids []int) {

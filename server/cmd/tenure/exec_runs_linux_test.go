@@ -40,7 +40,7 @@ func (e *execRig) runs(t *testing.T) {
 		{"a signal", []string{"sh", "-c", "kill -KILL $$"}, 128 + 9},
 		{"no shell", []string{"test", "$HOME", "=", "$HOME"}, 0},
 		{"environment", []string{"sh", "-c", `
-			. "$TENURE_TOKEN_FILE"
+			. "$TENURE_FENCING_FILE"
 			test "$TENURE_GROUP" = runs -a "$TENURE_NODE" = me -a "$TENURE_FENCING_TOKEN" -gt 0 -a -n "$TENURE_DEPLOYMENT" -a "${#TENURE_FENCING_SESSION}" = 16 &&
 			test "$group" = runs -a "$node" = me -a "$token" = "$TENURE_FENCING_TOKEN" -a "$deployment" = "$TENURE_DEPLOYMENT" -a "$session" = "$TENURE_FENCING_SESSION" -a "$deadline_boottime_ns" -gt 0`}, 0},
 		{"leaves some behind", []string{"sh", "-c", `(sleep 1000 & echo $! >> "$DIR/beats"); setsid sleep 1000 & echo $! >> "$DIR/beats"; exit 3`}, 3},

@@ -29,7 +29,10 @@ func TestExecRefuses(t *testing.T) {
 		{"grace without room", []string{"--ttl=4s", "--grace=3s", "g", "--", "true"}, 125, "--ttl=4.6s, or at most --grace=2.62s"},
 		{"a TTL of less than nothing", []string{"--ttl=-1s", "g", "--", "true"}, 125, "must be from"},
 		{"a TTL without room", []string{"--ttl=200ms", "--grace=0s", "g", "--", "true"}, 125, "--ttl="},
-		{"no store", []string{"--store=etcd://127.0.0.1:1", "--timeout=300ms", "g", "--", "true"}, 125, "127.0.0.1:1"},
+		{"no store", []string{"--no-wait", "--store=etcd://127.0.0.1:1", "--timeout=300ms", "g", "--", "true"}, 125, "127.0.0.1:1"},
+		{"no store in time", []string{"--wait=1s", "--store=http://127.0.0.1:1", "g", "--", "true"}, 124, "the store cannot be reached within 1s; the command was not run: no instance of the service answered: http://127.0.0.1:1: dial tcp"},
+		{"a negative stop timeout", []string{"--stop-timeout=-1s", "g", "--", "true"}, 125, "stop-timeout: -1s"},
+		{"a negative expiry", []string{"--once=k", "--once-for=-1s", "g", "--", "true"}, 125, "once-for: -1s"},
 		{"not found", []string{"--dev", "g", "--", "no-such-command"}, 127, "no-such-command"},
 		{"cannot be run", []string{"--dev", "g", "--", "/dev/null"}, 126, "/dev/null"},
 	} {
@@ -56,7 +59,7 @@ func TestExecEnvironment(t *testing.T) {
 func TestExecAdviceHolds(t *testing.T) {
 	for _, flags := range [][]string{{"--ttl=4.6s", "--grace=3s"}, {"--ttl=4s", "--grace=2.62s"}} {
 		var stderr bytes.Buffer
-		args := append(append([]string{"exec", "--store=etcd://127.0.0.1:1", "--timeout=200ms"}, flags...), "g", "--", "true")
+		args := append(append([]string{"exec", "--no-wait", "--store=etcd://127.0.0.1:1", "--timeout=200ms"}, flags...), "g", "--", "true")
 		if run(t.Context(), args, environment(), strings.NewReader(""), &stderr, &stderr); strings.Contains(stderr.String(), "ttl") {
 			t.Errorf("%v: %s", flags, &stderr)
 		}

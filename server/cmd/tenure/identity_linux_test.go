@@ -118,7 +118,7 @@ func TestTwoProcessesOneNodeID(t *testing.T) {
 	example := func(d dialect) func(*testing.T, string) candidacy {
 		return func(t *testing.T, group string) candidacy {
 			l := newLink(t, strings.TrimPrefix(p.ready.URL, "http://"))
-			s := startScript(t, []string{"TENURE_URL=http://" + l.Addr().String(), "TENURE_TTL_MS=3000"}, d.program, append([]string{group, "node-1"}, d.long...)...)
+			s := startScript(t, []string{"TENURE_STORE=http://" + l.Addr().String(), "TENURE_TTL_MS=3000"}, d.program, append([]string{group, "node-1"}, d.long...)...)
 			return candidacy{s.cmd.Process.Pid, func() []string {
 				s.mu.Lock()
 				defer s.mu.Unlock()

@@ -1,6 +1,6 @@
 // Command tenure elects leaders with fencing. `tenure --help` lists its commands:
 //
-//	run a command while leading   exec, serve
+//	run a command while leading   exec, once, serve
 //	show                          leader, watch, history, groups, candidates, sessions
 //	operate                       step-down, transfer, cordon, uncordon, policy
 //	diagnose                      explain, doctor, version
@@ -65,7 +65,7 @@ http://127.0.0.1:7400.`,
 		id, title string
 		commands  []*cobra.Command
 	}{
-		{"run", "Run a command while leading:", []*cobra.Command{newExec(env), newServe()}},
+		{"run", "Run a command while leading:", []*cobra.Command{newExec(env), newOnce(env), newServe()}},
 		{"show", "Show:", show.Commands(env)},
 		{"operate", "Operate:", operate.Commands(env)},
 		{"diagnose", "Diagnose:", append(diagnose.Commands(env), newVersion(env))},

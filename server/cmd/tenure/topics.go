@@ -43,8 +43,8 @@ to all commands:
   TENURE_STORE_KEY            key file of the client certificate
   TENURE_STORE_USER           etcd user
   TENURE_STORE_PASSWORD_FILE  file with the password of the etcd user
-  TENURE_STORE_TOKEN_FILE     file with the bearer token for a service
-  TENURE_STORE_TOKEN          the bearer token itself; it has no flag
+  TENURE_STORE_CREDENTIAL_FILE  file with the bearer credential for a service
+  TENURE_STORE_CREDENTIAL     the bearer credential itself; it has no flag
   TENURE_TIMEOUT              longest time for one call to the store
   TENURE_OUTPUT               output format
 

@@ -25,12 +25,13 @@ const (
 	Kill   Kind = "kill"   // SIGKILL now
 	leave  Kind = "leave"  // exit if no command was started; the supervisor removes its files
 
-	ready   Kind = "ready"
-	Started Kind = "started" // PID
-	Failed  Kind = "failed"  // Errno: the command cannot be run
-	Stopped Kind = "stopped" // Signal: it stopped the command, as Ctrl-Z does
-	Stuck   Kind = "stuck"   // Left: processes that SIGKILL does not end
-	Ended   Kind = "ended"   // Reason, Status, Left: no process is left
+	ready    Kind = "ready"
+	Started  Kind = "started"  // PID
+	Failed   Kind = "failed"   // Errno: the keeper or the command cannot be run
+	Extended Kind = "extended" // Deadline: the keeper acts on this deadline
+	Stopped  Kind = "stopped"  // Signal: it stopped the command, as Ctrl-Z does
+	Stuck    Kind = "stuck"    // Left: processes that SIGKILL does not end
+	Ended    Kind = "ended"    // Reason, Status, Left: no process is left
 )
 
 // Message between supervisor and keeper.

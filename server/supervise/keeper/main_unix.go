@@ -40,8 +40,8 @@ func Main(args []string) int {
 	syscall.CloseOnExec(fd)
 	_ = syscall.SetNonblock(fd, true)
 	k := &keeper{conn: &conn{file: os.NewFile(uintptr(fd), "supervisor")}, path: args[4], argv: args[5:], clock: clock.System()}
-	if err := becomeSubreaper(); err != nil {
-		_ = k.conn.send(Message{Kind: Failed, Errno: int(syscall.ENOSYS)})
+	if err := errors.Join(enterNamespace(), becomeSubreaper()); err != nil {
+		_ = k.conn.send(failed(err))
 		return exitFailed
 	}
 	return k.run()
@@ -84,7 +84,7 @@ func (k *keeper) run() int {
 	ossignal.Notify(k.deaths, syscall.SIGCHLD)
 	ossignal.Notify(make(chan os.Signal, 1), survivedSignals()...)
 	if k.conn.send(Message{Kind: ready}) != nil { // the supervisor is gone already
-		removeTokenFile()
+		removeFencingFile()
 		return exitFailed
 	}
 	orders := make(chan Message)
@@ -98,7 +98,7 @@ func (k *keeper) run() int {
 			if !ok {
 				orders = nil
 				if k.group == 0 {
-					removeTokenFile()
+					removeFencingFile()
 					return 0
 				}
 				k.stop(Orphaned)
@@ -135,6 +135,7 @@ func (k *keeper) obey(m Message) bool {
 		return k.start(m)
 	case Extend:
 		k.watchdog.extend(m.Deadline)
+		_ = k.conn.send(Message{Kind: Extended, Deadline: k.watchdog.deadline})
 	case Signal:
 		if k.group != 0 && !k.exited {
 			k.forward(syscall.Signal(m.Signal))
@@ -173,14 +174,18 @@ func (k *keeper) start(m Message) bool {
 	dieWithParent(attr.Sys)
 	pid, err := syscall.ForkExec(k.path, k.argv, attr)
 	if err != nil {
-		errno := syscall.EIO
-		_ = errors.As(err, &errno)
-		_ = k.conn.send(Message{Kind: Failed, Errno: int(errno)})
+		_ = k.conn.send(failed(err))
 		return false
 	}
 	k.group = pid
 	_ = k.conn.send(Message{Kind: Started, PID: pid})
 	return true
+}
+
+func failed(err error) Message {
+	errno := syscall.EIO
+	_ = errors.As(err, &errno)
+	return Message{Kind: Failed, Errno: int(errno)}
 }
 
 // environment adds the variables of the term to those that the supervisor has set.
@@ -253,7 +258,7 @@ func (k *keeper) killAll() {
 func (k *keeper) report(orphaned bool) int {
 	err := k.conn.sendBlocking(Message{Kind: Ended, Reason: k.watchdog.reason, Status: uint32(k.status), Left: k.left})
 	if orphaned || err != nil {
-		removeTokenFile()
+		removeFencingFile()
 		return 1
 	}
 	// The supervisor closes its end after it has read the message.
@@ -262,5 +267,5 @@ func (k *keeper) report(orphaned bool) int {
 	return 0
 }
 
-// removeTokenFile removes the file of a supervisor that is gone.
-func removeTokenFile() { TokenFile{os.Getenv(EnvTokenFile)}.Remove() }
+// removeFencingFile removes the file of a supervisor that is gone.
+func removeFencingFile() { FencingFile{os.Getenv(EnvFencingFile)}.Remove() }

@@ -23,7 +23,8 @@ type Process struct{}
 type Config struct {
 	Group, Node, Path string
 	Args              []string
-	File              TokenFile
+	File              FencingFile
+	Isolate           bool
 	Stdin             io.Reader
 	Stdout, Stderr    io.Writer
 }

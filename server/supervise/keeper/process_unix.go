@@ -3,6 +3,8 @@
 package keeper
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,14 +18,15 @@ import (
 type Process struct {
 	// Messages of the keeper. Closed: the keeper is gone, or sent something invalid.
 	Messages chan Message
-	// Group is the process group of the command, for the caller to set; 0: not started.
+	// Group is the process group of the command; 0: not started.
 	Group int
 
-	cmd    *exec.Cmd
-	conn   *conn
-	done   chan struct{} // closed by Release
-	exited chan struct{}
-	spare  map[int]bool // our earlier children: not of the command
+	isolated bool
+	cmd      *exec.Cmd
+	conn     *conn
+	done     chan struct{} // closed by Release
+	exited   chan struct{}
+	spare    map[int]bool // our earlier children: not of the command
 }
 
 // Config says what a keeper runs.
@@ -31,12 +34,14 @@ type Config struct {
 	Group, Node    string
 	Path           string   // of the command
 	Args           []string // with the command's name
-	File           TokenFile
+	File           FencingFile
+	Isolate        bool // in a pid namespace that ends with the keeper
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 }
 
-// New starts a keeper. It waits for a Start message before it runs the command.
+// New starts a keeper and waits until it is ready. It runs the command after a Start
+// message.
 func New(c Config) (*Process, error) {
 	if err := becomeSubreaper(); err != nil {
 		return nil, err
@@ -45,29 +50,18 @@ func New(c Config) (*Process, error) {
 	for _, p := range descendants(nil) {
 		spare[p.pid] = true
 	}
-	program, err := self()
-	if err != nil {
-		return nil, err
-	}
 	mine, its, err := socketpair()
 	if err != nil {
 		return nil, fmt.Errorf("socket to the keeper: %w", err)
 	}
-	cmd := exec.Command(program)
-	cmd.Args = append([]string{"tenure", command, strconv.Itoa(its), c.Group, c.Path}, c.Args...)
-	cmd.Env = append(os.Environ(), EnvGroup+"="+c.Group, EnvNode+"="+c.Node, EnvTokenFile+"="+c.File.path)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
-	cmd.WaitDelay = time.Second
-	// In its own process group it gets no signal that a terminal or a shell sends to ours.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	err = cmd.Start()
+	cmd, err := c.start(its)
 	_ = syscall.Close(its)
 	if err != nil {
 		_ = mine.Close()
-		return nil, fmt.Errorf("cannot start the keeper: %w", err)
+		return nil, err
 	}
 	p := &Process{
-		Messages: make(chan Message, 8), cmd: cmd, conn: &conn{file: mine},
+		Messages: make(chan Message, 8), isolated: c.Isolate, cmd: cmd, conn: &conn{file: mine},
 		done: make(chan struct{}), exited: make(chan struct{}), spare: spare,
 	}
 	go p.conn.receive(p.Messages, p.done)
@@ -75,7 +69,72 @@ func New(c Config) (*Process, error) {
 		_ = cmd.Wait()
 		close(p.exited)
 	}()
+	if err := p.awaitReady(); err != nil {
+		p.Release()
+		return nil, err
+	}
 	return p, nil
+}
+
+// start starts the keeper's process with its end of the socket.
+func (c Config) start(socket int) (*exec.Cmd, error) {
+	program, err := self()
+	if err != nil {
+		return nil, err
+	}
+	var failed error // of the first way
+	for _, add := range namespaces(c.Isolate) {
+		cmd := exec.Command(program)
+		cmd.Args = append([]string{"tenure", command, strconv.Itoa(socket), c.Group, c.Path}, c.Args...)
+		cmd.Env = append(os.Environ(), EnvGroup+"="+c.Group, EnvNode+"="+c.Node, EnvFencingFile+"="+c.File.path)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
+		cmd.WaitDelay = time.Second
+		// In its own process group it gets no signal that a terminal or a shell sends to ours.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		add(cmd.SysProcAttr)
+		if err = cmd.Start(); err == nil {
+			return cmd, nil
+		}
+		failed = cmp.Or(failed, err)
+	}
+	if c.Isolate {
+		errno := syscall.ENOTSUP
+		_ = errors.As(failed, &errno)
+		return nil, isolateError(errno)
+	}
+	return nil, fmt.Errorf("cannot start the keeper: %w", failed)
+}
+
+// startTimeout bounds the start of the keeper's process.
+const startTimeout = 30 * time.Second
+
+func (p *Process) awaitReady() error {
+	select {
+	case m := <-p.Messages:
+		switch {
+		case m.Kind == ready:
+			return nil
+		case m.Kind == Failed && p.isolated:
+			return isolateError(syscall.Errno(m.Errno))
+		case m.Kind == Failed:
+			return fmt.Errorf("the keeper cannot start: %w", syscall.Errno(m.Errno))
+		}
+		return errors.New("the keeper ended when it was started")
+	case <-time.After(startTimeout):
+		return fmt.Errorf("the keeper is not ready after %v", startTimeout)
+	}
+}
+
+func isolateError(err syscall.Errno) error {
+	return fmt.Errorf("isolate: cannot create a pid namespace with its own /proc: %w; this needs Linux, and root (CAP_SYS_ADMIN) or user namespaces; run as root or without --isolate", err)
+}
+
+// SetGroup sets Group to the command's process group, whose number in the keeper's pid
+// namespace is given.
+func (p *Process) SetGroup(number int) {
+	if p.Group = number; p.isolated {
+		p.Group = outsideNumber(descendants(p.spare), number)
+	}
 }
 
 // socketpair makes a socket. The keeper inherits its end under the same number, so that

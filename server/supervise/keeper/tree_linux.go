@@ -127,7 +127,7 @@ func signalTree(group int, procs []proc, sig syscall.Signal) {
 		ours[p.pid] = true
 		grouped = grouped || p.group == group
 	}
-	if grouped { // otherwise the number may be reused by now
+	if grouped && group != 0 { // otherwise the number may be reused by now
 		_ = syscall.Kill(-group, sig)
 	}
 	for _, p := range procs {

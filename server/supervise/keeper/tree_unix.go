@@ -26,4 +26,16 @@ func groupGone(group int) bool { return errors.Is(syscall.Kill(-group, 0), sysca
 
 func dieWithParent(*syscall.SysProcAttr) {}
 
+// namespaces: there is no way to isolate a keeper.
+func namespaces(isolate bool) []func(*syscall.SysProcAttr) {
+	if isolate {
+		return nil
+	}
+	return []func(*syscall.SysProcAttr){func(*syscall.SysProcAttr) {}}
+}
+
+func enterNamespace() error { return nil }
+
+func outsideNumber(_ []proc, inside int) int { return inside }
+
 func self() (string, error) { return os.Executable() }

@@ -132,7 +132,7 @@ func openFailed(err error) advise.Finding {
 	case errors.As(err, &invalid) && strings.Contains(invalid.Rule, "a former version"):
 		f.Check, f.Fix = "format", "use another --store-prefix, and raise the epoch: see docs/operations.md, Upgrade"
 	case storecli.Denied(err):
-		f.Check, f.Fix = "permission", "give the user of --store-user read and write on the prefix; for a service use --store-token-file or --store-cert"
+		f.Check, f.Fix = "permission", "give the user of --store-user read and write on the prefix; for a service use --store-credential-file or --store-cert"
 	case strings.Contains(f.Says, "TLS"), strings.Contains(f.Says, "certificate"), strings.Contains(f.Says, "https://") && strings.Contains(f.Says, "EOF"):
 		f.Fix = "use etcds:// or https:// with --store-ca if the store uses TLS, otherwise etcd:// or http://"
 	}

@@ -44,28 +44,28 @@ const (
 	EnvToken      = "TENURE_FENCING_TOKEN"
 	EnvSession    = "TENURE_FENCING_SESSION" // fence.Stamp.Session of the term
 	EnvDeployment = "TENURE_DEPLOYMENT"
-	// EnvTokenFile names a file of key=value lines: group, node, deployment, token, session,
+	// EnvFencingFile names a file of key=value lines: group, node, deployment, token, session,
 	// deadline (RFC 3339, this machine's wall clock: for people) and deadline_boottime_ns
 	// (CLOCK_BOOTTIME: for programs). Each keep-alive replaces the file.
-	EnvTokenFile = "TENURE_TOKEN_FILE"
+	EnvFencingFile = "TENURE_FENCING_FILE"
 )
 
-// TokenFile is the file of EnvTokenFile, in a directory that other users cannot read.
-type TokenFile struct{ path string }
+// FencingFile is the file of EnvFencingFile, in a directory that other users cannot read.
+type FencingFile struct{ path string }
 
-// NewTokenFile makes the directory.
-func NewTokenFile() (TokenFile, error) {
+// NewFencingFile makes the directory.
+func NewFencingFile() (FencingFile, error) {
 	dir, err := os.MkdirTemp("", "tenure-exec-")
 	if err != nil {
-		return TokenFile{}, fmt.Errorf("token file: %w", err)
+		return FencingFile{}, fmt.Errorf("fencing file: %w", err)
 	}
-	return TokenFile{filepath.Join(dir, "token")}, nil
+	return FencingFile{filepath.Join(dir, "token")}, nil
 }
 
-func (f TokenFile) next() string { return f.path + ".new" }
+func (f FencingFile) next() string { return f.path + ".new" }
 
 // Write replaces the file.
-func (f TokenFile) Write(s fence.Stamp, node string, now, deadline clock.Instant) error {
+func (f FencingFile) Write(s fence.Stamp, node string, now, deadline clock.Instant) error {
 	text := fmt.Sprintf("group=%s\nnode=%s\ndeployment=%s\ntoken=%d\nsession=%s\ndeadline=%s\ndeadline_boottime_ns=%d\n",
 		s.Group, node, s.Deployment, s.Token, s.Session, time.Now().Add(deadline.Sub(now)).UTC().Format(time.RFC3339Nano), deadline)
 	if err := os.WriteFile(f.next(), []byte(text), 0o600); err != nil {
@@ -75,7 +75,7 @@ func (f TokenFile) Write(s fence.Stamp, node string, now, deadline clock.Instant
 }
 
 // Remove removes the file and its directory.
-func (f TokenFile) Remove() {
+func (f FencingFile) Remove() {
 	if f.path != "" {
 		_, _, _ = os.Remove(f.path), os.Remove(f.next()), os.Remove(filepath.Dir(f.path))
 	}
