@@ -30,7 +30,7 @@ func none(string) (string, bool) { return "", false }
 func TestFormats(t *testing.T) {
 	rows := []row{{"grüße", 9007199254740991}, {"b", 1}}
 	for format, want := range map[string][3]string{
-		FormatTable:  {"NAME   N\ngrüße  nnnnnnn\nb      n\n", "NAME   N\ngrüße  nnnnnnn\n", "grüße         nnnnnnn\n"},
+		FormatTable:  {"NAME   N\ngrüße  nnnnnnn\nb      n\n", "NAME   N\ngrüße  nnnnnnn\n", "NAME          N\ngrüße         nnnnnnn\n"},
 		FormatNDJSON: {"{\"name\":\"grüße\",\"n\":9007199254740991}\n{\"name\":\"b\",\"n\":1}\n", "{\"name\":\"grüße\",\"n\":9007199254740991}\n", "{\"name\":\"grüße\",\"n\":9007199254740991}\n"},
 		FormatJSON: {
 			"[\n  {\n    \"name\": \"grüße\",\n    \"n\": 9007199254740991\n  },\n  {\n    \"name\": \"b\",\n    \"n\": 1\n  }\n]\n",
@@ -95,7 +95,7 @@ func TestColour(t *testing.T) {
 	if err := states.List(with(&buffer, ""), []string{"led"}); err != nil || buffer.String() != "STATE  NODE\nled    led\n" {
 		t.Errorf("%q %v", &buffer, err)
 	}
-	if got := states.render([]string{"led"}, true, true); got != "STATE  NODE\n"+green+"led"+plain+"    led\n" {
+	if got := states.render([]string{"led"}, true, 0, true); got != "STATE  NODE\n"+green+"led"+plain+"    led\n" {
 		t.Errorf("%q", got)
 	}
 }

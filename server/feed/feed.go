@@ -319,17 +319,6 @@ func (f *Feed) View(group string) (store.View, bool) {
 	return store.View{Record: store.Record{Group: group}, State: tenure.Vacant}, f.synced
 }
 
-// Counts returns how many groups have had a leader, and how many of them have none now.
-func (f *Feed) Counts() (groups, vacant int) {
-	leaders, _ := f.Leaders()
-	for _, node := range leaders {
-		if node == "" {
-			vacant++
-		}
-	}
-	return len(leaders), vacant
-}
-
 // Leaders returns who leads each group that was ever led ("" is nobody), and how many groups
 // each candidate leads.
 func (f *Feed) Leaders() (groups map[string]string, candidates map[string]int) {

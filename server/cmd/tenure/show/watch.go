@@ -76,7 +76,7 @@ type watcher struct {
 }
 
 func (w *watcher) run(ctx context.Context) error {
-	backoff := minBackoff
+	backoff, away := minBackoff, false
 	for {
 		w.synced = false
 		err := w.follow(ctx)
@@ -87,9 +87,12 @@ func (w *watcher) run(ctx context.Context) error {
 			return err
 		}
 		if w.synced {
-			backoff = minBackoff
+			backoff, away = minBackoff, false
 		}
-		w.Say("cannot reach the store, retrying: %v", err)
+		if !away { // once per outage
+			w.Say("cannot reach the store, retrying: %v", err)
+			away = true
+		}
 		for _, l := range w.shown {
 			if l.State == tenure.Unknown {
 				continue
