@@ -56,7 +56,8 @@ func newServe() *cobra.Command {
 		Long: `Serve elections over HTTP. Without --store it runs an embedded engine: one member of etcd
 in this process, which listens on no port and which only this user can reach.
 --store=etcd://a:2379,b:2379,c:2379 uses a cluster; then any number of instances can serve
-side by side. When the service is ready, it prints one line of JSON.
+side by side. When the service is ready, it prints one line of JSON, logs a command to
+try, and notifies systemd (Type=notify).
 
 On a loopback address without credentials, everybody on the machine may do everything. On
 other addresses it needs client certificates, JWT keys or a token file, with a policy, or
@@ -216,6 +217,13 @@ func (s *server) serve(ctx context.Context, stdout io.Writer, store *etcd.Store,
 	if err := json.NewEncoder(stdout).Encode(line); err != nil {
 		return cli.Exit(cli.ExitFailure, errors.Join(fmt.Errorf("standard output: %w", err), ln.Close()))
 	}
+	try := "tenure exec billing -- sh -c 'echo \"$TENURE_NODE leads\"; sleep 5'"
+	if line.URL != storecli.DefaultStore {
+		try = strings.Replace(try, "billing", "--store="+line.URL+" billing", 1)
+	}
+	s.service.Log.Info("ready", "url", line.URL, "try", try)
+	cli.Notify("READY=1")
+	defer context.AfterFunc(ctx, func() { cli.Notify("STOPPING=1") })()
 	if err := svc.Serve(ctx, ln, gate.TLS(), s.limits); err != nil {
 		return cli.Exit(cli.ExitFailure, err)
 	}
