@@ -101,7 +101,7 @@ read from --password-file or from ` + passwordVariable + `.`,
 	f.DurationVar(&cfg.WriteTimeout, "write-timeout", 0, "longest write of the leader (default the TTL, from 1s to 5s)")
 	f.DurationVar(&cfg.StopTimeout, "stop-timeout", 0, "longest handover when the node is asked to stop; then the process ends (default the TTL)")
 	f.IntVar(&cfg.Batch, "batch", 0, "most callers of /next that share a write; 1 commits each call alone (default 8192)")
-	f.StringVar(&cfg.AdminTokenFile, "admin-token-file", "", "file with the credential for /resign and /transfer from other hosts")
+	f.StringVar(&cfg.AdminCredentialFile, "admin-credential-file", "", "file with the credential for /resign and /transfer from other hosts")
 	f.IntVar(&cfg.HTTP.Connections, "connections", 0, "most open connections (default 4096)")
 	f.BoolVar(&untilEOF, "until-eof", false, "stop when standard input ends, for programs that start a node and may die")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log more")

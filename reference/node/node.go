@@ -27,7 +27,7 @@ type Node struct {
 	cfg       Config
 	host      clock.Clock // for comparing with other processes
 	clock     clock.Clock // for the lease: the host's, or that of the hooks
-	secret    []byte      // of AdminTokenFile
+	secret    []byte      // of AdminCredentialFile
 	ledger    *client.Client
 	sink      *sink
 	metrics   *metrics
@@ -123,7 +123,7 @@ func newNode(cfg Config) (*Node, error) {
 		n.clock = cfg.Hooks.Clock()
 	}
 	var err error
-	if n.secret, err = readSecret(cfg.AdminTokenFile); err != nil {
+	if n.secret, err = readSecret(cfg.AdminCredentialFile); err != nil {
 		return nil, err
 	}
 	n.sink = newSink(n.host, cfg.SinkPatience, cfg.Log)

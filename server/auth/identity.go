@@ -44,7 +44,7 @@ type How string
 const (
 	ByCert   How = "cert"
 	ByJWT    How = "jwt"
-	ByToken  How = "token"
+	ByCredential  How = "credential"
 	Loopback How = "loopback" // no credentials are configured
 	Insecure How = "insecure" // as Loopback, but reachable from other machines
 )

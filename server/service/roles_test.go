@@ -40,7 +40,7 @@ func limited(t *testing.T, limits auth.Limits, callers []*caller, change ...func
 	var lines []line
 	roles, names := map[string][]rule{}, map[string][]string{}
 	for _, c := range callers {
-		token, sum := auth.NewToken()
+		token, sum := auth.NewCredential()
 		c.token = token
 		lines = append(lines, line{c.name, sum})
 		roles["role-"+c.name], names[c.name] = c.rules, []string{"role-" + c.name}
@@ -63,7 +63,7 @@ func limited(t *testing.T, limits auth.Limits, callers []*caller, change ...func
 	audit := filepath.Join(dir, "audit.jsonl")
 	gate, err := auth.New(auth.Config{
 		Listen: "127.0.0.1:0",
-		Tokens: write("tokens.json", map[string]any{"tokens": lines}),
+		Credentials: write("credentials.json", map[string]any{"credentials": lines}),
 		Policy: write("policy.json", map[string]any{"roles": roles, "names": names}),
 		Audit:  auth.AuditFile{Path: audit},
 		Limits: limits,

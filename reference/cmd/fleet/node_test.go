@@ -149,7 +149,7 @@ func TestNodeExitCodes(t *testing.T) {
 		{"flag over environment", with("--renew-interval", "2s", "--lease-ttl", "3s"), []string{"FLEET_NODE_RENEW_INTERVAL=1ms"}, cli.ExitUsage, "3 × 2s"},
 		{"missing certificate", with("--backend", "etcd", "--endpoints", "https://"+free[1], "--ca", "none.pem"), nil, cli.ExitUsage, "ca: open none.pem"},
 		{"missing password", with("--password-file", "none"), nil, cli.ExitUsage, "password-file: open none"},
-		{"short credential", with("--admin-token-file", file("f", "x")), nil, cli.ExitUsage, "admin-token-file: "},
+		{"short credential", with("--admin-credential-file", file("f", "x")), nil, cli.ExitUsage, "admin-credential-file: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
