@@ -1,4 +1,7 @@
-package main
+//go:build unix
+
+// Package docs is the documentation. Only the tests are Go.
+package docs
 
 import (
 	"context"
@@ -26,21 +29,10 @@ var notPasted = []struct{ file, line, reason string }{
 // Every command of the documentation works when it is pasted into a fresh shell, in the root
 // of a fresh clone. The blocks of a page are pasted in order into one shell.
 func TestDocumentedCommands(t *testing.T) {
-	root, err := filepath.Abs("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
 	clone := t.TempDir()
-	copyTree(t, clone, root)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	copyTree(t, clone, "..")
 	bin := t.TempDir() // some pages expect that the command is installed
-	installed := "#!/bin/sh\n" + mainEnv + "=1 exec '" + self + "' \"$@\"\n"
-	if err := os.WriteFile(filepath.Join(bin, "tenure"), []byte(installed), 0o755); err != nil { //nolint:gosec // it is executed
-		t.Fatal(err)
-	}
+	paste(t, clone, bin, "", "go build -C server -o "+bin+" ./cmd/tenure\n")
 	ports, err := child.FreePorts(1)
 	if err != nil {
 		t.Fatal(err)
@@ -114,6 +106,7 @@ func commands(page string) (blocks []string) {
 // paste runs a script with a port of its own in place of the default one, and stops what the
 // script left running.
 func paste(t *testing.T, dir, bin, addr, script string) {
+	t.Helper()
 	const limit = 5 * time.Minute
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
@@ -124,10 +117,16 @@ wait
 exit ${failed:-0}
 `
 	script = "trap 'echo \"FAILED ($?): $BASH_COMMAND\" >&2; failed=1' ERR\n" + script + atEnd
-	script = strings.ReplaceAll(script, "127.0.0.1:7400", addr)
-	cmd := exec.CommandContext(ctx, "bash", "-u")
-	cmd.Dir, cmd.Stdin = dir, strings.NewReader(script)
+	if addr != "" {
+		script = strings.ReplaceAll(script, "127.0.0.1:7400", addr)
+	}
 	tmp := t.TempDir()
+	file := filepath.Join(tmp, "script")
+	if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, "bash", "-u", file)
+	cmd.Dir = dir
 	for _, kv := range os.Environ() {
 		// A fresh shell does not have what the tests were started with.
 		if name, _, _ := strings.Cut(kv, "="); name != "GOWORK" && name != "CI" && !strings.HasPrefix(name, "TENURE_") {
