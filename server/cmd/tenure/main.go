@@ -80,5 +80,6 @@ http://127.0.0.1:7400.`,
 	}
 	root.AddCommand(newExitCodes(), newEnvironment())
 	cli.FromEnvironment(root, env)
+	root.InitDefaultVersionFlag()
 	return root
 }

@@ -80,10 +80,11 @@ func (w *watcher) run(ctx context.Context) error {
 	for {
 		w.synced = false
 		err := w.follow(ctx)
+		var exit *cli.ExitError // standard output cannot be written
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, errFinished), storecli.Denied(err), errors.Is(err, store.ErrInvalid):
+		case errors.Is(err, errFinished), errors.As(err, &exit), storecli.Denied(err), errors.Is(err, store.ErrInvalid):
 			return err
 		}
 		if w.synced {
