@@ -148,7 +148,8 @@ exit ${failed:-0}
 	if cmd.Process != nil {
 		_ = kill()
 	}
-	if text, _ := os.ReadFile(out.Name()); err != nil {
+	if err != nil {
+		text, _ := os.ReadFile(out.Name())
 		t.Errorf("%v\n%s", err, text)
 	}
 }
