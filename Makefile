@@ -64,7 +64,7 @@ build: ## build every package of every module
 RACE := GORACE=atexit_sleep_ms=10 go test -race
 
 # Packages of the root module that take long under the race detector, or start programs.
-SLOW := ./electortest ./store/mem ./internal/enginetest ./internal/servertest ./deploy
+SLOW := ./electortest ./store/mem ./internal/enginetest ./internal/servertest ./deploy ./docs
 # Packages of the other modules that start no program.
 SERVER_UNIT := ./advise ./auth ./cli ./feed ./httpapi ./inventory ./metric ./openapi ./operator ./service ./storeapi ./storecli ./supervise/...
 REFERENCE_UNIT := ./api ./client ./compactor ./fencedwriter ./schedule ./sequencer ./wait ./worker ./ledger/api

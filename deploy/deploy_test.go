@@ -3,7 +3,6 @@ package deploy
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -52,22 +51,41 @@ func TestAlertsNameSeries(t *testing.T) {
 	}
 }
 
-// systemd accepts the units. Without systemd nothing is checked.
+// systemd accepts the units without a word, and rates the exposure of the service at 3 or less.
 func TestUnits(t *testing.T) {
-	analyze, err := exec.LookPath("systemd-analyze")
-	if err != nil {
-		t.Skip("SKIPPED, NOTHING WAS TESTED: no systemd-analyze")
-	}
 	dir := t.TempDir()
 	for from, to := range map[string]string{"tenure.service": "tenure.service", "tenure-exec@.service": "tenure-exec@billing.service"} {
+		unit := read(t, from)
+		if !strings.Contains(unit, "StartLimitIntervalSec=0\n") || !strings.Contains(unit, "\nUser=") {
+			t.Errorf("%s: no StartLimitIntervalSec=0, or no User=", from)
+		}
 		// The program need not be installed.
-		unit := strings.ReplaceAll(read(t, from), "/usr/local/bin/tenure", "/bin/true")
+		unit = strings.ReplaceAll(unit, "/usr/local/bin/tenure", "/bin/true")
 		path := filepath.Join(dir, to)
 		if err := os.WriteFile(path, []byte(unit), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.Command(analyze, "verify", "--man=no", path).CombinedOutput(); err != nil || len(out) > 0 {
+		if out, err := servertest.Command(t, "systemd-analyze", "verify", "--man=no", path).CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("%s: %v\n%s", from, err, out)
+		}
+	}
+	// --threshold is in tenths.
+	if out, err := servertest.Command(t, "systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=30", filepath.Join(dir, "tenure.service")).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// The commands in the Containerfile make every file that it copies.
+func TestContainerfile(t *testing.T) {
+	text := read(t, "Containerfile")
+	copies := regexp.MustCompile(`(?m)^COPY (?:--chown=\S+ )?(\S+) `).FindAllStringSubmatch(text, -1)
+	if len(copies) == 0 {
+		t.Fatal("nothing is copied")
+	}
+	commands, _, _ := strings.Cut(text, "podman build")
+	for _, c := range copies {
+		if !strings.Contains(commands, "deploy/image/"+c[1]) && !(strings.Contains(commands, "/"+c[1]+" deploy/image/")) {
+			t.Errorf("no command makes deploy/image/%s", c[1])
 		}
 	}
 }

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/lab/load"
-	fleetclient "github.com/tenurehq/tenure/reference/client"
 )
 
 // Up runs a fleet until ctx ends, says what happens in it, and stops it. It calls /next at
@@ -32,8 +32,8 @@ func Up(ctx context.Context, cfg Config, rate float64, line *Timeline) error {
 	var wait sync.WaitGroup
 	wait.Go(func() { narrator.run(ctx) })
 	wait.Go(func() {
-		if l, err := narrator.fleet.Leader(ctx); err == nil {
-			line.Show(hints(file, f.Path(), l))
+		if _, err := narrator.fleet.Leader(ctx); err == nil {
+			line.Show(hints(file, f.Path()))
 		}
 	})
 	if rate > 0 {
@@ -79,36 +79,25 @@ func nodeURLs(file labapi.FleetFile) (urls []string) {
 	return urls
 }
 
-// hints are commands to try next.
-func hints(file labapi.FleetFile, path string, leader fleetclient.Leader) string {
-	other := file.Nodes[0]
-	var pid int
-	var cut string
-	for _, n := range file.Nodes {
-		if n.ID != leader.ID {
-			other = n
-			continue
-		}
-		pid = n.PID
-		if n.Proxies.Engine != "" {
-			cut = file.Proxies.API + "/proxies/" + n.Proxies.Engine + "/toxics"
-		}
-	}
+// hints are commands to try next. They find the leader when they run: a process id or a URL
+// of the leader would be wrong after the first change.
+func hints(file labapi.FleetFile, path string) string {
+	node := file.Nodes[0].URL
+	self := os.Args[0]
+	chaos := filepath.Join(filepath.Dir(self), "chaos")
 	var b strings.Builder
 	try := func(what, why string) { fmt.Fprintf(&b, "    %s\n        %s\n", what, why) }
 	b.WriteString("\nwhat to try next:\n")
-	try("curl -s -X POST "+leader.URL+"/next", "take a number; the other nodes answer 409 and name the leader")
-	try("curl -s "+other.URL+"/status", "show the state of a node")
-	try("curl -s -X PUT -d '{\"limit\":5}' "+other.URL+"/records/limits", "write a record; this needs no leader, so any node accepts it")
-	if other.ID != leader.ID {
-		try(fmt.Sprintf("curl -s -X POST '%s/transfer?to=%s'", leader.URL, other.ID), "hand the leadership over")
+	try(chaos+" list", "show the processes of the fleet, and who leads")
+	try("curl -s "+node+"/status", "show the state of a node")
+	try("curl -s -X PUT -d '{\"limit\":5}' "+node+"/records/limits", "write a record; this needs no leader, so any node accepts it")
+	try(chaos+" transfer-leader", "hand the leadership over to another node")
+	try(chaos+" kill-leader", "kill the process of the leader; the fleet restarts it")
+	try(chaos+" gc-pause-leader", "stop the leader for longer than its lease, then resume it")
+	if file.Engine.PID != 0 {
+		try(chaos+" partition-leader", "cut the leader off the engine for a while")
 	}
-	try(fmt.Sprintf("kill -9 %d", pid), "kill "+leader.ID+", which leads now; the fleet file has the other pids")
-	try(fmt.Sprintf("kill -STOP %d; sleep 6; kill -CONT %d", pid, pid), "stop it for longer than its lease, then resume it")
-	if cut != "" {
-		try(fmt.Sprintf("curl -s -d '{\"name\":\"cut\",\"type\":\"timeout\",\"attributes\":{\"timeout\":0}}' %s", cut), "cut it off the engine; undo with curl -s -X DELETE "+cut+"/cut")
-	}
-	try(os.Args[0]+" load --fleet "+path+" --rate 2000 --for 10s", "measure how long it takes to take numbers")
+	try(self+" load --fleet "+path+" --rate 2000 --for 10s", "take numbers from the leader, and measure how long it takes")
 	b.WriteString("Ctrl-C stops everything.\n\n")
 	return b.String()
 }

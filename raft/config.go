@@ -26,9 +26,8 @@ type Config struct {
 	Group string
 	// Peers are the addresses (host:port) of the first members by id, this node
 	// among them. Every node of a new cluster is given the same; a data directory
-	// that has state already keeps to its own. Odd numbers only make sense: an
-	// even one tolerates no more failures than the odd one below it, and two nodes
-	// stop when either does, so two are refused.
+	// that has state already keeps to its own. Even numbers are refused: they tolerate
+	// no more failures than one node fewer.
 	Peers map[string]string
 	// Join asks the cluster that Peers belong to for admission, instead of
 	// beginning a new one: Peers are then whom to ask, and Advertise is required.
@@ -98,7 +97,9 @@ func (c Config) Validate() error {
 	if c.Join {
 		rule(c.Advertise != "", "advertise", "", "must be given to join: it is not among the peers")
 	} else {
-		rule(len(c.Peers) != 2, "peers", "", "two nodes stop when either does, which is worse than one: give one or three")
+		n := len(c.Peers)
+		rule(n != 2, "peers", "", "2 nodes need both for a quorum, so they tolerate no failure; give 1 or 3")
+		rule(n == 2 || n%2 == 1 || n == 0, "peers", "", "%d nodes tolerate %d failures, as %d do; give %d or %d", n, (n-1)/2, n-1, n-1, n+1)
 		_, member := c.Peers[c.Candidate.ID]
 		rule(member, "peers", "", "%q is not among %v: give every node the same peers, itself included, or set Join", c.Candidate.ID, c.peerIDs())
 		rule(!member || c.Advertise == c.Peers[c.Candidate.ID], "advertise", c.Advertise, "its peers know this node as %q", c.Peers[c.Candidate.ID])

@@ -16,7 +16,8 @@
 // the votes that the node gave and the entries that it acknowledged. Without them the
 // node could vote twice, two leaders could be elected, and a token could be granted
 // twice. Such a node must come back under a new id: [Node.Remove] the old one,
-// [Config.Join] the new one.
+// [Config.Join] the new one. A copy of a directory that runs beside the original under the
+// same id has the same effect. The other nodes log an error when they hear both.
 //
 // A failing disk ends a term or the process. A disk that hangs ends the term (see
 // [Timing.Stall]). If a vote or a Raft term cannot be written, hashicorp/raft panics,

@@ -72,9 +72,6 @@ func Open(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	cfg = cfg.resolve()
-	if n := len(cfg.Peers); !cfg.Join && n%2 == 0 {
-		cfg.Log.Warn("raft: an even number of peers tolerates no more failures than one fewer", "peers", n, "failures", (n-1)/2)
-	}
 	if cfg.TLS == nil {
 		cfg.Log.Warn("raft: without TLS everybody who reaches the address can take part", "address", cfg.Listen)
 	}
@@ -124,7 +121,7 @@ func (n *Node) open(log *logSink) (err error) {
 	}()
 	// The address first: a directory is marked as this node's when it is opened.
 	n.port, err = wire.Listen(wire.Config{
-		ID: cfg.Candidate.ID, Group: cfg.Group, Listen: cfg.Listen, Advertise: cfg.Advertise,
+		ID: cfg.Candidate.ID, Life: n.fsm.life, Group: cfg.Group, Listen: cfg.Listen, Advertise: cfg.Advertise,
 		TLS: cfg.TLS, Dial: cfg.Dial, Heartbeat: cfg.Heartbeat, Call: cfg.Call, Log: cfg.Log,
 	})
 	if errors.Is(err, wire.ErrTLS) {

@@ -30,7 +30,7 @@ const (
 // one that all share. The kinds take turns of a tenth of a second, so that what else
 // the machine does meets all of them alike; a round is ten turns of each, and is
 // compared with the bare one in it. A transaction that is one batch is compared with
-// a bare one that is.
+// a bare one that is. It fails if a guarded kind is below the bar.
 func BenchmarkGuard(b *testing.B) {
 	server := servertest.Postgres(b)
 	ctx := b.Context()
@@ -96,6 +96,7 @@ func BenchmarkGuard(b *testing.B) {
 				verdict = ""
 			} else if median(ratios) < benchBar {
 				verdict = "short"
+				b.Fail()
 			}
 			b.Logf("%-23s  %6.0f tx/s  %.2f× of %s  (%.2f to %.2f)  %s", kind.name, median(rates[k]), median(ratios), kinds[kind.base].name, slices.Min(ratios), slices.Max(ratios), verdict)
 			if k != kind.base {

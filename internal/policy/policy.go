@@ -13,15 +13,16 @@ import (
 
 // The keys of the attributes.
 const (
-	KeyDeclared = "declared"
-	KeyDeleted  = "deleted"
-	KeyMinTTL   = "min_ttl_ms"
-	KeyMaxTTL   = "max_ttl_ms"
-	KeyBackoff  = "backoff_ms"
-	KeyMembers  = "members"
-	KeyFenced   = "fenced"
-	KeyCool     = "cool/" // and a node: until when, in ms since 1970
-	KeyCordon   = "cordon"
+	KeyDeclared    = "declared"
+	KeyDeleted     = "deleted"
+	KeyMinTTL      = "min_ttl_ms"
+	KeyMaxTTL      = "max_ttl_ms"
+	KeyBackoff     = "backoff_ms"
+	KeyMembers     = "members"
+	KeyFenced      = "fenced"
+	KeyMayBeVacant = "may_be_vacant"
+	KeyCool        = "cool/" // and a node: until when, in ms since 1970
+	KeyCordon      = "cordon"
 
 	Yes = "yes"
 	No  = "no"
@@ -46,6 +47,7 @@ type Policy struct {
 	Backoff        time.Duration
 	Members        []string // none: everybody
 	Fenced         bool
+	MayBeVacant    bool // nobody reports that it has no leader
 
 	values map[string]string
 }
@@ -68,7 +70,9 @@ func Parse(values map[string]string) Policy {
 		MaxTTL:   Millis(values[KeyMaxTTL]),
 		Backoff:  Millis(values[KeyBackoff]),
 		Fenced:   values[KeyFenced] != No,
-		values:   values,
+
+		MayBeVacant: values[KeyMayBeVacant] == Yes,
+		values:      values,
 	}
 	if m := values[KeyMembers]; m != "" {
 		p.Members = strings.Split(m, ",")

@@ -95,6 +95,8 @@ var layers = []layer{
 		why: "tools work on files and run commands; they need no package of ours"},
 	{path: "deploy", testsToo: []string{"internal/servertest"},
 		why: "files for operators; only their tests are Go"},
+	{path: "docs", testsToo: []string{"internal/child"},
+		why: "pages; only their tests are Go"},
 	{path: "server/...", may: []string{".", "fence/...", "clock", "lease", "store", "store/...", "raft", "internal/plant", "internal/policy", "internal/guard", "internal/machine", "internal/election"}, testsToo: []string{"electortest", "store/storetest", "tenuretest", "internal/child", "internal/enginetest", "internal/servertest"},
 		why: "the product knows neither the reference fleet nor the lab"},
 	{path: "reference/...", may: []string{".", "elector", "fence/...", "clock", "lease", "store", "store/...", "raft", "internal/guard", "server/..."}, testsToo: []string{"electortest", "tenuretest", "internal/child", "internal/enginetest", "internal/servertest"},

@@ -21,6 +21,8 @@ func packages(program string) []string {
 		return []string{"postgresql-client", "libpq5"}
 	case "promtool":
 		return []string{"prometheus"}
+	case "systemd-analyze":
+		return []string{"systemd"}
 	default:
 		return []string{program}
 	}

@@ -375,6 +375,11 @@ func (b *bench) report(ttls []time.Duration) {
 	_ = w.Flush()
 }
 
+// ms has a tenth below 100 ms: above, runs differ by more than that.
 func ms(d time.Duration) string {
-	return strconv.FormatFloat(float64(d.Microseconds())/1000, 'f', 1, 64) + " ms"
+	digits := 1
+	if d >= 100*time.Millisecond {
+		digits = 0
+	}
+	return strconv.FormatFloat(float64(d.Microseconds())/1000, 'f', digits, 64) + " ms"
 }

@@ -67,8 +67,9 @@ func TestRecords(t *testing.T) {
 func lays(t *testing.T, store string, by, to version) {
 	t.Helper()
 	must(t, by.tenure, "policy", "set", "laid-"+by.name, "--min-ttl=4s", "--max-ttl=1m", "--members=a,b", "--fenced=false", store)
-	set := read[map[string]any](t, by.tenure, "policy", "get", "laid-"+by.name, store)
-	if got := read[map[string]any](t, to.tenure, "policy", "get", "laid-"+by.name, store); !reflect.DeepEqual(got, set) {
+	show := map[string]string{"previous": "get", "this": "show"} // the previous version has the former name
+	set := read[map[string]any](t, by.tenure, "policy", show[by.name], "laid-"+by.name, store)
+	if got := read[map[string]any](t, to.tenure, "policy", show[to.name], "laid-"+by.name, store); !reflect.DeepEqual(got, set) {
 		t.Errorf("a policy by %s is %v, and %s reads %v", by.name, set, to.name, got)
 	}
 	led := filepath.Join(t.TempDir(), "led")

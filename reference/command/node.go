@@ -34,12 +34,12 @@ func Node(env func(string) (string, bool), extend func(*pflag.FlagSet, *node.Con
 		Use:   "node",
 		Short: "Run a node: it campaigns, and does the leader's work while it leads",
 		Long: `Run a node as a process. It joins its fleet, campaigns, and does the leader's work while
-it leads. When it serves, it prints one line of JSON.
+it leads. It waits for the ledger and the engine. When it serves, it prints one line of
+JSON.
 
 The first SIGINT or SIGTERM hands the group over and stops the node; the second ends the
-process. The exit code is 6 if the ledger or the engine cannot be reached, and 75 if the
-work did not stop in time. The password for etcd is read from --password-file or from
-` + passwordVariable + `.`,
+process. The exit code is 75 if the work did not stop in time. The password for etcd is
+read from --password-file or from ` + passwordVariable + `.`,
 		Example: `  fleet node --id node-1 --group billing --backend etcd --endpoints http://127.0.0.1:2379 --ledger http://127.0.0.1:7420
   fleet node --id n1 --group billing --backend raft --peers n1=10.0.0.1:7400,n2=10.0.0.2:7400,n3=10.0.0.3:7400 --data-dir d --ledger http://…
   fleet node --id alone --group billing --backend mem --ledger http://127.0.0.1:7420`,
@@ -101,7 +101,7 @@ work did not stop in time. The password for etcd is read from --password-file or
 	f.DurationVar(&cfg.WriteTimeout, "write-timeout", 0, "longest write of the leader (default the TTL, from 1s to 5s)")
 	f.DurationVar(&cfg.StopTimeout, "stop-timeout", 0, "longest handover when the node is asked to stop; then the process ends (default the TTL)")
 	f.IntVar(&cfg.Batch, "batch", 0, "most callers of /next that share a write; 1 commits each call alone (default 8192)")
-	f.StringVar(&cfg.AdminTokenFile, "admin-token-file", "", "file with the credential for /resign and /transfer from other hosts")
+	f.StringVar(&cfg.AdminCredentialFile, "admin-credential-file", "", "file with the credential for /resign and /transfer from other hosts")
 	f.IntVar(&cfg.HTTP.Connections, "connections", 0, "most open connections (default 4096)")
 	f.BoolVar(&untilEOF, "until-eof", false, "stop when standard input ends, for programs that start a node and may die")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log more")

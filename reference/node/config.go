@@ -84,9 +84,9 @@ type Config struct {
 	// the group. Default the TTL (with Raft, 5s).
 	StopTimeout time.Duration
 	Exit        func(code int)
-	// AdminTokenFile holds the bearer credential with which callers from other hosts can ask
+	// AdminCredentialFile holds the bearer credential with which callers from other hosts can ask
 	// for a resignation or a transfer.
-	AdminTokenFile string
+	AdminCredentialFile string
 
 	// Hooks are for experiments. Default none.
 	Hooks Hooks

@@ -43,13 +43,13 @@ type nodeRole struct {
 	Peers                                       map[string]string
 	TTL, Tick, SinkPatience, ElectionTimeout    time.Duration
 	Hooks                                       bool // pauseHooks
-	AdminTokenFile                              string
+	AdminCredentialFile                              string
 }
 
 func (r nodeRole) config() node.Config {
 	c := node.Config{
 		ID: r.ID, Group: r.Group, Listen: r.Listen, Backend: r.Backend, Ledger: r.Ledger, DataDir: r.DataDir, Endpoints: r.Endpoints, Peers: r.Peers,
-		Tick: r.Tick, SinkPatience: r.SinkPatience, ElectionTimeout: r.ElectionTimeout, AdminTokenFile: r.AdminTokenFile,
+		Tick: r.Tick, SinkPatience: r.SinkPatience, ElectionTimeout: r.ElectionTimeout, AdminCredentialFile: r.AdminCredentialFile,
 	}
 	if r.Hooks {
 		c.Hooks = newPauseHooks()

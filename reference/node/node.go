@@ -19,6 +19,7 @@ import (
 	"github.com/tenurehq/tenure/reference/scheduler"
 	"github.com/tenurehq/tenure/reference/wait"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/store"
 )
 
 // Node is one process of a fleet.
@@ -26,7 +27,7 @@ type Node struct {
 	cfg       Config
 	host      clock.Clock // for comparing with other processes
 	clock     clock.Clock // for the lease: the host's, or that of the hooks
-	secret    []byte      // of AdminTokenFile
+	secret    []byte      // of AdminCredentialFile
 	ledger    *client.Client
 	sink      *sink
 	metrics   *metrics
@@ -55,7 +56,7 @@ type begun struct {
 
 // Run runs a node until ctx ends. Then it hands the group over, if it leads, and answers the
 // last request. It calls ready when the node serves. A ConfigError means that the
-// configuration can never work.
+// configuration can never work. If the ledger or the engine does not answer, it waits.
 func Run(ctx context.Context, cfg Config, ready func(api.Ready) error) (err error) {
 	n, err := newNode(cfg)
 	if err != nil {
@@ -73,10 +74,11 @@ func Run(ctx context.Context, cfg Config, ready func(api.Ready) error) (err erro
 	if n.address == "" {
 		n.address = "http://" + ln.Addr().String()
 	}
-	if err := n.greet(ctx); err != nil {
+	if err := n.await(ctx, n.greet); err != nil {
 		return err
 	}
-	if n.backend, err = n.open(ctx, n.address); err != nil {
+	err = n.await(ctx, func(ctx context.Context) (err error) { n.backend, err = n.open(ctx, n.address); return err })
+	if err != nil {
 		return err
 	}
 
@@ -121,7 +123,7 @@ func newNode(cfg Config) (*Node, error) {
 		n.clock = cfg.Hooks.Clock()
 	}
 	var err error
-	if n.secret, err = readSecret(cfg.AdminTokenFile); err != nil {
+	if n.secret, err = readSecret(cfg.AdminCredentialFile); err != nil {
 		return nil, err
 	}
 	n.sink = newSink(n.host, cfg.SinkPatience, cfg.Log)
@@ -132,6 +134,28 @@ func newNode(cfg Config) (*Node, error) {
 	}
 	n.scheduler, err = n.newScheduler()
 	return n, err
+}
+
+// await tries until the ledger or the engine answers, or ctx ends: they may be started after
+// the node. It logs the first failure and the end of the wait.
+func (n *Node) await(ctx context.Context, try func(context.Context) error) error {
+	const most = 2 * time.Second
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, most) {
+		err := try(ctx)
+		first := pause == 100*time.Millisecond
+		switch {
+		case err == nil && !first:
+			n.cfg.Log.Info("it answers now, starting")
+			return nil
+		case err == nil, !unanswered(err) && (!errors.Is(err, ErrEngine) || store.Permanent(err)):
+			return err
+		case first:
+			n.cfg.Log.Warn("waiting, and trying again", "err", err)
+		}
+		if !wait.For(ctx, pause) {
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // greet asks the ledger whether it is healthy: a node without one would be elected and could

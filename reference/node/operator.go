@@ -25,11 +25,11 @@ func readSecret(path string) ([]byte, error) {
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &ConfigError{"admin-token-file", err.Error()}
+		return nil, &ConfigError{"admin-credential-file", err.Error()}
 	}
 	const least = 16
 	if data = bytes.TrimSpace(data); len(data) < least {
-		return nil, &ConfigError{"admin-token-file", fmt.Sprintf("%s holds %d bytes; a credential has at least %d", path, len(data), least)}
+		return nil, &ConfigError{"admin-credential-file", fmt.Sprintf("%s holds %d bytes; a credential has at least %d", path, len(data), least)}
 	}
 	return data, nil
 }
@@ -38,7 +38,7 @@ func readSecret(path string) ([]byte, error) {
 func (n *Node) operator(h handlerFunc) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) (any, error) {
 		if !Local(r) && !n.credible(r) {
-			return nil, &httpapi.Problem{Status: http.StatusForbidden, Code: api.CodeDenied, Detail: "allowed only from this machine, or with the credential of --admin-token-file as a bearer token"}
+			return nil, &httpapi.Problem{Status: http.StatusForbidden, Code: api.CodeDenied, Detail: "allowed only from this machine, or with the credential of --admin-credential-file as a bearer token"}
 		}
 		if err := discard(w, r); err != nil {
 			return nil, err

@@ -29,6 +29,7 @@ type Facts struct {
 	Format int // record format that this program writes; 0: unknown
 
 	Duplicates [][]store.Session // the sessions of each node id that several processes use
+	Vacant     []string          // groups that were led, have no leader and should have one
 
 	ID         string // node id of the session that was opened
 	SessionErr error  // the error of opening and closing it
@@ -67,11 +68,15 @@ func (f Facts) Findings() []Finding {
 	f.epoch(&out)
 	f.permission(&out)
 	f.identity(&out)
+	f.vacant(&out)
 	f.roundTrip(&out)
 	f.pauses(&out)
 	f.clock(&out)
 	return out
 }
+
+// maxVoters is the largest number of members that is worth its cost.
+const maxVoters = 7
 
 func (f Facts) quorum(out *findings) {
 	if f.Service {
@@ -102,6 +107,8 @@ func (f Facts) quorum(out *findings) {
 	case voters%2 == 0:
 		out.add(Warning, "quorum", fmt.Sprintf("use %d members, or %d", voters-1, voters+1),
 			"%d members need %d for a quorum and tolerate %d failures, as %d do: the last member only adds a machine that can fail", voters, need, voters-need, voters-1)
+	case voters > maxVoters:
+		out.add(Warning, "quorum", fmt.Sprintf("use %d members, or fewer", maxVoters), "%d members: every write waits for %d disks, and more than %d tolerated failures are rarely needed", voters, need, (maxVoters-1)/2)
 	default:
 		out.add(OK, "quorum", "", "%d of %d members answer, a quorum needs %d: %d may fail", alive, voters, need, alive-need)
 	}
@@ -175,6 +182,15 @@ func (f Facts) identity(out *findings) {
 	}
 	if n := len(f.Duplicates); n > most {
 		out.add(Warning, "identity", "see `tenure sessions`", "several processes use each of %d more node ids", n-most)
+	}
+}
+
+// vacant warns of groups that nobody leads.
+func (f Facts) vacant(out *findings) {
+	const most = 5
+	if n := len(f.Vacant); n > 0 {
+		out.add(Warning, "groups", "start a candidate; for scheduled jobs `tenure policy set GROUP --may-be-vacant`; if a group is no longer used, `tenure policy delete GROUP`",
+			"%d groups that were led have no leader: %s", n, strings.Join(f.Vacant[:min(n, most)], ", "))
 	}
 }
 

@@ -46,14 +46,17 @@ const (
 	Denied  = "denied"  // not authenticated, or not allowed
 	Limited = "limited" // over a limit
 	Failed  = "failed"  // allowed, but it failed
+	Pending = "pending" // accepted; the outcome is not known yet
 )
 
 // Entry is one line of the audit.
 type Entry struct {
-	// Who, How and Remote are taken from the request's context when empty.
+	// Who, How, Remote and Node are taken from the request's context when empty.
 	Who    string
 	How    How
 	Remote string
+	// Node is the node id that an anonymous caller gave.
+	Node string
 	// What is the operation: "campaign", "POST /v1/groups/{group}/resign".
 	What   string
 	Group  string
@@ -69,6 +72,7 @@ type line struct {
 	Who    string      `json:"who,omitempty"`
 	How    How         `json:"how,omitempty"`
 	Remote string      `json:"remote,omitempty"`
+	Node   string      `json:"node,omitempty"`
 	What   string      `json:"what"`
 	Group  string      `json:"group,omitempty"`
 	Token  fence.Token `json:"token,omitempty"`
@@ -88,8 +92,9 @@ func (g *Gate) Audit(ctx context.Context, e Entry) {
 		def(&e.Who, a.id.Name)
 		def(&e.How, a.id.How)
 		def(&e.Remote, host(a.remote))
+		def(&e.Node, a.node)
 	}
-	if ok && e.Result != Done {
+	if ok && e.Result != Done && e.Result != Pending {
 		g.tell(a.id, e)
 		return
 	}
@@ -100,11 +105,11 @@ func (g *Gate) write(e Entry, omitted int) {
 	say := func(s string) string { return atMost(Redact(s), 512) }
 	l := line{
 		At:  g.cfg.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00"),
-		Who: say(e.Who), How: How(say(string(e.How))), Remote: say(e.Remote), What: say(e.What), Group: say(e.Group),
+		Who: say(e.Who), How: How(say(string(e.How))), Remote: say(e.Remote), Node: say(e.Node), What: say(e.What), Group: say(e.Group),
 		Token: e.Token, Result: say(e.Result), Reason: say(e.Reason), Omitted: omitted,
 	}
 	if g.audit == nil {
-		g.cfg.Log.Info("audit", "who", l.Who, "how", l.How, "remote", l.Remote, "what", l.What, "group", l.Group,
+		g.cfg.Log.Info("audit", "who", l.Who, "how", l.How, "remote", l.Remote, "node", l.Node, "what", l.What, "group", l.Group,
 			"token", uint64(l.Token), "result", l.Result, "reason", l.Reason, "omitted", l.Omitted)
 		return
 	}

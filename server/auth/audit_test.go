@@ -40,10 +40,10 @@ func TestAudit(t *testing.T) {
 		t.Fatalf("%d lines: %+v", len(lines), lines)
 	}
 	for i, want := range []line{
-		{Who: "node-1", How: ByToken, Remote: "127.0.0.1", What: "campaign", Group: "billing-eu", Token: 42, Result: Done, Reason: "two\nlines \x00\ufffd"},
-		{Remote: "127.0.0.1", What: "POST /v1/groups/{group}/campaign", Result: Denied, Reason: "the request carries no credentials: send Authorization: Bearer with a token"},
-		{Who: "node-1", How: ByToken, Remote: "127.0.0.1", What: "campaign", Group: "billing-eu", Token: 42, Result: Done, Reason: "two\nlines \x00\ufffd"},
-		{Who: "node-1", How: ByToken, Remote: "127.0.0.1", What: "POST /v1/groups/{group}/campaign", Group: "orders", Result: Denied, Reason: `node-1 (token) may not campaign on group "orders": the policy of this service does not allow it; ask its operator`},
+		{Who: "node-1", How: ByCredential, Remote: "127.0.0.1", What: "campaign", Group: "billing-eu", Token: 42, Result: Done, Reason: "two\nlines \x00\ufffd"},
+		{Remote: "127.0.0.1", What: "POST /v1/groups/{group}/campaign", Result: Denied, Reason: "the request carries no credentials: send Authorization: Bearer with a credential"},
+		{Who: "node-1", How: ByCredential, Remote: "127.0.0.1", What: "campaign", Group: "billing-eu", Token: 42, Result: Done, Reason: "two\nlines \x00\ufffd"},
+		{Who: "node-1", How: ByCredential, Remote: "127.0.0.1", What: "POST /v1/groups/{group}/campaign", Group: "orders", Result: Denied, Reason: `node-1 (credential) may not campaign on group "orders": the policy of this service does not allow it; ask its operator`},
 	} {
 		if _, err := time.Parse(time.RFC3339, lines[i].At); err != nil {
 			t.Error(err)

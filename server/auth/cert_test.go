@@ -136,7 +136,7 @@ func TestCertificateAndToken(t *testing.T) {
 		want         string
 	}{
 		{"neither", "", nil, 401, "show a client certificate, or send"},
-		{"token", tokens["node-2"], nil, 200, "node-2 token"},
+		{"token", tokens["node-2"], nil, 200, "node-2 credential"},
 		{"both, one name", tokens["node-1"], []tls.Certificate{one}, 200, "node-1 cert"},
 		{"both, two names", tokens["node-2"], []tls.Certificate{one}, 401, "two different callers"},
 		{"a good certificate and a wrong token", "tnr_x", []tls.Certificate{one}, 401, "not one of this service"},

@@ -22,8 +22,8 @@ type Config struct {
 
 	TLS TLS
 	JWT JWT
-	// Tokens is the file of hashed static tokens.
-	Tokens string
+	// Credentials is the file of hashed bearer credentials.
+	Credentials string
 	// Policy is the file of permissions. Required with credentials, and refused without.
 	Policy string
 
@@ -106,7 +106,7 @@ func def[T comparable](v *T, d T) {
 // credentials reports whether any way to show an identity is configured.
 func (c Config) credentials() bool { return c.TLS.ClientCAs != "" || c.bearer() }
 
-func (c Config) bearer() bool { return c.JWT.Keys != "" || c.Tokens != "" }
+func (c Config) bearer() bool { return c.JWT.Keys != "" || c.Credentials != "" }
 
 // Validate checks everything that does not need the files. New calls it too.
 func (c Config) Validate() error {
@@ -120,11 +120,11 @@ func (c Config) Validate() error {
 	reachable, credentials := c.Listen != "" && !c.Insecure && !onLoopback(c.Listen), c.credentials()
 	refuse(c.Listen == "", "Listen is empty: give the address to serve, such as 127.0.0.1:7600")
 	refuse(reachable && !credentials, "%s is reachable from other machines and no credentials are configured: "+
-		"configure client CAs, JWT keys or a token file, listen on 127.0.0.1, or set insecure to allow everybody everything", c.Listen)
-	refuse(reachable && credentials && c.TLS.Cert == "", "%s is reachable from other machines and would receive tokens unencrypted: "+
+		"configure client CAs, JWT keys or a credential file, listen on 127.0.0.1, or set insecure to allow everybody everything", c.Listen)
+	refuse(reachable && credentials && c.TLS.Cert == "", "%s is reachable from other machines and would receive credentials unencrypted: "+
 		"configure a TLS certificate, or set insecure if a proxy in front of it ends TLS", c.Listen)
 	refuse(credentials && c.Policy == "", "credentials without a policy allow nobody anything: configure a policy file")
-	refuse(!credentials && c.Policy != "", "a policy without credentials applies to nobody: configure client CAs, JWT keys or a token file")
+	refuse(!credentials && c.Policy != "", "a policy without credentials applies to nobody: configure client CAs, JWT keys or a credential file")
 	refuse(c.Poll < 10*time.Millisecond, "Poll is %v; want at least 10ms", c.Poll)
 
 	t, j := c.TLS, c.JWT

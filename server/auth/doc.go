@@ -11,17 +11,17 @@
 //   - a JWT: its sub, or another configured claim, after its algorithm, key id, issuer,
 //     audience and expiry were checked. The keys come from a local file. The holder of a
 //     private key of that file can act as anybody;
-//   - a static token made by [NewToken]. A file has its SHA-256. A slow hash would protect
-//     guessable tokens; these have 256 random bits, and no other form is accepted.
+//   - a bearer credential made by [NewCredential]. A file has its SHA-256. A slow hash would protect
+//     guessable ones; these have 256 random bits, and no other form is accepted.
 //
-// A token is sent in the Authorization header. A token in a query string is refused, because
-// it is in some log already. A caller that sends a certificate and a token must have the same
+// Both are sent in the Authorization header. One in a query string is refused, because it is
+// in some log already. A caller that sends a certificate and one of them must have the same
 // name in both. Several ways may be configured at once; one name is one identity.
 //
 // Without credentials the service listens on loopback only, accepts any name and allows
 // everything, to callers that address it by a loopback name (so a web page cannot reach it by
 // a name of its own that resolves to 127.0.0.1). On other addresses [New] refuses to start
-// without credentials, or with tokens over plain HTTP, unless Insecure is set.
+// without credentials, or with bearer credentials over plain HTTP, unless Insecure is set.
 //
 // # Authorisation
 //
@@ -52,7 +52,7 @@
 //
 // # Files
 //
-// Certificates, keys, tokens and the policy are read again while the service runs
+// Certificates, keys, credentials and the policy are read again while the service runs
 // ([Gate.Reload], and a poll). If a file is broken, its previous content stays in force, and
 // [Gate.Status] and the log say so. A credential that was removed is refused from then on, also
 // on open connections; streams and waits call [Gate.Recheck].
@@ -66,6 +66,6 @@
 // and counted; the log and the next line say how many. More than ten denials a second of one
 // caller are counted instead of written, so that nobody can push other entries out of the file.
 //
-// Everything that looks like a token or a private key is replaced by a fingerprint before it is
+// Everything that looks like a credential or a private key is replaced by a fingerprint before it is
 // written anywhere ([Redact]).
 package auth

@@ -47,7 +47,7 @@ func (g *Gate) sources() []*source {
 			keys, err := parseKeys(t[0])
 			return keepParsed(keys, err, g.jwt.use)
 		}},
-		{name: "tokens", paths: []string{g.cfg.Tokens}, use: func(t [][]byte) error {
+		{name: "credentials", paths: []string{g.cfg.Credentials}, use: func(t [][]byte) error {
 			tokens, err := parseTokens(t[0])
 			return keepParsed(&tokens, err, g.tokens.Store)
 		}},

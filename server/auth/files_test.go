@@ -46,7 +46,7 @@ func TestPoll(t *testing.T) {
 	if err := os.Remove(r.path("tokens")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the missing file is seen", func() bool { return failure("tokens") != "" })
+	eventually(t, "the missing file is seen", func() bool { return failure("credentials") != "" })
 	if !can(Admin) {
 		t.Error("a missing file put the tokens out of force")
 	}
@@ -54,7 +54,7 @@ func TestPoll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, hash := NewToken()
+	other, hash := NewCredential()
 	r.tokenFile(map[string]string{hash: "node-1"})
 	eventually(t, "the token is taken back", func() bool { return !can(Admin) })
 	if err := g.Recheck(id, Admin, "billing-eu"); status(err) != 401 {
@@ -90,7 +90,7 @@ func TestMissingFile(t *testing.T) {
 	r := newRig(t)
 	policy := r.put("policy", somePolicy)
 	for tokens, want := range map[string]string{r.path("none"): "no such file", r.dir: "not a regular file", "/dev/zero": "not a regular file", r.put("tokens", "tnr_"): "JSON"} {
-		g, err := New(Config{Listen: "127.0.0.1:0", Tokens: tokens, Policy: policy})
+		g, err := New(Config{Listen: "127.0.0.1:0", Credentials: tokens, Policy: policy})
 		if err == nil {
 			g.Close()
 		}

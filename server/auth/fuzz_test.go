@@ -39,9 +39,9 @@ func FuzzPolicy(f *testing.F) {
 
 // Whatever a file of tokens says, it is refused or holds valid names only.
 func FuzzTokens(f *testing.F) {
-	_, hash := NewToken()
-	f.Add([]byte(`{"tokens":[{"name":"node-1","sha256":"` + hash + `","expires":"2027-01-01T00:00:00Z","note":"x"}]}`))
-	f.Add([]byte(`{"tokens":null}`))
+	_, hash := NewCredential()
+	f.Add([]byte(`{"credentials":[{"name":"node-1","sha256":"` + hash + `","expires":"2027-01-01T00:00:00Z","note":"x"}]}`))
+	f.Add([]byte(`{"credentials":null}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		all, err := parseTokens(text)
 		for _, h := range all {
@@ -80,8 +80,8 @@ func FuzzRequest(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	token, hash := NewToken()
-	known, err := parseTokens([]byte(`{"tokens":[{"name":"node-1","sha256":"` + hash + `"}]}`))
+	token, hash := NewCredential()
+	known, err := parseTokens([]byte(`{"credentials":[{"name":"node-1","sha256":"` + hash + `"}]}`))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add("Bearer "+sign(f, jwt.SigningMethodNone, map[string]any{"kid": "k"}, jwt.MapClaims{"sub": "node-1"}, jwt.UnsafeAllowNoneSignatureType), "access_token=x")
 	f.Add("Basic bm9kZS0xOng=", "%zz=1;2")
 	now := time.Now
-	cfg := Config{Listen: "127.0.0.1:0", Tokens: "t", Policy: "p", JWT: JWT{Keys: "k", Issuer: "i", Audience: "a"}, Now: now}.withDefaults()
+	cfg := Config{Listen: "127.0.0.1:0", Credentials: "t", Policy: "p", JWT: JWT{Keys: "k", Issuer: "i", Audience: "a"}, Now: now}.withDefaults()
 	g := &Gate{cfg: cfg, jwt: newJWTReader(cfg.JWT, now), known: newCallers(cfg.Limits), strangers: newCallers(cfg.Limits)}
 	g.jwt.use(keys)
 	g.tokens.Store(&known)
@@ -115,7 +115,7 @@ func FuzzRequest(f *testing.F) {
 
 // Whatever is audited is one line of JSON with what was said in it, and no secret.
 func FuzzAuditLine(f *testing.F) {
-	token, _ := NewToken()
+	token, _ := NewCredential()
 	f.Add("because\n{\"at\":1}\u2028"+token, "billing")
 	f.Fuzz(func(t *testing.T, reason, group string) {
 		b := encode(line{What: "x", Result: Done, Reason: atMost(Redact(reason), 512), Group: atMost(Redact(group), 512)})

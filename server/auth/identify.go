@@ -31,7 +31,7 @@ func (g *Gate) identify(r *http.Request) (Identity, error) {
 	case err != nil:
 		return Identity{}, unauthenticated(err.Error())
 	case cert.Name != "" && bearer.Name != "" && cert.Name != bearer.Name:
-		return Identity{}, unauthenticated("the certificate and the token name two different callers")
+		return Identity{}, unauthenticated("the certificate and the credential name two different callers")
 	}
 	id := bearer
 	if cert.Name != "" {
@@ -60,9 +60,9 @@ func (g *Gate) wanted() string {
 	case !g.cfg.bearer():
 		return "show a client certificate"
 	case g.cfg.TLS.ClientCAs == "":
-		return "send Authorization: Bearer with a token"
+		return "send Authorization: Bearer with a credential"
 	}
-	return "show a client certificate, or send Authorization: Bearer with a token"
+	return "show a client certificate, or send Authorization: Bearer with a credential"
 }
 
 func unauthenticated(why string) *httpapi.Problem {
@@ -94,8 +94,8 @@ func host(addr string) string {
 	return h
 }
 
-// noTokenInQuery refuses a token in the query string, where proxies log it. It does so even if
-// the token is not needed, so that its owner learns that the token is exposed.
+// noTokenInQuery refuses a credential in the query string, where proxies log it. It does so even if
+// the credential is not needed, so that its owner learns that the credential is exposed.
 func noTokenInQuery(r *http.Request) error {
 	if r.URL.RawQuery == "" {
 		return nil
@@ -108,7 +108,7 @@ func noTokenInQuery(r *http.Request) error {
 				continue
 			}
 		}
-		return unauthenticated("a token in a query string ends up in logs: replace that token, and send the new one in the Authorization header")
+		return unauthenticated("a credential in a query string ends up in logs: replace that credential, and send the new one in the Authorization header")
 	}
 	return nil
 }
@@ -150,11 +150,11 @@ func (g *Gate) byBearer(r *http.Request) (Identity, error) {
 	case len(headers) > 1:
 		return Identity{}, errors.New("the request has several Authorization headers")
 	case !strings.EqualFold(scheme, "Bearer") || token == "":
-		return Identity{}, errors.New("the Authorization header is not Bearer and a token")
+		return Identity{}, errors.New("the Authorization header is not Bearer and a credential")
 	case !g.cfg.bearer():
-		return Identity{}, errors.New("this service accepts no bearer tokens: " + g.wanted())
+		return Identity{}, errors.New("this service accepts no bearer credentials: " + g.wanted())
 	case len(token) > maxBearer:
-		return Identity{}, errors.New("the token is too long")
+		return Identity{}, errors.New("the credential is too long")
 	}
 	d := sha256.Sum256([]byte(token))
 	if strings.HasPrefix(token, tokenBegin) || g.cfg.JWT.Keys == "" {
@@ -200,19 +200,19 @@ func (g *Gate) failed(r *http.Request) {
 
 func (g *Gate) byToken(token string, d digest) (Identity, error) {
 	if err := checkToken(token); err != nil {
-		return Identity{}, errors.New("the token is not one of this service: " + err.Error())
+		return Identity{}, errors.New("the credential is not one of this service: " + err.Error())
 	}
 	valid := func() error {
 		all := g.tokens.Load()
 		if all == nil {
-			return errors.New("this service accepts no static tokens")
+			return errors.New("this service accepts no static credentials")
 		}
 		h, ok := (*all)[d]
 		switch {
 		case !ok:
-			return errors.New("the token is unknown; it may have been revoked")
+			return errors.New("the credential is unknown; it may have been revoked")
 		case !h.expires.IsZero() && !g.cfg.Now().Before(h.expires):
-			return errors.New("the token has expired")
+			return errors.New("the credential has expired")
 		}
 		return nil
 	}
@@ -221,7 +221,7 @@ func (g *Gate) byToken(token string, d digest) (Identity, error) {
 	}
 	h, ok := (*g.tokens.Load())[d]
 	if !ok {
-		return Identity{}, errors.New("the token was revoked just now")
+		return Identity{}, errors.New("the credential was revoked just now")
 	}
-	return Identity{Name: h.name, How: ByToken, Until: h.expires, valid: valid}, nil
+	return Identity{Name: h.name, How: ByCredential, Until: h.expires, valid: valid}, nil
 }

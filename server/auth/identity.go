@@ -44,7 +44,7 @@ type How string
 const (
 	ByCert   How = "cert"
 	ByJWT    How = "jwt"
-	ByToken  How = "token"
+	ByCredential  How = "credential"
 	Loopback How = "loopback" // no credentials are configured
 	Insecure How = "insecure" // as Loopback, but reachable from other machines
 )
@@ -88,7 +88,21 @@ type callerKey struct{}
 type admitted struct {
 	id     Identity
 	remote string
+	node   string // that an anonymous caller acts as, for the audit
 	yield  func() // gives the slot of a campaign back; nil: it has none
+}
+
+// Is returns a problem (403) unless the caller of a request may act as the node. The audit of
+// an anonymous caller names the node.
+func Is(ctx context.Context, node string) error {
+	a, ok := ctx.Value(callerKey{}).(*admitted)
+	if !ok {
+		return Identity{}.Is(node)
+	}
+	if a.id.Anonymous() {
+		a.node = node
+	}
+	return a.id.Is(node)
 }
 
 // Yield gives the slot of a campaign back before the campaign waits: slots are for campaigns

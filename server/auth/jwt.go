@@ -102,7 +102,7 @@ func (j *jwtReader) holds(s seal) error {
 	defer j.mu.Unlock()
 	now, ok := j.keys[s.kid].key.(interface{ Equal(crypto.PublicKey) bool })
 	if !ok || !now.Equal(s.key) {
-		return errors.New("the key of the token was removed")
+		return errors.New("the key of the JWT was removed")
 	}
 	return nil
 }
@@ -131,22 +131,22 @@ func (j *jwtReader) verify(token string, keys keySet) (seal, error) {
 	}
 	exp, err := claims.GetExpirationTime()
 	if err != nil || exp == nil {
-		return seal{}, errors.New("the token has no expiry")
+		return seal{}, errors.New("the JWT has no expiry")
 	}
 	if ahead := exp.Sub(j.now()); ahead > j.cfg.Lifetime+j.cfg.Leeway {
-		return seal{}, fmt.Errorf("the token is valid for longer than the %v that are allowed here", j.cfg.Lifetime)
+		return seal{}, fmt.Errorf("the JWT is valid for longer than the %v that are allowed here", j.cfg.Lifetime)
 	}
 	s.until = exp.Add(j.cfg.Leeway)
 	s.name, _ = claims[j.cfg.Claim].(string)
 	if !store.ValidName(s.name) {
-		return seal{}, fmt.Errorf("the token's %s is not a node id", j.cfg.Claim)
+		return seal{}, fmt.Errorf("the JWT's %s is not a node id", j.cfg.Claim)
 	}
 	return s, nil
 }
 
 var (
-	errUnknownKey   = errors.New("the token's key id is not known here")
-	errKeyAlgorithm = errors.New("the token's algorithm is not that of its key")
+	errUnknownKey   = errors.New("the JWT's key id is not known here")
+	errKeyAlgorithm = errors.New("the JWT's algorithm is not that of its key")
 )
 
 // explainJWT replaces errors of the library, which can quote the token.
@@ -154,19 +154,19 @@ func explainJWT(err error) error {
 	for _, known := range []struct{ is, say error }{
 		{errUnknownKey, errUnknownKey},
 		{errKeyAlgorithm, errKeyAlgorithm},
-		{jwt.ErrTokenMalformed, errors.New("the credential is neither a JWT nor a token of this service")},
-		{jwt.ErrTokenUnverifiable, errors.New("the token's header has an unsupported algorithm or extension")},
-		{jwt.ErrTokenSignatureInvalid, errors.New("the token's signature or algorithm is not valid")},
-		{jwt.ErrTokenExpired, errors.New("the token has expired")},
-		{jwt.ErrTokenNotValidYet, errors.New("the token is not valid yet")},
-		{jwt.ErrTokenUsedBeforeIssued, errors.New("the token was issued in the future")},
-		{jwt.ErrTokenInvalidAudience, errors.New("the token is for another audience")},
-		{jwt.ErrTokenInvalidIssuer, errors.New("the token is from another issuer")},
-		{jwt.ErrTokenRequiredClaimMissing, errors.New("the token lacks an expiry, issuer or audience")},
+		{jwt.ErrTokenMalformed, errors.New("the credential is neither a JWT nor a credential of this service")},
+		{jwt.ErrTokenUnverifiable, errors.New("the JWT's header has an unsupported algorithm or extension")},
+		{jwt.ErrTokenSignatureInvalid, errors.New("the JWT's signature or algorithm is not valid")},
+		{jwt.ErrTokenExpired, errors.New("the JWT has expired")},
+		{jwt.ErrTokenNotValidYet, errors.New("the JWT is not valid yet")},
+		{jwt.ErrTokenUsedBeforeIssued, errors.New("the JWT was issued in the future")},
+		{jwt.ErrTokenInvalidAudience, errors.New("the JWT is for another audience")},
+		{jwt.ErrTokenInvalidIssuer, errors.New("the JWT is from another issuer")},
+		{jwt.ErrTokenRequiredClaimMissing, errors.New("the JWT lacks an expiry, issuer or audience")},
 	} {
 		if errors.Is(err, known.is) {
 			return known.say
 		}
 	}
-	return errors.New("the token is not valid")
+	return errors.New("the JWT is not valid")
 }

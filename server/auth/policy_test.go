@@ -34,7 +34,7 @@ func TestDefaultDeny(t *testing.T) {
 				id, err := g.Check(ask(tokens[name]), verb, group)
 				if err == nil {
 					seen[fmt.Sprintf("%s %s %s", name, verb, group)] = true
-					if id.Name != name || id.How != ByToken || !g.May(id, verb, group) {
+					if id.Name != name || id.How != ByCredential || !g.May(id, verb, group) {
 						t.Errorf("%s is taken for %v", name, id)
 					}
 				} else if status(err) != 403 {

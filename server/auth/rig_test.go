@@ -123,7 +123,7 @@ func (r *rig) tokenFile(hashes map[string]string) string {
 	for hash, name := range hashes {
 		lines = append(lines, fmt.Sprintf(`{"name": %q, "sha256": %q}`, name, hash))
 	}
-	return r.put("tokens", `{"tokens": [`+strings.Join(lines, ",")+`]}`)
+	return r.put("tokens", `{"credentials": [`+strings.Join(lines, ",")+`]}`)
 }
 
 // withTokens is a gate that knows one token for each name.
@@ -131,10 +131,10 @@ func (r *rig) withTokens(cfg Config, names ...string) (*Gate, map[string]string)
 	r.t.Helper()
 	hashes, byName := make(map[string]string), make(map[string]string)
 	for _, name := range names {
-		token, hash := NewToken()
+		token, hash := NewCredential()
 		hashes[hash], byName[name] = name, token
 	}
-	cfg.Tokens = r.tokenFile(hashes)
+	cfg.Credentials = r.tokenFile(hashes)
 	if cfg.Policy == "" {
 		cfg.Policy = r.put("policy", somePolicy)
 	}

@@ -14,7 +14,7 @@ import (
 // What looks like a secret is replaced, in one piece or cut; names, hashes and words are
 // left alone.
 func TestRedact(t *testing.T) {
-	token, hash := NewToken()
+	token, hash := NewCredential()
 	for _, s := range []string{
 		token, token[:20], "tnr_12345678", "eyJhbGciOiJub25lIn0.e30.", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0",
 		"-----BEGIN EC PRIVATE KEY-----\nabc\n-----END EC PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\nabc", strings.Repeat("aB3/", 10),
@@ -48,7 +48,7 @@ func TestNoSecretGetsOut(t *testing.T) {
 	}
 	claims := r.goodClaims()
 	claims["jti"] = "forged"
-	unknown, _ := NewToken()
+	unknown, _ := NewCredential()
 	secrets := []string{
 		tokens["node-1"], tokens["stranger"], unknown,
 		bearer(r.goodClaims(), key), bearer(claims, newKey(t)),
@@ -89,7 +89,7 @@ func TestNoSecretGetsOut(t *testing.T) {
 		try("/", "Bearer "+tokens["node-1"], "billing-eu", s)
 		// The operator's turn: the secret in place of something else in each file.
 		for _, file := range []struct{ name, text string }{
-			{"tokens", `{"tokens":[{"name":"node-1","sha256":"` + s + `"}]}`},
+			{"tokens", `{"credentials":[{"name":"node-1","sha256":"` + s + `"}]}`},
 			{"tokens", s},
 			{"keys", s},
 			{"keys", `{"keys":[{"kty":"` + s + `","kid":"` + s + `"}]}`},

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -18,6 +19,7 @@ type Output struct {
 	Format string
 	W      io.Writer
 	env    Env
+	titled bool // Stream has printed the titles
 }
 
 // The formats.
@@ -72,7 +74,10 @@ func (t Table[T]) List(o *Output, rows []T) error {
 		}
 		return document(o, rows)
 	case FormatTable:
-		return write(o, t.render(rows, true, o.coloured()))
+		if len(rows) == 0 {
+			return nil
+		}
+		return o.Print(t.filled(rows).render(rows, true, 0, o.coloured()))
 	}
 	for _, row := range rows {
 		if err := t.line(o, row); err != nil {
@@ -90,23 +95,29 @@ func (t Table[T]) One(o *Output, row T) error {
 	return t.List(o, []T{row})
 }
 
-// Stream prints the next value of a list that does not end: a table without titles, JSON
-// as one value per line, YAML as one document each.
+// Stream prints the next value of a list that does not end: a table whose titles are printed
+// once, JSON as one value per line, YAML as one document each.
 func (t Table[T]) Stream(o *Output, row T) error {
 	switch o.Format {
 	case FormatTable:
-		return write(o, t.render([]T{row}, false, o.coloured()))
+		titles := !o.titled
+		o.titled = true
+		return o.Print(t.render([]T{row}, titles, streamWidth, o.coloured()))
 	case FormatYAML:
-		return errors.Join(write(o, "---\n"), document(o, row))
+		return errors.Join(o.Print("---\n"), document(o, row))
 	}
 	return t.line(o, row)
 }
 
 func (t Table[T]) line(o *Output, row T) error {
 	if o.Format == FormatName {
-		return write(o, t.Name(row)+"\n")
+		return o.Print(t.Name(row) + "\n")
 	}
-	return json.NewEncoder(o.W).Encode(row)
+	data, err := json.Marshal(row)
+	if err != nil {
+		return err
+	}
+	return o.Print(string(data) + "\n")
 }
 
 func document(o *Output, v any) error {
@@ -117,12 +128,15 @@ func document(o *Output, v any) error {
 	if err != nil {
 		return err
 	}
-	return write(o, strings.TrimRight(string(data), "\n")+"\n")
+	return o.Print(strings.TrimRight(string(data), "\n") + "\n")
 }
 
-func write(o *Output, text string) error {
-	_, err := io.WriteString(o.W, text)
-	return err
+// Print prints text. Its error has ExitFailure.
+func (o *Output) Print(text string) error {
+	if _, err := io.WriteString(o.W, text); err != nil {
+		return Exit(ExitFailure, fmt.Errorf("standard output: %w", err))
+	}
+	return nil
 }
 
 // colours of cells, by column and text.
@@ -141,10 +155,29 @@ const (
 // streamWidth is the width of the columns of a stream, whose rows are not known in advance.
 const streamWidth = 12
 
-func (t Table[T]) render(rows []T, titles, coloured bool) string {
-	if len(rows) == 0 {
-		return ""
+// Empty is a cell without a value. A list does not print a column of such cells.
+const Empty = "-"
+
+// filled returns the table without the columns that are empty in every row.
+func (t Table[T]) filled(rows []T) Table[T] {
+	var columns []string
+	var keep []int
+	for i, title := range t.Columns {
+		if slices.ContainsFunc(rows, func(row T) bool { return t.Row(row)[i] != Empty }) {
+			columns, keep = append(columns, title), append(keep, i)
+		}
 	}
+	return Table[T]{Columns: columns, Row: func(row T) (cells []string) {
+		all := t.Row(row)
+		for _, i := range keep {
+			cells = append(cells, all[i])
+		}
+		return cells
+	}}
+}
+
+// render returns the rows in columns of at least a width.
+func (t Table[T]) render(rows []T, titles bool, least int, coloured bool) string {
 	var cells [][]string
 	if titles {
 		cells = append(cells, t.Columns)
@@ -154,9 +187,7 @@ func (t Table[T]) render(rows []T, titles, coloured bool) string {
 	}
 	width := make([]int, len(t.Columns))
 	for i := range width {
-		if !titles {
-			width[i] = streamWidth
-		}
+		width[i] = least
 		for _, row := range cells {
 			width[i] = max(width[i], utf8.RuneCountInString(row[i]))
 		}
@@ -191,5 +222,9 @@ func Terminal(f any) bool {
 		return false
 	}
 	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && file.Name() != os.DevNull
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	return err != nil || !os.SameFile(info, null)
 }

@@ -2,8 +2,10 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -30,7 +32,7 @@ func none(string) (string, bool) { return "", false }
 func TestFormats(t *testing.T) {
 	rows := []row{{"grüße", 9007199254740991}, {"b", 1}}
 	for format, want := range map[string][3]string{
-		FormatTable:  {"NAME   N\ngrüße  nnnnnnn\nb      n\n", "NAME   N\ngrüße  nnnnnnn\n", "grüße         nnnnnnn\n"},
+		FormatTable:  {"NAME   N\ngrüße  nnnnnnn\nb      n\n", "NAME   N\ngrüße  nnnnnnn\n", "NAME          N\ngrüße         nnnnnnn\n"},
 		FormatNDJSON: {"{\"name\":\"grüße\",\"n\":9007199254740991}\n{\"name\":\"b\",\"n\":1}\n", "{\"name\":\"grüße\",\"n\":9007199254740991}\n", "{\"name\":\"grüße\",\"n\":9007199254740991}\n"},
 		FormatJSON: {
 			"[\n  {\n    \"name\": \"grüße\",\n    \"n\": 9007199254740991\n  },\n  {\n    \"name\": \"b\",\n    \"n\": 1\n  }\n]\n",
@@ -72,6 +74,66 @@ func TestFormats(t *testing.T) {
 	}
 }
 
+// A list does not print a column that is empty in every row. A stream prints its titles once.
+func TestColumns(t *testing.T) {
+	cells := Table[[]string]{Columns: []string{"A", "B", "C"}, Row: func(r []string) []string { return r }}
+	var list, stream bytes.Buffer
+	if err := cells.List(&Output{Format: FormatTable, W: &list, env: none}, [][]string{{"1", Empty, "3"}, {Empty, Empty, "4"}}); err != nil || list.String() != "A  C\n1  3\n-  4\n" {
+		t.Errorf("%q, %v", &list, err)
+	}
+	o := &Output{Format: FormatTable, W: &stream, env: none}
+	for range 2 {
+		if err := cells.Stream(o, []string{"1", Empty, "3"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if strings.Count(stream.String(), "A") != 1 || strings.Count(stream.String(), "\n") != 3 {
+		t.Errorf("%q", &stream)
+	}
+}
+
+// If standard output cannot be written, every format fails with exit code 1.
+func TestWriteError(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("no /dev/full: ", err)
+	}
+	defer func() { _ = full.Close() }()
+	for _, format := range formats() {
+		o := &Output{Format: format, W: full, env: none}
+		for name, err := range map[string]error{"list": table().List(o, []row{{"a", 1}}), "one": table().One(o, row{"a", 1}), "stream": table().Stream(o, row{"a", 1})} {
+			var exit *ExitError
+			if !errors.As(err, &exit) || exit.Code != ExitFailure {
+				t.Errorf("%s %s: %v", format, name, err)
+			}
+		}
+	}
+}
+
+// /dev/null is not a terminal: a command that must ask says that --yes answers.
+func TestConfirmWithoutTerminal(t *testing.T) {
+	stdin := filepath.Join(t.TempDir(), "stdin") // it has another name, as a redirected standard input has
+	if err := os.Symlink(os.DevNull, stdin); err != nil {
+		t.Fatal(err)
+	}
+	null, err := os.Open(stdin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = null.Close() }()
+	for name, in := range map[string]io.Reader{"null": null, "pipe": strings.NewReader("y\n")} {
+		cmd := &cobra.Command{}
+		var said bytes.Buffer
+		cmd.SetIn(in)
+		cmd.SetErr(&said)
+		err := Confirm(cmd, false)
+		var exit *ExitError
+		if !errors.As(err, &exit) || exit.Code != ExitUsage || !strings.Contains(err.Error(), "--yes") || said.Len() > 0 {
+			t.Errorf("%s: %v %s", name, err, &said)
+		}
+	}
+}
+
 // Only terminals get colours, unless NO_COLOR is set or TERM is dumb.
 func TestColour(t *testing.T) {
 	tty, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -95,7 +157,7 @@ func TestColour(t *testing.T) {
 	if err := states.List(with(&buffer, ""), []string{"led"}); err != nil || buffer.String() != "STATE  NODE\nled    led\n" {
 		t.Errorf("%q %v", &buffer, err)
 	}
-	if got := states.render([]string{"led"}, true, true); got != "STATE  NODE\n"+green+"led"+plain+"    led\n" {
+	if got := states.render([]string{"led"}, true, 0, true); got != "STATE  NODE\n"+green+"led"+plain+"    led\n" {
 		t.Errorf("%q", got)
 	}
 }

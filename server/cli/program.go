@@ -133,6 +133,8 @@ func Say(cmd *cobra.Command, format string, args ...any) {
 	_, _ = fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
 }
 
+const notConfirmed = "nothing was changed: cannot ask without a terminal; use --yes"
+
 // Confirm asks at the terminal whether to continue. Without a terminal only --yes confirms.
 func Confirm(cmd *cobra.Command, yes bool) error {
 	if yes {
@@ -140,10 +142,13 @@ func Confirm(cmd *cobra.Command, yes bool) error {
 	}
 	in := cmd.InOrStdin()
 	if !Terminal(in) {
-		return Usage("nothing was changed: cannot ask without a terminal; use --yes")
+		return Usage(notConfirmed)
 	}
 	_, _ = fmt.Fprint(cmd.ErrOrStderr(), "continue? [y/N] ")
-	line, _ := bufio.NewReader(in).ReadString('\n')
+	line, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil && line == "" {
+		return Usage(notConfirmed)
+	}
 	if !strings.EqualFold(strings.TrimSpace(line), "y") {
 		return Usage("nothing was changed")
 	}

@@ -137,7 +137,6 @@ func (c Config) plan() (*plan, error) {
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 
 	p := &plan{Config: c}
-	p.notice("an engine beside the workload shares its failures: an overloaded or crashed host affects both")
 	var b broken
 	b.rule(store.ValidName(c.Name), "name", "%q must be 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", c.Name)
 	p.cluster(&b)
@@ -173,6 +172,7 @@ func (p *plan) cluster(b *broken) {
 		p.notice("one member alone: while it is down, no leader is elected; three members tolerate the failure of one")
 		return
 	}
+	p.notice("an engine beside the workload shares its failures: an overloaded or crashed host affects both")
 	p.ReadyTimeout = cmp.Or(p.ReadyTimeout, time.Minute)
 	for _, s := range p.Members {
 		name, address, found := strings.Cut(s, "=")

@@ -41,7 +41,7 @@ func TestZeroConfig(t *testing.T) {
 	if got := get(t, c); got != "v" {
 		t.Errorf("got %q", got)
 	}
-	if len(e.Notices()) != 2 || strings.Count(said.String(), "level=WARN") != 2 {
+	if len(e.Notices()) != 1 || strings.Count(said.String(), "level=WARN") != 1 {
 		t.Errorf("notices %q, log %q", e.Notices(), &said)
 	}
 

@@ -91,7 +91,7 @@ const (
 
 // Run watches the engine until ctx ends, and starts again after interruptions.
 func (f *Feed) Run(ctx context.Context) {
-	wait := retryMin
+	wait, lost := retryMin, false
 	for ctx.Err() == nil {
 		err := errors.New("the watch ended")
 		snapshot := make(map[string]bool) // nil after Synced
@@ -111,6 +111,10 @@ func (f *Feed) Run(ctx context.Context) {
 				f.lose(snapshot)
 				snapshot = nil
 				f.sight(true, nil)
+				if lost {
+					f.cfg.Log.Info("watching the engine again")
+					lost = false
+				}
 			case store.GroupChanged:
 				if snapshot != nil {
 					snapshot[u.View.Group] = true
@@ -122,8 +126,10 @@ func (f *Feed) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
-		if f.sight(false, err) {
+		f.sight(false, err)
+		if !lost {
 			f.cfg.Log.Warn("cannot watch the engine; retrying", "err", err)
+			lost = true
 		}
 		select {
 		case <-time.After(wait):
@@ -149,13 +155,12 @@ func (f *Feed) lose(except map[string]bool) {
 	}
 }
 
-// sight sets whether the feed is up to date, and wakes all subscribers. It reports whether that
-// has changed.
-func (f *Feed) sight(synced bool, err error) bool {
+// sight sets whether the feed is up to date, and wakes all subscribers.
+func (f *Feed) sight(synced bool, err error) {
 	f.mu.Lock()
-	news := f.synced != synced
+	changed := f.synced != synced
 	f.synced = synced
-	if news {
+	if changed {
 		for _, t := range f.topics {
 			if !synced {
 				t.emptySince = clock.Never // changes are not seen now
@@ -167,7 +172,6 @@ func (f *Feed) sight(synced bool, err error) bool {
 	if f.cfg.OnSight != nil {
 		f.cfg.OnSight(err)
 	}
-	return news
 }
 
 func (f *Feed) topic(group string) *topic {
@@ -317,17 +321,6 @@ func (f *Feed) View(group string) (store.View, bool) {
 		return t.view, f.synced
 	}
 	return store.View{Record: store.Record{Group: group}, State: tenure.Vacant}, f.synced
-}
-
-// Counts returns how many groups have had a leader, and how many of them have none now.
-func (f *Feed) Counts() (groups, vacant int) {
-	leaders, _ := f.Leaders()
-	for _, node := range leaders {
-		if node == "" {
-			vacant++
-		}
-	}
-	return len(leaders), vacant
 }
 
 // Leaders returns who leads each group that was ever led ("" is nobody), and how many groups

@@ -23,6 +23,7 @@ const (
 const (
 	resigned     = "the leader has resigned"
 	sessionEnded = "the session of the leader has ended"
+	leaseExpired = "the lease of the leader had already expired: it stopped without being asked"
 	nobodyLeads  = "the term ended without the transfer: nobody leads"
 )
 
@@ -71,7 +72,7 @@ func (s Store) Ask(ctx context.Context, v store.View, o Order) (Asked, error) {
 		return Asked{}, err
 	}
 	if err != nil && o.Verb != store.Transfer {
-		return Asked{store.Done, sessionEnded}, nil
+		return s.sessionEnded(ctx, v), nil
 	}
 	waiting, cancel := context.WithTimeout(ctx, o.Wait)
 	defer cancel()
@@ -105,7 +106,7 @@ func (s Store) answered(ctx context.Context, v store.View, request string, o Ord
 	case err == nil && answer.Outcome != "":
 		return Asked(answer), true
 	case errors.Is(err, store.ErrSessionDead):
-		return Asked{store.Done, sessionEnded}, true
+		return s.sessionEnded(ctx, v), true
 	}
 	if o.Look != nil {
 		if now, known := o.Look(ctx); !known || !over(v, now) {
@@ -116,6 +117,20 @@ func (s Store) answered(ctx context.Context, v store.View, request string, o Ord
 		return Asked{}, false
 	}
 	return Asked{store.Done, resigned}, true
+}
+
+// sessionEnded is the outcome of an order to a leader whose session has ended. It says why if
+// the record does.
+func (s Store) sessionEnded(ctx context.Context, v store.View) Asked {
+	ctx, cancel := context.WithTimeout(ctx, s.Call)
+	defer cancel()
+	if now, err := s.Read(ctx, v.Group); err == nil {
+		changes, _ := store.Since(now, store.Cursor{Token: v.Token, State: tenure.Led})
+		if len(changes) > 0 && changes[0].Token == v.Token && (changes[0].Reason == string(store.Expired) || changes[0].Reason == string(store.Lost)) {
+			return Asked{store.Done, leaseExpired}
+		}
+	}
+	return Asked{store.Done, sessionEnded}
 }
 
 // transferred returns the outcome of a transfer after the leader has answered. While nobody
@@ -143,7 +158,7 @@ func (s Store) transferred(ctx context.Context, v store.View, to string, said As
 			return Asked{Ended, fmt.Sprintf("the term ended without the transfer: %s leads with token %d, not %s", t.Candidate, t.Token, to)}, true
 		}
 	}
-	if said.Detail == sessionEnded {
+	if said.Detail == sessionEnded || said.Detail == leaseExpired {
 		return Asked{Ended, nobodyLeads}, true
 	}
 	return said, said.Outcome == store.Refused

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/store"
@@ -29,18 +28,18 @@ func (s Store) Terms(ctx context.Context, group string) iter.Seq2[store.Term, er
 		func(t store.Term) string { return t.Token.String() })
 }
 
-// Declared yields the names of the declared groups that begin with prefix, after a name.
-func (s Store) Declared(ctx context.Context, prefix, after string) iter.Seq2[string, error] {
+// Policies yields the policies of the groups that begin with prefix, by name, after a name.
+// Deleted groups are among them.
+func (s Store) Policies(ctx context.Context, prefix, after string) iter.Seq2[Policy, error] {
 	if after != "" {
 		after = Group(after)
 	}
 	laid := pages(ctx, s, after, func(ctx context.Context, p store.Page) ([]store.Attributes, error) {
 		return s.ListAttributes(ctx, Group(prefix), p)
 	}, func(a store.Attributes) string { return a.Name })
-	return func(yield func(string, error) bool) {
+	return func(yield func(Policy, error) bool) {
 		for a, err := range laid {
-			p := ParsePolicy(a)
-			if (err != nil || p.Declared && !p.Deleted) && !yield(strings.TrimPrefix(a.Name, Group("")), err) {
+			if !yield(ParsePolicy(a), err) {
 				return
 			}
 		}
@@ -89,6 +88,28 @@ func (s Store) Duplicates(ctx context.Context, scope store.Scope) ([][]store.Ses
 		})
 		if len(doubled) > 0 {
 			out = append(out, doubled)
+		}
+	}
+	return out, nil
+}
+
+// Vacant returns the groups that were led, have no leader and should have one: not those that
+// were deleted or may be vacant.
+func (s Store) Vacant(ctx context.Context) ([]string, error) {
+	policies := make(map[string]Policy)
+	for p, err := range s.Policies(ctx, "", "") {
+		if err != nil {
+			return nil, err
+		}
+		policies[p.Group()] = p
+	}
+	var out []string
+	for v, err := range s.Views(ctx, store.Scope{"*"}, "") {
+		if err != nil {
+			return nil, err
+		}
+		if p := policies[v.Group]; v.State != tenure.Led && !p.Deleted && !p.MayBeVacant {
+			out = append(out, v.Group)
 		}
 	}
 	return out, nil

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/policy"
 	"github.com/tenurehq/tenure/store"
 )
@@ -39,6 +40,16 @@ type Policy struct {
 // ParsePolicy decodes the attributes of a group.
 func ParsePolicy(a store.Attributes) Policy { return Policy{policy.Parse(a.Values), a} }
 
+// Group returns the name of the group.
+func (p Policy) Group() string { return strings.TrimPrefix(p.Attributes.Name, Group("")) }
+
+// Exists reports whether the group was declared and not deleted.
+func (p Policy) Exists() bool { return p.Declared && !p.Deleted }
+
+// Gone reports whether a view of the group should not be listed: it was deleted, and nobody
+// leads it.
+func (p Policy) Gone(v store.View) bool { return p.Deleted && v.State != tenure.Led }
+
 // GroupPolicy is the JSON form of a policy.
 type GroupPolicy struct {
 	MinTTLMS  int64    `json:"min_ttl_ms,omitempty" doc:"shorter TTLs are refused"`
@@ -46,13 +57,15 @@ type GroupPolicy struct {
 	BackoffMS int64    `json:"backoff_ms,omitempty" doc:"how long a refused candidate should wait before it retries"`
 	Members   []string `json:"members,omitempty" doc:"the nodes that may lead; empty: every node"`
 	Fenced    *bool    `json:"fenced,omitempty" doc:"whether its resources check the term; default true"`
+
+	MayBeVacant bool `json:"may_be_vacant,omitempty" doc:"do not report the group while nobody leads it, such as between the runs of a scheduled job"`
 }
 
 // Wire returns the JSON form of the policy.
 func (p Policy) Wire() *GroupPolicy {
 	return &GroupPolicy{
 		MinTTLMS: p.MinTTL.Milliseconds(), MaxTTLMS: p.MaxTTL.Milliseconds(), BackoffMS: p.Backoff.Milliseconds(),
-		Members: p.Members, Fenced: &p.Fenced,
+		Members: p.Members, Fenced: &p.Fenced, MayBeVacant: p.MayBeVacant,
 	}
 }
 
@@ -76,6 +89,9 @@ func (g GroupPolicy) Values(old map[string]string) map[string]string {
 	out[policy.KeyMembers] = strings.Join(g.Members, ",")
 	if g.Fenced != nil && !*g.Fenced {
 		out[policy.KeyFenced] = policy.No
+	}
+	if g.MayBeVacant {
+		out[policy.KeyMayBeVacant] = policy.Yes
 	}
 	return out
 }

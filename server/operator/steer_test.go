@@ -102,6 +102,29 @@ func TestAsk(t *testing.T) {
 	}
 }
 
+// A step-down of a leader whose lease expired before it was asked says so.
+func TestAskExpired(t *testing.T) {
+	s := newStore(t)
+	session, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, 20*time.Millisecond, store.OpenOptions{Scope: store.Scope{"billing"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted, err := s.Acquire(t.Context(), session.ID, store.Record{Group: "billing"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if v, err := s.Read(t.Context(), "billing"); err != nil || v.State != tenure.Led {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	got, err := s.Ask(t.Context(), store.View{Record: granted[0], State: tenure.Led}, operator.Order{Verb: store.StepDown, Wait: time.Minute})
+	if err != nil || got.Outcome != store.Done || !strings.Contains(got.Detail, "expired") {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // A transfer is done when the successor has the group. A term that ended in another way is
 // not: the session may have expired before the transfer was committed.
 func TestAskTransfer(t *testing.T) {

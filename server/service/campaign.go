@@ -42,7 +42,7 @@ func (s *Service) campaign(w http.ResponseWriter, r *http.Request, in CampaignRe
 	c := &contest{id: auth.From(r.Context()), group: groupOf(r), arrived: s.clock.Now()}
 	c.candidate = tenure.Candidate{ID: in.NodeID, Address: in.Address, Metadata: in.Metadata, Priority: in.Priority}
 	c.instance, c.chosen = instanceOf(in.Instance)
-	err := cmp.Or(c.id.Is(in.NodeID), errors.Join(store.CheckGroup(c.group), store.CheckCandidate(c.candidate), c.opening().Validate()))
+	err := cmp.Or(auth.Is(r.Context(), in.NodeID), errors.Join(store.CheckGroup(c.group), store.CheckCandidate(c.candidate), c.opening().Validate()))
 	if err == nil {
 		c.asked, err = s.askedTTL(in.TTLMS)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/server/operator"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -163,6 +164,15 @@ func termOf(t store.Term, now time.Time) Term {
 	return out
 }
 
+// CandidateOf describes a session that is a candidate for the group of a view.
+func CandidateOf(l store.Session, v store.View) Candidate {
+	c := l.Candidate
+	return Candidate{
+		NodeID: c.ID, Address: c.Address, Priority: c.Priority, Metadata: c.Metadata, TTLMS: l.TTL.Milliseconds(),
+		Leads: v.State == tenure.Led && v.Holder == l.ID,
+	}
+}
+
 func (s *Service) candidates(_ http.ResponseWriter, r *http.Request) (any, error) {
 	group := groupOf(r)
 	page, err := pageOf(r)
@@ -184,12 +194,19 @@ func (s *Service) candidates(_ http.ResponseWriter, r *http.Request) (any, error
 	if err != nil {
 		return nil, err
 	}
+	names := []string{operator.Group(group)}
+	for _, l := range line {
+		names = append(names, operator.Node(l.Candidate.ID))
+	}
+	laid, err := s.attributes(ctx, names...)
+	if err != nil {
+		return nil, err
+	}
 	out := Candidates{Group: group, Candidates: make([]Candidate, len(line))}
 	for i, l := range line {
-		c := l.Candidate
-		out.Candidates[i] = Candidate{
-			NodeID: c.ID, Address: c.Address, Priority: c.Priority, Metadata: c.Metadata, TTLMS: l.TTL.Milliseconds(),
-			Leads: v.State == tenure.Led && v.Holder == l.ID,
+		out.Candidates[i] = CandidateOf(l, v)
+		if p := s.admits(operator.ParsePolicy(laid[0]), laid[1+i], group, l); p != nil {
+			out.Candidates[i].Barred = p.Code
 		}
 	}
 	if len(line) == page.Limit {

@@ -44,21 +44,22 @@ func (s *Service) groups(_ http.ResponseWriter, r *http.Request) (any, error) {
 	return out, nil
 }
 
-// everyGroup yields the groups that were led and those that were only created, by name.
+// everyGroup yields the groups that were led and those that were only created, by name,
+// without those that were deleted.
 func (s *Service) everyGroup(ctx context.Context, prefix, after string) iter.Seq2[Group, error] {
 	return func(yield func(Group, error) bool) {
-		created, stop := iter.Pull2(s.operations().Declared(ctx, prefix, after))
+		policies, stop := iter.Pull2(s.operations().Policies(ctx, prefix, after))
 		defer stop()
-		name, cerr, more := created()
+		p, perr, more := policies()
 		// createdBefore yields the created groups before a name; "": all that are left.
 		createdBefore := func(next string) bool {
-			for ; more && (cerr != nil || next == "" || name < next); name, cerr, more = created() {
-				if !yield(Group{Group: name, State: tenure.Vacant.String(), Declared: true}, cerr) {
+			for ; more && (perr != nil || next == "" || p.Group() < next); p, perr, more = policies() {
+				if perr == nil && !p.Exists() {
+					continue
+				}
+				if !yield(Group{Group: p.Group(), State: tenure.Vacant.String(), Declared: true}, perr) {
 					return false
 				}
-			}
-			if more && name == next {
-				name, cerr, more = created() // it was led as well
 			}
 			return true
 		}
@@ -67,7 +68,15 @@ func (s *Service) everyGroup(ctx context.Context, prefix, after string) iter.Seq
 				yield(Group{}, err)
 				return
 			}
-			if !createdBefore(v.Group) || !yield(groupWire(v), nil) {
+			if !createdBefore(v.Group) {
+				return
+			}
+			gone := false
+			if more && p.Group() == v.Group { // it was led as well
+				gone = p.Gone(v)
+				p, perr, more = policies()
+			}
+			if !gone && !yield(groupWire(v), nil) {
 				return
 			}
 		}

@@ -76,8 +76,6 @@ func newMetrics(s *Service) *metrics {
 		}
 		return 0
 	})
-	gauge("tenure_groups", "Groups that have had a leader.", func() int { n, _ := s.feed.Counts(); return n })
-	gauge("tenure_groups_without_leader", "Groups that have had a leader and have none now.", func() int { _, n := s.feed.Counts(); return n })
 	gauge("tenure_audit_waiting", "Audit entries that are not written yet.", func() int { return s.gate.Stats().AuditWaiting })
 	counted := func(opts prometheus.CounterOpts, f func(auth.Stats) uint64) {
 		made.NewCounterFunc(opts, func() float64 { return float64(f(s.gate.Stats())) })
@@ -92,7 +90,7 @@ func newMetrics(s *Service) *metrics {
 	denials("limited", func(s auth.Stats) uint64 { return s.Limited })
 	denials("busy", func(s auth.Stats) uint64 { return s.Busy })
 	counted(counter("tenure_audit_lost_total", "Audit entries that were lost."), func(s auth.Stats) uint64 { return s.AuditLost })
-	registry.MustRegister(&roles{m, s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(&roles{m: m, s: s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -138,19 +136,57 @@ func (m *metrics) suspected(group string, seen fence.Token) {
 	m.splitBrain.Inc()
 }
 
+// forget removes the series of a group that was deleted.
+func (m *metrics) forget(group string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.groups, group)
+	m.changes.DeleteLabelValues(group)
+}
+
 // roles collects who leads each group and the role of each node.
 type roles struct {
 	m *metrics
 	s *Service
+
+	mu       sync.Mutex
+	policies map[string]policy // those that matter here, as read last
+}
+
+// read reads the policies of deleted groups and of groups that may be vacant. If the engine
+// does not answer, those that were read last apply.
+func (r *roles) read() map[string]policy {
+	ctx, cancel := r.s.call(r.s.ctx)
+	defer cancel()
+	found := make(map[string]policy)
+	for p, err := range r.s.operations().Policies(ctx, "", "") {
+		if err != nil {
+			found = nil
+			break
+		}
+		if p.Deleted || p.MayBeVacant {
+			found[p.Group()] = p
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if found != nil {
+		r.policies = found
+	}
+	return r.policies
 }
 
 var (
+	groupsLed   = prometheus.NewDesc("tenure_groups", "Groups that have had a leader and were not deleted.", nil, nil)
+	groupsEmpty = prometheus.NewDesc("tenure_groups_without_leader", "Groups that have had a leader, have none now, and should have one: not those whose policy says may_be_vacant.", nil, nil)
 	groupLeader = prometheus.NewDesc("tenure_group_leader", "1 for the node that leads a group, 0 if it has no leader. Groups without a label of their own are counted as \"other\" while they are led.", []string{"group", "leader_node_id"}, nil)
 	nodeRole    = prometheus.NewDesc("tenure_node_role", "1 for the role of each node: leader (of at least one group) or candidate. Nodes beyond the first 500 are counted as \"other\".", []string{"node_id", "role"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (r *roles) Describe(to chan<- *prometheus.Desc) {
+	to <- groupsLed
+	to <- groupsEmpty
 	to <- groupLeader
 	to <- nodeRole
 }
@@ -160,12 +196,20 @@ func (r *roles) Collect(to chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, n int, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
 	}
+	policies := r.read()
 	leaders, nodes := r.s.feed.Leaders()
-	others, rest := 0, make(map[string]int)
+	others, empty, rest := 0, 0, make(map[string]int)
 	for _, group := range slices.Sorted(maps.Keys(leaders)) {
 		node, led := leaders[group], 0
-		if node != "" {
+		switch p := policies[group]; {
+		case node != "":
 			led = 1
+		case p.Deleted:
+			delete(leaders, group)
+			r.m.forget(group)
+			continue
+		case !p.MayBeVacant:
+			empty++
 		}
 		if r.m.label(group) == group {
 			gauge(groupLeader, led, group, node)
@@ -173,6 +217,8 @@ func (r *roles) Collect(to chan<- prometheus.Metric) {
 			others += led
 		}
 	}
+	gauge(groupsLed, len(leaders))
+	gauge(groupsEmpty, empty)
 	if others > 0 {
 		gauge(groupLeader, others, otherGroups, otherGroups)
 	}

@@ -3,6 +3,7 @@ package service
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,6 +77,41 @@ func TestRoleMetrics(t *testing.T) {
 			t.Errorf("%s is there %d times", name, n)
 		}
 	}
+}
+
+// A group that may be vacant is not counted as one without a leader, and a deleted group has
+// no series and is not listed. Both are as before when the policy is taken back.
+func TestVacantAndDeletedGroups(t *testing.T) {
+	in := serve(t, memStore(t))
+	resign(in, lead(in, "job", "a"))
+	resign(in, lead(in, "old", "a"))
+	l := lead(in, "billing", "a")
+	in.becomes("tenure_groups_without_leader", "2")
+	want[Group](in, 201, "PUT", "/v1/groups/job", GroupPolicy{MayBeVacant: true})
+	in.becomes("tenure_groups_without_leader", "1")
+	in.becomes(`tenure_group_leader{group="job",leader_node_id=""}`, "0")
+	in.becomes(`tenure_leader_changes_total{group="old"}`, "1")
+	want[Group](in, 200, "DELETE", "/v1/groups/old", nil)
+	in.becomes("tenure_groups_without_leader", "0")
+	in.becomes("tenure_groups", "2")
+	in.becomes(`tenure_group_leader{group="old",leader_node_id=""}`, "")
+	in.becomes(`tenure_leader_changes_total{group="old"}`, "")
+	listed := func() (names []string) {
+		for _, g := range want[Groups](in, 200, "GET", "/v1/groups", nil).Groups {
+			names = append(names, g.Group)
+		}
+		return names
+	}
+	if got := listed(); !slices.Equal(got, []string{"billing", "job"}) {
+		t.Errorf("%v", got)
+	}
+	want[Group](in, 201, "PUT", "/v1/groups/old", GroupPolicy{})
+	if got := listed(); !slices.Equal(got, []string{"billing", "job", "old"}) {
+		t.Errorf("%v", got)
+	}
+	in.becomes("tenure_groups_without_leader", "1")
+	resign(in, l)
+	in.becomes("tenure_groups_without_leader", "2")
 }
 
 // Each failed renewal has one of the reasons that are documented.

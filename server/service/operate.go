@@ -109,7 +109,11 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, want operator.
 			s.cfg.Log.Warn("could not remove the cool-down of a step-down that was refused", "group", o.group, "node", v.Candidate.ID, "err", err)
 		}
 	}
-	s.audit(ctx, what, o.group, v.Token, err, o.Reason)
+	if err == nil && out.Outcome == string(operator.Waiting) {
+		s.gate.Audit(ctx, auth.Entry{What: what, Group: o.group, Token: v.Token, Result: auth.Pending, Reason: o.Reason})
+	} else {
+		s.audit(ctx, what, o.group, v.Token, err, o.Reason)
+	}
 	if err != nil {
 		return nil, err
 	}

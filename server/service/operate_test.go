@@ -195,6 +195,9 @@ func TestCordon(t *testing.T) {
 	if n := want[Node](in, 200, "GET", "/v1/nodes/a", nil); !n.Cordoned {
 		t.Errorf("%+v", n)
 	}
+	if c := want[Candidates](in, 200, "GET", "/v1/groups/g1/candidates", nil).Candidates; len(c) != 1 || c[0].Barred != "cordoned" || !c[0].Leads {
+		t.Errorf("%+v", c)
+	}
 	want[Node](in, 200, "DELETE", "/v1/nodes/a/cordon", nil)
 	lead(in, "g2", "a")
 }

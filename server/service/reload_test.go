@@ -110,7 +110,7 @@ func TestJWT(t *testing.T) {
 // calls, and soon its streams and waits that are open. A new one works at once.
 func TestTokenTakenBack(t *testing.T) {
 	dir := t.TempDir()
-	tokens, policy := filepath.Join(dir, "tokens.json"), filepath.Join(dir, "policy.json")
+	tokens, policy := filepath.Join(dir, "credentials.json"), filepath.Join(dir, "policy.json")
 	type line struct {
 		Name   string `json:"name"`
 		SHA256 string `json:"sha256"`
@@ -125,12 +125,12 @@ func TestTokenTakenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	old, oldSum := auth.NewToken()
-	next, nextSum := auth.NewToken()
-	other, otherSum := auth.NewToken()
-	put(tokens, map[string]any{"tokens": []line{{"node-a", oldSum}, {"node-b", otherSum}}})
+	old, oldSum := auth.NewCredential()
+	next, nextSum := auth.NewCredential()
+	other, otherSum := auth.NewCredential()
+	put(tokens, map[string]any{"credentials": []line{{"node-a", oldSum}, {"node-b", otherSum}}})
 	put(policy, json.RawMessage(nodesPolicy))
-	gate, err := auth.New(auth.Config{Listen: "127.0.0.1:0", Tokens: tokens, Policy: policy, Poll: 20 * time.Millisecond})
+	gate, err := auth.New(auth.Config{Listen: "127.0.0.1:0", Credentials: tokens, Policy: policy, Poll: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestTokenTakenBack(t *testing.T) {
 	}
 	eventually(t, "they wait, beside the stream", func() bool { return in.waiting("billing") == 3 })
 
-	put(tokens, map[string]any{"tokens": []line{{"node-a", nextSum}, {"node-b", otherSum}}})
+	put(tokens, map[string]any{"credentials": []line{{"node-a", nextSum}, {"node-b", otherSum}}})
 	eventually(t, "the old token is refused", func() bool { return in.ask("GET", "/v1/groups", nil, auth(old)).status == 401 })
 	if r := in.ask("GET", "/v1/groups", nil, auth(next)); r.status != 200 {
 		t.Errorf("the new token: %v", r)

@@ -86,7 +86,7 @@ func (c served) Release(ctx context.Context, id, to store.SessionID, why store.R
 func (s *Service) storeRoutes() ([]Route, error) {
 	api, err := storeapi.New(storeapi.Config{
 		Store: served{s.store, s}, Session: s.sessions.find,
-		Own: func(r *http.Request, candidate string) error { return auth.From(r.Context()).Is(candidate) },
+		Own: func(r *http.Request, candidate string) error { return auth.Is(r.Context(), candidate) },
 		May: func(r *http.Request, right storeapi.Right, scope store.Scope) error {
 			id := auth.From(r.Context())
 			// A stream outlives many credentials.

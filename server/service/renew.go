@@ -19,7 +19,7 @@ import (
 // claim checks which term a caller says it holds. Without a handle the session is not known yet.
 func (s *Service) claim(r *http.Request, node string, term fence.Token, text string) (election.Claim, handle, error) {
 	c := election.Claim{Group: groupOf(r), Node: node, Term: term}
-	if err := cmp.Or(auth.From(r.Context()).Is(node), store.CheckGroup(c.Group)); err != nil {
+	if err := cmp.Or(auth.Is(r.Context(), node), store.CheckGroup(c.Group)); err != nil {
 		return c, handle{}, err
 	}
 	switch {

@@ -37,10 +37,10 @@ func TestRevokedRightEndsLeadership(t *testing.T) {
 		}
 		return path
 	}
-	token, sum := auth.NewToken()
+	token, sum := auth.NewCredential()
 	n := &caller{name: "n", token: token}
 	gate, err := auth.New(auth.Config{
-		Listen: "127.0.0.1:0", Policy: put("policy", policy("a-", "b-")), Tokens: put("tokens", `{"tokens":[{"name":"n","sha256":"`+sum+`"}]}`), Poll: time.Hour,
+		Listen: "127.0.0.1:0", Policy: put("policy", policy("a-", "b-")), Credentials: put("tokens", `{"credentials":[{"name":"n","sha256":"`+sum+`"}]}`), Poll: time.Hour,
 	})
 	if err != nil {
 		t.Fatal(err)

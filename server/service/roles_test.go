@@ -40,7 +40,7 @@ func limited(t *testing.T, limits auth.Limits, callers []*caller, change ...func
 	var lines []line
 	roles, names := map[string][]rule{}, map[string][]string{}
 	for _, c := range callers {
-		token, sum := auth.NewToken()
+		token, sum := auth.NewCredential()
 		c.token = token
 		lines = append(lines, line{c.name, sum})
 		roles["role-"+c.name], names[c.name] = c.rules, []string{"role-" + c.name}
@@ -63,7 +63,7 @@ func limited(t *testing.T, limits auth.Limits, callers []*caller, change ...func
 	audit := filepath.Join(dir, "audit.jsonl")
 	gate, err := auth.New(auth.Config{
 		Listen: "127.0.0.1:0",
-		Tokens: write("tokens.json", map[string]any{"tokens": lines}),
+		Credentials: write("credentials.json", map[string]any{"credentials": lines}),
 		Policy: write("policy.json", map[string]any{"roles": roles, "names": names}),
 		Audit:  auth.AuditFile{Path: audit},
 		Limits: limits,
@@ -240,6 +240,30 @@ func TestNobodySpeaksForAnother(t *testing.T) {
 			t.Error("a token stands in the audit")
 		}
 	}
+}
+
+// A step-down that the leader has not answered yet is audited as pending, and the lines of a
+// caller without a name carry its node id.
+func TestAuditPendingAndAnonymous(t *testing.T) {
+	audit := filepath.Join(t.TempDir(), "audit.jsonl")
+	gate, err := auth.New(auth.Config{Listen: "127.0.0.1:0", Audit: auth.AuditFile{Path: audit}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := serve(t, memStore(t), func(c *Config) { c.Gate = gate })
+	t.Cleanup(func() { in.stop(); gate.Close() })
+	l := lead(in, "billing", "a")
+	got := want[SteppedDown](in, 202, "POST", "/v1/groups/billing/step-down?wait=0s", StepDownRequest{Reason: "test"}, header{"If-Match": etag(uint64(l.Term))})
+	if got.Outcome != "waiting" {
+		t.Errorf("%+v", got)
+	}
+	resign(in, l)
+	eventually(t, "the audit has the lines", func() bool {
+		text, err := os.ReadFile(audit)
+		return err == nil && strings.Contains(string(text), `"node":"a","what":"campaign","group":"billing","token":1,"result":"done"`) &&
+			strings.Contains(string(text), `"what":"step-down","group":"billing","token":1,"result":"pending","reason":"test"`) &&
+			strings.Contains(string(text), `"node":"a","what":"resign"`)
+	})
 }
 
 // A listing shows the groups that its caller may observe.

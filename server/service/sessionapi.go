@@ -71,7 +71,7 @@ func (s *Service) openSession(_ http.ResponseWriter, r *http.Request, in Session
 	candidate := tenure.Candidate{ID: in.NodeID, Address: in.Address, Metadata: in.Metadata, Priority: in.Priority}
 	instance, _ := instanceOf(in.Instance)
 	o := store.OpenOptions{Scope: in.Groups, Instance: instance, Attempt: attempt("session", in.Groups)}
-	err := cmp.Or(id.Is(in.NodeID), store.CheckCandidate(candidate), o.Validate(), s.covers(id, auth.Campaign, in.Groups))
+	err := cmp.Or(auth.Is(r.Context(), in.NodeID), store.CheckCandidate(candidate), o.Validate(), s.covers(id, auth.Campaign, in.Groups))
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (s *Service) openSession(_ http.ResponseWriter, r *http.Request, in Session
 		return nil, err
 	}
 	session, err := s.open(ctx, candidate, asked, cmp.Or(asked, s.cfg.TTL), o)
-	s.audit(ctx, "open session", "", 0, err, in.NodeID)
+	s.audit(ctx, "open session", "", 0, err, "")
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (s *Service) whose(r *http.Request) (store.Session, error) {
 		return store.Session{}, err
 	}
 	session, err := s.sessions.find(r.Context(), h.session)
-	if err == nil && auth.From(r.Context()).Is(session.Candidate.ID) != nil {
+	if err == nil && auth.Is(r.Context(), session.Candidate.ID) != nil {
 		err = notYours()
 	}
 	return session, err
@@ -156,6 +156,6 @@ func (s *Service) closeSession(_ http.ResponseWriter, r *http.Request) (any, err
 	}
 	held := s.feed.Held(session.ID)
 	err = s.engine.End(r.Context(), session.ID, store.Closed)
-	s.audit(r.Context(), "close session", "", 0, err, session.Candidate.ID)
+	s.audit(r.Context(), "close session", "", 0, err, "")
 	return Closed{Groups: held}, err
 }

@@ -205,6 +205,7 @@ type Candidate struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 	TTLMS    int64             `json:"ttl_ms"`
 	Leads    bool              `json:"leads,omitempty"`
+	Barred   string            `json:"barred,omitempty" doc:"why it may not begin to lead the group: cordoned, cooling_down, not_a_member or unknown_group"`
 }
 
 // Candidates is a page of candidates, in order.

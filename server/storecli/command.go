@@ -3,6 +3,7 @@
 package storecli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -143,13 +144,17 @@ func NoLeader(v store.View) error {
 	if v.Token == 0 {
 		return cli.Exit(cli.ExitNo, fmt.Errorf("group %q has no leader, and never had one; see `tenure candidates %s`", v.Group, v.Group))
 	}
-	return cli.Exit(cli.ExitNo, fmt.Errorf("group %q has no leader (newest token %d); see `tenure candidates %s` and `tenure history %s`", v.Group, v.Token, v.Group, v.Group))
+	last := ""
+	if n := len(v.Terms); n > 0 {
+		last = fmt.Sprintf(": the term of %s has ended (%s)", v.Terms[n-1].Candidate, v.Leader().Reason)
+	}
+	return cli.Exit(cli.ExitNo, fmt.Errorf("group %q has no leader (newest token %d)%s; see `tenure candidates %s` and `tenure history %s`", v.Group, v.Token, last, v.Group, v.Group))
 }
 
 // Age formats the time since t.
 func Age(t time.Time) string {
 	if t.IsZero() {
-		return "-"
+		return cli.Empty
 	}
 	return Short(time.Since(t))
 }
@@ -173,17 +178,14 @@ func Short(d time.Duration) string {
 // Millis formats a number of milliseconds as Short does; 0 is "-".
 func Millis(ms int64) string {
 	if ms == 0 {
-		return "-"
+		return cli.Empty
 	}
 	return Short(time.Duration(ms) * time.Millisecond)
 }
 
 // Dash replaces an empty cell.
 func Dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
+	return cmp.Or(s, cli.Empty)
 }
 
 // YesNo formats a boolean.

@@ -54,26 +54,29 @@ func Complete(conn *Connection, env cli.Env, arguments ...Completion) cobra.Comp
 
 // CompleteGroup completes groups that are not among the arguments yet.
 func CompleteGroup(ctx context.Context, s operator.Store, before []string, prefix string) ([]string, error) {
+	policies := make(map[string]operator.Policy)
+	for p, err := range s.Policies(ctx, prefix, "") {
+		if err != nil || len(policies) == maxCompletions {
+			break
+		}
+		policies[p.Group()] = p
+	}
 	var out []string
-	led := make(map[string]bool)
-	scope := store.Scope{prefix + "*"}
-	for v, err := range s.Views(ctx, scope, "") {
+	for v, err := range s.Views(ctx, store.Scope{prefix + "*"}, "") {
 		if err != nil || len(out) == maxCompletions {
 			return out, err
 		}
-		if led[v.Group] = true; !slices.Contains(before, v.Group) {
+		if !policies[v.Group].Gone(v) {
 			out = append(out, v.Group)
 		}
+		delete(policies, v.Group)
 	}
-	for g, err := range s.Declared(ctx, prefix, "") {
-		if err != nil || len(out) == maxCompletions {
-			break
-		}
-		if !led[g] && !slices.Contains(before, g) {
+	for g, p := range policies {
+		if p.Exists() {
 			out = append(out, g)
 		}
 	}
-	return out, nil
+	return slices.DeleteFunc(out, func(g string) bool { return slices.Contains(before, g) }), nil
 }
 
 // CompleteNode completes live nodes.

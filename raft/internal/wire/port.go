@@ -27,6 +27,7 @@ var (
 // Config is what a port is made of.
 type Config struct {
 	ID        string
+	Life      string // of this process, never repeated
 	Group     string
 	Listen    string
 	Advertise string
@@ -55,7 +56,15 @@ type Port struct {
 	closed   bool
 	open     map[net.Conn]bool // true: accepted
 	accepted int
+	lives    map[string]life // of the peers, by id
 	running  sync.WaitGroup
+}
+
+// life is the process that was heard last under an id.
+type life struct {
+	id, former string
+	since      time.Time
+	reported   bool
 }
 
 // hello is what a connection begins with.
@@ -67,6 +76,7 @@ type hello struct {
 	To        string        `json:"to"`
 	Heartbeat time.Duration `json:"heartbeat"`
 	Founded   string        `json:"founded"`
+	Life      string        `json:"life,omitzero"`
 }
 
 // welcome answers it.
@@ -90,7 +100,7 @@ const (
 func Listen(cfg Config) (*Port, error) {
 	p := &Port{
 		cfg:  cfg,
-		raft: make(chan net.Conn), done: make(chan struct{}), open: map[net.Conn]bool{},
+		raft: make(chan net.Conn), done: make(chan struct{}), open: map[net.Conn]bool{}, lives: map[string]life{},
 	}
 	if cfg.TLS != nil {
 		if err := checkTLS(cfg.TLS); err != nil {
@@ -183,17 +193,17 @@ func (p *Port) accept() {
 		if p.server != nil {
 			conn = tls.Server(conn, p.server)
 		}
-		conn = &served{Conn: conn, port: p}
-		if p.keep(conn, true) {
-			go p.greet(conn)
+		s := &served{Conn: conn, port: p}
+		if p.keep(s, true) {
+			go p.greet(s)
 		} else {
-			_ = conn.Close()
+			_ = s.Close()
 		}
 	}
 }
 
 // greet reads the hello, answers it and passes the connection on.
-func (p *Port) greet(conn net.Conn) {
+func (p *Port) greet(conn *served) {
 	_ = conn.SetDeadline(time.Now().Add(p.cfg.Call))
 	var h hello
 	err := ReadFrame(conn, &h, maxHello)
@@ -213,6 +223,8 @@ func (p *Port) greet(conn net.Conn) {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
+	conn.from, conn.life = h.From, h.Life
+	p.heard(conn)
 	if h.For == forCall {
 		p.serve(conn)
 		_ = conn.Close()
@@ -223,6 +235,31 @@ func (p *Port) greet(conn net.Conn) {
 	case <-p.done:
 		_ = conn.Close()
 	}
+}
+
+// heard notes that the process at the other end is alive, and reports two processes that use
+// one id: one that was heard again after another had taken its place. A restarted process
+// does not come back.
+func (p *Port) heard(c *served) {
+	if c.life == "" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	switch l := p.lives[c.from]; {
+	case l.id == c.life:
+	case l.id == "":
+		p.lives[c.from] = life{id: c.life, since: now}
+	case l.former != c.life && !c.known:
+		p.lives[c.from] = life{id: c.life, former: l.id, since: now}
+	case !l.reported && now.Sub(l.since) > p.cfg.Heartbeat: // what a dead process sent has been read by then
+		l.reported = true
+		p.lives[c.from] = l
+		p.cfg.Log.Error("raft: two processes run under one node id: its data directory was copied, and both vote with it; stop one of them and let it join under a new id with an empty directory",
+			"id", c.from, "address", c.RemoteAddr().String())
+	}
+	c.known = true
 }
 
 func (p *Port) check(h hello) error {
@@ -275,7 +312,7 @@ func (p *Port) dial(ctx context.Context, id, address, use string) (net.Conn, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	var w welcome
-	err = WriteFrame(conn, hello{version, use, p.cfg.Group, p.cfg.ID, id, p.cfg.Heartbeat, p.founded})
+	err = WriteFrame(conn, hello{version, use, p.cfg.Group, p.cfg.ID, id, p.cfg.Heartbeat, p.founded, p.cfg.Life})
 	if err == nil {
 		err = ReadFrame(conn, &w, maxHello)
 	}
@@ -330,7 +367,17 @@ func (p *Port) forget(conn net.Conn) {
 // is waited for.
 type served struct {
 	net.Conn
-	port *Port
+	port       *Port
+	from, life string // after the greeting
+	known      bool   // heard has seen it; under the port's mu
+}
+
+func (c *served) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.port.heard(c)
+	}
+	return n, err
 }
 
 func (c *served) Close() error {

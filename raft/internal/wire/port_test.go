@@ -40,8 +40,8 @@ func echo(conn net.Conn) {
 // cluster, a longer heartbeat, or at somebody else's address.
 func TestStrangers(t *testing.T) {
 	p := open(t, "a", "f", echo)
-	good := hello{version, forRaft, "g", "b", "a", time.Second, "f"}
-	for _, welcome := range []hello{good, {version, forRaft, "g", "b", "a", time.Millisecond, ""}, {version, forCall, "g", "b", "a", time.Hour, ""}} {
+	good := hello{version, forRaft, "g", "b", "a", time.Second, "f", ""}
+	for _, welcome := range []hello{good, {version, forRaft, "g", "b", "a", time.Millisecond, "", ""}, {version, forCall, "g", "b", "a", time.Hour, "", ""}} {
 		if err := p.check(welcome); err != nil {
 			t.Errorf("%+v is not welcome: %v", welcome, err)
 		}

@@ -43,9 +43,9 @@ func TestTenureFence(t *testing.T) {
 	advance := func(token string, more ...string) []string {
 		return append([]string{"fence", "advance", "invoices", "--token", token, "--deployment", "prod", "--group", "billing", "--yes"}, more...)
 	}
-	tenure(3, "", "fence", "mark", "invoices")
+	tenure(3, "", "fence", "show", "invoices")
 	tenure(0, "prod/billing token 5000000\n", advance("5000000")...)
 	tenure(0, "prod/billing token 5000001 session 1f\n", advance("5000001", "--session", "1f")...)
-	tenure(0, "prod/billing token 5000001 session 1f\n", "fence", "mark", "invoices")
+	tenure(0, "prod/billing token 5000001 session 1f\n", "fence", "show", "invoices")
 	tenure(4, "", advance("6")...)
 }

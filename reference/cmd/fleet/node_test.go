@@ -26,9 +26,14 @@ import (
 // startLedger serves a ledger until the test ends.
 func startLedger(t *testing.T) string {
 	t.Helper()
+	return startLedgerAt(t, "127.0.0.1:0")
+}
+
+func startLedgerAt(t *testing.T, listen string) string {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended, ready := make(chan error, 1), make(chan string, 1)
-	cfg := ledger.ServeConfig{Listen: "127.0.0.1:0"}
+	cfg := ledger.ServeConfig{Listen: listen}
 	cfg.DB = filepath.Join(t.TempDir(), "l.db")
 	go func() {
 		ended <- ledger.Serve(ctx, cfg, func(addr string) error { ready <- "http://" + addr; return nil })
@@ -44,8 +49,63 @@ func startLedger(t *testing.T) string {
 	return ""
 }
 
-// The exit code of a node is 2 for wrong usage, 1 for a failure and 6 if the ledger or the
-// engine cannot be reached. The reason goes to standard error, and nothing to standard output.
+// A node waits for its ledger and its engine. It says so once, and starts when they answer.
+func TestNodeWaits(t *testing.T) {
+	free, err := child.FreePorts(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(args ...string) (ready <-chan string, stderr *child.Buffer, stop func() int) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, w := io.Pipe()
+		lines, ended := make(chan string, 1), make(chan int, 1)
+		stderr = &child.Buffer{}
+		go func() {
+			ended <- run(ctx, append([]string{"node", "--id", "n1", "--group", "billing"}, args...), environment(), strings.NewReader(""), w, stderr)
+			_ = w.Close()
+		}()
+		go func() {
+			line, _ := bufio.NewReader(r).ReadString('\n')
+			lines <- line
+			_, _ = io.Copy(io.Discard, r)
+		}()
+		return lines, stderr, func() int { cancel(); return <-ended }
+	}
+	waits := func(stderr *child.Buffer, at string) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); !strings.Contains(stderr.String(), "waiting"); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("it does not wait: %s", stderr)
+			}
+		}
+		if !strings.Contains(stderr.String(), at) {
+			t.Errorf("%s is not named: %s", at, stderr)
+		}
+	}
+
+	ready, stderr, stop := start("--backend=mem", "--ledger=http://"+free[0])
+	waits(stderr, free[0])
+	startLedgerAt(t, free[0])
+	select {
+	case line := <-ready:
+		if !strings.HasPrefix(line, "{") || strings.Count(stderr.String(), "waiting") != 1 {
+			t.Errorf("%q %s", line, stderr)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatalf("it did not start: %s", stderr)
+	}
+	if code := stop(); code != cli.ExitOK {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+
+	_, stderr, stop = start("--backend=etcd", "--endpoints=http://"+free[1], "--ledger=http://"+free[0])
+	waits(stderr, free[1])
+	if code := stop(); code != cli.ExitOK {
+		t.Errorf("asked to stop while it waits: exit code %d: %s", code, stderr)
+	}
+}
+
+// The exit code of a node is 2 for wrong usage and 1 for a failure. The reason goes to standard error, and nothing to standard output.
 // A flag takes precedence over its environment variable.
 func TestNodeExitCodes(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -83,15 +143,13 @@ func TestNodeExitCodes(t *testing.T) {
 		{"a flag of the lab", with("--clock-skew", "1s"), nil, cli.ExitUsage, "--clock-skew"},
 		{"peers that are none", with("--peers", "a"), nil, cli.ExitUsage, "id=host:port"},
 		{"a peer twice", with("--peers", "a=h:1,a=h:2"), nil, cli.ExitUsage, "named twice"},
-		{"no ledger there", []string{"node", "--id", "n1", "--group", "billing", "--backend", "mem", "--ledger", "http://" + free[0]}, nil, cli.ExitUnavailable, "http://" + free[0]},
-		{"no engine there", with("--backend", "etcd", "--endpoints", "http://"+free[1]), nil, cli.ExitUnavailable, free[1]},
 		{"port in use", with("--listen", taken.Addr().String()), nil, cli.ExitFailure, "in use"},
 		{"environment", with("--lease-ttl", "3s"), []string{"FLEET_NODE_RENEW_INTERVAL=2s"}, cli.ExitUsage, "3 × 2s"},
 		{"bad environment", base, []string{"FLEET_NODE_TICK=often"}, cli.ExitUsage, `environment FLEET_NODE_TICK="often"`},
 		{"flag over environment", with("--renew-interval", "2s", "--lease-ttl", "3s"), []string{"FLEET_NODE_RENEW_INTERVAL=1ms"}, cli.ExitUsage, "3 × 2s"},
 		{"missing certificate", with("--backend", "etcd", "--endpoints", "https://"+free[1], "--ca", "none.pem"), nil, cli.ExitUsage, "ca: open none.pem"},
 		{"missing password", with("--password-file", "none"), nil, cli.ExitUsage, "password-file: open none"},
-		{"short credential", with("--admin-token-file", file("f", "x")), nil, cli.ExitUsage, "admin-token-file: "},
+		{"short credential", with("--admin-credential-file", file("f", "x")), nil, cli.ExitUsage, "admin-credential-file: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer

@@ -28,29 +28,29 @@ import (
 // is refused.
 func TestServeToken(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"serve", "token", "Node 1"}, environment(), strings.NewReader(""), &stdout, &stderr); code != cli.ExitUsage || stdout.Len() > 0 {
+	if code := run(t.Context(), []string{"serve", "credential", "Node 1"}, environment(), strings.NewReader(""), &stdout, &stderr); code != cli.ExitUsage || stdout.Len() > 0 {
 		t.Errorf("%d, %s", code, &stderr)
 	}
 	made := makeToken(t, "node-1", "--expires", "1h")
-	if made.Entry.Name != "node-1" || len(made.Entry.SHA256) != 64 || strings.Contains(made.Token, made.Entry.SHA256) || time.Until(made.Entry.Expires) < 30*time.Minute {
+	if made.Entry.Name != "node-1" || len(made.Entry.SHA256) != 64 || strings.Contains(made.Credential, made.Entry.SHA256) || time.Until(made.Entry.Expires) < 30*time.Minute {
 		t.Errorf("%+v", made.Entry)
 	}
-	if again := makeToken(t, "node-1"); again.Token == made.Token || !again.Entry.Expires.IsZero() {
+	if again := makeToken(t, "node-1"); again.Credential == made.Credential || !again.Entry.Expires.IsZero() {
 		t.Errorf("%+v", again.Entry)
 	}
 }
 
-func makeToken(t *testing.T, args ...string) newToken {
+func makeToken(t *testing.T, args ...string) newCredential {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), append([]string{"serve", "token"}, args...), environment(), strings.NewReader(""), &stdout, &stderr); code != cli.ExitOK {
+	if code := run(t.Context(), append([]string{"serve", "credential"}, args...), environment(), strings.NewReader(""), &stdout, &stderr); code != cli.ExitOK {
 		t.Fatalf("%d, %s", code, &stderr)
 	}
-	var made newToken
+	var made newCredential
 	if err := json.Unmarshal(stdout.Bytes(), &made); err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(stderr.String(), made.Token) {
+	if strings.Contains(stderr.String(), made.Credential) {
 		t.Error("the token is on standard error as well, where logs are kept")
 	}
 	return made
@@ -61,24 +61,24 @@ func guardedServe(t *testing.T, policy string, names ...string) (*serveProcess, 
 	t.Helper()
 	dir := t.TempDir()
 	var file struct {
-		Tokens []tokenEntry `json:"tokens"`
+		Tokens []credentialEntry `json:"credentials"`
 	}
 	tokens := make(map[string]string)
 	for _, n := range names {
 		made := makeToken(t, n)
-		tokens[n] = made.Token
+		tokens[n] = made.Credential
 		file.Tokens = append(file.Tokens, made.Entry)
 	}
 	text, err := json.Marshal(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, data := range map[string][]byte{"tokens.json": text, "policy.json": []byte(policy)} {
+	for name, data := range map[string][]byte{"credentials.json": text, "policy.json": []byte(policy)} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return startServe(t, "--data-dir", filepath.Join(dir, "data"), "--tokens", filepath.Join(dir, "tokens.json"), "--policy", filepath.Join(dir, "policy.json")), tokens
+	return startServe(t, "--data-dir", filepath.Join(dir, "data"), "--credentials", filepath.Join(dir, "credentials.json"), "--policy", filepath.Join(dir, "policy.json")), tokens
 }
 
 // said is a line and when it came.

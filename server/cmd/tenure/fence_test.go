@@ -61,13 +61,13 @@ func TestFenceAdvance(t *testing.T) {
 			advance := func(token string, more ...string) []string {
 				return append([]string{"fence", "advance", "invoices", "--token", token, "--deployment", "prod", "--group", "billing"}, more...)
 			}
-			tenure(cli.ExitNo, "", "invoices", "fence", "mark", "invoices")
+			tenure(cli.ExitNo, "", "invoices", "fence", "show", "invoices")
 			tenure(cli.ExitUsage, "", "nothing was changed", advance("7")...)
 			tenure(cli.ExitOK, "prod/billing token 7\n", "below 7", advance("7", "--yes")...)
 			tenure(cli.ExitOK, "prod/billing token 5000000\n", "is at token 7", advance("5000000", "--yes")...)
-			tenure(cli.ExitOK, "prod/billing token 5000000\n", "", "fence", "mark", "invoices")
+			tenure(cli.ExitOK, "prod/billing token 5000000\n", "", "fence", "show", "invoices")
 			tenure(cli.ExitOK, "prod/billing token 5000001 session 1f\n", "", advance("5000001", "--session", "1f", "--yes")...)
-			tenure(cli.ExitOK, "prod/billing token 5000001 session 1f\n", "", "fence", "mark", "invoices")
+			tenure(cli.ExitOK, "prod/billing token 5000001 session 1f\n", "", "fence", "show", "invoices")
 			tenure(cli.ExitUsage, "", "session", advance("5000002", "--session", "1 f", "--yes")...)
 			tenure(cli.ExitFenced, "", "5000001", advance("6", "--yes")...)
 			tenure(cli.ExitUsage, "", "1.5", advance("1.5", "--yes")...)
@@ -80,7 +80,7 @@ func TestFenceNowhere(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, at := range []string{"", "ftp://x", "file:" + missing, "sqlite:" + missing, "http://127.0.0.1:1"} {
 		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), []string{"fence", "mark", "invoices", "--sink", at}, environment(), strings.NewReader(""), &stdout, &stderr)
+		code := run(t.Context(), []string{"fence", "show", "invoices", "--sink", at}, environment(), strings.NewReader(""), &stdout, &stderr)
 		if code == cli.ExitOK || code == cli.ExitNo || stderr.Len() == 0 || stdout.Len() > 0 {
 			t.Errorf("%q: exit code %d, %q, %q", at, code, &stdout, &stderr)
 		}

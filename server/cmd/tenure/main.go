@@ -55,6 +55,7 @@ http://127.0.0.1:7400.`,
   tenure exec billing -- ./reconcile.sh          # runs it while leading "billing"
   tenure leader billing
   tenure step-down billing`,
+		Version:                    thisBuild().Version,
 		SuggestionsMinimumDistance: 2,
 		SilenceUsage:               true,
 		SilenceErrors:              true,
@@ -79,5 +80,6 @@ http://127.0.0.1:7400.`,
 	}
 	root.AddCommand(newExitCodes(), newEnvironment())
 	cli.FromEnvironment(root, env)
+	root.InitDefaultVersionFlag()
 	return root
 }

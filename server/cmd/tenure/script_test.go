@@ -125,16 +125,16 @@ func newStage(t *testing.T, env *testscript.Env, endpoints []string, run string,
 func (s *stage) serve(env *testscript.Env, at string) (string, error) {
 	args := []string{"serve", "--listen", "127.0.0.1:0", "--store", at, "--store-prefix", s.prefix}
 	if policy := filepath.Join(env.WorkDir, "policy.json"); exists(policy) {
-		token, hash := auth.NewToken()
-		tokens := filepath.Join(env.WorkDir, "tokens.json")
-		if err := os.WriteFile(tokens, []byte(fmt.Sprintf(`{"tokens":[{"name":"watcher","sha256":%q}]}`, hash)), 0o600); err != nil {
+		token, hash := auth.NewCredential()
+		tokens := filepath.Join(env.WorkDir, "credentials.json")
+		if err := os.WriteFile(tokens, []byte(fmt.Sprintf(`{"credentials":[{"name":"watcher","sha256":%q}]}`, hash)), 0o600); err != nil {
 			return "", err
 		}
 		if err := os.WriteFile(filepath.Join(env.WorkDir, "token"), []byte(token+"\n"), 0o600); err != nil {
 			return "", err
 		}
 		env.Setenv("WATCHER", token)
-		args = append(args, "--tokens", tokens, "--policy", policy)
+		args = append(args, "--credentials", tokens, "--policy", policy)
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	r, w := io.Pipe()

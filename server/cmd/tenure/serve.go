@@ -56,14 +56,15 @@ func newServe() *cobra.Command {
 		Long: `Serve elections over HTTP. Without --store it runs an embedded engine: one member of etcd
 in this process, which listens on no port and which only this user can reach.
 --store=etcd://a:2379,b:2379,c:2379 uses a cluster; then any number of instances can serve
-side by side. When the service is ready, it prints one line of JSON.
+side by side. When the service is ready, it prints one line of JSON, logs a command to
+try, and notifies systemd (Type=notify).
 
 On a loopback address without credentials, everybody on the machine may do everything. On
-other addresses it needs client certificates, JWT keys or a token file, with a policy, or
+other addresses it needs client certificates, JWT keys or a credential file, with a policy, or
 --insecure. GET /openapi.json describes the API.`,
 		Example: `  tenure serve
   tenure serve --listen=127.0.0.1:7400 --store=etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
-  tenure serve --listen=10.0.0.9:7400 --cert=tls.crt --key=tls.key --tokens=tokens.json --policy=policy.json`,
+  tenure serve --listen=10.0.0.9:7400 --cert=tls.crt --key=tls.key --credentials=credentials.json --policy=policy.json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s.access.TLS.Name = auth.CertName(certName)
@@ -80,7 +81,7 @@ other addresses it needs client certificates, JWT keys or a token file, with a p
 	}
 	f := cmd.Flags()
 	f.StringVar(&s.access.Listen, "listen", storecli.DefaultListen, "host:port to listen on; port 0 is a free one")
-	f.BoolVar(&s.access.Insecure, "insecure", false, "allow other hosts without credentials, or with tokens but without TLS")
+	f.BoolVar(&s.access.Insecure, "insecure", false, "allow other hosts without credentials, or with credentials but without TLS")
 	f.StringVar(&s.conn.Store, "store", embedded, "embedded, or etcd://host:port,host:port (etcds:// with TLS)")
 	s.conn.EtcdFlags(f)
 	f.StringVar(&s.engine.DataDir, "data-dir", "tenure-data", "data directory of the embedded engine; empty: a temporary one, for experiments")
@@ -98,7 +99,7 @@ other addresses it needs client certificates, JWT keys or a token file, with a p
 	f.StringVar(&s.access.JWT.Audience, "jwt-audience", "", "required audience of JWTs")
 	f.StringSliceVar(&s.access.JWT.Algorithms, "jwt-algorithms", nil, "accepted algorithms (default ES256,EdDSA)")
 	f.StringVar(&s.access.JWT.Claim, "jwt-claim", "", "claim that is the node id (default sub)")
-	f.StringVar(&s.access.Tokens, "tokens", "", "file of hashed static tokens")
+	f.StringVar(&s.access.Credentials, "credentials", "", "file of hashed bearer credentials; `tenure serve credential` makes them")
 	f.StringVar(&s.access.Policy, "policy", "", "file that says who may do what to which groups")
 	f.StringVar(&s.access.Audit.Path, "audit", "", "file of the audit log (default: the log)")
 	f.IntVar(&s.access.Limits.Rate, "rate", 0, "requests per second of one identity, without renewals (default 500)")
@@ -111,7 +112,7 @@ other addresses it needs client certificates, JWT keys or a token file, with a p
 	f.StringVar(&s.traces.endpoint, "otlp-endpoint", "", "URL to send traces to, such as http://127.0.0.1:4318 (default OTEL_EXPORTER_OTLP_ENDPOINT; without either, no traces)")
 	f.Float64Var(&s.traces.sample, "otlp-sample", 1, "fraction of requests to trace, 0 to 1, unless the caller has decided")
 	f.BoolVar(&untilEOF, "until-eof", false, "stop when standard input ends, for programs that start a service and may die")
-	cmd.AddCommand(newServeToken())
+	cmd.AddCommand(newServeCredential())
 	return cmd
 }
 
@@ -216,6 +217,13 @@ func (s *server) serve(ctx context.Context, stdout io.Writer, store *etcd.Store,
 	if err := json.NewEncoder(stdout).Encode(line); err != nil {
 		return cli.Exit(cli.ExitFailure, errors.Join(fmt.Errorf("standard output: %w", err), ln.Close()))
 	}
+	try := "tenure exec billing -- sh -c 'echo \"$TENURE_NODE leads\"; sleep 5'"
+	if line.URL != storecli.DefaultStore {
+		try = strings.Replace(try, "billing", "--store="+line.URL+" billing", 1)
+	}
+	s.service.Log.Info("ready", "url", line.URL, "try", try)
+	cli.Notify("READY=1")
+	defer context.AfterFunc(ctx, func() { cli.Notify("STOPPING=1") })()
 	if err := svc.Serve(ctx, ln, gate.TLS(), s.limits); err != nil {
 		return cli.Exit(cli.ExitFailure, err)
 	}

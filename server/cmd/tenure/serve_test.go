@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -385,4 +386,43 @@ func TestServeKilled(t *testing.T) {
 		t.Errorf("the history has %d terms of %d", len(h.Terms), l.Term)
 	}
 	t.Logf("%d terms", l.Term)
+}
+
+// serve tells systemd when it is ready and when it stops, and logs a command to try.
+func TestServeNotifies(t *testing.T) {
+	dir, err := os.MkdirTemp("", "notify") // t.TempDir is too long for the path of a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	at := filepath.Join(dir, "s")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: at, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = socket.Close() })
+	told := func(want string) {
+		t.Helper()
+		buf := make([]byte, 100)
+		if err := socket.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := socket.Read(buf); err != nil || string(buf[:n]) != want {
+			t.Fatalf("%q, %v; want %s", buf[:n], err, want)
+		}
+	}
+	t.Setenv("NOTIFY_SOCKET", at)
+	p := startServe(t, "--data-dir", filepath.Join(t.TempDir(), "data"))
+	told("READY=1")
+	if err := p.stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	told("STOPPING=1")
+	if err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+	if said := p.stderr.String(); !strings.Contains(said, "msg=ready url="+p.ready.URL+` try="tenure exec --store=`+p.ready.URL+" billing -- ") {
+		t.Errorf("%s", said)
+	}
+	p.Cmd = nil
 }

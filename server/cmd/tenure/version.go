@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"path"
 	"regexp"
 	"runtime"
@@ -39,6 +38,14 @@ var engines = []struct{ path, name string }{
 	{"github.com/hashicorp/raft", "raft"},
 	{"modernc.org/sqlite", "sqlite"},
 	{"github.com/jackc/pgx/v5", "pgx"},
+}
+
+func thisBuild() build {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = &debug.BuildInfo{}
+	}
+	return describe(info)
 }
 
 func describe(info *debug.BuildInfo) build {
@@ -90,11 +97,7 @@ func newVersion(env cli.Env) *cobra.Command {
 			if err := out.Open(cmd); err != nil {
 				return err
 			}
-			info, ok := debug.ReadBuildInfo()
-			if !ok {
-				info = &debug.BuildInfo{}
-			}
-			b := describe(info)
+			b := thisBuild()
 			if !out.Table() {
 				return cli.Table[build]{Name: func(b build) string { return b.Version }}.One(&out, b)
 			}
@@ -111,8 +114,7 @@ func newVersion(env cli.Env) *cobra.Command {
 			for _, l := range append(lines, [2]string{"record format", strconv.Itoa(b.Format)}) {
 				fmt.Fprintf(&text, "%-14s %s\n", l[0], l[1])
 			}
-			_, err := io.WriteString(out.W, text.String())
-			return err
+			return out.Print(text.String())
 		},
 	}
 	out.Flag(cmd, env)

@@ -46,8 +46,8 @@ func newDoctor(env cli.Env) *cobra.Command {
 		Use:   "doctor",
 		Short: "Check engine, clock, pauses and permissions, and say what to fix.",
 		Long: `Check the engine (members, quorum, alarms), the round trip against the TTL, the clock and
-the longest pause of this machine, permissions, record format, epoch, and node ids that
-several processes use; say what to fix. The command opens a session for a moment and leads
+the longest pause of this machine, permissions, record format, epoch, groups that nobody
+leads, and node ids that several processes use; say what to fix. The command opens a session for a moment and leads
 nothing. Run it on the machines on which the leaders run.
 
 Exit code 1: something is broken. Warnings do not change the exit code.`,
@@ -172,7 +172,12 @@ func (d *doctor) query(ctx context.Context, o *storecli.Opened, facts *advise.Fa
 		}
 		facts.RoundTrips = append(facts.RoundTrips, time.Since(sent))
 	}
-	if found, err := (operator.Store{Store: o.Store, Call: d.conn.Timeout}).Duplicates(ctx, store.Scope{"*"}); err == nil {
+	operated := operator.Store{Store: o.Store, Call: d.conn.Timeout}
+	var err error
+	if facts.Vacant, err = operated.Vacant(ctx); err != nil && !storecli.Denied(err) {
+		fail("groups", err)
+	}
+	if found, err := operated.Duplicates(ctx, store.Scope{"*"}); err == nil {
 		facts.Duplicates = found
 	} else if !storecli.Denied(err) {
 		fail("sessions", err)

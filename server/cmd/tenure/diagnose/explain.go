@@ -174,7 +174,7 @@ func (x *explainer) run(cmd *cobra.Command) error {
 		return errors.Join(table.One(&x.out, m), verdict(m.Findings))
 	}
 	if m.Findings[0].Level != advise.Broken { // otherwise the timings cannot be used at all
-		if _, err := fmt.Fprintln(x.out.W, text); err != nil {
+		if err := x.out.Print(text + "\n"); err != nil {
 			return err
 		}
 	}
@@ -202,7 +202,7 @@ func printFindings(out *cli.Output, found []advise.Finding) error {
 			return err
 		}
 		if f.Fix != "" {
-			if _, err := fmt.Fprintf(out.W, "%-27s fix: %s\n", "", f.Fix); err != nil {
+			if err := out.Print(fmt.Sprintf("%-27s fix: %s\n", "", f.Fix)); err != nil {
 				return err
 			}
 		}

@@ -21,8 +21,8 @@ import (
 func Commands(env cli.Env) []*cobra.Command {
 	epoch := cli.Parent("epoch", "Show or raise the epoch of a deployment, after a restore.", newEpochShow(env), newEpochRaise(env))
 	epoch.Example = `  tenure epoch raise --seen=43`
-	mark := cli.Parent("fence", "Show or advance the mark of a resource.", newFenceMark(), newFenceAdvance())
-	mark.Example = `  tenure fence mark orders --sink=postgres://10.0.0.5/shop`
+	mark := cli.Parent("fence", "Show or advance the mark of a resource.", newFenceShow(), newFenceAdvance())
+	mark.Example = `  tenure fence show orders --sink=postgres://10.0.0.5/shop`
 	return []*cobra.Command{epoch, mark}
 }
 
@@ -90,7 +90,7 @@ so sinks refuse the leaders from before the restore. This cannot be undone.
 Raise the epoch after every restore, even if the engine did not detect it. The command
 first waits for one TTL (--wait), so that earlier leaders have stopped. The new epoch must
 be above the epoch of every token that any sink has seen: give the highest token with
---seen (` + "`tenure fence mark`" + ` shows it), or the epoch with --to. Sinks accept one epoch more
+--seen (` + "`tenure fence show`" + ` shows it), or the epoch with --to. Sinks accept one epoch more
 than they know; if it rises by more, ` + "`tenure fence advance`" + ` moves their marks.`,
 		Example: `  tenure epoch raise --seen=43                   # the highest token that any sink has seen`,
 		Run:     q.raise,

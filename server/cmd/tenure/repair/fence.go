@@ -68,12 +68,12 @@ func openSQL(driver, dsn string, d sqlfence.Dialect, resource string) (*sink, er
 // sinkTimeout is the longest time for one command.
 const sinkTimeout = 10 * time.Second
 
-func newFenceMark() *cobra.Command {
+func newFenceShow() *cobra.Command {
 	var at string
 	cmd := &cobra.Command{
-		Use:     "mark RESOURCE --sink URL",
+		Use:     "show RESOURCE --sink URL",
 		Short:   "Show the highest token that a resource has seen.",
-		Example: `  tenure fence mark orders --sink=postgres://10.0.0.5/shop`,
+		Example: `  tenure fence show orders --sink=postgres://10.0.0.5/shop`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withSink(cmd, at, args[0], func(ctx context.Context, k *sink) error {
@@ -110,7 +110,7 @@ token as implausible, such as after ` + "`tenure epoch raise`" + ` raised the ep
 				err = s.Validate()
 			}
 			if err != nil {
-				return cli.Usage("token, deployment and group: %w; see `tenure fence mark` and `tenure epoch show`", err)
+				return cli.Usage("token, deployment and group: %w; see `tenure fence show` and `tenure epoch show`", err)
 			}
 			return withSink(cmd, at, args[0], func(ctx context.Context, k *sink) error {
 				m, err := k.mark(ctx)
@@ -146,8 +146,8 @@ func printMark(cmd *cobra.Command, m fence.Mark) error {
 	if m.Session != "" {
 		session = " session " + m.Session
 	}
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s/%s token %d%s\n", m.Deployment, m.Group, m.Token, session)
-	return err
+	out := cli.Output{W: cmd.OutOrStdout()}
+	return out.Print(fmt.Sprintf("%s/%s token %d%s\n", m.Deployment, m.Group, m.Token, session))
 }
 
 func withSink(cmd *cobra.Command, at, resource string, do func(context.Context, *sink) error) error {

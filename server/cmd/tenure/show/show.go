@@ -16,6 +16,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/server/cli"
+	"github.com/tenurehq/tenure/server/operator"
 	"github.com/tenurehq/tenure/server/service"
 	"github.com/tenurehq/tenure/server/storecli"
 	"github.com/tenurehq/tenure/store"
@@ -55,7 +56,7 @@ func leaderTable(name func(leaderRow) string) cli.Table[leaderRow] {
 	return cli.Table[leaderRow]{
 		Columns: []string{"GROUP", "STATE", "LEADER", "TERM", "SINCE", "ADDRESS"},
 		Row: func(r leaderRow) []string {
-			since := "-"
+			since := cli.Empty
 			if r.SinceMS != 0 {
 				since = storecli.Age(time.UnixMilli(r.SinceMS))
 			}
@@ -105,21 +106,14 @@ func newGroups(env cli.Env) *cobra.Command {
 		Use:   "groups [GROUP|PREFIX*]...",
 		Short: "List groups and their leaders.",
 		Long: `List every group that was ever led, or declared with ` + "`tenure policy set`" + `, and its leader.
+A group that was deleted (` + "`tenure policy delete`" + `) is not listed.
 Put a pattern such as 'shard-*' in quotes, so that the shell does not expand it.`,
 		Example: `  tenure groups 'shard-*'`,
 		Args:    storecli.Scope,
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
 			scope := storecli.ScopeOf(args)
-			var rows []leaderRow
-			led := make(map[string]bool)
-			for v, err := range r.Views(ctx, scope, "") {
-				if err != nil {
-					return err
-				}
-				led[v.Group] = true
-				rows = append(rows, rowOf(v))
-			}
-			for g, err := range r.Declared(ctx, "", "") {
+			policies := make(map[string]operator.Policy)
+			for p, err := range r.Policies(ctx, "", "") {
 				if storecli.Denied(err) {
 					r.Say("groups that were declared and never led are not shown: that needs permission to observe all groups")
 					break
@@ -127,7 +121,20 @@ Put a pattern such as 'shard-*' in quotes, so that the shell does not expand it.
 				if err != nil {
 					return err
 				}
-				if !led[g] && scope.Covers(g) {
+				policies[p.Group()] = p
+			}
+			var rows []leaderRow
+			for v, err := range r.Views(ctx, scope, "") {
+				if err != nil {
+					return err
+				}
+				if !policies[v.Group].Gone(v) {
+					rows = append(rows, rowOf(v))
+				}
+				delete(policies, v.Group)
+			}
+			for g, p := range policies {
+				if p.Exists() && scope.Covers(g) {
 					rows = append(rows, leaderRow{Group: g, State: tenure.Vacant.String(), Declared: true})
 				}
 			}
@@ -191,7 +198,7 @@ func termRow(t store.Term, now time.Time) service.Term {
 func termTable() cli.Table[service.Term] {
 	stamp := func(ms int64) string {
 		if ms == 0 {
-			return "-"
+			return cli.Empty
 		}
 		return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05Z")
 	}
@@ -207,15 +214,18 @@ func termTable() cli.Table[service.Term] {
 
 func newCandidates(env cli.Env) *cobra.Command {
 	table := cli.Table[service.Candidate]{
-		Columns: []string{"NODE", "LEADS", "PRIORITY", "TTL", "ADDRESS"},
+		Columns: []string{"NODE", "LEADS", "BARRED", "PRIORITY", "TTL", "ADDRESS"},
 		Row: func(c service.Candidate) []string {
-			return []string{c.NodeID, storecli.YesNo(c.Leads), strconv.Itoa(c.Priority), storecli.Millis(c.TTLMS), storecli.Dash(c.Address)}
+			return []string{c.NodeID, storecli.YesNo(c.Leads), storecli.Dash(c.Barred), strconv.Itoa(c.Priority), storecli.Millis(c.TTLMS), storecli.Dash(c.Address)}
 		},
 		Name: func(c service.Candidate) string { return c.NodeID },
 	}
 	return storecli.New(env, storecli.Spec{
-		Use:     "candidates GROUP",
-		Short:   "List the candidates of a group in the order in which they lead.",
+		Use:   "candidates GROUP",
+		Short: "List the candidates of a group in the order in which they lead.",
+		Long: `List the candidates of a group in the order in which they lead. BARRED says why a
+candidate may not begin to lead: its node is cordoned, cooling_down after a step-down, or
+not_a_member of the group's policy.`,
 		Example: `  tenure candidates billing`,
 		Args:    storecli.Groups(cobra.ExactArgs(1)),
 		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
@@ -228,11 +238,14 @@ func newCandidates(env cli.Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				c := l.Candidate
-				rows = append(rows, service.Candidate{
-					NodeID: c.ID, Address: c.Address, Priority: c.Priority, Metadata: c.Metadata, TTLMS: l.TTL.Milliseconds(),
-					Leads: v.State == tenure.Led && v.Holder == l.ID,
-				})
+				c := service.CandidateOf(l, v)
+				var barred *store.BarError
+				if err := r.Bar(ctx, args[0], c.NodeID); errors.As(err, &barred) {
+					c.Barred = barred.Code
+				} else if err != nil && !storecli.Denied(err) {
+					return err
+				}
+				rows = append(rows, c)
 			}
 			return list(r, table, rows, "group %q has no candidates", args[0])
 		},

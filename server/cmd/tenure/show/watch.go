@@ -76,20 +76,24 @@ type watcher struct {
 }
 
 func (w *watcher) run(ctx context.Context) error {
-	backoff := minBackoff
+	backoff, away := minBackoff, false
 	for {
 		w.synced = false
 		err := w.follow(ctx)
+		var exit *cli.ExitError // standard output cannot be written
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, errFinished), storecli.Denied(err), errors.Is(err, store.ErrInvalid):
+		case errors.Is(err, errFinished), errors.As(err, &exit), storecli.Denied(err), errors.Is(err, store.ErrInvalid):
 			return err
 		}
 		if w.synced {
-			backoff = minBackoff
+			backoff, away = minBackoff, false
 		}
-		w.Say("cannot reach the store, retrying: %v", err)
+		if !away { // once per outage
+			w.Say("cannot reach the store, retrying: %v", err)
+			away = true
+		}
 		for _, l := range w.shown {
 			if l.State == tenure.Unknown {
 				continue

@@ -16,12 +16,12 @@ func TestTokens(t *testing.T) {
 	r := newRig(t)
 	short := "tnr_secret"
 	sum := sha256.Sum256([]byte(short))
-	token, hash := NewToken()
-	old, oldHash := NewToken()
-	unknown, _ := NewToken()
+	token, hash := NewCredential()
+	old, oldHash := NewCredential()
+	unknown, _ := NewCredential()
 	cfg := Config{
 		Policy: r.put("policy", somePolicy),
-		Tokens: r.put("tokens", fmt.Sprintf(`{"tokens":[{"name":"node-1","sha256":%q,"note":"for tests"},{"name":"node-1","sha256":%q},{"name":"node-1","sha256":%q,"expires":%q}]}`,
+		Credentials: r.put("tokens", fmt.Sprintf(`{"credentials":[{"name":"node-1","sha256":%q,"note":"for tests"},{"name":"node-1","sha256":%q},{"name":"node-1","sha256":%q,"expires":%q}]}`,
 			hash, hex.EncodeToString(sum[:]), oldHash, r.time.Now().Add(time.Minute).Format(time.RFC3339))),
 	}
 	g := r.gate(cfg)
@@ -75,15 +75,15 @@ func TestTokens(t *testing.T) {
 // A file of tokens that holds a token instead of its hash, or gives one to two, is
 // refused, and the error does not repeat it.
 func TestBadTokenFile(t *testing.T) {
-	token, hash := NewToken()
+	token, hash := NewCredential()
 	for text, want := range map[string]string{
-		`{"tokens":[{"name":"n","sha256":"` + token + `"}]}`:                                     "put the hash there",
-		`{"tokens":[{"name":"n","` + token + `":1}]}`:                                            "unknown field",
-		`{"tokens":[{"name":"n","sha256":"` + hash + `"},{"name":"m","sha256":"` + hash + `"}]}`: "listed for n",
-		`{"tokens":[{"name":"` + token + `","sha256":"` + hash + `"}]}`:                          "not a node id",
-		`{"tokens":[{"sha256":"` + hash + `"}]}`:                                                 "not a node id",
-		`{"tokens":[{"name":"n","sha256":"` + hash + `","expires":"soon"}]}`:                     "JSON",
-		`{"tokens":`: "JSON",
+		`{"credentials":[{"name":"n","sha256":"` + token + `"}]}`:                                     "put the hash there",
+		`{"credentials":[{"name":"n","` + token + `":1}]}`:                                            "unknown field",
+		`{"credentials":[{"name":"n","sha256":"` + hash + `"},{"name":"m","sha256":"` + hash + `"}]}`: "listed for n",
+		`{"credentials":[{"name":"` + token + `","sha256":"` + hash + `"}]}`:                          "not a node id",
+		`{"credentials":[{"sha256":"` + hash + `"}]}`:                                                 "not a node id",
+		`{"credentials":[{"name":"n","sha256":"` + hash + `","expires":"soon"}]}`:                     "JSON",
+		`{"credentials":`: "JSON",
 	} {
 		_, err := parseTokens([]byte(text))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), token) {

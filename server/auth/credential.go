@@ -13,21 +13,21 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// A static token is tokenBegin and 32 random bytes in base64url. Scanners, and Redact, find
-// leaked tokens by their prefix.
+// A credential is tokenBegin and 32 random bytes in base64url. Scanners, and Redact, find
+// leaked credentials by their prefix.
 const (
 	tokenBegin = "tnr_"
 	tokenBytes = 32
 	maxTokens  = 100_000
 )
 
-// NewToken returns a new token, and its hash for the file of tokens:
+// NewCredential returns a new credential, and its hash for the file of credentials:
 //
-//	{"tokens": [{"name": "node-1", "sha256": "…", "expires": "2027-01-01T00:00:00Z"}]}
+//	{"credentials": [{"name": "node-1", "sha256": "…", "expires": "2027-01-01T00:00:00Z"}]}
 //
-// The expiry is optional. Several tokens may have one name, so that a token can be replaced
+// The expiry is optional. Several credentials may have one name, so that a credential can be replaced
 // without an interruption.
-func NewToken() (token, sha256Hex string) {
+func NewCredential() (token, sha256Hex string) {
 	var b [tokenBytes]byte
 	_, _ = rand.Read(b[:]) // never fails
 	token = tokenBegin + base64.RawURLEncoding.EncodeToString(b[:])
@@ -35,7 +35,7 @@ func NewToken() (token, sha256Hex string) {
 	return token, hex.EncodeToString(sum[:])
 }
 
-// checkToken refuses a token that NewToken did not make: a short token could be guessed,
+// checkToken refuses a credential that NewCredential did not make: a short credential could be guessed,
 // because its hash is fast.
 func checkToken(token string) error {
 	rest, ok := strings.CutPrefix(token, tokenBegin)
@@ -56,7 +56,7 @@ type tokenFile struct {
 		Expires time.Time `json:"expires"`
 		// Note is for people.
 		Note string `json:"note"`
-	} `json:"tokens"`
+	} `json:"credentials"`
 }
 
 type digest = [sha256.Size]byte
@@ -66,8 +66,8 @@ type holder struct {
 	expires time.Time // zero: never
 }
 
-// tokens are the static tokens by their hash. The time of a lookup depends on the hash, which
-// reveals nothing about the token.
+// credentials are the credentials by their hash. The time of a lookup depends on the hash, which
+// reveals nothing about the credential.
 type tokens map[digest]holder
 
 func parseTokens(text []byte) (tokens, error) {
@@ -76,21 +76,21 @@ func parseTokens(text []byte) (tokens, error) {
 		return nil, err
 	}
 	if len(f.Tokens) > maxTokens {
-		return nil, fmt.Errorf("more than %d tokens", maxTokens)
+		return nil, fmt.Errorf("more than %d credentials", maxTokens)
 	}
 	all := make(tokens, len(f.Tokens))
 	for i, t := range f.Tokens {
 		if !store.ValidName(t.Name) {
-			return nil, fmt.Errorf("token %d: its name is not a node id", i+1)
+			return nil, fmt.Errorf("credential %d: its name is not a node id", i+1)
 		}
 		sum, err := hex.DecodeString(t.SHA256)
-		// The error does not quote it: it may be the token itself.
+		// The error does not quote it: it may be the credential itself.
 		if err != nil || len(sum) != sha256.Size {
-			return nil, fmt.Errorf("token %d (%s): its sha256 is not 64 hexadecimal digits; put the hash there, not the token", i+1, t.Name)
+			return nil, fmt.Errorf("credential %d (%s): its sha256 is not 64 hexadecimal digits; put the hash there, not the credential", i+1, t.Name)
 		}
 		d := digest(sum)
 		if was, ok := all[d]; ok {
-			return nil, fmt.Errorf("token %d (%s): the same token is listed for %s", i+1, t.Name, was.name)
+			return nil, fmt.Errorf("credential %d (%s): the same credential is listed for %s", i+1, t.Name, was.name)
 		}
 		all[d] = holder{t.Name, t.Expires}
 	}
