@@ -15,7 +15,7 @@ func Replica(t testing.TB, of string, opts ...Option) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Redis(t, append(opts, Args("--replicaof", host, port, "--repl-diskless-sync-delay", "0"))...)
+	return Redis(t, append(opts, Args("--replicaof", host, port))...)
 }
 
 // Sentinels starts Redis sentinels that watch a master under a name and replace it after half a

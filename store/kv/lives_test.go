@@ -87,3 +87,37 @@ func TestFailoverBetweenReads(t *testing.T) {
 		t.Errorf("%+v, %v", m, err)
 	}
 }
+
+// beatless is a driver of an engine that can lose keep-alives, which its index does not count.
+type beatless struct{ *mem.Driver }
+
+func (b beatless) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	r, err := b.Driver.Commit(ctx, t)
+	r.Index = 0
+	return r, err
+}
+
+// After a failover that lost keep-alives, a session whose owner is silent still ends: its beat has
+// an older version than the one that was observed before.
+func TestExpiryAfterLostBeats(t *testing.T) {
+	d := beatless{newBent(t, mem.Options{Observed: true}).Driver}
+	a, b := client(t, d), client(t, d)
+	n, err := a.Open(t.Context(), tenure.Candidate{ID: "a"}, 200*time.Millisecond, store.OpenOptions{Scope: store.Scope{"*"}})
+	must(t, err)
+	take(t, a, n.ID) // holders are observed
+	var kept *mem.Snapshot
+	d.Do(func(_ clock.Instant, e *mem.Engine) { kept = e.Snapshot() })
+	_, err = a.KeepAlive(t.Context(), n.ID)
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for u, err := range b.Watch(ctx, store.Scope{"*"}) {
+		must(t, err)
+		if u.Kind == store.Synced {
+			d.Do(func(now clock.Instant, e *mem.Engine) { e.Restore(now, kept) })
+		}
+		if u.Kind == store.SessionEnded && u.Session.ID == n.ID {
+			return
+		}
+	}
+}

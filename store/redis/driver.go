@@ -18,7 +18,11 @@ var commitText string
 //go:embed list.lua
 var listText string
 
+//go:embed rights.lua
+var rightsText string
+
 var (
+	rightsScript = goredis.NewScript(rightsText)
 	commitScript = goredis.NewScript(commitText)
 	listScript   = goredis.NewScript(listText)
 )
@@ -32,7 +36,7 @@ func (d *Driver) Caps() kv.Caps {
 
 // Commit implements kv.Driver with one script.
 func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
-	args := []any{d.channel, len(t.If)}
+	args := []any{d.channel, counts(t), len(t.If)}
 	for _, c := range t.If {
 		version := strconv.FormatUint(c.Version, 10)
 		if c.Version == kv.Any {
@@ -65,19 +69,27 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return r, err
 }
 
-// stateFields is how many fields of an answer come before the items: ok, index, life, began.
-const stateFields = 4
+// counts reports whether a commit is a change that must not be lost. A keep-alive, which writes a
+// key whatever its version, is none: after a failover that lost only keep-alives, elections go on.
+func counts(t kv.Txn) bool {
+	return !(len(t.If) == 1 && t.If[0].Version == kv.Any && len(t.Then) == 1 && t.Then[0].Quiet)
+}
+
+// stateFields is how many fields of an answer come before the items: ok, version, index, life, began.
+const stateFields = 5
 
 // result reads the answer to a commit, and the index at which the life of the data began.
 func (d *Driver) result(reply []any, t kv.Txn) (r kv.Result, began uint64, err error) {
 	reads := t.Read
+	var version uint64
 	if len(reply) >= stateFields {
 		r.OK = reply[0] == int64(1)
-		r.Index, err = number(reply[1])
+		version, _ = number(reply[1]) // there is none before the first write
+		r.Index, err = number(reply[2])
 		if err == nil {
-			began, err = number(reply[3])
+			began, err = number(reply[4])
 		}
-		r.Incarnation, _ = reply[2].(string)
+		r.Incarnation, _ = reply[3].(string)
 	}
 	if !r.OK {
 		reads = append(reads[:len(reads):len(reads)], t.Else...)
@@ -94,11 +106,11 @@ func (d *Driver) result(reply []any, t kv.Txn) (r kv.Result, began uint64, err e
 	}
 	if r.OK {
 		for _, w := range t.Then {
-			v := r.Index
 			if w.Value == nil {
-				v = 0
+				r.Versions = append(r.Versions, 0)
+			} else {
+				r.Versions = append(r.Versions, version)
 			}
-			r.Versions = append(r.Versions, v)
 		}
 	}
 	d.sees(r.Incarnation)
@@ -159,7 +171,7 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]k
 // failover or a restart another one answers, which may have received less. Whoever has seen a
 // higher index than the one at which it began knows that data was lost.
 func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
-	reply, err := d.run(ctx, "read the state", commitScript, []any{d.channel, 0, 0, 0, 0})
+	reply, err := d.run(ctx, "read the state", commitScript, []any{d.channel, false, 0, 0, 0, 0})
 	if err != nil {
 		return kv.Incarnation{}, err
 	}

@@ -334,5 +334,16 @@ func (d *Driver) checkServer(ctx context.Context) error {
 	if policy := field("maxmemory_policy"); strings.HasPrefix(policy, "allkeys-") {
 		return &store.ArgumentError{Field: "maxmemory-policy", Value: policy, Rule: "Redis would delete records when its memory is full: set noeviction or a volatile policy"}
 	}
-	return nil
+	var missing string
+	err = d.call(ctx, "check the rights", func(ctx context.Context) (err error) {
+		missing, err = rightsScript.Run(ctx, d.client, d.keys, d.channel).Text()
+		return err
+	})
+	switch {
+	case errors.Is(err, goredis.Nil):
+		return nil
+	case err == nil:
+		return fmt.Errorf("redis: the user may not run %s: %w: see the package comment for the rights", missing, store.ErrDenied)
+	}
+	return err
 }
