@@ -23,7 +23,7 @@
 // # Timing
 //
 // The smallest TTL is 1 s. Candidates observe the leader's keep-alives and end its session after a
-// TTL without one, on their own clocks: a dead leader is noticed 1.02 to 1.3 TTLs after its last
+// TTL without one, on their own clocks: a dead leader is noticed 1.02 to 1.25 TTLs after its last
 // keep-alive. A sentinel needs down-after-milliseconds and about two seconds to replace a master.
 // Use a TTL above that, and leaders keep their terms through a failover.
 //

@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -149,6 +150,22 @@ func newPair(t *testing.T) *pair {
 	})
 	p.link.Cut()
 	return p
+}
+
+// replicated waits until the replica has every change of the master.
+func (p *pair) replicated(t *testing.T) {
+	t.Helper()
+	master, replica := raw(t, p.master), raw(t, p.replica)
+	eventually(t, func() error {
+		want, err := master.HGet(t.Context(), keys[2], "index").Result()
+		if err != nil {
+			return err
+		}
+		if got, err := replica.HGet(t.Context(), keys[2], "index").Result(); err != nil || got != want {
+			return fmt.Errorf("the replica is at %q, %w, the master at %q", got, err, want)
+		}
+		return nil
+	})
 }
 
 // failover makes the replica the master, for clients too.
