@@ -100,7 +100,10 @@ func TestDeposed(t *testing.T) {
 				t.Errorf("the job of a has the term of %s, %v", term.Candidate().ID, ctx.Err())
 			}
 			close(began)
-			<-ctx.Done()
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Minute):
+			}
 			ended <- context.Cause(ctx)
 			time.Sleep(30 * time.Second) // a job that does not return at once
 			late <- sink.Write(context.WithoutCancel(ctx), term.Stamp(), "late")
@@ -137,6 +140,30 @@ func TestDeposed(t *testing.T) {
 	})
 }
 
+// A leader whose process is stopped runs no job once its trust has ended, though nothing in it has
+// noticed yet.
+func TestPaused(t *testing.T) {
+	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
+		var runs atomic.Int32
+		a := start(t, k, "a", func(context.Context, *tenure.Term) error {
+			runs.Add(1)
+			return nil
+		})
+		k.Advance(3 * time.Second)
+		a.Pause()
+		k.Advance(20 * time.Second)
+		before := runs.Load()
+		k.Advance(5 * time.Second)
+		if before == 0 || runs.Load() != before {
+			t.Errorf("%d runs, and %d after the end of trust", before, runs.Load()-before)
+		}
+		if err := a.elector.IsLeader(t.Context()); err == nil {
+			t.Error("it says that it leads")
+		}
+		a.Resume()
+	})
+}
+
 // The group is given up only after the running job has returned.
 func TestHandover(t *testing.T) {
 	tenuretest.Run(t, func(t *testing.T, k *tenuretest.Kit) {
@@ -146,7 +173,11 @@ func TestHandover(t *testing.T) {
 			running.Add(1)
 			defer running.Add(-1)
 			close(began)
-			<-ctx.Done()
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Minute):
+				t.Error("the job was not cancelled")
+			}
 			time.Sleep(3 * time.Second)
 			return nil
 		})

@@ -18,6 +18,7 @@ import (
 // A job runs on the leader only, and sees the token of its term.
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	s := mem.New(mem.Options{}) // in production another engine
 	defer s.Close()
 	quiet := slog.New(slog.DiscardHandler)

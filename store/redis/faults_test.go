@@ -20,6 +20,7 @@ import (
 	"github.com/tenurehq/tenure/internal/servertest"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/redis"
 )
 
@@ -152,6 +153,33 @@ func seen(t *testing.T, s *redis.Store, group string) error {
 		}
 	}
 	return errors.New("the watch ended")
+}
+
+// A commit whose reply was lost is not sent again. The second try would find the effect of the
+// first and answer that a condition failed, which would be taken for a definite answer.
+func TestCommitNotRetried(t *testing.T) {
+	server := servertest.Redis(t)
+	proxy := enginetest.NewProxy(t, server.Addr())
+	d := redis.NewDriver(redis.Config{Addrs: []string{proxy.Addr()}})
+	t.Cleanup(d.Close)
+	_, err := d.Incarnation(t.Context()) // there is a connection, and Redis knows the script
+	must(t, err)
+	proxy.CutOneWay(enginetest.Down)
+	type answer struct {
+		kv.Result
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		r, err := d.Commit(t.Context(), kv.Txn{If: []kv.Cond{{Key: "record/g"}}, Then: []kv.Write{{Key: "record/g", Value: []byte("x")}}})
+		done <- answer{r, err}
+	}()
+	eventually(t, func() error { return raw(t, server).HGet(t.Context(), keys[0], "record/g").Err() })
+	proxy.Break()
+	proxy.Heal()
+	if a := <-done; a.err == nil {
+		t.Errorf("%+v", a.Result)
+	}
 }
 
 // A watch that was cut off sees what changed meanwhile, and a watch without a server ends.
