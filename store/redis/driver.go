@@ -106,11 +106,11 @@ func (d *Driver) result(reply []any, t kv.Txn) (r kv.Result, began uint64, err e
 	}
 	if r.OK {
 		for _, w := range t.Then {
+			v := version
 			if w.Value == nil {
-				r.Versions = append(r.Versions, 0)
-			} else {
-				r.Versions = append(r.Versions, version)
+				v = 0
 			}
+			r.Versions = append(r.Versions, v)
 		}
 	}
 	d.sees(r.Incarnation)
@@ -141,30 +141,21 @@ func itemOf(key string, v any) (kv.Item, error) {
 // List implements kv.Driver.
 func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
 	from, to := "["+prefix, "["+prefix+"\xff"
-	var items []kv.Item
-	for {
-		if after != "" {
-			from = "(" + after
-		}
-		want := limit - len(items)
-		reply, err := d.run(ctx, "list "+prefix, listScript, []any{from, to, want})
-		if err != nil {
+	if after != "" {
+		from = "(" + after
+	}
+	reply, err := d.run(ctx, "list "+prefix, listScript, []any{from, to, limit})
+	if err != nil {
+		return nil, err
+	}
+	items := make([]kv.Item, len(reply)/2)
+	for i := range items {
+		key, _ := reply[2*i].(string)
+		if items[i], err = itemOf(key, reply[2*i+1]); err != nil {
 			return nil, err
 		}
-		for i := 0; i+1 < len(reply); i += 2 {
-			after, _ = reply[i].(string)
-			item, err := itemOf(after, reply[i+1])
-			if err != nil {
-				return nil, err
-			}
-			if item.Version != 0 { // else it was deleted by hand
-				items = append(items, item)
-			}
-		}
-		if len(items) == limit || len(reply) < 2*want {
-			return items, nil
-		}
 	}
+	return items, nil
 }
 
 // Incarnation implements kv.Driver. A life of the data is that of one Redis process: after a

@@ -1,7 +1,7 @@
--- Answers with the first command of the other scripts that the user may not run, or with nothing.
+-- Answers with the first command of the other scripts that the user may not run, if there is one.
 -- Half a commit could be made without this. KEYS as for a commit. ARGV: the channel.
 if not redis.acl_check_cmd then -- before Redis 7
-	return false
+	return {}
 end
 for _, command in ipairs({
 	{'HGET', KEYS[1], 'f'}, {'HLEN', KEYS[1]}, {'HSET', KEYS[1], 'f', 'v'}, {'HDEL', KEYS[1], 'f'},
@@ -10,7 +10,7 @@ for _, command in ipairs({
 	{'PUBLISH', ARGV[1], ''}, {'SUBSCRIBE', ARGV[1]},
 }) do
 	if not redis.acl_check_cmd(unpack(command)) then
-		return command[1] .. ' ' .. command[2]
+		return {command[1] .. ' ' .. command[2]}
 	end
 end
-return false
+return {}

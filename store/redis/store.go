@@ -1,12 +1,14 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,9 +42,8 @@ type Config struct {
 }
 
 const (
-	defaultPrefix = "tenure"
-	minTTL        = time.Second
-	maxTTL        = 24 * time.Hour
+	minTTL = time.Second
+	maxTTL = 24 * time.Hour
 	// lateness: candidates look at a beat eight times in its TTL.
 	lateness = time.Second
 	// maxOps bounds a script, during which Redis serves nobody else.
@@ -50,13 +51,13 @@ const (
 	// defaultCall bounds calls whose context has no deadline.
 	defaultCall = 5 * time.Second
 	dialTimeout = 2 * time.Second
-	// minVersion is the first with users and with scripts that replicate their effects.
+	// minVersion is the first with users.
 	minVersion = 6
 )
 
 // loses is for people: see store.Caps.
-const loses = "Redis replicates asynchronously, so a failover can lose grants that it acknowledged, and two leaders can get the same token; " +
-	"a restart loses them too, unless Redis runs with appendfsync always. Use Redis only for work that writes to fenced sinks"
+const loses = "Redis replicates asynchronously: a failover, or a restart without appendfsync always, can lose grants that it acknowledged, " +
+	"and then two leaders can have the same token; use it only for work that writes to fenced sinks"
 
 // Store is a store.Store in Redis: a kv.Store over a Redis driver.
 type Store struct {
@@ -66,7 +67,6 @@ type Store struct {
 
 // Driver knows the keys and scripts.
 type Driver struct {
-	cfg     Config
 	client  goredis.UniversalClient
 	keys    []string // items, order, state
 	channel string
@@ -129,20 +129,14 @@ func Parse(text string) (Config, error) {
 		}
 		c.Addrs = append(c.Addrs, host)
 	}
-	return c, c.withDefaults().validate()
+	return c, c.validate()
 }
 
-// Open connects to Redis and reads, or at first use writes, what belongs to the deployment. It
-// fails within the context's deadline (5 s if it has none).
+// Open connects to Redis and reads, or at first use writes, what belongs to the deployment. Each
+// call to Redis has 5 s if the context has no deadline.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
-	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
-	}
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, defaultCall)
-		defer cancel()
 	}
 	d := NewDriver(cfg)
 	err := d.checkServer(ctx)
@@ -162,13 +156,6 @@ func (c Config) where() string {
 		return fmt.Sprintf("Redis master %q of the sentinels at %s", c.Master, strings.Join(c.Addrs, ","))
 	}
 	return fmt.Sprintf("Redis at %s, database %d", c.Addrs[0], c.DB)
-}
-
-func (c Config) withDefaults() Config {
-	if c.Prefix == "" {
-		c.Prefix = defaultPrefix
-	}
-	return c
 }
 
 func (c Config) validate() error {
@@ -194,10 +181,8 @@ func (c Config) validate() error {
 
 // NewDriver returns the driver alone. It connects with its first call.
 func NewDriver(cfg Config) *Driver {
-	cfg = cfg.withDefaults()
-	// All keys have one hash tag.
-	at := "{" + cfg.Prefix + "}:"
-	d := &Driver{cfg: cfg, keys: []string{at + "items", at + "order", at + "state"}, channel: at + "changes"}
+	at := "{" + cmp.Or(cfg.Prefix, "tenure") + "}:" // one hash tag for all keys
+	d := &Driver{keys: []string{at + "items", at + "order", at + "state"}, channel: at + "changes"}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	// A commit whose reply was lost must not be sent again: it would find its own effect and
 	// answer that a condition failed. So the client may not retry.
@@ -283,30 +268,20 @@ func (d *Driver) call(ctx context.Context, what string, f func(context.Context) 
 
 // explain adds the class of errors that do not pass by themselves, and their remedy.
 func explain(what string, err error) error {
+	says := func(prefixes ...string) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool { return goredis.HasErrorPrefix(err, p) })
+	}
 	switch {
 	case err == nil:
 		return nil
-	case has(err, "NOAUTH", "WRONGPASS", "ERR AUTH", "ERR invalid password"):
+	case says("NOAUTH", "WRONGPASS", "AUTH", "invalid password"):
 		return fmt.Errorf("redis: %s: %w: %w: check the user and the password", what, err, store.ErrUnauthenticated)
-	case has(err, "NOPERM") || strings.Contains(err.Error(), "ACL failure in script"):
+	case says("NOPERM") || strings.Contains(err.Error(), "ACL failure in script"):
 		return fmt.Errorf("redis: %s: %w: %w: see the package comment for the rights", what, err, store.ErrDenied)
-	case has(err, "READONLY"):
+	case says("READONLY"):
 		return fmt.Errorf("redis: %s: the server is a replica; connect to the master, or name the sentinels: %w", what, err)
 	}
 	return fmt.Errorf("redis: %s: %w", what, err)
-}
-
-func has(err error, prefixes ...string) bool {
-	var answer goredis.Error
-	if !errors.As(err, &answer) {
-		return false
-	}
-	for _, p := range prefixes {
-		if strings.HasPrefix(answer.Error(), p) {
-			return true
-		}
-	}
-	return false
 }
 
 // checkServer refuses a server that cannot keep what is stored.
@@ -334,16 +309,9 @@ func (d *Driver) checkServer(ctx context.Context) error {
 	if policy := field("maxmemory_policy"); strings.HasPrefix(policy, "allkeys-") {
 		return &store.ArgumentError{Field: "maxmemory-policy", Value: policy, Rule: "Redis would delete records when its memory is full: set noeviction or a volatile policy"}
 	}
-	var missing string
-	err = d.call(ctx, "check the rights", func(ctx context.Context) (err error) {
-		missing, err = rightsScript.Run(ctx, d.client, d.keys, d.channel).Text()
-		return err
-	})
-	switch {
-	case errors.Is(err, goredis.Nil):
-		return nil
-	case err == nil:
-		return fmt.Errorf("redis: the user may not run %s: %w: see the package comment for the rights", missing, store.ErrDenied)
+	missing, err := d.run(ctx, "check the rights", rightsScript, []any{d.channel})
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("redis: the user may not run %s: %w: see the package comment for the rights", missing[0], store.ErrDenied)
 	}
 	return err
 }
