@@ -69,6 +69,7 @@ func Redis(t testing.TB, opts ...Option) *Server {
 		args: append([]string{
 			"--bind", "127.0.0.1", "--port", port, "--dir", dir,
 			"--save", "", "--appendonly", "no", "--daemonize", "no",
+			"--repl-diskless-sync-delay", "0", // replicas in tests come one at a time
 		}, collect(opts).args...),
 	}
 	s.url = "redis://" + s.addr

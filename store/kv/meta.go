@@ -34,6 +34,9 @@ func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 		if err != nil {
 			return nil, err
 		}
+		if r.Incarnation != "" && r.Incarnation != inc.ID {
+			continue // it changed in between
+		}
 		item := r.Items[0]
 		if item.Version == 0 {
 			if err := s.firstMeta(ctx, inc); err != nil {
@@ -90,9 +93,10 @@ func (s *Store) compareMeta(m *meta, inc Incarnation, asked asked) (next *metaJS
 	}
 	s.metaVersion = max(s.metaVersion, m.version)
 	mend := m.metaJSON
-	if m.Incarnation != inc.ID {
+	// Another client may have accepted a new life of the engine, but not have seen what it lost.
+	if m.Incarnation != inc.ID || s.engine != inc.ID {
 		if inc.Began == 0 || inc.Began < asked.high {
-			s.proves("the engine changed from %s to %s: it was restored from a snapshot, or replaced", m.Incarnation, inc.ID)
+			s.proves("the engine changed from %s to %s: it was restored from a snapshot, or replaced", cmp.Or(s.engine, m.Incarnation), inc.ID)
 		}
 		mend.Incarnation = inc.ID
 	}

@@ -40,13 +40,13 @@ func (s *Store) observeLocked(id store.SessionID, version uint64, ttl time.Durat
 		now = s.sentAt
 	}
 	q := s.silences[id]
-	if q == nil || version > q.version {
+	if q == nil || version != q.version { // older, if the engine lost keep-alives
 		s.silences[id] = &silence{version: version, ttl: ttl, last: now}
 		return
 	}
 	// While the engine could not be read, owners could not beat either: that time does not
 	// count, or every session would end after an outage.
-	if gap := now.Sub(q.last); version == q.version && (gap <= ttl/2 || s.cfg.plant.Has(plant.GapCounted)) {
+	if gap := now.Sub(q.last); gap <= ttl/2 || s.cfg.plant.Has(plant.GapCounted) {
 		q.quiet += gap
 	}
 	q.last = now
