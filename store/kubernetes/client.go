@@ -1,0 +1,149 @@
+package kubernetes
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/kv"
+)
+
+const (
+	// defaultCall bounds calls whose context has no deadline.
+	defaultCall = 5 * time.Second
+	// refusedFor: an API server that starts refuses callers before it knows its roles. So a verb
+	// that was allowed before is denied only after this time.
+	refusedFor = 30 * time.Second
+)
+
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, defaultCall)
+}
+
+// call sends a request and returns the Lease that it answers.
+func (d *driver) call(ctx context.Context, verb string, req func() *rest.Request) (*coordination.Lease, error) {
+	var l coordination.Lease
+	return &l, d.do(ctx, verb, &l, req)
+}
+
+// do sends a request, and again if the API server had no time for it. client-go would also
+// repeat a request that may have been carried out.
+func (d *driver) do(ctx context.Context, verb string, into runtime.Object, req func() *rest.Request) error {
+	for {
+		if d.ctx.Err() != nil {
+			return kv.ErrClosed
+		}
+		r := d.of(req()).Do(ctx)
+		err := r.Error()
+		if err == nil && into != nil {
+			err = r.Into(into)
+		}
+		if !apierrors.IsTooManyRequests(err) {
+			return d.explain(verb, err)
+		}
+		wait, _ := apierrors.SuggestsClientDelay(err)
+		select {
+		case <-time.After(max(time.Duration(wait)*time.Second, time.Second/10)):
+		case <-ctx.Done():
+			return d.explain(verb, err)
+		}
+	}
+}
+
+func (d *driver) of(r *rest.Request) *rest.Request {
+	return r.Namespace(d.cfg.Namespace).Resource("leases").MaxRetries(0)
+}
+
+// explain says what an error means. Answers about one Lease (conflict, not found, exists) stay
+// as they are.
+func (d *driver) explain(verb string, err error) error {
+	refused := apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
+	d.mu.Lock()
+	since, before := d.refused[verb]
+	switch {
+	case !refused && apierrors.ReasonForError(err) != meta.StatusReasonUnknown || err == nil:
+		d.refused[verb] = time.Time{} // it is allowed
+	case refused && before && since.IsZero():
+		since = time.Now()
+		d.refused[verb] = since
+	}
+	passing := before && time.Since(since) < refusedFor
+	d.mu.Unlock()
+	var cert *tls.CertificateVerificationError
+	switch what := fmt.Sprintf("kubernetes: %s leases in namespace %q at %s", verb, d.cfg.Namespace, d.cfg.REST.Host); {
+	case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err), apierrors.IsAlreadyExists(err), apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		return err
+	case refused && passing:
+		return fmt.Errorf("%s: refused, although it was allowed before: %w", what, err)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("%s: %w: the API server does not accept the token or certificate, or it has expired", what, store.ErrUnauthenticated)
+	case refused:
+		return fmt.Errorf("%s: %w: the Role needs the verb %q on leases of coordination.k8s.io: %s", what, store.ErrDenied, verb, err.Error())
+	case errors.As(err, &cert):
+		return fmt.Errorf("%s: the certificate of the API server is not of the configured authority: %w", what, err)
+	default:
+		return fmt.Errorf("%s: %w", what, err)
+	}
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// check finds out which rights are missing and whether the namespace exists. It changes nothing.
+func (d *driver) check(ctx context.Context) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	o := newObject(kv.Write{})
+	o.Metadata.Name = d.cfg.Name + ".check." + strings.ToLower(rand.Text())
+	dry := func(r *rest.Request) *rest.Request { return r.Param("dryRun", meta.DryRunAll) }
+	var denied []error
+	for _, try := range []struct {
+		verb string
+		req  func() *rest.Request
+	}{
+		{"get", func() *rest.Request { return d.rest.Get().Name(o.Metadata.Name) }},
+		{"list", func() *rest.Request { return d.rest.Get().Param("limit", "1") }},
+		{"create", func() *rest.Request { return dry(post(d.rest, o)) }},
+		{"patch", func() *rest.Request {
+			return dry(d.rest.Patch(types.MergePatchType)).Name(o.Metadata.Name).Body([]byte("{}"))
+		}},
+		{"delete", func() *rest.Request { return dry(d.rest.Delete()).Name(o.Metadata.Name) }},
+	} {
+		err := d.do(ctx, try.verb, nil, try.req)
+		switch {
+		case errors.Is(err, store.ErrDenied):
+			denied = append(denied, err)
+		case apierrors.IsNotFound(err) && try.verb == "create":
+			return d.noNamespace()
+		case ignoreNotFound(err) != nil:
+			return err
+		}
+	}
+	watch, err := d.of(d.rest.Get()).Param("watch", "true").Param("timeoutSeconds", "1").Param("fieldSelector", "metadata.name="+o.Metadata.Name).Watch(ctx)
+	if err == nil {
+		watch.Stop()
+	}
+	if err = d.explain("watch", err); err != nil {
+		denied = append(denied, err)
+	}
+	return errors.Join(denied...)
+}
