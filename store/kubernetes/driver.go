@@ -140,6 +140,9 @@ func (d *driver) create(ctx context.Context, w kv.Write) (version uint64, ok boo
 	o := newObject(w)
 	o.Metadata.Name = d.name(w.Key)
 	o.Metadata.Labels[storeLabel], o.Metadata.Labels[kindLabel] = &d.cfg.Name, new(kindOf(w.Key))
+	if !w.Quiet {
+		delete(o.Metadata.Labels, quietLabel) // here nil would be a value
+	}
 	l, err := d.call(ctx, "create", func() *rest.Request { return post(d.rest, o) })
 	if apierrors.IsAlreadyExists(err) {
 		return 0, false, nil
