@@ -78,11 +78,22 @@ func open(t *testing.T, cfg kubernetes.Config) *kubernetes.Store {
 // One API server serves the tests that do not break it.
 func TestAPIServer(t *testing.T) {
 	c := start(t)
-	for name, test := range map[string]func(*testing.T, *cluster){
-		"driver":  testDriver,
-		"elector": testElector,
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *cluster)
+	}{
+		{"driver", testDriver},
+		{"elector", testElector},
+		{"readable", testReadable},
+		{"deleted", testDeleted},
+		{"bad input", testBadInput},
+		{"newer format", testNewerFormat},
+		{"rights", testRights},
+		{"no overlap", testNoOverlap},
+		{"cut off", testCutOff},
+		{"protected", testProtected}, // last: it is for the whole cluster
 	} {
-		t.Run(name, func(t *testing.T) { test(t, c) })
+		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
 	}
 }
 

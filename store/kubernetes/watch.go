@@ -112,7 +112,7 @@ func (w *watch) run(ctx context.Context) error {
 	for {
 		select {
 		case e, ok := <-s.ResultChan():
-			if !ok && ctx.Err() != nil {
+			if ctx.Err() != nil {
 				return errSilent
 			}
 			if !ok {
