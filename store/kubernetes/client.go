@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
-	coordination "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
 	"github.com/tenurehq/tenure/store"
@@ -35,20 +35,14 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, defaultCall)
 }
 
-// call sends a request and returns the Lease that it answers.
-func (d *driver) call(ctx context.Context, verb string, req func() *rest.Request) (*coordination.Lease, error) {
-	var l coordination.Lease
-	return &l, d.do(ctx, verb, &l, req)
-}
-
-// do sends a request, and again if the API server had no time for it. client-go would also
-// repeat a request that may have been carried out.
-func (d *driver) do(ctx context.Context, verb string, into runtime.Object, req func() *rest.Request) error {
-	for {
+// do sends a request. Only one that the API server had no time for is sent again: client-go
+// would also repeat a request that may have been carried out.
+func (d *driver) do(ctx context.Context, verb string, into runtime.Object, req *rest.Request) error {
+	for d.of(req); ; {
 		if d.ctx.Err() != nil {
 			return kv.ErrClosed
 		}
-		r := d.of(req()).Do(ctx)
+		r := req.Do(ctx)
 		err := r.Error()
 		if err == nil && into != nil {
 			err = r.Into(into)
@@ -118,17 +112,25 @@ func (d *driver) check(ctx context.Context) error {
 	var denied []error
 	for _, try := range []struct {
 		verb string
-		req  func() *rest.Request
+		req  *rest.Request
 	}{
-		{"get", func() *rest.Request { return d.rest.Get().Name(o.Metadata.Name) }},
-		{"list", func() *rest.Request { return d.rest.Get().Param("limit", "1") }},
-		{"create", func() *rest.Request { return dry(post(d.rest, o)) }},
-		{"patch", func() *rest.Request {
-			return dry(d.rest.Patch(types.MergePatchType)).Name(o.Metadata.Name).Body([]byte("{}"))
-		}},
-		{"delete", func() *rest.Request { return dry(d.rest.Delete()).Name(o.Metadata.Name) }},
+		{"get", d.rest.Get().Name(o.Metadata.Name)},
+		{"list", d.rest.Get().Param("limit", "1")},
+		{"create", dry(post(d.rest, o))},
+		{"patch", dry(d.rest.Patch(types.MergePatchType)).Name(o.Metadata.Name).Body([]byte("{}"))},
+		{"delete", dry(d.rest.Delete()).Name(o.Metadata.Name)},
+		{"watch", d.rest.Get().Param("watch", "true").Param("timeoutSeconds", "1").Param("fieldSelector", "metadata.name="+o.Metadata.Name)},
 	} {
-		err := d.do(ctx, try.verb, nil, try.req)
+		var err error
+		if try.verb == "watch" {
+			var w apiwatch.Interface
+			if w, err = d.of(try.req).Watch(ctx); err == nil {
+				w.Stop()
+			}
+			err = d.explain(try.verb, err)
+		} else {
+			err = d.do(ctx, try.verb, nil, try.req)
+		}
 		switch {
 		case errors.Is(err, store.ErrDenied):
 			denied = append(denied, err)
@@ -137,13 +139,6 @@ func (d *driver) check(ctx context.Context) error {
 		case ignoreNotFound(err) != nil:
 			return err
 		}
-	}
-	watch, err := d.of(d.rest.Get()).Param("watch", "true").Param("timeoutSeconds", "1").Param("fieldSelector", "metadata.name="+o.Metadata.Name).Watch(ctx)
-	if err == nil {
-		watch.Stop()
-	}
-	if err = d.explain("watch", err); err != nil {
-		denied = append(denied, err)
 	}
 	return errors.Join(denied...)
 }

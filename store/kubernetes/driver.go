@@ -34,7 +34,8 @@ const (
 )
 
 const (
-	maxName = 253 // of a Lease
+	maxName = 253     // of a Lease
+	maxSeen = 1 << 16 // versions that are remembered
 	// page is how many Leases one answer has at most.
 	page = 500
 	// incarnationKey is a Lease of the driver. Its UID tells whether the Leases were copied into
@@ -51,14 +52,8 @@ type driver struct {
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
-	lives   map[string]life      // by name
+	seen    map[string]kv.Item   // by key, without values: what was read last
 	refused map[string]time.Time // by verb: since when, zero if it is allowed
-}
-
-// life is one life of a Lease, from its creation to its deletion.
-type life struct {
-	uid     types.UID
-	created uint64
 }
 
 var _ kv.Driver = (*driver)(nil)
@@ -70,6 +65,10 @@ func (d *driver) Caps() kv.Caps {
 
 func (d *driver) name(key string) string { return d.cfg.Name + "." + encodeKey(key) }
 
+func (d *driver) key(l *coordination.Lease) string {
+	return decodeKey(strings.TrimPrefix(l.Name, d.cfg.Name+"."))
+}
+
 // Commit implements kv.Driver: one request for the write and one for each read.
 func (d *driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	if len(t.If) > 1 || len(t.Then) > 1 || len(t.If) == 1 && len(t.Then) == 1 && t.If[0].Key != t.Then[0].Key {
@@ -78,25 +77,19 @@ func (d *driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	r := kv.Result{OK: true}
-	var cond *kv.Cond
-	if len(t.If) == 1 {
-		cond = &t.If[0]
-	}
+	var err error
 	switch {
 	case len(t.Then) == 1:
-		version, ok, err := d.write(ctx, cond, t.Then[0])
-		if err != nil {
-			return kv.Result{}, err
+		if r.OK, r.Index, err = d.write(ctx, t.If, t.Then[0]); r.OK {
+			r.Versions = []uint64{r.Index}
 		}
-		if r.OK, r.Index = ok, version; ok {
-			r.Versions = []uint64{version}
-		}
-	case cond != nil:
-		i, err := d.read(ctx, cond.Key)
-		if err != nil {
-			return kv.Result{}, err
-		}
-		r.OK = i.Version == cond.Version || cond.Version == kv.Any && i.Version != 0
+	case len(t.If) == 1:
+		var i kv.Item
+		i, err = d.read(ctx, t.If[0].Key)
+		r.OK = holds(t.If, i.Version)
+	}
+	if err != nil {
+		return kv.Result{}, err
 	}
 	reads := t.Read
 	if !r.OK {
@@ -112,163 +105,114 @@ func (d *driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return r, nil
 }
 
-// write writes or deletes a key if the condition holds. nil: none.
-func (d *driver) write(ctx context.Context, cond *kv.Cond, w kv.Write) (version uint64, ok bool, err error) {
-	for {
+// holds reports whether the condition holds, if there is one.
+func holds(cond []kv.Cond, version uint64) bool {
+	return len(cond) == 0 || cond[0].Version == version || cond[0].Version == kv.Any && version != 0
+}
+
+// write writes or deletes a key if the condition holds, from the version that it has. If that is
+// the version of the condition it need not be read.
+func (d *driver) write(ctx context.Context, cond []kv.Cond, w kv.Write) (ok bool, version uint64, err error) {
+	d.mu.Lock()
+	now := d.seen[w.Key]
+	d.mu.Unlock()
+	now.Key = w.Key
+	for known := len(cond) == 1 && cond[0].Version == now.Version; ; known = false {
+		if !known {
+			if now, err = d.read(ctx, w.Key); err != nil {
+				return false, 0, err
+			}
+		}
+		if !holds(cond, now.Version) {
+			return false, 0, nil
+		}
 		switch {
+		case now.Version == 0 && w.Value == nil:
+			return true, 0, nil
+		case now.Version == 0:
+			version, err = d.create(ctx, w)
 		case w.Value == nil:
-			return d.remove(ctx, cond, w)
-		case cond != nil && cond.Version == 0:
-			return d.create(ctx, w)
+			err = d.remove(ctx, now, w)
+		default:
+			o := newObject(w)
+			o.Metadata.Annotations[createdNote] = strconv.FormatUint(now.Created, 10)
+			version, err = d.patch(ctx, now, o)
 		}
-		version, ok, err = d.patch(ctx, cond, w)
-		switch {
-		case apierrors.IsConflict(err) && (cond == nil || cond.Version == kv.Any):
-			continue // it was written or made anew meanwhile
-		case apierrors.IsConflict(err):
-			return 0, false, nil
-		case err != nil || ok || cond != nil:
-			return version, ok, err
-		}
-		if version, ok, err = d.create(ctx, w); err != nil || ok {
-			return version, ok, err
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) {
+			return err == nil, version, err
 		}
 	}
 }
 
-func (d *driver) create(ctx context.Context, w kv.Write) (version uint64, ok bool, err error) {
+func (d *driver) create(ctx context.Context, w kv.Write) (version uint64, err error) {
 	o := newObject(w)
 	o.Metadata.Name = d.name(w.Key)
 	o.Metadata.Labels[storeLabel], o.Metadata.Labels[kindLabel] = &d.cfg.Name, new(kindOf(w.Key))
 	if !w.Quiet {
 		delete(o.Metadata.Labels, quietLabel) // here nil would be a value
 	}
-	l, err := d.call(ctx, "create", func() *rest.Request { return post(d.rest, o) })
-	if apierrors.IsAlreadyExists(err) {
-		return 0, false, nil
-	}
+	i, err := d.call(ctx, "create", w.Key, post(d.rest, o))
 	if apierrors.IsNotFound(err) {
-		return 0, false, d.noNamespace()
+		err = d.noNamespace()
 	}
-	if err != nil {
-		return 0, false, err
-	}
-	i, err := d.item(l)
-	return i.Version, err == nil, err
+	return i.Version, err
 }
 
 func (d *driver) noNamespace() error {
 	return &store.ArgumentError{Field: "namespace", Value: d.cfg.Namespace, Rule: "does not exist: create it, or name another"}
 }
 
-// patch writes over a key. It is not ok if there is none. A patch and not an update, because an
-// update needs the version, and creates the Lease if it is missing.
-func (d *driver) patch(ctx context.Context, cond *kv.Cond, w kv.Write) (version uint64, ok bool, err error) {
-	name := d.name(w.Key)
-	d.mu.Lock()
-	now, known := d.lives[name]
-	d.mu.Unlock()
-	if !known {
-		i, err := d.read(ctx, w.Key)
-		if err != nil || i.Version == 0 {
-			return 0, false, err
-		}
-		d.mu.Lock()
-		now = d.lives[name]
-		d.mu.Unlock()
-	}
-	o := newObject(w)
-	o.Metadata.UID = now.uid
-	if cond != nil && cond.Version != kv.Any {
-		o.Metadata.ResourceVersion = strconv.FormatUint(cond.Version, 10)
-	}
-	o.Metadata.Annotations[createdNote] = strconv.FormatUint(now.created, 10)
-	l, err := d.call(ctx, "patch", func() *rest.Request { return d.rest.Patch(types.MergePatchType).Name(name).Body(encode(o)) })
-	if err != nil {
-		d.forget(name)
-		return 0, false, ignoreNotFound(err)
-	}
-	i, err := d.item(l)
-	return i.Version, err == nil, err
+// patch changes a Lease that has the version. An update would create one that is missing.
+func (d *driver) patch(ctx context.Context, now kv.Item, o object) (version uint64, err error) {
+	o.Metadata.ResourceVersion = strconv.FormatUint(now.Version, 10)
+	i, err := d.call(ctx, "patch", now.Key, d.rest.Patch(types.MergePatchType).Name(d.name(now.Key)).Body(encode(o)))
+	return i.Version, err
 }
 
-// remove deletes a key. Watches do not see the deletion of a quiet Lease, so it is made a loud
-// one before.
-func (d *driver) remove(ctx context.Context, cond *kv.Cond, w kv.Write) (_ uint64, ok bool, err error) {
-	name := d.name(w.Key)
-	if cond != nil && cond.Version == 0 {
-		i, err := d.read(ctx, w.Key)
-		return 0, err == nil && i.Version == 0, err
-	}
-	missing := cond == nil // what no condition asks for may be gone
-	var pre meta.Preconditions
-	if cond != nil && cond.Version != kv.Any {
-		pre.ResourceVersion = new(strconv.FormatUint(cond.Version, 10))
-	}
+// remove deletes a Lease that has the version. Watches do not see that of a quiet one, so it is
+// made a loud one before.
+func (d *driver) remove(ctx context.Context, now kv.Item, w kv.Write) (err error) {
 	if !w.Quiet {
-		loud := object{Metadata: metadata{Labels: map[string]*string{quietLabel: nil}}}
-		if pre.ResourceVersion != nil {
-			loud.Metadata.ResourceVersion = *pre.ResourceVersion
-		}
-		l, err := d.call(ctx, "patch", func() *rest.Request { return d.rest.Patch(types.MergePatchType).Name(name).Body(encode(loud)) })
-		switch {
-		case apierrors.IsNotFound(err):
-			return 0, missing, nil
-		case apierrors.IsConflict(err):
-			return 0, false, nil
-		case err != nil:
-			return 0, false, err
-		case pre.ResourceVersion != nil:
-			pre.ResourceVersion = &l.ResourceVersion
+		if now.Version, err = d.patch(ctx, now, object{Metadata: metadata{Labels: map[string]*string{quietLabel: nil}}}); err != nil {
+			return err
 		}
 	}
-	err = d.do(ctx, "delete", nil, func() *rest.Request { return d.rest.Delete().Name(name).Body(&meta.DeleteOptions{Preconditions: &pre}) })
-	d.forget(name)
-	switch {
-	case apierrors.IsNotFound(err):
-		return 0, missing, nil
-	case apierrors.IsConflict(err):
-		return 0, false, nil
-	}
-	return 0, err == nil, err
+	only := meta.Preconditions{ResourceVersion: new(strconv.FormatUint(now.Version, 10))}
+	return d.do(ctx, "delete", nil, d.rest.Delete().Name(d.name(w.Key)).Body(&meta.DeleteOptions{Preconditions: &only}))
 }
 
 // read is linearizable: the API server asks etcd's quorum.
 func (d *driver) read(ctx context.Context, key string) (kv.Item, error) {
-	name := d.name(key)
-	l, err := d.call(ctx, "get", func() *rest.Request { return d.rest.Get().Name(name) })
-	if err != nil {
-		d.forget(name)
-		return kv.Item{Key: key}, ignoreNotFound(err)
-	}
-	return d.item(l)
+	i, err := d.call(ctx, "get", key, d.rest.Get().Name(d.name(key)))
+	return i, ignoreNotFound(err)
 }
 
-// item is what a Lease holds.
+// call sends a request for the Lease of a key and returns what it has then.
+func (d *driver) call(ctx context.Context, verb, key string, r *rest.Request) (kv.Item, error) {
+	var l coordination.Lease
+	if err := d.do(ctx, verb, &l, r); err != nil {
+		return kv.Item{Key: key}, err
+	}
+	return d.item(&l)
+}
+
+// item is what a Lease has.
 func (d *driver) item(l *coordination.Lease) (kv.Item, error) {
-	i := kv.Item{Key: decodeKey(strings.TrimPrefix(l.Name, d.cfg.Name+".")), Value: []byte(l.Annotations[valueNote])}
+	i := kv.Item{Key: d.key(l), Value: []byte(l.Annotations[valueNote])}
 	var err error
 	if i.Version, err = strconv.ParseUint(l.ResourceVersion, 10, 64); err != nil {
-		return i, fmt.Errorf("kubernetes: lease %s has the version %q: this API server's versions are no numbers", l.Name, l.ResourceVersion)
+		return i, fmt.Errorf("kubernetes: lease %s: version %q is not a number", l.Name, l.ResourceVersion)
 	}
-	i.Created = i.Version
-	if created, err := strconv.ParseUint(l.Annotations[createdNote], 10, 64); err == nil {
-		i.Created = created
+	if i.Created, err = strconv.ParseUint(l.Annotations[createdNote], 10, 64); err != nil {
+		i.Created = i.Version
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	const most = 1 << 16
-	if len(d.lives) >= most {
-		clear(d.lives)
+	if len(d.seen) >= maxSeen {
+		clear(d.seen)
 	}
-	d.lives[l.Name] = life{l.UID, i.Created}
+	d.seen[i.Key] = kv.Item{Key: i.Key, Version: i.Version, Created: i.Created}
 	return i, nil
-}
-
-func (d *driver) forget(name string) {
-	d.mu.Lock()
-	delete(d.lives, name)
-	d.mu.Unlock()
 }
 
 // List implements kv.Driver. Names are not in the order of keys, so all of a kind are read.
@@ -306,7 +250,7 @@ func (d *driver) List(ctx context.Context, prefix, after string, limit int) ([]k
 // list is linearizable, because it names no version.
 func (d *driver) list(ctx context.Context, o meta.ListOptions) (*coordination.LeaseList, error) {
 	var leases coordination.LeaseList
-	return &leases, d.do(ctx, "list", &leases, func() *rest.Request { return d.rest.Get().VersionedParams(&o, d.params) })
+	return &leases, d.do(ctx, "list", &leases, d.rest.Get().VersionedParams(&o, d.params))
 }
 
 // selector selects the Leases of keys that begin with one of the prefixes.
@@ -323,21 +267,17 @@ func (d *driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	for {
-		l, err := d.call(ctx, "get", func() *rest.Request { return d.rest.Get().Name(d.name(incarnationKey)) })
-		if apierrors.IsNotFound(err) {
-			if _, _, err := d.create(ctx, kv.Write{Key: incarnationKey, Value: []byte("{}"), Quiet: true}); err != nil {
-				return kv.Incarnation{}, err
-			}
-			continue
-		}
+		leases, err := d.list(ctx, meta.ListOptions{LabelSelector: d.selector(incarnationKey)})
 		if err != nil {
 			return kv.Incarnation{}, err
 		}
-		leases, err := d.list(ctx, meta.ListOptions{LabelSelector: d.selector(incarnationKey), Limit: 1})
-		if err != nil {
+		if len(leases.Items) > 0 {
+			index, err := strconv.ParseUint(leases.ResourceVersion, 10, 64)
+			return kv.Incarnation{ID: "lease " + string(leases.Items[0].UID), Index: index}, err
+		}
+		_, err = d.create(ctx, kv.Write{Key: incarnationKey, Value: []byte("{}"), Quiet: true})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return kv.Incarnation{}, err
 		}
-		index, err := strconv.ParseUint(leases.ResourceVersion, 10, 64)
-		return kv.Incarnation{ID: "lease " + string(l.UID), Index: index}, err
 	}
 }

@@ -150,6 +150,7 @@ func TestContract(t *testing.T) {
 		Open:    func(t *testing.T) store.Store { return open(t, cfg) },
 		TTL:     2 * time.Second,
 		Settle:  1500 * time.Millisecond,
+		Groups:  200, // a grant takes ten requests
 		Restart: func(*testing.T) { c.Restart() },
 		Rewind: func(*testing.T) func() {
 			backup := c.etcd.CopyData()

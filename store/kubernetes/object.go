@@ -7,7 +7,6 @@ import (
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/tenurehq/tenure/store/kv"
@@ -21,7 +20,6 @@ type object struct {
 
 type metadata struct {
 	Name            string             `json:"name,omitempty"`
-	UID             types.UID          `json:"uid,omitempty"`
 	ResourceVersion string             `json:"resourceVersion,omitempty"`
 	Labels          map[string]*string `json:"labels,omitempty"`
 	Annotations     map[string]string  `json:"annotations,omitempty"`

@@ -135,7 +135,7 @@ func (w *watch) event(e apiwatch.Event) error {
 		return apierrors.FromObject(e.Object)
 	}
 	w.version, w.heard = l.ResourceVersion, time.Now()
-	key := decodeKey(strings.TrimPrefix(l.Name, w.d.cfg.Name+"."))
+	key := w.d.key(l)
 	if e.Type == apiwatch.Bookmark || !slices.ContainsFunc(w.prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
 		return nil
 	}
