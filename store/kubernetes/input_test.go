@@ -78,17 +78,23 @@ func testNewerFormat(t *testing.T, c *cluster) {
 	refused(t, cfg, store.ErrNewer, cfg.Namespace+"/tenure.meta", "99")
 }
 
+// user is for a user who has the role of deploy/kubernetes in a namespace.
+func (c *cluster) user(t *testing.T) kubernetes.Config {
+	t.Helper()
+	cfg := c.config(c.namespace(t))
+	cfg.REST.BearerToken = c.User
+	apply(t, c, "rbac.yaml", cfg.Namespace)
+	c.do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/namespaces/"+cfg.Namespace+"/rolebindings", "application/json",
+		`{"metadata":{"name":"user"}, "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"tenure"},
+		"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"tenure"}]}`)
+	return cfg
+}
+
 // The role of deploy/kubernetes is enough, and each of its verbs is needed: the error names
 // the one that is missing, and nothing stays behind.
 func testRights(t *testing.T, c *cluster) {
-	namespace := c.namespace(t)
-	apply(t, c, "rbac.yaml", namespace)
-	cfg := c.config(namespace)
-	cfg.REST.BearerToken = c.User
-	const role = `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"user"},
-		"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"tenure"},
-		"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"tenure"}]}`
-	c.do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/namespaces/"+namespace+"/rolebindings", "application/json", role)
+	cfg := c.user(t)
+	namespace := cfg.Namespace
 	verbs := []string{"get", "list", "watch", "create", "patch", "delete"}
 	allow := func(verbs ...string) {
 		c.do(t, http.MethodPatch, "/apis/rbac.authorization.k8s.io/v1/namespaces/"+namespace+"/roles/tenure", "application/merge-patch+json",
@@ -114,13 +120,7 @@ func testRights(t *testing.T, c *cluster) {
 		t.Errorf("left behind: %v", left)
 	}
 	apply(t, c, "rbac.yaml", namespace)
-	allow(verbs...)
-	var s *kubernetes.Store
-	eventually(t, func() (err error) {
-		s, err = kubernetes.Open(t.Context(), cfg)
-		return err
-	})
-	defer s.Close()
+	s := openSoon(t, cfg)
 	session := begin(t, s, "a")
 	held := take(t, s, session.ID, "g")
 	if _, err := s.KeepAlive(t.Context(), session.ID, "g"); err != nil {
@@ -132,6 +132,17 @@ func testRights(t *testing.T, c *cluster) {
 	if err := s.End(t.Context(), session.ID, store.Closed); err != nil {
 		t.Error(err)
 	}
+}
+
+// openSoon opens a store when the API server has noticed the role.
+func openSoon(t *testing.T, cfg kubernetes.Config) (s *kubernetes.Store) {
+	t.Helper()
+	eventually(t, func() (err error) {
+		s, err = kubernetes.Open(t.Context(), cfg)
+		return err
+	})
+	t.Cleanup(s.Close)
+	return s
 }
 
 // A URL names the namespace and where the credentials are, and is not repeated in errors.

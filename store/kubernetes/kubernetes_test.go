@@ -78,23 +78,25 @@ func open(t *testing.T, cfg kubernetes.Config) *kubernetes.Store {
 // One API server serves the tests that do not break it.
 func TestAPIServer(t *testing.T) {
 	c := start(t)
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T, *cluster)
-	}{
-		{"driver", testDriver},
-		{"elector", testElector},
-		{"readable", testReadable},
-		{"deleted", testDeleted},
-		{"bad input", testBadInput},
-		{"newer format", testNewerFormat},
-		{"rights", testRights},
-		{"no overlap", testNoOverlap},
-		{"cut off", testCutOff},
-		{"protected", testProtected}, // last: it is for the whole cluster
-	} {
-		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
-	}
+	t.Run("together", func(t *testing.T) {
+		for name, test := range map[string]func(*testing.T, *cluster){
+			"driver":       testDriver,
+			"elector":      testElector,
+			"readable":     testReadable,
+			"deleted":      testDeleted,
+			"bad input":    testBadInput,
+			"newer format": testNewerFormat,
+			"rights":       testRights,
+			"no overlap":   testNoOverlap,
+			"cut off":      testCutOff,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t, c)
+			})
+		}
+	})
+	t.Run("protected", func(t *testing.T) { testProtected(t, c) }) // it is for the whole cluster
 }
 
 // Leases keep the contract of a driver.
