@@ -41,7 +41,7 @@ type KubernetesServer struct {
 // stopped when the test ends. The first one is built from source, which takes minutes.
 func Kubernetes(t testing.TB, etcd string, opts ...Option) *KubernetesServer {
 	t.Helper()
-	program, err := goTool("kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver")
+	program, err := goTool("kubernetes", kubeAPIServer)
 	if err != nil {
 		unavailable(t, "Kubernetes", err)
 	}
@@ -79,7 +79,10 @@ func Kubernetes(t testing.TB, etcd string, opts ...Option) *KubernetesServer {
 	return k
 }
 
-const issuer = "https://tenure.invalid"
+const (
+	kubeAPIServer = "k8s.io/kubernetes/cmd/kube-apiserver"
+	issuer        = "https://tenure.invalid"
+)
 
 // Do sends a request as the admin.
 func (k *KubernetesServer) Do(ctx context.Context, method, path, contentType string, body io.Reader) error {

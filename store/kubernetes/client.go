@@ -26,6 +26,8 @@ const (
 	// refusedFor: an API server that starts refuses callers before it knows its roles. So a verb
 	// that was allowed before is denied only after this time.
 	refusedFor = 30 * time.Second
+	// maxCalls bounds the calls under way. client-go keeps as many connections.
+	maxCalls = 25
 )
 
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -39,10 +41,15 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 // would also repeat a request that may have been carried out.
 func (d *driver) do(ctx context.Context, verb string, into runtime.Object, req *rest.Request) error {
 	for d.of(req); ; {
-		if d.ctx.Err() != nil {
+		select {
+		case d.turns <- struct{}{}:
+		case <-ctx.Done():
+			return d.explain(verb, context.Cause(ctx))
+		case <-d.ctx.Done():
 			return kv.ErrClosed
 		}
 		r := req.Do(ctx)
+		<-d.turns
 		err := r.Error()
 		if err == nil && into != nil {
 			err = r.Into(into)

@@ -50,6 +50,7 @@ type driver struct {
 	params runtime.ParameterCodec
 	ctx    context.Context // ends with close
 	cancel context.CancelFunc
+	turns  chan struct{} // bounds the calls under way
 
 	mu      sync.Mutex
 	seen    map[string]kv.Item   // by key, without values: what was read last

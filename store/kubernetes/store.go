@@ -152,7 +152,7 @@ func newDriver(cfg Config) (*driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: connect to %s: %w: %w", cfg.REST.Host, store.ErrInvalid, err)
 	}
-	d := &driver{cfg: cfg, rest: client, params: runtime.NewParameterCodec(scheme), seen: map[string]kv.Item{}, refused: map[string]time.Time{}}
+	d := &driver{cfg: cfg, rest: client, params: runtime.NewParameterCodec(scheme), turns: make(chan struct{}, maxCalls), seen: map[string]kv.Item{}, refused: map[string]time.Time{}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d, nil
 }
