@@ -132,8 +132,7 @@ func (k *KubernetesServer) ServiceToken(namespace, account string, expires time.
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature[:])
 }
 
-// goTool builds a program of the module in testdata/NAME into the cache, once for each version
-// of the module.
+// goTool builds a program of the module in testdata/NAME into the cache, once for each go.mod.
 func goTool(name, program string) (string, error) {
 	cache, err := child.CacheDir("servertest")
 	if err != nil {
@@ -148,11 +147,11 @@ func goTool(name, program string) (string, error) {
 		return "", err
 	}
 	module := filepath.Join(top, "internal", "servertest", "testdata", name)
-	sums, err := os.ReadFile(filepath.Join(module, "go.sum"))
+	versions, err := os.ReadFile(filepath.Join(module, "go.mod"))
 	if err != nil {
 		return "", err
 	}
-	digest := sha256.Sum256(sums)
+	digest := sha256.Sum256(versions)
 	path := filepath.Join(cache, filepath.Base(program)+"-"+hex.EncodeToString(digest[:6]))
 	unlock, err := child.LockFile(path + ".lock")
 	if err != nil {

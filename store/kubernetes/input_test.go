@@ -98,7 +98,7 @@ func testRights(t *testing.T, c *cluster) {
 	verbs := []string{"get", "list", "watch", "create", "patch", "delete"}
 	allow := func(verbs ...string) {
 		c.do(t, http.MethodPatch, "/apis/rbac.authorization.k8s.io/v1/namespaces/"+namespace+"/roles/tenure", "application/merge-patch+json",
-			fmt.Sprintf(`{"rules":[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["%s"]}]}`, strings.Join(verbs, `","`)))
+			`{"rules":[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["`+strings.Join(verbs, `","`)+`"]}]}`)
 	}
 	for i, verb := range verbs {
 		var others []string
