@@ -82,6 +82,7 @@ func TestAPIServer(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *cluster){
 			"driver":       testDriver,
 			"elector":      testElector,
+			"quiet":        testQuiet,
 			"readable":     testReadable,
 			"deleted":      testDeleted,
 			"bad input":    testBadInput,
@@ -114,6 +115,63 @@ func testDriver(t *testing.T, c *cluster) {
 	})
 }
 
+// Keep-alives are not announced, but the end of what they kept alive is.
+func testQuiet(t *testing.T, c *cluster) {
+	d, closes, err := kubernetes.NewDriver(c.config(c.namespace(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(closes)
+	hints := make(chan string, 100)
+	go func() {
+		for change, err := range d.Watch(t.Context(), time.Hour, "beat/") {
+			if err != nil {
+				close(hints)
+				return
+			}
+			hints <- change.Key
+		}
+	}()
+	// until counts the hints about the beat until another key is written and seen.
+	until := func(end string) (n int) {
+		t.Helper()
+		if end != "" {
+			if _, err := d.Commit(t.Context(), kv.Txn{Then: []kv.Write{{Key: end, Value: []byte("{}")}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for {
+			select {
+			case key, ok := <-hints:
+				if !ok || key == end {
+					return n
+				}
+				n++
+			case <-time.After(30 * time.Second):
+				t.Fatalf("the watch does not tell of %q", end)
+			}
+		}
+	}
+	write := func(w kv.Write) {
+		t.Helper()
+		if r, err := d.Commit(t.Context(), kv.Txn{Then: []kv.Write{w}}); err != nil || !r.OK {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+	until("")
+	write(kv.Write{Key: "beat/a", Value: []byte("{}")})
+	for range 5 {
+		write(kv.Write{Key: "beat/a", Value: []byte("{}"), Quiet: true})
+	}
+	if n := until("beat/x"); n != 2 { // it begins, and it becomes quiet
+		t.Errorf("%d hints about five keep-alives", n)
+	}
+	write(kv.Write{Key: "beat/a"})
+	if n := until("beat/y"); n == 0 {
+		t.Error("no hint about its end")
+	}
+}
+
 // process is a candidate with its own connections.
 type process struct {
 	*tenuretest.Node
@@ -138,7 +196,7 @@ func testElector(t *testing.T, c *cluster) {
 			return process{n, n.Elector(group)}
 		},
 		Lease:    ttl,
-		Failover: 15 * time.Second, // a dozen processes share the machine with the API server
+		Failover: 10 * time.Second, // a dozen processes share the machine with the API server
 		Transfer: true,
 		Parallel: true,
 	})

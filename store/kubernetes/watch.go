@@ -14,6 +14,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
+	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 )
 
@@ -57,8 +58,8 @@ func (d *driver) Watch(ctx context.Context, tick time.Duration, prefixes ...stri
 				return
 			case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 				w.version = "" // what happened meanwhile is no longer known
-			case err != nil && time.Since(w.heard) > giveUpAfter:
-				yield(kv.Change{}, fmt.Errorf("kubernetes: watch: no answer for %v: %w", giveUpAfter, err))
+			case err != nil && (store.Permanent(err) || time.Since(w.heard) > giveUpAfter):
+				yield(kv.Change{}, fmt.Errorf("kubernetes: the watch ended: %w", err))
 				return
 			}
 			if err != nil {
