@@ -41,6 +41,17 @@ func TestServers(t *testing.T) {
 	}
 }
 
+// The servers that are built from source are built.
+func TestGoTools(t *testing.T) {
+	path, err := goTool("kubernetes", kubeAPIServer)
+	if err != nil {
+		unavailable(t, "Kubernetes", err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+}
+
 func alive(pid int) bool {
 	p, err := os.FindProcess(pid)
 	return err == nil && signalZero(p) == nil

@@ -1,12 +1,15 @@
 package kv_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/kv/kvtest"
 	"github.com/tenurehq/tenure/store/mem"
 )
@@ -88,5 +91,29 @@ func TestLostReplies(t *testing.T) {
 				t.Errorf("lost replies are taken for lost data: %+v, %v", m, err)
 			}
 		})
+	}
+}
+
+// unindexed is an engine whose answers to reads have no index.
+type unindexed struct{ *mem.Driver }
+
+func (u unindexed) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	r, err := u.Driver.Commit(ctx, t)
+	if len(t.Then) == 0 {
+		r.Index = 0
+	}
+	return r, err
+}
+
+// An engine that was restored from a backup is noticed by its incarnation's index too.
+func TestRestoredWithoutIndex(t *testing.T) {
+	d := newBent(t, mem.Options{}).Driver
+	s := client(t, unindexed{d})
+	var backup *mem.Snapshot
+	d.Do(func(_ clock.Instant, e *mem.Engine) { backup = e.Snapshot() })
+	session(t, s, "a")
+	d.Do(func(now clock.Instant, e *mem.Engine) { e.Restore(now, backup) })
+	if m, err := s.Meta(t.Context()); err != nil || !m.Rewound {
+		t.Errorf("%+v, %v", m, err)
 	}
 }

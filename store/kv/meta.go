@@ -25,10 +25,12 @@ var errMetaBusy = errors.New("kv: the deployment's description keeps changing")
 // engine has lost data, that is written into it before anybody relies on what was read.
 func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 	for range 5 {
+		before := s.ask()
 		inc, err := s.driver.Incarnation(ctx)
 		if err != nil {
 			return nil, err
 		}
+		s.heard(Result{Index: inc.Index}, before) // reads may have none
 		asked := s.ask()
 		r, err := s.commit(ctx, Txn{Read: []string{metaKey}})
 		if err != nil {
@@ -44,7 +46,7 @@ func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 			}
 			continue
 		}
-		m := &meta{created: item.Created, version: item.Version, index: r.Index}
+		m := &meta{created: item.Created, version: item.Version, index: cmp.Or(r.Index, inc.Index)}
 		item.Key = s.caps.Prefix + item.Key
 		if err := decode(item, &m.metaJSON); err != nil {
 			return nil, err

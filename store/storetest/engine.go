@@ -26,6 +26,9 @@ type Engine struct {
 	// Patience is how long to wait for what must come. Default 15 s more than
 	// TTL and Settle.
 	Patience time.Duration
+	// Groups is how many groups one session holds in OneCloseVacatesAll, for an engine that takes
+	// minutes for as many as the default: 10,000, or 1,000 with -short.
+	Groups int
 }
 
 // Promise is what a Store promises, and the name of the subtest that checks it.

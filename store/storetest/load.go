@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -70,6 +71,7 @@ func oneCloseVacatesAll(c *check) {
 	if testing.Short() {
 		n = 1_000
 	}
+	n = cmp.Or(c.engine.Groups, n)
 	a, b := c.session("a"), c.session("b")
 	var batches [][]store.Record
 	var all []store.Record

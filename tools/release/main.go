@@ -49,8 +49,8 @@ type Module struct {
 	file *modfile.File
 }
 
-// private are folders whose modules are for the project itself.
-var private = []string{"tools", "lab"}
+// private are folders whose modules nobody imports.
+var private = []string{"tools", "lab", "examples"}
 
 // Make makes the release in a folder that does not exist yet, and returns its modules, each
 // after those that it needs.
