@@ -21,6 +21,7 @@ type Server struct {
 	args    []string
 	env     []string
 	addr    string
+	dns     string // of Consul
 	url     string
 	ready   func() error // returns nil when it is ready
 
@@ -50,6 +51,9 @@ const readyWithin = 60 * time.Second
 
 // Addr returns host:port. It stays the same across restarts.
 func (s *Server) Addr() string { return s.addr }
+
+// DNS returns host:port of the DNS server of Consul.
+func (s *Server) DNS() string { return s.dns }
 
 // URL returns the URL for clients.
 func (s *Server) URL() string { return s.url }

@@ -1,0 +1,287 @@
+package consul
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/kv"
+)
+
+var _ kv.Driver = (*Driver)(nil)
+
+// Caps implements kv.Driver. Conditions and writes share a transaction; reads that do not fit
+// into it follow in another one.
+func (d *Driver) Caps() kv.Caps {
+	return kv.Caps{MinTTL: minTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxOps / 2, Prefix: d.cfg.Prefix + "/"}
+}
+
+func (d *Driver) key(k string) string { return d.cfg.Prefix + "/" + k }
+
+// pair is a key of Consul.
+type pair struct {
+	Key                      string
+	Value                    []byte
+	CreateIndex, ModifyIndex uint64
+}
+
+func (d *Driver) item(p pair) kv.Item {
+	return kv.Item{Key: strings.TrimPrefix(p.Key, d.cfg.Prefix+"/"), Value: p.Value, Version: p.ModifyIndex, Created: p.CreateIndex}
+}
+
+// operation is one step of a transaction.
+type operation struct{ KV verb }
+
+type verb struct {
+	Verb    string
+	Key     string
+	Value   []byte `json:",omitempty"`
+	Flags   uint64 `json:",omitempty"`
+	Index   uint64 `json:",omitempty"`
+	Session string `json:",omitempty"`
+}
+
+// tells reports whether Consul answers the operation with a pair.
+func (o operation) tells() bool { return o.KV.Verb != "delete" && o.KV.Verb != "check-not-exists" }
+
+type outcome struct {
+	Results []struct{ KV pair }
+	Errors  []struct {
+		OpIndex int
+		What    string
+	}
+}
+
+// errConflict: a condition of the transaction does not hold.
+var errConflict = errors.New("consul: a condition does not hold")
+
+// transact runs operations, the first of which are conditions, and returns one pair for each. A
+// pair without ModifyIndex is of a missing or deleted key.
+func (d *Driver) transact(ctx context.Context, conditions int, ops []operation) ([]pair, error) {
+	var out outcome
+	// The parameter is for transactions that only read. Others are linearizable anyway.
+	a, err := d.each(ctx, request{what: "commit", method: http.MethodPut, path: "txn", query: url.Values{"consistent": {""}}, body: ops, into: &out})
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range out.Errors {
+		switch {
+		case strings.Contains(e.What, "Permission denied"):
+			return nil, fmt.Errorf("consul: %w: %s", store.ErrDenied, e.What)
+		case strings.Contains(e.What, "unknown KV operation"), strings.Contains(e.What, "unknown KV verb"):
+			return nil, &store.ArgumentError{Field: "Consul", Value: d.cfg.Addresses[a.address], Rule: "must be version 1.14 or newer (" + e.What + ")"}
+		case e.OpIndex < conditions:
+			err = errConflict
+		default:
+			d.bound.drop()
+			return nil, fmt.Errorf("consul: commit: %s", e.What)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if a.status != http.StatusOK {
+		return nil, fmt.Errorf("consul: commit: HTTP status %d without a reason", a.status)
+	}
+	pairs := make([]pair, len(ops))
+	for i, o := range ops {
+		if !o.tells() {
+			continue
+		}
+		if len(out.Results) == 0 || out.Results[0].KV.Key != o.KV.Key {
+			// Consul leaves out what the token may not read.
+			return nil, fmt.Errorf("consul: %w: the ACL token cannot read key %q", store.ErrDenied, o.KV.Key)
+		}
+		pairs[i] = out.Results[0].KV
+		out.Results = out.Results[1:]
+	}
+	return pairs, nil
+}
+
+// nonce makes every write a change: Consul keeps the index of a key that is written as it is,
+// and a beat is always written as it is.
+func nonce() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// Commit implements kv.Driver with one transaction, and another one for what is read if a
+// condition fails.
+func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	ops, err := d.operations(ctx, t)
+	if err != nil {
+		return kv.Result{}, err
+	}
+	changes := len(ops)
+	rest := t.Read
+	for ; len(rest) > 0 && len(ops) < maxOps; rest = rest[1:] {
+		ops = append(ops, d.get(rest[0]))
+	}
+	pairs, err := d.transact(ctx, len(t.If), ops)
+	if errors.Is(err, errConflict) {
+		items, err := d.read(ctx, slices.Concat(t.Read, t.Else))
+		return kv.Result{Items: items}, err
+	}
+	if err != nil {
+		return kv.Result{}, err
+	}
+	r := kv.Result{OK: true}
+	for _, p := range pairs[len(t.If):changes] {
+		r.Versions = append(r.Versions, p.ModifyIndex)
+		r.Index = max(r.Index, p.ModifyIndex)
+	}
+	for _, p := range pairs[changes:] {
+		r.Items = append(r.Items, d.item(p))
+	}
+	more, err := d.read(ctx, rest)
+	r.Items = append(r.Items, more...)
+	return r, err
+}
+
+// operations are the conditions and the writes of a commit.
+func (d *Driver) operations(ctx context.Context, t kv.Txn) ([]operation, error) {
+	var ops []operation
+	missing := map[string]bool{}
+	for _, c := range t.If {
+		v := verb{Verb: "check-index", Key: d.key(c.Key), Index: c.Version}
+		switch c.Version {
+		case 0:
+			missing[c.Key] = true
+			v = verb{Verb: "check-not-exists", Key: d.key(c.Key)}
+		case kv.Any:
+			v = verb{Verb: "get", Key: d.key(c.Key)} // fails if it is missing
+		}
+		ops = append(ops, operation{v})
+	}
+	for _, w := range t.Then {
+		v := verb{Verb: "set", Key: d.key(w.Key), Value: w.Value, Flags: nonce()}
+		switch {
+		case w.Value == nil:
+			// Not delete-cas: that succeeds if the key is missing.
+			v = verb{Verb: "delete", Key: d.key(w.Key)}
+		case len(d.cfg.Checks) > 0 && strings.HasPrefix(w.Key, beatAt):
+			// The lock of a beat that exists stays as it is.
+			session, err := d.bound.hold(ctx, d, missing[w.Key])
+			if err != nil {
+				return nil, err
+			}
+			if missing[w.Key] {
+				v.Verb, v.Session = "lock", session
+			}
+		}
+		ops = append(ops, operation{v})
+	}
+	return ops, nil
+}
+
+func (d *Driver) get(key string) operation {
+	return operation{verb{Verb: "get-or-empty", Key: d.key(key)}}
+}
+
+// read reads keys, as many in one transaction as Consul takes.
+func (d *Driver) read(ctx context.Context, keys []string) ([]kv.Item, error) {
+	var items []kv.Item
+	for part := range slices.Chunk(keys, maxOps) {
+		ops := make([]operation, len(part))
+		for i, k := range part {
+			ops[i] = d.get(k)
+		}
+		pairs, err := d.transact(ctx, 0, ops)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range pairs {
+			items = append(items, d.item(p))
+		}
+	}
+	return items, nil
+}
+
+// List implements kv.Driver. Consul has no pages: it returns all keys, or all names.
+func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
+	if after == "" {
+		pairs, _, err := d.list(ctx, prefix)
+		if err != nil {
+			return nil, err
+		}
+		items := make([]kv.Item, min(limit, len(pairs)))
+		for i := range items {
+			items[i] = d.item(pairs[i])
+		}
+		return items, nil
+	}
+	var names []string
+	_, err := d.below(ctx, request{query: url.Values{"keys": {""}, "consistent": {""}}, into: &names}, prefix)
+	if err != nil {
+		return nil, err
+	}
+	at, found := slices.BinarySearch(names, d.key(after))
+	if found {
+		at++
+	}
+	names = names[at:min(len(names), at+limit)]
+	for i, n := range names {
+		names[i] = strings.TrimPrefix(n, d.cfg.Prefix+"/")
+	}
+	items, err := d.read(ctx, names)
+	return slices.DeleteFunc(items, func(i kv.Item) bool { return i.Version == 0 }), err
+}
+
+// list returns all keys below a prefix, in order, with the index to wait for the next change.
+func (d *Driver) list(ctx context.Context, prefix string) ([]pair, uint64, error) {
+	var pairs []pair
+	index, err := d.below(ctx, request{query: url.Values{"recurse": {""}, "consistent": {""}}, into: &pairs}, prefix)
+	return pairs, index, err
+}
+
+// below asks for what is below a prefix.
+func (d *Driver) below(ctx context.Context, r request, prefix string) (index uint64, err error) {
+	r.what, r.method, r.path = "list "+prefix, http.MethodGet, "kv/"+d.key(prefix)
+	a, err := d.each(ctx, r)
+	if err != nil {
+		return 0, err
+	}
+	if a.header.Get("X-Consul-Results-Filtered-By-Acls") == "true" {
+		return 0, fmt.Errorf("consul: %w: the ACL token cannot read all keys below %q", store.ErrDenied, d.key(prefix))
+	}
+	index, err = strconv.ParseUint(a.header.Get("X-Consul-Index"), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("consul: list %s: the answer has no index: %w", prefix, err)
+	}
+	return max(index, 1), nil // with 0 Consul would not wait
+}
+
+// Incarnation implements kv.Driver. Consul has no name for one life of its data. So a key has
+// a random value, and together with the index at which it was created it is the name: keys that
+// were exported and imported again have another one.
+func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
+	r, err := d.Commit(ctx, kv.Txn{
+		If:   []kv.Cond{{Key: incarnationKey}},
+		Then: []kv.Write{{Key: incarnationKey, Value: strconv.AppendUint(nil, nonce(), 16)}},
+		Read: []string{incarnationKey},
+	})
+	if err != nil {
+		return kv.Incarnation{}, err
+	}
+	// A key that is never written: then Consul answers with the index of all keys.
+	index, err := d.below(ctx, request{query: url.Values{"consistent": {""}}, into: &[]pair{}}, incarnationKey+"/none")
+	if err != nil {
+		return kv.Incarnation{}, err
+	}
+	i := r.Items[0]
+	return kv.Incarnation{ID: fmt.Sprintf("data %s of index %d", i.Value, i.Created), Index: index}, nil
+}
+
+const (
+	incarnationKey = "incarnation"
+	beatAt         = "beat/" // what kv writes while a session lives
+)

@@ -1,0 +1,197 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/kv"
+)
+
+const (
+	// blockFor is how long Consul keeps a query that waits for a change. It adds up to a
+	// sixteenth.
+	blockFor = 10 * time.Second
+	// silentFor is how long the answer may take before the query is tried at another address.
+	silentFor = blockFor + blockFor/16 + 2*time.Second
+	// giveUpAfter is how long a watch goes without any answer before it ends.
+	giveUpAfter = 20 * time.Second
+	// retryAfter is the pause after an answer that came too early, and after an error.
+	retryAfter = 100 * time.Millisecond
+	// manyChanges are told as "anything may have changed": reading everything once is then
+	// cheaper than reading each key.
+	manyChanges = 100
+)
+
+// Watch implements kv.Driver with one blocking query for each prefix. A query does not say what
+// has changed, so the keys are listed again and compared.
+//
+// Beats are not watched. A blocking query cannot leave out keys, and would return at every
+// keep-alive. Whoever ends a session deletes its beat and writes its other key in one commit,
+// which is announced. If Consul deletes a beat because of a health check, candidates notice it
+// when they look at the beat, eight times in its TTL.
+func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
+	return func(yield func(kv.Change, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer context.AfterFunc(d.ctx, cancel)()
+		told := make(chan kv.Change)
+		failed := make(chan error, len(prefixes))
+		var begun, all sync.WaitGroup
+		defer all.Wait()
+		defer cancel()
+		for _, p := range prefixes {
+			if p == beatAt {
+				continue
+			}
+			begun.Add(1)
+			w := &watch{d: d, prefix: p, told: told, begun: sync.OnceFunc(begun.Done)}
+			all.Go(func() {
+				failed <- w.run(ctx)
+				w.begun()
+			})
+		}
+		all.Go(func() {
+			begun.Wait()
+			_ = (&watch{told: told}).tell(ctx, "")
+		})
+		ticker := time.NewTicker(max(tick, time.Millisecond))
+		defer ticker.Stop()
+		began := false
+		for {
+			var c kv.Change
+			select {
+			case c = <-told:
+				if c.Key == "" {
+					began = true
+				}
+				if !began {
+					continue // what is told first covers it
+				}
+			case <-ticker.C:
+				c.Tick = true
+			case err := <-failed:
+				if d.ctx.Err() != nil {
+					err = errClosed
+				}
+				yield(kv.Change{}, err)
+				return
+			}
+			if !yield(c, nil) {
+				return
+			}
+		}
+	}
+}
+
+// watch follows one prefix.
+type watch struct {
+	d      *Driver
+	prefix string
+	told   chan<- kv.Change
+	begun  func()
+
+	index uint64
+	known map[string]uint64 // versions
+}
+
+// run lists the keys, and again whenever their index has changed.
+func (w *watch) run(ctx context.Context) error {
+	heard := time.Now()
+	for {
+		asked := time.Now()
+		index, err := w.wait(ctx)
+		if err == nil && index != w.index {
+			err = w.compare(ctx)
+		} else if err == nil && time.Since(asked) < blockFor/2 {
+			err = errEarly
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil || errors.Is(err, errEarly):
+			heard = time.Now()
+		case store.Permanent(err), time.Since(heard) > giveUpAfter:
+			return fmt.Errorf("consul: watch: %w", err)
+		}
+		if err != nil {
+			select {
+			case <-time.After(retryAfter):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// errEarly: the query returned early without a change. Consul may do that.
+var errEarly = errors.New("consul: nothing has changed")
+
+// wait returns when the index of the prefix may have changed. The answer is short: of all names
+// it has only what is before the last slash of the prefix.
+func (w *watch) wait(ctx context.Context) (uint64, error) {
+	if w.index == 0 {
+		return 1, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, silentFor)
+	defer cancel()
+	parent, separator := w.prefix[:len(w.prefix)-1], w.prefix[len(w.prefix)-1:]
+	var names []string
+	return w.d.below(ctx, request{blocks: true, into: &names, query: url.Values{
+		"keys": {""}, "separator": {separator}, "index": {strconv.FormatUint(w.index, 10)}, "wait": {blockFor.String()},
+	}}, parent)
+}
+
+// compare lists the keys and tells what has changed.
+func (w *watch) compare(ctx context.Context) error {
+	pairs, index, err := w.d.list(ctx, w.prefix)
+	if err != nil {
+		return err
+	}
+	now := make(map[string]uint64, len(pairs))
+	var changed []string
+	for _, p := range pairs {
+		key := w.d.item(p).Key
+		now[key] = p.ModifyIndex
+		if w.known[key] != p.ModifyIndex {
+			changed = append(changed, key)
+		}
+	}
+	for key := range w.known {
+		if now[key] == 0 {
+			changed = append(changed, key)
+		}
+	}
+	first, back := w.index == 0, index < w.index
+	w.known, w.index = now, index
+	switch {
+	case first:
+		w.begun()
+		return nil
+	case back || len(changed) > manyChanges:
+		return w.tell(ctx, "")
+	case len(changed) == 0:
+		return errEarly // the index of a prefix without keys is that of all keys
+	}
+	slices.Sort(changed)
+	for _, key := range changed {
+		if err := w.tell(ctx, key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *watch) tell(ctx context.Context, key string) error {
+	select {
+	case w.told <- kv.Change{Key: key}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
