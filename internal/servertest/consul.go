@@ -55,7 +55,7 @@ func ConsulCluster(t testing.TB, size int, opts ...Option) []*Server {
 				"-bind", "127.0.0.1", "-client", "127.0.0.1",
 				"-http-port", p[0], "-dns-port", p[1], "-serf-lan-port", p[2], "-server-port", p[3],
 				"-serf-wan-port", "-1", "-grpc-port", "-1", "-grpc-tls-port", "-1",
-				"-hcl", `disable_update_check = true  peering { enabled = false }  performance { raft_multiplier = 1 }  leave_on_terminate = false`,
+				"-hcl", `disable_update_check = true  peering { enabled = false }  performance { raft_multiplier = 1 }  leave_on_terminate = false  limits { http_max_conns_per_client = 2000 }`,
 			},
 		}
 		s.url = "http://" + s.addr

@@ -21,7 +21,7 @@ var _ kv.Driver = (*Driver)(nil)
 // Caps implements kv.Driver. Conditions and writes share a transaction; reads that do not fit
 // into it follow in another one.
 func (d *Driver) Caps() kv.Caps {
-	return kv.Caps{MinTTL: minTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxOps / 2, Prefix: d.cfg.Prefix + "/"}
+	return kv.Caps{MinTTL: minTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: (maxOps - 2) / 2, Prefix: d.cfg.Prefix + "/"}
 }
 
 func (d *Driver) key(k string) string { return d.cfg.Prefix + "/" + k }
@@ -121,33 +121,44 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	if err != nil {
 		return kv.Result{}, err
 	}
-	changes := len(ops)
-	rest := t.Read
-	for ; len(rest) > 0 && len(ops) < maxOps; rest = rest[1:] {
-		ops = append(ops, d.get(rest[0]))
+	reads := min(len(t.Read), maxOps-len(ops))
+	for _, key := range t.Read[:reads] {
+		ops = append(ops, d.get(key))
 	}
 	pairs, err := d.transact(ctx, len(t.If), ops)
 	if errors.Is(err, errConflict) {
-		items, err := d.read(ctx, slices.Concat(t.Read, t.Else))
-		return kv.Result{Items: items}, err
+		r, err := d.Commit(ctx, kv.Txn{Read: slices.Concat(t.Read, t.Else)})
+		r.OK = false
+		return r, err
 	}
 	if err != nil {
 		return kv.Result{}, err
 	}
-	r := kv.Result{OK: true}
-	for _, p := range pairs[len(t.If):changes] {
-		r.Versions = append(r.Versions, p.ModifyIndex)
-		r.Index = max(r.Index, p.ModifyIndex)
+	last := pairs[len(t.If)]
+	r := kv.Result{OK: true, Index: last.ModifyIndex}
+	if last.ModifyIndex != 0 {
+		r.Incarnation = fmt.Sprintf("keys since index %d", last.CreateIndex)
 	}
-	for _, p := range pairs[changes:] {
+	for _, p := range pairs[len(t.If)+1:][:len(t.Then)] {
+		r.Versions = append(r.Versions, p.ModifyIndex)
+	}
+	for _, p := range pairs[len(pairs)-reads:] {
 		r.Items = append(r.Items, d.item(p))
 	}
-	more, err := d.read(ctx, rest)
-	r.Items = append(r.Items, more...)
+	if rest := t.Read[reads:]; len(rest) > 0 {
+		var more kv.Result
+		more, err = d.Commit(ctx, kv.Txn{Read: rest})
+		r.Items = append(r.Items, more.Items...)
+	}
 	return r, err
 }
 
-// operations are the conditions and the writes of a commit.
+// lastKey is written with every commit. Its version is the index of the engine: the index of
+// Raft goes on when Consul is restored from a snapshot, but this key goes back. Its creation is
+// the incarnation: keys that were deleted, or exported and imported, have another one.
+const lastKey = "last"
+
+// operations are the conditions of a commit, a read of lastKey, and the writes.
 func (d *Driver) operations(ctx context.Context, t kv.Txn) ([]operation, error) {
 	var ops []operation
 	missing := map[string]bool{}
@@ -162,6 +173,7 @@ func (d *Driver) operations(ctx context.Context, t kv.Txn) ([]operation, error) 
 		}
 		ops = append(ops, operation{v})
 	}
+	ops = append(ops, d.get(lastKey))
 	for _, w := range t.Then {
 		v := verb{Verb: "set", Key: d.key(w.Key), Value: w.Value, Flags: nonce()}
 		switch {
@@ -180,30 +192,14 @@ func (d *Driver) operations(ctx context.Context, t kv.Txn) ([]operation, error) 
 		}
 		ops = append(ops, operation{v})
 	}
+	if len(t.Then) > 0 {
+		ops = append(ops, operation{verb{Verb: "set", Key: d.key(lastKey), Flags: nonce()}})
+	}
 	return ops, nil
 }
 
 func (d *Driver) get(key string) operation {
 	return operation{verb{Verb: "get-or-empty", Key: d.key(key)}}
-}
-
-// read reads keys, as many in one transaction as Consul takes.
-func (d *Driver) read(ctx context.Context, keys []string) ([]kv.Item, error) {
-	var items []kv.Item
-	for part := range slices.Chunk(keys, maxOps) {
-		ops := make([]operation, len(part))
-		for i, k := range part {
-			ops[i] = d.get(k)
-		}
-		pairs, err := d.transact(ctx, 0, ops)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range pairs {
-			items = append(items, d.item(p))
-		}
-	}
-	return items, nil
 }
 
 // List implements kv.Driver. Consul has no pages: it returns all keys, or all names.
@@ -232,8 +228,8 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]k
 	for i, n := range names {
 		names[i] = strings.TrimPrefix(n, d.cfg.Prefix+"/")
 	}
-	items, err := d.read(ctx, names)
-	return slices.DeleteFunc(items, func(i kv.Item) bool { return i.Version == 0 }), err
+	r, err := d.Commit(ctx, kv.Txn{Read: names})
+	return slices.DeleteFunc(r.Items, func(i kv.Item) bool { return i.Version == 0 }), err
 }
 
 // list returns all keys below a prefix, in order, with the index to wait for the next change.
@@ -260,28 +256,17 @@ func (d *Driver) below(ctx context.Context, r request, prefix string) (index uin
 	return max(index, 1), nil // with 0 Consul would not wait
 }
 
-// Incarnation implements kv.Driver. Consul has no name for one life of its data. So a key has
-// a random value, and together with the index at which it was created it is the name: keys that
-// were exported and imported again have another one.
+// Incarnation implements kv.Driver: see lastKey.
 func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
-	r, err := d.Commit(ctx, kv.Txn{
-		If:   []kv.Cond{{Key: incarnationKey}},
-		Then: []kv.Write{{Key: incarnationKey, Value: strconv.AppendUint(nil, nonce(), 16)}},
-		Read: []string{incarnationKey},
-	})
-	if err != nil {
-		return kv.Incarnation{}, err
+	r, err := d.Commit(ctx, kv.Txn{})
+	if err == nil && r.Incarnation == "" {
+		// The first use.
+		if _, err = d.Commit(ctx, kv.Txn{Then: []kv.Write{{Key: lastKey, Value: []byte{}}}}); err == nil {
+			r, err = d.Commit(ctx, kv.Txn{})
+		}
 	}
-	// A key that is never written: then Consul answers with the index of all keys.
-	index, err := d.below(ctx, request{query: url.Values{"consistent": {""}}, into: &[]pair{}}, incarnationKey+"/none")
-	if err != nil {
-		return kv.Incarnation{}, err
-	}
-	i := r.Items[0]
-	return kv.Incarnation{ID: fmt.Sprintf("data %s of index %d", i.Value, i.Created), Index: index}, nil
+	return kv.Incarnation{ID: r.Incarnation, Index: r.Index}, err
 }
 
-const (
-	incarnationKey = "incarnation"
-	beatAt         = "beat/" // what kv writes while a session lives
-)
+// beatAt is where kv writes while a session lives.
+const beatAt = "beat/"

@@ -54,6 +54,8 @@ const (
 	// defaultCall bounds calls whose context has no deadline.
 	defaultCall = 5 * time.Second
 	dialTimeout = 2 * time.Second
+	// maxConns bounds the connections to one address. An agent allows 200 for each host.
+	maxConns = 16
 	// maxBody bounds an answer. A listing of 10,000 groups takes about 10 MB.
 	maxBody = 256 << 20
 )
@@ -216,7 +218,8 @@ func NewDriver(cfg Config) *Driver {
 			DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
 			TLSClientConfig:     cfg.TLS,
 			TLSHandshakeTimeout: dialTimeout,
-			MaxIdleConnsPerHost: 16,
+			MaxConnsPerHost:     maxConns,
+			MaxIdleConnsPerHost: maxConns,
 			IdleConnTimeout:     time.Minute,
 		},
 		// Consul does not redirect. Whoever does must not get the token.
