@@ -3,6 +3,7 @@ package servertest
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -11,7 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -25,6 +26,14 @@ import (
 func Consul(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	return ConsulCluster(t, 1, opts...)[0]
+}
+
+// ConsulTLS makes Consul's API use TLS with the certificate in these files.
+func ConsulTLS(cert, key string) Option {
+	return func(o *options) {
+		o.tls = true
+		o.args = append(o.args, "-hcl", fmt.Sprintf("tls { https { cert_file = %q  key_file = %q } }", cert, key))
+	}
 }
 
 // ConsulCluster starts Consul servers that form one cluster.
@@ -45,6 +54,12 @@ func ConsulCluster(t testing.TB, size int, opts ...Option) []*Server {
 			t.Fatal(err)
 		}
 	}
+	o := collect(opts)
+	scheme, port := "http", "-http-port"
+	if o.tls {
+		scheme, port = "https", "-https-port"
+		o.args = append(o.args, "-http-port", "-1")
+	}
 	var servers []*Server
 	for i := range size {
 		p := ports[perServer*i:]
@@ -53,15 +68,14 @@ func ConsulCluster(t testing.TB, size int, opts ...Option) []*Server {
 			args: []string{
 				"-server", "-node", fmt.Sprintf("consul-%d", i), "-data-dir", dataDir(t), "-log-level", "warn",
 				"-bind", "127.0.0.1", "-client", "127.0.0.1",
-				"-http-port", p[0], "-dns-port", p[1], "-serf-lan-port", p[2], "-server-port", p[3],
+				port, p[0], "-dns-port", p[1], "-serf-lan-port", p[2], "-server-port", p[3],
 				"-serf-wan-port", "-1", "-grpc-port", "-1", "-grpc-tls-port", "-1",
 				"-hcl", `disable_update_check = true  peering { enabled = false }  performance { raft_multiplier = 1 }  leave_on_terminate = false  limits { http_max_conns_per_client = 2000 }`,
 			},
 		}
-		s.url = "http://" + s.addr
+		s.url = scheme + "://" + s.addr
 		s.ready = func() error { return consulReady(s.url) }
-		extra := collect(opts).args
-		if !strings.Contains(strings.Join(extra, " "), "-dev") { // it elects itself
+		if !slices.Contains(o.args, "-dev") { // such a server elects itself
 			s.args = append(s.args, "-bootstrap-expect", fmt.Sprint(size))
 		}
 		for j := range size {
@@ -70,7 +84,7 @@ func ConsulCluster(t testing.TB, size int, opts ...Option) []*Server {
 			}
 		}
 		s.args = append(s.args, "-retry-interval", "1s")
-		s.args = append(s.args, extra...)
+		s.args = append(s.args, o.args...)
 		t.Cleanup(s.end)
 		servers = append(servers, s)
 	}
@@ -96,7 +110,11 @@ func consulReady(url string) error {
 	if err != nil {
 		return err
 	}
-	answer, err := http.DefaultClient.Do(request)
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // nothing is sent to it
+	}}
+	answer, err := client.Do(request)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,10 @@ type Server struct {
 // Option changes how a server is started.
 type Option func(*options)
 
-type options struct{ args []string }
+type options struct {
+	args []string
+	tls  bool
+}
 
 // Args adds arguments of the server's program.
 func Args(args ...string) Option {

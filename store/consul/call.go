@@ -166,8 +166,8 @@ func refusal(status int, text string) error {
 		return refusedError{fmt.Errorf("%w: %s", store.ErrDenied, text)}
 	case strings.Contains(text, "No path to datacenter"), strings.Contains(text, "No datacenter"):
 		return refusedError{&store.ArgumentError{Field: "datacenter", Rule: text}}
-	case strings.Contains(text, "No cluster leader"), strings.Contains(text, "leadership lost"), strings.Contains(text, "not the leader"):
-		return fmt.Errorf("the cluster has no leader (quorum lost?): %s", text)
+	case status >= http.StatusInternalServerError:
+		return fmt.Errorf("Consul cannot serve, perhaps it has no leader or no quorum: HTTP status %d: %s", status, text)
 	}
 	return fmt.Errorf("HTTP status %d: %s", status, text)
 }

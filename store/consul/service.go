@@ -47,9 +47,10 @@ func (s *Store) Publish(term *tenure.Term, v Service) error {
 	}
 	p := &published{d: s.driver, at: -1, id: fmt.Sprintf("%s-%d", v.Name, term.Token()), service: v}
 	ctx := term.Context()
+	call := context.WithoutCancel(ctx) // a registration that is cut short may have been made
 	var err error
 	for ctx.Err() == nil {
-		if err = p.renew(ctx); store.Permanent(err) {
+		if err = p.renew(call); store.Permanent(err) {
 			return err
 		}
 		wait := serviceRenew
@@ -64,7 +65,7 @@ func (s *Store) Publish(term *tenure.Term, v Service) error {
 	if p.at < 0 {
 		return err
 	}
-	_, err = p.agent(context.WithoutCancel(ctx), request{what: "deregister service " + p.id, path: "agent/service/deregister/" + p.id})
+	_, err = p.agent(call, request{what: "deregister service " + p.id, path: "agent/service/deregister/" + p.id})
 	return err
 }
 

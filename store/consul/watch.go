@@ -107,24 +107,28 @@ func (w *watch) run(ctx context.Context) error {
 	for {
 		asked := time.Now()
 		index, err := w.wait(ctx)
-		if err == nil && index != w.index {
+		pause, answered := time.Duration(0), time.Now()
+		switch {
+		case err == nil && index != w.index:
 			err = w.compare(ctx)
-		} else if err == nil && time.Since(asked) < blockFor/2 {
+			pause = min(time.Since(answered), time.Second) // many keys must not keep Consul busy
+		case err == nil && answered.Sub(asked) < blockFor/2:
 			err = errEarly
+		}
+		if err != nil {
+			pause = retryAfter
 		}
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case err == nil || errors.Is(err, errEarly):
+		case err == nil, errors.Is(err, errEarly):
 			heard = time.Now()
 		case store.Permanent(err), time.Since(heard) > giveUpAfter:
 			return fmt.Errorf("consul: watch: %w", err)
 		}
-		if err != nil {
-			select {
-			case <-time.After(retryAfter):
-			case <-ctx.Done():
-			}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
 		}
 	}
 }
