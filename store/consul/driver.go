@@ -1,11 +1,11 @@
 package consul
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"slices"
@@ -52,21 +52,19 @@ type verb struct {
 // tells reports whether Consul answers the operation with a pair.
 func (o operation) tells() bool { return o.KV.Verb != "delete" && o.KV.Verb != "check-not-exists" }
 
-type outcome struct {
-	Results []struct{ KV pair }
-	Errors  []struct {
-		OpIndex int
-		What    string
-	}
-}
-
 // errConflict: a condition of the transaction does not hold.
 var errConflict = errors.New("consul: a condition does not hold")
 
 // transact runs operations, the first of which are conditions, and returns one pair for each. A
 // pair without ModifyIndex is of a missing or deleted key.
 func (d *Driver) transact(ctx context.Context, conditions int, ops []operation) ([]pair, error) {
-	var out outcome
+	var out struct {
+		Results []struct{ KV pair }
+		Errors  []struct {
+			OpIndex int
+			What    string
+		}
+	}
 	// The parameter is for transactions that only read. Others are linearizable anyway.
 	a, err := d.each(ctx, request{what: "commit", method: http.MethodPut, path: "txn", query: url.Values{"consistent": {""}}, body: ops, into: &out})
 	if err != nil {
@@ -77,7 +75,7 @@ func (d *Driver) transact(ctx context.Context, conditions int, ops []operation) 
 		case strings.Contains(e.What, "Permission denied"):
 			return nil, fmt.Errorf("consul: %w: %s", store.ErrDenied, e.What)
 		case strings.Contains(e.What, "unknown KV operation"), strings.Contains(e.What, "unknown KV verb"):
-			return nil, &store.ArgumentError{Field: "Consul", Value: d.cfg.Addresses[a.address], Rule: "must be version 1.14 or newer (" + e.What + ")"}
+			return nil, &store.ArgumentError{Field: "Consul", Value: strings.Join(d.cfg.Addresses, ","), Rule: "must be version 1.14 or newer (" + e.What + ")"}
 		case e.OpIndex < conditions:
 			err = errConflict
 		default:
@@ -104,14 +102,6 @@ func (d *Driver) transact(ctx context.Context, conditions int, ops []operation) 
 		out.Results = out.Results[1:]
 	}
 	return pairs, nil
-}
-
-// nonce makes every write a change: Consul keeps the index of a key that is written as it is,
-// and a beat is always written as it is.
-func nonce() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return binary.LittleEndian.Uint64(b[:])
 }
 
 // Commit implements kv.Driver with one transaction, and another one for what is read if a
@@ -175,7 +165,9 @@ func (d *Driver) operations(ctx context.Context, t kv.Txn) ([]operation, error) 
 	}
 	ops = append(ops, d.get(lastKey))
 	for _, w := range t.Then {
-		v := verb{Verb: "set", Key: d.key(w.Key), Value: w.Value, Flags: nonce()}
+		// The flags make every write a change: Consul keeps the index of a key that is written
+		// as it is, and beats are.
+		v := verb{Verb: "set", Key: d.key(w.Key), Value: w.Value, Flags: rand.Uint64()}
 		switch {
 		case w.Value == nil:
 			// Not delete-cas: that succeeds if the key is missing.
@@ -193,7 +185,7 @@ func (d *Driver) operations(ctx context.Context, t kv.Txn) ([]operation, error) 
 		ops = append(ops, operation{v})
 	}
 	if len(t.Then) > 0 {
-		ops = append(ops, operation{verb{Verb: "set", Key: d.key(lastKey), Flags: nonce()}})
+		ops = append(ops, operation{verb{Verb: "set", Key: d.key(lastKey), Flags: rand.Uint64()}})
 	}
 	return ops, nil
 }
@@ -202,22 +194,10 @@ func (d *Driver) get(key string) operation {
 	return operation{verb{Verb: "get-or-empty", Key: d.key(key)}}
 }
 
-// List implements kv.Driver. Consul has no pages: it returns all keys, or all names.
+// List implements kv.Driver. Consul has no pages: it returns all keys or all names.
 func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
-	if after == "" {
-		pairs, _, err := d.list(ctx, prefix)
-		if err != nil {
-			return nil, err
-		}
-		items := make([]kv.Item, min(limit, len(pairs)))
-		for i := range items {
-			items[i] = d.item(pairs[i])
-		}
-		return items, nil
-	}
 	var names []string
-	_, err := d.below(ctx, request{query: url.Values{"keys": {""}, "consistent": {""}}, into: &names}, prefix)
-	if err != nil {
+	if _, err := d.below(ctx, prefix, request{query: url.Values{"keys": {""}, "consistent": {""}}, into: &names}); err != nil {
 		return nil, err
 	}
 	at, found := slices.BinarySearch(names, d.key(after))
@@ -232,15 +212,8 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]k
 	return slices.DeleteFunc(r.Items, func(i kv.Item) bool { return i.Version == 0 }), err
 }
 
-// list returns all keys below a prefix, in order, with the index to wait for the next change.
-func (d *Driver) list(ctx context.Context, prefix string) ([]pair, uint64, error) {
-	var pairs []pair
-	index, err := d.below(ctx, request{query: url.Values{"recurse": {""}, "consistent": {""}}, into: &pairs}, prefix)
-	return pairs, index, err
-}
-
-// below asks for what is below a prefix.
-func (d *Driver) below(ctx context.Context, r request, prefix string) (index uint64, err error) {
+// below asks for what is below a prefix. It returns the index to wait for the next change.
+func (d *Driver) below(ctx context.Context, prefix string, r request) (index uint64, err error) {
 	r.what, r.method, r.path = "list "+prefix, http.MethodGet, "kv/"+d.key(prefix)
 	a, err := d.each(ctx, r)
 	if err != nil {
@@ -259,11 +232,10 @@ func (d *Driver) below(ctx context.Context, r request, prefix string) (index uin
 // Incarnation implements kv.Driver: see lastKey.
 func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
 	r, err := d.Commit(ctx, kv.Txn{})
-	if err == nil && r.Incarnation == "" {
-		// The first use.
-		if _, err = d.Commit(ctx, kv.Txn{Then: []kv.Write{{Key: lastKey, Value: []byte{}}}}); err == nil {
-			r, err = d.Commit(ctx, kv.Txn{})
-		}
+	if err == nil && r.Incarnation == "" { // the first use
+		_, werr := d.Commit(ctx, kv.Txn{Then: []kv.Write{{Key: lastKey, Value: []byte{}}}})
+		r, err = d.Commit(ctx, kv.Txn{})
+		err = cmp.Or(werr, err)
 	}
 	return kv.Incarnation{ID: r.Incarnation, Index: r.Index}, err
 }

@@ -45,66 +45,37 @@ func (s *Store) Publish(term *tenure.Term, v Service) error {
 	if len(v.Name) > 63 || strings.Trim(strings.ToLower(v.Name), letters) != "" || strings.Trim(v.Name, "-") != v.Name {
 		return &store.ArgumentError{Field: "service name", Value: v.Name, Rule: "must be a DNS label: letters, digits and - inside, at most 63"}
 	}
-	p := &published{d: s.driver, at: -1, id: fmt.Sprintf("%s-%d", v.Name, term.Token()), service: v}
-	ctx := term.Context()
-	call := context.WithoutCancel(ctx) // a registration that is cut short may have been made
+	id := fmt.Sprintf("%s-%d", v.Name, term.Token())
+	ctx := context.WithoutCancel(term.Context()) // a registration that is cut short may have been made
 	var err error
-	for ctx.Err() == nil {
-		if err = p.renew(call); store.Permanent(err) {
-			return err
-		}
+	for term.Context().Err() == nil {
 		wait := serviceRenew
-		if err != nil {
+		if err = s.driver.register(ctx, id, v); store.Permanent(err) {
+			return err
+		} else if err != nil {
 			wait = time.Second
 		}
 		select {
 		case <-time.After(wait):
-		case <-ctx.Done():
+		case <-term.Context().Done():
 		}
 	}
-	if p.at < 0 {
-		return err
+	if err == nil {
+		_, err = s.driver.each(ctx, request{what: "deregister service " + id, method: http.MethodPut, path: "agent/service/deregister/" + id})
 	}
-	_, err = p.agent(call, request{what: "deregister service " + p.id, path: "agent/service/deregister/" + p.id})
 	return err
 }
 
-// published is a service at one agent. Another agent does not know it.
-type published struct {
-	d       *Driver
-	at      int // address of the agent; -1: not registered
-	id      string
-	service Service
-}
-
-func (p *published) agent(ctx context.Context, r request) (answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, defaultCall)
-	defer cancel()
-	r.method = http.MethodPut
-	return p.d.try(ctx, p.at, 1, r)
-}
-
-// renew tells the agent that the leader lives. An agent that does not know the service, or
-// does not answer, is replaced.
-func (p *published) renew(ctx context.Context) error {
-	if p.at >= 0 {
-		a, err := p.agent(ctx, request{what: "renew service " + p.id, path: "agent/check/pass/service:" + p.id})
-		if err == nil && a.status == http.StatusOK {
-			return nil
-		}
+// register tells the agent that the leader lives. An agent that does not know the service gets
+// it: the agent was restarted, or it is another one.
+func (d *Driver) register(ctx context.Context, id string, v Service) error {
+	a, err := d.each(ctx, request{what: "renew service " + id, method: http.MethodPut, path: "agent/check/pass/service:" + id})
+	if err != nil || a.status == http.StatusOK {
+		return err
 	}
-	p.at = -1
-	a, err := p.d.each(ctx, request{
-		what: "register service " + p.id, method: http.MethodPut, path: "agent/service/register",
-		body: map[string]any{
-			"ID": p.id, "Name": p.service.Name, "Address": p.service.Address, "Port": p.service.Port, "Tags": p.service.Tags,
-			"Check": map[string]any{
-				"TTL": serviceTTL.String(), "Status": "passing", "DeregisterCriticalServiceAfter": serviceForget.String(),
-			},
-		},
-	})
-	if err == nil {
-		p.at = a.address
-	}
+	_, err = d.each(ctx, request{what: "register service " + id, method: http.MethodPut, path: "agent/service/register", body: map[string]any{
+		"ID": id, "Name": v.Name, "Address": v.Address, "Port": v.Port, "Tags": v.Tags,
+		"Check": map[string]string{"TTL": serviceTTL.String(), "Status": "passing", "DeregisterCriticalServiceAfter": serviceForget.String()},
+	}})
 	return err
 }

@@ -41,7 +41,9 @@ func TestPublish(t *testing.T) {
 		s := open(t, at(server))
 		term := lead(t, elector(t, node(t, s, fmt.Sprint("n", port), lease.Timing{TTL: 5 * time.Second}, "billing"), "billing"))
 		done := make(chan error, 1)
-		go func() { done <- s.Publish(term, consul.Service{Address: "127.0.0.1", Port: port, Tags: []string{"leader"}}) }()
+		go func() {
+			done <- s.Publish(term, consul.Service{Address: "127.0.0.1", Port: port, Tags: []string{"leader"}})
+		}()
 		eventually(t, func() error { return shows(port) })
 		if found, err := resolver.LookupHost(t.Context(), "leader.billing.service.consul."); err != nil || len(found) != 1 || found[0] != "127.0.0.1" {
 			t.Errorf("the address is %v, %v", found, err)

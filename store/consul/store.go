@@ -11,8 +11,9 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurehq/tenure/store"
@@ -31,8 +32,6 @@ type Config struct {
 	Token string
 	// TLS for https addresses.
 	TLS *tls.Config
-	// Datacenter whose servers keep the data. Default: that of the agent.
-	Datacenter string
 	// Checks are health checks of the agent's node, such as "serfHealth" or "service:billing".
 	// When one of them becomes critical, Consul ends the sessions that this store has opened,
 	// at once. A check tells that a process is probably dead, so its leader may still work:
@@ -73,10 +72,8 @@ type Driver struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
+	first atomic.Uint32 // address to ask first, modulo their number
 	bound binding
-
-	mu        sync.Mutex
-	preferred int // address to ask first
 }
 
 var _ store.Store = (*Store)(nil)
@@ -86,87 +83,50 @@ var _ store.Store = (*Store)(nil)
 //	consul://127.0.0.1:8500/tenure
 //	consuls://:TOKEN@10.0.0.1:8501,10.0.0.2:8501/tenure?ca=/etc/consul/ca.pem   (TLS)
 //
-// The path is the prefix. The parameters are dc, check (which may be repeated), deployment,
-// token-file, and for TLS ca, cert and key, the names of files. An error has no token.
+// The path is the prefix. The parameters are deployment, check, which may be repeated, and for
+// TLS ca, a file with the certificates to trust. An error has no token.
 func Parse(text string) (Config, error) {
 	bad := func(rule string) (Config, error) {
 		return Config{}, &store.ArgumentError{Field: "store URL", Rule: rule}
 	}
-	const form = "must be consul://[:token@]host:port[,host:port][/prefix], or consuls:// for TLS"
 	scheme, rest, _ := strings.Cut(text, "://")
 	rest, parameters, _ := strings.Cut(rest, "?")
 	hosts, prefix, _ := strings.Cut(rest, "/")
-	c := Config{Prefix: strings.Trim(prefix, "/")}
-	if at := strings.LastIndex(hosts, "@"); at >= 0 {
-		_, token, ok := strings.Cut(hosts[:at], ":")
-		token, err := url.PathUnescape(token)
-		if err != nil || !ok {
-			return bad(form + "; encode special characters of the token with %")
-		}
-		c.Token, hosts = token, hosts[at+1:]
-	}
+	at := strings.LastIndex(hosts, "@")
+	_, token, _ := strings.Cut(hosts[:max(at, 0)], ":")
+	hosts = hosts[at+1:]
+	token, err := url.PathUnescape(token)
 	web := map[string]string{"consul": "http://", "consuls": "https://"}[scheme]
-	if web == "" || hosts == "" {
-		return bad(form)
+	if err != nil || web == "" || hosts == "" {
+		return bad("must be consul://[:token@]host:port[,host:port][/prefix], or consuls:// for TLS; encode special characters of the token with %")
 	}
+	c := Config{Token: token, Prefix: strings.Trim(prefix, "/")}
 	for host := range strings.SplitSeq(hosts, ",") {
 		c.Addresses = append(c.Addresses, web+host)
+	}
+	if scheme == "consuls" {
+		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	query, err := url.ParseQuery(parameters)
 	if err != nil {
 		return bad("the parameters after ? cannot be read")
 	}
-	var ca, cert, key, tokenFile string
 	for name, values := range query {
-		field := map[string]*string{
-			"dc": &c.Datacenter, "deployment": &c.Deployment, "token-file": &tokenFile, "ca": &ca, "cert": &cert, "key": &key,
-		}[name]
 		switch {
 		case name == "check":
 			c.Checks = values
-		case field == nil:
-			return bad(fmt.Sprintf("parameter %q: must be dc, check, deployment, token-file, ca, cert or key", name))
+		case name == "deployment":
+			c.Deployment = values[0]
+		case name == "ca" && c.TLS != nil:
+			certificates, err := os.ReadFile(values[0])
+			if c.TLS.RootCAs = x509.NewCertPool(); err != nil || !c.TLS.RootCAs.AppendCertsFromPEM(certificates) {
+				return bad(fmt.Sprintf("ca: cannot read certificates from %q: %v", values[0], err))
+			}
 		default:
-			*field = values[0]
+			return bad(fmt.Sprintf("parameter %q: must be check, deployment, or ca with consuls://", name))
 		}
-	}
-	if tokenFile != "" {
-		token, err := os.ReadFile(tokenFile)
-		if err != nil {
-			return bad("token-file: " + err.Error())
-		}
-		c.Token = strings.TrimSpace(string(token))
-	}
-	if scheme == "consuls" {
-		if c.TLS, err = readTLS(ca, cert, key); err != nil {
-			return bad(err.Error())
-		}
-	} else if ca+cert+key != "" {
-		return bad("ca, cert and key need consuls://")
 	}
 	return c, c.withDefaults().validate()
-}
-
-func readTLS(ca, cert, key string) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		text, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("ca: %w", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("ca: %s has no PEM certificate", ca)
-		}
-	}
-	if cert+key != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, fmt.Errorf("cert and key: %w", err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
 }
 
 // Open reads, or at first use writes, what belongs to the deployment. It fails within the
@@ -203,7 +163,7 @@ func (c Config) validate() error {
 			return &store.ArgumentError{Field: "address", Value: a, Rule: "must begin with https:// when TLS is set"}
 		}
 	}
-	if p := "/" + c.Prefix + "/"; strings.Contains(p, "//") || strings.Contains(p, "/./") || strings.Contains(p, "/../") || strings.ContainsAny(p, " ?#%") {
+	if path.Clean("/"+c.Prefix) != "/"+c.Prefix || strings.ContainsAny(c.Prefix, " ?#%") {
 		return &store.ArgumentError{Field: "prefix", Value: c.Prefix, Rule: "must be a path without an empty part, without . and .., and must not begin or end with /"}
 	}
 	return nil

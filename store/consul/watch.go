@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"net/url"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -43,47 +42,33 @@ func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...stri
 		defer context.AfterFunc(d.ctx, cancel)()
 		told := make(chan kv.Change)
 		failed := make(chan error, len(prefixes))
-		var begun, all sync.WaitGroup
+		var all sync.WaitGroup
 		defer all.Wait()
 		defer cancel()
 		for _, p := range prefixes {
 			if p == beatAt {
 				continue
 			}
-			begun.Add(1)
-			w := &watch{d: d, prefix: p, told: told, begun: sync.OnceFunc(begun.Done)}
-			all.Go(func() {
-				failed <- w.run(ctx)
-				w.begun()
-			})
+			w := &watch{d: d, prefix: p, told: told}
+			if err := w.compare(ctx); err != nil {
+				yield(kv.Change{}, err)
+				return
+			}
+			all.Go(func() { failed <- w.run(ctx) })
 		}
-		all.Go(func() {
-			begun.Wait()
-			_ = (&watch{told: told}).tell(ctx, "")
-		})
 		ticker := time.NewTicker(max(tick, time.Millisecond))
 		defer ticker.Stop()
-		began := false
-		for {
-			var c kv.Change
+		var c kv.Change // first: anything may have changed
+		for yield(c, nil) {
 			select {
 			case c = <-told:
-				if c.Key == "" {
-					began = true
-				}
-				if !began {
-					continue // what is told first covers it
-				}
 			case <-ticker.C:
-				c.Tick = true
+				c = kv.Change{Tick: true}
 			case err := <-failed:
 				if d.ctx.Err() != nil {
 					err = errClosed
 				}
 				yield(kv.Change{}, err)
-				return
-			}
-			if !yield(c, nil) {
 				return
 			}
 		}
@@ -95,7 +80,6 @@ type watch struct {
 	d      *Driver
 	prefix string
 	told   chan<- kv.Change
-	begun  func()
 
 	index uint64
 	known map[string]uint64 // versions
@@ -136,24 +120,21 @@ func (w *watch) run(ctx context.Context) error {
 // errEarly: the query returned early without a change. Consul may do that.
 var errEarly = errors.New("consul: nothing has changed")
 
-// wait returns when the index of the prefix may have changed. The answer is short: of all names
-// it has only what is before the last slash of the prefix.
+// wait returns when the index of the prefix may have changed. The answer is short: all names are
+// the same up to the separator.
 func (w *watch) wait(ctx context.Context) (uint64, error) {
-	if w.index == 0 {
-		return 1, nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, silentFor)
 	defer cancel()
-	parent, separator := w.prefix[:len(w.prefix)-1], w.prefix[len(w.prefix)-1:]
-	var names []string
-	return w.d.below(ctx, request{blocks: true, into: &names, query: url.Values{
-		"keys": {""}, "separator": {separator}, "index": {strconv.FormatUint(w.index, 10)}, "wait": {blockFor.String()},
-	}}, parent)
+	last := len(w.prefix) - 1
+	return w.d.below(ctx, w.prefix[:last], request{blocks: true, into: &[]string{}, query: url.Values{
+		"keys": {""}, "separator": {w.prefix[last:]}, "index": {strconv.FormatUint(w.index, 10)}, "wait": {blockFor.String()},
+	}})
 }
 
-// compare lists the keys and tells what has changed.
+// compare lists the keys and tells what has changed, except for the first time.
 func (w *watch) compare(ctx context.Context) error {
-	pairs, index, err := w.d.list(ctx, w.prefix)
+	var pairs []pair
+	index, err := w.d.below(ctx, w.prefix, request{query: url.Values{"recurse": {""}, "consistent": {""}}, into: &pairs})
 	if err != nil {
 		return err
 	}
@@ -161,8 +142,7 @@ func (w *watch) compare(ctx context.Context) error {
 	var changed []string
 	for _, p := range pairs {
 		key := w.d.item(p).Key
-		now[key] = p.ModifyIndex
-		if w.known[key] != p.ModifyIndex {
+		if now[key] = p.ModifyIndex; w.known[key] != p.ModifyIndex {
 			changed = append(changed, key)
 		}
 	}
@@ -175,27 +155,18 @@ func (w *watch) compare(ctx context.Context) error {
 	w.known, w.index = now, index
 	switch {
 	case first:
-		w.begun()
 		return nil
 	case back || len(changed) > manyChanges:
-		return w.tell(ctx, "")
+		changed = []string{""}
 	case len(changed) == 0:
 		return errEarly // the index of a prefix without keys is that of all keys
 	}
-	slices.Sort(changed)
 	for _, key := range changed {
-		if err := w.tell(ctx, key); err != nil {
-			return err
+		select {
+		case w.told <- kv.Change{Key: key}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 	return nil
-}
-
-func (w *watch) tell(ctx context.Context, key string) error {
-	select {
-	case w.told <- kv.Change{Key: key}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
