@@ -124,6 +124,7 @@ func (p process) Elector() tenure.Elector { return p.elector }
 
 // Package lease on Consul keeps the contract of an Elector.
 func TestElector(t *testing.T) {
+	t.Parallel()
 	server := servertest.Consul(t)
 	const ttl = 3 * time.Second
 	electortest.Run(t, electortest.Engine{

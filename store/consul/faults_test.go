@@ -243,6 +243,32 @@ func TestDataLost(t *testing.T) {
 	}
 }
 
+// A restored snapshot is noticed by the first call of a client that knows what was lost, also
+// when that call is a write that makes Consul's index larger than before.
+func TestRestored(t *testing.T) {
+	t.Parallel()
+	server := servertest.Consul(t)
+	s := open(t, at(server))
+	session, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, 30*time.Second, store.OpenOptions{Scope: store.Scope{"g"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	backup := snapshot(t, server)
+	if _, err := s.KeepAlive(t.Context(), session.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.SetAttributes(t.Context(), store.Attributes{Name: "lost", Values: map[string]string{"a": "b"}}); err != nil {
+		t.Fatal(err)
+	}
+	restore(t, server, backup)
+	_, err = s.KeepAlive(t.Context(), session.ID)
+	for name, client := range map[string]*consul.Store{"who knew": s, "who did not": open(t, at(server))} {
+		if m, merr := client.Meta(t.Context()); merr != nil || !m.Rewound {
+			t.Errorf("%s: %+v, %v; the keep-alive said %v", name, m, merr, err)
+		}
+	}
+}
+
 // Keys that were exported, deleted and imported are noticed even by a client that has no memory
 // of them: grants since the export are lost.
 func TestImported(t *testing.T) {
@@ -263,5 +289,42 @@ func TestImported(t *testing.T) {
 	}
 	if m, err := open(t, at(server)).Meta(t.Context()); err != nil || !m.Rewound {
 		t.Errorf("after an import: %+v, %v", m, err)
+	}
+}
+
+// Keep-alives wake no watch, or every candidate would ask Consul at every keep-alive of every
+// other.
+func TestBeatsAreQuiet(t *testing.T) {
+	t.Parallel()
+	server := servertest.Consul(t)
+	d := consul.NewDriver(at(server))
+	t.Cleanup(d.Close)
+	put := func(key string) {
+		t.Helper()
+		if _, err := d.Commit(t.Context(), kv.Txn{Then: []kv.Write{{Key: key, Value: []byte("{}"), Quiet: strings.HasPrefix(key, "beat/")}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"record/g", "session/s", "beat/s"} {
+		put(key)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	began := false
+	for c, err := range d.Watch(ctx, time.Hour, "record/", "session/", "beat/") {
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case !began:
+			began = true
+			for range 20 {
+				put("beat/s")
+			}
+			put("record/g")
+		case c.Key == "record/g":
+			return
+		default:
+			t.Fatalf("told %+v", c)
+		}
 	}
 }
