@@ -64,7 +64,8 @@ func ConsulCluster(t testing.TB, size int, opts ...Option) []*Server {
 	for i := range size {
 		p := ports[perServer*i:]
 		s := &Server{
-			t: t, name: "Consul", program: program, addr: addrs[perServer*i], dns: addrs[perServer*i+1],
+			// Another user could not reach a program in a checkout that is private.
+			t: t, name: "Consul", program: program, own: true, addr: addrs[perServer*i], dns: addrs[perServer*i+1],
 			args: []string{
 				"-server", "-node", fmt.Sprintf("consul-%d", i), "-data-dir", dataDir(t), "-log-level", "warn",
 				"-bind", "127.0.0.1", "-client", "127.0.0.1",

@@ -24,6 +24,7 @@ type Server struct {
 	dns     string // of Consul
 	url     string
 	ready   func() error // returns nil when it is ready
+	own     bool         // runs as the user of the test
 
 	mu  sync.Mutex
 	run *process // nil: not running
@@ -173,7 +174,11 @@ func (s *Server) launch() (*process, error) {
 	cmd.Stdout, cmd.Stderr = out, out
 	// Children of a killed server may hold its output open.
 	cmd.WaitDelay = 100 * time.Millisecond
-	confine(cmd)
+	if s.own {
+		child.DieWithParent(cmd)
+	} else {
+		confine(cmd)
+	}
 	p, err := child.Start(cmd, nil)
 	return &process{p, out}, err
 }
