@@ -2,6 +2,7 @@ package consul_test
 
 import (
 	"context"
+	"flag"
 	"log/slog"
 	"os"
 	"strconv"
@@ -19,6 +20,15 @@ import (
 	"github.com/tenurehq/tenure/store/storetest"
 	"github.com/tenurehq/tenure/tenuretest"
 )
+
+// TestMain lets more tests run at the same time than there are cores: they mostly wait.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 func open(t *testing.T, cfg consul.Config) *consul.Store {
 	t.Helper()
@@ -101,6 +111,7 @@ func TestDriver(t *testing.T) {
 
 // A Consul server keeps every promise of a Store.
 func TestContract(t *testing.T) {
+	t.Parallel()
 	server := servertest.Consul(t)
 	storetest.Run(t, storetest.Engine{
 		Open:    func(t *testing.T) store.Store { return open(t, at(server)) },
@@ -124,7 +135,6 @@ func (p process) Elector() tenure.Elector { return p.elector }
 
 // Package lease on Consul keeps the contract of an Elector.
 func TestElector(t *testing.T) {
-	t.Parallel()
 	server := servertest.Consul(t)
 	const ttl = 3 * time.Second
 	electortest.Run(t, electortest.Engine{
