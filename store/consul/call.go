@@ -121,7 +121,7 @@ func refusal(status int, text string) error {
 	case status == http.StatusForbidden:
 		return fmt.Errorf("%w: %s", store.ErrDenied, text)
 	case status >= http.StatusInternalServerError:
-		return fmt.Errorf("Consul cannot serve, perhaps it has no leader or no quorum: HTTP status %d: %s", status, text)
+		return fmt.Errorf("no leader, or no quorum? HTTP status %d: %s", status, text)
 	}
 	return fmt.Errorf("HTTP status %d: %s", status, text)
 }

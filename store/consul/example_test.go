@@ -29,7 +29,7 @@ func ExampleOpen() {
 		return work(ctx, term)
 	})
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
 	}
 }
 
