@@ -49,7 +49,7 @@ func (d *Driver) each(ctx context.Context, r request) (answer, error) {
 	var errs []error
 	for left := tries; left > 0 && (left == tries || ctx.Err() == nil); left-- {
 		first := d.first.Load()
-		a, err := d.try(ctx, int(first)%len(d.cfg.Addresses), left, r)
+		a, err := d.try(ctx, int(first%uint32(len(d.cfg.Addresses))), left, r)
 		if err == nil || store.Permanent(err) || errors.Is(err, errClosed) || errors.Is(err, context.Canceled) {
 			return a, err
 		}

@@ -83,6 +83,7 @@ type watch struct {
 
 	index uint64
 	known map[string]uint64 // versions
+	took  time.Duration     // to list them
 }
 
 // run lists the keys, and again whenever their index has changed.
@@ -95,7 +96,7 @@ func (w *watch) run(ctx context.Context) error {
 		switch {
 		case err == nil && index != w.index:
 			err = w.compare(ctx)
-			pause = min(time.Since(answered), time.Second) // many keys must not keep Consul busy
+			pause = min(w.took, time.Second) // many keys must not keep Consul busy
 		case err == nil && answered.Sub(asked) < blockFor/2:
 			err = errEarly
 		}
@@ -134,6 +135,7 @@ func (w *watch) wait(ctx context.Context) (uint64, error) {
 // compare lists the keys and tells what has changed, except for the first time.
 func (w *watch) compare(ctx context.Context) error {
 	var pairs []pair
+	began := time.Now()
 	index, err := w.d.below(ctx, w.prefix, request{query: url.Values{"recurse": {""}, "consistent": {""}}, into: &pairs})
 	if err != nil {
 		return err
@@ -152,7 +154,7 @@ func (w *watch) compare(ctx context.Context) error {
 		}
 	}
 	first, back := w.index == 0, index < w.index
-	w.known, w.index = now, index
+	w.known, w.index, w.took = now, index, time.Since(began)
 	switch {
 	case first:
 		return nil
