@@ -86,6 +86,7 @@ test: programs ## five minutes: unit tests, contracts in memory, the simulator, 
 .PHONY: test-system
 test-system: programs ## twenty minutes: everything else, with real servers, processes and faults
 	@echo "build the servers that tests need, once: ten minutes"; go test -timeout 60m -run '^TestGoTools$$' ./internal/servertest
+	@echo "build the servers that the tests start"; go test -count=1 -timeout 30m -run '^TestServers$$' ./internal/servertest
 	@echo "test the library: real time"; $(RACE) $(SLOW)
 	@$(RACE) -short ./sim/...
 	@for m in $(filter-out ./ ./server/ ./reference/ ./lab/,$(CODE)); do echo "test $$m"; (cd $$m && $(RACE) ./...); done
@@ -109,6 +110,7 @@ test-flood: ## five minutes (FLOOD): 300 connections campaign in a loop, and non
 test-long: ## half an hour: 200 rounds of a leader that is cut off, 50 of a ledger that is killed, 100 of a service and its engine, 10 minutes of Raft on busy cores
 	@cd store/etcd && TENURE_ROUNDS=200 go test -count=1 -v -timeout 60m -run 'TestNoOverlap' .
 	@cd store/kubernetes && TENURE_ROUNDS=50 go test -count=1 -v -timeout 60m -run '^TestAPIServer$$/^together$$/^no_overlap$$' .
+	@cd store/consul && TENURE_ROUNDS=50 go test -count=1 -v -timeout 60m -run 'TestNoOverlap' .
 	@cd reference && TENURE_ROUNDS=50 go test -count=1 -v -timeout 60m -run 'TestKilledLedger' ./ledger
 	@cd reference && TENURE_ROUNDS=20 TENURE_DISK_SECONDS=20 go test -count=1 -v -timeout 60m -run '^(TestLedgerLost|TestLedgerShared|TestDiskError)$$' ./node
 	@cd server && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -run '^TestServiceAndEngineKilled$$' ./cmd/tenure

@@ -21,8 +21,10 @@ type Server struct {
 	args    []string
 	env     []string
 	addr    string
+	dns     string // of Consul
 	url     string
 	ready   func() error // returns nil when it is ready
+	own     bool         // runs as the user of the test
 
 	mu  sync.Mutex
 	run *process // nil: not running
@@ -31,7 +33,10 @@ type Server struct {
 // Option changes how a server is started.
 type Option func(*options)
 
-type options struct{ args []string }
+type options struct {
+	args []string
+	tls  bool
+}
 
 // Args adds arguments of the server's program.
 func Args(args ...string) Option {
@@ -50,6 +55,9 @@ const readyWithin = 60 * time.Second
 
 // Addr returns host:port. It stays the same across restarts.
 func (s *Server) Addr() string { return s.addr }
+
+// DNS returns host:port of the DNS server of Consul.
+func (s *Server) DNS() string { return s.dns }
 
 // URL returns the URL for clients.
 func (s *Server) URL() string { return s.url }
@@ -166,7 +174,11 @@ func (s *Server) launch() (*process, error) {
 	cmd.Stdout, cmd.Stderr = out, out
 	// Children of a killed server may hold its output open.
 	cmd.WaitDelay = 100 * time.Millisecond
-	confine(cmd)
+	if s.own {
+		child.DieWithParent(cmd)
+	} else {
+		confine(cmd)
+	}
 	p, err := child.Start(cmd, nil)
 	return &process{p, out}, err
 }

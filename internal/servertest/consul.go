@@ -1,0 +1,169 @@
+package servertest
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurehq/tenure/internal/child"
+)
+
+// Consul starts a Consul server and waits until it serves. It is stopped when the test ends.
+// Its URL is that of the HTTP API. Restart keeps the data. With Args("-dev") it keeps data in
+// memory only, so that Restart loses it.
+func Consul(t testing.TB, opts ...Option) *Server {
+	t.Helper()
+	return ConsulCluster(t, 1, opts...)[0]
+}
+
+// ConsulTLS makes Consul's API use TLS with the certificate in these files.
+func ConsulTLS(cert, key string) Option {
+	return func(o *options) {
+		o.tls = true
+		o.args = append(o.args, "-hcl", fmt.Sprintf("tls { https { cert_file = %q  key_file = %q } }", cert, key))
+	}
+}
+
+// ConsulCluster starts Consul servers that form one cluster.
+func ConsulCluster(t testing.TB, size int, opts ...Option) []*Server {
+	t.Helper()
+	program, err := consulProgram()
+	if err != nil {
+		missing(t, "Consul", err)
+	}
+	const perServer = 4 // HTTP, DNS, Serf, Raft
+	addrs, err := child.FreePorts(perServer * size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := make([]string, len(addrs))
+	for i, addr := range addrs {
+		if _, ports[i], err = net.SplitHostPort(addr); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := collect(opts)
+	scheme, port := "http", "-http-port"
+	if o.tls {
+		scheme, port = "https", "-https-port"
+		o.args = append(o.args, "-http-port", "-1")
+	}
+	var servers []*Server
+	for i := range size {
+		p := ports[perServer*i:]
+		s := &Server{
+			// Another user could not reach a program in a checkout that is private.
+			t: t, name: "Consul", program: program, own: true, addr: addrs[perServer*i], dns: addrs[perServer*i+1],
+			args: []string{
+				"-server", "-node", fmt.Sprintf("consul-%d", i), "-data-dir", dataDir(t), "-log-level", "warn",
+				"-bind", "127.0.0.1", "-client", "127.0.0.1",
+				port, p[0], "-dns-port", p[1], "-serf-lan-port", p[2], "-server-port", p[3],
+				"-serf-wan-port", "-1", "-grpc-port", "-1", "-grpc-tls-port", "-1",
+				"-hcl", `disable_update_check = true  peering { enabled = false }  performance { raft_multiplier = 1 }  leave_on_terminate = false  limits { http_max_conns_per_client = 2000 }`,
+			},
+		}
+		s.url = scheme + "://" + s.addr
+		s.ready = func() error { return consulReady(s.url) }
+		if !slices.Contains(o.args, "-dev") { // such a server elects itself
+			s.args = append(s.args, "-bootstrap-expect", fmt.Sprint(size))
+		}
+		for j := range size {
+			if j != i {
+				s.args = append(s.args, "-retry-join", addrs[perServer*j+2])
+			}
+		}
+		s.args = append(s.args, "-retry-interval", "1s")
+		s.args = append(s.args, o.args...)
+		t.Cleanup(s.end)
+		servers = append(servers, s)
+	}
+	// No server is ready before most of them run.
+	var all sync.WaitGroup
+	failed := make([]error, size)
+	for i, s := range servers {
+		all.Go(func() { failed[i] = s.start() })
+	}
+	all.Wait()
+	if err := errors.Join(failed...); err != nil {
+		t.Fatalf("start Consul: %v", err)
+	}
+	return servers
+}
+
+// consulReady reads a key as no server without a leader can. A server that has just been
+// elected may still refuse tokens.
+func consulReady(url string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/kv/ready?consistent", http.NoBody)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // nothing is sent to it
+	}}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusNotFound && answer.StatusCode != http.StatusForbidden {
+		return fmt.Errorf("it answers %s", answer.Status)
+	}
+	return nil
+}
+
+// consulProgram builds Consul's agent once, and again when its version or the version of Go has
+// changed. That takes some minutes.
+var consulProgram = sync.OnceValues(func() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	top, err := child.Repository(dir)
+	if err != nil {
+		return "", err
+	}
+	source := filepath.Join(top, "internal", "servertest", "testdata", "consul")
+	sum := sha256.New()
+	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
+		text, err := os.ReadFile(filepath.Join(source, name))
+		if err != nil {
+			return "", err
+		}
+		_, _ = sum.Write(text)
+	}
+	cache, err := child.CacheDir("servertest")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(cache, fmt.Sprintf("consul-%s-%x", runtime.Version(), sum.Sum(nil)[:8]))
+	// Several test binaries may build at the same time.
+	unlock, err := child.LockFile(filepath.Join(cache, "consul.lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-mod=readonly", "-ldflags=-s -w", "-o", path+".new", ".")
+	cmd.Dir, cmd.Env = source, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	if err := output(cmd); err != nil {
+		return "", err
+	}
+	return path, os.Rename(path+".new", path)
+})
