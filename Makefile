@@ -16,7 +16,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path './.*' -not -path
 CODE := $(filter-out ./tools/,$(MODULES))
 
 # The packages in which bugs can be planted.
-PLANTED := ./sim/... ./lease/... ./internal/... ./store/...
+PLANTED := ./sim/... ./lease/... ./internal/... ./store/... ./pulse
 
 SEEDS ?= 10000
 
@@ -85,8 +85,7 @@ test: programs ## five minutes: unit tests, contracts in memory, the simulator, 
 
 .PHONY: test-system
 test-system: programs ## twenty minutes: everything else, with real servers, processes and faults
-	@echo "build the servers that tests need, once: ten minutes"; go test -timeout 60m -run '^TestGoTools$$' ./internal/servertest
-	@echo "build the servers that the tests start"; go test -count=1 -timeout 30m -run '^TestServers$$' ./internal/servertest
+	@echo "build the servers that the tests start: once, ten minutes"; go test -timeout 60m -run '^TestBuilt$$' ./internal/servertest
 	@echo "test the library: real time"; $(RACE) $(SLOW)
 	@$(RACE) -short ./sim/...
 	@for m in $(filter-out ./ ./server/ ./reference/ ./lab/,$(CODE)); do echo "test $$m"; (cd $$m && $(RACE) ./...); done

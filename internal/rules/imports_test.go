@@ -80,6 +80,7 @@ var layers = []layer{
 	{path: "store/redis/...", may: []string{".", "fence", "clock", "store", "store/kv"}, testsToo: []string{"fence/filefence", "lease", "store/storetest", "store/kv/kvtest", "electortest", "tenuretest", "internal/enginetest", "internal/servertest"},
 		why: "a driver depends on the store above it, never on another engine"},
 	{path: "store/kubernetes/...", may: []string{".", "fence", "clock", "store", "store/kv"}, testsToo: []string{"lease", "store/storetest", "store/kv/kvtest", "electortest", "tenuretest", "internal/enginetest", "internal/servertest"},
+		why: "a driver depends on the store above it, never on another engine"},
 	{path: "store/consul/...", may: []string{".", "store", "store/kv"}, testsToo: []string{"clock", "lease", "store/storetest", "store/kv/kvtest", "electortest", "tenuretest", "internal/enginetest", "internal/servertest"},
 		why: "a driver depends on the store above it, never on another engine"},
 	{path: "electortest", may: []string{".", "fence", "clock"}, testsToo: []string{"elector", "lease", "store", "store/mem", "tenuretest"},

@@ -2,16 +2,11 @@ package servertest
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -39,9 +34,9 @@ func ConsulTLS(cert, key string) Option {
 // ConsulCluster starts Consul servers that form one cluster.
 func ConsulCluster(t testing.TB, size int, opts ...Option) []*Server {
 	t.Helper()
-	program, err := consulProgram()
+	program, err := build("consul", ".")
 	if err != nil {
-		missing(t, "Consul", err)
+		unavailable(t, "Consul", err)
 	}
 	const perServer = 4 // HTTP, DNS, Serf, Raft
 	addrs, err := child.FreePorts(perServer * size)
@@ -125,45 +120,3 @@ func consulReady(url string) error {
 	}
 	return nil
 }
-
-// consulProgram builds Consul's agent once, and again when its version or the version of Go has
-// changed. That takes some minutes.
-var consulProgram = sync.OnceValues(func() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	top, err := child.Repository(dir)
-	if err != nil {
-		return "", err
-	}
-	source := filepath.Join(top, "internal", "servertest", "testdata", "consul")
-	sum := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
-		text, err := os.ReadFile(filepath.Join(source, name))
-		if err != nil {
-			return "", err
-		}
-		_, _ = sum.Write(text)
-	}
-	cache, err := child.CacheDir("servertest")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(cache, fmt.Sprintf("consul-%s-%x", runtime.Version(), sum.Sum(nil)[:8]))
-	// Several test binaries may build at the same time.
-	unlock, err := child.LockFile(filepath.Join(cache, "consul.lock"))
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-mod=readonly", "-ldflags=-s -w", "-o", path+".new", ".")
-	cmd.Dir, cmd.Env = source, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
-	if err := output(cmd); err != nil {
-		return "", err
-	}
-	return path, os.Rename(path+".new", path)
-})

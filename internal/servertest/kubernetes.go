@@ -9,20 +9,15 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
-
-	"github.com/tenurehq/tenure/internal/child"
 )
 
 // KubernetesServer is an API server of Kubernetes, without nodes and controllers.
@@ -41,7 +36,7 @@ type KubernetesServer struct {
 // stopped when the test ends. The first one is built from source, which takes minutes.
 func Kubernetes(t testing.TB, etcd string, opts ...Option) *KubernetesServer {
 	t.Helper()
-	program, err := goTool("kubernetes", kubeAPIServer)
+	program, err := build("kubernetes", kubeAPIServer)
 	if err != nil {
 		unavailable(t, "Kubernetes", err)
 	}
@@ -130,50 +125,4 @@ func (k *KubernetesServer) ServiceToken(namespace, account string, expires time.
 	r.FillBytes(signature[:32])
 	s.FillBytes(signature[32:])
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature[:])
-}
-
-// goTool builds a program of the module in testdata/NAME into the cache, once for each go.mod.
-func goTool(name, program string) (string, error) {
-	cache, err := child.CacheDir("servertest")
-	if err != nil {
-		return "", err
-	}
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	top, err := child.Repository(dir)
-	if err != nil {
-		return "", err
-	}
-	module := filepath.Join(top, "internal", "servertest", "testdata", name)
-	versions, err := os.ReadFile(filepath.Join(module, "go.mod"))
-	if err != nil {
-		return "", err
-	}
-	digest := sha256.Sum256(versions)
-	path := filepath.Join(cache, filepath.Base(program)+"-"+hex.EncodeToString(digest[:6]))
-	unlock, err := child.LockFile(path + ".lock")
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if _, err := os.Stat(path); err == nil || !errors.Is(err, os.ErrNotExist) {
-		return path, err
-	}
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path+".new", program)
-	cmd.Dir, cmd.Env = module, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
-	if err := output(cmd); err != nil {
-		return "", err
-	}
-	return path, os.Rename(path+".new", path)
-}
-
-// unavailable skips the test, or fails it if CI is set.
-func unavailable(t testing.TB, name string, err error) {
-	t.Helper()
-	if os.Getenv("CI") != "" {
-		t.Fatalf("NO %s, and CI is set: %v", name, err)
-	}
-	t.Skipf("SKIPPED, NOTHING WAS TESTED: no %s: %v", name, err)
 }

@@ -41,14 +41,16 @@ func TestServers(t *testing.T) {
 	}
 }
 
-// The servers that are built from source are built.
-func TestGoTools(t *testing.T) {
-	path, err := goTool("kubernetes", kubeAPIServer)
-	if err != nil {
-		unavailable(t, "Kubernetes", err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Error(err)
+// The servers that are built from source can be built.
+func TestBuilt(t *testing.T) {
+	for name, program := range map[string]string{"kubernetes": kubeAPIServer, "consul": "."} {
+		path, err := build(name, program)
+		if err != nil {
+			unavailable(t, name, err)
+		}
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
