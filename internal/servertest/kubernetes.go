@@ -60,7 +60,7 @@ func Kubernetes(t testing.TB, etcd string, opts ...Option) *KubernetesServer {
 		}
 	}
 	k.Server = &Server{
-		t: t, name: "Kubernetes", program: program, addr: addr, url: "https://" + addr,
+		t: t, name: "Kubernetes", program: program, own: true, addr: addr, url: "https://" + addr,
 		args: append([]string{
 			"--etcd-servers=" + etcd, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port=" + port,
 			"--cert-dir=" + filepath.Join(dir, "certs"), "--token-auth-file=" + users, "--authorization-mode=RBAC",
