@@ -4,6 +4,7 @@ import (
 	"hash/fnv"
 	"math"
 	"strconv"
+	"strings"
 )
 
 // Of maps an entity to one of count shards. The same key is always on the same shard.
@@ -16,6 +17,19 @@ func Of(key string, count int) int {
 
 // Group is the group of a shard.
 func Group(set string, index int) string { return set + "-" + strconv.Itoa(index) }
+
+// Parse is the reverse of Group. The index is -1 if the group cannot be a shard.
+func Parse(group string) (set string, index int) {
+	at := strings.LastIndexByte(group, '-')
+	if at < 1 {
+		return "", -1
+	}
+	index, err := strconv.Atoi(group[at+1:])
+	if err != nil || index < 0 || group[at+1:] != strconv.Itoa(index) {
+		return "", -1
+	}
+	return group[:at], index
+}
 
 // digest is FNV-1a, mixed as in SplitMix64: FNV alone differs too little for names that differ in
 // their last digit.

@@ -21,6 +21,12 @@ const (
 
 func setName(set string) string { return "shard/" + set }
 
+// SetOf is the set of an attribute "shard/SET…".
+func SetOf(attribute string) string {
+	set, _, _ := strings.Cut(strings.TrimPrefix(attribute, "shard/"), "/")
+	return set
+}
+
 func weightName(set, candidate string) string { return setName(set) + "/weight/" + candidate }
 
 func pinName(set string, index int) string { return setName(set) + "/pin/" + strconv.Itoa(index) }

@@ -206,9 +206,8 @@ func (r *runner) alone(ctx context.Context, was int) error {
 
 // rank is what the node orders the candidates of a group by.
 func (r *runner) rank(group, candidate string) (float64, bool) {
-	number, ok := strings.CutPrefix(group, r.cfg.Set+"-")
-	index, err := strconv.Atoi(number)
-	if !ok || err != nil || index < 0 || index >= r.cfg.Count {
+	set, index := Parse(group)
+	if set != r.cfg.Set || index >= r.cfg.Count {
 		return 0, false
 	}
 	return r.rules.Load().rank(r.cfg.Set, index, candidate), true
@@ -219,12 +218,14 @@ func (r *runner) readRules(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Settle)
 	defer cancel()
 	rules, err := ReadRules(ctx, r.node.Store, r.cfg.Set)
-	var nodes []store.Attributes
-	if err == nil {
-		nodes, err = r.node.Store.ListAttributes(ctx, policy.Node(""), store.Page{})
+	if err == nil { // otherwise the old ones apply
+		if was := r.rules.Swap(&rules); !was.equal(rules) {
+			r.log.Info("shard: weights or pins have changed")
+		}
 	}
+	nodes, err := r.node.Store.ListAttributes(ctx, policy.Node(""), store.Page{})
 	if err != nil {
-		return // the old ones apply
+		return
 	}
 	cordoned := map[string]bool{}
 	for _, a := range nodes {
@@ -232,9 +233,6 @@ func (r *runner) readRules(ctx context.Context) {
 		if (policy.Claim{Node: id}).Cordon(a.Values) != nil {
 			cordoned[id] = true
 		}
-	}
-	if was := r.rules.Swap(&rules); !was.equal(rules) {
-		r.log.Info("shard: weights or pins have changed")
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -42,11 +42,11 @@ type How string
 
 // The ways.
 const (
-	ByCert   How = "cert"
-	ByJWT    How = "jwt"
-	ByCredential  How = "credential"
-	Loopback How = "loopback" // no credentials are configured
-	Insecure How = "insecure" // as Loopback, but reachable from other machines
+	ByCert       How = "cert"
+	ByJWT        How = "jwt"
+	ByCredential How = "credential"
+	Loopback     How = "loopback" // no credentials are configured
+	Insecure     How = "insecure" // as Loopback, but reachable from other machines
 )
 
 // Identity is a caller.

@@ -62,11 +62,11 @@ func limited(t *testing.T, limits auth.Limits, callers []*caller, change ...func
 	}
 	audit := filepath.Join(dir, "audit.jsonl")
 	gate, err := auth.New(auth.Config{
-		Listen: "127.0.0.1:0",
+		Listen:      "127.0.0.1:0",
 		Credentials: write("credentials.json", map[string]any{"credentials": lines}),
-		Policy: write("policy.json", map[string]any{"roles": roles, "names": names}),
-		Audit:  auth.AuditFile{Path: audit},
-		Limits: limits,
+		Policy:      write("policy.json", map[string]any{"roles": roles, "names": names}),
+		Audit:       auth.AuditFile{Path: audit},
+		Limits:      limits,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 // set. Without either, they belong to nobody, or to the service itself if hidden.
 type subject struct {
 	group  string
-	mark   bool // what the leader of the group did, not a rule for the group
+	mark   bool // what the candidates of the group wrote, not a rule for the group
 	node   string
 	hidden bool
 }
@@ -23,9 +23,12 @@ func subjectOf(name string) subject {
 		return subject{group: rest}
 	case kind == "once" && store.ValidName(group) && store.ValidName(key):
 		return subject{group: group, mark: true}
+	case kind == "shard" && store.ValidName(group):
+		// The processes of a set write its size and their weights, and admins pin shards.
+		return subject{group: group + "-*", mark: !strings.HasPrefix(key, "pin/")}
 	case kind == "node" && store.ValidName(rest):
 		return subject{node: rest}
-	case kind == "group", kind == "once", kind == "node", kind == "service":
+	case kind == "group", kind == "once", kind == "shard", kind == "node", kind == "service":
 		return subject{hidden: true}
 	}
 	return subject{}
@@ -45,7 +48,7 @@ func (v *visit) mayRead(s subject) error {
 	return v.may(Observe)
 }
 
-// mayWrite: admins write rules. The candidates of a group write marks of what its leaders did.
+// mayWrite: admins write rules. The candidates of a group write marks.
 func (v *visit) mayWrite(s subject) error {
 	switch {
 	case s.mark:

@@ -1,8 +1,8 @@
 // Command tenure elects leaders with fencing. `tenure --help` lists its commands:
 //
-//	run a command while leading   exec, once, serve
-//	show                          leader, watch, history, groups, candidates, sessions
-//	operate                       step-down, transfer, cordon, uncordon, policy
+//	run a command while leading   exec, once, serve, keeper
+//	show                          leader, watch, history, groups, candidates, sessions, shards
+//	operate                       step-down, transfer, cordon, uncordon, drain, pin, weigh, policy
 //	diagnose                      explain, doctor, version
 //	repair                        epoch, fence
 //
@@ -66,7 +66,7 @@ http://127.0.0.1:7400.`,
 		id, title string
 		commands  []*cobra.Command
 	}{
-		{"run", "Run a command while leading:", []*cobra.Command{newExec(env), newOnce(env), newServe()}},
+		{"run", "Run a command while leading:", []*cobra.Command{newExec(env), newOnce(env), newServe(), newKeeper(env)}},
 		{"show", "Show:", show.Commands(env)},
 		{"operate", "Operate:", operate.Commands(env)},
 		{"diagnose", "Diagnose:", append(diagnose.Commands(env), newVersion(env))},

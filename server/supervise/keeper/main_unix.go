@@ -21,7 +21,7 @@ import (
 
 // command is the first argument of a keeper: PROGRAM keeper SOCKET GROUP PATH ARG0 ARGS…,
 // where SOCKET is the number of an open file.
-const command = "keeper"
+const command = "exec-keeper"
 
 // Called reports whether this process was started as a keeper. A main asks before it does
 // anything else, and then calls Main.

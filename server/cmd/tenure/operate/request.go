@@ -22,7 +22,7 @@ import (
 
 // Commands returns the commands.
 func Commands(env cli.Env) []*cobra.Command {
-	return []*cobra.Command{newStepDown(env), newTransfer(env), newCordon(env), newUncordon(env), newPolicy(env)}
+	return []*cobra.Command{newStepDown(env), newTransfer(env), newCordon(env), newUncordon(env), newDrain(env), newPin(env), newWeigh(env), newPolicy(env)}
 }
 
 const maxWait = 10 * time.Minute

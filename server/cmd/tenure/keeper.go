@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurehq/tenure/pulse"
+	"github.com/tenurehq/tenure/server/cli"
+	"github.com/tenurehq/tenure/server/storecli"
+)
+
+func newKeeper(env cli.Env) *cobra.Command {
+	var socket string
+	cmd := storecli.New(env, storecli.Spec{
+		Use:   "keeper",
+		Short: "Watch over the processes of this host, and end the sessions of those that die.",
+		Long: `Watch over the processes of this host that register, and end their sessions as soon as they
+have died, so that another candidate leads within milliseconds instead of after the TTL.
+
+A process registers its session over the socket (pulse.Dial in Go). Whoever may open the
+socket can register only sessions that it has opened itself. The keeper acts on the death
+of a process alone, which the kernel reports: a process that is stopped, silent or cut off
+keeps its session. If the host dies, the TTL applies. It needs Linux 5.3 or later, and must
+see the processes: in a container it needs the host's process ids.`,
+		Example: `  tenure keeper --store=etcd://127.0.0.1:2379
+  tenure keeper --socket=/run/tenure/keeper.sock`,
+		Check: func([]string) error {
+			if socket == "" {
+				return fmt.Errorf("socket: must not be empty")
+			}
+			return nil
+		},
+		Run: func(ctx context.Context, r *storecli.Run, _ []string) error {
+			l, err := pulse.Listen(socket)
+			if err != nil {
+				return err
+			}
+			log := storecli.Logger(r.Cmd.ErrOrStderr(), slog.LevelInfo)
+			log.Info("ready", "socket", socket)
+			if err := pulse.NewKeeper(r.Store.Store, log).Serve(ctx, l); err != nil {
+				return err
+			}
+			return context.Cause(ctx)
+		},
+	})
+	cmd.Flags().StringVar(&socket, "socket", "/run/tenure/keeper.sock", "unix socket to listen on; a name that begins with @ has no file")
+	return cmd
+}

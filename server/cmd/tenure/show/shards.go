@@ -1,0 +1,122 @@
+package show
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/server/cli"
+	"github.com/tenurehq/tenure/server/storecli"
+	"github.com/tenurehq/tenure/shard"
+	"github.com/tenurehq/tenure/store"
+)
+
+// ownerRow is what one process owns of a set.
+type ownerRow struct {
+	NodeID string  `json:"node_id"` // "": nobody owns these
+	Shards int     `json:"shards"`
+	Share  float64 `json:"share"` // beside the mean of the owners
+	Weight float64 `json:"weight"`
+	Pinned int     `json:"pinned"`
+	Of     []int   `json:"of"`
+}
+
+func newShards(env cli.Env) *cobra.Command {
+	var all bool
+	cmd := storecli.New(env, storecli.Spec{
+		Use:   "shards SET",
+		Short: "Show who owns the shards of a set.",
+		Long: `Show how many shards of a set each node owns, and how that compares with the mean: a node
+of weight 1 that owns exactly its part has a share of 1.00. With --all, list each shard.
+Shards are described in the Go package shard.`,
+		Example: `  tenure shards orders
+  tenure shards orders --all`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := cobra.ExactArgs(1)(cmd, args); err != nil {
+				return err
+			}
+			return store.CheckGroup(args[0])
+		},
+		Run: func(ctx context.Context, r *storecli.Run, args []string) error {
+			set := args[0]
+			call, cancel := context.WithTimeout(ctx, r.Call)
+			rules, err := shard.ReadRules(call, r.Store.Store, set)
+			cancel()
+			switch {
+			case err != nil:
+				return err
+			case rules.Count == 0:
+				return cli.Exit(cli.ExitNo, fmt.Errorf("no process has run the set %q", set))
+			}
+			leaders := map[string]leaderRow{}
+			for v, err := range r.Views(ctx, store.Scope{set + "-*"}, "") {
+				if err != nil {
+					return err
+				}
+				leaders[v.Group] = rowOf(v)
+			}
+			if all {
+				var rows []leaderRow
+				for i := range rules.Count {
+					row, ok := leaders[shard.Group(set, i)]
+					if !ok {
+						row = leaderRow{Group: shard.Group(set, i), State: tenure.Vacant.String()}
+					}
+					rows = append(rows, row)
+				}
+				return leaderTable(func(r leaderRow) string { return r.Group }).List(r.Out, rows)
+			}
+			return ownerTable.List(r.Out, ownersOf(set, rules, leaders))
+		},
+		Complete: []storecli.Completion{},
+	})
+	cmd.Flags().BoolVar(&all, "all", false, "list each shard")
+	return cmd
+}
+
+func ownersOf(set string, rules shard.Rules, leaders map[string]leaderRow) []ownerRow {
+	owners := map[string]*ownerRow{}
+	for i := range rules.Count {
+		id := leaders[shard.Group(set, i)].NodeID
+		if owners[id] == nil {
+			owners[id] = &ownerRow{NodeID: id, Weight: cmp.Or(rules.Weights[id], 1)}
+		}
+		owners[id].Of = append(owners[id].Of, i)
+		if id != "" && rules.Pins[i] == id {
+			owners[id].Pinned++
+		}
+	}
+	weights, owned := 0.0, 0
+	for id, o := range owners {
+		o.Shards = len(o.Of)
+		if id != "" {
+			weights += o.Weight
+			owned += o.Shards
+		}
+	}
+	var rows []ownerRow
+	for id, o := range owners {
+		if id != "" {
+			o.Share = float64(o.Shards) * weights / (float64(owned) * o.Weight)
+		}
+		rows = append(rows, *o)
+	}
+	slices.SortFunc(rows, func(a, b ownerRow) int { return cmp.Compare(a.NodeID, b.NodeID) })
+	return rows
+}
+
+var ownerTable = cli.Table[ownerRow]{
+	Columns: []string{"OWNER", "SHARDS", "SHARE", "WEIGHT", "PINNED"},
+	Row: func(o ownerRow) []string {
+		if o.NodeID == "" {
+			return []string{"(nobody)", strconv.Itoa(o.Shards), cli.Empty, cli.Empty, cli.Empty}
+		}
+		return []string{o.NodeID, strconv.Itoa(o.Shards), fmt.Sprintf("%.2f", o.Share), strconv.FormatFloat(o.Weight, 'f', -1, 64), strconv.Itoa(o.Pinned)}
+	},
+	Name: func(o ownerRow) string { return o.NodeID },
+}
