@@ -54,7 +54,7 @@ func TestAlertsNameSeries(t *testing.T) {
 // systemd accepts the units without a word, and rates the exposure of the service at 3 or less.
 func TestUnits(t *testing.T) {
 	dir := t.TempDir()
-	for from, to := range map[string]string{"tenure.service": "tenure.service", "tenure-exec@.service": "tenure-exec@billing.service"} {
+	for from, to := range map[string]string{"tenure.service": "tenure.service", "tenure-keeper.service": "tenure-keeper.service", "tenure-exec@.service": "tenure-exec@billing.service"} {
 		unit := read(t, from)
 		if !strings.Contains(unit, "StartLimitIntervalSec=0\n") || !strings.Contains(unit, "\nUser=") {
 			t.Errorf("%s: no StartLimitIntervalSec=0, or no User=", from)
