@@ -35,6 +35,9 @@ redis.call('HLEN', items)
 if life ~= run then
 	life, began = run, index
 	redis.call('HSET', state, 'index', index, 'life', life, 'began', began)
+	-- Versions begin with the time in microseconds: above those that a lost state had counted.
+	local now = redis.call('TIME')
+	redis.call('HSETNX', state, 'version', string.format('%.0f', now[1] * 1000000 + now[2]))
 end
 
 local ok = 1

@@ -45,6 +45,6 @@
 // # Rights
 //
 // A user needs the keys ~{tenure}:* and the channel &{tenure}:*, and the commands eval, evalsha,
-// info, ping, publish, subscribe, unsubscribe, hget, hmget, hset, hdel, hlen, hincrby, zadd, zrem,
-// zcard and zrangebylex.
+// info, ping, publish, subscribe, unsubscribe, hget, hmget, hset, hsetnx, hdel, hlen, hincrby, zadd,
+// zrem, zcard, zrangebylex and time.
 package redis

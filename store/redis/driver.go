@@ -84,17 +84,15 @@ func (d *Driver) result(reply []any, t kv.Txn) (r kv.Result, began uint64, err e
 	var version uint64
 	if len(reply) >= stateFields {
 		r.OK = reply[0] == int64(1)
-		version, _ = number(reply[1]) // there is none before the first write
-		r.Index, err = number(reply[2])
-		if err == nil {
-			began, err = number(reply[4])
-		}
+		version, _ = number(reply[1])
+		r.Index, _ = number(reply[2])
+		began, _ = number(reply[4])
 		r.Incarnation, _ = reply[3].(string)
 	}
 	if !r.OK {
 		reads = append(reads[:len(reads):len(reads)], t.Else...)
 	}
-	if err != nil || r.Incarnation == "" || len(reply) != stateFields+len(reads) {
+	if version == 0 || r.Index == 0 || began == 0 || r.Incarnation == "" || len(reply) != stateFields+len(reads) {
 		return kv.Result{}, 0, fmt.Errorf("redis: the commit script answers %.200q", fmt.Sprint(reply...))
 	}
 	for i, key := range reads {
