@@ -55,13 +55,13 @@ func run(ctx context.Context, namespace string) error {
 	return mgr.Start(ctx)
 }
 
-// whileLeading runs what make returns only while this process leads the group. Each term has a
+// whileLeading runs what newRunnable returns only while this process leads the group. Each term has a
 // runnable of its own, because a controller can be started once. The context of Start ends with
 // the term. Put term.Stamp into every write, so that the resource can refuse a stale leader.
-func whileLeading(st store.Store, group, id string, make func(*tenure.Term) (manager.Runnable, error)) manager.Runnable {
+func whileLeading(st store.Store, group, id string, newRunnable func(*tenure.Term) (manager.Runnable, error)) manager.Runnable {
 	return manager.RunnableFunc(func(ctx context.Context) error {
 		return lease.Lead(ctx, st, group, id, func(ctx context.Context, term *tenure.Term) error {
-			runnable, err := make(term)
+			runnable, err := newRunnable(term)
 			if err != nil {
 				return err
 			}

@@ -39,7 +39,7 @@
 // its key (tenure.record.billing), and kv's value is its annotation "tenure/value". The spec is
 // for people:
 //
-//	record/{group}     holderIdentity, acquireTime, leaseTransitions
+//	record/{group}     holderIdentity, leaseTransitions (grants so far), renewTime (last change)
 //	session/{session}  holderIdentity, leaseDurationSeconds
 //	beat/{session}     renewTime: exists while the session lives
 //

@@ -207,11 +207,12 @@ func TestContract(t *testing.T) {
 	c := start(t)
 	cfg := c.config(c.namespace(t))
 	storetest.Run(t, storetest.Engine{
-		Open:    func(t *testing.T) store.Store { return open(t, cfg) },
-		TTL:     2 * time.Second,
-		Settle:  1500 * time.Millisecond,
-		Groups:  200, // a grant takes ten requests
-		Restart: func(*testing.T) { c.Restart() },
+		Open:     func(t *testing.T) store.Store { return open(t, cfg) },
+		TTL:      2 * time.Second,
+		Settle:   1500 * time.Millisecond,
+		Groups:   200,              // a grant takes ten requests
+		Patience: 45 * time.Second, // and a check of a thousand contenders 30,000
+		Restart:  func(*testing.T) { c.Restart() },
 		Rewind: func(*testing.T) func() {
 			backup := c.etcd.CopyData()
 			return func() {

@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"crypto/rand"
 	"encoding/json"
-	"time"
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,7 +28,6 @@ type metadata struct {
 type spec struct {
 	HolderIdentity       *string         `json:"holderIdentity"`
 	LeaseDurationSeconds *int64          `json:"leaseDurationSeconds"`
-	AcquireTime          *meta.MicroTime `json:"acquireTime"`
 	RenewTime            *meta.MicroTime `json:"renewTime"`
 	LeaseTransitions     *int64          `json:"leaseTransitions"`
 }
@@ -52,34 +50,25 @@ func newObject(w kv.Write) object {
 // newSpec shows people what kv's value says.
 func newSpec(w kv.Write) *spec {
 	var v struct {
-		NodeID  string `json:"node_id"`
-		Session string `json:"session"`
-		TTL     int64  `json:"ttl_ms"`
-		Ended   string `json:"ended"`
-		Count   int64  `json:"count"`
-		Terms   []struct {
-			Begin time.Time `json:"begin"`
-		} `json:"terms"`
+		NodeID  *string `json:"node_id"`
+		Session string  `json:"session"`
+		TTL     int64   `json:"ttl_ms"`
+		Ended   string  `json:"ended"`
+		Count   int64   `json:"count"`
 	}
 	_ = json.Unmarshal(w.Value, &v) // other keys have other values
 	s := &spec{RenewTime: new(meta.NowMicro())}
 	switch kindOf(w.Key) {
 	case "record":
 		s.LeaseTransitions = &v.Count
-		if n := len(v.Terms); n > 0 {
-			s.AcquireTime = new(meta.NewMicroTime(v.Terms[n-1].Begin))
-		}
 		if v.Session != "" {
-			s.HolderIdentity = &v.NodeID
+			s.HolderIdentity = v.NodeID
 		}
 	case "session":
 		if v.Ended == "" {
-			s.HolderIdentity = &v.NodeID
+			s.HolderIdentity = v.NodeID
 		}
 		s.LeaseDurationSeconds = new(max(1, (v.TTL+999)/1000))
-	}
-	if s.HolderIdentity != nil && *s.HolderIdentity == "" {
-		s.HolderIdentity = nil
 	}
 	return s
 }
