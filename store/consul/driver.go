@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
@@ -18,10 +19,10 @@ import (
 
 var _ kv.Driver = (*Driver)(nil)
 
-// Caps implements kv.Driver. Conditions and writes share a transaction; reads that do not fit
-// into it follow in another one.
+// Caps implements kv.Driver. Conditions and writes share a transaction with two operations on
+// lastKey; reads that do not fit into it follow in another one.
 func (d *Driver) Caps() kv.Caps {
-	return kv.Caps{MinTTL: minTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: (maxOps - 2) / 2, Prefix: d.cfg.Prefix + "/"}
+	return kv.Caps{MinTTL: time.Second, MaxTTL: 24 * time.Hour, Lateness: time.Second, Keys: (maxOps - 2) / 2, Prefix: d.cfg.Prefix + "/"}
 }
 
 func (d *Driver) key(k string) string { return d.cfg.Prefix + "/" + k }
@@ -48,9 +49,6 @@ type verb struct {
 	Index   uint64 `json:",omitempty"`
 	Session string `json:",omitempty"`
 }
-
-// tells reports whether Consul answers the operation with a pair.
-func (o operation) tells() bool { return o.KV.Verb != "delete" && o.KV.Verb != "check-not-exists" }
 
 // errConflict: a condition of the transaction does not hold.
 var errConflict = errors.New("consul: a condition does not hold")
@@ -83,16 +81,13 @@ func (d *Driver) transact(ctx context.Context, conditions int, ops []operation) 
 			return nil, fmt.Errorf("consul: commit: %s", e.What)
 		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	if a.status != http.StatusOK {
-		return nil, fmt.Errorf("consul: commit: HTTP status %d without a reason", a.status)
+	if err != nil || a.status != http.StatusOK {
+		return nil, cmp.Or(err, errors.New("consul: commit: refused without a reason"))
 	}
 	pairs := make([]pair, len(ops))
 	for i, o := range ops {
-		if !o.tells() {
-			continue
+		if o.KV.Verb == "delete" || o.KV.Verb == "check-not-exists" {
+			continue // Consul answers with nothing
 		}
 		if len(out.Results) == 0 || out.Results[0].KV.Key != o.KV.Key {
 			// Consul leaves out what the token may not read.

@@ -49,14 +49,11 @@ func (s *Store) Publish(term *tenure.Term, v Service) error {
 	ctx := context.WithoutCancel(term.Context()) // a registration that is cut short may have been made
 	var err error
 	for term.Context().Err() == nil {
-		wait := serviceRenew
 		if err = s.driver.register(ctx, id, v); store.Permanent(err) {
 			return err
-		} else if err != nil {
-			wait = time.Second
 		}
 		select {
-		case <-time.After(wait):
+		case <-time.After(serviceRenew):
 		case <-term.Context().Done():
 		}
 	}

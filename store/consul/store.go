@@ -44,10 +44,6 @@ type Config struct {
 
 const (
 	defaultPrefix = "tenure"
-	minTTL        = time.Second
-	maxTTL        = 24 * time.Hour
-	// lateness: candidates look at a beat eight times in its TTL.
-	lateness = time.Second
 	// maxOps is what Consul takes in one transaction.
 	maxOps = 128
 	// defaultCall bounds calls whose context has no deadline.
