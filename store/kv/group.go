@@ -498,8 +498,8 @@ func (s *Store) settle(ctx context.Context, r record) (record, error) {
 				after.Version = after.stored
 			}
 			s.mu.Lock()
-			defer s.mu.Unlock()
 			s.wrote(after, epoch)
+			s.mu.Unlock()
 			return after, nil
 		}
 		if r, err = s.parsedRecords.get(c.Items[0]); err != nil {
