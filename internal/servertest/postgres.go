@@ -1,11 +1,14 @@
 package servertest
 
 import (
+	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 )
 
 // Backup copies the data of a running PostgreSQL server. The returned function restarts the
@@ -53,4 +56,27 @@ func (s *Server) Standby() *Server {
 	s.t.Cleanup(standby.end)
 	standby.Start()
 	return standby
+}
+
+// PgBouncer starts a transaction pooler in front of a PostgreSQL server and waits until it is
+// ready. It is stopped when the test ends.
+func PgBouncer(t testing.TB, server *Server) *Server {
+	t.Helper()
+	bin, env := find(t, "PgBouncer", "pgbouncer")
+	host, port, err := net.SplitHostPort(server.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, listen := free(t)
+	config := filepath.Join(dataDir(t), "pgbouncer.ini")
+	ini := fmt.Sprintf("[databases]\n* = host=%s port=%s user=tenure\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %s\nunix_socket_dir =\n"+
+		"auth_type = any\npool_mode = transaction\ndefault_pool_size = 20\nmax_client_conn = 1000\n", host, port, listen)
+	if err := os.WriteFile(config, []byte(ini), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{t: t, name: "PgBouncer", program: filepath.Join(bin, "pgbouncer"), env: env, addr: addr, args: []string{config}, url: strings.Replace(server.url, server.addr, addr, 1)}
+	s.ready = func() error { return postgresReady(addr) }
+	t.Cleanup(s.end)
+	s.Start()
+	return s
 }

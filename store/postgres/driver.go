@@ -40,8 +40,8 @@ func NewDriver(cfg Config) (*Driver, error) {
 	d := &Driver{
 		cfg: cfg, pool: cfg.Pool,
 		commit: "CALL " + schema + ".commit($1, $2, $3, $4, $5, $6, $7, $8, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
-		list:   "SELECT key, value, version, created FROM " + schema + ".store WHERE key >= $1 AND key < $2 AND key > $3 ORDER BY key LIMIT $4",
-		count:  "SELECT version FROM " + schema + ".store WHERE key = ''",
+		list:   "SELECT key, value, version, created FROM " + schema + ".items WHERE key >= $1 AND key < $2 AND key > $3 ORDER BY key LIMIT $4",
+		count:  "SELECT version FROM " + schema + ".items WHERE key = ''",
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	if d.pool == nil {
@@ -67,7 +67,7 @@ func (d *Driver) Close() {
 
 // Caps implements kv.Driver.
 func (d *Driver) Caps() kv.Caps {
-	return kv.Caps{MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxKeys, Loses: loses, Prefix: d.cfg.Schema + ".store "}
+	return kv.Caps{MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxKeys, Loses: loses, Prefix: d.cfg.Schema + ".items "}
 }
 
 // Conditions of the procedure that are no version.

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/jackc/pgx/v5 v5.11.0
 	github.com/tenurehq/tenure v0.0.0
+	github.com/tenurehq/tenure/fence/pgxfence v0.0.0-00010101000000-000000000000
 )
 
 require (

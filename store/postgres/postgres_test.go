@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -110,10 +111,7 @@ func TestContract(t *testing.T) {
 		TTL:     2 * time.Second,
 		Settle:  1500 * time.Millisecond,
 		Restart: func(*testing.T) { server.Restart() },
-		Rewind: func(*testing.T) func() {
-			restore := server.Backup()
-			return restore
-		},
+		Rewind:  func(*testing.T) func() { return server.Backup() },
 	})
 }
 
@@ -124,8 +122,11 @@ type process struct {
 
 func (p process) Elector() tenure.Elector { return p.elector }
 
-func elect(t *testing.T, url string) {
-	const ttl = 3 * time.Second
+// Package lease on PostgreSQL keeps the contract of an Elector.
+func TestElector(t *testing.T) {
+	t.Parallel()
+	url := servertest.Postgres(t, fast()).URL()
+	const ttl = 2 * time.Second
 	electortest.Run(t, electortest.Engine{
 		Start: func(t *testing.T, group, id string) electortest.Process {
 			n, err := tenuretest.NewNode(open(t, url), lease.Config{
@@ -143,9 +144,6 @@ func elect(t *testing.T, url string) {
 		Parallel: true,
 	})
 }
-
-// Package lease on PostgreSQL keeps the contract of an Elector.
-func TestElector(t *testing.T) { elect(t, servertest.Postgres(t, fast()).URL()) }
 
 // session opens a session that lives long enough for the test.
 func session(t *testing.T, s store.Store, id string) store.Session {
@@ -167,4 +165,30 @@ func take(t *testing.T, s store.Store, id store.SessionID) store.Record {
 		t.Fatal(err)
 	}
 	return got[0]
+}
+
+// Behind a transaction pooler, which loses every LISTEN, a driver keeps its contract, and a
+// candidate that waits takes over from a leader that resigns.
+func TestPooler(t *testing.T) {
+	t.Parallel()
+	pooler := servertest.PgBouncer(t, servertest.Postgres(t, fast()))
+	t.Run("driver", func(t *testing.T) {
+		kvtest.Run(t, kvtest.Engine{Open: drivers(pooler.URL()), Patience: patience})
+	})
+	t.Run("handover", func(t *testing.T) {
+		a, b := node(t, open(t, pooler.URL()), "a", 10*time.Second, "g"), node(t, open(t, pooler.URL()), "b", 10*time.Second, "g")
+		first, err := lead(t, a, "g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var next *tenure.Term
+		var all sync.WaitGroup
+		all.Go(func() { next, err = lead(t, b, "g") })
+		if err := first.Resign(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if all.Wait(); err != nil || next.Token() <= first.Token() {
+			t.Errorf("%+v follows token %d, %v", next, first.Token(), err)
+		}
+	})
 }

@@ -29,7 +29,7 @@ type Config struct {
 	// watch opens one more connection with its configuration. Close leaves it open.
 	Pool *pgxpool.Pool
 	// Schema that has the table, the sequence and the procedure: one deployment each. Lower-case
-	// letters, digits and _. Default "tenure".
+	// letters, digits and _. Default "tenure_store", which is no role's default search path.
 	Schema string
 	// Deployment names a schema that is used for the first time. Default: random. A store
 	// that takes the place of another one needs its name, because sinks know it.
@@ -38,7 +38,7 @@ type Config struct {
 	MinTTL time.Duration
 }
 
-// SQL is the migration that creates the schema "tenure", for a role that may not create it.
+// SQL is the migration that creates the schema "tenure_store", for a role that may not create it.
 //
 //go:embed schema.sql
 var SQL string
@@ -103,21 +103,23 @@ const schemaParameter = "tenure_schema"
 // Parse reads "postgres://user@host:port,host:port/database?tenure_schema=name". All other
 // parameters are those of pgx and libpq, such as sslmode, sslrootcert and pool_max_conns.
 func Parse(raw string) (Config, error) {
-	u, err := url.Parse(raw)
-	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
-		return Config{}, &store.ArgumentError{Field: "store", Rule: "use postgres://user@host:port/database"}
+	base, query, _ := strings.Cut(raw, "?")
+	q, err := url.ParseQuery(query)
+	if err != nil || !strings.HasPrefix(base, "postgres://") && !strings.HasPrefix(base, "postgresql://") {
+		return Config{}, badURL("use postgres://user@host:port/database?parameter=value")
 	}
-	q := u.Query()
 	cfg := Config{Schema: q.Get(schemaParameter)}
 	q.Del(schemaParameter)
-	u.RawQuery = q.Encode()
-	cfg.URL = u.String()
+	cfg.URL = base + "?" + q.Encode()
 	return cfg, cfg.withDefaults().validate()
 }
 
+// badURL does not contain the URL, which may have a password.
+func badURL(rule string) error { return &store.ArgumentError{Field: "PostgreSQL URL", Rule: rule} }
+
 func (c Config) withDefaults() Config {
 	if c.Schema == "" {
-		c.Schema = "tenure"
+		c.Schema = "tenure_store"
 	}
 	if c.MinTTL == 0 {
 		c.MinTTL = time.Second
@@ -142,15 +144,15 @@ func (c Config) validate() error {
 	return err
 }
 
-// parse reads the URL for a pool. Its errors do not contain the URL, which may have a password.
+// parse reads the URL for a pool.
 func parse(raw string) (*pgxpool.Config, error) {
 	pc, err := pgxpool.ParseConfig(raw)
 	if err != nil {
-		cause := errors.Unwrap(err)
-		if cause == nil || strings.Contains(cause.Error(), "://") {
-			cause = errors.New("use postgres://user@host:port/database")
+		rule := "it is malformed; use postgres://user@host:port/database?parameter=value"
+		if cause := errors.Unwrap(err); cause != nil && !strings.ContainsAny(cause.Error(), "@:/") {
+			rule = cause.Error()
 		}
-		return nil, &store.ArgumentError{Field: "store", Rule: cause.Error()}
+		return nil, badURL(rule)
 	}
 	c := pc.ConnConfig
 	if c.ConnectTimeout == 0 {
@@ -173,7 +175,7 @@ func (d *Driver) Migrate(ctx context.Context) error {
 		var comment *string
 		err := d.call(ctx, "read the schema's version", true, func(ctx context.Context) error {
 			return d.pool.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, to_regnamespace($1) IS NOT NULL,
-				obj_description(to_regclass($1 || '.store'), 'pg_class')`, pgx.QueryExecModeExec, quote(d.cfg.Schema)).Scan(&server, &schema, &comment)
+				obj_description(to_regclass($1 || '.items'), 'pg_class')`, pgx.QueryExecModeExec, quote(d.cfg.Schema)).Scan(&server, &schema, &comment)
 		})
 		if err == nil {
 			err = checkServer(server)
@@ -191,9 +193,9 @@ func (d *Driver) Migrate(ctx context.Context) error {
 		case found == version:
 			return nil
 		case comment != nil || created:
-			return &store.ArgumentError{Field: "schema", Value: d.cfg.Schema, Rule: "it has a table store that is not Tenure's; choose another schema"}
+			return &store.ArgumentError{Field: "schema", Value: d.cfg.Schema, Rule: "it has a table items that is not Tenure's; choose another schema"}
 		}
-		sql := strings.ReplaceAll(SQL, `"tenure"`, quote(d.cfg.Schema))
+		sql := strings.ReplaceAll(SQL, `"tenure_store"`, quote(d.cfg.Schema))
 		if schema { // even IF NOT EXISTS needs the right to create one
 			sql = strings.Replace(sql, "CREATE SCHEMA IF NOT EXISTS", "-- ", 1)
 		}
