@@ -99,6 +99,8 @@ replace github.com/tenurehq/tenure/raft => ../raft
 
 replace github.com/tenurehq/tenure/store/etcd => ../store/etcd
 
+replace github.com/tenurehq/tenure/store/postgres => ../store/postgres
+
 // Only modernc.org/sqlite's own tests want it, and it cannot be had.
 exclude github.com/google/pprof v0.0.0-20261016150608-1facf8f91b50
 

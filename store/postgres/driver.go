@@ -21,6 +21,8 @@ type Driver struct {
 	cfg  Config
 	pool *pgxpool.Pool
 	own  bool // the pool is ours
+	// loses is what the server can lose, as far as its settings tell.
+	loses string
 	// The statements use no prepared statement, which a transaction pooler would lose.
 	commit, list, count string
 	ctx                 context.Context // ends with Close
@@ -38,7 +40,7 @@ func NewDriver(cfg Config) (*Driver, error) {
 	}
 	schema := quote(cfg.Schema)
 	d := &Driver{
-		cfg: cfg, pool: cfg.Pool,
+		cfg: cfg, pool: cfg.Pool, loses: loses,
 		commit: "CALL " + schema + ".commit($1, $2, $3, $4, $5, $6, $7, $8, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
 		list:   "SELECT key, value, version, created FROM " + schema + ".items WHERE key >= $1 AND key < $2 AND key > $3 ORDER BY key LIMIT $4",
 		count:  "SELECT version FROM " + schema + ".items WHERE key = ''",
@@ -67,7 +69,7 @@ func (d *Driver) Close() {
 
 // Caps implements kv.Driver.
 func (d *Driver) Caps() kv.Caps {
-	return kv.Caps{MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxKeys, Loses: loses, Prefix: d.cfg.Schema + ".items "}
+	return kv.Caps{Engine: "postgres", MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxKeys, Loses: d.loses, Prefix: d.cfg.Schema + ".items "}
 }
 
 // Conditions of the procedure that are no version.

@@ -48,15 +48,15 @@ const version = 1
 
 const (
 	maxTTL = 24 * time.Hour
-	// lateness: an observer reads a beat eight times in a TTL.
-	lateness = time.Second
+	// lateness is a slow commit.
+	lateness = 100 * time.Millisecond
 	// maxKeys bounds the time for which a commit holds its locks.
 	maxKeys = 256
 	// defaultCall bounds calls whose context has no deadline.
 	defaultCall = 5 * time.Second
 	// oldest version of the server: COMMIT AND CHAIN in procedures.
 	oldest = 120000
-	loses  = "a failover to an asynchronous standby, and a server with fsync=off that crashes, lose the last commits; use synchronous_standby_names"
+	loses  = "a failover to an asynchronous standby loses the last commits: set synchronous_standby_names"
 )
 
 // Store is a store.Store in PostgreSQL: a kv.Store over a Driver.
@@ -95,6 +95,11 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 func (s *Store) Close() {
 	s.Store.Close()
 	s.driver.Close()
+}
+
+// Caps is what a store with the default configuration can do.
+func Caps() store.Caps {
+	return (&Driver{cfg: Config{}.withDefaults(), loses: loses}).Caps().Store()
 }
 
 // schemaParameter of a URL is not PostgreSQL's.
@@ -171,17 +176,25 @@ func parse(raw string) (*pgxpool.Config, error) {
 func (d *Driver) Migrate(ctx context.Context) error {
 	for created := false; ; created = true {
 		var server, found int
-		var schema bool
+		var schema, synced, standbys bool
 		var comment *string
 		err := d.call(ctx, "read the schema's version", true, func(ctx context.Context) error {
 			return d.pool.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, to_regnamespace($1) IS NOT NULL,
-				obj_description(to_regclass($1 || '.items'), 'pg_class')`, pgx.QueryExecModeExec, quote(d.cfg.Schema)).Scan(&server, &schema, &comment)
+				obj_description(to_regclass($1 || '.items'), 'pg_class'), current_setting('fsync') = 'on',
+				current_setting('synchronous_standby_names') = '' AND EXISTS (SELECT FROM pg_stat_replication)`,
+				pgx.QueryExecModeExec, quote(d.cfg.Schema)).Scan(&server, &schema, &comment, &synced, &standbys)
 		})
 		if err == nil {
 			err = checkServer(server)
 		}
 		if err != nil {
 			return err
+		}
+		switch {
+		case !synced:
+			d.loses = "fsync is off: a crash of the machine loses the last commits"
+		case !standbys:
+			d.loses = ""
 		}
 		if comment != nil {
 			_, v, _ := strings.Cut(*comment, "schema version ")
