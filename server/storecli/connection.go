@@ -201,6 +201,9 @@ func (c *Connection) Target() (Target, error) {
 
 // engine completes the target of an engine.
 func (c *Connection) engine(at Target) (Target, error) {
+	if _, err := engines.Find(c.Store); err != nil {
+		return at, cli.Usage("%w, or http://host:port of a service", err)
+	}
 	at.Engine, at.Options = c.Store, engines.Options{Username: c.User, Prefix: c.Prefix, TLS: at.TLS}
 	if c.PasswordFile != "" {
 		text, err := os.ReadFile(c.PasswordFile)

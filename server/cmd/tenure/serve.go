@@ -17,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/embeddedetcd"
+	"github.com/tenurehq/tenure/server/engines"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/service"
 	"github.com/tenurehq/tenure/server/storecli"
@@ -122,11 +123,11 @@ func (s *server) validate() (at storecli.Target, err error) {
 	}
 	s.service.Declared = s.groups == "declared"
 	if s.conn.Store != embedded {
+		if _, err := engines.Find(s.conn.Store); err != nil {
+			return at, fmt.Errorf("%w, or embedded", err)
+		}
 		if at, err = s.conn.Target(); err != nil {
 			return at, err
-		}
-		if at.Service {
-			return at, errors.New("store: a service cannot use another service as its store; name its engine")
 		}
 		if at.TLS != nil && s.conn.CA == "" {
 			return at, errors.New("store: etcds:// needs --store-ca")

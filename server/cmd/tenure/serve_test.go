@@ -35,7 +35,7 @@ func TestServeExitCodes(t *testing.T) {
 	}{
 		{"other hosts, no credentials", []string{"--listen", "0.0.0.0:0"}, "no credentials"},
 		{"no such store", []string{"--store", "mysql://x"}, "postgres://user@host:port/database"},
-		{"a service", []string{"--store", "http://127.0.0.1:1"}, "name its engine"},
+		{"a service", []string{"--store", "http://127.0.0.1:1"}, "or embedded"},
 		{"an empty host", []string{"--store", "etcd://a:1,,b:1"}, "etcd://host:port,host:port"},
 		{"groups maybe", []string{"--groups", "maybe"}, "neither open nor declared"},
 		{"policy alone", []string{"--policy", "x"}, "policy without credentials"},
