@@ -204,3 +204,33 @@ func TestParse(t *testing.T) {
 		}
 	}
 }
+
+// A store says what its server can lose: nothing alone, the last commits with an asynchronous standby
+// or without fsync.
+func TestLoses(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t)
+	if l := open(t, server.URL()).Caps().Loses; l != "" {
+		t.Errorf("alone: %q", l)
+	}
+	server.Standby()
+	eventually(t, "the standby is connected", func(context.Context) error {
+		if l := open(t, server.URL()).Caps().Loses; !strings.Contains(l, "asynchronous standby") {
+			return errors.New(l)
+		}
+		return nil
+	})
+	if l := open(t, servertest.Postgres(t, fast()).URL()).Caps().Loses; !strings.Contains(l, "fsync") {
+		t.Errorf("without fsync: %q", l)
+	}
+}
+
+// A server that is too old is refused.
+func TestOldServer(t *testing.T) {
+	if err := postgres.CheckServer(110000); !errors.Is(err, store.ErrInvalid) || !strings.Contains(err.Error(), "12") {
+		t.Errorf("%v", err)
+	}
+	if err := postgres.CheckServer(120001); err != nil {
+		t.Error(err)
+	}
+}

@@ -170,7 +170,8 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]k
 			return err
 		}
 		items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (i kv.Item, err error) {
-			return i, row.Scan(&i.Key, &i.Value, &i.Version, &i.Created)
+			err = row.Scan(&i.Key, &i.Value, &i.Version, &i.Created)
+			return i, err
 		})
 		return err
 	})

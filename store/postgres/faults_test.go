@@ -163,7 +163,8 @@ func caughtUp(t *testing.T, primary, standby *servertest.Server) {
 			return "", err
 		}
 		defer func() { _ = c.Close(ctx) }()
-		return v, c.QueryRow(ctx, sql, args...).Scan(&v)
+		err = c.QueryRow(ctx, sql, args...).Scan(&v)
+		return v, err
 	}
 	eventually(t, "the standby catches up", func(ctx context.Context) error {
 		lsn, err := value(ctx, primary.URL(), "SELECT pg_current_wal_lsn()::text")
@@ -192,9 +193,10 @@ func node(t *testing.T, s store.Store, id string, ttl time.Duration, scope ...st
 	return n
 }
 
-func lead(t *testing.T, n *lease.Node, group string) (*tenure.Term, error) {
+// lead campaigns for the group g.
+func lead(t *testing.T, n *lease.Node) (*tenure.Term, error) {
 	t.Helper()
-	e, err := n.Elector(group)
+	e, err := n.Elector("g")
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +218,7 @@ func TestNoOverlap(t *testing.T) {
 	}
 	now := clock.System()
 	leader := 0
-	term, err := lead(t, nodes[0], "g")
+	term, err := lead(t, nodes[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +234,7 @@ func TestNoOverlap(t *testing.T) {
 		var began clock.Instant
 		var all sync.WaitGroup
 		all.Go(func() {
-			next, failed = lead(t, nodes[other], "g")
+			next, failed = lead(t, nodes[other])
 			began = now.Now()
 		})
 		eventually(t, "the other candidate waits", func(ctx context.Context) error {
@@ -276,7 +278,7 @@ func TestOutage(t *testing.T) {
 	proxy := enginetest.NewProxy(t, server.Addr())
 	const ttl = 20 * time.Second
 	n := node(t, open(t, at(server, proxy.Addr())), "a", ttl, "g")
-	term, err := lead(t, n, "g")
+	term, err := lead(t, n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +316,7 @@ func TestLongOutage(t *testing.T) {
 	server := servertest.Postgres(t, fast())
 	proxy := enginetest.NewProxy(t, server.Addr())
 	n := node(t, open(t, at(server, proxy.Addr())), "a", 2*time.Second, "g")
-	term, err := lead(t, n, "g")
+	term, err := lead(t, n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +331,7 @@ func TestLongOutage(t *testing.T) {
 	}
 	proxy.Heal()
 	_ = term.Resign(t.Context())
-	again, err := lead(t, n, "g")
+	again, err := lead(t, n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -177,13 +177,13 @@ func TestPooler(t *testing.T) {
 	})
 	t.Run("handover", func(t *testing.T) {
 		a, b := node(t, open(t, pooler.URL()), "a", 10*time.Second, "g"), node(t, open(t, pooler.URL()), "b", 10*time.Second, "g")
-		first, err := lead(t, a, "g")
+		first, err := lead(t, a)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var next *tenure.Term
 		var all sync.WaitGroup
-		all.Go(func() { next, err = lead(t, b, "g") })
+		all.Go(func() { next, err = lead(t, b) })
 		if err := first.Resign(t.Context()); err != nil {
 			t.Error(err)
 		}
