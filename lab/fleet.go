@@ -173,7 +173,7 @@ func (f *Fleet) newNodes(engines []string, ledgerPort string, next func() string
 				}
 				names.Engines[p.id] = name
 			}
-			endpoints = append(endpoints, "http://"+at)
+			endpoints = append(endpoints, at)
 		}
 		if !f.cfg.Direct {
 			err = errors.Join(err, through(&names.Ledger, "ledger", &ledger))
@@ -185,14 +185,14 @@ func (f *Fleet) newNodes(engines []string, ledgerPort string, next func() string
 			return err
 		}
 		args := []string{"node", "--until-eof", "--id", id, "--group", f.cfg.Group, "--listen", listen[i], "--advertise", "http://" + public,
-			"--backend", f.cfg.Backend, "--ledger", "http://" + ledger}
+			"--ledger", "http://" + ledger}
 		if len(workers) > 0 {
 			args = append(args, "--workers", strings.Join(workers, ","))
 		}
 		if len(f.engines) > 0 {
-			args = append(args, "--endpoints", strings.Join(endpoints, ","), "--lease-ttl", f.cfg.TTL.String())
+			args = append(args, "--store", "etcd://"+strings.Join(endpoints, ","), "--lease-ttl", f.cfg.TTL.String())
 		} else {
-			args = append(args, "--peers", strings.Join(peers, ","), "--data-dir", filepath.Join(f.dir, id))
+			args = append(args, "--store", "raft", "--peers", strings.Join(peers, ","), "--data-dir", filepath.Join(f.dir, id))
 			through, err := f.peerProxies(id, at, &names)
 			if err != nil {
 				return err

@@ -214,7 +214,7 @@ func post(t *testing.T, url, body string) {
 func TestStartFails(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
-	_, err := lab.Start(t.Context(), lab.Config{Bin: programs(t), NodeArgs: []string{"--backend", "zoo"}})
+	_, err := lab.Start(t.Context(), lab.Config{Bin: programs(t), NodeArgs: []string{"--store", "zoo"}})
 	if err == nil || !strings.Contains(err.Error(), "node-1") || !strings.Contains(err.Error(), "zoo") {
 		t.Errorf("%v", err)
 	}

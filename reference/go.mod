@@ -14,6 +14,7 @@ require (
 
 require (
 	github.com/google/pprof v0.0.0-20260906184651-6331bc6350fe // indirect
+	github.com/tenurehq/tenure/store/postgres v0.0.0-00010101000000-000000000000 // indirect
 	go.etcd.io/bbolt v1.5.0 // indirect
 	go.etcd.io/etcd/api/v3 v3.7.3 // indirect
 	go.etcd.io/etcd/client/pkg/v3 v3.7.3 // indirect
@@ -80,6 +81,8 @@ require (
 replace github.com/tenurehq/tenure/raft => ../raft
 
 replace github.com/tenurehq/tenure/store/etcd => ../store/etcd
+
+replace github.com/tenurehq/tenure/store/postgres => ../store/postgres
 
 // Only modernc.org/sqlite's own tests want it, and it cannot be had.
 exclude github.com/google/pprof v0.0.0-20261016150608-1facf8f91b50

@@ -9,6 +9,7 @@ require (
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/spf13/cobra v1.10.2
 	github.com/tenurehq/tenure v0.0.0
+	github.com/tenurehq/tenure/store/postgres v0.0.0-00010101000000-000000000000
 	go.etcd.io/bbolt v1.5.0
 	go.etcd.io/etcd/api/v3 v3.7.3
 	go.etcd.io/etcd/client/pkg/v3 v3.7.3
@@ -110,6 +111,8 @@ require (
 replace github.com/tenurehq/tenure/raft => ../raft
 
 replace github.com/tenurehq/tenure/store/etcd => ../store/etcd
+
+replace github.com/tenurehq/tenure/store/postgres => ../store/postgres
 
 // Only modernc.org/sqlite's own tests want it, and it cannot be had.
 exclude github.com/google/pprof v0.0.0-20261016150608-1facf8f91b50

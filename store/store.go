@@ -125,17 +125,30 @@ type Store interface {
 
 // Caps say what an engine can do, and what it cannot.
 type Caps struct {
+	Engine string        // its name, such as "etcd"
 	MinTTL time.Duration // shorter ones are granted as this
 	MaxTTL time.Duration
-	Batch  int // records in one Acquire, Release, Close or KeepAlive
+	Step   time.Duration // TTLs are rounded up to a multiple; 0: they are not
+	Batch  int           // records in one Acquire, Release, Close or KeepAlive
 	// Observed: the engine does not expire sessions by itself. Candidates observe the
 	// sessions of leaders and end those that are silent for a TTL. A session that
 	// nobody observes lives on, and whoever begins to observe waits for a whole TTL.
 	Observed bool
-	// Lateness is how long after its TTL the death of a session may show.
+	// Lateness is how long after its TTL the death of a session may show. See Late.
 	Lateness time.Duration
 	// Loses says in one sentence when the engine can lose what it acknowledged; "" never.
 	Loses string
+}
+
+// Observations is how often candidates read the beat of a session during its TTL, if Observed.
+const Observations = 8
+
+// Late is how long after its TTL the death of a session may show, for a TTL.
+func (c Caps) Late(ttl time.Duration) time.Duration {
+	if c.Observed {
+		return c.Lateness + ttl/Observations
+	}
+	return c.Lateness
 }
 
 // UpdateKind says what a watch has seen.

@@ -72,7 +72,7 @@ func obtain(programs []string) (bin string, env []string, err error) {
 func installed(root string, programs []string) (bin string, ok bool) {
 	hidden, _ := filepath.Glob(filepath.Join(root, "usr", "lib", "postgresql", "*", "bin"))
 	slices.Reverse(hidden) // the newest first
-	dirs := slices.Concat(hidden, []string{filepath.Join(root, "usr", "bin")})
+	dirs := slices.Concat(hidden, []string{filepath.Join(root, "usr", "bin"), filepath.Join(root, "usr", "sbin")})
 	if root == "/" {
 		dirs = append(filepath.SplitList(os.Getenv("PATH")), dirs...)
 	}

@@ -19,7 +19,7 @@ import (
 // tests that do not test durability (data survives a killed process, not a lost machine).
 func Postgres(t testing.TB, opts ...Option) *Server {
 	t.Helper()
-	bin, env := find(t, "PostgreSQL", "postgres", "initdb")
+	bin, env := find(t, "PostgreSQL", "postgres", "initdb", "pg_basebackup")
 	dir := dataDir(t)
 	addr, port := free(t)
 	data := filepath.Join(dir, "data")

@@ -112,7 +112,7 @@ func (r *rig) start(id string) {
 		r.addrs[id] = ports[0]
 	}
 	args := append([]string{
-		"node", "--id", id, "--group", "billing", "--listen", r.addrs[id], "--backend", "etcd", "--endpoints", strings.Join(r.endpoints, ","),
+		"node", "--id", id, "--group", "billing", "--listen", r.addrs[id], "--store", "etcd://" + strings.ReplaceAll(strings.Join(r.endpoints, ","), "http://", ""),
 		"--ledger", r.ledger.URL, "--lease-ttl", r.ttl.String(),
 	}, r.args...)
 	r.nodes[id] = r.run(r.node, args...)

@@ -24,7 +24,7 @@ func Flags(f *pflag.FlagSet, cfg *node.Config) func() (end func(), err error) {
 	plantFlag(f, &c)
 	return func() (func(), error) {
 		c.ID, c.Log = cfg.ID, cfg.Log
-		if err := c.Validate(cfg.Backend); err != nil {
+		if err := c.Validate(cfg.Store); err != nil {
 			return nil, err
 		}
 		h, err := New(c)

@@ -52,8 +52,8 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Validate says which rules are broken for a node on the backend.
-func (c Config) Validate(backend string) error {
+// Validate says which rules are broken for a node with that --store.
+func (c Config) Validate(store string) error {
 	var all []error
 	bad := func(field, format string, args ...any) {
 		all = append(all, &node.ConfigError{Field: field, Rule: fmt.Sprintf(format, args...)})
@@ -64,10 +64,10 @@ func (c Config) Validate(backend string) error {
 	if !(c.ClockDrift > -1 && c.ClockDrift <= 10) { // NaN is not
 		bad("clock-drift", "%v must be above -1 and at most 10: it is a fraction, 0.05 is five percent fast", c.ClockDrift)
 	}
-	if backend != node.BackendRaft && c.RaftLease != 0 {
-		bad("raft-lease", "is for --backend=raft, and this is %s", backend)
+	if store != node.StoreRaft && c.RaftLease != 0 {
+		bad("raft-lease", "is for --store=raft")
 	}
-	if backend == node.BackendRaft && len(c.Plant) > 0 {
+	if store == node.StoreRaft && len(c.Plant) > 0 {
 		bad("plant", "bugs are planted in the lease, which raft does not use")
 	}
 	return errors.Join(all...)

@@ -90,7 +90,7 @@ func TestFlags(t *testing.T) {
 	} {
 		f := pflag.NewFlagSet("node", pflag.ContinueOnError)
 		f.SetOutput(io.Discard)
-		cfg := node.Config{ID: "n1", Backend: tt.backend}
+		cfg := node.Config{ID: "n1", Store: tt.backend}
 		complete := Flags(f, &cfg)
 		err := f.Parse(tt.args)
 		if err == nil {
@@ -103,7 +103,7 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%s %q: %v", tt.backend, tt.args, err)
 		}
 	}
-	if (Config{Plant: []plant.Bug{plant.WallClock}}).Validate(node.BackendRaft) == nil || (Config{ClockDrift: math.Inf(1)}).Validate(node.BackendEtcd) == nil {
+	if (Config{Plant: []plant.Bug{plant.WallClock}}).Validate(node.StoreRaft) == nil || (Config{ClockDrift: math.Inf(1)}).Validate("etcd://127.0.0.1:1") == nil {
 		t.Error("a bug in the lease of Raft, or an infinite drift, is accepted")
 	}
 }

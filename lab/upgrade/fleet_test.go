@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,8 +30,11 @@ func TestFleet(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "ledger.db")
 	keeps := serve(t, old.fleet, "ledger", "--listen", ports[0], "--db", db)
 	node := func(v version) *process {
-		return serve(t, v.node[0], append(v.node[1:], "--id", "node-"+v.name, "--group", "billing", "--backend", "etcd", "--endpoints", strings.Join(cluster.Endpoints(), ","),
-			"--ledger", keeps.URL, "--lease-ttl", ttl)...)
+		engine := []string{"--store", "etcd://" + strings.ReplaceAll(strings.Join(cluster.Endpoints(), ","), "http://", "")}
+		if v.name == old.name {
+			engine = []string{"--backend", "etcd", "--endpoints", strings.Join(cluster.Endpoints(), ",")}
+		}
+		return serve(t, v.node[0], slices.Concat(v.node[1:], engine, []string{"--id", "node-" + v.name, "--group", "billing", "--ledger", keeps.URL, "--lease-ttl", ttl})...)
 	}
 	var last api.Next
 	// next waits until the node leads and hands out numbers.

@@ -19,7 +19,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// passwordVariable holds the password for etcd. A flag would show it to other users.
+// passwordVariable holds the password of the engine's user. A flag would show it to other users.
 const passwordVariable = "FLEET_NODE_PASSWORD"
 
 // Node returns the command that runs a node. extend may be nil. It adds flags and returns a
@@ -38,11 +38,11 @@ it leads. It waits for the ledger and the engine. When it serves, it prints one 
 JSON.
 
 The first SIGINT or SIGTERM hands the group over and stops the node; the second ends the
-process. The exit code is 75 if the work did not stop in time. The password for etcd is
-read from --password-file or from ` + passwordVariable + `.`,
-		Example: `  fleet node --id node-1 --group billing --backend etcd --endpoints http://127.0.0.1:2379 --ledger http://127.0.0.1:7420
-  fleet node --id n1 --group billing --backend raft --peers n1=10.0.0.1:7400,n2=10.0.0.2:7400,n3=10.0.0.3:7400 --data-dir d --ledger http://…
-  fleet node --id alone --group billing --backend mem --ledger http://127.0.0.1:7420`,
+process. The exit code is 75 if the work did not stop in time. The password of the engine's
+user is read from --password-file or from ` + passwordVariable + `.`,
+		Example: `  fleet node --id node-1 --group billing --store etcd://127.0.0.1:2379 --ledger http://127.0.0.1:7420
+  fleet node --id n1 --group billing --store raft --peers n1=10.0.0.1:7400,n2=10.0.0.2:7400,n3=10.0.0.3:7400 --data-dir d --ledger http://…
+  fleet node --id alone --group billing --store mem --ledger http://127.0.0.1:7420`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			level := slog.LevelInfo
@@ -78,11 +78,8 @@ read from --password-file or from ` + passwordVariable + `.`,
 	f.StringVar(&cfg.Advertise, "advertise", "", "URL at which others reach this node (default that of --listen)")
 	f.StringSliceVar(&cfg.Hosts, "hosts", nil, "further names by which callers reach this node, besides localhost and IP addresses")
 	f.BoolVar(&cfg.Insecure, "insecure", false, "listen beyond loopback, where everybody can call")
-	f.StringVar(&cfg.Backend, "backend", "", "etcd, raft, or mem for a single node")
-	f.StringSliceVar(&cfg.Endpoints, "endpoints", nil, "URLs of etcd's members")
-	f.StringVar(&cfg.Prefix, "prefix", "", `prefix of every key in etcd (default "/tenure")`)
-	f.StringVar(&cfg.Username, "username", "", "etcd user")
-	f.StringVar(&passwordFile, "password-file", "", "file with the password for etcd")
+	f.StringVar(&cfg.Store, "store", "", "engine of the elections: its URL, such as etcd://user@host:port,host:port/prefix or postgres://user@host/database; raft; or mem for a single node")
+	f.StringVar(&passwordFile, "password-file", "", "file with the password of the engine's user")
 	f.StringVar(&cfg.TLS.Cert, "cert", "", "PEM file with the certificate for etcd or for the Raft peers")
 	f.StringVar(&cfg.TLS.Key, "key", "", "PEM file with its key")
 	f.StringVar(&cfg.TLS.CA, "ca", "", "PEM file with the authority that signs the certificates of the others")

@@ -16,8 +16,8 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/wait"
+	"github.com/tenurehq/tenure/server/engines"
 	"github.com/tenurehq/tenure/store"
-	"github.com/tenurehq/tenure/store/etcd"
 	"github.com/tenurehq/tenure/store/mem"
 )
 
@@ -42,22 +42,20 @@ var (
 // open opens the backend of the configuration, for a node that is reached at address.
 func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 	candidate := tenure.Candidate{ID: n.cfg.ID, Address: address}
-	switch n.cfg.Backend {
-	case BackendEtcd:
+	switch n.cfg.Store {
+	default:
 		tlsConfig, err := n.cfg.TLS.load()
 		if err != nil {
 			return nil, err
 		}
 		octx, cancel := context.WithTimeout(ctx, openTimeout)
 		defer cancel()
-		store, err := etcd.Open(octx, etcd.Config{
-			Endpoints: n.cfg.Endpoints, Prefix: n.cfg.Prefix, TLS: tlsConfig, Username: n.cfg.Username, Password: n.cfg.Password,
-		})
+		store, err := engines.Open(octx, n.cfg.Store, engines.Options{Password: n.cfg.Password, TLS: tlsConfig})
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrEngine, err)
 		}
 		return n.openLease(ctx, store, candidate, store.Close)
-	case BackendRaft:
+	case StoreRaft:
 		cfg := n.cfg.raft(address)
 		cfg.Clock, cfg.Log = n.clock, n.cfg.Log
 		var err error
@@ -72,7 +70,7 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 			elector: node, close: node.Close, deployment: func(context.Context) (string, error) { return node.Deployment(), nil },
 			standbys: func(context.Context) ([]tenure.Candidate, error) { return nil, nil }, // Raft chooses the successor itself
 		}, nil
-	default:
+	case StoreMem:
 		store := mem.New(mem.Options{Clock: n.clock})
 		if err := n.resume(ctx, store); err != nil {
 			store.Close()

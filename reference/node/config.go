@@ -15,19 +15,19 @@ import (
 
 	"github.com/tenurehq/tenure/lease"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/server/engines"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/store"
 )
 
-// The backends.
+// The values of Config.Store that are no URL.
 const (
-	BackendEtcd = "etcd"
-	BackendRaft = "raft"
-	// BackendMem is for a single node: its elections die with the process.
-	BackendMem = "mem"
+	StoreRaft = "raft"
+	// StoreMem is for a single node: its elections die with the process.
+	StoreMem = "mem"
 )
 
-// Config configures a node. ID, Group, Listen, Backend and Ledger are required.
+// Config configures a node. ID, Group, Listen, Store and Ledger are required.
 type Config struct {
 	// ID names the node in its fleet. Group is what the fleet elects a leader of. Both are
 	// names that store.ValidName accepts.
@@ -43,13 +43,11 @@ type Config struct {
 	// Insecure allows addresses that other hosts can reach.
 	Insecure bool
 
-	// Backend is etcd, raft or mem.
-	Backend string
-	// Endpoints, Prefix, Username, Password and TLS are for etcd.
-	Endpoints          []string
-	Prefix             string
-	Username, Password string
-	TLS                TLSFiles
+	// Store is raft, mem, or the URL of an engine: see package engines.
+	Store string
+	// Password is that of the user in the URL, TLS is for etcd.
+	Password string
+	TLS      TLSFiles
 	// Peers (id to host:port, this node among them) and DataDir are for raft, TLS too.
 	Peers   map[string]string
 	DataDir string
@@ -139,7 +137,7 @@ func (c Config) withDefaults() Config {
 	ttl := c.Timing.Resolve().TTL
 	// A lease that is longer than the share of the default needs a larger target.
 	c.RTO = cmp.Or(c.RTO, max(30*time.Second, (ttl*30/detectOf30).Round(time.Second)+time.Second))
-	if c.Backend == BackendRaft {
+	if c.Store == StoreRaft {
 		c.ElectionTimeout = cmp.Or(c.ElectionTimeout, time.Second)
 		ttl = 5 * time.Second
 	}
@@ -154,13 +152,13 @@ func (c Config) withDefaults() Config {
 
 // ttl is how long the others wait for a silent leader.
 func (c Config) ttl() time.Duration {
-	if c.Backend == BackendRaft {
+	if c.Store == StoreRaft {
 		return c.ElectionTimeout
 	}
 	return c.Timing.Resolve().TTL
 }
 
-// Validate returns every broken rule, as a ConfigError or as an error of the backend.
+// Validate returns every broken rule, as a ConfigError or as an error of the engine.
 func (c Config) Validate() error {
 	var all []error
 	bad := func(field, format string, args ...any) {
@@ -190,7 +188,7 @@ func (c Config) Validate() error {
 			bad("workers", "%q is not the URL of a worker, such as http://127.0.0.1:7430", redacted(w))
 		}
 	}
-	all = append(all, c.validateBackend(bad)...)
+	all = append(all, c.validateStore(bad)...)
 	d := c.withDefaults()
 	for _, f := range []struct {
 		name string
@@ -200,7 +198,7 @@ func (c Config) Validate() error {
 			bad(f.name, "%v must be at least 1ms", f.d)
 		}
 	}
-	if ttl := c.Timing.Resolve().TTL; c.Backend != BackendRaft && d.RTO*detectOf30/30 < ttl {
+	if ttl := c.Timing.Resolve().TTL; c.Store != StoreRaft && d.RTO*detectOf30/30 < ttl {
 		bad("rto", "%v leaves %v to detect a crash, which takes as long as a lease, %v: raise --rto to %v, or lower --lease-ttl", d.RTO, d.RTO*detectOf30/30, ttl, (ttl*30/detectOf30).Round(time.Second)+time.Second)
 	}
 	if c.Batch < 0 {
@@ -212,36 +210,32 @@ func (c Config) Validate() error {
 	return errors.Join(all...)
 }
 
-func (c Config) validateBackend(bad func(field, format string, args ...any)) []error {
-	only := func(field string, given bool, backends string) {
-		if given {
-			bad(field, "is for --backend=%s, and this is %s", backends, c.Backend)
-		}
+// backend names the engine.
+func (c Config) backend() string {
+	if e, err := engines.Find(c.Store); err == nil {
+		return e.Caps.Engine
 	}
-	switch c.Backend {
-	case BackendEtcd, BackendMem:
-		only("peers", len(c.Peers) > 0, BackendRaft)
-		only("data-dir", c.DataDir != "", BackendRaft)
-		only("election-timeout", c.ElectionTimeout != 0, BackendRaft)
-		if c.Backend == BackendEtcd && len(c.Endpoints) == 0 {
-			bad("endpoints", "the URLs of etcd must be given, such as http://127.0.0.1:2379")
-		}
-		if c.Backend == BackendMem {
-			only("endpoints", len(c.Endpoints) > 0, BackendEtcd)
-		}
-		return []error{c.Timing.Resolve().Validate()}
-	case BackendRaft:
-		only("endpoints", len(c.Endpoints) > 0, BackendEtcd)
+	return c.Store
+}
+
+func (c Config) validateStore(bad func(field, format string, args ...any)) []error {
+	if c.Store == StoreRaft {
 		if c.Timing != (lease.Timing{}) {
 			bad("lease-ttl, renew-interval, misses", "Raft has no lease; --election-timeout says how long a crash goes unnoticed")
 		}
 		return []error{c.raft("").Validate()}
-	case "":
-		bad("backend", "must be given: etcd, raft or mem")
-	default:
-		bad("backend", "%q is unknown; use etcd, raft or mem", c.Backend)
 	}
-	return nil
+	for field, given := range map[string]bool{"peers": len(c.Peers) > 0, "data-dir": c.DataDir != "", "election-timeout": c.ElectionTimeout != 0} {
+		if given {
+			bad(field, "is for --store=raft, and this is %s", engines.Redact(c.Store))
+		}
+	}
+	if c.Store != StoreMem {
+		if err := engines.Check(c.Store, engines.Options{Password: c.Password}); err != nil {
+			bad("store", "%v, raft, or mem for a single node", err)
+		}
+	}
+	return []error{c.Timing.Resolve().Validate()}
 }
 
 // local refuses an address that other hosts can reach, unless Insecure allows it.

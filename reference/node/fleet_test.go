@@ -42,8 +42,8 @@ func startFleet(t *testing.T, n int) *onEtcd {
 
 func (f *onEtcd) role(i int) role {
 	return role{Node: &nodeRole{
-		ID: fmt.Sprintf("node-%d", i), Group: "billing", Listen: "127.0.0.1:0", Backend: node.BackendEtcd,
-		Endpoints: f.engine.Endpoints(), Ledger: f.ledger.URL, TTL: ttl, Tick: 200 * time.Millisecond, Hooks: true,
+		ID: fmt.Sprintf("node-%d", i), Group: "billing", Listen: "127.0.0.1:0", Store: etcdURL(f.engine),
+		Ledger: f.ledger.URL, TTL: ttl, Tick: 200 * time.Millisecond, Hooks: true,
 	}}
 }
 
@@ -336,7 +336,7 @@ func TestLedgerGone(t *testing.T) {
 	db := t.TempDir() + "/ledger.db"
 	l := startLedger(t, addr[0], db)
 	n := mustStart(t, role{Node: &nodeRole{
-		ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Backend: node.BackendMem, Ledger: l.URL, TTL: time.Second,
+		ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Store: node.StoreMem, Ledger: l.URL, TTL: time.Second,
 		SinkPatience: 500 * time.Millisecond, Tick: 100 * time.Millisecond,
 	}})
 	_, s := leaderOf(t, 0, n)
@@ -367,7 +367,7 @@ func TestLedgerGone(t *testing.T) {
 		if err := n.stop(t); err != nil {
 			t.Error(err)
 		}
-		n = mustStart(t, role{Node: &nodeRole{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Backend: node.BackendMem, Ledger: l.URL}})
+		n = mustStart(t, role{Node: &nodeRole{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Store: node.StoreMem, Ledger: l.URL}})
 		_, s = leaderOf(t, token, n)
 		token = uint64(s.FenceToken)
 	}
@@ -385,7 +385,7 @@ func TestRaft(t *testing.T) {
 	var nodes []*process
 	for id := range peers {
 		nodes = append(nodes, mustStart(t, role{Node: &nodeRole{
-			ID: id, Group: "billing", Listen: "127.0.0.1:0", Backend: node.BackendRaft, Peers: peers, DataDir: t.TempDir(), Ledger: l.URL,
+			ID: id, Group: "billing", Listen: "127.0.0.1:0", Store: node.StoreRaft, Peers: peers, DataDir: t.TempDir(), Ledger: l.URL,
 			ElectionTimeout: 2 * time.Second, SinkPatience: time.Second, Tick: 100 * time.Millisecond,
 		}}))
 	}
@@ -421,11 +421,45 @@ func TestRaft(t *testing.T) {
 	})
 }
 
+// A fleet on PostgreSQL hands over and replaces a killed leader.
+func TestFleetOnPostgres(t *testing.T) {
+	engine := servertest.Postgres(t)
+	l := startLedger(t, "127.0.0.1:0", "")
+	var nodes []*process
+	for _, id := range []string{"n1", "n2"} {
+		nodes = append(nodes, mustStart(t, role{Node: &nodeRole{
+			ID: id, Group: "billing", Listen: "127.0.0.1:0", Store: engine.URL(), Ledger: l.URL, TTL: 2 * time.Second, Tick: 100 * time.Millisecond,
+		}}))
+	}
+	leader, s := leaderOf(t, 0, nodes...)
+	if s.Backend != "postgres" {
+		t.Errorf("the status names the engine %q", s.Backend)
+	}
+	if resp, body := ask(t, "POST", leader.URL+"/resign", "", nil); resp.StatusCode != http.StatusOK {
+		t.Fatalf("a resignation: %d %s", resp.StatusCode, body)
+	}
+	var first, second api.Next
+	leader, s = leaderOf(t, uint64(s.FenceToken), nodes...)
+	ask(t, "POST", leader.URL+"/next", "", &first)
+	leader.Kill()
+	var left []*process
+	for _, p := range nodes {
+		if p != leader {
+			left = append(left, p)
+		}
+	}
+	leader, _ = leaderOf(t, uint64(s.FenceToken), left...)
+	ask(t, "POST", leader.URL+"/next", "", &second)
+	if first.Seq >= second.Seq || first.Token >= second.Token {
+		t.Errorf("%+v, %+v", first, second)
+	}
+}
+
 // What a single node answers: jobs are written by the leader and fired once, records
 // have versions, bodies have a limit, and what is not served in earnest is not found.
 func TestSingle(t *testing.T) {
 	l := startLedger(t, "127.0.0.1:0", "")
-	n := mustStart(t, role{Node: &nodeRole{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Backend: node.BackendMem, Ledger: l.URL, Tick: 50 * time.Millisecond}})
+	n := mustStart(t, role{Node: &nodeRole{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Store: node.StoreMem, Ledger: l.URL, Tick: 50 * time.Millisecond}})
 	leaderOf(t, 0, n)
 	for _, tt := range []struct {
 		method, path, body string

@@ -146,7 +146,7 @@ func (n *Node) writeError(err error) error {
 
 func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) {
 	s := api.Status{
-		NodeID: n.cfg.ID, Group: n.cfg.Group, Role: api.Candidate, FenceToken: n.token(), Address: n.address, Backend: n.cfg.Backend,
+		NodeID: n.cfg.ID, Group: n.cfg.Group, Role: api.Candidate, FenceToken: n.token(), Address: n.address, Backend: n.cfg.backend(),
 		PID: os.Getpid(), LedgerOK: n.sink.ok(), PauseMaxMS: float64(n.pauses.longest().Microseconds()) / 1000,
 	}
 	if l := n.leader(); l != nil {

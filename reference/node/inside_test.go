@@ -133,7 +133,7 @@ func TestPauseMeter(t *testing.T) {
 func testNode(t *testing.T) (*Node, *handClock) {
 	t.Helper()
 	n, err := newNode(Config{
-		ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Backend: BackendMem, Ledger: "http://127.0.0.1:1", RTO: 30 * time.Second,
+		ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Store: StoreMem, Ledger: "http://127.0.0.1:1", RTO: 30 * time.Second,
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -259,27 +259,27 @@ func TestOperator(t *testing.T) {
 
 // Configurations that cannot work are refused with the flag and the reason.
 func TestValidate(t *testing.T) {
-	good := Config{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Backend: BackendEtcd, Endpoints: []string{"http://127.0.0.1:1"}, Ledger: "http://127.0.0.1:2"}
+	good := Config{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Store: "etcd://127.0.0.1:1", Ledger: "http://127.0.0.1:2"}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*Config){
-		"id: \"\"":                   func(c *Config) { c.ID = "" },
-		"id: \"N 1\"":                func(c *Config) { c.ID = "N 1" },
-		"group: ":                    func(c *Config) { c.Group = "../x" },
-		"is not host:port":           func(c *Config) { c.Listen = "here" },
-		"can be reached from other":  func(c *Config) { c.Listen = "0.0.0.0:1" },
-		"advertise: ":                func(c *Config) { c.Advertise = "here:1" },
-		"ledger: the URL of":         func(c *Config) { c.Ledger = "" },
-		"ledger: \"x\" is not":       func(c *Config) { c.Ledger = "x" },
-		"workers: \"w\" is not":      func(c *Config) { c.Workers = []string{"w"} },
-		"backend: \"zk\" is unknown": func(c *Config) { c.Backend = "zk" },
-		"backend: must be given":     func(c *Config) { c.Backend = "" },
-		"endpoints: ":                func(c *Config) { c.Endpoints = nil },
-		"peers: is for":              func(c *Config) { c.Peers = map[string]string{"a": "b:1"} },
-		"Raft has no lease":          func(c *Config) { c.Backend, c.TTL = BackendRaft, time.Second },
+		"id: \"\"":                    func(c *Config) { c.ID = "" },
+		"id: \"N 1\"":                 func(c *Config) { c.ID = "N 1" },
+		"group: ":                     func(c *Config) { c.Group = "../x" },
+		"is not host:port":            func(c *Config) { c.Listen = "here" },
+		"can be reached from other":   func(c *Config) { c.Listen = "0.0.0.0:1" },
+		"advertise: ":                 func(c *Config) { c.Advertise = "here:1" },
+		"ledger: the URL of":          func(c *Config) { c.Ledger = "" },
+		"ledger: \"x\" is not":        func(c *Config) { c.Ledger = "x" },
+		"workers: \"w\" is not":       func(c *Config) { c.Workers = []string{"w"} },
+		"\"zk://a\": unknown engine":  func(c *Config) { c.Store = "zk://a" },
+		"store: lease: store is \"\"": func(c *Config) { c.Store = "" },
+		"etcd://host:port,host:port":  func(c *Config) { c.Store = "etcd://user:secret@a" },
+		"peers: is for":               func(c *Config) { c.Peers = map[string]string{"a": "b:1"} },
+		"Raft has no lease":           func(c *Config) { c.Store, c.TTL = StoreRaft, time.Second },
 		"data directory": func(c *Config) {
-			c.Backend, c.Endpoints, c.Peers = BackendRaft, nil, map[string]string{"n1": "127.0.0.1:1"}
+			c.Store, c.Peers = StoreRaft, map[string]string{"n1": "127.0.0.1:1"}
 		},
 		"Misses × Beat = 3 × 2s": func(c *Config) { c.TTL, c.Beat = 3*time.Second, 2*time.Second },
 		"tick: ":                 func(c *Config) { c.Tick = -1 },

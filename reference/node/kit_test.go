@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/internal/child"
+	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/ledger"
 	"github.com/tenurehq/tenure/reference/node"
@@ -38,17 +39,16 @@ type ledgerRole struct{ Listen, DB string }
 
 // nodeRole is what of a configuration survives JSON.
 type nodeRole struct {
-	ID, Group, Listen, Backend, Ledger, DataDir string
-	Endpoints                                   []string
-	Peers                                       map[string]string
-	TTL, Tick, SinkPatience, ElectionTimeout    time.Duration
-	Hooks                                       bool // pauseHooks
-	AdminCredentialFile                              string
+	ID, Group, Listen, Store, Ledger, DataDir string
+	Peers                                     map[string]string
+	TTL, Tick, SinkPatience, ElectionTimeout  time.Duration
+	Hooks                                     bool // pauseHooks
+	AdminCredentialFile                       string
 }
 
 func (r nodeRole) config() node.Config {
 	c := node.Config{
-		ID: r.ID, Group: r.Group, Listen: r.Listen, Backend: r.Backend, Ledger: r.Ledger, DataDir: r.DataDir, Endpoints: r.Endpoints, Peers: r.Peers,
+		ID: r.ID, Group: r.Group, Listen: r.Listen, Store: r.Store, Ledger: r.Ledger, DataDir: r.DataDir, Peers: r.Peers,
 		Tick: r.Tick, SinkPatience: r.SinkPatience, ElectionTimeout: r.ElectionTimeout, AdminCredentialFile: r.AdminCredentialFile,
 	}
 	if r.Hooks {
@@ -286,4 +286,9 @@ func serveHandler(t testing.TB, h http.HandlerFunc) (url string) {
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	return s.URL
+}
+
+// etcdURL is the --store of a cluster.
+func etcdURL(c *enginetest.Engine) string {
+	return "etcd://" + strings.ReplaceAll(strings.Join(c.Endpoints(), ","), "http://", "")
 }

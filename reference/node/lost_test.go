@@ -289,11 +289,11 @@ func TestDiskError(t *testing.T) {
 	if n := long(t, "TENURE_DISK_SECONDS"); n > 0 {
 		lasts = time.Duration(n) * time.Second
 	}
-	for _, backend := range []string{node.BackendEtcd, node.BackendRaft} {
+	for _, backend := range []string{"etcd", node.StoreRaft} {
 		t.Run(backend, func(t *testing.T) {
 			l := startLedger(t, "127.0.0.1:0", "")
 			var nodes []*process
-			if backend == node.BackendEtcd {
+			if backend == "etcd" {
 				f := &onEtcd{t: t, engine: enginetest.Cluster(t, 1), ledger: l}
 				for i := range 3 {
 					r := f.role(i + 1)
@@ -308,7 +308,7 @@ func TestDiskError(t *testing.T) {
 				peers := map[string]string{"n1": addrs[0], "n2": addrs[1], "n3": addrs[2]}
 				for id := range peers {
 					nodes = append(nodes, mustStart(t, role{Node: &nodeRole{
-						ID: id, Group: "billing", Listen: "127.0.0.1:0", Backend: backend, Peers: peers, DataDir: t.TempDir(), Ledger: l.URL,
+						ID: id, Group: "billing", Listen: "127.0.0.1:0", Store: backend, Peers: peers, DataDir: t.TempDir(), Ledger: l.URL,
 						ElectionTimeout: 2 * time.Second, SinkPatience: time.Second, Tick: 100 * time.Millisecond,
 					}}))
 				}
@@ -363,7 +363,7 @@ func TestDiskError(t *testing.T) {
 // that comes just then is refused.
 func TestSealedBeforeWork(t *testing.T) {
 	l := startLedger(t, "127.0.0.1:0", "")
-	n := mustStart(t, role{Node: &nodeRole{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Backend: node.BackendMem, Ledger: l.URL, Hooks: true}})
+	n := mustStart(t, role{Node: &nodeRole{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Store: node.StoreMem, Ledger: l.URL, Hooks: true}})
 	_, s := leaderOf(t, 0, n)
 	for _, call := range []string{"/pause?at=" + api.MomentSealed, "/resign"} {
 		if resp, body := ask(t, "POST", n.URL+call, "", nil); resp.StatusCode != http.StatusOK {
@@ -402,7 +402,7 @@ func TestLeaderCannotWrite(t *testing.T) {
 		to.ServeHTTP(w, r)
 	})
 	n := mustStart(t, role{Node: &nodeRole{
-		ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Backend: node.BackendMem, Ledger: proxy, TTL: time.Second, SinkPatience: 500 * time.Millisecond, Tick: 100 * time.Millisecond,
+		ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Store: node.StoreMem, Ledger: proxy, TTL: time.Second, SinkPatience: 500 * time.Millisecond, Tick: 100 * time.Millisecond,
 	}})
 	_, s := leaderOf(t, 0, n)
 	broken.Store(true)

@@ -14,7 +14,7 @@ import (
 // Facts are what is known about a deployment and this machine.
 type Facts struct {
 	Timing  lease.Timing // of the fleet
-	Engine  Engine
+	Engine  store.Caps
 	Service bool // the engine is behind a service, and its members are not visible
 
 	Members    []Member // of the engine
@@ -203,7 +203,7 @@ func (f Facts) roundTrip(out *findings) {
 	t := f.Timing.Resolve()
 	switch {
 	case longest >= t.CallTimeout:
-		out.add(Broken, "round trip", fmt.Sprintf("--ttl=%v or more, or a nearer or faster engine", f.Engine.granted(4*longest*3/2)),
+		out.add(Broken, "round trip", fmt.Sprintf("--ttl=%v or more, or a nearer or faster engine", granted(f.Engine, 4*longest*3/2)),
 			"the longest round trip = %v must be less than CallTimeout = %v (a quarter of TTL = %v): calls time out before the answer arrives", round(longest), t.CallTimeout, t.TTL)
 	case 3*longest >= t.CallTimeout:
 		out.add(Warning, "round trip", "use a longer TTL, or a faster disk for the engine",

@@ -11,6 +11,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/advise"
 	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/etcd"
 )
 
 func members(n, down int) []advise.Member {
@@ -27,7 +28,7 @@ func members(n, down int) []advise.Member {
 // healthy is a deployment without warnings.
 func healthy() advise.Facts {
 	return advise.Facts{
-		Timing: lease.Timing{TTL: 8 * time.Second}, Engine: advise.Etcd(), Members: members(3, 0), Endpoints: 3,
+		Timing: lease.Timing{TTL: 8 * time.Second}, Engine: etcd.Caps(), Members: members(3, 0), Endpoints: 3,
 		RoundTrips: []time.Duration{time.Millisecond, 2 * time.Millisecond}, Pause: 5 * time.Millisecond, Measured: time.Second,
 		Clock: advise.Clock{Boottime: true, Known: true}, Meta: store.Meta{Deployment: "d1"}, Format: 1, ID: "doctor",
 	}

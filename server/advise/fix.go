@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store"
 )
 
 // withTTL returns a timing with another TTL and its beat in the same proportion.
@@ -18,12 +19,12 @@ func withTTL(t lease.Timing, ttl time.Duration) lease.Timing {
 }
 
 // roundTTLs returns round TTLs that the engine grants, shortest first.
-func roundTTLs(e Engine) (out []time.Duration) {
+func roundTTLs(c store.Caps) (out []time.Duration) {
 	for _, r := range []struct{ first, last, unit time.Duration }{
 		{2, 9, 10 * time.Millisecond}, {2, 9, 100 * time.Millisecond}, {1, 120, time.Second}, {3, 60, time.Minute},
 	} {
 		for n := r.first; n <= r.last; n++ {
-			if ttl := n * r.unit; e.granted(ttl) == ttl {
+			if ttl := n * r.unit; granted(c, ttl) == ttl {
 				out = append(out, ttl)
 			}
 		}
@@ -76,7 +77,7 @@ func suggestFix(t lease.Timing) string {
 	try("misses", misses, func(t *lease.Timing) { t.Misses = 0 })
 	try("beat", beat, func(t *lease.Timing) { t.Beat = 0 })
 	try("step", func(t lease.Timing) any { return t.Step }, func(t *lease.Timing) { t.Step = 0 })
-	for _, ttl := range roundTTLs(Engine{}) {
+	for _, ttl := range roundTTLs(store.Caps{}) {
 		if ttl > whole.TTL && try("ttl", func(t lease.Timing) any { return t.TTL }, func(t *lease.Timing) { t.TTL = ttl }) {
 			break
 		}

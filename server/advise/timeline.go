@@ -52,8 +52,8 @@ func Timeline(e lease.Explanation, g Goals) string {
 	stops := e.Trust - t.Grace
 	row("leader", bar(0, stops, '#'), fmt.Sprintf("acts until %v: TTL less drift, margin and grace", round(stops)))
 	row("store", bar(0, t.TTL, '='), fmt.Sprintf("reserves the group for it until %v: the TTL", t.TTL))
-	if g.Engine.Scan > 0 {
-		row(g.Engine.Name, bar(t.TTL, t.TTL+g.Engine.Scan, '.'), fmt.Sprintf("may notice %v later", g.Engine.Scan))
+	if late := g.Engine.Late(t.TTL); late > 0 {
+		row(g.Engine.Engine, bar(t.TTL, t.TTL+late, '.'), fmt.Sprintf("may notice %v later", late))
 	}
 	row("next leader", mark(usual, '^'), fmt.Sprintf("at %v at the latest, if the first candidate acts and calls are answered", round(usual)))
 	return b.String()

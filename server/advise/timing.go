@@ -15,27 +15,14 @@ type Goals struct {
 	RTO       time.Duration // how long a crash may leave a group without a leader; 0: any time
 	Pause     time.Duration // longest pause of a process; 0: unknown
 	RoundTrip time.Duration // slow round trip to the store
-	Engine    Engine
-}
-
-// Engine describes how an engine counts TTLs.
-type Engine struct {
-	Name   string
-	MinTTL time.Duration // shortest TTL that it grants
-	Step   time.Duration // it rounds TTLs up to a multiple
-	Scan   time.Duration // longest delay until it notices that a session expired
-}
-
-// Etcd is etcd with its defaults.
-func Etcd() Engine {
-	return Engine{Name: "etcd", MinTTL: 2 * time.Second, Step: time.Second, Scan: 500 * time.Millisecond}
+	Engine    store.Caps    // the zero value has no limits
 }
 
 // granted returns the TTL that the engine grants for a requested one.
-func (e Engine) granted(ttl time.Duration) time.Duration {
-	ttl = max(ttl, e.MinTTL)
-	if e.Step > 0 {
-		ttl = (ttl + e.Step - 1) / e.Step * e.Step
+func granted(c store.Caps, ttl time.Duration) time.Duration {
+	ttl = max(ttl, c.MinTTL)
+	if c.Step > 0 {
+		ttl = (ttl + c.Step - 1) / c.Step * c.Step
 	}
 	return ttl
 }
@@ -88,21 +75,31 @@ func (f *findings) rules(err error, fix func() string) (broken bool) {
 	return true
 }
 
-func (f *findings) engine(t lease.Timing, e Engine) {
-	got := e.granted(t.TTL)
-	switch {
-	case got == t.TTL:
-	case t.TTL < e.MinTTL:
-		f.add(Broken, "engine", fmt.Sprintf("--ttl=%v, or an engine with a shorter election timeout (or --backend=raft)", got),
-			"TTL = %v must be at least %v: %s grants no shorter one, so a failover takes %v", t.TTL, e.MinTTL, e.Name, got)
-	default:
-		f.add(Warning, "engine", fmt.Sprintf("--ttl=%v", got), "TTL = %v is granted as %v: %s rounds up to multiples of %v", t.TTL, got, e.Name, e.Step)
+func (f *findings) engine(t lease.Timing, c store.Caps) {
+	if c.Engine == "" {
+		return
 	}
+	got := granted(c, t.TTL)
+	switch {
+	case t.TTL < c.MinTTL:
+		f.add(Broken, "engine", fmt.Sprintf("--ttl=%v, or an engine with a shorter election timeout (or --backend=raft)", got),
+			"TTL = %v must be at least %v: %s grants no shorter one, so a failover takes %v", t.TTL, c.MinTTL, c.Engine, got)
+	case got != t.TTL:
+		f.add(Warning, "engine", fmt.Sprintf("--ttl=%v", got), "TTL = %v is granted as %v: %s rounds up to multiples of %v", t.TTL, got, c.Engine, c.Step)
+	default:
+		f.add(OK, "engine", "", "%s grants a TTL of %v (at least %v); that a session expired shows up to %v later", c.Engine, t.TTL, c.MinTTL, c.Late(t.TTL))
+	}
+	if c.Loses == "" {
+		f.add(OK, "durability", "", "%s keeps what it acknowledged, unless it is restored from a backup", c.Engine)
+		return
+	}
+	f.add(Warning, "durability", "fence every sink, and raise the epoch after a loss: see docs/engines.md", "%s can lose what it acknowledged: %s", c.Engine, c.Loses)
 }
 
 // failover returns the bounds on a failover, with the delay of the engine.
 func failover(e lease.Explanation, g Goals) (usual, worst time.Duration) {
-	return e.Failover + g.Engine.Scan, e.WorstFailover + g.Engine.Scan
+	late := g.Engine.Late(e.Timing.TTL)
+	return e.Failover + late, e.WorstFailover + late
 }
 
 func (f *findings) pause(t lease.Timing, e lease.Explanation, g Goals) {
@@ -142,5 +139,5 @@ func (f *findings) rto(t lease.Timing, e lease.Explanation, g Goals) {
 	if usual <= g.RTO {
 		level, says = Warning, "after a crash another node leads within %v, but %v if one candidate fails to act and one call hangs, which is more than the RTO = %v (the engine adds %v)"
 	}
-	f.add(level, "rto", fix, says, round(usual), round(worst), g.RTO, g.Engine.Scan)
+	f.add(level, "rto", fix, says, round(usual), round(worst), g.RTO, g.Engine.Late(e.Timing.TTL))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
 	"github.com/tenurehq/tenure/server/advise"
+	"github.com/tenurehq/tenure/store/etcd"
 )
 
 const second = time.Second
@@ -39,9 +40,9 @@ func TestBadTimings(t *testing.T) {
 		{"a margin that eats the TTL", lease.Timing{TTL: 60 * time.Millisecond}, advise.Goals{}, "Margin = 50ms must be less than half of TTL = 60ms", "--margin=6ms", lease.Timing{TTL: 60 * time.Millisecond, Margin: 6 * time.Millisecond}},
 		{"drift in per cent", lease.Timing{TTL: 8 * second, Drift: 2}, advise.Goals{}, "Drift = 2 must be from 0 to below 0.5", "--drift=0.02", lease.Timing{TTL: 8 * second}},
 		{"a step longer than the TTL", lease.Timing{TTL: 8 * second, Step: time.Minute}, advise.Goals{}, "Step = 1m0s must not be above TTL = 8s", "--step=20ms", lease.Timing{TTL: 8 * second}},
-		{"shorter than the engine grants", lease.Timing{TTL: second}, advise.Goals{Engine: advise.Etcd()}, "TTL = 1s must be at least 2s", "--ttl=2s", lease.Timing{TTL: 2 * second}},
-		{"pauses longer than trust", lease.Timing{TTL: 3 * second}, advise.Goals{Engine: advise.Etcd(), Pause: 4 * second}, "= 2.115s", "--ttl=6s", lease.Timing{TTL: 6 * second}},
-		{"slower than allowed", lease.Timing{TTL: 30 * second}, advise.Goals{Engine: advise.Etcd(), RTO: 10 * second}, "RTO = 10s", "--ttl=5s", lease.Timing{TTL: 5 * second}},
+		{"shorter than the engine grants", lease.Timing{TTL: second}, advise.Goals{Engine: etcd.Caps()}, "TTL = 1s must be at least 2s", "--ttl=2s", lease.Timing{TTL: 2 * second}},
+		{"pauses longer than trust", lease.Timing{TTL: 3 * second}, advise.Goals{Engine: etcd.Caps(), Pause: 4 * second}, "= 2.115s", "--ttl=6s", lease.Timing{TTL: 6 * second}},
+		{"slower than allowed", lease.Timing{TTL: 30 * second}, advise.Goals{Engine: etcd.Caps(), RTO: 10 * second}, "RTO = 10s", "--ttl=5s", lease.Timing{TTL: 5 * second}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, found := advise.Lease(tt.timing, tt.goals)
@@ -69,7 +70,7 @@ func TestBadTimings(t *testing.T) {
 // If the RTO needs a shorter TTL than the pauses allow, the fix names the pauses that the
 // shorter one survives.
 func TestContradiction(t *testing.T) {
-	_, found := advise.Lease(lease.Timing{TTL: 8 * second}, advise.Goals{Engine: advise.Etcd(), RTO: 5 * second, Pause: 10 * second})
+	_, found := advise.Lease(lease.Timing{TTL: 8 * second}, advise.Goals{Engine: etcd.Caps(), RTO: 5 * second, Pause: 10 * second})
 	bad := broken(found)
 	if len(bad) != 2 || !strings.Contains(bad[0].Fix, "--ttl=1") || !strings.Contains(bad[1].Fix, "pauses of 1.4") {
 		t.Errorf("%+v", bad)
@@ -79,7 +80,7 @@ func TestContradiction(t *testing.T) {
 // The presets hold on etcd, for the pauses that they are made for, and can be drawn.
 func TestPresets(t *testing.T) {
 	for name, p := range map[string]lease.Timing{"default": lease.Default(), "lan": lease.LAN(), "wan": lease.WAN(), "cautious": lease.Cautious()} {
-		g := advise.Goals{Engine: advise.Etcd(), Pause: p.TTL / 3, RTO: 2 * p.TTL, RoundTrip: 5 * time.Millisecond}
+		g := advise.Goals{Engine: etcd.Caps(), Pause: p.TTL / 3, RTO: 2 * p.TTL, RoundTrip: 5 * time.Millisecond}
 		e, found := advise.Lease(p, g)
 		if advise.Worst(found) != advise.OK {
 			t.Errorf("%s: %+v", name, found)

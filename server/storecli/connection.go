@@ -19,6 +19,7 @@ import (
 	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/embeddedetcd"
+	"github.com/tenurehq/tenure/server/engines"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
 	"github.com/tenurehq/tenure/store/remote"
@@ -52,23 +53,23 @@ type Connection struct {
 // Flags adds the flags to a command. Each can also be set without the command's name:
 // TENURE_STORE.
 func (c *Connection) Flags(f *pflag.FlagSet, env cli.Env) {
-	f.StringVar(&c.Store, "store", DefaultStore, "store of the elections: http(s)://host:port of a service, or etcd://host:port,host:port (etcds:// with TLS)")
+	f.StringVar(&c.Store, "store", DefaultStore, "store of the elections: http(s)://host:port of a service, or an engine, such as etcd://host:port,host:port or postgres://user@host/database")
 	f.BoolVar(&c.Dev, "dev", false, "run a temporary engine in this process instead, to try things out")
 	f.DurationVar(&c.Timeout, "timeout", 10*time.Second, "longest time for one call to the store")
 	f.StringVar(&c.CredentialFile, "store-credential-file", "", "file with the bearer credential for the service, read again for each call ("+credentialVariable+" holds the credential itself)")
-	c.EtcdFlags(f)
+	c.EngineFlags(f)
 	cli.Shared(f, "store", "dev", "store-prefix", "store-ca", "store-cert", "store-key", "store-user", "store-password-file", "store-credential-file", "timeout")
 	c.credential, _ = env(credentialVariable)
 }
 
-// EtcdFlags adds the flags that a connection to etcd needs beside --store.
-func (c *Connection) EtcdFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.Prefix, "store-prefix", "", "prefix of every key in etcd (default /tenure)")
-	f.StringVar(&c.CA, "store-ca", "", "CA file for the store's certificates (default: the system's CAs)")
-	f.StringVar(&c.Cert, "store-cert", "", "client certificate file for the store")
+// EngineFlags adds the flags that a connection to an engine needs beside --store.
+func (c *Connection) EngineFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.Prefix, "store-prefix", "", "prefix of every key in etcd (default: that of the URL, or /tenure)")
+	f.StringVar(&c.CA, "store-ca", "", "CA file for the certificates of a service or etcd (default: the system's CAs)")
+	f.StringVar(&c.Cert, "store-cert", "", "client certificate file for a service or etcd")
 	f.StringVar(&c.Key, "store-key", "", "key file of the client certificate")
-	f.StringVar(&c.User, "store-user", "", "etcd user")
-	f.StringVar(&c.PasswordFile, "store-password-file", "", "file with the password of the etcd user")
+	f.StringVar(&c.User, "store-user", "", "etcd user (default: that of the URL)")
+	f.StringVar(&c.PasswordFile, "store-password-file", "", "file with the password of the engine's user")
 }
 
 // Opened is a connected store.
@@ -104,7 +105,7 @@ func (c *Connection) Open(ctx context.Context, log *slog.Logger) (*Opened, error
 	if at.Service {
 		err = c.openService(ctx, o, at)
 	} else {
-		err = c.openEtcd(ctx, o, at)
+		err = o.openEngine(ctx, at)
 	}
 	if err != nil {
 		o.Close()
@@ -127,9 +128,24 @@ func (e *NoServiceError) Unwrap() error { return e.Err }
 
 // Target is a parsed --store.
 type Target struct {
-	URLs    []string
+	URLs    []string // of the service, of etcd's members, or of another engine, without its password
 	Service bool
 	TLS     *tls.Config // nil: no TLS
+	// Engine is the URL of an engine; "": a service, or an engine in this process, at URLs.
+	Engine  string
+	Options engines.Options // for Engine
+}
+
+// Open opens the engine.
+func (t Target) Open(ctx context.Context) (engines.Store, error) {
+	if t.Engine != "" {
+		return engines.Open(ctx, t.Engine, t.Options)
+	}
+	s, err := etcd.Open(ctx, etcd.Config{Endpoints: t.URLs})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // remedy says how to get a service at the target.
@@ -153,45 +169,60 @@ func (c *Connection) Target() (Target, error) {
 	if c.Dev {
 		return Target{URLs: []string{"an engine of its own"}}, nil
 	}
-	scheme, rest, ok := strings.Cut(c.Store, "://")
+	scheme, rest, _ := strings.Cut(c.Store, "://")
 	at := Target{Service: scheme == "http" || scheme == "https"}
 	secure := scheme == "https" || scheme == "etcds"
 	switch {
-	case !ok || !at.Service && scheme != "etcd" && scheme != "etcds":
-		return at, cli.Usage("store: %q is none of http://host:port, https://host:port, etcd://host:port,host:port and etcds://host:port,host:port", withoutPassword(c.Store))
 	case at.Service && (c.User != "" || c.PasswordFile != "" || c.Prefix != ""):
-		return at, cli.Usage("store: --store-user, --store-password-file and --store-prefix are for etcd, but the store is a service; use --store-credential-file or --store-cert")
+		return at, cli.Usage("store: --store-user, --store-password-file and --store-prefix are for engines, but the store is a service; use --store-credential-file or --store-cert")
 	case !at.Service && c.CredentialFile != "":
-		return at, cli.Usage("store: --store-credential-file is for a service, but the store is etcd; use --store-user and --store-password-file, or --store-cert")
+		return at, cli.Usage("store: --store-credential-file is for a service, but the store is an engine; use --store-password-file or --store-cert")
 	case !secure && (c.CA != "" || c.Cert != "" || c.Key != ""):
-		return at, cli.Usage("store: %s:// does not use certificates; use %ss://", scheme, scheme)
+		return at, cli.Usage("store: %s:// does not use --store-ca, --store-cert and --store-key; use https:// or etcds://, or the parameters of the URL", scheme)
 	}
-	to := "http://"
+	var err error
 	if secure {
-		to = "https://"
+		if at.TLS, err = c.clientTLS(); err != nil {
+			return at, cli.Exit(cli.ExitUsage, err)
+		}
+	}
+	if !at.Service {
+		return c.engine(at)
 	}
 	for host := range strings.SplitSeq(rest, ",") {
 		host = strings.TrimPrefix(host, scheme+"://") // https://a:1,https://b:1 is https://a:1,b:1
 		if host == "" || strings.Contains(host, "://") {
-			return at, cli.Usage("store: %q has an empty host or mixes schemes", withoutPassword(c.Store))
+			return at, cli.Usage("store: %q has an empty host or mixes schemes", engines.Redact(c.Store))
 		}
-		at.URLs = append(at.URLs, to+host)
+		at.URLs = append(at.URLs, scheme+"://"+host)
 	}
-	if !secure {
-		return at, nil
-	}
-	var err error
-	if at.TLS, err = c.clientTLS(); err != nil {
-		err = cli.Exit(cli.ExitUsage, err)
-	}
-	return at, err
+	return at, nil
 }
 
-func withoutPassword(s string) string {
-	if i := strings.LastIndexByte(s, '@'); i >= 0 {
-		return "…" + s[i:]
+// engine completes the target of an engine.
+func (c *Connection) engine(at Target) (Target, error) {
+	if _, err := engines.Find(c.Store); err != nil {
+		return at, cli.Usage("%w, or http://host:port of a service", err)
 	}
-	return s
+	at.Engine, at.Options = c.Store, engines.Options{Username: c.User, Prefix: c.Prefix, TLS: at.TLS}
+	if c.PasswordFile != "" {
+		text, err := os.ReadFile(c.PasswordFile)
+		if err != nil {
+			return at, cli.Usage("store-password-file: %w", err)
+		}
+		at.Options.Password = strings.TrimSpace(string(text))
+	}
+	at.URLs = []string{engines.Redact(c.Store)}
+	cfg, isEtcd, err := engines.Etcd(at.Engine, at.Options)
+	if isEtcd {
+		at.URLs = cfg.Endpoints
+	} else if err == nil {
+		err = engines.Check(at.Engine, at.Options)
+	}
+	if err != nil {
+		return at, cli.Exit(cli.ExitUsage, err)
+	}
+	return at, nil
 }
 
 func (c *Connection) clientTLS() (*tls.Config, error) {
@@ -216,12 +247,8 @@ func (c *Connection) clientTLS() (*tls.Config, error) {
 	return out, nil
 }
 
-func (c *Connection) openEtcd(ctx context.Context, o *Opened, at Target) error {
-	cfg, err := c.Etcd(at)
-	if err != nil {
-		return err
-	}
-	s, err := etcd.Open(ctx, cfg)
+func (o *Opened) openEngine(ctx context.Context, at Target) error {
+	s, err := at.Open(ctx)
 	if err != nil {
 		return err
 	}
@@ -229,19 +256,6 @@ func (c *Connection) openEtcd(ctx context.Context, o *Opened, at Target) error {
 	o.Store = guard.Guard(s, guard.Config{})
 	o.closers = append(o.closers, s.Close)
 	return nil
-}
-
-// Etcd returns the configuration of an etcd client for a target.
-func (c *Connection) Etcd(at Target) (etcd.Config, error) {
-	cfg := etcd.Config{Endpoints: at.URLs, Prefix: c.Prefix, TLS: at.TLS, Username: c.User}
-	if c.PasswordFile != "" {
-		text, err := os.ReadFile(c.PasswordFile)
-		if err != nil {
-			return cfg, cli.Usage("store-password-file: %w", err)
-		}
-		cfg.Password = strings.TrimSpace(string(text))
-	}
-	return cfg, nil
 }
 
 func (c *Connection) openService(ctx context.Context, o *Opened, at Target) error {

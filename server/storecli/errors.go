@@ -42,7 +42,7 @@ func plain(err error) error {
 
 // Denied reports whether the store refused the caller for lack of permission.
 func Denied(err error) bool {
-	if errors.Is(err, remote.ErrDenied) || errors.Is(err, rpctypes.ErrAuthFailed) {
+	if errors.Is(err, store.ErrDenied) || errors.Is(err, store.ErrUnauthenticated) || errors.Is(err, remote.ErrDenied) || errors.Is(err, rpctypes.ErrAuthFailed) {
 		return true
 	}
 	var of rpctypes.EtcdError

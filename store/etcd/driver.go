@@ -22,10 +22,14 @@ var _ kv.Driver = (*Driver)(nil)
 
 // Caps implements kv.Driver.
 func (d *Driver) Caps() kv.Caps {
-	return kv.Caps{
-		MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxOps, Native: !d.cfg.Observed, Ordered: !d.cfg.Observed,
+	c := kv.Caps{
+		Engine: "etcd", MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxOps, Native: !d.cfg.Observed, Ordered: !d.cfg.Observed,
 		Prefix: d.cfg.Prefix + "/",
 	}
+	if c.Native {
+		c.Step = time.Second
+	}
+	return c
 }
 
 func (d *Driver) item(kv3 *mvccpb.KeyValue) kv.Item {

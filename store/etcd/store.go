@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -45,7 +47,7 @@ const (
 	// maxTTL is far below what etcd takes, and above what anybody means.
 	maxTTL = 24 * time.Hour
 	// lateness: etcd looks for expired leases twice a second.
-	lateness = time.Second
+	lateness = 500 * time.Millisecond
 	// maxOps is what etcd takes by default in each part of a transaction.
 	maxOps = 128
 	// defaultCall bounds calls whose context has no deadline.
@@ -94,6 +96,44 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	d.work.Wait() // so that a watch begins at the leader
 	return &Store{s, d}, nil
+}
+
+// Caps is what a store with the default configuration can do.
+func Caps() store.Caps { return (&Driver{cfg: Config{}.withDefaults()}).Caps().Store() }
+
+// Parse reads "etcd://user@host:port,host:port/prefix", or "etcds://…" for TLS with the CAs of
+// the system.
+func Parse(raw string) (Config, error) {
+	scheme, rest, _ := strings.Cut(raw, "://")
+	var cfg Config
+	to := "http://"
+	if scheme == "etcds" {
+		to, cfg.TLS = "https://", &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	hosts, prefix, ok := strings.Cut(rest, "/")
+	if ok && prefix != "" {
+		cfg.Prefix = "/" + prefix
+	}
+	if at := strings.LastIndexByte(hosts, '@'); at >= 0 {
+		var err [2]error
+		user, password, _ := strings.Cut(hosts[:at], ":")
+		cfg.Username, err[0] = url.PathUnescape(user)
+		cfg.Password, err[1] = url.PathUnescape(password)
+		if errors.Join(err[:]...) != nil {
+			scheme = ""
+		}
+		hosts = hosts[at+1:]
+	}
+	for host := range strings.SplitSeq(hosts, ",") {
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			scheme = ""
+		}
+		cfg.Endpoints = append(cfg.Endpoints, to+host)
+	}
+	if scheme != "etcd" && scheme != "etcds" {
+		return Config{}, &store.ArgumentError{Field: "etcd URL", Rule: "use etcd://host:port,host:port/prefix"} // without the URL: it may have a password
+	}
+	return cfg, nil
 }
 
 func (c Config) withDefaults() Config {

@@ -6,6 +6,8 @@ import (
 	"iter"
 	"math"
 	"time"
+
+	"github.com/tenurehq/tenure/store"
 )
 
 // A Driver is the thin layer that one engine needs. It knows keys, values and versions,
@@ -110,8 +112,13 @@ type Change struct {
 
 // Caps say what an engine can do.
 type Caps struct {
+	// Engine is its name, such as "etcd".
+	Engine         string
 	MinTTL, MaxTTL time.Duration
-	// Lateness is how long after its TTL the death of a session may show.
+	// Step: TTLs are rounded up to a multiple. 0: they are not.
+	Step time.Duration
+	// Lateness is how long after its TTL the death of a session may show, besides the
+	// period of its observers.
 	Lateness time.Duration
 	// Keys bounds the conditions of a Txn, its writes and its reads, each by itself. 1 means
 	// that a Commit has at most one condition and one write, on the same key.
@@ -124,6 +131,19 @@ type Caps struct {
 	Loses string
 	// Prefix is what the engine's keys have before those of the driver, for messages.
 	Prefix string
+}
+
+// Store is what a store over the driver can do.
+func (c Caps) Store() store.Caps {
+	batch := 1
+	if c.Keys > 1 {
+		// Each record writes itself, a term that moves to the history, and the proof that it was granted.
+		batch = max(1, (c.Keys-8)/3)
+	}
+	return store.Caps{
+		Engine: c.Engine, MinTTL: c.MinTTL, MaxTTL: c.MaxTTL, Step: c.Step, Batch: batch,
+		Observed: !c.Native, Lateness: c.Lateness, Loses: c.Loses,
+	}
 }
 
 // Incarnation identifies one continuous life of the engine's data. A restore or a failover

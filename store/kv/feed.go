@@ -198,7 +198,7 @@ func (f *feed) tick() time.Duration {
 	if f.s.leaser != nil {
 		return sweepEvery
 	}
-	return max(f.s.caps.MinTTL/observations, 10*time.Millisecond)
+	return max(f.s.caps.MinTTL/store.Observations, 10*time.Millisecond)
 }
 
 func (f *feed) run(ctx context.Context, life uint64) {

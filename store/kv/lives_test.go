@@ -12,21 +12,21 @@ import (
 	"github.com/tenurehq/tenure/store/mem"
 )
 
-// lives is a driver of an engine that fails over: each life of its data knows where it began.
-type lives struct {
+// failovers is a driver of an engine that fails over: each life of its data knows where it began.
+type failovers struct {
 	*mem.Driver
 	id    string
 	began uint64
 	after func() // called once, after the next Incarnation
 }
 
-func (l *lives) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+func (l *failovers) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	r, err := l.Driver.Commit(ctx, t)
 	r.Incarnation = l.id
 	return r, err
 }
 
-func (l *lives) Incarnation(ctx context.Context) (kv.Incarnation, error) {
+func (l *failovers) Incarnation(ctx context.Context) (kv.Incarnation, error) {
 	i, err := l.Driver.Incarnation(ctx)
 	i = kv.Incarnation{ID: l.id, Began: l.began, Index: i.Index}
 	if f := l.after; f != nil {
@@ -42,7 +42,7 @@ func (l *lives) Incarnation(ctx context.Context) (kv.Incarnation, error) {
 func TestFailoverLost(t *testing.T) {
 	for name, lost := range map[string]bool{"lost": true, "nothing lost": false} {
 		t.Run(name, func(t *testing.T) {
-			d := &lives{Driver: newBent(t, mem.Options{Observed: true}).Driver, id: "first"}
+			d := &failovers{Driver: newBent(t, mem.Options{Observed: true}).Driver, id: "first"}
 			a, b := client(t, d), client(t, d)
 			session(t, b, "b")
 			holder := session(t, a, "a")
@@ -75,7 +75,7 @@ func TestFailoverLost(t *testing.T) {
 
 // A failover between two reads of one call is no loss of data.
 func TestFailoverBetweenReads(t *testing.T) {
-	d := &lives{Driver: newBent(t, mem.Options{Observed: true}).Driver, id: "first"}
+	d := &failovers{Driver: newBent(t, mem.Options{Observed: true}).Driver, id: "first"}
 	a, b := client(t, d), client(t, d)
 	d.after = func() {
 		d.Do(func(_ clock.Instant, e *mem.Engine) { d.id, d.began = "second", e.Index() })

@@ -84,6 +84,7 @@ func (s *Store) compareMeta(m *meta, inc Incarnation, asked asked) (next *metaJS
 	case s.name == "" || m.Epoch > s.epoch:
 		// The first answer, or an operator has raised the epoch.
 		s.forgets(m)
+		s.engine = inc.ID // what this client knows is from this life of the engine
 	case s.epoch != asked.epoch:
 		return nil, false
 	case m.version < asked.meta:
@@ -100,8 +101,8 @@ func (s *Store) compareMeta(m *meta, inc Incarnation, asked asked) (next *metaJS
 		if inc.Began == 0 || inc.Began < asked.high {
 			s.proves("the engine changed from %s to %s: it was restored from a snapshot, or replaced", cmp.Or(s.engine, m.Incarnation), inc.ID)
 		}
-		mend.Incarnation = inc.ID
 	}
+	mend.Incarnation = inc.ID
 	if s.lost != "" && !m.Rewound {
 		mend.Rewound, mend.Why = true, s.lost
 	}

@@ -93,15 +93,12 @@ func (s *Store) due(ids []store.SessionID) []store.SessionID {
 	now := s.cfg.Clock.Now()
 	var due []store.SessionID
 	for _, id := range ids {
-		if q := s.silences[id]; q == nil || now.Sub(q.last) >= q.ttl/observations {
+		if q := s.silences[id]; q == nil || now.Sub(q.last) >= q.ttl/store.Observations {
 			due = append(due, id)
 		}
 	}
 	return due
 }
-
-// observations is how often a beat is read during its TTL.
-const observations = 8
 
 // expire ends the sessions that have been silent for their TTL.
 func (s *Store) expire(ctx context.Context) error {

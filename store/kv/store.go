@@ -163,20 +163,9 @@ func (s *Store) start(f func()) bool {
 var ErrClosed = errors.New("kv: the store is closed")
 
 // Caps implements store.Store.
-func (s *Store) Caps() store.Caps {
-	return store.Caps{
-		MinTTL: s.caps.MinTTL, MaxTTL: s.caps.MaxTTL, Batch: s.batch(), Observed: !s.caps.Native, Lateness: s.caps.Lateness, Loses: s.caps.Loses,
-	}
-}
+func (s *Store) Caps() store.Caps { return s.caps.Store() }
 
-// batch is how many records fit one transaction: each writes itself, a term that moves to
-// the history, and the proof that it was granted.
-func (s *Store) batch() int {
-	if s.caps.Keys == 1 {
-		return 1
-	}
-	return max(1, (s.caps.Keys-8)/3)
-}
+func (s *Store) batch() int { return s.caps.Store().Batch }
 
 // mine reports whether this process opened the session.
 func (s *Store) mine(id store.SessionID) bool {

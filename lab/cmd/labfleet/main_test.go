@@ -50,7 +50,7 @@ func TestFencingOff(t *testing.T) {
 
 // A wrong value is wrong usage.
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{{"ledger", "--fencing=maybe"}, {"node", "--clock-drift=fast"}, {"node", "--raft-lease=1s", "--backend=mem"}} {
+	for _, args := range [][]string{{"ledger", "--fencing=maybe"}, {"node", "--clock-drift=fast"}, {"node", "--raft-lease=1s", "--store=mem"}} {
 		var stdout, stderr bytes.Buffer
 		if code := cli.Run(t.Context(), newRoot(none), args, strings.NewReader(""), &stdout, &stderr); code != cli.ExitUsage || stdout.Len() > 0 {
 			t.Errorf("%q: exit code %d, %q, %q", args, code, &stdout, &stderr)

@@ -126,7 +126,7 @@ func TestNodeExitCodes(t *testing.T) {
 		return path
 	}
 	there := startLedger(t)
-	base := []string{"node", "--id", "n1", "--group", "billing", "--backend", "mem", "--ledger", there}
+	base := []string{"node", "--id", "n1", "--group", "billing", "--store", "mem", "--ledger", there}
 	with := func(more ...string) []string { return append(append([]string{}, base...), more...) }
 	for _, tt := range []struct {
 		name string
@@ -137,7 +137,7 @@ func TestNodeExitCodes(t *testing.T) {
 	}{
 		{"unknown flag", with("--nope"), nil, cli.ExitUsage, "--nope"},
 		{"an argument", with("start"), nil, cli.ExitUsage, `"start"`},
-		{"unknown backend", with("--backend=zookeeper"), nil, cli.ExitUsage, `error: backend: "zookeeper"`},
+		{"unknown store", with("--store=mysql://x"), nil, cli.ExitUsage, `postgres://user@host:port/database, raft, or mem`},
 		{"nothing", []string{"node"}, nil, cli.ExitUsage, "error: ledger:"},
 		{"contradictory timings", with("--lease-ttl", "3s", "--renew-interval", "2s"), nil, cli.ExitUsage, "Misses × Beat = 3 × 2s = 6s must be less than"},
 		{"a flag of the lab", with("--clock-skew", "1s"), nil, cli.ExitUsage, "--clock-skew"},
@@ -147,7 +147,7 @@ func TestNodeExitCodes(t *testing.T) {
 		{"environment", with("--lease-ttl", "3s"), []string{"FLEET_NODE_RENEW_INTERVAL=2s"}, cli.ExitUsage, "3 × 2s"},
 		{"bad environment", base, []string{"FLEET_NODE_TICK=often"}, cli.ExitUsage, `environment FLEET_NODE_TICK="often"`},
 		{"flag over environment", with("--renew-interval", "2s", "--lease-ttl", "3s"), []string{"FLEET_NODE_RENEW_INTERVAL=1ms"}, cli.ExitUsage, "3 × 2s"},
-		{"missing certificate", with("--backend", "etcd", "--endpoints", "https://"+free[1], "--ca", "none.pem"), nil, cli.ExitUsage, "ca: open none.pem"},
+		{"missing certificate", with("--store", "etcds://"+free[1], "--ca", "none.pem"), nil, cli.ExitUsage, "ca: open none.pem"},
 		{"missing password", with("--password-file", "none"), nil, cli.ExitUsage, "password-file: open none"},
 		{"short credential", with("--admin-credential-file", file("f", "x")), nil, cli.ExitUsage, "admin-credential-file: "},
 	} {
@@ -170,7 +170,7 @@ func TestNodeProcess(t *testing.T) {
 	url := startLedger(t)
 	for _, end := range []string{"SIGTERM", "end of input"} {
 		t.Run(end, func(t *testing.T) {
-			cmd := exec.Command(os.Args[0], "node", "--id", "n1", "--group", "billing", "--backend=mem", "--ledger", url, "--until-eof", "--tick", "50ms")
+			cmd := exec.Command(os.Args[0], "node", "--id", "n1", "--group", "billing", "--store=mem", "--ledger", url, "--until-eof", "--tick", "50ms")
 			cmd.Env = append(os.Environ(), mainEnv+"=1")
 			child.DieWithParent(cmd)
 			log := &child.Tail{}

@@ -18,10 +18,11 @@ import (
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/embeddedetcd"
+	"github.com/tenurehq/tenure/server/engines"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/service"
 	"github.com/tenurehq/tenure/server/storecli"
-	"github.com/tenurehq/tenure/store/etcd"
+	"github.com/tenurehq/tenure/store"
 )
 
 // serveReady is the line on standard output.
@@ -55,9 +56,9 @@ func newServe() *cobra.Command {
 		Short: "Serve elections over HTTP.",
 		Long: `Serve elections over HTTP. Without --store it runs an embedded engine: one member of etcd
 in this process, which listens on no port and which only this user can reach.
---store=etcd://a:2379,b:2379,c:2379 uses a cluster; then any number of instances can serve
-side by side. When the service is ready, it prints one line of JSON, logs a command to
-try, and notifies systemd (Type=notify).
+--store=etcd://a:2379,b:2379,c:2379 or --store=postgres://app@db/elections uses an engine of
+yours; then any number of instances can serve side by side. When the service is ready, it
+prints one line of JSON, logs a command to try, and notifies systemd (Type=notify).
 
 On a loopback address without credentials, everybody on the machine may do everything. On
 other addresses it needs client certificates, JWT keys or a credential file, with a policy, or
@@ -82,8 +83,8 @@ other addresses it needs client certificates, JWT keys or a credential file, wit
 	f := cmd.Flags()
 	f.StringVar(&s.access.Listen, "listen", storecli.DefaultListen, "host:port to listen on; port 0 is a free one")
 	f.BoolVar(&s.access.Insecure, "insecure", false, "allow other hosts without credentials, or with credentials but without TLS")
-	f.StringVar(&s.conn.Store, "store", embedded, "embedded, or etcd://host:port,host:port (etcds:// with TLS)")
-	s.conn.EtcdFlags(f)
+	f.StringVar(&s.conn.Store, "store", embedded, "embedded, or an engine, such as etcd://host:port,host:port (etcds:// with TLS) or postgres://user@host/database")
+	s.conn.EngineFlags(f)
 	f.StringVar(&s.engine.DataDir, "data-dir", "tenure-data", "data directory of the embedded engine; empty: a temporary one, for experiments")
 	f.StringVar(&s.engine.ClientURL, "engine-listen", "", "loopback host:port on which the embedded engine serves other processes, each of which can depose any leader (default: none)")
 	f.StringVar(&s.groups, "groups", "open", "open: the first campaign creates a group; declared: an operator does")
@@ -124,8 +125,8 @@ func (s *server) validate() (at storecli.Target, err error) {
 	}
 	s.service.Declared = s.groups == "declared"
 	if s.conn.Store != embedded {
-		if !strings.HasPrefix(s.conn.Store, "etcd://") && !strings.HasPrefix(s.conn.Store, "etcds://") {
-			return at, fmt.Errorf("store: %q is neither embedded nor etcd://host:port,host:port", s.conn.Store)
+		if _, err := engines.Find(s.conn.Store); err != nil {
+			return at, fmt.Errorf("%w, or embedded", err)
 		}
 		if at, err = s.conn.Target(); err != nil {
 			return at, err
@@ -165,27 +166,26 @@ func (s *server) run(ctx context.Context, stdout io.Writer, at storecli.Target) 
 		}()
 		at.URLs = e.Endpoints()
 	}
-	cfg, err := s.conn.Etcd(at)
-	if err != nil {
-		return err
-	}
 	octx, done := context.WithTimeout(ctx, openTimeout)
-	store, err := etcd.Open(octx, cfg)
+	engine, err := at.Open(octx)
 	done()
 	if err != nil {
 		return cli.Exit(cli.ExitUnavailable, err)
 	}
-	defer store.Close()
+	defer engine.Close()
+	if loses := engine.Caps().Loses; loses != "" {
+		s.service.Log.Warn("the engine can lose what it acknowledged; fence every sink", "engine", engine.Caps().Engine, "loses", loses)
+	}
 	gate, err := auth.New(s.access)
 	if err != nil {
 		return cli.Exit(cli.ExitUsage, err)
 	}
 	defer gate.Close()
-	return s.serve(ctx, stdout, store, gate, at.URLs)
+	return s.serve(ctx, stdout, engine, gate, at.URLs)
 }
 
-func (s *server) serve(ctx context.Context, stdout io.Writer, store *etcd.Store, gate *auth.Gate, urls []string) error {
-	s.service.Store, s.service.Gate = store, gate
+func (s *server) serve(ctx context.Context, stdout io.Writer, engine store.Store, gate *auth.Gate, urls []string) error {
+	s.service.Store, s.service.Gate = engine, gate
 	tracer, flush, err := s.traces.open(ctx, s.service.Log)
 	if err != nil {
 		return cli.Exit(cli.ExitUsage, err)

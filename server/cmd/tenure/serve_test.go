@@ -35,8 +35,9 @@ func TestServeExitCodes(t *testing.T) {
 		want string
 	}{
 		{"other hosts, no credentials", []string{"--listen", "0.0.0.0:0"}, "no credentials"},
-		{"no such store", []string{"--store", "redis://x"}, "neither embedded nor etcd://"},
-		{"an empty host", []string{"--store", "etcd://a:1,,b:1"}, "empty host"},
+		{"no such store", []string{"--store", "mysql://x"}, "postgres://user@host:port/database"},
+		{"a service", []string{"--store", "http://127.0.0.1:1"}, "or embedded"},
+		{"an empty host", []string{"--store", "etcd://a:1,,b:1"}, "etcd://host:port,host:port"},
 		{"groups maybe", []string{"--groups", "maybe"}, "neither open nor declared"},
 		{"policy alone", []string{"--policy", "x"}, "policy without credentials"},
 		{"tls without authority", []string{"--store", "etcds://a:1"}, "--store-ca"},

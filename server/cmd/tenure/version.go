@@ -31,8 +31,8 @@ type build struct {
 	Engines  map[string]string `json:"engines"`
 }
 
-// engines are the modules whose versions a bug report needs.
-var engines = []struct{ path, name string }{
+// libraries are the modules whose versions a bug report needs.
+var libraries = []struct{ path, name string }{
 	{"go.etcd.io/etcd/client/v3", "etcd client"},
 	{"go.etcd.io/etcd/server/v3", "etcd server"},
 	{"github.com/hashicorp/raft", "raft"},
@@ -53,7 +53,7 @@ func describe(info *debug.BuildInfo) build {
 		Version: cmp.Or(info.Main.Version, "(devel)"), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Format: kv.Format, Engines: map[string]string{},
 	}
-	for _, e := range engines {
+	for _, e := range libraries {
 		for _, m := range info.Deps {
 			if m.Path == e.path {
 				b.Engines[e.name] = m.Version
@@ -105,7 +105,7 @@ func newVersion(env cli.Env) *cobra.Command {
 				b.Commit += " (modified)"
 			}
 			lines := [][2]string{{"tenure", b.Version}, {"commit", b.Commit}, {"go", b.Go + " " + b.Platform}}
-			for _, e := range engines {
+			for _, e := range libraries {
 				if v := b.Engines[e.name]; v != "" {
 					lines = append(lines, [2]string{e.name, v})
 				}

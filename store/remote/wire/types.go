@@ -48,8 +48,10 @@ func Each[A, B any](all []A, f func(A) B) []B {
 // Welcome answers caps: what a client must know before its first call.
 type Welcome struct {
 	Deployment string `json:"deployment"`
+	Engine     string `json:"engine,omitempty"`
 	MinTTL     int64  `json:"min_ttl_ms"`
 	MaxTTL     int64  `json:"max_ttl_ms"`
+	Step       int64  `json:"step_ms,omitempty"`
 	Batch      int    `json:"batch"`
 	Observed   bool   `json:"observed,omitempty"`
 	Lateness   int64  `json:"lateness_ms,omitempty"`
@@ -58,13 +60,13 @@ type Welcome struct {
 
 // WelcomeOf encodes the capabilities of a store. Rounding never makes the range of TTLs wider.
 func WelcomeOf(c store.Caps, deployment string) Welcome {
-	return Welcome{deployment, Asked(c.MinTTL), Given(c.MaxTTL), c.Batch, c.Observed, Asked(c.Lateness), c.Loses}
+	return Welcome{deployment, c.Engine, Asked(c.MinTTL), Given(c.MaxTTL), Asked(c.Step), c.Batch, c.Observed, Asked(c.Lateness), c.Loses}
 }
 
 // Caps decodes the capabilities of a store.
 func (w Welcome) Caps() store.Caps {
 	return store.Caps{
-		MinTTL: Duration(w.MinTTL), MaxTTL: Duration(w.MaxTTL), Batch: w.Batch,
+		Engine: w.Engine, MinTTL: Duration(w.MinTTL), MaxTTL: Duration(w.MaxTTL), Step: Duration(w.Step), Batch: w.Batch,
 		Observed: w.Observed, Lateness: Duration(w.Lateness), Loses: w.Loses,
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/server/advise"
 	"github.com/tenurehq/tenure/server/cli"
+	"github.com/tenurehq/tenure/server/engines"
 	"github.com/tenurehq/tenure/server/operator"
 	"github.com/tenurehq/tenure/server/storecli"
 	"github.com/tenurehq/tenure/store"
@@ -96,11 +97,12 @@ func (d *doctor) examine(cmd *cobra.Command, at storecli.Target) []advise.Findin
 	}
 	var measuring sync.WaitGroup
 	measuring.Go(func() { facts.Pause = advise.LongestPause(ctx, d.measure) })
-	if !at.Service {
-		facts.Engine = advise.Etcd()
-		if !d.conn.Dev {
-			measuring.Go(func() { facts.Members = d.members(ctx, at) })
-		}
+	if cfg, ok, err := engines.Etcd(at.Engine, at.Options); at.Engine != "" && ok && err == nil {
+		measuring.Go(func() {
+			facts.Members = advise.QueryEtcd(ctx, advise.Cluster{
+				Endpoints: cfg.Endpoints, TLS: cfg.TLS, Username: cfg.Username, Password: cfg.Password, Timeout: min(d.conn.Timeout, 3*time.Second),
+			})
+		})
 	}
 	o, err := d.conn.Open(ctx, storecli.Logger(cmd.ErrOrStderr(), slog.LevelError))
 	if err != nil {
@@ -109,6 +111,7 @@ func (d *doctor) examine(cmd *cobra.Command, at storecli.Target) []advise.Findin
 		return append([]advise.Finding{openFailed(err)}, found...)
 	}
 	defer o.Close()
+	facts.Engine = o.Caps()
 	if !at.Service {
 		facts.Format = kv.Format // behind a service, only the service knows it
 	}
@@ -132,21 +135,11 @@ func openFailed(err error) advise.Finding {
 	case errors.As(err, &invalid) && strings.Contains(invalid.Rule, "a former version"):
 		f.Check, f.Fix = "format", "use another --store-prefix, and raise the epoch: see docs/operations.md, Upgrade"
 	case storecli.Denied(err):
-		f.Check, f.Fix = "permission", "give the user of --store-user read and write on the prefix; for a service use --store-credential-file or --store-cert"
+		f.Check, f.Fix = "permission", "give the user of the engine the rights that docs/engines.md lists; for a service use --store-credential-file or --store-cert"
 	case strings.Contains(f.Says, "TLS"), strings.Contains(f.Says, "certificate"), strings.Contains(f.Says, "https://") && strings.Contains(f.Says, "EOF"):
 		f.Fix = "use etcds:// or https:// with --store-ca if the store uses TLS, otherwise etcd:// or http://"
 	}
 	return f
-}
-
-func (d *doctor) members(ctx context.Context, at storecli.Target) []advise.Member {
-	cfg, err := d.conn.Etcd(at)
-	if err != nil {
-		return nil
-	}
-	return advise.QueryEtcd(ctx, advise.Cluster{
-		Endpoints: cfg.Endpoints, TLS: cfg.TLS, Username: cfg.Username, Password: cfg.Password, Timeout: min(d.conn.Timeout, 3*time.Second),
-	})
 }
 
 // query fills in the facts that the store knows, and returns what failed.
@@ -183,7 +176,6 @@ func (d *doctor) query(ctx context.Context, o *storecli.Opened, facts *advise.Fa
 		fail("sessions", err)
 	}
 	if o.Service {
-		facts.Engine = advise.Engine{Name: "the service", MinTTL: o.Caps().MinTTL}
 		at, _ := d.conn.Target()
 		url := at.URLs[0]
 		offset, known := advise.WallOffset(ctx, strings.TrimRight(url, "/")+"/healthz", at.TLS, d.conn.Timeout)

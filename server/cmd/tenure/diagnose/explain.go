@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/raft"
 	"github.com/tenurehq/tenure/server/advise"
 	"github.com/tenurehq/tenure/server/cli"
+	"github.com/tenurehq/tenure/server/engines"
 )
 
 // Commands returns the commands.
@@ -59,7 +62,7 @@ With --backend=raft use --heartbeat instead of --ttl. Exit code 1: a rule is bro
 		RunE:    func(cmd *cobra.Command, _ []string) error { return x.run(cmd) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&x.backend, "backend", "etcd", "etcd, raft, or mem (an engine without limits of its own)")
+	f.StringVar(&x.backend, "backend", "etcd", strings.Join(backends(), ", ")+" (mem has no limits of its own)")
 	f.StringVar(&x.preset, "preset", "", "start from default, lan, wan or cautious")
 	f.DurationVar(&x.timing.TTL, "ttl", 0, "how long a session outlives its last keep-alive (default 8s)")
 	f.DurationVar(&x.timing.Beat, "beat", 0, "time between keep-alives (default TTL/4)")
@@ -76,12 +79,23 @@ With --backend=raft use --heartbeat instead of --ttl. Exit code 1: a rule is bro
 	f.DurationVar(&x.goals.Pause, "pause", 0, "longest pause of a process")
 	f.DurationVar(&x.goals.RoundTrip, "rtt", 10*time.Millisecond, "slow round trip to the engine")
 	x.out.Flag(cmd, env)
-	for flag, values := range map[string][]string{"backend": {"etcd", "raft", "mem"}, "preset": {"default", "lan", "wan", "cautious"}} {
+	for flag, values := range map[string][]string{"backend": backends(), "preset": {"default", "lan", "wan", "cautious"}} {
 		if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 			panic("tenure: " + err.Error()) // it is registered twice
 		}
 	}
 	return cmd
+}
+
+// backends lists the values of --backend.
+func backends() []string {
+	var names []string
+	for _, e := range engines.All() {
+		if !slices.Contains(names, e.Caps.Engine) {
+			names = append(names, e.Caps.Engine)
+		}
+	}
+	return append(names, "raft", "mem")
 }
 
 // validate checks the flags and applies the preset.
@@ -98,8 +112,6 @@ func (x *explainer) validate(cmd *cobra.Command) error {
 		return ""
 	}
 	switch x.backend {
-	case "etcd":
-		x.goals.Engine = advise.Etcd()
 	case "mem":
 	case "raft":
 		if n := given("ttl", "misses", "call-timeout", "step", "grace"); n != "" {
@@ -107,7 +119,11 @@ func (x *explainer) validate(cmd *cobra.Command) error {
 		}
 		return x.presetRaft()
 	default:
-		return fmt.Errorf("backend: %q is none of etcd, raft and mem", x.backend)
+		e, err := engines.Find(x.backend + "://")
+		if err != nil || !slices.Contains(backends(), x.backend) {
+			return fmt.Errorf("backend: %q is unknown; use one of %s", x.backend, strings.Join(backends(), ", "))
+		}
+		x.goals.Engine = e.Caps
 	}
 	if n := given("heartbeat", "election", "stall"); n != "" {
 		return fmt.Errorf("%s: only raft uses it; add --backend=raft", n)
@@ -164,8 +180,8 @@ func (x *explainer) run(cmd *cobra.Command) error {
 	} else {
 		e, found := advise.Lease(x.timing, x.goals)
 		m.TTLMS, m.BeatMS, m.Misses, m.Findings = ms(e.Timing.TTL), ms(e.Timing.Beat), e.Timing.Misses, found
-		scan := x.goals.Engine.Scan
-		m.TrustMS, m.PauseToleratedMS, m.FailoverMS, m.WorstFailoverMS = ms(e.Trust), ms(e.PauseTolerated), ms(e.Failover+scan), ms(e.WorstFailover+scan)
+		late := x.goals.Engine.Late(e.Timing.TTL)
+		m.TrustMS, m.PauseToleratedMS, m.FailoverMS, m.WorstFailoverMS = ms(e.Trust), ms(e.PauseTolerated), ms(e.Failover+late), ms(e.WorstFailover+late)
 		text = advise.Timeline(e, x.goals) + "\n" + e.String()
 	}
 	m.Verdict = advise.Worst(m.Findings)

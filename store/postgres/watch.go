@@ -1,0 +1,204 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tenurehq/tenure/store/kv"
+)
+
+const (
+	// probeEvery is how often a watch that receives notifications reads the count of commits.
+	// It shows a dead connection, and a pooler that lost the LISTEN.
+	probeEvery = 2500 * time.Millisecond
+	// pollEvery is the same for a watch without notifications.
+	pollEvery = 250 * time.Millisecond
+	// probeWithin bounds a probe.
+	probeWithin = 2 * time.Second
+	// giveUpAfter is how long a watch goes without the server before it ends.
+	giveUpAfter = 10 * time.Second
+)
+
+var errStopped = errors.New("postgres: the reader of the watch stopped")
+
+// Watch implements kv.Driver on a connection of its own.
+func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
+	return func(yield func(kv.Change, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(d.ctx, cancel)()
+		stopped := false
+		w := &watch{d: d, prefixes: prefixes, tick: tick, heard: time.Now(), ticked: time.Now(), yield: func(c kv.Change) error {
+			if stopped = !yield(c, nil); stopped {
+				return errStopped
+			}
+			return nil
+		}}
+		err := w.run(ctx)
+		if !stopped {
+			yield(kv.Change{}, err)
+		}
+	}
+}
+
+type watch struct {
+	d        *Driver
+	prefixes []string
+	tick     time.Duration
+	yield    func(kv.Change) error
+
+	polls          bool      // notifications do not arrive
+	known          int64     // count of commits that were announced
+	probed         int64     // count that the last probe read
+	heard          time.Time // last answer of the server
+	ticked, looked time.Time // last tick and probe
+}
+
+// run connects again until the server has been silent for giveUpAfter.
+func (w *watch) run(ctx context.Context) error {
+	for {
+		err := w.session(ctx)
+		switch {
+		case errors.Is(err, errStopped):
+			return err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case time.Since(w.heard) > giveUpAfter:
+			return fmt.Errorf("postgres: watch: no answer for %v: %w", giveUpAfter, w.d.classify(err))
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// session watches on one connection.
+func (w *watch) session(ctx context.Context) error {
+	dial, cancel := context.WithTimeout(ctx, probeWithin)
+	defer cancel()
+	cfg := w.d.pool.Config().ConnConfig
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
+	conn, err := pgx.ConnectConfig(dial, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(closing)
+	}()
+	// A pooler invents a process id. In transaction mode it loses the LISTEN.
+	var pid uint32
+	if err := conn.QueryRow(dial, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+		return err
+	}
+	if w.polls = w.polls || pid != conn.PgConn().PID(); !w.polls {
+		if _, err := conn.Exec(dial, "LISTEN "+quote(w.d.cfg.Schema)); err != nil {
+			return err
+		}
+	}
+	if err := w.probe(ctx, conn); err != nil {
+		return err
+	}
+	w.known = w.probed
+	if err := w.yield(kv.Change{}); err != nil {
+		return err
+	}
+	for {
+		if err := w.wait(ctx, conn); err != nil {
+			return err
+		}
+	}
+}
+
+// wait handles one notification, tick or probe.
+func (w *watch) wait(ctx context.Context, conn *pgx.Conn) error {
+	every := probeEvery
+	if w.polls {
+		every = pollEvery
+	}
+	due := w.looked.Add(every)
+	if next := w.ticked.Add(w.tick); w.tick > 0 && next.Before(due) {
+		due = next
+	}
+	until, cancel := context.WithDeadline(ctx, due)
+	n, err := conn.WaitForNotification(until)
+	cancel()
+	switch {
+	case err == nil:
+		return w.notified(n.Payload)
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case time.Now().Before(due):
+		return err
+	}
+	if w.tick > 0 && time.Since(w.ticked) >= w.tick {
+		w.ticked = time.Now()
+		if err := w.yield(kv.Change{Tick: true}); err != nil {
+			return err
+		}
+	}
+	if time.Since(w.looked) < every {
+		return nil
+	}
+	before := w.probed
+	if err := w.probe(ctx, conn); err != nil {
+		return err
+	}
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	for { // those that the probe received
+		n, err := conn.WaitForNotification(over)
+		if err != nil {
+			break
+		}
+		if err := w.notified(n.Payload); err != nil {
+			return err
+		}
+	}
+	// Notifications arrive in the order of commits. If one has not arrived a whole period after
+	// a probe saw its commit, none will.
+	w.polls = w.polls || before > w.known
+	if w.polls && w.probed != w.known {
+		w.known = w.probed
+		return w.yield(kv.Change{})
+	}
+	return nil
+}
+
+// probe reads the count of commits.
+func (w *watch) probe(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, probeWithin)
+	defer cancel()
+	err := conn.QueryRow(ctx, w.d.count).Scan(&w.probed)
+	w.looked = time.Now()
+	if err == nil {
+		w.heard = w.looked
+	}
+	return err
+}
+
+// notified handles a payload: the count of a commit and a key that it changed.
+func (w *watch) notified(payload string) error {
+	w.heard = time.Now()
+	count, key, _ := strings.Cut(payload, " ")
+	n, err := strconv.ParseInt(count, 10, 64)
+	if err != nil || key == "" {
+		return nil //nolint:nilerr // another program notified this channel
+	}
+	w.known = max(w.known, n)
+	if !slices.ContainsFunc(w.prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
+		return nil
+	}
+	return w.yield(kv.Change{Key: key})
+}
