@@ -32,6 +32,7 @@ func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 		}
 		s.heard(Result{Index: inc.Index}, before) // reads may have none
 		asked := s.ask()
+		asked.high = before.high // a new life began above what was seen before, or data is lost
 		r, err := s.commit(ctx, Txn{Read: []string{metaKey}})
 		if err != nil {
 			return nil, err
