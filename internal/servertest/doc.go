@@ -1,4 +1,4 @@
-// Package servertest runs real database servers for tests: PostgreSQL and Redis as separate
+// Package servertest runs real database servers for tests: PostgreSQL, Redis and ZooKeeper as separate
 // processes on loopback, which can be killed and restarted.
 //
 //	server := servertest.Postgres(t)

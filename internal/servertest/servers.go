@@ -113,14 +113,19 @@ func Command(t testing.TB, program string, args ...string) *exec.Cmd {
 func find(t testing.TB, name string, programs ...string) (bin string, env []string) {
 	t.Helper()
 	bin, env, err := obtain(programs)
-	if err == nil {
-		return bin, env
+	if err != nil {
+		missing(t, name, err)
 	}
+	return bin, env
+}
+
+// missing skips the test because there is no such server, or fails it if CI is set.
+func missing(t testing.TB, name string, err error) {
+	t.Helper()
 	if os.Getenv("CI") != "" {
 		t.Fatalf("NO %s, and CI is set: %v", name, err)
 	}
 	t.Skipf("SKIPPED, NOTHING WAS TESTED: no %s: %v", name, err)
-	return "", nil
 }
 
 // output runs a command. Its error has the output.
