@@ -183,7 +183,8 @@ func (d *Driver) look(ctx context.Context, l *link, t kv.Txn, all bool) (map[str
 		}
 	}
 	slices.Sort(dirs)
-	paths = append(slices.Compact(dirs), paths...)
+	dirs = slices.Compact(dirs)
+	paths = slices.Concat(dirs, paths)
 	answers := make([]func() (got, error), len(paths))
 	for i, p := range paths {
 		answers[i] = l.get(ctx, p)
