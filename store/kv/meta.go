@@ -90,11 +90,12 @@ func (s *Store) compareMeta(m *meta, inc Incarnation, asked asked) (next *metaJS
 	}
 	s.metaVersion = max(s.metaVersion, m.version)
 	mend := m.metaJSON
-	if m.Incarnation != inc.ID {
+	mend.Incarnation = inc.ID
+	if s.engine != inc.ID { // also if another client has recorded the new one
 		if inc.Began == 0 || inc.Began < asked.high {
-			s.proves("the engine changed from %s to %s: it was restored from a snapshot, or replaced", m.Incarnation, inc.ID)
+			s.proves("the engine changed from %s to %s: it was restored from a snapshot, or replaced", s.engine, inc.ID)
 		}
-		mend.Incarnation = inc.ID
+		s.engine = inc.ID
 	}
 	if s.lost != "" && !m.Rewound {
 		mend.Rewound, mend.Why = true, s.lost
@@ -108,7 +109,6 @@ func (s *Store) compareMeta(m *meta, inc Incarnation, asked asked) (next *metaJS
 	if mend != m.metaJSON {
 		return &mend, true
 	}
-	s.engine = inc.ID
 	if s.meta = m; m.Rewound {
 		s.meta = nil // ask again next time: the epoch may have been raised
 	}
