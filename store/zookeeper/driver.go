@@ -93,9 +93,7 @@ func (d *Driver) barrier(ctx context.Context, l *link) func() (uint64, error) {
 // heard takes in the index of an answer.
 func (d *Driver) heard(l *link, zxid int64) (uint64, error) {
 	if epochOf(zxid) != l.epoch {
-		err := fmt.Errorf("%w: %s changed its epoch: %w", errUnknown, l.server, ErrConnectionLost)
-		l.lose(err)
-		return 0, err
+		return 0, l.lose(fmt.Errorf("%w: %s changed its epoch: %w", errUnknown, l.server, ErrConnectionLost))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -304,17 +302,17 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) (all
 	err = d.do(ctx, "list "+prefix, func(ctx context.Context, l *link) error {
 		all = nil
 		dir := prefix[:strings.LastIndex(prefix, "/")+1]
-		barrier, children := d.barrier(ctx, l), l.children(ctx, strings.TrimSuffix(d.path(dir), "/"))
+		barrier, children := d.barrier(ctx, l), l.children(ctx, strings.TrimSuffix(d.path(dir), "/"), false)
 		_, err := barrier()
 		if err != nil {
 			return err
 		}
-		names, err := children()
+		list, err := children()
 		if errors.Is(err, zk.ErrNoNode) {
 			return nil
 		}
 		var keys []string
-		for _, name := range names {
+		for _, name := range list.names {
 			if key := dir + name; strings.HasPrefix(key, prefix) && key > after {
 				keys = append(keys, key)
 			}

@@ -191,26 +191,26 @@ type Driver struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	mu         sync.Mutex
-	current    *link
-	connecting chan struct{} // closed when an attempt ends; nil: there is none
-	failed     error         // of the last attempt
-	attempts   int           // that failed since the last connection
-	next       int           // server
+	next int // server; only run uses it
 
-	life   life
-	high   int64 // the highest index seen
-	losses int   // of data, as seen by this driver
+	mu      sync.Mutex
+	current *link
+	failed  error         // why there is none
+	changed chan struct{} // closed and replaced when these two change
+	life    life
+	high    int64 // the highest index seen
+	losses  int   // of data, as seen by this driver
 }
 
-// NewDriver returns the driver alone. It connects with its first call.
+// NewDriver returns the driver alone. It connects by itself.
 func NewDriver(cfg Config) *Driver {
-	d := &Driver{cfg: cfg.withDefaults(), acl: zk.WorldACL(zk.PermAll)}
+	d := &Driver{cfg: cfg.withDefaults(), acl: zk.WorldACL(zk.PermAll), changed: make(chan struct{})}
 	if cfg.User != "" {
 		d.acl = zk.AuthACL(zk.PermAll)
 	}
 	d.next = rand.IntN(max(1, len(cfg.Servers))) // clients spread over the servers
 	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.work.Go(d.run)
 	return d
 }
 
@@ -218,9 +218,6 @@ func NewDriver(cfg Config) *Driver {
 func (d *Driver) Close() {
 	d.mu.Lock()
 	d.cancel()
-	if d.current != nil {
-		d.current.lose(errClosed)
-	}
 	d.mu.Unlock()
 	d.work.Wait()
 }

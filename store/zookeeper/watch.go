@@ -41,11 +41,11 @@ func (d *Driver) trim(l *link, name string) {
 		ctx, cancel := context.WithTimeout(d.ctx, defaultCall)
 		defer cancel()
 		dir := d.cfg.Path + changesNode
-		names, err := l.children(ctx, dir)()
+		list, err := l.children(ctx, dir, false)()
 		if err != nil {
 			return // the next one deletes more
 		}
-		for part := range slices.Chunk(names, maxKeys) {
+		for part := range slices.Chunk(list.names, maxKeys) {
 			var ops []any
 			for _, name := range part {
 				if n, err := number(name); err == nil && newest-n > keepChanges {
@@ -63,39 +63,43 @@ func (d *Driver) trim(l *link, name string) {
 // there are. The list outlives connections, so a watch that connects again misses nothing.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
 	return func(yield func(kv.Change, error) bool) {
-		w := &watch{d: d, prefixes: prefixes, last: -1, alive: time.Now()}
+		w := &watch{d: d, prefixes: prefixes}
 		var ticks <-chan time.Time
 		if tick > 0 {
 			ticker := time.NewTicker(tick)
 			defer ticker.Stop()
 			ticks = ticker.C
 		}
-		for {
-			l, fired, changes, err := w.arm(ctx)
+		for alive := time.Now(); ; {
+			bound, cancel := context.WithDeadline(ctx, alive.Add(giveUpAfter))
+			l, changed, hints, err := w.arm(bound)
+			cancel()
+			if lostLink(err) && bound.Err() == nil {
+				continue
+			}
 			if err != nil {
 				yield(kv.Change{}, fmt.Errorf("zookeeper: watch: %w", err))
 				return
 			}
-			for _, c := range changes {
+			for _, c := range hints {
 				if !yield(c, nil) {
 					return
 				}
 			}
-			for waiting := l != nil; waiting; {
+			for waiting := true; waiting; {
 				select {
-				case <-fired:
-					waiting = false
-				case <-l.lost:
-					waiting = false
 				case <-ticks:
 					if !yield(kv.Change{Tick: true}, nil) {
 						return
 					}
+					continue
+				case <-changed:
+				case <-l.lost:
 				case <-ctx.Done():
-					waiting = false
 				}
-				w.alive = time.Now()
+				waiting = false
 			}
+			alive = time.Now()
 		}
 	}
 }
@@ -105,84 +109,62 @@ type watch struct {
 	prefixes []string
 	begun    bool
 	losses   int
-	last     int32     // change that was told
-	alive    time.Time // when the ensemble answered last
+	last     int32 // change that was told
 }
 
-type children struct {
-	names []string
-	fired <-chan zk.Event
-}
-
-// arm sets the watch and returns what changed since the last time. Without a link the connection
-// was lost meanwhile.
-func (w *watch) arm(ctx context.Context) (*link, <-chan zk.Event, []kv.Change, error) {
-	bound, cancel := context.WithDeadline(ctx, w.alive.Add(giveUpAfter))
-	defer cancel()
-	l, err := w.d.link(bound)
-	if err != nil {
+// arm sets the watch and returns hints of what changed since the last time.
+func (w *watch) arm(ctx context.Context) (l *link, changed <-chan zk.Event, hints []kv.Change, err error) {
+	if l, err = w.d.link(ctx); err != nil {
 		return nil, nil, nil, err
 	}
-	list, err := send(bound, l, func(c *zk.Conn) (children, error) {
-		names, _, fired, err := c.ChildrenW(w.d.cfg.Path + changesNode)
-		return children{names, fired}, err
-	})()
-	if err == nil {
-		var changes []kv.Change
-		if changes, err = w.since(bound, l, list.names); err == nil {
-			w.alive = time.Now()
-			return l, list.fired, changes, nil
-		}
+	dir := w.d.cfg.Path + changesNode
+	list, err := l.children(ctx, dir, true)()
+	if err != nil {
+		return nil, nil, nil, l.own(err)
 	}
-	if err = l.own(err); lostLink(err) && bound.Err() == nil {
-		err = nil
-	}
-	return nil, nil, nil, err
-}
-
-// since reads the changes that were not told yet.
-func (w *watch) since(ctx context.Context, l *link, names []string) ([]kv.Change, error) {
 	w.d.mu.Lock()
 	losses := w.d.losses
 	w.d.mu.Unlock()
 	newest := w.last
 	var fresh []string
-	for i, name := range names {
+	for _, name := range list.names {
 		n, err := number(name)
 		if err != nil {
 			continue // not a change
 		}
-		if !w.begun && i == 0 || n-newest > 0 {
-			newest = n
-		}
-		if n-w.last > 0 {
+		if n-w.last > 0 || !w.begun {
 			fresh = append(fresh, name)
+		}
+		if n-newest > 0 || !w.begun && len(fresh) == 1 {
+			newest = n
 		}
 	}
 	gap := !w.begun || losses != w.losses || int(newest-w.last) != len(fresh)
-	var changes []kv.Change
-	if !gap {
-		slices.Sort(fresh)
-		var answers []func() (got, error)
-		for _, name := range fresh {
-			answers = append(answers, l.get(ctx, w.d.cfg.Path+changesNode+"/"+name))
+	if gap {
+		fresh = nil
+	}
+	slices.Sort(fresh)
+	answers := make([]func() (got, error), len(fresh))
+	for i, name := range fresh {
+		answers[i] = l.get(ctx, dir+"/"+name)
+	}
+	for _, answer := range answers {
+		g, err := answer()
+		if err != nil {
+			return nil, nil, nil, err
 		}
-		for _, answer := range answers {
-			g, err := answer()
-			if err != nil {
-				return nil, err
-			}
-			gap = gap || g.version() == 0 // it was deleted meanwhile
-			for key := range strings.SplitSeq(string(g.data), "\n") {
-				if slices.ContainsFunc(w.prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
-					changes = append(changes, kv.Change{Key: key})
-				}
+		gap = gap || g.version() == 0 // it was deleted meanwhile
+		for key := range strings.SplitSeq(string(g.data), "\n") {
+			if slices.ContainsFunc(w.prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
+				hints = append(hints, kv.Change{Key: key})
 			}
 		}
 	}
 	if gap {
-		changes = []kv.Change{{}}
+		hints = []kv.Change{{}}
 	}
-	w.begun, w.losses, w.last = true, losses, newest
-	return changes, nil
+	if w.begun, w.losses, w.last = true, losses, newest; len(list.names) == 0 {
+		w.last = -1 // before the first one
+	}
+	return l, list.changed, hints, nil
 }
