@@ -76,238 +76,207 @@ func (d *Driver) items(ctx context.Context, l *link, keys []string) func() ([]kv
 	}
 }
 
-// barrier writes the index. Everything that was acknowledged before is visible behind it on
-// the same link. A sync would not do: a leader answers it without asking its followers, so one
-// that has lost them answers too.
-func (d *Driver) barrier(ctx context.Context, l *link) func() (uint64, error) {
-	answer := l.multi(ctx, &zk.SetDataRequest{Path: d.cfg.Path + indexNode, Version: -1})
-	return func() (uint64, error) {
-		did, err := answer()
-		if err != nil {
-			return 0, l.own(err)
-		}
-		return d.heard(l, did[0].Stat.Mzxid)
-	}
-}
-
-// heard takes in the index of an answer.
-func (d *Driver) heard(l *link, zxid int64) (uint64, error) {
-	if epochOf(zxid) != l.epoch {
-		return 0, l.lose(fmt.Errorf("%w: %s changed its epoch: %w", errUnknown, l.server, ErrConnectionLost))
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.high = max(d.high, zxid)
-	return uint64(zxid), nil
-}
-
-// Commit implements kv.Driver with one multi.
+// Commit implements kv.Driver with one multi. It writes the index even if it only reads: then
+// everything that was acknowledged before is visible behind it on the same link. A sync would
+// not do: a leader answers it without asking its followers, so one that has lost them answers
+// too.
 func (d *Driver) Commit(ctx context.Context, t kv.Txn) (r kv.Result, err error) {
 	err = d.do(ctx, "commit", func(ctx context.Context, l *link) (err error) {
-		if len(t.If)+len(t.Then) > 0 {
-			r, err = d.commit(ctx, l, t)
-			return err
-		}
-		barrier, items := d.barrier(ctx, l), d.items(ctx, l, t.Read)
-		r = kv.Result{OK: true, Incarnation: l.life.ID}
-		if r.Index, err = barrier(); err == nil {
-			r.Items, err = items()
-		}
+		r, err = d.commit(ctx, l, t)
 		return err
 	})
 	return r, err
 }
 
-// commit guesses what it must know of the nodes from a read that may be stale. If the
-// transaction then fails, a linearizable read tells whether a condition does not hold, or the
-// guess was wrong.
+// commit translates the transaction by a read that may be stale. If the transaction then
+// fails, a linearizable read tells whether a condition does not hold.
 func (d *Driver) commit(ctx context.Context, l *link, t kv.Txn) (kv.Result, error) {
-	for try := 0; ; try++ {
-		known, err := d.look(ctx, l, t, try > 0)
+	for again := false; ; again = true {
+		known, err := d.look(ctx, l, t, again)
 		if err != nil {
 			return kv.Result{}, err
 		}
-		if try > 0 && slices.ContainsFunc(t.If, func(c kv.Cond) bool {
-			return c.Version != known[d.path(c.Key)].version() && (c.Version != kv.Any || known[d.path(c.Key)].version() == 0)
+		if slices.ContainsFunc(t.If, func(c kv.Cond) bool {
+			v := known[d.path(c.Key)].version()
+			return v != c.Version && (c.Version != kv.Any || v == 0)
 		}) {
+			if !again {
+				continue
+			}
 			items, err := d.items(ctx, l, slices.Concat(t.Read, t.Else))()
 			return kv.Result{Items: items, Incarnation: l.life.ID}, err
 		}
-		ops, ok := d.translate(t, known)
-		if !ok {
-			continue
-		}
-		answer, items := l.multi(ctx, ops...), d.items(ctx, l, t.Read)
+		answer, items := l.multi(ctx, d.translate(t, known)...), d.items(ctx, l, t.Read)
 		did, err := answer()
-		switch {
-		case err == nil:
+		if err == nil {
 			r, err := d.committed(l, t, did)
 			if err == nil {
 				r.Items, err = items()
 			}
-			if err != nil {
+			if err != nil && len(t.Then) > 0 {
 				err = fmt.Errorf("%w: %w", errUnknown, err)
 			}
 			return r, err
-		case errors.Is(err, ErrConnectionLost), ctx.Err() != nil:
+		}
+		changed := errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNodeExists) || errors.Is(err, zk.ErrBadVersion)
+		switch {
+		case len(t.If)+len(t.Then) == 0:
+			return kv.Result{}, l.own(err)
+		case errors.Is(err, ErrConnectionLost) || ctx.Err() != nil:
 			return kv.Result{}, fmt.Errorf("%w: %w", errUnknown, err)
-		case !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, zk.ErrNodeExists) && !errors.Is(err, zk.ErrBadVersion):
+		case !changed:
 			return kv.Result{}, err
 		}
 	}
 }
 
-// look reads the nodes of a transaction, after their directories. Unless all must be known, it
-// reads only those with a condition on a version, or a write without a condition.
-func (d *Driver) look(ctx context.Context, l *link, t kv.Txn, all bool) (map[string]got, error) {
-	var dirs, paths []string
-	conditions := map[string]bool{}
-	add := func(key string) {
-		dirs, paths = append(dirs, d.dir(key)), append(paths, d.path(key))
-	}
-	for _, c := range t.If {
-		if conditions[c.Key] = true; all || c.Version != 0 && c.Version != kv.Any {
-			add(c.Key)
-		}
-	}
-	for _, w := range t.Then {
-		if all || !conditions[w.Key] {
-			add(w.Key)
-		}
-	}
-	if all {
-		if _, err := d.barrier(ctx, l)(); err != nil {
+// look reads the nodes of a transaction, each after its directory. If the first look was not
+// enough, the next ones are linearizable and create missing directories.
+func (d *Driver) look(ctx context.Context, l *link, t kv.Txn, again bool) (map[string]got, error) {
+	if again {
+		if _, err := d.commit(ctx, l, kv.Txn{}); err != nil {
 			return nil, err
 		}
 	}
-	slices.Sort(dirs)
-	dirs = slices.Compact(dirs)
-	paths = slices.Concat(dirs, paths)
-	answers := make([]func() (got, error), len(paths))
-	for i, p := range paths {
-		answers[i] = l.get(ctx, p)
+	var keys []string
+	for _, c := range t.If {
+		keys = append(keys, c.Key)
 	}
-	known := map[string]got{}
-	for i, p := range paths {
-		g, err := answers[i]()
-		if err == nil && g.version() == 0 && all && slices.Contains(dirs, p) {
-			g, err = d.makeDir(ctx, l, p)
+	for _, w := range t.Then {
+		keys = append(keys, w.Key)
+	}
+	answers, known := map[string]func() (got, error){}, map[string]got{}
+	for _, key := range keys {
+		for _, path := range []string{d.dir(key), d.path(key)} {
+			if answers[path] == nil {
+				answers[path] = l.get(ctx, path)
+			}
 		}
+	}
+	for path, answer := range answers {
+		g, err := answer()
 		if err != nil {
 			return nil, err
 		}
-		known[p] = g
+		known[path] = g
+	}
+	for _, key := range keys {
+		if dir := d.dir(key); again && known[dir].version() == 0 {
+			if err := d.makeDir(ctx, l, dir); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return known, nil
 }
 
 // makeDir creates a directory and those above it.
-func (d *Driver) makeDir(ctx context.Context, l *link, dir string) (got, error) {
+func (d *Driver) makeDir(ctx context.Context, l *link, dir string) error {
 	if dir == d.cfg.Path {
-		return got{}, l.own(zk.ErrNoNode)
+		return l.lose(errDeleted)
 	}
-	_, err := l.multi(ctx, &zk.CreateRequest{Path: dir, Acl: d.acl})()
-	if errors.Is(err, zk.ErrNoNode) {
-		if _, err = d.makeDir(ctx, l, path.Dir(dir)); err == nil {
-			return d.makeDir(ctx, l, dir)
+	if above := path.Dir(dir); above != d.cfg.Path {
+		if err := d.makeDir(ctx, l, above); err != nil {
+			return err
 		}
 	}
-	if err != nil && !errors.Is(err, zk.ErrNodeExists) {
-		return got{}, err
+	_, err := l.multi(ctx, &zk.CreateRequest{Path: dir, Acl: d.acl})()
+	if errors.Is(err, zk.ErrNodeExists) {
+		return nil
 	}
-	return l.get(ctx, dir)()
+	return l.own(err)
 }
 
 // translate returns a transaction as ZooKeeper takes it, with a write of the index and, if
-// something is to be announced, a change at its end. It returns false if it would fail.
+// something is to be announced, a change at its end.
 //
 // Versions are transaction ids, which never repeat. ZooKeeper compares data versions, which
 // begin anew when a node is created anew. So every delete also writes the directory, and a
 // condition on a version also compares the data version that the directory had before the node
 // was read.
-func (d *Driver) translate(t kv.Txn, known map[string]got) (ops []any, ok bool) {
-	written, conditions := map[string]bool{}, map[string]uint64{}
+func (d *Driver) translate(t kv.Txn, known map[string]got) (ops []any) {
+	add := func(op ...any) { ops = append(ops, op...) }
+	check := func(path string, version int32) { add(&zk.CheckVersionRequest{Path: path, Version: version}) }
+	set := func(path string, data []byte) { add(&zk.SetDataRequest{Path: path, Data: data, Version: -1}) }
+	create := func(path string, data []byte, flags int32) {
+		add(&zk.CreateRequest{Path: path, Data: data, Acl: d.acl, Flags: flags})
+	}
+	remove := func(path string) { add(&zk.DeleteRequest{Path: path, Version: -1}) }
+	for _, c := range t.If {
+		dir, path := d.dir(c.Key), d.path(c.Key)
+		switch c.Version {
+		case 0:
+			create(path, nil, 0)
+			remove(path)
+		case kv.Any:
+			check(path, -1)
+		default:
+			check(dir, known[dir].Version)
+			check(path, known[path].Version)
+		}
+	}
 	var announced []string
+	deletes := map[string]bool{}
 	for _, w := range t.Then {
-		written[w.Key] = w.Value != nil
+		path := d.path(w.Key)
+		switch exists := known[path].version() != 0; {
+		case w.Value != nil && exists:
+			set(path, w.Value)
+		case w.Value != nil:
+			create(path, w.Value, 0)
+		case exists:
+			remove(path)
+			deletes[d.dir(w.Key)] = true
+		default: // it must be missing still
+			create(path, nil, 0)
+			remove(path)
+		}
 		if !w.Quiet {
 			announced = append(announced, w.Key)
 		}
 	}
-	missing := func(path string) {
-		ops = append(ops, &zk.CreateRequest{Path: path, Acl: d.acl}, &zk.DeleteRequest{Path: path, Version: -1})
+	for dir := range deletes {
+		set(dir, nil)
 	}
-	for _, c := range t.If {
-		conditions[c.Key] = c.Version
-		dir, path := d.dir(c.Key), d.path(c.Key)
-		switch {
-		case c.Version == kv.Any:
-			ops = append(ops, &zk.CheckVersionRequest{Path: path, Version: -1})
-		case c.Version == 0 && !written[c.Key]: // else the write is a create
-			missing(path)
-		case c.Version != 0:
-			if known[path].version() != c.Version {
-				return nil, false
-			}
-			ops = append(ops, &zk.CheckVersionRequest{Path: dir, Version: known[dir].Version}, &zk.CheckVersionRequest{Path: path, Version: known[path].Version})
-		}
-	}
-	deletes := map[string]bool{}
-	for _, w := range t.Then {
-		path := d.path(w.Key)
-		version, conditional := conditions[w.Key]
-		exists := version != 0 || !conditional && known[path].version() != 0
-		switch {
-		case w.Value != nil && exists:
-			ops = append(ops, &zk.SetDataRequest{Path: path, Data: w.Value, Version: -1})
-		case w.Value != nil:
-			ops = append(ops, &zk.CreateRequest{Path: path, Data: w.Value, Acl: d.acl})
-		case exists:
-			ops = append(ops, &zk.DeleteRequest{Path: path, Version: -1})
-			if dir := d.dir(w.Key); !deletes[dir] {
-				deletes[dir] = true
-				ops = append(ops, &zk.SetDataRequest{Path: dir, Version: -1})
-			}
-		case !conditional:
-			missing(path)
-		}
-	}
-	ops = append(ops, &zk.SetDataRequest{Path: d.cfg.Path + indexNode, Version: -1})
+	set(d.cfg.Path+indexNode, nil)
 	if len(announced) > 0 {
-		name := d.cfg.Path + changesNode + "/" + changePrefix
-		ops = append(ops, &zk.CreateRequest{Path: name, Data: []byte(strings.Join(announced, "\n")), Acl: d.acl, Flags: zk.FlagSequence})
+		create(d.cfg.Path+changesNode+"/"+changePrefix, []byte(strings.Join(announced, "\n")), zk.FlagSequence)
 	}
-	return ops, true
+	return ops
 }
 
 // committed takes in what a multi did.
-func (d *Driver) committed(l *link, t kv.Txn, did []zk.MultiResponse) (r kv.Result, err error) {
-	last := len(did) - 1
-	if name := did[last].String; name != "" {
-		d.trim(l, name)
-		last--
+func (d *Driver) committed(l *link, t kv.Txn, did []zk.MultiResponse) (kv.Result, error) {
+	last := did[len(did)-1]
+	if last.Stat == nil {
+		d.trim(l, last.String)
+		last = did[len(did)-2]
 	}
-	r = kv.Result{OK: true, Incarnation: l.life.ID, Versions: make([]uint64, len(t.Then))}
-	r.Index, err = d.heard(l, did[last].Stat.Mzxid)
+	zxid := last.Stat.Mzxid
+	if epochOf(zxid) != l.epoch {
+		return kv.Result{}, l.lose(fmt.Errorf("%w: %s changed its epoch", ErrConnectionLost, l.server))
+	}
+	d.mu.Lock()
+	d.high = max(d.high, zxid)
+	d.mu.Unlock()
+	r := kv.Result{OK: true, Index: uint64(zxid), Incarnation: l.life.ID, Versions: make([]uint64, len(t.Then))}
 	for i, w := range t.Then {
 		if w.Value != nil {
 			r.Versions[i] = r.Index
 		}
 	}
-	return r, err
+	return r, nil
 }
 
 // List implements kv.Driver. The keys are one level below the last slash of the prefix.
 func (d *Driver) List(ctx context.Context, prefix, after string, limit int) (all []kv.Item, err error) {
 	err = d.do(ctx, "list "+prefix, func(ctx context.Context, l *link) error {
 		all = nil
-		dir := prefix[:strings.LastIndex(prefix, "/")+1]
-		barrier, children := d.barrier(ctx, l), l.children(ctx, strings.TrimSuffix(d.path(dir), "/"), false)
-		_, err := barrier()
-		if err != nil {
+		if _, err := d.commit(ctx, l, kv.Txn{}); err != nil {
 			return err
 		}
-		list, err := children()
+		dir := prefix[:strings.LastIndex(prefix, "/")+1]
+		list, err := l.children(ctx, strings.TrimSuffix(d.path(dir), "/"), false)()
 		if errors.Is(err, zk.ErrNoNode) {
 			return nil
 		}
@@ -334,8 +303,8 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) (all
 // Incarnation implements kv.Driver.
 func (d *Driver) Incarnation(ctx context.Context) (i kv.Incarnation, err error) {
 	err = d.do(ctx, "read the incarnation", func(ctx context.Context, l *link) error {
-		index, err := d.barrier(ctx, l)()
-		i = kv.Incarnation{ID: l.life.ID, Began: uint64(l.life.Began), Index: index}
+		r, err := d.commit(ctx, l, kv.Txn{})
+		i = kv.Incarnation{ID: l.life.ID, Began: uint64(l.life.Began), Index: r.Index}
 		return err
 	})
 	return i, err

@@ -34,12 +34,18 @@ func epochOf(zxid int64) int64 { return zxid >> 32 }
 // epoch. But every epoch closes all connections, every connection begins here, and a life is
 // written only if nobody has written the index since it was read. So the life says which
 // index was the last one before the first write of the epoch.
-func (d *Driver) greet(ctx context.Context, l *link) error {
-	at := d.cfg.Path
+func (l *link) greet(ctx context.Context) error {
+	at := l.cfg.Path
+	if l.cfg.User != "" {
+		login := []byte(l.cfg.User + ":" + l.cfg.Password)
+		if _, err := send(ctx, l, func(c *zk.Conn) (any, error) { return nil, c.AddAuth("digest", login) })(); err != nil {
+			return err
+		}
+	}
 	for range 10 {
 		did, err := l.multi(ctx, &zk.SetDataRequest{Path: at + changesNode, Version: -1})()
 		if errors.Is(err, zk.ErrNoNode) {
-			if err = d.create(ctx, l); err == nil || errors.Is(err, zk.ErrNodeExists) {
+			if err = l.create(ctx); err == nil || errors.Is(err, zk.ErrNodeExists) {
 				continue
 			}
 		}
@@ -56,7 +62,7 @@ func (d *Driver) greet(ctx context.Context, l *link) error {
 		if err := json.Unmarshal(life.data, &l.life); err != nil {
 			return &store.ArgumentError{Field: "path", Value: at, Rule: "node " + lifeNode + " does not hold what this program writes"}
 		}
-		if epochOf(life.Mzxid) == l.epoch && d.continues(l.life, index.Mzxid) {
+		if epochOf(life.Mzxid) == l.epoch && l.continues(l.life, index.Mzxid) {
 			return nil
 		}
 		_, err = l.multi(ctx,
@@ -90,13 +96,13 @@ func newLife(epoch, began int64) []byte {
 
 // create creates the path and the driver's own nodes in one transaction, so that nothing is
 // left behind if a right is missing.
-func (d *Driver) create(ctx context.Context, l *link) error {
+func (l *link) create(ctx context.Context) error {
 	var ops []any
-	for i, c := range d.cfg.Path + "/" {
+	for i, c := range l.cfg.Path + "/" {
 		if c != '/' || i == 0 {
 			continue
 		}
-		path := d.cfg.Path[:i]
+		path := l.cfg.Path[:i]
 		exists, err := send(ctx, l, func(c *zk.Conn) (bool, error) {
 			ok, _, err := c.Exists(path)
 			return ok, err
@@ -105,11 +111,11 @@ func (d *Driver) create(ctx context.Context, l *link) error {
 			return err
 		}
 		if !exists {
-			ops = append(ops, &zk.CreateRequest{Path: path, Acl: d.acl})
+			ops = append(ops, &zk.CreateRequest{Path: path, Acl: l.acl})
 		}
 	}
 	for node, data := range map[string][]byte{indexNode: nil, changesNode: nil, lifeNode: newLife(0, 0)} {
-		ops = append(ops, &zk.CreateRequest{Path: d.cfg.Path + node, Data: data, Acl: d.acl})
+		ops = append(ops, &zk.CreateRequest{Path: l.cfg.Path + node, Data: data, Acl: l.acl})
 	}
 	_, err := l.multi(ctx, ops...)()
 	return err

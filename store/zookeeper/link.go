@@ -10,7 +10,6 @@ import (
 	"log"
 	"net"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,30 +36,22 @@ const (
 // and send queued requests by itself. This driver must look at the ensemble first (see greet),
 // so a link that is lost is not used again.
 type link struct {
+	*Driver
+	ctx     context.Context // ends when the link is lost; its cause says why
+	cancel  context.CancelCauseFunc
 	server  string
 	conn    *zk.Conn
-	start   func(func()) bool
 	turn    chan struct{} // to send
 	wrote   chan struct{} // a request was written
 	replies atomic.Int64
 	epoch   int64
 	life    life
-
-	mu   sync.Mutex
-	wire net.Conn
-	err  error         // why it is lost
-	lost chan struct{} // closed after err is set
 }
 
 // lose gives up the link.
 func (l *link) lose(err error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err == nil {
-		l.err = err
-		close(l.lost)
-	}
-	return l.err
+	l.cancel(err)
+	return err
 }
 
 // wire tells when a request was written, so that requests can be sent in order without waiting
@@ -88,34 +79,27 @@ func (d *Driver) run() {
 	for attempt := 0; d.ctx.Err() == nil; attempt = min(attempt+1, 3) {
 		var l *link
 		var errs []error
-		for range d.cfg.Servers {
+		for i := 0; i < len(d.cfg.Servers) && l == nil; i++ {
 			server := d.cfg.Servers[d.next%len(d.cfg.Servers)]
 			d.next++
-			ctx, cancel := context.WithTimeout(d.ctx, connectTimeout<<attempt)
-			found, err := d.open(ctx, server)
-			cancel()
-			if err == nil {
-				l, errs = found, nil
-				break
+			var err error
+			if l, err = d.open(server, connectTimeout<<attempt); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", server, err))
 			}
-			errs = append(errs, fmt.Errorf("%s: %w", server, err))
 		}
+		again := time.After(pause << attempt)
 		d.mu.Lock()
-		d.current, d.failed = l, errors.Join(errs...)
+		if d.current, d.failed = l, errors.Join(errs...); l != nil {
+			d.failed, attempt = nil, -1
+		}
 		close(d.changed)
 		d.changed = make(chan struct{})
 		d.mu.Unlock()
-		wait := time.After(pause << attempt)
 		if l != nil {
-			attempt = -1
-			select {
-			case <-l.lost:
-			case <-d.ctx.Done():
-				_ = l.lose(errClosed)
-			}
+			<-l.ctx.Done()
 		}
 		select {
-		case <-wait:
+		case <-again:
 		case <-d.ctx.Done():
 		}
 	}
@@ -127,105 +111,77 @@ func (d *Driver) link(ctx context.Context) (*link, error) {
 		d.mu.Lock()
 		l, err, changed := d.current, d.failed, d.changed
 		d.mu.Unlock()
-		if store.Permanent(err) {
+		switch {
+		case l != nil && l.ctx.Err() == nil:
+			return l, context.Cause(ctx)
+		case store.Permanent(err):
 			return nil, err
-		}
-		if l != nil {
-			select {
-			case <-l.lost:
-			default:
-				return l, context.Cause(ctx)
-			}
 		}
 		select {
 		case <-changed:
 		case <-d.ctx.Done():
 			return nil, errClosed
 		case <-ctx.Done():
-			if err == nil {
-				err = errors.New(strings.Join(d.cfg.Servers, ",") + " did not answer yet")
-			}
-			return nil, fmt.Errorf("no session: %w (%w)", err, context.Cause(ctx))
+			return nil, fmt.Errorf("%s: no session: %w", strings.Join(d.cfg.Servers, ","), errors.Join(context.Cause(ctx), err))
 		}
 	}
 }
 
 // open connects to a server and opens a session.
-func (d *Driver) open(ctx context.Context, server string) (*link, error) {
-	l := &link{server: server, start: d.start, turn: make(chan struct{}, 1), wrote: make(chan struct{}, 1), lost: make(chan struct{})}
-	ready := make(chan struct{})
-	ended := func(err error) error { return l.lose(fmt.Errorf("%w: %s: %w", ErrConnectionLost, server, err)) }
-	dialer := net.Dialer{}
-	dial := dialer.DialContext
+func (d *Driver) open(server string, within time.Duration) (*link, error) {
+	ctx, cancel := context.WithTimeout(d.ctx, within)
+	defer cancel()
+	dial := (&net.Dialer{}).DialContext
 	if d.cfg.TLS != nil {
 		dial = (&tls.Dialer{Config: d.cfg.TLS}).DialContext
 	}
-	conn, _, err := zk.Connect([]string{server}, sessionTimeout, zk.WithLogger(log.New(io.Discard, "", 0)),
+	raw, err := dial(ctx, "tcp", server)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{Driver: d, server: server, turn: make(chan struct{}, 1), wrote: make(chan struct{}, 1)}
+	l.ctx, l.cancel = context.WithCancelCause(d.ctx)
+	ready, dialed := make(chan struct{}), false
+	l.conn, _, err = zk.Connect([]string{server}, sessionTimeout, zk.WithLogger(log.New(io.Discard, "", 0)),
 		zk.WithDialer(func(string, string, time.Duration) (net.Conn, error) {
-			conn, err := dial(ctx, "tcp", server)
-			if err != nil {
-				return nil, ended(err)
-			}
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			if l.wire != nil || l.err != nil {
-				_ = conn.Close()
+			if dialed {
 				return nil, ErrConnectionLost
 			}
-			l.wire = conn
-			return wire{conn, l.wrote}, nil
+			dialed = true
+			return wire{raw, l.wrote}, nil
 		}),
 		zk.WithEventCallback(func(e zk.Event) {
 			switch {
 			case e.Type == zk.EventSession && e.State == zk.StateHasSession:
 				close(ready) // once, since there is one connection
 			case e.Type == zk.EventSession && e.State == zk.StateDisconnected:
-				_ = ended(errors.New("the server closed it or was silent"))
+				_ = l.lose(fmt.Errorf("%w: %s closed it or was silent", ErrConnectionLost, server))
 			}
 		}))
 	if err != nil {
-		return nil, err
+		_ = raw.Close()
+		return nil, l.lose(err)
 	}
-	l.conn = conn
 	d.work.Go(func() {
-		<-l.lost
-		if !errors.Is(l.err, errClosed) { // else the session is closed first
-			_ = l.close()
+		<-l.ctx.Done()
+		if d.ctx.Err() == nil { // else the session is closed first
+			_ = raw.Close()
 		}
-		conn.Close()
-		_ = l.close()
+		l.conn.Close()
+		_ = raw.Close()
 	})
 	select {
 	case <-ready:
-		err = d.login(ctx, l)
-	case <-l.lost:
-		err = fmt.Errorf("no session (has the ensemble a quorum?): %w", l.err)
+		err = l.greet(ctx)
+	case <-l.ctx.Done():
+		err = fmt.Errorf("no session (has the ensemble a quorum?): %w", context.Cause(l.ctx))
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		_ = l.lose(err)
+		return nil, l.lose(err)
 	}
-	return l, err
-}
-
-func (l *link) close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.wire == nil {
-		return nil
-	}
-	return l.wire.Close()
-}
-
-func (d *Driver) login(ctx context.Context, l *link) error {
-	if d.cfg.User != "" {
-		login := []byte(d.cfg.User + ":" + d.cfg.Password)
-		if _, err := send(ctx, l, func(c *zk.Conn) (any, error) { return nil, c.AddAuth("digest", login) })(); err != nil {
-			return err
-		}
-	}
-	return d.greet(ctx, l)
+	return l, nil
 }
 
 // send sends one request and returns a function that waits for its answer. ZooKeeper executes
@@ -237,8 +193,8 @@ func send[T any](ctx context.Context, l *link, request func(*zk.Conn) (T, error)
 	select {
 	case l.turn <- struct{}{}:
 		defer func() { <-l.turn }()
-	case <-l.lost:
-		return fail(l.err)
+	case <-l.ctx.Done():
+		return fail(context.Cause(l.ctx))
 	case <-ctx.Done():
 		return fail(context.Cause(ctx))
 	}
@@ -259,14 +215,14 @@ func send[T any](ctx context.Context, l *link, request func(*zk.Conn) (T, error)
 	case <-l.wrote:
 	case r := <-replied:
 		return r
-	case <-l.lost:
+	case <-l.ctx.Done():
 	}
 	return func() (T, error) {
 		select {
 		case r := <-replied:
 			return r()
-		case <-l.lost:
-			return fail(l.err)()
+		case <-l.ctx.Done():
+			return fail(context.Cause(l.ctx))()
 		case <-ctx.Done():
 			if time.Since(sent) > silence && l.replies.Load() == replies {
 				_ = l.lose(fmt.Errorf("%w: %s did not answer", ErrConnectionLost, l.server))

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -99,38 +100,15 @@ func (s *Store) Close() {
 // User, password and path are optional and may be percent-encoded. Errors do not contain the
 // password.
 func Parse(address string) (Config, error) {
-	bad := func(rule string) (Config, error) {
-		return Config{}, &store.ArgumentError{Field: "store", Rule: rule + "; want zookeeper://[user:password@]host[:port][,host[:port]...][/path]"}
-	}
 	rest, ok := strings.CutPrefix(address, "zookeeper://")
-	if !ok {
-		return bad("the URL does not begin with zookeeper://")
+	at := strings.LastIndex(rest, "@") + 1
+	hosts, path, _ := strings.Cut(rest[at:], "/")
+	u, err := url.Parse("zookeeper://" + rest[:at] + "host/" + path) // net/url takes one host only
+	if !ok || err != nil || u.Host != "host" || u.RawQuery+u.Fragment != "" {
+		return Config{}, &store.ArgumentError{Field: "store", Rule: "must be zookeeper://[user:password@]host[:port][,host[:port]...][/path], percent-encoded"}
 	}
-	// net/url refuses a list of hosts with ports.
-	if strings.ContainsAny(rest, "?#") {
-		return bad("the URL has a query or a fragment")
-	}
-	var c Config
-	login := ""
-	if at := strings.LastIndex(rest, "@"); at >= 0 {
-		login, rest = rest[:at], rest[at+1:]
-		user, password, both := strings.Cut(login, ":")
-		var err1, err2 error
-		c.User, err1 = url.PathUnescape(user)
-		c.Password, err2 = url.PathUnescape(password)
-		if err1 != nil || err2 != nil || !both || strings.Contains(login, "/") {
-			return bad("the user or the password is not percent-encoded, or one is missing")
-		}
-	}
-	hosts, path, _ := strings.Cut(rest, "/")
-	path, err := url.PathUnescape(path)
-	if err != nil {
-		return bad("the path is not percent-encoded")
-	}
-	if path != "" {
-		c.Path = "/" + path
-	}
-	c.Servers = strings.Split(hosts, ",")
+	c := Config{Servers: strings.Split(hosts, ","), Path: u.Path, User: u.User.Username()}
+	c.Password, _ = u.User.Password()
 	c = c.withDefaults()
 	return c, c.validate()
 }
@@ -143,41 +121,39 @@ func (c Config) withDefaults() Config {
 	if c.MinTTL == 0 {
 		c.MinTTL = 2 * time.Second
 	}
-	servers := make([]string, len(c.Servers))
+	c.Servers = slices.Clone(c.Servers)
 	for i, s := range c.Servers {
 		if _, _, err := net.SplitHostPort(s); err != nil && s != "" {
-			s = net.JoinHostPort(strings.Trim(s, "[]"), defaultPort)
+			c.Servers[i] = net.JoinHostPort(strings.Trim(s, "[]"), defaultPort)
 		}
-		servers[i] = s
 	}
-	c.Servers = servers
 	return c
 }
 
 func (c *Config) validate() error {
-	if len(c.Servers) == 0 {
-		return &store.ArgumentError{Field: "servers", Rule: "at least one is needed"}
+	bad := func(field string, value any, rule string) error {
+		return &store.ArgumentError{Field: field, Value: value, Rule: rule}
 	}
 	for _, s := range c.Servers {
-		if host, port, err := net.SplitHostPort(s); err != nil || host == "" || port == "" || strings.ContainsAny(s, "/ @") {
-			return &store.ArgumentError{Field: "server", Value: s, Rule: "must be host:port"}
+		if host, port, err := net.SplitHostPort(s); err != nil || host == "" || port == "" || strings.ContainsAny(s, "/ @?#") {
+			return bad("server", s, "must be host:port")
 		}
 	}
-	if !strings.HasPrefix(c.Path, "/") || c.Path == "/zookeeper" || strings.HasPrefix(c.Path, "/zookeeper/") {
-		return &store.ArgumentError{Field: "path", Value: c.Path, Rule: "must begin with / and not be ZooKeeper's own"}
+	odd := func(part string) bool {
+		return part == "" || part == "." || part == ".." || strings.ContainsFunc(part, func(r rune) bool { return r < 0x20 || r > 0x7e })
 	}
-	for part := range strings.SplitSeq(c.Path[1:], "/") {
-		if part == "" || part == "." || part == ".." || strings.ContainsFunc(part, func(r rune) bool { return r < 0x20 || r > 0x7e }) {
-			return &store.ArgumentError{Field: "path", Value: c.Path, Rule: "must have no empty part, no . and .., and only printable ASCII"}
-		}
-	}
+	parts := strings.Split(c.Path, "/")
 	switch {
-	case (c.User == "") != (c.Password == ""):
-		return &store.ArgumentError{Field: "user and password", Rule: "come together"}
-	case strings.Contains(c.User, ":"):
-		return &store.ArgumentError{Field: "user", Rule: "must not contain a colon"}
+	case len(c.Servers) == 0:
+		return bad("servers", nil, "at least one is needed")
+	case parts[0] != "" || slices.ContainsFunc(parts[1:], odd):
+		return bad("path", c.Path, "must begin with / and have no empty part, no . and .., and only printable ASCII")
+	case parts[1] == "zookeeper":
+		return bad("path", c.Path, "is ZooKeeper's own; choose another one")
+	case (c.User == "") != (c.Password == "") || strings.Contains(c.User, ":"):
+		return bad("user and password", nil, "come together, and the user has no colon")
 	case c.MinTTL < 100*time.Millisecond:
-		return &store.ArgumentError{Field: "min ttl", Value: c.MinTTL, Rule: "at least 100ms"}
+		return bad("min ttl", c.MinTTL, "at least 100ms")
 	}
 	return nil
 }
@@ -188,7 +164,7 @@ type Driver struct {
 	acl []zk.ACL
 
 	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
 
 	next int // server; only run uses it
@@ -209,7 +185,7 @@ func NewDriver(cfg Config) *Driver {
 		d.acl = zk.AuthACL(zk.PermAll)
 	}
 	d.next = rand.IntN(max(1, len(cfg.Servers))) // clients spread over the servers
-	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.ctx, d.cancel = context.WithCancelCause(context.Background())
 	d.work.Go(d.run)
 	return d
 }
@@ -217,7 +193,7 @@ func NewDriver(cfg Config) *Driver {
 // Close closes the connection.
 func (d *Driver) Close() {
 	d.mu.Lock()
-	d.cancel()
+	d.cancel(errClosed)
 	d.mu.Unlock()
 	d.work.Wait()
 }

@@ -37,24 +37,19 @@ func (d *Driver) trim(l *link, name string) {
 	if err != nil || newest%trimEvery != 0 {
 		return
 	}
-	l.start(func() {
+	d.start(func() {
 		ctx, cancel := context.WithTimeout(d.ctx, defaultCall)
 		defer cancel()
 		dir := d.cfg.Path + changesNode
-		list, err := l.children(ctx, dir, false)()
-		if err != nil {
-			return // the next one deletes more
+		list, _ := l.children(ctx, dir, false)()
+		var old []any
+		for _, name := range list.names {
+			if n, err := number(name); err == nil && newest-n > keepChanges {
+				old = append(old, &zk.DeleteRequest{Path: dir + "/" + name, Version: -1})
+			}
 		}
-		for part := range slices.Chunk(list.names, maxKeys) {
-			var ops []any
-			for _, name := range part {
-				if n, err := number(name); err == nil && newest-n > keepChanges {
-					ops = append(ops, &zk.DeleteRequest{Path: dir + "/" + name, Version: -1})
-				}
-			}
-			if len(ops) > 0 {
-				_, _ = l.multi(ctx, ops...)()
-			}
+		if len(old) > 0 {
+			_, _ = l.multi(ctx, old...)() // if it fails, the next one deletes more
 		}
 	})
 }
@@ -94,7 +89,7 @@ func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...stri
 					}
 					continue
 				case <-changed:
-				case <-l.lost:
+				case <-l.ctx.Done():
 				case <-ctx.Done():
 				}
 				waiting = false

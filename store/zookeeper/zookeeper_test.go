@@ -2,10 +2,13 @@ package zookeeper_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/electortest"
@@ -27,14 +30,11 @@ func addrs(servers []*servertest.ZooKeeperServer) []string {
 	return all
 }
 
-// path is a node of its own for each test.
-func path(t *testing.T) string {
-	return "/tests/" + strings.Map(func(r rune) rune {
-		if r == '/' {
-			return '-'
-		}
-		return r
-	}, t.Name())
+func driver(t testing.TB, addr string) *zookeeper.Driver {
+	t.Helper()
+	d := zookeeper.NewDriver(zookeeper.Config{Servers: []string{addr}})
+	t.Cleanup(d.Close)
+	return d
 }
 
 func open(t *testing.T, cfg zookeeper.Config) *zookeeper.Store {
@@ -51,13 +51,10 @@ func open(t *testing.T, cfg zookeeper.Config) *zookeeper.Store {
 
 // ZooKeeper keeps the contract of a driver.
 func TestDriver(t *testing.T) {
+	t.Parallel()
 	servers := addrs(servertest.ZooKeeper(t, 1))
 	kvtest.Run(t, kvtest.Engine{
-		Open: func(t *testing.T) kv.Driver {
-			d := zookeeper.NewDriver(zookeeper.Config{Servers: servers})
-			t.Cleanup(d.Close)
-			return d
-		},
+		Open:   func(t *testing.T) kv.Driver { return driver(t, servers[0]) },
 		Settle: time.Second,
 	})
 }
@@ -95,6 +92,7 @@ func (p process) Elector() tenure.Elector { return p.elector }
 
 // Package lease on ZooKeeper keeps the contract of an Elector.
 func TestElector(t *testing.T) {
+	t.Parallel()
 	servers := addrs(servertest.ZooKeeper(t, 1))
 	const ttl = 3 * time.Second
 	electortest.Run(t, electortest.Engine{
@@ -113,4 +111,98 @@ func TestElector(t *testing.T) {
 		Transfer: true,
 		Parallel: true,
 	})
+}
+
+// A condition on a version does not hold for a node that was deleted and created again, though
+// it has the same data version in ZooKeeper.
+func TestVersionNeverRepeats(t *testing.T) {
+	t.Parallel()
+	d := driver(t, servertest.ZooKeeper(t, 1)[0].Addr())
+	commit := func(c kv.Cond, w kv.Write) uint64 {
+		t.Helper()
+		c.Key, w.Key = "record/a", "record/a"
+		r, err := d.Commit(t.Context(), kv.Txn{If: []kv.Cond{c}, Then: []kv.Write{w}})
+		if err != nil || !r.OK {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		return r.Versions[0]
+	}
+	first := commit(kv.Cond{}, kv.Write{Value: []byte("first")})
+	again := func() {
+		commit(kv.Cond{Version: kv.Any}, kv.Write{})
+		if second := commit(kv.Cond{}, kv.Write{Value: []byte("second")}); second <= first {
+			t.Errorf("version %d after %d", second, first)
+		}
+	}
+	write := kv.Txn{If: []kv.Cond{{Key: "record/a", Version: first}}, Then: []kv.Write{{Key: "record/a", Value: []byte("third")}}}
+	if err := d.CommitOnce(t.Context(), write, again); !errors.Is(err, zk.ErrBadVersion) {
+		t.Errorf("a write from the first version: %v", err)
+	}
+	if r, err := d.Commit(t.Context(), write); err != nil || r.OK {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// A directory that is missing is created, whatever a transaction needs it for.
+func TestMissingDirectory(t *testing.T) {
+	t.Parallel()
+	d := driver(t, servertest.ZooKeeper(t, 1)[0].Addr())
+	for _, txn := range []kv.Txn{
+		{If: []kv.Cond{{Key: "a/b/c"}}},
+		{Then: []kv.Write{{Key: "d/e/f"}}},
+		{Then: []kv.Write{{Key: "g/h/i", Value: []byte("x")}}},
+		{If: []kv.Cond{{Key: "j/k"}}, Then: []kv.Write{{Key: "j/k", Value: []byte("x")}}},
+		{If: []kv.Cond{{Key: "j/k"}, {Key: "l/m"}}, Then: []kv.Write{{Key: "l/m", Value: []byte("x")}}, Read: []string{"j/k", "l/m"}},
+	} {
+		r, err := d.Commit(t.Context(), txn)
+		if err != nil || r.OK != (len(txn.Read) == 0) {
+			t.Errorf("%+v: %+v, %v", txn, r, err)
+		}
+	}
+}
+
+// BenchmarkList lists 10,000 keys, in pages as the store does.
+func BenchmarkList(b *testing.B) {
+	d := driver(b, servertest.ZooKeeper(b, 1)[0].Addr())
+	const keys, batch, page = 10_000, 100, 1000
+	for i := range keys / batch {
+		var t kv.Txn
+		for j := range batch {
+			t.Then = append(t.Then, kv.Write{Key: fmt.Sprintf("record/g%d", i*batch+j), Value: make([]byte, 300), Quiet: true})
+		}
+		if _, err := d.Commit(b.Context(), t); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		n, after := 0, ""
+		for {
+			items, err := d.List(b.Context(), "record/", after, page)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if n += len(items); len(items) < page {
+				break
+			}
+			after = items[page-1].Key
+		}
+		if n != keys {
+			b.Fatalf("%d keys", n)
+		}
+	}
+}
+
+// BenchmarkKeepAlive is the commit of a keep-alive.
+func BenchmarkKeepAlive(b *testing.B) {
+	d := driver(b, servertest.ZooKeeper(b, 1)[0].Addr())
+	beat := kv.Write{Key: "beat/a", Value: []byte("{}"), Quiet: true}
+	if _, err := d.Commit(b.Context(), kv.Txn{Then: []kv.Write{beat}}); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		r, err := d.Commit(b.Context(), kv.Txn{If: []kv.Cond{{Key: "beat/a", Version: kv.Any}}, Then: []kv.Write{beat}, Read: []string{"beat/a", "meta", "requests/a"}})
+		if err != nil || !r.OK {
+			b.Fatal(r, err)
+		}
+	}
 }

@@ -1,0 +1,96 @@
+package zookeeper_test
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tenurehq/tenure/internal/servertest"
+	"github.com/tenurehq/tenure/store/kv"
+)
+
+// expirer passes requests on, but answers some transactions by itself: the session has expired.
+type expirer struct {
+	net.Listener
+	target  string
+	expire  atomic.Int64 // how many transactions
+	expired atomic.Int64
+}
+
+func (e *expirer) serve() {
+	for {
+		client, err := e.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", e.target)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		go func() {
+			_, _ = io.Copy(client, server)
+			_ = client.Close()
+		}()
+		go func() {
+			e.requests(client, server)
+			_ = server.Close()
+		}()
+	}
+}
+
+func (e *expirer) requests(client, server net.Conn) {
+	for first := true; ; first = false {
+		head := make([]byte, 4)
+		if _, err := io.ReadFull(client, head); err != nil {
+			return
+		}
+		body := make([]byte, binary.BigEndian.Uint32(head))
+		if _, err := io.ReadFull(client, body); err != nil {
+			return
+		}
+		const opMulti, sessionExpired = 14, -112
+		if !first && binary.BigEndian.Uint32(body[4:]) == opMulti && e.expire.Add(-1) >= 0 {
+			e.expired.Add(1)
+			reply := binary.BigEndian.AppendUint32(nil, 16)
+			reply = append(reply, body[:4]...)
+			reply = binary.BigEndian.AppendUint64(reply, 0)
+			code := int32(sessionExpired)
+			if _, err := client.Write(binary.BigEndian.AppendUint32(reply, uint32(code))); err != nil {
+				return
+			}
+			continue
+		}
+		if _, err := server.Write(append(head, body...)); err != nil {
+			return
+		}
+	}
+}
+
+// A session that ZooKeeper has ended costs no call: the write had no effect and is made in a
+// new session.
+func TestSessionLost(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	e := &expirer{Listener: listener, target: servertest.ZooKeeper(t, 1)[0].Addr()}
+	go e.serve()
+	d := driver(t, listener.Addr().String())
+	version := uint64(0)
+	for i := range 3 {
+		e.expire.Store(int64(i))
+		r, err := d.Commit(t.Context(), kv.Txn{If: []kv.Cond{{Key: "record/a", Version: version}}, Then: []kv.Write{{Key: "record/a", Value: []byte("x")}}})
+		if err != nil || !r.OK {
+			t.Fatalf("with %d sessions lost: %+v, %v", i, r, err)
+		}
+		version = r.Versions[0]
+	}
+	if n := e.expired.Load(); n != 3 {
+		t.Errorf("%d sessions were lost, want 3", n)
+	}
+}
