@@ -19,3 +19,10 @@ func (d *Driver) CommitOnce(ctx context.Context, t kv.Txn, between func()) error
 		return err
 	})
 }
+
+// Connected reports whether the driver has a connection that it has not given up.
+func (d *Driver) Connected() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.current != nil && d.current.ctx.Err() == nil
+}

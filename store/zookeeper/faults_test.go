@@ -289,6 +289,37 @@ func TestQuorumLost(t *testing.T) {
 	}
 }
 
+// A client of a server that is behind reads what another client was told.
+func TestServerBehind(t *testing.T) {
+	t.Parallel()
+	servers := leaderFirst(t, servertest.ZooKeeper(t, 3))
+	d, behind := driver(t, servers[0].Addr()), driver(t, servers[2].Addr())
+	for round := range 20 {
+		if _, err := behind.Commit(t.Context(), kv.Txn{}); err != nil {
+			t.Fatal(err)
+		}
+		resume := pause(t, servers[2])
+		for range 20 {
+			if _, err := d.Commit(t.Context(), kv.Txn{Then: []kv.Write{{Key: "record/a", Value: fmt.Append(nil, round)}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read := make(chan kv.Result, 1)
+		go func() {
+			r, err := behind.Commit(t.Context(), kv.Txn{Read: []string{"record/a"}})
+			if err != nil {
+				t.Error(err)
+			}
+			read <- r
+		}()
+		time.Sleep(10 * time.Millisecond) // the request is on its way
+		resume()
+		if r := <-read; len(r.Items) == 1 && string(r.Items[0].Value) != fmt.Sprint(round) {
+			t.Errorf("round %d: read %s", round, r.Items[0].Value)
+		}
+	}
+}
+
 // An ensemble that was restored from an old data directory is noticed, although its
 // index is higher than before, and although a client that knows nothing was there first.
 // A restart of the ensemble without loss is none.
@@ -499,6 +530,30 @@ func TestConnectionLost(t *testing.T) {
 	names, _, err := raw(t, server.Addr()).Children("/tenure/.changes")
 	if err != nil || len(names) > 600 {
 		t.Errorf("%d changes are kept, %v", len(names), err)
+	}
+}
+
+// A server that does not answer a call is given up when the call ends, not only when the
+// session times out.
+func TestSilentServer(t *testing.T) {
+	t.Parallel()
+	proxy := enginetest.NewProxy(t, servertest.ZooKeeper(t, 1)[0].Addr())
+	d := driver(t, proxy.Addr())
+	if _, err := d.Commit(t.Context(), kv.Txn{}); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Cut()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if r, err := d.Commit(ctx, kv.Txn{}); err == nil {
+		t.Fatalf("%+v", r)
+	}
+	if d.Connected() {
+		t.Error("the driver still uses a server that did not answer")
+	}
+	proxy.Heal()
+	if _, err := d.Commit(t.Context(), kv.Txn{}); err != nil {
+		t.Errorf("the server answers again: %v", err)
 	}
 }
 

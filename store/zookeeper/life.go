@@ -62,7 +62,8 @@ func (l *link) greet(ctx context.Context) error {
 		if err := json.Unmarshal(life.data, &l.life); err != nil {
 			return &store.ArgumentError{Field: "path", Value: at, Rule: "node " + lifeNode + " does not hold what this program writes"}
 		}
-		if epochOf(life.Mzxid) == l.epoch && l.continues(l.life, index.Mzxid) {
+		if epochOf(life.Mzxid) == l.epoch {
+			l.enter(l.life, index.Mzxid)
 			return nil
 		}
 		_, err = l.multi(ctx,
@@ -75,19 +76,15 @@ func (l *link) greet(ctx context.Context) error {
 	return fmt.Errorf("node %s%s keeps changing", at, lifeNode)
 }
 
-// continues reports whether the index belongs to the life, as far as this driver knows.
-func (d *Driver) continues(now life, index int64) bool {
+// enter takes in the life that a link belongs to.
+func (d *Driver) enter(now life, index int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if index < d.high && now == d.life {
-		return false
-	}
-	if d.life.ID != "" && now != d.life && now.Began < d.high {
+	if d.life.ID != "" && d.life != now && now.Began < d.high {
 		d.losses++
 		d.high = index
 	}
 	d.life = now
-	return true
 }
 
 func newLife(epoch, began int64) []byte {

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,18 +52,21 @@ func open(t *testing.T, cfg zookeeper.Config) *zookeeper.Store {
 	return s
 }
 
-// ZooKeeper keeps the contract of a driver.
+// Three servers keep the contract of a driver, also for clients that are connected to different
+// ones.
 func TestDriver(t *testing.T) {
 	t.Parallel()
-	servers := addrs(servertest.ZooKeeper(t, 1))
+	servers := addrs(servertest.ZooKeeper(t, 3))
+	var next atomic.Int64
 	kvtest.Run(t, kvtest.Engine{
-		Open:   func(t *testing.T) kv.Driver { return driver(t, servers[0]) },
+		Open:   func(t *testing.T) kv.Driver { return driver(t, servers[next.Add(1)%3]) },
 		Settle: time.Second,
 	})
 }
 
 // One ZooKeeper server keeps every promise of a Store.
 func TestContract(t *testing.T) {
+	t.Parallel()
 	server := servertest.ZooKeeper(t, 1)[0]
 	storetest.Run(t, storetest.Engine{
 		Open: func(t *testing.T) store.Store {
@@ -141,6 +147,41 @@ func TestVersionNeverRepeats(t *testing.T) {
 	if r, err := d.Commit(t.Context(), write); err != nil || r.OK {
 		t.Errorf("%+v, %v", r, err)
 	}
+}
+
+// Keys are read in the order in which they are named: a counter that is written after another
+// one and read before it is never ahead.
+func TestReadsInOrder(t *testing.T) {
+	t.Parallel()
+	addr := servertest.ZooKeeper(t, 1)[0].Addr()
+	writer, reader := driver(t, addr), driver(t, addr)
+	keys := []string{"record/d", "record/c", "record/b", "record/a"}
+	ctx, stop := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			for _, k := range slices.Backward(keys) {
+				_, err := writer.Commit(t.Context(), kv.Txn{Then: []kv.Write{{Key: k, Value: fmt.Appendf(nil, "%09d", i), Quiet: true}}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	})
+	for range 1000 {
+		r, err := reader.Commit(t.Context(), kv.Txn{Read: keys})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range r.Items[1:] {
+			if was, now := r.Items[i], r.Items[i+1]; string(was.Value) > string(now.Value) {
+				t.Errorf("%s was %s, and %s was read later as %s", was.Key, was.Value, now.Key, now.Value)
+			}
+		}
+	}
+	stop()
+	writing.Wait()
 }
 
 // A directory that is missing is created, whatever a transaction needs it for.
