@@ -71,6 +71,8 @@ var layers = []layer{
 		why: "a driver depends on the store above it, never on another engine"},
 	{path: "store/etcd/...", may: []string{".", "fence", "clock", "store", "store/kv"}, testsToo: []string{"lease", "store/storetest", "store/kv/kvtest", "electortest", "tenuretest", "internal/enginetest"},
 		why: "a driver depends on the store above it, never on another engine"},
+	{path: "store/zookeeper/...", may: []string{".", "store", "store/kv"}, testsToo: []string{"clock", "lease", "store/storetest", "store/kv/kvtest", "electortest", "tenuretest", "internal/enginetest", "internal/servertest"},
+		why: "a driver depends on the store above it, never on another engine"},
 	{path: "electortest", may: []string{".", "fence", "clock"}, testsToo: []string{"elector", "lease", "store", "store/mem", "tenuretest"},
 		why: "the contract of electors holds for raft too, which has no Store"},
 	{path: "internal/election", may: []string{".", "fence", "clock", "store", "internal/machine", "internal/plant"}, testsToo: []string{"lease", "store/mem"},

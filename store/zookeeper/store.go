@@ -110,7 +110,8 @@ func Parse(address string) (Config, error) {
 	c := Config{Servers: strings.Split(hosts, ","), Path: u.Path, User: u.User.Username()}
 	c.Password, _ = u.User.Password()
 	c = c.withDefaults()
-	return c, c.validate()
+	err = c.validate()
+	return c, err
 }
 
 func (c Config) withDefaults() Config {
