@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,7 +28,7 @@ const (
 
 // number is that of a change. It may wrap around.
 func number(name string) (int32, error) {
-	n, err := strconv.ParseInt(name[strings.LastIndex(name, "/")+1+len(changePrefix):], 10, 32)
+	n, err := strconv.ParseInt(strings.TrimPrefix(path.Base(name), changePrefix), 10, 32)
 	return int32(n), err
 }
 
@@ -41,7 +42,10 @@ func (d *Driver) trim(l *link, name string) {
 		ctx, cancel := context.WithTimeout(d.ctx, defaultCall)
 		defer cancel()
 		dir := d.cfg.Path + changesNode
-		list, _ := l.children(ctx, dir, false)()
+		list, err := l.children(ctx, dir, false)()
+		if err != nil {
+			return // the next one deletes more
+		}
 		var old []any
 		for _, name := range list.names {
 			if n, err := number(name); err == nil && newest-n > keepChanges {
@@ -49,7 +53,7 @@ func (d *Driver) trim(l *link, name string) {
 			}
 		}
 		if len(old) > 0 {
-			_, _ = l.multi(ctx, old...)() // if it fails, the next one deletes more
+			_, _ = l.multi(ctx, old...)()
 		}
 	})
 }
