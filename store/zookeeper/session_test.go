@@ -11,11 +11,12 @@ import (
 	"github.com/tenurehq/tenure/store/kv"
 )
 
-// expirer passes requests on, but answers some transactions by itself: the session has expired.
+// expirer passes requests on, but answers some by itself: the session has expired.
 type expirer struct {
 	net.Listener
 	target  string
-	expire  atomic.Int64 // how many transactions
+	op      uint32       // which requests
+	expire  atomic.Int64 // how many
 	expired atomic.Int64
 }
 
@@ -51,8 +52,8 @@ func (e *expirer) requests(client, server net.Conn) {
 		if _, err := io.ReadFull(client, body); err != nil {
 			return
 		}
-		const opMulti, sessionExpired = 14, -112
-		if !first && binary.BigEndian.Uint32(body[4:]) == opMulti && e.expire.Add(-1) >= 0 {
+		const sessionExpired = -112
+		if !first && binary.BigEndian.Uint32(body[4:]) == e.op && e.expire.Add(-1) >= 0 {
 			e.expired.Add(1)
 			reply := binary.BigEndian.AppendUint32(nil, 16)
 			reply = append(reply, body[:4]...)
@@ -69,18 +70,27 @@ func (e *expirer) requests(client, server net.Conn) {
 	}
 }
 
-// A session that ZooKeeper has ended costs no call: the write had no effect and is made in a
-// new session.
-func TestSessionLost(t *testing.T) {
-	t.Parallel()
+func newExpirer(t *testing.T, op uint32) *expirer {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
-	e := &expirer{Listener: listener, target: servertest.ZooKeeper(t, 1)[0].Addr()}
+	e := &expirer{Listener: listener, target: servertest.ZooKeeper(t, 1)[0].Addr(), op: op}
 	go e.serve()
-	d := driver(t, listener.Addr().String())
+	return e
+}
+
+// ZooKeeper's numbers of requests.
+const opChildren, opMulti = 12, 14
+
+// A session that ZooKeeper has ended costs no call: the write had no effect and is made in a
+// new session.
+func TestSessionLost(t *testing.T) {
+	t.Parallel()
+	e := newExpirer(t, opMulti)
+	d := driver(t, e.Addr().String())
 	version := uint64(0)
 	for i := range 3 {
 		e.expire.Store(int64(i))
@@ -92,5 +102,19 @@ func TestSessionLost(t *testing.T) {
 	}
 	if n := e.expired.Load(); n != 3 {
 		t.Errorf("%d sessions were lost, want 3", n)
+	}
+}
+
+// It ends no watch either.
+func TestWatchSessionLost(t *testing.T) {
+	t.Parallel()
+	e := newExpirer(t, opChildren)
+	d := driver(t, e.Addr().String())
+	e.expire.Store(2)
+	for c, err := range d.Watch(t.Context(), 0, "record/") {
+		if err != nil || c != (kv.Change{}) || e.expired.Load() != 2 {
+			t.Errorf("after %d lost sessions the watch begins with %+v, %v", e.expired.Load(), c, err)
+		}
+		break
 	}
 }

@@ -72,8 +72,9 @@ func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...stri
 		for alive := time.Now(); ; {
 			bound, cancel := context.WithDeadline(ctx, alive.Add(giveUpAfter))
 			l, changed, hints, err := w.arm(bound)
+			again := lostLink(err) && bound.Err() == nil
 			cancel()
-			if lostLink(err) && bound.Err() == nil {
+			if again {
 				continue
 			}
 			if err != nil {
