@@ -1,14 +1,19 @@
 package zookeeper_test
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 
 	"github.com/tenurehq/tenure/internal/servertest"
 	"github.com/tenurehq/tenure/store/kv"
+	"github.com/tenurehq/tenure/store/zookeeper"
 )
 
 // expirer passes requests on, but answers some by itself: the session has expired.
@@ -116,5 +121,30 @@ func TestWatchSessionLost(t *testing.T) {
 			t.Errorf("after %d lost sessions the watch begins with %+v, %v", e.expired.Load(), c, err)
 		}
 		break
+	}
+}
+
+// With TLS the driver talks to a server that only speaks TLS, and refuses one whose certificate
+// it does not trust.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewTLSServer(nil) // it has a certificate
+	t.Cleanup(web.Close)
+	secure, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: web.TLS.Certificates, MinVersion: tls.VersionTLS12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = secure.Close() })
+	go (&expirer{Listener: secure, target: servertest.ZooKeeper(t, 1)[0].Addr()}).serve()
+	trusted := x509.NewCertPool()
+	trusted.AddCert(web.Certificate())
+	cfg := zookeeper.Config{Servers: []string{secure.Addr().String()}, TLS: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}}
+	if _, err := open(t, cfg).Meta(t.Context()); err != nil {
+		t.Error(err)
+	}
+	cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	var unknown x509.UnknownAuthorityError
+	if _, err := zookeeper.Open(t.Context(), cfg); !errors.As(err, &unknown) {
+		t.Errorf("an unknown certificate: %v", err)
 	}
 }
