@@ -37,7 +37,7 @@ func leadOnce(ctx context.Context, url string) error {
 // The example leads.
 func TestExample(t *testing.T) {
 	t.Parallel()
-	if err := leadOnce(t.Context(), servertest.ZooKeeper(t, 1)[0].URL()+"/tenure"); err != nil {
+	if err := leadOnce(room(t), servertest.ZooKeeper(t, 1)[0].URL()+"/tenure"); err != nil {
 		t.Error(err)
 	}
 }

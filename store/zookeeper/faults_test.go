@@ -295,18 +295,18 @@ func TestServerBehind(t *testing.T) {
 	servers := leaderFirst(t, servertest.ZooKeeper(t, 3))
 	d, behind := driver(t, servers[0].Addr()), driver(t, servers[2].Addr())
 	for round := range 20 {
-		if _, err := behind.Commit(t.Context(), kv.Txn{}); err != nil {
+		if _, err := behind.Commit(room(t), kv.Txn{}); err != nil {
 			t.Fatal(err)
 		}
 		resume := pause(t, servers[2])
 		for range 20 {
-			if _, err := d.Commit(t.Context(), kv.Txn{Then: []kv.Write{{Key: "record/a", Value: fmt.Append(nil, round)}}}); err != nil {
+			if _, err := d.Commit(room(t), kv.Txn{Then: []kv.Write{{Key: "record/a", Value: fmt.Append(nil, round)}}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		read := make(chan kv.Result, 1)
 		go func() {
-			r, err := behind.Commit(t.Context(), kv.Txn{Read: []string{"record/a"}})
+			r, err := behind.Commit(room(t), kv.Txn{Read: []string{"record/a"}})
 			if err != nil {
 				t.Error(err)
 			}
@@ -333,7 +333,7 @@ func TestRestored(t *testing.T) {
 	}
 	proxies, through := proxied(t, servers)
 	s := open(t, zookeeper.Config{Servers: through})
-	session, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g"}})
+	session, err := s.Open(room(t), tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,20 +345,20 @@ func TestRestored(t *testing.T) {
 	servertest.StartZooKeeper(t, servers)
 	var held store.Record
 	eventually(t, func() error {
-		v, err := s.Read(t.Context(), "g")
+		v, err := s.Read(room(t), "g")
 		if err != nil {
 			return err
 		}
-		records, err := s.Acquire(t.Context(), session.ID, v.Record)
+		records, err := s.Acquire(room(t), session.ID, v.Record)
 		if err == nil {
 			held = records[0]
 		}
 		return err
 	})
-	if m, err := s.Meta(t.Context()); err != nil || m.Rewound {
+	if m, err := s.Meta(room(t)); err != nil || m.Rewound {
 		t.Fatalf("after a restart: %+v, %v", m, err)
 	}
-	before, err := s.Meta(t.Context())
+	before, err := s.Meta(room(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,7 +372,7 @@ func TestRestored(t *testing.T) {
 	servertest.StartZooKeeper(t, servers)
 	young := open(t, zookeeper.Config{Servers: addrs(servers)})
 	for index := uint64(0); index <= before.Index; {
-		m, err := young.Meta(t.Context())
+		m, err := young.Meta(room(t))
 		if err != nil || m.Rewound {
 			t.Fatalf("a client that knows nothing: %+v, %v", m, err)
 		}
@@ -382,7 +382,7 @@ func TestRestored(t *testing.T) {
 		p.Heal()
 	}
 	eventually(t, func() error {
-		_, err := s.KeepAlive(t.Context(), session.ID)
+		_, err := s.KeepAlive(room(t), session.ID)
 		if err == nil {
 			t.Fatal("the session is kept alive")
 		}
@@ -391,13 +391,13 @@ func TestRestored(t *testing.T) {
 		}
 		return err
 	})
-	if m, err := young.Meta(t.Context()); err != nil || !m.Rewound {
+	if m, err := young.Meta(room(t)); err != nil || !m.Rewound {
 		t.Errorf("the client that knew nothing: %+v, %v", m, err)
 	}
-	if _, err := young.Open(t.Context(), tenure.Candidate{ID: "b"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g"}}); !errors.Is(err, store.ErrRewound) {
+	if _, err := young.Open(room(t), tenure.Candidate{ID: "b"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g"}}); !errors.Is(err, store.ErrRewound) {
 		t.Errorf("a new candidate is told: %v", err)
 	}
-	if _, err := young.RaiseEpoch(t.Context(), 1); err != nil {
+	if _, err := young.RaiseEpoch(room(t), 1); err != nil {
 		t.Fatal(err)
 	}
 	if next := lead(t, elector(t, s, "c", lease.Timing{TTL: 5 * time.Second}, "g")); next.Token() <= held.Token {
@@ -425,12 +425,12 @@ func TestDeleted(t *testing.T) {
 	t.Parallel()
 	server := servertest.ZooKeeper(t, 1)[0]
 	s := open(t, zookeeper.Config{Servers: []string{server.Addr()}, Path: "/some/where"})
-	before, err := s.Meta(t.Context())
+	before, err := s.Meta(room(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	deleteAll(t, raw(t, server.Addr()), "/some")
-	m, err := s.Meta(t.Context())
+	m, err := s.Meta(room(t))
 	if err != nil || !m.Rewound || m.Deployment != before.Deployment {
 		t.Errorf("%+v, %v, want %s, rewound", m, err, before.Deployment)
 	}
@@ -444,15 +444,15 @@ func TestConnectionLost(t *testing.T) {
 	proxy := enginetest.NewProxy(t, server.Addr())
 	d, other := driver(t, proxy.Addr()), driver(t, server.Addr())
 	put := func(d *zookeeper.Driver, key string) error {
-		_, err := d.Commit(t.Context(), kv.Txn{Then: []kv.Write{{Key: key, Value: []byte("x")}}})
+		_, err := d.Commit(room(t), kv.Txn{Then: []kv.Write{{Key: key, Value: []byte("x")}}})
 		return err
 	}
 	changes := make(chan kv.Change, 1<<12)
 	var hold sync.Mutex
 	go func() {
 		for c, err := range d.Watch(t.Context(), 0, "record/") {
-			hold.Lock()
-			hold.Unlock() //nolint:staticcheck // it only waits
+			hold.Lock()   // it only waits
+			hold.Unlock() //nolint:gocritic,staticcheck // see above
 			if err != nil {
 				close(changes)
 				return
@@ -491,7 +491,7 @@ func TestConnectionLost(t *testing.T) {
 		failed <- err
 	}()
 	eventually(t, func() error {
-		r, err := other.Commit(t.Context(), kv.Txn{Read: []string{"record/a"}})
+		r, err := other.Commit(room(t), kv.Txn{Read: []string{"record/a"}})
 		if err != nil || string(r.Items[0].Value) != "y" {
 			return fmt.Errorf("the write did not arrive: %+v, %w", r, err)
 		}
@@ -542,7 +542,7 @@ func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	proxy := enginetest.NewProxy(t, servertest.ZooKeeper(t, 1)[0].Addr())
 	d := driver(t, proxy.Addr())
-	if _, err := d.Commit(t.Context(), kv.Txn{}); err != nil {
+	if _, err := d.Commit(room(t), kv.Txn{}); err != nil {
 		t.Fatal(err)
 	}
 	proxy.Cut()
@@ -555,7 +555,7 @@ func TestSilentServer(t *testing.T) {
 		t.Error("the driver still uses a server that did not answer")
 	}
 	proxy.Heal()
-	if _, err := d.Commit(t.Context(), kv.Txn{}); err != nil {
+	if _, err := d.Commit(room(t), kv.Txn{}); err != nil {
 		t.Errorf("the server answers again: %v", err)
 	}
 }
@@ -601,7 +601,7 @@ func TestDigest(t *testing.T) {
 	server := servertest.ZooKeeper(t, 1)[0]
 	cfg := zookeeper.Config{Servers: []string{server.Addr()}, Path: "/a/b", User: "u", Password: "secret"}
 	s := open(t, cfg)
-	if _, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g"}}); err != nil {
+	if _, err := s.Open(room(t), tenure.Candidate{ID: "a"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g"}}); err != nil {
 		t.Fatal(err)
 	}
 	anybody := raw(t, server.Addr())
@@ -620,7 +620,7 @@ func TestDigest(t *testing.T) {
 	} {
 		c.Servers = cfg.Servers
 		start := time.Now()
-		s, err := zookeeper.Open(t.Context(), c)
+		s, err := zookeeper.Open(room(t), c)
 		if err == nil {
 			s.Close()
 			t.Fatalf("%s: opened", name)
@@ -628,7 +628,7 @@ func TestDigest(t *testing.T) {
 		if !errors.Is(err, store.ErrDenied) || !store.Permanent(err) || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "guess") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if took := time.Since(start); took > 10*time.Second {
+		if took := time.Since(start); took > 30*time.Second {
 			t.Errorf("%s took %v", name, took)
 		}
 	}
@@ -648,7 +648,7 @@ func TestNewerFormat(t *testing.T) {
 	if _, err := operator.Set("/tenure/meta", []byte(newer), -1); err != nil {
 		t.Fatal(err)
 	}
-	_, err := zookeeper.Open(t.Context(), cfg)
+	_, err := zookeeper.Open(room(t), cfg)
 	if !errors.Is(err, store.ErrNewer) || !strings.Contains(err.Error(), "/tenure/meta") {
 		t.Errorf("%v", err)
 	}

@@ -99,7 +99,7 @@ func TestSessionLost(t *testing.T) {
 	version := uint64(0)
 	for i := range 3 {
 		e.expire.Store(int64(i))
-		r, err := d.Commit(t.Context(), kv.Txn{If: []kv.Cond{{Key: "record/a", Version: version}}, Then: []kv.Write{{Key: "record/a", Value: []byte("x")}}})
+		r, err := d.Commit(room(t), kv.Txn{If: []kv.Cond{{Key: "record/a", Version: version}}, Then: []kv.Write{{Key: "record/a", Value: []byte("x")}}})
 		if err != nil || !r.OK {
 			t.Fatalf("with %d sessions lost: %+v, %v", i, r, err)
 		}
@@ -139,7 +139,7 @@ func TestTLS(t *testing.T) {
 	trusted := x509.NewCertPool()
 	trusted.AddCert(web.Certificate())
 	cfg := zookeeper.Config{Servers: []string{secure.Addr().String()}, TLS: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}}
-	if _, err := open(t, cfg).Meta(t.Context()); err != nil {
+	if _, err := open(t, cfg).Meta(room(t)); err != nil {
 		t.Error(err)
 	}
 	cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12}

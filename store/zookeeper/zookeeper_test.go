@@ -40,9 +40,16 @@ func driver(t testing.TB, addr string) *zookeeper.Driver {
 	return d
 }
 
+// room is the context of a call on a machine that may be very busy.
+func room(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 func open(t *testing.T, cfg zookeeper.Config) *zookeeper.Store {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	s, err := zookeeper.Open(ctx, cfg)
 	if err != nil {
@@ -127,7 +134,7 @@ func TestVersionNeverRepeats(t *testing.T) {
 	commit := func(c kv.Cond, w kv.Write) uint64 {
 		t.Helper()
 		c.Key, w.Key = "record/a", "record/a"
-		r, err := d.Commit(t.Context(), kv.Txn{If: []kv.Cond{c}, Then: []kv.Write{w}})
+		r, err := d.Commit(room(t), kv.Txn{If: []kv.Cond{c}, Then: []kv.Write{w}})
 		if err != nil || !r.OK {
 			t.Fatalf("%+v, %v", r, err)
 		}
@@ -141,10 +148,10 @@ func TestVersionNeverRepeats(t *testing.T) {
 		}
 	}
 	write := kv.Txn{If: []kv.Cond{{Key: "record/a", Version: first}}, Then: []kv.Write{{Key: "record/a", Value: []byte("third")}}}
-	if err := d.CommitOnce(t.Context(), write, again); !errors.Is(err, zk.ErrBadVersion) {
+	if err := d.CommitOnce(room(t), write, again); !errors.Is(err, zk.ErrBadVersion) {
 		t.Errorf("a write from the first version: %v", err)
 	}
-	if r, err := d.Commit(t.Context(), write); err != nil || r.OK {
+	if r, err := d.Commit(room(t), write); err != nil || r.OK {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -161,7 +168,7 @@ func TestReadsInOrder(t *testing.T) {
 	writing.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			for _, k := range slices.Backward(keys) {
-				_, err := writer.Commit(t.Context(), kv.Txn{Then: []kv.Write{{Key: k, Value: fmt.Appendf(nil, "%09d", i), Quiet: true}}})
+				_, err := writer.Commit(room(t), kv.Txn{Then: []kv.Write{{Key: k, Value: fmt.Appendf(nil, "%09d", i), Quiet: true}}})
 				if err != nil {
 					t.Error(err)
 					return
@@ -170,7 +177,7 @@ func TestReadsInOrder(t *testing.T) {
 		}
 	})
 	for range 1000 {
-		r, err := reader.Commit(t.Context(), kv.Txn{Read: keys})
+		r, err := reader.Commit(room(t), kv.Txn{Read: keys})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +202,7 @@ func TestMissingDirectory(t *testing.T) {
 		{If: []kv.Cond{{Key: "j/k"}}, Then: []kv.Write{{Key: "j/k", Value: []byte("x")}}},
 		{If: []kv.Cond{{Key: "j/k"}, {Key: "l/m"}}, Then: []kv.Write{{Key: "l/m", Value: []byte("x")}}, Read: []string{"j/k", "l/m"}},
 	} {
-		r, err := d.Commit(t.Context(), txn)
+		r, err := d.Commit(room(t), txn)
 		if err != nil || r.OK != (len(txn.Read) == 0) {
 			t.Errorf("%+v: %+v, %v", txn, r, err)
 		}
