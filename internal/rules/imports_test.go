@@ -85,6 +85,8 @@ var layers = []layer{
 		why: "a driver depends on the store above it, never on another engine"},
 	{path: "store/postgres/...", may: []string{".", "fence", "clock", "store", "store/kv"}, testsToo: []string{"lease", "store/storetest", "store/kv/kvtest", "electortest", "tenuretest", "internal/enginetest", "internal/servertest", "fence/pgxfence"},
 		why: "a driver depends on the store above it, never on another engine; its example writes through a fence"},
+	{path: "store/zookeeper/...", may: []string{".", "store", "store/kv"}, testsToo: []string{"clock", "lease", "store/storetest", "store/kv/kvtest", "electortest", "tenuretest", "internal/enginetest", "internal/servertest"},
+		why: "a driver depends on the store above it, never on another engine"},
 	{path: "electortest", may: []string{".", "fence", "clock"}, testsToo: []string{"elector", "lease", "store", "store/mem", "tenuretest"},
 		why: "the contract of electors holds for raft too, which has no Store"},
 	{path: "internal/election", may: []string{".", "fence", "clock", "store", "internal/machine", "internal/plant"}, testsToo: []string{"lease", "store/mem"},

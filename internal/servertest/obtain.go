@@ -30,41 +30,46 @@ func packages(program string) []string {
 
 // obtain finds the programs on the machine, or installs them.
 func obtain(programs []string) (bin string, env []string, err error) {
+	err = fetch(programs[0], packages(programs[0]), func(root string) (ok bool) {
+		if bin, ok = installed(root, programs); ok && root != "/" {
+			env = libraries(root)
+		}
+		return ok
+	})
+	return bin, env, err
+}
+
+// fetch calls found with the root of the machine, and then with the folder of unpacked
+// packages, until it returns true. If neither has what is needed, it installs the packages.
+func fetch(name string, packages []string, found func(root string) bool) error {
 	cache, err := child.CacheDir("servertest")
 	if err != nil {
-		return "", nil, err
+		return err
 	}
-	unpacked := filepath.Join(cache, programs[0])
-	look := func() (string, []string, bool) {
-		if bin, ok := installed("/", programs); ok {
-			return bin, nil, true
-		}
-		bin, ok := installed(unpacked, programs)
-		return bin, libraries(unpacked), ok
-	}
-	if bin, env, ok := look(); ok {
-		return bin, env, nil
+	unpacked := filepath.Join(cache, name)
+	if found("/") || found(unpacked) {
+		return nil
 	}
 	// Several test binaries may install at the same time.
 	unlock, err := child.LockFile(filepath.Join(cache, "lock"))
 	if err != nil {
-		return "", nil, err
+		return err
 	}
 	defer unlock()
-	if bin, env, ok := look(); ok {
-		return bin, env, nil
+	if found("/") || found(unpacked) {
+		return nil
 	}
 	var errs []error
 	for _, get := range []func(string, []string) error{install, unpack} {
-		if err := get(unpacked, packages(programs[0])); err != nil {
+		if err := get(unpacked, packages); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		if bin, env, ok := look(); ok {
-			return bin, env, nil
+		if found("/") || found(unpacked) {
+			return nil
 		}
 	}
-	return "", nil, fmt.Errorf("%s: not on this machine, and it cannot be installed: %w", programs[0], errors.Join(errs...))
+	return fmt.Errorf("%s: not on this machine, and it cannot be installed: %w", name, errors.Join(errs...))
 }
 
 // installed looks for all programs in one folder: on the PATH and in Debian's folders of

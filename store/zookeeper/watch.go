@@ -1,0 +1,170 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/tenurehq/tenure/store/kv"
+)
+
+const (
+	// changePrefix is how the names of changes begin. ZooKeeper appends a number that counts.
+	changePrefix = "c"
+	// keepChanges are kept at least, for watchers that are late or connect again. Older ones
+	// are deleted together, because every delete wakes the watchers.
+	keepChanges = 256
+	trimEvery   = 128
+	// giveUpAfter is how long a watch goes without a connection before it ends.
+	giveUpAfter = 10 * time.Second
+)
+
+// number is that of a change. It may wrap around.
+func number(name string) (int32, error) {
+	n, err := strconv.ParseInt(strings.TrimPrefix(path.Base(name), changePrefix), 10, 32)
+	return int32(n), err
+}
+
+// trim deletes old changes now and then, beside everything else.
+func (d *Driver) trim(l *link, name string) {
+	newest, err := number(name)
+	if err != nil || newest%trimEvery != 0 {
+		return
+	}
+	d.start(func() {
+		ctx, cancel := context.WithTimeout(d.ctx, defaultCall)
+		defer cancel()
+		dir := d.cfg.Path + changesNode
+		list, err := l.children(ctx, dir, false)()
+		if err != nil {
+			return // the next one deletes more
+		}
+		var old []any
+		for _, name := range list.names {
+			if n, err := number(name); err == nil && newest-n > keepChanges {
+				old = append(old, &zk.DeleteRequest{Path: dir + "/" + name, Version: -1})
+			}
+		}
+		if len(old) > 0 {
+			_, _ = l.multi(ctx, old...)()
+		}
+	})
+}
+
+// Watch implements kv.Driver with one ZooKeeper watch on the list of changes, however many keys
+// there are. The list outlives connections, so a watch that connects again misses nothing.
+func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
+	return func(yield func(kv.Change, error) bool) {
+		w := &watch{d: d, prefixes: prefixes}
+		var ticks <-chan time.Time
+		if tick > 0 {
+			ticker := time.NewTicker(tick)
+			defer ticker.Stop()
+			ticks = ticker.C
+		}
+		for alive := time.Now(); ; {
+			bound, cancel := context.WithDeadline(ctx, alive.Add(giveUpAfter))
+			l, changed, hints, err := w.arm(bound)
+			again := lostLink(err) && bound.Err() == nil
+			cancel()
+			if again {
+				continue
+			}
+			if err != nil {
+				yield(kv.Change{}, fmt.Errorf("zookeeper: watch: %w", err))
+				return
+			}
+			for _, c := range hints {
+				if !yield(c, nil) {
+					return
+				}
+			}
+			for waiting := true; waiting; {
+				select {
+				case <-ticks:
+					if !yield(kv.Change{Tick: true}, nil) {
+						return
+					}
+					continue
+				case <-changed:
+				case <-l.ctx.Done():
+				case <-ctx.Done():
+				}
+				waiting = false
+			}
+			alive = time.Now()
+		}
+	}
+}
+
+type watch struct {
+	d        *Driver
+	prefixes []string
+	begun    bool
+	losses   int
+	last     int32 // change that was told
+}
+
+// arm sets the watch and returns hints of what changed since the last time.
+func (w *watch) arm(ctx context.Context) (l *link, changed <-chan zk.Event, hints []kv.Change, err error) {
+	if l, err = w.d.link(ctx); err != nil {
+		return nil, nil, nil, err
+	}
+	dir := w.d.cfg.Path + changesNode
+	list, err := l.children(ctx, dir, true)()
+	if err != nil {
+		return nil, nil, nil, l.own(err)
+	}
+	w.d.mu.Lock()
+	losses := w.d.losses
+	w.d.mu.Unlock()
+	newest := w.last
+	var fresh []string
+	for _, name := range list.names {
+		n, err := number(name)
+		if err != nil {
+			continue // not a change
+		}
+		if n-w.last > 0 || !w.begun {
+			fresh = append(fresh, name)
+		}
+		if n-newest > 0 || !w.begun && len(fresh) == 1 {
+			newest = n
+		}
+	}
+	gap := !w.begun || losses != w.losses || int(newest-w.last) != len(fresh)
+	if gap {
+		fresh = nil
+	}
+	slices.Sort(fresh)
+	answers := make([]func() (got, error), len(fresh))
+	for i, name := range fresh {
+		answers[i] = l.get(ctx, dir+"/"+name)
+	}
+	for _, answer := range answers {
+		g, err := answer()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		gap = gap || g.version() == 0 // it was deleted meanwhile
+		for key := range strings.SplitSeq(string(g.data), "\n") {
+			if slices.ContainsFunc(w.prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
+				hints = append(hints, kv.Change{Key: key})
+			}
+		}
+	}
+	if gap {
+		hints = []kv.Change{{}}
+	}
+	if w.begun, w.losses, w.last = true, losses, newest; len(list.names) == 0 {
+		w.last = -1 // before the first one
+	}
+	return l, list.changed, hints, nil
+}
