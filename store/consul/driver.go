@@ -22,7 +22,7 @@ var _ kv.Driver = (*Driver)(nil)
 // Caps implements kv.Driver. Conditions and writes share a transaction with two operations on
 // lastKey; reads that do not fit into it follow in another one.
 func (d *Driver) Caps() kv.Caps {
-	return kv.Caps{MinTTL: time.Second, MaxTTL: 24 * time.Hour, Lateness: time.Second, Keys: (maxOps - 2) / 2, Prefix: d.cfg.Prefix + "/"}
+	return kv.Caps{Engine: "consul", MinTTL: time.Second, MaxTTL: 24 * time.Hour, Lateness: time.Second, Keys: (maxOps - 2) / 2, Prefix: d.cfg.Prefix + "/"}
 }
 
 func (d *Driver) key(k string) string { return d.cfg.Prefix + "/" + k }

@@ -61,7 +61,7 @@ var _ kv.Driver = (*driver)(nil)
 
 // Caps implements kv.Driver.
 func (d *driver) Caps() kv.Caps {
-	return kv.Caps{MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: 1, Prefix: d.cfg.Namespace + "/" + d.cfg.Name + "."}
+	return kv.Caps{Engine: "kubernetes", MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: 1, Prefix: d.cfg.Namespace + "/" + d.cfg.Name + "."}
 }
 
 func (d *driver) name(key string) string { return d.cfg.Name + "." + encodeKey(key) }

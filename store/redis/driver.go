@@ -31,7 +31,7 @@ var _ kv.Driver = (*Driver)(nil)
 
 // Caps implements kv.Driver.
 func (d *Driver) Caps() kv.Caps {
-	return kv.Caps{MinTTL: minTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxOps, Loses: loses, Prefix: d.keys[0] + " "}
+	return kv.Caps{Engine: "redis", MinTTL: minTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxOps, Loses: loses, Prefix: d.keys[0] + " "}
 }
 
 // Commit implements kv.Driver with one script.

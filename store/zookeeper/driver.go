@@ -18,7 +18,7 @@ var _ kv.Driver = (*Driver)(nil)
 
 // Caps implements kv.Driver.
 func (d *Driver) Caps() kv.Caps {
-	return kv.Caps{MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxKeys, Prefix: d.cfg.Path + "/"}
+	return kv.Caps{Engine: "zookeeper", MinTTL: d.cfg.MinTTL, MaxTTL: maxTTL, Lateness: lateness, Keys: maxKeys, Prefix: d.cfg.Path + "/"}
 }
 
 var (
