@@ -73,7 +73,7 @@ func TestRoundTrip(t *testing.T) {
 		store.Beat{TTL: time.Second, Requests: []store.Request{request}, Records: []store.Record{record}},
 		store.View{Record: record, State: tenure.Led},
 		store.Attributes{Name: "n", Version: 3, Values: who.Metadata},
-		store.Caps{MinTTL: time.Second, MaxTTL: time.Hour, Batch: 3, Observed: true, Lateness: time.Second, Loses: "w"},
+		store.Caps{Engine: "e", MinTTL: time.Second, MaxTTL: time.Hour, Step: time.Second, Batch: 3, Observed: true, Lateness: time.Second, Loses: "w"},
 		store.Meta{Deployment: "d", Epoch: 1, Index: 2, Rewound: true, Why: "w"},
 		store.Answer{Outcome: store.Done, Detail: "x"},
 	} {
