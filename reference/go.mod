@@ -13,15 +13,42 @@ require (
 )
 
 require (
+	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
+	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
+	github.com/go-logr/logr v1.4.4 // indirect
+	github.com/go-zookeeper/zk v1.0.4 // indirect
 	github.com/google/pprof v0.0.0-20260906184651-6331bc6350fe // indirect
+	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
+	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
+	github.com/redis/go-redis/v9 v9.23.0 // indirect
+	github.com/tenurehq/tenure/store/consul v0.0.0-00010101000000-000000000000 // indirect
+	github.com/tenurehq/tenure/store/kubernetes v0.0.0-00010101000000-000000000000 // indirect
 	github.com/tenurehq/tenure/store/postgres v0.0.0-00010101000000-000000000000 // indirect
+	github.com/tenurehq/tenure/store/redis v0.0.0-00010101000000-000000000000 // indirect
+	github.com/tenurehq/tenure/store/zookeeper v0.0.0-00010101000000-000000000000 // indirect
+	github.com/x448/float16 v0.8.4 // indirect
 	go.etcd.io/bbolt v1.5.0 // indirect
 	go.etcd.io/etcd/api/v3 v3.7.3 // indirect
 	go.etcd.io/etcd/client/pkg/v3 v3.7.3 // indirect
 	go.etcd.io/etcd/client/v3 v3.7.3 // indirect
 	go.opentelemetry.io/otel/sdk/metric v1.47.0 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
 	go.uber.org/zap v1.27.1 // indirect
+	golang.org/x/oauth2 v0.37.0 // indirect
+	golang.org/x/term v0.47.0 // indirect
+	golang.org/x/time v0.15.0 // indirect
 	google.golang.org/grpc v1.83.2 // indirect
+	gopkg.in/inf.v0 v0.9.1 // indirect
+	k8s.io/api v0.37.2 // indirect
+	k8s.io/apimachinery v0.37.2 // indirect
+	k8s.io/client-go v0.37.2 // indirect
+	k8s.io/klog/v2 v2.140.0 // indirect
+	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
+	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
+	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
+	sigs.k8s.io/randfill v1.0.0 // indirect
+	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
 
 require (
@@ -90,3 +117,11 @@ exclude github.com/google/pprof v0.0.0-20261016150608-1facf8f91b50
 replace github.com/tenurehq/tenure/fence/pgxfence => ../fence/pgxfence
 
 replace github.com/tenurehq/tenure/server => ../server
+
+replace github.com/tenurehq/tenure/store/consul => ../store/consul
+
+replace github.com/tenurehq/tenure/store/zookeeper => ../store/zookeeper
+
+replace github.com/tenurehq/tenure/store/redis => ../store/redis
+
+replace github.com/tenurehq/tenure/store/kubernetes => ../store/kubernetes

@@ -16,8 +16,12 @@ import (
 	"strings"
 
 	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/consul"
 	"github.com/tenurehq/tenure/store/etcd"
+	"github.com/tenurehq/tenure/store/kubernetes"
 	"github.com/tenurehq/tenure/store/postgres"
+	"github.com/tenurehq/tenure/store/redis"
+	"github.com/tenurehq/tenure/store/zookeeper"
 )
 
 // list has every engine with a store. Raft is none: it elects without a store.
@@ -25,6 +29,12 @@ var list = []Engine{
 	with("etcd", "etcd://host:port,host:port/prefix", etcd.Caps(), readEtcd, etcd.Open),
 	with("etcds", "etcds://host:port,host:port/prefix", etcd.Caps(), readEtcd, etcd.Open),
 	of("postgres", "postgres://user@host:port/database", postgres.Caps(), postgres.Parse, postgres.Open),
+	of("kubernetes", "kubernetes://namespace", kubernetes.Caps(), kubernetes.Parse, kubernetes.Open),
+	of("consul", "consul://host:port/prefix", consul.Caps(), consul.Parse, consul.Open),
+	of("consuls", "consuls://host:port/prefix", consul.Caps(), consul.Parse, consul.Open),
+	of("zookeeper", "zookeeper://host:port,host:port/path", zookeeper.Caps(), zookeeper.Parse, zookeeper.Open),
+	of("redis", "redis://host:port/0", redis.Caps(), redis.Parse, redis.Open),
+	of("rediss", "rediss://host:port/0", redis.Caps(), redis.Parse, redis.Open),
 }
 
 // Engine is one that --store can name.

@@ -74,6 +74,9 @@ type Driver struct {
 
 var _ store.Store = (*Store)(nil)
 
+// Caps is what a store with the default configuration can do.
+func Caps() store.Caps { return (&Driver{cfg: Config{}.withDefaults()}).Caps().Store() }
+
 // Parse reads a URL:
 //
 //	consul://127.0.0.1:8500/tenure

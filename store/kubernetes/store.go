@@ -43,12 +43,16 @@ const (
 	defaultName = "tenure"
 	// maxPrefix is the length of Config.Name at most: the longest key must fit behind it.
 	maxPrefix = 40
+	minTTL    = time.Second
 	maxTTL    = 24 * time.Hour
 	// lateness: a session's beat is read eight times during its TTL.
 	lateness = time.Second
 )
 
 var nameRule = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+
+// Caps is what a store with the default configuration can do.
+func Caps() store.Caps { return (&driver{cfg: Config{MinTTL: minTTL}}).Caps().Store() }
 
 // Parse reads a URL: kubernetes://NAMESPACE?name=NAME&kubeconfig=FILE&context=CONTEXT. All parts
 // have the defaults of Config.
@@ -109,7 +113,7 @@ func newDriver(cfg Config) (*driver, error) {
 		cfg.Name = defaultName
 	}
 	if cfg.MinTTL == 0 {
-		cfg.MinTTL = time.Second
+		cfg.MinTTL = minTTL
 	}
 	if cfg.REST == nil {
 		rules := clientcmd.NewDefaultClientConfigLoadingRules()

@@ -81,6 +81,9 @@ type Driver struct {
 
 var _ store.Store = (*Store)(nil)
 
+// Caps is what a store with the default configuration can do.
+func Caps() store.Caps { return (&Driver{keys: []string{""}}).Caps().Store() }
+
 // Parse reads a URL:
 //
 //	redis://user:password@host:6379/0?prefix=tenure

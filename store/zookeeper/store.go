@@ -96,6 +96,9 @@ func (s *Store) Close() {
 	s.driver.Close()
 }
 
+// Caps is what a store with the default configuration can do.
+func Caps() store.Caps { return (&Driver{cfg: Config{}.withDefaults()}).Caps().Store() }
+
 // Parse reads a Config from a URL: zookeeper://user:password@a:2181,b:2181,c:2181/path.
 // User, password and path are optional and may be percent-encoded. Errors do not contain the
 // password.
