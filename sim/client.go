@@ -235,7 +235,7 @@ func (c *client) won(x *exchange, r *response, group string) {
 		}
 		t := c.begin(store.Record{Group: group, Token: token, Holder: holder}, until)
 		c.expires(t)
-		if x.req.session == "" {
+		if x.req.session == "" || c.w.chance(0.5) { // a term within a session may be renewed too
 			c.renew(t, x.sent.Add(r.held))
 		}
 		if c.w.faulty && r.held > c.w.timing.TTL && c.w.chance(0.3) {

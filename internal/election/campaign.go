@@ -97,6 +97,7 @@ type Campaign struct {
 	calls   []*call
 	nextID  uint64
 	closes  int
+	refused []string // groups whose tries were refused in this step
 	groups  map[string]*group
 	outcome Outcome
 }
@@ -279,6 +280,13 @@ func (c *Campaign) take(e *machine.Event) {
 	if c.phase == campaigning || c.beatsOn() {
 		c.step(*e)
 	}
+	// The machine knows now that its try was refused: what a retry has won is not its own.
+	for _, group := range c.refused {
+		if c.phase == campaigning {
+			c.step(machine.Event{Kind: machine.OnWithdraw, Group: group})
+		}
+	}
+	c.refused = c.refused[:0]
 }
 
 // beatsOn is planted: the campaign does not stop when its client owns the session.
@@ -402,9 +410,7 @@ func (c *Campaign) acquired(f *call, r *machine.Reply, conflict *store.ConflictE
 // refuse: the session may not lead the group.
 func (c *Campaign) refuse(group string, err error) {
 	c.outcome.Failed[group] = err
-	if c.phase == campaigning {
-		c.step(machine.Event{Kind: machine.OnWithdraw, Group: group})
-	}
+	c.refused = append(c.refused, group)
 }
 
 // decide ends the campaign when there is nothing more to be had.

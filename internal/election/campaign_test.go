@@ -495,3 +495,46 @@ func TestWinAfterWaiting(t *testing.T) {
 		}
 	}
 }
+
+// A call that is refused gives nothing back that another call with the same session has won.
+func TestRefusedBesideAWin(t *testing.T) {
+	w := newWorld(t)
+	a := w.open("a", store.OpenOptions{Scope: store.Scope{"*"}, Instance: instance})
+	d := w.campaign(Config{Machine: machine.Config{Session: &a, Sent: w.time, Lent: true}, Wait: true})
+	var try *machine.Call
+	d.before = func(c *machine.Call) error {
+		if c.Kind == machine.CallAcquire {
+			try = c
+			return errLost // answered below
+		}
+		return nil
+	}
+	watch := d.Step(d.time)
+	if len(watch) == 0 {
+		t.Fatal("no watch")
+	}
+	read := func() store.View {
+		v, err := w.store.Read(t.Context(), billing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	vacant := read()
+	for _, act := range d.Step(d.time, machine.Event{Kind: machine.OnView, View: &vacant}, machine.Event{Kind: machine.OnView, View: &store.View{}}) {
+		if act.Kind == machine.DoCall {
+			_ = d.call(act.Call)
+		}
+	}
+	if try == nil {
+		t.Fatal("nothing was tried")
+	}
+	w.seize(a.ID, billing)
+	led := read()
+	bar := &store.BarError{Code: "cordoned", Detail: "no"}
+	for _, act := range d.Step(d.time, machine.Event{Kind: machine.OnView, View: &led}, machine.Event{Kind: machine.OnReply, Reply: &machine.Reply{ID: try.ID, Err: bar}}) {
+		if act.Kind == machine.DoCall && act.Call.Kind != machine.CallRead {
+			t.Errorf("it sends a %v", act.Call.Kind)
+		}
+	}
+}
