@@ -30,15 +30,16 @@ func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.heard(Result{Index: inc.Index}, before) // reads may have none
 		asked := s.ask()
-		asked.high = before.high // a new life began above what was seen before, or data is lost
 		r, err := s.commit(ctx, Txn{Read: []string{metaKey}})
 		if err != nil {
 			return nil, err
 		}
 		if r.Incarnation != "" && r.Incarnation != inc.ID {
 			continue // it changed in between
+		}
+		if r.Index == 0 {
+			s.heard(Result{Index: inc.Index}, before) // reads have none in this engine
 		}
 		item := r.Items[0]
 		if item.Version == 0 {
@@ -85,7 +86,6 @@ func (s *Store) compareMeta(m *meta, inc Incarnation, asked asked) (next *metaJS
 	case s.name == "" || m.Epoch > s.epoch:
 		// The first answer, or an operator has raised the epoch.
 		s.forgets(m)
-		s.engine = inc.ID // what this client knows is from this life of the engine
 	case s.epoch != asked.epoch:
 		return nil, false
 	case m.version < asked.meta:
@@ -97,13 +97,13 @@ func (s *Store) compareMeta(m *meta, inc Incarnation, asked asked) (next *metaJS
 	}
 	s.metaVersion = max(s.metaVersion, m.version)
 	mend := m.metaJSON
-	// Another client may have accepted a new life of the engine, but not have seen what it lost.
-	if m.Incarnation != inc.ID || s.engine != inc.ID {
-		if inc.Began == 0 || inc.Began < asked.high {
-			s.proves("the engine changed from %s to %s: it was restored from a snapshot, or replaced", cmp.Or(s.engine, m.Incarnation), inc.ID)
-		}
-	}
 	mend.Incarnation = inc.ID
+	if s.engine != inc.ID { // also if another client has recorded the new one
+		if inc.Began == 0 || inc.Began < asked.high {
+			s.proves("the engine changed from %s to %s: it was restored from a snapshot, or replaced", s.engine, inc.ID)
+		}
+		s.engine = inc.ID
+	}
 	if s.lost != "" && !m.Rewound {
 		mend.Rewound, mend.Why = true, s.lost
 	}
@@ -116,7 +116,6 @@ func (s *Store) compareMeta(m *meta, inc Incarnation, asked asked) (next *metaJS
 	if mend != m.metaJSON {
 		return &mend, true
 	}
-	s.engine = inc.ID
 	if s.meta = m; m.Rewound {
 		s.meta = nil // ask again next time: the epoch may have been raised
 	}
