@@ -83,7 +83,7 @@ func TestNodeWaits(t *testing.T) {
 		}
 	}
 
-	ready, stderr, stop := start("--backend=mem", "--ledger=http://"+free[0])
+	ready, stderr, stop := start("--store=mem", "--ledger=http://"+free[0])
 	waits(stderr, free[0])
 	startLedgerAt(t, free[0])
 	select {
@@ -98,7 +98,7 @@ func TestNodeWaits(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 
-	_, stderr, stop = start("--backend=etcd", "--endpoints=http://"+free[1], "--ledger=http://"+free[0])
+	_, stderr, stop = start("--store=etcd://"+free[1], "--ledger=http://"+free[0])
 	waits(stderr, free[1])
 	if code := stop(); code != cli.ExitOK {
 		t.Errorf("asked to stop while it waits: exit code %d: %s", code, stderr)
@@ -137,7 +137,7 @@ func TestNodeExitCodes(t *testing.T) {
 	}{
 		{"unknown flag", with("--nope"), nil, cli.ExitUsage, "--nope"},
 		{"an argument", with("start"), nil, cli.ExitUsage, `"start"`},
-		{"unknown store", with("--store=mysql://x"), nil, cli.ExitUsage, `postgres://user@host:port/database, raft, or mem`},
+		{"unknown store", with("--store=mysql://x"), nil, cli.ExitUsage, `rediss://host:port/0, raft, or mem`},
 		{"nothing", []string{"node"}, nil, cli.ExitUsage, "error: ledger:"},
 		{"contradictory timings", with("--lease-ttl", "3s", "--renew-interval", "2s"), nil, cli.ExitUsage, "Misses × Beat = 3 × 2s = 6s must be less than"},
 		{"a flag of the lab", with("--clock-skew", "1s"), nil, cli.ExitUsage, "--clock-skew"},

@@ -86,7 +86,7 @@ func TestExecIsolatedRuns(t *testing.T) {
 	needNamespaces(t)
 	e := newExecRig(t)
 	w := execute(t, etcdURL(e.engine.Members[0].Addr()), "numbers", []string{"--isolate"}, "bash", "-c",
-		`test "$(cat /proc/1/cmdline | tr '\0\n' '  ' | cut -d' ' -f2)" = keeper || exit 3
+		`test "$(cat /proc/1/cmdline | tr '\0\n' '  ' | cut -d' ' -f2)" = exec-keeper || exit 3
 		trap 'exit 7' TERM; touch $DIR/up; while :; do read -rt 1 <> <(:); done`)
 	until(t, "it runs", func() bool { _, err := os.Stat(w.dir + "/up"); return err == nil || exited(w) })
 	_ = w.Process.Signal(syscall.SIGTERM)

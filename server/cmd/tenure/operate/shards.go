@@ -85,7 +85,7 @@ Shards are handed over by their owner, a few at a time. Then the node can be res
 ` + "`tenure uncordon`" + ` lets it lead again.
 
 Exit code 6: it still leads groups when --wait is over. The cordon stays.`,
-		Example:  `  tenure drain node-1 --yes && systemctl restart worker && tenure uncordon node-1`,
+		Example:  `  tenure drain node-1 --yes --wait=2m`,
 		Args:     cobra.ExactArgs(1),
 		Complete: []storecli.Completion{storecli.CompleteNode},
 		Check: func(args []string) error {
