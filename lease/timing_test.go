@@ -124,10 +124,10 @@ func TestValidate(t *testing.T) {
 			"Grace = 7.64s must be less than " + trust + " = 7.64s: lengthen the TTL"},
 
 		{"several", func(t *Timing) { t.Misses, t.Step, t.Grace = 0, -1, -2 },
-			"Misses = 0 must be at least 1\nlease: timing: Step = -1ns must be positive\nlease: timing: Grace = -2ns must not be negative"},
+			"Misses = 0 must be at least 1\ntiming: Step = -1ns must be positive\ntiming: Grace = -2ns must not be negative"},
 		{"two relations", func(t *Timing) { t.Misses, t.CallTimeout = 4, 6*time.Second },
 			"Misses × Beat = 4 × 2s = 8s must be less than " + trust + " − grace = 7.64s: shorten the beat or lengthen the TTL\n" +
-				"lease: timing: Beat + CallTimeout = 2s + 6s = 8s must be less than " + trust + " − grace = 7.64s: a call that hangs would end the term"},
+				"timing: Beat + CallTimeout = 2s + 6s = 8s must be less than " + trust + " − grace = 7.64s: a call that hangs would end the term"},
 	} {
 		timing := Default()
 		tt.change(&timing)
@@ -138,8 +138,8 @@ func TestValidate(t *testing.T) {
 			}
 			continue
 		}
-		if err == nil || err.Error() != "lease: timing: "+tt.want {
-			t.Errorf("%s:\n got %v\nwant lease: timing: %s", tt.name, err, tt.want)
+		if err == nil || err.Error() != "timing: "+tt.want {
+			t.Errorf("%s:\n got %v\nwant timing: %s", tt.name, err, tt.want)
 			continue
 		}
 		var arg *store.ArgumentError

@@ -88,7 +88,7 @@ type ArgumentError struct {
 
 func (e *ArgumentError) Error() string {
 	if e.Value == nil {
-		return fmt.Sprintf("lease: %s: %s", e.Field, e.Rule)
+		return fmt.Sprintf("%s: %s", e.Field, e.Rule)
 	}
 	v := fmt.Sprintf("%v", e.Value)
 	if s, ok := e.Value.(string); ok {
@@ -98,7 +98,7 @@ func (e *ArgumentError) Error() string {
 	if len(v) > most {
 		v = v[:most] + "…"
 	}
-	return fmt.Sprintf("lease: %s is %s: %s", e.Field, v, e.Rule)
+	return fmt.Sprintf("%s is %s: %s", e.Field, v, e.Rule)
 }
 
 func (e *ArgumentError) Unwrap() error { return ErrInvalid }

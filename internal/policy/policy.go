@@ -177,6 +177,6 @@ func (c Claim) bounds(p Policy) *Bar {
 	}
 	return &Bar{
 		Code: TTLBounds, Group: c.Group, TTL: c.TTL, MinTTL: least, MaxTTL: most,
-		Detail: fmt.Sprintf("lease: ttl is %v: the policy of group %q allows %s", c.TTL, c.Group, allows),
+		Detail: fmt.Sprintf("ttl is %v: the policy of group %q allows %s", c.TTL, c.Group, allows),
 	}
 }

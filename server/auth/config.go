@@ -117,27 +117,28 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("auth: "+format, args...))
 		}
 	}
-	reachable, credentials := c.Listen != "" && !c.Insecure && !onLoopback(c.Listen), c.credentials()
-	refuse(c.Listen == "", "Listen is empty: give the address to serve, such as 127.0.0.1:7600")
-	refuse(reachable && !credentials, "%s is reachable from other machines and no credentials are configured: "+
-		"configure client CAs, JWT keys or a credential file, listen on 127.0.0.1, or set insecure to allow everybody everything", c.Listen)
-	refuse(reachable && credentials && c.TLS.Cert == "", "%s is reachable from other machines and would receive credentials unencrypted: "+
-		"configure a TLS certificate, or set insecure if a proxy in front of it ends TLS", c.Listen)
-	refuse(credentials && c.Policy == "", "credentials without a policy allow nobody anything: configure a policy file")
-	refuse(!credentials && c.Policy != "", "a policy without credentials applies to nobody: configure client CAs, JWT keys or a credential file")
+	_, _, bad := net.SplitHostPort(c.Listen)
+	reachable, credentials := c.Listen != "" && bad == nil && !c.Insecure && !onLoopback(c.Listen), c.credentials()
+	refuse(bad != nil, "Listen: %q is not host:port, such as 127.0.0.1:7400", c.Listen)
+	refuse(reachable && !credentials, "other hosts can reach %s, and no credentials are configured: "+
+		"use --client-ca, --jwt-keys or --credentials, listen on 127.0.0.1, or allow everybody everything with --insecure", c.Listen)
+	refuse(reachable && credentials && c.TLS.Cert == "", "other hosts can reach %s, and would send credentials unencrypted: "+
+		"use --cert and --key, or --insecure if a proxy in front of it ends TLS", c.Listen)
+	refuse(credentials && c.Policy == "", "credentials without a policy allow nobody anything: use --policy")
+	refuse(!credentials && c.Policy != "", "a policy without credentials applies to nobody: use --client-ca, --jwt-keys or --credentials")
 	refuse(c.Poll < 10*time.Millisecond, "Poll is %v; want at least 10ms", c.Poll)
 
 	t, j := c.TLS, c.JWT
-	refuse((t.Cert == "") != (t.Key == ""), "configure both the TLS certificate and its key")
-	refuse(t.ClientCAs != "" && t.Cert == "", "client certificates need TLS: configure a certificate and key for the service")
+	refuse((t.Cert == "") != (t.Key == ""), "a TLS certificate needs its key: use both --cert and --key")
+	refuse(t.ClientCAs != "" && t.Cert == "", "client certificates need TLS: use --cert and --key too")
 	refuse(t.Name != CertDNS && t.Name != CertCN && !strings.HasPrefix(string(t.Name), string(CertURI)), "certificate name %q: want dns, cn or uri:PREFIX", t.Name)
 	refuse(t.Name == CertURI, "certificate name uri: needs the prefix before the node id, such as uri:spiffe://example.org/node/")
-	refuse(j.Keys == "" && (j.Issuer != "" || j.Audience != ""), "a JWT issuer or audience needs a key file")
+	refuse(j.Keys == "" && (j.Issuer != "" || j.Audience != ""), "a JWT issuer or audience needs --jwt-keys")
 	if j.Keys != "" {
 		for _, a := range j.Algorithms {
 			refuse(!slices.Contains(jwtAlgorithms(), a), "JWT algorithm %q is not one of %s", a, strings.Join(jwtAlgorithms(), ", "))
 		}
-		refuse(j.Issuer == "" || j.Audience == "", "JWT keys need the issuer and the audience that tokens must name")
+		refuse(j.Issuer == "" || j.Audience == "", "JWT keys need the issuer and the audience that JWTs must name: use --jwt-issuer and --jwt-audience")
 		refuse(j.Leeway < 0 || j.Leeway > 5*time.Minute, "JWT leeway is %v; want 0 to 5m", j.Leeway)
 		refuse(j.Lifetime < time.Second, "JWT lifetime is %v; want at least 1s", j.Lifetime)
 	}

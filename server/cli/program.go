@@ -91,14 +91,40 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdin io.Reade
 	if errors.As(err, &exit) && exit.Err == nil {
 		return exit.Code
 	}
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		_, _ = fmt.Fprintf(stderr, "error: %s\n", line)
+	last := ""
+	for line := range strings.SplitSeq(argumentsError(err), "\n") {
+		if line = strings.TrimSpace(line); line != last { // drivers repeat themselves
+			_, _ = fmt.Fprintf(stderr, "error: %s\n", line)
+		}
+		last = line
 	}
 	if exit != nil {
 		return exit.Code
 	}
 	_, _ = fmt.Fprintf(stderr, "error: %s\n", usage(cmd, args))
 	return ExitUsage
+}
+
+// argumentsError returns the text of an error, with plain words for the number of arguments.
+func argumentsError(err error) string {
+	text := err.Error()
+	var least, most, got int
+	if _, bad := fmt.Sscanf(text, "requires at least %d arg(s), only received %d", &least, &got); bad == nil {
+		return "missing argument"
+	}
+	if _, bad := fmt.Sscanf(text, "accepts at most %d arg(s), received %d", &most, &got); bad == nil {
+		return "too many arguments"
+	}
+	_, exact := fmt.Sscanf(text, "accepts %d arg(s), received %d", &least, &got)
+	_, between := fmt.Sscanf(text, "accepts between %d and %d arg(s), received %d", &least, &most, &got)
+	switch {
+	case exact != nil && between != nil:
+		return text
+	case got < least:
+		return "missing argument"
+	default:
+		return "too many arguments"
+	}
 }
 
 // usage returns the usage of a command, or suggests a command with a similar name.

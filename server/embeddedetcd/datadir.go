@@ -65,7 +65,7 @@ func openDataDir(path string) (d *dataDir, err error) {
 }
 
 func inUse(path string) error {
-	return fmt.Errorf("data directory %s is in use by another process; stop that engine, or use another directory", path)
+	return fmt.Errorf("data directory %s is in use by another process (another `tenure serve`?); stop that process, or use another directory", path)
 }
 
 func (d *dataDir) create() error {

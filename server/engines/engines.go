@@ -15,6 +15,8 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/redis/go-redis/v9/logging"
+
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/consul"
 	"github.com/tenurehq/tenure/store/etcd"
@@ -33,8 +35,8 @@ var list = []Engine{
 	of("consul", "consul://host:port/prefix", consul.Caps(), consul.Parse, consul.Open),
 	of("consuls", "consuls://host:port/prefix", consul.Caps(), consul.Parse, consul.Open),
 	of("zookeeper", "zookeeper://host:port,host:port/path", zookeeper.Caps(), zookeeper.Parse, zookeeper.Open),
-	of("redis", "redis://host:port/0", redis.Caps(), redis.Parse, redis.Open),
-	of("rediss", "rediss://host:port/0", redis.Caps(), redis.Parse, redis.Open),
+	of("redis", "redis://host:port/0", redis.Caps(), redis.Parse, openRedis),
+	of("rediss", "rediss://host:port/0", redis.Caps(), redis.Parse, openRedis),
 }
 
 // Engine is one that --store can name.
@@ -115,6 +117,12 @@ func readEtcd(raw string, o Options) (etcd.Config, error) {
 	cfg.Prefix, cfg.Username, cfg.Password = cmp.Or(o.Prefix, cfg.Prefix), cmp.Or(o.Username, cfg.Username), cmp.Or(o.Password, cfg.Password)
 	cfg.TLS = cmp.Or(o.TLS, cfg.TLS)
 	return cfg, err
+}
+
+// openRedis stops the log of the client library: the store returns every error.
+func openRedis(ctx context.Context, cfg redis.Config) (*redis.Store, error) {
+	logging.Disable()
+	return redis.Open(ctx, cfg)
 }
 
 // of is an engine whose URL has everything but the password.

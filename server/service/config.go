@@ -95,7 +95,7 @@ func (c Config) Validate() error {
 		}
 	}
 	rule(c.MaxTTL >= limits.MinTTL && c.MaxTTL <= limits.MaxTTL, "MaxTTL = %v: this store grants from %v to %v", c.MaxTTL, limits.MinTTL, limits.MaxTTL)
-	rule(c.TTL > 0 && c.TTL <= c.MaxTTL, "TTL = %v must be more than 0 and at most MaxTTL = %v", c.TTL, c.MaxTTL)
+	rule(c.TTL >= limits.MinTTL && c.TTL <= c.MaxTTL, "TTL = %v must be at least %v, the shortest that this store grants, and at most MaxTTL = %v", c.TTL, limits.MinTTL, c.MaxTTL)
 	rule(c.CallTimeout > 0 && c.CallTimeout <= 30*time.Second, "CallTimeout = %v must be more than 0 and at most 30s", c.CallTimeout)
 	rule(c.MaxWait > 0 && c.MaxWait <= 10*time.Minute, "MaxWait = %v must be more than 0 and at most 10m", c.MaxWait)
 	rule(c.Step > 0 && c.Step <= time.Second, "Step = %v must be more than 0 and at most 1s", c.Step)

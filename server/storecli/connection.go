@@ -112,7 +112,10 @@ func (c *Connection) Open(ctx context.Context, log *slog.Logger) (*Opened, error
 		if at.Service && errors.Is(err, syscall.ECONNREFUSED) {
 			err = &NoServiceError{Err: plain(err), Remedy: at.remedy()}
 		}
-		return nil, exitError(err)
+		if err = exitError(err); !at.Service {
+			err = CheckEngine(err)
+		}
+		return nil, err
 	}
 	return o, nil
 }
@@ -192,7 +195,7 @@ func (c *Connection) Target() (Target, error) {
 	for host := range strings.SplitSeq(rest, ",") {
 		host = strings.TrimPrefix(host, scheme+"://") // https://a:1,https://b:1 is https://a:1,b:1
 		if host == "" || strings.Contains(host, "://") {
-			return at, cli.Usage("store: %q has an empty host or mixes schemes", engines.Redact(c.Store))
+			return at, cli.Usage("store: %q has an empty host or mixes schemes; use http://host:port, or https://host:port,host:port for several instances", engines.Redact(c.Store))
 		}
 		at.URLs = append(at.URLs, scheme+"://"+host)
 	}

@@ -2,6 +2,7 @@ package storecli
 
 import (
 	"errors"
+	"fmt"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -38,6 +39,15 @@ func plain(err error) error {
 		return call.Err
 	}
 	return err
+}
+
+// CheckEngine adds a remedy to the error of an engine that cannot be reached.
+func CheckEngine(err error) error {
+	var exit *cli.ExitError
+	if !errors.As(err, &exit) || exit.Code != cli.ExitUnavailable {
+		return err
+	}
+	return cli.Exit(exit.Code, fmt.Errorf("%w\ncheck --store (TENURE_STORE), and that the engine runs and can be reached from this host", err))
 }
 
 // Denied reports whether the store refused the caller for lack of permission.

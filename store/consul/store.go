@@ -96,11 +96,15 @@ func Parse(text string) (Config, error) {
 	hosts = hosts[at+1:]
 	token, err := url.PathUnescape(token)
 	web := map[string]string{"consul": "http://", "consuls": "https://"}[scheme]
+	const form = "must be consul://[:token@]host:port[,host:port][/prefix], or consuls:// for TLS; encode special characters of the token with %"
 	if err != nil || web == "" || hosts == "" {
-		return bad("must be consul://[:token@]host:port[,host:port][/prefix], or consuls:// for TLS; encode special characters of the token with %")
+		return bad(form)
 	}
 	c := Config{Token: token, Prefix: strings.Trim(prefix, "/")}
 	for host := range strings.SplitSeq(hosts, ",") {
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			return bad(form)
+		}
 		c.Addresses = append(c.Addresses, web+host)
 	}
 	if scheme == "consuls" {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -125,13 +126,14 @@ func Parse(raw string) (Config, error) {
 		hosts = hosts[at+1:]
 	}
 	for host := range strings.SplitSeq(hosts, ",") {
-		if _, _, err := net.SplitHostPort(host); err != nil {
+		_, port, err := net.SplitHostPort(host)
+		if _, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil {
 			scheme = ""
 		}
 		cfg.Endpoints = append(cfg.Endpoints, to+host)
 	}
 	if scheme != "etcd" && scheme != "etcds" {
-		return Config{}, &store.ArgumentError{Field: "etcd URL", Rule: "use etcd://host:port,host:port/prefix"} // without the URL: it may have a password
+		return Config{}, &store.ArgumentError{Field: "etcd URL", Rule: "it is malformed; use etcd://host:port,host:port/prefix"} // without the URL: it may have a password
 	}
 	return cfg, nil
 }

@@ -121,6 +121,9 @@ func newDriver(cfg Config) (*driver, error) {
 		loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: cfg.Context})
 		var err error
 		if cfg.REST, err = loader.ClientConfig(); err != nil {
+			if clientcmd.IsEmptyConfig(err) {
+				return nil, &store.ArgumentError{Field: "kubernetes", Rule: "no API server is known: this process runs in no pod, and there is no kubeconfig; set KUBECONFIG, or add ?kubeconfig=PATH to the URL"}
+			}
 			return nil, fmt.Errorf("kubernetes: find the API server: %w: %w", store.ErrInvalid, err)
 		}
 		if cfg.Namespace == "" {

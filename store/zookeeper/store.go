@@ -140,7 +140,7 @@ func (c *Config) validate() error {
 	}
 	for _, s := range c.Servers {
 		if host, port, err := net.SplitHostPort(s); err != nil || host == "" || port == "" || strings.ContainsAny(s, "/ @?#") {
-			return bad("server", s, "must be host:port")
+			return bad("server", s, "must be host:port, as in zookeeper://host:port,host:port/path")
 		}
 	}
 	odd := func(part string) bool {

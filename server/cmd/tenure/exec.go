@@ -155,9 +155,9 @@ func connect(ctx context.Context, conn *storecli.Connection, cfg *supervise.Conf
 		case !errors.As(err, &exit) || exit.Code != cli.ExitUnavailable || cfg.NoWait || conn.Dev:
 			return nil, err
 		case ctx.Err() != nil:
-			return nil, &supervise.CodeError{Code: supervise.CodeNotInTime, Err: fmt.Errorf("the store cannot be reached within %v; the command was not run: %w", cfg.Wait, cmp.Or(first, err))}
+			return nil, &supervise.CodeError{Code: supervise.CodeNotInTime, Err: fmt.Errorf("the store cannot be reached within %v; the command was not run: %w", cfg.Wait, withoutRemedy(cmp.Or(first, err)))}
 		case pause == minPause:
-			cfg.Say("cannot reach the store, retrying: %v", err)
+			cfg.Say("cannot reach the store, retrying: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 		first = cmp.Or(first, err)
 		select {
@@ -165,6 +165,15 @@ func connect(ctx context.Context, conn *storecli.Connection, cfg *supervise.Conf
 		case <-ctx.Done():
 		}
 	}
+}
+
+// withoutRemedy returns an error without the remedy, which was printed before.
+func withoutRemedy(err error) error {
+	var none *storecli.NoServiceError
+	if errors.As(err, &none) {
+		return none.Err
+	}
+	return err
 }
 
 const execUsage = "usage: tenure exec [flags] GROUP -- COMMAND [ARGS…]"

@@ -36,7 +36,7 @@ see the processes: in a container it needs the host's process ids.`,
 		Run: func(ctx context.Context, r *storecli.Run, _ []string) error {
 			l, err := pulse.Listen(socket)
 			if err != nil {
-				return err
+				return fmt.Errorf("%w; choose another path with --socket", err)
 			}
 			log := storecli.Logger(r.Cmd.ErrOrStderr(), slog.LevelInfo)
 			log.Info("ready", "socket", socket)

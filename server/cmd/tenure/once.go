@@ -42,6 +42,9 @@ state running until a run succeeds or the key expires.`,
 					rows = append(rows, row)
 				}
 			}
+			if len(rows) == 0 && r.Out.Table() {
+				r.Say("no keys of `tenure exec --once`")
+			}
 			return cli.Table[supervise.OnceRecord]{
 				Columns: []string{"GROUP", "KEY", "STATE", "NODE", "TOKEN", "AGE", "EXPIRES"},
 				Row: func(r supervise.OnceRecord) []string {

@@ -100,7 +100,7 @@ other addresses it needs client certificates, JWT keys or a credential file, wit
 	f.StringVar(&s.access.JWT.Audience, "jwt-audience", "", "required audience of JWTs")
 	f.StringSliceVar(&s.access.JWT.Algorithms, "jwt-algorithms", nil, "accepted algorithms (default ES256,EdDSA)")
 	f.StringVar(&s.access.JWT.Claim, "jwt-claim", "", "claim that is the node id (default sub)")
-	f.StringVar(&s.access.Credentials, "credentials", "", "file of hashed bearer credentials; `tenure serve credential` makes them")
+	f.StringVar(&s.access.Credentials, "credentials", "", "file of hashed bearer credentials; \"tenure serve credential\" makes them")
 	f.StringVar(&s.access.Policy, "policy", "", "file that says who may do what to which groups")
 	f.StringVar(&s.access.Audit.Path, "audit", "", "file of the audit log (default: the log)")
 	f.IntVar(&s.access.Limits.Rate, "rate", 0, "requests per second of one identity, without renewals (default 500)")
@@ -170,7 +170,7 @@ func (s *server) run(ctx context.Context, stdout io.Writer, at storecli.Target) 
 	engine, err := at.Open(octx)
 	done()
 	if err != nil {
-		return cli.Exit(cli.ExitUnavailable, err)
+		return storecli.CheckEngine(cli.Exit(cli.ExitUnavailable, err))
 	}
 	defer engine.Close()
 	if loses := engine.Caps().Loses; loses != "" {
@@ -203,7 +203,7 @@ func (s *server) serve(ctx context.Context, stdout io.Writer, engine store.Store
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", s.access.Listen)
 	if err != nil {
-		return cli.Exit(cli.ExitFailure, fmt.Errorf("listen: %w", err))
+		return cli.Exit(cli.ExitFailure, fmt.Errorf("%w\nstop the process that uses the address (another `tenure serve`?), or choose another one with --listen", err))
 	}
 	scheme := "http://"
 	if gate.TLS() != nil {
@@ -217,7 +217,7 @@ func (s *server) serve(ctx context.Context, stdout io.Writer, engine store.Store
 	if err := json.NewEncoder(stdout).Encode(line); err != nil {
 		return cli.Exit(cli.ExitFailure, errors.Join(fmt.Errorf("standard output: %w", err), ln.Close()))
 	}
-	try := "tenure exec billing -- sh -c 'echo \"$TENURE_NODE leads\"; sleep 5'"
+	try := "tenure exec billing -- sh -c 'echo $TENURE_NODE leads; sleep 5'"
 	if line.URL != storecli.DefaultStore {
 		try = strings.Replace(try, "billing", "--store="+line.URL+" billing", 1)
 	}

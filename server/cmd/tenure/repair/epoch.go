@@ -112,7 +112,7 @@ func (q *raiser) raise(ctx context.Context, r *storecli.Run, _ []string) error {
 	if q.seen != "" {
 		token, err := fence.ParseToken(q.seen)
 		if err != nil {
-			return cli.Exit(cli.ExitUsage, err)
+			return cli.Usage("seen: %w", err)
 		}
 		above = max(above, token.Epoch())
 	}

@@ -52,7 +52,7 @@ func openSink(at, resource string) (*sink, error) {
 		}
 		return &sink{mark: d.Mark, advance: d.Advance, close: d.Close}, nil
 	default:
-		return nil, cli.Usage("sink: %q is not a %s", at, sinkHelp)
+		return nil, cli.Usage("sink: %q is not valid; use the %s", at, sinkHelp)
 	}
 }
 
@@ -110,7 +110,7 @@ token as implausible, such as after ` + "`tenure epoch raise`" + ` raised the ep
 				err = s.Validate()
 			}
 			if err != nil {
-				return cli.Usage("token, deployment and group: %w; see `tenure fence show` and `tenure epoch show`", err)
+				return cli.Usage("--token, --deployment and --group are required: %w; see `tenure fence show` and `tenure epoch show`", err)
 			}
 			return withSink(cmd, at, args[0], func(ctx context.Context, k *sink) error {
 				m, err := k.mark(ctx)
