@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lab/check"
+	"github.com/tenurehq/tenure/lab/ledgerdb"
 	"github.com/tenurehq/tenure/reference/ledger"
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
@@ -38,7 +38,7 @@ func Seed(ctx context.Context, cfg SeedConfig) error {
 	if err != nil || !fresh {
 		return err
 	}
-	db, err := check.OpenLedger(cfg.DB, true)
+	db, err := ledgerdb.Open(cfg.DB, true)
 	if err != nil {
 		return err
 	}

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // missed returns the names of the missed bars.
@@ -30,7 +30,7 @@ func missed(bars []measure.Threshold) (names []string) {
 // ended terms, the one of 2 s did not.
 func flapping() trial.Outcome {
 	t := flap().Trials(experiment.Full)[0]
-	o := trial.Outcome{Trial: t, Report: check.Report{Run: flap().Describe(t, experiment.Full)}}
+	o := trial.Outcome{Trial: t, Report: verdict.Report{Run: flap().Describe(t, experiment.Full)}}
 	cut := func(token fence.Token, begun, d time.Duration) {
 		o.Rounds = append(o.Rounds, trial.Round{Kind: flapCut, Token: token, Begun: at(begun), Healed: at(begun + d)})
 	}
@@ -39,7 +39,7 @@ func flapping() trial.Outcome {
 	cut(2, 30*sec, 4*sec)
 	cut(3, 40*sec, 4*sec)
 	for i, began := range []time.Duration{sec, 13 * sec, 33 * sec, 43 * sec} {
-		o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 1), Began: at(began), Ended: at(began + 60*sec)})
+		o.Report.Terms = append(o.Report.Terms, verdict.Term{Token: token(i + 1), Began: at(began), Ended: at(began + 60*sec)})
 		if i > 0 {
 			o.Report.Terms[i-1].Ended = at(began - sec/2)
 		}
@@ -58,11 +58,11 @@ func TestJudgeFlap(t *testing.T) {
 	}{
 		"as it should be": {func(*trial.Outcome) {}, nil},
 		"a leader that was not cut off": {func(o *trial.Outcome) {
-			o.Report.Terms = append(o.Report.Terms, check.Term{Token: 5, Began: at(50 * sec)})
+			o.Report.Terms = append(o.Report.Terms, verdict.Term{Token: 5, Began: at(50 * sec)})
 		}, []string{"etcd-3s: leaders unseated that were not cut off"}},
 		"more changes than cuts": {func(o *trial.Outcome) {
 			for i := range 2 {
-				o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(5 + i), Began: at(time.Duration(50+10*i) * sec)})
+				o.Report.Terms = append(o.Report.Terms, verdict.Term{Token: token(5 + i), Began: at(time.Duration(50+10*i) * sec)})
 			}
 		}, []string{"etcd-3s: changes of leader, one a cut at most", "etcd-3s: leaders unseated that were not cut off"}},
 		"too soon": {func(o *trial.Outcome) { o.Report.Terms[3].Began = at(35 * sec) }, []string{"etcd-3s: cuts that hit whoever led", "etcd-3s: least time between two changes"}},

@@ -9,11 +9,11 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // The ways in which a quorum is lost.
@@ -121,7 +121,7 @@ func judgeQuorum(j measure.Judge, o trial.Outcome) {
 	j.Below("the leader stops believing within the TTL", ends, o.TTL, o.Trial.Rounds)
 	if o.Name == trial.Raft+"-"+splitNodes {
 		j.None("leaders elected by the two", int64(o.Count(func(r trial.Round) bool {
-			return slices.ContainsFunc(o.Report.Terms, func(t check.Term) bool {
+			return slices.ContainsFunc(o.Report.Terms, func(t verdict.Term) bool {
 				return t.Token > r.Token && (t.Node == r.Node || t.Node == r.Other) && r.Begun <= t.Began && t.Began <= r.Healed
 			})
 		})))

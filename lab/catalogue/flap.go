@@ -9,10 +9,10 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // flap is experiment 13.
@@ -70,7 +70,7 @@ func unseated(o trial.Outcome) (ended, uncut, astray int64, between measure.Seri
 			}
 		}
 	}
-	var last check.Term
+	var last verdict.Term
 	for _, t := range o.Report.Terms {
 		if t.Began == 0 {
 			continue
@@ -87,7 +87,7 @@ func unseated(o trial.Outcome) (ended, uncut, astray int64, between measure.Seri
 }
 
 // leadsAt reports whether the newest term at an instant has this token and has not ended.
-func leadsAt(terms []check.Term, token fence.Token, at clock.Instant) bool {
+func leadsAt(terms []verdict.Term, token fence.Token, at clock.Instant) bool {
 	leads := false
 	for _, t := range terms {
 		if t.Began > 0 && t.Began <= at {

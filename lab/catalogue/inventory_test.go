@@ -13,6 +13,7 @@ import (
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/inventory.txt instead of comparing with it")
@@ -31,7 +32,7 @@ func inventory(t *testing.T) (lines []string) {
 			add("experiment %s %s: takes %v, %s", e.Name, size, experiment.Estimate(experiment.Config{Out: t.TempDir(), Size: size}, e), e.Command(size))
 			for _, tr := range e.Trials(size) {
 				add("experiment %s %s trial %s: %s", e.Name, size, tr.Name, jsonOf(t, tr))
-				o := trial.Outcome{Trial: tr, Dir: t.TempDir(), Report: check.Report{Run: e.Describe(tr, size)}}
+				o := trial.Outcome{Trial: tr, Dir: t.TempDir(), Report: verdict.Report{Run: e.Describe(tr, size)}}
 				o.Rounds = []trial.Round{{Begun: 1, Healed: 1 + at(time.Minute)}} // long enough for every bar
 				if err := os.WriteFile(filepath.Join(o.Dir, "struck.jsonl"), nil, 0o600); err != nil {
 					t.Fatal(err)

@@ -8,9 +8,9 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // The bars of the experiments on engines, ledgers, clocks, disks and connections are met by a
@@ -18,11 +18,11 @@ import (
 func TestJudges(t *testing.T) {
 	t.Parallel()
 	at := func(s float64) clock.Instant { return clock.Instant(s * float64(time.Second)) }
-	term := func(token fence.Token, from, to float64, cause string) check.Term {
-		return check.Term{Token: token, Began: at(from), Ended: at(to), Cause: cause, FirstAttempt: at(from), LastAttempt: at(to), Attempts: 1}
+	term := func(token fence.Token, from, to float64, cause string) verdict.Term {
+		return verdict.Term{Token: token, Began: at(from), Ended: at(to), Cause: cause, FirstAttempt: at(from), LastAttempt: at(to), Attempts: 1}
 	}
-	terms := func(ended float64, cause string) []check.Term {
-		all := []check.Term{term(1, 1, ended, cause), term(2, 8, 20, "")}
+	terms := func(ended float64, cause string) []verdict.Term {
+		all := []verdict.Term{term(1, 1, ended, cause), term(2, 8, 20, "")}
 		all[0].Node, all[1].Node = "a", "b"
 		return all
 	}
@@ -78,7 +78,7 @@ func TestJudges(t *testing.T) {
 					rounds = len(memberFaults())
 				}
 				tr.Rounds = rounds
-				o := trial.Outcome{Trial: tr, Report: check.Report{Run: found[0].Describe(tr, experiment.Full), Terms: terms(ended, cause)}}
+				o := trial.Outcome{Trial: tr, Report: verdict.Report{Run: found[0].Describe(tr, experiment.Full), Terms: terms(ended, cause)}}
 				for i := range rounds {
 					r.Kind = memberFaults()[i].kind
 					o.Rounds = append(o.Rounds, r)
@@ -120,7 +120,7 @@ func TestJudgeHandover(t *testing.T) {
 		}
 		for i := range 3 {
 			from := at(time.Duration(i) * 10 * sec)
-			o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 1), Attempts: 9, FirstAttempt: from, LastAttempt: from.Add(9100 * time.Millisecond)})
+			o.Report.Terms = append(o.Report.Terms, verdict.Term{Token: token(i + 1), Attempts: 9, FirstAttempt: from, LastAttempt: from.Add(9100 * time.Millisecond)})
 		}
 		change(&o)
 		bars := barsOf(handover(), o)

@@ -10,11 +10,11 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/plot"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // cut is experiment 3.
@@ -275,7 +275,7 @@ func story(j measure.Judge, o trial.Outcome) {
 
 // workerStory adds what a worker accepted and refused until an instant: the last order of the
 // old leader, the first of the new, and what came of the old one afterwards.
-func workerStory(name string, all []trial.WorkerCounts, old check.Term, until clock.Instant, add func(at clock.Instant, who, format string, args ...any)) {
+func workerStory(name string, all []trial.WorkerCounts, old verdict.Term, until clock.Instant, add func(at clock.Instant, who, format string, args ...any)) {
 	var before, last trial.WorkerCounts // of the old leader; of all
 	for _, s := range all {
 		if s.Worker != name || s.At > until {

@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // The story of a pause has what leader, engine, standby, callers and workers saw, in order. It
@@ -22,9 +22,9 @@ func TestStory(t *testing.T) {
 	o := trial.Outcome{
 		Trial:  trial.Trial{Name: "freeze"},
 		Rounds: []trial.Round{{Node: "node-1", Token: 1, Successor: "node-2", Next: 2}},
-		Report: check.Report{
+		Report: verdict.Report{
 			Faults: []history.Fault{{Name: "pause", Begun: s(0), Healed: s(45.01)}},
-			Terms: []check.Term{
+			Terms: []verdict.Term{
 				{Token: 1, Node: "node-1", Began: s(-9), Ended: s(45.002), Cause: "expired", Attempts: 5, Refused: 1, RefusedAt: []clock.Instant{s(45.001)}},
 				{Token: 2, Node: "node-2", Vacant: s(8), Began: s(8.01), FirstAttempt: s(8.02), FirstAnswer: s(8.03), Attempts: 5},
 			},

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // A leader that gives up because a write was refused had been deposed, so G5 does not apply. A
@@ -13,10 +14,10 @@ func TestBatonDeposed(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		ended time.Duration // of the refused write, after the end of the term
-		want  Result
+		want  verdict.Result
 	}{
-		{"refused, then resigned", -time.Millisecond, Pass},
-		{"resigned, then refused", time.Second, Fail},
+		{"refused, then resigned", -time.Millisecond, verdict.Pass},
+		{"resigned, then refused", time.Second, verdict.Fail},
 	} {
 		h := good(1)
 		end := h["nodes"][find(h, "nodes", cause("resigned"))[0]].(history.Belief)
@@ -27,7 +28,7 @@ func TestBatonDeposed(t *testing.T) {
 			h.inTime(history.Attempt{Node: end.Node, Token: end.Token, At: end.At.Add(2 * tt.ended), End: end.At.Add(tt.ended), Outcome: history.OutcomeRefused})
 		}
 		v, _ := h.check(t).Verdict("baton")
-		if v.Result != tt.want || (v.Count("deposed") == 1) != (tt.want == Pass) {
+		if v.Result != tt.want || (v.Count("deposed") == 1) != (tt.want == verdict.Pass) {
 			t.Errorf("%s: %v, want %s", tt.name, v, tt.want)
 		}
 	}
@@ -41,11 +42,11 @@ func TestBatonPaused(t *testing.T) {
 		name   string
 		paused bool
 		late   time.Duration // after the successor's term began
-		want   Result
+		want   verdict.Result
 	}{
-		{"paused", true, 30 * time.Millisecond, Pass},
-		{"not paused", false, 30 * time.Millisecond, Fail},
-		{"long after", true, 300 * time.Millisecond, Fail},
+		{"paused", true, 30 * time.Millisecond, verdict.Pass},
+		{"not paused", false, 30 * time.Millisecond, verdict.Fail},
+		{"long after", true, 300 * time.Millisecond, verdict.Fail},
 	} {
 		h := good(1)
 		end := h["nodes"][find(h, "nodes", cause("resigned"))[0]].(history.Belief)
@@ -55,7 +56,7 @@ func TestBatonPaused(t *testing.T) {
 			h.insert("faults", len(h["faults"]), history.Fault{ID: "late", Name: "pause", Class: history.ClassPause, Target: end.Node, Begun: end.At, Healed: next.At.Add(10 * time.Millisecond), Evidence: "state T"})
 		}
 		v, _ := h.check(t).Verdict("baton")
-		if v.Result != tt.want || (v.Count("excepted") == 1) != (tt.want == Pass) {
+		if v.Result != tt.want || (v.Count("excepted") == 1) != (tt.want == verdict.Pass) {
 			t.Errorf("%s: %v, want %s", tt.name, v, tt.want)
 		}
 	}

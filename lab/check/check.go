@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"reflect"
 	"slices"
+	"time"
 
 	"github.com/anishathalye/porcupine"
 
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/facts"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // Options of a check.
@@ -30,6 +30,9 @@ type Options struct {
 	Expect func(history.Run) (history.Run, error)
 }
 
+// at are the places of a finding.
+type at = verdict.At
+
 // check is a row of the table of checks.
 type check struct {
 	guarantee, name string
@@ -37,7 +40,7 @@ type check struct {
 	looked []string
 	// timeless checks need no TTL.
 	timeless bool
-	start    func(*Verdict, *facts) watcher
+	start    func(*verdict.Verdict, *facts.Facts) watcher
 }
 
 // watcher is told the events that are not kept: every effect, then the calls and attempts
@@ -47,7 +50,7 @@ type watcher struct {
 	call   func(history.Call)
 	// answer is told the answered calls, and for each the call with the largest number among
 	// those that had ended before it began.
-	answer  func(now history.Call, before peak)
+	answer  func(now history.Call, before facts.Peak)
 	attempt func(history.Attempt)
 	end     func()
 }
@@ -82,30 +85,30 @@ func Names() (names []string) {
 
 // Dir checks a history. It returns an error if there is no history, if it cannot be read,
 // or if ctx ends.
-func Dir(ctx context.Context, path string, opts Options) (Report, error) {
-	f := newFacts()
-	dir, err := history.Open(path, f.damaged)
+func Dir(ctx context.Context, path string, opts Options) (verdict.Report, error) {
+	f := facts.New()
+	dir, err := history.Open(path, f.Damaged)
 	if err == nil {
-		err = f.gather(ctx, dir)
+		err = f.Gather(ctx, dir)
 	}
 	if err != nil {
-		return Report{}, fmt.Errorf("check: %w", err)
+		return verdict.Report{}, fmt.Errorf("check: %w", err)
 	}
 	if opts.Expect != nil {
-		f.expect(opts.Expect)
+		f.Expect(opts.Expect)
 	}
-	names, err := chosen(opts, f.run.Checks)
+	names, err := chosen(opts, f.Run.Checks)
 	if err != nil {
-		return Report{}, err
+		return verdict.Report{}, err
 	}
 	s := newScan(f, table(ctx, opts.DB), names)
-	err = errors.Join(dir.Each(ctx, s.see, "effect"), dir.InOrder(ctx, s.see, "call", "attempt"), f.findFirstUse(ctx, dir))
+	err = errors.Join(dir.Each(ctx, s.see, "effect"), dir.InOrder(ctx, s.see, "call", "attempt"), f.FindFirstUse(ctx, dir))
 	if err != nil {
-		return Report{}, fmt.Errorf("check: %w", err)
+		return verdict.Report{}, fmt.Errorf("check: %w", err)
 	}
-	r := Report{Run: f.run, Terms: s.terms(), Callers: f.callers, Faults: f.faults}
+	r := verdict.Report{Run: f.Run, Terms: f.Report(s.end), Callers: f.Callers, Faults: f.Faults}
 	if r.Manifest, err = dir.Verify(); err != nil {
-		return Report{}, fmt.Errorf("check: %w", err)
+		return verdict.Report{}, fmt.Errorf("check: %w", err)
 	}
 	r.Verdicts = s.verdicts()
 	return r, ctx.Err()
@@ -136,17 +139,17 @@ func chosen(opts Options, run []string) (names []string, err error) {
 
 // scan gives events to the checks.
 type scan struct {
-	*facts
+	*facts.Facts
 	checks   []check
-	results  []*Verdict
+	results  []*verdict.Verdict
 	watchers []watcher
 	events   int64
 	end      clock.Instant
-	numbers  peaks
+	numbers  facts.Peaks
 }
 
-func newScan(f *facts, all []check, names []string) *scan {
-	s := &scan{facts: f}
+func newScan(f *facts.Facts, all []check, names []string) *scan {
+	s := &scan{Facts: f}
 	for _, name := range names {
 		c := all[slices.IndexFunc(all, func(c check) bool { return c.name == name })]
 		if c.name == "history" {
@@ -158,10 +161,10 @@ func newScan(f *facts, all []check, names []string) *scan {
 	return s
 }
 
-func newVerdict(c check) *Verdict {
-	v := &Verdict{Guarantee: c.guarantee, Check: c.name}
+func newVerdict(c check) *verdict.Verdict {
+	v := &verdict.Verdict{Guarantee: c.guarantee, Check: c.name}
 	for _, what := range c.looked {
-		v.Looked = append(v.Looked, Count{What: what})
+		v.Looked = append(v.Looked, verdict.Count{What: what})
 	}
 	return v
 }
@@ -180,71 +183,67 @@ func (s *scan) see(e history.Event) {
 	s.end = max(s.end, history.When(e))
 	switch e := e.(type) {
 	case history.Effect:
-		s.accept(e)
+		if s.Whole() && e.Accepted() && !e.Applied {
+			s.Accepted.Add(s.Facts, e)
+		}
 		tell(s, func(w watcher) func(history.Effect) { return w.effect }, e)
 	case history.Attempt:
-		s.attempt(e)
+		s.Attempt(e)
 		tell(s, func(w watcher) func(history.Attempt) { return w.attempt }, e)
 	case history.Call:
 		tell(s, func(w watcher) func(history.Call) { return w.call }, e)
 		if !e.Answered() || !possible(e) {
 			return
 		}
-		s.answer(e)
-		before := s.numbers.before(e.Start)
+		s.Answer(e)
+		before := s.numbers.Before(e.Start)
 		for _, w := range s.watchers {
 			if w.answer != nil {
 				w.answer(e, before)
 			}
 		}
-		s.numbers.add(e, e.Last)
+		s.numbers.Add(e, e.Last)
 	}
 }
 
-func (s *scan) verdicts() (all []Verdict) {
+func (s *scan) verdicts() (all []verdict.Verdict) {
 	for i, w := range s.watchers {
 		if w.end != nil {
 			w.end()
 		}
-		if s.full {
-			s.results[i].doubt(nil, "the history has more events, tokens or names than the limit of %d; use shorter runs", maxFacts)
+		if s.Full {
+			s.results[i].Doubt(nil, "the history has more events, tokens or names than the limit of %d; use shorter runs", facts.Max)
 		}
-		all = append(all, s.results[i].decide())
+		all = append(all, s.results[i].Decide())
 	}
 	return all
 }
 
 // history checks that the files are complete and of one run.
-func (s *scan) history(v *Verdict, f *facts) watcher {
+func (s *scan) history(v *verdict.Verdict, f *facts.Facts) watcher {
 	return watcher{end: func() {
-		*v.counter("events") = s.events + int64(len(f.terms)+len(f.grants)+len(f.seals)+len(f.faults)+f.runs)
-		for _, d := range f.damage {
-			v.doubt(at{d.At}, "%s", d.What)
+		*v.Counter("events") = s.events + int64(len(f.Terms)+len(f.Grants)+len(f.Seals)+len(f.Faults)+f.Runs)
+		for _, d := range f.Damage {
+			v.Doubt(at{d.At}, "%s", d.What)
 		}
-		run := at{f.run.Line}
-		if f.whole() && len(f.processes) != f.run.Nodes {
-			v.doubt(run, "the run has %d nodes, and the history has processes of %d", f.run.Nodes, len(f.processes))
+		run := at{f.Run.Line}
+		if f.Whole() && len(f.Processes) != f.Run.Nodes {
+			v.Doubt(run, "the run has %d nodes, and the history has processes of %d", f.Run.Nodes, len(f.Processes))
 		}
 		switch needsTTL := slices.ContainsFunc(s.checks, func(c check) bool { return !c.timeless }); {
-		case f.runs != 1:
-			v.doubt(run, "the history describes %d runs instead of one", f.runs)
-		case f.run.TTLMS <= 0 && needsTTL:
-			v.doubt(run, "the run has no TTL, so no bound can be computed")
-		case f.run.TTLMS <= 0:
+		case f.Runs != 1:
+			v.Doubt(run, "the history describes %d runs instead of one", f.Runs)
+		case f.Run.TTLMS <= 0 && needsTTL:
+			v.Doubt(run, "the run has no TTL, so no bound can be computed")
+		case f.Run.TTLMS <= 0:
 			v.Note = "the run has no TTL, and these checks need none"
 		}
 	}}
 }
 
-// differences returns the fields in which two runs differ.
-func differences(got, want history.Run) (all []string) {
-	a, b := reflect.ValueOf(got), reflect.ValueOf(want)
-	for i := range a.NumField() {
-		if x, y := a.Field(i).Interface(), b.Field(i).Interface(); !reflect.DeepEqual(x, y) {
-			all = append(all, fmt.Sprintf("%s: the run says %v, and the experiment requires %v", a.Type().Field(i).Name, x, y))
-		}
+func tidy(d time.Duration) string {
+	if d.Abs() >= time.Second {
+		return d.Round(time.Millisecond).String()
 	}
-	return all
+	return d.Round(time.Microsecond).String()
 }
-
-func sorted[V any](m map[fence.Token]V) []fence.Token { return slices.Sorted(maps.Keys(m)) }

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurehq/tenure/lab/facts"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // A history in which everything holds passes every check, and each check has compared
@@ -16,7 +18,7 @@ func TestGood(t *testing.T) {
 	for seed := range uint64(10) {
 		r := good(seed).check(t)
 		for _, v := range r.Verdicts {
-			if v.Result != Pass {
+			if v.Result != verdict.Pass {
 				t.Errorf("seed %d: %v", seed, v)
 			}
 		}
@@ -41,10 +43,10 @@ func TestFaultsThatDoNotCount(t *testing.T) {
 		edit(h, "faults", j, func(f *history.Fault) { f.Missed = "the leader changed" })
 	}
 	r := h.check(t)
-	if v, _ := r.Verdict("evidence"); v.Count("faults") != int64(len(own)-1) || v.Result != Pass {
+	if v, _ := r.Verdict("evidence"); v.Count("faults") != int64(len(own)-1) || v.Result != verdict.Pass {
 		t.Errorf("%v", v)
 	}
-	if v, _ := r.Verdict("one-believer"); v.Result != Pass || v.Count("excepted") == 0 {
+	if v, _ := r.Verdict("one-believer"); v.Result != verdict.Pass || v.Count("excepted") == 0 {
 		t.Errorf("%v", v)
 	}
 }
@@ -54,8 +56,8 @@ func TestFaultsThatDoNotCount(t *testing.T) {
 func TestSilentWatch(t *testing.T) {
 	for _, tt := range []struct {
 		class string
-		want  Result
-	}{{"", Fail}, {history.ClassSilent, Pass}} {
+		want  verdict.Result
+	}{{"", verdict.Fail}, {history.ClassSilent, verdict.Pass}} {
 		h := good(1)
 		end := silence(h)
 		h["calls"] = append(h["calls"], history.Call{Start: end, End: end.Add(10 * time.Second), First: 1 << 40, Last: 1 << 40, Token: 1 << 20})
@@ -74,7 +76,7 @@ func TestInstantsNotTicked(t *testing.T) {
 	for _, i := range find(h, "ledger", func(e history.Effect) bool { return e.What == history.EffectTick && e.N > 3 }) {
 		edit(h, "ledger", i, func(e *history.Effect) { e.InstantMS += 3000 })
 	}
-	if v, _ := h.check(t).Verdict("once"); v.Result != Pass || v.Count("instants not ticked") != 3 {
+	if v, _ := h.check(t).Verdict("once"); v.Result != verdict.Pass || v.Count("instants not ticked") != 3 {
 		t.Errorf("%v", v)
 	}
 }
@@ -88,7 +90,7 @@ func TestNothingSeen(t *testing.T) {
 		t.Fatalf("%d verdicts, want one of each check", len(r.Verdicts))
 	}
 	for _, v := range r.Verdicts {
-		if v.Check != "history" && v.Result != Unknown {
+		if v.Check != "history" && v.Result != verdict.Unknown {
 			t.Errorf("%v; want unknown", v)
 		}
 	}
@@ -135,12 +137,12 @@ func TestTerms(t *testing.T) {
 
 // If a history has more than fits into memory, no check passes.
 func TestFull(t *testing.T) {
-	f := newFacts()
-	if f.room(maxFacts+1, maxFacts) || !f.full {
+	f := facts.New()
+	if f.Room(facts.Max+1, facts.Max) || !f.Full {
 		t.Fatal("there is room for more than the limit")
 	}
 	for _, v := range newScan(f, table(t.Context(), ""), Names()).verdicts() {
-		if v.Result != Unknown || !strings.Contains(fmt.Sprint(v.Findings), "limit") {
+		if v.Result != verdict.Unknown || !strings.Contains(fmt.Sprint(v.Findings), "limit") {
 			t.Errorf("%v; want unknown", v)
 		}
 	}
@@ -154,14 +156,14 @@ func TestReusedNamesBoth(t *testing.T) {
 	}}
 	v, _ := h.check(t).Verdict("sequence")
 	want := []history.Place{{File: "b.ndjson", Line: 2}, {File: "a.ndjson", Line: 1}}
-	if !slices.ContainsFunc(v.Findings, func(f Finding) bool { return slices.Equal(f.At, want) }) {
+	if !slices.ContainsFunc(v.Findings, func(f verdict.Finding) bool { return slices.Equal(f.At, want) }) {
 		t.Errorf("%v; want a finding at %v", v.Findings, want)
 	}
 }
 
 // A finding names its places as they are.
 func TestFindingString(t *testing.T) {
-	f := Finding{What: "x", At: []history.Place{{File: "ledger.db tick", Line: 1}, {File: "calls.ndjson", Line: 2}}}
+	f := verdict.Finding{What: "x", At: []history.Place{{File: "ledger.db tick", Line: 1}, {File: "calls.ndjson", Line: 2}}}
 	if got := f.String(); got != "x (ledger.db tick:1, calls.ndjson:2)" {
 		t.Error(got)
 	}

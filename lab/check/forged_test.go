@@ -15,7 +15,10 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab/facts"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/ledgerdb"
+	"github.com/tenurehq/tenure/lab/verdict"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -62,13 +65,13 @@ func record(t *testing.T, seed uint64) *recording {
 	}
 	r.sql(t, append(rows, checkpoint, fmt.Sprintf("INSERT INTO sequence VALUES (%d)", n[history.EffectSequence]),
 		fmt.Sprintf("INSERT INTO fenced_resource VALUES (%d, %d)", n[history.EffectTick], n[history.EffectFiring]), fmt.Sprintf("INSERT INTO ledger_counter VALUES ('rejections', %d)", n["refused"]))...)
-	db, err := OpenLedger(r.db, false)
+	db, err := ledgerdb.Open(r.db, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
 	h["ledger"] = nil
-	if err := Effects(t.Context(), db, "billing", func(e history.Effect) error { h["ledger"] = append(h["ledger"], e); return nil }); err != nil {
+	if err := ledgerdb.Effects(t.Context(), db, "billing", func(e history.Effect) error { h["ledger"] = append(h["ledger"], e); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	r.dir = h.save(t)
@@ -96,7 +99,7 @@ func (r *recording) sql(t *testing.T, statements ...string) {
 	}
 }
 
-func (r *recording) check(t *testing.T) Report {
+func (r *recording) check(t *testing.T) verdict.Report {
 	t.Helper()
 	report, err := Dir(t.Context(), r.dir, Options{DB: r.db, Expect: func(run history.Run) (history.Run, error) {
 		if run.Experiment != r.want.Experiment {
@@ -456,7 +459,7 @@ func TestForged(t *testing.T) {
 			report := r.check(t)
 			if f.check == "" {
 				for _, v := range report.Verdicts {
-					if v.Result != Pass {
+					if v.Result != verdict.Pass {
 						t.Errorf("not forged: %v", v)
 					}
 				}
@@ -464,10 +467,10 @@ func TestForged(t *testing.T) {
 			}
 			check, says, _ := strings.Cut(f.check, ": ")
 			v, there := report.Verdict(check)
-			if !there || v.Result == Pass || report.Passed() {
+			if !there || v.Result == verdict.Pass || report.Passed() {
 				t.Errorf("%v; passed: %v", v, report.Passed())
 			}
-			if !slices.ContainsFunc(v.Findings, func(f Finding) bool { return strings.Contains(f.String(), says) }) {
+			if !slices.ContainsFunc(v.Findings, func(f verdict.Finding) bool { return strings.Contains(f.String(), says) }) {
 				t.Errorf("%q is not in %v", says, v.Findings)
 			}
 		})
@@ -480,13 +483,13 @@ func TestPorcupineTimeout(t *testing.T) {
 	for name, tt := range map[string]struct {
 		decides int // calls that porcupine decides in time
 		reused  bool
-		want    Result
+		want    verdict.Result
 	}{
-		"in time":            {2 * window, false, Pass},
-		"after a split":      {window / 3, false, Pass},
-		"never":              {0, false, Unknown},
-		"bad after a split":  {window / 3, true, Fail},
-		"bad, never decided": {0, true, Unknown},
+		"in time":            {2 * window, false, verdict.Pass},
+		"after a split":      {window / 3, false, verdict.Pass},
+		"never":              {0, false, verdict.Unknown},
+		"bad after a split":  {window / 3, true, verdict.Fail},
+		"bad, never decided": {0, true, verdict.Unknown},
 	} {
 		v := newVerdict(check{looked: []string{"calls answered", "windows"}})
 		w := linearizable(t.Context(), func(m porcupine.Model, ops []porcupine.Operation, d time.Duration) porcupine.CheckResult {
@@ -494,8 +497,8 @@ func TestPorcupineTimeout(t *testing.T) {
 				return porcupine.Unknown
 			}
 			return porcupine.CheckOperationsTimeout(m, ops, d)
-		})(v, newFacts())
-		var before peak
+		})(v, facts.New())
+		var before facts.Peak
 		for i := range uint64(window) {
 			now := history.Call{Start: clock.Instant(10 * i), End: clock.Instant(10*i + 5), First: i + 1, Last: i + 1, Token: 1}
 			now.Line = history.Place{File: "calls.ndjson", Line: int(i) + 1}
@@ -503,10 +506,10 @@ func TestPorcupineTimeout(t *testing.T) {
 				now.First, now.Last = 7, 7
 			}
 			w.answer(now, before)
-			before = peak{Call: now}
+			before = facts.Peak{Call: now}
 		}
 		w.end()
-		if v := v.decide(); v.Result != tt.want {
+		if v := v.Decide(); v.Result != tt.want {
 			t.Errorf("%s: %v, want %s", name, v, tt.want)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // A history that reaches its size limit returns an error, keeps what it has, and is not
@@ -31,7 +32,7 @@ func TestLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v, _ := r.Verdict("history"); v.Result != Unknown || v.Findings[0].At[0].File != "calls.ndjson" {
+	if v, _ := r.Verdict("history"); v.Result != verdict.Unknown || v.Findings[0].At[0].File != "calls.ndjson" {
 		t.Errorf("%v", v)
 	}
 	if v, _ := r.Verdict("sequence"); v.Count("calls answered") != int64(n-1) {
@@ -73,7 +74,7 @@ func TestDamaged(t *testing.T) {
 				t.Fatal(err)
 			}
 			v, _ := r.Verdict("history")
-			if v.Result != Unknown || r.Passed() {
+			if v.Result != verdict.Unknown || r.Passed() {
 				t.Fatalf("%v", v)
 			}
 			if at := v.Findings[0].At[0]; at.File != "calls.ndjson" || c.line != 0 && at.Line != c.line {

@@ -14,6 +14,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // files are the events of a history by file.
@@ -291,7 +292,7 @@ func (h files) save(t testing.TB) string {
 	return dir
 }
 
-func (h files) check(t testing.TB) Report {
+func (h files) check(t testing.TB) verdict.Report {
 	t.Helper()
 	r, err := Dir(t.Context(), h.save(t), Options{})
 	if err != nil {

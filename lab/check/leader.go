@@ -7,76 +7,78 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/facts"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // belief is a part of a term that counts.
 type belief struct {
-	span
-	*term
+	facts.Span
+	*facts.Term
 }
 
 // oneBeliever is G3: no two nodes believe at the same time, and nobody writes as the leader
 // while another with a higher token believes. The guarantee excepts a node that is paused,
 // whose clock is beyond the bound, or whose session was closed by force.
-func oneBeliever(v *Verdict, f *facts) watcher {
-	spans := map[string][]span{}
-	excused := func(node string) []span {
+func oneBeliever(v *verdict.Verdict, f *facts.Facts) watcher {
+	spans := map[string][]facts.Span{}
+	excused := func(node string) []facts.Span {
 		all, known := spans[node]
 		if !known {
-			all = f.excused(node)
+			all = f.Excused(node)
 			spans[node] = all
 		}
 		return all
 	}
 	var raw, counted []belief
-	for _, t := range f.terms {
-		v.count("terms")
-		whole := span{t.began, t.ended}
+	for _, t := range f.Terms {
+		v.Add("terms")
+		whole := facts.Span{From: t.Began, To: t.Ended}
 		raw = append(raw, belief{whole, t})
-		for _, part := range whole.without(excused(t.node)) {
+		for _, part := range whole.Without(excused(t.Node)) {
 			counted = append(counted, belief{part, t})
 		}
 	}
 	meet := overlaps(counted)
 	for _, o := range meet {
-		v.violated(at{o[1].beganAt, o[0].beganAt}, "%s (token %d) and %s (token %d) believe at the same time for %v",
-			o[1].node, o[1].token, o[0].node, o[0].token, min(o[0].to, o[1].to).Sub(o[1].from))
+		v.Violated(at{o[1].BeganAt, o[0].BeganAt}, "%s (token %d) and %s (token %d) believe at the same time for %v",
+			o[1].Node, o[1].Token, o[0].Node, o[0].Token, min(o[0].To, o[1].To).Sub(o[1].From))
 	}
-	*v.counter("excepted") = int64(max(0, len(overlaps(raw))-len(meet)))
+	*v.Counter("excepted") = int64(max(0, len(overlaps(raw))-len(meet)))
 
 	// first[i] are the first two nodes to believe with the token of terms[i] or a higher one.
-	terms := slices.Clone(f.terms)
-	slices.SortStableFunc(terms, func(a, b *term) int { return cmp.Compare(b.token, a.token) })
-	first := make([][2]*term, len(terms))
-	var two [2]*term
+	terms := slices.Clone(f.Terms)
+	slices.SortStableFunc(terms, func(a, b *facts.Term) int { return cmp.Compare(b.Token, a.Token) })
+	first := make([][2]*facts.Term, len(terms))
+	var two [2]*facts.Term
 	for i, t := range terms {
 		switch {
-		case two[0] == nil || t.node == two[0].node && t.began < two[0].began:
+		case two[0] == nil || t.Node == two[0].Node && t.Began < two[0].Began:
 			two[0] = t
-		case t.node == two[0].node:
-		case t.began < two[0].began:
-			two = [2]*term{t, two[0]}
-		case two[1] == nil || t.began < two[1].began:
+		case t.Node == two[0].Node:
+		case t.Began < two[0].Began:
+			two = [2]*facts.Term{t, two[0]}
+		case two[1] == nil || t.Began < two[1].Began:
 			two[1] = t
 		}
 		first[i] = two
 	}
 	return watcher{attempt: func(a history.Attempt) {
-		v.count("attempts")
-		above, _ := slices.BinarySearchFunc(terms, a.Token, func(t *term, token fence.Token) int { return cmp.Compare(token, t.token) })
+		v.Add("attempts")
+		above, _ := slices.BinarySearchFunc(terms, a.Token, func(t *facts.Term, token fence.Token) int { return cmp.Compare(token, t.Token) })
 		if above == 0 {
 			return
 		}
 		for _, t := range first[above-1] {
-			if t == nil || t.node == a.Node || a.At < t.began {
+			if t == nil || t.Node == a.Node || a.At < t.Began {
 				continue
 			}
-			if slices.ContainsFunc(excused(a.Node), func(s span) bool { return s.from <= a.At && a.At <= s.to }) {
-				v.count("excepted")
+			if slices.ContainsFunc(excused(a.Node), func(s facts.Span) bool { return s.From <= a.At && a.At <= s.To }) {
+				v.Add("excepted")
 			} else {
-				v.violated(at{a.Line, t.beganAt}, "%s tries to write with token %d, %v after %s began to believe with token %d",
-					a.Node, a.Token, a.At.Sub(t.began), t.node, t.token)
+				v.Violated(at{a.Line, t.BeganAt}, "%s tries to write with token %d, %v after %s began to believe with token %d",
+					a.Node, a.Token, a.At.Sub(t.Began), t.Node, t.Token)
 			}
 			return
 		}
@@ -86,27 +88,27 @@ func oneBeliever(v *Verdict, f *facts) watcher {
 // overlaps returns pairs of different nodes that believe at the same time: for each part
 // one that began before it and has not ended, if there is one.
 func overlaps(parts []belief) (pairs [][2]belief) {
-	slices.SortStableFunc(parts, func(a, b belief) int { return cmp.Compare(a.from, b.from) })
+	slices.SortStableFunc(parts, func(a, b belief) int { return cmp.Compare(a.From, b.From) })
 	// The part that lasts longest so far, and the longest of all other nodes.
-	longest, other := belief{term: &term{}}, belief{term: &term{}}
+	longest, other := belief{Term: &facts.Term{}}, belief{Term: &facts.Term{}}
 	for _, p := range parts {
-		if p.from >= p.to {
+		if p.From >= p.To {
 			continue
 		}
 		beside := longest
-		if longest.node == p.node {
+		if longest.Node == p.Node {
 			beside = other
 		}
-		if beside.to > p.from {
+		if beside.To > p.From {
 			pairs = append(pairs, [2]belief{beside, p})
 		}
 		switch {
-		case p.to > longest.to:
-			if longest.node != p.node {
+		case p.To > longest.To:
+			if longest.Node != p.Node {
 				other = longest
 			}
 			longest = p
-		case p.node != longest.node && p.to > other.to:
+		case p.Node != longest.Node && p.To > other.To:
 			other = p
 		}
 	}
@@ -119,39 +121,39 @@ const settle = 100 * time.Millisecond
 // noZombie is G4: a term ends once and does not return, and nobody writes with one that has
 // ended. Writes after the leader ended the term itself belong to the handover (G5). However
 // a term ends, a node that was told of a refusal begins no further write with that token.
-func noZombie(v *Verdict, f *facts) watcher {
-	last := map[string]*term{}
-	for _, t := range f.terms {
-		v.count("terms")
-		if before := last[t.node]; before != nil {
-			if t.token <= before.token {
-				v.violated(at{t.beganAt, before.beganAt}, "%s began a term with token %d after one with token %d", t.node, t.token, before.token)
+func noZombie(v *verdict.Verdict, f *facts.Facts) watcher {
+	last := map[string]*facts.Term{}
+	for _, t := range f.Terms {
+		v.Add("terms")
+		if before := last[t.Node]; before != nil {
+			if t.Token <= before.Token {
+				v.Violated(at{t.BeganAt, before.BeganAt}, "%s began a term with token %d after one with token %d", t.Node, t.Token, before.Token)
 			}
-			if before.ended > t.began {
-				v.violated(at{t.beganAt, before.beganAt}, "%s began a term with token %d before its term with token %d ended", t.node, t.token, before.token)
+			if before.Ended > t.Began {
+				v.Violated(at{t.BeganAt, before.BeganAt}, "%s began a term with token %d before its term with token %d ended", t.Node, t.Token, before.Token)
 			}
 		}
-		if t.ended < t.began {
-			v.doubt(at{t.endedAt, t.beganAt}, "the term of %s with token %d ended before it began", t.node, t.token)
+		if t.Ended < t.Began {
+			v.Doubt(at{t.EndedAt, t.BeganAt}, "the term of %s with token %d ended before it began", t.Node, t.Token)
 		}
-		last[t.node] = t
+		last[t.Node] = t
 	}
-	for _, b := range f.reopened {
-		v.violated(at{b.Line, f.byName[termName{b.Node, b.Token}].beganAt}, "the term of %s with token %d began twice", b.Node, b.Token)
+	for _, b := range f.Reopened {
+		v.Violated(at{b.Line, f.ByName[facts.TermName{Node: b.Node, Token: b.Token}].BeganAt}, "the term of %s with token %d began twice", b.Node, b.Token)
 	}
-	for _, b := range f.strays {
-		v.doubt(at{b.Line}, "the term of %s with token %d ended, and the history does not have its beginning", b.Node, b.Token)
+	for _, b := range f.Strays {
+		v.Doubt(at{b.Line}, "the term of %s with token %d ended, and the history does not have its beginning", b.Node, b.Token)
 	}
-	strange := map[termName]bool{}
-	told := map[termName]history.Attempt{} // the refusal that a node was told first
+	strange := map[facts.TermName]bool{}
+	told := map[facts.TermName]history.Attempt{} // the refusal that a node was told first
 	return watcher{attempt: func(a history.Attempt) {
-		v.count("attempts")
-		name := termName{a.Node, a.Token}
-		t := f.byName[name]
+		v.Add("attempts")
+		name := facts.TermName{Node: a.Node, Token: a.Token}
+		t := f.ByName[name]
 		if t == nil {
-			if !strange[name] && f.room(len(strange)+1, maxFacts) {
+			if !strange[name] && f.Room(len(strange)+1, facts.Max) {
 				strange[name] = true
-				v.doubt(at{a.Line}, "%s writes with token %d, and the history does not have the beginning of that term", a.Node, a.Token)
+				v.Doubt(at{a.Line}, "%s writes with token %d, and the history does not have the beginning of that term", a.Node, a.Token)
 			}
 			return
 		}
@@ -159,26 +161,26 @@ func noZombie(v *Verdict, f *facts) watcher {
 		// known here.
 		first, known := told[name]
 		if known && a.At > first.End {
-			v.violated(at{a.Line, first.Line}, "%s writes with token %d, %v after it was told that a write with it was refused", a.Node, a.Token, a.At.Sub(first.End))
+			v.Violated(at{a.Line, first.Line}, "%s writes with token %d, %v after it was told that a write with it was refused", a.Node, a.Token, a.At.Sub(first.End))
 		}
 		if a.Outcome == history.OutcomeRefused {
-			v.count("attempts refused")
-			if a.End > 0 && (!known || a.End < first.End) && (known || f.room(len(told)+1, maxFacts)) {
+			v.Add("attempts refused")
+			if a.End > 0 && (!known || a.End < first.End) && (known || f.Room(len(told)+1, facts.Max)) {
 				told[name] = a
 			}
 		}
-		late := f.run.Late()
-		if t.cause == killed {
+		late := f.Run.Late()
+		if t.Cause == facts.Killed {
 			late = max(late, settle)
 		}
 		switch {
-		case a.At < t.began:
-			v.violated(at{a.Line, t.beganAt}, "%s writes with token %d, %v before its term began", a.Node, a.Token, t.began.Sub(a.At))
-		case orderly(t.cause) || a.At <= later(t.ended, late):
-		case f.paused(a.Node, a.At):
-			v.count("attempts after a pause")
+		case a.At < t.Began:
+			v.Violated(at{a.Line, t.BeganAt}, "%s writes with token %d, %v before its term began", a.Node, a.Token, t.Began.Sub(a.At))
+		case facts.Orderly(t.Cause) || a.At <= facts.Later(t.Ended, late):
+		case f.Paused(a.Node, a.At):
+			v.Add("attempts after a pause")
 		default:
-			v.violated(at{a.Line, t.endedAt}, "%s writes with token %d, %v after its term ended (%s)", a.Node, a.Token, a.At.Sub(t.ended), t.cause)
+			v.Violated(at{a.Line, t.EndedAt}, "%s writes with token %d, %v after its term ended (%s)", a.Node, a.Token, a.At.Sub(t.Ended), t.Cause)
 		}
 	}}
 }
@@ -187,44 +189,44 @@ func noZombie(v *Verdict, f *facts) watcher {
 // before the new leader's first, and before its term. G5 does not apply to a leader that
 // was stopped during the handover, since its session may have expired, or to one that gave
 // up because a write was refused, since it had been deposed.
-func handover(v *Verdict, f *facts) watcher {
-	return watcher{attempt: func(history.Attempt) { v.count("attempts") }, end: func() {
-		terms := map[fence.Token]*term{}
-		for _, t := range f.terms {
-			if o := terms[t.token]; o == nil || !orderly(o.cause) || orderly(t.cause) {
-				terms[t.token] = t
+func handover(v *verdict.Verdict, f *facts.Facts) watcher {
+	return watcher{attempt: func(history.Attempt) { v.Add("attempts") }, end: func() {
+		terms := map[fence.Token]*facts.Term{}
+		for _, t := range f.Terms {
+			if o := terms[t.Token]; o == nil || !facts.Orderly(o.Cause) || facts.Orderly(t.Cause) {
+				terms[t.Token] = t
 			}
 		}
 		var least, most time.Duration
-		tokens := sorted(f.attempts)
+		tokens := facts.Sorted(f.Attempts)
 		for i, token := range tokens[:max(0, len(tokens)-1)] {
 			t, b := terms[token], terms[tokens[i+1]]
-			if t == nil || !orderly(t.cause) {
+			if t == nil || !facts.Orderly(t.Cause) {
 				continue
 			}
-			told, old, next := f.attempts[token].told, f.attempts[token].last, f.attempts[tokens[i+1]].first
+			told, old, next := f.Attempts[token].Told, f.Attempts[token].Last, f.Attempts[tokens[i+1]].First
 			gap := next.At.Sub(old.At)
 			began := clock.Never
 			if b != nil {
-				began = b.began
+				began = b.Began
 			}
 			switch {
-			case told > 0 && told <= t.ended:
-				v.count("deposed")
+			case told > 0 && told <= t.Ended:
+				v.Add("deposed")
 				continue
-			case (gap < 0 || began < old.At) && f.paused(old.Node, old.At):
-				v.count("excepted")
+			case (gap < 0 || began < old.At) && f.Paused(old.Node, old.At):
+				v.Add("excepted")
 				continue
 			case gap < 0:
-				v.violated(at{old.Line, next.Line}, "%s writes with token %d, %v after %s began to write with token %d", old.Node, token, -gap, next.Node, tokens[i+1])
+				v.Violated(at{old.Line, next.Line}, "%s writes with token %d, %v after %s began to write with token %d", old.Node, token, -gap, next.Node, tokens[i+1])
 			case began < old.At:
-				v.violated(at{old.Line, b.beganAt}, "%s writes with token %d, %v after the term of %s with token %d began", old.Node, token, old.At.Sub(began), b.node, b.token)
+				v.Violated(at{old.Line, b.BeganAt}, "%s writes with token %d, %v after the term of %s with token %d began", old.Node, token, old.At.Sub(began), b.Node, b.Token)
 			}
 			if v.Count("handovers") == 0 || gap < least {
 				least = gap
 			}
 			most = max(most, gap)
-			v.count("handovers")
+			v.Add("handovers")
 		}
 		if v.Count("handovers") > 0 {
 			v.Note = "gaps from " + tidy(least) + " to " + tidy(most)

@@ -4,19 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"errors"
 	"fmt"
-	"net/url"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
-	_ "modernc.org/sqlite"
-
-	"github.com/tenurehq/tenure/lab/history" // the driver "sqlite"
+	"github.com/tenurehq/tenure/lab/facts"
+	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/ledgerdb"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // ledgerTimeout bounds the queries to a ledger's database.
@@ -27,20 +21,20 @@ var ledgerCounts = []string{"allocations", "ticks", "numbers", "calls compared",
 // Ledger checks a ledger's database with SQL: the numbers of a sequence rise (G6), and so
 // do the tokens of its allocations and ticks (G2). db is a SQLite file or a postgres URL; it
 // is only read.
-func Ledger(ctx context.Context, db string) Verdict {
+func Ledger(ctx context.Context, db string) verdict.Verdict {
 	v := newVerdict(check{guarantee: "G6", name: "ledger", looked: ledgerCounts})
-	ledgerCheck(ctx, db)(v, newFacts())
-	return v.decide()
+	ledgerCheck(ctx, db)(v, facts.New())
+	return v.Decide()
 }
 
 // ledgerCheck also compares the database with the history. Every answer to a client must
 // lie in one allocation of its token. The effects in the history must be those of the
 // database in the same order.
-func ledgerCheck(ctx context.Context, path string) func(*Verdict, *facts) watcher {
-	return func(v *Verdict, f *facts) watcher {
+func ledgerCheck(ctx context.Context, path string) func(*verdict.Verdict, *facts.Facts) watcher {
+	return func(v *verdict.Verdict, f *facts.Facts) watcher {
 		var (
-			kept     allocations // the ledger may have removed the oldest
-			effects  [][8]byte   // digests of the effects
+			kept     facts.Allocations // the ledger may have removed the oldest
+			effects  [][8]byte         // digests of the effects
 			compared int
 			differs  bool
 			early    bool
@@ -48,16 +42,14 @@ func ledgerCheck(ctx context.Context, path string) func(*Verdict, *facts) watche
 		keep := func(e history.Effect) error {
 			digest, err := digestOf(e)
 			effects = append(effects, digest)
-			if ofNumbers(e.What, e.Name) && f.room(kept.n+1, maxAllocations) {
-				kept.add(e)
-			}
+			kept.Add(f, e)
 			return err
 		}
-		if err := readLedger(ctx, v, path, f.run.Group, keep); err != nil {
-			v.doubt(nil, "the ledger's database cannot be read: %v", err)
+		if err := readLedger(ctx, v, path, f.Run.Group, keep); err != nil {
+			v.Doubt(nil, "the ledger's database cannot be read: %v", err)
 			return watcher{}
 		}
-		if f.run.Group == "" {
+		if f.Run.Group == "" {
 			return watcher{}
 		}
 		return watcher{
@@ -68,25 +60,25 @@ func ledgerCheck(ctx context.Context, path string) func(*Verdict, *facts) watche
 				compared++
 				if digest, err := digestOf(e); err != nil || compared > len(effects) || digest != effects[compared-1] {
 					differs = true
-					v.violated(at{e.Line}, "the ledger's database has another effect at this position (%d of %d)", compared, len(effects))
+					v.Violated(at{e.Line}, "the ledger's database has another effect at this position (%d of %d)", compared, len(effects))
 				}
 			},
-			answer: func(c history.Call, _ peak) {
-				if c.Last < kept.least {
-					if v.count("calls not compared"); !early {
+			answer: func(c history.Call, _ facts.Peak) {
+				if c.Last < kept.Least {
+					if v.Add("calls not compared"); !early {
 						early = true
-						v.doubt(at{c.Line}, "a client has %d to %d, and the ledger has deleted what is below %d; start it with a larger --history", c.First, c.Last, kept.least)
+						v.Doubt(at{c.Line}, "a client has %d to %d, and the ledger has deleted what is below %d; start it with a larger --history", c.First, c.Last, kept.Least)
 					}
 					return
 				}
-				v.count("calls compared")
-				if kept.holding(c.Token, c.First, c.Last) == nil {
-					v.violated(at{c.Line}, "a client has %d to %d under token %d, and the ledger has no such allocation", c.First, c.Last, c.Token)
+				v.Add("calls compared")
+				if kept.Holding(c.Token, c.First, c.Last) == nil {
+					v.Violated(at{c.Line}, "a client has %d to %d under token %d, and the ledger has no such allocation", c.First, c.Last, c.Token)
 				}
 			},
 			end: func() {
-				if f.whole() && !differs && compared < len(effects) {
-					v.violated(nil, "the ledger's database has %d effects, and the history has only the first %d", len(effects), compared)
+				if f.Whole() && !differs && compared < len(effects) {
+					v.Violated(nil, "the ledger's database has %d effects, and the history has only the first %d", len(effects), compared)
 				}
 			},
 		}
@@ -108,10 +100,10 @@ const lagQuery = `SELECT of_what, n, was_n, first_n, was_last, token, was_token 
 ) AS steps WHERE first_n <= was_last OR token < was_token ORDER BY 1, n LIMIT 100`
 
 // readLedger checks the tables, and calls keep with the effects of a group if one is given.
-func readLedger(ctx context.Context, v *Verdict, path, group string, keep func(history.Effect) error) error {
+func readLedger(ctx context.Context, v *verdict.Verdict, path, group string, keep func(history.Effect) error) error {
 	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
-	db, err := OpenLedger(path, false)
+	db, err := ledgerdb.Open(path, false)
 	if err != nil {
 		return err
 	}
@@ -123,25 +115,25 @@ func readLedger(ctx context.Context, v *Verdict, path, group string, keep func(h
 	}
 	defer func() { _ = tx.Rollback() }()
 	if err := tx.QueryRowContext(ctx, "SELECT (SELECT COUNT(*) FROM allocation), (SELECT CAST(COALESCE(SUM(last_seq - first_seq + 1), 0) AS BIGINT) FROM allocation), (SELECT COUNT(*) FROM tick)").
-		Scan(v.counter("allocations"), v.counter("numbers"), v.counter("ticks")); err != nil {
+		Scan(v.Counter("allocations"), v.Counter("numbers"), v.Counter("ticks")); err != nil {
 		return err
 	}
 	for _, table := range []struct{ name, query string }{
 		{"allocation", fmt.Sprintf(lagQuery, "resource || '/' || name", "allocation", "first_seq", "last_seq")},
 		{"tick", fmt.Sprintf(lagQuery, "resource", "tick", "n", "n")},
 	} {
-		err := eachRow(ctx, tx, table.query, nil, func(r *sql.Rows) error {
+		err := ledgerdb.EachRow(ctx, tx, table.query, nil, func(r *sql.Rows) error {
 			var of string
 			var n, wasN, first, was, token, wasToken int64
 			if err := r.Scan(&of, &n, &wasN, &first, &was, &token, &wasToken); err != nil {
 				return err
 			}
-			file := ledgerName(path) + " " + table.name
+			file := ledgerdb.Name(path) + " " + table.name
 			places := at{{File: file, Line: int(n)}, {File: file, Line: int(wasN)}}
 			if first <= was {
-				v.violated(places, "%s: %d was taken by token %d after %d", of, first, token, was)
+				v.Violated(places, "%s: %d was taken by token %d after %d", of, first, token, was)
 			} else {
-				v.violated(places, "%s: token %d wrote after token %d", of, token, wasToken)
+				v.Violated(places, "%s: token %d wrote after token %d", of, token, wasToken)
 			}
 			return nil
 		})
@@ -149,141 +141,17 @@ func readLedger(ctx context.Context, v *Verdict, path, group string, keep func(h
 			return err
 		}
 	}
-	deleted, err := Deleted(ctx, tx)
+	deleted, err := ledgerdb.Deleted(ctx, tx)
 	if err != nil {
 		return err
 	}
 	for _, what := range deleted {
-		if what != refusedWrites { // they are not compared here
-			v.doubt(nil, "the ledger has deleted %s; start it with a larger --history", what)
+		if what != ledgerdb.RefusedWrites { // they are not compared here
+			v.Doubt(nil, "the ledger has deleted %s; start it with a larger --history", what)
 		}
 	}
 	if group == "" {
 		return nil
 	}
-	return Effects(ctx, tx, group, keep)
-}
-
-type querier interface {
-	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
-}
-
-func eachRow(ctx context.Context, db querier, query string, args []any, row func(*sql.Rows) error) error {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return fmt.Errorf("query the ledger's database: %w", err)
-	}
-	for err == nil && rows.Next() {
-		err = row(rows)
-	}
-	return errors.Join(err, rows.Err(), rows.Close())
-}
-
-// Effects calls see with what a ledger's database has of a group: what took effect and what
-// was refused, in the order of a history's file.
-func Effects(ctx context.Context, db querier, group string, see func(history.Effect) error) error {
-	for _, part := range []struct {
-		what, query string
-		scan        func(*history.Effect) []any
-	}{
-		{history.EffectSequence, "SELECT name, n, first_seq, last_seq, token, at_ms FROM allocation WHERE resource = $1 ORDER BY name, n",
-			func(e *history.Effect) []any { return []any{&e.Name, &e.N, &e.First, &e.Last, &e.Token, &e.AtMS} }},
-		// Name is the key of the tick until it is read.
-		{history.EffectTick, "SELECT tick_key, n, token, at_ms FROM tick WHERE resource = $1 ORDER BY n",
-			func(e *history.Effect) []any { return []any{&e.Name, &e.N, &e.Token, &e.AtMS} }},
-		{history.EffectFiring, "SELECT job, n, at_ms, token, fired_ms FROM firing WHERE resource = $1 ORDER BY n",
-			func(e *history.Effect) []any { return []any{&e.Name, &e.N, &e.InstantMS, &e.Token, &e.AtMS} }},
-		// A checkpoint has its last write only.
-		{history.EffectCheckpoint, "SELECT name, version, token, updated_ms FROM checkpoint WHERE resource = $1 ORDER BY name",
-			func(e *history.Effect) []any { return []any{&e.Name, &e.N, &e.Token, &e.AtMS} }},
-		{"write", "SELECT holder, token, reason, current_token, applied, at_ms FROM rejection WHERE resource = $1 ORDER BY id",
-			func(e *history.Effect) []any {
-				return []any{&e.Holder, &e.Token, &e.Refused, &e.Current, &e.Applied, &e.AtMS}
-			}},
-	} {
-		err := eachRow(ctx, db, part.query, []any{group}, func(r *sql.Rows) error {
-			e := history.Effect{What: part.what}
-			if err := r.Scan(part.scan(&e)...); err != nil {
-				return err
-			}
-			if e.What == history.EffectTick {
-				e.InstantMS, e.Name = TickInstant(e.Name), ""
-			}
-			return see(e)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// TickInstant is the instant in the key of a tick; 0: there is none.
-func TickInstant(key string) int64 {
-	at, ok := strings.CutPrefix(key, "tick-")
-	ms, err := strconv.ParseInt(at, 10, 64)
-	if !ok || err != nil {
-		return 0
-	}
-	return ms
-}
-
-// refusedWrites is what a ledger keeps least of.
-const refusedWrites = "refused writes"
-
-// Deleted returns what the ledger has counted and no longer keeps.
-func Deleted(ctx context.Context, db interface {
-	QueryRowContext(context.Context, string, ...any) *sql.Row
-}) (what []string, err error) {
-	for _, part := range []struct{ what, query string }{
-		{refusedWrites, "SELECT (SELECT value FROM ledger_counter WHERE name = 'rejections') - (SELECT COUNT(*) FROM rejection)"},
-		{"allocations", "SELECT (SELECT CAST(COALESCE(SUM(allocations), 0) AS BIGINT) FROM sequence) - (SELECT COUNT(*) FROM allocation)"},
-		{"ticks", "SELECT (SELECT CAST(COALESCE(SUM(last_tick), 0) AS BIGINT) FROM fenced_resource) - (SELECT COUNT(*) FROM tick)"},
-		{"firings", "SELECT (SELECT CAST(COALESCE(SUM(firings), 0) AS BIGINT) FROM fenced_resource) - (SELECT COUNT(*) FROM firing)"},
-	} {
-		var n int64
-		if err := db.QueryRowContext(ctx, part.query).Scan(&n); err != nil {
-			return nil, err
-		}
-		if n > 0 {
-			what = append(what, part.what)
-		}
-	}
-	return what, nil
-}
-
-func isPostgres(path string) bool {
-	return strings.HasPrefix(path, "postgres://") || strings.HasPrefix(path, "postgresql://")
-}
-
-// ledgerName is what to call a database: never its URL, which may contain a password.
-func ledgerName(path string) string {
-	if u, err := url.Parse(path); err == nil && isPostgres(path) {
-		return strings.TrimPrefix(u.Path, "/")
-	}
-	return filepath.Base(path)
-}
-
-// OpenLedger opens a ledger's database: a postgres URL or a SQLite file, which a ledger may
-// be using if it is only read.
-func OpenLedger(path string, write bool) (*sql.DB, error) {
-	if isPostgres(path) {
-		if _, err := url.Parse(path); err != nil {
-			return nil, errors.New("invalid postgres URL") // the cause would show the password
-		}
-		return sql.Open("pgx", path)
-	}
-	// SQLite would create a missing file.
-	if _, err := os.Stat(path); err != nil {
-		return nil, err
-	}
-	full, err := filepath.Abs(path)
-	if err != nil {
-		return nil, err
-	}
-	u := url.URL{Scheme: "file", Path: full, RawQuery: "_pragma=busy_timeout(10000)"}
-	if !write {
-		u.RawQuery += "&_pragma=query_only(1)"
-	}
-	return sql.Open("sqlite", u.String())
+	return ledgerdb.Effects(ctx, tx, group, keep)
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/ledgerdb"
+	"github.com/tenurehq/tenure/lab/verdict"
 	"github.com/tenurehq/tenure/reference/ledger"
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
@@ -49,13 +51,13 @@ func TestLedger(t *testing.T) {
 	dir := t.TempDir()
 	fenced := filepath.Join(dir, "fenced.db")
 	fill(t, fenced, false)
-	if v := Ledger(t.Context(), fenced); v.Result != Pass || v.Count("allocations") != 4 || v.Count("ticks") != 4 || v.Count("numbers") != 20 {
+	if v := Ledger(t.Context(), fenced); v.Result != verdict.Pass || v.Count("allocations") != 4 || v.Count("ticks") != 4 || v.Count("numbers") != 20 {
 		t.Errorf("%v", v)
 	}
 	open := filepath.Join(dir, "open.db")
 	fill(t, open, true)
 	v := Ledger(t.Context(), open)
-	if v.Result != Fail || v.Guarantee != "G6" || v.Violations != 2 {
+	if v.Result != verdict.Fail || v.Guarantee != "G6" || v.Violations != 2 {
 		t.Fatalf("%v", v)
 	}
 	if at := v.Findings[0].At[0]; at != (history.Place{File: "open.db allocation", Line: 5}) {
@@ -81,7 +83,7 @@ func TestLedgerUnknown(t *testing.T) {
 	_ = db.Close()
 	for _, path := range []string{"", missing, other, "postgres://user:secret@127.0.0.1:1/none?connect_timeout=1"} {
 		v := Ledger(t.Context(), path)
-		if v.Result != Unknown {
+		if v.Result != verdict.Unknown {
 			t.Errorf("%q: %v", path, v)
 		}
 		if strings.Contains(v.String(), "secret") {
@@ -98,14 +100,14 @@ func TestLedgerUnknown(t *testing.T) {
 func TestLedgerForgets(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	fill(t, path, false)
-	db, err := OpenLedger(path, true)
+	db, err := ledgerdb.Open(path, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
 	deleted := func() string {
 		t.Helper()
-		what, err := Deleted(t.Context(), db)
+		what, err := ledgerdb.Deleted(t.Context(), db)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +134,7 @@ func TestLedgerForgets(t *testing.T) {
 		t.Fatal(err)
 	}
 	v, _ := r.Verdict("ledger")
-	if v.Result != Unknown || v.Doubts != 3 || v.Count("calls not compared") != 1 || v.Count("calls compared") != 1 {
+	if v.Result != verdict.Unknown || v.Doubts != 3 || v.Count("calls not compared") != 1 || v.Count("calls compared") != 1 {
 		t.Errorf("%v", v)
 	}
 	if last := v.Findings[len(v.Findings)-1]; len(last.At) != 1 || last.At[0] != (history.Place{File: "calls.ndjson", Line: 2}) {
@@ -148,12 +150,12 @@ func TestLedgerKnowsAnswers(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		last history.Call
-		want Result
+		want verdict.Result
 	}{
-		{"honest", history.Call{Start: 50, End: 70, Token: 2, First: 16, Last: 20}, Pass},
-		{"unheard of", history.Call{Start: 50, End: 70, Token: 2, First: 21, Last: 21}, Fail},
-		{"of another token", history.Call{Start: 50, End: 70, Token: 3, First: 16, Last: 20}, Fail},
-		{"across two allocations", history.Call{Start: 50, End: 70, Token: 2, First: 15, Last: 16}, Fail},
+		{"honest", history.Call{Start: 50, End: 70, Token: 2, First: 16, Last: 20}, verdict.Pass},
+		{"unheard of", history.Call{Start: 50, End: 70, Token: 2, First: 21, Last: 21}, verdict.Fail},
+		{"of another token", history.Call{Start: 50, End: 70, Token: 3, First: 16, Last: 20}, verdict.Fail},
+		{"across two allocations", history.Call{Start: 50, End: 70, Token: 2, First: 15, Last: 16}, verdict.Fail},
 	} {
 		h := files{"calls": {
 			history.Run{Experiment: "load", Group: "billing", At: 1, Checks: []string{"sequence", "ledger"}},
@@ -169,10 +171,10 @@ func TestLedgerKnowsAnswers(t *testing.T) {
 		if v.Result != tt.want || v.Count("calls compared") != 3 {
 			t.Errorf("%s: %v", tt.name, v)
 		}
-		if tt.want == Fail && v.Findings[0].At[0] != (history.Place{File: "calls.ndjson", Line: 4}) {
+		if tt.want == verdict.Fail && v.Findings[0].At[0] != (history.Place{File: "calls.ndjson", Line: 4}) {
 			t.Errorf("%s: %v", tt.name, v.Findings)
 		}
-		if tt.want == Pass && (!r.Passed() || r.Callers != Callers{Calls: 3, Numbers: 10, First: 3, Last: 20, Tokens: 2, SilenceMS: 0.00003}) {
+		if tt.want == verdict.Pass && (!r.Passed() || r.Callers != verdict.Callers{Calls: 3, Numbers: 10, First: 3, Last: 20, Tokens: 2, SilenceMS: 0.00003}) {
 			t.Errorf("%+v, %v", r.Callers, r.Verdicts)
 		}
 	}

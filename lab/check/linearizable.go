@@ -8,7 +8,9 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/tenurehq/tenure/lab/facts"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 const (
@@ -28,8 +30,8 @@ type porcupineCheck = func(porcupine.Model, []porcupine.Operation, time.Duration
 // so every subset of a good history is good, and a window that fails is a violation. A
 // window that porcupine does not decide in time is split. If its parts are not decided
 // either, the verdict is unknown.
-func linearizable(ctx context.Context, decide porcupineCheck) func(*Verdict, *facts) watcher {
-	return func(v *Verdict, _ *facts) watcher {
+func linearizable(ctx context.Context, decide porcupineCheck) func(*verdict.Verdict, *facts.Facts) watcher {
+	return func(v *verdict.Verdict, _ *facts.Facts) watcher {
 		var calls, added []history.Call // added has the extra call of each call, without a line if there is none
 		var check func(calls, added []history.Call)
 		check = func(calls, added []history.Call) {
@@ -49,25 +51,25 @@ func linearizable(ctx context.Context, decide porcupineCheck) func(*Verdict, *fa
 			case porcupine.Ok:
 			case porcupine.Illegal:
 				at, what := culprit(all)
-				v.violated(at, "no order of the calls explains their numbers: %s", what)
+				v.Violated(at, "no order of the calls explains their numbers: %s", what)
 			case porcupine.Unknown:
 				if half := len(calls) / 2; half >= smallest {
 					check(calls[:half], added[:half])
 					check(calls[half:], added[half:])
 					return
 				}
-				v.doubt(at{from}, "porcupine did not decide within %v on the %d calls from here", windowTimeout, len(all))
+				v.Doubt(at{from}, "porcupine did not decide within %v on the %d calls from here", windowTimeout, len(all))
 			}
 		}
 		next := func() {
 			if len(calls) > 0 {
-				v.count("windows")
+				v.Add("windows")
 			}
 			check(calls, added)
 			calls, added = calls[:0], added[:0]
 		}
-		return watcher{end: next, answer: func(now history.Call, before peak) {
-			v.count("calls answered")
+		return watcher{end: next, answer: func(now history.Call, before facts.Peak) {
+			v.Add("calls answered")
 			calls, added = append(calls, now), append(added, before.Call)
 			if len(calls) == window {
 				next()

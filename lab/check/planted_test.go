@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // planted breaks one guarantee in a good history.
@@ -16,7 +17,7 @@ type planted struct {
 	name      string
 	guarantee string
 	check     string
-	result    Result
+	result    verdict.Result
 	// says is part of the finding. Other rules of the check may find something too.
 	says string
 	// plant returns the file and the line (from 0) that must be reported. pick chooses
@@ -157,7 +158,7 @@ func TestPlanted(t *testing.T) {
 				t.Fatalf("%v; want %s of %s", v, p.result, p.guarantee)
 			}
 			want := history.Place{File: file + extension, Line: line + 1}
-			if line >= 0 && !slices.ContainsFunc(v.Findings, func(f Finding) bool {
+			if line >= 0 && !slices.ContainsFunc(v.Findings, func(f verdict.Finding) bool {
 				return slices.Contains(f.At, want) && strings.Contains(f.What, p.says)
 			}) {
 				t.Fatalf("%v with %q is not in %v", want, p.says, v.Findings)

@@ -6,7 +6,9 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/facts"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // silentWatch is what the bound of G7 adds for a watch that failed unnoticed, if a fault
@@ -15,24 +17,24 @@ const silentWatch = 12 * time.Second
 
 // recovery is G7: while no fault is in effect, some write takes effect within every period
 // as long as the bound, counted from when the last fault was healed.
-func recovery(v *Verdict, f *facts) watcher {
+func recovery(v *verdict.Verdict, f *facts.Facts) watcher {
 	// quiet is a time without faults, after is the fault whose healing began it.
 	type quiet struct {
-		span
+		facts.Span
 		after history.Place
 	}
-	bound := f.run.RecoveryBound()
-	if slices.ContainsFunc(f.faults, func(x history.Fault) bool { return x.Class == history.ClassSilent }) {
+	bound := f.Run.RecoveryBound()
+	if slices.ContainsFunc(f.Faults, func(x history.Fault) bool { return x.Class == history.ClassSilent }) {
 		bound += silentWatch
 	}
 	var all []quiet
-	now, after := f.run.At, f.run.Line
-	for _, x := range f.faults {
+	now, after := f.Run.At, f.Run.Line
+	for _, x := range f.Faults {
 		if x.Counts() {
-			v.count("faults")
+			v.Add("faults")
 		}
 		if x.Begun > now {
-			all = append(all, quiet{span{now, x.Begun}, after})
+			all = append(all, quiet{facts.Span{From: now, To: x.Begun}, after})
 		}
 		if x.Healed >= now {
 			now, after = x.Healed, x.Line
@@ -40,9 +42,9 @@ func recovery(v *Verdict, f *facts) watcher {
 	}
 	healed := now < clock.Never
 	if healed {
-		all = append(all, quiet{span{now, clock.Never}, after})
+		all = append(all, quiet{facts.Span{From: now, To: clock.Never}, after})
 	} else {
-		v.doubt(at{after}, "the last fault was never healed")
+		v.Doubt(at{after}, "the last fault was never healed")
 	}
 
 	var (
@@ -55,7 +57,7 @@ func recovery(v *Verdict, f *facts) watcher {
 	)
 	begin := func() {
 		if judged = false; i < len(all) {
-			last, lastAt = all[i].from, all[i].after
+			last, lastAt = all[i].From, all[i].after
 		}
 	}
 	begin()
@@ -63,14 +65,14 @@ func recovery(v *Verdict, f *facts) watcher {
 	without := func(now clock.Instant, line history.Place) {
 		took := now.Sub(last)
 		if took > bound {
-			v.violated(at{line, lastAt, all[i].after}, "nothing took effect for %v although no fault was in effect; the bound is %v", took, bound)
+			v.Violated(at{line, lastAt, all[i].after}, "nothing took effect for %v although no fault was in effect; the bound is %v", took, bound)
 		}
 		longest = max(longest, took)
 	}
 	// pass ends a quiet time.
 	pass := func(end clock.Instant, line history.Place) {
 		if without(end, line); judged || end.Sub(last) > bound {
-			v.count("quiet times")
+			v.Add("quiet times")
 		}
 		i++
 		begin()
@@ -79,13 +81,13 @@ func recovery(v *Verdict, f *facts) watcher {
 		if when > end {
 			end, endAt = when, line
 		}
-		for i < len(all) && when >= all[i].to {
-			pass(all[i].to, lastAt)
+		for i < len(all) && when >= all[i].To {
+			pass(all[i].To, lastAt)
 		}
 		if !ok || i == len(all) || when < last {
 			return
 		}
-		v.count("successes")
+		v.Add("successes")
 		without(when, line)
 		last, lastAt, judged = when, line, true
 	}
@@ -99,10 +101,10 @@ func recovery(v *Verdict, f *facts) watcher {
 		end: func() {
 			if healed {
 				for i < len(all)-1 {
-					pass(all[i].to, lastAt)
+					pass(all[i].To, lastAt)
 				}
 				if !judged && end.Sub(last) <= bound {
-					v.doubt(at{all[i].after}, "nothing took effect after the last fault, and the history ends %v after it, before the bound of %v", max(0, end.Sub(last)), bound)
+					v.Doubt(at{all[i].after}, "nothing took effect after the last fault, and the history ends %v after it, before the bound of %v", max(0, end.Sub(last)), bound)
 				}
 				pass(max(end, last), endAt)
 			}
@@ -113,61 +115,61 @@ func recovery(v *Verdict, f *facts) watcher {
 
 // refusal is G8: while the engine has no quorum it grants nothing and shows no vacancy, and
 // after the bound of belief nobody believes or writes as a leader.
-func refusal(v *Verdict, f *facts) watcher {
+func refusal(v *verdict.Verdict, f *facts.Facts) watcher {
 	type outage struct {
-		span
+		facts.Span
 		at history.Place
 	}
 	// blind is when no grant may be seen, silent when nobody may believe.
 	var blind, silent []outage
 	var longest time.Duration // from a loss of the quorum to the end of a belief
-	*v.counter("terms") = int64(len(f.terms))
-	for _, x := range f.faults {
+	*v.Counter("terms") = int64(len(f.Terms))
+	for _, x := range f.Faults {
 		if x.Class != history.ClassQuorum {
 			continue
 		}
-		v.count("outages")
-		lost := certain(x)
-		blind = append(blind, outage{span{later(lost.from, f.run.Seen()), lost.to}, x.Line})
-		bounded := span{later(lost.from, f.run.SilentAfter()), lost.to}
-		if bounded.from < bounded.to && lost.to < clock.Never {
-			v.count("outages longer than the bound of belief")
+		v.Add("outages")
+		lost := facts.Certain(x)
+		blind = append(blind, outage{facts.Span{From: facts.Later(lost.From, f.Run.Seen()), To: lost.To}, x.Line})
+		bounded := facts.Span{From: facts.Later(lost.From, f.Run.SilentAfter()), To: lost.To}
+		if bounded.From < bounded.To && lost.To < clock.Never {
+			v.Add("outages longer than the bound of belief")
 			silent = append(silent, outage{bounded, x.Line})
 		} else {
-			bounded.to = 0
+			bounded.To = 0
 		}
-		for _, t := range f.terms {
-			for _, part := range (span{max(t.began, lost.from), min(t.ended, lost.to)}).without(f.excused(t.node)) {
-				if part.from < part.to {
-					longest = max(longest, part.to.Sub(lost.from))
+		for _, t := range f.Terms {
+			for _, part := range (facts.Span{From: max(t.Began, lost.From), To: min(t.Ended, lost.To)}).Without(f.Excused(t.Node)) {
+				if part.From < part.To {
+					longest = max(longest, part.To.Sub(lost.From))
 				}
 			}
-			for _, part := range (span{max(t.began, bounded.from), min(t.ended, bounded.to)}).without(f.excused(t.node)) {
-				if part.from < part.to {
-					v.violated(at{t.beganAt, x.Line}, "%s believes with token %d, %v after the engine lost its quorum and the bound of belief had passed", t.node, t.token, part.to.Sub(bounded.from))
+			for _, part := range (facts.Span{From: max(t.Began, bounded.From), To: min(t.Ended, bounded.To)}).Without(f.Excused(t.Node)) {
+				if part.From < part.To {
+					v.Violated(at{t.BeganAt, x.Line}, "%s believes with token %d, %v after the engine lost its quorum and the bound of belief had passed", t.Node, t.Token, part.To.Sub(bounded.From))
 					break
 				}
 			}
 		}
 	}
 	highest := map[string]fence.Token{}
-	for _, g := range f.grants {
-		v.count("grants")
+	for _, g := range f.Grants {
+		v.Add("grants")
 		// What an observer saw before is not a new grant.
 		fresh := g.State == history.Vacant || g.State == history.Led && g.Token > highest[g.Observer]
 		highest[g.Observer] = max(highest[g.Observer], g.Token)
 		for _, o := range blind {
-			if fresh && o.has(g.At) {
-				v.violated(at{g.Line, o.at}, "token %d was seen to be %s while the engine had no quorum", g.Token, g.State)
+			if fresh && o.Has(g.At) {
+				v.Violated(at{g.Line, o.at}, "token %d was seen to be %s while the engine had no quorum", g.Token, g.State)
 			}
 		}
 	}
-	v.Note = "bound " + tidy(f.run.BeliefBound()) + ", longest " + tidy(longest)
+	v.Note = "bound " + tidy(f.Run.BeliefBound()) + ", longest " + tidy(longest)
 	return watcher{attempt: func(a history.Attempt) {
-		v.count("attempts")
+		v.Add("attempts")
 		for _, o := range silent {
-			if o.has(a.At) && !f.paused(a.Node, a.At) {
-				v.violated(at{a.Line, o.at}, "%s writes with token %d although the engine has had no quorum for longer than the bound of belief", a.Node, a.Token)
+			if o.Has(a.At) && !f.Paused(a.Node, a.At) {
+				v.Violated(at{a.Line, o.at}, "%s writes with token %d although the engine has had no quorum for longer than the bound of belief", a.Node, a.Token)
 			}
 		}
 	}}

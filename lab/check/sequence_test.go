@@ -7,7 +7,9 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/facts"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // broken compares every two calls. The checks must come to the same result by looking at each
@@ -33,8 +35,8 @@ func broken(calls []history.Call) bool {
 }
 
 // judge runs both checks on calls, which are in the order of their ends.
-func judge(t testing.TB, calls []history.Call) (scan, porcupine Verdict) {
-	s := newScan(newFacts(), table(t.Context(), ""), []string{"sequence", "linearizable"})
+func judge(t testing.TB, calls []history.Call) (scan, porcupine verdict.Verdict) {
+	s := newScan(facts.New(), table(t.Context(), ""), []string{"sequence", "linearizable"})
 	for i, c := range calls {
 		c.Line = history.Place{File: "calls", Line: i + 1}
 		s.see(c)
@@ -84,9 +86,9 @@ func FuzzSequence(f *testing.F) {
 		if len(calls) == 0 {
 			return
 		}
-		want := Pass
+		want := verdict.Pass
 		if broken(calls) {
-			want = Fail
+			want = verdict.Fail
 		}
 		scan, porcupine := judge(t, calls)
 		if scan.Result != want || porcupine.Result != want {
@@ -100,12 +102,12 @@ func FuzzSequence(f *testing.F) {
 func TestOutOfOrderOnly(t *testing.T) {
 	calls := []history.Call{{Start: 1, End: 5, First: 9, Last: 9, Token: 1}, {Start: 6, End: 8, First: 3, Last: 3, Token: 1}}
 	scan, porcupine := judge(t, calls)
-	if scan.Result != Fail || porcupine.Result != Fail || scan.Findings[0].At[0].Line != 2 {
+	if scan.Result != verdict.Fail || porcupine.Result != verdict.Fail || scan.Findings[0].At[0].Line != 2 {
 		t.Errorf("%v\n%v", scan, porcupine)
 	}
 	calls[1].Start = 5 // they may be concurrent
 	scan, porcupine = judge(t, calls)
-	if scan.Result != Pass || porcupine.Result != Pass {
+	if scan.Result != verdict.Pass || porcupine.Result != verdict.Pass {
 		t.Errorf("%v\n%v", scan, porcupine)
 	}
 }
@@ -116,13 +118,13 @@ func TestLinearizableAcrossWindows(t *testing.T) {
 	for i := range clock.Instant(3*window + 10) {
 		calls = append(calls, history.Call{Start: 10 * i, End: 10*i + 25, First: uint64(i) + 10, Last: uint64(i) + 10, Token: 1})
 	}
-	if scan, porcupine := judge(t, calls); scan.Result != Pass || porcupine.Result != Pass {
+	if scan, porcupine := judge(t, calls); scan.Result != verdict.Pass || porcupine.Result != verdict.Pass {
 		t.Fatalf("%v\n%v", scan, porcupine)
 	}
 	at := 2 * window // the first of its window: no other call in it contradicts it
 	calls[at].First, calls[at].Last = 5, 5
 	_, v := judge(t, calls)
-	if v.Result != Fail || v.Findings[0].At[0] != (history.Place{File: "calls", Line: at + 1}) {
+	if v.Result != verdict.Fail || v.Findings[0].At[0] != (history.Place{File: "calls", Line: at + 1}) {
 		t.Fatalf("%v", v)
 	}
 }
@@ -140,45 +142,10 @@ func TestLinearizableConcurrent(t *testing.T) {
 	}
 	began := time.Now()
 	_, v := judge(t, calls)
-	if v.Result != Pass || v.Count("windows") != 2 {
+	if v.Result != verdict.Pass || v.Count("windows") != 2 {
 		t.Fatalf("%v", v)
 	}
 	if took := time.Since(began); took > 30*time.Second {
 		t.Fatalf("took %v", took)
-	}
-}
-
-// A slow call that began before everything that is still kept is a doubt.
-func TestPeaksPruned(t *testing.T) {
-	var p peaks
-	for i := range clock.Instant(maxPeaks + 1) {
-		p.add(history.Call{End: 10 * i, Last: uint64(i)}, uint64(i))
-	}
-	if c := p.before(50); c.sure || c.Last < 4 {
-		t.Fatalf("sure %v, %d", c.sure, c.Last)
-	}
-	if c := p.before(10 * maxPeaks); !c.sure || c.Last != maxPeaks-1 {
-		t.Fatalf("sure %v, %d", c.sure, c.Last)
-	}
-}
-
-// The set contains exactly the numbers that were added.
-func TestRanges(t *testing.T) {
-	rng := rand.New(rand.NewPCG(5, 5))
-	for range 200 {
-		var r ranges
-		had := map[uint64]bool{}
-		for range 60 {
-			first := 1 + uint64(rng.IntN(200))
-			last := first + uint64(rng.IntN(4))
-			want := true
-			for n := first; n <= last; n++ {
-				want = want && !had[n]
-				had[n] = true
-			}
-			if fresh := r.add(first, last); fresh != want {
-				t.Fatalf("%d to %d: fresh %v, want %v", first, last, fresh, want)
-			}
-		}
 	}
 }

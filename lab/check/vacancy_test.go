@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // A grant whose term never began does not end the vacancy. The vacancy before the next term
@@ -12,7 +13,7 @@ import (
 func TestVacancyOutlastsGrant(t *testing.T) {
 	h := good(1)
 	before := h.check(t).Terms
-	i := slices.IndexFunc(before[:len(before)-1], func(x Term) bool { return x.Vacant > 0 && before[x.Token].Vacant > 0 })
+	i := slices.IndexFunc(before[:len(before)-1], func(x verdict.Term) bool { return x.Vacant > 0 && before[x.Token].Vacant > 0 })
 	if i < 1 || int(before[i].Token) != i+1 {
 		t.Fatalf("no two vacancies in a row: %+v", before)
 	}

@@ -19,13 +19,13 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lab/chaos"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/plot"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -337,7 +337,7 @@ func callsPerVacancy(calls []nodeCall, o trial.Outcome) (tries, all []int) {
 }
 
 // elected returns the terms that began in a round: after its kill, before the next one.
-func elected(o trial.Outcome, i int) (terms []check.Term) {
+func elected(o trial.Outcome, i int) (terms []verdict.Term) {
 	for _, t := range o.Report.Terms {
 		if t.Began > 0 && t.Token > o.Rounds[i].Token && (i+1 == len(o.Rounds) || t.Token <= o.Rounds[i+1].Token) {
 			terms = append(terms, t)

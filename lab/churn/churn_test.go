@@ -9,10 +9,10 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -57,13 +57,13 @@ func TestTurns(t *testing.T) {
 func storming(name string, nodes, triesEach int) trial.Outcome {
 	const rounds = 12
 	o := trial.Outcome{Trial: trial.Trial{Name: name, Engine: trial.Etcd, TTL: 2 * sec, Nodes: nodes, Rounds: rounds}, Cost: &trial.Cost{Seconds: 120, Calm: map[string]float64{"Txn": float64(nodes)}, Storm: map[string]float64{"Txn": float64(nodes + 1)}}}
-	o.Report.Terms = []check.Term{{Token: 1, Node: "node-1", Began: at(sec), Ended: at(8 * sec)}}
+	o.Report.Terms = []verdict.Term{{Token: 1, Node: "node-1", Began: at(sec), Ended: at(8 * sec)}}
 	ids := nodeNames(nodes)
 	for i := range rounds {
 		o.Rounds = append(o.Rounds, trial.Round{Node: ids[i%nodes], Token: token(i + 1), Successor: ids[(i+1)%nodes], Next: token(i + 2)})
 		vacant := at(time.Duration(i+1) * 10 * sec)
 		o.Report.Faults = append(o.Report.Faults, history.Fault{Class: history.ClassKill, Target: ids[i%nodes], Begun: vacant.Add(-3 * sec)})
-		o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 2), Node: ids[(i+1)%nodes], Vacant: vacant, Began: vacant.Add(5 * time.Millisecond), Ended: vacant.Add(8 * sec)})
+		o.Report.Terms = append(o.Report.Terms, verdict.Term{Token: token(i + 2), Node: ids[(i+1)%nodes], Vacant: vacant, Began: vacant.Add(5 * time.Millisecond), Ended: vacant.Add(8 * sec)})
 		o.Cost.Tries, o.Cost.Calls = append(o.Cost.Tries, triesEach), append(o.Cost.Calls, triesEach)
 	}
 	return o
@@ -72,7 +72,7 @@ func storming(name string, nodes, triesEach int) trial.Outcome {
 // another adds one more term to the last round, whose first term ends at 128 s by a cause.
 func another(o *trial.Outcome, when time.Duration, cause string) {
 	o.Report.Terms[len(o.Report.Terms)-1].Cause = cause
-	o.Report.Terms = append(o.Report.Terms, check.Term{Token: 14, Vacant: at(when), Began: at(when)})
+	o.Report.Terms = append(o.Report.Terms, verdict.Term{Token: 14, Vacant: at(when), Began: at(when)})
 }
 
 // slow makes a trial's elections take longer from a round on.
@@ -222,11 +222,11 @@ func TestFairness(t *testing.T) {
 	t.Parallel()
 	judge := func(nodes int) (short []string) {
 		o := trial.Outcome{Trial: trial.Trial{Name: "etcd-9/in-line", Engine: trial.Etcd, TTL: 2 * sec, Nodes: 9, Rounds: 40}}
-		o.Report.Terms = []check.Term{{Token: 1, Began: at(sec)}}
+		o.Report.Terms = []verdict.Term{{Token: 1, Began: at(sec)}}
 		for i := range 40 {
 			o.Rounds = append(o.Rounds, trial.Round{Node: nodeNames(9)[i%nodes], Token: token(i + 1), Successor: nodeNames(9)[(i+1)%nodes], Next: token(i + 2)})
 			when := at(time.Duration(i+2) * 5 * sec)
-			o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 2), Vacant: when, Began: when.Add(time.Millisecond)})
+			o.Report.Terms = append(o.Report.Terms, verdict.Term{Token: token(i + 2), Vacant: when, Began: when.Add(time.Millisecond)})
 			o.Report.Faults = append(o.Report.Faults, history.Fault{Class: history.ClassKill, Target: nodeNames(9)[i%nodes], Begun: when.Add(-2 * sec)})
 		}
 		bars := barsOf(o)

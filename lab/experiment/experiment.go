@@ -18,11 +18,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/plot"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // Size is how much of an experiment is run.
@@ -133,12 +133,12 @@ func (e Experiment) Summarize(all []trial.Outcome) (s measure.Summary) {
 
 // judgeChecks requires that every check passed or failed as the trial declares.
 func judgeChecks(j measure.Judge, o trial.Outcome) {
-	want := map[string]check.Result{}
+	want := map[string]verdict.Result{}
 	for _, name := range o.Pass {
-		want[name] = check.Pass
+		want[name] = verdict.Pass
 	}
 	for _, name := range o.Broken {
-		want[name] = check.Fail
+		want[name] = verdict.Fail
 	}
 	var missed []string
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -159,7 +159,7 @@ func judgeChecks(j measure.Judge, o trial.Outcome) {
 		result, looked, finding := string(v.Result), "", ""
 		switch want[v.Check] {
 		case v.Result:
-			if v.Result == check.Fail {
+			if v.Result == verdict.Fail {
 				result += " (as expected)"
 			}
 		case "":

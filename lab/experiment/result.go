@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/plot"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // The files of an experiment and of a trial.
@@ -57,11 +57,11 @@ type keptOutcome struct {
 
 // Recorded returns the report that was made when the history in a folder was recorded;
 // false: none is kept beside it.
-func Recorded(history string) (check.Report, bool) {
+func Recorded(history string) (verdict.Report, bool) {
 	var o keptOutcome
 	data, err := os.ReadFile(filepath.Join(filepath.Dir(history), outcomeFile))
 	if err != nil || json.Unmarshal(data, &o) != nil {
-		return check.Report{}, false
+		return verdict.Report{}, false
 	}
 	return o.Outcome.Report, true
 }

@@ -7,11 +7,11 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/disturb"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
 )
@@ -78,7 +78,7 @@ func busied(ttl time.Duration, began ...time.Duration) trial.Outcome {
 	o := trial.Outcome{Trial: trial.Trial{Name: "CPU", Engine: trial.Etcd, TTL: ttl, Disturbed: disturb.CPU, For: 10 * time.Minute}}
 	o.Report.Faults = []history.Fault{{Name: "busy-" + disturb.CPU, Begun: at(10 * sec), Healed: at(20 * sec), Evidence: "x"}}
 	for i, b := range began {
-		o.Report.Terms = append(o.Report.Terms, check.Term{Token: token(i + 1), Began: at(b), Ended: at(30 * sec), Cause: "expired"})
+		o.Report.Terms = append(o.Report.Terms, verdict.Term{Token: token(i + 1), Began: at(b), Ended: at(30 * sec), Cause: "expired"})
 		if i > 0 {
 			o.Report.Terms[i-1].Ended = at(b)
 		}
@@ -116,7 +116,7 @@ func TestJudgeSweep(t *testing.T) {
 	killedAt := func(ttl, took time.Duration) trial.Outcome {
 		o := trial.Outcome{Trial: trial.Trial{Name: "kill", Engine: trial.Etcd, TTL: ttl, Rounds: 1}, Rounds: []trial.Round{{Token: 1}}}
 		// The successor's first attempt fails and does not count.
-		o.Report.Terms = []check.Term{{Token: 1, Attempts: 1, LastAttempt: at(sec)}, {Token: 2, Attempts: 2, FirstAttempt: at(sec + took/2)}}
+		o.Report.Terms = []verdict.Term{{Token: 1, Attempts: 1, LastAttempt: at(sec)}, {Token: 2, Attempts: 2, FirstAttempt: at(sec + took/2)}}
 		o.Effects = []trial.Effect{{Token: 3, First: at(20 * sec)}, {Token: 2, First: at(sec + took), Last: at(9 * sec)}, {Token: 1, Last: at(sec)}}
 		return o
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
+	"github.com/tenurehq/tenure/lab/verdict"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
@@ -112,14 +113,14 @@ func TestCount(t *testing.T) {
 }
 
 // callers is what a history shows, if it passes the checks of a sequence.
-func callers(t *testing.T, dir string) check.Callers {
+func callers(t *testing.T, dir string) verdict.Callers {
 	t.Helper()
 	r, err := check.Dir(t.Context(), dir, check.Options{Checks: []string{"sequence", "linearizable"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, v := range r.Verdicts {
-		if v.Check != "history" && v.Result != check.Pass { // the history has no run
+		if v.Check != "history" && v.Result != verdict.Pass { // the history has no run
 			t.Error(v)
 		}
 	}

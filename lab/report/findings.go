@@ -16,6 +16,7 @@ import (
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // comments is the template, beside the records.
@@ -282,7 +283,7 @@ func (f *findings) guarantees() string {
 	for _, r := range f.records {
 		for _, t := range r.Trials {
 			for _, c := range t.Checks {
-				if c.Want != check.Pass {
+				if c.Want != verdict.Pass {
 					continue
 				}
 				s := sums[c.Check]
@@ -292,7 +293,7 @@ func (f *findings) guarantees() string {
 				}
 				s.asked++
 				s.n += c.N
-				if c.Result == check.Pass {
+				if c.Result == verdict.Pass {
 					s.passed++
 				}
 			}

@@ -10,10 +10,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // Record is what is kept of a result.
@@ -53,11 +53,11 @@ type Trial struct {
 // Check is the verdict of a check of a trial, and the verdict that it must have; empty: it is
 // reported only.
 type Check struct {
-	Guarantee  string       `json:"guarantee"`
-	Check      string       `json:"check"`
-	Result     check.Result `json:"result"`
-	Want       check.Result `json:"want,omitempty"`
-	Violations int          `json:"violations,omitempty"`
+	Guarantee  string         `json:"guarantee"`
+	Check      string         `json:"check"`
+	Result     verdict.Result `json:"result"`
+	Want       verdict.Result `json:"want,omitempty"`
+	Violations int            `json:"violations,omitempty"`
 	// The check looked at N of What.
 	N    int64  `json:"n"`
 	What string `json:"what"`
@@ -150,9 +150,9 @@ func trialOf(o trial.Outcome) Trial {
 		c := Check{Guarantee: v.Guarantee, Check: v.Check, Result: v.Result, Violations: v.Violations, Note: v.Note}
 		switch {
 		case slices.Contains(o.Broken, v.Check):
-			c.Want = check.Fail
+			c.Want = verdict.Fail
 		case slices.Contains(o.Pass, v.Check):
-			c.Want = check.Pass
+			c.Want = verdict.Pass
 		}
 		if len(v.Looked) > 0 {
 			c.N, c.What = v.Looked[0].N, v.Looked[0].What

@@ -9,11 +9,11 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/lab/catalogue"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/measure"
 	"github.com/tenurehq/tenure/lab/trial"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // result returns a result as a run could make it.
@@ -26,17 +26,17 @@ func result(size experiment.Size, value string) experiment.Result {
 	o := trial.Outcome{Trial: e[0].Trials(size)[0], Dir: "/somewhere/on/this/machine", Seconds: 12}
 	o.Load.Calls = 1234567
 	o.Damage.Refused = 2
-	o.Report = check.Report{
+	o.Report = verdict.Report{
 		Run:   history.Run{At: s(1), TTLMS: 2000},
-		Terms: []check.Term{{Token: 1, Node: "node-1", Began: s(2), Ended: s(9)}, {Token: 2, Node: "node-2", Began: s(6), Ended: s(12)}},
+		Terms: []verdict.Term{{Token: 1, Node: "node-1", Began: s(2), Ended: s(9)}, {Token: 2, Node: "node-2", Began: s(6), Ended: s(12)}},
 		Faults: []history.Fault{
 			{Name: "pause", Begun: s(4), Healed: s(8), Evidence: "it stood"},
 			{Name: "pause", Begun: s(3), Healed: s(3), Missed: "the leader changed"},
 			{Name: "pause by", PartOf: "pause", Begun: s(4), Healed: s(8)},
 		},
-		Verdicts: []check.Verdict{
-			{Guarantee: "G2", Check: "fence", Result: check.Pass, Looked: []check.Count{{What: "effects accepted", N: 77}}},
-			{Guarantee: "G7", Check: "recovery", Result: check.Pass, Note: "bound 8.4s, longest 912ms"},
+		Verdicts: []verdict.Verdict{
+			{Guarantee: "G2", Check: "fence", Result: verdict.Pass, Looked: []verdict.Count{{What: "effects accepted", N: 77}}},
+			{Guarantee: "G7", Check: "recovery", Result: verdict.Pass, Note: "bound 8.4s, longest 912ms"},
 		},
 	}
 	rows := [][]string{}

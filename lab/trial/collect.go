@@ -13,9 +13,9 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/labapi"
+	"github.com/tenurehq/tenure/lab/ledgerdb"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -144,7 +144,7 @@ func writesOf(l labapi.TraceLine) (all []history.Write) {
 	for _, w := range l.Writes {
 		x := history.Write{What: w.What, Name: w.Name, First: w.First, Last: w.Last, InstantMS: w.InstantMS}
 		if w.What == history.EffectTick {
-			x.Name, x.InstantMS = "", check.TickInstant(w.Name)
+			x.Name, x.InstantMS = "", ledgerdb.TickInstant(w.Name)
 		}
 		all = append(all, x)
 	}
@@ -183,19 +183,19 @@ func EachCall(dir string, see func(history.Call) error) error {
 
 // collectLedger reads what took effect and what was refused.
 func collectLedger(ctx context.Context, w *history.Writer, path string) error {
-	db, err := check.OpenLedger(path, false)
+	db, err := ledgerdb.Open(path, false)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	dropped, err := check.Deleted(ctx, db)
+	dropped, err := ledgerdb.Deleted(ctx, db)
 	if err != nil {
 		return fmt.Errorf("read the ledger's database: %w", err)
 	}
 	if len(dropped) > 0 {
 		return fmt.Errorf("the ledger has dropped %s: its effects cannot be counted", strings.Join(dropped, ", "))
 	}
-	return check.Effects(ctx, db, Group, func(e history.Effect) error { return w.Write(e) })
+	return ledgerdb.Effects(ctx, db, Group, func(e history.Effect) error { return w.Write(e) })
 }
 
 // Damage counts what the ledger should not have accepted.
@@ -224,7 +224,7 @@ const damageQuery = `SELECT
 		FROM allocation WHERE resource = ?1))`
 
 func damageOf(ctx context.Context, path string) (d Damage, err error) {
-	db, err := check.OpenLedger(path, false)
+	db, err := ledgerdb.Open(path, false)
 	if err != nil {
 		return d, err
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/labapi"
+	"github.com/tenurehq/tenure/lab/ledgerdb"
+	"github.com/tenurehq/tenure/lab/verdict"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/ledger"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
@@ -145,7 +147,7 @@ func TestDamage(t *testing.T) {
 		{"by its own word", "UPDATE rejection SET applied = 1", Damage{Applied: 3}},
 	} {
 		path := filled(t, 3, 0)
-		db, err := check.OpenLedger(path, true)
+		db, err := ledgerdb.Open(path, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,10 +190,10 @@ func TestCollectLedger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v, _ := r.Verdict("fence"); v.Result != check.Pass || v.Count("effects accepted") != 13 || v.Count("effects refused") != 3 {
+	if v, _ := r.Verdict("fence"); v.Result != verdict.Pass || v.Count("effects accepted") != 13 || v.Count("effects refused") != 3 {
 		t.Errorf("%v", v)
 	}
-	if v, _ := r.Verdict("once"); v.Result != check.Pass || v.Count("ticks") != 4 || v.Count("firings") != 4 || v.Count("jobs that were declared") != 1 {
+	if v, _ := r.Verdict("once"); v.Result != verdict.Pass || v.Count("ticks") != 4 || v.Count("firings") != 4 || v.Count("jobs that were declared") != 1 {
 		t.Errorf("%v", v)
 	}
 	if _, err := collected(filled(t, 3, 2)); err == nil || !strings.Contains(err.Error(), "refused writes") {

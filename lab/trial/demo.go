@@ -11,6 +11,7 @@ import (
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/verdict"
 )
 
 // Demo shows why a leader's belief is not enough: the leader is stopped between its check
@@ -47,7 +48,7 @@ func Demo(ctx context.Context, cfg lab.Config, line *lab.Timeline) (err error) {
 		return err
 	}
 	for _, v := range r.Verdicts {
-		if v.Result != check.Pass {
+		if v.Result != verdict.Pass {
 			return fmt.Errorf("%w: a sequence without reuse: %s", ErrNotSeen, v)
 		}
 	}

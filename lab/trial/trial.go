@@ -16,10 +16,10 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lab"
-	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/load"
 	"github.com/tenurehq/tenure/lab/measure"
+	"github.com/tenurehq/tenure/lab/verdict"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
 )
@@ -141,13 +141,13 @@ func (t Trial) args() (args []string) {
 type Outcome struct {
 	Trial
 	// Dir holds the history, the ledger's database and the logs.
-	Dir     string       `json:"dir"`
-	Seconds float64      `json:"seconds"`
-	Rounds  []Round      `json:"rounds_seen"`
-	Load    load.Report  `json:"load"`
-	Report  check.Report `json:"report"`
-	Damage  Damage       `json:"damage"`
-	Effects []Effect     `json:"effects"`
+	Dir     string         `json:"dir"`
+	Seconds float64        `json:"seconds"`
+	Rounds  []Round        `json:"rounds_seen"`
+	Load    load.Report    `json:"load"`
+	Report  verdict.Report `json:"report"`
+	Damage  Damage         `json:"damage"`
+	Effects []Effect       `json:"effects"`
 	// Orders are the workers' counters, recorded at each change.
 	Orders []WorkerCounts `json:"orders,omitempty"`
 	// Cost is what a series of kills cost the engine.
@@ -199,7 +199,7 @@ type Cost struct {
 }
 
 // Term returns the term with a token, or the zero value.
-func (o Outcome) Term(token fence.Token) (t check.Term) {
+func (o Outcome) Term(token fence.Token) (t verdict.Term) {
 	for _, x := range o.Report.Terms {
 		if x.Token == token {
 			return x
@@ -209,7 +209,7 @@ func (o Outcome) Term(token fence.Token) (t check.Term) {
 }
 
 // Change returns the term that a round ended and the next one that tried to write.
-func (o Outcome) Change(r Round) (old, next check.Term, ok bool) {
+func (o Outcome) Change(r Round) (old, next verdict.Term, ok bool) {
 	old = o.Term(r.Token)
 	for _, t := range o.Report.Terms {
 		if t.Token > r.Token && t.Attempts > 0 {

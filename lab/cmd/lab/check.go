@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/lab/catalogue"
 	"github.com/tenurehq/tenure/lab/check"
 	"github.com/tenurehq/tenure/lab/experiment"
+	"github.com/tenurehq/tenure/lab/verdict"
 	"github.com/tenurehq/tenure/server/cli"
 )
 
@@ -51,7 +52,7 @@ Exit code 99: a guarantee was broken, or there was nothing to check.`,
 			if err := out.write(cmd.OutOrStdout(), v, func(w io.Writer) error { _, err := fmt.Fprintln(w, v); return err }); err != nil {
 				return err
 			}
-			if v.Result != check.Pass {
+			if v.Result != verdict.Pass {
 				return cli.Exit(exitThreshold, errors.New("the ledger does not show that its sequences and tokens rise"))
 			}
 			return nil
@@ -68,8 +69,8 @@ type checkedDir struct {
 	Dir    string `json:"dir"`
 	Passed bool   `json:"passed"`
 	// Differs says how the recorded verdicts differ from these.
-	Differs string       `json:"differs,omitempty"`
-	Report  check.Report `json:"report"`
+	Differs string         `json:"differs,omitempty"`
+	Report  verdict.Report `json:"report"`
 }
 
 // checkDirs checks every history at or below the folders.
@@ -137,7 +138,7 @@ func checkDir(ctx context.Context, dir, db string) (checkedDir, error) {
 
 // differsFromRecorded says how a report differs from the one that was recorded when the run
 // ended; empty: it does not, or none was recorded.
-func differsFromRecorded(history string, now check.Report) string {
+func differsFromRecorded(history string, now verdict.Report) string {
 	then, kept := experiment.Recorded(history)
 	if !kept || then.Manifest == "" && now.Manifest == "" {
 		return "" // nothing to compare, or recorded before the stricter checks

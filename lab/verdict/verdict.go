@@ -1,4 +1,5 @@
-package check
+// Package verdict holds the results of checks: a [Report] has one [Verdict] for each.
+package verdict
 
 import (
 	"fmt"
@@ -64,10 +65,10 @@ func (f Finding) String() string {
 }
 
 // Count returns how many of something were compared.
-func (v Verdict) Count(what string) int64 { return *v.counter(what) }
+func (v Verdict) Count(what string) int64 { return *v.Counter(what) }
 
-// counter returns the count of something.
-func (v *Verdict) counter(what string) *int64 {
+// Counter returns the count of something.
+func (v *Verdict) Counter(what string) *int64 {
 	for i := range v.Looked {
 		if v.Looked[i].What == what {
 			return &v.Looked[i].N
@@ -76,7 +77,8 @@ func (v *Verdict) counter(what string) *int64 {
 	return new(int64)
 }
 
-func (v *Verdict) count(what string) { *v.counter(what)++ }
+// Add counts one more.
+func (v *Verdict) Add(what string) { *v.Counter(what)++ }
 
 // String returns the verdict as one line for people.
 func (v Verdict) String() string {
@@ -97,36 +99,38 @@ func (v Verdict) String() string {
 	return b.String()
 }
 
-// maxFindings is how many findings a verdict has; all are counted.
-const maxFindings = 20
+// MaxFindings is how many findings a verdict has; all are counted.
+const MaxFindings = 20
 
-// at are the places of a finding.
-type at []history.Place
+// At are the places of a finding.
+type At []history.Place
 
-func (v *Verdict) violated(at at, format string, args ...any) {
+// Violated adds a violation.
+func (v *Verdict) Violated(at At, format string, args ...any) {
 	v.Violations++
-	v.find(Finding{What: fmt.Sprintf(format, args...), At: at})
+	v.Find(Finding{What: fmt.Sprintf(format, args...), At: at})
 }
 
-func (v *Verdict) doubt(at at, format string, args ...any) {
+// Doubt adds what cannot be decided.
+func (v *Verdict) Doubt(at At, format string, args ...any) {
 	v.Doubts++
-	v.find(Finding{Doubt: true, What: fmt.Sprintf(format, args...), At: at})
+	v.Find(Finding{Doubt: true, What: fmt.Sprintf(format, args...), At: at})
 }
 
-// find keeps the first findings. A violation replaces a doubt.
-func (v *Verdict) find(f Finding) {
-	if len(v.Findings) < maxFindings {
+// Find keeps the first findings. A violation replaces a doubt.
+func (v *Verdict) Find(f Finding) {
+	if len(v.Findings) < MaxFindings {
 		v.Findings = append(v.Findings, f)
 	} else if i := slices.IndexFunc(v.Findings, func(f Finding) bool { return f.Doubt }); i >= 0 && !f.Doubt {
 		v.Findings[i] = f
 	}
 }
 
-// decide sets the result. If nothing of the first kind in Looked was compared, the result
+// Decide sets the result. If nothing of the first kind in Looked was compared, the result
 // is unknown. Violations come first in Findings.
-func (v *Verdict) decide() Verdict {
+func (v *Verdict) Decide() Verdict {
 	if v.Violations+v.Doubts == 0 && v.Looked[0].N == 0 {
-		v.doubt(nil, "nothing to compare: no %s", v.Looked[0].What)
+		v.Doubt(nil, "nothing to compare: no %s", v.Looked[0].What)
 	}
 	switch {
 	case v.Violations > 0:
