@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 // request is one call of the HTTP API.
@@ -37,11 +38,8 @@ type answer struct {
 // shared among those that have not been asked. An error leaves the outcome unknown, unless
 // store.Definite says otherwise.
 func (d *Driver) each(ctx context.Context, r request) (answer, error) {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, defaultCall)
-		defer cancel()
-	}
+	ctx, cancel := kv.Bounded(ctx)
+	defer cancel()
 	tries := len(d.cfg.Addresses)
 	if r.blocks {
 		tries = 1
@@ -50,7 +48,7 @@ func (d *Driver) each(ctx context.Context, r request) (answer, error) {
 	for left := tries; left > 0 && (left == tries || ctx.Err() == nil); left-- {
 		first := d.first.Load()
 		a, err := d.try(ctx, int(first%uint32(len(d.cfg.Addresses))), left, r)
-		if err == nil || store.Permanent(err) || errors.Is(err, errClosed) || errors.Is(err, context.Canceled) {
+		if err == nil || store.Permanent(err) || errors.Is(err, kv.ErrClosed) || errors.Is(err, context.Canceled) {
 			return a, err
 		}
 		errs = append(errs, err)
@@ -70,7 +68,7 @@ func (d *Driver) try(ctx context.Context, at, left int, r request) (answer, erro
 	case err == nil:
 		return a, nil
 	case d.ctx.Err() != nil:
-		return a, errClosed
+		return a, kv.ErrClosed
 	case errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("no answer in time (stopped, cut off, or without a quorum): %w", context.DeadlineExceeded)
 	}

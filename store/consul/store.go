@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -46,8 +45,6 @@ const (
 	defaultPrefix = "tenure"
 	// maxOps is what Consul takes in one transaction.
 	maxOps = 128
-	// defaultCall bounds calls whose context has no deadline.
-	defaultCall = 5 * time.Second
 	dialTimeout = 2 * time.Second
 	// maxConns bounds the connections to one address. An agent allows 200 for each host.
 	maxConns = 16
@@ -140,9 +137,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	d := NewDriver(cfg)
-	s, err := kv.New(ctx, d, kv.Config{Deployment: cfg.Deployment})
+	s, err := kv.Open(ctx, d, kv.Config{Deployment: cfg.Deployment})
 	if err != nil {
-		d.Close()
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	return &Store{s, d}, nil
@@ -191,16 +187,8 @@ func NewDriver(cfg Config) *Driver {
 	return d
 }
 
-// Close closes the connections. Sessions live on until they expire.
-func (s *Store) Close() {
-	s.Store.Close()
-	s.driver.Close()
-}
-
 // Close closes the connections.
 func (d *Driver) Close() {
 	d.cancel()
 	d.client.CloseIdleConnections()
 }
-
-var errClosed = errors.New("consul: the store is closed")

@@ -37,10 +37,9 @@ const (
 // which is announced. If Consul deletes a beat because of a health check, candidates notice it
 // when they look at the beat, eight times in its TTL.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
-	return func(yield func(kv.Change, error) bool) {
+	return kv.Follow{Life: d.ctx, Tick: tick}.Watch(ctx, func(ctx context.Context, f *kv.Follow) error {
 		ctx, cancel := context.WithCancel(ctx)
-		defer context.AfterFunc(d.ctx, cancel)()
-		told := make(chan kv.Change)
+		told := make(chan string)
 		failed := make(chan error, len(prefixes))
 		var all sync.WaitGroup
 		defer all.Wait()
@@ -51,35 +50,29 @@ func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...stri
 			}
 			w := &watch{d: d, prefix: p, told: told}
 			if err := w.compare(ctx); err != nil {
-				yield(kv.Change{}, err)
-				return
+				return err
 			}
 			all.Go(func() { failed <- w.run(ctx) })
 		}
-		ticker := time.NewTicker(max(tick, time.Millisecond))
-		defer ticker.Stop()
-		var c kv.Change // first: anything may have changed
-		for yield(c, nil) {
+		err := f.Gap()
+		for err == nil {
 			select {
-			case c = <-told:
-			case <-ticker.C:
-				c = kv.Change{Tick: true}
-			case err := <-failed:
-				if d.ctx.Err() != nil {
-					err = errClosed
-				}
-				yield(kv.Change{}, err)
-				return
+			case key := <-told:
+				err = f.Tell(kv.Change{Key: key})
+			case <-f.Ticks:
+				err = f.Ticked()
+			case err = <-failed:
 			}
 		}
-	}
+		return err
+	})
 }
 
 // watch follows one prefix.
 type watch struct {
 	d      *Driver
 	prefix string
-	told   chan<- kv.Change
+	told   chan<- string // keys
 
 	index uint64
 	known map[string]uint64 // versions
@@ -111,10 +104,7 @@ func (w *watch) run(ctx context.Context) error {
 		case store.Permanent(err), time.Since(heard) > giveUpAfter:
 			return fmt.Errorf("consul: watch: %w", err)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
+		kv.Pause(ctx, pause)
 	}
 }
 
@@ -165,7 +155,7 @@ func (w *watch) compare(ctx context.Context) error {
 	}
 	for _, key := range changed {
 		select {
-		case w.told <- kv.Change{Key: key}:
+		case w.told <- key:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 // member is one etcd server. Each has a client of its own, because a client for
@@ -55,7 +56,7 @@ func (m *member) connect(ctx context.Context) (*clientv3.Client, error) {
 	switch {
 	case m.closed:
 		m.mu.Unlock()
-		return nil, errClosed
+		return nil, kv.ErrClosed
 	case m.client != nil:
 		defer m.mu.Unlock()
 		return m.client, nil
@@ -97,7 +98,7 @@ func (m *member) dial() {
 	defer m.mu.Unlock()
 	if err == nil && m.closed {
 		_ = c.Close()
-		c, err = nil, errClosed
+		c, err = nil, kv.ErrClosed
 	}
 	m.client, m.err = c, err
 	close(m.dialed)
@@ -208,13 +209,10 @@ func (d *Driver) reconnect(ctx context.Context) int {
 // no answer leaves the outcome unknown, as every error of a store.Store does.
 func (d *Driver) each(ctx context.Context, what string, f func(context.Context, *clientv3.Client) error) error {
 	if d.ctx.Err() != nil {
-		return errClosed
+		return kv.ErrClosed
 	}
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, defaultCall)
-		defer cancel()
-	}
+	ctx, cancel := kv.Bounded(ctx)
+	defer cancel()
 	d.mu.Lock()
 	first := d.preferred
 	d.mu.Unlock()
@@ -236,7 +234,7 @@ func (d *Driver) each(ctx context.Context, what string, f func(context.Context, 
 			return fmt.Errorf("etcd: %s: %s: %s: %w", what, d.members[at].endpoint, explain(err), refused)
 		}
 		if err == nil || answered(err) {
-			if i > 0 && served(err) {
+			if i > 0 && err == nil {
 				d.mu.Lock()
 				d.preferred = at
 				d.mu.Unlock()
@@ -264,15 +262,10 @@ func (m *member) try(ctx context.Context, left int, f func(context.Context, *cli
 	return f(ctx, c)
 }
 
-// served: the member has done what it was asked to.
-func served(err error) bool {
-	return err == nil
-}
-
 // answered: the member has spoken, and another would say the same. A learner, a
 // member without a leader or one that is too busy speaks for itself alone.
 func answered(err error) bool {
-	if served(err) || errors.Is(err, errClosed) {
+	if err == nil || errors.Is(err, kv.ErrClosed) {
 		return true
 	}
 	switch codeOf(err) {

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -51,15 +52,10 @@ const (
 	lateness = 500 * time.Millisecond
 	// maxOps is what etcd takes by default in each part of a transaction.
 	maxOps = 128
-	// defaultCall bounds calls whose context has no deadline.
-	defaultCall = 5 * time.Second
 )
 
-// Store is a store.Store in etcd: a kv.Store over an etcd driver.
-type Store struct {
-	*kv.Store
-	driver *Driver
-}
+// Store is a store.Store in etcd.
+type Store = kv.Store
 
 // Driver knows etcd's keys, leases and members.
 type Driver struct {
@@ -87,16 +83,15 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	d := NewDriver(cfg)
-	s, err := kv.New(ctx, d, kv.Config{Deployment: cfg.Deployment})
+	s, err := kv.Open(ctx, d, kv.Config{Deployment: cfg.Deployment})
 	if err != nil {
 		if !answered(err) && !store.Permanent(err) {
 			err = errors.Join(d.diagnose(ctx), err)
 		}
-		d.Close()
 		return nil, fmt.Errorf("etcd: opening %s: %w", strings.Join(cfg.Endpoints, ","), err)
 	}
 	d.work.Wait() // so that a watch begins at the leader
-	return &Store{s, d}, nil
+	return s, nil
 }
 
 // Caps is what a store with the default configuration can do.
@@ -139,13 +134,8 @@ func Parse(raw string) (Config, error) {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Prefix == "" {
-		c.Prefix = defaultPrefix
-	}
-	c.Prefix = strings.TrimRight(c.Prefix, "/")
-	if c.MinTTL == 0 {
-		c.MinTTL = 2 * time.Second
-	}
+	c.Prefix = strings.TrimRight(cmp.Or(c.Prefix, defaultPrefix), "/")
+	c.MinTTL = cmp.Or(c.MinTTL, 2*time.Second)
 	return c
 }
 
@@ -190,12 +180,6 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Close closes the connections. Sessions live on until they expire.
-func (s *Store) Close() {
-	s.Store.Close()
-	s.driver.Close()
-}
-
 // Close closes the connections.
 func (d *Driver) Close() {
 	d.mu.Lock()
@@ -207,5 +191,3 @@ func (d *Driver) Close() {
 		m.close()
 	}
 }
-
-var errClosed = errors.New("etcd: the store is closed")

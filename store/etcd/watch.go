@@ -28,56 +28,40 @@ const (
 )
 
 var (
-	errStopped = errors.New("etcd: nobody reads the watch any more")
-	errSilent  = errors.New("etcd: the watch fell silent")
-	errBack    = errors.New("etcd: the cluster went back behind what it had told us")
+	errSilent = errors.New("etcd: the watch fell silent")
+	errBack   = errors.New("etcd: the cluster went back behind what it had told us")
 )
 
 // Watch implements kv.Driver with one etcd watch over one range of keys, so changes come in
 // their order. It moves to another member when one falls silent.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
-	return func(yield func(kv.Change, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(d.ctx, cancel)()
-		stopped := false
-		w := &watch{d: d, prefixes: prefixes, ticker: time.NewTicker(max(tick, time.Millisecond)), yield: func(c kv.Change) error {
-			if stopped = !yield(c, nil); stopped {
-				return errStopped
-			}
-			return nil
-		}}
-		defer w.ticker.Stop()
-		err := w.run(ctx)
-		if !stopped {
-			yield(kv.Change{}, err)
-		}
-	}
+	w := &watch{d: d}
+	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes}.Watch(ctx, func(ctx context.Context, f *kv.Follow) error {
+		w.Follow = f
+		return w.run(ctx)
+	})
 }
 
 type watch struct {
+	*kv.Follow
 	d        *Driver
-	prefixes []string
-	ticker   *time.Ticker
 	revision int64 // known so far
-	yield    func(kv.Change) error
 }
 
-// run establishes the watch, and again when what it missed was compacted.
+// run watches until no member answers, or until what it missed was compacted.
 func (w *watch) run(ctx context.Context) error {
-	for {
-		s, err := w.listen(ctx)
-		if err == nil {
-			w.revision = max(w.revision, s.revision)
-			err = w.yield(kv.Change{})
-		}
-		if err == nil {
-			err = w.follow(ctx, s)
-		}
-		if !errors.Is(err, rpctypes.ErrCompacted) {
-			return err
-		}
+	s, err := w.listen(ctx)
+	if err == nil {
+		w.revision = max(w.revision, s.revision)
+		err = w.Gap()
 	}
+	if err == nil {
+		err = w.follow(ctx, s)
+	}
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		return nil // begin again
+	}
+	return err
 }
 
 // stream is a watch at one member.
@@ -94,8 +78,8 @@ func (w *watch) stream(ctx, call context.Context, c *clientv3.Client, opts ...cl
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	giveUp := context.AfterFunc(call, cancel)
 	// The keys of attempts come before all prefixes that are watched, so their events stay at etcd.
-	end := clientv3.GetPrefixRangeEnd(w.d.key(slices.Max(w.prefixes)))
-	events := c.Watch(ctx, w.d.key(slices.Min(w.prefixes)), append(opts, clientv3.WithRange(end), clientv3.WithFragment())...)
+	end := clientv3.GetPrefixRangeEnd(w.d.key(slices.Max(w.Prefixes)))
+	events := c.Watch(ctx, w.d.key(slices.Min(w.Prefixes)), append(opts, clientv3.WithRange(end), clientv3.WithFragment())...)
 	if !giveUp() {
 		cancel()
 		return nil, call.Err()
@@ -132,27 +116,23 @@ func (w *watch) follow(ctx context.Context, s *stream) error {
 	w.d.mu.Lock()
 	at := w.d.preferred
 	w.d.mu.Unlock()
-	heard := time.Now()
+	w.Heard()
 	var err error
 	for {
 		if s != nil {
-			err = w.hear(ctx, s, &heard)
+			err = w.hear(ctx, s)
 			s.close()
 		}
 		m := w.d.members[at%len(w.d.members)]
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, errStopped), errors.Is(err, errBack), errors.Is(err, rpctypes.ErrCompacted):
+		case errors.Is(err, kv.ErrUnread), errors.Is(err, errBack), errors.Is(err, rpctypes.ErrCompacted):
 			return err
-		case time.Since(heard) > giveUpAfter:
+		case w.Quiet() > giveUpAfter:
 			return fmt.Errorf("etcd: watch: no member answered for %v, last %s: %w", giveUpAfter, m.endpoint, err)
 		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+		kv.Pause(ctx, 50*time.Millisecond)
 		at++
 		s = nil
 		var c *clientv3.Client
@@ -170,7 +150,7 @@ func (w *watch) follow(ctx context.Context, s *stream) error {
 }
 
 // hear yields what one member says until it falls silent.
-func (w *watch) hear(ctx context.Context, s *stream, heard *time.Time) error {
+func (w *watch) hear(ctx context.Context, s *stream) error {
 	probe := time.NewTicker(probeEvery)
 	defer probe.Stop()
 	here := time.Now()
@@ -187,18 +167,18 @@ func (w *watch) hear(ctx context.Context, s *stream, heard *time.Time) error {
 				return err
 			}
 			here = time.Now()
-			*heard = here
+			w.Heard()
 			if err := w.apply(r); err != nil {
 				return err
 			}
-		case <-w.ticker.C:
-			if err := w.yield(kv.Change{Tick: true}); err != nil {
+		case <-w.Ticks:
+			if err := w.Ticked(); err != nil {
 				return err
 			}
 		case <-probe.C:
 			if at := w.d.missedNothing(s.client, w.revision); at.After(here) {
 				here = at
-				*heard = here
+				w.Heard()
 			}
 			if time.Since(here) < quietFor {
 				continue
@@ -214,13 +194,13 @@ func (w *watch) hear(ctx context.Context, s *stream, heard *time.Time) error {
 					return err
 				}
 				here = time.Now()
-				*heard = here
+				w.Heard()
 			}
 			if err := askProgress(ctx, s.client); err != nil {
 				return err
 			}
 		case <-ctx.Done():
-			return errStopped
+			return ctx.Err()
 		}
 	}
 }
@@ -228,7 +208,7 @@ func (w *watch) hear(ctx context.Context, s *stream, heard *time.Time) error {
 func (w *watch) apply(r clientv3.WatchResponse) error {
 	for _, e := range r.Events {
 		key := strings.TrimPrefix(string(e.Kv.Key), w.d.cfg.Prefix+"/")
-		if !slices.ContainsFunc(w.prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
+		if !w.Covers(key) {
 			continue
 		}
 		i := kv.Item{Key: key}
@@ -239,7 +219,7 @@ func (w *watch) apply(r clientv3.WatchResponse) error {
 		if w.d.cfg.Observed {
 			c.Item = nil
 		}
-		if err := w.yield(c); err != nil {
+		if err := w.Tell(c); err != nil {
 			return err
 		}
 	}

@@ -19,21 +19,12 @@ import (
 )
 
 const (
-	// defaultCall bounds calls whose context has no deadline.
-	defaultCall = 5 * time.Second
 	// refusedFor: an API server that starts refuses callers before it knows its roles. So a verb
 	// that was allowed before is denied only after this time.
 	refusedFor = 30 * time.Second
 	// maxCalls bounds the calls under way. client-go keeps as many connections.
 	maxCalls = 25
 )
-
-func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, defaultCall)
-}
 
 // do sends a request. Only one that the API server had no time for is sent again: client-go
 // would also repeat a request that may have been carried out.
@@ -56,9 +47,7 @@ func (d *driver) do(ctx context.Context, verb string, into runtime.Object, req *
 			return d.explain(verb, err)
 		}
 		wait, _ := apierrors.SuggestsClientDelay(err)
-		select {
-		case <-time.After(max(time.Duration(wait)*time.Second, time.Second/10)):
-		case <-ctx.Done():
+		if kv.Pause(ctx, max(time.Duration(wait)*time.Second, time.Second/10)); ctx.Err() != nil {
 			return d.explain(verb, err)
 		}
 	}
@@ -106,7 +95,7 @@ func ignoreNotFound(err error) error {
 
 // check finds out which rights are missing and whether the namespace exists. It changes nothing.
 func (d *driver) check(ctx context.Context) error {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := kv.Bounded(ctx)
 	defer cancel()
 	o := newObject(kv.Write{})
 	o.Metadata.Name = d.cfg.Name + ".check." + strings.ToLower(rand.Text())

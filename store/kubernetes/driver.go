@@ -75,7 +75,7 @@ func (d *driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	if len(t.If) > 1 || len(t.Then) > 1 || len(t.If) == 1 && len(t.Then) == 1 && t.If[0].Key != t.Then[0].Key {
 		return kv.Result{}, errors.New("kubernetes: a transaction has one key")
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := kv.Bounded(ctx)
 	defer cancel()
 	r := kv.Result{OK: true}
 	var err error
@@ -87,7 +87,7 @@ func (d *driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	case len(t.If) == 1:
 		var i kv.Item
 		i, err = d.read(ctx, t.If[0].Key)
-		r.OK = holds(t.If, i.Version)
+		r.OK = t.If[0].Holds(i.Version)
 	}
 	if err != nil {
 		return kv.Result{}, err
@@ -106,11 +106,6 @@ func (d *driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return r, nil
 }
 
-// holds reports whether the condition holds, if there is one.
-func holds(cond []kv.Cond, version uint64) bool {
-	return len(cond) == 0 || cond[0].Version == version || cond[0].Version == kv.Any && version != 0
-}
-
 // write writes or deletes a key if the condition holds, from the version that it has. If that is
 // the version of the condition it need not be read.
 func (d *driver) write(ctx context.Context, cond []kv.Cond, w kv.Write) (ok bool, version uint64, err error) {
@@ -124,7 +119,7 @@ func (d *driver) write(ctx context.Context, cond []kv.Cond, w kv.Write) (ok bool
 				return false, 0, err
 			}
 		}
-		if !holds(cond, now.Version) {
+		if len(cond) == 1 && !cond[0].Holds(now.Version) {
 			return false, 0, nil
 		}
 		switch {
@@ -218,7 +213,7 @@ func (d *driver) item(l *coordination.Lease) (kv.Item, error) {
 
 // List implements kv.Driver. Names are not in the order of keys, so all of a kind are read.
 func (d *driver) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := kv.Bounded(ctx)
 	defer cancel()
 	var items []kv.Item
 	o := meta.ListOptions{LabelSelector: d.selector(prefix), Limit: page}
@@ -265,7 +260,7 @@ func (d *driver) selector(prefixes ...string) string {
 
 // Incarnation implements kv.Driver.
 func (d *driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := kv.Bounded(ctx)
 	defer cancel()
 	for {
 		leases, err := d.list(ctx, meta.ListOptions{LabelSelector: d.selector(incarnationKey)})

@@ -8,5 +8,5 @@ func NewDriver(cfg Config) (kv.Driver, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return d, d.close, nil
+	return d, d.Close, nil
 }

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -73,11 +74,8 @@ func Parse(text string) (Config, error) {
 	return c, nil
 }
 
-// Store is a store.Store in Leases: a kv.Store over a driver for Kubernetes.
-type Store struct {
-	*kv.Store
-	driver *driver
-}
+// Store is a store.Store in Leases.
+type Store = kv.Store
 
 var _ store.Store = (*Store)(nil)
 
@@ -88,33 +86,18 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = d.check(ctx)
-	var s *kv.Store
-	if err == nil {
-		s, err = kv.New(ctx, d, kv.Config{Deployment: cfg.Deployment})
-	}
-	if err != nil {
-		d.close()
+	if err := d.check(ctx); err != nil {
+		d.Close()
 		return nil, err
 	}
-	return &Store{s, d}, nil
+	return kv.Open(ctx, d, kv.Config{Deployment: cfg.Deployment})
 }
 
-// Close ends watches and later calls. Sessions live on until they expire.
-func (s *Store) Close() {
-	s.Store.Close()
-	s.driver.close()
-}
-
-func (d *driver) close() { d.cancel() }
+// Close ends watches and later calls.
+func (d *driver) Close() { d.cancel() }
 
 func newDriver(cfg Config) (*driver, error) {
-	if cfg.Name == "" {
-		cfg.Name = defaultName
-	}
-	if cfg.MinTTL == 0 {
-		cfg.MinTTL = minTTL
-	}
+	cfg.Name, cfg.MinTTL = cmp.Or(cfg.Name, defaultName), cmp.Or(cfg.MinTTL, minTTL)
 	if cfg.REST == nil {
 		rules := clientcmd.NewDefaultClientConfigLoadingRules()
 		rules.ExplicitPath = cfg.Kubeconfig

@@ -3,10 +3,7 @@ package kubernetes
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
-	"slices"
-	"strings"
 	"time"
 
 	coordination "k8s.io/api/coordination/v1"
@@ -14,7 +11,6 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
-	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 )
 
@@ -23,71 +19,43 @@ const (
 	// tells the version that the next one goes on from, so that it misses nothing. A watch
 	// that does not end was cut off.
 	watchFor = 10 * time.Second
+	// listFor is how long a watch may take to begin.
+	listFor = 5 * time.Second
 	// silentFor is how long after that a watch may be silent.
 	silentFor = 3 * time.Second
 	// giveUpAfter is how long a watch goes on without an answer before it ends.
 	giveUpAfter = 10 * time.Second
 )
 
-var (
-	errStopped = errors.New("kubernetes: nobody reads the watch any more")
-	errSilent  = errors.New("kubernetes: the watch fell silent")
-)
+var errSilent = errors.New("kubernetes: the watch fell silent")
 
 // Watch implements kv.Driver with watches of the API server, one after the other.
 func (d *driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
-	return func(yield func(kv.Change, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(d.ctx, cancel)()
-		w := &watch{d: d, prefixes: prefixes, ticker: time.NewTicker(max(tick, time.Millisecond)), heard: time.Now()}
-		defer w.ticker.Stop()
-		w.yield = func(c kv.Change) error {
-			if !yield(c, nil) {
-				return errStopped
-			}
-			return nil
+	w := &watch{d: d}
+	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: 100 * time.Millisecond, GiveUp: giveUpAfter}.Watch(ctx, func(ctx context.Context, f *kv.Follow) error {
+		w.Follow = f
+		err := w.run(ctx)
+		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+			w.version = "" // what happened meanwhile is no longer known
+			f.Heard()
 		}
-		for {
-			err := w.run(ctx)
-			switch {
-			case errors.Is(err, errStopped):
-				return
-			case ctx.Err() != nil:
-				yield(kv.Change{}, context.Cause(ctx))
-				return
-			case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-				w.version = "" // what happened meanwhile is no longer known
-			case err != nil && (store.Permanent(err) || time.Since(w.heard) > giveUpAfter):
-				yield(kv.Change{}, fmt.Errorf("kubernetes: the watch ended: %w", err))
-				return
-			}
-			if err != nil {
-				select {
-				case <-time.After(100 * time.Millisecond):
-				case <-ctx.Done():
-				}
-			}
-		}
-	}
+		return err
+	})
 }
 
 type watch struct {
-	d        *driver
-	prefixes []string
-	ticker   *time.Ticker
-	version  string // known so far. "": nothing is
-	heard    time.Time
-	yield    func(kv.Change) error
+	*kv.Follow
+	d       *driver
+	version string // known so far. "": nothing is
 }
 
 // run yields what one request tells, until it ends. nil: it ended in time.
 func (w *watch) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	silent := time.AfterFunc(defaultCall, cancel)
+	silent := time.AfterFunc(listFor, cancel)
 	defer silent.Stop()
-	o := meta.ListOptions{LabelSelector: w.d.selector(w.prefixes...) + ",!" + quietLabel}
+	o := meta.ListOptions{LabelSelector: w.d.selector(w.Prefixes...) + ",!" + quietLabel}
 	gap := w.version == ""
 	if gap {
 		o.Limit = 1
@@ -104,13 +72,14 @@ func (w *watch) run(ctx context.Context) error {
 	}
 	defer s.Stop()
 	silent.Reset(watchFor + silentFor)
-	w.heard = time.Now()
+	w.Heard()
 	if gap {
-		if err := w.yield(kv.Change{}); err != nil {
+		if err := w.Gap(); err != nil {
 			return err
 		}
 	}
 	for {
+		var err error
 		select {
 		case e, ok := <-s.ResultChan():
 			if ctx.Err() != nil {
@@ -119,13 +88,12 @@ func (w *watch) run(ctx context.Context) error {
 			if !ok {
 				return nil
 			}
-			if err := w.event(e); err != nil {
-				return err
-			}
-		case <-w.ticker.C:
-			if err := w.yield(kv.Change{Tick: true}); err != nil {
-				return err
-			}
+			err = w.event(e)
+		case <-w.Ticks:
+			err = w.Ticked()
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -135,10 +103,9 @@ func (w *watch) event(e apiwatch.Event) error {
 	if !ok {
 		return apierrors.FromObject(e.Object)
 	}
-	w.version, w.heard = l.ResourceVersion, time.Now()
-	key := w.d.key(l)
-	if e.Type == apiwatch.Bookmark || !slices.ContainsFunc(w.prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
+	w.Heard()
+	if w.version = l.ResourceVersion; e.Type == apiwatch.Bookmark {
 		return nil
 	}
-	return w.yield(kv.Change{Key: key})
+	return w.Changed(w.d.key(l))
 }

@@ -68,7 +68,8 @@ type Cond struct {
 	Version uint64 `json:"version"`
 }
 
-func (c Cond) holds(version uint64) bool {
+// Holds reports whether the condition holds for a key that has the version.
+func (c Cond) Holds(version uint64) bool {
 	return version == c.Version || c.Version == Any && version != 0
 }
 

@@ -459,7 +459,7 @@ func (s *Store) wrote(r record, epoch uint64) {
 // outdated reports whether the rules are not those of the plan.
 func (p plan) outdated(read []Item) bool {
 	return slices.ContainsFunc(slices.Concat(p.guard, p.under), func(g Cond) bool {
-		return g.Key == rulesKey && slices.ContainsFunc(read, func(i Item) bool { return i.Key == rulesKey && !g.holds(i.Version) })
+		return g.Key == rulesKey && slices.ContainsFunc(read, func(i Item) bool { return i.Key == rulesKey && !g.Holds(i.Version) })
 	})
 }
 

@@ -51,6 +51,7 @@ type Store struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
+	closes func() // the driver, if it is the store's own
 
 	mu       sync.Mutex
 	meta     *meta
@@ -84,7 +85,20 @@ var _ store.Ruled = (*Store)(nil)
 // New returns a store over the driver. It reads, or at first use writes, what describes
 // the deployment. Close ends it.
 func New(ctx context.Context, d Driver, cfg Config) (*Store, error) {
+	return newStore(d, cfg).opened(ctx)
+}
+
+// Open is New for a driver that belongs to the store: Close closes it, and so does an error.
+func Open(ctx context.Context, d interface {
+	Driver
+	Close()
+}, cfg Config) (*Store, error) {
 	s := newStore(d, cfg)
+	s.closes = d.Close
+	return s.opened(ctx)
+}
+
+func (s *Store) opened(ctx context.Context) (*Store, error) {
 	if _, err := s.loadMeta(ctx); err != nil {
 		s.Close()
 		return nil, err
@@ -148,6 +162,9 @@ func (s *Store) Close() {
 	s.cancel()
 	s.mu.Unlock()
 	s.work.Wait()
+	if s.closes != nil {
+		s.closes()
+	}
 }
 
 // start runs f beside everything else, unless the store is closed. s.mu is held.
@@ -280,7 +297,7 @@ func (s *Store) holdsNow(ctx context.Context, guards []Cond) (bool, error) {
 	}
 	items, err := s.read(ctx, keys...)
 	for i := range items {
-		if !guards[i].holds(items[i].Version) {
+		if !guards[i].Holds(items[i].Version) {
 			return false, nil
 		}
 	}

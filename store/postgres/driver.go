@@ -128,11 +128,7 @@ func (d *Driver) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	}
 	// Commits that are counted wait for each other. Keep-alives are not: nothing is lost with one.
 	counted := len(announce) > 0 || len(t.Then) > 1
-	var a answer
-	err := d.call(ctx, "commit", len(t.Then) == 0, func(ctx context.Context) error {
-		return d.pool.QueryRow(ctx, d.commit, pgx.QueryExecModeExec, keys, wants, acts, values, announce, counted, t.Read, t.Else).
-			Scan(&a.ok, &a.versions, &a.index, &a.life, &a.began, &a.values, &a.readVersions, &a.created)
-	})
+	a, err := d.procedure(ctx, "commit", len(t.Then) == 0, keys, wants, acts, values, announce, counted, t.Read, t.Else)
 	if err != nil {
 		return kv.Result{}, err
 	}
@@ -161,6 +157,15 @@ type answer struct {
 	values                          [][]byte
 }
 
+// procedure calls it.
+func (d *Driver) procedure(ctx context.Context, what string, reads bool, args ...any) (a answer, err error) {
+	err = d.call(ctx, what, reads, func(ctx context.Context) error {
+		return d.pool.QueryRow(ctx, d.commit, append([]any{pgx.QueryExecModeExec}, args...)...).
+			Scan(&a.ok, &a.versions, &a.index, &a.life, &a.began, &a.values, &a.readVersions, &a.created)
+	})
+	return a, err
+}
+
 // List implements kv.Driver.
 func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
 	var items []kv.Item
@@ -181,21 +186,14 @@ func (d *Driver) List(ctx context.Context, prefix, after string, limit int) ([]k
 // Incarnation implements kv.Driver. Its id changes with every start of the server and every
 // promotion. What was committed up to Began is there.
 func (d *Driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
-	var a answer
-	err := d.call(ctx, "read the incarnation", true, func(ctx context.Context) error {
-		return d.pool.QueryRow(ctx, d.commit, pgx.QueryExecModeExec, nil, nil, nil, nil, nil, false, nil, nil).
-			Scan(&a.ok, &a.versions, &a.index, &a.life, &a.began, &a.values, &a.readVersions, &a.created)
-	})
+	a, err := d.procedure(ctx, "read the incarnation", true, nil, nil, nil, nil, nil, false, nil, nil)
 	return kv.Incarnation{ID: a.life, Began: uint64(a.began), Index: uint64(a.index)}, err
 }
 
 // call bounds a call, repeats it if that is safe, and classifies errors.
 func (d *Driver) call(ctx context.Context, what string, reads bool, f func(context.Context) error) error {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, defaultCall)
-		defer cancel()
-	}
+	ctx, cancel := kv.Bounded(ctx)
+	defer cancel()
 	for {
 		err := f(ctx)
 		if err == nil {
@@ -211,10 +209,7 @@ func (d *Driver) call(ctx context.Context, what string, reads bool, f func(conte
 		if !again || ctx.Err() != nil {
 			return fmt.Errorf("postgres: %s: %w", what, d.classify(err))
 		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-		}
+		kv.Pause(ctx, 10*time.Millisecond)
 	}
 }
 

@@ -52,49 +52,35 @@ const (
 	lateness = 100 * time.Millisecond
 	// maxKeys bounds the time for which a commit holds its locks.
 	maxKeys = 256
-	// defaultCall bounds calls whose context has no deadline.
-	defaultCall = 5 * time.Second
 	// oldest version of the server: COMMIT AND CHAIN in procedures.
 	oldest = 120000
 	loses  = "a failover to an asynchronous standby loses the last commits: set synchronous_standby_names"
 )
 
-// Store is a store.Store in PostgreSQL: a kv.Store over a Driver.
-type Store struct {
-	*kv.Store
-	driver *Driver
-}
+// Store is a store.Store in PostgreSQL.
+type Store = kv.Store
 
 var _ store.Store = (*Store)(nil)
 
 // Open connects, creates the schema at first use, and reads what belongs to the deployment. It
 // fails within the context's deadline (5 s if it has none).
 func Open(ctx context.Context, cfg Config) (*Store, error) {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, defaultCall)
-		defer cancel()
-	}
+	ctx, cancel := kv.Bounded(ctx)
+	defer cancel()
 	d, err := NewDriver(cfg)
 	if err != nil {
 		return nil, err
 	}
-	var s *kv.Store
-	if err = d.Migrate(ctx); err == nil {
-		s, err = kv.New(ctx, d, kv.Config{Deployment: cfg.Deployment})
-	}
-	if err != nil {
+	if err = d.Migrate(ctx); err != nil {
 		d.Close()
-		c := d.pool.Config().ConnConfig
-		return nil, fmt.Errorf("open database %q on %s:%d as %q: %w", c.Database, c.Host, c.Port, c.User, err)
+	} else {
+		var s *Store
+		if s, err = kv.Open(ctx, d, kv.Config{Deployment: cfg.Deployment}); err == nil {
+			return s, nil
+		}
 	}
-	return &Store{s, d}, nil
-}
-
-// Close disconnects. Sessions live on until they expire.
-func (s *Store) Close() {
-	s.Store.Close()
-	s.driver.Close()
+	c := d.pool.Config().ConnConfig
+	return nil, fmt.Errorf("open database %q on %s:%d as %q: %w", c.Database, c.Host, c.Port, c.User, err)
 }
 
 // Caps is what a store with the default configuration can do.

@@ -2,10 +2,8 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,59 +25,28 @@ const (
 	giveUpAfter = 10 * time.Second
 )
 
-var errStopped = errors.New("postgres: the reader of the watch stopped")
-
 // Watch implements kv.Driver on a connection of its own.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
-	return func(yield func(kv.Change, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(d.ctx, cancel)()
-		stopped := false
-		w := &watch{d: d, prefixes: prefixes, tick: tick, heard: time.Now(), ticked: time.Now(), yield: func(c kv.Change) error {
-			if stopped = !yield(c, nil); stopped {
-				return errStopped
-			}
-			return nil
-		}}
-		err := w.run(ctx)
-		if !stopped {
-			yield(kv.Change{}, err)
+	w := &watch{d: d, tick: tick, ticked: time.Now()}
+	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: 100 * time.Millisecond, GiveUp: giveUpAfter}.Watch(ctx, func(ctx context.Context, f *kv.Follow) error {
+		w.Follow = f
+		err := w.session(ctx)
+		if f.Quiet() > giveUpAfter {
+			err = d.classify(err)
 		}
-	}
+		return fmt.Errorf("postgres: watch: %w", err)
+	})
 }
 
 type watch struct {
-	d        *Driver
-	prefixes []string
-	tick     time.Duration
-	yield    func(kv.Change) error
+	*kv.Follow
+	d    *Driver
+	tick time.Duration
 
 	polls          bool      // notifications do not arrive
 	known          int64     // count of commits that were announced
 	probed         int64     // count that the last probe read
-	heard          time.Time // last answer of the server
 	ticked, looked time.Time // last tick and probe
-}
-
-// run connects again until the server has been silent for giveUpAfter.
-func (w *watch) run(ctx context.Context) error {
-	for {
-		err := w.session(ctx)
-		switch {
-		case errors.Is(err, errStopped):
-			return err
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case time.Since(w.heard) > giveUpAfter:
-			return fmt.Errorf("postgres: watch: no answer for %v: %w", giveUpAfter, w.d.classify(err))
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }
 
 // session watches on one connection.
@@ -111,7 +78,7 @@ func (w *watch) session(ctx context.Context) error {
 		return err
 	}
 	w.known = w.probed
-	if err := w.yield(kv.Change{}); err != nil {
+	if err := w.Gap(); err != nil {
 		return err
 	}
 	for {
@@ -144,7 +111,7 @@ func (w *watch) wait(ctx context.Context, conn *pgx.Conn) error {
 	}
 	if w.tick > 0 && time.Since(w.ticked) >= w.tick {
 		w.ticked = time.Now()
-		if err := w.yield(kv.Change{Tick: true}); err != nil {
+		if err := w.Ticked(); err != nil {
 			return err
 		}
 	}
@@ -171,7 +138,7 @@ func (w *watch) wait(ctx context.Context, conn *pgx.Conn) error {
 	w.polls = w.polls || before > w.known
 	if w.polls && w.probed != w.known {
 		w.known = w.probed
-		return w.yield(kv.Change{})
+		return w.Gap()
 	}
 	return nil
 }
@@ -183,22 +150,19 @@ func (w *watch) probe(ctx context.Context, conn *pgx.Conn) error {
 	err := conn.QueryRow(ctx, w.d.count).Scan(&w.probed)
 	w.looked = time.Now()
 	if err == nil {
-		w.heard = w.looked
+		w.Heard()
 	}
 	return err
 }
 
 // notified handles a payload: the count of a commit and a key that it changed.
 func (w *watch) notified(payload string) error {
-	w.heard = time.Now()
+	w.Heard()
 	count, key, _ := strings.Cut(payload, " ")
 	n, err := strconv.ParseInt(count, 10, 64)
 	if err != nil || key == "" {
 		return nil //nolint:nilerr // another program notified this channel
 	}
 	w.known = max(w.known, n)
-	if !slices.ContainsFunc(w.prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
-		return nil
-	}
-	return w.yield(kv.Change{Key: key})
+	return w.Changed(key)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -48,8 +47,7 @@ const (
 	lateness = time.Second
 	// maxOps bounds a script, during which Redis serves nobody else.
 	maxOps = 512
-	// defaultCall bounds calls whose context has no deadline.
-	defaultCall = 5 * time.Second
+	readTimeout = 5 * time.Second
 	dialTimeout = 2 * time.Second
 	// minVersion is the first with users.
 	minVersion = 6
@@ -59,11 +57,8 @@ const (
 const loses = "Redis replicates asynchronously: a failover, or a restart without appendfsync always, can lose grants that it acknowledged, " +
 	"and then two leaders can have the same token; use it only for work that writes to fenced sinks"
 
-// Store is a store.Store in Redis: a kv.Store over a Redis driver.
-type Store struct {
-	*kv.Store
-	driver *Driver
-}
+// Store is a store.Store in Redis.
+type Store = kv.Store
 
 // Driver knows the keys and scripts.
 type Driver struct {
@@ -143,15 +138,15 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	d := NewDriver(cfg)
 	err := d.checkServer(ctx)
-	var s *kv.Store
-	if err == nil {
-		s, err = kv.New(ctx, d, kv.Config{Deployment: cfg.Deployment})
-	}
 	if err != nil {
 		d.Close()
-		return nil, fmt.Errorf("open the store in %s: %w", cfg.where(), err)
+	} else {
+		var s *Store
+		if s, err = kv.Open(ctx, d, kv.Config{Deployment: cfg.Deployment}); err == nil {
+			return s, nil
+		}
 	}
-	return &Store{s, d}, nil
+	return nil, fmt.Errorf("open the store in %s: %w", cfg.where(), err)
 }
 
 func (c Config) where() string {
@@ -193,16 +188,10 @@ func NewDriver(cfg Config) *Driver {
 	d.client = goredis.NewUniversalClient(&goredis.UniversalOptions{
 		Addrs: cfg.Addrs, MasterName: cfg.Master, SentinelUsername: cfg.SentinelUsername, SentinelPassword: cfg.SentinelPassword,
 		Protocol: 2, Username: cfg.Username, Password: cfg.Password, DB: cfg.DB, TLSConfig: cfg.TLS,
-		MaxRetries: noRetries, DialTimeout: dialTimeout, DialerRetries: 1, ReadTimeout: defaultCall, ContextTimeoutEnabled: true,
+		MaxRetries: noRetries, DialTimeout: dialTimeout, DialerRetries: 1, ReadTimeout: readTimeout, ContextTimeoutEnabled: true,
 		DisableIdentity: true, PipelinePoolSize: -1,
 	})
 	return d
-}
-
-// Close closes the connections. Sessions live on until they expire.
-func (s *Store) Close() {
-	s.Store.Close()
-	s.driver.Close()
 }
 
 // Close closes the connections.
@@ -213,8 +202,6 @@ func (d *Driver) Close() {
 	_ = d.client.Close()
 	d.work.Wait()
 }
-
-var errClosed = errors.New("redis: the store is closed")
 
 // sees notes which life of the data answered.
 func (d *Driver) sees(life string) {
@@ -237,7 +224,7 @@ func (d *Driver) run(ctx context.Context, what string, s *goredis.Script, args [
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, err // the call may still be under way
 	}
 	return reply, nil
 }
@@ -245,18 +232,15 @@ func (d *Driver) run(ctx context.Context, what string, s *goredis.Script, args [
 // call bounds f and returns when ctx ends. The client alone obeys deadlines, and not the end of a
 // context before its deadline.
 func (d *Driver) call(ctx context.Context, what string, f func(context.Context) error) error {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, defaultCall)
-		defer cancel()
-	}
+	ctx, cancel := kv.Bounded(ctx)
+	defer cancel()
 	if ctx.Err() != nil {
 		return fmt.Errorf("redis: %s: %w", what, context.Cause(ctx))
 	}
 	d.mu.Lock()
 	if d.ctx.Err() != nil {
 		d.mu.Unlock()
-		return errClosed
+		return kv.ErrClosed
 	}
 	done := make(chan error, 1)
 	d.work.Go(func() { done <- f(ctx) })

@@ -3,9 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
-	"slices"
 	"strings"
 	"time"
 
@@ -24,56 +22,22 @@ const (
 	redialAfter = 50 * time.Millisecond
 )
 
-var (
-	errStopped = errors.New("redis: nobody reads the watch any more")
-	errMoved   = errors.New("redis: another server answers now")
-)
+var errMoved = errors.New("redis: another server answers now")
 
 // Watch implements kv.Driver with a subscription. Redis does not keep messages, so each new
 // subscription is a gap.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
-	return func(yield func(kv.Change, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(d.ctx, cancel)()
-		w := &watch{d: d, prefixes: prefixes, ticker: time.NewTicker(max(tick, time.Millisecond)), heard: time.Now(), yield: yield}
-		defer w.ticker.Stop()
-		for {
-			err := w.follow(ctx)
-			switch {
-			case errors.Is(err, errStopped):
-				return
-			case ctx.Err() != nil:
-				yield(kv.Change{}, context.Cause(ctx))
-				return
-			case time.Since(w.heard) > giveUpAfter:
-				yield(kv.Change{}, fmt.Errorf("redis: watch: no connection for %v: %w", giveUpAfter, err))
-				return
-			}
-			select {
-			case <-time.After(redialAfter):
-			case <-ctx.Done():
-			}
-		}
-	}
-}
-
-type watch struct {
-	d        *Driver
-	prefixes []string
-	ticker   *time.Ticker
-	heard    time.Time // when the server last gave a sign of life
-	yield    func(kv.Change, error) bool
+	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: redialAfter, GiveUp: giveUpAfter}.Watch(ctx, d.follow)
 }
 
 // follow yields the changes of one subscription until its connection is lost.
-func (w *watch) follow(ctx context.Context) error {
+func (d *Driver) follow(ctx context.Context, f *kv.Follow) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	life, _ := w.d.lastSeen()
-	sub := w.d.client.Subscribe(ctx)
+	life, _ := d.lastSeen()
+	sub := d.client.Subscribe(ctx)
 	messages, lost := make(chan any), make(chan error, 1)
-	go func() { lost <- w.receive(ctx, sub, messages) }()
+	go func() { lost <- d.receive(ctx, sub, messages) }()
 	defer func() {
 		cancel()
 		_ = sub.Close()
@@ -82,28 +46,24 @@ func (w *watch) follow(ctx context.Context) error {
 	probe := time.NewTicker(quietFor)
 	defer probe.Stop()
 	for {
-		var more bool
+		var err error
 		select {
 		case m := <-messages:
-			w.heard = time.Now()
-			more = w.message(m)
-		case <-w.ticker.C:
-			more = w.yield(kv.Change{Tick: true}, nil)
+			f.Heard()
+			err = message(f, m)
+		case <-f.Ticks:
+			err = f.Ticked()
 		case <-probe.C:
-			more = true
-			if err := w.probe(ctx, sub); err != nil {
-				return err
-			}
-		case err := <-lost:
+			err = d.probe(ctx, f, sub)
+		case err = <-lost:
 			lost <- err
-			return err
 		case <-ctx.Done():
-			return ctx.Err()
+			err = ctx.Err()
 		}
-		if !more {
-			return errStopped
+		if err != nil {
+			return err
 		}
-		now, _ := w.d.lastSeen()
+		now, _ := d.lastSeen()
 		if life != "" && now != life {
 			return errMoved
 		}
@@ -113,8 +73,8 @@ func (w *watch) follow(ctx context.Context) error {
 
 // receive reads the subscription. A timeout is the end of the connection, because a message may
 // have been read in part.
-func (w *watch) receive(ctx context.Context, sub *goredis.PubSub, messages chan<- any) error {
-	if err := sub.Subscribe(ctx, w.d.channel); err != nil {
+func (d *Driver) receive(ctx context.Context, sub *goredis.PubSub, messages chan<- any) error {
+	if err := sub.Subscribe(ctx, d.channel); err != nil {
 		return explain("watch", err)
 	}
 	for {
@@ -131,30 +91,26 @@ func (w *watch) receive(ctx context.Context, sub *goredis.PubSub, messages chan<
 }
 
 // message yields what a message says.
-func (w *watch) message(m any) bool {
+func message(f *kv.Follow, m any) error {
 	switch m := m.(type) {
 	case *goredis.Subscription:
-		return w.yield(kv.Change{}, nil)
+		return f.Gap()
 	case *goredis.Message:
-		for key := range strings.SplitSeq(m.Payload, "\n") {
-			if slices.ContainsFunc(w.prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) && !w.yield(kv.Change{Key: key}, nil) {
-				return false
-			}
-		}
+		return f.Changed(strings.Split(m.Payload, "\n")...)
 	}
-	return true
+	return nil
 }
 
 // probe asks for a sign of life after a quiet time. It also finds out whether another server is
 // the master by now; calls that were made anyway have done so.
-func (w *watch) probe(ctx context.Context, sub *goredis.PubSub) error {
-	if time.Since(w.heard) < quietFor {
+func (d *Driver) probe(ctx context.Context, f *kv.Follow, sub *goredis.PubSub) error {
+	if f.Quiet() < quietFor {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, quietFor)
 	defer cancel()
-	if _, at := w.d.lastSeen(); time.Since(at) > quietFor {
-		if _, err := w.d.Incarnation(ctx); err != nil {
+	if _, at := d.lastSeen(); time.Since(at) > quietFor {
+		if _, err := d.Incarnation(ctx); err != nil {
 			return err
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -32,7 +31,7 @@ func lostLink(err error) bool {
 
 // do makes a call. It tries again on another link unless the outcome is unknown.
 func (d *Driver) do(ctx context.Context, what string, call func(context.Context, *link) error) error {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := kv.Bounded(ctx)
 	defer cancel()
 	for {
 		l, err := d.link(ctx)
@@ -45,10 +44,7 @@ func (d *Driver) do(ctx context.Context, what string, call func(context.Context,
 		case !lostLink(err) || errors.Is(err, errUnknown) || ctx.Err() != nil:
 			return fmt.Errorf("zookeeper: %s: %w", what, err)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
+		kv.Pause(ctx, pause)
 	}
 }
 
@@ -96,10 +92,7 @@ func (d *Driver) commit(ctx context.Context, l *link, t kv.Txn) (kv.Result, erro
 		if err != nil {
 			return kv.Result{}, err
 		}
-		if slices.ContainsFunc(t.If, func(c kv.Cond) bool {
-			v := known[d.path(c.Key)].version()
-			return v != c.Version && (c.Version != kv.Any || v == 0)
-		}) {
+		if slices.ContainsFunc(t.If, func(c kv.Cond) bool { return !c.Holds(known[d.path(c.Key)].version()) }) {
 			if !again {
 				continue
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/kv"
 )
 
 const (
@@ -120,7 +121,7 @@ func (d *Driver) link(ctx context.Context) (*link, error) {
 		select {
 		case <-changed:
 		case <-d.ctx.Done():
-			return nil, errClosed
+			return nil, kv.ErrClosed
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%s: no session: %w", strings.Join(d.cfg.Servers, ","), errors.Join(context.Cause(ctx), err))
 		}
@@ -209,7 +210,7 @@ func send[T any](ctx context.Context, l *link, request func(*zk.Conn) (T, error)
 		l.replies.Add(1)
 		replied <- func() (T, error) { return v, l.explain(err) }
 	}) {
-		return fail(errClosed)
+		return fail(kv.ErrClosed)
 	}
 	select {
 	case <-l.wrote:

@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -43,13 +44,12 @@ type Config struct {
 const (
 	defaultPath = "/tenure"
 	defaultPort = "2181"
+	minTTL      = 2 * time.Second
 	maxTTL      = 24 * time.Hour
 	// lateness of an observed expiry: a beat is read every eighth of the TTL.
 	lateness = time.Second
 	// maxKeys keeps a transaction far below 1 MB, which is ZooKeeper's limit by default.
 	maxKeys = 128
-	// defaultCall bounds calls whose context has no deadline.
-	defaultCall = 5 * time.Second
 )
 
 var (
@@ -59,15 +59,10 @@ var (
 	// ErrSessionLost: ZooKeeper has ended the session of the connection and refused the call,
 	// which had no effect. The driver opens a new session and tries again.
 	ErrSessionLost = errors.New("session lost")
-
-	errClosed = errors.New("zookeeper: the store is closed")
 )
 
-// Store is a store.Store in ZooKeeper: a kv.Store over a ZooKeeper driver.
-type Store struct {
-	*kv.Store
-	driver *Driver
-}
+// Store is a store.Store in ZooKeeper.
+type Store = kv.Store
 
 var _ store.Store = (*Store)(nil)
 
@@ -79,21 +74,13 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := kv.Bounded(ctx)
 	defer cancel()
-	d := NewDriver(cfg)
-	s, err := kv.New(ctx, d, kv.Config{Deployment: cfg.Deployment})
+	s, err := kv.Open(ctx, NewDriver(cfg), kv.Config{Deployment: cfg.Deployment})
 	if err != nil {
-		d.Close()
 		return nil, fmt.Errorf("zookeeper: open %s: %w", strings.Join(cfg.Servers, ","), err)
 	}
-	return &Store{s, d}, nil
-}
-
-// Close closes the connection. Sessions live on until they expire.
-func (s *Store) Close() {
-	s.Store.Close()
-	s.driver.Close()
+	return s, nil
 }
 
 // Caps is what a store with the default configuration can do.
@@ -119,12 +106,7 @@ func Parse(address string) (Config, error) {
 
 func (c Config) withDefaults() Config {
 	c.Path = strings.TrimRight(c.Path, "/")
-	if c.Path == "" {
-		c.Path = defaultPath
-	}
-	if c.MinTTL == 0 {
-		c.MinTTL = 2 * time.Second
-	}
+	c.Path, c.MinTTL = cmp.Or(c.Path, defaultPath), cmp.Or(c.MinTTL, minTTL)
 	c.Servers = slices.Clone(c.Servers)
 	for i, s := range c.Servers {
 		if _, _, err := net.SplitHostPort(s); err != nil && s != "" {
@@ -197,7 +179,7 @@ func NewDriver(cfg Config) *Driver {
 // Close closes the connection.
 func (d *Driver) Close() {
 	d.mu.Lock()
-	d.cancel(errClosed)
+	d.cancel(kv.ErrClosed)
 	d.mu.Unlock()
 	d.work.Wait()
 }
@@ -211,12 +193,4 @@ func (d *Driver) start(f func()) bool {
 	}
 	d.work.Go(f)
 	return true
-}
-
-// bounded gives a context a deadline if it has none.
-func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, defaultCall)
 }

@@ -39,7 +39,7 @@ func (d *Driver) trim(l *link, name string) {
 		return
 	}
 	d.start(func() {
-		ctx, cancel := context.WithTimeout(d.ctx, defaultCall)
+		ctx, cancel := kv.Bounded(d.ctx)
 		defer cancel()
 		dir := d.cfg.Path + changesNode
 		list, err := l.children(ctx, dir, false)()
@@ -61,66 +61,50 @@ func (d *Driver) trim(l *link, name string) {
 // Watch implements kv.Driver with one ZooKeeper watch on the list of changes, however many keys
 // there are. The list outlives connections, so a watch that connects again misses nothing.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
-	return func(yield func(kv.Change, error) bool) {
-		w := &watch{d: d, prefixes: prefixes}
-		var ticks <-chan time.Time
-		if tick > 0 {
-			ticker := time.NewTicker(tick)
-			defer ticker.Stop()
-			ticks = ticker.C
-		}
-		for alive := time.Now(); ; {
-			bound, cancel := context.WithDeadline(ctx, alive.Add(giveUpAfter))
-			l, changed, hints, err := w.arm(bound)
-			again := lostLink(err) && bound.Err() == nil
-			cancel()
-			if again {
-				continue
-			}
-			if err != nil {
-				yield(kv.Change{}, fmt.Errorf("zookeeper: watch: %w", err))
-				return
-			}
-			for _, c := range hints {
-				if !yield(c, nil) {
-					return
-				}
-			}
-			for waiting := true; waiting; {
-				select {
-				case <-ticks:
-					if !yield(kv.Change{Tick: true}, nil) {
-						return
-					}
-					continue
-				case <-changed:
-				case <-l.ctx.Done():
-				case <-ctx.Done():
-				}
-				waiting = false
-			}
-			alive = time.Now()
-		}
-	}
+	w := &watch{d: d}
+	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: pause, GiveUp: giveUpAfter}.Watch(ctx, func(ctx context.Context, f *kv.Follow) error {
+		w.Follow = f
+		return w.next(ctx)
+	})
 }
 
 type watch struct {
-	d        *Driver
-	prefixes []string
-	begun    bool
-	losses   int
-	last     int32 // change that was told
+	*kv.Follow
+	d      *Driver
+	begun  bool
+	losses int
+	last   int32 // change that was told
 }
 
-// arm sets the watch and returns hints of what changed since the last time.
-func (w *watch) arm(ctx context.Context) (l *link, changed <-chan zk.Event, hints []kv.Change, err error) {
+// next tells what changed since the last time, and waits for the next change.
+func (w *watch) next(ctx context.Context) error {
+	bound, cancel := context.WithTimeout(ctx, giveUpAfter-w.Quiet())
+	defer cancel()
+	l, changed, err := w.arm(bound)
+	for err == nil {
+		select {
+		case <-w.Ticks:
+			err = w.Ticked()
+			continue
+		case <-changed:
+		case <-l.ctx.Done():
+		case <-ctx.Done():
+		}
+		w.Heard()
+		return nil
+	}
+	return fmt.Errorf("zookeeper: watch: %w", err)
+}
+
+// arm sets the watch and tells what changed since the last time.
+func (w *watch) arm(ctx context.Context) (l *link, changed <-chan zk.Event, err error) {
 	if l, err = w.d.link(ctx); err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	dir := w.d.cfg.Path + changesNode
 	list, err := l.children(ctx, dir, true)()
 	if err != nil {
-		return nil, nil, nil, l.own(err)
+		return nil, nil, l.own(err)
 	}
 	w.d.mu.Lock()
 	losses := w.d.losses
@@ -148,23 +132,20 @@ func (w *watch) arm(ctx context.Context) (l *link, changed <-chan zk.Event, hint
 	for i, name := range fresh {
 		answers[i] = l.get(ctx, dir+"/"+name)
 	}
+	var keys []string
 	for _, answer := range answers {
 		g, err := answer()
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, err
 		}
 		gap = gap || g.version() == 0 // it was deleted meanwhile
-		for key := range strings.SplitSeq(string(g.data), "\n") {
-			if slices.ContainsFunc(w.prefixes, func(p string) bool { return strings.HasPrefix(key, p) }) {
-				hints = append(hints, kv.Change{Key: key})
-			}
-		}
-	}
-	if gap {
-		hints = []kv.Change{{}}
+		keys = append(keys, strings.Split(string(g.data), "\n")...)
 	}
 	if w.begun, w.losses, w.last = true, losses, newest; len(list.names) == 0 {
 		w.last = -1 // before the first one
 	}
-	return l, list.changed, hints, nil
+	if gap {
+		return l, list.changed, w.Gap()
+	}
+	return l, list.changed, w.Changed(keys...)
 }

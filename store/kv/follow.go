@@ -1,0 +1,118 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tenurehq/tenure/store"
+)
+
+// callTimeout bounds calls whose context has no deadline.
+const callTimeout = 5 * time.Second
+
+// Bounded gives a context a deadline if it has none: 5 s from now.
+func Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, callTimeout)
+}
+
+// Pause waits until the time has passed or the context ends.
+func Pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// Follow makes the Watch of a driver that loses its connection now and then.
+type Follow struct {
+	Life     context.Context // of the driver: the watch ends with it
+	Tick     time.Duration
+	Prefixes []string
+	Retry    time.Duration // the pause after a lost connection
+	// GiveUp is how long nothing may be heard from the engine before the watch ends.
+	GiveUp time.Duration
+
+	// Ticks tells when to call Ticked.
+	Ticks <-chan time.Time
+	heard time.Time
+	yield func(Change, error) bool
+}
+
+// ErrUnread ends a watch whose reader has stopped.
+var ErrUnread = errors.New("kv: nobody reads the watch any more")
+
+// Watch yields what follow tells. It calls follow again whenever that returns: nil at once, an
+// error after a pause. An error ends the watch if it is permanent, or if it is too old.
+func (f Follow) Watch(ctx context.Context, follow func(context.Context, *Follow) error) iter.Seq2[Change, error] {
+	return func(yield func(Change, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(f.Life, cancel)()
+		ticker := time.NewTicker(max(f.Tick, time.Millisecond))
+		defer ticker.Stop()
+		f := &f
+		f.Ticks, f.heard, f.yield = ticker.C, time.Now(), yield
+		for {
+			err := follow(ctx, f)
+			switch {
+			case errors.Is(err, ErrUnread):
+				return
+			case f.Life.Err() != nil:
+				err = ErrClosed
+			case ctx.Err() != nil:
+				err = context.Cause(ctx)
+			case err == nil:
+				continue
+			case !store.Permanent(err) && time.Since(f.heard) <= f.GiveUp:
+				Pause(ctx, f.Retry)
+				continue
+			}
+			yield(Change{}, err)
+			return
+		}
+	}
+}
+
+// Heard notes a sign of life of the engine.
+func (f *Follow) Heard() { f.heard = time.Now() }
+
+// Quiet is how long there was no sign of life.
+func (f *Follow) Quiet() time.Duration { return time.Since(f.heard) }
+
+// Tell yields a change. Its error means that nobody reads the watch any more: return it.
+func (f *Follow) Tell(c Change) error {
+	if !f.yield(c, nil) {
+		return ErrUnread
+	}
+	return nil
+}
+
+// Ticked yields a tick.
+func (f *Follow) Ticked() error { return f.Tell(Change{Tick: true}) }
+
+// Gap yields that anything may have changed.
+func (f *Follow) Gap() error { return f.Tell(Change{}) }
+
+// Changed yields hints for those of the keys that are watched.
+func (f *Follow) Changed(keys ...string) error {
+	for _, key := range keys {
+		if f.Covers(key) {
+			if err := f.Tell(Change{Key: key}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Covers reports whether a key is watched.
+func (f *Follow) Covers(key string) bool {
+	return slices.ContainsFunc(f.Prefixes, func(p string) bool { return strings.HasPrefix(key, p) })
+}
