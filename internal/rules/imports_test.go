@@ -69,7 +69,7 @@ var layers = []layer{
 		why: "a shard is a group, on any store"},
 	{path: "pulse", may: []string{"store", "internal/plant"}, testsToo: []string{".", "store/mem"},
 		why: "a keeper ends sessions of any store"},
-	{path: "store/storetest", may: []string{".", "fence", "clock", "store", "internal/plant", "internal/guard"}, testsToo: []string{"store/mem"},
+	{path: "store/storetest", may: []string{".", "fence", "clock", "lease", "store", "internal/plant", "internal/guard"}, testsToo: []string{"store/mem"},
 		why: "the contract must not depend on one engine"},
 	{path: "store/kv/...", may: []string{".", "fence", "clock", "store", "internal/plant", "internal/policy"}, testsToo: []string{"lease", "store/mem"},
 		why: "the store knows its engine through the Driver interface alone; internal/policy says which attributes are rules, so that writes of them are counted"},

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"log/slog"
 	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -48,52 +47,6 @@ func at(servers ...*servertest.Server) consul.Config {
 		c.Addresses = append(c.Addresses, s.URL())
 	}
 	return c
-}
-
-// rounds is how often a test repeats what it shows; make test-long sets more.
-func rounds(t *testing.T, usual int) int {
-	n, err := strconv.Atoi(os.Getenv("TENURE_ROUNDS"))
-	if err != nil {
-		return usual
-	}
-	t.Logf("%d rounds", n)
-	return n
-}
-
-func node(t *testing.T, s store.Store, id string, timing lease.Timing, scope ...string) *lease.Node {
-	t.Helper()
-	n, err := lease.New(s, lease.Config{
-		Candidate: tenure.Candidate{ID: id}, Scope: scope, Timing: timing, Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = n.Close(ctx)
-	})
-	return n
-}
-
-func elector(t *testing.T, n *lease.Node, group string) *lease.Elector {
-	t.Helper()
-	e, err := n.Elector(group)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
-}
-
-func lead(t *testing.T, e *lease.Elector) *tenure.Term {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	term, err := e.Campaign(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return term
 }
 
 // Consul keeps the contract of a driver.

@@ -7,29 +7,18 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/internal/servertest"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/consul"
 	"github.com/tenurehq/tenure/store/kv"
+	"github.com/tenurehq/tenure/store/storetest"
 )
-
-// wait lets real time pass: the fault has to last longer than a lease.
-func wait(t *testing.T, d time.Duration) {
-	t.Helper()
-	select {
-	case <-time.After(d):
-	case <-t.Context().Done():
-		t.Fatal(t.Context().Err())
-	}
-}
 
 // leaderOf is Consul's own leader.
 func leaderOf(t *testing.T, servers []*servertest.Server) *servertest.Server {
@@ -66,25 +55,12 @@ func TestMemberLost(t *testing.T) {
 		mine := append(append([]string(nil), addresses[i%3:]...), addresses[:i%3]...)
 		group := fmt.Sprintf("g%d", i)
 		s := open(t, consul.Config{Addresses: mine})
-		terms = append(terms, lead(t, elector(t, node(t, s, fmt.Sprintf("n%d", i), lease.Timing{TTL: 12 * time.Second}, group), group)))
+		terms = append(terms, storetest.Lead(t, storetest.Elector(t, storetest.Node(t, s, fmt.Sprintf("n%d", i), lease.Timing{TTL: 12 * time.Second}, group), group)))
 	}
 	leader := leaderOf(t, servers)
-	for _, fault := range []struct {
-		name         string
-		strike, heal func()
-	}{
-		{"black-holed", proxies[1].Cut, proxies[1].Heal},
-		{"killed", leader.Kill, leader.Start},
-	} {
-		fault.strike()
-		wait(t, 14*time.Second) // more than a TTL
-		for i, term := range terms {
-			if err := term.Check(); err != nil {
-				t.Errorf("with one server %s process %d lost its term: %v", fault.name, i, err)
-			}
-		}
-		fault.heal()
-	}
+	storetest.Survive(t, terms, 14*time.Second, // more than a TTL
+		storetest.Fault{Name: "one server black-holed", Strike: proxies[1].Cut, Heal: proxies[1].Heal},
+		storetest.Fault{Name: "Consul's leader killed", Strike: leader.Kill, Heal: leader.Start})
 }
 
 // Without a quorum nothing is granted or renewed, and calls fail with an error that says why.
@@ -93,8 +69,8 @@ func TestQuorumLost(t *testing.T) {
 	t.Parallel()
 	servers := servertest.ConsulCluster(t, 3)
 	timing := lease.Timing{TTL: 3 * time.Second}
-	e := elector(t, node(t, open(t, at(servers...)), "a", timing, "g"), "g")
-	term := lead(t, e)
+	e := storetest.Elector(t, storetest.Node(t, open(t, at(servers...)), "a", timing, "g"), "g")
+	term := storetest.Lead(t, e)
 	servers[1].Kill()
 	servers[2].Kill()
 	stopped := time.Now() // no keep-alive that was sent later is acknowledged
@@ -119,66 +95,21 @@ func TestQuorumLost(t *testing.T) {
 	servers[1].Start()
 	servers[2].Start()
 	_ = term.Resign(t.Context()) // its work has stopped
-	if again := lead(t, e); again.Token() <= term.Token() {
+	if again := storetest.Lead(t, e); again.Token() <= term.Token() {
 		t.Errorf("token %d after token %d", again.Token(), term.Token())
 	}
 }
 
-// A leader whose client is cut off stops believing before the next one begins: both beliefs are
-// read on one clock.
+// A leader whose client is cut off stops believing before the next one begins.
 func TestNoOverlap(t *testing.T) {
 	t.Parallel()
 	server := servertest.Consul(t)
-	timing := lease.Timing{TTL: 2 * time.Second}
-	var proxies [2]*enginetest.Proxy
-	var nodes [2]*lease.Node
-	for i := range nodes {
-		proxies[i] = enginetest.NewProxy(t, server.Addr())
-		nodes[i] = node(t, open(t, consul.Config{Addresses: []string{proxies[i].Endpoint()}}), fmt.Sprint("n", i), timing, "g")
+	var ways [2]storetest.Way
+	for i := range ways {
+		p := enginetest.NewProxy(t, server.Addr())
+		ways[i] = storetest.Way{Store: open(t, consul.Config{Addresses: []string{p.Endpoint()}}), Cut: p.Cut, Heal: p.Heal}
 	}
-	now := clock.System()
-	leader, term := 0, lead(t, elector(t, nodes[0], "g"))
-	for round := range rounds(t, 2) {
-		other := 1 - leader
-		next := make(chan *tenure.Term, 1)
-		began := make(chan clock.Instant, 1)
-		var all sync.WaitGroup
-		all.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			won, err := elector(t, nodes[other], "g").Campaign(ctx)
-			began <- now.Now()
-			if err != nil {
-				t.Error(err)
-			}
-			next <- won
-		})
-		wait(t, time.Second)
-		proxies[leader].Cut()
-		var believed clock.Instant
-		for {
-			at := now.Now()
-			if term.Check() != nil {
-				break
-			}
-			believed = at
-			time.Sleep(200 * time.Microsecond)
-		}
-		start := <-began
-		all.Wait()
-		if start <= believed {
-			t.Errorf("round %d: the new term began %v before the old one stopped believing", round, believed.Sub(start))
-		}
-		t.Logf("round %d: gap %v", round, start.Sub(believed))
-		proxies[leader].Heal()
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		_ = term.Resign(ctx)
-		cancel()
-		leader, term = other, <-next
-		if term == nil {
-			t.FailNow()
-		}
-	}
+	storetest.NoOverlap(t, 2*time.Second, ways, storetest.Rounds(t, 2))
 }
 
 // A watch that Consul no longer answers goes on at another address, and misses nothing. Without

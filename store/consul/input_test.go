@@ -1,7 +1,6 @@
 package consul_test
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -26,6 +25,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/consul"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // refused opens a store that cannot be opened: the error names the cause within seconds.
@@ -114,7 +114,7 @@ func TestRights(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The server may still be setting up its first token.
-		eventually(t, func() error { _, err := call(t, server, http.MethodPut, "acl/policy", root, text); return err })
+		storetest.Eventually(t, func() error { _, err := call(t, server, http.MethodPut, "acl/policy", root, text); return err })
 		text, err = call(t, server, http.MethodPut, "acl/token", root, []byte(`{"Policies":[{"Name":"`+name+`"}]}`))
 		if err == nil {
 			err = json.Unmarshal(text, &made)
@@ -151,10 +151,10 @@ func TestRights(t *testing.T) {
 	}
 	enough := with(token(`key_prefix "tenure/" { policy = "write" }  service "billing" { policy = "write" }`))
 	s := open(t, enough)
-	term := lead(t, elector(t, node(t, s, "a", lease.Timing{TTL: 10 * time.Second}, "billing"), "billing"))
+	term := storetest.Lead(t, storetest.Elector(t, storetest.Node(t, s, "a", lease.Timing{TTL: 10 * time.Second}, "billing"), "billing"))
 	published := make(chan error, 1)
 	go func() { published <- s.Publish(term, consul.Service{Port: 80}) }()
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		_, err := call(t, server, http.MethodGet, fmt.Sprintf("agent/service/billing-%d", term.Token()), root, nil)
 		return err
 	})
@@ -238,23 +238,6 @@ func TestParse(t *testing.T) {
 	} {
 		if _, err := consul.Parse(text); !errors.Is(err, store.ErrInvalid) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", text, err)
-		}
-	}
-}
-
-func eventually(t *testing.T, f func() error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			t.Fatalf("still not: %v", err)
 		}
 	}
 }

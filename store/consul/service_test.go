@@ -14,6 +14,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/consul"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // DNS shows the leader of a group while its term lasts.
@@ -39,18 +40,18 @@ func TestPublish(t *testing.T) {
 	}
 	for port := 81; port <= 82; port++ {
 		s := open(t, at(server))
-		term := lead(t, elector(t, node(t, s, fmt.Sprint("n", port), lease.Timing{TTL: 5 * time.Second}, "billing"), "billing"))
+		term := storetest.Lead(t, storetest.Elector(t, storetest.Node(t, s, fmt.Sprint("n", port), lease.Timing{TTL: 5 * time.Second}, "billing"), "billing"))
 		done := make(chan error, 1)
 		go func() {
 			done <- s.Publish(term, consul.Service{Address: "127.0.0.1", Port: port, Tags: []string{"leader"}})
 		}()
-		eventually(t, func() error { return shows(port) })
+		storetest.Eventually(t, func() error { return shows(port) })
 		if found, err := resolver.LookupHost(t.Context(), "leader.billing.service.consul."); err != nil || len(found) != 1 || found[0] != "127.0.0.1" {
 			t.Errorf("the address is %v, %v", found, err)
 		}
 		// An agent that has lost the service gets it again.
 		api(t, server, http.MethodPut, fmt.Sprintf("agent/service/deregister/billing-%d", term.Token()), nil)
-		eventually(t, func() error { return shows(port) })
+		storetest.Eventually(t, func() error { return shows(port) })
 		if err := s.Publish(term, consul.Service{Name: "no/label"}); !errors.Is(err, store.ErrInvalid) {
 			t.Errorf("a name that is no label: %v", err)
 		}
@@ -60,7 +61,7 @@ func TestPublish(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		eventually(t, func() error { return shows(0) })
+		storetest.Eventually(t, func() error { return shows(0) })
 	}
 }
 
@@ -80,7 +81,7 @@ func TestChecks(t *testing.T) {
 	scope := store.OpenOptions{Scope: store.Scope{"g"}}
 	var session store.Session
 	// The agent tells its servers of the check a moment later.
-	eventually(t, func() (err error) {
+	storetest.Eventually(t, func() (err error) {
 		session, err = s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, scope)
 		return err
 	})
@@ -93,7 +94,7 @@ func TestChecks(t *testing.T) {
 		}
 	}
 	check("fail")
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		if v, err := other.Read(t.Context(), "g"); err != nil || v.State != tenure.Vacant {
 			return fmt.Errorf("the group is %v, %w", v.State, err)
 		}
@@ -106,7 +107,7 @@ func TestChecks(t *testing.T) {
 		t.Error("a session was opened while the check is critical")
 	}
 	check("pass")
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		again, err := s.Open(t.Context(), tenure.Candidate{ID: "a"}, time.Hour, scope)
 		if err == nil {
 			_, err = s.KeepAlive(t.Context(), again.ID)

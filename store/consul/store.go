@@ -44,7 +44,7 @@ type Config struct {
 const (
 	defaultPrefix = "tenure"
 	// maxOps is what Consul takes in one transaction.
-	maxOps = 128
+	maxOps      = 128
 	dialTimeout = 2 * time.Second
 	// maxConns bounds the connections to one address. An agent allows 200 for each host.
 	maxConns = 16

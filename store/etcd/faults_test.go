@@ -4,64 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
-	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
+	"github.com/tenurehq/tenure/store/storetest"
 )
-
-// rounds is how often a test repeats what it shows; make test-long sets more.
-func rounds(t *testing.T, usual int) int {
-	n, err := strconv.Atoi(os.Getenv("TENURE_ROUNDS"))
-	if err != nil {
-		return usual
-	}
-	t.Logf("%d rounds", n)
-	return n
-}
-
-func node(t *testing.T, s store.Store, id string, timing lease.Timing, scope ...string) *lease.Node {
-	t.Helper()
-	n, err := lease.New(s, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: scope, Timing: timing})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = n.Close(ctx)
-	})
-	return n
-}
-
-func elector(t *testing.T, n *lease.Node, group string) *lease.Elector {
-	t.Helper()
-	e, err := n.Elector(group)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
-}
-
-func lead(t *testing.T, e *lease.Elector) *tenure.Term {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	term, err := e.Campaign(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return term
-}
 
 // One member of three that is stopped, black-holed or killed costs no session:
 // thirty processes with a TTL of 5 s go on leading.
@@ -81,108 +34,37 @@ func TestMemberLost(t *testing.T) {
 		// Each begins with another member, so that every member has its share.
 		mine := append(append([]string(nil), endpoints[i%3:]...), endpoints[:i%3]...)
 		group := fmt.Sprintf("g%d", i)
-		terms = append(terms, lead(t, elector(t, node(t, open(t, mine), fmt.Sprintf("n%d", i), lease.Timing{TTL: 5 * time.Second}, group), group)))
+		terms = append(terms, storetest.Lead(t, storetest.Elector(t, storetest.Node(t, open(t, mine), fmt.Sprintf("n%d", i), lease.Timing{TTL: 5 * time.Second}, group), group)))
 	}
-	for _, fault := range []struct {
-		name         string
-		strike, heal func()
-	}{
+	storetest.Survive(t, terms, 12*time.Second, // more than two TTLs
 		// Not resumed: a leader of etcd that goes on after a pause may revoke leases
 		// that the others have kept alive (docs/engines.md).
-		{"stopped", leader.Pause, func() { leader.Kill(); leader.Restart() }},
-		{"black-holed", proxies[1].Cut, proxies[1].Heal},
-		{"killed", cluster.Members[2].Kill, cluster.Members[2].Restart},
-	} {
-		fault.strike()
-		wait(t, 12*time.Second) // more than two TTLs
-		for i, term := range terms {
-			if err := term.Check(); err != nil {
-				t.Errorf("with one member %s process %d lost its session: %v", fault.name, i, err)
-			}
-		}
-		fault.heal()
-		wait(t, 2*time.Second)
-	}
-}
-
-// wait lets real time pass: the fault has to last longer than a lease.
-func wait(t *testing.T, d time.Duration) {
-	t.Helper()
-	select {
-	case <-time.After(d):
-	case <-t.Context().Done():
-		t.Fatal(t.Context().Err())
-	}
+		storetest.Fault{Name: "etcd's leader stopped", Strike: leader.Pause, Heal: func() { leader.Kill(); leader.Restart() }},
+		storetest.Fault{Name: "one member black-holed", Strike: proxies[1].Cut, Heal: proxies[1].Heal},
+		storetest.Fault{Name: "one member killed", Strike: cluster.Members[2].Kill, Heal: cluster.Members[2].Restart})
 }
 
 // A leader whose client is cut off stops believing before the next one begins:
 // both beliefs are read on one clock.
 func TestNoOverlap(t *testing.T) {
 	cluster := enginetest.Cluster(t, 3, enginetest.FastTicks())
-	timing := lease.Timing{TTL: 2 * time.Second}
-	type road struct {
-		store   *etcd.Store
-		proxies []*enginetest.Proxy
-	}
-	var roads [2]road
-	for i := range roads {
+	var ways [2]storetest.Way
+	for i := range ways {
+		var proxies []*enginetest.Proxy
 		var endpoints []string
 		for _, m := range cluster.Members {
 			p := m.Proxy()
-			roads[i].proxies = append(roads[i].proxies, p)
-			endpoints = append(endpoints, p.Endpoint())
+			proxies, endpoints = append(proxies, p), append(endpoints, p.Endpoint())
 		}
-		roads[i].store = open(t, endpoints)
+		ways[i] = storetest.Way{Store: open(t, endpoints), Cut: each(proxies, (*enginetest.Proxy).Cut), Heal: each(proxies, (*enginetest.Proxy).Heal)}
 	}
-	nodes := [2]*lease.Node{
-		node(t, roads[0].store, "a", timing, "g"),
-		node(t, roads[1].store, "b", timing, "g"),
-	}
-	now := clock.System()
-	leader, term := 0, lead(t, elector(t, nodes[0], "g"))
-	for round := range rounds(t, 3) {
-		other := 1 - leader
-		next := make(chan *tenure.Term, 1)
-		began := make(chan clock.Instant, 1)
-		var all sync.WaitGroup
-		all.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			defer cancel()
-			won, err := elector(t, nodes[other], "g").Campaign(ctx)
-			began <- now.Now()
-			if err != nil {
-				t.Error(err)
-			}
-			next <- won
-		})
-		wait(t, time.Second)
-		for _, p := range roads[leader].proxies {
-			p.Cut()
-		}
-		var believed clock.Instant
-		for {
-			at := now.Now()
-			if term.Check() != nil {
-				break
-			}
-			believed = at
-			time.Sleep(200 * time.Microsecond)
-		}
-		start := <-began
-		all.Wait()
-		if start <= believed {
-			t.Errorf("round %d: the new term began %v before the old one stopped believing", round, believed.Sub(start))
-		}
-		t.Logf("round %d: gap %v", round, start.Sub(believed))
-		for _, p := range roads[leader].proxies {
-			p.Heal()
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		_ = term.Resign(ctx)
-		cancel()
-		leader, term = other, <-next
-		if term == nil {
-			t.FailNow()
+	storetest.NoOverlap(t, 2*time.Second, ways, storetest.Rounds(t, 3))
+}
+
+func each(proxies []*enginetest.Proxy, do func(*enginetest.Proxy)) func() {
+	return func() {
+		for _, p := range proxies {
+			do(p)
 		}
 	}
 }
@@ -194,8 +76,8 @@ func TestQuorumLost(t *testing.T) {
 	cluster := enginetest.Cluster(t, 3, enginetest.FastTicks())
 	s := open(t, cluster.Endpoints())
 	timing := lease.Timing{TTL: 3 * time.Second}
-	e := elector(t, node(t, s, "a", timing, "g"), "g")
-	term := lead(t, e)
+	e := storetest.Elector(t, storetest.Node(t, s, "a", timing, "g"), "g")
+	term := storetest.Lead(t, e)
 	if _, err := e.Leader(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +116,7 @@ func TestQuorumLost(t *testing.T) {
 		m.Resume()
 	}
 	_ = term.Resign(t.Context()) // its work has stopped
-	again := lead(t, e)
+	again := storetest.Lead(t, e)
 	if again.Token() <= term.Token() {
 		t.Errorf("token %d after token %d", again.Token(), term.Token())
 	}
@@ -267,7 +149,7 @@ func TestTakeover(t *testing.T) {
 	timing := lease.Timing{TTL: 10 * time.Second}
 	var nodes [2]*lease.Node
 	for i := range nodes {
-		nodes[i] = node(t, open(t, cluster.Endpoints()), fmt.Sprintf("n%d", i), timing, "shard-*")
+		nodes[i] = storetest.Node(t, open(t, cluster.Endpoints()), fmt.Sprintf("n%d", i), timing, "shard-*")
 	}
 	campaign := func(n *lease.Node) (*sync.WaitGroup, []*tenure.Term) {
 		terms := make([]*tenure.Term, groups)
@@ -291,7 +173,7 @@ func TestTakeover(t *testing.T) {
 	first, held := campaign(nodes[0])
 	first.Wait()
 	second, _ := campaign(nodes[1])
-	wait(t, 3*time.Second) // the second one has its watch and its place in line
+	storetest.Wait(t, 3*time.Second) // the second one has its watch and its place in line
 	var resigned sync.WaitGroup
 	for _, term := range held {
 		resigned.Go(func() {

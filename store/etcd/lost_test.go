@@ -20,6 +20,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // When the engine has lost data, by whatever accident, nothing is granted until the epoch
@@ -54,7 +55,7 @@ func TestDataLost(t *testing.T) {
 	} {
 		t.Run(c.name+", fleet running", func(t *testing.T) {
 			w := newWorld(t)
-			term := lead(t, elector(t, w.node(t, "a"), "g"))
+			term := storetest.Lead(t, storetest.Elector(t, w.node(t, "a"), "g"))
 			w.campaign(t, "b")
 			c.lose(t, w)
 			select {
@@ -250,13 +251,13 @@ func (w *world) open(t *testing.T) *etcd.Store {
 
 func (w *world) node(t *testing.T, id string) *lease.Node {
 	t.Helper()
-	return node(t, w.open(t), id, lease.Timing{TTL: 2 * time.Second}, "g")
+	return storetest.Node(t, w.open(t), id, lease.Timing{TTL: 2 * time.Second}, "g")
 }
 
 // campaign has somebody wait for the group until the test ends.
 func (w *world) campaign(t *testing.T, id string) {
 	t.Helper()
-	e := elector(t, w.node(t, id), "g")
+	e := storetest.Elector(t, w.node(t, id), "g")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

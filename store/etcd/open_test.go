@@ -12,6 +12,7 @@ import (
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // raw is a client of etcd itself: an operator's, or the test's own eyes.
@@ -157,11 +158,11 @@ func TestCloseRepliesLost(t *testing.T) {
 	// Its own measure: from the end of trust to the next leader. An idle machine needs
 	// 0.6 s; what must not happen is that everybody waits for the TTL.
 	const within = 2 * time.Second
-	for round := range rounds(t, 1) {
+	for round := range storetest.Rounds(t, 1) {
 		proxy := cluster.Members[0].Proxy()
-		a := elector(t, node(t, open(t, []string{proxy.Endpoint()}), "a", timing, "g"), "g")
-		b := elector(t, node(t, open(t, cluster.Endpoints()), "b", timing, "g"), "g")
-		term := lead(t, a)
+		a := storetest.Elector(t, storetest.Node(t, open(t, []string{proxy.Endpoint()}), "a", timing, "g"), "g")
+		b := storetest.Elector(t, storetest.Node(t, open(t, cluster.Endpoints()), "b", timing, "g"), "g")
+		term := storetest.Lead(t, a)
 		next := make(chan *tenure.Term, 1)
 		go func() {
 			won, err := b.Campaign(t.Context())
@@ -170,7 +171,7 @@ func TestCloseRepliesLost(t *testing.T) {
 			}
 			next <- won
 		}()
-		wait(t, timing.TTL/4)
+		storetest.Wait(t, timing.TTL/4)
 		proxy.CutOneWay(enginetest.Down)
 		<-term.Context().Done()
 		ended := time.Now()

@@ -14,6 +14,7 @@ import (
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // After an outage that outlasts every session a fleet has a leader again soon, and each
@@ -46,7 +47,7 @@ func TestOutage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := elector(t, n, "g")
+		e := storetest.Elector(t, n, "g")
 		all.Go(func() {
 			for ctx.Err() == nil {
 				term, err := e.Campaign(ctx)
@@ -99,7 +100,7 @@ func TestOutage(t *testing.T) {
 	eventually(t, 2*time.Minute, complete)
 	<-began
 	first := <-terms
-	wait(t, ttl)
+	storetest.Wait(t, ttl)
 
 	_, leased := list()
 	for _, id := range leased {
@@ -108,7 +109,7 @@ func TestOutage(t *testing.T) {
 	most = 0
 	member := cluster.Members[0]
 	member.Pause()
-	wait(t, outage)
+	storetest.Wait(t, outage)
 	if first.Check() == nil {
 		t.Fatal("the leader outlived the outage")
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // scale skips a benchmark unless make bench-scale asks for it.
@@ -103,7 +104,7 @@ func newCrowd(t *testing.T, endpoints []string, group string, n int) *crowd {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := elector(t, node, group)
+		e := storetest.Elector(t, node, group)
 		c.all.Go(func() {
 			for ctx.Err() == nil {
 				term, err := e.Campaign(ctx)
@@ -205,10 +206,10 @@ func TestScaleAtRest(t *testing.T) {
 
 	c := newCrowd(t, cluster.Endpoints(), "rest", candidates)
 	here(t, open(t, cluster.Endpoints()), "rest", candidates)
-	wait(t, 2*scaleTTL)
+	storetest.Wait(t, 2*scaleTTL)
 	before := messages(t, endpoint)
 	beats, other, cpu := c.beats.Load(), c.other.Load(), used(t, pid)
-	wait(t, window)
+	storetest.Wait(t, window)
 	beats, other, cpu = c.beats.Load()-beats, c.other.Load()-other, used(t, pid)-cpu
 	after := messages(t, endpoint)
 	for _, kind := range slices.Sorted(maps.Keys(after)) {
@@ -244,9 +245,9 @@ func TestScaleAtRest(t *testing.T) {
 		}
 		return err
 	})
-	wait(t, 2*scaleTTL)
+	storetest.Wait(t, 2*scaleTTL)
 	stock := used(t, pid)
-	wait(t, window)
+	storetest.Wait(t, window)
 	stock = used(t, pid) - stock
 	stop()
 	all.Wait()
@@ -299,7 +300,7 @@ func TestScaleTakeover(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range groups {
-			e := elector(t, n, fmt.Sprintf("shard-%d", i))
+			e := storetest.Elector(t, n, fmt.Sprintf("shard-%d", i))
 			all.Go(func() {
 				if term, err := e.Campaign(ctx); err == nil {
 					led <- time.Now()
@@ -326,7 +327,7 @@ func TestScaleTakeover(t *testing.T) {
 	for i := range 3 {
 		campaign(trying{open(t, cluster.Endpoints()), &tried, &conflicted}, fmt.Sprintf("survivor-%d", i), led)
 	}
-	wait(t, 5*time.Second)
+	storetest.Wait(t, 5*time.Second)
 	vacant := make(chan time.Time, 1)
 	observer := open(t, cluster.Endpoints())
 	synced := make(chan struct{})
@@ -399,7 +400,7 @@ func TestScaleBusy(t *testing.T) {
 			pause = 3 * time.Second
 		}
 		for range rounds {
-			wait(t, pause)
+			storetest.Wait(t, pause)
 			v, err := st.Read(t.Context(), group)
 			if err != nil {
 				t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // told waits until an observer has been told of a token.
@@ -61,7 +62,7 @@ func TestWatchMoves(t *testing.T) {
 	proxy := member.Proxy()
 	others := cluster.Endpoints()[1:]
 	behind := append([]string{proxy.Endpoint()}, others...)
-	a := elector(t, node(t, open(t, others), "a", timing, "g"), "g")
+	a := storetest.Elector(t, storetest.Node(t, open(t, others), "a", timing, "g"), "g")
 	for _, fault := range []struct {
 		name         string
 		strike, heal func()
@@ -72,8 +73,8 @@ func TestWatchMoves(t *testing.T) {
 		{"stopped", member.Pause, member.Resume},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
-			term := lead(t, a)
-			seen := observe(t, elector(t, node(t, open(t, behind), "b", timing, "g"), "g"))
+			term := storetest.Lead(t, a)
+			seen := observe(t, storetest.Elector(t, storetest.Node(t, open(t, behind), "b", timing, "g"), "g"))
 			late := open(t, behind)
 			told(t, seen, term, within)
 			fault.strike()
@@ -81,9 +82,9 @@ func TestWatchMoves(t *testing.T) {
 			if err := term.Resign(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			term = lead(t, a)
+			term = storetest.Lead(t, a)
 			told(t, seen, term, within)
-			told(t, observe(t, elector(t, node(t, late, "c", timing, "g"), "g")), term, within)
+			told(t, observe(t, storetest.Elector(t, storetest.Node(t, late, "c", timing, "g"), "g")), term, within)
 			if err := term.Resign(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -116,12 +117,12 @@ func messages(t *testing.T, endpoint string) map[string]int {
 func TestMessagesAtRest(t *testing.T) {
 	cluster := enginetest.Cluster(t, 1)
 	endpoint := cluster.Endpoints()[0]
-	leading := lead(t, elector(t, node(t, open(t, cluster.Endpoints()), "a", lease.Timing{TTL: 4 * time.Second}, "g"), "g"))
-	b := elector(t, node(t, open(t, cluster.Endpoints()), "b", lease.Timing{TTL: 4 * time.Second}, "g"), "g")
+	leading := storetest.Lead(t, storetest.Elector(t, storetest.Node(t, open(t, cluster.Endpoints()), "a", lease.Timing{TTL: 4 * time.Second}, "g"), "g"))
+	b := storetest.Elector(t, storetest.Node(t, open(t, cluster.Endpoints()), "b", lease.Timing{TTL: 4 * time.Second}, "g"), "g")
 	go func() { _, _ = b.Campaign(t.Context()) }()
-	wait(t, 3*time.Second)
+	storetest.Wait(t, 3*time.Second)
 	before := messages(t, endpoint)
-	wait(t, 10*time.Second)
+	storetest.Wait(t, 10*time.Second)
 	after := messages(t, endpoint)
 	beats, reads, watches := after["LeaseKeepAlive"]-before["LeaseKeepAlive"], after["Txn"]-before["Txn"], after["Watch"]-before["Watch"]
 	if err := leading.Check(); err != nil {

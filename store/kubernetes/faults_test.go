@@ -3,29 +3,14 @@ package kubernetes_test
 import (
 	"context"
 	"errors"
-	"os"
-	"strconv"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/enginetest"
-	"github.com/tenurehq/tenure/lease"
-	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kubernetes"
+	"github.com/tenurehq/tenure/store/storetest"
 )
-
-// rounds is how often a test repeats what it shows; make test-long sets more.
-func rounds(t *testing.T, usual int) int {
-	n, err := strconv.Atoi(os.Getenv("TENURE_ROUNDS"))
-	if err != nil {
-		return usual
-	}
-	t.Logf("%d rounds", n)
-	return n
-}
 
 // through is a way to the API server that can be cut.
 func (c *cluster) through(t *testing.T, namespace string) (kubernetes.Config, *enginetest.Proxy) {
@@ -36,88 +21,16 @@ func (c *cluster) through(t *testing.T, namespace string) (kubernetes.Config, *e
 	return cfg, p
 }
 
-func elector(t *testing.T, s store.Store, id string, ttl time.Duration) *lease.Elector {
-	t.Helper()
-	n, err := lease.New(s, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{"g"}, Timing: lease.Timing{TTL: ttl}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = n.Close(ctx)
-	})
-	e, err := n.Elector("g")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
-}
-
-func lead(t *testing.T, e *lease.Elector) *tenure.Term {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
-	term, err := e.Campaign(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return term
-}
-
 // A leader whose client is cut off stops believing before the next one begins: both beliefs are
 // read on one clock.
 func testNoOverlap(t *testing.T, c *cluster) {
 	namespace := c.namespace(t)
-	var electors [2]*lease.Elector
-	var proxies [2]*enginetest.Proxy
-	for i, id := range []string{"a", "b"} {
-		var cfg kubernetes.Config
-		cfg, proxies[i] = c.through(t, namespace)
-		electors[i] = elector(t, open(t, cfg), id, 2*time.Second)
+	var ways [2]storetest.Way
+	for i := range ways {
+		cfg, p := c.through(t, namespace)
+		ways[i] = storetest.Way{Store: open(t, cfg), Cut: p.Cut, Heal: p.Heal}
 	}
-	now := clock.System()
-	leader, term := 0, lead(t, electors[0])
-	for round := range rounds(t, 2) {
-		other := 1 - leader
-		next := make(chan *tenure.Term, 1)
-		began := make(chan clock.Instant, 1)
-		var all sync.WaitGroup
-		all.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-			defer cancel()
-			won, err := electors[other].Campaign(ctx)
-			began <- now.Now()
-			if err != nil {
-				t.Error(err)
-			}
-			next <- won
-		})
-		proxies[leader].Cut()
-		var believed clock.Instant
-		for {
-			at := now.Now()
-			if term.Check() != nil {
-				break
-			}
-			believed = at
-			time.Sleep(200 * time.Microsecond)
-		}
-		start := <-began
-		all.Wait()
-		if start <= believed {
-			t.Errorf("round %d: the new term began %v before the old one stopped believing", round, believed.Sub(start))
-		}
-		t.Logf("round %d: gap %v", round, start.Sub(believed))
-		proxies[leader].Heal()
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		_ = term.Resign(ctx)
-		cancel()
-		leader, term = other, <-next
-		if term == nil {
-			t.FailNow()
-		}
-	}
+	storetest.NoOverlap(t, 2*time.Second, ways, storetest.Rounds(t, 2))
 }
 
 // A client that is cut off gets errors within the deadline of each call; its watch ends, and
@@ -183,7 +96,7 @@ func testCutOff(t *testing.T, c *cluster) {
 func TestServerLost(t *testing.T) {
 	c := start(t)
 	const ttl = 3 * time.Second
-	e := elector(t, openSoon(t, c.user(t)), "a", ttl)
+	e := storetest.Candidate(t, openSoon(t, c.user(t)), "a", ttl, "g")
 	for _, fault := range []struct {
 		name         string
 		strike, heal func()
@@ -191,7 +104,7 @@ func TestServerLost(t *testing.T) {
 		{"killed", c.Kill, c.Start},
 		{"etcd stopped", c.etcd.Members[0].Pause, c.etcd.Members[0].Resume},
 	} {
-		term := lead(t, e)
+		term := storetest.Lead(t, e)
 		fault.strike()
 		struck := time.Now()
 		select {

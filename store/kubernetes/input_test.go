@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kubernetes"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // refused opens a store, which fails within seconds with an error of the class that says the
@@ -104,7 +105,7 @@ func testRights(t *testing.T, c *cluster) {
 		var others []string
 		others = append(append(others, verbs[:i]...), verbs[i+1:]...)
 		allow(others...)
-		eventually(t, func() error { // the API server takes a moment to notice
+		storetest.Eventually(t, func() error { // the API server takes a moment to notice
 			s, err := kubernetes.Open(t.Context(), cfg)
 			if err == nil {
 				s.Close()
@@ -137,7 +138,7 @@ func testRights(t *testing.T, c *cluster) {
 // openSoon opens a store when the API server has noticed the role.
 func openSoon(t *testing.T, cfg kubernetes.Config) (s *kubernetes.Store) {
 	t.Helper()
-	eventually(t, func() (err error) {
+	storetest.Eventually(t, func() (err error) {
 		s, err = kubernetes.Open(t.Context(), cfg)
 		return err
 	})

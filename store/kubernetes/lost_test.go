@@ -18,6 +18,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kubernetes"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 func leases(namespace string) string {
@@ -63,17 +64,6 @@ func take(t *testing.T, s store.Store, id store.SessionID, group string) store.R
 		t.Fatal(err)
 	}
 	return held[0]
-}
-
-func eventually(t *testing.T, try func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if err = try(); err == nil {
-			return
-		}
-	}
-	t.Fatal(err)
 }
 
 // People see with kubectl who leads and how often that changed.
@@ -267,7 +257,7 @@ func testProtected(t *testing.T, c *cluster) {
 	remove := func(name, query string) error {
 		return c.Do(context.WithoutCancel(t.Context()), http.MethodDelete, leases(cfg.Namespace)+"/tenure."+name+query, "", nil)
 	}
-	eventually(t, func() error { // the API server takes a moment
+	storetest.Eventually(t, func() error { // the API server takes a moment
 		if remove("meta", "?dryRun=All") == nil {
 			return errors.New("meta may be deleted")
 		}

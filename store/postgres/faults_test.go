@@ -4,23 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/internal/servertest"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/postgres"
+	"github.com/tenurehq/tenure/store/storetest"
 )
 
 // eventually waits until f succeeds.
@@ -179,95 +175,16 @@ func caughtUp(t *testing.T, primary, standby *servertest.Server) {
 	})
 }
 
-func node(t *testing.T, s store.Store, id string, ttl time.Duration, scope ...string) *lease.Node {
-	t.Helper()
-	n, err := lease.New(s, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: scope, Timing: lease.Timing{TTL: ttl}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = n.Close(ctx)
-	})
-	return n
-}
-
-// lead campaigns for the group g.
-func lead(t *testing.T, n *lease.Node) (*tenure.Term, error) {
-	t.Helper()
-	e, err := n.Elector("g")
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	return e.Campaign(ctx)
-}
-
-// A leader that is cut off from the server stops believing before the next one begins. Both are
-// read on one clock. TENURE_ROUNDS sets the rounds.
+// A leader that is cut off from the server stops believing before the next one begins.
 func TestNoOverlap(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t, fast())
-	var proxies [2]*enginetest.Proxy
-	var nodes [2]*lease.Node
-	for i, id := range []string{"a", "b"} {
-		proxies[i] = enginetest.NewProxy(t, server.Addr())
-		nodes[i] = node(t, open(t, at(server, proxies[i].Addr())), id, 2*time.Second, "g")
+	var ways [2]storetest.Way
+	for i := range ways {
+		p := enginetest.NewProxy(t, server.Addr())
+		ways[i] = storetest.Way{Store: open(t, at(server, p.Addr())), Cut: p.Cut, Heal: p.Heal}
 	}
-	now := clock.System()
-	leader := 0
-	term, err := lead(t, nodes[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	watcher := open(t, server.URL())
-	n, err := strconv.Atoi(os.Getenv("TENURE_ROUNDS"))
-	if err != nil {
-		n = 2
-	}
-	for round := range n {
-		other := 1 - leader
-		var next *tenure.Term
-		var failed error
-		var began clock.Instant
-		var all sync.WaitGroup
-		all.Go(func() {
-			next, failed = lead(t, nodes[other])
-			began = now.Now()
-		})
-		eventually(t, "the other candidate waits", func(ctx context.Context) error {
-			found, err := watcher.Sessions(ctx, store.Scope{"g"}, store.Page{})
-			if err == nil && len(found) < 2 {
-				err = errors.New("it has no session")
-			}
-			return err
-		})
-		proxies[leader].Cut()
-		var believed clock.Instant
-		for {
-			at := now.Now()
-			if term.Check() != nil {
-				break
-			}
-			believed = at
-			time.Sleep(200 * time.Microsecond)
-		}
-		all.Wait()
-		if failed != nil {
-			t.Fatalf("round %d: %v", round, failed)
-		}
-		if began <= believed {
-			t.Errorf("round %d: the new term began %v before the old one stopped believing", round, believed.Sub(began))
-		}
-		t.Logf("round %d: gap %v", round, began.Sub(believed))
-		proxies[leader].Heal()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		_ = term.Resign(ctx)
-		cancel()
-		leader, term = other, next
-	}
+	storetest.NoOverlap(t, 2*time.Second, ways, storetest.Rounds(t, 2))
 }
 
 // An outage that is shorter than the TTL costs no term, whether the server is killed, refuses
@@ -277,11 +194,7 @@ func TestOutage(t *testing.T) {
 	server := servertest.Postgres(t, fast())
 	proxy := enginetest.NewProxy(t, server.Addr())
 	const ttl = 20 * time.Second
-	n := node(t, open(t, at(server, proxy.Addr())), "a", ttl, "g")
-	term, err := lead(t, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	term := storetest.Lead(t, storetest.Candidate(t, open(t, at(server, proxy.Addr())), "a", ttl, "g"))
 	// remains waits until the time that is left of the term is below or above a limit.
 	remains := func(what string, enough func(time.Duration) bool) {
 		t.Helper()
@@ -315,11 +228,8 @@ func TestLongOutage(t *testing.T) {
 	t.Parallel()
 	server := servertest.Postgres(t, fast())
 	proxy := enginetest.NewProxy(t, server.Addr())
-	n := node(t, open(t, at(server, proxy.Addr())), "a", 2*time.Second, "g")
-	term, err := lead(t, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := storetest.Candidate(t, open(t, at(server, proxy.Addr())), "a", 2*time.Second, "g")
+	term := storetest.Lead(t, e)
 	proxy.Cut()
 	select {
 	case <-term.Context().Done():
@@ -331,11 +241,7 @@ func TestLongOutage(t *testing.T) {
 	}
 	proxy.Heal()
 	_ = term.Resign(t.Context())
-	again, err := lead(t, n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again.Token() <= term.Token() {
+	if again := storetest.Lead(t, e); again.Token() <= term.Token() {
 		t.Errorf("token %d after token %d", again.Token(), term.Token())
 	}
 }

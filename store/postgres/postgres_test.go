@@ -176,14 +176,16 @@ func TestPooler(t *testing.T) {
 		kvtest.Run(t, kvtest.Engine{Open: drivers(pooler.URL()), Patience: patience})
 	})
 	t.Run("handover", func(t *testing.T) {
-		a, b := node(t, open(t, pooler.URL()), "a", 10*time.Second, "g"), node(t, open(t, pooler.URL()), "b", 10*time.Second, "g")
-		first, err := lead(t, a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := storetest.Lead(t, storetest.Candidate(t, open(t, pooler.URL()), "a", 10*time.Second, "g"))
+		b := storetest.Candidate(t, open(t, pooler.URL()), "b", 10*time.Second, "g")
 		var next *tenure.Term
+		var err error
 		var all sync.WaitGroup
-		all.Go(func() { next, err = lead(t, b) })
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			next, err = b.Campaign(ctx)
+		})
 		if err := first.Resign(t.Context()); err != nil {
 			t.Error(err)
 		}

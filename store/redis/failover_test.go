@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,37 +19,8 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/redis"
+	"github.com/tenurehq/tenure/store/storetest"
 )
-
-// candidate is a process that stands for group g.
-func candidate(t *testing.T, s store.Store, id string, ttl time.Duration) *lease.Elector {
-	t.Helper()
-	n, err := lease.New(s, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{"g"}, Timing: lease.Timing{TTL: ttl}, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = n.Close(ctx)
-	})
-	e, err := n.Elector("g")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
-}
-
-func lead(t *testing.T, e *lease.Elector) *tenure.Term {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	term, err := e.Campaign(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return term
-}
 
 // twice makes Redis grant one token to two sessions. The first is granted by a master, which is
 // cut off from its replica; then the replica becomes the master and grants the same to another
@@ -58,17 +28,17 @@ func lead(t *testing.T, e *lease.Elector) *tenure.Term {
 func twice(t *testing.T) (first *tenure.Term, second *lease.Elector, at *redis.Store) {
 	t.Helper()
 	p := newPair(t)
-	first = lead(t, candidate(t, open(t, p.master.Addr()), "a", 30*time.Second))
+	first = storetest.Lead(t, storetest.Candidate(t, open(t, p.master.Addr()), "a", 30*time.Second, "g"))
 	p.promote(t)
 	at = open(t, p.replica.Addr())
-	return first, candidate(t, at, "b", 30*time.Second), at
+	return first, storetest.Candidate(t, at, "b", 30*time.Second, "g"), at
 }
 
 // A failover that loses an acknowledged grant gives two sessions the same token. Without a fence
 // both write.
 func TestFailoverUnfenced(t *testing.T) {
 	first, b, _ := twice(t)
-	second := lead(t, b)
+	second := storetest.Lead(t, b)
 	if first.Token() != second.Token() || first.Stamp().Session == second.Stamp().Session {
 		t.Errorf("the stamps are %+v and %+v, want one token of two sessions", first.Stamp(), second.Stamp())
 	}
@@ -117,7 +87,7 @@ func TestFailoverFenced(t *testing.T) {
 		t.Errorf("another candidate is told %v", err)
 	}
 	raiseEpoch(t, at)
-	next := lead(t, candidate(t, at, "c", 30*time.Second))
+	next := storetest.Lead(t, storetest.Candidate(t, at, "c", 30*time.Second, "g"))
 	if err := next.Seal(ctx, dir); err != nil {
 		t.Errorf("the leader after the raise: %v", err)
 	}
@@ -141,13 +111,13 @@ func TestFailoverNoticed(t *testing.T) {
 	}
 	p.failover(t)
 	b := open(t, p.master.Addr())
-	lead(t, candidate(t, b, "b", 30*time.Second))
+	storetest.Lead(t, storetest.Candidate(t, b, "b", 30*time.Second, "g"))
 	for range 10 {
 		if _, err := b.Open(t.Context(), tenure.Candidate{ID: "c"}, time.Minute, store.OpenOptions{Scope: store.Scope{"g"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		_, err := a.Meta(t.Context())
 		return err
 	})
@@ -172,7 +142,7 @@ func TestFailoverLostBeats(t *testing.T) {
 		must(t, err)
 	}
 	p.failover(t)
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		_, err := s.KeepAlive(t.Context(), session.ID)
 		return err
 	})
@@ -195,20 +165,20 @@ func TestSentinel(t *testing.T) {
 		cfg.Addrs = append(cfg.Addrs, s.Addr())
 		c := goredis.NewSentinelClient(&goredis.Options{Addr: s.Addr()})
 		t.Cleanup(func() { _ = c.Close() })
-		eventually(t, func() error {
+		storetest.Eventually(t, func() error {
 			replicas, err := c.Replicas(t.Context(), name).Result()
 			if err == nil && len(replicas) != 1 {
 				err = fmt.Errorf("the sentinel knows %d replicas", len(replicas))
 			}
 			return err
 		})
-		eventually(t, func() error { return c.CkQuorum(t.Context(), name).Err() })
+		storetest.Eventually(t, func() error { return c.CkQuorum(t.Context(), name).Err() })
 	}
 	const ttl = 20 * time.Second
 	a, b := openWith(t, cfg), openWith(t, cfg)
-	term := lead(t, candidate(t, a, "a", ttl))
+	term := storetest.Lead(t, storetest.Candidate(t, a, "a", ttl, "g"))
 	next := make(chan *tenure.Term, 1)
-	waiting := candidate(t, b, "b", ttl)
+	waiting := storetest.Candidate(t, b, "b", ttl, "g")
 	go func() {
 		won, err := waiting.Campaign(t.Context())
 		if err != nil {
@@ -216,7 +186,7 @@ func TestSentinel(t *testing.T) {
 		}
 		next <- won
 	}()
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		all, err := a.Sessions(t.Context(), store.Scope{"g"}, store.Page{})
 		if err == nil && len(all) != 2 {
 			err = fmt.Errorf("%d sessions", len(all))
@@ -226,7 +196,7 @@ func TestSentinel(t *testing.T) {
 	(&pair{master: master, replica: replica}).replicated(t)
 	master.Kill()
 	began := time.Now()
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		_, err := a.Read(t.Context(), "g")
 		return err
 	})

@@ -6,80 +6,31 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/internal/servertest"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
 	"github.com/tenurehq/tenure/store/redis"
+	"github.com/tenurehq/tenure/store/storetest"
 )
-
-// rounds is how often a test repeats what it shows.
-func rounds(usual int) int {
-	if n, err := strconv.Atoi(os.Getenv("TENURE_ROUNDS")); err == nil {
-		return n
-	}
-	return usual
-}
 
 // A leader whose client is cut off stops believing before the next one begins: both beliefs are
 // read on one clock.
 func TestNoOverlap(t *testing.T) {
 	server := servertest.Redis(t)
-	now := clock.System()
-	var proxies [2]*enginetest.Proxy
-	var electors [2]*lease.Elector
-	for i := range proxies {
-		proxies[i] = enginetest.NewProxy(t, server.Addr())
-		electors[i] = candidate(t, open(t, proxies[i].Addr()), string(rune('a'+i)), 2*time.Second)
+	var ways [2]storetest.Way
+	for i := range ways {
+		p := enginetest.NewProxy(t, server.Addr())
+		ways[i] = storetest.Way{Store: open(t, p.Addr()), Cut: p.Cut, Heal: p.Heal}
 	}
-	term, leader := lead(t, electors[0]), 0
-	for round := range rounds(2) {
-		other := 1 - leader
-		type won struct {
-			term *tenure.Term
-			at   clock.Instant
-			err  error
-		}
-		next := make(chan won, 1)
-		go func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			won := won{}
-			won.term, won.err = electors[other].Campaign(ctx)
-			won.at = now.Now()
-			next <- won
-		}()
-		proxies[leader].Cut()
-		var believed clock.Instant
-		for at := now.Now(); term.Check() == nil; at = now.Now() {
-			believed = at
-			time.Sleep(200 * time.Microsecond)
-		}
-		w := <-next
-		if w.err != nil {
-			t.Fatal(w.err)
-		}
-		if w.at <= believed {
-			t.Errorf("round %d: the new term began %v before the old one stopped believing", round, believed.Sub(w.at))
-		}
-		t.Logf("round %d: gap %v", round, w.at.Sub(believed))
-		proxies[leader].Heal()
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		_ = term.Resign(ctx)
-		cancel()
-		leader, term = other, w.term
-	}
+	storetest.NoOverlap(t, 2*time.Second, ways, storetest.Rounds(t, 2))
 }
 
 // A server that is stopped, black-holed or killed for less than the TTL costs no term, and the
@@ -89,7 +40,7 @@ func TestServerLost(t *testing.T) {
 	proxy := enginetest.NewProxy(t, server.Addr())
 	s, other := open(t, proxy.Addr()), open(t, server.Addr())
 	const ttl = 30 * time.Second
-	term := lead(t, candidate(t, s, "a", ttl))
+	term := storetest.Lead(t, storetest.Candidate(t, s, "a", ttl, "g"))
 	session, err := other.Open(t.Context(), tenure.Candidate{ID: "b"}, 10*time.Minute, store.OpenOptions{Scope: store.Scope{"*"}})
 	if err != nil {
 		t.Fatal(err)
@@ -122,14 +73,14 @@ func TestServerLost(t *testing.T) {
 			}
 			fault.heal()
 			group := fault.name
-			eventually(t, func() error {
+			storetest.Eventually(t, func() error {
 				v, err := other.Read(t.Context(), group)
 				if err == nil && v.Version == 0 {
 					_, err = other.Acquire(t.Context(), session.ID, v.Record)
 				}
 				return err
 			})
-			eventually(t, func() error { return seen(t, s, group) })
+			storetest.Eventually(t, func() error { return seen(t, s, group) })
 			if err := term.Check(); err != nil {
 				t.Errorf("the leader lost its term: %v", err)
 			}
@@ -174,7 +125,7 @@ func TestCommitNotRetried(t *testing.T) {
 		r, err := d.Commit(t.Context(), kv.Txn{If: []kv.Cond{{Key: "record/g"}}, Then: []kv.Write{{Key: "record/g", Value: []byte("x")}}})
 		done <- answer{r, err}
 	}()
-	eventually(t, func() error { return raw(t, server).HGet(t.Context(), keys[0], "record/g").Err() })
+	storetest.Eventually(t, func() error { return raw(t, server).HGet(t.Context(), keys[0], "record/g").Err() })
 	proxy.Break()
 	proxy.Heal()
 	if a := <-done; a.err == nil {
@@ -231,7 +182,7 @@ func TestDataLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := servertest.Redis(t)
 			s := open(t, server.Addr())
-			term := lead(t, candidate(t, s, "a", 4*time.Second))
+			term := storetest.Lead(t, storetest.Candidate(t, s, "a", 4*time.Second, "g"))
 			before, err := s.Meta(t.Context())
 			must(t, err)
 			c.lose(t, server)
@@ -241,7 +192,7 @@ func TestDataLost(t *testing.T) {
 				t.Error("the leader leads on")
 			}
 			late := open(t, server.Addr())
-			eventually(t, func() error {
+			storetest.Eventually(t, func() error {
 				m, err := late.Meta(t.Context())
 				if err == nil && (!m.Rewound || m.Deployment != before.Deployment || !strings.Contains(m.Why, c.says)) {
 					err = fmt.Errorf("%+v, want deployment %s, rewound, because of %q", m, before.Deployment, c.says)
@@ -253,7 +204,7 @@ func TestDataLost(t *testing.T) {
 			}
 			_ = term.Resign(t.Context())
 			raiseEpoch(t, late)
-			if next := lead(t, candidate(t, late, "b", 4*time.Second)); next.Token() <= term.Token() {
+			if next := storetest.Lead(t, storetest.Candidate(t, late, "b", 4*time.Second, "g")); next.Token() <= term.Token() {
 				t.Errorf("token %d after token %d", next.Token(), term.Token())
 			}
 		})
@@ -274,7 +225,7 @@ func TestNameRestored(t *testing.T) {
 		t.Fatalf("who knows nothing: %+v, %v", m, err)
 	}
 	for range 2 { // and nobody takes it away again
-		eventually(t, func() error {
+		storetest.Eventually(t, func() error {
 			_, err := old.Meta(t.Context())
 			return err
 		})
@@ -371,7 +322,7 @@ func TestBadInput(t *testing.T) {
 		})
 	}
 	s := openWith(t, user("able", "secret")) // the rights that the package comment names are enough
-	if err := lead(t, candidate(t, s, "a", 10*time.Second)).Resign(t.Context()); err != nil {
+	if err := storetest.Lead(t, storetest.Candidate(t, s, "a", 10*time.Second, "g")).Resign(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if after := stored(); after != before {

@@ -145,7 +145,7 @@ func newPair(t *testing.T) *pair {
 	p.clients = enginetest.NewProxy(t, p.master.Addr())
 	p.replica = servertest.Replica(t, p.link.Addr())
 	open(t, p.clients.Addr()).Close()
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		return raw(t, p.replica).HGet(t.Context(), "{tenure}:items", "meta").Err()
 	})
 	p.link.Cut()
@@ -156,7 +156,7 @@ func newPair(t *testing.T) *pair {
 func (p *pair) replicated(t *testing.T) {
 	t.Helper()
 	master, replica := raw(t, p.master), raw(t, p.replica)
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		want, err := master.HGet(t.Context(), keys[2], "index").Result()
 		if err != nil {
 			return err
@@ -180,22 +180,6 @@ func (p *pair) promote(t *testing.T) {
 	t.Helper()
 	if err := raw(t, p.replica).ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// eventually waits for what another process does in its own time.
-func eventually(t *testing.T, try func() error) {
-	t.Helper()
-	const within = 30 * time.Second
-	for deadline := time.Now().Add(within); ; {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %v", within, err)
-		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 

@@ -46,7 +46,7 @@ const (
 	// lateness: candidates look at a beat eight times in its TTL.
 	lateness = time.Second
 	// maxOps bounds a script, during which Redis serves nobody else.
-	maxOps = 512
+	maxOps      = 512
 	readTimeout = 5 * time.Second
 	dialTimeout = 2 * time.Second
 	// minVersion is the first with users.

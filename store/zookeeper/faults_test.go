@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,78 +15,13 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/tenurehq/tenure"
-	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/internal/servertest"
-	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/kv"
+	"github.com/tenurehq/tenure/store/storetest"
 	"github.com/tenurehq/tenure/store/zookeeper"
 )
-
-// rounds is how often a test repeats what it shows; make test-long sets more.
-func rounds(t *testing.T, usual int) int {
-	n, err := strconv.Atoi(os.Getenv("TENURE_ROUNDS"))
-	if err != nil {
-		return usual
-	}
-	t.Logf("%d rounds", n)
-	return n
-}
-
-func elector(t *testing.T, s store.Store, id string, timing lease.Timing, group string) *lease.Elector {
-	t.Helper()
-	n, err := lease.New(s, lease.Config{Candidate: tenure.Candidate{ID: id}, Scope: store.Scope{group}, Timing: timing})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = n.Close(ctx)
-	})
-	e, err := n.Elector(group)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
-}
-
-func lead(t *testing.T, e *lease.Elector) *tenure.Term {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
-	term, err := e.Campaign(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return term
-}
-
-// wait lets real time pass: the fault has to last longer than a lease.
-func wait(t *testing.T, d time.Duration) {
-	t.Helper()
-	select {
-	case <-time.After(d):
-	case <-t.Context().Done():
-		t.Fatal(t.Context().Err())
-	}
-}
-
-// eventually waits for what another process does in its own time.
-func eventually(t *testing.T, try func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
 
 func proxied(t *testing.T, servers []*servertest.ZooKeeperServer) ([]*enginetest.Proxy, []string) {
 	t.Helper()
@@ -129,7 +62,7 @@ func srvr(addr string) string {
 func leaderFirst(t *testing.T, servers []*servertest.ZooKeeperServer) []*servertest.ZooKeeperServer {
 	t.Helper()
 	all := append([]*servertest.ZooKeeperServer(nil), servers...)
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		for i, s := range all {
 			if strings.Contains(srvr(s.Addr()), "Mode: leader") {
 				all[0], all[i] = all[i], all[0]
@@ -157,59 +90,20 @@ func raw(t *testing.T, addr string) *zk.Conn {
 func TestNoOverlap(t *testing.T) {
 	t.Parallel()
 	servers := servertest.ZooKeeper(t, 3)
-	timing := lease.Timing{TTL: 2 * time.Second}
-	var proxies [2][]*enginetest.Proxy
-	var electors [2]*lease.Elector
-	for i, id := range []string{"a", "b"} {
-		var all []string
-		proxies[i], all = proxied(t, servers)
-		electors[i] = elector(t, open(t, zookeeper.Config{Servers: all}), id, timing, "g")
-	}
-	now := clock.System()
-	leader, term := 0, lead(t, electors[0])
-	for round := range rounds(t, 2) {
-		other := 1 - leader
-		next := make(chan *tenure.Term, 1)
-		began := make(chan clock.Instant, 1)
-		go func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-			defer cancel()
-			won, err := electors[other].Campaign(ctx)
-			began <- now.Now()
-			if err != nil {
-				t.Error(err)
+	var ways [2]storetest.Way
+	for i := range ways {
+		proxies, all := proxied(t, servers)
+		ways[i] = storetest.Way{Store: open(t, zookeeper.Config{Servers: all}), Cut: func() {
+			for _, p := range proxies {
+				p.Cut()
 			}
-			next <- won
-		}()
-		wait(t, time.Second)
-		for _, p := range proxies[leader] {
-			p.Cut()
-		}
-		var believed clock.Instant
-		for {
-			at := now.Now()
-			if term.Check() != nil {
-				break
+		}, Heal: func() {
+			for _, p := range proxies {
+				p.Heal()
 			}
-			believed = at
-			time.Sleep(200 * time.Microsecond)
-		}
-		start := <-began
-		if start <= believed {
-			t.Errorf("round %d: the new term began %v before the old one stopped believing", round, believed.Sub(start))
-		}
-		t.Logf("round %d: gap %v", round, start.Sub(believed))
-		for _, p := range proxies[leader] {
-			p.Heal()
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		_ = term.Resign(ctx)
-		cancel()
-		leader, term = other, <-next
-		if term == nil {
-			t.FailNow()
-		}
+		}}
 	}
+	storetest.NoOverlap(t, 2*time.Second, ways, storetest.Rounds(t, 2))
 }
 
 // One server of three that is stopped, black-holed or killed costs no term, also if it leads
@@ -218,31 +112,18 @@ func TestServerLost(t *testing.T) {
 	t.Parallel()
 	servers := leaderFirst(t, servertest.ZooKeeper(t, 3))
 	proxies, all := proxied(t, servers)
-	timing := lease.Timing{TTL: 8 * time.Second}
+	const ttl = 8 * time.Second
 	var terms []*tenure.Term
 	for i := range 6 {
 		// Each knows one server alone for its first connection, so that every server has clients.
 		mine := append(append([]string(nil), all[i%3:]...), all[:i%3]...)
-		terms = append(terms, lead(t, elector(t, open(t, zookeeper.Config{Servers: mine}), fmt.Sprintf("n%d", i), timing, fmt.Sprintf("g%d", i))))
+		terms = append(terms, storetest.Lead(t, storetest.Candidate(t, open(t, zookeeper.Config{Servers: mine}), fmt.Sprintf("n%d", i), ttl, fmt.Sprintf("g%d", i))))
 	}
 	var resume func()
-	for _, fault := range []struct {
-		name         string
-		strike, heal func()
-	}{
-		{"black-holed", proxies[1].Cut, proxies[1].Heal},
-		{"stopped", func() { resume = pause(t, servers[0]) }, func() { resume() }},
-		{"killed", func() { servers = leaderFirst(t, servers); servers[0].Kill() }, func() { servers[0].Start() }},
-	} {
-		fault.strike()
-		wait(t, timing.TTL+time.Second)
-		for i, term := range terms {
-			if err := term.Check(); err != nil {
-				t.Errorf("with one server %s process %d lost its term: %v", fault.name, i, err)
-			}
-		}
-		fault.heal()
-	}
+	storetest.Survive(t, terms, ttl+time.Second,
+		storetest.Fault{Name: "one server black-holed", Strike: proxies[1].Cut, Heal: proxies[1].Heal},
+		storetest.Fault{Name: "the leader stopped", Strike: func() { resume = pause(t, servers[0]) }, Heal: func() { resume() }},
+		storetest.Fault{Name: "the leader killed", Strike: func() { servers = leaderFirst(t, servers); servers[0].Kill() }, Heal: func() { servers[0].Start() }})
 }
 
 // Without a quorum no keep-alive counts and reads fail with an error that names the servers.
@@ -250,9 +131,9 @@ func TestServerLost(t *testing.T) {
 func TestQuorumLost(t *testing.T) {
 	t.Parallel()
 	servers := leaderFirst(t, servertest.ZooKeeper(t, 3))
-	timing := lease.Timing{TTL: 3 * time.Second}
-	e := elector(t, open(t, zookeeper.Config{Servers: addrs(servers)}), "a", timing, "g")
-	term := lead(t, e)
+	const ttl = 3 * time.Second
+	e := storetest.Candidate(t, open(t, zookeeper.Config{Servers: addrs(servers)}), "a", ttl, "g")
+	term := storetest.Lead(t, e)
 	var resume []func()
 	for _, s := range servers[1:] {
 		resume = append(resume, pause(t, s))
@@ -265,13 +146,13 @@ func TestQuorumLost(t *testing.T) {
 	}
 	select {
 	case <-term.Context().Done():
-		if lasted := time.Since(stopped); !errors.Is(context.Cause(term.Context()), tenure.ErrExpired) || lasted > timing.TTL {
+		if lasted := time.Since(stopped); !errors.Is(context.Cause(term.Context()), tenure.ErrExpired) || lasted > ttl {
 			t.Errorf("the term ended after %v with %v", lasted, context.Cause(term.Context()))
 		}
 	case <-time.After(30 * time.Second):
 		t.Fatal("the leader still believes")
 	}
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		_, err := e.Leader(ctx)
@@ -284,7 +165,7 @@ func TestQuorumLost(t *testing.T) {
 		r()
 	}
 	_ = term.Resign(t.Context()) // its work has stopped
-	if again := lead(t, e); again.Token() <= term.Token() {
+	if again := storetest.Lead(t, e); again.Token() <= term.Token() {
 		t.Errorf("token %d after token %d", again.Token(), term.Token())
 	}
 }
@@ -344,7 +225,7 @@ func TestRestored(t *testing.T) {
 	}
 	servertest.StartZooKeeper(t, servers)
 	var held store.Record
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		v, err := s.Read(room(t), "g")
 		if err != nil {
 			return err
@@ -381,7 +262,7 @@ func TestRestored(t *testing.T) {
 	for _, p := range proxies {
 		p.Heal()
 	}
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		_, err := s.KeepAlive(room(t), session.ID)
 		if err == nil {
 			t.Fatal("the session is kept alive")
@@ -400,7 +281,7 @@ func TestRestored(t *testing.T) {
 	if _, err := young.RaiseEpoch(room(t), 1); err != nil {
 		t.Fatal(err)
 	}
-	if next := lead(t, elector(t, s, "c", lease.Timing{TTL: 5 * time.Second}, "g")); next.Token() <= held.Token {
+	if next := storetest.Lead(t, storetest.Candidate(t, s, "c", 5*time.Second, "g")); next.Token() <= held.Token {
 		t.Errorf("token %d after %d", next.Token(), held.Token)
 	}
 }
@@ -490,7 +371,7 @@ func TestConnectionLost(t *testing.T) {
 		_, err := d.Commit(ctx, kv.Txn{Then: []kv.Write{{Key: "record/a", Value: []byte("y")}}})
 		failed <- err
 	}()
-	eventually(t, func() error {
+	storetest.Eventually(t, func() error {
 		r, err := other.Commit(room(t), kv.Txn{Read: []string{"record/a"}})
 		if err != nil || string(r.Items[0].Value) != "y" {
 			return fmt.Errorf("the write did not arrive: %+v, %w", r, err)
