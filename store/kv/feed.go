@@ -330,18 +330,14 @@ func (f *feed) described(i Item) {
 	if err != nil {
 		return
 	}
-	f.s.mu.Lock()
 	if d.ended != "" {
-		f.s.ended.put(d.ID, d.ended)
-	} else {
-		f.s.sessions.put(d.ID, d)
+		f.s.noteEnd(d.ID, d.ended)
+		return
 	}
-	f.s.mu.Unlock()
-	if d.ended == "" {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.began(d)
-	}
+	f.s.sessions.put(d.ID, d)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.began(d)
 }
 
 // newer reports whether a view replaces another: versions grow, and a holder dies once.
@@ -381,8 +377,6 @@ func (f *feed) set(v store.View) bool {
 
 // over reports whether the session is known to have ended.
 func (f *feed) over(id store.SessionID) bool {
-	f.s.mu.Lock()
-	defer f.s.mu.Unlock()
 	_, over := f.s.ended.get(id)
 	return over
 }
@@ -410,10 +404,7 @@ func (f *feed) tell(u store.Update) {
 // order of changes, these are vacant; else they may have been handed over before.
 func (f *feed) died(id store.SessionID, inOrder bool) []string {
 	why := f.s.reason(id)
-	f.s.mu.Lock()
-	f.s.ended.put(id, why)
-	delete(f.s.silences, id)
-	f.s.mu.Unlock()
+	f.s.noteEnd(id, why)
 	f.mu.Lock()
 	if d, ok := f.sessions[id]; ok {
 		delete(f.sessions, id)

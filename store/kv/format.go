@@ -80,13 +80,14 @@ type beatJSON struct {
 	Ended   store.Reason `json:"ended,omitempty"`   // why the session ended
 }
 
+// termJSON is a store.Term.
 type termJSON struct {
-	Token   fence.Token `json:"token"`
-	NodeID  string      `json:"node_id"`
-	Session string      `json:"session"`
-	Begin   time.Time   `json:"begin"`
-	End     time.Time   `json:"end,omitzero"`
-	Reason  string      `json:"reason,omitempty"`
+	Token     fence.Token     `json:"token"`
+	Candidate string          `json:"node_id"`
+	Session   store.SessionID `json:"session"`
+	Begin     time.Time       `json:"begin"`
+	End       time.Time       `json:"end,omitzero"`
+	Reason    store.Reason    `json:"reason,omitempty"`
 }
 
 type sessionJSON struct {
@@ -212,7 +213,7 @@ func (j *recordJSON) record(group string) record {
 		Candidate: tenure.Candidate{ID: j.NodeID, Address: j.Address, Metadata: j.Metadata, Priority: j.Priority},
 	}}
 	for _, t := range j.Terms {
-		r.Terms = append(r.Terms, t.term())
+		r.Terms = append(r.Terms, store.Term(t))
 	}
 	return r
 }
@@ -235,17 +236,9 @@ func (s *Store) recordJSON(r record) recordJSON {
 		Address: r.Candidate.Address, Metadata: r.Candidate.Metadata, Priority: r.Candidate.Priority, Count: r.count,
 	}
 	for _, t := range r.Terms {
-		j.Terms = append(j.Terms, termOf(t))
+		j.Terms = append(j.Terms, termJSON(t))
 	}
 	return j
-}
-
-func termOf(t store.Term) termJSON {
-	return termJSON{Token: t.Token, NodeID: t.Candidate, Session: string(t.Session), Begin: t.Begin, End: t.End, Reason: string(t.Reason)}
-}
-
-func (t termJSON) term() store.Term {
-	return store.Term{Token: t.Token, Candidate: t.NodeID, Session: store.SessionID(t.Session), Begin: t.Begin, End: t.End, Reason: store.Reason(t.Reason)}
 }
 
 // described is a session as it was opened, with what only the store needs.

@@ -48,15 +48,7 @@ func (s *Store) views(ctx context.Context, groups []string) ([]store.View, error
 // needs that: a grant must not be made later that others could not see then.
 func (s *Store) viewsAndMeta(ctx context.Context, groups []string, settle bool) ([]store.View, Item, error) {
 	views := make([]store.View, len(groups))
-	s.mu.Lock()
-	var expected []store.SessionID
-	for _, g := range groups {
-		if r, ok := s.records.get(g); ok && r.Holder != "" && !slices.Contains(expected, r.Holder) {
-			expected = append(expected, r.Holder)
-		}
-	}
-	s.mu.Unlock()
-	open := groups
+	expected, open := s.holders(groups), groups
 	first := map[string]fence.Token{} // what the first read showed of groups whose holder was not expected
 	for range viewTries {
 		var keys []string
@@ -132,8 +124,6 @@ func (s *Store) view(r store.Record, alive bool) store.View {
 
 // reason is why a dead session ended, as far as it is known here.
 func (s *Store) reason(id store.SessionID) store.Reason {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	why, _ := s.ended.get(id)
 	return cmp.Or(why, store.Expired)
 }
@@ -147,15 +137,12 @@ func (s *Store) sawSession(id store.SessionID, beat, session Item) {
 	if err != nil {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	switch {
 	case d.ended != "":
-		s.ended.put(id, d.ended)
-		delete(s.silences, id)
+		s.noteEnd(id, d.ended)
 	case beat.Version != 0:
 		s.sessions.put(id, d)
-		s.observeLocked(id, beat.Version, d.TTL)
+		s.observe(id, beat.Version, d.TTL)
 	}
 }
 
@@ -164,7 +151,6 @@ func (s *Store) sawSession(id store.SessionID, beat, session Item) {
 func (s *Store) known(ctx context.Context, seen []store.Record, unless plant.Bug) ([]record, error) {
 	out := make([]record, len(seen))
 	var missing []int
-	s.mu.Lock()
 	for i, want := range seen {
 		r, ok := s.records.get(want.Group)
 		switch {
@@ -178,7 +164,6 @@ func (s *Store) known(ctx context.Context, seen []store.Record, unless plant.Bug
 			missing = append(missing, i)
 		}
 	}
-	s.mu.Unlock()
 	if len(missing) == 0 {
 		return out, nil
 	}
@@ -215,11 +200,7 @@ func (s *Store) changed(ctx context.Context, seen []store.Record) error {
 }
 
 func (s *Store) compare(ctx context.Context, seen []store.Record, also func(store.View) bool) error {
-	groups := make([]string, len(seen))
-	for i, r := range seen {
-		groups[i] = r.Group
-	}
-	views, err := s.views(ctx, groups)
+	views, err := s.views(ctx, groupsOf(seen))
 	if err != nil {
 		return err // what stands in the way is not known
 	}
@@ -235,6 +216,14 @@ func (s *Store) compare(ctx context.Context, seen []store.Record, also func(stor
 	return c
 }
 
+func groupsOf(records []store.Record) []string {
+	groups := make([]string, len(records))
+	for i, r := range records {
+		groups[i] = r.Group
+	}
+	return groups
+}
+
 // granted is the record after a grant to the session. The plan also moves terms to the
 // history, and leaves the proof that the group has a record.
 func (s *Store) granted(p *plan, r record, to store.Session, epoch uint64, why store.Reason) (record, error) {
@@ -247,7 +236,7 @@ func (s *Store) granted(p *plan, r record, to store.Session, epoch uint64, why s
 	next.Terms = append(slices.Clone(closeTerm(r.Terms, now, why)), store.Term{Token: token, Candidate: to.Candidate.ID, Session: to.ID, Begin: now})
 	for len(next.Terms) > store.TermsKept {
 		n := next.count - uint64(len(next.Terms))
-		p.first = append(p.first, Write{Key: historyKey(r.Group, n), Value: encode(termOf(next.Terms[0])), Quiet: true})
+		p.first = append(p.first, Write{Key: historyKey(r.Group, n), Value: encode(termJSON(next.Terms[0])), Quiet: true})
 		next.Terms = next.Terms[1:]
 	}
 	if r.Version == 0 || r.Token.Epoch() < epoch {
@@ -334,14 +323,12 @@ func (s *Store) tear(ctx context.Context, id store.SessionID, seen []store.Recor
 func (s *Store) learnEnds(ctx context.Context, records []record) error {
 	var holders []store.SessionID
 	var keys []string
-	s.mu.Lock()
 	for _, r := range records {
 		if _, ok := s.ended.get(r.Holder); r.Holder != "" && !ok && !slices.Contains(holders, r.Holder) {
 			holders = append(holders, r.Holder)
 			keys = append(keys, beatKey(r.Holder), sessionKey(r.Holder))
 		}
 	}
-	s.mu.Unlock()
 	items, err := s.read(ctx, keys...)
 	if err != nil {
 		return err
@@ -350,9 +337,7 @@ func (s *Store) learnEnds(ctx context.Context, records []record) error {
 		beat, session := items[2*i], items[2*i+1]
 		s.sawSession(h, beat, session)
 		if beat.Version == 0 && session.Version == 0 { // it held a group, so it has ended
-			s.mu.Lock()
-			s.ended.put(h, store.Expired)
-			s.mu.Unlock()
+			s.noteEnd(h, store.Expired)
 		}
 	}
 	return nil
@@ -549,8 +534,6 @@ func (s *Store) confirm(ctx context.Context, p plan, r, to record, prep Result, 
 
 // rewritten reports whether a record was written meanwhile, though it may be as it was.
 func (s *Store) rewritten(records []record) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	return slices.ContainsFunc(records, func(r record) bool {
 		known, _ := s.records.get(r.Group)
 		return known.Version == r.Version && known.stored > r.stored
@@ -661,11 +644,7 @@ func (s *Store) notHeld(ctx context.Context, id store.SessionID, held []store.Re
 	if _, err := s.Session(ctx, id); err != nil {
 		return err
 	}
-	groups := make([]string, len(held))
-	for i, r := range held {
-		groups[i] = r.Group
-	}
-	views, err := s.views(ctx, groups)
+	views, err := s.views(ctx, groupsOf(held))
 	if err != nil {
 		return err
 	}
@@ -731,7 +710,7 @@ func (s *Store) History(ctx context.Context, group string, p store.Page) ([]stor
 				return nil, err
 			}
 			if t.Token < v.Terms[0].Token { // a grant that failed may have left one that is not over
-				terms = append(terms, t.term())
+				terms = append(terms, store.Term(t))
 			}
 		}
 	}

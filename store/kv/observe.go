@@ -26,15 +26,11 @@ type silence struct {
 
 // observe notes the version of a session's beat, in stores without native expiry.
 func (s *Store) observe(id store.SessionID, version uint64, ttl time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.observeLocked(id, version, ttl)
-}
-
-func (s *Store) observeLocked(id store.SessionID, version uint64, ttl time.Duration) {
 	if s.leaser != nil {
 		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	now := s.cfg.Clock.Now()
 	if s.cfg.plant.Has(plant.SilenceFromSending) {
 		now = s.sentAt

@@ -26,8 +26,6 @@ func (s *Store) requests(id store.SessionID, i Item) ([]requestJSON, error) {
 	if err := decode(i, &j); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	now := s.cfg.Clock.Now()
 	return slices.DeleteFunc(j.Requests, func(r requestJSON) bool {
 		key := string(id) + "/" + r.ID
@@ -108,9 +106,7 @@ func (s *Store) Ask(ctx context.Context, id store.SessionID, r store.Request) er
 			i := slices.IndexFunc(all, func(r requestJSON) bool { return r.Outcome != "" })
 			all = slices.Delete(all, i, i+1)
 		}
-		s.mu.Lock()
 		s.asked.put(string(id)+"/"+r.ID, s.cfg.Clock.Now())
-		s.mu.Unlock()
 		return append(all, requestOf(r)), nil
 	})
 }

@@ -82,9 +82,7 @@ func (s *Store) open(ctx context.Context, rules []Cond, d described, o store.Ope
 	d.ID, d.TTL = store.SessionID(l.id), l.ttl
 	session, err := s.openAs(ctx, rules, d, o, key, retried)
 	if err == nil || store.Definite(err) || errors.Is(err, errReplaced) { // else a retry uses the id again
-		s.mu.Lock()
-		delete(s.openings.m, key)
-		s.mu.Unlock()
+		s.openings.drop(key)
 	}
 	return session, err
 }
@@ -173,9 +171,9 @@ func (s *Store) openAs(ctx context.Context, rules []Cond, d described, o store.O
 		return store.Session{}, errReplaced
 	}
 	d.Opened = r.Items[0].Created
-	s.mu.Lock()
 	s.sessions.put(d.ID, d)
 	s.own.put(d.ID, true)
+	s.mu.Lock()
 	err = s.behind(r)
 	s.mu.Unlock()
 	if err != nil || !retried {
@@ -235,7 +233,7 @@ func (s *Store) abandon(opening openingKey, id store.SessionID) {
 	l, ok := s.openings.get(opening)
 	alone := ok && l.id == string(id) && !l.shared
 	if alone {
-		delete(s.openings.m, opening) // nobody gets it from here on
+		s.openings.drop(opening) // nobody gets it from here on
 	}
 	s.mu.Unlock()
 	if alone {
@@ -272,9 +270,7 @@ func (s *Store) living(ctx context.Context, id store.SessionID, d described, o s
 	case err != nil:
 		return store.Session{}, err
 	}
-	s.mu.Lock()
 	s.own.put(id, true)
-	s.mu.Unlock()
 	return session, nil
 }
 
@@ -320,9 +316,7 @@ func (s *Store) Session(ctx context.Context, id store.SessionID) (store.Session,
 	if d.ended != "" {
 		return store.Session{}, dead(id)
 	}
-	s.mu.Lock()
 	s.sessions.put(id, d)
-	s.mu.Unlock()
 	s.observe(id, items[1].Version, d.TTL)
 	return d.Session, nil
 }
@@ -335,18 +329,13 @@ func (s *Store) Describe(ctx context.Context, id store.SessionID) (store.Session
 
 // describe is what a session said when it was opened. It may be dead.
 func (s *Store) describe(ctx context.Context, id store.SessionID) (described, error) {
-	s.mu.Lock()
-	d, ok := s.sessions.get(id)
-	s.mu.Unlock()
-	if ok {
+	if d, ok := s.sessions.get(id); ok {
 		return d, nil
 	}
 	if _, err := s.Session(ctx, id); err != nil {
 		return described{}, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	d, _ = s.sessions.get(id)
+	d, _ := s.sessions.get(id)
 	return d, nil
 }
 
@@ -394,8 +383,6 @@ func (s *Store) KeepAlive(ctx context.Context, id store.SessionID, groups ...str
 
 // holders are the sessions that hold the groups, as far as it is known here.
 func (s *Store) holders(groups []string) []store.SessionID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	var holders []store.SessionID
 	for _, g := range groups {
 		if r, ok := s.records.get(g); ok && r.Holder != "" && !slices.Contains(holders, r.Holder) {
@@ -407,9 +394,7 @@ func (s *Store) holders(groups []string) []store.SessionID {
 
 // revive makes a dead session anew. It is a bug, see plant.KeepAliveRevives.
 func (s *Store) revive(ctx context.Context, id store.SessionID) {
-	s.mu.Lock()
 	d, ok := s.sessions.get(id)
-	s.mu.Unlock()
 	if !ok {
 		return
 	}
@@ -550,9 +535,7 @@ func (s *Store) end(ctx context.Context, d described, beat uint64, why store.Rea
 		return err
 	}
 	if r.OK {
-		s.mu.Lock()
-		s.ended.put(d.ID, why)
-		s.mu.Unlock()
+		s.noteEnd(d.ID, why)
 		s.revoke(d.ID)
 		return nil
 	}
@@ -641,20 +624,20 @@ func (s *Store) alive(items, beats []Item) map[store.SessionID]described {
 		lives[b.Key[len(beatAt):]] = b.Version
 	}
 	all := map[store.SessionID]described{}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, i := range items {
 		d, err := s.parsedSessions.get(i)
 		if d.ended != "" {
-			s.ended.put(d.ID, d.ended)
+			s.noteEnd(d.ID, d.ended)
 			continue
 		}
 		if version := lives[string(d.ID)]; version > 0 && err == nil { // a newer program's waits in its own line
 			all[d.ID] = d
 			s.sessions.put(d.ID, d)
-			s.observeLocked(d.ID, version, d.TTL)
+			s.observe(d.ID, version, d.TTL)
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for id := range s.silences {
 		if lives[string(id)] == 0 {
 			delete(s.silences, id)

@@ -186,8 +186,6 @@ func (s *Store) batch() int { return s.caps.Store().Batch }
 
 // mine reports whether this process opened the session.
 func (s *Store) mine(id store.SessionID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	own, _ := s.own.get(id)
 	return own
 }
@@ -373,12 +371,17 @@ func (s *Store) ends(items []Item) {
 		}
 		if why := beatOf(items[i]).Ended; why != "" {
 			items[i].Version = 0
-			s.mu.Lock()
-			s.ended.put(store.SessionID(id), why)
-			delete(s.silences, store.SessionID(id))
-			s.mu.Unlock()
+			s.noteEnd(store.SessionID(id), why)
 		}
 	}
+}
+
+// noteEnd notes why a session ended.
+func (s *Store) noteEnd(id store.SessionID, why store.Reason) {
+	s.ended.put(id, why)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.silences, id)
 }
 
 // alive is the value of the beat of a session that lives.
@@ -473,16 +476,23 @@ func (s *Store) report(ctx context.Context) error {
 func (s *Store) forgets(m *meta) {
 	s.name, s.epoch, s.engine, s.high, s.lost = m.Deployment, m.Epoch, m.Incarnation, m.index, ""
 	s.metaCreated, s.metaVersion = m.created, m.version
-	s.sessions, s.ended, s.records = memo[store.SessionID, described]{}, memo[store.SessionID, store.Reason]{}, memo[string, record]{}
+	s.sessions.clear()
+	s.ended.clear()
+	s.records.clear()
 	clear(s.silences)
 }
 
-// memo is a map with a bound: beyond it, it begins anew.
-type memo[K comparable, V any] struct{ m map[K]V }
+// memo is a map with a bound: beyond it, it begins anew. It is safe for concurrent use.
+type memo[K comparable, V any] struct {
+	mu sync.Mutex
+	m  map[K]V
+}
 
 const memoMost = 1 << 16
 
 func (m *memo[K, V]) put(k K, v V) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.m == nil || len(m.m) >= memoMost {
 		m.m = map[K]V{}
 	}
@@ -490,14 +500,27 @@ func (m *memo[K, V]) put(k K, v V) {
 }
 
 func (m *memo[K, V]) get(k K) (V, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	v, ok := m.m[k]
 	return v, ok
+}
+
+func (m *memo[K, V]) drop(k K) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.m, k)
+}
+
+func (m *memo[K, V]) clear() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.m = nil
 }
 
 // parsed remembers what items hold, because most are read many times in one version.
 type parsed[V any] struct {
 	parse func(Item) (V, error)
-	mu    sync.Mutex
 	known memo[string, parsedItem[V]]
 }
 
@@ -507,8 +530,6 @@ type parsedItem[V any] struct {
 }
 
 func (p *parsed[V]) get(i Item) (V, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	// An engine that lost data may give a version to another value.
 	if k, ok := p.known.get(i.Key); ok && k.item.Version == i.Version && k.item.Created == i.Created && bytes.Equal(k.item.Value, i.Value) {
 		return k.value, nil
