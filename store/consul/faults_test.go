@@ -68,36 +68,14 @@ func TestMemberLost(t *testing.T) {
 func TestQuorumLost(t *testing.T) {
 	t.Parallel()
 	servers := servertest.ConsulCluster(t, 3)
-	timing := lease.Timing{TTL: 3 * time.Second}
-	e := storetest.Elector(t, storetest.Node(t, open(t, at(servers...)), "a", timing, "g"), "g")
-	term := storetest.Lead(t, e)
-	servers[1].Kill()
-	servers[2].Kill()
-	stopped := time.Now() // no keep-alive that was sent later is acknowledged
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	if l, err := e.Leader(ctx); err == nil {
-		t.Errorf("without a quorum Leader answers %+v", l)
-	} else if took := time.Since(stopped); took > 5*time.Second || !strings.Contains(err.Error(), "quorum") {
-		t.Errorf("without a quorum Leader fails after %v with %v", took, err)
-	}
-	var believed time.Time
-	for now := time.Now(); term.Check() == nil; now = time.Now() {
-		believed = now
-		time.Sleep(time.Millisecond)
-	}
-	if lasted := believed.Sub(stopped); lasted > timing.TTL {
-		t.Errorf("the leader believed for %v without a quorum, with a TTL of %v", lasted, timing.TTL)
-	}
-	if <-term.Context().Done(); !errors.Is(context.Cause(term.Context()), tenure.ErrExpired) {
-		t.Errorf("the term ended with %v", context.Cause(term.Context()))
-	}
-	servers[1].Start()
-	servers[2].Start()
-	_ = term.Resign(t.Context()) // its work has stopped
-	if again := storetest.Lead(t, e); again.Token() <= term.Token() {
-		t.Errorf("token %d after token %d", again.Token(), term.Token())
-	}
+	const ttl = 3 * time.Second
+	storetest.QuorumLost(t, storetest.Candidate(t, open(t, at(servers...)), "a", ttl, "g"), ttl, "quorum", func() {
+		servers[1].Kill()
+		servers[2].Kill()
+	}, func() {
+		servers[1].Start()
+		servers[2].Start()
+	})
 }
 
 // A leader whose client is cut off stops believing before the next one begins.

@@ -2,8 +2,8 @@ package etcd_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -74,52 +74,19 @@ func each(proxies []*enginetest.Proxy, do func(*enginetest.Proxy)) func() {
 // its age; when they are back everything goes on by itself.
 func TestQuorumLost(t *testing.T) {
 	cluster := enginetest.Cluster(t, 3, enginetest.FastTicks())
-	s := open(t, cluster.Endpoints())
-	timing := lease.Timing{TTL: 3 * time.Second}
-	e := storetest.Elector(t, storetest.Node(t, s, "a", timing, "g"), "g")
-	term := storetest.Lead(t, e)
-	if _, err := e.Leader(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	const ttl = 3 * time.Second
+	e := storetest.Candidate(t, open(t, cluster.Endpoints()), "a", ttl, "g")
 	leader := leaderOf(t, cluster)
-	var followers []*enginetest.Member
-	for _, m := range cluster.Members {
-		if m != leader {
-			followers = append(followers, m)
+	followers := slices.DeleteFunc(slices.Clone(cluster.Members), func(m *enginetest.Member) bool { return m == leader })
+	storetest.QuorumLost(t, e, ttl, "quorum", func() {
+		for _, m := range followers {
 			m.Pause()
 		}
-	}
-	stopped := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	if l, err := e.Leader(ctx); err == nil {
-		t.Errorf("without a quorum Leader answers %+v", l)
-	} else if took := time.Since(stopped); took > 4*time.Second || !strings.Contains(err.Error(), "quorum") {
-		t.Errorf("without a quorum Leader fails after %v with %v", took, err)
-	}
-	select {
-	case <-term.Context().Done():
-		if lasted := time.Since(stopped); lasted > timing.TTL {
-			t.Errorf("belief lasted %v without a quorum, longer than the TTL of %v", lasted, timing.TTL)
-		} else if !errors.Is(context.Cause(term.Context()), tenure.ErrExpired) {
-			t.Errorf("the term ended with %v", context.Cause(term.Context()))
-		} else {
-			t.Logf("belief ended %v after the quorum", lasted)
+	}, func() {
+		for _, m := range followers {
+			m.Resume()
 		}
-	case <-time.After(2 * timing.TTL):
-		t.Fatal("the leader still believes after two TTLs without a quorum")
-	}
-	if l, age := e.Recall(); l.Token != term.Token() || l.State != tenure.Led || age < timing.TTL/2 {
-		t.Errorf("without a quorum Recall answers %+v of %v ago", l, age)
-	}
-	for _, m := range followers {
-		m.Resume()
-	}
-	_ = term.Resign(t.Context()) // its work has stopped
-	again := storetest.Lead(t, e)
-	if again.Token() <= term.Token() {
-		t.Errorf("token %d after token %d", again.Token(), term.Token())
-	}
+	})
 }
 
 // leaderOf is etcd's own leader.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,6 +116,45 @@ func Survive(t *testing.T, terms []*tenure.Term, lasts time.Duration, faults ...
 		}
 		f.Heal()
 		Wait(t, 2*time.Second)
+	}
+}
+
+// QuorumLost checks that without a quorum a leader stops believing within its TTL, that calls fail
+// with an error that says why, that what was known can be recalled with its age, and that
+// everything goes on by itself afterwards.
+func QuorumLost(t *testing.T, e *lease.Elector, ttl time.Duration, says string, stop, start func()) {
+	t.Helper()
+	term := Lead(t, e)
+	if _, err := e.Leader(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	stopped := time.Now() // no keep-alive that was sent later is acknowledged
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if l, err := e.Leader(ctx); err == nil {
+		t.Errorf("without a quorum Leader answers %+v", l)
+	} else if took := time.Since(stopped); took > 4*time.Second || !strings.Contains(err.Error(), says) {
+		t.Errorf("without a quorum Leader fails after %v with %v", took, err)
+	}
+	believed := stopped
+	for now := time.Now(); term.Check() == nil; now = time.Now() {
+		believed = now
+		time.Sleep(time.Millisecond)
+	}
+	if lasted := believed.Sub(stopped); lasted > ttl {
+		t.Errorf("the leader believed for %v without a quorum, with a TTL of %v", lasted, ttl)
+	}
+	if <-term.Context().Done(); !errors.Is(context.Cause(term.Context()), tenure.ErrExpired) {
+		t.Errorf("the term ended with %v", context.Cause(term.Context()))
+	}
+	if l, age := e.Recall(); l.Token != term.Token() || l.State != tenure.Led || age < ttl/2 {
+		t.Errorf("without a quorum Recall answers %+v of %v ago", l, age)
+	}
+	start()
+	_ = term.Resign(t.Context()) // its work has stopped
+	if again := Lead(t, e); again.Token() <= term.Token() {
+		t.Errorf("token %d after token %d", again.Token(), term.Token())
 	}
 }
 

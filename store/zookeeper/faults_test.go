@@ -133,41 +133,25 @@ func TestQuorumLost(t *testing.T) {
 	servers := leaderFirst(t, servertest.ZooKeeper(t, 3))
 	const ttl = 3 * time.Second
 	e := storetest.Candidate(t, open(t, zookeeper.Config{Servers: addrs(servers)}), "a", ttl, "g")
-	term := storetest.Lead(t, e)
 	var resume []func()
-	for _, s := range servers[1:] {
-		resume = append(resume, pause(t, s))
-	}
-	stopped := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	if l, err := e.Leader(ctx); err == nil {
-		t.Errorf("without a quorum Leader answers %+v", l)
-	}
-	select {
-	case <-term.Context().Done():
-		if lasted := time.Since(stopped); !errors.Is(context.Cause(term.Context()), tenure.ErrExpired) || lasted > ttl {
-			t.Errorf("the term ended after %v with %v", lasted, context.Cause(term.Context()))
+	storetest.QuorumLost(t, e, ttl, "", func() {
+		for _, s := range servers[1:] {
+			resume = append(resume, pause(t, s))
 		}
-	case <-time.After(30 * time.Second):
-		t.Fatal("the leader still believes")
-	}
-	storetest.Eventually(t, func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		_, err := e.Leader(ctx)
-		if err == nil || !strings.Contains(err.Error(), servers[0].Addr()) {
-			return fmt.Errorf("the error does not name the servers: %w", err)
+	}, func() {
+		storetest.Eventually(t, func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			_, err := e.Leader(ctx)
+			if err == nil || !strings.Contains(err.Error(), servers[0].Addr()) {
+				return fmt.Errorf("the error does not name the servers: %w", err)
+			}
+			return nil
+		})
+		for _, r := range resume {
+			r()
 		}
-		return nil
 	})
-	for _, r := range resume {
-		r()
-	}
-	_ = term.Resign(t.Context()) // its work has stopped
-	if again := storetest.Lead(t, e); again.Token() <= term.Token() {
-		t.Errorf("token %d after token %d", again.Token(), term.Token())
-	}
 }
 
 // A client of a server that is behind reads what another client was told.
