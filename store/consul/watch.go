@@ -37,35 +37,40 @@ const (
 // which is announced. If Consul deletes a beat because of a health check, candidates notice it
 // when they look at the beat, eight times in its TTL.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
-	return kv.Follow{Life: d.ctx, Tick: tick}.Watch(ctx, func(ctx context.Context, f *kv.Follow) error {
-		ctx, cancel := context.WithCancel(ctx)
-		told := make(chan string)
-		failed := make(chan error, len(prefixes))
-		var all sync.WaitGroup
-		defer all.Wait()
-		defer cancel()
-		for _, p := range prefixes {
-			if p == beatAt {
-				continue
-			}
-			w := &watch{d: d, prefix: p, told: told}
-			if err := w.compare(ctx); err != nil {
-				return err
-			}
-			all.Go(func() { failed <- w.run(ctx) })
-		}
-		err := f.Gap()
-		for err == nil {
-			select {
-			case key := <-told:
-				err = f.Tell(kv.Change{Key: key})
-			case <-f.Ticks:
-				err = f.Ticked()
-			case err = <-failed:
-			}
-		}
-		return err
+	return kv.Follow{Life: d.ctx, Tick: tick}.Watch(ctx, func(f *kv.Follow) func(context.Context) error {
+		return func(ctx context.Context) error { return d.follow(ctx, f, prefixes) }
 	})
+}
+
+// follow watches the prefixes until one of them fails.
+func (d *Driver) follow(ctx context.Context, f *kv.Follow, prefixes []string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	told := make(chan string)
+	failed := make(chan error, len(prefixes))
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for _, p := range prefixes {
+		if p == beatAt {
+			continue
+		}
+		w := &watch{d: d, prefix: p, told: told}
+		if err := w.compare(ctx); err != nil {
+			return err
+		}
+		all.Go(func() { failed <- w.run(ctx) })
+	}
+	err := f.Gap()
+	for err == nil {
+		select {
+		case key := <-told:
+			err = f.Tell(kv.Change{Key: key})
+		case <-f.Ticks:
+			err = f.Ticked()
+		case err = <-failed:
+		}
+	}
+	return err
 }
 
 // watch follows one prefix.

@@ -35,10 +35,8 @@ var (
 // Watch implements kv.Driver with one etcd watch over one range of keys, so changes come in
 // their order. It moves to another member when one falls silent.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
-	w := &watch{d: d}
-	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes}.Watch(ctx, func(ctx context.Context, f *kv.Follow) error {
-		w.Follow = f
-		return w.run(ctx)
+	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes}.Watch(ctx, func(f *kv.Follow) func(context.Context) error {
+		return (&watch{Follow: f, d: d}).run
 	})
 }
 

@@ -31,15 +31,16 @@ var errSilent = errors.New("kubernetes: the watch fell silent")
 
 // Watch implements kv.Driver with watches of the API server, one after the other.
 func (d *driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
-	w := &watch{d: d}
-	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: 100 * time.Millisecond, GiveUp: giveUpAfter}.Watch(ctx, func(ctx context.Context, f *kv.Follow) error {
-		w.Follow = f
-		err := w.run(ctx)
-		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-			w.version = "" // what happened meanwhile is no longer known
-			f.Heard()
+	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: 100 * time.Millisecond, GiveUp: giveUpAfter}.Watch(ctx, func(f *kv.Follow) func(context.Context) error {
+		w := &watch{Follow: f, d: d}
+		return func(ctx context.Context) error {
+			err := w.run(ctx)
+			if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+				w.version = "" // what happened meanwhile is no longer known
+				w.Heard()
+			}
+			return err
 		}
-		return err
 	})
 }
 

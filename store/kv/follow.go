@@ -48,19 +48,21 @@ type Follow struct {
 // ErrUnread ends a watch whose reader has stopped.
 var ErrUnread = errors.New("kv: nobody reads the watch any more")
 
-// Watch yields what follow tells. It calls follow again whenever that returns: nil at once, an
-// error after a pause. An error ends the watch if it is permanent, or if it is too old.
-func (f Follow) Watch(ctx context.Context, follow func(context.Context, *Follow) error) iter.Seq2[Change, error] {
+// Watch yields what follow tells, the function that begin returns. It calls follow again whenever
+// that returns: at once after nil, and with a pause after an error. An error ends the watch if it
+// is permanent, or if nothing was heard for too long.
+func (f Follow) Watch(ctx context.Context, begin func(*Follow) (follow func(context.Context) error)) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(f.Life, cancel)()
 		ticker := time.NewTicker(max(f.Tick, time.Millisecond))
 		defer ticker.Stop()
-		f := &f
+		f := f
 		f.Ticks, f.heard, f.yield = ticker.C, time.Now(), yield
+		follow := begin(&f)
 		for {
-			err := follow(ctx, f)
+			err := follow(ctx)
 			switch {
 			case errors.Is(err, ErrUnread):
 				return

@@ -45,9 +45,11 @@ func TestFollow(t *testing.T) {
 				began, calls := time.Now(), 0
 				f := kv.Follow{Life: life, Tick: time.Hour, Prefixes: []string{"record/"}, Retry: time.Second, GiveUp: 10 * time.Second}
 				var ended error
-				for change, err := range f.Watch(ctx, func(_ context.Context, f *kv.Follow) error {
-					calls++
-					return c.follow(calls-1, f)
+				for change, err := range f.Watch(ctx, func(f *kv.Follow) func(context.Context) error {
+					return func(context.Context) error {
+						calls++
+						return c.follow(calls-1, f)
+					}
 				}) {
 					if ended = err; change.Key == "record/stop" {
 						break
@@ -71,9 +73,11 @@ func hear(f *kv.Follow, yes bool) {
 func TestFollowTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []kv.Change
-		for c, err := range (kv.Follow{Life: t.Context(), Tick: time.Second, Prefixes: []string{"a/", "b/"}}).Watch(t.Context(), func(_ context.Context, f *kv.Follow) error {
-			<-f.Ticks
-			return errors.Join(f.Gap(), f.Changed("a/1", "c/1", "b/1"), f.Ticked(), store.ErrDenied)
+		for c, err := range (kv.Follow{Life: t.Context(), Tick: time.Second, Prefixes: []string{"a/", "b/"}}).Watch(t.Context(), func(f *kv.Follow) func(context.Context) error {
+			return func(context.Context) error {
+				<-f.Ticks
+				return errors.Join(f.Gap(), f.Changed("a/1", "c/1", "b/1"), f.Ticked(), store.ErrDenied)
+			}
 		}) {
 			if err == nil {
 				got = append(got, c)

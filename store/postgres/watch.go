@@ -27,21 +27,21 @@ const (
 
 // Watch implements kv.Driver on a connection of its own.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
-	w := &watch{d: d, tick: tick, ticked: time.Now()}
-	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: 100 * time.Millisecond, GiveUp: giveUpAfter}.Watch(ctx, func(ctx context.Context, f *kv.Follow) error {
-		w.Follow = f
-		err := w.session(ctx)
-		if f.Quiet() > giveUpAfter {
-			err = d.classify(err)
+	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: 100 * time.Millisecond, GiveUp: giveUpAfter}.Watch(ctx, func(f *kv.Follow) func(context.Context) error {
+		w := &watch{Follow: f, d: d, ticked: time.Now()}
+		return func(ctx context.Context) error {
+			err := w.session(ctx)
+			if f.Quiet() > giveUpAfter {
+				err = d.classify(err)
+			}
+			return fmt.Errorf("postgres: watch: %w", err)
 		}
-		return fmt.Errorf("postgres: watch: %w", err)
 	})
 }
 
 type watch struct {
 	*kv.Follow
-	d    *Driver
-	tick time.Duration
+	d *Driver
 
 	polls          bool      // notifications do not arrive
 	known          int64     // count of commits that were announced
@@ -95,7 +95,7 @@ func (w *watch) wait(ctx context.Context, conn *pgx.Conn) error {
 		every = pollEvery
 	}
 	due := w.looked.Add(every)
-	if next := w.ticked.Add(w.tick); w.tick > 0 && next.Before(due) {
+	if next := w.ticked.Add(w.Tick); w.Tick > 0 && next.Before(due) {
 		due = next
 	}
 	until, cancel := context.WithDeadline(ctx, due)
@@ -109,7 +109,7 @@ func (w *watch) wait(ctx context.Context, conn *pgx.Conn) error {
 	case time.Now().Before(due):
 		return err
 	}
-	if w.tick > 0 && time.Since(w.ticked) >= w.tick {
+	if w.Tick > 0 && time.Since(w.ticked) >= w.Tick {
 		w.ticked = time.Now()
 		if err := w.Ticked(); err != nil {
 			return err

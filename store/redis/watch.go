@@ -27,7 +27,9 @@ var errMoved = errors.New("redis: another server answers now")
 // Watch implements kv.Driver with a subscription. Redis does not keep messages, so each new
 // subscription is a gap.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
-	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: redialAfter, GiveUp: giveUpAfter}.Watch(ctx, d.follow)
+	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: redialAfter, GiveUp: giveUpAfter}.Watch(ctx, func(f *kv.Follow) func(context.Context) error {
+		return func(ctx context.Context) error { return d.follow(ctx, f) }
+	})
 }
 
 // follow yields the changes of one subscription until its connection is lost.

@@ -61,10 +61,8 @@ func (d *Driver) trim(l *link, name string) {
 // Watch implements kv.Driver with one ZooKeeper watch on the list of changes, however many keys
 // there are. The list outlives connections, so a watch that connects again misses nothing.
 func (d *Driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
-	w := &watch{d: d}
-	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: pause, GiveUp: giveUpAfter}.Watch(ctx, func(ctx context.Context, f *kv.Follow) error {
-		w.Follow = f
-		return w.next(ctx)
+	return kv.Follow{Life: d.ctx, Tick: tick, Prefixes: prefixes, Retry: pause, GiveUp: giveUpAfter}.Watch(ctx, func(f *kv.Follow) func(context.Context) error {
+		return (&watch{Follow: f, d: d}).next
 	})
 }
 
