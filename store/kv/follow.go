@@ -56,10 +56,13 @@ func (f Follow) Watch(ctx context.Context, begin func(*Follow) (follow func(cont
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(f.Life, cancel)()
-		ticker := time.NewTicker(max(f.Tick, time.Millisecond))
-		defer ticker.Stop()
 		f := f
-		f.Ticks, f.heard, f.yield = ticker.C, time.Now(), yield
+		f.heard, f.yield = time.Now(), yield
+		if f.Tick > 0 {
+			ticker := time.NewTicker(f.Tick)
+			defer ticker.Stop()
+			f.Ticks = ticker.C
+		}
 		follow := begin(&f)
 		for {
 			err := follow(ctx)

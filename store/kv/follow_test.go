@@ -89,6 +89,17 @@ func TestFollowTells(t *testing.T) {
 	})
 }
 
+// A watch without a tick does not tick.
+func TestFollowNoTick(t *testing.T) {
+	for range (kv.Follow{Life: t.Context()}).Watch(t.Context(), func(f *kv.Follow) func(context.Context) error {
+		if f.Ticks != nil {
+			t.Error("it ticks")
+		}
+		return func(context.Context) error { return store.ErrDenied }
+	}) {
+	}
+}
+
 // A call has a deadline, its own or 5 s.
 func TestBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
