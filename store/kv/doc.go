@@ -4,7 +4,8 @@
 // A driver knows keys, values and versions, and nothing about elections: one atomic step on a
 // few keys, a listing, a watch that gives hints, and a way to tell that data was lost. An engine
 // that expires keys by itself also implements [Leaser]. Otherwise the processes observe each
-// other's sessions and end the silent ones.
+// other's sessions and end the silent ones. [Open] makes a store of a driver, and [Follow] makes
+// the watch of a driver whose connections come and go.
 //
 // # Limitations
 //
