@@ -436,10 +436,14 @@ func (f *feed) watched(group string) bool {
 	return false
 }
 
+// resolveTries bounds how often the holder of a group may end while the group is read. In a busy
+// group that happens in every other read.
+const resolveTries = 100
+
 // resolve reads groups and shows them as they are.
 func (f *feed) resolve(ctx context.Context, groups []string) error {
 	groups = slices.DeleteFunc(slices.Clone(groups), func(g string) bool { return !f.watched(g) })
-	for range viewTries {
+	for range resolveTries {
 		var again []string
 		for part := range slices.Chunk(groups, max(1, f.s.caps.Keys/3)) {
 			views, _, err := f.s.viewsAndMeta(ctx, part, false)

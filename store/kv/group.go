@@ -49,6 +49,7 @@ func (s *Store) views(ctx context.Context, groups []string) ([]store.View, error
 func (s *Store) viewsAndMeta(ctx context.Context, groups []string, settle bool) ([]store.View, Item, error) {
 	views := make([]store.View, len(groups))
 	expected, open := s.holders(groups), groups
+	expired := s.leaser != nil        // nothing is to be expired any more
 	first := map[string]fence.Token{} // what the first read showed of groups whose holder was not expected
 	for range viewTries {
 		var keys []string
@@ -68,7 +69,8 @@ func (s *Store) viewsAndMeta(ctx context.Context, groups []string, settle bool) 
 			lives[h] = items[2*i].Version != 0
 			s.sawSession(h, items[2*i], items[2*i+1])
 		}
-		if s.leaser == nil && len(s.silent()) > 0 {
+		if !expired && len(s.silent()) > 0 {
+			expired = true // those that fall silent meanwhile live until somebody ends them
 			if err := s.expire(ctx); err != nil {
 				return nil, Item{}, err
 			}
@@ -107,7 +109,7 @@ func (s *Store) viewsAndMeta(ctx context.Context, groups []string, settle bool) 
 
 var errHands = errors.New("kv: the group changes hands faster than it can be read")
 
-// viewTries bounds how often a group may change hands while it is read.
+// viewTries bounds the reads of a group. Three are enough in an engine that loses no data.
 const viewTries = 10
 
 // view shows a record. The end of a term whose session died is known to people before it is
