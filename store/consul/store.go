@@ -82,9 +82,7 @@ func Caps() store.Caps { return (&Driver{cfg: Config{}.withDefaults()}).Caps().S
 // The path is the prefix. The parameters are deployment, check, which may be repeated, and for
 // TLS ca, a file with the certificates to trust. An error has no token.
 func Parse(text string) (Config, error) {
-	bad := func(rule string) (Config, error) {
-		return Config{}, &store.ArgumentError{Field: "store URL", Rule: rule}
-	}
+	bad := func(rule string) error { return &store.ArgumentError{Field: "store URL", Rule: rule} }
 	scheme, rest, _ := strings.Cut(text, "://")
 	rest, parameters, _ := strings.Cut(rest, "?")
 	hosts, prefix, _ := strings.Cut(rest, "/")
@@ -95,12 +93,12 @@ func Parse(text string) (Config, error) {
 	web := map[string]string{"consul": "http://", "consuls": "https://"}[scheme]
 	const form = "must be consul://[:token@]host:port[,host:port][/prefix], or consuls:// for TLS; encode special characters of the token with %"
 	if err != nil || web == "" || hosts == "" {
-		return bad(form)
+		return Config{}, bad(form)
 	}
 	c := Config{Token: token, Prefix: strings.Trim(prefix, "/")}
 	for host := range strings.SplitSeq(hosts, ",") {
 		if _, _, err := net.SplitHostPort(host); err != nil {
-			return bad(form)
+			return Config{}, bad(form)
 		}
 		c.Addresses = append(c.Addresses, web+host)
 	}
@@ -109,7 +107,7 @@ func Parse(text string) (Config, error) {
 	}
 	query, err := url.ParseQuery(parameters)
 	if err != nil {
-		return bad("the parameters after ? cannot be read")
+		return Config{}, bad("the parameters after ? cannot be read")
 	}
 	for name, values := range query {
 		switch {
@@ -120,10 +118,10 @@ func Parse(text string) (Config, error) {
 		case name == "ca" && c.TLS != nil:
 			certificates, err := os.ReadFile(values[0])
 			if c.TLS.RootCAs = x509.NewCertPool(); err != nil || !c.TLS.RootCAs.AppendCertsFromPEM(certificates) {
-				return bad(fmt.Sprintf("ca: cannot read certificates from %q: %v", values[0], err))
+				return Config{}, bad(fmt.Sprintf("ca: cannot read certificates from %q: %v", values[0], err))
 			}
 		default:
-			return bad(fmt.Sprintf("parameter %q: must be check, deployment, or ca with consuls://", name))
+			return Config{}, bad(fmt.Sprintf("parameter %q: must be check, deployment, or ca with consuls://", name))
 		}
 	}
 	return c, c.withDefaults().validate()
