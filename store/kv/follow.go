@@ -40,9 +40,10 @@ type Follow struct {
 	GiveUp time.Duration
 
 	// Ticks tells when to call Ticked.
-	Ticks <-chan time.Time
-	heard time.Time
-	yield func(Change, error) bool
+	Ticks  <-chan time.Time
+	heard  time.Time
+	yield  func(Change, error) bool
+	unread bool // nobody reads any more
 }
 
 // ErrUnread ends a watch whose reader has stopped.
@@ -67,7 +68,7 @@ func (f Follow) Watch(ctx context.Context, begin func(*Follow) (follow func(cont
 		for {
 			err := follow(ctx)
 			switch {
-			case errors.Is(err, ErrUnread):
+			case f.unread: // whatever follow returns
 				return
 			case f.Life.Err() != nil:
 				err = ErrClosed
@@ -93,7 +94,7 @@ func (f *Follow) Quiet() time.Duration { return time.Since(f.heard) }
 
 // Tell yields a change. Its error means that nobody reads the watch any more: return it.
 func (f *Follow) Tell(c Change) error {
-	if !f.yield(c, nil) {
+	if f.unread = f.unread || !f.yield(c, nil); f.unread {
 		return ErrUnread
 	}
 	return nil

@@ -3,6 +3,7 @@ package kv_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -32,6 +33,9 @@ func TestFollow(t *testing.T) {
 		"closed":    {life: dead, follow: func(int, *kv.Follow) error { return lost }, ends: kv.ErrClosed, calls: 1},
 		"cancelled": {ctx: dead, follow: func(int, *kv.Follow) error { return lost }, ends: context.Canceled, calls: 1},
 		"unread":    {follow: func(_ int, f *kv.Follow) error { return f.Changed("other/a", "record/stop") }, calls: 1},
+		"unread, and another error": {follow: func(_ int, f *kv.Follow) error {
+			return errors.Join(lost, errors.New(fmt.Sprint(f.Changed("record/stop"), f.Gap())))
+		}, calls: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
