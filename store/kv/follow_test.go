@@ -111,7 +111,7 @@ func TestBounded(t *testing.T) {
 		defer cancel()
 		for want, ctx := range map[time.Duration]context.Context{5 * time.Second: t.Context(), time.Minute: long} {
 			bounded, cancel := kv.Bounded(ctx)
-			defer cancel()
+			t.Cleanup(cancel)
 			if deadline, ok := bounded.Deadline(); !ok || time.Until(deadline) != want {
 				t.Errorf("%v is left, want %v", time.Until(deadline), want)
 			}
