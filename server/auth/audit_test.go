@@ -2,7 +2,6 @@ package auth
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/server/auth/audit"
+	"github.com/tenurehq/tenure/server/auth/limit"
 )
 
 // What is done and what is refused is written down, one line each, with who, what,
@@ -19,9 +21,9 @@ import (
 func TestAudit(t *testing.T) {
 	r := newRig(t)
 	path := r.path("audit.log")
-	g, tokens := r.withTokens(Config{Audit: AuditFile{Path: path}}, "node-1")
+	g, tokens := r.withTokens(Config{Audit: audit.File{Path: path}}, "node-1")
 	h, err := g.Guard(Rule{Verb: Campaign, Groups: func(r *http.Request) []string { return []string{r.PathValue("group")} }}, func(_ http.ResponseWriter, r *http.Request) {
-		g.Audit(r.Context(), Entry{What: "campaign", Group: r.PathValue("group"), Token: 42, Result: Done, Reason: "two\nlines \x00\xff"})
+		g.Audit(r.Context(), audit.Entry{What: "campaign", Group: r.PathValue("group"), Token: 42, Result: audit.Done, Reason: "two\nlines \x00\xff"})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -39,11 +41,11 @@ func TestAudit(t *testing.T) {
 	if len(lines) != 4 {
 		t.Fatalf("%d lines: %+v", len(lines), lines)
 	}
-	for i, want := range []line{
-		{Who: "node-1", How: ByCredential, Remote: "127.0.0.1", What: "campaign", Group: "billing-eu", Token: 42, Result: Done, Reason: "two\nlines \x00\ufffd"},
-		{Remote: "127.0.0.1", What: "POST /v1/groups/{group}/campaign", Result: Denied, Reason: "the request carries no credentials: send Authorization: Bearer with a credential"},
-		{Who: "node-1", How: ByCredential, Remote: "127.0.0.1", What: "campaign", Group: "billing-eu", Token: 42, Result: Done, Reason: "two\nlines \x00\ufffd"},
-		{Who: "node-1", How: ByCredential, Remote: "127.0.0.1", What: "POST /v1/groups/{group}/campaign", Group: "orders", Result: Denied, Reason: `node-1 (credential) may not campaign on group "orders": the policy of this service does not allow it; ask its operator`},
+	for i, want := range []audit.Entry{
+		{Who: "node-1", How: string(ByCredential), Remote: "127.0.0.1", What: "campaign", Group: "billing-eu", Token: 42, Result: audit.Done, Reason: "two\nlines \x00\ufffd"},
+		{Remote: "127.0.0.1", What: "POST /v1/groups/{group}/campaign", Result: audit.Denied, Reason: "the request carries no credentials: send Authorization: Bearer with a credential"},
+		{Who: "node-1", How: string(ByCredential), Remote: "127.0.0.1", What: "campaign", Group: "billing-eu", Token: 42, Result: audit.Done, Reason: "two\nlines \x00\ufffd"},
+		{Who: "node-1", How: string(ByCredential), Remote: "127.0.0.1", What: "POST /v1/groups/{group}/campaign", Group: "orders", Result: audit.Denied, Reason: `node-1 (credential) may not campaign on group "orders": the policy of this service does not allow it; ask its operator`},
 	} {
 		if _, err := time.Parse(time.RFC3339, lines[i].At); err != nil {
 			t.Error(err)
@@ -63,9 +65,9 @@ func TestAudit(t *testing.T) {
 func TestAuditRotates(t *testing.T) {
 	r := newRig(t)
 	path := r.path("audit.log")
-	g := r.gate(Config{Audit: AuditFile{Path: path, MaxBytes: 4 << 10, Files: 3}})
+	g := r.gate(Config{Audit: audit.File{Path: path, MaxBytes: 4 << 10, Files: 3}})
 	for i := range 500 {
-		g.Audit(t.Context(), Entry{What: fmt.Sprint(i), Result: Done})
+		g.Audit(t.Context(), audit.Entry{What: fmt.Sprint(i), Result: audit.Done})
 	}
 	g.Close()
 	files, err := filepath.Glob(path + "*")
@@ -100,11 +102,11 @@ func TestAuditOnFullDisk(t *testing.T) {
 	if err := os.Symlink("/dev/full", path); err != nil {
 		t.Fatal(err)
 	}
-	g := r.gate(Config{Audit: AuditFile{Path: path, Queue: 5}})
-	g.Audit(t.Context(), Entry{What: "0", Result: Done})
+	g := r.gate(Config{Audit: audit.File{Path: path, Queue: 5}})
+	g.Audit(t.Context(), audit.Entry{What: "0", Result: audit.Done})
 	eventually(t, "the fault is seen", func() bool { return g.Stats().AuditFault != "" })
 	for i := 1; i < 8; i++ {
-		g.Audit(t.Context(), Entry{What: fmt.Sprint(i), Result: Done})
+		g.Audit(t.Context(), audit.Entry{What: fmt.Sprint(i), Result: audit.Done})
 		if _, err := g.Check(ask(""), Campaign, "g"); err != nil {
 			t.Errorf("with a full disk: %v", err)
 		}
@@ -119,7 +121,7 @@ func TestAuditOnFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it is written again", func() bool { return g.Stats().AuditFault == "" && g.Stats().AuditWaiting == 0 })
-	g.Audit(t.Context(), Entry{What: "8", Result: Done})
+	g.Audit(t.Context(), audit.Entry{What: "8", Result: audit.Done})
 	g.Close()
 	var got []string
 	for _, l := range auditLines(t, path) {
@@ -130,44 +132,12 @@ func TestAuditOnFullDisk(t *testing.T) {
 	}
 }
 
-// A line that a kill or a full disk cut short does not spoil the next, and somebody
-// else's rotation is followed.
-func TestAuditAfterATornLine(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "audit.log")
-	if err := os.WriteFile(path, []byte("{\"at\":\"x\"}\n{\"at\":\"y"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a := &appendFile{path: path, most: 1 << 20, files: 2}
-	for _, s := range []string{"one\n", "two\n"} {
-		if err := a.append([]byte(s)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Rename(path, path+".aside"); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.append([]byte("three\n")); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.Rename(path, path+".again"), os.WriteFile(path, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(a.append([]byte("four\n")), a.close()); err != nil {
-		t.Fatal(err)
-	}
-	for f, want := range map[string]string{path + ".aside": "{\"at\":\"x\"}\n{\"at\":\"y\none\ntwo\n", path + ".again": "three\n", path: "four\n"} {
-		if got, err := os.ReadFile(f); err != nil || string(got) != want {
-			t.Errorf("%s: %q, %v", f, got, err)
-		}
-	}
-}
-
 // One caller's denials cannot push the rest out of the audit: beyond a rate they are
 // counted, and the next line says how many.
 func TestAuditFlood(t *testing.T) {
 	r := newRig(t)
 	path := r.path("audit.log")
-	g, tokens := r.withTokens(Config{Audit: AuditFile{Path: path}}, "node-1", "node-2")
+	g, tokens := r.withTokens(Config{Audit: audit.File{Path: path}}, "node-1", "node-2")
 	for range 500 {
 		_, _ = g.Check(ask(tokens["node-1"]), Admin, "orders")
 	}
@@ -176,7 +146,7 @@ func TestAuditFlood(t *testing.T) {
 	_, _ = g.Check(ask(tokens["node-1"]), Admin, "orders")
 	g.Close()
 	lines := auditLines(t, path)
-	if len(lines) != denialBurst+2 || lines[denialBurst].Who != "node-2" || lines[denialBurst+1].Omitted != 500-denialBurst || g.Stats().Omitted != 500-denialBurst || g.Stats().Denied != 502 {
+	if len(lines) != limit.DenialBurst+2 || lines[limit.DenialBurst].Who != "node-2" || lines[limit.DenialBurst+1].Omitted != 500-limit.DenialBurst || g.Stats().Omitted != 500-limit.DenialBurst || g.Stats().Denied != 502 {
 		t.Errorf("%d lines, the last %+v; %+v", len(lines), lines[len(lines)-1], g.Stats())
 	}
 }
@@ -186,12 +156,12 @@ func TestAuditFlood(t *testing.T) {
 func TestAuditFailuresFlood(t *testing.T) {
 	r := newRig(t)
 	path := r.path("audit.log")
-	g, tokens := r.withTokens(Config{Audit: AuditFile{Path: path}}, "node-1", "node-2")
+	g, tokens := r.withTokens(Config{Audit: audit.File{Path: path}}, "node-1", "node-2")
 	h, err := g.Guard(Rule{Verb: Campaign, Groups: func(*http.Request) []string { return []string{"billing-eu"} }}, func(_ http.ResponseWriter, req *http.Request) {
 		for range 500 {
-			g.Audit(req.Context(), Entry{What: "renew", Result: Failed, Reason: "not_leader"})
+			g.Audit(req.Context(), audit.Entry{What: "renew", Result: audit.Failed, Reason: "not_leader"})
 		}
-		g.Audit(req.Context(), Entry{What: "resign", Result: Done})
+		g.Audit(req.Context(), audit.Entry{What: "resign", Result: audit.Done})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -201,7 +171,7 @@ func TestAuditFailuresFlood(t *testing.T) {
 	_, _ = g.Check(ask(tokens["node-2"]), Admin, "orders")
 	g.Close()
 	lines := auditLines(t, path)
-	if len(lines) != denialBurst+2 || lines[denialBurst].What != "resign" || lines[denialBurst+1].Who != "node-2" || g.Stats().Omitted != 501-denialBurst {
+	if len(lines) != limit.DenialBurst+2 || lines[limit.DenialBurst].What != "resign" || lines[limit.DenialBurst+1].Who != "node-2" || g.Stats().Omitted != 501-limit.DenialBurst {
 		t.Errorf("%d lines, the last %+v; %+v", len(lines), lines[len(lines)-1], g.Stats())
 	}
 }
@@ -210,7 +180,7 @@ func TestAuditFailuresFlood(t *testing.T) {
 func TestAuditToLog(t *testing.T) {
 	r := newRig(t)
 	g := r.gate(Config{})
-	g.Audit(context.Background(), Entry{Who: "alice", What: "step-down", Group: "billing", Token: 7, Result: Done, Reason: "maintenance"})
+	g.Audit(context.Background(), audit.Entry{Who: "alice", What: "step-down", Group: "billing", Token: 7, Result: audit.Done, Reason: "maintenance"})
 	for _, want := range []string{"msg=audit", "who=alice", "what=step-down", "group=billing", "token=7", "result=done", "reason=maintenance"} {
 		if !strings.Contains(r.log.String(), want) {
 			t.Errorf("no %s in %s", want, r.log)

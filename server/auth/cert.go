@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenurehq/tenure/server/auth/secret"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -64,7 +65,7 @@ func parseAuthorities(text []byte) (*authorities, error) {
 			return nil, errors.New("the file has a certificate that cannot be read")
 		}
 		if !c.IsCA {
-			return nil, fmt.Errorf("the certificate of %q is not that of a CA", clip(c.Subject.String()))
+			return nil, fmt.Errorf("the certificate of %q is not that of a CA", secret.Clip(c.Subject.String()))
 		}
 		a.pool.AddCert(c)
 		a.certs = append(a.certs, c)
@@ -93,7 +94,7 @@ func (a *authorities) holds(chain []*x509.Certificate, now time.Time) error {
 func parsePair(cert, key []byte, now time.Time) (*tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return nil, errors.New(clip(err.Error()))
+		return nil, errors.New(secret.Clip(err.Error()))
 	}
 	if now.After(pair.Leaf.NotAfter) {
 		return nil, fmt.Errorf("the certificate expired at %s", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))

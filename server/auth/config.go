@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,10 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tenurehq/tenure/server/auth/audit"
+	"github.com/tenurehq/tenure/server/auth/bearer"
+	"github.com/tenurehq/tenure/server/auth/limit"
 )
 
 // Config configures how callers are authenticated, and the files. The zero Config on a
@@ -21,14 +26,14 @@ type Config struct {
 	Insecure bool
 
 	TLS TLS
-	JWT JWT
+	JWT bearer.JWT
 	// Credentials is the file of hashed bearer credentials.
 	Credentials string
 	// Policy is the file of permissions. Required with credentials, and refused without.
 	Policy string
 
-	Limits Limits
-	Audit  AuditFile
+	Limits limit.Config
+	Audit  audit.File
 
 	// Poll is how often the files are checked for changes. Default 5s, at least 10ms.
 	Poll time.Duration
@@ -58,49 +63,14 @@ const (
 	CertURI CertName = "uri:" // with a prefix: uri:spiffe://example.org/node/
 )
 
-// JWT says which JWTs are accepted.
-type JWT struct {
-	// Keys is the file of public keys, a JWK set or PEM. In PEM the key id is the header
-	// "Key-Id" of the block, or else the RFC 7638 thumbprint of the key.
-	Keys string
-	// Issuer and Audience that a token must name.
-	Issuer, Audience string
-	// Algorithms that are accepted: RS, PS or ES with 256, 384 or 512, and EdDSA. Default
-	// ES256 and EdDSA. A key works with one family, or only with the one in its alg.
-	Algorithms []string
-	// Claim that is the node id. Default sub.
-	Claim string
-	// Leeway for clocks that differ. Default 30s, at most 5m.
-	Leeway time.Duration
-	// Lifetime is how far ahead a token's expiry may lie. Default 24h.
-	Lifetime time.Duration
-}
-
 func (c Config) withDefaults() Config {
-	def(&c.TLS.Name, CertDNS)
-	def(&c.JWT.Claim, "sub")
-	def(&c.JWT.Leeway, 30*time.Second)
-	def(&c.JWT.Lifetime, 24*time.Hour)
-	def(&c.Poll, 5*time.Second)
-	if len(c.JWT.Algorithms) == 0 {
-		c.JWT.Algorithms = []string{"ES256", "EdDSA"}
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.TLS.Name, c.Poll = cmp.Or(c.TLS.Name, CertDNS), cmp.Or(c.Poll, 5*time.Second)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	c.Limits = c.Limits.withDefaults()
-	c.Audit = c.Audit.withDefaults()
+	c.JWT, c.Limits, c.Audit = c.JWT.WithDefaults(), c.Limits.WithDefaults(), c.Audit.WithDefaults()
 	return c
-}
-
-func def[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
-	}
 }
 
 // credentials reports whether any way to show an identity is configured.
@@ -111,7 +81,7 @@ func (c Config) bearer() bool { return c.JWT.Keys != "" || c.Credentials != "" }
 // Validate checks everything that does not need the files. New calls it too.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	errs := []error{c.Limits.check(), c.Audit.check()}
+	errs := []error{c.Limits.Check(), c.Audit.Check()}
 	refuse := func(broken bool, format string, args ...any) {
 		if broken {
 			errs = append(errs, fmt.Errorf("auth: "+format, args...))
@@ -136,7 +106,7 @@ func (c Config) Validate() error {
 	refuse(j.Keys == "" && (j.Issuer != "" || j.Audience != ""), "a JWT issuer or audience needs --jwt-keys")
 	if j.Keys != "" {
 		for _, a := range j.Algorithms {
-			refuse(!slices.Contains(jwtAlgorithms(), a), "JWT algorithm %q is not one of %s", a, strings.Join(jwtAlgorithms(), ", "))
+			refuse(!slices.Contains(bearer.Algorithms(), a), "JWT algorithm %q is not one of %s", a, strings.Join(bearer.Algorithms(), ", "))
 		}
 		refuse(j.Issuer == "" || j.Audience == "", "JWT keys need the issuer and the audience that JWTs must name: use --jwt-issuer and --jwt-audience")
 		refuse(j.Leeway < 0 || j.Leeway > 5*time.Minute, "JWT leeway is %v; want 0 to 5m", j.Leeway)

@@ -4,6 +4,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/tenurehq/tenure/server/auth/audit"
+	"github.com/tenurehq/tenure/server/auth/bearer"
+	"github.com/tenurehq/tenure/server/auth/limit"
 )
 
 // Off loopback the service does not start without credentials, nor with tokens in the
@@ -34,11 +38,11 @@ func TestExposure(t *testing.T) {
 		{"CAs without TLS", Config{Listen: "127.0.0.1:1", TLS: TLS{ClientCAs: "ca"}, Policy: "p"}, "need TLS"},
 		{"certificate without key", Config{Listen: "127.0.0.1:1", TLS: TLS{Cert: "c"}}, "key"},
 		{"any URI", Config{Listen: ":1", TLS: TLS{Cert: "c", Key: "k", ClientCAs: "ca", Name: "uri:"}, Policy: "p"}, "prefix"},
-		{"JWT without audience", Config{Listen: "127.0.0.1:1", JWT: JWT{Keys: "k", Issuer: "i"}, Policy: "p"}, "audience"},
-		{"JWT by secret", Config{Listen: "127.0.0.1:1", JWT: JWT{Keys: "k", Issuer: "i", Audience: "a", Algorithms: []string{"HS256"}}, Policy: "p"}, "HS256"},
-		{"JWT by nothing", Config{Listen: "127.0.0.1:1", JWT: JWT{Keys: "k", Issuer: "i", Audience: "a", Algorithms: []string{"none"}}, Policy: "p"}, "none"},
-		{"negative", Config{Listen: "127.0.0.1:1", Limits: Limits{Rate: -1}}, "negative"},
-		{"one audit file", Config{Listen: "127.0.0.1:1", Audit: AuditFile{Files: 1}}, "audit"},
+		{"JWT without audience", Config{Listen: "127.0.0.1:1", JWT: bearer.JWT{Keys: "k", Issuer: "i"}, Policy: "p"}, "audience"},
+		{"JWT by secret", Config{Listen: "127.0.0.1:1", JWT: bearer.JWT{Keys: "k", Issuer: "i", Audience: "a", Algorithms: []string{"HS256"}}, Policy: "p"}, "HS256"},
+		{"JWT by nothing", Config{Listen: "127.0.0.1:1", JWT: bearer.JWT{Keys: "k", Issuer: "i", Audience: "a", Algorithms: []string{"none"}}, Policy: "p"}, "none"},
+		{"negative", Config{Listen: "127.0.0.1:1", Limits: limit.Config{Rate: -1}}, "negative"},
+		{"one audit file", Config{Listen: "127.0.0.1:1", Audit: audit.File{Files: 1}}, "audit"},
 	} {
 		err := tt.cfg.Validate()
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
@@ -79,7 +83,7 @@ func TestLoopback(t *testing.T) {
 // Told to be insecure, the service takes callers of other machines as given, and counts
 // them by address.
 func TestInsecure(t *testing.T) {
-	g := newRig(t).gate(Config{Listen: ":1", Insecure: true, Limits: Limits{Rate: 1, Burst: 1}})
+	g := newRig(t).gate(Config{Listen: ":1", Insecure: true, Limits: limit.Config{Rate: 1, Burst: 1}})
 	for _, tt := range []struct {
 		remote string
 		want   int

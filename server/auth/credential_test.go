@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/server/auth/bearer"
 )
 
 // A static token is taken in the header, in full, until it expires; not a guessable
@@ -16,9 +18,9 @@ func TestTokens(t *testing.T) {
 	r := newRig(t)
 	short := "tnr_secret"
 	sum := sha256.Sum256([]byte(short))
-	token, hash := NewCredential()
-	old, oldHash := NewCredential()
-	unknown, _ := NewCredential()
+	token, hash := bearer.NewCredential()
+	old, oldHash := bearer.NewCredential()
+	unknown, _ := bearer.NewCredential()
 	cfg := Config{
 		Policy: r.put("policy", somePolicy),
 		Credentials: r.put("tokens", fmt.Sprintf(`{"credentials":[{"name":"node-1","sha256":%q,"note":"for tests"},{"name":"node-1","sha256":%q},{"name":"node-1","sha256":%q,"expires":%q}]}`,
@@ -75,7 +77,7 @@ func TestTokens(t *testing.T) {
 // A file of tokens that holds a token instead of its hash, or gives one to two, is
 // refused, and the error does not repeat it.
 func TestBadTokenFile(t *testing.T) {
-	token, hash := NewCredential()
+	token, hash := bearer.NewCredential()
 	for text, want := range map[string]string{
 		`{"credentials":[{"name":"n","sha256":"` + token + `"}]}`:                                     "put the hash there",
 		`{"credentials":[{"name":"n","` + token + `":1}]}`:                                            "unknown field",
@@ -85,7 +87,7 @@ func TestBadTokenFile(t *testing.T) {
 		`{"credentials":[{"name":"n","sha256":"` + hash + `","expires":"soon"}]}`:                     "JSON",
 		`{"credentials":`: "JSON",
 	} {
-		_, err := parseTokens([]byte(text))
+		_, err := bearer.ParseCredentials([]byte(text))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), token) {
 			t.Errorf("%s: %v", text, err)
 		}

@@ -11,7 +11,7 @@
 //   - a JWT: its sub, or another configured claim, after its algorithm, key id, issuer,
 //     audience and expiry were checked. The keys come from a local file. The holder of a
 //     private key of that file can act as anybody;
-//   - a bearer credential made by [NewCredential]. A file has its SHA-256. A slow hash would protect
+//   - a bearer credential made by [bearer.NewCredential]. A file has its SHA-256. A slow hash would protect
 //     guessable ones; these have 256 random bits, and no other form is accepted.
 //
 // Both are sent in the Authorization header. One in a query string is refused, because it is
@@ -59,13 +59,6 @@
 //
 // # Audit
 //
-// The audit is a file of JSON lines that is rotated by size. Elections do not wait for it: an
-// entry is queued, written within milliseconds and synced within a second. A kill of the
-// process can lose the last few entries, and a power failure those of the last second. While
-// the disk is full or broken, entries wait in a bounded queue. Entries beyond it are dropped
-// and counted; the log and the next line say how many. More than ten denials a second of one
-// caller are counted instead of written, so that nobody can push other entries out of the file.
-//
-// Everything that looks like a credential or a private key is replaced by a fingerprint before it is
-// written anywhere ([Redact]).
+// Package audit writes every change and every denial. Everything that looks like a credential
+// or a private key is replaced by a fingerprint before it is written anywhere (package secret).
 package auth

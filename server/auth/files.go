@@ -9,19 +9,18 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/tenurehq/tenure/server/auth/bearer"
 )
 
 const maxFile = 32 << 20
 
 // source is one or two files that are read and put into force together.
 type source struct {
-	name  string
-	paths []string
-	use   func(texts [][]byte) error
-
-	inForce digest
-	loaded  time.Time
-	failure string
+	Source
+	paths   []string
+	use     func(texts [][]byte) error
+	inForce [sha256.Size]byte
 }
 
 // Source is the state of one of the files.
@@ -35,23 +34,23 @@ type Source struct {
 
 func (g *Gate) sources() []*source {
 	all := []*source{
-		{name: "certificate", paths: []string{g.cfg.TLS.Cert, g.cfg.TLS.Key}, use: func(t [][]byte) error {
+		{Source: Source{Name: "certificate"}, paths: []string{g.cfg.TLS.Cert, g.cfg.TLS.Key}, use: func(t [][]byte) error {
 			pair, err := parsePair(t[0], t[1], g.cfg.Now())
 			return keepParsed(pair, err, g.pair.Store)
 		}},
-		{name: "client CAs", paths: []string{g.cfg.TLS.ClientCAs}, use: func(t [][]byte) error {
+		{Source: Source{Name: "client CAs"}, paths: []string{g.cfg.TLS.ClientCAs}, use: func(t [][]byte) error {
 			cas, err := parseAuthorities(t[0])
 			return keepParsed(cas, err, g.cas.Store)
 		}},
-		{name: "JWT keys", paths: []string{g.cfg.JWT.Keys}, use: func(t [][]byte) error {
-			keys, err := parseKeys(t[0])
-			return keepParsed(keys, err, g.jwt.use)
+		{Source: Source{Name: "JWT keys"}, paths: []string{g.cfg.JWT.Keys}, use: func(t [][]byte) error {
+			keys, err := bearer.ParseKeys(t[0])
+			return keepParsed(keys, err, g.jwt.Use)
 		}},
-		{name: "credentials", paths: []string{g.cfg.Credentials}, use: func(t [][]byte) error {
-			tokens, err := parseTokens(t[0])
-			return keepParsed(&tokens, err, g.tokens.Store)
+		{Source: Source{Name: "credentials"}, paths: []string{g.cfg.Credentials}, use: func(t [][]byte) error {
+			all, err := bearer.ParseCredentials(t[0])
+			return keepParsed(&all, err, g.credentials.Store)
 		}},
-		{name: "policy", paths: []string{g.cfg.Policy}, use: func(t [][]byte) error {
+		{Source: Source{Name: "policy"}, paths: []string{g.cfg.Policy}, use: func(t [][]byte) error {
 			p, err := parsePolicy(t[0])
 			return keepParsed(p, err, g.policy.Store)
 		}},
@@ -59,7 +58,7 @@ func (g *Gate) sources() []*source {
 	return slices.DeleteFunc(all, func(s *source) bool { return s.paths[0] == "" })
 }
 
-// store puts what was parsed into force.
+// keepParsed puts what was parsed into force.
 func keepParsed[T any](parsed T, err error, use func(T)) error {
 	if err == nil {
 		use(parsed)
@@ -76,14 +75,14 @@ func (g *Gate) Reload() error {
 	for _, s := range g.files {
 		changed, err := s.load(g.cfg.Now())
 		switch {
-		case err != nil && err.Error() != s.failure:
-			s.failure = err.Error()
-			if !s.loaded.IsZero() {
-				g.cfg.Log.Error("a file is broken; its previous content stays in force", "what", s.name, "error", s.failure, "in_force_since", s.loaded)
+		case err != nil && err.Error() != s.Failure:
+			s.Failure = err.Error()
+			if !s.Loaded.IsZero() {
+				g.cfg.Log.Error("a file is broken; its previous content stays in force", "what", s.Name, "error", s.Failure, "in_force_since", s.Loaded)
 			}
-		case err == nil && (changed || s.failure != ""):
-			s.failure = ""
-			g.cfg.Log.Info("read a file", "what", s.name, "sha256", fmt.Sprintf("%x", s.inForce[:4]))
+		case err == nil && (changed || s.Failure != ""):
+			s.Failure = ""
+			g.cfg.Log.Info("read a file", "what", s.Name, "sha256", fmt.Sprintf("%x", s.inForce[:4]))
 		}
 		errs = append(errs, err)
 	}
@@ -97,19 +96,19 @@ func (s *source) load(now time.Time) (changed bool, err error) {
 	sum := sha256.New()
 	for i, path := range s.paths {
 		if texts[i], err = readFile(path); err != nil {
-			return false, fmt.Errorf("auth: read %s: %w", s.name, err)
+			return false, fmt.Errorf("auth: read %s: %w", s.Name, err)
 		}
 		sum.Write(binary.BigEndian.AppendUint64(nil, uint64(len(texts[i]))))
 		sum.Write(texts[i])
 	}
-	d := digest(sum.Sum(nil))
-	if d == s.inForce && !s.loaded.IsZero() {
+	d := [sha256.Size]byte(sum.Sum(nil))
+	if d == s.inForce && !s.Loaded.IsZero() {
 		return false, nil
 	}
 	if err := s.use(texts); err != nil {
-		return false, fmt.Errorf("auth: %s %s: %w", s.name, s.paths[0], err)
+		return false, fmt.Errorf("auth: %s %s: %w", s.Name, s.paths[0], err)
 	}
-	s.inForce, s.loaded = d, now
+	s.inForce, s.Loaded = d, now
 	return true, nil
 }
 
@@ -138,7 +137,7 @@ func (g *Gate) Status() []Source {
 	defer g.filesMu.Unlock()
 	all := make([]Source, len(g.files))
 	for i, s := range g.files {
-		all[i] = Source{s.name, s.loaded, s.failure}
+		all[i] = s.Source
 	}
 	return all
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/server/auth/bearer"
 )
 
 // Tokens and the policy change without a restart and without being asked for. A broken
@@ -54,7 +56,7 @@ func TestPoll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, hash := NewCredential()
+	other, hash := bearer.NewCredential()
 	r.tokenFile(map[string]string{hash: "node-1"})
 	eventually(t, "the token is taken back", func() bool { return !can(Admin) })
 	if err := g.Recheck(id, Admin, "billing-eu"); status(err) != 401 {

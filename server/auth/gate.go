@@ -1,6 +1,8 @@
 package auth
 
 import (
+	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -9,6 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurehq/tenure/server/auth/audit"
+	"github.com/tenurehq/tenure/server/auth/bearer"
+	"github.com/tenurehq/tenure/server/auth/limit"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/store"
 )
@@ -18,24 +23,24 @@ type Gate struct {
 	cfg     Config
 	origins *http.CrossOriginProtection
 
-	pair   atomic.Pointer[tls.Certificate]
-	cas    atomic.Pointer[authorities]
-	tokens atomic.Pointer[tokens]
-	policy atomic.Pointer[policy]
-	jwt    *jwtReader
+	pair        atomic.Pointer[tls.Certificate]
+	cas         atomic.Pointer[authorities]
+	credentials atomic.Pointer[bearer.Credentials]
+	policy      atomic.Pointer[policy]
+	jwt         *bearer.Verifier
 
 	filesMu sync.Mutex
 	files   []*source
 
-	known     *callers // by identity
-	strangers *callers // by address
-	ordinary  *slots
-	renewals  *slots
-	campaigns *slots
-	streams   *slots
-	open      *slots
-	suspects  *slots // unknown JWTs from addresses that sent many invalid ones
-	audit     *auditor
+	known     *limit.Callers // by identity
+	strangers *limit.Callers // by address
+	ordinary  *limit.Slots
+	renewals  *limit.Slots
+	campaigns *limit.Slots
+	streams   *limit.Slots
+	open      *limit.Slots
+	suspects  *limit.Slots // unknown JWTs from addresses that sent many invalid ones
+	audit     *audit.Writer
 
 	unidentified, denied, limited, busy, omitted atomic.Uint64
 
@@ -55,28 +60,26 @@ func New(cfg Config) (*Gate, error) {
 	g := &Gate{
 		cfg:       cfg,
 		origins:   http.NewCrossOriginProtection(),
-		jwt:       newJWTReader(cfg.JWT, cfg.Now),
-		known:     newCallers(l),
-		strangers: newCallers(l),
-		ordinary:  newSlots(l.InFlight, l.Line, l.Patience),
-		renewals:  newSlots(l.Renewals, l.Line, l.Patience),
-		campaigns: newSlots(l.Campaigns, l.Line, l.Patience),
-		streams:   newSlots(l.Streams, 0, 0),
-		open:      newSlots(openSlots, openSlots, l.Patience),
-		suspects:  newSlots(suspectSlots, suspectSlots*128, l.Patience),
+		jwt:       bearer.NewVerifier(cfg.JWT, cfg.Now),
+		known:     limit.NewCallers(l),
+		strangers: limit.NewCallers(l),
+		ordinary:  limit.NewSlots(l.InFlight, l.Line, l.Patience),
+		renewals:  limit.NewSlots(l.Renewals, l.Line, l.Patience),
+		campaigns: limit.NewSlots(l.Campaigns, l.Line, l.Patience),
+		streams:   limit.NewSlots(l.Streams, 0, 0),
+		open:      limit.NewSlots(openSlots, openSlots, l.Patience),
+		suspects:  limit.NewSlots(suspectSlots, suspectSlots*128, l.Patience),
 		closed:    make(chan struct{}),
 	}
 	g.files = g.sources()
 	if err := g.Reload(); err != nil {
 		return nil, err
 	}
-	if cfg.Audit.Path != "" {
-		var err error
-		if g.audit, err = newAuditor(cfg.Audit, cfg.Log, cfg.Now); err != nil {
-			return nil, err
-		}
-		g.running.Go(func() { g.audit.run(g.closed) })
+	var err error
+	if g.audit, err = audit.Open(cfg.Audit, cfg.Log, cfg.Now); err != nil {
+		return nil, err
 	}
+	g.running.Go(func() { g.audit.Run(g.closed) })
 	if len(g.files) > 0 {
 		g.running.Go(g.poll)
 	}
@@ -191,7 +194,7 @@ func (g *Gate) Recheck(id Identity, verb Verb, group string) error {
 }
 
 // table returns the counters that include the caller.
-func (g *Gate) table(id Identity) *callers {
+func (g *Gate) table(id Identity) *limit.Callers {
 	if id.Anonymous() {
 		return g.strangers
 	}
@@ -204,11 +207,11 @@ func (g *Gate) rate(id Identity, renewal bool) error {
 	}
 	var wait time.Duration
 	what, now := "requests", g.cfg.Now()
-	g.table(id).with(id.key, now, func(c *caller) {
+	g.table(id).With(id.key, now, func(c *limit.Caller) {
 		if renewal {
-			what, wait = "renewals", c.renewals.take(now)
+			what, wait = "renewals", c.Renewals.Take(now)
 		} else {
-			wait = c.ordinary.take(now)
+			wait = c.Ordinary.Take(now)
 		}
 	})
 	if wait > 0 {
@@ -224,14 +227,14 @@ func tooMany(code string, wait time.Duration, detail string) *httpapi.Problem {
 
 // refused counts and audits a refusal.
 func (g *Gate) refused(r *http.Request, id Identity, group string, err error) {
-	result := Denied
+	result := audit.Denied
 	var p *httpapi.Problem
 	switch {
 	case !errors.As(err, &p):
 	case p.Status == http.StatusUnauthorized:
 		g.unidentified.Add(1)
 	case p.Status == http.StatusTooManyRequests:
-		result = Limited
+		result = audit.Limited
 		g.limited.Add(1)
 	case p.Status == http.StatusServiceUnavailable:
 		g.busy.Add(1)
@@ -245,29 +248,44 @@ func (g *Gate) refused(r *http.Request, id Identity, group string, err error) {
 	if what == "" {
 		what = r.Method + " " + r.URL.Path
 	}
-	g.tell(id, Entry{Who: id.Name, How: id.How, Remote: host(r.RemoteAddr), What: what, Group: group, Result: result, Reason: err.Error()})
+	g.tell(id, audit.Entry{Who: id.Name, How: string(id.How), Remote: host(r.RemoteAddr), What: what, Group: group, Result: result, Reason: err.Error()})
 }
 
 // tell audits a denial or failure, up to a rate for each caller, so that nobody can push other
 // entries out of the audit with refused requests.
-func (g *Gate) tell(id Identity, e Entry) {
+func (g *Gate) tell(id Identity, e audit.Entry) {
 	table, key := g.known, id.key
 	if id.Name == "" {
 		table, key = g.strangers, e.Remote
 	}
-	write, omitted, now := false, 0, g.cfg.Now()
-	table.with(key, now, func(c *caller) {
-		if c.denials.take(now) > 0 {
-			c.silent++
+	write, now := false, g.cfg.Now()
+	table.With(key, now, func(c *limit.Caller) {
+		if c.Denials.Take(now) > 0 {
+			c.Silent++
 			return
 		}
-		write, omitted, c.silent = true, c.silent, 0
+		write, e.Omitted, c.Silent = true, c.Silent, 0
 	})
-	if !write {
+	if write {
+		g.audit.Write(e)
+	} else {
 		g.omitted.Add(1)
+	}
+}
+
+// Audit writes an entry. It does not block and does not fail. Who, How, Remote and Node are
+// taken from the request's context when empty. Failures of a caller count as denials, and are omitted above their rate.
+func (g *Gate) Audit(ctx context.Context, e audit.Entry) {
+	a, ok := ctx.Value(callerKey{}).(*admitted)
+	if ok {
+		e.Who, e.How = cmp.Or(e.Who, a.id.Name), cmp.Or(e.How, string(a.id.How))
+		e.Remote, e.Node = cmp.Or(e.Remote, host(a.remote)), cmp.Or(e.Node, a.node)
+	}
+	if ok && e.Result != audit.Done && e.Result != audit.Pending {
+		g.tell(a.id, e)
 		return
 	}
-	g.write(e, omitted)
+	g.audit.Write(e)
 }
 
 // Stats are numbers for the metrics. Counts are since the start.
@@ -291,11 +309,9 @@ type Stats struct {
 func (g *Gate) Stats() Stats {
 	s := Stats{
 		Unauthenticated: g.unidentified.Load(), Denied: g.denied.Load(), Limited: g.limited.Load(), Busy: g.busy.Load(), Omitted: g.omitted.Load(),
-		Identities: g.known.count(), Addresses: g.strangers.count(),
-		InFlight: g.ordinary.used(), Renewals: g.renewals.used(), Campaigns: g.campaigns.used(), Streams: g.streams.used(),
+		Identities: g.known.Count(), Addresses: g.strangers.Count(),
+		InFlight: g.ordinary.Used(), Renewals: g.renewals.Used(), Campaigns: g.campaigns.Used(), Streams: g.streams.Used(),
 	}
-	if g.audit != nil {
-		s.AuditWaiting, s.AuditLost, s.AuditFault = g.audit.state()
-	}
+	s.AuditWaiting, s.AuditLost, s.AuditFault = g.audit.State()
 	return s
 }

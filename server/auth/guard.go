@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tenurehq/tenure/server/auth/limit"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
@@ -92,7 +93,7 @@ func (g *Gate) admit(w http.ResponseWriter, r *http.Request, rule Rule, who *adm
 	if !rule.Renewal {
 		return g.enter(r, rule, id)
 	}
-	less := g.share(id, func(c *caller) *int { return &c.renewing }, g.cfg.Limits.RenewalsEach)
+	less := g.share(id, func(c *limit.Caller) *int { return &c.Renewing }, g.cfg.Limits.RenewalsEach)
 	if less == nil {
 		return nil, tooMany("too_many_requests", renewalBodyWithin, fmt.Sprintf("%s has %d renewals in progress, the most that it may have", id, g.cfg.Limits.RenewalsEach))
 	}
@@ -143,26 +144,11 @@ func readSoon(w http.ResponseWriter, r *http.Request, most int64) error {
 
 // share counts one more request of an identity, unless it has the most already: then less is
 // nil. On loopback without credentials nothing is counted.
-func (g *Gate) share(id Identity, of func(*caller) *int, most int) (less func()) {
+func (g *Gate) share(id Identity, of func(*limit.Caller) *int, most int) (less func()) {
 	if id.How == Loopback || id.How == "" {
 		return func() {}
 	}
-	table := g.table(id)
-	var its *caller
-	table.with(id.key, g.cfg.Now(), func(c *caller) {
-		if n := of(c); *n < most {
-			*n++
-			its = c
-		}
-	})
-	if its == nil {
-		return nil
-	}
-	return func() {
-		table.mu.Lock()
-		defer table.mu.Unlock()
-		*of(its)--
-	}
+	return g.table(id).Share(id.key, g.cfg.Now(), of, most)
 }
 
 // enter takes the slot of a request.
@@ -176,10 +162,10 @@ func (g *Gate) enter(r *http.Request, rule Rule, id Identity) (leave func(), err
 	case rule.Renewal:
 		l = g.renewals
 	}
-	if !l.enter(r.Context()) {
+	if !l.Enter(r.Context()) {
 		return nil, busy()
 	}
-	return l.leave, nil
+	return l.Leave, nil
 }
 
 // soon is a random time: callers that are refused together must not come back together.
@@ -200,17 +186,17 @@ func (g *Gate) campaign(r *http.Request, rule Rule, who *admitted) (done func(),
 			return nil, err
 		}
 	}
-	less := g.share(who.id, func(c *caller) *int { return &c.running }, g.cfg.Limits.CampaignsEach)
+	less := g.share(who.id, func(c *limit.Caller) *int { return &c.Running }, g.cfg.Limits.CampaignsEach)
 	if less == nil {
 		stream()
 		return nil, tooMany("too_many_requests", soon(), fmt.Sprintf("%s has %d campaigns in progress, the most that it may have", who.id, g.cfg.Limits.CampaignsEach))
 	}
-	if !g.campaigns.enter(r.Context()) {
+	if !g.campaigns.Enter(r.Context()) {
 		less()
 		stream()
 		return nil, busy()
 	}
-	who.yield = sync.OnceFunc(func() { g.campaigns.leave(); less() })
+	who.yield = sync.OnceFunc(func() { g.campaigns.Leave(); less() })
 	return func() { who.yield(); stream() }, nil
 }
 
@@ -218,15 +204,15 @@ func (g *Gate) campaign(r *http.Request, rule Rule, who *admitted) (done func(),
 // *httpapi.Problem, 429.
 func (g *Gate) Stream(id Identity) (leave func(), err error) {
 	const retry = 5 * time.Second
-	if !g.streams.enter(context.Background()) {
+	if !g.streams.Enter(context.Background()) {
 		return nil, tooMany("too_many_streams", retry, fmt.Sprintf("the service has %d open streams and waits, the most that it may have", g.cfg.Limits.Streams))
 	}
-	less := g.share(id, func(c *caller) *int { return &c.streams }, g.cfg.Limits.StreamsEach)
+	less := g.share(id, func(c *limit.Caller) *int { return &c.Streams }, g.cfg.Limits.StreamsEach)
 	if less == nil {
-		g.streams.leave()
+		g.streams.Leave()
 		return nil, tooMany("too_many_streams", retry, fmt.Sprintf("%s has %d open streams and waits, the most that it may have: close one", id, g.cfg.Limits.StreamsEach))
 	}
-	return sync.OnceFunc(func() { less(); g.streams.leave() }), nil
+	return sync.OnceFunc(func() { less(); g.streams.Leave() }), nil
 }
 
 // Quota is something that the service counts in the store.

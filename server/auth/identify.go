@@ -8,8 +8,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenurehq/tenure/server/auth/bearer"
+	"github.com/tenurehq/tenure/server/auth/limit"
+	"github.com/tenurehq/tenure/server/auth/secret"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
+
+// maxBearer is the most bytes of a bearer credential.
+const maxBearer = 8 << 10
 
 // identify returns the caller. On an error the identity may have what is known, for the audit.
 func (g *Gate) identify(r *http.Request) (Identity, error) {
@@ -23,24 +29,24 @@ func (g *Gate) identify(r *http.Request) (Identity, error) {
 	if err != nil {
 		return Identity{}, unauthenticated(err.Error())
 	}
-	bearer, err := g.byBearer(r)
+	token, err := g.byBearer(r)
 	var p *httpapi.Problem
 	switch {
 	case errors.As(err, &p):
 		return Identity{}, p
 	case err != nil:
 		return Identity{}, unauthenticated(err.Error())
-	case cert.Name != "" && bearer.Name != "" && cert.Name != bearer.Name:
+	case cert.Name != "" && token.Name != "" && cert.Name != token.Name:
 		return Identity{}, unauthenticated("the certificate and the credential name two different callers")
 	}
-	id := bearer
+	id := token
 	if cert.Name != "" {
 		id = cert
-		if !bearer.Until.IsZero() && bearer.Until.Before(id.Until) {
-			id.Until = bearer.Until
+		if !token.Until.IsZero() && token.Until.Before(id.Until) {
+			id.Until = token.Until
 		}
-		if bearer.valid != nil {
-			id.valid = func() error { return errors.Join(cert.valid(), bearer.valid()) }
+		if token.valid != nil {
+			id.valid = func() error { return errors.Join(cert.valid(), token.valid()) }
 		}
 	}
 	if id.Name == "" {
@@ -104,7 +110,7 @@ func noTokenInQuery(r *http.Request) error {
 		switch strings.ToLower(name) {
 		case "access_token", "id_token", "bearer", "bearer_token", "authorization", "jwt":
 		default:
-			if !hasToken(value) {
+			if !secret.In(value) {
 				continue
 			}
 		}
@@ -157,23 +163,23 @@ func (g *Gate) byBearer(r *http.Request) (Identity, error) {
 		return Identity{}, errors.New("the credential is too long")
 	}
 	d := sha256.Sum256([]byte(token))
-	if strings.HasPrefix(token, tokenBegin) || g.cfg.JWT.Keys == "" {
+	if strings.HasPrefix(token, bearer.Prefix) || g.cfg.JWT.Keys == "" {
 		return g.byToken(token, d)
 	}
-	s, ok := g.jwt.recall(d)
+	s, ok := g.jwt.Recall(d)
 	if !ok {
 		leave, err := g.patience(r)
 		if err != nil {
 			return Identity{}, err
 		}
-		s, err = g.jwt.read(token, d)
+		s, err = g.jwt.Verify(token, d)
 		leave()
 		if err != nil {
 			g.failed(r)
 			return Identity{}, err
 		}
 	}
-	return Identity{Name: s.name, How: ByJWT, Until: s.until, valid: func() error { return g.jwt.holds(s) }}, nil
+	return Identity{Name: s.Name, How: ByJWT, Until: s.Until, valid: func() error { return g.jwt.Holds(s) }}, nil
 }
 
 // patience lets only a few JWTs at a time be verified for an address that sent too many invalid
@@ -181,47 +187,40 @@ func (g *Gate) byBearer(r *http.Request) (Identity, error) {
 // JWTs do not pass here.
 func (g *Gate) patience(r *http.Request) (leave func(), err error) {
 	now, suspect := g.cfg.Now(), false
-	g.strangers.with(host(r.RemoteAddr), now, func(c *caller) {
-		suspect = c.failures.TokensAt(now) < 1
+	g.strangers.With(host(r.RemoteAddr), now, func(c *limit.Caller) {
+		suspect = c.Failures.TokensAt(now) < 1
 	})
 	if !suspect {
 		return func() {}, nil
 	}
-	if !g.suspects.enter(r.Context()) {
+	if !g.suspects.Enter(r.Context()) {
 		return nil, tooMany("too_many_failures", time.Second, "this address sends too many invalid credentials")
 	}
-	return g.suspects.leave, nil
+	return g.suspects.Leave, nil
 }
 
 func (g *Gate) failed(r *http.Request) {
 	now := g.cfg.Now()
-	g.strangers.with(host(r.RemoteAddr), now, func(c *caller) { c.failures.take(now) })
+	g.strangers.With(host(r.RemoteAddr), now, func(c *limit.Caller) { c.Failures.Take(now) })
 }
 
-func (g *Gate) byToken(token string, d digest) (Identity, error) {
-	if err := checkToken(token); err != nil {
+func (g *Gate) byToken(token string, d bearer.Digest) (Identity, error) {
+	if err := bearer.Check(token); err != nil {
 		return Identity{}, errors.New("the credential is not one of this service: " + err.Error())
 	}
-	valid := func() error {
-		all := g.tokens.Load()
-		if all == nil {
-			return errors.New("this service accepts no static credentials")
+	find := func() (h bearer.Holder, err error) {
+		if all := g.credentials.Load(); all != nil {
+			return all.Find(d, g.cfg.Now())
 		}
-		h, ok := (*all)[d]
-		switch {
-		case !ok:
-			return errors.New("the credential is unknown; it may have been revoked")
-		case !h.expires.IsZero() && !g.cfg.Now().Before(h.expires):
-			return errors.New("the credential has expired")
-		}
-		return nil
+		return bearer.Credentials(nil).Find(d, g.cfg.Now())
 	}
-	if err := valid(); err != nil {
+	h, err := find()
+	if err != nil {
 		return Identity{}, err
 	}
-	h, ok := (*g.tokens.Load())[d]
-	if !ok {
-		return Identity{}, errors.New("the credential was revoked just now")
+	valid := func() error {
+		_, err := find()
+		return err
 	}
-	return Identity{Name: h.name, How: ByCredential, Until: h.expires, valid: valid}, nil
+	return Identity{Name: h.Name, How: ByCredential, Until: h.Expires, valid: valid}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/tenurehq/tenure/server/auth/secret"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
@@ -71,7 +72,7 @@ func (id Identity) Is(node string) error {
 	if id.Anonymous() || node != "" && node == id.Name {
 		return nil
 	}
-	return httpapi.Refuse(http.StatusForbidden, "not_your_node", "the credentials are those of %q, but node_id is %q: a node may act as itself only", id.Name, glimpseUnlessName(node))
+	return httpapi.Refuse(http.StatusForbidden, "not_your_node", "the credentials are those of %q, but node_id is %q: a node may act as itself only", id.Name, secret.Name(node))
 }
 
 // String is for logs.

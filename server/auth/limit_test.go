@@ -2,7 +2,6 @@ package auth
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurehq/tenure/server/auth/limit"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
@@ -18,7 +18,7 @@ import (
 // shares its allowance with nobody, and renewals have one of their own.
 func TestRate(t *testing.T) {
 	r := newRig(t)
-	g, tokens := r.withTokens(Config{Limits: Limits{Rate: 2, Burst: 4, RenewRate: 10, RenewBurst: 10}}, "node-1", "node-2")
+	g, tokens := r.withTokens(Config{Limits: limit.Config{Rate: 2, Burst: 4, RenewRate: 10, RenewBurst: 10}}, "node-1", "node-2")
 	check := func(name string, renewal bool) error {
 		_, err := g.check(ask(tokens[name]), Rule{Verb: Campaign, Renewal: renewal, Groups: func(*http.Request) []string { return []string{"billing-eu"} }})
 		return err
@@ -57,46 +57,11 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// However many callers come, a bounded number is remembered: those with nothing to
-// their debit are forgotten, and when all have, newcomers share one allowance.
-func TestCallersAreBounded(t *testing.T) {
-	c := newCallers(Limits{Identities: 10, Rate: 1, Burst: 2}.withDefaults())
-	now := time.Now()
-	take := func(i int) (wait time.Duration) {
-		c.with(fmt.Sprint("caller-", i), now, func(c *caller) { wait = c.ordinary.take(now) })
-		return wait
-	}
-	passed := 0
-	for i := range 1000 {
-		if take(i) == 0 {
-			passed++
-		}
-	}
-	if c.count() != 10 || passed != 12 {
-		t.Errorf("%d are remembered and %d passed, want 10 and 12: one each of 10, and two of all others", c.count(), passed)
-	}
-	if take(0) != 0 || take(0) == 0 {
-		t.Error("what was counted of the first was lost")
-	}
-	// Who has a stream open is not forgotten.
-	c.with("caller-0", now, func(c *caller) { c.streams++ })
-	now = now.Add(time.Minute)
-	for i := range 1000 {
-		if take(2000+i) != 0 {
-			t.Fatalf("newcomer %d was refused, though the others had been idle for a minute", i)
-		}
-		now = now.Add(time.Second)
-	}
-	if e, ok := c.by["caller-0"]; !ok || e.Value.(*caller).streams != 1 || c.count() != 10 {
-		t.Errorf("the caller with a stream: %v; %d are remembered", ok, c.count())
-	}
-}
-
 // While every place is taken and a line stands, a renewal is admitted at once; others
 // are told to come back, and get in when there is room.
 func TestReservedLane(t *testing.T) {
 	r := newRig(t)
-	g, tokens := r.withTokens(Config{Limits: Limits{InFlight: 4, Line: 2, Patience: time.Minute, Renewals: 2, StreamsEach: 3}}, "node-1")
+	g, tokens := r.withTokens(Config{Limits: limit.Config{InFlight: 4, Line: 2, Patience: time.Minute, Renewals: 2, StreamsEach: 3}}, "node-1")
 	release := make(chan struct{})
 	var once sync.Once
 	free := func() { once.Do(func() { close(release) }) }
@@ -144,7 +109,7 @@ func TestReservedLane(t *testing.T) {
 	for range 4 + 2 {
 		start("/slow")
 	}
-	eventually(t, "every place is taken and the line is full", func() bool { return g.Stats().InFlight == 4 && g.ordinary.waiting.Load() == 2 })
+	eventually(t, "every place is taken and the line is full", func() bool { return g.Stats().InFlight == 4 && g.ordinary.Waiting() == 2 })
 	if code, said := get("/slow"); code != 503 || said[0] < '1' || said[0] > '3' || said[1] != '{' || !strings.Contains(said, `"busy"`) {
 		t.Errorf("one more: %d %s", code, said)
 	}
@@ -181,7 +146,7 @@ func TestReservedLane(t *testing.T) {
 // A body that is too large is refused before anything else is done, also when it does
 // not say how large it is.
 func TestBodyLimit(t *testing.T) {
-	g := newRig(t).gate(Config{Limits: Limits{BodyBytes: 100}})
+	g := newRig(t).gate(Config{Limits: limit.Config{BodyBytes: 100}})
 	h, err := g.Guard(Rule{Verb: Campaign}, func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.ReadAll(r.Body); err != nil {
 			http.Error(w, "", http.StatusRequestEntityTooLarge)
@@ -242,7 +207,7 @@ func TestRuleIsNeeded(t *testing.T) {
 
 // A quota counts what there is and what is to come.
 func TestRoom(t *testing.T) {
-	g := newRig(t).gate(Config{Limits: Limits{GroupsEach: 10, Candidates: 2}})
+	g := newRig(t).gate(Config{Limits: limit.Config{GroupsEach: 10, Candidates: 2}})
 	for _, tt := range []struct {
 		q          Quota
 		have, more int
@@ -259,7 +224,7 @@ func TestRoom(t *testing.T) {
 // and told to come back at different times; renewals and other requests are handled.
 func TestCampaignPlaces(t *testing.T) {
 	r := newRig(t)
-	g, tokens := r.withTokens(Config{Limits: Limits{Campaigns: 3, CampaignsEach: 2, Line: 1, Patience: time.Minute}}, "node-1", "node-2", "node-3")
+	g, tokens := r.withTokens(Config{Limits: limit.Config{Campaigns: 3, CampaignsEach: 2, Line: 1, Patience: time.Minute}}, "node-1", "node-2", "node-3")
 	release := make(chan struct{})
 	free := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(free)
@@ -315,7 +280,7 @@ func TestCampaignPlaces(t *testing.T) {
 	}
 	start("node-2", "/campaign")
 	start("node-2", "/campaign")
-	eventually(t, "all places are taken and one waits for a place", func() bool { return g.Stats().Campaigns == 3 && g.campaigns.waiting.Load() == 1 })
+	eventually(t, "all places are taken and one waits for a place", func() bool { return g.Stats().Campaigns == 3 && g.campaigns.Waiting() == 1 })
 	if code, said := ask("node-3", "/campaign"); code != 503 || !strings.Contains(said, `"busy"`) {
 		t.Errorf("one more: %d %s", code, said)
 	}

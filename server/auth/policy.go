@@ -1,15 +1,12 @@
 package auth
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/tenurehq/tenure/server/auth/secret"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -40,7 +37,7 @@ const (
 
 func parsePolicy(text []byte) (*policy, error) {
 	var f policyFile
-	if err := strictJSON(text, &f); err != nil {
+	if err := secret.StrictJSON(text, &f); err != nil {
 		return nil, err
 	}
 	if len(f.Roles) > maxRoles || len(f.Names) > maxNames || len(f.Refused) > maxNames {
@@ -55,7 +52,7 @@ func parsePolicy(text []byte) (*policy, error) {
 	for _, name := range slices.Sorted(maps.Keys(f.Names)) {
 		for _, role := range f.Names[name] {
 			if _, ok := f.Roles[role]; !ok {
-				return nil, fmt.Errorf("name %q has role %q, which is not defined", glimpseUnlessName(name), glimpseUnlessName(role))
+				return nil, fmt.Errorf("name %q has role %q, which is not defined", secret.Name(name), secret.Name(role))
 			}
 		}
 		begin, many := strings.CutSuffix(name, "*")
@@ -65,12 +62,12 @@ func parsePolicy(text []byte) (*policy, error) {
 		case !many && store.ValidName(name):
 			p.exact[name] = f.Names[name]
 		default:
-			return nil, fmt.Errorf("%q is neither a name nor a prefix followed by *", glimpse(name))
+			return nil, fmt.Errorf("%q is neither a name nor a prefix followed by *", secret.Glimpse(name))
 		}
 	}
 	for _, name := range f.Refused {
 		if !store.ValidName(name) {
-			return nil, fmt.Errorf("refused: %q is not a name", glimpse(name))
+			return nil, fmt.Errorf("refused: %q is not a name", secret.Glimpse(name))
 		}
 		p.refused[name] = true
 	}
@@ -79,7 +76,7 @@ func parsePolicy(text []byte) (*policy, error) {
 
 func checkRole(role string, allows []allow) error {
 	if !store.ValidName(role) {
-		return fmt.Errorf("role %q is not a name", glimpse(role))
+		return fmt.Errorf("role %q is not a name", secret.Glimpse(role))
 	}
 	if len(allows) > maxRules {
 		return fmt.Errorf("role %q has more than %d rules", role, maxRules)
@@ -90,13 +87,13 @@ func checkRole(role string, allows []allow) error {
 		case a.Prefix == nil:
 			return fmt.Errorf(`role %q has a rule without a prefix; "" means every group`, role)
 		case *a.Prefix != "" && !store.ValidName(*a.Prefix):
-			return fmt.Errorf("role %q: no group's name begins with %q", role, glimpse(*a.Prefix))
+			return fmt.Errorf("role %q: no group's name begins with %q", role, secret.Glimpse(*a.Prefix))
 		case len(a.Verbs) == 0:
 			return fmt.Errorf("role %q has a rule without verbs for prefix %q", role, *a.Prefix)
 		}
 		for _, v := range a.Verbs {
 			if !slices.Contains(Verbs(), v) {
-				return fmt.Errorf("role %q: verb %q is not one of %v", role, glimpse(string(v)), Verbs())
+				return fmt.Errorf("role %q: verb %q is not one of %v", role, secret.Glimpse(string(v)), Verbs())
 			}
 		}
 	}
@@ -127,18 +124,4 @@ func (p *policy) allows(roles []string, verb Verb, group string) bool {
 		}
 	}
 	return false
-}
-
-// strictJSON decodes one value without unknown fields. Its errors quote no text that could be
-// a secret.
-func strictJSON(text []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return errors.New("invalid JSON: " + clip(err.Error()))
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("invalid JSON: there is text after the value")
-	}
-	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tenurehq/tenure/server/auth/limit"
 )
 
 // renewing serves one route for renewals.
@@ -47,7 +49,7 @@ func renew(t *testing.T, url, token, body string) (int, string) {
 // others and is cut off soon; a body reaches the handler whole.
 func TestSlowRenewalsTakeNoPlace(t *testing.T) {
 	r := newRig(t)
-	g, tokens := r.withTokens(Config{Limits: Limits{Renewals: 2, RenewalsEach: 10, Line: 1, Patience: 50 * time.Millisecond}}, "node-1", "node-2")
+	g, tokens := r.withTokens(Config{Limits: limit.Config{Renewals: 2, RenewalsEach: 10, Line: 1, Patience: 50 * time.Millisecond}}, "node-1", "node-2")
 	s := renewing(t, g, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 	const slow = 6
 	var conns []net.Conn
@@ -64,7 +66,7 @@ func TestSlowRenewalsTakeNoPlace(t *testing.T) {
 		conns = append(conns, conn)
 	}
 	under := func() (n int) {
-		g.known.with("node-1", r.time.Now(), func(c *caller) { n = c.renewing })
+		g.known.With("node-1", r.time.Now(), func(c *limit.Caller) { n = c.Renewing })
 		return n
 	}
 	eventually(t, "all are being read", func() bool { return under() == slow })
@@ -90,7 +92,7 @@ func TestSlowRenewalsTakeNoPlace(t *testing.T) {
 // One identity has a part of the places for renewals under way, so that others find some.
 func TestRenewalsOfOneIdentity(t *testing.T) {
 	r := newRig(t)
-	g, tokens := r.withTokens(Config{Limits: Limits{Renewals: 4}}, "node-1", "node-2")
+	g, tokens := r.withTokens(Config{Limits: limit.Config{Renewals: 4}}, "node-1", "node-2")
 	release, asked := make(chan struct{}), sync.WaitGroup{}
 	s := renewing(t, g, func(http.ResponseWriter, *http.Request) { <-release })
 	free := sync.OnceFunc(func() { close(release) })

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -26,6 +27,8 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/tenurehq/tenure/server/auth/audit"
+	"github.com/tenurehq/tenure/server/auth/bearer"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
@@ -105,10 +108,10 @@ func (r *rig) put(name, text string) string {
 // gate opens a gate on loopback with the test's clock; it is closed with the test.
 func (r *rig) gate(cfg Config) *Gate {
 	r.t.Helper()
-	def(&cfg.Listen, "127.0.0.1:0")
+	cfg.Listen = cmp.Or(cfg.Listen, "127.0.0.1:0")
 	cfg.Log = slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	cfg.Now = r.time.Now
-	def(&cfg.Poll, time.Hour)
+	cfg.Poll = cmp.Or(cfg.Poll, time.Hour)
 	g, err := New(cfg)
 	if err != nil {
 		r.t.Fatal(err)
@@ -131,7 +134,7 @@ func (r *rig) withTokens(cfg Config, names ...string) (*Gate, map[string]string)
 	r.t.Helper()
 	hashes, byName := make(map[string]string), make(map[string]string)
 	for _, name := range names {
-		token, hash := NewCredential()
+		token, hash := bearer.NewCredential()
 		hashes[hash], byName[name] = name, token
 	}
 	cfg.Credentials = r.tokenFile(hashes)
@@ -247,8 +250,8 @@ func (c *ca) issue(tmpl x509.Certificate) (certPEM, keyPEM string) {
 	c.t.Helper()
 	c.n++
 	tmpl.SerialNumber = big.NewInt(100 + c.n)
-	def(&tmpl.NotBefore, time.Now().Add(-time.Hour))
-	def(&tmpl.NotAfter, time.Now().Add(time.Hour))
+	tmpl.NotBefore = cmp.Or(tmpl.NotBefore, time.Now().Add(-time.Hour))
+	tmpl.NotAfter = cmp.Or(tmpl.NotAfter, time.Now().Add(time.Hour))
 	if tmpl.ExtKeyUsage == nil {
 		tmpl.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	}
@@ -288,18 +291,18 @@ func mustURL(t *testing.T, s string) *url.URL {
 }
 
 // auditLines reads a file of lines, each of which must be JSON.
-func auditLines(t *testing.T, path string) []line {
+func auditLines(t *testing.T, path string) []audit.Entry {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []line
+	var all []audit.Entry
 	for _, l := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
 		if l == "" {
 			continue
 		}
-		var v line
+		var v audit.Entry
 		if err := json.Unmarshal([]byte(l), &v); err != nil {
 			t.Fatalf("the audit has the line %q: %v", l, err)
 		}

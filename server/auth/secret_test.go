@@ -9,25 +9,29 @@ import (
 	"testing"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/tenurehq/tenure/server/auth/audit"
+	"github.com/tenurehq/tenure/server/auth/bearer"
+	"github.com/tenurehq/tenure/server/auth/secret"
 )
 
 // What looks like a secret is replaced, in one piece or cut; names, hashes and words are
 // left alone.
 func TestRedact(t *testing.T) {
-	token, hash := NewCredential()
+	token, hash := bearer.NewCredential()
 	for _, s := range []string{
 		token, token[:20], "tnr_12345678", "eyJhbGciOiJub25lIn0.e30.", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0",
 		"-----BEGIN EC PRIVATE KEY-----\nabc\n-----END EC PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\nabc", strings.Repeat("aB3/", 10),
 	} {
-		got := Redact("before " + s + " after")
+		got := secret.Redact("before " + s + " after")
 		cut := strings.HasSuffix(s, "\nabc") // goes to the end of the text
 		if !strings.HasPrefix(got, "before [secret ") || !cut && !strings.HasSuffix(got, "] after") || strings.Contains(got, s) {
 			t.Errorf("%s: %s", s, got)
 		}
 	}
 	for _, s := range []string{"", "billing-eu", hash, strings.Repeat("shard-17.", 7), "POST /v1/groups/{group}/campaign", "-----BEGIN CERTIFICATE-----", "eyJhbGci", "tnr_"} {
-		if Redact(s) != s {
-			t.Errorf("%s became %s", s, Redact(s))
+		if secret.Redact(s) != s {
+			t.Errorf("%s became %s", s, secret.Redact(s))
 		}
 	}
 }
@@ -41,17 +45,17 @@ func TestNoSecretGetsOut(t *testing.T) {
 	_, privatePEM := c.server()
 	cfg := r.jwtConfig(publicPEM(t, &key.PublicKey, "k"))
 	path := r.path("audit.log")
-	cfg.Audit = AuditFile{Path: path}
+	cfg.Audit = audit.File{Path: path}
 	g, tokens := r.withTokens(cfg, "node-1", "stranger")
-	bearer := func(claims jwt.MapClaims, by any) string {
+	signed := func(claims jwt.MapClaims, by any) string {
 		return sign(t, jwt.SigningMethodES256, map[string]any{"kid": "k"}, claims, by)
 	}
 	claims := r.goodClaims()
 	claims["jti"] = "forged"
-	unknown, _ := NewCredential()
+	unknown, _ := bearer.NewCredential()
 	secrets := []string{
 		tokens["node-1"], tokens["stranger"], unknown,
-		bearer(r.goodClaims(), key), bearer(claims, newKey(t)),
+		signed(r.goodClaims(), key), signed(claims, newKey(t)),
 		strings.Split(privatePEM, "\n")[1],
 	}
 
@@ -59,7 +63,7 @@ func TestNoSecretGetsOut(t *testing.T) {
 	rule := Rule{Verb: Campaign, Groups: func(r *http.Request) []string { return []string{r.URL.Query().Get("group")} }}
 	h, err := g.Guard(rule, func(w http.ResponseWriter, req *http.Request) {
 		reason := req.Header.Get("Reason")
-		g.Audit(req.Context(), Entry{Who: reason, How: How(reason), Remote: reason, What: reason, Group: reason, Result: reason, Reason: "because " + reason})
+		g.Audit(req.Context(), audit.Entry{Who: reason, How: reason, Remote: reason, What: reason, Group: reason, Result: reason, Reason: "because " + reason})
 		if err := From(req.Context()).Is(reason); err != nil {
 			answer(w, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/election"
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/server/auth/audit"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/operator"
 	"github.com/tenurehq/tenure/store"
@@ -110,7 +111,7 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, want operator.
 		}
 	}
 	if err == nil && out.Outcome == string(operator.Waiting) {
-		s.gate.Audit(ctx, auth.Entry{What: what, Group: o.group, Token: v.Token, Result: auth.Pending, Reason: o.Reason})
+		s.gate.Audit(ctx, audit.Entry{What: what, Group: o.group, Token: v.Token, Result: audit.Pending, Reason: o.Reason})
 	} else {
 		s.audit(ctx, what, o.group, v.Token, err, o.Reason)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/server/auth/limit"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -21,7 +22,7 @@ func everything() []rule {
 // room.
 func TestCandidateQuota(t *testing.T) {
 	a, b, c := &caller{name: "a", rules: everything()}, &caller{name: "b", rules: everything()}, &caller{name: "c", rules: everything()}
-	in, _ := limited(t, auth.Limits{Candidates: 2}, []*caller{a, b, c})
+	in, _ := limited(t, limit.Config{Candidates: 2}, []*caller{a, b, c})
 	const path = "/v1/groups/billing/campaign"
 	call := CampaignRequest{NodeID: "a", Instance: instanceA}
 	l := want[Leading](in, 200, "POST", path, call, a.auth())
@@ -47,7 +48,7 @@ func TestCandidateQuota(t *testing.T) {
 // it leads it may campaign for again.
 func TestGroupQuota(t *testing.T) {
 	a := &caller{name: "a", rules: everything()}
-	in, _ := limited(t, auth.Limits{GroupsEach: 2}, []*caller{a})
+	in, _ := limited(t, limit.Config{GroupsEach: 2}, []*caller{a})
 	campaign := func(group string) reply {
 		return in.ask("POST", "/v1/groups/"+group+"/campaign", CampaignRequest{NodeID: "a", Instance: instanceA}, a.auth())
 	}
@@ -85,7 +86,7 @@ func TestGroupQuota(t *testing.T) {
 // and one that is closed makes room.
 func TestStreamQuota(t *testing.T) {
 	a, b := &caller{name: "a", rules: everything()}, &caller{name: "b", rules: everything()}
-	in, _ := limited(t, auth.Limits{StreamsEach: 2}, []*caller{a, b})
+	in, _ := limited(t, limit.Config{StreamsEach: 2}, []*caller{a, b})
 	const path = "/v1/groups/billing/watch"
 	first := in.listen(path, "", a.auth())
 	in.listen(path, "", a.auth())
@@ -122,7 +123,7 @@ func (s *stoppedStore) Groups(ctx context.Context, scope store.Scope, p store.Pa
 func TestRateAndReservedLane(t *testing.T) {
 	a, b := &caller{name: "a", rules: everything()}, &caller{name: "b", rules: everything()}
 	slow := &stoppedStore{Store: memStore(t), resume: make(chan struct{})}
-	in, _ := limited(t, auth.Limits{Rate: 1, Burst: 5, RenewRate: 1000, InFlight: 2, Line: 1, Patience: 50 * time.Millisecond}, []*caller{a, b},
+	in, _ := limited(t, limit.Config{Rate: 1, Burst: 5, RenewRate: 1000, InFlight: 2, Line: 1, Patience: 50 * time.Millisecond}, []*caller{a, b},
 		func(c *Config) { c.Store, c.CallTimeout = slow, 30*time.Second })
 	l := want[Leading](in, 200, "POST", "/v1/groups/billing/campaign", CampaignRequest{NodeID: "a"}, a.auth())
 	renewal := RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}

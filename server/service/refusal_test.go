@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/server/auth/limit"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
@@ -38,7 +39,7 @@ func TestRefusals(t *testing.T) {
 	all := &caller{name: "a", rules: everything()}
 	b := &caller{name: "b", rules: []rule{{"", []auth.Verb{auth.Campaign, auth.Observe}}}}
 	store := &countingStore{Store: memStore(t)}
-	in, _ := limited(t, auth.Limits{StreamsEach: 3, GroupsEach: 3, Candidates: 3, BodyBytes: 64 << 10, Rate: 10_000}, []*caller{all, b},
+	in, _ := limited(t, limit.Config{StreamsEach: 3, GroupsEach: 3, Candidates: 3, BodyBytes: 64 << 10, Rate: 10_000}, []*caller{all, b},
 		func(c *Config) { c.Store, c.CallTimeout = store, 300*time.Millisecond })
 	group := func(name, rest string) string { return "/v1/groups/" + name + rest }
 	campaign := func(node string) CampaignRequest { return CampaignRequest{NodeID: node} }

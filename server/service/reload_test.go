@@ -14,6 +14,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/server/auth/bearer"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -74,7 +75,7 @@ func TestJWT(t *testing.T) {
 	one, two := newIssuer(t, "one"), newIssuer(t, "two")
 	gate, err := auth.New(auth.Config{
 		Listen: "127.0.0.1:0", Policy: put("policy", nodesPolicy),
-		JWT: auth.JWT{Keys: put("keys", one.public()), Issuer: "issuer", Audience: "tenure"},
+		JWT: bearer.JWT{Keys: put("keys", one.public()), Issuer: "issuer", Audience: "tenure"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -125,9 +126,9 @@ func TestTokenTakenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	old, oldSum := auth.NewCredential()
-	next, nextSum := auth.NewCredential()
-	other, otherSum := auth.NewCredential()
+	old, oldSum := bearer.NewCredential()
+	next, nextSum := bearer.NewCredential()
+	other, otherSum := bearer.NewCredential()
 	put(tokens, map[string]any{"credentials": []line{{"node-a", oldSum}, {"node-b", otherSum}}})
 	put(policy, json.RawMessage(nodesPolicy))
 	gate, err := auth.New(auth.Config{Listen: "127.0.0.1:0", Credentials: tokens, Policy: policy, Poll: 20 * time.Millisecond})

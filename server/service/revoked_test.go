@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/server/auth/bearer"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote"
 )
@@ -37,7 +38,7 @@ func TestRevokedRightEndsLeadership(t *testing.T) {
 		}
 		return path
 	}
-	token, sum := auth.NewCredential()
+	token, sum := bearer.NewCredential()
 	n := &caller{name: "n", token: token}
 	gate, err := auth.New(auth.Config{
 		Listen: "127.0.0.1:0", Policy: put("policy", policy("a-", "b-")), Credentials: put("tokens", `{"credentials":[{"name":"n","sha256":"`+sum+`"}]}`), Poll: time.Hour,

@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/server/auth/audit"
+	"github.com/tenurehq/tenure/server/auth/bearer"
+	"github.com/tenurehq/tenure/server/auth/limit"
 )
 
 type rule struct {
@@ -26,11 +29,11 @@ type caller struct {
 // gated starts an instance that knows the callers, and fills in their tokens.
 func gated(t *testing.T, callers []*caller, change ...func(*Config)) (*instance, string) {
 	t.Helper()
-	return limited(t, auth.Limits{Rate: 100_000, RenewRate: 100_000, FailRate: 100_000}, callers, change...)
+	return limited(t, limit.Config{Rate: 100_000, RenewRate: 100_000, FailRate: 100_000}, callers, change...)
 }
 
 // limited is gated with other limits.
-func limited(t *testing.T, limits auth.Limits, callers []*caller, change ...func(*Config)) (*instance, string) {
+func limited(t *testing.T, limits limit.Config, callers []*caller, change ...func(*Config)) (*instance, string) {
 	t.Helper()
 	dir := t.TempDir()
 	type line struct {
@@ -40,7 +43,7 @@ func limited(t *testing.T, limits auth.Limits, callers []*caller, change ...func
 	var lines []line
 	roles, names := map[string][]rule{}, map[string][]string{}
 	for _, c := range callers {
-		token, sum := auth.NewCredential()
+		token, sum := bearer.NewCredential()
 		c.token = token
 		lines = append(lines, line{c.name, sum})
 		roles["role-"+c.name], names[c.name] = c.rules, []string{"role-" + c.name}
@@ -60,12 +63,12 @@ func limited(t *testing.T, limits auth.Limits, callers []*caller, change ...func
 		}
 		return path
 	}
-	audit := filepath.Join(dir, "audit.jsonl")
+	auditPath := filepath.Join(dir, "audit.jsonl")
 	gate, err := auth.New(auth.Config{
 		Listen:      "127.0.0.1:0",
 		Credentials: write("credentials.json", map[string]any{"credentials": lines}),
 		Policy:      write("policy.json", map[string]any{"roles": roles, "names": names}),
-		Audit:       auth.AuditFile{Path: audit},
+		Audit:       audit.File{Path: auditPath},
 		Limits:      limits,
 	})
 	if err != nil {
@@ -73,7 +76,7 @@ func limited(t *testing.T, limits auth.Limits, callers []*caller, change ...func
 	}
 	in := serve(t, memStore(t), append([]func(*Config){func(c *Config) { c.Gate = gate }}, change...)...)
 	t.Cleanup(func() { in.stop(); gate.Close() })
-	return in, audit
+	return in, auditPath
 }
 
 func (c *caller) auth() header {
@@ -207,7 +210,7 @@ func TestNobodySpeaksForAnother(t *testing.T) {
 	both := []auth.Verb{auth.Campaign, auth.Observe}
 	a := &caller{name: "a", rules: []rule{{"mine-", both}}}
 	b := &caller{name: "b", rules: []rule{{"mine-", both}}}
-	in, audit := gated(t, []*caller{a, b})
+	in, auditPath := gated(t, []*caller{a, b})
 	const path = "/v1/groups/mine-1/"
 	l := want[Leading](in, 200, "POST", path+"campaign", CampaignRequest{NodeID: "a"}, a.auth())
 	refused(in, 403, "not_your_node", "POST", path+"campaign", CampaignRequest{NodeID: "a"}, b.auth())
@@ -226,12 +229,12 @@ func TestNobodySpeaksForAnother(t *testing.T) {
 	want[Renewed](in, 200, "POST", path+"renew", RenewRequest{NodeID: "a", Term: l.Term, Handle: l.Handle}, a.auth())
 
 	eventually(t, "the audit tells of it", func() bool {
-		text, err := os.ReadFile(audit)
+		text, err := os.ReadFile(auditPath)
 		count := func(part string) int { return strings.Count(string(text), part) }
 		return err == nil && count(`"what":"campaign"`) == 1 && count(`"reason":"not_your_node"`) == 4 && count(`"reason":"not_your_session"`) == 5 &&
 			count(`"result":"denied","reason":"denied"`) == 2
 	})
-	text, err := os.ReadFile(audit)
+	text, err := os.ReadFile(auditPath)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,8 +248,8 @@ func TestNobodySpeaksForAnother(t *testing.T) {
 // A step-down that the leader has not answered yet is audited as pending, and the lines of a
 // caller without a name carry its node id.
 func TestAuditPendingAndAnonymous(t *testing.T) {
-	audit := filepath.Join(t.TempDir(), "audit.jsonl")
-	gate, err := auth.New(auth.Config{Listen: "127.0.0.1:0", Audit: auth.AuditFile{Path: audit}})
+	auditPath := filepath.Join(t.TempDir(), "audit.jsonl")
+	gate, err := auth.New(auth.Config{Listen: "127.0.0.1:0", Audit: audit.File{Path: auditPath}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +262,7 @@ func TestAuditPendingAndAnonymous(t *testing.T) {
 	}
 	resign(in, l)
 	eventually(t, "the audit has the lines", func() bool {
-		text, err := os.ReadFile(audit)
+		text, err := os.ReadFile(auditPath)
 		return err == nil && strings.Contains(string(text), `"node":"a","what":"campaign","group":"billing","token":1,"result":"done"`) &&
 			strings.Contains(string(text), `"what":"step-down","group":"billing","token":1,"result":"pending","reason":"test"`) &&
 			strings.Contains(string(text), `"node":"a","what":"resign"`)

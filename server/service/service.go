@@ -13,6 +13,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/guard"
 	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/server/auth/audit"
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/store"
@@ -145,12 +146,12 @@ func (s *Service) audit(ctx context.Context, what, group string, token fence.Tok
 }
 
 func (s *Service) record(ctx context.Context, what, group string, token fence.Token, err error, reason string) {
-	e := auth.Entry{What: what, Group: group, Token: token, Result: auth.Done, Reason: reason}
+	e := audit.Entry{What: what, Group: group, Token: token, Result: audit.Done, Reason: reason}
 	if err != nil {
 		p := explain(err)
-		e.Result, e.Reason = auth.Failed, p.Code
+		e.Result, e.Reason = audit.Failed, p.Code
 		if p.Status == http.StatusForbidden {
-			e.Result = auth.Denied
+			e.Result = audit.Denied
 		}
 	}
 	s.gate.Audit(ctx, e)

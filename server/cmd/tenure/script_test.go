@@ -23,7 +23,7 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lease"
-	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/server/auth/bearer"
 	"github.com/tenurehq/tenure/server/embeddedetcd"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/etcd"
@@ -125,7 +125,7 @@ func newStage(t *testing.T, env *testscript.Env, endpoints []string, run string,
 func (s *stage) serve(env *testscript.Env, at string) (string, error) {
 	args := []string{"serve", "--listen", "127.0.0.1:0", "--store", at, "--store-prefix", s.prefix}
 	if policy := filepath.Join(env.WorkDir, "policy.json"); exists(policy) {
-		token, hash := auth.NewCredential()
+		token, hash := bearer.NewCredential()
 		tokens := filepath.Join(env.WorkDir, "credentials.json")
 		if err := os.WriteFile(tokens, []byte(fmt.Sprintf(`{"credentials":[{"name":"watcher","sha256":%q}]}`, hash)), 0o600); err != nil {
 			return "", err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tenurehq/tenure/server/auth"
+	"github.com/tenurehq/tenure/server/auth/bearer"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/server/storecli"
 )
@@ -45,7 +45,7 @@ seconds. Several tokens may have the same name, so a token can be replaced witho
 				return cli.Usage("expires: must not be negative")
 			}
 			made := newCredential{Entry: credentialEntry{Name: args[0]}}
-			made.Credential, made.Entry.SHA256 = auth.NewCredential()
+			made.Credential, made.Entry.SHA256 = bearer.NewCredential()
 			if lasts > 0 {
 				made.Entry.Expires = time.Now().Add(lasts).UTC().Truncate(time.Second)
 			}

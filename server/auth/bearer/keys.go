@@ -1,4 +1,4 @@
-package auth
+package bearer
 
 import (
 	"bytes"
@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"math/big"
 	"slices"
+
+	"github.com/tenurehq/tenure/server/auth/secret"
 )
 
 const (
@@ -25,19 +27,20 @@ const (
 	maxRSABits = 8192
 )
 
-func jwtAlgorithms() []string {
+// Algorithms returns those that are supported.
+func Algorithms() []string {
 	return []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 }
 
-// publicKey is a key and the algorithms that it may be used with. The header of a token never
+// PublicKey is a key and the algorithms that it may be used with. The header of a token never
 // decides that.
-type publicKey struct {
-	key        crypto.PublicKey
-	algorithms []string
+type PublicKey struct {
+	Key        crypto.PublicKey
+	Algorithms []string
 }
 
-// keySet are the keys by their id.
-type keySet map[string]publicKey
+// Keys are the keys by their id.
+type Keys map[string]PublicKey
 
 // jwk is a public key of RFC 7517. Other members are ignored, as the RFC requires. Secret ones
 // are decoded in order to refuse them.
@@ -47,9 +50,9 @@ type jwk struct {
 	D, K                    json.RawMessage
 }
 
-// parseKeys decodes a JWK set or PEM blocks.
-func parseKeys(text []byte) (keySet, error) {
-	keys := make(keySet)
+// ParseKeys decodes a JWK set or PEM blocks.
+func ParseKeys(text []byte) (Keys, error) {
+	keys := make(Keys)
 	read := keys.readPEM
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		read = keys.readJWKS
@@ -63,23 +66,23 @@ func parseKeys(text []byte) (keySet, error) {
 	return keys, nil
 }
 
-func (ks keySet) add(kid string, key crypto.PublicKey, alg string) error {
+func (ks Keys) add(kid string, key crypto.PublicKey, alg string) error {
 	algorithms, err := algorithmsOf(key)
 	switch _, twice := ks[kid]; {
 	case err != nil:
-		return fmt.Errorf("key %q: %w", glimpse(kid), err)
+		return fmt.Errorf("key %q: %w", secret.Glimpse(kid), err)
 	case kid == "" || len(kid) > maxKeyID:
 		return fmt.Errorf("a key's id is empty or longer than %d bytes", maxKeyID)
 	case twice:
-		return fmt.Errorf("key id %q occurs twice", glimpse(kid))
+		return fmt.Errorf("key id %q occurs twice", secret.Glimpse(kid))
 	case len(ks) >= maxKeys:
 		return fmt.Errorf("more than %d keys", maxKeys)
 	case alg != "" && !slices.Contains(algorithms, alg):
-		return fmt.Errorf("key %q: algorithm %q is not one of %v", glimpse(kid), glimpse(alg), algorithms)
+		return fmt.Errorf("key %q: algorithm %q is not one of %v", secret.Glimpse(kid), secret.Glimpse(alg), algorithms)
 	case alg != "":
 		algorithms = []string{alg}
 	}
-	ks[kid] = publicKey{key, algorithms}
+	ks[kid] = PublicKey{key, algorithms}
 	return nil
 }
 
@@ -105,13 +108,13 @@ func algorithmsOf(key crypto.PublicKey) ([]string, error) {
 	return nil, fmt.Errorf("a key of type %T; want RSA, ECDSA on P-256, P-384 or P-521, or Ed25519", key)
 }
 
-func (ks keySet) readJWKS(text []byte) error {
+func (ks Keys) readJWKS(text []byte) error {
 	var set struct {
 		Keys []jwk `json:"keys"`
 	}
 	// Unknown members are allowed by the RFC.
 	if err := json.Unmarshal(text, &set); err != nil {
-		return errors.New("not a JWK set: " + clip(err.Error()))
+		return errors.New("not a JWK set: " + secret.Clip(err.Error()))
 	}
 	for i, k := range set.Keys {
 		switch {
@@ -122,7 +125,7 @@ func (ks keySet) readJWKS(text []byte) error {
 		}
 		key, err := k.public()
 		if err != nil {
-			return fmt.Errorf("key %d (%q): %w", i+1, glimpse(k.Kid), err)
+			return fmt.Errorf("key %d (%q): %w", i+1, secret.Glimpse(k.Kid), err)
 		}
 		if err := ks.add(k.Kid, key, k.Alg); err != nil {
 			return err
@@ -146,7 +149,7 @@ func (k jwk) public() (crypto.PublicKey, error) {
 	case "EC":
 		curve, ok := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384(), "P-521": elliptic.P521()}[k.Crv]
 		if !ok {
-			return nil, fmt.Errorf("curve %q is not P-256, P-384 or P-521", glimpse(k.Crv))
+			return nil, fmt.Errorf("curve %q is not P-256, P-384 or P-521", secret.Glimpse(k.Crv))
 		}
 		size := (curve.Params().BitSize + 7) / 8
 		x, y := b64(k.X), b64(k.Y)
@@ -165,10 +168,10 @@ func (k jwk) public() (crypto.PublicKey, error) {
 		}
 		return ed25519.PublicKey(x), nil
 	}
-	return nil, fmt.Errorf("kty %q is not RSA, EC or OKP", glimpse(k.Kty))
+	return nil, fmt.Errorf("kty %q is not RSA, EC or OKP", secret.Glimpse(k.Kty))
 }
 
-func (ks keySet) readPEM(text []byte) error {
+func (ks Keys) readPEM(text []byte) error {
 	for n := 1; ; n++ {
 		block, rest := pem.Decode(text)
 		if block == nil {

@@ -1,4 +1,6 @@
-package auth
+// Package bearer verifies what callers send as "Authorization: Bearer": JWTs, and the credentials
+// that [NewCredential] makes.
+package bearer
 
 import (
 	"crypto/rand"
@@ -10,13 +12,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenurehq/tenure/server/auth/secret"
 	"github.com/tenurehq/tenure/store"
 )
 
-// A credential is tokenBegin and 32 random bytes in base64url. Scanners, and Redact, find
+// A credential is Prefix and 32 random bytes in base64url. Scanners, and package secret, find
 // leaked credentials by their prefix.
 const (
-	tokenBegin = "tnr_"
+	Prefix     = "tnr_"
 	tokenBytes = 32
 	maxTokens  = 100_000
 )
@@ -30,21 +33,21 @@ const (
 func NewCredential() (token, sha256Hex string) {
 	var b [tokenBytes]byte
 	_, _ = rand.Read(b[:]) // never fails
-	token = tokenBegin + base64.RawURLEncoding.EncodeToString(b[:])
+	token = Prefix + base64.RawURLEncoding.EncodeToString(b[:])
 	sum := sha256.Sum256([]byte(token))
 	return token, hex.EncodeToString(sum[:])
 }
 
-// checkToken refuses a credential that NewCredential did not make: a short credential could be guessed,
+// Check refuses a credential that NewCredential did not make: a short credential could be guessed,
 // because its hash is fast.
-func checkToken(token string) error {
-	rest, ok := strings.CutPrefix(token, tokenBegin)
+func Check(token string) error {
+	rest, ok := strings.CutPrefix(token, Prefix)
 	if !ok {
-		return errors.New("it does not begin with " + tokenBegin)
+		return errors.New("it does not begin with " + Prefix)
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(rest)
 	if err != nil || len(b) != tokenBytes || strings.ContainsAny(rest, "\r\n") {
-		return fmt.Errorf("it is not %s and %d random bytes in base64url", tokenBegin, tokenBytes)
+		return fmt.Errorf("it is not %s and %d random bytes in base64url", Prefix, tokenBytes)
 	}
 	return nil
 }
@@ -59,26 +62,29 @@ type tokenFile struct {
 	} `json:"credentials"`
 }
 
-type digest = [sha256.Size]byte
+// Digest is the SHA-256 of a credential or JWT.
+type Digest = [sha256.Size]byte
 
-type holder struct {
-	name    string
-	expires time.Time // zero: never
+// Holder is who has a credential.
+type Holder struct {
+	Name    string
+	Expires time.Time // zero: never
 }
 
-// credentials are the credentials by their hash. The time of a lookup depends on the hash, which
+// Credentials are the credentials by their hash. The time of a lookup depends on the hash, which
 // reveals nothing about the credential.
-type tokens map[digest]holder
+type Credentials map[Digest]Holder
 
-func parseTokens(text []byte) (tokens, error) {
+// ParseCredentials decodes the file of credentials.
+func ParseCredentials(text []byte) (Credentials, error) {
 	var f tokenFile
-	if err := strictJSON(text, &f); err != nil {
+	if err := secret.StrictJSON(text, &f); err != nil {
 		return nil, err
 	}
 	if len(f.Tokens) > maxTokens {
 		return nil, fmt.Errorf("more than %d credentials", maxTokens)
 	}
-	all := make(tokens, len(f.Tokens))
+	all := make(Credentials, len(f.Tokens))
 	for i, t := range f.Tokens {
 		if !store.ValidName(t.Name) {
 			return nil, fmt.Errorf("credential %d: its name is not a node id", i+1)
@@ -88,11 +94,25 @@ func parseTokens(text []byte) (tokens, error) {
 		if err != nil || len(sum) != sha256.Size {
 			return nil, fmt.Errorf("credential %d (%s): its sha256 is not 64 hexadecimal digits; put the hash there, not the credential", i+1, t.Name)
 		}
-		d := digest(sum)
+		d := Digest(sum)
 		if was, ok := all[d]; ok {
-			return nil, fmt.Errorf("credential %d (%s): the same credential is listed for %s", i+1, t.Name, was.name)
+			return nil, fmt.Errorf("credential %d (%s): the same credential is listed for %s", i+1, t.Name, was.Name)
 		}
-		all[d] = holder{t.Name, t.Expires}
+		all[d] = Holder{t.Name, t.Expires}
 	}
 	return all, nil
+}
+
+// Find returns the holder of a credential that is in force at a time.
+func (c Credentials) Find(d Digest, now time.Time) (Holder, error) {
+	h, ok := c[d]
+	switch {
+	case c == nil:
+		return h, errors.New("this service accepts no static credentials")
+	case !ok:
+		return h, errors.New("the credential is unknown; it may have been revoked")
+	case !h.Expires.IsZero() && !now.Before(h.Expires):
+		return h, errors.New("the credential has expired")
+	}
+	return h, nil
 }

@@ -1,8 +1,13 @@
-package auth
+// Package secret keeps credentials and private keys out of logs, audits and errors.
+package secret
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
 	"regexp"
 	"strings"
 
@@ -19,7 +24,8 @@ var secretShapes = regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?
 // shortest is the length of the shortest match of tokenShapes.
 const shortest = 12
 
-func hasToken(s string) bool { return len(s) >= shortest && tokenShapes.MatchString(s) }
+// In reports whether s contains a credential or a JWT.
+func In(s string) bool { return len(s) >= shortest && tokenShapes.MatchString(s) }
 
 // Redact replaces everything in s that looks like a secret by the first bytes of its SHA-256,
 // by which an operator can identify the secret. A long word looks like one if it has upper-case
@@ -43,23 +49,38 @@ func hide(secret string) string {
 	return "[secret " + hex.EncodeToString(sum[:4]) + "]"
 }
 
-// clip redacts and shortens s.
-func clip(s string) string { return atMost(Redact(s), 128) }
+// Clip redacts and shortens s.
+func Clip(s string) string { return AtMost(Redact(s), 128) }
 
-// glimpse is the beginning of a text that should have been a name, and may be anything.
-func glimpse(s string) string { return atMost(Redact(s), 12) }
+// Glimpse is the beginning of a text that should have been a name, and may be anything.
+func Glimpse(s string) string { return AtMost(Redact(s), 12) }
 
-// glimpseUnlessName is a name as it is, and a glimpse of anything else.
-func glimpseUnlessName(s string) string {
+// Name is a name as it is, and a glimpse of anything else.
+func Name(s string) string {
 	if store.ValidName(s) {
 		return Redact(s)
 	}
-	return glimpse(s)
+	return Glimpse(s)
 }
 
-func atMost(s string, most int) string {
+// AtMost shortens s to so many bytes.
+func AtMost(s string, most int) string {
 	if len(s) > most {
 		return s[:most] + "…"
 	}
 	return s
+}
+
+// StrictJSON decodes one value without unknown fields. Its errors quote no text that could be
+// a secret.
+func StrictJSON(text []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return errors.New("invalid JSON: " + Clip(err.Error()))
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("invalid JSON: there is text after the value")
+	}
+	return nil
 }

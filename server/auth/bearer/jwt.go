@@ -1,6 +1,7 @@
-package auth
+package bearer
 
 import (
+	"cmp"
 	"crypto"
 	"errors"
 	"fmt"
@@ -13,34 +14,60 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-const maxBearer = 8 << 10
-
-// seal is the result of verifying a JWT.
-type seal struct {
-	name  string
-	kid   string
-	key   crypto.PublicKey
-	until time.Time
+// JWT says which JWTs are accepted.
+type JWT struct {
+	// Keys is the file of public keys, a JWK set or PEM. In PEM the key id is the header
+	// "Key-Id" of the block, or else the RFC 7638 thumbprint of the key.
+	Keys string
+	// Issuer and Audience that a token must name.
+	Issuer, Audience string
+	// Algorithms that are accepted: RS, PS or ES with 256, 384 or 512, and EdDSA. Default
+	// ES256 and EdDSA. A key works with one family, or only with the one in its alg.
+	Algorithms []string
+	// Claim that is the node id. Default sub.
+	Claim string
+	// Leeway for clocks that differ. Default 30s, at most 5m.
+	Leeway time.Duration
+	// Lifetime is how far ahead a token's expiry may lie. Default 24h.
+	Lifetime time.Duration
 }
 
-// jwtReader verifies JWTs. It caches valid ones by hash, so that a known caller costs no
+// WithDefaults fills in the defaults.
+func (j JWT) WithDefaults() JWT {
+	j.Claim, j.Leeway, j.Lifetime = cmp.Or(j.Claim, "sub"), cmp.Or(j.Leeway, 30*time.Second), cmp.Or(j.Lifetime, 24*time.Hour)
+	if len(j.Algorithms) == 0 {
+		j.Algorithms = []string{"ES256", "EdDSA"}
+	}
+	return j
+}
+
+// Verified is a JWT that was verified.
+type Verified struct {
+	Name  string
+	kid   string
+	key   crypto.PublicKey
+	Until time.Time
+}
+
+// Verifier verifies JWTs. It caches valid ones by hash, so that a known caller costs no
 // signature check and the failures of strangers cannot lock it out.
-type jwtReader struct {
+type Verifier struct {
 	cfg    JWT
 	now    func() time.Time
 	parser *jwt.Parser
 
 	mu    sync.Mutex
-	keys  keySet
+	keys  Keys
 	turn  int // how often the keys were replaced
-	known map[digest]seal
+	known map[Digest]Verified
 }
 
 const maxKnown = 10_000
 
-func newJWTReader(cfg JWT, now func() time.Time) *jwtReader {
-	return &jwtReader{
-		cfg: cfg, now: now, known: make(map[digest]seal),
+// NewVerifier returns a verifier without keys.
+func NewVerifier(cfg JWT, now func() time.Time) *Verifier {
+	return &Verifier{
+		cfg: cfg, now: now, known: make(map[Digest]Verified),
 		parser: jwt.NewParser(
 			jwt.WithValidMethods(cfg.Algorithms),
 			jwt.WithIssuer(cfg.Issuer),
@@ -54,8 +81,8 @@ func newJWTReader(cfg JWT, now func() time.Time) *jwtReader {
 	}
 }
 
-// use replaces the keys. All tokens are verified again.
-func (j *jwtReader) use(keys keySet) {
+// Use replaces the keys. All tokens are verified again.
+func (j *Verifier) Use(keys Keys) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.keys = keys
@@ -63,22 +90,22 @@ func (j *jwtReader) use(keys keySet) {
 	clear(j.known)
 }
 
-// recall returns a token from the cache if it is still valid.
-func (j *jwtReader) recall(d digest) (seal, bool) {
+// Recall returns a token from the cache if it is still valid.
+func (j *Verifier) Recall(d Digest) (Verified, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s, ok := j.known[d]
-	return s, ok && j.now().Before(s.until)
+	return s, ok && j.now().Before(s.Until)
 }
 
-// read verifies a token and caches it.
-func (j *jwtReader) read(token string, d digest) (seal, error) {
+// Verify verifies a token and caches it.
+func (j *Verifier) Verify(token string, d Digest) (Verified, error) {
 	j.mu.Lock()
 	keys, turn := j.keys, j.turn
 	j.mu.Unlock()
-	s, err := j.verify(token, keys)
+	s, err := j.check(token, keys)
 	if err != nil {
-		return seal{}, err
+		return Verified{}, err
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -96,19 +123,19 @@ func (j *jwtReader) read(token string, d digest) (seal, error) {
 	return s, nil
 }
 
-// holds returns an error if the key that verified s is not in force any more.
-func (j *jwtReader) holds(s seal) error {
+// Holds returns an error if the key that verified s is not in force any more.
+func (j *Verifier) Holds(s Verified) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	now, ok := j.keys[s.kid].key.(interface{ Equal(crypto.PublicKey) bool })
+	now, ok := j.keys[s.kid].Key.(interface{ Equal(crypto.PublicKey) bool })
 	if !ok || !now.Equal(s.key) {
 		return errors.New("the key of the JWT was removed")
 	}
 	return nil
 }
 
-func (j *jwtReader) verify(token string, keys keySet) (seal, error) {
-	var s seal
+func (j *Verifier) check(token string, keys Keys) (Verified, error) {
+	var s Verified
 	claims := jwt.MapClaims{}
 	_, err := j.parser.ParseWithClaims(token, claims, func(t *jwt.Token) (any, error) {
 		// crit lists extensions that must be understood. None is.
@@ -120,26 +147,26 @@ func (j *jwtReader) verify(token string, keys keySet) (seal, error) {
 		if !ok {
 			return nil, errUnknownKey
 		}
-		if !slices.Contains(k.algorithms, t.Method.Alg()) {
+		if !slices.Contains(k.Algorithms, t.Method.Alg()) {
 			return nil, errKeyAlgorithm
 		}
-		s.key = k.key
-		return k.key, nil
+		s.key = k.Key
+		return k.Key, nil
 	})
 	if err != nil {
-		return seal{}, explainJWT(err)
+		return Verified{}, explainJWT(err)
 	}
 	exp, err := claims.GetExpirationTime()
 	if err != nil || exp == nil {
-		return seal{}, errors.New("the JWT has no expiry")
+		return Verified{}, errors.New("the JWT has no expiry")
 	}
 	if ahead := exp.Sub(j.now()); ahead > j.cfg.Lifetime+j.cfg.Leeway {
-		return seal{}, fmt.Errorf("the JWT is valid for longer than the %v that are allowed here", j.cfg.Lifetime)
+		return Verified{}, fmt.Errorf("the JWT is valid for longer than the %v that are allowed here", j.cfg.Lifetime)
 	}
-	s.until = exp.Add(j.cfg.Leeway)
-	s.name, _ = claims[j.cfg.Claim].(string)
-	if !store.ValidName(s.name) {
-		return seal{}, fmt.Errorf("the JWT's %s is not a node id", j.cfg.Claim)
+	s.Until = exp.Add(j.cfg.Leeway)
+	s.Name, _ = claims[j.cfg.Claim].(string)
+	if !store.ValidName(s.Name) {
+		return Verified{}, fmt.Errorf("the JWT's %s is not a node id", j.cfg.Claim)
 	}
 	return s, nil
 }
