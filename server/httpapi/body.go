@@ -36,7 +36,9 @@ func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed 
 		return badBody(syntaxMistake(syntax, len(body)))
 	}
 	// The body is valid JSON. The decoder accepts too much, and its errors name Go types.
-	if m := (&scanner{text: body, failed: err != nil}).value(reflect.TypeOf(v)); m != nil {
+	check := checker{json.NewDecoder(bytes.NewReader(body)), err != nil}
+	check.UseNumber()
+	if m := check.value(reflect.TypeOf(v)); m != nil {
 		return badBody(m.String())
 	}
 	var typ *json.UnmarshalTypeError
@@ -95,81 +97,17 @@ func wrong(format string, args ...any) *mistake {
 	return &mistake{after: ": " + fmt.Sprintf(format, args...)}
 }
 
-// scanner compares valid JSON with a Go type. It is not a decoder: it finds what the decoder
+// checker compares valid JSON with a Go type. It is not a decoder: it finds what the decoder
 // should not accept, and describes what the decoder refused.
-type scanner struct {
-	text   []byte
-	at     int
+type checker struct {
+	*json.Decoder
 	failed bool // the decoder returned an error
 }
 
-// peek skips white space and returns the next byte.
-func (s *scanner) peek() byte {
-	for s.text[s.at] <= ' ' {
-		s.at++
-	}
-	return s.text[s.at]
-}
-
-// take consumes the next byte if it is b.
-func (s *scanner) take(b byte) bool {
-	if s.peek() == b {
-		s.at++
-		return true
-	}
-	return false
-}
-
-// scalar consumes a string, number, true, false or null, and returns its text.
-func (s *scanner) scalar() []byte {
-	begin := s.at
-	if s.text[s.at] == '"' {
-		for s.at++; s.text[s.at] != '"'; s.at++ {
-			if s.text[s.at] == '\\' {
-				s.at++
-			}
-		}
-		s.at++
-		return s.text[begin:s.at]
-	}
-	for s.at < len(s.text) && !bytes.ContainsRune([]byte(" \t\r\n,]}"), rune(s.text[s.at])) {
-		s.at++
-	}
-	return s.text[begin:s.at]
-}
-
-// skip consumes any value.
-func (s *scanner) skip() {
-	for depth := 0; ; {
-		switch s.peek() {
-		case '{', '[':
-			depth++
-			s.at++
-		case '}', ']':
-			depth--
-			s.at++
-		case ',', ':':
-			s.at++
-		default:
-			s.scalar()
-		}
-		if depth == 0 {
-			return
-		}
-	}
-}
-
-// key consumes the name of a field and the colon.
-func (s *scanner) key() string {
-	s.peek()
-	quoted := s.scalar()
-	s.take(':')
-	if plain := quoted[1 : len(quoted)-1]; !bytes.ContainsRune(plain, '\\') {
-		return string(plain)
-	}
-	var name string
-	_ = json.Unmarshal(quoted, &name)
-	return name
+// next returns the next token of JSON that is known to be valid.
+func (c checker) next() json.Token {
+	token, _ := c.Token()
+	return token
 }
 
 var (
@@ -178,49 +116,47 @@ var (
 )
 
 // value compares the next value with a type.
-func (s *scanner) value(t reflect.Type) *mistake {
+func (c checker) value(t reflect.Type) *mistake {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	begin := s.peek()
-	switch p := reflect.PointerTo(t); {
-	case begin == 'n', t.Kind() == reflect.Interface, p.Implements(textUnmarshaler):
-		s.skip()
-		return nil
-	case p.Implements(unmarshaler):
-		from := s.at
-		s.skip()
-		if s.failed {
-			if err := reflect.New(t).Interface().(json.Unmarshaler).UnmarshalJSON(s.text[from:s.at]); err != nil {
+	p := reflect.PointerTo(t)
+	if t.Kind() == reflect.Interface || p.Implements(textUnmarshaler) || p.Implements(unmarshaler) {
+		var raw json.RawMessage
+		_ = c.Decode(&raw)
+		if own, ok := reflect.New(t).Interface().(json.Unmarshaler); ok && c.failed && !p.Implements(textUnmarshaler) && string(raw) != "null" {
+			if err := own.UnmarshalJSON(raw); err != nil {
 				return wrong("%s", Plain(err))
 			}
 		}
 		return nil
 	}
+	begin := c.next()
+	if begin == nil {
+		return nil // null
+	}
 	switch t.Kind() {
 	case reflect.Struct:
-		return s.object(begin, func(name string) (reflect.Type, *mistake) { return lookUp(fieldsOf(t), name) })
+		return c.object(begin, func(name string) (reflect.Type, *mistake) { return lookUp(fieldsOf(t), name) })
 	case reflect.Map:
-		return s.object(begin, func(string) (reflect.Type, *mistake) { return t.Elem(), nil })
+		return c.object(begin, func(string) (reflect.Type, *mistake) { return t.Elem(), nil })
 	case reflect.Slice, reflect.Array:
 		if t.Kind() == reflect.Array || t.Elem().Kind() != reflect.Uint8 {
-			return s.list(begin, t.Elem())
+			return c.list(begin, t.Elem())
 		}
-		return s.plain(begin, reflect.TypeFor[string]()) // bytes are encoded in base64
+		return plain(begin, reflect.TypeFor[string]()) // bytes are encoded in base64
 	default:
-		return s.plain(begin, t)
+		return plain(begin, t)
 	}
 }
 
-func (s *scanner) object(begin byte, field func(string) (reflect.Type, *mistake)) *mistake {
-	if begin != '{' {
+func (c checker) object(begin json.Token, field func(string) (reflect.Type, *mistake)) *mistake {
+	if begin != json.Delim('{') {
 		return wrong("want an object, not %s", kindOf(begin))
 	}
-	s.at++
 	seen := make(map[string]bool)
-	for !s.take('}') {
-		s.take(',')
-		name := s.key()
+	for c.More() {
+		name, _ := c.next().(string)
 		t, m := field(name)
 		switch {
 		case m != nil:
@@ -229,40 +165,38 @@ func (s *scanner) object(begin byte, field func(string) (reflect.Type, *mistake)
 			return &mistake{`field "`, clip(name), `" is there twice`}
 		}
 		seen[name] = true
-		if m := s.value(t); m != nil {
+		if m := c.value(t); m != nil {
 			return m.in(clip(name))
 		}
 	}
+	c.next()
 	return nil
 }
 
-func (s *scanner) list(begin byte, t reflect.Type) *mistake {
-	if begin != '[' {
+func (c checker) list(begin json.Token, t reflect.Type) *mistake {
+	if begin != json.Delim('[') {
 		return wrong("want a list, not %s", kindOf(begin))
 	}
-	s.at++
-	for i := 0; !s.take(']'); i++ {
-		s.take(',')
-		if m := s.value(t); m != nil {
+	for i := 0; c.More(); i++ {
+		if m := c.value(t); m != nil {
 			return m.in("[" + strconv.Itoa(i) + "]")
 		}
 	}
+	c.next()
 	return nil
 }
 
-func (s *scanner) plain(begin byte, t reflect.Type) *mistake {
-	number := begin == '-' || begin >= '0' && begin <= '9'
-	if begin == '{' || begin == '[' {
-		return wrong("want %s, not %s", wanted(t), kindOf(begin))
+// plain compares a string, a number, true or false with a type.
+func plain(begin json.Token, t reflect.Type) *mistake {
+	fits, have := wanted(t), kindOf(begin)
+	if have != fits && !(have == "a number" && fits == "a whole number") {
+		return wrong("want %s, not %s", fits, have)
 	}
-	text := string(s.scalar())
-	switch fits := wanted(t); {
-	case fits == "a string" && begin != '"', fits == "true or false" && begin != 't' && begin != 'f', fits == "a number" && !number,
-		fits == "a whole number" && !number:
-		return wrong("want %s, not %s", fits, kindOf(begin))
-	case fits != "a whole number":
+	if fits != "a whole number" {
 		return nil
-	case strings.ContainsAny(text, ".eE"):
+	}
+	text := begin.(json.Number).String()
+	if strings.ContainsAny(text, ".eE") {
 		return wrong("want a whole number, not %s", clip(text))
 	}
 	_, err := strconv.ParseInt(text, 10, t.Bits())
@@ -277,6 +211,8 @@ func (s *scanner) plain(begin byte, t reflect.Type) *mistake {
 
 func wanted(t reflect.Type) string {
 	switch k := t.Kind(); {
+	case t == reflect.TypeFor[json.Number]():
+		return "a number"
 	case k == reflect.String:
 		return "a string"
 	case k == reflect.Bool:
@@ -288,19 +224,14 @@ func wanted(t reflect.Type) string {
 	}
 }
 
-func kindOf(begin byte) string {
+func kindOf(begin json.Token) string {
 	switch begin {
-	case '{':
+	case json.Delim('{'):
 		return "an object"
-	case '[':
+	case json.Delim('['):
 		return "a list"
-	case '"':
-		return "a string"
-	case 't', 'f':
-		return "true or false"
-	default:
-		return "a number"
 	}
+	return wanted(reflect.TypeOf(begin))
 }
 
 type field struct {

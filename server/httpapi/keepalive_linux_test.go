@@ -13,7 +13,7 @@ func TestKeepAlive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln := limit(inner, Limits{Connections: 1})
+	ln := tuned{inner, 0}
 	defer func() { _ = ln.Close() }()
 	client, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
@@ -25,7 +25,7 @@ func TestKeepAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	raw, err := c.(*counted).Conn.(*net.TCPConn).SyscallConn()
+	raw, err := c.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}

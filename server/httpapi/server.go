@@ -8,8 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
 // Limits bound the resources that callers can use.
@@ -94,32 +95,21 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, l Limits, log *
 // which is bounded too. TLS runs on top of it, so that the server sees a *tls.Conn, which it
 // needs for Request.TLS and HTTP/2.
 func limit(ln net.Listener, l Limits) net.Listener {
-	return &limited{Listener: ln, send: l.SendBuffer, places: make(chan struct{}, l.Connections), closed: make(chan struct{})}
+	return netutil.LimitListener(tuned{ln, l.SendBuffer}, l.Connections)
 }
 
 // keepAlive closes the connection of a client that vanished after 20 s, so that its request
 // does not wait for nobody.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}
 
-type limited struct {
+// tuned sets the options of the connections that it accepts.
+type tuned struct {
 	net.Listener
-	send   int
-	places chan struct{}
-	once   sync.Once
-	closed chan struct{}
+	send int // bytes of the send buffer; 0: the system decides
 }
 
-func (l *limited) Accept() (net.Conn, error) {
-	select {
-	case l.places <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
+func (l tuned) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.places
-		return nil, err
-	}
 	if t, ok := c.(*net.TCPConn); ok {
 		// If the connection is gone, the next read reports it.
 		_ = t.SetKeepAliveConfig(keepAlive)
@@ -127,20 +117,5 @@ func (l *limited) Accept() (net.Conn, error) {
 			_ = t.SetWriteBuffer(l.send)
 		}
 	}
-	return &counted{Conn: c, leave: sync.OnceFunc(func() { <-l.places })}, nil
-}
-
-func (l *limited) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
-}
-
-type counted struct {
-	net.Conn
-	leave func()
-}
-
-func (c *counted) Close() error {
-	defer c.leave()
-	return c.Conn.Close()
+	return c, err
 }
