@@ -34,6 +34,12 @@ type Rule struct {
 	Waits func(*http.Request) bool
 }
 
+// AnyGroup is the Groups of a route whose handler checks the groups in the body.
+func AnyGroup(*http.Request) []string { return []string{SomeGroup} }
+
+// Always is the Waits of a route that is always held open.
+func Always(*http.Request) bool { return true }
+
 // Guard puts the gate in front of a handler. The handler finds the caller with [From] and gets
 // a body with a limit. The error is that of an invalid rule.
 func (g *Gate) Guard(rule Rule, next http.HandlerFunc) (http.HandlerFunc, error) {

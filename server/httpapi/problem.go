@@ -106,3 +106,18 @@ func WriteBody(w http.ResponseWriter, status int, body []byte) {
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
 }
+
+// Recorder notes the status of an answer.
+type Recorder struct {
+	http.ResponseWriter
+	Status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (r *Recorder) WriteHeader(status int) {
+	r.Status = status
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (r *Recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

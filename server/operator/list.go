@@ -34,11 +34,8 @@ func (s Store) Policies(ctx context.Context, prefix, after string) iter.Seq2[Pol
 	if after != "" {
 		after = Group(after)
 	}
-	laid := pages(ctx, s, after, func(ctx context.Context, p store.Page) ([]store.Attributes, error) {
-		return s.ListAttributes(ctx, Group(prefix), p)
-	}, func(a store.Attributes) string { return a.Name })
 	return func(yield func(Policy, error) bool) {
-		for a, err := range laid {
+		for a, err := range s.attributesAfter(ctx, Group(prefix), after) {
 			if !yield(ParsePolicy(a), err) {
 				return
 			}
@@ -131,7 +128,11 @@ func (s Store) Held(ctx context.Context, scope store.Scope, id store.SessionID) 
 
 // AllAttributes yields the attributes whose names begin with prefix.
 func (s Store) AllAttributes(ctx context.Context, prefix string) iter.Seq2[store.Attributes, error] {
-	return pages(ctx, s, "", func(ctx context.Context, p store.Page) ([]store.Attributes, error) {
+	return s.attributesAfter(ctx, prefix, "")
+}
+
+func (s Store) attributesAfter(ctx context.Context, prefix, after string) iter.Seq2[store.Attributes, error] {
+	return pages(ctx, s, after, func(ctx context.Context, p store.Page) ([]store.Attributes, error) {
 		return s.ListAttributes(ctx, prefix, p)
 	}, func(a store.Attributes) string { return a.Name })
 }

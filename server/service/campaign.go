@@ -136,12 +136,9 @@ func (s *Service) backoff(p policy, v store.View) time.Duration {
 // look reads the group and the rules for it at the same time.
 func (s *Service) look(ctx context.Context, c *contest) (v store.View, node store.Attributes, err error) {
 	var all sync.WaitGroup
-	var policies []policy
 	var viewErr error
 	all.Go(func() { v, viewErr = s.engine.Read(ctx, c.group) })
-	if policies, node, err = s.policiesOf(ctx, c.candidate.ID, c.group); err == nil {
-		c.policy = policies[0]
-	}
+	c.policy, node, err = s.policyOf(ctx, c.group, c.candidate.ID)
 	all.Wait()
 	return v, node, errors.Join(err, viewErr)
 }
@@ -222,7 +219,7 @@ func (s *Service) eligible(c *contest, v store.View, node store.Attributes) (tim
 
 // within campaigns in a session that the client opened.
 func (s *Service) within(ctx context.Context, c *contest, ours bool) (machine.Config, error) {
-	session, err := s.owned(ctx, c.within, c.candidate.ID)
+	session, err := s.owned(ctx, c.within.session, c.candidate.ID)
 	if err == nil && !session.Scope.Covers(c.group) {
 		err = outOfScope(c.group)
 	}

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -56,29 +57,15 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	def(&c.TTL, 8*time.Second)
-	def(&c.MaxTTL, 10*time.Minute)
-	def(&c.CallTimeout, 2*time.Second)
-	def(&c.MaxWait, time.Minute)
-	def(&c.Step, 25*time.Millisecond)
-	def(&c.Drift, 0.02)
-	def(&c.Heartbeat, 15*time.Second)
-	def(&c.WriteTimeout, 10*time.Second)
-	def(&c.MaxBody, 128<<10)
+	c.TTL, c.MaxTTL = cmp.Or(c.TTL, 8*time.Second), cmp.Or(c.MaxTTL, 10*time.Minute)
+	c.CallTimeout, c.MaxWait = cmp.Or(c.CallTimeout, 2*time.Second), cmp.Or(c.MaxWait, time.Minute)
+	c.Step, c.Drift = cmp.Or(c.Step, 25*time.Millisecond), cmp.Or(c.Drift, 0.02)
+	c.Heartbeat, c.WriteTimeout = cmp.Or(c.Heartbeat, 15*time.Second), cmp.Or(c.WriteTimeout, 10*time.Second)
+	c.MaxBody, c.Log = cmp.Or(c.MaxBody, 128<<10), cmp.Or(c.Log, slog.Default())
 	if c.Clock == nil {
 		c.Clock = clock.System()
 	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
 	return c
-}
-
-func def[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
-	}
 }
 
 // Validate returns an error for each rule that the Config, with its defaults, breaks.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/internal/servertest"
+	"github.com/tenurehq/tenure/server/service/metrics"
 )
 
 // series reads one value of /metrics, "" if it is not there.
@@ -63,7 +64,7 @@ func TestRoleMetrics(t *testing.T) {
 
 	many := want[Session](in, 201, "POST", "/sessions", SessionRequest{NodeID: "z", Groups: []string{"*"}})
 	var groups []string
-	for i := range labelled + 20 {
+	for i := range metrics.Labelled + 20 {
 		groups = append(groups, fmt.Sprintf("g%03d", i))
 		want[Session](in, 201, "POST", "/sessions", SessionRequest{NodeID: fmt.Sprintf("n%03d", i), Groups: []string{"*"}})
 	}
@@ -73,7 +74,7 @@ func TestRoleMetrics(t *testing.T) {
 	in.becomes(`tenure_node_role{node_id="other",role="leader"}`, "1") // z comes last
 	text := string(in.ask("GET", "/metrics", nil).body)
 	for _, name := range []string{"tenure_group_leader{", "tenure_node_role{"} {
-		if n := strings.Count(text, name); n > labelled+2 {
+		if n := strings.Count(text, name); n > metrics.Labelled+2 {
 			t.Errorf("%s is there %d times", name, n)
 		}
 	}

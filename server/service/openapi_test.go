@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/server/openapi"
+	"github.com/tenurehq/tenure/server/service/metrics"
 )
 
 type parameter = openapi.Parameter
@@ -112,7 +113,7 @@ func TestMetrics(t *testing.T) {
 	in := serve(t, memStore(t))
 	s := want[Session](in, 201, "POST", "/v1/sessions", SessionRequest{NodeID: "a", Groups: []string{"*"}})
 	var groups []string
-	for i := range labelled + 100 {
+	for i := range metrics.Labelled + 100 {
 		groups = append(groups, "g"+strings.Repeat("x", i/26)+string(rune('a'+i%26)))
 	}
 	want[Batch](in, 200, "POST", "/v1/sessions/"+s.Handle+"/campaign", BatchRequest{Groups: groups})
@@ -137,7 +138,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s is missing", name)
 		}
 	}
-	if n := strings.Count(text, "tenure_leader_changes_total{"); n > labelled+1 {
+	if n := strings.Count(text, "tenure_leader_changes_total{"); n > metrics.Labelled+1 {
 		t.Errorf("%d labels", n)
 	}
 }
@@ -194,7 +195,7 @@ func TestMetricsMove(t *testing.T) {
 func TestNoTracer(t *testing.T) {
 	in := serve(t, memStore(t))
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	if got := in.svc.traced(in.svc.Routes()[0], handler); reflect.ValueOf(got).Pointer() != reflect.ValueOf(handler).Pointer() {
+	if got := in.svc.spans.Request("GET", "/groups", handler); reflect.ValueOf(got).Pointer() != reflect.ValueOf(handler).Pointer() {
 		t.Error("something is")
 	}
 }

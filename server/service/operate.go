@@ -118,7 +118,7 @@ func (s *Service) command(w http.ResponseWriter, r *http.Request, want operator.
 	if err != nil {
 		return nil, err
 	}
-	s.traceHandover(ctx, began, o.group, v.Token, o.To, out.Outcome)
+	s.spans.Handover(ctx, began, o.group, v.Token, o.To, out.Outcome)
 	if out.Outcome == string(operator.Waiting) {
 		return withStatus{http.StatusAccepted, out}, nil
 	}

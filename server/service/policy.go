@@ -38,21 +38,20 @@ func (s *Service) attributes(ctx context.Context, names ...string) (all []store.
 	return all, nil
 }
 
-// policiesOf reads the policies of groups and the attributes of a node.
-func (s *Service) policiesOf(ctx context.Context, node string, groups ...string) ([]policy, store.Attributes, error) {
-	names := []string{operator.Node(node)}
-	for _, g := range groups {
-		names = append(names, operator.Group(g))
-	}
-	all, err := s.attributes(ctx, names...)
+// policyOf reads the policy of a group and the attributes of a node.
+func (s *Service) policyOf(ctx context.Context, group, node string) (policy, store.Attributes, error) {
+	all, err := s.attributes(ctx, operator.Group(group), operator.Node(node))
 	if err != nil {
-		return nil, store.Attributes{}, err
+		return policy{}, store.Attributes{}, err
 	}
-	policies := make([]policy, len(groups))
-	for i := range groups {
-		policies[i] = operator.ParsePolicy(all[1+i])
-	}
-	return policies, all[0], nil
+	return operator.ParsePolicy(all[0]), all[1], nil
+}
+
+// policies yields the policies of all groups.
+func (s *Service) policies(yield func(policy, error) bool) {
+	ctx, cancel := s.call(s.ctx)
+	defer cancel()
+	s.operations().Policies(ctx, "", "")(yield)
 }
 
 // policy reads the policy of a group.

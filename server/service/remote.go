@@ -15,7 +15,6 @@ import (
 	"github.com/tenurehq/tenure/server/openapi"
 	"github.com/tenurehq/tenure/server/storeapi"
 	"github.com/tenurehq/tenure/store"
-	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
 // served is the store for store/remote, with the longest TTL and the quotas of the service.
@@ -61,7 +60,7 @@ func (c served) Acquire(ctx context.Context, id store.SessionID, seen ...store.R
 	if err = barProblem(err); errors.As(err, &p) && len(seen) > 1 {
 		return nil, fmt.Errorf("%w: %s", &store.ConflictError{}, p.Detail)
 	}
-	c.s.spans.granted(granted...)
+	c.s.spans.Granted(granted...)
 	return granted, err
 }
 
@@ -78,7 +77,7 @@ func (c served) Release(ctx context.Context, id, to store.SessionID, why store.R
 		return nil, fmt.Errorf("%w: %s", store.ErrSuccessor, err.Error())
 	}
 	released, err := c.Store.Release(ctx, id, to, why, held...)
-	c.s.spans.granted(released...)
+	c.s.spans.Granted(released...)
 	return released, err
 }
 
@@ -87,18 +86,18 @@ func (s *Service) storeRoutes() ([]Route, error) {
 	api, err := storeapi.New(storeapi.Config{
 		Store: served{s.store, s}, Session: s.sessions.find,
 		Own: func(r *http.Request, candidate string) error { return auth.Is(r.Context(), candidate) },
-		May: func(r *http.Request, right storeapi.Right, scope store.Scope) error {
+		May: func(r *http.Request, verb auth.Verb, scope store.Scope) error {
 			id := auth.From(r.Context())
 			// A stream outlives many credentials.
-			if err := s.gate.Recheck(id, auth.Verb(right), auth.SomeGroup); err != nil {
+			if err := s.gate.Recheck(id, verb, auth.SomeGroup); err != nil {
 				return err
 			}
-			return s.covers(id, auth.Verb(right), scope)
+			return s.covers(id, verb, scope)
 		},
 		Heard: func(r *http.Request, h storeapi.Heard) {
 			s.record(r.Context(), "store "+string(h.Method), strings.Join(h.Groups[:min(len(h.Groups), 8)], ","), fence.Token(h.Token), h.Err, h.Reason)
 		},
-		Suspected:    s.metrics.suspected,
+		Suspected:    s.metrics.Suspected,
 		WriteTimeout: s.cfg.WriteTimeout,
 		Stopping:     s.ctx.Done(),
 	})
@@ -107,23 +106,13 @@ func (s *Service) storeRoutes() ([]Route, error) {
 	}
 	var out []Route
 	for _, row := range api.Routes() {
-		r := Route{
-			Method: http.MethodPost, Path: row.Path, Verb: auth.Verb(row.Right), Groups: someGroup, Renewal: row.Renewal, Campaign: row.Campaign, Handle: row.Handle,
+		out = append(out, Route{
+			Method: http.MethodPost, Path: row.Method.Path(), Rule: row.Rule, Handle: row.Handle,
 			Doc: openapi.Operation{
 				Summary: "store.Store over HTTP, for store/remote: " + string(row.Method) + ".", In: openapi.Object,
 				Out: openapi.Answers{200: openapi.Object, 404: nil, 409: nil, 421: nil}, Stream: row.Stream, Lines: row.Stream,
 			},
-		}
-		if row.Or != "" {
-			r.Or = []auth.Verb{auth.Verb(row.Or)}
-		}
-		if row.Stream {
-			r.Waits = always
-		}
-		if row.Method == wire.RaiseEpoch {
-			r.Groups = nil // it concerns all of them
-		}
-		out = append(out, r)
+		})
 	}
 	return out, nil
 }

@@ -53,13 +53,13 @@ func (s *Service) renew(_ http.ResponseWriter, r *http.Request, in RenewRequest)
 	var v store.View
 	var beat store.Beat
 	if err = s.byTerm(r.Context(), &c); err == nil {
-		err = s.entitled(r.Context(), c)
+		_, err = s.owned(r.Context(), c.Session, c.Node) // a renewal of one group renews all that the session leads
 	}
 	if err == nil || errors.Is(err, store.ErrSessionDead) {
 		v, beat, err = election.Renew(r.Context(), s.engine, c)
 	}
 	if err = notLeading(err); err != nil {
-		s.metrics.renewFailed(err)
+		s.metrics.RenewFailed(err)
 		s.audit(r.Context(), "renew", c.Group, c.Term, err, "")
 		return nil, err
 	}
@@ -71,20 +71,6 @@ func (s *Service) renew(_ http.ResponseWriter, r *http.Request, in RenewRequest)
 		out.ExtendedByMS, out.GroupsExtended = out.TTLMS, max(1, s.feed.Holds(v.Holder))
 	}
 	return out, nil
-}
-
-// entitled checks that the session of a claim belongs to the caller, and that the caller may
-// campaign for everything in its scope: a renewal of one group renews them all. The gate has
-// checked the group itself.
-func (s *Service) entitled(ctx context.Context, c election.Claim) error {
-	session, err := s.sessions.find(ctx, c.Session)
-	if err != nil {
-		return err
-	}
-	if session.Candidate.ID != c.Node {
-		return notYours()
-	}
-	return s.covers(auth.From(ctx), auth.Campaign, slices.DeleteFunc(slices.Clone(session.Scope), func(p string) bool { return p == c.Group }))
 }
 
 func (s *Service) resign(_ http.ResponseWriter, r *http.Request, in ResignRequest) (any, error) {
@@ -110,7 +96,7 @@ func (s *Service) resign(_ http.ResponseWriter, r *http.Request, in ResignReques
 	if err != nil {
 		return nil, err
 	}
-	s.traceHandover(ctx, began, c.Group, c.Term, out.To, string(store.Done))
+	s.spans.Handover(ctx, began, c.Group, c.Term, out.To, string(store.Done))
 	return Resigned{Group: c.Group, Term: out.Term, LeaderNodeID: out.To}, nil
 }
 
@@ -126,7 +112,7 @@ func (s *Service) endsWithTerm(ctx context.Context, h handle, group string) bool
 
 // successor returns the session of a candidate that may lead the group next.
 func (s *Service) successor(ctx context.Context, group, node string) (store.Session, error) {
-	policies, attributes, err := s.policiesOf(ctx, node, group)
+	policy, attributes, err := s.policyOf(ctx, group, node)
 	if err != nil {
 		return store.Session{}, err
 	}
@@ -137,7 +123,7 @@ func (s *Service) successor(ctx context.Context, group, node string) (store.Sess
 	if err != nil {
 		return to, err
 	}
-	if p := s.admits(policies[0], attributes, group, to); p != nil {
+	if p := s.admits(policy, attributes, group, to); p != nil {
 		return to, noSuccessor(group, node, p.Detail)
 	}
 	return to, nil

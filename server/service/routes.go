@@ -14,16 +14,7 @@ import (
 // Route is one row of the table of everything that is served.
 type Route struct {
 	Method, Path string // without /v1, which is served too
-	// Verb that the caller needs on each of Groups. A nil Groups means every group.
-	Verb auth.Verb
-	// Or are other verbs that are enough for part of the route.
-	Or     []auth.Verb
-	Groups func(*http.Request) []string
-	// Renewal: the route keeps terms alive or ends them in order, so it has capacity of its
-	// own. Campaign: it may begin terms, and few run at once.
-	Renewal, Campaign bool
-	// Waits reports whether a request will be held open.
-	Waits  func(*http.Request) bool
+	auth.Rule
 	Handle http.HandlerFunc
 	Doc    openapi.Operation
 }
@@ -43,12 +34,11 @@ func (s *Service) mount() error {
 		if r.Handle == nil || r.Doc.Summary == "" {
 			return fmt.Errorf("service: %s %s has no handler or no description", r.Method, r.Path)
 		}
-		inner := s.strictQuery(r.Doc, r.Handle)
-		guarded, err := s.gate.Guard(auth.Rule{Verb: r.Verb, Or: r.Or, Groups: r.Groups, Renewal: r.Renewal, Campaign: r.Campaign, Waits: r.Waits}, inner)
+		guarded, err := s.gate.Guard(r.Rule, s.strictQuery(r.Doc, r.Handle))
 		if err != nil {
 			return fmt.Errorf("service: %s %s: %w", r.Method, r.Path, err)
 		}
-		mux.Handle(r.Method, r.Path, s.traced(r, s.measured(r, guarded)))
+		mux.Handle(r.Method, r.Path, s.spans.Request(r.Method, r.Path, s.measured(r, guarded)))
 	}
 	s.document, err = s.describe()
 	s.handler = mux
@@ -120,28 +110,14 @@ func reads[In any](s *Service, emptyAllowed bool, f func(http.ResponseWriter, *h
 	}
 }
 
-// recorder notes the status of an answer.
-type recorder struct {
-	http.ResponseWriter
-	status int
-}
-
-func (r *recorder) WriteHeader(status int) {
-	r.status = status
-	r.ResponseWriter.WriteHeader(status)
-}
-
-// Unwrap is for http.ResponseController.
-func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
-
 func (s *Service) measured(route Route, next http.HandlerFunc) http.HandlerFunc {
-	served := s.metrics.server(route.Method + " " + route.Path)
+	served := s.metrics.Requests(route.Method + " " + route.Path)
 	return func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
-		rec := &recorder{ResponseWriter: w, status: http.StatusOK}
+		rec := &httpapi.Recorder{ResponseWriter: w, Status: http.StatusOK}
 		next(rec, r)
 		if route.Waits == nil || !route.Waits(r) {
-			served(rec.status, time.Since(begin))
+			served(rec.Status, time.Since(begin))
 		}
 	}
 }
@@ -150,8 +126,4 @@ func groupOf(r *http.Request) string { return r.PathValue("group") }
 
 func thisGroup(r *http.Request) []string { return []string{groupOf(r)} }
 
-func someGroup(*http.Request) []string { return []string{auth.SomeGroup} }
-
 func waits(r *http.Request) bool { return r.URL.Query().Has("wait") }
-
-func always(*http.Request) bool { return true }

@@ -16,6 +16,8 @@ import (
 	"github.com/tenurehq/tenure/server/auth/audit"
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/httpapi"
+	"github.com/tenurehq/tenure/server/service/metrics"
+	"github.com/tenurehq/tenure/server/service/traces"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -28,8 +30,8 @@ type Service struct {
 	clock      clock.Clock
 	reader     *feed.Reader
 	feed       *feed.Feed
-	metrics    *metrics
-	spans      *termSpans
+	metrics    *metrics.Metrics
+	spans      *traces.Spans
 	sessions   *sessions
 	duplicates *duplicates
 	gate       *auth.Gate
@@ -64,18 +66,18 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		}
 		s.ownGate = true
 	}
-	s.metrics, s.spans = newMetrics(s), &termSpans{tracer: cfg.Tracer, open: make(map[string]openTerm), seen: make(map[string]vacancy)}
+	s.metrics = metrics.New(metrics.Source{Gate: s.gate.Stats, Policies: s.policies, Leaders: s.leaders})
+	s.spans = traces.New(cfg.Tracer, func(group string) (store.View, bool) { return s.feed.View(group) })
 	s.sessions, s.duplicates = newSessions(s), &duplicates{s: s, told: make(map[string]bool)}
-	s.reader = feed.NewReader(cfg.Store, cfg.Clock, cfg.CallTimeout, func(_ time.Duration, err error) { s.metrics.engine(err) })
+	s.reader = feed.NewReader(cfg.Store, cfg.Clock, cfg.CallTimeout, func(_ time.Duration, err error) { s.metrics.EngineAnswered(err) })
 	s.feed = feed.New(feed.Config{
 		Store: cfg.Store, Reader: s.reader, Deployment: meta.Deployment, Timeout: cfg.CallTimeout, Clock: cfg.Clock, Log: cfg.Log,
-		OnSight: s.metrics.engine, Sessions: s.sessions.feed,
+		OnSight: s.metrics.EngineAnswered, Sessions: s.sessions.feed,
 		OnChange: func(v store.View, terms int, vacant time.Duration, back bool) {
-			s.metrics.changed(v, terms, vacant, back)
-			s.spans.changed(v, vacant)
+			s.metrics.Changed(v, terms, vacant, back)
+			s.spans.Changed(v, vacant)
 		},
 	})
-	s.spans.feed = s.feed
 	s.engine = engine{s.store, s}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := s.mount(); err != nil {
@@ -102,7 +104,7 @@ func (s *Service) Close() {
 	s.stop()
 	s.reader.Close()
 	s.work.Wait()
-	s.spans.close()
+	s.spans.Close()
 	if s.ownGate {
 		s.gate.Close()
 	}
@@ -120,7 +122,7 @@ func (s *Service) probe() {
 		if s.ctx.Err() != nil {
 			return
 		}
-		s.metrics.engine(err)
+		s.metrics.EngineAnswered(err)
 		select {
 		case <-time.After(probePause):
 		case <-s.ctx.Done():

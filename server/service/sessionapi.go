@@ -93,10 +93,10 @@ func (s *Service) openSession(_ http.ResponseWriter, r *http.Request, in Session
 	}}, nil
 }
 
-// owned returns the session of a handle if it belongs to the node, and if the caller may still
+// owned returns a session if it belongs to the node, and if the caller may still
 // campaign for everything in its scope: a caller that lost a right must not keep what it leads.
-func (s *Service) owned(ctx context.Context, h handle, node string) (store.Session, error) {
-	session, err := s.sessions.find(ctx, h.session)
+func (s *Service) owned(ctx context.Context, id store.SessionID, node string) (store.Session, error) {
+	session, err := s.sessions.find(ctx, id)
 	if err != nil {
 		return store.Session{}, err
 	}
@@ -139,7 +139,7 @@ func (s *Service) keepSession(_ http.ResponseWriter, r *http.Request) (any, erro
 		beat, err = s.engine.KeepAlive(r.Context(), session.ID)
 	}
 	if err != nil {
-		s.metrics.renewFailed(err)
+		s.metrics.RenewFailed(err)
 		s.audit(r.Context(), "keep session alive", "", 0, err, "")
 		return nil, err
 	}

@@ -196,6 +196,17 @@ func (m *sessions) opened(l store.Session, sent clock.Instant, asked, ttl time.D
 	return asked == 0 || l.TTL >= ttl && l.TTL < ttl+time.Second // engines may count in seconds
 }
 
+// leaders returns who leads each group, and how many groups each node with a living session leads.
+func (s *Service) leaders() (leaders map[string]string, nodes map[string]int) {
+	leaders, nodes = s.feed.Leaders()
+	s.sessions.mu.Lock()
+	defer s.sessions.mu.Unlock()
+	for node := range s.sessions.nodes {
+		nodes[node] += 0
+	}
+	return leaders, nodes
+}
+
 // find returns a session from the cache or from the engine. A cached session may have ended
 // since. ErrSessionDead: there is none.
 func (m *sessions) find(ctx context.Context, id store.SessionID) (store.Session, error) {
@@ -216,7 +227,7 @@ func bounded[T any](ctx context.Context, e engine, f func(context.Context) (T, e
 	defer cancel()
 	sent := e.s.clock.Now()
 	got, err := f(ctx)
-	e.s.metrics.engineCall(e.s.clock.Now().Sub(sent), err)
+	e.s.metrics.EngineCall(e.s.clock.Now().Sub(sent), err)
 	return got, err
 }
 
@@ -243,14 +254,14 @@ func (e engine) End(ctx context.Context, id store.SessionID, why store.Reason, s
 
 func (e engine) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	granted, err := bounded(ctx, e, func(ctx context.Context) ([]store.Record, error) { return e.Store.Acquire(ctx, id, seen...) })
-	e.s.spans.granted(granted...)
+	e.s.spans.Granted(granted...)
 	return granted, err
 }
 
 func (e engine) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
 	released, err := bounded(ctx, e, func(ctx context.Context) ([]store.Record, error) { return e.Store.Release(ctx, id, to, why, held...) })
 	if to != "" {
-		e.s.spans.granted(released...)
+		e.s.spans.Granted(released...)
 	}
 	return released, err
 }
@@ -295,7 +306,7 @@ func (t *duplicates) met(a, b store.Session) bool {
 	if !operator.Duplicate(a, b) {
 		return false
 	}
-	t.s.metrics.duplicates.Inc()
+	t.s.metrics.Duplicates.Inc()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	node := a.Candidate.ID

@@ -22,13 +22,13 @@ func (s *Service) table() []Route {
 		lastID = ps{{Name: "Last-Event-ID", Doc: "the id of the last event that was seen"}}
 	)
 	row := func(method, path string, verb auth.Verb, groups func(*http.Request) []string, h handler, doc openapi.Operation) Route {
-		return Route{Method: method, Path: path, Verb: verb, Groups: groups, Handle: s.answer(h), Doc: doc}
+		return Route{Method: method, Path: path, Rule: auth.Rule{Verb: verb, Groups: groups}, Handle: s.answer(h), Doc: doc}
 	}
 	renewal := func(r Route) Route { r.Renewal = true; return r }
 	campaign := func(r Route) Route { r.Campaign = true; return r }
 	held := func(r Route, waits func(*http.Request) bool) Route { r.Waits = waits; return r }
 	metrics := row("GET", "/metrics", auth.Observe, nil, nil, openapi.Operation{Summary: "Metrics for Prometheus.", Out: out{200: openapi.Text}})
-	metrics.Handle = s.metrics.handler().ServeHTTP
+	metrics.Handle = s.metrics.Handler().ServeHTTP
 	return []Route{
 		held(campaign(row("POST", "/groups/{group}/campaign", auth.Campaign, thisGroup, reads(s, false, s.campaign), openapi.Operation{
 			Summary: "Lead a group, or learn who leads it.", Query: ps{wait}, In: CampaignRequest{}, Out: out{200: Leading{}, 404: nil, 409: nil}})), waits),
@@ -43,20 +43,20 @@ func (s *Service) table() []Route {
 			Out:     out{200: Leader{}, 304: openapi.Empty, 404: nil}}),
 		held(row("GET", "/groups/{group}/watch", auth.Observe, thisGroup, s.watch, openapi.Operation{
 			Summary: "Changes of a group: Server-Sent Events, or a long poll with after or wait.",
-			Query:   ps{wait, cursor}, Headers: lastID, Out: out{200: Poll{}, 410: nil}, Stream: true}), always),
+			Query:   ps{wait, cursor}, Headers: lastID, Out: out{200: Poll{}, 410: nil}, Stream: true}), auth.Always),
 		held(row("GET", "/watch", auth.Observe, watchGroups, s.watch, openapi.Operation{
 			Summary: "Changes of several groups in one stream or long poll.",
-			Query:   ps{{Name: "group", Doc: "a group; up to 64 times", Many: true}, wait, cursor}, Headers: lastID, Out: out{200: Poll{}, 410: nil}, Stream: true}), always),
-		campaign(row("POST", "/sessions", auth.Campaign, someGroup, reads(s, false, s.openSession), openapi.Operation{
+			Query:   ps{{Name: "group", Doc: "a group; up to 64 times", Many: true}, wait, cursor}, Headers: lastID, Out: out{200: Poll{}, 410: nil}, Stream: true}), auth.Always),
+		campaign(row("POST", "/sessions", auth.Campaign, auth.AnyGroup, reads(s, false, s.openSession), openapi.Operation{
 			Summary: "Open a session: one keep-alive for many groups.", In: SessionRequest{}, Out: out{201: Session{}, 409: nil}})),
-		renewal(row("POST", "/sessions/{handle}/keepalive", auth.Campaign, someGroup, s.keepSession, openapi.Operation{
+		renewal(row("POST", "/sessions/{handle}/keepalive", auth.Campaign, auth.AnyGroup, s.keepSession, openapi.Operation{
 			Summary: "Keep a session and everything it leads alive.", Out: out{200: Beat{}, 409: nil}})),
-		held(campaign(row("POST", "/sessions/{handle}/campaign", auth.Campaign, someGroup, reads(s, false, s.batch), openapi.Operation{
+		held(campaign(row("POST", "/sessions/{handle}/campaign", auth.Campaign, auth.AnyGroup, reads(s, false, s.batch), openapi.Operation{
 			Summary: "Lead many groups within a session; with wait, until at least one of them can be led.",
 			Query:   ps{wait}, In: BatchRequest{}, Out: out{200: Batch{}, 409: nil}})), waits),
-		renewal(row("DELETE", "/sessions/{handle}", auth.Campaign, someGroup, s.closeSession, openapi.Operation{
+		renewal(row("DELETE", "/sessions/{handle}", auth.Campaign, auth.AnyGroup, s.closeSession, openapi.Operation{
 			Summary: "Close a session. Everything it leads becomes vacant.", Out: out{200: Closed{}, 409: nil}})),
-		row("GET", "/groups", auth.Observe, someGroup, s.groups, openapi.Operation{
+		row("GET", "/groups", auth.Observe, auth.AnyGroup, s.groups, openapi.Operation{
 			Summary: "Groups that were created or led, and that the caller may observe.",
 			Query:   ps{{Name: "prefix", Doc: "only names with this prefix"}, after, limit}, Out: out{200: Groups{}}}),
 		row("GET", "/groups/{group}", auth.Observe, thisGroup, s.getGroup, openapi.Operation{
@@ -72,10 +72,10 @@ func (s *Service) table() []Route {
 			Summary: "The candidates of a group, in order.", Query: ps{after, limit}, Out: out{200: Candidates{}, 409: nil}}),
 		held(row("POST", "/groups/{group}/step-down", auth.StepDown, thisGroup, reads(s, true, s.stepDown), openapi.Operation{
 			Summary: "Ask the leader to step down.", Query: ps{force, wait}, Headers: match, In: StepDownRequest{}, InOptional: true,
-			Out: out{200: SteppedDown{}, 202: SteppedDown{}, 409: nil, 412: nil, 428: nil}}), always),
+			Out: out{200: SteppedDown{}, 202: SteppedDown{}, 409: nil, 412: nil, 428: nil}}), auth.Always),
 		held(row("POST", "/groups/{group}/transfer", auth.StepDown, thisGroup, reads(s, true, s.transfer), openapi.Operation{
 			Summary: "Ask the leader to hand over to a candidate.", Query: ps{{Name: "to", Doc: "the node that is to lead"}, force, wait}, Headers: match,
-			In: StepDownRequest{}, InOptional: true, Out: out{200: SteppedDown{}, 202: SteppedDown{}, 409: nil, 412: nil}}), always),
+			In: StepDownRequest{}, InOptional: true, Out: out{200: SteppedDown{}, 202: SteppedDown{}, 409: nil, 412: nil}}), auth.Always),
 		row("GET", "/nodes/{node}", auth.Observe, nil, s.getNode, openapi.Operation{Summary: "The rules for a node.", Out: out{200: Node{}}}),
 		row("PUT", "/nodes/{node}/cordon", auth.Admin, nil, reads(s, true, s.cordon), openapi.Operation{
 			Summary: "Keep a node from beginning to lead anything.", In: CordonRequest{}, InOptional: true, Out: out{200: Node{}, 409: nil}}),
@@ -105,7 +105,7 @@ func (s *Service) describe() ([]byte, error) {
 }
 
 func (s *Service) health(w http.ResponseWriter, _ *http.Request) (any, error) {
-	if s.metrics.healthy.Load() {
+	if s.metrics.Healthy() {
 		return Health{Status: "ok", Deployment: s.deployment}, nil
 	}
 	w.Header().Set("Retry-After", "1")

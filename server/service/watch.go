@@ -136,8 +136,8 @@ func (s *Service) stream(w http.ResponseWriter, r *http.Request, groups []string
 	w.WriteHeader(http.StatusOK)
 	st := s.feed.Stream(groups, from)
 	defer st.Close()
-	s.metrics.streams.Inc()
-	defer s.metrics.streams.Dec()
+	s.metrics.Streams.Inc()
+	defer s.metrics.Streams.Dec()
 	// A stream waits on one channel only, because there are thousands of streams.
 	defer context.AfterFunc(ctx, st.Nudge)()
 	defer context.AfterFunc(s.ctx, st.Nudge)()

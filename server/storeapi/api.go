@@ -7,19 +7,9 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
-)
-
-// Right is what a caller must be allowed to do with groups.
-type Right string
-
-// The rights.
-const (
-	Campaign Right = "campaign"
-	Observe  Right = "observe"
-	StepDown Right = "step-down"
-	Admin    Right = "admin"
 )
 
 // Config is what the service supplies. Store, Own and May are required.
@@ -31,11 +21,11 @@ type Config struct {
 	Session func(context.Context, store.SessionID) (store.Session, error)
 	// Own returns nil if the caller may act as the candidate.
 	Own func(r *http.Request, candidate string) error
-	// May returns nil if the caller has the right to every group in the scope. An empty
-	// scope asks whether it has the right to any group at all.
+	// May returns nil if the caller has the verb on every group in the scope. An empty
+	// scope asks whether it has the verb on any group at all.
 	//
 	// A *httpapi.Problem from Own or May is the answer. Any other error becomes a 403.
-	May func(r *http.Request, right Right, scope store.Scope) error
+	May func(r *http.Request, verb auth.Verb, scope store.Scope) error
 	// Heard, if set, gets every call that changed something or was denied.
 	Heard func(r *http.Request, h Heard)
 	// Suspected, if set, gets every report that stopped all grants.
@@ -58,18 +48,11 @@ type Heard struct {
 	Err       error // nil: the call succeeded
 }
 
-// Route is one row for the service's table. Each is a POST.
+// Route is one row for the service's table: POST to Method.Path(). The handler checks the verb
+// for the groups in the body.
 type Route struct {
 	Method wire.Method
-	Path   string // without /v1
-	// Right that a caller needs for at least one group. The handler checks it for the groups
-	// in the body.
-	Right Right
-	// Or is another right that is enough for part of the route.
-	Or Right
-	// Renewal: the route keeps terms alive or ends them in order. Campaign: it may begin
-	// terms. The service prefers renewals under load.
-	Renewal, Campaign bool
+	auth.Rule
 	// Stream: the answer does not end by itself.
 	Stream bool
 	Handle http.HandlerFunc
@@ -109,34 +92,38 @@ const (
 
 // Routes returns all routes.
 func (a *API) Routes() []Route {
-	row := func(m wire.Method, right Right, h http.HandlerFunc) Route {
-		return Route{Method: m, Path: m.Path(), Right: right, Handle: h}
+	row := func(m wire.Method, verb auth.Verb, h http.HandlerFunc) Route {
+		return Route{Method: m, Rule: auth.Rule{Verb: verb, Groups: auth.AnyGroup}, Handle: h}
 	}
 	renewal := func(r Route) Route { r.Renewal = true; return r }
 	campaign := func(r Route) Route { r.Campaign = true; return r }
-	watch, set := row(wire.Watch, Observe, a.watch), row(wire.SetAttributes, Admin, serve(a, wire.SetAttributes, a.setAttributes))
-	watch.Stream, set.Or = true, Campaign // candidates write marks of what they did
+	watch := row(wire.Watch, auth.Observe, a.watch)
+	watch.Stream, watch.Waits = true, auth.Always
+	set := row(wire.SetAttributes, auth.Admin, serve(a, wire.SetAttributes, a.setAttributes))
+	set.Or = []auth.Verb{auth.Campaign} // candidates write marks of what they did
+	epoch := row(wire.RaiseEpoch, auth.Admin, serve(a, wire.RaiseEpoch, a.raiseEpoch))
+	epoch.Groups = nil // it concerns all of them
 	return []Route{
-		row(wire.Caps, Observe, serve(a, wire.Caps, a.caps)),
-		campaign(row(wire.Open, Campaign, serve(a, wire.Open, a.open))),
-		row(wire.FindSession, Observe, serve(a, wire.FindSession, a.session)),
-		renewal(row(wire.KeepAlive, Campaign, serve(a, wire.KeepAlive, a.keepAlive))),
-		renewal(row(wire.Close, Campaign, serve(a, wire.Close, a.close))),
-		campaign(row(wire.Acquire, Campaign, serve(a, wire.Acquire, a.acquire))),
-		renewal(row(wire.Release, Campaign, serve(a, wire.Release, a.release))),
-		row(wire.Ask, StepDown, serve(a, wire.Ask, a.ask)),
-		renewal(row(wire.Answer, Campaign, serve(a, wire.Answer, a.answer))),
-		row(wire.Answered, StepDown, serve(a, wire.Answered, a.answered)),
-		row(wire.Read, Observe, serve(a, wire.Read, a.read)),
+		row(wire.Caps, auth.Observe, serve(a, wire.Caps, a.caps)),
+		campaign(row(wire.Open, auth.Campaign, serve(a, wire.Open, a.open))),
+		row(wire.FindSession, auth.Observe, serve(a, wire.FindSession, a.session)),
+		renewal(row(wire.KeepAlive, auth.Campaign, serve(a, wire.KeepAlive, a.keepAlive))),
+		renewal(row(wire.Close, auth.Campaign, serve(a, wire.Close, a.close))),
+		campaign(row(wire.Acquire, auth.Campaign, serve(a, wire.Acquire, a.acquire))),
+		renewal(row(wire.Release, auth.Campaign, serve(a, wire.Release, a.release))),
+		row(wire.Ask, auth.StepDown, serve(a, wire.Ask, a.ask)),
+		renewal(row(wire.Answer, auth.Campaign, serve(a, wire.Answer, a.answer))),
+		row(wire.Answered, auth.StepDown, serve(a, wire.Answered, a.answered)),
+		row(wire.Read, auth.Observe, serve(a, wire.Read, a.read)),
 		watch,
-		row(wire.Groups, Observe, serve(a, wire.Groups, a.groups)),
-		row(wire.Sessions, Observe, serve(a, wire.Sessions, a.sessions)),
-		row(wire.History, Observe, serve(a, wire.History, a.history)),
-		row(wire.Meta, Observe, serve(a, wire.Meta, a.meta)),
-		row(wire.RaiseEpoch, Admin, serve(a, wire.RaiseEpoch, a.raiseEpoch)),
-		row(wire.Suspect, Campaign, serve(a, wire.Suspect, a.suspect)),
-		row(wire.Attributes, Observe, serve(a, wire.Attributes, a.attributes)),
-		row(wire.ListAttributes, Observe, serve(a, wire.ListAttributes, a.listAttributes)),
+		row(wire.Groups, auth.Observe, serve(a, wire.Groups, a.groups)),
+		row(wire.Sessions, auth.Observe, serve(a, wire.Sessions, a.sessions)),
+		row(wire.History, auth.Observe, serve(a, wire.History, a.history)),
+		row(wire.Meta, auth.Observe, serve(a, wire.Meta, a.meta)),
+		epoch,
+		row(wire.Suspect, auth.Campaign, serve(a, wire.Suspect, a.suspect)),
+		row(wire.Attributes, auth.Observe, serve(a, wire.Attributes, a.attributes)),
+		row(wire.ListAttributes, auth.Observe, serve(a, wire.ListAttributes, a.listAttributes)),
 		set,
 	}
 }

@@ -3,6 +3,7 @@ package storeapi
 import (
 	"strings"
 
+	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -39,22 +40,22 @@ func subjectOf(name string) subject {
 func (v *visit) mayRead(s subject) error {
 	switch {
 	case s.group != "":
-		return v.may(Observe, s.group)
+		return v.may(auth.Observe, s.group)
 	case s.node != "" && v.own(s.node) == nil:
-		return v.may(Observe)
+		return v.may(auth.Observe)
 	case s.node != "" || s.hidden:
-		return v.may(Observe, "*")
+		return v.may(auth.Observe, "*")
 	}
-	return v.may(Observe)
+	return v.may(auth.Observe)
 }
 
 // mayWrite: admins write rules. The candidates of a group write marks.
 func (v *visit) mayWrite(s subject) error {
 	switch {
 	case s.mark:
-		return v.may(Campaign, s.group)
+		return v.may(auth.Campaign, s.group)
 	case s.group != "":
-		return v.may(Admin, s.group)
+		return v.may(auth.Admin, s.group)
 	}
-	return v.may(Admin, "*")
+	return v.may(auth.Admin, "*")
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/storeapi"
 	"github.com/tenurehq/tenure/store"
@@ -18,7 +19,7 @@ import (
 // trusting believes everybody.
 func trusting(s store.Store) storeapi.Config {
 	return storeapi.Config{Store: s, Own: func(*http.Request, string) error { return nil },
-		May: func(*http.Request, storeapi.Right, store.Scope) error { return nil }}
+		May: func(*http.Request, auth.Verb, store.Scope) error { return nil }}
 }
 
 func handler(cfg storeapi.Config) (http.Handler, error) {
@@ -28,7 +29,7 @@ func handler(cfg storeapi.Config) (http.Handler, error) {
 	}
 	mux := httpapi.NewMux()
 	for _, r := range api.Routes() {
-		mux.Handle(http.MethodPost, r.Path, r.Handle)
+		mux.Handle(http.MethodPost, r.Method.Path(), r.Handle)
 	}
 	return mux, nil
 }

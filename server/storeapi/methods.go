@@ -7,12 +7,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
 )
 
 func (a *API) caps(ctx context.Context, v *visit, _ wire.Nothing) (wire.Welcome, error) {
-	if err := v.may(Observe); err != nil {
+	if err := v.may(auth.Observe); err != nil {
 		return wire.Welcome{}, err
 	}
 	deployment, err := a.servedDeployment(ctx)
@@ -21,7 +22,7 @@ func (a *API) caps(ctx context.Context, v *visit, _ wire.Nothing) (wire.Welcome,
 
 func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Session, error) {
 	o, ttl := in.Options(), wire.Duration(in.TTL)
-	if err := cmp.Or(store.CheckCandidate(in.Candidate), o.Validate(), v.own(in.Candidate.ID), v.may(Campaign, o.Scope...)); err != nil {
+	if err := cmp.Or(store.CheckCandidate(in.Candidate), o.Validate(), v.own(in.Candidate.ID), v.may(auth.Campaign, o.Scope...)); err != nil {
 		return wire.Session{}, err
 	}
 	s, err := a.cfg.Store.Open(ctx, in.Candidate, ttl, o)
@@ -33,7 +34,7 @@ func (a *API) open(ctx context.Context, v *visit, in wire.OpenCall) (wire.Sessio
 func (a *API) session(ctx context.Context, v *visit, in wire.SessionCall) (wire.Session, error) {
 	s, err := v.find(ctx, in.Session, a.cfg.Store.Session)
 	if err == nil {
-		err = v.may(Observe, s.Scope...)
+		err = v.may(auth.Observe, s.Scope...)
 	}
 	if err != nil {
 		return wire.Session{}, err
@@ -47,10 +48,10 @@ func (a *API) session(ctx context.Context, v *visit, in wire.SessionCall) (wire.
 func (a *API) keepAlive(ctx context.Context, v *visit, in wire.KeepAliveCall) (wire.Beat, error) {
 	s, err := v.owned(ctx, in.Session)
 	if err == nil {
-		err = v.may(Campaign, s.Scope...)
+		err = v.may(auth.Campaign, s.Scope...)
 	}
 	if other := slices.DeleteFunc(slices.Clone(in.Groups), s.Scope.Covers); err == nil && len(other) > 0 {
-		err = v.may(Observe, other...)
+		err = v.may(auth.Observe, other...)
 	}
 	if err != nil {
 		return wire.Beat{}, err
@@ -75,7 +76,7 @@ func (a *API) close(ctx context.Context, v *visit, in wire.CloseCall) (none wire
 			return none, before(lost)
 		}
 		// A caller without the right does not learn whether the session of another has ended.
-		if lost != nil || v.may(Admin, s.Scope...) != nil {
+		if lost != nil || v.may(auth.Admin, s.Scope...) != nil {
 			return none, err
 		}
 	case err != nil:
@@ -123,7 +124,7 @@ func (v *visit) batch(ctx context.Context, id store.SessionID, seen []wire.Seen)
 	if _, err := v.owned(ctx, id); err != nil {
 		return nil, err
 	}
-	return records, v.may(Campaign, wire.Each(records, func(r store.Record) string { return r.Group })...)
+	return records, v.may(auth.Campaign, wire.Each(records, func(r store.Record) string { return r.Group })...)
 }
 
 // plausible reports whether an engine can have made the id. Nothing else may become part of
@@ -150,7 +151,7 @@ func (a *API) ask(ctx context.Context, v *visit, in wire.AskCall) (none wire.Not
 		return none, err
 	}
 	v.heard.Session, v.heard.Token, v.heard.Reason = in.Session, uint64(r.Token), r.Reason
-	if err := v.may(StepDown, r.Group); err != nil {
+	if err := v.may(auth.StepDown, r.Group); err != nil {
 		return none, err
 	}
 	s, err := v.find(ctx, in.Session, a.cfg.Store.Session)
@@ -176,7 +177,7 @@ func (a *API) answer(ctx context.Context, v *visit, in wire.AnswerCall) (none wi
 }
 
 func (a *API) answered(ctx context.Context, v *visit, in wire.AnsweredCall) (out store.Answer, err error) {
-	if err := v.may(StepDown); err != nil {
+	if err := v.may(auth.StepDown); err != nil {
 		return out, err
 	}
 	if !plausible(in.Session) {
@@ -195,7 +196,7 @@ func (a *API) read(ctx context.Context, v *visit, in wire.ReadCall) (wire.View, 
 
 // observe checks the right to observe a group.
 func (v *visit) observe(group string) error {
-	return cmp.Or(store.CheckGroup(group), v.may(Observe, group))
+	return cmp.Or(store.CheckGroup(group), v.may(auth.Observe, group))
 }
 
 func (a *API) groups(ctx context.Context, v *visit, in wire.ListCall) (wire.GroupsAnswer, error) {
@@ -216,7 +217,7 @@ func (a *API) sessions(ctx context.Context, v *visit, in wire.ListCall) (wire.Se
 
 // list checks the right to observe everything in the scope.
 func (v *visit) list(scope store.Scope) error {
-	return cmp.Or(scope.Validate(), v.may(Observe, scope...))
+	return cmp.Or(scope.Validate(), v.may(auth.Observe, scope...))
 }
 
 func (a *API) history(ctx context.Context, v *visit, in wire.HistoryCall) (wire.HistoryAnswer, error) {
@@ -228,21 +229,21 @@ func (a *API) history(ctx context.Context, v *visit, in wire.HistoryCall) (wire.
 }
 
 func (a *API) meta(ctx context.Context, v *visit, _ wire.Nothing) (store.Meta, error) {
-	if err := v.may(Observe); err != nil {
+	if err := v.may(auth.Observe); err != nil {
 		return store.Meta{}, err
 	}
 	return a.cfg.Store.Meta(ctx)
 }
 
 func (a *API) raiseEpoch(ctx context.Context, v *visit, in wire.EpochCall) (store.Meta, error) {
-	if err := v.may(Admin, "*"); err != nil {
+	if err := v.may(auth.Admin, "*"); err != nil {
 		return store.Meta{}, err
 	}
 	return a.cfg.Store.RaiseEpoch(ctx, in.To)
 }
 
 func (a *API) suspect(ctx context.Context, v *visit, in wire.SuspectCall) (none wire.Nothing, err error) {
-	if err := cmp.Or(store.CheckGroup(in.Group), store.CheckToken(in.Seen), v.may(Campaign, in.Group)); err != nil {
+	if err := cmp.Or(store.CheckGroup(in.Group), store.CheckToken(in.Seen), v.may(auth.Campaign, in.Group)); err != nil {
 		return none, err
 	}
 	if err := a.cfg.Store.Suspect(ctx, in.Group, in.Seen); err != nil || a.cfg.Suspected == nil {
@@ -271,7 +272,7 @@ func (a *API) listAttributes(ctx context.Context, v *visit, in wire.ListAttribut
 	} else if s := subjectOf(in.Prefix + "x"); s.mark {
 		scope = s.group
 	}
-	if err := cmp.Or(store.Attributes{Name: in.Prefix}.Validate(), v.may(Observe, scope)); err != nil {
+	if err := cmp.Or(store.Attributes{Name: in.Prefix}.Validate(), v.may(auth.Observe, scope)); err != nil {
 		return wire.AttributesAnswer{}, err
 	}
 	all, err := a.cfg.Store.ListAttributes(ctx, in.Prefix, store.Page{After: in.After, Limit: in.Limit})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/storeapi"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
@@ -40,11 +41,11 @@ func (g *gate) config(s store.Store) storeapi.Config {
 			}
 			return nil
 		},
-		May: func(r *http.Request, right storeapi.Right, scope store.Scope) error {
+		May: func(r *http.Request, right auth.Verb, scope store.Scope) error {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.asked = append(g.asked, fmt.Sprint(right, scope))
-			if g.deny || right == storeapi.Admin && who(r) != g.admin {
+			if g.deny || right == auth.Admin && who(r) != g.admin {
 				return errors.New("not allowed")
 			}
 			return nil
@@ -223,7 +224,7 @@ func TestRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range api.Routes() {
-		if r.Right == "" || !slices.Contains(covered, r.Method) {
+		if r.Verb == "" || !slices.Contains(covered, r.Method) {
 			t.Errorf("%s has no right, or is not tested", r.Method)
 		}
 	}

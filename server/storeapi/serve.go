@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
@@ -41,9 +42,9 @@ func (v *visit) own(candidate string) error {
 }
 
 // may checks a right to groups.
-func (v *visit) may(right Right, scope ...string) error {
+func (v *visit) may(verb auth.Verb, scope ...string) error {
 	v.heard.Groups = scope
-	if err := v.cfg.May(v.r, right, scope); err != nil {
+	if err := v.cfg.May(v.r, verb, scope); err != nil {
 		return deniedError{err}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/remote/wire"
@@ -103,7 +104,7 @@ func (a *API) stream(ctx context.Context, v *visit, scope store.Scope, out *line
 		case <-ticker.C:
 			next = wire.Line{Heartbeat: true}
 		case <-look.C:
-			if v.may(Observe, scope...) != nil {
+			if v.may(auth.Observe, scope...) != nil {
 				return // the next watch is told why
 			}
 			next = wire.Line{Heartbeat: true}

@@ -1,7 +1,9 @@
-package service
+// Package metrics has the metrics of one instance of the service.
+package metrics
 
 import (
 	"errors"
+	"iter"
 	"maps"
 	"net/http"
 	"slices"
@@ -19,25 +21,39 @@ import (
 	"github.com/tenurehq/tenure/server/auth"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/metric"
+	"github.com/tenurehq/tenure/server/operator"
 	"github.com/tenurehq/tenure/store"
 )
 
-// labelled is how many groups have a label of their own. The others share one.
-const labelled = 500
+// Labelled is how many groups, and nodes, have a label of their own. The others share one.
+const Labelled = 500
 
 const otherGroups = "other"
 
-// metrics are those of one instance.
-type metrics struct {
+// Source is where the collectors read.
+type Source struct {
+	// Gate has the numbers of the gate.
+	Gate func() auth.Stats
+	// Policies yields the policies of all groups.
+	Policies iter.Seq2[operator.Policy, error]
+	// Leaders returns the leader of each group, "" if it has none, and how many groups each node
+	// leads; 0 for a node that is only a candidate.
+	Leaders func() (leaders map[string]string, nodes map[string]int)
+}
+
+// Metrics are those of one instance.
+type Metrics struct {
+	// Streams are open streams. Duplicates counts processes that use the node id of another.
+	Streams    prometheus.Gauge
+	Duplicates prometheus.Counter
+
 	registry     *prometheus.Registry
 	toElect      prometheus.Histogram
 	changes      *prometheus.CounterVec
 	renewFailure *prometheus.CounterVec
 	splitBrain   prometheus.Counter
-	duplicates   prometheus.Counter
 	requests     *prometheus.HistogramVec
 	engineTook   prometheus.Histogram
-	streams      prometheus.Gauge
 
 	healthy atomic.Bool
 
@@ -46,23 +62,24 @@ type metrics struct {
 	reports map[string]fence.Token // by group: the newest report of a sink that was counted
 }
 
-func newMetrics(s *Service) *metrics {
+// New registers the metrics.
+func New(from Source) *Metrics {
 	registry := prometheus.NewRegistry()
 	made := promauto.With(registry)
 	counter := func(name, help string) prometheus.CounterOpts { return prometheus.CounterOpts{Name: name, Help: help} }
 	histogram := func(name, help string, from float64, buckets int) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(from, 2, buckets)}
 	}
-	m := &metrics{
+	m := &Metrics{
 		registry: registry, groups: make(map[string]bool), reports: make(map[string]fence.Token),
 		toElect:      made.NewHistogram(histogram("tenure_time_to_elect_seconds", "How long groups had no leader, if this instance saw both ends. Vacancies too short for the watch are not counted.", 0.001, 18)),
 		changes:      made.NewCounterVec(counter("tenure_leader_changes_total", "Terms that began, as this instance saw them. Groups beyond the first 500 share the label \"other\"."), []string{"group"}),
 		renewFailure: made.NewCounterVec(counter("tenure_renew_failures_total", "Renewals and keep-alives that failed."), []string{"reason"}),
 		splitBrain:   made.NewCounter(counter("tenure_split_brain_detected_total", "Groups seen with a lower token after a higher one, and reports of sinks that saw a token which contradicts the newest grant. The engine was restored from a backup, or is broken.")),
-		duplicates:   made.NewCounter(counter("tenure_duplicate_node_ids_total", "Processes whose node id another living session uses for the same group.")),
+		Duplicates:   made.NewCounter(counter("tenure_duplicate_node_ids_total", "Processes whose node id another living session uses for the same group.")),
 		requests:     made.NewHistogramVec(histogram("tenure_request_seconds", "How long requests took that were not held open.", 0.00025, 16), []string{"route", "code"}),
 		engineTook:   made.NewHistogram(histogram("tenure_keepalive_seconds", "How long the engine took to answer keep-alives and changes.", 0.00025, 16)),
-		streams:      made.NewGauge(prometheus.GaugeOpts{Name: "tenure_streams", Help: "Open streams."}),
+		Streams:      made.NewGauge(prometheus.GaugeOpts{Name: "tenure_streams", Help: "Open streams."}),
 	}
 	for _, reason := range metric.RenewReasons() {
 		m.renewFailure.WithLabelValues(reason)
@@ -76,9 +93,9 @@ func newMetrics(s *Service) *metrics {
 		}
 		return 0
 	})
-	gauge("tenure_audit_waiting", "Audit entries that are not written yet.", func() int { return s.gate.Stats().AuditWaiting })
+	gauge("tenure_audit_waiting", "Audit entries that are not written yet.", func() int { return from.Gate().AuditWaiting })
 	counted := func(opts prometheus.CounterOpts, f func(auth.Stats) uint64) {
-		made.NewCounterFunc(opts, func() float64 { return float64(f(s.gate.Stats())) })
+		made.NewCounterFunc(opts, func() float64 { return float64(f(from.Gate())) })
 	}
 	denials := func(reason string, f func(auth.Stats) uint64) {
 		opts := counter("tenure_denials_total", "Requests that the gate refused.")
@@ -90,27 +107,28 @@ func newMetrics(s *Service) *metrics {
 	denials("limited", func(s auth.Stats) uint64 { return s.Limited })
 	denials("busy", func(s auth.Stats) uint64 { return s.Busy })
 	counted(counter("tenure_audit_lost_total", "Audit entries that were lost."), func(s auth.Stats) uint64 { return s.AuditLost })
-	registry.MustRegister(&roles{m: m, s: s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(&roles{m: m, from: from}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
-func (m *metrics) handler() http.Handler {
+// Handler serves the metrics.
+func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Timeout: 10 * time.Second, MaxRequestsInFlight: 4})
 }
 
 // label bounds the number of group labels.
-func (m *metrics) label(group string) string {
+func (m *Metrics) label(group string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.groups[group] || len(m.groups) < labelled {
+	if m.groups[group] || len(m.groups) < Labelled {
 		m.groups[group] = true
 		return group
 	}
 	return otherGroups
 }
 
-// changed counts a change from the feed.
-func (m *metrics) changed(v store.View, terms int, vacant time.Duration, back bool) {
+// Changed counts a change from the feed.
+func (m *Metrics) Changed(v store.View, terms int, vacant time.Duration, back bool) {
 	if back {
 		m.splitBrain.Inc()
 	}
@@ -122,14 +140,14 @@ func (m *metrics) changed(v store.View, terms int, vacant time.Duration, back bo
 	}
 }
 
-// suspected counts a report of a sink that the engine accepted, once.
-func (m *metrics) suspected(group string, seen fence.Token) {
+// Suspected counts a report of a sink that the engine accepted, once.
+func (m *Metrics) Suspected(group string, seen fence.Token) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.reports[group] == seen {
 		return
 	}
-	if len(m.reports) >= labelled {
+	if len(m.reports) >= Labelled {
 		clear(m.reports)
 	}
 	m.reports[group] = seen
@@ -137,7 +155,7 @@ func (m *metrics) suspected(group string, seen fence.Token) {
 }
 
 // forget removes the series of a group that was deleted.
-func (m *metrics) forget(group string) {
+func (m *Metrics) forget(group string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.groups, group)
@@ -146,20 +164,18 @@ func (m *metrics) forget(group string) {
 
 // roles collects who leads each group and the role of each node.
 type roles struct {
-	m *metrics
-	s *Service
+	m    *Metrics
+	from Source
 
 	mu       sync.Mutex
-	policies map[string]policy // those that matter here, as read last
+	policies map[string]operator.Policy // those that matter here, as read last
 }
 
 // read reads the policies of deleted groups and of groups that may be vacant. If the engine
 // does not answer, those that were read last apply.
-func (r *roles) read() map[string]policy {
-	ctx, cancel := r.s.call(r.s.ctx)
-	defer cancel()
-	found := make(map[string]policy)
-	for p, err := range r.s.operations().Policies(ctx, "", "") {
+func (r *roles) read() map[string]operator.Policy {
+	found := make(map[string]operator.Policy)
+	for p, err := range r.from.Policies {
 		if err != nil {
 			found = nil
 			break
@@ -185,10 +201,9 @@ var (
 
 // Describe implements prometheus.Collector.
 func (r *roles) Describe(to chan<- *prometheus.Desc) {
-	to <- groupsLed
-	to <- groupsEmpty
-	to <- groupLeader
-	to <- nodeRole
+	for _, d := range []*prometheus.Desc{groupsLed, groupsEmpty, groupLeader, nodeRole} {
+		to <- d
+	}
 }
 
 // Collect implements prometheus.Collector.
@@ -197,7 +212,7 @@ func (r *roles) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
 	}
 	policies := r.read()
-	leaders, nodes := r.s.feed.Leaders()
+	leaders, nodes := r.from.Leaders()
 	others, empty, rest := 0, 0, make(map[string]int)
 	for _, group := range slices.Sorted(maps.Keys(leaders)) {
 		node, led := leaders[group], 0
@@ -222,17 +237,12 @@ func (r *roles) Collect(to chan<- prometheus.Metric) {
 	if others > 0 {
 		gauge(groupLeader, others, otherGroups, otherGroups)
 	}
-	r.s.sessions.mu.Lock()
-	for node := range r.s.sessions.nodes {
-		nodes[node] += 0
-	}
-	r.s.sessions.mu.Unlock()
 	for i, node := range slices.Sorted(maps.Keys(nodes)) {
 		role := "candidate"
 		if nodes[node] > 0 {
 			role = "leader"
 		}
-		if i < labelled {
+		if i < Labelled {
 			gauge(nodeRole, 1, node, role)
 		} else {
 			rest[role]++
@@ -243,15 +253,20 @@ func (r *roles) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-func (m *metrics) engineCall(took time.Duration, err error) {
+// EngineCall notes a call to the engine.
+func (m *Metrics) EngineCall(took time.Duration, err error) {
 	m.engineTook.Observe(took.Seconds())
-	m.engine(err)
+	m.EngineAnswered(err)
 }
 
-// engine notes whether the engine answered. A definite error is an answer.
-func (m *metrics) engine(err error) { m.healthy.Store(err == nil || store.Definite(err)) }
+// EngineAnswered notes whether the engine answered. A definite error is an answer.
+func (m *Metrics) EngineAnswered(err error) { m.healthy.Store(err == nil || store.Definite(err)) }
 
-func (m *metrics) renewFailed(err error) {
+// Healthy reports whether the engine answered the last call.
+func (m *Metrics) Healthy() bool { return m.healthy.Load() }
+
+// RenewFailed counts a renewal or keep-alive that failed.
+func (m *Metrics) RenewFailed(err error) {
 	reason := metric.RenewReason(err)
 	var p *httpapi.Problem
 	if errors.As(err, &p) {
@@ -267,8 +282,8 @@ func (m *metrics) renewFailed(err error) {
 	m.renewFailure.WithLabelValues(reason).Inc()
 }
 
-// server returns a function that records the requests of a route.
-func (m *metrics) server(route string) func(status int, took time.Duration) {
+// Requests returns a function that records the requests of a route.
+func (m *Metrics) Requests(route string) func(status int, took time.Duration) {
 	usual := sync.OnceValue(func() prometheus.Observer { return m.requests.WithLabelValues(route, "200") })
 	return func(status int, took time.Duration) {
 		if status == http.StatusOK {
