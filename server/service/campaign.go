@@ -127,7 +127,7 @@ func (s *Service) backoff(p policy, v store.View) time.Duration {
 		return p.Backoff
 	}
 	ttl := s.cfg.TTL
-	if holder, known := s.sessions.known(v.Holder); known {
+	if holder, known := s.sessions.Known(v.Holder); known {
 		ttl = holder.TTL
 	}
 	return max(ttl/4, 100*time.Millisecond)
@@ -168,7 +168,7 @@ func (s *Service) contend(ctx context.Context, c *contest) (store.View, error) {
 	if c.within.session != "" {
 		cfg.Machine, err = s.within(ctx, c, ours)
 	} else {
-		err = s.sessions.room(c.candidate.ID, c.opening())
+		err = s.sessions.Room(c.candidate.ID, c.opening())
 		cfg.Machine = machine.Config{Candidate: c.candidate, Scope: store.Scope{c.group}, Timing: s.timing(ttl), Attempt: c.opening().Attempt}
 		who.open = func(ctx context.Context) (store.Session, error) {
 			return s.open(ctx, c.candidate, c.asked, ttl, c.opening())
@@ -289,7 +289,7 @@ func (s *Service) retried(ctx context.Context, c *contest, v store.View) (holder
 	if !leads(v, c.candidate.ID) {
 		return store.Session{}, false, nil
 	}
-	if holder, err = s.sessions.find(ctx, v.Holder); err != nil {
+	if holder, err = s.sessions.Find(ctx, v.Holder); err != nil {
 		return holder, false, err
 	}
 	if c.within.session != "" {
@@ -297,7 +297,7 @@ func (s *Service) retried(ctx context.Context, c *contest, v store.View) (holder
 	}
 	o := c.opening()
 	caller := store.Session{Candidate: c.candidate, Instance: store.InstanceDigest(c.instance), Scope: o.Scope}
-	return holder, !s.duplicates.met(holder, caller) && slices.Equal(holder.Scope, o.Scope), nil
+	return holder, !s.sessions.Met(holder, caller) && slices.Equal(holder.Scope, o.Scope), nil
 }
 
 // otherProcess reports whether another process with the node id of the campaign leads.
@@ -305,6 +305,6 @@ func (s *Service) otherProcess(c *contest, v store.View) bool {
 	if !leads(v, c.candidate.ID) || c.within.session != "" || v.Holder == c.session.ID {
 		return false
 	}
-	holder, known := s.sessions.known(v.Holder)
+	holder, known := s.sessions.Known(v.Holder)
 	return !known || holder.Instance != store.InstanceDigest(c.instance)
 }

@@ -54,7 +54,7 @@ func (s *Service) describeLeader(ctx context.Context, group string, seen sight) 
 		Group: group, LeaderNodeID: v.Candidate.ID, Address: v.Candidate.Address, Term: v.Token,
 		Metadata: orEmpty(v.Candidate.Metadata),
 	}
-	left, known := s.sessions.remaining(v.Holder, s.clock.Now())
+	left, known := s.sessions.Remaining(v.Holder, s.clock.Now())
 	if !known && seen.kept == nil {
 		// The feed is behind. The answer is also true without the session.
 		if l, err := s.engine.Session(ctx, v.Holder); err == nil {
@@ -109,7 +109,7 @@ func (s *Service) stalest(v store.View) time.Duration {
 	if v.State != tenure.Led {
 		return s.cfg.TTL / 4
 	}
-	if holder, known := s.sessions.known(v.Holder); known {
+	if holder, known := s.sessions.Known(v.Holder); known {
 		return holder.TTL / 4
 	}
 	return s.store.Caps().MinTTL / 4

@@ -80,7 +80,7 @@ func TestNothingLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.svc.sessions.beaten(h.session, in.svc.clock.Now().Add(-time.Minute), 5*time.Second)
+	in.svc.sessions.Beaten(h.session, in.svc.clock.Now().Add(-time.Minute), 5*time.Second)
 	if got := want[Leader](in, 200, "GET", "/v1/groups/billing/leader", nil); got.LeaseRemainingMS == nil || *got.LeaseRemainingMS != 0 {
 		t.Errorf("%+v", got)
 	}

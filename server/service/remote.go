@@ -34,12 +34,12 @@ func (c served) Open(ctx context.Context, who tenure.Candidate, ttl time.Duratio
 	if most := c.s.cfg.MaxTTL; ttl > most {
 		return store.Session{}, ttlProblem(ttl.Milliseconds(), c.s.store.Caps().MinTTL, most)
 	}
-	if err := c.s.sessions.room(who.ID, o); err != nil {
+	if err := c.s.sessions.Room(who.ID, o); err != nil {
 		return store.Session{}, err
 	}
 	l, err := c.Store.Open(ctx, who, ttl, o)
 	if err == nil {
-		c.s.sessions.opened(l, c.s.clock.Now(), 0, 0)
+		c.s.sessions.Opened(l, c.s.clock.Now(), 0, 0)
 	}
 	return l, barProblem(err)
 }
@@ -48,7 +48,7 @@ func (c served) Open(ctx context.Context, who tenure.Candidate, ttl time.Duratio
 // without records: the caller then tries the groups one by one and learns which of them are
 // refused.
 func (c served) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
-	l, err := c.s.sessions.find(ctx, id)
+	l, err := c.s.sessions.Find(ctx, id)
 	if err == nil {
 		err = c.s.room(auth.From(ctx), l.Candidate.ID, len(seen))
 	}
@@ -69,7 +69,7 @@ func (c served) Release(ctx context.Context, id, to store.SessionID, why store.R
 	if to == "" {
 		return c.Store.Release(ctx, id, to, why, held...)
 	}
-	next, err := c.s.sessions.find(ctx, to)
+	next, err := c.s.sessions.Find(ctx, to)
 	if err != nil && !errors.Is(err, store.ErrSessionDead) { // the store refuses a dead successor
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (c served) Release(ctx context.Context, id, to store.SessionID, why store.R
 // storeRoutes are the routes of store/remote, behind the same gate.
 func (s *Service) storeRoutes() ([]Route, error) {
 	api, err := storeapi.New(storeapi.Config{
-		Store: served{s.store, s}, Session: s.sessions.find,
+		Store: served{s.store, s}, Session: s.sessions.Find,
 		Own: func(r *http.Request, candidate string) error { return auth.Is(r.Context(), candidate) },
 		May: func(r *http.Request, verb auth.Verb, scope store.Scope) error {
 			id := auth.From(r.Context())

@@ -106,7 +106,7 @@ func (s *Service) endsWithTerm(ctx context.Context, h handle, group string) bool
 	if h.hint != group {
 		return false
 	}
-	session, err := s.sessions.find(ctx, h.session)
+	session, err := s.sessions.Find(ctx, h.session)
 	return err == nil && slices.Equal(session.Scope, store.Scope{group})
 }
 

@@ -41,7 +41,7 @@ func (s *Service) timing(ttl time.Duration) machine.Timing {
 func (s *Service) run(ctx context.Context, cfg election.Config, who campaigner, seen ...store.View) election.Outcome {
 	cfg.Machine.Caps, cfg.Machine.Seed = s.store.Caps(), uint64(s.clock.Now())
 	if cfg.Wait {
-		cfg.Machine.Line = &s.sessions.roster
+		cfg.Machine.Line = &s.sessions.Roster
 		auth.Yield(ctx)
 	}
 	r := &running{s: s, ctx: ctx, who: who, campaign: election.New(cfg), groups: cfg.Groups, seen: seen, replies: make(chan *machine.Reply), ended: make(chan struct{})}

@@ -17,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure/server/feed"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/server/service/metrics"
+	"github.com/tenurehq/tenure/server/service/sessions"
 	"github.com/tenurehq/tenure/server/service/traces"
 	"github.com/tenurehq/tenure/store"
 )
@@ -32,8 +33,7 @@ type Service struct {
 	feed       *feed.Feed
 	metrics    *metrics.Metrics
 	spans      *traces.Spans
-	sessions   *sessions
-	duplicates *duplicates
+	sessions   *sessions.Cache
 	gate       *auth.Gate
 	ownGate    bool // New made the gate, so Close closes it
 	routes     []Route
@@ -68,17 +68,20 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s.metrics = metrics.New(metrics.Source{Gate: s.gate.Stats, Policies: s.policies, Leaders: s.leaders})
 	s.spans = traces.New(cfg.Tracer, func(group string) (store.View, bool) { return s.feed.View(group) })
-	s.sessions, s.duplicates = newSessions(s), &duplicates{s: s, told: make(map[string]bool)}
+	s.engine = engine{s.store, s}
+	s.sessions = sessions.New(sessions.Config{
+		Session: s.engine.Session, MinTTL: s.store.Caps().MinTTL, Duplicate: s.metrics.Duplicates.Inc, Log: cfg.Log,
+		Room: func(candidates int) error { return s.gate.Room(auth.CandidateIn, candidates, 1) },
+	})
 	s.reader = feed.NewReader(cfg.Store, cfg.Clock, cfg.CallTimeout, func(_ time.Duration, err error) { s.metrics.EngineAnswered(err) })
 	s.feed = feed.New(feed.Config{
 		Store: cfg.Store, Reader: s.reader, Deployment: meta.Deployment, Timeout: cfg.CallTimeout, Clock: cfg.Clock, Log: cfg.Log,
-		OnSight: s.metrics.EngineAnswered, Sessions: s.sessions.feed,
+		OnSight: s.metrics.EngineAnswered, Sessions: s.sessions.Feed,
 		OnChange: func(v store.View, terms int, vacant time.Duration, back bool) {
 			s.metrics.Changed(v, terms, vacant, back)
 			s.spans.Changed(v, vacant)
 		},
 	})
-	s.engine = engine{s.store, s}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := s.mount(); err != nil {
 		s.Close()

@@ -77,7 +77,7 @@ func (s *Service) openSession(_ http.ResponseWriter, r *http.Request, in Session
 	}
 	asked, err := s.askedTTL(in.TTLMS)
 	if err == nil {
-		err = s.sessions.room(in.NodeID, o)
+		err = s.sessions.Room(in.NodeID, o)
 	}
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (s *Service) openSession(_ http.ResponseWriter, r *http.Request, in Session
 // owned returns a session if it belongs to the node, and if the caller may still
 // campaign for everything in its scope: a caller that lost a right must not keep what it leads.
 func (s *Service) owned(ctx context.Context, id store.SessionID, node string) (store.Session, error) {
-	session, err := s.sessions.find(ctx, id)
+	session, err := s.sessions.Find(ctx, id)
 	if err != nil {
 		return store.Session{}, err
 	}
@@ -121,7 +121,7 @@ func (s *Service) whose(r *http.Request) (store.Session, error) {
 	if err != nil {
 		return store.Session{}, err
 	}
-	session, err := s.sessions.find(r.Context(), h.session)
+	session, err := s.sessions.Find(r.Context(), h.session)
 	if err == nil && auth.Is(r.Context(), session.Candidate.ID) != nil {
 		err = notYours()
 	}

@@ -104,15 +104,6 @@ func wrap(m wire.Method, err error) error {
 	return nil
 }
 
-// refusal is an answer that means several errors, in the words of the service.
-type refusal struct {
-	text string
-	is   []error
-}
-
-func (r *refusal) Error() string   { return r.text }
-func (r *refusal) Unwrap() []error { return r.is }
-
 func (s *Store) prefer(at int) { s.preferred.Store(int64(at)) }
 
 // leave makes the next call begin at another instance.
@@ -221,11 +212,11 @@ func verdict(p *wire.Problem) (result, error) {
 	switch {
 	case p.Code == wire.CodeNotAMember:
 		// A policy and not a right: an operator may change it at any time.
-		return answered, &refusal{p.String(), []error{ErrDenied, store.ErrBusy}}
+		return answered, &wire.Refusal{Said: p.String(), Is: []error{ErrDenied, store.ErrBusy}}
 	case p.Status == http.StatusUnauthorized:
-		return answered, &refusal{p.String(), []error{ErrDenied, store.ErrUnauthenticated}}
+		return answered, &wire.Refusal{Said: p.String(), Is: []error{ErrDenied, store.ErrUnauthenticated}}
 	case p.Status == http.StatusForbidden:
-		return answered, &refusal{p.String(), []error{ErrDenied, store.ErrDenied}}
+		return answered, &wire.Refusal{Said: p.String(), Is: []error{ErrDenied, store.ErrDenied}}
 	case p.Code == wire.CodeDeployment, p.Code == wire.CodeUnavailable:
 		return unsent, errors.New(p.String())
 	default:

@@ -102,14 +102,16 @@ func ProblemOf(m Method, err error) Problem {
 	return p
 }
 
-// refusal is a definite error with the text of the service.
-type refusal struct {
-	said string
-	is   error
+// Refusal is an answer that means some errors, in the words of the service.
+type Refusal struct {
+	Said string
+	Is   []error
 }
 
-func (r *refusal) Error() string { return r.said }
-func (r *refusal) Unwrap() error { return r.is }
+func (r *Refusal) Error() string { return r.Said }
+
+// Unwrap returns the errors that the answer means.
+func (r *Refusal) Unwrap() []error { return r.Is }
 
 // Definite returns the error of store.Store for the code, or nil if the code has none.
 func (p *Problem) Definite() error {
@@ -147,7 +149,7 @@ func (p *Problem) Definite() error {
 	if is == nil {
 		return nil
 	}
-	return &refusal{said: p.String(), is: is}
+	return &Refusal{p.String(), []error{is}}
 }
 
 func (p *Problem) String() string {
