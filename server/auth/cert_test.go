@@ -194,9 +194,9 @@ func TestCertificatesReload(t *testing.T) {
 		t.Errorf("with a broken file of CAs: %d", code)
 	}
 	var failures []string
-	for _, src := range g.Status() {
-		if src.Failure != "" {
-			failures = append(failures, src.Name)
+	for _, src := range g.status() {
+		if src.failure != "" {
+			failures = append(failures, src.name)
 		}
 	}
 	if len(failures) != 1 || failures[0] != "client CAs" || strings.Count(r.log.String(), "stays in force") != 2 {

@@ -54,7 +54,7 @@
 //
 // Certificates, keys, credentials and the policy are read again while the service runs
 // ([Gate.Reload], and a poll). If a file is broken, its previous content stays in force, and
-// [Gate.Status] and the log say so. A credential that was removed is refused from then on, also
+// the log says so. A credential that was removed is refused from then on, also
 // on open connections; streams and waits call [Gate.Recheck].
 //
 // # Audit

@@ -17,40 +17,33 @@ const maxFile = 32 << 20
 
 // source is one or two files that are read and put into force together.
 type source struct {
-	Source
+	name    string
 	paths   []string
 	use     func(texts [][]byte) error
 	inForce [sha256.Size]byte
-}
-
-// Source is the state of one of the files.
-type Source struct {
-	Name string
-	// Loaded is when the content in force was read.
-	Loaded time.Time
-	// Failure says why the current file is not in force; empty if it is.
-	Failure string
+	loaded  time.Time // when the content in force was read
+	failure string    // why the current file is not in force
 }
 
 func (g *Gate) sources() []*source {
 	all := []*source{
-		{Source: Source{Name: "certificate"}, paths: []string{g.cfg.TLS.Cert, g.cfg.TLS.Key}, use: func(t [][]byte) error {
+		{name: "certificate", paths: []string{g.cfg.TLS.Cert, g.cfg.TLS.Key}, use: func(t [][]byte) error {
 			pair, err := parsePair(t[0], t[1], g.cfg.Now())
 			return keepParsed(pair, err, g.pair.Store)
 		}},
-		{Source: Source{Name: "client CAs"}, paths: []string{g.cfg.TLS.ClientCAs}, use: func(t [][]byte) error {
+		{name: "client CAs", paths: []string{g.cfg.TLS.ClientCAs}, use: func(t [][]byte) error {
 			cas, err := parseAuthorities(t[0])
 			return keepParsed(cas, err, g.cas.Store)
 		}},
-		{Source: Source{Name: "JWT keys"}, paths: []string{g.cfg.JWT.Keys}, use: func(t [][]byte) error {
+		{name: "JWT keys", paths: []string{g.cfg.JWT.Keys}, use: func(t [][]byte) error {
 			keys, err := bearer.ParseKeys(t[0])
 			return keepParsed(keys, err, g.jwt.Use)
 		}},
-		{Source: Source{Name: "credentials"}, paths: []string{g.cfg.Credentials}, use: func(t [][]byte) error {
+		{name: "credentials", paths: []string{g.cfg.Credentials}, use: func(t [][]byte) error {
 			all, err := bearer.ParseCredentials(t[0])
 			return keepParsed(&all, err, g.credentials.Store)
 		}},
-		{Source: Source{Name: "policy"}, paths: []string{g.cfg.Policy}, use: func(t [][]byte) error {
+		{name: "policy", paths: []string{g.cfg.Policy}, use: func(t [][]byte) error {
 			p, err := parsePolicy(t[0])
 			return keepParsed(p, err, g.policy.Store)
 		}},
@@ -75,14 +68,14 @@ func (g *Gate) Reload() error {
 	for _, s := range g.files {
 		changed, err := s.load(g.cfg.Now())
 		switch {
-		case err != nil && err.Error() != s.Failure:
-			s.Failure = err.Error()
-			if !s.Loaded.IsZero() {
-				g.cfg.Log.Error("a file is broken; its previous content stays in force", "what", s.Name, "error", s.Failure, "in_force_since", s.Loaded)
+		case err != nil && err.Error() != s.failure:
+			s.failure = err.Error()
+			if !s.loaded.IsZero() {
+				g.cfg.Log.Error("a file is broken; its previous content stays in force", "what", s.name, "error", s.failure, "in_force_since", s.loaded)
 			}
-		case err == nil && (changed || s.Failure != ""):
-			s.Failure = ""
-			g.cfg.Log.Info("read a file", "what", s.Name, "sha256", fmt.Sprintf("%x", s.inForce[:4]))
+		case err == nil && (changed || s.failure != ""):
+			s.failure = ""
+			g.cfg.Log.Info("read a file", "what", s.name, "sha256", fmt.Sprintf("%x", s.inForce[:4]))
 		}
 		errs = append(errs, err)
 	}
@@ -96,19 +89,19 @@ func (s *source) load(now time.Time) (changed bool, err error) {
 	sum := sha256.New()
 	for i, path := range s.paths {
 		if texts[i], err = readFile(path); err != nil {
-			return false, fmt.Errorf("auth: read %s: %w", s.Name, err)
+			return false, fmt.Errorf("auth: read %s: %w", s.name, err)
 		}
 		sum.Write(binary.BigEndian.AppendUint64(nil, uint64(len(texts[i]))))
 		sum.Write(texts[i])
 	}
 	d := [sha256.Size]byte(sum.Sum(nil))
-	if d == s.inForce && !s.Loaded.IsZero() {
+	if d == s.inForce && !s.loaded.IsZero() {
 		return false, nil
 	}
 	if err := s.use(texts); err != nil {
-		return false, fmt.Errorf("auth: %s %s: %w", s.Name, s.paths[0], err)
+		return false, fmt.Errorf("auth: %s %s: %w", s.name, s.paths[0], err)
 	}
-	s.inForce, s.Loaded = d, now
+	s.inForce, s.loaded = d, now
 	return true, nil
 }
 
@@ -129,17 +122,6 @@ func readFile(path string) ([]byte, error) {
 		err = fmt.Errorf("%s is larger than %d bytes", path, maxFile)
 	}
 	return text, err
-}
-
-// Status returns the state of each file.
-func (g *Gate) Status() []Source {
-	g.filesMu.Lock()
-	defer g.filesMu.Unlock()
-	all := make([]Source, len(g.files))
-	for i, s := range g.files {
-		all[i] = s.Source
-	}
-	return all
 }
 
 // poll reloads until the gate is closed.

@@ -19,9 +19,9 @@ func TestPoll(t *testing.T) {
 		return err == nil
 	}
 	failure := func(name string) string {
-		for _, s := range g.Status() {
-			if s.Name == name {
-				return s.Failure
+		for _, s := range g.status() {
+			if s.name == name {
+				return s.failure
 			}
 		}
 		return "no such file"
