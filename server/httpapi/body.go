@@ -124,7 +124,10 @@ func (c checker) value(t reflect.Type) *mistake {
 	if t.Kind() == reflect.Interface || p.Implements(textUnmarshaler) || p.Implements(unmarshaler) {
 		var raw json.RawMessage
 		_ = c.Decode(&raw)
-		if own, ok := reflect.New(t).Interface().(json.Unmarshaler); ok && c.failed && !p.Implements(textUnmarshaler) && string(raw) != "null" {
+		if !c.failed || p.Implements(textUnmarshaler) || string(raw) == "null" {
+			return nil
+		}
+		if own, ok := reflect.New(t).Interface().(json.Unmarshaler); ok {
 			if err := own.UnmarshalJSON(raw); err != nil {
 				return wrong("%s", Plain(err))
 			}
