@@ -203,7 +203,7 @@ func (a *API) groups(ctx context.Context, v *visit, in wire.ListCall) (wire.Grou
 	if err := v.list(in.Scope); err != nil {
 		return wire.GroupsAnswer{}, err
 	}
-	views, err := a.cfg.Store.Groups(ctx, in.Scope, store.Page{After: in.After, Limit: in.Limit})
+	views, err := a.cfg.Store.Groups(ctx, in.Scope, store.Page(in.Page))
 	return wire.GroupsAnswer{Groups: wire.Each(views, wire.ViewOf)}, err
 }
 
@@ -211,7 +211,7 @@ func (a *API) sessions(ctx context.Context, v *visit, in wire.ListCall) (wire.Se
 	if err := v.list(in.Scope); err != nil {
 		return wire.SessionsAnswer{}, err
 	}
-	sessions, err := a.cfg.Store.Sessions(ctx, in.Scope, store.Page{After: in.After, Limit: in.Limit})
+	sessions, err := a.cfg.Store.Sessions(ctx, in.Scope, store.Page(in.Page))
 	return wire.SessionsAnswer{Sessions: wire.Each(sessions, wire.SessionOf)}, err
 }
 
@@ -224,7 +224,7 @@ func (a *API) history(ctx context.Context, v *visit, in wire.HistoryCall) (wire.
 	if err := v.observe(in.Group); err != nil {
 		return wire.HistoryAnswer{}, err
 	}
-	terms, err := a.cfg.Store.History(ctx, in.Group, store.Page{After: in.After, Limit: in.Limit})
+	terms, err := a.cfg.Store.History(ctx, in.Group, store.Page(in.Page))
 	return wire.HistoryAnswer{Terms: terms}, err
 }
 
@@ -275,7 +275,7 @@ func (a *API) listAttributes(ctx context.Context, v *visit, in wire.ListAttribut
 	if err := cmp.Or(store.Attributes{Name: in.Prefix}.Validate(), v.may(auth.Observe, scope)); err != nil {
 		return wire.AttributesAnswer{}, err
 	}
-	all, err := a.cfg.Store.ListAttributes(ctx, in.Prefix, store.Page{After: in.After, Limit: in.Limit})
+	all, err := a.cfg.Store.ListAttributes(ctx, in.Prefix, store.Page(in.Page))
 	return wire.AttributesAnswer{Attributes: all}, err
 }
 

@@ -107,7 +107,7 @@ func (s *Store) Read(ctx context.Context, group string) (store.View, error) {
 
 // Groups implements store.Store.
 func (s *Store) Groups(ctx context.Context, scope store.Scope, p store.Page) ([]store.View, error) {
-	a, err := call[wire.GroupsAnswer](ctx, s, wire.Groups, wire.ListCall{Scope: scope, After: p.After, Limit: p.Limit})
+	a, err := call[wire.GroupsAnswer](ctx, s, wire.Groups, wire.ListCall{Scope: scope, Page: wire.Page(p)})
 	if err != nil {
 		return nil, err
 	}
@@ -117,13 +117,13 @@ func (s *Store) Groups(ctx context.Context, scope store.Scope, p store.Page) ([]
 
 // Sessions implements store.Store.
 func (s *Store) Sessions(ctx context.Context, scope store.Scope, p store.Page) ([]store.Session, error) {
-	a, err := call[wire.SessionsAnswer](ctx, s, wire.Sessions, wire.ListCall{Scope: scope, After: p.After, Limit: p.Limit})
+	a, err := call[wire.SessionsAnswer](ctx, s, wire.Sessions, wire.ListCall{Scope: scope, Page: wire.Page(p)})
 	return wire.Each(a.Sessions, wire.Session.Lease), err
 }
 
 // History implements store.Store.
 func (s *Store) History(ctx context.Context, group string, p store.Page) ([]store.Term, error) {
-	a, err := call[wire.HistoryAnswer](ctx, s, wire.History, wire.HistoryCall{Group: group, After: p.After, Limit: p.Limit})
+	a, err := call[wire.HistoryAnswer](ctx, s, wire.History, wire.HistoryCall{Group: group, Page: wire.Page(p)})
 	return a.Terms, err
 }
 
@@ -150,7 +150,7 @@ func (s *Store) Attributes(ctx context.Context, name string) (store.Attributes, 
 
 // ListAttributes implements store.Store.
 func (s *Store) ListAttributes(ctx context.Context, prefix string, p store.Page) ([]store.Attributes, error) {
-	a, err := call[wire.AttributesAnswer](ctx, s, wire.ListAttributes, wire.ListAttributesCall{Prefix: prefix, After: p.After, Limit: p.Limit})
+	a, err := call[wire.AttributesAnswer](ctx, s, wire.ListAttributes, wire.ListAttributesCall{Prefix: prefix, Page: wire.Page(p)})
 	return a.Attributes, err
 }
 

@@ -289,11 +289,16 @@ func (l Line) Lease() (store.Update, error) {
 	return store.Update{}, nil
 }
 
+// Page is a store.Page.
+type Page struct {
+	After string `json:"after,omitempty"`
+	Limit int    `json:"limit,omitempty"`
+}
+
 // ListCall asks for a page of groups or sessions.
 type ListCall struct {
 	Scope []string `json:"scope"`
-	After string   `json:"after,omitempty"`
-	Limit int      `json:"limit,omitempty"`
+	Page
 }
 
 // GroupsAnswer is a page.
@@ -309,8 +314,7 @@ type SessionsAnswer struct {
 // HistoryCall asks for terms, newest first.
 type HistoryCall struct {
 	Group string `json:"group"`
-	After string `json:"after,omitempty"`
-	Limit int    `json:"limit,omitempty"`
+	Page
 }
 
 // HistoryAnswer is a page.
@@ -337,8 +341,7 @@ type AttributesCall struct {
 // ListAttributesCall asks for a page of attributes.
 type ListAttributesCall struct {
 	Prefix string `json:"prefix"`
-	After  string `json:"after,omitempty"`
-	Limit  int    `json:"limit,omitempty"`
+	Page
 }
 
 // AttributesAnswer is a page.
