@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -18,7 +20,7 @@ type Config struct {
 
 	// Group is what the nodes elect a leader of. Default billing.
 	Group string
-	// Backend is etcd (the default) or raft.
+	// Backend is etcd (the default), raft, or an engine of Servers.
 	Backend string
 	// Nodes and Workers are how many. Default 3 and 2; -1 workers is none.
 	Nodes, Workers int
@@ -72,15 +74,15 @@ func (c Config) Validate() error {
 	var all []error
 	bad := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 	const most = 64
-	if c.Backend != "" && c.Backend != "etcd" && c.Backend != "raft" {
-		bad("backend: %q is not etcd or raft", c.Backend)
+	if all := Backends(); c.Backend != "" && !slices.Contains(all, c.Backend) {
+		bad("backend: %q is not one of %s", c.Backend, strings.Join(all, ", "))
 	}
 	if c.Nodes < 0 || c.Nodes > most || c.Workers < -1 || c.Workers > most {
 		bad("nodes and workers: %d and %d; use at most %d each", c.Nodes, c.Workers, most)
 	}
 	const members = 7
-	if c.Engines < 0 || c.Engines > members || c.Engines > 1 && c.Backend == "raft" {
-		bad("engines: %d; use at most %d, and with raft the nodes are the engine", c.Engines, members)
+	if c.Engines < 0 || c.Engines > members || c.Engines > 1 && c.Backend != "" && c.Backend != "etcd" {
+		bad("engines: %d; use at most %d with etcd, and 1 with other engines; with raft the nodes are the engine", c.Engines, members)
 	}
 	if c.TTL < 0 || c.RestartWait < 0 {
 		bad("ttl and restart wait: %v and %v; neither can be negative", c.TTL, c.RestartWait)

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/tenurehq/tenure/internal/child"
+	"github.com/tenurehq/tenure/internal/servertest"
 	"github.com/tenurehq/tenure/lab/labapi"
 )
 
@@ -21,8 +22,10 @@ type Fleet struct {
 	dir     string
 	release func() // of the lock on it; may be nil
 	proxies *proxies
-	engines []*process // none with raft
-	ledgers []*process // one, when it was prepared
+	engines []*process         // none with raft
+	behind  []*process         // the etcd behind an API server of Kubernetes
+	server  *servertest.Engine // nil with etcd and raft
+	ledgers []*process         // one, when it was prepared
 	workers []*process
 	nodes   []*process
 	names   []labapi.NodeProxies
@@ -47,9 +50,13 @@ func Start(ctx context.Context, cfg Config) (*Fleet, error) {
 		f.stop()
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startTime, errStart)
-	defer cancel()
-	if err := f.start(ctx); err != nil {
+	err := f.startServer(ctx)
+	if err == nil {
+		ctx, cancel := context.WithTimeoutCause(ctx, startTime, errStart)
+		defer cancel()
+		err = f.start(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, f.Stop())
 	}
 	return f, nil
@@ -71,7 +78,10 @@ func (f *Fleet) start(ctx context.Context) error {
 	}
 	ledgerPort := next()
 	var clients []string
-	if f.cfg.Backend == "etcd" {
+	switch {
+	case f.server != nil:
+		clients = []string{f.server.Addr()}
+	case f.cfg.Backend == "etcd":
 		clients = f.newEngines(next)
 	}
 	f.newLedger(ledgerPort)
@@ -190,7 +200,11 @@ func (f *Fleet) newNodes(engines []string, ledgerPort string, next func() string
 			args = append(args, "--workers", strings.Join(workers, ","))
 		}
 		if len(f.engines) > 0 {
-			args = append(args, "--store", "etcd://"+strings.Join(endpoints, ","), "--lease-ttl", f.cfg.TTL.String())
+			store, err := f.store(id, endpoints)
+			if err != nil {
+				return err
+			}
+			args = append(args, "--store", store, "--lease-ttl", f.cfg.TTL.String())
 		} else {
 			args = append(args, "--store", "raft", "--peers", strings.Join(peers, ","), "--data-dir", filepath.Join(f.dir, id))
 			through, err := f.peerProxies(id, at, &names)
@@ -259,6 +273,10 @@ func (f *Fleet) Stop() error {
 	f.guards.Wait()
 	stopAll(slices.Concat(f.nodes, f.workers))
 	stopAll(slices.Concat(f.engines, f.ledgers))
+	stopAll(f.behind)
+	if f.server != nil {
+		f.server.Stop()
+	}
 	var err error
 	if f.proxies != nil {
 		err = f.proxies.close()

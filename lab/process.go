@@ -26,6 +26,8 @@ type process struct {
 	path string
 	args []string
 	log  string // file for its standard error
+	// launch, if given, starts it instead of path: a server that is not a program of ours.
+	launch func() (*child.Process, error)
 
 	mu    sync.Mutex
 	run   *child.Process // nil: not running
@@ -43,6 +45,16 @@ type said struct {
 
 // start starts the program and waits until it is ready.
 func (p *process) start(ctx context.Context) error {
+	if p.launch != nil {
+		run, err := p.launch()
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.id, err)
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.run, p.stdin = run, io.NopCloser(nil)
+		return nil
+	}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

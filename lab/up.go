@@ -51,7 +51,11 @@ func Up(ctx context.Context, cfg Config, rate float64, line *Timeline) error {
 
 // Inventory describes what runs.
 func Inventory(file labapi.FleetFile) string {
-	engine := fmt.Sprintf("embedded etcd (TTL %v)", time.Duration(file.TTLMS)*time.Millisecond)
+	name := file.Backend
+	if name == "etcd" {
+		name = "embedded etcd"
+	}
+	engine := fmt.Sprintf("%s (TTL %v)", name, time.Duration(file.TTLMS)*time.Millisecond)
 	if file.Engine.PID == 0 {
 		engine = "Raft among the nodes"
 	}

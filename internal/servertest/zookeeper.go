@@ -55,7 +55,7 @@ func ZooKeeper(t testing.TB, n int, opts ...Option) []*ZooKeeperServer {
 		}
 		s.args = append([]string{
 			"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classPath,
-			"-Dzookeeper.forceSync=no", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+			"-Dzookeeper.forceSync=no", "-Dtenure.address=" + s.addr, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 		}, collect(opts).args...)
 		s.args = append(s.args, "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(s.data, "zoo.cfg"))
 		t.Cleanup(s.end)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/churn"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/failover"
@@ -36,13 +37,47 @@ func Find(names ...string) (found []experiment.Experiment, err error) {
 		known = append(known, e.Name)
 	}
 	for _, name := range names {
-		i := slices.Index(known, strings.ToLower(name))
+		base, engines, other := strings.Cut(strings.ToLower(name), on)
+		i := slices.Index(known, base)
 		if i < 0 {
 			return nil, fmt.Errorf("there is no experiment %q; there are %s, and quick and all", name, strings.Join(known, ", "))
 		}
-		found = append(found, all[i])
+		e := all[i]
+		if other {
+			if e, err = On(e, strings.Split(engines, "+")...); err != nil {
+				return nil, err
+			}
+		}
+		found = append(found, e)
 	}
 	return found, nil
+}
+
+// on is between the name of an experiment and the engines that it runs on instead of its own.
+const on = "-on-"
+
+// On returns an experiment on other engines than its own. Its result is kept apart.
+func On(e experiment.Experiment, engines ...string) (experiment.Experiment, error) {
+	if !slices.Contains([]string{"1", "2", "3", "3b", "4", "5", "7"}, e.Name) {
+		return e, fmt.Errorf("experiment %s has faults or measurements of etcd or Raft alone; 1, 2, 3, 3b, 4, 5 and 7 run on every engine", e.Name)
+	}
+	for _, engine := range engines {
+		if !slices.Contains(lab.Backends(), engine) {
+			return e, fmt.Errorf("there is no engine %q; there are %s", engine, strings.Join(lab.Backends(), ", "))
+		}
+		if len(trial.On(engine, e.Trials(experiment.Full))) == 0 {
+			return e, fmt.Errorf("experiment %s has no trial for %s", e.Name, engine)
+		}
+	}
+	trials := e.Trials
+	e.Trials = func(size experiment.Size) (all []trial.Trial) {
+		for _, engine := range engines {
+			all = append(all, trial.On(engine, trials(size))...)
+		}
+		return all
+	}
+	e.Name += on + strings.Join(engines, "+")
+	return e, nil
 }
 
 // LoadRun describes a history of lab load.
@@ -60,7 +95,8 @@ func Expected(run history.Run) (history.Run, error) {
 	var e experiment.Experiment
 	var err error
 	if engine, ok := strings.CutPrefix(name, "storm-"); ok {
-		e, err = storm.Storm{Engine: engine, For: storm.FullLength, Seed: run.Seed}.Experiment()
+		engine, unfenced := strings.CutSuffix(engine, storm.Unfenced)
+		e, err = storm.Storm{Engine: engine, For: storm.FullLength, Seed: run.Seed, Unfenced: unfenced}.Experiment()
 	} else {
 		var found []experiment.Experiment
 		if found, err = Find(name); err == nil {

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -37,11 +39,18 @@ func alive(pid int) bool {
 	return s != 0 && s != 'Z' && s != 'X'
 }
 
-// startedFor reports whether a process has the address of a URL among its arguments.
+// startedFor reports whether a process has the address of a URL among its arguments, or its port
+// alone: a server of another project may take no other.
 func startedFor(pid int, at string) bool {
 	_, address, _ := strings.Cut(at, "://")
 	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && address != "" && bytes.Contains(args, []byte(address))
+	if err != nil || address == "" {
+		return false
+	}
+	_, port, _ := net.SplitHostPort(address)
+	return bytes.Contains(args, []byte(address)) || port != "" && slices.ContainsFunc(strings.Split(string(args), "\x00"), func(arg string) bool {
+		return arg == port || strings.HasSuffix(arg, "="+port)
+	})
 }
 
 // guard resumes a process when this one ends, for whatever reason: a shell that waits for

@@ -121,7 +121,7 @@ func (f *Fleet) resolveRoles(ctx context.Context, what []string, nth int) ([]str
 			return nil, fmt.Errorf("%w: the nodes are the engine; it has no other members", ErrCannot)
 		}
 		all, one := processes(file), nth%len(file.Engines)
-		if what[0] == Member {
+		if what[0] == Member || len(file.Engines) == 1 {
 			return []string{all[one].ID}, nil
 		}
 		return strings.Split(ids(slices.Delete(all[:len(file.Engines)], one, one+1)), ","), nil

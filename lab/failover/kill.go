@@ -33,7 +33,7 @@ func Kill() experiment.Experiment {
 		Judge: func(j measure.Judge, o trial.Outcome) {
 			writes, answers := o.Failovers()
 			bar, more := 1500*time.Millisecond, []any{}
-			if o.Engine == trial.Etcd {
+			if o.Engine != trial.Raft {
 				bar = o.TTL + 2*time.Second
 				more = append(more, fmt.Sprintf("aim TTL + 1 s: %v", len(writes) == o.Trial.Rounds && writes.At(1) < o.TTL+time.Second))
 			}

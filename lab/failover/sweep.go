@@ -29,7 +29,15 @@ func Sweep() experiment.Experiment {
 		Takes:   func(size experiment.Size) time.Duration { return experiment.Pick(size, 30*time.Second, 58*time.Minute) },
 		Compare: judgeSweep,
 		Figures: func(all []trial.Outcome, note string) []experiment.Figure {
-			return []experiment.Figure{{Name: "figure", Drawing: drawKnee(all, trial.Etcd, note)}, {Name: "failover", Drawing: drawFailovers(killedOnly(all, false), note)}, {Name: "knee-raft", Drawing: drawKnee(all, trial.Raft, note)}}
+			figures := []experiment.Figure{{Name: "failover", Drawing: drawFailovers(killedOnly(all, false), note)}}
+			for _, engine := range enginesOf(all) {
+				name := "knee-" + engine
+				if engine == trial.Etcd {
+					name = "figure"
+				}
+				figures = append(figures, experiment.Figure{Name: name, Drawing: drawKnee(all, engine, note)})
+			}
+			return figures
 		},
 	}
 }
@@ -110,6 +118,16 @@ func killedOnly(all []trial.Outcome, beats bool) (some []trial.Outcome) {
 		}
 	}
 	return some
+}
+
+// enginesOf returns the engines of trials, in order.
+func enginesOf(all []trial.Outcome) (engines []string) {
+	for _, o := range all {
+		if !slices.Contains(engines, o.Engine) {
+			engines = append(engines, o.Engine)
+		}
+	}
+	return engines
 }
 
 // falseFailovers counts the terms that began while nobody had crashed, by how the term before
@@ -239,7 +257,7 @@ func judgeSweep(j measure.Judge, all []trial.Outcome) {
 		}
 		t.Add(o.Name, o.For.String(), n, strings.Join(words, ", "), evidence)
 	}
-	for _, engine := range []string{trial.Etcd, trial.Raft} {
+	for _, engine := range enginesOf(all) {
 		counts := map[time.Duration]int{}
 		long := false // a few seconds of load prove nothing about TTLs
 		for _, o := range all {

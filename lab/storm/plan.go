@@ -98,7 +98,7 @@ func (c kind) class() string {
 
 // classOf returns the class of a kind by its name.
 func classOf(name string) string {
-	for _, c := range append(kinds(trial.Etcd), kinds(trial.Raft)...) {
+	for _, c := range slices.Concat(kinds(trial.Etcd), kinds(trial.Raft)) {
 		if c.name == name {
 			return c.class()
 		}
@@ -163,6 +163,12 @@ func drawLate(p *planner, b *plannedFault) {
 
 // kinds is the storm's table: faults of chaos.Kinds by aim and weight.
 func kinds(engine string) []kind {
+	// A server of another project is one member. It is cut off from all nodes and not stopped: the
+	// processes of PostgreSQL would run on without their parent.
+	lose := chaos.Partition
+	if engine == trial.Etcd || engine == trial.Raft {
+		lose = chaos.Pause
+	}
 	cut := "cut-engine"
 	if engine == trial.Raft {
 		cut = "cut-peers"
@@ -210,7 +216,7 @@ func kinds(engine string) []kind {
 		anywhere("pause-follower", 1, chaos.Pause, chaos.Follower, drawBoth(0.3, 1.5)),
 		anywhere("kill-ledger", 2, chaos.Kill, "ledger", drawAnyone),
 		anywhere("pause-ledger", 2, chaos.Pause, "ledger", drawBoth(0.3, 1.5)),
-		anywhere("quorum-lost", 1, chaos.Pause, chaos.Quorum, func(p *planner, b *plannedFault) {
+		anywhere("quorum-lost", 1, lose, chaos.Quorum, func(p *planner, b *plannedFault) {
 			b.For = p.silence + p.around(0.3, 0.6)
 			drawAnyone(p, b)
 		}),
@@ -218,6 +224,9 @@ func kinds(engine string) []kind {
 		change(pauseAt, chaos.PauseAtMoment, api.MomentSealed, 1, drawLate), change(killAt, chaos.KillAtMoment, api.MomentSealed, 1, drawChange),
 		change(pauseAt, chaos.PauseAtMoment, api.MomentResigning, 1, drawLate), change(killAt, chaos.KillAtMoment, api.MomentResigning, 1, func(*planner, *plannedFault) {}),
 		{name: churnKind, aim: aimChange, weight: 1, draw: drawTime(1.5, 3), alone: true},
+	}
+	if engine != trial.Etcd && engine != trial.Raft {
+		all = append(all, anywhere("kill-member", 2, chaos.Kill, chaos.Member, drawAnyone))
 	}
 	if engine == trial.Etcd {
 		// An etcd leader that is stopped for about a TTL may revoke living sessions afterwards

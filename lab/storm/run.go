@@ -268,7 +268,7 @@ func (r injectedFault) inHistory() []history.Fault {
 	if r.Bit && r.Kind == "stop-leader" { // a process that does not stop in time does not record the end of its term
 		part(": gone", history.ClassKill, func(p *history.Fault) { p.Begun, p.Set, p.Held = f.Healed, 0, 0 })
 	}
-	if f.Class == history.ClassQuorum {
+	if f.Class == history.ClassQuorum && r.Name != chaos.Partition {
 		for id := range strings.SplitSeq(r.Target, ",") {
 			part(" by", history.ClassPause, func(p *history.Fault) { p.Target = id })
 		}

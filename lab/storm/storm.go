@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/chaos"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/measure"
@@ -26,9 +27,14 @@ type Storm struct {
 	Engine string
 	For    time.Duration
 	Seed   uint64
+	// Unfenced turns the ledger's fence off: then stale writes must be accepted.
+	Unfenced bool
 	// Stop, if set, ends the storm early: then everything is healed and checked.
 	Stop context.Context
 }
+
+// Unfenced ends the name of a storm without the fence.
+const Unfenced = "-unfenced"
 
 // The lengths of a storm. FullLength is that of experiment 14.
 const (
@@ -61,8 +67,8 @@ func Experiment() experiment.Experiment {
 // Experiment returns the storm as an experiment. Its result is kept apart from that of 14.
 func (s Storm) Experiment() (experiment.Experiment, error) {
 	switch {
-	case s.Engine != trial.Etcd && s.Engine != trial.Raft:
-		return experiment.Experiment{}, fmt.Errorf("engine %q: use etcd or raft", s.Engine)
+	case !slices.Contains(lab.Backends(), s.Engine):
+		return experiment.Experiment{}, fmt.Errorf("engine %q: use one of %s", s.Engine, strings.Join(lab.Backends(), ", "))
 	case s.For < shortest || s.For > longest:
 		return experiment.Experiment{}, fmt.Errorf("length %v: use %v to %v", s.For, shortest, longest)
 	}
@@ -74,6 +80,14 @@ func (s Storm) Experiment() (experiment.Experiment, error) {
 	e.Repeat = fmt.Sprintf("lab storm --for %v --engine %s --seed %d", s.For, s.Engine, s.Seed)
 	e.Takes = func(experiment.Size) time.Duration { return s.For + time.Minute }
 	e.Trials = func(experiment.Size) []trial.Trial { return []trial.Trial{newTrial(s.Stop, s.Engine, s.For)} }
+	if s.Unfenced {
+		e.Name, e.Repeat = e.Name+Unfenced, e.Repeat+" -"+Unfenced
+		e.Trials = func(experiment.Size) []trial.Trial {
+			t := newTrial(s.Stop, s.Engine, s.For)
+			t.Unfenced, t.Pass, t.Broken, t.Told = true, []string{"token-order", "evidence", "history"}, []string{"fence"}, []string{"sequence", "ledger"}
+			return []trial.Trial{t}
+		}
+	}
 	return e, nil
 }
 
@@ -97,8 +111,11 @@ func stepTime(t trial.Trial) time.Duration { return t.TTL*5/4 + time.Second }
 func newTrial(stop context.Context, engine string, lasts time.Duration) trial.Trial {
 	t := trial.New(engine, time.Second, 500, 0, trial.Loop{})
 	t.Patience, t.Pass = 2*time.Second, trial.Safe("baton", "refusal", "evidence")
+	if engine != trial.Raft {
+		t.Name, t.TTL = engine+"-3s", 3*time.Second
+	}
 	if engine == trial.Etcd {
-		t.Name, t.TTL, t.Engines = "etcd-3s", 3*time.Second, 3
+		t.Engines = 3
 	}
 	t.Rounds = int(lasts / stepTime(t))
 	t.Play = func(ctx context.Context, s *trial.Run) error {
@@ -139,9 +156,13 @@ func judge(j measure.Judge, o trial.Outcome) {
 	}
 	j.AtLeast("faults that bit", bit, min(200, int(200*lasts/FullLength)))
 	j.AtLeast("kinds of them", len(names), variety)
-	j.Some("stale writes refused", o.Damage.Refused)
-	j.None("stale writes accepted", o.Damage.Applied)
-	j.None("numbers reused", o.Damage.Reused)
+	if o.Unfenced {
+		j.Some("stale writes accepted", o.Damage.Applied)
+	} else {
+		j.Some("stale writes refused", o.Damage.Refused)
+		j.None("stale writes accepted", o.Damage.Applied)
+		j.None("numbers reused", o.Damage.Reused)
+	}
 	j.None("faults that were not healed", unhealed)
 	j.None("programs that panicked", panics(filepath.Join(o.Dir, "fleet")))
 	kindTable(j, o, faults)

@@ -58,7 +58,7 @@ func TestStormSeed(t *testing.T) {
 	if takes := experiment.Estimate(experiment.Config{Out: t.TempDir(), Size: experiment.Full}, e); err != nil || takes != 2*time.Minute {
 		t.Errorf("a storm of a minute takes %v, %v", takes, err)
 	}
-	for _, s := range []Storm{{Engine: "redis", For: time.Minute}, {Engine: trial.Etcd, For: time.Second}, {Engine: trial.Raft, For: 1000 * time.Hour}} {
+	for _, s := range []Storm{{Engine: "mysql", For: time.Minute}, {Engine: trial.Etcd, For: time.Second}, {Engine: trial.Raft, For: 1000 * time.Hour}} {
 		if _, err := s.Experiment(); err == nil {
 			t.Errorf("%+v is taken for a storm", s)
 		}

@@ -11,6 +11,7 @@ package trial
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
@@ -22,9 +23,10 @@ import (
 	"github.com/tenurehq/tenure/lab/verdict"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/raft"
+	"github.com/tenurehq/tenure/server/engines"
 )
 
-// The engines.
+// The engines that experiments are written for. On runs them on the others of lab.Backends.
 const (
 	Etcd = "etcd"
 	Raft = "raft"
@@ -87,6 +89,29 @@ func New(engine string, ttl time.Duration, rate float64, rounds int, script Loop
 	}
 }
 
+// On returns the trials on other engines: those on etcd for each engine, and those on Raft for
+// Raft. Trials that run at the same time do so with those of the same engine.
+func On(engine string, all []Trial) (on []Trial) {
+	base := engine
+	if engine != Raft {
+		base = Etcd
+	}
+	for _, together := range Batches(all) {
+		var some []Trial
+		for _, t := range together {
+			if t.Engine == base {
+				t.Name, t.Engine, t.Engines = strings.Replace(t.Name, base, engine, 1), engine, 0
+				some = append(some, t)
+			}
+		}
+		if len(some) > 1 || len(some) == 1 && some[0].batch != nil {
+			some = Together(some[0].Disturbed, some...)
+		}
+		on = append(on, some...)
+	}
+	return on
+}
+
 // Safe lists the checks of a trial that breaks nothing on purpose, and more.
 func Safe(more ...string) []string {
 	return append([]string{"token-order", "fence", "one-believer", "no-zombie", "sequence", "linearizable", "ledger", "recovery", "once", "history"}, more...)
@@ -115,9 +140,14 @@ func (t Trial) Describe() history.Run {
 		r.EngineDelayMS = (timing.Heartbeat + timing.Election).Milliseconds()
 		return r
 	}
+	r.EngineDelayMS = 1000 // etcd looks for expired leases twice a second and revokes them by a commit
+	for _, e := range engines.All() {
+		if e.Name == t.Engine && e.Caps.Observed {
+			r.EngineDelayMS = e.Caps.Late(t.TTL).Milliseconds()
+		}
+	}
 	timing := lease.Timing{TTL: t.TTL, Beat: t.Beat, Misses: t.Misses}.Resolve()
 	r.BeatMS, r.CallTimeoutMS, r.BackoffMaxMS, r.Drift = timing.Beat.Milliseconds(), timing.CallTimeout.Milliseconds(), timing.BackoffMax.Milliseconds(), timing.Drift
-	r.EngineDelayMS = 1000 // etcd looks for expired leases twice a second and revokes them by a commit
 	return r
 }
 

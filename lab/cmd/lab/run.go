@@ -33,6 +33,7 @@ func resultsDir() string {
 type runFlags struct {
 	bin, out     string
 	quick, again bool
+	engines      []string
 	seed         uint64
 	form         output
 }
@@ -69,6 +70,7 @@ Exit code 99: a bar was not met, or something expected was not seen.`,
 	f.BoolVar(&r.quick, "quick", false, "short TTLs and few rounds")
 	f.BoolVar(&r.again, "again", false, "run again what already has a result")
 	f.Uint64Var(&r.seed, "seed", 0, "another seed than the experiment's own")
+	f.StringSliceVar(&r.engines, "engine", nil, "run 1, 2, 3, 3b, 4, 5 and 7 on these engines instead: "+strings.Join(lab.Backends(), ", "))
 	r.form.flag(f)
 	return cmd
 }
@@ -99,6 +101,11 @@ func (r *runFlags) chosen(names []string) ([]experiment.Experiment, experiment.S
 		err = errors.New("quick and all stand alone; for the quick form of one experiment use NAME --quick")
 	default:
 		list, err = catalogue.Find(names...)
+	}
+	for i := range list {
+		if err == nil && len(r.engines) > 0 {
+			list[i], err = catalogue.On(list[i], r.engines...)
+		}
 	}
 	if r.seed != 0 {
 		for i := range list {

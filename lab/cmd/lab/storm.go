@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurehq/tenure/lab"
 	"github.com/tenurehq/tenure/lab/experiment"
 	"github.com/tenurehq/tenure/lab/storm"
 	"github.com/tenurehq/tenure/server/cli"
@@ -28,7 +29,8 @@ everything is healed, the fleet gets the time that recovery may take, and every
 guarantee is checked by name.
 
 The same seed gives the same plan: kinds, roles, durations. --plan prints it and injects
-nothing. A fault that left no evidence does not count. The first Ctrl-C ends the storm,
+nothing. An engine of one member loses its quorum by being cut off from all nodes; it is
+killed and never paused. A fault that left no evidence does not count. The first Ctrl-C ends the storm,
 heals, and checks what was recorded; the second ends everything.
 
 Exit code 99: a bar was not met.`,
@@ -55,7 +57,8 @@ Exit code 99: a bar was not met.`,
 	}
 	f := cmd.Flags()
 	f.DurationVar(&s.For, "for", 30*time.Minute, "how long faults are injected")
-	f.StringVar(&s.Engine, "engine", "etcd", "etcd (three members) or raft")
+	f.StringVar(&s.Engine, "engine", "etcd", "engine, of one member, and of three with etcd: "+strings.Join(lab.Backends(), ", "))
+	f.BoolVar(&s.Unfenced, "unfenced", false, "turn the ledger's fence off: then stale writes must be accepted")
 	f.Uint64Var(&s.Seed, "seed", 14, "seed of the plan")
 	f.BoolVar(&plan, "plan", false, "print the plan only")
 	binFlag(f, &r.bin)

@@ -19,7 +19,7 @@ func TestStormPlan(t *testing.T) {
 		t.Error("the seed does not decide the plan")
 	}
 	for _, args := range [][]string{
-		{"storm", "--engine=redis"}, {"storm", "--for=1s"}, {"storm", "--for=soon"}, {"storm", "now"}, {"storm", "-o", "xml"},
+		{"storm", "--engine=mysql"}, {"storm", "--for=1s"}, {"storm", "--for=soon"}, {"storm", "now"}, {"storm", "-o", "xml"},
 	} {
 		if code, _, stderr := labRun(t, nil, args...); code != exitUsage || stderr == "" {
 			t.Errorf("lab %v: code %d, %q", args, code, stderr)

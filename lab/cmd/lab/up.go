@@ -19,7 +19,7 @@ func fleetFlags(f *pflag.FlagSet, cfg *lab.Config) {
 	binFlag(f, &cfg.Bin)
 	f.StringVar(&cfg.Dir, "dir", "", "folder for data and logs, kept (default a temporary one, removed)")
 	f.StringVar(&cfg.Group, "group", "billing", "group that the nodes elect a leader of")
-	f.StringVar(&cfg.Backend, "backend", "etcd", "etcd or raft")
+	f.StringVar(&cfg.Backend, "backend", "etcd", "engine: "+strings.Join(lab.Backends(), ", "))
 	f.IntVar(&cfg.Engines, "engines", 1, "number of etcd members")
 	f.IntVar(&cfg.Nodes, "nodes", 3, "number of nodes")
 	f.IntVar(&cfg.Workers, "workers", 2, "number of workers, -1 is none")
