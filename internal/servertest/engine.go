@@ -41,7 +41,7 @@ func kubeconfig(addr, dir string) (string, error) {
 	err := os.WriteFile(path, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "lab",
 "clusters": [{"name": "lab", "cluster": {"server": "https://%s", "insecure-skip-tls-verify": true}}],
 "users": [{"name": "lab", "user": {"token": %q}}],
-"contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}]}`, addr, adminToken), 0o600)
+"contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}]}`, addr, AdminToken), 0o600)
 	return "kubernetes://default?kubeconfig=" + path, err
 }
 

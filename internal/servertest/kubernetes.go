@@ -42,7 +42,7 @@ func Kubernetes(t testing.TB, etcd string, opts ...Option) *KubernetesServer {
 	}
 	dir := dataDir(t)
 	addr, port := free(t)
-	k := &KubernetesServer{CAFile: filepath.Join(dir, "certs", "apiserver.crt"), Admin: adminToken, User: "user-token"}
+	k := &KubernetesServer{CAFile: filepath.Join(dir, "certs", "apiserver.crt"), Admin: AdminToken, User: "user-token"}
 	if k.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		t.Fatal(err)
 	}
@@ -77,8 +77,10 @@ func Kubernetes(t testing.TB, etcd string, opts ...Option) *KubernetesServer {
 const (
 	kubeAPIServer = "k8s.io/kubernetes/cmd/kube-apiserver"
 	issuer        = "https://tenure.invalid"
-	adminToken    = "admin-token"
 )
+
+// AdminToken is the token of a user who may do everything.
+const AdminToken = "admin-token"
 
 // Do sends a request as the admin.
 func (k *KubernetesServer) Do(ctx context.Context, method, path, contentType string, body io.Reader) error {

@@ -44,6 +44,32 @@ func TestServers(t *testing.T) {
 	}
 }
 
+// A program that is no test can start the server of an engine, start it again after its end, and
+// stop it. A server that cannot be started is an error.
+func TestStart(t *testing.T) {
+	if _, err := Start("mysql", ""); err == nil {
+		t.Error("an unknown engine was started")
+	}
+	Redis(t).Kill() // skips the test if there is none
+	e, err := Start("redis", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := e.Launch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Kill()
+	again, err := e.Launch()
+	if err != nil || again == first || e.ready() != nil {
+		t.Errorf("started again: %v", err)
+	}
+	e.Stop()
+	if pid := again.Cmd.Process.Pid; alive(pid) {
+		t.Errorf("process %d was stopped and lives", pid)
+	}
+}
+
 // The servers that are built from source can be built.
 func TestBuilt(t *testing.T) {
 	for name, program := range map[string]string{"kubernetes": kubeAPIServer, "consul": "."} {

@@ -268,7 +268,9 @@ func (r injectedFault) inHistory() []history.Fault {
 	if r.Bit && r.Kind == "stop-leader" { // a process that does not stop in time does not record the end of its term
 		part(": gone", history.ClassKill, func(p *history.Fault) { p.Begun, p.Set, p.Held = f.Healed, 0, 0 })
 	}
-	if f.Class == history.ClassQuorum && r.Name != chaos.Partition {
+	if f.Class == history.ClassQuorum && r.Name == chaos.Partition { // the engine ran, and no node reached it
+		all[0].Proof.Kind = history.ProofFelt
+	} else if f.Class == history.ClassQuorum {
 		for id := range strings.SplitSeq(r.Target, ",") {
 			part(" by", history.ClassPause, func(p *history.Fault) { p.Target = id })
 		}

@@ -136,6 +136,7 @@ func TestStormHistory(t *testing.T) {
 		{injectedFault{Kind: "stop-leader", Bit: true, Fault: chaos.Fault{Target: "node-1", Begun: 10, Healed: 20, Evidence: "x"}}, "", 2, "stop-leader", true},
 		{injectedFault{Kind: "kill-ledger", Bit: true, Fault: chaos.Fault{Target: "ledger", Begun: 10, Healed: 20, Evidence: "x"}}, "", 1, "kill-ledger", true},
 		{injectedFault{Kind: "quorum-lost", Bit: true, Fault: chaos.Fault{Target: "engine-1,engine-2", Begun: 10, Healed: 20, Evidence: "x"}}, history.ClassQuorum, 3, "quorum-lost", true},
+		{injectedFault{Kind: "quorum-lost", Bit: true, Fault: chaos.Fault{Name: chaos.Partition, Target: "engine", Begun: 10, Healed: 20, Evidence: "x"}}, history.ClassQuorum, 1, "quorum-lost", true},
 		{injectedFault{Kind: "cut-engine", Problem: "nobody leads"}, "", 0, "", false},
 	} {
 		got := tt.in.inHistory()
