@@ -106,10 +106,10 @@ test-flood: ## five minutes (FLOOD): 300 connections campaign in a loop, and non
 	@cd server && TENURE_FLOOD=$(or $(FLOOD),5m) go test -count=1 -v -timeout 60m -run '^TestFlood$$' ./cmd/tenure
 
 .PHONY: test-long
-test-long: ## half an hour: 200 rounds of a leader that is cut off, 50 of a ledger that is killed, 100 of a service and its engine, 10 minutes of Raft on busy cores
+test-long: ## forty minutes: 200 rounds of a leader that is cut off, 50 on each other engine, 50 of a ledger that is killed, 100 of a service and its engine, 10 minutes of Raft on busy cores
 	@cd store/etcd && TENURE_ROUNDS=200 go test -count=1 -v -timeout 60m -run 'TestNoOverlap' .
 	@cd store/kubernetes && TENURE_ROUNDS=50 go test -count=1 -v -timeout 60m -run '^TestAPIServer$$/^together$$/^no_overlap$$' .
-	@cd store/consul && TENURE_ROUNDS=50 go test -count=1 -v -timeout 60m -run 'TestNoOverlap' .
+	@for m in postgres consul zookeeper redis; do (cd store/$$m && TENURE_ROUNDS=50 go test -count=1 -v -timeout 60m -run '^TestNoOverlap$$' .); done
 	@cd reference && TENURE_ROUNDS=50 go test -count=1 -v -timeout 60m -run 'TestKilledLedger' ./ledger
 	@cd reference && TENURE_ROUNDS=20 TENURE_DISK_SECONDS=20 go test -count=1 -v -timeout 60m -run '^(TestLedgerLost|TestLedgerShared|TestDiskError)$$' ./node
 	@cd server && TENURE_ROUNDS=100 go test -count=1 -v -timeout 60m -run '^TestServiceAndEngineKilled$$' ./cmd/tenure
@@ -126,6 +126,10 @@ ROUNDS ?= 30
 .PHONY: bench-failover
 bench-failover: ## crash, resign and transfer on every engine, beside etcd's own election: about six minutes, on a machine that does nothing else
 	@cd lab && TENURE_BENCH=$(ROUNDS) go test -count=1 -timeout 60m -parallel 9 -run '^TestFailover$$' ./bench -v 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
+
+.PHONY: bench-engines
+bench-engines: ## crashes and handovers on PostgreSQL, Kubernetes, Consul, ZooKeeper and Redis, beside the usual way of each: ten minutes (ROUNDS=20), on a machine that does nothing else
+	@cd lab/comparison && TENURE_BENCH_ENGINES=$(if $(filter command line environment,$(origin ROUNDS)),$(ROUNDS),20) go test -count=1 -timeout 60m -run '^TestEngines$$' . -v 2>&1 | grep --line-buffered -v -e '^=== ' -e '--- PASS'
 
 .PHONY: bench-fence
 bench-fence: ## what the fence costs in PostgreSQL, and what group commit gains in the ledger: two minutes, on a machine that does nothing else

@@ -16,8 +16,8 @@ const kubeNamespace = "default"
 // leadByClientGo uses the package like its example.
 func leadByClientGo(ctx context.Context, c candidacy, work func(context.Context, win)) error {
 	lease, renew, retry := 15*time.Second, 10*time.Second, 2*time.Second
-	if c.Short {
-		lease, renew, retry = shortLease, 2*time.Second, 500*time.Millisecond
+	if ttl := c.lease(); ttl > 0 {
+		lease, renew, retry = ttl, ttl*2/3, ttl/6
 	}
 	api := &rest.Config{Host: "https://" + c.Engine, BearerToken: c.Secret, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, kubeNamespace, c.Group, resourcelock.ResourceLockConfig{Identity: c.ID}, api, renew)

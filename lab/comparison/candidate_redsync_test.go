@@ -19,8 +19,8 @@ func leadByRedsync(ctx context.Context, c candidacy, work func(context.Context, 
 	defer func() { _ = client.Close() }()
 	var options []redsync.Option
 	expiry := 8 * time.Second // its default
-	if c.Short {
-		expiry = shortLease
+	if ttl := c.lease(); ttl > 0 {
+		expiry = ttl
 		options = append(options, redsync.WithExpiry(expiry))
 	}
 	for ctx.Err() == nil {

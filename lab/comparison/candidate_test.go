@@ -26,8 +26,12 @@ type candidacy struct {
 	Group   string
 	// Engine is the address of the engine, and for Kubernetes a secret.
 	Engine, Secret string
+	// Store is the URL of the engine for Tenure, if it is not etcd.
+	Store string
 	// Short means leases of 3 s instead of the library's default.
 	Short bool
+	// TTL of the lease; 0: see Short.
+	TTL time.Duration
 	// Release makes client-go release its lease when it ends.
 	Release bool
 	// Winding is how long the work takes to stop.
@@ -37,6 +41,14 @@ type candidacy struct {
 }
 
 const shortLease = 3 * time.Second
+
+// lease is the TTL to use; 0: the library's default.
+func (c candidacy) lease() time.Duration {
+	if c.TTL == 0 && c.Short {
+		return shortLease
+	}
+	return c.TTL
+}
 
 // event is a message of a candidate to the test, one line of JSON each.
 type event struct {
@@ -84,6 +96,12 @@ func (c candidacy) election() (election, error) {
 		return leadByClientGo, nil
 	case redsyncLock:
 		return leadByRedsync, nil
+	case consulAPI:
+		return leadByConsul, nil
+	case zkLock:
+		return leadByZooKeeper, nil
+	case advisoryLock:
+		return leadByAdvisoryLock, nil
 	default:
 		return nil, fmt.Errorf("no library is called %q", c.Library)
 	}
