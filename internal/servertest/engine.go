@@ -3,6 +3,7 @@ package servertest
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,7 +43,7 @@ func kubeconfig(addr, dir string) (string, error) {
 "clusters": [{"name": "lab", "cluster": {"server": "https://%s", "insecure-skip-tls-verify": true}}],
 "users": [{"name": "lab", "user": {"token": %q}}],
 "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}]}`, addr, AdminToken), 0o600)
-	return "kubernetes://default?kubeconfig=" + path, err
+	return "kubernetes://default?kubeconfig=" + url.QueryEscape(path), err
 }
 
 // Engines lists the engines that Start can start.
