@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // failDisk makes the ledger's disk fail: strace answers its system calls instead of the
@@ -98,7 +99,7 @@ func (t *tracer) detach(ctx context.Context) error {
 	if t.cmd == nil {
 		return os.RemoveAll(t.dir)
 	}
-	_ = terminate(t.cmd.Process) // it may have ended already
+	_ = child.Interrupt(t.cmd.Process) // it may have ended already
 	select {
 	case <-t.exited:
 	case <-ctx.Done():

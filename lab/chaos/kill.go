@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/child"
 )
 
 // endProcesses kills processes, all at once, or asks them to exit ("stop"). It has an effect
@@ -17,7 +18,7 @@ import (
 func endProcesses(how string) func(*Fleet, Spec, []Target) (*procedure, error) {
 	signal, what := (*os.Process).Kill, "killed"
 	if how == "stop" {
-		signal, what = terminate, "asked to exit"
+		signal, what = child.Interrupt, "asked to exit"
 	}
 	return func(f *Fleet, s Spec, targets []Target) (*procedure, error) {
 		restarts := s.Kind == Kill

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/reference/api"
 )
 
@@ -119,7 +120,7 @@ func (s *stop) begin(ctx context.Context) (begun clock.Instant, err error) {
 	}
 	s.process, begun = p, now()
 	if s.at == "" {
-		return begun, allowed(s.target, suspend(p))
+		return begun, allowed(s.target, child.Pause(p))
 	}
 	s.armed = true
 	if err := s.fleet.call(context.WithoutCancel(ctx), http.MethodPost, s.target.URL+"/lab/pause?at="+s.at, nil, nil, nil); err != nil {
@@ -158,7 +159,7 @@ func (s *stop) heal(ctx context.Context) (err error) {
 	}
 	var rerr error
 	if !poll(ctx, time.Hour, time.Millisecond, func() bool {
-		rerr = resume(p)
+		rerr = child.Resume(p)
 		return errors.Is(rerr, os.ErrProcessDone) || rerr == nil && !isStopped(pid)
 	}) {
 		err = errors.Join(err, rerr, fmt.Errorf("pid %d is still stopped; kill -CONT %d resumes it", pid, pid))

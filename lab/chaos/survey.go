@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 )
@@ -172,7 +173,7 @@ func (f *Fleet) wake(t Target) error {
 	}
 	p, err := os.FindProcess(t.PID)
 	if err == nil {
-		err = resume(p)
+		err = child.Resume(p)
 		_ = p.Release()
 	}
 	if err == nil {

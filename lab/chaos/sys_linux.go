@@ -82,12 +82,6 @@ func (g *guard) end() {
 	_ = g.cmd.Wait()
 }
 
-func terminate(p *os.Process) error { return p.Signal(syscall.SIGTERM) }
-
-func suspend(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
-
-func resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
-
 // endWithParent ends a program when this one ends, for whatever reason, and keeps Ctrl-C
 // from it.
 func endWithParent(cmd *exec.Cmd) {

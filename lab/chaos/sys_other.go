@@ -23,12 +23,6 @@ func newGuard(int, bool) (*guard, error) { return nil, errors.ErrUnsupported }
 
 func (*guard) end() {}
 
-func terminate(p *os.Process) error { return p.Signal(os.Interrupt) }
-
-func suspend(*os.Process) error { return errors.ErrUnsupported }
-
-func resume(*os.Process) error { return errors.ErrUnsupported }
-
 func isStopped(int) bool { return false }
 
 func alive(pid int) bool {

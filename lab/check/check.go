@@ -1,3 +1,20 @@
+// Package check reads the history of a run (package history) and decides which guarantees
+// held. [Dir] returns a [Report] with one [Verdict] for each check. The guarantees are those
+// of docs/guarantees.md. Three more checks are "once" (every instant of a declared job fires
+// exactly once), "evidence" (the history shows the effect of each fault) and "history" (the
+// files are complete and the run is the one that the experiment requires).
+//
+// A verdict is pass, fail or unknown, and only pass is good: a check that found nothing to
+// compare is unknown. A failure names file and line of the events that show it.
+//
+// # Limitations
+//
+// The checks find mistakes, losses and partial changes of a recording, as docs/fleet.md
+// lists them. They do not find a forger who changes history, digests, database and result
+// consistently, nor what a process did not record. What an observer may miss by design
+// (package lease: a watch may skip states) does not count against a run. Checks take linear
+// time, up to a logarithm of the concurrency. Calls and attempts are not kept in memory;
+// everything else is, up to a limit above which the verdicts are unknown.
 package check
 
 import (
@@ -64,7 +81,7 @@ func table(ctx context.Context, db string) []check {
 		{"G4", "no-zombie", []string{"terms", "attempts", "attempts after a pause", "attempts refused"}, false, noZombie},
 		{"G5", "baton", []string{"handovers", "attempts", "excepted", "deposed"}, false, handover},
 		{"G6", "sequence", []string{"calls answered", "calls failed", "calls of unknown outcome", "numbers", "tokens"}, true, sequence},
-		{"G6", "linearizable", []string{"calls answered", "windows"}, true, linearizable(ctx, porcupine.CheckOperationsTimeout)},
+		{"G6", "linearizable", []string{"calls answered", "windows"}, true, inOneOrder(ctx, porcupine.CheckOperationsTimeout)},
 		{"G6", "ledger", ledgerCounts, true, ledgerCheck(ctx, db)},
 		{"G7", "recovery", []string{"quiet times", "faults", "successes"}, false, recovery},
 		{"G8", "refusal", []string{"outages longer than the bound of belief", "outages", "grants", "terms", "attempts"}, false, refusal},
@@ -155,18 +172,10 @@ func newScan(f *facts.Facts, all []check, names []string) *scan {
 		if c.name == "history" {
 			c.start = s.history
 		}
-		v := newVerdict(c)
+		v := verdict.New(c.guarantee, c.name, c.looked...)
 		s.checks, s.results, s.watchers = append(s.checks, c), append(s.results, v), append(s.watchers, c.start(v, f))
 	}
 	return s
-}
-
-func newVerdict(c check) *verdict.Verdict {
-	v := &verdict.Verdict{Guarantee: c.guarantee, Check: c.name}
-	for _, what := range c.looked {
-		v.Looked = append(v.Looked, verdict.Count{What: what})
-	}
-	return v
 }
 
 // tell gives an event to the checks that want its kind.

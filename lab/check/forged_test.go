@@ -491,8 +491,8 @@ func TestPorcupineTimeout(t *testing.T) {
 		"bad after a split":  {window / 3, true, verdict.Fail},
 		"bad, never decided": {0, true, verdict.Unknown},
 	} {
-		v := newVerdict(check{looked: []string{"calls answered", "windows"}})
-		w := linearizable(t.Context(), func(m porcupine.Model, ops []porcupine.Operation, d time.Duration) porcupine.CheckResult {
+		v := verdict.New("", "", "calls answered", "windows")
+		w := inOneOrder(t.Context(), func(m porcupine.Model, ops []porcupine.Operation, d time.Duration) porcupine.CheckResult {
 			if len(ops) > tt.decides {
 				return porcupine.Unknown
 			}

@@ -12,12 +12,6 @@ import (
 	"github.com/tenurehq/tenure/lab/verdict"
 )
 
-// belief is a part of a term that counts.
-type belief struct {
-	facts.Span
-	*facts.Term
-}
-
 // oneBeliever is G3: no two nodes believe at the same time, and nobody writes as the leader
 // while another with a higher token believes. The guarantee excepts a node that is paused,
 // whose clock is beyond the bound, or whose session was closed by force.
@@ -31,21 +25,21 @@ func oneBeliever(v *verdict.Verdict, f *facts.Facts) watcher {
 		}
 		return all
 	}
-	var raw, counted []belief
+	var raw, counted []facts.Part
 	for _, t := range f.Terms {
 		v.Add("terms")
 		whole := facts.Span{From: t.Began, To: t.Ended}
-		raw = append(raw, belief{whole, t})
+		raw = append(raw, facts.Part{Span: whole, Term: t})
 		for _, part := range whole.Without(excused(t.Node)) {
-			counted = append(counted, belief{part, t})
+			counted = append(counted, facts.Part{Span: part, Term: t})
 		}
 	}
-	meet := overlaps(counted)
+	meet := facts.Overlaps(counted)
 	for _, o := range meet {
 		v.Violated(at{o[1].BeganAt, o[0].BeganAt}, "%s (token %d) and %s (token %d) believe at the same time for %v",
 			o[1].Node, o[1].Token, o[0].Node, o[0].Token, min(o[0].To, o[1].To).Sub(o[1].From))
 	}
-	*v.Counter("excepted") = int64(max(0, len(overlaps(raw))-len(meet)))
+	*v.Counter("excepted") = int64(max(0, len(facts.Overlaps(raw))-len(meet)))
 
 	// first[i] are the first two nodes to believe with the token of terms[i] or a higher one.
 	terms := slices.Clone(f.Terms)
@@ -83,36 +77,6 @@ func oneBeliever(v *verdict.Verdict, f *facts.Facts) watcher {
 			return
 		}
 	}}
-}
-
-// overlaps returns pairs of different nodes that believe at the same time: for each part
-// one that began before it and has not ended, if there is one.
-func overlaps(parts []belief) (pairs [][2]belief) {
-	slices.SortStableFunc(parts, func(a, b belief) int { return cmp.Compare(a.From, b.From) })
-	// The part that lasts longest so far, and the longest of all other nodes.
-	longest, other := belief{Term: &facts.Term{}}, belief{Term: &facts.Term{}}
-	for _, p := range parts {
-		if p.From >= p.To {
-			continue
-		}
-		beside := longest
-		if longest.Node == p.Node {
-			beside = other
-		}
-		if beside.To > p.From {
-			pairs = append(pairs, [2]belief{beside, p})
-		}
-		switch {
-		case p.To > longest.To:
-			if longest.Node != p.Node {
-				other = longest
-			}
-			longest = p
-		case p.Node != longest.Node && p.To > other.To:
-			other = p
-		}
-	}
-	return pairs
 }
 
 // settle is how long a signal may take to arrive, and an instant to be recorded.
@@ -232,4 +196,58 @@ func handover(v *verdict.Verdict, f *facts.Facts) watcher {
 			v.Note = "gaps from " + tidy(least) + " to " + tidy(most)
 		}
 	}}
+}
+
+// tokenOrder is G1: a later grant has a larger token, and no token belongs to two holders.
+// It compares what observers saw at the engine, and the terms of the nodes.
+func tokenOrder(v *verdict.Verdict, f *facts.Facts) watcher {
+	type owner struct {
+		holder string
+		at     history.Place
+	}
+	owners := map[fence.Token]owner{}
+	own := func(token fence.Token, holder string, line history.Place) {
+		first, known := owners[token]
+		switch {
+		case !known:
+			owners[token] = owner{holder, line}
+		case holder != "" && first.holder != "" && first.holder != holder:
+			v.Violated(at{line, first.at}, "token %d belongs to %s and to %s", token, first.holder, holder)
+		}
+	}
+	highest := map[string]history.Grant{} // by observer: two observers may see a grant in different order
+	for _, g := range f.Grants {
+		if g.State == history.Blind {
+			continue
+		}
+		v.Add("grants and terms")
+		v.Add("grants")
+		if g.State == history.Led {
+			own(g.Token, g.Holder, g.Line)
+		}
+		high := highest[g.Observer]
+		if g.Token < high.Token {
+			v.Violated(at{g.Line, high.Line}, "token %d is %s after token %d was seen", g.Token, g.State, high.Token)
+		}
+		// A vacancy has the token of the term before it.
+		if g.State == history.Led && g.Token == high.Token && high.State == history.Vacant {
+			v.Violated(at{g.Line, high.Line}, "token %d leads again after it was vacant", g.Token)
+		}
+		if g.Token >= high.Token {
+			highest[g.Observer] = g
+		}
+	}
+	var last *facts.Term
+	for _, b := range f.Terms {
+		v.Add("grants and terms")
+		v.Add("terms")
+		own(b.Token, b.Node, b.BeganAt)
+		if last != nil && b.Token < last.Token {
+			v.Violated(at{b.BeganAt, last.BeganAt}, "a term with token %d began at %s after one with token %d at %s", b.Token, b.Node, last.Token, last.Node)
+		}
+		if last == nil || b.Token > last.Token {
+			last = b
+		}
+	}
+	return watcher{}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"fmt"
 	"time"
 
 	"github.com/tenurehq/tenure/lab/facts"
@@ -22,7 +21,7 @@ var ledgerCounts = []string{"allocations", "ticks", "numbers", "calls compared",
 // do the tokens of its allocations and ticks (G2). db is a SQLite file or a postgres URL; it
 // is only read.
 func Ledger(ctx context.Context, db string) verdict.Verdict {
-	v := newVerdict(check{guarantee: "G6", name: "ledger", looked: ledgerCounts})
+	v := verdict.New("G6", "ledger", ledgerCounts...)
 	ledgerCheck(ctx, db)(v, facts.New())
 	return v.Decide()
 }
@@ -92,13 +91,6 @@ func digestOf(e history.Effect) ([8]byte, error) {
 	return [8]byte(sum[:8]), err
 }
 
-// lagQuery returns the rows of a table whose range or token does not follow the row before.
-const lagQuery = `SELECT of_what, n, was_n, first_n, was_last, token, was_token FROM (
-	SELECT %[1]s AS of_what, n, %[3]s AS first_n, token,
-		lag(n) OVER w AS was_n, lag(%[4]s) OVER w AS was_last, lag(token) OVER w AS was_token
-	FROM %[2]s WINDOW w AS (PARTITION BY %[1]s ORDER BY n)
-) AS steps WHERE first_n <= was_last OR token < was_token ORDER BY 1, n LIMIT 100`
-
 // readLedger checks the tables, and calls keep with the effects of a group if one is given.
 func readLedger(ctx context.Context, v *verdict.Verdict, path, group string, keep func(history.Effect) error) error {
 	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
@@ -118,28 +110,16 @@ func readLedger(ctx context.Context, v *verdict.Verdict, path, group string, kee
 		Scan(v.Counter("allocations"), v.Counter("numbers"), v.Counter("ticks")); err != nil {
 		return err
 	}
-	for _, table := range []struct{ name, query string }{
-		{"allocation", fmt.Sprintf(lagQuery, "resource || '/' || name", "allocation", "first_seq", "last_seq")},
-		{"tick", fmt.Sprintf(lagQuery, "resource", "tick", "n", "n")},
-	} {
-		err := ledgerdb.EachRow(ctx, tx, table.query, nil, func(r *sql.Rows) error {
-			var of string
-			var n, wasN, first, was, token, wasToken int64
-			if err := r.Scan(&of, &n, &wasN, &first, &was, &token, &wasToken); err != nil {
-				return err
-			}
-			file := ledgerdb.Name(path) + " " + table.name
-			places := at{{File: file, Line: int(n)}, {File: file, Line: int(wasN)}}
-			if first <= was {
-				v.Violated(places, "%s: %d was taken by token %d after %d", of, first, token, was)
-			} else {
-				v.Violated(places, "%s: token %d wrote after token %d", of, token, wasToken)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
+	if err := ledgerdb.Disorder(ctx, tx, func(table string, s ledgerdb.Step) {
+		file := ledgerdb.Name(path) + " " + table
+		places := at{{File: file, Line: s.N}, {File: file, Line: s.WasN}}
+		if s.First <= s.WasLast {
+			v.Violated(places, "%s: %d was taken by token %d after %d", s.Of, s.First, s.Token, s.WasLast)
+		} else {
+			v.Violated(places, "%s: token %d wrote after token %d", s.Of, s.Token, s.WasToken)
 		}
+	}); err != nil {
+		return err
 	}
 	deleted, err := ledgerdb.Deleted(ctx, tx)
 	if err != nil {

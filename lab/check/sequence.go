@@ -1,10 +1,16 @@
 package check
 
 import (
+	"context"
 	"fmt"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
 
 	"github.com/tenurehq/tenure/lab/facts"
 	"github.com/tenurehq/tenure/lab/history"
+	"github.com/tenurehq/tenure/lab/linearizable"
 	"github.com/tenurehq/tenure/lab/verdict"
 )
 
@@ -89,4 +95,66 @@ func sequence(v *verdict.Verdict, f *facts.Facts) watcher {
 		}
 	}
 	return watcher{call: call, answer: answer, end: end}
+}
+
+const (
+	window        = 4096             // calls that porcupine is given at once
+	windowTimeout = 20 * time.Second // for each; it takes milliseconds
+	smallest      = window / 8       // smaller windows are not split after a timeout
+)
+
+// inOneOrder is G6 by porcupine: there is an order of all calls, each between its start
+// and its end, in which the numbers rise and the tokens do not fall.
+//
+// Porcupine gets the calls in windows, so that time and memory are bounded. Each window
+// also has the calls that had the largest number when one of its calls began: a call that
+// is out of order contradicts one of those, or one in its window. Numbers may be skipped,
+// so every subset of a good history is good, and a window that fails is a violation. A
+// window that porcupine does not decide in time is split. If its parts are not decided
+// either, the verdict is unknown.
+func inOneOrder(ctx context.Context, decide linearizable.Decide) func(*verdict.Verdict, *facts.Facts) watcher {
+	return func(v *verdict.Verdict, _ *facts.Facts) watcher {
+		var calls, added []history.Call // added has the extra call of each call, without a line if there is none
+		var check func(calls, added []history.Call)
+		check = func(calls, added []history.Call) {
+			if ctx.Err() != nil || len(calls) == 0 {
+				return
+			}
+			seen := map[history.Place]bool{{}: true}
+			var all []history.Call
+			for _, c := range slices.Concat(calls, added) {
+				if !seen[c.Line] {
+					seen[c.Line] = true
+					all = append(all, c)
+				}
+			}
+			from := all[0].Line
+			switch result, places, what := linearizable.Check(all, windowTimeout, decide); result {
+			case porcupine.Ok:
+			case porcupine.Illegal:
+				v.Violated(places, "no order of the calls explains their numbers: %s", what)
+			case porcupine.Unknown:
+				if half := len(calls) / 2; half >= smallest {
+					check(calls[:half], added[:half])
+					check(calls[half:], added[half:])
+					return
+				}
+				v.Doubt(at{from}, "porcupine did not decide within %v on the %d calls from here", windowTimeout, len(all))
+			}
+		}
+		next := func() {
+			if len(calls) > 0 {
+				v.Add("windows")
+			}
+			check(calls, added)
+			calls, added = calls[:0], added[:0]
+		}
+		return watcher{end: next, answer: func(now history.Call, before facts.Peak) {
+			v.Add("calls answered")
+			calls, added = append(calls, now), append(added, before.Call)
+			if len(calls) == window {
+				next()
+			}
+		}}
+	}
 }

@@ -293,3 +293,39 @@ func differences(got, want history.Run) (all []string) {
 	}
 	return all
 }
+
+// Part is a part of a term.
+type Part struct {
+	Span
+	*Term
+}
+
+// Overlaps returns pairs of different nodes that believe at the same time: for each part
+// one that began before it and has not ended, if there is one.
+func Overlaps(parts []Part) (pairs [][2]Part) {
+	slices.SortStableFunc(parts, func(a, b Part) int { return cmp.Compare(a.From, b.From) })
+	// The part that lasts longest so far, and the longest of all other nodes.
+	longest, other := Part{Term: &Term{}}, Part{Term: &Term{}}
+	for _, p := range parts {
+		if p.From >= p.To {
+			continue
+		}
+		beside := longest
+		if longest.Node == p.Node {
+			beside = other
+		}
+		if beside.To > p.From {
+			pairs = append(pairs, [2]Part{beside, p})
+		}
+		switch {
+		case p.To > longest.To:
+			if longest.Node != p.Node {
+				other = longest
+			}
+			longest = p
+		case p.Node != longest.Node && p.To > other.To:
+			other = p
+		}
+	}
+	return pairs
+}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/lab/history"
 )
 
 // TraceOpened is the kind of the first line of a process. The other kinds are those of
@@ -28,21 +29,9 @@ type TraceLine struct {
 	End clock.Instant `json:"end,omitempty"`
 	// N counts the lines of one process from 1, so that a missing line is detected.
 	N uint64 `json:"n"`
-	// Writes are what an attempt asks the ledger to write.
-	Writes []TraceWrite `json:"writes,omitempty"`
+	// Writes are what an attempt asks the ledger to write. The name of a tick is its key.
+	Writes []history.Write `json:"writes,omitempty"`
 	// What is the outcome of an attempt (ok, refused, unknown, failed), the cause of an
 	// end, who leads, why a keep-alive failed, or which call it is.
 	What string `json:"what,omitempty"`
-}
-
-// TraceWrite is a write whose effect the ledger keeps: a range of a sequence, a tick, a
-// firing or a checkpoint.
-type TraceWrite struct {
-	What string `json:"what"`
-	Name string `json:"name,omitempty"`
-	// First and Last are the range of a sequence.
-	First uint64 `json:"first,omitempty"`
-	Last  uint64 `json:"last,omitempty"`
-	// InstantMS is the instant of a firing.
-	InstantMS int64 `json:"instant_ms,omitempty"`
 }

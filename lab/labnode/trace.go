@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/node"
 )
@@ -93,13 +94,13 @@ func (t *trace) event(e node.Event) {
 	for _, w := range e.Writes {
 		switch {
 		case w.Sequence != nil:
-			l.Writes = append(l.Writes, labapi.TraceWrite{What: "sequence", Name: w.Sequence.Name, First: w.Sequence.First, Last: w.Sequence.Last})
+			l.Writes = append(l.Writes, history.Write{What: history.EffectSequence, Name: w.Sequence.Name, First: w.Sequence.First, Last: w.Sequence.Last})
 		case w.Tick != nil:
-			l.Writes = append(l.Writes, labapi.TraceWrite{What: "tick", Name: w.Tick.Key})
+			l.Writes = append(l.Writes, history.Write{What: history.EffectTick, Name: w.Tick.Key})
 		case w.Fire != nil && !w.Fire.Skip:
-			l.Writes = append(l.Writes, labapi.TraceWrite{What: "firing", Name: w.Fire.Job, InstantMS: w.Fire.AtMS})
+			l.Writes = append(l.Writes, history.Write{What: history.EffectFiring, Name: w.Fire.Job, InstantMS: w.Fire.AtMS})
 		case w.Checkpoint != nil:
-			l.Writes = append(l.Writes, labapi.TraceWrite{What: "checkpoint", Name: w.Checkpoint.Name})
+			l.Writes = append(l.Writes, history.Write{What: history.EffectCheckpoint, Name: w.Checkpoint.Name})
 		}
 	}
 	t.add(l)

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/tenurehq/tenure/lab/history"
 	"github.com/tenurehq/tenure/lab/labapi"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
@@ -56,7 +57,7 @@ func TestTrace(t *testing.T) {
 	}
 	want := []labapi.TraceLine{
 		{Kind: labapi.TraceOpened, PID: os.Getpid(), N: 1},
-		{Kind: api.TraceAttempt, PID: os.Getpid(), N: 2, At: 20, Token: 3, Writes: []labapi.TraceWrite{
+		{Kind: api.TraceAttempt, PID: os.Getpid(), N: 2, At: 20, Token: 3, Writes: []history.Write{
 			{What: "sequence", Name: "next", First: 5, Last: 9}, {What: "tick", Name: "tick-1000"}, {What: "firing", Name: "a", InstantMS: 7}, {What: "checkpoint", Name: "c"},
 		}},
 		{Kind: labapi.TraceOpened, PID: os.Getpid(), N: 1},

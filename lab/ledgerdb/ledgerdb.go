@@ -22,8 +22,7 @@ type querier interface {
 	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
 }
 
-// EachRow calls row for each row of a query.
-func EachRow(ctx context.Context, db querier, query string, args []any, row func(*sql.Rows) error) error {
+func eachRow(ctx context.Context, db querier, query string, args []any, row func(*sql.Rows) error) error {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return fmt.Errorf("query the ledger's database: %w", err)
@@ -32,6 +31,43 @@ func EachRow(ctx context.Context, db querier, query string, args []any, row func
 		err = row(rows)
 	}
 	return errors.Join(err, rows.Err(), rows.Close())
+}
+
+// lagQuery returns the rows of a table whose range or token does not follow the row before.
+const lagQuery = `SELECT of_what, n, was_n, first_n, was_last, token, was_token FROM (
+	SELECT %[1]s AS of_what, n, %[3]s AS first_n, token,
+		lag(n) OVER w AS was_n, lag(%[4]s) OVER w AS was_last, lag(token) OVER w AS was_token
+	FROM %[2]s WINDOW w AS (PARTITION BY %[1]s ORDER BY n)
+) AS steps WHERE first_n <= was_last OR token < was_token ORDER BY 1, n LIMIT 100`
+
+// Step is a row whose range or token does not follow that of the row before it, of the same
+// sequence or resource.
+type Step struct {
+	Of                              string
+	N, WasN                         int
+	First, WasLast, Token, WasToken int64
+}
+
+// Disorder calls see with the rows of the tables allocation and tick that do not follow the
+// row before.
+func Disorder(ctx context.Context, db querier, see func(table string, s Step)) error {
+	for _, table := range []struct{ name, query string }{
+		{"allocation", fmt.Sprintf(lagQuery, "resource || '/' || name", "allocation", "first_seq", "last_seq")},
+		{"tick", fmt.Sprintf(lagQuery, "resource", "tick", "n", "n")},
+	} {
+		err := eachRow(ctx, db, table.query, nil, func(r *sql.Rows) error {
+			var s Step
+			err := r.Scan(&s.Of, &s.N, &s.WasN, &s.First, &s.WasLast, &s.Token, &s.WasToken)
+			if err == nil {
+				see(table.name, s)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Effects calls see with what a ledger's database has of a group: what took effect and what
@@ -56,7 +92,7 @@ func Effects(ctx context.Context, db querier, group string, see func(history.Eff
 				return []any{&e.Holder, &e.Token, &e.Refused, &e.Current, &e.Applied, &e.AtMS}
 			}},
 	} {
-		err := EachRow(ctx, db, part.query, []any{group}, func(r *sql.Rows) error {
+		err := eachRow(ctx, db, part.query, []any{group}, func(r *sql.Rows) error {
 			e := history.Effect{What: part.what}
 			if err := r.Scan(part.scan(&e)...); err != nil {
 				return err

@@ -139,16 +139,14 @@ func collectNode(historyDir, path string) (effects []Effect, err error) {
 	return effects, w.Close()
 }
 
-// writesOf returns the effects that an attempt asks for.
-func writesOf(l labapi.TraceLine) (all []history.Write) {
-	for _, w := range l.Writes {
-		x := history.Write{What: w.What, Name: w.Name, First: w.First, Last: w.Last, InstantMS: w.InstantMS}
-		if w.What == history.EffectTick {
-			x.Name, x.InstantMS = "", ledgerdb.TickInstant(w.Name)
+// writesOf returns the effects that an attempt asks for. A tick has its instant in its name.
+func writesOf(l labapi.TraceLine) []history.Write {
+	for i := range l.Writes {
+		if w := &l.Writes[i]; w.What == history.EffectTick {
+			w.Name, w.InstantMS = "", ledgerdb.TickInstant(w.Name)
 		}
-		all = append(all, x)
 	}
-	return all
+	return l.Writes
 }
 
 // EachLine reads a file with one JSON value a line. Lines without the given text are skipped

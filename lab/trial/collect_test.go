@@ -28,7 +28,7 @@ func TestCollect(t *testing.T) {
 		{Kind: labapi.TraceOpened, PID: 1, N: 1, At: 9},
 		{Kind: api.TraceBegan, PID: 1, N: 2, At: 10, Token: 1},
 		{Kind: api.TraceLed, PID: 1, N: 3, At: 11, Token: 1, What: "node-1"},
-		{Kind: api.TraceAttempt, PID: 1, N: 4, At: 20, Token: 1, Writes: []labapi.TraceWrite{{What: "tick", Name: "tick-1000"}}},
+		{Kind: api.TraceAttempt, PID: 1, N: 4, At: 20, Token: 1, Writes: []history.Write{{What: "tick", Name: "tick-1000"}}},
 		{Kind: api.TraceAttempt, PID: 1, N: 5, At: 21, Token: 1},
 		{Kind: api.TraceDone, PID: 1, N: 6, At: 20, End: 25, Token: 1, What: "ok"},
 		{Kind: labapi.TraceOpened, PID: 2, N: 1, At: 39},

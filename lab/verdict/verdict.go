@@ -39,6 +39,15 @@ type Verdict struct {
 	Findings   []Finding `json:"findings,omitempty"`
 }
 
+// New returns the verdict of a check that has counted nothing yet of what it looks at.
+func New(guarantee, check string, looked ...string) *Verdict {
+	v := &Verdict{Guarantee: guarantee, Check: check}
+	for _, what := range looked {
+		v.Looked = append(v.Looked, Count{What: what})
+	}
+	return v
+}
+
 // Count is how many of something there were.
 type Count struct {
 	What string `json:"what"`
