@@ -3,25 +3,33 @@ package pulse
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/tenurehq/tenure/store"
 )
 
-// socketEnv names the socket of a keeper that Start has started.
-const socketEnv = "TENURE_KEEPER_SOCKET"
+// socketEnv names the socket of a keeper that Start has started. It is not the TENURE_KEEPER_SOCKET
+// of `tenure keeper`, which a host may set for all programs.
+const socketEnv = "TENURE_PULSE_SOCKET"
+
+// mainCalled: without Main, Start would start this program a second time and not a keeper.
+var mainCalled atomic.Bool
 
 // Main turns this process into a keeper, and does not return, if Start has started it as one.
 // Otherwise it does nothing. Call it first in main. The keeper opens the store with open, because
 // a dead process cannot lend it a connection.
 func Main(open func(context.Context) (store.Store, error)) {
+	mainCalled.Store(true)
 	socket := os.Getenv(socketEnv)
 	if socket == "" {
 		return
@@ -41,9 +49,13 @@ func keep(socket string, open func(context.Context) (store.Store, error)) error 
 	defer cancel()
 	owner := os.NewFile(3, "owner")
 	gone := make(chan struct{})
+	var listening atomic.Bool
 	go func() {
-		defer close(gone)
 		_, _ = io.Copy(io.Discard, owner) // ends when the process is gone, or runs another program
+		if !listening.Load() {
+			os.Exit(0) // the store may never answer, and nothing is registered
+		}
+		close(gone)
 	}()
 	st, err := open(ctx)
 	if err != nil {
@@ -53,6 +65,7 @@ func keep(socket string, open func(context.Context) (store.Store, error)) error 
 	if err != nil {
 		return err
 	}
+	listening.Store(true)
 	go func() {
 		<-gone
 		_ = l.Close()
@@ -65,6 +78,9 @@ func keep(socket string, open func(context.Context) (store.Store, error)) error 
 func Start(log *slog.Logger) (*Client, error) {
 	if log == nil {
 		log = slog.Default()
+	}
+	if !mainCalled.Load() {
+		return nil, errors.New("pulse: Start needs a call of Main at the beginning of the program")
 	}
 	fd, err := openPidfd(os.Getpid())
 	if err != nil {
@@ -84,7 +100,8 @@ func Start(log *slog.Logger) (*Client, error) {
 	c := Dial(socket, log)
 	go func() {
 		defer func() { _, _ = theirs.Close(), ours.Close() }()
-		for {
+		for pause := time.Second; ; {
+			began := time.Now()
 			ended := make(chan error, 1)
 			go func() { ended <- child.Wait() }()
 			select {
@@ -93,11 +110,15 @@ func Start(log *slog.Logger) (*Client, error) {
 			case err := <-ended:
 				log.Warn("the keeper has ended; another one is started", "error", err)
 			}
+			if time.Since(began) > time.Minute {
+				pause = time.Second
+			}
 			for {
 				select {
 				case <-c.done:
 					return
-				case <-time.After(time.Second):
+				case <-time.After(pause):
+					pause = min(2*pause, time.Minute)
 				}
 				if child, err = startChild(socket, theirs); err == nil {
 					break
@@ -122,4 +143,27 @@ func startChild(socket string, owner *os.File) (*exec.Cmd, error) {
 		return nil, fmt.Errorf("pulse: start the keeper: %w", err)
 	}
 	return cmd, nil
+}
+
+// trusted refuses a keeper that another user runs on a socket without a file: everybody can take
+// such a name while its keeper is gone, and would be told the instance, which is secret.
+func trusted(conn net.Conn, path string) error {
+	if path[0] != '@' {
+		return nil
+	}
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return fmt.Errorf("pulse: %w", err)
+	}
+	var peer *syscall.Ucred
+	var serr error
+	if err := raw.Control(func(fd uintptr) {
+		peer, serr = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	}); err != nil || serr != nil {
+		return fmt.Errorf("pulse: who is the keeper: %w", errors.Join(err, serr))
+	}
+	if uid := int(peer.Uid); uid != 0 && uid != os.Geteuid() {
+		return fmt.Errorf("pulse: user %d listens on %s: a keeper without a file must be this user's or root's", uid, path)
+	}
+	return nil
 }

@@ -110,20 +110,26 @@ func (c *Client) run(ctx context.Context) {
 			}
 			continue
 		}
-		began := time.Now()
-		err := c.talk(ctx)
+		since, err := c.talk(ctx)
 		c.mu.Lock()
-		clear(c.kept)
+		for instance := range c.kept {
+			c.kept[instance] = "" // to be registered again, or forgotten
+		}
+		if len(c.want) == 0 {
+			clear(c.kept)
+		}
 		c.mu.Unlock()
 		c.tell(err)
-		if time.Since(began) > pause {
-			pause = first // it was connected
+		if !since.IsZero() && time.Since(since) > time.Second {
+			pause = first
 		}
 		select {
 		case <-time.After(pause):
+			pause = min(2*pause, most)
+		case <-c.changed:
+			pause = first
 		case <-ctx.Done():
 		}
-		pause = min(2*pause, most)
 	}
 }
 
@@ -154,21 +160,26 @@ func (c *Client) tell(err error) {
 	}
 }
 
-// talk registers over one connection until it ends.
-func (c *Client) talk(ctx context.Context) error {
+// talk registers over one connection until it ends. It returns since when everything was registered.
+func (c *Client) talk(ctx context.Context) (since time.Time, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	conn, err := (&net.Dialer{Timeout: callTimeout}).DialContext(ctx, "unixpacket", c.path)
 	if err != nil {
-		return fmt.Errorf("pulse: %w", err)
+		return since, fmt.Errorf("pulse: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
+	if err := trusted(conn, c.path); err != nil {
+		return since, err
+	}
 	var h hello
 	if err := receive(conn, &h, time.Now().Add(callTimeout)); err != nil {
-		return err
+		return since, err
 	}
 	if h.Error != "" {
-		return fmt.Errorf("pulse: the keeper refused: %s", h.Error)
+		return since, fmt.Errorf("pulse: the keeper refused: %s", h.Error)
 	}
 	gone := make(chan error, 1)
 	replies := make(chan reply)
@@ -190,31 +201,34 @@ func (c *Client) talk(ctx context.Context) error {
 		q, more := c.next(h.Nonce)
 		if !more {
 			c.tell(nil)
+			if since.IsZero() {
+				since = time.Now()
+			}
 			select {
 			case <-c.changed:
 				continue
 			case err := <-gone:
-				return err
+				return since, err
 			}
 		}
 		b, err := json.Marshal(q)
 		if err != nil {
-			return err
+			return since, err
 		}
 		_ = conn.SetWriteDeadline(time.Now().Add(callTimeout))
 		if _, err := conn.Write(b); err != nil {
-			return fmt.Errorf("pulse: %w", err)
+			return since, fmt.Errorf("pulse: %w", err)
 		}
 		select {
 		case r := <-replies:
 			if r.Error != "" {
-				return fmt.Errorf("pulse: the keeper refused: %s", r.Error)
+				return since, fmt.Errorf("pulse: the keeper refused: %s", r.Error)
 			}
 			c.confirmed(q)
 		case err := <-gone:
-			return err
+			return since, err
 		case <-time.After(2 * callTimeout):
-			return errors.New("pulse: the keeper does not answer")
+			return since, errors.New("pulse: the keeper does not answer")
 		}
 	}
 }

@@ -9,7 +9,7 @@
 //
 //	func main() {
 //		pulse.Main(open) // returns, unless this process was started as a keeper
-//		keeper, err := pulse.Start()
+//		keeper, err := pulse.Start(nil)
 //		if err != nil {
 //			log.Print(err) // the TTL applies
 //		}
@@ -23,7 +23,8 @@
 // a failed keep-alive is no proof: the process may go on. A keeper ends only sessions that were
 // registered with it by a process that knows the session's instance, which is secret. It opens
 // the pidfd before it asks the process to echo a number, and the kernel names the sender of the
-// echo, so that the next process with the same id is not taken for the first.
+// echo, so that the next process with the same id is not taken for the first. While a process lives, no
+// other process can register its sessions.
 //
 // # Limitations
 //

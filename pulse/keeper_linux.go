@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -26,8 +28,13 @@ type Keeper struct {
 	store store.Store
 	log   *slog.Logger
 	plant plant.Set
-	slots chan struct{}
 	ended atomic.Uint64
+	all   sync.WaitGroup
+
+	mu        sync.Mutex
+	watched   int                          // processes, and those whose sessions are being ended
+	processes map[int32]*process           // by process id
+	holders   map[store.SessionID]*process // who has registered a session
 }
 
 // NewKeeper returns a keeper that ends sessions in the store. A nil log is slog.Default().
@@ -35,7 +42,7 @@ func NewKeeper(st store.Store, log *slog.Logger) *Keeper {
 	if log == nil {
 		log = slog.Default()
 	}
-	return &Keeper{store: st, log: log, slots: make(chan struct{}, maxProcesses)}
+	return &Keeper{store: st, log: log, processes: map[int32]*process{}, holders: map[store.SessionID]*process{}}
 }
 
 // Ended is how many sessions the keeper has ended.
@@ -43,14 +50,21 @@ func (k *Keeper) Ended() uint64 { return k.ended.Load() }
 
 // Listen opens the socket of a keeper. The file is readable and writable for everybody who may
 // enter its folder: to register a session one must know its instance. A name that begins with @
-// has no file.
+// has no file; clients of other users refuse such a keeper, unless it is root's.
 func Listen(path string) (*net.UnixListener, error) {
+	if path == "" {
+		return nil, errors.New("pulse: the path of the keeper's socket must not be empty")
+	}
 	if path[0] != '@' {
-		if conn, err := net.Dial(network, path); err == nil {
+		conn, err := net.DialTimeout(network, path, callTimeout)
+		if err == nil {
 			_ = conn.Close()
 			return nil, fmt.Errorf("pulse: another keeper listens on %s", path)
 		}
-		_ = os.Remove(path) // left by a keeper that was killed
+		// Only a socket on which nobody listens was left by a keeper that was killed.
+		if info, gone := os.Lstat(path); gone == nil && info.Mode().Type() == os.ModeSocket && errors.Is(err, syscall.ECONNREFUSED) {
+			_ = os.Remove(path)
+		}
 	}
 	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
 	if err != nil {
@@ -72,63 +86,51 @@ const network = "unixpacket"
 func (k *Keeper) Serve(ctx context.Context, l *net.UnixListener) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
-	var all sync.WaitGroup
-	defer all.Wait()
+	defer k.all.Wait()
 	for {
 		conn, err := l.AcceptUnix()
 		switch {
 		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return nil
-		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE):
-			k.log.Warn("keeper: no file descriptor is left, so new processes are not watched; raise the limit of open files")
+		case err != nil: // such as too many open files: those who are registered stay so
+			k.log.Warn("keeper: cannot accept a process; if no file descriptor is left, raise the limit of open files", "error", err)
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
 			}
 			continue
-		case err != nil:
-			return fmt.Errorf("pulse: %w", err)
 		}
-		select {
-		case k.slots <- struct{}{}:
-			all.Go(func() {
-				defer func() { <-k.slots }()
-				k.attend(ctx, conn)
-			})
-		default:
-			refuse(conn, fmt.Errorf("the keeper watches over %d processes already", maxProcesses))
+		if err := k.meet(ctx, conn); err != nil {
+			_ = send(conn, hello{Error: err.Error()})
+			_ = conn.Close()
 		}
 	}
 }
 
-func refuse(conn *net.UnixConn, err error) {
-	_ = send(conn, hello{Error: err.Error()})
-	_ = conn.Close()
-}
-
-// attend watches over one process, until it has died, or has gone without a session.
-func (k *Keeper) attend(ctx context.Context, conn *net.UnixConn) {
-	p, err := k.meet(conn)
-	if err != nil {
-		refuse(conn, err)
-		return
-	}
-	defer func() { _ = p.fd.Close() }()
+// watch waits until a process has died, or has gone without a session.
+func (k *Keeper) watch(ctx context.Context, p *process) {
 	stop := context.AfterFunc(ctx, func() { _ = p.fd.SetReadDeadline(time.Now()) })
 	defer stop()
-	var hearing sync.WaitGroup
-	hearing.Go(func() {
-		k.hear(ctx, conn, p)
-		if k.hasty() || p.idle() {
-			_ = p.fd.Close() // nothing is left to watch
-		}
-	})
 	died := p.wait()
-	_ = conn.Close()
-	hearing.Wait()
-	if died || k.hasty() && ctx.Err() == nil {
-		k.end(ctx, p)
+	k.mu.Lock()
+	p.over, p.died = true, died || k.hasty() && ctx.Err() == nil
+	if k.processes[p.pid] == p {
+		delete(k.processes, p.pid)
 	}
+	for conn := range p.conns {
+		_ = conn.Close() // a child of the process may hold the other end
+	}
+	k.mu.Unlock()
+	_ = p.fd.Close()
+	if p.died {
+		k.end(ctx, p, slices.Collect(maps.Values(p.sessions))...) // over: nobody changes them
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range p.sessions {
+		delete(k.holders, s.ID)
+	}
+	k.watched--
 }
 
 // hasty is planted: the end of a connection, or silence on it, is taken for a death.
@@ -136,22 +138,32 @@ func (k *Keeper) hasty() bool {
 	return k.plant.Has(plant.DeathFromFIN) || k.plant.Has(plant.DeathFromSilence)
 }
 
-// process is a registered process.
+// process is a registered process. The keeper's mutex guards it.
 type process struct {
-	pid   int32
-	fd    *os.File // its pidfd
-	nonce string
-
-	mu       sync.Mutex
+	pid      int32
+	fd       *os.File // its pidfd
+	conns    map[*net.UnixConn]struct{}
 	sessions map[string]store.Session // by instance
+	over     bool                     // the keeper no longer watches over it
+	died     bool
+}
+
+// lives is false if the process has died or is no longer watched, so that its id may be another's.
+func (p *process) lives() bool {
+	raw, err := p.fd.SyscallConn()
+	if err != nil || p.over {
+		return false
+	}
+	lives := false
+	return raw.Control(func(fd uintptr) { lives = !exited(fd) }) == nil && lives
 }
 
 // meet identifies the process at the other end. The pidfd comes first and the nonce after it:
 // whoever echoes the nonce lives after the pidfd was opened, so the pidfd is its own.
-func (k *Keeper) meet(conn *net.UnixConn) (*process, error) {
+func (k *Keeper) meet(ctx context.Context, conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var peer *syscall.Ucred
 	var serr error
@@ -160,24 +172,36 @@ func (k *Keeper) meet(conn *net.UnixConn) (*process, error) {
 			serr = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_PASSCRED, 1)
 		}
 	}); err != nil {
-		return nil, err
+		return err
 	}
 	if serr != nil {
-		return nil, os.NewSyscallError("getsockopt", serr)
+		return os.NewSyscallError("getsockopt", serr)
 	}
 	if peer.Pid <= 0 {
-		return nil, errors.New("the keeper cannot see the process: run the keeper in the process id namespace of the host")
+		return errors.New("the keeper cannot see the process: run the keeper in the process id namespace of the host")
 	}
-	fd, err := openPidfd(int(peer.Pid))
-	if err != nil {
-		return nil, err
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := k.processes[peer.Pid]
+	if p == nil || !p.lives() {
+		if k.watched >= maxProcesses {
+			return fmt.Errorf("the keeper watches over %d processes already", maxProcesses)
+		}
+		fd, err := openPidfd(int(peer.Pid))
+		if err != nil {
+			return err
+		}
+		p = &process{pid: peer.Pid, fd: fd, conns: map[*net.UnixConn]struct{}{}, sessions: map[string]store.Session{}}
+		k.processes[p.pid] = p
+		k.watched++
+		k.all.Go(func() { k.watch(ctx, p) })
 	}
-	p := &process{pid: peer.Pid, fd: fd, nonce: rand.Text(), sessions: map[string]store.Session{}}
-	if err := send(conn, hello{Nonce: p.nonce}); err != nil {
-		_ = fd.Close()
-		return nil, err
+	if len(p.conns) >= maxConnections {
+		return fmt.Errorf("a process can have %d connections", maxConnections)
 	}
-	return p, nil
+	p.conns[conn] = struct{}{}
+	k.all.Go(func() { k.hear(ctx, conn, p) })
+	return nil
 }
 
 // openPidfd opens a pidfd that the runtime can wait for.
@@ -226,33 +250,61 @@ func exited(fd uintptr) bool {
 
 // hear takes requests until the connection ends. That it ended says nothing about the process.
 func (k *Keeper) hear(ctx context.Context, conn *net.UnixConn, p *process) {
-	buf, oob := make([]byte, maxMessage), make([]byte, 256)
+	defer k.leave(conn, p)
+	nonce := rand.Text()
+	if send(conn, hello{Nonce: nonce}) != nil {
+		return
+	}
+	// Room for the sender only: descriptors that a message brings would never be closed.
+	buf, oob := make([]byte, maxMessage), make([]byte, syscall.CmsgSpace(syscall.SizeofUcred))
 	for {
-		if k.plant.Has(plant.DeathFromSilence) {
-			_ = conn.SetReadDeadline(time.Now().Add(time.Second))
-		}
+		_ = conn.SetReadDeadline(k.patience(p))
 		n, on, flags, _, err := conn.ReadMsgUnix(buf, oob)
 		if err != nil || n == 0 {
 			return
 		}
-		err = k.register(ctx, p, buf[:n], oob[:on], flags)
+		err = k.register(ctx, p, nonce, buf[:n], oob[:on], flags)
 		if err != nil {
 			k.log.Warn("keeper: a registration was refused", "pid", p.pid, "error", err)
+			_ = send(conn, reply{Error: err.Error()})
+			return // so a process cannot fill the log
 		}
-		var r reply
-		if err != nil {
-			r.Error = err.Error()
-		}
-		if send(conn, r) != nil {
+		if send(conn, reply{}) != nil {
 			return
 		}
 	}
 }
 
+// patience is until when the next request must come: a process without a session must not keep a
+// place for ever.
+func (k *Keeper) patience(p *process) time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.plant.Has(plant.DeathFromSilence):
+		return time.Now().Add(time.Second)
+	case len(p.sessions) == 0:
+		return time.Now().Add(2 * callTimeout)
+	}
+	return time.Time{}
+}
+
+// leave notes the end of a connection.
+func (k *Keeper) leave(conn *net.UnixConn, p *process) {
+	_ = conn.Close()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(p.conns, conn)
+	if k.hasty() || len(p.conns) == 0 && len(p.sessions) == 0 {
+		p.over = p.over || !k.hasty()
+		_ = p.fd.Close() // nothing is left to watch
+	}
+}
+
 // register takes in one request.
-func (k *Keeper) register(ctx context.Context, p *process, message, oob []byte, flags int) error {
+func (k *Keeper) register(ctx context.Context, p *process, nonce string, message, oob []byte, flags int) error {
 	if flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0 {
-		return errors.New("the message is too long")
+		return errors.New("the message is too long, or brings descriptors")
 	}
 	sender, err := senderOf(oob)
 	if err != nil {
@@ -266,16 +318,11 @@ func (k *Keeper) register(ctx context.Context, p *process, message, oob []byte, 
 	case k.plant.Has(plant.PidReuse):
 	case sender != p.pid:
 		return fmt.Errorf("process %d uses the connection of process %d", sender, p.pid)
-	case subtle.ConstantTimeCompare([]byte(q.Nonce), []byte(p.nonce)) != 1:
+	case subtle.ConstantTimeCompare([]byte(q.Nonce), []byte(nonce)) != 1:
 		return errors.New("the nonce is wrong")
 	}
 	if q.Session == "" {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if s, ok := p.sessions[q.Instance]; ok && k.plant.Has(plant.DeathFromForget) {
-			_ = k.store.End(ctx, s.ID, store.Died)
-		}
-		delete(p.sessions, q.Instance)
+		k.forget(ctx, p, q.Instance)
 		return nil
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
@@ -289,13 +336,43 @@ func (k *Keeper) register(ctx context.Context, p *process, message, oob []byte, 
 	case s.Instance == "" || subtle.ConstantTimeCompare([]byte(s.Instance), []byte(store.InstanceDigest(q.Instance))) != 1:
 		return errors.New("the session was opened by another process")
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, known := p.sessions[q.Instance]; !known && len(p.sessions) >= maxSessions {
+	return k.hold(ctx, p, q.Instance, s)
+}
+
+// hold registers a session that belongs to the process, in place of an earlier one of the instance.
+func (k *Keeper) hold(ctx context.Context, p *process, instance string, s store.Session) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	was, known := p.sessions[instance]
+	other := k.holders[s.ID]
+	switch {
+	case p.died: // meanwhile
+		k.all.Go(func() { k.end(ctx, p, s) })
+		fallthrough
+	case p.over:
+		return errors.New("the process has ended")
+	case other != nil && other != p && !k.plant.Has(plant.DeathOfDuplicate):
+		return fmt.Errorf("process %d has registered the session", other.pid)
+	case !known && len(p.sessions) >= maxSessions:
 		return fmt.Errorf("a process can register %d sessions", maxSessions)
 	}
-	p.sessions[q.Instance] = s
+	delete(k.holders, was.ID)
+	p.sessions[instance], k.holders[s.ID] = s, p
 	return nil
+}
+
+func (k *Keeper) forget(ctx context.Context, p *process, instance string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s, known := p.sessions[instance]
+	if !known || p.over {
+		return
+	}
+	delete(k.holders, s.ID)
+	delete(p.sessions, instance)
+	if k.plant.Has(plant.DeathFromForget) {
+		_ = k.store.End(ctx, s.ID, store.Died)
+	}
 }
 
 // senderOf returns the process id of the sender, as the kernel tells it.
@@ -312,24 +389,16 @@ func senderOf(oob []byte) (int32, error) {
 	return 0, errors.New("the kernel did not name the sender")
 }
 
-func (p *process) idle() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.sessions) == 0
-}
-
-// end ends the sessions of a process that has died. It tries until each would have expired.
-func (k *Keeper) end(ctx context.Context, p *process) {
-	ctx = context.WithoutCancel(ctx)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// end ends sessions of a process that has died. It tries until each would have expired, or once
+// more when ctx ends.
+func (k *Keeper) end(ctx context.Context, p *process, sessions ...store.Session) {
 	var all sync.WaitGroup
-	for _, s := range p.sessions {
-		s.ID = k.present(ctx, s)
+	for _, s := range k.present(ctx, sessions) {
 		all.Go(func() {
 			began := time.Now()
 			for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-				call, cancel := context.WithTimeout(ctx, callTimeout)
+				last := ctx.Err() != nil || time.Since(began) > s.TTL
+				call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 				err := k.store.End(call, s.ID, store.Died)
 				cancel()
 				switch {
@@ -337,29 +406,37 @@ func (k *Keeper) end(ctx context.Context, p *process) {
 					k.ended.Add(1)
 					k.log.Info("keeper: a process has died, and its session is ended", "pid", p.pid, "candidate", s.Candidate.ID, "session", s.ID)
 					return
-				case time.Since(began) > s.TTL:
+				case last:
 					k.log.Warn("keeper: the session of a dead process could not be ended, so it expires", "candidate", s.Candidate.ID, "session", s.ID, "error", err)
 					return
 				}
-				time.Sleep(pause)
+				select {
+				case <-time.After(pause):
+				case <-ctx.Done():
+				}
 			}
 		})
 	}
 	all.Wait()
 }
 
-// present is planted: the session to end is looked for by its candidate. Without the bug it is the
-// one that was registered.
-func (k *Keeper) present(ctx context.Context, s store.Session) store.SessionID {
-	if k.plant.Has(plant.DeathOfNextProcess) {
+// present is planted: the sessions to end are looked for by their candidate, or are all that there
+// are. Without the bugs they are those that were registered.
+func (k *Keeper) present(ctx context.Context, registered []store.Session) []store.Session {
+	next, every := k.plant.Has(plant.DeathOfNextProcess), k.plant.Has(plant.DeathOfUnregistered)
+	if !next && !every {
+		return registered
+	}
+	var found []store.Session
+	for _, s := range registered {
 		all, _ := k.store.Sessions(ctx, s.Scope, store.Page{})
 		for _, other := range all {
-			if other.Candidate.ID == s.Candidate.ID {
-				return other.ID
+			if every || other.Candidate.ID == s.Candidate.ID {
+				found = append(found, other)
 			}
 		}
 	}
-	return s.ID
+	return found
 }
 
 func send(conn *net.UnixConn, message any) error {

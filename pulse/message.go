@@ -36,6 +36,8 @@ const (
 	maxSessions = 1024
 	// maxProcesses is how many processes one keeper watches over.
 	maxProcesses = 4096
+	// maxConnections is how many connections one process can have.
+	maxConnections = 8
 	// callTimeout limits each message and each call to the store.
 	callTimeout = 5 * time.Second
 )

@@ -9,11 +9,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
+	"net/rpc"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -72,12 +77,34 @@ func candidate(mode string) error {
 		_ = w.Close()
 		_, _ = io.Copy(io.Discard, r) // until it has asked
 		os.Exit(0)
+	case "orphan": // the same, and it ends before the keeper accepts the connection
+		conn, err := net.DialUnix(network, nil, &net.UnixAddr{Name: socket, Net: network})
+		if err != nil {
+			return err
+		}
+		file, err := conn.File()
+		if err != nil {
+			return err
+		}
+		next := exec.Command("/proc/self/exe")
+		next.Env = append(os.Environ(), modeEnv+"=forked")
+		next.Stdin, next.Stdout, next.Stderr, next.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, []*os.File{file, os.Stderr}
+		if err := next.Start(); err != nil {
+			return err
+		}
+		os.Exit(0)
 	case "forked":
 		conn, err := net.FileConn(os.NewFile(3, "connection"))
 		if err != nil {
 			return err
 		}
-		b, _ := json.Marshal(request{Nonce: os.Getenv("NONCE"), Deployment: s.Deployment, Instance: instance, Session: s.ID})
+		h := hello{Nonce: os.Getenv("NONCE")}
+		if h.Nonce == "" {
+			if err := receive(conn, &h, time.Now().Add(patience)); err != nil {
+				return err
+			}
+		}
+		b, _ := json.Marshal(request{Nonce: h.Nonce, Deployment: s.Deployment, Instance: instance, Session: s.ID})
 		if _, err := conn.Write(b); err != nil {
 			return err
 		}
@@ -89,16 +116,37 @@ func candidate(mode string) error {
 		fmt.Println("pid", os.Getpid())
 		return nil
 	}
+	if mode == "squat" {
+		l, err := Listen(socket)
+		if err != nil {
+			return err
+		}
+		fmt.Println("ready")
+		for {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return err
+			}
+			_ = send(conn, hello{Nonce: "x"})
+		}
+	}
+	if mode == "keeper" {
+		return keeperProcess(socket, os.Getenv("STORE"))
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c := Dial(socket, slog.New(slog.DiscardHandler))
 	c.Keep(s, instance)
-	if mode == "forged" {
+	if mode == "forged" || mode == "try" {
 		for ; ctx.Err() == nil; time.Sleep(time.Millisecond) {
 			c.mu.Lock()
-			err := c.err
+			err, all := c.err, c.kept[instance] == s.ID
 			c.mu.Unlock()
-			if err != nil {
+			switch {
+			case mode == "try" && (all || err != nil):
+				fmt.Println("pid", os.Getpid())
+				return nil
+			case err != nil:
 				return err
 			}
 		}
@@ -109,6 +157,27 @@ func candidate(mode string) error {
 	switch mode {
 	case "drop":
 		_ = c.Close()
+	case "exhaust":
+		for {
+			if _, err := os.Open(os.DevNull); err != nil {
+				break
+			}
+		}
+	case "child": // a child that has the connection ends
+		conn, err := net.DialUnix(network, nil, &net.UnixAddr{Name: socket, Net: network})
+		if err != nil {
+			return err
+		}
+		file, err := conn.File()
+		if err != nil {
+			return err
+		}
+		child := exec.Command("/bin/true")
+		child.ExtraFiles = []*os.File{file}
+		if err := child.Run(); err != nil {
+			return err
+		}
+		_, _, _ = file.Close(), conn.Close(), c.Close()
 	case "forget":
 		c.Forget(instance)
 		for !c.idle() {
@@ -130,10 +199,13 @@ type bench struct {
 	stop   func() // ends the keeper
 	plant  plant.Set
 	ended  chan store.Update
+	k      *Keeper
+	rpc    string // where a keeper in another process finds the store
+	ttl    time.Duration
 }
 
 func newBench(t *testing.T) *bench {
-	b := &bench{t: t, store: mem.New(mem.Options{}), socket: filepath.Join(t.TempDir(), "keeper"), ended: make(chan store.Update, 100)}
+	b := &bench{t: t, store: mem.New(mem.Options{}), socket: filepath.Join(t.TempDir(), "keeper"), ended: make(chan store.Update, 100), ttl: time.Hour}
 	t.Cleanup(b.store.Close)
 	b.keeper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -155,14 +227,98 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-func (b *bench) keeper() {
+// process runs the keeper in a process of its own, and returns it. It ends with the test.
+func (b *bench) process() *exec.Cmd {
+	b.t.Helper()
+	b.stop()
+	if b.rpc == "" {
+		b.rpc = filepath.Join(b.t.TempDir(), "store")
+		l, err := net.Listen("unix", b.rpc)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		server := rpc.NewServer()
+		if err := server.RegisterName("Store", storeServer{b.store}); err != nil {
+			b.t.Fatal(err)
+		}
+		go server.Accept(l)
+		b.t.Cleanup(func() { _ = l.Close() })
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), modeEnv+"=keeper", "SOCKET="+b.socket, "STORE="+b.rpc)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		b.t.Fatalf("the keeper said %q: %v", line, err)
+	}
+	return cmd
+}
+
+// storeServer lends the store of the test to a keeper in another process.
+type storeServer struct{ st store.Store }
+
+func (s storeServer) Session(id store.SessionID, to *store.Session) (err error) {
+	*to, err = s.st.Session(context.Background(), id)
+	return err
+}
+
+func (s storeServer) End(id store.SessionID, _ *bool) error {
+	return s.st.End(context.Background(), id, store.Died)
+}
+
+type storeClient struct {
+	store.Store // nil: a keeper calls no other method
+	c           *rpc.Client
+}
+
+func (s storeClient) Session(_ context.Context, id store.SessionID) (to store.Session, err error) {
+	return to, s.c.Call("Store.Session", id, &to)
+}
+
+func (s storeClient) End(_ context.Context, id store.SessionID, _ store.Reason, _ ...store.Record) error {
+	return s.c.Call("Store.End", id, new(bool))
+}
+
+func keeperProcess(socket, address string) error {
+	c, err := rpc.Dial("unix", address)
+	if err != nil {
+		return err
+	}
+	l, err := Listen(socket)
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	return NewKeeper(storeClient{c: c}, slog.New(slog.DiscardHandler)).Serve(context.Background(), l)
+}
+
+func (b *bench) keeper(change ...func(*Keeper)) {
+	b.t.Helper()
+	b.serve(b.listen(), change...)
+}
+
+func (b *bench) listen() *net.UnixListener {
 	b.t.Helper()
 	l, err := Listen(b.socket)
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	return l
+}
+
+func (b *bench) serve(l *net.UnixListener, change ...func(*Keeper)) {
 	k := NewKeeper(b.store, slog.New(slog.DiscardHandler))
-	k.plant = b.plant
+	k.plant, b.k = b.plant, k
+	for _, f := range change {
+		f(k)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -178,7 +334,7 @@ func (b *bench) keeper() {
 func (b *bench) open(id string) (store.Session, string) {
 	b.t.Helper()
 	instance := rand.Text()
-	s, err := b.store.Open(b.t.Context(), tenure.Candidate{ID: id}, time.Hour, store.OpenOptions{Scope: store.Scope{"g"}, Instance: instance})
+	s, err := b.store.Open(b.t.Context(), tenure.Candidate{ID: id}, b.ttl, store.OpenOptions{Scope: store.Scope{"g"}, Instance: instance})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -228,10 +384,7 @@ func (b *bench) died(id store.SessionID, within time.Duration) bool {
 			if u.Session.ID != id {
 				continue
 			}
-			if u.Reason != store.Died {
-				b.t.Errorf("the session ended with reason %q", u.Reason)
-			}
-			return true
+			return u.Reason == store.Died
 		case <-timeout:
 			return false
 		}
@@ -319,6 +472,37 @@ var living = map[string]struct {
 		b.must("fork", s, instance)
 		return s.ID
 	}},
+	"reused pid": {plant.PidReuse, func(b *bench) store.SessionID {
+		b.stop()
+		l := b.listen()
+		s, instance := b.open("node-1")
+		r, w, err := os.Pipe()
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		in, keep, err := os.Pipe()
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		b.t.Cleanup(func() { _, _, _ = in.Close(), keep.Close(), r.Close() })
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), modeEnv+"=orphan", "SOCKET="+b.socket, "SESSION="+string(s.ID), "DEPLOYMENT="+s.Deployment, "INSTANCE="+instance)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = in, w, os.Stderr
+		if err := cmd.Run(); err != nil {
+			b.t.Fatal(err)
+		}
+		_ = w.Close()
+		other := reuse(b.t, cmd.Process.Pid)
+		b.serve(l)
+		if line, err := bufio.NewReader(r).ReadString('\n'); err != nil || !strings.HasPrefix(line, "pid") {
+			b.t.Fatalf("%q, %v", line, err)
+		}
+		if err := other.Process.Kill(); err != nil {
+			b.t.Fatal(err)
+		}
+		_ = other.Wait()
+		return s.ID
+	}},
 	"next process of the candidate": {plant.DeathOfNextProcess, func(b *bench) store.SessionID {
 		s, instance := b.open("node-1")
 		pid := b.must("stay", s, instance)
@@ -330,6 +514,60 @@ var living = map[string]struct {
 		kill(b.t, pid, syscall.SIGKILL)
 		return next.ID
 	}},
+	"duplicate registration": {plant.DeathOfDuplicate, func(b *bench) store.SessionID {
+		s, instance := b.open("node-1")
+		b.must("stay", s, instance)
+		kill(b.t, b.must("try", s, instance), syscall.SIGKILL)
+		return s.ID
+	}},
+	"never registered": {plant.DeathOfUnregistered, func(b *bench) store.SessionID {
+		s, instance := b.open("node-1")
+		other, _ := b.open("node-2")
+		kill(b.t, b.must("stay", s, instance), syscall.SIGKILL)
+		return other.ID
+	}},
+	"no descriptor left": {plant.None, func(b *bench) store.SessionID {
+		s, instance := b.open("node-1")
+		b.must("exhaust", s, instance)
+		return s.ID
+	}},
+	"child with the connection": {plant.None, func(b *bench) store.SessionID {
+		s, instance := b.open("node-1")
+		b.must("child", s, instance)
+		return s.ID
+	}},
+	"keeper killed": {plant.None, func(b *bench) store.SessionID {
+		keeper := b.process()
+		s, instance := b.open("node-1")
+		b.must("stay", s, instance)
+		kill(b.t, keeper.Process.Pid, syscall.SIGKILL)
+		_ = keeper.Wait()
+		return s.ID
+	}},
+	"keeper killed and started": {plant.None, func(b *bench) store.SessionID {
+		keeper := b.process()
+		s, instance := b.open("node-1")
+		b.must("stay", s, instance)
+		kill(b.t, keeper.Process.Pid, syscall.SIGKILL)
+		_ = keeper.Wait()
+		b.process()
+		return s.ID
+	}},
+	"keeper paused": {plant.None, func(b *bench) store.SessionID {
+		keeper := b.process()
+		s, instance := b.open("node-1")
+		b.must("stay", s, instance)
+		kill(b.t, keeper.Process.Pid, syscall.SIGSTOP)
+		time.AfterFunc(20*time.Millisecond, func() { _ = keeper.Process.Signal(syscall.SIGCONT) })
+		return s.ID
+	}},
+	"keeper restarted": {plant.None, func(b *bench) store.SessionID {
+		s, instance := b.open("node-1")
+		b.must("stay", s, instance)
+		b.stop()
+		b.keeper()
+		return s.ID
+	}},
 	"forged registration": {plant.None, func(b *bench) store.SessionID {
 		s, instance := b.open("node-1")
 		b.must("stay", s, instance)
@@ -340,6 +578,27 @@ var living = map[string]struct {
 	}},
 }
 
+// reuse starts a process with an id that another one had. Only root can ask the kernel for that.
+func reuse(t *testing.T, pid int) *exec.Cmd {
+	t.Helper()
+	for range 100 {
+		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(pid-1)), 0); err != nil {
+			t.Skip(err)
+		}
+		cmd := exec.Command("/bin/sleep", "60")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if cmd.Process.Pid == pid {
+			t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+			return cmd
+		}
+		_, _ = cmd.Process.Kill(), cmd.Wait()
+	}
+	t.Skip("the process id was taken")
+	return nil
+}
+
 func (b *bench) must(mode string, s store.Session, instance string) int {
 	b.t.Helper()
 	pid, err := b.run(mode, s, instance)
@@ -347,6 +606,33 @@ func (b *bench) must(mode string, s store.Session, instance string) int {
 		b.t.Fatal(err)
 	}
 	return pid
+}
+
+// No session of a living process ends as died, in TENURE_TRIALS hostile trials at a TTL of 3 s.
+func TestTrials(t *testing.T) {
+	trials := len(living)
+	if s := os.Getenv("TENURE_TRIALS"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		trials = n
+	}
+	closed, kinds := map[string]int{}, slices.Sorted(maps.Keys(living))
+	for i := range trials {
+		name := kinds[i%len(kinds)]
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.ttl = 3 * time.Second
+			if b.died(living[name].play(b), 50*time.Millisecond) {
+				closed[name]++
+			}
+		})
+	}
+	if len(closed) > 0 {
+		t.Errorf("sessions of living processes that ended as died: %v", closed)
+	}
+	t.Logf("%d trials of %d kinds: 0 sessions of living processes ended as died", trials, len(kinds))
 }
 
 func TestLiving(t *testing.T) {
@@ -392,5 +678,173 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 		_ = conn.Close()
+	}
+}
+
+// A process that connects again and again takes one place, and what it forgets is forgotten although
+// another connection registered it.
+func TestOnePlace(t *testing.T) {
+	b := newBench(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	s, instance := b.open("node-1")
+	for range 3 * maxConnections {
+		c := Dial(b.socket, slog.New(slog.DiscardHandler))
+		c.Keep(s, instance)
+		if err := c.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	}
+	b.k.mu.Lock()
+	if b.k.watched != 1 || len(b.k.holders) != 1 {
+		t.Errorf("%d places for %d sessions", b.k.watched, len(b.k.holders))
+	}
+	b.k.mu.Unlock()
+	c := Dial(b.socket, slog.New(slog.DiscardHandler))
+	defer func() { _ = c.Close() }()
+	c.Keep(s, instance)
+	if err := c.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	c.Forget(instance)
+	for ; ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		b.k.mu.Lock()
+		left := len(b.k.holders)
+		b.k.mu.Unlock()
+		if left == 0 {
+			return
+		}
+	}
+	t.Error("the keeper watches over a session that was forgotten")
+}
+
+// A registration that is refused is tried ever less often.
+func TestRefusedRests(t *testing.T) {
+	b := newBench(t)
+	var refused atomic.Int64
+	b.stop()
+	b.keeper(func(k *Keeper) { k.log, k.store = slog.New(counter{&refused}), slowStore{b.store} })
+	c := Dial(b.socket, slog.New(slog.DiscardHandler))
+	defer func() { _ = c.Close() }()
+	c.Keep(store.Session{ID: "x"}, "y")
+	time.Sleep(2 * time.Second)
+	if n := refused.Load(); n == 0 || n > 12 {
+		t.Errorf("%d tries in 2 s", n)
+	}
+}
+
+type slowStore struct{ store.Store }
+
+func (s slowStore) Session(ctx context.Context, id store.SessionID) (store.Session, error) {
+	time.Sleep(20 * time.Millisecond)
+	return s.Store.Session(ctx, id)
+}
+
+// counter is a log that counts.
+type counter struct{ n *atomic.Int64 }
+
+func (c counter) Enabled(context.Context, slog.Level) bool  { return true }
+func (c counter) Handle(context.Context, slog.Record) error { c.n.Add(1); return nil }
+func (c counter) WithAttrs([]slog.Attr) slog.Handler        { return c }
+func (c counter) WithGroup(string) slog.Handler             { return c }
+
+// A message cannot leave descriptors in the keeper.
+func TestDescriptors(t *testing.T) {
+	b := newBench(t)
+	count := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	before := count()
+	for range 20 {
+		conn, err := net.DialUnix(network, nil, &net.UnixAddr{Name: b.socket, Net: network})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var h hello
+		if err := receive(conn, &h, time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		m, _ := json.Marshal(request{Nonce: h.Nonce, Instance: "x"})
+		if _, _, err := conn.WriteMsgUnix(m, syscall.UnixRights(0, 1, 2), nil); err != nil {
+			t.Fatal(err)
+		}
+		var r reply
+		if err := receive(conn, &r, time.Now().Add(patience)); err != nil || r.Error == "" {
+			t.Errorf("%+v, %v", r, err)
+		}
+		_ = conn.Close()
+	}
+	if n := count(); n > before+20 {
+		t.Errorf("%d descriptors, %d before", n, before)
+	}
+}
+
+// A keeper does not replace what it did not leave behind.
+func TestListen(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "important")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stream := filepath.Join(t.TempDir(), "stream") // another program's socket
+	l, err := net.Listen("unix", stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	for _, path := range []string{"", file, stream} {
+		if l, err := Listen(path); err == nil {
+			_ = l.Close()
+			t.Errorf("a keeper listens on %q", path)
+		}
+		if path == "" {
+			continue
+		}
+		if _, err := os.Lstat(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A program that never calls Main cannot be started as a keeper.
+func TestStartWithoutMain(t *testing.T) {
+	if c, err := Start(nil); err == nil {
+		_ = c.Close()
+		t.Error("the program was started a second time")
+	}
+}
+
+// Another user who takes the name of a socket without a file is not told the instance.
+func TestSquatter(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	name := "@tenure-test-" + rand.Text()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), modeEnv+"=squat", "SOCKET="+name)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() || lines.Text() != "ready" {
+		t.Fatalf("%q", lines.Text())
+	}
+	c := Dial(name, slog.New(slog.DiscardHandler))
+	defer func() { _ = c.Close() }()
+	c.Keep(store.Session{ID: "x"}, "secret")
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := c.Wait(ctx); err == nil || !strings.Contains(err.Error(), "65534") {
+		t.Error(err)
 	}
 }

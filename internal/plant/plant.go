@@ -93,6 +93,16 @@ const (
 	PidReuse           // whoever uses a connection counts as the process that made it
 	HintUnfenced       // a hint ends a session that is not fenced
 
+	DeathOfDuplicate    // a session that two processes have registered ends with either
+	DeathOfUnregistered // a death ends sessions that were not registered
+
+	// In shards.
+
+	MoveBeforeDrain // a shard is handed over while its work runs
+	MoveTwice       // processes that disagree about who should own a shard move it back and forth
+	SettleIgnored   // shards are moved to a process that has just begun
+	CapIgnored      // a process owns more shards than it may
+
 	end
 )
 
@@ -159,6 +169,13 @@ var names = [...]string{
 	DeathOfNextProcess: "death-of-next-process",
 	PidReuse:           "pid-reuse",
 	HintUnfenced:       "hint-unfenced",
+
+	DeathOfDuplicate:    "death-of-duplicate",
+	DeathOfUnregistered: "death-of-unregistered",
+	MoveBeforeDrain:     "move-before-drain",
+	MoveTwice:           "move-twice",
+	SettleIgnored:       "settle-ignored",
+	CapIgnored:          "cap-ignored",
 }
 
 func (b Bug) String() string { return names[b] }
@@ -166,8 +183,8 @@ func (b Bug) String() string { return names[b] }
 // All lists every bug that the simulator must catch.
 func All() []Bug { return between(None, elsewhere) }
 
-// Elsewhere lists the bugs that sit in code which the simulator does not run. A named test
-// catches them: TestDataLossPlanted in lease.
+// Elsewhere lists the bugs that sit in code which the simulator does not run. Named tests catch
+// them: TestDataLossPlanted in lease, TestPlanted in pulse and shard.
 func Elsewhere() []Bug { return between(elsewhere, end) }
 
 func between(after, before Bug) []Bug {
