@@ -16,7 +16,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path './.*' -not -path
 CODE := $(filter-out ./tools/,$(MODULES))
 
 # The packages in which bugs can be planted.
-PLANTED := ./sim/... ./lease/... ./internal/... ./store/... ./pulse
+PLANTED := ./sim/... ./lease/... ./internal/... ./store/... ./pulse ./shard
 
 SEEDS ?= 10000
 

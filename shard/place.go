@@ -48,6 +48,6 @@ func digest(parts ...string) uint64 {
 // score ranks a candidate for a group by weighted rendezvous hashing: the highest score is first. A
 // candidate of weight 2 is first for twice as many groups as one of weight 1.
 func score(group, candidate string, weight float64) float64 {
-	u := (float64(digest(group, candidate)>>11) + 0.5) / (1 << 53) // in (0, 1)
+	u := (float64(digest(group, candidate)>>12) + 0.5) / (1 << 52) // in (0, 1): with a bit more it could round to 1
 	return -weight / math.Log(u)
 }

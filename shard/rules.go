@@ -11,12 +11,14 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Attributes of a set: "shard/SET" has the count, "shard/SET/weight/CANDIDATE" a weight, and
-// "shard/SET/pin/INDEX" a candidate.
+// Attributes of a set: "shard/SET" has the count, "shard/SET/weight/CANDIDATE" a weight,
+// "shard/SET/pin/INDEX" a candidate, and "shard/SET/full/CANDIDATE" the session of a process that
+// owns as many shards as it may.
 const (
 	countKey     = "count"
 	weightKey    = "weight"
 	candidateKey = "candidate"
+	sessionKey   = "session"
 )
 
 func setName(set string) string { return "shard/" + set }
@@ -28,6 +30,8 @@ func SetOf(attribute string) string {
 }
 
 func weightName(set, candidate string) string { return setName(set) + "/weight/" + candidate }
+
+func fullName(set, candidate string) string { return setName(set) + "/full/" + candidate }
 
 func pinName(set string, index int) string { return setName(set) + "/pin/" + strconv.Itoa(index) }
 
@@ -43,36 +47,48 @@ type Rules struct {
 	Count   int                // 0: no process has run the set yet
 	Weights map[string]float64 // by candidate; 1 for others
 	Pins    map[int]string     // candidates by shard
+
+	full map[string]store.SessionID // by candidate
 }
 
 // ReadRules reads the rules of a set.
 func ReadRules(ctx context.Context, st store.Store, set string) (Rules, error) {
-	r := Rules{Weights: map[string]float64{}, Pins: map[int]string{}}
+	r := Rules{Weights: map[string]float64{}, Pins: map[int]string{}, full: map[string]store.SessionID{}}
 	main, err := st.Attributes(ctx, setName(set))
 	if err != nil {
 		return r, err
 	}
 	r.Count, _ = strconv.Atoi(main.Values[countKey])
+	err = each(ctx, st, setName(set)+"/", func(a store.Attributes) {
+		kind, of, _ := strings.Cut(strings.TrimPrefix(a.Name, setName(set)+"/"), "/")
+		index, notNumber := strconv.Atoi(of)
+		weight, notWeight := strconv.Atoi(a.Values[weightKey])
+		switch {
+		case kind == "weight" && notWeight == nil && weight >= 1 && weight <= MaxWeight:
+			r.Weights[of] = float64(weight)
+		case kind == "pin" && notNumber == nil && a.Values[candidateKey] != "":
+			r.Pins[index] = a.Values[candidateKey]
+		case kind == "full":
+			r.full[of] = store.SessionID(a.Values[sessionKey])
+		}
+	})
+	return r, err
+}
+
+// each reads all attributes whose names begin with the prefix.
+func each(ctx context.Context, st store.Store, prefix string, do func(store.Attributes)) error {
 	page := store.Page{}
 	for {
-		all, err := st.ListAttributes(ctx, setName(set)+"/", page)
+		all, err := st.ListAttributes(ctx, prefix, page)
 		if err != nil {
-			return r, err
+			return err
 		}
 		for _, a := range all {
-			kind, of, _ := strings.Cut(strings.TrimPrefix(a.Name, setName(set)+"/"), "/")
-			index, notNumber := strconv.Atoi(of)
-			weight, notWeight := strconv.Atoi(a.Values[weightKey])
-			switch {
-			case kind == "weight" && notWeight == nil && weight >= 1 && weight <= MaxWeight:
-				r.Weights[of] = float64(weight)
-			case kind == "pin" && notNumber == nil && a.Values[candidateKey] != "":
-				r.Pins[index] = a.Values[candidateKey]
-			}
+			do(a)
 			page.After = a.Name
 		}
 		if len(all) < store.MaxPage {
-			return r, nil
+			return nil
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/internal/plant"
 	"github.com/tenurehq/tenure/internal/policy"
 	"github.com/tenurehq/tenure/internal/shardhook"
 	"github.com/tenurehq/tenure/lease"
@@ -27,22 +28,21 @@ type Config struct {
 	Set string
 	// Count is how many shards there are, at most MaxCount.
 	Count int
-	// Weight is this process's share of the shards, beside the others'. Default 1, at most
-	// MaxWeight.
+	// Weight is this process's share of the shards, beside the others', at most MaxWeight. Default:
+	// what Weigh has set, or 1.
 	Weight int
 	// Max is how many shards this process owns at most. Default: no limit.
 	Max int
 	// MaxMoves is how many shards this process hands over at a time. Default 32.
 	MaxMoves int
 	// Settle is how long a candidate must have lived before shards are moved to it, and how long a
-	// shard stays with a new owner before it is moved again. Default 4 s.
+	// shard stays with a new owner before it is moved again. Default 4 s, at least 100 ms.
 	Settle time.Duration
+
+	plant plant.Set
 }
 
 func (c Config) resolve(scope store.Scope) (Config, error) {
-	if c.Weight == 0 {
-		c.Weight = 1
-	}
 	if c.MaxMoves == 0 {
 		c.MaxMoves = 32
 	}
@@ -57,14 +57,14 @@ func (c Config) resolve(scope store.Scope) (Config, error) {
 		return bad("Set", c.Set, "1 to 56 of a-z 0-9 . _ -, beginning with a letter or digit")
 	case c.Count < 1 || c.Count > MaxCount:
 		return bad("Count", c.Count, fmt.Sprintf("from 1 to %d", MaxCount))
-	case c.Weight < 1 || c.Weight > MaxWeight:
-		return bad("Weight", c.Weight, fmt.Sprintf("from 1 to %d", MaxWeight))
+	case c.Weight < 0 || c.Weight > MaxWeight:
+		return bad("Weight", c.Weight, fmt.Sprintf("from 1 to %d, or 0 (what Weigh has set)", MaxWeight))
 	case c.Max < 0:
 		return bad("Max", c.Max, "0 (no limit) or more")
 	case c.MaxMoves < 1:
 		return bad("MaxMoves", c.MaxMoves, "1 or more")
-	case c.Settle < 0:
-		return bad("Settle", c.Settle, "0 (the default) or more")
+	case c.Settle < 100*time.Millisecond:
+		return bad("Settle", c.Settle, "100ms or more, or 0 (the default)")
 	case !scope.Covers(Group(c.Set, 0)) || !scope.Covers(Group(c.Set, c.Count-1)):
 		return bad("Set", c.Set, fmt.Sprintf("the node's scope must have %q", c.Set+"-*"))
 	}
@@ -82,8 +82,8 @@ type Shard struct {
 var errMove = errors.New("shard: the shard moves to another process")
 
 // Run owns this process's part of the shards of a set until ctx ends, and calls work for each in a
-// goroutine of its own. Then it hands everything over. It returns the cause of ctx, or why it could
-// not begin.
+// goroutine of its own. Then it hands everything over. It returns the cause of ctx, why it could not
+// begin, or why it cannot go on: the node was closed, or others run the set with another count.
 //
 // Work gets a context that ends when the shard is no longer this process's, and should return soon
 // after. Work that returns before has given up: another process gets the shard, and this one waits
@@ -94,8 +94,11 @@ func Run(ctx context.Context, node *lease.Node, cfg Config, work func(context.Co
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	r := &runner{
-		cfg: cfg, node: n, work: work, log: n.Log.With("set", cfg.Set), ctx: ctx,
+		quit: cancel,
+		cfg:  cfg, node: n, work: work, log: n.Log.With("set", cfg.Set), ctx: ctx,
 		shards: make([]owned, cfg.Count), born: map[store.SessionID]clock.Instant{}, moves: make(chan struct{}, cfg.MaxMoves),
 	}
 	if err := r.agree(ctx); err != nil {
@@ -115,6 +118,7 @@ func Run(ctx context.Context, node *lease.Node, cfg Config, work func(context.Co
 				r.readRules(ctx)
 			}
 			r.rebalance()
+			r.announce(ctx)
 		case <-ctx.Done():
 		}
 	}
@@ -129,7 +133,8 @@ type runner struct {
 	work  func(context.Context, Shard) error
 	log   *slog.Logger
 	ctx   context.Context
-	moves chan struct{} // one for each move under way
+	quit  context.CancelCauseFunc // ends Run
+	moves chan struct{}           // one for each move under way
 	busy  sync.WaitGroup
 
 	rules atomic.Pointer[Rules]
@@ -140,6 +145,8 @@ type runner struct {
 	shards   []owned
 	owns     int
 	stopping bool
+	warned   clock.Instant   // when the log said last that campaigns fail
+	full     store.SessionID // what the others were told by announce
 }
 
 // owned is what this process knows of a shard.
@@ -149,6 +156,8 @@ type owned struct {
 	since    clock.Instant           // when the term began
 	cancel   context.CancelCauseFunc // of the work
 	to       string                  // whom it is moved to
+	slot     bool                    // it takes one of the moves
+	paused   bool                    // its work has failed
 	moved    clock.Instant           // when it was moved last
 	stay     time.Duration           // how long it stays at least; longer if it came back
 	fails    int
@@ -180,7 +189,7 @@ func (r *runner) agree(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("shard: reading the set %q: %w", r.cfg.Set, err)
 	}
-	if was, set := rules.Weights[r.node.Candidate.ID]; set && was != float64(r.cfg.Weight) || !set && r.cfg.Weight != 1 {
+	if was, set := rules.Weights[r.node.Candidate.ID]; r.cfg.Weight != 0 && (set && was != float64(r.cfg.Weight) || !set && r.cfg.Weight != 1) {
 		if err := Weigh(ctx, r.node.Store, r.cfg.Set, r.node.Candidate.ID, r.cfg.Weight); err != nil {
 			return err
 		}
@@ -222,17 +231,22 @@ func (r *runner) readRules(ctx context.Context) {
 		if was := r.rules.Swap(&rules); !was.equal(rules) {
 			r.log.Info("shard: weights or pins have changed")
 		}
-	}
-	nodes, err := r.node.Store.ListAttributes(ctx, policy.Node(""), store.Page{})
-	if err != nil {
-		return
+		// Two processes that began at the same moment do not see each other in agree. With two
+		// counts a key would have two owners, so the one that wrote last goes on.
+		if rules.Count != 0 && rules.Count != r.cfg.Count {
+			r.quit(&store.ArgumentError{Field: "Count", Value: r.cfg.Count, Rule: fmt.Sprintf("others run the set %q with %d shards", r.cfg.Set, rules.Count)})
+			return
+		}
 	}
 	cordoned := map[string]bool{}
-	for _, a := range nodes {
+	err = each(ctx, r.node.Store, policy.Node(""), func(a store.Attributes) {
 		id := strings.TrimPrefix(a.Name, policy.Node(""))
 		if (policy.Claim{Node: id}).Cordon(a.Values) != nil {
 			cordoned[id] = true
 		}
+	})
+	if err != nil {
+		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,7 +257,7 @@ func (r *runner) readRules(ctx context.Context) {
 func (r *runner) stand(i int) {
 	r.mu.Lock()
 	s := &r.shards[i]
-	if r.stopping || s.standing || s.term != nil || r.cfg.Max > 0 && r.owns >= r.cfg.Max {
+	if r.stopping || s.standing || s.paused || s.term != nil || r.over(r.owns+1) {
 		r.mu.Unlock()
 		return
 	}
@@ -253,17 +267,32 @@ func (r *runner) stand(i int) {
 	r.node.Stand(Group(r.cfg.Set, i), func(term *tenure.Term, err error) { r.stood(i, term, err) })
 }
 
+// over reports whether a number of shards is more than this process may own.
+func (r *runner) over(owns int) bool {
+	return r.cfg.Max > 0 && owns > r.cfg.Max && !r.cfg.plant.Has(plant.CapIgnored)
+}
+
 // stood takes in the outcome of a campaign. It does not wait.
 func (r *runner) stood(i int, term *tenure.Term, err error) {
 	r.mu.Lock()
 	s := &r.shards[i]
 	s.standing = false
 	if term == nil {
-		stopping := r.stopping
+		stopping, now := r.stopping, r.node.Clock.Now()
+		warn := r.warned == 0 || now.Sub(r.warned) > time.Minute // once, and not for each of thousands
+		if warn && err != nil {
+			r.warned = now
+		}
 		r.mu.Unlock()
 		r.busy.Done()
-		if err != nil && !stopping && !errors.Is(err, lease.ErrClosed) {
-			r.log.Warn("shard: a campaign failed", "shard", i, "error", err)
+		switch {
+		case err == nil || stopping:
+		case errors.Is(err, lease.ErrClosed):
+			r.quit(err)
+		default:
+			if warn {
+				r.log.Warn("shard: campaigns fail, and are tried again", "shard", i, "error", err)
+			}
 			time.AfterFunc(time.Second, func() { r.stand(i) })
 		}
 		return
@@ -276,11 +305,11 @@ func (r *runner) stood(i int, term *tenure.Term, err error) {
 		s.stay = r.cfg.Settle
 	}
 	r.owns++
-	full := r.cfg.Max > 0 && r.owns >= r.cfg.Max
+	full := r.over(r.owns + 1)
 	switch {
 	case r.stopping:
 		cancel(context.Cause(r.ctx))
-	case r.cfg.Max > 0 && r.owns > r.cfg.Max:
+	case r.over(r.owns):
 		cancel(errMove) // handed to it by a process that does not know that it is full
 	}
 	r.mu.Unlock()
@@ -288,6 +317,29 @@ func (r *runner) stood(i int, term *tenure.Term, err error) {
 		go r.withdrawAll()
 	}
 	go r.own(ctx, i, term)
+}
+
+// announce tells the others whether this process owns as many shards as it may, so that they do not
+// move shards to it that it would give back.
+func (r *runner) announce(ctx context.Context) {
+	r.mu.Lock()
+	full := store.SessionID("")
+	if r.over(r.owns + 1) {
+		for _, s := range r.node.Sessions() {
+			if s.Candidate.ID == r.node.Candidate.ID {
+				full = s.ID
+			}
+		}
+	}
+	r.mu.Unlock()
+	if full == r.full {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Settle)
+	defer cancel()
+	if set1(ctx, r.node.Store, fullName(r.cfg.Set, r.node.Candidate.ID), sessionKey, string(full)) == nil {
+		r.full = full
+	}
 }
 
 // withdrawAll ends the campaigns of a process that owns as much as it may.
@@ -316,7 +368,7 @@ func (r *runner) own(ctx context.Context, i int, term *tenure.Term) {
 	s.cancel(nil)
 	to := s.to
 	if to == "" {
-		to = r.first(i, line, r.node.Candidate.ID)
+		to = r.first(i, r.settled(line, r.node.Clock.Now()), r.node.Candidate.ID)
 	}
 	if moved {
 		s.fails = 0
@@ -324,6 +376,7 @@ func (r *runner) own(ctx context.Context, i int, term *tenure.Term) {
 		s.fails++
 	}
 	fails := s.fails
+	s.paused = !moved
 	r.mu.Unlock()
 
 	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
@@ -332,20 +385,25 @@ func (r *runner) own(ctx context.Context, i int, term *tenure.Term) {
 		_ = term.Resign(release)
 	}
 	r.mu.Lock()
-	if s.to != "" {
+	if s.slot {
 		<-r.moves
 	}
-	s.term, s.to = nil, ""
+	s.term, s.to, s.slot = nil, "", false
 	r.owns--
 	r.mu.Unlock()
+	r.standAll()
 	if moved {
 		r.stand(i)
-		r.standAll()
 		return
 	}
 	pause := backoff(fails)
 	r.log.Warn("shard: work has returned before its term ended; another process gets the shard", "shard", i, "error", err, "pause", pause)
-	time.AfterFunc(pause, func() { r.stand(i) })
+	time.AfterFunc(pause, func() {
+		r.mu.Lock()
+		s.paused = false
+		r.mu.Unlock()
+		r.stand(i)
+	})
 }
 
 // standAll campaigns for everything again, after a process was full.
@@ -375,21 +433,18 @@ func (r *runner) rebalance() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	born := map[store.SessionID]clock.Instant{}
-	settled := line[:0:0]
 	for _, s := range line {
 		first, known := r.born[s.ID]
 		if !known {
 			first = now
 		}
 		born[s.ID] = first
-		if now.Sub(first) >= r.cfg.Settle || s.Candidate.ID == r.node.Candidate.ID {
-			settled = append(settled, s)
-		}
 	}
 	r.born = born
+	settled := r.settled(line, now)
 	for i := range r.shards {
 		s := &r.shards[i]
-		if s.term == nil || s.to != "" || now.Sub(s.since) < s.stay {
+		if s.term == nil || s.to != "" || now.Sub(s.since) < s.stay && !r.cfg.plant.Has(plant.MoveTwice) {
 			continue
 		}
 		best := r.first(i, settled, "")
@@ -398,12 +453,27 @@ func (r *runner) rebalance() {
 		}
 		select {
 		case r.moves <- struct{}{}:
-			s.to, s.moved = best, now
+			s.to, s.moved, s.slot = best, now, true
 			s.cancel(errMove)
+			if r.cfg.plant.Has(plant.MoveBeforeDrain) {
+				go func(term *tenure.Term) { _ = term.TransferTo(r.ctx, best) }(s.term)
+			}
 		default:
 			return // as many as may move at a time
 		}
 	}
+}
+
+// settled are this process's own session and those that it has seen for long enough. r.mu is held.
+func (r *runner) settled(line []store.Session, now clock.Instant) []store.Session {
+	long := line[:0:0]
+	for _, s := range line {
+		first, known := r.born[s.ID]
+		if known && now.Sub(first) >= r.cfg.Settle || s.Candidate.ID == r.node.Candidate.ID || r.cfg.plant.Has(plant.SettleIgnored) {
+			long = append(long, s)
+		}
+	}
+	return long
 }
 
 // first is the candidate that should own a shard, or "" if there is none. r.mu is held.
@@ -411,7 +481,7 @@ func (r *runner) first(i int, of []store.Session, but string) string {
 	best, most := "", 0.0
 	for _, s := range of {
 		id := s.Candidate.ID
-		if id == but || r.cordoned[id] || !s.Scope.Covers(Group(r.cfg.Set, i)) {
+		if id == but || r.cordoned[id] || id != r.node.Candidate.ID && r.rules.Load().full[id] == s.ID || !s.Scope.Covers(Group(r.cfg.Set, i)) {
 			continue
 		}
 		if number := r.rules.Load().rank(r.cfg.Set, i, id); best == "" || number > most {
@@ -421,17 +491,40 @@ func (r *runner) first(i int, of []store.Session, but string) string {
 	return best
 }
 
-// stop gives everything up.
+// stop gives everything up, MaxMoves shards at a time. Work that does not return in time holds up
+// its own shard only.
 func (r *runner) stop() {
 	r.mu.Lock()
 	r.stopping = true
-	for i := range r.shards {
-		if s := &r.shards[i]; s.cancel != nil {
-			s.cancel(context.Cause(r.ctx))
-		}
-	}
 	r.mu.Unlock()
 	r.withdrawAll()
+	patience := time.NewTimer(time.Second)
+	defer patience.Stop()
+	for i := range r.shards {
+		r.mu.Lock()
+		s := &r.shards[i]
+		moves := s.term != nil && !s.slot
+		r.mu.Unlock()
+		if !moves {
+			continue
+		}
+		slot := false
+		select {
+		case r.moves <- struct{}{}:
+			slot = true
+			patience.Reset(time.Second)
+		case <-patience.C:
+			patience.Reset(0)
+		}
+		r.mu.Lock()
+		if slot && s.term == nil { // it has ended meanwhile
+			<-r.moves
+		} else if s.term != nil {
+			s.slot = slot
+			s.cancel(context.Cause(r.ctx))
+		}
+		r.mu.Unlock()
+	}
 	r.busy.Wait()
 }
 

@@ -65,7 +65,7 @@ var layers = []layer{
 		why: "the one way in which shard uses a node beyond its methods"},
 	{path: "lease", may: []string{".", "elector", "fence", "clock", "store", "internal/plant", "internal/machine", "internal/guard", "internal/shardhook"}, testsToo: []string{"store/mem", "tenuretest", "electortest", "store/storetest"},
 		why: "a node drives the machine on any store"},
-	{path: "shard", may: []string{".", "clock", "lease", "store", "internal/policy", "internal/shardhook"}, testsToo: []string{"store/mem"},
+	{path: "shard", may: []string{".", "clock", "lease", "store", "internal/plant", "internal/policy", "internal/shardhook"}, testsToo: []string{"store/mem"},
 		why: "a shard is a group, on any store"},
 	{path: "pulse", may: []string{"store", "internal/plant"}, testsToo: []string{".", "store/mem"},
 		why: "a keeper ends sessions of any store"},
