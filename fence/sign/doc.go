@@ -21,7 +21,7 @@
 //
 // A signature proves that the token was granted, not that it is the newest one: the fence does that.
 // Whoever has read a stamp can repeat it while its term lasts. Give stamps only to sinks that you
-// trust with them, or bind them to the leader's TLS certificate ([Claims].Thumbprint).
+// trust with them, or bind them to the leader's TLS certificate ([Claims].Confirm and [WithPeer]).
 //
 // The sequence number of a strict sink is not signed.
 package sign

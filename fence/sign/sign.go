@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -131,20 +132,50 @@ func NewVerifier(keys *KeySet) *Verifier {
 // maxChecked bounds what a verifier remembers.
 const maxChecked = 4096
 
-// Verify is a fence.Verifier: it takes a JSON stamp, and returns it if its signature is good.
+// Verify is a fence.Verifier: it takes a JSON stamp, and returns it if its signature is good. A
+// signature that is bound to a TLS certificate is good only where WithCertificate has put that
+// certificate into ctx.
 func (v *Verifier) Verify(ctx context.Context, raw []byte) (fence.Stamp, error) {
 	s, err := fence.Unsigned(ctx, raw)
-	if err == nil {
-		_, err = v.Check(s)
-	}
 	if err != nil {
 		return fence.Stamp{}, err
+	}
+	c, err := v.Check(s)
+	if err != nil {
+		return fence.Stamp{}, err
+	}
+	if c.Confirm != nil {
+		if peer, ok := ctx.Value(certificateKey{}).(*x509.Certificate); !ok || Thumbprint(peer) != c.Confirm.Thumbprint {
+			return fence.Stamp{}, refused("it is bound to a TLS certificate that the caller has not shown")
+		}
 	}
 	return s, nil
 }
 
+type certificateKey struct{}
+
+// WithCertificate says which TLS certificate the caller has proved to have: the first one of
+// tls.ConnectionState.PeerCertificates.
+func WithCertificate(ctx context.Context, c *x509.Certificate) context.Context {
+	if c == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, certificateKey{}, c)
+}
+
+// WithPeer calls WithCertificate for each request. Put it around a guard.
+func WithPeer(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+			r = r.WithContext(WithCertificate(r.Context(), r.TLS.PeerCertificates[0]))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // Check returns what was signed if the stamp has a good signature for exactly its deployment, group,
-// token and session. Otherwise the error is a fence.InvalidError, and nothing may be written.
+// token and session. Otherwise the error is a fence.InvalidError, and nothing may be written. The
+// caller must compare Claims.Confirm, if there is one, with the certificate of whoever sent the stamp.
 func (v *Verifier) Check(s fence.Stamp) (Claims, error) {
 	c, err := v.claims(s.Signature)
 	switch {

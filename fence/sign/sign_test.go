@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -243,6 +244,45 @@ func TestGuard(t *testing.T) {
 	raw, _ := json.Marshal(made)
 	if _, err := v.Verify(context.Background(), raw); err == nil {
 		t.Error("an unsigned stamp was believed")
+	}
+}
+
+// A signature that is bound to a certificate is refused from everybody else, also when it is cached.
+func TestBound(t *testing.T) {
+	signer := newSigner(t)
+	v, _ := trusting(t, signer)
+	own, other := &x509.Certificate{Raw: []byte("own")}, &x509.Certificate{Raw: []byte("other")}
+	bound := claims
+	bound.Confirm = &sign.Confirm{Thumbprint: sign.Thumbprint(own)}
+	raw, err := json.Marshal(stamp(t, signer, bound))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := v.Verify(sign.WithCertificate(t.Context(), own), raw); err != nil {
+			t.Error(err)
+		}
+		for _, stolen := range []context.Context{t.Context(), sign.WithCertificate(t.Context(), nil), sign.WithCertificate(t.Context(), other)} {
+			if _, err := v.Verify(stolen, raw); !errors.Is(err, fence.ErrRefused) {
+				t.Errorf("a stolen stamp: %v", err)
+			}
+		}
+	}
+	free, _ := json.Marshal(stamp(t, signer, claims))
+	handler := sign.WithPeer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := v.Verify(r.Context(), raw); err != nil {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		if _, err := v.Verify(r.Context(), free); err != nil {
+			t.Error(err)
+		}
+	}))
+	for want, c := range map[int]*tls.ConnectionState{200: {PeerCertificates: []*x509.Certificate{own}}, 403: nil} {
+		r, w := httptest.NewRequest(http.MethodPost, "/", nil), httptest.NewRecorder()
+		r.TLS = c
+		if handler.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%d instead of %d", w.Code, want)
+		}
 	}
 }
 
