@@ -346,13 +346,13 @@ func (k *Keeper) hold(ctx context.Context, p *process, instance string, s store.
 	was, known := p.sessions[instance]
 	other := k.holders[s.ID]
 	switch {
+	case other != nil && other != p && !k.plant.Has(plant.DeathOfDuplicate): // first, whether or not p has died
+		return fmt.Errorf("process %d has registered the session", other.pid)
 	case p.died: // meanwhile
 		k.all.Go(func() { k.end(ctx, p, s) })
 		fallthrough
 	case p.over:
 		return errors.New("the process has ended")
-	case other != nil && other != p && !k.plant.Has(plant.DeathOfDuplicate):
-		return fmt.Errorf("process %d has registered the session", other.pid)
 	case !known && len(p.sessions) >= maxSessions:
 		return fmt.Errorf("a process can register %d sessions", maxSessions)
 	}
