@@ -72,7 +72,7 @@ func (id Identity) Is(node string) error {
 	if id.Anonymous() || node != "" && node == id.Name {
 		return nil
 	}
-	return httpapi.Refuse(http.StatusForbidden, "not_your_node", "the credentials are those of %q, but node_id is %q: a node may act as itself only", id.Name, secret.Name(node))
+	return httpapi.Refuse(http.StatusForbidden, "not_your_node", "the credentials are those of %q, but node_id is %q: a node may act as itself only; use the node id %q", id.Name, secret.Name(node), id.Name)
 }
 
 // String is for logs.

@@ -109,8 +109,8 @@ func (c *Connection) Open(ctx context.Context, log *slog.Logger) (*Opened, error
 	}
 	if err != nil {
 		o.Close()
-		if at.Service && errors.Is(err, syscall.ECONNREFUSED) {
-			err = &NoServiceError{Err: plain(err), Remedy: at.remedy()}
+		if at.Service {
+			err = at.withRemedy(err)
 		}
 		if err = exitError(err); !at.Service {
 			err = CheckEngine(err)
@@ -149,6 +149,22 @@ func (t Target) Open(ctx context.Context) (engines.Store, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// withRemedy adds to the error of a service what the caller can do.
+func (t Target) withRemedy(err error) error {
+	var unknown x509.UnknownAuthorityError
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return &NoServiceError{Err: plain(err), Remedy: t.remedy()}
+	case errors.As(err, &unknown):
+		return fmt.Errorf("%w\nset --store-ca (TENURE_STORE_CA) to the file of the CA that signed the certificate", plain(err))
+	case errors.Is(err, store.ErrUnauthenticated):
+		return fmt.Errorf("%w\nset --store-credential-file (TENURE_STORE_CREDENTIAL_FILE), or --store-cert and --store-key, to credentials that this service knows", plain(err))
+	case t.TLS == nil && strings.Contains(err.Error(), "400 Bad Request"):
+		return fmt.Errorf("%w\nif the service uses TLS, --store must begin with https://", plain(err))
+	}
+	return err
 }
 
 // remedy says how to get a service at the target.
