@@ -105,7 +105,7 @@ func (g GroupPolicy) Check(limits store.Caps, maxTTL time.Duration) error {
 	most := maxTTL.Milliseconds()
 	switch {
 	case g.MinTTLMS < 0 || g.MinTTLMS > most || g.MaxTTLMS < 0 || g.MaxTTLMS > most:
-		return fmt.Errorf("min_ttl_ms and max_ttl_ms must be from 0 to %d, the longest TTL of this deployment", most)
+		return fmt.Errorf("the bounds of the TTL (min_ttl_ms, max_ttl_ms) must be from 0 to %d ms, the longest TTL of this deployment", most)
 	case g.MaxTTLMS > 0 && g.MinTTLMS > g.MaxTTLMS:
 		return fmt.Errorf("min_ttl_ms = %d must not be above max_ttl_ms = %d", g.MinTTLMS, g.MaxTTLMS)
 	case g.BackoffMS < 0 || g.BackoffMS > time.Hour.Milliseconds():

@@ -35,18 +35,18 @@ func newEnvironment() *cobra.Command {
 history is TENURE_HISTORY_LIMIT, --yes of step-down is TENURE_STEP_DOWN_YES. These apply
 to all commands:
 
-  TENURE_STORE                store of the elections
-  TENURE_DEV                  run a temporary engine in the process instead
-  TENURE_STORE_PREFIX         prefix of every key in etcd
-  TENURE_STORE_CA             CA file for the store's certificates
-  TENURE_STORE_CERT           client certificate file for the store
-  TENURE_STORE_KEY            key file of the client certificate
-  TENURE_STORE_USER           etcd user
-  TENURE_STORE_PASSWORD_FILE  file with the password of the etcd user
+  TENURE_STORE                  store of the elections
+  TENURE_DEV                    run a temporary engine in the process instead
+  TENURE_STORE_PREFIX           prefix of every key in etcd
+  TENURE_STORE_CA               CA file for the store's certificates
+  TENURE_STORE_CERT             client certificate file for the store
+  TENURE_STORE_KEY              key file of the client certificate
+  TENURE_STORE_USER             etcd user
+  TENURE_STORE_PASSWORD_FILE    file with the password of the engine's user
   TENURE_STORE_CREDENTIAL_FILE  file with the bearer credential for a service
-  TENURE_STORE_CREDENTIAL     the bearer credential itself; it has no flag
-  TENURE_TIMEOUT              longest time for one call to the store
-  TENURE_OUTPUT               output format
+  TENURE_STORE_CREDENTIAL       the bearer credential itself; it has no flag
+  TENURE_TIMEOUT                longest time for one call to the store
+  TENURE_OUTPUT                 output format
 
 A flag has precedence over the command's own variable, and that over the shared one.
 NO_COLOR (any value) turns colours off.`,

@@ -48,8 +48,8 @@ func newDoctor(env cli.Env) *cobra.Command {
 		Short: "Check engine, clock, pauses and permissions, and say what to fix.",
 		Long: `Check the engine (members, quorum, alarms), the round trip against the TTL, the clock and
 the longest pause of this machine, permissions, record format, epoch, groups that nobody
-leads, and node ids that several processes use; say what to fix. The command opens a session for a moment and leads
-nothing. Run it on the machines on which the leaders run.
+leads, and node ids that several processes use; say what to fix. The command opens a
+session for a moment and leads nothing. Run it on the machines on which the leaders run.
 
 Exit code 1: something is broken. Warnings do not change the exit code.`,
 		Example: `  tenure doctor --ttl=8s --measure=30s`,
