@@ -138,7 +138,7 @@ func (c Claim) policy(p Policy) *Bar {
 	case p.Deleted:
 		return bar(NoGroup, "there is no group %q: it was deleted", c.Group)
 	case c.Declared && !p.Declared:
-		return bar(NoGroup, "there is no group %q: this deployment wants groups to be created first", c.Group)
+		return bar(NoGroup, "group %q is not declared, and this service elects declared groups only", c.Group)
 	case len(p.Members) > 0 && !slices.Contains(p.Members, c.Node):
 		return bar(NotAMember, "node %q is not among the members of group %q: an operator can add it to the policy", c.Node, c.Group)
 	}
@@ -160,7 +160,7 @@ func (c Claim) Cordon(node map[string]string) *Bar {
 	if len(why) > most {
 		why = why[:most] + "…"
 	}
-	return &Bar{Code: Cordoned, Detail: fmt.Sprintf("node %q is cordoned (%s): it may not begin to lead until an operator lifts that", c.Node, why)}
+	return &Bar{Code: Cordoned, Detail: fmt.Sprintf("node %q is cordoned (%s): it begins no term until an operator removes the cordon (`tenure uncordon %s`)", c.Node, why, c.Node)}
 }
 
 func (c Claim) bounds(p Policy) *Bar {

@@ -84,7 +84,7 @@ func unknownGroup(group string) *httpapi.Problem {
 }
 
 func howToCreate(group string) string {
-	return "; an operator creates it with PUT /v1/groups/" + clip(group)
+	return "; an operator creates it with `tenure policy set " + clip(group) + "` or PUT /v1/groups/" + clip(group)
 }
 
 func ttlProblem(ms int64, least, most time.Duration) *httpapi.Problem {

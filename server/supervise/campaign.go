@@ -156,5 +156,5 @@ func (r *runner) notInTime(ctx context.Context) error {
 			state += fmt.Sprintf(": %v", why)
 		}
 	}
-	return &CodeError{CodeNotInTime, fmt.Errorf("group %q: not elected within %v; %s; the command was not run", r.Group, r.maxWait(), state)}
+	return &CodeError{CodeNotInTime, fmt.Errorf("group %q: not elected within %v; %s; the command was not run", r.Group, r.maxWait().Round(time.Millisecond), state)}
 }

@@ -164,6 +164,6 @@ func withSink(cmd *cobra.Command, at, resource string, do func(context.Context, 
 	case errors.Is(err, fence.ErrRefused):
 		return cli.Exit(cli.ExitFenced, err)
 	default:
-		return cli.Exit(cli.ExitFailure, err)
+		return cli.Exit(cli.ExitFailure, fmt.Errorf("%w; check --sink", err))
 	}
 }
