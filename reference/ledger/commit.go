@@ -8,6 +8,8 @@ import (
 
 	"github.com/tenurehq/tenure/fence/sqlfence"
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/database"
+	"github.com/tenurehq/tenure/reference/ledger/state"
 )
 
 // patience bounds how long a group gathers.
@@ -35,17 +37,17 @@ func (l *Ledger) commit(group []*op) {
 	began := time.Now()
 	verdicts, err := l.transact(group)
 	l.metrics.committed(len(group), time.Since(began), err)
-	if poisoned(err) && len(group) > 1 {
+	if database.Poisoned(err) && len(group) > 1 {
 		half := len(group) / 2
 		l.commit(group[:half])
 		l.commit(group[half:])
 		return
 	}
 	if err != nil {
-		l.unmade.Store(!poisoned(err))
+		l.unmade.Store(!database.Poisoned(err))
 		l.cfg.Logger.Error("commit failed", "batches", len(group), "err", err)
 		for _, o := range group {
-			o.finish(verdict{err: err})
+			o.finish(state.Verdict{Err: err})
 		}
 		return
 	}
@@ -61,9 +63,9 @@ func (l *Ledger) commit(group []*op) {
 
 // transact runs the group's transaction. An error is api.ErrUnknown, api.ErrUnavailable or
 // api.ErrDataLost.
-func (l *Ledger) transact(group []*op) ([]verdict, error) {
+func (l *Ledger) transact(group []*op) ([]state.Verdict, error) {
 	ctx := context.Background()
-	if l.db.dialect == sqlfence.Postgres {
+	if l.db.Dialect == sqlfence.Postgres {
 		// SQLite is in this process and cannot hang; interrupting a commit would only make its
 		// outcome unknown.
 		var cancel context.CancelFunc
@@ -78,47 +80,54 @@ func (l *Ledger) transact(group []*op) ([]verdict, error) {
 			return verdicts, nil
 		case errors.Is(err, api.ErrUnknown), errors.Is(err, api.ErrDataLost):
 			return nil, err
-		case repeatable(err) && attempt < attempts:
+		case database.Repeatable(err) && attempt < attempts:
 			continue
 		}
 		return nil, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
 }
 
-func (l *Ledger) attempt(ctx context.Context, group []*op) ([]verdict, error) {
-	if err := l.db.intact(); err != nil {
+func (l *Ledger) attempt(ctx context.Context, group []*op) ([]state.Verdict, error) {
+	if err := l.db.Intact(); err != nil {
 		return nil, err
 	}
-	verdicts := make([]verdict, len(group))
+	verdicts := make([]state.Verdict, len(group))
 	changed := false
 	var now identity
-	err := l.db.within(ctx, func(t *tx) (err error) {
-		s := &state{unfenced: l.cfg.Unfenced, maxResources: l.cfg.Resources, nowMS: l.cfg.Now().UnixMilli()}
-		s.shared.most = uint64(l.cfg.Shared)
-		if now, changed, err = l.identify(ctx, t, group, verdicts, s.nowMS); err != nil {
-			return err
-		}
-		if err := t.load(ctx, touch(group, verdicts), s); err != nil {
+	err := l.db.Within(ctx, func(t *database.Tx) (err error) {
+		s := l.cfg.state()
+		if now, changed, err = l.identify(ctx, t, group, verdicts, s.NowMS); err != nil {
 			return err
 		}
 		for i, o := range group {
 			switch {
-			case verdicts[i].err != nil:
+			case verdicts[i].Err != nil:
+			case o.kind == share:
+				s.WantShared(*o.shared)
+			case o.kind < share:
+				s.Want(o.batch)
+			}
+		}
+		if err := s.Load(ctx, t); err != nil {
+			return err
+		}
+		for i, o := range group {
+			switch {
+			case verdicts[i].Err != nil:
 			case o.kind == probe:
 				changed = true
 			case o.kind == share:
-				verdicts[i].answer.AtMS = s.nowMS
-				verdicts[i].version, verdicts[i].err = s.shared.apply(*o.shared)
-			case o.kind != accept:
-				verdicts[i] = s.apply(o.kind, o.batch)
+				verdicts[i] = s.Share(*o.shared)
+			case o.kind < share:
+				verdicts[i] = s.Apply(o.kind, o.batch)
 			}
 		}
-		saved, err := t.save(ctx, s, l.cfg.History, l.cfg.Rejections)
+		saved, err := s.Save(ctx, t, l.cfg.History, l.cfg.Rejections)
 		if err != nil {
 			return err
 		}
 		if changed = changed || saved; !changed {
-			return errNothing
+			return database.ErrNothing
 		}
 		// This is the last statement, because ledgers on one PostgreSQL wait for each other
 		// here. It also makes a probe change something: SQLite writes no page that stays the
@@ -127,7 +136,7 @@ func (l *Ledger) attempt(ctx context.Context, group []*op) ([]verdict, error) {
 	})
 	if err == nil && changed {
 		l.wrote.Store(int64(l.cfg.Clock.Now()))
-		if gone := l.db.intact(); gone != nil {
+		if gone := l.db.Intact(); gone != nil {
 			err = fmt.Errorf("%w: %w", api.ErrUnknown, gone)
 		}
 	}
@@ -136,7 +145,7 @@ func (l *Ledger) attempt(ctx context.Context, group []*op) ([]verdict, error) {
 	}
 	l.known.Store(&now.Identity)
 	for i := range verdicts {
-		verdicts[i].answer.Ledger = now.Identity
+		verdicts[i].Answer.Ledger = now.Identity
 	}
 	return verdicts, nil
 }
@@ -144,11 +153,11 @@ func (l *Ledger) attempt(ctx context.Context, group []*op) ([]verdict, error) {
 // identify reads which ledger the database holds and refuses the ops of callers that have seen
 // another. If anybody has seen a later revision, it refuses all ops and records that, so that
 // callers who have seen less are refused too, also after a restart.
-func (l *Ledger) identify(ctx context.Context, t *tx, group []*op, verdicts []verdict, nowMS int64) (now identity, changed bool, err error) {
-	if now, err = t.identity(ctx); err != nil {
+func (l *Ledger) identify(ctx context.Context, t *database.Tx, group []*op, verdicts []state.Verdict, nowMS int64) (now identity, changed bool, err error) {
+	if now, err = identityIn(ctx, t); err != nil {
 		return now, false, err
 	}
-	if err := t.expected(ctx, now, *l.known.Load()); err != nil {
+	if err := expected(ctx, t, now, *l.known.Load()); err != nil {
 		return now, false, err
 	}
 	before := now.seen
@@ -160,27 +169,27 @@ func (l *Ledger) identify(ctx context.Context, t *tx, group []*op, verdicts []ve
 	behind(*l.known.Load())
 	for i, o := range group {
 		behind(o.seen)
-		if err := t.expected(ctx, now, o.seen); errors.Is(err, api.ErrDataLost) {
-			verdicts[i].err = err
+		if err := expected(ctx, t, now, o.seen); errors.Is(err, api.ErrDataLost) {
+			verdicts[i].Err = err
 		} else if err != nil {
 			return now, false, err
 		}
 	}
 	if now.seen > 0 {
 		for i := range group {
-			verdicts[i].err = now.lost()
+			verdicts[i].Err = now.lost()
 		}
 	}
 	if now.seen > before {
 		changed = true
 		l.cfg.Logger.Error("the database has lost data; writes are refused until an operator accepts its state", "id", now.ID, "revision", now.Revision, "seen", now.seen)
-		if err := t.exec(ctx, "UPDATE ledger_identity SET seen = $1", int64(now.seen)); err != nil {
+		if err := t.Run(ctx, "UPDATE ledger_identity SET seen = $1", int64(now.seen)); err != nil {
 			return now, false, err
 		}
 	}
 	for i, o := range group {
 		if o.kind == accept {
-			if verdicts[i].err = t.accept(ctx, &now, o.replaces, o.batch.Holder, nowMS); verdicts[i].err == nil {
+			if verdicts[i].Err = acceptState(ctx, t, &now, o.replaces, o.batch.Holder, nowMS); verdicts[i].Err == nil {
 				changed = true
 			}
 		}

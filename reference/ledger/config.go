@@ -2,13 +2,14 @@ package ledger
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
+	"github.com/tenurehq/tenure/reference/config"
+	"github.com/tenurehq/tenure/reference/ledger/database"
 )
 
 // Config configures a ledger. A zero field has its default.
@@ -70,47 +71,39 @@ func (c Config) withDefaults() Config {
 }
 
 // ConfigError: this configuration can never work.
-type ConfigError struct {
-	Field string
-	Rule  string
-}
-
-func (e *ConfigError) Error() string { return e.Field + ": " + e.Rule }
+type ConfigError = config.Error
 
 // Validate returns every broken rule.
 func (c Config) Validate() error {
-	var all []error
-	bad := func(field, format string, args ...any) {
-		all = append(all, &ConfigError{Field: field, Rule: fmt.Sprintf(format, args...)})
-	}
+	var all config.Errors
 	switch {
 	case c.DB == "":
-		bad("db", "the path of a SQLite file or a postgres:// URL must be given")
+		all.Add("db", "the path of a SQLite file or a postgres:// URL must be given")
 	case strings.Contains(c.DB, ":memory:"):
-		bad("db", "a ledger in memory would lose its marks: give the path of a file")
-	case !c.postgres() && strings.Contains(c.DB, "://"):
-		bad("db", "%s is not supported; give the path of a SQLite file or a postgres:// URL", scheme(c.DB))
+		all.Add("db", "a ledger in memory would lose its marks: give the path of a file")
+	case !database.Postgres(c.DB) && strings.Contains(c.DB, "://"):
+		all.Add("db", "%s is not supported; give the path of a SQLite file or a postgres:// URL", scheme(c.DB))
 	case strings.IndexByte(c.DB, 0) >= 0:
-		bad("db", "a path must not have zero bytes")
+		all.Add("db", "a path must not have zero bytes")
 	}
-	for field, d := range map[string]time.Duration{"acting-window": c.ActingWindow, "timeout": c.Timeout} {
-		if d < 0 {
-			bad(field, "%v is negative", d)
-		}
-	}
-	for field, n := range map[string]int{"rejections": c.Rejections, "history": c.History, "resources": c.Resources, "shared": c.Shared, "group": c.Group, "queue": c.Queue, "queue-bytes": c.QueueBytes} {
-		if n < 0 {
-			bad(field, "%d is negative", n)
-		}
-	}
-	return errors.Join(all...)
-}
-
-func (c Config) postgres() bool {
-	return strings.HasPrefix(c.DB, "postgres://") || strings.HasPrefix(c.DB, "postgresql://")
+	config.Negative(&all, map[string]time.Duration{"acting-window": c.ActingWindow, "timeout": c.Timeout})
+	config.Negative(&all, map[string]int{"rejections": c.Rejections, "history": c.History, "resources": c.Resources, "shared": c.Shared, "group": c.Group, "queue": c.Queue, "queue-bytes": c.QueueBytes})
+	return all.Join()
 }
 
 func scheme(url string) string {
 	s, _, _ := strings.Cut(url, "://")
 	return s + "://"
+}
+
+// describe names the database without its password.
+func describe(db string) string {
+	if !strings.Contains(db, "://") {
+		return db
+	}
+	u, err := url.Parse(db)
+	if err != nil {
+		return scheme(db)
+	}
+	return u.Redacted()
 }

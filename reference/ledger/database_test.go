@@ -13,6 +13,8 @@ import (
 	"github.com/tenurehq/tenure/fence/sqlfence"
 	"github.com/tenurehq/tenure/internal/servertest"
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/database"
+	"github.com/tenurehq/tenure/reference/ledger/state"
 )
 
 // A file is served by one ledger at a time, by whatever name it is called; the next
@@ -61,8 +63,8 @@ func TestLogIsReserved(t *testing.T) {
 		return info.Size()
 	}
 	reserved := size()
-	if reserved < logBytes {
-		t.Fatalf("the log has %d bytes, want at least %d", reserved, logBytes)
+	if reserved < database.LogBytes {
+		t.Fatalf("the log has %d bytes, want at least %d", reserved, database.LogBytes)
 	}
 	before, err := os.Stat(path)
 	if err != nil {
@@ -124,7 +126,7 @@ func TestOpenRefuses(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{Config{DB: newer}, fmt.Sprintf("schema version 99, and this program knows %d", len(migrations))},
+		{Config{DB: newer}, fmt.Sprintf("schema version 99, and this program knows %d", len(database.Migrations))},
 		{Config{DB: other}, "ledger: the file is a database of another"},
 		{Config{DB: text}, "is not a database"},
 		{Config{DB: dir}, "is a directory"},
@@ -171,7 +173,7 @@ func TestPostgresShared(t *testing.T) {
 	}
 	callers.Wait()
 	var wrong, last int
-	err := all[0].db.reader.QueryRowContext(t.Context(), `SELECT COUNT(*) FILTER (WHERE first_seq <> before + 1), MAX(last_seq) FROM (
+	err := all[0].db.Reader.QueryRowContext(t.Context(), `SELECT COUNT(*) FILTER (WHERE first_seq <> before + 1), MAX(last_seq) FROM (
 		SELECT first_seq, last_seq, LAG(last_seq, 1, 0::bigint) OVER (ORDER BY n) AS before FROM allocation WHERE resource = 'r') AS a`).Scan(&wrong, &last)
 	if err != nil || wrong != 0 || last != 240 {
 		t.Errorf("%d allocations do not follow the one before, the last number is %d; %v", wrong, last, err)
@@ -215,7 +217,7 @@ func deadlocked(t *testing.T, l *Ledger) {
 func deadlock(t *testing.T, l *Ledger) bool {
 	t.Helper()
 	ctx := t.Context()
-	other, err := l.db.reader.BeginTx(ctx, nil)
+	other, err := l.db.Reader.BeginTx(ctx, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +226,7 @@ func deadlock(t *testing.T, l *Ledger) bool {
 		_, err := sqlfence.Postgres.Hold(ctx, other, name)
 		return err
 	}
-	group := []*op{{kind: write, batch: numbers(1)}, {kind: write, batch: numbers(1)}}
+	group := []*op{{kind: state.Write, batch: numbers(1)}, {kind: state.Write, batch: numbers(1)}}
 	group[0].batch.Resource, group[1].batch.Resource = "r1", "r2"
 	if err := lock("r2"); err != nil {
 		t.Fatal(err)
@@ -233,7 +235,7 @@ func deadlock(t *testing.T, l *Ledger) bool {
 	go func() { _, err := l.transact(group); done <- err }()
 	until(t, func() bool {
 		var waiting int
-		err := l.db.reader.QueryRowContext(ctx, "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").Scan(&waiting)
+		err := l.db.Reader.QueryRowContext(ctx, "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").Scan(&waiting)
 		return err == nil && waiting > 0
 	})
 	lost := lock("r1")
@@ -242,7 +244,7 @@ func deadlock(t *testing.T, l *Ledger) bool {
 	} else if err := other.Rollback(); err != nil {
 		t.Error(err)
 	}
-	if lost != nil && !repeatable(lost) {
+	if lost != nil && !database.Repeatable(lost) {
 		t.Errorf("the other transaction: %v", lost)
 	}
 	if err := <-done; err != nil {

@@ -53,10 +53,9 @@
 //
 // # Where to find what
 //
-//   - A write: http.go or [Ledger.Apply], then queue.go (waits for its group), commit.go
-//     (one transaction per group), load.go (holds the marks, reads what the group touches),
-//     state.go (the rule) and draft.go (the writes), save.go.
+//   - A write: package ledgerhttp or [Ledger.Apply], then queue.go (waits for its group),
+//     commit.go (one transaction per group), and package state (the rule and the writes).
 //   - A read: read.go and readjobs.go.
-//   - The database: database.go, sqlite.go, postgres.go, schema.go.
+//   - The database: package database.
 //   - Lost data: identity.go. Health checks: health.go.
 package ledger

@@ -43,7 +43,7 @@ func (l *Ledger) verify(ctx context.Context, seen api.Identity) (api.Identity, e
 	}
 	// The commit decides, and records it.
 	v := l.wait(ctx, &op{kind: probe, seen: seen})
-	return v.answer.Ledger, v.err
+	return v.Answer.Ledger, v.Err
 }
 
 // writable is an error if the ledger cannot write.
@@ -62,14 +62,14 @@ func (l *Ledger) writable(ctx context.Context) error {
 		return l.probeErr
 	}
 	v := l.wait(ctx, &op{kind: probe})
-	if errors.Is(v.err, api.ErrBusy) && !l.unmade.Load() {
+	if errors.Is(v.Err, api.ErrBusy) && !l.unmade.Load() {
 		return nil // others write
 	}
-	if v.err != nil && !errors.Is(v.err, api.ErrDataLost) {
-		v.err = fmt.Errorf("%w: it cannot write: %s", api.ErrUnavailable, v.err.Error()) // the outcome of a probe does not matter
+	if v.Err != nil && !errors.Is(v.Err, api.ErrDataLost) {
+		v.Err = fmt.Errorf("%w: it cannot write: %s", api.ErrUnavailable, v.Err.Error()) // the outcome of a probe does not matter
 	}
 	if ctx.Err() == nil {
-		l.probed, l.probeErr = int64(l.cfg.Clock.Now()), v.err
+		l.probed, l.probeErr = int64(l.cfg.Clock.Now()), v.Err
 	}
-	return v.err
+	return v.Err
 }

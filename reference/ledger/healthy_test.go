@@ -13,6 +13,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/database"
 )
 
 // handClock is moved by hand.
@@ -38,12 +39,12 @@ func TestHealthyCanWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	l.db.commit = func(ctx context.Context, x *tx) error {
+	l.db.Commit = func(ctx context.Context, x *database.Tx) error {
 		commits.Add(1)
 		if full.Load() {
 			return errors.New("database or disk is full")
 		}
-		return commit(ctx, x)
+		return database.Commit(ctx, x)
 	}
 	seal := func(token fence.Token) error {
 		return l.Seal(t.Context(), "r", fence.Stamp{Deployment: "d", Group: "g", Token: token}, "n")

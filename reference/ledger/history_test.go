@@ -12,6 +12,8 @@ import (
 	"github.com/tenurehq/tenure/fence/sqlfence"
 	"github.com/tenurehq/tenure/internal/servertest"
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/database"
+	"github.com/tenurehq/tenure/reference/ledger/state"
 )
 
 // Of firings that were delivered the newest are kept; one that is pending is kept
@@ -30,7 +32,7 @@ func TestPendingFiringsAreKept(t *testing.T) {
 	tick := func(deliver func(at int64) bool) {
 		t.Helper()
 		var writes []api.Write
-		for range trimEvery {
+		for range state.TrimEvery {
 			writes = append(writes, api.Write{Fire: &api.FireWrite{Job: "j", DueMS: at, AtMS: at, NextMS: at + 1}})
 			if deliver(at) {
 				writes = append(writes, api.Write{Delivered: &api.DeliveredWrite{Job: "j", AtMS: at}})
@@ -41,7 +43,7 @@ func TestPendingFiringsAreKept(t *testing.T) {
 	}
 	count := func() (all, pending int) {
 		t.Helper()
-		err := l.db.reader.QueryRowContext(ctx, "SELECT COUNT(*), COALESCE(SUM(pending), 0) FROM firing").Scan(&all, &pending)
+		err := l.db.Reader.QueryRowContext(ctx, "SELECT COUNT(*), COALESCE(SUM(pending), 0) FROM firing").Scan(&all, &pending)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +53,7 @@ func TestPendingFiringsAreKept(t *testing.T) {
 	for range ticks {
 		tick(func(at int64) bool { return at%64 != 0 })
 	}
-	if all, pending := count(); pending != ticks*trimEvery/64 || all < keep || all > keep+pending+trimEvery {
+	if all, pending := count(); pending != ticks*state.TrimEvery/64 || all < keep || all > keep+pending+state.TrimEvery {
 		t.Errorf("%d firings are kept, %d pending", all, pending)
 	}
 	exact(t, l)
@@ -74,10 +76,10 @@ func TestMigrates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	old := append([]string{"CREATE TABLE ledger_migration (version BIGINT PRIMARY KEY)", "INSERT INTO ledger_migration VALUES (1)"}, migrations[0]...)
+	old := append([]string{"CREATE TABLE ledger_migration (version BIGINT PRIMARY KEY)", "INSERT INTO ledger_migration VALUES (1)"}, database.Migrations[0]...)
 	old = append(old, "INSERT INTO fenced_resource VALUES ('r', 'prod', 'billing', 7, 0, '', 3, '', 5)", "INSERT INTO sequence VALUES ('r', 'ids', 41, 7, 1, 5)")
 	for _, statement := range old {
-		if _, err := db.ExecContext(t.Context(), translate(sqlfence.SQLite, statement)); err != nil {
+		if _, err := db.ExecContext(t.Context(), database.Translate(sqlfence.SQLite, statement)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -128,7 +130,7 @@ func marksMove(t *testing.T, config, driver, source string, d sqlfence.Dialect) 
 	strict := tick(7, 3, "é")
 	strict.Digest, strict.Stamp.Session = "d", "first"
 	old := []string{"CREATE TABLE ledger_migration (version BIGINT PRIMARY KEY)", "INSERT INTO ledger_migration VALUES (1), (2), (3), (4)"}
-	for _, m := range migrations[:4] {
+	for _, m := range database.Migrations[:4] {
 		old = append(old, m...)
 	}
 	const columns = "INSERT INTO fenced_resource (name, deployment, grp, max_token, seq, digest, last_tick, answer, updated_ms, session, session_token) VALUES "
@@ -137,7 +139,7 @@ func marksMove(t *testing.T, config, driver, source string, d sqlfence.Dialect) 
 		columns+`('raised', 'prod', 'billing', 8, 0, '', 0, '', 6, 'older', 7)`,
 		columns+`('unmarked', '', '', 0, 0, '', 0, '', 6, '', 0)`)
 	for _, statement := range old {
-		if _, err := db.ExecContext(ctx, translate(d, statement)); err != nil {
+		if _, err := db.ExecContext(ctx, database.Translate(d, statement)); err != nil {
 			t.Fatalf("%v in %s", err, statement)
 		}
 	}
@@ -197,11 +199,11 @@ func TestSharedGathers(t *testing.T) {
 	if n := len(h.reached); n != 1 {
 		t.Errorf("what waited took %d commits, want 1", n)
 	}
-	l.db.commit = func(context.Context, *tx) error { return sql.ErrConnDone }
+	l.db.Commit = func(context.Context, *database.Tx) error { return sql.ErrConnDone }
 	if version, err := l.PutShared(t.Context(), "prod", "s", "0", []byte("2"), nil); err == nil || version != 0 {
 		t.Errorf("a commit that failed gave version %d, %v", version, err)
 	}
-	l.db.commit = commit
+	l.db.Commit = database.Commit
 	if r, err := l.Shared(t.Context(), "prod", "s", "0"); err != nil || r.Version != 1 {
 		t.Errorf("after it: %+v, %v", r, err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenurehq/tenure/fence/httpfence"
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/state"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
@@ -185,7 +186,9 @@ func headers(w http.ResponseWriter, a api.Answer) {
 	}
 }
 
-func (h *handler) seal(w http.ResponseWriter, r *http.Request) error { return h.raise(w, r, seal) }
+func (h *handler) seal(w http.ResponseWriter, r *http.Request) error {
+	return h.raise(w, r, state.Seal)
+}
 
 // advance is for an operator on this machine: a leader must not get past the slip rule by
 // asking.
@@ -193,7 +196,7 @@ func (h *handler) advance(w http.ResponseWriter, r *http.Request) error {
 	if err := local(r); err != nil {
 		return err
 	}
-	return h.raise(w, r, advance)
+	return h.raise(w, r, state.Advance)
 }
 
 func (h *handler) raise(w http.ResponseWriter, r *http.Request, k kind) error {

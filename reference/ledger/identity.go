@@ -2,14 +2,11 @@ package ledger
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
-	"strings"
 
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/database"
 )
-
-func newID() string { return "l" + strings.ToLower(rand.Text()[:12]) }
 
 // identity says which ledger this is.
 type identity struct {
@@ -21,7 +18,7 @@ type identity struct {
 
 const selectIdentity = "SELECT id, revision, seen FROM ledger_identity"
 
-func (t *tx) identity(ctx context.Context) (i identity, err error) {
+func identityIn(ctx context.Context, t *database.Tx) (i identity, err error) {
 	err = t.QueryRow(ctx, selectIdentity).Scan(&i.ID, &i.Revision, &i.seen)
 	return i, err
 }
@@ -32,7 +29,7 @@ func (i identity) lost() error {
 
 // expected refuses a caller that has seen another ledger, unless an operator has accepted that
 // this one replaces it.
-func (t *tx) expected(ctx context.Context, i identity, seen api.Identity) error {
+func expected(ctx context.Context, t *database.Tx, i identity, seen api.Identity) error {
 	if seen.ID == "" || seen.ID == i.ID {
 		return nil
 	}
@@ -43,26 +40,26 @@ func (t *tx) expected(ctx context.Context, i identity, seen api.Identity) error 
 	return fmt.Errorf("%w: this is ledger %s, and the caller has seen ledger %s", api.ErrDataLost, i.ID, seen.ID)
 }
 
-// accept accepts the state of the database, under a new id. Callers that have seen the replaced
+// acceptState accepts the state of the database, under a new id. Callers that have seen the replaced
 // ledger are served again.
-func (t *tx) accept(ctx context.Context, i *identity, replaces, holder string, nowMS int64) error {
+func acceptState(ctx context.Context, t *database.Tx, i *identity, replaces, holder string, nowMS int64) error {
 	switch {
 	case replaces == "" && i.seen == 0:
 		return &api.RequestError{Field: "replaces", Rule: "must name the ledger that this one replaces: this one has not lost data, as far as it knows"}
 	case replaces == "":
 		replaces = i.ID
 	}
-	next := identity{Identity: api.Identity{ID: newID(), Revision: i.Revision}}
+	next := identity{Identity: api.Identity{ID: database.NewID(), Revision: i.Revision}}
 	// Callers that have seen this ledger until now are served as well.
 	for _, replaced := range []string{replaces, i.ID} {
-		err := t.exec(ctx, "INSERT INTO ledger_acceptance (replaced, id, revision, seen, holder, at_ms) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+		err := t.Run(ctx, "INSERT INTO ledger_acceptance (replaced, id, revision, seen, holder, at_ms) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
 			replaced, next.ID, int64(i.Revision), int64(i.seen), holder, nowMS)
 		if err != nil {
 			return err
 		}
 	}
 	*i = next
-	return t.exec(ctx, "UPDATE ledger_identity SET id = $1, seen = 0", next.ID)
+	return t.Run(ctx, "UPDATE ledger_identity SET id = $1, seen = 0", next.ID)
 }
 
 // Identity returns the id and the revision of this ledger.
@@ -72,7 +69,7 @@ func (l *Ledger) Identity(ctx context.Context) (api.Identity, error) {
 }
 
 func (l *Ledger) identity(ctx context.Context) (i identity, err error) {
-	err = l.row(ctx, selectIdentity, nil, &i.ID, &i.Revision, &i.seen)
+	err = l.db.Row(ctx, selectIdentity, nil, &i.ID, &i.Revision, &i.seen)
 	return i, err
 }
 
@@ -87,8 +84,8 @@ func (l *Ledger) Accept(ctx context.Context, replaces, holder string) (api.Ident
 		}
 	}
 	v := l.wait(ctx, &op{kind: accept, replaces: replaces, batch: api.Batch{Holder: holder}})
-	if v.err == nil {
-		l.cfg.Logger.Warn("an operator accepted the state of the ledger", "id", v.answer.Ledger.ID, "revision", v.answer.Ledger.Revision, "replaces", replaces, "by", holder)
+	if v.Err == nil {
+		l.cfg.Logger.Warn("an operator accepted the state of the ledger", "id", v.Answer.Ledger.ID, "revision", v.Answer.Ledger.Revision, "replaces", replaces, "by", holder)
 	}
-	return v.answer.Ledger, v.err
+	return v.Answer.Ledger, v.Err
 }

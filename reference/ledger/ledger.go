@@ -9,12 +9,14 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/database"
+	"github.com/tenurehq/tenure/reference/ledger/state"
 )
 
 // Ledger is an open ledger. It is safe for concurrent use.
 type Ledger struct {
 	cfg     Config
-	db      *database
+	db      *database.DB
 	queue   *queue
 	metrics *metrics
 	stopped chan struct{}
@@ -40,7 +42,7 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	db, err := openDatabase(ctx, cfg)
+	db, err := database.Open(ctx, cfg.DB, cfg.Timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -48,12 +50,12 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	l.metrics = newMetrics(cfg, l.queue.len)
 	known, err := l.knownResources(ctx)
 	if err != nil {
-		return nil, errors.Join(err, db.close())
+		return nil, errors.Join(err, db.Close())
 	}
 	l.metrics.know(known)
 	first, err := l.Identity(ctx)
 	if err != nil {
-		return nil, errors.Join(err, db.close())
+		return nil, errors.Join(err, db.Close())
 	}
 	l.known.Store(&first)
 	if cfg.Unfenced {
@@ -68,7 +70,7 @@ func (l *Ledger) Close() error {
 	l.closing.Do(func() {
 		l.queue.close()
 		<-l.stopped
-		l.closed = l.db.close()
+		l.closed = l.db.Close()
 	})
 	return l.closed
 }
@@ -86,25 +88,25 @@ func (l *Ledger) Apply(ctx context.Context, b api.Batch) (api.Answer, error) {
 		}
 		b.Digest = sum
 	}
-	return l.do(ctx, write, b)
+	return l.do(ctx, state.Write, b)
 }
 
 // Seal raises the mark of the resource to the token of the stamp. It ignores the seq.
 func (l *Ledger) Seal(ctx context.Context, resource string, s fence.Stamp, holder string) error {
-	_, err := l.raise(ctx, seal, api.Batch{Resource: resource, Stamp: s, Holder: holder})
+	_, err := l.raise(ctx, state.Seal, api.Batch{Resource: resource, Stamp: s, Holder: holder})
 	return err
 }
 
 // Advance raises a mark to any token, past the slip rule. It is for operators.
 func (l *Ledger) Advance(ctx context.Context, resource string, s fence.Stamp, holder string) error {
-	_, err := l.raise(ctx, advance, api.Batch{Resource: resource, Stamp: s, Holder: holder})
+	_, err := l.raise(ctx, state.Advance, api.Batch{Resource: resource, Stamp: s, Holder: holder})
 	return err
 }
 
 func (l *Ledger) raise(ctx context.Context, k kind, b api.Batch) (api.Answer, error) {
 	b.Stamp.Seq = 0
 	a, err := l.do(ctx, k, b)
-	if err == nil && k == advance {
+	if err == nil && k == state.Advance {
 		l.cfg.Logger.Warn("an operator advanced the mark", "resource", b.Resource, "stamp", b.Stamp.String(), "by", b.Holder)
 	}
 	return a, err
@@ -119,26 +121,31 @@ func (l *Ledger) do(ctx context.Context, k kind, b api.Batch) (api.Answer, error
 		return api.Answer{}, err
 	}
 	v := l.wait(ctx, &op{kind: k, batch: b, seen: b.Seen, size: sizeOf(b)})
-	return v.answer, v.err
+	return v.Answer, v.Err
 }
 
 // wait waits for the commit of an op. A caller that leaves before takes the op back; during the
 // commit, the outcome is unknown to that caller.
-func (l *Ledger) wait(ctx context.Context, o *op) verdict {
+func (l *Ledger) wait(ctx context.Context, o *op) state.Verdict {
 	o.size, o.done = o.size+overhead, make(chan struct{})
 	if err := l.queue.push(o); err != nil {
 		l.metrics.turnedAway.Inc()
-		return verdict{err: err}
+		return state.Verdict{Err: err}
 	}
 	select {
 	case <-o.done:
-		return o.verdict
+		return o.Verdict
 	case <-ctx.Done():
 	}
 	if o.claim() {
-		return verdict{err: fmt.Errorf("%w: the caller left before the commit: %w", api.ErrUnavailable, context.Cause(ctx))}
+		return state.Verdict{Err: fmt.Errorf("%w: the caller left before the commit: %w", api.ErrUnavailable, context.Cause(ctx))}
 	}
-	return verdict{err: fmt.Errorf("%w: the caller left during the commit: %w", api.ErrUnknown, context.Cause(ctx))}
+	return state.Verdict{Err: fmt.Errorf("%w: the caller left during the commit: %w", api.ErrUnknown, context.Cause(ctx))}
+}
+
+// state is what a group starts with.
+func (c Config) state() *state.State {
+	return &state.State{Unfenced: c.Unfenced, MaxResources: c.Resources, MaxShared: uint64(c.Shared), NowMS: c.Now().UnixMilli()}
 }
 
 // overhead is roughly the size of an op or a write besides its values.

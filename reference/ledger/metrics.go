@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/state"
 )
 
 // metrics are those of one ledger.
@@ -39,7 +40,7 @@ type metrics struct {
 // actor is what the metrics know of a resource.
 type actor struct {
 	actors
-	counters
+	state.Counters
 }
 
 func newMetrics(cfg Config, queued func() int) *metrics {
@@ -88,11 +89,11 @@ func newMetrics(cfg Config, queued func() int) *metrics {
 }
 
 // know makes resources appear in leaders_acting before somebody writes to them.
-func (m *metrics) know(resources map[string]counters) {
+func (m *metrics) know(resources map[string]state.Counters) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for name, c := range resources {
-		m.actors[name] = &actor{counters: c}
+		m.actors[name] = &actor{Counters: c}
 	}
 }
 
@@ -115,24 +116,24 @@ func (m *metrics) committed(size int, took time.Duration, err error) {
 	m.latency.Observe(took.Seconds())
 }
 
-func (m *metrics) judged(o *op, v verdict, now clock.Instant) {
+func (m *metrics) judged(o *op, v state.Verdict, now clock.Instant) {
 	b := &o.batch
 	switch o.kind {
 	case probe:
 		return
 	case share:
-		m.sharedWrite(v.err)
+		m.sharedWrite(v.Err)
 		return
 	}
-	m.refused(v.refused)
-	if v.violation {
+	m.refused(v.Refused)
+	if v.Violation {
 		m.violations.Inc()
 	}
-	if !v.accepted {
+	if !v.Accepted {
 		return
 	}
 	m.accepted.Inc()
-	for i, done := range v.answer.Outcomes {
+	for i, done := range v.Answer.Outcomes {
 		switch {
 		case done.Fire != nil:
 			m.fired(b.Writes[i].Fire.Skip, done.Fire)
@@ -147,7 +148,7 @@ func (m *metrics) judged(o *op, v verdict, now clock.Instant) {
 		a = &actor{}
 		m.actors[b.Resource] = a
 	}
-	a.counters = v.counters
+	a.Counters = v.Counters
 	a.accept(b.Stamp.Token, now, m.window)
 }
 
@@ -202,9 +203,9 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	defer m.mu.Unlock()
 	for name, a := range m.actors {
 		to <- prometheus.MustNewConstMetric(m.acting, prometheus.GaugeValue, float64(a.acting(now, m.window)), name)
-		if a.jobsVersion > 0 {
-			to <- prometheus.MustNewConstMetric(m.jobs, prometheus.GaugeValue, float64(a.counters.jobs), name)
-			to <- prometheus.MustNewConstMetric(m.pending, prometheus.GaugeValue, float64(a.counters.pending), name)
+		if a.JobsVersion > 0 {
+			to <- prometheus.MustNewConstMetric(m.jobs, prometheus.GaugeValue, float64(a.Jobs), name)
+			to <- prometheus.MustNewConstMetric(m.pending, prometheus.GaugeValue, float64(a.Pending), name)
 		}
 	}
 }

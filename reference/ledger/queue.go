@@ -6,7 +6,17 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/state"
 	"github.com/tenurehq/tenure/reference/wait"
+)
+
+// kind is what an op asks for: a state.Kind, or one of these.
+type kind = state.Kind
+
+const (
+	share  kind = state.Advance + 1 + iota // write a shared record, which belongs to no resource
+	probe                                  // write something, to see whether the database can write
+	accept                                 // accept the state although callers have seen a later one
 )
 
 // op is a batch that waits for its commit.
@@ -22,15 +32,15 @@ type op struct {
 	size     int
 
 	taken atomic.Bool   // by the committer, or back by its caller
-	done  chan struct{} // closed when verdict is there
-	verdict
+	done  chan struct{} // closed when the verdict is there
+	state.Verdict
 }
 
 // claim decides a race: either the committer takes the op, or its caller takes it back.
 func (o *op) claim() bool { return o.taken.CompareAndSwap(false, true) }
 
-func (o *op) finish(v verdict) {
-	o.verdict = v
+func (o *op) finish(v state.Verdict) {
+	o.Verdict = v
 	close(o.done)
 }
 

@@ -14,6 +14,8 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/database"
+	"github.com/tenurehq/tenure/reference/ledger/state"
 )
 
 func stampAt(token fence.Token, seq uint64) fence.Stamp {
@@ -66,10 +68,10 @@ type held struct {
 
 func hold(l *Ledger) *held {
 	h := &held{make(chan struct{}, 100), make(chan struct{})}
-	l.db.commit = func(ctx context.Context, c *tx) error {
+	l.db.Commit = func(ctx context.Context, c *database.Tx) error {
 		h.reached <- struct{}{}
 		<-h.release
-		return commit(ctx, c)
+		return database.Commit(ctx, c)
 	}
 	return h
 }
@@ -125,7 +127,7 @@ func TestGroupGathers(t *testing.T) {
 func TestPoisonedBatch(t *testing.T) {
 	l := opened(t, Config{})
 	// A tick that nobody made is in the place of the resource's first.
-	if _, err := l.db.conn.conn.ExecContext(t.Context(), "INSERT INTO tick VALUES ('damaged', 1, 1, 0, '', '', 0)"); err != nil {
+	if _, err := l.db.Writer().ExecContext(t.Context(), "INSERT INTO tick VALUES ('damaged', 1, 1, 0, '', '', 0)"); err != nil {
 		t.Fatal(err)
 	}
 	var group []*op
@@ -134,13 +136,13 @@ func TestPoisonedBatch(t *testing.T) {
 		if i == 3 {
 			b.Resource = "damaged"
 		}
-		group = append(group, &op{kind: write, batch: b, done: make(chan struct{})})
+		group = append(group, &op{kind: state.Write, batch: b, done: make(chan struct{})})
 	}
 	l.commit(group)
 	for i, o := range group {
 		<-o.done
-		if (o.err == nil) != (i != 3) || i == 3 && !errors.Is(o.err, api.ErrUnavailable) {
-			t.Errorf("batch %d: %v", i, o.err)
+		if (o.Err == nil) != (i != 3) || i == 3 && !errors.Is(o.Err, api.ErrUnavailable) {
+			t.Errorf("batch %d: %v", i, o.Err)
 		}
 	}
 	if got := fmt.Sprint(payloads(t, l)); got != "[0 1 2 4]" {
@@ -241,9 +243,9 @@ func TestCommitFails(t *testing.T) {
 			if _, err := l.Apply(t.Context(), tick(1, 1, "a")); err != nil {
 				t.Fatal(err)
 			}
-			l.db.commit = func(ctx context.Context, c *tx) error {
+			l.db.Commit = func(ctx context.Context, c *database.Tx) error {
 				if tt.made {
-					if err := commit(ctx, c); err != nil {
+					if err := database.Commit(ctx, c); err != nil {
 						t.Error(err)
 					}
 				}
@@ -257,7 +259,7 @@ func TestCommitFails(t *testing.T) {
 			if _, err := l.Apply(t.Context(), numbers(1)); !errors.Is(err, api.ErrUnknown) {
 				t.Errorf("numbers: %v", err)
 			}
-			l.db.commit = commit
+			l.db.Commit = database.Commit
 			again, err := l.Apply(t.Context(), tick(1, 2, "b"))
 			if err != nil || again.Retried != tt.made || again.Outcomes[0].Tick.N != 2 {
 				t.Errorf("repeated, it is answered %+v, %v", again, err)
@@ -314,7 +316,7 @@ func TestSequenceOfMany(t *testing.T) {
 	if len(seen) != callers*each*3 {
 		t.Errorf("%d numbers, want %d", len(seen), callers*each*3)
 	}
-	assertContinuous(t, l.db.reader, callers*each*3)
+	assertContinuous(t, l.db.Reader, callers*each*3)
 }
 
 // assertContinuous asks the database itself.
@@ -341,7 +343,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, err := l.Ticks(t.Context(), "r", "", 1000)
-	if err != nil || len(p.Items) < keep || len(p.Items) > keep+2*trimEvery {
+	if err != nil || len(p.Items) < keep || len(p.Items) > keep+2*state.TrimEvery {
 		t.Errorf("%d ticks are kept, %v; want at least %d and not many more", len(p.Items), err, keep)
 	}
 	for range 20 {

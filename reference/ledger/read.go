@@ -3,79 +3,21 @@ package ledger
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/database"
+	"github.com/tenurehq/tenure/reference/ledger/state"
 )
-
-// read bounds a read and classifies its error. A read sees everything that was answered before
-// it began.
-func (l *Ledger) read(ctx context.Context, f func(context.Context, *sql.DB) error) error {
-	if err := l.db.intact(); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	err := f(ctx, l.db.reader)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, sql.ErrNoRows):
-		return api.ErrNotFound
-	}
-	return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
-}
-
-func (l *Ledger) row(ctx context.Context, query string, args []any, dest ...any) error {
-	if !storable(args) {
-		return api.ErrNotFound
-	}
-	return l.read(ctx, func(ctx context.Context, db *sql.DB) error {
-		return db.QueryRowContext(ctx, translate(l.db.dialect, query), args...).Scan(dest...)
-	})
-}
-
-// storable reports whether such names can exist: a database may fail on names that it cannot
-// store.
-func storable(args []any) bool {
-	for _, a := range args {
-		if s, ok := a.(string); ok && (strings.IndexByte(s, 0) >= 0 || !utf8.ValidString(s)) {
-			return false
-		}
-	}
-	return true
-}
-
-// each runs a query and calls scan for every row.
-func (l *Ledger) each(ctx context.Context, query string, args []any, scan func(*sql.Rows) error) error {
-	return l.read(ctx, func(ctx context.Context, db *sql.DB) error {
-		rows, err := db.QueryContext(ctx, translate(l.db.dialect, query), args...)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = rows.Close() }()
-		for rows.Next() {
-			if err := scan(rows); err != nil {
-				return err
-			}
-		}
-		return rows.Err()
-	})
-}
 
 // list reads one item more than is asked for, to know whether there are more.
 func list[T any](ctx context.Context, l *Ledger, limit int, query string, args []any, cursor func(T) string, dest func(*T) []any) (api.Page[T], error) {
 	limit = pageSize(limit)
 	page := api.Page[T]{Items: []T{}}
-	if !storable(args) {
+	if !database.Storable(args) {
 		return page, nil
 	}
-	err := l.each(ctx, query+" LIMIT "+strconv.Itoa(limit+1), args, func(rows *sql.Rows) error {
+	err := l.db.Each(ctx, query+" LIMIT "+strconv.Itoa(limit+1), args, func(rows *sql.Rows) error {
 		var item T
 		err := rows.Scan(dest(&item)...)
 		page.Items = append(page.Items, item)
@@ -130,7 +72,7 @@ func resourceDest(r *api.Resource) []any {
 
 // Resource returns a resource and its mark.
 func (l *Ledger) Resource(ctx context.Context, name string) (r api.Resource, err error) {
-	err = l.row(ctx, selectResources+"WHERE r.name = $1", []any{name}, resourceDest(&r)...)
+	err = l.db.Row(ctx, selectResources+"WHERE r.name = $1", []any{name}, resourceDest(&r)...)
 	return r, err
 }
 
@@ -140,12 +82,12 @@ func (l *Ledger) Resources(ctx context.Context, after string, limit int) (api.Pa
 		func(r api.Resource) string { return r.Name }, resourceDest)
 }
 
-func (l *Ledger) knownResources(ctx context.Context) (known map[string]counters, err error) {
-	known = make(map[string]counters)
-	err = l.each(ctx, "SELECT name, jobs, jobs_version, firings, firings_pending FROM fenced_resource ORDER BY name LIMIT $1", []any{l.cfg.Resources}, func(rows *sql.Rows) error {
+func (l *Ledger) knownResources(ctx context.Context) (known map[string]state.Counters, err error) {
+	known = make(map[string]state.Counters)
+	err = l.db.Each(ctx, "SELECT name, jobs, jobs_version, firings, firings_pending FROM fenced_resource ORDER BY name LIMIT $1", []any{l.cfg.Resources}, func(rows *sql.Rows) error {
 		var name string
-		var c counters
-		err := rows.Scan(&name, &c.jobs, &c.jobsVersion, &c.firings, &c.pending)
+		var c state.Counters
+		err := rows.Scan(&name, &c.Jobs, &c.JobsVersion, &c.Firings, &c.Pending)
 		known[name] = c
 		return err
 	})
@@ -157,7 +99,7 @@ func (l *Ledger) LeadersActing(resource string) int { return l.metrics.leaders(r
 
 // Sequence returns the state of a sequence.
 func (l *Ledger) Sequence(ctx context.Context, resource, name string) (s api.Sequence, err error) {
-	err = l.row(ctx, "SELECT resource, name, last_seq, owner_token, updated_ms FROM sequence WHERE resource = $1 AND name = $2",
+	err = l.db.Row(ctx, "SELECT resource, name, last_seq, owner_token, updated_ms FROM sequence WHERE resource = $1 AND name = $2",
 		[]any{resource, name}, &s.Resource, &s.Name, &s.LastSeq, &s.Token, &s.UpdatedMS)
 	return s, err
 }
@@ -171,20 +113,20 @@ func (l *Ledger) Allocations(ctx context.Context, resource, name, after string, 
 
 // Checkpoint returns a checkpoint.
 func (l *Ledger) Checkpoint(ctx context.Context, resource, name string) (c api.Checkpoint, err error) {
-	err = l.row(ctx, "SELECT resource, name, version, token, value, updated_ms FROM checkpoint WHERE resource = $1 AND name = $2",
-		[]any{resource, name}, &c.Resource, &c.Name, &c.Version, &c.Token, raw{&c.Value}, &c.UpdatedMS)
+	err = l.db.Row(ctx, "SELECT resource, name, version, token, value, updated_ms FROM checkpoint WHERE resource = $1 AND name = $2",
+		[]any{resource, name}, &c.Resource, &c.Name, &c.Version, &c.Token, database.JSON{To: &c.Value}, &c.UpdatedMS)
 	return c, err
 }
 
 const recordColumns = "resource, name, version, token, value, updated_ms"
 
 func recordDest(r *api.Record) []any {
-	return []any{&r.Resource, &r.Key, &r.Version, &r.Token, raw{&r.Value}, &r.UpdatedMS}
+	return []any{&r.Resource, &r.Key, &r.Version, &r.Token, database.JSON{To: &r.Value}, &r.UpdatedMS}
 }
 
 // Record returns a record.
 func (l *Ledger) Record(ctx context.Context, resource, key string) (r api.Record, err error) {
-	err = l.row(ctx, "SELECT "+recordColumns+" FROM record WHERE resource = $1 AND name = $2", []any{resource, key}, recordDest(&r)...)
+	err = l.db.Row(ctx, "SELECT "+recordColumns+" FROM record WHERE resource = $1 AND name = $2", []any{resource, key}, recordDest(&r)...)
 	return r, err
 }
 
@@ -198,7 +140,9 @@ func (l *Ledger) Records(ctx context.Context, resource, after string, limit int)
 func (l *Ledger) Ticks(ctx context.Context, resource, after string, limit int) (api.Page[api.Tick], error) {
 	return listNumbered(ctx, l, limit, "SELECT n, token, seq, tick_key, payload, at_ms FROM tick WHERE resource = $1 AND n > $2 ORDER BY n",
 		[]any{resource}, after, 0, func(t api.Tick) uint64 { return t.N },
-		func(t *api.Tick) []any { return []any{&t.N, &t.Token, &t.Seq, &t.Key, raw{&t.Payload}, &t.AtMS} })
+		func(t *api.Tick) []any {
+			return []any{&t.N, &t.Token, &t.Seq, &t.Key, database.JSON{To: &t.Payload}, &t.AtMS}
+		})
 }
 
 // Rejections lists refused writes, newest first.
@@ -207,41 +151,11 @@ func (l *Ledger) Rejections(ctx context.Context, before string, limit int) (r ap
 	r.Page, err = listNumbered(ctx, l, limit, `SELECT id, resource, deployment, grp, token, seq, holder, reason, current_token, applied, at_ms
 		FROM rejection WHERE id < $1 ORDER BY id DESC`, nil, before, all, func(r api.Rejection) uint64 { return r.ID },
 		func(r *api.Rejection) []any {
-			return []any{&r.ID, &r.Resource, &r.Deployment, &r.Group, &r.Token, &r.Seq, &r.Holder, &r.Reason, &r.CurrentToken, truth{&r.Applied}, &r.AtMS}
+			return []any{&r.ID, &r.Resource, &r.Deployment, &r.Group, &r.Token, &r.Seq, &r.Holder, &r.Reason, &r.CurrentToken, database.Bool{To: &r.Applied}, &r.AtMS}
 		})
 	if err != nil {
 		return r, err
 	}
-	err = l.row(ctx, "SELECT value, (SELECT COUNT(*) FROM rejection) FROM ledger_counter WHERE name = 'rejections'", nil, &r.Total, &r.Kept)
+	err = l.db.Row(ctx, "SELECT value, (SELECT COUNT(*) FROM rejection) FROM ledger_counter WHERE name = 'rejections'", nil, &r.Total, &r.Kept)
 	return r, err
-}
-
-// raw scans a text into a JSON value; an empty text is nil.
-type raw struct{ to *json.RawMessage }
-
-func (r raw) Scan(v any) error {
-	switch v := v.(type) {
-	case string:
-		*r.to = json.RawMessage(v)
-	case []byte:
-		*r.to = append(json.RawMessage(nil), v...)
-	default:
-		return fmt.Errorf("%T is not a text", v)
-	}
-	if len(*r.to) == 0 {
-		*r.to = nil
-	}
-	return nil
-}
-
-// truth scans a number as a bool.
-type truth struct{ to *bool }
-
-func (t truth) Scan(v any) error {
-	n, ok := v.(int64)
-	*t.to = n != 0
-	if !ok {
-		return fmt.Errorf("%T is not a number", v)
-	}
-	return nil
 }

@@ -7,12 +7,13 @@ import (
 	"strings"
 
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/database"
 )
 
 const jobColumns = "name, schedule, misfire, payload, next_ms, token, updated_ms"
 
 func jobDest(j *api.Job) []any {
-	return []any{&j.Key, &j.Schedule, &j.Misfire, raw{&j.Payload}, &j.NextMS, &j.Token, &j.UpdatedMS}
+	return []any{&j.Key, &j.Schedule, &j.Misfire, database.JSON{To: &j.Payload}, &j.NextMS, &j.Token, &j.UpdatedMS}
 }
 
 // selectJobs uses the index job_by_time, so ten million jobs are read as fast as ten.
@@ -59,7 +60,7 @@ func due(after string) (ms int64, key string, err error) {
 
 // Job returns a job.
 func (l *Ledger) Job(ctx context.Context, resource, key string) (j api.Job, err error) {
-	err = l.row(ctx, "SELECT "+jobColumns+" FROM job WHERE resource = $1 AND name = $2", []any{resource, key}, jobDest(&j)...)
+	err = l.db.Row(ctx, "SELECT "+jobColumns+" FROM job WHERE resource = $1 AND name = $2", []any{resource, key}, jobDest(&j)...)
 	return j, err
 }
 
@@ -76,7 +77,7 @@ func (l *Ledger) Firings(ctx context.Context, resource string, pendingOnly bool,
 	}
 	return listNumbered(ctx, l, limit, query, []any{resource}, after, 0, func(f api.Firing) uint64 { return f.N },
 		func(f *api.Firing) []any {
-			return []any{&f.N, &f.Job, &f.AtMS, &f.Token, &f.FiredMS, raw{&f.Payload}, &f.Worker, &f.DeliveredMS}
+			return []any{&f.N, &f.Job, &f.AtMS, &f.Token, &f.FiredMS, database.JSON{To: &f.Payload}, &f.Worker, &f.DeliveredMS}
 		})
 }
 

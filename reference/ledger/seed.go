@@ -11,6 +11,8 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/fence/sqlfence"
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/database"
+	"github.com/tenurehq/tenure/reference/ledger/state"
 )
 
 // seedChunk is how many jobs share a transaction.
@@ -40,14 +42,14 @@ func Seed(ctx context.Context, cfg Config, resource string, stamp fence.Stamp, n
 		return err
 	}
 	b.Writes = nil
-	d, err := openDatabase(ctx, cfg)
+	d, err := database.Open(ctx, cfg.DB, cfg.Timeout)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.close()) }()
+	defer func() { err = errors.Join(err, d.Close()) }()
 	for done := uint64(0); done < n; {
 		size := min(seedChunk, n-done)
-		if err := d.seed(ctx, cfg, b, size, firstMS+int64(done)*everyMS, everyMS, string(payload)); err != nil {
+		if err := seed(ctx, d, cfg, b, size, firstMS+int64(done)*everyMS, everyMS, string(payload)); err != nil {
 			return fmt.Errorf("ledger: only %d of %d jobs were added: %w", done, n, err)
 		}
 		done += size
@@ -55,21 +57,21 @@ func Seed(ctx context.Context, cfg Config, resource string, stamp fence.Stamp, n
 			progress(done)
 		}
 	}
-	return d.settle(ctx)
+	return settle(ctx, d)
 }
 
-func (d *database) seed(ctx context.Context, cfg Config, b api.Batch, n uint64, firstMS, everyMS int64, payload string) error {
-	return d.within(ctx, func(t *tx) error {
-		st := &state{unfenced: cfg.Unfenced, maxResources: cfg.Resources, nowMS: cfg.Now().UnixMilli()}
-		if err := t.load(ctx, touched{resources: map[string]bool{b.Resource: true}}, st); err != nil {
+func seed(ctx context.Context, d *database.DB, cfg Config, b api.Batch, n uint64, firstMS, everyMS int64, payload string) error {
+	return d.Within(ctx, func(t *database.Tx) error {
+		st := cfg.state()
+		st.Want(b)
+		if err := st.Load(ctx, t); err != nil {
 			return err
 		}
-		if v := st.apply(seal, b); v.err != nil {
-			return v.err
+		if v := st.Apply(state.Seal, b); v.Err != nil {
+			return v.Err
 		}
-		r := st.resources[b.Resource]
-		r.counters.jobs, r.counters.jobsVersion, r.changed = r.counters.jobs+n, r.counters.jobsVersion+1, true
-		if _, err := t.save(ctx, st, cfg.History, cfg.Rejections); err != nil {
+		st.AddJobs(b.Resource, n)
+		if _, err := st.Save(ctx, t, cfg.History, cfg.Rejections); err != nil {
 			return err
 		}
 		var last string
@@ -81,20 +83,20 @@ func (d *database) seed(ctx context.Context, cfg Config, b api.Batch, n uint64, 
 			return &api.RequestError{Field: "resource", Value: b.Resource, Rule: fmt.Sprintf("has a job %q between the keys of seeded jobs", last)}
 		}
 		// A number of 13 digits without its first digit has leading zeros, in every dialect.
-		return t.exec(ctx, `WITH RECURSIVE c(i) AS (SELECT CAST(0 AS BIGINT) UNION ALL SELECT i + 1 FROM c WHERE i + 1 < CAST($2 AS BIGINT))
+		return t.Run(ctx, `WITH RECURSIVE c(i) AS (SELECT CAST(0 AS BIGINT) UNION ALL SELECT i + 1 FROM c WHERE i + 1 < CAST($2 AS BIGINT))
 			INSERT INTO job (resource, name, next_ms, schedule, misfire, payload, token, updated_ms)
 			SELECT CAST($1 AS TEXT), 'seed-' || substr(CAST(1000000000001 + CAST($3 AS BIGINT) + i AS TEXT), 2), CAST($4 AS BIGINT) + i * CAST($5 AS BIGINT),
 				'', 'once', CAST($6 AS TEXT), CAST($7 AS BIGINT), CAST($8 AS BIGINT) FROM c`,
-			b.Resource, int64(n), made, firstMS, everyMS, payload, int64(b.Stamp.Token), st.nowMS)
+			b.Resource, int64(n), made, firstMS, everyMS, payload, int64(b.Stamp.Token), st.NowMS)
 	})
 }
 
 // settle leaves the database as one that has had these jobs for long.
-func (d *database) settle(ctx context.Context) error {
+func settle(ctx context.Context, d *database.DB) error {
 	statement := "PRAGMA wal_checkpoint(TRUNCATE)"
-	if d.dialect == sqlfence.Postgres {
+	if d.Dialect == sqlfence.Postgres {
 		statement = "ANALYZE job"
 	}
-	_, err := d.conn.conn.ExecContext(ctx, statement)
+	_, err := d.Writer().ExecContext(ctx, statement)
 	return err
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/tenurehq/tenure/fence/sqlfence"
 	"github.com/tenurehq/tenure/internal/servertest"
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/database"
+	"github.com/tenurehq/tenure/reference/ledger/state"
 )
 
 // seeds is how many jobs a test makes; TENURE_SEED says how many.
@@ -93,7 +95,7 @@ func seeded(t *testing.T, cfg Config, n uint64) {
 		b.Writes = append(b.Writes, api.Write{Fire: &api.FireWrite{Job: fmt.Sprintf("seed-%012d", i+1), DueMS: first + int64(i)*every, AtMS: first + int64(i)*every}})
 	}
 	commits := 0
-	l.db.commit = func(ctx context.Context, c *tx) error { commits++; return commit(ctx, c) }
+	l.db.Commit = func(ctx context.Context, c *database.Tx) error { commits++; return database.Commit(ctx, c) }
 	began = time.Now()
 	a, err := l.Apply(ctx, b)
 	if err != nil || commits != 1 || *a.Outcomes[1000].Fire != (api.FireOutcome{}) {
@@ -110,7 +112,7 @@ func seeded(t *testing.T, cfg Config, n uint64) {
 func exact(t *testing.T, l *Ledger) {
 	t.Helper()
 	var wrong int
-	err := l.db.reader.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM fenced_resource r WHERE jobs <> (SELECT COUNT(*) FROM job WHERE resource = r.name)
+	err := l.db.Reader.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM fenced_resource r WHERE jobs <> (SELECT COUNT(*) FROM job WHERE resource = r.name)
 		OR firings_pending <> (SELECT COUNT(*) FROM firing WHERE resource = r.name AND pending = 1)
 		OR EXISTS (SELECT 1 FROM firing WHERE resource = r.name AND (n > firings OR (pending = 1) <> (delivered_ms = 0)))`).Scan(&wrong)
 	if err != nil || wrong != 0 {
@@ -131,14 +133,14 @@ func usesIndexes(t *testing.T, l *Ledger) {
 		{selectJobs + " LIMIT 100", "job USING INDEX job_by_time (resource=? AND (next_ms,name)>(?,?) AND next_ms<?)", "job_by_time", []any{"r", 5, "a", 1 << 40}},
 		{selectPendingFirings + " LIMIT 100", "firing USING INDEX firing_by_state (resource=? AND pending=? AND n>?)", "firing_by_state", []any{"r", 0}},
 		{selectFirings + " LIMIT 100", "firing USING PRIMARY KEY (resource=? AND n>?)", "firing_pkey", []any{"r", 0}},
-		{selectJobRows, "j USING PRIMARY KEY (resource=? AND name=?)", "job_pkey", []any{keys}},
-		{selectFiringRows, "f USING INDEX firing_once (resource=? AND job=? AND at_ms=?)", "firing_once", []any{keys}},
-		{deleteJobs, "job USING PRIMARY KEY (resource=? AND name=?)", "job_pkey", []any{keys}},
-		{updateFirings, "firing USING PRIMARY KEY (resource=? AND n=?)", "firing_pkey", []any{`[["r",5,"w",5]]`}},
-		{trimFirings, "firing USING INDEX firing_by_state (resource=? AND pending=? AND n<?)", "firing_by_state", []any{"r", 5}},
+		{state.SelectJobs, "t USING PRIMARY KEY (resource=? AND name=?)", "job_pkey", []any{keys}},
+		{state.SelectFirings, "t USING INDEX firing_once (resource=? AND job=? AND at_ms=?)", "firing_once", []any{keys}},
+		{state.DeleteJobs, "job USING PRIMARY KEY (resource=? AND name=?)", "job_pkey", []any{keys}},
+		{state.UpdateFirings, "firing USING PRIMARY KEY (resource=? AND n=?)", "firing_pkey", []any{`[["r",5,"w",5]]`}},
+		{state.TrimFirings, "firing USING INDEX firing_by_state (resource=? AND pending=? AND n<?)", "firing_by_state", []any{"r", 5}},
 	} {
 		got, want := plan(t, l, tt.query, tt.args), "SEARCH "+tt.sqlite
-		if l.db.dialect == sqlfence.Postgres {
+		if l.db.Dialect == sqlfence.Postgres {
 			want = "Index Scan using " + tt.postgres + " on "
 		}
 		if !strings.Contains(got, want) || strings.Contains(got, "TEMP B-TREE") || strings.Contains(got, "Sort") || strings.Contains(got, "Seq Scan") {
@@ -150,10 +152,10 @@ func usesIndexes(t *testing.T, l *Ledger) {
 func plan(t *testing.T, l *Ledger, query string, args []any) string {
 	t.Helper()
 	explain := "EXPLAIN QUERY PLAN "
-	if l.db.dialect == sqlfence.Postgres {
+	if l.db.Dialect == sqlfence.Postgres {
 		explain = "EXPLAIN "
 	}
-	rows, err := l.db.reader.QueryContext(t.Context(), explain+translate(l.db.dialect, query), args...)
+	rows, err := l.db.Reader.QueryContext(t.Context(), explain+database.Translate(l.db.Dialect, query), args...)
 	if err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
@@ -163,7 +165,7 @@ func plan(t *testing.T, l *Ledger, query string, args []any) string {
 		var id, parent, unused int
 		var line string
 		dest := []any{&id, &parent, &unused, &line}
-		if l.db.dialect == sqlfence.Postgres {
+		if l.db.Dialect == sqlfence.Postgres {
 			dest = dest[3:]
 		}
 		if err := rows.Scan(dest...); err != nil {

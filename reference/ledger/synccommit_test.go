@@ -39,7 +39,7 @@ func TestSynchronousCommit(t *testing.T) {
 	}
 	// The connection that writes is the ledger's own until it is closed.
 	var now string
-	if err := l.db.conn.conn.QueryRowContext(t.Context(), "SELECT current_setting('synchronous_commit')").Scan(&now); err != nil || now != "on" {
+	if err := l.db.Writer().QueryRowContext(t.Context(), "SELECT current_setting('synchronous_commit')").Scan(&now); err != nil || now != "on" {
 		t.Errorf("the ledger commits with %q, %v", now, err)
 	}
 	if err := l.Close(); err != nil {

@@ -3,8 +3,10 @@ package api
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/fence/httpfence"
 )
 
 // The errors of the ledger besides the refusals of package fence. After all but ErrUnknown
@@ -32,9 +34,9 @@ var (
 
 // RequestError: the request is invalid.
 type RequestError struct {
-	Field string
-	Value string
-	Rule  string
+	Field string `json:"field"`
+	Value string `json:"value"`
+	Rule  string `json:"rule"`
 }
 
 func (e *RequestError) Error() string {
@@ -46,10 +48,10 @@ func (e *RequestError) Error() string {
 
 // VersionError: the record has another version than the writer expects.
 type VersionError struct {
-	Space   string // of a shared record
-	Key     string
-	Version uint64 // expected
-	Current uint64 // 0: there is none
+	Space   string `json:"space,omitempty"` // of a shared record
+	Key     string `json:"name"`
+	Version uint64 `json:"version"`         // expected
+	Current uint64 `json:"current_version"` // 0: there is none
 }
 
 func (e *VersionError) Error() string {
@@ -58,9 +60,9 @@ func (e *VersionError) Error() string {
 
 // SequenceError: the proposed range does not follow the last number.
 type SequenceError struct {
-	Name    string
-	First   uint64
-	LastSeq uint64
+	Name    string `json:"name"`
+	First   uint64 `json:"first"`
+	LastSeq uint64 `json:"last_seq"`
 }
 
 func (e *SequenceError) Error() string {
@@ -70,30 +72,16 @@ func (e *SequenceError) Error() string {
 	return fmt.Sprintf("ledger: sequence %q continues at %d and the proposed range begins at %d", e.Name, e.LastSeq+1, e.First)
 }
 
-// Reason is the label of a refusal, in metrics and in the list of refused writes; empty if err
-// is not a refusal.
+// Reasons are the labels of refusals, in metrics and in the list of refused writes.
+var Reasons = []string{httpfence.CodeStale, httpfence.CodeSlip, httpfence.CodeForeign, httpfence.CodeClone, httpfence.CodeInvalid}
+
+// Reason is the label of a refusal; empty if err is not one.
 func Reason(err error) string {
-	if err == nil {
+	if !errors.Is(err, fence.ErrRefused) {
 		return ""
 	}
-	var (
-		stale   *fence.StaleError
-		slip    *fence.SlipError
-		foreign *fence.ForeignError
-		clone   *fence.CloneError
-		invalid *fence.InvalidError
-	)
-	switch {
-	case errors.As(err, &stale):
-		return "stale"
-	case errors.As(err, &slip):
-		return "slip"
-	case errors.As(err, &foreign):
-		return "foreign"
-	case errors.As(err, &clone):
-		return "clone"
-	case errors.As(err, &invalid):
-		return "invalid"
+	if code := httpfence.ProblemOf(err).Code; slices.Contains(Reasons, code) {
+		return code
 	}
-	return ""
+	return httpfence.CodeInvalid // there was no stamp
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -66,127 +67,93 @@ type AcceptBody struct {
 	Replaces string `json:"replaces,omitempty"`
 }
 
-// wireProblem is the part of a problem that FromProblem reads.
-type wireProblem struct {
-	Code    string `json:"code"`
-	Detail  string `json:"detail"`
-	Field   string `json:"field"`
-	Value   string `json:"value"`
-	Rule    string `json:"rule"`
-	Space   string `json:"space"`
-	Name    string `json:"name"`
-	First   uint64 `json:"first"`
-	LastSeq uint64 `json:"last_seq"`
-	Version uint64 `json:"version"`
-	Current uint64 `json:"current_version"`
+// sentinels are the errors without data. Internal: their text may have details that callers
+// must not see.
+var sentinels = []struct {
+	err       error
+	status    int
+	code      string
+	retryable bool
+	internal  bool
+}{
+	{ErrUnknown, http.StatusServiceUnavailable, "outcome_unknown", false, true},
+	{ErrDataLost, http.StatusServiceUnavailable, "data_lost", false, false},
+	{ErrBusy, http.StatusTooManyRequests, "busy", true, false},
+	{ErrUnavailable, http.StatusServiceUnavailable, "unavailable", true, true},
+	{ErrNotFound, http.StatusNotFound, "not_found", false, false},
+	{ErrTooManyResources, http.StatusInsufficientStorage, "too_many_resources", false, false},
+	{ErrTooManyRecords, http.StatusInsufficientStorage, "too_many_records", false, false},
+	{ErrDenied, http.StatusForbidden, "denied", false, false},
 }
 
-// The codes of problems that are not refusals, which are those of httpfence.
+// The codes of the errors with data.
 const (
-	codeRequest     = "invalid_request"
-	codeVersion     = "version_conflict"
-	codeSequence    = "sequence_conflict"
-	codeUnknown     = "outcome_unknown"
-	codeUnavailable = "unavailable"
-	codeDataLost    = "data_lost"
-	codeBusy        = "busy"
-	codeNotFound    = "not_found"
-	codeResources   = "too_many_resources"
-	codeShared      = "too_many_records"
-	codeDenied      = "denied"
+	codeRequest  = "invalid_request"
+	codeVersion  = "version_conflict"
+	codeSequence = "sequence_conflict"
 )
 
-// sentinels are the errors without data.
-var sentinels = []struct {
-	err        error
-	status     int
-	code       string
-	retryable  bool
-	retryAfter time.Duration
-}{
-	{ErrUnknown, http.StatusServiceUnavailable, codeUnknown, false, 0},
-	{ErrDataLost, http.StatusServiceUnavailable, codeDataLost, false, 0},
-	{ErrBusy, http.StatusTooManyRequests, codeBusy, true, time.Second},
-	{ErrUnavailable, http.StatusServiceUnavailable, codeUnavailable, true, time.Second},
-	{ErrNotFound, http.StatusNotFound, codeNotFound, false, 0},
-	{ErrTooManyResources, http.StatusInsufficientStorage, codeResources, false, 0},
-	{ErrTooManyRecords, http.StatusInsufficientStorage, codeShared, false, 0},
-	{ErrDenied, http.StatusForbidden, codeDenied, false, 0},
-}
-
-// WriteError answers with an error.
+// WriteError answers with an error. It leaves out the text of an Internal one.
 func WriteError(w http.ResponseWriter, err error) {
 	if errors.Is(err, fence.ErrRefused) {
 		httpfence.WriteError(w, err)
 		return
 	}
-	httpapi.WriteProblem(w, problemOf(err))
+	p, _ := problemOf(err)
+	httpapi.WriteProblem(w, p)
 }
 
-func problemOf(err error) *httpapi.Problem {
+// Internal reports that the text of err may have details that callers must not see, such as the
+// address of a database. The caller of WriteError logs it.
+func Internal(err error) bool {
+	_, internal := problemOf(err)
+	return internal && !errors.Is(err, fence.ErrRefused)
+}
+
+func problemOf(err error) (p *httpapi.Problem, internal bool) {
 	var (
-		problem *httpapi.Problem
 		request *RequestError
 		version *VersionError
 		seq     *SequenceError
 	)
-	p := &httpapi.Problem{Detail: err.Error()}
 	switch {
-	case errors.As(err, &problem):
-		return problem
+	case errors.As(err, &p):
+		return p, false
 	case errors.As(err, &request):
-		p.Status, p.Code = http.StatusBadRequest, codeRequest
-		p.More = map[string]any{"field": request.Field, "value": request.Value, "rule": request.Rule}
+		return httpapi.Refuse(http.StatusBadRequest, codeRequest, "%v", err).With(members(request)), false
 	case errors.As(err, &version):
-		p.Status, p.Code = http.StatusConflict, codeVersion
-		p.More = map[string]any{"name": version.Key, "version": version.Version, "current_version": version.Current}
+		p = httpapi.Refuse(http.StatusConflict, codeVersion, "%v", err).With(members(version))
 		if version.Space != "" {
-			p.Status, p.More["space"] = http.StatusPreconditionFailed, version.Space
+			p.Status = http.StatusPreconditionFailed
 		}
+		return p, false
 	case errors.As(err, &seq):
-		p.Status, p.Code = http.StatusConflict, codeSequence
-		p.More = map[string]any{"name": seq.Name, "first": seq.First, "last_seq": seq.LastSeq}
-	default:
-		p.Status, p.Code = http.StatusInternalServerError, "internal"
-		neutral := "internal error; see the log"
-		for _, s := range sentinels {
-			if errors.Is(err, s.err) {
-				p.Status, p.Code, p.Retryable, p.RetryAfter, neutral = s.status, s.code, s.retryable, s.retryAfter, s.err.Error()
-				break
-			}
-		}
-		if Internal(err) {
-			p.Detail = neutral
-		}
-	}
-	return p
-}
-
-// Internal reports that the text of err may have details that callers must not see, such as the
-// address of a database. WriteError leaves the text out; its caller logs it.
-func Internal(err error) bool {
-	var known interface {
-		error
-		public()
-	}
-	if errors.Is(err, fence.ErrRefused) || errors.As(err, &known) {
-		return false
-	}
-	var problem *httpapi.Problem
-	if errors.As(err, &problem) {
-		return false
+		return httpapi.Refuse(http.StatusConflict, codeSequence, "%v", err).With(members(seq)), false
 	}
 	for _, s := range sentinels {
-		if errors.Is(err, s.err) {
-			return s.code == codeUnknown || s.code == codeUnavailable
+		if !errors.Is(err, s.err) {
+			continue
 		}
+		if s.internal {
+			err = s.err
+		}
+		p = httpapi.Refuse(s.status, s.code, "%v", err)
+		if s.retryable {
+			p.Retry(time.Second)
+		}
+		return p, s.internal
 	}
-	return true
+	return httpapi.Refuse(http.StatusInternalServerError, "internal", "internal error; see the log"), true
 }
 
-func (*RequestError) public()  {}
-func (*VersionError) public()  {}
-func (*SequenceError) public() {}
+// members are the fields of an error as JSON.
+func members(err error) (m map[string]any) {
+	data, _ := json.Marshal(err) // texts and numbers can always be
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	_ = d.Decode(&m)
+	return m
+}
 
 // FromProblem returns the error of an answer; it is the inverse of WriteError. An answer that
 // does not come from a ledger is ErrUnknown: a proxy may have forwarded the request.
@@ -194,21 +161,19 @@ func FromProblem(status int, contentType string, body []byte) error {
 	if status == http.StatusRequestHeaderFieldsTooLarge {
 		return &RequestError{Field: "header", Rule: "too large"}
 	}
-	var refusal httpfence.Problem
-	var p wireProblem
-	if contentType != httpapi.ContentTypeProblem || json.Unmarshal(body, &p) != nil || json.Unmarshal(body, &refusal) != nil {
+	var p httpfence.Problem
+	if contentType != httpapi.ContentTypeProblem || json.Unmarshal(body, &p) != nil {
 		return fmt.Errorf("%w: the answer was %d %s", ErrUnknown, status, http.StatusText(status))
 	}
-	if err := refusal.Err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
-	switch p.Code {
-	case codeRequest:
-		return &RequestError{Field: p.Field, Value: p.Value, Rule: p.Rule}
-	case codeVersion:
-		return &VersionError{Space: p.Space, Key: p.Name, Version: p.Version, Current: p.Current}
-	case codeSequence:
-		return &SequenceError{Name: p.Name, First: p.First, LastSeq: p.LastSeq}
+	known := map[string]error{codeRequest: &RequestError{}, codeVersion: &VersionError{}, codeSequence: &SequenceError{}}[p.Code]
+	if known != nil {
+		if err := json.Unmarshal(body, known); err != nil {
+			return fmt.Errorf("%w: the answer cannot be read: %w", ErrUnknown, err)
+		}
+		return known
 	}
 	for _, s := range sentinels {
 		if s.code == p.Code {

@@ -1,4 +1,4 @@
-package ledger
+package database
 
 import (
 	"context"
@@ -7,20 +7,22 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/tenurehq/tenure/reference/config"
 )
 
-func (d *database) openPostgres(cfg Config) error {
-	pg, err := pgx.ParseConfig(cfg.DB)
+func (d *DB) openPostgres(url string) error {
+	pg, err := pgx.ParseConfig(url)
 	if err != nil {
-		return &ConfigError{Field: "db", Rule: "not a PostgreSQL URL: " + err.Error()}
+		return &config.Error{Field: "db", Rule: "not a PostgreSQL URL: " + err.Error()}
 	}
 	// A ledger that has vanished must not keep its locks.
-	pg.RuntimeParams["idle_in_transaction_session_timeout"] = fmt.Sprint(cfg.Timeout.Milliseconds())
+	pg.RuntimeParams["idle_in_transaction_session_timeout"] = fmt.Sprint(d.timeout.Milliseconds())
 	if _, given := pg.RuntimeParams["application_name"]; !given {
 		pg.RuntimeParams["application_name"] = "tenure ledger"
 	}
 	if pg.ConnectTimeout == 0 {
-		pg.ConnectTimeout = cfg.Timeout
+		pg.ConnectTimeout = d.timeout
 	}
 	connector := stdlib.GetConnector(*pg, stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
 		// An answer means that the write is on disk, whatever the server's default is.
@@ -33,9 +35,9 @@ func (d *database) openPostgres(cfg Config) error {
 		_, err = c.Exec(ctx, "SELECT set_config(name, 'off', false) FROM unnest(ARRAY['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin']) AS name")
 		return err
 	}))
-	d.writer, d.reader = sql.OpenDB(connector), sql.OpenDB(connector)
+	d.writer, d.Reader = sql.OpenDB(connector), sql.OpenDB(connector)
 	d.writer.SetMaxOpenConns(1)
-	d.reader.SetMaxOpenConns(readers)
-	d.reader.SetMaxIdleConns(readers)
+	d.Reader.SetMaxOpenConns(readers)
+	d.Reader.SetMaxIdleConns(readers)
 	return nil
 }

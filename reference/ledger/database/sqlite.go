@@ -1,4 +1,4 @@
-package ledger
+package database
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 // process, but not a power failure.
 const synchronous = 2
 
-func (d *database) openSQLite(ctx context.Context, path string) error {
+func (d *DB) openSQLite(ctx context.Context, path string) error {
 	path, err := realPath(path)
 	if err != nil {
 		return err
@@ -42,11 +42,11 @@ func (d *database) openSQLite(ctx context.Context, path string) error {
 		return err
 	}
 	d.writer.SetMaxOpenConns(1)
-	if d.reader, err = sql.Open("sqlite", fileURL(path, "mode=rw&_pragma=busy_timeout(10000)&_pragma=query_only(1)")); err != nil {
+	if d.Reader, err = sql.Open("sqlite", fileURL(path, "mode=rw&_pragma=busy_timeout(10000)&_pragma=query_only(1)")); err != nil {
 		return err
 	}
-	d.reader.SetMaxOpenConns(readers + 1)
-	d.reader.SetMaxIdleConns(readers)
+	d.Reader.SetMaxOpenConns(readers + 1)
+	d.Reader.SetMaxIdleConns(readers)
 	var mode string
 	var sync int
 	if err := d.writer.QueryRowContext(ctx, "SELECT journal_mode, synchronous FROM pragma_journal_mode, pragma_synchronous").Scan(&mode, &sync); err != nil {
@@ -56,7 +56,7 @@ func (d *database) openSQLite(ctx context.Context, path string) error {
 		return fmt.Errorf("ledger: %s: the file system allows journal mode %s and synchronous %d; the ledger needs wal and %d", path, mode, sync, synchronous)
 	}
 	// While a connection is open, SQLite keeps the same log file.
-	if d.pinned, err = d.reader.Conn(ctx); err != nil {
+	if d.pinned, err = d.Reader.Conn(ctx); err != nil {
 		return err
 	}
 	if err := d.pinned.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_master").Scan(&sync); err != nil {
@@ -65,26 +65,26 @@ func (d *database) openSQLite(ctx context.Context, path string) error {
 	return d.remember(path, path+"-wal")
 }
 
-// logBytes is more than the log of SQLite grows between two checkpoints.
-const logBytes = 5 << 20
+// LogBytes is more than the log of SQLite grows between two checkpoints.
+const LogBytes = 5 << 20
 
 // reserveLog makes the log of SQLite as long as it will get, before anybody waits for it.
 // Syncing a file that grows also allocates space, which takes seconds on a machine with busy
 // cores. After a checkpoint SQLite overwrites its log from the start, and space of a rolled back
 // transaction is reused. On a full disk the log is left to grow.
-func (d *database) reserveLog(ctx context.Context) error {
+func (d *DB) reserveLog(ctx context.Context) error {
 	var cache int
-	err := d.within(ctx, func(t *tx) error {
+	err := d.Within(ctx, func(t *Tx) error {
 		if err := t.conn.QueryRowContext(ctx, "PRAGMA cache_size").Scan(&cache); err != nil {
 			return err
 		}
 		// What does not fit into the cache goes to the log before the transaction ends.
-		for _, statement := range []string{"PRAGMA cache_size = 16", "CREATE TABLE reserved (room BLOB)", fmt.Sprintf("INSERT INTO reserved VALUES (zeroblob(%d))", logBytes)} {
+		for _, statement := range []string{"PRAGMA cache_size = 16", "CREATE TABLE reserved (room BLOB)", fmt.Sprintf("INSERT INTO reserved VALUES (zeroblob(%d))", LogBytes)} {
 			if _, err := t.conn.ExecContext(ctx, statement); err != nil {
 				return err
 			}
 		}
-		return errNothing
+		return ErrNothing
 	})
 	if sqliteCode(err) == sqlite3.SQLITE_FULL {
 		return nil
@@ -122,7 +122,7 @@ func fileURL(path, query string) string {
 
 // lockFile prevents a second ledger on the file. The lock is that of SQLite on an empty database
 // beside it, so it works wherever SQLite does, and ends with the process.
-func (d *database) lockFile(ctx context.Context, path string) error {
+func (d *DB) lockFile(ctx context.Context, path string) error {
 	db, err := sql.Open("sqlite", fileURL(path+"-lock", "_pragma=busy_timeout(0)"))
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ type file struct {
 }
 
 // remember notes which files are open.
-func (d *database) remember(paths ...string) error {
+func (d *DB) remember(paths ...string) error {
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -172,9 +172,9 @@ func (d *database) remember(paths ...string) error {
 	return nil
 }
 
-// intact is an error if a file of the database was deleted or replaced: what is written then is
+// Intact is an error if a file of the database was deleted or replaced: what is written then is
 // lost.
-func (d *database) intact() error {
+func (d *DB) Intact() error {
 	for _, f := range d.files {
 		info, err := os.Stat(f.path)
 		switch {

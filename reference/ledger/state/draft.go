@@ -1,4 +1,4 @@
-package ledger
+package state
 
 import (
 	"fmt"
@@ -9,27 +9,17 @@ import (
 
 // draft makes the writes of one batch in the state, and can undo them.
 type draft struct {
-	*state
+	*State
 	batch    api.Batch
 	lastTick uint64
-	counters counters
+	counters Counters
 
 	undo                     []func()
 	ticksHad, allocationsHad int
 }
 
 // set changes the state until the draft is undone.
-func set[K comparable, V any](d *draft, m map[K]V, k K, v V) {
-	was, had := m[k]
-	d.undo = append(d.undo, func() {
-		if had {
-			m[k] = was
-		} else {
-			delete(m, k)
-		}
-	})
-	m[k] = v
-}
+func set[K key, R any](d *draft, t *table[K, R], k K, r R) { d.undo = append(d.undo, t.set(k, r)) }
 
 func (d *draft) takeBack() {
 	for _, undo := range slices.Backward(d.undo) {
@@ -41,7 +31,7 @@ func (d *draft) takeBack() {
 // writes makes all writes or, on an error, none.
 func (d *draft) writes() (api.Answer, error) {
 	d.ticksHad, d.allocationsHad = len(d.ticks), len(d.allocations)
-	a := api.Answer{Resource: d.batch.Resource, Token: d.batch.Stamp.Token, Seq: d.batch.Stamp.Seq, AtMS: d.nowMS, Outcomes: make([]api.Outcome, 0, len(d.batch.Writes))}
+	a := api.Answer{Resource: d.batch.Resource, Token: d.batch.Stamp.Token, Seq: d.batch.Stamp.Seq, AtMS: d.NowMS, Outcomes: make([]api.Outcome, 0, len(d.batch.Writes))}
 	for i, w := range d.batch.Writes {
 		o, err := d.write(w)
 		if err != nil {
@@ -62,9 +52,9 @@ func (d *draft) write(w api.Write) (o api.Outcome, err error) {
 		o.Tick = d.tick(*w.Tick)
 	case w.Checkpoint != nil:
 		here := at{d.batch.Resource, w.Checkpoint.Name}
-		row := d.checkpoints[here]
+		row := d.checkpoints.rows[here]
 		o.Checkpoint = &api.VersionOutcome{Version: row.version + 1}
-		set(d, d.checkpoints, here, versionRow{row.version + 1, d.batch.Stamp.Token, string(w.Checkpoint.Value), true})
+		set(d, &d.checkpoints, here, version{row.version + 1, d.batch.Stamp.Token, string(w.Checkpoint.Value)})
 	case w.Record != nil:
 		o.Record, err = d.record(*w.Record)
 	case w.Sequence != nil:
@@ -82,24 +72,24 @@ func (d *draft) write(w api.Write) (o api.Outcome, err error) {
 func (d *draft) tick(w api.TickWrite) *api.TickOutcome {
 	here := at{d.batch.Resource, w.Key}
 	if w.Key != "" {
-		if n := d.keyed[here]; n != 0 {
+		if n := d.keyed.rows[here]; n != 0 {
 			return &api.TickOutcome{N: n, Duplicate: true}
 		}
-		set(d, d.keyed, here, d.lastTick+1)
+		set(d, &d.keyed, here, d.lastTick+1)
 	}
 	d.lastTick++
 	s := d.batch.Stamp
-	d.ticks = append(d.ticks, tickRow{d.batch.Resource, api.Tick{N: d.lastTick, Token: s.Token, Seq: s.Seq, Key: w.Key, Payload: w.Payload, AtMS: d.nowMS}})
+	d.ticks = append(d.ticks, tick{d.batch.Resource, api.Tick{N: d.lastTick, Token: s.Token, Seq: s.Seq, Key: w.Key, Payload: w.Payload, AtMS: d.NowMS}})
 	return &api.TickOutcome{N: d.lastTick}
 }
 
 func (d *draft) record(w api.RecordWrite) (*api.VersionOutcome, error) {
 	here := at{d.batch.Resource, w.Key}
-	row := d.records[here]
+	row := d.records.rows[here]
 	if w.Version != nil && *w.Version != row.version {
 		return nil, &api.VersionError{Key: w.Key, Version: *w.Version, Current: row.version}
 	}
-	set(d, d.records, here, versionRow{row.version + 1, d.batch.Stamp.Token, string(w.Value), true})
+	set(d, &d.records, here, version{row.version + 1, d.batch.Stamp.Token, string(w.Value)})
 	return &api.VersionOutcome{Version: row.version + 1}, nil
 }
 
@@ -107,27 +97,31 @@ func (d *draft) record(w api.RecordWrite) (*api.VersionOutcome, error) {
 // hand out a number twice.
 func (d *draft) sequence(w api.SequenceWrite) (*api.Range, error) {
 	here := at{d.batch.Resource, w.Name}
-	row := d.sequences[here]
+	row := d.sequences.rows[here]
 	given := api.Range{First: w.First, Last: w.Last}
 	if w.N > 0 {
 		given = api.Range{First: row.lastSeq + 1, Last: row.lastSeq + w.N}
 	}
-	if given.First != row.lastSeq+1 && !d.unfenced || given.Last > api.MaxSequence {
+	if given.First != row.lastSeq+1 && !d.Unfenced || given.Last > api.MaxSequence {
 		return nil, &api.SequenceError{Name: w.Name, First: given.First, LastSeq: row.lastSeq}
 	}
 	token := d.batch.Stamp.Token
 	// Consecutive ranges in one commit are one allocation.
-	if row.changed && row.token == token && row.lastSeq+1 == given.First {
-		i := d.open[here]
+	if i, open := d.open[here]; open && row.token == token && row.lastSeq+1 == given.First {
 		was := d.allocations[i].Last
 		d.undo = append(d.undo, func() { d.allocations[i].Last = was })
 		d.allocations[i].Last = given.Last
 	} else {
 		row.allocations++
-		set(d, d.open, here, len(d.allocations))
-		d.allocations = append(d.allocations, allocationRow{here, api.Allocation{N: row.allocations, First: given.First, Last: given.Last, Token: token, AtMS: d.nowMS}})
+		d.undo = append(d.undo, func() {
+			if d.open[here] = i; !open {
+				delete(d.open, here)
+			}
+		})
+		d.open[here] = len(d.allocations)
+		d.allocations = append(d.allocations, allocation{here, api.Allocation{N: row.allocations, First: given.First, Last: given.Last, Token: token, AtMS: d.NowMS}})
 	}
-	row.lastSeq, row.token, row.changed = given.Last, token, true
-	set(d, d.sequences, here, row)
+	row.lastSeq, row.token = given.Last, token
+	set(d, &d.sequences, here, row)
 	return &given, nil
 }

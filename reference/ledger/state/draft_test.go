@@ -1,4 +1,4 @@
-package ledger
+package state
 
 import (
 	"errors"
@@ -14,10 +14,7 @@ import (
 // A batch whose last write fails leaves the state as the batches before it made it, also
 // where it has changed what they made.
 func TestDraftTakenBack(t *testing.T) {
-	s := &state{
-		nowMS: 1, sequences: map[at]sequenceRow{}, checkpoints: map[at]versionRow{}, records: map[at]versionRow{}, keyed: map[at]uint64{}, open: map[at]int{},
-		jobs: map[at]jobRow{}, firings: map[moment]firingRow{},
-	}
+	s := &State{NowMS: 1, open: map[at]int{}}
 	writes := func() []api.Write {
 		return []api.Write{
 			{Sequence: &api.SequenceWrite{Name: "ids", N: 2}},
@@ -31,23 +28,25 @@ func TestDraftTakenBack(t *testing.T) {
 			{Delivered: &api.DeliveredWrite{Job: "j", AtMS: 5}},
 		}
 	}
+	wrong := uint64(99)
+	more := append(writes(), writes()...)
+	for _, name := range []string{"a", "b", "c", "d"} { // the slices grow
+		more = append(more, api.Write{Sequence: &api.SequenceWrite{Name: name, N: 1}}, api.Write{Tick: &api.TickWrite{Key: name}}, api.Write{Job: &api.JobWrite{Key: "j", Delete: true}})
+	}
+	more = append(more, api.Write{Record: &api.RecordWrite{Key: "k", Version: &wrong}})
+	s.Want(api.Batch{Resource: "r", Writes: more})
 	batch := func(token fence.Token, writes ...api.Write) *draft {
-		return &draft{state: s, batch: api.Batch{Resource: "r", Stamp: stampAt(token, 0), Writes: writes}}
+		stamp := fence.Stamp{Deployment: "prod", Group: "billing", Token: token}
+		return &draft{State: s, batch: api.Batch{Resource: "r", Stamp: stamp, Writes: writes}}
 	}
 	if _, err := batch(1, writes()...).writes(); err != nil {
 		t.Fatal(err)
 	}
-	before := state{
-		nowMS: s.nowMS, sequences: maps.Clone(s.sequences), checkpoints: maps.Clone(s.checkpoints), records: maps.Clone(s.records), keyed: maps.Clone(s.keyed), open: maps.Clone(s.open),
-		jobs: maps.Clone(s.jobs), firings: maps.Clone(s.firings), ticks: slices.Clone(s.ticks), allocations: slices.Clone(s.allocations),
+	before := State{
+		NowMS: s.NowMS, resources: cloned(s.resources), sequences: cloned(s.sequences), checkpoints: cloned(s.checkpoints), records: cloned(s.records), keyed: cloned(s.keyed),
+		open: maps.Clone(s.open), jobs: cloned(s.jobs), firings: cloned(s.firings), ticks: slices.Clone(s.ticks), allocations: slices.Clone(s.allocations),
 	}
 	for _, token := range []fence.Token{1, 2} { // of the same leader, whose allocation goes on, and of the next
-		more := append(writes(), writes()...)
-		for _, name := range []string{"a", "b", "c", "d"} { // the slices grow
-			more = append(more, api.Write{Sequence: &api.SequenceWrite{Name: name, N: 1}}, api.Write{Tick: &api.TickWrite{Key: name}}, api.Write{Job: &api.JobWrite{Key: "j", Delete: true}})
-		}
-		wrong := uint64(99)
-		more = append(more, api.Write{Record: &api.RecordWrite{Key: "k", Version: &wrong}})
 		var version *api.VersionError
 		if _, err := batch(token, more...).writes(); !errors.As(err, &version) {
 			t.Fatal(err)
@@ -56,4 +55,8 @@ func TestDraftTakenBack(t *testing.T) {
 			t.Errorf("token %d: the state is\n%+v\nwant\n%+v", token, *s, before)
 		}
 	}
+}
+
+func cloned[K key, R any](t table[K, R]) table[K, R] {
+	return table[K, R]{wanted: maps.Clone(t.wanted), rows: maps.Clone(t.rows), changed: maps.Clone(t.changed)}
 }

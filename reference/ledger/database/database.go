@@ -1,4 +1,6 @@
-package ledger
+// Package database is the database of a ledger, SQLite in the process or PostgreSQL by URL: its
+// schema, its transactions, and reads beside them.
+package database
 
 import (
 	"context"
@@ -7,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 
@@ -18,43 +19,44 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
-// database is the database of a ledger: one connection writes, several read.
-type database struct {
-	dialect sqlfence.Dialect
+// DB is an open database: one connection writes, several read.
+type DB struct {
+	Dialect sqlfence.Dialect
+	Reader  *sql.DB
+	// Commit ends a transaction; tests replace it.
+	Commit func(context.Context, *Tx) error
+
+	timeout time.Duration
 	writer  *sql.DB
-	reader  *sql.DB
 	unlock  func() error
 	files   []file    // of SQLite
 	pinned  *sql.Conn // of SQLite
-	// commit ends a transaction; tests replace it.
-	commit func(context.Context, *tx) error
-
 	// conn is the connection that writes; nil: none is open. Only the committer uses it.
-	conn *tx
+	conn *Tx
 }
 
-// tx is the connection of a transaction, with its prepared statements: parsing them again costs
+// Tx is the connection of a transaction, with its prepared statements: parsing them again costs
 // as much as running them.
-type tx struct {
-	dialect  sqlfence.Dialect
+type Tx struct {
+	Dialect  sqlfence.Dialect
 	conn     *sql.Conn
 	prepared map[string]*sql.Stmt
 }
 
-func (t *tx) prepare(ctx context.Context, statement string) (*sql.Stmt, error) {
+func (t *Tx) prepare(ctx context.Context, statement string) (*sql.Stmt, error) {
 	if p := t.prepared[statement]; p != nil {
 		return p, nil
 	}
-	p, err := t.conn.PrepareContext(ctx, translate(t.dialect, statement))
+	p, err := t.conn.PrepareContext(ctx, Translate(t.Dialect, statement))
 	if err == nil {
 		t.prepared[statement] = p
 	}
 	return p, err
 }
 
-// Exec and QueryRow make tx a sqlfence.Runner. They take the statements of the ledger, see
-// translate, and those of the fence.
-func (t *tx) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
+// Exec and QueryRow make Tx a sqlfence.Runner. They take the statements of the ledger, see
+// Translate, and those of the fence.
+func (t *Tx) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
 	p, err := t.prepare(ctx, statement)
 	if err != nil {
 		return 0, err
@@ -67,7 +69,7 @@ func (t *tx) Exec(ctx context.Context, statement string, args ...any) (int64, er
 }
 
 // QueryRow reads one row.
-func (t *tx) QueryRow(ctx context.Context, statement string, args ...any) sqlfence.Row {
+func (t *Tx) QueryRow(ctx context.Context, statement string, args ...any) sqlfence.Row {
 	p, err := t.prepare(ctx, statement)
 	if err != nil {
 		return failedRow{err}
@@ -79,17 +81,18 @@ type failedRow struct{ err error }
 
 func (r failedRow) Scan(...any) error { return r.err }
 
-func (t *tx) exec(ctx context.Context, statement string, args ...any) error {
+// Run is Exec without the number of rows.
+func (t *Tx) Run(ctx context.Context, statement string, args ...any) error {
 	_, err := t.Exec(ctx, statement, args...)
 	return err
 }
 
-// row is one row as a JSON array: a group is read and written with a few statements, however
+// Row is one row as a JSON array: a group is read and written with a few statements, however
 // many callers it has.
-type row []any
+type Row []any
 
-// execRows runs a statement on {rows}, if there are any.
-func (t *tx) execRows(ctx context.Context, statement string, rows []row) error {
+// RunRows runs a statement on {rows}, if there are any.
+func (t *Tx) RunRows(ctx context.Context, statement string, rows []Row) error {
 	if len(rows) == 0 {
 		return nil
 	}
@@ -97,12 +100,12 @@ func (t *tx) execRows(ctx context.Context, statement string, rows []row) error {
 	if err != nil {
 		return err
 	}
-	return t.exec(ctx, statement, string(data))
+	return t.Run(ctx, statement, string(data))
 }
 
-// readRows runs a query on {rows}, the keys, and puts the result into a map. dest says where the
+// ReadRows runs a query on {rows}, the keys, and puts the result into a map. dest says where the
 // columns go.
-func readRows[K comparable, V any](ctx context.Context, t *tx, query string, keys []row, into map[K]V, dest func(*K, *V) []any) error {
+func ReadRows[K comparable, V any](ctx context.Context, t *Tx, query string, keys []Row, into map[K]V, dest func(*K, *V) []any) error {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -132,7 +135,7 @@ func readRows[K comparable, V any](ctx context.Context, t *tx, query string, key
 
 // discard closes the connection in any state. SQLite would keep one with open statements, and
 // its lock.
-func (t *tx) discard() {
+func (t *Tx) discard() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_, _ = t.conn.ExecContext(ctx, "ROLLBACK")
@@ -143,34 +146,41 @@ func (t *tx) discard() {
 	_ = t.conn.Close()
 }
 
-func openDatabase(ctx context.Context, cfg Config) (*database, error) {
-	d := &database{dialect: sqlfence.SQLite, unlock: func() error { return nil }, commit: commit}
+// Postgres reports whether a database is named by the URL of a PostgreSQL.
+func Postgres(name string) bool {
+	return strings.HasPrefix(name, "postgres://") || strings.HasPrefix(name, "postgresql://")
+}
+
+// Open opens the database, the path of a SQLite file or a postgres:// URL, and updates its
+// schema. The timeout bounds every read.
+func Open(ctx context.Context, name string, timeout time.Duration) (*DB, error) {
+	d := &DB{Dialect: sqlfence.SQLite, timeout: timeout, unlock: func() error { return nil }, Commit: Commit}
 	var err error
-	if cfg.postgres() {
-		d.dialect = sqlfence.Postgres
-		err = d.openPostgres(cfg)
+	if Postgres(name) {
+		d.Dialect = sqlfence.Postgres
+		err = d.openPostgres(name)
 	} else {
-		err = d.openSQLite(ctx, cfg.DB)
+		err = d.openSQLite(ctx, name)
 	}
 	if err != nil {
-		return nil, errors.Join(err, d.close())
+		return nil, errors.Join(err, d.Close())
 	}
-	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err = d.migrate(ctx)
-	if err == nil && d.dialect == sqlfence.SQLite {
+	if err == nil && d.Dialect == sqlfence.SQLite {
 		err = d.reserveLog(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(d.failedToOpen(cfg.DB, err), d.close())
+		return nil, errors.Join(d.failedToOpen(name, err), d.Close())
 	}
 	return d, nil
 }
 
-func (d *database) failedToOpen(name string, err error) error {
+func (d *DB) failedToOpen(name string, err error) error {
 	var schema *SchemaError
 	var pg *pgconn.ConnectError
-	postgres := d.dialect == sqlfence.Postgres
+	postgres := d.Dialect == sqlfence.Postgres
 	switch {
 	case errors.As(err, &schema):
 		return err
@@ -187,7 +197,8 @@ func (d *database) failedToOpen(name string, err error) error {
 // readers is how many connections read.
 const readers = 4
 
-func (d *database) close() error {
+// Close closes all connections.
+func (d *DB) Close() error {
 	var errs []error
 	if d.conn != nil {
 		errs = append(errs, d.conn.conn.Close())
@@ -199,7 +210,7 @@ func (d *database) close() error {
 		_, _ = d.writer.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")
 		errs = append(errs, d.pinned.Close())
 	}
-	for _, db := range []*sql.DB{d.reader, d.writer} {
+	for _, db := range []*sql.DB{d.Reader, d.writer} {
 		if db != nil {
 			errs = append(errs, db.Close())
 		}
@@ -207,18 +218,27 @@ func (d *database) close() error {
 	return errors.Join(append(errs, d.unlock())...)
 }
 
-func commit(ctx context.Context, t *tx) error { return t.exec(ctx, "COMMIT") }
+// Writer is the connection that writes; nil: none is open.
+func (d *DB) Writer() *sql.Conn {
+	if d.conn == nil {
+		return nil
+	}
+	return d.conn.conn
+}
 
-// within runs f in a transaction. An error that is api.ErrUnknown came from the commit, whose
+// Commit commits.
+func Commit(ctx context.Context, t *Tx) error { return t.Run(ctx, "COMMIT") }
+
+// Within runs f in a transaction. An error that is api.ErrUnknown came from the commit, whose
 // outcome is unknown. After any other error nothing was changed. After an error the connection
 // is discarded, because its state is unknown.
-func (d *database) within(ctx context.Context, f func(*tx) error) (err error) {
+func (d *DB) Within(ctx context.Context, f func(*Tx) error) (err error) {
 	if d.conn == nil {
 		conn, err := d.writer.Conn(ctx)
 		if err != nil {
 			return err
 		}
-		d.conn = &tx{d.dialect, conn, make(map[string]*sql.Stmt)}
+		d.conn = &Tx{d.Dialect, conn, make(map[string]*sql.Stmt)}
 	}
 	defer func() {
 		if err != nil {
@@ -227,34 +247,34 @@ func (d *database) within(ctx context.Context, f func(*tx) error) (err error) {
 		}
 	}()
 	begin := "BEGIN IMMEDIATE"
-	if d.dialect == sqlfence.Postgres {
+	if d.Dialect == sqlfence.Postgres {
 		// Whoever waited for a lock must see the state after it.
 		begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
 	}
-	if err := d.conn.exec(ctx, begin); err != nil {
+	if err := d.conn.Run(ctx, begin); err != nil {
 		return err
 	}
 	switch err := f(d.conn); {
-	case errors.Is(err, errNothing):
-		return d.conn.exec(ctx, "ROLLBACK")
+	case errors.Is(err, ErrNothing):
+		return d.conn.Run(ctx, "ROLLBACK")
 	case err != nil:
 		return err
 	}
-	if err := d.commit(ctx, d.conn); err != nil {
+	if err := d.Commit(ctx, d.conn); err != nil {
 		return fmt.Errorf("%w: the commit failed: %w", api.ErrUnknown, err)
 	}
 	return nil
 }
 
-// errNothing ends a transaction that changed nothing, without a sync.
-var errNothing = errors.New("nothing changed")
+// ErrNothing ends a transaction that changed nothing, without a sync.
+var ErrNothing = errors.New("nothing changed")
 
-// repeatable reports that PostgreSQL rolled a transaction back because of others.
-func repeatable(err error) bool { return !errors.Is(err, api.ErrUnknown) && sqlfence.Repeatable(err) }
+// Repeatable reports that PostgreSQL rolled a transaction back because of others.
+func Repeatable(err error) bool { return !errors.Is(err, api.ErrUnknown) && sqlfence.Repeatable(err) }
 
-// poisoned reports that the database refuses the content of one batch. The others may succeed
+// Poisoned reports that the database refuses the content of one batch. The others may succeed
 // without it.
-func poisoned(err error) bool {
+func Poisoned(err error) bool {
 	if errors.Is(err, api.ErrUnknown) {
 		return false
 	}
@@ -270,16 +290,4 @@ func poisoned(err error) bool {
 		return true
 	}
 	return false
-}
-
-// describe names the database without its password.
-func describe(db string) string {
-	if !strings.Contains(db, "://") {
-		return db
-	}
-	u, err := url.Parse(db)
-	if err != nil {
-		return scheme(db)
-	}
-	return u.Redacted()
 }

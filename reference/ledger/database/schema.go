@@ -1,7 +1,8 @@
-package ledger
+package database
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"fmt"
 	"strings"
@@ -9,9 +10,9 @@ import (
 	"github.com/tenurehq/tenure/fence/sqlfence"
 )
 
-// migrations update a database from one version to the next. Released ones are never changed.
+// Migrations update a database from one version to the next. Released ones are never changed.
 // Words in braces depend on the dialect.
-var migrations = [...][]string{{
+var Migrations = [...][]string{{
 	`CREATE TABLE fenced_resource (
 		name TEXT PRIMARY KEY, deployment TEXT NOT NULL, grp TEXT NOT NULL, max_token BIGINT NOT NULL, seq BIGINT NOT NULL, digest TEXT NOT NULL, last_tick BIGINT NOT NULL,
 		answer TEXT NOT NULL, updated_ms BIGINT NOT NULL){strict}`,
@@ -93,20 +94,23 @@ type SchemaError struct{ Rule string }
 
 func (e *SchemaError) Error() string { return "ledger: " + e.Rule }
 
+// NewID returns the id of a ledger.
+func NewID() string { return "l" + strings.ToLower(rand.Text()[:12]) }
+
 // migrationLock prevents two ledgers from migrating one PostgreSQL at once.
 const migrationLock int64 = 7596553796441985139
 
 // migrate updates the database to the version of this program, and refuses a later one.
-func (d *database) migrate(ctx context.Context) error {
-	return d.within(ctx, func(t *tx) error {
+func (d *DB) migrate(ctx context.Context) error {
+	return d.Within(ctx, func(t *Tx) error {
 		exec := func(statement string, args ...any) error {
-			_, err := t.conn.ExecContext(ctx, translate(d.dialect, statement), args...)
+			_, err := t.conn.ExecContext(ctx, Translate(d.Dialect, statement), args...)
 			if err != nil {
 				return fmt.Errorf("%w in %.60q", err, statement)
 			}
 			return nil
 		}
-		if d.dialect == sqlfence.SQLite {
+		if d.Dialect == sqlfence.SQLite {
 			if err := ours(ctx, t.conn); err != nil {
 				return err
 			}
@@ -120,14 +124,14 @@ func (d *database) migrate(ctx context.Context) error {
 		if err := t.conn.QueryRowContext(ctx, "SELECT COALESCE(MAX(version), 0) FROM ledger_migration").Scan(&version); err != nil {
 			return err
 		}
-		if version > len(migrations) {
-			return &SchemaError{fmt.Sprintf("the database has schema version %d, and this program knows %d: run the program that wrote it, or a later one", version, len(migrations))}
+		if version > len(Migrations) {
+			return &SchemaError{fmt.Sprintf("the database has schema version %d, and this program knows %d: run the program that wrote it, or a later one", version, len(Migrations))}
 		}
-		if err := d.dialect.OnConn(t.conn).Migrate(ctx); err != nil {
+		if err := d.Dialect.OnConn(t.conn).Migrate(ctx); err != nil {
 			return err
 		}
-		for ; version < len(migrations); version++ {
-			for _, statement := range migrations[version] {
+		for ; version < len(Migrations); version++ {
+			for _, statement := range Migrations[version] {
 				if err := exec(statement); err != nil {
 					return err
 				}
@@ -136,7 +140,7 @@ func (d *database) migrate(ctx context.Context) error {
 				return err
 			}
 		}
-		return exec("INSERT INTO ledger_identity (one, id, revision, seen) VALUES (1, $1, 0, 0) ON CONFLICT DO NOTHING", newID())
+		return exec("INSERT INTO ledger_identity (one, id, revision, seen) VALUES (1, $1, 0, 0) ON CONFLICT DO NOTHING", NewID())
 	})
 }
 
@@ -150,9 +154,9 @@ func ours(ctx context.Context, c *sql.Conn) error {
 	return err
 }
 
-// translate translates a statement to the dialect: $1 is a parameter, {rows} a table of one
+// Translate translates a statement to the dialect: $1 is a parameter, {rows} a table of one
 // column e, made of the JSON array that is the first parameter.
-func translate(d sqlfence.Dialect, statement string) string {
+func Translate(d sqlfence.Dialect, statement string) string {
 	if d == sqlfence.Postgres {
 		return postgresWords.Replace(statement)
 	}
