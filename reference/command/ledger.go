@@ -14,6 +14,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger"
 	"github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/ledger/client"
+	"github.com/tenurehq/tenure/reference/ledger/ledgerhttp"
 	"github.com/tenurehq/tenure/server/cli"
 )
 
@@ -26,8 +27,8 @@ type LedgerReady struct {
 }
 
 // Ledger returns the command that runs a ledger. extend may be nil; it adds flags.
-func Ledger(extend func(*pflag.FlagSet, *ledger.ServeConfig)) *cobra.Command {
-	var cfg ledger.ServeConfig
+func Ledger(extend func(*pflag.FlagSet, *ledgerhttp.Config)) *cobra.Command {
+	var cfg ledgerhttp.Config
 	var insecure, untilEOF bool
 	cmd := &cobra.Command{
 		Use:   "ledger",
@@ -125,8 +126,8 @@ Run it on the machine of the ledger. The ledger records and logs it.`,
 	return cmd
 }
 
-func serveLedger(ctx context.Context, cmd *cobra.Command, cfg ledger.ServeConfig) error {
-	err := ledger.Serve(ctx, cfg, func(addr string) error {
+func serveLedger(ctx context.Context, cmd *cobra.Command, cfg ledgerhttp.Config) error {
+	err := ledgerhttp.Serve(ctx, cfg, func(addr string) error {
 		return printReady(cmd, LedgerReady{Addr: addr, URL: "http://" + addr, Fencing: !cfg.Unfenced, PID: os.Getpid()})
 	})
 	var wrong *ledger.ConfigError

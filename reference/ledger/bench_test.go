@@ -19,6 +19,7 @@ import (
 
 	"github.com/tenurehq/tenure/reference/ledger"
 	"github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/ledger/ledgerhttp"
 )
 
 // The bar of group commit: with 200 callers that each take one number, at least ten
@@ -36,7 +37,7 @@ func TestGroupCommitBar(t *testing.T) {
 		aim     = 20.0
 	)
 	overHTTP := func(l *ledger.Ledger) []call {
-		server := httptest.NewServer(l.Handler(0))
+		server := httptest.NewServer(ledgerhttp.Handler(l, 0))
 		t.Cleanup(server.Close)
 		calls := make([]call, callers)
 		for i := range calls {

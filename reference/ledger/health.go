@@ -23,15 +23,15 @@ func (l *Ledger) Health(ctx context.Context, seen api.Identity) (api.Identity, e
 			return api.Identity{}, fmt.Errorf("%w: a commit has been under way for %v", api.ErrUnavailable, stuck)
 		}
 	}
-	now, err := l.verify(ctx, seen)
+	now, err := l.Verify(ctx, seen)
 	if err == nil {
 		err = l.writable(ctx)
 	}
 	return now, err
 }
 
-// verify is an error if the ledger has lost data, as far as it or the caller knows.
-func (l *Ledger) verify(ctx context.Context, seen api.Identity) (api.Identity, error) {
+// Verify is an error if the ledger has lost data, as far as it or the caller knows.
+func (l *Ledger) Verify(ctx context.Context, seen api.Identity) (api.Identity, error) {
 	now, err := l.identity(ctx)
 	switch {
 	case err != nil:

@@ -94,7 +94,7 @@ func TestMigrates(t *testing.T) {
 	if err != nil || a.Outcomes[0].Sequence.First != 42 || a.Outcomes[1].Job.Version != 1 || a.Outcomes[2].Tick.N != 4 {
 		t.Errorf("after the migration: %+v, %v", a, err)
 	}
-	if _, err := l.PutShared(t.Context(), "prod", "s", "k", []byte("1"), nil); err != nil {
+	if _, err := l.Share(t.Context(), api.SharedWrite{Deployment: "prod", Space: "s", Key: "k", Value: []byte("1")}); err != nil {
 		t.Error(err)
 	}
 	// A mark from before has no session, and takes the first.
@@ -183,7 +183,10 @@ func TestSharedGathers(t *testing.T) {
 	go func() { _, err := l.Apply(t.Context(), tick(1, 0, "a")); first <- err }()
 	<-h.reached
 	for i := range 5 {
-		go func() { _, err := l.PutShared(t.Context(), "prod", "s", fmt.Sprint(i), []byte("1"), nil); rest <- err }()
+		go func() {
+			_, err := l.Share(t.Context(), api.SharedWrite{Deployment: "prod", Space: "s", Key: fmt.Sprint(i), Value: []byte("1")})
+			rest <- err
+		}()
 		go func() { _, err := l.Apply(t.Context(), tick(1, 0, "b")); rest <- err }()
 	}
 	until(t, func() bool { return l.queue.len() == 10 })
@@ -200,8 +203,8 @@ func TestSharedGathers(t *testing.T) {
 		t.Errorf("what waited took %d commits, want 1", n)
 	}
 	l.db.Commit = func(context.Context, *database.Tx) error { return sql.ErrConnDone }
-	if version, err := l.PutShared(t.Context(), "prod", "s", "0", []byte("2"), nil); err == nil || version != 0 {
-		t.Errorf("a commit that failed gave version %d, %v", version, err)
+	if a, err := l.Share(t.Context(), api.SharedWrite{Deployment: "prod", Space: "s", Key: "0", Value: []byte("2")}); err == nil || a.Version != 0 {
+		t.Errorf("a commit that failed gave version %d, %v", a.Version, err)
 	}
 	l.db.Commit = database.Commit
 	if r, err := l.Shared(t.Context(), "prod", "s", "0"); err != nil || r.Version != 1 {

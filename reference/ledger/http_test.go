@@ -21,6 +21,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger"
 	"github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/ledger/client"
+	"github.com/tenurehq/tenure/reference/ledger/ledgerhttp"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
@@ -38,7 +39,7 @@ func serveHere(t *testing.T, cfg ledger.Config) *site {
 		cfg.DB = filepath.Join(t.TempDir(), "l.db")
 	}
 	l := open(t, cfg)
-	server := httptest.NewUnstartedServer(l.Handler(100_000))
+	server := httptest.NewUnstartedServer(ledgerhttp.Handler(l, 100_000))
 	server.Config.MaxHeaderBytes = 32 << 10
 	server.Start()
 	t.Cleanup(server.Close)
@@ -451,7 +452,7 @@ func TestSealAndAdvance(t *testing.T) {
 		t.Errorf("a foreign seal: %v", err)
 	}
 
-	h := s.l.Handler(0)
+	h := ledgerhttp.Handler(s.l, 0)
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("POST", "/v1/resources/r/advance", http.NoBody)
 	for _, line := range stamped("6000000") {

@@ -62,6 +62,9 @@ func acceptState(ctx context.Context, t *database.Tx, i *identity, replaces, hol
 	return t.Run(ctx, "UPDATE ledger_identity SET id = $1, seen = 0", next.ID)
 }
 
+// Known is the identity that the last commit saw.
+func (l *Ledger) Known() api.Identity { return *l.known.Load() }
+
 // Identity returns the id and the revision of this ledger.
 func (l *Ledger) Identity(ctx context.Context) (api.Identity, error) {
 	i, err := l.identity(ctx)

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/ledger/database"
@@ -65,6 +67,15 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	return l, nil
 }
 
+// Config is the configuration, with its defaults.
+func (l *Ledger) Config() Config { return l.cfg }
+
+// Registry has the metrics.
+func (l *Ledger) Registry() *prometheus.Registry { return l.metrics.registry }
+
+// CountRefused counts a request whose stamp cannot be read.
+func (l *Ledger) CountRefused(err error) { l.metrics.refused(err) }
+
 // Close commits what waits, and closes the database. Later writes are refused.
 func (l *Ledger) Close() error {
 	l.closing.Do(func() {
@@ -91,25 +102,31 @@ func (l *Ledger) Apply(ctx context.Context, b api.Batch) (api.Answer, error) {
 	return l.do(ctx, state.Write, b)
 }
 
-// Seal raises the mark of the resource to the token of the stamp. It ignores the seq.
+// Seal raises the mark of the resource to the token of the stamp.
 func (l *Ledger) Seal(ctx context.Context, resource string, s fence.Stamp, holder string) error {
-	_, err := l.raise(ctx, state.Seal, api.Batch{Resource: resource, Stamp: s, Holder: holder})
+	_, err := l.Raise(ctx, state.Seal, api.Batch{Resource: resource, Stamp: s, Holder: holder})
 	return err
 }
 
-// Advance raises a mark to any token, past the slip rule. It is for operators.
-func (l *Ledger) Advance(ctx context.Context, resource string, s fence.Stamp, holder string) error {
-	_, err := l.raise(ctx, state.Advance, api.Batch{Resource: resource, Stamp: s, Holder: holder})
-	return err
-}
-
-func (l *Ledger) raise(ctx context.Context, k kind, b api.Batch) (api.Answer, error) {
+// Raise raises the mark of a resource to the token of the stamp: state.Seal, or state.Advance
+// for operators, which goes past the slip rule. It ignores the seq.
+func (l *Ledger) Raise(ctx context.Context, k state.Kind, b api.Batch) (api.Answer, error) {
 	b.Stamp.Seq = 0
 	a, err := l.do(ctx, k, b)
 	if err == nil && k == state.Advance {
 		l.cfg.Logger.Warn("an operator advanced the mark", "resource", b.Resource, "stamp", b.Stamp.String(), "by", b.Holder)
 	}
 	return a, err
+}
+
+// Share replaces or deletes a shared record. If it has another version than the write says, the
+// error is an *api.VersionError.
+func (l *Ledger) Share(ctx context.Context, w api.SharedWrite) (api.SharedAnswer, error) {
+	if err := w.Validate(); err != nil {
+		return api.SharedAnswer{}, err
+	}
+	v := l.wait(ctx, &op{kind: share, shared: &w, seen: w.Seen, size: len(w.Value)})
+	return api.SharedAnswer{Deployment: w.Deployment, Space: w.Space, Key: w.Key, Version: v.Version, AtMS: v.Answer.AtMS}, v.Err
 }
 
 func (l *Ledger) do(ctx context.Context, k kind, b api.Batch) (api.Answer, error) {

@@ -19,6 +19,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger"
 	"github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/ledger/client"
+	"github.com/tenurehq/tenure/reference/ledger/ledgerhttp"
 )
 
 func ids(c *client.Client, t *testing.T, token fence.Token) (api.RangeAnswer, error) {
@@ -267,7 +268,7 @@ func TestNeutralErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	web := httptest.NewServer(l.Handler(0))
+	web := httptest.NewServer(ledgerhttp.Handler(l, 0))
 	defer web.Close()
 	server.Kill()
 	for _, tt := range []struct{ method, path, body string }{

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/fence/fencetest"
-	"github.com/tenurehq/tenure/reference/ledger"
 	"github.com/tenurehq/tenure/reference/ledger/client"
+	"github.com/tenurehq/tenure/reference/ledger/ledgerhttp"
 )
 
 // serveEnv tells the test binary to be a ledger, as JSON.
@@ -47,10 +47,10 @@ func serve(env string) int {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	cfg := ledger.ServeConfig{Listen: s.Listen}
+	cfg := ledgerhttp.Config{Listen: s.Listen}
 	cfg.DB, cfg.Unfenced = s.DB, s.Unfenced
 	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	err := ledger.Serve(ctx, cfg, func(addr string) error {
+	err := ledgerhttp.Serve(ctx, cfg, func(addr string) error {
 		_, err := fmt.Println(addr)
 		return err
 	})

@@ -159,3 +159,10 @@ func (l *Ledger) Rejections(ctx context.Context, before string, limit int) (r ap
 	err = l.db.Row(ctx, "SELECT value, (SELECT COUNT(*) FROM rejection) FROM ledger_counter WHERE name = 'rejections'", nil, &r.Total, &r.Kept)
 	return r, err
 }
+
+// Shared returns a shared record.
+func (l *Ledger) Shared(ctx context.Context, deployment, space, key string) (r api.SharedRecord, err error) {
+	err = l.db.Row(ctx, "SELECT deployment, space, name, version, value, updated_ms FROM shared WHERE deployment = $1 AND space = $2 AND name = $3",
+		[]any{deployment, space, key}, &r.Deployment, &r.Space, &r.Key, &r.Version, database.JSON{To: &r.Value}, &r.UpdatedMS)
+	return r, err
+}

@@ -41,7 +41,7 @@ func (l *Ledger) Jobs(ctx context.Context, resource string, beforeMS int64, afte
 	p.Version, p.Total = r.JobsVersion, r.Jobs
 	p.Page, err = list(ctx, l, limit, selectJobs, []any{resource, ms, key, beforeMS},
 		func(j api.Job) string { return strconv.FormatInt(j.NextMS, 10) + ":" + j.Key }, jobDest)
-	p.NowMS = l.nowMS()
+	p.NowMS = l.NowMS()
 	return p, err
 }
 
@@ -81,5 +81,5 @@ func (l *Ledger) Firings(ctx context.Context, resource string, pendingOnly bool,
 		})
 }
 
-// nowMS is the ledger's wall clock.
-func (l *Ledger) nowMS() int64 { return l.cfg.Now().UnixMilli() }
+// NowMS is the ledger's wall clock.
+func (l *Ledger) NowMS() int64 { return l.cfg.Now().UnixMilli() }

@@ -23,7 +23,7 @@ import (
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/internal/enginetest"
 	"github.com/tenurehq/tenure/reference/api"
-	"github.com/tenurehq/tenure/reference/ledger"
+	"github.com/tenurehq/tenure/reference/ledger/ledgerhttp"
 	"github.com/tenurehq/tenure/reference/node"
 )
 
@@ -86,9 +86,9 @@ func play(env string) error {
 	}
 	switch {
 	case r.Ledger != nil:
-		cfg := ledger.ServeConfig{Listen: r.Ledger.Listen}
+		cfg := ledgerhttp.Config{Listen: r.Ledger.Listen}
 		cfg.DB, cfg.Logger = r.Ledger.DB, log
-		return ledger.Serve(ctx, cfg, func(addr string) error { return ready("http://" + addr) })
+		return ledgerhttp.Serve(ctx, cfg, func(addr string) error { return ready("http://" + addr) })
 	case r.Node != nil:
 		cfg := r.Node.config()
 		cfg.Log = log

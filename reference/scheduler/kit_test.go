@@ -18,6 +18,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/ledger/client"
+	"github.com/tenurehq/tenure/reference/ledger/ledgerhttp"
 	"github.com/tenurehq/tenure/reference/scheduler"
 	"github.com/tenurehq/tenure/reference/worker"
 )
@@ -42,7 +43,7 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(l.Handler(0))
+	server := httptest.NewServer(ledgerhttp.Handler(l, 0))
 	c, err := client.New(client.Config{URL: server.URL})
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/tenurehq/tenure/lab/labnode"
 	"github.com/tenurehq/tenure/reference/command"
-	"github.com/tenurehq/tenure/reference/ledger"
+	"github.com/tenurehq/tenure/reference/ledger/ledgerhttp"
 	"github.com/tenurehq/tenure/server/cli"
 )
 
@@ -26,7 +26,7 @@ func newRoot(env func(string) (string, bool)) *cobra.Command {
 }
 
 // fencing lets a ledger accept stale writes.
-func fencing(f *pflag.FlagSet, cfg *ledger.ServeConfig) {
+func fencing(f *pflag.FlagSet, cfg *ledgerhttp.Config) {
 	f.Func("fencing", "on (default), or off: accept stale writes too", func(s string) error {
 		if s != "on" && s != "off" {
 			return fmt.Errorf("%q is neither on nor off", s)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/reference/ledger"
+	"github.com/tenurehq/tenure/reference/ledger/ledgerhttp"
 )
 
 // `tenure fence` reads and advances the mark of a ledger's resource as of any other sink.
@@ -29,7 +30,7 @@ func TestTenureFence(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	s := httptest.NewServer(l.Handler(0))
+	s := httptest.NewServer(ledgerhttp.Handler(l, 0))
 	t.Cleanup(s.Close)
 	tenure := func(wantCode int, wantOut string, args ...string) {
 		t.Helper()

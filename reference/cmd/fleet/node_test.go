@@ -19,7 +19,7 @@ import (
 
 	"github.com/tenurehq/tenure/internal/child"
 	"github.com/tenurehq/tenure/reference/api"
-	"github.com/tenurehq/tenure/reference/ledger"
+	"github.com/tenurehq/tenure/reference/ledger/ledgerhttp"
 	"github.com/tenurehq/tenure/server/cli"
 )
 
@@ -33,10 +33,10 @@ func startLedgerAt(t *testing.T, listen string) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended, ready := make(chan error, 1), make(chan string, 1)
-	cfg := ledger.ServeConfig{Listen: listen}
+	cfg := ledgerhttp.Config{Listen: listen}
 	cfg.DB = filepath.Join(t.TempDir(), "l.db")
 	go func() {
-		ended <- ledger.Serve(ctx, cfg, func(addr string) error { ready <- "http://" + addr; return nil })
+		ended <- ledgerhttp.Serve(ctx, cfg, func(addr string) error { ready <- "http://" + addr; return nil })
 	}()
 	t.Cleanup(func() { cancel(); <-ended })
 	select {

@@ -1,4 +1,4 @@
-package ledger
+package ledgerhttp
 
 import (
 	"context"
@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/tenurehq/tenure/reference/ledger"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// ServeConfig configures a ledger and its server.
-type ServeConfig struct {
-	Config
+// Config configures a ledger and its server.
+type Config struct {
+	ledger.Config
 	// Listen is host:port; port 0 is a free one.
 	Listen string
 	// Hosts are names by which callers reach the ledger, besides localhost, the host of
@@ -26,14 +27,14 @@ type ServeConfig struct {
 
 // Serve opens a ledger and serves it over HTTP until ctx ends. Then it answers the requests that
 // were begun and commits what waits. It calls ready once it listens.
-func Serve(ctx context.Context, cfg ServeConfig, ready func(addr string) error) (err error) {
+func Serve(ctx context.Context, cfg Config, ready func(addr string) error) (err error) {
 	// The port comes first: if it is in use, no database is created.
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	l, err := Open(ctx, cfg.Config)
+	l, err := ledger.Open(ctx, cfg.Config)
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
@@ -41,5 +42,5 @@ func Serve(ctx context.Context, cfg ServeConfig, ready func(addr string) error) 
 	if err := ready(ln.Addr().String()); err != nil {
 		return errors.Join(err, ln.Close())
 	}
-	return httpapi.Serve(ctx, ln, httpapi.OnlyHosts(l.Handler(cfg.MaxBody), append(cfg.Hosts, cfg.Listen)...), cfg.HTTP, l.cfg.Logger)
+	return httpapi.Serve(ctx, ln, httpapi.OnlyHosts(Handler(l, cfg.MaxBody), append(cfg.Hosts, cfg.Listen)...), cfg.HTTP, l.Config().Logger)
 }

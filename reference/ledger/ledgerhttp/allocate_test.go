@@ -1,4 +1,4 @@
-package ledger
+package ledgerhttp
 
 import (
 	"encoding/json"

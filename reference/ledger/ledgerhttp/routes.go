@@ -1,6 +1,8 @@
-package ledger
+// Package ledgerhttp serves a ledger over HTTP.
+package ledgerhttp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -10,35 +12,30 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tenurehq/tenure/fence/httpfence"
+	"github.com/tenurehq/tenure/reference/ledger"
 	"github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/ledger/state"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// Handler serves the ledger over HTTP. Bodies are at most maxBody bytes; 0 means 4 MiB.
-func (l *Ledger) Handler(maxBody int64) http.Handler {
+// Handler serves a ledger. Bodies are at most maxBody bytes; 0 means 4 MiB.
+func Handler(l *ledger.Ledger, maxBody int64) http.Handler {
 	if maxBody <= 0 {
 		maxBody = 4 << 20
 	}
-	h := &handler{l, maxBody}
+	h := &handler{l, l.Config(), maxBody}
 	mux := httpapi.NewMux()
 	mux.Handle("POST", "/resources/{resource}/batch", h.answer(h.batch))
 	mux.Handle("POST", "/resources/{resource}/seal", h.answer(h.seal))
 	mux.Handle("POST", "/resources/{resource}/advance", h.answer(h.advance))
 	mux.Handle("POST", "/resources/{resource}/sequences/{name}", h.answer(h.allocate))
 
-	mux.Handle("GET", "/resources", reading(h, func(r *http.Request) (api.Page[api.Resource], error) {
-		return paged(r, func(after string, limit int) (api.Page[api.Resource], error) {
-			return l.Resources(r.Context(), after, limit)
-		})
+	mux.Handle("GET", "/resources", listed(h, func(ctx context.Context, _, after string, limit int) (api.Page[api.Resource], error) {
+		return l.Resources(ctx, after, limit)
 	}))
 	mux.Handle("GET", "/resources/{resource}", reading(h, h.resource))
 	mux.Handle("GET", "/resources/{resource}/sequences/{name}", named(h, l.Sequence))
-	mux.Handle("GET", "/resources/{resource}/sequences/{name}/allocations", reading(h, func(r *http.Request) (api.Page[api.Allocation], error) {
-		return paged(r, func(after string, limit int) (api.Page[api.Allocation], error) {
-			return l.Allocations(r.Context(), r.PathValue("resource"), r.PathValue("name"), after, limit)
-		})
-	}))
+	mux.Handle("GET", "/resources/{resource}/sequences/{name}/allocations", reading(h, h.allocations))
 	mux.Handle("GET", "/resources/{resource}/checkpoints/{name}", named(h, l.Checkpoint))
 	mux.Handle("GET", "/resources/{resource}/records", listed(h, l.Records))
 	mux.Handle("GET", "/resources/{resource}/records/{name}", h.answer(h.record))
@@ -47,15 +44,15 @@ func (l *Ledger) Handler(maxBody int64) http.Handler {
 	mux.Handle("GET", "/resources/{resource}/jobs/{name}", named(h, l.Job))
 	mux.Handle("GET", "/resources/{resource}/firings", reading(h, h.firings))
 	mux.Handle("GET", "/shared/{deployment}/{space}/{name}", h.answer(h.shared))
-	mux.Handle("PUT", "/shared/{deployment}/{space}/{name}", h.answer(h.putShared))
-	mux.Handle("DELETE", "/shared/{deployment}/{space}/{name}", h.answer(h.deleteShared))
+	mux.Handle("PUT", "/shared/{deployment}/{space}/{name}", h.answer(h.share))
+	mux.Handle("DELETE", "/shared/{deployment}/{space}/{name}", h.answer(h.share))
 	mux.Handle("POST", "/accept", h.answer(h.accept))
-	mux.Handle("GET", "/rejections", reading(h, func(r *http.Request) (api.Rejections, error) {
-		return paged(r, func(after string, limit int) (api.Rejections, error) { return l.Rejections(r.Context(), after, limit) })
+	mux.Handle("GET", "/rejections", listed(h, func(ctx context.Context, _, after string, limit int) (api.Rejections, error) {
+		return l.Rejections(ctx, after, limit)
 	}))
 	mux.Handle("GET", "/healthz", h.answer(h.healthz))
-	mux.Handle("GET", "/metrics", promhttp.HandlerFor(l.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP)
-	if !l.cfg.Unfenced {
+	mux.Handle("GET", "/metrics", promhttp.HandlerFor(l.Registry(), promhttp.HandlerOpts{}).ServeHTTP)
+	if !h.cfg.Unfenced {
 		return mux
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -65,7 +62,8 @@ func (l *Ledger) Handler(maxBody int64) http.Handler {
 }
 
 type handler struct {
-	l       *Ledger
+	l       *ledger.Ledger
+	cfg     ledger.Config
 	maxBody int64
 }
 
@@ -78,7 +76,7 @@ func (h *handler) answer(f func(http.ResponseWriter, *http.Request) error) http.
 			return
 		}
 		if api.Internal(err) {
-			h.l.cfg.Logger.Warn("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+			h.cfg.Logger.Warn("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 		}
 		api.WriteError(w, err)
 	}
@@ -101,20 +99,11 @@ func reading[T any](h *handler, read func(*http.Request) (T, error)) http.Handle
 
 func (h *handler) verify(r *http.Request) error {
 	seen, err := api.ParseIdentity(r.Header.Get(api.HeaderIdentity))
-	if now := h.l.known.Load(); err != nil || seen.ID == "" || seen.ID == now.ID && seen.Revision <= now.Revision {
+	if now := h.l.Known(); err != nil || seen.ID == "" || seen.ID == now.ID && seen.Revision <= now.Revision {
 		return err
 	}
-	_, err = h.l.verify(r.Context(), seen)
+	_, err = h.l.Verify(r.Context(), seen)
 	return err
-}
-
-// paged reads ?after= and ?limit=.
-func paged[T any](r *http.Request, list func(after string, limit int) (T, error)) (page T, err error) {
-	after, limit, err := api.PageOf(r)
-	if err != nil {
-		return page, err
-	}
-	return list(after, limit)
 }
 
 // named answers with something of a resource, by name.
@@ -126,11 +115,39 @@ func named[T any](h *handler, read func(ctx context.Context, resource, name stri
 
 // listed answers with a page of what a resource has.
 func listed[T any](h *handler, list func(ctx context.Context, resource, after string, limit int) (T, error)) http.HandlerFunc {
-	return reading(h, func(r *http.Request) (T, error) {
-		return paged(r, func(after string, limit int) (T, error) {
-			return list(r.Context(), r.PathValue("resource"), after, limit)
-		})
+	return reading(h, func(r *http.Request) (page T, err error) {
+		after, limit, err := api.PageOf(r)
+		if err != nil {
+			return page, err
+		}
+		return list(r.Context(), r.PathValue("resource"), after, limit)
 	})
+}
+
+func (h *handler) allocations(r *http.Request) (p api.Page[api.Allocation], err error) {
+	after, limit, err := api.PageOf(r)
+	if err != nil {
+		return p, err
+	}
+	return h.l.Allocations(r.Context(), r.PathValue("resource"), r.PathValue("name"), after, limit)
+}
+
+func (h *handler) jobs(r *http.Request) (p api.Jobs, err error) {
+	after, limit, err := api.PageOf(r)
+	before, err2 := api.BeforeOf(r)
+	if err := cmp.Or(err2, err); err != nil {
+		return p, err
+	}
+	return h.l.Jobs(r.Context(), r.PathValue("resource"), before, after, limit)
+}
+
+func (h *handler) firings(r *http.Request) (p api.Page[api.Firing], err error) {
+	after, limit, err := api.PageOf(r)
+	pending, err2 := api.PendingOf(r)
+	if err := cmp.Or(err2, err); err != nil {
+		return p, err
+	}
+	return h.l.Firings(r.Context(), r.PathValue("resource"), pending, after, limit)
 }
 
 // stamp reads the headers of a write.
@@ -141,7 +158,7 @@ func (h *handler) stamp(r *http.Request) (api.Batch, error) {
 		return b, err
 	}
 	if b.Stamp, err = httpfence.Parse(r.Header.Values); err != nil {
-		h.l.metrics.refused(err)
+		h.l.CountRefused(err)
 	}
 	return b, err
 }
@@ -199,7 +216,7 @@ func (h *handler) advance(w http.ResponseWriter, r *http.Request) error {
 	return h.raise(w, r, state.Advance)
 }
 
-func (h *handler) raise(w http.ResponseWriter, r *http.Request, k kind) error {
+func (h *handler) raise(w http.ResponseWriter, r *http.Request, k state.Kind) error {
 	b, err := h.stamp(r)
 	if err != nil {
 		return err
@@ -207,7 +224,7 @@ func (h *handler) raise(w http.ResponseWriter, r *http.Request, k kind) error {
 	if err := httpapi.ReadJSON(w, r, h.maxBody, true, &struct{}{}); err != nil {
 		return err
 	}
-	a, err := h.l.raise(r.Context(), k, b)
+	a, err := h.l.Raise(r.Context(), k, b)
 	if err != nil {
 		return err
 	}
@@ -241,7 +258,7 @@ func (h *handler) accept(w http.ResponseWriter, r *http.Request) error {
 func (h *handler) resource(r *http.Request) (api.ResourceBody, error) {
 	name := r.PathValue("resource")
 	res, err := h.l.Resource(r.Context(), name)
-	return api.ResourceBody{Resource: res, LeadersActing: h.l.LeadersActing(name), NowMS: h.l.nowMS()}, err
+	return api.ResourceBody{Resource: res, LeadersActing: h.l.LeadersActing(name), NowMS: h.l.NowMS()}, err
 }
 
 func (h *handler) record(w http.ResponseWriter, r *http.Request) error {
@@ -262,26 +279,6 @@ func versioned(w http.ResponseWriter, r *http.Request, version uint64, v any) {
 	httpapi.WriteJSON(w, http.StatusOK, v)
 }
 
-func (h *handler) jobs(r *http.Request) (p api.Jobs, err error) {
-	before, err := api.BeforeOf(r)
-	if err != nil {
-		return p, err
-	}
-	return paged(r, func(after string, limit int) (api.Jobs, error) {
-		return h.l.Jobs(r.Context(), r.PathValue("resource"), before, after, limit)
-	})
-}
-
-func (h *handler) firings(r *http.Request) (p api.Page[api.Firing], err error) {
-	pending, err := api.PendingOf(r)
-	if err != nil {
-		return p, err
-	}
-	return paged(r, func(after string, limit int) (api.Page[api.Firing], error) {
-		return h.l.Firings(r.Context(), r.PathValue("resource"), pending, after, limit)
-	})
-}
-
 func (h *handler) healthz(w http.ResponseWriter, r *http.Request) error {
 	seen, err := api.ParseIdentity(r.Header.Get(api.HeaderIdentity))
 	if err != nil {
@@ -292,7 +289,7 @@ func (h *handler) healthz(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	w.Header().Set(api.HeaderIdentity, now.String())
-	httpapi.WriteJSON(w, http.StatusOK, map[string]any{"status": "ok", "fencing": !h.l.cfg.Unfenced, "ledger": now})
+	httpapi.WriteJSON(w, http.StatusOK, map[string]any{"status": "ok", "fencing": !h.cfg.Unfenced, "ledger": now})
 	return nil
 }
 
@@ -304,27 +301,25 @@ func (h *handler) shared(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-func (h *handler) putShared(w http.ResponseWriter, r *http.Request) error {
-	var body api.SharedBody
-	if err := httpapi.ReadJSON(w, r, h.maxBody, false, &body); err != nil {
-		return err
+// share replaces or deletes a shared record.
+func (h *handler) share(w http.ResponseWriter, r *http.Request) (err error) {
+	s := api.SharedWrite{
+		Deployment: r.PathValue("deployment"), Space: r.PathValue("space"), Key: r.PathValue("name"), Delete: r.Method == http.MethodDelete,
 	}
-	return h.share(w, r, api.SharedWrite{Value: body.Value})
-}
-
-func (h *handler) deleteShared(w http.ResponseWriter, r *http.Request) error {
-	return h.share(w, r, api.SharedWrite{Delete: true})
-}
-
-func (h *handler) share(w http.ResponseWriter, r *http.Request, s api.SharedWrite) (err error) {
-	s.Deployment, s.Space, s.Key = r.PathValue("deployment"), r.PathValue("space"), r.PathValue("name")
+	if !s.Delete {
+		var body api.SharedBody
+		if err := httpapi.ReadJSON(w, r, h.maxBody, false, &body); err != nil {
+			return err
+		}
+		s.Value = body.Value
+	}
 	if s.Seen, err = api.ParseIdentity(r.Header.Get(api.HeaderIdentity)); err != nil {
 		return err
 	}
 	if s.Version, err = api.Precondition(r.Header); err != nil {
 		return err
 	}
-	a, err := h.l.share(r.Context(), s)
+	a, err := h.l.Share(r.Context(), s)
 	if err != nil {
 		return err
 	}
