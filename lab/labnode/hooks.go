@@ -23,6 +23,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/node"
+	"github.com/tenurehq/tenure/reference/node/nodehttp"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
@@ -155,7 +156,7 @@ func (h *Hooks) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		path := strings.TrimPrefix(r.URL.Path, "/v1")
 		switch {
-		case strings.HasPrefix(path, "/lab/") && node.Local(r):
+		case strings.HasPrefix(path, "/lab/") && nodehttp.Local(r):
 			mux.ServeHTTP(w, r)
 		case strings.HasPrefix(path, "/lab/"):
 			ledgerapi.WriteError(w, &httpapi.Problem{Status: http.StatusForbidden, Code: api.CodeDenied, Detail: "allowed only from this machine"})

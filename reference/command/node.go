@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/node"
+	"github.com/tenurehq/tenure/reference/node/nodehttp"
 	"github.com/tenurehq/tenure/server/cli"
 	"github.com/tenurehq/tenure/store"
 )
@@ -119,7 +120,7 @@ func runNode(ctx context.Context, cmd *cobra.Command, cfg node.Config) error {
 			cfg.Log.Info("stopping", "node", cfg.ID, "cause", cause)
 		}
 	})
-	err := node.Run(ctx, cfg, func(line api.Ready) error { return printReady(cmd, line) })
+	err := nodehttp.Run(ctx, cfg, func(line api.Ready) error { return printReady(cmd, line) })
 	if !stop() {
 		<-logged // the process exits next
 	}

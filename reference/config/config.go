@@ -15,12 +15,24 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Field + ": " + e.Rule }
 
+// Errorf returns an Error for a field.
+func Errorf(field, format string, args ...any) *Error {
+	return &Error{Field: field, Rule: fmt.Sprintf(format, args...)}
+}
+
 // Errors are the broken rules of a configuration.
 type Errors []error
 
 // Add adds an Error for a field.
 func (e *Errors) Add(field, format string, args ...any) {
-	*e = append(*e, &Error{Field: field, Rule: fmt.Sprintf(format, args...)})
+	*e = append(*e, Errorf(field, format, args...))
+}
+
+// Check adds an error, if there is one.
+func (e *Errors) Check(err error) {
+	if err != nil {
+		*e = append(*e, err)
+	}
 }
 
 // Join is the error of all broken rules; nil if there are none.

@@ -41,25 +41,25 @@ var (
 
 // open opens the backend of the configuration, for a node that is reached at address.
 func (n *Node) open(ctx context.Context, address string) (*backend, error) {
-	candidate := tenure.Candidate{ID: n.cfg.ID, Address: address}
-	switch n.cfg.Store {
+	candidate := tenure.Candidate{ID: n.Config.ID, Address: address}
+	switch n.Config.Store {
 	default:
-		tlsConfig, err := n.cfg.TLS.load()
+		tlsConfig, err := n.Config.TLS.load()
 		if err != nil {
 			return nil, err
 		}
 		octx, cancel := context.WithTimeout(ctx, openTimeout)
 		defer cancel()
-		store, err := engines.Open(octx, n.cfg.Store, engines.Options{Password: n.cfg.Password, TLS: tlsConfig})
+		store, err := engines.Open(octx, n.Config.Store, engines.Options{Password: n.Config.Password, TLS: tlsConfig})
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrEngine, err)
 		}
 		return n.openLease(ctx, store, candidate, store.Close)
 	case StoreRaft:
-		cfg := n.cfg.raft(address)
-		cfg.Clock, cfg.Log = n.clock, n.cfg.Log
+		cfg := n.Config.raft(address)
+		cfg.Clock, cfg.Log = n.clock, n.Config.Log
 		var err error
-		if cfg.TLS, err = n.cfg.TLS.load(); err != nil {
+		if cfg.TLS, err = n.Config.TLS.load(); err != nil {
 			return nil, err
 		}
 		node, err := raft.Open(cfg)
@@ -83,7 +83,7 @@ func (n *Node) open(ctx context.Context, address string) (*backend, error) {
 // resume raises the tokens of a store in memory above those of the processes before it. The
 // ledger has them.
 func (n *Node) resume(ctx context.Context, store *mem.Store) error {
-	r, err := n.ledger.Resource(ctx, n.cfg.Group)
+	r, err := n.Ledger.Resource(ctx, n.Config.Group)
 	switch {
 	case errors.Is(err, ledgerapi.ErrNotFound):
 		return nil
@@ -104,20 +104,20 @@ func (n *Node) openLease(ctx context.Context, st store.Store, candidate tenure.C
 	}()
 	st = counted{guard.Guard(st, guard.Config{}), n}
 	cfg := lease.Config{
-		Candidate: candidate, Scope: store.Scope{n.cfg.Group}, Timing: n.cfg.Timing,
-		Health: n.health, OnNote: n.noted, Log: n.cfg.Log, Clock: n.clock,
+		Candidate: candidate, Scope: store.Scope{n.Config.Group}, Timing: n.Config.Timing,
+		Health: n.Health, OnNote: n.noted, Log: n.Config.Log, Clock: n.clock,
 	}
 	if err := n.awaitTwin(ctx, st, candidate); err != nil {
 		return nil, err
 	}
-	if n.cfg.Hooks != nil {
-		cfg = n.cfg.Hooks.Lease(cfg)
+	if n.Config.Hooks != nil {
+		cfg = n.Config.Hooks.Lease(cfg)
 	}
 	node, err := lease.New(st, cfg)
 	if err != nil {
 		return nil, err
 	}
-	elector, err := node.Elector(n.cfg.Group)
+	elector, err := node.Elector(n.Config.Group)
 	if err != nil {
 		return nil, errors.Join(err, node.Close(ctx))
 	}
@@ -127,10 +127,10 @@ func (n *Node) openLease(ctx context.Context, st store.Store, candidate tenure.C
 	}
 	closeAll := func(ctx context.Context) error { defer shutdown(); return node.Close(ctx) }
 	return &backend{elector: elector, close: closeAll, deployment: deployment, standbys: func(ctx context.Context) ([]tenure.Candidate, error) {
-		sessions, err := st.Sessions(ctx, store.Scope{n.cfg.Group}, store.Page{})
+		sessions, err := st.Sessions(ctx, store.Scope{n.Config.Group}, store.Page{})
 		var others []tenure.Candidate
 		for _, s := range sessions {
-			if s.Candidate.ID != n.cfg.ID {
+			if s.Candidate.ID != n.Config.ID {
 				others = append(others, s.Candidate)
 			}
 		}
@@ -138,17 +138,17 @@ func (n *Node) openLease(ctx context.Context, st store.Store, candidate tenure.C
 	}}, nil
 }
 
-// health is the health of the ledger, for the elector. A leader waits for its patience to end;
+// Health is the health of the ledger, for the elector. A leader waits for its patience to end;
 // a node that does not lead must not win while the ledger cannot be used.
-func (n *Node) health(context.Context) error {
+func (n *Node) Health(context.Context) error {
 	if t := n.term.Load(); t != nil && t.Remaining() > 0 {
 		return n.sink.health()
 	}
 	return n.sink.ready()
 }
 
-// deployment is the name in the stamps of this fleet.
-func (n *Node) deployment(ctx context.Context) (string, error) {
+// Deployment is the name in the stamps of this fleet.
+func (n *Node) Deployment(ctx context.Context) (string, error) {
 	if d := n.deployed.Load(); d != nil {
 		return *d, nil
 	}
@@ -198,17 +198,17 @@ func (n *Node) awaitTwin(ctx context.Context, store store.Store, me tenure.Candi
 			return err
 		}
 		where := twin.Candidate.Address
-		if status, ok := askStatus(ctx, where); where != me.Address && ok && status.NodeID == me.ID && status.Group == n.cfg.Group {
-			return fmt.Errorf("%w: node %q of group %q runs at %s: give this one another --id, or stop that one", ErrTwin, me.ID, n.cfg.Group, where)
+		if status, ok := askStatus(ctx, where); where != me.Address && ok && status.NodeID == me.ID && status.Group == n.Config.Group {
+			return fmt.Errorf("%w: node %q of group %q runs at %s: give this one another --id, or stop that one", ErrTwin, me.ID, n.Config.Group, where)
 		}
 		if deadline.IsZero() {
 			wait := twin.TTL + slack
-			n.cfg.Log.Warn("found a session of this id, waiting for it to expire in case its process was killed",
+			n.Config.Log.Warn("found a session of this id, waiting for it to expire in case its process was killed",
 				"id", me.ID, "session", twin.ID, "address", where, "at_most", wait)
 			deadline = time.Now().Add(wait)
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%w: another process keeps a session of node %q in group %q alive (at %q): give this one another --id, or stop that one", ErrTwin, me.ID, n.cfg.Group, where)
+			return fmt.Errorf("%w: another process keeps a session of node %q in group %q alive (at %q): give this one another --id, or stop that one", ErrTwin, me.ID, n.Config.Group, where)
 		}
 		if !wait.For(ctx, 100*time.Millisecond) {
 			return context.Cause(ctx)
@@ -219,12 +219,12 @@ func (n *Node) awaitTwin(ctx context.Context, store store.Store, me tenure.Candi
 func (n *Node) twin(ctx context.Context, st store.Store) (store.Session, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	sessions, err := st.Sessions(ctx, store.Scope{n.cfg.Group}, store.Page{})
+	sessions, err := st.Sessions(ctx, store.Scope{n.Config.Group}, store.Page{})
 	if err != nil {
-		return store.Session{}, false, fmt.Errorf("look for another node %q: %w", n.cfg.ID, err)
+		return store.Session{}, false, fmt.Errorf("look for another node %q: %w", n.Config.ID, err)
 	}
 	for _, s := range sessions {
-		if s.Candidate.ID == n.cfg.ID {
+		if s.Candidate.ID == n.Config.ID {
 			return s, true, nil
 		}
 	}
@@ -248,15 +248,15 @@ func askStatus(ctx context.Context, address string) (status api.Status, ok bool)
 	return status, json.NewDecoder(io.LimitReader(resp.Body, most)).Decode(&status) == nil
 }
 
-// successor is the best standby that is alive. A session outlives its process, and a group that
+// Successor is the best standby that is alive. A session outlives its process, and a group that
 // is handed to a dead one stays vacant until the session expires.
-func (n *Node) successor(ctx context.Context) (string, error) {
+func (n *Node) Successor(ctx context.Context) (string, error) {
 	others, err := n.backend.standbys(ctx)
 	if err != nil {
 		return "", err
 	}
 	for _, c := range others {
-		if s, ok := askStatus(ctx, c.Address); ok && s.NodeID == c.ID && s.Group == n.cfg.Group && s.LedgerOK {
+		if s, ok := askStatus(ctx, c.Address); ok && s.NodeID == c.ID && s.Group == n.Config.Group && s.LedgerOK {
 			return c.ID, nil
 		}
 	}

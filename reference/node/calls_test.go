@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/reference/api"
@@ -30,7 +32,7 @@ func (h *eventHooks) Handler(next http.Handler) http.Handler { return next }
 func TestCounted(t *testing.T) {
 	t.Parallel()
 	hooks := &eventHooks{}
-	n := &Node{cfg: Config{ID: "node-1", Group: "billing", Hooks: hooks, Log: slog.New(slog.DiscardHandler)}, host: clock.System(), pauses: &pauseMeter{clock: clock.System()}}
+	n := &Node{Config: Config{ID: "node-1", Group: "billing", Hooks: hooks, Log: slog.New(slog.DiscardHandler)}, host: clock.System(), pauses: &pauseMeter{clock: clock.System()}}
 	n.metrics = newMetrics(n)
 	st := mem.New(mem.Options{})
 	defer st.Close()
@@ -60,7 +62,7 @@ func TestCounted(t *testing.T) {
 	}
 
 	w := httptest.NewRecorder()
-	n.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	promhttp.HandlerFor(n.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
 	for _, what := range []string{api.CallOpen, api.CallKeepAlive, api.CallRead, api.CallAcquire, api.CallLine, api.CallWatch, api.CallRelease, api.CallClose} {
 		if want := `tenure_engine_calls_total{call="` + what + `",group="billing"} 1`; !strings.Contains(w.Body.String(), want) {
 			t.Errorf("the metrics do not say %s", want)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -14,12 +12,11 @@ import (
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/wait"
-	"github.com/tenurehq/tenure/server/httpapi"
 )
 
-// compaction is the long task of the leader. It continues what the leader before has not
+// Compaction is the long task of the leader. It continues what the leader before has not
 // finished, and begins a new one when somebody asks.
-type compaction struct {
+type Compaction struct {
 	n      *Node
 	writer *fencedwriter.TermWriter
 	asked  chan compactionWork              // buffered by one
@@ -37,17 +34,17 @@ type pace struct {
 	Rate int64 `json:"rate"`
 }
 
-func (n *Node) newCompaction(w *fencedwriter.TermWriter) *compaction {
-	c := &compaction{n: n, writer: w, asked: make(chan compactionWork, 1)}
+func (n *Node) newCompaction(w *fencedwriter.TermWriter) *Compaction {
+	c := &Compaction{n: n, writer: w, asked: make(chan compactionWork, 1)}
 	c.busy.Store(true)
 	return c
 }
 
 // run works until ctx ends or another leads.
-func (c *compaction) run(ctx context.Context) error {
+func (c *Compaction) run(ctx context.Context) error {
 	left, err := c.left(ctx)
 	for pause := 100 * time.Millisecond; err != nil; pause = min(2*pause, 5*time.Second) {
-		c.n.cfg.Log.Warn("cannot read the unfinished compaction, trying again", "error", err, "again_in", pause)
+		c.n.Config.Log.Warn("cannot read the unfinished compaction, trying again", "error", err, "again_in", pause)
 		if !wait.For(ctx, pause) {
 			return nil
 		}
@@ -69,14 +66,14 @@ func (c *compaction) run(ctx context.Context) error {
 	}
 }
 
-func (c *compaction) work(ctx context.Context, w compactionWork) error {
+func (c *Compaction) work(ctx context.Context, w compactionWork) error {
 	c.at.Store(&w.from)
 	defer c.at.Store(nil)
 	report, err := compactor.Run(ctx, c.writer, w.from, compactor.Config{
-		Rate: w.rate, Last: c.writer.WriteLast, Clock: c.n.clock, Log: c.n.cfg.Log,
+		Rate: w.rate, Last: c.writer.WriteLast, Clock: c.n.clock, Log: c.n.Config.Log,
 		Progress: func(now compactor.Cursor) { c.at.Store(&now) },
 	})
-	c.n.cfg.Log.Info("compaction", "group", c.n.cfg.Group, "finished", report.Cursor.Finished(), "segments", report.Segments, "bytes", report.Bytes,
+	c.n.Config.Log.Info("compaction", "group", c.n.Config.Group, "finished", report.Cursor.Finished(), "segments", report.Segments, "bytes", report.Bytes,
 		"redone_segments", report.RedoneSegments, "redone_bytes", report.RedoneBytes, "error", err)
 	if fencedwriter.Stop(err) {
 		return err
@@ -85,8 +82,8 @@ func (c *compaction) work(ctx context.Context, w compactionWork) error {
 }
 
 // left is what the leader before has not finished; nil: nothing.
-func (c *compaction) left(ctx context.Context) (*compactionWork, error) {
-	found, err := c.n.ledger.Checkpoint(ctx, c.n.cfg.Group, compactor.Checkpoint)
+func (c *Compaction) left(ctx context.Context) (*compactionWork, error) {
+	found, err := c.n.Ledger.Checkpoint(ctx, c.n.Config.Group, compactor.Checkpoint)
 	if errors.Is(err, ledgerapi.ErrNotFound) {
 		return nil, nil
 	}
@@ -98,60 +95,39 @@ func (c *compaction) left(ctx context.Context) (*compactionWork, error) {
 		return nil, err
 	}
 	var p pace
-	found, err = c.n.ledger.Checkpoint(ctx, c.n.cfg.Group, api.CompactionPace)
+	found, err = c.n.Ledger.Checkpoint(ctx, c.n.Config.Group, api.CompactionPace)
 	if err == nil {
 		err = json.Unmarshal(found.Value, &p)
 	}
 	return &compactionWork{from: from, rate: p.Rate}, err
 }
 
-func (n *Node) postCompaction(w http.ResponseWriter, r *http.Request, l *leading) (any, error) {
-	var t api.CompactionTask
-	if err := httpapi.ReadJSON(w, r, maxBody, true, &t); err != nil {
+// ErrCompacting: a compaction is under way.
+var ErrCompacting = errors.New("fleet: a compaction is under way")
+
+// Start records a new task and begins it, at a rate in bytes a second. It returns ErrCompacting
+// while another is under way.
+func (c *Compaction) Start(ctx context.Context, from compactor.Cursor, rate int64) (cursor json.RawMessage, err error) {
+	if cursor, err = json.Marshal(from); err != nil {
 		return nil, err
 	}
-	from, err := compactor.Begin(compactor.Task{Seed: t.Seed, Bytes: t.Bytes, SegmentBytes: t.SegmentBytes})
-	if err != nil || t.Rate < 0 {
-		return nil, &ledgerapi.RequestError{Field: "compaction", Value: fmt.Sprintf("%+v", t), Rule: errors.Join(err, errors.New("sizes and rates are positive")).Error()}
-	}
-	cursor, err := json.Marshal(from)
+	value, err := json.Marshal(pace{rate})
 	if err != nil {
 		return nil, err
 	}
-	rate, err := json.Marshal(pace{t.Rate})
-	if err != nil {
-		return nil, err
+	if !c.busy.CompareAndSwap(false, true) {
+		return nil, ErrCompacting
 	}
-	if !l.compact.busy.CompareAndSwap(false, true) {
-		return nil, &httpapi.Problem{Status: http.StatusConflict, Code: "compaction_under_way", Detail: "a compaction is under way: see GET /compaction"}
-	}
-	_, err = l.writer.Write(r.Context(),
+	_, err = c.writer.Write(ctx,
 		ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: compactor.Checkpoint, Value: cursor}},
-		ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: api.CompactionPace, Value: rate}})
+		ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: api.CompactionPace, Value: value}})
 	if err != nil {
-		l.compact.busy.Store(false)
-		return nil, n.writeError(err)
+		c.busy.Store(false)
+		return nil, err
 	}
-	l.found()
-	l.compact.asked <- compactionWork{from, t.Rate} // there is room: busy admits one at a time
-	return api.Compaction{Here: true, Token: l.term.Token(), Cursor: cursor}, nil
+	c.asked <- compactionWork{from, rate} // there is room: busy admits one at a time
+	return cursor, nil
 }
 
-func (n *Node) getCompaction(_ http.ResponseWriter, r *http.Request) (any, error) {
-	found, err := n.ledger.Checkpoint(r.Context(), n.cfg.Group, compactor.Checkpoint)
-	if err != nil {
-		return nil, err
-	}
-	cursor, err := compactor.Parse(found.Value)
-	if err != nil {
-		return nil, err
-	}
-	a := api.Compaction{Finished: cursor.Finished(), Token: found.Token, Cursor: found.Value}
-	if l := n.leading.Load(); l != nil {
-		if now := l.compact.at.Load(); now != nil {
-			a.Here = true
-			a.Cursor, err = json.Marshal(now)
-		}
-	}
-	return a, err
-}
+// Now is the position of the task that is done here; nil: none is.
+func (c *Compaction) Now() *compactor.Cursor { return c.at.Load() }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
@@ -14,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/lease"
+	"github.com/tenurehq/tenure/reference/config"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/server/engines"
 	"github.com/tenurehq/tenure/server/httpapi"
@@ -103,21 +102,21 @@ func (f TLSFiles) load() (*tls.Config, error) {
 	case f == TLSFiles{}:
 		return nil, nil
 	case f.CA == "":
-		return nil, &ConfigError{"ca", "must be given with cert and key: it signs the certificates of the others"}
+		return nil, config.Errorf("ca", "must be given with cert and key: it signs the certificates of the others")
 	}
 	pem, err := os.ReadFile(f.CA)
 	if err != nil {
-		return nil, &ConfigError{"ca", err.Error()}
+		return nil, config.Errorf("ca", "%v", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, &ConfigError{"ca", f.CA + " holds no certificate"}
+		return nil, config.Errorf("ca", "%s holds no certificate", f.CA)
 	}
 	cfg := &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	if f.Cert != "" || f.Key != "" {
 		cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 		if err != nil {
-			return nil, &ConfigError{"cert", err.Error()}
+			return nil, config.Errorf("cert", "%v", err)
 		}
 		cfg.Certificates = []tls.Certificate{cert}
 	}
@@ -125,12 +124,7 @@ func (f TLSFiles) load() (*tls.Config, error) {
 }
 
 // ConfigError: this configuration can never work.
-type ConfigError struct {
-	Field string
-	Rule  string
-}
-
-func (e *ConfigError) Error() string { return e.Field + ": " + e.Rule }
+type ConfigError = config.Error
 
 func (c Config) withDefaults() Config {
 	c.Tick = cmp.Or(c.Tick, time.Second)
@@ -160,95 +154,91 @@ func (c Config) ttl() time.Duration {
 
 // Validate returns every broken rule, as a ConfigError or as an error of the engine.
 func (c Config) Validate() error {
-	var all []error
-	bad := func(field, format string, args ...any) {
-		all = append(all, &ConfigError{Field: field, Rule: fmt.Sprintf(format, args...)})
-	}
+	var all config.Errors
 	name := func(field, s string) {
 		if !store.ValidName(s) {
-			bad(field, "%q: 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", s)
+			all.Add(field, "%q: 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", s)
 		}
 	}
 	name("id", c.ID)
 	name("group", c.Group)
-	if err := c.local(); err != nil {
-		all = append(all, err)
-	}
+	all.Check(c.local())
 	if c.Advertise != "" && !isURL(c.Advertise) {
-		bad("advertise", "%q is not a URL such as http://10.0.0.1:7401", redacted(c.Advertise))
+		all.Add("advertise", "%q is not a URL such as http://10.0.0.1:7401", redacted(c.Advertise))
 	}
 	switch {
 	case c.Ledger == "":
-		bad("ledger", "the URL of the ledger must be given, such as http://127.0.0.1:7420")
+		all.Add("ledger", "the URL of the ledger must be given, such as http://127.0.0.1:7420")
 	case !isURL(c.Ledger):
-		bad("ledger", "%q is not the URL of a ledger, such as http://127.0.0.1:7420", redacted(c.Ledger))
+		all.Add("ledger", "%q is not the URL of a ledger, such as http://127.0.0.1:7420", redacted(c.Ledger))
 	}
 	for _, w := range c.Workers {
 		if !isURL(w) {
-			bad("workers", "%q is not the URL of a worker, such as http://127.0.0.1:7430", redacted(w))
+			all.Add("workers", "%q is not the URL of a worker, such as http://127.0.0.1:7430", redacted(w))
 		}
 	}
-	all = append(all, c.validateStore(bad)...)
+	c.validateStore(&all)
 	d := c.withDefaults()
 	for _, f := range []struct {
 		name string
 		d    time.Duration
 	}{{"tick", d.Tick}, {"rto", d.RTO}, {"sink-patience", d.SinkPatience}, {"write-timeout", d.WriteTimeout}, {"stop-timeout", d.StopTimeout}} {
 		if f.d < time.Millisecond {
-			bad(f.name, "%v must be at least 1ms", f.d)
+			all.Add(f.name, "%v must be at least 1ms", f.d)
 		}
 	}
 	if ttl := c.Timing.Resolve().TTL; c.Store != StoreRaft && d.RTO*detectOf30/30 < ttl {
-		bad("rto", "%v leaves %v to detect a crash, which takes as long as a lease, %v: raise --rto to %v, or lower --lease-ttl", d.RTO, d.RTO*detectOf30/30, ttl, (ttl*30/detectOf30).Round(time.Second)+time.Second)
+		all.Add("rto", "%v leaves %v to detect a crash, which takes as long as a lease, %v: raise --rto to %v, or lower --lease-ttl", d.RTO, d.RTO*detectOf30/30, ttl, (ttl*30/detectOf30).Round(time.Second)+time.Second)
 	}
 	if c.Batch < 0 {
-		bad("batch", "%d must not be negative", c.Batch)
+		all.Add("batch", "%d must not be negative", c.Batch)
 	}
 	if c.MisfireGrace < 0 {
-		bad("misfire-grace", "%v must not be negative", c.MisfireGrace)
+		all.Add("misfire-grace", "%v must not be negative", c.MisfireGrace)
 	}
-	return errors.Join(all...)
+	return all.Join()
 }
 
-// backend names the engine.
-func (c Config) backend() string {
+// Backend names the engine.
+func (c Config) Backend() string {
 	if e, err := engines.Find(c.Store); err == nil {
 		return e.Caps.Engine
 	}
 	return c.Store
 }
 
-func (c Config) validateStore(bad func(field, format string, args ...any)) []error {
+func (c Config) validateStore(all *config.Errors) {
 	if c.Store == StoreRaft {
 		if c.Timing != (lease.Timing{}) {
-			bad("lease-ttl, renew-interval, misses", "Raft has no lease; --election-timeout says how long a crash goes unnoticed")
+			all.Add("lease-ttl, renew-interval, misses", "Raft has no lease; --election-timeout says how long a crash goes unnoticed")
 		}
-		return []error{c.raft("").Validate()}
+		all.Check(c.raft("").Validate())
+		return
 	}
 	for field, given := range map[string]bool{"peers": len(c.Peers) > 0, "data-dir": c.DataDir != "", "election-timeout": c.ElectionTimeout != 0} {
 		if given {
-			bad(field, "is for --store=raft, and this is %s", engines.Redact(c.Store))
+			all.Add(field, "is for --store=raft, and this is %s", engines.Redact(c.Store))
 		}
 	}
 	if c.Store != StoreMem {
 		if err := engines.Check(c.Store, engines.Options{Password: c.Password}); err != nil {
-			bad("store", "%v, raft, or mem for a single node", err)
+			all.Add("store", "%v, raft, or mem for a single node", err)
 		}
 	}
-	return []error{c.Timing.Resolve().Validate()}
+	all.Check(c.Timing.Resolve().Validate())
 }
 
 // local refuses an address that other hosts can reach, unless Insecure allows it.
 func (c Config) local() error {
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
-		return &ConfigError{"listen", fmt.Sprintf("%q is not host:port", c.Listen)}
+		return config.Errorf("listen", "%q is not host:port", c.Listen)
 	}
 	if c.Insecure || host == "localhost" {
 		return nil
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return &ConfigError{"listen", c.Listen + " can be reached from other hosts, and a node answers everybody: use a loopback address, or give --insecure"}
+		return config.Errorf("listen", "%s can be reached from other hosts, and a node answers everybody: use a loopback address, or give --insecure", c.Listen)
 	}
 	return nil
 }

@@ -40,13 +40,13 @@ type Event struct {
 }
 
 func (n *Node) trace(e Event) {
-	if n.cfg.Hooks != nil {
-		n.cfg.Hooks.Observe(e)
+	if n.Config.Hooks != nil {
+		n.Config.Hooks.Observe(e)
 	}
 }
 
 func (n *Node) reached(moment string) {
-	if n.cfg.Hooks != nil {
-		n.cfg.Hooks.Reached(moment)
+	if n.Config.Hooks != nil {
+		n.Config.Hooks.Reached(moment)
 	}
 }

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -132,7 +129,7 @@ func TestPauseMeter(t *testing.T) {
 
 func testNode(t *testing.T) (*Node, *handClock) {
 	t.Helper()
-	n, err := newNode(Config{
+	n, err := New(Config{
 		ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Store: StoreMem, Ledger: "http://127.0.0.1:1", RTO: 30 * time.Second,
 		Log: slog.New(slog.DiscardHandler),
 	})
@@ -201,62 +198,6 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// Who may ask a leader to give up: those on the machine who speak for themselves, and
-// those with the credential.
-func TestOperator(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte("correct horse battery\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	n, _ := testNode(t)
-	var err error
-	if n.secret, err = readSecret(file); err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		from    string
-		headers []string
-		secret  bool
-		want    bool
-	}{
-		{"127.0.0.1:5", nil, true, true},
-		{"[::1]:5", nil, true, true},
-		{"192.0.2.1:5", nil, true, false},
-		{"192.0.2.1:5", []string{"Authorization", "Bearer correct horse battery"}, true, true},
-		{"192.0.2.1:5", []string{"Authorization", "Bearer correct horse"}, true, false},
-		{"192.0.2.1:5", []string{"Authorization", "Bearer "}, false, false},
-		{"192.0.2.1:5", []string{"Authorization", "correct horse battery"}, true, false},
-		{"127.0.0.1:5", []string{"X-Forwarded-For", "192.0.2.1"}, true, false},
-		{"127.0.0.1:5", []string{"Origin", "http://example.com"}, true, false},
-		{"somewhere", nil, true, false},
-	} {
-		secret := n.secret
-		if !tt.secret {
-			n.secret = nil
-		}
-		for _, path := range []string{"/resign", "/v1/transfer?to=x"} {
-			r := httptest.NewRequest("POST", path, nil)
-			r.RemoteAddr = tt.from
-			for i := 0; i+1 < len(tt.headers); i += 2 {
-				r.Header.Set(tt.headers[i], tt.headers[i+1])
-			}
-			w := httptest.NewRecorder()
-			n.handler().ServeHTTP(w, r)
-			// Whoever is let through is told that this node does not lead.
-			if let := w.Code != 403; let != tt.want {
-				t.Errorf("%s from %s with %s: %d %s", path, tt.from, tt.headers, w.Code, w.Body)
-			}
-		}
-		n.secret = secret
-	}
-	if err := os.WriteFile(file, []byte("short"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := readSecret(file); err == nil || strings.Contains(err.Error(), "short") {
-		t.Errorf("a short credential: %v", err)
-	}
-}
-
 // Configurations that cannot work are refused with the flag and the reason.
 func TestValidate(t *testing.T) {
 	good := Config{ID: "n1", Group: "billing", Listen: "127.0.0.1:0", Store: "etcd://127.0.0.1:1", Ledger: "http://127.0.0.1:2"}
@@ -291,19 +232,6 @@ func TestValidate(t *testing.T) {
 		change(&c)
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v, want %q", err, want)
-		}
-	}
-}
-
-// The query of /next is read as any other would be.
-func TestHowMany(t *testing.T) {
-	for query, want := range map[string]uint64{
-		"": 1, "n=1": 1, "n=100": 100, "n=100000": 100000, "x=1": 1, "x=1&n=5": 5, "n=%35": 5,
-		"n=": 0, "n=0": 0, "n=-1": 0, "n=100001": 0, "n=9999999999999999999999": 0, "n=1e3": 0, "n=%zz": 0,
-	} {
-		got, err := howMany(query)
-		if (err == nil) != (want > 0) || got != want {
-			t.Errorf("%q: %d, %v, want %d", query, got, err, want)
 		}
 	}
 }

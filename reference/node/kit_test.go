@@ -25,6 +25,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/ledger/ledgerhttp"
 	"github.com/tenurehq/tenure/reference/node"
+	"github.com/tenurehq/tenure/reference/node/nodehttp"
 )
 
 // roleEnv makes this test binary a process of a fleet.
@@ -92,7 +93,7 @@ func play(env string) error {
 	case r.Node != nil:
 		cfg := r.Node.config()
 		cfg.Log = log
-		return node.Run(ctx, cfg, func(a api.Ready) error { return ready(a.URL) })
+		return nodehttp.Run(ctx, cfg, func(a api.Ready) error { return ready(a.URL) })
 	default:
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

@@ -20,18 +20,18 @@ import (
 	"github.com/tenurehq/tenure/reference/wait"
 )
 
-// leading is the work of one term, while it takes calls.
-type leading struct {
-	term     *tenure.Term
-	writer   *fencedwriter.TermWriter
-	seq      *sequencer.Sequencer
-	record   *recorder
-	compact  *compaction
-	answered atomic.Bool
+// Leading is the work of one term, while it takes calls.
+type Leading struct {
+	Term       *tenure.Term
+	Writer     *fencedwriter.TermWriter
+	Sequencer  *sequencer.Sequencer
+	Compaction *Compaction
+	record     *recorder
+	answered   atomic.Bool
 }
 
-// found is called for each answered call of a client. Only the first counts.
-func (l *leading) found() {
+// Found is called for each answered call of a client. Only the first counts.
+func (l *Leading) Found() {
 	if !l.answered.Load() && l.answered.CompareAndSwap(false, true) {
 		l.record.reached(api.PhaseFound)
 	}
@@ -51,7 +51,7 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 		return err
 	}
 	n.unsealed.Store(0)
-	l := &leading{term: term, writer: writer, record: n.newRecorder(n.term.Load(), writer, past), compact: n.newCompaction(writer)}
+	l := &Leading{Term: term, Writer: writer, record: n.newRecorder(n.term.Load(), writer, past), Compaction: n.newCompaction(writer)}
 	// The first successful write ends the warm-up of a new leader.
 	recorded := writerFunc(func(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
 		a, err := writer.Write(ctx, writes...)
@@ -60,9 +60,9 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 		}
 		return a, err
 	})
-	l.seq = sequencer.New(sequencer.Config{
+	l.Sequencer = sequencer.New(sequencer.Config{
 		Writer: recorded, Name: api.Sequence, Token: term.Token(), Last: past.lastSeq, Read: n.readSequence,
-		Timeout: n.cfg.WriteTimeout, Batch: n.cfg.Batch, Wrote: n.metrics.wrote,
+		Timeout: n.Config.WriteTimeout, Batch: n.Config.Batch, Wrote: n.metrics.wrote,
 	})
 
 	// The first part that ends, ends all.
@@ -76,27 +76,27 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 			}
 		})
 	}
-	part("sequencer", l.seq.Run)
+	part("sequencer", l.Sequencer.Run)
 	part("scheduler", func(ctx context.Context) error {
-		return n.scheduler.Lead(ctx, recorded, writerFunc(writer.WriteLast), term.Stamp(), nil)
+		return n.Scheduler.Lead(ctx, recorded, writerFunc(writer.WriteLast), term.Stamp(), nil)
 	})
-	part("compaction", l.compact.run)
+	part("compaction", l.Compaction.run)
 	part("failover record", l.record.run)
 	part("ledger", n.watchSink)
 	l.record.reached(api.PhaseLoad)
 	n.leading.Store(l)
-	n.cfg.Log.Info("leading", "group", term.Group(), "token", term.Token(), "seq", past.lastSeq)
+	n.Config.Log.Info("leading", "group", term.Group(), "token", term.Token(), "seq", past.lastSeq)
 
 	<-work.Done()
 	n.leading.Store(nil)
 	parts.Wait()
-	n.know(l.seq.Last())
+	n.know(l.Sequencer.Last())
 	writer.Close() // waits for callers of /jobs and the like, which write with it too
 	cause := context.Cause(work)
 	if err := term.Check(); err != nil {
 		cause = err // why the term ended says more than that the process was asked to stop
 	}
-	n.cfg.Log.Info("stopped", "group", term.Group(), "token", term.Token(), "cause", cause)
+	n.Config.Log.Info("stopped", "group", term.Group(), "token", term.Token(), "cause", cause)
 	n.handover(ctx, l, cause)
 	return cause
 }
@@ -109,7 +109,7 @@ func (f writerFunc) Write(ctx context.Context, writes ...ledgerapi.Write) (ledge
 
 func (n *Node) newWriter(term *tenure.Term) *fencedwriter.TermWriter {
 	return fencedwriter.New(fencedwriter.Config{
-		Ledger: n.ledger, Resource: n.cfg.Group, Term: term, Holder: n.cfg.ID, Timeout: n.cfg.WriteTimeout, Host: n.host,
+		Ledger: n.Ledger, Resource: n.Config.Group, Term: term, Holder: n.Config.ID, Timeout: n.Config.WriteTimeout, Host: n.host,
 		Between: func() { n.reached(api.MomentWrite) },
 		Attempted: func(at clock.Instant, token fence.Token, writes []ledgerapi.Write) {
 			n.trace(Event{Kind: api.TraceAttempt, At: at, Token: token, Writes: writes})
@@ -120,7 +120,7 @@ func (n *Node) newWriter(term *tenure.Term) *fencedwriter.TermWriter {
 			n.sink.wrote(err)
 			n.metrics.attempted(took, err)
 			if errors.Is(err, fence.ErrRefused) {
-				n.cfg.Log.Warn("write refused: stepping down", "group", term.Group(), "token", term.Token(), "error", err)
+				n.Config.Log.Warn("write refused: stepping down", "group", term.Group(), "token", term.Token(), "error", err)
 			}
 		},
 	})
@@ -128,7 +128,7 @@ func (n *Node) newWriter(term *tenure.Term) *fencedwriter.TermWriter {
 
 // watchSink ends the work when the ledger stays unreachable.
 func (n *Node) watchSink(ctx context.Context) error {
-	for wait.For(ctx, max(n.cfg.SinkPatience/10, 10*time.Millisecond)) {
+	for wait.For(ctx, max(n.Config.SinkPatience/10, 10*time.Millisecond)) {
 		if err := errors.Join(n.sink.health(), n.sink.writable()); err != nil {
 			return err
 		}
@@ -163,11 +163,11 @@ func (n *Node) load(ctx context.Context, w *fencedwriter.TermWriter) (past, erro
 	var answer ledgerapi.Answer
 	errs := make([]error, 4)
 	var reads sync.WaitGroup
-	reads.Go(func() { seq, errs[0] = n.ledger.Sequence(ctx, n.cfg.Group, api.Sequence) })
-	reads.Go(func() { handover, errs[1] = n.ledger.Checkpoint(ctx, n.cfg.Group, api.HandoverCheckpoint) })
-	reads.Go(func() { ticked, errs[2] = n.ledger.Checkpoint(ctx, n.cfg.Group, scheduler.Checkpoint) })
+	reads.Go(func() { seq, errs[0] = n.Ledger.Sequence(ctx, n.Config.Group, api.Sequence) })
+	reads.Go(func() { handover, errs[1] = n.Ledger.Checkpoint(ctx, n.Config.Group, api.HandoverCheckpoint) })
+	reads.Go(func() { ticked, errs[2] = n.Ledger.Checkpoint(ctx, n.Config.Group, scheduler.Checkpoint) })
 	reads.Go(func() {
-		value, _ := json.Marshal(opening{n.cfg.ID, n.address})
+		value, _ := json.Marshal(opening{n.Config.ID, n.Address})
 		answer, errs[3] = w.Write(ctx, ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: "leader", Value: value}})
 		out.began, out.offset = w.LastAttempt(), time.Duration(n.host.Now())-time.Duration(answer.AtMS)*time.Millisecond
 	})
@@ -175,7 +175,7 @@ func (n *Node) load(ctx context.Context, w *fencedwriter.TermWriter) (past, erro
 	for i, err := range errs {
 		if err != nil && !errors.Is(err, ledgerapi.ErrNotFound) {
 			what := [...]string{"read the sequence", "read the handover", "read the scheduler's cursor", "make the first write"}[i]
-			return out, fmt.Errorf("%s of group %q: %w", what, n.cfg.Group, err)
+			return out, fmt.Errorf("%s of group %q: %w", what, n.Config.Group, err)
 		}
 	}
 	out.lastSeq, out.atMS = seq.LastSeq, answer.AtMS
@@ -193,9 +193,9 @@ func (n *Node) load(ctx context.Context, w *fencedwriter.TermWriter) (past, erro
 func (n *Node) skip(ctx context.Context, w *fencedwriter.TermWriter, past *past) error {
 	for known := n.highest.Load(); past.lastSeq < known; {
 		last := min(known, past.lastSeq+ledgerapi.MaxRange)
-		n.cfg.Log.Warn("skipping numbers that the ledger has lost", "group", n.cfg.Group, "first", past.lastSeq+1, "last", last)
+		n.Config.Log.Warn("skipping numbers that the ledger has lost", "group", n.Config.Group, "first", past.lastSeq+1, "last", last)
 		if _, err := w.Write(ctx, ledgerapi.Write{Sequence: &ledgerapi.SequenceWrite{Name: api.Sequence, First: past.lastSeq + 1, Last: last}}); err != nil {
-			return fmt.Errorf("skip numbers of group %q: %w", n.cfg.Group, err)
+			return fmt.Errorf("skip numbers of group %q: %w", n.Config.Group, err)
 		}
 		past.lastSeq = last
 	}
@@ -213,7 +213,7 @@ func (n *Node) know(seq uint64) {
 }
 
 func (n *Node) readSequence(ctx context.Context) (uint64, error) {
-	s, err := n.ledger.Sequence(ctx, n.cfg.Group, api.Sequence)
+	s, err := n.Ledger.Sequence(ctx, n.Config.Group, api.Sequence)
 	n.sink.saw(err)
 	if errors.Is(err, ledgerapi.ErrNotFound) {
 		return 0, nil
@@ -224,24 +224,24 @@ func (n *Node) readSequence(ctx context.Context) (uint64, error) {
 
 // handover writes what the successor needs, if this node ended the term itself: then nobody
 // else writes before the work has returned.
-func (n *Node) handover(ctx context.Context, l *leading, cause error) {
+func (n *Node) handover(ctx context.Context, l *Leading, cause error) {
 	n.reached(api.MomentResigning)
 	reason := "gave up"
 	switch willing := endedItself(cause); {
-	case l.writer.Refused(), fencedwriter.Stop(cause) && willing == "":
+	case l.Writer.Refused(), fencedwriter.Stop(cause) && willing == "":
 		return // another node leads
 	case n.sink.health() != nil:
 		return // the write would only time out
 	case willing != "":
 		reason = willing
 	}
-	h := api.Handover{Node: n.cfg.ID, Token: l.term.Token(), StoppedAt: n.host.Now(), Reason: reason, LastSeq: l.seq.Last()}
+	h := api.Handover{Node: n.Config.ID, Token: l.Term.Token(), StoppedAt: n.host.Now(), Reason: reason, LastSeq: l.Sequencer.Last()}
 	value, err := json.Marshal(h)
 	if err == nil {
-		_, err = l.writer.WriteLast(ctx, ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: api.HandoverCheckpoint, Value: value}})
+		_, err = l.Writer.WriteLast(ctx, ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: api.HandoverCheckpoint, Value: value}})
 	}
 	if err != nil {
-		n.cfg.Log.Warn("the handover could not be recorded", "group", l.term.Group(), "token", l.term.Token(), "error", err)
+		n.Config.Log.Warn("the handover could not be recorded", "group", l.Term.Group(), "token", l.Term.Token(), "error", err)
 	}
 }
 

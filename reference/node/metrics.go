@@ -45,7 +45,7 @@ type metrics struct {
 func newMetrics(n *Node) *metrics {
 	registry := prometheus.NewRegistry()
 	// Every metric has the label group.
-	auto := promauto.With(prometheus.WrapRegistererWith(prometheus.Labels{"group": n.cfg.Group}, registry))
+	auto := promauto.With(prometheus.WrapRegistererWith(prometheus.Labels{"group": n.Config.Group}, registry))
 	counter := func(name, help string) prometheus.Counter {
 		return auto.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
@@ -103,9 +103,9 @@ func newMetrics(n *Node) *metrics {
 		return 0
 	}
 	gauge("tenure_is_leader", "1 while this node may trust that it leads.", func() float64 { return boolean(remaining() > 0) })
-	gauge("tenure_token", "The token of the newest term that this node knows.", func() float64 { return float64(n.token()) })
+	gauge("tenure_token", "The token of the newest term that this node knows.", func() float64 { return float64(n.Token()) })
 	gauge("tenure_trust_remaining_seconds", "How long this node may still trust its term.", func() float64 { return remaining().Seconds() })
-	gauge("tenure_ttl_seconds", "How long this node's lease lasts without a keep-alive; with Raft, its heartbeat timeout.", func() float64 { return n.cfg.ttl().Seconds() })
+	gauge("tenure_ttl_seconds", "How long this node's lease lasts without a keep-alive; with Raft, its heartbeat timeout.", func() float64 { return n.Config.ttl().Seconds() })
 	gauge("tenure_pause_max_seconds", "The longest pause of this process. The TTL must be longer.", func() float64 { return n.pauses.longest().Seconds() })
 	gauge("tenure_pause_scheduling_max_seconds", "The longest that a goroutine of this process overslept.", func() float64 { return time.Duration(n.pauses.slept.Load()).Seconds() })
 	gauge("tenure_pause_gc_max_seconds", "The longest stop of the garbage collector.", func() float64 { return time.Duration(n.pauses.stopped.Load()).Seconds() })

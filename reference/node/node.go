@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/config"
 	"github.com/tenurehq/tenure/reference/ledger/client"
 	"github.com/tenurehq/tenure/reference/scheduler"
 	"github.com/tenurehq/tenure/reference/wait"
@@ -24,23 +27,21 @@ import (
 
 // Node is one process of a fleet.
 type Node struct {
-	cfg       Config
+	Config    Config
 	host      clock.Clock // for comparing with other processes
 	clock     clock.Clock // for the lease: the host's, or that of the hooks
-	secret    []byte      // of AdminCredentialFile
-	ledger    *client.Client
+	Ledger    *client.Client
 	sink      *sink
 	metrics   *metrics
 	pauses    *pauseMeter
-	scheduler *scheduler.Scheduler
+	Scheduler *scheduler.Scheduler
 	backend   *backend
-	address   string
+	Address   string
 
 	view    atomic.Pointer[view]
 	vacancy atomic.Pointer[vacancy]
 	term    atomic.Pointer[begun]   // of this node, from its start until the work has returned
-	leading atomic.Pointer[leading] // while this node takes calls
-	buffers sync.Pool               // of *[]byte, for the answers of /next
+	leading atomic.Pointer[Leading] // while this node takes calls
 	// unsealed counts the terms in a row whose work could not begin.
 	unsealed atomic.Int32
 	leaders  leaders
@@ -54,30 +55,26 @@ type begun struct {
 	at clock.Instant
 }
 
-// Run runs a node until ctx ends. Then it hands the group over, if it leads, and answers the
-// last request. It calls ready when the node serves. A ConfigError means that the
-// configuration can never work. If the ledger or the engine does not answer, it waits.
-func Run(ctx context.Context, cfg Config, ready func(api.Ready) error) (err error) {
-	n, err := newNode(cfg)
-	if err != nil {
-		return err
-	}
-	defer n.ledger.Close()
+// Run runs the node until ctx ends. Then it hands the group over, if it leads, and answers the
+// last request. It calls ready when the node serves. A ConfigError means that the configuration
+// can never work. If the ledger or the engine does not answer, it waits.
+func (n *Node) Run(ctx context.Context, handler http.Handler, ready func(api.Ready) error) (err error) {
+	defer n.Ledger.Close()
 	// The port comes first: nothing is left behind if it is in use.
 	var lc net.ListenConfig
-	ln, err := lc.Listen(ctx, "tcp", n.cfg.Listen)
+	ln, err := lc.Listen(ctx, "tcp", n.Config.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	defer func() { _ = ln.Close() }()
-	n.address = n.cfg.Advertise
-	if n.address == "" {
-		n.address = "http://" + ln.Addr().String()
+	n.Address = n.Config.Advertise
+	if n.Address == "" {
+		n.Address = "http://" + ln.Addr().String()
 	}
 	if err := n.await(ctx, n.greet); err != nil {
 		return err
 	}
-	err = n.await(ctx, func(ctx context.Context) (err error) { n.backend, err = n.open(ctx, n.address); return err })
+	err = n.await(ctx, func(ctx context.Context) (err error) { n.backend, err = n.open(ctx, n.Address); return err })
 	if err != nil {
 		return err
 	}
@@ -87,12 +84,12 @@ func Run(ctx context.Context, cfg Config, ready func(api.Ready) error) (err erro
 	var running sync.WaitGroup
 	served := make(chan error, 1)
 	running.Go(func() {
-		served <- httpapi.Serve(serving, ln, httpapi.OnlyHosts(n.handler(), n.names()...), n.cfg.HTTP, n.cfg.Log)
+		served <- httpapi.Serve(serving, ln, httpapi.OnlyHosts(handler, n.names()...), n.Config.HTTP, n.Config.Log)
 	})
 	running.Go(func() { n.observe(serving) })
 	running.Go(func() { n.pauses.run(serving) })
 	running.Go(func() { n.keepWarm(serving) })
-	err = ready(api.Ready{ID: n.cfg.ID, Addr: ln.Addr().String(), URL: "http://" + ln.Addr().String(), PID: os.Getpid()})
+	err = ready(api.Ready{ID: n.Config.ID, Addr: ln.Addr().String(), URL: "http://" + ln.Addr().String(), PID: os.Getpid()})
 	if err == nil {
 		err = n.campaign(ctx, served)
 	}
@@ -111,28 +108,26 @@ const (
 	closeTimeout = 5 * time.Second
 )
 
-func newNode(cfg Config) (*Node, error) {
+// New returns a node. It does nothing yet.
+func New(cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
 	cfg.Log = cfg.Log.With("node", cfg.ID)
-	n := &Node{cfg: cfg, host: clock.System()}
+	n := &Node{Config: cfg, host: clock.System()}
 	n.clock = n.host
 	if cfg.Hooks != nil {
 		n.clock = cfg.Hooks.Clock()
 	}
 	var err error
-	if n.secret, err = readSecret(cfg.AdminCredentialFile); err != nil {
-		return nil, err
-	}
 	n.sink = newSink(n.host, cfg.SinkPatience, cfg.Log)
 	n.pauses = &pauseMeter{clock: n.host}
 	n.metrics = newMetrics(n)
-	if n.ledger, err = client.New(client.Config{URL: cfg.Ledger, Holder: cfg.ID, Timeout: cfg.WriteTimeout}); err != nil {
-		return nil, &ConfigError{"ledger", err.Error()}
+	if n.Ledger, err = client.New(client.Config{URL: cfg.Ledger, Holder: cfg.ID, Timeout: cfg.WriteTimeout}); err != nil {
+		return nil, config.Errorf("ledger", "%v", err)
 	}
-	n.scheduler, err = n.newScheduler()
+	n.Scheduler, err = n.newScheduler()
 	return n, err
 }
 
@@ -145,12 +140,12 @@ func (n *Node) await(ctx context.Context, try func(context.Context) error) error
 		first := pause == 100*time.Millisecond
 		switch {
 		case err == nil && !first:
-			n.cfg.Log.Info("it answers now, starting")
+			n.Config.Log.Info("it answers now, starting")
 			return nil
 		case err == nil, !unanswered(err) && (!errors.Is(err, ErrEngine) || store.Permanent(err)):
 			return err
 		case first:
-			n.cfg.Log.Warn("waiting, and trying again", "err", err)
+			n.Config.Log.Warn("waiting, and trying again", "err", err)
 		}
 		if !wait.For(ctx, pause) {
 			return context.Cause(ctx)
@@ -164,10 +159,10 @@ func (n *Node) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
 	defer cancel()
 	began := n.host.Now()
-	err := n.ledger.Healthy(ctx)
+	err := n.Ledger.Healthy(ctx)
 	n.sink.probed(began, err)
 	if err != nil {
-		return fmt.Errorf("no ledger at %s: %w; start one with `fleet ledger`, or give its URL with --ledger", n.cfg.Ledger, err)
+		return fmt.Errorf("no ledger at %s: %w; start one with `fleet ledger`, or give its URL with --ledger", n.Config.Ledger, err)
 	}
 	return nil
 }
@@ -179,15 +174,15 @@ func (n *Node) campaign(ctx context.Context, served <-chan error) error {
 	led := make(chan error, 1)
 	go func() {
 		led <- tenure.Lead(lctx, observed{n.backend.elector, n}, n.work,
-			tenure.WithSinks(sealing{n.ledger.Sealer(n.cfg.Group), n}), tenure.WithLog(n.cfg.Log),
-			tenure.WithSealTimeout(n.cfg.WriteTimeout), tenure.WithBackoff(50*time.Millisecond, 200*time.Millisecond))
+			tenure.WithSinks(sealing{n.Ledger.Sealer(n.Config.Group), n}), tenure.WithLog(n.Config.Log),
+			tenure.WithSealTimeout(n.Config.WriteTimeout), tenure.WithBackoff(50*time.Millisecond, 200*time.Millisecond))
 	}()
 	select {
 	case <-ctx.Done():
-		if n.cfg.Exit != nil {
-			overrun := time.AfterFunc(n.cfg.StopTimeout, func() {
-				n.cfg.Log.Error("the work has not stopped in time, ending the process", "after", n.cfg.StopTimeout)
-				n.cfg.Exit(lease.OverrunExitCode)
+		if n.Config.Exit != nil {
+			overrun := time.AfterFunc(n.Config.StopTimeout, func() {
+				n.Config.Log.Error("the work has not stopped in time, ending the process", "after", n.Config.StopTimeout)
+				n.Config.Exit(lease.OverrunExitCode)
 			})
 			defer overrun.Stop()
 		}
@@ -210,15 +205,15 @@ func (n *Node) handOver(ctx context.Context) {
 	if t == nil || t.Check() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.cfg.WriteTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.Config.WriteTimeout)
 	defer cancel()
-	to, err := n.successor(ctx)
+	to, err := n.Successor(ctx)
 	if err == nil {
 		if err = t.TransferTo(ctx, to); err == nil || t.Check() != nil {
 			return
 		}
 	}
-	n.cfg.Log.Info("resigning, no successor is known", "group", n.cfg.Group, "token", t.Token(), "reason", err)
+	n.Config.Log.Info("resigning, no successor is known", "group", n.Config.Group, "token", t.Token(), "reason", err)
 	_ = t.Resign(ctx)
 }
 
@@ -267,7 +262,7 @@ func (o observed) Campaign(ctx context.Context) (*tenure.Term, error) {
 		n.trace(Event{Kind: api.TraceEnded, At: n.host.Now(), Token: term.Token(), What: cause})
 		n.metrics.ended(cause)
 	})
-	n.cfg.Log.Info("term begun", "group", term.Group(), "token", term.Token())
+	n.Config.Log.Info("term begun", "group", term.Group(), "token", term.Token())
 	n.reached(api.MomentGranted)
 	return term, nil
 }
@@ -301,7 +296,7 @@ func (n *Node) electing(t *begun) time.Duration {
 func (n *Node) newScheduler() (*scheduler.Scheduler, error) {
 	m := n.metrics
 	s, err := scheduler.New(scheduler.Config{
-		Ledger: n.ledger, Resource: n.cfg.Group, Tick: n.cfg.Tick, Grace: n.cfg.MisfireGrace, Workers: n.cfg.Workers, Clock: n.clock, Log: n.cfg.Log,
+		Ledger: n.Ledger, Resource: n.Config.Group, Tick: n.Config.Tick, Grace: n.Config.MisfireGrace, Workers: n.Config.Workers, Clock: n.clock, Log: n.Config.Log,
 		Metrics: scheduler.Metrics{
 			Tick:    func(late time.Duration) { m.ticks.Observe(late.Seconds()) },
 			Fired:   func(late time.Duration) { m.fired.Observe(late.Seconds()) },
@@ -312,7 +307,16 @@ func (n *Node) newScheduler() (*scheduler.Scheduler, error) {
 		},
 	})
 	if err != nil {
-		return nil, &ConfigError{"scheduler", err.Error()}
+		return nil, config.Errorf("scheduler", "%v", err)
 	}
 	return s, nil
+}
+
+// names are those by which callers may reach this node.
+func (n *Node) names() []string {
+	names := append([]string{n.Config.Listen}, n.Config.Hosts...)
+	if u, err := url.Parse(n.Address); err == nil {
+		names = append(names, u.Host)
+	}
+	return names
 }

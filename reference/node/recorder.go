@@ -42,7 +42,7 @@ type recorder struct {
 func (n *Node) newRecorder(b *begun, w *fencedwriter.TermWriter, past past) *recorder {
 	r := &recorder{
 		n: n, writer: w, ends: map[string]bool{}, wake: make(chan struct{}, 1),
-		what: api.Failover{Token: b.Token(), Node: n.cfg.ID, AtMS: past.atMS, TargetUS: n.cfg.RTO.Microseconds(), Cause: "unknown"},
+		what: api.Failover{Token: b.Token(), Node: n.Config.ID, AtMS: past.atMS, TargetUS: n.Config.RTO.Microseconds(), Cause: "unknown"},
 	}
 	seen := b.at
 	if v := n.vacancy.Load(); v != nil && v.token+1 == b.Token() && v.at < b.at {
@@ -89,8 +89,8 @@ func (r *recorder) end(phase string, at clock.Instant) {
 	r.what.Over = r.what.Over || p.Over || r.what.TotalUS > r.what.TargetUS
 	r.n.metrics.phase(p)
 	if p.Over {
-		r.n.cfg.Log.Warn("a phase of the failover took longer than its share", "group", r.n.cfg.Group, "token", r.what.Token,
-			"phase", phase, "took", took, "share", time.Duration(p.ShareUS)*time.Microsecond, "target", r.n.cfg.RTO)
+		r.n.Config.Log.Warn("a phase of the failover took longer than its share", "group", r.n.Config.Group, "token", r.what.Token,
+			"phase", phase, "took", took, "share", time.Duration(p.ShareUS)*time.Microsecond, "target", r.n.Config.RTO)
 	}
 	wait.Signal(r.wake)
 }
@@ -130,18 +130,18 @@ func (r *recorder) run(ctx context.Context) error {
 			return err
 		default:
 			pause = min(2*pause, most)
-			r.n.cfg.Log.Warn("the failover could not be recorded", "group", r.n.cfg.Group, "token", f.Token, "error", err, "again_in", pause)
+			r.n.Config.Log.Warn("the failover could not be recorded", "group", r.n.Config.Group, "token", f.Token, "error", err, "again_in", pause)
 			wait.Signal(r.wake)
 		}
 		if written == len(shares) {
-			r.n.cfg.Log.Info("failover", "group", r.n.cfg.Group, "token", f.Token, "cause", f.Cause, "took", time.Duration(f.TotalUS)*time.Microsecond)
+			r.n.Config.Log.Info("failover", "group", r.n.Config.Group, "token", f.Token, "cause", f.Cause, "took", time.Duration(f.TotalUS)*time.Microsecond)
 			return nil
 		}
 	}
 }
 
 func (r *recorder) write(ctx context.Context, f api.Failover) error {
-	all, err := r.n.failovers(ctx)
+	all, err := r.n.recorded(ctx)
 	if err != nil {
 		return err
 	}
@@ -162,9 +162,22 @@ func merge(all []api.Failover, f api.Failover) []api.Failover {
 	return all[max(0, len(all)-maxFailovers):]
 }
 
-// failovers are those that the ledger has.
-func (n *Node) failovers(ctx context.Context) ([]api.Failover, error) {
-	c, err := n.ledger.Checkpoint(ctx, n.cfg.Group, api.FailoversCheckpoint)
+// Failovers are the newest changes of leader, oldest first.
+func (n *Node) Failovers(ctx context.Context) ([]api.Failover, error) {
+	all, err := n.recorded(ctx)
+	if l := n.leading.Load(); l != nil {
+		f, _ := l.record.state()
+		all = merge(all, f)
+	}
+	if all == nil {
+		all = []api.Failover{}
+	}
+	return all, err
+}
+
+// recorded are the failovers that the ledger has.
+func (n *Node) recorded(ctx context.Context) ([]api.Failover, error) {
+	c, err := n.Ledger.Checkpoint(ctx, n.Config.Group, api.FailoversCheckpoint)
 	switch {
 	case errors.Is(err, ledgerapi.ErrNotFound):
 		return nil, nil
@@ -173,7 +186,7 @@ func (n *Node) failovers(ctx context.Context) ([]api.Failover, error) {
 	}
 	var all api.Failovers
 	if err := json.Unmarshal(c.Value, &all); err != nil {
-		n.cfg.Log.Warn("the record of earlier failovers cannot be read", "error", err)
+		n.Config.Log.Warn("the record of earlier failovers cannot be read", "error", err)
 		return nil, nil
 	}
 	return all.Items, nil

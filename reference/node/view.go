@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
@@ -63,11 +65,11 @@ func (n *Node) observe(ctx context.Context) {
 			switch {
 			case err != nil:
 				n.trace(Event{Kind: api.TraceUnknown, At: now, Token: l.Token, What: l.Candidate.ID})
-				n.cfg.Log.Debug("cannot see who leads", "error", err)
+				n.Config.Log.Debug("cannot see who leads", "error", err)
 			case l.State == tenure.Vacant && l.Token > 0:
 				n.trace(Event{Kind: api.TraceVacant, At: now, Token: l.Token, What: l.Candidate.ID})
 				n.vacancy.Store(&vacancy{l.Token, now, l.Reason, l.Candidate.ID})
-				n.cfg.Log.Info("nobody leads", "group", l.Group, "token", l.Token, "last", l.Candidate.ID, "reason", l.Reason)
+				n.Config.Log.Info("nobody leads", "group", l.Group, "token", l.Token, "last", l.Candidate.ID, "reason", l.Reason)
 			case l.State == tenure.Led:
 				n.trace(Event{Kind: api.TraceLed, At: now, Token: l.Token, What: l.Candidate.ID})
 				if l.Token <= last {
@@ -77,30 +79,29 @@ func (n *Node) observe(ctx context.Context) {
 					n.metrics.changes.Inc()
 				}
 				last = l.Token
-				if l.Candidate.ID != n.cfg.ID {
+				if l.Candidate.ID != n.Config.ID {
 					n.leaders.add(l.Candidate.ID, l.Candidate.Address)
 				}
-				n.cfg.Log.Info("new leader", "group", l.Group, "leader", l.Candidate.ID, "token", l.Token)
+				n.Config.Log.Info("new leader", "group", l.Group, "leader", l.Candidate.ID, "token", l.Token)
 			}
 		}
 		wait.For(ctx, 100*time.Millisecond)
 	}
 }
 
-// leader is who leads, as far as is known; nil if nobody does.
-func (n *Node) leader() *tenure.Leader {
-	v := n.view.Load()
-	if v == nil || v.State != tenure.Led {
-		return nil
+// Leader is who leads, as far as is known; nil if nobody does.
+func (n *Node) Leader() *tenure.Leader {
+	if v := n.View(); v != nil && v.State == tenure.Led {
+		return v
 	}
-	return &v.Leader
+	return nil
 }
 
 // keepWarm reads from the ledger once a second or more often. So the connections stay open,
 // this node has nearly everything that a leader needs, and knows whether the ledger can be
 // used.
 func (n *Node) keepWarm(ctx context.Context) {
-	every := time.NewTicker(min(time.Second, max(n.cfg.SinkPatience/3, 10*time.Millisecond)))
+	every := time.NewTicker(min(time.Second, max(n.Config.SinkPatience/3, 10*time.Millisecond)))
 	defer every.Stop()
 	for {
 		n.refresh(ctx)
@@ -114,15 +115,15 @@ func (n *Node) keepWarm(ctx context.Context) {
 }
 
 func (n *Node) refresh(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.WriteTimeout)
+	ctx, cancel := context.WithTimeout(ctx, n.Config.WriteTimeout)
 	defer cancel()
 	began := n.host.Now()
-	probe := n.ledger.Healthy(ctx)
-	r, err := n.ledger.Resource(ctx, n.cfg.Group)
+	probe := n.Ledger.Healthy(ctx)
+	r, err := n.Ledger.Resource(ctx, n.Config.Group)
 	if probe == nil && r.Deployment != "" {
 		// Another fleet may have the same group on the same ledger.
-		if d, err := n.deployment(ctx); err == nil && d != r.Deployment {
-			probe = &fence.ForeignError{Stamp: fence.Stamp{Deployment: d, Group: n.cfg.Group}, Mark: r.Mark()}
+		if d, err := n.Deployment(ctx); err == nil && d != r.Deployment {
+			probe = &fence.ForeignError{Stamp: fence.Stamp{Deployment: d, Group: n.Config.Group}, Mark: r.Mark()}
 		}
 	}
 	if errors.Is(probe, ledgerapi.ErrDataLost) {
@@ -133,18 +134,18 @@ func (n *Node) refresh(ctx context.Context) {
 		n.sink.saw(err)
 	}
 	if err != nil && !errors.Is(err, ledgerapi.ErrNotFound) {
-		n.cfg.Log.Debug("the ledger did not answer", "error", err)
+		n.Config.Log.Debug("the ledger did not answer", "error", err)
 		return
 	}
 	if l := n.leading.Load(); l != nil {
-		n.know(l.seq.Last())
+		n.know(l.Sequencer.Last())
 		return
 	}
 	if _, err := n.readSequence(ctx); err != nil {
-		n.cfg.Log.Debug("cannot read the sequence", "error", err)
+		n.Config.Log.Debug("cannot read the sequence", "error", err)
 	}
-	if err := n.scheduler.Preload(ctx); err != nil {
-		n.cfg.Log.Debug("cannot read the jobs ahead", "error", err)
+	if err := n.Scheduler.Preload(ctx); err != nil {
+		n.Config.Log.Debug("cannot read the jobs ahead", "error", err)
 	}
 }
 
@@ -152,14 +153,14 @@ func (n *Node) refresh(ctx context.Context) {
 // and this node may have read it a second too early.
 func (n *Node) askLast(ctx context.Context) {
 	for _, address := range n.leaders.all() {
-		if s, ok := askStatus(ctx, address); ok && s.Group == n.cfg.Group {
+		if s, ok := askStatus(ctx, address); ok && s.Group == n.Config.Group {
 			n.know(s.LastSeq)
 		}
 	}
 }
 
-// token is the newest that this node knows.
-func (n *Node) token() fence.Token {
+// Token is the newest that this node knows.
+func (n *Node) Token() fence.Token {
 	var token fence.Token
 	if t := n.term.Load(); t != nil {
 		token = t.Token()
@@ -169,3 +170,34 @@ func (n *Node) token() fence.Token {
 	}
 	return token
 }
+
+// View is who leads, as this node has seen it last; nil: it has seen nothing yet.
+func (n *Node) View() *tenure.Leader {
+	if v := n.view.Load(); v != nil {
+		return &v.Leader
+	}
+	return nil
+}
+
+// Term is the newest term of this node, until its work has returned; nil: none.
+func (n *Node) Term() *tenure.Term {
+	if t := n.term.Load(); t != nil {
+		return t.Term
+	}
+	return nil
+}
+
+// Leading is the work of this node's term; nil while it takes no calls.
+func (n *Node) Leading() *Leading { return n.leading.Load() }
+
+// LastSeq is the highest number that was taken, as far as this node knows.
+func (n *Node) LastSeq() uint64 { return n.highest.Load() }
+
+// LedgerOK reports whether the ledger answered the last call and can be used.
+func (n *Node) LedgerOK() bool { return n.sink.ok() }
+
+// LongestPause is the longest pause of the process.
+func (n *Node) LongestPause() time.Duration { return n.pauses.longest() }
+
+// Registry has the metrics.
+func (n *Node) Registry() *prometheus.Registry { return n.metrics.registry }

@@ -2,11 +2,10 @@ package worker
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
+	"github.com/tenurehq/tenure/reference/config"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/store"
 )
@@ -40,12 +39,7 @@ type Config struct {
 }
 
 // ConfigError: this configuration can never work.
-type ConfigError struct {
-	Field string
-	Rule  string
-}
-
-func (e *ConfigError) Error() string { return e.Field + ": " + e.Rule }
+type ConfigError = config.Error
 
 func (c Config) withDefaults() Config {
 	c.Running, c.Waiting = cmp.Or(c.Running, 8), cmp.Or(c.Waiting, 10_000)
@@ -58,22 +52,15 @@ func (c Config) withDefaults() Config {
 
 // Validate returns every broken rule.
 func (c Config) Validate() error {
-	var all []error
-	bad := func(field, format string, args ...any) {
-		all = append(all, &ConfigError{Field: field, Rule: fmt.Sprintf(format, args...)})
-	}
+	var all config.Errors
 	if !store.ValidName(c.ID) {
-		bad("id", "%q: 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", c.ID)
+		all.Add("id", "%q: 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", c.ID)
 	}
 	if c.Dir == "" {
-		bad("dir", "a directory for the worker's mark and orders must be given")
+		all.Add("dir", "a directory for the worker's mark and orders must be given")
 	}
-	for field, n := range map[string]int{"running": c.Running, "waiting": c.Waiting, "standing": c.Standing, "remember": c.Remember, "max-body": int(c.MaxBody)} {
-		if n < 0 {
-			bad(field, "%d is negative", n)
-		}
-	}
-	return errors.Join(all...)
+	config.Negative(&all, map[string]int{"running": c.Running, "waiting": c.Waiting, "standing": c.Standing, "remember": c.Remember, "max-body": int(c.MaxBody)})
+	return all.Join()
 }
 
 // callTimeout bounds each access to the disk.

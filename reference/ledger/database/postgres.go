@@ -14,7 +14,7 @@ import (
 func (d *DB) openPostgres(url string) error {
 	pg, err := pgx.ParseConfig(url)
 	if err != nil {
-		return &config.Error{Field: "db", Rule: "not a PostgreSQL URL: " + err.Error()}
+		return config.Errorf("db", "not a PostgreSQL URL: %v", err)
 	}
 	// A ledger that has vanished must not keep its locks.
 	pg.RuntimeParams["idle_in_transaction_session_timeout"] = fmt.Sprint(d.timeout.Milliseconds())

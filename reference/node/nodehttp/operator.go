@@ -1,4 +1,4 @@
-package node
+package nodehttp
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/config"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
@@ -25,17 +26,17 @@ func readSecret(path string) ([]byte, error) {
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &ConfigError{"admin-credential-file", err.Error()}
+		return nil, config.Errorf("admin-credential-file", "%v", err)
 	}
 	const least = 16
 	if data = bytes.TrimSpace(data); len(data) < least {
-		return nil, &ConfigError{"admin-credential-file", fmt.Sprintf("%s holds %d bytes; a credential has at least %d", path, len(data), least)}
+		return nil, config.Errorf("admin-credential-file", "%s holds %d bytes; a credential has at least %d", path, len(data), least)
 	}
 	return data, nil
 }
 
 // operator lets callers on this machine through, and those with the credential.
-func (n *Node) operator(h handlerFunc) handlerFunc {
+func (n *handler) operator(h handlerFunc) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) (any, error) {
 		if !Local(r) && !n.credible(r) {
 			return nil, &httpapi.Problem{Status: http.StatusForbidden, Code: api.CodeDenied, Detail: "allowed only from this machine, or with the credential of --admin-credential-file as a bearer token"}
@@ -60,7 +61,7 @@ func Local(r *http.Request) bool {
 }
 
 // credible compares in a time that reveals nothing about the credential.
-func (n *Node) credible(r *http.Request) bool {
+func (n *handler) credible(r *http.Request) bool {
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok || n.secret == nil {
 		return false
@@ -70,49 +71,49 @@ func (n *Node) credible(r *http.Request) bool {
 }
 
 // current returns this node's term, if the caller means it.
-func (n *Node) current(r *http.Request) (*begun, error) {
-	t := n.term.Load()
+func (n *handler) current(r *http.Request) (*tenure.Term, error) {
+	t := n.Term()
 	if t == nil || t.Check() != nil {
 		return nil, errNotLeading
 	}
 	if want := r.Header.Get("If-Match"); want != "" && want != "*" && want != ledgerapi.ETag(uint64(t.Token())) {
 		return nil, &httpapi.Problem{
-			Status: http.StatusPreconditionFailed, Code: api.CodeStale, More: map[string]any{"current_token": t.Token(), "leader": n.cfg.ID},
-			Detail: fmt.Sprintf("%s leads group %q with token %d, and the caller means %.40s", n.cfg.ID, n.cfg.Group, t.Token(), want),
+			Status: http.StatusPreconditionFailed, Code: api.CodeStale, More: map[string]any{"current_token": t.Token(), "leader": n.Config.ID},
+			Detail: fmt.Sprintf("%s leads group %q with token %d, and the caller means %.40s", n.Config.ID, n.Config.Group, t.Token(), want),
 		}
 	}
 	return t, nil
 }
 
-func (n *Node) postResign(_ http.ResponseWriter, r *http.Request) (any, error) {
+func (n *handler) postResign(_ http.ResponseWriter, r *http.Request) (any, error) {
 	t, err := n.current(r)
 	if err != nil {
 		return nil, err
 	}
-	n.cfg.Log.Info("asked to resign", "group", n.cfg.Group, "token", t.Token(), "by", r.RemoteAddr)
+	n.Config.Log.Info("asked to resign", "group", n.Config.Group, "token", t.Token(), "by", r.RemoteAddr)
 	// Inside tenure.Lead it ends the term and returns.
-	return api.Ended{NodeID: n.cfg.ID, Token: t.Token()}, t.Resign(r.Context())
+	return api.Ended{NodeID: n.Config.ID, Token: t.Token()}, t.Resign(r.Context())
 }
 
-func (n *Node) postTransfer(_ http.ResponseWriter, r *http.Request) (any, error) {
+func (n *handler) postTransfer(_ http.ResponseWriter, r *http.Request) (any, error) {
 	t, err := n.current(r)
 	if err != nil {
 		return nil, err
 	}
 	to := r.URL.Query().Get("to")
-	ctx, cancel := context.WithTimeout(r.Context(), n.cfg.WriteTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), n.Config.WriteTimeout)
 	defer cancel()
 	if to == "" {
-		if to, err = n.successor(ctx); err != nil {
+		if to, err = n.Successor(ctx); err != nil {
 			return nil, noSuccessor(fmt.Errorf("no standby is known, name one with to=: %w", err))
 		}
 	}
-	n.cfg.Log.Info("asked to transfer", "group", n.cfg.Group, "token", t.Token(), "to", to, "by", r.RemoteAddr)
+	n.Config.Log.Info("asked to transfer", "group", n.Config.Group, "token", t.Token(), "to", to, "by", r.RemoteAddr)
 	err = t.TransferTo(ctx, to)
 	var ended *tenure.EndedError
 	switch {
 	case err == nil:
-		return api.Ended{NodeID: n.cfg.ID, Token: t.Token(), Successor: to}, nil
+		return api.Ended{NodeID: n.Config.ID, Token: t.Token(), Successor: to}, nil
 	case errors.Is(err, tenure.ErrSuccessor):
 		return nil, noSuccessor(err)
 	case errors.As(err, &ended):

@@ -1,4 +1,4 @@
-package node
+package nodehttp
 
 import (
 	"encoding/json"
@@ -12,12 +12,12 @@ import (
 // Records need no leader: their version protects them. Any node serves them from the ledger,
 // also while nobody leads.
 
-func (n *Node) getRecord(w http.ResponseWriter, r *http.Request) (any, error) {
-	deployment, err := n.deployment(r.Context())
+func (n *handler) getRecord(w http.ResponseWriter, r *http.Request) (any, error) {
+	deployment, err := n.Deployment(r.Context())
 	if err != nil {
 		return nil, err
 	}
-	rec, err := n.ledger.Shared(r.Context(), deployment, n.cfg.Group, r.PathValue("key"))
+	rec, err := n.Ledger.Shared(r.Context(), deployment, n.Config.Group, r.PathValue("key"))
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func (n *Node) getRecord(w http.ResponseWriter, r *http.Request) (any, error) {
 	return api.Record{Key: rec.Key, Version: rec.Version, Value: rec.Value, UpdatedMS: rec.UpdatedMS}, nil
 }
 
-func (n *Node) putRecord(w http.ResponseWriter, r *http.Request) (any, error) {
+func (n *handler) putRecord(w http.ResponseWriter, r *http.Request) (any, error) {
 	version, err := ledgerapi.Precondition(r.Header)
 	if err != nil {
 		return nil, err
@@ -39,25 +39,25 @@ func (n *Node) putRecord(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := httpapi.ReadJSON(w, r, maxBody, false, &value); err != nil {
 		return nil, err
 	}
-	deployment, err := n.deployment(r.Context())
+	deployment, err := n.Deployment(r.Context())
 	if err != nil {
 		return nil, err
 	}
-	now, err := n.ledger.PutShared(r.Context(), deployment, n.cfg.Group, r.PathValue("key"), value, version)
+	now, err := n.Ledger.PutShared(r.Context(), deployment, n.Config.Group, r.PathValue("key"), value, version)
 	if err == nil {
 		w.Header().Set("ETag", ledgerapi.ETag(now))
 	}
 	return api.Record{Key: r.PathValue("key"), Version: now}, err
 }
 
-func (n *Node) deleteRecord(_ http.ResponseWriter, r *http.Request) (any, error) {
+func (n *handler) deleteRecord(_ http.ResponseWriter, r *http.Request) (any, error) {
 	version, err := ledgerapi.Precondition(r.Header)
 	if err != nil {
 		return nil, err
 	}
-	deployment, err := n.deployment(r.Context())
+	deployment, err := n.Deployment(r.Context())
 	if err != nil {
 		return nil, err
 	}
-	return api.Record{Key: r.PathValue("key")}, n.ledger.DeleteShared(r.Context(), deployment, n.cfg.Group, r.PathValue("key"), version)
+	return api.Record{Key: r.PathValue("key")}, n.Ledger.DeleteShared(r.Context(), deployment, n.Config.Group, r.PathValue("key"), version)
 }

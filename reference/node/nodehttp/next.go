@@ -1,4 +1,4 @@
-package node
+package nodehttp
 
 import (
 	"fmt"
@@ -17,8 +17,8 @@ var jsonType = []string{"application/json"}
 
 // next hands out numbers. Query and answer are coded by hand: at tens of thousands of calls
 // a second on two cores, anything else costs too much.
-func (n *Node) next(w http.ResponseWriter, r *http.Request) {
-	l := n.leading.Load()
+func (n *handler) next(w http.ResponseWriter, r *http.Request) {
+	l := n.Leading()
 	if l == nil {
 		n.fail(w, r, errNotLeading)
 		return
@@ -34,19 +34,19 @@ func (n *Node) next(w http.ResponseWriter, r *http.Request) {
 		n.fail(w, r, err)
 		return
 	}
-	first, err := l.seq.Next(count)
+	first, err := l.Sequencer.Next(count)
 	if err != nil {
 		n.fail(w, r, n.writeError(err))
 		return
 	}
-	l.found()
+	l.Found()
 	buf, _ := n.buffers.Get().(*[]byte)
 	if buf == nil {
 		buf = new([]byte)
 	}
 	b := (*buf)[:0]
 	b = append(b, `{"token":`...)
-	b = strconv.AppendUint(b, uint64(l.seq.Token()), 10)
+	b = strconv.AppendUint(b, uint64(l.Sequencer.Token()), 10)
 	b = strconv.AppendUint(append(b, `,"seq":`...), first, 10)
 	if count > 1 {
 		b = strconv.AppendUint(append(b, `,"last":`...), first+count-1, 10)

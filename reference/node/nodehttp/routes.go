@@ -1,12 +1,14 @@
-package node
+// Package nodehttp serves a node over HTTP.
+package nodehttp
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -16,6 +18,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/node"
 	"github.com/tenurehq/tenure/reference/sequencer"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
@@ -23,15 +26,34 @@ import (
 // maxBody is the largest body of a request: a record and what is around it.
 const maxBody = ledgerapi.MaxValue + 4096
 
-// handler serves a node. /next is looked for first, because the router would slow down every
-// call.
-func (n *Node) handler() http.Handler {
+// Run runs a node and serves it until ctx ends: see node.Node.Run.
+func Run(ctx context.Context, cfg node.Config, ready func(api.Ready) error) error {
+	n, err := node.New(cfg)
+	if err != nil {
+		return err
+	}
+	secret, err := readSecret(cfg.AdminCredentialFile)
+	if err != nil {
+		return err
+	}
+	return n.Run(ctx, (&handler{Node: n, secret: secret}).routes(), ready)
+}
+
+// handler serves a node.
+type handler struct {
+	*node.Node
+	secret  []byte    // of AdminCredentialFile
+	buffers sync.Pool // of *[]byte, for the answers of /next
+}
+
+// routes looks for /next first, because the router would slow down every call.
+func (n *handler) routes() http.Handler {
 	mux := httpapi.NewMux()
 	mux.Handle("GET", "/status", n.getStatus)
 	mux.Handle("GET", "/leader", n.getLeader)
 	mux.Handle("POST", "/next", n.next)
 	mux.Handle("GET", "/healthz", n.answer(n.getHealth))
-	mux.Handle("GET", "/metrics", promhttp.HandlerFor(n.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP)
+	mux.Handle("GET", "/metrics", promhttp.HandlerFor(n.Registry(), promhttp.HandlerOpts{}).ServeHTTP)
 	mux.Handle("GET", "/failovers", n.answer(n.getFailovers))
 	mux.Handle("POST", "/resign", n.answer(n.operator(n.postResign)))
 	mux.Handle("POST", "/transfer", n.answer(n.operator(n.postTransfer)))
@@ -56,26 +78,17 @@ func (n *Node) handler() http.Handler {
 		}
 		mux.ServeHTTP(w, r)
 	})
-	if n.cfg.Hooks != nil {
-		h = n.cfg.Hooks.Handler(h)
+	if n.Config.Hooks != nil {
+		h = n.Config.Hooks.Handler(h)
 	}
 	return h
-}
-
-// names are those by which callers may reach this node.
-func (n *Node) names() []string {
-	names := append([]string{n.cfg.Listen}, n.cfg.Hosts...)
-	if u, err := url.Parse(n.address); err == nil {
-		names = append(names, u.Host)
-	}
-	return names
 }
 
 // handlerFunc answers a request with a value as JSON, or with an error.
 type handlerFunc func(w http.ResponseWriter, r *http.Request) (any, error)
 
 // answer writes what a handler returns. A handler that returns nothing has answered itself.
-func (n *Node) answer(h handlerFunc) http.HandlerFunc {
+func (n *handler) answer(h handlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch v, err := h(w, r); {
 		case err != nil:
@@ -87,9 +100,9 @@ func (n *Node) answer(h handlerFunc) http.HandlerFunc {
 }
 
 // leads turns a call away unless this node leads and takes calls.
-func (n *Node) leads(h func(w http.ResponseWriter, r *http.Request, l *leading) (any, error)) handlerFunc {
+func (n *handler) leads(h func(w http.ResponseWriter, r *http.Request, l *node.Leading) (any, error)) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) (any, error) {
-		if l := n.leading.Load(); l != nil {
+		if l := n.Leading(); l != nil {
 			return h(w, r, l)
 		}
 		return nil, errNotLeading
@@ -101,7 +114,7 @@ var errNotLeading = errors.New("fleet: this node does not lead")
 
 // fail answers with an error. Errors of the ledger are passed on, but addresses in them are
 // logged and not sent.
-func (n *Node) fail(w http.ResponseWriter, r *http.Request, err error) {
+func (n *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.Is(err, errNotLeading):
 		p := n.notLeading()
@@ -112,62 +125,62 @@ func (n *Node) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, sequencer.ErrBusy):
 		err = &httpapi.Problem{Status: http.StatusTooManyRequests, Code: api.CodeBusy, Detail: err.Error(), Retryable: true, RetryAfter: time.Second}
 	case ledgerapi.Internal(err):
-		n.cfg.Log.Warn("request failed", "error", err)
+		n.Config.Log.Warn("request failed", "error", err)
 	}
 	ledgerapi.WriteError(w, err)
 }
 
 // notLeading is the answer to a call that only the leader can do.
-func (n *Node) notLeading() *httpapi.Problem {
-	if l := n.leader(); l != nil && l.Candidate.ID != n.cfg.ID {
-		return api.NotLeader(n.cfg.ID, n.cfg.Group, l.Candidate.ID, l.Candidate.Address, l.Token)
+func (n *handler) notLeading() *httpapi.Problem {
+	if l := n.Leader(); l != nil && l.Candidate.ID != n.Config.ID {
+		return api.NotLeader(n.Config.ID, n.Config.Group, l.Candidate.ID, l.Candidate.Address, l.Token)
 	}
 	last := ""
-	if v := n.view.Load(); v != nil {
+	if v := n.View(); v != nil {
 		last = v.Candidate.ID
 	}
-	return api.NoLeader(n.cfg.Group, last, n.token(), time.Second)
+	return api.NoLeader(n.Config.Group, last, n.Token(), time.Second)
 }
 
 // writeError says what the error of a leader's write means for a caller.
-func (n *Node) writeError(err error) error {
+func (n *handler) writeError(err error) error {
 	if !fencedwriter.Stop(err) && !errors.Is(err, sequencer.ErrStopped) {
 		return err
 	}
 	// Nothing was written: a refused write changes nothing, and the others were not sent.
-	if l := n.leader(); l != nil && l.Candidate.ID != n.cfg.ID {
+	if l := n.Leader(); l != nil && l.Candidate.ID != n.Config.ID {
 		return errNotLeading
 	}
 	return &httpapi.Problem{
 		Status: http.StatusServiceUnavailable, Code: api.CodeStepping, Retryable: true, RetryAfter: time.Second,
-		Detail: fmt.Sprintf("%s no longer leads group %q, nothing was done; try again", n.cfg.ID, n.cfg.Group),
+		Detail: fmt.Sprintf("%s no longer leads group %q, nothing was done; try again", n.Config.ID, n.Config.Group),
 	}
 }
 
-func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) {
+func (n *handler) getStatus(w http.ResponseWriter, _ *http.Request) {
 	s := api.Status{
-		NodeID: n.cfg.ID, Group: n.cfg.Group, Role: api.Candidate, FenceToken: n.token(), Address: n.address, Backend: n.cfg.backend(),
-		PID: os.Getpid(), LedgerOK: n.sink.ok(), PauseMaxMS: float64(n.pauses.longest().Microseconds()) / 1000,
+		NodeID: n.Config.ID, Group: n.Config.Group, Role: api.Candidate, FenceToken: n.Token(), Address: n.Address, Backend: n.Config.Backend(),
+		PID: os.Getpid(), LedgerOK: n.LedgerOK(), PauseMaxMS: float64(n.LongestPause().Microseconds()) / 1000,
 	}
-	if l := n.leader(); l != nil {
+	if l := n.Leader(); l != nil {
 		s.Leader, s.LeaderAddress, s.SinceMS, s.FenceToken = l.Candidate.ID, l.Candidate.Address, l.Since.UnixMilli(), l.Token
-		if l.Candidate.ID != n.cfg.ID {
+		if l.Candidate.ID != n.Config.ID {
 			s.Role = api.Follower
 		}
 	}
-	if t := n.term.Load(); t != nil && t.Remaining() > 0 {
+	if t := n.Term(); t != nil && t.Remaining() > 0 {
 		// What this node knows itself is newer than what it has seen.
-		if s.Leader != n.cfg.ID {
+		if s.Leader != n.Config.ID {
 			s.SinceMS = 0
 		}
-		s.Role, s.Leader, s.LeaderAddress, s.FenceToken = api.Leader, n.cfg.ID, n.address, t.Token()
+		s.Role, s.Leader, s.LeaderAddress, s.FenceToken = api.Leader, n.Config.ID, n.Address, t.Token()
 		s.LeaseTTLRemainingMS = t.Remaining().Milliseconds()
 	}
-	s.LastSeq = n.highest.Load()
-	if l := n.leading.Load(); l != nil {
-		s.Working, s.LastSeq = true, l.seq.Last()
+	s.LastSeq = n.LastSeq()
+	if l := n.Leading(); l != nil {
+		s.Working, s.LastSeq = true, l.Sequencer.Last()
 	}
-	sched := n.scheduler.Status()
+	sched := n.Scheduler.Status()
 	s.JobsPending = int64(sched.JobsPending)
 	if sched.Tick > 0 {
 		s.LastTick = &api.Tick{N: sched.Tick, AtMS: sched.TickMS}
@@ -178,11 +191,11 @@ func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) {
 
 // getLeader is for load balancers: 200 on the node that leads and takes calls, 503 on
 // every other.
-func (n *Node) getLeader(w http.ResponseWriter, _ *http.Request) {
-	if t := n.term.Load(); t != nil && n.leading.Load() != nil && t.Remaining() > 0 {
+func (n *handler) getLeader(w http.ResponseWriter, _ *http.Request) {
+	if t := n.Term(); t != nil && n.Leading() != nil && t.Remaining() > 0 {
 		w.Header().Set("ETag", ledgerapi.ETag(uint64(t.Token())))
-		body := api.LeaderBody{Leader: n.cfg.ID, LeaderAddress: n.address, Token: t.Token()}
-		if l := n.leader(); l != nil && l.Token == t.Token() {
+		body := api.LeaderBody{Leader: n.Config.ID, LeaderAddress: n.Address, Token: t.Token()}
+		if l := n.Leader(); l != nil && l.Token == t.Token() {
 			body.SinceMS = l.Since.UnixMilli()
 		}
 		httpapi.WriteJSON(w, http.StatusOK, body)
@@ -194,10 +207,10 @@ func (n *Node) getLeader(w http.ResponseWriter, _ *http.Request) {
 }
 
 // getHealth says whether this node could lead: it can use the ledger, and sees the engine.
-func (n *Node) getHealth(_ http.ResponseWriter, r *http.Request) (any, error) {
+func (n *handler) getHealth(_ http.ResponseWriter, r *http.Request) (any, error) {
 	p := &httpapi.Problem{Status: http.StatusServiceUnavailable, Code: api.CodeUnavailable, Retryable: true, RetryAfter: time.Second}
-	err := n.health(r.Context())
-	v := n.view.Load()
+	err := n.Health(r.Context())
+	v := n.View()
 	switch {
 	case errors.Is(err, ledgerapi.ErrDataLost):
 		return nil, err
@@ -208,19 +221,12 @@ func (n *Node) getHealth(_ http.ResponseWriter, r *http.Request) (any, error) {
 	case v == nil || v.State == tenure.Unknown:
 		p.Detail = "the engine cannot be reached"
 	default:
-		return map[string]any{"status": "ok", "node_id": n.cfg.ID}, nil
+		return map[string]any{"status": "ok", "node_id": n.Config.ID}, nil
 	}
 	return nil, p
 }
 
-func (n *Node) getFailovers(_ http.ResponseWriter, r *http.Request) (any, error) {
-	all, err := n.failovers(r.Context())
-	if l := n.leading.Load(); l != nil {
-		f, _ := l.record.state()
-		all = merge(all, f)
-	}
-	if all == nil {
-		all = []api.Failover{}
-	}
+func (n *handler) getFailovers(_ http.ResponseWriter, r *http.Request) (any, error) {
+	all, err := n.Failovers(r.Context())
 	return api.Failovers{Items: all}, err
 }

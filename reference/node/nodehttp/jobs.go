@@ -1,4 +1,4 @@
-package node
+package nodehttp
 
 import (
 	"cmp"
@@ -9,14 +9,15 @@ import (
 
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/node"
 	"github.com/tenurehq/tenure/reference/schedule"
 	"github.com/tenurehq/tenure/reference/worker"
 	"github.com/tenurehq/tenure/server/httpapi"
 )
 
 // write makes one write as the leader.
-func (n *Node) write(r *http.Request, l *leading, write ledgerapi.Write) (o ledgerapi.Outcome, err error) {
-	a, err := l.writer.Write(r.Context(), write)
+func (n *handler) write(r *http.Request, l *node.Leading, write ledgerapi.Write) (o ledgerapi.Outcome, err error) {
+	a, err := l.Writer.Write(r.Context(), write)
 	var version *ledgerapi.VersionError
 	switch {
 	case errors.As(err, &version):
@@ -29,11 +30,11 @@ func (n *Node) write(r *http.Request, l *leading, write ledgerapi.Write) (o ledg
 	case len(a.Outcomes) != 1:
 		return o, fmt.Errorf("%w: the ledger answered %d writes instead of 1", ledgerapi.ErrUnknown, len(a.Outcomes))
 	}
-	l.found()
+	l.Found()
 	return a.Outcomes[0], nil
 }
 
-func (n *Node) postJob(w http.ResponseWriter, r *http.Request, l *leading) (any, error) {
+func (n *handler) postJob(w http.ResponseWriter, r *http.Request, l *node.Leading) (any, error) {
 	var j api.Job
 	if err := httpapi.ReadJSON(w, r, maxBody, false, &j); err != nil {
 		return nil, err
@@ -43,7 +44,7 @@ func (n *Node) postJob(w http.ResponseWriter, r *http.Request, l *leading) (any,
 		return nil, &ledgerapi.RequestError{Field: "schedule", Value: fmt.Sprintf("%.64s", j.Schedule), Rule: err.Error()}
 	}
 	// Schedules go by the ledger's wall clock, the only one that all leaders share.
-	res, err := n.ledger.Resource(r.Context(), n.cfg.Group)
+	res, err := n.Ledger.Resource(r.Context(), n.Config.Group)
 	if err != nil {
 		return nil, err
 	}
@@ -58,48 +59,48 @@ func (n *Node) postJob(w http.ResponseWriter, r *http.Request, l *leading) (any,
 	if o.Job != nil {
 		next = o.Job.NextMS // an instant that is due stays due
 	}
-	n.scheduler.Changed()
-	return api.JobAnswer{Token: l.term.Token(), Key: j.Key, NextMS: next}, nil
+	n.Scheduler.Changed()
+	return api.JobAnswer{Token: l.Term.Token(), Key: j.Key, NextMS: next}, nil
 }
 
-func (n *Node) deleteJob(_ http.ResponseWriter, r *http.Request, l *leading) (any, error) {
+func (n *handler) deleteJob(_ http.ResponseWriter, r *http.Request, l *node.Leading) (any, error) {
 	key := cmp.Or(r.PathValue("key"), r.URL.Query().Get("key"))
 	o, err := n.write(r, l, ledgerapi.Write{Job: &ledgerapi.JobWrite{Key: key, Delete: true}})
 	if err != nil {
 		return nil, err
 	}
-	n.scheduler.Changed()
+	n.Scheduler.Changed()
 	if o.Job != nil && !o.Job.Existed {
 		return nil, fmt.Errorf("%w: job %.64q", ledgerapi.ErrNotFound, key)
 	}
-	return api.JobAnswer{Token: l.term.Token(), Key: key}, nil
+	return api.JobAnswer{Token: l.Term.Token(), Key: key}, nil
 }
 
-func (n *Node) getJob(_ http.ResponseWriter, r *http.Request) (any, error) {
-	return n.ledger.Job(r.Context(), n.cfg.Group, r.PathValue("key"))
+func (n *handler) getJob(_ http.ResponseWriter, r *http.Request) (any, error) {
+	return n.Ledger.Job(r.Context(), n.Config.Group, r.PathValue("key"))
 }
 
-func (n *Node) getJobs(_ http.ResponseWriter, r *http.Request) (any, error) {
+func (n *handler) getJobs(_ http.ResponseWriter, r *http.Request) (any, error) {
 	after, limit, err := ledgerapi.PageOf(r)
 	before, err2 := ledgerapi.BeforeOf(r)
 	if err := cmp.Or(err, err2); err != nil {
 		return nil, err
 	}
-	return n.ledger.Jobs(r.Context(), n.cfg.Group, before, after, limit)
+	return n.Ledger.Jobs(r.Context(), n.Config.Group, before, after, limit)
 }
 
-func (n *Node) getFirings(_ http.ResponseWriter, r *http.Request) (any, error) {
+func (n *handler) getFirings(_ http.ResponseWriter, r *http.Request) (any, error) {
 	after, limit, err := ledgerapi.PageOf(r)
 	pending, err2 := ledgerapi.PendingOf(r)
 	if err := cmp.Or(err, err2); err != nil {
 		return nil, err
 	}
-	return n.ledger.Firings(r.Context(), n.cfg.Group, pending, after, limit)
+	return n.Ledger.Firings(r.Context(), n.Config.Group, pending, after, limit)
 }
 
 // putFleet replaces the standing orders of the workers. It needs a leader, because the
 // workers obey one.
-func (n *Node) putFleet(w http.ResponseWriter, r *http.Request, l *leading) (any, error) {
+func (n *handler) putFleet(w http.ResponseWriter, r *http.Request, l *node.Leading) (any, error) {
 	var f api.Fleet
 	if err := httpapi.ReadJSON(w, r, maxBody, false, &f); err != nil {
 		return nil, err
@@ -128,8 +129,8 @@ func (n *Node) putFleet(w http.ResponseWriter, r *http.Request, l *leading) (any
 	if err != nil {
 		return nil, err
 	}
-	n.scheduler.Changed()
-	f.Token = l.term.Token()
+	n.Scheduler.Changed()
+	f.Token = l.Term.Token()
 	if o.Record != nil {
 		f.Version = o.Record.Version
 		w.Header().Set("ETag", ledgerapi.ETag(f.Version))
@@ -137,8 +138,8 @@ func (n *Node) putFleet(w http.ResponseWriter, r *http.Request, l *leading) (any
 	return f, nil
 }
 
-func (n *Node) getFleet(w http.ResponseWriter, r *http.Request) (any, error) {
-	rec, err := n.ledger.Record(r.Context(), n.cfg.Group, api.FleetRecord)
+func (n *handler) getFleet(w http.ResponseWriter, r *http.Request) (any, error) {
+	rec, err := n.Ledger.Record(r.Context(), n.Config.Group, api.FleetRecord)
 	var f api.Fleet
 	if err == nil {
 		err = json.Unmarshal(rec.Value, &f)
