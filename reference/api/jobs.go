@@ -81,7 +81,6 @@ const (
 	Sequence            = "next"
 	HandoverCheckpoint  = "handover"
 	FailoversCheckpoint = "failovers"
-	CompactionPace      = "compaction-pace" // beside the checkpoint of package compactor
 )
 
 // Record is the answer to GET and PUT /records/{key}. The ETag has its version too.

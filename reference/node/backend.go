@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/raft"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/node/enginecalls"
 	"github.com/tenurehq/tenure/reference/wait"
 	"github.com/tenurehq/tenure/server/engines"
 	"github.com/tenurehq/tenure/store"
@@ -102,7 +103,7 @@ func (n *Node) openLease(ctx context.Context, st store.Store, candidate tenure.C
 			shutdown()
 		}
 	}()
-	st = counted{guard.Guard(st, guard.Config{}), n}
+	st = enginecalls.Count(guard.Guard(st, guard.Config{}), n.called)
 	cfg := lease.Config{
 		Candidate: candidate, Scope: store.Scope{n.Config.Group}, Timing: n.Config.Timing,
 		Health: n.Health, OnNote: n.noted, Log: n.Config.Log, Clock: n.clock,
@@ -142,9 +143,9 @@ func (n *Node) openLease(ctx context.Context, st store.Store, candidate tenure.C
 // a node that does not lead must not win while the ledger cannot be used.
 func (n *Node) Health(context.Context) error {
 	if t := n.term.Load(); t != nil && t.Remaining() > 0 {
-		return n.sink.health()
+		return n.sink.Lasting()
 	}
-	return n.sink.ready()
+	return n.sink.Ready()
 }
 
 // Deployment is the name in the stamps of this fleet.
@@ -161,6 +162,12 @@ func (n *Node) Deployment(ctx context.Context) (string, error) {
 	}
 	n.deployed.Store(&d)
 	return d, nil
+}
+
+// called counts and traces a call to the engine.
+func (n *Node) called(what string) {
+	n.metrics.calls.WithLabelValues(what).Inc()
+	n.trace(Event{Kind: api.TraceCall, At: n.host.Now(), What: what})
 }
 
 func (n *Node) noted(note lease.Note) {

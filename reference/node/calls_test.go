@@ -14,6 +14,8 @@ import (
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/node/enginecalls"
+	"github.com/tenurehq/tenure/reference/node/pause"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
 )
@@ -32,11 +34,11 @@ func (h *eventHooks) Handler(next http.Handler) http.Handler { return next }
 func TestCounted(t *testing.T) {
 	t.Parallel()
 	hooks := &eventHooks{}
-	n := &Node{Config: Config{ID: "node-1", Group: "billing", Hooks: hooks, Log: slog.New(slog.DiscardHandler)}, host: clock.System(), pauses: &pauseMeter{clock: clock.System()}}
+	n := &Node{Config: Config{ID: "node-1", Group: "billing", Hooks: hooks, Log: slog.New(slog.DiscardHandler)}, host: clock.System(), pauses: &pause.Meter{Clock: clock.System()}}
 	n.metrics = newMetrics(n)
 	st := mem.New(mem.Options{})
 	defer st.Close()
-	c := counted{st, n}
+	c := enginecalls.Count(st, n.called)
 	ctx, scope := t.Context(), store.Scope{"billing"}
 	session, err := c.Open(ctx, tenure.Candidate{ID: "node-1"}, time.Minute, store.OpenOptions{Scope: scope})
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/reference/config"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/node/failover"
 	"github.com/tenurehq/tenure/server/engines"
 	"github.com/tenurehq/tenure/server/httpapi"
 	"github.com/tenurehq/tenure/store"
@@ -130,7 +131,7 @@ func (c Config) withDefaults() Config {
 	c.Tick = cmp.Or(c.Tick, time.Second)
 	ttl := c.Timing.Resolve().TTL
 	// A lease that is longer than the share of the default needs a larger target.
-	c.RTO = cmp.Or(c.RTO, max(30*time.Second, (ttl*30/detectOf30).Round(time.Second)+time.Second))
+	c.RTO = cmp.Or(c.RTO, max(30*time.Second, (ttl*30/failover.DetectOf30).Round(time.Second)+time.Second))
 	if c.Store == StoreRaft {
 		c.ElectionTimeout = cmp.Or(c.ElectionTimeout, time.Second)
 		ttl = 5 * time.Second
@@ -187,8 +188,8 @@ func (c Config) Validate() error {
 			all.Add(f.name, "%v must be at least 1ms", f.d)
 		}
 	}
-	if ttl := c.Timing.Resolve().TTL; c.Store != StoreRaft && d.RTO*detectOf30/30 < ttl {
-		all.Add("rto", "%v leaves %v to detect a crash, which takes as long as a lease, %v: raise --rto to %v, or lower --lease-ttl", d.RTO, d.RTO*detectOf30/30, ttl, (ttl*30/detectOf30).Round(time.Second)+time.Second)
+	if ttl := c.Timing.Resolve().TTL; c.Store != StoreRaft && d.RTO*failover.DetectOf30/30 < ttl {
+		all.Add("rto", "%v leaves %v to detect a crash, which takes as long as a lease, %v: raise --rto to %v, or lower --lease-ttl", d.RTO, d.RTO*failover.DetectOf30/30, ttl, (ttl*30/failover.DetectOf30).Round(time.Second)+time.Second)
 	}
 	if c.Batch < 0 {
 		all.Add("batch", "%d must not be negative", c.Batch)

@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure/clock"
-	"github.com/tenurehq/tenure/elector"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/node/failover"
+	"github.com/tenurehq/tenure/reference/node/ledgerhealth"
+	"github.com/tenurehq/tenure/reference/node/pause"
 )
 
 // handClock is moved by hand; its timers are set and never fire.
@@ -43,39 +45,39 @@ func (t *handTimer) Stop()                {}
 func TestSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := handAt(1)
-		s := newSink(host, time.Second, slog.New(slog.DiscardHandler))
-		if s.health() != nil || s.ok() {
+		s := ledgerhealth.New(host, time.Second, slog.New(slog.DiscardHandler))
+		if s.Lasting() != nil || s.OK() {
 			t.Error("before the first call it is neither known to be bad nor to be good")
 		}
-		s.saw(nil)
+		s.Saw(nil)
 		host.pass(time.Hour) // this process was paused, or nobody asked
-		if s.health() != nil || !s.ok() {
+		if s.Lasting() != nil || !s.OK() {
 			t.Error("silence is taken for a failure")
 		}
-		s.saw(fmt.Errorf("%w: refused", ledgerapi.ErrUnavailable))
+		s.Saw(fmt.Errorf("%w: refused", ledgerapi.ErrUnavailable))
 		host.pass(time.Second)
-		s.saw(ledgerapi.ErrUnknown)
-		if err := s.health(); err != nil {
+		s.Saw(ledgerapi.ErrUnknown)
+		if err := s.Lasting(); err != nil {
 			t.Errorf("within the patience: %v", err)
 		}
 		host.pass(1)
-		if err := s.health(); !errors.Is(err, ledgerapi.ErrUnknown) {
+		if err := s.Lasting(); !errors.Is(err, ledgerapi.ErrUnknown) {
 			t.Errorf("beyond the patience: %v", err)
 		}
 		woken := make(chan error, 1)
-		go func() { woken <- s.await(t.Context()) }()
+		go func() { woken <- s.Await(t.Context()) }()
 		synctest.Wait()
 		if len(woken) > 0 {
 			t.Error("who waits for the ledger did not")
 		}
-		s.saw(ledgerapi.ErrNotFound)
-		if err := <-woken; err != nil || s.health() != nil {
+		s.Saw(ledgerapi.ErrNotFound)
+		if err := <-woken; err != nil || s.Lasting() != nil {
 			t.Errorf("after an answer: %v", err)
 		}
-		s.saw(ledgerapi.ErrUnavailable)
+		s.Saw(ledgerapi.ErrUnavailable)
 		gone, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("enough"))
-		if err := s.await(gone); err == nil || err.Error() != "enough" {
+		if err := s.Await(gone); err == nil || err.Error() != "enough" {
 			t.Errorf("who waits and is told not to: %v", err)
 		}
 	})
@@ -85,26 +87,26 @@ func TestSink(t *testing.T) {
 // term that saw it; reads do not speak for writes.
 func TestUnwritable(t *testing.T) {
 	host := handAt(1)
-	s := newSink(host, time.Second, slog.New(slog.DiscardHandler))
-	s.wrote(fmt.Errorf("%w: disk full", ledgerapi.ErrUnavailable))
+	s := ledgerhealth.New(host, time.Second, slog.New(slog.DiscardHandler))
+	s.Wrote(fmt.Errorf("%w: disk full", ledgerapi.ErrUnavailable))
 	host.pass(time.Second)
-	s.saw(nil)
-	if err := s.writable(); err != nil {
+	s.Saw(nil)
+	if err := s.Writable(); err != nil {
 		t.Errorf("within the patience: %v", err)
 	}
 	host.pass(1)
-	s.saw(nil)
-	if err := s.writable(); !errors.Is(err, ledgerapi.ErrUnavailable) || s.health() != nil {
-		t.Errorf("beyond the patience: %v, %v", err, s.health())
+	s.Saw(nil)
+	if err := s.Writable(); !errors.Is(err, ledgerapi.ErrUnavailable) || s.Lasting() != nil {
+		t.Errorf("beyond the patience: %v, %v", err, s.Lasting())
 	}
-	s.wrote(ledgerapi.ErrNotFound)
-	if err := s.writable(); err != nil {
+	s.Wrote(ledgerapi.ErrNotFound)
+	if err := s.Writable(); err != nil {
 		t.Errorf("after an answer: %v", err)
 	}
-	s.wrote(ledgerapi.ErrUnknown)
+	s.Wrote(ledgerapi.ErrUnknown)
 	host.pass(time.Minute)
-	s.begin()
-	if err := s.writable(); err != nil {
+	s.Begin()
+	if err := s.Writable(); err != nil {
 		t.Errorf("what the term before saw counts: %v", err)
 	}
 }
@@ -113,15 +115,15 @@ func TestUnwritable(t *testing.T) {
 func TestPauseMeter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := handAt(1)
-		p := &pauseMeter{clock: host}
+		p := &pause.Meter{Clock: host}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go p.run(ctx)
+		go p.Run(ctx)
 		synctest.Wait()
 		host.pass(700 * time.Millisecond)
-		time.Sleep(pauseEvery) // of the bubble's time: one look
+		time.Sleep(pause.Every) // of the bubble's time: one look
 		synctest.Wait()
-		if got := p.longest(); got < 690*time.Millisecond || got > 700*time.Millisecond {
+		if got := p.Longest(); got < 690*time.Millisecond || got > 700*time.Millisecond {
 			t.Errorf("a pause of 690 ms was measured as %v", got)
 		}
 	})
@@ -146,20 +148,20 @@ func testNode(t *testing.T) (*Node, *handClock) {
 // the first write to the first answer; what outgrew its share is marked.
 func TestPhases(t *testing.T) {
 	n, host := testNode(t)
-	term, _ := elector.NewTerm(elector.TermConfig{Group: "billing", Token: 8, Trust: elector.NewTrust(host)})
+	cfg := failover.Config{Node: "n1", Group: "billing", Target: 30 * time.Second, Host: host, Log: n.Config.Log, Ended: n.metrics.phase, Gap: n.metrics.gap}
 	at := func(ms int) clock.Instant { return clock.Instant(time.Hour).Add(time.Duration(ms) * time.Millisecond) }
-	n.vacancy.Store(&vacancy{token: 7, at: at(10_000), reason: "expired", holder: "n0"})
+	before := &failover.Vacancy{Token: 7, At: at(10_000), Reason: "expired", Holder: "n0"}
 	// The ledger's clock shows 5,000,000 ms when the host's shows an hour.
 	const ledgerMS = 5_000_000
-	r := n.newRecorder(&begun{term, at(10_500)}, nil, past{lastWrite: ledgerMS, offset: time.Hour - ledgerMS*time.Millisecond, began: at(10_900), atMS: 1})
+	r := failover.New(cfg, 8, at(10_500), before, failover.Past{LastWrite: ledgerMS, Offset: time.Hour - ledgerMS*time.Millisecond, Began: at(10_900), AtMS: 1})
 	for _, p := range []struct {
 		phase string
 		ms    int
 	}{{api.PhaseLoad, 11_000}, {api.PhaseWarm, 12_000}, {api.PhaseWarm, 12_500}, {api.PhaseFound, 18_000}} {
 		host.set(at(p.ms))
-		r.reached(p.phase)
+		r.Reached(p.phase)
 	}
-	f, _ := r.state()
+	f := r.State()
 	var got []string
 	for _, p := range f.Phases {
 		got = append(got, fmt.Sprintf("%s %d of %d %v", p.Name, p.TookUS/1000, p.ShareUS/1000, p.Over))
@@ -171,16 +173,16 @@ func TestPhases(t *testing.T) {
 
 	// A handover in order: the gap is between two instants of one clock.
 	h := &api.Handover{Node: "n0", Token: 7, StoppedAt: at(10_400), Reason: "transferred"}
-	f, _ = n.newRecorder(&begun{term, at(10_500)}, nil, past{lastWrite: ledgerMS, began: at(10_520), handover: h}).state()
+	f = failover.New(cfg, 8, at(10_500), before, failover.Past{LastWrite: ledgerMS, Began: at(10_520), Handover: h}).State()
 	if f.GapUS == nil || *f.GapUS != 120_000 || f.Cause != "transferred" {
-		t.Errorf("a handover: %+v", f)
+		t.Errorf("a Handover: %+v", f)
 	}
 	// One of an older term says nothing about this change.
 	h.Token = 6
-	if f, _ = n.newRecorder(&begun{term, at(10_500)}, nil, past{lastWrite: ledgerMS, began: at(10_520), handover: h}).state(); f.GapUS != nil {
+	if f = failover.New(cfg, 8, at(10_500), before, failover.Past{LastWrite: ledgerMS, Began: at(10_520), Handover: h}).State(); f.GapUS != nil {
 		t.Errorf("the handover of another term: %+v", f)
 	}
-	if f, _ = n.newRecorder(&begun{term, at(10_500)}, nil, past{}).state(); f.Cause != "first" || f.TotalUS != 500_000 {
+	if f = failover.New(cfg, 8, at(10_500), before, failover.Past{}).State(); f.Cause != "first" || f.TotalUS != 500_000 {
 		t.Errorf("the first leader: %+v", f)
 	}
 }
@@ -190,10 +192,10 @@ func TestMerge(t *testing.T) {
 	var all []api.Failover
 	for token := range 150 {
 		for range 2 {
-			all = merge(all, api.Failover{Token: fence.Token(1 + token)})
+			all = failover.Merge(all, api.Failover{Token: fence.Token(1 + token)})
 		}
 	}
-	if len(all) != maxFailovers || all[0].Token != 51 || all[99].Token != 150 {
+	if len(all) != 100 || all[0].Token != 51 || all[99].Token != 150 {
 		t.Errorf("%d kept, from %d", len(all), all[0].Token)
 	}
 }

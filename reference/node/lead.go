@@ -13,8 +13,10 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/compactor"
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/node/failover"
 	"github.com/tenurehq/tenure/reference/scheduler"
 	"github.com/tenurehq/tenure/reference/sequencer"
 	"github.com/tenurehq/tenure/reference/wait"
@@ -25,38 +27,38 @@ type Leading struct {
 	Term       *tenure.Term
 	Writer     *fencedwriter.TermWriter
 	Sequencer  *sequencer.Sequencer
-	Compaction *Compaction
-	record     *recorder
+	Compaction *compactor.Service
+	record     *failover.Recorder
 	answered   atomic.Bool
 }
 
 // Found is called for each answered call of a client. Only the first counts.
 func (l *Leading) Found() {
 	if !l.answered.Load() && l.answered.CompareAndSwap(false, true) {
-		l.record.reached(api.PhaseFound)
+		l.record.Reached(api.PhaseFound)
 	}
 }
 
 // work is what a node does while it leads. The ledger is sealed already.
 func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 	n.reached(api.MomentSealed)
-	n.sink.begin()
+	n.sink.Begin()
 	writer := n.newWriter(term)
 	past, err := n.load(ctx, writer)
 	if err == nil {
 		err = n.skip(ctx, writer, &past)
 	}
 	if err != nil {
-		n.sink.sealed(err)
+		n.sink.Sealed(err)
 		return err
 	}
 	n.unsealed.Store(0)
-	l := &Leading{Term: term, Writer: writer, record: n.newRecorder(n.term.Load(), writer, past), Compaction: n.newCompaction(writer)}
+	l := &Leading{Term: term, Writer: writer, record: n.newRecorder(writer, past.Past), Compaction: compactor.NewService(n.Ledger, n.Config.Group, writer, n.clock, n.Config.Log)}
 	// The first successful write ends the warm-up of a new leader.
 	recorded := writerFunc(func(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
 		a, err := writer.Write(ctx, writes...)
 		if err == nil {
-			l.record.reached(api.PhaseWarm)
+			l.record.Reached(api.PhaseWarm)
 		}
 		return a, err
 	})
@@ -80,10 +82,10 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 	part("scheduler", func(ctx context.Context) error {
 		return n.Scheduler.Lead(ctx, recorded, writerFunc(writer.WriteLast), term.Stamp(), nil)
 	})
-	part("compaction", l.Compaction.run)
-	part("failover record", l.record.run)
+	part("compaction", l.Compaction.Run)
+	part("failover record", l.record.Run)
 	part("ledger", n.watchSink)
-	l.record.reached(api.PhaseLoad)
+	l.record.Reached(api.PhaseLoad)
 	n.leading.Store(l)
 	n.Config.Log.Info("leading", "group", term.Group(), "token", term.Token(), "seq", past.lastSeq)
 
@@ -101,6 +103,14 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 	return cause
 }
 
+func (n *Node) newRecorder(w fencedwriter.Writer, past failover.Past) *failover.Recorder {
+	t := n.term.Load()
+	return failover.New(failover.Config{
+		Node: n.Config.ID, Group: n.Config.Group, Target: n.Config.RTO, Ledger: n.Ledger, Writer: w, Host: n.host, Log: n.Config.Log,
+		Ended: n.metrics.phase, Gap: n.metrics.gap,
+	}, t.Token(), t.at, n.vacancy.Load(), past)
+}
+
 type writerFunc func(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error)
 
 func (f writerFunc) Write(ctx context.Context, writes ...ledgerapi.Write) (ledgerapi.Answer, error) {
@@ -116,8 +126,8 @@ func (n *Node) newWriter(term *tenure.Term) *fencedwriter.TermWriter {
 		},
 		Done: func(at clock.Instant, took time.Duration, err error) {
 			n.trace(Event{Kind: api.TraceDone, At: at, End: at.Add(took), Token: term.Token(), What: outcome(err)})
-			n.sink.saw(err)
-			n.sink.wrote(err)
+			n.sink.Saw(err)
+			n.sink.Wrote(err)
 			n.metrics.attempted(took, err)
 			if errors.Is(err, fence.ErrRefused) {
 				n.Config.Log.Warn("write refused: stepping down", "group", term.Group(), "token", term.Token(), "error", err)
@@ -129,7 +139,7 @@ func (n *Node) newWriter(term *tenure.Term) *fencedwriter.TermWriter {
 // watchSink ends the work when the ledger stays unreachable.
 func (n *Node) watchSink(ctx context.Context) error {
 	for wait.For(ctx, max(n.Config.SinkPatience/10, 10*time.Millisecond)) {
-		if err := errors.Join(n.sink.health(), n.sink.writable()); err != nil {
+		if err := errors.Join(n.sink.Lasting(), n.sink.Writable()); err != nil {
 			return err
 		}
 	}
@@ -138,14 +148,8 @@ func (n *Node) watchSink(ctx context.Context) error {
 
 // past is what the leaders before have left, read after the seal.
 type past struct {
-	lastSeq  uint64
-	handover *api.Handover
-	// lastWrite is the last write of the leader before. offset converts the ledger's wall
-	// clock into the host's.
-	lastWrite int64
-	offset    time.Duration
-	began     clock.Instant // the first attempt to write of this leader
-	atMS      int64
+	lastSeq uint64
+	failover.Past
 }
 
 // opening is what a new leader writes first: who leads. It also shows that the ledger takes
@@ -169,7 +173,7 @@ func (n *Node) load(ctx context.Context, w *fencedwriter.TermWriter) (past, erro
 	reads.Go(func() {
 		value, _ := json.Marshal(opening{n.Config.ID, n.Address})
 		answer, errs[3] = w.Write(ctx, ledgerapi.Write{Checkpoint: &ledgerapi.CheckpointWrite{Name: "leader", Value: value}})
-		out.began, out.offset = w.LastAttempt(), time.Duration(n.host.Now())-time.Duration(answer.AtMS)*time.Millisecond
+		out.Began, out.Offset = w.LastAttempt(), time.Duration(n.host.Now())-time.Duration(answer.AtMS)*time.Millisecond
 	})
 	reads.Wait()
 	for i, err := range errs {
@@ -178,11 +182,11 @@ func (n *Node) load(ctx context.Context, w *fencedwriter.TermWriter) (past, erro
 			return out, fmt.Errorf("%s of group %q: %w", what, n.Config.Group, err)
 		}
 	}
-	out.lastSeq, out.atMS = seq.LastSeq, answer.AtMS
-	out.lastWrite = max(seq.UpdatedMS, handover.UpdatedMS, ticked.UpdatedMS) // the cursor is written with every tick
+	out.lastSeq, out.AtMS = seq.LastSeq, answer.AtMS
+	out.LastWrite = max(seq.UpdatedMS, handover.UpdatedMS, ticked.UpdatedMS) // the cursor is written with every tick
 	var h api.Handover
 	if len(handover.Value) > 0 && json.Unmarshal(handover.Value, &h) == nil {
-		out.handover = &h
+		out.Handover = &h
 	}
 	return out, nil
 }
@@ -214,7 +218,7 @@ func (n *Node) know(seq uint64) {
 
 func (n *Node) readSequence(ctx context.Context) (uint64, error) {
 	s, err := n.Ledger.Sequence(ctx, n.Config.Group, api.Sequence)
-	n.sink.saw(err)
+	n.sink.Saw(err)
 	if errors.Is(err, ledgerapi.ErrNotFound) {
 		return 0, nil
 	}
@@ -230,7 +234,7 @@ func (n *Node) handover(ctx context.Context, l *Leading, cause error) {
 	switch willing := endedItself(cause); {
 	case l.Writer.Refused(), fencedwriter.Stop(cause) && willing == "":
 		return // another node leads
-	case n.sink.health() != nil:
+	case n.sink.Lasting() != nil:
 		return // the write would only time out
 	case willing != "":
 		reason = willing

@@ -12,6 +12,7 @@ import (
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/node/failover"
 	"github.com/tenurehq/tenure/server/metric"
 )
 
@@ -93,8 +94,8 @@ func newMetrics(n *Node) *metrics {
 	for _, r := range metric.RenewReasons() {
 		m.renewals.WithLabelValues(r)
 	}
-	for _, s := range shares {
-		m.over.WithLabelValues(s.phase)
+	for _, s := range failover.Shares {
+		m.over.WithLabelValues(s.Phase)
 	}
 	remaining := func() time.Duration {
 		if t := n.term.Load(); t != nil {
@@ -106,9 +107,9 @@ func newMetrics(n *Node) *metrics {
 	gauge("tenure_token", "The token of the newest term that this node knows.", func() float64 { return float64(n.Token()) })
 	gauge("tenure_trust_remaining_seconds", "How long this node may still trust its term.", func() float64 { return remaining().Seconds() })
 	gauge("tenure_ttl_seconds", "How long this node's lease lasts without a keep-alive; with Raft, its heartbeat timeout.", func() float64 { return n.Config.ttl().Seconds() })
-	gauge("tenure_pause_max_seconds", "The longest pause of this process. The TTL must be longer.", func() float64 { return n.pauses.longest().Seconds() })
-	gauge("tenure_pause_scheduling_max_seconds", "The longest that a goroutine of this process overslept.", func() float64 { return time.Duration(n.pauses.slept.Load()).Seconds() })
-	gauge("tenure_pause_gc_max_seconds", "The longest stop of the garbage collector.", func() float64 { return time.Duration(n.pauses.stopped.Load()).Seconds() })
+	gauge("tenure_pause_max_seconds", "The longest pause of this process. The TTL must be longer.", func() float64 { return n.pauses.Longest().Seconds() })
+	gauge("tenure_pause_scheduling_max_seconds", "The longest that a goroutine of this process overslept.", func() float64 { return n.pauses.Overslept().Seconds() })
+	gauge("tenure_pause_gc_max_seconds", "The longest stop of the garbage collector.", func() float64 { return n.pauses.Collecting().Seconds() })
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -19,6 +19,9 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/config"
 	"github.com/tenurehq/tenure/reference/ledger/client"
+	"github.com/tenurehq/tenure/reference/node/failover"
+	"github.com/tenurehq/tenure/reference/node/ledgerhealth"
+	"github.com/tenurehq/tenure/reference/node/pause"
 	"github.com/tenurehq/tenure/reference/scheduler"
 	"github.com/tenurehq/tenure/reference/wait"
 	"github.com/tenurehq/tenure/server/httpapi"
@@ -31,15 +34,15 @@ type Node struct {
 	host      clock.Clock // for comparing with other processes
 	clock     clock.Clock // for the lease: the host's, or that of the hooks
 	Ledger    *client.Client
-	sink      *sink
+	sink      *ledgerhealth.Health
 	metrics   *metrics
-	pauses    *pauseMeter
+	pauses    *pause.Meter
 	Scheduler *scheduler.Scheduler
 	backend   *backend
 	Address   string
 
 	view    atomic.Pointer[view]
-	vacancy atomic.Pointer[vacancy]
+	vacancy atomic.Pointer[failover.Vacancy]
 	term    atomic.Pointer[begun]   // of this node, from its start until the work has returned
 	leading atomic.Pointer[Leading] // while this node takes calls
 	// unsealed counts the terms in a row whose work could not begin.
@@ -87,7 +90,7 @@ func (n *Node) Run(ctx context.Context, handler http.Handler, ready func(api.Rea
 		served <- httpapi.Serve(serving, ln, httpapi.OnlyHosts(handler, n.names()...), n.Config.HTTP, n.Config.Log)
 	})
 	running.Go(func() { n.observe(serving) })
-	running.Go(func() { n.pauses.run(serving) })
+	running.Go(func() { n.pauses.Run(serving) })
 	running.Go(func() { n.keepWarm(serving) })
 	err = ready(api.Ready{ID: n.Config.ID, Addr: ln.Addr().String(), URL: "http://" + ln.Addr().String(), PID: os.Getpid()})
 	if err == nil {
@@ -121,8 +124,8 @@ func New(cfg Config) (*Node, error) {
 		n.clock = cfg.Hooks.Clock()
 	}
 	var err error
-	n.sink = newSink(n.host, cfg.SinkPatience, cfg.Log)
-	n.pauses = &pauseMeter{clock: n.host}
+	n.sink = ledgerhealth.New(n.host, cfg.SinkPatience, cfg.Log)
+	n.pauses = &pause.Meter{Clock: n.host}
 	n.metrics = newMetrics(n)
 	if n.Ledger, err = client.New(client.Config{URL: cfg.Ledger, Holder: cfg.ID, Timeout: cfg.WriteTimeout}); err != nil {
 		return nil, config.Errorf("ledger", "%v", err)
@@ -142,7 +145,7 @@ func (n *Node) await(ctx context.Context, try func(context.Context) error) error
 		case err == nil && !first:
 			n.Config.Log.Info("it answers now, starting")
 			return nil
-		case err == nil, !unanswered(err) && (!errors.Is(err, ErrEngine) || store.Permanent(err)):
+		case err == nil, !ledgerhealth.Unanswered(err) && (!errors.Is(err, ErrEngine) || store.Permanent(err)):
 			return err
 		case first:
 			n.Config.Log.Warn("waiting, and trying again", "err", err)
@@ -160,7 +163,7 @@ func (n *Node) greet(ctx context.Context) error {
 	defer cancel()
 	began := n.host.Now()
 	err := n.Ledger.Healthy(ctx)
-	n.sink.probed(began, err)
+	n.sink.Probed(began, err)
 	if err != nil {
 		return fmt.Errorf("no ledger at %s: %w; start one with `fleet ledger`, or give its URL with --ledger", n.Config.Ledger, err)
 	}
@@ -226,7 +229,7 @@ type sealing struct {
 func (s sealing) Seal(ctx context.Context, stamp fence.Stamp) error {
 	at := s.n.host.Now()
 	err := s.Sealer.Seal(ctx, stamp)
-	s.n.sink.sealed(err)
+	s.n.sink.Sealed(err)
 	if err == nil {
 		s.n.trace(Event{Kind: api.TraceSealed, At: at, End: s.n.host.Now(), Token: stamp.Token})
 	}
@@ -271,12 +274,12 @@ func (o observed) Campaign(ctx context.Context) (*tenure.Term, error) {
 // seal it costs a token and helps nobody.
 func (o observed) whileUsable(ctx context.Context) (*tenure.Term, error) {
 	for {
-		if err := o.n.sink.await(ctx); err != nil {
+		if err := o.n.sink.Await(ctx); err != nil {
 			return nil, err
 		}
-		ready, done := o.n.sink.whileReady(ctx)
+		ready, done := o.n.sink.WhileReady(ctx)
 		term, err := o.Elector.Campaign(ready)
-		unusable := errors.Is(context.Cause(ready), errUnusable)
+		unusable := errors.Is(context.Cause(ready), ledgerhealth.ErrUnusable)
 		done()
 		if err == nil || ctx.Err() != nil || !unusable {
 			return term, err
@@ -287,8 +290,8 @@ func (o observed) whileUsable(ctx context.Context) (*tenure.Term, error) {
 // electing is how long the election took, from when this node saw the end of the term before.
 // It is 0 if this node saw none, as after a transfer.
 func (n *Node) electing(t *begun) time.Duration {
-	if v := n.vacancy.Load(); v != nil && v.token+1 == t.Token() && v.at < t.at {
-		return t.at.Sub(v.at)
+	if v := n.vacancy.Load(); v != nil && v.Token+1 == t.Token() && v.At < t.at {
+		return t.at.Sub(v.At)
 	}
 	return 0
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
+	"github.com/tenurehq/tenure/reference/node/failover"
 	"github.com/tenurehq/tenure/reference/wait"
 )
 
@@ -22,14 +23,6 @@ import (
 type view struct {
 	tenure.Leader
 	at clock.Instant // on the host's clock
-}
-
-// vacancy is when this node saw the end of a term.
-type vacancy struct {
-	token  fence.Token
-	at     clock.Instant
-	reason string
-	holder string
 }
 
 // leaders are the addresses of nodes that have led, by id.
@@ -68,7 +61,7 @@ func (n *Node) observe(ctx context.Context) {
 				n.Config.Log.Debug("cannot see who leads", "error", err)
 			case l.State == tenure.Vacant && l.Token > 0:
 				n.trace(Event{Kind: api.TraceVacant, At: now, Token: l.Token, What: l.Candidate.ID})
-				n.vacancy.Store(&vacancy{l.Token, now, l.Reason, l.Candidate.ID})
+				n.vacancy.Store(&failover.Vacancy{Token: l.Token, At: now, Reason: l.Reason, Holder: l.Candidate.ID})
 				n.Config.Log.Info("nobody leads", "group", l.Group, "token", l.Token, "last", l.Candidate.ID, "reason", l.Reason)
 			case l.State == tenure.Led:
 				n.trace(Event{Kind: api.TraceLed, At: now, Token: l.Token, What: l.Candidate.ID})
@@ -107,7 +100,7 @@ func (n *Node) keepWarm(ctx context.Context) {
 		n.refresh(ctx)
 		select {
 		case <-every.C:
-		case <-n.sink.turned():
+		case <-n.sink.Changed():
 		case <-ctx.Done():
 			return
 		}
@@ -130,8 +123,8 @@ func (n *Node) refresh(ctx context.Context) {
 		n.askLast(ctx)
 	}
 	if ctx.Err() == nil || !errors.Is(ctx.Err(), context.Canceled) {
-		n.sink.probed(began, probe)
-		n.sink.saw(err)
+		n.sink.Probed(began, probe)
+		n.sink.Saw(err)
 	}
 	if err != nil && !errors.Is(err, ledgerapi.ErrNotFound) {
 		n.Config.Log.Debug("the ledger did not answer", "error", err)
@@ -171,6 +164,18 @@ func (n *Node) Token() fence.Token {
 	return token
 }
 
+// Failovers are the newest changes of leader, oldest first.
+func (n *Node) Failovers(ctx context.Context) ([]api.Failover, error) {
+	all, err := failover.Read(ctx, n.Ledger, n.Config.Group, n.Config.Log)
+	if l := n.leading.Load(); l != nil {
+		all = failover.Merge(all, l.record.State())
+	}
+	if all == nil {
+		all = []api.Failover{}
+	}
+	return all, err
+}
+
 // View is who leads, as this node has seen it last; nil: it has seen nothing yet.
 func (n *Node) View() *tenure.Leader {
 	if v := n.view.Load(); v != nil {
@@ -194,10 +199,10 @@ func (n *Node) Leading() *Leading { return n.leading.Load() }
 func (n *Node) LastSeq() uint64 { return n.highest.Load() }
 
 // LedgerOK reports whether the ledger answered the last call and can be used.
-func (n *Node) LedgerOK() bool { return n.sink.ok() }
+func (n *Node) LedgerOK() bool { return n.sink.OK() }
 
 // LongestPause is the longest pause of the process.
-func (n *Node) LongestPause() time.Duration { return n.pauses.longest() }
+func (n *Node) LongestPause() time.Duration { return n.pauses.Longest() }
 
 // Registry has the metrics.
 func (n *Node) Registry() *prometheus.Registry { return n.metrics.registry }

@@ -24,7 +24,7 @@ func (n *handler) postCompaction(w http.ResponseWriter, r *http.Request, l *node
 	}
 	cursor, err := l.Compaction.Start(r.Context(), from, t.Rate)
 	switch {
-	case errors.Is(err, node.ErrCompacting):
+	case errors.Is(err, compactor.ErrCompacting):
 		return nil, httpapi.Refuse(http.StatusConflict, "compaction_under_way", "a compaction is under way: see GET /compaction")
 	case err != nil:
 		return nil, n.writeError(err)

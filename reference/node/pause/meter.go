@@ -1,4 +1,5 @@
-package node
+// Package pause measures how long a process stands still.
+package pause
 
 import (
 	"context"
@@ -10,30 +11,38 @@ import (
 	"github.com/tenurehq/tenure/clock"
 )
 
-// pauseMeter measures how long the process stood still: the longest that a goroutine
+// Meter measures how long the process stood still: the longest that a goroutine
 // overslept, which a busy machine, a stop of the process or of the machine causes, and
 // the longest stop of the garbage collector. A TTL must be longer than both.
-type pauseMeter struct {
-	clock   clock.Clock
+type Meter struct {
+	Clock clock.Clock
+
 	slept   atomic.Int64
 	stopped atomic.Int64
 }
 
-const pauseEvery = 10 * time.Millisecond
+// Overslept is the longest that a goroutine overslept.
+func (p *Meter) Overslept() time.Duration { return time.Duration(p.slept.Load()) }
 
-// run measures until ctx ends. The clock is the host's: it counts a suspend.
-func (p *pauseMeter) run(ctx context.Context) {
-	tick := time.NewTicker(pauseEvery)
+// Collecting is the longest stop of the garbage collector.
+func (p *Meter) Collecting() time.Duration { return time.Duration(p.stopped.Load()) }
+
+// Every is how often it looks.
+const Every = 10 * time.Millisecond
+
+// Run measures until ctx ends. The clock is the host's: it counts a suspend.
+func (p *Meter) Run(ctx context.Context) {
+	tick := time.NewTicker(Every)
 	defer tick.Stop()
-	last := p.clock.Now()
+	last := p.Clock.Now()
 	for n := 0; ; n++ {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
-		now := p.clock.Now()
-		if over := now.Sub(last) - pauseEvery; int64(over) > p.slept.Load() {
+		now := p.Clock.Now()
+		if over := now.Sub(last) - Every; int64(over) > p.slept.Load() {
 			p.slept.Store(int64(over))
 		}
 		last = now
@@ -45,7 +54,7 @@ func (p *pauseMeter) run(ctx context.Context) {
 
 // collector reads the collector's stops from the runtime, whose histogram gives the
 // upper bound of the longest.
-func (p *pauseMeter) collector() {
+func (p *Meter) collector() {
 	sample := []runtimemetrics.Sample{{Name: "/sched/pauses/total/gc:seconds"}}
 	runtimemetrics.Read(sample)
 	if sample[0].Value.Kind() != runtimemetrics.KindFloat64Histogram {
@@ -65,6 +74,5 @@ func (p *pauseMeter) collector() {
 	}
 }
 
-func (p *pauseMeter) longest() time.Duration {
-	return time.Duration(max(p.slept.Load(), p.stopped.Load()))
-}
+// Longest is the longest pause.
+func (p *Meter) Longest() time.Duration { return max(p.Overslept(), p.Collecting()) }

@@ -1,4 +1,5 @@
-package node
+// Package enginecalls counts the calls to a store.
+package enginecalls
 
 import (
 	"context"
@@ -10,53 +11,51 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// counted counts and traces the calls to a store: what an election costs the engine.
+// Count returns the store. It reports each call before it is made: what an election costs the
+// engine.
+func Count(st store.Store, called func(what string)) store.Store { return counted{st, called} }
+
 type counted struct {
 	store.Store
-	n *Node
-}
-
-func (c counted) calls(what string) {
-	c.n.metrics.calls.WithLabelValues(what).Inc()
-	c.n.trace(Event{Kind: api.TraceCall, At: c.n.host.Now(), What: what})
+	called func(what string)
 }
 
 func (c counted) Open(ctx context.Context, who tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
-	c.calls(api.CallOpen)
+	c.called(api.CallOpen)
 	return c.Store.Open(ctx, who, ttl, o)
 }
 
 func (c counted) KeepAlive(ctx context.Context, id store.SessionID, groups ...string) (store.Beat, error) {
-	c.calls(api.CallKeepAlive)
+	c.called(api.CallKeepAlive)
 	return c.Store.KeepAlive(ctx, id, groups...)
 }
 
 func (c counted) End(ctx context.Context, id store.SessionID, why store.Reason, seen ...store.Record) error {
-	c.calls(api.CallClose)
+	c.called(api.CallClose)
 	return c.Store.End(ctx, id, why, seen...)
 }
 
 func (c counted) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
-	c.calls(api.CallAcquire)
+	c.called(api.CallAcquire)
 	return c.Store.Acquire(ctx, id, seen...)
 }
 
 func (c counted) Release(ctx context.Context, id, to store.SessionID, why store.Reason, held ...store.Record) ([]store.Record, error) {
-	c.calls(api.CallRelease)
+	c.called(api.CallRelease)
 	return c.Store.Release(ctx, id, to, why, held...)
 }
 
 func (c counted) Read(ctx context.Context, group string) (store.View, error) {
-	c.calls(api.CallRead)
+	c.called(api.CallRead)
 	return c.Store.Read(ctx, group)
 }
 
 func (c counted) Sessions(ctx context.Context, scope store.Scope, p store.Page) ([]store.Session, error) {
-	c.calls(api.CallLine)
+	c.called(api.CallLine)
 	return c.Store.Sessions(ctx, scope, p)
 }
 
 func (c counted) Watch(ctx context.Context, scope store.Scope) iter.Seq2[store.Update, error] {
-	c.calls(api.CallWatch)
+	c.called(api.CallWatch)
 	return c.Store.Watch(ctx, scope)
 }
