@@ -166,12 +166,12 @@ func (n *Node) Deployment(ctx context.Context) (string, error) {
 
 // called counts and traces a call to the engine.
 func (n *Node) called(what string) {
-	n.metrics.calls.WithLabelValues(what).Inc()
+	n.metrics.Calls.WithLabelValues(what).Inc()
 	n.trace(Event{Kind: api.TraceCall, At: n.host.Now(), What: what})
 }
 
 func (n *Node) noted(note lease.Note) {
-	n.metrics.note(note)
+	n.metrics.Note(note)
 	if note.Kind == lease.NoteMissed {
 		what := ""
 		if note.Err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/clock"
 	"github.com/tenurehq/tenure/reference/api"
 	"github.com/tenurehq/tenure/reference/node/enginecalls"
+	"github.com/tenurehq/tenure/reference/node/nodemetrics"
 	"github.com/tenurehq/tenure/reference/node/pause"
 	"github.com/tenurehq/tenure/store"
 	"github.com/tenurehq/tenure/store/mem"
@@ -35,7 +36,7 @@ func TestCounted(t *testing.T) {
 	t.Parallel()
 	hooks := &eventHooks{}
 	n := &Node{Config: Config{ID: "node-1", Group: "billing", Hooks: hooks, Log: slog.New(slog.DiscardHandler)}, host: clock.System(), pauses: &pause.Meter{Clock: clock.System()}}
-	n.metrics = newMetrics(n)
+	n.metrics = nodemetrics.New(n.Config.Group, n, n.Config.ttl(), n.pauses)
 	st := mem.New(mem.Options{})
 	defer st.Close()
 	c := enginecalls.Count(st, n.called)
@@ -64,7 +65,7 @@ func TestCounted(t *testing.T) {
 	}
 
 	w := httptest.NewRecorder()
-	promhttp.HandlerFor(n.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	promhttp.HandlerFor(n.metrics.Registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
 	for _, what := range []string{api.CallOpen, api.CallKeepAlive, api.CallRead, api.CallAcquire, api.CallLine, api.CallWatch, api.CallRelease, api.CallClose} {
 		if want := `tenure_engine_calls_total{call="` + what + `",group="billing"} 1`; !strings.Contains(w.Body.String(), want) {
 			t.Errorf("the metrics do not say %s", want)

@@ -148,7 +148,7 @@ func testNode(t *testing.T) (*Node, *handClock) {
 // the first write to the first answer; what outgrew its share is marked.
 func TestPhases(t *testing.T) {
 	n, host := testNode(t)
-	cfg := failover.Config{Node: "n1", Group: "billing", Target: 30 * time.Second, Host: host, Log: n.Config.Log, Ended: n.metrics.phase, Gap: n.metrics.gap}
+	cfg := failover.Config{Node: "n1", Group: "billing", Target: 30 * time.Second, Host: host, Log: n.Config.Log, Ended: n.metrics.Phase, Gap: n.metrics.Gap}
 	at := func(ms int) clock.Instant { return clock.Instant(time.Hour).Add(time.Duration(ms) * time.Millisecond) }
 	before := &failover.Vacancy{Token: 7, At: at(10_000), Reason: "expired", Holder: "n0"}
 	// The ledger's clock shows 5,000,000 ms when the host's shows an hour.

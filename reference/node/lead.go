@@ -17,6 +17,7 @@ import (
 	"github.com/tenurehq/tenure/reference/fencedwriter"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/node/failover"
+	"github.com/tenurehq/tenure/reference/node/nodemetrics"
 	"github.com/tenurehq/tenure/reference/scheduler"
 	"github.com/tenurehq/tenure/reference/sequencer"
 	"github.com/tenurehq/tenure/reference/wait"
@@ -64,7 +65,7 @@ func (n *Node) work(ctx context.Context, term *tenure.Term) error {
 	})
 	l.Sequencer = sequencer.New(sequencer.Config{
 		Writer: recorded, Name: api.Sequence, Token: term.Token(), Last: past.lastSeq, Read: n.readSequence,
-		Timeout: n.Config.WriteTimeout, Batch: n.Config.Batch, Wrote: n.metrics.wrote,
+		Timeout: n.Config.WriteTimeout, Batch: n.Config.Batch, Wrote: n.metrics.Wrote,
 	})
 
 	// The first part that ends, ends all.
@@ -107,7 +108,7 @@ func (n *Node) newRecorder(w fencedwriter.Writer, past failover.Past) *failover.
 	t := n.term.Load()
 	return failover.New(failover.Config{
 		Node: n.Config.ID, Group: n.Config.Group, Target: n.Config.RTO, Ledger: n.Ledger, Writer: w, Host: n.host, Log: n.Config.Log,
-		Ended: n.metrics.phase, Gap: n.metrics.gap,
+		Ended: n.metrics.Phase, Gap: n.metrics.Gap,
 	}, t.Token(), t.at, n.vacancy.Load(), past)
 }
 
@@ -125,10 +126,10 @@ func (n *Node) newWriter(term *tenure.Term) *fencedwriter.TermWriter {
 			n.trace(Event{Kind: api.TraceAttempt, At: at, Token: token, Writes: writes})
 		},
 		Done: func(at clock.Instant, took time.Duration, err error) {
-			n.trace(Event{Kind: api.TraceDone, At: at, End: at.Add(took), Token: term.Token(), What: outcome(err)})
+			n.trace(Event{Kind: api.TraceDone, At: at, End: at.Add(took), Token: term.Token(), What: nodemetrics.Outcome(err)})
 			n.sink.Saw(err)
 			n.sink.Wrote(err)
-			n.metrics.attempted(took, err)
+			n.metrics.Attempted(took, err)
 			if errors.Is(err, fence.ErrRefused) {
 				n.Config.Log.Warn("write refused: stepping down", "group", term.Group(), "token", term.Token(), "error", err)
 			}
@@ -251,7 +252,7 @@ func (n *Node) handover(ctx context.Context, l *Leading, cause error) {
 
 // endedItself is why a leader ended its term itself; empty if it did not.
 func endedItself(cause error) string {
-	switch word := ending(cause); word {
+	switch word := nodemetrics.Ending(cause); word {
 	case "transferred", "unhealthy", "resigned":
 		return word
 	}

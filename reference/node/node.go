@@ -21,6 +21,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/client"
 	"github.com/tenurehq/tenure/reference/node/failover"
 	"github.com/tenurehq/tenure/reference/node/ledgerhealth"
+	"github.com/tenurehq/tenure/reference/node/nodemetrics"
 	"github.com/tenurehq/tenure/reference/node/pause"
 	"github.com/tenurehq/tenure/reference/scheduler"
 	"github.com/tenurehq/tenure/reference/wait"
@@ -35,7 +36,7 @@ type Node struct {
 	clock     clock.Clock // for the lease: the host's, or that of the hooks
 	Ledger    *client.Client
 	sink      *ledgerhealth.Health
-	metrics   *metrics
+	metrics   *nodemetrics.Metrics
 	pauses    *pause.Meter
 	Scheduler *scheduler.Scheduler
 	backend   *backend
@@ -126,7 +127,7 @@ func New(cfg Config) (*Node, error) {
 	var err error
 	n.sink = ledgerhealth.New(n.host, cfg.SinkPatience, cfg.Log)
 	n.pauses = &pause.Meter{Clock: n.host}
-	n.metrics = newMetrics(n)
+	n.metrics = nodemetrics.New(n.Config.Group, n, n.Config.ttl(), n.pauses)
 	if n.Ledger, err = client.New(client.Config{URL: cfg.Ledger, Holder: cfg.ID, Timeout: cfg.WriteTimeout}); err != nil {
 		return nil, config.Errorf("ledger", "%v", err)
 	}
@@ -258,12 +259,12 @@ func (o observed) Campaign(ctx context.Context) (*tenure.Term, error) {
 	n.unsealed.Add(1)
 	t := &begun{term, n.host.Now()}
 	n.term.Store(t)
-	n.metrics.began(n.electing(t))
+	n.metrics.Began(n.electing(t))
 	n.trace(Event{Kind: api.TraceBegan, At: t.at, Token: term.Token()})
 	context.AfterFunc(term.Context(), func() {
-		cause := ending(context.Cause(term.Context()))
+		cause := nodemetrics.Ending(context.Cause(term.Context()))
 		n.trace(Event{Kind: api.TraceEnded, At: n.host.Now(), Token: term.Token(), What: cause})
-		n.metrics.ended(cause)
+		n.metrics.Ended(cause)
 	})
 	n.Config.Log.Info("term begun", "group", term.Group(), "token", term.Token())
 	n.reached(api.MomentGranted)
@@ -297,17 +298,9 @@ func (n *Node) electing(t *begun) time.Duration {
 }
 
 func (n *Node) newScheduler() (*scheduler.Scheduler, error) {
-	m := n.metrics
 	s, err := scheduler.New(scheduler.Config{
-		Ledger: n.Ledger, Resource: n.Config.Group, Tick: n.Config.Tick, Grace: n.Config.MisfireGrace, Workers: n.Config.Workers, Clock: n.clock, Log: n.Config.Log,
-		Metrics: scheduler.Metrics{
-			Tick:    func(late time.Duration) { m.ticks.Observe(late.Seconds()) },
-			Fired:   func(late time.Duration) { m.fired.Observe(late.Seconds()) },
-			Skipped: m.skipped.Inc,
-			Dispatched: func(_ string, firings int, _ time.Duration, err error) {
-				m.sent.WithLabelValues(map[bool]string{true: "ok", false: "failed"}[err == nil]).Add(float64(firings))
-			},
-		},
+		Ledger: n.Ledger, Resource: n.Config.Group, Tick: n.Config.Tick, Grace: n.Config.MisfireGrace, Workers: n.Config.Workers, Clock: n.clock,
+		Log: n.Config.Log, Metrics: n.metrics.Scheduler(),
 	})
 	if err != nil {
 		return nil, config.Errorf("scheduler", "%v", err)

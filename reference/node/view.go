@@ -15,6 +15,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/node/failover"
+	"github.com/tenurehq/tenure/reference/node/nodemetrics"
 	"github.com/tenurehq/tenure/reference/wait"
 )
 
@@ -54,7 +55,7 @@ func (n *Node) observe(ctx context.Context) {
 		for l, err := range n.backend.elector.Leaders(ctx) {
 			now := n.host.Now()
 			n.view.Store(&view{l, now})
-			n.metrics.health.Set(boolean(err == nil))
+			n.metrics.Health.Set(nodemetrics.Bool(err == nil))
 			switch {
 			case err != nil:
 				n.trace(Event{Kind: api.TraceUnknown, At: now, Token: l.Token, What: l.Candidate.ID})
@@ -69,7 +70,7 @@ func (n *Node) observe(ctx context.Context) {
 					continue
 				}
 				if last > 0 {
-					n.metrics.changes.Inc()
+					n.metrics.Changes.Inc()
 				}
 				last = l.Token
 				if l.Candidate.ID != n.Config.ID {
@@ -205,4 +206,4 @@ func (n *Node) LedgerOK() bool { return n.sink.OK() }
 func (n *Node) LongestPause() time.Duration { return n.pauses.Longest() }
 
 // Registry has the metrics.
-func (n *Node) Registry() *prometheus.Registry { return n.metrics.registry }
+func (n *Node) Registry() *prometheus.Registry { return n.metrics.Registry }

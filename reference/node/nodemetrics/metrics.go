@@ -1,4 +1,5 @@
-package node
+// Package nodemetrics has the metrics of a node.
+package nodemetrics
 
 import (
 	"errors"
@@ -9,24 +10,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/lease"
 	"github.com/tenurehq/tenure/reference/api"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/node/failover"
+	"github.com/tenurehq/tenure/reference/node/pause"
+	"github.com/tenurehq/tenure/reference/scheduler"
 	"github.com/tenurehq/tenure/server/metric"
 )
 
-// metrics are those of one node.
-type metrics struct {
-	registry  *prometheus.Registry
+// Metrics are those of one node.
+type Metrics struct {
+	Registry  *prometheus.Registry
 	terms     prometheus.Counter
 	ends      *prometheus.CounterVec
-	changes   prometheus.Counter
+	Changes   prometheus.Counter
 	keepalive prometheus.Histogram
 	renewals  *prometheus.CounterVec
-	calls     *prometheus.CounterVec
+	Calls     *prometheus.CounterVec
 	elect     prometheus.Histogram
-	health    prometheus.Gauge
+	Health    prometheus.Gauge
 	rejected  *prometheus.CounterVec
 	writes    *prometheus.CounterVec
 	writing   prometheus.Histogram
@@ -43,10 +47,17 @@ type metrics struct {
 	sent         *prometheus.CounterVec
 }
 
-func newMetrics(n *Node) *metrics {
+// Node is what the gauges show of a node.
+type Node interface {
+	Term() *tenure.Term
+	Token() fence.Token
+}
+
+// New returns the metrics of a node of a group.
+func New(group string, n Node, ttl time.Duration, pauses *pause.Meter) *Metrics {
 	registry := prometheus.NewRegistry()
 	// Every metric has the label group.
-	auto := promauto.With(prometheus.WrapRegistererWith(prometheus.Labels{"group": n.Config.Group}, registry))
+	auto := promauto.With(prometheus.WrapRegistererWith(prometheus.Labels{"group": group}, registry))
 	counter := func(name, help string) prometheus.Counter {
 		return auto.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
@@ -60,16 +71,16 @@ func newMetrics(n *Node) *metrics {
 		auto.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
 	seconds, exponential := prometheus.ExponentialBuckets(0.0002, 2, 17), prometheus.ExponentialBuckets
-	m := &metrics{
-		registry:  registry,
+	m := &Metrics{
+		Registry:  registry,
 		terms:     counter("tenure_terms_total", "Terms of this node that began."),
 		ends:      counters("tenure_terms_ended_total", "Terms of this node that ended, by reason.", "reason"),
-		changes:   counter("tenure_leader_changes_total", "Changes of leader that this node saw."),
+		Changes:   counter("tenure_leader_changes_total", "Changes of leader that this node saw."),
 		keepalive: histogram("tenure_keepalive_seconds", "Duration of acknowledged keep-alives.", seconds),
 		renewals:  counters("tenure_renew_failures_total", "Keep-alives that failed, by reason.", "reason"),
-		calls:     counters("tenure_engine_calls_total", "Calls of this node to the engine, by what was called.", "call"),
+		Calls:     counters("tenure_engine_calls_total", "Calls of this node to the engine, by what was called.", "call"),
 		elect:     histogram("tenure_time_to_elect_seconds", "Time from when this node saw the end of a term until a term of this node began.", exponential(0.00025, 2, 18)),
-		health:    auto.NewGauge(prometheus.GaugeOpts{Name: "tenure_store_quorum_health", Help: "1 while the engine answers, 0 while it does not."}),
+		Health:    auto.NewGauge(prometheus.GaugeOpts{Name: "tenure_store_quorum_health", Help: "1 while the engine answers, 0 while it does not."}),
 		rejected:  counters("tenure_fence_rejected_total", "Writes of this node that were refused, by reason.", "sink", "reason"),
 		writes:    counters("tenure_fleet_writes_total", "Writes of this node as a leader, by outcome: ok, refused, unknown, failed.", "outcome"),
 		writing:   histogram("tenure_fleet_write_seconds", "Duration of a write of the leader.", seconds),
@@ -98,31 +109,32 @@ func newMetrics(n *Node) *metrics {
 		m.over.WithLabelValues(s.Phase)
 	}
 	remaining := func() time.Duration {
-		if t := n.term.Load(); t != nil {
+		if t := n.Term(); t != nil {
 			return t.Remaining()
 		}
 		return 0
 	}
-	gauge("tenure_is_leader", "1 while this node may trust that it leads.", func() float64 { return boolean(remaining() > 0) })
+	gauge("tenure_is_leader", "1 while this node may trust that it leads.", func() float64 { return Bool(remaining() > 0) })
 	gauge("tenure_token", "The token of the newest term that this node knows.", func() float64 { return float64(n.Token()) })
 	gauge("tenure_trust_remaining_seconds", "How long this node may still trust its term.", func() float64 { return remaining().Seconds() })
-	gauge("tenure_ttl_seconds", "How long this node's lease lasts without a keep-alive; with Raft, its heartbeat timeout.", func() float64 { return n.Config.ttl().Seconds() })
-	gauge("tenure_pause_max_seconds", "The longest pause of this process. The TTL must be longer.", func() float64 { return n.pauses.Longest().Seconds() })
-	gauge("tenure_pause_scheduling_max_seconds", "The longest that a goroutine of this process overslept.", func() float64 { return n.pauses.Overslept().Seconds() })
-	gauge("tenure_pause_gc_max_seconds", "The longest stop of the garbage collector.", func() float64 { return n.pauses.Collecting().Seconds() })
+	gauge("tenure_ttl_seconds", "How long this node's lease lasts without a keep-alive; with Raft, its heartbeat timeout.", func() float64 { return ttl.Seconds() })
+	gauge("tenure_pause_max_seconds", "The longest pause of this process. The TTL must be longer.", func() float64 { return pauses.Longest().Seconds() })
+	gauge("tenure_pause_scheduling_max_seconds", "The longest that a goroutine of this process overslept.", func() float64 { return pauses.Overslept().Seconds() })
+	gauge("tenure_pause_gc_max_seconds", "The longest stop of the garbage collector.", func() float64 { return pauses.Collecting().Seconds() })
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
-func boolean(b bool) float64 {
+// Bool is 1 or 0.
+func Bool(b bool) float64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-// note counts what the elector reports.
-func (m *metrics) note(n lease.Note) {
+// Note counts what the elector reports.
+func (m *Metrics) Note(n lease.Note) {
 	switch n.Kind {
 	case lease.NoteBeat:
 		m.keepalive.Observe(n.Took.Seconds())
@@ -131,19 +143,21 @@ func (m *metrics) note(n lease.Note) {
 	}
 }
 
-func (m *metrics) began(electing time.Duration) {
+// Began counts a term of this node that began.
+func (m *Metrics) Began(electing time.Duration) {
 	m.terms.Inc()
 	m.elect.Observe(electing.Seconds())
 }
 
-func (m *metrics) ended(cause string) {
+// Ended counts a term of this node that ended.
+func (m *Metrics) Ended(cause string) {
 	if cause != "" {
 		m.ends.WithLabelValues(cause).Inc()
 	}
 }
 
-// ending is why a term ended, as a label.
-func ending(cause error) string {
+// Ending is why a term ended, as a label.
+func Ending(cause error) string {
 	for _, r := range []struct {
 		err  error
 		word string
@@ -158,8 +172,8 @@ func ending(cause error) string {
 	return ""
 }
 
-// outcome is how a write ended, as a label.
-func outcome(err error) string {
+// Outcome is how a write ended, as a label.
+func Outcome(err error) string {
 	switch {
 	case err == nil:
 		return "ok"
@@ -172,27 +186,43 @@ func outcome(err error) string {
 	}
 }
 
-func (m *metrics) attempted(took time.Duration, err error) {
-	m.writes.WithLabelValues(outcome(err)).Inc()
+// Attempted counts a write of the leader.
+func (m *Metrics) Attempted(took time.Duration, err error) {
+	m.writes.WithLabelValues(Outcome(err)).Inc()
 	m.writing.Observe(took.Seconds())
 	if r := ledgerapi.Reason(err); r != "" {
 		m.rejected.WithLabelValues("ledger", r).Inc()
 	}
 }
 
-func (m *metrics) wrote(callers int, numbers uint64, _ time.Duration, err error) {
-	m.batches.WithLabelValues(outcome(err)).Inc()
+// Wrote counts a write of the sequencer.
+func (m *Metrics) Wrote(callers int, numbers uint64, _ time.Duration, err error) {
+	m.batches.WithLabelValues(Outcome(err)).Inc()
 	m.callers.Observe(float64(callers))
 	if err == nil {
 		m.numbers.Add(float64(numbers))
 	}
 }
 
-func (m *metrics) phase(p api.Phase) {
+// Phase counts a phase of a failover that ended.
+func (m *Metrics) Phase(p api.Phase) {
 	m.phases.WithLabelValues(p.Name).Set(float64(p.TookUS) / 1e6)
 	if p.Over {
 		m.over.WithLabelValues(p.Name).Inc()
 	}
 }
 
-func (m *metrics) gap(d time.Duration) { m.gaps.Observe(d.Seconds()) }
+// Gap counts the time between two leaders.
+func (m *Metrics) Gap(d time.Duration) { m.gaps.Observe(d.Seconds()) }
+
+// Scheduler are the metrics of the scheduler.
+func (m *Metrics) Scheduler() scheduler.Metrics {
+	return scheduler.Metrics{
+		Tick:    func(late time.Duration) { m.ticks.Observe(late.Seconds()) },
+		Fired:   func(late time.Duration) { m.fired.Observe(late.Seconds()) },
+		Skipped: m.skipped.Inc,
+		Dispatched: func(_ string, firings int, _ time.Duration, err error) {
+			m.sent.WithLabelValues(map[bool]string{true: "ok", false: "failed"}[err == nil]).Add(float64(firings))
+		},
+	}
+}
