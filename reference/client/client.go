@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/httpclient"
 	"github.com/tenurehq/tenure/reference/wait"
 )
 
@@ -32,8 +34,6 @@ type Config struct {
 	Patience time.Duration
 	// Credential is sent as a bearer token, for Resign and Transfer from other hosts.
 	Credential string
-	// HTTP, by default a client of its own with connections kept open.
-	HTTP *http.Client
 }
 
 // Clients wait between tries for a random time up to a bound that doubles. So clients that
@@ -50,7 +50,6 @@ type Client struct {
 	patience time.Duration
 	secret   string
 	http     *http.Client
-	own      bool
 	turn     atomic.Uint32 // which node the next read begins with
 
 	mu     sync.Mutex
@@ -63,7 +62,7 @@ func New(cfg Config) (*Client, error) {
 	if len(cfg.URLs) == 0 {
 		return nil, errors.New("fleet: no node is given; URLs needs at least one, such as http://127.0.0.1:7410")
 	}
-	c := &Client{timeout: cfg.Timeout, patience: cfg.Patience, secret: cfg.Credential, http: cfg.HTTP}
+	c := &Client{timeout: cfg.Timeout, patience: cfg.Patience, secret: cfg.Credential}
 	for _, raw := range cfg.URLs {
 		u, err := url.Parse(raw)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -77,30 +76,14 @@ func New(cfg Config) (*Client, error) {
 	if c.patience <= 0 {
 		c.patience = 30 * time.Second
 	}
-	if c.http == nil {
-		const idle = 512
-		c.own = true
-		c.http = &http.Client{
-			Transport: &http.Transport{
-				DialContext:         (&net.Dialer{Timeout: c.timeout}).DialContext,
-				MaxIdleConns:        idle,
-				MaxIdleConnsPerHost: idle,
-				IdleConnTimeout:     time.Minute,
-				DisableCompression:  true,
-			},
-			// http.Client would follow a redirect although the outcome may be unknown.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}
-	}
+	c.http = httpclient.New(c.timeout, 512)
+	// It would follow a redirect although the outcome may be unknown.
+	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return c, nil
 }
 
 // Close closes the connections that are idle.
-func (c *Client) Close() {
-	if c.own {
-		c.http.CloseIdleConnections()
-	}
-}
+func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // call is one request and how it may be retried.
 type call struct {
@@ -208,9 +191,7 @@ func (c *Client) once(ctx context.Context, at string, r call) (answer, error) {
 	if err != nil {
 		return answer{}, &ProblemError{Status: http.StatusBadRequest, Detail: err.Error()}
 	}
-	for k, v := range r.header {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, r.header)
 	resp, err := c.http.Do(req)
 	if err != nil {
 		var op *net.OpError

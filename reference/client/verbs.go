@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -85,24 +84,14 @@ func (c *Client) Get(ctx context.Context, key string) (api.Record, error) {
 // must have that version now; 0: it must not exist. ErrVersion: it has another. A record needs
 // no leader.
 func (c *Client) Put(ctx context.Context, key string, value json.RawMessage, version *uint64) (uint64, error) {
-	a, err := c.do(ctx, call{method: http.MethodPut, path: "/records/" + url.PathEscape(key), header: condition(version), body: value})
+	h := http.Header{"Content-Type": {"application/json"}}
+	ledgerapi.SetPrecondition(h, version)
+	a, err := c.do(ctx, call{method: http.MethodPut, path: "/records/" + url.PathEscape(key), header: h, body: value})
 	if err != nil {
 		return 0, err
 	}
 	v, err := decode[api.Record](a)
 	return v.Version, err
-}
-
-// Delete removes a record; a version is as for Put.
-func (c *Client) Delete(ctx context.Context, key string, version *uint64) error {
-	_, err := c.do(ctx, call{method: http.MethodDelete, path: "/records/" + url.PathEscape(key), header: condition(version)})
-	return err
-}
-
-func condition(version *uint64) http.Header {
-	h := http.Header{"Content-Type": {"application/json"}}
-	ledgerapi.SetPrecondition(h, version)
-	return h
 }
 
 // PutJob adds or replaces a job.
@@ -111,17 +100,8 @@ func (c *Client) PutJob(ctx context.Context, job api.Job) (api.JobAnswer, error)
 	if err != nil {
 		return api.JobAnswer{}, &ProblemError{Status: http.StatusBadRequest, Code: api.CodeRequest, Detail: err.Error()}
 	}
-	return c.write(ctx, http.MethodPost, "/jobs", body)
-}
-
-// DeleteJob removes a job.
-func (c *Client) DeleteJob(ctx context.Context, key string) (api.JobAnswer, error) {
-	return c.write(ctx, http.MethodDelete, "/jobs/"+url.PathEscape(key), nil)
-}
-
-func (c *Client) write(ctx context.Context, method, path string, body []byte) (api.JobAnswer, error) {
-	a, err := c.do(ctx, call{method: method, path: path, leader: true, body: body, header: http.Header{"Content-Type": {"application/json"}}})
-	if err != nil || len(bytes.TrimSpace(a.body)) == 0 {
+	a, err := c.do(ctx, call{method: http.MethodPost, path: "/jobs", leader: true, body: body, header: http.Header{"Content-Type": {"application/json"}}})
+	if err != nil {
 		return api.JobAnswer{}, err
 	}
 	return decode[api.JobAnswer](a)

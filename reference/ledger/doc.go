@@ -55,7 +55,7 @@
 //
 //   - A write: package ledgerhttp or [Ledger.Apply], then queue.go (waits for its group),
 //     commit.go (one transaction per group), and package state (the rule and the writes).
-//   - A read: read.go and readjobs.go.
+//   - A read: read.go.
 //   - The database: package database.
 //   - Lost data: identity.go. Health checks: health.go.
 package ledger

@@ -6,9 +6,11 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/reference/fencedwriter"
+	"github.com/tenurehq/tenure/reference/httpclient"
 	ledgerapi "github.com/tenurehq/tenure/reference/ledger/api"
 	"github.com/tenurehq/tenure/reference/wait"
 )
@@ -45,7 +47,7 @@ func New(cfg Config) (*Scheduler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Scheduler{cfg: cfg, client: newWorkerClient(), counters: &counters{metrics: cfg.Metrics}, changed: make(chan struct{}, 1)}, nil
+	return &Scheduler{cfg: cfg, client: httpclient.New(2*time.Second, 4), counters: &counters{metrics: cfg.Metrics}, changed: make(chan struct{}, 1)}, nil
 }
 
 // Close closes idle connections to workers.

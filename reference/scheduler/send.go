@@ -4,16 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"syscall"
 	"time"
 
 	"github.com/tenurehq/tenure/fence/httpfence"
 	"github.com/tenurehq/tenure/reference/api"
+	"github.com/tenurehq/tenure/reference/httpclient"
 )
 
 // answer is how a request to a worker ended. An error is bad (the orders are invalid), or
@@ -45,8 +43,7 @@ func (d *dispatcher) send(ctx context.Context, worker string, body api.Orders) a
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := d.client.Do(req)
 	if err != nil {
-		var op *net.OpError
-		return answer{err: err, definite: errors.As(err, &op) && op.Op == "dial" || errors.Is(err, syscall.ECONNREFUSED)}
+		return answer{err: err, definite: httpclient.NotSent(err)}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	a := d.judge(resp)
@@ -73,13 +70,4 @@ func (d *dispatcher) judge(resp *http.Response) answer {
 		return answer{err: err, definite: true}
 	}
 	return answer{err: err}
-}
-
-func newWorkerClient() *http.Client {
-	return &http.Client{Transport: &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
-		MaxIdleConnsPerHost: 4,
-		IdleConnTimeout:     time.Minute,
-		DisableCompression:  true,
-	}}
 }

@@ -1,8 +1,10 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/tenurehq/tenure/fence"
@@ -117,59 +119,39 @@ type Firing struct {
 const MaxPayload = 64 << 10
 
 func (j JobWrite) validate() error {
-	if err := Name("job", j.Key); err != nil {
-		return err
+	switch {
+	case j.Delete && (j.Schedule != "" || j.Misfire != "" || len(j.Payload) > 0 || j.NextMS != 0):
+		return cmp.Or(Name("job", j.Key), error(&RequestError{Field: "delete", Rule: "goes with the key alone"}))
+	case j.Delete:
+		return Name("job", j.Key)
 	}
-	if j.Delete {
-		if j.Schedule != "" || j.Misfire != "" || len(j.Payload) > 0 || j.NextMS != 0 {
-			return &RequestError{Field: "delete", Rule: "goes with the key alone"}
-		}
-		return nil
-	}
-	switch j.Misfire {
-	case "", MisfireOnce, MisfireAll, MisfireSkip:
-	default:
-		return &RequestError{Field: "misfire", Value: clip(j.Misfire), Rule: "once, all or skip"}
+	var misfire, size error
+	if !slices.Contains([]string{"", MisfireOnce, MisfireAll, MisfireSkip}, j.Misfire) {
+		misfire = &RequestError{Field: "misfire", Value: clip(j.Misfire), Rule: "once, all or skip"}
 	}
 	if len(j.Payload) > MaxPayload {
-		return &RequestError{Field: "job payload", Value: fmt.Sprintf("%d bytes", len(j.Payload)), Rule: fmt.Sprintf("at most %d bytes", MaxPayload)}
+		size = &RequestError{Field: "job payload", Value: fmt.Sprintf("%d bytes", len(j.Payload)), Rule: fmt.Sprintf("at most %d bytes", MaxPayload)}
 	}
-	if err := value("job payload", j.Payload, true); err != nil {
-		return err
-	}
-	if err := text256("schedule", j.Schedule); err != nil {
-		return err
-	}
-	return instant("next_ms", j.NextMS)
+	return cmp.Or(Name("job", j.Key), misfire, size, value("job payload", j.Payload, true), text256("schedule", j.Schedule), instant("next_ms", j.NextMS))
 }
 
 func (f FireWrite) validate() error {
-	if err := Name("job", f.Job); err != nil {
-		return err
+	var wrong error
+	at := f.AtMS
+	if f.Skip {
+		at = f.DueMS
 	}
-	if err := instant("due_ms", f.DueMS); err != nil {
-		return err
+	switch {
+	case at < f.DueMS || at > maxInstant:
+		wrong = &RequestError{Field: "at_ms", Value: strconv.FormatInt(at, 10), Rule: "due_ms, or a later instant"}
+	case f.NextMS != 0 && (f.NextMS <= at || f.NextMS > maxInstant):
+		wrong = &RequestError{Field: "next_ms", Value: strconv.FormatInt(f.NextMS, 10), Rule: "0, or an instant after the one that is fired"}
 	}
-	at := f.DueMS
-	if !f.Skip {
-		if at = f.AtMS; at < f.DueMS || at > maxInstant {
-			return &RequestError{Field: "at_ms", Value: strconv.FormatInt(at, 10), Rule: "due_ms, or a later instant"}
-		}
-	}
-	if f.NextMS != 0 && (f.NextMS <= at || f.NextMS > maxInstant) {
-		return &RequestError{Field: "next_ms", Value: strconv.FormatInt(f.NextMS, 10), Rule: "0, or an instant after the one that is fired"}
-	}
-	return nil
+	return cmp.Or(Name("job", f.Job), instant("due_ms", f.DueMS), wrong)
 }
 
 func (d DeliveredWrite) validate() error {
-	if err := Name("job", d.Job); err != nil {
-		return err
-	}
-	if err := text256("worker", d.Worker); err != nil {
-		return err
-	}
-	return instant("at_ms", d.AtMS)
+	return cmp.Or(Name("job", d.Job), text256("worker", d.Worker), instant("at_ms", d.AtMS))
 }
 
 // maxInstant is exact in JSON.

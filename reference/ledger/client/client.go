@@ -10,17 +10,16 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
 	"github.com/tenurehq/tenure/fence/httpfence"
+	"github.com/tenurehq/tenure/reference/httpclient"
 	"github.com/tenurehq/tenure/reference/ledger/api"
 )
 
@@ -32,8 +31,6 @@ type Config struct {
 	Holder string
 	// Timeout bounds each call that has no earlier deadline. Default 5s.
 	Timeout time.Duration
-	// HTTP, by default a client of its own with connections kept open.
-	HTTP *http.Client
 }
 
 // Client calls a ledger. It is safe for concurrent use. It retries nothing: only the caller
@@ -46,7 +43,6 @@ type Client struct {
 	holder  string
 	timeout time.Duration
 	http    *http.Client
-	own     bool
 	// seen is the identity in the last answer. Every request carries it, so that a ledger
 	// that has lost data since then refuses the request.
 	seen atomic.Pointer[api.Identity]
@@ -58,30 +54,16 @@ func New(cfg Config) (*Client, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("ledger: %q is not the URL of a ledger, such as http://127.0.0.1:7420", cfg.URL)
 	}
-	c := &Client{base: strings.TrimRight(u.String(), "/") + "/v1", holder: cfg.Holder, timeout: cfg.Timeout, http: cfg.HTTP}
+	c := &Client{base: strings.TrimRight(u.String(), "/") + "/v1", holder: cfg.Holder, timeout: cfg.Timeout}
 	if c.timeout <= 0 {
 		c.timeout = 5 * time.Second
 	}
-	if c.http == nil {
-		const idle = 512
-		c.own = true
-		c.http = &http.Client{Transport: &http.Transport{
-			DialContext:         (&net.Dialer{Timeout: c.timeout}).DialContext,
-			MaxIdleConns:        idle,
-			MaxIdleConnsPerHost: idle,
-			IdleConnTimeout:     time.Minute,
-			DisableCompression:  true,
-		}}
-	}
+	c.http = httpclient.New(c.timeout, 512)
 	return c, nil
 }
 
 // Close closes the connections that are idle.
-func (c *Client) Close() {
-	if c.own {
-		c.http.CloseIdleConnections()
-	}
-}
+func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Apply makes a batch of writes.
 func (c *Client) Apply(ctx context.Context, b api.Batch) (a api.Answer, err error) {
@@ -324,7 +306,10 @@ func (c *Client) call(ctx context.Context, method string, path []string, query u
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, notSent(err)
+		if httpclient.NotSent(err) {
+			return nil, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
+		}
+		return nil, fmt.Errorf("%w: %w", api.ErrUnknown, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -343,13 +328,4 @@ func (c *Client) call(ctx context.Context, method string, path []string, query u
 		}
 	}
 	return resp.Header, nil
-}
-
-// notSent distinguishes a request that was not sent from one without an answer.
-func notSent(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" || errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
-	}
-	return fmt.Errorf("%w: %w", api.ErrUnknown, err)
 }

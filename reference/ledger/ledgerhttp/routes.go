@@ -26,8 +26,8 @@ func Handler(l *ledger.Ledger, maxBody int64) http.Handler {
 	h := &handler{l, l.Config(), maxBody}
 	mux := httpapi.NewMux()
 	mux.Handle("POST", "/resources/{resource}/batch", h.answer(h.batch))
-	mux.Handle("POST", "/resources/{resource}/seal", h.answer(h.seal))
-	mux.Handle("POST", "/resources/{resource}/advance", h.answer(h.advance))
+	mux.Handle("POST", "/resources/{resource}/seal", h.answer(h.raise(state.Seal)))
+	mux.Handle("POST", "/resources/{resource}/advance", h.answer(h.raise(state.Advance)))
 	mux.Handle("POST", "/resources/{resource}/sequences/{name}", h.answer(h.allocate))
 
 	mux.Handle("GET", "/resources", listed(h, func(ctx context.Context, _, after string, limit int) (api.Page[api.Resource], error) {
@@ -183,16 +183,15 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request) error {
 	}
 	b.Digest, b.Writes = body.Digest, body.Writes
 	a, err := h.l.Apply(r.Context(), b)
-	if err != nil {
-		return err
-	}
-	return answered(w, a)
+	return answered(w, a, err)
 }
 
-func answered(w http.ResponseWriter, a api.Answer) error {
-	headers(w, a)
-	httpapi.WriteJSON(w, http.StatusOK, a)
-	return nil
+func answered(w http.ResponseWriter, a api.Answer, err error) error {
+	if err == nil {
+		headers(w, a)
+		httpapi.WriteJSON(w, http.StatusOK, a)
+	}
+	return err
 }
 
 // headers sets the headers of an answer.
@@ -203,32 +202,25 @@ func headers(w http.ResponseWriter, a api.Answer) {
 	}
 }
 
-func (h *handler) seal(w http.ResponseWriter, r *http.Request) error {
-	return h.raise(w, r, state.Seal)
-}
-
-// advance is for an operator on this machine: a leader must not get past the slip rule by
-// asking.
-func (h *handler) advance(w http.ResponseWriter, r *http.Request) error {
-	if err := local(r); err != nil {
-		return err
+// raise raises a mark. Only an operator on this machine may advance one: a leader must not get
+// past the slip rule by asking.
+func (h *handler) raise(k state.Kind) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if k == state.Advance {
+			if err := local(r); err != nil {
+				return err
+			}
+		}
+		b, err := h.stamp(r)
+		if err != nil {
+			return err
+		}
+		if err := httpapi.ReadJSON(w, r, h.maxBody, true, &struct{}{}); err != nil {
+			return err
+		}
+		a, err := h.l.Raise(r.Context(), k, b)
+		return answered(w, a, err)
 	}
-	return h.raise(w, r, state.Advance)
-}
-
-func (h *handler) raise(w http.ResponseWriter, r *http.Request, k state.Kind) error {
-	b, err := h.stamp(r)
-	if err != nil {
-		return err
-	}
-	if err := httpapi.ReadJSON(w, r, h.maxBody, true, &struct{}{}); err != nil {
-		return err
-	}
-	a, err := h.l.Raise(r.Context(), k, b)
-	if err != nil {
-		return err
-	}
-	return answered(w, a)
 }
 
 // local refuses a caller on another machine.
