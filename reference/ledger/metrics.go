@@ -177,15 +177,15 @@ func (m *metrics) sharedWrite(err error) {
 	m.shared.WithLabelValues(outcome).Inc()
 }
 
-// leaders is leaders_acting of a resource.
-func (m *metrics) leaders(resource string) int {
+// LeadersActing is the gauge leaders_acting of a resource.
+func (l *Ledger) LeadersActing(resource string) int {
+	m := l.metrics
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	a := m.actors[resource]
-	if a == nil {
-		return 0
+	if a := m.actors[resource]; a != nil {
+		return a.acting(m.clock.Now(), m.window)
 	}
-	return a.acting(m.clock.Now(), m.window)
+	return 0
 }
 
 // Describe implements prometheus.Collector, for the metrics by resource. leaders_acting is

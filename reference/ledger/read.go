@@ -96,9 +96,6 @@ func (l *Ledger) knownResources(ctx context.Context) (known map[string]state.Cou
 	return known, err
 }
 
-// LeadersActing is the gauge leaders_acting of a resource.
-func (l *Ledger) LeadersActing(resource string) int { return l.metrics.leaders(resource) }
-
 // Sequence returns the state of a sequence.
 func (l *Ledger) Sequence(ctx context.Context, resource, name string) (s api.Sequence, err error) {
 	err = l.db.Row(ctx, "SELECT resource, name, last_seq, owner_token, updated_ms FROM sequence WHERE resource = $1 AND name = $2",

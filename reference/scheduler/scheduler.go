@@ -137,8 +137,7 @@ func (s *Scheduler) read(ctx context.Context, now int64) (*window, ledgerapi.Job
 //
 // Before it returns, it records with last what the workers have acknowledged, so that the next
 // leader does not send it again. last must also write after the leader has ended its term
-// itself, as fencedwriter.TermWriter.WriteLast does; nil means w. Requests to workers have a
-// second to end.
+// itself, as fencedwriter.TermWriter.WriteLast does. Requests to workers have a second to end.
 //
 // It returns nil when ctx ended. Otherwise it returns why it had to stop: a write or an order
 // was refused because another node leads, or the term is over.
@@ -165,9 +164,6 @@ func (s *Scheduler) Lead(ctx context.Context, w, last fencedwriter.Writer, stamp
 	err := t.ticks(ctx)
 	stop(err)
 	err = errors.Join(err, <-sent)
-	if last == nil {
-		last = w
-	}
 	if !errors.Is(err, fence.ErrRefused) {
 		t.leave(ctx, last)
 	}

@@ -18,11 +18,6 @@ type SharedRecord struct {
 	UpdatedMS  int64           `json:"updated_ms"`
 }
 
-// SharedBody is the body of a write to a shared record.
-type SharedBody struct {
-	Value json.RawMessage `json:"value"`
-}
-
 // SharedAnswer is the outcome of a write to a shared record. Version is its version now, or when
 // it was deleted.
 type SharedAnswer struct {
@@ -33,17 +28,17 @@ type SharedAnswer struct {
 	AtMS       int64  `json:"at_ms"`
 }
 
-// SharedWrite replaces or deletes a shared record.
+// SharedWrite replaces or deletes a shared record. As JSON it is the body of a request.
 type SharedWrite struct {
-	Deployment string
-	Space      string
-	Key        string
-	Value      json.RawMessage
+	Deployment string          `json:"-"`
+	Space      string          `json:"-"`
+	Key        string          `json:"-"`
+	Value      json.RawMessage `json:"value"`
 	// Seen is the identity of the ledger that the writer has seen. Optional.
-	Seen Identity
+	Seen Identity `json:"-"`
 	// Version, if given, is the version that the record must have; 0: it must not exist.
-	Version *uint64
-	Delete  bool
+	Version *uint64 `json:"-"`
+	Delete  bool    `json:"-"`
 }
 
 // Validate refuses what the ledger cannot store.

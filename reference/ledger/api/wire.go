@@ -30,12 +30,6 @@ const (
 	HeaderFencing = "Ledger-Fencing"
 )
 
-// BatchBody is the body of a batch.
-type BatchBody struct {
-	Digest string  `json:"digest,omitempty"`
-	Writes []Write `json:"writes"`
-}
-
 // RangeBody is the body of a request for numbers of a sequence.
 type RangeBody struct {
 	Digest string `json:"digest,omitempty"`

@@ -17,17 +17,17 @@ import (
 // Batch is the writes of one leader to one resource: all are made, or none.
 //
 // A stamp with a seq is strict: such batches are accepted in order only, and a retry with the
-// same digest gets the answer to the first try.
+// same digest gets the answer to the first try. As JSON it is the body of a request.
 type Batch struct {
-	Resource string
-	Stamp    fence.Stamp
+	Resource string      `json:"-"`
+	Stamp    fence.Stamp `json:"-"`
 	// Holder is who writes, for the list of refused writes. Optional.
-	Holder string
+	Holder string `json:"-"`
 	// Seen is the identity of the ledger that the writer has seen. Optional.
-	Seen Identity
+	Seen Identity `json:"-"`
 	// Digest identifies the content of a strict batch. Default: that of Writes.
-	Digest string
-	Writes []Write
+	Digest string  `json:"digest,omitempty"`
+	Writes []Write `json:"writes"`
 }
 
 // Write is one write: exactly one of the fields is set.

@@ -67,7 +67,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Apply makes a batch of writes.
 func (c *Client) Apply(ctx context.Context, b api.Batch) (a api.Answer, err error) {
-	retried, err := c.post(ctx, b, api.BatchBody{Digest: b.Digest, Writes: b.Writes}, &a, "resources", b.Resource, "batch")
+	retried, err := c.post(ctx, b, b, &a, "resources", b.Resource, "batch")
 	a.Retried = retried
 	return a, err
 }
@@ -179,7 +179,7 @@ func (c *Client) Shared(ctx context.Context, deployment, space, key string) (api
 // PutShared replaces a shared record and returns its new version. The record must have the
 // given version; 0: it must not exist; nil: any.
 func (c *Client) PutShared(ctx context.Context, deployment, space, key string, value json.RawMessage, version *uint64) (uint64, error) {
-	data, err := json.Marshal(api.SharedBody{Value: value})
+	data, err := json.Marshal(api.SharedWrite{Value: value})
 	if err != nil {
 		return 0, &api.RequestError{Field: "value", Rule: err.Error()}
 	}

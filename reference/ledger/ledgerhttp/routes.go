@@ -177,11 +177,9 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var body api.BatchBody
-	if err := httpapi.ReadJSON(w, r, h.maxBody, false, &body); err != nil {
+	if err := httpapi.ReadJSON(w, r, h.maxBody, false, &b); err != nil {
 		return err
 	}
-	b.Digest, b.Writes = body.Digest, body.Writes
 	a, err := h.l.Apply(r.Context(), b)
 	return answered(w, a, err)
 }
@@ -299,11 +297,9 @@ func (h *handler) share(w http.ResponseWriter, r *http.Request) (err error) {
 		Deployment: r.PathValue("deployment"), Space: r.PathValue("space"), Key: r.PathValue("name"), Delete: r.Method == http.MethodDelete,
 	}
 	if !s.Delete {
-		var body api.SharedBody
-		if err := httpapi.ReadJSON(w, r, h.maxBody, false, &body); err != nil {
+		if err := httpapi.ReadJSON(w, r, h.maxBody, false, &s); err != nil {
 			return err
 		}
-		s.Value = body.Value
 	}
 	if s.Seen, err = api.ParseIdentity(r.Header.Get(api.HeaderIdentity)); err != nil {
 		return err
