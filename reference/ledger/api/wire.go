@@ -133,7 +133,7 @@ func problemOf(err error) (p *httpapi.Problem, internal bool) {
 		}
 		p = httpapi.Refuse(s.status, s.code, "%v", err)
 		if s.retryable {
-			p.Retry(time.Second)
+			p = p.Retry(time.Second)
 		}
 		return p, s.internal
 	}

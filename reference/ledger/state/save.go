@@ -6,6 +6,7 @@ import (
 	"github.com/tenurehq/tenure/reference/ledger/database"
 )
 
+// Tests ask the database how it does the exported statements.
 var (
 	upsertResources   = upsert("fenced_resource", "name", "last_tick# updated_ms# jobs# jobs_version# firings# firings_pending#")
 	upsertSequences   = upsert("sequence", "resource name", "last_seq# owner_token# allocations# updated_ms#")
