@@ -287,7 +287,8 @@ type storeClient struct {
 }
 
 func (s storeClient) Session(_ context.Context, id store.SessionID) (to store.Session, err error) {
-	return to, s.c.Call("Store.Session", id, &to)
+	err = s.c.Call("Store.Session", id, &to)
+	return to, err
 }
 
 func (s storeClient) End(_ context.Context, id store.SessionID, _ store.Reason, _ ...store.Record) error {

@@ -26,7 +26,6 @@ type fleet struct {
 	store store.Store
 	cfg   Config
 	drain time.Duration // how long work takes to return
-	all   []func()
 
 	mu     sync.Mutex
 	owner  map[int]string
