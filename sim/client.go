@@ -296,7 +296,7 @@ func (c *client) asked(requests []store.Request) {
 // resign gives a term up after its work has returned. Nothing else is asked about the group
 // until that is answered, or was tried often enough.
 func (c *client) resign(group string, token fence.Token, id store.SessionID, to string, tries int) {
-	if tries == 0 || c.ledBy(group) {
+	if tries == 0 || c.works(group) {
 		return
 	}
 	c.resigning[group] = true
@@ -309,10 +309,6 @@ func (c *client) resign(group string, token fence.Token, id store.SessionID, to 
 		}
 		c.contest(group)
 	})
-}
-
-func (c *client) ledBy(group string) bool {
-	return slices.ContainsFunc(c.terms, func(t *term) bool { return t.group == group && !t.returned })
 }
 
 // openSession opens the session of a client that campaigns for many groups.

@@ -194,10 +194,7 @@ func (w *world) guess(leader *node) bool {
 	if err != nil || v.Holder != t.session {
 		return false
 	}
-	c := &machine.Call{Kind: machine.CallAcquire, Session: n.sess, Seen: []store.Record{v.Record}}
-	try := &task{call: c}
-	var r *machine.Reply
-	n.run(try, func() { r = n.ask(c) }, func() { w.store.answered(try, r) })
+	n.try(v.Record)
 	return true
 }
 
@@ -541,10 +538,15 @@ func (w *world) snatch(*node) bool {
 	if !n.up || n.paused || n.sess == l.holder || !w.store.alive(n.sess) || !w.store.alive(l.holder) {
 		return false
 	}
-	t := &task{call: &machine.Call{Kind: machine.CallAcquire, Session: n.sess, Seen: []store.Record{{Group: g, Version: l.version}}}}
-	var r *machine.Reply
-	n.run(t, func() { r = n.ask(t.call) }, func() { w.store.answered(t, r) })
+	n.try(store.Record{Group: g, Version: l.version})
 	return true
+}
+
+// try acquires a group beside the machine.
+func (n *node) try(seen store.Record) {
+	t := &task{call: &machine.Call{Kind: machine.CallAcquire, Session: n.sess, Seen: []store.Record{seen}}}
+	var r *machine.Reply
+	n.run(t, func() { r = n.ask(t.call) }, func() { n.w.store.answered(t, r) })
 }
 
 // slip is somebody's mistake: a token out of nowhere.

@@ -144,7 +144,7 @@ func (n *node) start() {
 	if n.client != nil {
 		n.client.start()
 	} else {
-		n.store = n.w.store.open(driver{n}, processClock{n}, n.spawn)
+		n.store = n.w.store.open(driver{n.w.store, n}, reading(n.now), n.spawn)
 		n.roster = &machine.Roster{}
 		n.engine = n.store
 	}
@@ -169,10 +169,7 @@ func (n *node) start() {
 
 // spawn runs what the store does beside its calls.
 func (n *node) spawn(f func()) {
-	life := n.life
-	n.w.after(0, func() {
-		n.doing(life, func() { n.run(&task{}, f, func() {}) })
-	})
+	n.soon(0, func() { n.run(&task{}, f, func() {}) })
 }
 
 func (n *node) crash() {
@@ -189,21 +186,17 @@ func (n *node) crash() {
 
 // campaign asks to lead after a while, if it still makes sense then.
 func (n *node) campaign(group string, after time.Duration) {
-	life := n.life
-	n.w.after(after, func() {
-		n.doing(life, func() {
-			if n.wants[group] || n.away[group] {
-				return
-			}
-			for _, t := range n.terms {
-				if t.group == group && !t.returned {
-					return
-				}
-			}
+	n.soon(after, func() {
+		if !n.wants[group] && !n.away[group] && !n.works(group) {
 			n.wants[group], n.wantsAt[group] = true, n.w.now
 			n.step(machine.Event{Kind: machine.OnCampaign, Group: group})
-		})
+		}
 	})
+}
+
+// works: the work of a term of the group has not returned.
+func (n *node) works(group string) bool {
+	return slices.ContainsFunc(n.terms, func(t *term) bool { return t.group == group && !t.returned })
 }
 
 func (n *node) withdraw(group string) {
@@ -458,7 +451,7 @@ func (n *node) adopt() (store.Session, bool) {
 func (n *node) watch() {
 	n.stream++
 	n.synced = false
-	life, stream := n.life, n.stream
+	stream := n.stream
 	for _, t := range slices.Clone(n.tasks) {
 		if t.watches {
 			t.end()
@@ -467,7 +460,7 @@ func (n *node) watch() {
 	if n.sub != nil {
 		n.sub.Close()
 		n.sub = nil
-		n.w.after(0, func() { n.doing(life, n.overdue) })
+		n.soon(0, n.overdue)
 	}
 	woken, feed := false, n.roster.Feed()
 	take := func() {
@@ -482,7 +475,7 @@ func (n *node) watch() {
 		sub, err = n.store.Subscribe(background, n.scope, func() {
 			if !woken {
 				woken = true
-				n.w.after(0, func() { n.doing(life, take) })
+				n.soon(0, take)
 			}
 		})
 	}, func() {
@@ -587,7 +580,7 @@ func (n *node) begin(rec store.Record, until clock.Instant) *term {
 	w.atChange(n)
 	if w.cfg.Plant.Has(plant.NoSeal) {
 		t.sealed = true
-		w.after(0, func() { n.doing(t.life, func() { n.tick(t) }) })
+		n.soon(0, func() { n.tick(t) })
 		return t
 	}
 	n.seal(t)
@@ -612,7 +605,7 @@ func (n *node) seal(t *term) {
 		t.sealed = true
 		n.tick(t)
 	})
-	n.w.after(time.Second, func() { n.doing(t.life, func() { n.seal(t) }) })
+	n.soon(time.Second, func() { n.seal(t) })
 }
 
 // tick is the work: check, write, again.
@@ -636,9 +629,7 @@ func (n *node) tick(t *term) {
 		n.pause(d, false)
 	}
 	n.doing(t.life, func() { n.write(t) })
-	n.w.after(n.w.between(400*time.Millisecond, 2*time.Second), func() {
-		n.doing(t.life, func() { n.tick(t) })
-	})
+	n.soon(n.w.between(400*time.Millisecond, 2*time.Second), func() { n.tick(t) })
 }
 
 // rest is how long a process does not campaign after a term.
@@ -715,17 +706,15 @@ func (n *node) end(t *term, cause error) {
 	if n.hang > 0 {
 		d, n.hang = n.hang, 0
 	}
-	n.w.after(d, func() {
-		n.doing(t.life, func() {
-			t.returned = true
-			n.terms = slices.DeleteFunc(n.terms, func(o *term) bool { return o == t })
-			if n.client != nil {
-				n.client.returned(t)
-			} else {
-				n.step(machine.Event{Kind: machine.OnReturned, Group: t.group, Token: t.token, To: t.to, Session: t.toSess})
-			}
-			n.campaign(t.group, n.rest(t))
-		})
+	n.soon(d, func() {
+		t.returned = true
+		n.terms = slices.DeleteFunc(n.terms, func(o *term) bool { return o == t })
+		if n.client != nil {
+			n.client.returned(t)
+		} else {
+			n.step(machine.Event{Kind: machine.OnReturned, Group: t.group, Token: t.token, To: t.to, Session: t.toSess})
+		}
+		n.campaign(t.group, n.rest(t))
 	})
 }
 

@@ -166,7 +166,7 @@ func (w *world) checkClients(group string) {
 		return
 	}
 	stalls := func(i *instance) bool { return i.disturbed() }
-	if slices.ContainsFunc(n.terms, func(t *term) bool { return t.group == group && !t.returned }) || slices.ContainsFunc(w.instances, stalls) ||
+	if n.works(group) || slices.ContainsFunc(w.instances, stalls) ||
 		w.store.down || w.rewound || n.up && n.disturbed() {
 		l.usedAt = w.now
 	}

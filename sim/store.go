@@ -137,7 +137,7 @@ func newStore(w *world) *simStore {
 		grants:   map[string]*ledger{},
 		calm:     map[*node]bool{},
 	}
-	s.admin = s.open(operator{s}, operatorClock{s}, func(f func()) { w.after(0, f) })
+	s.admin = s.open(driver{s: s}, reading(s.now), func(f func()) { w.after(0, f) })
 	for _, g := range w.groups {
 		s.grants[g] = &ledger{by: map[fence.Token]store.SessionID{}, over: map[fence.Token]instant{}, wrong: map[grantKey]*misgrant{}, vacantAt: 0}
 	}
@@ -155,11 +155,6 @@ func (s *simStore) open(d kv.Driver, c clock.Clock, spawn func(func())) *kv.Stor
 		return fmt.Sprintf("s%d", w.ids)
 	}, spawn)
 }
-
-type operatorClock struct{ s *simStore }
-
-func (c operatorClock) Now() clock.Instant  { return c.s.now() }
-func (operatorClock) NewTimer() clock.Timer { panic("sim: nothing waits in a simulated store") }
 
 var background = context.Background()
 

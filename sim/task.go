@@ -222,8 +222,12 @@ func (t *task) end() {
 	n.w.running = was
 }
 
-// driver connects the store of a process with the engine.
-type driver struct{ n *node }
+// driver connects a store with the engine: that of a process over its road, or that of an
+// operator (n is nil), for whom everything happens at once.
+type driver struct {
+	s *simStore
+	n *node
+}
 
 var (
 	_ kv.Driver = driver{}
@@ -231,10 +235,14 @@ var (
 )
 
 // ask sends an operation to the engine and waits for the answer.
-func ask[T any](ctx context.Context, d driver, write bool, f func(t *task) (T, error)) (T, error) {
-	t := d.n.w.running
-	var got T
-	var err error
+func ask[T any](ctx context.Context, d driver, write bool, f func(t *task) (T, error)) (got T, err error) {
+	if d.n == nil {
+		if d.s.down {
+			return got, errReset
+		}
+		return f(nil)
+	}
+	t := d.s.w.running
 	o := &op{ctx: ctx, write: write, fail: func(e error) { err = e }}
 	o.do = func() func() {
 		v, e := f(t)
@@ -246,39 +254,39 @@ func ask[T any](ctx context.Context, d driver, write bool, f func(t *task) (T, e
 	return got, err
 }
 
-func (d driver) Caps() kv.Caps { return d.n.w.store.caps }
+func (d driver) Caps() kv.Caps { return d.s.caps }
 
 func (d driver) Commit(ctx context.Context, x kv.Txn) (kv.Result, error) {
 	for _, w := range x.Then {
-		if id, ok := strings.CutPrefix(w.Key, "beat/"); ok && (w.Value == nil || !lives(kv.Item{Version: 1, Value: w.Value})) {
-			d.n.w.store.lastMoment(store.SessionID(id))
+		if id, ok := strings.CutPrefix(w.Key, "beat/"); ok && d.n != nil && (w.Value == nil || !lives(kv.Item{Version: 1, Value: w.Value})) {
+			d.s.lastMoment(store.SessionID(id))
 		}
 	}
-	r, err := ask(ctx, d, len(x.Then) > 0, func(t *task) (kv.Result, error) { return d.n.w.store.commit(t, x), nil })
+	r, err := ask(ctx, d, len(x.Then) > 0, func(t *task) (kv.Result, error) { return d.s.commit(t, x), nil })
 	d.n.saw(r)
 	return r, err
 }
 
 func (d driver) List(ctx context.Context, prefix, after string, limit int) ([]kv.Item, error) {
-	return ask(ctx, d, false, func(*task) ([]kv.Item, error) { return d.n.w.store.list(prefix, after, limit), nil })
+	return ask(ctx, d, false, func(*task) ([]kv.Item, error) { return d.s.list(prefix, after, limit), nil })
 }
 
 func (d driver) Incarnation(ctx context.Context) (kv.Incarnation, error) {
-	i, err := ask(ctx, d, false, func(*task) (kv.Incarnation, error) { return d.n.w.store.incarnation(), nil })
-	if err == nil {
+	i, err := ask(ctx, d, false, func(*task) (kv.Incarnation, error) { return d.s.incarnation(), nil })
+	if err == nil && d.n != nil {
 		d.n.incarnation = i.ID
 	}
 	return i, err
 }
 
 func (d driver) Grant(ctx context.Context, want string, ttl time.Duration) (string, time.Duration, error) {
-	granted, err := ask(ctx, d, true, func(*task) (time.Duration, error) { return d.n.w.store.grant(want, ttl), nil })
+	granted, err := ask(ctx, d, true, func(*task) (time.Duration, error) { return d.s.grant(want, ttl), nil })
 	return want, granted, err
 }
 
 // saw notes what the store of a process knows of the engine.
 func (n *node) saw(r kv.Result) {
-	if r.Incarnation != "" {
+	if n != nil && r.Incarnation != "" {
 		n.high, n.incarnation = max(n.high, r.Index), r.Incarnation
 	}
 }
@@ -289,7 +297,7 @@ type renewal struct {
 }
 
 func (d driver) Renew(ctx context.Context, id string, read []string) (time.Duration, kv.Result, error) {
-	r, err := ask(ctx, d, false, func(t *task) (renewal, error) { return d.n.w.store.renew(t, id, read) })
+	r, err := ask(ctx, d, false, func(t *task) (renewal, error) { return d.s.renew(t, id, read) })
 	d.n.saw(r.Result)
 	return r.ttl, r.Result, err
 }
@@ -297,7 +305,7 @@ func (d driver) Renew(ctx context.Context, id string, read []string) (time.Durat
 // Revoke ignores its context, which ends in real time.
 func (d driver) Revoke(_ context.Context, id string) error {
 	_, err := ask(background, d, true, func(*task) (struct{}, error) {
-		d.n.w.store.revoke(d.n, id)
+		d.s.revoke(d.n, id)
 		return struct{}{}, nil
 	})
 	return err
@@ -305,7 +313,11 @@ func (d driver) Revoke(_ context.Context, id string) error {
 
 func (d driver) Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[kv.Change, error] {
 	return func(yield func(kv.Change, error) bool) {
-		t := d.n.w.running
+		if d.n == nil {
+			yield(kv.Change{}, errReset) // an operator does not watch
+			return
+		}
+		t := d.s.w.running
 		st := newStream(d.n, tick, prefixes)
 		defer st.close()
 		o := &op{ctx: ctx, stream: st, fail: func(err error) { st.err = err }}
@@ -319,51 +331,6 @@ func (d driver) Watch(ctx context.Context, tick time.Duration, prefixes ...strin
 			}
 		}
 	}
-}
-
-// operator is a driver without a road: what it does happens at once.
-type operator struct{ s *simStore }
-
-func (d operator) Caps() kv.Caps { return d.s.caps }
-
-func (d operator) Commit(_ context.Context, x kv.Txn) (kv.Result, error) {
-	if d.s.down {
-		return kv.Result{}, errReset
-	}
-	return d.s.commit(nil, x), nil
-}
-
-func (d operator) List(_ context.Context, prefix, after string, limit int) ([]kv.Item, error) {
-	if d.s.down {
-		return nil, errReset
-	}
-	return d.s.list(prefix, after, limit), nil
-}
-
-func (d operator) Incarnation(context.Context) (kv.Incarnation, error) {
-	if d.s.down {
-		return kv.Incarnation{}, errReset
-	}
-	return d.s.incarnation(), nil
-}
-
-func (d operator) Watch(context.Context, time.Duration, ...string) iter.Seq2[kv.Change, error] {
-	return func(yield func(kv.Change, error) bool) { yield(kv.Change{}, errReset) }
-}
-
-func (d operator) Grant(context.Context, string, time.Duration) (string, time.Duration, error) {
-	return "", 0, errReset
-}
-
-func (d operator) Renew(context.Context, string, []string) (time.Duration, kv.Result, error) {
-	return 0, kv.Result{}, errReset
-}
-
-func (d operator) Revoke(_ context.Context, id string) error {
-	if !d.s.down {
-		d.s.revoke(nil, id)
-	}
-	return nil
 }
 
 // stream is one watch of a driver.
@@ -525,8 +492,8 @@ func (st *stream) heal() {
 	}
 }
 
-// processClock is the clock of a process as its store reads it.
-type processClock struct{ n *node }
+// reading is the clock of a process or of the engine as a store reads it.
+type reading func() clock.Instant
 
-func (c processClock) Now() clock.Instant  { return c.n.now() }
-func (processClock) NewTimer() clock.Timer { panic("sim: nothing waits in a simulated store") }
+func (r reading) Now() clock.Instant  { return r() }
+func (reading) NewTimer() clock.Timer { panic("sim: nothing waits in a simulated store") }

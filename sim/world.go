@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -96,50 +97,27 @@ type event struct {
 }
 
 // queue is a heap of events in order of time, then of their making.
-type queue []event
+type queue []*event
 
-func (q queue) before(i, j int) bool {
+func (q queue) Len() int      { return len(q) }
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *queue) Push(e any)   { *q = append(*q, e.(*event)) }
+
+func (q queue) Less(i, j int) bool {
 	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
 }
 
-func (q *queue) push(e event) {
-	*q = append(*q, e)
-	h := *q
-	for i := len(h) - 1; i > 0; {
-		parent := (i - 1) / 4
-		if !h.before(i, parent) {
-			break
-		}
-		h[i], h[parent] = h[parent], h[i]
-		i = parent
-	}
-}
-
-func (q *queue) pop() event {
-	h := *q
-	top := h[0]
-	last := len(h) - 1
-	h[0], h[last] = h[last], event{}
-	h = h[:last]
-	*q = h
-	for i := 0; ; {
-		least := i
-		for c := 4*i + 1; c <= 4*i+4 && c < last; c++ {
-			if h.before(c, least) {
-				least = c
-			}
-		}
-		if least == i {
-			return top
-		}
-		h[i], h[least] = h[least], h[i]
-		i = least
-	}
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	e := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	return e
 }
 
 func (w *world) at(t instant, f func()) {
 	w.seq++
-	w.queue.push(event{max(t, w.now), w.seq, f})
+	heap.Push(&w.queue, &event{max(t, w.now), w.seq, f})
 }
 
 func (w *world) after(d time.Duration, f func()) { w.at(w.now.add(d), f) }
@@ -152,7 +130,7 @@ func (w *world) run(end instant) {
 		if w.queue[0].at > end {
 			break
 		}
-		e := w.queue.pop()
+		e := heap.Pop(&w.queue).(*event)
 		w.now = e.at
 		w.result.Events++
 		if spin++; w.now != since {
