@@ -62,39 +62,51 @@ func (e *Elector) campaign(ctx context.Context, once bool) (*tenure.Term, error)
 		return nil, context.Cause(ctx)
 	}
 	n := e.node
-	w := &waiter{result: make(chan outcome, 1)}
-	n.mu.Lock()
-	switch {
-	case n.closing:
-		n.mu.Unlock()
-		return nil, ErrClosed
-	case n.waiters[e.group] != nil:
-		n.mu.Unlock()
-		return nil, fmt.Errorf("group %q: %w", e.group, ErrCampaigning)
+	result := make(chan outcome, 1)
+	w := &waiter{tell: func(o outcome) { result <- o }}
+	if err := n.stand(e.group, once, w); err != nil {
+		return nil, err
 	}
-	n.waiters[e.group] = w
-	n.queue = append(n.queue, machine.Event{Kind: machine.OnCampaign, Group: e.group, Once: once})
-	n.mu.Unlock()
-	n.poke()
-
 	select {
-	case o := <-w.result:
+	case o := <-result:
 		return o.term, o.err
 	case <-ctx.Done():
 	}
-	n.mu.Lock()
-	waiting := n.waiters[e.group] == w
-	if waiting {
-		delete(n.waiters, e.group)
-		n.queue = append(n.queue, machine.Event{Kind: machine.OnWithdraw, Group: e.group})
-	}
-	n.mu.Unlock()
-	n.poke()
-	if waiting {
+	if n.withdraw(e.group, w) != nil {
 		return nil, context.Cause(ctx)
 	}
-	o := <-w.result
+	o := <-result
 	return o.term, o.err
+}
+
+// stand begins a campaign.
+func (n *Node) stand(group string, once bool, w *waiter) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.closing:
+		return ErrClosed
+	case n.waiters[group] != nil:
+		return fmt.Errorf("group %q: %w", group, ErrCampaigning)
+	}
+	n.waiters[group] = w
+	n.queue = append(n.queue, machine.Event{Kind: machine.OnCampaign, Group: group, Once: once})
+	n.poke()
+	return nil
+}
+
+// withdraw ends a campaign that still waits and returns its waiter: w, or anyone's if w is nil.
+func (n *Node) withdraw(group string, w *waiter) *waiter {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	waits := n.waiters[group]
+	if waits == nil || w != nil && waits != w {
+		return nil
+	}
+	delete(n.waiters, group)
+	n.queue = append(n.queue, machine.Event{Kind: machine.OnWithdraw, Group: group})
+	n.poke()
+	return waits
 }
 
 // Leader implements tenure.Elector.
@@ -106,10 +118,8 @@ func (e *Elector) Leader(ctx context.Context) (tenure.Leader, error) {
 		return tenure.Leader{Group: e.group}, errNoContext
 	}
 	n := e.node
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.CallTimeout)
-	defer cancel()
 	asked := n.cfg.Clock.Now()
-	v, err := n.store.Read(ctx, e.group)
+	v, err := call(ctx, n, func(ctx context.Context) (store.View, error) { return n.store.Read(ctx, e.group) })
 	if err != nil {
 		return tenure.Leader{Group: e.group}, fmt.Errorf("lease: reading the leader of group %q: %w", e.group, err)
 	}
@@ -204,9 +214,9 @@ func (e *Elector) since(ctx context.Context, v store.View, seen store.Cursor) ([
 	if complete || v.Token < seen.Token {
 		return changes, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.node.cfg.CallTimeout)
-	defer cancel()
-	older, err := e.node.store.History(ctx, e.group, store.Page{})
+	older, err := call(ctx, e.node, func(ctx context.Context) ([]store.Term, error) {
+		return e.node.store.History(ctx, e.group, store.Page{})
+	})
 	if err != nil {
 		return changes, fmt.Errorf("lease: reading the terms of group %q after token %d: %w", e.group, seen.Token, err)
 	}
@@ -308,9 +318,8 @@ func (g *grant) Release(ctx context.Context, candidate string) error {
 	if candidate != "" && candidate == g.successor && n.cfg.Clock.Now().Sub(g.found) < hintFor {
 		e.Session = g.session
 	}
-	n.queue = append(n.queue, e)
 	n.mu.Unlock()
-	n.poke()
+	n.push(e)
 	select {
 	case err := <-settled:
 		return err

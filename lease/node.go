@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -44,22 +45,21 @@ type Node struct {
 	work   sync.WaitGroup // calls, watch, health
 	done   chan struct{}  // the loop has ended
 	quit   chan struct{}  // the loop must end
+	quits  sync.Once
 	wake   chan struct{}
 	notes  notebook
 
-	watches atomic.Int64
+	calls, watches atomic.Int64 // under way
 
-	mu       sync.Mutex
-	room     sync.Cond // the queue was emptied
-	queue    []machine.Event
-	closing  bool // no new campaigns
-	ended    bool // nobody will answer any more
-	quitting bool
-	stopErr  error
-	calls    int
-	waiters  map[string]*waiter
-	settles  map[settleKey][]chan error
-	answers  map[string]answer // what Leader answered last, by group
+	mu      sync.Mutex
+	room    sync.Cond // the queue was emptied
+	queue   []machine.Event
+	closing bool // no new campaigns
+	ended   bool // nobody will answer any more
+	stopErr error
+	waiters map[string]*waiter
+	settles map[settleKey][]chan error
+	answers map[string]answer // what Leader answered last, by group
 
 	// The loop's own.
 	terms     map[string]*heldTerm
@@ -74,19 +74,8 @@ type answer struct {
 	asked  clock.Instant
 }
 
-// waiter gets the outcome of a campaign: over a channel that holds one, or by a call.
-type waiter struct {
-	result chan outcome
-	call   func(*tenure.Term, error)
-}
-
-func (w *waiter) tell(o outcome) {
-	if w.call != nil {
-		w.call(o.term, o.err)
-		return
-	}
-	w.result <- o
-}
+// waiter is told the outcome of a campaign. That must not wait.
+type waiter struct{ tell func(outcome) }
 
 type outcome struct {
 	term *tenure.Term
@@ -120,21 +109,13 @@ func New(st store.Store, cfg Config) (*Node, error) {
 		return nil, &store.ArgumentError{Field: "store", Rule: "must not be nil"}
 	}
 	cfg.Timing = cfg.Timing.Resolve()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	if err := cfg.fits(st.Caps()); err != nil {
+	if err := cmp.Or(cfg.Validate(), cfg.fits(st.Caps())); err != nil {
 		return nil, err
 	}
 	if !cfg.Unguarded {
 		st = guard.Guard(st, guard.Config{Plant: cfg.planted})
 	}
-	if cfg.Clock == nil {
-		cfg.Clock = clock.System()
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
+	cfg.Clock, cfg.Log = cmp.Or(cfg.Clock, clock.System()), cmp.Or(cfg.Log, slog.Default())
 	var sick error
 	if cfg.Health != nil {
 		sick = errors.New("lease: the health check has not answered yet")
@@ -191,21 +172,15 @@ func (n *Node) Close(ctx context.Context) error {
 	}
 	n.mu.Lock()
 	n.closing = true
-	n.queue = append(n.queue, machine.Event{Kind: machine.OnShutdown})
 	n.mu.Unlock()
-	n.poke()
+	n.push(machine.Event{Kind: machine.OnShutdown})
 	select {
 	case <-n.done:
 	case <-ctx.Done():
 		if n.cfg.Exit != nil {
 			return fmt.Errorf("lease: closing goes on, and the process is ended if its work does not return: %w", context.Cause(ctx))
 		}
-		n.mu.Lock()
-		if !n.quitting {
-			n.quitting = true
-			close(n.quit)
-		}
-		n.mu.Unlock()
+		n.quits.Do(func() { close(n.quit) })
 		<-n.done
 	}
 	ended := make(chan struct{})
@@ -239,9 +214,8 @@ func (n *Node) pushView(v store.View, stream uint64) {
 	for len(n.queue) >= maxQueue && n.ctx.Err() == nil {
 		n.room.Wait()
 	}
-	n.queue = append(n.queue, machine.Event{Kind: machine.OnView, View: &v, Stream: stream})
 	n.mu.Unlock()
-	n.poke()
+	n.push(machine.Event{Kind: machine.OnView, View: &v, Stream: stream})
 }
 
 // ofThisWatch drops what an earlier watch has left in the queue.
@@ -352,7 +326,7 @@ func (n *Node) act(a machine.Action) {
 			n.cfg.Exit(OverrunExitCode)
 		}
 	case machine.DoNote:
-		n.notes.add(noteOf(a.Note))
+		n.notes.add(Note(a.Note))
 	}
 }
 
@@ -401,7 +375,9 @@ func (n *Node) deliver(group string, o outcome) bool {
 }
 
 func (n *Node) settle(key settleKey, err error) {
-	delete(n.terms, n.endedTerm(key))
+	if t := n.terms[key.group]; t != nil && t.token == key.token {
+		delete(n.terms, key.group)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, c := range n.settles[key] {
@@ -410,26 +386,13 @@ func (n *Node) settle(key settleKey, err error) {
 	delete(n.settles, key)
 }
 
-// endedTerm is the group if its present term is the one that was settled.
-func (n *Node) endedTerm(key settleKey) string {
-	if t := n.terms[key.group]; t != nil && t.token == key.token {
-		return key.group
-	}
-	return ""
-}
-
 // call asks the store in a goroutine of its own.
 func (n *Node) call(c *machine.Call) {
-	n.mu.Lock()
-	full := n.calls >= maxCalls
-	if !full {
-		n.calls++
-	}
-	n.mu.Unlock()
-	if full {
+	if n.calls.Load() >= maxCalls { // only the loop adds to them
 		n.push(machine.Event{Kind: machine.OnReply, Reply: &machine.Reply{ID: c.ID, Err: fmt.Errorf("lease: %d calls to the store are hanging: %w", maxCalls, store.ErrBusy)}})
 		return
 	}
+	n.calls.Add(1)
 	n.work.Go(func() {
 		ctx, cancel := context.WithTimeout(n.ctx, c.Timeout)
 		r := c.Do(ctx, n.store, n.cfg.Candidate, store.OpenOptions{Scope: n.cfg.Scope, Instance: n.instance, Fenced: n.cfg.Fenced, Successor: n.cfg.Scope.Single()})
@@ -437,9 +400,7 @@ func (n *Node) call(c *machine.Call) {
 		if c.Kind == machine.CallOpen && r.Err == nil && n.cfg.Keeper != nil {
 			n.cfg.Keeper.Keep(r.Session, n.instance)
 		}
-		n.mu.Lock()
-		n.calls--
-		n.mu.Unlock()
+		n.calls.Add(-1)
 		n.push(machine.Event{Kind: machine.OnReply, Reply: r})
 	})
 }

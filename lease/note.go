@@ -9,24 +9,24 @@ import (
 )
 
 // NoteKind says what a note is about.
-type NoteKind string
+type NoteKind = machine.NoteKind
 
 // The notes.
 const (
-	NoteOpened     = NoteKind(machine.NoteOpened)
-	NoteOpenFailed = NoteKind(machine.NoteOpenFailed)
-	NoteBeat       = NoteKind(machine.NoteBeat)
-	NoteMissed     = NoteKind(machine.NoteMissed)
-	NoteSession    = NoteKind(machine.NoteSession)
-	NoteBegan      = NoteKind(machine.NoteBegan)
-	NoteEnded      = NoteKind(machine.NoteEnded)
-	NoteReleased   = NoteKind(machine.NoteReleased)
-	NoteTry        = NoteKind(machine.NoteTry)
-	NoteConflict   = NoteKind(machine.NoteConflict)
-	NoteFailed     = NoteKind(machine.NoteFailed)
-	NoteWatchLost  = NoteKind(machine.NoteWatchLost)
-	NoteOverrun    = NoteKind(machine.NoteOverrun)
-	NoteAsked      = NoteKind(machine.NoteAsked)
+	NoteOpened     = machine.NoteOpened
+	NoteOpenFailed = machine.NoteOpenFailed
+	NoteBeat       = machine.NoteBeat
+	NoteMissed     = machine.NoteMissed
+	NoteSession    = machine.NoteSession
+	NoteBegan      = machine.NoteBegan
+	NoteEnded      = machine.NoteEnded
+	NoteReleased   = machine.NoteReleased
+	NoteTry        = machine.NoteTry
+	NoteConflict   = machine.NoteConflict
+	NoteFailed     = machine.NoteFailed
+	NoteWatchLost  = machine.NoteWatchLost
+	NoteOverrun    = machine.NoteOverrun
+	NoteAsked      = machine.NoteAsked
 )
 
 // Note tells people and metrics what a node did, and why.
@@ -41,15 +41,4 @@ type Note struct {
 	Silent  time.Duration // since the last acknowledged keep-alive was sent
 	Detail  string
 	Err     error
-}
-
-func noteOf(n machine.Note) Note {
-	out := Note{
-		Kind: NoteKind(n.Kind), Group: n.Group, Token: n.Token, Session: n.Session,
-		Count: n.Count, Took: n.Took, Silent: n.Silent, Detail: n.Detail, Err: n.Err,
-	}
-	if n.Call != 0 {
-		out.Call = n.Call.String()
-	}
-	return out
 }

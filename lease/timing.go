@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -56,10 +57,7 @@ type Timing struct {
 }
 
 // The bounds of a TTL.
-const (
-	minTTL = 20 * time.Millisecond
-	maxTTL = 24 * time.Hour
-)
+const minTTL, maxTTL = 20 * time.Millisecond, 24 * time.Hour
 
 // Default suits processes in one region beside their engine: a crash costs eight
 // seconds, and no pause of up to five ends a term.
@@ -101,26 +99,16 @@ func Cautious() Timing {
 // Resolve fills the fields that are zero, as their comments say. It does not
 // touch the others, however wrong: that is for Validate to say.
 func (t Timing) Resolve() Timing {
-	fill(&t.TTL, 8*time.Second)
-	fill(&t.Beat, t.TTL/4)
-	if t.Misses == 0 {
-		t.Misses = 3
-	}
-	if t.Drift == 0 {
-		t.Drift = 0.02
-	}
-	fill(&t.Margin, max(50*time.Millisecond, t.TTL/40))
-	fill(&t.CallTimeout, t.TTL/4)
-	fill(&t.Step, max(20*time.Millisecond, t.TTL/400))
-	fill(&t.BackoffMin, min(50*time.Millisecond, t.Beat))
-	fill(&t.BackoffMax, t.Beat)
+	t.TTL = cmp.Or(t.TTL, 8*time.Second)
+	t.Beat = cmp.Or(t.Beat, t.TTL/4)
+	t.Misses = cmp.Or(t.Misses, 3)
+	t.Drift = cmp.Or(t.Drift, 0.02)
+	t.Margin = cmp.Or(t.Margin, max(50*time.Millisecond, t.TTL/40))
+	t.CallTimeout = cmp.Or(t.CallTimeout, t.TTL/4)
+	t.Step = cmp.Or(t.Step, max(20*time.Millisecond, t.TTL/400))
+	t.BackoffMin = cmp.Or(t.BackoffMin, min(50*time.Millisecond, t.Beat))
+	t.BackoffMax = cmp.Or(t.BackoffMax, t.Beat)
 	return t
-}
-
-func fill(d *time.Duration, otherwise time.Duration) {
-	if *d == 0 {
-		*d = otherwise
-	}
 }
 
 // Validate returns an ArgumentError for each rule that a complete Timing breaks,

@@ -1,11 +1,13 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -114,37 +116,20 @@ func (c Config) Validate() error {
 }
 
 func (c Config) resolve() Config {
-	if c.Advertise == "" && !c.Join {
-		c.Advertise = c.Peers[c.Candidate.ID]
+	if !c.Join {
+		c.Advertise = cmp.Or(c.Advertise, c.Peers[c.Candidate.ID])
 	}
-	if c.Listen == "" {
-		c.Listen = c.Advertise
-	}
-	if c.Timing == (Timing{}) {
-		c.Timing = Default()
-	}
-	c.Timing = c.Timing.Resolve()
+	c.Listen = cmp.Or(c.Listen, c.Advertise)
+	c.Timing = cmp.Or(c.Timing, Default()).Resolve()
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{}).DialContext
 	}
-	if c.Clock == nil {
-		c.Clock = clock.System()
-	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
-	c.Log = c.Log.With("group", c.Group, "node", c.Candidate.ID)
+	c.Clock = cmp.Or(c.Clock, clock.System())
+	c.Log = cmp.Or(c.Log, slog.Default()).With("group", c.Group, "node", c.Candidate.ID)
 	return c
 }
 
-func (c Config) peerIDs() []string {
-	var ids []string
-	for id := range c.Peers {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
-}
+func (c Config) peerIDs() []string { return slices.Sorted(maps.Keys(c.Peers)) }
 
 func validName(s string) bool {
 	const most = 63

@@ -235,9 +235,7 @@ func (n *Node) confirm(ctx context.Context, term uint64, since clock.Instant) er
 		if ok {
 			return nil
 		}
-		n.mu.Lock()
-		changed := n.changed
-		n.mu.Unlock()
+		changed := n.nextChange()
 		if n.leads() != (leadership{term, true}) {
 			return errMoved
 		}
@@ -269,9 +267,7 @@ func (n *Node) ask(ctx context.Context, req request) (answer, error) {
 				err = callError(a.Error)
 			}
 		} else {
-			attempt, cancel := context.WithTimeout(ctx, n.cfg.Call+req.Wait)
-			a, err = n.call(attempt, id, address, req)
-			cancel()
+			a, err = n.attempt(ctx, id, address, req)
 		}
 		var said callError
 		switch {
@@ -281,10 +277,7 @@ func (n *Node) ask(ctx context.Context, req request) (answer, error) {
 			return a, nil
 		case err == nil && a.ID != "" && a.ID != id && a.ID != n.cfg.Candidate.ID:
 			// Whoever joins knows the leader only from hearsay.
-			attempt, cancel := context.WithTimeout(ctx, n.cfg.Call+req.Wait)
-			a, err = n.call(attempt, a.ID, a.Address, req)
-			cancel()
-			if err == nil && !a.Moved {
+			if a, err = n.attempt(ctx, a.ID, a.Address, req); err == nil && !a.Moved {
 				return a, nil
 			}
 		}
@@ -300,6 +293,13 @@ func (n *Node) ask(ctx context.Context, req request) (answer, error) {
 			return answer{}, fmt.Errorf("raft: group %q: %w in %v: %w", n.cfg.Group, ErrUnavailable, time.Since(start).Round(time.Millisecond), last)
 		}
 	}
+}
+
+// attempt is a call within the time of one exchange.
+func (n *Node) attempt(ctx context.Context, id, address string, req request) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.Call+req.Wait)
+	defer cancel()
+	return n.call(ctx, id, address, req)
 }
 
 // timedOut reports whether err says no more than that time was up.

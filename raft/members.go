@@ -100,10 +100,7 @@ func (n *Node) changeMembers(ctx context.Context, req request) error {
 			return fmt.Errorf("the cluster has %d members already, which is the most", maxPeers)
 		}
 		// A voter that cannot be reached would count against the quorum for ever.
-		reach, cancel := context.WithTimeout(ctx, n.cfg.Call)
-		_, err := n.call(reach, req.ID, req.Address, request{Op: opStanding})
-		cancel()
-		if err != nil {
+		if _, err := n.attempt(ctx, req.ID, req.Address, request{Op: opStanding}); err != nil {
 			return fmt.Errorf("%q cannot be reached at %s, where it says that it is: %w", req.ID, req.Address, err)
 		}
 		n.cfg.Log.Info("raft: member joins", "id", req.ID, "address", req.Address)

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -198,6 +199,13 @@ func (n *Node) notify() {
 	n.changed = make(chan struct{})
 }
 
+// nextChange is closed at the next change.
+func (n *Node) nextChange() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.changed
+}
+
 func (n *Node) poke() {
 	select {
 	case n.wake <- struct{}{}:
@@ -228,9 +236,7 @@ func (n *Node) propose(ctx context.Context, term uint64, e entry) (applied, erro
 	// Its future is not waited for: see machine. It may block until the time is up.
 	n.raft.Apply(data, left(ctx))
 	for {
-		n.mu.Lock()
-		changed := n.changed
-		n.mu.Unlock()
+		changed := n.nextChange()
 		if n.leads() != (leadership{term, true}) {
 			return applied{}, errMoved
 		}
@@ -340,11 +346,7 @@ func (n *Node) bequeath(ctx context.Context) {
 	if !now.leading {
 		return
 	}
-	heir := n.first()
-	if heir == "" {
-		heir = n.anyOther()
-	}
-	if heir != "" {
+	if heir := cmp.Or(n.first(), n.anyOther()); heir != "" {
 		if err := n.handOver(ctx, now.term, heir); err != nil {
 			n.cfg.Log.Info("raft: closing without a hand-over", "to", heir, "error", err)
 		}

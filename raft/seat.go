@@ -279,11 +279,7 @@ func (n *Node) dropTerm(h *held, cause error) {
 		n.lingers = h
 	}
 	if r := h.release; r != nil {
-		var err error
-		if r.to != "" {
-			err = fmt.Errorf("raft: group %q was lost before %q could take over: %w", n.cfg.Group, r.to, tenure.ErrSuccessor)
-		}
-		r.done <- err
+		r.done <- h.lostBefore(r.to)
 	}
 	close(h.gone)
 	n.notify()
@@ -319,13 +315,11 @@ func (h *held) Ended(cause error) {
 // Successor implements elector.Grant.
 func (h *held) Successor(ctx context.Context, candidate string) error {
 	n := h.node
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.Call)
-	defer cancel()
 	address := n.addressOf(candidate)
 	if address == "" {
 		return fmt.Errorf("raft: %q is no voter of group %q: %w", candidate, n.cfg.Group, tenure.ErrSuccessor)
 	}
-	a, err := n.call(ctx, candidate, address, request{Op: opStanding})
+	a, err := n.attempt(ctx, candidate, address, request{Op: opStanding})
 	switch {
 	case err != nil:
 		return fmt.Errorf("raft: candidate %q of group %q does not answer (%w): %w", candidate, n.cfg.Group, err, tenure.ErrSuccessor)
@@ -363,34 +357,39 @@ func (h *held) Release(ctx context.Context, to string) error {
 	}
 	if n.held != h {
 		n.mu.Unlock()
-		if to != "" {
-			return fmt.Errorf("raft: group %q was lost before %q could take over: %w", n.cfg.Group, to, tenure.ErrSuccessor)
-		}
-		return nil
+		return h.lostBefore(to)
 	}
-	if h.release != nil {
-		n.mu.Unlock()
-		select {
-		case <-h.gone:
-			return nil
-		case <-ctx.Done():
-			return h.unconfirmed(ctx)
-		}
+	var first chan error // of the one who asked first
+	if h.release == nil {
+		first = make(chan error, 1)
+		h.release = &release{to: to, done: first}
 	}
-	r := &release{to: to, done: make(chan error, 1)}
-	h.release = r
 	n.mu.Unlock()
 	n.poke()
+	gone := h.gone
+	if first != nil {
+		gone = nil
+	}
 	select {
-	case err := <-r.done:
+	case err := <-first:
 		return err
+	case <-gone:
+		return nil
 	case <-ctx.Done():
-		return h.unconfirmed(ctx)
+		return h.unconfirmed(context.Cause(ctx))
 	}
 }
 
-func (h *held) unconfirmed(ctx context.Context) error {
-	return fmt.Errorf("raft: the release of group %q (token %d) is not confirmed: %w", h.node.cfg.Group, h.token, context.Cause(ctx))
+func (h *held) unconfirmed(cause error) error {
+	return fmt.Errorf("raft: the release of group %q (token %d) is not confirmed: %w", h.node.cfg.Group, h.token, cause)
+}
+
+// lostBefore is what a release or, with a successor, a transfer of a lost term is told.
+func (h *held) lostBefore(to string) error {
+	if to == "" {
+		return nil
+	}
+	return fmt.Errorf("raft: group %q was lost before %q could take over: %w", h.node.cfg.Group, to, tenure.ErrSuccessor)
 }
 
 // giveUp writes down that the term is over and hands Raft's leadership on.
@@ -414,7 +413,7 @@ func (n *Node) giveUp(h *held) {
 		if n.anyOther() != "" {
 			n.pact.Abdicate(h.raft)
 		}
-		err = fmt.Errorf("raft: the release of group %q (token %d) is not confirmed: %w", n.cfg.Group, h.token, err)
+		err = h.unconfirmed(err)
 	case r.to != "":
 		if err = n.handOver(n.ctx, h.raft, heir); err != nil {
 			err = fmt.Errorf("raft: group %q is left vacant: %w: %w", n.cfg.Group, err, tenure.ErrSuccessor)
@@ -458,9 +457,7 @@ func (n *Node) handOver(ctx context.Context, term uint64, heir string) error {
 	// Its future is not waited for: see machine.
 	n.raft.LeadershipTransferToServer(hraft.ServerID(heir), hraft.ServerAddress(address))
 	for {
-		n.mu.Lock()
-		changed := n.changed
-		n.mu.Unlock()
+		changed := n.nextChange()
 		if n.leads() != (leadership{term, true}) {
 			if _, id := n.raft.LeaderWithID(); string(id) == heir {
 				return nil

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -87,24 +88,16 @@ func WAN() Timing {
 // Resolve fills the fields that are zero, as their comments say. It does not
 // touch the others, however wrong: that is for Validate to say.
 func (t Timing) Resolve() Timing {
-	fill(&t.Heartbeat, time.Second)
-	fill(&t.Election, t.Heartbeat)
-	fill(&t.LeaderLease, t.Heartbeat/2)
-	fill(&t.Commit, max(time.Millisecond, t.Heartbeat/20))
-	fill(&t.Beat, t.Heartbeat/2)
-	fill(&t.Stall, max(2*time.Second, 4*t.Beat))
-	fill(&t.Call, max(500*time.Millisecond, 2*t.Heartbeat))
-	fill(&t.Margin, t.Heartbeat/20)
-	if t.Drift == 0 {
-		t.Drift = 0.02
-	}
+	t.Heartbeat = cmp.Or(t.Heartbeat, time.Second)
+	t.Election = cmp.Or(t.Election, t.Heartbeat)
+	t.LeaderLease = cmp.Or(t.LeaderLease, t.Heartbeat/2)
+	t.Commit = cmp.Or(t.Commit, max(time.Millisecond, t.Heartbeat/20))
+	t.Beat = cmp.Or(t.Beat, t.Heartbeat/2)
+	t.Stall = cmp.Or(t.Stall, max(2*time.Second, 4*t.Beat))
+	t.Call = cmp.Or(t.Call, max(500*time.Millisecond, 2*t.Heartbeat))
+	t.Margin = cmp.Or(t.Margin, t.Heartbeat/20)
+	t.Drift = cmp.Or(t.Drift, 0.02)
 	return t
-}
-
-func fill(d *time.Duration, otherwise time.Duration) {
-	if *d == 0 {
-		*d = otherwise
-	}
 }
 
 // Validate returns a ConfigError for each rule that a complete Timing breaks,

@@ -769,7 +769,7 @@ func describeNote(n Note) string {
 			s += fmt.Sprintf(", "+format, value)
 		}
 	}
-	add("%v", n.Call, n.Call != 0)
+	add("%s", n.Call, n.Call != "")
 	add("%s", n.Group, n.Group != "")
 	add("token %d", n.Token, n.Token != 0)
 	add("session %s", n.Session, n.Session != "")

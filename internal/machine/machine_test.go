@@ -879,7 +879,7 @@ func (h *heckler) inside() {
 		h.broken("%d seats need a session, the machine counts %d", actives, m.actives)
 	}
 	for i := range m.wakes {
-		if i > 0 && m.wakes.less(i, (i-1)/2) {
+		if i > 0 && m.wakes.Less(i, (i-1)/2) {
 			h.broken("the heap of those who wait is in disorder")
 		}
 	}
@@ -943,7 +943,7 @@ func TestWakes(t *testing.T) {
 		s.wake = clock.Instant(r.IntN(20))
 		w.fix(s, r.IntN(3) > 0)
 		for i := 1; i < len(w); i++ {
-			if w.less(i, (i-1)/2) {
+			if w.Less(i, (i-1)/2) {
 				t.Fatalf("place %d of %d comes before its parent", i, len(w))
 			}
 		}

@@ -34,7 +34,7 @@ type Note struct {
 	Group   string
 	Token   fence.Token
 	Session store.SessionID
-	Call    CallKind
+	Call    string // of a CallKind
 	Count   int
 	Took    time.Duration
 	Silent  time.Duration

@@ -364,7 +364,7 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 	case errors.As(r.Err, &conflict):
 		m.conflicted(f, conflict)
 	default:
-		m.note(Note{Kind: NoteFailed, Call: CallAcquire, Group: f.seats[0].group, Count: len(f.seats), Err: r.Err})
+		m.note(Note{Kind: NoteFailed, Call: CallAcquire.String(), Group: f.seats[0].group, Count: len(f.seats), Err: r.Err})
 		for i, s := range f.seats {
 			if !store.Definite(r.Err) && s.view.Version == f.Seen[i].Version {
 				s.unsure, s.unsureAt = true, s.view.Version
@@ -568,7 +568,7 @@ func (m *Machine) sendReads() {
 func (m *Machine) confirmed(f *flight, r *Reply) {
 	s := f.seats[0]
 	if r.Err != nil {
-		m.note(Note{Kind: NoteFailed, Call: CallRead, Group: s.group, Err: r.Err})
+		m.note(Note{Kind: NoteFailed, Call: CallRead.String(), Group: s.group, Err: r.Err})
 		s.readAt = m.now.Add(m.cfg.Timing.BackoffMin/2 + m.backoff(s.fails))
 		s.fails++
 		m.update(s)
@@ -805,7 +805,7 @@ func (m *Machine) gaveUp(s *seat, rec store.Record, handed bool) {
 
 func (m *Machine) releaseAgain(s *seat, f *flight, err error) {
 	h := s.hold
-	m.note(Note{Kind: NoteFailed, Call: f.Kind, Group: s.group, Token: h.record.Token, Err: err})
+	m.note(Note{Kind: NoteFailed, Call: f.Kind.String(), Group: s.group, Token: h.record.Token, Err: err})
 	h.retryAt = m.now.Add(m.backoff(h.fails))
 	h.fails++
 	m.update(s)

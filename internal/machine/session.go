@@ -99,7 +99,7 @@ func (m *Machine) attemptName() string {
 func (m *Machine) opened(f *flight, r *Reply) {
 	m.opening = false
 	if r.Err != nil {
-		m.note(Note{Kind: NoteOpenFailed, Call: CallOpen, Err: r.Err, Took: m.now.Sub(f.sent)})
+		m.note(Note{Kind: NoteOpenFailed, Call: CallOpen.String(), Err: r.Err, Took: m.now.Sub(f.sent)})
 		m.openAt = m.now.Add(m.pause(m.openFails))
 		m.openFails++
 		m.failAll(r.Err)
@@ -193,7 +193,7 @@ func (m *Machine) beaten(f *flight, r *Reply) {
 		s.misses = 0
 		m.extend(s, f.sent, r.Beat.TTL)
 		m.reopen()
-		m.note(Note{Kind: NoteBeat, Call: CallBeat, Session: s.ID, Took: m.now.Sub(f.sent)})
+		m.note(Note{Kind: NoteBeat, Call: CallBeat.String(), Session: s.ID, Took: m.now.Sub(f.sent)})
 		if s.beatAt == clock.Never {
 			s.beatAt = max(m.now, f.sent.Add(m.cfg.Timing.Beat))
 		}
@@ -206,7 +206,7 @@ func (m *Machine) beaten(f *flight, r *Reply) {
 		m.gone(tenure.ErrLost, store.Lost, true)
 	case !f.late || errors.Is(r.Err, errTimeout):
 		s.misses++
-		m.note(Note{Kind: NoteMissed, Call: CallBeat, Session: s.ID, Count: s.misses, Silent: m.now.Sub(s.heard), Err: r.Err, Took: m.now.Sub(f.sent)})
+		m.note(Note{Kind: NoteMissed, Call: CallBeat.String(), Session: s.ID, Count: s.misses, Silent: m.now.Sub(s.heard), Err: r.Err, Took: m.now.Sub(f.sent)})
 		s.beatAt = m.now.Add(m.backoff(s.misses - 1))
 	}
 }
@@ -298,7 +298,7 @@ func (m *Machine) closed(f *flight, r *Reply) {
 		return
 	}
 	s.closeTries++
-	m.note(Note{Kind: NoteFailed, Call: CallClose, Session: s.ID, Count: s.closeTries, Err: r.Err})
+	m.note(Note{Kind: NoteFailed, Call: CallClose.String(), Session: s.ID, Count: s.closeTries, Err: r.Err})
 	if !store.Definite(r.Err) && s.closeTries < maxCloseTries {
 		m.retired = append(m.retired, s)
 	} else if m.stopping {
@@ -492,7 +492,7 @@ func (m *Machine) refuses(r *store.Request) string {
 // transferable: the sessions were listed for the candidate that a request names.
 func (m *Machine) transferable(r *store.Request, answer *Reply) {
 	if answer.Err != nil {
-		m.note(Note{Kind: NoteFailed, Call: CallSessions, Group: r.Group, Err: answer.Err})
+		m.note(Note{Kind: NoteFailed, Call: CallSessions.String(), Group: r.Group, Err: answer.Err})
 		m.forget(r.ID) // the next beat asks again
 		return
 	}
