@@ -177,7 +177,7 @@ func (c *check) take(id store.SessionID, group string) store.Record {
 }
 
 func (c *check) give(id store.SessionID, held store.Record, to store.SessionID) store.Record {
-	r, err := one(c.store).release(c.ctx, id, held, to, "")
+	r, err := release(c.ctx, c.store, id, held, to, "")
 	c.must("release", err)
 	if r.Group != held.Group || r.Holder != to || r.Version <= held.Version {
 		c.fatalf("release of %+v to %q answered %+v", held, to, r)
@@ -219,13 +219,12 @@ func (c *check) vacant(group string) {
 	})
 }
 
-// single releases one record at a time.
-type single struct{ store.Store }
+// errOf is the error of a call that returns something else too.
+func errOf(_ any, err error) error { return err }
 
-func one(s store.Store) single { return single{s} }
-
-func (s single) release(ctx context.Context, id store.SessionID, held store.Record, to store.SessionID, why store.Reason) (store.Record, error) {
-	released, err := s.Store.Release(ctx, id, to, why, held)
+// release releases one record.
+func release(ctx context.Context, s store.Store, id store.SessionID, held store.Record, to store.SessionID, why store.Reason) (store.Record, error) {
+	released, err := s.Release(ctx, id, to, why, held)
 	if err != nil {
 		return store.Record{}, err
 	}

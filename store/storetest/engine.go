@@ -89,8 +89,7 @@ type promise struct {
 	check func(*check)
 	// alone: it touches what the others stand on, or is a load that they would measure.
 	alone bool
-	// lacks says which lever is missing.
-	lacks func(Engine) string
+	needs string // what not every engine can do
 }
 
 func promises() []promise {
@@ -138,27 +137,17 @@ func promises() []promise {
 		{name: OneWinner, check: oneWinner},
 		{name: EpochRaised, check: epochRaised, alone: true},
 		{name: SuspectStops, check: suspectStops, alone: true},
-		{name: TokensSurviveStart, check: tokensSurviveRestart, alone: true, lacks: func(e Engine) string {
-			if e.Restart == nil {
-				return "Restart"
-			}
-			return ""
-		}},
-		{name: RewindRefused, check: rewindRefused, alone: true, lacks: func(e Engine) string {
-			if e.Rewind == nil {
-				return "Rewind"
-			}
-			return ""
-		}},
+		{name: TokensSurviveStart, check: tokensSurviveRestart, alone: true, needs: "Restart"},
+		{name: RewindRefused, check: rewindRefused, alone: true, needs: "Rewind"},
 		{name: OneCloseVacatesAll, check: oneCloseVacatesAll, alone: true}, // last: its records stay
 	}
 }
 
 func (p promise) missing(e Engine) string {
-	if p.lacks == nil {
-		return ""
+	if p.needs == "Restart" && e.Restart == nil || p.needs == "Rewind" && e.Rewind == nil {
+		return p.needs
 	}
-	return p.lacks(e)
+	return ""
 }
 
 // Promises lists every promise.

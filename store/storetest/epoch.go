@@ -29,8 +29,7 @@ func epochRaised(c *check) {
 		c.errorf("the raise answered %+v, then meta answered %+v", after, m)
 	}
 	for _, to := range []uint64{0, before.Epoch, after.Epoch, fence.MaxEpoch + 1} {
-		_, err := c.store.RaiseEpoch(c.ctx, to)
-		c.wants(fmt.Sprintf("raise from %d to %d", after.Epoch, to), err, store.ErrInvalid)
+		c.wants(fmt.Sprintf("raise from %d to %d", after.Epoch, to), errOf(c.store.RaiseEpoch(c.ctx, to)), store.ErrInvalid)
 	}
 	c.unchanged("held through the raise", kept, tenure.Led)
 	floor := fence.NewToken(after.Epoch, 0)
@@ -62,10 +61,8 @@ func tokensSurviveRestart(c *check) {
 	c.unchanged("released before the restart", free, tenure.Vacant)
 	c.unchanged("closed before the restart", void, tenure.Vacant)
 	c.unchanged("held before the restart", held, tenure.Led)
-	_, err := c.store.KeepAlive(c.ctx, b)
-	c.wants("keep-alive of the closed session", err, store.ErrSessionDead)
-	_, err = c.store.KeepAlive(c.ctx, a)
-	c.wants("keep-alive of the living session", err, nil)
+	c.wants("keep-alive of the closed session", errOf(c.store.KeepAlive(c.ctx, b)), store.ErrSessionDead)
+	c.wants("keep-alive of the living session", errOf(c.store.KeepAlive(c.ctx, a)), nil)
 	if m := c.meta(); m.Epoch != before.Epoch || m.Deployment != before.Deployment || m.Rewound {
 		c.errorf("the restart took %+v to %+v", before, m)
 	}
@@ -115,21 +112,16 @@ func rewindRefused(c *check) {
 		}
 		c.store = c.engine.Open(c.t)
 	}
-	_, err := c.store.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, store.OpenOptions{Scope: c.scope("")})
-	c.wants("opening a session before the epoch is raised", err, store.ErrRewound)
+	c.wants("opening a session before the epoch is raised", errOf(c.store.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, store.OpenOptions{Scope: c.scope("")})), store.ErrRewound)
 	if v := c.shown(old); v.State == tenure.Led {
-		_, err := c.store.KeepAlive(c.ctx, v.Holder)
-		c.wants("keep-alive before the epoch is raised", err, store.ErrRewound)
-		_, err = c.store.Acquire(c.ctx, v.Holder, c.read(c.group("new")).Record)
-		c.wants("acquire before the epoch is raised", err, store.ErrRewound)
-		_, err = one(c.store).release(c.ctx, v.Holder, v.Record, b, "")
-		c.wants("transfer before the epoch is raised", err, store.ErrRewound)
-		_, err = one(c.store).release(c.ctx, v.Holder, c.shown(old).Record, "", "")
-		c.wants("plain release before the epoch is raised", err, nil)
+		c.wants("keep-alive before the epoch is raised", errOf(c.store.KeepAlive(c.ctx, v.Holder)), store.ErrRewound)
+		c.wants("acquire before the epoch is raised", errOf(c.store.Acquire(c.ctx, v.Holder, c.read(c.group("new")).Record)), store.ErrRewound)
+		c.wants("transfer before the epoch is raised", errOf(release(c.ctx, c.store, v.Holder, v.Record, b, "")), store.ErrRewound)
+		c.wants("plain release before the epoch is raised", errOf(release(c.ctx, c.store, v.Holder, c.shown(old).Record, "", "")), nil)
 	}
 
 	m := c.meta()
-	m, err = c.store.RaiseEpoch(c.ctx, max(before.Epoch, m.Epoch)+1)
+	m, err := c.store.RaiseEpoch(c.ctx, max(before.Epoch, m.Epoch)+1)
 	c.must("raise", err)
 	if m.Rewound {
 		c.errorf("after the raise meta still says rewound: %+v", m)
@@ -171,17 +163,12 @@ func suspectStops(c *check) {
 		if m, err := st.Meta(c.ctx); err != nil || !m.Rewound {
 			c.errorf("%s: after the report meta answers %+v, %v", who, m, err)
 		}
-		_, err := st.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, store.OpenOptions{Scope: c.scope("")})
-		c.wants(who+": opening a session after the report", err, store.ErrRewound)
-		_, err = st.KeepAlive(c.ctx, b)
-		c.wants(who+": keep-alive after the report", err, store.ErrRewound)
-		_, err = st.Acquire(c.ctx, a, c.read(c.group("new")).Record)
-		c.wants(who+": acquire after the report", err, store.ErrRewound)
+		c.wants(who+": opening a session after the report", errOf(st.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, store.OpenOptions{Scope: c.scope("")})), store.ErrRewound)
+		c.wants(who+": keep-alive after the report", errOf(st.KeepAlive(c.ctx, b)), store.ErrRewound)
+		c.wants(who+": acquire after the report", errOf(st.Acquire(c.ctx, a, c.read(c.group("new")).Record)), store.ErrRewound)
 	}
-	_, err := c.store.Release(c.ctx, b, a, "", next)
-	c.wants("transfer after the report", err, store.ErrRewound)
-	_, err = c.store.Release(c.ctx, b, "", "", next)
-	c.wants("plain release after the report", err, nil)
+	c.wants("transfer after the report", errOf(c.store.Release(c.ctx, b, a, "", next)), store.ErrRewound)
+	c.wants("plain release after the report", errOf(c.store.Release(c.ctx, b, "", "", next)), nil)
 
 	m, err := c.store.RaiseEpoch(c.ctx, c.meta().Epoch+1)
 	c.must("raise", err)

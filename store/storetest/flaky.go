@@ -96,13 +96,13 @@ func lostRepliesResolve(c *check) {
 		c.must("keep-alive again", err)
 
 		f.next = lost
-		_, err = one(f).release(c.ctx, a, held, b, "")
+		_, err = release(c.ctx, f, a, held, b, "")
 		noAnswer("transfer", err)
 		moved := c.read(group).Record
 		if theirs := moved.Holder == b && moved.Version > held.Version; theirs != applied {
 			c.errorf("transfer was applied: %v; a read shows version %d held by %q", applied, moved.Version, moved.Holder)
 		}
-		if again, err := one(c.store).release(c.ctx, a, held, b, ""); applied {
+		if again, err := release(c.ctx, c.store, a, held, b, ""); applied {
 			c.wants("transfer again", err, store.ErrConflict)
 		} else {
 			c.must("transfer again", err)
@@ -111,13 +111,13 @@ func lostRepliesResolve(c *check) {
 		c.unchanged("after a transfer was repeated", moved, tenure.Led)
 
 		f.next = lost
-		_, err = one(f).release(c.ctx, b, moved, "", "")
+		_, err = release(c.ctx, f, b, moved, "", "")
 		noAnswer("release", err)
 		free := c.read(group)
 		if isVacant(free) != applied {
 			c.errorf("release was applied: %v; a read shows %v", applied, free.State)
 		}
-		if again, err := one(c.store).release(c.ctx, b, moved, "", ""); applied {
+		if again, err := release(c.ctx, c.store, b, moved, "", ""); applied {
 			c.wants("release again", err, store.ErrConflict)
 		} else {
 			c.must("release again", err)
@@ -179,10 +179,10 @@ func cancelNoOrphan(c *check) {
 
 		to := []store.SessionID{"", other}[i%2]
 		_, err = interrupted(c, i+1, func(ctx context.Context) (store.Record, error) {
-			return one(c.store).release(ctx, id, held, to, "")
+			return release(ctx, c.store, id, held, to, "")
 		})
 		given := c.settle("release", id, held, err, func() (store.Record, error) {
-			return one(c.store).release(c.ctx, id, held, to, "")
+			return release(c.ctx, c.store, id, held, to, "")
 		})
 		if given.Holder != to || given.Version <= held.Version {
 			c.fatalf("the release of version %d to %q ended at version %d, held by %q", held.Version, to, given.Version, given.Holder)
@@ -232,31 +232,30 @@ func contextObeyed(c *check) {
 	s := c.store
 	ended, cancel := context.WithCancel(c.ctx)
 	cancel()
-	second := func(_ any, err error) error { return err }
 	for name, call := range map[string]func(context.Context) error{
 		"Open": func(ctx context.Context) error {
-			return second(s.Open(ctx, tenure.Candidate{ID: "a"}, c.engine.TTL, store.OpenOptions{Scope: c.scope("")}))
+			return errOf(s.Open(ctx, tenure.Candidate{ID: "a"}, c.engine.TTL, store.OpenOptions{Scope: c.scope("")}))
 		},
-		"KeepAlive":  func(ctx context.Context) error { return second(s.KeepAlive(ctx, id)) },
+		"KeepAlive":  func(ctx context.Context) error { return errOf(s.KeepAlive(ctx, id)) },
 		"Close":      func(ctx context.Context) error { return s.End(ctx, b, "") },
-		"Acquire":    func(ctx context.Context) error { return second(s.Acquire(ctx, id, store.Record{Group: c.group("h")})) },
-		"Release":    func(ctx context.Context) error { return second(one(s).release(ctx, id, held, "", "")) },
+		"Acquire":    func(ctx context.Context) error { return errOf(s.Acquire(ctx, id, store.Record{Group: c.group("h")})) },
+		"Release":    func(ctx context.Context) error { return errOf(release(ctx, s, id, held, "", "")) },
 		"Ask":        func(ctx context.Context) error { return s.Ask(ctx, id, c.request("r")) },
 		"Answer":     func(ctx context.Context) error { return s.Answer(ctx, id, "asked", store.Answer{Outcome: store.Done}) },
-		"Answered":   func(ctx context.Context) error { return second(s.Answered(ctx, id, "asked")) },
-		"Read":       func(ctx context.Context) error { return second(s.Read(ctx, held.Group)) },
-		"Groups":     func(ctx context.Context) error { return second(s.Groups(ctx, c.scope(""), store.Page{})) },
-		"Sessions":   func(ctx context.Context) error { return second(s.Sessions(ctx, c.scope(""), store.Page{})) },
-		"History":    func(ctx context.Context) error { return second(s.History(ctx, held.Group, store.Page{})) },
-		"Meta":       func(ctx context.Context) error { return second(s.Meta(ctx)) },
-		"RaiseEpoch": func(ctx context.Context) error { return second(s.RaiseEpoch(ctx, meta.Epoch+1)) },
+		"Answered":   func(ctx context.Context) error { return errOf(s.Answered(ctx, id, "asked")) },
+		"Read":       func(ctx context.Context) error { return errOf(s.Read(ctx, held.Group)) },
+		"Groups":     func(ctx context.Context) error { return errOf(s.Groups(ctx, c.scope(""), store.Page{})) },
+		"Sessions":   func(ctx context.Context) error { return errOf(s.Sessions(ctx, c.scope(""), store.Page{})) },
+		"History":    func(ctx context.Context) error { return errOf(s.History(ctx, held.Group, store.Page{})) },
+		"Meta":       func(ctx context.Context) error { return errOf(s.Meta(ctx)) },
+		"RaiseEpoch": func(ctx context.Context) error { return errOf(s.RaiseEpoch(ctx, meta.Epoch+1)) },
 		"Suspect":    func(ctx context.Context) error { return s.Suspect(ctx, held.Group, held.Token) },
-		"Attributes": func(ctx context.Context) error { return second(s.Attributes(ctx, "group/"+held.Group)) },
+		"Attributes": func(ctx context.Context) error { return errOf(s.Attributes(ctx, "group/"+held.Group)) },
 		"ListAttributes": func(ctx context.Context) error {
-			return second(s.ListAttributes(ctx, "group/", store.Page{}))
+			return errOf(s.ListAttributes(ctx, "group/", store.Page{}))
 		},
 		"SetAttributes": func(ctx context.Context) error {
-			return second(s.SetAttributes(ctx, store.Attributes{Name: "group/" + held.Group}))
+			return errOf(s.SetAttributes(ctx, store.Attributes{Name: "group/" + held.Group}))
 		},
 	} {
 		answer := make(chan error, 1)

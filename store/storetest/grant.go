@@ -21,14 +21,11 @@ func livingHolderKeeps(c *check) {
 		for _, version := range []uint64{0, held.Version, held.Version + 1} {
 			seen := held
 			seen.Version = version
-			_, err := c.store.Acquire(c.ctx, id, seen)
-			c.wants(fmt.Sprintf("acquire of a led group from version %d", version), err, store.ErrConflict)
+			c.wants(fmt.Sprintf("acquire of a led group from version %d", version), errOf(c.store.Acquire(c.ctx, id, seen)), store.ErrConflict)
 		}
 	}
-	_, err := one(c.store).release(c.ctx, other, held, "", "")
-	c.wants("release by another", err, store.ErrConflict)
-	_, err = one(c.store).release(c.ctx, other, held, other, "")
-	c.wants("transfer by another", err, store.ErrConflict)
+	c.wants("release by another", errOf(release(c.ctx, c.store, other, held, "", "")), store.ErrConflict)
+	c.wants("transfer by another", errOf(release(c.ctx, c.store, other, held, other, "")), store.ErrConflict)
 	c.unchanged("after all that", held, tenure.Led)
 }
 
@@ -109,7 +106,7 @@ func recordsTellTerms(c *check) {
 		if now.Token != held.Token || now.Session != a || now.Candidate != "a" || now.Begin.IsZero() || !now.End.IsZero() {
 			c.errorf("the present term is told as %+v; the token is %d, the session %q", now, held.Token, a)
 		}
-		free, err := one(c.store).release(c.ctx, a, held, "", store.SteppedDown)
+		free, err := release(c.ctx, c.store, a, held, "", store.SteppedDown)
 		c.must("release", err)
 		ended := free.Terms[len(free.Terms)-1]
 		if ended.Token != held.Token || ended.End.IsZero() || ended.Reason != store.SteppedDown {
@@ -153,8 +150,7 @@ func batchAllOrNothing(c *check) {
 			c.errorf("record %d of the batch is %+v", i, r)
 		}
 	}
-	_, err = c.store.Acquire(c.ctx, a, batch(limit+1, "over")...)
-	c.wants("a batch above the limit", err, store.ErrInvalid)
+	c.wants("a batch above the limit", errOf(c.store.Acquire(c.ctx, a, batch(limit+1, "over")...)), store.ErrInvalid)
 	c.unchanged("in a batch above the limit", store.Record{Group: c.group("over0")}, tenure.Vacant)
 
 	if limit < 2 {
@@ -163,8 +159,7 @@ func batchAllOrNothing(c *check) {
 	n := min(limit, 5)
 	twice := batch(n, "twice")
 	twice[n-1] = twice[0]
-	_, err = c.store.Acquire(c.ctx, a, twice...)
-	c.wants("a batch with a group twice", err, store.ErrInvalid)
+	c.wants("a batch with a group twice", errOf(c.store.Acquire(c.ctx, a, twice...)), store.ErrInvalid)
 	c.unchanged("in a batch with a group twice", store.Record{Group: c.group("twice0")}, tenure.Vacant)
 
 	for i := range n { // the one in the way is first, in the middle, last
@@ -172,8 +167,7 @@ func batchAllOrNothing(c *check) {
 		c.take(a, led[i].Group)
 		c.give(a, c.take(a, moved[i].Group), "")
 		for what, records := range map[string][]store.Record{"led": led, "moved": moved} {
-			_, err := c.store.Acquire(c.ctx, b, records...)
-			c.wants("a batch with a record that is "+what, err, store.ErrConflict)
+			c.wants("a batch with a record that is "+what, errOf(c.store.Acquire(c.ctx, b, records...)), store.ErrConflict)
 			for j, r := range records {
 				if j != i {
 					c.unchanged(fmt.Sprintf("in a batch with record %d %s", i, what), r, tenure.Vacant)
@@ -212,9 +206,9 @@ func conflictShows(c *check) {
 	free := c.give(a, c.take(a, c.group("moved")), "")
 	_, err := c.store.Acquire(c.ctx, b, store.Record{Group: led.Group})
 	shows("acquire of a led group", err, store.View{Record: led, State: tenure.Led})
-	_, err = one(c.store).release(c.ctx, b, led, "", "")
+	_, err = release(c.ctx, c.store, b, led, "", "")
 	shows("release by another", err, store.View{Record: led, State: tenure.Led})
-	_, err = one(c.store).release(c.ctx, a, free, "", "")
+	_, err = release(c.ctx, c.store, a, free, "", "")
 	shows("release of a vacant group", err, store.View{Record: free, State: tenure.Vacant})
 	if c.store.Caps().Batch >= 3 {
 		_, err = c.store.Acquire(c.ctx, b, led, store.Record{Group: c.group("never")}, store.Record{Group: free.Group})
@@ -238,8 +232,7 @@ func transferChecked(c *check) {
 	for what, to := range map[string]store.SessionID{
 		"closed": closed, "expired": expired, "unknown": "never-was", "the holder itself": a, "not standing for the group": foreign,
 	} {
-		_, err := one(c.store).release(c.ctx, a, held, to, "")
-		c.wants("transfer to a session that is "+what, err, store.ErrSuccessor)
+		c.wants("transfer to a session that is "+what, errOf(release(c.ctx, c.store, a, held, to, "")), store.ErrSuccessor)
 		c.unchanged("after a transfer to a session that is "+what, held, tenure.Led)
 	}
 	moved := c.give(a, held, b)
@@ -250,8 +243,7 @@ func transferChecked(c *check) {
 		c.errorf("after the transfer the candidate is %q", moved.Candidate.ID)
 	}
 	c.unchanged("after the transfer", moved, tenure.Led)
-	_, err := one(c.store).release(c.ctx, a, held, b, "")
-	c.wants("the same transfer again", err, store.ErrConflict)
+	c.wants("the same transfer again", errOf(release(c.ctx, c.store, a, held, b, "")), store.ErrConflict)
 	c.close(a) // the giver's end is nothing to the group
 	c.unchanged("after the giver's end", moved, tenure.Led)
 }
@@ -273,7 +265,7 @@ func lateCopiesHarmless(c *check) {
 		return func() error { _, err := c.store.Acquire(c.ctx, id, seen); return err }
 	}
 	release := func(id store.SessionID, held store.Record, to store.SessionID) func() error {
-		return func() error { _, err := one(c.store).release(c.ctx, id, held, to, ""); return err }
+		return func() error { _, err := release(c.ctx, c.store, id, held, to, ""); return err }
 	}
 
 	first := c.take(a, group)
@@ -301,8 +293,7 @@ func lateCopiesHarmless(c *check) {
 	late("close of the old session", func() error { return c.store.End(c.ctx, a, "") })
 	late("release by the old session", release(a, fourth, ""))
 	late("acquire by the old session", acquire(a, fourth))
-	_, err := c.store.KeepAlive(c.ctx, again)
-	c.wants("keep-alive of the new session", err, nil)
+	c.wants("keep-alive of the new session", errOf(c.store.KeepAlive(c.ctx, again)), nil)
 	c.unchanged("at the end", fifth, tenure.Led)
 }
 
@@ -318,7 +309,7 @@ func readsLinearizable(c *check) {
 		granted, err := writer.Acquire(c.ctx, id, seen.Record)
 		c.must("acquire", err)
 		c.unchanged("read by the other client after a grant", granted[0], tenure.Led)
-		free, err := one(writer).release(c.ctx, id, granted[0], "", "")
+		free, err := release(c.ctx, writer, id, granted[0], "", "")
 		c.must("release", err)
 		c.unchanged("read by the other client after a release", free, tenure.Vacant)
 	}

@@ -96,7 +96,7 @@ func historyReaches(c *check) {
 		granted, err := c.store.Acquire(c.ctx, a, r)
 		c.must("acquire", err)
 		tokens = append(tokens, granted[0].Token)
-		r, err = one(c.store).release(c.ctx, a, granted[0], "", "")
+		r, err = release(c.ctx, c.store, a, granted[0], "", "")
 		c.must("release", err)
 	}
 	slices.Reverse(tokens)
@@ -149,10 +149,8 @@ func attributesCompared(c *check) {
 	got, err := set(0, one)
 	c.must("first write", err)
 	is("first write", got, true, one)
-	_, err = set(0, map[string]string{"policy": "lax"})
-	c.wants("write from an old version", err, store.ErrConflict)
-	_, err = set(seen.Version+7, map[string]string{"policy": "lax"})
-	c.wants("write from a version to come", err, store.ErrConflict)
+	c.wants("write from an old version", errOf(set(0, map[string]string{"policy": "lax"})), store.ErrConflict)
+	c.wants("write from a version to come", errOf(set(seen.Version+7, map[string]string{"policy": "lax"})), store.ErrConflict)
 	got, err = c.engine.Open(c.t).Attributes(c.ctx, name)
 	c.must("attributes", err)
 	is("read by another client", got, false, one)
@@ -162,8 +160,7 @@ func attributesCompared(c *check) {
 	got, err = set(seen.Version, nil)
 	c.must("removal", err)
 	is("removal", got, true, nil)
-	_, err = set(0, one)
-	c.wants("write as if never set", err, store.ErrConflict)
+	c.wants("write as if never set", errOf(set(0, one)), store.ErrConflict)
 	got, err = c.store.Attributes(c.ctx, name)
 	c.must("attributes", err)
 	is("read after the removal", got, false, nil)
@@ -187,8 +184,7 @@ func attributesRemoved(c *check) {
 	if len(all) != 0 {
 		c.errorf("after the removal %+v are listed", all)
 	}
-	_, err = c.store.SetAttributes(c.ctx, old)
-	c.wants("write from the version before the removal", err, store.ErrConflict)
+	c.wants("write from the version before the removal", errOf(c.store.SetAttributes(c.ctx, old)), store.ErrConflict)
 	if a, err = c.store.Attributes(c.ctx, name); err != nil || a.Version != 0 || len(a.Values) != 0 {
 		c.errorf("after the removal they are %+v, %v", a, err)
 	}
@@ -240,9 +236,8 @@ func argumentsRefused(c *check) {
 	group := c.group("g")
 	scope := store.Scope{group}
 	long := strings.Repeat("x", store.MaxMetadata+1)
-	second := func(_ any, err error) error { return err }
 	open := func(who tenure.Candidate, ttl time.Duration, scope store.Scope) error {
-		return second(s.Open(c.ctx, who, ttl, store.OpenOptions{Scope: scope}))
+		return errOf(s.Open(c.ctx, who, ttl, store.OpenOptions{Scope: scope}))
 	}
 	ask := func(change func(*store.Request)) error {
 		r := c.request("r")
@@ -259,12 +254,12 @@ func argumentsRefused(c *check) {
 		"TTL too long":            open(who, limits.MaxTTL+time.Second, scope),
 		"no scope":                open(who, lasting, nil),
 		"scope with a bad name":   open(who, lasting, store.Scope{"?"}),
-		"no records":              second(s.Acquire(c.ctx, id)),
-		"record without a group":  second(s.Acquire(c.ctx, id, store.Record{})),
-		"batch with a bad group":  second(s.Acquire(c.ctx, id, store.Record{Group: group}, store.Record{Group: "a/b"})),
-		"release without a group": second(one(s).release(c.ctx, id, store.Record{}, "", "")),
-		"read of a bad group":     second(s.Read(c.ctx, "a b")),
-		"read of a long name":     second(s.Read(c.ctx, strings.Repeat("g", 64))),
+		"no records":              errOf(s.Acquire(c.ctx, id)),
+		"record without a group":  errOf(s.Acquire(c.ctx, id, store.Record{})),
+		"batch with a bad group":  errOf(s.Acquire(c.ctx, id, store.Record{Group: group}, store.Record{Group: "a/b"})),
+		"release without a group": errOf(release(c.ctx, s, id, store.Record{}, "", "")),
+		"read of a bad group":     errOf(s.Read(c.ctx, "a b")),
+		"read of a long name":     errOf(s.Read(c.ctx, strings.Repeat("g", 64))),
 		"request without id":      ask(func(r *store.Request) { r.ID = "" }),
 		"request with a long id":  ask(func(r *store.Request) { r.ID = strings.Repeat("r", 65) }),
 		"unknown verb":            ask(func(r *store.Request) { r.Verb = "sing" }),
@@ -274,15 +269,15 @@ func argumentsRefused(c *check) {
 		"negative cool-down":      ask(func(r *store.Request) { r.CoolDown = -1 }),
 		"cool-down too long":      ask(func(r *store.Request) { r.CoolDown = 25 * time.Hour }),
 		"answer without outcome":  s.Answer(c.ctx, id, "r", store.Answer{}),
-		"groups without scope":    second(s.Groups(c.ctx, nil, store.Page{})),
-		"page too large":          second(s.Groups(c.ctx, scope, store.Page{Limit: store.MaxPage + 1})),
-		"negative page":           second(s.Sessions(c.ctx, scope, store.Page{Limit: -1})),
-		"history of a bad group":  second(s.History(c.ctx, "", store.Page{})),
-		"history after no token":  second(s.History(c.ctx, group, store.Page{After: "x"})),
-		"attributes without name": second(s.Attributes(c.ctx, "")),
-		"list without prefix":     second(s.ListAttributes(c.ctx, "", store.Page{})),
-		"attributes of a bad one": second(s.Attributes(c.ctx, "Group/?")),
-		"too many attributes":     second(s.SetAttributes(c.ctx, store.Attributes{Name: "group/" + group, Values: map[string]string{"k": long}})),
+		"groups without scope":    errOf(s.Groups(c.ctx, nil, store.Page{})),
+		"page too large":          errOf(s.Groups(c.ctx, scope, store.Page{Limit: store.MaxPage + 1})),
+		"negative page":           errOf(s.Sessions(c.ctx, scope, store.Page{Limit: -1})),
+		"history of a bad group":  errOf(s.History(c.ctx, "", store.Page{})),
+		"history after no token":  errOf(s.History(c.ctx, group, store.Page{After: "x"})),
+		"attributes without name": errOf(s.Attributes(c.ctx, "")),
+		"list without prefix":     errOf(s.ListAttributes(c.ctx, "", store.Page{})),
+		"attributes of a bad one": errOf(s.Attributes(c.ctx, "Group/?")),
+		"too many attributes":     errOf(s.SetAttributes(c.ctx, store.Attributes{Name: "group/" + group, Values: map[string]string{"k": long}})),
 	} {
 		c.wants(what, err, store.ErrInvalid)
 	}

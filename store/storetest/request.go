@@ -51,8 +51,7 @@ func requestsArrive(c *check) {
 	if answer != (store.Answer{}) {
 		c.errorf("a request that waits is answered: %+v", answer)
 	}
-	_, err = asker.Answered(c.ctx, a, "never-asked")
-	c.wants("answered, never asked", err, store.ErrNotFound)
+	c.wants("answered, never asked", errOf(asker.Answered(c.ctx, a, "never-asked")), store.ErrNotFound)
 	c.wants("answer, never asked", c.store.Answer(c.ctx, a, "never-asked", store.Answer{Outcome: store.Done}), store.ErrNotFound)
 
 	want := store.Answer{Outcome: store.Refused, Detail: "busy"}

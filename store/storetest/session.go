@@ -144,8 +144,7 @@ func openRetried(c *check) {
 
 	wrong := options("one", "1")
 	wrong.Scope = c.scope("other")
-	_, err := c.store.Open(c.ctx, who, lasting, wrong)
-	c.wants("opening a living attempt with another scope", err, store.ErrInvalid)
+	c.wants("opening a living attempt with another scope", errOf(c.store.Open(c.ctx, who, lasting, wrong)), store.ErrInvalid)
 
 	var openers sync.WaitGroup
 	ids := make(chan store.SessionID, 16)
@@ -174,8 +173,7 @@ func openRetried(c *check) {
 	if v := c.read(held.Group); v.State != tenure.Vacant {
 		c.errorf("the group of the closed session is %v after its attempt was opened again", v.State)
 	}
-	_, err = c.store.KeepAlive(c.ctx, first.ID)
-	c.wants("keep-alive of the closed session", err, store.ErrSessionDead)
+	c.wants("keep-alive of the closed session", errOf(c.store.KeepAlive(c.ctx, first.ID)), store.ErrSessionDead)
 }
 
 // Neither a keep-alive nor anything else revives a session that was closed or
@@ -190,17 +188,13 @@ func deathIsFinal(c *check) {
 	mine := c.take(other, c.group("mine"))
 	for _, id := range []store.SessionID{closed, expired, "never-was"} {
 		for range 3 {
-			_, err := c.store.KeepAlive(c.ctx, id)
-			c.wants(fmt.Sprintf("keep-alive of dead session %q", id), err, store.ErrSessionDead)
+			c.wants(fmt.Sprintf("keep-alive of dead session %q", id), errOf(c.store.KeepAlive(c.ctx, id)), store.ErrSessionDead)
 		}
 		c.wants("ask", c.store.Ask(c.ctx, id, store.Request{ID: "r", Verb: store.StepDown, Group: held.Group, TTL: time.Minute}), store.ErrSessionDead)
-		_, err := c.store.Acquire(c.ctx, id, store.Record{Group: c.group("new")})
-		c.wants("acquire", err, store.ErrSessionDead)
-		_, err = one(c.store).release(c.ctx, other, mine, id, "")
-		c.wants("transfer", err, store.ErrSuccessor)
+		c.wants("acquire", errOf(c.store.Acquire(c.ctx, id, store.Record{Group: c.group("new")})), store.ErrSessionDead)
+		c.wants("transfer", errOf(release(c.ctx, c.store, other, mine, id, "")), store.ErrSuccessor)
 		c.wants("close", c.store.End(c.ctx, id, ""), nil)
-		_, err = c.store.KeepAlive(c.ctx, id)
-		c.wants("keep-alive after all that", err, store.ErrSessionDead)
+		c.wants("keep-alive after all that", errOf(c.store.KeepAlive(c.ctx, id)), store.ErrSessionDead)
 	}
 	c.unchanged("closed", held, tenure.Vacant)
 	c.unchanged("expired", void, tenure.Vacant)
@@ -223,11 +217,9 @@ func deadNeverLeads(c *check) {
 	c.vacant(witness.Group)
 	free := c.give(holder, held, "")
 	for _, id := range []store.SessionID{closed, expired} {
-		_, err := c.store.Acquire(c.ctx, id, free)
-		c.wants("acquire by a dead waiter", err, store.ErrSessionDead)
+		c.wants("acquire by a dead waiter", errOf(c.store.Acquire(c.ctx, id, free)), store.ErrSessionDead)
 		if c.store.Caps().Batch > 1 {
-			_, err = c.store.Acquire(c.ctx, id, store.Record{Group: c.group("h")}, free)
-			c.wants("acquire of a batch by a dead waiter", err, store.ErrSessionDead)
+			c.wants("acquire of a batch by a dead waiter", errOf(c.store.Acquire(c.ctx, id, store.Record{Group: c.group("h")}, free)), store.ErrSessionDead)
 		}
 	}
 	c.unchanged("after the tries of the dead", free, tenure.Vacant)
