@@ -46,20 +46,20 @@ func first(c *check) {
 	term := c.win(a)
 	c.leads(term)
 	if term.Group() != c.group || term.Candidate().ID != "a" {
-		c.errorf("the term is of group %q and candidate %q", term.Group(), term.Candidate().ID)
+		c.Errorf("the term is of group %q and candidate %q", term.Group(), term.Candidate().ID)
 	}
 	if err := term.Stamp().WithSeq(1).Validate(); err != nil {
-		c.errorf("its stamp is none: %v", err)
+		c.Errorf("its stamp is none: %v", err)
 	}
 	if r := term.Remaining(); r <= 0 || r > c.Lease {
-		c.errorf("%v remain of a lease of %v", r, c.Lease)
+		c.Errorf("%v remain of a lease of %v", r, c.Lease)
 	}
 	l, err := a.Elector().Leader(c.ctx)
 	if err != nil {
-		c.fatalf("Leader: %v", err)
+		c.Fatalf("Leader: %v", err)
 	}
 	if l.Group != c.group || l.State != tenure.Led || l.Candidate.ID != "a" || l.Token != term.Token() {
-		c.errorf("Leader: group %q is %v by %q with token %d, want it led by a with %d", l.Group, l.State, l.Candidate.ID, l.Token, term.Token())
+		c.Errorf("Leader: group %q is %v by %q with token %d, want it led by a with %d", l.Group, l.State, l.Candidate.ID, l.Token, term.Token())
 	}
 }
 
@@ -98,16 +98,16 @@ func pausedCheck(c *check) {
 	newer := next.wins(c.Failover)
 	var s sink
 	if err := newer.Seal(c.ctx, &s); err != nil {
-		c.fatalf("the next leader cannot seal: %v", err)
+		c.Fatalf("the next leader cannot seal: %v", err)
 	}
 	if err := s.write(old.Stamp()); !errors.Is(err, fence.ErrRefused) {
-		c.errorf("the stale write was not refused: %v", err)
+		c.Errorf("the stale write was not refused: %v", err)
 	}
 	c.over(old, old.Check(), tenure.ErrExpired, tenure.ErrLost)
 	a.Resume()
 	c.ends(old, c.Lease, tenure.ErrExpired, tenure.ErrLost)
 	if err := s.write(newer.Stamp()); err != nil {
-		c.errorf("the leader's write was refused: %v", err)
+		c.Errorf("the leader's write was refused: %v", err)
 	}
 }
 
@@ -144,10 +144,10 @@ func partition(c *check) {
 	next.wins(c.Failover)
 	last := receives(c, "the one that is cut off stops believing", believed, c.Lease)
 	if d := last.Sub(cut); d > c.Lease {
-		c.errorf("it believed for %v, with a lease of %v", d, c.Lease)
+		c.Errorf("it believed for %v, with a lease of %v", d, c.Lease)
 	}
 	if d := last.Sub(next.at); d > 0 {
-		c.errorf("it believed for %v after another led", d)
+		c.Errorf("it believed for %v after another led", d)
 	}
 	c.ends(old, 0, tenure.ErrExpired, tenure.ErrLost)
 }
@@ -168,7 +168,7 @@ func heal(c *check) {
 	c.resign(newer)
 	c.leads(again.wins(c.Failover))
 	if old.Check() == nil {
-		c.errorf("the old term is back")
+		c.Errorf("the old term is back")
 	}
 }
 
@@ -196,10 +196,10 @@ func passBaton(c *check, handOver func(*tenure.Term), reason error) {
 	handOver(old)
 	c.ends(old, 0, reason)
 	if !receives(c, "b leads", began, c.Lease/2+c.Failover) {
-		c.errorf("b began before the work of a had returned")
+		c.Errorf("b began before the work of a had returned")
 	}
 	if err := la.returns(c.Failover); err != nil {
-		c.errorf("the Lead of a: %v", err)
+		c.Errorf("the Lead of a: %v", err)
 	}
 }
 
@@ -227,7 +227,7 @@ func noSuccessor(c *check) {
 	for _, to := range []string{"nobody", "a"} {
 		ctx, cancel := context.WithTimeout(c.ctx, c.Failover)
 		if err := term.TransferTo(ctx, to); !errors.Is(err, tenure.ErrSuccessor) {
-			c.errorf("transfer to %q: %v, want ErrSuccessor", to, err)
+			c.Errorf("transfer to %q: %v, want ErrSuccessor", to, err)
 		}
 		cancel()
 		c.leads(term)
@@ -245,7 +245,7 @@ func deadSuccessor(c *check) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.Failover)
 	defer cancel()
 	if err := term.TransferTo(ctx, "b"); !errors.Is(err, tenure.ErrSuccessor) {
-		c.errorf("transfer to a dead candidate: %v, want ErrSuccessor", err)
+		c.Errorf("transfer to a dead candidate: %v, want ErrSuccessor", err)
 	}
 	c.leads(term)
 	time.Sleep(c.Lease)
@@ -286,11 +286,11 @@ func failingWork(c *check) {
 	}, tenure.WithBackoff(pause, pause))
 	time.Sleep(times * pause)
 	if n := tries.Load(); n > times+1 {
-		c.errorf("work was tried %d times in %v, with pauses of %v", n, times*pause, pause)
+		c.Errorf("work was tried %d times in %v, with pauses of %v", n, times*pause, pause)
 	}
 	time.Sleep(c.Failover)
 	if n := tries.Load(); n < 2 {
-		c.errorf("work was tried %d times in %v", n, times*pause+c.Failover)
+		c.Errorf("work was tried %d times in %v", n, times*pause+c.Failover)
 	}
 }
 
@@ -299,7 +299,7 @@ func panickingWork(c *check) {
 	l := c.lead(a, func(context.Context, *tenure.Term) error { panic("work panics") })
 	_ = l.returns(c.Failover)
 	if l.panicked != "work panics" {
-		c.errorf("the panic came out as %v", l.panicked)
+		c.Errorf("the panic came out as %v", l.panicked)
 	}
 	c.win(b)
 }
@@ -308,7 +308,7 @@ func done(c *check) {
 	a, b := c.start("a"), c.start("b")
 	l := c.lead(a, func(context.Context, *tenure.Term) error { return tenure.ErrDone })
 	if err := l.returns(c.Failover); err != nil {
-		c.errorf("Lead: %v", err)
+		c.Errorf("Lead: %v", err)
 	}
 	c.win(b)
 }
@@ -321,7 +321,7 @@ func cancelledWaiting(c *check) {
 	off.cancel()
 	receives(c, "the campaign returns", off.done, c.Lease)
 	if !errors.Is(off.err, context.Canceled) {
-		c.errorf("the campaign: %v, want its context's error", off.err)
+		c.Errorf("the campaign: %v, want its context's error", off.err)
 	}
 	c.resign(term)
 	c.win(d)
@@ -329,7 +329,7 @@ func cancelledWaiting(c *check) {
 	over, cancel := context.WithCancel(c.ctx)
 	cancel()
 	if _, err := b.Elector().Campaign(over); !errors.Is(err, context.Canceled) {
-		c.errorf("a campaign with a context that has ended: %v", err)
+		c.Errorf("a campaign with a context that has ended: %v", err)
 	}
 }
 
@@ -351,7 +351,7 @@ func cancelledWinning(c *check) {
 		case off.err == nil:
 			c.resign(off.term)
 		case i == 0 || !errors.Is(off.err, context.Canceled):
-			c.fatalf("the campaign: %v", off.err)
+			c.Fatalf("the campaign: %v", off.err)
 		}
 		if i == 0 {
 			usual = off.at.Sub(resigned)
@@ -373,7 +373,7 @@ func cancelledLeading(c *check) {
 	next.waits(c.Lease / 4)
 	l.cancel()
 	if err := l.returns(c.Failover); !errors.Is(err, context.Canceled) {
-		c.errorf("Lead: %v, want its context's error", err)
+		c.Errorf("Lead: %v, want its context's error", err)
 	}
 	c.ends(term, 0, tenure.ErrResigned)
 	next.wins(c.Failover)
@@ -398,21 +398,21 @@ func closed(c *check) {
 		ctx, cancel := context.WithTimeout(c.ctx, c.Failover)
 		defer cancel()
 		if err := p.Close(ctx); err != nil {
-			c.errorf("Close: %v", err)
+			c.Errorf("Close: %v", err)
 		}
 	}
 	shut(b)
 	receives(c, "a campaign of the closed process returns", waiting.done, c.Lease)
 	if waiting.err == nil {
-		c.errorf("a campaign of a closed process was won")
+		c.Errorf("a campaign of a closed process was won")
 	}
 	shut(a)
 	if !returned.Load() {
-		c.errorf("Close returned before work had")
+		c.Errorf("Close returned before work had")
 	}
 	c.ends(term, 0, tenure.ErrResigned)
 	if err := l.returns(c.Failover); err == nil {
-		c.errorf("the Lead of a closed process has no error")
+		c.Errorf("the Lead of a closed process has no error")
 	}
 	next.wins(c.Failover)
 }
@@ -426,7 +426,7 @@ func (c *check) observe(p *candidate) <-chan sight {
 			select {
 			case seen <- sight{l, err}:
 			default:
-				c.errorf("an observer was told more than %d things", most)
+				c.Errorf("an observer was told more than %d things", most)
 				return
 			}
 		}
@@ -449,15 +449,15 @@ func (c *check) until(seen <-chan sight, token fence.Token, state tenure.State) 
 		switch {
 		case s.State == tenure.Unknown:
 			if s.err == nil {
-				c.errorf("unknown, without a reason")
+				c.Errorf("unknown, without a reason")
 			}
 			continue
 		case s.err != nil:
-			c.errorf("%v, with an error: %v", s.State, s.err)
+			c.Errorf("%v, with an error: %v", s.State, s.err)
 		case s.Group != c.group:
-			c.errorf("it is told of group %q", s.Group)
+			c.Errorf("it is told of group %q", s.Group)
 		case s.Token < last:
-			c.errorf("token %d comes after %d", s.Token, last)
+			c.Errorf("token %d comes after %d", s.Token, last)
 		}
 		last = s.Token
 		if s.Token == token && s.State == state {
@@ -472,7 +472,7 @@ func leaders(c *check) {
 	seen := c.observe(d)
 	now := receives(c, "the observer is told who leads now", seen, c.Failover)
 	if now.State != tenure.Led || now.Token != term.Token() || now.Candidate.ID != "a" {
-		c.errorf("the observer is told first: %v by %q with token %d, want led by a with %d", now.State, now.Candidate.ID, now.Token, term.Token())
+		c.Errorf("the observer is told first: %v by %q with token %d, want led by a with %d", now.State, now.Candidate.ID, now.Token, term.Token())
 	}
 	won := []fence.Token{}
 	for _, p := range []*candidate{b, a, b, a} {
@@ -486,7 +486,7 @@ func leaders(c *check) {
 	}
 	for _, t := range won {
 		if !slices.Contains(told, t) {
-			c.errorf("the observer was not told of the term with token %d, only of %v", t, told)
+			c.Errorf("the observer was not told of the term with token %d, only of %v", t, told)
 		}
 	}
 	c.resign(term)
@@ -501,19 +501,19 @@ func blind(c *check) {
 	b.Partition()
 	s := receives(c, "the observer is told that it cannot see", seen, c.Failover)
 	if s.State != tenure.Unknown || s.err == nil {
-		c.errorf("an observer that is cut off is told: %v (%v), want unknown and why", s.State, s.err)
+		c.Errorf("an observer that is cut off is told: %v (%v), want unknown and why", s.State, s.err)
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.Failover)
 	l, err := b.Elector().Leader(ctx)
 	cancel()
 	if err == nil || l.State != tenure.Unknown {
-		c.errorf("Leader, asked by a process that is cut off: %v (%v), want unknown and why", l.State, err)
+		c.Errorf("Leader, asked by a process that is cut off: %v (%v), want unknown and why", l.State, err)
 	}
 	c.leads(term)
 	b.Heal()
 	for _, s := range c.until(seen, term.Token(), tenure.Led) {
 		if s.State == tenure.Vacant {
-			c.errorf("the observer was told vacant, while a led")
+			c.Errorf("the observer was told vacant, while a led")
 		}
 	}
 }
@@ -567,20 +567,20 @@ func sealing(c *check, broken sealer, says string) {
 	})), tenure.WithSealTimeout(pause), tenure.WithBackoff(pause, pause), log.option())
 	for deadline := start.Add(c.Failover + 10*pause); seals.Load() < 3; time.Sleep(pause / 5) {
 		if time.Now().After(deadline) {
-			c.fatalf("the sink was to be sealed %d times in %v", seals.Load(), time.Since(start))
+			c.Fatalf("the sink was to be sealed %d times in %v", seals.Load(), time.Since(start))
 		}
 	}
 	if n, most := seals.Load(), int32(time.Since(start)/pause)+1; n > most {
-		c.errorf("%d tries in %v, with pauses of %v", n, time.Since(start), pause)
+		c.Errorf("%d tries in %v, with pauses of %v", n, time.Since(start), pause)
 	}
 	c.win(b)
 	l.cancel()
 	_ = l.returns(c.Failover)
 	if worked.Load() > 0 {
-		c.errorf("work began without its sink")
+		c.Errorf("work began without its sink")
 	}
 	if !log.says(says) {
-		c.errorf("it does not say why: %q is not in the log", says)
+		c.Errorf("it does not say why: %q is not in the log", says)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenurehq/tenure"
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/suite"
 )
 
 // testCase is one promise.
@@ -25,6 +26,7 @@ type testCase struct {
 // check is one run of a case. It collects failures instead of reporting them, so
 // that the package's own tests can require an engine to fail.
 type check struct {
+	suite.Check
 	Engine
 	t     *testing.T // for Start
 	group string
@@ -33,21 +35,17 @@ type check struct {
 	background sync.WaitGroup
 
 	mu        sync.Mutex
-	failures  []string
 	processes []*candidate
 	terms     []*tenure.Term
 	highest   fence.Token
 }
 
-// giveUp is what fatalf panics with.
-type giveUp struct{}
-
 // attempts is how often a case is run if the machine stands still.
 const attempts = 3
 
 // examine runs a case and returns what is wrong.
-func examine(t *testing.T, e Engine, tc testCase) []string {
-	var failures []string
+func examine(t *testing.T, e Engine, tc testCase) []error {
+	var failures []error
 	for range attempts {
 		watch := watchStalls()
 		failures = once(t, e, tc)
@@ -55,28 +53,21 @@ func examine(t *testing.T, e Engine, tc testCase) []string {
 		if len(failures) == 0 || stall < e.Lease/5 {
 			return failures
 		}
-		t.Logf("the machine stood still for %v, so this proves nothing: %s", stall, strings.Join(failures, "; "))
+		t.Logf("the machine stood still for %v, so this proves nothing: %s", stall, errors.Join(failures...))
 	}
-	return append(failures, fmt.Sprintf("could not tell: the machine stood still for a fifth of the lease, %d times in a row", attempts))
+	return append(failures, fmt.Errorf("could not tell: the machine stood still for a fifth of the lease, %d times in a row", attempts))
 }
 
-func once(t *testing.T, e Engine, tc testCase) []string {
+func once(t *testing.T, e Engine, tc testCase) []error {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	c := &check{
 		Engine: e, t: t, ctx: ctx,
 		group: fmt.Sprintf("%s-%08x", strings.ReplaceAll(tc.name, " ", "-"), rand.Uint32()),
 	}
-	func() {
-		defer func() {
-			if r := recover(); r != nil && r != any(giveUp{}) {
-				panic(r)
-			}
-		}()
-		tc.run(c)
-	}()
+	c.Observe(func() { tc.run(c) })
 	c.end(cancel)
-	return c.failures
+	return c.Wrong()
 }
 
 // end leaves nothing running. What does not end is a failure too.
@@ -106,20 +97,8 @@ func (c *check) end(cancel context.CancelFunc) {
 	select {
 	case <-left:
 	case <-time.After(c.Failover + 5*time.Second):
-		c.errorf("a campaign, a Lead or a watch still runs %v after its context ended", c.Failover+5*time.Second)
+		c.Errorf("a campaign, a Lead or a watch still runs %v after its context ended", c.Failover+5*time.Second)
 	}
-}
-
-func (c *check) errorf(format string, args ...any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.failures = append(c.failures, fmt.Sprintf(format, args...))
-}
-
-// fatalf ends the case. Only the goroutine that runs it may call it.
-func (c *check) fatalf(format string, args ...any) {
-	c.errorf(format, args...)
-	panic(giveUp{})
 }
 
 // candidate is a process and its name.
@@ -141,7 +120,7 @@ func (c *check) note(t *tenure.Term) {
 	c.highest = max(c.highest, t.Token())
 	c.mu.Unlock()
 	if t.Token() <= highest {
-		c.errorf("token %d was granted to %q after token %d", t.Token(), t.Candidate().ID, highest)
+		c.Errorf("token %d was granted to %q after token %d", t.Token(), t.Candidate().ID, highest)
 	}
 }
 
@@ -180,10 +159,10 @@ func (w *campaign) wins(within time.Duration) *tenure.Term {
 	select {
 	case <-w.done:
 	case <-time.After(within):
-		w.c.fatalf("%s has not won in %v", w.by, within)
+		w.c.Fatalf("%s has not won in %v", w.by, within)
 	}
 	if w.err != nil {
-		w.c.fatalf("the campaign of %s failed: %v", w.by, w.err)
+		w.c.Fatalf("the campaign of %s failed: %v", w.by, w.err)
 	}
 	return w.term
 }
@@ -193,9 +172,9 @@ func (w *campaign) waits(d time.Duration) {
 	select {
 	case <-w.done:
 		if w.err != nil {
-			w.c.fatalf("the campaign of %s failed: %v", w.by, w.err)
+			w.c.Fatalf("the campaign of %s failed: %v", w.by, w.err)
 		}
-		w.c.fatalf("%s leads with token %d, and should be waiting", w.by, w.term.Token())
+		w.c.Fatalf("%s leads with token %d, and should be waiting", w.by, w.term.Token())
 	case <-time.After(d):
 	}
 }
@@ -209,7 +188,7 @@ func (w *campaign) refused() {
 	w.cancel()
 	<-w.done
 	if w.err == nil || errors.Is(w.err, context.Canceled) {
-		w.c.errorf("%s campaigns, though the work of its own earlier term has not returned", w.by)
+		w.c.Errorf("%s campaigns, though the work of its own earlier term has not returned", w.by)
 	}
 }
 
@@ -220,7 +199,7 @@ func (c *check) resign(t *tenure.Term) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.Failover)
 	defer cancel()
 	if err := t.Resign(ctx); err != nil {
-		c.errorf("the resignation of token %d is not confirmed: %v", t.Token(), err)
+		c.Errorf("the resignation of token %d is not confirmed: %v", t.Token(), err)
 	}
 }
 
@@ -241,7 +220,7 @@ func (c *check) transfer(t *tenure.Term, to string) {
 		case err == nil:
 			return
 		case !errors.Is(err, tenure.ErrSuccessor) || t.Check() != nil || ctx.Err() != nil:
-			c.fatalf("the transfer of token %d to %q failed: %v", t.Token(), to, err)
+			c.Fatalf("the transfer of token %d to %q failed: %v", t.Token(), to, err)
 		}
 		time.Sleep(c.Lease / 50)
 	}
@@ -250,7 +229,7 @@ func (c *check) transfer(t *tenure.Term, to string) {
 // leads requires the term to be trusted.
 func (c *check) leads(t *tenure.Term) {
 	if err := t.Check(); err != nil {
-		c.fatalf("token %d should still lead: %v", t.Token(), err)
+		c.Fatalf("token %d should still lead: %v", t.Token(), err)
 	}
 }
 
@@ -264,7 +243,7 @@ func (c *check) ends(t *tenure.Term, within time.Duration, reasons ...error) {
 		}
 	}
 	if t.Context().Err() == nil {
-		c.fatalf("the context of token %d has not ended in %v", t.Token(), within)
+		c.Fatalf("the context of token %d has not ended in %v", t.Token(), within)
 	}
 	c.over(t, context.Cause(t.Context()), reasons...)
 	c.over(t, t.Check(), reasons...)
@@ -274,7 +253,7 @@ func (c *check) ends(t *tenure.Term, within time.Duration, reasons ...error) {
 func (c *check) over(t *tenure.Term, err error, reasons ...error) {
 	var ended *tenure.EndedError
 	if !errors.As(err, &ended) || ended.Token != t.Token() || ended.Group != t.Group() {
-		c.errorf("the end of token %d is told as %v, which is not its EndedError", t.Token(), err)
+		c.Errorf("the end of token %d is told as %v, which is not its EndedError", t.Token(), err)
 		return
 	}
 	for _, r := range reasons {
@@ -282,7 +261,7 @@ func (c *check) over(t *tenure.Term, err error, reasons ...error) {
 			return
 		}
 	}
-	c.errorf("token %d: %v, want one of %v", t.Token(), err, reasons)
+	c.Errorf("token %d: %v, want one of %v", t.Token(), err, reasons)
 }
 
 // leading is a Lead that runs in the background.
@@ -317,7 +296,7 @@ func (l *leading) returns(within time.Duration) error {
 	case <-l.done:
 		return l.err
 	case <-time.After(within):
-		l.c.fatalf("Lead has not returned in %v", within)
+		l.c.Fatalf("Lead has not returned in %v", within)
 		return nil
 	}
 }
@@ -328,7 +307,7 @@ func receives[T any](c *check, what string, from <-chan T, within time.Duration)
 	case v := <-from:
 		return v
 	case <-time.After(within):
-		c.fatalf("%s: not in %v", what, within)
+		c.Fatalf("%s: not in %v", what, within)
 		panic("not reached")
 	}
 }
@@ -337,7 +316,7 @@ func receives[T any](c *check, what string, from <-chan T, within time.Duration)
 func silence[T any](c *check, what string, from <-chan T, d time.Duration) {
 	select {
 	case <-from:
-		c.fatalf("%s", what)
+		c.Fatalf("%s", what)
 	case <-time.After(d):
 	}
 }

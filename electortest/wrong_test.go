@@ -387,7 +387,7 @@ func catch(t *testing.T, e Engine, name, says string) {
 		watch := watchStalls()
 		failures := once(t, e, find(t, name))
 		stall := watch.stop()
-		if slices.ContainsFunc(failures, func(f string) bool { return strings.Contains(f, says) }) {
+		if slices.ContainsFunc(failures, func(f error) bool { return strings.Contains(f.Error(), says) }) {
 			return
 		}
 		if stall < e.Lease/5 {

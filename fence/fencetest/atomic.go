@@ -57,7 +57,7 @@ func dawdle() {
 // noMoment ends a check of a sink that did not call Between.
 func (c *check) noMoment() {
 	if c.sink.NoMoment == "" {
-		c.fatalf("the sink never called Between: if there is no moment between check and effect, NoMoment says why")
+		c.Fatalf("the sink never called Between: if there is no moment between check and effect, NoMoment says why")
 	}
 	panic(errSkip{"not checked: there is no moment between check and effect: " + c.sink.NoMoment})
 }
@@ -115,7 +115,7 @@ func (c *check) holdWrite(name string, token fence.Token) (*hold, <-chan error) 
 	select {
 	case <-h.reached:
 	case err := <-held:
-		c.must(name, err)
+		c.Must(name, err)
 		c.noMoment()
 	}
 	return h, held
@@ -161,15 +161,15 @@ func (c *check) closedBeside(name string, second Resource, closes func(context.C
 	if err != nil && early {
 		close(h.release)
 	}
-	c.must(name, err)
+	c.Must(name, err)
 	then, err := second.Effects(c.ctx)
-	c.must("effects", err)
+	c.Must("effects", err)
 	if early {
 		close(h.release)
 	}
 	told := <-held
 	if early && told == nil {
-		c.errorf("%s: it had returned, and then the write was acknowledged", name)
+		c.Errorf("%s: it had returned, and then the write was acknowledged", name)
 	}
 	c.consistent(name, then, payloadOf(4, 1, 1), told)
 	c.effects(name+": later", then...)
@@ -183,7 +183,7 @@ func payloadOf(token fence.Token, writer, n int) string {
 // settle compares what the writers were told with what is there.
 func (c *check) settle(name string, told map[string]error) {
 	effects, err := c.Effects(c.ctx)
-	c.must("effects", err)
+	c.Must("effects", err)
 	c.inOrder(name, effects)
 	for payload, err := range told {
 		c.consistent(name, effects, payload, err)
@@ -200,11 +200,11 @@ func (c *check) consistent(name string, effects []string, payload string, told e
 	}
 	switch {
 	case told == nil && times != 1:
-		c.errorf("%s: write %q was acknowledged and is there %d times", name, payload, times)
+		c.Errorf("%s: write %q was acknowledged and is there %d times", name, payload, times)
 	case errors.Is(told, fence.ErrRefused) && times != 0:
-		c.errorf("%s: write %q was refused and is there: %w", name, payload, told)
+		c.Errorf("%s: write %q was refused and is there: %w", name, payload, told)
 	case told != nil && !errors.Is(told, fence.ErrRefused):
-		c.errorf("%s: write %q: %w", name, payload, told)
+		c.Errorf("%s: write %q: %w", name, payload, told)
 	}
 }
 
@@ -215,10 +215,10 @@ func (c *check) inOrder(name string, effects []string) {
 	for _, e := range effects {
 		var token fence.Token
 		if _, err := fmt.Sscanf(e, "%d by", &token); err != nil {
-			c.fatalf("%s: an effect that nobody made: %q", name, e)
+			c.Fatalf("%s: an effect that nobody made: %q", name, e)
 		}
 		if token < highest {
-			c.errorf("%s: %q took effect after %q", name, e, by)
+			c.Errorf("%s: %q took effect after %q", name, e, by)
 			return
 		}
 		highest, by = token, e
@@ -273,7 +273,7 @@ func atomic100(c *check) {
 						return
 					}
 					if late {
-						c.errorf("write %q began after one of the higher token was acknowledged, and was accepted", payload)
+						c.Errorf("write %q began after one of the higher token was acknowledged, and was accepted", payload)
 						return
 					}
 					if lows.Add(1) == writers/2 {
@@ -298,14 +298,14 @@ func atomic100(c *check) {
 	}
 	all.Wait()
 	if !taken.Load() {
-		c.errorf("the new leader never got through against the old one")
+		c.Errorf("the new leader never got through against the old one")
 	}
 	effects, err := c.Effects(c.ctx)
-	c.must("effects", err)
+	c.Must("effects", err)
 	c.inOrder("the crowd", effects)
 	c.compare(effects, acked, no)
 	if want := writers / 2 * each; countOf(acked, high) != want {
-		c.errorf("of the new leader's writes %d were acknowledged, want %d", countOf(acked, high), want)
+		c.Errorf("of the new leader's writes %d were acknowledged, want %d", countOf(acked, high), want)
 	}
 	c.marked("after the crowd", high)
 }
@@ -324,11 +324,11 @@ func countOf(payloads []string, token fence.Token) (n int) {
 func (c *check) compare(effects, acked []string, no map[string]error) {
 	sorted, want := slices.Sorted(slices.Values(effects)), slices.Sorted(slices.Values(acked))
 	if !slices.Equal(sorted, want) {
-		c.errorf("%d writes were acknowledged and %d took effect, or not the same ones", len(want), len(sorted))
+		c.Errorf("%d writes were acknowledged and %d took effect, or not the same ones", len(want), len(sorted))
 	}
 	for payload, err := range no {
 		if !errors.Is(err, fence.ErrRefused) {
-			c.errorf("write %q: %w", payload, err)
+			c.Errorf("write %q: %w", payload, err)
 		}
 	}
 }

@@ -5,30 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/suite"
 )
 
-// check is one promise being checked, on a fresh resource that it has open. What
-// is wrong is noted and not reported to the test, because a promise may be
-// announced as broken.
+// check is one promise being checked, on a fresh resource that it has open.
 type check struct {
+	suite.Check
 	Resource
 
-	t     testing.TB
-	sink  Sink
-	ctx   context.Context
-	where string
-
-	mu     sync.Mutex
-	wrong  []error
+	t      testing.TB
+	sink   Sink
+	ctx    context.Context
+	where  string
 	opened []Resource
 }
-
-// giveUp unwinds a check that cannot go on.
-type giveUp struct{}
 
 const (
 	deployment = "fencetest"
@@ -41,31 +34,10 @@ func atSeq(token fence.Token, seq uint64) fence.Stamp {
 	return fence.Stamp{Deployment: deployment, Group: group, Token: token, Seq: seq}
 }
 
-// errorf notes what is wrong; any goroutine may.
-func (c *check) errorf(format string, args ...any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.wrong) < 20 {
-		c.wrong = append(c.wrong, fmt.Errorf(format, args...))
-	}
-}
-
-// fatalf also ends the check; only its own goroutine may.
-func (c *check) fatalf(format string, args ...any) {
-	c.errorf(format, args...)
-	panic(giveUp{})
-}
-
-func (c *check) must(what string, err error) {
-	if err != nil {
-		c.fatalf("%s: %w", what, err)
-	}
-}
-
 // open connects once more, as another process would.
 func (c *check) open(where string) Resource {
 	r, err := c.sink.Open(where)
-	c.must("open", err)
+	c.Must("open", err)
 	c.opened = append(c.opened, r)
 	return r
 }
@@ -92,15 +64,15 @@ func (c *check) restart() {
 
 // accepts makes a write that must be.
 func (c *check) accepts(s fence.Stamp, payload string) {
-	c.must(fmt.Sprintf("write %q, %s", payload, s), c.Write(c.ctx, s, payload))
+	c.Must(fmt.Sprintf("write %q, %s", payload, s), c.Write(c.ctx, s, payload))
 }
 
 // effects notes any other list than this.
 func (c *check) effects(what string, want ...string) {
 	got, err := c.Effects(c.ctx)
-	c.must("effects", err)
+	c.Must("effects", err)
 	if !slices.Equal(got, want) {
-		c.errorf("%s: the effects are %q, want %q", what, got, want)
+		c.Errorf("%s: the effects are %q, want %q", what, got, want)
 	}
 }
 
@@ -110,9 +82,9 @@ func (c *check) marked(what string, token fence.Token) {
 		return
 	}
 	m, err := c.Mark(c.ctx)
-	c.must("mark", err)
+	c.Must("mark", err)
 	if m.Token != token || token != 0 && (m.Deployment != deployment || m.Group != group) {
-		c.errorf("%s: the mark is %+v, want token %d of %s/%s", what, m, token, deployment, group)
+		c.Errorf("%s: the mark is %+v, want token %d of %s/%s", what, m, token, deployment, group)
 	}
 }
 
@@ -127,11 +99,11 @@ func refuses[E error](c *check, s fence.Stamp, also ...func(E)) {
 // refused calls do and requires that it fails with an error of type E and changes nothing.
 func refused[E error](c *check, what string, do func() error, also ...func(E)) {
 	effects, err := c.Effects(c.ctx)
-	c.must("effects", err)
+	c.Must("effects", err)
 	var mark fence.Mark
 	if c.Mark != nil {
 		mark, err = c.Mark(c.ctx)
-		c.must("mark", err)
+		c.Must("mark", err)
 	}
 	err = do()
 	var e E
@@ -140,14 +112,14 @@ func refused[E error](c *check, what string, do func() error, also ...func(E)) {
 			f(e)
 		}
 	} else {
-		c.errorf("%s: answered %v, want a refusal of type %T", what, err, e)
+		c.Errorf("%s: answered %v, want a refusal of type %T", what, err, e)
 	}
 	c.effects(what+": refused", effects...)
 	if c.Mark != nil {
 		now, err := c.Mark(c.ctx)
-		c.must("mark", err)
+		c.Must("mark", err)
 		if now != mark {
-			c.errorf("%s: the refusal took the mark from %+v to %+v", what, mark, now)
+			c.Errorf("%s: the refusal took the mark from %+v to %+v", what, mark, now)
 		}
 	}
 }
@@ -157,7 +129,7 @@ func refused[E error](c *check, what string, do func() error, also ...func(E)) {
 func stale(c *check, s fence.Stamp, mark fence.Token) {
 	refuses(c, s, func(e *fence.StaleError) {
 		if e.Stamp.Token != s.Token || e.Mark.Token != mark {
-			c.errorf("write, %s: the refusal says token %d against mark %d, want %d against %d", s, e.Stamp.Token, e.Mark.Token, s.Token, mark)
+			c.Errorf("write, %s: the refusal says token %d against mark %d, want %d against %d", s, e.Stamp.Token, e.Mark.Token, s.Token, mark)
 		}
 	})
 }

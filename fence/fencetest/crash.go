@@ -102,7 +102,7 @@ func (p part) play(sink Sink) error {
 // it as soon as that says so. It returns when the process is gone.
 func (c *check) child(p part, until func(line string) bool) {
 	if stderr, ok := c.hasChild(p, until); !ok {
-		c.fatalf("the child process took no part: does TestMain call fencetest.Child?\n%s", stderr)
+		c.Fatalf("the child process took no part: does TestMain call fencetest.Child?\n%s", stderr)
 	}
 }
 
@@ -110,18 +110,18 @@ func (c *check) child(p part, until func(line string) bool) {
 func (c *check) hasChild(p part, until func(line string) bool) (said string, ok bool) {
 	p.Sink, p.Where = c.sink.Name, c.where
 	program, err := os.Executable()
-	c.must("executable", err)
+	c.Must("executable", err)
 	env, err := json.Marshal(p)
-	c.must("part", err)
+	c.Must("part", err)
 	cmd := exec.CommandContext(c.ctx, program, "-test.run=^$")
 	cmd.Env = append(os.Environ(), childEnv+"="+string(env))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdin, err := cmd.StdinPipe()
-	c.must("child", err)
+	c.Must("child", err)
 	stdout, err := cmd.StdoutPipe()
-	c.must("child", err)
-	c.must("child", cmd.Start())
+	c.Must("child", err)
+	c.Must("child", cmd.Start())
 	took := false
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
 		took = took || strings.HasPrefix(lines.Text(), "fencetest ")
@@ -151,7 +151,7 @@ func (c *check) killHeld(p part) {
 	case answer == "ok":
 		c.noMoment()
 	default:
-		c.fatalf("the child's write: %s", answer)
+		c.Fatalf("the child's write: %s", answer)
 	}
 }
 
@@ -162,16 +162,16 @@ func killBetween(c *check) {
 	c.accepts(at(3), "before")
 	c.killHeld(part{From: 4})
 	effects, err := c.Effects(c.ctx)
-	c.must("effects", err)
+	c.Must("effects", err)
 	made := slices.Contains(effects, "held")
 	if c.Mark != nil {
 		m, err := c.Mark(c.ctx)
-		c.must("mark", err)
+		c.Must("mark", err)
 		switch {
 		case made && m.Token != 4:
-			c.errorf("killed between check and write: the effect was made, and the mark is %d, below its token 4", m.Token)
+			c.Errorf("killed between check and write: the effect was made, and the mark is %d, below its token 4", m.Token)
 		case !made && m.Token != 3 && (m.Token != 4 || !c.sink.MarkFirst):
-			c.errorf("killed between check and write: nothing was written, and the mark is %d, want 3", m.Token)
+			c.Errorf("killed between check and write: nothing was written, and the mark is %d, want 3", m.Token)
 		}
 	}
 	if made {
@@ -192,7 +192,7 @@ func strictKilled(c *check) {
 	first := c.strictly(4, 1, "held")
 	c.effects("retried after the kill", "before", "held")
 	if again := c.strictly(4, 1, "held"); again != first {
-		c.errorf("a retry after the kill was answered %q, the next %q", first, again)
+		c.Errorf("a retry after the kill was answered %q, the next %q", first, again)
 	}
 	c.strictly(4, 2, "after")
 	c.effects("in the end", "before", "held", "after")
@@ -208,7 +208,7 @@ func killAnywhere(c *check) {
 		c.child(part{From: next, Loop: true}, func(line string) bool {
 			if n, ok := strings.CutPrefix(line, saysAck); ok {
 				token, err := fence.ParseToken(n)
-				c.must("ack", err)
+				c.Must("ack", err)
 				last = token
 				acks--
 			}
@@ -219,7 +219,7 @@ func killAnywhere(c *check) {
 			return acks == 0 || failed != ""
 		})
 		if failed != "" {
-			c.fatalf("the child's write: %s", failed)
+			c.Fatalf("the child's write: %s", failed)
 		}
 		next = c.survived(last) + 1
 	}
@@ -232,19 +232,19 @@ func (c *check) survived(last fence.Token) fence.Token {
 	// stands still yet: the mark is read before and after the effects.
 	before := c.markToken()
 	effects, err := c.Effects(c.ctx)
-	c.must("effects", err)
+	c.Must("effects", err)
 	after := c.markToken()
 	made := fence.Token(0)
 	for _, e := range effects {
 		token, err := fence.ParseToken(e)
-		c.must("effect", err)
+		c.Must("effect", err)
 		if token <= made {
-			c.errorf("the effects of a writer that raises its token each time: %q", effects)
+			c.Errorf("the effects of a writer that raises its token each time: %q", effects)
 		}
 		made = token
 	}
 	if made < last {
-		c.errorf("write %d was acknowledged before the kill and is lost: the last effect is %d", last, made)
+		c.Errorf("write %d was acknowledged before the kill and is lost: the last effect is %d", last, made)
 	}
 	if c.Mark != nil {
 		ahead := fence.Token(0)
@@ -252,7 +252,7 @@ func (c *check) survived(last fence.Token) fence.Token {
 			ahead = 1
 		}
 		if made > after || made+ahead < before {
-			c.errorf("after the kill the mark is %d, and the last effect %d", after, made)
+			c.Errorf("after the kill the mark is %d, and the last effect %d", after, made)
 		}
 	}
 	next := max(made, last, after) + 2 // above what may be under way
@@ -267,6 +267,6 @@ func (c *check) markToken() fence.Token {
 		return 0
 	}
 	m, err := c.Mark(c.ctx)
-	c.must("mark", err)
+	c.Must("mark", err)
 	return m.Token
 }

@@ -17,7 +17,7 @@ func firstContact(c *check) {
 	c.marked("after two writes", 7)
 
 	high := c.open(c.sink.Create(c.t))
-	c.must("first contact with the highest token", high.Write(c.ctx, at(fence.MaxToken), "first"))
+	c.Must("first contact with the highest token", high.Write(c.ctx, at(fence.MaxToken), "first"))
 }
 
 func staleRefused(c *check) {
@@ -37,7 +37,7 @@ func staleRefused(c *check) {
 func ownMark(c *check) {
 	other := c.open(c.sink.Create(c.t))
 	c.accepts(at(5), "a")
-	c.must("write to another resource", other.Write(c.ctx, at(3), "b"))
+	c.Must("write to another resource", other.Write(c.ctx, at(3), "b"))
 	c.effects("of the first", "a")
 	c.Resource = other
 	c.effects("of the second", "b")
@@ -72,7 +72,7 @@ func advancePasses(c *check) {
 	far := fence.NewToken(3, 9)
 	c.accepts(at(7), "a")
 	refuses[*fence.SlipError](c, at(far))
-	c.must("advance", c.Advance(c.ctx, at(far)))
+	c.Must("advance", c.Advance(c.ctx, at(far)))
 	c.marked("advanced", far)
 	stale(c, at(8), far)
 	c.accepts(at(far), "b")
@@ -84,7 +84,7 @@ func advancePasses(c *check) {
 	c.effects("in the end", "a", "b")
 
 	c.Resource = c.open(c.sink.Create(c.t))
-	c.must("advance of a fresh resource", c.Advance(c.ctx, at(40)))
+	c.Must("advance of a fresh resource", c.Advance(c.ctx, at(40)))
 	stale(c, at(39), 40)
 	c.accepts(at(41), "a")
 }
@@ -131,16 +131,16 @@ func invalidRefused(c *check) {
 // A sealed sink refuses the older leader although the newer has not written yet.
 func sealCloses(c *check) {
 	c.accepts(at(4), "a")
-	c.must("seal", c.Seal(c.ctx, at(5)))
+	c.Must("seal", c.Seal(c.ctx, at(5)))
 	c.marked("sealed", 5)
 	stale(c, at(4), 5)
-	c.must("seal once more", c.Seal(c.ctx, at(5)))
+	c.Must("seal once more", c.Seal(c.ctx, at(5)))
 	c.accepts(at(5), "b")
-	c.must("seal after a write", c.Seal(c.ctx, at(5)))
+	c.Must("seal after a write", c.Seal(c.ctx, at(5)))
 	c.effects("in the end", "a", "b")
 
 	c.Resource = c.open(c.sink.Create(c.t))
-	c.must("seal of a fresh resource", c.Seal(c.ctx, at(5)))
+	c.Must("seal of a fresh resource", c.Seal(c.ctx, at(5)))
 	c.marked("sealed fresh", 5)
 	stale(c, at(4), 5)
 	c.accepts(at(5), "a")
@@ -150,11 +150,11 @@ func sealRefused(c *check) {
 	c.accepts(at(5), "a")
 	refused(c, "seal by a lower token", func() error { return c.Seal(c.ctx, at(4)) }, func(e *fence.StaleError) {
 		if e.Mark.Token != 5 {
-			c.errorf("the refusal of a seal says that the mark is %d, want 5", e.Mark.Token)
+			c.Errorf("the refusal of a seal says that the mark is %d, want 5", e.Mark.Token)
 		}
 	})
 	c.accepts(at(5), "b")
-	c.must("seal", c.Seal(c.ctx, at(6)))
+	c.Must("seal", c.Seal(c.ctx, at(6)))
 	refused[*fence.StaleError](c, "seal below a seal", func() error { return c.Seal(c.ctx, at(5)) })
 	c.effects("in the end", "a", "b")
 }
@@ -176,9 +176,9 @@ func sessionRefused(c *check) {
 			refusesStrict[*fence.CloneError](c, s, "d")
 		}
 	}
-	c.must("seal", c.Seal(c.ctx, of("first", 5)))
+	c.Must("seal", c.Seal(c.ctx, of("first", 5)))
 	other(5)
-	c.must("seal once more", c.Seal(c.ctx, of("first", 5)))
+	c.Must("seal once more", c.Seal(c.ctx, of("first", 5)))
 	c.accepts(of("first", 5), "a")
 	c.accepts(at(5), "b") // does not say whose it is
 	other(5)
@@ -194,7 +194,7 @@ func sessionRefused(c *check) {
 
 	// A mark without a session takes the first that comes.
 	c.accepts(at(8), "e")
-	c.must("seal of a mark without a session", c.Seal(c.ctx, of("first", 8)))
+	c.Must("seal of a mark without a session", c.Seal(c.ctx, of("first", 8)))
 	other(8)
 	c.accepts(at(9), "f")
 	c.accepts(of("first", 9), "g")
@@ -203,11 +203,11 @@ func sessionRefused(c *check) {
 		s := of("first", 10)
 		s.Seq = 1
 		_, err := c.WriteStrict(c.ctx, s, "d", "h")
-		c.must("strict write", err)
+		c.Must("strict write", err)
 		other(10)
 		s.Session, s.Seq = "", 2
 		_, err = c.WriteStrict(c.ctx, s, "d", "i")
-		c.must("strict write without a session", err)
+		c.Must("strict write without a session", err)
 		other(10)
 		c.effects("in the end", "a", "b", "c", "d", "e", "f", "g", "h", "i")
 		return
@@ -229,7 +229,7 @@ func markSurvives(c *check) {
 	})
 	switch {
 	case failed != "":
-		c.fatalf("the child's write: %s", failed)
+		c.Fatalf("the child's write: %s", failed)
 	case !ok:
 		c.Resource = c.open(c.where)
 		c.accepts(at(4), "4")
@@ -241,7 +241,7 @@ func markSurvives(c *check) {
 	stale(c, at(4), 5)
 	c.accepts(at(5), "c")
 	if c.Seal != nil {
-		c.must("seal", c.Seal(c.ctx, at(6)))
+		c.Must("seal", c.Seal(c.ctx, at(6)))
 		c.restart()
 		c.marked("sealed, after a restart", 6)
 		stale(c, at(5), 6)

@@ -2,14 +2,13 @@ package fencetest
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tenurehq/tenure/fence"
+	"github.com/tenurehq/tenure/internal/suite"
 )
 
 // Sink is what is tested.
@@ -150,7 +149,7 @@ func Run(t *testing.T, sink Sink) {
 	for _, p := range promises() {
 		t.Run(string(p.name), func(t *testing.T) {
 			skipped, seen := observe(t, sink, p)
-			said, ok := verdict(seen, slices.Contains(sink.Broken, p.name))
+			said, ok := suite.Verdict("the sink", seen, slices.Contains(sink.Broken, p.name))
 			if said != "" {
 				t.Log(said)
 			}
@@ -162,20 +161,6 @@ func Run(t *testing.T, sink Sink) {
 			}
 		})
 	}
-}
-
-// verdict turns around what was seen of a promise that the sink says it cannot
-// keep.
-func verdict(seen error, broken bool) (said string, ok bool) {
-	switch {
-	case broken && seen == nil:
-		return "the sink says that it breaks this promise, but it kept it", false
-	case broken:
-		return "broken, as the sink says: " + seen.Error(), true
-	case seen != nil:
-		return seen.Error(), false
-	}
-	return "", true
 }
 
 // Check checks the promises, all of them if none is named, without failing t,
@@ -229,25 +214,24 @@ func observe(t testing.TB, sink Sink, p promise) (skipped string, wrong error) {
 	defer cancel()
 	c := &check{t: t, sink: sink, ctx: ctx}
 	defer c.closeAll()
-	defer func() {
-		switch r := recover().(type) {
-		case nil, giveUp:
-		case errSkip:
-			skipped = r.reason
-		default:
-			panic(r)
+	c.Observe(func() {
+		defer func() {
+			switch r := recover().(type) {
+			case nil:
+			case errSkip:
+				skipped = r.reason
+			default:
+				panic(r)
+			}
+		}()
+		c.where = sink.Create(t)
+		c.Resource = c.open(c.where)
+		for _, l := range p.needs {
+			if !l.has(c.Resource) {
+				panic(errSkip{"not checked: the sink has no " + l.name})
+			}
 		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		wrong = errors.Join(c.wrong...)
-	}()
-	c.where = sink.Create(t)
-	c.Resource = c.open(c.where)
-	for _, l := range p.needs {
-		if !l.has(c.Resource) {
-			return fmt.Sprintf("not checked: the sink has no %s", l.name), nil
-		}
-	}
-	p.check(c)
-	return "", nil
+		p.check(c)
+	})
+	return skipped, c.Err()
 }

@@ -10,7 +10,7 @@ import (
 // strictly makes a strict write that must be accepted; its digest is its payload.
 func (c *check) strictly(token fence.Token, seq uint64, payload string) (answer string) {
 	answer, err := c.WriteStrict(c.ctx, atSeq(token, seq), "digest of "+payload, payload)
-	c.must(fmt.Sprintf("strict write %q, %s", payload, atSeq(token, seq)), err)
+	c.Must(fmt.Sprintf("strict write %q, %s", payload, atSeq(token, seq)), err)
 	return answer
 }
 
@@ -42,15 +42,15 @@ func strictRetry(c *check) {
 	retry := func(what string, seq uint64, digest, want string) {
 		// Another payload shows whose answer comes back: it must not be looked at.
 		got, err := c.WriteStrict(c.ctx, atSeq(4, seq), digest, "payload of the retry")
-		c.must(what, err)
+		c.Must(what, err)
 		if got != want {
-			c.errorf("%s: answered %q, and %q the first time", what, got, want)
+			c.Errorf("%s: answered %q, and %q the first time", what, got, want)
 		}
 	}
 	retry("retry", 1, "digest of a", first)
 	retry("second retry", 1, "digest of a", first)
 	if c.Seal != nil {
-		c.must("seal", c.Seal(c.ctx, at(4)))
+		c.Must("seal", c.Seal(c.ctx, at(4)))
 		retry("retry after a seal of the same term", 1, "digest of a", first)
 	}
 	second := c.strictly(4, 2, "b")
@@ -63,7 +63,7 @@ func strictRetry(c *check) {
 		all.Go(func() {
 			answer, err := c.WriteStrict(c.ctx, atSeq(4, 3), "digest of c", "c")
 			if err != nil {
-				c.errorf("one of many equal writes: %w", err)
+				c.Errorf("one of many equal writes: %w", err)
 			}
 			answers[i] = answer
 		})
@@ -71,7 +71,7 @@ func strictRetry(c *check) {
 	all.Wait()
 	for _, answer := range answers {
 		if answer != answers[0] {
-			c.errorf("many equal writes at once were answered %q", answers)
+			c.Errorf("many equal writes at once were answered %q", answers)
 			break
 		}
 	}
@@ -91,7 +91,7 @@ func strictSurvives(c *check) {
 	c.restart()
 	c.effects("after a restart", "a")
 	if again := c.strictly(4, 1, "a"); again != first {
-		c.errorf("retry after a restart: answered %q, and %q before", again, first)
+		c.Errorf("retry after a restart: answered %q, and %q before", again, first)
 	}
 	refusesStrict[*fence.CloneError](c, atSeq(4, 1), "another digest")
 	c.strictly(4, 2, "b")

@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/tenurehq/tenure"
+	"github.com/tenurehq/tenure/internal/suite"
 	"github.com/tenurehq/tenure/store"
 )
 
-// check is one promise being checked. What is wrong is noted and not reported
-// to the test, because a promise may be announced as broken.
+// check is one promise being checked.
 type check struct {
+	suite.Check
+
 	t      *testing.T
 	engine Engine
 	ctx    context.Context
@@ -24,13 +26,9 @@ type check struct {
 	store  store.Store // a client; Engine.Open makes others
 
 	mu     sync.Mutex
-	wrong  []error
 	opened []store.SessionID
 	ends   []func()
 }
-
-// giveUp unwinds a check that cannot go on.
-type giveUp struct{}
 
 // lasting is the TTL of sessions that are not meant to expire.
 const lasting = 5 * time.Minute
@@ -47,17 +45,8 @@ func observe(t *testing.T, e Engine, p promise) error {
 		prefix: "t" + strconv.FormatUint(rand.Uint64(), 36) + "-",
 	}
 	defer c.cleanUp()
-	func() {
-		defer func() {
-			if r := recover(); r != nil && r != any(giveUp{}) {
-				panic(r)
-			}
-		}()
-		p.check(c)
-	}()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return errors.Join(c.wrong...)
+	c.Observe(func() { p.check(c) })
+	return c.Err()
 }
 
 func (c *check) cleanUp() {
@@ -73,31 +62,10 @@ func (c *check) cleanUp() {
 	}
 }
 
-// errorf notes what is wrong; any goroutine may.
-func (c *check) errorf(format string, args ...any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.wrong) < 20 {
-		c.wrong = append(c.wrong, fmt.Errorf(format, args...))
-	}
-}
-
-// fatalf also ends the check; only its own goroutine may.
-func (c *check) fatalf(format string, args ...any) {
-	c.errorf(format, args...)
-	panic(giveUp{})
-}
-
-func (c *check) must(what string, err error) {
-	if err != nil {
-		c.fatalf("%s: %w", what, err)
-	}
-}
-
 // wants notes an answer other than the definite error.
 func (c *check) wants(what string, got, want error) {
 	if !errors.Is(got, want) {
-		c.errorf("%s: answered %v, want %v", what, got, want)
+		c.Errorf("%s: answered %v, want %v", what, got, want)
 	}
 }
 
@@ -109,7 +77,7 @@ func (c *check) scope(begin string) store.Scope { return store.Scope{c.prefix + 
 
 func (c *check) openAs(who tenure.Candidate, ttl time.Duration, scope store.Scope) store.Session {
 	n, err := c.store.Open(c.ctx, who, min(ttl, c.store.Caps().MaxTTL), store.OpenOptions{Scope: scope})
-	c.must("open", err)
+	c.Must("open", err)
 	c.mu.Lock()
 	c.opened = append(c.opened, n.ID)
 	c.mu.Unlock()
@@ -131,22 +99,22 @@ func (c *check) expiring(name, group string) (store.SessionID, store.Record) {
 		if errors.Is(err, store.ErrSessionDead) {
 			continue
 		}
-		c.must("acquire", err)
+		c.Must("acquire", err)
 		return n.ID, granted[0]
 	}
-	c.fatalf("ten sessions in a row died before they were granted a group: is a TTL of %v comfortable?", c.engine.TTL)
+	c.Fatalf("ten sessions in a row died before they were granted a group: is a TTL of %v comfortable?", c.engine.TTL)
 	return "", store.Record{}
 }
 
 func (c *check) close(id store.SessionID) {
-	c.must("close", c.store.End(c.ctx, id, store.Closed))
+	c.Must("close", c.store.End(c.ctx, id, store.Closed))
 }
 
 func (c *check) read(group string) store.View {
 	v, err := c.store.Read(c.ctx, group)
-	c.must("read", err)
+	c.Must("read", err)
 	if v.Group != group || v.State != tenure.Led && v.State != tenure.Vacant {
-		c.fatalf("read of %q answered %+v", group, v)
+		c.Fatalf("read of %q answered %+v", group, v)
 	}
 	return v
 }
@@ -154,9 +122,9 @@ func (c *check) read(group string) store.View {
 // shown is a group as a listing shows it, also while data is lost.
 func (c *check) shown(group string) store.View {
 	views, err := c.store.Groups(c.ctx, store.Scope{group}, store.Page{})
-	c.must("list", err)
+	c.Must("list", err)
 	if len(views) != 1 || views[0].Group != group {
-		c.fatalf("a listing of %q answered %+v", group, views)
+		c.Fatalf("a listing of %q answered %+v", group, views)
 	}
 	return views[0]
 }
@@ -165,22 +133,22 @@ func (c *check) shown(group string) store.View {
 func (c *check) take(id store.SessionID, group string) store.Record {
 	v := c.read(group)
 	granted, err := c.store.Acquire(c.ctx, id, v.Record)
-	c.must("acquire", err)
+	c.Must("acquire", err)
 	if len(granted) != 1 {
-		c.fatalf("an acquire of one record answered %d", len(granted))
+		c.Fatalf("an acquire of one record answered %d", len(granted))
 	}
 	r := granted[0]
 	if r.Group != group || r.Holder != id || r.Version <= v.Version || r.Token <= v.Token {
-		c.fatalf("acquire from %+v answered %+v", v.Record, r)
+		c.Fatalf("acquire from %+v answered %+v", v.Record, r)
 	}
 	return r
 }
 
 func (c *check) give(id store.SessionID, held store.Record, to store.SessionID) store.Record {
 	r, err := release(c.ctx, c.store, id, held, to, "")
-	c.must("release", err)
+	c.Must("release", err)
 	if r.Group != held.Group || r.Holder != to || r.Version <= held.Version {
-		c.fatalf("release of %+v to %q answered %+v", held, to, r)
+		c.Fatalf("release of %+v to %q answered %+v", held, to, r)
 	}
 	return r
 }
@@ -189,7 +157,7 @@ func (c *check) give(id store.SessionID, held store.Record, to store.SessionID) 
 func (c *check) unchanged(what string, want store.Record, state tenure.State) {
 	v := c.read(want.Group)
 	if v.Version != want.Version || v.Token != want.Token || v.Holder != want.Holder || v.State != state {
-		c.errorf("%s: the record is at version %d, token %d, held by %q, %v; want version %d, token %d, held by %q, %v",
+		c.Errorf("%s: the record is at version %d, token %d, held by %q, %v; want version %d, token %d, held by %q, %v",
 			what, v.Version, v.Token, v.Holder, v.State, want.Version, want.Token, want.Holder, state)
 	}
 }
@@ -203,7 +171,7 @@ func (c *check) eventually(what string, f func() error) {
 			return
 		}
 		if time.Now().After(deadline) {
-			c.fatalf("%s: still after %v: %w", what, c.engine.Patience, err)
+			c.Fatalf("%s: still after %v: %w", what, c.engine.Patience, err)
 		}
 		time.Sleep(min(c.engine.TTL/20, 50*time.Millisecond))
 	}

@@ -17,10 +17,10 @@ func sessionRead(c *check) {
 	opened := c.openAs(who, lasting, c.scope("x"))
 	for name, s := range map[string]store.Store{"the same client": c.store, "another client": c.engine.Open(c.t)} {
 		got, err := s.Session(c.ctx, opened.ID)
-		c.must("session", err)
+		c.Must("session", err)
 		if got.ID != opened.ID || got.Candidate.Address != who.Address || got.Candidate.Priority != who.Priority ||
 			!slices.Equal(got.Scope, opened.Scope) || got.TTL != opened.TTL || got.Opened != opened.Opened || got.Deployment != opened.Deployment {
-			c.errorf("%s reads %+v, opened was %+v", name, got, opened)
+			c.Errorf("%s reads %+v, opened was %+v", name, got, opened)
 		}
 	}
 	c.close(opened.ID)
@@ -45,13 +45,13 @@ func beatShowsRecords(c *check) {
 		groups = append(groups, r.Group)
 	}
 	beat, err := c.engine.Open(c.t).KeepAlive(c.ctx, a, groups...)
-	c.must("keep-alive", err)
+	c.Must("keep-alive", err)
 	if len(beat.Records) != len(want) {
-		c.fatalf("a keep-alive for %d groups shows %d records", len(want), len(beat.Records))
+		c.Fatalf("a keep-alive for %d groups shows %d records", len(want), len(beat.Records))
 	}
 	for i, r := range beat.Records {
 		if r.Group != want[i].Group || r.Version != want[i].Version || r.Holder != want[i].Holder || r.Token != want[i].Token {
-			c.errorf("a keep-alive shows %+v, want %+v", r, want[i])
+			c.Errorf("a keep-alive shows %+v, want %+v", r, want[i])
 		}
 	}
 	c.wants("keep-alive for too many groups", errOf(c.store.KeepAlive(c.ctx, a, make([]string, c.store.Caps().Batch+1)...)), store.ErrInvalid)
@@ -66,11 +66,11 @@ func closeCompares(c *check) {
 	err := c.store.End(c.ctx, a, store.Closed, free)
 	var conflict *store.ConflictError
 	if !errors.As(err, &conflict) || len(conflict.Current) != 1 || conflict.Current[0].Version != held.Version {
-		c.errorf("a close from an old record answered %v, want a conflict that shows version %d", err, held.Version)
+		c.Errorf("a close from an old record answered %v, want a conflict that shows version %d", err, held.Version)
 	}
 	c.unchanged("after a close that was refused", held, tenure.Led)
 	c.wants("keep-alive after a close that was refused", errOf(c.store.KeepAlive(c.ctx, a)), nil)
-	c.must("close from the record as it is", c.store.End(c.ctx, a, store.Closed, held))
+	c.Must("close from the record as it is", c.store.End(c.ctx, a, store.Closed, held))
 	c.vacant(held.Group)
 	c.wants("a second close", c.store.End(c.ctx, a, store.Closed, held), nil)
 
@@ -86,12 +86,12 @@ func closeCompares(c *check) {
 		both.Wait()
 		switch {
 		case acquire == nil && closed == nil:
-			c.errorf("the session was granted %q and closed as if it had not been", won[0].Group)
+			c.Errorf("the session was granted %q and closed as if it had not been", won[0].Group)
 		case acquire == nil:
 			c.wants("a close that lost", closed, store.ErrConflict)
 			c.unchanged("after a close that lost", won[0], tenure.Led)
 		case closed != nil:
-			c.errorf("both failed: acquire %w, close %w", acquire, closed)
+			c.Errorf("both failed: acquire %w, close %w", acquire, closed)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func releaseBatch(c *check) {
 			seen = append(seen, c.read(c.group(fmt.Sprintf("g%d", i))).Record)
 		}
 		held, err := c.store.Acquire(c.ctx, a, seen...)
-		c.must("acquire", err)
+		c.Must("acquire", err)
 		return held
 	}
 	held := take()
@@ -117,19 +117,19 @@ func releaseBatch(c *check) {
 		c.unchanged("after a release that was refused", r, tenure.Led)
 	}
 	freed, err := c.store.Release(c.ctx, a, "", store.SteppedDown, held...)
-	c.must("release", err)
+	c.Must("release", err)
 	for i, r := range freed {
 		if r.Group != held[i].Group || r.Holder != "" || r.Token != held[i].Token {
-			c.errorf("released %+v, got %+v", held[i], r)
+			c.Errorf("released %+v, got %+v", held[i], r)
 		}
 		c.unchanged("after the release", r, tenure.Vacant)
 	}
 	held = take()
 	moved, err := c.store.Release(c.ctx, a, b, "", held...)
-	c.must("hand over", err)
+	c.Must("hand over", err)
 	for i, r := range moved {
 		if r.Holder != b || r.Token <= held[i].Token {
-			c.errorf("handed over %+v, got %+v", held[i], r)
+			c.Errorf("handed over %+v, got %+v", held[i], r)
 		}
 		c.unchanged("after the handover", r, tenure.Led)
 	}
@@ -141,20 +141,20 @@ func tokenFromStore(c *check) {
 	a := c.session("a")
 	free := c.give(a, c.take(a, c.group("g")), "")
 	want, err := free.Token.Next(free.Token.Epoch())
-	c.must("next token", err)
+	c.Must("next token", err)
 	for _, claimed := range []fence.Token{0, 1000} {
 		seen := store.Record{Group: free.Group, Version: free.Version, Token: claimed}
 		held, err := c.store.Acquire(c.ctx, a, seen)
-		c.must("acquire", err)
+		c.Must("acquire", err)
 		if held[0].Token != want {
-			c.errorf("a caller that claims token %d is granted %d, want %d", claimed, held[0].Token, want)
+			c.Errorf("a caller that claims token %d is granted %d, want %d", claimed, held[0].Token, want)
 		}
 		claim := held[0]
 		claim.Token, claim.Terms = claimed, nil
 		released, err := c.store.Release(c.ctx, a, "", "", claim)
-		c.must("release", err)
+		c.Must("release", err)
 		if free = released[0]; free.Token != want || len(free.Terms) < 2 {
-			c.errorf("a release by a caller that claims token %d left %+v", claimed, free)
+			c.Errorf("a release by a caller that claims token %d left %+v", claimed, free)
 		}
 		want++
 	}
@@ -177,7 +177,7 @@ func watchSessions(c *check) {
 		}
 	}
 	if got := living[before.ID]; len(living) != 1 || got.Candidate.Address != "host:1" || got.Opened != before.Opened {
-		c.errorf("the snapshot shows %+v, want %+v alone", living, before)
+		c.Errorf("the snapshot shows %+v, want %+v alone", living, before)
 	}
 	next := func(what string, kind store.UpdateKind, id store.SessionID) store.Update {
 		for {
@@ -189,11 +189,11 @@ func watchSessions(c *check) {
 	}
 	after := c.openAs(tenure.Candidate{ID: "after"}, lasting, c.scope("in"))
 	if u := next("waiting for a session that began", store.SessionBegan, after.ID); u.Session.Candidate.ID != "after" {
-		c.errorf("the watch shows %+v, opened was %+v", u.Session, after)
+		c.Errorf("the watch shows %+v, opened was %+v", u.Session, after)
 	}
-	c.must("close", c.store.End(c.ctx, before.ID, store.SteppedDown))
+	c.Must("close", c.store.End(c.ctx, before.ID, store.SteppedDown))
 	if u := next("waiting for a session that was closed", store.SessionEnded, before.ID); u.Reason != store.SteppedDown {
-		c.errorf("a session that stepped down is shown as %q", u.Reason)
+		c.Errorf("a session that stepped down is shown as %q", u.Reason)
 	}
 	short := c.openAs(tenure.Candidate{ID: "short"}, c.engine.TTL, c.scope("in"))
 	c.take(after.ID, c.group("in")) // where sessions are observed, leaders observe those who wait
@@ -208,13 +208,13 @@ func watchLinearizable(c *check) {
 		held := c.take(a, c.group(fmt.Sprintf("g%d", i)))
 		views := c.watch(reader, c.scope("g")).snapshot()
 		if v := views[held.Group]; v.Version != held.Version || v.State != tenure.Led {
-			c.errorf("%q was granted in version %d before the watch, which shows version %d, %v", held.Group, held.Version, v.Version, v.State)
+			c.Errorf("%q was granted in version %d before the watch, which shows version %d, %v", held.Group, held.Version, v.Version, v.State)
 		}
 		released, err := release(c.ctx, writer, a, held, "", "")
-		c.must("release", err)
+		c.Must("release", err)
 		views = c.watch(reader, c.scope("g")).snapshot()
 		if v := views[held.Group]; v.Version != released.Version || v.State != tenure.Vacant {
-			c.errorf("%q was released in version %d before the watch, which shows version %d, %v", held.Group, released.Version, v.Version, v.State)
+			c.Errorf("%q was released in version %d before the watch, which shows version %d, %v", held.Group, released.Version, v.Version, v.State)
 		}
 	}
 }

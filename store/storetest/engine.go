@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurehq/tenure/internal/suite"
 	"github.com/tenurehq/tenure/store"
 )
 
@@ -165,7 +166,7 @@ func Run(t *testing.T, e Engine) {
 		if lever := p.missing(e); lever != "" {
 			t.Skipf("not checked: the engine has no %s", lever)
 		}
-		said, ok := verdict(observe(t, e, p), slices.Contains(e.Broken, p.name))
+		said, ok := suite.Verdict("the engine", observe(t, e, p), slices.Contains(e.Broken, p.name))
 		if said != "" {
 			t.Log(said)
 		}
@@ -190,20 +191,6 @@ func Run(t *testing.T, e Engine) {
 			}
 		}
 	})
-}
-
-// verdict turns around what was seen of a promise that the engine says it
-// cannot keep.
-func verdict(seen error, broken bool) (said string, ok bool) {
-	switch {
-	case broken && seen == nil:
-		return "the engine says that it breaks this promise, but it kept it", false
-	case broken:
-		return "broken, as the engine says: " + seen.Error(), true
-	case seen != nil:
-		return seen.Error(), false
-	}
-	return "", true
 }
 
 // Check checks the promises, all of them if none is named, without failing t,

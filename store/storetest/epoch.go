@@ -10,7 +10,7 @@ import (
 
 func (c *check) meta() store.Meta {
 	m, err := c.store.Meta(c.ctx)
-	c.must("meta", err)
+	c.Must("meta", err)
 	return m
 }
 
@@ -21,12 +21,12 @@ func epochRaised(c *check) {
 	old, kept := c.take(a, c.group("old")), c.take(a, c.group("kept"))
 	before := c.meta()
 	after, err := c.store.RaiseEpoch(c.ctx, before.Epoch+1)
-	c.must("raise", err)
+	c.Must("raise", err)
 	if after.Epoch != before.Epoch+1 || after.Rewound || after.Deployment != before.Deployment || after.Index < before.Index {
-		c.errorf("the raise took %+v to %+v", before, after)
+		c.Errorf("the raise took %+v to %+v", before, after)
 	}
 	if m := c.meta(); m.Epoch != after.Epoch || m.Deployment != before.Deployment {
-		c.errorf("the raise answered %+v, then meta answered %+v", after, m)
+		c.Errorf("the raise answered %+v, then meta answered %+v", after, m)
 	}
 	for _, to := range []uint64{0, before.Epoch, after.Epoch, fence.MaxEpoch + 1} {
 		c.wants(fmt.Sprintf("raise from %d to %d", after.Epoch, to), errOf(c.store.RaiseEpoch(c.ctx, to)), store.ErrInvalid)
@@ -39,7 +39,7 @@ func epochRaised(c *check) {
 		"grant after a term": c.take(a, c.give(a, kept, "").Group),
 	} {
 		if r.Token <= floor || r.Token.Epoch() != after.Epoch {
-			c.errorf("%s: token %d is not above %d, the first of epoch %d", what, r.Token, floor, after.Epoch)
+			c.Errorf("%s: token %d is not above %d, the first of epoch %d", what, r.Token, floor, after.Epoch)
 		}
 	}
 }
@@ -64,16 +64,16 @@ func tokensSurviveRestart(c *check) {
 	c.wants("keep-alive of the closed session", errOf(c.store.KeepAlive(c.ctx, b)), store.ErrSessionDead)
 	c.wants("keep-alive of the living session", errOf(c.store.KeepAlive(c.ctx, a)), nil)
 	if m := c.meta(); m.Epoch != before.Epoch || m.Deployment != before.Deployment || m.Rewound {
-		c.errorf("the restart took %+v to %+v", before, m)
+		c.Errorf("the restart took %+v to %+v", before, m)
 	}
 	next := c.session("next")
 	for _, r := range []store.Record{free, void} {
 		if got := c.take(next, r.Group); got.Token <= r.Token {
-			c.errorf("after the restart token %d follows %d", got.Token, r.Token)
+			c.Errorf("after the restart token %d follows %d", got.Token, r.Token)
 		}
 	}
 	if n := c.session("c"); n == a || n == b {
-		c.errorf("session id %q was used again after the restart", n)
+		c.Errorf("session id %q was used again after the restart", n)
 	}
 }
 
@@ -108,7 +108,7 @@ func rewindRefused(c *check) {
 			return err
 		})
 		if !m.Rewound {
-			c.errorf("after the restore Meta returns to %s %+v, want Rewound", who, m)
+			c.Errorf("after the restore Meta returns to %s %+v, want Rewound", who, m)
 		}
 		c.store = c.engine.Open(c.t)
 	}
@@ -122,17 +122,17 @@ func rewindRefused(c *check) {
 
 	m := c.meta()
 	m, err := c.store.RaiseEpoch(c.ctx, max(before.Epoch, m.Epoch)+1)
-	c.must("raise", err)
+	c.Must("raise", err)
 	if m.Rewound {
-		c.errorf("after the raise meta still says rewound: %+v", m)
+		c.Errorf("after the raise meta still says rewound: %+v", m)
 	}
 	d := c.session("d")
 	if ids[d] {
-		c.errorf("session id %q was used again after the restore", d)
+		c.Errorf("session id %q was used again after the restore", d)
 	}
 	for g, token := range highest {
 		if got := c.take(d, g); got.Token <= token {
-			c.errorf("after the raise token %d of %q follows %d", got.Token, g, token)
+			c.Errorf("after the raise token %d of %q follows %d", got.Token, g, token)
 		}
 	}
 }
@@ -150,18 +150,18 @@ func suspectStops(c *check) {
 		c.wants(what, err, store.ErrInvalid)
 	}
 	next := c.give(a, held, b)
-	c.must("a report that a later grant has overtaken", c.store.Suspect(c.ctx, held.Group, held.Token))
+	c.Must("a report that a later grant has overtaken", c.store.Suspect(c.ctx, held.Group, held.Token))
 	if m := c.meta(); m.Rewound {
-		c.errorf("a report that a later grant has overtaken: meta answers %+v", m)
+		c.Errorf("a report that a later grant has overtaken: meta answers %+v", m)
 	}
 
 	seen := next.Token + 7
-	c.must("report", c.store.Suspect(c.ctx, next.Group, seen))
-	c.must("report again", c.store.Suspect(c.ctx, next.Group, seen))
+	c.Must("report", c.store.Suspect(c.ctx, next.Group, seen))
+	c.Must("report again", c.store.Suspect(c.ctx, next.Group, seen))
 	other := c.engine.Open(c.t)
 	for who, st := range map[string]store.Store{"this client": c.store, "another client": other} {
 		if m, err := st.Meta(c.ctx); err != nil || !m.Rewound {
-			c.errorf("%s: after the report meta answers %+v, %v", who, m, err)
+			c.Errorf("%s: after the report meta answers %+v, %v", who, m, err)
 		}
 		c.wants(who+": opening a session after the report", errOf(st.Open(c.ctx, tenure.Candidate{ID: "d"}, c.engine.TTL, store.OpenOptions{Scope: c.scope("")})), store.ErrRewound)
 		c.wants(who+": keep-alive after the report", errOf(st.KeepAlive(c.ctx, b)), store.ErrRewound)
@@ -171,15 +171,15 @@ func suspectStops(c *check) {
 	c.wants("plain release after the report", errOf(c.store.Release(c.ctx, b, "", "", next)), nil)
 
 	m, err := c.store.RaiseEpoch(c.ctx, c.meta().Epoch+1)
-	c.must("raise", err)
+	c.Must("raise", err)
 	if m.Rewound {
-		c.errorf("after the raise meta still says rewound: %+v", m)
+		c.Errorf("after the raise meta still says rewound: %+v", m)
 	}
-	c.must("a late report", c.store.Suspect(c.ctx, next.Group, seen))
+	c.Must("a late report", c.store.Suspect(c.ctx, next.Group, seen))
 	if m := c.meta(); m.Rewound {
-		c.errorf("a report from before the raise stops the engine again: %+v", m)
+		c.Errorf("a report from before the raise stops the engine again: %+v", m)
 	}
 	if got := c.take(c.session("e"), next.Group); got.Token <= seen {
-		c.errorf("after the raise token %d follows %d", got.Token, seen)
+		c.Errorf("after the raise token %d follows %d", got.Token, seen)
 	}
 }

@@ -65,7 +65,7 @@ func lostRepliesResolve(c *check) {
 	f := &flakyStore{Store: c.store}
 	noAnswer := func(what string, err error) {
 		if store.Definite(err) || err == nil {
-			c.fatalf("%s, with its answer lost: %v", what, err)
+			c.Fatalf("%s, with its answer lost: %v", what, err)
 		}
 	}
 	for _, lost := range []fate{callLost, answerLost} {
@@ -79,12 +79,12 @@ func lostRepliesResolve(c *check) {
 		noAnswer("acquire", err)
 		held := c.read(group).Record
 		if mine := held.Holder == a && held.Version > seen.Version; mine != applied {
-			c.errorf("acquire was applied: %v; a read shows version %d held by %q", applied, held.Version, held.Holder)
+			c.Errorf("acquire was applied: %v; a read shows version %d held by %q", applied, held.Version, held.Holder)
 		}
 		if again, err := c.store.Acquire(c.ctx, a, seen); applied {
 			c.wants("acquire again", err, store.ErrConflict)
 		} else {
-			c.must("acquire again", err)
+			c.Must("acquire again", err)
 			held = again[0]
 		}
 		c.unchanged("after an acquire was repeated", held, tenure.Led)
@@ -93,19 +93,19 @@ func lostRepliesResolve(c *check) {
 		_, err = f.KeepAlive(c.ctx, a)
 		noAnswer("keep-alive", err)
 		_, err = c.store.KeepAlive(c.ctx, a)
-		c.must("keep-alive again", err)
+		c.Must("keep-alive again", err)
 
 		f.next = lost
 		_, err = release(c.ctx, f, a, held, b, "")
 		noAnswer("transfer", err)
 		moved := c.read(group).Record
 		if theirs := moved.Holder == b && moved.Version > held.Version; theirs != applied {
-			c.errorf("transfer was applied: %v; a read shows version %d held by %q", applied, moved.Version, moved.Holder)
+			c.Errorf("transfer was applied: %v; a read shows version %d held by %q", applied, moved.Version, moved.Holder)
 		}
 		if again, err := release(c.ctx, c.store, a, held, b, ""); applied {
 			c.wants("transfer again", err, store.ErrConflict)
 		} else {
-			c.must("transfer again", err)
+			c.Must("transfer again", err)
 			moved = again
 		}
 		c.unchanged("after a transfer was repeated", moved, tenure.Led)
@@ -115,12 +115,12 @@ func lostRepliesResolve(c *check) {
 		noAnswer("release", err)
 		free := c.read(group)
 		if isVacant(free) != applied {
-			c.errorf("release was applied: %v; a read shows %v", applied, free.State)
+			c.Errorf("release was applied: %v; a read shows %v", applied, free.State)
 		}
 		if again, err := release(c.ctx, c.store, b, moved, "", ""); applied {
 			c.wants("release again", err, store.ErrConflict)
 		} else {
-			c.must("release again", err)
+			c.Must("release again", err)
 			free.Record = again
 		}
 		c.unchanged("after a release was repeated", free.Record, tenure.Vacant)
@@ -129,7 +129,7 @@ func lostRepliesResolve(c *check) {
 		f.next = lost
 		noAnswer("close", f.End(c.ctx, a, ""))
 		if v := c.read(group); isVacant(v) != applied {
-			c.errorf("close was applied: %v; a read shows %v", applied, v.State)
+			c.Errorf("close was applied: %v; a read shows %v", applied, v.State)
 		}
 		c.wants("close again", c.store.End(c.ctx, a, ""), nil)
 		c.unchanged("after a close was repeated", last, tenure.Vacant)
@@ -171,10 +171,10 @@ func cancelNoOrphan(c *check) {
 			return again[0], nil
 		})
 		if err == nil && granted[0].Version != held.Version {
-			c.errorf("acquire answered version %d, a read %d", granted[0].Version, held.Version)
+			c.Errorf("acquire answered version %d, a read %d", granted[0].Version, held.Version)
 		}
 		if held.Holder != id || held.Version <= seen.Version {
-			c.fatalf("the acquire of %s from version %d ended at version %d, held by %q", id, seen.Version, held.Version, held.Holder)
+			c.Fatalf("the acquire of %s from version %d ended at version %d, held by %q", id, seen.Version, held.Version, held.Holder)
 		}
 
 		to := []store.SessionID{"", other}[i%2]
@@ -185,7 +185,7 @@ func cancelNoOrphan(c *check) {
 			return release(c.ctx, c.store, id, held, to, "")
 		})
 		if given.Holder != to || given.Version <= held.Version {
-			c.fatalf("the release of version %d to %q ended at version %d, held by %q", held.Version, to, given.Version, given.Holder)
+			c.Fatalf("the release of version %d to %q ended at version %d, held by %q", held.Version, to, given.Version, given.Holder)
 		}
 		if to != "" {
 			c.give(other, given, "")
@@ -206,7 +206,7 @@ func cancelNoOrphan(c *check) {
 // that conflicts, the first one was applied. It returns the record after it.
 func (c *check) settle(what string, id store.SessionID, from store.Record, err error, again func() (store.Record, error)) store.Record {
 	if store.Definite(err) {
-		c.fatalf("%s by %s from version %d: %w", what, id, from.Version, err)
+		c.Fatalf("%s by %s from version %d: %w", what, id, from.Version, err)
 	}
 	if err == nil {
 		return c.read(from.Group).Record
@@ -216,7 +216,7 @@ func (c *check) settle(what string, id store.SessionID, from store.Record, err e
 	case errors.Is(err, store.ErrConflict):
 		return c.read(from.Group).Record
 	case err != nil:
-		c.fatalf("%s again: %w", what, err)
+		c.Fatalf("%s again: %w", what, err)
 	}
 	return r
 }
@@ -226,9 +226,9 @@ func (c *check) settle(what string, id store.SessionID, from store.Record, err e
 func contextObeyed(c *check) {
 	id, b := c.session("a"), c.session("b")
 	held := c.take(id, c.group("g"))
-	c.must("ask", c.store.Ask(c.ctx, id, c.request("asked")))
+	c.Must("ask", c.store.Ask(c.ctx, id, c.request("asked")))
 	meta, err := c.store.Meta(c.ctx)
-	c.must("meta", err)
+	c.Must("meta", err)
 	s := c.store
 	ended, cancel := context.WithCancel(c.ctx)
 	cancel()
@@ -263,10 +263,10 @@ func contextObeyed(c *check) {
 		select {
 		case err := <-answer:
 			if err == nil || store.Definite(err) {
-				c.errorf("%s with a context that had ended answered %v", name, err)
+				c.Errorf("%s with a context that had ended answered %v", name, err)
 			}
 		case <-time.After(c.engine.Patience):
-			c.errorf("%s with a context that had ended does not return", name)
+			c.Errorf("%s with a context that had ended does not return", name)
 		}
 	}
 
@@ -279,7 +279,7 @@ func contextObeyed(c *check) {
 		for u, err := range s.Watch(ctx, store.Scope{held.Group}) {
 			if err != nil {
 				if store.Definite(err) {
-					c.errorf("a watch whose context ended says: %v", err)
+					c.Errorf("a watch whose context ended says: %v", err)
 				}
 				return
 			}
@@ -291,6 +291,6 @@ func contextObeyed(c *check) {
 	select {
 	case <-done:
 	case <-time.After(c.engine.Patience):
-		c.errorf("a watch goes on after its context")
+		c.Errorf("a watch goes on after its context")
 	}
 }

@@ -37,7 +37,7 @@ func tokensIncrease(c *check) {
 	var tokens []fence.Token
 	granted := func(r store.Record) {
 		if n := len(tokens); n > 0 && r.Token <= tokens[n-1] {
-			c.errorf("token %d was granted after token %d", r.Token, tokens[n-1])
+			c.Errorf("token %d was granted after token %d", r.Token, tokens[n-1])
 		}
 		tokens = append(tokens, r.Token)
 	}
@@ -48,21 +48,21 @@ func tokensIncrease(c *check) {
 		granted(moved)
 		free := c.give(b, moved, "")
 		if free.Token != moved.Token {
-			c.errorf("a release took token %d to %d", moved.Token, free.Token)
+			c.Errorf("a release took token %d to %d", moved.Token, free.Token)
 		}
 	}
 	owner := make(map[fence.Token]store.SessionID)
 	history, err := c.store.History(c.ctx, group, store.Page{})
-	c.must("history", err)
+	c.Must("history", err)
 	for _, term := range history {
 		if id, ok := owner[term.Token]; ok {
-			c.errorf("token %d belongs to %s and to %s", term.Token, id, term.Session)
+			c.Errorf("token %d belongs to %s and to %s", term.Token, id, term.Session)
 		}
 		owner[term.Token] = term.Session
 	}
 	for i, token := range tokens {
 		if want := []store.SessionID{a, b}[i%2]; owner[token] != want {
-			c.errorf("token %d belongs to %q in the history, it was granted to %q", token, owner[token], want)
+			c.Errorf("token %d belongs to %q in the history, it was granted to %q", token, owner[token], want)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func tokensSurvive(c *check) {
 	var last fence.Token
 	next := func(after string, r store.Record) {
 		if r.Token <= last {
-			c.errorf("after %s token %d follows %d", after, r.Token, last)
+			c.Errorf("after %s token %d follows %d", after, r.Token, last)
 		}
 		last = r.Token
 	}
@@ -100,23 +100,23 @@ func recordsTellTerms(c *check) {
 		held := c.take(a, group)
 		tokens = append(tokens, held.Token)
 		if n := len(held.Terms); n != min(i+1, store.TermsKept) {
-			c.fatalf("after %d terms the record tells %d", i+1, n)
+			c.Fatalf("after %d terms the record tells %d", i+1, n)
 		}
 		now := held.Terms[len(held.Terms)-1]
 		if now.Token != held.Token || now.Session != a || now.Candidate != "a" || now.Begin.IsZero() || !now.End.IsZero() {
-			c.errorf("the present term is told as %+v; the token is %d, the session %q", now, held.Token, a)
+			c.Errorf("the present term is told as %+v; the token is %d, the session %q", now, held.Token, a)
 		}
 		free, err := release(c.ctx, c.store, a, held, "", store.SteppedDown)
-		c.must("release", err)
+		c.Must("release", err)
 		ended := free.Terms[len(free.Terms)-1]
 		if ended.Token != held.Token || ended.End.IsZero() || ended.Reason != store.SteppedDown {
-			c.errorf("the ended term is told as %+v; the reason was %q", ended, store.SteppedDown)
+			c.Errorf("the ended term is told as %+v; the reason was %q", ended, store.SteppedDown)
 		}
 		if !now.End.IsZero() || !held.Terms[len(held.Terms)-1].End.IsZero() {
-			c.errorf("a record that was handed out changed afterwards")
+			c.Errorf("a record that was handed out changed afterwards")
 		}
 		if free.Candidate.ID != "a" || free.Holder != "" {
-			c.errorf("released, the record names holder %q and candidate %q", free.Holder, free.Candidate.ID)
+			c.Errorf("released, the record names holder %q and candidate %q", free.Holder, free.Candidate.ID)
 		}
 	}
 	var told []fence.Token
@@ -124,7 +124,7 @@ func recordsTellTerms(c *check) {
 		told = append(told, term.Token)
 	}
 	if want := tokens[len(tokens)-store.TermsKept:]; !slices.Equal(told, want) {
-		c.errorf("the record tells tokens %v, the newest are %v", told, want)
+		c.Errorf("the record tells tokens %v, the newest are %v", told, want)
 	}
 }
 
@@ -141,13 +141,13 @@ func batchAllOrNothing(c *check) {
 		return records
 	}
 	whole, err := c.store.Acquire(c.ctx, a, batch(limit, "whole")...)
-	c.must("acquire of the largest batch", err)
+	c.Must("acquire of the largest batch", err)
 	if len(whole) != limit {
-		c.errorf("a batch of %d answered %d records", limit, len(whole))
+		c.Errorf("a batch of %d answered %d records", limit, len(whole))
 	}
 	for i, r := range whole {
 		if r.Group != c.group(fmt.Sprint("whole", i)) || r.Holder != a || r.Version == 0 {
-			c.errorf("record %d of the batch is %+v", i, r)
+			c.Errorf("record %d of the batch is %+v", i, r)
 		}
 	}
 	c.wants("a batch above the limit", errOf(c.store.Acquire(c.ctx, a, batch(limit+1, "over")...)), store.ErrInvalid)
@@ -184,21 +184,21 @@ func conflictShows(c *check) {
 	shows := func(what string, err error, want ...store.View) {
 		var conflict *store.ConflictError
 		if !errors.As(err, &conflict) {
-			c.errorf("%s: answered %v, want a ConflictError", what, err)
+			c.Errorf("%s: answered %v, want a ConflictError", what, err)
 			return
 		}
 		if len(conflict.Current) != len(want) {
-			c.errorf("%s: the conflict shows %+v, want %d views", what, conflict.Current, len(want))
+			c.Errorf("%s: the conflict shows %+v, want %d views", what, conflict.Current, len(want))
 			return
 		}
 		for _, w := range want {
 			i := slices.IndexFunc(conflict.Current, func(v store.View) bool { return v.Group == w.Group })
 			if i < 0 {
-				c.errorf("%s: the conflict does not show %q", what, w.Group)
+				c.Errorf("%s: the conflict does not show %q", what, w.Group)
 				continue
 			}
 			if v := conflict.Current[i]; v.Version != w.Version || v.Token != w.Token || v.Holder != w.Holder || v.State != w.State {
-				c.errorf("%s: the conflict shows %+v, want %+v", what, v, w)
+				c.Errorf("%s: the conflict shows %+v, want %+v", what, v, w)
 			}
 		}
 	}
@@ -237,10 +237,10 @@ func transferChecked(c *check) {
 	}
 	moved := c.give(a, held, b)
 	if want, _ := held.Token.Next(held.Token.Epoch()); moved.Token != want {
-		c.errorf("a transfer took token %d to %d, want %d", held.Token, moved.Token, want)
+		c.Errorf("a transfer took token %d to %d, want %d", held.Token, moved.Token, want)
 	}
 	if moved.Candidate.ID != "b" {
-		c.errorf("after the transfer the candidate is %q", moved.Candidate.ID)
+		c.Errorf("after the transfer the candidate is %q", moved.Candidate.ID)
 	}
 	c.unchanged("after the transfer", moved, tenure.Led)
 	c.wants("the same transfer again", errOf(release(c.ctx, c.store, a, held, b, "")), store.ErrConflict)
@@ -257,7 +257,7 @@ func lateCopiesHarmless(c *check) {
 	late := func(what string, f func() error) {
 		before := c.read(group)
 		if err := f(); err != nil && !store.Definite(err) {
-			c.errorf("late %s: answered %v, want a definite answer", what, err)
+			c.Errorf("late %s: answered %v, want a definite answer", what, err)
 		}
 		c.unchanged("late "+what, before.Record, before.State)
 	}
@@ -307,15 +307,15 @@ func readsLinearizable(c *check) {
 		c.store = reader
 		seen := c.read(group)
 		granted, err := writer.Acquire(c.ctx, id, seen.Record)
-		c.must("acquire", err)
+		c.Must("acquire", err)
 		c.unchanged("read by the other client after a grant", granted[0], tenure.Led)
 		free, err := release(c.ctx, writer, id, granted[0], "", "")
-		c.must("release", err)
+		c.Must("release", err)
 		c.unchanged("read by the other client after a release", free, tenure.Vacant)
 	}
 	dead := c.session("d")
 	held := c.take(dead, group)
-	c.must("close", stores[0].End(c.ctx, dead, ""))
+	c.Must("close", stores[0].End(c.ctx, dead, ""))
 	c.store = stores[1]
 	c.unchanged("read by the other client after a close", held, tenure.Vacant)
 }
@@ -331,9 +331,9 @@ func unknownNotVacant(c *check) {
 		v, err := interrupted(c, i, read)
 		switch {
 		case err != nil && v.State != tenure.Unknown:
-			c.errorf("a read that failed (%v) shows the group as %v", err, v.State)
+			c.Errorf("a read that failed (%v) shows the group as %v", err, v.State)
 		case err == nil && (v.State != tenure.Led || v.Version != held.Version):
-			c.errorf("an interrupted read shows %v in version %d", v.State, v.Version)
+			c.Errorf("an interrupted read shows %v in version %d", v.State, v.Version)
 		}
 	}
 }

@@ -34,13 +34,13 @@ func listsInOrder(c *check) {
 		page := store.Page{Limit: limit}
 		for {
 			views, err := c.store.Groups(c.ctx, scope, page)
-			c.must("groups", err)
+			c.Must("groups", err)
 			if len(views) > limit {
-				c.fatalf("a page of %d has %d groups", limit, len(views))
+				c.Fatalf("a page of %d has %d groups", limit, len(views))
 			}
 			for _, v := range views {
 				if led[v.Group] != (v.State == tenure.Led) {
-					c.errorf("%q is listed as %v", v.Group, v.State)
+					c.Errorf("%q is listed as %v", v.Group, v.State)
 				}
 				names = append(names, v.Group)
 				page.After = v.Group
@@ -51,13 +51,13 @@ func listsInOrder(c *check) {
 		}
 	}
 	if got := groups(c.scope("in-"), 10); !slices.Equal(got, want) {
-		c.errorf("listed are %v, want %v", got, want)
+		c.Errorf("listed are %v, want %v", got, want)
 	}
 	if got := groups(store.Scope{want[3], c.prefix + "in-1*", want[3]}, 4); !slices.Equal(got, append([]string{want[3]}, want[10:20]...)) {
-		c.errorf("within a scope of two patterns are listed %v", got)
+		c.Errorf("within a scope of two patterns are listed %v", got)
 	}
 	if got := groups(c.scope("none"), 5); len(got) != 0 {
-		c.errorf("within a scope without groups are listed %v", got)
+		c.Errorf("within a scope without groups are listed %v", got)
 	}
 
 	for i := range 6 {
@@ -68,20 +68,20 @@ func listsInOrder(c *check) {
 	c.close(gone.ID)
 	line := c.listed(store.Scope{c.group("line-x")})
 	if len(line) != 7 { // the six, and a, which stands for all
-		c.errorf("%d sessions stand in line, want 7", len(line))
+		c.Errorf("%d sessions stand in line, want 7", len(line))
 	}
 	for i, n := range line {
 		if n.ID == foreign.ID || n.ID == gone.ID {
-			c.errorf("session %q of %q stands in line", n.ID, n.Candidate.ID)
+			c.Errorf("session %q of %q stands in line", n.ID, n.Candidate.ID)
 		}
 		if i > 0 && store.InLine(line[i-1], n) >= 0 {
-			c.errorf("session %+v is listed before %+v", line[i-1], n)
+			c.Errorf("session %+v is listed before %+v", line[i-1], n)
 		}
 	}
 	page, err := c.store.Sessions(c.ctx, c.scope("line-"), store.Page{Limit: 2})
-	c.must("sessions", err)
+	c.Must("sessions", err)
 	if len(page) != 2 {
-		c.errorf("a page of 2 has %d sessions", len(page))
+		c.Errorf("a page of 2 has %d sessions", len(page))
 	}
 }
 
@@ -94,20 +94,20 @@ func historyReaches(c *check) {
 	r := store.Record{Group: group}
 	for range store.HistoryKept {
 		granted, err := c.store.Acquire(c.ctx, a, r)
-		c.must("acquire", err)
+		c.Must("acquire", err)
 		tokens = append(tokens, granted[0].Token)
 		r, err = release(c.ctx, c.store, a, granted[0], "", "")
-		c.must("release", err)
+		c.Must("release", err)
 	}
 	slices.Reverse(tokens)
 	var told []fence.Token
 	page := store.Page{Limit: 100}
 	for {
 		terms, err := c.store.History(c.ctx, group, page)
-		c.must("history", err)
+		c.Must("history", err)
 		for _, term := range terms {
 			if term.Session != a || term.Candidate != "a" || term.End.IsZero() {
-				c.errorf("the history has the wrong term %+v", term)
+				c.Errorf("the history has the wrong term %+v", term)
 			}
 			told = append(told, term.Token)
 			page.After = term.Token.String()
@@ -117,11 +117,11 @@ func historyReaches(c *check) {
 		}
 	}
 	if !slices.Equal(told, tokens) {
-		c.errorf("the history tells %d terms, from %v; want %d, from %v", len(told), first(told), len(tokens), first(tokens))
+		c.Errorf("the history tells %d terms, from %v; want %d, from %v", len(told), first(told), len(tokens), first(tokens))
 	}
 	none, err := c.store.History(c.ctx, c.group("never"), store.Page{})
 	if err != nil || len(none) != 0 {
-		c.errorf("the history of a group without one is %v, %v", none, err)
+		c.Errorf("the history of a group without one is %v, %v", none, err)
 	}
 }
 
@@ -132,37 +132,37 @@ func first(tokens []fence.Token) []fence.Token { return tokens[:min(3, len(token
 func attributesCompared(c *check) {
 	name := "group/" + c.group("g")
 	seen, err := c.store.Attributes(c.ctx, name)
-	c.must("attributes", err)
+	c.Must("attributes", err)
 	if seen.Name != name || seen.Version != 0 || len(seen.Values) != 0 {
-		c.errorf("never set, they are %+v", seen)
+		c.Errorf("never set, they are %+v", seen)
 	}
 	set := func(version uint64, values map[string]string) (store.Attributes, error) {
 		return c.store.SetAttributes(c.ctx, store.Attributes{Name: name, Version: version, Values: values})
 	}
 	is := func(what string, got store.Attributes, newer bool, values map[string]string) {
 		if got.Name != name || newer != (got.Version > seen.Version) || !newer && got.Version != seen.Version || !maps.Equal(got.Values, values) {
-			c.errorf("%s: %+v, want %v after version %d (newer: %v)", what, got, values, seen.Version, newer)
+			c.Errorf("%s: %+v, want %v after version %d (newer: %v)", what, got, values, seen.Version, newer)
 		}
 		seen = got
 	}
 	one := map[string]string{"policy": "strict", "cordon": "yes"}
 	got, err := set(0, one)
-	c.must("first write", err)
+	c.Must("first write", err)
 	is("first write", got, true, one)
 	c.wants("write from an old version", errOf(set(0, map[string]string{"policy": "lax"})), store.ErrConflict)
 	c.wants("write from a version to come", errOf(set(seen.Version+7, map[string]string{"policy": "lax"})), store.ErrConflict)
 	got, err = c.engine.Open(c.t).Attributes(c.ctx, name)
-	c.must("attributes", err)
+	c.Must("attributes", err)
 	is("read by another client", got, false, one)
 	got, err = set(seen.Version, map[string]string{"policy": "lax", "cordon": ""})
-	c.must("second write", err)
+	c.Must("second write", err)
 	is("second write", got, true, map[string]string{"policy": "lax"})
 	got, err = set(seen.Version, nil)
-	c.must("removal", err)
+	c.Must("removal", err)
 	is("removal", got, true, nil)
 	c.wants("write as if never set", errOf(set(0, one)), store.ErrConflict)
 	got, err = c.store.Attributes(c.ctx, name)
-	c.must("attributes", err)
+	c.Must("attributes", err)
 	is("read after the removal", got, false, nil)
 }
 
@@ -171,28 +171,28 @@ func attributesRemoved(c *check) {
 	name := "once/" + c.group("g") + "/k"
 	values := map[string]string{"state": "done"}
 	a, err := c.store.SetAttributes(c.ctx, store.Attributes{Name: name, Values: values})
-	c.must("write", err)
+	c.Must("write", err)
 	old := a
 	a.Values = nil
 	a, err = c.store.SetAttributes(c.ctx, a)
-	c.must("removal", err)
+	c.Must("removal", err)
 	if a.Version != 0 || len(a.Values) != 0 {
-		c.errorf("the removal answers %+v", a)
+		c.Errorf("the removal answers %+v", a)
 	}
 	all, err := c.engine.Open(c.t).ListAttributes(c.ctx, name, store.Page{})
-	c.must("list", err)
+	c.Must("list", err)
 	if len(all) != 0 {
-		c.errorf("after the removal %+v are listed", all)
+		c.Errorf("after the removal %+v are listed", all)
 	}
 	c.wants("write from the version before the removal", errOf(c.store.SetAttributes(c.ctx, old)), store.ErrConflict)
 	if a, err = c.store.Attributes(c.ctx, name); err != nil || a.Version != 0 || len(a.Values) != 0 {
-		c.errorf("after the removal they are %+v, %v", a, err)
+		c.Errorf("after the removal they are %+v, %v", a, err)
 	}
 	a.Values = values
 	a, err = c.store.SetAttributes(c.ctx, a)
-	c.must("write after the removal", err)
+	c.Must("write after the removal", err)
 	if a.Version == 0 {
-		c.errorf("written again they are %+v", a)
+		c.Errorf("written again they are %+v", a)
 	}
 }
 
@@ -203,19 +203,19 @@ func attributesListed(c *check) {
 		name := "group/" + c.group(n)
 		want = append(want, name)
 		_, err := c.store.SetAttributes(c.ctx, store.Attributes{Name: name, Values: map[string]string{"name": name}})
-		c.must("write", err)
+		c.Must("write", err)
 	}
 	_, err := c.store.SetAttributes(c.ctx, store.Attributes{Name: "node/" + c.group("a"), Values: map[string]string{"name": ""}})
-	c.must("write of another kind", err)
+	c.Must("write of another kind", err)
 	slices.Sort(want)
 	var got []string
 	for page := (store.Page{Limit: 2}); ; {
 		all, err := c.engine.Open(c.t).ListAttributes(c.ctx, "group/"+c.group(""), page)
-		c.must("list", err)
+		c.Must("list", err)
 		for _, a := range all {
 			got = append(got, a.Name)
 			if a.Version == 0 || a.Values["name"] != a.Name {
-				c.errorf("listed as %+v", a)
+				c.Errorf("listed as %+v", a)
 			}
 		}
 		if len(all) < page.Limit || len(got) > len(want) {
@@ -224,7 +224,7 @@ func attributesListed(c *check) {
 		page.After = got[len(got)-1]
 	}
 	if !slices.Equal(got, want) {
-		c.errorf("listed %v, want %v", got, want)
+		c.Errorf("listed %v, want %v", got, want)
 	}
 }
 
@@ -287,15 +287,15 @@ func argumentsRefused(c *check) {
 	}
 	c.unchanged("after all that", store.Record{Group: group}, tenure.Vacant)
 	if n := len(c.waiting(id)); n != 0 {
-		c.errorf("%d refused requests arrived", n)
+		c.Errorf("%d refused requests arrived", n)
 	}
 	if sessions, err := s.Sessions(c.ctx, scope, store.Page{}); err != nil || len(sessions) == 0 {
-		c.errorf("sessions: %v, %v", sessions, err)
+		c.Errorf("sessions: %v, %v", sessions, err)
 	} else if i := slices.IndexFunc(sessions, func(n store.Session) bool { return slices.Equal(n.Scope, scope) }); i >= 0 {
-		c.errorf("a refused session is listed: %+v", sessions[i])
+		c.Errorf("a refused session is listed: %+v", sessions[i])
 	}
 	a, err := s.Attributes(c.ctx, "group/"+group)
 	if err != nil || a.Version != 0 {
-		c.errorf("refused attributes are at version %d, %v", a.Version, err)
+		c.Errorf("refused attributes are at version %d, %v", a.Version, err)
 	}
 }

@@ -38,7 +38,7 @@ func oneWinner(c *check) {
 				case err == nil:
 					won <- granted[0]
 				case !errors.Is(err, store.ErrConflict):
-					c.errorf("contender %d: %w", i, err)
+					c.Errorf("contender %d: %w", i, err)
 				}
 			})
 		}
@@ -48,18 +48,18 @@ func oneWinner(c *check) {
 		winners := make(map[string]store.SessionID)
 		for held := range won {
 			if other, ok := winners[held.Group]; ok {
-				c.fatalf("%q was granted to %s and to %s, from one version", held.Group, other, held.Holder)
+				c.Fatalf("%q was granted to %s and to %s, from one version", held.Group, other, held.Holder)
 			}
 			winners[held.Group] = held.Holder
 			c.unchanged("after it was won", held, tenure.Led)
 			i := slices.IndexFunc(last, func(r store.Record) bool { return r.Group == held.Group })
 			if held.Token <= last[i].Token || held.Version <= last[i].Version {
-				c.errorf("%q went from version %d, token %d to %d, %d", held.Group, last[i].Version, last[i].Token, held.Version, held.Token)
+				c.Errorf("%q went from version %d, token %d to %d, %d", held.Group, last[i].Version, last[i].Token, held.Version, held.Token)
 			}
 			last[i] = c.give(held.Holder, held, "")
 		}
 		if len(winners) != groups {
-			c.fatalf("%d of %d groups were won", len(winners), groups)
+			c.Fatalf("%d of %d groups were won", len(winners), groups)
 		}
 	}
 }
@@ -82,7 +82,7 @@ func oneCloseVacatesAll(c *check) {
 	w.snapshot()
 	for batch := range slices.Chunk(all, c.store.Caps().Batch) {
 		granted, err := c.store.Acquire(c.ctx, a, batch...)
-		c.must("acquire", err)
+		c.Must("acquire", err)
 		batches = append(batches, granted)
 	}
 	c.close(a)
@@ -100,10 +100,10 @@ func oneCloseVacatesAll(c *check) {
 			seen = append(seen, vacant[r.Group])
 		}
 		granted, err := c.store.Acquire(c.ctx, b, seen...)
-		c.must("acquire by another, from what the watch showed", err)
+		c.Must("acquire by another, from what the watch showed", err)
 		for i, r := range granted {
 			if r.Holder != b || r.Token <= batch[i].Token {
-				c.errorf("%q went from token %d to token %d of %s", r.Group, batch[i].Token, r.Token, r.Holder)
+				c.Errorf("%q went from token %d to token %d of %s", r.Group, batch[i].Token, r.Token, r.Holder)
 			}
 		}
 	}

@@ -18,7 +18,7 @@ func (c *check) request(id string) store.Request {
 // waiting are the requests that the next beat brings.
 func (c *check) waiting(id store.SessionID) []store.Request {
 	beat, err := c.store.KeepAlive(c.ctx, id)
-	c.must("keep-alive", err)
+	c.Must("keep-alive", err)
 	return beat.Requests
 }
 
@@ -31,49 +31,49 @@ func requestsArrive(c *check) {
 	first, second := c.request("z-first"), c.request("a-second")
 	second.Verb, second.To, second.Token = store.StepDown, "", 0
 	for range 2 {
-		c.must("ask", asker.Ask(c.ctx, a, first))
+		c.Must("ask", asker.Ask(c.ctx, a, first))
 	}
-	c.must("ask", asker.Ask(c.ctx, a, second))
+	c.Must("ask", asker.Ask(c.ctx, a, second))
 	again := first
 	again.Reason = "another"
-	c.must("ask again with the same id", asker.Ask(c.ctx, a, again))
+	c.Must("ask again with the same id", asker.Ask(c.ctx, a, again))
 	for range 2 {
 		if got, want := c.waiting(a), []store.Request{first, second}; !slices.Equal(got, want) {
-			c.errorf("the beat brings %+v, want %+v", got, want)
+			c.Errorf("the beat brings %+v, want %+v", got, want)
 		}
 	}
 	if got := c.waiting(b); len(got) != 0 {
-		c.errorf("a beat of another session brings %+v", got)
+		c.Errorf("a beat of another session brings %+v", got)
 	}
 
 	answer, err := asker.Answered(c.ctx, a, first.ID)
-	c.must("answered, before it is", err)
+	c.Must("answered, before it is", err)
 	if answer != (store.Answer{}) {
-		c.errorf("a request that waits is answered: %+v", answer)
+		c.Errorf("a request that waits is answered: %+v", answer)
 	}
 	c.wants("answered, never asked", errOf(asker.Answered(c.ctx, a, "never-asked")), store.ErrNotFound)
 	c.wants("answer, never asked", c.store.Answer(c.ctx, a, "never-asked", store.Answer{Outcome: store.Done}), store.ErrNotFound)
 
 	want := store.Answer{Outcome: store.Refused, Detail: "busy"}
 	for range 2 {
-		c.must("answer", c.store.Answer(c.ctx, a, first.ID, want))
+		c.Must("answer", c.store.Answer(c.ctx, a, first.ID, want))
 	}
 	for range 2 {
 		answer, err = asker.Answered(c.ctx, a, first.ID)
-		c.must("answered", err)
+		c.Must("answered", err)
 		if answer != want {
-			c.errorf("the answer reads %+v, want %+v", answer, want)
+			c.Errorf("the answer reads %+v, want %+v", answer, want)
 		}
 	}
-	c.must("ask again when answered", asker.Ask(c.ctx, a, first))
+	c.Must("ask again when answered", asker.Ask(c.ctx, a, first))
 	if got, want := c.waiting(a), []store.Request{second}; !slices.Equal(got, want) {
-		c.errorf("after the answer the beat brings %+v, want %+v", got, want)
+		c.Errorf("after the answer the beat brings %+v, want %+v", got, want)
 	}
 
 	c.close(b)
 	c.wants("ask of a dead session", asker.Ask(c.ctx, b, first), store.ErrSessionDead)
 	if _, err = asker.Answered(c.ctx, b, first.ID); !store.Definite(err) {
-		c.errorf("answered, of a dead session: %v, want a definite answer", err)
+		c.Errorf("answered, of a dead session: %v, want a definite answer", err)
 	}
 }
 
@@ -84,11 +84,11 @@ func requestsEnd(c *check) {
 	short, answered := c.request("short"), c.request("answered")
 	short.TTL, answered.TTL = c.engine.TTL, c.engine.TTL
 	sent := time.Now()
-	c.must("ask", c.store.Ask(c.ctx, a, short))
-	c.must("ask", c.store.Ask(c.ctx, a, answered))
+	c.Must("ask", c.store.Ask(c.ctx, a, short))
+	c.Must("ask", c.store.Ask(c.ctx, a, answered))
 	err := c.store.Answer(c.ctx, a, answered.ID, store.Answer{Outcome: store.Done})
 	if err != nil && time.Since(sent) < c.engine.TTL {
-		c.errorf("answer in time: %w", err)
+		c.Errorf("answer in time: %w", err)
 	}
 	c.eventually("waiting for a request to expire", func() error {
 		waiting := c.waiting(a)
@@ -97,7 +97,7 @@ func requestsEnd(c *check) {
 			return fmt.Errorf("the beat brings %+v", waiting)
 		}
 		if now.Before(sent.Add(short.TTL - short.TTL/50)) {
-			c.errorf("a request was gone %v after it was asked, with a TTL of %v", now.Sub(sent), short.TTL)
+			c.Errorf("a request was gone %v after it was asked, with a TTL of %v", now.Sub(sent), short.TTL)
 		}
 		return nil
 	})
@@ -113,13 +113,13 @@ func requestsEnd(c *check) {
 	}
 
 	for i := range store.MaxRequests {
-		c.must("ask", c.store.Ask(c.ctx, a, c.request(fmt.Sprintf("r%02d", i))))
+		c.Must("ask", c.store.Ask(c.ctx, a, c.request(fmt.Sprintf("r%02d", i))))
 	}
 	if n := len(c.waiting(a)); n != store.MaxRequests {
-		c.errorf("the beat brings %d requests of %d", n, store.MaxRequests)
+		c.Errorf("the beat brings %d requests of %d", n, store.MaxRequests)
 	}
 	c.wants("one request too many", c.store.Ask(c.ctx, a, c.request("more")), store.ErrBusy)
 	c.wants("one that waits already", c.store.Ask(c.ctx, a, c.request("r00")), nil)
-	c.must("answer", c.store.Answer(c.ctx, a, "r00", store.Answer{Outcome: store.Done}))
+	c.Must("answer", c.store.Answer(c.ctx, a, "r00", store.Answer{Outcome: store.Done}))
 	c.wants("one more after an answer", c.store.Ask(c.ctx, a, c.request("more")), nil)
 }

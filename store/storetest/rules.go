@@ -16,10 +16,10 @@ import (
 // set writes attributes over what is there, and returns once they are acknowledged.
 func (c *check) set(name string, values map[string]string) {
 	a, err := c.store.Attributes(c.ctx, name)
-	c.must("attributes", err)
+	c.Must("attributes", err)
 	a.Values = values
 	_, err = c.store.SetAttributes(c.ctx, a)
-	c.must("set attributes", err)
+	c.Must("set attributes", err)
 }
 
 // Under the version of rules that have changed nothing is opened, granted or handed over;
@@ -32,23 +32,23 @@ func rulesCompared(c *check) {
 	name := "node/" + c.group("a")
 	version := func() uint64 {
 		version, laid, err := s.Rules(c.ctx, "group/"+c.group("g"), name)
-		c.must("rules", err)
+		c.Must("rules", err)
 		if len(laid) != 2 || laid[0].Version != 0 || laid[1].Name != name {
-			c.fatalf("the rules are %+v", laid)
+			c.Fatalf("the rules are %+v", laid)
 		}
 		return version
 	}
 	old := version()
 	c.set(name, map[string]string{"cordon": "x"})
 	if _, laid, err := s.Rules(c.ctx, name); err != nil || laid[0].Values["cordon"] != "x" {
-		c.errorf("the rule reads as %+v, %v", laid, err)
+		c.Errorf("the rule reads as %+v, %v", laid, err)
 	}
 	a, b := c.session("a"), c.session("b")
 	for _, id := range []store.SessionID{a, b} {
 		living, err := s.Session(c.ctx, id)
-		c.must("session", err)
+		c.Must("session", err)
 		if d, err := s.Describe(c.ctx, id); err != nil || d.ID != id || d.Candidate.ID != living.Candidate.ID || d.TTL != living.TTL {
-			c.errorf("the session %+v is described as %+v, %v", living, d, err)
+			c.Errorf("the session %+v is described as %+v, %v", living, d, err)
 		}
 	}
 	c.wants("describe a session that never was", errOf(s.Describe(c.ctx, "0123456789abcdef")), store.ErrSessionDead)
@@ -79,7 +79,7 @@ func rulesCompared(c *check) {
 		c.eventually(what+" under the present rules", func() error { return call(version()) })
 	}
 	if now := c.read(held.Group); now.Holder != b {
-		c.errorf("the group was not handed over: %+v", now)
+		c.Errorf("the group was not handed over: %+v", now)
 	}
 	c.wants("release to nobody under old rules", errOf(s.Under(old).Release(c.ctx, b, "", "", c.read(held.Group).Record)), nil)
 }
@@ -137,7 +137,7 @@ func noGrantAgainstRules(c *check) {
 					id, held = sessions[next], moved
 				}
 				if _, err := s.Release(ctx, id, "", "", held...); err != nil && !errors.Is(err, store.ErrConflict) && ctx.Err() == nil {
-					c.errorf("release: %w", err)
+					c.Errorf("release: %w", err)
 					return
 				}
 			}
@@ -169,12 +169,12 @@ func noGrantAgainstRules(c *check) {
 	cancel()
 	work.Wait()
 	if len(grants) == 0 {
-		c.errorf("nothing was granted at all")
+		c.Errorf("nothing was granted at all")
 	}
 	for _, g := range grants {
 		for _, b := range barred[g.node] {
 			if g.version > b.from && g.version <= b.to {
-				c.errorf("%s was granted the group at version %d: it was cordoned from version %d to %d", name(g.node), g.version, b.from, b.to)
+				c.Errorf("%s was granted the group at version %d: it was cordoned from version %d to %d", name(g.node), g.version, b.from, b.to)
 			}
 		}
 	}

@@ -16,10 +16,10 @@ import (
 func sessionAsOpened(c *check) {
 	limits := c.store.Caps()
 	if limits.MinTTL <= 0 || limits.MaxTTL < limits.MinTTL || limits.Batch < 1 {
-		c.errorf("limits %+v", limits)
+		c.Errorf("limits %+v", limits)
 	}
 	meta, err := c.store.Meta(c.ctx)
-	c.must("meta", err)
+	c.Must("meta", err)
 	who := tenure.Candidate{ID: "a", Address: "host:1", Metadata: map[string]string{"zone": "b"}, Priority: 3}
 	scope := store.Scope{c.group("g"), c.group("shard-") + "*"}
 	n := c.openAs(who, lasting, scope)
@@ -27,28 +27,28 @@ func sessionAsOpened(c *check) {
 		got := n.Candidate
 		if n.ID == "" || got.ID != who.ID || got.Address != who.Address || got.Priority != who.Priority ||
 			!maps.Equal(got.Metadata, who.Metadata) || !slices.Equal(n.Scope, scope) || n.Deployment != meta.Deployment || n.Deployment == "" {
-			c.errorf("%s the session is %+v; asked for was %+v in %v, of deployment %q", where, n, who, scope, meta.Deployment)
+			c.Errorf("%s the session is %+v; asked for was %+v in %v, of deployment %q", where, n, who, scope, meta.Deployment)
 		}
 		if n.TTL < min(lasting, limits.MaxTTL) {
-			c.errorf("%s the TTL is %v, less than the %v asked for", where, n.TTL, min(lasting, limits.MaxTTL))
+			c.Errorf("%s the TTL is %v, less than the %v asked for", where, n.TTL, min(lasting, limits.MaxTTL))
 		}
 	}
 	check("when opened", n)
 	listed := c.listed(scope)
 	if len(listed) != 1 {
-		c.fatalf("%d sessions are listed, one was opened", len(listed))
+		c.Fatalf("%d sessions are listed, one was opened", len(listed))
 	}
 	check("when listed", listed[0])
 	beat, err := c.store.KeepAlive(c.ctx, n.ID)
-	c.must("keep-alive", err)
+	c.Must("keep-alive", err)
 	if beat.TTL < n.TTL || len(beat.Requests) != 0 {
-		c.errorf("the beat is %+v, the TTL was granted as %v", beat, n.TTL)
+		c.Errorf("the beat is %+v, the TTL was granted as %v", beat, n.TTL)
 	}
 	if short := c.openAs(who, 1, c.scope("x")); short.TTL < limits.MinTTL {
-		c.errorf("a TTL of 1 ns is granted as %v, less than the least, %v", short.TTL, limits.MinTTL)
+		c.Errorf("a TTL of 1 ns is granted as %v, less than the least, %v", short.TTL, limits.MinTTL)
 	}
 	if younger := c.openAs(who, lasting, c.scope("x")); younger.Opened <= n.Opened {
-		c.errorf("the younger session has number %d, the older one %d", younger.Opened, n.Opened)
+		c.Errorf("the younger session has number %d, the older one %d", younger.Opened, n.Opened)
 	}
 }
 
@@ -58,7 +58,7 @@ func (c *check) listed(scope store.Scope) []store.Session {
 	page := store.Page{Limit: 50}
 	for {
 		sessions, err := c.store.Sessions(c.ctx, scope, page)
-		c.must("sessions", err)
+		c.Must("sessions", err)
 		for _, n := range sessions {
 			page.After = string(n.ID)
 			if slices.Contains(c.opened, n.ID) {
@@ -82,12 +82,12 @@ func sessionIDsUnique(c *check) {
 			s := stores[i%len(stores)]
 			n, err := s.Open(c.ctx, tenure.Candidate{ID: "a"}, lasting, store.OpenOptions{Scope: c.scope("")})
 			if err != nil {
-				c.errorf("open: %w", err)
+				c.Errorf("open: %w", err)
 				return
 			}
 			ids <- n.ID
 			if err := s.End(c.ctx, n.ID, ""); err != nil {
-				c.errorf("close: %w", err)
+				c.Errorf("close: %w", err)
 			}
 		})
 	}
@@ -96,7 +96,7 @@ func sessionIDsUnique(c *check) {
 	seen := make(map[store.SessionID]bool)
 	for id := range ids {
 		if seen[id] {
-			c.errorf("id %q was given twice", id)
+			c.Errorf("id %q was given twice", id)
 		}
 		seen[id] = true
 	}
@@ -113,7 +113,7 @@ func openRetried(c *check) {
 	other := c.engine.Open(c.t)
 	open := func(s store.Store, o store.OpenOptions) store.Session {
 		n, err := s.Open(c.ctx, who, min(lasting, s.Caps().MaxTTL), o)
-		c.must("open", err)
+		c.Must("open", err)
 		c.mu.Lock()
 		c.opened = append(c.opened, n.ID)
 		c.mu.Unlock()
@@ -121,20 +121,20 @@ func openRetried(c *check) {
 	}
 	first := open(c.store, options("one", "1"))
 	if first.Instance != store.InstanceDigest(options("one", "1").Instance) {
-		c.errorf("the session's instance is %q, not the digest of the one that opened it", first.Instance)
+		c.Errorf("the session's instance is %q, not the digest of the one that opened it", first.Instance)
 	}
 	for name, s := range map[string]store.Store{"the same client": c.store, "another client": other} {
 		if again := open(s, options("one", "1")); again.ID != first.ID || again.Opened != first.Opened || again.TTL != first.TTL || again.Instance != first.Instance {
-			c.errorf("opened again by %s: %+v, not %+v", name, again, first)
+			c.Errorf("opened again by %s: %+v, not %+v", name, again, first)
 		}
 	}
 	if listed := c.listed(c.scope("")); len(listed) != 1 || listed[0].Instance != first.Instance {
-		c.errorf("%d sessions are listed after one attempt was opened three times: %+v", len(listed), listed)
+		c.Errorf("%d sessions are listed after one attempt was opened three times: %+v", len(listed), listed)
 	}
 	seen := map[store.SessionID]string{first.ID: "the first attempt"}
 	fresh := func(what string, n store.Session) {
 		if was, ok := seen[n.ID]; ok {
-			c.errorf("%s got session %q of %s", what, n.ID, was)
+			c.Errorf("%s got session %q of %s", what, n.ID, was)
 		}
 		seen[n.ID] = what
 	}
@@ -152,7 +152,7 @@ func openRetried(c *check) {
 		openers.Go(func() {
 			n, err := []store.Store{c.store, other}[i%2].Open(c.ctx, who, min(lasting, other.Caps().MaxTTL), options("three", "1"))
 			if err != nil {
-				c.errorf("open: %w", err)
+				c.Errorf("open: %w", err)
 			}
 			ids <- n.ID
 		})
@@ -162,16 +162,16 @@ func openRetried(c *check) {
 	one := <-ids
 	for id := range ids {
 		if id != one {
-			c.errorf("one attempt, opened by many at once, has sessions %q and %q", one, id)
+			c.Errorf("one attempt, opened by many at once, has sessions %q and %q", one, id)
 		}
 	}
 
 	held := c.take(first.ID, c.group("g"))
-	c.must("close", c.store.End(c.ctx, first.ID, store.Closed))
+	c.Must("close", c.store.End(c.ctx, first.ID, store.Closed))
 	reopened := open(other, options("one", "1"))
 	fresh("an attempt whose session was closed", reopened)
 	if v := c.read(held.Group); v.State != tenure.Vacant {
-		c.errorf("the group of the closed session is %v after its attempt was opened again", v.State)
+		c.Errorf("the group of the closed session is %v after its attempt was opened again", v.State)
 	}
 	c.wants("keep-alive of the closed session", errOf(c.store.KeepAlive(c.ctx, first.ID)), store.ErrSessionDead)
 }
@@ -201,7 +201,7 @@ func deathIsFinal(c *check) {
 	c.unchanged("mine", mine, tenure.Led)
 	for _, n := range c.listed(c.scope("")) {
 		if n.ID != other {
-			c.errorf("dead session %q is listed", n.ID)
+			c.Errorf("dead session %q is listed", n.ID)
 		}
 	}
 }
@@ -235,7 +235,7 @@ func ttlKept(c *check) {
 			return
 		}
 	}
-	c.fatalf("ten sessions in a row could not be kept alive: is a TTL of %v comfortable?", c.engine.TTL)
+	c.Fatalf("ten sessions in a row could not be kept alive: is a TTL of %v comfortable?", c.engine.TTL)
 }
 
 // ttlKeptOnce reports false if the check itself was too slow to tell.
@@ -254,7 +254,7 @@ func ttlKeptOnce(c *check) bool {
 		if err != nil && received.Sub(before) >= ttl-ttl/50 {
 			return false
 		}
-		c.must("keep-alive in time", err)
+		c.Must("keep-alive in time", err)
 		ttl = beat.TTL
 	}
 	// Two clocks are compared, so the earliest moment is a little earlier.
@@ -265,16 +265,16 @@ func ttlKeptOnce(c *check) bool {
 		v := c.read(group)
 		answered := time.Now()
 		if v.Version != held.Version {
-			c.fatalf("version %d became %d without a call", held.Version, v.Version)
+			c.Fatalf("version %d became %d without a call", held.Version, v.Version)
 		}
 		if v.State == tenure.Vacant {
 			if answered.Before(earliest) {
-				c.errorf("dead %v after its keep-alive, with a TTL of %v", answered.Sub(sent), ttl)
+				c.Errorf("dead %v after its keep-alive, with a TTL of %v", answered.Sub(sent), ttl)
 			}
 			return true
 		}
 		if asked.After(latest) {
-			c.fatalf("alive %v after its keep-alive, with a TTL of %v and %v to settle", asked.Sub(received), ttl, c.engine.Settle)
+			c.Fatalf("alive %v after its keep-alive, with a TTL of %v and %v to settle", asked.Sub(received), ttl, c.engine.Settle)
 		}
 		time.Sleep(c.engine.TTL / 50)
 	}

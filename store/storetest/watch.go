@@ -45,13 +45,13 @@ func (w *watch) update(what string) store.Update {
 		switch inTime := impatient.Stop(); {
 		case ok && err == nil:
 			if u.Kind == store.GroupChanged && !w.scope.Covers(u.View.Group) {
-				w.c.errorf("a watch of %v shows %q", w.scope, u.View.Group)
+				w.c.Errorf("a watch of %v shows %q", w.scope, u.View.Group)
 			}
 			return u
 		case !inTime:
-			w.c.fatalf("%s: the watch was silent for %v", what, w.c.engine.Patience)
+			w.c.Fatalf("%s: the watch was silent for %v", what, w.c.engine.Patience)
 		case w.restarts == 10:
-			w.c.fatalf("%s: the watch ended again and again, now with: %v", what, err)
+			w.c.Fatalf("%s: the watch ended again and again, now with: %v", what, err)
 		}
 		w.restarts++
 		w.interrupt()
@@ -110,12 +110,12 @@ func watchSnapshot(c *check) {
 	} {
 		v, ok := views[group]
 		if !ok || v.Version != want.version || v.State != want.state {
-			c.errorf("in the snapshot %q is at version %d, %v (there: %v); want version %d, %v", group, v.Version, v.State, ok, want.version, want.state)
+			c.Errorf("in the snapshot %q is at version %d, %v (there: %v); want version %d, %v", group, v.Version, v.State, ok, want.version, want.state)
 		}
 		delete(views, group)
 	}
 	for group := range views {
-		c.errorf("the snapshot has %q, which is out of scope or has no record", group)
+		c.Errorf("the snapshot has %q, which is out of scope or has no record", group)
 	}
 
 	c.give(a, out, "") // not to be seen
@@ -126,7 +126,7 @@ func watchSnapshot(c *check) {
 	given := c.give(a, led, "")
 	v := w.until(given.Group, "vacant after the snapshot", isVacant)
 	if v.Version != given.Version || v.Token != given.Token {
-		c.errorf("watched version %d, token %d of %q; released was version %d, token %d", v.Version, v.Token, v.Group, given.Version, given.Token)
+		c.Errorf("watched version %d, token %d of %q; released was version %d, token %d", v.Version, v.Token, v.Group, given.Version, given.Token)
 	}
 }
 
@@ -155,7 +155,7 @@ func watchMissesNoTerm(c *check) {
 	compare := func(by string) {
 		for token, id := range owner {
 			if told[token] != id {
-				c.errorf("the term with token %d of session %s was missed by %s: it told of %q", token, id, by, told[token])
+				c.Errorf("the term with token %d of session %s was missed by %s: it told of %q", token, id, by, told[token])
 			}
 		}
 	}
@@ -174,7 +174,7 @@ func watchMissesNoTerm(c *check) {
 	terms(3 * store.TermsKept)
 	w.until(group, "at its newest version", func(v store.View) bool { return v.Version == last.Version })
 	history, err := c.store.History(c.ctx, group, store.Page{})
-	c.must("history", err)
+	c.Must("history", err)
 	clear(told)
 	note(history)
 	compare("the history")
@@ -204,7 +204,7 @@ func watchVacancy(c *check) {
 	c.close(b)
 	v := watches[closed].until(closed, "vacant after a close", isVacant)
 	if v.Version != held.Version || v.Token != held.Token {
-		c.errorf("after a close the record is at version %d, token %d; granted was version %d, token %d", v.Version, v.Token, held.Version, held.Token)
+		c.Errorf("after a close the record is at version %d, token %d; granted was version %d, token %d", v.Version, v.Token, held.Version, held.Token)
 	}
 
 	_, held = c.expiring("e", expired)
@@ -236,7 +236,7 @@ func watchTransfer(c *check) {
 			switch {
 			case err != nil:
 				if ctx.Err() == nil {
-					c.errorf("watch: %w", err)
+					c.Errorf("watch: %w", err)
 				}
 				return
 			case u.Kind == store.Synced:
@@ -245,7 +245,7 @@ func watchTransfer(c *check) {
 			case u.Kind != store.GroupChanged:
 				continue
 			case v.State != tenure.Led:
-				c.errorf("the watch showed %q as %v at version %d, held by %q", group, v.State, v.Version, v.Holder)
+				c.Errorf("the watch showed %q as %v at version %d, held by %q", group, v.State, v.Version, v.Holder)
 			}
 			newest = max(newest, v.Version)
 			select {
@@ -260,9 +260,9 @@ func watchTransfer(c *check) {
 	select {
 	case <-ready:
 	case <-done:
-		c.fatalf("the watch ended before its snapshot")
+		c.Fatalf("the watch ended before its snapshot")
 	case <-time.After(c.engine.Patience):
-		c.fatalf("no snapshot in %v", c.engine.Patience)
+		c.Fatalf("no snapshot in %v", c.engine.Patience)
 	}
 	for i := range hands {
 		next := c.session(fmt.Sprintf("h%d", i+1))
@@ -276,6 +276,6 @@ func watchTransfer(c *check) {
 	select {
 	case <-done:
 	case <-time.After(c.engine.Patience):
-		c.errorf("the last transfer was not shown in %v", c.engine.Patience)
+		c.Errorf("the last transfer was not shown in %v", c.engine.Patience)
 	}
 }
