@@ -176,8 +176,7 @@ func (r *road) RaiseEpoch(ctx context.Context, to uint64) (store.Meta, error) {
 }
 
 func (r *road) Suspect(ctx context.Context, group string, seen fence.Token) error {
-	_, err := travel(ctx, r, anyone, func() (struct{}, error) { return struct{}{}, r.store.Suspect(ctx, group, seen) })
-	return err
+	return tell(ctx, r, anyone, func() error { return r.store.Suspect(ctx, group, seen) })
 }
 
 func (r *road) Attributes(ctx context.Context, name string) (store.Attributes, error) {

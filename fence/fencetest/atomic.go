@@ -92,14 +92,15 @@ func (c *check) overtaken(name, where string, heldToken, otherToken fence.Token)
 	second := c.open(where)
 	h, held := c.holdWrite(name, heldToken)
 	other := async(func() error { return second.Write(c.ctx, at(otherToken), payloadOf(otherToken, 1, 2)) })
+	var err error
 	select {
-	case err := <-other:
+	case err = <-other:
 		close(h.release)
-		c.settle(name, map[string]error{payloadOf(heldToken, 1, 1): <-held, payloadOf(otherToken, 1, 2): err})
 	case <-time.After(overtake):
 		close(h.release)
-		c.settle(name, map[string]error{payloadOf(heldToken, 1, 1): <-held, payloadOf(otherToken, 1, 2): <-other})
+		err = <-other
 	}
+	c.settle(name, map[string]error{payloadOf(heldToken, 1, 1): <-held, payloadOf(otherToken, 1, 2): err})
 }
 
 func async(f func() error) <-chan error {

@@ -65,25 +65,15 @@ type kind struct {
 	title  string
 }
 
-func kindOf(code string) kind {
-	switch code {
-	case CodeStale:
-		return kind{http.StatusPreconditionFailed, "A newer leader was here"}
-	case CodeSlip:
-		return kind{http.StatusConflict, "The token is implausibly high"}
-	case CodeForeign:
-		return kind{http.StatusConflict, "The sink belongs to another deployment or group"}
-	case CodeClone:
-		return kind{http.StatusConflict, "Another process has the same token"}
-	case CodeMissing:
-		return kind{http.StatusPreconditionRequired, "The request has no stamp"}
-	case CodeInvalid:
-		return kind{http.StatusBadRequest, "The stamp is invalid"}
-	case CodeUnavailable:
-		return kind{http.StatusServiceUnavailable, "The mark could not be read"}
-	default:
-		return kind{http.StatusInternalServerError, "The write failed"}
-	}
+var kinds = map[string]kind{
+	CodeStale:       {http.StatusPreconditionFailed, "A newer leader was here"},
+	CodeSlip:        {http.StatusConflict, "The token is implausibly high"},
+	CodeForeign:     {http.StatusConflict, "The sink belongs to another deployment or group"},
+	CodeClone:       {http.StatusConflict, "Another process has the same token"},
+	CodeMissing:     {http.StatusPreconditionRequired, "The request has no stamp"},
+	CodeInvalid:     {http.StatusBadRequest, "The stamp is invalid"},
+	CodeUnavailable: {http.StatusServiceUnavailable, "The mark could not be read"},
+	CodeInternal:    {http.StatusInternalServerError, "The write failed"},
 }
 
 // ProblemOf describes an error of a sink. What is no refusal is described without
@@ -115,7 +105,7 @@ func ProblemOf(err error) Problem {
 	case errors.As(err, &invalid):
 		p = Problem{Code: CodeInvalid, Detail: invalid.Error(), Field: invalid.Field, Value: invalid.Value, Rule: invalid.Rule}
 	}
-	k := kindOf(p.Code)
+	k := kinds[p.Code]
 	p.Status, p.Title = k.status, k.title
 	p.Type = "https://github.com/tenurehq/tenure/blob/main/docs/fencing.md#" + p.Code
 	return p
@@ -193,7 +183,7 @@ func Refusal(r *http.Response) error {
 	var p Problem
 	// A problem of somebody else may have one of our codes, by chance, but not
 	// with our status.
-	if json.Unmarshal(text, &p) != nil || p.Status != r.StatusCode || kindOf(p.Code).status != p.Status {
+	if json.Unmarshal(text, &p) != nil || p.Status != r.StatusCode || kinds[p.Code].status != p.Status {
 		return nil
 	}
 	return p.Err()
