@@ -23,3 +23,17 @@ func (b *Buffer) String() string {
 	defer b.mu.Unlock()
 	return b.buf.String()
 }
+
+// Tail is a Buffer that keeps only the end of what is written to it.
+type Tail struct{ Buffer }
+
+const tailSize = 64 << 10
+
+// Write implements io.Writer.
+func (t *Tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf.Write(p)
+	t.buf.Next(t.buf.Len() - min(t.buf.Len(), tailSize))
+	return len(p), nil
+}

@@ -1,10 +1,8 @@
 package child
 
 import (
-	"bytes"
 	"os/exec"
 	"runtime"
-	"sync"
 )
 
 // Process is a running program.
@@ -43,29 +41,4 @@ func Start(cmd *exec.Cmd, attend func()) (*Process, error) {
 func (p *Process) Kill() {
 	_ = p.Cmd.Process.Kill()
 	<-p.Exited
-}
-
-// Tail keeps the end of what is written to it.
-type Tail struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-const tailSize = 64 << 10
-
-// Write implements io.Writer.
-func (w *Tail) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.buf.Write(p)
-	if over := w.buf.Len() - tailSize; over > 0 {
-		w.buf.Next(over)
-	}
-	return len(p), nil
-}
-
-func (w *Tail) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.buf.String()
 }
