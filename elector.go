@@ -17,8 +17,8 @@ type Candidate struct {
 	Address string `json:"address,omitempty"`
 	// Metadata is passed on to observers; at most 4 KiB in all.
 	Metadata map[string]string `json:"metadata,omitempty"`
-	// Priority orders the candidates in line: higher first, equal by age. Equals that stand
-	// for several groups come in an order that differs from group to group.
+	// Priority orders the candidates in line: higher first, equal by age. Candidates of equal
+	// priority that campaign for several groups are ordered differently in each group.
 	Priority int `json:"priority,omitempty"`
 }
 

@@ -37,7 +37,7 @@ var cases = []testCase{
 	{name: "leaders", claim: "an observer sees the leader now, and then every term, in order", run: leaders},
 	{name: "blind", claim: "who cannot see the engine says unknown, and never vacant", run: blind},
 	{name: "tokens", claim: "each term has a larger token than all before it, however they ended", run: tokens},
-	{name: "seal refused", claim: "without its sinks nobody leads: it gives the group up, and says why", run: sealRefused},
+	{name: "seal refused", claim: "a candidate whose sink refuses the seal gives the group up and returns the reason", run: sealRefused},
 	{name: "seal hangs", claim: "a sink that does not answer is given up, and so is the group", run: sealHangs},
 }
 

@@ -113,7 +113,7 @@ func (c *check) start(id string) *candidate {
 	return p
 }
 
-// note takes down a term that was won. Tokens grow, whatever happens.
+// note records the token of a new term. It must be larger than all tokens before it.
 func (c *check) note(t *tenure.Term) {
 	c.mu.Lock()
 	highest := c.highest

@@ -20,7 +20,7 @@ import (
 type Fleet struct {
 	cfg     Config
 	dir     string
-	release func() // of the lock on it; may be nil
+	release func() // releases the lock on dir; may be nil
 	proxies *proxies
 	engines []*process         // none with raft
 	behind  []*process         // the etcd behind an API server of Kubernetes

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Elector stands for one group with its node's session. It is a tenure.Elector.
+// Elector campaigns for one group with its node's session. It is a tenure.Elector.
 type Elector struct {
 	node  *Node
 	group string

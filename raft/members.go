@@ -139,10 +139,10 @@ func (n *Node) settled(ctx context.Context, now leadership, id, address string) 
 
 // stepAside makes another the Raft leader: a leader cannot well remove itself.
 func (n *Node) stepAside(ctx context.Context, term uint64) error {
-	if !n.takeErrand(ctx) {
+	if !n.takeTask(ctx) {
 		return fmt.Errorf("%s is busy: %w", n.cfg.Candidate.ID, context.Cause(ctx))
 	}
-	defer n.endErrand()
+	defer n.endTask()
 	n.mu.Lock()
 	if h := n.held; h != nil {
 		n.dropTerm(h, tenure.ErrLost)

@@ -47,11 +47,11 @@ type Node struct {
 	beginning uint64        // the number of the entry that begins a term, while it is under way
 	ready     uint64        // the Raft term in which an entry of ours was applied
 	line      map[string]place
-	errand    bool // one is under way
+	busy      bool // a task runs; there is one at a time
 	pokes     bool // a heartbeat has been asked for
 	closing   bool
 	standing  standing
-	handAt    clock.Instant // no hand-over before
+	handAt    clock.Instant // no handover before
 	handPause time.Duration
 }
 
@@ -338,10 +338,10 @@ func (n *Node) awaitWork(ctx context.Context) error {
 func (n *Node) bequeath(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.Election)
 	defer cancel()
-	if !n.takeErrand(ctx) {
+	if !n.takeTask(ctx) {
 		return
 	}
-	defer n.endErrand()
+	defer n.endTask()
 	now := n.leads()
 	if !now.leading {
 		return

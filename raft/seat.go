@@ -104,7 +104,7 @@ func (n *Node) step() clock.Instant {
 		}
 	}
 	switch {
-	case n.errand || n.ctx.Err() != nil:
+	case n.busy || n.ctx.Err() != nil:
 	case !now.leading:
 		n.tell()
 	case n.held != nil && n.held.release != nil:
@@ -131,21 +131,22 @@ func (n *Node) step() clock.Instant {
 	return clock.Never
 }
 
-// start begins an errand: there is one at a time. The caller holds mu.
-func (n *Node) start(errand func()) {
-	n.errand = true
+// start runs a task in the background. The caller holds mu and has checked that none runs.
+func (n *Node) start(task func()) {
+	n.busy = true
 	n.running.Go(func() {
-		defer n.endErrand()
-		errand()
+		defer n.endTask()
+		task()
 	})
 }
 
-// takeErrand waits until no errand is under way and begins the caller's.
-func (n *Node) takeErrand(ctx context.Context) bool {
+// takeTask waits until no task runs, and marks the caller as the one that does. It returns
+// false if ctx ends first.
+func (n *Node) takeTask(ctx context.Context) bool {
 	for {
 		n.mu.Lock()
-		if !n.errand {
-			n.errand = true
+		if !n.busy {
+			n.busy = true
 			n.mu.Unlock()
 			return true
 		}
@@ -159,9 +160,9 @@ func (n *Node) takeErrand(ctx context.Context) bool {
 	}
 }
 
-func (n *Node) endErrand() {
+func (n *Node) endTask() {
 	n.mu.Lock()
-	n.errand = false
+	n.busy = false
 	n.notify()
 	n.mu.Unlock()
 	n.poke()
@@ -359,7 +360,7 @@ func (h *held) Release(ctx context.Context, to string) error {
 		n.mu.Unlock()
 		return h.lostBefore(to)
 	}
-	var first chan error // of the one who asked first
+	var first chan error // not nil: this call is the first to release
 	if h.release == nil {
 		first = make(chan error, 1)
 		h.release = &release{to: to, done: first}

@@ -39,10 +39,10 @@ type Store interface {
 	// Session returns a living session. ErrSessionDead is definite.
 	Session(ctx context.Context, id SessionID) (Session, error)
 
-	// KeepAlive extends a living session and returns the requests for it. It also
-	// reads the records of the named groups, at most Caps().Batch, at a moment when
-	// the session lived: a record that names the session is led by it then. Where the
-	// store has found the holder dead, the last term in the record has ended.
+	// KeepAlive extends a living session and returns the requests for it. It also reads
+	// the records of the named groups, at most Caps().Batch, while the session lives: if
+	// such a record names the session, the session leads that group. If the store found
+	// another holder dead, the last term in its record is marked as ended.
 	// ErrSessionDead is definite.
 	KeepAlive(ctx context.Context, id SessionID, groups ...string) (Beat, error)
 

@@ -158,9 +158,8 @@ func within(ctx context.Context, d Dialect, db *sql.DB, f func(*sql.Conn) error)
 // noneActive is what SQLite says when there is nothing to roll back.
 const noneActive = "no transaction is active"
 
-// Repeatable reports an error after which the transaction may be made again, from
-// its beginning: it could not be serialized (SQLSTATE 40001), or stood in another's
-// way (40P01).
+// Repeatable reports whether the caller may retry the whole transaction after the error:
+// a serialization failure (SQLSTATE 40001) or a deadlock (40P01).
 func Repeatable(err error) bool {
 	var coded interface{ SQLState() string }
 	return errors.As(err, &coded) && (coded.SQLState() == "40001" || coded.SQLState() == "40P01")

@@ -415,8 +415,8 @@ func winnersOf(o trial.Outcome) winners {
 	return w
 }
 
-// lost says how terms ended that no kill or leave ended, and whether that is acceptable: load
-// may end one term in twenty, by delaying a keep-alive, and nothing else may end one.
+// lost counts, by cause, the terms that ended without a kill or a leave, and reports whether
+// that is acceptable: only load may end them, by a late keep-alive, at most one in twenty.
 func (w winners) lost(rounds int) (words string, ok bool) {
 	sum := 0
 	var each []string

@@ -234,8 +234,8 @@ const (
 	ClassClock  = "clock"  // the target's clock is wrong by more than the stated bound
 	ClassForce  = "force"  // the target's session was closed by force
 	ClassQuorum = "quorum" // the engine has no quorum
-	// ClassSilent: connections of the target failed without being closed, so a watch may
-	// have failed unnoticed. It excuses nothing; the bound of G7 is longer.
+	// ClassSilent: connections of the target failed without being closed, so nobody may
+	// notice that a watch failed. All guarantees still hold, G7 with a longer bound.
 	ClassSilent = "silent"
 )
 

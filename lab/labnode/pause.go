@@ -24,14 +24,14 @@ type pause struct {
 	armed atomic.Pointer[order] // nil: none
 }
 
-// order is to stop at a moment. It expires at an instant of the host's clock, because
-// whoever gave it may have died.
+// order tells the process to stop at a moment. It expires, because whoever gave it may die.
 type order struct {
 	at    string
-	until clock.Instant
+	until clock.Instant // on the host's clock
 }
 
-// take takes the order to stop at a moment, if there is one.
+// take removes the order to stop at this moment. It reports whether there was one that had
+// not expired.
 func (p *pause) take(at string, now clock.Instant) bool {
 	o := p.armed.Load()
 	return o != nil && o.at == at && p.armed.CompareAndSwap(o, nil) && now <= o.until

@@ -185,7 +185,7 @@ func panics(dir string) (n int64) {
 // kindTable counts by kind. A refused write and a change of leader are attributed to the
 // fault that began last before it.
 func kindTable(j measure.Judge, o trial.Outcome, faults []injectedFault) {
-	type row [4]int // set, bit, writes refused, changes of leader
+	type row [4]int // faults injected, faults with an effect, writes refused, changes of leader
 	rows := map[string]*row{}
 	var bit []injectedFault
 	for _, f := range faults {

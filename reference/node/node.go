@@ -144,12 +144,12 @@ func (n *Node) await(ctx context.Context, try func(context.Context) error) error
 		first := pause == 100*time.Millisecond
 		switch {
 		case err == nil && !first:
-			n.Config.Log.Info("it answers now, starting")
+			n.Config.Log.Info("connected after retries")
 			return nil
 		case err == nil, !ledgerhealth.Unanswered(err) && (!errors.Is(err, ErrEngine) || store.Permanent(err)):
 			return err
 		case first:
-			n.Config.Log.Warn("waiting, and trying again", "err", err)
+			n.Config.Log.Warn("cannot connect yet; retrying", "err", err)
 		}
 		if !wait.For(ctx, pause) {
 			return context.Cause(ctx)

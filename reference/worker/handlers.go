@@ -11,7 +11,7 @@ import (
 	"github.com/tenurehq/tenure/reference/api"
 )
 
-// The handlers. There is no shell.
+// The handlers that an order can name. None of them runs a command.
 const (
 	RunCount = "count" // counts, by the order's name
 	RunLog   = "log"   // writes a line to the log: payload {"message": "…"}

@@ -209,7 +209,7 @@ func (f *feed) run(ctx context.Context, life uint64) {
 			e = f.take(ctx, c)
 		}
 		if now := f.s.lostData(); e == nil && now != "" && now != lost {
-			// What was yielded is not so any more.
+			// The views that watchers have got are no longer true.
 			e = fmt.Errorf("kv: watch: %s: %w", now, store.ErrRewound)
 		}
 		if e != nil {
@@ -489,7 +489,7 @@ func (f *feed) look(ctx context.Context, ids []store.SessionID) error {
 				continue
 			}
 			if !known[id] && session.Version != 0 && !f.over(id) {
-				continue // it was being opened: its beat comes last
+				continue // it is being opened: Open writes the beat last
 			}
 			groups := f.died(id, false)
 			if f.s.cfg.plant.Has(plant.WatchForgetsDeath) {

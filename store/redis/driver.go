@@ -78,7 +78,8 @@ func counts(t kv.Txn) bool {
 // stateFields is how many fields of an answer come before the items: ok, version, index, life, began.
 const stateFields = 5
 
-// result reads the answer to a commit, and the index at which the life of the data began.
+// result parses the answer to a commit. began is the index at which this incarnation of the
+// data began.
 func (d *Driver) result(reply []any, t kv.Txn) (r kv.Result, began uint64, err error) {
 	reads := t.Read
 	var version uint64

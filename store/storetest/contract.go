@@ -86,7 +86,7 @@ func closeCompares(c *check) {
 		both.Wait()
 		switch {
 		case acquire == nil && closed == nil:
-			c.Errorf("the session was granted %q and closed as if it had not been", won[0].Group)
+			c.Errorf("Acquire granted %q and End closed the session: one of them must fail", won[0].Group)
 		case acquire == nil:
 			c.wants("a close that lost", closed, store.ErrConflict)
 			c.unchanged("after a close that lost", won[0], tenure.Led)

@@ -47,7 +47,7 @@ func requestsArrive(c *check) {
 	}
 
 	answer, err := asker.Answered(c.ctx, a, first.ID)
-	c.Must("answered, before it is", err)
+	c.Must("Answered before the answer", err)
 	if answer != (store.Answer{}) {
 		c.Errorf("a request that waits is answered: %+v", answer)
 	}

@@ -38,7 +38,7 @@ type Pact struct {
 
 	// The leader's side.
 	term      uint64                   // the newest Raft term in which it was answered
-	sent      map[string]clock.Instant // by peer: when the newest message was sent that it answered
+	sent      map[string]clock.Instant // by peer: send time of the newest message that the peer answered
 	committed clock.Instant            // when the newest entry that was committed was proposed
 	until     clock.Instant
 	trust     *elector.Trust // of the term that is held
@@ -75,7 +75,7 @@ func (p *Pact) MayVote(candidate string, term uint64, transfer, pre bool) error 
 	case p.until > now:
 		return fmt.Errorf("%s leads in Raft term %d and can trust it for %v", p.Self, p.term, p.until.Sub(now))
 	case p.patient > now && (candidate != p.leader || candidate == "") && !transfer:
-		return fmt.Errorf("%s is patient with %q for another %v", p.Self, p.leader, p.patient.Sub(now))
+		return fmt.Errorf("%s supports leader %q for another %v", p.Self, p.leader, p.patient.Sub(now))
 	}
 	if !pre {
 		p.asked = term
@@ -120,7 +120,7 @@ func (p *Pact) MayAsk(term uint64, transfer, pre bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if left := p.patient.Sub(p.Clock.Now()); left > 0 && !(transfer && term == p.handed+1) {
-		return fmt.Errorf("%s is patient with %q for another %v", p.Self, p.leader, left)
+		return fmt.Errorf("%s supports leader %q for another %v", p.Self, p.leader, left)
 	}
 	if !pre {
 		p.voted = max(p.voted, term)

@@ -58,7 +58,7 @@ type Vacancy struct {
 	Holder string
 }
 
-// Past is what the leaders before have left.
+// Past is what the ledger holds of earlier leaders.
 type Past struct {
 	Handover *api.Handover
 	// LastWrite is the last write of the leader before. Offset converts the ledger's wall clock

@@ -57,7 +57,7 @@ func (n *handler) postJob(w http.ResponseWriter, r *http.Request, l *node.Leadin
 		return nil, err
 	}
 	if o.Job != nil {
-		next = o.Job.NextMS // an instant that is due stays due
+		next = o.Job.NextMS // earlier, if a firing of the same schedule is still due
 	}
 	n.Scheduler.Changed()
 	return api.JobAnswer{Token: l.Term.Token(), Key: j.Key, NextMS: next}, nil
