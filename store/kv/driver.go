@@ -16,10 +16,10 @@ import (
 // Keys are short ASCII paths such as "record/billing". A key's version grows with every
 // write of it; after a delete it starts anew, above every version it had before.
 //
-// A call answers, or its outcome is unknown: every error leaves it open whether a Commit
-// took effect, except for errors that Permanent reports.
+// After an error the outcome of a Commit is unknown: it may have taken effect. The exceptions
+// are the errors that store.Permanent reports.
 type Driver interface {
-	// Caps is known without asking the engine.
+	// Caps must not call the engine.
 	Caps() Caps
 	// Commit applies the writes if all conditions hold, as one atomic step, and then
 	// reads. Reads are linearizable and happen after the step, at one moment or one after
@@ -30,9 +30,9 @@ type Driver interface {
 	List(ctx context.Context, prefix, after string, limit int) ([]Item, error)
 	// Watch yields hints about changes below the prefixes: see Change. With a positive
 	// tick it also yields a Tick at least that often. It ends with an error in bounded
-	// time when it can no longer see the engine.
+	// time when the driver can no longer reach the engine.
 	Watch(ctx context.Context, tick time.Duration, prefixes ...string) iter.Seq2[Change, error]
-	// Incarnation tells whether the engine lost data: see Incarnation.
+	// Incarnation shows whether the engine lost data: see the type.
 	Incarnation(ctx context.Context) (Incarnation, error)
 }
 
@@ -48,7 +48,7 @@ type Leaser interface {
 	Revoke(ctx context.Context, id string) error
 }
 
-// ErrNoLease says for certain that the lease is dead.
+// ErrNoLease means that the lease is certainly dead.
 var ErrNoLease = errors.New("kv: no such lease")
 
 // Item is the value of a key. Version 0 means that there is none.
@@ -94,8 +94,8 @@ type Result struct {
 	OK       bool     // the conditions held, the writes were made
 	Versions []uint64 // of the writes, 0 for deletes
 	Items    []Item   // of Read and then, if not OK, of Else
-	Index    uint64   // of the engine, never going back: see Incarnation. 0: unknown
-	// Incarnation is the ID of the one that answered. "": unknown; then Began must be 0.
+	Index    uint64   // of the engine, which only grows: see Incarnation. 0: unknown
+	// Incarnation is the ID of the incarnation that answered. "": unknown; then Began must be 0.
 	Incarnation string
 }
 
@@ -116,10 +116,10 @@ type Caps struct {
 	// Engine is its name, such as "etcd".
 	Engine         string
 	MinTTL, MaxTTL time.Duration
-	// Step: TTLs are rounded up to a multiple. 0: they are not.
+	// Step: TTLs are rounded up to a multiple of it. 0: they are not rounded.
 	Step time.Duration
-	// Lateness is how long after its TTL the death of a session may show, besides the
-	// period of its observers.
+	// Lateness is how long after its TTL a session's end may become visible, in addition to
+	// the observers' period.
 	Lateness time.Duration
 	// Keys bounds the conditions of a Txn, its writes and its reads, each by itself. 1 means
 	// that a Commit has at most one condition and one write, on the same key.
@@ -128,17 +128,17 @@ type Caps struct {
 	Native bool
 	// Ordered: Watch delivers values, in the order of their changes.
 	Ordered bool
-	// Loses says when the engine can lose what it acknowledged; "" never.
+	// Loses says when the engine can lose acknowledged writes; "": never.
 	Loses string
-	// Prefix is what the engine's keys have before those of the driver, for messages.
+	// Prefix is the engine's prefix of the driver's keys, for messages.
 	Prefix string
 }
 
-// Store is what a store over the driver can do.
+// Store returns the capabilities of a store over the driver.
 func (c Caps) Store() store.Caps {
 	batch := 1
 	if c.Keys > 1 {
-		// Each record writes itself, a term that moves to the history, and the proof that it was granted.
+		// A grant writes the record, a term that moves to the history, and the grant key.
 		batch = max(1, (c.Keys-8)/3)
 	}
 	return store.Caps{
@@ -147,9 +147,9 @@ func (c Caps) Store() store.Caps {
 	}
 }
 
-// Incarnation identifies one continuous life of the engine's data. A restore or a failover
-// that may have lost data has another ID. Its data up to the index Began is that of the
-// life before: a client that has seen a higher index knows that data was lost.
+// Incarnation identifies one continuous history of the engine's data. A restore or a failover
+// that may have lost data starts another one, with another ID. Up to the index Began its data is
+// that of the incarnation before: a client that has seen a higher index knows that data was lost.
 type Incarnation struct {
 	ID    string
 	Began uint64

@@ -2,5 +2,5 @@ package kv
 
 import "context"
 
-// Sweep sweeps up now what dead sessions left behind.
+// Sweep deletes the keys of dead sessions now.
 func (s *Store) Sweep(ctx context.Context) error { return s.feed.sweep(ctx) }

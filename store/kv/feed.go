@@ -16,32 +16,33 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// feed keeps one picture of all groups and living sessions for all watches of a store.
+// feed keeps one cache of all groups and living sessions for all watches of a store.
 //
-// What it takes in may come in any order and more than once: versions grow and a session
-// dies once, so the newer of two views can always be told.
+// Changes may arrive in any order and more than once. Versions only grow and a session
+// dies only once, so feed can always tell which of two views is newer.
 type feed struct {
 	s *Store
 
 	mu       sync.Mutex
 	subs     map[*Sub]struct{}
 	cancel   context.CancelFunc // of the loop that is running; nil: none
-	life     uint64             // counts the loops
+	loop     uint64             // number of the newest loop
 	views    map[string]store.View
 	holds    map[store.SessionID]map[string]bool
 	sessions map[store.SessionID]described
-	epoch    uint64 // that the picture is of
-	begun    uint64 // refreshes so far
-	told     uint64 // the newest of them whose sessions are in the picture
-	done     uint64 // the newest of them that is in the picture
-	turn     chan struct{}
+	epoch    uint64 // of the cached views
 
-	swept   clock.Instant
-	corpses map[string]clock.Instant // keys of dead sessions: when they were first seen
+	startedRefresh uint64        // number of the newest refresh that was started
+	sessionRefresh uint64        // number of the newest whose sessions are in the cache
+	fullRefresh    uint64        // number of the newest that is complete
+	refreshLock    chan struct{} // held during a shared refresh
+
+	swept    clock.Instant
+	deadKeys map[string]clock.Instant // keys of dead sessions, and when they were first seen
 }
 
 func newFeed(s *Store) *feed {
-	f := &feed{s: s, subs: map[*Sub]struct{}{}, corpses: map[string]clock.Instant{}, turn: make(chan struct{}, 1)}
+	f := &feed{s: s, subs: map[*Sub]struct{}{}, deadKeys: map[string]clock.Instant{}, refreshLock: make(chan struct{}, 1)}
 	f.reset()
 	return f
 }
@@ -52,8 +53,8 @@ func (f *feed) reset() {
 	f.sessions = map[store.SessionID]described{}
 }
 
-// Sub is one watch. Updates wait in it until they are taken, each group and session once: a
-// session that began and ended meanwhile is not told at all.
+// Sub is one watch. It queues updates until Take, at most one for each group and session. A
+// session that began and ended between two calls of Take is left out.
 type Sub struct {
 	feed     *feed
 	scope    store.Scope
@@ -61,15 +62,15 @@ type Sub struct {
 	groups   []string
 	dirty    map[string]bool
 	sessions []store.Update
-	begins   map[store.SessionID]bool // in sessions
-	synced   bool                     // Synced was taken
-	first    bool                     // the loop began for it, so its next refresh is the snapshot
+	begins   map[store.SessionID]bool // sessions whose beginning is queued
+	synced   bool                     // Take has returned Synced
+	first    bool                     // this watch started the loop: the first refresh is its snapshot
 	ready    bool                     // the snapshot is complete
 	err      error
 }
 
-// Subscribe begins a watch. wake is called, without blocking, whenever there is something
-// to take: for the first time when the snapshot is complete.
+// Subscribe begins a watch. It calls wake whenever Take has something to return, for the
+// first time when the snapshot is complete. wake must not block.
 func (s *Store) Subscribe(ctx context.Context, scope store.Scope, wake func()) (*Sub, error) {
 	if err := scope.Validate(); err != nil {
 		return nil, err
@@ -86,25 +87,25 @@ func (s *Store) Subscribe(ctx context.Context, scope store.Scope, wake func()) (
 	if sub.first {
 		return sub, nil
 	}
-	if err := f.shared(ctx); err != nil {
+	if err := f.sharedRefresh(ctx); err != nil {
 		sub.Close()
 		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	sub.show()
+	sub.snapshot()
 	return sub, sub.err
 }
 
-// show makes the picture as it is now the snapshot. f.mu is held.
-func (sub *Sub) show() {
+// snapshot queues the whole cache. f.mu is held.
+func (sub *Sub) snapshot() {
 	f := sub.feed
 	sub.ready = true
 	for _, id := range slices.Sorted(maps.Keys(f.sessions)) {
-		sub.tell(store.Update{Kind: store.SessionBegan, Session: f.sessions[id].Session})
+		sub.sessionChanged(store.Update{Kind: store.SessionBegan, Session: f.sessions[id].Session})
 	}
 	for _, g := range slices.Sorted(maps.Keys(f.views)) {
-		sub.note(g)
+		sub.groupChanged(g)
 	}
 	sub.wake()
 }
@@ -122,8 +123,8 @@ func (sub *Sub) Close() {
 	}
 }
 
-// note marks a group as changed. f.mu is held.
-func (sub *Sub) note(group string) {
+// groupChanged queues a group. f.mu is held.
+func (sub *Sub) groupChanged(group string) {
 	if sub.ready && !sub.dirty[group] && sub.scope.Covers(group) {
 		sub.dirty[group] = true
 		sub.groups = append(sub.groups, group)
@@ -131,8 +132,8 @@ func (sub *Sub) note(group string) {
 	}
 }
 
-// tell notes that a session began or ended. f.mu is held.
-func (sub *Sub) tell(u store.Update) {
+// sessionChanged queues the beginning or the end of a session. f.mu is held.
+func (sub *Sub) sessionChanged(u store.Update) {
 	if !sub.ready || !u.Session.Scope.Overlaps(sub.scope) {
 		return
 	}
@@ -149,7 +150,7 @@ func (sub *Sub) tell(u store.Update) {
 	sub.wake()
 }
 
-// Take returns what there is to tell, as it is now. After an error there is nothing more.
+// Take returns the queued updates, with the current view of each group. An error is final.
 func (sub *Sub) Take() ([]store.Update, error) {
 	f := sub.feed
 	f.mu.Lock()
@@ -159,7 +160,7 @@ func (sub *Sub) Take() ([]store.Update, error) {
 	}
 	out := sub.sessions
 	for _, g := range sub.groups {
-		if v, ok := f.views[g]; ok { // else the picture begins anew
+		if v, ok := f.views[g]; ok { // else the cache was cleared
 			out = append(out, store.Update{Kind: store.GroupChanged, View: v})
 		}
 	}
@@ -176,19 +177,19 @@ func (sub *Sub) Take() ([]store.Update, error) {
 // start begins the loop, unless the store is closed. f.mu is held.
 func (f *feed) start() bool {
 	ctx, cancel := context.WithCancel(f.s.ctx)
-	life := f.life + 1
+	loop := f.loop + 1
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
-	if !f.s.start(func() { f.run(ctx, life) }) {
+	if !f.s.start(func() { f.run(ctx, loop) }) {
 		cancel()
 		return false
 	}
-	f.cancel, f.life, f.epoch = cancel, life, f.s.epoch
+	f.cancel, f.loop, f.epoch = cancel, loop, f.s.epoch
 	return true
 }
 
-// sweepEvery is how often the keys of dead sessions are looked for, keepDead how long they
-// are kept, so that everybody can learn why a session ended.
+// sweepEvery is the interval between two sweeps. keepDead is how long the keys of dead
+// sessions are kept, so that every process can read why a session ended.
 const (
 	sweepEvery = time.Minute
 	keepDead   = 10 * time.Minute
@@ -201,7 +202,7 @@ func (f *feed) tick() time.Duration {
 	return max(f.s.caps.MinTTL/store.Observations, 10*time.Millisecond)
 }
 
-func (f *feed) run(ctx context.Context, life uint64) {
+func (f *feed) run(ctx context.Context, loop uint64) {
 	err := errors.New("kv: the engine's watch ended")
 	lost := f.s.lostData()
 	for c, e := range f.s.driver.Watch(ctx, f.tick(), recordAt, sessionAt, beatAt) {
@@ -209,7 +210,7 @@ func (f *feed) run(ctx context.Context, life uint64) {
 			e = f.take(ctx, c)
 		}
 		if now := f.s.lostData(); e == nil && now != "" && now != lost {
-			// The views that watchers have got are no longer true.
+			// The updates that were yielded so far may no longer be true.
 			e = fmt.Errorf("kv: watch: %s: %w", now, store.ErrRewound)
 		}
 		if e != nil {
@@ -217,7 +218,7 @@ func (f *feed) run(ctx context.Context, life uint64) {
 			break
 		}
 		if c.Key == "" && !c.Tick {
-			f.showFirst() // not before it is known that the engine lost no data
+			f.firstSnapshots() // only after the checks for lost data
 		}
 	}
 	if f.s.ctx.Err() != nil {
@@ -225,8 +226,8 @@ func (f *feed) run(ctx context.Context, life uint64) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.life != life || f.cancel == nil {
-		return // nobody watches any more, or another loop has begun
+	if f.loop != loop || f.cancel == nil {
+		return // there is no watch left, or another loop has started
 	}
 	f.cancel()
 	f.cancel = nil
@@ -238,9 +239,9 @@ func (f *feed) run(ctx context.Context, life uint64) {
 	}
 }
 
-// take takes in one change, and tells everybody if it shows that the engine lost data.
+// take applies one change, and records in the engine that it lost data if the change shows it.
 func (f *feed) take(ctx context.Context, c Change) error {
-	if f.raised() {
+	if f.dropIfRaised() {
 		c = Change{}
 	}
 	if err := f.change(ctx, c); err != nil {
@@ -249,10 +250,10 @@ func (f *feed) take(ctx context.Context, c Change) error {
 	return f.s.report(ctx)
 }
 
-// raised reports whether the epoch was raised. It then drops all views, because those from before
-// the loss of data may have larger versions than the present ones.
-func (f *feed) raised() bool {
-	epoch := f.s.ask().epoch
+// dropIfRaised drops all views if the epoch was raised, and reports whether it did. Views from
+// before the loss of data may have larger versions than the current ones.
+func (f *feed) dropIfRaised() bool {
+	epoch := f.s.baseline().epoch
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.epoch == epoch {
@@ -275,7 +276,7 @@ func (f *feed) change(ctx context.Context, c Change) error {
 		return f.record(ctx, *c.Item)
 	case c.Item != nil && isBeat:
 		beat := []Item{*c.Item}
-		if f.s.ends(beat); beat[0].Version == 0 {
+		if f.s.markEnded(beat); beat[0].Version == 0 {
 			f.died(store.SessionID(id), true)
 		}
 		return nil
@@ -285,18 +286,18 @@ func (f *feed) change(ctx context.Context, c Change) error {
 	case isRecord:
 		return f.resolve(ctx, []string{group})
 	case isBeat:
-		return f.look(ctx, []store.SessionID{store.SessionID(id)})
+		return f.readSessions(ctx, []store.SessionID{store.SessionID(id)})
 	default:
-		return f.look(ctx, []store.SessionID{store.SessionID(strings.TrimPrefix(c.Key, sessionAt))})
+		return f.readSessions(ctx, []store.SessionID{store.SessionID(strings.TrimPrefix(c.Key, sessionAt))})
 	}
 }
 
-// record takes in a record in the order of changes: its holder began before it was granted
-// anything, so a holder that is not known here needs a look.
+// record applies a record from an ordered watch. The holder's session began before the grant,
+// so an unknown holder has probably died: read the group.
 func (f *feed) record(ctx context.Context, i Item) error {
 	r, err := f.s.parsedRecords.get(i)
 	if i.Version != 0 && err != nil {
-		// A newer program wrote it: somebody leads.
+		// A newer program wrote the record. Show the group as led.
 		f.set(store.View{Record: r.Record, State: tenure.Led})
 		return nil
 	}
@@ -321,10 +322,10 @@ func (f *feed) record(ctx context.Context, i Item) error {
 	return nil
 }
 
-// described takes in a session, or why it ended.
+// described applies the description of a session, which also says why it ended.
 func (f *feed) described(i Item) {
 	if i.Version == 0 {
-		return // the deletion of its beat is the death
+		return // the session ends when its beat is deleted, not now
 	}
 	d, err := f.s.parsedSessions.get(i)
 	if err != nil {
@@ -340,17 +341,17 @@ func (f *feed) described(i Item) {
 	f.began(d)
 }
 
-// newer reports whether a view replaces another: versions grow, and a holder dies once.
+// newer reports whether view a replaces view b: versions grow, and a holder dies once.
 func newer(a, b store.View) bool {
 	return a.Version > b.Version || a.Version == b.Version && a.State == tenure.Vacant && b.State == tenure.Led
 }
 
-// set puts a view into the picture, unless there is a newer one. It returns false if the view
-// is older than the death of its holder: read the group again.
+// set caches a view, unless a newer one is cached. It returns false if the view names a holder
+// that has died since: the caller must read the group again.
 func (f *feed) set(v store.View) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if v.State == tenure.Led && f.over(v.Holder) {
+	if v.State == tenure.Led && f.hasEnded(v.Holder) {
 		return false
 	}
 	old, ok := f.views[v.Group]
@@ -370,45 +371,45 @@ func (f *feed) set(v store.View) bool {
 		f.holds[v.Holder][v.Group] = true
 	}
 	for sub := range f.subs {
-		sub.note(v.Group)
+		sub.groupChanged(v.Group)
 	}
 	return true
 }
 
-// over reports whether the session is known to have ended.
-func (f *feed) over(id store.SessionID) bool {
-	_, over := f.s.ended.get(id)
-	return over
+// hasEnded reports whether the session is known to have ended.
+func (f *feed) hasEnded(id store.SessionID) bool {
+	_, ended := f.s.ended.get(id)
+	return ended
 }
 
-// began puts a session into the picture. f.mu is held.
+// began caches a session. f.mu is held.
 func (f *feed) began(d described) {
-	if f.over(d.ID) {
+	if f.hasEnded(d.ID) {
 		return
 	}
 	if _, ok := f.sessions[d.ID]; ok {
 		return
 	}
 	f.sessions[d.ID] = d
-	f.tell(store.Update{Kind: store.SessionBegan, Session: d.Session})
+	f.sessionChanged(store.Update{Kind: store.SessionBegan, Session: d.Session})
 }
 
-// tell tells everybody who watches a group that the session may lead. f.mu is held.
-func (f *feed) tell(u store.Update) {
+// sessionChanged queues the update in every watch of a group that the session may lead. f.mu is held.
+func (f *feed) sessionChanged(u store.Update) {
 	for sub := range f.subs {
-		sub.tell(u)
+		sub.sessionChanged(u)
 	}
 }
 
-// died takes a session out and returns the groups that it held. If the death was told in the
-// order of changes, these are vacant; else they may have been handed over before.
+// died removes a session and returns the groups that it held. If the watch is ordered, these
+// groups are vacant. Otherwise the session may have released them before it died.
 func (f *feed) died(id store.SessionID, inOrder bool) []string {
 	why := f.s.reason(id)
 	f.s.noteEnd(id, why)
 	f.mu.Lock()
 	if d, ok := f.sessions[id]; ok {
 		delete(f.sessions, id)
-		f.tell(store.Update{Kind: store.SessionEnded, Session: d.Session, Reason: why})
+		f.sessionChanged(store.Update{Kind: store.SessionEnded, Session: d.Session, Reason: why})
 	}
 	groups := slices.Sorted(maps.Keys(f.holds[id]))
 	var vacant []store.View
@@ -424,7 +425,7 @@ func (f *feed) died(id store.SessionID, inOrder bool) []string {
 	return groups
 }
 
-// watched reports whether anybody watches the group. Others are read when somebody does.
+// watched reports whether any watch covers the group. Other groups are not read.
 func (f *feed) watched(group string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -440,7 +441,7 @@ func (f *feed) watched(group string) bool {
 // group that happens in every other read.
 const resolveTries = 100
 
-// resolve reads groups and shows them as they are.
+// resolve reads the watched ones of the groups and caches their views.
 func (f *feed) resolve(ctx context.Context, groups []string) error {
 	groups = slices.DeleteFunc(slices.Clone(groups), func(g string) bool { return !f.watched(g) })
 	for range resolveTries {
@@ -463,17 +464,17 @@ func (f *feed) resolve(ctx context.Context, groups []string) error {
 			return nil
 		}
 	}
-	return errHands
+	return errUnstable
 }
 
-// look reads sessions: one that is gone has died, and what it held is looked at.
-func (f *feed) look(ctx context.Context, ids []store.SessionID) error {
+// readSessions reads sessions. For each one that has died it reads the groups that it held.
+func (f *feed) readSessions(ctx context.Context, ids []store.SessionID) error {
 	for part := range slices.Chunk(ids, max(1, f.s.caps.Keys/2)) {
 		var keys []string
-		known := map[store.SessionID]bool{} // to have lived, before the read
+		known := map[store.SessionID]bool{} // sessions that were cached before the read
 		f.mu.Lock()
 		for _, id := range part {
-			keys = append(keys, beatKey(id), sessionKey(id)) // in this order: a session is described before it begins
+			keys = append(keys, beatKey(id), sessionKey(id)) // in this order: the description is written before the beat
 			_, known[id] = f.sessions[id]
 		}
 		f.mu.Unlock()
@@ -488,8 +489,8 @@ func (f *feed) look(ctx context.Context, ids []store.SessionID) error {
 				f.described(session)
 				continue
 			}
-			if !known[id] && session.Version != 0 && !f.over(id) {
-				continue // it is being opened: Open writes the beat last
+			if !known[id] && session.Version != 0 && !f.hasEnded(id) {
+				continue // the session is being opened: its beat is written last
 			}
 			groups := f.died(id, false)
 			if f.s.cfg.plant.Has(plant.WatchForgetsDeath) {
@@ -503,20 +504,20 @@ func (f *feed) look(ctx context.Context, ids []store.SessionID) error {
 	return nil
 }
 
-// shared returns after a refresh that began after the call. Callers that wait for the same
-// one share it.
-func (f *feed) shared(ctx context.Context) error {
+// sharedRefresh returns after a refresh that started after the call. Concurrent callers share
+// one refresh.
+func (f *feed) sharedRefresh(ctx context.Context) error {
 	f.mu.Lock()
-	arrived := f.begun
+	arrived := f.startedRefresh
 	f.mu.Unlock()
 	select {
-	case f.turn <- struct{}{}:
-		defer func() { <-f.turn }()
+	case f.refreshLock <- struct{}{}:
+		defer func() { <-f.refreshLock }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	f.mu.Lock()
-	shared := f.done > arrived
+	shared := f.fullRefresh > arrived
 	f.mu.Unlock()
 	if shared {
 		return nil
@@ -524,29 +525,29 @@ func (f *feed) shared(ctx context.Context) error {
 	return f.refresh(ctx)
 }
 
-// refresh reads everything. Records come before the sessions: a holder that is missing
-// then has died.
+// refresh reads everything. It lists the records before the sessions, so a holder that is
+// not in the second list has died.
 func (f *feed) refresh(ctx context.Context) error {
 	f.mu.Lock()
-	f.begun++
-	mine := f.begun
+	f.startedRefresh++
+	number := f.startedRefresh
 	f.mu.Unlock()
 	records, err := f.s.listRecords(ctx)
 	if err != nil {
 		return err
 	}
-	lives, err := f.s.allSessions(ctx)
+	living, err := f.s.allSessions(ctx)
 	if err != nil {
 		return err
 	}
-	if err := f.look(ctx, f.replace(lives, mine)); err != nil {
+	if err := f.readSessions(ctx, f.replace(living, number)); err != nil {
 		return err
 	}
 	var moved []string
 	unclear := map[string]uint64{}
 	for _, i := range records {
 		r, err := f.s.parsedRecords.get(i)
-		_, alive := lives[r.Holder]
+		_, alive := living[r.Holder]
 		switch {
 		case !f.watched(r.Group):
 		case err != nil:
@@ -561,7 +562,7 @@ func (f *feed) refresh(ctx context.Context) error {
 	}
 	records = nil
 	if len(unclear) > 0 {
-		// Their holders have died. Those that were not handed over before are vacant.
+		// Their holders have died. A group whose record is still the same is vacant.
 		if records, err = f.s.listRecords(ctx); err != nil {
 			return err
 		}
@@ -581,67 +582,66 @@ func (f *feed) refresh(ctx context.Context) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.done = max(f.done, mine)
+	f.fullRefresh = max(f.fullRefresh, number)
 	return nil
 }
 
-// showFirst gives the watches that began the loop their snapshot.
-func (f *feed) showFirst() {
+// firstSnapshots gives a snapshot to the watches that started the loop.
+func (f *feed) firstSnapshots() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for sub := range f.subs {
 		if sub.first && !sub.ready {
-			sub.show()
+			sub.snapshot()
 		}
 	}
 }
 
-// replace puts the sessions that a refresh has listed into the picture, unless a later refresh
-// was faster. It returns those of the picture that are not listed: they have died, or were
-// opened since.
-func (f *feed) replace(lives map[store.SessionID]described, mine uint64) (unlisted []store.SessionID) {
+// replace caches the sessions that a refresh has listed, unless a later refresh was faster. It
+// returns the cached sessions that are not listed: they died, or were opened after the listing.
+func (f *feed) replace(living map[store.SessionID]described, number uint64) (unlisted []store.SessionID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.told > mine {
+	if f.sessionRefresh > number {
 		return nil
 	}
-	f.told = mine
-	for _, id := range slices.Sorted(maps.Keys(lives)) {
-		f.began(lives[id])
+	f.sessionRefresh = number
+	for _, id := range slices.Sorted(maps.Keys(living)) {
+		f.began(living[id])
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.sessions)) {
-		if _, listed := lives[id]; !listed {
+		if _, listed := living[id]; !listed {
 			unlisted = append(unlisted, id)
 		}
 	}
 	return unlisted
 }
 
-// ticked does what is done from time to time: observe sessions and sweep up.
+// ticked runs at every tick: it observes sessions and sweeps.
 func (f *feed) ticked(ctx context.Context) error {
 	if f.s.leaser == nil {
 		f.mu.Lock()
 		holders := slices.Sorted(maps.Keys(f.holds))
-		leads := slices.ContainsFunc(holders, f.s.mine)
+		leads := slices.ContainsFunc(holders, f.s.openedHere)
 		if leads {
-			holders = slices.Sorted(maps.Keys(f.sessions)) // leaders look after those who wait
+			holders = slices.Sorted(maps.Keys(f.sessions)) // a process that leads also observes the candidates
 		}
 		f.mu.Unlock()
-		if err := f.look(ctx, f.s.due(holders)); err != nil {
+		if err := f.readSessions(ctx, f.s.due(holders)); err != nil {
 			return err
 		}
-		over := slices.Sorted(maps.Keys(f.s.silent()))
+		silent := slices.Sorted(maps.Keys(f.s.silent()))
 		if err := f.s.expire(ctx); err != nil {
 			return err
 		}
-		if err := f.look(ctx, over); err != nil {
+		if err := f.readSessions(ctx, silent); err != nil {
 			return err
 		}
 	}
 	return f.sweep(ctx)
 }
 
-// sweep deletes what dead sessions left behind. The oldest living session's process does.
+// sweep deletes old keys of dead sessions, in the process that has the oldest living session.
 func (f *feed) sweep(ctx context.Context) error {
 	now := f.s.cfg.Clock.Now()
 	f.mu.Lock()
@@ -651,7 +651,7 @@ func (f *feed) sweep(ctx context.Context) error {
 			oldest = d.Session
 		}
 	}
-	due := now.Sub(f.swept) >= sweepEvery && oldest.ID != "" && f.s.mine(oldest.ID)
+	due := now.Sub(f.swept) >= sweepEvery && oldest.ID != "" && f.s.openedHere(oldest.ID)
 	if due {
 		f.swept = now
 	}
@@ -673,19 +673,19 @@ func (f *feed) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lives, err := f.s.list(ctx, beatAt)
+	beats, err := f.s.list(ctx, beatAt)
 	if err != nil {
 		return err
 	}
 	needed := map[string]bool{} // ids
-	for _, i := range lives {
+	for _, i := range beats {
 		if needed[i.Key[len(beatAt):]] = i.Version != 0; i.Version == 0 {
 			keys = append(keys, i.Key)
 		}
 	}
 	for _, i := range records {
 		r, _ := f.s.parsedRecords.get(i)
-		needed[string(r.Holder)] = true // its key tells why the term ended
+		needed[string(r.Holder)] = true // its key says why the term ended
 	}
 	for _, key := range f.old(now, slices.DeleteFunc(keys, func(key string) bool {
 		_, id, _ := strings.Cut(key, "/")
@@ -698,13 +698,13 @@ func (f *feed) sweep(ctx context.Context) error {
 	return nil
 }
 
-// old returns those of the keys that have been left behind for long.
+// old returns those of the keys that were first seen keepDead ago or earlier.
 func (f *feed) old(now clock.Instant, keys []string) (old []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	left := map[string]clock.Instant{}
 	for _, key := range keys {
-		first, ok := f.corpses[key]
+		first, ok := f.deadKeys[key]
 		if !ok {
 			first = now
 		}
@@ -712,6 +712,6 @@ func (f *feed) old(now clock.Instant, keys []string) (old []string) {
 			old = append(old, key)
 		}
 	}
-	f.corpses = left
+	f.deadKeys = left
 	return old
 }

@@ -30,28 +30,28 @@ func Pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Follow makes the Watch of a driver that loses its connection now and then.
+// Follow implements the Watch of a driver whose connection may be lost and made again.
 type Follow struct {
 	Life     context.Context // of the driver: the watch ends with it
 	Tick     time.Duration
 	Prefixes []string
 	Retry    time.Duration // the pause after a lost connection
-	// GiveUp is how long nothing may be heard from the engine before the watch ends.
+	// GiveUp is how long the engine may be silent before the watch ends.
 	GiveUp time.Duration
 
-	// Ticks tells when to call Ticked.
+	// Ticks delivers a value when the driver must call Ticked.
 	Ticks  <-chan time.Time
 	heard  time.Time
 	yield  func(Change, error) bool
-	unread bool // nobody reads any more
+	unread bool // the reader has stopped
 }
 
 // ErrUnread ends a watch whose reader has stopped.
 var ErrUnread = errors.New("kv: nobody reads the watch any more")
 
-// Watch yields what follow tells, the function that begin returns. It calls follow again whenever
-// that returns: at once after nil, and with a pause after an error. An error ends the watch if it
-// is permanent, or if nothing was heard for too long.
+// Watch calls begin once, and then the follow function that begin returns, which yields changes
+// through f. Whenever follow returns, Watch calls it again: at once after nil, after a pause if it
+// failed. The watch ends if the error is permanent or the engine was silent for GiveUp.
 func (f Follow) Watch(ctx context.Context, begin func(*Follow) (follow func(context.Context) error)) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -86,13 +86,13 @@ func (f Follow) Watch(ctx context.Context, begin func(*Follow) (follow func(cont
 	}
 }
 
-// Heard notes a sign of life of the engine.
+// Heard notes that the engine has answered.
 func (f *Follow) Heard() { f.heard = time.Now() }
 
-// Quiet is how long there was no sign of life.
+// Quiet is how long ago the engine last answered.
 func (f *Follow) Quiet() time.Duration { return time.Since(f.heard) }
 
-// Tell yields a change. Its error means that nobody reads the watch any more: return it.
+// Tell yields a change. It fails if the reader has stopped: return the error.
 func (f *Follow) Tell(c Change) error {
 	if f.unread = f.unread || !f.yield(c, nil); f.unread {
 		return ErrUnread
@@ -103,10 +103,10 @@ func (f *Follow) Tell(c Change) error {
 // Ticked yields a tick.
 func (f *Follow) Ticked() error { return f.Tell(Change{Tick: true}) }
 
-// Gap yields that anything may have changed.
+// Gap yields a change which says that anything may have changed.
 func (f *Follow) Gap() error { return f.Tell(Change{}) }
 
-// Changed yields hints for those of the keys that are watched.
+// Changed yields a hint for each of the keys that is watched.
 func (f *Follow) Changed(keys ...string) error {
 	for _, key := range keys {
 		if f.Covers(key) {

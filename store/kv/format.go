@@ -12,9 +12,9 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Format is the version of what is stored. A program refuses what a larger one wrote. It
-// grows only when an older program would read something wrongly; a field that an older
-// program may ignore is added without.
+// Format is the version of the stored values. A program refuses values of a larger format. The
+// format grows only if older programs would misread the values. A field that older programs may
+// ignore does not need a new format.
 const Format = 2
 
 // The keys. Session ids, groups and digests have no slash.
@@ -22,11 +22,11 @@ const (
 	metaKey      = "meta"
 	rulesKey     = "rules"      // its version grows with each write of a rule
 	recordAt     = "record/"    // record/{group}
-	sessionAt    = "session/"   // session/{id}: what a session said when it was opened
-	beatAt       = "beat/"      // beat/{id}: exists while the session lives, see beatJSON
+	sessionAt    = "session/"   // session/{id}: its description, see sessionJSON
+	beatAt       = "beat/"      // beat/{id}: exists while the session is alive, see beatJSON
 	attemptAt    = "attempt/"   // attempt/{digest}: the session of an attempt
-	requestsAt   = "requests/"  // requests/{id}: what was asked of a session
-	historyAt    = "history/"   // history/{group}/{slot}: terms that left the record
+	requestsAt   = "requests/"  // requests/{id}: operators' requests to a session
+	historyAt    = "history/"   // history/{group}/{slot}: terms that no longer fit into the record
 	attributesAt = "attribute/" // attribute/{name}
 	grantAt      = "grant/"     // grant/{group}: the group was granted in this epoch, so it has a record
 )
@@ -40,7 +40,7 @@ func historyKey(group string, n uint64) string {
 	return fmt.Sprintf("%s%s/%04x", historyAt, group, n%historySlots)
 }
 
-// historySlots bounds the terms of a group that are kept beside its record.
+// historySlots bounds the terms of a group that are kept outside its record.
 const historySlots = 4 * store.HistoryKept
 
 type metaJSON struct {
@@ -63,7 +63,7 @@ type recordJSON struct {
 	Priority   int               `json:"priority,omitempty"`
 	Count      uint64            `json:"count"` // terms so far
 	Terms      []termJSON        `json:"terms"`
-	// Where a transaction has one key: see prepared.
+	// Only if a transaction has one key: see prepared.
 	Version *uint64       `json:"version,omitempty"`
 	Next    *preparedJSON `json:"next,omitempty"`
 }
@@ -73,8 +73,8 @@ type preparedJSON struct {
 	Record recordJSON `json:"record"`
 }
 
-// beatJSON is the value of a beat. Where a transaction has one key, the beat of a session
-// that has ended stays: a late copy of the call that opened it must find the key in its way.
+// beatJSON is the value of a beat. If a transaction has only one key, the beat of an ended
+// session is kept, so that a late copy of the call that opened the session fails.
 type beatJSON struct {
 	Closing bool         `json:"closing,omitempty"` // see closeIfUnchanged
 	Ended   store.Reason `json:"ended,omitempty"`   // why the session ended
@@ -103,7 +103,7 @@ type sessionJSON struct {
 	Attempt    string            `json:"attempt,omitempty"`
 	Fenced     bool              `json:"fenced,omitempty"`
 	Successor  bool              `json:"successor,omitempty"`
-	Ended      string            `json:"ended,omitempty"` // why, when it has
+	Ended      string            `json:"ended,omitempty"` // why the session ended
 }
 
 type grantJSON struct {
@@ -143,8 +143,8 @@ func encode(v any) []byte {
 	return data
 }
 
-// ours is how what this program writes begins.
-var ours = fmt.Appendf(nil, `{"format":%d,`, Format)
+// ownFormat is the beginning of every value that this program writes.
+var ownFormat = fmt.Appendf(nil, `{"format":%d,`, Format)
 
 // decode reads an item. Another format may have other types, so its number is read first.
 func decode(i Item, into any) error {
@@ -152,7 +152,7 @@ func decode(i Item, into any) error {
 		Format int `json:"format"`
 	}
 	var err error
-	if !bytes.HasPrefix(i.Value, ours) {
+	if !bytes.HasPrefix(i.Value, ownFormat) {
 		err = json.Unmarshal(i.Value, &head)
 	}
 	if err == nil && head.Format > Format {
@@ -167,21 +167,20 @@ func decode(i Item, into any) error {
 	return nil
 }
 
-// record is a store.Record and the number of terms that it has had.
+// record is a store.Record with what only this package needs.
 type record struct {
 	store.Record
-	count  uint64
-	stored uint64    // version of its key, which is not Version if a grant was prepared since
+	count  uint64    // terms so far
+	stored uint64    // version of the key; larger than Version if a grant was prepared since
 	next   *prepared // nil: no grant is prepared
-	// read: it was read or written in this epoch, so it must be there. What only a watch
-	// has told may be from before.
+	// read: this process read or wrote it in this epoch, so it must exist. A record that only
+	// a watch delivered may be from an earlier epoch.
 	read bool
 }
 
-// prepared is a grant in a store with one key per transaction. It is written into the record
-// first, and the record stays what it was, its Version included. If the conditions hold
-// afterwards, no change that they exclude came before the grant, and the next write makes it:
-// see settle.
+// prepared is a grant that has not taken effect, in a store with one key per transaction. It is
+// first written into the record, whose content and Version stay the same. If its conditions
+// hold afterwards, the next write completes it: see settle.
 type prepared struct {
 	under []Cond
 	to    record
@@ -220,7 +219,7 @@ func (j *recordJSON) record(group string) record {
 
 func (s *Store) encodeRecord(r record) []byte { return encode(s.recordJSON(r)) }
 
-// encodeUnchanged encodes a record with another prepared grant, or with none.
+// encodeUnchanged encodes a record in its Version, with another prepared grant or with none.
 func (s *Store) encodeUnchanged(r record, next *prepared) []byte {
 	j := s.recordJSON(r)
 	j.Version = &r.Version
@@ -241,11 +240,11 @@ func (s *Store) recordJSON(r record) recordJSON {
 	return j
 }
 
-// described is a session as it was opened, with what only the store needs.
+// described is a session as it was opened, with what only this package needs.
 type described struct {
 	store.Session
 	attempt string       // digest
-	ended   store.Reason // "": it may live
+	ended   store.Reason // "": it may be alive
 }
 
 func decodeSession(i Item) (described, error) {
@@ -284,7 +283,7 @@ func (j requestJSON) request() store.Request {
 	}
 }
 
-// closeTerm writes down the end of the newest term, if it has none.
+// closeTerm returns the terms with an end of the newest one, if it had none.
 func closeTerm(terms []store.Term, at time.Time, why store.Reason) []store.Term {
 	n := len(terms)
 	if n == 0 || !terms[n-1].End.IsZero() {

@@ -22,35 +22,35 @@ func (s *Store) Read(ctx context.Context, group string) (store.View, error) {
 	if err != nil {
 		return store.View{}, err
 	}
-	if views[0].State == tenure.Led && s.mine(views[0].Holder) {
-		// Who confirms that it leads must not rely on an engine that lost data.
-		if err := s.stands(ctx, meta); err != nil {
+	if views[0].State == tenure.Led && s.openedHere(views[0].Holder) {
+		// A caller that confirms its own leadership must not rely on an engine that lost data.
+		if err := s.checkMeta(ctx, meta); err != nil {
 			return store.View{}, err
 		}
 	}
 	return views[0], nil
 }
 
-// views reads groups and whether their holders live.
+// views reads groups and whether their holders are alive.
 func (s *Store) views(ctx context.Context, groups []string) ([]store.View, error) {
 	views, _, err := s.viewsAndMeta(ctx, groups, true)
 	return views, err
 }
 
-// viewsAndMeta reads groups and whether their holders live. A holder's beat is read before the
-// record, so one call is enough if the holder is the one that was expected:
-// a beat that is gone stays gone, so a record that names its session afterwards is vacant;
-// and a beat that was there makes the group led at that moment, or at the later one when
-// the record was granted to it. A group that is granted between two reads of one call was led
-// at that moment, so two reads are enough however fast it changes hands.
+// viewsAndMeta reads groups and whether their holders are alive. It reads the beat of the
+// expected holder before the record, so one call is enough if the record names that holder:
+// a beat that is gone never returns, so the group is vacant; and if the beat was there, the
+// group was led at that moment, or when the record was granted to the holder later. A group
+// that is granted between two reads of one call was led at that moment, so two reads are
+// enough however often its leader changes.
 //
-// With settle it decides about prepared grants that it finds. Whoever relies on what it reads
-// needs that: a grant must not be made later that others could not see then.
+// With settle it completes or cancels the prepared grants that it finds. Callers that rely on
+// the answer need this: otherwise such a grant could take effect later and contradict it.
 func (s *Store) viewsAndMeta(ctx context.Context, groups []string, settle bool) ([]store.View, Item, error) {
 	views := make([]store.View, len(groups))
 	expected, open := s.holders(groups), groups
-	expired := s.leaser != nil        // nothing is to be expired any more
-	first := map[string]fence.Token{} // what the first read showed of groups whose holder was not expected
+	expired := s.leaser != nil        // silent sessions were ended, or the engine does it
+	first := map[string]fence.Token{} // tokens from the first read of groups with an unexpected holder
 	for range viewTries {
 		var keys []string
 		for _, h := range expected {
@@ -64,17 +64,17 @@ func (s *Store) viewsAndMeta(ctx context.Context, groups []string, settle bool) 
 			return nil, Item{}, err
 		}
 		meta := items[len(items)-1]
-		lives := map[store.SessionID]bool{}
+		living := map[store.SessionID]bool{}
 		for i, h := range expected {
-			lives[h] = items[2*i].Version != 0
+			living[h] = items[2*i].Version != 0
 			s.sawSession(h, items[2*i], items[2*i+1])
 		}
 		if !expired && len(s.silent()) > 0 {
-			expired = true // those that fall silent meanwhile live until somebody ends them
+			expired = true // once per call: a session that falls silent later stays alive for now
 			if err := s.expire(ctx); err != nil {
 				return nil, Item{}, err
 			}
-			continue // a holder may have ended just now
+			continue // one of the holders may be among the ended sessions
 		}
 		items = items[2*len(expected):]
 		var left []string
@@ -86,7 +86,7 @@ func (s *Store) viewsAndMeta(ctx context.Context, groups []string, settle bool) 
 			if err != nil {
 				return nil, Item{}, err
 			}
-			alive, looked := lives[r.Holder]
+			alive, looked := living[r.Holder]
 			if was, again := first[g]; again && r.Holder != "" && r.Token > was {
 				alive, looked = true, true
 			}
@@ -104,16 +104,16 @@ func (s *Store) viewsAndMeta(ctx context.Context, groups []string, settle bool) 
 			return views, meta, nil
 		}
 	}
-	return nil, Item{}, errHands
+	return nil, Item{}, errUnstable
 }
 
-var errHands = errors.New("kv: the group changes hands faster than it can be read")
+var errUnstable = errors.New("kv: the group's leader changes faster than the group can be read")
 
 // viewTries bounds the reads of a group. Three are enough in an engine that loses no data.
 const viewTries = 10
 
-// view shows a record. The end of a term whose session died is known to people before it is
-// written down.
+// view returns the view of a record. If the holder is dead, the view shows the end of its term,
+// although the stored record does not have it yet.
 func (s *Store) view(r store.Record, alive bool) store.View {
 	if alive {
 		return store.View{Record: r, State: tenure.Led}
@@ -124,13 +124,13 @@ func (s *Store) view(r store.Record, alive bool) store.View {
 	return store.View{Record: r, State: tenure.Vacant}
 }
 
-// reason is why a dead session ended, as far as it is known here.
+// reason is why a dead session ended: Expired, unless this process knows better.
 func (s *Store) reason(id store.SessionID) store.Reason {
 	why, _ := s.ended.get(id)
 	return cmp.Or(why, store.Expired)
 }
 
-// sawSession takes in the two keys of a session.
+// sawSession notes what the two keys of a session say.
 func (s *Store) sawSession(id store.SessionID, beat, session Item) {
 	if session.Version == 0 {
 		return
@@ -148,8 +148,8 @@ func (s *Store) sawSession(id store.SessionID, beat, session Item) {
 	}
 }
 
-// known returns the records in the versions that the caller saw, from memory where they
-// are there. A record in another version is a conflict, unless the bug is planted.
+// known returns the records in the versions that the caller saw, from memory if possible. A
+// record in another version is a conflict, except with the planted bug.
 func (s *Store) known(ctx context.Context, seen []store.Record, unless plant.Bug) ([]record, error) {
 	out := make([]record, len(seen))
 	var missing []int
@@ -161,7 +161,7 @@ func (s *Store) known(ctx context.Context, seen []store.Record, unless plant.Bug
 		case ok && r.Version == want.Version && r.next == nil:
 			out[i] = r
 		case want.Version == 0 && !ok:
-			out[i] = record{Record: store.Record{Group: want.Group}} // the transaction compares
+			out[i] = record{Record: store.Record{Group: want.Group}} // the transaction checks that there is none
 		default:
 			missing = append(missing, i)
 		}
@@ -191,12 +191,12 @@ func (s *Store) known(ctx context.Context, seen []store.Record, unless plant.Bug
 	return out, nil
 }
 
-// conflict shows which records are not as seen, or not vacant. nil: all are.
+// conflict returns a ConflictError with the records that have changed or are not vacant, or nil.
 func (s *Store) conflict(ctx context.Context, seen []store.Record) error {
 	return s.compare(ctx, seen, func(v store.View) bool { return v.State == tenure.Led })
 }
 
-// changed shows which records are not as seen. nil: all are.
+// changed returns a ConflictError with the records that have changed, or nil.
 func (s *Store) changed(ctx context.Context, seen []store.Record) error {
 	return s.compare(ctx, seen, func(store.View) bool { return false })
 }
@@ -204,7 +204,7 @@ func (s *Store) changed(ctx context.Context, seen []store.Record) error {
 func (s *Store) compare(ctx context.Context, seen []store.Record, also func(store.View) bool) error {
 	views, err := s.views(ctx, groupsOf(seen))
 	if err != nil {
-		return err // what stands in the way is not known
+		return err
 	}
 	c := &store.ConflictError{}
 	for i, v := range views {
@@ -226,8 +226,8 @@ func groupsOf(records []store.Record) []string {
 	return groups
 }
 
-// granted is the record after a grant to the session. The plan also moves terms to the
-// history, and leaves the proof that the group has a record.
+// granted returns the record after a grant to the session. It adds writes to the plan that move
+// old terms to the history and prove that the group has a record.
 func (s *Store) granted(p *plan, r record, to store.Session, epoch uint64, why store.Reason) (record, error) {
 	token, err := s.nextToken(r, epoch)
 	if err != nil {
@@ -247,19 +247,19 @@ func (s *Store) granted(p *plan, r record, to store.Session, epoch uint64, why s
 	return next, nil
 }
 
-// Acquire implements store.Store: the records are as seen, their holders are dead, the
-// session lives, and the epoch has not changed. A group without a record was not granted in
-// this epoch: else its record was deleted.
+// Acquire implements store.Store. It grants if the records are as seen, their holders are dead,
+// the session is alive and the epoch has not changed. A group without a record must not have
+// been granted in this epoch: otherwise its record was deleted.
 func (s *Store) Acquire(ctx context.Context, id store.SessionID, seen ...store.Record) ([]store.Record, error) {
 	return s.acquire(ctx, nil, id, seen)
 }
 
-// acquire grants while the rules hold too.
+// acquire is Acquire with further conditions.
 func (s *Store) acquire(ctx context.Context, rules []Cond, id store.SessionID, seen []store.Record) ([]store.Record, error) {
 	if err := store.CheckBatch(s.Caps(), seen); err != nil {
 		return nil, err
 	}
-	before := map[string]uint64{} // versions of the proofs of grants in earlier epochs
+	before := map[string]uint64{} // versions of the grant keys of earlier epochs
 	for range 3 {
 		d, err := s.describe(ctx, id)
 		if err != nil {
@@ -267,13 +267,13 @@ func (s *Store) acquire(ctx context.Context, rules []Cond, id store.SessionID, s
 		}
 		records, err := s.known(ctx, seen, plant.AcquireAnyVersion)
 		if err != nil {
-			s.tear(ctx, id, seen, err)
+			s.grantRest(ctx, id, seen, err)
 			return nil, err
 		}
 		if err := s.learnEnds(ctx, records); err != nil {
 			return nil, err
 		}
-		m, err := s.fresh(ctx)
+		m, err := s.grantMeta(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -293,13 +293,13 @@ func (s *Store) acquire(ctx context.Context, rules []Cond, id store.SessionID, s
 		}
 		granted, err := s.decide(ctx, p, records, out, id, m)
 		if errors.Is(err, store.ErrConflict) {
-			if err := s.missing(ctx, records, m, before); err != nil {
+			if err := s.findDeleted(ctx, records, m, before); err != nil {
 				return nil, err
 			}
 			if err = s.conflict(ctx, seen); err == nil {
-				continue // vacant again already, or granted in an earlier epoch only
+				continue // vacant again, or granted only in an earlier epoch
 			}
-			s.tear(ctx, id, seen, err)
+			s.grantRest(ctx, id, seen, err)
 		}
 		if !errors.Is(err, errMeta) {
 			return granted, err
@@ -308,8 +308,8 @@ func (s *Store) acquire(ctx context.Context, rules []Cond, id store.SessionID, s
 	return nil, errMetaBusy
 }
 
-// tear grants what did not conflict, where that bug is planted.
-func (s *Store) tear(ctx context.Context, id store.SessionID, seen []store.Record, err error) {
+// grantRest grants the groups that did not conflict. It is a planted bug.
+func (s *Store) grantRest(ctx context.Context, id store.SessionID, seen []store.Record, err error) {
 	var c *store.ConflictError
 	if !s.cfg.plant.Has(plant.TornBatch) || len(seen) == 1 || !errors.As(err, &c) {
 		return
@@ -321,7 +321,7 @@ func (s *Store) tear(ctx context.Context, id store.SessionID, seen []store.Recor
 	}
 }
 
-// learnEnds reads why the holders of the records ended, where that is not known.
+// learnEnds reads why the holders of the records ended, unless this process knows it.
 func (s *Store) learnEnds(ctx context.Context, records []record) error {
 	var holders []store.SessionID
 	var keys []string
@@ -345,14 +345,14 @@ func (s *Store) learnEnds(ctx context.Context, records []record) error {
 	return nil
 }
 
-// missing looks whether a group without a record was granted in this epoch: then its record
-// was deleted, and the error says so. It notes the proofs of grants in earlier epochs.
-func (s *Store) missing(ctx context.Context, records []record, m *meta, before map[string]uint64) error {
+// findDeleted returns an error if a group without a record was granted in this epoch: its record
+// was deleted. It puts the versions of the grant keys of earlier epochs into before.
+func (s *Store) findDeleted(ctx context.Context, records []record, m *meta, before map[string]uint64) error {
 	var groups, keys []string
 	for _, r := range records {
 		if r.Version == 0 {
 			groups = append(groups, r.Group)
-			keys = append(keys, grantKey(r.Group)) // read before the record, which stays
+			keys = append(keys, grantKey(r.Group)) // read before the record, which is never deleted
 		}
 	}
 	for _, g := range groups {
@@ -374,7 +374,7 @@ func (s *Store) missing(ctx context.Context, records []record, m *meta, before m
 		if before[g] = proof.Version; j.Epoch >= m.Epoch {
 			s.mu.Lock()
 			if s.epoch == m.Epoch {
-				s.proves("the record of group %q was deleted", g)
+				s.noteLoss("the record of group %q was deleted", g)
 			}
 			s.mu.Unlock()
 		}
@@ -382,14 +382,14 @@ func (s *Store) missing(ctx context.Context, records []record, m *meta, before m
 	if err := s.report(ctx); err != nil {
 		return err
 	}
-	_, err = s.fresh(ctx)
+	_, err = s.grantMeta(ctx)
 	return err
 }
 
-// errMeta: the deployment's description changed during the call.
+// errMeta means that the deployment's description changed during the call.
 var errMeta = errors.New("kv: the epoch changed during the call")
 
-// write is the decision that makes the record the next one, or prepares that.
+// write returns the step that replaces the record by the next one, or prepares the grant of it.
 func (s *Store) write(p plan, r, next record) step {
 	w := Write{Key: recordKey(r.Group)}
 	if s.caps.Keys == 1 && p.under != nil {
@@ -400,10 +400,10 @@ func (s *Store) write(p plan, r, next record) step {
 	return step{Cond{w.Key, r.stored}, w}
 }
 
-// decide runs a plan that shows the session's beat and, for a grant, meta, and returns the
-// records with their new versions.
+// decide runs a plan and returns the records with their new versions. The plan must show the
+// session's beat and, for a grant, meta.
 func (s *Store) decide(ctx context.Context, p plan, records, out []record, id store.SessionID, m *meta) ([]store.Record, error) {
-	epoch := s.ask().epoch
+	epoch := s.baseline().epoch
 	r, err := s.run(ctx, p)
 	if err == nil && r.OK && s.caps.Keys == 1 && p.under != nil {
 		r, err = s.confirm(ctx, p, records[0], out[0], r, id)
@@ -423,36 +423,36 @@ func (s *Store) decide(ctx context.Context, p plan, records, out []record, id st
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.behind(r); err != nil && m != nil {
+	if err := s.engineFailed(r); err != nil && m != nil {
 		return nil, err
 	}
 	made := make([]store.Record, len(out))
 	for i := range out {
 		out[i].Version, out[i].stored = r.Versions[i], r.Versions[i]
-		s.wrote(out[i], epoch)
+		s.cacheWritten(out[i], epoch)
 		made[i] = out[i].Record
 	}
 	return made, nil
 }
 
-// wrote keeps a record that was written by a call which began in the epoch. s.mu is held.
-func (s *Store) wrote(r record, epoch uint64) {
+// cacheWritten caches a record that was written by a call which began in the epoch. s.mu is held.
+func (s *Store) cacheWritten(r record, epoch uint64) {
 	r.next, r.read = nil, true
 	if known, _ := s.records.get(r.Group); known.stored < r.stored && s.epoch == epoch {
 		s.records.put(r.Group, r)
 	}
 }
 
-// outdated reports whether the rules are not those of the plan.
+// outdated reports whether the rules have another version than in the plan.
 func (p plan) outdated(read []Item) bool {
 	return slices.ContainsFunc(slices.Concat(p.guard, p.under), func(g Cond) bool {
 		return g.Key == rulesKey && slices.ContainsFunc(read, func(i Item) bool { return i.Key == rulesKey && !g.Holds(i.Version) })
 	})
 }
 
-// settle decides about the grant that is prepared in a record, and returns the record then.
-// Anybody may do it: who prepared the grant, or who reads the record while that is still to
-// come. The first write wins.
+// settle completes or cancels the grant that is prepared in a record, and returns the new
+// record. The process that prepared the grant calls it, and so does every process that reads
+// the record before that. The first write wins.
 func (s *Store) settle(ctx context.Context, r record) (record, error) {
 	for range viewTries {
 		if r.next == nil {
@@ -463,7 +463,7 @@ func (s *Store) settle(ctx context.Context, r record) (record, error) {
 			to.Version, to.stored = r.stored, r.stored
 			return to, nil
 		}
-		epoch := s.ask().epoch
+		epoch := s.baseline().epoch
 		ok, err := s.stillHolds(ctx, r.next.under)
 		if err != nil {
 			return r, err
@@ -485,7 +485,7 @@ func (s *Store) settle(ctx context.Context, r record) (record, error) {
 				after.Version = after.stored
 			}
 			s.mu.Lock()
-			s.wrote(after, epoch)
+			s.cacheWritten(after, epoch)
 			s.mu.Unlock()
 			return after, nil
 		}
@@ -493,11 +493,11 @@ func (s *Store) settle(ctx context.Context, r record) (record, error) {
 			return r, err
 		}
 	}
-	return r, errHands
+	return r, errUnstable
 }
 
-// stillHolds reports whether the guards of a prepared grant hold, in an engine that is known
-// to have lost no data.
+// stillHolds reports whether the conditions of a prepared grant hold and the engine is known to
+// have lost no data.
 func (s *Store) stillHolds(ctx context.Context, under []Cond) (bool, error) {
 	ok, err := s.hold(ctx, under)
 	s.mu.Lock()
@@ -510,8 +510,8 @@ func (s *Store) stillHolds(ctx context.Context, under []Cond) (bool, error) {
 	return err == nil && !m.Rewound && slices.Contains(under, Cond{metaKey, m.version}), err
 }
 
-// confirm makes the grant that a plan has prepared. The result is that of the plan in one
-// transaction.
+// confirm completes the grant that a plan has prepared. It returns the result that the plan
+// would have had as one transaction.
 func (s *Store) confirm(ctx context.Context, p plan, r, to record, prep Result, id store.SessionID) (Result, error) {
 	r.stored, r.next = prep.Versions[0], &prepared{p.under, to}
 	r, err := s.settle(ctx, r)
@@ -520,7 +520,7 @@ func (s *Store) confirm(ctx context.Context, p plan, r, to record, prep Result, 
 	}
 	made := r.next == nil && r.Holder == to.Holder && r.Token == to.Token
 	if made && to.Holder == id {
-		// A session that was closed meanwhile has won nothing: see closeIfUnchanged.
+		// If the session was closed meanwhile, the grant does not count: see closeIfUnchanged.
 		if made, err = s.hold(ctx, []Cond{{beatKey(id), Any}}); err != nil {
 			return Result{}, err
 		}
@@ -534,7 +534,7 @@ func (s *Store) confirm(ctx context.Context, p plan, r, to record, prep Result, 
 	return prep, nil
 }
 
-// rewritten reports whether a record was written meanwhile, though it may be as it was.
+// rewritten reports whether a key was written meanwhile without a change of its record.
 func (s *Store) rewritten(records []record) bool {
 	return slices.ContainsFunc(records, func(r record) bool {
 		known, _ := s.records.get(r.Group)
@@ -547,7 +547,7 @@ func (s *Store) Release(ctx context.Context, id, to store.SessionID, why store.R
 	return s.release(ctx, nil, id, to, why, held)
 }
 
-// release hands over while the rules hold too.
+// release is Release with further conditions.
 func (s *Store) release(ctx context.Context, rules []Cond, id, to store.SessionID, why store.Reason, held []store.Record) ([]store.Record, error) {
 	if err := store.CheckBatch(s.Caps(), held); err != nil {
 		return nil, err
@@ -595,9 +595,9 @@ func (s *Store) release(ctx context.Context, rules []Cond, id, to store.SessionI
 	return nil, errMetaBusy
 }
 
-// handover makes the plan grant the records to the successor.
+// handover adds the grant of the records to the successor to the plan.
 func (s *Store) handover(ctx context.Context, p *plan, rules []Cond, records, out []record, id, to store.SessionID, why store.Reason) (*meta, error) {
-	m, err := s.fresh(ctx)
+	m, err := s.grantMeta(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -621,7 +621,7 @@ func (s *Store) handover(ctx context.Context, p *plan, rules []Cond, records, ou
 		}
 	}
 	p.under = append([]Cond{{metaKey, m.version}}, rules...)
-	if !unchecked { // one that dies before the grant is made leaves the group vacant
+	if !unchecked { // if the successor dies before the grant, the group is vacant
 		p.guard = append(p.guard, Cond{beatKey(to), Any})
 	}
 	p.show = append(p.show, metaKey, rulesKey)
@@ -632,16 +632,16 @@ func cannotTake(to store.SessionID, group string) error {
 	return fmt.Errorf("kv: session %q cannot take group %q: %w", to, group, store.ErrSuccessor)
 }
 
-// whyNot explains a release that was refused although its session lives.
+// whyNot explains a release that was refused although its session is alive.
 func (s *Store) whyNot(ctx context.Context, to store.SessionID, held []store.Record) error {
 	c := &store.ConflictError{}
 	if err := s.changed(ctx, held); err != nil || to == "" {
-		return cmp.Or(err, error(c)) // without evidence perhaps only the successor is dead
+		return cmp.Or(err, error(c)) // an empty one if nothing has changed
 	}
 	return cannotTake(to, held[0].Group)
 }
 
-// notHeld is the answer to a release of what the session does not hold.
+// notHeld is the error of a release of groups that the session does not hold.
 func (s *Store) notHeld(ctx context.Context, id store.SessionID, held []store.Record) error {
 	if _, err := s.Session(ctx, id); err != nil {
 		return err
@@ -683,7 +683,7 @@ func (s *Store) Groups(ctx context.Context, scope store.Scope, p store.Page) ([]
 	return views, nil
 }
 
-// History implements store.Store: the terms in the record, then the older ones beside it.
+// History implements store.Store. Recent terms are in the record, older ones in keys of their own.
 func (s *Store) History(ctx context.Context, group string, p store.Page) ([]store.Term, error) {
 	limit, err := p.Size()
 	if err := errors.Join(err, store.CheckGroup(group)); err != nil {
@@ -700,7 +700,7 @@ func (s *Store) History(ctx context.Context, group string, p store.Page) ([]stor
 		return nil, err
 	}
 	v := views[0]
-	terms := slices.Clone(v.Terms) // the record in memory has them too
+	terms := slices.Clone(v.Terms) // the cached record shares them
 	if len(terms) == store.TermsKept {
 		items, err := s.list(ctx, historyAt+group+"/")
 		if err != nil {
@@ -711,7 +711,7 @@ func (s *Store) History(ctx context.Context, group string, p store.Page) ([]stor
 			if err := decode(i, &t); err != nil {
 				return nil, err
 			}
-			if t.Token < v.Terms[0].Token { // a grant that failed may have left one that is not over
+			if t.Token < v.Terms[0].Token { // a failed grant may have copied a term that is still in the record
 				terms = append(terms, store.Term(t))
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// meta describes the deployment, as its key was read.
+// meta is the description of the deployment, as it was read.
 type meta struct {
 	metaJSON
 	created, version uint64 // of the key
@@ -21,16 +21,16 @@ type meta struct {
 
 var errMetaBusy = errors.New("kv: the deployment's description keeps changing")
 
-// loadMeta reads the description of the deployment and writes it at first use. If the
-// engine has lost data, that is written into it before anybody relies on what was read.
+// loadMeta reads the description of the deployment and writes it at first use. If the engine
+// has lost data, loadMeta writes this into the description before it returns.
 func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 	for range 5 {
-		before := s.ask()
+		before := s.baseline()
 		inc, err := s.driver.Incarnation(ctx)
 		if err != nil {
 			return nil, err
 		}
-		asked := s.ask()
+		base := s.baseline()
 		r, err := s.commit(ctx, Txn{Read: []string{metaKey}})
 		if err != nil {
 			return nil, err
@@ -39,7 +39,7 @@ func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 			continue // it changed in between
 		}
 		if r.Index == 0 {
-			s.heard(Result{Index: inc.Index}, before) // reads have none in this engine
+			s.checkAnswer(Result{Index: inc.Index}, before) // this engine's reads have no index
 		}
 		item := r.Items[0]
 		if item.Version == 0 {
@@ -56,7 +56,7 @@ func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 		if m.Format < Format {
 			return nil, s.former(fmt.Sprintf("format %d, deployment %s, epoch %d", m.Format, m.Deployment, m.Epoch))
 		}
-		next, current := s.compareMeta(m, inc, asked)
+		next, current := s.compareMeta(m, inc, base)
 		switch {
 		case !current:
 		case next == nil:
@@ -70,61 +70,61 @@ func (s *Store) loadMeta(ctx context.Context) (*meta, error) {
 	return nil, errMetaBusy
 }
 
-// former refuses what a former version wrote: its layout is another one.
+// former is the error for a prefix with keys of a former version, whose layout is another one.
 func (s *Store) former(what string) error {
 	return &store.ArgumentError{Field: "prefix", Value: s.caps.Prefix, Rule: "a former version of this program uses it (" + what +
 		"): end the former programs, use another prefix under the same deployment name, and raise its epoch above the former one before candidates start, so that sinks accept the new tokens"}
 }
 
-// compareMeta holds the description against what is known. It returns what the description must
-// say instead, nil if it is right. A description that is older than what is known by now is
-// not current: read it again.
-func (s *Store) compareMeta(m *meta, inc Incarnation, asked asked) (next *metaJSON, current bool) {
+// compareMeta compares the description with what is known. It returns the description that must
+// replace it, or nil if it is right. If the description is older than what is known by now, it
+// is not current, and the caller must read it again.
+func (s *Store) compareMeta(m *meta, inc Incarnation, base baseline) (next *metaJSON, current bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.name == "" || m.Epoch > s.epoch:
 		// The first answer, or an operator has raised the epoch.
-		s.forgets(m)
-	case s.epoch != asked.epoch:
+		s.resetKnown(m)
+	case s.epoch != base.epoch:
 		return nil, false
-	case m.version < asked.meta:
-		s.proves("the deployment's description went back to an older one")
+	case m.version < base.meta:
+		s.noteLoss("the deployment's description went back to an older one")
 	case m.version < s.metaVersion:
 		return nil, false
 	case m.Epoch < s.epoch || m.Deployment != s.name:
-		s.proves("the deployment's description was replaced: deployment %s at epoch %d became %s at epoch %d", s.name, s.epoch, m.Deployment, m.Epoch)
+		s.noteLoss("the deployment's description was replaced: deployment %s at epoch %d became %s at epoch %d", s.name, s.epoch, m.Deployment, m.Epoch)
 	}
 	s.metaVersion = max(s.metaVersion, m.version)
-	mend := m.metaJSON
-	mend.Incarnation = inc.ID
+	fixed := m.metaJSON
+	fixed.Incarnation = inc.ID
 	if s.engine != inc.ID { // also if another client has recorded the new one
-		if inc.Began == 0 || inc.Began < asked.high {
-			s.proves("the engine changed from %s to %s: it was restored from a snapshot, or replaced", s.engine, inc.ID)
+		if inc.Began == 0 || inc.Began < base.high {
+			s.noteLoss("the engine changed from %s to %s: it was restored from a snapshot, or replaced", s.engine, inc.ID)
 		}
 		s.engine = inc.ID
 	}
 	if s.lost != "" && !m.Rewound {
-		mend.Rewound, mend.Why = true, s.lost
+		fixed.Rewound, fixed.Why = true, s.lost
 	}
 	if s.lost != "" {
-		mend.Epoch = max(m.Epoch, s.epoch)
+		fixed.Epoch = max(m.Epoch, s.epoch)
 	}
 	if s.lost != "" && m.created > s.metaCreated {
-		mend.Deployment = s.name // sinks know the older one
+		fixed.Deployment = s.name // sinks know the older name
 	}
-	if mend != m.metaJSON {
-		return &mend, true
+	if fixed != m.metaJSON {
+		return &fixed, true
 	}
 	if s.meta = m; m.Rewound {
-		s.meta = nil // ask again next time: the epoch may have been raised
+		s.meta = nil // read it again next time: the epoch may have been raised
 	}
 	return nil, true
 }
 
-// firstMeta describes a deployment that has no description. If anything else is there, or
-// this client knows the deployment, the description was deleted: the new one has the old
-// name, which sinks know, and says so.
+// firstMeta writes the description of a deployment that has none. If there are other keys, or
+// this client knows the deployment, the description was deleted: the new one keeps the old
+// name, which sinks know, and says that data was lost.
 func (s *Store) firstMeta(ctx context.Context, inc Incarnation) error {
 	s.mu.Lock()
 	m := metaJSON{Format: Format, Deployment: s.name, Epoch: s.epoch, Incarnation: inc.ID}
@@ -146,7 +146,7 @@ func (s *Store) firstMeta(ctx context.Context, inc Incarnation) error {
 				Epoch      uint64      `json:"epoch"`
 				Token      fence.Token `json:"token"`
 			}
-			_ = decode(i, &named) // a newer format is here too: then its name is unknown
+			_ = decode(i, &named) // ignored: of a newer format the name is unknown
 			m.Deployment = cmp.Or(m.Deployment, named.Deployment)
 			m.Epoch = max(m.Epoch, named.Epoch, named.Token.Epoch())
 			lost = true
@@ -161,15 +161,15 @@ func (s *Store) firstMeta(ctx context.Context, inc Incarnation) error {
 	return s.writeMeta(ctx, m, 0)
 }
 
-// writeMeta writes from the version seen. That somebody else was faster is no error: the
-// caller reads again.
+// writeMeta replaces the version seen. If another client was faster, it returns no error: the
+// caller reads the description again.
 func (s *Store) writeMeta(ctx context.Context, m metaJSON, seen uint64) error {
 	_, err := s.commit(ctx, Txn{If: []Cond{{metaKey, seen}}, Then: []Write{{Key: metaKey, Value: encode(m)}}})
 	return err
 }
 
-// fresh returns the description if grants may be made under it.
-func (s *Store) fresh(ctx context.Context) (*meta, error) {
+// grantMeta returns the description, or an error if the engine must not grant anything.
+func (s *Store) grantMeta(ctx context.Context) (*meta, error) {
 	s.mu.Lock()
 	m := s.meta
 	s.mu.Unlock()
@@ -191,8 +191,8 @@ func (s *Store) forgetMeta() {
 	s.mu.Unlock()
 }
 
-// stands checks the description as a keep-alive has read it.
-func (s *Store) stands(ctx context.Context, read Item) error {
+// checkMeta returns an error if the description that was read says that the engine lost data.
+func (s *Store) checkMeta(ctx context.Context, read Item) error {
 	s.mu.Lock()
 	if s.meta != nil && read.Version != s.meta.version {
 		s.meta = nil
@@ -202,7 +202,7 @@ func (s *Store) stands(ctx context.Context, read Item) error {
 	if known {
 		return nil
 	}
-	_, err := s.fresh(ctx)
+	_, err := s.grantMeta(ctx)
 	return err
 }
 
@@ -213,15 +213,15 @@ func (s *Store) Meta(ctx context.Context) (store.Meta, error) {
 	if err != nil {
 		return store.Meta{}, err
 	}
-	return m.lease(), nil
+	return m.public(), nil
 }
 
-func (m *meta) lease() store.Meta {
+func (m *meta) public() store.Meta {
 	return store.Meta{Deployment: m.Deployment, Epoch: m.Epoch, Index: m.index, Rewound: m.Rewound, Why: m.Why}
 }
 
-// RaiseEpoch implements store.Store. It cannot know epochs that a restore took back: raise
-// above every token that any sink has seen.
+// RaiseEpoch implements store.Store. It cannot know epochs that a restore removed: the operator
+// must choose one above every token that any sink has seen.
 func (s *Store) RaiseEpoch(ctx context.Context, to uint64) (store.Meta, error) {
 	for range 5 {
 		m, err := s.loadMeta(ctx)
@@ -243,7 +243,7 @@ func (s *Store) RaiseEpoch(ctx context.Context, to uint64) (store.Meta, error) {
 			return store.Meta{}, err
 		}
 		if m.Epoch == to {
-			return m.lease(), nil
+			return m.public(), nil
 		}
 	}
 	return store.Meta{}, errMetaBusy

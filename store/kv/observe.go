@@ -12,16 +12,16 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// silence is how long a session has not been renewed, by this process's clock.
+// silence measures how long a session has not been renewed, by this process's clock.
 //
-// It begins when a read is received, which is after the beat that it shows was written. So
-// whoever wrote the beat has counted its TTL from an earlier moment. The session is ended
-// only from the version that was silent: a later beat makes that fail.
+// It starts when this process receives a read of the beat, which is after the owner wrote the
+// beat. So the owner's TTL started earlier. The session is ended by compare-and-set from the
+// silent version, which fails if the owner has renewed since.
 type silence struct {
 	version uint64
 	ttl     time.Duration
-	quiet   time.Duration // counted so far
-	last    clock.Instant // when it was read last
+	quiet   time.Duration // silence so far
+	last    clock.Instant // when the beat was last read
 }
 
 // observe notes the version of a session's beat, in stores without native expiry.
@@ -36,19 +36,19 @@ func (s *Store) observe(id store.SessionID, version uint64, ttl time.Duration) {
 		now = s.sentAt
 	}
 	q := s.silences[id]
-	if q == nil || version != q.version { // older, if the engine lost keep-alives
+	if q == nil || version != q.version { // an older one if the engine lost keep-alives
 		s.silences[id] = &silence{version: version, ttl: ttl, last: now}
 		return
 	}
-	// While the engine could not be read, owners could not beat either: that time does not
-	// count, or every session would end after an outage.
+	// While the engine could not be read, owners could not renew either. This time does not
+	// count: otherwise every session would end after an outage.
 	if gap := now.Sub(q.last); gap <= ttl/2 || s.cfg.plant.Has(plant.GapCounted) {
 		q.quiet += gap
 	}
 	q.last = now
 }
 
-// sends is planted: when a read is sent.
+// sends returns when a read is sent; for a planted bug.
 func (s *Store) sends() clock.Instant {
 	if s.cfg.plant.Has(plant.SilenceFromSending) {
 		return s.cfg.Clock.Now()
@@ -56,7 +56,7 @@ func (s *Store) sends() clock.Instant {
 	return 0
 }
 
-// readSent is planted: what was just read was asked for then.
+// readSent notes when the last read was sent; for a planted bug.
 func (s *Store) readSent(at clock.Instant) {
 	if s.cfg.plant.Has(plant.SilenceFromSending) {
 		s.mu.Lock()
@@ -82,7 +82,7 @@ func (s *Store) silent() map[store.SessionID]uint64 {
 	return over
 }
 
-// due lists those of the sessions whose beat should be read again.
+// due returns those of the sessions whose beat should be read again.
 func (s *Store) due(ids []store.SessionID) []store.SessionID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *Store) expire(ctx context.Context) error {
 			return err
 		}
 		s.mu.Lock()
-		delete(s.silences, id) // ended, or renewed meanwhile: then it counts anew
+		delete(s.silences, id) // ended, or renewed meanwhile
 		s.mu.Unlock()
 	}
 	return nil

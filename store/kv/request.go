@@ -13,11 +13,11 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// requestsKept bounds the requests of one session that wait or were answered.
+// requestsKept bounds the stored requests of one session, waiting and answered.
 const requestsKept = 4 * store.MaxRequests
 
-// requests reads what was asked of a session, without what has expired: each process counts
-// the TTL of a request from when it first saw it, because no two clocks agree.
+// requests decodes the requests to a session, without those that have expired. Each process
+// counts the TTL of a request from when it first saw it, because clocks differ.
 func (s *Store) requests(id store.SessionID, i Item) ([]requestJSON, error) {
 	if i.Version == 0 {
 		return nil, nil
@@ -29,17 +29,17 @@ func (s *Store) requests(id store.SessionID, i Item) ([]requestJSON, error) {
 	now := s.cfg.Clock.Now()
 	return slices.DeleteFunc(j.Requests, func(r requestJSON) bool {
 		key := string(id) + "/" + r.ID
-		first, ok := s.asked.get(key)
+		first, ok := s.requestSeen.get(key)
 		if !ok {
 			first = now
-			s.asked.put(key, now)
+			s.requestSeen.put(key, now)
 		}
 		return now.Sub(first) >= time.Duration(r.TTL)*time.Millisecond
 	}), nil
 }
 
-// waiting lists the requests that have no answer, oldest first. What cannot be read must not
-// cost the keep-alive.
+// waiting returns the requests without an answer, oldest first. It ignores errors, because
+// requests that cannot be decoded must not make the keep-alive fail.
 func (s *Store) waiting(id store.SessionID, i Item) []store.Request {
 	all, _ := s.requests(id, i)
 	var open []store.Request
@@ -106,7 +106,7 @@ func (s *Store) Ask(ctx context.Context, id store.SessionID, r store.Request) er
 			i := slices.IndexFunc(all, func(r requestJSON) bool { return r.Outcome != "" })
 			all = slices.Delete(all, i, i+1)
 		}
-		s.asked.put(string(id)+"/"+r.ID, s.cfg.Clock.Now())
+		s.requestSeen.put(string(id)+"/"+r.ID, s.cfg.Clock.Now())
 		return append(all, requestOf(r)), nil
 	})
 }
@@ -205,8 +205,8 @@ func (s *Store) ListAttributes(ctx context.Context, prefix string, p store.Page)
 	return all, nil
 }
 
-// Rules implements store.Ruled. The version is read first: a rule that changes before it is
-// read makes the version old, and nothing is granted under an old one.
+// Rules implements store.Ruled. It reads the version first. If a rule changes before it is read,
+// the version is outdated, and nothing is granted under it.
 func (s *Store) Rules(ctx context.Context, names ...string) (uint64, []store.Attributes, error) {
 	keys := []string{rulesKey}
 	for _, name := range names {
@@ -219,19 +219,19 @@ func (s *Store) Rules(ctx context.Context, names ...string) (uint64, []store.Att
 	if err != nil {
 		return 0, nil, err
 	}
-	laid := make([]store.Attributes, len(names))
+	rules := make([]store.Attributes, len(names))
 	for i := range names {
-		if laid[i], err = decodeAttributes(items[1+i]); err != nil {
+		if rules[i], err = decodeAttributes(items[1+i]); err != nil {
 			return 0, nil, err
 		}
 	}
-	return items[0].Version, laid, nil
+	return items[0].Version, rules, nil
 }
 
 // Under implements store.Ruled.
 func (s *Store) Under(version uint64) store.Store { return under{s, []Cond{{rulesKey, version}}} }
 
-// under opens sessions and makes grants only while the rules have a version.
+// under is a store that opens sessions and grants only while the rules have a given version.
 type under struct {
 	*Store
 	rules []Cond
@@ -249,9 +249,9 @@ func (u under) Release(ctx context.Context, id, to store.SessionID, why store.Re
 	return u.release(ctx, u.rules, id, to, why, held)
 }
 
-// SetAttributes implements store.Store. A rule and the version of the rules change at once.
-// Where that takes two steps the rule is first: whoever has read the version before it
-// grants nothing once the call is acknowledged.
+// SetAttributes implements store.Store. A rule and the version of the rules change together. If
+// this takes two steps, the rule is written first. Once the call has returned, nobody can grant
+// under the version from before.
 func (s *Store) SetAttributes(ctx context.Context, seen store.Attributes) (store.Attributes, error) {
 	if err := seen.Validate(); err != nil {
 		return store.Attributes{}, err

@@ -25,12 +25,12 @@ func (s *Store) Open(ctx context.Context, c tenure.Candidate, ttl time.Duration,
 	return s.begin(ctx, nil, c, ttl, o)
 }
 
-// begin opens a session while the rules hold too.
+// begin is Open with further conditions.
 func (s *Store) begin(ctx context.Context, rules []Cond, c tenure.Candidate, ttl time.Duration, o store.OpenOptions) (store.Session, error) {
 	if err := errors.Join(store.CheckCandidate(c), o.Validate(), store.CheckTTL(s.Caps(), ttl)); err != nil {
 		return store.Session{}, err
 	}
-	if _, err := s.fresh(ctx); err != nil {
+	if _, err := s.grantMeta(ctx); err != nil {
 		return store.Session{}, err
 	}
 	if s.cfg.plant.Has(plant.AdoptByNode) && o.Instance != "" {
@@ -50,29 +50,29 @@ func (s *Store) begin(ctx context.Context, rules []Cond, c tenure.Candidate, ttl
 	return store.Session{}, errReplaced
 }
 
-// errReplaced: the session that was found or made has died; a new one needs another id.
+// errReplaced means that the session that was found or made has died. A new one needs another id.
 var errReplaced = errors.New("kv: the session of the attempt ended during the call")
 
-// opening is the id of a session that is being opened. Retries of an Open whose outcome is
-// unknown use it again: with a new one for each, their leases would stay until they expire.
+// opening is the id of a session that is being opened. Retries of an Open with an unknown outcome
+// use the same id: otherwise each retry would leave a lease behind until it expires.
 //
-// An id must never be used twice. So a lease is granted only while no session can have been
-// put on it (ttl is 0), and the id is given up before the keys of a session that ended
-// under it are swept up.
+// Two sessions must never have the same id. So a lease is granted only while no session can
+// exist under the id (ttl is 0), and the id is dropped before a sweep can delete the keys of a
+// session that ended under it.
 type opening struct {
 	id    string
 	ttl   time.Duration // granted; 0: not known to be granted
 	begun clock.Instant
-	// shared: another call got it, and may have put a session on it that others have found.
+	// shared: another call got this id too, and may have opened a session with it.
 	shared bool
 }
 
 type openingKey struct {
 	attempt string
-	ttl     time.Duration // asked for
+	ttl     time.Duration // requested
 }
 
-// open makes the session of the attempt, or finds it.
+// open makes the attempt's session, or finds it.
 func (s *Store) open(ctx context.Context, rules []Cond, d described, o store.OpenOptions, ttl time.Duration) (store.Session, error) {
 	key := openingKey{d.attempt, ttl}
 	l, retried, err := s.grant(ctx, key, d.TTL)
@@ -81,14 +81,14 @@ func (s *Store) open(ctx context.Context, rules []Cond, d described, o store.Ope
 	}
 	d.ID, d.TTL = store.SessionID(l.id), l.ttl
 	session, err := s.openAs(ctx, rules, d, o, key, retried)
-	if err == nil || store.Definite(err) || errors.Is(err, errReplaced) { // else a retry uses the id again
+	if err == nil || store.Definite(err) || errors.Is(err, errReplaced) { // otherwise a retry uses the same id
 		s.openings.drop(key)
 	}
 	return session, err
 }
 
-// grant gets an id for a session, and the lease for it where the engine has leases. The same
-// attempt gets the same one until it is opened; retried says that an earlier call got it.
+// grant returns an id for a session, with a lease if the engine has leases. The same attempt
+// gets the same id until its session is open. retried means that an earlier call got the id.
 func (s *Store) grant(ctx context.Context, key openingKey, ttl time.Duration) (l opening, retried bool, err error) {
 	now := s.cfg.Clock.Now()
 	s.mu.Lock()
@@ -109,7 +109,7 @@ func (s *Store) grant(ctx context.Context, key openingKey, ttl time.Duration) (l
 	id, granted, err := s.leaser.Grant(ctx, l.id, ttl)
 	if err != nil {
 		if key.attempt == "" {
-			s.revoke(store.SessionID(l.id)) // nobody will ever ask for it
+			s.revoke(store.SessionID(l.id)) // there is no retry without an attempt
 		}
 		return l, retried, err
 	}
@@ -130,7 +130,7 @@ func (s *Store) keepOpening(key openingKey, l opening) {
 	}
 }
 
-// openAs opens the session under its id, or finds the living session of the attempt.
+// openAs opens the session under its id, or finds the attempt's living session.
 func (s *Store) openAs(ctx context.Context, rules []Cond, d described, o store.OpenOptions, opening openingKey, retried bool) (store.Session, error) {
 	lid, key := s.leaseOf(d.ID), attemptAt+d.attempt
 	p := plan{
@@ -142,19 +142,19 @@ func (s *Store) openAs(ctx context.Context, rules []Cond, d described, o store.O
 		show:   []string{rulesKey},
 	}
 	if d.attempt != "" {
-		if s.caps.Keys == 1 { // else the transaction compares
+		if s.caps.Keys == 1 { // otherwise the transaction compares the key
 			items, err := s.read(ctx, key)
 			if err != nil || items[0].Version != 0 {
 				return s.found(ctx, items, d, o, opening, err)
 			}
 		}
-		// In a store with one key per step the attempt is taken before the session begins.
+		// With one key per transaction, the attempt's key is written before the session begins.
 		p.decide = slices.Insert(p.decide, 0, step{Cond{key, 0}, Write{Key: key, Value: []byte(d.ID), Lease: lid}})
 		p.show = []string{key, rulesKey}
 	}
 	r, err := s.run(ctx, p)
 	if err != nil && d.attempt == "" {
-		s.revoke(d.ID) // nobody will ever ask for it
+		s.revoke(d.ID) // there is no retry without an attempt
 	}
 	switch {
 	case err != nil:
@@ -165,8 +165,8 @@ func (s *Store) openAs(ctx context.Context, rules []Cond, d described, o store.O
 		s.abandon(opening, d.ID)
 		return store.Session{}, store.ErrRules
 	case !r.OK:
-		// A retry inside the driver found its own first try, or the lease ended.
-		return s.living(ctx, d.ID, d, o)
+		// The driver retried a commit that had succeeded, or the lease ended.
+		return s.renewFound(ctx, d.ID, d, o)
 	case r.Items[0].Version == 0:
 		return store.Session{}, errReplaced
 	}
@@ -174,12 +174,12 @@ func (s *Store) openAs(ctx context.Context, rules []Cond, d described, o store.O
 	s.sessions.put(d.ID, d)
 	s.own.put(d.ID, true)
 	s.mu.Lock()
-	err = s.behind(r)
+	err = s.engineFailed(r)
 	s.mu.Unlock()
 	if err != nil || !retried {
 		return d.Session, err
 	}
-	return s.living(ctx, d.ID, d, o) // a part of its time may be over
+	return s.renewFound(ctx, d.ID, d, o) // a part of its TTL may have passed
 }
 
 // found returns the session that the attempt's key names.
@@ -188,15 +188,15 @@ func (s *Store) found(ctx context.Context, attempt []Item, d described, o store.
 		return store.Session{}, err
 	}
 	if attempt[0].Version == 0 {
-		return store.Session{}, errReplaced // its lease has ended, or its session
+		return store.Session{}, errReplaced // the lease or the session has ended
 	}
 	id := store.SessionID(attempt[0].Value)
-	session, err := s.living(ctx, id, d, o)
+	session, err := s.renewFound(ctx, id, d, o)
 	if errors.Is(err, errReplaced) {
 		if begun, err := s.prevent(ctx, id); err != nil || begun {
 			return store.Session{}, cmp.Or(err, errReplaced)
 		}
-		// What it left behind is in the way. An id is never used again, not even this one.
+		// Delete the attempt's key, so that the next try can use a new id.
 		if _, err := s.commit(ctx, Txn{If: []Cond{{attempt[0].Key, attempt[0].Version}}, Then: []Write{{Key: attempt[0].Key}}}); err != nil {
 			return store.Session{}, err
 		}
@@ -207,9 +207,9 @@ func (s *Store) found(ctx context.Context, attempt []Item, d described, o store.
 	return session, err
 }
 
-// prevent makes sure that a session which has not begun never does, where its beat is written
-// in a step of its own: the step of another try may be under way. It reports whether the
-// session has begun just now.
+// prevent makes sure that a session which has not begun never begins. With one key per
+// transaction this is necessary, because another try may be about to write the beat. It reports
+// whether the session has begun meanwhile.
 func (s *Store) prevent(ctx context.Context, id store.SessionID) (begun bool, err error) {
 	if s.caps.Keys > 1 {
 		return false, nil
@@ -219,7 +219,7 @@ func (s *Store) prevent(ctx context.Context, id store.SessionID) (begun bool, er
 		return false, err
 	}
 	session, beat := items[0], items[1]
-	if session.Version == 0 || beat.Version == 0 { // an engine that lost data may have the beat alone
+	if session.Version == 0 || beat.Version == 0 { // after a loss of data there may be a beat without a session
 		end := Write{Key: beat.Key, Value: encode(beatJSON{Ended: store.Closed})}
 		r, err := s.commit(ctx, Txn{If: []Cond{{beat.Key, beat.Version}}, Then: []Write{end}, Else: []string{beat.Key}})
 		return err == nil && !r.OK && r.Items[0].Version != 0, err
@@ -227,13 +227,13 @@ func (s *Store) prevent(ctx context.Context, id store.SessionID) (begun bool, er
 	return true, nil
 }
 
-// abandon ends a lease that was granted for an opening, unless another call uses it.
+// abandon revokes the lease of an opening, unless another call uses it.
 func (s *Store) abandon(opening openingKey, id store.SessionID) {
 	s.mu.Lock()
 	l, ok := s.openings.get(opening)
 	alone := ok && l.id == string(id) && !l.shared
 	if alone {
-		s.openings.drop(opening) // nobody gets it from here on
+		s.openings.drop(opening) // no later call gets this id
 	}
 	s.mu.Unlock()
 	if alone {
@@ -241,7 +241,7 @@ func (s *Store) abandon(opening openingKey, id store.SessionID) {
 	}
 }
 
-// leaseOf is the lease that the keys of a session are bound to, where the engine has leases.
+// leaseOf is the lease of a session's keys, or "" if the engine has no leases.
 func (s *Store) leaseOf(id store.SessionID) string {
 	if s.leaser == nil {
 		return ""
@@ -249,9 +249,9 @@ func (s *Store) leaseOf(id store.SessionID) string {
 	return string(id)
 }
 
-// living renews the session that an attempt has, if it is the one that is asked for: the
-// caller counts its TTL from the beginning of this call.
-func (s *Store) living(ctx context.Context, id store.SessionID, d described, o store.OpenOptions) (store.Session, error) {
+// renewFound checks that the attempt's session is the one that the caller wants, and renews it,
+// because the caller counts its TTL from the beginning of this call.
+func (s *Store) renewFound(ctx context.Context, id store.SessionID, d described, o store.OpenOptions) (store.Session, error) {
 	session, err := s.Session(ctx, id)
 	if err == nil {
 		if err := session.SameOpening(d.Candidate, o); err != nil {
@@ -274,8 +274,7 @@ func (s *Store) living(ctx context.Context, id store.SessionID, d described, o s
 	return session, nil
 }
 
-// revoke ends a lease that nobody needs, beside everything else. One that is not revoked
-// expires.
+// revoke ends an unused lease in the background. If that fails, the lease expires.
 func (s *Store) revoke(id store.SessionID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -327,7 +326,7 @@ func (s *Store) Describe(ctx context.Context, id store.SessionID) (store.Session
 	return d.Session, err
 }
 
-// describe is what a session said when it was opened. It may be dead.
+// describe returns a session as it was opened. It may be dead by now.
 func (s *Store) describe(ctx context.Context, id store.SessionID) (described, error) {
 	if d, ok := s.sessions.get(id); ok {
 		return d, nil
@@ -365,15 +364,15 @@ func (s *Store) KeepAlive(ctx context.Context, id store.SessionID, groups ...str
 	if err != nil {
 		return store.Beat{}, err
 	}
-	if err := s.stands(ctx, items[1]); err != nil && !s.cfg.plant.Has(plant.BeatRewound) {
+	if err := s.checkMeta(ctx, items[1]); err != nil && !s.cfg.plant.Has(plant.BeatRewound) {
 		return store.Beat{}, err
 	}
 	beat := store.Beat{TTL: ttl, Requests: s.waiting(id, items[2])}
 	beats, records := items[3:3+len(holders)], items[3+len(holders):]
 	for _, i := range records {
-		r, _ := s.parsedRecords.get(i) // of one that a newer program wrote, what can be read
+		r, _ := s.parsedRecords.get(i) // of a newer format: only group and version
 		if h := slices.Index(holders, r.Holder); h >= 0 && beats[h].Version == 0 {
-			// Its beat was gone before the record was read: it is dead.
+			// The beat was gone before the record was read: the holder is dead.
 			r.Record = s.view(r.Record, false).Record
 		}
 		beat.Records = append(beat.Records, r.Record)
@@ -381,7 +380,7 @@ func (s *Store) KeepAlive(ctx context.Context, id store.SessionID, groups ...str
 	return beat, nil
 }
 
-// holders are the sessions that hold the groups, as far as it is known here.
+// holders returns the sessions that hold the groups according to the cache.
 func (s *Store) holders(groups []string) []store.SessionID {
 	var holders []store.SessionID
 	for _, g := range groups {
@@ -392,7 +391,7 @@ func (s *Store) holders(groups []string) []store.SessionID {
 	return holders
 }
 
-// revive makes a dead session anew. It is a bug, see plant.KeepAliveRevives.
+// revive creates a dead session again. It is a planted bug, see plant.KeepAliveRevives.
 func (s *Store) revive(ctx context.Context, id store.SessionID) {
 	d, ok := s.sessions.get(id)
 	if !ok {
@@ -406,17 +405,17 @@ func (s *Store) revive(ctx context.Context, id store.SessionID) {
 	}
 }
 
-// renew extends the session, and reads at a moment when it lived.
+// renew extends the session, and reads keys at a moment when it was alive.
 func (s *Store) renew(ctx context.Context, id store.SessionID, reads []string) (time.Duration, []Item, error) {
 	if s.leaser != nil {
 		if s.ctx.Err() != nil {
 			return 0, nil, ErrClosed
 		}
-		a := s.ask(reads)
+		base := s.baseline(reads)
 		ttl, r, err := s.leaser.Renew(ctx, string(id), reads)
 		if err == nil {
-			s.ends(r.Items)
-			s.heard(r, a)
+			s.markEnded(r.Items)
+			s.checkAnswer(r, base)
 		}
 		switch {
 		case errors.Is(err, ErrNoLease):
@@ -424,7 +423,7 @@ func (s *Store) renew(ctx context.Context, id store.SessionID, reads []string) (
 		case err != nil:
 			return 0, nil, err
 		case r.Items[0].Version == 0:
-			return 0, nil, dead(id) // closed, and its lease is about to be revoked
+			return 0, nil, dead(id) // closed, but its lease is not revoked yet
 		}
 		return ttl, r.Items, nil
 	}
@@ -434,7 +433,7 @@ func (s *Store) renew(ctx context.Context, id store.SessionID, reads []string) (
 	}
 	t := Txn{If: []Cond{{beatKey(id), Any}}, Then: []Write{{Key: beatKey(id), Value: alive, Quiet: true}}, Read: reads}
 	if s.caps.Keys == 1 {
-		// Read first: a record that named a session which lived later was led by it.
+		// Read first: if a record names the session and the session is alive afterwards, it led.
 		items, err := s.read(ctx, reads...)
 		if err == nil {
 			_, err = s.rewrite(ctx, t.Then[0], items[0].Version)
@@ -451,8 +450,8 @@ func (s *Store) renew(ctx context.Context, id store.SessionID, reads []string) (
 	return d.TTL, r.Items, nil
 }
 
-// rewrite writes the beat of a session that lives, from the version that was read or a later
-// one, where a transaction has one key. It returns the new version.
+// rewrite replaces the beat of a living session, from the version that was read or a later one,
+// if a transaction has only one key. It returns the new version.
 func (s *Store) rewrite(ctx context.Context, w Write, version uint64) (uint64, error) {
 	for range beatTries {
 		if version == 0 {
@@ -505,8 +504,8 @@ func (s *Store) End(ctx context.Context, id store.SessionID, why store.Reason, s
 	return err
 }
 
-// end ends a session whose beat has the version, and leaves the reason behind. A session
-// that is dead already has ended.
+// end ends a session if its beat has the given version, and stores the reason. It succeeds if
+// the session is already dead.
 func (s *Store) end(ctx context.Context, d described, beat uint64, why store.Reason, seen []store.Record) error {
 	d.ended = why
 	p := plan{
@@ -530,7 +529,7 @@ func (s *Store) end(ctx context.Context, d described, beat uint64, why store.Rea
 	r, err := s.run(ctx, p)
 	if err != nil {
 		if len(seen) == 0 {
-			s.revoke(d.ID) // the more ways, the sooner it ends
+			s.revoke(d.ID) // a second way to end it
 		}
 		return err
 	}
@@ -548,13 +547,13 @@ func (s *Store) end(ctx context.Context, d described, beat uint64, why store.Rea
 	return cmp.Or(s.changed(ctx, seen), error(&store.ConflictError{}))
 }
 
-// errBeat: the session was renewed meanwhile.
+// errBeat means that the session was renewed meanwhile.
 var errBeat = errors.New("kv: the session was renewed")
 
-// closeIfUnchanged prepares a close where a step has one key only, and returns the version of
-// the beat that it may end. If it depends on records, the beat is marked as closing first:
-// the session cannot win any more, but what it won before is not known yet. An acquire looks at
-// the beat after it has made the grant, so what the records say then is final.
+// closeIfUnchanged prepares a close if a transaction has only one key, and returns the version of
+// the beat that the close must compare. If the close depends on records, it first marks the beat
+// as closing: from then on the session can acquire nothing. An acquire reads the beat after it
+// has made the grant, so the records that are read after the mark are final.
 func (s *Store) closeIfUnchanged(ctx context.Context, id store.SessionID, seen []store.Record) (uint64, error) {
 	items, err := s.read(ctx, beatKey(id))
 	if err != nil {
@@ -599,7 +598,7 @@ func (s *Store) Sessions(ctx context.Context, scope store.Scope, p store.Page) (
 	slices.SortFunc(line, store.InLine)
 	if p.After != "" {
 		i := slices.IndexFunc(line, func(l store.Session) bool { return string(l.ID) == p.After })
-		line = line[i+1:] // one that died since: begin again
+		line = line[i+1:] // all of it, if that session has died since
 	}
 	return line[:min(limit, len(line))], nil
 }
@@ -610,18 +609,18 @@ func (s *Store) allSessions(ctx context.Context) (map[store.SessionID]described,
 	if err != nil {
 		return nil, err
 	}
-	beats, err := s.list(ctx, beatAt) // after them: what is missing here has died
+	beats, err := s.list(ctx, beatAt) // after the sessions: one without a beat has died
 	if err != nil {
 		return nil, err
 	}
 	return s.alive(described, beats), nil
 }
 
-// alive joins sessions with their beats.
+// alive returns the sessions that have a beat.
 func (s *Store) alive(items, beats []Item) map[store.SessionID]described {
-	lives := map[string]uint64{}
+	versions := map[string]uint64{}
 	for _, b := range beats {
-		lives[b.Key[len(beatAt):]] = b.Version
+		versions[b.Key[len(beatAt):]] = b.Version
 	}
 	all := map[store.SessionID]described{}
 	for _, i := range items {
@@ -630,7 +629,7 @@ func (s *Store) alive(items, beats []Item) map[store.SessionID]described {
 			s.noteEnd(d.ID, d.ended)
 			continue
 		}
-		if version := lives[string(d.ID)]; version > 0 && err == nil { // a newer program's waits in its own line
+		if version := versions[string(d.ID)]; version > 0 && err == nil { // not those of a newer format
 			all[d.ID] = d
 			s.sessions.put(d.ID, d)
 			s.observe(d.ID, version, d.TTL)
@@ -639,14 +638,14 @@ func (s *Store) alive(items, beats []Item) map[store.SessionID]described {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.silences {
-		if lives[string(id)] == 0 {
+		if versions[string(id)] == 0 {
 			delete(s.silences, id)
 		}
 	}
 	return all
 }
 
-// list reads everything below a prefix.
+// list reads all keys below a prefix.
 func (s *Store) list(ctx context.Context, prefix string) ([]Item, error) {
 	const page = 1000
 	var all []Item
@@ -660,7 +659,7 @@ func (s *Store) list(ctx context.Context, prefix string) ([]Item, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.ends(items)
+		s.markEnded(items)
 		s.readSent(sent)
 		all = append(all, items...)
 		if len(items) < page {
@@ -670,7 +669,7 @@ func (s *Store) list(ctx context.Context, prefix string) ([]Item, error) {
 	}
 }
 
-// listRecords reads all records, and notices those that should be there and are not.
+// listRecords reads all records, and notes a loss of data if a known record is missing.
 func (s *Store) listRecords(ctx context.Context) ([]Item, error) {
 	s.mu.Lock()
 	epoch, before := s.epoch, maps.Clone(s.records.m)
@@ -680,7 +679,7 @@ func (s *Store) listRecords(ctx context.Context) ([]Item, error) {
 		return nil, err
 	}
 	for _, i := range items {
-		_, _ = s.parsedRecords.get(i) // not under s.mu: there may be many, and every call needs it
+		_, _ = s.parsedRecords.get(i) // fills the cache before s.mu is locked, which every call needs
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

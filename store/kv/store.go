@@ -29,10 +29,10 @@ type Config struct {
 	Drift float64
 	// Clock measures how long sessions are silent. Default clock.System().
 	Clock clock.Clock
-	// Wall tells people's time, for terms. Default time.Now.
+	// Wall gives the begin and end times of terms. Default time.Now.
 	Wall func() time.Time
 
-	// random and spawn are the simulator's: without them it could not repeat a run.
+	// The simulator sets random and spawn, so that it can repeat a run.
 	random func() string
 	spawn  func(func())
 	plant  plant.Set
@@ -40,8 +40,8 @@ type Config struct {
 
 // Store is a store.Store over a Driver. Its methods are safe for concurrent use.
 //
-// What it keeps in memory saves round trips and never decides: whatever is used from there
-// is compared in the transaction that uses it.
+// Its memory is only a cache: every transaction that uses a cached value also compares it with
+// the engine's.
 type Store struct {
 	driver Driver
 	leaser Leaser // nil: observed expiry
@@ -51,7 +51,7 @@ type Store struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-	closes func() // the driver, if it is the store's own
+	closes func() // closes the driver, if the store owns it
 
 	mu       sync.Mutex
 	meta     *meta
@@ -59,21 +59,22 @@ type Store struct {
 	ended    memo[store.SessionID, store.Reason]
 	openings memo[openingKey, opening]
 	revoking int
-	asked    memo[string, clock.Instant]
-	own      memo[store.SessionID, bool] // opened here
-	silences map[store.SessionID]*silence
+	// requestSeen is when this process first saw a request, by "{session}/{request}".
+	requestSeen memo[string, clock.Instant]
+	own         memo[store.SessionID, bool] // opened by this process
+	silences    map[store.SessionID]*silence
 
-	// What is known of the deployment. It belongs to one epoch: when an operator has raised
-	// it, whatever was lost before is dealt with.
+	// What is known about the deployment in this epoch. When an operator raises the epoch,
+	// earlier losses of data no longer matter.
 	name                     string // "": nothing is known yet
 	epoch                    uint64
-	engine                   string // its incarnation
+	engine                   string // the engine's incarnation
 	metaCreated, metaVersion uint64 // of the description's key
 	high                     uint64 // the highest index seen
-	lost                     string // what proves that the engine lost data, "": nothing
+	lost                     string // the proof that the engine lost data; "": there is none
 	records                  memo[string, record]
 
-	sentAt         clock.Instant // planted: when the last read was sent
+	sentAt         clock.Instant // when the last read was sent; for a planted bug
 	parsedRecords  parsed[record]
 	parsedSessions parsed[described]
 
@@ -82,13 +83,14 @@ type Store struct {
 
 var _ store.Ruled = (*Store)(nil)
 
-// New returns a store over the driver. It reads, or at first use writes, what describes
-// the deployment. Close ends it.
+// New returns a store over the driver. It reads the description of the deployment, or writes it
+// at first use. The caller must call Close.
 func New(ctx context.Context, d Driver, cfg Config) (*Store, error) {
 	return newStore(d, cfg).opened(ctx)
 }
 
-// Open is New for a driver that belongs to the store: Close closes it, and so does an error.
+// Open is New for a driver that belongs to the store: Close closes the driver, and so does Open
+// if it fails.
 func Open(ctx context.Context, d interface {
 	Driver
 	Close()
@@ -112,9 +114,8 @@ func (c Config) Planted(p plant.Set) Config {
 	return c
 }
 
-// NewSimulated returns a store for the simulator, which asks the engine for nothing yet.
-// Ids come from random, and what the store does beside its calls is given to spawn, so that
-// a run can be repeated.
+// NewSimulated returns a store for the simulator, without a call to the engine. Ids come from
+// random, and the store starts goroutines only through spawn, so that a run can be repeated.
 func NewSimulated(d Driver, cfg Config, random func() string, spawn func(func())) *Store {
 	cfg.random, cfg.spawn = random, spawn
 	return newStore(d, cfg)
@@ -155,8 +156,8 @@ func randomID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// Close ends watches and later calls, and waits for everything that the store started.
-// Sessions live on until they expire.
+// Close ends all watches, makes later calls fail, and waits for the store's goroutines.
+// Sessions stay alive until they expire.
 func (s *Store) Close() {
 	s.mu.Lock()
 	s.cancel()
@@ -167,7 +168,7 @@ func (s *Store) Close() {
 	}
 }
 
-// start runs f beside everything else, unless the store is closed. s.mu is held.
+// start runs f in the background, unless the store is closed. s.mu is held.
 func (s *Store) start(f func()) bool {
 	if s.ctx.Err() != nil {
 		return false
@@ -176,7 +177,7 @@ func (s *Store) start(f func()) bool {
 	return true
 }
 
-// ErrClosed is the answer of a store after Close.
+// ErrClosed is returned by every call after Close.
 var ErrClosed = errors.New("kv: the store is closed")
 
 // Caps implements store.Store.
@@ -184,8 +185,8 @@ func (s *Store) Caps() store.Caps { return s.caps.Store() }
 
 func (s *Store) batch() int { return s.caps.Store().Batch }
 
-// mine reports whether this process opened the session.
-func (s *Store) mine(id store.SessionID) bool {
+// openedHere reports whether this process opened the session.
+func (s *Store) openedHere(id store.SessionID) bool {
 	own, _ := s.own.get(id)
 	return own
 }
@@ -196,19 +197,18 @@ func (s *Store) deployment() string {
 	return s.name
 }
 
-// plan is a change that one or more deciding keys make or refuse. Where the engine can, it
-// is one transaction; where a transaction has one key only, its parts are made one after
-// the other, and that is as good because a session that died never returns:
-// the guards are checked, what is harmless is written first, and the decision is made. A grant
-// is only prepared by it: see settle.
+// plan is a change of several keys. If the engine can, run makes it in one transaction. If a
+// transaction has only one key, run checks the guards, makes the first writes, and then makes
+// the deciding writes one by one. This is as safe, because a session that died never returns.
+// A grant is only prepared in this case: see settle.
 type plan struct {
 	guard  []Cond  // on keys that the plan does not write
-	under  []Cond  // guards of a grant that must hold when it is made
-	first  []Write // harmless if the decision fails
+	under  []Cond  // conditions of a grant that must still hold when it takes effect
+	first  []Write // harmless if a deciding write fails
 	decide []step
-	last   []Write // harmless if it is lost
+	last   []Write // harmless if they are lost
 	read   []string
-	show   []string // read only if the plan fails
+	show   []string // keys to read if the plan fails
 }
 
 type step struct {
@@ -216,7 +216,7 @@ type step struct {
 	Write
 }
 
-// run makes a plan. The versions of the result are those of the decisions.
+// run makes a plan. The versions of the result are those of the deciding writes.
 func (s *Store) run(ctx context.Context, p plan) (Result, error) {
 	if s.caps.Keys == 1 {
 		return s.runOneKey(ctx, p)
@@ -271,14 +271,14 @@ func (s *Store) runOneKey(ctx context.Context, p plan) (Result, error) {
 	return r, err
 }
 
-// finish makes the last writes of a plan. A sweep removes what stays.
+// finish makes the last writes of a plan. If one fails, a sweep removes the key later.
 func (s *Store) finish(ctx context.Context, p plan) {
 	for _, w := range p.last {
 		_, _ = s.commit(ctx, Txn{Then: []Write{w}})
 	}
 }
 
-// hold reports whether the guards hold. While a conditional close is under way that is open.
+// hold reports whether the guards hold. It waits while a conditional close is under way.
 func (s *Store) hold(ctx context.Context, guards []Cond) (ok bool, err error) {
 	for range closingTries {
 		if ok, err = s.holdsNow(ctx, guards); !errors.Is(err, errClosing) {
@@ -305,13 +305,13 @@ func (s *Store) holdsNow(ctx context.Context, guards []Cond) (bool, error) {
 	return err == nil, err
 }
 
-// errClosing: a conditional close of the session is under way. It ends soon, one way or the
-// other; closingTries bounds the reads until then.
+// errClosing means that a conditional close of the session is under way. It soon succeeds or
+// fails; closingTries bounds the reads until then.
 var errClosing = errors.New("kv: the session is being closed")
 
 const closingTries = 100
 
-// read reads keys, as many at once as the engine can.
+// read reads keys, as many in one call as the engine allows.
 func (s *Store) read(ctx context.Context, keys ...string) ([]Item, error) {
 	var items []Item
 	for len(keys) > 0 {
@@ -326,24 +326,24 @@ func (s *Store) read(ctx context.Context, keys ...string) ([]Item, error) {
 	return items, nil
 }
 
-// asked is what was known when a call was sent: no answer may be older.
-type asked struct {
+// baseline is what the store knew when it sent a call. An older answer proves lost data.
+type baseline struct {
 	epoch, high, meta uint64
-	records           []record // by the keys that are read
+	records           []record // of the keys that are read, in their order
 }
 
-func (s *Store) ask(keys ...[]string) asked {
+func (s *Store) baseline(keys ...[]string) baseline {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a := asked{epoch: s.epoch, high: s.high, meta: s.metaVersion}
+	base := baseline{epoch: s.epoch, high: s.high, meta: s.metaVersion}
 	for _, key := range slices.Concat(keys...) {
 		var r record
 		if group, ok := strings.CutPrefix(key, recordAt); ok {
 			r, _ = s.records.get(group)
 		}
-		a.records = append(a.records, r)
+		base.records = append(base.records, r)
 	}
-	return a
+	return base
 }
 
 // commit is one call to the engine.
@@ -351,19 +351,20 @@ func (s *Store) commit(ctx context.Context, t Txn) (Result, error) {
 	if s.ctx.Err() != nil {
 		return Result{}, ErrClosed
 	}
-	a, sent := s.ask(t.Read, t.Else), s.sends()
+	base, sent := s.baseline(t.Read, t.Else), s.sends()
 	r, err := s.driver.Commit(ctx, t)
 	if err != nil {
 		return Result{}, err
 	}
-	s.ends(r.Items)
-	s.heard(r, a)
+	s.markEnded(r.Items)
+	s.checkAnswer(r, base)
 	s.readSent(sent)
 	return r, nil
 }
 
-// ends makes the beats of sessions that have ended missing ones, and notes why they ended.
-func (s *Store) ends(items []Item) {
+// markEnded sets the version of beats of ended sessions to 0, as if they were deleted, and notes
+// why the sessions ended.
+func (s *Store) markEnded(items []Item) {
 	for i := range items {
 		id, ok := strings.CutPrefix(items[i].Key, beatAt)
 		if !ok || items[i].Version == 0 {
@@ -376,7 +377,6 @@ func (s *Store) ends(items []Item) {
 	}
 }
 
-// noteEnd notes why a session ended.
 func (s *Store) noteEnd(id store.SessionID, why store.Reason) {
 	s.ended.put(id, why)
 	s.mu.Lock()
@@ -384,7 +384,7 @@ func (s *Store) noteEnd(id store.SessionID, why store.Reason) {
 	delete(s.silences, id)
 }
 
-// alive is the value of the beat of a session that lives.
+// alive is the value of a living session's beat.
 var alive = []byte("{}")
 
 func beatOf(i Item) (j beatJSON) {
@@ -394,31 +394,31 @@ func beatOf(i Item) (j beatJSON) {
 	return j
 }
 
-// heard notices an engine that lost data: its answer is older than what was known when it
-// was asked, or of another engine. If the epoch was raised since, the answer may be from
-// before, and says nothing.
-func (s *Store) heard(r Result, a asked) {
+// checkAnswer notices an engine that lost data: its answer is older than what the store knew when
+// it sent the call, or comes from another engine. If the epoch was raised since then, the answer
+// may be from before and proves nothing.
+func (s *Store) checkAnswer(r Result, base baseline) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.epoch != a.epoch:
+	case s.epoch != base.epoch:
 		return
-	case r.Index != 0 && r.Index < a.high:
-		s.proves("the engine went back from index %d to %d: it was restored from a backup", a.high, r.Index)
+	case r.Index != 0 && r.Index < base.high:
+		s.noteLoss("the engine went back from index %d to %d: it was restored from a backup", base.high, r.Index)
 	case r.Incarnation != "" && s.engine != "" && r.Incarnation != s.engine:
-		s.meta = nil // reading it tells whether anything was lost
+		s.meta = nil // the next loadMeta finds out whether data was lost
 	default:
 		s.high = max(s.high, r.Index)
 	}
 	for i, item := range r.Items {
 		if strings.HasPrefix(item.Key, recordAt) {
-			s.sawRecord(item, a.records[i])
+			s.sawRecord(item, base.records[i])
 		}
 	}
 }
 
-// sawRecord takes in a record that was read. before is what was known of it when the read
-// was sent. s.mu is held.
+// sawRecord caches a record that was read, or notes that data was lost. before is the record
+// that was known when the read was sent. s.mu is held.
 func (s *Store) sawRecord(i Item, before record) {
 	known, _ := s.records.get(strings.TrimPrefix(i.Key, recordAt))
 	r, err := s.parsedRecords.get(i)
@@ -428,22 +428,22 @@ func (s *Store) sawRecord(i Item, before record) {
 	r.read = true
 	switch {
 	case before.read && r.stored == 0:
-		s.proves("the record of group %q (token %d) was deleted", r.Group, before.Token)
+		s.noteLoss("the record of group %q (token %d) was deleted", r.Group, before.Token)
 	case before.read && (r.stored < before.stored || r.Token < before.Token):
-		s.proves("the record of group %q went back from token %d to %d", r.Group, before.Token, r.Token)
+		s.noteLoss("the record of group %q went back from token %d to %d", r.Group, before.Token, r.Token)
 	case r.stored > known.stored || r.stored == known.stored && r.stored != 0 && !known.read:
 		s.records.put(r.Group, r)
 	}
 }
 
-// proves notes that the engine lost data. The first reason is the best one. s.mu is held.
-func (s *Store) proves(format string, args ...any) {
+// noteLoss notes that the engine lost data. The first reason is kept. s.mu is held.
+func (s *Store) noteLoss(format string, args ...any) {
 	s.lost, s.meta = cmp.Or(s.lost, fmt.Sprintf(format, args...)), nil
 }
 
-// behind returns an error if the engine has lost data or is another one. What it said about
-// a grant is not to be relied on then, and what became of it is unknown. s.mu is held.
-func (s *Store) behind(r Result) error {
+// engineFailed returns an error if the engine has lost data or was replaced. The outcome of a
+// grant is unknown then, whatever the engine answered. s.mu is held.
+func (s *Store) engineFailed(r Result) error {
 	switch {
 	case s.lost != "":
 		return fmt.Errorf("kv: the engine lost data during the call: %s", s.lost)
@@ -453,14 +453,14 @@ func (s *Store) behind(r Result) error {
 	return nil
 }
 
-// lostData says what shows that the engine lost data; "": nothing.
+// lostData returns the proof that the engine lost data; "": there is none.
 func (s *Store) lostData() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lost
 }
 
-// report tells everybody, through the description, that the engine lost data.
+// report writes a loss of data into the deployment's description, for all clients.
 func (s *Store) report(ctx context.Context) error {
 	s.mu.Lock()
 	lost := s.lost != "" && s.meta == nil
@@ -472,8 +472,8 @@ func (s *Store) report(ctx context.Context) error {
 	return err
 }
 
-// forgets clears what was known, because an operator has raised the epoch. s.mu is held.
-func (s *Store) forgets(m *meta) {
+// resetKnown drops what was known before an operator raised the epoch. s.mu is held.
+func (s *Store) resetKnown(m *meta) {
 	s.name, s.epoch, s.engine, s.high, s.lost = m.Deployment, m.Epoch, m.Incarnation, m.index, ""
 	s.metaCreated, s.metaVersion = m.created, m.version
 	s.sessions.clear()
@@ -482,7 +482,7 @@ func (s *Store) forgets(m *meta) {
 	clear(s.silences)
 }
 
-// memo is a map with a bound: beyond it, it begins anew. It is safe for concurrent use.
+// memo is a bounded cache. When it is full, it drops all entries. It is safe for concurrent use.
 type memo[K comparable, V any] struct {
 	mu sync.Mutex
 	m  map[K]V
@@ -518,7 +518,7 @@ func (m *memo[K, V]) clear() {
 	m.m = nil
 }
 
-// parsed remembers what items hold, because most are read many times in one version.
+// parsed caches decoded items, because most are read many times in one version.
 type parsed[V any] struct {
 	parse func(Item) (V, error)
 	known memo[string, parsedItem[V]]
@@ -530,7 +530,7 @@ type parsedItem[V any] struct {
 }
 
 func (p *parsed[V]) get(i Item) (V, error) {
-	// An engine that lost data may give a version to another value.
+	// An engine that lost data may use a version again for another value.
 	if k, ok := p.known.get(i.Key); ok && k.item.Version == i.Version && k.item.Created == i.Created && bytes.Equal(k.item.Value, i.Value) {
 		return k.value, nil
 	}
@@ -541,7 +541,7 @@ func (p *parsed[V]) get(i Item) (V, error) {
 	return v, err
 }
 
-// nextToken follows the token that the store has read.
+// nextToken returns the token after the one in the record.
 func (s *Store) nextToken(r record, epoch uint64) (fence.Token, error) {
 	if s.cfg.plant.Has(plant.TokenReset) && r.Holder == "" {
 		r.Token = 0
