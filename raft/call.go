@@ -29,7 +29,7 @@ type request struct {
 	Op      op            `json:"op"`
 	Timeout time.Duration `json:"timeout"` // for the answer
 
-	// opLeader: wait for something other than this, if it is given.
+	// opLeader: wait until the group differs from this, if it is given.
 	State tenure.State  `json:"state,omitzero"`
 	Token fence.Token   `json:"token,omitzero"`
 	Wait  time.Duration `json:"wait,omitzero"`
@@ -44,7 +44,7 @@ type request struct {
 // answer is what comes back.
 type answer struct {
 	Error string `json:"error,omitzero"`
-	// Moved says that the question is for another: ID at Address, if that is known.
+	// Moved: another node is the Raft leader, ID at Address, if that is known.
 	Moved   bool   `json:"moved,omitzero"`
 	ID      string `json:"id,omitzero"`
 	Address string `json:"address,omitzero"`
@@ -76,7 +76,7 @@ func (n *Node) serveCalls(conn net.Conn) {
 	}
 }
 
-// answer decides what is answered.
+// answer handles a request.
 func (n *Node) answer(ctx context.Context, req request) answer {
 	var a answer
 	var err error
@@ -114,7 +114,7 @@ type callError string
 
 func (e callError) Error() string { return string(e) }
 
-// call asks the node at the address. The questions may be asked twice.
+// call sends a request to the node at the address. The node may get it twice.
 func (n *Node) call(ctx context.Context, id, address string, req request) (a answer, err error) {
 	deadline, _ := ctx.Deadline()
 	req.Timeout = time.Until(deadline)

@@ -26,13 +26,12 @@ type Config struct {
 	Candidate tenure.Candidate
 	// Group is what the cluster elects a leader of: one cluster, one group.
 	Group string
-	// Peers are the addresses (host:port) of the first members by id, this node
-	// among them. Every node of a new cluster is given the same; a data directory
-	// that has state already keeps to its own. Even numbers are refused: they tolerate
-	// no more failures than one node fewer.
+	// Peers are the addresses (host:port) of the first members by id, including this node.
+	// Every node of a new cluster must have the same. A data directory with state ignores
+	// them. Even numbers are refused: they tolerate no more failures than one node fewer.
 	Peers map[string]string
-	// Join asks the cluster that Peers belong to for admission, instead of
-	// beginning a new one: Peers are then whom to ask, and Advertise is required.
+	// Join makes the node ask Peers, members of an existing cluster, for admission, instead
+	// of starting a new cluster. Advertise is then required.
 	Join bool
 	// Listen is the address to listen on. Default Advertise.
 	Listen string
@@ -40,21 +39,21 @@ type Config struct {
 	// own address among Peers.
 	Advertise string
 	// DataDir holds the log, the votes and the snapshots of this node, and nothing
-	// else. It is made if it is missing, and needs some megabytes: without room
-	// for four the node does not open. A node whose directory was lost must come
-	// back under a new id: it has forgotten its votes.
+	// else. Open creates it if it is missing, and fails if the disk has less than four
+	// megabytes free. A node that lost its directory has lost its votes: it must come back
+	// under a new id.
 	DataDir string
-	// TLS, if set, is how nodes know each other, in both directions: it needs a
-	// certificate and RootCAs; ClientCAs default to RootCAs. Without it everybody
-	// who can reach the port can take part.
+	// TLS, if set, authenticates nodes to each other, in both directions: it needs a
+	// certificate and RootCAs; ClientCAs default to RootCAs. Without it everybody who can
+	// reach the port can take part.
 	TLS *tls.Config
 	// Dial reaches a peer. Default net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Timing is how long everything takes. The zero Timing is Default().
+	// Timing has the intervals and timeouts. The zero Timing is Default().
 	Timing
 	// Clock measures trust and patience. Default clock.System().
 	Clock clock.Clock
-	// Log is for people. Default slog.Default().
+	// Log gets log lines. Default slog.Default().
 	Log *slog.Logger
 
 	// logs wraps the log store: tests stall it.

@@ -15,9 +15,9 @@ import (
 var errNoContext = errors.New("raft: the context is nil")
 
 // Campaign implements tenure.Elector. One campaign can wait at a time:
-// ErrCampaigning. If ctx ends at the very moment of the win, the term is
-// returned: it is the caller's, who resigns it if it is not wanted. A node that
-// was removed from the cluster waits in vain.
+// ErrCampaigning. If ctx ends at the moment of the win, Campaign returns the term, and the
+// caller must resign it if it does not want it. A node that was removed from the cluster
+// waits until ctx ends.
 func (n *Node) Campaign(ctx context.Context) (*tenure.Term, error) {
 	switch {
 	case n == nil:
@@ -77,9 +77,8 @@ func (n *Node) Leader(ctx context.Context) (tenure.Leader, error) {
 	return a.Record.leader(n.cfg.Group, a.Led), nil
 }
 
-// LeaderRead answers on the leader itself, from its memory, without a message:
-// its own candidate and token. On every other node, and on a leader that has not
-// heard from a quorum in time, it is ErrNotLeading.
+// LeaderRead returns the candidate and token of this node from memory, without a message, if
+// this node leads. Otherwise, or if no quorum answered in time, it returns ErrNotLeading.
 //
 // The answer is as good as Leader's as long as the clock of no other node runs
 // faster than this one's by more than a factor of 1/(1 − Drift − Margin/Heartbeat),
@@ -93,7 +92,7 @@ func (n *Node) LeaderRead() (tenure.Leader, error) {
 		h = nil
 	}
 	n.mu.Unlock()
-	// The clock is read last: what is answered was true then.
+	// Read the clock last: the answer was true at that moment.
 	if h == nil || h.trust.Remaining() <= 0 {
 		return tenure.Leader{Group: n.cfg.Group}, ErrNotLeading
 	}
@@ -109,7 +108,7 @@ func (n *Node) Leaders(ctx context.Context) iter.Seq2[tenure.Leader, error] {
 		}
 		var state tenure.State
 		var token fence.Token
-		told := false // that it is unknown
+		told := false // the caller has got the error
 		for ctx.Err() == nil {
 			req := request{Op: opLeader}
 			if state != tenure.Unknown && !told {
@@ -154,13 +153,13 @@ func (n *Node) Deployment() string {
 	return r.Deployment
 }
 
-// current is what an observer would be told, if this node is the Raft leader.
+// current returns what an observer gets, if this node is the Raft leader.
 func (n *Node) current() (r record, led bool, changed, applied <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	r, applied = n.fsm.state()
 	t := r.newest()
-	// Between the commit of a term and its beginning it is held already.
+	// Between the commit of a term and its beginning the group counts as led.
 	led = n.held != nil && n.held.token == r.Token || n.beginning != 0 && t.Life == n.fsm.life && t.Nth == n.beginning && t.End == 0
 	return r, led, n.changed, applied
 }
@@ -179,7 +178,7 @@ func (n *Node) view(ctx context.Context, req request) (record, bool, error) {
 	ready := n.ready == now.term
 	n.mu.Unlock()
 	if !ready {
-		// A new Raft leader knows what is committed only when an entry of its own is.
+		// A new Raft leader knows what is committed only after it committed an entry.
 		if _, err := n.propose(ctx, now.term, entry{Kind: beat}); err != nil {
 			return record{}, false, err
 		}
@@ -194,8 +193,8 @@ func (n *Node) view(ctx context.Context, req request) (record, bool, error) {
 	return r, led, nil
 }
 
-// await returns when the group is not as the observer saw it, or when it has
-// waited as long as it was asked to.
+// await returns when the group differs from what the observer saw, or after the wait that
+// the request asks for.
 func (n *Node) await(ctx context.Context, req request) {
 	wait := time.NewTimer(min(req.Wait, callMost))
 	defer wait.Stop()
@@ -215,9 +214,9 @@ func (n *Node) await(ctx context.Context, req request) {
 	}
 }
 
-// confirm waits until a quorum has accepted messages that were sent after the
-// instant. Raft's own VerifyLeader is satisfied by answers to older ones; here it
-// only makes the next heartbeat come at once.
+// confirm waits until a quorum has accepted messages that were sent after the instant.
+// Raft's own VerifyLeader accepts answers to older messages; it is called only because it
+// sends the next heartbeat at once.
 func (n *Node) confirm(ctx context.Context, term uint64, since clock.Instant) error {
 	n.mu.Lock()
 	if !n.pokes && n.ctx.Err() == nil {
@@ -248,10 +247,10 @@ func (n *Node) confirm(ctx context.Context, term uint64, since clock.Instant) er
 	}
 }
 
-// askBound is how long a question may take: an ordinary election passes in it.
+// askBound is the timeout of ask, long enough for an ordinary election.
 func (t Timing) askBound() time.Duration { return t.Heartbeat + t.Election + t.Call }
 
-// ask puts the question to whoever leads the Raft cluster.
+// ask sends the request to the Raft leader and retries until the timeout.
 func (n *Node) ask(ctx context.Context, req request) (answer, error) {
 	bound := n.cfg.askBound() + req.Wait
 	ctx, cancel := context.WithTimeout(ctx, bound)
@@ -276,7 +275,7 @@ func (n *Node) ask(ctx context.Context, req request) (answer, error) {
 		case err == nil && !a.Moved:
 			return a, nil
 		case err == nil && a.ID != "" && a.ID != id && a.ID != n.cfg.Candidate.ID:
-			// Whoever joins knows the leader only from hearsay.
+			// A node that joins learns from others who leads.
 			if a, err = n.attempt(ctx, a.ID, a.Address, req); err == nil && !a.Moved {
 				return a, nil
 			}
@@ -295,21 +294,20 @@ func (n *Node) ask(ctx context.Context, req request) (answer, error) {
 	}
 }
 
-// attempt is a call within the time of one exchange.
+// attempt makes one call, with the timeout Call.
 func (n *Node) attempt(ctx context.Context, id, address string, req request) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.Call+req.Wait)
 	defer cancel()
 	return n.call(ctx, id, address, req)
 }
 
-// timedOut reports whether err says no more than that time was up.
+// timedOut reports whether err is a timeout.
 func timedOut(err error) bool {
 	var t interface{ Timeout() bool }
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// whom returns who may know: the Raft leader if it is known, or else the members
-// in turn.
+// whom returns whom to ask: the Raft leader if it is known, or else the members in turn.
 func (n *Node) whom(turn int) (id, address string) {
 	if address, id := n.raft.LeaderWithID(); id != "" {
 		return string(id), string(address)

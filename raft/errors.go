@@ -13,8 +13,8 @@ var (
 	// ErrNotLeading: this node does not lead, or can no longer be sure that it
 	// does. Ask Leader.
 	ErrNotLeading = errors.New("raft: this node does not lead")
-	// ErrUnavailable: no node that could answer was reached in time. Whether there
-	// is a leader is not known.
+	// ErrUnavailable: no node that could answer was reached in time. It is unknown whether
+	// there is a leader.
 	ErrUnavailable = errors.New("no leader of the Raft cluster answered")
 	// ErrDataInUse: another process has the data directory open.
 	ErrDataInUse = errors.New("in use by another process")

@@ -20,21 +20,21 @@ type place struct {
 	seen     clock.Instant
 }
 
-// standing is what a node that is not the Raft leader has told the one that is.
+// standing is what this node has told the Raft leader about its own campaign.
 type standing struct {
-	to      hraft.ServerID // whom
-	told    bool           // that it campaigns
-	at      clock.Instant  // when
-	telling bool
-	asked   hraft.ServerID     // whom it is telling,
-	hangUp  context.CancelFunc // and how to stop
+	to      hraft.ServerID     // the leader that it told last
+	told    bool               // it told that leader that it campaigns
+	at      clock.Instant      // when the last call began
+	telling bool               // a call is under way
+	asked   hraft.ServerID     // to this leader
+	hangUp  context.CancelFunc // cancels the call
 }
 
-// tellEvery is how often a candidate says that it still campaigns; whoever has
-// not for three times as long has left the line.
+// tellEvery is how often a candidate tells the Raft leader that it still campaigns. One that
+// is silent for three times as long is removed from the line.
 func (t Timing) tellEvery() time.Duration { return max(t.Heartbeat/2, 50*time.Millisecond) }
 
-// stood takes down that a candidate campaigns, or no longer does.
+// stood records that a candidate campaigns, or no longer does.
 func (n *Node) stood(req request) error {
 	if !n.leads().leading {
 		return errMoved
@@ -86,8 +86,8 @@ func (n *Node) inLine() string {
 	})
 }
 
-// tell says to the Raft leader whether this node campaigns, if that is news or
-// due. The caller holds mu.
+// tell tells the Raft leader whether this node campaigns, after a change and every tellEvery.
+// The caller holds mu.
 func (n *Node) tell() {
 	s := &n.standing
 	campaigns := n.waiter != nil
@@ -96,7 +96,7 @@ func (n *Node) tell() {
 	news := campaigns != (s.told && s.to == id)
 	due := campaigns && now.Sub(s.at) >= n.cfg.tellEvery()
 	if s.telling && id != "" && id != s.asked {
-		s.hangUp() // the old one may not answer, and the new one waits to know
+		s.hangUp() // the old leader may not answer; tell the new one
 	}
 	if s.telling || id == "" || string(id) == n.cfg.Candidate.ID || !(news || due) {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// logSink passes on what hashicorp/raft has to say, one level lower than it says
-// it: an unreachable peer is an error to it, and an ordinary day to a fleet.
+// logSink logs the lines of hashicorp/raft one level lower: an unreachable peer is an error
+// to that library, but ordinary in a fleet.
 type logSink struct{ log *slog.Logger }
 
 func (s *logSink) logger(name string) hclog.Logger {

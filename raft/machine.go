@@ -21,7 +21,7 @@ type kind string
 const (
 	begin kind = "begin" // a term begins: the token is raised
 	end   kind = "end"   // a term is given up, if it is still the newest
-	beat  kind = "beat"  // nothing: that it was committed is all it says
+	beat  kind = "beat"  // nothing: its commit proves that commits work
 	raise kind = "raise" // the epoch is raised
 
 	suspect kind = "suspect" // a sink has seen a token that contradicts the newest term
@@ -31,13 +31,13 @@ const (
 type entry struct {
 	Kind kind   `json:"kind"`
 	By   string `json:"by"`             // the node that proposed it,
-	Life string `json:"life"`           // in which of its lives,
-	Nth  uint64 `json:"nth"`            // and as the how manieth of its entries
+	Life string `json:"life"`           // which start of that node,
+	Nth  uint64 `json:"nth"`            // and the number of the entry since that start
 	At   int64  `json:"at_ms,omitzero"` // wall clock of the proposer, for people
 
 	Candidate  tenure.Candidate `json:"candidate,omitzero"`  // begin
 	Deployment string           `json:"deployment,omitzero"` // begin: if there is none yet
-	Token      fence.Token      `json:"token,omitzero"`      // end: which; suspect: what the sink has seen
+	Token      fence.Token      `json:"token,omitzero"`      // end: of the term; suspect: that the sink has seen
 	Reason     string           `json:"reason,omitzero"`     // end: why
 	Epoch      uint64           `json:"epoch,omitzero"`      // raise: to what
 }
@@ -58,11 +58,11 @@ type past struct {
 	Life      string           `json:"life"`
 	Nth       uint64           `json:"nth"`
 	Begin     int64            `json:"begin_ms"`
-	End       int64            `json:"end_ms,omitzero"` // 0: not written down
+	End       int64            `json:"end_ms,omitzero"` // 0: not recorded
 	Reason    string           `json:"reason,omitzero"`
 }
 
-// maxTerms is how many terms the record remembers.
+// maxTerms is how many terms the record keeps.
 const maxTerms = 32
 
 // newest returns the newest term, or the zero past.
@@ -115,14 +115,14 @@ func (r record) apply(e entry) (record, error) {
 		// A report from before the epoch was raised, or before a later term, is late.
 		r.Lost = r.Lost || e.Token >= r.Token && e.Token.Epoch() >= r.Epoch
 	default:
-		// A newer version proposed it. To skip what others apply would be to
-		// disagree with them in silence.
+		// A newer version proposed it. If this node skipped it, its record would silently
+		// differ from that of the others.
 		panic(fmt.Sprintf("raft: entry of kind %q: this version is too old for its cluster", e.Kind))
 	}
 	return r, nil
 }
 
-// Why a term ended, as observers are told.
+// The reasons for the end of a term that observers get.
 const (
 	reasonExpired     = "expired"
 	reasonLost        = "lost"
@@ -143,7 +143,7 @@ func reason(cause error) string {
 	}
 }
 
-// applied is what became of an entry of this node.
+// applied is the result of an entry of this node.
 type applied struct {
 	record record
 	term   uint64 // the Raft term it was proposed in
@@ -152,10 +152,10 @@ type applied struct {
 
 // machine keeps the record for hashicorp/raft.
 //
-// Whoever proposes an entry waits for it here and not for the library's future,
-// which may never be answered if the node is shut down.
+// propose waits for its entry here and not for the library's future, which may never
+// complete if the node is shut down.
 type machine struct {
-	life string // of this node
+	life string // a random text, new at each start of this node
 
 	mu      sync.Mutex
 	record  record
@@ -170,7 +170,8 @@ func newMachine(life string) *machine {
 	return &machine{life: life, waiting: map[uint64]chan applied{}, changed: make(chan struct{})}
 }
 
-// expect numbers an entry and returns where to wait for it. Forget must follow.
+// expect returns a number for an entry and a channel for its result. The caller must call
+// forget.
 func (m *machine) expect() (nth uint64, result <-chan applied) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -186,8 +187,7 @@ func (m *machine) forget(nth uint64) {
 	delete(m.waiting, nth)
 }
 
-// state returns the record as far as this node has applied it, and what to wait
-// for.
+// state returns the record as far as this node has applied it, and changed.
 func (m *machine) state() (record, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -203,7 +203,7 @@ func (m *machine) tell() {
 func (m *machine) Apply(log *hraft.Log) any {
 	var e entry
 	if err := json.Unmarshal(log.Data, &e); err != nil {
-		panic(fmt.Sprintf("raft: entry %d is unreadable, and to skip it would be to disagree with the others: %v", log.Index, err))
+		panic(fmt.Sprintf("raft: entry %d is unreadable; if this node skipped it, its record would differ from that of the others: %v", log.Index, err))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -276,9 +276,8 @@ func (r record) leader(group string, led bool) tenure.Leader {
 	return l
 }
 
-// since lists what happened after the observer saw the group in a state, with a
-// token: each term that began and each that ended, as far as the record goes
-// back.
+// since lists what happened after an observer saw the group in this state with this token:
+// each term that began and each that ended, if the record still has it.
 func (r record) since(group string, led bool, token fence.Token, state tenure.State) (changes []tenure.Leader) {
 	for i, t := range r.Terms {
 		newest := i == len(r.Terms)-1

@@ -20,7 +20,7 @@ func (n *Node) Members() map[string]string {
 	return members
 }
 
-// join asks for admission until it is granted. A member that has moved asks, too.
+// join asks for admission until it is granted. A member with a new address does so, too.
 func (n *Node) join() {
 	wait := n.cfg.Heartbeat
 	for {
@@ -34,9 +34,8 @@ func (n *Node) join() {
 	}
 }
 
-// Leave takes this node out of the cluster, for good: its id must not be used
-// again. It is refused while the node holds a term. The node goes on running, as
-// nobody's peer, until it is closed.
+// Leave removes this node from the cluster for good: its id must not be used again. It is
+// refused while the node holds a term. The node runs until it is closed, without peers.
 func (n *Node) Leave(ctx context.Context) error {
 	n.mu.Lock()
 	h := n.held
@@ -47,8 +46,8 @@ func (n *Node) Leave(ctx context.Context) error {
 	return n.Remove(ctx, n.cfg.Candidate.ID)
 }
 
-// Remove takes a member out of the cluster, for good: its id must not be used
-// again. If it leads, its term ends. To remove who is not a member is no error.
+// Remove removes a member from the cluster for good: its id must not be used again. If it
+// leads, its term ends. If id is not a member, Remove returns nil.
 func (n *Node) Remove(ctx context.Context, id string) error {
 	_, err := n.ask(ctx, request{Op: opRemove, ID: id})
 	return err
@@ -99,7 +98,7 @@ func (n *Node) changeMembers(ctx context.Context, req request) error {
 		if !member && len(members) == maxPeers {
 			return fmt.Errorf("the cluster has %d members already, which is the most", maxPeers)
 		}
-		// A voter that cannot be reached would count against the quorum for ever.
+		// An unreachable voter would make the quorum larger without helping to reach it.
 		if _, err := n.attempt(ctx, req.ID, req.Address, request{Op: opStanding}); err != nil {
 			return fmt.Errorf("%q cannot be reached at %s, where it says that it is: %w", req.ID, req.Address, err)
 		}
@@ -119,8 +118,8 @@ func (n *Node) changeMembers(ctx context.Context, req request) error {
 	}
 }
 
-// settled waits until the member is at the address, or gone if that is "", and
-// the configuration that says so is committed.
+// settled waits until a committed configuration has the member at the address, or does not
+// have it if address is "".
 func (n *Node) settled(ctx context.Context, now leadership, id, address string) error {
 	for n.Members()[id] != address {
 		if n.leads() != now {
@@ -132,12 +131,12 @@ func (n *Node) settled(ctx context.Context, now leadership, id, address string) 
 			return fmt.Errorf("the change of member %q is not under way: %w", id, context.Cause(ctx))
 		}
 	}
-	// What comes after it in the log is committed after it.
+	// This entry is committed after the configuration, which precedes it in the log.
 	_, err := n.propose(ctx, now.term, entry{Kind: beat})
 	return err
 }
 
-// stepAside makes another the Raft leader: a leader cannot well remove itself.
+// stepAside makes another node the Raft leader, which can then remove this one.
 func (n *Node) stepAside(ctx context.Context, term uint64) error {
 	if !n.takeTask(ctx) {
 		return fmt.Errorf("%s is busy: %w", n.cfg.Candidate.ID, context.Cause(ctx))

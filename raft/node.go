@@ -35,16 +35,16 @@ type Node struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	wake    chan struct{}
-	closed  chan struct{} // closed when nothing is left
-	closeTo error         // why it did not end well; after closed
+	closed  chan struct{} // closed when everything has stopped
+	closeTo error         // the result of Close; valid after closed
 
 	mu        sync.Mutex
 	changed   chan struct{} // closed at the next change of what is below
 	seen      leadership    // as of the last step
 	waiter    *waiter       // the campaign that waits
 	held      *held         // the term that is held
-	lingers   *held         // a term that was lost, and its work has not returned
-	beginning uint64        // the number of the entry that begins a term, while it is under way
+	lingers   *held         // a lost term whose work has not returned
+	beginning uint64        // the number of the entry that begins a term, while it is proposed
 	ready     uint64        // the Raft term in which an entry of ours was applied
 	line      map[string]place
 	busy      bool // a task runs; there is one at a time
@@ -57,17 +57,16 @@ type Node struct {
 
 var _ tenure.Elector = (*Node)(nil)
 
-// The log holds beats, most of all: a day of them is some hundred thousand
-// entries of a hundred bytes, of which these many are kept.
+// Most entries of the log are beats: some hundred thousand a day, of a hundred bytes each.
+// Snapshots keep it short.
 const (
 	snapshotEvery     = time.Minute
 	snapshotThreshold = 4096
 	trailingLogs      = 1024
 )
 
-// Open starts a node. It returns when the node runs, which is before the cluster
-// has a leader. What cannot work is an error that names the path or the address,
-// and nothing is left running.
+// Open starts a node. It returns when the node runs, which is before the cluster has a
+// leader. An error names the path or the address that failed, and nothing is left running.
 func Open(cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -112,15 +111,15 @@ func Open(cfg Config) (*Node, error) {
 
 func (n *Node) open(log *logSink) (err error) {
 	cfg := n.cfg
-	// The libraries panic on a log with holes or pages that are torn, and bolt,
-	// which maps its file, faults on one that was cut off.
+	// The libraries panic if the log has gaps or torn pages. bolt maps its file and causes a
+	// fault if the file was truncated.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("raft: data directory %s cannot be read: %v", cfg.DataDir, r)
 		}
 	}()
-	// The address first: a directory is marked as this node's when it is opened.
+	// The address first: openStorage writes this node's identity into the directory.
 	n.port, err = wire.Listen(wire.Config{
 		ID: cfg.Candidate.ID, Life: n.fsm.life, Group: cfg.Group, Listen: cfg.Listen, Advertise: cfg.Advertise,
 		TLS: cfg.TLS, Dial: cfg.Dial, Heartbeat: cfg.Heartbeat, Call: cfg.Call, Log: cfg.Log,
@@ -144,7 +143,7 @@ func (n *Node) open(log *logSink) (err error) {
 	conf.SnapshotInterval = snapshotEvery
 	conf.SnapshotThreshold = snapshotThreshold
 	conf.TrailingLogs = trailingLogs
-	// A node that was removed goes on answering its owner that it is no member.
+	// A removed node keeps running, so that it can tell its owner that it is no member.
 	conf.ShutdownOnRemove = false
 	conf.NoLegacyTelemetry = true
 	conf.Logger = log.logger("raft")
@@ -181,8 +180,8 @@ type leadership struct {
 	leading bool
 }
 
-// leads reads both as of one moment: the term only grows, and a node leaves its
-// leadership before it enters another term.
+// leads reads both at one moment: the term only grows, and a node stops leading before it
+// enters another term.
 func (n *Node) leads() leadership {
 	for {
 		term := n.raft.CurrentTerm()
@@ -193,7 +192,7 @@ func (n *Node) leads() leadership {
 	}
 }
 
-// notify tells those who wait for a change. The caller holds mu.
+// notify wakes everyone who waits for a change. The caller holds mu.
 func (n *Node) notify() {
 	close(n.changed)
 	n.changed = make(chan struct{})
@@ -216,8 +215,8 @@ func (n *Node) poke() {
 // errStalled: an entry was not committed in time. Whether it will be is unknown.
 var errStalled = errors.New("not committed in time")
 
-// propose commits an entry in the Raft term and returns what became of it. After
-// an error the outcome is unknown.
+// propose commits an entry in the Raft term and returns the result of applying it. After an
+// error the outcome is unknown.
 func (n *Node) propose(ctx context.Context, term uint64, e entry) (applied, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, n.cfg.Stall, errStalled)
 	defer cancel()
@@ -233,7 +232,7 @@ func (n *Node) propose(ctx context.Context, term uint64, e entry) (applied, erro
 	if err != nil {
 		return applied{}, err
 	}
-	// Its future is not waited for: see machine. It may block until the time is up.
+	// We do not wait for its future: see machine. Apply may block until the timeout.
 	n.raft.Apply(data, left(ctx))
 	for {
 		changed := n.nextChange()
@@ -259,17 +258,15 @@ func (n *Node) propose(ctx context.Context, term uint64, e entry) (applied, erro
 	}
 }
 
-// left is the time until the context's deadline, for Raft, to which nothing at all
-// means for ever.
+// left returns the time until the context's deadline, above 0: to Raft, 0 is no timeout.
 func left(ctx context.Context) time.Duration {
 	deadline, _ := ctx.Deadline()
 	return max(time.Millisecond, time.Until(deadline))
 }
 
-// Close ends the node: a campaign that waits fails, a term ends as if it had been
-// resigned, and when its work has returned, the group is handed to another. Until
-// ctx ends it waits for that; then the node stops in any case. An error says what
-// did not end well.
+// Close ends the node. A waiting campaign fails. A term ends as if it had been resigned, and
+// when its work has returned, the group is handed to another node. Close waits for that
+// until ctx ends; then the node stops in any case. An error says what did not stop.
 func (n *Node) Close(ctx context.Context) error {
 	n.mu.Lock()
 	first := !n.closing
@@ -295,7 +292,7 @@ func (n *Node) Close(ctx context.Context) error {
 
 	unreturned := n.awaitWork(ctx)
 	if unreturned == nil {
-		n.bequeath(ctx)
+		n.handOverAtClose(ctx)
 	}
 	go n.shutdown(unreturned)
 	select {
@@ -333,9 +330,9 @@ func (n *Node) awaitWork(ctx context.Context) error {
 	}
 }
 
-// bequeath hands Raft's leadership over, so that nobody has to wait for a
-// heartbeat that will not come.
-func (n *Node) bequeath(ctx context.Context) {
+// handOverAtClose hands over Raft's leadership, so that the others need not wait for a
+// heartbeat timeout.
+func (n *Node) handOverAtClose(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.Election)
 	defer cancel()
 	if !n.takeTask(ctx) {
@@ -359,7 +356,7 @@ func (n *Node) shutdown(cause error) {
 	if h := n.held; h != nil {
 		n.dropTerm(h, tenure.ErrLost)
 	}
-	n.cancel() // under mu: whoever finds ctx alive there may still start something
+	n.cancel() // under mu: others check ctx under mu before they start a goroutine
 	n.mu.Unlock()
 	stopped := n.raft.Shutdown()
 	// Before waiting for Raft: it may wait for peers that do not answer.

@@ -7,17 +7,17 @@ import (
 	hraft "github.com/hashicorp/raft"
 )
 
-// hint is by how much the timeouts that Raft is given are longer than ours, so
-// that they can be shortened for a moment.
+// hint is added to the timeouts that we configure Raft with, so that lookNow can shorten
+// them for a moment.
 const hint = time.Nanosecond
 
-// prompt makes Raft look at the clock when patience ends. By itself it looks
-// after one to two Heartbeats, at random, so that a crash would cost up to three;
-// here the followers look one after the other. Raft helps nobody while it knows a
-// leader, and forgets it when it looks: so the one whose look makes a quorum of
-// those without a leader is elected. A look that comes before Raft's own timeout
-// is over changes nothing and puts Raft's next one off: so there is none before,
-// and this node goes on looking until it is a candidate or has heard a leader.
+// prompt makes Raft check its heartbeat timeout when patience ends. Raft by itself checks it
+// after one to two Heartbeats, at random, so that a crash would cost up to three. Here the
+// followers check one after the other. A follower votes for nobody while it knows a leader,
+// and a check that finds the timeout over forgets the leader: so the follower whose check
+// completes a quorum of nodes without a leader is elected. A check before the timeout is over
+// has no effect and delays Raft's next one, so prompt waits for it. It then repeats the check
+// until this node is a candidate or has heard from a leader.
 func (n *Node) prompt() {
 	timer := n.cfg.Clock.NewTimer()
 	defer timer.Stop()
@@ -45,25 +45,24 @@ func (n *Node) prompt() {
 	}
 }
 
-// soonest is the part of a step that lies between two looks at least: the clocks
-// that patience and Raft are measured on differ in rate.
+// soonest: between two checks lies at least step/soonest, because the clocks that patience
+// and Raft are measured on differ in rate.
 const soonest = 50
 
-// early is for how long Raft would not find its timeout over. It is measured on the
-// process's clock, which may be slower than the one of patience, and also from votes.
+// early returns how long Raft's timeout still lasts. Raft measures it on the process's clock,
+// which may be slower than that of patience, and restarts it after votes, too.
 func (n *Node) early() time.Duration {
 	return n.raft.ReloadableConfig().HeartbeatTimeout - time.Since(n.raft.LastContact())
 }
 
-// rank is the place of this node among the voters without their leader.
+// rank returns the position of this node among the voters except the leader.
 func (n *Node) rank(leader string) int {
 	voters := slices.DeleteFunc(n.voters(), func(id string) bool { return id == leader })
 	slices.Sort(voters)
 	return max(0, slices.Index(voters, n.cfg.Candidate.ID))
 }
 
-// lookNow uses that Raft looks at the clock at once when its timeout is made
-// shorter.
+// lookNow shortens Raft's timeout for a moment: Raft then checks it at once.
 func (n *Node) lookNow() {
 	usual := n.raft.ReloadableConfig()
 	short := usual

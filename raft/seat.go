@@ -26,7 +26,7 @@ type outcome struct {
 }
 
 // held is a term that this node holds, from its beginning until it is given up or
-// lost. It is the node's side of it: a elector.Grant.
+// lost. It is an elector.Grant.
 type held struct {
 	node   *Node
 	token  fence.Token
@@ -38,7 +38,7 @@ type held struct {
 
 	// Under the node's mu:
 	ending   error // why it ended, if its work may still be running
-	returned bool  // its work has
+	returned bool  // its work has returned
 	release  *release
 	gone     chan struct{} // closed when it is no longer held
 }
@@ -51,13 +51,13 @@ func (n *Node) unreturned() *held {
 	return n.lingers
 }
 
-// release is asked for when work has returned.
+// release is the request to give up a term whose work has returned.
 type release struct {
 	to   string
 	done chan error // buffered by one
 }
 
-// loop is the one place where decisions are made.
+// loop calls step after every event that can change its decision.
 func (n *Node) loop() {
 	timer := n.cfg.Clock.NewTimer()
 	defer timer.Stop()
@@ -84,8 +84,8 @@ func (n *Node) loop() {
 	}
 }
 
-// step looks at everything and starts what is to be done. It returns when trust
-// ends.
+// step makes all decisions of the node and starts the task that follows. It returns the
+// time at which trust ends.
 func (n *Node) step() clock.Instant {
 	now := n.leads()
 	n.mu.Lock()
@@ -114,11 +114,11 @@ func (n *Node) step() clock.Instant {
 	case n.waiter != nil && n.pact.Usable(now.term):
 		n.start(func() { n.beginTerm(now.term) })
 	case n.waiter != nil && n.anyOther() == "":
-		// The others have left since: there is nobody who could have taken it.
+		// All other voters have left, so nobody can have taken over.
 		n.pact.Reclaim(now.term)
 		n.poke()
 	case n.waiter != nil:
-		// Handed over in vain, and now wanted here: only another Raft term will do.
+		// The handover failed, and now this node campaigns: it needs another Raft term.
 		n.pact.Abdicate(now.term)
 	default:
 		if heir := n.inLine(); heir != "" && n.cfg.Clock.Now() >= n.handAt {
@@ -140,8 +140,7 @@ func (n *Node) start(task func()) {
 	})
 }
 
-// takeTask waits until no task runs, and marks the caller as the one that does. It returns
-// false if ctx ends first.
+// takeTask waits until no task runs and starts that of the caller; false if ctx ends first.
 func (n *Node) takeTask(ctx context.Context) bool {
 	for {
 		n.mu.Lock()
@@ -194,7 +193,7 @@ func (n *Node) beginTerm(term uint64) {
 	if err != nil && n.ctx.Err() == nil {
 		n.cfg.Log.Info("raft: the term could not begin", "raft_term", term, "error", err)
 		if errors.Is(err, errStalled) && n.anyOther() != "" {
-			// Whoever cannot commit its first entry will not commit others.
+			// A node that cannot commit its first entry will not commit others.
 			n.pact.Abdicate(term)
 			return
 		}
@@ -232,7 +231,7 @@ func (n *Node) installTerm(term, nth uint64, proposed clock.Instant, granted rec
 	return nil
 }
 
-// beats proves, while the term lasts, that entries are still committed.
+// beats commits an entry every Beat while the term lasts, to prove that the disk works.
 func (h *held) beats() {
 	n := h.node
 	ctx, cancel := context.WithCancel(h.term.Context())
@@ -254,8 +253,8 @@ func (h *held) beats() {
 	}
 }
 
-// stopTerm ends the term; its work may still be running, so it is held until it
-// is released. The caller holds mu.
+// stopTerm ends the term. Its work may still run, so the node holds it until Release. The
+// caller holds mu.
 func (n *Node) stopTerm(h *held, cause error) {
 	if n.held != h || h.ending != nil {
 		return
@@ -266,7 +265,7 @@ func (n *Node) stopTerm(h *held, cause error) {
 	n.notify()
 }
 
-// dropTerm ends the term and what was held of it. The caller holds mu.
+// dropTerm ends the term and no longer holds it. The caller holds mu.
 func (n *Node) dropTerm(h *held, cause error) {
 	if n.held != h {
 		return
@@ -286,9 +285,8 @@ func (n *Node) dropTerm(h *held, cause error) {
 	n.notify()
 }
 
-// expire drops a term that can no longer be trusted. If it is the disk that does
-// not answer, the others must be let go: they still hear our heartbeats. The
-// caller holds mu.
+// expire drops a term that can no longer be trusted. If the disk hangs, the node also stops
+// its heartbeats, so that the others elect a leader. The caller holds mu.
 func (n *Node) expire(h *held) {
 	stalled := n.pact.Stalled()
 	n.dropTerm(h, tenure.ErrExpired)
@@ -341,7 +339,7 @@ func (h *held) Suspect(ctx context.Context, seen fence.Token) error {
 		return nil
 	}
 	if _, err := n.propose(ctx, h.raft, entry{Kind: suspect, Token: seen}); err != nil {
-		return err // moved on, or nothing is committed: then it is asked again, or the term ends
+		return err // not the Raft leader, or not committed: the caller retries, or the term ends
 	}
 	n.cfg.Log.Error("raft: the cluster lost data", "token", h.token, "seen", seen)
 	return fmt.Errorf("raft: group %q was granted with token %d, but a sink has seen token %d (epoch %d): %w", n.cfg.Group, h.token, seen, seen.Epoch(), tenure.ErrDataLost)
@@ -385,7 +383,7 @@ func (h *held) unconfirmed(cause error) error {
 	return fmt.Errorf("raft: the release of group %q (token %d) is not confirmed: %w", h.node.cfg.Group, h.token, cause)
 }
 
-// lostBefore is what a release or, with a successor, a transfer of a lost term is told.
+// lostBefore is the answer to a release or, with a successor, a transfer of a lost term.
 func (h *held) lostBefore(to string) error {
 	if to == "" {
 		return nil
@@ -393,7 +391,7 @@ func (h *held) lostBefore(to string) error {
 	return fmt.Errorf("raft: group %q was lost before %q could take over: %w", h.node.cfg.Group, to, tenure.ErrSuccessor)
 }
 
-// giveUp writes down that the term is over and hands Raft's leadership on.
+// giveUp commits the end of the term and hands over Raft's leadership.
 func (n *Node) giveUp(h *held) {
 	n.mu.Lock()
 	cause := cmp.Or(h.ending, tenure.ErrResigned)
@@ -420,7 +418,7 @@ func (n *Node) giveUp(h *held) {
 			err = fmt.Errorf("raft: group %q is left vacant: %w: %w", n.cfg.Group, err, tenure.ErrSuccessor)
 		}
 	case heir != "":
-		// The group is given up whether this works or not.
+		// The group is released even if the handover fails.
 		r.done <- nil
 		n.passOn(h.raft, heir)
 		return
@@ -428,7 +426,7 @@ func (n *Node) giveUp(h *held) {
 	r.done <- err
 }
 
-// passOn hands Raft's leadership to one who campaigns, by one who does not.
+// passOn hands Raft's leadership from this node, which does not campaign, to one that does.
 func (n *Node) passOn(term uint64, heir string) {
 	err := n.handOver(n.ctx, term, heir)
 	if err == nil || n.ctx.Err() != nil {
@@ -438,24 +436,22 @@ func (n *Node) passOn(term uint64, heir string) {
 	defer n.mu.Unlock()
 	n.handPause = min(max(2*n.handPause, n.cfg.Heartbeat), 30*n.cfg.Heartbeat)
 	n.handAt = n.cfg.Clock.Now().Add(n.handPause)
-	delete(n.line, heir) // it will say so if it still campaigns
+	delete(n.line, heir) // if it still campaigns, it tells us again
 	n.cfg.Log.Info("raft: hand-over failed", "to", heir, "raft_term", term, "again_in", n.handPause, "error", err)
 }
 
-// handOver gives the Raft term up for good and tells the voter to take over. It
-// returns when another leads the Raft cluster, with an error if it is not the one
-// that was named.
+// handOver gives the Raft term up for good and tells heir, a voter, to take over. It returns
+// when another node leads the Raft cluster, with an error if that is not heir.
 func (n *Node) handOver(ctx context.Context, term uint64, heir string) error {
 	address := n.addressOf(heir)
 	if address == "" {
 		return fmt.Errorf("%q is no voter", heir)
 	}
 	n.pact.HandOver(term)
-	// As long as Raft may take for it: to bring the heir up to date, and for the
-	// election.
+	// Time for Raft to bring heir up to date, and for the election.
 	ctx, cancel := context.WithTimeout(ctx, 2*n.cfg.Election)
 	defer cancel()
-	// Its future is not waited for: see machine.
+	// We do not wait for its future: see machine.
 	n.raft.LeadershipTransferToServer(hraft.ServerID(heir), hraft.ServerAddress(address))
 	for {
 		changed := n.nextChange()
@@ -468,14 +464,14 @@ func (n *Node) handOver(ctx context.Context, term uint64, heir string) error {
 		}
 		select {
 		case <-changed:
-		case <-time.After(n.cfg.Commit): // who leads now is not told by changed
+		case <-time.After(n.cfg.Commit): // changed does not report a new Raft leader
 		case <-ctx.Done():
 			return fmt.Errorf("%q did not take over: %w", heir, context.Cause(ctx))
 		}
 	}
 }
 
-// pause lets some time pass.
+// pause waits for d, or until the node stops.
 func (n *Node) pause(d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -493,8 +489,7 @@ func (n *Node) addressOf(id string) string {
 	return ""
 }
 
-// anyOther returns a voter besides this node, preferably one that was heard
-// lately, or "".
+// anyOther returns the other voter that answered the newest message, or "".
 func (n *Node) anyOther() string {
 	others := slices.DeleteFunc(n.voters(), func(id string) bool { return id == n.cfg.Candidate.ID })
 	if len(others) == 0 {

@@ -26,8 +26,8 @@ type storage struct {
 	fresh     bool // nothing was ever written
 }
 
-// identity says whose directory it is. A node that takes up another's would vote
-// with the other's memory.
+// identity says which node the directory belongs to. A node with the directory of another
+// would have the other's votes instead of its own.
 type identity struct {
 	Group   string `json:"group"`
 	ID      string `json:"id"`
@@ -37,8 +37,8 @@ type identity struct {
 const (
 	identityKey = "tenure-identity"
 	boltFile    = "raft.db"
-	// inUseBound is how long a directory may still be in use: a process that is
-	// being replaced needs a moment to end.
+	// inUseBound is how long to wait for a directory that is in use: a process that is being
+	// replaced needs a moment to end.
 	inUseBound = 2 * time.Second
 	retained   = 2   // snapshots
 	cachedLogs = 128 // entries that followers still have to be sent
@@ -70,7 +70,7 @@ func openStorage(cfg Config, log *logSink) (s *storage, err error) {
 		}
 	}()
 	s = &storage{bolt: bolt}
-	// Only now: a directory in use is not ours to write to.
+	// After the lock is held: room writes to the directory.
 	if begun {
 		if err := room(cfg.DataDir); err != nil {
 			return nil, fmt.Errorf("raft: data directory: %w", err)
@@ -97,8 +97,8 @@ func openStorage(cfg Config, log *logSink) (s *storage, err error) {
 	return s, nil
 }
 
-// intact reports whether the log was begun before. One that is shorter than the
-// shortest was cut off, and with it the votes in it.
+// intact reports whether the log was begun before. If it is shorter than bolt makes a new
+// one, it was truncated, and votes are lost.
 func intact(path string) (begun bool, err error) {
 	const least = 4 * 4 << 10 // as bolt begins it, with the smallest pages
 	info, err := os.Stat(path)
@@ -113,9 +113,8 @@ func intact(path string) (begun bool, err error) {
 	return info.Size() > 0, nil
 }
 
-// room returns an error unless there is room for the log to grow. A disk that is
-// full is better found here than by Raft, which panics when it cannot write down
-// a vote.
+// room returns an error unless the log has room to grow. Raft panics when it cannot write a
+// vote, so a full disk is better found here.
 func room(dir string) error {
 	const size, chunk = 4 << 20, 64 << 10
 	f, err := os.CreateTemp(dir, "room-*")
@@ -132,7 +131,7 @@ func room(dir string) error {
 	return nil
 }
 
-// identify checks whose directory it is, or writes it down.
+// identify checks that the directory is this node's. It marks a new one.
 func (s *storage) identify(cfg Config) error {
 	raw, err := s.bolt.Get([]byte(identityKey))
 	switch {
@@ -163,7 +162,7 @@ func (s *storage) identify(cfg Config) error {
 	return nil
 }
 
-// founded is the same on nodes that were given the same peers.
+// founded returns a hash of the peers. It is equal on nodes with equal peers.
 func founded(cfg Config) string {
 	h := sha256.New()
 	for _, id := range cfg.peerIDs() {
@@ -172,9 +171,9 @@ func founded(cfg Config) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// bootstrap writes the first configuration into a directory that has nothing
-// yet. Every founder writes the same, so it does not matter who comes first. A
-// node that crashed in between finds its identity, and does it now.
+// bootstrap writes the first configuration into an empty log. Every founder writes the same,
+// so their order does not matter. A node that crashed between identify and bootstrap does it
+// at its next start.
 func (s *storage) bootstrap(cfg Config, conf *hraft.Config, trans hraft.Transport) error {
 	if !s.fresh || s.identity.Founded == "" {
 		return nil

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// Timing says how long everything takes. A zero field is derived from Heartbeat.
-// A node accepts a leader only if the leader's Heartbeat is no longer than its
-// own, so a fleet changes it one node at a time without losing its guarantees.
+// Timing has the intervals and timeouts of a node. A zero field is derived from Heartbeat.
+// A node accepts a leader only if the leader's Heartbeat is no longer than its own, so a
+// fleet can change it one node at a time and keeps its guarantees.
 type Timing struct {
-	// Heartbeat is a follower's patience: for this long after it has heard from
-	// its leader it helps nobody else to lead. A leader sends a heartbeat after a
-	// tenth to a fifth of it. From 20 ms to 1 min. Default 1 s.
+	// Heartbeat is how long a follower is patient: for this long after a message from its
+	// leader it votes for nobody else. A leader sends a heartbeat after a tenth to a fifth
+	// of it. From 20 ms to 1 min. Default 1 s.
 	Heartbeat time.Duration
 	// Election is how long a candidate waits for votes before it tries again, and
 	// how long a transfer may take. At least Heartbeat, which is the default.
 	Election time.Duration
-	// LeaderLease is how long a Raft leader goes on without a quorum before it
-	// stops to be one. At most Heartbeat. Default half of it. It ends Raft's
-	// leadership, not trust, which is computed from Heartbeat.
+	// LeaderLease is how long a Raft leader without a quorum remains Raft leader. At most
+	// Heartbeat. Default half of it. It does not affect trust, which is computed from
+	// Heartbeat.
 	LeaderLease time.Duration
 	// Commit is how soon an idle leader tells its followers what is committed. At
 	// most Heartbeat. Default Heartbeat/20.
@@ -29,21 +29,20 @@ type Timing struct {
 	// disk works: one log append per Beat on every node, while there is a term.
 	// Default Heartbeat/2.
 	Beat time.Duration
-	// Stall is how long a term outlives the last entry that was committed, counted
-	// from its proposal: a leader whose disk hangs heartbeats on, but stops
-	// leading. At least twice Beat. Default four times Beat, and at least 2 s.
+	// Stall is how long a term lasts after its last committed entry was proposed: a leader
+	// whose disk hangs still sends heartbeats, but its term ends. At least twice Beat.
+	// Default four times Beat, and at least 2 s.
 	Stall time.Duration
 	// Call bounds one exchange with a peer. Default twice Heartbeat, and at least
 	// 500 ms.
 	Call time.Duration
 	// Drift is the largest difference of rate between the clocks of two nodes, as
-	// a fraction below 0.5. Trust is shortened by it. Default 0.02; whoever has
-	// perfect clocks writes a very small number.
+	// a fraction below 0.5. Trust is shortened by it. Default 0.02; for perfect clocks
+	// use a very small number, because 0 is the default.
 	Drift float64
-	// Margin is taken off trust once more. Less than half of Heartbeat. Default
-	// Heartbeat/20: unlike a lease store, a follower measures its patience on the
-	// same kind of clock and from after the leader's, so that nothing but drift
-	// has to be covered.
+	// Margin also shortens trust. Less than half of Heartbeat. Default Heartbeat/20. It can
+	// be small: a follower measures its patience on the same kind of clock and begins later
+	// than the leader, so only drift must be covered.
 	Margin time.Duration
 }
 
@@ -52,11 +51,11 @@ const (
 	maxHeartbeat = time.Minute
 )
 
-// Default suits nodes in one region: a crash costs one to two seconds and a bit,
-// and a pause of half a second changes nothing.
+// Default suits nodes in one region: a failover takes a little more than one to two seconds,
+// and a pause of half a second causes none.
 func Default() Timing {
 	return Timing{
-		Heartbeat:   time.Second,            // garbage collection and a busy neighbour pass unnoticed
+		Heartbeat:   time.Second,            // garbage collection and busy neighbours cause no failover
 		LeaderLease: 750 * time.Millisecond, // shorter than trust, so that Raft knows before the term ends
 	}.Resolve()
 }
@@ -85,8 +84,8 @@ func WAN() Timing {
 	}.Resolve()
 }
 
-// Resolve fills the fields that are zero, as their comments say. It does not
-// touch the others, however wrong: that is for Validate to say.
+// Resolve returns a copy with defaults in the fields that are zero. It does not change the
+// others; Validate checks them.
 func (t Timing) Resolve() Timing {
 	t.Heartbeat = cmp.Or(t.Heartbeat, time.Second)
 	t.Election = cmp.Or(t.Election, t.Heartbeat)
@@ -115,7 +114,7 @@ func (t Timing) Validate() error {
 	rule(t.Beat > 0, "Beat = %v must be positive", t.Beat)
 	rule(t.Call > 0, "Call = %v must be positive", t.Call)
 	if len(broken) > 0 {
-		return errors.Join(broken...) // the rest would be computed from nonsense
+		return errors.Join(broken...) // the other rules are computed from these fields
 	}
 	rule(t.Election >= t.Heartbeat, "Election = %v must not be below Heartbeat = %v: a candidate would give up before its voters may vote", t.Election, t.Heartbeat)
 	rule(t.LeaderLease >= 5*time.Millisecond && t.LeaderLease <= t.Heartbeat, "LeaderLease = %v must be from 5ms to Heartbeat = %v", t.LeaderLease, t.Heartbeat)

@@ -14,9 +14,9 @@ import (
 	"github.com/tenurehq/tenure/raft/internal/pact"
 )
 
-// transport is what Raft sends and receives through. It keeps the pact: it takes
-// down when each message was sent that a follower accepted, and lets no vote in
-// or out that would break what was promised.
+// transport sends and receives Raft's messages. It enforces pact.Pact: it records the send
+// time of each message that a follower accepted, and drops the votes, requests for votes
+// and answers that Pact forbids.
 //
 // It implements what hashicorp/raft 1.8 looks for in a transport besides the
 // Transport interface itself: WithPreVote and WithClose.
@@ -27,9 +27,9 @@ type transport struct {
 	raft state // of this node
 
 	inbox chan hraft.RPC
-	// handing keeps heartbeats, which may bring a new Raft term beside the main
-	// loop, from coming between the check of a hand-over and its effect: Raft would
-	// go on to a term above that of the new leader, and unseat it.
+	// handing keeps heartbeats out while a handover is checked and takes effect. Raft handles
+	// heartbeats outside of its main loop, and one may bring a new Raft term: Raft would then
+	// enter a term above that of the new leader, and replace it.
 	handing sync.RWMutex
 
 	stop    chan struct{}
@@ -76,14 +76,14 @@ func newTransport(cfg Config, s hraft.StreamLayer, p *pact.Pact, log *logSink) *
 	}
 }
 
-// start passes on what is received. Raft exists by now.
+// start begins to pass received messages to Raft.
 func (t *transport) start(raft state) {
 	t.raft = raft
 	t.running.Go(t.receive)
 }
 
-// receive passes on one message after the other and sees each answer. Raft's main
-// loop answers in the same order, so that nothing waits longer than it would.
+// receive passes messages to Raft one at a time and handles each answer. Raft's main loop
+// answers in the same order, so this adds no delay.
 func (t *transport) receive() {
 	for {
 		select {
@@ -105,10 +105,10 @@ func (t *transport) pass(rpc hraft.RPC) {
 			rpc.RespChan <- *refusal
 			return
 		}
-		// Raft may be in the middle of following another: the state is changed at
-		// once, the term when it is on the disk. A message of Raft term 0 is refused
-		// without a trace, and when it has been, a follower is only a follower, whose
-		// term changes by messages alone. Then it is inspected once more.
+		// Raft may be about to follow another leader: it changes its state at once, but its
+		// term only when that is on disk. So send it a message of Raft term 0, which it refuses
+		// without an effect. After the answer that change is complete, and the term of a
+		// follower changes by messages only. Then inspect once more.
 		if _, ok := t.show(hraft.RPC{Command: &hraft.AppendEntriesRequest{RPCHeader: t.self}}); !ok {
 			return
 		}
@@ -122,14 +122,14 @@ func (t *transport) pass(rpc hraft.RPC) {
 	if !ok {
 		return
 	}
-	rpc.RespChan <- t.outspect(rpc.Command, resp)
+	rpc.RespChan <- t.filterAnswer(rpc.Command, resp)
 	if handOver {
 		t.settle(term)
 	}
 }
 
-// show puts a message before Raft's main loop and waits for the answer. It is
-// false when the transport is closed.
+// show passes a message to Raft's main loop and waits for the answer. ok is false if the
+// transport is closed.
 func (t *transport) show(rpc hraft.RPC) (resp hraft.RPCResponse, ok bool) {
 	seen := make(chan hraft.RPCResponse, 1)
 	rpc.RespChan = seen
@@ -146,8 +146,8 @@ func (t *transport) show(rpc hraft.RPC) (resp hraft.RPCResponse, ok bool) {
 	}
 }
 
-// settle waits until Raft stands in the term after the one that was handed over:
-// it is about to add one to whatever term it finds itself in.
+// settle waits until Raft has left the term that was handed over: Raft is about to add one
+// to its current term, whichever that is.
 func (t *transport) settle(term uint64) {
 	const look = time.Millisecond
 	for waited := time.Duration(0); t.raft.CurrentTerm() == term && waited < t.pact.Heartbeat; waited += look {
@@ -159,7 +159,7 @@ func (t *transport) settle(term uint64) {
 	}
 }
 
-// inspect returns what a message is answered that Raft must not see.
+// inspect returns the answer to a message that Raft must not see, and nil for others.
 func (t *transport) inspect(rpc hraft.RPC) *hraft.RPCResponse {
 	switch m := rpc.Command.(type) {
 	case *hraft.RequestVoteRequest:
@@ -171,12 +171,12 @@ func (t *transport) inspect(rpc hraft.RPC) *hraft.RPCResponse {
 			return &hraft.RPCResponse{Response: &hraft.RequestPreVoteResponse{RPCHeader: t.self, Term: t.raft.CurrentTerm()}}
 		}
 	case *hraft.TimeoutNowRequest:
-		// Raft does as it is told at whatever time the message arrives.
+		// Raft obeys this message whenever it arrives, however late.
 		term, err := handedTerm(m.Addr)
 		if now := t.raft.CurrentTerm(); err == nil && term != now {
-			err = fmt.Errorf("the hand-over of Raft term %d comes in term %d", term, now)
+			err = fmt.Errorf("handover of Raft term %d refused: this node is in term %d", term, now)
 		} else if err == nil && t.raft.State() != hraft.Follower {
-			err = fmt.Errorf("the hand-over of Raft term %d comes to one who does not follow", term)
+			err = fmt.Errorf("handover of Raft term %d refused: this node is not a follower", term)
 		}
 		if err != nil {
 			return &hraft.RPCResponse{Response: &hraft.TimeoutNowResponse{RPCHeader: t.self}, Error: err}
@@ -186,8 +186,8 @@ func (t *transport) inspect(rpc hraft.RPC) *hraft.RPCResponse {
 	return nil
 }
 
-// outspect returns what is really answered.
-func (t *transport) outspect(command any, resp hraft.RPCResponse) hraft.RPCResponse {
+// filterAnswer returns the answer to send: Raft's own, or a refusal if Pact forbids that.
+func (t *transport) filterAnswer(command any, resp hraft.RPCResponse) hraft.RPCResponse {
 	switch m := command.(type) {
 	case *hraft.RequestVoteRequest:
 		r, ok := resp.Response.(*hraft.RequestVoteResponse)
@@ -198,7 +198,7 @@ func (t *transport) outspect(command any, resp hraft.RPCResponse) hraft.RPCRespo
 			return resp
 		}
 		if voted := t.pact.Voted(); voted > m.Term {
-			// As Raft itself would, had it looked a moment later.
+			// The answer that Raft itself would give a moment later.
 			return hraft.RPCResponse{Response: &hraft.AppendEntriesResponse{RPCHeader: r.RPCHeader, Term: voted, LastLog: r.LastLog}}
 		}
 		return hraft.RPCResponse{Response: r, Error: errors.New("a vote in a later term is being decided")}
@@ -206,8 +206,8 @@ func (t *transport) outspect(command any, resp hraft.RPCResponse) hraft.RPCRespo
 	return resp
 }
 
-// SetHeartbeatHandler implements hraft.Transport: heartbeats pass Raft's main
-// loop by, which may hang on the disk.
+// SetHeartbeatHandler implements hraft.Transport: heartbeats bypass Raft's main loop, which
+// may hang on the disk.
 func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
 	t.net.SetHeartbeatHandler(func(rpc hraft.RPC) {
 		seen := make(chan hraft.RPCResponse, 1)
@@ -218,13 +218,13 @@ func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
 		t.handing.RUnlock()
 		select {
 		case resp := <-seen:
-			rpc.RespChan <- t.outspect(rpc.Command, resp)
+			rpc.RespChan <- t.filterAnswer(rpc.Command, resp)
 		default: // shut down
 		}
 	})
 }
 
-// to writes an address as wire.Port wants it.
+// to returns the address in the form of wire.Port: id@host:port.
 func to(id hraft.ServerID, addr hraft.ServerAddress) hraft.ServerAddress {
 	return hraft.ServerAddress(string(id) + "@" + string(addr))
 }
@@ -236,8 +236,7 @@ func (t *transport) AppendEntries(id hraft.ServerID, target hraft.ServerAddress,
 	if t.pact.Silent(args.Term) {
 		return errSilent
 	}
-	// Before the sending, not at the answer: the follower's patience may have
-	// begun at any moment in between.
+	// Read the clock before sending: the follower's patience begins between then and the answer.
 	sent := t.pact.Clock.Now()
 	err := t.net.AppendEntries(id, to(id, target), args, resp)
 	if err == nil && resp.Success && resp.Term == args.Term {
@@ -247,8 +246,8 @@ func (t *transport) AppendEntries(id hraft.ServerID, target hraft.ServerAddress,
 }
 
 // AppendEntriesPipeline implements hraft.Transport. A log that grows by a few
-// entries a second gains nothing from a pipeline, and without one each message
-// has one sending and one answer.
+// entries a second gains nothing from a pipeline, and without one each message has one send
+// time and one answer.
 func (t *transport) AppendEntriesPipeline(hraft.ServerID, hraft.ServerAddress) (hraft.AppendPipeline, error) {
 	return nil, hraft.ErrPipelineReplicationNotSupported
 }
@@ -290,7 +289,7 @@ func handedTerm(header []byte) (uint64, error) {
 	s, ok := strings.CutPrefix(string(header), handedPrefix)
 	term, err := strconv.ParseUint(s, 10, 64)
 	if !ok || err != nil {
-		return 0, fmt.Errorf("a hand-over that does not say of which Raft term")
+		return 0, fmt.Errorf("handover refused: the message names no Raft term")
 	}
 	return term, nil
 }

@@ -176,7 +176,7 @@ func TestAnswerWithheld(t *testing.T) {
 	p := newPact(&handClock{now: 1000})
 	tr := &transport{pact: p}
 	accept := func(term uint64) hraft.RPCResponse {
-		return tr.outspect(&hraft.AppendEntriesRequest{RPCHeader: hraft.RPCHeader{ID: []byte("b")}, Term: term},
+		return tr.filterAnswer(&hraft.AppendEntriesRequest{RPCHeader: hraft.RPCHeader{ID: []byte("b")}, Term: term},
 			hraft.RPCResponse{Response: &hraft.AppendEntriesResponse{Term: term, Success: true}})
 	}
 	if r := accept(3); r.Error != nil {
@@ -192,7 +192,7 @@ func TestAnswerWithheld(t *testing.T) {
 		t.Error("a leader is answered while a vote against it is decided")
 	}
 	vote := &hraft.RequestVoteRequest{Term: 4}
-	tr.outspect(vote, hraft.RPCResponse{Response: &hraft.RequestVoteResponse{Granted: true}})
+	tr.filterAnswer(vote, hraft.RPCResponse{Response: &hraft.RequestVoteResponse{Granted: true}})
 	if r := accept(3).Response.(*hraft.AppendEntriesResponse); r.Success || r.Term != 4 {
 		t.Errorf("after a vote in Raft term 4 the leader of term 3 is answered %+v", r)
 	}

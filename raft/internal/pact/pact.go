@@ -1,5 +1,6 @@
-// Package pact keeps the promise between a leader and its followers that trust
-// rests on. It knows no Raft library: only terms, votes, messages and their times.
+// Package pact decides until when a leader may trust its Raft term, and until when a
+// follower votes for nobody else. It knows no Raft library: only terms, votes, messages
+// and their times.
 package pact
 
 import (
@@ -13,16 +14,16 @@ import (
 	"github.com/tenurehq/tenure/elector"
 )
 
-// Pact is the promise between a leader and its followers, both sides of it. A
-// follower that answers a leader's message helps nobody else to lead for one
-// Heartbeat; so a leader that was answered by a quorum may believe for that long,
-// counted from the sending, less drift and margin. Raft itself keeps most of the
-// promise; the pact closes the gaps (see the manual of package raft), on one clock, because trust
-// must not hang on the order in which two goroutines of a library run.
+// Pact is the agreement between a leader and its followers, both sides of it. A follower
+// that answers a leader's message is patient for one Heartbeat: it votes for nobody else.
+// So a leader that a quorum answered may trust its term for that long, counted from the
+// sending, less drift and margin. Raft does most of this; Pact closes the gaps (see the
+// manual of package raft). It uses one clock, because trust must not depend on the order
+// in which two goroutines of a library run.
 //
 // I1: while until is in the future, this node gives no vote.
-// I2: no answer to a leader of term t leaves this node while it decides on a vote
-// in a later term, nor after it gave one, to another or to itself.
+// I2: this node sends no answer to a leader of term t while it decides on a vote in a
+// later term, nor after it voted in one, for another or for itself.
 // I3: until never grows for a term that was given up.
 type Pact struct {
 	Config
@@ -30,43 +31,42 @@ type Pact struct {
 	mu sync.Mutex
 
 	// The follower's side.
-	patient clock.Instant // until when it helps nobody but leader
+	patient clock.Instant // until when it votes for nobody but leader
 	leader  string
 	asked   uint64 // the term of the vote that is being decided, or 0
 	voted   uint64 // the highest term in which it gave a vote, to another or itself
 	handed  uint64 // the term whose leader told it to take over
 
 	// The leader's side.
-	term      uint64                   // the newest Raft term in which it was answered
+	term      uint64                   // the newest Raft term in which a follower answered
 	sent      map[string]clock.Instant // by peer: send time of the newest message that the peer answered
-	committed clock.Instant            // when the newest entry that was committed was proposed
-	until     clock.Instant
-	trust     *elector.Trust // of the term that is held
-	givenUp   uint64         // terms up to this are never trusted again
-	silenced  uint64         // terms up to this send nothing more
-	handing   uint64         // the term in which it hands over
-	answered  chan struct{}  // closed at the next answer
+	committed clock.Instant            // propose time of the newest committed entry
+	until     clock.Instant            // the end of trust
+	trust     *elector.Trust           // of the term that is held
+	givenUp   uint64                   // terms up to this are never trusted again
+	silenced  uint64                   // terms up to this send nothing more
+	handing   uint64                   // the term in which it hands over
+	answered  chan struct{}            // closed at the next answer
 }
 
 // Config is what a pact is made of.
 type Config struct {
 	Clock     clock.Clock
 	Self      string
-	Heartbeat time.Duration // a follower's patience
-	Window    time.Duration // a leader's trust after a message: less than that
-	Stall     time.Duration // and after an entry that was committed
-	// Voters are those of the newest configuration, committed or not.
+	Heartbeat time.Duration // how long a follower is patient
+	Window    time.Duration // how long a leader trusts after a message; less than Heartbeat
+	Stall     time.Duration // how long a leader trusts after it proposed a committed entry
+	// Voters returns those of the newest configuration, committed or not.
 	Voters func() []string
 }
 
-// New begins with patience: whom this node answered before it was started it does
-// not know any more.
+// New returns a patient Pact: the node does not know whom it answered before its start.
 func New(cfg Config) *Pact {
 	return &Pact{Config: cfg, patient: cfg.Clock.Now().Add(cfg.Heartbeat), answered: make(chan struct{})}
 }
 
-// MayVote decides whether Raft is shown a request for a vote, and if not, why.
-// Each real one that it is shown must be followed by decided.
+// MayVote returns nil if Raft may see a request for a vote, and the reason otherwise. After
+// nil, unless pre, the caller must call Decided.
 func (p *Pact) MayVote(candidate string, term uint64, transfer, pre bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +83,7 @@ func (p *Pact) MayVote(candidate string, term uint64, transfer, pre bool) error 
 	return nil
 }
 
-// Decided says what became of the vote.
+// Decided records whether the vote was granted.
 func (p *Pact) Decided(term uint64, granted bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,9 +93,9 @@ func (p *Pact) Decided(term uint64, granted bool) {
 	}
 }
 
-// Answers is asked before a leader is answered that its message was accepted. If
-// it is false, the answer must not be sent: a vote against that leader is on its
-// way, and the leader would take the answer for another spell of patience.
+// Answers reports whether the node may tell a leader that its message was accepted, and
+// then renews the patience. If false, the answer must not be sent: this node votes or has
+// voted in a later term, and the leader would extend its trust.
 func (p *Pact) Answers(leader string, term uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,9 +113,8 @@ func (p *Pact) Voted() uint64 {
 	return p.voted
 }
 
-// MayAsk decides whether this node may ask others for their votes. Whoever asks
-// for real has voted for itself: an answer to the old leader that is still on its
-// way must not be sent any more.
+// MayAsk returns nil if this node may ask others for their votes, and the reason otherwise.
+// Unless pre, it has then voted for itself and no longer answers the old leader.
 func (p *Pact) MayAsk(term uint64, transfer, pre bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,9 +134,8 @@ func (p *Pact) Patience() (until clock.Instant, leader string) {
 	return p.patient, p.leader
 }
 
-// TakeOver is told by the leader of the term that it gave it up for good. Only
-// the term after it may be taken by a vote that overrides patience: a message
-// that comes late must not unseat a leader who knows nothing of it.
+// TakeOver records that the leader of the term gave it up for good. Votes may override
+// patience only in the next term: a late message must not replace a newer leader.
 func (p *Pact) TakeOver(term uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,8 +149,7 @@ func (p *Pact) Privileged(term uint64) bool {
 	return p.handed > 0 && term == p.handed+1
 }
 
-// Acknowledged takes down that the peer accepted a message of the term that was
-// sent at the instant.
+// Acknowledged records that the peer accepted a message of the term, and when it was sent.
 func (p *Pact) Acknowledged(peer string, term uint64, sent clock.Instant) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,8 +163,7 @@ func (p *Pact) Acknowledged(peer string, term uint64, sent clock.Instant) {
 	p.answered = make(chan struct{})
 }
 
-// Proved takes down that an entry was committed which was proposed in the term at
-// the instant.
+// Proved records that an entry of the term was committed, and when it was proposed.
 func (p *Pact) Proved(term uint64, proposed clock.Instant) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,8 +180,8 @@ func (p *Pact) enter(term uint64) {
 	}
 }
 
-// Begin returns the trust of a term that begins in the Raft term with an entry
-// that was proposed at the instant, or nil if there is none to be had.
+// Begin returns the trust of a term that begins in the Raft term, with the time at which
+// its first entry was proposed. It returns nil if the term cannot be trusted now.
 func (p *Pact) Begin(term uint64, proposed clock.Instant) *elector.Trust {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,7 +198,7 @@ func (p *Pact) Begin(term uint64, proposed clock.Instant) *elector.Trust {
 	return p.trust
 }
 
-// reckon computes until when the leader may believe.
+// reckon computes until.
 func (p *Pact) reckon() {
 	until := clock.Instant(0)
 	if p.trust != nil && p.term > p.givenUp && p.term >= p.voted {
@@ -217,8 +213,8 @@ func (p *Pact) reckon() {
 	}
 }
 
-// lease is until when a quorum is patient. The configuration is read after the
-// Answers were: whoever knows a newer one has been sent it by this leader, later.
+// lease returns until when a quorum is patient. It reads the voters after the answers: a
+// follower with newer voters got them from this leader, in a later message.
 func (p *Pact) lease() clock.Instant {
 	at := p.heard()
 	if at == clock.Never || at == 0 {
@@ -227,8 +223,8 @@ func (p *Pact) lease() clock.Instant {
 	return at.Add(p.Window)
 }
 
-// heard is when the message was sent that completed the newest quorum: 0 is
-// none, Never that no others are needed.
+// heard returns the latest time such that a quorum answered messages sent then or later:
+// 0 if there is none, Never if this node is the only voter.
 func (p *Pact) heard() clock.Instant {
 	voters := p.Voters()
 	if !slices.Contains(voters, p.Self) {
@@ -251,8 +247,8 @@ func (p *Pact) heard() clock.Instant {
 	return sent[len(sent)-others]
 }
 
-// Confirmed reports whether a quorum has accepted messages of the term that were
-// sent at or after the instant; if not yet, it returns what to wait for.
+// Confirmed reports whether a quorum accepted messages of the term that were sent at since
+// or later. The channel is closed at the next answer.
 func (p *Pact) Confirmed(term uint64, since clock.Instant) (bool, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -289,8 +285,8 @@ func (p *Pact) HandOver(term uint64) {
 	p.handing = term
 }
 
-// Abdicate gives the Raft term up for good and silences it: its followers lose
-// their patience and elect another, even if Raft here hangs on its disk.
+// Abdicate gives the Raft term up for good and sends nothing more in it, so that its
+// followers elect another leader even if Raft on this node hangs on its disk.
 func (p *Pact) Abdicate(term uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -298,8 +294,8 @@ func (p *Pact) Abdicate(term uint64) {
 	p.silenced = max(p.silenced, term)
 }
 
-// Reclaim takes back a Raft term that was given up. Only for whoever is the only
-// voter: nobody else can have been elected on the strength of it.
+// Reclaim makes a Raft term that was given up usable again. Only the only voter may call
+// it: nobody else can have been elected since.
 func (p *Pact) Reclaim(term uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -318,21 +314,21 @@ func (p *Pact) giveUp(term uint64) {
 	}
 }
 
-// Silent reports whether nothing may be sent in the term.
+// Silent reports whether this node must send nothing in the term.
 func (p *Pact) Silent(term uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return term <= p.silenced
 }
 
-// HandsOver returns the term that is being handed over, or 0.
+// HandsOver returns the term of the last HandOver, or 0.
 func (p *Pact) HandsOver() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.handing
 }
 
-// Stalled reports whether commits, and not the quorum, are what trust waits for.
+// Stalled reports whether no entry was committed in time, although a quorum may answer.
 func (p *Pact) Stalled() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -346,7 +342,7 @@ func (p *Pact) Ends() clock.Instant {
 	return p.until
 }
 
-// Newest returns who of the peers answered the newest message.
+// Newest returns the peer that answered the newest message.
 func (p *Pact) Newest(peers []string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
