@@ -1,26 +1,24 @@
--- The fence for PostgreSQL 11 and later. It may be run again, and over an older
--- version of itself. One statement per paragraph: a blank line ends it.
+-- The fence for PostgreSQL 11 and later. It may be run again, and over an older version.
+-- A blank line ends a statement.
 --
 -- From any language, inside the transaction that writes, at any isolation level:
 --
 --   SELECT tenure_guard('invoices', 'prod', 'billing', 42);
 --
--- It raises an error, and so ends the transaction, if 42 may not write:
---   TN001 stale    a newer leader was here
---   TN002 slip     further above the mark than elections take a token
+-- It raises an error, and so ends the transaction, if token 42 may not write:
+--   TN001 stale    the mark is higher: a newer leader has written or sealed
+--   TN002 slip     the token is further above the mark than elections raise a token
 --   TN003 foreign  the resource belongs to another deployment or group
---   TN004 invalid  no token, or nobody's
+--   TN004 invalid  a name is empty, or the token is not from 1 to 2^53-1
 --   TN005 clone    the token was granted to another session
--- A fifth argument is the digest of the session that the token was granted to, as in
--- the header Fencing-Session. It tells apart two sessions that a store which lost data
--- gave one token.
--- Outside a transaction it is a seal. A transaction that fails with 40001 (an old
--- snapshot) or 40P01 (a deadlock, or a mark that is being raised for too long) may
--- be repeated.
+-- A fifth argument is the digest of the session that the token was granted to, as in the
+-- header Fencing-Session. It distinguishes two sessions that got the same token from a
+-- store which lost data.
+-- Outside a transaction it is a seal. A transaction that fails with 40001 (an old snapshot)
+-- or 40P01 (a deadlock, or another transaction raises the mark for too long) may be retried.
 
--- Two tables of marks are two marks for one resource, and fence nothing. Who keeps
--- schemas apart on purpose, with other resources in each, says so before this:
--- SET LOCAL tenure.apart = 'on'.
+-- With two tables of marks one resource has two marks, and neither protects it. If the
+-- schemas share no resource, allow the second table first: SET LOCAL tenure.apart = 'on'.
 DO $$
 DECLARE
   other text;
@@ -34,7 +32,7 @@ BEGIN
 END
 $$;
 
--- One row per resource: the highest token that was admitted, and whose it is.
+-- One row per resource: the highest token that was admitted, and the session that got it.
 -- seq, digest and answer are those of the last strict write.
 CREATE TABLE IF NOT EXISTS tenure_mark (
   resource   text   PRIMARY KEY,
@@ -47,8 +45,8 @@ CREATE TABLE IF NOT EXISTS tenure_mark (
   session    text   NOT NULL DEFAULT '' -- the session that the token was granted to
 );
 
--- A table of an older version has no session. Altered only if need be: to alter waits
--- for every writer.
+-- A table of an older version has no session. ALTER TABLE waits for every writer, so run it
+-- only if the column is missing.
 DO $$
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'tenure_mark'::regclass AND attname = 'session' AND NOT attisdropped) THEN
@@ -57,12 +55,12 @@ BEGIN
 END
 $$;
 
--- Steps that were made, with their results. A step is made once per resource.
+-- Results of the steps that were done. A step is done once per resource.
 CREATE TABLE IF NOT EXISTS tenure_once (
   resource text        NOT NULL,
   key      text        NOT NULL,
   token    bigint      NOT NULL,
-  result   bytea, -- NULL: not made
+  result   bytea, -- NULL: not done
   made_at  timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (resource, key)
 );
@@ -75,25 +73,25 @@ BEGIN
 END
 $$;
 
--- The locks. Whoever was admitted holds the lock of its token, shared, until its
--- transaction ends; whoever raises the mark holds the one of the old mark's token
--- alone, and before that the gate (0), so that marks are raised one at a time. Not
--- locks on the row: those that share one may pass by somebody who waits for it
--- alone, so a stale leader that does not stop would keep the new one out forever.
--- These have a queue, and write nothing.
+-- The key of an advisory lock. An admitted transaction holds the lock of its token, shared,
+-- until it ends. A transaction that raises the mark first takes the lock with token 0, the
+-- gate, so that marks are raised one at a time, and then the lock of the old mark's token,
+-- exclusive. Row locks would not do: new shared locks overtake a waiting exclusive one, so a
+-- stale leader that does not stop would block the new one forever. Advisory locks are
+-- granted in order, and write nothing.
 CREATE OR REPLACE FUNCTION tenure_lock_key(a_resource text, a_token bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
   SELECT hashtextextended(a_resource, a_token)
 $$;
 
--- A change of the mark by any other way waits for those it admitted, too, and
--- cannot take it down. To delete it is to begin anew: for an operator who has
--- stopped all leaders.
+-- A direct change of the row also waits for the transactions that the mark admitted, and
+-- cannot lower it. Only an operator who has stopped all leaders may delete a row: the next
+-- token, whatever it is, then sets a new mark.
 CREATE OR REPLACE FUNCTION tenure_mark_rises() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
   IF TG_OP = 'UPDATE' AND NEW.token = OLD.token AND NEW.seq = OLD.seq AND NEW.digest = OLD.digest THEN
-    RETURN NEW; -- only the session becomes known, or nothing changes
+    RETURN NEW; -- only the session is filled in, or nothing changes
   END IF;
   PERFORM pg_advisory_xact_lock(tenure_lock_key(OLD.resource, OLD.token));
   IF TG_OP = 'DELETE' THEN
@@ -106,7 +104,7 @@ BEGIN
 END
 $$;
 
--- Not dropped and made again: that would wait for every writer at every start.
+-- Create triggers only if they are missing: to replace them would wait for every writer.
 DO $$
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'tenure_mark_rises' AND tgrelid = 'tenure_mark'::regclass) THEN
@@ -120,7 +118,7 @@ BEGIN
 END
 $$;
 
--- What the rule says about a token and a mark: fence.Mark.Admit, in SQL.
+-- Compares a token with a mark: fence.Mark.Admit in SQL.
 CREATE OR REPLACE FUNCTION tenure_rule(m tenure_mark, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
   SELECT CASE
@@ -136,31 +134,31 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
   END
 $$;
 
--- A verdict and the mark it was given on, for callers.
+-- Returns a verdict and the mark as JSON.
 CREATE OR REPLACE FUNCTION tenure_says(verdict text, m tenure_mark) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
   SELECT json_build_object('verdict', verdict, 'deployment', m.deployment, 'group', m.grp, 'token', m.token, 'seq', m.seq, 'digest', m.digest, 'session', m.session)::text
 $$;
 
--- The check, for callers that want a verdict and not an error: 'ok', or JSON. A
--- refusal leaves the transaction as it was.
+-- Checks a stamp and returns 'ok', or the refusal as JSON instead of an error. A refusal does
+-- not end the transaction.
 CREATE OR REPLACE FUNCTION tenure_admit(a_resource text, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
   admitted boolean;
 BEGIN
-  -- Before any lock: 0 is the gate's, and a stamp that is none must not hold it.
+  -- Before any lock: an invalid stamp with token 0 must not take the gate.
   IF (a_resource <> '' AND a_deployment <> '' AND a_group <> '' AND a_token BETWEEN 1 AND 9007199254740991 AND length(a_session) <= 64) IS NOT TRUE THEN
     RETURN tenure_says('invalid', NULL);
   END IF;
-  -- The lock first, then the look: it must not be older than the lock. That is so
-  -- in a function, where every statement has a snapshot of its own.
+  -- Lock first, then read: the snapshot must not be older than the lock. At READ COMMITTED
+  -- every statement of a function has its own snapshot.
   admitted := pg_advisory_xact_lock_shared(hashtextextended(a_resource, a_token)) IS NULL;
   SELECT token = a_token AND deployment = a_deployment AND grp = a_group AND (a_session = '' OR session = a_session) INTO admitted
     FROM tenure_mark WHERE resource = a_resource;
   IF admitted THEN
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-      -- Here it is not so. But to ask for the row fails if it has changed (40001).
+      -- The transaction has one snapshot. FOR SHARE fails if the row has changed since (40001).
       PERFORM FROM tenure_mark WHERE resource = a_resource FOR SHARE;
     END IF;
     RETURN 'ok';
@@ -175,8 +173,8 @@ LANGUAGE sql AS $$
   SELECT tenure_admit(a_resource, a_deployment, a_group, a_token, '')
 $$;
 
--- The check of a token that is not the mark, or whose session is not known yet. The
--- stamp is valid, and the caller holds the lock of the token.
+-- Checks a token that is not the mark, or whose session the mark does not have yet. The stamp
+-- is valid, and the caller holds the lock of the token.
 CREATE OR REPLACE FUNCTION tenure_rise(a_resource text, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -185,7 +183,7 @@ DECLARE
   until timestamptz := clock_timestamp() + current_setting('deadlock_timeout')::interval;
 BEGIN
   LOOP
-    -- Marks only rise, so who is refused by an old look at one stays refused.
+    -- This may read an old mark. Marks only rise, so a refusal stays right.
     SELECT * INTO m FROM tenure_mark WHERE resource = a_resource;
     verdict := tenure_rule(m, a_deployment, a_group, a_token, a_session);
     IF verdict <> 'ok' THEN
@@ -195,15 +193,15 @@ BEGIN
       IF a_session = '' OR m.session = a_session THEN
         RETURN 'ok';
       END IF;
-      -- The mark does not know whose the token is. One of those who say so is first.
+      -- The mark has no session yet. The first transaction to set one wins.
       UPDATE tenure_mark SET session = a_session WHERE resource = a_resource AND token = a_token AND session = '';
       CONTINUE;
     END IF;
     EXIT WHEN pg_try_advisory_xact_lock(tenure_lock_key(a_resource, 0));
-    -- Somebody else raises the mark, perhaps to this very token. To wait in the
-    -- queue for the gate, with the lock of a token in hand, could be to wait for
-    -- one who waits for that. Nor without an end: that one may wait for a row of
-    -- this transaction, and nobody sees a deadlock in a wait by sleeping.
+    -- Another transaction raises the mark, perhaps to this token. Do not block on the gate
+    -- while holding the lock of a token: the other may wait for that lock. Poll with a limit:
+    -- the other may wait for a row of this transaction, and PostgreSQL does not detect a
+    -- deadlock with one that sleeps.
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
       RAISE EXCEPTION 'fence: the mark of % is being raised: try again', a_resource USING ERRCODE = '40001';
     END IF;
@@ -224,8 +222,8 @@ BEGIN
 END
 $$;
 
--- The mark as it is when everybody whom it admitted is gone: nulls if there is
--- none. Only for who holds the gate.
+-- Waits until all transactions that the mark admitted have ended, and returns the mark; nulls
+-- if there is none. The caller holds the gate.
 CREATE OR REPLACE FUNCTION tenure_alone(a_resource text) RETURNS tenure_mark
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -234,19 +232,19 @@ BEGIN
   SELECT * INTO m FROM tenure_mark WHERE resource = a_resource;
   IF FOUND THEN
     PERFORM pg_advisory_xact_lock(tenure_lock_key(a_resource, m.token));
-    -- In a transaction with one snapshot this fails if the row has changed (40001).
+    -- Above READ COMMITTED this fails if the row has changed (40001).
     SELECT * INTO m FROM tenure_mark WHERE resource = a_resource FOR UPDATE;
   END IF;
   RETURN m;
 END
 $$;
 
--- Stores what was admitted. Only for who is alone with the mark.
+-- Stores an admitted stamp as the mark. The caller has called tenure_alone.
 CREATE OR REPLACE FUNCTION tenure_store(m tenure_mark, a_resource text, a_deployment text, a_group text, a_token bigint, a_seq bigint, a_digest text, a_session text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
   IF m.token IS NULL THEN
-    -- A transaction whose one snapshot is older than the row fails here (40001).
+    -- Above READ COMMITTED this fails if the row is newer than the snapshot (40001).
     INSERT INTO tenure_mark (resource, deployment, grp, token, seq, digest, session)
       VALUES (a_resource, a_deployment, a_group, a_token, a_seq, a_digest, a_session) ON CONFLICT DO NOTHING;
   ELSE
@@ -259,9 +257,10 @@ BEGIN
 END
 $$;
 
--- The marks of the resources in a JSON array, as JSON, held alone until the transaction
--- ends: for a writer that puts the writes of many callers into one transaction and applies
--- the rule itself. All take the locks in one order, and the gates before the tokens.
+-- Returns the marks of the resources in a JSON array, as JSON, and locks them exclusively
+-- until the transaction ends: for a writer that puts the writes of many callers into one
+-- transaction and applies the rule itself. All callers take the locks in the same order,
+-- the gates before the tokens.
 CREATE OR REPLACE FUNCTION tenure_hold(a_resources text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -272,8 +271,8 @@ BEGIN
   PERFORM pg_advisory_xact_lock(tenure_lock_key(m.resource, m.token))
     FROM (SELECT resource, token FROM tenure_mark WHERE resource = ANY (names) ORDER BY resource COLLATE "C") AS m;
   IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-    -- Here the look below may be older than the locks. But to ask for the rows fails if they
-    -- have changed (40001), and so does the insertion of a row that this snapshot lacks.
+    -- The snapshot may be older than the locks. FOR UPDATE fails if the rows have changed
+    -- since (40001), and so does the INSERT of a row that exists but is not in the snapshot.
     PERFORM FROM tenure_mark WHERE resource = ANY (names) FOR UPDATE;
   END IF;
   SELECT json_agg(json_build_object('resource', resource, 'deployment', deployment, 'group', grp, 'token', token,
@@ -283,7 +282,7 @@ BEGIN
 END
 $$;
 
--- fence.Mark.AdmitStrict, in SQL. The answer is that of the write that is retried.
+-- fence.Mark.AdmitStrict in SQL. For a retried write, stored is the answer of the first try.
 CREATE OR REPLACE FUNCTION tenure_admit_strict(
   a_resource text, a_deployment text, a_group text, a_token bigint, a_seq bigint, a_digest text, a_session text, OUT said text, OUT stored bytea
 ) LANGUAGE plpgsql AS $$
@@ -295,7 +294,7 @@ BEGIN
     said := tenure_says('invalid', m);
     RETURN;
   END IF;
-  -- One at a time under a token, too.
+  -- Exclusive: strict writes with the same token run one at a time.
   PERFORM pg_advisory_xact_lock(tenure_lock_key(a_resource, a_token));
   said := tenure_rise(a_resource, a_deployment, a_group, a_token, a_session);
   IF said <> 'ok' THEN
@@ -323,7 +322,7 @@ CREATE OR REPLACE FUNCTION tenure_admit_strict(
   SELECT said, stored FROM tenure_admit_strict(a_resource, a_deployment, a_group, a_token, a_seq, a_digest, '')
 $$;
 
--- fence.Mark.Advance, in SQL: the operator's way past the slip rule.
+-- fence.Mark.Advance in SQL: lets an operator raise a mark past the slip rule.
 CREATE OR REPLACE FUNCTION tenure_advance(a_resource text, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -352,8 +351,8 @@ LANGUAGE sql AS $$
   SELECT tenure_advance(a_resource, a_deployment, a_group, a_token, '')
 $$;
 
--- The check, for every language: it raises an error, or returns the token. The
--- detail of the error is the mark, as JSON.
+-- Checks a stamp, from any language: returns the token, or raises an error whose detail is
+-- the mark as JSON.
 CREATE OR REPLACE FUNCTION tenure_guard(a_resource text, a_deployment text, a_group text, a_token bigint, a_session text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,12 +1,11 @@
--- The fence for SQLite. It may be run again. One statement per paragraph: a blank
--- line ends it. SQLite cannot add a column only where it is missing: a table of a
--- version before 0.1 needs, once,
+-- The fence for SQLite. It may be run again. A blank line ends a statement. SQLite has no
+-- ADD COLUMN IF NOT EXISTS: a table of a version before 0.1 needs, once,
 --
 --   ALTER TABLE tenure_mark ADD COLUMN session TEXT NOT NULL DEFAULT '';
 --
 -- Dialect.Migrate does that.
 
--- One row per resource: the highest token that was admitted, and whose it is.
+-- One row per resource: the highest token that was admitted, and the session that got it.
 -- seq, digest and answer are those of the last strict write.
 CREATE TABLE IF NOT EXISTS tenure_mark (
   resource   TEXT    NOT NULL PRIMARY KEY,
@@ -19,17 +18,17 @@ CREATE TABLE IF NOT EXISTS tenure_mark (
   session    TEXT    NOT NULL DEFAULT '' -- the session that the token was granted to
 ) WITHOUT ROWID;
 
--- Steps that were made, with their results. A step is made once per resource.
+-- Results of the steps that were done. A step is done once per resource.
 CREATE TABLE IF NOT EXISTS tenure_once (
   resource TEXT    NOT NULL,
   key      TEXT    NOT NULL,
   token    INTEGER NOT NULL,
-  result   BLOB, -- NULL: not made
+  result   BLOB, -- NULL: not done
   made_at  TEXT    NOT NULL DEFAULT CURRENT_TIMESTAMP,
   PRIMARY KEY (resource, key)
 ) WITHOUT ROWID;
 
--- A change of the mark by any other way cannot take it down.
+-- A direct change of the row cannot lower the mark.
 CREATE TRIGGER IF NOT EXISTS tenure_mark_rises BEFORE UPDATE ON tenure_mark
 WHEN NEW.token < OLD.token OR NEW.resource <> OLD.resource
 BEGIN
