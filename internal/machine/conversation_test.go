@@ -332,7 +332,7 @@ func (c *conversation) begun(groups []string, leads bool) error {
 		}
 	}
 	for _, g := range groups {
-		if c.m.seats[g].leads() != leads {
+		if c.m.groups[g].leads() != leads {
 			return fmt.Errorf("leads %s: %v", g, !leads)
 		}
 	}

@@ -22,33 +22,33 @@ var (
 )
 
 // Machine decides everything that a candidate does: when to open a session, to
-// beat, to try for a vacant group, to begin and to end a term. It is pure: events
-// and the time go in, actions come out. It reads no clock, starts nothing and
-// waits for nothing, so that a simulator can drive it through ten thousand bad
-// days. Node is the shell that drives it in a process.
+// send a keep-alive, to try for a vacant group, to begin and to end a term. It is
+// pure: events and the time go in, actions come out. It reads no clock, starts no
+// goroutine and never blocks, so that a simulator can drive it through many bad
+// runs. lease.Node drives it in a process.
 //
-// M1: a term begins only on a record that names the present session, while that
-// session is trusted, with a token above every one spent before.
-// M2: trust is extended by keep-alives only, counted from their sending.
-// M3: every term ends when trust does, whatever calls are under way.
+// M1: a term begins only on a record that names the current session, while that
+// session is trusted, with a token above every token used before.
+// M2: only keep-alives extend trust, counted from when they are sent.
+// M3: every term ends when trust ends, whatever calls are in flight.
 // M4: a grant is released only after work has returned.
-// M5: a record that names the present session is led, being ended, or being
-// released: there are no orphans.
+// M5: a group whose record names the current session is led, is ending, or is
+// being released: no grant is forgotten.
 type Machine struct {
 	cfg  Config
 	rand *rand.Rand
 	now  clock.Instant
 	out  []Action
 
-	started bool
-	calls   []*flight
-	nextID  uint64
-	lanes   [kinds]int
+	started  bool
+	calls    []*flight
+	nextID   uint64
+	inFlight [kinds]int // calls that have not timed out
 
 	session   *session
 	retired   []*session
 	opening   bool
-	attempt   uint64 // of the session to be opened next: the same until one is opened
+	attempt   uint64 // number of the next session: it stays the same until that is open
 	openAt    clock.Instant
 	openFails int
 	idleAt    clock.Instant
@@ -56,34 +56,34 @@ type Machine struct {
 	watching   watching
 	watchAt    clock.Instant
 	watchFails int
-	placed     bool // a watch has shown everybody in line
-	named      int  // the seat whose record the next keep-alive reads first
+	lineKnown  bool // a watch has shown all candidates
+	beatFrom   int  // index of the first group whose record the next keep-alive reads
 
-	seats   map[string]*seat
-	order   []*seat // as they came: maps have no order that repeats
-	actives int     // seats that need a session
-	// vacancies counts the seats of vacant groups that somebody waits for.
+	groups  map[string]*groupState
+	order   []*groupState // in order of creation: iteration over a map would not be repeatable
+	actives int           // groups that need a session
+	// vacancies counts the vacant groups with a campaign.
 	vacancies int
-	// mostVacant is how many there were at once lately, and mostAt when.
+	// mostVacant is the recent maximum of vacancies, and mostAt when it was reached.
 	mostVacant int
 	mostAt     clock.Instant
 	wakes      wakes
-	acquires   []*seat // due, waiting for a lane
-	releases   []*seat
-	reads      []*seat
+	acquires   []*groupState // due, not sent yet
+	releases   []*groupState
+	reads      []*groupState
 
-	commits  [16]time.Duration // recent
+	commits  [16]time.Duration // how long recent commits took
 	commitAt int
 
-	sick     error
-	answers  map[string]store.Answer
-	answered []string      // keys of answers, oldest first
-	answerBy clock.Instant // until when the session is kept open for who asks for an answer
-	stopping bool
-	stopped  bool
-	stopErr  error // the session could not be closed
-	// closeBy is until when a shutdown hopes that all work returns, so that one
-	// close frees all groups; then each is freed by itself.
+	unhealthy error
+	answers   map[string]store.Answer
+	answered  []string      // keys of answers, oldest first
+	answerBy  clock.Instant // until when the session stays open, so that operators can read answers
+	stopping  bool
+	stopped   bool
+	stopErr   error // why the session could not be closed
+	// closeBy is how long a shutdown waits for all work to return, so that one
+	// close frees all groups. After it, each group is released by itself.
 	closeBy clock.Instant
 }
 
@@ -93,21 +93,21 @@ type Config struct {
 	Candidate tenure.Candidate
 	Scope     store.Scope
 	Caps      store.Caps
-	// Line says who stands where. Whoever watches feeds it. Nil: nobody else stands.
+	// Line orders the candidates. The shell's watch updates it. Nil: there are no others.
 	Line Line
 	// Attempt is sent with every Open. Empty: each session has one of its own.
 	Attempt string
-	// Session, if not nil, is living: the machine starts with it instead of opening one.
-	// Sent is when the Open or keep-alive was sent that was acknowledged last for it.
+	// Session, if not nil, is a living session that the machine uses instead of opening one.
+	// Sent is when its last acknowledged Open or keep-alive was sent.
 	Session *store.Session
 	Sent    clock.Instant
-	// Lent: the session belongs to somebody else, who keeps it alive and ends terms in
-	// time. The machine only campaigns with it. It sends no keep-alive, ends no term for
-	// lack of trust, and neither closes the session nor opens another: when it is dead,
-	// every campaign fails with ErrSessionDead. What it has not tried to acquire itself
-	// it does not release.
+	// Lent: the session belongs to another owner, who keeps it alive and ends terms in time.
+	// The machine only campaigns with it. It sends no keep-alive, ends no term for lack of
+	// trust, and neither closes the session nor opens another. When the session is dead,
+	// every campaign fails with ErrSessionDead. The machine releases only groups that it has
+	// tried to acquire itself.
 	Lent bool
-	// Sick keeps the machine from campaigning until OnHealth says that it is well.
+	// Sick, if not nil, keeps the machine from campaigning until OnHealth has no Cause.
 	Sick error
 	// Seed makes the jitter. Equal seeds and equal events give equal actions.
 	Seed  uint64
@@ -122,21 +122,21 @@ const (
 	watchSynced
 )
 
-// New returns a machine at rest.
+// New returns a machine. Nothing happens before the first Step.
 func New(cfg Config) *Machine {
 	cfg.Caps.Batch = max(cfg.Caps.Batch, 1)
 	if cfg.Line == nil {
 		cfg.Line = &Roster{}
 	}
 	m := &Machine{
-		cfg:     cfg,
-		rand:    rand.New(rand.NewPCG(cfg.Seed, 0x74656e757265)),
-		openAt:  clock.Never,
-		idleAt:  clock.Never,
-		watchAt: clock.Never,
-		seats:   map[string]*seat{},
-		answers: map[string]store.Answer{},
-		sick:    cfg.Sick,
+		cfg:       cfg,
+		rand:      rand.New(rand.NewPCG(cfg.Seed, 0x74656e757265)),
+		openAt:    clock.Never,
+		idleAt:    clock.Never,
+		watchAt:   clock.Never,
+		groups:    map[string]*groupState{},
+		answers:   map[string]store.Answer{},
+		unhealthy: cfg.Sick,
 	}
 	if cfg.Session != nil {
 		m.session = m.start(*cfg.Session, cfg.Sent)
@@ -149,9 +149,9 @@ type EventKind uint8
 
 // The events.
 const (
-	OnCampaign  EventKind = iota + 1 // Group, Once: somebody waits to lead it
-	OnWithdraw                       // Group: nobody waits any longer
-	OnEnded                          // Group, Token, Cause: ended on the holder's side
+	OnCampaign  EventKind = iota + 1 // Group, Once: a campaign starts
+	OnWithdraw                       // Group: the campaign is cancelled
+	OnEnded                          // Group, Token, Cause: the holder has ended the term
 	OnReturned                       // Group, Token, To, Session: work has returned
 	OnHealth                         // Cause: nil is healthy
 	OnShutdown                       // end everything
@@ -167,13 +167,13 @@ type Event struct {
 	Once  bool // fail if another leads, instead of waiting
 	Token fence.Token
 	To    string
-	// Session of To, if it is known: it saves a look at the line.
+	// Session of To, if it is known. It saves a listing of the sessions.
 	Session store.SessionID
 	Cause   error
 	View    *store.View
 	Reply   *Reply
 
-	Stream uint64 // the shell's: which watch it is from
+	Stream uint64 // for the shell: the watch that it comes from
 }
 
 // ActionKind says what to do.
@@ -181,7 +181,7 @@ type ActionKind uint8
 
 // The actions.
 const (
-	DoCall    ActionKind = iota + 1 // Call: ask the store, answer with OnReply
+	DoCall    ActionKind = iota + 1 // Call: call the store, reply with OnReply
 	DoWatch                         // start watching the scope
 	DoTrust                         // Session is trusted until Until, and not at risk
 	DoRisk                          // Session: keep-alives fail, trust will end
@@ -190,7 +190,7 @@ const (
 	DoFail                          // Group, Cause: the campaign is over without a term
 	DoSettle                        // Group, Token, Cause: the release is done, or why not
 	DoOverrun                       // Group, Token: work has not returned in time
-	DoNote                          // Note: for people and metrics
+	DoNote                          // Note: for logs and metrics
 	DoStopped                       // after OnShutdown: nothing is left to do
 )
 
@@ -217,7 +217,7 @@ const (
 	CallClose
 	CallAcquire
 	CallRelease
-	CallSessions // of a group, to find the successor of one transfer
+	CallSessions // of a group, to find the successor of a transfer
 	CallRead
 	CallAnswer
 	kinds
@@ -227,10 +227,10 @@ func (k CallKind) String() string {
 	return [...]string{"?", "open", "keep-alive", "close", "acquire", "release", "sessions", "read", "answer"}[k]
 }
 
-// lane bounds the calls of one kind that are under way at once.
-var lane = [kinds]int{CallOpen: 1, CallBeat: 1, CallClose: 4, CallAcquire: 4, CallRelease: 16, CallSessions: 4, CallRead: 8, CallAnswer: 4}
+// maxInFlight bounds the concurrent calls of each kind.
+var maxInFlight = [kinds]int{CallOpen: 1, CallBeat: 1, CallClose: 4, CallAcquire: 4, CallRelease: 16, CallSessions: 4, CallRead: 8, CallAnswer: 4}
 
-// Call asks the store. It is answered by one Reply with its ID, within Timeout.
+// Call is a call to the store. The shell answers it with one Reply with its ID, within Timeout.
 type Call struct {
 	ID      uint64
 	Kind    CallKind
@@ -240,7 +240,7 @@ type Call struct {
 	TTL     time.Duration   // open
 	Attempt string          // open
 	Groups  []string        // keep-alive
-	Seen    []store.Record  // acquire; close: only if they are as seen
+	Seen    []store.Record  // acquire; close: on condition that they are unchanged
 	Held    []store.Record  // release
 	To      store.SessionID // release
 	Reason  store.Reason    // release, close
@@ -260,8 +260,8 @@ type Reply struct {
 	Sessions []store.Session // sessions
 }
 
-// Do asks the store and returns its answer. The candidate and the options are those of
-// an Open; its attempt is the call's.
+// Do calls the store and returns its answer. An Open uses the candidate and the options, with
+// the call's attempt.
 func (c *Call) Do(ctx context.Context, s store.Store, by tenure.Candidate, o store.OpenOptions) *Reply {
 	r := &Reply{ID: c.ID}
 	switch c.Kind {
@@ -286,33 +286,33 @@ func (c *Call) Do(ctx context.Context, s store.Store, by tenure.Candidate, o sto
 	return r
 }
 
-// errTimeout is the machine's own: the call was not answered in its time.
+// errTimeout is the machine's own error for a call without a reply within its Timeout.
 var errTimeout = errors.New("no answer in time")
 
-// check turns an answer that does not fit its call into one of unknown outcome.
+// check turns a reply that does not fit its call into an error with an unknown outcome.
 func (r *Reply) check(f *flight) {
-	if (f.Kind == CallAcquire || f.Kind == CallRelease) && r.Err == nil && len(r.Records) != len(f.seats) {
-		r.Err = fmt.Errorf("lease: the store answered %s of %d groups with %d records", f.Kind, len(f.seats), len(r.Records))
+	if (f.Kind == CallAcquire || f.Kind == CallRelease) && r.Err == nil && len(r.Records) != len(f.groups) {
+		r.Err = fmt.Errorf("lease: the store answered %s of %d groups with %d records", f.Kind, len(f.groups), len(r.Records))
 	}
 }
 
-// flight is a call under way. One that timed out stays for a while: a late
-// answer to a keep-alive still counts from its sending.
+// flight is a call in flight. After a timeout it is kept for a while, because a late
+// reply to a keep-alive still extends trust, counted from its sending.
 type flight struct {
 	*Call
 	sent clock.Instant
-	late bool
-	// The closures would allocate; these say whose call it is.
+	late bool // it timed out
+	// What the call is for. A closure for the reply would allocate.
 	session *session
-	seats   []*seat
-	request *store.Request // the sessions were asked for because of it
+	groups  []*groupState
+	request *store.Request // the operator's request that a CallSessions is for
 }
 
 // Step takes what has happened by now and returns what to do, in order. The
-// slice is valid until the next Step. What has run out comes before the events:
-// it cannot be saved by an answer that was read too late.
+// slice is valid until the next Step. Deadlines are handled before the events:
+// a reply that is read after a deadline comes too late.
 func (m *Machine) Step(now clock.Instant, events ...Event) []Action {
-	if m.started { // what New has to say comes first
+	if m.started { // otherwise m.out has the actions of New
 		m.out = m.out[:0]
 	}
 	m.started = true
@@ -320,7 +320,7 @@ func (m *Machine) Step(now clock.Instant, events ...Event) []Action {
 	if m.stopped {
 		return nil
 	}
-	m.runOut()
+	m.deadlines()
 	for i := range events {
 		m.handle(&events[i])
 	}
@@ -328,7 +328,7 @@ func (m *Machine) Step(now clock.Instant, events ...Event) []Action {
 	return m.out
 }
 
-// Next is when Step must be called again if nothing happens.
+// Next is when the shell must call Step if there is no event before.
 func (m *Machine) Next() clock.Instant {
 	if m.stopped || m.hung() {
 		return clock.Never
@@ -348,8 +348,8 @@ func (m *Machine) Next() clock.Instant {
 	return next
 }
 
-// runOut ends what has run out.
-func (m *Machine) runOut() {
+// deadlines handles the end of trust, timeouts of calls, and the risk of losing trust.
+func (m *Machine) deadlines() {
 	if m.hung() {
 		return
 	}
@@ -363,10 +363,10 @@ func (m *Machine) runOut() {
 	}
 }
 
-// hung: a planted machine waits for its calls before it looks at its timers.
+// hung is a planted bug: the machine ignores its timers while calls are in flight.
 func (m *Machine) hung() bool { return m.cfg.Plant.Has(plant.HungCallBlocks) && len(m.calls) > 0 }
 
-// due does what it is time for.
+// due does what its timers and queues are due for.
 func (m *Machine) due() {
 	if m.now >= m.openAt {
 		m.openAt = clock.Never
@@ -396,13 +396,13 @@ func (m *Machine) due() {
 func (m *Machine) handle(e *Event) {
 	switch e.Kind {
 	case OnCampaign:
-		m.campaign(m.seat(e.Group), e.Once)
+		m.campaign(m.group(e.Group), e.Once)
 	case OnWithdraw:
-		m.withdraw(m.seat(e.Group))
+		m.withdraw(m.group(e.Group))
 	case OnEnded:
-		m.ended(m.seat(e.Group), e.Token, e.Cause)
+		m.ended(m.group(e.Group), e.Token, e.Cause)
 	case OnReturned:
-		m.returned(m.seat(e.Group), e.Token, e.To, e.Session)
+		m.returned(m.group(e.Group), e.Token, e.To, e.Session)
 	case OnHealth:
 		m.health(e.Cause)
 	case OnShutdown:
@@ -410,7 +410,7 @@ func (m *Machine) handle(e *Event) {
 	case OnReply:
 		m.reply(e.Reply)
 	case OnView:
-		m.observed(e.View)
+		m.onView(e.View)
 	case OnWatchLost:
 		m.watchLost(e.Cause)
 	}
@@ -420,20 +420,21 @@ func (m *Machine) do(a Action) { m.out = append(m.out, a) }
 
 func (m *Machine) note(n Note) { m.do(Action{Kind: DoNote, Note: n}) }
 
-// send starts a call. The caller has made sure that its lane has room.
-func (m *Machine) send(c *Call, s *session, seats ...*seat) {
+// send starts a call. The caller has checked mayCall.
+func (m *Machine) send(c *Call, s *session, groups ...*groupState) {
 	m.nextID++
 	c.ID = m.nextID
 	c.Timeout = m.cfg.Timing.CallTimeout
-	m.lanes[c.Kind]++
-	m.calls = append(m.calls, &flight{Call: c, sent: m.now, session: s, seats: seats})
+	m.inFlight[c.Kind]++
+	m.calls = append(m.calls, &flight{Call: c, sent: m.now, session: s, groups: groups})
 	m.do(Action{Kind: DoCall, Call: c})
 }
 
-func (m *Machine) room(k CallKind) bool { return m.lanes[k] < lane[k] }
+// mayCall reports whether another call of the kind may be sent.
+func (m *Machine) mayCall(k CallKind) bool { return m.inFlight[k] < maxInFlight[k] }
 
-// timeOut treats calls without an answer as calls of unknown outcome, so that
-// one that hangs holds nothing up.
+// timeOut gives calls without a reply an unknown outcome, so that a hanging call
+// blocks nothing.
 func (m *Machine) timeOut() {
 	for i := 0; i < len(m.calls); i++ {
 		f := m.calls[i]
@@ -445,7 +446,7 @@ func (m *Machine) timeOut() {
 			}
 		case m.now >= f.sent.Add(f.Timeout):
 			f.late = true
-			m.lanes[f.Kind]--
+			m.inFlight[f.Kind]--
 			m.dispatch(f, &Reply{ID: f.ID, Err: errTimeout})
 		}
 	}
@@ -462,7 +463,7 @@ func (m *Machine) reply(r *Reply) {
 		m.late(f, r)
 		return
 	}
-	m.lanes[f.Kind]--
+	m.inFlight[f.Kind]--
 	m.dispatch(f, r)
 }
 
@@ -479,7 +480,7 @@ func (m *Machine) dispatch(f *flight, r *Reply) {
 	case CallOpen:
 		m.opened(f, r)
 	case CallBeat:
-		m.beaten(f, r)
+		m.beatDone(f, r)
 	case CallClose:
 		m.closed(f, r)
 	case CallAcquire:
@@ -491,20 +492,20 @@ func (m *Machine) dispatch(f *flight, r *Reply) {
 	case CallRead:
 		m.confirmed(f, r)
 	case CallAnswer:
-		// A lost answer is asked for again by the next beat.
+		// If it failed, the next keep-alive delivers the request again.
 	}
 }
 
-// late handles the answer to a call that was given up. What it says is still
-// true, if it is definite.
+// late handles the reply to a call that has timed out. A definite reply is still
+// true.
 func (m *Machine) late(f *flight, r *Reply) {
 	r.check(f)
 	switch {
 	case f.Kind == CallBeat:
-		m.beaten(f, r)
+		m.beatDone(f, r)
 	case f.Kind == CallOpen && r.Err == nil && f.Attempt == m.attemptName() && !m.opening && m.session == nil:
-		// Take it now. If a retry is under way, it returns this same session; if one has
-		// returned it before, the session is known, and its work must not be cut short.
+		// Use it now. A retry in flight returns this same session. If a retry has already
+		// returned it, the session is in use, and its terms must not be interrupted.
 		m.opened(f, r)
 	case f.Kind == CallAcquire && r.Err == nil:
 		m.won(f, r)
@@ -516,10 +517,9 @@ func (m *Machine) backoff(fails int) time.Duration {
 	return m.backoffUpTo(fails, m.cfg.Timing.BackoffMax)
 }
 
-// pause is the backoff of what every candidate does after an outage: to open a session
-// and to watch. It grows with the number of candidates, to a Step for each,
-// so that they do not keep the engine from answering any of them. The first one to come
-// through leads; with few candidates it is BackoffMax at most.
+// pause is the backoff of the calls that all candidates make after an outage: to open a
+// session and to watch. Its maximum grows with the number of candidates, by one Step for
+// each, so that they do not overload the engine. With few candidates it is BackoffMax.
 func (m *Machine) pause(fails int) time.Duration {
 	t := &m.cfg.Timing
 	all := min(time.Duration(m.cfg.Line.Len())*t.Step, 2*t.TTL)
@@ -534,8 +534,8 @@ func (m *Machine) backoffUpTo(fails int, ceiling time.Duration) time.Duration {
 	return time.Duration(m.rand.Int64N(int64(ceiling) + 1))
 }
 
-// step is how long each candidate in line waits for the one before it: long
-// enough for that one's commit to be seen, as far as we have seen commits.
+// step is how long each candidate in line waits for the one before it: long enough
+// to see that one's commit, judging by how long recent commits took.
 func (m *Machine) step() time.Duration {
 	s := m.cfg.Timing.Step
 	most := max(s, m.cfg.Timing.TTL/16)
@@ -549,7 +549,7 @@ func (m *Machine) step() time.Duration {
 func (m *Machine) Holds() []string {
 	var groups []string
 	for _, s := range m.order {
-		if s.linger != nil || s.hold != nil && !s.hold.returned {
+		if s.lostHold != nil || s.hold != nil && !s.hold.returned {
 			groups = append(groups, s.group)
 		}
 	}

@@ -807,21 +807,21 @@ func (h *heckler) lasting() {
 		}
 	}
 	h.calls = slices.DeleteFunc(h.calls, func(c *asked) bool { return h.now.Sub(c.sent) > h.cfg.Timing.TTL })
-	var lanes [kinds]int
+	var inFlight [kinds]int
 	for _, f := range h.m.calls {
 		if !f.late {
-			lanes[f.Kind]++
+			inFlight[f.Kind]++
 			if h.now >= f.sent.Add(f.Timeout) && !h.m.stopped {
 				h.broken("a call of kind %v is not given up after %v", f.Kind, f.Timeout)
 			}
 		}
 	}
-	for k, n := range lanes {
-		if n > lane[k] {
-			h.broken("%d calls of kind %v are under way, the bound is %d", n, CallKind(k), lane[k])
+	for k, n := range inFlight {
+		if n > maxInFlight[k] {
+			h.broken("%d calls of kind %v are under way, the bound is %d", n, CallKind(k), maxInFlight[k])
 		}
-		if n != h.m.lanes[k] {
-			h.broken("%d calls of kind %v are under way, the machine counts %d", n, CallKind(k), h.m.lanes[k])
+		if n != h.m.inFlight[k] {
+			h.broken("%d calls of kind %v are under way, the machine counts %d", n, CallKind(k), h.m.inFlight[k])
 		}
 	}
 	if h.stopped || h.m.stopped {
@@ -846,7 +846,7 @@ func (h *heckler) inside() {
 			actives++
 		}
 		due := min(s.tryAt, s.readAt)
-		for _, g := range []*hold{s.hold, s.linger} {
+		for _, g := range []*hold{s.hold, s.lostHold} {
 			if g != nil && !g.returned {
 				due = min(due, g.overrunAt)
 			}
@@ -863,10 +863,10 @@ func (h *heckler) inside() {
 			h.broken("%s needs a session and none is opened", s.group)
 		case s.wants && m.watching == watchOff && m.watchAt == clock.Never:
 			h.broken("%s is wanted and not watched", s.group)
-		case s.eligible(m) && (m.placed || !s.wants) && s.call == 0 && s.tryAt == clock.Never && !slices.Contains(m.acquires, s):
+		case s.eligible(m) && (m.lineKnown || !s.wants) && s.call == 0 && s.tryAt == clock.Never && !slices.Contains(m.acquires, s):
 			h.broken("%s is vacant, wanted, and never tried for", s.group)
 		case s.confirming && s.readAt == clock.Never && !slices.Contains(m.reads, s) &&
-			!underWay(CallRead, func(f *flight) bool { return f.seats[0] == s }):
+			!underWay(CallRead, func(f *flight) bool { return f.groups[0] == s }):
 			h.broken("M5: %s waits for a read that is not made", s.group)
 		case s.known && m.session != nil && s.view.State == tenure.Led && s.view.Holder == m.session.ID &&
 			s.hold == nil && !s.confirming && s.call == 0:
@@ -876,7 +876,7 @@ func (h *heckler) inside() {
 		}
 	}
 	if actives != m.actives {
-		h.broken("%d seats need a session, the machine counts %d", actives, m.actives)
+		h.broken("%d groups need a session, the machine counts %d", actives, m.actives)
 	}
 	for i := range m.wakes {
 		if i > 0 && m.wakes.Less(i, (i-1)/2) {
@@ -934,12 +934,12 @@ func TestPauseGrowsWithFleet(t *testing.T) {
 func TestWakes(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	var w wakes
-	seats := make([]*seat, 50)
-	for i := range seats {
-		seats[i] = &seat{order: i, place: -1}
+	groups := make([]*groupState, 50)
+	for i := range groups {
+		groups[i] = &groupState{order: i, place: -1}
 	}
 	for range 10000 {
-		s := seats[r.IntN(len(seats))]
+		s := groups[r.IntN(len(groups))]
 		s.wake = clock.Instant(r.IntN(20))
 		w.fix(s, r.IntN(3) > 0)
 		for i := 1; i < len(w); i++ {
@@ -949,7 +949,7 @@ func TestWakes(t *testing.T) {
 		}
 	}
 	var want, got []int
-	for _, s := range slices.SortedFunc(slices.Values(w), func(a, b *seat) int {
+	for _, s := range slices.SortedFunc(slices.Values(w), func(a, b *groupState) int {
 		return cmp.Or(cmp.Compare(a.wake, b.wake), cmp.Compare(a.order, b.order))
 	}) {
 		want = append(want, s.order)

@@ -28,7 +28,7 @@ const (
 	NoteAsked      NoteKind = "asked by an operator"
 )
 
-// Note says what the machine did, and why. Package lease documents the fields.
+// Note says what the machine did and why. Package lease documents the fields.
 type Note struct {
 	Kind    NoteKind
 	Group   string

@@ -6,28 +6,28 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// Line says where the candidates of a group stand. A machine asks it when a group falls
-// vacant and when it hands one over. A wrong answer costs time, never safety.
+// Line orders the candidates of a group. A machine uses it when a group falls vacant and
+// when it hands one over. A wrong answer costs time, never safety.
 type Line interface {
 	// Ahead counts the sessions that try for the group before s. The last holder does not
 	// count: it is dead, or has just given the group up.
 	Ahead(s store.Session, group string, last store.SessionID) int
-	// First is the session that a leader which resigns hands over to: of those that promise
-	// to be a Successor, the one that tries before all others, except one.
+	// First is the session to which a leader hands over when it resigns: the first in line of
+	// those that are marked Successor, leaving out the session but.
 	First(group string, but store.SessionID) (store.SessionID, bool)
-	// Newest is the newest session of the candidate for the group, except one: an older
-	// session may be left over from before a restart.
+	// Newest is the newest session of the candidate for the group, leaving out the session
+	// but. An older session may be left over from before a restart.
 	Newest(group, candidate string, but store.SessionID) (store.SessionID, bool)
 	// Len counts the sessions.
 	Len() int
 }
 
-// Roster is a Line: higher priority first, then sessions for one group alone, by age, so
-// that everybody's turn comes; then sessions for several groups, in an order that differs
-// from group to group, so that many groups that fall vacant at once are spread over them.
+// Roster is a Line. A higher priority comes first. At the same priority, sessions for a single
+// group come first, the oldest before the others. Then come sessions for several groups, in an
+// order that differs from group to group, so that groups are spread over the sessions.
 //
-// It knows the living sessions from a watch, so that nobody has to list them. One roster serves all machines of a process. The zero value is empty and
-// ready. Its methods may be called concurrently.
+// It gets the living sessions from a watch. One roster serves all machines of a process. The
+// zero value is ready to use. Its methods are safe for concurrent use.
 type Roster struct {
 	mu       sync.RWMutex
 	feed     uint64 // counts the watches
@@ -36,11 +36,11 @@ type Roster struct {
 	ranks    map[string]Rank
 }
 
-// Rank orders the candidates of the groups for which ok is true: the largest number first.
+// Rank orders the candidates of those groups for which ok is true: the largest number first.
 type Rank func(group, candidate string) (number float64, ok bool)
 
-// SetRank sets or, with nil, removes the rank that goes by a name. Ranks that know the same group
-// are a mistake.
+// SetRank sets the rank with the name, or removes it if rank is nil. Two ranks must not know the
+// same group.
 func (r *Roster) SetRank(name string, rank Rank) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +63,7 @@ func (r *Roster) Sessions() []store.Session {
 	return all
 }
 
-// order returns how the sessions try for a group. r.mu is held.
+// order returns the order in which sessions try for a group. r.mu is held.
 func (r *Roster) order(group string) func(m, o *member) bool {
 	for _, rank := range r.ranks {
 		if _, ok := rank(group, ""); ok {
@@ -93,7 +93,7 @@ func hashOf(s string) uint64 {
 	return h
 }
 
-// place ranks a session for a group among those for several groups, by rendezvous hashing: both digests, mixed as in SplitMix64.
+// place orders the sessions for several groups by rendezvous hashing: it mixes both hashes as SplitMix64 does.
 func place(group, session uint64) uint64 {
 	h := group ^ session*0x9e3779b97f4a7c15
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
@@ -118,18 +118,18 @@ func (m *member) before(group uint64, o *member) bool {
 	return m.ID < o.ID
 }
 
-// Feed begins a new watch and returns the function that takes its updates. What the
-// watches before it still bring is ignored. Sessions that an earlier watch showed stay
-// until Synced says that the new one does not know them.
+// Feed begins a new watch and returns the function that takes its updates. Later updates of
+// earlier watches are ignored. Sessions from an earlier watch stay until Synced, and are then
+// removed if the new watch has not shown them.
 func (r *Roster) Feed() func(store.Update) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.feed++
-	mine := r.feed
+	number := r.feed
 	return func(u store.Update) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.feed == mine {
+		if r.feed == number {
 			r.take(u)
 		}
 	}
@@ -175,7 +175,7 @@ func (r *Roster) Len() int {
 	return len(r.sessions)
 }
 
-// Ahead implements Line. s need not be known here.
+// Ahead implements Line. s need not be in the roster.
 func (r *Roster) Ahead(s store.Session, group string, last store.SessionID) int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -204,8 +204,8 @@ func (r *Roster) Newest(group, candidate string, but store.SessionID) (store.Ses
 	})
 }
 
-// best returns the session that is better than all others for the group. than is nil
-// for the first one.
+// best returns the best session for the group, leaving out the session but. better is first
+// called with a nil than.
 func (r *Roster) best(group string, but store.SessionID, better func(m, than *member) bool) (store.SessionID, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

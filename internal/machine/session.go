@@ -15,23 +15,23 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// session is the machine's side of a session.
+// session is what the machine knows about a session.
 type session struct {
 	store.Session
 	heard  clock.Instant // when the newest acknowledged keep-alive was sent
-	trust  clock.Instant // until when it may be believed
+	trust  clock.Instant // until when the process may act on it
 	beatAt clock.Instant
 	misses int
 	atRisk bool
-	// open counts the terms whose work has not returned. A session is not closed
-	// before they have: what it held must not be granted again while they run.
+	// open counts the terms whose work has not returned. The session is not closed
+	// while there are any: their groups must not be granted to others.
 	open       int
 	retired    bool
 	why        store.Reason
 	closeTries int
 }
 
-// start is the machine's side of a session that is known to live.
+// start returns the state of a session that is known to be alive.
 func (m *Machine) start(of store.Session, sent clock.Instant) *session {
 	s := &session{Session: of, trust: sent, beatAt: sent.Add(m.cfg.Timing.Beat)}
 	if m.lent() {
@@ -42,10 +42,10 @@ func (m *Machine) start(of store.Session, sent clock.Instant) *session {
 	return s
 }
 
-// lent: see Config.
+// lent: see Config.Lent.
 func (m *Machine) lent() bool { return m.cfg.Lent && !m.cfg.Plant.Has(plant.ReopenLent) }
 
-// stopAt is when the terms of the session end: Grace before trust does.
+// stopAt is when the terms of the session end: Grace before the end of trust.
 func (m *Machine) stopAt(s *session) clock.Instant {
 	if s.trust == clock.Never || m.cfg.Plant.Has(plant.IgnoreTrustEnd) {
 		return clock.Never
@@ -53,7 +53,7 @@ func (m *Machine) stopAt(s *session) clock.Instant {
 	return s.trust.Add(-m.cfg.Timing.Grace)
 }
 
-// riskAt is when the engine has been silent for too long for the terms to be safe.
+// riskAt is when the terms are at risk: Misses keep-alives were not acknowledged.
 func (m *Machine) riskAt(s *session) clock.Instant {
 	if s.atRisk || m.lent() {
 		return clock.Never
@@ -61,8 +61,8 @@ func (m *Machine) riskAt(s *session) clock.Instant {
 	return s.heard.Add(Times(m.cfg.Timing.Beat, m.cfg.Timing.Misses))
 }
 
-// extend counts trust from when the keep-alive was sent, not from when its
-// answer came: the store may have started our TTL at any moment in between.
+// extend extends trust. It counts from when the keep-alive was sent, not from when its
+// reply came: the store may have started the TTL at any moment in between.
 func (m *Machine) extend(s *session, sent clock.Instant, ttl time.Duration) {
 	if m.cfg.Plant.Has(plant.TrustRequested) {
 		ttl = m.cfg.Timing.TTL
@@ -110,7 +110,7 @@ func (m *Machine) opened(f *flight, r *Reply) {
 	s := m.start(r.Session, f.sent)
 	m.session = s
 	if m.now >= m.stopAt(s) || m.stopping {
-		// The answer took longer than what it grants.
+		// The reply took longer than the trust that it gives, or the machine stops.
 		m.openAt = m.now.Add(m.pause(m.openFails))
 		m.openFails++
 		m.retire(store.Resigned)
@@ -118,56 +118,56 @@ func (m *Machine) opened(f *flight, r *Reply) {
 	}
 	m.openFails = 0
 	m.note(Note{Kind: NoteOpened, Session: s.ID, Took: m.now.Sub(f.sent)})
-	for _, seat := range m.order {
-		// An earlier try of this Open, whose reply was lost, was granted the group since.
-		if seat.known && seat.view.State == tenure.Led && seat.view.Holder == s.ID {
-			m.naming(seat, seat.view.Record, false)
+	for _, g := range m.order {
+		// The session exists since an earlier try of this Open, and has got the group since.
+		if g.known && g.view.State == tenure.Led && g.view.Holder == s.ID {
+			m.namesUs(g, g.view.Record, false)
 		}
-		m.schedule(seat)
-		m.update(seat)
+		m.schedule(g)
+		m.update(g)
 	}
 }
 
 func (m *Machine) beat() {
 	s := m.session
-	s.beatAt = clock.Never // the answer sets it
-	if !m.room(CallBeat) {
+	s.beatAt = clock.Never // the reply sets it
+	if !m.mayCall(CallBeat) {
 		return
 	}
-	m.send(&Call{Kind: CallBeat, Session: s.ID, Groups: m.nameGroups()}, s)
+	m.send(&Call{Kind: CallBeat, Session: s.ID, Groups: m.beatGroups()}, s)
 }
 
-// nameGroups chooses the groups whose records the next keep-alive reads: those that this
-// process leads or waits for, in turn if there are many.
-func (m *Machine) nameGroups() []string {
+// beatGroups returns the groups whose records the next keep-alive reads: those that this
+// process leads or campaigns for. If there are too many for one call, it takes turns.
+func (m *Machine) beatGroups() []string {
 	var groups []string
 	for range m.order {
 		if len(groups) == m.cfg.Caps.Batch {
 			break
 		}
-		m.named %= len(m.order)
-		if s := m.order[m.named]; s.wants || s.hold != nil {
+		m.beatFrom %= len(m.order)
+		if s := m.order[m.beatFrom]; s.wants || s.hold != nil {
 			groups = append(groups, s.group)
 		}
-		m.named++
+		m.beatFrom++
 	}
 	return groups
 }
 
-// compare compares what a keep-alive has read with what the watch shows. A watch that
-// shows something else a beat later is silent, and another one is started: its snapshot
-// tells what is missing. An older record is a difference too: the store went back.
+// compare compares the records that a keep-alive has read with those of the watch. If they
+// still differ one beat later, the watch is stale, and the machine starts another one, whose
+// snapshot is complete. An older record counts as a difference too: the store was rewound.
 func (m *Machine) compare(records []store.Record) {
 	silent := false
 	for i := range records {
 		r := &records[i]
-		s := m.seats[r.Group]
+		s := m.groups[r.Group]
 		if s == nil || m.watching != watchSynced {
 			continue
 		}
-		over := len(r.Terms) > 0 && !r.Terms[len(r.Terms)-1].End.IsZero()
+		ended := len(r.Terms) > 0 && !r.Terms[len(r.Terms)-1].End.IsZero()
 		switch {
-		case r.Version == s.view.Version && !(over && s.view.State == tenure.Led):
+		case r.Version == s.view.Version && !(ended && s.view.State == tenure.Led):
 			s.behindAt = clock.Never
 		case s.behindAt == clock.Never:
 			s.behindAt = m.now
@@ -183,7 +183,7 @@ func (m *Machine) compare(records []store.Record) {
 
 var errSilent = errors.New("the watch is silent: a keep-alive has read what it does not show")
 
-func (m *Machine) beaten(f *flight, r *Reply) {
+func (m *Machine) beatDone(f *flight, r *Reply) {
 	s := f.session
 	if s != m.session {
 		return
@@ -200,10 +200,10 @@ func (m *Machine) beaten(f *flight, r *Reply) {
 		m.compare(r.Beat.Records)
 		m.asked(r.Beat.Requests)
 	case errors.Is(r.Err, store.ErrSessionDead) && !m.cfg.Plant.Has(plant.IgnoreDeadSession):
-		m.gone(tenure.ErrLost, store.Lost, false)
+		m.endSession(tenure.ErrLost, store.Lost, false)
 	case errors.Is(r.Err, store.ErrRewound):
-		// What we hold may be another's now, or nobody's.
-		m.gone(tenure.ErrLost, store.Lost, true)
+		// The store may have lost our grants.
+		m.endSession(tenure.ErrLost, store.Lost, true)
 	case !f.late || errors.Is(r.Err, errTimeout):
 		s.misses++
 		m.note(Note{Kind: NoteMissed, Call: CallBeat.String(), Session: s.ID, Count: s.misses, Silent: m.now.Sub(s.heard), Err: r.Err, Took: m.now.Sub(f.sent)})
@@ -211,7 +211,7 @@ func (m *Machine) beaten(f *flight, r *Reply) {
 	}
 }
 
-// expire ends every term: no keep-alive was acknowledged in time.
+// expire ends every term, because no keep-alive was acknowledged in time.
 func (m *Machine) expire() {
 	if m.cfg.Plant.Has(plant.ReopenTerm) {
 		for _, s := range m.order {
@@ -222,10 +222,10 @@ func (m *Machine) expire() {
 		m.session.trust = clock.Never
 		return
 	}
-	m.gone(tenure.ErrExpired, store.Expired, true)
+	m.endSession(tenure.ErrExpired, store.Expired, true)
 }
 
-// reopen is what a planted machine does and no other: an ended term goes on.
+// reopen is a planted bug: an ended term goes on.
 func (m *Machine) reopen() {
 	if !m.cfg.Plant.Has(plant.ReopenTerm) {
 		return
@@ -238,50 +238,50 @@ func (m *Machine) reopen() {
 	}
 }
 
-// retire gives up a session that holds nothing, or a stopped machine's.
+// retire gives up the session: it holds nothing, or the machine stops.
 func (m *Machine) retire(why store.Reason) {
 	if m.session != nil {
-		m.gone(tenure.ErrResigned, why, true)
+		m.endSession(tenure.ErrResigned, why, true)
 	}
 }
 
-// gone is the end of the session: nothing that it held is ours any longer.
-// living says that the store may still think otherwise.
-func (m *Machine) gone(cause error, why store.Reason, living bool) {
+// endSession ends the session and all its grants. living means that it may still be
+// alive in the store.
+func (m *Machine) endSession(cause error, why store.Reason, living bool) {
 	s := m.session
 	m.session = nil
 	for _, f := range m.calls {
 		if f.session == s && !f.late && f.Kind != CallClose {
-			// Its calls must not stand in the way of the next session's.
+			// These calls must not delay those of the next session.
 			f.late = true
-			m.lanes[f.Kind]--
+			m.inFlight[f.Kind]--
 		}
 	}
 	s.retired, s.why = true, why
 	m.note(Note{Kind: NoteSession, Session: s.ID, Detail: string(why), Err: cause})
-	for _, seat := range m.order {
-		seat.unsure, seat.call, seat.confirming = false, 0, false
-		seat.tryAt, seat.readAt = clock.Never, clock.Never
-		if h := seat.hold; h != nil {
-			// A shutdown closes the session next, and says if it cannot.
-			m.void(seat, cause, living && !m.stopping)
+	for _, g := range m.order {
+		g.unsure, g.call, g.confirming = false, 0, false
+		g.tryAt, g.readAt = clock.Never, clock.Never
+		if h := g.hold; h != nil {
+			// A shutdown closes the session next, and reports if that fails.
+			m.loseGrant(g, cause, living && !m.stopping)
 		}
 		if m.lent() {
-			m.fail(seat, store.ErrSessionDead)
+			m.fail(g, store.ErrSessionDead)
 		}
-		m.update(seat)
+		m.update(g)
 	}
 	if living && !m.lent() {
 		m.retired = append(m.retired, s)
-		m.sweep()
+		m.closeRetired()
 	}
 }
 
-// sweep closes the retired sessions whose work has returned, to spare the others
-// the wait for their expiry. One that cannot be closed expires by itself.
-func (m *Machine) sweep() {
+// closeRetired closes retired sessions whose work has returned, so that the other
+// candidates need not wait for their expiry. If a close fails, the session expires.
+func (m *Machine) closeRetired() {
 	m.retired = slices.DeleteFunc(m.retired, func(s *session) bool {
-		if s.open > 0 || !m.room(CallClose) {
+		if s.open > 0 || !m.mayCall(CallClose) {
 			return false
 		}
 		m.send(&Call{Kind: CallClose, Session: s.ID, Reason: s.why}, s)
@@ -292,7 +292,7 @@ func (m *Machine) sweep() {
 const maxCloseTries = 3
 
 func (m *Machine) closed(f *flight, r *Reply) {
-	defer m.sweep() // the lane has room again
+	defer m.closeRetired() // another close may be sent now
 	s := f.session
 	if r.Err == nil {
 		return
@@ -306,7 +306,7 @@ func (m *Machine) closed(f *flight, r *Reply) {
 	}
 }
 
-// listed: the sessions of a group were listed for a transfer.
+// listed handles the list of a group's sessions, for a transfer.
 func (m *Machine) listed(f *flight, r *Reply) {
 	if f.request != nil {
 		m.transferable(f.request, r)
@@ -315,9 +315,9 @@ func (m *Machine) listed(f *flight, r *Reply) {
 	}
 }
 
-// rank is how many stand before us in line for the group. The last holder does not
-// count, and one that has just given the group up lets all others go first.
-func (m *Machine) rank(s *seat) int {
+// rank is how many candidates try for the group before this one. The last holder does
+// not count, and a candidate that has just given the group up goes last.
+func (m *Machine) rank(s *groupState) int {
 	if m.cfg.Plant.Has(plant.Herd) {
 		return 0
 	}
@@ -326,13 +326,13 @@ func (m *Machine) rank(s *seat) int {
 		last = s.view.Terms[n-1].Session
 	}
 	us := m.session.Session
-	if s.yields {
+	if s.goesLast {
 		us.Candidate.Priority = math.MinInt
 	}
 	return m.cfg.Line.Ahead(us, s.group, last)
 }
 
-// watch starts one, or another one in place of one that does not get on.
+// watch starts a watch, in place of the one before.
 func (m *Machine) watch() {
 	m.watching = watchStarting
 	m.watchAt = m.now.Add(m.cfg.Timing.TTL)
@@ -358,7 +358,7 @@ func (m *Machine) watchLost(err error) {
 	}
 }
 
-func (m *Machine) observed(v *store.View) {
+func (m *Machine) onView(v *store.View) {
 	if m.watching == watchOff {
 		return
 	}
@@ -366,16 +366,16 @@ func (m *Machine) observed(v *store.View) {
 		if m.watching == watchStarting {
 			m.watchAt = m.now.Add(m.cfg.Timing.TTL)
 		}
-		m.see(m.seat(v.Group), *v, told, 0)
+		m.apply(m.group(v.Group), *v, fromWatch, 0)
 		return
 	}
 	m.watching, m.watchFails, m.watchAt = watchSynced, 0, clock.Never
-	first := !m.placed
-	m.placed = true
+	first := !m.lineKnown
+	m.lineKnown = true
 	for _, s := range m.order {
 		switch {
 		case !s.known:
-			m.see(s, VacantFromTheStart(s.group), told, 0)
+			m.apply(s, VacantFromTheStart(s.group), fromWatch, 0)
 		case first:
 			m.schedule(s)
 			m.update(s)
@@ -388,11 +388,11 @@ func VacantFromTheStart(group string) store.View {
 	return store.View{Record: store.Record{Group: group}, State: tenure.Vacant}
 }
 
-// health ends every term of a process that says it is unwell, before it would
-// expire, and keeps it from campaigning until it is well.
+// health ends every term if the process reports that it is unhealthy, and suspends its
+// campaigns until it is healthy again.
 func (m *Machine) health(err error) {
-	change := (err == nil) != (m.sick == nil)
-	m.sick = err
+	change := (err == nil) != (m.unhealthy == nil)
+	m.unhealthy = err
 	if !change {
 		return
 	}
@@ -424,30 +424,30 @@ func (m *Machine) shutdown() {
 	}
 }
 
-// stop says when there is nothing left to wait for.
+// stop reports DoStopped when nothing is left to wait for.
 func (m *Machine) stop() {
 	if m.lent() {
 		m.stopped = true
 		m.do(Action{Kind: DoStopped})
 		return
 	}
-	if m.opening || m.lanes[CallRelease] > 0 {
+	if m.opening || m.inFlight[CallRelease] > 0 {
 		return
 	}
 	for _, s := range m.order {
-		if s.linger != nil || s.hold != nil && (!s.hold.returned || s.hold.to != "") {
+		if s.lostHold != nil || s.hold != nil && (!s.hold.returned || s.hold.to != "") {
 			return
 		}
 	}
 	m.retire(store.Resigned)
-	if len(m.retired) > 0 || m.lanes[CallClose] > 0 || m.lanes[CallAnswer] > 0 {
+	if len(m.retired) > 0 || m.inFlight[CallClose] > 0 || m.inFlight[CallAnswer] > 0 {
 		return
 	}
 	m.stopped = true
 	m.do(Action{Kind: DoStopped, Cause: m.stopErr})
 }
 
-// asked handles what operators want of us.
+// asked handles operators' requests.
 func (m *Machine) asked(requests []store.Request) {
 	for i := range requests {
 		r := &requests[i]
@@ -463,19 +463,19 @@ func (m *Machine) asked(requests []store.Request) {
 			m.answer(r.ID, store.Answer{Outcome: store.Refused, Detail: refusal})
 		case r.Verb == store.StepDown:
 			m.comply(r, "")
-		case m.room(CallSessions):
-			// What the watch has shown may be old: ask before the term ends for it. Without
-			// room the next beat asks again.
+		case m.mayCall(CallSessions):
+			// The roster may be outdated: list the sessions before the term ends for it. If
+			// no call can be sent now, the next keep-alive delivers the request again.
 			m.remember(r.ID, store.Answer{})
-			m.send(&Call{Kind: CallSessions, Group: r.Group}, m.session, m.seats[r.Group])
+			m.send(&Call{Kind: CallSessions, Group: r.Group}, m.session, m.groups[r.Group])
 			m.calls[len(m.calls)-1].request = r
 		}
 	}
 }
 
-// refuses says why a request cannot be met, as far as that is known here.
+// refuses says why a request must be refused; "" if this process knows no reason.
 func (m *Machine) refuses(r *store.Request) string {
-	s := m.seats[r.Group]
+	s := m.groups[r.Group]
 	switch {
 	case s == nil || !s.leads():
 		return fmt.Sprintf("group %q is not led by this session", r.Group)
@@ -489,11 +489,11 @@ func (m *Machine) refuses(r *store.Request) string {
 	return ""
 }
 
-// transferable: the sessions were listed for the candidate that a request names.
+// transferable handles the list of sessions for a transfer that an operator requests.
 func (m *Machine) transferable(r *store.Request, answer *Reply) {
 	if answer.Err != nil {
 		m.note(Note{Kind: NoteFailed, Call: CallSessions.String(), Group: r.Group, Err: answer.Err})
-		m.forget(r.ID) // the next beat asks again
+		m.forget(r.ID) // the next keep-alive delivers the request again
 		return
 	}
 	refusal := m.refuses(r)
@@ -508,9 +508,9 @@ func (m *Machine) transferable(r *store.Request, answer *Reply) {
 	m.comply(r, to)
 }
 
-// comply ends the term, as it was asked to.
+// comply ends the term because of an operator's request.
 func (m *Machine) comply(r *store.Request, to store.SessionID) {
-	s := m.seats[r.Group]
+	s := m.groups[r.Group]
 	token := s.hold.record.Token
 	cause, why := tenure.ErrResigned, store.SteppedDown
 	if r.Verb == store.Transfer {
@@ -525,7 +525,7 @@ func (m *Machine) comply(r *store.Request, to store.SessionID) {
 	m.update(s)
 }
 
-// maxAnswers bounds what is remembered to answer again.
+// maxAnswers bounds the answers that are kept, to send them again if one is lost.
 const maxAnswers = 4 * store.MaxRequests
 
 func (m *Machine) remember(id string, a store.Answer) {
@@ -547,7 +547,7 @@ func (m *Machine) forget(id string) {
 func (m *Machine) answer(id string, a store.Answer) {
 	m.remember(id, a)
 	m.answerBy = m.now.Add(m.cfg.Timing.TTL)
-	if m.session != nil && m.room(CallAnswer) {
+	if m.session != nil && m.mayCall(CallAnswer) {
 		m.send(&Call{Kind: CallAnswer, Session: m.session.ID, Request: id, Answer: a}, m.session)
 	}
 }

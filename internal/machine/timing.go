@@ -18,17 +18,16 @@ type Timing struct {
 	Grace                  time.Duration
 }
 
-// Window is the trust that one keep-alive gives, counted from its sending.
+// Window is how long one keep-alive is trusted, counted from when it is sent.
 func (t Timing) Window() time.Duration { return t.Trust(t.TTL) }
 
 // Trust returns how long a holder may rely on a keep-alive that was granted ttl, counted
-// from its sending.
+// from when it was sent.
 func (t Timing) Trust(ttl time.Duration) time.Duration {
 	return time.Duration(float64(ttl)*(1-t.Drift)) - t.Margin
 }
 
-// Times multiplies, and stops at the largest duration instead of overflowing. Both
-// arguments are positive.
+// Times returns d*n, or the largest duration if that overflows. Both must be positive.
 func Times(d time.Duration, n int) time.Duration {
 	if d > math.MaxInt64/time.Duration(n) {
 		return math.MaxInt64

@@ -2,9 +2,9 @@ package machine
 
 import "container/heap"
 
-// wakes is a heap of the seats that wait for a time, so that ten thousand groups
-// cost a step no more than one does.
-type wakes []*seat
+// wakes is a heap of the groups that have a timer, so that the cost of a step does
+// not depend on the number of groups.
+type wakes []*groupState
 
 func (w wakes) Len() int { return len(w) }
 
@@ -21,8 +21,8 @@ func (w wakes) Swap(i, j int) {
 }
 
 func (w *wakes) Push(s any) {
-	s.(*seat).place = len(*w)
-	*w = append(*w, s.(*seat))
+	s.(*groupState).place = len(*w)
+	*w = append(*w, s.(*groupState))
 }
 
 func (w *wakes) Pop() any {
@@ -33,8 +33,8 @@ func (w *wakes) Pop() any {
 	return s
 }
 
-// fix puts s where its wake belongs: in, out, or to another place.
-func (w *wakes) fix(s *seat, waits bool) {
+// fix adds s, removes it, or moves it to where its wake belongs.
+func (w *wakes) fix(s *groupState, waits bool) {
 	switch {
 	case s.place < 0 && waits:
 		heap.Push(w, s)

@@ -14,55 +14,55 @@ import (
 	"github.com/tenurehq/tenure/store"
 )
 
-// seat is the machine's side of one group.
-type seat struct {
+// groupState is what the machine knows about one group.
+type groupState struct {
 	group string
 	order int
-	wants bool // somebody waits to lead
-	once  bool // but not if another leads
+	wants bool // there is a campaign
+	once  bool // it fails if another leads, instead of waiting
 
 	view  store.View
-	known bool // view is as fresh as the watch makes it
-	// behindAt is when a keep-alive first read what the watch has not shown.
+	known bool // view comes from the present watch, or is newer
+	// behindAt is when a keep-alive first read a record that the watch has not shown.
 	behindAt clock.Instant
 
-	// spent is the highest token that must not begin a term here: begun before,
-	// released, or seen with another holder.
+	// spent is the highest token that must not begin a term in this process: it has begun
+	// one before, was released, or was seen with another holder.
 	spent fence.Token
 
-	hold   *hold // the record names the present session
-	linger *hold // work of a term whose session is gone
+	hold     *hold // the grant, if the record names the current session
+	lostHold *hold // a grant that was lost while its work still runs
 
-	call       uint64 // the acquire under way
+	call       uint64 // the acquire in flight
 	tried      bool   // an acquire was sent, and was not refused
-	unsure     bool   // an acquire from unsureAt has an unknown outcome
+	unsure     bool   // an acquire from version unsureAt has an unknown outcome
 	unsureAt   uint64
-	alone      bool // a batch failed for an unknown one of its records
+	alone      bool // send it in a call of its own: a batch failed because of one of its records
 	confirming bool
 	fails      int
-	yields     bool // gave the group up: the others go first
+	goesLast   bool // this process gave the group up: it tries after all others
 
 	tryAt     clock.Instant
-	rank      int           // how many are to try before us
-	from      clock.Instant // from when on we wait for them
+	rank      int           // how many candidates try before this one
+	from      clock.Instant // when the wait for them began
 	readAt    clock.Instant
 	notBefore clock.Instant
 
 	wake   clock.Instant
 	place  int // in wakes, -1: none
 	active bool
-	vacant bool // wanted, and nobody leads
+	vacant bool // there is a campaign, and nobody leads
 }
 
 type phase uint8
 
 const (
 	leading   phase = iota + 1
-	ending          // the term is over, work has not returned
+	ending          // the term has ended, work has not returned
 	releasing       // work has returned
 )
 
-// hold is a grant of ours.
+// hold is a grant to a session of this machine.
 type hold struct {
 	session   *session
 	record    store.Record
@@ -70,13 +70,13 @@ type hold struct {
 	cause     error
 	why       store.Reason
 	returned  bool
-	to        string          // successor, by name
-	toSession store.SessionID // and its session, once found
-	pass      bool            // without a name: hand over to the first in line, if there is one
-	alone     bool            // a batch of releases failed for an unknown one of its records
-	toHint    bool            // found before work returned: it may be gone since
-	toErr     error           // why it cannot take over
-	outrun    error           // whom the holder named is not the successor that was asked for
+	to        string          // node id of the successor
+	toSession store.SessionID // its session, once found
+	toFirst   bool            // no successor is named: hand over to the first in line, if any
+	alone     bool            // send it in a call of its own: a batch failed because of one of its records
+	toHint    bool            // toSession was found before work returned, and may be dead by now
+	toErr     error           // why the successor cannot take over
+	toIgnored error           // an operator's request named another successor before the holder did
 	requests  []string
 	fails     int
 	call      bool
@@ -84,9 +84,9 @@ type hold struct {
 	overrunAt clock.Instant
 }
 
-// unreturned is the ended term whose work still runs.
-func (s *seat) unreturned() *hold {
-	for _, h := range [...]*hold{s.hold, s.linger} {
+// unreturned is a grant whose work has not returned, or nil.
+func (s *groupState) unreturned() *hold {
+	for _, h := range [...]*hold{s.hold, s.lostHold} {
 		if h != nil && !h.returned {
 			return h
 		}
@@ -94,14 +94,14 @@ func (s *seat) unreturned() *hold {
 	return nil
 }
 
-func (s *seat) leads() bool { return s.hold != nil && s.hold.phase == leading }
+func (s *groupState) leads() bool { return s.hold != nil && s.hold.phase == leading }
 
-// seat finds the group's seat, or makes it.
-func (m *Machine) seat(group string) *seat {
-	s := m.seats[group]
+// group returns the state of a group, and creates it if necessary.
+func (m *Machine) group(group string) *groupState {
+	s := m.groups[group]
 	if s == nil {
-		s = &seat{group: group, order: len(m.order), place: -1, tryAt: clock.Never, readAt: clock.Never, behindAt: clock.Never}
-		m.seats[group] = s
+		s = &groupState{group: group, order: len(m.order), place: -1, tryAt: clock.Never, readAt: clock.Never, behindAt: clock.Never}
+		m.groups[group] = s
 		m.order = append(m.order, s)
 	}
 	return s
@@ -111,15 +111,15 @@ func (m *Machine) seat(group string) *seat {
 // process that has just given up a group to campaign again.
 const idleAfter = 100 * time.Millisecond
 
-// update puts the seat's timers and the machine's need for a session right. It
-// comes after every change of a seat.
-func (m *Machine) update(s *seat) {
+// update brings the group's timers, and whether the machine needs a session, up to
+// date. It must be called after every change of a groupState.
+func (m *Machine) update(s *groupState) {
 	if s.wants && s.once {
-		if err := m.hopeless(s); err != nil {
+		if err := m.onceError(s); err != nil {
 			m.fail(s, err)
 		}
 	}
-	active := s.wants && m.sick == nil || s.unsure || s.hold != nil
+	active := s.wants && m.unhealthy == nil || s.unsure || s.hold != nil
 	if active != s.active {
 		s.active = active
 		if active {
@@ -142,8 +142,8 @@ func (m *Machine) update(s *seat) {
 	switch {
 	case m.stopping || m.lent():
 	case m.actives == 0 && m.session != nil:
-		// A session that neither leads nor campaigns must not be taken for a
-		// successor: its process may be backing off for a long time.
+		// Leaders must not choose a session as the successor that neither leads nor
+		// campaigns: its process may be backing off for a long time.
 		if m.idleAt == clock.Never {
 			m.idleAt = max(m.now.Add(idleAfter), m.answerBy)
 		}
@@ -155,7 +155,7 @@ func (m *Machine) update(s *seat) {
 	}
 
 	wake := min(s.tryAt, s.readAt)
-	for _, h := range [...]*hold{s.hold, s.linger} {
+	for _, h := range [...]*hold{s.hold, s.lostHold} {
 		if h != nil {
 			wake = min(wake, h.retryAt)
 			if !h.returned {
@@ -167,12 +167,12 @@ func (m *Machine) update(s *seat) {
 	m.wakes.fix(s, wake != clock.Never)
 }
 
-// fire does what the seat's timers are due for.
-func (s *seat) fire(m *Machine) {
+// fire handles the timers of the group that are due.
+func (s *groupState) fire(m *Machine) {
 	if m.now >= s.tryAt {
 		s.tryAt = clock.Never
 		if later := s.from.Add(m.wait(s.rank)); later > m.now {
-			s.tryAt = later // so many groups fell vacant since that the others need longer
+			s.tryAt = later // more groups fell vacant meanwhile, so the others need longer
 		} else {
 			m.acquires = append(m.acquires, s)
 		}
@@ -185,13 +185,13 @@ func (s *seat) fire(m *Machine) {
 		h.retryAt = clock.Never
 		m.releases = append(m.releases, s)
 	}
-	for _, h := range [...]*hold{s.hold, s.linger} {
+	for _, h := range [...]*hold{s.hold, s.lostHold} {
 		if h == nil || h.returned || m.now < h.overrunAt {
 			continue
 		}
 		h.overrunAt = clock.Never
 		if h == s.hold {
-			// It holds the group, and everybody else up: say so again.
+			// It still holds the group, so nobody else can lead: report it again.
 			h.overrunAt = m.now.Add(m.cfg.Timing.Window())
 		}
 		m.note(Note{Kind: NoteOverrun, Group: s.group, Token: h.record.Token, Err: h.cause})
@@ -200,7 +200,7 @@ func (s *seat) fire(m *Machine) {
 	m.update(s)
 }
 
-func (m *Machine) campaign(s *seat, once bool) {
+func (m *Machine) campaign(s *groupState, once bool) {
 	if m.stopping {
 		m.do(Action{Kind: DoFail, Group: s.group, Cause: ErrClosed})
 		return
@@ -222,17 +222,17 @@ func (m *Machine) campaign(s *seat, once bool) {
 	case m.watching == watchOff && m.watchAt == clock.Never:
 		m.watch()
 	case m.watching == watchSynced && !s.known:
-		m.see(s, VacantFromTheStart(s.group), told, 0)
+		m.apply(s, VacantFromTheStart(s.group), fromWatch, 0)
 	}
 	m.schedule(s)
 	m.update(s)
 }
 
-// hopeless says why a campaign that does not wait has failed.
-func (m *Machine) hopeless(s *seat) error {
+// onceError says why a campaign that does not wait must fail.
+func (m *Machine) onceError(s *groupState) error {
 	switch {
-	case m.sick != nil:
-		return fmt.Errorf("this process is not healthy: %w", m.sick)
+	case m.unhealthy != nil:
+		return fmt.Errorf("this process is not healthy: %w", m.unhealthy)
 	case m.now < s.notBefore:
 		return fmt.Errorf("this process was asked to step down, and does not try for another %v", s.notBefore.Sub(m.now))
 	case s.known && s.view.State == tenure.Led && (m.session == nil || s.view.Holder != m.session.ID):
@@ -241,24 +241,24 @@ func (m *Machine) hopeless(s *seat) error {
 	return nil
 }
 
-// withdraw ends a campaign. An acquire whose outcome is unknown is still
-// resolved: what it may have won is given back.
-func (m *Machine) withdraw(s *seat) {
+// withdraw ends a campaign. If an acquire has an unknown outcome, the machine still
+// finds it out, and releases what the acquire has won.
+func (m *Machine) withdraw(s *groupState) {
 	s.wants = false
-	s.yields = false
+	s.goesLast = false
 	if m.cfg.Plant.Has(plant.ForgetUnsure) {
 		s.unsure = false
 	}
 	if m.session != nil && s.known && s.view.State == tenure.Led && s.view.Holder == m.session.ID {
-		// The watch has shown the win, and its answer has not come yet.
-		m.naming(s, s.view.Record, false)
+		// The watch has shown the grant before the reply to the acquire came.
+		m.namesUs(s, s.view.Record, false)
 	}
 	m.schedule(s)
 	m.update(s)
 }
 
-// fail ends a campaign with an error that does not pass by itself.
-func (m *Machine) fail(s *seat, err error) {
+// fail ends a campaign with an error.
+func (m *Machine) fail(s *groupState, err error) {
 	if !s.wants {
 		return
 	}
@@ -266,7 +266,7 @@ func (m *Machine) fail(s *seat, err error) {
 	m.withdraw(s)
 }
 
-// failAll ends every campaign that waits, if the error is permanent.
+// failAll ends every campaign if the error is permanent.
 func (m *Machine) failAll(err error) {
 	if !store.Permanent(err) {
 		return
@@ -277,7 +277,7 @@ func (m *Machine) failAll(err error) {
 }
 
 // schedule decides when to try for the group.
-func (m *Machine) schedule(s *seat) {
+func (m *Machine) schedule(s *groupState) {
 	if !s.eligible(m) {
 		s.tryAt = clock.Never
 		return
@@ -287,8 +287,8 @@ func (m *Machine) schedule(s *seat) {
 	}
 	at, rank := m.now, 0
 	if s.wants {
-		if !m.placed {
-			return // when the watch has shown who stands in line we are asked again
+		if !m.lineKnown {
+			return // onView calls schedule again when the watch has shown the candidates
 		}
 		rank = m.rank(s)
 		at = max(at.Add(m.wait(rank)), s.notBefore)
@@ -298,26 +298,26 @@ func (m *Machine) schedule(s *seat) {
 	}
 }
 
-// wait is how long those of a lower rank need to acquire what is vacant. Every candidate
-// is the first for its part of the groups, and acquires it in batches.
+// wait is how long the candidates before this one need to acquire the vacant groups. Every
+// candidate is the first in line for a share of the groups, and acquires it in batches.
 func (m *Machine) wait(rank int) time.Duration {
 	if rank == 0 {
 		return 0
 	}
 	share := m.mostVacant / max(1, m.cfg.Line.Len())
-	rounds := 1 + share/(m.cfg.Caps.Batch*lane[CallAcquire])
+	rounds := 1 + share/(m.cfg.Caps.Batch*maxInFlight[CallAcquire])
 	return time.Duration(rank) * min(time.Duration(rounds)*m.step(), max(m.step(), m.cfg.Timing.TTL/4))
 }
 
-// eligible: to acquire is legal, and makes sense.
-func (s *seat) eligible(m *Machine) bool {
+// eligible reports whether the machine may acquire the group, and wants it.
+func (s *groupState) eligible(m *Machine) bool {
 	return (s.wants || s.unsure) && s.hold == nil && s.known && s.view.State == tenure.Vacant &&
-		m.session != nil && m.sick == nil && !m.stopping
+		m.session != nil && m.unhealthy == nil && !m.stopping
 }
 
 func (m *Machine) sendAcquires() {
-	for len(m.acquires) > 0 && m.room(CallAcquire) {
-		var batch []*seat
+	for len(m.acquires) > 0 && m.mayCall(CallAcquire) {
+		var batch []*groupState
 		var seen []store.Record
 		i := 0
 		for ; i < len(m.acquires) && len(batch) < m.cfg.Caps.Batch; i++ {
@@ -345,7 +345,7 @@ func (m *Machine) sendAcquires() {
 }
 
 func (m *Machine) acquired(f *flight, r *Reply) {
-	for _, s := range f.seats {
+	for _, s := range f.groups {
 		if s.call == f.ID {
 			s.call = 0
 		}
@@ -360,25 +360,25 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 		m.won(f, r)
 	case f.session != m.session:
 	case errors.Is(r.Err, store.ErrSessionDead):
-		m.gone(tenure.ErrLost, store.Lost, false)
+		m.endSession(tenure.ErrLost, store.Lost, false)
 	case errors.As(r.Err, &conflict):
 		m.conflicted(f, conflict)
 	default:
-		m.note(Note{Kind: NoteFailed, Call: CallAcquire.String(), Group: f.seats[0].group, Count: len(f.seats), Err: r.Err})
-		for i, s := range f.seats {
+		m.note(Note{Kind: NoteFailed, Call: CallAcquire.String(), Group: f.groups[0].group, Count: len(f.groups), Err: r.Err})
+		for i, s := range f.groups {
 			if !store.Definite(r.Err) && s.view.Version == f.Seen[i].Version {
 				s.unsure, s.unsureAt = true, s.view.Version
 			}
 			switch {
 			case errors.As(r.Err, &bar) && bar.For(s.group) == nil && s.eligible(m):
-				s.tryAt = m.now // without those that are barred
+				s.tryAt = m.now // this time without the barred ones
 				m.update(s)
 				continue
-			case store.Permanent(r.Err) && len(f.seats) == 1:
+			case store.Permanent(r.Err) && len(f.groups) == 1:
 				s.alone = false
 				m.fail(s, r.Err)
 			case store.Permanent(r.Err) || bar != nil && bar.Group != "":
-				// Of a batch, one group may be at fault: each is tried by itself.
+				// One group of the batch may be the cause: try each by itself.
 				s.alone = true
 			}
 			m.again(s)
@@ -386,41 +386,41 @@ func (m *Machine) acquired(f *flight, r *Reply) {
 	}
 }
 
-// won takes what an acquire has brought, if the session that it was for is still
-// the present one: a waiter whose session died does not lead.
+// won handles a successful acquire. It begins terms only if the session of the call
+// is still the current one.
 func (m *Machine) won(f *flight, r *Reply) {
 	if f.session == m.session && m.cfg.Plant.Has(plant.TrustFromWin) {
 		m.extend(m.session, m.now, m.session.TTL)
 	}
-	for i, s := range f.seats {
+	for i, s := range f.groups {
 		if f.session != m.session && m.cfg.Plant.Has(plant.BeginUntrusted) {
 			m.begin(s, r.Records[i], f.session)
 			continue
 		}
 		s.alone = false
-		m.see(s, store.View{Record: r.Records[i], State: tenure.Led}, sure, 0)
+		m.apply(s, store.View{Record: r.Records[i], State: tenure.Led}, fromRead, 0)
 	}
 }
 
-// conflicted sorts a batch that was refused: what the store showed is news, the
-// rest is tried again.
+// conflicted handles a refused batch: it applies the views that the store returned,
+// and tries the other groups again.
 func (m *Machine) conflicted(f *flight, c *store.ConflictError) {
-	m.note(Note{Kind: NoteConflict, Group: f.seats[0].group, Count: len(f.seats), Err: c})
+	m.note(Note{Kind: NoteConflict, Group: f.groups[0].group, Count: len(f.groups), Err: c})
 	shown := make(map[string]store.View, len(c.Current))
 	for _, v := range c.Current {
 		shown[v.Group] = v
 	}
-	for i, s := range f.seats {
+	for i, s := range f.groups {
 		if v, ok := shown[s.group]; ok {
 			s.alone = false
-			m.see(s, v, conflicting, f.Seen[i].Version)
+			m.apply(s, v, fromConflict, f.Seen[i].Version)
 			if s.tryAt == clock.Never {
 				m.again(s)
 			}
 			continue
 		}
 		s.alone = len(shown) == 0
-		if len(f.seats) > 1 && s.eligible(m) {
+		if len(f.groups) > 1 && s.eligible(m) {
 			s.tryAt, s.rank = m.now, 0
 			m.update(s)
 		} else {
@@ -429,11 +429,11 @@ func (m *Machine) conflicted(f *flight, c *store.ConflictError) {
 	}
 }
 
-// again tries once more, later.
-func (m *Machine) again(s *seat) {
+// again schedules another try after a backoff.
+func (m *Machine) again(s *groupState) {
 	if m.session != nil && s.known && s.hold == nil && s.view.Holder == m.session.ID {
-		// The watch knew before the answer came: we have won.
-		m.see(s, s.view, told, 0)
+		// The watch has shown the grant before the reply to the acquire came.
+		m.apply(s, s.view, fromWatch, 0)
 	}
 	if s.eligible(m) {
 		s.rank = 0
@@ -447,9 +447,9 @@ func (m *Machine) again(s *seat) {
 type source uint8
 
 const (
-	told        source = iota // by the watch
-	sure                      // by a linearizable answer
-	conflicting               // by a refused compare-and-set
+	fromWatch    source = iota
+	fromRead            // a linearizable answer
+	fromConflict        // a refused compare-and-set
 )
 
 // newer orders the views of one group: versions grow, and a holder dies once.
@@ -457,14 +457,13 @@ func newer(a, b *store.View) bool {
 	return a.Version > b.Version || a.Version == b.Version && a.State == tenure.Vacant && b.State == tenure.Led
 }
 
-// see takes note of a view. tried is the version from which a compare-and-set
-// was refused.
-func (m *Machine) see(s *seat, v store.View, from source, tried uint64) {
+// apply applies a view. tried is the version that a refused compare-and-set expected.
+func (m *Machine) apply(s *groupState, v store.View, from source, tried uint64) {
 	fresh := newer(&v, &s.view) ||
-		// Only a new watch may say that what we knew is no more.
-		!s.known && (from == told || v.Version == s.view.Version && s.view.State != tenure.Vacant) ||
-		// The store is behind what we had seen when we asked: it was rewound.
-		from == conflicting && v.Version < tried ||
+		// A new watch may replace a newer version by an older one.
+		!s.known && (from == fromWatch || v.Version == s.view.Version && s.view.State != tenure.Vacant) ||
+		// The store has an older version than before the call: it was rewound.
+		from == fromConflict && v.Version < tried ||
 		m.cfg.Plant.Has(plant.BeginOnOldRecord)
 	if !fresh && (v.Version != s.view.Version || v.State != s.view.State) {
 		return // overtaken
@@ -484,28 +483,28 @@ func (m *Machine) see(s *seat, v store.View, from source, tried uint64) {
 	}
 	switch {
 	case ours && v.State == tenure.Led:
-		m.naming(s, v.Record, from != told)
+		m.namesUs(s, v.Record, from != fromWatch)
 	case ours:
-		// Our session is dead at the store, whatever it was that killed it.
-		m.gone(tenure.ErrLost, store.Lost, false)
+		// The store says that our session is dead.
+		m.endSession(tenure.ErrLost, store.Lost, false)
 		return
 	case v.State == tenure.Led && fresh:
-		s.tryAt, s.fails, s.yields = clock.Never, 0, false
+		s.tryAt, s.fails, s.goesLast = clock.Never, 0, false
 	case fresh:
 		m.schedule(s)
 	}
 	m.update(s)
 }
 
-// naming handles a record that names the present session.
-func (m *Machine) naming(s *seat, rec store.Record, confirmed bool) {
+// namesUs handles a record that names the current session.
+func (m *Machine) namesUs(s *groupState, rec store.Record, confirmed bool) {
 	if s.hold != nil {
 		return
 	}
-	if h := s.linger; h != nil && h.record.Token == rec.Token && h.session == m.session {
-		// It was not gone after all. Its term is over, but work has not returned: the
-		// grant is kept until it has.
-		s.hold, s.linger = h, nil
+	if h := s.lostHold; h != nil && h.record.Token == rec.Token && h.session == m.session {
+		// The grant was not lost after all. Its term has ended, but work has not returned:
+		// keep the grant until it has.
+		s.hold, s.lostHold = h, nil
 		h.record = rec
 		h.overrunAt = m.now.Add(m.cfg.Timing.Window())
 		m.update(s)
@@ -519,8 +518,8 @@ func (m *Machine) naming(s *seat, rec store.Record, confirmed bool) {
 	case m.stopping:
 		// The session is about to be closed, and the grant with it.
 	case m.lent() && !s.wants && !s.tried:
-		// Its owner has won it without us.
-	case old || !s.wants || m.sick != nil || m.now < s.notBefore && !transferred(rec):
+		// The owner of the session has acquired the group, not this machine.
+	case old || !s.wants || m.unhealthy != nil || m.now < s.notBefore && !transferred(rec):
 		if m.cfg.Plant.Has(plant.ForgetUnsure) {
 			return
 		}
@@ -528,7 +527,7 @@ func (m *Machine) naming(s *seat, rec store.Record, confirmed bool) {
 		s.hold = &hold{session: m.session, record: rec, phase: releasing, why: store.Resigned, returned: true, retryAt: clock.Never, overrunAt: clock.Never}
 		m.releases = append(m.releases, s)
 	case !confirmed:
-		// While an acquire is under way its answer is all the confirmation needed.
+		// If an acquire is in flight, its reply is the confirmation.
 		if !s.confirming && s.call == 0 {
 			s.confirming = true
 			m.reads = append(m.reads, s)
@@ -538,15 +537,15 @@ func (m *Machine) naming(s *seat, rec store.Record, confirmed bool) {
 	}
 }
 
-// transferred reports whether somebody named the holder as the successor.
+// transferred reports whether the holder got the group by a transfer.
 func transferred(r store.Record) bool {
 	n := len(r.Terms)
 	return n > 1 && r.Terms[n-2].Reason == store.Transferred
 }
 
-func (m *Machine) begin(s *seat, rec store.Record, by *session) {
+func (m *Machine) begin(s *groupState, rec store.Record, by *session) {
 	s.spent = max(s.spent, rec.Token)
-	s.wants, s.unsure, s.tried, s.yields, s.fails, s.tryAt = false, false, false, false, 0, clock.Never
+	s.wants, s.unsure, s.tried, s.goesLast, s.fails, s.tryAt = false, false, false, false, 0, clock.Never
 	s.hold = &hold{session: by, record: rec, phase: leading, retryAt: clock.Never, overrunAt: clock.Never}
 	by.open++
 	m.note(Note{Kind: NoteBegan, Group: s.group, Token: rec.Token, Session: by.ID})
@@ -555,7 +554,7 @@ func (m *Machine) begin(s *seat, rec store.Record, by *session) {
 }
 
 func (m *Machine) sendReads() {
-	for len(m.reads) > 0 && m.room(CallRead) {
+	for len(m.reads) > 0 && m.mayCall(CallRead) {
 		s := m.reads[0]
 		m.reads = m.reads[1:]
 		if !s.confirming {
@@ -566,7 +565,7 @@ func (m *Machine) sendReads() {
 }
 
 func (m *Machine) confirmed(f *flight, r *Reply) {
-	s := f.seats[0]
+	s := f.groups[0]
 	if r.Err != nil {
 		m.note(Note{Kind: NoteFailed, Call: CallRead.String(), Group: s.group, Err: r.Err})
 		s.readAt = m.now.Add(m.cfg.Timing.BackoffMin/2 + m.backoff(s.fails))
@@ -575,17 +574,16 @@ func (m *Machine) confirmed(f *flight, r *Reply) {
 		return
 	}
 	s.confirming = false
-	m.see(s, r.View, sure, 0)
+	m.apply(s, r.View, fromRead, 0)
 }
 
-// endTerm ends the term that the seat leads. The grant stays until work has
-// returned.
-func (m *Machine) endTerm(s *seat, cause error, why store.Reason) {
+// endTerm ends the group's term. The grant stays until work has returned.
+func (m *Machine) endTerm(s *groupState, cause error, why store.Reason) {
 	m.do(Action{Kind: DoEnd, Group: s.group, Token: s.hold.record.Token, Cause: cause})
 	m.ending(s, cause, why)
 }
 
-func (m *Machine) ending(s *seat, cause error, why store.Reason) {
+func (m *Machine) ending(s *groupState, cause error, why store.Reason) {
 	h := s.hold
 	h.phase, h.cause, h.why = ending, cause, why
 	h.overrunAt = m.now.Add(m.cfg.Timing.Window())
@@ -596,8 +594,8 @@ func (m *Machine) ending(s *seat, cause error, why store.Reason) {
 	m.update(s)
 }
 
-// ended: the holder ended the term itself.
-func (m *Machine) ended(s *seat, token fence.Token, cause error) {
+// ended handles a term that its holder has ended.
+func (m *Machine) ended(s *groupState, token fence.Token, cause error) {
 	if !s.leads() || s.hold.record.Token != token {
 		return
 	}
@@ -611,13 +609,13 @@ func (m *Machine) ended(s *seat, token fence.Token, cause error) {
 	m.ending(s, cause, why)
 }
 
-// returned: work has stopped, so the grant may be given up.
-func (m *Machine) returned(s *seat, token fence.Token, to string, session store.SessionID) {
-	if h := s.linger; h != nil && h.record.Token == token {
-		s.linger = nil
+// returned handles the return of work: the grant can be released.
+func (m *Machine) returned(s *groupState, token fence.Token, to string, session store.SessionID) {
+	if h := s.lostHold; h != nil && h.record.Token == token {
+		s.lostHold = nil
 		h.session.open--
 		m.do(Action{Kind: DoSettle, Group: s.group, Token: token})
-		m.sweep()
+		m.closeRetired()
 		m.update(s)
 		return
 	}
@@ -627,7 +625,7 @@ func (m *Machine) returned(s *seat, token fence.Token, to string, session store.
 		return
 	}
 	if h.returned {
-		return // being released; one answer is for all who ask
+		return // being released: one DoSettle answers all callers
 	}
 	if h.phase == leading {
 		m.ended(s, token, tenure.ErrResigned)
@@ -635,24 +633,23 @@ func (m *Machine) returned(s *seat, token fence.Token, to string, session store.
 	h.returned = true
 	h.phase = releasing
 	h.session.open--
-	h.pass = to == "" && h.to == "" && !m.stopping
+	h.toFirst = to == "" && h.to == "" && !m.stopping
 	switch {
 	case to == "" || to == h.to:
 	case h.to == "":
 		h.to, h.toSession, h.toHint = to, session, session != ""
 	default:
-		// A request was first. It is met, and this transfer is not.
-		h.outrun = fmt.Errorf("lease: group %q was released to %q, as an operator asked, and not to %q: %w", s.group, h.to, to, store.ErrSuccessor)
+		// An operator's request came first: its successor gets the group.
+		h.toIgnored = fmt.Errorf("lease: group %q was released to %q, as an operator asked, and not to %q: %w", s.group, h.to, to, store.ErrSuccessor)
 	}
 	m.releases = append(m.releases, s)
 	m.update(s)
 }
 
-// sendReleases sends what is to be given up, as many groups in one call as go to the same
-// successor for the same reason.
+// sendReleases releases groups. One call takes groups with the same successor and reason.
 func (m *Machine) sendReleases() {
-	for len(m.releases) > 0 && m.room(CallRelease) && m.room(CallSessions) {
-		var batch []*seat
+	for len(m.releases) > 0 && m.mayCall(CallRelease) && m.mayCall(CallSessions) {
+		var batch []*groupState
 		var held []store.Record
 		var first *hold
 		rest := m.releases[:0]
@@ -662,13 +659,12 @@ func (m *Machine) sendReleases() {
 			case h == nil || h.call || h.session != m.session || m.session == nil:
 				continue
 			case m.stopping && h.to == "" && m.now < m.closeBy:
-				// Closing the session frees this group with all the others, if they too
-				// return soon.
+				// If all work returns soon, closing the session frees all groups at once.
 				h.retryAt = m.closeBy
 				m.update(s)
 				continue
 			case h.to != "" && h.toSession == "":
-				if first != nil || !m.room(CallSessions) {
+				if first != nil || !m.mayCall(CallSessions) {
 					rest = append(rest, s)
 					continue
 				}
@@ -676,7 +672,7 @@ func (m *Machine) sendReleases() {
 				m.send(&Call{Kind: CallSessions, Group: s.group}, h.session, s)
 				continue
 			}
-			if h.pass && h.toSession == "" {
+			if h.toFirst && h.toSession == "" {
 				h.toSession, _ = m.cfg.Line.First(s.group, h.session.ID)
 			}
 			if first != nil && (first.alone || h.alone || len(batch) == m.cfg.Caps.Batch || h.toSession != first.toSession || h.why != first.why) {
@@ -697,8 +693,8 @@ func (m *Machine) sendReleases() {
 	}
 }
 
-// newest is the candidate's newest session: an older one may be left over from
-// before a restart.
+// Newest returns the candidate's newest session, leaving out the session but. An older
+// one may be left over from before a restart.
 func Newest(line []store.Session, candidate string, but store.SessionID) store.SessionID {
 	var found store.Session
 	for _, s := range line {
@@ -709,9 +705,9 @@ func Newest(line []store.Session, candidate string, but store.SessionID) store.S
 	return found.ID
 }
 
-// successorFound: the sessions were listed for the successor's session.
+// successorFound handles the list of sessions that a transfer needs.
 func (m *Machine) successorFound(f *flight, r *Reply) {
-	s := f.seats[0]
+	s := f.groups[0]
 	h := s.hold
 	if h == nil || h.session != f.session {
 		return
@@ -734,8 +730,8 @@ func (m *Machine) withoutSuccessor(h *hold) {
 
 func (m *Machine) released(f *flight, r *Reply) {
 	if errors.Is(r.Err, store.ErrSessionDead) && f.session == m.session {
-		// True whatever has become of the groups since.
-		m.gone(tenure.ErrLost, store.Lost, false)
+		// This is true whatever has happened to the groups since.
+		m.endSession(tenure.ErrLost, store.Lost, false)
 		return
 	}
 	var conflict *store.ConflictError
@@ -745,7 +741,7 @@ func (m *Machine) released(f *flight, r *Reply) {
 			shown[v.Group] = v
 		}
 	}
-	for i, s := range f.seats {
+	for i, s := range f.groups {
 		h := s.hold
 		if h == nil || h.record.Version != f.Held[i].Version || h.session != f.session {
 			continue
@@ -755,16 +751,16 @@ func (m *Machine) released(f *flight, r *Reply) {
 		switch {
 		case r.Err == nil:
 			m.gaveUp(s, r.Records[i], f.To != "")
-		case conflict != nil && (moved || len(f.seats) == 1):
-			// An earlier try was applied, and its answer lost. Or it was not, and the
-			// session was closed by force.
-			s.yields = true
+		case conflict != nil && (moved || len(f.groups) == 1):
+			// An earlier try took effect and its reply was lost, or an operator closed the
+			// session by force.
+			s.goesLast = true
 			if moved {
 				m.succeeded(h, v.Record)
 			}
 			m.finish(s)
 			if moved {
-				m.see(s, v, conflicting, f.Held[i].Version)
+				m.apply(s, v, fromConflict, f.Held[i].Version)
 			}
 		case conflict != nil:
 			h.alone = len(shown) == 0
@@ -772,10 +768,10 @@ func (m *Machine) released(f *flight, r *Reply) {
 		case f.To != "" && (errors.Is(r.Err, store.ErrSuccessor) || errors.Is(r.Err, store.ErrRewound)):
 			switch {
 			case h.to == "":
-				h.pass = false // the first in line is gone: whoever is there may try
+				h.toFirst = false // the first in line is dead: release without a successor
 				h.toSession = ""
 			case h.toHint && errors.Is(r.Err, store.ErrSuccessor):
-				// It has another session now, or none.
+				// The successor has another session now, or none: list them again.
 				h.toSession, h.toHint = "", false
 			default:
 				m.withoutSuccessor(h)
@@ -787,23 +783,23 @@ func (m *Machine) released(f *flight, r *Reply) {
 	}
 }
 
-// gaveUp: the group was released, or handed over.
-func (m *Machine) gaveUp(s *seat, rec store.Record, handed bool) {
+// gaveUp handles a group that was released or handed over.
+func (m *Machine) gaveUp(s *groupState, rec store.Record, handed bool) {
 	state := tenure.Vacant
 	if handed {
 		state = tenure.Led
 	}
 	if m.cfg.Plant.Has(plant.ReleaseBeforeStop) && !s.hold.returned {
-		s.linger, s.hold = s.hold, nil
-		m.see(s, store.View{Record: rec, State: state}, sure, 0)
+		s.lostHold, s.hold = s.hold, nil
+		m.apply(s, store.View{Record: rec, State: state}, fromRead, 0)
 		return
 	}
-	s.yields = !handed
+	s.goesLast = !handed
 	m.finish(s)
-	m.see(s, store.View{Record: rec, State: state}, sure, 0)
+	m.apply(s, store.View{Record: rec, State: state}, fromRead, 0)
 }
 
-func (m *Machine) releaseAgain(s *seat, f *flight, err error) {
+func (m *Machine) releaseAgain(s *groupState, f *flight, err error) {
 	h := s.hold
 	m.note(Note{Kind: NoteFailed, Call: f.Kind.String(), Group: s.group, Token: h.record.Token, Err: err})
 	h.retryAt = m.now.Add(m.backoff(h.fails))
@@ -811,8 +807,8 @@ func (m *Machine) releaseAgain(s *seat, f *flight, err error) {
 	m.update(s)
 }
 
-// finish: the group is given up.
-func (m *Machine) finish(s *seat) {
+// finish ends a grant after its release.
+func (m *Machine) finish(s *groupState) {
 	h := s.hold
 	s.hold, s.tried = nil, false
 	for _, id := range h.requests {
@@ -823,12 +819,12 @@ func (m *Machine) finish(s *seat) {
 		m.answer(id, a)
 	}
 	m.note(Note{Kind: NoteReleased, Group: s.group, Token: h.record.Token, Detail: string(h.why)})
-	m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: cmp.Or(h.toErr, h.outrun)})
+	m.do(Action{Kind: DoSettle, Group: s.group, Token: h.record.Token, Cause: cmp.Or(h.toErr, h.toIgnored)})
 	m.schedule(s)
 	m.update(s)
 }
 
-// succeeded looks whether the record that followed ours is the successor's.
+// succeeded checks that the record after ours was granted to the successor.
 func (m *Machine) succeeded(h *hold, next store.Record) {
 	got := next.Holder == h.toSession || slices.ContainsFunc(next.Terms, func(t store.Term) bool {
 		return t.Session == h.toSession && t.Token > h.record.Token
@@ -838,15 +834,15 @@ func (m *Machine) succeeded(h *hold, next store.Record) {
 	}
 }
 
-// moved: the record went on without us.
-func (m *Machine) moved(s *seat) {
+// moved handles a held group whose record has changed in the store.
+func (m *Machine) moved(s *groupState) {
 	if s.hold.returned {
-		s.yields = s.hold.to == ""
+		s.goesLast = s.hold.to == ""
 		m.succeeded(s.hold, s.view.Record)
 		m.finish(s)
 		return
 	}
-	m.void(s, tenure.ErrLost, false)
+	m.loseGrant(s, tenure.ErrLost, false)
 }
 
 func (h *hold) unconfirmed() error {
@@ -856,16 +852,16 @@ func (h *hold) unconfirmed() error {
 	return fmt.Errorf("lease: the release of group %q (token %d) was not confirmed: it is free when the session expires", h.record.Group, h.record.Token)
 }
 
-// exitMargin is what an exit may take.
+// ExitMargin is how long the exit of a process may take.
 const ExitMargin = 100 * time.Millisecond
 
-// void: the grant is gone; what work is left lingers until it returns. living
-// says that the store may not know yet.
-func (m *Machine) void(s *seat, cause error, living bool) {
+// loseGrant ends a grant that is lost. Its work may still run: see lostHold. living
+// means that the session may still be alive in the store.
+func (m *Machine) loseGrant(s *groupState, cause error, living bool) {
 	h := s.hold
 	s.hold = nil
 	if h.returned {
-		// A dead session holds nothing, so a release is done. A transfer is not.
+		// A dead session holds nothing, so a release has succeeded. A transfer has not.
 		if h.toErr == nil && (living || h.to != "") {
 			h.toErr = h.unconfirmed()
 		}
@@ -878,12 +874,12 @@ func (m *Machine) void(s *seat, cause error, living bool) {
 		m.do(Action{Kind: DoEnd, Group: s.group, Token: h.record.Token, Cause: cause})
 	}
 	h.retryAt = clock.Never
-	// Nobody stops in no time: without a grace it is an overrun when another may
-	// lead. With one, a process that is to be ended is ended while it is trusted.
+	// Without a grace period it is an overrun when another may lead: no work stops
+	// at once. With one, the process can still be ended while its lease is trusted.
 	h.overrunAt = h.session.trust.Add(m.cfg.Timing.Margin)
 	if grace := m.cfg.Timing.Grace; grace > 0 {
 		h.overrunAt = h.session.trust.Add(-min(grace/4, ExitMargin))
 	}
-	s.linger = h
+	s.lostHold = h
 	m.update(s)
 }
